@@ -1,0 +1,127 @@
+// Package api holds the kinds of objects that users and Weft share: upstream's
+// own Go types where a module offers them, and ClusterConfig, Weft's one kind
+// of its own.
+package api
+
+import (
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	networkv1 "github.com/openshift/api/network/v1"
+	"github.com/weftnet/weft/registry"
+)
+
+// GroupVersion is that of Weft's own kinds.
+var GroupVersion = schema.GroupVersion{Group: "weft.network", Version: "v1"}
+
+// DefaultName is the name of the only ClusterConfig and of the only
+// ClusterNetwork.
+const DefaultName = "default"
+
+// The kinds.
+var (
+	Node = &registry.Kind{GroupVersionKind: corev1.SchemeGroupVersion.WithKind("Node"),
+		Plural: "nodes", Singular: "node", New: func() registry.Object { return &corev1.Node{} }}
+	Pod = &registry.Kind{GroupVersionKind: corev1.SchemeGroupVersion.WithKind("Pod"),
+		Plural: "pods", Singular: "pod", Namespaced: true, New: func() registry.Object { return &corev1.Pod{} }}
+	Namespace = &registry.Kind{GroupVersionKind: corev1.SchemeGroupVersion.WithKind("Namespace"),
+		Plural: "namespaces", Singular: "namespace", New: func() registry.Object { return &corev1.Namespace{} }}
+	Service = &registry.Kind{GroupVersionKind: corev1.SchemeGroupVersion.WithKind("Service"),
+		Plural: "services", Singular: "service", Namespaced: true, New: func() registry.Object { return &corev1.Service{} }}
+
+	ClusterNetwork = &registry.Kind{GroupVersionKind: networkv1.GroupVersion.WithKind("ClusterNetwork"),
+		Plural: "clusternetworks", Singular: "clusternetwork", New: func() registry.Object { return &networkv1.ClusterNetwork{} }}
+	HostSubnet = &registry.Kind{GroupVersionKind: networkv1.GroupVersion.WithKind("HostSubnet"),
+		Plural: "hostsubnets", Singular: "hostsubnet", New: func() registry.Object { return &networkv1.HostSubnet{} }}
+
+	ClusterConfigKind = &registry.Kind{GroupVersionKind: GroupVersion.WithKind("ClusterConfig"),
+		Plural: "clusterconfigs", Singular: "clusterconfig", New: func() registry.Object { return &ClusterConfig{} }}
+)
+
+// Kinds lists every kind there is, in the order in which help and errors name
+// them.
+var Kinds = []*registry.Kind{ClusterConfigKind, ClusterNetwork, HostSubnet, Node, Pod, Namespace, Service}
+
+// ClusterConfig says how the cluster's network is made. There is one, named
+// "default"; without it, the defaults hold.
+type ClusterConfig struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec   ClusterConfigSpec   `json:"spec,omitempty"`
+	Status ClusterConfigStatus `json:"status,omitempty"`
+}
+
+// ClusterConfigSpec is what users ask for.
+type ClusterConfigSpec struct {
+	// Plugin names the plug-in, "openshift-subnet" or "flannel".
+	// Default "openshift-subnet".
+	Plugin string `json:"plugin,omitempty"`
+	// DataPlane names the data plane, "linux". Default "linux".
+	DataPlane string `json:"dataPlane,omitempty"`
+	// MTU of pods' interfaces in bytes, 576 (1280 with IPv6) to 65535; 0
+	// takes the MTU of the node's own interface less what the tunnel costs.
+	MTU int `json:"mtu,omitempty"`
+	// VXLANPort is the UDP port of the overlay; 0 takes the plug-in's own
+	// (openshift: that of the ClusterNetwork, or 4789; flannel: that of its
+	// configuration, or 8472).
+	VXLANPort int `json:"vxlanPort,omitempty"`
+}
+
+// ClusterConfigStatus is what the controller has to say and to remember.
+type ClusterConfigStatus struct {
+	// Conditions say what is wrong with the cluster's network as a whole.
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+	// Subnets is the allocator's memory.
+	Subnets *SubnetLedger `json:"subnets,omitempty"`
+}
+
+// SubnetLedger is what the allocator of node subnets must remember beyond the
+// HostSubnets themselves. It is written, by compare-and-swap, before any
+// HostSubnet is: of two controllers that both believe they lead, one loses
+// there and never hands out a subnet.
+type SubnetLedger struct {
+	// Pending holds subnets given to nodes whose HostSubnet may not be
+	// written yet.
+	Pending []SubnetGrant `json:"pending,omitempty"`
+	// Quarantined holds subnets taken back from nodes.
+	Quarantined []SubnetGrant `json:"quarantined,omitempty"`
+	// Cursor is, for each cluster CIDR, the subnet given out last.
+	Cursor map[string]string `json:"cursor,omitempty"`
+}
+
+// SubnetGrant is a subnet and the node that has or had it.
+type SubnetGrant struct {
+	Subnet string `json:"subnet"`
+	Node   string `json:"node"`
+	// Until is when a quarantined subnet may be given to another node.
+	Until *metav1.Time `json:"until,omitempty"`
+}
+
+// DeepCopyObject implements runtime.Object.
+func (c *ClusterConfig) DeepCopyObject() runtime.Object {
+	out := *c
+	c.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
+	out.Status.Conditions = slices.Clone(c.Status.Conditions)
+	if l := c.Status.Subnets; l != nil {
+		out.Status.Subnets = &SubnetLedger{
+			Pending:     copyGrants(l.Pending),
+			Quarantined: copyGrants(l.Quarantined),
+			Cursor:      maps.Clone(l.Cursor),
+		}
+	}
+	return &out
+}
+
+func copyGrants(in []SubnetGrant) []SubnetGrant {
+	out := slices.Clone(in)
+	for i := range out {
+		out[i].Until = out[i].Until.DeepCopy()
+	}
+	return out
+}

@@ -1,0 +1,84 @@
+// Package datapath is the contract of a data plane: something that makes a
+// node's kernel or switch do what a plan says.
+//
+// A data plane knows neither plug-ins nor the registry. Package conformance
+// below this one holds each data plane, with real packets, against the
+// interpreter in package plan.
+package datapath
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/weftnet/weft/plan"
+)
+
+// ErrNotSupported is wrapped by the error of Apply when the plan asks for what
+// the data plane, or this kernel, cannot do. Nothing is changed then.
+var ErrNotSupported = errors.New("not supported by the data plane")
+
+// DataPlane makes a node do what a plan says. It works in the network
+// namespace it was made in. Its methods must not be called concurrently.
+//
+// Everything it puts into the kernel is named or stamped as Weft's. What is
+// not so stamped it never touches; what is, and is no longer wanted, it
+// removes. It makes no pod interfaces: an endpoint's interface is there when
+// a plan names it, or the endpoint is left out and reported as Missing.
+type DataPlane interface {
+	// Name is what a ClusterConfig calls it.
+	Name() string
+	// Capabilities says what it can do here.
+	Capabilities() Capabilities
+	// Apply makes the node do what p says. The first call reads what is
+	// there and changes only what differs, so that no packet is lost when an
+	// agent starts again; later calls touch only what changed since the last.
+	// After an error the next call reads everything again.
+	Apply(ctx context.Context, p *plan.Plan) error
+	// Repair compares the node with the plan applied last, puts right what
+	// others changed, and says what that was, a line each.
+	Repair(ctx context.Context) ([]string, error)
+	// Remove takes away all that is Weft's, except pods' interfaces.
+	Remove(ctx context.Context) error
+}
+
+// Capabilities says which parts of a plan a data plane can do.
+type Capabilities struct {
+	IPv6 bool
+	// Tunnels: routes of the way "tunnel".
+	Tunnels bool
+	// OverlappingNetworks: more than one network whose addresses overlap.
+	OverlappingNetworks bool
+	// Tags travel in the tunnel's network identifier.
+	Tags bool
+	// Verdicts, Services: the tables of those names.
+	Verdicts, Services bool
+	// EgressActions that are done; Direct always is.
+	EgressActions []plan.EgressAction
+	// Bandwidth: Endpoint.IngressRate and EgressRate.
+	Bandwidth bool
+	// AntiSpoof: Endpoint.AntiSpoof.
+	AntiSpoof bool
+}
+
+// InterfacePrefix begins the name of every interface that Weft makes on a
+// node, those of pods included.
+const InterfacePrefix = "weft"
+
+// OwnsInterface reports whether a node's interface is Weft's, by its name.
+func OwnsInterface(name string) bool { return strings.HasPrefix(name, InterfacePrefix) }
+
+// MissingError is wrapped by the error of Apply when endpoints were left out
+// because their interfaces are not there. All else was done if Only is set.
+type MissingError struct {
+	Interfaces []string
+	Only       bool
+}
+
+func (e *MissingError) Error() string {
+	return "no such interface: " + strings.Join(e.Interfaces, ", ")
+}
+
+// Has reports whether the endpoint of that interface was left out.
+func (e *MissingError) Has(name string) bool { return slices.Contains(e.Interfaces, name) }

@@ -1,0 +1,93 @@
+package plan
+
+// Builder makes a plan out of another, so that what stays equal stays shared.
+// A compiler states every entry it wants with the Put methods; entries of the
+// previous plan that it does not state are gone in the plan that Build
+// returns. The zero Builder starts from the empty plan.
+type Builder struct {
+	Local     Local
+	endpoints draft[EndpointKey, Endpoint]
+	routes    draft[RouteKey, Route]
+	verdicts  draft[VerdictKey, Verdict]
+	services  draft[ServiceKey, Service]
+	egress    draft[EgressKey, Egress]
+}
+
+type draft[K TableKey[K], V TableValue[V]] struct {
+	table Table[K, V]
+	put   map[K]struct{}
+}
+
+// NewBuilder returns a builder that reuses what it can of previous, which may
+// be nil.
+func NewBuilder(previous *Plan) *Builder {
+	b := &Builder{}
+	if previous != nil {
+		b.endpoints.table = previous.Endpoints
+		b.routes.table = previous.Routes
+		b.verdicts.table = previous.Verdicts
+		b.services.table = previous.Services
+		b.egress.table = previous.Egress
+	}
+	return b
+}
+
+// PutEndpoint states an endpoint. It returns false, and keeps the first, when
+// one of that key was stated before; so do the other Put methods.
+func (b *Builder) PutEndpoint(k EndpointKey, v Endpoint) bool { return b.endpoints.set(k, v) }
+
+// PutRoute states a route.
+func (b *Builder) PutRoute(k RouteKey, v Route) bool {
+	k.Prefix = k.Prefix.Masked()
+	return b.routes.set(k, v)
+}
+
+// PutVerdict states a verdict.
+func (b *Builder) PutVerdict(k VerdictKey, v Verdict) bool { return b.verdicts.set(k, v) }
+
+// PutService states a service.
+func (b *Builder) PutService(k ServiceKey, v Service) bool { return b.services.set(k, v) }
+
+// PutEgress states an egress rule.
+func (b *Builder) PutEgress(k EgressKey, v Egress) bool {
+	k.Destination = k.Destination.Masked()
+	return b.egress.set(k, v)
+}
+
+// Build returns the plan of all that was stated. The builder must not be used
+// afterwards.
+func (b *Builder) Build() *Plan {
+	return &Plan{
+		Local:     b.Local,
+		Endpoints: b.endpoints.done(),
+		Routes:    b.routes.done(),
+		Verdicts:  b.verdicts.done(),
+		Services:  b.services.done(),
+		Egress:    b.egress.done(),
+	}
+}
+
+func (d *draft[K, V]) set(k K, v V) bool {
+	if _, ok := d.put[k]; ok {
+		return false
+	}
+	if d.put == nil {
+		d.put = make(map[K]struct{}, d.table.Len())
+	}
+	d.put[k] = struct{}{}
+	d.table = d.table.Set(k, v)
+	return true
+}
+
+func (d *draft[K, V]) done() Table[K, V] {
+	if d.table.Len() == len(d.put) {
+		return d.table
+	}
+	t := d.table
+	for k := range d.table.All() {
+		if _, ok := d.put[k]; !ok {
+			t = t.Delete(k)
+		}
+	}
+	return t
+}

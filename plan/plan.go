@@ -1,0 +1,131 @@
+// Package plan holds the five tables that say what one node does with packets:
+// Endpoints, Routes, Verdicts, Services and Egress.
+//
+// Every plug-in compiles what its users asked for into a Plan, every data
+// plane loads one, and the interpreter in this package explains one. The
+// package knows neither of them: a Plan is an immutable value, made with a
+// Builder, compared with Plan.Diff, checked with Plan.Validate, written and
+// read as text with Plan.String and Parse, and asked with Explain.
+//
+// Start reading at Plan; each table's key and value types are in a file of
+// the table's name.
+package plan
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// DefaultNetwork is the name of the network that node and pods share in a
+// plug-in that has no notion of several networks. The node itself takes part
+// in this network only.
+const DefaultNetwork = "default"
+
+// Plan is what one node must do with packets. It never changes once built:
+// two plans that were built from one another share what is equal in them, so
+// that Diff costs in proportion to what differs.
+type Plan struct {
+	// Local describes the node itself.
+	Local     Local
+	Endpoints Table[EndpointKey, Endpoint]
+	Routes    Table[RouteKey, Route]
+	Verdicts  Table[VerdictKey, Verdict]
+	Services  Table[ServiceKey, Service]
+	Egress    Table[EgressKey, Egress]
+}
+
+// Local describes the node that a plan is for.
+type Local struct {
+	// Node is the node's name.
+	Node string
+	// Addresses are the node's own addresses in the underlay, the primary
+	// one first.
+	Addresses []netip.Addr
+	// MTU is what the interfaces of pods get, in bytes; 0 where not known.
+	MTU int
+	// Pools are the prefixes from which this node gives addresses to pods.
+	Pools []Pool
+	// Tunnel is the node's own end of the tunnels to other nodes; the zero
+	// value where the plan has none.
+	Tunnel Tunnel
+}
+
+// Pool is a prefix from which a node gives addresses to the pods of a network.
+type Pool struct {
+	Network string
+	Prefix  netip.Prefix
+	// Gateway is the node's own address in the prefix. Pods use it as their
+	// next hop, and the node uses it as its source towards pods where a
+	// tunnel is in between.
+	Gateway netip.Addr
+}
+
+// Tunnel is the local end of a VXLAN overlay (RFC 7348).
+type Tunnel struct {
+	// VTEP is the underlay address that packets to other nodes carry as
+	// their outer source.
+	VTEP netip.Addr
+	// MAC is the address by which peers reach this VTEP in the overlay.
+	MAC MAC
+	// VNI is the VXLAN network identifier, 0 to 2^24-1, of a data plane that
+	// carries no tags.
+	VNI uint32
+	// Port is the UDP port, the same on all nodes.
+	Port uint16
+}
+
+// IsZero reports whether the plan has no tunnel at all.
+func (t Tunnel) IsZero() bool { return t == Tunnel{} }
+
+// Equal reports whether both describe the same node in the same way.
+func (l Local) Equal(o Local) bool {
+	return l.Node == o.Node && l.MTU == o.MTU && l.Tunnel == o.Tunnel &&
+		slices.Equal(l.Addresses, o.Addresses) && slices.Equal(l.Pools, o.Pools)
+}
+
+// Equal reports whether both plans hold the same entries.
+func (p *Plan) Equal(o *Plan) bool {
+	d := p.Diff(o)
+	return d.Empty()
+}
+
+// Diff is what must be done to get from one plan to another.
+type Diff struct {
+	// Local is set when the node's own description changed; From and To hold
+	// it whole.
+	Local bool
+
+	Endpoints []Change[EndpointKey, Endpoint]
+	Routes    []Change[RouteKey, Route]
+	Verdicts  []Change[VerdictKey, Verdict]
+	Services  []Change[ServiceKey, Service]
+	Egress    []Change[EgressKey, Egress]
+}
+
+// Empty reports whether there is nothing to do.
+func (d Diff) Empty() bool { return !d.Local && d.Len() == 0 }
+
+// Len is the number of changed entries.
+func (d Diff) Len() int {
+	return len(d.Endpoints) + len(d.Routes) + len(d.Verdicts) + len(d.Services) + len(d.Egress)
+}
+
+// Diff returns what leads from p to next, each table's changes in key order.
+// It costs in proportion to the number of changes (times the logarithm of the
+// tables' sizes) where next was built from p. A nil plan is an empty one.
+func (p *Plan) Diff(next *Plan) Diff {
+	if p == nil {
+		p = &Plan{}
+	}
+	if next == nil {
+		next = &Plan{}
+	}
+	return Diff{
+		Local:     !p.Local.Equal(next.Local),
+		Endpoints: p.Endpoints.Diff(next.Endpoints),
+		Routes:    p.Routes.Diff(next.Routes),
+		Verdicts:  p.Verdicts.Diff(next.Verdicts),
+		Services:  p.Services.Diff(next.Services),
+		Egress:    p.Egress.Diff(next.Egress),
+	}
+}

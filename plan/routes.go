@@ -1,0 +1,67 @@
+package plan
+
+import (
+	"cmp"
+	"net/netip"
+	"strings"
+)
+
+// RouteKey is a destination in a network. Prefix is masked.
+type RouteKey struct {
+	Network string
+	Prefix  netip.Prefix
+}
+
+// Compare orders by network, then family, then address, then length.
+func (k RouteKey) Compare(o RouteKey) int {
+	return cmp.Or(strings.Compare(k.Network, o.Network), comparePrefix(k.Prefix, o.Prefix))
+}
+
+func comparePrefix(a, b netip.Prefix) int {
+	return cmp.Or(cmp.Compare(a.Addr().BitLen(), b.Addr().BitLen()), a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+}
+
+// Way is how packets get to a route's prefix.
+type Way string
+
+// The ways.
+const (
+	// ToEndpoint: the local endpoint behind Route.Interface.
+	ToEndpoint Way = "endpoint"
+	// ToTunnel: through the tunnel to Route.Node, whose VTEP is Route.Via.
+	ToTunnel Way = "tunnel"
+	// ToNextHop: by plain routing to Route.Via, which is on a link of the
+	// node; Route.Node is the node that owns it, where a node does.
+	ToNextHop Way = "nexthop"
+	// ToHost: the node itself.
+	ToHost Way = "host"
+	// ToGateway: out of the cluster, as the node's own routing table says.
+	ToGateway Way = "gateway"
+	// ToDrop: nowhere; the sender gets an ICMP unreachable.
+	ToDrop Way = "drop"
+)
+
+// Route says which tag a prefix wears and how to get there. The longest
+// prefix wins (RFC 4632, section 5.1).
+type Route struct {
+	Tag Tag
+	Way Way
+	// Interface is the key of the local endpoint of ToEndpoint.
+	Interface string
+	// Node is the name of the node at the other end of ToTunnel and ToNextHop.
+	Node string
+	// Via is the VTEP of ToTunnel, or the address of ToNextHop.
+	Via netip.Addr
+	// MAC is the other VTEP's address in the overlay, for ToTunnel.
+	MAC MAC
+	// EndpointsOnly makes the route hold for what endpoints send and not for
+	// what the node itself sends: the way to another node's own address is
+	// the tunnel for a pod, and the underlay for the node, whose tunnel
+	// packets would otherwise go into the tunnel.
+	EndpointsOnly bool
+	// Origin says where the entry comes from, as "Kind name", for people.
+	Origin string
+}
+
+// Equal reports whether both are the same in every field.
+func (r Route) Equal(o Route) bool { return r == o }

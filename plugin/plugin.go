@@ -1,0 +1,141 @@
+// Package plugin is the contract of a network plug-in: something that owns
+// its users' objects, in the form those users already know, and compiles them
+// into the plan of each node.
+//
+// A plug-in knows neither data planes nor the kernel. Compile is a pure
+// function; what needs a clock or writes to the registry is in the two
+// optional interfaces, NodeRunner and ClusterRunner. Package plugins lists
+// the plug-ins there are.
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"log/slog"
+	"net/netip"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/registry"
+)
+
+// Plugin is a network plug-in.
+type Plugin interface {
+	// Name is what a ClusterConfig calls it.
+	Name() string
+	// Kinds are the kinds that Compile reads, beyond ClusterConfig.
+	Kinds() []*registry.Kind
+	// Compile returns what a node must do. It is pure: equal input gives an
+	// equal plan. It always returns a plan, which does as much of what was
+	// asked as can be done, and says in problems what could not. Before the
+	// node has a subnet, the plan has no pools.
+	Compile(in Input) (*plan.Plan, []Problem)
+}
+
+// NodeRunner is a plug-in that does work of its own on each node, such as
+// keeping a lease.
+type NodeRunner interface {
+	// RunNode works until ctx ends, and returns early only with an error
+	// after which it is to be called again. It is killed and started again at
+	// will.
+	RunNode(ctx context.Context, n NodeEnv) error
+}
+
+// ClusterRunner is a plug-in that does work once for the cluster, such as
+// allocating subnets; it runs in the controller that leads.
+type ClusterRunner interface {
+	// RunCluster is to the leading controller what RunNode is to an agent.
+	// Two may run at once for a moment: what they write must bear it.
+	RunCluster(ctx context.Context, c ClusterEnv) error
+}
+
+// Input is all that a plan is compiled from.
+type Input struct {
+	// Previous is the plan compiled before, to share with, or nil.
+	Previous *plan.Plan
+	// Config is the cluster's configuration, never nil.
+	Config *api.ClusterConfig
+	// Objects holds the kinds that Plugin.Kinds named.
+	Objects Objects
+	// Node is the node to compile for.
+	Node Node
+}
+
+// Objects is a snapshot of objects. They must not be changed.
+type Objects interface {
+	// All yields a kind's objects in key order.
+	All(k *registry.Kind) iter.Seq[registry.Object]
+	// Get returns one, or nil.
+	Get(k *registry.Kind, key registry.Key) registry.Object
+}
+
+// Node is what is known of a node without asking the registry.
+type Node struct {
+	Name string
+	// Addresses are the node's own, the primary one first.
+	Addresses []netip.Addr
+	// MTU is that of the interface that has the primary address, in bytes.
+	MTU int
+	// Prefixes are those that the node's interfaces are on-link with: a peer
+	// with an address in one can be a next hop.
+	Prefixes []netip.Prefix
+	// Endpoints are those attached to the node, in any order.
+	Endpoints []Endpoint
+}
+
+// Endpoint is a pod's interface as the node knows it.
+type Endpoint struct {
+	// Interface is the node's end.
+	Interface string
+	Addresses []netip.Addr
+	MAC       plan.MAC
+	// Namespace and Pod name the pod; both may be empty.
+	Namespace, Pod string
+}
+
+// Name is the endpoint's name for people.
+func (e Endpoint) Name() string {
+	if e.Pod == "" {
+		return e.Interface
+	}
+	return e.Namespace + "/" + e.Pod
+}
+
+// Problem is something asked for that cannot be done.
+type Problem struct {
+	// Kind and Key name the object to blame.
+	Kind *registry.Kind
+	Key  registry.Key
+	// Message names the value and says what to do.
+	Message string
+}
+
+func (p Problem) String() string {
+	if p.Kind == nil {
+		return p.Message
+	}
+	return fmt.Sprintf("%s %s: %s", p.Kind.Kind, p.Key, p.Message)
+}
+
+// NodeEnv is what RunNode may use.
+type NodeEnv struct {
+	Registry registry.Registry
+	Log      *slog.Logger
+	// Node returns what is known of the node now; Changed delivers when that
+	// has changed.
+	Node    func() Node
+	Changed <-chan struct{}
+	// StateDir is a directory on the node's disk for the plug-in alone. It
+	// survives a restart of the agent.
+	StateDir string
+	// SubnetFile is where other programs expect the node's subnet in the
+	// form of flannel's subnet.env.
+	SubnetFile string
+}
+
+// ClusterEnv is what RunCluster may use.
+type ClusterEnv struct {
+	Registry registry.Registry
+	Log      *slog.Logger
+}
