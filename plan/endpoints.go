@@ -18,10 +18,11 @@ type Endpoint struct {
 	Name string
 	// Network is the network in which Addresses are unique.
 	Network string
-	// Addresses are the endpoint's own, at most one of each family first in
-	// use; the first is the primary.
+	// Addresses are the endpoint's own, the primary one first. The slice must
+	// not be changed once the endpoint is in a table.
 	Addresses []netip.Addr
-	MAC       MAC
+	// MAC is the address of the endpoint's own end of the link.
+	MAC MAC
 	// Tag is what other endpoints' policies see it as.
 	Tag Tag
 	// IngressPolicy and EgressPolicy name the sets of Verdicts that hold for

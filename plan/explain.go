@@ -1,42 +1,139 @@
 package plan
 
-import "net/netip"
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+)
 
 // Flow is a connection, or a first packet, to ask about.
 type Flow struct {
 	// Network is where Source and Destination are looked up; empty means
 	// DefaultNetwork.
-	Network             string
-	Source, Destination netip.Addr
-	Protocol            Protocol
+	Network     string     `json:"network,omitempty"`
+	Source      netip.Addr `json:"source"`
+	Destination netip.Addr `json:"destination"`
+	// Protocol may be AnyProtocol, which only entries for any protocol match.
+	Protocol Protocol `json:"protocol,omitempty"`
 	// Port is the destination port, for protocols that have ports.
-	Port uint16
+	Port uint16 `json:"port,omitempty"`
+	// Node is the node where the flow begins, as Source alone does not tell
+	// that of what comes from outside the cluster; empty lets Explain find out.
+	Node string `json:"node,omitempty"`
+	// Interface is the key of the endpoint that sends, as Source alone does
+	// not tell that of an endpoint that sends from another's address; empty
+	// means the endpoint that has Source.
+	Interface string `json:"interface,omitempty"`
 }
 
 // Explanation is what becomes of a flow and why.
 type Explanation struct {
-	Allowed bool
+	Allowed bool `json:"allowed"`
 	// Reason is one sentence for people.
-	Reason string
+	Reason string `json:"reason"`
 	// Steps are the entries that decided, in the order in which the packet
 	// meets them.
-	Steps []Step
+	Steps []Step `json:"steps,omitempty"`
+	// Node and Interface say where the packet arrives: at an endpoint, at the
+	// node itself if Interface is empty, and beyond what plans know, as far as
+	// it is allowed at all, if both are.
+	Node      string `json:"node,omitempty"`
+	Interface string `json:"interface,omitempty"`
 	// SeenSource and SeenDestination are the addresses in the packet as it
 	// arrives; invalid where it does not.
-	SeenSource, SeenDestination netip.Addr
+	SeenSource      netip.Addr `json:"seenSource,omitzero"`
+	SeenDestination netip.Addr `json:"seenDestination,omitzero"`
 	// SeenPort is the destination port in the packet as it arrives.
-	SeenPort uint16
+	SeenPort uint16 `json:"seenPort,omitempty"`
 }
 
 // Step is one decision on a packet's way.
 type Step struct {
-	Node string
+	Node string `json:"node,omitempty"`
 	// Table is the table's name, "routes", or "node" for what no table decides.
-	Table string
+	Table string `json:"table"`
 	// Entry is the deciding entry in the text form; empty where none was found.
-	Entry string
+	Entry string `json:"entry,omitempty"`
 	// Decision says what follows from it, for people.
-	Decision string
+	Decision string `json:"decision"`
 	// Origin is the entry's provenance.
-	Origin string
+	Origin string `json:"origin,omitempty"`
+}
+
+// String returns the flow as ParseFlow reads it:
+// "10.1.1.2 to 10.1.2.2 tcp 80".
+func (f Flow) String() string {
+	var l line
+	l = l.quoted(f.Source.String()).keyword("to").name(f.Destination.String())
+	if f.Protocol != AnyProtocol || f.Port != 0 {
+		l = l.keyword(f.Protocol.String())
+	}
+	if f.Port != 0 {
+		l = l.keyword(strconv.Itoa(int(f.Port)))
+	}
+	return string(l.option("network", f.Network).option("node", f.Node).option("interface", f.Interface))
+}
+
+// ParseFlow reads "SOURCE to DESTINATION [PROTOCOL [PORT]] [network NAME]
+// [node NAME] [interface NAME]".
+func ParseFlow(text string) (Flow, error) {
+	s, _, err := scan(text)
+	if err != nil {
+		return Flow{}, err
+	}
+	f := Flow{Source: s.address()}
+	s.oneOf("the word between the addresses", "to")
+	f.Destination = s.address()
+	options := map[string]func(){
+		"network":   func() { f.Network = s.name("a network") },
+		"node":      func() { f.Node = s.name("a node") },
+		"interface": func() { f.Interface = s.name("an interface") },
+	}
+	isOption := func() bool { return len(s.words) == 0 || options[s.words[0]] != nil }
+	if !isOption() {
+		f.Protocol = s.protocol()
+		if !isOption() {
+			f.Port = s.port()
+		}
+	}
+	s.options(options)
+	if s.err != nil {
+		return Flow{}, fmt.Errorf("flow %q: %w", text, s.err)
+	}
+	return f, nil
+}
+
+// String returns the explanation for people: the result, two lines for each
+// step, and what the receiver sees.
+func (e Explanation) String() string {
+	var b strings.Builder
+	result := "denied"
+	if e.Allowed {
+		result = "allowed"
+	}
+	fmt.Fprintf(&b, "%s: %s\n", result, e.Reason)
+	nodes, tables := 0, 0
+	for _, s := range e.Steps {
+		nodes, tables = max(nodes, len(s.Node)), max(tables, len(s.Table))
+	}
+	for _, s := range e.Steps {
+		fmt.Fprintf(&b, "  %-*s  %-*s  %s\n", nodes, s.Node, tables, s.Table, s.Decision)
+		if s.Entry == "" {
+			continue
+		}
+		fmt.Fprintf(&b, "  %*s  %s", nodes+2+tables, "", s.Entry)
+		if s.Origin != "" {
+			fmt.Fprintf(&b, " # %s", s.Origin)
+		}
+		b.WriteByte('\n')
+	}
+	if e.SeenSource.IsValid() {
+		fmt.Fprintf(&b, "the receiver sees %s to %s", e.SeenSource, e.SeenDestination)
+		if e.SeenPort != 0 {
+			fmt.Fprintf(&b, " port %d", e.SeenPort)
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
 }

@@ -5,7 +5,17 @@
 // plane loads one, and the interpreter in this package explains one. The
 // package knows neither of them: a Plan is an immutable value, made with a
 // Builder, compared with Plan.Diff, checked with Plan.Validate, written and
-// read as text with Plan.String and Parse, and asked with Explain.
+// read as text with Plan.String and Parse, and asked with Explain. A line of
+// the text form is an entry, what follows its # where the entry comes from:
+//
+//	node node1 addresses 172.30.0.2 mtu 1450
+//	pool default 10.1.1.0/24 gateway 10.1.1.1
+//	endpoint weft1 network default addresses 10.1.1.2 name default/web # Pod default/web
+//	route default 10.1.1.2/32 endpoint weft1 # Pod default/web
+//	route default 10.1.0.0/16 drop # ClusterNetwork default
+//	verdict p ingress from 5 tcp 80 allow # NetworkPolicy default/p ingress[0]
+//	service default 10.3.0.1 tcp 443 to 10.1.1.2:8443@node1 # Service default/web
+//	egress default any 0.0.0.0/0 masquerade # ClusterNetwork default
 //
 // Start reading at Plan; each table's key and value types are in a file of
 // the table's name.
@@ -91,9 +101,10 @@ func (p *Plan) Equal(o *Plan) bool {
 
 // Diff is what must be done to get from one plan to another.
 type Diff struct {
-	// Local is set when the node's own description changed; From and To hold
-	// it whole.
-	Local bool
+	// Local is set when the node's own description changed; then From and To
+	// hold it whole.
+	Local    bool
+	From, To Local
 
 	Endpoints []Change[EndpointKey, Endpoint]
 	Routes    []Change[RouteKey, Route]
@@ -120,7 +131,7 @@ func (p *Plan) Diff(next *Plan) Diff {
 	if next == nil {
 		next = &Plan{}
 	}
-	return Diff{
+	d := Diff{
 		Local:     !p.Local.Equal(next.Local),
 		Endpoints: p.Endpoints.Diff(next.Endpoints),
 		Routes:    p.Routes.Diff(next.Routes),
@@ -128,4 +139,8 @@ func (p *Plan) Diff(next *Plan) Diff {
 		Services:  p.Services.Diff(next.Services),
 		Egress:    p.Egress.Diff(next.Egress),
 	}
+	if d.Local {
+		d.From, d.To = p.Local, next.Local
+	}
+	return d
 }

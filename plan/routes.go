@@ -14,11 +14,19 @@ type RouteKey struct {
 
 // Compare orders by network, then family, then address, then length.
 func (k RouteKey) Compare(o RouteKey) int {
-	return cmp.Or(strings.Compare(k.Network, o.Network), comparePrefix(k.Prefix, o.Prefix))
+	if c := strings.Compare(k.Network, o.Network); c != 0 {
+		return c
+	}
+	return comparePrefix(k.Prefix, o.Prefix)
 }
 
+// comparePrefix orders by family, then address, then length, so that a prefix
+// comes before all that it contains.
 func comparePrefix(a, b netip.Prefix) int {
-	return cmp.Or(cmp.Compare(a.Addr().BitLen(), b.Addr().BitLen()), a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+	if c := a.Addr().Compare(b.Addr()); c != 0 {
+		return c
+	}
+	return cmp.Compare(a.Bits(), b.Bits())
 }
 
 // Way is how packets get to a route's prefix.

@@ -32,6 +32,7 @@ type Backend struct {
 
 // Service is what a frontend stands for. A service without backends refuses.
 type Service struct {
+	// Backends must not be changed once the service is in a table.
 	Backends []Backend
 	// Affinity keeps a client at its backend for this long; 0 means not at all.
 	Affinity time.Duration

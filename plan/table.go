@@ -73,6 +73,24 @@ func (t Table[K, V]) From(k K) iter.Seq2[K, V] {
 	return func(yield func(K, V) bool) { t.root.walkFrom(k, yield) }
 }
 
+// Floor returns the last entry whose key is not greater than k.
+func (t Table[K, V]) Floor(k K) (K, V, bool) {
+	var best *treap[K, V]
+	for n := t.root; n != nil; {
+		if n.key.Compare(k) <= 0 {
+			best, n = n, n.right
+		} else {
+			n = n.left
+		}
+	}
+	if best == nil {
+		var key K
+		var value V
+		return key, value, false
+	}
+	return best.key, best.value, true
+}
+
 // Set returns the table with k set to v. Setting what is already there
 // returns the same table and allocates nothing.
 func (t Table[K, V]) Set(k K, v V) Table[K, V] {
@@ -118,17 +136,16 @@ func (n *treap[K, V]) above(o *treap[K, V]) bool {
 	return n.key.Compare(o.key) < 0
 }
 
+// set puts e, which no table has yet, into n.
 func (n *treap[K, V]) set(e *treap[K, V]) *treap[K, V] {
 	if n == nil {
 		return e
 	}
 	c := e.key.Compare(n.key)
-	if c == 0 {
-		return e.with(n.left, n.right)
-	}
-	if e.above(n) {
-		left, right := n.split(e.key)
-		return e.with(left, right)
+	if c == 0 || e.above(n) {
+		e.left, e.right = n.split(e.key)
+		e.size = 1 + e.left.len() + e.right.len()
+		return e
 	}
 	if c < 0 {
 		return n.with(n.left.set(e), n.right)

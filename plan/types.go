@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strconv"
+	"strings"
 )
 
 // Tag is the 24-bit number that every endpoint wears: a VNID, an identity, a
@@ -80,8 +82,8 @@ func ParseProtocol(s string) (Protocol, error) {
 			return p, nil
 		}
 	}
-	var n int
-	if _, err := fmt.Sscanf(s, "%d", &n); err != nil || n < 1 || n > 255 || fmt.Sprint(n) != s {
+	n, err := strconv.ParseUint(s, 10, 8)
+	if err != nil || n == 0 {
 		return 0, fmt.Errorf("protocol %q is none of tcp, udp, sctp, icmp, icmpv6, any or a number from 1 to 255", s)
 	}
 	return Protocol(n), nil
@@ -107,4 +109,21 @@ func (r PortRange) String() string {
 		return fmt.Sprint(r.First)
 	}
 	return fmt.Sprintf("%d-%d", r.First, r.Last)
+}
+
+// ParsePortRange reads "80", "8000-8080" or "any".
+func ParsePortRange(s string) (PortRange, error) {
+	if s == "any" {
+		return AllPorts, nil
+	}
+	first, last, isRange := strings.Cut(s, "-")
+	if !isRange {
+		last = first
+	}
+	f, err := strconv.ParseUint(first, 10, 16)
+	l, err2 := strconv.ParseUint(last, 10, 16)
+	if err != nil || err2 != nil || f > l {
+		return PortRange{}, fmt.Errorf("port range %q is neither any, nor a port from 0 to 65535, nor two in ascending order such as 8000-8080", s)
+	}
+	return PortRange{uint16(f), uint16(l)}, nil
 }

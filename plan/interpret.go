@@ -1,0 +1,497 @@
+package plan
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+)
+
+// Explain follows a flow's first packet through the plans of a cluster's
+// nodes, by the nodes' names, and says what becomes of it. Replies follow
+// connection tracking and are not asked about.
+//
+// On each node the packet meets, in this order: the anti-spoof check of the
+// endpoint that sends it, Services (where it begins), Routes, the egress
+// policy of the endpoint, Egress (where it leaves the node), and the ingress
+// policy of the endpoint that gets it. Policies see the destination that
+// Services chose, and the tags that Routes gives: where that is 0, the tag of
+// the local endpoint or the one that came through the tunnel.
+//
+// The node itself sends from the address that its kernel would choose: its
+// pool's gateway towards what is in its own pool or behind a tunnel, its
+// underlay address towards all else. Masquerade makes that the source, too.
+// An address in a node's own pool that no longer route covers is unreachable.
+// What an endpoint sends and no route covers is dropped; what the node itself
+// sends goes out as its own routing table says.
+//
+// A packet handed to a node or a next hop of which plans has nothing is
+// allowed, as far as is known: the reason says so, and SeenSource and
+// SeenDestination are what that node gets. So is a packet that leaves the
+// cluster, unless its destination is in the cluster after all. Of a service's backends the first that may be chosen is followed.
+func Explain(plans map[string]*Plan, f Flow) Explanation {
+	plans = maps.Clone(plans)
+	maps.DeleteFunc(plans, func(_ string, p *Plan) bool { return p == nil })
+	x := &explainer{
+		plans: plans, names: slices.Sorted(maps.Keys(plans)),
+		network: f.Network, src: f.Source.Unmap(), dst: f.Destination.Unmap(), protocol: f.Protocol, port: f.Port,
+		visited: map[visit]bool{},
+	}
+	if x.network == "" {
+		x.network = DefaultNetwork
+	}
+	next := x.begin(f)
+	for next != nil {
+		next = next()
+	}
+	return x.result
+}
+
+// explainer is the packet on its way, and the explanation so far. Its methods
+// of type stage return what happens next, or nil once result is complete.
+type explainer struct {
+	plans map[string]*Plan
+	names []string // sorted
+
+	network  string
+	src, dst netip.Addr
+	protocol Protocol
+	port     uint16
+	tag      Tag // that the packet carries from the endpoint that sent it
+
+	begun   bool // Services have been asked
+	visited map[visit]bool
+	result  Explanation
+}
+
+type stage func() stage
+
+// sender says what a node gets a packet from.
+type sender int
+
+const (
+	fromWire     sender = iota // the underlay or the tunnel
+	fromHost                   // the node itself
+	fromEndpoint               // an endpoint of the node
+	fromPeer                   // another node's endpoint, to leave the cluster here
+)
+
+// visit is a packet at a node; the same again is a loop.
+type visit struct {
+	node     string
+	src, dst netip.Addr
+	from     sender
+}
+
+func (x *explainer) note(p *Plan, table, format string, args ...any) {
+	x.result.Steps = append(x.result.Steps, Step{Node: p.Local.Node, Table: table, Decision: fmt.Sprintf(format, args...)})
+}
+
+func noteEntry[K entryKey[V], V any](x *explainer, p *Plan, table string, k K, v V, format string, args ...any) {
+	x.note(p, table, format, args...)
+	last := &x.result.Steps[len(x.result.Steps)-1]
+	last.Entry, last.Origin = entry(k, v), k.origin(v)
+}
+
+func (x *explainer) deny(format string, args ...any) stage {
+	x.result.Reason = fmt.Sprintf(format, args...)
+	return nil
+}
+
+// arrive ends with the packet at a node or, if iface is not empty, its endpoint.
+func (x *explainer) arrive(p *Plan, iface, format string, args ...any) stage {
+	x.result.Node, x.result.Interface = p.Local.Node, iface
+	return x.allow(format, args...)
+}
+
+// allow ends with the packet where plans do not reach, as it is now.
+func (x *explainer) allow(format string, args ...any) stage {
+	x.result.Allowed = true
+	x.result.Reason = fmt.Sprintf(format, args...)
+	x.result.SeenSource, x.result.SeenDestination, x.result.SeenPort = x.src, x.dst, x.port
+	return nil
+}
+
+// begin finds where the flow's source is.
+func (x *explainer) begin(f Flow) stage {
+	switch {
+	case !x.src.IsValid() || !x.dst.IsValid():
+		return x.deny("the flow needs a source and a destination address")
+	case !sameFamily(x.src, x.dst):
+		return x.deny("source %s and destination %s are of different IP families", x.src, x.dst)
+	}
+	among := x.names
+	if f.Node != "" {
+		if x.plans[f.Node] == nil {
+			return x.deny("no plan of %s is known", f.Node)
+		}
+		among = []string{f.Node}
+	}
+	for _, name := range among {
+		p := x.plans[name]
+		if f.Interface != "" {
+			k := EndpointKey{f.Interface}
+			if e, ok := p.Endpoints.Get(k); ok {
+				return x.sends(p, k, e)
+			}
+			continue
+		}
+		if k, e, ok := p.endpointOf(x.network, x.src); ok {
+			return x.sends(p, k, e)
+		}
+	}
+	if f.Interface != "" {
+		return x.deny("no plan has endpoint %s", f.Interface)
+	}
+	for _, name := range among {
+		p := x.plans[name]
+		if p.owns(x.network, x.src) {
+			x.note(p, "node", "%s is an address of the node itself", x.src)
+			return x.at(p, fromHost, EndpointKey{}, Endpoint{})
+		}
+	}
+	for _, name := range among {
+		p := x.plans[name]
+		if pool, ok := p.pool(x.network, x.src); ok {
+			x.note(p, "node", "%s is in the node's pool %s, but no endpoint has it", x.src, pool.Prefix)
+			return x.deny("no endpoint has the source address %s", x.src)
+		}
+	}
+	for _, name := range among {
+		p := x.plans[name]
+		if f.Node != "" || x.entersAt(p) {
+			x.note(p, "node", "the packet comes in from outside the cluster")
+			return x.at(p, fromWire, EndpointKey{}, Endpoint{})
+		}
+	}
+	return x.deny("neither %s nor %s belongs to a node or endpoint of which a plan is known", x.src, x.dst)
+}
+
+// entersAt reports whether what comes from outside for the packet's
+// destination would be sent to this node.
+func (x *explainer) entersAt(p *Plan) bool {
+	_, ok := p.Services.Get(ServiceKey{x.network, x.dst, x.port, x.protocol})
+	return ok || p.has(x.network, x.dst)
+}
+
+// sends is the stage of an endpoint that sends.
+func (x *explainer) sends(p *Plan, k EndpointKey, e Endpoint) stage {
+	x.network, x.tag = e.Network, e.Tag
+	who := calledBy(e.Name, k.Interface)
+	switch {
+	case slices.Contains(e.Addresses, x.src):
+		noteEntry(x, p, "endpoints", k, e, "%s sends from its own address", who)
+	case e.AntiSpoof:
+		noteEntry(x, p, "endpoints", k, e, "%s sends from %s, which is not its own: dropped", who, x.src)
+		return x.deny("%s may not send from %s", who, x.src)
+	default:
+		noteEntry(x, p, "endpoints", k, e, "%s sends from %s, which is not its own, and may", who, x.src)
+	}
+	if slices.Contains(e.Addresses, x.dst) {
+		return x.arrive(p, k.Interface, "%s reaches itself without leaving it", who)
+	}
+	return x.at(p, fromEndpoint, k, e)
+}
+
+func calledBy(name, otherwise string) string {
+	if name == "" {
+		return otherwise
+	}
+	return name
+}
+
+// at is the stage of a node that has the packet and must decide where it goes.
+// k and e are the endpoint that sends, for fromEndpoint.
+func (x *explainer) at(p *Plan, from sender, k EndpointKey, e Endpoint) stage {
+	here := visit{p.Local.Node, x.src, x.dst, from}
+	if x.visited[here] {
+		x.note(p, "node", "the packet was here before")
+		return x.deny("a routing loop: the packet comes to %s again", p.Local.Node)
+	}
+	x.visited[here] = true
+
+	if !x.begun {
+		x.begun = true
+		if !x.translate(p) {
+			return nil
+		}
+	}
+	routeKey, route, routed := p.Route(x.network, x.dst, from == fromEndpoint)
+	if from == fromEndpoint && !x.mayLeave(p, e, routed, route) {
+		return nil
+	}
+	if p.owns(x.network, x.dst) && (!routed || route.Way != ToHost) {
+		x.note(p, "node", "%s is the node's own address", x.dst)
+		return x.atHost(p, from)
+	}
+	if pool, ok := p.pool(x.network, x.dst); ok && (!routed || routeKey.Prefix.Bits() < pool.Prefix.Bits()) {
+		x.note(p, "node", "%s is in the node's pool %s, but no endpoint has it: dropped", x.dst, pool.Prefix)
+		return x.deny("no endpoint has %s, which is in the pool of %s", x.dst, p.Local.Node)
+	}
+	switch {
+	case !routed && from == fromHost:
+		x.note(p, "node", "no route covers %s: out as the node's own routing table says", x.dst)
+		route = Route{Way: ToGateway}
+	case !routed:
+		x.note(p, "routes", "no route covers %s: dropped", x.dst)
+		return x.deny("%s has no route to %s", p.Local.Node, x.dst)
+	default:
+		noteEntry(x, p, "routes", routeKey, route, "%s", decisionOf(route))
+	}
+	switch route.Way {
+	case ToEndpoint:
+		return x.deliver(p, from, EndpointKey{route.Interface})
+	case ToHost:
+		return x.atHost(p, from)
+	case ToTunnel, ToNextHop, ToGateway:
+		return x.leave(p, from, k, e, route)
+	default:
+		return x.deny("%s drops what goes to %s", p.Local.Node, routeKey.Prefix)
+	}
+}
+
+func decisionOf(r Route) string {
+	switch r.Way {
+	case ToEndpoint:
+		return "to the local endpoint " + r.Interface
+	case ToTunnel:
+		return fmt.Sprintf("through the tunnel to %s at %s", r.Node, r.Via)
+	case ToNextHop:
+		if r.Node != "" {
+			return fmt.Sprintf("to next hop %s, which is %s", r.Via, r.Node)
+		}
+		return fmt.Sprintf("to next hop %s", r.Via)
+	case ToHost:
+		return "to the node itself"
+	case ToGateway:
+		return "out as the node's own routing table says"
+	default:
+		return "dropped"
+	}
+}
+
+// translate gives the packet a service's backend as its destination. It
+// returns false when that ends the packet's way.
+func (x *explainer) translate(p *Plan) bool {
+	k := ServiceKey{x.network, x.dst, x.port, x.protocol}
+	svc, ok := p.Services.Get(k)
+	if !ok {
+		return true
+	}
+	backends := svc.Backends
+	if svc.LocalOnly {
+		backends = slices.DeleteFunc(slices.Clone(backends), func(b Backend) bool { return b.Node != p.Local.Node })
+	}
+	if len(backends) == 0 {
+		noteEntry(x, p, "services", k, svc, "no backend: refused")
+		x.deny("the service at %s has no backend on hand", netip.AddrPortFrom(x.dst, x.port))
+		return false
+	}
+	b := backends[0]
+	noteEntry(x, p, "services", k, svc, "to backend %s, one of %d", netip.AddrPortFrom(b.Address, b.Port), len(backends))
+	x.dst, x.port = b.Address, b.Port
+	return true
+}
+
+// mayLeave asks the egress policy of the endpoint that sends.
+func (x *explainer) mayLeave(p *Plan, e Endpoint, routed bool, route Route) bool {
+	var peer Tag
+	if routed {
+		peer = route.Tag
+		if to, ok := p.Endpoints.Get(EndpointKey{route.Interface}); ok && peer == 0 && route.Way == ToEndpoint {
+			peer = to.Tag
+		}
+	}
+	return x.verdict(p, e.EgressPolicy, Outgoing, peer)
+}
+
+// verdict asks a policy, and returns false when it denies.
+func (x *explainer) verdict(p *Plan, policy string, d Direction, peer Tag) bool {
+	if policy == "" {
+		return true
+	}
+	k, v, ok := p.Verdict(policy, d, peer, x.protocol, x.port)
+	switch {
+	case !ok:
+		x.note(p, "verdicts", "%s policy %s has no entry for tag %d: denied", d, policy, peer)
+	case v.Allow:
+		noteEntry(x, p, "verdicts", k, v, "%s policy allows tag %d", d, peer)
+		return true
+	default:
+		noteEntry(x, p, "verdicts", k, v, "%s policy denies tag %d", d, peer)
+	}
+	reason := ""
+	if v.Origin != "" {
+		reason = ", by " + v.Origin
+	}
+	x.deny("%s policy %s denies it%s", d, policy, reason)
+	return false
+}
+
+// atHost ends at the node itself.
+func (x *explainer) atHost(p *Plan, from sender) stage {
+	if from == fromHost {
+		x.src = x.dst // the kernel's choice towards its own addresses
+	}
+	return x.arrive(p, "", "delivered to %s itself", p.Local.Node)
+}
+
+// deliver ends at an endpoint, if its policy allows that.
+func (x *explainer) deliver(p *Plan, from sender, k EndpointKey) stage {
+	e, ok := p.Endpoints.Get(k)
+	if !ok {
+		return x.deny("%s has a route to endpoint %s, but not the endpoint", p.Local.Node, k.Interface)
+	}
+	if from == fromHost {
+		if x.src = p.gatewayAddress(x.network, x.dst); !x.src.IsValid() {
+			return x.deny("%s has no pool with a gateway to reach %s from", p.Local.Node, x.dst)
+		}
+	}
+	if e.IngressPolicy != "" && !x.verdict(p, e.IngressPolicy, Incoming, x.sourceTag(p)) {
+		return nil
+	}
+	who := calledBy(e.Name, k.Interface)
+	noteEntry(x, p, "endpoints", k, e, "delivered to %s", who)
+	return x.arrive(p, k.Interface, "delivered to %s on %s", who, p.Local.Node)
+}
+
+// sourceTag is the tag of the packet's source as a node sees it: what Routes
+// says of the address, or what the packet carries where Routes says nothing.
+func (x *explainer) sourceTag(p *Plan) Tag {
+	if _, r, ok := p.Route(x.network, x.src, true); ok && r.Tag != 0 {
+		return r.Tag
+	}
+	return x.tag
+}
+
+// leave applies Egress and sends the packet off the node.
+func (x *explainer) leave(p *Plan, from sender, k EndpointKey, e Endpoint, route Route) stage {
+	own := func() netip.Addr {
+		if route.Way == ToTunnel {
+			if a := p.gatewayAddress(x.network, x.dst); a.IsValid() {
+				return a
+			}
+		}
+		return p.underlayAddress(x.dst)
+	}
+	switch from {
+	case fromHost:
+		x.src = own()
+	case fromEndpoint, fromPeer:
+		rule, egress, ok := p.EgressOf(x.network, k.Interface, x.tag, x.dst)
+		if !ok {
+			break // Direct, without an entry to show
+		}
+		switch egress.Action {
+		case Masquerade:
+			x.src = own()
+			noteEntry(x, p, "egress", rule, egress, "the source becomes the node's own address")
+		case SourceNAT:
+			x.src = egress.Source
+			noteEntry(x, p, "egress", rule, egress, "the source becomes %s", x.src)
+		case ViaNode:
+			noteEntry(x, p, "egress", rule, egress, "leaves the cluster through %s", egress.Node)
+			return x.handOver(p, egress.Node)
+		case Discard:
+			noteEntry(x, p, "egress", rule, egress, "dropped")
+			return x.deny("%s lets nothing out to %s", p.Local.Node, rule.Destination)
+		default:
+			noteEntry(x, p, "egress", rule, egress, "the source stays %s", x.src)
+		}
+	}
+	if !x.src.IsValid() {
+		return x.deny("%s has no address of its own to reach %s from", p.Local.Node, x.dst)
+	}
+	switch route.Way {
+	case ToTunnel:
+		return x.tunnel(p, route, fromWire)
+	case ToNextHop:
+		x.tag = 0 // nothing carries it
+		if next := x.nodeAt(route.Via); next != nil {
+			return x.at(next, fromWire, EndpointKey{}, Endpoint{})
+		}
+		if route.Node != "" {
+			if next := x.plans[route.Node]; next != nil {
+				return x.deny("%s sends to %s at %s, which is not an address of that node", p.Local.Node, route.Node, route.Via)
+			}
+			return x.allow("left to %s at %s, of which no plan is known", route.Node, route.Via)
+		}
+		return x.allow("left to next hop %s", route.Via)
+	default:
+		x.tag = 0
+		// Nodes know each other's addresses through the underlay, in which
+		// there is one network.
+		if next := x.nodeAt(x.dst); next != nil && next != p {
+			x.network = DefaultNetwork
+			return x.at(next, fromWire, EndpointKey{}, Endpoint{})
+		}
+		for _, name := range x.names {
+			if x.plans[name].has(x.network, x.dst) {
+				x.note(p, "node", "%s is on %s, to which no route leads: lost outside the cluster", x.dst, name)
+				return x.deny("%s has no route to %s, and lets it leave the cluster", p.Local.Node, x.dst)
+			}
+		}
+		return x.allow("leaves the cluster at %s", p.Local.Node)
+	}
+}
+
+// nodeAt returns the plan of the node with an address in the underlay.
+func (x *explainer) nodeAt(a netip.Addr) *Plan {
+	for _, name := range x.names {
+		if slices.Contains(x.plans[name].Local.Addresses, a) {
+			return x.plans[name]
+		}
+	}
+	return nil
+}
+
+// handOver sends the packet to the node where it is to leave the cluster.
+func (x *explainer) handOver(p *Plan, node string) stage {
+	for k, r := range p.Routes.All() {
+		if r.Way == ToTunnel && r.Node == node && sameFamily(k.Prefix.Addr(), x.dst) {
+			return x.tunnel(p, r, fromPeer)
+		}
+	}
+	return x.deny("%s has no tunnel to %s, through which the packet would leave", p.Local.Node, node)
+}
+
+// tunnel sends the packet through the tunnel of a route. The receiver treats
+// it as what comes from as.
+func (x *explainer) tunnel(p *Plan, route Route, as sender) stage {
+	own := p.Local.Tunnel
+	for _, name := range x.names {
+		next := x.plans[name]
+		peer := next.Local.Tunnel
+		if peer.VTEP != route.Via {
+			continue
+		}
+		switch {
+		case own.Port != peer.Port:
+			x.note(next, "node", "listens for VXLAN on port %d, not %d: dropped", peer.Port, own.Port)
+		case own.VNI != peer.VNI:
+			x.note(next, "node", "has VNI %d, not %d: dropped", peer.VNI, own.VNI)
+		case route.MAC != peer.MAC:
+			x.note(next, "node", "has VTEP MAC %s, not %s: dropped", peer.MAC, route.MAC)
+		case !next.knowsPeer(own.VTEP):
+			x.note(next, "routes", "no tunnel route leads to VTEP %s: an unknown peer, dropped", own.VTEP)
+			return x.deny("%s does not know %s as a peer", name, p.Local.Node)
+		default:
+			return x.at(next, as, EndpointKey{}, Endpoint{})
+		}
+		return x.deny("%s does not take what %s sends through the tunnel", name, p.Local.Node)
+	}
+	if x.plans[route.Node] != nil {
+		return x.deny("%s sends to %s at VTEP %s, which is not that node's", p.Local.Node, route.Node, route.Via)
+	}
+	return x.allow("left to %s at VTEP %s, of which no plan is known", route.Node, route.Via)
+}
+
+// knowsPeer reports whether a tunnel route leads to that VTEP.
+func (p *Plan) knowsPeer(vtep netip.Addr) bool {
+	for _, r := range p.Routes.All() {
+		if r.Way == ToTunnel && r.Via == vtep {
+			return true
+		}
+	}
+	return false
+}

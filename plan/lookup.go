@@ -1,0 +1,179 @@
+package plan
+
+import (
+	"math/bits"
+	"net/netip"
+	"slices"
+)
+
+// Route returns the longest of a network's prefixes that contains a. It leaves
+// out routes that hold for endpoints only unless fromEndpoint is set.
+func (p *Plan) Route(network string, a netip.Addr, fromEndpoint bool) (RouteKey, Route, bool) {
+	return longest(p.Routes, a,
+		func(prefix netip.Prefix) RouteKey { return RouteKey{network, prefix} },
+		func(k RouteKey) (netip.Prefix, bool) { return k.Prefix, k.Network == network },
+		func(r Route) bool { return fromEndpoint || !r.EndpointsOnly })
+}
+
+// EgressOf returns the egress rule for what the endpoint of that interface
+// and tag, in that network, sends to a. An empty interface stands for an
+// endpoint of another node.
+func (p *Plan) EgressOf(network, iface string, tag Tag, a netip.Addr) (EgressKey, Egress, bool) {
+	sources := []EgressKey{{Network: network, Tagged: true, Tag: tag}, {Network: network}}
+	if iface != "" {
+		sources = slices.Insert(sources, 0, EgressKey{Network: network, Interface: iface})
+	}
+	for _, source := range sources {
+		k, e, ok := longest(p.Egress, a,
+			func(prefix netip.Prefix) EgressKey { k := source; k.Destination = prefix; return k },
+			func(k EgressKey) (netip.Prefix, bool) {
+				same := k
+				same.Destination = netip.Prefix{}
+				return k.Destination, same == source
+			},
+			func(Egress) bool { return true })
+		if ok {
+			return k, e, true
+		}
+	}
+	return EgressKey{}, Egress{}, false
+}
+
+// Verdict returns the entry that decides about a connection under a policy;
+// none means that it is denied. peer is the tag of the other side.
+func (p *Plan) Verdict(policy string, d Direction, peer Tag, protocol Protocol, port uint16) (VerdictKey, Verdict, bool) {
+	// Entries are disjoint, so that the last which begins at or before the
+	// port is the only one that can hold it.
+	k := VerdictKey{Policy: policy, Direction: d, Peer: peer, Protocol: protocol, Ports: PortRange{port, AllPorts.Last}}
+	if found, v, ok := p.Verdicts.Floor(k); ok && found.Ports.Contains(port) {
+		k.Ports = found.Ports
+		if k == found {
+			return found, v, true
+		}
+	}
+	for _, k := range []VerdictKey{
+		{Policy: policy, Direction: d, Peer: peer, Protocol: AnyProtocol, Ports: AllPorts},
+		Otherwise(policy, d),
+	} {
+		if v, ok := p.Verdicts.Get(k); ok {
+			return k, v, true
+		}
+	}
+	return VerdictKey{}, Verdict{}, false
+}
+
+// longest returns the entry with the longest prefix that contains a, in a
+// table whose keys order by prefix once all else in them is equal. It costs
+// O(log n) for each prefix nested around a, rather than for each length.
+func longest[K TableKey[K], V TableValue[V]](t Table[K, V], a netip.Addr,
+	key func(netip.Prefix) K, prefix func(K) (netip.Prefix, bool), holds func(V) bool) (K, V, bool) {
+
+	var noKey K
+	var noValue V
+	for length := a.BitLen(); length >= 0; {
+		want, err := a.Prefix(length)
+		if err != nil {
+			break // an address with a zone is in no prefix
+		}
+		k, v, ok := t.Floor(key(want))
+		if !ok {
+			break
+		}
+		p, same := prefix(k)
+		if !same || !sameFamily(p.Addr(), a) {
+			break
+		}
+		if p.Contains(a) {
+			if holds(v) {
+				return k, v, true
+			}
+			length = p.Bits() - 1
+			continue
+		}
+		// Every prefix around a lies before p and so around p's first
+		// address as well: it is no longer than what the two have in common.
+		length = min(length-1, commonBits(p.Addr(), a))
+	}
+	return noKey, noValue, false
+}
+
+func commonBits(a, b netip.Addr) int {
+	x, y := a.AsSlice(), b.AsSlice()
+	for i := range x {
+		if d := x[i] ^ y[i]; d != 0 {
+			return i*8 + bits.LeadingZeros8(d)
+		}
+	}
+	return len(x) * 8
+}
+
+// owns reports whether a is an address of the node itself in a network.
+func (p *Plan) owns(network string, a netip.Addr) bool {
+	if network == DefaultNetwork && slices.Contains(p.Local.Addresses, a) {
+		return true
+	}
+	return slices.ContainsFunc(p.Local.Pools, func(pool Pool) bool {
+		return pool.Network == network && pool.Gateway == a
+	})
+}
+
+// pool returns the pool that contains a.
+func (p *Plan) pool(network string, a netip.Addr) (Pool, bool) {
+	for _, pool := range p.Local.Pools {
+		if pool.Network == network && pool.Prefix.Contains(a) {
+			return pool, true
+		}
+	}
+	return Pool{}, false
+}
+
+// has reports whether a is the node's own, in one of its pools, or an
+// endpoint's.
+func (p *Plan) has(network string, a netip.Addr) bool {
+	if _, ok := p.pool(network, a); ok || p.owns(network, a) {
+		return true
+	}
+	_, _, ok := p.endpointOf(network, a)
+	return ok
+}
+
+// endpointOf returns the endpoint that has an address.
+func (p *Plan) endpointOf(network string, a netip.Addr) (EndpointKey, Endpoint, bool) {
+	// The route to it says which; an endpoint may be without one.
+	if _, r, ok := p.Route(network, a, true); ok && r.Way == ToEndpoint {
+		k := EndpointKey{r.Interface}
+		if e, ok := p.Endpoints.Get(k); ok && e.Network == network && slices.Contains(e.Addresses, a) {
+			return k, e, true
+		}
+	}
+	for k, e := range p.Endpoints.All() {
+		if e.Network == network && slices.Contains(e.Addresses, a) {
+			return k, e, true
+		}
+	}
+	return EndpointKey{}, Endpoint{}, false
+}
+
+// underlayAddress returns the node's first address of a's family.
+func (p *Plan) underlayAddress(a netip.Addr) netip.Addr {
+	for _, own := range p.Local.Addresses {
+		if sameFamily(own, a) {
+			return own
+		}
+	}
+	return netip.Addr{}
+}
+
+// gatewayAddress returns the gateway of the pool that contains a or, else, of
+// the network's first pool of a's family.
+func (p *Plan) gatewayAddress(network string, a netip.Addr) netip.Addr {
+	if pool, ok := p.pool(network, a); ok {
+		return pool.Gateway
+	}
+	for _, pool := range p.Local.Pools {
+		if pool.Network == network && sameFamily(pool.Gateway, a) {
+			return pool.Gateway
+		}
+	}
+	return netip.Addr{}
+}

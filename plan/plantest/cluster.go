@@ -1,0 +1,280 @@
+// Package plantest generates plans for property tests: whole clusters whose
+// plans fit together, which a data plane can load and the interpreter can
+// follow, and plans of arbitrary entries.
+//
+// Start at Cluster, or at Shape to ask for a cluster of certain features.
+package plantest
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/weftnet/weft/plan"
+	"pgregory.net/rapid"
+)
+
+// Shape is what the plans of a cluster are made from. Nodes are numbered from
+// 1: node i is "node<i>", has the addresses 172.30.0.<i+1> and fd01::<i+1>,
+// and the pools 10.1.<i>.0/24 and fd00:<i>::/64. Its endpoint j, from 1, has
+// the interface "weft<ii><jj>" in hexadecimal and host j+1 of each pool, whose
+// host 1 is the gateway.
+type Shape struct {
+	// Endpoints holds the number of endpoints on each node.
+	Endpoints []int
+	// IPv4 and IPv6 are the families of underlay and pools; at least one.
+	IPv4, IPv6 bool
+	// Tunnel makes nodes reach each other's pools through VXLAN, with IPv4
+	// between VTEPs where there is IPv4; else by next hops.
+	Tunnel bool
+	// NodesThroughTunnel makes endpoints reach other nodes' own addresses
+	// through the tunnel, too.
+	NodesThroughTunnel bool
+	// Drop makes the cluster's unassigned addresses unreachable.
+	Drop bool
+	// Gateway lets traffic leave the cluster, masqueraded if Masquerade.
+	Gateway, Masquerade bool
+	// Ghost leaves out the last node's plan.
+	Ghost bool
+	// Strangers are pairs of nodes of which the first has no routes to the
+	// second.
+	Strangers [][2]int
+	// Banned are pairs of nodes of which the first drops what goes to the
+	// second's first endpoint.
+	Banned [][2]int
+}
+
+// Complete reports whether every endpoint can reach every other.
+func (s Shape) Complete() bool { return !s.Ghost && len(s.Strangers) == 0 && len(s.Banned) == 0 }
+
+// Outside lists addresses that belong to nobody in a cluster, one of each
+// family (RFC 5737, RFC 3849).
+var Outside = []netip.Addr{netip.MustParseAddr("198.51.100.7"), netip.MustParseAddr("2001:db8::7")}
+
+var clusterPrefixes = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00::/16")}
+
+var everything = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
+
+// families lists which of the two families the cluster has: 0 for IPv4, 1 for
+// IPv6.
+func (s Shape) families() []int {
+	switch {
+	case s.IPv4 && s.IPv6:
+		return []int{0, 1}
+	case s.IPv6:
+		return []int{1}
+	default:
+		return []int{0}
+	}
+}
+
+// NodeName returns the name of node i.
+func NodeName(i int) string { return fmt.Sprintf("node%d", i) }
+
+func nodeAddress(family, i int) netip.Addr {
+	if family == 0 {
+		return netip.AddrFrom4([4]byte{172, 30, 0, byte(i + 1)})
+	}
+	return netip.AddrFrom16([16]byte{0: 0xfd, 1: 0x01, 15: byte(i + 1)})
+}
+
+func podAddress(family, i, host int) netip.Addr {
+	if family == 0 {
+		return netip.AddrFrom4([4]byte{10, 1, byte(i), byte(host)})
+	}
+	return netip.AddrFrom16([16]byte{0: 0xfd, 3: byte(i), 15: byte(host)})
+}
+
+func poolPrefix(family, i int) netip.Prefix {
+	p, _ := podAddress(family, i, 0).Prefix([]int{24, 64}[family])
+	return p
+}
+
+func hostPrefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+
+// vtep returns the underlay address of node i that tunnels use.
+func (s Shape) vtep(i int) netip.Addr { return nodeAddress(s.families()[0], i) }
+
+// Plans returns the plan of each node by its name.
+func (s Shape) Plans() map[string]*plan.Plan {
+	plans := make(map[string]*plan.Plan, len(s.Endpoints))
+	for i := range s.Endpoints {
+		if !s.Ghost || i+1 < len(s.Endpoints) {
+			plans[NodeName(i+1)] = s.plan(i + 1)
+		}
+	}
+	return plans
+}
+
+func (s Shape) plan(self int) *plan.Plan {
+	b := plan.NewBuilder(nil)
+	b.Local = plan.Local{Node: NodeName(self), MTU: 1400}
+	if s.Tunnel {
+		b.Local.Tunnel = plan.Tunnel{VTEP: s.vtep(self), MAC: plan.MACOf(s.vtep(self)), Port: 4789}
+	}
+	for _, f := range s.families() {
+		b.Local.Addresses = append(b.Local.Addresses, nodeAddress(f, self))
+		b.Local.Pools = append(b.Local.Pools, plan.Pool{
+			Network: plan.DefaultNetwork, Prefix: poolPrefix(f, self), Gateway: podAddress(f, self, 1)})
+	}
+	for j := range s.Endpoints[self-1] {
+		s.putEndpoint(b, self, j+1)
+	}
+	for _, f := range s.families() {
+		s.putCluster(b, f)
+		for peer := range len(s.Endpoints) {
+			if peer++; peer != self {
+				s.putPeer(b, f, self, peer)
+			}
+		}
+	}
+	return b.Build()
+}
+
+func (s Shape) putEndpoint(b *plan.Builder, node, number int) {
+	k := plan.EndpointKey{Interface: fmt.Sprintf("weft%02x%02x", node, number)}
+	e := plan.Endpoint{Name: fmt.Sprintf("default/pod%d-%d", node, number), Network: plan.DefaultNetwork}
+	e.Origin = "Pod " + e.Name
+	for _, f := range s.families() {
+		a := podAddress(f, node, number+1)
+		e.Addresses = append(e.Addresses, a)
+		b.PutRoute(plan.RouteKey{Network: plan.DefaultNetwork, Prefix: hostPrefix(a)},
+			plan.Route{Way: plan.ToEndpoint, Interface: k.Interface, Origin: e.Origin})
+	}
+	e.MAC = plan.MACOf(e.Addresses[0])
+	b.PutEndpoint(k, e)
+}
+
+// putCluster states what holds for the cluster as a whole.
+func (s Shape) putCluster(b *plan.Builder, f int) {
+	const origin = "ClusterNetwork default"
+	if s.Drop {
+		b.PutRoute(plan.RouteKey{Network: plan.DefaultNetwork, Prefix: clusterPrefixes[f]},
+			plan.Route{Way: plan.ToDrop, Origin: origin})
+	}
+	if s.Gateway {
+		b.PutRoute(plan.RouteKey{Network: plan.DefaultNetwork, Prefix: everything[f]},
+			plan.Route{Way: plan.ToGateway, Origin: origin})
+	}
+	if s.Masquerade {
+		b.PutEgress(plan.EgressKey{Network: plan.DefaultNetwork, Destination: everything[f]},
+			plan.Egress{Action: plan.Masquerade, Origin: origin})
+		b.PutEgress(plan.EgressKey{Network: plan.DefaultNetwork, Destination: clusterPrefixes[f]},
+			plan.Egress{Action: plan.Direct, Origin: origin})
+	}
+}
+
+// putPeer states how one node reaches another and what that one has.
+func (s Shape) putPeer(b *plan.Builder, f, self, peer int) {
+	origin := "HostSubnet " + NodeName(peer)
+	own := hostPrefix(nodeAddress(f, peer))
+	if s.Masquerade {
+		b.PutEgress(plan.EgressKey{Network: plan.DefaultNetwork, Destination: own},
+			plan.Egress{Action: plan.Direct, Origin: origin})
+	}
+	for _, pair := range s.Banned {
+		if pair == [2]int{self, peer} {
+			b.PutRoute(plan.RouteKey{Network: plan.DefaultNetwork, Prefix: hostPrefix(podAddress(f, peer, 2))},
+				plan.Route{Way: plan.ToDrop, Origin: "ban"})
+		}
+	}
+	for _, pair := range s.Strangers {
+		if pair == [2]int{self, peer} {
+			return
+		}
+	}
+	way := plan.Route{Way: plan.ToNextHop, Node: NodeName(peer), Via: nodeAddress(f, peer), Origin: origin}
+	if s.Tunnel {
+		way.Way, way.Via, way.MAC = plan.ToTunnel, s.vtep(peer), plan.MACOf(s.vtep(peer))
+	}
+	b.PutRoute(plan.RouteKey{Network: plan.DefaultNetwork, Prefix: poolPrefix(f, peer)}, way)
+	if s.Tunnel && s.NodesThroughTunnel {
+		way.EndpointsOnly = true
+		b.PutRoute(plan.RouteKey{Network: plan.DefaultNetwork, Prefix: own}, way)
+	}
+}
+
+// Shapes generates the shapes of small clusters, of up to four nodes with up
+// to three endpoints each.
+func Shapes() *rapid.Generator[Shape] {
+	return rapid.Custom(func(t *rapid.T) Shape {
+		flip := rapid.Bool()
+		s := Shape{
+			Endpoints:          rapid.SliceOfN(rapid.IntRange(0, 3), 1, 4).Draw(t, "endpoints"),
+			IPv4:               flip.Draw(t, "IPv4"),
+			Tunnel:             flip.Draw(t, "tunnel"),
+			NodesThroughTunnel: flip.Draw(t, "nodes through tunnel"),
+			Drop:               flip.Draw(t, "drop"),
+			Gateway:            flip.Draw(t, "gateway"),
+			Masquerade:         flip.Draw(t, "masquerade"),
+		}
+		s.IPv6 = !s.IPv4 || flip.Draw(t, "IPv6")
+		nodes := len(s.Endpoints)
+		if nodes == 1 {
+			return s
+		}
+		// One in four each: a cluster is whole more often than not.
+		rarely := rapid.IntRange(0, 3)
+		pair := rapid.Custom(func(t *rapid.T) [2]int {
+			a := rapid.IntRange(1, nodes).Draw(t, "a")
+			b := rapid.IntRange(1, nodes-1).Draw(t, "b")
+			if b >= a {
+				b++
+			}
+			return [2]int{a, b}
+		})
+		s.Ghost = rarely.Draw(t, "ghost") == 3
+		if rarely.Draw(t, "has strangers") == 3 {
+			s.Strangers = rapid.SliceOfN(pair, 1, 2).Draw(t, "strangers")
+		}
+		if rarely.Draw(t, "has banned") == 3 {
+			s.Banned = rapid.SliceOfN(pair, 1, 2).Draw(t, "banned")
+		}
+		return s
+	})
+}
+
+// Cluster generates the plans of small clusters, by the nodes' names. They are
+// valid, and fit together but for what a Shape's Strangers leave out.
+func Cluster() *rapid.Generator[map[string]*plan.Plan] {
+	return rapid.Map(Shapes(), Shape.Plans)
+}
+
+// Flows generates flows for the plans of a cluster: from an endpoint or node
+// to an endpoint, node, gateway, an address that nobody has, or the outside.
+func Flows(plans map[string]*plan.Plan) *rapid.Generator[plan.Flow] {
+	var sources, destinations []netip.Addr
+	for i := range len(plans) {
+		p := plans[NodeName(i+1)]
+		for _, e := range p.Endpoints.All() {
+			sources = append(sources, e.Addresses...)
+		}
+		sources = append(sources, p.Local.Addresses...)
+		for _, pool := range p.Local.Pools {
+			destinations = append(destinations, pool.Gateway, nobody(pool.Prefix))
+		}
+		for k := range p.Routes.All() {
+			if k.Prefix.Bits() > 16 && !k.Prefix.IsSingleIP() {
+				destinations = append(destinations, nobody(k.Prefix))
+			}
+		}
+	}
+	destinations = append(append(destinations, sources...), Outside...)
+	destinations = append(destinations, podAddress(0, 200, 9), podAddress(1, 200, 9))
+	return rapid.Custom(func(t *rapid.T) plan.Flow {
+		f := plan.Flow{Source: rapid.SampledFrom(sources).Draw(t, "source")}
+		f.Destination = rapid.SampledFrom(destinations).Filter(func(a netip.Addr) bool {
+			return a.Is4() == f.Source.Is4()
+		}).Draw(t, "destination")
+		f.Protocol = rapid.SampledFrom([]plan.Protocol{plan.TCP, plan.UDP}).Draw(t, "protocol")
+		f.Port = 8080
+		return f
+	})
+}
+
+// nobody returns an address that no endpoint has: host 99 of a pool.
+func nobody(pool netip.Prefix) netip.Addr {
+	a := pool.Addr().AsSlice()
+	a[len(a)-1] = 99
+	addr, _ := netip.AddrFromSlice(a)
+	return addr
+}

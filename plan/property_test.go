@@ -1,0 +1,285 @@
+package plan_test
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/plan/plantest"
+	"pgregory.net/rapid"
+)
+
+func TestParseIsTheInverseOfString(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := plantest.Plan().Draw(t, "plan")
+		text := p.String()
+		back, err := plan.Parse(text)
+		if err != nil {
+			t.Fatalf("%v in:\n%s", err, text)
+		}
+		if d := p.Diff(back); !d.Empty() {
+			t.Fatalf("read back, it differs:\n%s", d)
+		}
+		if again := back.String(); again != text {
+			t.Fatalf("written again, it differs:\n%s", cmp.Diff(text, again))
+		}
+	})
+}
+
+// The text of a plan is the node's lines and then each entry's.
+func TestStringIsALineForEachEntry(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := plantest.Plan().Draw(t, "plan")
+		text := p.Local.String()
+		for k, v := range p.Endpoints.All() {
+			text += k.Line(v) + "\n"
+		}
+		for k, v := range p.Routes.All() {
+			text += k.Line(v) + "\n"
+		}
+		for k, v := range p.Verdicts.All() {
+			text += k.Line(v) + "\n"
+		}
+		for k, v := range p.Services.All() {
+			text += k.Line(v) + "\n"
+		}
+		for k, v := range p.Egress.All() {
+			text += k.Line(v) + "\n"
+		}
+		if diff := cmp.Diff(p.String(), text); diff != "" {
+			t.Fatal(diff)
+		}
+	})
+}
+
+func TestDiffLeadsToTheOtherPlan(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		a, b := plantest.Plan().Draw(t, "a"), plantest.Plan().Draw(t, "b")
+		if d := a.Diff(a); !d.Empty() || !a.Equal(a) {
+			t.Fatalf("a plan differs from itself:\n%s", d)
+		}
+		d := a.Diff(b)
+		if d.Empty() != (a.String() == b.String()) || a.Equal(b) != d.Empty() {
+			t.Fatalf("texts and diff disagree:\n%s", d)
+		}
+		// The lines that go and come turn one text into the other.
+		set := map[string]bool{}
+		for l := range strings.Lines(a.String()) {
+			set[l] = true
+		}
+		for l := range strings.Lines(d.String()) {
+			sign, entry := l[:2], l[2:]
+			if set[entry] == (sign == "+ ") && !isLocal(entry) {
+				t.Fatalf("%q is wrong for:\n%s", l, a)
+			}
+			if sign == "+ " {
+				set[entry] = true
+			} else {
+				delete(set, entry)
+			}
+		}
+		for l := range strings.Lines(b.String()) {
+			if !set[l] {
+				t.Fatalf("%q is missing after the diff", l)
+			}
+			delete(set, l)
+		}
+		if len(set) > 0 {
+			t.Fatalf("left over after the diff: %v", set)
+		}
+	})
+}
+
+// isLocal reports whether a line describes the node, which a diff states
+// whole even where one line of several changed.
+func isLocal(l string) bool {
+	return strings.HasPrefix(l, "node ") || strings.HasPrefix(l, "pool ") || strings.HasPrefix(l, "tunnel ")
+}
+
+// A plan built from another is the plan that was stated, and no other.
+func TestBuilderForgetsWhatIsNotStated(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		previous, want := plantest.Plan().Draw(t, "previous"), plantest.Plan().Draw(t, "want")
+		b := plan.NewBuilder(previous)
+		b.Local = want.Local
+		for k, v := range want.Endpoints.All() {
+			b.PutEndpoint(k, v)
+			if b.PutEndpoint(k, plan.Endpoint{Name: "second"}) {
+				t.Fatalf("stated twice: %s", k.Line(v))
+			}
+		}
+		for k, v := range want.Routes.All() {
+			b.PutRoute(k, v)
+		}
+		for k, v := range want.Verdicts.All() {
+			b.PutVerdict(k, v)
+		}
+		for k, v := range want.Services.All() {
+			b.PutService(k, v)
+		}
+		for k, v := range want.Egress.All() {
+			b.PutEgress(k, v)
+		}
+		if d := want.Diff(b.Build()); !d.Empty() {
+			t.Fatalf("it is not what was stated:\n%s", d)
+		}
+	})
+}
+
+// The route found is the one that a search through all of them finds.
+func TestRouteIsTheLongestPrefix(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		b := plan.NewBuilder(nil)
+		for range rapid.IntRange(0, 12).Draw(t, "routes") {
+			b.PutRoute(plan.RouteKey{Network: rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "network"), Prefix: plantest.Prefix().Draw(t, "prefix")},
+				plan.Route{Way: plan.ToDrop, EndpointsOnly: rapid.Bool().Draw(t, "endpoints only")})
+		}
+		p := b.Build()
+		a := plantest.Addr().Draw(t, "address")
+		fromEndpoint := rapid.Bool().Draw(t, "from endpoint")
+		want := plan.RouteKey{}
+		for k, r := range p.Routes.All() {
+			if k.Network == "b" && k.Prefix.Contains(a) && (fromEndpoint || !r.EndpointsOnly) &&
+				(!want.Prefix.IsValid() || k.Prefix.Bits() > want.Prefix.Bits()) {
+				want = k
+			}
+		}
+		got, _, ok := p.Route("b", a, fromEndpoint)
+		if got != want || ok != want.Prefix.IsValid() {
+			t.Fatalf("%s goes by %v, want %v, in:\n%s", a, got.Prefix, want.Prefix, p)
+		}
+	})
+}
+
+func TestEgressOfPrefersEndpointThenTagThenNetwork(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		b := plan.NewBuilder(nil)
+		for range rapid.IntRange(0, 12).Draw(t, "rules") {
+			k := plan.EgressKey{Network: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "network"), Destination: plantest.Prefix().Draw(t, "destination")}
+			switch rapid.IntRange(0, 2).Draw(t, "sources") {
+			case 1:
+				k.Tagged, k.Tag = true, plan.Tag(rapid.IntRange(0, 2).Draw(t, "tag"))
+			case 2:
+				k.Interface = rapid.SampledFrom([]string{"x", "y"}).Draw(t, "interface")
+			}
+			b.PutEgress(k, plan.Egress{Action: plan.Direct})
+		}
+		p := b.Build()
+		a := plantest.Addr().Draw(t, "address")
+		rank := func(k plan.EgressKey) int {
+			switch {
+			case k.Network != "a" || !k.Destination.Contains(a):
+				return -1
+			case k.Interface == "x":
+				return 400 + k.Destination.Bits()
+			case k.Tagged && k.Tag == 1:
+				return 200 + k.Destination.Bits()
+			case k.Interface == "" && !k.Tagged:
+				return k.Destination.Bits()
+			default:
+				return -1
+			}
+		}
+		best := -1
+		for k := range p.Egress.All() {
+			best = max(best, rank(k))
+		}
+		k, _, ok := p.EgressOf("a", "x", 1, a)
+		if ok != (best >= 0) || ok && rank(k) != best {
+			t.Fatalf("%s leaves by %+v, in:\n%s", a, k, p)
+		}
+	})
+}
+
+// Generated clusters are valid, survive the text form, and every flow in them
+// has an answer that says what the receiver sees exactly when it is allowed.
+func TestExplainAnswersEverything(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		plans := plantest.Cluster().Draw(t, "cluster")
+		for _, p := range plans {
+			if err := p.Validate(); err != nil {
+				t.Fatalf("%v, in:\n%s", err, p)
+			}
+		}
+		if len(plans) == 0 {
+			return
+		}
+		f := plantest.Flows(plans).Draw(t, "flow")
+		e := plan.Explain(plans, f)
+		if e.Reason == "" || e.Allowed != e.SeenSource.IsValid() || e.Allowed != e.SeenDestination.IsValid() || !e.Allowed && e.Node != "" {
+			t.Fatalf("%s: incomplete: %s", f, e)
+		}
+		parsed, err := plan.ParseFlow(f.String())
+		if err != nil || parsed != f {
+			t.Fatalf("flow %s read back is %s (%v)", f, parsed, err)
+		}
+		back, err := plan.ParseAll(plan.FormatAll(plans))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(e, plan.Explain(back, f), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+			t.Fatalf("%s: another answer for the same text: %s", f, diff)
+		}
+	})
+}
+
+// The flat network's promise: in a whole cluster every endpoint reaches every
+// other under the address that each sees itself, and every node reaches every
+// endpoint.
+func TestWholeClusterIsFlat(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		shape := plantest.Shapes().Filter(plantest.Shape.Complete).Draw(t, "shape")
+		plans := shape.Plans()
+		var pods, nodes []netip.Addr
+		for _, p := range plans {
+			for _, e := range p.Endpoints.All() {
+				pods = append(pods, e.Addresses...)
+			}
+			nodes = append(nodes, p.Local.Addresses...)
+		}
+		for _, to := range pods {
+			for _, from := range slices.Concat(pods, nodes) {
+				if from.Is4() != to.Is4() {
+					continue
+				}
+				e := plan.Explain(plans, plan.Flow{Source: from, Destination: to, Protocol: plan.TCP, Port: 80})
+				if e.Node == "" {
+					t.Fatalf("%s to %s does not arrive: %s", from, to, e)
+				}
+				at, _ := plans[e.Node].Endpoints.Get(plan.EndpointKey{Interface: e.Interface})
+				if !e.Allowed || !slices.Contains(at.Addresses, to) || e.SeenDestination != to || slices.Contains(pods, from) && e.SeenSource != from {
+					t.Fatalf("%s to %s: %s", from, to, e)
+				}
+			}
+		}
+	})
+}
+
+// Whatever plans say, Explain comes to an end.
+func TestExplainSurvivesNonsense(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		plans := map[string]*plan.Plan{"nil": nil}
+		for range rapid.IntRange(0, 3).Draw(t, "plans") {
+			p := plantest.Plan().Draw(t, "plan")
+			plans[p.Local.Node] = p
+		}
+		f := plan.Flow{Network: plantest.Name().Draw(t, "network"), Protocol: plan.TCP, Port: 80}
+		for name, p := range plans {
+			if p == nil {
+				continue
+			}
+			for k, e := range p.Endpoints.All() {
+				f.Node, f.Interface, f.Network = name, k.Interface, e.Network
+			}
+		}
+		if rapid.Bool().Draw(t, "valid") {
+			f.Source, f.Destination = plantest.Addr().Draw(t, "source"), plantest.Addr().Draw(t, "destination")
+		}
+		if e := plan.Explain(plans, f); e.Reason == "" {
+			t.Fatalf("no reason: %s", e)
+		}
+	})
+}

@@ -1,0 +1,353 @@
+package plan
+
+import (
+	"iter"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// The text form has a line for each entry, in key order: words separated by
+// spaces, the entry's origin after #. Fields that are zero are left out. A
+// name that is not plain is quoted as in Go. Parse reads it back.
+
+// String returns the text form of the whole plan.
+func (p *Plan) String() string {
+	b, _ := p.AppendText(nil)
+	return string(b)
+}
+
+// AppendText appends the text form of the whole plan. It never fails.
+func (p *Plan) AppendText(b []byte) ([]byte, error) {
+	if p == nil {
+		p = &Plan{}
+	}
+	b = p.Local.appendLines(b, "")
+	b = appendLines(b, p.Endpoints.All())
+	b = appendLines(b, p.Routes.All())
+	b = appendLines(b, p.Verdicts.All())
+	b = appendLines(b, p.Services.All())
+	return appendLines(b, p.Egress.All()), nil
+}
+
+// FormatAll returns the text form of several plans, in the order of their
+// names, an empty line between them. ParseAll reads it back.
+func FormatAll(plans map[string]*Plan) string {
+	var b []byte
+	for i, name := range slices.Sorted(maps.Keys(plans)) {
+		if i > 0 {
+			b = append(b, '\n')
+		}
+		b, _ = plans[name].AppendText(b)
+	}
+	return string(b)
+}
+
+// String returns the diff as lines of the text form, each after "- " for what
+// goes and "+ " for what comes.
+func (d Diff) String() string {
+	var b []byte
+	if d.Local {
+		b = d.From.appendLines(b, "- ")
+		b = d.To.appendLines(b, "+ ")
+	}
+	b = appendChanges(b, d.Endpoints)
+	b = appendChanges(b, d.Routes)
+	b = appendChanges(b, d.Verdicts)
+	b = appendChanges(b, d.Services)
+	b = appendChanges(b, d.Egress)
+	return string(b)
+}
+
+// String returns the lines that describe the node.
+func (l Local) String() string { return string(l.appendLines(nil, "")) }
+
+// Line returns the endpoint's line of the text form, with its origin.
+func (k EndpointKey) Line(e Endpoint) string { return string(appendLine(nil, k, e)) }
+
+// Line returns the route's line of the text form, with its origin.
+func (k RouteKey) Line(r Route) string { return string(appendLine(nil, k, r)) }
+
+// Line returns the verdict's line of the text form, with its origin.
+func (k VerdictKey) Line(v Verdict) string { return string(appendLine(nil, k, v)) }
+
+// Line returns the service's line of the text form, with its origin.
+func (k ServiceKey) Line(s Service) string { return string(appendLine(nil, k, s)) }
+
+// Line returns the egress rule's line of the text form, with its origin.
+func (k EgressKey) Line(e Egress) string { return string(appendLine(nil, k, e)) }
+
+// entryKey is a key that knows how an entry of its table is written: without
+// origin and end of line, and the origin.
+type entryKey[V any] interface {
+	appendEntry(l line, v V) line
+	origin(v V) string
+}
+
+// entry is the text of an entry without its origin.
+func entry[K entryKey[V], V any](k K, v V) string { return string(k.appendEntry(nil, v)) }
+
+func appendLine[K entryKey[V], V any](b []byte, k K, v V) []byte {
+	// The entry is written to a line of its own, since a line begins without
+	// a space.
+	b = append(b, k.appendEntry(make(line, 0, 256), v)...)
+	if o := k.origin(v); o != "" {
+		b = append(b, " # "...)
+		if plainOrigin(o) {
+			b = append(b, o...)
+		} else {
+			b = strconv.AppendQuote(b, o)
+		}
+	}
+	return b
+}
+
+func appendLines[K entryKey[V], V any](b []byte, entries iter.Seq2[K, V]) []byte {
+	for k, v := range entries {
+		b = append(appendLine(b, k, v), '\n')
+	}
+	return b
+}
+
+func appendChanges[K entryKey[V], V any](b []byte, changes []Change[K, V]) []byte {
+	for _, c := range changes {
+		if c.Old != nil {
+			b = append(appendLine(append(b, "- "...), c.Key, *c.Old), '\n')
+		}
+		if c.New != nil {
+			b = append(appendLine(append(b, "+ "...), c.Key, *c.New), '\n')
+		}
+	}
+	return b
+}
+
+func (l Local) appendLines(b []byte, prefix string) []byte {
+	var n line
+	n = n.keyword("node").name(l.Node).addresses("addresses", l.Addresses)
+	if l.MTU != 0 {
+		n = n.keyword("mtu").keyword(strconv.Itoa(l.MTU))
+	}
+	b = append(append(append(b, prefix...), n...), '\n')
+	for _, p := range l.Pools {
+		n = n[:0].keyword("pool").name(p.Network).name(p.Prefix.String()).address("gateway", p.Gateway)
+		b = append(append(append(b, prefix...), n...), '\n')
+	}
+	if t := l.Tunnel; !t.IsZero() {
+		n = n[:0].keyword("tunnel").keyword("vxlan").number("vni", uint64(t.VNI)).number("port", uint64(t.Port)).
+			address("vtep", t.VTEP).mac(t.MAC)
+		b = append(append(append(b, prefix...), n...), '\n')
+	}
+	return b
+}
+
+func (EndpointKey) origin(e Endpoint) string { return e.Origin }
+
+func (k EndpointKey) appendEntry(l line, e Endpoint) line {
+	l = l.keyword("endpoint").name(k.Interface).option("network", e.Network).addresses("addresses", e.Addresses).
+		mac(e.MAC).number("tag", uint64(e.Tag)).option("name", e.Name)
+	l = l.flag("anti-spoof", e.AntiSpoof)
+	return l.option("ingress-policy", e.IngressPolicy).option("egress-policy", e.EgressPolicy).
+		number("ingress-rate", e.IngressRate).number("egress-rate", e.EgressRate)
+}
+
+func (RouteKey) origin(r Route) string { return r.Origin }
+
+func (k RouteKey) appendEntry(l line, r Route) line {
+	l = l.keyword("route").name(k.Network).name(k.Prefix.String()).name(string(r.Way))
+	via := ""
+	if r.Via.IsValid() {
+		via = r.Via.String()
+	}
+	// The way's own operand follows it; what else is set has its name before.
+	iface, node := r.Interface, r.Node
+	switch r.Way {
+	case ToEndpoint:
+		l, iface = l.name(iface), ""
+	case ToTunnel:
+		l, node = l.name(node), ""
+	case ToNextHop:
+		l, via = l.name(via), ""
+	}
+	l = l.option("interface", iface).option("node", node).option("via", via)
+	return l.mac(r.MAC).number("tag", uint64(r.Tag)).flag("endpoints-only", r.EndpointsOnly)
+}
+
+func (VerdictKey) origin(v Verdict) string { return v.Origin }
+
+func (k VerdictKey) appendEntry(l line, v Verdict) line {
+	l = l.keyword("verdict").name(k.Policy).name(string(k.Direction))
+	if k == Otherwise(k.Policy, k.Direction) {
+		l = l.keyword("otherwise")
+	} else {
+		l = l.keyword(peerWord(k.Direction))
+		if k.Peer == AnyPeer {
+			l = l.keyword("any")
+		} else {
+			l = l.keyword(strconv.FormatUint(uint64(k.Peer), 10))
+		}
+		l = l.keyword(k.Protocol.String())
+		if k.Ports != AllPorts {
+			l = l.keyword(k.Ports.String())
+		}
+	}
+	if v.Allow {
+		return l.keyword("allow")
+	}
+	return l.keyword("deny")
+}
+
+// peerWord is the word before the peer of a verdict.
+func peerWord(d Direction) string {
+	if d == Outgoing {
+		return "to"
+	}
+	return "from"
+}
+
+func (ServiceKey) origin(s Service) string { return s.Origin }
+
+func (k ServiceKey) appendEntry(l line, s Service) line {
+	l = l.keyword("service").name(k.Network).name(k.Address.String()).keyword(k.Protocol.String()).
+		keyword(strconv.Itoa(int(k.Port)))
+	if len(s.Backends) > 0 {
+		l = l.keyword("to").list(len(s.Backends), func(l line, i int) line {
+			be := s.Backends[i]
+			l = l.quoted(netip.AddrPortFrom(be.Address, be.Port).String())
+			if be.Node != "" {
+				l = append(l, '@').quoted(be.Node)
+			}
+			return l
+		})
+	}
+	if s.Affinity != 0 {
+		l = l.keyword("affinity").keyword(s.Affinity.String())
+	}
+	return l.flag("local-only", s.LocalOnly)
+}
+
+func (EgressKey) origin(e Egress) string { return e.Origin }
+
+func (k EgressKey) appendEntry(l line, e Egress) line {
+	l = l.keyword("egress").name(k.Network)
+	switch {
+	case k.Interface != "":
+		l = l.keyword("endpoint").name(k.Interface)
+	case k.Tagged:
+		l = l.keyword("tag").keyword(strconv.FormatUint(uint64(k.Tag), 10))
+	default:
+		l = l.keyword("any")
+	}
+	l = l.name(k.Destination.String()).name(string(e.Action))
+	source, node := "", e.Node
+	if e.Source.IsValid() {
+		source = e.Source.String()
+	}
+	switch e.Action {
+	case SourceNAT:
+		l, source = l.name(source), ""
+	case ViaNode:
+		l, node = l.name(node), ""
+	}
+	return l.option("source", source).option("node", node)
+}
+
+// line is a line of the text form being written, word by word.
+type line []byte
+
+// keyword appends a word that needs no quotes.
+func (l line) keyword(s string) line {
+	if len(l) > 0 {
+		l = append(l, ' ')
+	}
+	return append(l, s...)
+}
+
+// name appends a word that may be anything.
+func (l line) name(s string) line { return append(l, ' ').quoted(s) }
+
+// option appends a keyword and its value, or nothing where that is empty.
+func (l line) option(keyword, value string) line {
+	if value == "" {
+		return l
+	}
+	return l.keyword(keyword).name(value)
+}
+
+func (l line) number(keyword string, n uint64) line {
+	if n == 0 {
+		return l
+	}
+	return strconv.AppendUint(append(l.keyword(keyword), ' '), n, 10)
+}
+
+func (l line) flag(keyword string, set bool) line {
+	if !set {
+		return l
+	}
+	return l.keyword(keyword)
+}
+
+func (l line) address(keyword string, a netip.Addr) line {
+	if !a.IsValid() {
+		return l
+	}
+	return l.keyword(keyword).name(a.String())
+}
+
+func (l line) addresses(keyword string, as []netip.Addr) line {
+	if len(as) == 0 {
+		return l
+	}
+	return l.keyword(keyword).list(len(as), func(l line, i int) line { return l.quoted(as[i].String()) })
+}
+
+func (l line) mac(m MAC) line {
+	if m.IsZero() {
+		return l
+	}
+	return l.keyword("mac").keyword(m.String())
+}
+
+// list appends one word of n items with commas between them.
+func (l line) list(n int, item func(l line, i int) line) line {
+	l = append(l, ' ')
+	for i := range n {
+		if i > 0 {
+			l = append(l, ',')
+		}
+		l = item(l, i)
+	}
+	return l
+}
+
+// quoted appends s without a space before it, in quotes unless it is plain.
+func (l line) quoted(s string) line {
+	if plainName(s) {
+		return append(l, s...)
+	}
+	return strconv.AppendQuote(l, s)
+}
+
+// plainName reports whether s means itself in the text form.
+func plainName(s string) bool {
+	for _, c := range []byte(s) {
+		if c <= ' ' || c >= utf8.RuneSelf-1 || strings.IndexByte(`"#,@\`, c) >= 0 {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// plainOrigin reports whether s means itself after the # of the text form.
+func plainOrigin(s string) bool {
+	for _, r := range s {
+		if !unicode.IsPrint(r) || r == utf8.RuneError {
+			return false
+		}
+	}
+	return s[0] != '"' && s[0] != ' ' && s[len(s)-1] != ' '
+}

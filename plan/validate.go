@@ -1,0 +1,401 @@
+package plan
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// Validate says everything that is wrong with the plan, or returns nil. Each
+// of the joined errors shows the entry in the text form. A data plane may
+// count on what Validate checks; a plug-in that compiles anything else has a
+// bug. It costs O(n log n).
+func (p *Plan) Validate() error {
+	if p == nil {
+		return nil
+	}
+	v := &validator{plan: p}
+	v.local()
+	v.endpoints()
+	v.routes()
+	v.verdicts()
+	v.services()
+	v.egress()
+	return errors.Join(v.problems...)
+}
+
+type validator struct {
+	plan     *Plan
+	problems []error
+}
+
+// add reports a problem with what text shows.
+func (v *validator) add(text, format string, args ...any) {
+	v.problems = append(v.problems, fmt.Errorf("%s: %w", text, fmt.Errorf(format, args...)))
+}
+
+// subject is the entry being checked. Its text is made only when something is
+// wrong with it.
+type subject struct {
+	v    *validator
+	text func() string
+}
+
+func about[K entryKey[V], V any](v *validator, k K, e V) subject {
+	return subject{v, func() string { return entry(k, e) }}
+}
+
+func (s subject) add(format string, args ...any) { s.v.add(s.text(), format, args...) }
+
+func (s subject) name(what, name string) {
+	if name == "" {
+		s.add("%s has no name", what)
+	}
+}
+
+func (s subject) tag(t Tag) {
+	if t > MaxTag {
+		s.add("tag %d is above %d", t, MaxTag)
+	}
+}
+
+// unicast reports whether a is an address that one machine can have.
+func (s subject) unicast(what string, a netip.Addr) bool {
+	switch {
+	case !a.IsValid():
+		s.add("%s is missing", what)
+	case a.Is4In6():
+		s.add("%s %s is an IPv4-mapped IPv6 address: use %s", what, a, a.Unmap())
+	case a.Zone() != "":
+		s.add("%s %s has a zone", what, a)
+	case a.IsUnspecified() || a.IsMulticast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		s.add("%s %s is not a unicast address", what, a)
+	default:
+		return true
+	}
+	return false
+}
+
+func (s subject) prefix(what string, p netip.Prefix) bool {
+	switch {
+	case !p.IsValid():
+		s.add("%s is missing or invalid", what)
+	case p.Addr().Is4In6():
+		s.add("%s %s is an IPv4-mapped IPv6 prefix", what, p)
+	case p != p.Masked():
+		s.add("%s %s has bits set after its length: use %s", what, p, p.Masked())
+	default:
+		return true
+	}
+	return false
+}
+
+func (s subject) mac(what string, m MAC) {
+	if m[0]&1 != 0 {
+		s.add("%s %s is a group address", what, m)
+	}
+}
+
+func sameFamily(a, b netip.Addr) bool { return a.BitLen() == b.BitLen() }
+
+// networkAddress is an address, which is unique within a network.
+type networkAddress struct {
+	network string
+	address netip.Addr
+}
+
+// owners yields the node's own addresses by what people call them.
+func (p *Plan) owners() map[networkAddress]string {
+	owners := make(map[networkAddress]string, len(p.Local.Addresses)+len(p.Local.Pools)+p.Endpoints.Len())
+	for _, a := range p.Local.Addresses {
+		owners[networkAddress{DefaultNetwork, a}] = "the node itself"
+	}
+	for _, pool := range p.Local.Pools {
+		owners[networkAddress{pool.Network, pool.Gateway}] = "the gateway of pool " + pool.Prefix.String()
+	}
+	return owners
+}
+
+func (v *validator) local() {
+	l := v.plan.Local
+	node := subject{v, func() string { return string(line(nil).keyword("node").name(l.Node)) }}
+	node.name("the node", l.Node)
+	seen := map[netip.Addr]bool{}
+	for _, a := range l.Addresses {
+		if node.unicast("address", a) && seen[a] {
+			node.add("address %s is there twice", a)
+		}
+		seen[a] = true
+	}
+	least := 576 // RFC 791
+	for _, pool := range l.Pools {
+		if pool.Prefix.Addr().Is6() {
+			least = 1280 // RFC 8200
+		}
+	}
+	if l.MTU != 0 && (l.MTU < least || l.MTU > 65535) {
+		node.add("MTU %d is not between %d and 65535", l.MTU, least)
+	}
+	for i, pool := range l.Pools {
+		s := subject{v, func() string {
+			return string(line(nil).keyword("pool").name(pool.Network).name(pool.Prefix.String()))
+		}}
+		s.name("the network", pool.Network)
+		if s.prefix("prefix", pool.Prefix) && s.unicast("gateway", pool.Gateway) && !pool.Prefix.Contains(pool.Gateway) {
+			s.add("gateway %s is not in the prefix", pool.Gateway)
+		}
+		for _, other := range l.Pools[:i] {
+			if other.Network == pool.Network && other.Prefix.Overlaps(pool.Prefix) {
+				s.add("it overlaps with pool %s", other.Prefix)
+			}
+		}
+	}
+	if t := l.Tunnel; !t.IsZero() {
+		s := subject{v, func() string { return "tunnel vxlan" }}
+		s.unicast("vtep", t.VTEP)
+		s.mac("mac", t.MAC)
+		if t.MAC.IsZero() {
+			s.add("mac is missing")
+		}
+		if t.VNI > uint32(MaxTag) {
+			s.add("vni %d is above %d", t.VNI, MaxTag)
+		}
+		if t.Port == 0 {
+			s.add("port is missing")
+		}
+	}
+}
+
+func (v *validator) endpoints() {
+	owners := v.plan.owners()
+	macs := map[networkMAC]string{}
+	for k, e := range v.plan.Endpoints.All() {
+		s := about(v, k, e)
+		s.name("the interface", k.Interface)
+		s.name("the network", e.Network)
+		s.tag(e.Tag)
+		s.mac("mac", e.MAC)
+		if len(e.Addresses) == 0 {
+			s.add("it has no address")
+		}
+		for _, a := range e.Addresses {
+			if !s.unicast("address", a) {
+				continue
+			}
+			at := networkAddress{e.Network, a}
+			if owner, ok := owners[at]; ok {
+				s.add("address %s belongs to %s", a, owner)
+				continue
+			}
+			owners[at] = string(line(nil).keyword("endpoint").name(k.Interface))
+		}
+		if e.MAC.IsZero() {
+			continue
+		}
+		at := networkMAC{e.Network, e.MAC}
+		if owner, ok := macs[at]; ok {
+			s.add("mac %s belongs to endpoint %s", e.MAC, owner)
+		} else {
+			macs[at] = k.Interface
+		}
+	}
+}
+
+type networkMAC struct {
+	network string
+	mac     MAC
+}
+
+func (v *validator) routes() {
+	tunnel := v.plan.Local.Tunnel
+	// In the overlay a VTEP has one MAC address, and a MAC address one VTEP.
+	macOf := map[netip.Addr]MAC{}
+	vtepOf := map[MAC]netip.Addr{}
+	for k, r := range v.plan.Routes.All() {
+		s := about(v, k, r)
+		s.name("the network", k.Network)
+		s.prefix("prefix", k.Prefix)
+		s.tag(r.Tag)
+		s.onlyFor("interface", r.Interface != "", r.Way, ToEndpoint)
+		s.onlyFor("node", r.Node != "", r.Way, ToTunnel, ToNextHop)
+		s.onlyFor("via", r.Via.IsValid(), r.Way, ToTunnel, ToNextHop)
+		s.onlyFor("mac", !r.MAC.IsZero(), r.Way, ToTunnel)
+		switch r.Way {
+		case ToHost, ToGateway, ToDrop:
+		case ToEndpoint:
+			e, ok := v.plan.Endpoints.Get(EndpointKey{r.Interface})
+			if !ok {
+				s.add("the plan has no endpoint %q", r.Interface)
+			} else if e.Network != k.Network {
+				s.add("endpoint %s is in network %q", r.Interface, e.Network)
+			}
+		case ToNextHop:
+			if s.unicast("next hop", r.Via) && !sameFamily(r.Via, k.Prefix.Addr()) {
+				s.add("next hop %s is not of the prefix's family", r.Via)
+			}
+		case ToTunnel:
+			s.name("the other node", r.Node)
+			if tunnel.IsZero() {
+				s.add("the plan has no tunnel")
+			}
+			if r.MAC.IsZero() {
+				s.add("mac of the other VTEP is missing")
+			}
+			s.mac("mac", r.MAC)
+			if !s.unicast("VTEP", r.Via) {
+				continue
+			}
+			if !tunnel.IsZero() && !sameFamily(r.Via, tunnel.VTEP) {
+				s.add("VTEP %s is not of the family of the node's own, %s", r.Via, tunnel.VTEP)
+			}
+			if r.Via == tunnel.VTEP {
+				s.add("VTEP %s is the node's own", r.Via)
+			}
+			if !tunnel.IsZero() && r.MAC == tunnel.MAC {
+				s.add("mac %s is that of the node's own VTEP", r.MAC)
+			}
+			if m, ok := macOf[r.Via]; ok && m != r.MAC {
+				s.add("another route says that VTEP %s has mac %s", r.Via, m)
+			} else if a, ok := vtepOf[r.MAC]; ok && a != r.Via {
+				s.add("another route says that mac %s is that of VTEP %s", r.MAC, a)
+			}
+			macOf[r.Via], vtepOf[r.MAC] = r.MAC, r.Via
+		default:
+			s.add("way %q is none of those there are", r.Way)
+		}
+	}
+}
+
+// onlyFor reports a field that is set where the way has no use for it.
+func (s subject) onlyFor(field string, set bool, way Way, ways ...Way) {
+	if set && !slices.Contains(ways, way) {
+		s.add("%s is set, which means nothing for way %q", field, way)
+	}
+}
+
+func (v *validator) verdicts() {
+	// Key order puts what could overlap side by side: one peer's entries, in
+	// them one protocol's, by first port.
+	var last VerdictKey // of the same policy, direction and peer, if any
+	var end PortRange   // of the same protocol, the range that reaches furthest
+	first := true
+	for k, verdict := range v.plan.Verdicts.All() {
+		s := about(v, k, verdict)
+		s.name("the policy", k.Policy)
+		if k.Direction != Incoming && k.Direction != Outgoing {
+			s.add("direction %q is neither %s nor %s", k.Direction, Incoming, Outgoing)
+		}
+		if k.Ports.First > k.Ports.Last {
+			s.add("port range %s ends before it begins", k.Ports)
+		}
+		if !k.Protocol.HasPorts() && k.Ports != AllPorts {
+			s.add("protocol %s has no ports to tell apart", k.Protocol)
+		}
+		if k.Peer > MaxTag {
+			if k != Otherwise(k.Policy, k.Direction) {
+				s.add("peer is not a tag up to %d, which only an otherwise entry may have", MaxTag)
+			}
+			continue
+		}
+		samePeer := !first && last.Policy == k.Policy && last.Direction == k.Direction && last.Peer == k.Peer
+		switch {
+		case samePeer && last.Protocol == AnyProtocol:
+			s.add("it overlaps with the entry of the same peer for any protocol")
+			continue // keep last: everything of this peer overlaps with it
+		case samePeer && last.Protocol == k.Protocol:
+			if k.Ports.First <= end.Last {
+				s.add("it overlaps with the entry of the same peer for ports %s", end)
+			}
+			if k.Ports.Last > end.Last {
+				end = k.Ports
+			}
+		default:
+			end = k.Ports
+		}
+		last, first = k, false
+	}
+}
+
+func (v *validator) services() {
+	for k, svc := range v.plan.Services.All() {
+		s := about(v, k, svc)
+		s.name("the network", k.Network)
+		frontend := s.unicast("address", k.Address)
+		s.ports("frontend", k.Protocol, k.Port)
+		if k.Protocol == AnyProtocol {
+			s.add("a service has a protocol of its own, not any")
+		}
+		if svc.Affinity < 0 {
+			s.add("affinity %s is negative", svc.Affinity)
+		}
+		seen := make(map[netip.AddrPort]bool, len(svc.Backends))
+		for _, b := range svc.Backends {
+			at := netip.AddrPortFrom(b.Address, b.Port)
+			if !s.unicast("backend", b.Address) {
+				continue
+			}
+			if frontend && !sameFamily(b.Address, k.Address) {
+				s.add("backend %s is not of the frontend's family", at)
+			}
+			s.ports("backend "+at.String(), k.Protocol, b.Port)
+			if seen[at] {
+				s.add("backend %s is there twice", at)
+			}
+			seen[at] = true
+		}
+	}
+}
+
+func (s subject) ports(what string, p Protocol, port uint16) {
+	if p.HasPorts() && port == 0 {
+		s.add("%s has no port", what)
+	}
+	if !p.HasPorts() && port != 0 {
+		s.add("%s has port %d, but protocol %s has no ports", what, port, p)
+	}
+}
+
+func (v *validator) egress() {
+	for k, e := range v.plan.Egress.All() {
+		s := about(v, k, e)
+		s.name("the network", k.Network)
+		destination := s.prefix("destination", k.Destination)
+		s.tag(k.Tag)
+		if k.Interface != "" {
+			if k.Tagged {
+				s.add("both an endpoint and a tag select the sources")
+			}
+			if endpoint, ok := v.plan.Endpoints.Get(EndpointKey{k.Interface}); !ok {
+				s.add("the plan has no endpoint %q", k.Interface)
+			} else if endpoint.Network != k.Network {
+				s.add("endpoint %s is in network %q", k.Interface, endpoint.Network)
+			}
+		}
+		if !k.Tagged && k.Tag != 0 {
+			s.add("tag %d is set but does not select", k.Tag)
+		}
+		switch e.Action {
+		case Direct, Masquerade, Discard, SourceNAT, ViaNode:
+		default:
+			s.add("action %q is none of those there are", e.Action)
+		}
+		switch {
+		case e.Action == SourceNAT:
+			if s.unicast("source", e.Source) && destination && !sameFamily(e.Source, k.Destination.Addr()) {
+				s.add("source %s is not of the destination's family", e.Source)
+			}
+		case e.Source.IsValid():
+			s.add("source is set, which means nothing for action %q", e.Action)
+		}
+		switch {
+		case e.Action == ViaNode:
+			s.name("the gateway node", e.Node)
+			if e.Node != "" && e.Node == v.plan.Local.Node {
+				s.add("the gateway node is the node itself")
+			}
+		case e.Node != "":
+			s.add("node is set, which means nothing for action %q", e.Action)
+		}
+	}
+}
