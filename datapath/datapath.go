@@ -19,6 +19,10 @@ import (
 // the data plane, or this kernel, cannot do. Nothing is changed then.
 var ErrNotSupported = errors.New("not supported by the data plane")
 
+// ErrMissing is wrapped by the error of Apply and Repair when the interface of
+// an endpoint is not there. All else was done, and the next call tries again.
+var ErrMissing = errors.New("the endpoint's interface is missing")
+
 // DataPlane makes a node do what a plan says. It works in the network
 // namespace it was made in. Its methods must not be called concurrently.
 //

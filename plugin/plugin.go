@@ -15,6 +15,8 @@ import (
 	"log/slog"
 	"net/netip"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/registry"
@@ -132,10 +134,16 @@ type NodeEnv struct {
 	// SubnetFile is where other programs expect the node's subnet in the
 	// form of flannel's subnet.env.
 	SubnetFile string
+	// Problem reports what keeps the work from being done, to the node's
+	// readiness and its Node object; "" when nothing does any more.
+	Problem func(string)
 }
 
 // ClusterEnv is what RunCluster may use.
 type ClusterEnv struct {
 	Registry registry.Registry
 	Log      *slog.Logger
+	// Metrics takes the plug-in's own metrics, which are served while
+	// RunCluster runs. It is a new one for each call.
+	Metrics prometheus.Registerer
 }

@@ -1,0 +1,51 @@
+# Everything a fresh Debian machine with Go lacks is installed by `make deps`,
+# which the other targets call. All of it runs as root.
+
+GO      ?= go
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+# The same flags for every build, so that packages are compiled once.
+BUILD   := -trimpath -ldflags "-s -w -X github.com/weftnet/weft/cli.Version=$(VERSION)"
+CACHE   ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/weft
+
+export CGO_ENABLED ?= 0
+
+.DEFAULT_GOAL := help
+.PHONY: help build demo test test-long bench lint generate deps flanneld clean
+
+help: ## List the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | column -t -s "$$(printf '\t')"
+
+build: ## Build bin/weft and bin/weft-cni
+	$(GO) build $(BUILD) -o bin/ ./cmd/weft ./cmd/weft-cni
+
+demo: deps build ## Bring up three nodes, show what Weft does, and stop
+	@PATH="$(CURDIR)/bin:$$PATH" sh demo/demo.sh
+
+test: deps build lint ## Lint, then every test; needs root
+	@test "$$(id -u)" = 0 || { echo "make test needs root: it makes network namespaces and sends packets" >&2; exit 1; }
+	$(GO) test -timeout 14m -p 2 ./...
+
+test-long: deps build flanneld ## The same suites with more random cases, and the long kill test
+	WEFT_LONG=1 $(GO) test -timeout 60m -p 1 -count=1 ./...
+
+bench: deps build ## Measure against hand-built networks; rewrites docs/benchmarks.md
+	$(GO) run ./bench -o docs/benchmarks.md
+
+lint: ## gofmt, vet, staticcheck, and the rules of the tree
+	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo "run gofmt -w on these" >&2; exit 1; }
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+	$(GO) test ./internal/rules
+
+generate: ## Rewrite the golden files of the tests from what the code does now
+	$(GO) test ./... -update
+
+deps: ## Install what the machine lacks
+	@sh build/deps.sh
+
+flanneld: ## Build the flanneld that the interoperability tests run beside
+	@mkdir -p $(CACHE)
+	cd test/flannel/flanneld && $(GO) build -trimpath -o $(CACHE)/flanneld github.com/flannel-io/flannel
+
+clean: ## Remove what build made
+	rm -rf bin

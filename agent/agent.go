@@ -1,0 +1,482 @@
+// Package agent is the process that runs on each node: it answers the
+// container runtime's CNI requests, follows the registry, compiles the node's
+// plan with the plug-in that the cluster chose, and has a data plane load it.
+//
+// Everything is level-triggered. Run starts a few loops that each bring one
+// thing to what it should be and that can be killed at any line: the syncer
+// (plan to data plane), the registrar (what the Node object says), the lease
+// (the agent lives), the underlay watch (what the node's own network is) and
+// the plug-in's own work on the node. They meet in the agent's state, and
+// nothing in them knows which plug-in, data plane or registry it works with.
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/cni"
+	"github.com/weftnet/weft/datapath"
+	"github.com/weftnet/weft/ipam"
+	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/plugin"
+	"github.com/weftnet/weft/registry"
+)
+
+// Config is what an agent is told. All fields without a stated default are
+// required.
+type Config struct {
+	// Node is the node's name.
+	Node string
+	// NodeIPs are the node's own addresses, at most one of each family; by
+	// default they are found (see chooseUnderlay).
+	NodeIPs []netip.Addr
+	// RegisterNode makes the agent create its Node object, for clusters in
+	// which no kubelet does.
+	RegisterNode bool
+	Registry     registry.Registry
+	// Plugin and DataPlane find one by name; the errors name those there are.
+	Plugin    func(name string) (plugin.Plugin, error)
+	DataPlane func(name string, log *slog.Logger) (datapath.DataPlane, error)
+	// RunDir holds the sockets and the journal of addresses, and should not
+	// survive a reboot of the node. StateDir should.
+	RunDir, StateDir string
+	// SubnetFile is plugin.NodeEnv.SubnetFile.
+	SubnetFile string
+	// CNI says where the runtime looks for plug-ins.
+	CNI cni.Install
+	// Listen is the TCP address of /healthz, /readyz and /metrics; empty for
+	// none.
+	Listen string
+	// LeaseTTL is how long after the agent's end the node still counts as
+	// alive. RepairEvery is how often the data plane is compared with the plan.
+	LeaseTTL, RepairEvery time.Duration
+	Log                   *slog.Logger
+}
+
+// SocketName is the name of the CNI socket in RunDir, HTTPSocketName that of
+// the socket which serves HTTP to root on the node.
+const (
+	SocketName     = "agent.sock"
+	HTTPSocketName = "http.sock"
+)
+
+type agent struct {
+	Config
+	metrics *metrics
+	server  *cni.Server
+	node    *registrar
+
+	mu       sync.Mutex
+	underlay underlay
+	// trouble is what keeps a part from working, by the part's name.
+	trouble map[string]string
+	// syncer is that of the plug-in in use; nil before there is one.
+	syncer *syncer
+	// changed tells the plug-in's own work that the node's facts changed.
+	changed chan struct{}
+
+	// installed is report's own.
+	installed bool
+}
+
+// Run runs an agent until ctx ends. What it did to the node stays: pods go on
+// without an agent.
+func Run(ctx context.Context, cfg Config) error {
+	if err := os.MkdirAll(cfg.RunDir, 0o700); err != nil {
+		return fmt.Errorf("run directory: %w", err)
+	}
+	journal, err := ipam.Open(filepath.Join(cfg.RunDir, "journal"))
+	if err != nil {
+		return err
+	}
+	defer journal.Close()
+	listener, err := cni.Listen(filepath.Join(cfg.RunDir, SocketName))
+	if err != nil {
+		return err
+	}
+	defer listener.Close()
+
+	a := &agent{Config: cfg, metrics: newMetrics(), trouble: make(map[string]string)}
+	a.node = &registrar{registry: cfg.Registry, name: cfg.Node, register: cfg.RegisterNode, log: cfg.Log,
+		state: a.nodeState, problem: a.problem("node"), kick: make(chan struct{}, 1)}
+	a.server = cni.NewServer(cni.Config{Journal: journal, Node: a, Log: cfg.Log, Observe: a.observe})
+
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer stop(nil)
+
+	a.readUnderlay()
+	wg.Go(func() { watchUnderlay(ctx, cfg.RepairEvery, cfg.Log, a.readUnderlay) })
+	if err := a.serveHTTP(ctx, &wg); err != nil {
+		return err
+	}
+	wg.Go(func() {
+		// DEL must work from the first moment, registry or not.
+		if err := a.server.Serve(ctx, listener); err != nil && ctx.Err() == nil {
+			stop(fmt.Errorf("CNI server: %w", err))
+		}
+	})
+	wg.Go(func() { a.node.Run(ctx) })
+	wg.Go(func() {
+		holder := cfg.Node
+		if u := a.underlayNow(); len(u.Addresses) > 0 {
+			holder += " at " + u.Addresses[0].String()
+		}
+		holdLease(ctx, cfg.Registry, cfg.Node, holder, cfg.LeaseTTL, cfg.Log, a.problem("lease"))
+	})
+	a.followConfig(ctx)
+	return ignoreCanceled(context.Cause(ctx))
+}
+
+func ignoreCanceled(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// followConfig runs the plug-in and the data plane that the ClusterConfig
+// names, and others when it names others, until ctx ends.
+func (a *agent) followConfig(ctx context.Context) {
+	configs := registry.NewCache(a.Registry, []*registry.Kind{api.ClusterConfigKind}, a.Log)
+	changes, cancel := configs.Subscribe()
+	defer cancel()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { configs.Run(ctx) })
+	a.problem("registry")("has not answered yet")
+	if err := configs.WaitSynced(ctx); err != nil {
+		return
+	}
+	for ctx.Err() == nil {
+		config := api.Effective(configs.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName}))
+		epoch, end := context.WithCancel(ctx)
+		wg.Go(func() {
+			defer end()
+			for {
+				select {
+				case <-epoch.Done():
+					return
+				case <-changes:
+				}
+				now := api.Effective(configs.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName}))
+				if now.Spec.Plugin != config.Spec.Plugin || now.Spec.DataPlane != config.Spec.DataPlane {
+					return
+				}
+				a.kick()
+			}
+		})
+		if err := a.run(epoch, config, configs); err != nil {
+			a.Log.Error("cannot run the cluster's network", "error", err)
+			a.problem("config")(err.Error())
+			<-epoch.Done()
+			a.problem("config")("")
+		}
+		end()
+	}
+}
+
+// run runs one plug-in on one data plane until ctx ends.
+func (a *agent) run(ctx context.Context, config *api.ClusterConfig, configs *registry.Cache) error {
+	plug, err := a.Plugin(config.Spec.Plugin)
+	if err != nil {
+		return err
+	}
+	plane, err := a.DataPlane(config.Spec.DataPlane, a.Log)
+	if err != nil {
+		return err
+	}
+	a.Log.Info("starting", "node", a.Node, "plugin", plug.Name(), "dataPlane", plane.Name())
+
+	objects := registry.NewCache(a.Registry, plug.Kinds(), a.Log)
+	changes, cancel := objects.Subscribe()
+	defer cancel()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { objects.Run(ctx) })
+
+	// The plug-in's own work may be what makes the objects complete, so it
+	// starts before they are.
+	changed := make(chan struct{}, 1)
+	a.setRunning(nil, changed)
+	if runner, ok := plug.(plugin.NodeRunner); ok {
+		wg.Go(func() { a.runPlugin(ctx, plug, runner, changed) })
+	}
+	if err := objects.WaitSynced(ctx); err != nil {
+		return nil
+	}
+	a.problem("registry")("")
+
+	compile := func(previous *plan.Plan) (*plan.Plan, []plugin.Problem, error) {
+		node := a.facts()
+		if len(node.Addresses) == 0 {
+			return nil, nil, errors.New("the node's own address is not known")
+		}
+		p, problems := plug.Compile(plugin.Input{
+			Previous: previous,
+			Config:   api.Effective(configs.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName})),
+			Objects:  objects.Snapshot(),
+			Node:     node,
+		})
+		return p, problems, nil
+	}
+	s := newSyncer(plane, a.Log, a.RepairEvery, a.metrics, compile, a.report)
+	a.setRunning(s, changed)
+	defer a.setRunning(nil, nil)
+	wg.Go(func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-changes:
+				s.Kick()
+			}
+		}
+	})
+	s.Run(ctx)
+	return nil
+}
+
+func (a *agent) setRunning(s *syncer, changed chan struct{}) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.syncer, a.changed = s, changed
+}
+
+// runPlugin runs a plug-in's own work, and again when it fails.
+func (a *agent) runPlugin(ctx context.Context, plug plugin.Plugin, runner plugin.NodeRunner, changed <-chan struct{}) {
+	problem := a.problem(plug.Name())
+	defer problem("")
+	for ctx.Err() == nil {
+		err := runner.RunNode(ctx, plugin.NodeEnv{
+			Registry: a.Registry, Log: a.Log.With("plugin", plug.Name()), Node: a.facts, Changed: changed,
+			StateDir: filepath.Join(a.StateDir, plug.Name()), SubnetFile: a.SubnetFile,
+			Problem: problem,
+		})
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			a.Log.Warn("the plug-in's work on this node failed; trying again", "plugin", plug.Name(), "error", err)
+			problem(err.Error())
+		}
+		sleep(ctx, time.Second)
+	}
+}
+
+// readUnderlay looks at the node's own network again.
+func (a *agent) readUnderlay() {
+	links, err := readLinks()
+	var u underlay
+	if err == nil {
+		u, err = chooseUnderlay(links, a.NodeIPs)
+	}
+	if err != nil {
+		// The last known stays: an address that is away for a moment must not
+		// take the node's routes with it.
+		a.problem("underlay")(err.Error())
+		return
+	}
+	a.problem("underlay")("")
+	a.mu.Lock()
+	same := a.underlay.equal(u)
+	a.underlay = u
+	changed := a.changed
+	a.mu.Unlock()
+	if same {
+		return
+	}
+	a.Log.Info("node's own network", "addresses", u.Addresses, "mtu", u.MTU, "prefixes", u.Prefixes)
+	a.kick()
+	a.node.Kick()
+	select {
+	case changed <- struct{}{}:
+	default:
+	}
+}
+
+func (a *agent) underlayNow() underlay {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.underlay
+}
+
+// facts is what the node knows of itself.
+func (a *agent) facts() plugin.Node {
+	u := a.underlayNow()
+	return plugin.Node{Name: a.Node, Addresses: u.Addresses, MTU: u.MTU, Prefixes: u.Prefixes, Endpoints: a.server.Endpoints()}
+}
+
+// kick has the data plane synced again.
+func (a *agent) kick() {
+	if s := a.running(); s != nil {
+		s.Kick()
+	}
+}
+
+func (a *agent) running() *syncer {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.syncer
+}
+
+// problem returns a function that says what keeps a part from working, or ""
+// when nothing does.
+func (a *agent) problem(part string) func(string) {
+	return func(message string) {
+		a.mu.Lock()
+		changed := a.trouble[part] != message
+		if message == "" {
+			delete(a.trouble, part)
+		} else {
+			a.trouble[part] = message
+		}
+		a.mu.Unlock()
+		if changed {
+			if message != "" {
+				a.Log.Warn("trouble", "part", part, "problem", message)
+			}
+			a.node.Kick()
+		}
+	}
+}
+
+// report takes note of a round of the syncer.
+func (a *agent) report(r round) {
+	if r.Err != nil {
+		a.Log.Error("the node is out of sync", "error", r.Err)
+	}
+	ready := a.Ready() == nil
+	a.metrics.report(r, ready)
+	a.node.Kick()
+	if !ready {
+		return
+	}
+	if a.installed {
+		return
+	}
+	// Only now may a runtime find the plug-in.
+	if err := a.CNI.Write(filepath.Join(a.RunDir, SocketName)); err != nil {
+		a.problem("cni")(err.Error())
+		return
+	}
+	a.problem("cni")("")
+	a.installed = true
+	a.Log.Info("pods can be networked", "node", a.Node)
+}
+
+// Ready says why pods cannot be networked; nil when they can. It implements
+// cni.Node.
+func (a *agent) Ready() error {
+	a.mu.Lock()
+	trouble, s := maps.Clone(a.trouble), a.syncer
+	a.mu.Unlock()
+	if s == nil || s.Last().Plan == nil {
+		if words := sentences(trouble); words != "" {
+			return errors.New(words)
+		}
+		if s != nil && s.Last().Err != nil {
+			return s.Last().Err
+		}
+		return errors.New("the agent is starting")
+	}
+	last := s.Last()
+	if len(last.Plan.Local.Pools) == 0 {
+		words := []string{"the node has no subnet yet"}
+		for _, p := range last.Problems {
+			words = append(words, p.String())
+		}
+		if t := sentences(trouble); t != "" {
+			words = append(words, t)
+		}
+		return errors.New(strings.Join(words, "; "))
+	}
+	return last.errorFor(nil)
+}
+
+// Pools implements cni.Node.
+func (a *agent) Pools() []plan.Pool {
+	if s := a.running(); s != nil && s.Last().Plan != nil {
+		return s.Last().Plan.Local.Pools
+	}
+	return nil
+}
+
+// MTU implements cni.Node.
+func (a *agent) MTU() int {
+	if s := a.running(); s != nil && s.Last().Plan != nil {
+		return s.Last().Plan.Local.MTU
+	}
+	return 0
+}
+
+// Publish implements cni.Node.
+func (a *agent) Publish(ctx context.Context, interfaces ...string) error {
+	s := a.running()
+	if s == nil {
+		return a.Ready()
+	}
+	return s.Publish(ctx, interfaces...)
+}
+
+func (a *agent) observe(command, result string, took time.Duration) {
+	a.metrics.requests.WithLabelValues(command, result).Observe(took.Seconds())
+}
+
+// maxMessage bounds what goes into a Node condition, in bytes.
+const maxMessage = 1024
+
+func (a *agent) nodeState() nodeState {
+	state := nodeState{Addresses: a.underlayNow().Addresses}
+	if err := a.Ready(); err != nil {
+		state.NotReady = truncate(err.Error())
+	}
+	a.mu.Lock()
+	trouble, s := maps.Clone(a.trouble), a.syncer
+	a.mu.Unlock()
+	var words []string
+	if t := sentences(trouble); t != "" {
+		words = append(words, t)
+	}
+	if s != nil {
+		last := s.Last()
+		for _, p := range last.Problems {
+			words = append(words, p.String())
+		}
+		if last.Err != nil {
+			words = append(words, last.Err.Error())
+		}
+	}
+	state.OutOfSync = truncate(strings.Join(words, "; "))
+	return state
+}
+
+func sentences(trouble map[string]string) string {
+	var words []string
+	for _, part := range slices.Sorted(maps.Keys(trouble)) {
+		words = append(words, part+": "+trouble[part])
+	}
+	return strings.Join(words, "; ")
+}
+
+func truncate(s string) string {
+	if len(s) <= maxMessage {
+		return s
+	}
+	return strings.ToValidUTF8(s[:maxMessage-len("…")], "") + "…"
+}
+
+var _ cni.Node = (*agent)(nil)

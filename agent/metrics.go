@@ -1,0 +1,52 @@
+package agent
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+)
+
+// metrics are the agent's own; those of the CNI server are in package cni.
+type metrics struct {
+	registry *prometheus.Registry
+	compiled prometheus.Histogram
+	applied  prometheus.Histogram
+	failed   prometheus.Counter
+	repaired prometheus.Counter
+	ready    prometheus.Gauge
+	entries  *prometheus.GaugeVec
+	requests *prometheus.HistogramVec
+}
+
+func newMetrics() *metrics {
+	// 100 µs to about 3 s.
+	buckets := prometheus.ExponentialBuckets(0.0001, 2, 16)
+	m := &metrics{
+		registry: prometheus.NewRegistry(),
+		compiled: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "weft_compile_seconds", Help: "Time to compile the node's plan.", Buckets: buckets}),
+		applied:  prometheus.NewHistogram(prometheus.HistogramOpts{Name: "weft_apply_seconds", Help: "Time to bring the data plane to a plan.", Buckets: buckets}),
+		failed:   prometheus.NewCounter(prometheus.CounterOpts{Name: "weft_apply_failures_total", Help: "Plans that could not be loaded wholly."}),
+		repaired: prometheus.NewCounter(prometheus.CounterOpts{Name: "weft_repairs_total", Help: "Things that others changed in the data plane and that were put right."}),
+		ready:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "weft_ready", Help: "1 if pods can be networked on this node."}),
+		entries:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "weft_plan_entries", Help: "Entries in each table of the node's plan."}, []string{"table"}),
+		requests: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "weft_cni_seconds", Help: "Time to answer a CNI request.", Buckets: buckets}, []string{"command", "result"}),
+	}
+	m.registry.MustRegister(m.compiled, m.applied, m.failed, m.repaired, m.ready, m.entries, m.requests,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+func (m *metrics) report(r round, ready bool) {
+	if r.Err != nil {
+		m.failed.Inc()
+	}
+	m.ready.Set(0)
+	if ready {
+		m.ready.Set(1)
+	}
+	if p := r.Plan; p != nil {
+		for table, n := range map[string]int{"endpoints": p.Endpoints.Len(), "routes": p.Routes.Len(),
+			"verdicts": p.Verdicts.Len(), "services": p.Services.Len(), "egress": p.Egress.Len()} {
+			m.entries.WithLabelValues(table).Set(float64(n))
+		}
+	}
+}

@@ -1,0 +1,222 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/registry"
+)
+
+// InSync is the Node condition that says whether the node does all that its
+// plan says, and why not.
+const InSync corev1.NodeConditionType = "weft.network/InSync"
+
+// nodeState is what the agent wants its Node object to say.
+type nodeState struct {
+	Addresses []netip.Addr
+	// NotReady is why pods cannot be networked; empty when they can.
+	NotReady string
+	// OutOfSync is what of the plan the node does not do, and why.
+	OutOfSync string
+}
+
+// describe makes node say what state says, and reports whether that changed
+// anything. Conditions that others own stay.
+func (s nodeState) describe(node *corev1.Node, now metav1.Time) bool {
+	changed := len(s.Addresses) > 0 && setAddresses(node, s.Addresses)
+	ready := corev1.NodeCondition{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse,
+		Reason: "WeftIsReady", Message: "pods can be networked"}
+	if s.NotReady != "" {
+		ready.Status, ready.Reason, ready.Message = corev1.ConditionTrue, "WeftIsNotReady", s.NotReady
+	}
+	sync := corev1.NodeCondition{Type: InSync, Status: corev1.ConditionTrue, Reason: "PlanLoaded", Message: "the data plane holds the plan"}
+	if s.OutOfSync != "" {
+		sync.Status, sync.Reason, sync.Message = corev1.ConditionFalse, "PlanNotLoaded", s.OutOfSync
+	}
+	for _, c := range []corev1.NodeCondition{ready, sync} {
+		changed = setCondition(node, c, now) || changed
+	}
+	return changed
+}
+
+func setAddresses(node *corev1.Node, addresses []netip.Addr) bool {
+	var want []corev1.NodeAddress
+	for _, a := range addresses {
+		want = append(want, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a.String()})
+	}
+	for _, a := range node.Status.Addresses {
+		if a.Type != corev1.NodeInternalIP && a.Type != corev1.NodeHostName {
+			want = append(want, a)
+		}
+	}
+	want = append(want, corev1.NodeAddress{Type: corev1.NodeHostName, Address: node.Name})
+	if slices.Equal(want, node.Status.Addresses) {
+		return false
+	}
+	node.Status.Addresses = want
+	return true
+}
+
+func setCondition(node *corev1.Node, want corev1.NodeCondition, now metav1.Time) bool {
+	want.LastTransitionTime, want.LastHeartbeatTime = now, now
+	for i, have := range node.Status.Conditions {
+		if have.Type != want.Type {
+			continue
+		}
+		if have.Status == want.Status && have.Reason == want.Reason && have.Message == want.Message {
+			return false
+		}
+		if have.Status == want.Status {
+			want.LastTransitionTime = have.LastTransitionTime
+		}
+		node.Status.Conditions[i] = want
+		return true
+	}
+	node.Status.Conditions = append(node.Status.Conditions, want)
+	return true
+}
+
+// registrar keeps the agent's Node object true and its lease held.
+type registrar struct {
+	registry registry.Registry
+	name     string
+	// register says that the agent creates the object; else it is somebody
+	// else's, the kubelet's say, and only its conditions are the agent's.
+	register bool
+	log      *slog.Logger
+	state    func() nodeState
+	// problem is told what is wrong with the object, or "".
+	problem func(string)
+	kick    chan struct{}
+}
+
+// recheckEvery is how often the Node object is looked at though the agent has
+// nothing new to say, in case others changed it.
+const recheckEvery = time.Minute
+
+// Kick says that the state may have changed.
+func (r *registrar) Kick() {
+	select {
+	case r.kick <- struct{}{}:
+	default:
+	}
+}
+
+// Run works until ctx ends.
+func (r *registrar) Run(ctx context.Context) {
+	wait, registered := time.Duration(0), false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.kick:
+		case <-time.After(wait):
+		}
+		state := r.state()
+		if len(state.Addresses) == 0 {
+			wait = time.Second
+			continue
+		}
+		err := r.write(ctx, state, r.register && !registered)
+		switch {
+		case err == nil:
+			registered, wait = true, recheckEvery
+			r.problem("")
+		case errors.Is(err, registry.ErrNotFound):
+			// Somebody deleted it. To bring it back would undo what an
+			// administrator did; a start of the agent registers again.
+			wait = recheckEvery
+			if registered {
+				r.problem(fmt.Sprintf("Node %s was deleted: start the agent again to register it", r.name))
+			} else {
+				wait = time.Second
+				r.problem(fmt.Sprintf("Node %s does not exist yet", r.name))
+			}
+		default:
+			wait = time.Second
+			if ctx.Err() == nil {
+				r.log.Warn("cannot write the Node object", "node", r.name, "error", err)
+			}
+		}
+	}
+}
+
+func (r *registrar) write(ctx context.Context, state nodeState, create bool) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	for {
+		o, err := r.registry.Get(ctx, api.Node, registry.Key{Name: r.name})
+		if errors.Is(err, registry.ErrNotFound) && create {
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: r.name}}
+			state.describe(node, metav1.Now())
+			_, err = r.registry.Create(ctx, api.Node, node)
+			if errors.Is(err, registry.ErrExists) {
+				continue
+			}
+			return err
+		}
+		if err != nil {
+			return err
+		}
+		node := o.(*corev1.Node)
+		if !r.register {
+			state.Addresses = nil
+		}
+		if !state.describe(node, metav1.Now()) {
+			return nil
+		}
+		if _, err = r.registry.Update(ctx, api.Node, node); !errors.Is(err, registry.ErrConflict) {
+			return err
+		}
+	}
+}
+
+// LeaseName is the name of the lease that a node's agent holds while it lives.
+func LeaseName(node string) string { return "node/" + node }
+
+// holdLease keeps the agent's lease until ctx ends.
+func holdLease(ctx context.Context, r registry.Registry, node, holder string, ttl time.Duration, log *slog.Logger, problem func(string)) {
+	for ctx.Err() == nil {
+		waiting := time.AfterFunc(2*ttl, func() {
+			if other, err := r.Holder(ctx, LeaseName(node)); err == nil && other != "" && other != holder {
+				problem(fmt.Sprintf("another agent, %s, runs as node %s: give each node a name of its own", other, node))
+			}
+		})
+		lease, err := r.Acquire(ctx, LeaseName(node), holder, ttl)
+		waiting.Stop()
+		if err != nil {
+			if ctx.Err() == nil {
+				log.Warn("cannot take the node's lease", "node", node, "error", err)
+				sleep(ctx, time.Second)
+			}
+			continue
+		}
+		problem("")
+		select {
+		case <-ctx.Done():
+			release, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+			if err := lease.Release(release); err != nil {
+				log.Debug("cannot release the node's lease", "node", node, "error", err)
+			}
+			cancel()
+		case <-lease.Lost():
+			log.Warn("lost the node's lease", "node", node)
+		}
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}

@@ -1,0 +1,54 @@
+package agent
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func TestNodeStateIsWrittenOnce(t *testing.T) {
+	early := metav1.NewTime(time.Unix(1000, 0))
+	late := metav1.NewTime(time.Unix(2000, 0))
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"}}
+	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeExternalIP, Address: "203.0.113.1"}}
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	state := nodeState{Addresses: []netip.Addr{netip.MustParseAddr("172.30.0.11"), netip.MustParseAddr("fd30::11")}}
+
+	if !state.describe(node, early) {
+		t.Fatal("the first description changed nothing")
+	}
+	want := []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "172.30.0.11"}, {Type: corev1.NodeInternalIP, Address: "fd30::11"},
+		{Type: corev1.NodeExternalIP, Address: "203.0.113.1"}, {Type: corev1.NodeHostName, Address: "node1"}}
+	if len(node.Status.Addresses) != len(want) {
+		t.Fatalf("addresses are %v, want %v", node.Status.Addresses, want)
+	}
+	for i := range want {
+		if node.Status.Addresses[i] != want[i] {
+			t.Errorf("address %d is %v, want %v", i, node.Status.Addresses[i], want[i])
+		}
+	}
+	if state.describe(node, late) {
+		t.Error("the same description changed something: agents would write for ever")
+	}
+	if len(node.Status.Conditions) != 3 || node.Status.Conditions[0].Type != corev1.NodeReady {
+		t.Errorf("conditions of others were not kept: %v", node.Status.Conditions)
+	}
+
+	state.NotReady = "the node has no subnet yet"
+	if !state.describe(node, late) {
+		t.Fatal("a change of readiness changed nothing")
+	}
+	c := node.Status.Conditions[1]
+	if c.Type != corev1.NodeNetworkUnavailable || c.Status != corev1.ConditionTrue || c.Message != state.NotReady || !c.LastTransitionTime.Equal(&late) {
+		t.Errorf("condition is %v", c)
+	}
+	state.NotReady = "something else"
+	later := metav1.NewTime(time.Unix(3000, 0))
+	state.describe(node, later)
+	if c := node.Status.Conditions[1]; c.Message != "something else" || !c.LastTransitionTime.Equal(&late) {
+		t.Errorf("a new reason for the same status is no transition: %v", c)
+	}
+}

@@ -1,0 +1,249 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/datapath"
+)
+
+// underlay is how the node sits in the network below Weft's.
+type underlay struct {
+	// Addresses are the node's own, at most one of each family, the primary
+	// one first.
+	Addresses []netip.Addr
+	// MTU is that of the interface that has the primary address, in bytes.
+	MTU int
+	// Prefixes are those that the interface of an address in Addresses is
+	// on-link with.
+	Prefixes []netip.Prefix
+}
+
+func (u underlay) equal(o underlay) bool {
+	return u.MTU == o.MTU && slices.Equal(u.Addresses, o.Addresses) && slices.Equal(u.Prefixes, o.Prefixes)
+}
+
+// link is what chooseUnderlay must know of an interface.
+type link struct {
+	Name      string
+	MTU       int
+	Addresses []netip.Prefix
+	// Metrics holds, for each family that has a default route through the
+	// interface, the least metric: [0] for IPv4, [1] for IPv6; -1 for none.
+	Metrics [2]int
+}
+
+// chooseUnderlay finds the node's addresses. wanted, if any, are the addresses
+// to use, and must be there. Else, for each family, it is the first address of
+// the interface with the best default route, or of the only interface that has
+// any; it refuses to guess between several.
+func chooseUnderlay(links []link, wanted []netip.Addr) (underlay, error) {
+	var u underlay
+	take := func(l link, a netip.Addr) {
+		if len(u.Addresses) == 0 {
+			u.MTU = l.MTU
+		}
+		u.Addresses = append(u.Addresses, a)
+		for _, p := range l.Addresses {
+			if p.Addr().Is4() == a.Is4() && !slices.Contains(u.Prefixes, p.Masked()) {
+				u.Prefixes = append(u.Prefixes, p.Masked())
+			}
+		}
+	}
+	if len(wanted) > 0 {
+		for _, a := range wanted {
+			l, ok := holder(links, a)
+			if !ok {
+				return underlay{}, fmt.Errorf("node address %s is on no interface of this node (there are %s): name one that is", a, describe(links))
+			}
+			take(l, a)
+		}
+		return u, nil
+	}
+	for family := range 2 {
+		l, a, err := chooseFamily(links, family)
+		if err != nil {
+			return underlay{}, err
+		}
+		if a.IsValid() {
+			take(l, a)
+		}
+	}
+	if len(u.Addresses) == 0 {
+		return underlay{}, fmt.Errorf("no interface has a global address (there are %s): give the node one", describe(links))
+	}
+	return u, nil
+}
+
+func chooseFamily(links []link, family int) (link, netip.Addr, error) {
+	var candidates []link
+	for _, l := range links {
+		if firstOf(l, family).IsValid() {
+			candidates = append(candidates, l)
+		}
+	}
+	routed := slices.DeleteFunc(slices.Clone(candidates), func(l link) bool { return l.Metrics[family] < 0 })
+	switch {
+	case len(routed) > 0:
+		best := slices.MinFunc(routed, func(a, b link) int {
+			return cmp.Or(cmp.Compare(a.Metrics[family], b.Metrics[family]), strings.Compare(a.Name, b.Name))
+		})
+		return best, firstOf(best, family), nil
+	case len(candidates) == 1:
+		return candidates[0], firstOf(candidates[0], family), nil
+	case len(candidates) == 0:
+		return link{}, netip.Addr{}, nil
+	}
+	return link{}, netip.Addr{}, fmt.Errorf("which address is the node's own? %s have one each and none has a default route: name the address with --node-ip", describe(candidates))
+}
+
+func firstOf(l link, family int) netip.Addr {
+	for _, p := range l.Addresses {
+		if p.Addr().Is4() == (family == 0) {
+			return p.Addr()
+		}
+	}
+	return netip.Addr{}
+}
+
+func holder(links []link, a netip.Addr) (link, bool) {
+	for _, l := range links {
+		for _, p := range l.Addresses {
+			if p.Addr() == a {
+				return l, true
+			}
+		}
+	}
+	return link{}, false
+}
+
+func describe(links []link) string {
+	var words []string
+	for _, l := range links {
+		for _, p := range l.Addresses {
+			words = append(words, l.Name+" "+p.Addr().String())
+		}
+	}
+	if len(words) == 0 {
+		return "none"
+	}
+	return strings.Join(words, ", ")
+}
+
+// readLinks reads the interfaces that may carry the underlay: all but
+// loopback and what Weft made.
+func readLinks() ([]link, error) {
+	found, err := dump(netlink.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("list interfaces: %w", err)
+	}
+	byIndex := make(map[int]int, len(found))
+	var links []link
+	for _, l := range found {
+		at := l.Attrs()
+		if at.Flags&unix.IFF_LOOPBACK != 0 || at.Flags&unix.IFF_UP == 0 || datapath.OwnsInterface(at.Name) {
+			continue
+		}
+		byIndex[at.Index] = len(links)
+		links = append(links, link{Name: at.Name, MTU: at.MTU, Metrics: [2]int{-1, -1}})
+	}
+	addresses, err := dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
+	for _, a := range addresses {
+		i, ok := byIndex[a.LinkIndex]
+		if !ok || a.Scope != unix.RT_SCOPE_UNIVERSE || a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED|unix.IFA_F_DEPRECATED|unix.IFA_F_TEMPORARY) != 0 {
+			continue
+		}
+		ip, _ := netip.AddrFromSlice(a.IP)
+		ones, _ := a.Mask.Size()
+		links[i].Addresses = append(links[i].Addresses, netip.PrefixFrom(ip.Unmap(), ones))
+	}
+	for family, af := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		routes, err := dump(func() ([]netlink.Route, error) { return netlink.RouteList(nil, af) })
+		if err != nil {
+			return nil, fmt.Errorf("list routes: %w", err)
+		}
+		for _, r := range routes {
+			i, ok := byIndex[r.LinkIndex]
+			if !ok || !isDefault(r) {
+				continue
+			}
+			if m := &links[i].Metrics[family]; *m < 0 || r.Priority < *m {
+				*m = r.Priority
+			}
+		}
+	}
+	return links, nil
+}
+
+func isDefault(r netlink.Route) bool {
+	if r.Dst == nil {
+		return true
+	}
+	ones, _ := r.Dst.Mask.Size()
+	return ones == 0 && r.Type == unix.RTN_UNICAST
+}
+
+// dump repeats a netlink dump that others' changes interrupted.
+func dump[T any](list func() ([]T, error)) ([]T, error) {
+	var out []T
+	var err error
+	for range 10 {
+		if out, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	return out, err
+}
+
+// watchUnderlay calls changed after each change to the node's links, addresses
+// or routes that Weft did not make, and at least every interval.
+func watchUnderlay(ctx context.Context, interval time.Duration, log *slog.Logger, changed func()) {
+	addresses := make(chan netlink.AddrUpdate, 64)
+	links := make(chan netlink.LinkUpdate, 64)
+	done := ctx.Done()
+	quiet := func(err error) { log.Debug("netlink subscription", "error", err) }
+	if err := netlink.AddrSubscribeWithOptions(addresses, done, netlink.AddrSubscribeOptions{ErrorCallback: quiet}); err != nil {
+		log.Warn("cannot follow address changes; looking again now and then", "every", interval, "error", err)
+		addresses = nil
+	}
+	if err := netlink.LinkSubscribeWithOptions(links, done, netlink.LinkSubscribeOptions{ErrorCallback: quiet}); err != nil {
+		log.Warn("cannot follow interface changes; looking again now and then", "every", interval, "error", err)
+		links = nil
+	}
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case _, ok := <-addresses:
+			if !ok {
+				addresses = nil
+				continue
+			}
+		case l, ok := <-links:
+			if !ok {
+				links = nil
+				continue
+			}
+			if datapath.OwnsInterface(l.Attrs().Name) {
+				continue
+			}
+		case <-tick.C:
+		}
+		changed()
+	}
+}

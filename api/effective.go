@@ -1,0 +1,28 @@
+package api
+
+import (
+	"cmp"
+
+	"github.com/weftnet/weft/registry"
+)
+
+// What holds where a ClusterConfig says nothing.
+const (
+	DefaultPlugin    = "openshift-subnet"
+	DefaultDataPlane = "linux"
+)
+
+// Effective returns the cluster's configuration with defaults filled in. o is
+// the ClusterConfig named DefaultName, or nil if there is none. It is not
+// changed.
+func Effective(o registry.Object) *ClusterConfig {
+	c, ok := o.(*ClusterConfig)
+	if !ok || c == nil {
+		c = &ClusterConfig{}
+		c.Name = DefaultName
+	}
+	c = c.DeepCopyObject().(*ClusterConfig)
+	c.Spec.Plugin = cmp.Or(c.Spec.Plugin, DefaultPlugin)
+	c.Spec.DataPlane = cmp.Or(c.Spec.DataPlane, DefaultDataPlane)
+	return c
+}

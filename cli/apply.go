@@ -1,0 +1,272 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"reflect"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weftnet/weft/registry"
+)
+
+// lastApplied is the annotation that holds what apply was given last, so that
+// the next apply can remove what the file no longer says. It is kubectl's.
+const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
+
+// target is an object that a file names.
+type target struct {
+	kind *registry.Kind
+	key  registry.Key
+	// fields are what the file says, as JSON.
+	fields map[string]any
+}
+
+func newApply(c *connection) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "apply -f FILE",
+		Short: "Create or change objects as a file says",
+		Long: `apply makes objects what the documents of a YAML or JSON file say. Fields that
+the file does not have keep their value, unless an earlier apply set them. The
+status of objects that exist is not touched. All documents are checked before
+the first is written.`,
+		Example: `  weft apply -f network.yaml
+  weft get clusterconfig default -o yaml | sed s/openshift-subnet/flannel/ | weft apply -f -`,
+		Args: cobra.NoArgs,
+	}
+	c.addFlags(cmd)
+	namespace := namespaceFlag(cmd)
+	files := cmd.Flags().StringArrayP("filename", "f", nil, "`FILE` with the objects, - for the standard input")
+	cmd.MarkFlagRequired("filename")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		targets, err := readTargets(cmd, *files, *namespace)
+		if err != nil {
+			return err
+		}
+		reg, err := c.open(cmd.Context())
+		if err != nil {
+			return err
+		}
+		defer reg.Close()
+		// Objects that exist are checked with what they have already.
+		for _, t := range targets {
+			if err := t.check(cmd.Context(), reg); err != nil {
+				return fmt.Errorf("nothing was changed: %w", err)
+			}
+		}
+		for _, t := range targets {
+			done, err := t.apply(cmd.Context(), reg)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%s/%s %s\n", t.kind.Singular, t.key.Name, done)
+		}
+		return nil
+	}
+	return cmd
+}
+
+// readTargets reads files and refuses them all if something in one is wrong.
+func readTargets(cmd *cobra.Command, files []string, namespace string) ([]target, error) {
+	var targets []target
+	var errs []error
+	for _, name := range files {
+		var in io.Reader = cmd.InOrStdin()
+		if name != "-" {
+			f, err := os.Open(name)
+			if err != nil {
+				return nil, err
+			}
+			defer f.Close()
+			in = f
+		}
+		some, err := parseTargets(in, namespace)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", name, err))
+		}
+		targets = append(targets, some...)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	if len(targets) == 0 {
+		return nil, errors.New("the files hold no objects")
+	}
+	seen := make(map[string]bool)
+	for _, t := range targets {
+		name := t.kind.Singular + " " + t.key.String()
+		if seen[name] {
+			return nil, fmt.Errorf("%s is there twice: leave one out", name)
+		}
+		seen[name] = true
+	}
+	return targets, nil
+}
+
+// newTarget makes a target of a document that was checked strictly: fields is
+// all it says, o the object it means.
+func newTarget(k *registry.Kind, o registry.Object, fields map[string]any, namespace string) (target, error) {
+	if k.Namespaced && o.GetNamespace() == "" {
+		o.SetNamespace(namespace)
+	}
+	t := target{kind: k, key: registry.KeyOf(o), fields: maps.Clone(fields)}
+	metadata, _ := t.fields["metadata"].(map[string]any)
+	metadata = maps.Clone(metadata)
+	if metadata == nil {
+		metadata = make(map[string]any)
+	}
+	// What the registry gives an object is not for files to say.
+	for _, f := range []string{"resourceVersion", "uid", "creationTimestamp", "generation", "managedFields", "selfLink"} {
+		delete(metadata, f)
+	}
+	if annotations, ok := metadata["annotations"].(map[string]any); ok {
+		annotations = maps.Clone(annotations)
+		delete(annotations, lastApplied)
+		metadata["annotations"] = annotations
+	}
+	if k.Namespaced {
+		metadata["namespace"] = t.key.Namespace
+	}
+	t.fields["metadata"] = metadata
+	return t, nil
+}
+
+// check says what would keep apply from writing the object.
+func (t target) check(ctx context.Context, reg registry.Registry) error {
+	have, err := reg.Get(ctx, t.kind, t.key)
+	if errors.Is(err, registry.ErrNotFound) {
+		have = nil
+	} else if err != nil {
+		return err
+	}
+	o, err := t.merge(have)
+	if err == nil {
+		_, _, err = t.kind.Admit(o)
+	}
+	return err
+}
+
+// apply makes the object what the file says, and says what it did.
+func (t target) apply(ctx context.Context, reg registry.Registry) (string, error) {
+	for {
+		o, err := t.merge(nil)
+		if err != nil {
+			return "", err
+		}
+		_, err = reg.Create(ctx, t.kind, o)
+		if err == nil {
+			return "created", nil
+		}
+		if !errors.Is(err, registry.ErrExists) {
+			return "", err
+		}
+		var before string
+		after, err := registry.Modify(ctx, reg, t.kind, t.key, func(have registry.Object) error {
+			before = have.GetResourceVersion()
+			o, err := t.merge(have)
+			if err != nil || sameJSON(have, o) {
+				return err
+			}
+			reflect.ValueOf(have).Elem().Set(reflect.ValueOf(o).Elem())
+			return nil
+		})
+		switch {
+		case errors.Is(err, registry.ErrNotFound):
+			continue // deleted meanwhile
+		case err != nil:
+			return "", err
+		case after.GetResourceVersion() == before:
+			return "unchanged", nil
+		default:
+			return "configured", nil
+		}
+	}
+}
+
+// merge returns the object that the registry should have, where it has have,
+// or nil.
+func (t target) merge(have registry.Object) (registry.Object, error) {
+	want := maps.Clone(t.fields)
+	result, last := map[string]any{}, map[string]any{}
+	if have != nil {
+		delete(want, "status")
+		if err := convert(have, &result); err != nil {
+			return nil, err
+		}
+		if text := have.GetAnnotations()[lastApplied]; text != "" {
+			// What cannot be read says nothing.
+			_ = json.Unmarshal([]byte(text), &last)
+		}
+	}
+	if t.kind.Layout != nil {
+		// Such a kind keeps nothing but its value, which the file says whole.
+		last = result
+	}
+	mergeFields(result, last, want)
+	o := t.kind.New()
+	if err := convert(result, o); err != nil {
+		return nil, fmt.Errorf("%s %s: %w", t.kind.Singular, t.key, err)
+	}
+	if have != nil {
+		o.SetResourceVersion(have.GetResourceVersion())
+		o.SetUID(have.GetUID())
+		o.SetCreationTimestamp(have.GetCreationTimestamp())
+	}
+	if t.kind.Layout != nil {
+		return o, nil
+	}
+	said := maps.Clone(t.fields)
+	delete(said, "status")
+	text, err := json.Marshal(said)
+	if err != nil {
+		return nil, err
+	}
+	annotations := maps.Clone(o.GetAnnotations())
+	if annotations == nil {
+		annotations = make(map[string]string)
+	}
+	annotations[lastApplied] = string(text)
+	o.SetAnnotations(annotations)
+	return o, nil
+}
+
+// mergeFields is the three-way merge of JSON objects (in the sense of RFC
+// 7396 for what lists are): have gets what want says, and loses what last said
+// and want does not.
+func mergeFields(have, last, want map[string]any) {
+	for k := range last {
+		if _, still := want[k]; !still && k != "status" {
+			delete(have, k)
+		}
+	}
+	for k, w := range want {
+		wm, isMap := w.(map[string]any)
+		if hm, ok := have[k].(map[string]any); ok && isMap {
+			lm, _ := last[k].(map[string]any)
+			mergeFields(hm, lm, wm)
+			continue
+		}
+		have[k] = w
+	}
+}
+
+func sameJSON(a, b any) bool {
+	left, err1 := json.Marshal(a)
+	right, err2 := json.Marshal(b)
+	return err1 == nil && err2 == nil && bytes.Equal(left, right)
+}
+
+// convert turns one form of JSON into another.
+func convert(from, to any) error {
+	b, err := json.Marshal(from)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(b, to)
+}

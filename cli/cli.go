@@ -1,0 +1,119 @@
+// Package cli is the command line of weft: what users type, and the agent and
+// the controller as processes.
+//
+// Main runs a command. Each command is in a file of its name; connect.go finds
+// the registry to talk to, print.go has the tables. Commands that ask and
+// change know the registry only; what they find in there is the same whoever
+// wrote it.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+)
+
+// Version is the version of this build; the linker sets it.
+var Version = "unknown"
+
+// exitError ends the command with a code of its own. An empty message prints
+// nothing.
+type exitError struct {
+	code    int
+	message string
+}
+
+func (e exitError) Error() string { return e.message }
+
+// exitFailed is the exit code of errors. 1 means that a question was answered
+// with no: denied, not healthy.
+const exitFailed = 2
+
+// Main runs the command that args (without the program's name) say and returns
+// the exit code. The first SIGINT or SIGTERM asks the command to end, the
+// second ends it.
+func Main(args []string) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop)
+	return run(ctx, args, os.Stdin, os.Stdout, os.Stderr)
+}
+
+func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int {
+	root := newRoot()
+	root.SetArgs(args)
+	root.SetIn(in)
+	root.SetOut(out)
+	root.SetErr(errs)
+	err := root.ExecuteContext(ctx)
+	var exit exitError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &exit):
+		if exit.message != "" {
+			fmt.Fprintln(errs, "error:", exit.message)
+		}
+		return exit.code
+	default:
+		fmt.Fprintln(errs, "error:", err)
+		return exitFailed
+	}
+}
+
+func newRoot() *cobra.Command {
+	c := &connection{}
+	root := &cobra.Command{
+		Use:   "weft",
+		Short: "The network of a cluster, whichever plug-in it uses",
+		Long: `weft shows, changes and explains the network of a cluster, runs its agent and
+its controller, and makes clusters on one machine to try things in.
+
+Commands that ask talk to the registry that --etcd-endpoints or
+WEFT_ETCD_ENDPOINTS names, or else to the lab if one is up, or else to what the
+configuration file says.`,
+		Example: `  weft lab up                      # a cluster of three nodes on this machine
+  weft lab run web --node node1    # a pod
+  weft status                      # how is the cluster's network?
+  weft why node/node2 web          # would this connection work, and why?`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          noSuchCommand,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return fmt.Errorf("%w (see: %s --help)", err, cmd.CommandPath())
+	})
+	root.AddCommand(
+		newStatus(c), newGet(c), newApply(c), newDelete(c), newWhy(c),
+		newLab(), newAgent(c), newController(c), newVersion(),
+	)
+	return root
+}
+
+// noSuchCommand refuses arguments to a command that only has commands below.
+func noSuchCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	message := fmt.Sprintf("%s has no command %q", cmd.CommandPath(), args[0])
+	cmd.SuggestionsMinimumDistance = 2
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		message += ", but " + strings.Join(near, ", ")
+	}
+	return fmt.Errorf("%s (see: %s --help)", message, cmd.CommandPath())
+}
+
+func newVersion() *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Print the version", Example: "  weft version", Args: cobra.NoArgs,
+		Run: func(cmd *cobra.Command, _ []string) { fmt.Fprintln(cmd.OutOrStdout(), "weft", Version) },
+	}
+}

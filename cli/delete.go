@@ -1,0 +1,71 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weftnet/weft/registry"
+)
+
+func newDelete(c *connection) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "delete KIND NAME... | delete -f FILE",
+		Short: "Delete objects",
+		Example: `  weft delete hostsubnet node7
+  weft delete -f network.yaml`,
+	}
+	c.addFlags(cmd)
+	namespace := namespaceFlag(cmd)
+	files := cmd.Flags().StringArrayP("filename", "f", nil, "`FILE` with the objects, - for the standard input")
+	absent := cmd.Flags().Bool("ignore-not-found", false, "it is no error when an object is not there")
+	cmd.ValidArgsFunction = c.completeReference(namespace)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		var targets []target
+		switch {
+		case len(*files) > 0 && len(args) > 0:
+			return fmt.Errorf("give either names or -f, not both (see: weft delete --help)")
+		case len(*files) > 0:
+			list, err := readTargets(cmd, *files, *namespace)
+			if err != nil {
+				return err
+			}
+			targets = list
+		case len(args) == 0:
+			return errors.New("say what to delete: KIND NAME, or -f FILE (see: weft delete --help)")
+		default:
+			k, key, err := reference(args[:1], *namespace)
+			if err != nil {
+				return err
+			}
+			names := args[1:]
+			if key.Name != "" {
+				names = append([]string{key.Name}, names...)
+			}
+			if len(names) == 0 {
+				return fmt.Errorf("which %s? Name it after the kind", k.Singular)
+			}
+			for _, n := range names {
+				targets = append(targets, target{kind: k, key: registry.Key{Namespace: key.Namespace, Name: n}})
+			}
+		}
+		reg, err := c.open(cmd.Context())
+		if err != nil {
+			return err
+		}
+		defer reg.Close()
+		var errs []error
+		for _, t := range targets {
+			err := reg.Delete(cmd.Context(), t.kind, t.key, "")
+			switch {
+			case err == nil:
+				fmt.Fprintf(cmd.OutOrStdout(), "%s/%s deleted\n", t.kind.Singular, t.key.Name)
+			case !*absent || !errors.Is(err, registry.ErrNotFound):
+				errs = append(errs, err)
+			}
+		}
+		return errors.Join(errs...)
+	}
+	return cmd
+}

@@ -1,0 +1,98 @@
+package cli
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weftnet/weft/lab"
+	"github.com/weftnet/weft/registry"
+)
+
+// namespaceFlag gives a command the flag -n.
+func namespaceFlag(cmd *cobra.Command) *string {
+	return cmd.Flags().StringP("namespace", "n", lab.DefaultNamespace, "the `NAMESPACE` of pods and services")
+}
+
+// outputFlag gives a command the flag -o, of which one of the values is
+// allowed besides none.
+func outputFlag(cmd *cobra.Command, values ...string) func() (string, error) {
+	output := cmd.Flags().StringP("output", "o", "", fmt.Sprintf("output `FORMAT`: %s", oneOf(values)))
+	cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+	return func() (string, error) {
+		if *output != "" && !slices.Contains(values, *output) {
+			return "", fmt.Errorf("-o %q: the formats are %s", *output, oneOf(values))
+		}
+		return *output, nil
+	}
+}
+
+func newGet(c *connection) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "get KIND [NAME]",
+		Short: "Show objects",
+		Example: `  weft get nodes
+  weft get pods -A -o wide
+  weft get hostsubnet node1 -o yaml`,
+		Args: cobra.RangeArgs(1, 2),
+	}
+	c.addFlags(cmd)
+	namespace := namespaceFlag(cmd)
+	all := cmd.Flags().BoolP("all-namespaces", "A", false, "objects of all namespaces")
+	output := outputFlag(cmd, "wide", "yaml", "json", "name")
+	cmd.ValidArgsFunction = c.completeReference(namespace)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		format, err := output()
+		if err != nil {
+			return err
+		}
+		k, key, err := reference(args, *namespace)
+		if err != nil {
+			return err
+		}
+		reg, err := c.open(cmd.Context())
+		if err != nil {
+			return err
+		}
+		defer reg.Close()
+		var objects []registry.Object
+		if key.Name != "" {
+			o, err := reg.Get(cmd.Context(), k, key)
+			if err != nil {
+				return err
+			}
+			objects = []registry.Object{o}
+		} else {
+			if objects, _, err = reg.List(cmd.Context(), k); err != nil {
+				return err
+			}
+			objects = slices.DeleteFunc(objects, func(o registry.Object) bool {
+				return k.Namespaced && !*all && o.GetNamespace() != *namespace
+			})
+		}
+		out := cmd.OutOrStdout()
+		switch format {
+		case "yaml":
+			return printYAML(out, objects)
+		case "json":
+			return printJSON(out, objects, key.Name == "")
+		case "name":
+			for _, o := range objects {
+				fmt.Fprintf(out, "%s/%s\n", k.Singular, o.GetName())
+			}
+			return nil
+		}
+		if len(objects) == 0 {
+			where := ""
+			if k.Namespaced && !*all {
+				where = " in namespace " + *namespace
+			}
+			fmt.Fprintf(cmd.ErrOrStderr(), "There are no %s%s.\n", k.Plural, where)
+			return nil
+		}
+		return printTable(out, k, objects, format == "wide", k.Namespaced && *all, time.Now())
+	}
+	return cmd
+}

@@ -1,0 +1,117 @@
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/plugin/plugins"
+	"github.com/weftnet/weft/registry"
+)
+
+// kinds lists every kind there is: those that all share, and those of the
+// plug-ins.
+var kinds = sync.OnceValue(func() []*registry.Kind {
+	all := slices.Clone(api.Kinds)
+	for _, name := range plugins.Names() {
+		p, err := plugins.Get(name)
+		if err != nil {
+			continue
+		}
+		for _, k := range p.Kinds() {
+			if !slices.Contains(all, k) {
+				all = append(all, k)
+			}
+		}
+	}
+	return all
+})
+
+// shortNames are what kubectl calls kinds for short.
+var shortNames = map[string]string{"no": "nodes", "po": "pods", "ns": "namespaces", "svc": "services"}
+
+// kindNamed finds a kind by its plural, singular or short name in any case,
+// with or without the group.
+func kindNamed(name string) (*registry.Kind, error) {
+	wanted := strings.ToLower(name)
+	wanted = cmp.Or(shortNames[wanted], wanted)
+	var known []string
+	for _, k := range kinds() {
+		for _, n := range []string{k.Plural, k.Singular} {
+			if wanted == n || k.Group != "" && wanted == n+"."+k.Group {
+				return k, nil
+			}
+		}
+		known = append(known, k.Plural)
+	}
+	return nil, fmt.Errorf("there is no kind %q: there are %s", name, strings.Join(known, ", "))
+}
+
+// reference names an object or all of a kind, from arguments of the forms
+// "KIND NAME", "KIND/NAME" and "KIND".
+func reference(args []string, namespace string) (*registry.Kind, registry.Key, error) {
+	kind, name, _ := strings.Cut(args[0], "/")
+	if len(args) > 1 {
+		if name != "" {
+			return nil, registry.Key{}, fmt.Errorf("%q names an object already: leave out %q", args[0], args[1])
+		}
+		name = args[1]
+	}
+	k, err := kindNamed(kind)
+	if err != nil {
+		return nil, registry.Key{}, err
+	}
+	key := registry.Key{Name: name}
+	if k.Namespaced {
+		key.Namespace = namespace
+	}
+	return k, key, nil
+}
+
+// completeReference completes a kind, then the names of its objects.
+func (c *connection) completeReference(namespace *string) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		switch len(args) {
+		case 0:
+			var names []string
+			for _, k := range kinds() {
+				names = append(names, k.Plural)
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		case 1:
+			k, err := kindNamed(args[0])
+			if err != nil {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			return c.names(cmd, k, *namespace), cobra.ShellCompDirectiveNoFileComp
+		default:
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+	}
+}
+
+// names lists the objects of a kind for completion; none when the registry
+// does not answer.
+func (c *connection) names(cmd *cobra.Command, k *registry.Kind, namespace string) []string {
+	reg, err := c.open(cmd.Context())
+	if err != nil {
+		return nil
+	}
+	defer reg.Close()
+	objects, _, err := reg.List(cmd.Context(), k)
+	if err != nil {
+		return nil
+	}
+	var names []string
+	for _, o := range objects {
+		if !k.Namespaced || o.GetNamespace() == namespace {
+			names = append(names, o.GetName())
+		}
+	}
+	return names
+}

@@ -1,0 +1,440 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weftnet/weft/datapath/dataplanes"
+	"github.com/weftnet/weft/lab"
+	"github.com/weftnet/weft/plugin/plugins"
+)
+
+func newLab() *cobra.Command {
+	dir := new(string)
+	cmd := &cobra.Command{
+		Use:   "lab",
+		Short: "A cluster on this machine, to try things in",
+		Long: `lab makes a cluster out of network namespaces: nodes with the real agent, a
+controller with an embedded etcd, and pods, which are processes attached by the
+real CNI plug-in. It needs root and changes nothing outside its directory.`,
+		Example: `  weft lab up --nodes 3
+  weft lab run web --node node1
+  weft lab run db --node node2 -n shop -l app=db
+  weft lab exec web -- curl -s http://$(weft lab address db -n shop):8080/
+  weft lab stop-node node2
+  weft lab down`,
+		Args: noSuchCommand,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.PersistentFlags().StringVar(dir, "dir", "", "`DIRECTORY` the lab lies in ($"+lab.DirVariable+"; default "+lab.DefaultDir+")")
+	cmd.AddCommand(newLabUp(dir), newLabDown(dir), newLabStatus(dir), newLabRun(dir), newLabExec(dir), newLabDelete(dir),
+		newLabAddress(dir), newLabStop(dir), newLabStart(dir), newLabServe(), newLabFetch(), newLabStage())
+	return cmd
+}
+
+func newLabUp(dir *string) *cobra.Command {
+	var o lab.Options
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Make a cluster and wait until pods can run",
+		Example: `  weft lab up
+  weft lab up --nodes 5 --plugin flannel --ipv6`,
+		Args: cobra.NoArgs,
+	}
+	f := cmd.Flags()
+	f.IntVar(&o.Nodes, "nodes", 3, fmt.Sprintf("`NUMBER` of nodes, 1 to %d", lab.MaxNodes))
+	f.IntVar(&o.Controllers, "controllers", 1, fmt.Sprintf("`NUMBER` of controllers, 1 to %d", lab.MaxControllers))
+	f.StringVar(&o.Plugin, "plugin", "", "network plug-in: "+oneOf(plugins.Names()))
+	f.StringVar(&o.DataPlane, "dataplane", "", "data plane: "+strings.Join(dataplanes.Names(), ", "))
+	f.BoolVar(&o.IPv6, "ipv6", false, "addresses of both families")
+	f.IntVar(&o.MTU, "mtu", 1500, "MTU of the links between the nodes, in `BYTES`")
+	cmd.RegisterFlagCompletionFunc("plugin", cobra.FixedCompletions(plugins.Names(), cobra.ShellCompDirectiveNoFileComp))
+	cmd.RegisterFlagCompletionFunc("dataplane", cobra.FixedCompletions(dataplanes.Names(), cobra.ShellCompDirectiveNoFileComp))
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		// 0 means the default to the library, but not to who types it.
+		for name, value := range map[string]int{"nodes": o.Nodes, "controllers": o.Controllers, "mtu": o.MTU} {
+			if value == 0 {
+				return fmt.Errorf("--%s must be more than 0", name)
+			}
+		}
+		out := cmd.OutOrStdout()
+		began := time.Now()
+		o.Dir = *dir
+		o.Progress = func(line string) { fmt.Fprintf(out, "%5.1fs  %s\n", time.Since(began).Seconds(), line) }
+		l, err := lab.Up(cmd.Context(), o)
+		if err != nil {
+			return err
+		}
+		o = l.Options()
+		fmt.Fprintf(out, "\n%d nodes are ready. Logs are in %s.\n", o.Nodes, l.Logs())
+		fmt.Fprint(out, `
+Next:
+  weft lab run web --node node1
+  weft lab run api --node node2
+  weft lab exec web -- curl -s "http://$(weft lab address api):8080/"
+  weft why web api
+  weft status
+  weft lab down
+`)
+		return nil
+	}
+	return cmd
+}
+
+func newLabDown(dir *string) *cobra.Command {
+	return &cobra.Command{
+		Use: "down", Short: "Stop and remove the cluster", Args: cobra.NoArgs,
+		Long:    "down removes all that lab up and lab run made, also when these were killed. It is no error when there is nothing.",
+		Example: "  weft lab down",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			err := lab.Down(*dir)
+			if errors.Is(err, lab.ErrNoLab) {
+				fmt.Fprintln(cmd.OutOrStdout(), "No lab is up.")
+				return nil
+			}
+			if err == nil {
+				fmt.Fprintln(cmd.OutOrStdout(), "The lab is gone.")
+			}
+			return err
+		},
+	}
+}
+
+func newLabStatus(dir *string) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "status", Short: "Show which processes of the cluster run", Args: cobra.NoArgs,
+		Long: `status shows the processes of the lab. How the cluster's network is, weft status
+shows. The exit code is 0 if all daemons run and 1 if one is dead.`,
+		Example: "  weft lab status",
+	}
+	output := outputFlag(cmd, "json")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		format, err := output()
+		if err != nil {
+			return err
+		}
+		l, err := lab.Open(*dir)
+		if err != nil {
+			return err
+		}
+		s, err := l.Status()
+		if err != nil {
+			return err
+		}
+		if format == "json" {
+			e := json.NewEncoder(cmd.OutOrStdout())
+			e.SetIndent("", "  ")
+			err = e.Encode(s)
+		} else {
+			err = printLab(cmd, s)
+		}
+		if err == nil && !s.Healthy() {
+			return exitError{code: 1}
+		}
+		return err
+	}
+	return cmd
+}
+
+func printLab(cmd *cobra.Command, s lab.Status) error {
+	t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 8, 3, ' ', 0)
+	fmt.Fprintln(t, "DAEMON\tADDRESS\tSTATE\tPID")
+	for _, d := range s.Daemons {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", d.Name, addresses(d.Addresses), d.State, pid(d.PID))
+	}
+	if len(s.Pods) > 0 {
+		fmt.Fprintln(t, "\nPOD\tADDRESS\tSTATE\tPID\tNODE")
+	}
+	for _, p := range s.Pods {
+		fmt.Fprintf(t, "%s/%s\t%s\t%s\t%s\t%s\n", p.Namespace, p.Name, addresses(p.Addresses), p.State, pid(p.PID), p.Node)
+	}
+	for _, d := range s.Daemons {
+		if d.State == lab.Dead {
+			fmt.Fprintf(t, "\n%s is dead. Its log is %s; start it again with: %s\n", d.Name, d.Log, d.Remedy)
+		}
+	}
+	return t.Flush()
+}
+
+func addresses(list []netip.Addr) string { return cmp.Or(joinedBy(list, netip.Addr.String), "-") }
+
+func pid(n int) string {
+	if n == 0 {
+		return "-"
+	}
+	return fmt.Sprint(n)
+}
+
+func newLabRun(dir *string) *cobra.Command {
+	var p lab.Pod
+	cmd := &cobra.Command{
+		Use:   "run POD --node NODE [-- COMMAND...]",
+		Short: "Run a pod",
+		Long: `run starts a pod on a node and waits until it runs. Without a command it serves
+HTTP and UDP on port 8080 and answers with its name and the client's address;
+run then waits until it serves.`,
+		Example: `  weft lab run web --node node1
+  weft lab run db --node node2 -n shop -l app=db -l tier=back
+  weft lab run job --node node1 -- sh -c 'while sleep 1; do date; done'`,
+	}
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if n := cmd.ArgsLenAtDash(); len(args) == 0 || n == 0 || n > 1 || n < 0 && len(args) > 1 {
+			return errors.New("name one pod, and put its command after -- (see: weft lab run --help)")
+		}
+		return nil
+	}
+	f := cmd.Flags()
+	f.StringVar(&p.Node, "node", "", "`NODE` to run it on")
+	cmd.MarkFlagRequired("node")
+	namespace := namespaceFlag(cmd)
+	labels := f.StringArrayP("label", "l", nil, "label, as `KEY=VALUE`; may be given several times")
+	cmd.RegisterFlagCompletionFunc("node", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return labNodes(*dir), cobra.ShellCompDirectiveNoFileComp
+	})
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		p.Namespace, p.Name, p.Command = *namespace, args[0], args[1:]
+		p.Labels = make(map[string]string)
+		for _, list := range *labels {
+			for label := range strings.SplitSeq(list, ",") {
+				key, value, ok := strings.Cut(label, "=")
+				if !ok {
+					return fmt.Errorf("-l %q: a label has the form KEY=VALUE", label)
+				}
+				p.Labels[key] = value
+			}
+		}
+		l, err := lab.Open(*dir)
+		if err != nil {
+			return err
+		}
+		got, err := l.Run(cmd.Context(), p)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(cmd.OutOrStdout(), "pod %s/%s runs on %s with %s\n", p.Namespace, p.Name, p.Node, addresses(got))
+		return nil
+	}
+	return cmd
+}
+
+func newLabExec(dir *string) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "exec POD|node/NODE|outside -- COMMAND...",
+		Short: "Run a command in a pod, on a node, or outside the cluster",
+		Long:  "exec runs any command of this machine in the namespaces of a pod or a node, and ends with its exit code.",
+		Example: `  weft lab exec web -- ip address
+  weft lab exec -n shop db -- ping -c 1 10.1.0.2
+  weft lab exec node/node1 -- ip route`,
+	}
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if n := cmd.ArgsLenAtDash(); len(args) < 2 || n > 1 || n == 0 {
+			return errors.New("name a pod, and a command after -- (see: weft lab exec --help)")
+		}
+		return nil
+	}
+	// What comes after the pod's name is the command's, also without --.
+	cmd.Flags().SetInterspersed(false)
+	namespace := namespaceFlag(cmd)
+	cmd.ValidArgsFunction = completePods(dir, namespace)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		target, command := args[0], args[1:]
+		if n := cmd.ArgsLenAtDash(); n < 0 && command[0] == "--" {
+			command = command[1:]
+		}
+		l, err := lab.Open(*dir)
+		if err != nil {
+			return err
+		}
+		c := lab.Command{Args: command, Stdin: cmd.InOrStdin(), Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr()}
+		if node, ok := strings.CutPrefix(target, "node/"); ok {
+			err = l.ExecNode(node, c)
+		} else if target == "outside" {
+			err = l.ExecOutside(c)
+		} else {
+			err = l.Exec(*namespace, target, c)
+		}
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			if code := exit.ExitCode(); code >= 0 {
+				return exitError{code: code}
+			}
+			status, _ := exit.Sys().(syscall.WaitStatus)
+			return exitError{code: 128 + int(status.Signal()), message: fmt.Sprintf("%s: %s", command[0], exit)}
+		}
+		return err
+	}
+	return cmd
+}
+
+func newLabDelete(dir *string) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "delete POD...", Short: "End pods", Args: cobra.MinimumNArgs(1),
+		Example: "  weft lab delete web\n  weft lab delete -n shop db",
+	}
+	namespace := namespaceFlag(cmd)
+	cmd.ValidArgsFunction = completePods(dir, namespace)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		l, err := lab.Open(*dir)
+		if err != nil {
+			return err
+		}
+		var errs []error
+		for _, name := range args {
+			if err := l.Delete(cmd.Context(), *namespace, name); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "pod %s/%s is gone\n", *namespace, name)
+		}
+		return errors.Join(errs...)
+	}
+	return cmd
+}
+
+func newLabAddress(dir *string) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "address POD", Short: "Print a pod's address", Args: exactArgs("POD", 1),
+		Example: "  weft lab address web\n  weft lab address web --ipv6",
+	}
+	namespace := namespaceFlag(cmd)
+	six := cmd.Flags().Bool("ipv6", false, "its IPv6 address")
+	cmd.ValidArgsFunction = completePods(dir, namespace)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		l, err := lab.Open(*dir)
+		if err != nil {
+			return err
+		}
+		list, err := l.Addresses(*namespace, args[0])
+		if err != nil {
+			return err
+		}
+		i := slices.IndexFunc(list, func(a netip.Addr) bool { return !*six || a.Is6() })
+		if i < 0 {
+			return fmt.Errorf("pod %s/%s has no such address, only %s", *namespace, args[0], addresses(list))
+		}
+		fmt.Fprintln(cmd.OutOrStdout(), list[i])
+		return nil
+	}
+	return cmd
+}
+
+func newLabStop(dir *string) *cobra.Command {
+	return &cobra.Command{
+		Use: "stop-node NODE", Short: "Cut a node's power", Args: exactArgs("NODE", 1),
+		Example:           "  weft lab stop-node node2",
+		ValidArgsFunction: completeNodes(dir),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			l, err := lab.Open(*dir)
+			if err != nil {
+				return err
+			}
+			if err := l.StopNode(args[0]); err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%s is off\n", args[0])
+			return nil
+		},
+	}
+}
+
+func newLabStart(dir *string) *cobra.Command {
+	return &cobra.Command{
+		Use: "start-node NODE", Short: "Start a node that is off, or a daemon that died", Args: exactArgs("NODE", 1),
+		Long: `start-node boots a node after stop-node and starts the pods that it had, or
+starts a dead agent again. Given controller1 or switch, it starts that.`,
+		Example:           "  weft lab start-node node2",
+		ValidArgsFunction: completeNodes(dir),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			l, err := lab.Open(*dir)
+			if err != nil {
+				return err
+			}
+			if err := l.Start(cmd.Context(), args[0]); err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%s runs\n", args[0])
+			return nil
+		},
+	}
+}
+
+// The hidden commands are what pods run.
+
+func newLabServe() *cobra.Command {
+	cmd := &cobra.Command{Use: "serve", Short: "Serve HTTP and UDP and answer with name and client", Hidden: true, Args: cobra.NoArgs}
+	name := cmd.Flags().String("name", "", "`NAME` to answer with")
+	port := cmd.Flags().Uint16("port", lab.ServerPort, "`PORT` to serve on")
+	ready := cmd.Flags().Int("ready-fd", -1, "file `DESCRIPTOR` to write to once it serves")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return lab.Serve(cmd.Context(), *name, int(*port), func() {
+			if *ready >= 0 {
+				lab.SayReady(*ready)
+			}
+		})
+	}
+	return cmd
+}
+
+func newLabFetch() *cobra.Command {
+	cmd := &cobra.Command{Use: "fetch URL", Short: "Print what a server answers", Hidden: true, Args: exactArgs("a URL", 1)}
+	timeout := cmd.Flags().Duration("timeout", 5*time.Second, "`TIME` to wait for the answer")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		ctx, cancel := context.WithTimeout(cmd.Context(), *timeout)
+		defer cancel()
+		answer, err := lab.Fetch(ctx, args[0])
+		fmt.Fprint(cmd.OutOrStdout(), answer)
+		return err
+	}
+	return cmd
+}
+
+func newLabStage() *cobra.Command {
+	return &cobra.Command{Use: "stage", Hidden: true, Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error { return lab.RunStage() }}
+}
+
+func labNodes(dir string) []string {
+	l, err := lab.Open(dir)
+	if err != nil {
+		return nil
+	}
+	return l.Nodes()
+}
+
+func completeNodes(dir *string) cobra.CompletionFunc {
+	return func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return labNodes(*dir), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+func completePods(dir, namespace *string) cobra.CompletionFunc {
+	return func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		l, err := lab.Open(*dir)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		s, err := l.Status()
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		var names []string
+		for _, p := range s.Pods {
+			if p.Namespace == *namespace {
+				names = append(names, p.Name)
+			}
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
+}

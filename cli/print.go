@@ -1,0 +1,224 @@
+package cli
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	networkv1 "github.com/openshift/api/network/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+	"sigs.k8s.io/yaml"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/plugin/flannel"
+	"github.com/weftnet/weft/plugin/openshift"
+	"github.com/weftnet/weft/registry"
+)
+
+// column is a column of the table that get prints.
+type column struct {
+	title string
+	// wide says that it is shown with -o wide only.
+	wide  bool
+	value func(registry.Object) string
+}
+
+// of makes a column of the objects of one type.
+func of[T registry.Object](title string, value func(T) string) column {
+	return column{title: title, value: func(o registry.Object) string {
+		if t, ok := o.(T); ok {
+			return value(t)
+		}
+		return ""
+	}}
+}
+
+// wideOf makes a column that is shown with -o wide only.
+func wideOf[T registry.Object](title string, value func(T) string) column {
+	c := of(title, value)
+	c.wide = true
+	return c
+}
+
+// columns are those of each kind between NAME and AGE, by its plural name.
+var columns = map[string][]column{
+	"clusterconfigs": {
+		of("PLUGIN", func(c *api.ClusterConfig) string { return api.Effective(c).Spec.Plugin }),
+		of("DATAPLANE", func(c *api.ClusterConfig) string { return api.Effective(c).Spec.DataPlane }),
+		of("MTU", func(c *api.ClusterConfig) string { return orAuto(c.Spec.MTU) }),
+		wideOf("VXLAN-PORT", func(c *api.ClusterConfig) string { return orAuto(c.Spec.VXLANPort) }),
+		of("PROBLEM", func(c *api.ClusterConfig) string { return conditionProblems(c.Status.Conditions) }),
+	},
+	"clusternetworks": {
+		of("CLUSTER-NETWORKS", func(c *networkv1.ClusterNetwork) string {
+			var nets []string
+			for _, e := range c.ClusterNetworks {
+				nets = append(nets, e.CIDR)
+			}
+			if len(nets) == 0 && c.Network != "" {
+				nets = []string{c.Network}
+			}
+			return strings.Join(nets, ",")
+		}),
+		of("SERVICE-NETWORK", func(c *networkv1.ClusterNetwork) string { return c.ServiceNetwork }),
+		wideOf("PLUGIN-NAME", func(c *networkv1.ClusterNetwork) string { return c.PluginName }),
+		of("PROBLEM", annotatedProblem[*networkv1.ClusterNetwork]),
+	},
+	"hostsubnets": {
+		of("HOST", func(h *networkv1.HostSubnet) string { return h.Host }),
+		of("HOST-IP", func(h *networkv1.HostSubnet) string {
+			return join(h.HostIP, h.Annotations[openshift.AdditionalHostIPs])
+		}),
+		of("SUBNET", func(h *networkv1.HostSubnet) string {
+			return join(h.Subnet, h.Annotations[openshift.AdditionalSubnets])
+		}),
+		wideOf("EGRESS-IPS", func(h *networkv1.HostSubnet) string { return joined(h.EgressIPs) }),
+		wideOf("EGRESS-CIDRS", func(h *networkv1.HostSubnet) string { return joined(h.EgressCIDRs) }),
+		of("PROBLEM", annotatedProblem[*networkv1.HostSubnet]),
+	},
+	"nodes": {
+		of("STATUS", nodeStatus),
+		of("INTERNAL-IP", func(n *corev1.Node) string { return strings.Join(internalIPs(n), ",") }),
+		wideOf("PROBLEM", func(n *corev1.Node) string { return strings.Join(nodeProblems(n), "; ") }),
+	},
+	"pods": {
+		of("STATUS", func(p *corev1.Pod) string { return string(p.Status.Phase) }),
+		of("IP", func(p *corev1.Pod) string {
+			return joinedBy(p.Status.PodIPs, func(ip corev1.PodIP) string { return ip.IP })
+		}),
+		of("NODE", func(p *corev1.Pod) string { return p.Spec.NodeName }),
+		wideOf("LABELS", func(p *corev1.Pod) string { return metav1.FormatLabelSelector(metav1.SetAsLabelSelector(p.Labels)) }),
+	},
+	"namespaces": {
+		wideOf("LABELS", func(n *corev1.Namespace) string {
+			return metav1.FormatLabelSelector(metav1.SetAsLabelSelector(n.Labels))
+		}),
+	},
+	"services": {
+		of("TYPE", func(s *corev1.Service) string { return string(cmp.Or(s.Spec.Type, corev1.ServiceTypeClusterIP)) }),
+		of("CLUSTER-IP", func(s *corev1.Service) string { return s.Spec.ClusterIP }),
+		of("PORTS", func(s *corev1.Service) string {
+			return joinedBy(s.Spec.Ports, func(p corev1.ServicePort) string {
+				return fmt.Sprintf("%d/%s", p.Port, cmp.Or(p.Protocol, corev1.ProtocolTCP))
+			})
+		}),
+		wideOf("SELECTOR", func(s *corev1.Service) string {
+			return metav1.FormatLabelSelector(metav1.SetAsLabelSelector(s.Spec.Selector))
+		}),
+	},
+	"flannelconfigs": {
+		of("SPEC", func(c *flannel.Config) string { return string(c.Spec) }),
+	},
+	"flannelleases": {
+		of("EXPIRES", func(l *flannel.Lease) string { return fmt.Sprint(l.Expires) }),
+		of("SPEC", func(l *flannel.Lease) string { return string(l.Spec) }),
+	},
+}
+
+func annotatedProblem[T registry.Object](o T) string {
+	return o.GetAnnotations()[openshift.ProblemAnnotation]
+}
+
+func orAuto(n int) string {
+	if n == 0 {
+		return "auto"
+	}
+	return fmt.Sprint(n)
+}
+
+func join(first, others string) string {
+	if others == "" {
+		return first
+	}
+	return first + "," + others
+}
+
+func joined[T ~string](list []T) string { return joinedBy(list, func(t T) string { return string(t) }) }
+
+func joinedBy[T any](list []T, text func(T) string) string {
+	var words []string
+	for _, t := range list {
+		words = append(words, text(t))
+	}
+	return strings.Join(words, ",")
+}
+
+func internalIPs(n *corev1.Node) []string {
+	var ips []string
+	for _, a := range n.Status.Addresses {
+		if a.Type == corev1.NodeInternalIP {
+			ips = append(ips, a.Address)
+		}
+	}
+	return ips
+}
+
+// printTable prints objects of one kind as kubectl would.
+func printTable(w io.Writer, k *registry.Kind, objects []registry.Object, wide, namespaces bool, now time.Time) error {
+	t := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
+	columns := slices.DeleteFunc(slices.Clone(columns[k.Plural]), func(c column) bool {
+		// A column of problems is there only when there are some.
+		return c.wide && !wide || c.title == "PROBLEM" && !wide &&
+			!slices.ContainsFunc(objects, func(o registry.Object) bool { return c.value(o) != "" })
+	})
+	var titles []string
+	if namespaces {
+		titles = append(titles, "NAMESPACE")
+	}
+	titles = append(titles, "NAME")
+	for _, c := range columns {
+		titles = append(titles, c.title)
+	}
+	fmt.Fprintln(t, strings.Join(append(titles, "AGE"), "\t"))
+	for _, o := range objects {
+		var cells []string
+		if namespaces {
+			cells = append(cells, o.GetNamespace())
+		}
+		cells = append(cells, o.GetName())
+		for _, c := range columns {
+			cells = append(cells, cmp.Or(c.value(o), "<none>"))
+		}
+		age := "<unknown>"
+		if created := o.GetCreationTimestamp(); !created.IsZero() {
+			age = duration.HumanDuration(now.Sub(created.Time))
+		}
+		fmt.Fprintln(t, strings.Join(append(cells, age), "\t"))
+	}
+	return t.Flush()
+}
+
+// printYAML prints objects as documents that apply reads.
+func printYAML(w io.Writer, objects []registry.Object) error {
+	for i, o := range objects {
+		b, err := yaml.Marshal(o)
+		if err != nil {
+			return err
+		}
+		if i > 0 {
+			fmt.Fprintln(w, "---")
+		}
+		if _, err := w.Write(b); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// printJSON prints an object, or a list of objects as kubectl would.
+func printJSON(w io.Writer, objects []registry.Object, list bool) error {
+	var v any = map[string]any{"apiVersion": "v1", "kind": "List", "items": slices.Concat([]registry.Object{}, objects)}
+	if !list && len(objects) == 1 {
+		v = objects[0]
+	}
+	e := json.NewEncoder(w)
+	e.SetIndent("", "    ")
+	return e.Encode(v)
+}

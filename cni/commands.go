@@ -1,0 +1,211 @@
+package cni
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/weftnet/weft/cni/protocol"
+	"github.com/weftnet/weft/ipam"
+	"github.com/weftnet/weft/podlink"
+)
+
+// do does what c asks for. gone reports whether the client went away.
+func (s *Server) do(ctx context.Context, c *call, gone func() bool) ([]byte, *protocol.Error) {
+	switch c.command {
+	case protocol.Status:
+		if err := s.Node.Ready(); err != nil {
+			return nil, protocol.Errorf(protocol.NotAvailable, "%v", err)
+		}
+		return nil, nil
+	case protocol.GC:
+		return nil, s.gc(ctx, c)
+	}
+	release, err := s.locks.acquire(ctx, c.key.ContainerID)
+	if err != nil {
+		return nil, protocol.Errorf(protocol.TryAgainLater, "another request for container %s is being worked on: %v", c.key.ContainerID, err)
+	}
+	defer release()
+	// A runtime that gave this request up may have had its DEL answered
+	// while this one waited: then nothing may be made any more.
+	if gone() {
+		return nil, protocol.Errorf(protocol.TryAgainLater, "%v", errGone)
+	}
+	switch c.command {
+	case protocol.Add:
+		a, failure := s.add(ctx, c)
+		if failure != nil {
+			return nil, failure
+		}
+		stdout, err := render(result(a), c.version)
+		if err != nil {
+			return nil, protocol.Errorf(protocol.IncompatibleVersion, "write the result in version %s: %v", c.version, err)
+		}
+		return stdout, nil
+	case protocol.Del:
+		return nil, s.del(c.key)
+	default:
+		return nil, s.check(c)
+	}
+}
+
+// add makes a pod's interface, or goes on with what an agent before this one
+// began.
+func (s *Server) add(ctx context.Context, c *call) (ipam.Attachment, *protocol.Error) {
+	var none ipam.Attachment
+	if failure := checkNetNS(c.netns); failure != nil {
+		return none, failure
+	}
+	a, known := s.Journal.Get(c.key)
+	if known && a.ID != c.id {
+		return none, protocol.Errorf(protocol.AttachmentExists, "container %s has %s with the address %s: DEL it first",
+			c.key.ContainerID, c.key.IfName, a.Addresses[0])
+	}
+	// What an agent before this one began stays as it is until this one is
+	// ready to go on.
+	if err := s.Node.Ready(); err != nil {
+		return none, protocol.Errorf(protocol.TryAgainLater, "%v", err)
+	}
+	if !known {
+		var err error
+		a, err = s.Journal.Reserve(ipam.Request{
+			Key: c.key, ID: c.id, Network: c.network, NetNS: c.netns,
+			Namespace: c.namespace, Pod: c.pod, UID: c.uid,
+			HostInterface: podlink.HostName(c.key.ContainerID, c.key.IfName), MTU: s.Node.MTU(),
+		}, s.Node.Pools())
+		switch {
+		case errors.Is(err, ipam.ErrExhausted):
+			return none, protocol.Errorf(protocol.AddressesExhausted, "%v", err)
+		case errors.Is(err, ipam.ErrNoPools):
+			return none, protocol.Errorf(protocol.TryAgainLater, "%v", err)
+		case err != nil:
+			return none, protocol.Errorf(protocol.JournalFailure, "%v", err)
+		}
+	}
+	if failure := s.plumb(ctx, a); failure != nil {
+		s.undo(a)
+		return none, failure
+	}
+	if a.Phase == ipam.Pending {
+		if err := s.Journal.Commit(a.Key); err != nil {
+			s.undo(a)
+			return none, protocol.Errorf(protocol.JournalFailure, "%v", err)
+		}
+	}
+	return a, nil
+}
+
+// plumb makes the interface of an attachment and has the data plane take it up.
+func (s *Server) plumb(ctx context.Context, a ipam.Attachment) *protocol.Error {
+	index, err := podlink.Ensure(linkSpec(a))
+	if err != nil {
+		code := protocol.KernelFailure
+		if errors.Is(err, podlink.ErrNameTaken) {
+			code = protocol.InterfaceExists
+		}
+		return protocol.Errorf(code, "%v", err)
+	}
+	s.setLink(a.Key, index)
+	if err := s.Node.Publish(ctx, a.HostInterface); err != nil {
+		if ctx.Err() != nil {
+			// Not least because this agent is being replaced by another.
+			return protocol.Errorf(protocol.TryAgainLater, "%v: %v", context.Cause(ctx), err)
+		}
+		return protocol.Errorf(protocol.DataPlaneFailure, "%v", err)
+	}
+	return nil
+}
+
+// undo takes an attachment away after an ADD that failed. What cannot be
+// taken away now stays pending, and sweep tries again.
+func (s *Server) undo(a ipam.Attachment) {
+	if failure := s.remove(a.Key, a.HostInterface); failure != nil {
+		s.Log.Warn("an ADD that failed is not undone yet", "container", a.ContainerID, "interface", a.IfName, "error", failure)
+	}
+}
+
+// del removes a pod's interface, also one that no record tells of.
+func (s *Server) del(k ipam.Key) *protocol.Error {
+	return s.remove(k, podlink.HostName(k.ContainerID, k.IfName))
+}
+
+// remove removes an interface and then, never before, frees its addresses.
+func (s *Server) remove(k ipam.Key, hostInterface string) *protocol.Error {
+	had := s.link(k)
+	s.setLink(k, 0)
+	if err := podlink.Remove(hostInterface); err != nil {
+		s.setLink(k, had)
+		return protocol.Errorf(protocol.KernelFailure, "%v", err)
+	}
+	if had != 0 {
+		s.nudge()
+	}
+	if err := s.Journal.Release(k); err != nil {
+		return protocol.Errorf(protocol.JournalFailure, "%v", err)
+	}
+	return nil
+}
+
+// check compares what is there with what the runtime remembers.
+func (s *Server) check(c *call) *protocol.Error {
+	a, ok := s.Journal.Get(c.key)
+	if !ok || a.Phase != ipam.Ready {
+		return protocol.Errorf(protocol.UnknownContainer, "container %s has no attachment %s on this node", c.key.ContainerID, c.key.IfName)
+	}
+	if failure := checkNetNS(c.netns); failure != nil {
+		return failure
+	}
+	// The path may differ from that of ADD where it leads to the same.
+	a.NetNS = c.netns
+	if err := errors.Join(compareResult(c.prevResult, a), podlink.Check(linkSpec(a))); err != nil {
+		return protocol.Errorf(protocol.CheckFailed, "%v", err)
+	}
+	return nil
+}
+
+// gc removes every attachment of the network that the runtime does not name.
+// An ADD that is being worked on is not the runtime's to name yet.
+func (s *Server) gc(ctx context.Context, c *call) *protocol.Error {
+	var errs []error
+	for _, a := range s.Journal.All() {
+		if a.Network != c.network || a.Phase != ipam.Ready || c.valid[a.Key] {
+			continue
+		}
+		if err := s.collect(ctx, a); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", a.Key, err))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return protocol.Errorf(protocol.KernelFailure, "%v", err)
+	}
+	return nil
+}
+
+func (s *Server) collect(ctx context.Context, a ipam.Attachment) error {
+	release, err := s.locks.acquire(ctx, a.ContainerID)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if now, ok := s.Journal.Get(a.Key); !ok || now.ID != a.ID {
+		return nil
+	}
+	if failure := s.remove(a.Key, a.HostInterface); failure != nil {
+		return failure
+	}
+	s.Log.Info("removed an attachment that the runtime no longer knows", "container", a.ContainerID, "interface", a.IfName)
+	return nil
+}
+
+func checkNetNS(path string) *protocol.Error {
+	err := podlink.CheckNetNS(path)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, fs.ErrNotExist):
+		// The code tells the runtime that there is nothing to clean up.
+		return protocol.Errorf(protocol.UnknownContainer, "CNI_NETNS: %v", err)
+	}
+	return protocol.Errorf(protocol.InvalidEnvironment, "CNI_NETNS: %v", err)
+}

@@ -1,0 +1,389 @@
+package cni
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/weftnet/weft/cni/protocol"
+	"github.com/weftnet/weft/internal/netns"
+	"github.com/weftnet/weft/ipam"
+	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/podlink"
+)
+
+// eventually waits until something is so that another process brings about.
+func eventually(t testing.TB, what string, is func() bool) {
+	t.Helper()
+	for began := time.Now(); !is(); time.Sleep(2 * time.Millisecond) {
+		if time.Since(began) > 20*time.Second {
+			t.Fatalf("waited in vain: %s", what)
+		}
+	}
+}
+
+// send sends a request as weft-cni does, once.
+func (n *testNode) send(req protocol.Request) protocol.Response {
+	n.t.Helper()
+	conn := n.say(req)
+	defer conn.Close()
+	var resp protocol.Response
+	if err := protocol.Read(conn, &resp); err != nil {
+		n.t.Fatal(err)
+	}
+	return resp
+}
+
+// say sends a request and does not wait for the answer.
+func (n *testNode) say(req protocol.Request) net.Conn {
+	n.t.Helper()
+	conn, err := net.Dial("unix", n.socket())
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	req.Version, req.Stdin = protocol.Version, []byte(n.conf("1.1.0"))
+	if err := protocol.Write(conn, &req); err != nil {
+		n.t.Fatal(err)
+	}
+	return conn
+}
+
+func TestSameRequestAgainHasTheSameAnswer(t *testing.T) {
+	n := newNode(t, settings{Pools: dualStack})
+	req := protocol.Request{ID: "one", Command: "ADD", ContainerID: "c1", IfName: "eth0", NetNS: newNetNS(t)}
+	first := n.send(req)
+	if first.Error != nil {
+		t.Fatal(first.Error)
+	}
+	links := n.links()
+	second := n.send(req)
+	n.kill()
+	n.start()
+	third := n.send(req)
+	for _, again := range []protocol.Response{second, third} {
+		if again.Error != nil || string(again.Stdout) != string(first.Stdout) {
+			t.Errorf("got %v %s, want %s", again.Error, again.Stdout, first.Stdout)
+		}
+	}
+	if now := n.links(); len(now) != 1 || now[0] != links[0] {
+		t.Errorf("the interface was made anew: %v, was %v", now, links)
+	}
+}
+
+// hang starts an ADD with weft-cni that the data plane does not finish, and
+// returns when it has come so far. The function returned waits for its end.
+func (n *testNode) hang(ctx context.Context, container, ns string) (wait func() (string, int)) {
+	n.t.Helper()
+	n.wish("publish-hangs", "yes")
+	type outcome struct {
+		out  string
+		code int
+	}
+	done := make(chan outcome, 1)
+	go func() {
+		out, code, _ := shim{command: "ADD", container: container, ifname: "eth0", netns: ns, stdin: n.conf("1.1.0")}.run(ctx)
+		done <- outcome{out, code}
+	}()
+	eventually(n.t, "the interface is made", func() bool {
+		links := n.links()
+		return len(links) == 1 && links[0].Alias != ""
+	})
+	return func() (string, int) {
+		o := <-done
+		return o.out, o.code
+	}
+}
+
+func TestAddThatTheRuntimeGivesUpIsRolledBack(t *testing.T) {
+	n := newNode(t, settings{Pools: dualStack})
+	ctx, giveUp := context.WithCancel(t.Context())
+	wait := n.hang(ctx, "c1", newNetNS(t))
+	giveUp()
+	wait()
+	eventually(t, "the interface is gone", func() bool { return len(n.links()) == 0 })
+	// DEL waits for the ADD to end, so the journal is settled after it.
+	n.send(protocol.Request{ID: "del", Command: "DEL", ContainerID: "c1", IfName: "eth0"})
+	n.kill()
+	if all := n.records(); len(all) != 0 {
+		t.Errorf("left in the journal: %v", all)
+	}
+}
+
+func TestAddGoesOnWithTheNextAgent(t *testing.T) {
+	n := newNode(t, settings{Pools: dualStack})
+	wait := n.hang(t.Context(), "c1", newNetNS(t))
+	before := n.links()
+	n.kill()
+	n.wish("publish-hangs", "")
+	n.start()
+	out, code := wait()
+	if code != 0 || !strings.Contains(out, "10.1.0.2/32") {
+		t.Errorf("exit status %d: %s", code, out)
+	}
+	if after := n.links(); len(after) != 1 || after[0] != before[0] {
+		t.Errorf("the interface was made anew: %v, was %v", after, before)
+	}
+}
+
+func TestAddThatNobodyAsksForAgainIsRolledBack(t *testing.T) {
+	n := newNode(t, settings{Pools: dualStack, RetryWindow: 100})
+	ctx, giveUp := context.WithCancel(t.Context())
+	wait := n.hang(ctx, "c1", newNetNS(t))
+	n.kill()
+	giveUp()
+	wait()
+	n.start()
+	eventually(t, "the interface is gone", func() bool { return len(n.links()) == 0 })
+	n.send(protocol.Request{ID: "del", Command: "DEL", ContainerID: "c1", IfName: "eth0"})
+	n.kill()
+	if all := n.records(); len(all) != 0 {
+		t.Errorf("left in the journal: %v", all)
+	}
+}
+
+// A runtime that gives up an ADD and has its DEL answered must not find the
+// interface made afterwards, by the ADD that waited all the time.
+func TestAddOfADeadClientIsNotBegun(t *testing.T) {
+	n := newNode(t, settings{Pools: dualStack})
+	ns := newNetNS(t)
+	wait := n.hang(t.Context(), "c1", ns)
+	queued := n.say(protocol.Request{ID: "two", Command: "ADD", ContainerID: "c1", IfName: "net1", NetNS: ns})
+	queued.Close()
+	n.wish("publish-hangs", "")
+	n.kill()
+	n.start()
+	if out, code := wait(); code != 0 {
+		t.Fatal(out)
+	}
+	// Both ended before this one: it has the same lock.
+	n.send(protocol.Request{ID: "three", Command: "DEL", ContainerID: "c1", IfName: "net1"})
+	if links := n.links(); len(links) != 1 || !strings.HasPrefix(links[0].Alias, "c1/eth0 ") {
+		t.Errorf("the node has %v", links)
+	}
+}
+
+func TestTooManyRequestsAreRefused(t *testing.T) {
+	n := newNode(t, settings{Pools: dualStack, MaxInFlight: 1})
+	ctx, giveUp := context.WithCancel(t.Context())
+	wait := n.hang(ctx, "c1", newNetNS(t))
+	resp := n.send(protocol.Request{ID: "two", Command: "ADD", ContainerID: "c2", IfName: "eth0", NetNS: newNetNS(t)})
+	if resp.Error == nil || resp.Error.Code != protocol.TryAgainLater || resp.Error.Details != "the agent works on 1 requests already" {
+		t.Errorf("got %v", resp.Error)
+	}
+	giveUp()
+	wait()
+}
+
+func TestNonsenseDoesNotHurt(t *testing.T) {
+	n := newNode(t, settings{Pools: dualStack})
+	for _, nonsense := range []string{"", "\n", "GET / HTTP/1.1\r\n\r\n", "{}\n", `{"version":2}` + "\n", strings.Repeat("x", protocol.MaxMessage+1)} {
+		conn, err := net.Dial("unix", n.socket())
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn.Write([]byte(nonsense)) // The server may hang up in the middle.
+		conn.(*net.UnixConn).CloseWrite()
+		var resp protocol.Response
+		if err := protocol.Read(conn, &resp); err == nil && (resp.Error == nil || resp.Error.Code != protocol.ProtocolFailure) {
+			t.Errorf("%.20q: %v", nonsense, resp)
+		}
+		conn.Close()
+	}
+	if resp := n.send(protocol.Request{ID: "one", Command: "STATUS"}); resp.Error != nil {
+		t.Error(resp.Error)
+	}
+}
+
+// TestLostJournal starts an agent after the journal was removed and after it
+// was damaged: the pods' interfaces say what it said.
+func TestLostJournal(t *testing.T) {
+	for name, lose := range map[string]func(path string) error{
+		"removed": os.Remove,
+		"damaged": func(path string) error {
+			data, err := os.ReadFile(path)
+			return errors.Join(err, os.WriteFile(path, []byte(strings.Replace(string(data), `"op":"attach"`, `"op":"xxxxxx"`, 1)), 0o600))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, settings{Pools: dualStack})
+			r := newRuntime(t, n, conflist("1.1.0", n.socket()))
+			first := pod("c1", newNetNS(t))
+			if _, err := r.add(t.Context(), first); err != nil {
+				t.Fatal(err)
+			}
+			before := n.links()
+			n.kill()
+			if err := lose(filepath.Join(n.Dir, "journal")); err != nil {
+				t.Fatal(err)
+			}
+			// Something else of that name, of which nothing is known.
+			n.in(func() error {
+				veth := &netlink.Veth{LinkAttrs: netlink.NewLinkAttrs(), PeerName: "other", PeerTxQLen: -1}
+				veth.Name = "weft0123456789a"
+				return netlink.LinkAdd(veth)
+			})
+			n.start()
+			if after := n.links(); len(after) != 1 || after[0] != before[0] {
+				t.Errorf("the node has %v, had %v", after, before)
+			}
+			if err := r.check(t.Context(), first); err != nil {
+				t.Errorf("CHECK: %v", err)
+			}
+			second, err := r.add(t.Context(), pod("c2", newNetNS(t)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := addressOf(second); got != "10.1.0.3" {
+				t.Errorf("the next pod has %s", got)
+			}
+			if err := r.del(t.Context(), first); err != nil {
+				t.Error(err)
+			}
+			if links := n.links(); len(links) != 1 {
+				t.Errorf("the node has %v", links)
+			}
+		})
+	}
+}
+
+// nothing is a Node that has nothing to do.
+type nothing struct{}
+
+func (nothing) Ready() error                             { return nil }
+func (nothing) Pools() []plan.Pool                       { return nil }
+func (nothing) MTU() int                                 { return 0 }
+func (nothing) Publish(context.Context, ...string) error { return nil }
+
+// TestEndpointsFollowTheKernel has a pod's namespace vanish.
+func TestEndpointsFollowTheKernel(t *testing.T) {
+	needRoot(t)
+	node, podNS := newNetNS(t), makeNetNS(t)
+	journal, err := ipam.Open(filepath.Join(t.TempDir(), "journal"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer journal.Close()
+	pools := []plan.Pool{{Network: plan.DefaultNetwork, Prefix: dualStack[0], Gateway: dualStack[0].Addr().Next()}}
+	a, err := journal.Reserve(ipam.Request{Key: ipam.Key{ContainerID: "c1", IfName: "eth0"}, Namespace: "default", Pod: "web",
+		NetNS: nsPath(podNS), HostInterface: podlink.HostName("c1", "eth0")}, pools)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := NewServer(Config{Journal: journal, Node: nothing{}, Log: slog.New(slog.DiscardHandler)})
+	ctx, cancel := context.WithCancel(t.Context())
+	watching := make(chan error, 1)
+	if err := netns.Do(node, func() error {
+		if _, err := podlink.Ensure(linkSpec(a)); err != nil {
+			return err
+		}
+		if got := s.Endpoints(); len(got) != 1 || got[0].Name() != "default/web" || got[0].Interface != a.HostInterface {
+			t.Errorf("the endpoints are %v", got)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	go func() { watching <- netns.Do(node, func() error { s.watchLinks(ctx); return nil }) }()
+	podNS.Close()
+	<-s.changed
+	if got := s.Endpoints(); len(got) != 0 {
+		t.Errorf("the endpoints are %v", got)
+	}
+	if _, ok := journal.Get(a.Key); !ok {
+		t.Error("the address was freed before DEL")
+	}
+	cancel()
+	if err := <-watching; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestKillsUnderChurn kills the server at random moments while pods come and
+// go, some of them with a runtime that loses patience.
+func TestKillsUnderChurn(t *testing.T) {
+	const kills, workers = 20, 6
+	n := newNode(t, settings{Pools: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/28"), netip.MustParsePrefix("fd00:1::/64")}, RetryWindow: 60_000})
+	var (
+		mu      sync.Mutex
+		holders = map[string]string{}
+		adds    int
+		wg      sync.WaitGroup
+	)
+	over, stop := context.WithCancel(t.Context())
+	defer stop()
+	for w := range workers {
+		random := rand.New(rand.NewPCG(1, uint64(w)))
+		ns := newNetNS(t)
+		wg.Go(func() {
+			for i := 0; over.Err() == nil; i++ {
+				s := shim{command: "ADD", container: fmt.Sprintf("w%d-%d", w, i), ifname: "eth0", netns: ns, stdin: n.conf("1.1.0")}
+				ctx, cancel := t.Context(), func() {}
+				impatient := random.IntN(4) == 0
+				if impatient {
+					ctx, cancel = context.WithTimeout(ctx, time.Duration(random.IntN(30))*time.Millisecond)
+				}
+				out, code, err := s.run(ctx)
+				cancel()
+				added := code == 0 && err == nil
+				if !added && !impatient {
+					t.Errorf("ADD %s: exit status %d, %v: %s", s.container, code, err, out)
+				}
+				var result struct{ IPs []struct{ Address string } }
+				if added {
+					if err := json.Unmarshal([]byte(out), &result); err != nil || len(result.IPs) != 2 {
+						t.Errorf("ADD %s: %v: %s", s.container, err, out)
+					}
+				}
+				mu.Lock()
+				adds++
+				for _, ip := range result.IPs {
+					if other, ok := holders[ip.Address]; ok {
+						t.Errorf("%s is given to %s and %s", ip.Address, other, s.container)
+					}
+					holders[ip.Address] = s.container
+				}
+				mu.Unlock()
+				// Whatever became of ADD, the runtime has it deleted.
+				mu.Lock()
+				for _, ip := range result.IPs {
+					delete(holders, ip.Address)
+				}
+				mu.Unlock()
+				s.command = "DEL"
+				if out, code, err := s.run(t.Context()); code != 0 || err != nil {
+					t.Errorf("DEL %s: exit status %d, %v: %s", s.container, code, err, out)
+				}
+			}
+		})
+	}
+	random := rand.New(rand.NewPCG(2, 0))
+	for range kills {
+		moment := time.NewTimer(time.Duration(random.IntN(150)) * time.Millisecond)
+		<-moment.C
+		n.kill()
+		n.start()
+	}
+	stop()
+	wg.Wait()
+	t.Logf("%d ADDs, %d kills", adds, kills)
+	if links := n.links(); len(links) != 0 {
+		t.Errorf("left behind: %v", links)
+	}
+	n.kill()
+	if all := n.records(); len(all) != 0 {
+		t.Errorf("left in the journal: %v", all)
+	}
+}

@@ -1,0 +1,169 @@
+package cni
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/ipam"
+	"github.com/weftnet/weft/podlink"
+)
+
+// recover makes the journal and the kernel agree, once. Records whose
+// interface vanished stay until DEL or GC, but are not endpoints. Interfaces
+// without a record, which there are only when the journal was lost or
+// damaged, are taken up again from what their alias says, so that their
+// addresses are not given to others; one whose alias does not say it was
+// never ready and is removed. Interfaces that are there are not touched.
+func (s *Server) recover() {
+	s.recovery.Do(func() {
+		if err := s.Journal.Damage(); err != nil {
+			s.Log.Error("the journal of addresses was damaged", "error", err)
+		}
+		ends, err := podlink.List()
+		for err != nil {
+			// Guessing would cut off pods or give their addresses away.
+			s.Log.Error("cannot see which pods have interfaces; trying again", "error", err)
+			time.Sleep(time.Second)
+			ends, err = podlink.List()
+		}
+		recorded := map[string]ipam.Key{}
+		for _, a := range s.Journal.All() {
+			recorded[a.HostInterface] = a.Key
+		}
+		for _, end := range ends {
+			if k, ok := recorded[end.Name]; ok {
+				s.setLink(k, end.Index)
+				continue
+			}
+			if err := s.adopt(end); err == nil {
+				s.Log.Warn("took up a pod's interface that the journal does not tell of", "interface", end.Name, "alias", end.Alias)
+				continue
+			} else if err := errors.Join(err, podlink.Remove(end.Name)); err != nil {
+				s.Log.Warn("removed a pod's interface that nobody knows", "interface", end.Name, "reason", err)
+			}
+		}
+	})
+}
+
+func (s *Server) adopt(end podlink.HostEnd) error {
+	stamp, err := podlink.ParseStamp(end.Alias)
+	if err != nil {
+		return err
+	}
+	if want := podlink.HostName(stamp.ContainerID, stamp.Interface); want != end.Name {
+		return fmt.Errorf("the alias %q belongs to %s", end.Alias, want)
+	}
+	a := ipam.Attachment{
+		Request: ipam.Request{Key: ipam.Key{ContainerID: stamp.ContainerID, IfName: stamp.Interface},
+			Network: stamp.Network, HostInterface: end.Name, MTU: end.MTU},
+		Addresses: stamp.Addresses, Phase: ipam.Ready, Created: time.Now().UTC().Round(0),
+	}
+	if err := s.Journal.Adopt(a); err != nil {
+		return err
+	}
+	s.setLink(a.Key, end.Index)
+	return nil
+}
+
+// sweep rolls back what was begun and never finished, when weft-cni has
+// surely stopped asking for it.
+func (s *Server) sweep(ctx context.Context) {
+	for sleep(ctx, s.RetryWindow/4) {
+		for _, a := range s.Journal.All() {
+			if a.Phase == ipam.Pending && time.Since(a.Created) > s.RetryWindow {
+				s.rollBack(ctx, a)
+			}
+		}
+	}
+}
+
+func (s *Server) rollBack(ctx context.Context, a ipam.Attachment) {
+	release, err := s.locks.acquire(ctx, a.ContainerID)
+	if err != nil {
+		return
+	}
+	defer release()
+	if now, ok := s.Journal.Get(a.Key); !ok || now.ID != a.ID || now.Phase != ipam.Pending {
+		return
+	}
+	s.undo(a)
+	s.Log.Info("rolled back an ADD that was never finished", "container", a.ContainerID, "interface", a.IfName)
+}
+
+// watchLinks takes note of interfaces that vanish, as all do whose network
+// namespace is removed.
+func (s *Server) watchLinks(ctx context.Context) {
+	for ctx.Err() == nil {
+		updates, done := make(chan netlink.LinkUpdate, 64), make(chan struct{})
+		err := netlink.LinkSubscribeWithOptions(updates, done, netlink.LinkSubscribeOptions{ErrorCallback: func(err error) {
+			s.Log.Debug("lost sight of interfaces for a moment", "error", err)
+		}})
+		if err != nil {
+			s.Log.Warn("cannot watch interfaces", "error", err)
+			close(done)
+			if !sleep(ctx, time.Second) {
+				return
+			}
+			continue
+		}
+		// What vanished before the subscription, or while it was lost.
+		s.compareLinks()
+		s.takeUpdates(ctx, updates)
+		close(done)
+		for range updates {
+			// The subscription ends by closing the channel.
+		}
+	}
+}
+
+func (s *Server) takeUpdates(ctx context.Context, updates <-chan netlink.LinkUpdate) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case u, ok := <-updates:
+			if !ok {
+				return
+			}
+			if u.Header.Type == unix.RTM_DELLINK {
+				s.vanished(func(_ ipam.Key, index int) bool { return index == int(u.Index) })
+			}
+		}
+	}
+}
+
+// compareLinks takes note of what is there now.
+func (s *Server) compareLinks() {
+	s.mu.Lock()
+	before := maps.Clone(s.links)
+	s.mu.Unlock()
+	ends, err := podlink.List()
+	if err != nil {
+		s.Log.Warn("cannot see which pods have interfaces", "error", err)
+		return
+	}
+	there := make(map[int]bool, len(ends))
+	for _, end := range ends {
+		there[end.Index] = true
+	}
+	// One that was made since is in neither list.
+	s.vanished(func(k ipam.Key, index int) bool { return before[k] == index && !there[index] })
+}
+
+// vanished forgets the interfaces that is says yes to.
+func (s *Server) vanished(is func(k ipam.Key, index int) bool) {
+	s.mu.Lock()
+	count := len(s.links)
+	maps.DeleteFunc(s.links, is)
+	changed := len(s.links) != count
+	s.mu.Unlock()
+	if changed {
+		s.nudge()
+	}
+}

@@ -1,0 +1,205 @@
+// Package controller does what is done once for the cluster. Several may run;
+// the one that holds the lease "controller" leads, and runs the cluster-wide
+// work of the plug-in that the ClusterConfig names (plugin.ClusterRunner).
+//
+// The lease keeps two leaders from working against each other for long, not
+// at all: a leader that was stopped for a while may wake up believing that it
+// leads. So whatever the work writes must bear a second writer, which
+// compare-and-swap is for.
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	dto "github.com/prometheus/client_model/go"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/plugin"
+	"github.com/weftnet/weft/registry"
+)
+
+// LeaseName is the name of the lease that the leader holds.
+const LeaseName = "controller"
+
+// PluginKnown is the condition of the ClusterConfig that says whether there is
+// a plug-in of the name in it.
+const PluginKnown = "PluginKnown"
+
+// Config is what a controller is told. All fields are required.
+type Config struct {
+	Registry registry.Registry
+	// Identity is the controller's name, unlike that of any other.
+	Identity string
+	// Plugin finds a plug-in by name; its error names those there are.
+	Plugin func(name string) (plugin.Plugin, error)
+	// LeaseTTL is how long after the end of a leader another may lead.
+	LeaseTTL time.Duration
+	Log      *slog.Logger
+}
+
+// Controller is one of the cluster's controllers.
+type Controller struct {
+	Config
+	metrics *prometheus.Registry
+	leading prometheus.Gauge
+	// work holds the metrics of the plug-in's work, nil while there is none.
+	work atomic.Pointer[prometheus.Registry]
+}
+
+// New returns a controller, which does nothing before Run.
+func New(c Config) *Controller {
+	n := &Controller{Config: c, metrics: prometheus.NewRegistry(),
+		leading: prometheus.NewGauge(prometheus.GaugeOpts{Name: "weft_controller_leader", Help: "1 if this controller leads."})}
+	n.metrics.MustRegister(n.leading, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return n
+}
+
+// Handler serves /healthz, /readyz and /metrics. A controller that follows is
+// as ready as one that leads.
+func (c *Controller) Handler() http.Handler {
+	ok := func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") }
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", ok)
+	mux.HandleFunc("GET /readyz", ok)
+	gather := prometheus.GathererFunc(func() (families []*dto.MetricFamily, err error) {
+		gatherers := prometheus.Gatherers{c.metrics}
+		if work := c.work.Load(); work != nil {
+			gatherers = append(gatherers, work)
+		}
+		return gatherers.Gather()
+	})
+	mux.Handle("GET /metrics", promhttp.HandlerFor(gather, promhttp.HandlerOpts{}))
+	return mux
+}
+
+// Run takes its turn at leading until ctx ends.
+func (c *Controller) Run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		lease, err := c.Registry.Acquire(ctx, LeaseName, c.Identity, c.LeaseTTL)
+		if err != nil {
+			if ctx.Err() == nil {
+				c.Log.Warn("cannot take the lease to lead; trying again", "error", err)
+				sleep(ctx, time.Second)
+			}
+			continue
+		}
+		c.Log.Info("leading", "identity", c.Identity)
+		c.leading.Set(1)
+		c.lead(ctx, lease)
+		c.leading.Set(0)
+		release, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		if err := lease.Release(release); err != nil {
+			c.Log.Debug("cannot release the lease to lead", "error", err)
+		}
+		cancel()
+		c.Log.Info("no longer leading", "identity", c.Identity)
+	}
+	return nil
+}
+
+// lead works until the lease is lost or ctx ends.
+func (c *Controller) lead(ctx context.Context, lease registry.Lease) {
+	ctx, stop := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer stop()
+	wg.Go(func() {
+		defer stop()
+		select {
+		case <-lease.Lost():
+		case <-ctx.Done():
+		}
+	})
+	configs := registry.NewCache(c.Registry, []*registry.Kind{api.ClusterConfigKind}, c.Log)
+	changes, cancel := configs.Subscribe()
+	defer cancel()
+	wg.Go(func() { configs.Run(ctx) })
+	if configs.WaitSynced(ctx) != nil {
+		return
+	}
+	name := func() string {
+		return api.Effective(configs.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName})).Spec.Plugin
+	}
+	for ctx.Err() == nil {
+		current := name()
+		term, end := context.WithCancel(ctx)
+		var work sync.WaitGroup
+		work.Go(func() { c.runPlugin(term, current) })
+		for ctx.Err() == nil && name() == current {
+			select {
+			case <-ctx.Done():
+			case <-changes:
+			}
+		}
+		end()
+		work.Wait()
+	}
+}
+
+// How long the controller waits before it starts a plug-in's work again, at
+// first and at most.
+const (
+	firstRetry = 100 * time.Millisecond
+	lastRetry  = 10 * time.Second
+)
+
+// runPlugin runs the cluster-wide work of a plug-in until ctx ends.
+func (c *Controller) runPlugin(ctx context.Context, name string) {
+	plug, err := c.Plugin(name)
+	if err != nil {
+		c.Log.Error("the ClusterConfig names a plug-in that there is not", "error", err)
+	}
+	c.say(ctx, err)
+	runner, ok := plug.(plugin.ClusterRunner)
+	if err != nil || !ok {
+		return
+	}
+	for wait := firstRetry; ctx.Err() == nil; wait = min(2*wait, lastRetry) {
+		metrics := prometheus.NewRegistry()
+		c.work.Store(metrics)
+		err := runner.RunCluster(ctx, plugin.ClusterEnv{Registry: c.Registry, Log: c.Log.With("plugin", name), Metrics: metrics})
+		c.work.Store(nil)
+		if ctx.Err() != nil {
+			return
+		}
+		c.Log.Warn("the plug-in's work for the cluster failed; starting it again", "plugin", name, "error", err)
+		sleep(ctx, wait)
+	}
+}
+
+// say has the ClusterConfig, if there is one, say whether its plug-in is known.
+func (c *Controller) say(ctx context.Context, unknown error) {
+	condition := metav1.Condition{Type: PluginKnown, Status: metav1.ConditionTrue, Reason: "Known", Message: "the plug-in is known"}
+	if unknown != nil {
+		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, "Unknown", "spec.plugin: "+unknown.Error()
+	}
+	_, err := registry.Modify(ctx, c.Registry, api.ClusterConfigKind, registry.Key{Name: api.DefaultName}, func(config *api.ClusterConfig) error {
+		// No news is good news.
+		if unknown != nil || meta.FindStatusCondition(config.Status.Conditions, PluginKnown) != nil {
+			meta.SetStatusCondition(&config.Status.Conditions, condition)
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, registry.ErrNotFound) && ctx.Err() == nil {
+		c.Log.Warn("cannot write the ClusterConfig's condition", "error", err)
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}

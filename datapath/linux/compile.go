@@ -1,0 +1,451 @@
+package linux
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"net/netip"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/plan"
+)
+
+// Metrics that routes have when nobody says otherwise; the kernel's IPv6
+// default is IP6_RT_PRIO_USER.
+const (
+	metric4 = 0
+	metric6 = 1024
+)
+
+// node is what compiling a plan needs to know of the node besides the plan.
+type node struct {
+	// links maps interface names to indexes.
+	links map[string]int
+	// bridge and vxlan are the indexes of Weft's own devices, 0 where the
+	// plan needs none.
+	bridge, vxlan int
+	// connected are the prefixes of addresses on other interfaces.
+	connected []connection
+}
+
+type connection struct {
+	addr netip.Prefix // not masked
+	link int
+}
+
+// linkTo returns the link that leads to a next hop, and whether the kernel has
+// to be told that the next hop is on it.
+func (n *node) linkTo(via netip.Addr, own []netip.Addr) (link int, onlink bool) {
+	best := -1
+	for _, c := range n.connected {
+		if c.addr.Contains(via) && c.addr.Bits() > best && !c.addr.IsSingleIP() {
+			best, link = c.addr.Bits(), c.link
+		}
+	}
+	if best >= 0 {
+		return link, false
+	}
+	for _, a := range own {
+		if a.Is4() != via.Is4() {
+			continue
+		}
+		if i := n.holding(a); i != 0 {
+			return i, true
+		}
+	}
+	return 0, false
+}
+
+// holding returns the link that has an address, 0 for none.
+func (n *node) holding(a netip.Addr) int {
+	for _, c := range n.connected {
+		if c.addr.Addr() == a {
+			return c.link
+		}
+	}
+	return 0
+}
+
+// compiler turns plan entries into kernel objects. Most entries turn into the
+// same objects whatever the rest of the plan is. The exceptions, in which a
+// kernel's routing tables differ from one plan table, are collected when the
+// compiler is made.
+type compiler struct {
+	node  *node
+	plan  *plan.Plan
+	want  *wanted
+	erase bool // take objects back instead of asking for them
+
+	implied []impliedRoute
+
+	// gateways and endpointsOnly are the prefixes of such routes.
+	gateways, endpointsOnly []netip.Prefix
+	// bases are next hops that are not their prefix's first address, because
+	// a nested prefix of another node begins with the same one.
+	bases map[netip.Prefix]netip.Addr
+	// exceptional says that some entry needed an exception, so that single
+	// entries must not be compiled on their own.
+	exceptional bool
+
+	missing  map[string]bool // endpoints' interfaces that are not there
+	problems []error         // what could not be done, but keeps nothing else from being done
+	conflict error           // two entries ask for different things under one key
+}
+
+func newCompiler(n *node, p *plan.Plan, w *wanted) *compiler {
+	c := &compiler{node: n, plan: p, want: w,
+		bases: map[netip.Prefix]netip.Addr{}, missing: map[string]bool{}}
+	c.implied = impliedRoutes(p)
+	for k, r := range c.routes() {
+		switch {
+		case r.Way == plan.ToGateway:
+			c.gateways = append(c.gateways, k.Prefix)
+		case r.EndpointsOnly:
+			c.endpointsOnly = append(c.endpointsOnly, k.Prefix)
+		}
+	}
+	return c
+}
+
+// impliedRoutes returns what a plan means without saying it: what is in a pool
+// and has no route is nowhere, and what an endpoint sends and no route covers
+// is dropped. A kernel would send both out by its default route.
+func impliedRoutes(p *plan.Plan) []impliedRoute {
+	var implied []impliedRoute
+	for _, pool := range p.Local.Pools {
+		k := plan.RouteKey{Network: plan.DefaultNetwork, Prefix: pool.Prefix.Masked()}
+		if r, ok := p.Routes.Get(k); !ok || r.EndpointsOnly {
+			implied = append(implied, impliedRoute{k, plan.Route{Way: plan.ToDrop}})
+		}
+	}
+	for _, is4 := range families {
+		k := plan.RouteKey{Network: plan.DefaultNetwork, Prefix: everything(is4)}
+		if _, ok := p.Routes.Get(k); !ok && len(endpointSources(p, is4)) > 0 {
+			implied = append(implied, impliedRoute{k, plan.Route{Way: plan.ToDrop, EndpointsOnly: true}})
+		}
+	}
+	return implied
+}
+
+type impliedRoute struct {
+	key   plan.RouteKey
+	route plan.Route
+}
+
+// routes yields the plan's routes and the implied ones.
+func (c *compiler) routes() iter.Seq2[plan.RouteKey, plan.Route] {
+	return func(yield func(plan.RouteKey, plan.Route) bool) {
+		for k, r := range c.plan.Routes.All() {
+			if !yield(k, r) {
+				return
+			}
+		}
+		for _, i := range c.implied {
+			if !yield(i.key, i.route) {
+				return
+			}
+		}
+	}
+}
+
+func everything(is4 bool) netip.Prefix {
+	if is4 {
+		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	}
+	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+}
+
+// compile asks for all that the plan needs.
+func (c *compiler) compile() error {
+	c.assignBases()
+	for _, pool := range c.plan.Local.Pools {
+		if pool.Gateway.IsValid() {
+			put(c, &c.want.addresses, single(pool.Gateway), c.node.bridge)
+		}
+	}
+	c.compileRules()
+	for k, e := range c.plan.Endpoints.All() {
+		c.endpoint(k, e)
+	}
+	for k, r := range c.routes() {
+		c.route(k, r)
+	}
+	return c.conflict
+}
+
+// alone reports whether a route can be compiled, or taken back, without
+// looking at the rest of the plan.
+func (c *compiler) alone(k plan.RouteKey, r plan.Route) bool {
+	isPool := func(p plan.Pool) bool { return p.Prefix == k.Prefix }
+	return r.Way != plan.ToGateway && r.Way != plan.ToHost && !r.EndpointsOnly && k.Prefix.Bits() > 0 &&
+		!slices.ContainsFunc(c.plan.Local.Pools, isPool) &&
+		(r.Way != plan.ToEndpoint || k.Prefix.IsSingleIP()) &&
+		!slices.ContainsFunc(c.gateways, func(g netip.Prefix) bool { return covers(k.Prefix, g) }) &&
+		!slices.ContainsFunc(c.endpointsOnly, func(o netip.Prefix) bool { return covers(o, k.Prefix) })
+}
+
+// compileRules sends what endpoints send through the table of the routes that
+// are only theirs, if there are such routes.
+func (c *compiler) compileRules() {
+	for _, is4 := range []bool{true, false} {
+		if !slices.ContainsFunc(c.endpointsOnly, func(p netip.Prefix) bool { return p.Addr().Is4() == is4 }) {
+			continue
+		}
+		for _, prefix := range endpointSources(c.plan, is4) {
+			put(c, &c.want.rules, rule{rulePriority, prefix, endpointsTable}, struct{}{})
+		}
+	}
+}
+
+// endpointSources returns the pools, and the addresses of endpoints outside of
+// them, of one family.
+func endpointSources(p *plan.Plan, is4 bool) []netip.Prefix {
+	var prefixes []netip.Prefix
+	for _, pool := range p.Local.Pools {
+		if pool.Prefix.Addr().Is4() == is4 {
+			prefixes = append(prefixes, pool.Prefix.Masked())
+		}
+	}
+	pools := len(prefixes)
+	for _, e := range p.Endpoints.All() {
+		for _, a := range e.Addresses {
+			if a.Is4() == is4 && !slices.ContainsFunc(prefixes[:pools], func(p netip.Prefix) bool { return p.Contains(a) }) {
+				prefixes = append(prefixes, single(a))
+			}
+		}
+	}
+	slices.SortFunc(prefixes, comparePrefix)
+	return slices.Compact(prefixes)
+}
+
+func (c *compiler) endpoint(k plan.EndpointKey, e plan.Endpoint) {
+	link, ok := c.node.links[k.Interface]
+	if !ok {
+		c.missing[k.Interface] = true
+		return
+	}
+	put(c, &c.want.groups, link, struct{}{})
+	if e.MAC.IsZero() {
+		return
+	}
+	for _, a := range e.Addresses {
+		put(c, &c.want.neighbours, neighbourKey{link, a}, e.MAC)
+	}
+}
+
+func (c *compiler) route(k plan.RouteKey, r plan.Route) {
+	if !r.EndpointsOnly && slices.ContainsFunc(c.endpointsOnly, func(o netip.Prefix) bool { return covers(o, k.Prefix) }) {
+		// The endpoints' table is asked first, so it must say where it does
+		// not know best.
+		c.exceptional = true
+		c.putRoute(endpointsTable, k.Prefix, route{kind: unix.RTN_THROW})
+	}
+	table := unix.RT_TABLE_MAIN
+	if r.EndpointsOnly {
+		table = endpointsTable
+	}
+	switch r.Way {
+	case plan.ToGateway:
+		return
+	case plan.ToHost:
+		if k.Prefix.IsSingleIP() && c.node.holding(k.Prefix.Addr()) == 0 && !c.ownGateway(k.Prefix.Addr()) {
+			c.problems = append(c.problems, fmt.Errorf("route %s host: no interface of the node has this address (from %s)", k.Prefix, r.Origin))
+		}
+		return
+	}
+	prefixes := []netip.Prefix{k.Prefix}
+	if table == unix.RT_TABLE_MAIN {
+		prefixes = c.carve(k.Prefix)
+	}
+	for _, prefix := range prefixes {
+		c.piece(table, prefix, r)
+	}
+}
+
+// piece compiles one prefix of a route.
+func (c *compiler) piece(table int, prefix netip.Prefix, r plan.Route) {
+	to := route{kind: unix.RTN_UNICAST}
+	switch r.Way {
+	case plan.ToDrop:
+		to.kind = unix.RTN_UNREACHABLE
+	case plan.ToNextHop:
+		to.via = r.Via
+		to.link, to.onlink = c.node.linkTo(r.Via, c.plan.Local.Addresses)
+		if to.link == 0 {
+			c.problems = append(c.problems, fmt.Errorf("route %s: the next hop %s is on no interface of the node (from %s)", prefix, r.Via, r.Origin))
+			return
+		}
+	case plan.ToEndpoint:
+		link, ok := c.node.links[r.Interface]
+		if !ok {
+			c.missing[r.Interface] = true
+			return
+		}
+		to.link, to.source = link, sourceTowards(c.plan, prefix.Addr())
+		if prefix.IsSingleIP() {
+			to.scope = linkScope(prefix)
+			break
+		}
+		c.exceptional = true
+		e, _ := c.plan.Endpoints.Get(plan.EndpointKey{Interface: r.Interface})
+		i := slices.IndexFunc(e.Addresses, func(a netip.Addr) bool { return a.Is4() == prefix.Addr().Is4() })
+		if i < 0 {
+			c.problems = append(c.problems, fmt.Errorf("route %s: the endpoint behind %s has no address of this family (from %s)", prefix, r.Interface, r.Origin))
+			return
+		}
+		to.via, to.onlink = e.Addresses[i], true
+	case plan.ToTunnel:
+		to.link, to.source = c.node.vxlan, sourceTowards(c.plan, prefix.Addr())
+		base := prefix.Addr()
+		if other, ok := c.bases[prefix]; ok {
+			base = other
+		}
+		if prefix.IsSingleIP() {
+			to.scope = linkScope(prefix)
+		} else {
+			to.via, to.onlink = base, true
+		}
+		put(c, &c.want.neighbours, neighbourKey{c.node.vxlan, base}, r.MAC)
+		put(c, &c.want.fdb, fdbKey{c.node.vxlan, r.MAC}, r.Via)
+	}
+	c.putRoute(table, prefix, to)
+}
+
+func (c *compiler) putRoute(table int, prefix netip.Prefix, r route) {
+	metric := metric4
+	if prefix.Addr().Is6() {
+		metric = metric6
+	}
+	put(c, &c.want.routes, routeKey{table, prefix, metric}, r)
+}
+
+// sourceTowards is what the node sends from to a pod's address, on the node or
+// behind a tunnel: the gateway of the pool that the address is of, or else of
+// the first pool of its family.
+func sourceTowards(p *plan.Plan, a netip.Addr) netip.Addr {
+	var first netip.Addr
+	for _, pool := range p.Local.Pools {
+		if pool.Prefix.Contains(a) {
+			return pool.Gateway
+		}
+		if !first.IsValid() && pool.Gateway.Is4() == a.Is4() {
+			first = pool.Gateway
+		}
+	}
+	return first
+}
+
+func (c *compiler) ownGateway(a netip.Addr) bool {
+	return slices.ContainsFunc(c.plan.Local.Pools, func(p plan.Pool) bool { return p.Gateway == a })
+}
+
+// carve returns the prefix, or, where destinations in it must follow the
+// node's own routing table, the prefixes that remain without those.
+func (c *compiler) carve(p netip.Prefix) []netip.Prefix {
+	rest := []netip.Prefix{p}
+	for _, g := range c.gateways {
+		if !covers(p, g) {
+			continue
+		}
+		c.exceptional = true
+		var next []netip.Prefix
+		for _, r := range rest {
+			next = append(next, subtract(r, g)...)
+		}
+		rest = next
+	}
+	return rest
+}
+
+// assignBases finds the tunnel routes whose first address is already the next
+// hop to another node, and gives them another of their addresses.
+func (c *compiler) assignBases() {
+	type hop struct {
+		prefix netip.Prefix
+		mac    plan.MAC
+	}
+	var hops []hop
+	for k, r := range c.routes() {
+		if r.Way != plan.ToTunnel {
+			continue
+		}
+		pieces := []netip.Prefix{k.Prefix}
+		if !r.EndpointsOnly {
+			pieces = c.carve(k.Prefix)
+		}
+		for _, p := range pieces {
+			hops = append(hops, hop{p, r.MAC})
+		}
+	}
+	slices.SortStableFunc(hops, func(a, b hop) int { return b.prefix.Bits() - a.prefix.Bits() })
+	taken := make(map[netip.Addr]plan.MAC, len(hops))
+	for _, h := range hops {
+		base := h.prefix.Addr()
+		for base.IsValid() && h.prefix.Contains(base) {
+			if mac, ok := taken[base]; !ok || mac == h.mac {
+				break
+			}
+			base = base.Next()
+		}
+		if base != h.prefix.Addr() {
+			c.exceptional = true
+			c.bases[h.prefix] = base
+		}
+		taken[base] = h.mac
+	}
+}
+
+// put asks for an object, or takes it back.
+func put[K, V comparable](c *compiler, l *ledger[K, V], k K, v V) {
+	ok := true
+	if c.erase {
+		ok = l.remove(k, v)
+	} else {
+		ok = l.add(k, v)
+	}
+	if !ok && c.conflict == nil {
+		c.conflict = fmt.Errorf("%w: %v is asked to be %v and something else as well", errConflict, k, v)
+	}
+}
+
+var errConflict = errors.New("two entries of the plan contradict each other")
+
+// covers reports whether outer contains inner and is not the same.
+func covers(outer, inner netip.Prefix) bool {
+	return outer.Bits() < inner.Bits() && outer.Contains(inner.Addr())
+}
+
+// subtract returns the prefixes that make up p without q.
+func subtract(p, q netip.Prefix) []netip.Prefix {
+	if !p.Overlaps(q) {
+		return []netip.Prefix{p}
+	}
+	if q.Bits() <= p.Bits() {
+		return nil
+	}
+	var rest []netip.Prefix
+	for bits := p.Bits() + 1; bits <= q.Bits(); bits++ {
+		rest = append(rest, sibling(netip.PrefixFrom(q.Addr(), bits).Masked()))
+	}
+	return rest
+}
+
+// sibling returns the other half of the prefix one bit shorter.
+func sibling(p netip.Prefix) netip.Prefix {
+	b := p.Addr().AsSlice()
+	b[(p.Bits()-1)/8] ^= 0x80 >> ((p.Bits() - 1) % 8)
+	a, _ := netip.AddrFromSlice(b)
+	return netip.PrefixFrom(a, p.Bits())
+}
+
+func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+
+// linkScope is the scope of a route without next hop. IPv6 has no scopes.
+func linkScope(p netip.Prefix) int {
+	if p.Addr().Is4() {
+		return unix.RT_SCOPE_LINK
+	}
+	return unix.RT_SCOPE_UNIVERSE
+}

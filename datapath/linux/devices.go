@@ -1,0 +1,227 @@
+package linux
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/plan"
+)
+
+// Bytes that VXLAN (RFC 7348, section 5) puts in front of an inner packet: the
+// outer IP header, UDP, VXLAN and the inner Ethernet header.
+const (
+	overhead4 = 20 + 8 + 8 + 14
+	overhead6 = 40 + 8 + 8 + 14
+)
+
+// inventory is what interfaces there are.
+type inventory struct {
+	all    []netlink.Link
+	byName map[string]netlink.Link
+}
+
+func (k *kernel) inventory() (*inventory, error) {
+	links, err := dump(k.handle.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("list interfaces: %w", err)
+	}
+	inv := &inventory{all: links, byName: make(map[string]netlink.Link, len(links))}
+	for _, l := range links {
+		inv.byName[l.Attrs().Name] = l
+	}
+	return inv, nil
+}
+
+func (i *inventory) index(name string) int {
+	if l, ok := i.byName[name]; ok {
+		return l.Attrs().Index
+	}
+	return 0
+}
+
+// byIndex returns the interface of an index, or nil.
+func (i *inventory) byIndex(index int) netlink.Link {
+	for _, l := range i.all {
+		if l.Attrs().Index == index {
+			return l
+		}
+	}
+	return nil
+}
+
+// vxlanSpec is what cannot be changed about a VXLAN device once it is made.
+type vxlanSpec struct {
+	vni      uint32
+	port     uint16
+	local    netip.Addr
+	learning bool
+	external bool
+	checksum bool
+	lower    int
+	group    netip.Addr
+}
+
+func specOf(v *netlink.Vxlan) vxlanSpec {
+	return vxlanSpec{vni: uint32(v.VxlanId), port: uint16(v.Port), local: addrOf(v.SrcAddr), learning: v.Learning,
+		external: v.FlowBased, checksum: v.UDPCSum, lower: v.VtepDevIndex, group: addrOf(v.Group)}
+}
+
+// specFor is the device of a tunnel. It is bound to no underlay device, so
+// that the node's routing table picks one for each peer. It learns nothing
+// and floods nothing. Outer checksums are on, as with iproute2: the sender
+// derives them from the inner one (local checksum offload), and the receiver
+// can then merge packets of a stream (GRO) without computing the inner one.
+func specFor(t plan.Tunnel) vxlanSpec {
+	return vxlanSpec{vni: t.VNI, port: t.Port, local: t.VTEP, checksum: true}
+}
+
+// checkDevices reports what is in the way of Weft's devices.
+func checkDevices(inv *inventory, p *plan.Plan) error {
+	if l, ok := inv.byName[bridgeName]; ok && l.Type() != "bridge" {
+		return fmt.Errorf("interface %s is in the way: Weft needs the name for a bridge, and it is a %s; delete or rename it", bridgeName, l.Type())
+	}
+	if l, ok := inv.byName[vxlanName]; ok && l.Type() != "vxlan" {
+		return fmt.Errorf("interface %s is in the way: Weft needs the name for a VXLAN device, and it is a %s; delete or rename it", vxlanName, l.Type())
+	}
+	t := p.Local.Tunnel
+	if t.IsZero() {
+		return nil
+	}
+	for _, l := range inv.all {
+		v, ok := l.(*netlink.Vxlan)
+		if !ok || v.Name == vxlanName || v.Port != int(t.Port) {
+			continue
+		}
+		if v.FlowBased || v.VxlanId == int(t.VNI) {
+			return fmt.Errorf("interface %s is in the way: it receives VNI %d on UDP port %d already; stop what made it and delete it",
+				v.Name, t.VNI, t.Port)
+		}
+	}
+	return nil
+}
+
+// underlay returns the MTU that the VXLAN device may have.
+func vxlanMTU(inv *inventory, n *node, t plan.Tunnel) (int, error) {
+	lower := inv.byIndex(n.holding(t.VTEP))
+	if lower == nil {
+		return 0, fmt.Errorf("tunnel: no interface has the VTEP address %s", t.VTEP)
+	}
+	if t.VTEP.Is4() {
+		return lower.Attrs().MTU - overhead4, nil
+	}
+	return lower.Attrs().MTU - overhead6, nil
+}
+
+// ensureBridge makes the device that holds the pools' gateways. It has no
+// ports: it stands in for a dummy device, which not all kernels have.
+func (k *kernel) ensureBridge(inv *inventory, p *plan.Plan) error {
+	mac := plan.MACOf(p.Local.Pools[0].Gateway)
+	l, ok := inv.byName[bridgeName]
+	if !ok {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name, attrs.HardwareAddr = bridgeName, mac[:]
+		if err := k.handle.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
+			return fmt.Errorf("add bridge %s: %w", bridgeName, err)
+		}
+		k.record("add bridge %s", bridgeName)
+		var err error
+		if l, err = k.handle.LinkByName(bridgeName); err != nil {
+			return fmt.Errorf("find bridge %s: %w", bridgeName, err)
+		}
+	}
+	if ok && plan.MAC(l.Attrs().HardwareAddr) != mac {
+		if err := k.setMAC(l, mac); err != nil {
+			return err
+		}
+	}
+	return k.setUp(l)
+}
+
+// ensureVXLAN makes the tunnel device, anew if it differs in what cannot be
+// changed.
+func (k *kernel) ensureVXLAN(inv *inventory, t plan.Tunnel, mtu int) error {
+	l, ok := inv.byName[vxlanName]
+	if ok {
+		if v := l.(*netlink.Vxlan); specOf(v) != specFor(t) {
+			if err := k.deleteLink(l); err != nil {
+				return err
+			}
+			ok = false
+		}
+	}
+	if !ok {
+		var err error
+		if l, err = k.addVXLAN(t, mtu); err != nil {
+			return err
+		}
+	}
+	if plan.MAC(l.Attrs().HardwareAddr) != t.MAC {
+		if err := k.setMAC(l, t.MAC); err != nil {
+			return err
+		}
+	}
+	if l.Attrs().MTU != mtu {
+		if err := k.handle.LinkSetMTU(l, mtu); err != nil {
+			return fmt.Errorf("set MTU %d of %s: %w", mtu, vxlanName, err)
+		}
+		k.record("set MTU %d of %s, it was %d", mtu, vxlanName, l.Attrs().MTU)
+	}
+	return k.setUp(l)
+}
+
+func (k *kernel) addVXLAN(t plan.Tunnel, mtu int) (netlink.Link, error) {
+	spec := specFor(t)
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU, attrs.HardwareAddr = vxlanName, mtu, net.HardwareAddr(t.MAC[:])
+	device := &netlink.Vxlan{LinkAttrs: attrs, VxlanId: int(spec.vni), Port: int(spec.port), SrcAddr: ip(spec.local), UDPCSum: spec.checksum}
+	if err := k.handle.LinkAdd(device); err != nil {
+		if errors.Is(err, unix.EEXIST) {
+			return nil, fmt.Errorf("add %s: another device receives VNI %d on UDP port %d already: %w", vxlanName, spec.vni, spec.port, err)
+		}
+		return nil, fmt.Errorf("add %s: %w", vxlanName, err)
+	}
+	k.record("add VXLAN device %s: VNI %d, UDP port %d, VTEP %s", vxlanName, spec.vni, spec.port, spec.local)
+	l, err := k.handle.LinkByName(vxlanName)
+	if err != nil {
+		return nil, fmt.Errorf("find %s: %w", vxlanName, err)
+	}
+	return l, nil
+}
+
+func (k *kernel) setMAC(l netlink.Link, mac plan.MAC) error {
+	if err := k.handle.LinkSetHardwareAddr(l, net.HardwareAddr(mac[:])); err != nil {
+		return fmt.Errorf("set MAC %s of %s: %w", mac, l.Attrs().Name, err)
+	}
+	k.record("set MAC %s of %s", mac, l.Attrs().Name)
+	return nil
+}
+
+// setUp makes a device of Weft's ready: no addresses of its own making, no
+// reverse path filter, up.
+func (k *kernel) setUp(l netlink.Link) error {
+	name := l.Attrs().Name
+	if err := k.ownDeviceSettings(name); err != nil {
+		return err
+	}
+	if l.Attrs().Flags&net.FlagUp != 0 {
+		return nil
+	}
+	if err := k.handle.LinkSetUp(l); err != nil {
+		return fmt.Errorf("set %s up: %w", name, err)
+	}
+	k.record("set %s up", name)
+	return nil
+}
+
+func (k *kernel) deleteLink(l netlink.Link) error {
+	if err := k.handle.LinkDel(l); err != nil && !gone(err) {
+		return fmt.Errorf("delete %s: %w", l.Attrs().Name, err)
+	}
+	k.record("delete %s", l.Attrs().Name)
+	return nil
+}

@@ -1,0 +1,81 @@
+package linux
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// Pieces of rules. Each loads into register 1 unless it says otherwise.
+
+func metaEqual(key expr.MetaKey, value []byte) []expr.Any {
+	return []expr.Any{&expr.Meta{Key: key, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: value}}
+}
+
+func isFamily(is4 bool) []expr.Any {
+	if is4 {
+		return metaEqual(expr.MetaKeyNFPROTO, []byte{unix.NFPROTO_IPV4})
+	}
+	return metaEqual(expr.MetaKeyNFPROTO, []byte{unix.NFPROTO_IPV6})
+}
+
+// address loads the source or destination address.
+func address(is4, source bool) []expr.Any { return addressInto(is4, source, 1) }
+
+func addressInto(is4, source bool, register uint32) []expr.Any {
+	p := &expr.Payload{DestRegister: register, Base: expr.PayloadBaseNetworkHeader}
+	switch {
+	case is4 && source: // RFC 791, section 3.1
+		p.Offset, p.Len = 12, 4
+	case is4:
+		p.Offset, p.Len = 16, 4
+	case source: // RFC 8200, section 3
+		p.Offset, p.Len = 8, 16
+	default:
+		p.Offset, p.Len = 24, 16
+	}
+	return []expr.Any{p}
+}
+
+// interfaceName loads the name of the interface that a packet came from, which
+// fills register 1 whole.
+func interfaceName() []expr.Any {
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}}
+}
+
+// interfaceKey is an interface's name as a set element.
+func interfaceKey(name string) string {
+	var b [unix.IFNAMSIZ]byte
+	copy(b[:], name)
+	return string(b[:])
+}
+
+// verdictOf ends the rule with what a map says about register 1.
+func verdictOf(set string) []expr.Any {
+	return []expr.Any{&expr.Lookup{SourceRegister: 1, SetName: set, DestRegister: unix.NFT_REG_VERDICT, IsDestRegSet: true}}
+}
+
+func decide(v verdict) []expr.Any { return []expr.Any{&expr.Verdict{Kind: v.kind, Chain: v.chain}} }
+
+func sourceNAT(a netip.Addr) []expr.Any {
+	return []expr.Any{
+		&expr.Immediate{Register: 1, Data: a.AsSlice()},
+		&expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(family(a)), RegAddrMin: 1},
+	}
+}
+
+func count() []expr.Any { return []expr.Any{&expr.Counter{}} }
+
+// established matches packets of connections that were let through before,
+// and what belongs to them.
+func established() []expr.Any {
+	return []expr.Any{
+		&expr.Ct{Key: expr.CtKeySTATE, Register: 1},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: hostEndian(expr.CtStateBitESTABLISHED | expr.CtStateBitRELATED), Xor: hostEndian(0)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: hostEndian(0)},
+	}
+}
+
+func hostEndian(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }

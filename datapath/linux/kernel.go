@@ -1,0 +1,447 @@
+package linux
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/plan"
+)
+
+// kernel reads and writes objects through rtnetlink sockets that belong to the
+// network namespace in which it was opened.
+type kernel struct {
+	handle *netlink.Handle
+	// neighbours has a socket of its own: the library knows no NDA_PROTOCOL.
+	neighbours *nl.SocketHandle
+	record     func(format string, args ...any)
+}
+
+func openKernel(record func(string, ...any)) (*kernel, error) {
+	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("open a route netlink socket: %w", err)
+	}
+	socket, err := nl.Subscribe(unix.NETLINK_ROUTE)
+	if err != nil {
+		handle.Close()
+		return nil, fmt.Errorf("open a route netlink socket: %w", err)
+	}
+	// The reason in words that comes with an error; without it, there is
+	// still the error.
+	_ = socket.SetExtAck(true)
+	return &kernel{handle: handle, neighbours: &nl.SocketHandle{Socket: socket}, record: record}, nil
+}
+
+func (k *kernel) close() {
+	k.handle.Close()
+	k.neighbours.Close()
+}
+
+// dump repeats a dump that others' changes interrupted (NLM_F_DUMP_INTR). One
+// that never comes through is an error.
+func dump[T any](f func() (T, error)) (T, error) {
+	var result T
+	var err error
+	for range 20 {
+		result, err = f()
+		if !errors.Is(err, netlink.ErrDumpInterrupted) && !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	return result, err
+}
+
+// read returns what is Weft's on this node. Neighbours and forwarding entries
+// of the VXLAN device, and addresses of the bridge, are Weft's whoever made
+// them.
+func (k *kernel) read(links []netlink.Link, bridge, vxlan int) (*objects, error) {
+	o := &objects{
+		addresses:  map[netip.Prefix]int{},
+		routes:     map[routeKey]route{},
+		neighbours: map[neighbourKey]plan.MAC{},
+		fdb:        map[fdbKey]netip.Addr{},
+		rules:      map[rule]struct{}{},
+		groups:     map[int]struct{}{},
+	}
+	for _, l := range links {
+		if l.Attrs().Group == endpointGroup {
+			o.groups[l.Attrs().Index] = struct{}{}
+		}
+	}
+	if bridge != 0 {
+		addrs, err := dump(func() ([]netlink.Addr, error) { return k.handle.AddrList(linkAt(bridge), netlink.FAMILY_ALL) })
+		if err != nil {
+			return nil, fmt.Errorf("list addresses of %s: %w", bridgeName, err)
+		}
+		for _, a := range addrs {
+			o.addresses[prefixOf(a.IPNet)] = bridge
+		}
+	}
+	routes, err := dump(func() ([]netlink.Route, error) {
+		return k.handle.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Protocol: routeProtocol, Table: unix.RT_TABLE_UNSPEC},
+			netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list routes: %w", err)
+	}
+	for _, r := range routes {
+		if key, value, ok := routeFrom(r); ok {
+			o.routes[key] = value
+		}
+	}
+	rules, err := dump(func() ([]netlink.Rule, error) { return k.handle.RuleList(netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, fmt.Errorf("list rules: %w", err)
+	}
+	for _, r := range rules {
+		if r.Protocol == routeProtocol && r.Src != nil {
+			o.rules[rule{r.Priority, prefixOf(r.Src), r.Table}] = struct{}{}
+		}
+	}
+	return o, k.readNeighbours(o, vxlan)
+}
+
+func (k *kernel) readNeighbours(o *objects, vxlan int) error {
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6, unix.AF_BRIDGE} {
+		msgs, err := dump(func() ([][]byte, error) {
+			req := k.neighbourRequest(unix.RTM_GETNEIGH, unix.NLM_F_DUMP)
+			req.AddData(&netlink.Ndmsg{Family: family})
+			return req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWNEIGH)
+		})
+		if err != nil {
+			return fmt.Errorf("list neighbours: %w", err)
+		}
+		for _, m := range msgs {
+			n, protocol, err := neighbourFrom(m)
+			if err != nil {
+				return err
+			}
+			switch {
+			case n.HardwareAddr == nil || len(n.HardwareAddr) != 6:
+			case family == unix.AF_BRIDGE:
+				if n.LinkIndex == vxlan && n.IP != nil {
+					o.fdb[fdbKey{vxlan, plan.MAC(n.HardwareAddr)}] = addrOf(n.IP)
+				}
+			case n.State&netlink.NUD_PERMANENT != 0 && (protocol == routeProtocol || n.LinkIndex == vxlan && n.IP != nil):
+				o.neighbours[neighbourKey{n.LinkIndex, addrOf(n.IP)}] = plan.MAC(n.HardwareAddr)
+			}
+		}
+	}
+	return nil
+}
+
+func neighbourFrom(m []byte) (n *netlink.Neigh, protocol uint8, err error) {
+	if n, err = netlink.NeighDeserialize(m); err != nil {
+		return nil, 0, fmt.Errorf("read a neighbour: %w", err)
+	}
+	attrs, err := nl.ParseRouteAttr(m[unix.SizeofNdMsg:])
+	if err != nil {
+		return nil, 0, fmt.Errorf("read a neighbour: %w", err)
+	}
+	for _, a := range attrs {
+		if a.Attr.Type == netlink.NDA_PROTOCOL && len(a.Value) > 0 {
+			protocol = a.Value[0]
+		}
+	}
+	return n, protocol, nil
+}
+
+// connections returns the addresses of all interfaces but one.
+func (k *kernel) connections(except int) ([]connection, error) {
+	addrs, err := dump(func() ([]netlink.Addr, error) { return k.handle.AddrList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
+	var all []connection
+	for _, a := range addrs {
+		if a.LinkIndex == except {
+			continue
+		}
+		if ip := addrOf(a.IP); !ip.IsLinkLocalUnicast() {
+			all = append(all, connection{netip.PrefixFrom(ip, prefixOf(a.IPNet).Bits()), a.LinkIndex})
+		}
+	}
+	slices.SortFunc(all, func(a, b connection) int { return comparePrefix(a.addr, b.addr) })
+	return all, nil
+}
+
+// apply writes what a delta says. What is new comes before what goes, and
+// before it what it depends on; between both, during runs. Every object is
+// tried; the errors are joined.
+func (k *kernel) apply(d delta, during func() error) error {
+	var errs []error
+	try := func(err error, verb string, what fmt.Stringer) {
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s %s: %w", verb, what, err))
+		} else {
+			k.record("%s %s", verb, what)
+		}
+	}
+	for _, c := range d.addresses {
+		if c.new != nil {
+			try(k.addAddress(c.key, *c.new), "add", text("address %s on %s", c.key, bridgeName))
+		}
+	}
+	for _, c := range d.groups {
+		group := endpointGroup
+		if c.new == nil {
+			group = 0
+		}
+		err := k.handle.LinkSetGroup(linkAt(c.key), group)
+		if c.new == nil && gone(err) {
+			continue
+		}
+		try(err, "set", text("group %d of interface %d", group, c.key))
+	}
+	for _, c := range d.neighbours {
+		if c.new != nil {
+			try(k.setNeighbour(c.key, *c.new), verb(c.old), text("neighbour %s at %s on interface %d", c.key.addr, c.new, c.key.link))
+		}
+	}
+	for _, c := range d.fdb {
+		if c.new != nil {
+			try(k.setFDB(c.key, *c.new), verb(c.old), text("forwarding of %s to %s", c.key.mac, c.new))
+		}
+	}
+	if err := during(); err != nil {
+		errs = append(errs, err)
+	}
+	for _, c := range d.routes {
+		if c.new != nil {
+			try(k.setRoute(c), verb(c.old), describeRoute(c.key, *c.new))
+		}
+	}
+	for _, c := range d.rules {
+		if c.new != nil {
+			try(ignore(k.handle.RuleAdd(ruleTo(c.key)), unix.EEXIST), "add", text("rule from %s to table %d", c.key.prefix, c.key.table))
+		}
+	}
+	for _, c := range d.rules {
+		if c.new == nil {
+			try(ignore(k.handle.RuleDel(ruleTo(c.key)), unix.ENOENT), "delete", text("rule from %s to table %d", c.key.prefix, c.key.table))
+		}
+	}
+	for _, c := range d.routes {
+		if c.new == nil {
+			err := k.handle.RouteDel(&netlink.Route{Dst: ipNet(c.key.prefix), Table: c.key.table, Protocol: routeProtocol,
+				Priority: c.key.metric, Type: c.old.kind, Scope: unix.RT_SCOPE_NOWHERE})
+			if gone(err) {
+				continue
+			}
+			try(err, "delete", describeRoute(c.key, *c.old))
+		}
+	}
+	for _, c := range d.fdb {
+		if c.new == nil {
+			if err := k.deleteNeighbour(unix.AF_BRIDGE, c.key.link, *c.old, c.key.mac); !gone(err) {
+				try(err, "delete", text("forwarding of %s", c.key.mac))
+			}
+		}
+	}
+	for _, c := range d.neighbours {
+		if c.new == nil {
+			if err := k.deleteNeighbour(family(c.key.addr), c.key.link, c.key.addr, plan.MAC{}); !gone(err) {
+				try(err, "delete", text("neighbour %s on interface %d", c.key.addr, c.key.link))
+			}
+		}
+	}
+	for _, c := range d.addresses {
+		if c.new == nil {
+			err := k.handle.AddrDel(linkAt(*c.old), &netlink.Addr{IPNet: ipNet(c.key)})
+			if gone(err) || errors.Is(err, unix.EADDRNOTAVAIL) {
+				continue
+			}
+			try(err, "delete", text("address %s on %s", c.key, bridgeName))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (k *kernel) addAddress(p netip.Prefix, link int) error {
+	a := &netlink.Addr{IPNet: ipNet(p)}
+	if p.Addr().Is6() {
+		// Nobody else can have it, and until detection had ended it could
+		// not be a source.
+		a.Flags = unix.IFA_F_NODAD
+	}
+	return ignore(k.handle.AddrAdd(linkAt(link), a), unix.EEXIST)
+}
+
+// setRoute adds a route, or replaces Weft's own. It never replaces another's.
+func (k *kernel) setRoute(c change[routeKey, route]) error {
+	r := &netlink.Route{
+		Dst:       ipNet(c.key.prefix),
+		Table:     c.key.table,
+		Priority:  c.key.metric,
+		Protocol:  routeProtocol,
+		Type:      c.new.kind,
+		LinkIndex: c.new.link,
+		Gw:        ip(c.new.via),
+		Src:       ip(c.new.source),
+		Scope:     netlink.Scope(c.new.scope),
+	}
+	if c.new.onlink {
+		r.Flags = unix.RTNH_F_ONLINK
+	}
+	if c.old != nil {
+		return k.handle.RouteReplace(r)
+	}
+	err := k.handle.RouteAdd(r)
+	if !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	others, listErr := dump(func() ([]netlink.Route, error) {
+		return k.handle.RouteListFiltered(r.Family, &netlink.Route{Dst: r.Dst, Table: r.Table}, netlink.RT_FILTER_DST|netlink.RT_FILTER_TABLE)
+	})
+	if listErr != nil {
+		return err
+	}
+	for _, other := range others {
+		if other.Protocol == routeProtocol && other.Priority == r.Priority {
+			return k.handle.RouteReplace(r)
+		}
+	}
+	return fmt.Errorf("%w: another program's route is in the way: %v; delete that", err, others)
+}
+
+func (k *kernel) neighbourRequest(kind, flags int) *nl.NetlinkRequest {
+	req := nl.NewNetlinkRequest(kind, flags)
+	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: k.neighbours}
+	return req
+}
+
+func (k *kernel) setNeighbour(key neighbourKey, mac plan.MAC) error {
+	req := k.neighbourRequest(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE|unix.NLM_F_ACK)
+	req.AddData(&netlink.Ndmsg{Family: family(key.addr), Index: uint32(key.link), State: netlink.NUD_PERMANENT, Type: unix.RTN_UNICAST})
+	req.AddData(nl.NewRtAttr(netlink.NDA_DST, key.addr.AsSlice()))
+	req.AddData(nl.NewRtAttr(netlink.NDA_LLADDR, mac[:]))
+	req.AddData(nl.NewRtAttr(netlink.NDA_PROTOCOL, nl.Uint8Attr(routeProtocol)))
+	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
+	return err
+}
+
+func (k *kernel) setFDB(key fdbKey, vtep netip.Addr) error {
+	req := k.neighbourRequest(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE|unix.NLM_F_ACK)
+	req.AddData(&netlink.Ndmsg{Family: unix.AF_BRIDGE, Index: uint32(key.link), State: netlink.NUD_PERMANENT, Flags: netlink.NTF_SELF})
+	req.AddData(nl.NewRtAttr(netlink.NDA_DST, vtep.AsSlice()))
+	req.AddData(nl.NewRtAttr(netlink.NDA_LLADDR, key.mac[:]))
+	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
+	return err
+}
+
+func (k *kernel) deleteNeighbour(family uint8, link int, addr netip.Addr, mac plan.MAC) error {
+	req := k.neighbourRequest(unix.RTM_DELNEIGH, unix.NLM_F_ACK)
+	msg := &netlink.Ndmsg{Family: family, Index: uint32(link)}
+	if family == unix.AF_BRIDGE {
+		msg.Flags = netlink.NTF_SELF
+	}
+	req.AddData(msg)
+	req.AddData(nl.NewRtAttr(netlink.NDA_DST, addr.AsSlice()))
+	if !mac.IsZero() {
+		req.AddData(nl.NewRtAttr(netlink.NDA_LLADDR, mac[:]))
+	}
+	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
+	return err
+}
+
+func ruleTo(r rule) *netlink.Rule {
+	n := netlink.NewRule()
+	n.Family = int(family(r.prefix.Addr()))
+	n.Priority, n.Src, n.Table, n.Protocol = r.priority, ipNet(r.prefix), r.table, routeProtocol
+	return n
+}
+
+// routeFrom reads a route. A shape that Weft never makes gets a value that
+// differs from all it makes.
+func routeFrom(r netlink.Route) (routeKey, route, bool) {
+	if r.Dst == nil {
+		return routeKey{}, route{}, false
+	}
+	v := route{kind: r.Type, link: r.LinkIndex, via: addrOf(r.Gw), source: addrOf(r.Src), onlink: r.Flags&unix.RTNH_F_ONLINK != 0, scope: int(r.Scope)}
+	if v.kind != unix.RTN_UNICAST {
+		v.link, v.scope = 0, 0 // IPv6 shows the loopback device
+	}
+	if len(r.MultiPath) > 0 || r.Tos != 0 || r.MTU != 0 {
+		v.kind = -1
+	}
+	return routeKey{r.Table, prefixOf(r.Dst), r.Priority}, v, true
+}
+
+func describeRoute(k routeKey, r route) fmt.Stringer {
+	switch {
+	case r.kind != unix.RTN_UNICAST:
+		return text("route %s of type %d in table %d", k.prefix, r.kind, k.table)
+	case r.via.IsValid():
+		return text("route %s via %s on interface %d in table %d", k.prefix, r.via, r.link, k.table)
+	}
+	return text("route %s on interface %d in table %d", k.prefix, r.link, k.table)
+}
+
+// text formats when it is asked for.
+func text(format string, args ...any) fmt.Stringer { return lazy{format, args} }
+
+type lazy struct {
+	format string
+	args   []any
+}
+
+func (l lazy) String() string { return fmt.Sprintf(l.format, l.args...) }
+
+func verb[V any](old *V) string {
+	if old != nil {
+		return "replace"
+	}
+	return "add"
+}
+
+// gone reports whether an object, or the interface it was on, was not there
+// any more when it was to be deleted.
+func gone(err error) bool {
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENODEV)
+}
+
+func ignore(err, harmless error) error {
+	if errors.Is(err, harmless) {
+		return nil
+	}
+	return err
+}
+
+func linkAt(index int) netlink.Link {
+	return &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: index}}
+}
+
+func family(a netip.Addr) uint8 {
+	if a.Is4() {
+		return unix.AF_INET
+	}
+	return unix.AF_INET6
+}
+
+func ip(a netip.Addr) net.IP {
+	if !a.IsValid() {
+		return nil
+	}
+	return a.AsSlice()
+}
+
+func addrOf(i net.IP) netip.Addr {
+	a, _ := netip.AddrFromSlice(i)
+	return a.Unmap()
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+func prefixOf(n *net.IPNet) netip.Prefix {
+	bits, _ := n.Mask.Size()
+	return netip.PrefixFrom(addrOf(n.IP), bits)
+}

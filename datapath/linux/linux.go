@@ -1,0 +1,412 @@
+// Package linux is the data plane that consists of the Linux kernel's own
+// routing: routes, neighbours and forwarding entries that are all known in
+// advance, so that nothing is flooded and nobody has to ask who is where.
+//
+// A pod's interface is one end of a veth pair and no bridge's port: the node
+// is its router. Each pod's address is a route to its interface and a
+// permanent neighbour. Another node's prefix is a route to a next hop on the
+// VXLAN device, a permanent neighbour that gives the next hop the MAC address
+// of that node's VTEP, and one forwarding entry that gives the MAC its
+// underlay address. Source translation, the check of endpoints' sources and
+// of tunnel peers is one nftables table.
+//
+// What is made here can be told from all else: the devices weft0 (a bridge
+// without ports that holds the pools' gateways) and weft-vxlan, the nftables
+// table "inet weft", routes, rules and neighbours of protocol 87, interfaces
+// of group 0x77656674. Nothing else is touched; settings that make the node a
+// router are turned on and stay on. A firewall of the node's own that drops
+// what is forwarded keeps dropping it, as a verdict of another table cannot
+// be overruled from here.
+//
+// The parts: compile.go turns plan entries into the values of state.go,
+// egress.go and ruleset.go turn the rest into those of an nftables table,
+// without touching anything. kernel.go, devices.go, sysctl.go and nft.go read
+// and write them. Start at DataPlane.sync.
+package linux
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+
+	"github.com/weftnet/weft/datapath"
+	"github.com/weftnet/weft/internal/netns"
+	"github.com/weftnet/weft/plan"
+)
+
+// The names and stamps of what is Weft's.
+const (
+	bridgeName = "weft0"
+	vxlanName  = "weft-vxlan"
+	tableName  = "weft"
+
+	// routeProtocol marks routes, rules and neighbours: 'W'.
+	routeProtocol = 87
+	// endpointsTable is the routing table of routes that hold for what
+	// endpoints send only.
+	endpointsTable = 87
+	// rulePriority puts that table before the main one, at 32766.
+	rulePriority = 8700
+	// endpointGroup marks interfaces that lead to endpoints: "weft".
+	endpointGroup = 0x77656674
+)
+
+// Config is what a data plane needs to start.
+type Config struct {
+	// Log gets what is worth telling people; nil means slog.Default.
+	Log *slog.Logger
+}
+
+// DataPlane makes a network namespace do what a plan says. Its methods must
+// not be called concurrently.
+type DataPlane struct {
+	log    *slog.Logger
+	in     func(func() error) error
+	kernel *kernel
+	ipv6   bool
+	writes []string // since the last call of take
+	count  uint64
+
+	// What was applied last; nil when it has to be read from the kernel.
+	current *plan.Plan
+	// previous is the plan that Repair repairs, also after an error.
+	previous *plan.Plan
+
+	compiler *compiler
+	table    content
+}
+
+var _ datapath.DataPlane = (*DataPlane)(nil)
+
+// New returns a data plane for the network namespace that the process is in.
+func New(c Config) (*DataPlane, error) {
+	return open(c, func(f func() error) error { return f() })
+}
+
+// NewAt returns a data plane for the network namespace at path.
+func NewAt(path string, c Config) (*DataPlane, error) {
+	return open(c, func(f func() error) error { return netns.Do(path, f) })
+}
+
+func open(c Config, in func(func() error) error) (*DataPlane, error) {
+	d := &DataPlane{log: c.Log, in: in}
+	if d.log == nil {
+		d.log = slog.Default()
+	}
+	err := in(func() (err error) {
+		d.ipv6 = ipv6Enabled()
+		d.kernel, err = openKernel(d.record)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// Close releases the data plane's sockets. What it made in the kernel stays.
+func (d *DataPlane) Close() error {
+	d.kernel.close()
+	return nil
+}
+
+// record notes one change that was made in the kernel.
+func (d *DataPlane) record(format string, args ...any) {
+	d.count++
+	d.writes = append(d.writes, fmt.Sprintf(format, args...))
+	d.log.Debug("kernel", "change", d.writes[len(d.writes)-1])
+}
+
+// Writes is how many changes were made in the kernel since New.
+func (d *DataPlane) Writes() uint64 { return d.count }
+
+// Name returns "linux".
+func (d *DataPlane) Name() string { return "linux" }
+
+// Capabilities says what Apply accepts.
+func (d *DataPlane) Capabilities() datapath.Capabilities {
+	return datapath.Capabilities{
+		IPv6:          d.ipv6,
+		Tunnels:       true,
+		AntiSpoof:     true,
+		EgressActions: []plan.EgressAction{plan.Direct, plan.Masquerade, plan.SourceNAT, plan.Discard},
+	}
+}
+
+// Apply makes the node do what p says; see datapath.DataPlane. Endpoints whose
+// interface is not there are left out, and the error then wraps
+// datapath.ErrMissing.
+func (d *DataPlane) Apply(ctx context.Context, p *plan.Plan) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if p == nil {
+		p = &plan.Plan{}
+	}
+	var changes plan.Diff
+	var err error
+	if d.current == nil {
+		err = errors.Join(p.Validate(), d.supports(p))
+	} else if changes = d.current.Diff(p); changes.Empty() {
+		return nil
+	} else {
+		err = d.supportsChanges(p, changes)
+	}
+	if err != nil {
+		return err
+	}
+	return d.in(func() error {
+		d.writes = nil
+		known := d.current != nil && !changes.Local
+		d.current, d.previous = nil, p
+		var err error
+		if known {
+			known, err = d.update(p, changes)
+		}
+		if !known {
+			err = d.sync(p)
+		}
+		if err == nil {
+			d.current = p
+		}
+		return err
+	})
+}
+
+// Repair puts right what others changed; see datapath.DataPlane.
+func (d *DataPlane) Repair(ctx context.Context) ([]string, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if d.previous == nil {
+		return nil, nil
+	}
+	err := d.in(func() error {
+		d.writes = nil
+		d.current = nil
+		err := d.sync(d.previous)
+		if err == nil {
+			d.current = d.previous
+		}
+		return err
+	})
+	return slices.Clone(d.writes), err
+}
+
+// Remove takes away all that is Weft's; see datapath.DataPlane.
+func (d *DataPlane) Remove(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return d.in(func() error {
+		d.writes = nil
+		d.current, d.previous = nil, nil
+		return d.sync(&plan.Plan{})
+	})
+}
+
+// sync reads what is there and changes what differs.
+func (d *DataPlane) sync(p *plan.Plan) error {
+	inv, err := d.kernel.inventory()
+	if err != nil {
+		return err
+	}
+	if err := checkDevices(inv, p); err != nil {
+		return err
+	}
+	n := &node{links: map[string]int{}}
+	if n.connected, err = d.kernel.connections(inv.index(bridgeName)); err != nil {
+		return err
+	}
+	if err := d.ensureDevices(inv, n, p); err != nil {
+		return err
+	}
+	// Again, as making devices changes what there is.
+	if inv, err = d.kernel.inventory(); err != nil {
+		return err
+	}
+	for k := range p.Endpoints.All() {
+		if i := inv.index(k.Interface); i != 0 {
+			n.links[k.Interface] = i
+		}
+	}
+	if len(p.Local.Pools) > 0 {
+		n.bridge = inv.index(bridgeName)
+	}
+	if !p.Local.Tunnel.IsZero() {
+		n.vxlan = inv.index(vxlanName)
+	}
+	c := newCompiler(n, p, &wanted{})
+	if err := c.compile(); err != nil {
+		return err
+	}
+	have, err := d.kernel.read(inv.all, inv.index(bridgeName), inv.index(vxlanName))
+	if err != nil {
+		return err
+	}
+	if d.table, err = readTable(); err != nil {
+		return err
+	}
+	c.want.changes() // starts the next round
+	err = d.write(c.want.against(have), c, p.Endpoints.All(), true)
+	return errors.Join(err, d.removeDevices(inv, p), d.report(c))
+}
+
+// update changes what leads from the current plan to p. It returns false when
+// that cannot be told from the changes alone, and has then changed nothing.
+func (d *DataPlane) update(p *plan.Plan, changes plan.Diff) (bool, error) {
+	old := d.compiler
+	if old.exceptional || len(old.missing) > 0 || len(old.problems) > 0 {
+		return false, nil
+	}
+	c := *old
+	c.plan = p
+	for _, r := range changes.Routes {
+		if r.Old != nil && !c.alone(r.Key, *r.Old) || r.New != nil && !c.alone(r.Key, *r.New) {
+			return false, nil
+		}
+	}
+	if len(changes.Endpoints) > 0 && len(c.endpointsOnly) > 0 && !slices.Equal(endpointRules(old.plan), endpointRules(p)) {
+		return false, nil
+	}
+	c.erase = true
+	for _, e := range changes.Endpoints {
+		if e.Old != nil {
+			c.endpoint(e.Key, *e.Old)
+		}
+	}
+	for _, r := range changes.Routes {
+		if r.Old != nil {
+			c.route(r.Key, *r.Old)
+		}
+	}
+	c.erase = false
+	for _, e := range changes.Endpoints {
+		if e.New == nil {
+			delete(c.node.links, e.Key.Interface)
+		} else if l, err := d.kernel.handle.LinkByName(e.Key.Interface); err == nil {
+			if i, ok := c.node.links[e.Key.Interface]; ok && i != l.Attrs().Index {
+				return false, nil // another interface of the same name
+			}
+			c.node.links[e.Key.Interface] = l.Attrs().Index
+		}
+		if e.New != nil {
+			c.endpoint(e.Key, *e.New)
+		}
+	}
+	for _, r := range changes.Routes {
+		if r.New != nil {
+			c.route(r.Key, *r.New)
+		}
+	}
+	if c.conflict != nil || c.exceptional {
+		return false, nil
+	}
+	delta := c.want.changes()
+	added := func(yield func(plan.EndpointKey, plan.Endpoint) bool) {
+		for _, e := range changes.Endpoints {
+			if e.New != nil && !yield(e.Key, *e.New) {
+				return
+			}
+		}
+	}
+	filters := len(changes.Endpoints)+len(changes.Egress)+len(delta.fdb) > 0
+	return true, errors.Join(d.write(delta, &c, added, filters), d.report(&c))
+}
+
+// endpointRules are the prefixes of both families that rules exist for.
+func endpointRules(p *plan.Plan) []netip.Prefix {
+	return slices.Concat(endpointSources(p, true), endpointSources(p, false))
+}
+
+// write brings the kernel up to date and remembers what was written.
+func (d *DataPlane) write(delta delta, c *compiler, endpoints func(func(plan.EndpointKey, plan.Endpoint) bool), filters bool) error {
+	ipv4, ipv6 := routed(c.plan)
+	errs := []error{d.kernel.forwarding(ipv4, ipv6)}
+	for k := range endpoints {
+		if !c.missing[k.Interface] {
+			errs = append(errs, d.kernel.endpointForwarding(k.Interface, ipv4, ipv6))
+		}
+	}
+	errs = append(errs, d.kernel.apply(delta, func() error {
+		if !filters {
+			return nil
+		}
+		table, done, err := writeTable(d.table, compileRuleset(c.plan, c.peers()))
+		d.table = table
+		for _, line := range done {
+			d.record("%s", line)
+		}
+		return err
+	}))
+	d.compiler = c
+	return errors.Join(errs...)
+}
+
+// routed says for which families the node must be a router.
+func routed(p *plan.Plan) (ipv4, ipv6 bool) {
+	for _, pool := range p.Local.Pools {
+		ipv4, ipv6 = ipv4 || pool.Prefix.Addr().Is4(), ipv6 || pool.Prefix.Addr().Is6()
+	}
+	for k := range p.Routes.All() {
+		ipv4, ipv6 = ipv4 || k.Prefix.Addr().Is4(), ipv6 || k.Prefix.Addr().Is6()
+		if ipv4 && ipv6 {
+			break
+		}
+	}
+	return ipv4, ipv6
+}
+
+// peers returns the VTEPs that the wanted forwarding entries lead to.
+func (c *compiler) peers() []netip.Addr {
+	peers := make([]netip.Addr, 0, len(c.want.fdb.now))
+	for _, vtep := range c.want.fdb.now {
+		peers = append(peers, vtep)
+	}
+	return peers
+}
+
+func (d *DataPlane) ensureDevices(inv *inventory, n *node, p *plan.Plan) error {
+	if len(p.Local.Pools) > 0 {
+		if err := d.kernel.ensureBridge(inv, p); err != nil {
+			return err
+		}
+	}
+	if t := p.Local.Tunnel; !t.IsZero() {
+		mtu, err := vxlanMTU(inv, n, t)
+		if err != nil {
+			return err
+		}
+		if why := strictFilter(); why != "" {
+			d.log.Warn(why)
+		}
+		return d.kernel.ensureVXLAN(inv, t, mtu)
+	}
+	return nil
+}
+
+// removeDevices deletes Weft's devices that the plan does not need.
+func (d *DataPlane) removeDevices(inv *inventory, p *plan.Plan) error {
+	var errs []error
+	if l, ok := inv.byName[vxlanName]; ok && p.Local.Tunnel.IsZero() {
+		errs = append(errs, d.kernel.deleteLink(l))
+	}
+	if l, ok := inv.byName[bridgeName]; ok && len(p.Local.Pools) == 0 {
+		errs = append(errs, d.kernel.deleteLink(l))
+	}
+	return errors.Join(errs...)
+}
+
+// report says what was left out.
+func (d *DataPlane) report(c *compiler) error {
+	errs := slices.Clone(c.problems)
+	for k, e := range c.plan.Endpoints.All() {
+		if c.missing[k.Interface] {
+			errs = append(errs, fmt.Errorf("endpoint %s (%s): %w", k.Interface, e.Name, datapath.ErrMissing))
+		}
+	}
+	return errors.Join(errs...)
+}

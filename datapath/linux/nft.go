@@ -1,0 +1,351 @@
+package linux
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/google/nftables/userdata"
+	"github.com/mdlayher/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// digestType is the type of the piece of a rule's user data that holds a
+// digest of its expressions. nft shows the comment only and keeps both.
+const digestType userdata.Type = 'W'
+
+// elementsPerMessage keeps a netlink attribute well below its 64 KiB.
+const elementsPerMessage = 200
+
+// bufferSize holds the acknowledgements of a big transaction, in bytes.
+const bufferSize = 8 << 20
+
+// content is an nftables table in a form that can be compared: what Weft
+// would write, or what the kernel holds. The structure is text.
+type content struct {
+	chains, sets map[string]string
+	elements     map[string]map[element]verdict
+}
+
+func (c content) empty() bool { return len(c.chains) == 0 && len(c.sets) == 0 }
+
+func (c content) equal(o content) bool {
+	return c.sameStructure(o) && maps.EqualFunc(c.elements, o.elements, maps.Equal)
+}
+
+func (c content) sameStructure(o content) bool {
+	return maps.Equal(c.chains, o.chains) && maps.Equal(c.sets, o.sets)
+}
+
+// content returns what the kernel holds once the ruleset is written.
+func (r *ruleset) content() (content, error) {
+	c := content{map[string]string{}, map[string]string{}, map[string]map[element]verdict{}}
+	for name, chain := range r.chains {
+		var b strings.Builder
+		if h := chain.hook; h != nil {
+			fmt.Fprintf(&b, "%s %d %d %d\n", h.kind, h.number, h.priority, nftables.ChainPolicyAccept)
+		}
+		for _, rule := range chain.rules {
+			data, err := rule.userData()
+			if err != nil {
+				return content{}, err
+			}
+			fmt.Fprintf(&b, "%x\n", data)
+		}
+		c.chains[name] = b.String()
+	}
+	for name, s := range r.sets {
+		c.sets[name] = describeSet(s.interval, s.concat, s.verdicts)
+		c.elements[name] = s.elements
+	}
+	return c, nil
+}
+
+func describeSet(interval, concat, verdicts bool) string {
+	return fmt.Sprintf("interval=%t concat=%t map=%t", interval, concat, verdicts)
+}
+
+// userData is the rule's comment and its digest, by which it is known again.
+func (r filterRule) userData() ([]byte, error) {
+	digest := sha256.New()
+	for _, e := range r.exprs {
+		b, err := expr.Marshal(byte(nftables.TableFamilyINet), e)
+		if err != nil {
+			return nil, fmt.Errorf("write a rule's %T: %w", e, err)
+		}
+		digest.Write(b)
+	}
+	data := userdata.AppendString(nil, userdata.TypeComment, r.comment)
+	return userdata.Append(data, digestType, digest.Sum(nil)[:8]), nil
+}
+
+// readTable returns what Weft's table holds; nothing where there is none.
+// It opens its socket in the calling thread's network namespace, as does
+// writeTable.
+func readTable() (content, error) {
+	c := content{map[string]string{}, map[string]string{}, map[string]map[element]verdict{}}
+	conn, err := nftConn()
+	if err != nil {
+		return c, err
+	}
+	chains, err := conn.ListChainsOfTableFamily(nftables.TableFamilyINet)
+	if err != nil {
+		return c, fmt.Errorf("list nftables chains: %w", err)
+	}
+	for _, chain := range chains {
+		if chain.Table.Name != tableName {
+			continue
+		}
+		var b strings.Builder
+		if chain.Hooknum != nil {
+			fmt.Fprintf(&b, "%s %d %d %d\n", chain.Type, *chain.Hooknum, *chain.Priority, *chain.Policy)
+		}
+		rules, err := conn.GetRules(chain.Table, chain)
+		if err != nil {
+			return c, fmt.Errorf("list rules of chain %s: %w", chain.Name, err)
+		}
+		for _, rule := range rules {
+			fmt.Fprintf(&b, "%x\n", rule.UserData)
+		}
+		c.chains[chain.Name] = b.String()
+	}
+	sets, err := conn.GetSets(table())
+	if errors.Is(err, unix.ENOENT) || err != nil && len(c.chains) == 0 {
+		return c, nil
+	}
+	if err != nil {
+		return c, fmt.Errorf("list sets: %w", err)
+	}
+	for _, s := range sets {
+		c.sets[s.Name] = describeSet(s.Interval, s.Concatenation, s.IsMap)
+		found, err := conn.GetSetElements(s)
+		if err != nil {
+			return c, fmt.Errorf("list elements of set %s: %w", s.Name, err)
+		}
+		elements := map[element]verdict{}
+		for _, e := range found {
+			v, err := verdictFrom(e.Val)
+			if err != nil {
+				return c, fmt.Errorf("read an element of set %s: %w", s.Name, err)
+			}
+			elements[element{string(e.Key), e.IntervalEnd}] = v
+		}
+		c.elements[s.Name] = elements
+	}
+	return c, nil
+}
+
+// verdictFrom reads the attributes of a verdict, NFTA_VERDICT_CODE and
+// NFTA_VERDICT_CHAIN.
+func verdictFrom(b []byte) (verdict, error) {
+	var v verdict
+	if len(b) == 0 {
+		return v, nil
+	}
+	attrs, err := nl.ParseRouteAttr(b)
+	if err != nil {
+		return v, err
+	}
+	for _, a := range attrs {
+		switch a.Attr.Type {
+		case unix.NFTA_VERDICT_CODE:
+			if len(a.Value) == 4 {
+				v.kind = expr.VerdictKind(int32(bigEndian(a.Value)))
+			}
+		case unix.NFTA_VERDICT_CHAIN:
+			v.chain = strings.TrimRight(string(a.Value), "\x00")
+		}
+	}
+	return v, nil
+}
+
+func bigEndian(b []byte) uint32 {
+	return uint32(b[0])<<24 | uint32(b[1])<<16 | uint32(b[2])<<8 | uint32(b[3])
+}
+
+// writeTable makes the table hold the ruleset, in one transaction, and returns
+// what it changed. Where the structure is the same, only elements are touched.
+func writeTable(have content, want *ruleset) (content, []string, error) {
+	next, err := want.content()
+	if err != nil {
+		return have, nil, err
+	}
+	if have.equal(next) {
+		return next, nil, nil
+	}
+	conn, err := nftConn()
+	if err != nil {
+		return have, nil, err
+	}
+	var done []string
+	if !have.sameStructure(next) {
+		done = append(done, "write table inet "+tableName+" ("+structureChange(have, next)+")")
+		// Adding first makes deleting succeed whether it is there or not.
+		conn.AddTable(table())
+		conn.DelTable(table())
+		if !want.empty() {
+			err = addTable(conn, want)
+		}
+	} else {
+		done, err = changeElements(conn, have, want)
+	}
+	if err == nil {
+		err = conn.Flush()
+	}
+	if err != nil {
+		return have, nil, fmt.Errorf("write nftables table inet %s: %w", tableName, err)
+	}
+	return next, done, nil
+}
+
+// structureChange says which chains and sets come, change and go.
+func structureChange(have, next content) string {
+	var names []string
+	for _, part := range []struct {
+		kind       string
+		have, next map[string]string
+	}{{"chain", have.chains, next.chains}, {"set", have.sets, next.sets}} {
+		for name, shape := range part.next {
+			if old, ok := part.have[name]; !ok {
+				names = append(names, "new "+part.kind+" "+name)
+			} else if old != shape {
+				names = append(names, "changed "+part.kind+" "+name)
+			}
+		}
+		for name := range part.have {
+			if _, ok := part.next[name]; !ok {
+				names = append(names, "no "+part.kind+" "+name)
+			}
+		}
+	}
+	slices.Sort(names)
+	return strings.Join(names, ", ")
+}
+
+func addTable(conn *nftables.Conn, r *ruleset) error {
+	t := conn.AddTable(table())
+	chains := map[string]*nftables.Chain{}
+	for _, name := range slices.Sorted(maps.Keys(r.chains)) {
+		c := &nftables.Chain{Table: t, Name: name}
+		if h := r.chains[name].hook; h != nil {
+			policy := nftables.ChainPolicyAccept
+			c.Type, c.Hooknum, c.Priority, c.Policy = h.kind, &h.number, &h.priority, &policy
+		}
+		chains[name] = conn.AddChain(c)
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.sets)) {
+		s := r.sets[name].to(name)
+		if err := conn.AddSet(s, nil); err != nil {
+			return err
+		}
+		if err := addElements(conn, s, r.sets[name].elements); err != nil {
+			return err
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.chains)) {
+		for _, rule := range r.chains[name].rules {
+			data, err := rule.userData()
+			if err != nil {
+				return err
+			}
+			conn.AddRule(&nftables.Rule{Table: t, Chain: chains[name], Exprs: rule.exprs, UserData: data})
+		}
+	}
+	return nil
+}
+
+// changeElements brings elements up to date. A changed set of intervals is
+// filled anew, because the kernel judges overlaps one interval's end at a
+// time.
+func changeElements(conn *nftables.Conn, have content, want *ruleset) ([]string, error) {
+	var done []string
+	for _, name := range slices.Sorted(maps.Keys(want.sets)) {
+		s, old := want.sets[name], have.elements[name]
+		if maps.Equal(s.elements, old) {
+			continue
+		}
+		add, del := map[element]verdict{}, map[element]verdict{}
+		for e, v := range s.elements {
+			if o, ok := old[e]; !ok || o != v {
+				add[e] = v
+			}
+		}
+		for e, v := range old {
+			if n, ok := s.elements[e]; !ok || n != v {
+				del[e] = v
+			}
+		}
+		done = append(done, fmt.Sprintf("change set %s: %d elements come, %d go", name, len(add), len(del)))
+		if s.interval {
+			conn.FlushSet(s.to(name))
+			add, del = s.elements, nil
+		}
+		for chunk := range slices.Chunk(sortedElements(del), elementsPerMessage) {
+			if err := conn.SetDeleteElements(s.to(name), chunk); err != nil {
+				return nil, err
+			}
+		}
+		if err := addElements(conn, s.to(name), add); err != nil {
+			return nil, err
+		}
+	}
+	return done, nil
+}
+
+func addElements(conn *nftables.Conn, s *nftables.Set, elements map[element]verdict) error {
+	for chunk := range slices.Chunk(sortedElements(elements), elementsPerMessage) {
+		if err := conn.SetAddElements(s, chunk); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sortedElements returns elements as the library wants them, in key order.
+func sortedElements(elements map[element]verdict) []nftables.SetElement {
+	keys := slices.SortedFunc(maps.Keys(elements), func(a, b element) int {
+		if c := strings.Compare(a.key, b.key); c != 0 || a.end == b.end {
+			return c
+		}
+		if a.end {
+			return -1 // an interval ends before the next begins
+		}
+		return 1
+	})
+	list := make([]nftables.SetElement, len(keys))
+	for i, k := range keys {
+		list[i] = nftables.SetElement{Key: []byte(k.key), IntervalEnd: k.end}
+		if v := elements[k]; v != (verdict{}) {
+			list[i].VerdictData = &expr.Verdict{Kind: v.kind, Chain: v.chain}
+		}
+	}
+	return list
+}
+
+func (s *set) to(name string) *nftables.Set {
+	n := &nftables.Set{Table: table(), Name: name, KeyType: s.key, Interval: s.interval, Concatenation: s.concat, IsMap: s.verdicts}
+	if s.verdicts {
+		n.DataType = nftables.TypeVerdict
+	}
+	return n
+}
+
+func table() *nftables.Table {
+	return &nftables.Table{Name: tableName, Family: nftables.TableFamilyINet}
+}
+
+func nftConn() (*nftables.Conn, error) {
+	conn, err := nftables.New(nftables.WithSockOptions(func(c *netlink.Conn) error {
+		return errors.Join(c.SetReadBuffer(bufferSize), c.SetWriteBuffer(bufferSize))
+	}))
+	if err != nil {
+		return nil, fmt.Errorf("open a netfilter netlink socket: %w", err)
+	}
+	return conn, nil
+}

@@ -1,0 +1,111 @@
+package linux
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/weftnet/weft/datapath"
+	"github.com/weftnet/weft/plan"
+)
+
+// supports names all entries of a plan that cannot be done.
+func (d *DataPlane) supports(p *plan.Plan) error {
+	var errs []error
+	for _, pool := range p.Local.Pools {
+		errs = append(errs, d.network(pool.Network, "pool "+pool.Prefix.String()), d.family(pool.Prefix.Addr().Is6(), "pool "+pool.Prefix.String()))
+	}
+	for k, e := range p.Endpoints.All() {
+		errs = append(errs, d.supportsEndpoint(k, e))
+	}
+	for k, r := range p.Routes.All() {
+		errs = append(errs, d.supportsRoute(k, r))
+	}
+	for k, e := range p.Egress.All() {
+		errs = append(errs, d.supportsEgress(k, e))
+	}
+	for k, v := range p.Verdicts.All() {
+		errs = append(errs, notSupported(k.Line(v), "policies"))
+		break
+	}
+	for k, s := range p.Services.All() {
+		errs = append(errs, notSupported(k.Line(s), "services"))
+		break
+	}
+	return errors.Join(errs...)
+}
+
+// supportsChanges is supports for a plan of which all else was accepted.
+func (d *DataPlane) supportsChanges(p *plan.Plan, changes plan.Diff) error {
+	if changes.Local || len(changes.Verdicts) > 0 || len(changes.Services) > 0 {
+		return errors.Join(p.Validate(), d.supports(p))
+	}
+	var errs []error
+	for _, c := range changes.Endpoints {
+		if c.New != nil {
+			errs = append(errs, d.supportsEndpoint(c.Key, *c.New))
+		}
+	}
+	for _, c := range changes.Routes {
+		if c.New != nil {
+			errs = append(errs, d.supportsRoute(c.Key, *c.New))
+		}
+	}
+	for _, c := range changes.Egress {
+		if c.New != nil {
+			errs = append(errs, d.supportsEgress(c.Key, *c.New))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (d *DataPlane) supportsEndpoint(k plan.EndpointKey, e plan.Endpoint) error {
+	switch {
+	case e.IngressPolicy != "" || e.EgressPolicy != "":
+		return notSupported(k.Line(e), "policies")
+	case e.IngressRate != 0 || e.EgressRate != 0:
+		return notSupported(k.Line(e), "bandwidth limits")
+	}
+	for _, a := range e.Addresses {
+		if err := d.family(a.Is6(), k.Line(e)); err != nil {
+			return err
+		}
+	}
+	return d.network(e.Network, k.Line(e))
+}
+
+func (d *DataPlane) supportsRoute(k plan.RouteKey, r plan.Route) error {
+	switch {
+	case r.Tag != 0 && r.Way == plan.ToTunnel:
+		return notSupported(k.Line(r), "tags in the tunnel")
+	case r.EndpointsOnly && (r.Way == plan.ToGateway || r.Way == plan.ToHost || r.Way == plan.ToEndpoint):
+		return notSupported(k.Line(r), "this way for endpoints only")
+	}
+	return errors.Join(d.network(k.Network, k.Line(r)), d.family(k.Prefix.Addr().Is6(), k.Line(r)))
+}
+
+func (d *DataPlane) supportsEgress(k plan.EgressKey, e plan.Egress) error {
+	if e.Action == plan.ViaNode {
+		return notSupported(k.Line(e), "leaving through another node")
+	}
+	return errors.Join(d.network(k.Network, k.Line(e)), d.family(k.Destination.Addr().Is6(), k.Line(e)))
+}
+
+// network refuses all networks but the one that node and pods share: they
+// would not be apart in one routing table.
+func (d *DataPlane) network(name, line string) error {
+	if name == plan.DefaultNetwork {
+		return nil
+	}
+	return notSupported(line, fmt.Sprintf("a network of its own, %q,", name))
+}
+
+func (d *DataPlane) family(is6 bool, line string) error {
+	if is6 && !d.ipv6 {
+		return notSupported(line, "IPv6, which the kernel has not turned on,")
+	}
+	return nil
+}
+
+func notSupported(line, what string) error {
+	return fmt.Errorf("%s: %s: %w", line, what, datapath.ErrNotSupported)
+}

@@ -1,0 +1,96 @@
+package linux
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+)
+
+// sysctlRoot shows the settings of the network namespace of the thread that
+// opens a file below it.
+const sysctlRoot = "/proc/sys/net"
+
+// addrGenModeNone keeps the kernel from making link-local addresses
+// (IN6_ADDR_GEN_MODE_NONE).
+const addrGenModeNone = "1"
+
+func readSetting(name string) (string, error) {
+	b, err := os.ReadFile(path.Join(sysctlRoot, name))
+	return strings.TrimSpace(string(b)), err
+}
+
+// set makes a setting have a value, and writes only if it has another.
+func (k *kernel) set(name, value string) error {
+	old, err := readSetting(name)
+	if err != nil {
+		return fmt.Errorf("read setting %s: %w", name, err)
+	}
+	if old == value {
+		return nil
+	}
+	if err := os.WriteFile(path.Join(sysctlRoot, name), []byte(value), 0); err != nil {
+		return fmt.Errorf("write %s to setting %s: %w", value, name, err)
+	}
+	k.record("set %s to %s, it was %s", name, value, old)
+	return nil
+}
+
+// ipv6Enabled reports whether the kernel speaks IPv6 in this namespace.
+func ipv6Enabled() bool {
+	v, err := readSetting("ipv6/conf/all/disable_ipv6")
+	return err == nil && v == "0"
+}
+
+func (k *kernel) ownDeviceSettings(name string) error {
+	if err := k.set("ipv4/conf/"+name+"/rp_filter", "0"); err != nil {
+		return err
+	}
+	err := k.set("ipv6/conf/"+name+"/addr_gen_mode", addrGenModeNone)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// forwarding makes the node a router for the families.
+func (k *kernel) forwarding(ipv4, ipv6 bool) error {
+	if ipv4 {
+		if err := k.set("ipv4/ip_forward", "1"); err != nil {
+			return err
+		}
+	}
+	if ipv6 {
+		return k.set("ipv6/conf/all/forwarding", "1")
+	}
+	return nil
+}
+
+// endpointForwarding makes the node a router for what comes from an interface,
+// which it is unless someone turned that off for new interfaces.
+func (k *kernel) endpointForwarding(name string, ipv4, ipv6 bool) error {
+	var errs []error
+	if ipv4 {
+		errs = append(errs, k.set("ipv4/conf/"+name+"/forwarding", "1"))
+	}
+	if ipv6 {
+		errs = append(errs, k.set("ipv6/conf/"+name+"/forwarding", "1"))
+	}
+	for i, err := range errs {
+		if errors.Is(err, fs.ErrNotExist) {
+			errs[i] = nil // the interface vanished
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// strictFilter says why the kernel will drop packets that took a tunnel there
+// and another way back, if it will.
+func strictFilter() string {
+	if v, err := readSetting("ipv4/conf/all/rp_filter"); err == nil && v == "1" {
+		return "net.ipv4.conf.all.rp_filter is 1: packets between pods and other nodes' addresses may be dropped; set it to 0 or 2"
+	}
+	return ""
+}

@@ -1,0 +1,137 @@
+package rules
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/weftnet/weft"
+
+type goPackage struct {
+	ImportPath, Name, Doc string
+	GoFiles, Imports      []string
+	Deps                  []string
+}
+
+func packages(t *testing.T) []goPackage {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-deps=false", "-json=ImportPath,Name,Doc,GoFiles,Imports,Deps", module+"/...")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var all []goPackage
+	for d := json.NewDecoder(out); ; {
+		var p goPackage
+		if err := d.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if len(all) < 10 {
+		t.Fatalf("go list found %d packages only", len(all))
+	}
+	return all
+}
+
+func TestEveryPackageHasAComment(t *testing.T) {
+	for _, p := range packages(t) {
+		want := "Package " + p.Name + " "
+		if p.Name == "main" {
+			want = "Command " + p.ImportPath[strings.LastIndexByte(p.ImportPath, '/')+1:] + " "
+		}
+		if len(p.GoFiles) > 0 && !strings.HasPrefix(p.Doc, want) {
+			t.Errorf("%s: its package comment must begin with %q and say what the package is for; it is %q", p.ImportPath, want, p.Doc)
+		}
+	}
+}
+
+// rule says what the packages at or below a path must not depend on, even
+// through others.
+type rule struct {
+	from string
+	not  []string
+	why  string
+}
+
+var rules = []rule{
+	{"plan", []string{"registry", "api", "plugin", "datapath", "agent", "controller", "cni", "lab", "cli", "!std"},
+		"the plan is the waist between plug-ins and data planes and knows neither; it stands on the standard library alone"},
+	{"registry", []string{"api", "plan", "plugin", "datapath", "agent", "controller", "cni", "lab", "cli"},
+		"a registry stores objects and does not know what they are for"},
+	{"plugin", []string{"datapath", "agent", "controller", "cni", "lab", "cli", "ext:github.com/vishvananda/netlink", "ext:github.com/google/nftables", "ext:go.etcd.io/etcd"},
+		"a plug-in compiles objects into plans, and knows neither kernel nor which registry serves it"},
+	{"subnet", []string{"registry", "api", "plan", "plugin", "datapath", "agent", "controller", "!std"},
+		"allocation is a function of values"},
+	{"datapath", []string{"registry", "api", "plugin", "agent", "controller", "cni", "lab", "cli"},
+		"a data plane loads plans, whoever compiled them"},
+	{"ipam", []string{"registry", "api", "datapath", "agent", "controller", "lab", "cli", "ext:github.com/vishvananda/netlink"},
+		"giving out addresses is a function of a journal"},
+	{"agent", []string{"plugin/openshift", "plugin/flannel", "plugin/plugins", "datapath/linux", "controller", "lab", "cli", "registry/etcd"},
+		"the agent picks plug-in, data plane and registry by name, from lists that are handed to it"},
+	{"controller", []string{"plugin/openshift", "plugin/flannel", "plugin/plugins", "datapath", "agent", "lab", "cli", "registry/etcd", "ext:github.com/vishvananda/netlink"},
+		"the controller does not touch a node's kernel"},
+	{"cmd/weft-cni", []string{"plan", "registry", "api", "plugin", "datapath", "agent", "controller", "lab", "cli", "!std"},
+		"the shim hands over a request; it must stay small"},
+}
+
+// exempt are packages that stand outside the rule of their folder: test
+// support, which may know more than what it tests.
+var exempt = []string{"plan/plantest", "registry/registrytest", "datapath/conformance"}
+
+func TestImports(t *testing.T) {
+	all := packages(t)
+	for _, r := range rules {
+		matched := false
+		for _, p := range all {
+			path, ok := strings.CutPrefix(p.ImportPath, module+"/")
+			if !ok || !below(path, r.from) || slices.Contains(exempt, path) {
+				continue
+			}
+			matched = true
+			for _, dep := range p.Deps {
+				if bad := r.forbids(path, dep); bad {
+					t.Errorf("%s depends on %s, but %s", path, dep, r.why)
+				}
+			}
+		}
+		if !matched {
+			t.Errorf("the rule for %s matches no package", r.from)
+		}
+	}
+}
+
+func (r rule) forbids(from, dep string) bool {
+	own, inside := strings.CutPrefix(dep, module+"/")
+	for _, n := range r.not {
+		switch {
+		case n == "!std":
+			first, _, _ := strings.Cut(dep, "/")
+			if !inside && strings.Contains(first, ".") && first != "vendor" {
+				return true
+			}
+		case strings.HasPrefix(n, "ext:"):
+			if below(dep, n[len("ext:"):]) {
+				return true
+			}
+		case inside && below(own, n) && !below(from, n):
+			return true
+		}
+	}
+	return false
+}
+
+func below(path, folder string) bool { return path == folder || strings.HasPrefix(path, folder+"/") }

@@ -1,0 +1,186 @@
+package ipam
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/weftnet/weft/plan"
+)
+
+// model is what a journal must do, said as simply as possible: it remembers
+// when each address was freed last, and looks through all of them.
+type model struct {
+	holder map[netip.Addr]Key
+	freed  map[netip.Addr]int
+	clock  int
+}
+
+func (m *model) pick(ps []plan.Pool) ([]netip.Addr, bool) {
+	if len(ps) == 0 {
+		return nil, false
+	}
+	var addrs []netip.Addr
+	for _, is4 := range []bool{ps[0].Prefix.Addr().Is4(), !ps[0].Prefix.Addr().Is4()} {
+		var best netip.Addr
+		wanted := false
+		for _, p := range ps {
+			if p.Prefix.Addr().Is4() != is4 {
+				continue
+			}
+			wanted = true
+			for a := p.Prefix.Addr(); p.Prefix.Contains(a); a = a.Next() {
+				last := !p.Prefix.Contains(a.Next()) && is4
+				_, held := m.holder[a]
+				if held || a == p.Prefix.Addr() || a == p.Gateway || last {
+					continue
+				}
+				if !best.IsValid() || m.freed[a] < m.freed[best] {
+					best = a
+				}
+			}
+			if best.IsValid() {
+				break
+			}
+		}
+		if wanted && !best.IsValid() {
+			return nil, false
+		}
+		if wanted {
+			addrs = append(addrs, best)
+		}
+	}
+	return addrs, true
+}
+
+// TestJournalAgainstModel does what a node's life brings, in any order, with
+// restarts and crashes in between, to a journal and to the model.
+func TestJournalAgainstModel(t *testing.T) {
+	choices := [][]plan.Pool{
+		pools("10.1.0.0/29"),
+		pools("10.1.0.0/29", "fd00::/125"),
+		pools("fd00::/125", "10.1.0.0/30", "10.2.0.0/29"),
+		pools("10.1.0.0/28"),
+		nil,
+	}
+	dir := t.TempDir()
+	rapid.Check(t, func(t *rapid.T) {
+		scratch, err := os.MkdirTemp(dir, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(scratch, "journal")
+		j, err := Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { j.Close() }()
+		m := &model{holder: map[netip.Addr]Key{}, freed: map[netip.Addr]int{}}
+		phases := map[Key]Phase{}
+		ps := choices[0]
+		number := rapid.IntRange(0, 12)
+		restart := func(t *rapid.T, torn []byte) {
+			j.Close()
+			f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := f.Write(torn); err != nil {
+				t.Fatal(err)
+			}
+			f.Close()
+			if j, err = Open(path); err != nil {
+				t.Fatal(err)
+			}
+			if j.Damage() != nil {
+				t.Fatal(j.Damage())
+			}
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"pools": func(t *rapid.T) { ps = rapid.SampledFrom(choices).Draw(t, "pools") },
+			"reserve": func(t *rapid.T) {
+				req := request(number.Draw(t, "pod"))
+				a, err := j.Reserve(req, ps)
+				if _, ok := phases[req.Key]; ok {
+					if !errors.Is(err, ErrExists) {
+						t.Fatalf("reserved twice: %v", err)
+					}
+					return
+				}
+				want, ok := m.pick(ps)
+				if ok != (err == nil) {
+					t.Fatalf("got %v, want %v", err, want)
+				}
+				if !slices.Equal(want, a.Addresses) {
+					t.Fatalf("got %v, want %v", a.Addresses, want)
+				}
+				for _, addr := range want {
+					m.holder[addr] = req.Key
+					delete(m.freed, addr)
+				}
+				if ok {
+					phases[req.Key] = Pending
+				}
+			},
+			"commit": func(t *rapid.T) {
+				k := request(number.Draw(t, "pod")).Key
+				_, ok := phases[k]
+				if err := j.Commit(k); (err == nil) != ok {
+					t.Fatal(err)
+				}
+				if ok {
+					phases[k] = Ready
+				}
+			},
+			"release": func(t *rapid.T) {
+				k := request(number.Draw(t, "pod")).Key
+				a, _ := j.Get(k)
+				if err := j.Release(k); err != nil {
+					t.Fatal(err)
+				}
+				delete(phases, k)
+				for _, addr := range a.Addresses {
+					delete(m.holder, addr)
+					m.clock++
+					m.freed[addr] = m.clock
+				}
+			},
+			"restart": func(t *rapid.T) { restart(t, nil) },
+			"crash in a record": func(t *rapid.T) {
+				line := `{"op":"attach","attachment":{"containerID":"lost"}}`
+				restart(t, []byte(line[:rapid.IntRange(1, len(line)).Draw(t, "bytes")]))
+			},
+			"compact": func(t *rapid.T) {
+				if err := j.compact(); err != nil {
+					t.Fatal(err)
+				}
+			},
+			"": func(t *rapid.T) {
+				all := j.All()
+				if len(all) != len(phases) {
+					t.Fatalf("there are %d attachments, want %d", len(all), len(phases))
+				}
+				held := 0
+				for _, a := range all {
+					if a.Phase != phases[a.Key] {
+						t.Fatalf("%s is %s, want %s", a.Key, a.Phase, phases[a.Key])
+					}
+					for _, addr := range a.Addresses {
+						held++
+						if m.holder[addr] != a.Key {
+							t.Fatalf("%s is held by %s, want %s", addr, a.Key, m.holder[addr])
+						}
+					}
+				}
+				if held != len(m.holder) {
+					t.Fatalf("%d addresses are held, want %d", held, len(m.holder))
+				}
+			},
+		})
+	})
+}

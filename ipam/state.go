@@ -1,0 +1,328 @@
+package ipam
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/weftnet/weft/plan"
+)
+
+// maxAddresses is how many of a pool's first addresses are given out. It
+// bounds what the memory of freed addresses costs where a pool is practically
+// infinite, as an IPv6 /64 is.
+const maxAddresses = 1 << 16
+
+// maxFreed is how many freed addresses are remembered when their pools are no
+// longer the node's.
+const maxFreed = 4 * maxAddresses
+
+// ErrExhausted is wrapped by the error of Reserve when a family's pools have
+// no address left, ErrNoPools when there is no pool at all, ErrExists when the
+// attachment is there already.
+var (
+	ErrExhausted = errors.New("no address left")
+	ErrNoPools   = errors.New("the node has no subnet yet")
+	ErrExists    = errors.New("the attachment exists already")
+)
+
+// operation is what a line of the journal announces.
+type operation string
+
+const (
+	opHeader  operation = "weft-journal"
+	opAttach  operation = "attach"
+	opReady   operation = "ready"
+	opRelease operation = "release"
+	opFreed   operation = "freed"
+)
+
+// record is a line of the journal.
+type record struct {
+	Op operation `json:"op"`
+	// Version is that of the header.
+	Version int `json:"version,omitempty"`
+	// Attachment is what opAttach adds.
+	Attachment *Attachment `json:"attachment,omitempty"`
+	// Key is what opReady and opRelease name.
+	Key *Key `json:"key,omitempty"`
+	// Freed are addresses free again, the one freed longest ago first.
+	Freed []netip.Addr `json:"freed,omitempty"`
+}
+
+// state is what the records of a journal add up to. It is pure: it changes
+// only by apply, in the same way when a record is new and when it is read back.
+type state struct {
+	attachments map[Key]Attachment
+	inUse       map[netip.Addr]Key
+	// freed says of each address that was in use and is not, when it was
+	// freed: the value of clock at the time.
+	freed map[netip.Addr]uint64
+	clock uint64
+	pools []*pool
+}
+
+// pool is what picking from a pool needs to be quick. All of it follows from
+// the state's other fields.
+type pool struct {
+	plan.Pool
+	size uint32
+	// next is the offset below which every address was in use at some time.
+	next uint32
+	// queue holds the freed addresses, oldest first; an entry counts only if
+	// it agrees with state.freed.
+	queue []freedAddr
+}
+
+type freedAddr struct {
+	addr netip.Addr
+	at   uint64
+}
+
+func newState() *state {
+	return &state{attachments: map[Key]Attachment{}, inUse: map[netip.Addr]Key{}, freed: map[netip.Addr]uint64{}}
+}
+
+// check says why r cannot be applied; nil when it can.
+func (s *state) check(r record) error {
+	switch r.Op {
+	case opAttach:
+		if r.Attachment == nil {
+			return errors.New("no attachment is named")
+		}
+		a := *r.Attachment
+		if err := a.validate(); err != nil {
+			return err
+		}
+		if _, ok := s.attachments[a.Key]; ok {
+			return fmt.Errorf("%s: %w", a.Key, ErrExists)
+		}
+		for _, addr := range a.Addresses {
+			if holder, ok := s.inUse[addr]; ok {
+				return fmt.Errorf("the address %s is held by %s already, and %s wants it too", addr, holder, a.Key)
+			}
+		}
+		return nil
+	case opReady, opRelease:
+		if r.Key == nil {
+			return errors.New("no attachment is named")
+		}
+		if _, ok := s.attachments[*r.Key]; !ok {
+			return fmt.Errorf("there is no attachment %s", *r.Key)
+		}
+		return nil
+	case opFreed:
+		for _, addr := range r.Freed {
+			if holder, ok := s.inUse[addr]; ok || !addr.IsValid() {
+				return fmt.Errorf("the address %s cannot be free: %s holds it", addr, holder)
+			}
+		}
+		return nil
+	}
+	return fmt.Errorf("the operation %q is not known", r.Op)
+}
+
+// apply makes the change that r announces, or none if check says it cannot be.
+func (s *state) apply(r record) error {
+	if err := s.check(r); err != nil {
+		return err
+	}
+	switch r.Op {
+	case opAttach:
+		a := *r.Attachment
+		s.attachments[a.Key] = a
+		for _, addr := range a.Addresses {
+			s.inUse[addr] = a.Key
+			delete(s.freed, addr)
+		}
+	case opReady:
+		a := s.attachments[*r.Key]
+		a.Phase = Ready
+		s.attachments[a.Key] = a
+	case opRelease:
+		a := s.attachments[*r.Key]
+		delete(s.attachments, a.Key)
+		for _, addr := range a.Addresses {
+			delete(s.inUse, addr)
+			s.free(addr)
+		}
+	case opFreed:
+		for _, addr := range r.Freed {
+			s.free(addr)
+		}
+	}
+	return nil
+}
+
+func (s *state) free(addr netip.Addr) {
+	s.clock++
+	s.freed[addr] = s.clock
+	for _, p := range s.pools {
+		if p.Prefix.Contains(addr) {
+			p.queue = append(p.queue, freedAddr{addr, s.clock})
+		}
+	}
+}
+
+// usePools makes pools those that pick picks from.
+func (s *state) usePools(pools []plan.Pool) {
+	var wanted []plan.Pool
+	for _, p := range pools {
+		if p.Network == plan.DefaultNetwork {
+			p.Prefix = p.Prefix.Masked()
+			wanted = append(wanted, p)
+		}
+	}
+	if slices.EqualFunc(s.pools, wanted, func(have *pool, want plan.Pool) bool { return have.Pool == want }) {
+		return
+	}
+	s.pools = nil
+	if len(wanted) == 0 {
+		// The node is between two subnets; the next may be the last again.
+		return
+	}
+	for _, p := range wanted {
+		s.pools = append(s.pools, &pool{Pool: p, size: poolSize(p.Prefix)})
+	}
+	for _, addr := range s.freedInOrder() {
+		for _, p := range s.pools {
+			if p.Prefix.Contains(addr) {
+				p.queue = append(p.queue, freedAddr{addr, s.freed[addr]})
+			}
+		}
+	}
+}
+
+// forget drops the freed addresses outside of the pools when there are very
+// many, as on a node that had many subnets.
+func (s *state) forget() {
+	if len(s.freed) <= maxFreed || len(s.pools) == 0 {
+		return
+	}
+	maps.DeleteFunc(s.freed, func(addr netip.Addr, _ uint64) bool {
+		return !slices.ContainsFunc(s.pools, func(p *pool) bool { return p.Prefix.Contains(addr) })
+	})
+}
+
+func (s *state) freedInOrder() []netip.Addr {
+	return slices.SortedFunc(maps.Keys(s.freed), func(a, b netip.Addr) int { return cmp.Compare(s.freed[a], s.freed[b]) })
+}
+
+// pick returns an address and its gateway for each family that has pools, in
+// the order in which pools has the families. It changes nothing that counts.
+func (s *state) pick() (addrs, gateways []netip.Addr, err error) {
+	if len(s.pools) == 0 {
+		return nil, nil, ErrNoPools
+	}
+	var done [2]bool
+	for i, first := range s.pools {
+		family := 0
+		if first.Prefix.Addr().Is6() {
+			family = 1
+		}
+		if done[family] {
+			continue
+		}
+		done[family] = true
+		var full error
+		found := false
+		for _, p := range s.pools[i:] {
+			if p.Prefix.Addr().BitLen() != first.Prefix.Addr().BitLen() {
+				continue
+			}
+			if addr, ok := s.pickFrom(p); ok {
+				addrs, gateways, found = append(addrs, addr), append(gateways, p.Gateway), true
+				break
+			}
+			full = errors.Join(full, fmt.Errorf("%w in the pool %s: %s", ErrExhausted, p.Prefix, s.usage(p)))
+		}
+		if !found {
+			return nil, nil, full
+		}
+	}
+	return addrs, gateways, nil
+}
+
+func (s *state) pickFrom(p *pool) (netip.Addr, bool) {
+	for ; p.next < p.size; p.next++ {
+		addr := p.at(p.next)
+		_, used := s.inUse[addr]
+		_, freed := s.freed[addr]
+		if !used && !freed && !p.reserved(addr) {
+			return addr, true
+		}
+	}
+	for len(p.queue) > 0 {
+		head := p.queue[0]
+		if s.freed[head.addr] == head.at && !p.reserved(head.addr) {
+			return head.addr, true
+		}
+		p.queue = p.queue[1:]
+	}
+	return netip.Addr{}, false
+}
+
+// usage says for people how full a pool is.
+func (s *state) usage(p *pool) string {
+	usable, used := 0, 0
+	for n := range p.size {
+		if !p.reserved(p.at(n)) {
+			usable++
+		}
+	}
+	for addr := range s.inUse {
+		if p.Prefix.Contains(addr) && !p.reserved(addr) {
+			used++
+		}
+	}
+	return fmt.Sprintf("%d of its %d addresses are in use", used, usable)
+}
+
+func poolSize(prefix netip.Prefix) uint32 {
+	host := prefix.Addr().BitLen() - prefix.Bits()
+	if host >= 16 {
+		return maxAddresses
+	}
+	return 1 << host
+}
+
+// at returns the pool's n-th address. The low bits of a masked prefix are
+// zero, and n never reaches beyond them.
+func (p *pool) at(n uint32) netip.Addr {
+	b := p.Prefix.Addr().AsSlice()
+	b[len(b)-2] |= byte(n >> 8)
+	b[len(b)-1] |= byte(n)
+	addr, _ := netip.AddrFromSlice(b)
+	return addr
+}
+
+// reserved reports whether addr must not be given out: the gateway, the
+// network (RFC 1122, section 3.2.1.3) or subnet-router anycast address (RFC
+// 4291, section 2.6.1), and the broadcast address. Prefixes of one or two
+// addresses have none of the last three (RFC 3021, RFC 6164).
+func (p *pool) reserved(addr netip.Addr) bool {
+	if addr == p.Gateway {
+		return true
+	}
+	host := addr.BitLen() - p.Prefix.Bits()
+	if host < 2 {
+		return false
+	}
+	return addr == p.Prefix.Addr() || addr.Is4() && host <= 16 && addr == p.at(p.size-1)
+}
+
+// snapshot returns the fewest records that add up to s.
+func (s *state) snapshot() []record {
+	records := make([]record, 0, len(s.attachments)+1)
+	if len(s.freed) > 0 {
+		records = append(records, record{Op: opFreed, Freed: s.freedInOrder()})
+	}
+	for _, k := range slices.SortedFunc(maps.Keys(s.attachments), Key.Compare) {
+		a := s.attachments[k]
+		records = append(records, record{Op: opAttach, Attachment: &a})
+	}
+	return records
+}

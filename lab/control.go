@@ -1,0 +1,120 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/registry"
+	"github.com/weftnet/weft/registry/etcd"
+)
+
+// etcdPort is where the embedded etcd answers on the underlay.
+const etcdPort = "2379"
+
+// endpoint is the embedded etcd's, as the lab's machines reach it.
+func (l *Lab) endpoint() string {
+	return "http://" + net.JoinHostPort(controllerMachine(1).addresses(false)[0].String(), etcdPort)
+}
+
+// Endpoint is the embedded etcd's, as this machine reaches it.
+func (l *Lab) Endpoint() string { return "unix://" + l.dir.etcdSocket() }
+
+// Registry returns a connection to the lab's registry. It must be closed.
+func (l *Lab) Registry() (registry.Registry, error) {
+	return etcd.Open(etcd.Config{Endpoints: []string{l.Endpoint()}})
+}
+
+// startController starts a controller; the first returns when its etcd
+// accepts connections.
+func (l *Lab) startController(ctx context.Context, i int) error {
+	m := controllerMachine(i)
+	args := []string{l.options.Weft, "controller", "--name", m.name}
+	if i == 1 {
+		args = append(args, "--embedded-etcd", "--etcd-data-dir", l.dir.etcdData(), "--etcd-allow-insecure",
+			"--etcd-listen", l.endpoint()+","+l.Endpoint())
+	} else {
+		args = append(args, "--etcd-endpoints", l.endpoint())
+	}
+	if !l.isMounted(l.dir.network(m.name)) {
+		if err := errors.Join(releaseFile(l.dir.network(m.name)), l.plugIn(m)); err != nil {
+			return err
+		}
+	}
+	l.options.say("%s: %s", m.name, m.addresses(l.options.IPv6)[0])
+	p, err := launch{
+		Weft: l.options.Weft, Record: l.dir.record(m.name), Log: l.dir.log(m.name),
+		Within: l.inNetwork(m.name), Stage: stage{Args: args},
+	}.start(ctx)
+	if err != nil {
+		return err
+	}
+	if i > 1 {
+		return nil
+	}
+	for wait := 10 * time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
+		conn, err := new(net.Dialer).DialContext(ctx, "unix", l.dir.etcdSocket())
+		if err == nil {
+			return conn.Close()
+		}
+		if !p.alive() {
+			return fmt.Errorf("%s ended%s", m.name, tail(l.dir.log(m.name)))
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s: %w while its etcd started%s", m.name, ctx.Err(), tail(l.dir.log(m.name)))
+		case <-time.After(wait):
+		}
+	}
+}
+
+// startOutside starts the server that stands for the world outside.
+func (l *Lab) startOutside(ctx context.Context) error {
+	_, err := launch{
+		Weft: l.options.Weft, Record: l.dir.record(switchName), Log: l.dir.log(switchName), Ready: true,
+		Within: l.inNetwork(switchName),
+		Stage:  stage{Args: []string{l.options.Weft, "lab", "serve", "--name", "outside", "--ready-fd", fmt.Sprint(readyFD)}},
+	}.start(ctx)
+	return err
+}
+
+func (l *Lab) inNetwork(name string) func(func() error) error {
+	return func(f func() error) error {
+		return onThread(func() error {
+			if err := setNamespace(l.dir.network(name), unix.CLONE_NEWNET); err != nil {
+				return err
+			}
+			return f()
+		})
+	}
+}
+
+// Start starts what does not run: a node and its agent (see StartNode), a
+// controller, or the server outside the cluster.
+func (l *Lab) Start(ctx context.Context, name string) error {
+	if name != switchName && name != "" {
+		for i := range l.options.Controllers {
+			if controllerMachine(i+1).name == name {
+				return l.startAlone(name, func() error { return l.startController(ctx, i+1) })
+			}
+		}
+		return l.StartNode(ctx, name)
+	}
+	return l.startAlone(name, func() error { return l.startOutside(ctx) })
+}
+
+func (l *Lab) startAlone(name string, start func() error) error {
+	unlock, err := l.dir.lock(alone, false)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if l.PID(name) != 0 {
+		return nil
+	}
+	return start()
+}

@@ -1,0 +1,125 @@
+package lab
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// DefaultDir is where the lab lies when nothing else is said.
+const DefaultDir = "/run/weft-lab"
+
+// DirVariable is the environment variable that says where the lab lies.
+const DirVariable = "WEFT_LAB_DIR"
+
+// ErrNoLab says that there is no lab in a directory.
+var ErrNoLab = errors.New("no lab is up")
+
+// dir is a lab's directory. What lies in it:
+//
+//	lock                  held shared by what uses the lab, alone by what changes it
+//	lab.json              the Options, written first and last (see Lab.complete)
+//	ns/                   a mount of its own
+//	ns/NAME.net .mnt      the namespaces of switch, controllers and nodes
+//	etcd.sock etcd/       the embedded etcd's socket and data
+//	daemons/NAME.json     the process record of switch, controllers and agents
+//	daemons/NAME.log      its output
+//	disk/NODE/            what a node keeps when its power is cut
+//	pods/NAMESPACE/POD/   pod.json, process.json, log
+type dir string
+
+func (d dir) lockFile() string               { return filepath.Join(string(d), "lock") }
+func (d dir) optionsFile() string            { return filepath.Join(string(d), "lab.json") }
+func (d dir) namespaces() string             { return filepath.Join(string(d), "ns") }
+func (d dir) network(name string) string     { return filepath.Join(string(d), "ns", name+".net") }
+func (d dir) mounts(name string) string      { return filepath.Join(string(d), "ns", name+".mnt") }
+func (d dir) etcdSocket() string             { return filepath.Join(string(d), "etcd.sock") }
+func (d dir) etcdData() string               { return filepath.Join(string(d), "etcd") }
+func (d dir) daemons() string                { return filepath.Join(string(d), "daemons") }
+func (d dir) record(daemon string) string    { return filepath.Join(string(d), "daemons", daemon+".json") }
+func (d dir) log(daemon string) string       { return filepath.Join(string(d), "daemons", daemon+".log") }
+func (d dir) disk(node string) string        { return filepath.Join(string(d), "disk", node) }
+func (d dir) pods() string                   { return filepath.Join(string(d), "pods") }
+func (d dir) pod(namespace, n string) string { return filepath.Join(string(d), "pods", namespace, n) }
+
+// sharing says who else may hold a lock.
+type sharing int
+
+const (
+	alone  sharing = unix.LOCK_EX
+	shared sharing = unix.LOCK_SH
+)
+
+// lock takes the lab's lock, waiting for it, and makes the directory if it
+// is not there and create says so. The kernel lets go of the lock of a
+// process that dies.
+func (d dir) lock(s sharing, create bool) (unlock func(), err error) {
+	for {
+		flags := os.O_RDWR
+		if create {
+			if err := os.MkdirAll(string(d), 0o755); err != nil {
+				return nil, err
+			}
+			flags |= os.O_CREATE
+		}
+		f, err := os.OpenFile(d.lockFile(), flags, 0o600)
+		if errors.Is(err, os.ErrNotExist) {
+			if create {
+				continue // a Down came in between
+			}
+			return nil, fmt.Errorf("%w in %s (start one with: weft lab up)", ErrNoLab, d)
+		}
+		if err != nil {
+			return nil, err
+		}
+		for err = unix.EINTR; errors.Is(err, unix.EINTR); {
+			err = unix.Flock(int(f.Fd()), int(s))
+		}
+		if err != nil {
+			f.Close()
+			return nil, fmt.Errorf("lock %s: %w", d.lockFile(), err)
+		}
+		// A Down that we waited for has removed the file that we hold.
+		mine, err1 := f.Stat()
+		now, err2 := os.Stat(d.lockFile())
+		if err1 == nil && err2 == nil && os.SameFile(mine, now) {
+			return func() { f.Close() }, nil
+		}
+		f.Close()
+	}
+}
+
+// writeJSON replaces a file at once, so that nobody reads half of it.
+func writeJSON(path string, v any) error {
+	b, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(b, '\n'))
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		os.Remove(f.Name())
+	}
+	return err
+}
+
+func readJSON(path string, v any) error {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(b, v); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}

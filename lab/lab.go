@@ -1,0 +1,314 @@
+package lab
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// MaxNodes and MaxControllers are the most that a lab may have.
+const (
+	MaxNodes       = 250
+	MaxControllers = 8
+)
+
+// Options says what kind of lab to make. The zero value is a good one.
+type Options struct {
+	// Dir is where the lab lies; empty means $WEFT_LAB_DIR or DefaultDir. It
+	// must not exist, or be empty.
+	Dir string `json:"-"`
+	// Nodes is how many nodes there are at first, 1 to MaxNodes; 0 means 3.
+	Nodes int `json:"nodes"`
+	// Controllers is how many controllers there are, 1 to MaxControllers; 0
+	// means 1. The first has the embedded etcd.
+	Controllers int `json:"controllers"`
+	// Plugin and DataPlane are what the ClusterConfig says; empty means the
+	// defaults.
+	Plugin    string `json:"plugin,omitempty"`
+	DataPlane string `json:"dataPlane,omitempty"`
+	// IPv6 gives nodes and pods addresses of both families.
+	IPv6 bool `json:"ipv6,omitempty"`
+	// MTU is that of the links between the nodes, 1280 to 65535; 0 means 1500.
+	MTU int `json:"mtu"`
+	// Objects are created before the first agent starts, besides the
+	// ClusterConfig. The plug-in's own configuration object among them takes
+	// the place of the one the lab would write.
+	Objects []Object `json:"-"`
+	// Weft is the weft binary, with weft-cni beside it; empty means the
+	// running program.
+	Weft string `json:"weft"`
+	// Progress, if not nil, is told what is being done, a line each.
+	Progress func(string) `json:"-"`
+}
+
+// Lab is a lab that is up.
+type Lab struct {
+	dir     dir
+	options Options
+}
+
+// state is what lab.json holds.
+type state struct {
+	Options
+	// Complete says that Up came to its end.
+	Complete bool `json:"complete"`
+}
+
+// Dir returns where the lab lies when the options do not say.
+func Dir() string { return cmp.Or(os.Getenv(DirVariable), DefaultDir) }
+
+func (o *Options) fill() error {
+	o.Dir = cmp.Or(o.Dir, Dir())
+	abs, err := filepath.Abs(o.Dir)
+	if err != nil {
+		return err
+	}
+	// Mounts are found by their real path.
+	if real, err := filepath.EvalSymlinks(abs); err == nil {
+		abs = real
+	} else if real, err := filepath.EvalSymlinks(filepath.Dir(abs)); err == nil {
+		abs = filepath.Join(real, filepath.Base(abs))
+	}
+	o.Dir = abs
+	// sockaddr_un has room for 107 bytes and a zero.
+	if n := len(dir(o.Dir).etcdSocket()); n > 107 {
+		return fmt.Errorf("the lab's directory %s has too long a name by %d bytes for the socket in it: choose a shorter one with --dir or %s", o.Dir, n-107, DirVariable)
+	}
+	o.Nodes, o.Controllers, o.MTU = cmp.Or(o.Nodes, 3), cmp.Or(o.Controllers, 1), cmp.Or(o.MTU, 1500)
+	switch {
+	case o.Nodes < 1 || o.Nodes > MaxNodes:
+		return fmt.Errorf("a lab has 1 to %d nodes, not %d", MaxNodes, o.Nodes)
+	case o.Controllers < 1 || o.Controllers > MaxControllers:
+		return fmt.Errorf("a lab has 1 to %d controllers, not %d", MaxControllers, o.Controllers)
+	case o.MTU < 1280 || o.MTU > 65535:
+		return fmt.Errorf("the MTU of a lab's links is 1280 to 65535, not %d", o.MTU)
+	}
+	if say := o.Progress; say != nil {
+		var mu sync.Mutex
+		o.Progress = func(line string) {
+			mu.Lock()
+			defer mu.Unlock()
+			say(line)
+		}
+	}
+	if o.Weft == "" {
+		if o.Weft, err = os.Executable(); err != nil {
+			return err
+		}
+	}
+	if o.Weft, err = filepath.Abs(o.Weft); err != nil {
+		return err
+	}
+	for _, binary := range []string{o.Weft, filepath.Join(filepath.Dir(o.Weft), "weft-cni")} {
+		if _, err := os.Stat(binary); err != nil {
+			return fmt.Errorf("the lab needs %s: %w (build both with: make build)", binary, err)
+		}
+		if strings.HasPrefix(binary, "/run/") {
+			return fmt.Errorf("the lab cannot use %s: nodes have a /run of their own; put the binary elsewhere", binary)
+		}
+	}
+	if os.Geteuid() != 0 {
+		return errors.New("a lab needs root: it makes network namespaces")
+	}
+	return nil
+}
+
+func (o *Options) say(format string, args ...any) {
+	if o.Progress != nil {
+		o.Progress(fmt.Sprintf(format, args...))
+	}
+}
+
+// Up makes a lab and returns when pods can run on all of its nodes. When that
+// fails, or ctx ends first, nothing is left of it.
+func Up(ctx context.Context, o Options) (*Lab, error) {
+	if err := o.fill(); err != nil {
+		return nil, err
+	}
+	objects, err := o.objects()
+	if err != nil {
+		return nil, err
+	}
+	d := dir(o.Dir)
+	unlock, err := d.lock(alone, true)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	entries, err := os.ReadDir(o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	if len(entries) > 1 { // the lock
+		var s state
+		switch err := readJSON(d.optionsFile(), &s); {
+		case errors.Is(err, os.ErrNotExist):
+			return nil, fmt.Errorf("%s is not empty and holds no lab: choose another directory with --dir or %s", o.Dir, DirVariable)
+		case err != nil:
+			return nil, err
+		case !s.Complete:
+			return nil, fmt.Errorf("an unfinished lab lies in %s: remove it with: weft lab down", o.Dir)
+		default:
+			return nil, fmt.Errorf("a lab is up already in %s: remove it with: weft lab down", o.Dir)
+		}
+	}
+	l := &Lab{dir: d, options: o}
+	if err := writeJSON(d.optionsFile(), state{Options: o}); err != nil {
+		return nil, err
+	}
+	err = l.up(ctx, objects)
+	if err == nil {
+		err = writeJSON(d.optionsFile(), state{Options: o, Complete: true})
+	}
+	if err != nil {
+		return nil, errors.Join(err, l.remove())
+	}
+	return l, nil
+}
+
+func (l *Lab) up(ctx context.Context, objects []Object) error {
+	for _, sub := range []string{l.dir.namespaces(), l.dir.daemons(), l.dir.pods()} {
+		if err := os.Mkdir(sub, 0o755); err != nil {
+			return err
+		}
+	}
+	if err := privateMount(l.dir.namespaces()); err != nil {
+		return err
+	}
+	l.options.say("switch: %s, and the outside world at %s port 8080", underlay4, Outside)
+	if err := l.makeSwitch(); err != nil {
+		return err
+	}
+	tasks, tctx := errgroup.WithContext(ctx)
+	tasks.Go(func() error { return l.startOutside(tctx) })
+	tasks.Go(func() error {
+		for i := range l.options.Controllers {
+			if err := l.startController(tctx, i+1); err != nil {
+				return err
+			}
+		}
+		return l.createObjects(tctx, objects)
+	})
+	// Namespaces are made while etcd starts.
+	tasks.Go(func() error {
+		for i := range l.options.Nodes {
+			if err := l.bootNode(nodeMachine(i + 1)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err := tasks.Wait(); err != nil {
+		return err
+	}
+	agents, actx := errgroup.WithContext(ctx)
+	for i := range l.options.Nodes {
+		agents.Go(func() error { return l.startAgent(actx, nodeMachine(i+1)) })
+	}
+	return agents.Wait()
+}
+
+// Open returns the lab in a directory; empty means $WEFT_LAB_DIR or
+// DefaultDir. It returns ErrNoLab if none is up there.
+func Open(directory string) (*Lab, error) {
+	o := Options{Dir: cmp.Or(directory, Dir())}
+	if real, err := filepath.EvalSymlinks(o.Dir); err == nil {
+		o.Dir = real
+	}
+	var s state
+	err := readJSON(dir(o.Dir).optionsFile(), &s)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil, fmt.Errorf("%w in %s (start one with: weft lab up)", ErrNoLab, o.Dir)
+	case err != nil:
+		return nil, err
+	case !s.Complete:
+		return nil, fmt.Errorf("%w in %s: it is being made, or was left unfinished (remove it with: weft lab down)", ErrNoLab, o.Dir)
+	}
+	s.Dir = o.Dir
+	return &Lab{dir: dir(o.Dir), options: s.Options}, nil
+}
+
+// Options returns how the lab was made.
+func (l *Lab) Options() Options { return l.options }
+
+// Down removes the lab in a directory, with all that runs in it, also when it
+// was left half made. It returns ErrNoLab if there is none.
+func Down(directory string) error {
+	o := Options{Dir: cmp.Or(directory, Dir())}
+	if real, err := filepath.EvalSymlinks(o.Dir); err == nil {
+		o.Dir = real
+	}
+	d := dir(o.Dir)
+	unlock, err := d.lock(alone, false)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	// Up writes this file first, and remove deletes it last.
+	if _, err := os.Stat(d.optionsFile()); err != nil {
+		if entries, err := os.ReadDir(o.Dir); err != nil || len(entries) > 1 {
+			return fmt.Errorf("%s is not a lab's: nothing was removed", o.Dir)
+		}
+	}
+	return (&Lab{dir: d}).remove()
+}
+
+// remove does what Down does, with the lock held.
+func (l *Lab) remove() error {
+	if err := l.killAll("daemons/*.json", "pods/*/*/process.json"); err != nil {
+		return err
+	}
+	if err := unmountBelow(string(l.dir)); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(string(l.dir))
+	if err != nil {
+		return err
+	}
+	// What says that a lab lies here goes last.
+	for _, keep := range []bool{false, true} {
+		for _, e := range entries {
+			path := filepath.Join(string(l.dir), e.Name())
+			if path == l.dir.lockFile() || (path == l.dir.optionsFile()) != keep {
+				continue
+			}
+			if err := os.RemoveAll(path); err != nil {
+				return err
+			}
+		}
+	}
+	if err := os.Remove(l.dir.lockFile()); err != nil {
+		return err
+	}
+	// Somebody may be making the next lab here already.
+	if err := os.Remove(string(l.dir)); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	return nil
+}
+
+// killAll ends the processes whose records match the patterns, which are
+// relative to the lab's directory.
+func (l *Lab) killAll(patterns ...string) error {
+	tasks := new(errgroup.Group)
+	tasks.SetLimit(64)
+	for _, pattern := range patterns {
+		records, err := fs.Glob(os.DirFS(string(l.dir)), pattern)
+		if err != nil {
+			return err
+		}
+		for _, r := range records {
+			tasks.Go(func() error { return readProcess(filepath.Join(string(l.dir), r)).kill() })
+		}
+	}
+	return tasks.Wait()
+}

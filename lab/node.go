@@ -1,0 +1,275 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/internal/netns"
+)
+
+// Where things lie on a node, whose /run is its own.
+const (
+	nodeDisk    = "/run/disk"
+	nodeCNI     = "/run/cni/net.d"
+	nodeCache   = "/run/cni/cache"
+	nodeNetns   = "/run/netns"
+	agentRunDir = "/run/weft"
+	agentSocket = agentRunDir + "/http.sock"
+)
+
+// Nodes returns the names of the lab's nodes.
+func (l *Lab) Nodes() []string {
+	names := make([]string, l.options.Nodes)
+	for i := range names {
+		names[i] = nodeMachine(i + 1).name
+	}
+	return names
+}
+
+func (l *Lab) node(name string) (machine, error) {
+	i := slices.Index(l.Nodes(), name)
+	if i < 0 {
+		return machine{}, fmt.Errorf("the lab has no node %q; it has %s to %s", name, nodeMachine(1).name, nodeMachine(l.options.Nodes).name)
+	}
+	return nodeMachine(i + 1), nil
+}
+
+// isOn reports whether a node has its namespaces.
+func (l *Lab) isOn(m machine) bool {
+	return l.isMounted(l.dir.mounts(m.name)) && l.isMounted(l.dir.network(m.name))
+}
+
+// isMounted reports whether a namespace is mounted at path.
+func (l *Lab) isMounted(path string) bool {
+	var s unix.Statfs_t
+	return unix.Statfs(path, &s) == nil && s.Type == unix.NSFS_MAGIC
+}
+
+// bootNode makes a node's namespaces.
+func (l *Lab) bootNode(m machine) error {
+	l.options.say("%s: %s", m.name, m.addresses(l.options.IPv6)[0])
+	if err := l.plugIn(m); err != nil {
+		return err
+	}
+	return newMounts(l.dir.mounts(m.name), l.dir.network(m.name), func() error { return l.nodeMounts(m) })
+}
+
+// nodeMounts gives a node a /run and a /sys of its own, and its disk.
+func (l *Lab) nodeMounts(m machine) error {
+	if err := followHost(); err != nil {
+		return err
+	}
+	// The lab may lie below /run, so all is put together beside it first.
+	disk := l.dir.disk(m.name)
+	run := disk + ".run"
+	for _, d := range []string{disk, run} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			return err
+		}
+	}
+	if err := unix.Mount("tmpfs", run, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755"); err != nil {
+		return fmt.Errorf("mount %s's /run: %w", m.name, err)
+	}
+	for _, d := range []string{nodeDisk, nodeCNI, nodeCache, nodeNetns} {
+		if err := os.MkdirAll(filepath.Join(run, strings.TrimPrefix(d, "/run")), 0o755); err != nil {
+			return err
+		}
+	}
+	if err := unix.Mount(disk, filepath.Join(run, strings.TrimPrefix(nodeDisk, "/run")), "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("mount %s's disk: %w", m.name, err)
+	}
+	if err := mountSys(filepath.Join(run, "sys")); err != nil {
+		return err
+	}
+	// Copies of the other machines' namespaces would keep those alive.
+	if err := unix.Unmount(l.dir.namespaces(), unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("unmount the lab's namespaces: %w", err)
+	}
+	if err := unix.Mount(run, "/run", "", unix.MS_MOVE, ""); err != nil {
+		return fmt.Errorf("move %s's /run into place: %w", m.name, err)
+	}
+	// Below /run it is out of sight now, and goes with the lab.
+	if err := os.Remove(run); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// onNode runs f in a node's namespaces.
+func (l *Lab) onNode(name string, f func() error) error {
+	return netns.DoMount(l.dir.network(name), l.dir.mounts(name), f)
+}
+
+// startAgent starts a node's agent and returns when pods can run there.
+func (l *Lab) startAgent(ctx context.Context, m machine) error {
+	var ips []string
+	for _, a := range m.addresses(l.options.IPv6) {
+		ips = append(ips, a.String())
+	}
+	p, err := launch{
+		Weft: l.options.Weft, Record: l.dir.record(m.name), Log: l.dir.log(m.name),
+		Within: func(f func() error) error { return l.onNode(m.name, f) },
+		Stage: stage{Args: []string{l.options.Weft, "agent",
+			"--node-name", m.name, "--node-ip", strings.Join(ips, ","), "--register-node",
+			"--etcd-endpoints", l.endpoint(),
+			"--run-dir", agentRunDir, "--state-dir", nodeDisk,
+			"--cni-conf-file", nodeCNI + "/10-weft.conflist", "--cni-bin-dir", ""}},
+	}.start(ctx)
+	if err != nil {
+		return fmt.Errorf("agent of %s: %w", m.name, err)
+	}
+	if err := l.waitReady(ctx, m.name, p); err != nil {
+		return fmt.Errorf("agent of %s: %w", m.name, err)
+	}
+	l.options.say("%s: ready", m.name)
+	return nil
+}
+
+// waitReady asks an agent whether pods can run until it says so. It fails
+// when the agent ends or ctx does, with what the agent said last.
+func (l *Lab) waitReady(ctx context.Context, name string, p process) error {
+	client := agentClient(p)
+	defer client.CloseIdleConnections()
+	last := errors.New("it did not answer")
+	for wait := 20 * time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
+		if !p.alive() {
+			return errors.New("it ended" + tail(l.dir.log(name)))
+		}
+		err := ask(ctx, client, "/readyz")
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() == nil {
+			last = err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w; not ready: %w%s", ctx.Err(), last, tail(l.dir.log(name)))
+		case <-time.After(wait):
+		}
+	}
+}
+
+// agentClient speaks HTTP with an agent over the socket on its node.
+func agentClient(p process) *http.Client {
+	socket := fmt.Sprintf("/proc/%d/root%s", p.PID, agentSocket)
+	return &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
+		},
+	}}
+}
+
+func ask(ctx context.Context, c *http.Client, path string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent"+path, nil)
+	if err != nil {
+		return err
+	}
+	res, err := c.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(res.Body, 4096))
+	if err == nil && res.StatusCode != http.StatusOK {
+		err = errors.New(strings.TrimSpace(string(body)))
+	}
+	return err
+}
+
+// StopNode cuts a node's power: its agent, its pods and its namespaces are
+// gone at once. What it kept on its disk, and its objects, stay.
+func (l *Lab) StopNode(name string) error {
+	m, err := l.node(name)
+	if err != nil {
+		return err
+	}
+	unlock, err := l.dir.lock(alone, false)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	tasks := new(errgroup.Group)
+	tasks.Go(readProcess(l.dir.record(name)).kill)
+	pods, err := l.podRecords()
+	if err != nil {
+		return err
+	}
+	for _, p := range pods {
+		if p.Node == name {
+			tasks.Go(readProcess(l.processFile(p.Pod)).kill)
+		}
+	}
+	if err := tasks.Wait(); err != nil {
+		return err
+	}
+	// The record of the agent goes last: without it the node is off.
+	if err := errors.Join(releaseFile(l.dir.mounts(m.name)), releaseFile(l.dir.network(m.name))); err != nil {
+		return err
+	}
+	return os.Remove(l.dir.record(name))
+}
+
+// StartNode starts what does not run of a node: the node itself after
+// StopNode, with the pods that it had, or an agent that died. It returns when
+// pods can run there.
+func (l *Lab) StartNode(ctx context.Context, name string) error {
+	m, err := l.node(name)
+	if err != nil {
+		return err
+	}
+	unlock, err := l.dir.lock(alone, false)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if !l.isOn(m) {
+		// A start that was killed may have left one of the two.
+		if err := errors.Join(releaseFile(l.dir.mounts(m.name)), releaseFile(l.dir.network(m.name))); err != nil {
+			return err
+		}
+		if err := l.bootNode(m); err != nil {
+			return err
+		}
+	}
+	if p := readProcess(l.dir.record(name)); p.alive() {
+		err = l.waitReady(ctx, name, p)
+	} else {
+		err = l.startAgent(ctx, m)
+	}
+	if err != nil {
+		return err
+	}
+	return l.restartPods(ctx, name)
+}
+
+// Kill ends a daemon of the lab without a warning: an agent, by its node's
+// name, or a controller ("controller1"). StartNode and StartController start
+// them again.
+func (l *Lab) Kill(name string) error {
+	if _, err := os.Stat(l.dir.record(name)); err != nil {
+		return fmt.Errorf("the lab has no daemon %q that was started", name)
+	}
+	return readProcess(l.dir.record(name)).kill()
+}
+
+// PID returns the process number of a daemon that Kill names, or 0 if it does
+// not run.
+func (l *Lab) PID(name string) int {
+	if p := readProcess(l.dir.record(name)); p.alive() {
+		return p.PID
+	}
+	return 0
+}

@@ -1,0 +1,117 @@
+package lab
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	networkv1 "github.com/openshift/api/network/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/datapath/dataplanes"
+	"github.com/weftnet/weft/plugin/flannel"
+	"github.com/weftnet/weft/plugin/openshift"
+	"github.com/weftnet/weft/plugin/plugins"
+	"github.com/weftnet/weft/registry"
+)
+
+// Where the lab's pods get their addresses from, unless Options.Objects says.
+const (
+	openshiftIPv6 = "fd01::/48"
+	flannelIPv4   = "10.5.0.0/16"
+	flannelIPv6   = "fd05::/48"
+)
+
+// Object is an object that a lab begins with.
+type Object struct {
+	Kind *registry.Kind
+	registry.Object
+}
+
+// objects returns the objects that the lab begins with: the ClusterConfig, and
+// the plug-in's own configuration where it does not do without one.
+func (o *Options) objects() ([]Object, error) {
+	config := api.Effective(&api.ClusterConfig{
+		ObjectMeta: metav1.ObjectMeta{Name: api.DefaultName},
+		Spec:       api.ClusterConfigSpec{Plugin: o.Plugin, DataPlane: o.DataPlane},
+	})
+	if _, err := plugins.Get(config.Spec.Plugin); err != nil {
+		return nil, err
+	}
+	if names := dataplanes.Names(); !slices.Contains(names, config.Spec.DataPlane) {
+		return nil, fmt.Errorf("data plane %q is unknown: there are %s", config.Spec.DataPlane, strings.Join(names, ", "))
+	}
+	objects := slices.Clone(o.Objects)
+	add := func(k *registry.Kind, object registry.Object) {
+		if !slices.ContainsFunc(objects, func(have Object) bool { return have.Kind == k }) {
+			objects = append(objects, Object{k, object})
+		}
+	}
+	add(api.ClusterConfigKind, config)
+	switch config.Spec.Plugin {
+	case openshift.Name:
+		if o.IPv6 {
+			add(api.ClusterNetwork, &networkv1.ClusterNetwork{
+				ObjectMeta: metav1.ObjectMeta{Name: api.DefaultName},
+				ClusterNetworks: []networkv1.ClusterNetworkEntry{
+					{CIDR: openshift.DefaultCIDR, HostSubnetLength: openshift.DefaultHostBits},
+					{CIDR: openshiftIPv6, HostSubnetLength: openshift.DefaultHostBitsIPv6},
+				},
+			})
+		}
+	case flannel.Name:
+		settings := map[string]any{"Network": flannelIPv4, "Backend": map[string]string{"Type": flannel.BackendVXLAN}}
+		if o.IPv6 {
+			settings["EnableIPv6"], settings["IPv6Network"] = true, flannelIPv6
+		}
+		spec, err := json.Marshal(settings)
+		if err != nil {
+			return nil, err
+		}
+		add(flannel.ConfigKind, &flannel.Config{ObjectMeta: metav1.ObjectMeta{Name: flannel.ConfigName}, Spec: spec})
+	}
+	return objects, nil
+}
+
+// createObjects creates the objects that the lab begins with.
+func (l *Lab) createObjects(ctx context.Context, objects []Object) error {
+	reg, err := l.Registry()
+	if err != nil {
+		return err
+	}
+	defer reg.Close()
+	for _, o := range objects {
+		// A controller may have made its defaults by now.
+		if _, err := reg.Create(ctx, o.Kind, o.Object); errors.Is(err, registry.ErrExists) {
+			_, err = registry.Modify(ctx, reg, o.Kind, registry.KeyOf(o), func(have registry.Object) error {
+				return replace(have, o.Object)
+			})
+			if err != nil {
+				return err
+			}
+		} else if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// replace makes have say what want says, and keeps who it is.
+func replace(have, want registry.Object) error {
+	b, err := json.Marshal(want)
+	if err != nil {
+		return err
+	}
+	version, uid, created := have.GetResourceVersion(), have.GetUID(), have.GetCreationTimestamp()
+	if err := json.Unmarshal(b, have); err != nil {
+		return err
+	}
+	have.SetResourceVersion(version)
+	have.SetUID(uid)
+	have.SetCreationTimestamp(created)
+	return nil
+}

@@ -1,0 +1,401 @@
+package lab
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/registry"
+)
+
+// DefaultNamespace is that of pods which name none.
+const DefaultNamespace = "default"
+
+// ServerPort is where a pod's default command answers, TCP (HTTP) and UDP.
+const ServerPort = 8080
+
+// Pod is a pod to run.
+type Pod struct {
+	// Namespace is DefaultNamespace if empty.
+	Namespace string            `json:"namespace"`
+	Name      string            `json:"name"`
+	Node      string            `json:"node"`
+	Labels    map[string]string `json:"labels,omitempty"`
+	// Command is what the pod runs; empty means a server on ServerPort that
+	// answers with the pod's name and the client's address.
+	Command []string `json:"command,omitempty"`
+}
+
+func (p Pod) key() registry.Key { return registry.Key{Namespace: p.Namespace, Name: p.Name} }
+
+// podRecord is what is on disk of a pod.
+type podRecord struct {
+	Pod
+	// UID is that of the Pod object.
+	UID string `json:"uid,omitempty"`
+	// ContainerID is the pod's name towards CNI and that of its network
+	// namespace on the node; a pod that is started again gets another.
+	ContainerID string `json:"containerID"`
+	// Addresses are what CNI gave it.
+	Addresses []netip.Addr `json:"addresses,omitempty"`
+}
+
+func (r podRecord) network() string { return nodeNetns + "/" + r.ContainerID }
+
+func (l *Lab) podFile(p Pod) string { return filepath.Join(l.dir.pod(p.Namespace, p.Name), "pod.json") }
+func (l *Lab) processFile(p Pod) string {
+	return filepath.Join(l.dir.pod(p.Namespace, p.Name), "process.json")
+}
+func (l *Lab) podLog(p Pod) string { return filepath.Join(l.dir.pod(p.Namespace, p.Name), "log") }
+
+func (p Pod) validate() error {
+	for what, value := range map[string]string{"pod": p.Name, "namespace": p.Namespace} {
+		if problems := validation.IsDNS1123Label(value); len(problems) > 0 {
+			return fmt.Errorf("%q is no name for a %s: %s", value, what, strings.Join(problems, "; "))
+		}
+	}
+	for k, v := range p.Labels {
+		if problems := append(validation.IsQualifiedName(k), validation.IsValidLabelValue(v)...); len(problems) > 0 {
+			return fmt.Errorf("%s=%s is no label: %s", k, v, strings.Join(problems, "; "))
+		}
+	}
+	return nil
+}
+
+// Run starts a pod and returns its addresses when it runs, and where it runs
+// the default command, when it serves. When that fails, nothing is left of it.
+func (l *Lab) Run(ctx context.Context, p Pod) ([]netip.Addr, error) {
+	p.Namespace = cmp.Or(p.Namespace, DefaultNamespace)
+	if err := p.validate(); err != nil {
+		return nil, err
+	}
+	m, err := l.node(p.Node)
+	if err != nil {
+		return nil, err
+	}
+	unlock, err := l.dir.lock(shared, false)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if !l.isOn(m) {
+		return nil, fmt.Errorf("node %s is off: start it with: weft lab start-node %s", p.Node, p.Node)
+	}
+	reg, err := l.Registry()
+	if err != nil {
+		return nil, err
+	}
+	defer reg.Close()
+	place := l.dir.pod(p.Namespace, p.Name)
+	if err := os.MkdirAll(filepath.Dir(place), 0o755); err != nil {
+		return nil, err
+	}
+	if err := os.Mkdir(place, 0o755); errors.Is(err, os.ErrExist) {
+		return nil, fmt.Errorf("pod %s exists in the lab: delete it with: weft lab delete %s -n %s", p.key(), p.Name, p.Namespace)
+	} else if err != nil {
+		return nil, err
+	}
+	unlockPod, err := l.lockPod(p)
+	if err != nil {
+		return nil, err
+	}
+	defer unlockPod()
+	r := podRecord{Pod: p}
+	err = l.declare(ctx, reg, &r)
+	if err == nil {
+		err = l.startPod(ctx, reg, &r)
+	}
+	if err != nil {
+		cleanup := l.removePod(context.WithoutCancel(ctx), reg, r)
+		return nil, errors.Join(fmt.Errorf("pod %s: %w", p.key(), err), cleanup)
+	}
+	return r.Addresses, nil
+}
+
+// declare creates the Pod object, and its Namespace if there is none.
+func (l *Lab) declare(ctx context.Context, reg registry.Registry, r *podRecord) error {
+	if err := writeJSON(l.podFile(r.Pod), r); err != nil {
+		return err
+	}
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: r.Namespace}}
+	if _, err := reg.Create(ctx, api.Namespace, ns); err != nil && !errors.Is(err, registry.ErrExists) {
+		return err
+	}
+	o, err := reg.Create(ctx, api.Pod, &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: r.Name, Labels: r.Labels},
+		Spec: corev1.PodSpec{NodeName: r.Node, Containers: []corev1.Container{{Name: r.Name, Command: r.Command,
+			Ports: r.ports()}}},
+		Status: corev1.PodStatus{Phase: corev1.PodPending},
+	})
+	if err != nil {
+		return err
+	}
+	r.UID = string(o.GetUID())
+	return writeJSON(l.podFile(r.Pod), r)
+}
+
+func (p Pod) ports() []corev1.ContainerPort {
+	if len(p.Command) > 0 {
+		return nil
+	}
+	return []corev1.ContainerPort{
+		{Name: "http", ContainerPort: ServerPort, Protocol: corev1.ProtocolTCP},
+		{Name: "udp", ContainerPort: ServerPort, Protocol: corev1.ProtocolUDP},
+	}
+}
+
+// startPod makes the pod's namespace, attaches it, and starts its process.
+func (l *Lab) startPod(ctx context.Context, reg registry.Registry, r *podRecord) error {
+	r.ContainerID = newContainerID()
+	r.Addresses = nil
+	if err := writeJSON(l.podFile(r.Pod), r); err != nil {
+		return err
+	}
+	err := l.onNode(r.Node, func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("make a network namespace: %w", err)
+		}
+		return bindFile("/proc/thread-self/ns/net", r.network())
+	})
+	if err != nil {
+		return err
+	}
+	if r.Addresses, err = l.attach(ctx, *r); err != nil {
+		return err
+	}
+	if err := writeJSON(l.podFile(r.Pod), r); err != nil {
+		return err
+	}
+	args := r.Command
+	if len(args) == 0 {
+		args = []string{l.options.Weft, "lab", "serve", "--name", r.Name, "--ready-fd", fmt.Sprint(readyFD)}
+	}
+	_, err = launch{
+		Weft: l.options.Weft, Record: l.processFile(r.Pod), Log: l.podLog(r.Pod),
+		Clone: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC,
+		Ready: len(r.Command) == 0,
+		Stage: stage{Hostname: r.Name, Pod: true, Args: args},
+		Within: func(f func() error) error {
+			return l.onNode(r.Node, func() error {
+				if err := setNamespace(r.network(), unix.CLONE_NEWNET); err != nil {
+					return err
+				}
+				return f()
+			})
+		},
+	}.start(ctx)
+	if err != nil {
+		return err
+	}
+	return l.publish(ctx, reg, *r)
+}
+
+// publish writes into the Pod object what the kubelet would.
+func (l *Lab) publish(ctx context.Context, reg registry.Registry, r podRecord) error {
+	for {
+		o, err := reg.Get(ctx, api.Pod, r.key())
+		if err != nil {
+			return err
+		}
+		pod := o.(*corev1.Pod)
+		pod.Status.Phase = corev1.PodRunning
+		now := metav1.Now()
+		pod.Status.StartTime = &now
+		pod.Status.HostIP = ""
+		pod.Status.HostIPs, pod.Status.PodIPs = nil, nil
+		m, err := l.node(r.Node)
+		if err != nil {
+			return err
+		}
+		for _, a := range m.addresses(l.options.IPv6) {
+			pod.Status.HostIP = cmp.Or(pod.Status.HostIP, a.String())
+			pod.Status.HostIPs = append(pod.Status.HostIPs, corev1.HostIP{IP: a.String()})
+		}
+		pod.Status.PodIP = ""
+		for _, a := range r.Addresses {
+			pod.Status.PodIP = cmp.Or(pod.Status.PodIP, a.String())
+			pod.Status.PodIPs = append(pod.Status.PodIPs, corev1.PodIP{IP: a.String()})
+		}
+		if _, err := reg.Update(ctx, api.Pod, pod); !errors.Is(err, registry.ErrConflict) {
+			return err
+		}
+	}
+}
+
+// Delete ends a pod and removes all that belongs to it. When that fails, what
+// is left can be deleted again.
+func (l *Lab) Delete(ctx context.Context, namespace, name string) error {
+	p := Pod{Namespace: cmp.Or(namespace, DefaultNamespace), Name: name}
+	if err := p.validate(); err != nil {
+		return err
+	}
+	unlock, err := l.dir.lock(shared, false)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	unlockPod, err := l.lockPod(p)
+	if err != nil {
+		return err
+	}
+	defer unlockPod()
+	r, err := l.podRecord(p.Namespace, p.Name)
+	if errors.Is(err, os.ErrNotExist) { // it was killed before it wrote anything else
+		return os.RemoveAll(l.dir.pod(p.Namespace, p.Name))
+	}
+	if err != nil {
+		return err
+	}
+	reg, err := l.Registry()
+	if err != nil {
+		return err
+	}
+	defer reg.Close()
+	return l.removePod(ctx, reg, r)
+}
+
+// removePod undoes what Run did, however far that came.
+func (l *Lab) removePod(ctx context.Context, reg registry.Registry, r podRecord) error {
+	if err := l.haltPod(ctx, r); err != nil {
+		return fmt.Errorf("delete pod %s: %w", r.key(), err)
+	}
+	o, err := reg.Get(ctx, api.Pod, r.key())
+	// An object with another UID is not the lab's.
+	if err == nil && r.UID != "" && string(o.GetUID()) == r.UID {
+		err = reg.Delete(ctx, api.Pod, r.key(), "")
+	}
+	if err != nil && !errors.Is(err, registry.ErrNotFound) {
+		return fmt.Errorf("delete pod %s: %w", r.key(), err)
+	}
+	return os.RemoveAll(l.dir.pod(r.Namespace, r.Name))
+}
+
+// haltPod ends a pod's process and takes its network away.
+func (l *Lab) haltPod(ctx context.Context, r podRecord) error {
+	if err := readProcess(l.processFile(r.Pod)).kill(); err != nil {
+		return err
+	}
+	m, err := l.node(r.Node)
+	if err != nil || !l.isOn(m) || r.ContainerID == "" {
+		return err
+	}
+	if err := l.detach(ctx, r); err != nil {
+		return err
+	}
+	return l.onNode(r.Node, func() error { return releaseFile(r.network()) })
+}
+
+// restartPods starts those pods of a node again that lost their network
+// namespace with the node's power.
+func (l *Lab) restartPods(ctx context.Context, node string) error {
+	records, err := l.podRecords()
+	if err != nil {
+		return err
+	}
+	reg, err := l.Registry()
+	if err != nil {
+		return err
+	}
+	defer reg.Close()
+	tasks, tctx := errgroup.WithContext(ctx)
+	for _, r := range records {
+		if r.Node != node {
+			continue
+		}
+		tasks.Go(func() error {
+			err := l.onNode(node, func() error { _, err := os.Stat(r.network()); return err })
+			if !errors.Is(err, os.ErrNotExist) {
+				return err
+			}
+			if err := l.startPod(tctx, reg, &r); err != nil {
+				return errors.Join(fmt.Errorf("pod %s: %w", r.key(), err), l.haltPod(context.WithoutCancel(ctx), r))
+			}
+			return nil
+		})
+	}
+	return tasks.Wait()
+}
+
+// Addresses returns a pod's addresses, the primary one first.
+func (l *Lab) Addresses(namespace, name string) ([]netip.Addr, error) {
+	r, err := l.podRecord(cmp.Or(namespace, DefaultNamespace), name)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, l.noPod(Pod{Namespace: cmp.Or(namespace, DefaultNamespace), Name: name})
+	}
+	return r.Addresses, err
+}
+
+func (l *Lab) noPod(p Pod) error {
+	return fmt.Errorf("the lab has no pod %s (see: weft lab status)", p.key())
+}
+
+// lockPod makes sure that nobody else starts or deletes a pod.
+func (l *Lab) lockPod(p Pod) (unlock func(), err error) {
+	f, err := os.Open(l.dir.pod(p.Namespace, p.Name))
+	if err != nil {
+		return nil, l.noPod(p)
+	}
+	for err = unix.EINTR; errors.Is(err, unix.EINTR); {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
+	}
+	if err == nil { // who had the lock before may have deleted it
+		_, err = os.Stat(l.dir.pod(p.Namespace, p.Name))
+	}
+	if err != nil {
+		f.Close()
+		return nil, l.noPod(p)
+	}
+	return func() { f.Close() }, nil
+}
+
+func (l *Lab) podRecord(namespace, name string) (podRecord, error) {
+	var r podRecord
+	err := readJSON(l.podFile(Pod{Namespace: namespace, Name: name}), &r)
+	return r, err
+}
+
+// podRecords returns all pods in order of namespace and name.
+func (l *Lab) podRecords() ([]podRecord, error) {
+	files, err := fs.Glob(os.DirFS(l.dir.pods()), "*/*/pod.json")
+	if err != nil {
+		return nil, err
+	}
+	var records []podRecord
+	for _, f := range files {
+		var r podRecord
+		err := readJSON(filepath.Join(l.dir.pods(), f), &r)
+		if errors.Is(err, os.ErrNotExist) {
+			continue // deleted meanwhile
+		}
+		if err != nil {
+			return nil, err
+		}
+		records = append(records, r)
+	}
+	slices.SortFunc(records, func(a, b podRecord) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	return records, nil
+}
+
+func newContainerID() string {
+	id := make([]byte, 32)
+	rand.Read(id)
+	return hex.EncodeToString(id)
+}

@@ -1,0 +1,80 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	current "github.com/containernetworking/cni/pkg/types/100"
+)
+
+// attachTimeout bounds a CNI call, as a container runtime would.
+const attachTimeout = 60 * time.Second
+
+// pluginDirs are where CNI plug-ins that a chain may name lie, besides the
+// directory of weft-cni.
+var pluginDirs = []string{"/opt/cni/bin", "/usr/lib/cni"}
+
+// cni calls f, in the node's namespaces, with what a container runtime has of
+// CNI there: the node's network configuration, which its agent has written.
+func (l *Lab) cni(ctx context.Context, r podRecord, f func(context.Context, *libcni.CNIConfig, *libcni.NetworkConfigList, *libcni.RuntimeConf) error) error {
+	ctx, cancel := context.WithTimeout(ctx, attachTimeout)
+	defer cancel()
+	return l.onNode(r.Node, func() error {
+		files, err := libcni.ConfFiles(nodeCNI, []string{".conflist"})
+		if err != nil {
+			return err
+		}
+		if len(files) == 0 {
+			return fmt.Errorf("node %s has no CNI configuration yet: its agent is not ready (see: weft status)", r.Node)
+		}
+		list, err := libcni.ConfListFromFile(files[0])
+		if err != nil {
+			return err
+		}
+		path := append([]string{filepath.Dir(l.options.Weft)}, pluginDirs...)
+		return f(ctx, libcni.NewCNIConfigWithCacheDir(path, nodeCache, nil), list, &libcni.RuntimeConf{
+			ContainerID: r.ContainerID, NetNS: r.network(), IfName: "eth0",
+			Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", r.Namespace}, {"K8S_POD_NAME", r.Name},
+				{"K8S_POD_INFRA_CONTAINER_ID", r.ContainerID}, {"K8S_POD_UID", r.UID}},
+		})
+	})
+}
+
+// attach gives a pod's namespace its network and returns its addresses.
+func (l *Lab) attach(ctx context.Context, r podRecord) (addresses []netip.Addr, err error) {
+	err = l.cni(ctx, r, func(ctx context.Context, c *libcni.CNIConfig, list *libcni.NetworkConfigList, rt *libcni.RuntimeConf) error {
+		result, err := c.AddNetworkList(ctx, list, rt)
+		if err != nil {
+			return fmt.Errorf("CNI ADD: %w", err)
+		}
+		res, err := current.NewResultFromResult(result)
+		if err != nil {
+			return fmt.Errorf("CNI ADD: %w", err)
+		}
+		for _, ip := range res.IPs {
+			if a, ok := netip.AddrFromSlice(ip.Address.IP); ok {
+				addresses = append(addresses, a.Unmap())
+			}
+		}
+		if len(addresses) == 0 {
+			return errors.New("CNI ADD gave no address")
+		}
+		return nil
+	})
+	return addresses, err
+}
+
+// detach undoes attach, also when that came to nothing.
+func (l *Lab) detach(ctx context.Context, r podRecord) error {
+	return l.cni(ctx, r, func(ctx context.Context, c *libcni.CNIConfig, list *libcni.NetworkConfigList, rt *libcni.RuntimeConf) error {
+		if err := c.DelNetworkList(ctx, list, rt); err != nil {
+			return fmt.Errorf("CNI DEL: %w", err)
+		}
+		return nil
+	})
+}

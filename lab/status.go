@@ -1,0 +1,101 @@
+package lab
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+)
+
+// Run states of daemons and pods.
+const (
+	Running = "running"
+	Dead    = "dead"
+	// Off: the node's power was cut.
+	Off = "off"
+)
+
+// Status is what runs of a lab.
+type Status struct {
+	Dir     string         `json:"dir"`
+	Options Options        `json:"options"`
+	Daemons []DaemonStatus `json:"daemons"`
+	Pods    []PodStatus    `json:"pods"`
+}
+
+// DaemonStatus is an agent ("node1"), a controller ("controller1") or the
+// server outside the cluster ("switch").
+type DaemonStatus struct {
+	Name      string       `json:"name"`
+	Addresses []netip.Addr `json:"addresses"`
+	State     string       `json:"state"`
+	// PID is the process number; 0 if it does not run.
+	PID int `json:"pid,omitempty"`
+	// Log is the file with its output.
+	Log string `json:"log"`
+	// Remedy is the command that starts what does not run.
+	Remedy string `json:"remedy,omitempty"`
+}
+
+// PodStatus is a pod.
+type PodStatus struct {
+	Pod
+	Addresses []netip.Addr `json:"addresses"`
+	State     string       `json:"state"`
+	PID       int          `json:"pid,omitempty"`
+	Log       string       `json:"log"`
+}
+
+// Healthy reports whether all daemons run.
+func (s Status) Healthy() bool {
+	for _, d := range s.Daemons {
+		if d.State == Dead {
+			return false
+		}
+	}
+	return true
+}
+
+// Status says what runs.
+func (l *Lab) Status() (Status, error) {
+	s := Status{Dir: string(l.dir), Options: l.options}
+	outside := []netip.Addr{Outside}
+	if l.options.IPv6 {
+		outside = append(outside, Outside6)
+	}
+	add := func(name string, addresses []netip.Addr, remedy string) {
+		d := DaemonStatus{Name: name, Addresses: addresses, State: Running, PID: l.PID(name), Log: l.dir.log(name)}
+		if d.PID == 0 {
+			d.State, d.Remedy = Dead, remedy
+			if _, err := os.Stat(l.dir.record(name)); err != nil {
+				d.State = Off
+			}
+		}
+		s.Daemons = append(s.Daemons, d)
+	}
+	add(switchName, outside, "weft lab start-node "+switchName)
+	for i := range l.options.Controllers {
+		m := controllerMachine(i + 1)
+		add(m.name, m.addresses(l.options.IPv6), "weft lab start-node "+m.name)
+	}
+	for i := range l.options.Nodes {
+		m := nodeMachine(i + 1)
+		add(m.name, m.addresses(l.options.IPv6), "weft lab start-node "+m.name)
+	}
+	records, err := l.podRecords()
+	if err != nil {
+		return Status{}, fmt.Errorf("read the lab's pods: %w", err)
+	}
+	for _, r := range records {
+		p := PodStatus{Pod: r.Pod, Addresses: r.Addresses, State: Running, Log: l.podLog(r.Pod)}
+		if proc := readProcess(l.processFile(r.Pod)); proc.alive() {
+			p.PID = proc.PID
+		} else {
+			p.State = Dead
+		}
+		s.Pods = append(s.Pods, p)
+	}
+	return s, nil
+}
+
+// Logs is the directory with the daemons' logs.
+func (l *Lab) Logs() string { return l.dir.daemons() }

@@ -1,0 +1,95 @@
+package plugin
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/weftnet/weft/plan"
+)
+
+// The functions in this file state what plug-ins say alike when all pods and
+// nodes share one flat network, plan.DefaultNetwork: every pod reaches every
+// pod and node under its own address, and the rest of the world behind the
+// node's.
+
+// PutNode states who the node is, and that packets to its own addresses stay
+// on it.
+func PutNode(b *plan.Builder, n Node) {
+	b.Local.Node = n.Name
+	b.Local.Addresses = n.Addresses
+	for _, a := range n.Addresses {
+		b.PutRoute(hostRoute(a), plan.Route{Way: plan.ToHost, Origin: "Node " + n.Name})
+	}
+}
+
+// PutPool gives the node a prefix to take pods' addresses from, whose first
+// address after the network's own is the gateway's. What is in it and belongs
+// to no endpoint is unreachable.
+func PutPool(b *plan.Builder, prefix netip.Prefix, origin string) {
+	prefix = prefix.Masked()
+	gateway := prefix.Addr().Next()
+	b.Local.Pools = append(b.Local.Pools, plan.Pool{Network: plan.DefaultNetwork, Prefix: prefix, Gateway: gateway})
+	b.PutRoute(plan.RouteKey{Network: plan.DefaultNetwork, Prefix: prefix}, plan.Route{Way: plan.ToDrop, Origin: origin})
+	b.PutRoute(hostRoute(gateway), plan.Route{Way: plan.ToHost, Origin: origin})
+}
+
+// PutEndpoints states the node's endpoints and the routes to them, and
+// returns what is wrong with some of them. It is called after PutNode and
+// PutPool, whose addresses endpoints can't have: of two that claim one address
+// the one whose interface comes first has it, and the other is left out.
+func PutEndpoints(b *plan.Builder, n Node) []Problem {
+	holders := make(map[netip.Addr]string, len(n.Endpoints))
+	for _, a := range b.Local.Addresses {
+		holders[a] = "the node itself"
+	}
+	for _, p := range b.Local.Pools {
+		holders[p.Gateway] = "the gateway of " + p.Prefix.String()
+	}
+	var problems []Problem
+	byInterface := func(a, b Endpoint) int { return strings.Compare(a.Interface, b.Interface) }
+	for _, e := range slices.SortedFunc(slices.Values(n.Endpoints), byInterface) {
+		if i := slices.IndexFunc(e.Addresses, func(a netip.Addr) bool { return holders[a] != "" }); i >= 0 {
+			a := e.Addresses[i]
+			problems = append(problems, Problem{Message: fmt.Sprintf(
+				"pod %s has address %s, which is that of %s; delete the pod", e.Name(), a, holders[a])})
+			continue
+		}
+		origin := "Pod " + e.Name()
+		b.PutEndpoint(plan.EndpointKey{Interface: e.Interface}, plan.Endpoint{
+			Name: e.Name(), Network: plan.DefaultNetwork, Addresses: e.Addresses, MAC: e.MAC,
+			AntiSpoof: true, Origin: origin,
+		})
+		for _, a := range e.Addresses {
+			holders[a] = "pod " + e.Name()
+			b.PutRoute(hostRoute(a), plan.Route{Way: plan.ToEndpoint, Interface: e.Interface, Origin: origin})
+		}
+	}
+	return problems
+}
+
+// PutCluster states that a prefix belongs to the cluster's pods: nothing in it
+// is masqueraded, and what no node has is unreachable rather than sent out of
+// the cluster.
+func PutCluster(b *plan.Builder, prefix netip.Prefix, origin string) {
+	b.PutRoute(plan.RouteKey{Network: plan.DefaultNetwork, Prefix: prefix}, plan.Route{Way: plan.ToDrop, Origin: origin})
+	PutDirect(b, prefix, origin)
+}
+
+// PutDirect states that packets to a prefix keep the endpoint's own address.
+func PutDirect(b *plan.Builder, prefix netip.Prefix, origin string) {
+	b.PutEgress(plan.EgressKey{Network: plan.DefaultNetwork, Destination: prefix}, plan.Egress{Action: plan.Direct, Origin: origin})
+}
+
+// PutExit states the way out of the cluster for addresses of the family that
+// example belongs to: by the node's own routes, behind the node's address.
+func PutExit(b *plan.Builder, example netip.Addr, origin string) {
+	everything, _ := example.Prefix(0)
+	b.PutRoute(plan.RouteKey{Network: plan.DefaultNetwork, Prefix: everything}, plan.Route{Way: plan.ToGateway, Origin: origin})
+	b.PutEgress(plan.EgressKey{Network: plan.DefaultNetwork, Destination: everything}, plan.Egress{Action: plan.Masquerade, Origin: origin})
+}
+
+func hostRoute(a netip.Addr) plan.RouteKey {
+	return plan.RouteKey{Network: plan.DefaultNetwork, Prefix: netip.PrefixFrom(a, a.BitLen())}
+}

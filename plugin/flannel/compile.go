@@ -1,0 +1,410 @@
+package flannel
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/plugin"
+	"github.com/weftnet/weft/registry"
+)
+
+// What VXLAN costs in bytes of each packet over IPv4 and over IPv6: outer
+// Ethernet payload is IP, UDP, VXLAN and the inner Ethernet header (RFC 7348,
+// section 5).
+const (
+	overheadV4 = 20 + 8 + 8 + 14
+	overheadV6 = 40 + 8 + 8 + 14
+)
+
+// The bounds of an MTU in bytes: what each host must take (RFC 791, RFC 8200),
+// and what fits the field in a header.
+const (
+	minMTU   = 576
+	minMTUV6 = 1280
+	maxMTU   = 65535
+)
+
+// Compile implements plugin.Plugin.
+func (p Plugin) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
+	c := &compiler{Plugin: p.withDefaults(), in: in, b: plan.NewBuilder(in.Previous), nodes: map[netip.Addr]*corev1.Node{}}
+	c.readLeases()
+	c.readNodes()
+	known := c.chooseSettings()
+	plugin.PutNode(c.b, in.Node)
+	if known {
+		c.putLocal()
+	}
+	c.problems = append(c.problems, plugin.PutEndpoints(c.b, in.Node)...)
+	if known {
+		c.putCluster()
+		for _, l := range c.leases {
+			if l != c.own {
+				c.putPeer(l)
+			}
+		}
+		c.putStranded()
+	}
+	return c.b.Build(), c.problems
+}
+
+// compiler is one run of Compile.
+type compiler struct {
+	Plugin
+	in       plugin.Input
+	b        *plan.Builder
+	problems []plugin.Problem
+	leases   []*lease
+	own      *lease
+	settings Settings
+	nodes    map[netip.Addr]*corev1.Node // by each of their addresses
+	// vteps and macs are the tunnel ends seen: each MAC has one VTEP, and each
+	// VTEP one MAC.
+	vteps map[plan.MAC]netip.Addr
+	macs  map[netip.Addr]plan.MAC
+}
+
+// lease is a Lease that was read.
+type lease struct {
+	*Lease
+	subnet Subnet
+	Attributes
+	err error // why the value could not be read
+}
+
+// readLeases returns the leases whose names can be read, in key order, and why
+// others cannot.
+func readLeases(objects plugin.Objects, k *registry.Kind) ([]*lease, []plugin.Problem) {
+	var leases []*lease
+	var problems []plugin.Problem
+	for o := range registry.Each[*Lease](objects, k) {
+		subnet, err := ParseSubnet(o.Name)
+		if err != nil {
+			problems = append(problems, plugin.Problem{Kind: k, Key: registry.KeyOf(o), Message: err.Error()})
+			continue
+		}
+		a, err := ParseAttributes(o.Spec)
+		leases = append(leases, &lease{o, subnet, a, err})
+	}
+	return leases, problems
+}
+
+// heldBy reports whether the lease says that a node with these addresses has it.
+func (l *lease) heldBy(addresses []netip.Addr) bool {
+	return slices.Contains(addresses, l.PublicIP) || slices.Contains(addresses, l.PublicIPv6)
+}
+
+// owner is who looks for a lease of its own.
+type owner struct {
+	name      string
+	addresses []netip.Addr
+	// nodes are all nodes by name, with their addresses.
+	nodes map[string][]netip.Addr
+}
+
+func ownerOf(n plugin.Node, objects plugin.Objects) owner {
+	o := owner{n.Name, n.Addresses, map[string][]netip.Addr{}}
+	for node := range registry.Each[*corev1.Node](objects, api.Node) {
+		o.nodes[node.Name] = nodeAddresses(node)
+	}
+	return o
+}
+
+// wrote reports whether the node was the last to write the lease.
+func (o owner) wrote(l *lease) bool { return l.Weft != nil && l.Weft.Node == o.name }
+
+// mayTake reports whether the lease names an address of the node, and is not
+// that of another node which has the same address.
+func (o owner) mayTake(l *lease) bool {
+	return l.heldBy(o.addresses) && (l.Weft == nil || !l.heldBy(o.nodes[l.Weft.Node]) || o.wrote(l))
+}
+
+// find returns the node's lease, or nil: one that it wrote, or else one that
+// names its address. Of several, the first that the settings, where known,
+// allow is the one.
+func (o owner) find(leases []*lease, s *Settings) *lease {
+	for _, mine := range []func(*lease) bool{o.wrote, o.mayTake} {
+		var other *lease
+		for _, l := range leases {
+			switch {
+			case !mine(l):
+			case s == nil || s.Allows(l.subnet):
+				return l
+			case other == nil:
+				other = l
+			}
+		}
+		if other != nil {
+			return other
+		}
+	}
+	return nil
+}
+
+func (c *compiler) problem(l *lease, format string, args ...any) {
+	c.problems = append(c.problems, plugin.Problem{Kind: c.Leases, Key: registry.KeyOf(l), Message: fmt.Sprintf(format, args...)})
+}
+
+func (c *compiler) configProblem(format string, args ...any) {
+	c.problems = append(c.problems, plugin.Problem{Kind: c.Config, Key: registry.Key{Name: ConfigName}, Message: fmt.Sprintf(format, args...)})
+}
+
+func (c *compiler) readLeases() {
+	c.leases, c.problems = readLeases(c.in.Objects, c.Leases)
+}
+
+func (c *compiler) readNodes() {
+	for n := range registry.Each[*corev1.Node](c.in.Objects, api.Node) {
+		for _, a := range nodeAddresses(n) {
+			if n.Name != c.in.Node.Name && slices.Contains(c.in.Node.Addresses, a) {
+				c.problems = append(c.problems, plugin.Problem{Kind: api.Node, Key: registry.KeyOf(n), Message: fmt.Sprintf(
+					"it has address %s of node %s, so that both would take the same lease; give each an address of its own", a, c.in.Node.Name)})
+			}
+			if c.nodes[a] == nil {
+				c.nodes[a] = n
+			}
+		}
+	}
+}
+
+func nodeAddresses(n *corev1.Node) []netip.Addr {
+	var out []netip.Addr
+	for _, a := range n.Status.Addresses {
+		if addr, err := netip.ParseAddr(a.Address); err == nil && a.Type == corev1.NodeInternalIP {
+			out = append(out, addr)
+		}
+	}
+	return out
+}
+
+// readSettings reads the configuration from the registry.
+func readSettings(objects plugin.Objects, k *registry.Kind) (Settings, error) {
+	o := registry.GetAs[*Config](objects, k, registry.Key{Name: ConfigName})
+	if o == nil {
+		return Settings{}, fmt.Errorf(`key %s is missing: write it, for example {"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}`, k.Layout.Prefix)
+	}
+	return ParseSettings(o.Spec)
+}
+
+// chooseSettings finds the node's lease and what it goes by: what the
+// configuration says, or else what it said when the lease was last written. It
+// returns false when neither is there.
+func (c *compiler) chooseSettings() bool {
+	settings, err := readSettings(c.in.Objects, c.Config)
+	var known *Settings
+	if err == nil {
+		known = &settings
+	}
+	c.own = ownerOf(c.in.Node, c.in.Objects).find(c.leases, known)
+	if err == nil {
+		c.settings = settings
+		for _, text := range settings.Ignored {
+			c.configProblem("%s", text)
+		}
+		return true
+	}
+	if c.own != nil && c.own.Weft != nil {
+		if former, formerErr := ParseSettings(c.own.Weft.Config); formerErr == nil {
+			c.configProblem("%v (until then the node goes by what it said before)", err)
+			c.settings = former
+			return true
+		}
+	}
+	c.configProblem("%v", err)
+	return false
+}
+
+// families returns an address of each family that the cluster uses.
+func (s Settings) families() []netip.Addr {
+	var out []netip.Addr
+	for _, r := range []Range{s.V4, s.V6} {
+		if !r.IsZero() {
+			out = append(out, r.Network.Addr())
+		}
+	}
+	return out
+}
+
+// underlayV6 reports whether tunnels are made over IPv6: only where the
+// cluster has no IPv4.
+func (s Settings) underlayV6() bool { return s.V4.IsZero() }
+
+// tunnelEnd returns the address by which a lease's node is reached over
+// the family that tunnels use, and its end there.
+func (l *lease) tunnelEnd(s Settings) (netip.Addr, *TunnelEnd) {
+	if s.underlayV6() {
+		return l.PublicIPv6, l.TunnelV6
+	}
+	return l.PublicIP, l.Tunnel
+}
+
+// firstOf returns the first address of the family, or the zero Addr.
+func firstOf(addresses []netip.Addr, v6 bool) netip.Addr {
+	for _, a := range addresses {
+		if a.Is6() == v6 {
+			return a
+		}
+	}
+	return netip.Addr{}
+}
+
+// port is the UDP port of the overlay.
+func (s Settings) port(config *api.ClusterConfig) uint16 {
+	if p := config.Spec.VXLANPort; p > 0 && p <= 65535 {
+		return uint16(p)
+	}
+	return s.Port
+}
+
+// mtu returns the MTU of pods' interfaces in bytes, 0 where it is not known.
+func (s Settings) mtu(config *api.ClusterConfig, node plugin.Node) (int, error) {
+	least := minMTU
+	if !s.V6.IsZero() {
+		least = minMTUV6
+	}
+	if m := config.Spec.MTU; m != 0 {
+		if m < least || m > maxMTU {
+			return least, fmt.Errorf("ClusterConfig %s: spec.mtu %d is not between %d and %d; %d is used", api.DefaultName, m, least, maxMTU, least)
+		}
+		return m, nil
+	}
+	m := node.MTU
+	if s.MTU != 0 {
+		m = s.MTU
+	}
+	if m == 0 {
+		return 0, nil
+	}
+	if s.Backend == BackendVXLAN {
+		if s.underlayV6() {
+			m -= overheadV6
+		} else {
+			m -= overheadV4
+		}
+	}
+	if m < least {
+		return least, fmt.Errorf("pods' interfaces would have an MTU of %d bytes, and %d are the least; raise the MTU of the node's interface", m, least)
+	}
+	return min(m, maxMTU), nil
+}
+
+// putLocal states the node's own part: its pools, tunnel and MTU.
+func (c *compiler) putLocal() {
+	s := c.settings
+	var err error
+	if c.b.Local.MTU, err = s.mtu(c.in.Config, c.in.Node); err != nil {
+		c.problems = append(c.problems, plugin.Problem{Message: err.Error()})
+	}
+	if s.Backend == BackendVXLAN {
+		c.b.Local.Tunnel = c.localTunnel()
+	}
+	if c.own == nil {
+		c.problems = append(c.problems, plugin.Problem{Message: fmt.Sprintf("node %s has no lease below %s yet", c.in.Node.Name, c.Leases.Layout.Prefix)})
+		return
+	}
+	if !s.Allows(c.own.subnet) {
+		c.problem(c.own, "%s does not allow it any more; the node keeps it while pods live on it: drain the node to move it", c.Config.Layout.Prefix)
+	}
+	for _, other := range c.leases {
+		if other != c.own && other.subnet.Overlaps(c.own.subnet) {
+			c.problem(other, "it overlaps with the lease of node %s, %s; delete one of them", c.in.Node.Name, c.own.Name)
+		}
+	}
+	for _, prefix := range c.own.subnet.Prefixes() {
+		if c.uses(prefix) {
+			plugin.PutPool(c.b, prefix, c.origin(c.own))
+		}
+	}
+}
+
+func (c *compiler) localTunnel() plan.Tunnel {
+	s := c.settings
+	vtep := firstOf(c.in.Node.Addresses, s.underlayV6())
+	if !vtep.IsValid() {
+		c.problems = append(c.problems, plugin.Problem{Message: fmt.Sprintf(
+			"node %s has no address of the family of %s, which tunnels need; give it one", c.in.Node.Name, s.families()[0])})
+		return plan.Tunnel{}
+	}
+	t := plan.Tunnel{VTEP: vtep, MAC: plan.MACOf(vtep), VNI: s.VNI, Port: s.port(c.in.Config)}
+	// What the lease says is what peers go by, until it is written anew.
+	if c.own != nil {
+		if _, end := c.own.tunnelEnd(s); end != nil && end.MAC[0]&1 == 0 && !end.MAC.IsZero() {
+			t.MAC = end.MAC
+		}
+	}
+	c.vteps = map[plan.MAC]netip.Addr{t.MAC: t.VTEP}
+	c.macs = map[netip.Addr]plan.MAC{t.VTEP: t.MAC}
+	return t
+}
+
+// putCluster states what holds for the network as a whole.
+func (c *compiler) putCluster() {
+	origin := "FlannelConfig " + ConfigName
+	for i, r := range []Range{c.settings.V4, c.settings.V6} {
+		if r.IsZero() {
+			continue
+		}
+		if clash := slices.IndexFunc(c.near(), r.Network.Overlaps); clash >= 0 {
+			// What the cluster does not know in there may well be a machine.
+			c.configProblem("the network %s overlaps with %s, which the node is in; use one that is free", r.Network, c.near()[clash])
+			plugin.PutDirect(c.b, r.Network, origin)
+		} else {
+			plugin.PutCluster(c.b, r.Network, origin)
+		}
+		multicast := []netip.Prefix{netip.MustParsePrefix("224.0.0.0/4"), netip.MustParsePrefix("ff00::/8")}[i]
+		plugin.PutDirect(c.b, multicast, origin)
+		plugin.PutExit(c.b, r.Network.Addr(), origin)
+	}
+	for a, n := range c.nodes {
+		c.putNodeDirect([]netip.Addr{a}, "Node "+n.Name)
+	}
+}
+
+// near returns the prefixes that the node itself is in, without those of its
+// own pods.
+func (c *compiler) near() []netip.Prefix {
+	out := hosts(c.in.Node.Addresses)
+	for _, p := range c.in.Node.Prefixes {
+		if c.own == nil || !slices.ContainsFunc(c.own.subnet.Prefixes(), p.Overlaps) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// putNodeDirect states that nodes see pods' own addresses.
+func (c *compiler) putNodeDirect(addresses []netip.Addr, origin string) {
+	for _, h := range hosts(addresses) {
+		if c.uses(h) {
+			plugin.PutDirect(c.b, h, origin)
+		}
+	}
+}
+
+// uses reports whether the cluster has addresses of the prefix's family.
+func (c *compiler) uses(p netip.Prefix) bool {
+	if p.Addr().Is6() {
+		return !c.settings.V6.IsZero()
+	}
+	return !c.settings.V4.IsZero()
+}
+
+func hosts(addresses []netip.Addr) []netip.Prefix {
+	var out []netip.Prefix
+	for _, a := range addresses {
+		if a.IsValid() {
+			out = append(out, netip.PrefixFrom(a, a.BitLen()))
+		}
+	}
+	return out
+}
+
+func (c *compiler) origin(l *lease) string { return "FlannelLease " + l.Name }
+
+func key(p netip.Prefix) plan.RouteKey {
+	return plan.RouteKey{Network: plan.DefaultNetwork, Prefix: p}
+}

@@ -1,0 +1,167 @@
+package flannel
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/tools/txtar"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/plugin"
+	"github.com/weftnet/weft/registry"
+)
+
+var rewrite = flag.Bool("update", false, "write what was got to testdata")
+
+// Each file in testdata is a story: what is in the registry (config, leases/…,
+// nodes, clusterconfig.yaml), the node to compile for, and then the plan and the problems that follow.
+func TestCompile(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no stories", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			archive, err := txtar.ParseFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			in := readStory(t, archive)
+			got, problems := Plugin{}.Compile(in)
+			if err := got.Validate(); err != nil {
+				t.Errorf("the plan is not valid: %v", err)
+			}
+			in.Previous = got
+			again, _ := Plugin{}.Compile(in)
+			if d := got.Diff(again); !d.Empty() {
+				t.Errorf("compiled again:\n%s", d)
+			}
+			var text strings.Builder
+			for _, p := range problems {
+				fmt.Fprintln(&text, p)
+			}
+			results := map[string]string{"plan": got.String(), "problems": text.String()}
+			for name, got := range results {
+				want := section(archive, name)
+				if *rewrite {
+					setSection(archive, name, got)
+				} else if got != want {
+					t.Errorf("%s:\n%s\nwant:\n%s", name, got, want)
+				}
+			}
+			if *rewrite {
+				if err := os.WriteFile(file, txtar.Format(archive), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+func section(a *txtar.Archive, name string) string {
+	for _, f := range a.Files {
+		if f.Name == name {
+			return string(f.Data)
+		}
+	}
+	return ""
+}
+
+func setSection(a *txtar.Archive, name, text string) {
+	for i := range a.Files {
+		if a.Files[i].Name == name {
+			a.Files[i].Data = []byte(text)
+			return
+		}
+	}
+	a.Files = append(a.Files, txtar.File{Name: name, Data: []byte(text)})
+}
+
+func readStory(t *testing.T, a *txtar.Archive) plugin.Input {
+	t.Helper()
+	in := plugin.Input{Config: &api.ClusterConfig{}}
+	objects := map[*registry.Kind][]registry.Object{}
+	for _, f := range a.Files {
+		data := bytes.TrimSpace(f.Data)
+		switch name, lease, _ := strings.Cut(f.Name, "/"); name {
+		case "config":
+			objects[ConfigKind] = append(objects[ConfigKind], decode(t, ConfigKind, ConfigName, data, false))
+		case "leases", "reservations":
+			objects[LeaseKind] = append(objects[LeaseKind], decode(t, LeaseKind, lease, data, name == "leases"))
+		case "nodes":
+			for _, line := range strings.Split(string(data), "\n") {
+				objects[api.Node] = append(objects[api.Node], coreNode(strings.Fields(line)...))
+			}
+		case "clusterconfig.yaml":
+			if err := yaml.UnmarshalStrict(data, in.Config); err != nil {
+				t.Fatal(err)
+			}
+		case "node":
+			in.Node = readNode(t, string(data))
+		case "plan", "problems":
+		default:
+			t.Fatalf("a story has no section %q", f.Name)
+		}
+	}
+	in.Objects = registry.NewSnapshot(objects)
+	return in
+}
+
+func decode(t testing.TB, k *registry.Kind, name string, value []byte, expires bool) registry.Object {
+	t.Helper()
+	o, err := k.Decode(registry.Key{Name: name}, value, expires, "1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+func coreNode(nameAndAddresses ...string) *corev1.Node {
+	n := &corev1.Node{}
+	n.Name = nameAndAddresses[0]
+	for _, a := range nameAndAddresses[1:] {
+		n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a})
+	}
+	return n
+}
+
+// readNode reads lines such as "name node1", "address 172.30.0.1",
+// "prefix 172.30.0.0/24", "mtu 1500" and "pod weft0 default/web 10.5.1.2".
+func readNode(t *testing.T, text string) plugin.Node {
+	t.Helper()
+	var n plugin.Node
+	for _, line := range strings.Split(text, "\n") {
+		words := strings.Fields(line)
+		switch words[0] {
+		case "name":
+			n.Name = words[1]
+		case "address":
+			n.Addresses = append(n.Addresses, netip.MustParseAddr(words[1]))
+		case "prefix":
+			n.Prefixes = append(n.Prefixes, netip.MustParsePrefix(words[1]))
+		case "mtu":
+			n.MTU, _ = strconv.Atoi(words[1])
+		case "pod":
+			e := plugin.Endpoint{Interface: words[1]}
+			e.Namespace, e.Pod, _ = strings.Cut(words[2], "/")
+			for _, a := range words[3:] {
+				e.Addresses = append(e.Addresses, netip.MustParseAddr(a))
+			}
+			e.MAC = plan.MACOf(e.Addresses[0])
+			n.Endpoints = append(n.Endpoints, e)
+		default:
+			t.Fatalf("a node has no %q", words[0])
+		}
+	}
+	return n
+}

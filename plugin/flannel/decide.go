@@ -1,0 +1,207 @@
+package flannel
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/plugin"
+)
+
+// view is all that a node's next step follows from.
+type view struct {
+	settings Settings
+	// config is the configuration that settings come from.
+	config []byte
+	node   plugin.Node
+	owner  owner
+	leases []*lease
+	// due says that the lease is to be written again to live on.
+	due bool
+	// former is the subnet that subnet.env names.
+	former Subnet
+	pick   func(n int) int
+}
+
+// verb is what to do with a lease.
+type verb string
+
+const (
+	keep    verb = "keep"
+	create  verb = "create"
+	update  verb = "update"
+	release verb = "release"
+)
+
+// step is what a node has to do next. object is the lease to keep, write or
+// delete.
+type step struct {
+	verb   verb
+	object *Lease
+	subnet Subnet
+	reason string
+}
+
+// candidates is from how many free subnets, at most, one is picked.
+const candidates = 100
+
+// decide says what to do next. Nodes that decide at the same time may pick the
+// same subnet; that only one creates its lease is for the registry to see to.
+func (v view) decide() (step, error) {
+	attributes, err := v.attributes()
+	if err != nil {
+		return step{}, err
+	}
+	if own := v.own(); own != nil {
+		if !v.settings.Allows(own.subnet) && !v.inUse(own.subnet) {
+			return step{release, own.Lease, own.subnet, "the configuration does not allow it and no pod lives on it"}, nil
+		}
+		object := own.DeepCopyObject().(*Lease)
+		object.Spec = attributes.Merge(own.Spec)
+		switch {
+		case !bytes.Equal(object.Spec, fieldsOf(own.Spec).encode()):
+			return step{update, object, own.subnet, "what it says of the node has changed"}, nil
+		case v.due && own.Expires:
+			return step{update, object, own.subnet, "it is to live on"}, nil
+		}
+		return step{keep, own.Lease, own.subnet, ""}, nil
+	}
+	for name, addresses := range v.owner.nodes {
+		if name != v.node.Name && slices.ContainsFunc(addresses, func(a netip.Addr) bool { return a == attributes.PublicIP || a == attributes.PublicIPv6 }) {
+			return step{}, fmt.Errorf("node %s has the address of node %s; delete it if it is gone, else give each an address of its own", name, v.node.Name)
+		}
+	}
+	subnet, reason, err := v.choose()
+	if err != nil {
+		return step{}, err
+	}
+	object := &Lease{Expires: true, Spec: attributes.Merge(nil)}
+	object.Name = subnet.String()
+	return step{create, object, subnet, reason}, nil
+}
+
+// own returns the lease that is this node's, or nil. A reservation that the
+// configuration does not allow is an administrator's to remove.
+func (v view) own() *lease {
+	usable := slices.DeleteFunc(slices.Clone(v.leases), func(l *lease) bool {
+		return !l.Expires && !v.settings.Allows(l.subnet) && !v.inUse(l.subnet)
+	})
+	return v.owner.find(usable, &v.settings)
+}
+
+// inUse reports whether a pod of the node has an address in the subnet.
+func (v view) inUse(s Subnet) bool {
+	return slices.ContainsFunc(v.node.Endpoints, func(e plugin.Endpoint) bool {
+		return slices.ContainsFunc(e.Addresses, func(a netip.Addr) bool {
+			return slices.ContainsFunc(s.Prefixes(), func(p netip.Prefix) bool { return p.Contains(a) })
+		})
+	})
+}
+
+// attributes returns what the lease must say.
+func (v view) attributes() (Attributes, error) {
+	a := Attributes{BackendType: v.settings.Backend, Weft: &Stamp{Node: v.node.Name, Config: v.config}}
+	for _, f := range []struct {
+		r    Range
+		addr *netip.Addr
+		end  **TunnelEnd
+	}{
+		{v.settings.V4, &a.PublicIP, &a.Tunnel},
+		{v.settings.V6, &a.PublicIPv6, &a.TunnelV6},
+	} {
+		if f.r.IsZero() {
+			continue
+		}
+		*f.addr = firstOf(v.node.Addresses, f.r.Network.Addr().Is6())
+		if !f.addr.IsValid() {
+			// flanneld ends when it meets a lease without it.
+			return Attributes{}, fmt.Errorf("node %s has no address of the family of network %s; give it one, or disable that family", v.node.Name, f.r.Network)
+		}
+		if v.settings.Backend == BackendVXLAN {
+			vtep := firstOf(v.node.Addresses, v.settings.underlayV6())
+			*f.end = &TunnelEnd{VNI: v.settings.VNI, MAC: plan.MACOf(vtep)}
+		}
+	}
+	return a, nil
+}
+
+// choose returns a subnet to create a lease for, and why that one.
+func (v view) choose() (Subnet, string, error) {
+	if v.free(v.former) {
+		return v.former, "it is what the subnet file names", nil
+	}
+	for _, e := range v.node.Endpoints {
+		if s := v.subnetOf(e.Addresses); v.free(s) {
+			return s, "pod " + e.Name() + " lives on it", nil
+		}
+	}
+	// Both families are picked by the same number, so that nodes that pick at
+	// once either pick the same pair, and notice, or subnets that have nothing
+	// in common.
+	var families [][]netip.Prefix
+	n := candidates
+	for _, r := range []Range{v.settings.V4, v.settings.V6} {
+		var free []netip.Prefix
+		if !r.IsZero() {
+			free = v.freeIn(r)
+			if len(free) == 0 {
+				return Subnet{}, "", fmt.Errorf("no subnet is free between %s and %s; delete leases that are not needed, or widen the configuration", r.Min, r.Max)
+			}
+			n = min(n, len(free))
+		}
+		families = append(families, free)
+	}
+	i := v.pick(n)
+	var s Subnet
+	if len(families[0]) > 0 {
+		s.V4 = families[0][i]
+	}
+	if len(families[1]) > 0 {
+		s.V6 = families[1][i]
+	}
+	return s, "it is free", nil
+}
+
+// free reports whether the configuration allows a subnet and nobody has it.
+func (v view) free(s Subnet) bool {
+	return !s.IsZero() && v.settings.Allows(s) && !slices.ContainsFunc(v.leases, func(l *lease) bool { return l.subnet.Overlaps(s) })
+}
+
+// subnetOf returns the subnet that addresses are in.
+func (v view) subnetOf(addresses []netip.Addr) Subnet {
+	var s Subnet
+	for _, a := range addresses {
+		switch {
+		case a.Is4() && !v.settings.V4.IsZero():
+			s.V4, _ = a.Prefix(v.settings.V4.Bits)
+		case a.Is6() && !v.settings.V6.IsZero():
+			s.V6, _ = a.Prefix(v.settings.V6.Bits)
+		}
+	}
+	return s
+}
+
+// freeIn returns the first subnets of a range that nobody has.
+func (v view) freeIn(r Range) []netip.Prefix {
+	same := map[netip.Prefix]bool{} // taken, of the range's own length
+	var other []netip.Prefix        // taken, of other lengths
+	for _, l := range v.leases {
+		for _, p := range l.subnet.Prefixes() {
+			if p.Bits() == r.Bits {
+				same[p] = true
+			} else {
+				other = append(other, p)
+			}
+		}
+	}
+	var free []netip.Prefix
+	p, ok := netip.PrefixFrom(r.Min, r.Bits), true
+	for ; ok && len(free) < candidates && r.Allows(p); p, ok = next(p) {
+		if !same[p] && !slices.ContainsFunc(other, p.Overlaps) {
+			free = append(free, p)
+		}
+	}
+	return free
+}

@@ -1,0 +1,224 @@
+package flannel
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"pgregory.net/rapid"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/plugin"
+	"github.com/weftnet/weft/registry"
+)
+
+// world is a registry and nodes that decide by turns, without clock or disk.
+type world struct {
+	t      *rapid.T
+	config string
+	leases map[string]*Lease
+	nodes  map[string]*plugin.Node
+	former map[string]Subnet
+}
+
+func (w *world) objects() registry.Objects {
+	objects := map[*registry.Kind][]registry.Object{}
+	for _, l := range w.leases {
+		objects[LeaseKind] = append(objects[LeaseKind], l)
+	}
+	for _, n := range w.nodes {
+		o := &corev1.Node{}
+		o.Name = n.Name
+		for _, a := range n.Addresses {
+			o.Status.Addresses = append(o.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a.String()})
+		}
+		objects[api.Node] = append(objects[api.Node], o)
+	}
+	return registry.NewSnapshot(objects)
+}
+
+// settle lets a node decide until it keeps what it has, and returns that.
+func (w *world) settle(name string) (Subnet, error) {
+	n := w.nodes[name]
+	settings, err := ParseSettings([]byte(w.config))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for range 4 {
+		objects := w.objects()
+		leases, _ := readLeases(objects, LeaseKind)
+		v := view{settings: settings, config: []byte(w.config), node: *n, owner: ownerOf(*n, objects), leases: leases,
+			former: w.former[name], pick: func(n int) int { return rapid.IntRange(0, n-1).Draw(w.t, "pick") }}
+		s, err := v.decide()
+		if err != nil {
+			return Subnet{}, err
+		}
+		switch s.verb {
+		case keep:
+			w.former[name] = s.subnet
+			return s.subnet, nil
+		case release:
+			if v.inUse(s.subnet) {
+				w.t.Fatalf("node %s gives %s back, where pods live", name, s.object.Name)
+			}
+			delete(w.leases, s.object.Name)
+		case create:
+			if !v.free(s.subnet) {
+				w.t.Fatalf("node %s takes %s, which is not free", name, s.subnet)
+			}
+			w.leases[s.object.Name] = s.object
+		case update:
+			w.leases[s.object.Name] = s.object
+		}
+	}
+	w.t.Fatalf("node %s does not come to rest", name)
+	return Subnet{}, nil
+}
+
+// Whatever happens to nodes, leases and configuration: nodes come to rest,
+// never have addresses in common, keep a subnet on which pods live for as
+// long as nobody takes it from them, and agree with Compile on which lease is
+// theirs.
+func TestNodesAndLeases(t *testing.T) {
+	configs := []string{
+		`{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}`,
+		`{"Network":"10.5.0.0/16","Backend":{"Type":"host-gw"}}`,
+		`{"Network":"10.5.0.0/16","SubnetLen":20,"Backend":{"Type":"vxlan","VNI":9}}`,
+		`{"Network":"10.6.0.0/26","SubnetLen":29,"Backend":{"Type":"vxlan"}}`,
+		`{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:5::/48","Backend":{"Type":"vxlan"}}`,
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		w := &world{t: t, config: configs[0], leases: map[string]*Lease{}, nodes: map[string]*plugin.Node{}, former: map[string]Subnet{}}
+		addresses := func() []netip.Addr {
+			i := rapid.IntRange(1, 200).Draw(t, "address")
+			return []netip.Addr{netip.MustParseAddr(fmt.Sprintf("172.30.0.%d", i)), netip.MustParseAddr(fmt.Sprintf("fd00:30::%d", i))}
+		}
+		name := rapid.Custom(func(t *rapid.T) string { return fmt.Sprintf("node%d", rapid.IntRange(0, 7).Draw(t, "node")) })
+		leaseName := func() string {
+			names := []string{""}
+			for n := range w.leases {
+				names = append(names, n)
+			}
+			return rapid.SampledFrom(names).Draw(t, "lease")
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"start": func(t *rapid.T) {
+				if n := name.Draw(t, "start"); w.nodes[n] == nil {
+					w.nodes[n] = &plugin.Node{Name: n, Addresses: addresses(), MTU: 1500}
+				}
+			},
+			"forget subnet file": func(t *rapid.T) { delete(w.former, name.Draw(t, "forget")) },
+			"remove":             func(t *rapid.T) { delete(w.nodes, name.Draw(t, "remove")) },
+			"lose lease":         func(t *rapid.T) { delete(w.leases, leaseName()) },
+			"steal lease": func(t *rapid.T) {
+				if l := w.leases[leaseName()]; l != nil {
+					stolen := l.DeepCopyObject().(*Lease)
+					stolen.Spec = []byte(`{"PublicIP":"172.30.9.9","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"02:00:00:00:00:99"}}`)
+					w.leases[l.Name] = stolen
+				}
+			},
+			"change address": func(t *rapid.T) {
+				if n := w.nodes[name.Draw(t, "readdress")]; n != nil {
+					n.Addresses = addresses()
+				}
+			},
+			"pods": func(t *rapid.T) {
+				n := w.nodes[name.Draw(t, "pods")]
+				if n == nil {
+					return
+				}
+				n.Endpoints = nil
+				if s := w.former[n.Name]; s.V4.IsValid() && rapid.Bool().Draw(t, "run") {
+					a := s.V4.Addr().Next().Next()
+					n.Endpoints = []plugin.Endpoint{{Interface: "weft0", Addresses: []netip.Addr{a}, MAC: plan.MACOf(a)}}
+				}
+			},
+			"configure": func(t *rapid.T) { w.config = rapid.SampledFrom(configs).Draw(t, "config") },
+			"": func(t *rapid.T) {
+				w.t = t
+				held := map[string]Subnet{}
+				for n := range w.nodes {
+					before := w.former[n]
+					lease := w.leases[before.String()]
+					s, err := w.settle(n)
+					if err != nil {
+						continue // no subnet, or two nodes with one address
+					}
+					for other, o := range held {
+						if o.Overlaps(s) {
+							t.Fatalf("%s has %s and %s has %s", n, s, other, o)
+						}
+					}
+					held[n] = s
+					if lease != nil && s != before && strings.Contains(string(lease.Spec), fmt.Sprintf(`"Node":%q`, n)) && (view{node: *w.nodes[n]}).inUse(before) {
+						t.Fatalf("%s moved from %s, where pods live, to %s", n, before, s)
+					}
+				}
+				for n, s := range held {
+					if w.leases[s.String()] == nil {
+						t.Fatalf("%s believes to have %s", n, s)
+					}
+					w.compile(n, s)
+				}
+			},
+		})
+	})
+}
+
+// compile holds Compile against what the node has.
+func (w *world) compile(name string, s Subnet) {
+	config := &Config{Spec: []byte(w.config)}
+	config.Name = ConfigName
+	snapshot := w.objects().(registry.Snapshot)
+	snapshot[ConfigKind] = []registry.Object{config}
+	p, _ := Plugin{}.Compile(plugin.Input{Config: &api.ClusterConfig{}, Objects: snapshot, Node: *w.nodes[name]})
+	if err := p.Validate(); err != nil {
+		w.t.Fatalf("the plan of %s: %v\n%s", name, err, p)
+	}
+	settings, _ := ParseSettings([]byte(w.config))
+	want := 0
+	for _, prefix := range s.Prefixes() {
+		if prefix.Addr().Is4() || !settings.V6.IsZero() {
+			want++
+		}
+	}
+	if len(p.Local.Pools) != want {
+		w.t.Fatalf("%s has lease %s and pools %v", name, s, p.Local.Pools)
+	}
+	for _, pool := range p.Local.Pools {
+		if pool.Prefix != s.V4 && pool.Prefix != s.V6 {
+			w.t.Fatalf("%s has lease %s and pool %s", name, s, pool.Prefix)
+		}
+	}
+}
+
+// Nothing that is in the registry makes Compile fail, or state an entry that
+// a data plane could not load.
+func FuzzCompile(f *testing.F) {
+	f.Add(goodConfig, "10.5.2.0-24", `{"PublicIP":"172.30.0.2","BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"02:00:00:00:00:02"}}`)
+	f.Add(`{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:5::/48","Backend":{"Type":"vxlan","DirectRouting":true}}`,
+		"10.5.2.0-24&fd00:5:0:2::-64", `{"PublicIP":"172.30.0.2","PublicIPv6":"fd00:30::2","BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"02:00:00:00:00:02"},"BackendV6Data":{"VNI":1,"VtepMAC":"02:00:00:00:00:02"}}`)
+	f.Add(`{"Network":"10.5.0.0/16","Backend":{"Type":"host-gw"}}`, "10.5.2.0-24", `{"PublicIP":"172.30.0.255","BackendType":"host-gw"}`)
+	f.Add(goodConfig, "224.0.0.0-8", `{"PublicIP":"224.0.0.1","BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"02:00:00:00:00:02"}}`)
+	f.Fuzz(func(t *testing.T, config, name, value string) {
+		own := decode(t, LeaseKind, "10.5.1.0-24", []byte(`{"PublicIP":"172.30.0.1","BackendType":"vxlan"}`), true)
+		other := decode(t, LeaseKind, name, []byte(value), true)
+		in := plugin.Input{
+			Config: &api.ClusterConfig{},
+			Objects: registry.NewSnapshot(map[*registry.Kind][]registry.Object{
+				ConfigKind: {decode(t, ConfigKind, ConfigName, []byte(config), false)},
+				LeaseKind:  {own, other},
+			}),
+			Node: plugin.Node{Name: "node1", MTU: 1500,
+				Addresses: []netip.Addr{netip.MustParseAddr("172.30.0.1"), netip.MustParseAddr("fd00:30::1")},
+				Prefixes:  []netip.Prefix{netip.MustParsePrefix("172.30.0.0/24"), netip.MustParsePrefix("fd00:30::/64")}},
+		}
+		p, _ := Plugin{}.Compile(in)
+		if err := p.Validate(); err != nil {
+			t.Errorf("%v\n%s", err, p)
+		}
+	})
+}

@@ -1,0 +1,94 @@
+// Package flannel is the plug-in "flannel": pods' subnets are leases in the
+// keys and the JSON of flannel's etcd registry, so that nodes that run
+// flanneld and nodes that run Weft form one network on one etcd.
+//
+// The keys below the prefix (by default /coreos.com/network) are "config",
+// which the administrator writes, and "subnets/10.5.1.0-24", one for each
+// node, with a time to live that its node renews. A lease without one is a
+// reservation. Settings is what a configuration means, Subnet what a lease's
+// name means and Attributes what its value means.
+//
+// Compile turns configuration and leases into a plan. RunNode takes the node's
+// own lease and keeps it; what it does next is decided by the pure function
+// decide. Backends vxlan (with DirectRouting) and host-gw are spoken.
+//
+// # What becomes of a node that loses its lease
+//
+// A node whose lease was deleted, or expired while its agent was down, takes
+// the same subnet again: its pods live on it. If another node has taken that
+// subnet meanwhile, there is no way to make both right, so the harm is kept
+// small: new pods get addresses from a new lease, and the old ones keep theirs
+// until they are deleted. On their own node they stay reachable, and what they
+// send to the cluster goes behind the node's address, so that the replies find
+// back; connections to them from other nodes reach the new owner of the subnet.
+// Compile names each such pod as a problem. The same holds for a lease that a
+// changed configuration no longer allows, except that it is kept for as long
+// as a pod lives on it.
+package flannel
+
+import (
+	"cmp"
+	"math/rand/v2"
+	"time"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/plugin"
+	"github.com/weftnet/weft/registry"
+)
+
+// Name is what a ClusterConfig calls the plug-in.
+const Name = "flannel"
+
+// What a zero Plugin uses; the values are flanneld's.
+const (
+	DefaultPrefix      = "/coreos.com/network"
+	DefaultTTL         = 24 * time.Hour
+	DefaultRenewMargin = time.Hour
+	DefaultSubnetFile  = "/run/flannel/subnet.env"
+)
+
+// ConfigKind and LeaseKind are the kinds below DefaultPrefix.
+var ConfigKind, LeaseKind = Kinds(DefaultPrefix)
+
+// Plugin is the plug-in. The zero value does what flanneld does by default;
+// its fields must not be changed once it is used.
+type Plugin struct {
+	// Config and Leases are what Kinds returned for flanneld's -etcd-prefix;
+	// nil for ConfigKind and LeaseKind.
+	Config, Leases *registry.Kind
+	// TTL is how long a lease lives that is not renewed; at least a second.
+	TTL time.Duration
+	// RenewMargin is how long before its expiry a lease is renewed, flanneld's
+	// -subnet-lease-renew-margin; less than TTL.
+	RenewMargin time.Duration
+	// Pick returns a number from 0 to n-1, for choosing one of n free subnets;
+	// nil picks at random.
+	Pick func(n int) int
+}
+
+var (
+	_ plugin.Plugin     = Plugin{}
+	_ plugin.NodeRunner = Plugin{}
+)
+
+// withDefaults returns p with no field left zero.
+func (p Plugin) withDefaults() Plugin {
+	p.Config = cmp.Or(p.Config, ConfigKind)
+	p.Leases = cmp.Or(p.Leases, LeaseKind)
+	p.TTL = cmp.Or(p.TTL, DefaultTTL)
+	p.RenewMargin = cmp.Or(p.RenewMargin, min(DefaultRenewMargin, p.TTL/2))
+	if p.Pick == nil {
+		p.Pick = rand.IntN
+	}
+	return p
+}
+
+// Name implements plugin.Plugin.
+func (Plugin) Name() string { return Name }
+
+// Kinds implements plugin.Plugin: the configuration, the leases, and the nodes
+// for their names and addresses.
+func (p Plugin) Kinds() []*registry.Kind {
+	p = p.withDefaults()
+	return []*registry.Kind{p.Config, p.Leases, api.Node}
+}

@@ -1,0 +1,288 @@
+package flannel
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/plugin"
+	"github.com/weftnet/weft/registry"
+)
+
+const (
+	// attempts is how often a node that loses a race for a subnet tries again
+	// before it pauses.
+	attempts = 10
+	// callTimeout bounds each call to the registry.
+	callTimeout = 10 * time.Second
+	// firstPause and longestPause bound the time between attempts after an error.
+	firstPause, longestPause = time.Second, 30 * time.Second
+)
+
+// RunNode implements plugin.NodeRunner: it takes the node's lease in
+// flanneld's order (the lease that names the node's address, also if it is a
+// reservation; the subnet of the subnet file; one of the first free ones),
+// renews it, takes it again when it is lost, and writes the subnet file.
+func (p Plugin) RunNode(ctx context.Context, n plugin.NodeEnv) error {
+	p = p.withDefaults()
+	n.SubnetFile = cmp.Or(n.SubnetFile, DefaultSubnetFile)
+	r := &runner{Plugin: p, NodeEnv: n}
+	if content, err := os.ReadFile(n.SubnetFile); err == nil {
+		r.former = parseSubnetFile(content)
+	}
+
+	r.cache = registry.NewCache(n.Registry, []*registry.Kind{p.Config, p.Leases, api.ClusterConfigKind, api.Node}, n.Log)
+	changed, unsubscribe := r.cache.Subscribe()
+	defer unsubscribe()
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	wg.Go(func() { r.cache.Run(ctx) })
+	r.tell("the registry has not been read yet")
+	if err := r.cache.WaitSynced(ctx); err != nil {
+		return err
+	}
+
+	nodeChanged := n.Changed
+	pause := firstPause
+	for {
+		wait, err := r.reconcile(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil:
+			r.report(err.Error())
+			wait, pause = pause, min(2*pause, longestPause)
+		default:
+			r.report("")
+			pause = firstPause
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-changed:
+		case _, ok := <-nodeChanged:
+			if !ok {
+				nodeChanged = nil // the caller has nothing more to say
+			}
+		case <-ctx.Done():
+		}
+		timer.Stop()
+	}
+}
+
+// runner is one run of RunNode.
+type runner struct {
+	Plugin
+	plugin.NodeEnv
+	cache *registry.Cache
+
+	// renew is when the lease is to be written again; zero before this run
+	// has written it, as nobody says how long it still lives.
+	renew time.Time
+	// former is the subnet that the node had last.
+	former Subnet
+	// settings and config are the last configuration that meant something.
+	settings *Settings
+	config   []byte
+	said     string
+}
+
+// reconcile brings the lease and the subnet file to what they must be, and
+// returns how long that will do.
+func (r *runner) reconcile(ctx context.Context) (time.Duration, error) {
+	// Most changes are to other nodes' leases: those are looked at in the
+	// cache, and only what is to be done is decided on fresh objects.
+	objects := registry.Objects(r.cache)
+	var lost error
+	for i := range attempts {
+		if i > 0 {
+			fresh, err := r.list(ctx)
+			if err != nil {
+				return 0, err
+			}
+			objects = fresh
+		}
+		v, configErr := r.view(objects)
+		if v == nil {
+			return r.TTL, configErr
+		}
+		s, err := v.decide()
+		if err != nil {
+			return 0, err
+		}
+		if s.verb == keep {
+			return r.hold(v, s), errors.Join(configErr, r.writeSubnetFile(objects, v, s.subnet))
+		}
+		if i == 0 {
+			continue
+		}
+		if lost = r.do(ctx, s); lost != nil && !lostRace(lost) {
+			return 0, lost
+		}
+	}
+	return 0, fmt.Errorf("lost %d races for a lease in a row, the last with: %w", attempts, lost)
+}
+
+func lostRace(err error) bool {
+	return errors.Is(err, registry.ErrExists) || errors.Is(err, registry.ErrConflict) || errors.Is(err, registry.ErrNotFound)
+}
+
+// list reads configuration and leases afresh.
+func (r *runner) list(ctx context.Context) (registry.Objects, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	s := r.cache.Snapshot()
+	for _, k := range []*registry.Kind{r.Config, r.Leases} {
+		objects, _, err := r.Registry.List(ctx, k)
+		if err != nil {
+			return nil, err
+		}
+		s[k] = objects
+	}
+	return s, nil
+}
+
+// view gathers what the next step follows from. It returns nil where no
+// configuration was ever known, and an error where it is not known now.
+func (r *runner) view(objects registry.Objects) (*view, error) {
+	node := r.Node()
+	who := ownerOf(node, objects)
+	leases, _ := readLeases(objects, r.Leases)
+	settings, configErr := readSettings(objects, r.Plugin.Config)
+	if configErr == nil {
+		r.settings = &settings
+		r.config, configErr = compact(registry.GetAs[*Config](objects, r.Plugin.Config, registry.Key{Name: ConfigName}).Spec)
+	} else if r.settings == nil {
+		if own := who.find(leases, nil); own != nil && own.Weft != nil {
+			if former, err := ParseSettings(own.Weft.Config); err == nil {
+				r.settings, r.config = &former, own.Weft.Config
+			}
+		}
+	}
+	if configErr != nil {
+		configErr = fmt.Errorf("flannel's configuration: %w", configErr)
+	}
+	if r.settings == nil {
+		return nil, configErr
+	}
+	return &view{
+		settings: *r.settings, config: r.config, node: node, owner: who, leases: leases,
+		due: !time.Now().Before(r.renew), former: r.former, pick: r.Pick,
+	}, configErr
+}
+
+// do takes a step.
+func (r *runner) do(ctx context.Context, s step) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	log := r.Log.With("lease", s.object.Name, "because", s.reason)
+	switch s.verb {
+	case release:
+		log.Warn("giving the lease back")
+		return r.Registry.Delete(ctx, r.Leases, registry.KeyOf(s.object), s.object.ResourceVersion)
+	case create:
+		r.sayIfMoved(s.subnet)
+		log.Info("taking a lease")
+		o, err := r.Registry.Create(ctx, r.Leases, s.object, registry.WithTTL(r.TTL))
+		if err != nil {
+			return err
+		}
+		return r.confirm(ctx, o.(*Lease), s.subnet)
+	default:
+		log.Debug("writing the lease")
+		var options []registry.WriteOption
+		if s.object.Expires {
+			options = append(options, registry.WithTTL(r.TTL))
+		}
+		if _, err := r.Registry.Update(ctx, r.Leases, s.object, options...); err != nil {
+			return err
+		}
+		r.wrote()
+		return nil
+	}
+}
+
+// confirm gives a new lease back if another, whose name differs, has some of
+// the same addresses. Creating it could not tell; of two that do this at the
+// same time, at least one notices.
+func (r *runner) confirm(ctx context.Context, l *Lease, subnet Subnet) error {
+	objects, err := r.list(ctx)
+	if err != nil {
+		return errors.Join(err, r.Registry.Delete(ctx, r.Leases, registry.KeyOf(l), l.ResourceVersion))
+	}
+	leases, _ := readLeases(objects, r.Leases)
+	i := slices.IndexFunc(leases, func(o *lease) bool { return o.Name != l.Name && o.subnet.Overlaps(subnet) })
+	if i < 0 {
+		r.wrote()
+		return nil
+	}
+	if err := r.Registry.Delete(ctx, r.Leases, registry.KeyOf(l), l.ResourceVersion); err != nil {
+		return err
+	}
+	return fmt.Errorf("lease %s overlaps with %s: %w", l.Name, leases[i].Name, registry.ErrExists)
+}
+
+// wrote notes that the lease was just written.
+func (r *runner) wrote() { r.renew = time.Now().Add(r.TTL - r.RenewMargin) }
+
+// hold notes that the node has its lease, and returns when to look again.
+func (r *runner) hold(v *view, s step) time.Duration {
+	if s.subnet != r.former {
+		r.Log.Info("holding a lease", "lease", s.object.Name, "reservation", !s.object.Expires)
+	}
+	r.former = s.subnet
+	wait := r.TTL
+	if s.object.Expires {
+		wait = max(0, time.Until(r.renew))
+	}
+	if !v.settings.Allows(s.subnet) {
+		wait = min(wait, longestPause) // the last pod on it may go
+	}
+	return wait
+}
+
+// sayIfMoved warns when pods live on a subnet that the node cannot get again.
+func (r *runner) sayIfMoved(to Subnet) {
+	node := r.Node()
+	for _, e := range node.Endpoints {
+		v := view{node: plugin.Node{Endpoints: []plugin.Endpoint{e}}}
+		if !v.inUse(to) {
+			r.Log.Error("a pod lives on a subnet that the node has lost: others cannot connect to it until it is deleted and made anew",
+				"pod", e.Name(), "addresses", e.Addresses, "lost", r.former, "instead", to)
+		}
+	}
+}
+
+func (r *runner) writeSubnetFile(objects registry.Objects, v *view, subnet Subnet) error {
+	config := registry.GetAs[*api.ClusterConfig](objects, api.ClusterConfigKind, registry.Key{Name: api.DefaultName})
+	if config == nil {
+		config = &api.ClusterConfig{}
+	}
+	mtu, err := v.settings.mtu(config, v.node)
+	return errors.Join(err, writeFile(r.SubnetFile, formatSubnetFile(v.settings, subnet, mtu)))
+}
+
+// tell says what keeps the node from having its lease to the node's readiness.
+func (r *runner) tell(problem string) {
+	if r.Problem != nil {
+		r.Problem(problem)
+	}
+}
+
+// report says what keeps the node from having its lease, "" for nothing, once.
+func (r *runner) report(problem string) {
+	r.tell(problem)
+	if problem != r.said && problem != "" {
+		r.Log.LogAttrs(context.Background(), slog.LevelWarn, problem)
+	}
+	r.said = problem
+}

@@ -1,0 +1,405 @@
+package flannel
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/plugin"
+	"github.com/weftnet/weft/registry"
+	"github.com/weftnet/weft/registry/memory"
+)
+
+const goodConfig = `{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}`
+
+// testNode is a node whose RunNode can be stopped and started.
+type testNode struct {
+	t        *testing.T
+	registry *memory.Registry
+	dir      string
+	changed  chan struct{}
+	stop     func()
+
+	mu      sync.Mutex
+	node    plugin.Node
+	problem string
+}
+
+func newNode(t *testing.T, r *memory.Registry, name, address string) *testNode {
+	return &testNode{t: t, registry: r, dir: t.TempDir(), changed: make(chan struct{}, 1),
+		node: plugin.Node{Name: name, Addresses: []netip.Addr{netip.MustParseAddr(address)}, MTU: 1500}}
+}
+
+// start runs the node, and returns when it has nothing more to do for now.
+func (n *testNode) start() {
+	n.begin()
+	synctest.Wait()
+}
+
+// begin runs the node.
+func (n *testNode) begin() {
+	ctx, cancel := context.WithCancel(n.t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = Plugin{}.RunNode(ctx, plugin.NodeEnv{
+			Registry: n.registry, Log: slog.New(slog.DiscardHandler), Changed: n.changed, SubnetFile: n.subnetFile(),
+			Node: func() plugin.Node {
+				n.mu.Lock()
+				defer n.mu.Unlock()
+				return n.node
+			},
+			Problem: func(s string) {
+				n.mu.Lock()
+				defer n.mu.Unlock()
+				n.problem = s
+			},
+		})
+	}()
+	n.stop = func() { cancel(); <-done }
+}
+
+func (n *testNode) subnetFile() string { return filepath.Join(n.dir, "flannel", "subnet.env") }
+
+// change alters the node as a running agent would see it.
+func (n *testNode) change(f func(*plugin.Node)) {
+	n.mu.Lock()
+	f(&n.node)
+	n.mu.Unlock()
+	select {
+	case n.changed <- struct{}{}:
+	default:
+	}
+	synctest.Wait()
+}
+
+func (n *testNode) says(want string) {
+	n.t.Helper()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if (want == "") != (n.problem == "") || !strings.Contains(n.problem, want) {
+		n.t.Errorf("node %s reports %q, want %q", n.node.Name, n.problem, want)
+	}
+}
+
+func setConfig(r *memory.Registry, value string) {
+	r.PutValue(ConfigKind, registry.Key{Name: ConfigName}, []byte(value))
+	synctest.Wait()
+}
+
+func putPod(n *plugin.Node, address string) {
+	a := netip.MustParseAddr(address)
+	n.Endpoints = append(n.Endpoints, plugin.Endpoint{Interface: "weft" + address, Addresses: []netip.Addr{a}, MAC: plan.MACOf(a)})
+}
+
+// all returns the leases by name.
+func all(t *testing.T, r registry.Registry) map[string]*lease {
+	t.Helper()
+	objects, _, err := r.List(t.Context(), LeaseKind)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leases, problems := readLeases(registry.NewSnapshot(map[*registry.Kind][]registry.Object{LeaseKind: objects}), LeaseKind)
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	out := map[string]*lease{}
+	for _, l := range leases {
+		out[l.Name] = l
+	}
+	return out
+}
+
+// only returns the one lease there is.
+func only(t *testing.T, r registry.Registry) *lease {
+	t.Helper()
+	leases := all(t, r)
+	if len(leases) != 1 {
+		t.Fatalf("there are %d leases: %v", len(leases), leases)
+	}
+	for _, l := range leases {
+		return l
+	}
+	return nil
+}
+
+// inBubble runs a test with a clock that jumps ahead when all is idle.
+func inBubble(t *testing.T, f func(t *testing.T, r *memory.Registry)) {
+	synctest.Test(t, func(t *testing.T) {
+		r := memory.New()
+		defer r.Close()
+		f(t, r)
+	})
+}
+
+func TestConfigurationComesLater(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *memory.Registry) {
+		n := newNode(t, r, "node1", "172.30.0.1")
+		n.start()
+		defer func() { n.stop() }()
+		n.says("key /coreos.com/network/config is missing")
+		setConfig(r, `{"Network":"10.5.0.0/16","Backend":{"Type":"udp"}}`)
+		n.says(`Backend.Type: "udp" is not supported`)
+		if leases := all(t, r); len(leases) > 0 {
+			t.Errorf("without a configuration there are leases %v", leases)
+		}
+
+		setConfig(r, goodConfig)
+		n.says("")
+		l := only(t, r)
+		if l.PublicIP != netip.MustParseAddr("172.30.0.1") || !l.Expires || *l.Tunnel != (TunnelEnd{1, plan.MACOf(l.PublicIP)}) {
+			t.Errorf("the lease says %s", l.Spec)
+		}
+		got, err := os.ReadFile(n.subnetFile())
+		want := fmt.Sprintf("FLANNEL_NETWORK=10.5.0.0/16\nFLANNEL_SUBNET=%s/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n", l.subnet.V4.Addr().Next())
+		if err != nil || string(got) != want {
+			t.Errorf("%s: %q, want %q; %v", n.subnetFile(), got, want, err)
+		}
+
+		// What goes wrong later changes nothing, and the lease lives on.
+		setConfig(r, "elephant")
+		n.says("a JSON string instead of an object")
+		time.Sleep(3 * DefaultTTL)
+		if again := only(t, r); again.Name != l.Name || string(again.Spec) != string(l.Spec) {
+			t.Errorf("with a bad configuration the lease became %s %s", again.Name, again.Spec)
+		}
+		// Also for an agent that starts then.
+		n.stop()
+		n.start()
+		n.says("a JSON string instead of an object")
+		time.Sleep(3 * DefaultTTL)
+		if again := only(t, r); again.Name != l.Name || string(again.Spec) != string(l.Spec) {
+			t.Errorf("with a bad configuration at the start the lease became %s %s", again.Name, again.Spec)
+		}
+	})
+}
+
+func TestLeaseIsRenewedUntilTheNodeStops(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *memory.Registry) {
+		setConfig(r, goodConfig)
+		n := newNode(t, r, "node1", "172.30.0.1")
+		n.start()
+		first := only(t, r)
+		time.Sleep(DefaultTTL - DefaultRenewMargin - time.Minute)
+		synctest.Wait()
+		if only(t, r).ResourceVersion != first.ResourceVersion {
+			t.Error("the lease was renewed early")
+		}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if l := only(t, r); l.ResourceVersion == first.ResourceVersion || l.Name != first.Name {
+			t.Errorf("an hour before its end the lease is %s at %s", l.Name, l.ResourceVersion)
+		}
+		// The registry may be away for less than the margin.
+		time.Sleep(DefaultTTL - DefaultRenewMargin - time.Minute)
+		r.Stop()
+		time.Sleep(DefaultRenewMargin - time.Minute)
+		r.Start()
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if l := only(t, r); l.Name != first.Name {
+			t.Errorf("after an outage the lease is %s", l.Name)
+		}
+		n.stop()
+		time.Sleep(DefaultTTL + time.Second)
+		synctest.Wait()
+		if leases := all(t, r); len(leases) > 0 {
+			t.Errorf("a day after the node's end there is %v", leases)
+		}
+		// It left its subnet in the subnet file, and gets the same again.
+		n.start()
+		defer func() { n.stop() }()
+		if l := only(t, r); l.Name != first.Name {
+			t.Errorf("the node had %s and came back with %s", first.Name, l.Name)
+		}
+	})
+}
+
+// A reservation becomes the node's lease and stays a reservation.
+func TestReservationIsKept(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *memory.Registry) {
+		setConfig(r, goodConfig)
+		r.PutValue(LeaseKind, registry.Key{Name: "10.5.77.0-24"}, []byte(`{"PublicIP":"172.30.0.1","Rack":"7"}`))
+		n := newNode(t, r, "node1", "172.30.0.1")
+		for range 2 {
+			n.start()
+			l := only(t, r)
+			if l.Name != "10.5.77.0-24" || l.Expires || l.Tunnel == nil || !strings.Contains(string(l.Spec), `"Rack":"7"`) {
+				t.Errorf("the reservation became %s (expires: %v) %s", l.Name, l.Expires, l.Spec)
+			}
+			time.Sleep(3 * DefaultTTL)
+			n.stop()
+			time.Sleep(3 * DefaultTTL)
+		}
+		only(t, r)
+	})
+}
+
+func TestDeletedLeaseIsTakenAgain(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *memory.Registry) {
+		setConfig(r, goodConfig)
+		n := newNode(t, r, "node1", "172.30.0.1")
+		n.start()
+		defer func() { n.stop() }()
+		before := only(t, r)
+		if err := r.Delete(t.Context(), LeaseKind, registry.KeyOf(before), ""); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if l := only(t, r); l.Name != before.Name {
+			t.Errorf("the node had %s and took %s", before.Name, l.Name)
+		}
+	})
+}
+
+// The subnet went to another node while this one was down: it takes another
+// and leaves the thief's alone.
+func TestLostLeaseIsNotTakenBack(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *memory.Registry) {
+		setConfig(r, goodConfig)
+		n := newNode(t, r, "node1", "172.30.0.1")
+		n.start()
+		lost := only(t, r)
+		n.stop()
+		thief := `{"PublicIP":"172.30.0.2","BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"02:00:00:00:00:02"}}`
+		r.PutValue(LeaseKind, registry.KeyOf(lost), []byte(thief))
+		n.change(func(p *plugin.Node) { putPod(p, lost.subnet.V4.Addr().Next().Next().String()) })
+		n.start()
+		defer func() { n.stop() }()
+		leases := all(t, r)
+		if len(leases) != 2 || string(leases[lost.Name].Spec) != thief {
+			t.Errorf("there are the leases %v", leases)
+		}
+		n.says("")
+	})
+}
+
+func TestAddressOfTheNodeChanges(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *memory.Registry) {
+		setConfig(r, goodConfig)
+		n := newNode(t, r, "node1", "172.30.0.1")
+		n.start()
+		before := only(t, r)
+		check := func(address string) {
+			t.Helper()
+			l := only(t, r)
+			a := netip.MustParseAddr(address)
+			if l.Name != before.Name || l.PublicIP != a || l.Tunnel.MAC != plan.MACOf(a) {
+				t.Errorf("with address %s lease %s became %s %s", address, before.Name, l.Name, l.Spec)
+			}
+		}
+		n.change(func(p *plugin.Node) { p.Addresses[0] = netip.MustParseAddr("172.30.0.77") })
+		check("172.30.0.77")
+		n.stop()
+		n.change(func(p *plugin.Node) { p.Addresses[0] = netip.MustParseAddr("172.30.0.78") })
+		n.start()
+		check("172.30.0.78")
+		n.change(func(p *plugin.Node) { p.Addresses = nil })
+		n.says("node node1 has no address of the family of network 10.5.0.0/16")
+		check("172.30.0.78")
+		n.stop()
+	})
+}
+
+// A node that ran flanneld keeps its subnet, known by its address, and
+// publishes where Weft can be reached.
+func TestTakeoverFromFlanneld(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *memory.Registry) {
+		setConfig(r, goodConfig)
+		o := &Lease{Spec: []byte(`{"PublicIP":"172.30.0.1","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"3e:23:4f:b6:47:8a"}}`)}
+		o.Name = "10.5.42.0-24"
+		if _, err := r.Create(t.Context(), LeaseKind, o, registry.WithTTL(time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+		n := newNode(t, r, "node1", "172.30.0.1")
+		n.start()
+		defer func() { n.stop() }()
+		time.Sleep(2 * time.Hour) // flanneld's own time to live is over
+		if l := only(t, r); l.Name != o.Name || l.Tunnel.MAC != plan.MACOf(l.PublicIP) {
+			t.Errorf("the lease of flanneld became %s %s", l.Name, l.Spec)
+		}
+	})
+}
+
+// A lease that the configuration does not allow any more stays while a pod
+// lives on it, and goes with the last.
+func TestConfigurationMovesElsewhere(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *memory.Registry) {
+		setConfig(r, goodConfig)
+		n := newNode(t, r, "node1", "172.30.0.1")
+		n.start()
+		defer func() { n.stop() }()
+		before := only(t, r)
+		n.change(func(p *plugin.Node) { putPod(p, before.subnet.V4.Addr().Next().Next().String()) })
+		setConfig(r, `{"Network":"10.6.0.0/16","Backend":{"Type":"host-gw"}}`)
+		time.Sleep(3 * DefaultTTL)
+		synctest.Wait()
+		if l := only(t, r); l.Name != before.Name || l.BackendType != BackendHostGW {
+			t.Errorf("with a pod on it %s became %s %s", before.Name, l.Name, l.Spec)
+		}
+		n.change(func(p *plugin.Node) { p.Endpoints = nil })
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if l := only(t, r); !netip.MustParsePrefix("10.6.0.0/16").Contains(l.subnet.V4.Addr()) {
+			t.Errorf("without pods the node still has %s", l.Name)
+		}
+	})
+}
+
+// As many nodes as subnets start at once: each gets one of its own.
+func TestNodesRaceForTheLastSubnets(t *testing.T) {
+	for _, config := range []string{
+		`{"Network":"10.5.0.0/16","SubnetMax":"10.5.30.0","Backend":{"Type":"host-gw"}}`,
+		`{"Network":"10.5.0.0/16","SubnetMax":"10.5.30.0","EnableIPv6":true,"IPv6Network":"fd00:5::/48","IPv6SubnetMax":"fd00:5:0:1e::","Backend":{"Type":"vxlan"}}`,
+	} {
+		inBubble(t, func(t *testing.T, r *memory.Registry) {
+			setConfig(r, config)
+			var nodes []*testNode
+			for i := range 31 {
+				n := newNode(t, r, fmt.Sprintf("node%d", i), fmt.Sprintf("172.30.0.%d", i+1))
+				n.node.Addresses = append(n.node.Addresses, netip.MustParseAddr(fmt.Sprintf("fd00:30::%d", i+1)))
+				nodes = append(nodes, n)
+			}
+			for _, n := range nodes[:30] {
+				n.begin()
+			}
+			synctest.Wait()
+			time.Sleep(time.Minute) // for those who lost ten races in a row
+			synctest.Wait()
+			leases := all(t, r)
+			if len(leases) != 30 {
+				t.Errorf("30 nodes have %d leases", len(leases))
+			}
+			for _, a := range leases {
+				for _, b := range leases {
+					if a != b && (a.subnet.Overlaps(b.subnet) || a.PublicIP == b.PublicIP) {
+						t.Errorf("%s (%s) and %s (%s)", a.Name, a.PublicIP, b.Name, b.PublicIP)
+					}
+				}
+			}
+			for _, n := range nodes[:30] {
+				n.says("")
+			}
+			// There is none for one more, until another goes.
+			late := nodes[30]
+			late.start()
+			late.says("no subnet is free between 10.5.1.0 and 10.5.30.0")
+			nodes[0].stop()
+			time.Sleep(DefaultTTL + time.Minute)
+			synctest.Wait()
+			late.says("")
+			for _, n := range nodes[1:] {
+				n.stop()
+			}
+		})
+	}
+}

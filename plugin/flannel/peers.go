@@ -1,0 +1,187 @@
+package flannel
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/plugin"
+)
+
+// peer is the node that holds another lease.
+type peer struct {
+	*lease
+	name string
+	// addresses are those of the node that are known, PublicIP and PublicIPv6
+	// among them.
+	addresses []netip.Addr
+}
+
+func (c *compiler) peer(l *lease) peer {
+	p := peer{lease: l}
+	for _, a := range []netip.Addr{l.PublicIP, l.PublicIPv6} {
+		if !a.IsValid() {
+			continue
+		}
+		p.addresses = append(p.addresses, a)
+		if p.name == "" {
+			p.name = a.String() // nodes that run flanneld may have no Node
+		}
+	}
+	if l.Weft != nil && l.Weft.Node != "" {
+		p.name = l.Weft.Node
+	}
+	for _, a := range p.addresses {
+		if n := c.nodes[a]; n != nil {
+			p.name = n.Name
+			for _, other := range nodeAddresses(n) {
+				if !slices.Contains(p.addresses, other) {
+					p.addresses = append(p.addresses, other)
+				}
+			}
+		}
+	}
+	return p
+}
+
+// putPeer states how to get to the pods of another lease, and to its node.
+func (c *compiler) putPeer(l *lease) {
+	switch {
+	case l.err != nil:
+		c.problem(l, "%v", l.err)
+		return
+	case l.BackendType == "":
+		return // a reservation whose node has not come up yet
+	case l.heldBy(c.in.Node.Addresses):
+		c.problem(l, "it names an address of node %s, which has a lease already; delete it", c.in.Node.Name)
+		return
+	case l.BackendType != c.settings.Backend:
+		c.problem(l, "its backend is %s, but that of the cluster is %s; restart flanneld on its node", l.BackendType, c.settings.Backend)
+		return
+	case c.own != nil && l.subnet.Overlaps(c.own.subnet):
+		return // putLocal has said so
+	}
+	p := c.peer(l)
+	c.putNodeDirect(p.addresses, c.origin(l))
+	for _, prefix := range l.subnet.Prefixes() {
+		if !c.uses(prefix) {
+			continue
+		}
+		if clash := slices.IndexFunc(c.near(), prefix.Overlaps); clash >= 0 {
+			c.problem(l, "%s overlaps with %s, which node %s is in; delete the lease", prefix, c.near()[clash], c.in.Node.Name)
+			continue
+		}
+		r, ok := c.route(p, prefix)
+		if !ok {
+			continue
+		}
+		if !c.b.PutRoute(key(prefix), r) {
+			c.problem(l, "another lease has %s too; delete one of them", prefix)
+			continue
+		}
+		if !c.settings.V4.holds(prefix) && !c.settings.V6.holds(prefix) {
+			plugin.PutDirect(c.b, prefix, c.origin(l))
+		}
+		if r.Way == plan.ToTunnel {
+			c.putPeerAddresses(p, r)
+		}
+	}
+}
+
+// route returns the way to a prefix of the peer's.
+func (c *compiler) route(p peer, prefix netip.Prefix) (plan.Route, bool) {
+	via := p.PublicIP
+	if prefix.Addr().Is6() {
+		via = p.PublicIPv6
+	}
+	if via.IsValid() && (c.settings.Backend == BackendHostGW || c.settings.DirectRouting) && c.onLink(via) {
+		return plan.Route{Way: plan.ToNextHop, Via: via, Node: p.name, Origin: c.origin(p.lease)}, true
+	}
+	if c.settings.Backend == BackendVXLAN {
+		return c.tunnel(p, prefix)
+	}
+	switch {
+	case !via.IsValid():
+		c.problem(p.lease, "it has no address by which %s could be reached; restart flanneld on its node", prefix)
+	default:
+		c.problem(p.lease, "its node %s is not on a link of node %s, which backend host-gw needs; use backend vxlan", via, c.in.Node.Name)
+	}
+	return plan.Route{}, false
+}
+
+func (c *compiler) onLink(a netip.Addr) bool {
+	return slices.ContainsFunc(c.in.Node.Prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// tunnel returns the way through the tunnel to a prefix of the peer's.
+func (c *compiler) tunnel(p peer, prefix netip.Prefix) (plan.Route, bool) {
+	vtep, end := p.tunnelEnd(c.settings)
+	local := c.b.Local.Tunnel
+	switch {
+	case local.IsZero():
+		return plan.Route{}, false // putLocal has said so
+	case !vtep.IsValid() || end == nil:
+		c.problem(p.lease, "it has no address or no BackendData for a tunnel; restart flanneld on its node")
+		return plan.Route{}, false
+	case end.VNI != c.settings.VNI:
+		c.problem(p.lease, "its VNI is %d, but that of the cluster is %d; restart flanneld on its node", end.VNI, c.settings.VNI)
+		return plan.Route{}, false
+	case end.MAC.IsZero() || end.MAC[0]&1 != 0:
+		c.problem(p.lease, "VtepMAC %s is not the address of one machine; restart flanneld on its node", end.MAC)
+		return plan.Route{}, false
+	case prefix.Addr().Is6() && p.separateV6(c.settings):
+		c.problem(p.lease, "its node has a tunnel of its own for IPv6, which is not supported beside IPv4; %s is out of reach", prefix)
+		return plan.Route{}, false
+	}
+	if other, ok := c.vteps[end.MAC]; ok && other != vtep {
+		c.problem(p.lease, "VtepMAC %s is that of %s too; give its node another", end.MAC, other)
+		return plan.Route{}, false
+	}
+	if other, ok := c.macs[vtep]; ok && other != end.MAC {
+		c.problem(p.lease, "another lease gives node %s the VtepMAC %s instead of %s; delete the one that is stale", vtep, other, end.MAC)
+		return plan.Route{}, false
+	}
+	c.vteps[end.MAC], c.macs[vtep] = vtep, end.MAC
+	return plan.Route{Way: plan.ToTunnel, Via: vtep, MAC: end.MAC, Node: p.name, Origin: c.origin(p.lease)}, true
+}
+
+// separateV6 reports whether the peer sends IPv6 over a second tunnel, as
+// flanneld does. Weft has one for both, and says so by the same address.
+func (p peer) separateV6(s Settings) bool {
+	return !s.underlayV6() && (p.TunnelV6 == nil || p.TunnelV6.MAC != p.Tunnel.MAC)
+}
+
+// putPeerAddresses states that pods get to the peer's own addresses by the
+// tunnel, where its pods are reached so: without it the peer would see a pod's
+// address come in from where it does not expect it.
+func (c *compiler) putPeerAddresses(p peer, r plan.Route) {
+	r.EndpointsOnly = true
+	for _, h := range hosts(p.addresses) {
+		separate := h.Addr().Is6() && p.separateV6(c.settings)
+		direct := c.settings.DirectRouting && c.onLink(h.Addr())
+		if c.uses(h) && !separate && !direct && !slices.Contains(c.in.Node.Addresses, h.Addr()) {
+			c.b.PutRoute(key(h), r)
+		}
+	}
+}
+
+// putStranded sees to endpoints whose addresses lead other nodes elsewhere:
+// those from a lease that was lost. Behind the node's address they can still
+// open connections.
+func (c *compiler) putStranded() {
+	if len(c.b.Local.Pools) == 0 {
+		return
+	}
+	for _, e := range c.in.Node.Endpoints {
+		for _, a := range e.Addresses {
+			if slices.ContainsFunc(c.b.Local.Pools, func(p plan.Pool) bool { return p.Prefix.Contains(a) }) {
+				continue
+			}
+			c.problems = append(c.problems, plugin.Problem{Message: "pod " + e.Name() + " has address " + a.String() +
+				", which is in no lease of the node's: others cannot connect to it; delete the pod"})
+			everything, _ := a.Prefix(0)
+			c.b.PutEgress(plan.EgressKey{Network: plan.DefaultNetwork, Interface: e.Interface, Destination: everything},
+				plan.Egress{Action: plan.Masquerade, Origin: "Pod " + e.Name()})
+		}
+	}
+}

@@ -1,0 +1,241 @@
+package openshift
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/plugin"
+	"github.com/weftnet/weft/registry"
+)
+
+// What VXLAN adds to each packet, in bytes: an Ethernet header within, VXLAN's
+// and UDP's, and the outer IP header (RFC 7348, section 5).
+const (
+	overheadIPv4 = 14 + 8 + 8 + 20
+	overheadIPv6 = 14 + 8 + 8 + 40
+)
+
+// Compile implements plugin.Plugin.
+//
+// Pods reach pods and nodes under their own addresses, through tunnels; all
+// else they reach behind the address of their node. A packet to an address of
+// the service network is meant for kube-proxy, which replaces the destination
+// before this plan is asked; one that it does not know keeps its source, so
+// that it never looks like the node's own.
+//
+// The host address of a ghost gets no tunnel: it is an appliance's own, which
+// pods reach as they reach any machine outside the cluster.
+func (Subnet) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
+	c := compilation{
+		in:      in,
+		b:       plan.NewBuilder(in.Previous),
+		network: networkOf(in.Objects),
+	}
+	c.hosts = readHosts(c.network, in.Objects.All(api.HostSubnet))
+	for _, p := range c.network.problems {
+		c.report(api.ClusterNetwork, api.DefaultName, "%s", p.message)
+	}
+	for _, h := range c.hosts {
+		c.problems = append(c.problems, h.pluginProblems()...)
+	}
+
+	plugin.PutNode(c.b, in.Node)
+	c.putPools()
+	c.b.Local.MTU = c.mtu()
+	if len(in.Node.Addresses) > 0 {
+		vtep := in.Node.Addresses[0]
+		c.b.Local.Tunnel = plan.Tunnel{VTEP: vtep, MAC: plan.MACOf(vtep), Port: c.port()}
+	}
+	c.problems = append(c.problems, plugin.PutEndpoints(c.b, in.Node)...)
+	for _, h := range c.hosts {
+		if h.name != in.Node.Name {
+			c.putPeer(h)
+		}
+	}
+	c.putCluster()
+
+	slices.SortStableFunc(c.problems, func(a, b plugin.Problem) int {
+		return cmp.Or(cmp.Compare(kindOf(a), kindOf(b)), a.Key.Compare(b.Key))
+	})
+	return c.b.Build(), c.problems
+}
+
+type compilation struct {
+	in       plugin.Input
+	b        *plan.Builder
+	network  network
+	hosts    []*host
+	problems []plugin.Problem
+}
+
+func kindOf(p plugin.Problem) string {
+	if p.Kind == nil {
+		return ""
+	}
+	return p.Kind.Kind
+}
+
+func (c *compilation) report(k *registry.Kind, name, format string, args ...any) {
+	c.problems = append(c.problems, plugin.Problem{Kind: k, Key: registry.Key{Name: name}, Message: fmt.Sprintf(format, args...)})
+}
+
+// putPools states the node's own subnets.
+func (c *compilation) putPools() {
+	node := c.in.Node
+	i := slices.IndexFunc(c.hosts, func(h *host) bool { return h.name == node.Name })
+	if i < 0 {
+		c.report(api.HostSubnet, node.Name, "there is none yet; a controller with plug-in %s makes it for each Node", Name)
+		return
+	}
+	h := c.hosts[i]
+	if h.waits() {
+		c.report(api.HostSubnet, h.name, "it has no subnet yet; a controller with plug-in %s gives it one", Name)
+	}
+	if len(h.addresses) > 0 && len(node.Addresses) > 0 && h.addresses[0] != node.Addresses[0] {
+		c.report(api.HostSubnet, h.name, "hostIP is %s, but the node's address is %s; the controller takes it from the Node's first InternalIP", h.addresses[0], node.Addresses[0])
+	}
+	for _, p := range h.subnets {
+		plugin.PutPool(c.b, p, h.origin())
+		c.putPods(p, h.origin())
+	}
+}
+
+// putPods states that packets to a node's subnet keep the pod's own address,
+// where that does not follow from the cluster's CIDRs.
+func (c *compilation) putPods(p netip.Prefix, origin string) {
+	if !c.network.covers(p) {
+		plugin.PutDirect(c.b, p, origin)
+	}
+}
+
+// putPeer states the way to another machine's pods, and to itself.
+func (c *compilation) putPeer(h *host) {
+	if len(h.addresses) == 0 {
+		return // waiting for its address, or reported
+	}
+	tunnel := c.b.Local.Tunnel
+	vtep := h.addresses[0]
+	for _, a := range h.addresses {
+		if slices.Contains(c.in.Node.Addresses, a) {
+			c.report(api.HostSubnet, h.name, "address %s is also that of node %s; give each node an address of its own", a, c.in.Node.Name)
+			return
+		}
+	}
+	switch {
+	case tunnel.IsZero():
+		return
+	case vtep.Is4() != tunnel.VTEP.Is4():
+		c.report(api.HostSubnet, h.name, "hostIP %s is not of the family of %s, the address of node %s; give all nodes a first InternalIP of one family",
+			vtep, tunnel.VTEP, c.in.Node.Name)
+		return
+	case plan.MACOf(vtep) == tunnel.MAC:
+		c.report(api.HostSubnet, h.name, "hostIP %s and the address %s of node %s have the same MAC address %s in the overlay; change one",
+			vtep, tunnel.VTEP, c.in.Node.Name, tunnel.MAC)
+		return
+	}
+	route := plan.Route{Way: plan.ToTunnel, Node: h.name, Via: vtep, MAC: plan.MACOf(vtep), Origin: h.origin()}
+	for _, p := range h.subnets {
+		c.b.PutRoute(plan.RouteKey{Network: plan.DefaultNetwork, Prefix: p}, route)
+		c.putPods(p, h.origin())
+	}
+	if h.ghost {
+		if v := h.object.Annotations[FixedVNID]; v != "" && v != "0" {
+			c.report(api.HostSubnet, h.name, "annotation %s is %q, but plug-in %s has no network identifier but 0; set it to 0", FixedVNID, v, Name)
+		}
+		return
+	}
+	route.EndpointsOnly = true
+	for _, a := range h.addresses {
+		p := netip.PrefixFrom(a, a.BitLen())
+		c.b.PutRoute(plan.RouteKey{Network: plan.DefaultNetwork, Prefix: p}, route)
+		plugin.PutDirect(c.b, p, h.origin())
+	}
+}
+
+// putCluster states what holds for the cluster as a whole, and the way out.
+func (c *compilation) putCluster() {
+	origin := api.ClusterNetwork.Kind + " " + api.DefaultName
+	for _, r := range c.network.ranges {
+		if a, ok := c.nodeAddressIn(r.CIDR); ok {
+			// To drop what no node has would cut off the nodes.
+			c.report(api.ClusterNetwork, api.DefaultName, "CIDR %s contains the node address %s; use a CIDR apart from the nodes' own network", r.CIDR, a)
+			plugin.PutDirect(c.b, r.CIDR, origin)
+			continue
+		}
+		plugin.PutCluster(c.b, r.CIDR, origin)
+	}
+	if c.network.service.IsValid() {
+		plugin.PutDirect(c.b, c.network.service, origin)
+	}
+	plugin.PutExit(c.b, netip.IPv4Unspecified(), origin)
+	plugin.PutExit(c.b, netip.IPv6Unspecified(), origin)
+}
+
+// nodeAddressIn returns an address of a node in p, the lowest.
+func (c *compilation) nodeAddressIn(p netip.Prefix) (netip.Addr, bool) {
+	var lowest netip.Addr
+	see := func(addresses []netip.Addr) {
+		for _, a := range addresses {
+			if p.Contains(a) && (!lowest.IsValid() || a.Less(lowest)) {
+				lowest = a
+			}
+		}
+	}
+	see(c.in.Node.Addresses)
+	for _, h := range c.hosts {
+		see(h.addresses)
+	}
+	return lowest, lowest.IsValid()
+}
+
+func (c *compilation) port() uint16 {
+	switch p := c.in.Config.Spec.VXLANPort; {
+	case p > 0 && p <= 65535:
+		return uint16(p)
+	case p != 0:
+		c.report(api.ClusterConfigKind, api.DefaultName, "vxlanPort %d is not between 1 and 65535", p)
+	}
+	return uint16(cmp.Or(c.network.port, DefaultPort))
+}
+
+// mtu returns that of pods, in bytes: what was asked for if the underlay can
+// carry it, else what it can carry; 0 if neither is known.
+func (c *compilation) mtu() int {
+	overhead := overheadIPv4
+	if a := c.in.Node.Addresses; len(a) > 0 && a[0].Is6() {
+		overhead = overheadIPv6
+	}
+	kind, asked := api.ClusterConfigKind, c.in.Config.Spec.MTU
+	if asked == 0 {
+		kind, asked = api.ClusterNetwork, c.network.mtu
+	}
+	most := 65535
+	if c.in.Node.MTU > 0 {
+		most = min(most, c.in.Node.MTU-overhead)
+	}
+	least := 576 // RFC 791, section 3.1
+	if slices.ContainsFunc(c.b.Local.Pools, func(p plan.Pool) bool { return p.Prefix.Addr().Is6() }) {
+		least = 1280 // RFC 8200, section 5
+	}
+	mtu := asked
+	switch {
+	case asked == 0 && c.in.Node.MTU == 0:
+		return 0
+	case asked == 0:
+		mtu = most
+	case asked > most:
+		mtu = most
+		c.report(kind, api.DefaultName, "mtu %d is more than node %s can carry in tunnels; its pods get %d. Raise the MTU of its network to %d or lower mtu",
+			asked, c.in.Node.Name, max(most, least), asked+overhead)
+	}
+	if mtu < least {
+		c.report(kind, api.DefaultName, "an mtu of %d is too small for pods on node %s, which get %d; use an MTU of at least %d in the nodes' network, and no smaller mtu than %d",
+			mtu, c.in.Node.Name, least, least+overhead, least)
+		mtu = least
+	}
+	return mtu
+}

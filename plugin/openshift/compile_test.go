@@ -1,0 +1,170 @@
+package openshift
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/tools/txtar"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/yaml"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/plugin"
+	"github.com/weftnet/weft/registry"
+)
+
+var update = flag.Bool("update", false, "write what the golden files should say")
+
+// TestCompile holds the plans of some clusters against what people wrote down.
+// Each story in testdata/compile has the objects, the nodes as they know
+// themselves, and the plan and the problems of each.
+func TestCompile(t *testing.T) {
+	stories, err := filepath.Glob("testdata/compile/*.txtar")
+	if err != nil || len(stories) == 0 {
+		t.Fatal("no stories in testdata/compile:", err)
+	}
+	for _, path := range stories {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".txtar"), func(t *testing.T) {
+			archive, err := txtar.ParseFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			objects, nodes := readStory(t, archive)
+			out := &txtar.Archive{Comment: archive.Comment}
+			for _, f := range archive.Files {
+				if strings.HasSuffix(f.Name, ".yaml") {
+					out.Files = append(out.Files, f)
+				}
+			}
+			for _, n := range nodes {
+				p, problems := compile(objects, n, nil)
+				if err := p.Validate(); err != nil {
+					t.Errorf("the plan of %s is invalid: %v", n.Name, err)
+				}
+				out.Files = append(out.Files, txtar.File{Name: n.Name + " plan", Data: []byte(p.String())})
+				if len(problems) > 0 {
+					out.Files = append(out.Files, txtar.File{Name: n.Name + " problems", Data: []byte(lines(problems))})
+				}
+			}
+			if *update {
+				if err := os.WriteFile(path, txtar.Format(out), 0o666); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if d := cmp.Diff(string(txtar.Format(archive)), string(txtar.Format(out))); d != "" {
+				t.Errorf("-want +got:\n%s", d)
+			}
+		})
+	}
+}
+
+// node is a node's own knowledge in a story.
+type node struct {
+	Name      string         `json:"name"`
+	Addresses []netip.Addr   `json:"addresses"`
+	MTU       int            `json:"mtu"`
+	Prefixes  []netip.Prefix `json:"prefixes"`
+	Pods      []struct {
+		Name      string       `json:"name"`
+		Interface string       `json:"interface"`
+		Addresses []netip.Addr `json:"addresses"`
+	} `json:"pods"`
+}
+
+func readStory(t *testing.T, archive *txtar.Archive) (registry.Snapshot, []plugin.Node) {
+	t.Helper()
+	objects := map[*registry.Kind][]registry.Object{}
+	var nodes []plugin.Node
+	for _, f := range archive.Files {
+		switch f.Name {
+		case "objects.yaml":
+			for _, o := range readObjects(t, f.Data) {
+				k := kindNamed(t, o.GetObjectKind().GroupVersionKind())
+				objects[k] = append(objects[k], o)
+			}
+		case "nodes.yaml":
+			for _, doc := range documents(f.Data) {
+				var n node
+				if err := yaml.UnmarshalStrict(doc, &n); err != nil {
+					t.Fatal(err)
+				}
+				out := plugin.Node{Name: n.Name, Addresses: n.Addresses, MTU: n.MTU, Prefixes: n.Prefixes}
+				for _, p := range n.Pods {
+					out.Endpoints = append(out.Endpoints, plugin.Endpoint{Interface: p.Interface, Addresses: p.Addresses,
+						MAC: plan.MACOf(p.Addresses[0]), Namespace: "default", Pod: p.Name})
+				}
+				nodes = append(nodes, out)
+			}
+		}
+	}
+	return registry.NewSnapshot(objects), nodes
+}
+
+func documents(data []byte) [][]byte {
+	var out [][]byte
+	for doc := range bytes.SplitSeq(data, []byte("---\n")) {
+		if len(bytes.TrimSpace(doc)) > 0 {
+			out = append(out, doc)
+		}
+	}
+	return out
+}
+
+func readObjects(t *testing.T, data []byte) []registry.Object {
+	t.Helper()
+	var out []registry.Object
+	for _, doc := range documents(data) {
+		var meta struct {
+			APIVersion string `json:"apiVersion"`
+			Kind       string `json:"kind"`
+		}
+		if err := yaml.Unmarshal(doc, &meta); err != nil {
+			t.Fatal(err)
+		}
+		gv, err := schema.ParseGroupVersion(meta.APIVersion)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := kindNamed(t, gv.WithKind(meta.Kind)).New()
+		if err := yaml.UnmarshalStrict(doc, o); err != nil {
+			t.Fatalf("%v in\n%s", err, doc)
+		}
+		out = append(out, o)
+	}
+	return out
+}
+
+func kindNamed(t *testing.T, gvk schema.GroupVersionKind) *registry.Kind {
+	t.Helper()
+	i := slices.IndexFunc(api.Kinds, func(k *registry.Kind) bool { return k.GroupVersionKind == gvk })
+	if i < 0 {
+		t.Fatalf("no kind %s", gvk)
+	}
+	return api.Kinds[i]
+}
+
+func compile(objects registry.Snapshot, n plugin.Node, previous *plan.Plan) (*plan.Plan, []plugin.Problem) {
+	config, _ := objects.Get(api.ClusterConfigKind, networkKey).(*api.ClusterConfig)
+	if config == nil {
+		config = &api.ClusterConfig{}
+	}
+	return Subnet{}.Compile(plugin.Input{Previous: previous, Config: config, Objects: objects, Node: n})
+}
+
+func lines(problems []plugin.Problem) string {
+	var b strings.Builder
+	for _, p := range problems {
+		fmt.Fprintln(&b, p)
+	}
+	return b.String()
+}

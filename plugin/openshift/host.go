@@ -1,0 +1,200 @@
+package openshift
+
+import (
+	"cmp"
+	"fmt"
+	"iter"
+	"net/netip"
+	"slices"
+	"strings"
+
+	networkv1 "github.com/openshift/api/network/v1"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/plugin"
+	"github.com/weftnet/weft/registry"
+	"github.com/weftnet/weft/subnet"
+)
+
+// host is what a HostSubnet means: the ends of the tunnels to a machine, and
+// the pods' addresses behind it.
+type host struct {
+	object *networkv1.HostSubnet
+	name   string
+	// addresses are the machine's own, that of the tunnels first. Empty if
+	// there is none, or if an older HostSubnet has the first.
+	addresses []netip.Addr
+	// subnets are those that are valid and that no older HostSubnet has.
+	subnets []netip.Prefix
+	// claims are all that are valid, held or not.
+	claims []netip.Prefix
+	// garbled: one is not valid, so that what it was meant to be is not known.
+	garbled bool
+	// ghost: no node stands behind it.
+	ghost    bool
+	problems []string
+}
+
+// origin says where entries made of the host come from.
+func (h *host) origin() string { return api.HostSubnet.Kind + " " + h.name }
+
+func (h *host) problem(format string, args ...any) {
+	h.problems = append(h.problems, fmt.Sprintf(format, args...))
+}
+
+// waits reports whether the HostSubnet is yet to be given its subnet.
+func (h *host) waits() bool { return len(h.claims) == 0 && !h.garbled }
+
+// claimsFamily reports whether a subnet of the family is claimed.
+func (h *host) claimsFamily(f subnet.Family) bool {
+	return slices.ContainsFunc(h.claims, func(p netip.Prefix) bool { return subnet.FamilyOf(p.Addr()) == f })
+}
+
+// readHost returns what a HostSubnet says, without regard to others.
+func readHost(hs *networkv1.HostSubnet) *host {
+	h := &host{object: hs, name: hs.Name, ghost: hs.Annotations[NodeUID] == ""}
+	if hs.Host != "" && hs.Host != hs.Name {
+		h.problem("host is %q, which must be its name", hs.Host)
+	}
+	for i, s := range slices.Concat([]string{hs.HostIP}, list(hs.Annotations[AdditionalHostIPs])) {
+		a, err := netip.ParseAddr(s)
+		a = a.Unmap()
+		switch {
+		case err != nil || !usable(a):
+			if i > 0 || s != "" || hs.Subnet != "" {
+				h.problem("%q is no address that a node can have; set hostIP and annotation %s to addresses", s, AdditionalHostIPs)
+			}
+			if i == 0 {
+				// Without the tunnels' end the others are of no use.
+				return h.readSubnets(hs)
+			}
+		case !slices.Contains(h.addresses, a):
+			h.addresses = append(h.addresses, a)
+		}
+	}
+	return h.readSubnets(hs)
+}
+
+func (h *host) readSubnets(hs *networkv1.HostSubnet) *host {
+	for i, s := range slices.Concat([]string{hs.Subnet}, list(hs.Annotations[AdditionalSubnets])) {
+		if i == 0 && s == "" {
+			continue
+		}
+		p, err := netip.ParsePrefix(s)
+		if err != nil || p.Addr().Is4In6() || p != p.Masked() || p.Addr().BitLen()-p.Bits() < subnet.MinHostBits {
+			h.problem("subnet %q is not a CIDR such as 10.1.3.0/24, with at least %d host bits and none of them set", s, subnet.MinHostBits)
+			h.garbled = true
+			continue
+		}
+		h.claims = append(h.claims, p)
+	}
+	h.subnets = slices.Clone(h.claims)
+	return h
+}
+
+func usable(a netip.Addr) bool {
+	return a.IsValid() && a.Zone() == "" && !a.IsUnspecified() && !a.IsMulticast() && !a.IsLoopback() &&
+		a != netip.AddrFrom4([4]byte{255, 255, 255, 255})
+}
+
+// list splits the value of an annotation at its commas.
+func list(s string) []string {
+	var out []string
+	for part := range strings.SplitSeq(s, ",") {
+		if part = strings.TrimSpace(part); part != "" {
+			out = append(out, part)
+		}
+	}
+	return out
+}
+
+// readHosts returns what HostSubnets say, with contradictions resolved: of two
+// that claim one address, or subnets that overlap, the one created first holds
+// it, or at the same second the one whose name comes first. The hosts are in
+// that order, which does not depend on that of objects.
+func readHosts(n network, objects iter.Seq[registry.Object]) []*host {
+	var hosts []*host
+	for o := range objects {
+		if hs, ok := o.(*networkv1.HostSubnet); ok {
+			hosts = append(hosts, readHost(hs))
+		}
+	}
+	slices.SortFunc(hosts, func(a, b *host) int {
+		return cmp.Or(a.object.CreationTimestamp.Compare(b.object.CreationTimestamp.Time), cmp.Compare(a.name, b.name))
+	})
+	resolveAddresses(hosts)
+	resolveSubnets(n, hosts)
+	return hosts
+}
+
+// resolveAddresses leaves each address with one host.
+func resolveAddresses(hosts []*host) {
+	holder := make(map[netip.Addr]*host, len(hosts))
+	macs := make(map[plan.MAC]*host, len(hosts))
+	for _, h := range hosts {
+		kept := h.addresses[:0]
+		for i, a := range h.addresses {
+			other := holder[a]
+			if other == nil && i == 0 {
+				other = macs[plan.MACOf(a)]
+			}
+			if other == nil {
+				holder[a] = h
+				kept = append(kept, a)
+				continue
+			}
+			h.problem("address %s is that of HostSubnet %s, which is older; give each node an address of its own", a, other.name)
+			if i == 0 {
+				break // without the tunnels' end the others are of no use
+			}
+		}
+		h.addresses = kept
+		if len(h.addresses) > 0 {
+			macs[plan.MACOf(h.addresses[0])] = h
+		}
+	}
+}
+
+// resolveSubnets leaves each host with subnets that overlap with no others and
+// contain no host's address: those packets must go to the host.
+func resolveSubnets(n network, hosts []*host) {
+	var addresses, subnets subnet.Set
+	for _, h := range hosts {
+		for _, a := range h.addresses {
+			addresses.Add(netip.PrefixFrom(a, a.BitLen()))
+		}
+	}
+	holder := make(map[netip.Prefix]*host, len(hosts))
+	for _, h := range hosts {
+		h.subnets = slices.DeleteFunc(h.subnets, func(p netip.Prefix) bool {
+			if other, overlaps := subnets.Overlap(p); overlaps {
+				if holder[other] == h {
+					h.problem("subnet %s overlaps with its subnet %s; remove one", p, other)
+				} else {
+					h.problem("subnet %s overlaps with %s of HostSubnet %s, which is older; delete one of the two", p, other, holder[other].name)
+				}
+				return true
+			}
+			if a, overlaps := addresses.Overlap(p); overlaps {
+				h.problem("subnet %s contains the node address %s and is not used", p, a.Addr())
+				return true
+			}
+			if len(n.ranges) > 0 && !n.covers(p) {
+				h.problem("subnet %s is in no CIDR of ClusterNetwork %s; add a CIDR or delete the HostSubnet", p, api.DefaultName)
+			}
+			subnets.Add(p)
+			holder[p] = h
+			return false
+		})
+	}
+}
+
+// pluginProblems returns the problems in the form of package plugin.
+func (h *host) pluginProblems() []plugin.Problem {
+	out := make([]plugin.Problem, len(h.problems))
+	for i, m := range h.problems {
+		out[i] = plugin.Problem{Kind: api.HostSubnet, Key: registry.Key{Name: h.name}, Message: m}
+	}
+	return out
+}

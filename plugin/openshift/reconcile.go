@@ -1,0 +1,496 @@
+package openshift
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	networkv1 "github.com/openshift/api/network/v1"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/registry"
+	"github.com/weftnet/weft/subnet"
+)
+
+// The conditions on the ClusterConfig.
+const (
+	// SubnetsAvailable is false when a node waits for a subnet in vain.
+	SubnetsAvailable = "SubnetsAvailable"
+	// ClusterNetworkValid is false when something in the ClusterNetwork does
+	// not mean anything or is in the way of something else.
+	ClusterNetworkValid = "ClusterNetworkValid"
+)
+
+// verb is what a write does.
+type verb string
+
+const (
+	doCreate verb = "create"
+	doUpdate verb = "update"
+	doDelete verb = "delete"
+)
+
+// write is one change to the registry, by compare-and-swap with the resource
+// version of the object that it was made from.
+type write struct {
+	verb   verb
+	kind   *registry.Kind
+	object registry.Object
+	// barrier: unless it is done, nothing that follows may be.
+	barrier bool
+	// why is for the log.
+	why string
+}
+
+// decision is what is to be done and to be said.
+type decision struct {
+	writes []write
+	// next is when to look again though nothing changed; zero for never.
+	next time.Time
+	// problems are by object.
+	problems map[string]string
+	usage    []usage
+	// quarantined is how many subnets are.
+	quarantined int
+}
+
+// usage is how much of a range is.
+type usage struct {
+	cidr netip.Prefix
+	subnet.Usage
+}
+
+// reconcile decides what must be written to get each node its subnet. It is
+// level-triggered: after each write, and after any part of them, it decides
+// what is left to do; when nothing is left it returns no writes. objects may
+// be stale in any way but one: each HostSubnet is as it was after the
+// ClusterConfig was read, and each Node as it was after the HostSubnets were.
+func reconcile(objects registry.Objects, now time.Time, quarantine time.Duration) decision {
+	r := &reconciliation{
+		now:   now,
+		until: now.Add(quarantine + time.Second).UTC().Truncate(time.Second),
+		nodes: map[string]*corev1.Node{}, hosts: map[string]*host{}, reasons: map[string][]string{},
+		decision: decision{problems: map[string]string{}},
+	}
+	cn := registry.GetAs[*networkv1.ClusterNetwork](objects, api.ClusterNetwork, networkKey)
+	if cn == nil {
+		r.write(write{verb: doCreate, kind: api.ClusterNetwork, object: withDefaults(nil), why: "there was none"})
+		return r.decision
+	}
+	config := registry.GetAs[*api.ClusterConfig](objects, api.ClusterConfigKind, networkKey)
+	if config == nil {
+		config = &api.ClusterConfig{ObjectMeta: metav1.ObjectMeta{Name: api.DefaultName}}
+		r.write(write{verb: doCreate, kind: api.ClusterConfigKind, object: config, why: "the allocator's memory is in its status"})
+		return r.decision
+	}
+	r.network = readNetwork(cn)
+	r.ordered = readHosts(r.network, objects.All(api.HostSubnet))
+	for _, h := range r.ordered {
+		r.hosts[h.name] = h
+	}
+	for n := range registry.Each[*corev1.Node](objects, api.Node) {
+		r.nodes[n.Name] = n
+	}
+	r.ledger = readLedger(config.Status.Subnets)
+	r.sortOut()
+	r.allocate()
+	r.writeConfig(config)
+	r.writeHosts()
+	r.writeNodes()
+	r.writeNetwork(cn)
+	return r.decision
+}
+
+// reconciliation is a run of reconcile.
+type reconciliation struct {
+	decision
+	now, until time.Time
+	network    network
+	ordered    []*host // the oldest first
+	hosts      map[string]*host
+	nodes      map[string]*corev1.Node
+	ledger     ledger
+	// reasons says, by node, why it has no subnet of some family.
+	reasons map[string][]string
+	// conditions
+	exhausted []string
+}
+
+func (r *reconciliation) write(w write) { r.writes = append(r.writes, w) }
+
+// gone reports whether the node that the HostSubnet was made for is no more.
+func (r *reconciliation) gone(h *host) bool { return !h.ghost && r.nodes[h.name] == nil }
+
+// needs returns the families of which the HostSubnet is to get a subnet.
+func (r *reconciliation) needs(h *host, families []subnet.Family) []subnet.Family {
+	if h.garbled || r.nodes[h.name] == nil && !(h.ghost && h.object.Annotations[AssignSubnet] == "true") {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(families), h.claimsFamily)
+}
+
+// waiting reports whether the subnet of a grant might still be written into
+// the HostSubnet as it is now, by whoever decided that when the grant was
+// pending.
+func (r *reconciliation) waiting(g grant) bool {
+	h := r.hosts[g.node]
+	return h != nil && !h.claimsFamily(g.family())
+}
+
+// sortOut brings the ledger to what became of its entries.
+func (r *reconciliation) sortOut() {
+	l := &r.ledger
+	pending := l.pending
+	l.pending = nil
+	for _, g := range pending {
+		h := r.hosts[g.node]
+		switch {
+		case h != nil && slices.Contains(h.claims, g.subnet) && !r.gone(h):
+		case r.mayHave(g):
+			l.pending = append(l.pending, g)
+		default:
+			l.quarantine(g.subnet, g.node, r.until)
+		}
+	}
+	l.quarantined = slices.DeleteFunc(l.quarantined, func(g grant) bool {
+		h := r.hosts[g.node]
+		return h != nil && slices.Contains(h.claims, g.subnet) && !r.gone(h)
+	})
+	for _, h := range r.ordered {
+		if r.gone(h) {
+			for _, p := range h.claims {
+				l.quarantine(p, h.name, r.until)
+			}
+		}
+	}
+}
+
+// mayHave reports whether a node may still be given the subnet of a grant: it
+// is there and has none of that family, and the subnet is in the cluster's
+// CIDRs and overlaps with nothing else.
+func (r *reconciliation) mayHave(g grant) bool {
+	h, node := r.hosts[g.node], r.nodes[g.node]
+	if h == nil && node == nil || h != nil && !slices.Contains(r.needs(h, []subnet.Family{g.family()}), g.family()) {
+		return false
+	}
+	if !r.network.covers(g.subnet) || r.network.service.IsValid() && r.network.service.Overlaps(g.subnet) {
+		return false
+	}
+	for _, other := range r.ordered {
+		if slices.ContainsFunc(other.claims, g.subnet.Overlaps) || slices.ContainsFunc(other.addresses, g.subnet.Contains) {
+			return false
+		}
+	}
+	// An entry for the same node is the same subnet, or one that it had too.
+	clashes := func(e grant) bool { return e.node != g.node && e.subnet.Overlaps(g.subnet) }
+	same := func(e grant) bool { return e.node == g.node && e.family() == g.family() }
+	return !slices.ContainsFunc(r.ledger.pending, func(e grant) bool { return clashes(e) || same(e) }) &&
+		!slices.ContainsFunc(r.ledger.quarantined, func(e grant) bool { return clashes(e) && r.quarantined(e) })
+}
+
+// quarantined reports whether a subnet must not be given to another node yet.
+func (r *reconciliation) quarantined(g grant) bool { return g.until.After(r.now) || r.waiting(g) }
+
+// allocate makes grants for all that wait, those who come back first.
+func (r *reconciliation) allocate() {
+	l := &r.ledger
+	a := subnet.NewAllocator(r.network.ranges, l.cursor)
+	families := families(r.network.ranges)
+	for _, h := range r.ordered {
+		for _, f := range r.needs(h, families) {
+			r.restore(h, f)
+		}
+	}
+	for _, h := range r.ordered {
+		for _, p := range h.claims {
+			a.Take(p)
+		}
+		for _, address := range h.addresses {
+			a.Take(netip.PrefixFrom(address, address.BitLen()))
+		}
+	}
+	for _, n := range r.nodes {
+		for _, address := range nodeAddresses(n) {
+			a.Take(netip.PrefixFrom(address, address.BitLen()))
+		}
+	}
+	a.Take(r.network.service)
+	for _, g := range l.pending {
+		a.Take(g.subnet)
+	}
+	for _, g := range l.quarantined {
+		if r.quarantined(g) {
+			a.Quarantine(g.subnet)
+			r.decision.quarantined++
+		}
+		if g.until.After(r.now) && (r.next.IsZero() || g.until.Before(r.next)) {
+			r.next = g.until
+		}
+	}
+	failed := map[subnet.Family]error{}
+	for _, h := range r.ordered {
+		for _, f := range r.needs(h, families) {
+			if slices.ContainsFunc(l.pending, func(g grant) bool { return g.node == h.name && g.family() == f }) {
+				continue
+			}
+			var p netip.Prefix
+			if failed[f] == nil {
+				p, failed[f] = a.Allocate(f)
+			}
+			if failed[f] == nil {
+				l.pending = append(l.pending, grant{subnet: p, node: h.name})
+				continue
+			}
+			r.reasons[h.name] = append(r.reasons[h.name], fmt.Sprintf("no %s subnet: %v", f, failed[f]))
+			if h.waits() && f == families[0] {
+				break // see grantsFor
+			}
+		}
+	}
+	for _, f := range families {
+		if failed[f] != nil {
+			r.exhausted = append(r.exhausted, failed[f].Error())
+		}
+	}
+	// What others hold now is not kept for those who had it.
+	l.quarantined = slices.DeleteFunc(l.quarantined, func(g grant) bool {
+		return !r.quarantined(g) && (slices.ContainsFunc(l.pending, func(e grant) bool { return e.subnet.Overlaps(g.subnet) }) || r.held(g.subnet))
+	})
+	l.cursor = a.Cursor()
+	for _, rg := range r.network.ranges {
+		r.usage = append(r.usage, usage{rg.CIDR, a.Usage(rg)})
+	}
+}
+
+// held reports whether a HostSubnet claims part of a subnet.
+func (r *reconciliation) held(p netip.Prefix) bool {
+	return slices.ContainsFunc(r.ordered, func(h *host) bool { return slices.ContainsFunc(h.claims, p.Overlaps) })
+}
+
+// restore makes a grant of the subnet that a node had, if it may have it.
+func (r *reconciliation) restore(h *host, f subnet.Family) {
+	l := &r.ledger
+	latest := -1
+	for i, g := range l.quarantined {
+		if g.node == h.name && g.family() == f && r.mayHave(g) && (latest < 0 || g.until.After(l.quarantined[latest].until)) {
+			latest = i
+		}
+	}
+	if latest >= 0 {
+		l.pending = append(l.pending, grant{subnet: l.quarantined[latest].subnet, node: h.name})
+		l.quarantined = slices.Delete(l.quarantined, latest, latest+1)
+	}
+}
+
+// writeConfig writes the ledger and the conditions, if they changed.
+func (r *reconciliation) writeConfig(config *api.ClusterConfig) {
+	out := config.DeepCopyObject().(*api.ClusterConfig)
+	out.Status.Subnets = r.ledger.format(r.now)
+	condition := func(name string, reason, message string) {
+		c := metav1.Condition{Type: name, Status: metav1.ConditionTrue, Reason: cmp.Or(reason, "AsExpected"),
+			Message: message, LastTransitionTime: metav1.NewTime(r.now.UTC().Truncate(time.Second))}
+		if reason != "" {
+			c.Status = metav1.ConditionFalse
+			r.problems[api.ClusterConfigKind.Kind+" "+config.Name+" "+name] = message
+		}
+		meta.SetStatusCondition(&out.Status.Conditions, c)
+	}
+	reason := ""
+	if len(r.network.problems) > 0 {
+		reason = r.network.problems[0].reason
+	}
+	condition(ClusterNetworkValid, reason, r.networkProblems())
+	switch {
+	case len(r.network.ranges) == 0:
+		condition(SubnetsAvailable, "NoRange", "ClusterNetwork "+api.DefaultName+" has no CIDR that can be used")
+	case len(r.exhausted) > 0:
+		condition(SubnetsAvailable, "RangeExhausted", strings.Join(r.exhausted, "; "))
+	default:
+		condition(SubnetsAvailable, "", "")
+	}
+	if !equal(config.Status, out.Status) {
+		r.write(write{verb: doUpdate, kind: api.ClusterConfigKind, object: out, barrier: true, why: "subnets given out or taken back"})
+	}
+}
+
+func (r *reconciliation) networkProblems() string {
+	var messages []string
+	for _, p := range r.network.problems {
+		messages = append(messages, p.message)
+	}
+	return strings.Join(messages, "; ")
+}
+
+// equal compares what is stored of two values.
+func equal(a, b any) bool {
+	x, err := json.Marshal(a)
+	y, err2 := json.Marshal(b)
+	return err == nil && err2 == nil && string(x) == string(y)
+}
+
+// writeHosts writes HostSubnets: what they were given, where their nodes are,
+// and what is wrong with them. Those of nodes that are gone go.
+func (r *reconciliation) writeHosts() {
+	for _, h := range r.ordered {
+		if r.gone(h) {
+			r.write(write{verb: doDelete, kind: api.HostSubnet, object: h.object, why: "there is no Node of this name"})
+			continue
+		}
+		out := h.object.DeepCopy()
+		var why []string
+		for _, g := range r.grantsFor(h) {
+			addSubnet(out, g.subnet)
+			why = append(why, "it gets subnet "+g.subnet.String())
+		}
+		if len(why) > 0 && out.Annotations[AssignSubnet] != "" {
+			delete(out.Annotations, AssignSubnet)
+		}
+		if n := r.nodes[h.name]; n != nil && follow(out, n) {
+			why = append(why, "the Node changed")
+		}
+		problem := strings.Join(slices.Concat(h.problems, r.reasons[h.name]), "; ")
+		if problem != "" {
+			r.problems[h.origin()] = problem
+		}
+		if setProblem(out, problem) {
+			why = append(why, cmp.Or(problem, "what was wrong is over"))
+		}
+		if len(why) > 0 {
+			r.write(write{verb: doUpdate, kind: api.HostSubnet, object: out, why: strings.Join(why, ", ")})
+		}
+	}
+}
+
+// grantsFor returns what a HostSubnet is to get, in the order of the cluster's
+// families. The first that it gets is of the first family; others wait for it.
+func (r *reconciliation) grantsFor(h *host) []grant {
+	var grants []grant
+	for _, f := range families(r.network.ranges) {
+		i := slices.IndexFunc(r.ledger.pending, func(g grant) bool { return g.node == h.name && g.family() == f })
+		if i >= 0 {
+			grants = append(grants, r.ledger.pending[i])
+		} else if h.waits() && len(grants) == 0 {
+			return nil
+		}
+	}
+	return grants
+}
+
+// addSubnet adds a subnet to what a HostSubnet has.
+func addSubnet(hs *networkv1.HostSubnet, p netip.Prefix) {
+	if hs.Subnet == "" {
+		hs.Subnet = p.String()
+		return
+	}
+	setAnnotation(hs, AdditionalSubnets, strings.Join(append(list(hs.Annotations[AdditionalSubnets]), p.String()), ","))
+}
+
+// follow makes a HostSubnet that of a node, and reports whether it was not.
+func follow(hs *networkv1.HostSubnet, n *corev1.Node) bool {
+	before := hs.DeepCopy()
+	hs.Host = n.Name
+	setAnnotation(hs, NodeUID, string(n.UID))
+	// A node that does not know its address for a while keeps the last.
+	if addresses := nodeAddresses(n); len(addresses) > 0 {
+		hs.HostIP = addresses[0].String()
+		var others []string
+		for _, a := range addresses[1:] {
+			others = append(others, a.String())
+		}
+		setAnnotation(hs, AdditionalHostIPs, strings.Join(others, ","))
+	}
+	return hs.Host != before.Host || hs.HostIP != before.HostIP || !maps.Equal(hs.Annotations, before.Annotations)
+}
+
+// nodeAddresses returns a Node's internal addresses, the primary one first.
+func nodeAddresses(n *corev1.Node) []netip.Addr {
+	var out []netip.Addr
+	for _, e := range n.Status.Addresses {
+		if e.Type != corev1.NodeInternalIP {
+			continue
+		}
+		if a, err := netip.ParseAddr(e.Address); err == nil && usable(a.Unmap()) && !slices.Contains(out, a.Unmap()) {
+			out = append(out, a.Unmap())
+		}
+	}
+	return out
+}
+
+// writeNodes makes HostSubnets for the nodes that have none, still without a
+// subnet, and tells those that cannot have one why.
+func (r *reconciliation) writeNodes() {
+	for _, name := range slices.Sorted(maps.Keys(r.nodes)) {
+		n, h := r.nodes[name], r.hosts[name]
+		var problems []string
+		switch {
+		case h == nil && len(nodeAddresses(n)) == 0:
+			problems = []string{"it has no subnet, because it has no InternalIP address that can be used in status.addresses"}
+		case h == nil:
+			hs := &networkv1.HostSubnet{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{AssignSubnet: "true"}}}
+			follow(hs, n)
+			r.write(write{verb: doCreate, kind: api.HostSubnet, object: hs, why: "there is a Node of this name"})
+		case len(r.network.ranges) == 0 && h.waits():
+			problems = []string{"it has no subnet, because ClusterNetwork " + api.DefaultName + " has no CIDR that can be used"}
+		case len(h.subnets) == 0 || len(h.addresses) == 0:
+			problems = slices.Concat(h.problems, r.reasons[name])
+		}
+		problem := strings.Join(problems, "; ")
+		if problem != "" {
+			r.problems[api.Node.Kind+" "+name] = problem
+		}
+		r.annotate(api.Node, n, problem)
+	}
+}
+
+// writeNetwork fills in what the ClusterNetwork leaves open, and says in it
+// what is wrong with it.
+func (r *reconciliation) writeNetwork(cn *networkv1.ClusterNetwork) {
+	out := withDefaults(cn).DeepCopy()
+	setProblem(out, r.networkProblems())
+	if !equal(cn, out) {
+		r.write(write{verb: doUpdate, kind: api.ClusterNetwork, object: out, why: cmp.Or(r.networkProblems(), "filled in what was left open")})
+	}
+}
+
+// annotate writes an object if its problem is another than it says.
+func (r *reconciliation) annotate(k *registry.Kind, o registry.Object, problem string) {
+	if o.GetAnnotations()[ProblemAnnotation] == problem {
+		return
+	}
+	o = o.DeepCopyObject().(registry.Object)
+	setProblem(o, problem)
+	r.write(write{verb: doUpdate, kind: k, object: o, why: cmp.Or(problem, "what was wrong is over")})
+}
+
+// setProblem says in an object what is wrong with it, and reports whether that
+// is something new.
+func setProblem(o registry.Object, problem string) bool {
+	if o.GetAnnotations()[ProblemAnnotation] == problem {
+		return false
+	}
+	setAnnotation(o, ProblemAnnotation, problem)
+	return true
+}
+
+// setAnnotation sets an annotation, or removes it if the value is empty.
+func setAnnotation(o registry.Object, name, value string) {
+	annotations := maps.Clone(o.GetAnnotations())
+	if value == "" {
+		delete(annotations, name)
+	} else {
+		if annotations == nil {
+			annotations = map[string]string{}
+		}
+		annotations[name] = value
+	}
+	o.SetAnnotations(annotations)
+}

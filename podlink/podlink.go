@@ -1,0 +1,424 @@
+// Package podlink makes, checks and removes the interface of a pod: a veth
+// pair with one end in the pod's network namespace and the other on the node.
+//
+// The pod is a host of its own, one hop away: its end has the pod's address
+// with the full prefix length, a default route through the host end, and the
+// host end's MAC address as a permanent neighbour, so that neither ARP nor
+// neighbour discovery ever decides what a pod reaches. All host ends of a
+// node have the same MAC address. What is beyond the host end, a data plane
+// decides.
+//
+// The host end is Weft's by its name, and its alias says whose it is and
+// which addresses the pod has, so that what the node's memory may have lost
+// can be read back from the kernel. Start reading at Spec and Ensure.
+package podlink
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/internal/netns"
+	"github.com/weftnet/weft/plan"
+)
+
+// ErrNameTaken is wrapped by the error of Ensure when the pod has an interface
+// of the wanted name that is not Weft's. Nothing is changed then.
+var ErrNameTaken = errors.New("the pod's network namespace has an interface of this name already")
+
+// addrGenNone keeps the kernel from making link-local addresses
+// (IN6_ADDR_GEN_MODE_NONE in linux/if_link.h).
+const addrGenNone = 1
+
+// Ensure makes the interface that s describes, or what is missing of it, and
+// returns the index of its host end. What it made before an error stays until
+// Remove.
+func Ensure(s Spec) (index int, err error) {
+	if err := s.validate(); err != nil {
+		return 0, err
+	}
+	if s.HostMAC.IsZero() {
+		return 0, errors.New("a pod's interface needs a MAC address for its host end")
+	}
+	ns, err := os.Open(s.NetNS)
+	if err != nil {
+		return 0, fmt.Errorf("open the pod's network namespace: %w", err)
+	}
+	defer ns.Close()
+	host, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return 0, fmt.Errorf("open netlink: %w", err)
+	}
+	defer host.Close()
+
+	if err := s.create(host, ns); err != nil {
+		return 0, err
+	}
+	link, err := host.LinkByName(s.HostInterface)
+	if err != nil {
+		return 0, fmt.Errorf("find %s: %w", s.HostInterface, err)
+	}
+	if err := s.setUpHost(host, link); err != nil {
+		return 0, fmt.Errorf("set up %s: %w", s.HostInterface, err)
+	}
+	err = netns.Do(s.nsPath(ns), func() error {
+		pod, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+		if err != nil {
+			return fmt.Errorf("open netlink: %w", err)
+		}
+		defer pod.Close()
+		return s.setUpPod(pod)
+	})
+	if err != nil {
+		return 0, fmt.Errorf("set up %s in %s: %w", s.Interface, s.NetNS, err)
+	}
+	if err := settle(host, link.Attrs().Index); err != nil {
+		return 0, fmt.Errorf("set up %s: %w", s.HostInterface, err)
+	}
+	return link.Attrs().Index, nil
+}
+
+// nsPath names the namespace that is open already, whatever becomes of the
+// path by which it was found.
+func (s Spec) nsPath(ns *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", ns.Fd()) }
+
+// create makes the pair unless it is there as it should be.
+func (s Spec) create(host *netlink.Handle, ns *os.File) error {
+	veth := &netlink.Veth{
+		LinkAttrs:        netlink.NewLinkAttrs(),
+		PeerName:         s.Interface,
+		PeerTxQLen:       -1,
+		PeerHardwareAddr: s.MAC[:],
+		PeerNamespace:    netlink.NsFd(ns.Fd()),
+	}
+	veth.Name, veth.HardwareAddr, veth.MTU = s.HostInterface, s.HostMAC[:], s.MTU
+	err := host.LinkAdd(veth)
+	if !errors.Is(err, unix.EEXIST) {
+		if err != nil {
+			return fmt.Errorf("make the veth pair %s and %s: %w", s.HostInterface, s.Interface, err)
+		}
+		return nil
+	}
+	// One of the two names is taken.
+	old, err := host.LinkByName(s.HostInterface)
+	switch {
+	case isGone(err):
+		return fmt.Errorf("interface %s in %s: %w", s.Interface, s.NetNS, ErrNameTaken)
+	case err != nil:
+		return fmt.Errorf("find %s: %w", s.HostInterface, err)
+	}
+	if stamp, err := ParseStamp(old.Attrs().Alias); err == nil && (stamp.ContainerID != s.ContainerID || stamp.Interface != s.Interface) {
+		return fmt.Errorf("%s belongs to interface %s of container %s", s.HostInterface, stamp.Interface, stamp.ContainerID)
+	}
+	same, err := s.isPair(host, old, ns)
+	if err != nil || same {
+		return err
+	}
+	// A pair that leads elsewhere or has other properties is made anew,
+	// unless the name in the pod would still be taken then.
+	if err := s.nameFree(host, old, ns); err != nil {
+		return err
+	}
+	if err := host.LinkDel(old); err != nil && !isGone(err) {
+		return fmt.Errorf("remove the half-made %s: %w", s.HostInterface, err)
+	}
+	if err := host.LinkAdd(veth); err != nil {
+		return fmt.Errorf("make the veth pair %s and %s: %w", s.HostInterface, s.Interface, err)
+	}
+	return nil
+}
+
+// isPair reports whether old and the pod's interface are the wanted pair.
+func (s Spec) isPair(host *netlink.Handle, old netlink.Link, ns *os.File) (bool, error) {
+	peer, err := s.peer(host, old, ns)
+	if err != nil || peer == nil {
+		return false, err
+	}
+	return peer.Attrs().Name == s.Interface && len(s.compareEnds(old, peer)) == 0, nil
+}
+
+// nameFree says when the name of the pod's end is taken by something other
+// than old's peer.
+func (s Spec) nameFree(host *netlink.Handle, old netlink.Link, ns *os.File) error {
+	peer, err := s.peer(host, old, ns)
+	if err != nil {
+		return err
+	}
+	return netns.Do(s.nsPath(ns), func() error {
+		link, err := netlink.LinkByName(s.Interface)
+		switch {
+		case isGone(err):
+			return nil
+		case err != nil:
+			return fmt.Errorf("find %s in %s: %w", s.Interface, s.NetNS, err)
+		case peer != nil && peer.Attrs().Index == link.Attrs().Index:
+			return nil
+		}
+		return fmt.Errorf("interface %s in %s: %w", s.Interface, s.NetNS, ErrNameTaken)
+	})
+}
+
+// peer returns the other end of old if it is in the pod's namespace, or nil.
+func (s Spec) peer(host *netlink.Handle, old netlink.Link, ns *os.File) (netlink.Link, error) {
+	if old.Type() != "veth" {
+		return nil, fmt.Errorf("%s is a %s and not a veth: remove it", s.HostInterface, old.Type())
+	}
+	id, err := host.GetNetNsIdByFd(int(ns.Fd()))
+	if err != nil {
+		return nil, fmt.Errorf("find the identifier of %s: %w", s.NetNS, err)
+	}
+	if id < 0 || id != old.Attrs().NetNsID {
+		return nil, nil
+	}
+	var peer netlink.Link
+	err = netns.Do(s.nsPath(ns), func() error {
+		peer, err = netlink.LinkByIndex(old.Attrs().ParentIndex)
+		if isGone(err) {
+			return nil
+		}
+		return err
+	})
+	return peer, err
+}
+
+func (s Spec) setUpHost(h *netlink.Handle, link netlink.Link) error {
+	if alias := s.stamp().String(); link.Attrs().Alias != alias {
+		if err := h.LinkSetAlias(link, alias); err != nil {
+			return fmt.Errorf("set the alias %q: %w", alias, err)
+		}
+	}
+	if s.hasIPv6() {
+		if err := h.LinkSetIP6AddrGenMode(link, addrGenNone); err != nil {
+			return fmt.Errorf("keep the kernel from making IPv6 addresses: %w", err)
+		}
+		for _, set := range [][2]string{{"disable_ipv6", "0"}, {"accept_ra", "0"}} {
+			if err := sysctl("ipv6", s.HostInterface, set[0], set[1]); err != nil {
+				return err
+			}
+		}
+		if err := addAddr(h, link, LinkLocalGateway, 64); err != nil {
+			return err
+		}
+	}
+	return setUp(h, link)
+}
+
+func (s Spec) setUpPod(h *netlink.Handle) error {
+	loopback, err := h.LinkByName("lo")
+	if err != nil {
+		return fmt.Errorf("find lo: %w", err)
+	}
+	if err := setUp(h, loopback); err != nil {
+		return fmt.Errorf("bring up lo: %w", err)
+	}
+	link, err := h.LinkByName(s.Interface)
+	if err != nil {
+		return err
+	}
+	if s.hasIPv6() {
+		for _, set := range [][2]string{{"disable_ipv6", "0"}, {"accept_ra", "0"}, {"accept_dad", "0"}} {
+			if err := sysctl("ipv6", s.Interface, set[0], set[1]); err != nil {
+				return err
+			}
+		}
+	}
+	for _, a := range s.Addresses {
+		if err := addAddr(h, link, a, a.BitLen()); err != nil {
+			return err
+		}
+	}
+	if err := setUp(h, link); err != nil {
+		return err
+	}
+	if err := settle(h, link.Attrs().Index); err != nil {
+		return err
+	}
+	for _, gw := range s.Gateways {
+		neigh := &netlink.Neigh{LinkIndex: link.Attrs().Index, Family: family(gw), State: netlink.NUD_PERMANENT,
+			IP: gw.AsSlice(), HardwareAddr: s.HostMAC[:]}
+		if err := h.NeighSet(neigh); err != nil {
+			return fmt.Errorf("make %s a permanent neighbour: %w", gw, err)
+		}
+		if err := addDefault(h, link, gw); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func setUp(h *netlink.Handle, link netlink.Link) error {
+	if link.Attrs().Flags&net.FlagUp != 0 {
+		return nil
+	}
+	return h.LinkSetUp(link)
+}
+
+// settle waits until an interface that is up also sends. The kernel finds out
+// that there is a carrier some time after both ends are up, and drops what is
+// sent until then; since Linux 6.8, asking for the state makes it do so at
+// once.
+func settle(h *netlink.Handle, index int) error {
+	const patience = 3 * time.Second
+	for began := time.Now(); ; time.Sleep(time.Millisecond) {
+		link, err := h.LinkByIndex(index)
+		if err != nil {
+			return err
+		}
+		if link.Attrs().OperState == netlink.OperUp {
+			return nil
+		}
+		if time.Since(began) > patience {
+			return fmt.Errorf("it has no carrier after %v, its state is %v", patience, link.Attrs().OperState)
+		}
+	}
+}
+
+func addAddr(h *netlink.Handle, link netlink.Link, a netip.Addr, bits int) error {
+	addr := &netlink.Addr{IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(bits, a.BitLen())}}
+	if a.Is6() {
+		addr.Flags = unix.IFA_F_NODAD
+	}
+	if err := h.AddrAdd(link, addr); err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("add the address %s: %w", a, err)
+	}
+	return nil
+}
+
+// addDefault adds the default route, and never takes the place of one that
+// is the work of somebody else.
+func addDefault(h *netlink.Handle, link netlink.Link, gw netip.Addr) error {
+	err := h.RouteAdd(defaultRoute(link, gw))
+	if !errors.Is(err, unix.EEXIST) {
+		if err != nil {
+			return fmt.Errorf("add the default route via %s: %w", gw, err)
+		}
+		return nil
+	}
+	ok, err := hasDefault(h, link, gw)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		return fmt.Errorf("add the default route via %s: the pod has another default route", gw)
+	}
+	return nil
+}
+
+func defaultRoute(link netlink.Link, gw netip.Addr) *netlink.Route {
+	route := &netlink.Route{LinkIndex: link.Attrs().Index, Family: family(gw), Gw: gw.AsSlice(),
+		Dst: &net.IPNet{IP: make(net.IP, gw.BitLen()/8), Mask: make(net.IPMask, gw.BitLen()/8)}}
+	if gw.Is4() {
+		route.Flags = int(netlink.FLAG_ONLINK)
+	}
+	return route
+}
+
+func hasDefault(h *netlink.Handle, link netlink.Link, gw netip.Addr) (bool, error) {
+	routes, err := h.RouteListFiltered(family(gw), &netlink.Route{LinkIndex: link.Attrs().Index}, netlink.RT_FILTER_OIF)
+	if err != nil {
+		return false, fmt.Errorf("list the pod's routes: %w", err)
+	}
+	for _, r := range routes {
+		if bits, _ := maskSize(r.Dst); bits == 0 && r.Gw.Equal(gw.AsSlice()) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+func maskSize(n *net.IPNet) (ones, bits int) {
+	if n == nil {
+		return 0, 0
+	}
+	return n.Mask.Size()
+}
+
+func family(a netip.Addr) int {
+	if a.Is4() {
+		return netlink.FAMILY_V4
+	}
+	return netlink.FAMILY_V6
+}
+
+// sysctl sets a per-interface setting in the thread's network namespace.
+func sysctl(family, iface, name, value string) error {
+	path := "/proc/sys/net/" + family + "/conf/" + iface + "/" + name
+	if err := os.WriteFile(path, []byte(value), 0o644); err != nil {
+		return fmt.Errorf("set %s to %s: %w", path, value, err)
+	}
+	return nil
+}
+
+// Remove removes a pod's interface by the name of its host end. It succeeds
+// when the interface is gone already, and refuses what is not Weft's.
+func Remove(hostInterface string) error {
+	if !IsHostName(hostInterface) {
+		return fmt.Errorf("%q is not the name of a pod's interface", hostInterface)
+	}
+	link, err := netlink.LinkByName(hostInterface)
+	switch {
+	case isGone(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("find %s: %w", hostInterface, err)
+	case link.Type() != "veth":
+		return fmt.Errorf("%s is a %s and not a veth: remove it by hand", hostInterface, link.Type())
+	}
+	if err := netlink.LinkDel(link); err != nil && !isGone(err) {
+		return fmt.Errorf("remove %s: %w", hostInterface, err)
+	}
+	return nil
+}
+
+// HostEnd is a host end found on the node.
+type HostEnd struct {
+	Name  string
+	Index int
+	MTU   int
+	MAC   plan.MAC
+	// Alias is what ParseStamp reads; it is empty in a half-made one.
+	Alias string
+}
+
+// List returns the host ends on the node.
+func List() ([]HostEnd, error) {
+	for {
+		links, err := netlink.LinkList()
+		if errors.Is(err, netlink.ErrDumpInterrupted) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("list interfaces: %w", err)
+		}
+		var ends []HostEnd
+		for _, link := range links {
+			a := link.Attrs()
+			if link.Type() != "veth" || !IsHostName(a.Name) || len(a.HardwareAddr) != 6 {
+				continue
+			}
+			ends = append(ends, HostEnd{Name: a.Name, Index: a.Index, MTU: a.MTU, MAC: plan.MAC(a.HardwareAddr), Alias: a.Alias})
+		}
+		return ends, nil
+	}
+}
+
+func isGone(err error) bool {
+	var notFound netlink.LinkNotFoundError
+	return errors.As(err, &notFound) || errors.Is(err, syscall.ENODEV)
+}
+
+// join makes one error of what is wrong, or nil.
+func join(wrong []string) error {
+	if len(wrong) == 0 {
+		return nil
+	}
+	return errors.New(strings.Join(wrong, "; "))
+}

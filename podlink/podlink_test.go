@@ -1,0 +1,406 @@
+package podlink
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/internal/netns"
+	"github.com/weftnet/weft/plan"
+)
+
+// newNetNS makes a network namespace that lives as long as the test, and
+// returns a path to it.
+func newNetNS(t *testing.T) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	type made struct {
+		f   *os.File
+		err error
+	}
+	done := make(chan made)
+	go func() {
+		runtime.LockOSThread()
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			done <- made{nil, err}
+			return
+		}
+		f, err := os.Open("/proc/thread-self/ns/net")
+		done <- made{f, err}
+	}()
+	m := <-done
+	if m.err != nil {
+		t.Fatal(m.err)
+	}
+	t.Cleanup(func() { m.f.Close() })
+	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), m.f.Fd())
+}
+
+// in runs f in a network namespace.
+func in(t *testing.T, ns string, f func() error) {
+	t.Helper()
+	if err := netns.Do(ns, f); err != nil {
+		t.Fatal(err)
+	}
+}
+
+var (
+	gateway4 = netip.MustParseAddr("10.1.0.1")
+	address4 = netip.MustParseAddr("10.1.0.2")
+	address6 = netip.MustParseAddr("fd00::2")
+)
+
+func spec(pod string) Spec {
+	return Spec{
+		ContainerID: "c1", Interface: "eth0", Network: "weft", HostInterface: HostName("c1", "eth0"), NetNS: pod,
+		Addresses: []netip.Addr{address4, address6}, Gateways: []netip.Addr{gateway4, LinkLocalGateway},
+		MAC: plan.MACOf(address4), HostMAC: plan.MACOf(gateway4), MTU: 1400,
+	}
+}
+
+func ensure(s Spec) error {
+	_, err := Ensure(s)
+	return err
+}
+
+func TestEnsureAndRemove(t *testing.T) {
+	node, pod := newNetNS(t), newNetNS(t)
+	s := spec(pod)
+	var first, second int
+	in(t, node, func() (err error) {
+		if first, err = Ensure(s); err != nil {
+			return err
+		}
+		second, err = Ensure(s)
+		return errors.Join(err, Check(s))
+	})
+	if first == 0 || first != second {
+		t.Errorf("making it again made another: index %d, then %d", first, second)
+	}
+	in(t, node, func() error {
+		ends, err := List()
+		if err != nil {
+			return err
+		}
+		want := []HostEnd{{Name: s.HostInterface, Index: first, MTU: 1400, MAC: s.HostMAC, Alias: "c1/eth0 10.1.0.2,fd00::2 weft"}}
+		if diff := cmp.Diff(want, ends); diff != "" {
+			t.Error(diff)
+		}
+		link, err := netlink.LinkByName(s.HostInterface)
+		if err != nil {
+			return err
+		}
+		addrs, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+		if err != nil {
+			return err
+		}
+		if len(addrs) != 1 || addrs[0].IPNet.String() != "fe80::1/64" || addrs[0].Flags&unix.IFA_F_TENTATIVE != 0 {
+			t.Errorf("the host end has the addresses %v", addrs)
+		}
+		return nil
+	})
+	in(t, node, func() error { return errors.Join(Remove(s.HostInterface), Remove(s.HostInterface)) })
+	for _, ns := range []string{node, pod} {
+		in(t, ns, func() error {
+			links, err := netlink.LinkList()
+			for _, l := range links {
+				if l.Attrs().Name != "lo" {
+					t.Errorf("%s is left behind", l.Attrs().Name)
+				}
+			}
+			return err
+		})
+	}
+}
+
+// TestTraffic sends packets through the pair, from a pod to the node's
+// address and back, with nothing but routes added.
+func TestTraffic(t *testing.T) {
+	node, pod := newNetNS(t), newNetNS(t)
+	s := spec(pod)
+	var listeners []net.Listener
+	in(t, node, func() error {
+		lo, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(netlink.LinkSetUp(lo), addAddr(&netlink.Handle{}, lo, gateway4, 32),
+			addAddr(&netlink.Handle{}, lo, netip.MustParseAddr("fd00::1"), 128), ensure(s)); err != nil {
+			return err
+		}
+		link, err := netlink.LinkByName(s.HostInterface)
+		if err != nil {
+			return err
+		}
+		for _, a := range s.Addresses {
+			if err := netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Scope: netlink.SCOPE_LINK,
+				Dst: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}}); err != nil {
+				return err
+			}
+		}
+		for _, a := range []string{"10.1.0.1:0", "[fd00::1]:0"} {
+			l, err := net.Listen("tcp", a)
+			if err != nil {
+				return err
+			}
+			listeners = append(listeners, l)
+		}
+		return nil
+	})
+	for i, l := range listeners {
+		defer l.Close()
+		go func() {
+			for {
+				conn, err := l.Accept()
+				if err != nil {
+					return
+				}
+				fmt.Fprint(conn, conn.RemoteAddr().(*net.TCPAddr).IP)
+				conn.Close()
+			}
+		}()
+		in(t, pod, func() error {
+			conn, err := net.DialTimeout("tcp", l.Addr().String(), 5*time.Second)
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			b := make([]byte, 64)
+			n, err := conn.Read(b)
+			if got, want := string(b[:n]), s.Addresses[i].String(); got != want {
+				t.Errorf("the node sees the pod as %s, want %s", got, want)
+			}
+			return err
+		})
+	}
+}
+
+// TestHalfMade takes away each part that Ensure makes, and has it made again.
+func TestHalfMade(t *testing.T) {
+	for name, breakIt := range map[string]func(s Spec, host, pod func(func(netlink.Link) error) error) error{
+		"alias lost": func(s Spec, host, _ func(func(netlink.Link) error) error) error {
+			return host(func(l netlink.Link) error { return netlink.LinkSetAlias(l, "") })
+		},
+		"host down": func(s Spec, host, _ func(func(netlink.Link) error) error) error { return host(netlink.LinkSetDown) },
+		"pod down":  func(s Spec, _, pod func(func(netlink.Link) error) error) error { return pod(netlink.LinkSetDown) },
+		"MTU changed": func(s Spec, _, pod func(func(netlink.Link) error) error) error {
+			return pod(func(l netlink.Link) error { return netlink.LinkSetMTU(l, 1300) })
+		},
+		"renamed": func(s Spec, _, pod func(func(netlink.Link) error) error) error {
+			return pod(func(l netlink.Link) error { return netlink.LinkSetName(l, "other") })
+		},
+		"addresses lost": func(s Spec, _, pod func(func(netlink.Link) error) error) error {
+			return pod(func(l netlink.Link) error {
+				addrs, err := netlink.AddrList(l, netlink.FAMILY_ALL)
+				for _, a := range addrs {
+					err = errors.Join(err, netlink.AddrDel(l, &a))
+				}
+				return err
+			})
+		},
+		"neighbours lost": func(s Spec, _, pod func(func(netlink.Link) error) error) error {
+			return pod(func(l netlink.Link) error {
+				neighs, err := netlink.NeighList(l.Attrs().Index, netlink.FAMILY_ALL)
+				for _, n := range neighs {
+					err = errors.Join(err, netlink.NeighDel(&n))
+				}
+				return err
+			})
+		},
+		"gone": func(s Spec, host, _ func(func(netlink.Link) error) error) error { return host(netlink.LinkDel) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			node, pod := newNetNS(t), newNetNS(t)
+			s := spec(pod)
+			on := func(ns, name string) func(func(netlink.Link) error) error {
+				return func(f func(netlink.Link) error) error {
+					return netns.Do(ns, func() error {
+						l, err := netlink.LinkByName(name)
+						if err != nil {
+							return err
+						}
+						return f(l)
+					})
+				}
+			}
+			in(t, node, func() error { return ensure(s) })
+			if err := breakIt(s, on(node, s.HostInterface), on(pod, s.Interface)); err != nil {
+				t.Fatal(err)
+			}
+			in(t, node, func() error {
+				if err := Check(s); err == nil && name != "alias lost" {
+					t.Error("Check finds nothing wrong")
+				}
+				if err := ensure(s); err != nil {
+					return err
+				}
+				return Check(s)
+			})
+		})
+	}
+}
+
+func TestNameTaken(t *testing.T) {
+	node, pod := newNetNS(t), newNetNS(t)
+	s := spec(pod)
+	in(t, pod, func() error { return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}}) })
+	in(t, node, func() error {
+		err := ensure(s)
+		want := "interface eth0 in " + pod + ": the pod's network namespace has an interface of this name already"
+		if !errors.Is(err, ErrNameTaken) || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+		ends, err := List()
+		if len(ends) != 0 {
+			t.Errorf("%v is left behind", ends)
+		}
+		return err
+	})
+	in(t, pod, func() error {
+		l, err := netlink.LinkByName("eth0")
+		if err == nil && l.Type() != "bridge" {
+			t.Error("eth0 was replaced")
+		}
+		return err
+	})
+}
+
+func TestPeerElsewhere(t *testing.T) {
+	node, pod, other := newNetNS(t), newNetNS(t), newNetNS(t)
+	s := spec(pod)
+	in(t, node, func() error {
+		elsewhere := s
+		elsewhere.NetNS = other
+		return errors.Join(ensure(elsewhere), ensure(s), Check(s))
+	})
+	in(t, other, func() error {
+		if _, err := netlink.LinkByName("eth0"); !isGone(err) {
+			t.Errorf("the old end is still there: %v", err)
+		}
+		return nil
+	})
+}
+
+func TestAnothersInterfaceIsLeftAlone(t *testing.T) {
+	node, pod, other := newNetNS(t), newNetNS(t), newNetNS(t)
+	s := spec(pod)
+	in(t, node, func() error {
+		theirs := s
+		theirs.NetNS, theirs.ContainerID = other, "c2"
+		if err := ensure(theirs); err != nil {
+			return err
+		}
+		if err := ensure(s); err == nil || err.Error() != s.HostInterface+" belongs to interface eth0 of container c2" {
+			t.Error(err)
+		}
+		return Check(theirs)
+	})
+}
+
+func TestAnothersDefaultRouteIsLeftAlone(t *testing.T) {
+	node, pod := newNetNS(t), newNetNS(t)
+	s := spec(pod)
+	second := s
+	second.ContainerID, second.Interface, second.HostInterface = "c1", "net1", HostName("c1", "net1")
+	second.Addresses, second.MAC = []netip.Addr{netip.MustParseAddr("10.2.0.2")}, plan.MACOf(netip.MustParseAddr("10.2.0.2"))
+	second.Gateways = []netip.Addr{netip.MustParseAddr("10.2.0.1")}
+	in(t, node, func() error {
+		if err := ensure(s); err != nil {
+			return err
+		}
+		if err := ensure(second); err == nil || !strings.HasSuffix(err.Error(), "add the default route via 10.2.0.1: the pod has another default route") {
+			t.Error(err)
+		}
+		return Check(s)
+	})
+}
+
+func TestCheckNetNS(t *testing.T) {
+	pod := newNetNS(t)
+	dir := t.TempDir()
+	file, fifo := filepath.Join(dir, "file"), filepath.Join(dir, "fifo")
+	if err := errors.Join(os.WriteFile(file, nil, 0o600), unix.Mkfifo(fifo, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		path, want string
+		is         error
+	}{
+		{pod, "", nil},
+		{filepath.Join(dir, "none"), "open " + filepath.Join(dir, "none") + ": no such file or directory", fs.ErrNotExist},
+		{file, file + " is not a network namespace", nil},
+		{fifo, fifo + " is not a network namespace", nil},
+		{"/proc/self/ns/mnt", "/proc/self/ns/mnt is a namespace, but not a network namespace", nil},
+		{"/proc/thread-self/ns/net", "/proc/thread-self/ns/net: this is the node's own network namespace", ErrOwnNetNS},
+	} {
+		err := CheckNetNS(test.path)
+		if got := fmt.Sprint(err); got != test.want && (err != nil || test.want != "") {
+			t.Errorf("%s: got %q, want %q", test.path, got, test.want)
+		}
+		if test.is != nil && !errors.Is(err, test.is) {
+			t.Errorf("%s: %v is not %v", test.path, err, test.is)
+		}
+	}
+}
+
+func TestNames(t *testing.T) {
+	for name, want := range map[string]bool{
+		HostName("c1", "eth0"): true, "weft0123456789a": true,
+		"weft0": false, "weft-vxlan": false, "weft0123456789g": false, "weft0123456789": false, "eth0": false,
+	} {
+		if got := IsHostName(name); got != want {
+			t.Errorf("IsHostName(%q) = %v", name, got)
+		}
+	}
+	if HostName("a", "b") == HostName("a", "c") {
+		t.Error("two interfaces of a container have the same name")
+	}
+}
+
+func TestStampRoundTrip(t *testing.T) {
+	for _, s := range []Stamp{
+		{ContainerID: "c1", Interface: "eth0", Addresses: []netip.Addr{address4, address6}, Network: "weft"},
+		{ContainerID: strings.Repeat("c", 128), Interface: "eth0", Addresses: []netip.Addr{address6}},
+	} {
+		got, err := ParseStamp(s.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(s, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+			t.Error(diff)
+		}
+	}
+	long := Stamp{ContainerID: strings.Repeat("c", 128), Interface: "eth0", Addresses: []netip.Addr{address4, address6}, Network: strings.Repeat("n", 200)}
+	if got := long.String(); len(got) > maxAlias || strings.Contains(got, "n") {
+		t.Errorf("the network's name was not left out of %q", got)
+	}
+}
+
+func FuzzParseStamp(f *testing.F) {
+	f.Add("c1/eth0 10.1.0.2,fd00::2 weft")
+	f.Add("c1/eth0 10.1.0.2")
+	f.Add("/ ,")
+	f.Fuzz(func(t *testing.T, alias string) {
+		s, err := ParseStamp(alias)
+		if err != nil || len(alias) > maxAlias {
+			return
+		}
+		if again, err := ParseStamp(s.String()); err != nil || again.String() != s.String() {
+			t.Errorf("%q reads as %q, which reads as %q, %v", alias, s, again, err)
+		}
+	})
+}

@@ -1,0 +1,584 @@
+package registrytest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
+
+	"github.com/weftnet/weft/registry"
+)
+
+func crud(t *testing.T, s *suite) {
+	ctx, key := t.Context(), registry.Key{Namespace: "ns", Name: "a"}
+	_, err := s.Registry.Get(ctx, setting, key)
+	wantError(t, err, registry.ErrNotFound)
+	if !strings.Contains(err.Error(), "configmap ns/a") {
+		t.Errorf("the error does not name the object: %v", err)
+	}
+
+	created := s.create(t, setting, newSetting("ns", "a", "1"))
+	if since := created.GetCreationTimestamp(); created.GetResourceVersion() == "" || created.GetUID() == "" || since.IsZero() {
+		t.Errorf("Create did not fill in the metadata: %+v", created)
+	}
+	if got := created.GetObjectKind().GroupVersionKind(); got != setting.GroupVersionKind {
+		t.Errorf("Create returned a %s", got)
+	}
+	got, err := s.Registry.Get(ctx, setting, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !sameObject(got, created) {
+		t.Errorf("Get returned\n%+v\nCreate had\n%+v", got, created)
+	}
+
+	got.(*corev1.ConfigMap).Data["value"] = "2"
+	updated, err := s.Registry.Update(ctx, setting, got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if valueOf(updated) != "2" || updated.GetResourceVersion() == created.GetResourceVersion() {
+		t.Errorf("Update returned %+v", updated)
+	}
+	if objects, _ := s.list(t, setting); len(objects) != 1 || !sameObject(objects[0], updated) {
+		t.Errorf("List returned %v, want %v", objects, updated)
+	}
+	if err := s.Registry.Delete(ctx, setting, key, ""); err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, s.Registry.Delete(ctx, setting, key, ""), registry.ErrNotFound)
+	wantError(t, s.Registry.Delete(ctx, setting, key, updated.GetResourceVersion()), registry.ErrNotFound)
+	_, err = s.Registry.Update(ctx, setting, updated)
+	wantError(t, err, registry.ErrNotFound)
+	if objects, _ := s.list(t, setting); len(objects) != 0 {
+		t.Errorf("List returned %v after the deletion", objects)
+	}
+}
+
+func conflicts(t *testing.T, s *suite) {
+	ctx, key := t.Context(), registry.Key{Namespace: "ns", Name: "a"}
+	first := s.create(t, setting, newSetting("ns", "a", "1"))
+	_, err := s.Registry.Create(ctx, setting, newSetting("ns", "a", "other"))
+	wantError(t, err, registry.ErrExists)
+
+	blind := newSetting("ns", "a", "blind")
+	_, err = s.Registry.Update(ctx, setting, blind)
+	wantError(t, err, registry.ErrInvalid)
+
+	second, err := s.Registry.Update(ctx, setting, first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.Registry.Update(ctx, setting, first)
+	wantError(t, err, registry.ErrConflict)
+	wantError(t, s.Registry.Delete(ctx, setting, key, first.GetResourceVersion()), registry.ErrConflict)
+
+	// An object of the same name that was made anew is another.
+	if err := s.Registry.Delete(ctx, setting, key, second.GetResourceVersion()); err != nil {
+		t.Fatal(err)
+	}
+	s.create(t, setting, newSetting("ns", "a", "anew"))
+	_, err = s.Registry.Update(ctx, setting, second)
+	wantError(t, err, registry.ErrConflict)
+
+	// Of many who update at once from the same state, one wins.
+	base, err := s.Registry.Get(ctx, setting, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	errs := make([]error, 8)
+	for i := range errs {
+		wg.Go(func() { _, errs[i] = s.Registry.Update(ctx, setting, base) })
+	}
+	wg.Wait()
+	won := 0
+	for _, err := range errs {
+		if err == nil {
+			won++
+		} else if !errors.Is(err, registry.ErrConflict) {
+			t.Errorf("a loser got %v", err)
+		}
+	}
+	if won != 1 {
+		t.Errorf("%d of %d concurrent updates won", won, len(errs))
+	}
+}
+
+func invalid(t *testing.T, s *suite) {
+	ctx := t.Context()
+	forbidden := newSetting("ns", "a", "")
+	forbidden.Data["forbidden"] = "fruit"
+	mistaken := newSetting("ns", "a", "")
+	mistaken.APIVersion, mistaken.Kind = "v1", "Secret"
+	for name, o := range map[string]registry.Object{
+		"forbidden: fruit":   forbidden,
+		"Secret":             mistaken,
+		"name is empty":      newSetting("ns", "", ""),
+		"namespace is empty": newSetting("", "a", ""),
+		`"a/b"`:              newSetting("ns", "a/b", ""),
+		`".."`:               newSetting("..", "b", ""),
+		"PersistentVolume":   &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "a"}},
+		"<nil>":              nil,
+	} {
+		_, err := s.Registry.Create(ctx, setting, o)
+		wantError(t, err, registry.ErrInvalid)
+		if !strings.Contains(err.Error(), name) {
+			t.Errorf("the error does not say %s: %v", name, err)
+		}
+	}
+	_, err := s.Registry.Create(ctx, volume, &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a"}})
+	wantError(t, err, registry.ErrInvalid)
+	_, err = s.Registry.Create(ctx, setting, newSetting("ns", "a", ""), registry.WithTTL(time.Millisecond))
+	wantError(t, err, registry.ErrInvalid)
+
+	stored := s.create(t, setting, newSetting("ns", "a", "1")).(*corev1.ConfigMap)
+	stored.Data["forbidden"] = "fruit"
+	_, err = s.Registry.Update(ctx, setting, stored)
+	wantError(t, err, registry.ErrInvalid)
+	delete(stored.Data, "forbidden")
+	stored.ResourceVersion = "yesterday"
+	if _, err = s.Registry.Update(ctx, setting, stored); err == nil {
+		t.Error("Update accepted a resource version that was never given out")
+	}
+	if objects, _ := s.list(t, setting); len(objects) != 1 || valueOf(objects[0]) != "1" {
+		t.Errorf("what was refused left a trace: %v", objects)
+	}
+	// A key that cannot be is one that there is nothing at.
+	_, err = s.Registry.Get(ctx, setting, registry.Key{Name: "a"})
+	wantError(t, err, registry.ErrNotFound)
+	_, err = s.Registry.Get(ctx, setting, registry.Key{Namespace: "ns/x", Name: "a"})
+	wantError(t, err, registry.ErrNotFound)
+	wantError(t, s.Registry.Delete(ctx, volume, registry.Key{Namespace: "ns", Name: "a"}, ""), registry.ErrNotFound)
+}
+
+func sharing(t *testing.T, s *suite) {
+	ctx, key := t.Context(), registry.Key{Namespace: "ns", Name: "a"}
+	mine := newSetting("ns", "a", "1")
+	created := s.create(t, setting, mine).(*corev1.ConfigMap)
+	if mine.ResourceVersion != "" || mine.UID != "" || mine.Kind != "" {
+		t.Errorf("Create changed its argument: %+v", mine)
+	}
+	w := s.watch(t, setting, "")
+	mine.Data["value"], created.Data["value"] = "changed", "changed"
+	got, err := s.Registry.Get(ctx, setting, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got.(*corev1.ConfigMap).Data["value"] = "changed"
+	objects, _ := s.list(t, setting)
+	objects[0].(*corev1.ConfigMap).Data["value"] = "changed"
+	next(t, w).Object.(*corev1.ConfigMap).Data["value"] = "changed"
+	if got, err = s.Registry.Get(ctx, setting, key); err != nil || valueOf(got) != "1" {
+		t.Errorf("got %v, %v: somebody's copy is the stored one", got, err)
+	}
+}
+
+func identity(t *testing.T, s *suite) {
+	created := s.create(t, setting, newSetting("ns", "a", "1"))
+	anew := newSetting("ns", "a", "2")
+	anew.ResourceVersion = created.GetResourceVersion()
+	updated, err := s.Registry.Update(t.Context(), setting, anew)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b := created.GetCreationTimestamp(), updated.GetCreationTimestamp()
+	if updated.GetUID() != created.GetUID() || !a.Equal(&b) {
+		t.Errorf("updated %+v, created %+v", updated, created)
+	}
+	given := newSetting("ns", "b", "")
+	given.UID = "mine"
+	if o := s.create(t, setting, given); o.GetUID() != "mine" {
+		t.Errorf("the UID that was given became %q", o.GetUID())
+	}
+}
+
+func listing(t *testing.T, s *suite) {
+	// Path order and key order differ: "a-b/x" sorts before "a/x".
+	want := []registry.Key{{Namespace: "a", Name: "x"}, {Namespace: "a", Name: "y"}, {Namespace: "a-b", Name: "x"}, {Namespace: "a.b", Name: "x"}, {Namespace: "b", Name: "a"}}
+	for _, key := range slices.Backward(want) {
+		s.create(t, setting, newSetting(key.Namespace, key.Name, ""))
+	}
+	// The plural of one kind begins another's; they stay apart.
+	longer := *setting
+	longer.Plural += "extra"
+	s.create(t, &longer, newSetting("a", "other", ""))
+	objects, _ := s.list(t, setting)
+	if got := keys(objects); !slices.Equal(got, want) {
+		t.Errorf("listed %v, want %v", got, want)
+	}
+	if objects, _ := s.list(t, volume); len(objects) != 0 {
+		t.Errorf("listed %v of a kind that has none", objects)
+	}
+
+	const many = 2001 // several pages, where there are pages
+	want = nil
+	var wg sync.WaitGroup
+	for i := range many {
+		want = append(want, registry.Key{Name: fmt.Sprintf("v%04d", i)})
+	}
+	for part := range slices.Chunk(want, 100) {
+		wg.Go(func() {
+			for _, key := range part {
+				s.create(t, volume, &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: key.Name}})
+			}
+		})
+	}
+	wg.Wait()
+	objects, _ = s.list(t, volume)
+	if got := keys(objects); !slices.Equal(got, want) {
+		t.Errorf("listed %d objects, want %d", len(got), many)
+	}
+}
+
+func keys(objects []registry.Object) []registry.Key {
+	var keys []registry.Key
+	for _, o := range objects {
+		keys = append(keys, registry.KeyOf(o))
+	}
+	return keys
+}
+
+// foreign returns a kind kept in a form of its own: the value is the bare text.
+func foreign(prefix, name string) *registry.Kind {
+	return &registry.Kind{
+		GroupVersionKind: corev1.SchemeGroupVersion.WithKind("ConfigMap"),
+		Plural:           "foreigns", Singular: "foreign",
+		New: func() registry.Object { return &corev1.ConfigMap{} },
+		Layout: &registry.Layout{
+			Prefix: prefix, Name: name,
+			Encode: func(o registry.Object) ([]byte, error) {
+				v := valueOf(o)
+				if v == "unspeakable" {
+					return nil, errors.New("data.value: cannot be said")
+				}
+				return []byte(v), nil
+			},
+			Decode: func(name string, value []byte, expires bool) (registry.Object, error) {
+				if strings.HasPrefix(string(value), "{") {
+					return nil, fmt.Errorf("%q is no plain text", value)
+				}
+				o := newSetting("", "", string(value))
+				if expires {
+					o.Data["expires"] = "yes"
+				}
+				return o, nil
+			},
+		},
+	}
+}
+
+func layouts(t *testing.T, s *suite) {
+	ctx := t.Context()
+	many := foreign("/"+t.Name()+"/many/", "")
+	only := foreign("/"+t.Name()+"/only", "config")
+	_, start := s.list(t, many)
+	w, wOnly := s.watch(t, many, start), s.watch(t, only, start)
+
+	s.PutValue(t, many, registry.Key{Name: "10.0.0.0-24"}, "theirs")
+	s.create(t, many, newSetting("", "10.0.1.0-24", "ours"))
+	s.create(t, many, newSetting("", "lent", "ours"), registry.WithTTL(time.Hour))
+	objects, _ := s.list(t, many)
+	var got []string
+	for _, o := range objects {
+		got = append(got, o.GetName()+"="+valueOf(o)+o.(*corev1.ConfigMap).Data["expires"])
+		if o.GetResourceVersion() == "" {
+			t.Errorf("%s has no resource version", o.GetName())
+		}
+	}
+	if want := []string{"10.0.0.0-24=theirs", "10.0.1.0-24=ours", "lent=oursyes"}; !slices.Equal(got, want) {
+		t.Errorf("listed %q, want %q", got, want)
+	}
+	for range objects {
+		if e := next(t, w); e.Type != registry.Put {
+			t.Errorf("event %+v", e)
+		}
+	}
+	_, err := s.Registry.Create(ctx, many, newSetting("", "x", "unspeakable"))
+	wantError(t, err, registry.ErrInvalid)
+
+	// A single object has one name and one key.
+	_, err = s.Registry.Create(ctx, only, newSetting("", "another", "1"))
+	wantError(t, err, registry.ErrInvalid)
+	_, err = s.Registry.Get(ctx, only, registry.Key{Name: "another"})
+	wantError(t, err, registry.ErrNotFound)
+	s.PutValue(t, only, registry.Key{Name: "config"}, "theirs")
+	o, err := s.Registry.Get(ctx, only, registry.Key{Name: "config"})
+	if err != nil || valueOf(o) != "theirs" {
+		t.Fatalf("got %v, %v", o, err)
+	}
+	if e := next(t, wOnly); e.Object.GetName() != "config" || valueOf(e.Object) != "theirs" {
+		t.Errorf("event %+v", e)
+	}
+	o.(*corev1.ConfigMap).Data["value"] = "ours"
+	if o, err = s.Registry.Update(ctx, only, o); err != nil || valueOf(o) != "ours" {
+		t.Fatalf("got %v, %v", o, err)
+	}
+	if objects, _ := s.list(t, only); len(objects) != 1 || valueOf(objects[0]) != "ours" {
+		t.Errorf("listed %v", objects)
+	}
+	for _, k := range []*registry.Kind{many, only} {
+		objects, _ := s.list(t, k)
+		for _, o := range objects {
+			if err := s.Registry.Delete(ctx, k, registry.KeyOf(o), o.GetResourceVersion()); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+func undecodable(t *testing.T, s *suite) {
+	ctx, bad := t.Context(), registry.Key{Namespace: "ns", Name: "bad"}
+	_, start := s.list(t, setting)
+	w := s.watch(t, setting, start)
+	for _, value := range []string{"", "{", "[]", `{"kind":"ConfigMap"}`, `{"apiVersion":"v1","kind":"Secret"}`, "\x00\xff"} {
+		s.PutValue(t, setting, bad, value)
+		_, err := s.Registry.Get(ctx, setting, bad)
+		wantError(t, err, registry.ErrInvalid)
+		if !strings.Contains(err.Error(), "ns/bad") {
+			t.Errorf("the error does not name the object: %v", err)
+		}
+	}
+	s.create(t, setting, newSetting("ns", "good", "1"))
+	if e := next(t, w); e.Object.GetName() != "good" {
+		t.Errorf("event %+v", e)
+	}
+	if objects, _ := s.list(t, setting); len(objects) != 1 {
+		t.Errorf("listed %v", objects)
+	}
+	if !strings.Contains(s.log.String(), "ns/bad") {
+		t.Errorf("what was skipped was not reported; log:\n%s", s.log)
+	}
+	// An object whose value is spoilt is gone for those who watch.
+	s.PutValue(t, setting, registry.Key{Namespace: "ns", Name: "good"}, "{")
+	if e := next(t, w); e.Type != registry.Deleted || e.Object.GetName() != "good" {
+		t.Errorf("event %+v", e)
+	}
+	// It can be removed, and made anew.
+	if err := s.Registry.Delete(ctx, setting, bad, ""); err != nil {
+		t.Error(err)
+	}
+	s.create(t, setting, newSetting("ns", "bad", "2"))
+	if e := next(t, w); e.Type != registry.Put || valueOf(e.Object) != "2" {
+		t.Errorf("event %+v", e)
+	}
+}
+
+// model runs random operations on few names, so that they meet, and holds each
+// result against a map.
+func model(t *testing.T, s *suite) {
+	ctx := t.Context()
+	round := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		round++
+		namespace := fmt.Sprintf("round%d", round)
+		stored := map[string]registry.Object{}
+		var seen []registry.Object // old states, to write back
+		name := rapid.SampledFrom([]string{"a", "b", "c"})
+		check := func(err, want error) {
+			if !errors.Is(err, want) {
+				rt.Fatalf("error %v, want %v", err, want)
+			}
+		}
+		count := 0
+		value := func() string { count++; return fmt.Sprint(count) }
+		keep := func(o registry.Object) {
+			stored[o.GetName()] = o
+			seen = append(seen, o)
+		}
+		rt.Repeat(map[string]func(*rapid.T){
+			"create": func(rt *rapid.T) {
+				n := name.Draw(rt, "name")
+				o, err := s.Registry.Create(ctx, setting, newSetting(namespace, n, value()))
+				if stored[n] != nil {
+					check(err, registry.ErrExists)
+					return
+				}
+				check(err, nil)
+				keep(o)
+			},
+			"update": func(rt *rapid.T) {
+				if len(seen) == 0 {
+					rt.Skip("nothing was stored yet")
+				}
+				base := rapid.SampledFrom(seen).Draw(rt, "base").DeepCopyObject().(*corev1.ConfigMap)
+				base.Data["value"] = value()
+				o, err := s.Registry.Update(ctx, setting, base)
+				switch now := stored[base.Name]; {
+				case now == nil:
+					check(err, registry.ErrNotFound)
+				case now.GetResourceVersion() != base.ResourceVersion:
+					check(err, registry.ErrConflict)
+				default:
+					check(err, nil)
+					keep(o)
+				}
+			},
+			"delete": func(rt *rapid.T) {
+				n := name.Draw(rt, "name")
+				version := ""
+				if len(seen) > 0 && rapid.Bool().Draw(rt, "conditional") {
+					version = rapid.SampledFrom(seen).Draw(rt, "seen").GetResourceVersion()
+				}
+				err := s.Registry.Delete(ctx, setting, registry.Key{Namespace: namespace, Name: n}, version)
+				switch now := stored[n]; {
+				case now == nil:
+					check(err, registry.ErrNotFound)
+				case version != "" && now.GetResourceVersion() != version:
+					check(err, registry.ErrConflict)
+				default:
+					check(err, nil)
+					delete(stored, n)
+				}
+			},
+			"": func(rt *rapid.T) {
+				n := name.Draw(rt, "name")
+				o, err := s.Registry.Get(ctx, setting, registry.Key{Namespace: namespace, Name: n})
+				if stored[n] == nil {
+					check(err, registry.ErrNotFound)
+				} else if check(err, nil); !sameObject(o, stored[n]) {
+					rt.Fatalf("got %+v, want %+v", o, stored[n])
+				}
+			},
+		})
+		objects, _, err := s.Registry.List(ctx, setting)
+		check(err, nil)
+		objects = slices.DeleteFunc(objects, func(o registry.Object) bool { return o.GetNamespace() != namespace })
+		want := slices.Sorted(maps.Keys(stored))
+		for i, o := range objects {
+			if i >= len(want) || o.GetName() != want[i] || !sameObject(o, stored[want[i]]) {
+				rt.Fatalf("listed %v, want %v", objects, stored)
+			}
+			check(s.Registry.Delete(ctx, setting, registry.KeyOf(o), o.GetResourceVersion()), nil)
+		}
+		if len(objects) != len(want) {
+			rt.Fatalf("listed %d objects, want %d", len(objects), len(want))
+		}
+	})
+}
+
+func modify(t *testing.T, s *suite) {
+	ctx, key := t.Context(), registry.Key{Namespace: "ns", Name: "counter"}
+	created := s.create(t, setting, newSetting("ns", "counter", ""))
+	const writers, each = 4, 10
+	var wg sync.WaitGroup
+	for range writers {
+		wg.Go(func() {
+			for range each {
+				if _, err := registry.Modify(ctx, s.Registry, setting, key, func(o *corev1.ConfigMap) error {
+					o.Data["value"] += "|"
+					return nil
+				}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	o, err := registry.Modify(ctx, s.Registry, setting, key, func(*corev1.ConfigMap) error { return nil })
+	if err != nil || len(valueOf(o)) != writers*each {
+		t.Fatalf("%v, %v: want %d changes", o, err, writers*each)
+	}
+	if stored, err := s.Registry.Get(ctx, setting, key); err != nil || stored.GetResourceVersion() != o.ResourceVersion || o.UID != created.GetUID() {
+		t.Errorf("a change of nothing wrote: %v, %v", stored, err)
+	}
+	enough := errors.New("enough")
+	_, err = registry.Modify(ctx, s.Registry, setting, key, func(o *corev1.ConfigMap) error { o.Data = nil; return enough })
+	wantError(t, err, enough)
+	_, err = registry.Modify(ctx, s.Registry, setting, registry.Key{Namespace: "ns", Name: "none"}, func(*corev1.ConfigMap) error { return nil })
+	wantError(t, err, registry.ErrNotFound)
+}
+
+func contexts(t *testing.T, s *suite) {
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	key := registry.Key{Namespace: "ns", Name: "a"}
+	calls := map[string]func() error{
+		"Get":     func() error { _, err := s.Registry.Get(ended, setting, key); return err },
+		"List":    func() error { _, _, err := s.Registry.List(ended, setting); return err },
+		"Create":  func() error { _, err := s.Registry.Create(ended, setting, newSetting("ns", "a", "")); return err },
+		"Delete":  func() error { return s.Registry.Delete(ended, setting, key, "") },
+		"Acquire": func() error { _, err := s.Registry.Acquire(ended, "l", "h", time.Second); return err },
+		"Holder":  func() error { _, err := s.Registry.Holder(ended, "l"); return err },
+		"Watch": func() error {
+			w, err := s.Registry.Watch(ended, setting, "")
+			if err != nil {
+				return err
+			}
+			for range w.Events() {
+				t.Error("an event after the end of the context")
+			}
+			return w.Err()
+		},
+	}
+	for name, call := range calls {
+		if err := call(); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if objects, _ := s.list(t, setting); len(objects) != 0 {
+		t.Errorf("a call with an ended context wrote %v", objects)
+	}
+}
+
+func timeToLive(t *testing.T, s *suite) {
+	ctx := t.Context()
+	_, start := s.list(t, setting)
+	w := s.watch(t, setting, start)
+	s.create(t, setting, newSetting("ns", "brief", "1"), registry.WithTTL(time.Second))
+	renewed := s.create(t, setting, newSetting("ns", "renewed", "1"), registry.WithTTL(time.Second))
+	renewed, err := s.Registry.Update(ctx, setting, renewed, registry.WithTTL(time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := s.create(t, setting, newSetting("ns", "kept", "1"), registry.WithTTL(time.Second))
+	if kept, err = s.Registry.Update(ctx, setting, kept); err != nil {
+		t.Fatal(err)
+	}
+	anew := s.create(t, setting, newSetting("ns", "anew", "1"), registry.WithTTL(time.Second))
+	if err := s.Registry.Delete(ctx, setting, registry.KeyOf(anew), ""); err != nil {
+		t.Fatal(err)
+	}
+	s.create(t, setting, newSetting("ns", "anew", "2"))
+	// A failed write leaves the time to live as it was.
+	_, err = s.Registry.Create(ctx, setting, newSetting("ns", "kept", "2"), registry.WithTTL(time.Second))
+	wantError(t, err, registry.ErrExists)
+
+	for {
+		e := next(t, w)
+		if e.Type == registry.Put || e.Object.GetName() == "anew" {
+			continue
+		}
+		if e.Object.GetName() != "brief" || valueOf(e.Object) != "1" {
+			t.Fatalf("event %+v: want that brief has expired", e)
+		}
+		break
+	}
+	// All leases of a second began before this one, so when it is over they
+	// have all had their chance.
+	s.create(t, setting, newSetting("ns", "last", "1"), registry.WithTTL(2*time.Second))
+	for {
+		e := next(t, w)
+		if e.Type == registry.Put {
+			continue
+		}
+		if e.Object.GetName() != "last" {
+			t.Fatalf("event %+v: want that last has expired", e)
+		}
+		break
+	}
+	for _, want := range []registry.Object{renewed, kept} {
+		if got, err := s.Registry.Get(ctx, setting, registry.KeyOf(want)); err != nil || !sameObject(got, want) {
+			t.Errorf("got %v, %v, want %v", got, err, want)
+		}
+	}
+}

@@ -1,0 +1,139 @@
+package subnet
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"net/netip"
+	"strings"
+)
+
+// Allocator gives out subnets. Of the ranges of a family it uses the first
+// that has room, and in it the first free subnet after the one given out last,
+// starting over at the end.
+type Allocator struct {
+	ranges []Range
+	taken  Set
+	// quarantined are among taken.
+	quarantined []netip.Prefix
+	cursor      map[netip.Prefix]netip.Prefix
+}
+
+// NewAllocator returns an allocator over ranges for which Check is nil. cursor
+// is what Cursor returned of the allocator before, or nil.
+func NewAllocator(ranges []Range, cursor map[netip.Prefix]netip.Prefix) *Allocator {
+	a := &Allocator{ranges: ranges, cursor: map[netip.Prefix]netip.Prefix{}}
+	for _, r := range ranges {
+		if last, ok := cursor[r.CIDR]; ok {
+			a.cursor[r.CIDR] = last
+		}
+	}
+	return a
+}
+
+// Take keeps a prefix of any length, in a range or not, from being given out.
+func (a *Allocator) Take(p netip.Prefix) { a.taken.Add(p) }
+
+// Quarantine is Take for a subnet that will be free again.
+func (a *Allocator) Quarantine(p netip.Prefix) {
+	a.taken.Add(p)
+	a.quarantined = append(a.quarantined, p)
+}
+
+// Allocate gives out a subnet of a family, or returns an *ExhaustedError.
+func (a *Allocator) Allocate(f Family) (netip.Prefix, error) {
+	for _, r := range a.ranges {
+		if r.Family() != f {
+			continue
+		}
+		o := r.order()
+		start := uint64(0)
+		if last, ok := a.cursor[r.CIDR]; ok && o.base.Contains(last.Addr()) {
+			if n := o.number(last.Addr()); n < o.last() {
+				start = n + 1
+			}
+		}
+		number, ok := o.free(&a.taken, start, o.last())
+		if !ok && start > 0 {
+			number, ok = o.free(&a.taken, 0, start-1)
+		}
+		if ok {
+			p := o.subnet(number)
+			a.taken.Add(p)
+			a.cursor[r.CIDR] = p
+			return p, nil
+		}
+	}
+	return netip.Prefix{}, a.exhausted(f)
+}
+
+// Cursor returns the subnet given out last of each range's CIDR.
+func (a *Allocator) Cursor() map[netip.Prefix]netip.Prefix { return maps.Clone(a.cursor) }
+
+// ExhaustedError says that no subnet of a family is free.
+type ExhaustedError struct {
+	Family Family
+	// Ranges are those of the family.
+	Ranges []Range
+	// Quarantined is how many of their subnets are quarantined.
+	Quarantined int
+}
+
+func (e *ExhaustedError) Error() string {
+	if len(e.Ranges) == 0 {
+		return fmt.Sprintf("there is no %s range", e.Family)
+	}
+	list := make([]string, len(e.Ranges))
+	for i, r := range e.Ranges {
+		list[i] = r.String()
+	}
+	quarantined := "none of them is quarantined"
+	if e.Quarantined == 1 {
+		quarantined = "1 of them is quarantined"
+	} else if e.Quarantined > 1 {
+		quarantined = fmt.Sprintf("%d of them are quarantined", e.Quarantined)
+	}
+	return fmt.Sprintf("all subnets of %s are taken (%s); add a range", strings.Join(list, " and "), quarantined)
+}
+
+func (a *Allocator) exhausted(f Family) error {
+	e := &ExhaustedError{Family: f}
+	for _, r := range a.ranges {
+		if r.Family() != f {
+			continue
+		}
+		e.Ranges = append(e.Ranges, r)
+		for _, q := range a.quarantined {
+			if q.Overlaps(r.CIDR) {
+				e.Quarantined++
+			}
+		}
+	}
+	return e
+}
+
+// Usage is how much of a range is used, in subnets. The numbers are exact up
+// to 2^53.
+type Usage struct{ Total, Taken float64 }
+
+// Usage returns how much of the range is taken.
+func (a *Allocator) Usage(r Range) Usage {
+	o := r.order()
+	u := Usage{Total: math.Exp2(float64(o.bits))}
+	var counted netip.Prefix // the subnet that was counted last
+	for p := range a.taken.Within(o.base) {
+		switch {
+		case p.Bits() <= o.base.Bits():
+			return Usage{u.Total, u.Total}
+		case p.Bits() <= o.length:
+			u.Taken += math.Exp2(float64(o.length - p.Bits()))
+		default:
+			s, _ := p.Addr().Prefix(o.length)
+			if s != counted {
+				u.Taken++
+			}
+			counted = s
+		}
+	}
+	return u
+}
