@@ -49,8 +49,8 @@ etcd that the cluster's objects are kept in.`,
 	logger := logFlag(cmd)
 	f := cmd.Flags()
 	name := f.String("name", "", "the controller's `NAME`, unlike the others' (default: the host name)")
+	listen := f.String("listen", "", "`ADDRESS` of /healthz, /readyz and /metrics, as 0.0.0.0:9881 (default: none)")
 	ttl := f.Duration("lease-ttl", 5*time.Second, "`TIME` after which another controller leads when this one dies")
-	listen := f.String("listen", "", "`ADDRESS` of /healthz, /readyz and /metrics, as 127.0.0.1:9881 (default: none)")
 	e := etcdFlags{
 		enabled:  f.Bool("embedded-etcd", false, "run an etcd in this process, and use it unless --etcd-endpoints says otherwise"),
 		dir:      f.String("etcd-data-dir", "/var/lib/weft/etcd", "`DIRECTORY` of the embedded etcd's data"),

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/controller"
 
 	"github.com/weftnet/weft/explain"
 	"github.com/weftnet/weft/plugin/openshift"
@@ -91,7 +92,7 @@ func readStatus(ctx context.Context, reg registry.Registry) (clusterStatus, erro
 	if err != nil {
 		return clusterStatus{}, err
 	}
-	leader, err := reg.Holder(ctx, controllerLease)
+	leader, err := reg.Holder(ctx, controller.LeaseName)
 	if err != nil {
 		return clusterStatus{}, err
 	}
@@ -214,5 +215,3 @@ func conditionProblems(conditions []metav1.Condition) string {
 	}
 	return strings.Join(words, "; ")
 }
-
-const controllerLease = "controller"

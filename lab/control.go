@@ -108,7 +108,7 @@ func (l *Lab) Start(ctx context.Context, name string) error {
 }
 
 func (l *Lab) startAlone(name string, start func() error) error {
-	unlock, err := l.dir.lock(alone, false)
+	unlock, err := l.dir.lockDaemon(name)
 	if err != nil {
 		return err
 	}

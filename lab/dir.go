@@ -76,12 +76,9 @@ func (d dir) lock(s sharing, create bool) (unlock func(), err error) {
 		if err != nil {
 			return nil, err
 		}
-		for err = unix.EINTR; errors.Is(err, unix.EINTR); {
-			err = unix.Flock(int(f.Fd()), int(s))
-		}
-		if err != nil {
+		if err := flock(f, s); err != nil {
 			f.Close()
-			return nil, fmt.Errorf("lock %s: %w", d.lockFile(), err)
+			return nil, err
 		}
 		// A Down that we waited for has removed the file that we hold.
 		mine, err1 := f.Stat()
@@ -90,6 +87,38 @@ func (d dir) lock(s sharing, create bool) (unlock func(), err error) {
 			return func() { f.Close() }, nil
 		}
 		f.Close()
+	}
+}
+
+// lockDaemon makes sure that nobody else starts or stops a machine, and keeps
+// the lab from being changed otherwise. Pods may come and go meanwhile: a
+// runtime that waits for an agent must not keep the agent from being started.
+func (d dir) lockDaemon(name string) (unlock func(), err error) {
+	unlockDir, err := d.lock(shared, false)
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(filepath.Join(d.daemons(), name+".lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err == nil {
+		if err = flock(f, alone); err == nil {
+			return func() { f.Close(); unlockDir() }, nil
+		}
+		f.Close()
+	}
+	unlockDir()
+	return nil, err
+}
+
+// flock waits for a lock on an open file.
+func flock(f *os.File, s sharing) error {
+	for {
+		err := unix.Flock(int(f.Fd()), int(s))
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, unix.EINTR) {
+			return fmt.Errorf("lock %s: %w", f.Name(), err)
+		}
 	}
 }
 

@@ -63,21 +63,21 @@ func (l *Lab) bootNode(m machine) error {
 	if err := l.plugIn(m); err != nil {
 		return err
 	}
-	return newMounts(l.dir.mounts(m.name), l.dir.network(m.name), func() error { return l.nodeMounts(m) })
-}
-
-// nodeMounts gives a node a /run and a /sys of its own, and its disk.
-func (l *Lab) nodeMounts(m machine) error {
-	if err := followHost(); err != nil {
-		return err
-	}
-	// The lab may lie below /run, so all is put together beside it first.
-	disk := l.dir.disk(m.name)
-	run := disk + ".run"
-	for _, d := range []string{disk, run} {
+	run := l.dir.disk(m.name) + ".run"
+	for _, d := range []string{l.dir.disk(m.name), run} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			return err
 		}
+	}
+	err := newMounts(l.dir.mounts(m.name), l.dir.network(m.name), func() error { return l.nodeMounts(m, run) })
+	return errors.Join(err, os.Remove(run))
+}
+
+// nodeMounts gives a node a /run and a /sys of its own, and its disk. The lab
+// may lie below /run, so all is put together in a directory beside it first.
+func (l *Lab) nodeMounts(m machine, run string) error {
+	if err := followHost(); err != nil {
+		return err
 	}
 	if err := unix.Mount("tmpfs", run, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755"); err != nil {
 		return fmt.Errorf("mount %s's /run: %w", m.name, err)
@@ -87,7 +87,7 @@ func (l *Lab) nodeMounts(m machine) error {
 			return err
 		}
 	}
-	if err := unix.Mount(disk, filepath.Join(run, strings.TrimPrefix(nodeDisk, "/run")), "", unix.MS_BIND, ""); err != nil {
+	if err := unix.Mount(l.dir.disk(m.name), filepath.Join(run, strings.TrimPrefix(nodeDisk, "/run")), "", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("mount %s's disk: %w", m.name, err)
 	}
 	if err := mountSys(filepath.Join(run, "sys")); err != nil {
@@ -99,10 +99,6 @@ func (l *Lab) nodeMounts(m machine) error {
 	}
 	if err := unix.Mount(run, "/run", "", unix.MS_MOVE, ""); err != nil {
 		return fmt.Errorf("move %s's /run into place: %w", m.name, err)
-	}
-	// Below /run it is out of sight now, and goes with the lab.
-	if err := os.Remove(run); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
 	}
 	return nil
 }
@@ -196,7 +192,7 @@ func (l *Lab) StopNode(name string) error {
 	if err != nil {
 		return err
 	}
-	unlock, err := l.dir.lock(alone, false)
+	unlock, err := l.dir.lockDaemon(name)
 	if err != nil {
 		return err
 	}
@@ -230,7 +226,7 @@ func (l *Lab) StartNode(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	unlock, err := l.dir.lock(alone, false)
+	unlock, err := l.dir.lockDaemon(name)
 	if err != nil {
 		return err
 	}

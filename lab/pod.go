@@ -319,7 +319,12 @@ func (l *Lab) restartPods(ctx context.Context, node string) error {
 			continue
 		}
 		tasks.Go(func() error {
-			err := l.onNode(node, func() error { _, err := os.Stat(r.network()); return err })
+			unlock, err := l.lockPod(r.Pod)
+			if err != nil {
+				return nil // somebody deleted it
+			}
+			defer unlock()
+			err = l.onNode(node, func() error { _, err := os.Stat(r.network()); return err })
 			if !errors.Is(err, os.ErrNotExist) {
 				return err
 			}
@@ -351,9 +356,7 @@ func (l *Lab) lockPod(p Pod) (unlock func(), err error) {
 	if err != nil {
 		return nil, l.noPod(p)
 	}
-	for err = unix.EINTR; errors.Is(err, unix.EINTR); {
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
-	}
+	err = flock(f, alone)
 	if err == nil { // who had the lock before may have deleted it
 		_, err = os.Stat(l.dir.pod(p.Namespace, p.Name))
 	}
