@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -26,21 +27,28 @@ const DefaultName = "default"
 // The kinds.
 var (
 	Node = &registry.Kind{GroupVersionKind: corev1.SchemeGroupVersion.WithKind("Node"),
-		Plural: "nodes", Singular: "node", New: func() registry.Object { return &corev1.Node{} }}
+		Plural: "nodes", Singular: "node", New: func() registry.Object { return &corev1.Node{} },
+		Validate: validator(false, validation.NameIsDNSSubdomain, validateNode)}
 	Pod = &registry.Kind{GroupVersionKind: corev1.SchemeGroupVersion.WithKind("Pod"),
-		Plural: "pods", Singular: "pod", Namespaced: true, New: func() registry.Object { return &corev1.Pod{} }}
+		Plural: "pods", Singular: "pod", Namespaced: true, New: func() registry.Object { return &corev1.Pod{} },
+		Validate: validator(true, validation.NameIsDNSSubdomain, validatePod)}
 	Namespace = &registry.Kind{GroupVersionKind: corev1.SchemeGroupVersion.WithKind("Namespace"),
-		Plural: "namespaces", Singular: "namespace", New: func() registry.Object { return &corev1.Namespace{} }}
+		Plural: "namespaces", Singular: "namespace", New: func() registry.Object { return &corev1.Namespace{} },
+		Validate: validator[*corev1.Namespace](false, validation.NameIsDNSLabel, nil)}
 	Service = &registry.Kind{GroupVersionKind: corev1.SchemeGroupVersion.WithKind("Service"),
-		Plural: "services", Singular: "service", Namespaced: true, New: func() registry.Object { return &corev1.Service{} }}
+		Plural: "services", Singular: "service", Namespaced: true, New: func() registry.Object { return &corev1.Service{} },
+		Validate: validator(true, validation.NameIsDNS1035Label, validateService)}
 
 	ClusterNetwork = &registry.Kind{GroupVersionKind: networkv1.GroupVersion.WithKind("ClusterNetwork"),
-		Plural: "clusternetworks", Singular: "clusternetwork", New: func() registry.Object { return &networkv1.ClusterNetwork{} }}
+		Plural: "clusternetworks", Singular: "clusternetwork", New: func() registry.Object { return &networkv1.ClusterNetwork{} },
+		Validate: validator(false, onlyDefault, validateClusterNetwork)}
 	HostSubnet = &registry.Kind{GroupVersionKind: networkv1.GroupVersion.WithKind("HostSubnet"),
-		Plural: "hostsubnets", Singular: "hostsubnet", New: func() registry.Object { return &networkv1.HostSubnet{} }}
+		Plural: "hostsubnets", Singular: "hostsubnet", New: func() registry.Object { return &networkv1.HostSubnet{} },
+		Validate: validator(false, validation.NameIsDNSSubdomain, validateHostSubnet)}
 
 	ClusterConfigKind = &registry.Kind{GroupVersionKind: GroupVersion.WithKind("ClusterConfig"),
-		Plural: "clusterconfigs", Singular: "clusterconfig", New: func() registry.Object { return &ClusterConfig{} }}
+		Plural: "clusterconfigs", Singular: "clusterconfig", New: func() registry.Object { return &ClusterConfig{} },
+		Validate: validator(false, onlyDefault, validateClusterConfig)}
 )
 
 // Kinds lists every kind there is, in the order in which help and errors name

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	kjson "k8s.io/apimachinery/pkg/util/json"
 )
 
@@ -80,7 +80,7 @@ func checkSegment(field, value string) error {
 	if value == "" {
 		return fmt.Errorf("%s is empty", field)
 	}
-	if problems := path.IsValidPathSegmentName(value); len(problems) > 0 {
+	if problems := content.IsPathSegmentName(value); len(problems) > 0 {
 		return fmt.Errorf("%s %q: %s", field, value, strings.Join(problems, ", "))
 	}
 	return nil

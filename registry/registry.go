@@ -109,7 +109,8 @@ type Registry interface {
 	Get(ctx context.Context, k *Kind, key Key) (Object, error)
 
 	// List returns all objects of a kind in key order, and the revision that
-	// a watch must start after to miss nothing.
+	// a watch must start after to miss nothing. Values that do not decode are
+	// left out and reported; for a watch they are as none.
 	List(ctx context.Context, k *Kind) ([]Object, Revision, error)
 
 	// Watch delivers every change to a kind after a revision, in order and
@@ -125,7 +126,8 @@ type Registry interface {
 
 	// Update replaces the object if its resource version is still that of o,
 	// and returns it as stored; else ErrConflict, or ErrNotFound. An empty
-	// resource version is ErrInvalid: there are no blind writes.
+	// resource version is ErrInvalid: there are no blind writes. A UID and a
+	// creation time that o lacks are kept.
 	Update(ctx context.Context, k *Kind, o Object, opts ...WriteOption) (Object, error)
 
 	// Delete removes the object, or returns ErrNotFound. With a resource
@@ -135,7 +137,11 @@ type Registry interface {
 	// Acquire takes the named lease for holder, waiting until whoever holds it
 	// lets go or has not renewed it for its ttl. The lease is then renewed
 	// until Release, the end of the process or a loss of the registry of ttl.
-	// ttl is at least a second. ctx bounds the waiting only.
+	// ttl is at least a second. ctx bounds the waiting only; a registry that
+	// goes away ends it with ErrUnavailable.
+	//
+	// What the same holder has already is taken over at once, and lost to who
+	// had it: a process that was killed and starts again need not wait.
 	Acquire(ctx context.Context, name, holder string, ttl time.Duration) (Lease, error)
 
 	// Holder returns who holds the named lease now, or "" if nobody does.

@@ -84,7 +84,7 @@ func (c *Config) tls() (*tls.Config, error) {
 	if !strings.HasPrefix(c.Endpoints[0], "https:") {
 		return nil, nil
 	}
-	t := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: c.ServerName}
+	t := &tls.Config{MinVersion: tls.VersionTLS12}
 	if c.CAFile != "" {
 		pem, err := os.ReadFile(c.CAFile)
 		if err != nil {

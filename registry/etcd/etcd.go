@@ -19,7 +19,6 @@ import (
 	"log/slog"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -49,8 +48,8 @@ type Registry struct {
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 
-	connecting chan struct{} // holds one token for who makes the client
-	client     atomic.Pointer[clientv3.Client]
+	auth   *auth
+	client *clientv3.Client
 }
 
 var _ registry.Registry = (*Registry)(nil)
@@ -65,81 +64,52 @@ func Open(c Config) (*Registry, error) {
 	if c.DialTimeout == 0 {
 		c.DialTimeout = 2 * time.Second
 	}
-	r := &Registry{config: c, log: c.Log, connecting: make(chan struct{}, 1)}
+	tls, err := c.tls()
+	if err != nil {
+		return nil, fmt.Errorf("etcd: %w", err)
+	}
+	r := &Registry{config: c, log: c.Log, auth: newAuth(c.Username, c.Password)}
 	if r.log == nil {
 		r.log = slog.Default()
 	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
-	return r, nil
-}
-
-// connect returns the client, which it makes where there is none yet. The
-// client's constructor asks etcd for a token when there is a user name; that
-// is why it is not called before it is needed.
-func (r *Registry) connect(ctx context.Context) (*clientv3.Client, error) {
-	if r.ctx.Err() != nil {
-		return nil, r.errClosed()
+	dial := []grpc.DialOption{
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
+			MinConnectTimeout: c.DialTimeout,
+		}),
+		grpc.WithChainUnaryInterceptor(r.auth.unary),
+		grpc.WithChainStreamInterceptor(r.auth.stream),
 	}
-	if c := r.client.Load(); c != nil {
-		return c, nil
+	if c.ServerName != "" { // gRPC does not look at the name in tls.Config
+		dial = append(dial, grpc.WithAuthority(c.ServerName))
 	}
-	select {
-	case r.connecting <- struct{}{}:
-		defer func() { <-r.connecting }()
-	case <-ctx.Done():
-		return nil, r.failure(ctx, ctx.Err())
-	}
-	if c := r.client.Load(); c != nil {
-		return c, nil
-	}
-	tls, err := r.config.tls()
-	if err != nil {
-		return nil, fmt.Errorf("etcd: %w", err)
-	}
-	c, err := clientv3.New(clientv3.Config{
+	r.client, err = clientv3.New(clientv3.Config{
 		Context:              r.ctx,
-		Endpoints:            r.config.Endpoints,
+		Endpoints:            c.Endpoints,
 		TLS:                  tls,
-		Username:             r.config.Username,
-		Password:             r.config.Password,
-		DialTimeout:          r.config.DialTimeout,
+		DialTimeout:          c.DialTimeout,
 		DialKeepAliveTime:    keepAliveTime,
 		DialKeepAliveTimeout: keepAliveTimeout,
-		MaxUnaryRetries:      3, // the last error says why, a time-out does not
+		MaxUnaryRetries:      1, // the caller tries again, and knows better
 		Logger:               zap.NewNop(),
-		DialOptions: []grpc.DialOption{
-			grpc.WithConnectParams(grpc.ConnectParams{
-				Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
-				MinConnectTimeout: r.config.DialTimeout,
-			}),
-			grpc.WithChainUnaryInterceptor(failFast),
-		},
+		DialOptions:          dial,
 	})
 	if err != nil {
-		return nil, r.failure(ctx, err)
+		r.cancel()
+		return nil, fmt.Errorf("etcd at %s: %w", c.where(), err)
 	}
-	r.client.Store(c)
-	if r.ctx.Err() != nil { // Close came first and did not see it
-		c.Close()
-	}
-	return c, nil
-}
-
-// failFast makes a request fail when there is no connection to be had, and say
-// why there is none. The client would have it wait until its time is over.
-func failFast(ctx context.Context, method string, request, reply any, connection *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
-	return invoke(ctx, method, request, reply, connection, append(options, grpc.WaitForReady(false))...)
+	return r, nil
 }
 
 // call runs a request within the time-out of one.
 func (r *Registry) call(ctx context.Context, request func(context.Context, *clientv3.Client) error) error {
 	bounded, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	client, err := r.connect(bounded)
-	if err != nil {
-		return err
+	if r.ctx.Err() != nil {
+		return r.errClosed()
 	}
-	if err := request(bounded, client); err != nil {
+	if err := request(bounded, r.client); err != nil {
 		return r.failure(ctx, err)
 	}
 	return nil
@@ -158,9 +128,7 @@ func (r *Registry) Ping(ctx context.Context) error {
 // those that others should have at once.
 func (r *Registry) Close() error {
 	r.cancel()
-	if c := r.client.Load(); c != nil {
-		c.Close()
-	}
+	r.client.Close() // what it returns is that its context has ended
 	return nil
 }
 
@@ -190,8 +158,11 @@ func (r *Registry) failure(ctx context.Context, err error) error {
 	case rpctypes.ErrAuthFailed:
 		return unavailable("wrong password, or no such user as %q", r.config.Username)
 	case rpctypes.ErrUserEmpty:
-		return unavailable("it wants a user name and a password, or a client certificate")
+		return unavailable("it wants a user name and a password, or a client certificate of a user with rights")
 	case rpctypes.ErrPermissionDenied:
+		if r.config.Username == "" {
+			return unavailable("it wants a user name and a password, or a client certificate of a user with rights")
+		}
 		return unavailable("user %q may not do this; grant it readwrite on the prefix %s/", r.config.Username, r.config.Prefix)
 	case rpctypes.ErrNoSpace:
 		return unavailable("its database is full; compact and defragment it, then disarm its alarm")
@@ -199,11 +170,11 @@ func (r *Registry) failure(ctx context.Context, err error) error {
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		return unavailable("no answer in time")
 	}
-	return unavailable("%s", cause(err))
+	return unavailable("%s", cause(err, strings.HasPrefix(r.config.where(), "https:")))
 }
 
 // cause digs what went wrong out of the layers of a gRPC error.
-func cause(err error) string {
+func cause(err error, useTLS bool) string {
 	message := err.Error()
 	if s, ok := status.FromError(err); ok {
 		message = s.Message()
@@ -216,11 +187,15 @@ func cause(err error) string {
 		}
 	}
 	message = strings.TrimPrefix(message, "transport: ")
+	contains := func(part string) bool { return strings.Contains(message, part) }
 	switch {
-	case strings.Contains(message, "x509:"):
+	case contains("x509:"):
 		return message + "; is the CA file the one that signed its certificate, and is the address in that?"
-	case strings.Contains(message, "certificate required"), strings.Contains(message, "bad certificate"), strings.Contains(message, "unknown certificate authority"):
-		return message + "; it refuses the client certificate"
+	// A server that refuses a client certificate closes the connection, and
+	// its reason may get lost.
+	case contains("certificate required"), contains("bad certificate"), contains("unknown certificate authority"),
+		useTLS && (contains("broken pipe") || contains("connection reset") || contains("EOF")):
+		return message + "; does it want a client certificate, or one of another CA?"
 	}
 	return message
 }

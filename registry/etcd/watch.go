@@ -22,14 +22,13 @@ import (
 // the caller then knows of the outage and can follow again from the last
 // event.
 func (r *Registry) follow(ctx context.Context, key string, after int64, created func(), handle func([]*clientv3.Event) bool, options ...clientv3.OpOption) error {
-	client, err := r.connect(ctx)
-	if err != nil {
-		return err
+	if r.ctx.Err() != nil {
+		return r.errClosed()
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(r.ctx, func() { cancel(r.errClosed()) })()
-	go r.guard(ctx, client.ActiveConnection(), cancel)
+	go r.guard(ctx, r.client.ActiveConnection(), cancel)
 
 	options = append(options,
 		clientv3.WithRev(after+1),
@@ -37,11 +36,12 @@ func (r *Registry) follow(ctx context.Context, key string, after int64, created 
 		clientv3.WithProgressNotify(), // an idle watch survives a compaction while the connection was lost
 		clientv3.WithCreatedNotify())
 	// A member that is cut off from the others must not keep its watchers.
-	for response := range client.Watch(clientv3.WithRequireLeader(ctx), key, options...) {
+	for response := range r.client.Watch(clientv3.WithRequireLeader(ctx), key, options...) {
 		if ctx.Err() != nil {
 			break
 		}
 		if err := response.Err(); err != nil {
+			r.auth.streamRefused(err)
 			return r.failure(ctx, err)
 		}
 		if response.Created {

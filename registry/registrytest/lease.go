@@ -185,11 +185,12 @@ func leaks(t *testing.T, s *suite) {
 		r = s.Another(t)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	w, err := r.Watch(ctx, setting, "")
+	_, now := s.list(t, setting)
+	w, err := r.Watch(ctx, setting, now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.Watch(t.Context(), setting, ""); err != nil {
+	if _, err := r.Watch(t.Context(), setting, now); err != nil {
 		t.Fatal(err)
 	}
 	s.acquire(t, r, "l", "me", time.Minute)

@@ -198,11 +198,12 @@ func watchCompacted(t *testing.T, s *suite) {
 
 func watchContext(t *testing.T, s *suite) {
 	ctx, cancel := context.WithCancel(t.Context())
-	w, err := s.Registry.Watch(ctx, setting, "")
+	_, now := s.list(t, setting)
+	w, err := s.Registry.Watch(ctx, setting, now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	slow, err := s.Registry.Watch(ctx, setting, "")
+	slow, err := s.Registry.Watch(ctx, setting, now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -215,7 +216,7 @@ func watchContext(t *testing.T, s *suite) {
 		}
 		wantError(t, w.Err(), context.Canceled)
 	}
-	closed := s.watch(t, setting, "")
+	closed := s.watch(t, setting, now)
 	s.Registry.Close()
 	for range closed.Events() {
 	}

@@ -1,0 +1,193 @@
+package api
+
+import (
+	"fmt"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	networkv1 "github.com/openshift/api/network/v1"
+	"github.com/weftnet/weft/registry"
+)
+
+// validator returns a registry.Kind's Validate: the rules for names, labels
+// and annotations that Kubernetes has, and then those of the type itself.
+func validator[T registry.Object](namespaced bool, name validation.ValidateNameFunc, rules func(T) field.ErrorList) func(registry.Object) error {
+	return func(o registry.Object) error {
+		// The object is of the kind's own type: registries see to that first.
+		problems := validation.ValidateObjectMetaAccessor(o, namespaced, name, field.NewPath("metadata"))
+		if rules != nil {
+			problems = append(problems, rules(o.(T))...)
+		}
+		if len(problems) == 0 {
+			return nil // ToAggregate would make an error of it
+		}
+		return problems.ToAggregate()
+	}
+}
+
+// onlyDefault is for kinds with one object.
+func onlyDefault(name string, _ bool) []string {
+	if name != DefaultName {
+		return []string{"the only one is called " + DefaultName}
+	}
+	return nil
+}
+
+func validateClusterConfig(c *ClusterConfig) field.ErrorList {
+	var problems field.ErrorList
+	spec := field.NewPath("spec")
+	if m := c.Spec.MTU; m != 0 && (m < 576 || m > 65535) {
+		problems = append(problems, field.Invalid(spec.Child("mtu"), m, "must be between 576 and 65535, or 0 to take that of the nodes' interfaces"))
+	}
+	if p := c.Spec.VXLANPort; p < 0 || p > 65535 {
+		problems = append(problems, field.Invalid(spec.Child("vxlanPort"), p, "must be between 1 and 65535, or 0 for the plug-in's own"))
+	}
+	return problems
+}
+
+func validateClusterNetwork(n *networkv1.ClusterNetwork) field.ErrorList {
+	var problems field.ErrorList
+	type named struct {
+		path   *field.Path
+		prefix netip.Prefix
+	}
+	var before []named
+	cidr := func(path *field.Path, value string) (netip.Prefix, bool) {
+		p, err := parseCIDR(value)
+		if err != nil {
+			problems = append(problems, field.Invalid(path, value, err.Error()))
+			return p, false
+		}
+		for _, other := range before {
+			if other.prefix.Overlaps(p) {
+				problems = append(problems, field.Invalid(path, value, "overlaps with "+other.path.String()+" "+other.prefix.String()))
+			}
+		}
+		before = append(before, named{path, p})
+		return p, true
+	}
+	// entry holds one range and the host bits of the subnets cut from it, 0
+	// for the default.
+	entry := func(path *field.Path, cidrField, value, bitsField string, bits uint32) {
+		p, ok := cidr(path.Child(cidrField), value)
+		if most := uint32(p.Addr().BitLen() - p.Bits()); ok && bits != 0 && (bits < minHostBits || bits > most) {
+			problems = append(problems, field.Invalid(path.Child(bitsField), bits,
+				fmt.Sprintf("must be between %d and %d, the host bits of %s", minHostBits, most, value)))
+		}
+	}
+	if n.ServiceNetwork != "" {
+		cidr(field.NewPath("serviceNetwork"), n.ServiceNetwork)
+	}
+	for i, e := range n.ClusterNetworks {
+		entry(field.NewPath("clusterNetworks").Index(i), "CIDR", e.CIDR, "hostSubnetLength", e.HostSubnetLength)
+	}
+	switch {
+	case len(n.ClusterNetworks) == 0:
+		if n.Network != "" {
+			entry(nil, "network", n.Network, "hostsubnetlength", n.HostSubnetLength)
+		}
+	default:
+		first := n.ClusterNetworks[0]
+		if n.Network != "" && n.Network != first.CIDR {
+			problems = append(problems, field.Invalid(field.NewPath("network"), n.Network, "must be empty or clusterNetworks[0].CIDR, "+first.CIDR))
+		}
+		if n.HostSubnetLength != 0 && first.HostSubnetLength != 0 && n.HostSubnetLength != first.HostSubnetLength {
+			problems = append(problems, field.Invalid(field.NewPath("hostsubnetlength"), n.HostSubnetLength, "must be 0 or that of clusterNetworks[0]"))
+		}
+	}
+	if p := n.VXLANPort; p != nil && (*p < 1 || *p > 65535) {
+		problems = append(problems, field.Invalid(field.NewPath("vxlanPort"), *p, "must be between 1 and 65535"))
+	}
+	if m := n.MTU; m != nil && (*m < 576 || *m > 65535) {
+		problems = append(problems, field.Invalid(field.NewPath("mtu"), *m, "must be between 576 and 65535"))
+	}
+	return problems
+}
+
+func validateHostSubnet(h *networkv1.HostSubnet) field.ErrorList {
+	var problems field.ErrorList
+	if h.Host != "" && h.Host != h.Name {
+		problems = append(problems, field.Invalid(field.NewPath("host"), h.Host, "must be the object's name, "+h.Name))
+	}
+	annotations := field.NewPath("metadata", "annotations")
+	check := func(path *field.Path, value string, err error) {
+		if err != nil {
+			problems = append(problems, field.Invalid(path, value, err.Error()))
+		}
+	}
+	_, err := parseAll(h.HostIP, "", parseAddress)
+	check(field.NewPath("hostIP"), h.HostIP, err)
+	_, err = parseAll("", h.Annotations[AdditionalHostIPs], parseAddress)
+	check(annotations.Key(AdditionalHostIPs), h.Annotations[AdditionalHostIPs], err)
+	_, err = parseAll(h.Subnet, "", parseSubnet)
+	check(field.NewPath("subnet"), h.Subnet, err)
+	_, err = parseAll("", h.Annotations[AdditionalSubnets], parseSubnet)
+	check(annotations.Key(AdditionalSubnets), h.Annotations[AdditionalSubnets], err)
+	if subnets, err := Subnets(h); err == nil {
+		for i, p := range subnets {
+			for _, other := range subnets[:i] {
+				if p.Overlaps(other) {
+					problems = append(problems, field.Invalid(annotations.Key(AdditionalSubnets), p.String(), "overlaps with "+other.String()))
+				}
+			}
+		}
+	}
+	if v, ok := h.Annotations[networkv1.AssignHostSubnetAnnotation]; ok && v != "true" {
+		problems = append(problems, field.NotSupported(annotations.Key(networkv1.AssignHostSubnetAnnotation), v, []string{"true"}))
+	}
+	return problems
+}
+
+func validateNode(n *corev1.Node) field.ErrorList {
+	var problems field.ErrorList
+	for i, a := range n.Status.Addresses {
+		if a.Type != corev1.NodeInternalIP && a.Type != corev1.NodeExternalIP {
+			continue
+		}
+		if _, err := parseAddress(a.Address); err != nil {
+			problems = append(problems, field.Invalid(field.NewPath("status", "addresses").Index(i).Child("address"), a.Address, err.Error()))
+		}
+	}
+	return problems
+}
+
+func validatePod(p *corev1.Pod) field.ErrorList {
+	var problems field.ErrorList
+	address := func(path *field.Path, value string) {
+		if _, err := netip.ParseAddr(value); err != nil {
+			problems = append(problems, field.Invalid(path, value, "must be an IP address"))
+		}
+	}
+	status := field.NewPath("status")
+	if p.Status.PodIP != "" {
+		address(status.Child("podIP"), p.Status.PodIP)
+	}
+	for i, ip := range p.Status.PodIPs {
+		address(status.Child("podIPs").Index(i).Child("ip"), ip.IP)
+	}
+	if n := p.Spec.NodeName; n != "" {
+		for _, problem := range validation.NameIsDNSSubdomain(n, false) {
+			problems = append(problems, field.Invalid(field.NewPath("spec", "nodeName"), n, problem))
+		}
+	}
+	return problems
+}
+
+func validateService(s *corev1.Service) field.ErrorList {
+	var problems field.ErrorList
+	spec := field.NewPath("spec")
+	for i, p := range s.Spec.Ports {
+		if p.Port < 1 || p.Port > 65535 {
+			problems = append(problems, field.Invalid(spec.Child("ports").Index(i).Child("port"), p.Port, "must be between 1 and 65535"))
+		}
+	}
+	for i, ip := range s.Spec.ClusterIPs {
+		if _, err := netip.ParseAddr(ip); err != nil && ip != corev1.ClusterIPNone {
+			problems = append(problems, field.Invalid(spec.Child("clusterIPs").Index(i), ip, "must be an IP address or None"))
+		}
+	}
+	return problems
+}
