@@ -44,8 +44,7 @@ deps: ## Install what the machine lacks
 	@sh build/deps.sh
 
 flanneld: ## Build the flanneld that the interoperability tests run beside
-	@mkdir -p $(CACHE)
-	cd test/flannel/flanneld && $(GO) build -trimpath -o $(CACHE)/flanneld github.com/flannel-io/flannel
+	@sh test/flannel/build-flanneld $(CACHE)
 
 clean: ## Remove what build made
 	rm -rf bin

@@ -165,3 +165,20 @@ func readNode(t *testing.T, text string) plugin.Node {
 	}
 	return n
 }
+
+// BenchmarkCompile compiles again for one node among 1000 when nothing has
+// changed, which is what most events come to.
+func BenchmarkCompile(b *testing.B) {
+	objects := map[*registry.Kind][]registry.Object{ConfigKind: {decode(b, ConfigKind, ConfigName, []byte(`{"Network":"10.0.0.0/8","Backend":{"Type":"vxlan"}}`), false)}}
+	for i := range 1000 {
+		address := fmt.Sprintf("172.30.%d.%d", i/250, i%250+1)
+		value := fmt.Sprintf(`{"PublicIP":%q,"PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":%q}}`, address, plan.MACOf(netip.MustParseAddr(address)))
+		objects[LeaseKind] = append(objects[LeaseKind], decode(b, LeaseKind, fmt.Sprintf("10.%d.%d.0-24", i/256+1, i%256), []byte(value), true))
+		objects[api.Node] = append(objects[api.Node], coreNode(fmt.Sprintf("node%d", i), address))
+	}
+	in := plugin.Input{Config: &api.ClusterConfig{}, Objects: registry.NewSnapshot(objects),
+		Node: plugin.Node{Name: "node0", MTU: 1500, Addresses: []netip.Addr{netip.MustParseAddr("172.30.0.1")}}}
+	for b.Loop() {
+		in.Previous, _ = Plugin{}.Compile(in)
+	}
+}

@@ -263,10 +263,7 @@ func (r *runner) sayIfMoved(to Subnet) {
 }
 
 func (r *runner) writeSubnetFile(objects registry.Objects, v *view, subnet Subnet) error {
-	config := registry.GetAs[*api.ClusterConfig](objects, api.ClusterConfigKind, registry.Key{Name: api.DefaultName})
-	if config == nil {
-		config = &api.ClusterConfig{}
-	}
+	config := api.Effective(objects.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName}))
 	mtu, err := v.settings.mtu(config, v.node)
 	return errors.Join(err, writeFile(r.SubnetFile, formatSubnetFile(v.settings, subnet, mtu)))
 }

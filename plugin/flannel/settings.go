@@ -135,11 +135,11 @@ func jsonError(example string, err error) error {
 func (c *Settings) parseBackend(value json.RawMessage) error {
 	const remedy = `use {"Type":"vxlan"} or {"Type":"host-gw"}`
 	if len(value) == 0 || string(value) == "null" {
-		return fmt.Errorf("Backend: missing, which means flannel's udp backend, which is not supported; %s", remedy)
+		return fmt.Errorf("no Backend is given, which means flannel's backend udp, and that is not supported; %s", remedy)
 	}
 	var j backendJSON
 	if err := json.Unmarshal(value, &j); err != nil {
-		return fmt.Errorf("Backend: %w", jsonError(`{"Type":"vxlan"}`, err))
+		return fmt.Errorf("%s: %w", "Backend", jsonError(`{"Type":"vxlan"}`, err))
 	}
 	c.Backend = strings.ToLower(j.Type)
 	switch c.Backend {

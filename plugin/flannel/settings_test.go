@@ -47,7 +47,7 @@ func TestSettingsThatAreWrong(t *testing.T) {
 		`{"Network":"0.0.0.0/0"}`:   `Network: 0.0.0.0/0 overlaps with 0.0.0.0/8, which pods cannot use`,
 		`{"Network":"224.0.0.0/8"}`: `Network: 224.0.0.0/8 overlaps with 224.0.0.0/4`,
 		`{"Network":17}`:            `Network: a JSON number is not of the type it needs, string`,
-		`{"Network":"10.5.0.0/16"}`: `Backend: missing`,
+		`{"Network":"10.5.0.0/16"}`: `no Backend is given`,
 		`{"Network":"10.5.0.0/16","SubnetLen":31,"Backend":{"Type":"vxlan"}}`:                                `SubnetLen: 31 does not suit Network 10.5.0.0/16; use 18 to 30`,
 		`{"Network":"10.5.0.0/16","SubnetLen":17,"Backend":{"Type":"vxlan"}}`:                                `SubnetLen: 17 does not suit`,
 		`{"Network":"10.5.0.0/16","SubnetLen":-1,"Backend":{"Type":"vxlan"}}`:                                `SubnetLen: -1 does not suit`,
