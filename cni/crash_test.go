@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -55,7 +56,8 @@ func (n *testNode) say(req protocol.Request) net.Conn {
 		n.t.Fatal(err)
 	}
 	req.Version, req.Stdin = protocol.Version, []byte(n.conf("1.1.0"))
-	if err := protocol.Write(conn, &req); err != nil {
+	// A server with too much to do hangs up, after its answer.
+	if err := protocol.Write(conn, &req); err != nil && !errors.Is(err, syscall.EPIPE) {
 		n.t.Fatal(err)
 	}
 	return conn
@@ -138,6 +140,29 @@ func TestAddGoesOnWithTheNextAgent(t *testing.T) {
 	}
 }
 
+func TestAddOutlivesAnUpgrade(t *testing.T) {
+	n := newNode(t, settings{Pools: dualStack})
+	wait := n.hang(t.Context(), "c1", newNetNS(t))
+	silent, err := net.Dial("unix", n.socket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	n.stop()
+	// What an agent begins and does not finish, it undoes when it may.
+	if links, all := n.links(), n.records(); len(links) != 0 || len(all) != 0 {
+		t.Errorf("the agent left %v and %v", links, all)
+	}
+	n.wish("publish-hangs", "")
+	n.start()
+	if out, code := wait(); code != 0 {
+		t.Errorf("exit status %d: %s", code, out)
+	}
+	if links := n.links(); len(links) != 1 {
+		t.Errorf("the node has %v", links)
+	}
+}
+
 func TestAddThatNobodyAsksForAgainIsRolledBack(t *testing.T) {
 	n := newNode(t, settings{Pools: dualStack, RetryWindow: 100})
 	ctx, giveUp := context.WithCancel(t.Context())
@@ -163,13 +188,11 @@ func TestAddOfADeadClientIsNotBegun(t *testing.T) {
 	queued := n.say(protocol.Request{ID: "two", Command: "ADD", ContainerID: "c1", IfName: "net1", NetNS: ns})
 	queued.Close()
 	n.wish("publish-hangs", "")
-	n.kill()
-	n.start()
 	if out, code := wait(); code != 0 {
 		t.Fatal(out)
 	}
-	// Both ended before this one: it has the same lock.
-	n.send(protocol.Request{ID: "three", Command: "DEL", ContainerID: "c1", IfName: "net1"})
+	// This one waited for the same lock after the other.
+	n.send(protocol.Request{ID: "three", Command: "ADD", ContainerID: "c1", IfName: "eth0", NetNS: ns})
 	if links := n.links(); len(links) != 1 || !strings.HasPrefix(links[0].Alias, "c1/eth0 ") {
 		t.Errorf("the node has %v", links)
 	}
@@ -267,6 +290,53 @@ func (nothing) Pools() []plan.Pool                       { return nil }
 func (nothing) MTU() int                                 { return 0 }
 func (nothing) Publish(context.Context, ...string) error { return nil }
 
+// A client that hung up may not be known to have yet when its turn comes.
+func TestNothingIsBegunForAClientThatIsGone(t *testing.T) {
+	journal, err := ipam.Open(filepath.Join(t.TempDir(), "journal"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer journal.Close()
+	s := NewServer(Config{Journal: journal, Node: nothing{}, Log: slog.New(slog.DiscardHandler)})
+	key := ipam.Key{ContainerID: "c1", IfName: "eth0"}
+	if err := journal.Adopt(ipam.Attachment{Request: ipam.Request{Key: key}, Addresses: []netip.Addr{dualStack[0].Addr()}, Phase: ipam.Ready}); err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range []string{protocol.Add, protocol.Del, protocol.Check} {
+		_, failure := s.do(t.Context(), &call{command: command, key: key}, func() bool { return true })
+		if failure == nil || failure.Code != protocol.TryAgainLater || failure.Details != errGone.Error() {
+			t.Errorf("%s: got %v", command, failure)
+		}
+	}
+	if _, ok := journal.Get(key); !ok {
+		t.Error("a DEL of a client that is gone was done")
+	}
+}
+
+func TestHungUp(t *testing.T) {
+	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	client, err := net.Dial("unix", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	if hungUp(server) {
+		t.Error("a client that waits counts as gone")
+	}
+	client.Close()
+	if !hungUp(server) {
+		t.Error("a client that is gone counts as there")
+	}
+}
+
 // TestEndpointsFollowTheKernel has a pod's namespace vanish.
 func TestEndpointsFollowTheKernel(t *testing.T) {
 	needRoot(t)
@@ -326,46 +396,63 @@ func TestKillsUnderChurn(t *testing.T) {
 	defer stop()
 	for w := range workers {
 		random := rand.New(rand.NewPCG(1, uint64(w)))
-		ns := newNetNS(t)
+		namespaces := [2]string{newNetNS(t), newNetNS(t)}
 		wg.Go(func() {
+			// Each pod lives until the next one of the worker is there.
+			type living struct {
+				shim
+				addresses []string
+			}
+			var last living
+			del := func(p living) {
+				mu.Lock()
+				for _, a := range p.addresses {
+					delete(holders, a)
+				}
+				mu.Unlock()
+				p.command = "DEL"
+				if out, code, err := p.run(t.Context()); code != 0 || err != nil {
+					t.Errorf("DEL %s: exit status %d, %v: %s", p.container, code, err, out)
+				}
+			}
 			for i := 0; over.Err() == nil; i++ {
-				s := shim{command: "ADD", container: fmt.Sprintf("w%d-%d", w, i), ifname: "eth0", netns: ns, stdin: n.conf("1.1.0")}
+				now := living{shim: shim{command: "ADD", container: fmt.Sprintf("w%d-%d", w, i), ifname: "eth0", netns: namespaces[0], stdin: n.conf("1.1.0")}}
 				ctx, cancel := t.Context(), func() {}
 				impatient := random.IntN(4) == 0
 				if impatient {
 					ctx, cancel = context.WithTimeout(ctx, time.Duration(random.IntN(30))*time.Millisecond)
 				}
-				out, code, err := s.run(ctx)
+				out, code, err := now.run(ctx)
 				cancel()
-				added := code == 0 && err == nil
-				if !added && !impatient {
-					t.Errorf("ADD %s: exit status %d, %v: %s", s.container, code, err, out)
+				if code != 0 || err != nil {
+					if !impatient {
+						t.Errorf("ADD %s: exit status %d, %v: %s", now.container, code, err, out)
+					}
+					// Whatever became of it, the runtime has it deleted.
+					del(now)
+					continue
 				}
 				var result struct{ IPs []struct{ Address string } }
-				if added {
-					if err := json.Unmarshal([]byte(out), &result); err != nil || len(result.IPs) != 2 {
-						t.Errorf("ADD %s: %v: %s", s.container, err, out)
-					}
+				if err := json.Unmarshal([]byte(out), &result); err != nil || len(result.IPs) != 2 {
+					t.Errorf("ADD %s: %v: %s", now.container, err, out)
 				}
 				mu.Lock()
 				adds++
 				for _, ip := range result.IPs {
 					if other, ok := holders[ip.Address]; ok {
-						t.Errorf("%s is given to %s and %s", ip.Address, other, s.container)
+						t.Errorf("%s is given to %s and %s", ip.Address, other, now.container)
 					}
-					holders[ip.Address] = s.container
+					holders[ip.Address] = now.container
+					now.addresses = append(now.addresses, ip.Address)
 				}
 				mu.Unlock()
-				// Whatever became of ADD, the runtime has it deleted.
-				mu.Lock()
-				for _, ip := range result.IPs {
-					delete(holders, ip.Address)
+				if last.container != "" {
+					del(last)
 				}
-				mu.Unlock()
-				s.command = "DEL"
-				if out, code, err := s.run(t.Context()); code != 0 || err != nil {
-					t.Errorf("DEL %s: exit status %d, %v: %s", s.container, code, err, out)
-				}
+				last, namespaces[0], namespaces[1] = now, namespaces[1], namespaces[0]
+			}
+			if last.container != "" {
+				del(last)
 			}
 		})
 	}

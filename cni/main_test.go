@@ -48,7 +48,7 @@ func TestMain(m *testing.M) {
 	flag.Parse()
 	dir, err := os.MkdirTemp("", "weft-cni")
 	if err == nil {
-		build := exec.Command("go", "build", "-o", dir, "github.com/weftnet/weft/cmd/weft-cni")
+		build := exec.Command("go", "build", "-buildvcs=false", "-o", dir, "github.com/weftnet/weft/cmd/weft-cni")
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		build.Stderr = os.Stderr
 		err = build.Run()
@@ -104,9 +104,10 @@ func (n *hostRoutes) Pools() []plan.Pool {
 const routeProtocol = 87
 
 func (n *hostRoutes) Publish(ctx context.Context, interfaces ...string) error {
-	if n.wish("publish-hangs") != nil {
-		<-ctx.Done()
-		return ctx.Err()
+	for n.wish("publish-hangs") != nil {
+		if !sleep(ctx, msec(2)) {
+			return ctx.Err()
+		}
 	}
 	if err := n.wish("publish-fails"); err != nil {
 		return err
@@ -115,18 +116,19 @@ func (n *hostRoutes) Publish(ctx context.Context, interfaces ...string) error {
 	defer n.mu.Unlock()
 	var errs []error
 	for _, e := range n.server.Endpoints() {
+		if !slices.Contains(interfaces, e.Interface) {
+			continue // It has its routes, and they go with it.
+		}
 		link, err := netlink.LinkByName(e.Interface)
 		if err != nil {
-			continue // As a data plane does with what vanished meanwhile.
+			return err
 		}
 		for _, a := range e.Addresses {
 			err := netlink.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index, Protocol: routeProtocol, Scope: netlink.SCOPE_LINK,
 				Dst: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}})
 			err = errors.Join(err, netlink.NeighSet(&netlink.Neigh{LinkIndex: link.Attrs().Index, State: netlink.NUD_PERMANENT,
 				IP: a.AsSlice(), HardwareAddr: e.MAC[:]}))
-			if slices.Contains(interfaces, e.Interface) {
-				errs = append(errs, err)
-			}
+			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
@@ -209,6 +211,9 @@ func newNode(t testing.TB, s settings) *testNode {
 	n := &testNode{t: t, settings: s, ns: newNetNS(t)}
 	t.Cleanup(func() {
 		n.kill()
+		if strings.Contains(n.log.String(), "DATA RACE") {
+			t.Error("the server has a data race")
+		}
 		if t.Failed() {
 			t.Logf("the server's log:\n%s", n.log.String())
 		}
@@ -258,6 +263,15 @@ func (n *testNode) kill() {
 		n.cmd.Wait()
 		n.cmd = nil
 	}
+}
+
+// stop ends the server as an upgrade does.
+func (n *testNode) stop() {
+	n.t.Helper()
+	if err := errors.Join(n.cmd.Process.Signal(syscall.SIGTERM), n.cmd.Wait()); err != nil {
+		n.t.Error(err)
+	}
+	n.cmd = nil
 }
 
 // in runs f in the node's network namespace.

@@ -14,13 +14,14 @@ import (
 	"github.com/weftnet/weft/podlink"
 )
 
-// recover makes the journal and the kernel agree, once. Records whose
+// Recover makes the journal and the kernel agree, once. Records whose
 // interface vanished stay until DEL or GC, but are not endpoints. Interfaces
 // without a record, which there are only when the journal was lost or
 // damaged, are taken up again from what their alias says, so that their
 // addresses are not given to others; one whose alias does not say it was
-// never ready and is removed. Interfaces that are there are not touched.
-func (s *Server) recover() {
+// never ready and is removed. Nothing is done to other interfaces. Endpoints and
+// Serve call it if nobody did.
+func (s *Server) Recover() {
 	s.recovery.Do(func() {
 		if err := s.Journal.Damage(); err != nil {
 			s.Log.Error("the journal of addresses was damaged", "error", err)

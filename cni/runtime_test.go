@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/vishvananda/netlink"
@@ -46,7 +47,9 @@ func newRuntime(t testing.TB, n *testNode, conflist []byte) *containerRuntime {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &containerRuntime{libcni.NewCNIConfigWithCacheDir([]string{shimDir, otherPlugins}, t.TempDir(), nil), n, list}
+	// Left to itself, libcni makes this one later, in each goroutine.
+	exec := &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: os.Stderr}}
+	return &containerRuntime{libcni.NewCNIConfigWithCacheDir([]string{shimDir, otherPlugins}, t.TempDir(), exec), n, list}
 }
 
 // on runs f on the node: what it starts is in its network namespace.

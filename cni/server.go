@@ -110,7 +110,7 @@ func NewServer(c Config) *Server {
 
 // Endpoints returns the pods' interfaces that are there.
 func (s *Server) Endpoints() []plugin.Endpoint {
-	s.recover()
+	s.Recover()
 	var endpoints []plugin.Endpoint
 	for _, a := range s.Journal.All() {
 		if s.link(a.Key) == 0 {
@@ -125,7 +125,7 @@ func (s *Server) Endpoints() []plugin.Endpoint {
 // closes l and waits for the work on requests, which it does not let go on.
 // It must be called once.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	s.recover()
+	s.Recover()
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -196,9 +196,12 @@ func (s *Server) converse(ctx context.Context, conn net.Conn) {
 	conn.SetDeadline(began.Add(talkTimeout))
 	var req protocol.Request
 	resp := protocol.Response{Version: protocol.Version}
-	if err := protocol.Read(conn, &req); err != nil {
-		if errors.Is(err, io.ErrUnexpectedEOF) {
-			return // The client is gone, and asked for nothing.
+	hurry := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Now()) })
+	err := protocol.Read(conn, &req)
+	hurry()
+	if err != nil {
+		if errors.Is(err, io.ErrUnexpectedEOF) || ctx.Err() != nil {
+			return // The client is gone, or is to ask the next agent.
 		}
 		resp.Error = protocol.Errorf(protocol.ProtocolFailure, "read the request: %v", err)
 	} else if req.Version != protocol.Version {

@@ -1,6 +1,7 @@
-// Weft-cni is Weft's CNI plug-in: a container runtime runs it, and it hands
-// the request to the agent on the node, which does the work. It knows nothing
-// of networks. While the agent is away, as for an upgrade, it keeps trying.
+// Command weft-cni is Weft's CNI plug-in: a container runtime runs it, and it
+// hands the request to the agent on the node, which does the work. It knows
+// nothing of networks. While the agent is away, as for an upgrade, it keeps
+// trying.
 package main
 
 import (
