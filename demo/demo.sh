@@ -5,8 +5,15 @@ set -eu
 
 WEFT_LAB_DIR=${WEFT_LAB_DIR:-/run/weft-demo}
 export WEFT_LAB_DIR
-say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
-run() { printf '\033[36m$ %s\033[0m\n' "$*"; "$@"; }
+bold='' cyan='' plain=''
+if [ -t 1 ]; then
+	bold=$(printf '\033[1m') cyan=$(printf '\033[36m') plain=$(printf '\033[0m')
+fi
+say() { printf '\n%s\n' "$bold$*$plain"; }
+run() {
+	printf '%s\n' "$cyan\$ $*$plain"
+	"$@"
+}
 
 [ "$(id -u)" = 0 ] || { echo "the demo needs root: its nodes are network namespaces" >&2; exit 1; }
 trap 'weft lab down >/dev/null 2>&1 || true' EXIT
@@ -21,12 +28,20 @@ for pod in web:node1 api:node2 db:node3; do
 done
 run weft get pods -o wide
 
-say "Who reaches whom (each answer names the pod and the address it saw)"
-for from in web api db; do
-	for to in web api db; do
-		printf '%-4s -> %-4s ' "$from" "$to"
-		weft lab exec "$from" -- weft lab fetch "http://$(weft lab address "$to"):8080/"
+say "Who reaches whom, and under which address the receiver sees the sender"
+pods="web api db"
+printf '%-12s' 'from \ to'
+printf '%-16s' $pods
+echo
+for from in $pods; do
+	printf '%-12s' "$from"
+	for to in $pods; do
+		# The answer is the receiver's name and the address it saw.
+		answer=$(weft lab exec "$from" -- weft lab fetch "http://$(weft lab address "$to"):8080/") || answer="$to unreachable"
+		seen=${answer#"$to "}
+		printf '%-16s' "${seen%:*}"
 	done
+	echo
 done
 
 say "Why does a packet arrive?"

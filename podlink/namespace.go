@@ -4,16 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 
 	"golang.org/x/sys/unix"
 )
-
-// init keeps the main thread for the main goroutine. A thread that entered a
-// namespace ends with its goroutine, except the main thread, which cannot:
-// it would stay in the pod's namespace, keep that alive after the pod's end,
-// and be what /proc/PID/ns shows of the process.
-func init() { runtime.LockOSThread() }
 
 // ErrOwnNetNS says that a path leads to the network namespace of this process
 // itself, into which no pod may be put.

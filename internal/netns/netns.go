@@ -3,57 +3,68 @@ package netns
 
 import (
 	"fmt"
-	"os"
 	"runtime"
 
 	"golang.org/x/sys/unix"
 )
 
+// The main thread is kept for the main goroutine. A thread that entered a
+// namespace ends with its goroutine, except the main thread, which cannot: it
+// would stay there, keep the namespace alive after its end, and be what
+// /proc/PID/ns shows of the process.
+func init() { runtime.LockOSThread() }
+
 // Do runs f in the network namespace at path, on a thread of its own, and
 // returns f's error. Processes that f starts begin in that namespace, and
 // /proc/sys/net is that namespace's. Goroutines that f starts are not in it.
 func Do(path string, f func() error) error {
-	return inThread(f, func() error { return enter(path, unix.CLONE_NEWNET) })
+	return Thread(func() error {
+		if err := Enter(path, unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		return f()
+	})
 }
 
 // DoMount is Do with a mount namespace as well.
 func DoMount(netPath, mountPath string, f func() error) error {
-	return inThread(f, func() error {
+	return Thread(func() error {
 		// A thread can enter a mount namespace only when it shares its
 		// working directory and root with no other.
 		if err := unix.Unshare(unix.CLONE_FS); err != nil {
 			return fmt.Errorf("unshare file system attributes: %w", err)
 		}
-		if err := enter(netPath, unix.CLONE_NEWNET); err != nil {
+		if err := Enter(netPath, unix.CLONE_NEWNET); err != nil {
 			return err
 		}
-		return enter(mountPath, unix.CLONE_NEWNS)
+		if err := Enter(mountPath, unix.CLONE_NEWNS); err != nil {
+			return err
+		}
+		return f()
 	})
 }
 
-func enter(path string, kind int) error {
-	f, err := os.Open(path)
+// Enter moves the calling thread, which must be one of Thread's, into the
+// namespace at path. kind is the CLONE_NEW… flag of what the path must be.
+func Enter(path string, kind int) error {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return fmt.Errorf("open namespace: %w", err)
+		return fmt.Errorf("open namespace %s: %w", path, err)
 	}
-	defer f.Close()
-	if err := unix.Setns(int(f.Fd()), kind); err != nil {
+	defer unix.Close(fd)
+	if err := unix.Setns(fd, kind); err != nil {
 		return fmt.Errorf("enter namespace %s: %w", path, err)
 	}
 	return nil
 }
 
-// inThread runs prepare and f on a locked thread that ends with the call: a
-// goroutine that ends while locked takes its thread with it, so a namespace
-// never leaks into other goroutines.
-func inThread(f, prepare func() error) error {
+// Thread runs f on a thread that ends with it, so that f may change the
+// thread's namespaces: a goroutine that ends while locked takes its thread with
+// it. A child that f starts with a parent-death signal gets it at f's end.
+func Thread(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread()
-		if err := prepare(); err != nil {
-			done <- err
-			return
-		}
+		runtime.LockOSThread() // and never unlock
 		done <- f()
 	}()
 	return <-done

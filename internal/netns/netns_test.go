@@ -1,0 +1,58 @@
+package netns
+
+import (
+	"errors"
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func self(t *testing.T) string {
+	t.Helper()
+	link, err := os.Readlink("/proc/thread-self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return link
+}
+
+func TestANamespaceDoesNotLeak(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: it makes network namespaces")
+	}
+	before := self(t)
+	for range 50 {
+		err := Thread(func() error {
+			if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+				return err
+			}
+			if self(t) == before {
+				t.Error("the thread is in no namespace of its own")
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = Thread(func() error {
+			if self(t) != before {
+				t.Error("another thread began in a namespace it did not enter")
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if main, err := os.Readlink("/proc/self/ns/net"); err != nil || main != before {
+		t.Errorf("the main thread is in %s, not in %s (%v)", main, before, err)
+	}
+}
+
+func TestDoSaysWhatIsMissing(t *testing.T) {
+	err := Do("/nonexistent/ns", func() error { t.Error("ran all the same"); return nil })
+	if !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("error is %v", err)
+	}
+}
