@@ -2,6 +2,9 @@
 // the one that holds the lease "controller" leads, and runs the cluster-wide
 // work of the plug-in that the ClusterConfig names (plugin.ClusterRunner).
 //
+// Make one with New; Run works until it is told to stop, and Handler tells how
+// it is doing.
+//
 // The lease keeps two leaders from working against each other for long, not
 // at all: a leader that was stopped for a while may wake up believing that it
 // leads. So whatever the work writes must bear a second writer, which
@@ -21,7 +24,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	dto "github.com/prometheus/client_model/go"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -54,44 +56,76 @@ type Controller struct {
 	Config
 	metrics *prometheus.Registry
 	leading prometheus.Gauge
+	failed  *prometheus.CounterVec
 	// work holds the metrics of the plug-in's work, nil while there is none.
 	work atomic.Pointer[prometheus.Registry]
+	// trouble says why the controller can neither lead nor wait for its turn,
+	// nil while it can.
+	trouble atomic.Pointer[error]
 }
 
 // New returns a controller, which does nothing before Run.
 func New(c Config) *Controller {
-	n := &Controller{Config: c, metrics: prometheus.NewRegistry(),
-		leading: prometheus.NewGauge(prometheus.GaugeOpts{Name: "weft_controller_leader", Help: "1 if this controller leads."})}
-	n.metrics.MustRegister(n.leading, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	n := &Controller{
+		Config:  c,
+		metrics: prometheus.NewRegistry(),
+		leading: prometheus.NewGauge(prometheus.GaugeOpts{Name: "weft_controller_leader", Help: "1 if this controller leads."}),
+		failed: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "weft_controller_plugin_failures_total",
+			Help: "How often a plug-in's work for the cluster ended with an error and was started again."}, []string{"plugin"}),
+	}
+	n.setTrouble(errors.New("the controller has not started"))
+	n.metrics.MustRegister(n.leading, n.failed,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return n
 }
 
-// Handler serves /healthz, /readyz and /metrics. A controller that follows is
-// as ready as one that leads.
+// Ready says why the controller can neither lead nor take over, or nil. One
+// that waits for its turn is as ready as the one that leads.
+func (c *Controller) Ready() error {
+	if err := c.trouble.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+func (c *Controller) setTrouble(err error) {
+	if err == nil {
+		c.trouble.Store(nil)
+		return
+	}
+	c.trouble.Store(&err)
+}
+
+// Handler serves /healthz, /readyz and /metrics.
 func (c *Controller) Handler() http.Handler {
-	ok := func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") }
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", ok)
-	mux.HandleFunc("GET /readyz", ok)
-	gather := prometheus.GathererFunc(func() (families []*dto.MetricFamily, err error) {
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if err := c.Ready(); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
 		gatherers := prometheus.Gatherers{c.metrics}
 		if work := c.work.Load(); work != nil {
 			gatherers = append(gatherers, work)
 		}
-		return gatherers.Gather()
+		promhttp.HandlerFor(gatherers, promhttp.HandlerOpts{}).ServeHTTP(w, r)
 	})
-	mux.Handle("GET /metrics", promhttp.HandlerFor(gather, promhttp.HandlerOpts{}))
 	return mux
 }
 
-// Run takes its turn at leading until ctx ends.
+// Run takes its turn at leading until ctx ends. What ends a turn is no error.
 func (c *Controller) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
-		lease, err := c.Registry.Acquire(ctx, LeaseName, c.Identity, c.LeaseTTL)
+		lease, err := c.acquire(ctx)
 		if err != nil {
 			if ctx.Err() == nil {
+				c.setTrouble(err)
 				c.Log.Warn("cannot take the lease to lead; trying again", "error", err)
-				sleep(ctx, time.Second)
+				sleep(ctx, firstRetry)
 			}
 			continue
 		}
@@ -99,7 +133,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		c.leading.Set(1)
 		c.lead(ctx, lease)
 		c.leading.Set(0)
-		release, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		release, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.LeaseTTL)
 		if err := lease.Release(release); err != nil {
 			c.Log.Debug("cannot release the lease to lead", "error", err)
 		}
@@ -107,6 +141,16 @@ func (c *Controller) Run(ctx context.Context) error {
 		c.Log.Info("no longer leading", "identity", c.Identity)
 	}
 	return nil
+}
+
+// acquire waits for the lease. It asks for its holder first, because the wait
+// does not tell whether the registry answers.
+func (c *Controller) acquire(ctx context.Context) (registry.Lease, error) {
+	if _, err := c.Registry.Holder(ctx, LeaseName); err != nil {
+		return nil, err
+	}
+	c.setTrouble(nil)
+	return c.Registry.Acquire(ctx, LeaseName, c.Identity, c.LeaseTTL)
 }
 
 // lead works until the lease is lost or ctx ends.
@@ -157,30 +201,43 @@ const (
 
 // runPlugin runs the cluster-wide work of a plug-in until ctx ends.
 func (c *Controller) runPlugin(ctx context.Context, name string) {
-	plug, err := c.Plugin(name)
-	if err != nil {
-		c.Log.Error("the ClusterConfig names a plug-in that there is not", "error", err)
+	plug, unknown := c.Plugin(name)
+	if unknown != nil {
+		c.Log.Error("the ClusterConfig names a plug-in that there is not", "error", unknown)
 	}
-	c.say(ctx, err)
-	runner, ok := plug.(plugin.ClusterRunner)
-	if err != nil || !ok {
-		return
-	}
-	for wait := firstRetry; ctx.Err() == nil; wait = min(2*wait, lastRetry) {
-		metrics := prometheus.NewRegistry()
-		c.work.Store(metrics)
-		err := runner.RunCluster(ctx, plugin.ClusterEnv{Registry: c.Registry, Log: c.Log.With("plugin", name), Metrics: metrics})
-		c.work.Store(nil)
+	wait := firstRetry
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := c.say(ctx, unknown)
+		if err == nil {
+			runner, ok := plug.(plugin.ClusterRunner)
+			if unknown != nil || !ok {
+				return
+			}
+			err = c.runCluster(ctx, name, runner)
+		}
 		if ctx.Err() != nil {
 			return
 		}
-		c.Log.Warn("the plug-in's work for the cluster failed; starting it again", "plugin", name, "error", err)
+		c.failed.WithLabelValues(name).Inc()
+		c.Log.Warn("the work for the cluster failed; starting it again", "plugin", name, "error", err)
+		if time.Since(began) > lastRetry {
+			wait = firstRetry
+		}
 		sleep(ctx, wait)
+		wait = min(2*wait, lastRetry)
 	}
 }
 
+func (c *Controller) runCluster(ctx context.Context, name string, runner plugin.ClusterRunner) error {
+	metrics := prometheus.NewRegistry()
+	c.work.Store(metrics)
+	defer c.work.Store(nil)
+	return runner.RunCluster(ctx, plugin.ClusterEnv{Registry: c.Registry, Log: c.Log.With("plugin", name), Metrics: metrics})
+}
+
 // say has the ClusterConfig, if there is one, say whether its plug-in is known.
-func (c *Controller) say(ctx context.Context, unknown error) {
+func (c *Controller) say(ctx context.Context, unknown error) error {
 	condition := metav1.Condition{Type: PluginKnown, Status: metav1.ConditionTrue, Reason: "Known", Message: "the plug-in is known"}
 	if unknown != nil {
 		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, "Unknown", "spec.plugin: "+unknown.Error()
@@ -192,9 +249,10 @@ func (c *Controller) say(ctx context.Context, unknown error) {
 		}
 		return nil
 	})
-	if err != nil && !errors.Is(err, registry.ErrNotFound) && ctx.Err() == nil {
-		c.Log.Warn("cannot write the ClusterConfig's condition", "error", err)
+	if errors.Is(err, registry.ErrNotFound) {
+		return nil
 	}
+	return err
 }
 
 func sleep(ctx context.Context, d time.Duration) {

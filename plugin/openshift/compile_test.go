@@ -7,13 +7,11 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/yaml"
 
 	"github.com/weftnet/weft/api"
@@ -88,9 +86,12 @@ func readStory(t *testing.T, archive *txtar.Archive) (registry.Snapshot, []plugi
 	for _, f := range archive.Files {
 		switch f.Name {
 		case "objects.yaml":
-			for _, o := range readObjects(t, f.Data) {
-				k := kindNamed(t, o.GetObjectKind().GroupVersionKind())
-				objects[k] = append(objects[k], o)
+			decoded, err := api.Decode(f.Data, api.Kinds)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, d := range decoded {
+				objects[d.Kind] = append(objects[d.Kind], d.Object)
 			}
 		case "nodes.yaml":
 			for _, doc := range documents(f.Data) {
@@ -118,39 +119,6 @@ func documents(data []byte) [][]byte {
 		}
 	}
 	return out
-}
-
-func readObjects(t *testing.T, data []byte) []registry.Object {
-	t.Helper()
-	var out []registry.Object
-	for _, doc := range documents(data) {
-		var meta struct {
-			APIVersion string `json:"apiVersion"`
-			Kind       string `json:"kind"`
-		}
-		if err := yaml.Unmarshal(doc, &meta); err != nil {
-			t.Fatal(err)
-		}
-		gv, err := schema.ParseGroupVersion(meta.APIVersion)
-		if err != nil {
-			t.Fatal(err)
-		}
-		o := kindNamed(t, gv.WithKind(meta.Kind)).New()
-		if err := yaml.UnmarshalStrict(doc, o); err != nil {
-			t.Fatalf("%v in\n%s", err, doc)
-		}
-		out = append(out, o)
-	}
-	return out
-}
-
-func kindNamed(t *testing.T, gvk schema.GroupVersionKind) *registry.Kind {
-	t.Helper()
-	i := slices.IndexFunc(api.Kinds, func(k *registry.Kind) bool { return k.GroupVersionKind == gvk })
-	if i < 0 {
-		t.Fatalf("no kind %s", gvk)
-	}
-	return api.Kinds[i]
 }
 
 func compile(objects registry.Snapshot, n plugin.Node, previous *plan.Plan) (*plan.Plan, []plugin.Problem) {

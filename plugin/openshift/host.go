@@ -57,30 +57,23 @@ func readHost(hs *networkv1.HostSubnet) *host {
 	if hs.Host != "" && hs.Host != hs.Name {
 		h.problem("host is %q, which must be its name", hs.Host)
 	}
-	for i, s := range slices.Concat([]string{hs.HostIP}, list(hs.Annotations[AdditionalHostIPs])) {
-		a, err := netip.ParseAddr(s)
-		a = a.Unmap()
-		switch {
-		case err != nil || !usable(a):
-			if i > 0 || s != "" || hs.Subnet != "" {
-				h.problem("%q is no address that a node can have; set hostIP and annotation %s to addresses", s, AdditionalHostIPs)
-			}
-			if i == 0 {
-				// Without the tunnels' end the others are of no use.
-				return h.readSubnets(hs)
-			}
-		case !slices.Contains(h.addresses, a):
+	addresses, err := api.HostAddresses(hs)
+	if err != nil {
+		h.problem("%v; set hostIP and annotation %s to addresses", err, AdditionalHostIPs)
+	}
+	for _, a := range addresses {
+		if !slices.Contains(h.addresses, a) {
 			h.addresses = append(h.addresses, a)
 		}
 	}
-	return h.readSubnets(hs)
+	h.readSubnets()
+	return h
 }
 
-func (h *host) readSubnets(hs *networkv1.HostSubnet) *host {
-	for i, s := range slices.Concat([]string{hs.Subnet}, list(hs.Annotations[AdditionalSubnets])) {
-		if i == 0 && s == "" {
-			continue
-		}
+// readSubnets reads each subnet for itself: beside one that is not valid the
+// others are taken nevertheless.
+func (h *host) readSubnets() {
+	for _, s := range list(h.object.Subnet + "," + h.object.Annotations[AdditionalSubnets]) {
 		p, err := netip.ParsePrefix(s)
 		if err != nil || p.Addr().Is4In6() || p != p.Masked() || p.Addr().BitLen()-p.Bits() < subnet.MinHostBits {
 			h.problem("subnet %q is not a CIDR such as 10.1.3.0/24, with at least %d host bits and none of them set", s, subnet.MinHostBits)
@@ -90,12 +83,6 @@ func (h *host) readSubnets(hs *networkv1.HostSubnet) *host {
 		h.claims = append(h.claims, p)
 	}
 	h.subnets = slices.Clone(h.claims)
-	return h
-}
-
-func usable(a netip.Addr) bool {
-	return a.IsValid() && a.Zone() == "" && !a.IsUnspecified() && !a.IsMulticast() && !a.IsLoopback() &&
-		a != netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }
 
 // list splits the value of an annotation at its commas.

@@ -51,7 +51,7 @@ func withDefaults(cn *networkv1.ClusterNetwork) *networkv1.ClusterNetwork {
 	changed := cn == nil
 	if len(out.ClusterNetworks) == 0 {
 		// The form of before there could be several.
-		entry := networkv1.ClusterNetworkEntry{CIDR: out.Network, HostSubnetLength: out.HostSubnetLength}
+		entry := networkv1.ClusterNetworkEntry{CIDR: out.Network}
 		if entry.CIDR == "" {
 			entry.CIDR = DefaultCIDR
 		}
@@ -63,9 +63,9 @@ func withDefaults(cn *networkv1.ClusterNetwork) *networkv1.ClusterNetwork {
 		if entry.HostSubnetLength != 0 {
 			continue
 		}
-		entry.HostSubnetLength = DefaultHostBits
-		if p, err := netip.ParsePrefix(entry.CIDR); err == nil && p.Addr().Is6() {
-			entry.HostSubnetLength = DefaultHostBitsIPv6
+		entry.HostSubnetLength = defaultHostBits(entry.CIDR)
+		if i == 0 && out.HostSubnetLength != 0 {
+			entry.HostSubnetLength = out.HostSubnetLength
 		}
 		changed = true
 	}
@@ -82,6 +82,20 @@ func withDefaults(cn *networkv1.ClusterNetwork) *networkv1.ClusterNetwork {
 		return cn
 	}
 	return out
+}
+
+// defaultHostBits returns the host bits of a CIDR's subnets where nothing is
+// said about them.
+func defaultHostBits(cidr string) uint32 {
+	p, err := netip.ParsePrefix(cidr)
+	switch {
+	case err != nil:
+		return DefaultHostBits
+	case p.Addr().Is6():
+		return uint32(min(DefaultHostBitsIPv6, 128-p.Bits()))
+	default:
+		return uint32(min(DefaultHostBits, 32-p.Bits()))
+	}
 }
 
 // readNetwork returns what a ClusterNetwork means, which may lack what

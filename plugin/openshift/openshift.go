@@ -25,12 +25,10 @@ const Name = "openshift-subnet"
 
 // The annotations.
 const (
-	// AdditionalSubnets holds the subnets of a HostSubnet beyond
-	// HostSubnet.subnet, separated by commas.
-	AdditionalSubnets = "weft.network/additional-subnets"
-	// AdditionalHostIPs holds the addresses of the node beyond
-	// HostSubnet.hostIP, separated by commas.
-	AdditionalHostIPs = "weft.network/additional-host-ips"
+	// AdditionalSubnets and AdditionalHostIPs are a HostSubnet's subnets and
+	// addresses beyond the first.
+	AdditionalSubnets = api.AdditionalSubnets
+	AdditionalHostIPs = api.AdditionalHostIPs
 	// ProblemAnnotation says what is wrong with an object whose kind has no
 	// status for that.
 	ProblemAnnotation = "weft.network/problem"

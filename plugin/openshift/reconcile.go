@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -121,11 +120,28 @@ type reconciliation struct {
 	ledger     ledger
 	// reasons says, by node, why it has no subnet of some family.
 	reasons map[string][]string
-	// conditions
+	// exhausted says of which families there are no subnets left.
 	exhausted []string
+	// barred: a barrier cannot be passed.
+	barred bool
 }
 
-func (r *reconciliation) write(w write) { r.writes = append(r.writes, w) }
+// write adds a write. One that the registry would refuse, because somebody
+// else got something invalid into the object, is reported instead.
+func (r *reconciliation) write(w write) {
+	if r.barred {
+		return
+	}
+	if w.verb != doDelete && w.kind.Validate != nil {
+		if err := w.kind.Validate(w.object); err != nil {
+			r.barred = w.barrier
+			name := w.kind.Kind + " " + w.object.GetName()
+			r.problems[name] = strings.TrimPrefix(r.problems[name]+"; ", "; ") + "it cannot be written, because it is invalid: " + err.Error()
+			return
+		}
+	}
+	r.writes = append(r.writes, w)
+}
 
 // gone reports whether the node that the HostSubnet was made for is no more.
 func (r *reconciliation) gone(h *host) bool { return !h.ghost && r.nodes[h.name] == nil }
@@ -219,7 +235,7 @@ func (r *reconciliation) allocate() {
 		}
 	}
 	for _, n := range r.nodes {
-		for _, address := range nodeAddresses(n) {
+		for _, address := range api.NodeAddresses(n) {
 			a.Take(netip.PrefixFrom(address, address.BitLen()))
 		}
 	}
@@ -335,162 +351,4 @@ func equal(a, b any) bool {
 	x, err := json.Marshal(a)
 	y, err2 := json.Marshal(b)
 	return err == nil && err2 == nil && string(x) == string(y)
-}
-
-// writeHosts writes HostSubnets: what they were given, where their nodes are,
-// and what is wrong with them. Those of nodes that are gone go.
-func (r *reconciliation) writeHosts() {
-	for _, h := range r.ordered {
-		if r.gone(h) {
-			r.write(write{verb: doDelete, kind: api.HostSubnet, object: h.object, why: "there is no Node of this name"})
-			continue
-		}
-		out := h.object.DeepCopy()
-		var why []string
-		for _, g := range r.grantsFor(h) {
-			addSubnet(out, g.subnet)
-			why = append(why, "it gets subnet "+g.subnet.String())
-		}
-		if len(why) > 0 && out.Annotations[AssignSubnet] != "" {
-			delete(out.Annotations, AssignSubnet)
-		}
-		if n := r.nodes[h.name]; n != nil && follow(out, n) {
-			why = append(why, "the Node changed")
-		}
-		problem := strings.Join(slices.Concat(h.problems, r.reasons[h.name]), "; ")
-		if problem != "" {
-			r.problems[h.origin()] = problem
-		}
-		if setProblem(out, problem) {
-			why = append(why, cmp.Or(problem, "what was wrong is over"))
-		}
-		if len(why) > 0 {
-			r.write(write{verb: doUpdate, kind: api.HostSubnet, object: out, why: strings.Join(why, ", ")})
-		}
-	}
-}
-
-// grantsFor returns what a HostSubnet is to get, in the order of the cluster's
-// families. The first that it gets is of the first family; others wait for it.
-func (r *reconciliation) grantsFor(h *host) []grant {
-	var grants []grant
-	for _, f := range families(r.network.ranges) {
-		i := slices.IndexFunc(r.ledger.pending, func(g grant) bool { return g.node == h.name && g.family() == f })
-		if i >= 0 {
-			grants = append(grants, r.ledger.pending[i])
-		} else if h.waits() && len(grants) == 0 {
-			return nil
-		}
-	}
-	return grants
-}
-
-// addSubnet adds a subnet to what a HostSubnet has.
-func addSubnet(hs *networkv1.HostSubnet, p netip.Prefix) {
-	if hs.Subnet == "" {
-		hs.Subnet = p.String()
-		return
-	}
-	setAnnotation(hs, AdditionalSubnets, strings.Join(append(list(hs.Annotations[AdditionalSubnets]), p.String()), ","))
-}
-
-// follow makes a HostSubnet that of a node, and reports whether it was not.
-func follow(hs *networkv1.HostSubnet, n *corev1.Node) bool {
-	before := hs.DeepCopy()
-	hs.Host = n.Name
-	setAnnotation(hs, NodeUID, string(n.UID))
-	// A node that does not know its address for a while keeps the last.
-	if addresses := nodeAddresses(n); len(addresses) > 0 {
-		hs.HostIP = addresses[0].String()
-		var others []string
-		for _, a := range addresses[1:] {
-			others = append(others, a.String())
-		}
-		setAnnotation(hs, AdditionalHostIPs, strings.Join(others, ","))
-	}
-	return hs.Host != before.Host || hs.HostIP != before.HostIP || !maps.Equal(hs.Annotations, before.Annotations)
-}
-
-// nodeAddresses returns a Node's internal addresses, the primary one first.
-func nodeAddresses(n *corev1.Node) []netip.Addr {
-	var out []netip.Addr
-	for _, e := range n.Status.Addresses {
-		if e.Type != corev1.NodeInternalIP {
-			continue
-		}
-		if a, err := netip.ParseAddr(e.Address); err == nil && usable(a.Unmap()) && !slices.Contains(out, a.Unmap()) {
-			out = append(out, a.Unmap())
-		}
-	}
-	return out
-}
-
-// writeNodes makes HostSubnets for the nodes that have none, still without a
-// subnet, and tells those that cannot have one why.
-func (r *reconciliation) writeNodes() {
-	for _, name := range slices.Sorted(maps.Keys(r.nodes)) {
-		n, h := r.nodes[name], r.hosts[name]
-		var problems []string
-		switch {
-		case h == nil && len(nodeAddresses(n)) == 0:
-			problems = []string{"it has no subnet, because it has no InternalIP address that can be used in status.addresses"}
-		case h == nil:
-			hs := &networkv1.HostSubnet{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{AssignSubnet: "true"}}}
-			follow(hs, n)
-			r.write(write{verb: doCreate, kind: api.HostSubnet, object: hs, why: "there is a Node of this name"})
-		case len(r.network.ranges) == 0 && h.waits():
-			problems = []string{"it has no subnet, because ClusterNetwork " + api.DefaultName + " has no CIDR that can be used"}
-		case len(h.subnets) == 0 || len(h.addresses) == 0:
-			problems = slices.Concat(h.problems, r.reasons[name])
-		}
-		problem := strings.Join(problems, "; ")
-		if problem != "" {
-			r.problems[api.Node.Kind+" "+name] = problem
-		}
-		r.annotate(api.Node, n, problem)
-	}
-}
-
-// writeNetwork fills in what the ClusterNetwork leaves open, and says in it
-// what is wrong with it.
-func (r *reconciliation) writeNetwork(cn *networkv1.ClusterNetwork) {
-	out := withDefaults(cn).DeepCopy()
-	setProblem(out, r.networkProblems())
-	if !equal(cn, out) {
-		r.write(write{verb: doUpdate, kind: api.ClusterNetwork, object: out, why: cmp.Or(r.networkProblems(), "filled in what was left open")})
-	}
-}
-
-// annotate writes an object if its problem is another than it says.
-func (r *reconciliation) annotate(k *registry.Kind, o registry.Object, problem string) {
-	if o.GetAnnotations()[ProblemAnnotation] == problem {
-		return
-	}
-	o = o.DeepCopyObject().(registry.Object)
-	setProblem(o, problem)
-	r.write(write{verb: doUpdate, kind: k, object: o, why: cmp.Or(problem, "what was wrong is over")})
-}
-
-// setProblem says in an object what is wrong with it, and reports whether that
-// is something new.
-func setProblem(o registry.Object, problem string) bool {
-	if o.GetAnnotations()[ProblemAnnotation] == problem {
-		return false
-	}
-	setAnnotation(o, ProblemAnnotation, problem)
-	return true
-}
-
-// setAnnotation sets an annotation, or removes it if the value is empty.
-func setAnnotation(o registry.Object, name, value string) {
-	annotations := maps.Clone(o.GetAnnotations())
-	if value == "" {
-		delete(annotations, name)
-	} else {
-		if annotations == nil {
-			annotations = map[string]string{}
-		}
-		annotations[name] = value
-	}
-	o.SetAnnotations(annotations)
 }
