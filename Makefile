@@ -4,7 +4,7 @@
 GO      ?= go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 # The same flags for every build, so that packages are compiled once.
-BUILD   := -trimpath -ldflags "-s -w -X github.com/weftnet/weft/cli.Version=$(VERSION)"
+BUILD   := -trimpath -ldflags "-s -w -X github.com/weftnet/weft/daemon.Version=$(VERSION)"
 CACHE   ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/weft
 
 export CGO_ENABLED ?= 0
@@ -15,8 +15,8 @@ export CGO_ENABLED ?= 0
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | column -t -s "$$(printf '\t')"
 
-build: ## Build bin/weft and bin/weft-cni
-	$(GO) build $(BUILD) -o bin/ ./cmd/weft ./cmd/weft-cni
+build: ## Build bin/weft, bin/weft-agent and bin/weft-cni
+	$(GO) build $(BUILD) -o bin/ ./cmd/...
 
 demo: deps build ## Bring up three nodes, show what Weft does, and stop
 	@PATH="$(CURDIR)/bin:$$PATH" sh demo/demo.sh

@@ -13,12 +13,16 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/registry"
 )
 
 // lastApplied is the annotation that holds what apply was given last, so that
 // the next apply can remove what the file no longer says. It is kubectl's.
 const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
+
+// maxFile bounds what is read of a file, in bytes.
+const maxFile = 16 << 20
 
 // target is an object that a file names.
 type target struct {
@@ -40,7 +44,7 @@ the first is written.`,
   weft get clusterconfig default -o yaml | sed s/openshift-subnet/flannel/ | weft apply -f -`,
 		Args: cobra.NoArgs,
 	}
-	c.addFlags(cmd)
+	c.AddFlags(cmd)
 	namespace := namespaceFlag(cmd)
 	files := cmd.Flags().StringArrayP("filename", "f", nil, "`FILE` with the objects, - for the standard input")
 	cmd.MarkFlagRequired("filename")
@@ -86,11 +90,17 @@ func readTargets(cmd *cobra.Command, files []string, namespace string) ([]target
 			defer f.Close()
 			in = f
 		}
-		some, err := parseTargets(in, namespace)
+		text, err := io.ReadAll(io.LimitReader(in, maxFile+1)) // Decode refuses what is longer
+		if err != nil {
+			return nil, err
+		}
+		decoded, err := api.Decode(text, kinds())
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", name, err))
 		}
-		targets = append(targets, some...)
+		for _, d := range decoded {
+			targets = append(targets, newTarget(d, namespace))
+		}
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
@@ -109,13 +119,13 @@ func readTargets(cmd *cobra.Command, files []string, namespace string) ([]target
 	return targets, nil
 }
 
-// newTarget makes a target of a document that was checked strictly: fields is
-// all it says, o the object it means.
-func newTarget(k *registry.Kind, o registry.Object, fields map[string]any, namespace string) (target, error) {
+// newTarget makes a target of what a file says.
+func newTarget(d api.Decoded, namespace string) target {
+	k, o := d.Kind, d.Object
 	if k.Namespaced && o.GetNamespace() == "" {
 		o.SetNamespace(namespace)
 	}
-	t := target{kind: k, key: registry.KeyOf(o), fields: maps.Clone(fields)}
+	t := target{kind: k, key: registry.KeyOf(o), fields: maps.Clone(d.Fields)}
 	metadata, _ := t.fields["metadata"].(map[string]any)
 	metadata = maps.Clone(metadata)
 	if metadata == nil {
@@ -134,7 +144,7 @@ func newTarget(k *registry.Kind, o registry.Object, fields map[string]any, names
 		metadata["namespace"] = t.key.Namespace
 	}
 	t.fields["metadata"] = metadata
-	return t, nil
+	return t
 }
 
 // check says what would keep apply from writing the object.

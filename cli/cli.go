@@ -1,5 +1,5 @@
-// Package cli is the command line of weft: what users type, and the agent and
-// the controller as processes.
+// Package cli is the command line of weft: what users type, and the controller
+// as a process. The agent is a program of its own (package daemon).
 //
 // Main runs a command. Each command is in a file of its name; connect.go finds
 // the registry to talk to, print.go has the tables. Commands that ask and
@@ -13,15 +13,12 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"strings"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
-)
 
-// Version is the version of this build; the linker sets it.
-var Version = "unknown"
+	"github.com/weftnet/weft/daemon"
+)
 
 // exitError ends the command with a code of its own. An empty message prints
 // nothing.
@@ -40,9 +37,8 @@ const exitFailed = 2
 // the exit code. The first SIGINT or SIGTERM asks the command to end, the
 // second ends it.
 func Main(args []string) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	ctx, stop := daemon.Signals()
 	defer stop()
-	context.AfterFunc(ctx, stop)
 	return run(ctx, args, os.Stdin, os.Stdout, os.Stderr)
 }
 
@@ -73,8 +69,8 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "weft",
 		Short: "The network of a cluster, whichever plug-in it uses",
-		Long: `weft shows, changes and explains the network of a cluster, runs its agent and
-its controller, and makes clusters on one machine to try things in.
+		Long: `weft shows, changes and explains the network of a cluster, runs its controller,
+and makes clusters on one machine to try things in.
 
 Commands that ask talk to the registry that --etcd-endpoints or
 WEFT_ETCD_ENDPOINTS names, or else to the lab if one is up, or else to what the
@@ -93,7 +89,7 @@ configuration file says.`,
 	})
 	root.AddCommand(
 		newStatus(c), newGet(c), newApply(c), newDelete(c), newWhy(c),
-		newLab(), newAgent(c), newController(c), newVersion(),
+		newLab(), newController(c), newVersion(),
 	)
 	return root
 }
@@ -114,6 +110,6 @@ func noSuchCommand(cmd *cobra.Command, args []string) error {
 func newVersion() *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "Print the version", Example: "  weft version", Args: cobra.NoArgs,
-		Run: func(cmd *cobra.Command, _ []string) { fmt.Fprintln(cmd.OutOrStdout(), "weft", Version) },
+		Run: func(cmd *cobra.Command, _ []string) { fmt.Fprintln(cmd.OutOrStdout(), "weft", daemon.Version) },
 	}
 }

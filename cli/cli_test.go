@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"log/slog"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/registry/etcd/embedded"
 )
@@ -63,10 +65,10 @@ func TestLab(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		build := exec.Command("go", "build", "-o", filepath.Join(filepath.Dir(weft), "weft-cni"), "../cmd/weft-cni")
+		build := exec.Command("go", "build", "-trimpath", "-o", filepath.Dir(weft), "../cmd/weft-agent", "../cmd/weft-cni")
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := build.CombinedOutput(); err != nil {
-			return fmt.Errorf("build weft-cni: %w\n%s", err, out)
+			return fmt.Errorf("build what lies beside weft: %w\n%s", err, out)
 		}
 		return nil
 	})
@@ -161,15 +163,21 @@ func machine(ts *testscript.TestScript, neg bool, args []string) {
 // timers match what changes by itself.
 var timers = regexp.MustCompile(`(valid_lft|preferred_lft|expires) \w+`)
 
-// killdir kills the process whose record is in the lab at a path.
+// killdir kills the process whose record is in the lab at a path, and returns
+// when it has ended.
 func killdir(ts *testscript.TestScript, neg bool, args []string) {
-	out, err := exec.Command("sed", "-n", `s/.*"pid": \([0-9]*\).*/\1/p`, filepath.Join(ts.Getenv("WEFT_LAB_DIR"), args[0])).Output()
+	text, err := os.ReadFile(filepath.Join(ts.Getenv("WEFT_LAB_DIR"), args[0]))
 	ts.Check(err)
-	pid, err := strconv.Atoi(strings.TrimSpace(string(out)))
+	var record struct{ PID int }
+	ts.Check(json.Unmarshal(text, &record))
+	fd, err := unix.PidfdOpen(record.PID, 0)
 	ts.Check(err)
-	p, err := os.FindProcess(pid)
+	defer unix.Close(fd)
+	ts.Check(unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0))
+	for err = unix.EINTR; err == unix.EINTR; {
+		_, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1)
+	}
 	ts.Check(err)
-	ts.Check(p.Kill())
 }
 
 // crash starts a weft command and kills it without warning when it has printed

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weftnet/weft/controller"
+	"github.com/weftnet/weft/daemon"
 	"github.com/weftnet/weft/plugin/plugins"
 	"github.com/weftnet/weft/registry/etcd"
 	"github.com/weftnet/weft/registry/etcd/embedded"
@@ -45,8 +46,8 @@ etcd that the cluster's objects are kept in.`,
   weft controller --embedded-etcd --etcd-data-dir /var/lib/weft/etcd --etcd-listen unix:///run/weft/etcd.sock`,
 		Args: cobra.NoArgs,
 	}
-	c.addFlags(cmd)
-	logger := logFlag(cmd)
+	c.AddFlags(cmd)
+	logger := daemon.LogFlag(cmd)
 	f := cmd.Flags()
 	name := f.String("name", "", "the controller's `NAME`, unlike the others' (default: the host name)")
 	listen := f.String("listen", "", "`ADDRESS` of /healthz, /readyz and /metrics, as 0.0.0.0:9881 (default: none)")
@@ -100,12 +101,10 @@ func runController(ctx context.Context, c *connection, e etcdFlags, name string,
 				stop(fmt.Errorf("embedded etcd: %w", err))
 			}
 		}()
-		if len(c.endpoints) == 0 {
-			// The local socket needs no certificate.
-			c.endpoints = server.Endpoints()[len(server.Endpoints())-1:]
-		}
+		// The local socket needs no certificate.
+		c.SetEndpoints(server.Endpoints()[len(server.Endpoints())-1:]...)
 	}
-	settings, err := c.settings(false, os.Getenv)
+	settings, err := c.Settings(os.Getenv, nil)
 	if err != nil {
 		return err
 	}

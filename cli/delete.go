@@ -16,7 +16,7 @@ func newDelete(c *connection) *cobra.Command {
 		Example: `  weft delete hostsubnet node7
   weft delete -f network.yaml`,
 	}
-	c.addFlags(cmd)
+	c.AddFlags(cmd)
 	namespace := namespaceFlag(cmd)
 	files := cmd.Flags().StringArrayP("filename", "f", nil, "`FILE` with the objects, - for the standard input")
 	absent := cmd.Flags().Bool("ignore-not-found", false, "it is no error when an object is not there")

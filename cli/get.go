@@ -38,7 +38,7 @@ func newGet(c *connection) *cobra.Command {
   weft get hostsubnet node1 -o yaml`,
 		Args: cobra.RangeArgs(1, 2),
 	}
-	c.addFlags(cmd)
+	c.AddFlags(cmd)
 	namespace := namespaceFlag(cmd)
 	all := cmd.Flags().BoolP("all-namespaces", "A", false, "objects of all namespaces")
 	output := outputFlag(cmd, "wide", "yaml", "json", "name")

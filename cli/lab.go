@@ -60,6 +60,7 @@ func newLabUp(dir *string) *cobra.Command {
 	f.StringVar(&o.DataPlane, "dataplane", "", "data plane: "+strings.Join(dataplanes.Names(), ", "))
 	f.BoolVar(&o.IPv6, "ipv6", false, "addresses of both families")
 	f.IntVar(&o.MTU, "mtu", 1500, "MTU of the links between the nodes, in `BYTES`")
+	timeout := f.Duration("timeout", 2*time.Minute, "`TIME` to wait until pods can run; then all is removed")
 	cmd.RegisterFlagCompletionFunc("plugin", cobra.FixedCompletions(plugins.Names(), cobra.ShellCompDirectiveNoFileComp))
 	cmd.RegisterFlagCompletionFunc("dataplane", cobra.FixedCompletions(dataplanes.Names(), cobra.ShellCompDirectiveNoFileComp))
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -73,7 +74,9 @@ func newLabUp(dir *string) *cobra.Command {
 		began := time.Now()
 		o.Dir = *dir
 		o.Progress = func(line string) { fmt.Fprintf(out, "%5.1fs  %s\n", time.Since(began).Seconds(), line) }
-		l, err := lab.Up(cmd.Context(), o)
+		ctx, cancel := context.WithTimeout(cmd.Context(), *timeout)
+		defer cancel()
+		l, err := lab.Up(ctx, o)
 		if err != nil {
 			return err
 		}
@@ -239,20 +242,15 @@ func newLabExec(dir *string) *cobra.Command {
   weft lab exec node/node1 -- ip route`,
 	}
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
-		if n := cmd.ArgsLenAtDash(); len(args) < 2 || n > 1 || n == 0 {
+		if cmd.ArgsLenAtDash() != 1 || len(args) < 2 {
 			return errors.New("name a pod, and a command after -- (see: weft lab exec --help)")
 		}
 		return nil
 	}
-	// What comes after the pod's name is the command's, also without --.
-	cmd.Flags().SetInterspersed(false)
 	namespace := namespaceFlag(cmd)
 	cmd.ValidArgsFunction = completePods(dir, namespace)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		target, command := args[0], args[1:]
-		if n := cmd.ArgsLenAtDash(); n < 0 && command[0] == "--" {
-			command = command[1:]
-		}
 		l, err := lab.Open(*dir)
 		if err != nil {
 			return err
@@ -378,7 +376,7 @@ func newLabServe() *cobra.Command {
 	port := cmd.Flags().Uint16("port", lab.ServerPort, "`PORT` to serve on")
 	ready := cmd.Flags().Int("ready-fd", -1, "file `DESCRIPTOR` to write to once it serves")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return lab.Serve(cmd.Context(), *name, int(*port), func() {
+		return lab.Serve(cmd.Context(), *name, *port, func() {
 			if *ready >= 0 {
 				lab.SayReady(*ready)
 			}

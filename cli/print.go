@@ -74,10 +74,10 @@ var columns = map[string][]column{
 	"hostsubnets": {
 		of("HOST", func(h *networkv1.HostSubnet) string { return h.Host }),
 		of("HOST-IP", func(h *networkv1.HostSubnet) string {
-			return join(h.HostIP, h.Annotations[openshift.AdditionalHostIPs])
+			return join(h.HostIP, h.Annotations[api.AdditionalHostIPs])
 		}),
 		of("SUBNET", func(h *networkv1.HostSubnet) string {
-			return join(h.Subnet, h.Annotations[openshift.AdditionalSubnets])
+			return join(h.Subnet, h.Annotations[api.AdditionalSubnets])
 		}),
 		wideOf("EGRESS-IPS", func(h *networkv1.HostSubnet) string { return joined(h.EgressIPs) }),
 		wideOf("EGRESS-CIDRS", func(h *networkv1.HostSubnet) string { return joined(h.EgressCIDRs) }),

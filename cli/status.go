@@ -56,7 +56,7 @@ The exit code is 0 if nothing is, 1 if something is, and 2 if that cannot be sai
 		Example: "  weft status\n  weft status -o json",
 		Args:    cobra.NoArgs,
 	}
-	c.addFlags(cmd)
+	c.AddFlags(cmd)
 	output := outputFlag(cmd, "json")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		format, err := output()

@@ -33,7 +33,7 @@ that cannot be said.`,
   weft why web 8.8.8.8 --protocol udp --port 53 -o json`,
 		Args: exactArgs("SRC and DST", 2),
 	}
-	c.addFlags(cmd)
+	c.AddFlags(cmd)
 	namespace := namespaceFlag(cmd)
 	port := cmd.Flags().Uint16("port", 8080, "destination `PORT`")
 	protocolName := cmd.Flags().String("protocol", "tcp", "`PROTOCOL`: tcp, udp, sctp, icmp or a number")

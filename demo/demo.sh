@@ -1,6 +1,6 @@
 #!/bin/sh
-# Shows Weft: three nodes, pods on each, who reaches whom and why. Expects weft
-# and weft-cni in PATH, and root. Leaves nothing behind.
+# Shows Weft: three nodes, pods on each, who reaches whom and why. Expects
+# weft in PATH, with its companions beside it, and root. Leaves nothing behind.
 set -eu
 
 WEFT_LAB_DIR=${WEFT_LAB_DIR:-/run/weft-demo}

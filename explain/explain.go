@@ -193,7 +193,7 @@ func (c Cluster) node(name string) (Party, error) {
 	if !ok {
 		return Party{}, fmt.Errorf("there is no node %s", name)
 	}
-	p := Party{Name: "node " + name, Node: name, addresses: nodeAddresses(node)}
+	p := Party{Name: "node " + name, Node: name, addresses: api.NodeAddresses(node)}
 	if len(p.addresses) == 0 {
 		return Party{}, fmt.Errorf("node %s has no address in its status: its agent has not been there yet", name)
 	}
@@ -204,7 +204,7 @@ func (c Cluster) node(name string) (Party, error) {
 func (c Cluster) owner(a netip.Addr) Party {
 	p := Party{Name: a.String(), addresses: []netip.Addr{a}}
 	for o := range c.Objects.All(api.Node) {
-		if slices.Contains(nodeAddresses(o.(*corev1.Node)), a) {
+		if slices.Contains(api.NodeAddresses(o.(*corev1.Node)), a) {
 			p.Name, p.Node = "node "+o.GetName(), o.GetName()
 		}
 	}

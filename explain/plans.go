@@ -26,7 +26,7 @@ func (c Cluster) Plans() (map[string]*plan.Plan, map[string][]plugin.Problem, er
 	problems := make(map[string][]plugin.Problem)
 	for o := range c.Objects.All(api.Node) {
 		node := o.(*corev1.Node)
-		addresses := nodeAddresses(node)
+		addresses := api.NodeAddresses(node)
 		if len(addresses) == 0 {
 			continue
 		}
@@ -91,16 +91,6 @@ func podAddresses(pod *corev1.Pod) []netip.Addr {
 	}
 	if len(texts) == 0 {
 		texts = []string{pod.Status.PodIP}
-	}
-	return parse(texts)
-}
-
-func nodeAddresses(node *corev1.Node) []netip.Addr {
-	var texts []string
-	for _, a := range node.Status.Addresses {
-		if a.Type == corev1.NodeInternalIP {
-			texts = append(texts, a.Address)
-		}
 	}
 	return parse(texts)
 }

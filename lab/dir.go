@@ -62,6 +62,9 @@ func (d dir) lock(s sharing, create bool) (unlock func(), err error) {
 		flags := os.O_RDWR
 		if create {
 			if err := os.MkdirAll(string(d), 0o755); err != nil {
+				if _, there := os.Lstat(string(d)); errors.Is(err, os.ErrExist) && errors.Is(there, os.ErrNotExist) {
+					continue // a Down came in between
+				}
 				return nil, err
 			}
 			flags |= os.O_CREATE

@@ -20,6 +20,12 @@ const (
 	MaxControllers = 8
 )
 
+// The binaries that must lie beside weft.
+const (
+	agentBinary = "weft-agent"
+	cniBinary   = "weft-cni"
+)
+
 // Options says what kind of lab to make. The zero value is a good one.
 type Options struct {
 	// Dir is where the lab lies; empty means $WEFT_LAB_DIR or DefaultDir. It
@@ -42,7 +48,7 @@ type Options struct {
 	// ClusterConfig. The plug-in's own configuration object among them takes
 	// the place of the one the lab would write.
 	Objects []Object `json:"-"`
-	// Weft is the weft binary, with weft-cni beside it; empty means the
+	// Weft is the weft binary, with weft-agent and weft-cni beside it; empty means the
 	// running program.
 	Weft string `json:"weft"`
 	// Progress, if not nil, is told what is being done, a line each.
@@ -107,9 +113,9 @@ func (o *Options) fill() error {
 	if o.Weft, err = filepath.Abs(o.Weft); err != nil {
 		return err
 	}
-	for _, binary := range []string{o.Weft, filepath.Join(filepath.Dir(o.Weft), "weft-cni")} {
+	for _, binary := range []string{o.Weft, filepath.Join(filepath.Dir(o.Weft), agentBinary), filepath.Join(filepath.Dir(o.Weft), cniBinary)} {
 		if _, err := os.Stat(binary); err != nil {
-			return fmt.Errorf("the lab needs %s: %w (build both with: make build)", binary, err)
+			return fmt.Errorf("the lab needs %s: %w (build them with: make build)", binary, err)
 		}
 		if strings.HasPrefix(binary, "/run/") {
 			return fmt.Errorf("the lab cannot use %s: nodes have a /run of their own; put the binary elsewhere", binary)
@@ -151,6 +157,8 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 		var s state
 		switch err := readJSON(d.optionsFile(), &s); {
 		case errors.Is(err, os.ErrNotExist):
+			// Nothing of the lab's own stays in a directory that is not.
+			os.Remove(d.lockFile())
 			return nil, fmt.Errorf("%s is not empty and holds no lab: choose another directory with --dir or %s", o.Dir, DirVariable)
 		case err != nil:
 			return nil, err
@@ -169,6 +177,9 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 		err = writeJSON(d.optionsFile(), state{Options: o, Complete: true})
 	}
 	if err != nil {
+		if errors.Is(ctx.Err(), context.Canceled) {
+			err = errors.New("interrupted: the lab is removed again")
+		}
 		return nil, errors.Join(err, l.remove())
 	}
 	return l, nil

@@ -117,7 +117,7 @@ func (l *Lab) startAgent(ctx context.Context, m machine) error {
 	p, err := launch{
 		Weft: l.options.Weft, Record: l.dir.record(m.name), Log: l.dir.log(m.name),
 		Within: func(f func() error) error { return l.onNode(m.name, f) },
-		Stage: stage{Args: []string{l.options.Weft, "agent",
+		Stage: stage{Args: []string{filepath.Join(filepath.Dir(l.options.Weft), agentBinary),
 			"--node-name", m.name, "--node-ip", strings.Join(ips, ","), "--register-node",
 			"--etcd-endpoints", l.endpoint(),
 			"--run-dir", agentRunDir, "--state-dir", nodeDisk,

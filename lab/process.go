@@ -2,6 +2,7 @@ package lab
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -153,19 +154,10 @@ func (s launch) admit(ctx context.Context, pid int, stageW, statusR, readyR *os.
 			err = errors.New("it ended before it served" + tail(s.Log))
 		}
 	}
-	if err = cmpError(ctx.Err(), err); err != nil {
+	if err = cmp.Or(ctx.Err(), err); err != nil {
 		return p, fmt.Errorf("start %s: %w", strings.Join(s.Stage.Args, " "), err)
 	}
 	return p, nil
-}
-
-func cmpError(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // RunStage is what a process that the lab starts does first: it reads what it

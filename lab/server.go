@@ -16,7 +16,7 @@ import (
 // Serve answers HTTP and UDP on a port, on all addresses of both families,
 // until ctx ends. The answer is one line: name, and the client's address and
 // port as they arrived. ready is called once both answer.
-func Serve(ctx context.Context, name string, port int, ready func()) error {
+func Serve(ctx context.Context, name string, port uint16, ready func()) error {
 	tcp, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
 	if err != nil {
 		return err
@@ -27,6 +27,10 @@ func Serve(ctx context.Context, name string, port int, ready func()) error {
 		return err
 	}
 	defer udp.Close()
+	return serve(ctx, name, tcp, udp, ready)
+}
+
+func serve(ctx context.Context, name string, tcp net.Listener, udp net.PacketConn, ready func()) error {
 	answer := func(client string) string {
 		if ap, err := netip.ParseAddrPort(client); err == nil {
 			client = netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port()).String()
@@ -40,7 +44,7 @@ func Serve(ctx context.Context, name string, port int, ready func()) error {
 	}
 	failed := make(chan error, 2)
 	go func() { failed <- server.Serve(tcp) }()
-	go func() { failed <- answerUDP(udp, port, answer) }()
+	go func() { failed <- answerUDP(udp, answer) }()
 	ready()
 	select {
 	case err := <-failed:
@@ -50,7 +54,8 @@ func Serve(ctx context.Context, name string, port int, ready func()) error {
 	}
 }
 
-func answerUDP(conn net.PacketConn, port int, answer func(string) string) error {
+func answerUDP(conn net.PacketConn, answer func(string) string) error {
+	own := conn.LocalAddr().(*net.UDPAddr).Port
 	buffer := make([]byte, 64<<10)
 	for {
 		_, client, err := conn.ReadFrom(buffer)
@@ -61,7 +66,7 @@ func answerUDP(conn net.PacketConn, port int, answer func(string) string) error 
 			continue // an ICMP error that came back for an answer
 		}
 		// Two such servers would answer each other for ever.
-		if client.(*net.UDPAddr).Port != port {
+		if client.(*net.UDPAddr).Port != own {
 			conn.WriteTo([]byte(answer(client.String())), client)
 		}
 	}

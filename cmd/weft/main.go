@@ -1,4 +1,4 @@
-// Command weft is Weft's command line, its agent, its controller and its lab.
+// Command weft is Weft's command line, its controller and its lab.
 package main
 
 import (

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"os"
 	"strings"
 	"sync"
 	"syscall"
@@ -301,6 +300,3 @@ func addrOf(a net.Addr) netip.Addr {
 	p, _ := netip.ParseAddrPort(a.String())
 	return p.Addr().Unmap()
 }
-
-// isTimeout reports whether nothing came in time.
-func isTimeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }

@@ -64,7 +64,7 @@ func (l *topology) newPod(n *node, p *plan.Plan, name string, e plan.Endpoint) *
 		return errors.Join(netlink.LinkSetIP6AddrGenMode(veth, 1), setUp(name), addAddress(name, hostEnd6))
 	}))
 	must(l.t, made.Do(func() error {
-		if err := setUp("eth0"); err != nil {
+		if err := errors.Join(setUp("eth0"), waitUp("eth0")); err != nil {
 			return err
 		}
 		for _, a := range e.Addresses {
@@ -77,6 +77,7 @@ func (l *topology) newPod(n *node, p *plan.Plan, name string, e plan.Endpoint) *
 		}
 		return nil
 	}))
+	must(l.t, n.Do(func() error { return waitUp(name) }))
 	return made
 }
 

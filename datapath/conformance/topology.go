@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -70,7 +71,6 @@ var (
 // topology is nodes on one link, pods on nodes, and the outside.
 type topology struct {
 	t     *testing.T
-	name  string
 	make  func(Namespace) (datapath.DataPlane, error)
 	out   *host
 	nodes map[string]*node
@@ -100,7 +100,10 @@ func newTopology(t *testing.T, makeDataPlane func(Namespace) (datapath.DataPlane
 	l := &topology{t: t, make: makeDataPlane, nodes: map[string]*node{}, observer: newObserver(t)}
 	l.out = l.newHost("outside")
 	must(t, l.out.Do(func() error {
-		if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0", MTU: underlayMTU}}); err != nil {
+		// Without an address of its own the bridge takes one of its ports',
+		// and another as ports come.
+		mac := plan.MACOf(routers[0].Addr())
+		if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0", MTU: underlayMTU, HardwareAddr: mac[:]}}); err != nil {
 			return err
 		}
 		for _, a := range routers {
@@ -167,7 +170,7 @@ func (l *topology) addNode(name string, addresses []netip.Addr) *node {
 		return errors.Join(netlink.LinkSetMaster(port, br), setUp(name))
 	}))
 	must(l.t, n.Do(func() error {
-		if err := setUp("eth0"); err != nil {
+		if err := errors.Join(setUp("eth0"), waitUp("eth0")); err != nil {
 			return err
 		}
 		for _, a := range addresses {
@@ -185,6 +188,7 @@ func (l *topology) addNode(name string, addresses []netip.Addr) *node {
 		}
 		return nil
 	}))
+	must(l.t, l.out.Do(func() error { return errors.Join(waitUp(name), waitUp("br0")) }))
 	l.nodes[name] = n
 	l.start(n)
 	return n
@@ -304,15 +308,36 @@ func everything(like netip.Addr) netip.Prefix {
 	return p
 }
 
+// addAddress gives an interface an address and returns when it can be used,
+// which the kernel does later for IPv6.
 func addAddress(link string, p netip.Prefix) error {
 	l, err := netlink.LinkByName(link)
 	if err != nil {
 		return err
 	}
-	if err := netlink.AddrAdd(l, &netlink.Addr{IPNet: ipNet(p)}); err != nil {
+	routes, done := make(chan netlink.RouteUpdate), make(chan struct{})
+	defer close(done)
+	if err := netlink.RouteSubscribe(routes, done); err != nil {
+		return err
+	}
+	a := &netlink.Addr{IPNet: ipNet(p)}
+	if p.Addr().Is6() {
+		a.Flags = unix.IFA_F_NODAD
+	}
+	if err := netlink.AddrAdd(l, a); err != nil {
 		return fmt.Errorf("add address %s to %s: %w", p, link, err)
 	}
-	return nil
+	timeout := time.After(patience)
+	for {
+		select {
+		case r := <-routes:
+			if r.Dst != nil && r.Route.Type == unix.RTN_LOCAL && r.Dst.IP.Equal(p.Addr().AsSlice()) {
+				return nil
+			}
+		case <-timeout:
+			return fmt.Errorf("address %s of %s does not become usable", p, link)
+		}
+	}
 }
 
 func setUp(link string) error {
@@ -321,6 +346,32 @@ func setUp(link string) error {
 		return err
 	}
 	return netlink.LinkSetUp(l)
+}
+
+// waitUp returns when an interface carries packets: a veth pair whose ends are
+// both up drops them until the kernel has told itself so.
+func waitUp(link string) error {
+	updates, done := make(chan netlink.LinkUpdate), make(chan struct{})
+	defer close(done)
+	if err := netlink.LinkSubscribe(updates, done); err != nil {
+		return err
+	}
+	l, err := netlink.LinkByName(link)
+	if err != nil {
+		return err
+	}
+	state := l.Attrs().OperState
+	for timeout := time.After(patience); state != netlink.OperUp; {
+		select {
+		case u := <-updates:
+			if u.Link != nil && u.Attrs().Name == link {
+				state = u.Attrs().OperState
+			}
+		case <-timeout:
+			return fmt.Errorf("interface %s does not come up", link)
+		}
+	}
+	return nil
 }
 
 func ipNet(p netip.Prefix) *net.IPNet {

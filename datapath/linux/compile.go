@@ -82,8 +82,8 @@ type compiler struct {
 
 	// gateways and endpointsOnly are the prefixes of such routes.
 	gateways, endpointsOnly []netip.Prefix
-	// bases are next hops that are not their prefix's first address, because
-	// a nested prefix of another node begins with the same one.
+	// bases are IPv4 next hops that are not their prefix's first address,
+	// because a nested prefix of another node begins with the same one.
 	bases map[netip.Prefix]netip.Addr
 	// exceptional says that some entry needed an exception, so that single
 	// entries must not be compiled on their own.
@@ -175,17 +175,6 @@ func (c *compiler) compile() error {
 	return c.conflict
 }
 
-// alone reports whether a route can be compiled, or taken back, without
-// looking at the rest of the plan.
-func (c *compiler) alone(k plan.RouteKey, r plan.Route) bool {
-	isPool := func(p plan.Pool) bool { return p.Prefix == k.Prefix }
-	return r.Way != plan.ToGateway && r.Way != plan.ToHost && !r.EndpointsOnly && k.Prefix.Bits() > 0 &&
-		!slices.ContainsFunc(c.plan.Local.Pools, isPool) &&
-		(r.Way != plan.ToEndpoint || k.Prefix.IsSingleIP()) &&
-		!slices.ContainsFunc(c.gateways, func(g netip.Prefix) bool { return covers(k.Prefix, g) }) &&
-		!slices.ContainsFunc(c.endpointsOnly, func(o netip.Prefix) bool { return covers(o, k.Prefix) })
-}
-
 // compileRules sends what endpoints send through the table of the routes that
 // are only theirs, if there are such routes.
 func (c *compiler) compileRules() {
@@ -251,7 +240,7 @@ func (c *compiler) route(k plan.RouteKey, r plan.Route) {
 		return
 	case plan.ToHost:
 		if k.Prefix.IsSingleIP() && c.node.holding(k.Prefix.Addr()) == 0 && !c.ownGateway(k.Prefix.Addr()) {
-			c.problems = append(c.problems, fmt.Errorf("route %s host: no interface of the node has this address (from %s)", k.Prefix, r.Origin))
+			c.problem(k, r, "no interface of the node has this address")
 		}
 		return
 	}
@@ -260,12 +249,12 @@ func (c *compiler) route(k plan.RouteKey, r plan.Route) {
 		prefixes = c.carve(k.Prefix)
 	}
 	for _, prefix := range prefixes {
-		c.piece(table, prefix, r)
+		c.piece(table, prefix, k, r)
 	}
 }
 
 // piece compiles one prefix of a route.
-func (c *compiler) piece(table int, prefix netip.Prefix, r plan.Route) {
+func (c *compiler) piece(table int, prefix netip.Prefix, k plan.RouteKey, r plan.Route) {
 	to := route{kind: unix.RTN_UNICAST}
 	switch r.Way {
 	case plan.ToDrop:
@@ -274,7 +263,7 @@ func (c *compiler) piece(table int, prefix netip.Prefix, r plan.Route) {
 		to.via = r.Via
 		to.link, to.onlink = c.node.linkTo(r.Via, c.plan.Local.Addresses)
 		if to.link == 0 {
-			c.problems = append(c.problems, fmt.Errorf("route %s: the next hop %s is on no interface of the node (from %s)", prefix, r.Via, r.Origin))
+			c.problem(k, r, "the next hop is on no interface of the node")
 			return
 		}
 	case plan.ToEndpoint:
@@ -292,25 +281,33 @@ func (c *compiler) piece(table int, prefix netip.Prefix, r plan.Route) {
 		e, _ := c.plan.Endpoints.Get(plan.EndpointKey{Interface: r.Interface})
 		i := slices.IndexFunc(e.Addresses, func(a netip.Addr) bool { return a.Is4() == prefix.Addr().Is4() })
 		if i < 0 {
-			c.problems = append(c.problems, fmt.Errorf("route %s: the endpoint behind %s has no address of this family (from %s)", prefix, r.Interface, r.Origin))
+			c.problem(k, r, "the endpoint has no address of this family")
 			return
 		}
 		to.via, to.onlink = e.Addresses[i], true
 	case plan.ToTunnel:
 		to.link, to.source = c.node.vxlan, sourceTowards(c.plan, prefix.Addr())
-		base := prefix.Addr()
-		if other, ok := c.bases[prefix]; ok {
-			base = other
-		}
-		if prefix.IsSingleIP() {
+		hop := prefix.Addr()
+		switch other, ok := c.bases[prefix]; {
+		case prefix.IsSingleIP():
 			to.scope = linkScope(prefix)
-		} else {
-			to.via, to.onlink = base, true
+		case prefix.Addr().Is6():
+			hop = linkLocal(r.MAC)
+			to.via = hop
+		case ok:
+			hop = other
+			fallthrough
+		default:
+			to.via, to.onlink = hop, true
 		}
-		put(c, &c.want.neighbours, neighbourKey{c.node.vxlan, base}, r.MAC)
+		put(c, &c.want.neighbours, neighbourKey{c.node.vxlan, hop}, r.MAC)
 		put(c, &c.want.fdb, fdbKey{c.node.vxlan, r.MAC}, r.Via)
 	}
 	c.putRoute(table, prefix, to)
+}
+
+func (c *compiler) problem(k plan.RouteKey, r plan.Route, what string) {
+	c.problems = append(c.problems, fmt.Errorf("%s: %s", k.Line(r), what))
 }
 
 func (c *compiler) putRoute(table int, prefix netip.Prefix, r route) {
@@ -359,8 +356,8 @@ func (c *compiler) carve(p netip.Prefix) []netip.Prefix {
 	return rest
 }
 
-// assignBases finds the tunnel routes whose first address is already the next
-// hop to another node, and gives them another of their addresses.
+// assignBases finds the IPv4 tunnel routes whose first address is already the
+// next hop to another node, and gives them another of their addresses.
 func (c *compiler) assignBases() {
 	type hop struct {
 		prefix netip.Prefix
@@ -368,7 +365,7 @@ func (c *compiler) assignBases() {
 	}
 	var hops []hop
 	for k, r := range c.routes() {
-		if r.Way != plan.ToTunnel {
+		if r.Way != plan.ToTunnel || k.Prefix.Addr().Is6() {
 			continue
 		}
 		pieces := []netip.Prefix{k.Prefix}
@@ -438,6 +435,14 @@ func sibling(p netip.Prefix) netip.Prefix {
 	b[(p.Bits()-1)/8] ^= 0x80 >> ((p.Bits() - 1) % 8)
 	a, _ := netip.AddrFromSlice(b)
 	return netip.PrefixFrom(a, p.Bits())
+}
+
+// linkLocal is the IPv6 address that an interface of that MAC address makes
+// for itself (RFC 4291, appendix A). As a next hop it says on its own what link
+// it is on, where any other address is first looked up among the routes that
+// may just be about to change.
+func linkLocal(m plan.MAC) netip.Addr {
+	return netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 8: m[0] ^ 2, 9: m[1], 10: m[2], 11: 0xff, 12: 0xfe, 13: m[3], 14: m[4], 15: m[5]})
 }
 
 func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }

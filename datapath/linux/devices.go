@@ -105,7 +105,7 @@ func checkDevices(inv *inventory, p *plan.Plan) error {
 	return nil
 }
 
-// underlay returns the MTU that the VXLAN device may have.
+// vxlanMTU returns what the VXLAN device may carry on the link of its VTEP.
 func vxlanMTU(inv *inventory, n *node, t plan.Tunnel) (int, error) {
 	lower := inv.byIndex(n.holding(t.VTEP))
 	if lower == nil {

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -13,6 +14,10 @@ import (
 
 	"github.com/weftnet/weft/plan"
 )
+
+// localTimeout bounds the wait for an IPv6 address to be usable, which takes
+// milliseconds.
+const localTimeout = 5 * time.Second
 
 // kernel reads and writes objects through rtnetlink sockets that belong to the
 // network namespace in which it was opened.
@@ -266,12 +271,33 @@ func (k *kernel) apply(d delta, during func() error) error {
 
 func (k *kernel) addAddress(p netip.Prefix, link int) error {
 	a := &netlink.Addr{IPNet: ipNet(p)}
-	if p.Addr().Is6() {
-		// Nobody else can have it, and until detection had ended it could
-		// not be a source.
-		a.Flags = unix.IFA_F_NODAD
+	if p.Addr().Is4() {
+		return ignore(k.handle.AddrAdd(linkAt(link), a), unix.EEXIST)
 	}
-	return ignore(k.handle.AddrAdd(linkAt(link), a), unix.EEXIST)
+	// Nobody else can have it, and until detection had ended it could not be
+	// a source.
+	a.Flags = unix.IFA_F_NODAD
+	// The kernel makes an IPv6 address local some time later, on a worker of
+	// its own. The route that it then adds shows when.
+	routes, done := make(chan netlink.RouteUpdate), make(chan struct{})
+	defer close(done)
+	if err := netlink.RouteSubscribe(routes, done); err != nil {
+		return fmt.Errorf("watch routes: %w", err)
+	}
+	if err := k.handle.AddrAdd(linkAt(link), a); err != nil {
+		return ignore(err, unix.EEXIST)
+	}
+	for timeout := time.After(localTimeout); ; {
+		select {
+		case r, ok := <-routes:
+			if ok && (r.Dst == nil || r.Route.Type != unix.RTN_LOCAL || prefixOf(r.Dst) != p) {
+				continue
+			}
+			return nil
+		case <-timeout:
+			return fmt.Errorf("the kernel did not make it local within %s", localTimeout)
+		}
+	}
 }
 
 // setRoute adds a route, or replaces Weft's own. It never replaces another's.

@@ -28,8 +28,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
-	"net/netip"
 	"slices"
 
 	"github.com/weftnet/weft/datapath"
@@ -258,51 +258,14 @@ func (d *DataPlane) sync(p *plan.Plan) error {
 // update changes what leads from the current plan to p. It returns false when
 // that cannot be told from the changes alone, and has then changed nothing.
 func (d *DataPlane) update(p *plan.Plan, changes plan.Diff) (bool, error) {
-	old := d.compiler
-	if old.exceptional || len(old.missing) > 0 || len(old.problems) > 0 {
-		return false, nil
-	}
-	c := *old
-	c.plan = p
-	for _, r := range changes.Routes {
-		if r.Old != nil && !c.alone(r.Key, *r.Old) || r.New != nil && !c.alone(r.Key, *r.New) {
-			return false, nil
+	c, ok := d.compiler.advance(p, changes, func(name string) int {
+		l, err := d.kernel.handle.LinkByName(name)
+		if err != nil {
+			return 0
 		}
-	}
-	if len(changes.Endpoints) > 0 && len(c.endpointsOnly) > 0 && !slices.Equal(endpointRules(old.plan), endpointRules(p)) {
-		return false, nil
-	}
-	c.erase = true
-	for _, e := range changes.Endpoints {
-		if e.Old != nil {
-			c.endpoint(e.Key, *e.Old)
-		}
-	}
-	for _, r := range changes.Routes {
-		if r.Old != nil {
-			c.route(r.Key, *r.Old)
-		}
-	}
-	c.erase = false
-	for _, e := range changes.Endpoints {
-		if e.New == nil {
-			delete(c.node.links, e.Key.Interface)
-		} else if l, err := d.kernel.handle.LinkByName(e.Key.Interface); err == nil {
-			if i, ok := c.node.links[e.Key.Interface]; ok && i != l.Attrs().Index {
-				return false, nil // another interface of the same name
-			}
-			c.node.links[e.Key.Interface] = l.Attrs().Index
-		}
-		if e.New != nil {
-			c.endpoint(e.Key, *e.New)
-		}
-	}
-	for _, r := range changes.Routes {
-		if r.New != nil {
-			c.route(r.Key, *r.New)
-		}
-	}
-	if c.conflict != nil || c.exceptional {
+		return l.Attrs().Index
+	})
+	if !ok {
 		return false, nil
 	}
 	delta := c.want.changes()
@@ -314,16 +277,11 @@ func (d *DataPlane) update(p *plan.Plan, changes plan.Diff) (bool, error) {
 		}
 	}
 	filters := len(changes.Endpoints)+len(changes.Egress)+len(delta.fdb) > 0
-	return true, errors.Join(d.write(delta, &c, added, filters), d.report(&c))
-}
-
-// endpointRules are the prefixes of both families that rules exist for.
-func endpointRules(p *plan.Plan) []netip.Prefix {
-	return slices.Concat(endpointSources(p, true), endpointSources(p, false))
+	return true, errors.Join(d.write(delta, c, added, filters), d.report(c))
 }
 
 // write brings the kernel up to date and remembers what was written.
-func (d *DataPlane) write(delta delta, c *compiler, endpoints func(func(plan.EndpointKey, plan.Endpoint) bool), filters bool) error {
+func (d *DataPlane) write(delta delta, c *compiler, endpoints iter.Seq2[plan.EndpointKey, plan.Endpoint], filters bool) error {
 	ipv4, ipv6 := routed(c.plan)
 	errs := []error{d.kernel.forwarding(ipv4, ipv6)}
 	for k := range endpoints {
@@ -358,15 +316,6 @@ func routed(p *plan.Plan) (ipv4, ipv6 bool) {
 		}
 	}
 	return ipv4, ipv6
-}
-
-// peers returns the VTEPs that the wanted forwarding entries lead to.
-func (c *compiler) peers() []netip.Addr {
-	peers := make([]netip.Addr, 0, len(c.want.fdb.now))
-	for _, vtep := range c.want.fdb.now {
-		peers = append(peers, vtep)
-	}
-	return peers
 }
 
 func (d *DataPlane) ensureDevices(inv *inventory, n *node, p *plan.Plan) error {

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"github.com/google/nftables/userdata"
 	"github.com/mdlayher/netlink"
@@ -29,23 +30,27 @@ const bufferSize = 8 << 20
 // content is an nftables table in a form that can be compared: what Weft
 // would write, or what the kernel holds. The structure is text.
 type content struct {
+	exists       bool
 	chains, sets map[string]string
 	elements     map[string]map[element]verdict
 }
-
-func (c content) empty() bool { return len(c.chains) == 0 && len(c.sets) == 0 }
 
 func (c content) equal(o content) bool {
 	return c.sameStructure(o) && maps.EqualFunc(c.elements, o.elements, maps.Equal)
 }
 
 func (c content) sameStructure(o content) bool {
-	return maps.Equal(c.chains, o.chains) && maps.Equal(c.sets, o.sets)
+	return c.exists == o.exists && maps.Equal(c.chains, o.chains) && maps.Equal(c.sets, o.sets)
+}
+
+func newContent() content {
+	return content{chains: map[string]string{}, sets: map[string]string{}, elements: map[string]map[element]verdict{}}
 }
 
 // content returns what the kernel holds once the ruleset is written.
 func (r *ruleset) content() (content, error) {
-	c := content{map[string]string{}, map[string]string{}, map[string]map[element]verdict{}}
+	c := newContent()
+	c.exists = !r.empty()
 	for name, chain := range r.chains {
 		var b strings.Builder
 		if h := chain.hook; h != nil {
@@ -89,10 +94,18 @@ func (r filterRule) userData() ([]byte, error) {
 // It opens its socket in the calling thread's network namespace, as does
 // writeTable.
 func readTable() (content, error) {
-	c := content{map[string]string{}, map[string]string{}, map[string]map[element]verdict{}}
+	c := newContent()
 	conn, err := nftConn()
 	if err != nil {
 		return c, err
+	}
+	tables, err := conn.ListTablesOfFamily(nftables.TableFamilyINet)
+	if err != nil {
+		return c, fmt.Errorf("list nftables tables: %w", err)
+	}
+	c.exists = slices.ContainsFunc(tables, func(t *nftables.Table) bool { return t.Name == tableName })
+	if !c.exists {
+		return c, nil
 	}
 	chains, err := conn.ListChainsOfTableFamily(nftables.TableFamilyINet)
 	if err != nil {
@@ -116,9 +129,6 @@ func readTable() (content, error) {
 		c.chains[chain.Name] = b.String()
 	}
 	sets, err := conn.GetSets(table())
-	if errors.Is(err, unix.ENOENT) || err != nil && len(c.chains) == 0 {
-		return c, nil
-	}
 	if err != nil {
 		return c, fmt.Errorf("list sets: %w", err)
 	}
@@ -330,6 +340,9 @@ func sortedElements(elements map[element]verdict) []nftables.SetElement {
 
 func (s *set) to(name string) *nftables.Set {
 	n := &nftables.Set{Table: table(), Name: name, KeyType: s.key, Interval: s.interval, Concatenation: s.concat, IsMap: s.verdicts}
+	if s.key == nftables.TypeIFName {
+		n.KeyByteOrder = binaryutil.NativeEndian // for people: nft shows names then
+	}
 	if s.verdicts {
 		n.DataType = nftables.TypeVerdict
 	}

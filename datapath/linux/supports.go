@@ -12,7 +12,8 @@ import (
 func (d *DataPlane) supports(p *plan.Plan) error {
 	var errs []error
 	for _, pool := range p.Local.Pools {
-		errs = append(errs, d.network(pool.Network, "pool "+pool.Prefix.String()), d.family(pool.Prefix.Addr().Is6(), "pool "+pool.Prefix.String()))
+		line := func() string { return "pool " + pool.Network + " " + pool.Prefix.String() }
+		errs = append(errs, d.network(pool.Network, line), d.family(pool.Prefix.Addr().Is6(), line))
 	}
 	for k, e := range p.Endpoints.All() {
 		errs = append(errs, d.supportsEndpoint(k, e))
@@ -24,11 +25,11 @@ func (d *DataPlane) supports(p *plan.Plan) error {
 		errs = append(errs, d.supportsEgress(k, e))
 	}
 	for k, v := range p.Verdicts.All() {
-		errs = append(errs, notSupported(k.Line(v), "policies"))
+		errs = append(errs, notSupported(func() string { return k.Line(v) }, "policies"))
 		break
 	}
 	for k, s := range p.Services.All() {
-		errs = append(errs, notSupported(k.Line(s), "services"))
+		errs = append(errs, notSupported(func() string { return k.Line(s) }, "services"))
 		break
 	}
 	return errors.Join(errs...)
@@ -59,53 +60,57 @@ func (d *DataPlane) supportsChanges(p *plan.Plan, changes plan.Diff) error {
 }
 
 func (d *DataPlane) supportsEndpoint(k plan.EndpointKey, e plan.Endpoint) error {
+	line := func() string { return k.Line(e) }
 	switch {
 	case e.IngressPolicy != "" || e.EgressPolicy != "":
-		return notSupported(k.Line(e), "policies")
+		return notSupported(line, "policies")
 	case e.IngressRate != 0 || e.EgressRate != 0:
-		return notSupported(k.Line(e), "bandwidth limits")
+		return notSupported(line, "bandwidth limits")
 	}
 	for _, a := range e.Addresses {
-		if err := d.family(a.Is6(), k.Line(e)); err != nil {
+		if err := d.family(a.Is6(), line); err != nil {
 			return err
 		}
 	}
-	return d.network(e.Network, k.Line(e))
+	return d.network(e.Network, line)
 }
 
 func (d *DataPlane) supportsRoute(k plan.RouteKey, r plan.Route) error {
+	line := func() string { return k.Line(r) }
 	switch {
 	case r.Tag != 0 && r.Way == plan.ToTunnel:
-		return notSupported(k.Line(r), "tags in the tunnel")
+		return notSupported(line, "tags in the tunnel")
 	case r.EndpointsOnly && (r.Way == plan.ToGateway || r.Way == plan.ToHost || r.Way == plan.ToEndpoint):
-		return notSupported(k.Line(r), "this way for endpoints only")
+		return notSupported(line, "this way for endpoints only")
 	}
-	return errors.Join(d.network(k.Network, k.Line(r)), d.family(k.Prefix.Addr().Is6(), k.Line(r)))
+	return errors.Join(d.network(k.Network, line), d.family(k.Prefix.Addr().Is6(), line))
 }
 
 func (d *DataPlane) supportsEgress(k plan.EgressKey, e plan.Egress) error {
+	line := func() string { return k.Line(e) }
 	if e.Action == plan.ViaNode {
-		return notSupported(k.Line(e), "leaving through another node")
+		return notSupported(line, "leaving through another node")
 	}
-	return errors.Join(d.network(k.Network, k.Line(e)), d.family(k.Destination.Addr().Is6(), k.Line(e)))
+	return errors.Join(d.network(k.Network, line), d.family(k.Destination.Addr().Is6(), line))
 }
 
 // network refuses all networks but the one that node and pods share: they
 // would not be apart in one routing table.
-func (d *DataPlane) network(name, line string) error {
+func (d *DataPlane) network(name string, line func() string) error {
 	if name == plan.DefaultNetwork {
 		return nil
 	}
 	return notSupported(line, fmt.Sprintf("a network of its own, %q,", name))
 }
 
-func (d *DataPlane) family(is6 bool, line string) error {
+func (d *DataPlane) family(is6 bool, line func() string) error {
 	if is6 && !d.ipv6 {
 		return notSupported(line, "IPv6, which the kernel has not turned on,")
 	}
 	return nil
 }
 
-func notSupported(line, what string) error {
-	return fmt.Errorf("%s: %s: %w", line, what, datapath.ErrNotSupported)
+// notSupported makes the text of the entry only when it is needed.
+func notSupported(line func() string, what string) error {
+	return fmt.Errorf("%s: %s: %w", line(), what, datapath.ErrNotSupported)
 }

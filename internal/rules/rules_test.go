@@ -87,6 +87,8 @@ var rules = []rule{
 		"the agent picks plug-in, data plane and registry by name, from lists that are handed to it"},
 	{"controller", []string{"plugin/openshift", "plugin/flannel", "plugin/plugins", "datapath", "agent", "lab", "cli", "registry/etcd", "ext:github.com/vishvananda/netlink"},
 		"the controller does not touch a node's kernel"},
+	{"cmd/weft-agent", []string{"cli", "lab", "controller", "registry/etcd/embedded", "ext:go.etcd.io/etcd/server", "ext:github.com/containernetworking/cni/libcni"},
+		"the agent runs on every node, and what it carries takes each node's memory"},
 	{"cmd/weft-cni", []string{"plan", "registry", "api", "plugin", "datapath", "agent", "controller", "lab", "cli", "!std"},
 		"the shim hands over a request; it must stay small"},
 }

@@ -63,7 +63,7 @@ var build = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	programs = dir
-	c := exec.Command("go", "build", "-o", dir, "github.com/weftnet/weft/cmd/weft", "github.com/weftnet/weft/cmd/weft-cni")
+	c := exec.Command("go", "build", "-trimpath", "-o", dir, "github.com/weftnet/weft/cmd/weft-agent", "github.com/weftnet/weft/cmd/weft-cni")
 	c.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := c.CombinedOutput(); err != nil {
 		return dir, fmt.Errorf("%s: %w: %s", c, err, out)
@@ -150,7 +150,7 @@ func (n *node) startWeft() {
 	conflist := filepath.Join(n.dir, "weft.conflist")
 	os.Remove(conflist) // is written anew when pods can be networked
 	n.weft = true
-	n.daemon = n.start(filepath.Join(n.c.weft, "weft"), "agent", "--etcd-endpoints", n.c.etcd(), "--node-name", n.name, "--node-ip", n.ip.String()+","+n.ip6.String(), "--register-node",
+	n.daemon = n.start(filepath.Join(n.c.weft, "weft-agent"), "--etcd-endpoints", n.c.etcd(), "--node-name", n.name, "--node-ip", n.ip.String()+","+n.ip6.String(), "--register-node",
 		"--run-dir", filepath.Join(n.dir, "run"), "--state-dir", filepath.Join(n.dir, "state"), "--subnet-file", n.subnetFile(),
 		"--cni-conf-file", conflist, "--cni-bin-dir", filepath.Join(n.dir, "bin"), "--repair-every", "1s", "--log-level", "debug")
 	eventually(n.t, n.name+": the agent is ready", func() error {

@@ -390,7 +390,7 @@ func talk(to string) error {
 func weft(t *testing.T) string {
 	t.Helper()
 	bin := filepath.Join(t.TempDir(), "bin") + "/"
-	build := exec.Command("go", "build", "-trimpath", "-o", bin, "github.com/weftnet/weft/cmd/weft", "github.com/weftnet/weft/cmd/weft-cni")
+	build := exec.Command("go", "build", "-trimpath", "-o", bin, "github.com/weftnet/weft/cmd/...")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)

@@ -1,8 +1,7 @@
-package cli
+package daemon
 
 import (
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -19,33 +18,24 @@ import (
 	"github.com/weftnet/weft/registry/etcd"
 )
 
-// logFlag gives a daemon the flag --log-level and returns what makes its log.
-func logFlag(cmd *cobra.Command) func() (*slog.Logger, error) {
-	level := cmd.Flags().String("log-level", "info", "least `LEVEL` to log: debug, info, warn or error")
-	return func() (*slog.Logger, error) {
-		var l slog.Level
-		if err := l.UnmarshalText([]byte(*level)); err != nil {
-			return nil, fmt.Errorf("--log-level %q: the levels are debug, info, warn and error", *level)
-		}
-		log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: l}))
-		slog.SetDefault(log)
-		return log, nil
-	}
-}
-
-func newAgent(c *connection) *cobra.Command {
+// NewAgent returns the command that runs a node's agent.
+func NewAgent() *cobra.Command {
+	c := &Connection{}
 	cmd := &cobra.Command{
-		Use:   "agent",
+		Use:   "weft-agent",
 		Short: "Run the agent of a node",
-		Long: `agent networks the pods of the node it runs on: it answers the container
+		Long: `weft-agent networks the pods of the node it runs on: it answers the container
 runtime's CNI requests and makes the node do what the cluster's objects say.
 When it ends, pods keep their network; when it starts again, it adopts them.`,
-		Example: `  weft agent --etcd-endpoints https://10.0.0.1:2379 --etcd-cacert ca.pem
-  weft agent --node-name node1 --node-ip 10.0.0.11 --register-node --etcd-endpoints http://10.0.0.1:2379`,
-		Args: cobra.NoArgs,
+		Example: `  weft-agent --etcd-endpoints https://10.0.0.1:2379 --etcd-cacert ca.pem
+  weft-agent --node-name node1 --node-ip 10.0.0.11 --register-node --etcd-endpoints http://10.0.0.1:2379`,
+		Args:          cobra.NoArgs,
+		Version:       Version,
+		SilenceUsage:  true,
+		SilenceErrors: true,
 	}
-	c.addFlags(cmd)
-	logger := logFlag(cmd)
+	c.AddFlags(cmd)
+	logger := LogFlag(cmd)
 	f := cmd.Flags()
 	name := f.String("node-name", "", "the node's `NAME` (default: the host name)")
 	ips := f.StringSlice("node-ip", nil, "the node's own `ADDRESSES`, at most one of each family (default: found by the default route)")
@@ -91,7 +81,7 @@ When it ends, pods keep their network; when it starts again, it adopts them.`,
 				return err
 			}
 		}
-		settings, err := c.settings(false, os.Getenv)
+		settings, err := c.Settings(os.Getenv, nil)
 		if err != nil {
 			return err
 		}
@@ -115,7 +105,7 @@ func beside(program string) (string, error) {
 	}
 	path := filepath.Join(filepath.Dir(self), program)
 	if _, err := os.Stat(path); err != nil {
-		return "", fmt.Errorf("%s must lie beside weft: %w", program, err)
+		return "", fmt.Errorf("%s must lie beside %s: %w", program, filepath.Base(self), err)
 	}
 	return path, nil
 }

@@ -1,0 +1,57 @@
+// Package daemon is what Weft's processes have in common: how they are told
+// where the registry is (Connection), how they log, how they end (Main), and
+// the agent's command line (NewAgent).
+//
+// It is apart from package cli so that the agent, which runs on every node, is
+// a program of its own: it carries neither an etcd server nor a lab with it,
+// which halves what it takes of a node's memory.
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+)
+
+// Version is the version of this build; the linker sets it.
+var Version = "unknown"
+
+// Main runs a command and returns the exit code, 2 for any error. The first
+// SIGINT or SIGTERM asks the command to end, the second ends it.
+func Main(cmd *cobra.Command, args []string) int {
+	ctx, stop := Signals()
+	defer stop()
+	cmd.SetArgs(args)
+	if err := cmd.ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		return 2
+	}
+	return 0
+}
+
+// Signals returns a context that the first SIGINT or SIGTERM ends. The second
+// has its usual effect.
+func Signals() (context.Context, context.CancelFunc) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	return ctx, stop
+}
+
+// LogFlag gives a daemon the flag --log-level and returns what makes its log.
+func LogFlag(cmd *cobra.Command) func() (*slog.Logger, error) {
+	level := cmd.Flags().String("log-level", "info", "least `LEVEL` to log: debug, info, warn or error")
+	return func() (*slog.Logger, error) {
+		var l slog.Level
+		if err := l.UnmarshalText([]byte(*level)); err != nil {
+			return nil, fmt.Errorf("--log-level %q: the levels are debug, info, warn and error", *level)
+		}
+		log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: l}))
+		slog.SetDefault(log)
+		return log, nil
+	}
+}

@@ -1,0 +1,85 @@
+package linux
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/weftnet/weft/plan"
+)
+
+// advance compiles the changes that lead from the compiler's plan to p, and
+// returns a compiler for p that asks for the same as one that compiled all of
+// p would. index finds an interface that is new, 0 for none. Where more than
+// the changed entries must be looked at it returns false; neither compiler
+// can be used then.
+func (c *compiler) advance(p *plan.Plan, changes plan.Diff, index func(name string) int) (*compiler, bool) {
+	if changes.Local || c.exceptional || len(c.missing) > 0 || len(c.problems) > 0 {
+		return nil, false
+	}
+	for _, r := range changes.Routes {
+		if r.Old != nil && !c.alone(r.Key, *r.Old) || r.New != nil && !c.alone(r.Key, *r.New) {
+			return nil, false
+		}
+	}
+	if len(changes.Endpoints) > 0 && !slices.Equal(allSources(c.plan), allSources(p)) {
+		return nil, false
+	}
+	next := *c
+	next.plan = p
+	next.erase = true
+	for _, e := range changes.Endpoints {
+		if e.Old != nil {
+			next.endpoint(e.Key, *e.Old)
+		}
+	}
+	for _, r := range changes.Routes {
+		if r.Old != nil {
+			next.route(r.Key, *r.Old)
+		}
+	}
+	next.erase = false
+	for _, e := range changes.Endpoints {
+		if e.New == nil {
+			delete(next.node.links, e.Key.Interface)
+			continue
+		}
+		if i := index(e.Key.Interface); i != 0 {
+			if old, ok := next.node.links[e.Key.Interface]; ok && old != i {
+				return nil, false // another interface of the same name
+			}
+			next.node.links[e.Key.Interface] = i
+		}
+		next.endpoint(e.Key, *e.New)
+	}
+	for _, r := range changes.Routes {
+		if r.New != nil {
+			next.route(r.Key, *r.New)
+		}
+	}
+	return &next, next.conflict == nil && !next.exceptional
+}
+
+// alone reports whether a route can be compiled, or taken back, without
+// looking at the rest of the plan.
+func (c *compiler) alone(k plan.RouteKey, r plan.Route) bool {
+	isPool := func(p plan.Pool) bool { return p.Prefix == k.Prefix }
+	return r.Way != plan.ToGateway && r.Way != plan.ToHost && !r.EndpointsOnly && k.Prefix.Bits() > 0 &&
+		!slices.ContainsFunc(c.plan.Local.Pools, isPool) &&
+		(r.Way != plan.ToEndpoint || k.Prefix.IsSingleIP()) &&
+		!slices.ContainsFunc(c.gateways, func(g netip.Prefix) bool { return covers(k.Prefix, g) }) &&
+		!slices.ContainsFunc(c.endpointsOnly, func(o netip.Prefix) bool { return covers(o, k.Prefix) })
+}
+
+// allSources are the prefixes of both families that rules may exist for.
+func allSources(p *plan.Plan) []netip.Prefix {
+	return slices.Concat(endpointSources(p, true), endpointSources(p, false))
+}
+
+// peers returns the VTEPs that the wanted forwarding entries lead to.
+func (c *compiler) peers() []netip.Addr {
+	peers := make([]netip.Addr, 0, len(c.want.fdb.now))
+	for _, vtep := range c.want.fdb.now {
+		peers = append(peers, vtep)
+	}
+	return peers
+}

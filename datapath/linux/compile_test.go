@@ -1,0 +1,343 @@
+package linux
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+	"golang.org/x/tools/txtar"
+	"pgregory.net/rapid"
+
+	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/plan/plantest"
+)
+
+var update = flag.Bool("update", false, "write the files of testdata anew")
+
+// testNode is a node on which every endpoint's interface is there, and eth0
+// has the node's addresses.
+func testNode(p *plan.Plan) *node {
+	n := &node{links: map[string]int{}, bridge: 3, vxlan: 4}
+	for k := range p.Endpoints.All() {
+		n.links[k.Interface] = linkIndex(k.Interface)
+	}
+	for _, a := range p.Local.Addresses {
+		bits := 24
+		if a.Is6() {
+			bits = 64
+		}
+		n.connected = append(n.connected, connection{netip.PrefixFrom(a, bits), 2})
+	}
+	return n
+}
+
+// linkIndex gives each name an index of its own.
+func linkIndex(name string) int {
+	index := 10
+	for _, c := range []byte(name) {
+		index = index*31%100003 + int(c)
+	}
+	return index
+}
+
+func compileFor(t interface{ Fatalf(string, ...any) }, p *plan.Plan) *compiler {
+	c := newCompiler(testNode(p), p, &wanted{})
+	if err := c.compile(); err != nil {
+		t.Fatalf("compile: %v\n%s", err, p)
+	}
+	return c
+}
+
+// TestCompile shows what the kernel gets for plans: each file of testdata
+// holds a plan, the objects and the nftables rules that it becomes.
+func TestCompile(t *testing.T) {
+	files, err := filepath.Glob("testdata/compile-*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no files: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			a, err := txtar.ParseFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p, err := plan.Parse(string(a.Files[0].Data))
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := compileFor(t, p)
+			got := []txtar.File{a.Files[0],
+				{Name: "objects", Data: []byte(describe(p, c))},
+				{Name: "rules", Data: []byte(describeRules(compileRuleset(p, c.peers())))}}
+			if *update {
+				a.Files = got
+				if err := os.WriteFile(file, txtar.Format(a), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if diff := cmp.Diff(string(txtar.Format(&txtar.Archive{Files: a.Files})), string(txtar.Format(&txtar.Archive{Files: got}))); diff != "" {
+				t.Errorf("want (-) and got (+):\n%s", diff)
+			}
+		})
+	}
+}
+
+// describe writes objects as ip would be told.
+func describe(p *plan.Plan, c *compiler) string {
+	names := map[int]string{2: "eth0", 3: bridgeName, 4: vxlanName}
+	for name, index := range c.node.links {
+		names[index] = name
+	}
+	var b strings.Builder
+	w := c.want.against(&objects{})
+	for _, x := range w.addresses {
+		fmt.Fprintf(&b, "address %s dev %s\n", x.key, names[*x.new])
+	}
+	for _, x := range w.groups {
+		fmt.Fprintf(&b, "group weft dev %s\n", names[x.key])
+	}
+	for _, x := range w.neighbours {
+		fmt.Fprintf(&b, "neighbour %s lladdr %s dev %s\n", x.key.addr, x.new, names[x.key.link])
+	}
+	for _, x := range w.fdb {
+		fmt.Fprintf(&b, "fdb %s dst %s dev %s\n", x.key.mac, x.new, names[x.key.link])
+	}
+	for _, x := range w.rules {
+		fmt.Fprintf(&b, "rule %d from %s lookup %d\n", x.key.priority, x.key.prefix, x.key.table)
+	}
+	for _, x := range w.routes {
+		kinds := map[int]string{unix.RTN_UNICAST: "route", unix.RTN_UNREACHABLE: "unreachable", unix.RTN_THROW: "throw"}
+		fmt.Fprintf(&b, "%s %s", kinds[x.new.kind], x.key.prefix)
+		if x.new.via.IsValid() {
+			fmt.Fprintf(&b, " via %s", x.new.via)
+		}
+		if x.new.link != 0 {
+			fmt.Fprintf(&b, " dev %s", names[x.new.link])
+		}
+		if x.new.onlink {
+			b.WriteString(" onlink")
+		}
+		if x.new.scope == unix.RT_SCOPE_LINK {
+			b.WriteString(" scope link")
+		}
+		if x.new.source.IsValid() {
+			fmt.Fprintf(&b, " src %s", x.new.source)
+		}
+		if x.key.table != unix.RT_TABLE_MAIN {
+			fmt.Fprintf(&b, " table %d", x.key.table)
+		}
+		b.WriteByte('\n')
+	}
+	for _, err := range c.problems {
+		fmt.Fprintf(&b, "problem: %v\n", err)
+	}
+	return b.String()
+}
+
+// describeRules writes chains by their comments, and sets by their elements.
+func describeRules(r *ruleset) string {
+	var b strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(r.chains)) {
+		c := r.chains[name]
+		fmt.Fprintf(&b, "chain %s", name)
+		if c.hook != nil {
+			fmt.Fprintf(&b, " %s hook %d priority %d", c.hook.kind, c.hook.number, c.hook.priority)
+		}
+		b.WriteByte('\n')
+		for _, rule := range c.rules {
+			fmt.Fprintf(&b, "\t%s%s\n", rule.comment, describeEnd(rule.exprs))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.sets)) {
+		fmt.Fprintf(&b, "set %s %s\n", name, r.sets[name].key.Name)
+		for _, e := range sortedElements(r.sets[name].elements) {
+			end := ""
+			if e.IntervalEnd {
+				end = " end"
+			}
+			fmt.Fprintf(&b, "\t%s%s", describeKey(r.sets[name], e.Key), end)
+			if v := e.VerdictData; v != nil {
+				b.WriteString(describeVerdict(v))
+			}
+			b.WriteByte('\n')
+		}
+	}
+	return b.String()
+}
+
+func describeEnd(exprs []expr.Any) string {
+	switch e := exprs[len(exprs)-1].(type) {
+	case *expr.Verdict:
+		return describeVerdict(e)
+	case *expr.Lookup:
+		return ": map " + e.SetName
+	case *expr.Masq:
+		return ": masquerade"
+	case *expr.NAT:
+		return ": source NAT"
+	default:
+		return fmt.Sprintf(": %T", e)
+	}
+}
+
+func describeVerdict(v *expr.Verdict) string {
+	kinds := map[expr.VerdictKind]string{expr.VerdictAccept: "accept", expr.VerdictDrop: "drop", expr.VerdictReturn: "return", expr.VerdictJump: "jump", expr.VerdictGoto: "goto"}
+	return strings.TrimSuffix(": "+kinds[v.Kind]+" "+v.Chain, " ")
+}
+
+func describeKey(s *set, key []byte) string {
+	var words []string
+	if strings.HasPrefix(s.key.Name, "ifname") {
+		words = append(words, strings.TrimRight(string(key[:unix.IFNAMSIZ]), "\x00"))
+		key = key[unix.IFNAMSIZ:]
+	}
+	if a, ok := netip.AddrFromSlice(key); ok {
+		words = append(words, a.String())
+	}
+	return strings.Join(words, " . ")
+}
+
+// TestAdvance checks that compiling a change gives what compiling the whole
+// plan gives.
+func TestAdvance(t *testing.T) {
+	took := 0
+	rapid.Check(t, func(t *rapid.T) {
+		// Two clusters of one shape but for a few things, as they follow one
+		// another in life.
+		first := plantest.Shapes().Draw(t, "first")
+		second := first
+		switch rapid.IntRange(0, 4).Draw(t, "change") {
+		case 0, 1:
+			second.Endpoints = slices.Clone(first.Endpoints)
+			second.Endpoints[0] = rapid.IntRange(0, 3).Draw(t, "endpoints")
+		case 2:
+			second.Banned, second.Strangers = nil, nil
+		case 3:
+			second.Endpoints = append(slices.Clone(first.Endpoints), 1)
+		case 4:
+			second = plantest.Shapes().Draw(t, "second")
+		}
+		p, q := first.Plans()["node1"], second.Plans()["node1"]
+		if p == nil || q == nil {
+			return
+		}
+		old := compileFor(t, p)
+		old.want.changes()
+		before := clone(old.want)
+		next, ok := old.advance(q, p.Diff(q), linkIndex)
+		if !ok {
+			return
+		}
+		took++
+		fresh := compileFor(t, q)
+		if d := fresh.want.against(next.want.asObjects()); size(d) > 0 {
+			t.Fatalf("differs from what the whole plan gives by %+v\nfrom:\n%s\nto:\n%s", d, p, q)
+		}
+		if diff := cmp.Diff(next.want.changes(), fresh.want.against(before), cmp.AllowUnexported(delta{},
+			change[netip.Prefix, int]{}, change[routeKey, route]{}, change[neighbourKey, plan.MAC]{}, change[fdbKey, netip.Addr]{},
+			change[rule, struct{}]{}, change[int, struct{}]{}, routeKey{}, route{}, neighbourKey{}, fdbKey{}, rule{}),
+			cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
+			t.Fatalf("the changes differ from those between both wholes:\n%s", diff)
+		}
+	})
+	if took == 0 {
+		t.Error("no change was compiled on its own")
+	}
+}
+
+func size(d delta) int {
+	return len(d.addresses) + len(d.routes) + len(d.neighbours) + len(d.fdb) + len(d.rules) + len(d.groups)
+}
+
+func clone(w *wanted) *objects {
+	o := w.asObjects()
+	return &objects{maps.Clone(o.addresses), maps.Clone(o.routes), maps.Clone(o.neighbours), maps.Clone(o.fdb), maps.Clone(o.rules), maps.Clone(o.groups)}
+}
+
+// TestFlatten checks each interval's ends against a search of all prefixes.
+func TestFlatten(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		prefixes := rapid.MapOf(plantest.Prefix().Filter(func(p netip.Prefix) bool { return p.Addr().Is4() }), rapid.IntRange(0, 2)).Draw(t, "prefixes")
+		intervals := flatten(maps.All(prefixes))
+		longest := func(a netip.Addr) (value int, found bool) {
+			bits := -1
+			for p, v := range prefixes {
+				if p.Contains(a) && p.Bits() > bits {
+					bits, value, found = p.Bits(), v, true
+				}
+			}
+			return value, found
+		}
+		lookup := func(a netip.Addr) (int, bool) {
+			for _, i := range intervals {
+				if !a.Less(i.first) && !i.last.Less(a) {
+					return i.value, true
+				}
+			}
+			return 0, false
+		}
+		for n, i := range intervals {
+			if i.last.Less(i.first) || n > 0 && !intervals[n-1].last.Less(i.first) {
+				t.Fatalf("%v are not in order or not disjoint", intervals)
+			}
+			if n > 0 && intervals[n-1].last.Next() == i.first && intervals[n-1].value == i.value {
+				t.Fatalf("%v could be one interval less", intervals)
+			}
+		}
+		var ask []netip.Addr
+		for p := range prefixes {
+			ask = append(ask, p.Addr(), p.Addr().Prev(), lastOf(p), lastOf(p).Next())
+		}
+		for _, i := range intervals {
+			ask = append(ask, i.first, i.first.Prev(), i.last, i.last.Next())
+		}
+		for _, a := range ask {
+			if !a.IsValid() {
+				continue
+			}
+			want, found := longest(a)
+			if got, ok := lookup(a); got != want || ok != found {
+				t.Fatalf("%s: %d, %t; want %d, %t; in %v", a, got, ok, want, found, intervals)
+			}
+		}
+	})
+}
+
+// TestSubtract checks that what remains of a prefix is it without the other,
+// each address once.
+func TestSubtract(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p, q := plantest.Prefix().Draw(t, "p"), plantest.Prefix().Draw(t, "q")
+		rest := subtract(p, q)
+		for _, a := range []netip.Addr{p.Addr(), lastOf(p), q.Addr(), lastOf(q), q.Addr().Prev(), lastOf(q).Next(), plantest.Addr().Draw(t, "a")} {
+			if !a.IsValid() {
+				continue
+			}
+			count := 0
+			for _, r := range rest {
+				if r != r.Masked() {
+					t.Fatalf("%s is not masked", r)
+				}
+				if r.Contains(a) {
+					count++
+				}
+			}
+			want := 0
+			if p.Contains(a) && !q.Contains(a) {
+				want = 1
+			}
+			if count != want {
+				t.Fatalf("%s without %s is %v, in which %s is %d times instead of %d", p, q, rest, a, count, want)
+			}
+		}
+	})
+}

@@ -1,0 +1,345 @@
+package linux
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/internal/netns"
+	"github.com/weftnet/weft/plan"
+)
+
+const tunnelPlan = `node node1 addresses 172.30.0.2 mtu 1450
+pool default 10.1.1.0/24 gateway 10.1.1.1
+tunnel vxlan vni 1 port 8472 vtep 172.30.0.2 mac 0a:58:ac:1e:00:02
+endpoint weftaaa network default addresses 10.1.1.2 mac 0a:58:0a:01:01:02 anti-spoof
+route default 0.0.0.0/0 gateway
+route default 10.1.1.2/32 endpoint weftaaa
+route default 10.1.2.0/24 tunnel node2 via 172.30.0.3 mac 0a:58:ac:1e:00:03
+route default 10.1.3.0/24 tunnel node3 via 172.30.0.4 mac 0a:58:ac:1e:00:04
+egress default any 0.0.0.0/0 masquerade
+egress default any 10.1.0.0/16 direct
+`
+
+// bench is a namespace with an underlay device, eth0, and the interface of one
+// endpoint, weftaaa.
+type bench struct {
+	t    testing.TB
+	path string
+	*DataPlane
+}
+
+func newBench(t testing.TB) *bench {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	var ns *os.File
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlock: the thread ends here
+		err := unix.Unshare(unix.CLONE_NEWNET)
+		if err == nil {
+			ns, err = os.Open("/proc/thread-self/ns/net")
+		}
+		done <- err
+	}()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ns.Close() })
+	b := &bench{t: t, path: fmt.Sprintf("/proc/self/fd/%d", ns.Fd())}
+	b.do(func() error {
+		if err := b.link(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "eth0", MTU: 1500}}); err != nil {
+			return err
+		}
+		l, err := netlink.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		if err := netlink.AddrAdd(l, &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("172.30.0.2/24"))}); err != nil {
+			return err
+		}
+		return b.link(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "weftaaa"}, PeerName: "pod"})
+	})
+	var err error
+	if b.DataPlane, err = NewAt(b.path, Config{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.Close() })
+	return b
+}
+
+func (b *bench) do(f func() error) {
+	b.t.Helper()
+	if err := netns.Do(b.path, f); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func (b *bench) link(l netlink.Link) error {
+	if err := netlink.LinkAdd(l); err != nil {
+		return err
+	}
+	return netlink.LinkSetUp(l)
+}
+
+func mustParse(t testing.TB, text string) *plan.Plan {
+	t.Helper()
+	p, err := plan.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func (b *bench) mustApply(p *plan.Plan) {
+	b.t.Helper()
+	if err := b.Apply(b.t.Context(), p); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// nothingToRepair checks that the kernel holds what was applied, to the letter.
+func (b *bench) nothingToRepair() {
+	b.t.Helper()
+	if lines, err := b.Repair(b.t.Context()); err != nil || len(lines) > 0 {
+		b.t.Errorf("repair: %q, %v", lines, err)
+	}
+}
+
+// TestInTheWay checks that what others made is named, left alone, and keeps
+// nothing else from being done.
+func TestInTheWay(t *testing.T) {
+	t.Run("route", func(t *testing.T) {
+		b := newBench(t)
+		foreign := &netlink.Route{Dst: ipNet(netip.MustParsePrefix("10.1.2.0/24")), Gw: ip(netip.MustParseAddr("172.30.0.9")), Protocol: unix.RTPROT_STATIC}
+		b.do(func() error { return netlink.RouteAdd(foreign) })
+		p := mustParse(t, tunnelPlan)
+		if err := b.Apply(t.Context(), p); err == nil || !strings.Contains(err.Error(), "10.1.2.0/24") || !strings.Contains(err.Error(), "in the way") {
+			t.Errorf("the error is %v; expected one that names the route in the way", err)
+		}
+		b.do(func() error {
+			routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
+			if err != nil {
+				return err
+			}
+			protocols := map[string]netlink.RouteProtocol{}
+			for _, r := range routes {
+				protocols[r.Dst.String()] = r.Protocol
+			}
+			if protocols["10.1.2.0/24"] != unix.RTPROT_STATIC || protocols["10.1.3.0/24"] != routeProtocol {
+				t.Errorf("routes by protocol: %v", protocols)
+			}
+			return netlink.RouteDel(foreign)
+		})
+		b.mustApply(p)
+		b.nothingToRepair()
+	})
+	t.Run("VXLAN device", func(t *testing.T) {
+		b := newBench(t)
+		b.do(func() error {
+			return netlink.LinkAdd(&netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: "flannel.1"}, VxlanId: 1, Port: 8472})
+		})
+		if err := b.Apply(t.Context(), mustParse(t, tunnelPlan)); err == nil || !strings.Contains(err.Error(), "flannel.1") {
+			t.Errorf("the error is %v; expected one that names flannel.1", err)
+		}
+		if b.Writes() != 0 {
+			t.Errorf("%d things were changed all the same: %q", b.Writes(), b.writes)
+		}
+	})
+	t.Run("name", func(t *testing.T) {
+		b := newBench(t)
+		b.do(func() error {
+			return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: bridgeName}, PeerName: "other"})
+		})
+		if err := b.Apply(t.Context(), mustParse(t, tunnelPlan)); err == nil || !strings.Contains(err.Error(), bridgeName) || b.Writes() != 0 {
+			t.Errorf("the error is %v after %d writes; expected one that names %s, and none", err, b.Writes(), bridgeName)
+		}
+	})
+	t.Run("VTEP elsewhere", func(t *testing.T) {
+		b := newBench(t)
+		text := strings.ReplaceAll(tunnelPlan, "vtep 172.30.0.2", "vtep 172.30.0.7")
+		if err := b.Apply(t.Context(), mustParse(t, text)); err == nil || !strings.Contains(err.Error(), "172.30.0.7") {
+			t.Errorf("the error is %v; expected one that names the VTEP", err)
+		}
+	})
+}
+
+// TestForeignStays checks that Remove leaves what is not Weft's.
+func TestForeignStays(t *testing.T) {
+	b := newBench(t)
+	other := &nftables.Table{Name: "other", Family: nftables.TableFamilyINet}
+	prefix := netip.MustParsePrefix("10.77.0.0/16")
+	b.do(func() error {
+		conn, err := nftables.New()
+		if err != nil {
+			return err
+		}
+		conn.AddTable(other)
+		r := netlink.NewRule()
+		r.Family, r.Priority, r.Table, r.Src = unix.AF_INET, rulePriority, endpointsTable, ipNet(prefix)
+		return errors.Join(conn.Flush(), netlink.RuleAdd(r), netlink.RouteAdd(&netlink.Route{Dst: ipNet(prefix), Gw: ip(netip.MustParseAddr("172.30.0.9"))}),
+			netlink.RouteAdd(&netlink.Route{Dst: ipNet(prefix), Gw: ip(netip.MustParseAddr("172.30.0.9")), Table: endpointsTable}))
+	})
+	b.mustApply(mustParse(t, tunnelPlan))
+	if err := b.Remove(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.do(func() error {
+		conn, err := nftables.New()
+		if err != nil {
+			return err
+		}
+		if tables, err := conn.ListTables(); err != nil || len(tables) != 1 || tables[0].Name != "other" {
+			t.Errorf("tables: %v, %v", tables, err)
+		}
+		rules, err := netlink.RuleListFiltered(netlink.FAMILY_V4, &netlink.Rule{Priority: rulePriority}, netlink.RT_FILTER_PRIORITY)
+		if err != nil || len(rules) != 1 {
+			t.Errorf("rules: %v, %v", rules, err)
+		}
+		routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Dst: ipNet(prefix)}, netlink.RT_FILTER_DST|netlink.RT_FILTER_TABLE)
+		if err != nil || len(routes) != 2 {
+			t.Errorf("routes: %v, %v", routes, err)
+		}
+		for _, name := range []string{bridgeName, vxlanName} {
+			if _, err := netlink.LinkByName(name); err == nil {
+				t.Errorf("%s is still there", name)
+			}
+		}
+		return nil
+	})
+}
+
+// TestTampering checks that changes to what is Weft's are found in detail.
+func TestTampering(t *testing.T) {
+	b := newBench(t)
+	b.mustApply(mustParse(t, tunnelPlan))
+	b.nothingToRepair()
+	eth0 := func() (netlink.Link, error) { return netlink.LinkByName("eth0") }
+	vxlan := func() (netlink.Link, error) { return netlink.LinkByName(vxlanName) }
+	edit := func(f func(*nftables.Conn) error) func() error {
+		return func() error {
+			conn, err := nftables.New()
+			if err != nil {
+				return err
+			}
+			return errors.Join(f(conn), conn.Flush())
+		}
+	}
+	on := func(link func() (netlink.Link, error), f func(netlink.Link) error) func() error {
+		return func() error {
+			l, err := link()
+			if err != nil {
+				return err
+			}
+			return f(l)
+		}
+	}
+	for _, c := range []struct {
+		what, repair string
+		do           func() error
+	}{
+		{"a rule is added to a chain", "changed chain nat", edit(func(c *nftables.Conn) error {
+			c.InsertRule(&nftables.Rule{Table: table(), Chain: &nftables.Chain{Name: "nat"}, Exprs: []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}}})
+			return nil
+		})},
+		{"an element goes", "set own-4: 1 elements come, 0 go", edit(func(c *nftables.Conn) error {
+			c.FlushSet((&set{}).to("own-4"))
+			return nil
+		})},
+		{"an element comes", "set peers-4: 0 elements come, 1 go", edit(func(c *nftables.Conn) error {
+			return c.SetAddElements((&set{}).to("peers-4"), []nftables.SetElement{{Key: []byte{192, 0, 2, 1}}})
+		})},
+		{"a set comes", "no set more", edit(func(c *nftables.Conn) error {
+			return c.AddSet((&set{key: nftables.TypeIPAddr}).to("more"), nil)
+		})},
+		{"the underlay's MTU changes", "set MTU 1350 of weft-vxlan, it was 1450", on(eth0, func(l netlink.Link) error { return netlink.LinkSetMTU(l, 1400) })},
+		{"the tunnel's MAC changes", "set MAC 0a:58:ac:1e:00:02 of weft-vxlan", on(vxlan, func(l netlink.Link) error {
+			return netlink.LinkSetHardwareAddr(l, []byte{2, 0, 0, 0, 0, 1})
+		})},
+		{"a neighbour changes", "replace neighbour 10.1.2.0 at 0a:58:ac:1e:00:03", on(vxlan, func(l netlink.Link) error {
+			return netlink.NeighSet(&netlink.Neigh{LinkIndex: l.Attrs().Index, IP: ip(netip.MustParseAddr("10.1.2.0")), HardwareAddr: []byte{2, 0, 0, 0, 0, 1}, State: netlink.NUD_PERMANENT})
+		})},
+		{"a route changes", "replace route 10.1.2.0/24", func() error {
+			return netlink.RouteReplace(&netlink.Route{Dst: ipNet(netip.MustParsePrefix("10.1.2.0/24")), Gw: ip(netip.MustParseAddr("172.30.0.9")), Protocol: routeProtocol})
+		}},
+		{"forwarding is turned off", "set ipv4/ip_forward to 1", func() error { return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("0"), 0) }},
+		{"the device is another one", "add VXLAN device weft-vxlan", on(vxlan, func(l netlink.Link) error {
+			return errors.Join(netlink.LinkDel(l), netlink.LinkAdd(&netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: vxlanName}, VxlanId: 9, Port: 8472}))
+		})},
+	} {
+		b.do(c.do)
+		lines, err := b.Repair(t.Context())
+		if err != nil || !strings.Contains(strings.Join(lines, "\n"), c.repair) {
+			t.Errorf("%s: the repair is %q, %v; expected %q among it", c.what, lines, err, c.repair)
+		}
+		b.nothingToRepair()
+	}
+}
+
+// TestOneEndpointCostsItsOwn checks that an endpoint that comes or goes
+// touches nothing but what is its own.
+func TestOneEndpointCostsItsOwn(t *testing.T) {
+	b := newBench(t)
+	p := mustParse(t, tunnelPlan)
+	b.do(func() error {
+		return b.link(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "weftbbb"}, PeerName: "pod2"})
+	})
+	b.mustApply(p)
+	q := mustParse(t, tunnelPlan+"endpoint weftbbb network default addresses 10.1.1.3 mac 0a:58:0a:01:01:03 anti-spoof\nroute default 10.1.1.3/32 endpoint weftbbb\n")
+	b.mustApply(q)
+	if got := len(b.writes); got != 5 { // group, neighbour, two sets, route
+		t.Errorf("it came with %q", b.writes)
+	}
+	b.nothingToRepair()
+	b.mustApply(p)
+	if got := len(b.writes); got != 5 {
+		t.Errorf("it went with %q", b.writes)
+	}
+	b.nothingToRepair()
+	b.mustApply(q)
+	b.do(func() error {
+		l, err := netlink.LinkByName("weftbbb")
+		if err != nil {
+			return err
+		}
+		return netlink.LinkDel(l)
+	})
+	b.mustApply(p) // with the interface gone before, as when a pod ends
+	b.nothingToRepair()
+}
+
+// BenchmarkApplyEndpoint measures an endpoint that comes and goes on a node
+// that knows a thousand others.
+func BenchmarkApplyEndpoint(b *testing.B) {
+	bench := newBench(b)
+	text := strings.Builder{}
+	text.WriteString(tunnelPlan)
+	for i := range 1000 {
+		a := netip.AddrFrom4([4]byte{172, 31, byte(i >> 8), byte(i)})
+		fmt.Fprintf(&text, "route default 10.%d.%d.0/24 tunnel n%d via %s mac %s\n", 8+i>>8, i&255, i, a, plan.MACOf(a))
+	}
+	p := mustParse(b, text.String())
+	q := *p
+	key, addr := plan.EndpointKey{Interface: "weftbbb"}, netip.MustParseAddr("10.1.1.3")
+	q.Endpoints = p.Endpoints.Set(key, plan.Endpoint{Network: plan.DefaultNetwork, Addresses: []netip.Addr{addr}, MAC: plan.MACOf(addr)})
+	q.Routes = p.Routes.Set(plan.RouteKey{Network: plan.DefaultNetwork, Prefix: single(addr)}, plan.Route{Way: plan.ToEndpoint, Interface: key.Interface})
+	bench.do(func() error {
+		return bench.link(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: key.Interface}, PeerName: "pod2"})
+	})
+	bench.mustApply(p)
+	for b.Loop() {
+		bench.mustApply(&q)
+		bench.mustApply(p)
+	}
+}
