@@ -110,15 +110,11 @@ func (l *Lab) onNode(name string, f func() error) error {
 
 // startAgent starts a node's agent and returns when pods can run there.
 func (l *Lab) startAgent(ctx context.Context, m machine) error {
-	var ips []string
-	for _, a := range m.addresses(l.options.IPv6) {
-		ips = append(ips, a.String())
-	}
 	p, err := launch{
 		Weft: l.options.Weft, Record: l.dir.record(m.name), Log: l.dir.log(m.name),
 		Within: func(f func() error) error { return l.onNode(m.name, f) },
 		Stage: stage{Args: []string{filepath.Join(filepath.Dir(l.options.Weft), agentBinary),
-			"--node-name", m.name, "--node-ip", strings.Join(ips, ","), "--register-node",
+			"--node-name", m.name, "--register-node",
 			"--etcd-endpoints", l.endpoint(),
 			"--run-dir", agentRunDir, "--state-dir", nodeDisk,
 			"--cni-conf-file", nodeCNI + "/10-weft.conflist", "--cni-bin-dir", ""}},

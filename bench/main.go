@@ -1,0 +1,261 @@
+// Command bench measures Weft against networks built by hand and writes
+// docs/benchmarks.md.
+//
+// What is compared is measured in turns within one run, and reported as the
+// median of the rounds' ratios, since the absolute numbers of a small machine
+// change from minute to minute. The files are: load.go (what makes and times
+// the traffic, in worker processes: worker.go), handmade.go (the networks
+// built by hand), cluster.go (Weft, by way of the lab), traffic.go and
+// attach.go (the rounds), stats.go and report.go (pure: what comes of them).
+//
+// It needs root, and the binaries of make build.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// The size of a full node in a cluster of middling size, and how many pods a
+// busy runtime starts at once.
+const (
+	podCount  = 100
+	peerCount = 100
+	inFlight  = 10
+)
+
+// settings are the command line.
+type settings struct {
+	output, notes, weft string
+	only                []string
+	rounds              int
+	sample              time.Duration
+	attachRounds        int
+	ups                 []int
+}
+
+// parts are what -only chooses from.
+var parts = []string{"traffic", "attach", "memory", "up"}
+
+func main() {
+	if len(os.Args) > 1 && os.Args[1] == workerArgument {
+		exit(runWorker())
+	}
+	s, err := parseSettings(os.Args[1:])
+	if errors.Is(err, flag.ErrHelp) {
+		return
+	}
+	if err != nil {
+		exit(err)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	exit(s.run(ctx))
+}
+
+func exit(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+func parseSettings(args []string) (settings, error) {
+	var s settings
+	var only, ups string
+	f := flag.NewFlagSet("bench", flag.ContinueOnError)
+	f.StringVar(&s.output, "o", "", "`file` to write; empty means standard output")
+	f.StringVar(&s.notes, "notes", "bench/notes.md", "`file` to append, written by hand")
+	f.StringVar(&s.weft, "weft", "bin/weft", "the weft `binary`, with weft-agent and weft-cni beside it")
+	f.StringVar(&only, "only", strings.Join(parts, ","), "what to measure, a `list` with commas")
+	f.IntVar(&s.rounds, "rounds", 9, "rounds of traffic")
+	f.DurationVar(&s.sample, "sample", time.Second, "length of a sample of traffic")
+	f.IntVar(&s.attachRounds, "attach-rounds", 7, "rounds of attaching pods")
+	f.StringVar(&ups, "up", "3,10,3,10,3,10,100", "the labs to bring up, in `nodes`")
+	if err := f.Parse(args); err != nil {
+		return s, err
+	}
+	if f.NArg() > 0 {
+		return s, fmt.Errorf("argument %q is not understood: there are only flags (see -h)", f.Arg(0))
+	}
+	if s.rounds < 1 || s.attachRounds < 1 || s.sample <= 0 {
+		return s, errors.New("-rounds and -attach-rounds must be 1 or more, and -sample longer than 0")
+	}
+	s.only = strings.Split(only, ",")
+	for _, part := range s.only {
+		if !slices.Contains(parts, part) {
+			return s, fmt.Errorf("-only %s: there are %s", part, strings.Join(parts, ", "))
+		}
+	}
+	for word := range strings.SplitSeq(ups, ",") {
+		n, err := strconv.Atoi(word)
+		if err != nil || n < 1 {
+			return s, fmt.Errorf("-up %s: %q is not a number of nodes", ups, word)
+		}
+		s.ups = append(s.ups, n)
+	}
+	return s, nil
+}
+
+func (s settings) run(ctx context.Context) error {
+	if os.Geteuid() != 0 {
+		return errors.New("this needs root: it makes network namespaces")
+	}
+	var err error
+	if s.weft, err = filepath.Abs(s.weft); err != nil {
+		return err
+	}
+	notes, err := os.ReadFile(s.notes)
+	if err != nil {
+		return err
+	}
+	res := results{Rounds: s.rounds, Sample: s.sample, Pods: podCount, InFlight: inFlight}
+	if res.Machine, err = thisMachine(); err != nil {
+		return err
+	}
+	if slices.Contains(s.only, "traffic") {
+		if err := s.traffic(ctx, &res); err != nil {
+			return err
+		}
+	}
+	if slices.Contains(s.only, "attach") || slices.Contains(s.only, "memory") {
+		if err := s.attach(ctx, &res); err != nil {
+			return err
+		}
+	}
+	if slices.Contains(s.only, "up") {
+		for _, nodes := range s.ups {
+			say("lab of %d nodes", nodes)
+			u, err := measureUp(ctx, s.weft, nodes)
+			if err != nil {
+				return err
+			}
+			res.Ups = append(res.Ups, u)
+		}
+	}
+	text := render(res, string(notes))
+	if s.output == "" {
+		_, err = os.Stdout.WriteString(text)
+		return err
+	}
+	return os.WriteFile(s.output, []byte(text), 0o644)
+}
+
+// say tells how far the run is.
+func say(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
+
+// traffic builds all variants, and measures them.
+func (s settings) traffic(ctx context.Context, res *results) (err error) {
+	say("traffic: building the networks")
+	bareNet, bare := barePair()
+	if err := bareNet.done(); err != nil {
+		return err
+	}
+	defer bareNet.close()
+	res.Bare = "bare pair"
+	res.Variants = []variant{{name: res.Bare, pair: bare}}
+	// The bridge on a node is the same with either backend.
+	const handSame, handVXLAN, handRoutes = "same node, by hand (bridge)", "VXLAN, by hand", "host-gw, by hand"
+	vxlan, same, across := byHand("vxlan")
+	if err := vxlan.done(); err != nil {
+		return err
+	}
+	defer vxlan.close()
+	res.Variants = append(res.Variants, variant{name: handSame, pair: same}, variant{name: handVXLAN, pair: across})
+	routes, _, across := byHand("host-gw")
+	if err := routes.done(); err != nil {
+		return err
+	}
+	defer routes.close()
+	res.Variants = append(res.Variants, variant{name: handRoutes, pair: across})
+
+	for _, l := range []struct {
+		plugin, backend     string
+		same, name, against string
+	}{
+		{"openshift-subnet", "", "Weft: same node", "Weft: VXLAN, plug-in openshift-subnet", handVXLAN},
+		{"flannel", "vxlan", "", "Weft: VXLAN, plug-in flannel", handVXLAN},
+		{"flannel", "host-gw", "", "Weft: host-gw, plug-in flannel", handRoutes},
+	} {
+		c, err := bringUp(ctx, s.weft, 2, l.plugin, l.backend)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, c.close()) }()
+		same, across, err := c.pairs(ctx)
+		if err != nil {
+			return err
+		}
+		if l.same != "" {
+			res.Variants = append(res.Variants, variant{name: l.same, against: handSame, pair: same})
+		}
+		res.Variants = append(res.Variants, variant{name: l.name, against: l.against, pair: across})
+	}
+	res.Traffic, err = measureTraffic(ctx, res.Variants, s.rounds, s.sample, say)
+	return err
+}
+
+// attach attaches pods in a lab and on nodes of Debian's plug-ins, and then
+// looks at the lab's agent.
+func (s settings) attach(ctx context.Context, res *results) (err error) {
+	say("CNI: building the nodes")
+	dir, err := os.MkdirTemp("", "weft-bench-cni-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	c, err := bringUp(ctx, s.weft, 2, "openshift-subnet", "")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.close()) }()
+	node := c.lab.Nodes()[0]
+	own, err := c.attacher(node, s.weft, filepath.Join(dir, "weft-cache"))
+	if err != nil {
+		return err
+	}
+	pods, err := newPodNamespaces(podCount)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeAll(pods)) }()
+	if slices.Contains(s.only, "attach") {
+		attachers := []attacher{own}
+		for _, plugin := range []string{"bridge", "ptp"} {
+			w, err := newWorker("node of "+plugin, "")
+			if err != nil {
+				return err
+			}
+			defer w.close()
+			a, err := referenceAttacher(plugin, dir, w)
+			if err != nil {
+				return err
+			}
+			attachers = append(attachers, a)
+		}
+		res.Own = own.name
+		if res.Attached, err = measureAttach(ctx, attachers, pods, inFlight, s.attachRounds, say); err != nil {
+			return err
+		}
+	}
+	if slices.Contains(s.only, "memory") {
+		say("memory: %d pods and %d peers", len(pods), peerCount)
+		f, err := c.measureAgent(ctx, node, own, pods, peerCount)
+		if err != nil {
+			return err
+		}
+		res.Agent = &f
+	}
+	return nil
+}

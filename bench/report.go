@@ -1,0 +1,252 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// results is everything that a run measured.
+type results struct {
+	Machine  machine
+	Rounds   int
+	Sample   time.Duration
+	Variants []variant
+	Traffic  traffic
+	// Bare is the name of the variant that all others are a fraction of.
+	Bare string
+	// Attached are the rounds of each CNI plug-in; Own is Weft's name there.
+	Attached       map[string][]batch
+	Own            string
+	Pods, InFlight int
+	Agent          *footprint
+	Ups            []upTime
+}
+
+// The targets that are not ratios.
+const (
+	addMedianTarget   = 20 * time.Millisecond
+	addP99Target      = 60 * time.Millisecond
+	agentMemoryTarget = 35 << 20
+)
+
+// upTargets are those for a lab, by its number of nodes.
+var upTargets = map[int]struct {
+	took   time.Duration
+	memory uint64
+}{3: {took: 5 * time.Second}, 10: {took: 12 * time.Second}, 100: {memory: 4 << 30}}
+
+// report is a document in the making. It counts the outcomes.
+type report struct {
+	strings.Builder
+	outcomes map[outcome]int
+}
+
+func (r *report) line(format string, args ...any) { fmt.Fprintf(r, format+"\n", args...) }
+
+// row writes a table's row.
+func (r *report) row(cells ...string) { r.line("| %s |", strings.Join(cells, " | ")) }
+
+// head writes a table's head; all columns but the first are numbers.
+func (r *report) head(cells ...string) {
+	r.line("")
+	r.row(cells...)
+	r.line("|---%s|", strings.Repeat("|--:", len(cells)-1))
+}
+
+func (r *report) judged(o outcome) string {
+	r.outcomes[o]++
+	return string(o)
+}
+
+// render writes the document. Notes are appended as they are.
+func render(res results, notes string) string {
+	body := &report{outcomes: make(map[outcome]int)}
+	body.againstHand(res)
+	body.againstBare(res)
+	body.attach(res)
+	body.footprints(res)
+
+	top := &report{}
+	top.line("# Benchmarks\n")
+	top.line("Written by `make bench`, which measures everything here anew; what is written by")
+	top.line("hand is in [bench/notes.md](../bench/notes.md), which is appended. Absolute numbers")
+	top.line("are those of one small machine that does everything at once, so look at the")
+	top.line("ratios: what they compare was measured in turns, in one run.\n")
+	top.line("**Targets: %d met, %d met within noise, %d missed.**\n", body.outcomes[met], body.outcomes[within], body.outcomes[missed])
+	top.line("- Machine: %s", res.Machine)
+	top.line("- Traffic: %d rounds; in each round every kind of load visits all variants in a random order, for %v each.", res.Rounds, res.Sample)
+	top.line("  A ratio is the median of the rounds' own ratios, and after it stands the middle half of them.")
+	top.line("- “Met within noise” says that the median misses the target and the middle half of the rounds reaches it.")
+	top.line("- To repeat: `make bench` as root, with nothing else running. `go run ./bench -h` lists what can be set;")
+	top.line("  `go run ./bench -only traffic -rounds 3` is a quick look.")
+	return top.String() + body.String() + "\n" + strings.TrimSpace(notes) + "\n"
+}
+
+func (r *report) againstHand(res results) {
+	if len(res.Traffic) == 0 {
+		return
+	}
+	r.line("\n## Pod to pod, against the same built by hand\n")
+	r.line("By hand means what flannel sets up, with `ip`, `bridge` and `nft` commands: a bridge")
+	r.line("for the pods of a node, flannel's masquerade and forward rules, and routes or a VXLAN")
+	r.line("device between the nodes ([bench/handmade.go](../bench/handmade.go)). Weft is the lab: real agents, the real CNI")
+	r.line("plug-in, all its rules in place, masquerade and anti-spoofing among them. Both have the same underlay.")
+	r.line("TCP over IPv4; the target is never to be slower.")
+	for _, v := range res.Variants {
+		if v.against == "" {
+			continue
+		}
+		r.line("\n### %s", v.name)
+		r.head("", "Weft", "by hand", "Weft / by hand", "target", "")
+		for _, q := range quantities {
+			own, hand := res.Traffic.values(q, v.name), res.Traffic.values(q, v.against)
+			s := spreadOf(ratios(own, hand))
+			target := "≥ 1"
+			if !q.moreBetter {
+				target = "≤ 1"
+			}
+			r.row(q.name, amount(spreadOf(own).Median, q.unit), amount(spreadOf(hand).Median, q.unit), s.String(), target, r.judged(judge(s, q.moreBetter)))
+		}
+	}
+}
+
+func (r *report) againstBare(res results) {
+	if len(res.Traffic) == 0 {
+		return
+	}
+	r.line("\n## Pod to pod, against a bare pair of interfaces\n")
+	r.line("The bare pair connects two namespaces directly and is what any of this could reach at")
+	r.line("best. Its MTU is %d, that of VXLAN's pods %d. GSO (with TSO) is on or off in the pods'", underlayMTU, underlayMTU-vxlanCost)
+	r.line("interfaces; all else on the way is as it was set up. CPU seconds are the whole machine's.\n")
+	var bare []string
+	for _, q := range quantities {
+		bare = append(bare, fmt.Sprintf("%s %s", q.name, amount(spreadOf(res.Traffic.values(q, res.Bare)).Median, q.unit)))
+	}
+	r.line("The bare pair itself: %s.", strings.Join(bare, "; "))
+	head := []string{""}
+	for _, q := range quantities {
+		head = append(head, q.name)
+	}
+	r.head(head...)
+	for _, v := range res.Variants {
+		if v.name == res.Bare {
+			continue
+		}
+		cells := []string{v.name}
+		for _, q := range quantities {
+			cells = append(cells, spreadOf(ratios(res.Traffic.values(q, v.name), res.Traffic.values(q, res.Bare))).String())
+		}
+		r.row(cells...)
+	}
+}
+
+// latencies are two quantiles of the times of each round, in milliseconds.
+func latencies(batches []batch, of func(batch) []time.Duration) (medians, p99s []float64) {
+	for _, b := range batches {
+		medians = append(medians, milliseconds(quantile(of(b), 0.5)))
+		p99s = append(p99s, milliseconds(quantile(of(b), 0.99)))
+	}
+	return medians, p99s
+}
+
+func added(b batch) []time.Duration   { return b.Add }
+func deleted(b batch) []time.Duration { return b.Delete }
+
+func (r *report) attach(res results) {
+	if len(res.Attached) == 0 {
+		return
+	}
+	r.line("\n## Attaching pods\n")
+	r.line("CNI calls through libcni, from the runtime's side: the plug-in's process is started,")
+	r.line("and the call is over when it has answered. %d pods with %d in flight, %d rounds in turns", res.Pods, res.InFlight, len(res.Attached[res.Own]))
+	r.line("with Debian's bridge and ptp plug-ins under flannel's settings. Weft's answer means that")
+	r.line("the address is on disk and the pod's routes and rules are in the kernel.")
+	r.head("", "ADD p50", "ADD p99", "DEL p50", "DEL p99", "Weft's ADD p50 / this", "Weft's ADD p99 / this")
+	ownMedians, ownP99s := latencies(res.Attached[res.Own], added)
+	for _, name := range slices.Sorted(maps.Keys(res.Attached)) {
+		medians, p99s := latencies(res.Attached[name], added)
+		deleteMedians, deleteP99s := latencies(res.Attached[name], deleted)
+		cells := []string{name}
+		for _, values := range [][]float64{medians, p99s, deleteMedians, deleteP99s} {
+			cells = append(cells, amount(spreadOf(values).Median, "ms"))
+		}
+		if name == res.Own {
+			cells = append(cells, "", "")
+		} else {
+			cells = append(cells, spreadOf(ratios(ownMedians, medians)).String(), spreadOf(ratios(ownP99s, p99s)).String())
+		}
+		r.row(cells...)
+	}
+	r.head("", "measured", "target", "")
+	for _, t := range []struct {
+		name   string
+		values []float64
+		target time.Duration
+	}{{"Weft's ADD, p50", ownMedians, addMedianTarget}, {"Weft's ADD, p99", ownP99s, addP99Target}} {
+		s := spreadOf(t.values)
+		r.row(t.name, amount(s.Median, "ms"), fmt.Sprintf("≤ %v", t.target), r.judged(atMost(s.Median, milliseconds(t.target))))
+	}
+}
+
+func (r *report) footprints(res results) {
+	if f := res.Agent; f != nil {
+		r.line("\n## Memory of an agent\n")
+		r.line("With %d local pods and %d peers. Resident counts the program's own pages, which agents", f.Pods, f.Peers)
+		r.line("of one machine share; proportional divides them by those who share; anonymous has none.")
+		r.head("", "measured", "target", "")
+		r.row("resident", mebibytes(f.Resident), "≤ "+mebibytes(agentMemoryTarget), r.judged(atMost(f.Resident, agentMemoryTarget)))
+		r.row("proportional", mebibytes(f.Proportional), "", "")
+		r.row("anonymous", mebibytes(f.Anonymous), "", "")
+		r.row("Go's heap", mebibytes(f.Heap), "", "")
+	}
+	if len(res.Ups) == 0 {
+		return
+	}
+	r.line("\n## Bringing a cluster up\n")
+	r.line("A lab from nothing until pods can run on all nodes, the median of the runs; the proportional")
+	r.line("memory of all its processes, which are etcd, controller and agents; and by how much the")
+	r.line("machine's available memory shrank, the kernel's part with it.")
+	r.head("", "runs", "time", "target", "", "processes", "machine", "target", "")
+	byNodes := make(map[int][]upTime)
+	for _, u := range res.Ups {
+		byNodes[u.Nodes] = append(byNodes[u.Nodes], u)
+	}
+	for _, nodes := range slices.Sorted(maps.Keys(byNodes)) {
+		ups := byNodes[nodes]
+		slices.SortFunc(ups, func(a, b upTime) int { return int(a.Took - b.Took) })
+		u := ups[(len(ups)-1)/2]
+		cells := []string{fmt.Sprintf("%d nodes", nodes), fmt.Sprint(len(ups)), fmt.Sprintf("%.2f s", u.Took.Seconds())}
+		t := upTargets[nodes]
+		if t.took > 0 {
+			cells = append(cells, fmt.Sprintf("≤ %v", t.took), r.judged(atMost(u.Took, t.took)))
+		} else {
+			cells = append(cells, "", "")
+		}
+		cells = append(cells, mebibytes(u.Processes), mebibytes(u.Machine))
+		if t.memory > 0 {
+			cells = append(cells, "≤ "+mebibytes(t.memory), r.judged(atMost(max(u.Processes, u.Machine), t.memory)))
+		} else {
+			cells = append(cells, "", "")
+		}
+		r.row(cells...)
+	}
+}
+
+func (s spread) String() string { return fmt.Sprintf("%.2f (%.2f–%.2f)", s.Median, s.Low, s.High) }
+
+// amount writes a value with three digits that count, where it has so many
+// before the point.
+func amount(v float64, unit string) string {
+	switch {
+	case v < 10:
+		return fmt.Sprintf("%.2f %s", v, unit)
+	case v < 100:
+		return fmt.Sprintf("%.1f %s", v, unit)
+	}
+	return fmt.Sprintf("%.0f %s", v, unit)
+}
+
+func mebibytes(n uint64) string { return amount(float64(n)/(1<<20), "MiB") }

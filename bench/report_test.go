@@ -1,0 +1,70 @@
+package main
+
+import (
+	"flag"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// samplesOf makes one sample a round; a round's number is the unit of all.
+func samplesOf(rounds ...float64) []sample {
+	var out []sample
+	for _, r := range rounds {
+		out = append(out, sample{Count: uint64(r * 125e6), Took: time.Second, CPU: 500 * time.Millisecond,
+			Median: time.Duration(r * 1000), P99: time.Duration(r * 3000)})
+	}
+	return out
+}
+
+func TestReport(t *testing.T) {
+	up := func(nodes int, seconds float64, memory uint64) upTime {
+		return upTime{nodes, time.Duration(seconds * float64(time.Second)), memory, memory + 100<<20}
+	}
+	times := func(ms ...int) []time.Duration {
+		var out []time.Duration
+		for _, n := range ms {
+			out = append(out, time.Duration(n)*time.Millisecond)
+		}
+		return out
+	}
+	res := results{
+		Machine: machine{Processors: 2, Model: "A Processor", Memory: 8 << 30, Kernel: "6.1.0", Go: "go1.26"},
+		Rounds:  3, Sample: time.Second,
+		Bare:     "bare pair",
+		Variants: []variant{{name: "bare pair"}, {name: "bridge"}, {name: "Weft: same node", against: "bridge"}},
+		Traffic:  make(traffic),
+		Own:      "weft-cni", Pods: 3, InFlight: 2,
+		Attached: map[string][]batch{
+			"weft-cni": {{Add: times(5, 6, 70), Delete: times(1, 2, 3)}, {Add: times(7, 8, 90), Delete: times(1, 2, 3)}},
+			"bridge":   {{Add: times(50, 60, 70), Delete: times(10, 20, 30)}, {Add: times(70, 80, 90), Delete: times(10, 20, 30)}},
+		},
+		Agent: &footprint{Pods: 3, Peers: 4, memory: memory{Resident: 36 << 20, Proportional: 20 << 20, Anonymous: 15 << 20}, Heap: 7 << 20},
+		Ups:   []upTime{up(10, 13, 700<<20), up(3, 2, 300<<20), up(3, 9, 320<<20), up(3, 1, 310<<20), up(100, 30, 3<<30)},
+	}
+	for _, l := range loads {
+		res.Traffic[l] = map[string][]sample{
+			"bare pair":       samplesOf(10, 12, 11),
+			"bridge":          samplesOf(5, 6, 5.5),
+			"Weft: same node": samplesOf(5.5, 6.6, 5.4),
+		}
+	}
+	got := render(res, "## Notes\n\nBy hand.\n\n")
+	const golden = "testdata/report.md"
+	if *update {
+		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("differs from %s (- golden, + now):\n%s", golden, diff)
+	}
+}

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/internal/netns"
+)
+
+// workerArgument makes this program a worker: a process inside a network
+// namespace that serves, makes load and does what else must be done there, as
+// it is told on its standard input. It ends with that, and so does a namespace
+// that is its own: however the benchmark ends, it leaves nothing behind.
+const workerArgument = "worker"
+
+type request struct {
+	Do string
+	// To is where the load goes, and For how long.
+	To  netip.Addr    `json:",omitzero"`
+	For time.Duration `json:",omitzero"`
+	// On is whether segmentation is offloaded.
+	On bool `json:",omitzero"`
+}
+
+type reply struct {
+	Error  string `json:",omitzero"`
+	Sample sample `json:",omitzero"`
+}
+
+// What a worker can be told to do.
+const (
+	doServe     = "serve"
+	doOffload   = "offload"
+	doStream    = "stream"
+	doRoundTrip = "round trips"
+	doConnect   = "connections"
+)
+
+func (r request) run() (sample, error) {
+	switch r.Do {
+	case doServe:
+		return sample{}, serve()
+	case doOffload:
+		return sample{}, setOffload(r.On)
+	case doStream:
+		return stream(r.To, r.For)
+	case doRoundTrip:
+		return roundTrips(r.To, r.For)
+	case doConnect:
+		return connects(r.To, r.For)
+	}
+	return sample{}, fmt.Errorf("a worker cannot do %q", r.Do)
+}
+
+// runWorker is the program of a worker.
+func runWorker() error {
+	in, out := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
+	for {
+		var r request
+		if err := in.Decode(&r); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		s, err := r.run()
+		answer := reply{Sample: s}
+		if err != nil {
+			answer.Error = err.Error()
+		}
+		if err := out.Encode(answer); err != nil {
+			return err
+		}
+	}
+}
+
+// worker is a running worker, seen from the benchmark. Its methods must not be
+// called concurrently.
+type worker struct {
+	name  string
+	cmd   *exec.Cmd
+	stdin io.WriteCloser
+	out   *json.Decoder
+}
+
+// newWorker starts a worker in the network namespace at path, or in a new one
+// where path is empty.
+func newWorker(name, path string) (*worker, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	w := &worker{name: name, cmd: exec.Command(self, workerArgument)}
+	w.cmd.Stderr = os.Stderr
+	if w.stdin, err = w.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	stdout, err := w.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	w.out = json.NewDecoder(bufio.NewReader(stdout))
+	if path == "" {
+		w.cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET}
+		err = w.cmd.Start()
+	} else {
+		err = netns.Do(path, w.cmd.Start)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("start a worker as %s: %w", name, err)
+	}
+	return w, nil
+}
+
+// namespace is the path of the worker's network namespace.
+func (w *worker) namespace() string { return fmt.Sprintf("/proc/%d/ns/net", w.cmd.Process.Pid) }
+
+// do has the worker do something and waits for it.
+func (w *worker) do(r request) (sample, error) {
+	if err := json.NewEncoder(w.stdin).Encode(r); err != nil {
+		return sample{}, fmt.Errorf("%s: %s: %w", w.name, r.Do, err)
+	}
+	var answer reply
+	if err := w.out.Decode(&answer); err != nil {
+		return sample{}, fmt.Errorf("%s: %s: the worker ended: %w", w.name, r.Do, err)
+	}
+	if answer.Error != "" {
+		return sample{}, fmt.Errorf("%s: %s: %s", w.name, r.Do, answer.Error)
+	}
+	return answer.Sample, nil
+}
+
+// run runs a program with some input in the worker's namespace.
+func (w *worker) run(input, name string, args ...string) error {
+	return netns.Do(w.namespace(), func() error {
+		cmd := exec.Command(name, args...)
+		cmd.Stdin = strings.NewReader(input)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %s %s: %w\n%s", w.name, name, strings.Join(args, " "), err, out)
+		}
+		return nil
+	})
+}
+
+// close ends the worker.
+func (w *worker) close() {
+	w.stdin.Close()
+	w.cmd.Wait()
+}
