@@ -243,6 +243,7 @@ func (a *agent) run(ctx context.Context, config *api.ClusterConfig, configs *reg
 				return
 			case <-changes:
 				s.Kick()
+				sleep(ctx, s.breath())
 			}
 		}
 	})
@@ -404,7 +405,7 @@ func (a *agent) Ready() error {
 		}
 		return errors.New(strings.Join(words, "; "))
 	}
-	return last.errorFor(nil)
+	return datapath.Concerning(last.Err)
 }
 
 // Pools implements cni.Node.
@@ -440,7 +441,8 @@ func (a *agent) observe(command, result string, took time.Duration) {
 const maxMessage = 1024
 
 func (a *agent) nodeState() nodeState {
-	state := nodeState{Addresses: a.underlayNow().Addresses}
+	u := a.underlayNow()
+	state := nodeState{Addresses: u.Addresses, OnLink: u.Prefixes}
 	if err := a.Ready(); err != nil {
 		state.NotReady = truncate(err.Error())
 	}

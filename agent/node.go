@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,13 +17,11 @@ import (
 	"github.com/weftnet/weft/registry"
 )
 
-// InSync is the Node condition that says whether the node does all that its
-// plan says, and why not.
-const InSync corev1.NodeConditionType = "weft.network/InSync"
-
 // nodeState is what the agent wants its Node object to say.
 type nodeState struct {
 	Addresses []netip.Addr
+	// OnLink is what the node's interfaces are on-link with.
+	OnLink []netip.Prefix
 	// NotReady is why pods cannot be networked; empty when they can.
 	NotReady string
 	// OutOfSync is what of the plan the node does not do, and why.
@@ -33,12 +32,16 @@ type nodeState struct {
 // anything. Conditions that others own stay.
 func (s nodeState) describe(node *corev1.Node, now metav1.Time) bool {
 	changed := len(s.Addresses) > 0 && setAddresses(node, s.Addresses)
+	if onLink := joined(s.OnLink); onLink != node.Annotations[api.OnLinkAnnotation] {
+		metav1.SetMetaDataAnnotation(&node.ObjectMeta, api.OnLinkAnnotation, onLink)
+		changed = true
+	}
 	ready := corev1.NodeCondition{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse,
 		Reason: "WeftIsReady", Message: "pods can be networked"}
 	if s.NotReady != "" {
 		ready.Status, ready.Reason, ready.Message = corev1.ConditionTrue, "WeftIsNotReady", s.NotReady
 	}
-	sync := corev1.NodeCondition{Type: InSync, Status: corev1.ConditionTrue, Reason: "PlanLoaded", Message: "the data plane holds the plan"}
+	sync := corev1.NodeCondition{Type: api.NodeInSync, Status: corev1.ConditionTrue, Reason: "PlanLoaded", Message: "the data plane holds the plan"}
 	if s.OutOfSync != "" {
 		sync.Status, sync.Reason, sync.Message = corev1.ConditionFalse, "PlanNotLoaded", s.OutOfSync
 	}
@@ -46,6 +49,14 @@ func (s nodeState) describe(node *corev1.Node, now metav1.Time) bool {
 		changed = setCondition(node, c, now) || changed
 	}
 	return changed
+}
+
+func joined(prefixes []netip.Prefix) string {
+	var words []string
+	for _, p := range prefixes {
+		words = append(words, p.String())
+	}
+	return strings.Join(words, ",")
 }
 
 func setAddresses(node *corev1.Node, addresses []netip.Addr) bool {
@@ -180,18 +191,15 @@ func (r *registrar) write(ctx context.Context, state nodeState, create bool) err
 	}
 }
 
-// LeaseName is the name of the lease that a node's agent holds while it lives.
-func LeaseName(node string) string { return "node/" + node }
-
 // holdLease keeps the agent's lease until ctx ends.
 func holdLease(ctx context.Context, r registry.Registry, node, holder string, ttl time.Duration, log *slog.Logger, problem func(string)) {
 	for ctx.Err() == nil {
 		waiting := time.AfterFunc(2*ttl, func() {
-			if other, err := r.Holder(ctx, LeaseName(node)); err == nil && other != "" && other != holder {
+			if other, err := r.Holder(ctx, api.NodeLease(node)); err == nil && other != "" && other != holder {
 				problem(fmt.Sprintf("another agent, %s, runs as node %s: give each node a name of its own", other, node))
 			}
 		})
-		lease, err := r.Acquire(ctx, LeaseName(node), holder, ttl)
+		lease, err := r.Acquire(ctx, api.NodeLease(node), holder, ttl)
 		waiting.Stop()
 		if err != nil {
 			if ctx.Err() == nil {

@@ -2,10 +2,10 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weftnet/weft/datapath"
@@ -28,6 +28,8 @@ type syncer struct {
 	reported func(round)
 
 	kick chan struct{}
+	// took is how long the last round took, in nanoseconds.
+	took atomic.Int64
 
 	mu          sync.Mutex
 	asked, done uint64
@@ -76,7 +78,7 @@ func (s *syncer) Publish(ctx context.Context, interfaces ...string) error {
 		done, last, finished := s.done, s.last, s.finished
 		s.mu.Unlock()
 		if done >= want {
-			return last.errorFor(interfaces)
+			return datapath.Concerning(last.Err, interfaces...)
 		}
 		select {
 		case <-finished:
@@ -86,19 +88,12 @@ func (s *syncer) Publish(ctx context.Context, interfaces ...string) error {
 	}
 }
 
-// errorFor is the round's error as it concerns some endpoints: that others
-// have lost their interface does not.
-func (r round) errorFor(interfaces []string) error {
-	var missing *datapath.MissingError
-	if !errors.As(r.Err, &missing) || !missing.Only {
-		return r.Err
-	}
-	for _, i := range interfaces {
-		if missing.Has(i) {
-			return r.Err
-		}
-	}
-	return nil
+// breath is how long to let the registry's changes gather before the next
+// round: while a large cluster starts, every node's every change reaches every
+// agent, and rounds must not take the node's processor from its pods. A pod
+// that comes or goes here does not wait for it.
+func (s *syncer) breath() time.Duration {
+	return min(10*time.Duration(s.took.Load()), time.Second)
 }
 
 // Last is the outcome of the last round.
@@ -128,7 +123,9 @@ func (s *syncer) Run(ctx context.Context) {
 		want, previous := s.asked, s.last
 		s.mu.Unlock()
 
+		start := time.Now()
 		next := s.round(ctx, previous, repairing)
+		s.took.Store(int64(time.Since(start)))
 		if ctx.Err() != nil {
 			return
 		}

@@ -134,7 +134,7 @@ func TestAnInvalidPlanIsNotLoaded(t *testing.T) {
 
 func TestAnotherPodsMissingInterfaceIsNotOurs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		plane := &recorder{fail: &datapath.MissingError{Interfaces: []string{"weftgone"}, Only: true}}
+		plane := &recorder{fail: errors.Join(&datapath.MissingError{Interface: "weftgone", Name: "default/gone"})}
 		s := start(t, plane, somePlan)
 		if err := s.Publish(t.Context(), "weftmine"); err != nil {
 			t.Errorf("weftmine is in place, yet: %v", err)

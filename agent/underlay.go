@@ -208,42 +208,55 @@ func dump[T any](list func() ([]T, error)) ([]T, error) {
 	return out, err
 }
 
-// watchUnderlay calls changed after each change to the node's links, addresses
-// or routes that Weft did not make, and at least every interval.
+// The least time between two looks at the node's own network, and how long the
+// changes that come together may take to come: an address is often replaced by
+// removing one and adding another.
+const (
+	lookEvery = time.Second
+	lookAfter = 50 * time.Millisecond
+)
+
+// watchUnderlay calls changed soon after changes to the node's interfaces or
+// addresses, and at least every interval.
 func watchUnderlay(ctx context.Context, interval time.Duration, log *slog.Logger, changed func()) {
 	addresses := make(chan netlink.AddrUpdate, 64)
 	links := make(chan netlink.LinkUpdate, 64)
-	done := ctx.Done()
 	quiet := func(err error) { log.Debug("netlink subscription", "error", err) }
-	if err := netlink.AddrSubscribeWithOptions(addresses, done, netlink.AddrSubscribeOptions{ErrorCallback: quiet}); err != nil {
+	if err := netlink.AddrSubscribeWithOptions(addresses, ctx.Done(), netlink.AddrSubscribeOptions{ErrorCallback: quiet}); err != nil {
 		log.Warn("cannot follow address changes; looking again now and then", "every", interval, "error", err)
 		addresses = nil
 	}
-	if err := netlink.LinkSubscribeWithOptions(links, done, netlink.LinkSubscribeOptions{ErrorCallback: quiet}); err != nil {
+	if err := netlink.LinkSubscribeWithOptions(links, ctx.Done(), netlink.LinkSubscribeOptions{ErrorCallback: quiet}); err != nil {
 		log.Warn("cannot follow interface changes; looking again now and then", "every", interval, "error", err)
 		links = nil
 	}
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
+	next := time.NewTimer(interval)
+	defer next.Stop()
+	var last time.Time
+	soon := func() { next.Reset(max(lookAfter, time.Until(last.Add(lookEvery)))) }
+	pending := false
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case <-next.C:
+			changed()
+			last, pending = time.Now(), false
+			next.Reset(interval)
 		case _, ok := <-addresses:
 			if !ok {
 				addresses = nil
-				continue
+			} else if !pending {
+				pending = true
+				soon()
 			}
 		case l, ok := <-links:
 			if !ok {
 				links = nil
-				continue
+			} else if !pending && !datapath.OwnsInterface(l.Attrs().Name) {
+				pending = true
+				soon()
 			}
-			if datapath.OwnsInterface(l.Attrs().Name) {
-				continue
-			}
-		case <-tick.C:
 		}
-		changed()
 	}
 }

@@ -18,7 +18,6 @@ import (
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/plugin/flannel"
-	"github.com/weftnet/weft/plugin/openshift"
 	"github.com/weftnet/weft/registry"
 )
 
@@ -123,7 +122,7 @@ var columns = map[string][]column{
 }
 
 func annotatedProblem[T registry.Object](o T) string {
-	return o.GetAnnotations()[openshift.ProblemAnnotation]
+	return o.GetAnnotations()[api.ProblemAnnotation]
 }
 
 func orAuto(n int) string {

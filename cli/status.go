@@ -15,10 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weftnet/weft/api"
-	"github.com/weftnet/weft/controller"
 
 	"github.com/weftnet/weft/explain"
-	"github.com/weftnet/weft/plugin/openshift"
 	"github.com/weftnet/weft/registry"
 )
 
@@ -92,7 +90,7 @@ func readStatus(ctx context.Context, reg registry.Registry) (clusterStatus, erro
 	if err != nil {
 		return clusterStatus{}, err
 	}
-	leader, err := reg.Holder(ctx, controller.LeaseName)
+	leader, err := reg.Holder(ctx, api.ControllerLease)
 	if err != nil {
 		return clusterStatus{}, err
 	}
@@ -152,7 +150,7 @@ func statusOf(c explain.Cluster, leader string) (clusterStatus, error) {
 	}
 	for _, k := range kinds() {
 		for o := range c.Objects.All(k) {
-			if p := o.GetAnnotations()[openshift.ProblemAnnotation]; p != "" {
+			if p := o.GetAnnotations()[api.ProblemAnnotation]; p != "" {
 				problem(k.Singular+" "+registry.KeyOf(o).String(), p)
 			}
 		}

@@ -119,7 +119,7 @@ func readCluster(ctx context.Context, reg registry.Registry) (explain.Cluster, e
 		return c, err
 	}
 	for node := range snapshot.All(api.Node) {
-		holder, err := reg.Holder(ctx, "node/"+node.GetName())
+		holder, err := reg.Holder(ctx, api.NodeLease(node.GetName()))
 		if err != nil {
 			return c, err
 		}

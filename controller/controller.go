@@ -32,9 +32,6 @@ import (
 	"github.com/weftnet/weft/registry"
 )
 
-// LeaseName is the name of the lease that the leader holds.
-const LeaseName = "controller"
-
 // PluginKnown is the condition of the ClusterConfig that says whether there is
 // a plug-in of the name in it.
 const PluginKnown = "PluginKnown"
@@ -146,11 +143,11 @@ func (c *Controller) Run(ctx context.Context) error {
 // acquire waits for the lease. It asks for its holder first, because the wait
 // does not tell whether the registry answers.
 func (c *Controller) acquire(ctx context.Context) (registry.Lease, error) {
-	if _, err := c.Registry.Holder(ctx, LeaseName); err != nil {
+	if _, err := c.Registry.Holder(ctx, api.ControllerLease); err != nil {
 		return nil, err
 	}
 	c.setTrouble(nil)
-	return c.Registry.Acquire(ctx, LeaseName, c.Identity, c.LeaseTTL)
+	return c.Registry.Acquire(ctx, api.ControllerLease, c.Identity, c.LeaseTTL)
 }
 
 // lead works until the lease is lost or ctx ends.

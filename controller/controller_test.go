@@ -147,14 +147,14 @@ func TestOneLeadsAtATime(t *testing.T) {
 				t.Errorf("%s: %v", c.Identity, err)
 			}
 		}
-		if holder, err := r.Holder(t.Context(), LeaseName); holder != "a" || err != nil {
+		if holder, err := r.Holder(t.Context(), api.ControllerLease); holder != "a" || err != nil {
 			t.Errorf("holder %q, %v", holder, err)
 		}
 		stopA()
 		d.wants("-a:openshift-subnet +b:openshift-subnet")
 		stopB()
 		d.wants("-b:openshift-subnet")
-		if holder, err := r.Holder(t.Context(), LeaseName); holder != "" || err != nil {
+		if holder, err := r.Holder(t.Context(), api.ControllerLease); holder != "" || err != nil {
 			t.Errorf("holder %q, %v", holder, err)
 		}
 	})

@@ -9,6 +9,7 @@ package datapath
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -73,16 +74,37 @@ const InterfacePrefix = "weft"
 // OwnsInterface reports whether a node's interface is Weft's, by its name.
 func OwnsInterface(name string) bool { return strings.HasPrefix(name, InterfacePrefix) }
 
-// MissingError is wrapped by the error of Apply when endpoints were left out
-// because their interfaces are not there. All else was done if Only is set.
+// MissingError says which endpoint's interface is missing. It is an ErrMissing.
 type MissingError struct {
-	Interfaces []string
-	Only       bool
+	// Interface is the endpoint's key, Name its name for people.
+	Interface, Name string
 }
 
 func (e *MissingError) Error() string {
-	return "no such interface: " + strings.Join(e.Interfaces, ", ")
+	return fmt.Sprintf("endpoint %s (%s): %v", e.Interface, e.Name, ErrMissing)
 }
 
-// Has reports whether the endpoint of that interface was left out.
-func (e *MissingError) Has(name string) bool { return slices.Contains(e.Interfaces, name) }
+// Unwrap returns ErrMissing.
+func (e *MissingError) Unwrap() error { return ErrMissing }
+
+// Concerning returns what of an error of Apply matters to the endpoints with
+// the given interfaces: all of it, but that interfaces of others are missing.
+func Concerning(err error, interfaces ...string) error {
+	switch e := err.(type) {
+	case *MissingError:
+		if !slices.Contains(interfaces, e.Interface) {
+			return nil
+		}
+	case interface{ Unwrap() []error }:
+		var left []error
+		for _, part := range e.Unwrap() {
+			left = append(left, Concerning(part, interfaces...))
+		}
+		return errors.Join(left...)
+	case interface{ Unwrap() error }:
+		if inner := e.Unwrap(); inner != nil && Concerning(inner, interfaces...) == nil {
+			return nil
+		}
+	}
+	return err
+}

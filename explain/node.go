@@ -5,11 +5,9 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-)
 
-// NodeInSync is the condition by which an agent says whether its node does all
-// that the plan says.
-const NodeInSync corev1.NodeConditionType = "weft.network/InSync"
+	"github.com/weftnet/weft/api"
+)
 
 func condition(node *corev1.Node, t corev1.NodeConditionType) *corev1.NodeCondition {
 	i := slices.IndexFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == t })
@@ -28,13 +26,13 @@ func Ready(node *corev1.Node) bool {
 // InSync reports whether a node's agent said that the node does all that the
 // plan says.
 func InSync(node *corev1.Node) bool {
-	c := condition(node, NodeInSync)
+	c := condition(node, api.NodeInSync)
 	return c != nil && c.Status == corev1.ConditionTrue
 }
 
 // NodeProblems returns what a node's agent said is wrong, if anything.
 func NodeProblems(node *corev1.Node) []string {
-	ready, sync := condition(node, corev1.NodeNetworkUnavailable), condition(node, NodeInSync)
+	ready, sync := condition(node, corev1.NodeNetworkUnavailable), condition(node, api.NodeInSync)
 	if ready == nil && sync == nil {
 		return []string{"no agent has reported yet"}
 	}

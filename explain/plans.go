@@ -38,14 +38,11 @@ func (c Cluster) Plans() (map[string]*plan.Plan, map[string][]plugin.Problem, er
 	return plans, problems, nil
 }
 
-// OnLink is the annotation of a Node with the prefixes, separated by commas,
-// that its interfaces are on-link with. Where a node has none, the others'
-// addresses count as on-link.
-const OnLink = "weft.network/on-link"
-
+// onLink returns the prefixes that a node's agent says it is on-link with.
+// Where none said so, the other nodes' addresses count as on-link.
 func onLink(node *corev1.Node, addresses []netip.Addr) []netip.Prefix {
 	var prefixes []netip.Prefix
-	for s := range strings.SplitSeq(node.Annotations[OnLink], ",") {
+	for s := range strings.SplitSeq(node.Annotations[api.OnLinkAnnotation], ",") {
 		if p, err := netip.ParsePrefix(strings.TrimSpace(s)); err == nil {
 			prefixes = append(prefixes, p.Masked())
 		}

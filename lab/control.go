@@ -11,6 +11,8 @@ import (
 
 	"github.com/weftnet/weft/registry"
 	"github.com/weftnet/weft/registry/etcd"
+
+	"github.com/weftnet/weft/internal/netns"
 )
 
 // etcdPort is where the embedded etcd answers on the underlay.
@@ -84,8 +86,8 @@ func (l *Lab) startOutside(ctx context.Context) error {
 
 func (l *Lab) inNetwork(name string) func(func() error) error {
 	return func(f func() error) error {
-		return onThread(func() error {
-			if err := setNamespace(l.dir.network(name), unix.CLONE_NEWNET); err != nil {
+		return netns.Thread(func() error {
+			if err := netns.Enter(l.dir.network(name), unix.CLONE_NEWNET); err != nil {
 				return err
 			}
 			return f()

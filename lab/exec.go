@@ -9,6 +9,8 @@ import (
 	"os/exec"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/internal/netns"
 )
 
 // Command is a command to run in a pod or on a node.
@@ -37,7 +39,7 @@ func (l *Lab) Exec(namespace, name string, c Command) error {
 		return l.noPod(p)
 	}
 	proc := readProcess(l.processFile(p))
-	return onThread(func() error {
+	return netns.Thread(func() error {
 		var open []int
 		defer func() {
 			for _, fd := range open {
@@ -84,8 +86,8 @@ func (l *Lab) ExecNode(name string, c Command) error {
 
 // ExecOutside runs a command outside the cluster, on the switch.
 func (l *Lab) ExecOutside(c Command) error {
-	return onThread(func() error {
-		if err := setNamespace(l.dir.network(switchName), unix.CLONE_NEWNET); err != nil {
+	return netns.Thread(func() error {
+		if err := netns.Enter(l.dir.network(switchName), unix.CLONE_NEWNET); err != nil {
 			return err
 		}
 		return c.run()

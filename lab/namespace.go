@@ -6,27 +6,17 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 
 	"golang.org/x/sys/unix"
-)
 
-// onThread runs f on a thread that ends with it, so that f may change the
-// namespaces of its thread.
-func onThread(f func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		done <- f()
-	}()
-	return <-done
-}
+	"github.com/weftnet/weft/internal/netns"
+)
 
 // newNetwork makes a network namespace that lasts as long as the file at path
 // stays mounted.
 func newNetwork(path string) error {
-	return onThread(func() error {
+	return netns.Thread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("make a network namespace: %w (this needs root)", err)
 		}
@@ -40,13 +30,13 @@ func newMounts(path, network string, setup func() error) error {
 	ready, release := make(chan int), make(chan struct{})
 	done := make(chan error, 1)
 	go func() {
-		done <- onThread(func() error {
+		done <- netns.Thread(func() error {
 			// Unsharing mounts unshares root and working directory as well,
 			// without which a thread may not do so.
 			if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 				return fmt.Errorf("make a mount namespace: %w (this needs root)", err)
 			}
-			if err := setNamespace(network, unix.CLONE_NEWNET); err != nil {
+			if err := netns.Enter(network, unix.CLONE_NEWNET); err != nil {
 				return err
 			}
 			if err := setup(); err != nil {
@@ -67,18 +57,6 @@ func newMounts(path, network string, setup func() error) error {
 		close(release)
 		return errors.Join(err, <-done)
 	}
-}
-
-func setNamespace(path string, kind int) error {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("open namespace %s: %w", path, err)
-	}
-	defer unix.Close(fd)
-	if err := unix.Setns(fd, kind); err != nil {
-		return fmt.Errorf("enter namespace %s: %w", path, err)
-	}
-	return nil
 }
 
 // bindFile mounts the file at source over a new file at target.

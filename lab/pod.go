@@ -22,6 +22,8 @@ import (
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/registry"
+
+	"github.com/weftnet/weft/internal/netns"
 )
 
 // DefaultNamespace is that of pods which name none.
@@ -193,7 +195,7 @@ func (l *Lab) startPod(ctx context.Context, reg registry.Registry, r *podRecord)
 		Stage: stage{Hostname: r.Name, Pod: true, Args: args},
 		Within: func(f func() error) error {
 			return l.onNode(r.Node, func() error {
-				if err := setNamespace(r.network(), unix.CLONE_NEWNET); err != nil {
+				if err := netns.Enter(r.network(), unix.CLONE_NEWNET); err != nil {
 					return err
 				}
 				return f()

@@ -354,7 +354,7 @@ func (d *DataPlane) report(c *compiler) error {
 	errs := slices.Clone(c.problems)
 	for k, e := range c.plan.Endpoints.All() {
 		if c.missing[k.Interface] {
-			errs = append(errs, fmt.Errorf("endpoint %s (%s): %w", k.Interface, e.Name, datapath.ErrMissing))
+			errs = append(errs, &datapath.MissingError{Interface: k.Interface, Name: e.Name})
 		}
 	}
 	return errors.Join(errs...)

@@ -23,7 +23,7 @@ func FuzzObjects(f *testing.F) {
 	f.Fuzz(func(t *testing.T, cidr string, bits uint32, service, hostIP, subnet, moreSubnets, moreAddresses string) {
 		host := func(name string) *networkv1.HostSubnet {
 			return &networkv1.HostSubnet{Host: name, HostIP: hostIP, Subnet: subnet, ObjectMeta: metav1.ObjectMeta{Name: name,
-				Annotations: map[string]string{NodeUID: "uid", AdditionalSubnets: moreSubnets, AdditionalHostIPs: moreAddresses}}}
+				Annotations: map[string]string{NodeUID: "uid", api.AdditionalSubnets: moreSubnets, api.AdditionalHostIPs: moreAddresses}}}
 		}
 		objects := registry.NewSnapshot(map[*registry.Kind][]registry.Object{
 			api.ClusterNetwork: {&networkv1.ClusterNetwork{ObjectMeta: metav1.ObjectMeta{Name: api.DefaultName}, ServiceNetwork: service,

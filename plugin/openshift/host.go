@@ -59,7 +59,7 @@ func readHost(hs *networkv1.HostSubnet) *host {
 	}
 	addresses, err := api.HostAddresses(hs)
 	if err != nil {
-		h.problem("%v; set hostIP and annotation %s to addresses", err, AdditionalHostIPs)
+		h.problem("%v; set hostIP and annotation %s to addresses", err, api.AdditionalHostIPs)
 	}
 	for _, a := range addresses {
 		if !slices.Contains(h.addresses, a) {
@@ -73,7 +73,7 @@ func readHost(hs *networkv1.HostSubnet) *host {
 // readSubnets reads each subnet for itself: beside one that is not valid the
 // others are taken nevertheless.
 func (h *host) readSubnets() {
-	for _, s := range list(h.object.Subnet + "," + h.object.Annotations[AdditionalSubnets]) {
+	for _, s := range list(h.object.Subnet + "," + h.object.Annotations[api.AdditionalSubnets]) {
 		p, err := netip.ParsePrefix(s)
 		if err != nil || p.Addr().Is4In6() || p != p.Masked() || p.Addr().BitLen()-p.Bits() < subnet.MinHostBits {
 			h.problem("subnet %q is not a CIDR such as 10.1.3.0/24, with at least %d host bits and none of them set", s, subnet.MinHostBits)

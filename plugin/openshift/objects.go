@@ -76,7 +76,7 @@ func addSubnet(hs *networkv1.HostSubnet, p netip.Prefix) {
 		hs.Subnet = p.String()
 		return
 	}
-	setAnnotation(hs, AdditionalSubnets, strings.Join(append(list(hs.Annotations[AdditionalSubnets]), p.String()), ","))
+	setAnnotation(hs, api.AdditionalSubnets, strings.Join(append(list(hs.Annotations[api.AdditionalSubnets]), p.String()), ","))
 }
 
 // follow makes a HostSubnet that of a node, and reports whether it was not.
@@ -91,7 +91,7 @@ func follow(hs *networkv1.HostSubnet, n *corev1.Node) bool {
 		for _, a := range addresses[1:] {
 			others = append(others, a.String())
 		}
-		setAnnotation(hs, AdditionalHostIPs, strings.Join(others, ","))
+		setAnnotation(hs, api.AdditionalHostIPs, strings.Join(others, ","))
 	}
 	return hs.Host != before.Host || hs.HostIP != before.HostIP || !maps.Equal(hs.Annotations, before.Annotations)
 }
@@ -134,7 +134,7 @@ func (r *reconciliation) writeNetwork(cn *networkv1.ClusterNetwork) {
 
 // annotate writes an object if its problem is another than it says.
 func (r *reconciliation) annotate(k *registry.Kind, o registry.Object, problem string) {
-	if o.GetAnnotations()[ProblemAnnotation] == problem {
+	if o.GetAnnotations()[api.ProblemAnnotation] == problem {
 		return
 	}
 	o = o.DeepCopyObject().(registry.Object)
@@ -145,10 +145,10 @@ func (r *reconciliation) annotate(k *registry.Kind, o registry.Object, problem s
 // setProblem says in an object what is wrong with it, and reports whether that
 // is something new.
 func setProblem(o registry.Object, problem string) bool {
-	if o.GetAnnotations()[ProblemAnnotation] == problem {
+	if o.GetAnnotations()[api.ProblemAnnotation] == problem {
 		return false
 	}
-	setAnnotation(o, ProblemAnnotation, problem)
+	setAnnotation(o, api.ProblemAnnotation, problem)
 	return true
 }
 

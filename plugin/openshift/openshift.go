@@ -25,14 +25,6 @@ const Name = "openshift-subnet"
 
 // The annotations.
 const (
-	// AdditionalSubnets and AdditionalHostIPs are a HostSubnet's subnets and
-	// addresses beyond the first.
-	AdditionalSubnets = api.AdditionalSubnets
-	AdditionalHostIPs = api.AdditionalHostIPs
-	// ProblemAnnotation says what is wrong with an object whose kind has no
-	// status for that.
-	ProblemAnnotation = "weft.network/problem"
-
 	// AssignSubnet set to "true" asks the controller to give a HostSubnet its
 	// subnets, and goes when it has them.
 	AssignSubnet = networkv1.AssignHostSubnetAnnotation

@@ -144,8 +144,8 @@ func anyHostSubnet(i int) *rapid.Generator[registry.Object] {
 		h.Host = pick("host", h.Name, h.Name, "", "other")
 		h.HostIP = pick("hostIP", "192.168.7.1", "192.168.7.2", "192.168.7.3", "192.168.7.4", "fd00::1", "10.1.0.7", "", "nonsense", "224.0.0.1")
 		h.Subnet = pick("subnet", "10.1.0.0/24", "10.1.1.0/24", "10.1.2.0/23", "10.1.0.0/16", "10.1.3.128/25", "10.9.0.0/24", "0.0.0.0/0", "192.168.7.0/24", "", "fd01::/64", "10.1.0.1/24")
-		setAnnotation(h, AdditionalSubnets, pick("more subnets", "", "fd01::/64", "fd01:0:0:1::/64", "10.1.3.0/24", "nonsense"))
-		setAnnotation(h, AdditionalHostIPs, pick("more addresses", "", "fd00::1", "fd00::2", "192.168.7.1", "nonsense"))
+		setAnnotation(h, api.AdditionalSubnets, pick("more subnets", "", "fd01::/64", "fd01:0:0:1::/64", "10.1.3.0/24", "nonsense"))
+		setAnnotation(h, api.AdditionalHostIPs, pick("more addresses", "", "fd00::1", "fd00::2", "192.168.7.1", "nonsense"))
 		setAnnotation(h, NodeUID, pick("uid", "", "uid"))
 		return h
 	})

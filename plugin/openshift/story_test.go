@@ -228,10 +228,10 @@ func TestManyNodes(t *testing.T) {
 	}
 	seen := map[string]bool{}
 	for name, h := range w.hosts() {
-		if h.Subnet == "" || h.Annotations[AdditionalSubnets] == "" || seen[h.Subnet] || seen[h.Annotations[AdditionalSubnets]] {
-			t.Errorf("%s has %s and %s", name, h.Subnet, h.Annotations[AdditionalSubnets])
+		if h.Subnet == "" || h.Annotations[api.AdditionalSubnets] == "" || seen[h.Subnet] || seen[h.Annotations[api.AdditionalSubnets]] {
+			t.Errorf("%s has %s and %s", name, h.Subnet, h.Annotations[api.AdditionalSubnets])
 		}
-		seen[h.Subnet], seen[h.Annotations[AdditionalSubnets]] = true, true
+		seen[h.Subnet], seen[h.Annotations[api.AdditionalSubnets]] = true, true
 	}
 	if len(seen) != 2*nodes {
 		t.Errorf("%d subnets", len(seen))

@@ -1,0 +1,24 @@
+package api
+
+import corev1 "k8s.io/api/core/v1"
+
+// What the parts of Weft say to each other and to users on objects that have
+// no field for it.
+const (
+	// ProblemAnnotation says what is wrong with an object whose kind has no
+	// status to say it in. It is gone when the problem is.
+	ProblemAnnotation = "weft.network/problem"
+	// OnLinkAnnotation holds, on a Node, the prefixes that its interfaces are
+	// on-link with, separated by commas: whose addresses can be next hops.
+	OnLinkAnnotation = "weft.network/on-link"
+	// NodeInSync is the condition by which an agent says whether its node does
+	// all that its plan says, and why not. Whether pods can be networked it
+	// says in Kubernetes' own NetworkUnavailable.
+	NodeInSync corev1.NodeConditionType = "weft.network/InSync"
+	// ControllerLease is the name of the lease that the leading controller
+	// holds.
+	ControllerLease = "controller"
+)
+
+// NodeLease is the name of the lease that a node's agent holds while it lives.
+func NodeLease(node string) string { return "node/" + node }

@@ -1,0 +1,38 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+)
+
+func TestConcerning(t *testing.T) {
+	mine, others := &MissingError{Interface: "weftmine", Name: "default/mine"}, &MissingError{Interface: "weftgone", Name: "default/gone"}
+	kernel := errors.New("no buffer space")
+	for _, c := range []struct {
+		name string
+		err  error
+		want string
+	}{
+		{"nothing failed", nil, ""},
+		{"another's interface", others, ""},
+		{"another's interface, in words", fmt.Errorf("repair: %w", errors.Join(others)), ""},
+		{"mine", mine, mine.Error()},
+		{"mine and another's", errors.Join(others, mine), mine.Error()},
+		{"the kernel, and another's interface", errors.Join(kernel, others), kernel.Error()},
+		{"the kernel, hidden behind a missing interface", fmt.Errorf("repair: %w", errors.Join(others, kernel)), "repair: " + others.Error() + "\n" + kernel.Error()},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := ""
+			if err := Concerning(c.err, "weftmine"); err != nil {
+				got = err.Error()
+			}
+			if got != c.want {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+	if !errors.Is(mine, ErrMissing) {
+		t.Error("a MissingError is no ErrMissing")
+	}
+}
