@@ -21,12 +21,18 @@ build: ## Build bin/weft, bin/weft-agent and bin/weft-cni
 demo: deps build ## Bring up three nodes, show what Weft does, and stop
 	@PATH="$(CURDIR)/bin:$$PATH" sh demo/demo.sh
 
-test: deps build lint ## Lint, then every test; needs root
+test: deps build flanneld lint ## Lint, then every test; needs root
 	@test "$$(id -u)" = 0 || { echo "make test needs root: it makes network namespaces and sends packets" >&2; exit 1; }
 	$(GO) test -timeout 14m -p 2 ./...
 
-test-long: deps build flanneld ## The same suites with more random cases, and the long kill test
-	WEFT_LONG=1 $(GO) test -timeout 60m -p 1 -count=1 ./...
+# The packages with property tests, whose number of cases is a flag.
+PROPERTIES = $(addprefix ./,$(sort $(dir $(shell git grep -l pgregory.net/rapid -- '*_test.go'))))
+
+test-long: deps build flanneld ## The random suites with many more cases, and a long kill test
+	WEFT_CONFORMANCE_CLUSTERS=300 $(GO) test -count=1 -timeout 60m ./datapath/...
+	$(GO) test -count=1 -timeout 60m -p 1 $(PROPERTIES) -rapid.checks=20000
+	$(GO) test -count=1 -timeout 60m ./test/flannel
+	$(GO) test -count=1 -timeout 120m ./test/kill -kills 1000 -seed "$$(date +%s)"
 
 bench: deps build ## Measure against hand-built networks; rewrites docs/benchmarks.md
 	$(GO) run ./bench -o docs/benchmarks.md
