@@ -38,8 +38,10 @@ type DataPlane interface {
 	Capabilities() Capabilities
 	// Apply makes the node do what p says. The first call reads what is
 	// there and changes only what differs, so that no packet is lost when an
-	// agent starts again; later calls touch only what changed since the last.
-	// After an error the next call reads everything again.
+	// agent starts again: a new instance with an unchanged plan writes
+	// nothing. Later calls touch only what changed since the last. After an
+	// error the next call reads everything again. It may change settings of an
+	// endpoint's interface (forwarding; who checks its sources).
 	Apply(ctx context.Context, p *plan.Plan) error
 	// Repair compares the node with the plan applied last, puts right what
 	// others changed, and says what that was, a line each.

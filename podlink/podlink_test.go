@@ -111,7 +111,11 @@ func TestEnsureAndRemove(t *testing.T) {
 		if len(addrs) != 1 || addrs[0].IPNet.String() != "fe80::1/64" || addrs[0].Flags&unix.IFA_F_TENTATIVE != 0 {
 			t.Errorf("the host end has the addresses %v", addrs)
 		}
-		return nil
+		merges, err := ethtool(s.HostInterface, ethtoolGetGRO, 0)
+		if err == nil && merges != 1 {
+			t.Error("the host end does not merge packets")
+		}
+		return err
 	})
 	in(t, node, func() error { return errors.Join(Remove(s.HostInterface), Remove(s.HostInterface)) })
 	for _, ns := range []string{node, pod} {

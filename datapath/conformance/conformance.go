@@ -66,6 +66,7 @@ func Run(t *testing.T, name string, make func(node Namespace) (datapath.DataPlan
 	t.Run("cluster", s.clusters)
 	t.Run("length", s.lengths)
 	t.Run("connection", s.connections)
+	t.Run("stranger", s.strangers)
 	t.Run("disturbance", s.disturbances)
 	t.Run("refusal", s.refusals)
 }

@@ -274,11 +274,12 @@ func (h *host) ping(source, to netip.Addr, timeout time.Duration) error {
 		return err
 	}
 	for b := make([]byte, 1500); ; {
-		n, _, err := c.ReadFrom(b)
+		n, from, err := c.ReadFrom(b)
 		if err != nil {
 			return err
 		}
-		if n >= 8 && b[0] == reply && b[4] == m[4] && b[5] == m[5] {
+		// The socket gets the replies to all of the host's requests.
+		if n >= 8 && from.String() == to.String() && b[0] == reply && b[4] == m[4] && b[5] == m[5] {
 			return nil
 		}
 	}

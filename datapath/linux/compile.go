@@ -176,14 +176,22 @@ func (c *compiler) compile() error {
 }
 
 // compileRules sends what endpoints send through the table of the routes that
-// are only theirs, if there are such routes.
+// are only theirs, if there are such routes, and only towards where they lead:
+// all other packets are spared the search.
 func (c *compiler) compileRules() {
-	for _, is4 := range []bool{true, false} {
-		if !slices.ContainsFunc(c.endpointsOnly, func(p netip.Prefix) bool { return p.Addr().Is4() == is4 }) {
+	for _, is4 := range families {
+		to, ok := commonPrefix(c.endpointsOnly, is4)
+		if !ok {
 			continue
 		}
-		for _, prefix := range endpointSources(c.plan, is4) {
-			put(c, &c.want.rules, rule{rulePriority, prefix, endpointsTable}, struct{}{})
+		priority := rulePriority
+		if to.Bits() == 0 {
+			// Asked for a rule to everywhere, the kernel takes any of the
+			// same priority for it.
+			priority++
+		}
+		for _, from := range endpointSources(c.plan, is4) {
+			put(c, &c.want.rules, rule{priority, from, to, endpointsTable}, struct{}{})
 		}
 	}
 }
@@ -412,6 +420,26 @@ var errConflict = errors.New("two entries of the plan contradict each other")
 // covers reports whether outer contains inner and is not the same.
 func covers(outer, inner netip.Prefix) bool {
 	return outer.Bits() < inner.Bits() && outer.Contains(inner.Addr())
+}
+
+// commonPrefix returns the longest prefix that holds all those of one family,
+// and false when there are none.
+func commonPrefix(prefixes []netip.Prefix, is4 bool) (common netip.Prefix, ok bool) {
+	for _, p := range prefixes {
+		switch {
+		case p.Addr().Is4() != is4:
+		case !ok:
+			common, ok = p.Masked(), true
+		default:
+			for bits := min(common.Bits(), p.Bits()); ; bits-- {
+				common = netip.PrefixFrom(common.Addr(), bits).Masked()
+				if common.Contains(p.Addr()) {
+					break
+				}
+			}
+		}
+	}
+	return common, ok
 }
 
 // subtract returns the prefixes that make up p without q.

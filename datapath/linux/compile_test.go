@@ -112,7 +112,7 @@ func describe(p *plan.Plan, c *compiler) string {
 		fmt.Fprintf(&b, "fdb %s dst %s dev %s\n", x.key.mac, x.new, names[x.key.link])
 	}
 	for _, x := range w.rules {
-		fmt.Fprintf(&b, "rule %d from %s lookup %d\n", x.key.priority, x.key.prefix, x.key.table)
+		fmt.Fprintln(&b, x.key)
 	}
 	for _, x := range w.routes {
 		kinds := map[int]string{unix.RTN_UNICAST: "route", unix.RTN_UNREACHABLE: "unreachable", unix.RTN_THROW: "throw"}
@@ -307,6 +307,31 @@ func TestFlatten(t *testing.T) {
 			want, found := longest(a)
 			if got, ok := lookup(a); got != want || ok != found {
 				t.Fatalf("%s: %d, %t; want %d, %t; in %v", a, got, ok, want, found, intervals)
+			}
+		}
+	})
+}
+
+// TestCommonPrefix checks that all are in it, and not all in a half of it.
+func TestCommonPrefix(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		prefixes := rapid.SliceOf(plantest.Prefix()).Draw(t, "prefixes")
+		for _, is4 := range families {
+			common, ok := commonPrefix(prefixes, is4)
+			mine := slices.DeleteFunc(slices.Clone(prefixes), func(p netip.Prefix) bool { return p.Addr().Is4() != is4 })
+			if ok != (len(mine) > 0) {
+				t.Fatalf("%v: %t", mine, ok)
+			}
+			halves := map[netip.Prefix]bool{}
+			for _, p := range mine {
+				if p != common && !covers(common, p) {
+					t.Fatalf("%s is not in %s", p, common)
+				}
+				// One as long as the whole is in neither half.
+				halves[netip.PrefixFrom(p.Addr(), min(common.Bits()+1, p.Bits())).Masked()] = true
+			}
+			if ok && len(halves) == 1 && !halves[common] {
+				t.Fatalf("all of %v are in a half of %s", mine, common)
 			}
 		}
 	})

@@ -14,6 +14,10 @@ func metaEqual(key expr.MetaKey, value []byte) []expr.Any {
 	return []expr.Any{&expr.Meta{Key: key, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: value}}
 }
 
+func metaNotEqual(key expr.MetaKey, value []byte) []expr.Any {
+	return []expr.Any{&expr.Meta{Key: key, Register: 1}, &expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: value}}
+}
+
 func isFamily(is4 bool) []expr.Any {
 	if is4 {
 		return metaEqual(expr.MetaKeyNFPROTO, []byte{unix.NFPROTO_IPV4})

@@ -106,9 +106,15 @@ func (k *kernel) read(links []netlink.Link, bridge, vxlan int) (*objects, error)
 		return nil, fmt.Errorf("list rules: %w", err)
 	}
 	for _, r := range rules {
-		if r.Protocol == routeProtocol && r.Src != nil {
-			o.rules[rule{r.Priority, prefixOf(r.Src), r.Table}] = struct{}{}
+		if r.Protocol != routeProtocol || r.Src == nil {
+			continue
 		}
+		from := prefixOf(r.Src)
+		to := everything(from.Addr().Is4())
+		if r.Dst != nil {
+			to = prefixOf(r.Dst)
+		}
+		o.rules[rule{r.Priority, from, to, r.Table}] = struct{}{}
 	}
 	return o, k.readNeighbours(o, vxlan)
 }
@@ -195,15 +201,11 @@ func (k *kernel) apply(d delta, during func() error) error {
 		}
 	}
 	for _, c := range d.groups {
-		group := endpointGroup
-		if c.new == nil {
-			group = 0
+		if c.new != nil {
+			try(k.handle.LinkSetGroup(linkAt(c.key), endpointGroup), "set", text("group %d of interface %d", endpointGroup, c.key))
+		} else if err := k.release(c.key); !gone(err) {
+			try(err, "set", text("group 0 of interface %d", c.key))
 		}
-		err := k.handle.LinkSetGroup(linkAt(c.key), group)
-		if c.new == nil && gone(err) {
-			continue
-		}
-		try(err, "set", text("group %d of interface %d", group, c.key))
 	}
 	for _, c := range d.neighbours {
 		if c.new != nil {
@@ -225,12 +227,12 @@ func (k *kernel) apply(d delta, during func() error) error {
 	}
 	for _, c := range d.rules {
 		if c.new != nil {
-			try(ignore(k.handle.RuleAdd(ruleTo(c.key)), unix.EEXIST), "add", text("rule from %s to table %d", c.key.prefix, c.key.table))
+			try(ignore(k.handle.RuleAdd(ruleTo(c.key)), unix.EEXIST), "add", c.key)
 		}
 	}
 	for _, c := range d.rules {
 		if c.new == nil {
-			try(ignore(k.handle.RuleDel(ruleTo(c.key)), unix.ENOENT), "delete", text("rule from %s to table %d", c.key.prefix, c.key.table))
+			try(ignore(k.handle.RuleDel(ruleTo(c.key)), unix.ENOENT), "delete", c.key)
 		}
 	}
 	for _, c := range d.routes {
@@ -267,6 +269,15 @@ func (k *kernel) apply(d delta, during func() error) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// release makes an interface one that leads to no endpoint.
+func (k *kernel) release(index int) error {
+	l, err := k.handle.LinkByIndex(index)
+	if err == nil {
+		err = errors.Join(k.endpointSources(l.Attrs().Name, false), k.handle.LinkSetGroup(l, 0))
+	}
+	return err
 }
 
 func (k *kernel) addAddress(p netip.Prefix, link int) error {
@@ -379,8 +390,11 @@ func (k *kernel) deleteNeighbour(family uint8, link int, addr netip.Addr, mac pl
 
 func ruleTo(r rule) *netlink.Rule {
 	n := netlink.NewRule()
-	n.Family = int(family(r.prefix.Addr()))
-	n.Priority, n.Src, n.Table, n.Protocol = r.priority, ipNet(r.prefix), r.table, routeProtocol
+	n.Family = int(family(r.from.Addr()))
+	n.Priority, n.Src, n.Table, n.Protocol = r.priority, ipNet(r.from), r.table, routeProtocol
+	if r.to.Bits() > 0 {
+		n.Dst = ipNet(r.to)
+	}
 	return n
 }
 
@@ -430,7 +444,8 @@ func verb[V any](old *V) string {
 // gone reports whether an object, or the interface it was on, was not there
 // any more when it was to be deleted.
 func gone(err error) bool {
-	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENODEV)
+	var notFound netlink.LinkNotFoundError
+	return errors.As(err, &notFound) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENODEV)
 }
 
 func ignore(err, harmless error) error {

@@ -14,9 +14,10 @@
 // without ports that holds the pools' gateways) and weft-vxlan, the nftables
 // table "inet weft", routes, rules and neighbours of protocol 87, interfaces
 // of group 0x77656674. Nothing else is touched; settings that make the node a
-// router are turned on and stay on. A firewall of the node's own that drops
-// what is forwarded keeps dropping it, as a verdict of another table cannot
-// be overruled from here.
+// router are turned on and stay on. Where the table checks an endpoint's
+// sources, the kernel's own check of them is off for that interface. A firewall
+// of the node's own that drops what is forwarded keeps dropping it, as a verdict
+// of another table cannot be overruled from here.
 //
 // The parts: compile.go turns plan entries into the values of state.go,
 // egress.go and ruleset.go turn the rest into those of an nftables table,
@@ -48,7 +49,8 @@ const (
 	// endpointsTable is the routing table of routes that hold for what
 	// endpoints send only.
 	endpointsTable = 87
-	// rulePriority puts that table before the main one, at 32766.
+	// rulePriority puts that table before the main one, at 32766; so does the
+	// next number, which is that of rules to everywhere.
 	rulePriority = 8700
 	// endpointGroup marks interfaces that lead to endpoints: "weft".
 	endpointGroup = 0x77656674
@@ -300,6 +302,12 @@ func (d *DataPlane) write(delta delta, c *compiler, endpoints iter.Seq2[plan.End
 		}
 		return err
 	}))
+	// Now the packet filter checks sources, where it shall.
+	for k := range endpoints {
+		if ipv4 && !c.missing[k.Interface] {
+			errs = append(errs, d.kernel.endpointSources(k.Interface, d.table.guards(k.Interface)))
+		}
+	}
 	d.compiler = c
 	return errors.Join(errs...)
 }

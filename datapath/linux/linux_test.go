@@ -274,6 +274,9 @@ func TestTampering(t *testing.T) {
 			return netlink.RouteReplace(&netlink.Route{Dst: ipNet(netip.MustParsePrefix("10.1.2.0/24")), Gw: ip(netip.MustParseAddr("172.30.0.9")), Protocol: routeProtocol})
 		}},
 		{"forwarding is turned off", "set ipv4/ip_forward to 1", func() error { return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("0"), 0) }},
+		{"the kernel checks sources again", "set ipv4/conf/weftaaa/accept_local to 1", func() error {
+			return os.WriteFile("/proc/sys/net/ipv4/conf/weftaaa/accept_local", []byte("0"), 0)
+		}},
 		{"the device is another one", "add VXLAN device weft-vxlan", on(vxlan, func(l netlink.Link) error {
 			return errors.Join(netlink.LinkDel(l), netlink.LinkAdd(&netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: vxlanName}, VxlanId: 9, Port: 8472}))
 		})},
@@ -284,6 +287,29 @@ func TestTampering(t *testing.T) {
 			t.Errorf("%s: the repair is %q, %v; expected %q among it", c.what, lines, err, c.repair)
 		}
 		b.nothingToRepair()
+	}
+}
+
+// TestRulesFollowRoutes checks that what endpoints send is looked up apart as
+// far as there are routes for it alone, however far that was before.
+func TestRulesFollowRoutes(t *testing.T) {
+	b := newBench(t)
+	near := mustParse(t, tunnelPlan+"route default 172.30.0.3/32 tunnel node2 via 172.30.0.3 mac 0a:58:ac:1e:00:03 endpoints-only\n")
+	far := mustParse(t, near.String()+"route default 172.30.0.4/32 tunnel node3 via 172.30.0.4 mac 0a:58:ac:1e:00:04 endpoints-only\n")
+	everywhere := mustParse(t, strings.Replace(near.String(), "route default 0.0.0.0/0 gateway\n", "", 1))
+	for _, c := range []struct {
+		plan *plan.Plan
+		to   string
+	}{{near, "172.30.0.3/32"}, {everywhere, "<nil>"}, {near, "172.30.0.3/32"}, {far, "172.30.0.0/29"}, {everywhere, "<nil>"}, {far, "172.30.0.0/29"}, {near, "172.30.0.3/32"}} {
+		b.mustApply(c.plan)
+		b.nothingToRepair()
+		b.do(func() error {
+			rules, err := netlink.RuleListFiltered(netlink.FAMILY_V4, &netlink.Rule{Table: endpointsTable}, netlink.RT_FILTER_TABLE)
+			if err == nil && (len(rules) != 1 || fmt.Sprint(rules[0].Dst) != c.to) {
+				t.Errorf("the rules are %v; expected one to %s", rules, c.to)
+			}
+			return err
+		})
 	}
 }
 
@@ -298,12 +324,12 @@ func TestOneEndpointCostsItsOwn(t *testing.T) {
 	b.mustApply(p)
 	q := mustParse(t, tunnelPlan+"endpoint weftbbb network default addresses 10.1.1.3 mac 0a:58:0a:01:01:03 anti-spoof\nroute default 10.1.1.3/32 endpoint weftbbb\n")
 	b.mustApply(q)
-	if got := len(b.writes); got != 5 { // group, neighbour, two sets, route
+	if got := len(b.writes); got != 6 { // group, setting, neighbour, two sets, route
 		t.Errorf("it came with %q", b.writes)
 	}
 	b.nothingToRepair()
 	b.mustApply(p)
-	if got := len(b.writes); got != 5 {
+	if got := len(b.writes); got != 6 {
 		t.Errorf("it went with %q", b.writes)
 	}
 	b.nothingToRepair()

@@ -43,6 +43,13 @@ func (c content) sameStructure(o content) bool {
 	return c.exists == o.exists && maps.Equal(c.chains, o.chains) && maps.Equal(c.sets, o.sets)
 }
 
+// guards reports whether the table checks the sources of what comes from an
+// interface.
+func (c content) guards(name string) bool {
+	_, ok := c.elements["guarded"][element{key: interfaceKey(name)}]
+	return ok
+}
+
 func newContent() content {
 	return content{chains: map[string]string{}, sets: map[string]string{}, elements: map[string]map[element]verdict{}}
 }

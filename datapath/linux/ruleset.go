@@ -126,7 +126,7 @@ func compileRuleset(p *plan.Plan, peers []netip.Addr) *ruleset {
 
 // guardTunnel drops what comes to the VTEP from anyone but the nodes that the
 // plan knows, a pod on this node not least. Other networks that use the same
-// UDP port are left alone.
+// UDP port are left alone. What the tunnel is for is let through first.
 func (r *ruleset) guardTunnel(t plan.Tunnel, peers []netip.Addr) {
 	if t.IsZero() {
 		return
@@ -138,14 +138,15 @@ func (r *ruleset) guardTunnel(t plan.Tunnel, peers []netip.Addr) {
 	}
 	c := r.chain("tunnel")
 	c.hook = &hook{nftables.ChainTypeFilter, *nftables.ChainHookInput, *nftables.ChainPriorityRaw}
-	c.add("VXLAN from unknown peers", isFamily(is4), metaEqual(expr.MetaKeyL4PROTO, []byte{unix.IPPROTO_UDP}), []expr.Any{
+	c.add("what is no UDP", metaNotEqual(expr.MetaKeyL4PROTO, []byte{unix.IPPROTO_UDP}), decide(accept))
+	c.add("known peers", isFamily(is4), address(is4, true), []expr.Any{&expr.Lookup{SourceRegister: 1, SetName: "peers" + suffix(is4)}}, decide(accept))
+	c.add("VXLAN from unknown peers", isFamily(is4), []expr.Any{
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{byte(t.Port >> 8), byte(t.Port)}},
 		// The VNI follows UDP's 8 bytes and 4 bytes of flags.
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 12, Len: 3},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{byte(t.VNI >> 16), byte(t.VNI >> 8), byte(t.VNI)}},
-	}, address(is4, true), []expr.Any{&expr.Lookup{SourceRegister: 1, SetName: "peers" + suffix(is4), Invert: true}},
-		count(), decide(verdict{kind: expr.VerdictDrop}))
+	}, count(), decide(verdict{kind: expr.VerdictDrop}))
 }
 
 // translation is where the nat chain goes for an egress rule.
@@ -232,6 +233,9 @@ func (r *ruleset) egress(name string, p *plan.Plan, value func(plan.Egress) verd
 // Link-local sources are for neighbour and router discovery only, the
 // unspecified one for duplicate address detection and for joining groups
 // (RFC 4861, section 4; RFC 3810, section 5.2.13).
+//
+// Every packet on the node passes the chain, so what is usual comes first: an
+// endpoint's packet costs one lookup, and any other packet none.
 func (r *ruleset) antiSpoof(p *plan.Plan) {
 	for k, e := range p.Endpoints.All() {
 		if !e.AntiSpoof {
@@ -249,35 +253,36 @@ func (r *ruleset) antiSpoof(p *plan.Plan) {
 	}
 	spoof := r.chain("spoof")
 	spoof.hook = &hook{nftables.ChainTypeFilter, *nftables.ChainHookPrerouting, *nftables.ChainPriorityRaw}
-	spoof.add("endpoints that must use their own addresses", interfaceName(),
-		[]expr.Any{&expr.Lookup{SourceRegister: 1, SetName: "guarded"}}, decide(verdict{expr.VerdictJump, "own"}))
-	own := r.chain("own")
+	spoof.add("what no endpoint sent", metaNotEqual(expr.MetaKeyIIFGROUP, hostEndian(endpointGroup)), decide(accept))
 	for _, is4 := range families {
 		if _, ok := r.sets["own"+suffix(is4)]; ok {
-			own.add("their own", isFamily(is4), interfaceName(), addressInto(is4, true, 2),
-				[]expr.Any{&expr.Lookup{SourceRegister: 1, SetName: "own" + suffix(is4)}}, decide(verdict{kind: expr.VerdictReturn}))
+			spoof.add("an endpoint's own address", isFamily(is4), interfaceName(), addressInto(is4, true, 2),
+				[]expr.Any{&expr.Lookup{SourceRegister: 1, SetName: "own" + suffix(is4)}}, decide(accept))
 		}
 	}
+	spoof.add("endpoints that must use their own addresses", interfaceName(),
+		[]expr.Any{&expr.Lookup{SourceRegister: 1, SetName: "guarded"}}, decide(goTo("foreign")))
+	foreign := r.chain("foreign")
 	discovery := []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.IPPROTO_ICMPV6}},
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 0, Len: 1},
 	}
-	own.add("neighbour and router discovery", isFamily(false), address(false, true), []expr.Any{
+	foreign.add("neighbour and router discovery", isFamily(false), address(false, true), []expr.Any{
 		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 16, Mask: append([]byte{0xff, 0xc0}, make([]byte, 14)...), Xor: make([]byte, 16)},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: append([]byte{0xfe, 0x80}, make([]byte, 14)...)},
 	}, discovery, []expr.Any{
 		&expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: []byte{133}, ToData: []byte{136}},
-	}, decide(verdict{kind: expr.VerdictReturn}))
+	}, decide(accept))
 	for _, kind := range []struct {
 		icmp    byte
 		comment string
 	}{{135, "duplicate address detection"}, {143, "multicast listeners"}} {
-		own.add(kind.comment, isFamily(false), address(false, true), []expr.Any{
+		foreign.add(kind.comment, isFamily(false), address(false, true), []expr.Any{
 			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: make([]byte, 16)},
-		}, discovery, []expr.Any{&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{kind.icmp}}}, decide(verdict{kind: expr.VerdictReturn}))
+		}, discovery, []expr.Any{&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{kind.icmp}}}, decide(accept))
 	}
-	own.add("somebody else's source", count(), decide(verdict{kind: expr.VerdictDrop}))
+	foreign.add("somebody else's source", count(), decide(verdict{kind: expr.VerdictDrop}))
 }
 
 func (s *set) addIntervals(intervals []interval[verdict]) {

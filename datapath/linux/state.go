@@ -2,6 +2,7 @@ package linux
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -39,11 +40,15 @@ type fdbKey struct {
 	mac  plan.MAC
 }
 
-// rule sends packets from a prefix to a routing table.
+// rule sends packets from a prefix, to another, to a routing table.
 type rule struct {
 	priority int
-	prefix   netip.Prefix
+	from, to netip.Prefix
 	table    int
+}
+
+func (r rule) String() string {
+	return fmt.Sprintf("rule %d from %s to %s lookup %d", r.priority, r.from, r.to, r.table)
 }
 
 // objects is everything of Weft's that the kernel holds, but devices and
@@ -226,5 +231,5 @@ func compareFDBKey(a, b fdbKey) int {
 }
 
 func compareRule(a, b rule) int {
-	return cmp.Or(cmp.Compare(a.priority, b.priority), comparePrefix(a.prefix, b.prefix), cmp.Compare(a.table, b.table))
+	return cmp.Or(cmp.Compare(a.priority, b.priority), comparePrefix(a.from, b.from), comparePrefix(a.to, b.to), cmp.Compare(a.table, b.table))
 }

@@ -78,9 +78,26 @@ func (k *kernel) endpointForwarding(name string, ipv4, ipv6 bool) error {
 	if ipv6 {
 		errs = append(errs, k.set("ipv6/conf/"+name+"/forwarding", "1"))
 	}
+	return unlessGone(errs)
+}
+
+// endpointSources says who checks the IPv4 sources of what comes from an
+// interface. The kernel does by default, with a lookup in all routing tables
+// for each packet where there are routing rules. Where the packet filter has
+// let nothing through but the endpoint's own addresses, that is turned off:
+// no reverse path filter, and no search for the node's own addresses.
+func (k *kernel) endpointSources(name string, filtered bool) error {
+	if !filtered {
+		return unlessGone([]error{k.set("ipv4/conf/"+name+"/accept_local", "0")})
+	}
+	return unlessGone([]error{k.set("ipv4/conf/"+name+"/rp_filter", "0"), k.set("ipv4/conf/"+name+"/accept_local", "1")})
+}
+
+// unlessGone joins the errors of settings of an interface that did not vanish.
+func unlessGone(errs []error) error {
 	for i, err := range errs {
 		if errors.Is(err, fs.ErrNotExist) {
-			errs[i] = nil // the interface vanished
+			errs[i] = nil
 		}
 	}
 	return errors.Join(errs...)
