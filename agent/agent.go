@@ -22,6 +22,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weftnet/weft/api"
@@ -86,6 +87,11 @@ type agent struct {
 	// changed tells the plug-in's own work that the node's facts changed.
 	changed chan struct{}
 
+	// leased says that the agent holds the lease of its node's name; first is
+	// closed when it does for the first time.
+	leased atomic.Bool
+	first  chan struct{}
+
 	// installed is report's own.
 	installed bool
 }
@@ -107,9 +113,9 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	defer listener.Close()
 
-	a := &agent{Config: cfg, metrics: newMetrics(), trouble: make(map[string]string)}
+	a := &agent{Config: cfg, metrics: newMetrics(), trouble: make(map[string]string), first: make(chan struct{})}
 	a.node = &registrar{registry: cfg.Registry, name: cfg.Node, register: cfg.RegisterNode, log: cfg.Log,
-		state: a.nodeState, problem: a.problem("node"), kick: make(chan struct{}, 1)}
+		state: a.nodeState, leased: a.leased.Load, problem: a.problem("node"), kick: make(chan struct{}, 1)}
 	a.server = cni.NewServer(cni.Config{Journal: journal, Node: a, Log: cfg.Log, Observe: a.observe})
 
 	ctx, stop := context.WithCancelCause(ctx)
@@ -135,10 +141,46 @@ func Run(ctx context.Context, cfg Config) error {
 		if u := a.underlayNow(); len(u.Addresses) > 0 {
 			holder += " at " + u.Addresses[0].String()
 		}
-		holdLease(ctx, cfg.Registry, cfg.Node, holder, cfg.LeaseTTL, cfg.Log, a.problem("lease"))
+		holdLease(ctx, cfg.Registry, cfg.Node, holder, cfg.LeaseTTL, cfg.Log, a.problem("lease"), a.setLeased)
 	})
 	a.followConfig(ctx)
 	return ignoreCanceled(context.Cause(ctx))
+}
+
+// setLeased takes note that the agent holds the lease of its node's name, or
+// no longer does.
+func (a *agent) setLeased(held bool) {
+	a.leased.Store(held)
+	if !held {
+		return
+	}
+	select {
+	case <-a.first:
+	default:
+		close(a.first)
+	}
+	a.node.Kick()
+}
+
+// waitSynced waits until the objects of a cache have been read, and says
+// meanwhile what keeps them from being.
+func (a *agent) waitSynced(ctx context.Context, c *registry.Cache) error {
+	problem := a.problem("registry")
+	for {
+		wait, cancel := context.WithTimeout(ctx, time.Second)
+		err := c.WaitSynced(wait)
+		cancel()
+		if err == nil {
+			problem("")
+			return nil
+		}
+		if ctx.Err() != nil {
+			return err
+		}
+		if outage := c.Err(); outage != nil {
+			problem(outage.Error())
+		}
+	}
 }
 
 func ignoreCanceled(err error) error {
@@ -158,7 +200,14 @@ func (a *agent) followConfig(ctx context.Context) {
 	defer wg.Wait()
 	wg.Go(func() { configs.Run(ctx) })
 	a.problem("registry")("has not answered yet")
-	if err := configs.WaitSynced(ctx); err != nil {
+	if err := a.waitSynced(ctx, configs); err != nil {
+		return
+	}
+	// Whoever has the name of another node must not act as that: it would give
+	// its addresses out a second time.
+	select {
+	case <-a.first:
+	case <-ctx.Done():
 		return
 	}
 	for ctx.Err() == nil {
@@ -215,10 +264,9 @@ func (a *agent) run(ctx context.Context, config *api.ClusterConfig, configs *reg
 	if runner, ok := plug.(plugin.NodeRunner); ok {
 		wg.Go(func() { a.runPlugin(ctx, plug, runner, changed) })
 	}
-	if err := objects.WaitSynced(ctx); err != nil {
+	if err := a.waitSynced(ctx, objects); err != nil {
 		return nil
 	}
-	a.problem("registry")("")
 
 	compile := func(previous *plan.Plan) (*plan.Plan, []plugin.Problem, error) {
 		node := a.facts()
@@ -385,6 +433,9 @@ func (a *agent) Ready() error {
 	a.mu.Lock()
 	trouble, s := maps.Clone(a.trouble), a.syncer
 	a.mu.Unlock()
+	if rival := trouble["lease"]; rival != "" {
+		return errors.New(rival)
+	}
 	if s == nil || s.Last().Plan == nil {
 		if words := sentences(trouble); words != "" {
 			return errors.New(words)

@@ -105,6 +105,9 @@ type registrar struct {
 	register bool
 	log      *slog.Logger
 	state    func() nodeState
+	// leased says whether the agent holds the lease of the node's name; while
+	// it does not, the object may be another's to write.
+	leased func() bool
 	// problem is told what is wrong with the object, or "".
 	problem func(string)
 	kick    chan struct{}
@@ -133,7 +136,7 @@ func (r *registrar) Run(ctx context.Context) {
 		case <-time.After(wait):
 		}
 		state := r.state()
-		if len(state.Addresses) == 0 {
+		if len(state.Addresses) == 0 || !r.leased() {
 			wait = time.Second
 			continue
 		}
@@ -191,10 +194,11 @@ func (r *registrar) write(ctx context.Context, state nodeState, create bool) err
 	}
 }
 
-// holdLease keeps the agent's lease until ctx ends.
-func holdLease(ctx context.Context, r registry.Registry, node, holder string, ttl time.Duration, log *slog.Logger, problem func(string)) {
+// holdLease keeps the agent's lease until ctx ends. problem is told of another
+// agent that holds it, held when this one does and when it no longer does.
+func holdLease(ctx context.Context, r registry.Registry, node, holder string, ttl time.Duration, log *slog.Logger, problem func(string), held func(bool)) {
 	for ctx.Err() == nil {
-		waiting := time.AfterFunc(2*ttl, func() {
+		waiting := time.AfterFunc(ttl/5, func() {
 			if other, err := r.Holder(ctx, api.NodeLease(node)); err == nil && other != "" && other != holder {
 				problem(fmt.Sprintf("another agent, %s, runs as node %s: give each node a name of its own", other, node))
 			}
@@ -209,6 +213,7 @@ func holdLease(ctx context.Context, r registry.Registry, node, holder string, tt
 			continue
 		}
 		problem("")
+		held(true)
 		select {
 		case <-ctx.Done():
 			release, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
@@ -217,6 +222,7 @@ func holdLease(ctx context.Context, r registry.Registry, node, holder string, tt
 			}
 			cancel()
 		case <-lease.Lost():
+			held(false)
 			log.Warn("lost the node's lease", "node", node)
 		}
 	}
