@@ -10,10 +10,14 @@ import (
 	"maps"
 	"os"
 	"reflect"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/datapath/dataplanes"
+	"github.com/weftnet/weft/plugin/plugins"
 	"github.com/weftnet/weft/registry"
 )
 
@@ -159,7 +163,27 @@ func (t target) check(ctx context.Context, reg registry.Registry) error {
 	if err == nil {
 		_, _, err = t.kind.Admit(o)
 	}
+	if err == nil {
+		err = checkParts(o)
+	}
 	return err
+}
+
+// checkParts says whether there are the parts that a ClusterConfig names, which
+// the kind's own rules cannot know.
+func checkParts(o registry.Object) error {
+	config, ok := o.(*api.ClusterConfig)
+	if !ok {
+		return nil
+	}
+	spec := api.Effective(config).Spec
+	if _, err := plugins.Get(spec.Plugin); err != nil {
+		return fmt.Errorf("clusterconfig %s: spec.plugin: %w", config.Name, err)
+	}
+	if names := dataplanes.Names(); !slices.Contains(names, spec.DataPlane) {
+		return fmt.Errorf("clusterconfig %s: spec.dataPlane: data plane %q is unknown: there are %s", config.Name, spec.DataPlane, strings.Join(names, ", "))
+	}
+	return nil
 }
 
 // apply makes the object what the file says, and says what it did.

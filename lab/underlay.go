@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -102,6 +103,14 @@ func (l *Lab) plugIn(m machine) error {
 		})
 		if err != nil {
 			return err
+		}
+		if l.options.IPv6 {
+			// Looking for duplicates of the link-local address would keep
+			// neighbours from being found for two seconds.
+			err := l.inNetwork(m.name)(func() error { return os.WriteFile("/proc/sys/net/ipv6/conf/eth0/accept_dad", []byte("0"), 0o644) })
+			if err != nil {
+				return fmt.Errorf("turn off duplicate address detection of %s: %w", m.name, err)
+			}
 		}
 		return l.configure(h, "eth0", m.addresses(l.options.IPv6), true)
 	})
