@@ -98,7 +98,11 @@ func (s *Server) add(ctx context.Context, c *call) (ipam.Attachment, *protocol.E
 
 // plumb makes the interface of an attachment and has the data plane take it up.
 func (s *Server) plumb(ctx context.Context, a ipam.Attachment) *protocol.Error {
+	// The kernel makes interfaces one at a time, behind one lock; more callers
+	// than processors only spin there.
+	s.plumbing <- struct{}{}
 	index, err := podlink.Ensure(linkSpec(a))
+	<-s.plumbing
 	if err != nil {
 		code := protocol.KernelFailure
 		if errors.Is(err, podlink.ErrNameTaken) {

@@ -23,6 +23,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"runtime"
 	"runtime/debug"
 	"strconv"
 	"sync"
@@ -78,6 +79,7 @@ type Server struct {
 	Config
 	locks    locks
 	slots    chan struct{}
+	plumbing chan struct{}
 	recovery sync.Once
 	// changed has the data plane follow what nobody waits for.
 	changed chan struct{}
@@ -105,7 +107,7 @@ func NewServer(c Config) *Server {
 	if c.RetryWindow == 0 {
 		c.RetryWindow = 2 * protocol.SendWindow
 	}
-	return &Server{Config: c, slots: make(chan struct{}, c.MaxInFlight), changed: make(chan struct{}, 1), links: map[ipam.Key]int{}}
+	return &Server{Config: c, slots: make(chan struct{}, c.MaxInFlight), plumbing: make(chan struct{}, runtime.GOMAXPROCS(0)), changed: make(chan struct{}, 1), links: map[ipam.Key]int{}}
 }
 
 // Endpoints returns the pods' interfaces that are there.

@@ -135,18 +135,24 @@ func (c *cluster) serveOn(e end, name string) {
 	for _, a := range e.addresses {
 		args = append(args, a.String())
 	}
+	c.Cleanup(c.startServer(e.place, args))
+}
+
+// startServer runs the command of a server and returns what stops it.
+func (c *cluster) startServer(p place, args []string) (stop func()) {
+	c.Helper()
 	inRead, inWrite := io.Pipe()
 	outRead, outWrite := io.Pipe()
 	var ended sync.WaitGroup
 	var errs bytes.Buffer
 	ended.Go(func() {
-		err := c.execute(e.place, lab.Command{Args: args, Stdin: inRead, Stdout: outWrite, Stderr: &errs})
+		err := c.execute(p, lab.Command{Args: args, Stdin: inRead, Stdout: outWrite, Stderr: &errs})
 		outWrite.CloseWithError(fmt.Errorf("%w: %s", err, errs.String()))
 	})
-	c.Cleanup(func() { inWrite.Close(); outRead.Close(); ended.Wait() })
 	if _, err := outRead.Read(make([]byte, 64)); err != nil {
-		c.Fatalf("server on %s: %v", e.place, err)
+		c.Fatalf("server on %s: %v", p, err)
 	}
+	return func() { inWrite.Close(); outRead.Close(); ended.Wait() }
 }
 
 // flow is something that was sent, and what became of it.

@@ -1,0 +1,114 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/libcni"
+
+	"github.com/weftnet/weft/cni"
+	"github.com/weftnet/weft/lab"
+)
+
+// debianPlugins is where Debian's containernetworking-plugins are.
+const debianPlugins = "/usr/lib/cni"
+
+// runtime is what a container runtime does: it adds the network namespace at
+// args[2] as container args[1], or deletes it, through weft-cni in args[3] and
+// the plug-ins that follow it, with the port 8080 of the pod at 18080 of the
+// node and 8 Mbit/s from the pod.
+func runtime(args []string) error {
+	conflist, err := cni.Conflist("",
+		cni.Follower{Type: "portmap", Capability: "portMappings", Versions: []string{"1.0.0"}},
+		cni.Follower{Type: "bandwidth", Capability: "bandwidth", Versions: []string{"1.0.0"}})
+	if err != nil {
+		return err
+	}
+	list, err := libcni.ConfListFromBytes(conflist)
+	if err != nil {
+		return err
+	}
+	libcni := libcni.NewCNIConfigWithCacheDir([]string{args[3], debianPlugins}, "/run/cni-cache", nil)
+	container := runtimeConf(args[1], args[2])
+	switch args[0] {
+	case "add":
+		_, err = libcni.AddNetworkList(context.Background(), list, container)
+		return err
+	case "check":
+		return libcni.CheckNetworkList(context.Background(), list, container)
+	case "del":
+		return libcni.DelNetworkList(context.Background(), list, container)
+	}
+	return errors.New("add, check or del")
+}
+
+func runtimeConf(id, netns string) *libcni.RuntimeConf {
+	return &libcni.RuntimeConf{ContainerID: id, NetNS: netns, IfName: "eth0",
+		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", id}},
+		CapabilityArgs: map[string]any{
+			"portMappings": []map[string]any{{"hostPort": 18080, "containerPort": lab.ServerPort, "protocol": "tcp"}},
+			"bandwidth":    map[string]any{"egressRate": 8_000_000, "egressBurst": 8_000_000, "ingressRate": 0, "ingressBurst": 0},
+		}}
+}
+
+// TestChain has Debian's portmap and bandwidth work after weft-cni on a node
+// whose data plane is Weft's.
+func TestChain(t *testing.T) {
+	if _, err := os.Stat(debianPlugins + "/portmap"); err != nil {
+		t.Skip("needs Debian's containernetworking-plugins: make deps")
+	}
+	c := up(t, lab.Options{Nodes: 2})
+	client, far := c.run("client", "node1")[0], c.run("far", "node2")[0]
+	before := c.mustExec("node/node1", "sh", "-c", "ip -o link | grep -c .; iptables-save | grep -c 'dport 18080' || true; ls /run/netns | wc -l")
+
+	s := c.sandbox("node1", "web")
+	do := func(verb string) {
+		t.Helper()
+		c.mustExec(s.node, self, "runtime", verb, s.name, "/run/netns/"+s.name, bin)
+	}
+	do("add")
+	do("check")
+	address, err := s.exec("sh", "-c", "ip -4 -o addr show eth0 | awk '{print $4}'")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address = strings.TrimSuffix(strings.TrimSpace(address), "/32")
+	stop := c.startServer(s.node, []string{"ip", "netns", "exec", s.name, self, "serve", "web", address})
+
+	// By the node's port from the outside, from the other node and its pods,
+	// and by its own address from pods; each is seen under its own address.
+	outside := fmt.Sprintf("http://172.30.0.11:%d/", 18080)
+	own := fmt.Sprintf("http://%s:%d/", address, lab.ServerPort)
+	for _, f := range []struct {
+		from place
+		url  string
+		seen string
+	}{
+		{"outside", outside, "172.30.0.1"},
+		{"node/node2", outside, "172.30.0.12"},
+		{"pod/far", outside, far.String()},
+		{"pod/far", own, far.String()},
+		{"pod/client", own, client.String()},
+	} {
+		answer := c.mustExec(f.from, self, "fetch", f.url)
+		if !strings.HasPrefix(answer, "web "+f.seen+":") {
+			t.Errorf("%s asked %s, and the answer was %q; want it seen as %s", f.from, f.url, answer, f.seen)
+		}
+	}
+	// bandwidth's queue is on the node's end.
+	if tc := c.mustExec("node/node1", "tc", "qdisc"); !strings.Contains(tc, "tbf") {
+		t.Errorf("bandwidth left no queue: %s", tc)
+	}
+	stop()
+	do("del")
+	do("del")
+	c.mustExec(s.node, "sh", "-ec", "umount /run/netns/web; rm /run/netns/web")
+	after := c.mustExec("node/node1", "sh", "-c", "ip -o link | grep -c .; iptables-save | grep -c 'dport 18080' || true; ls /run/netns | wc -l")
+	if before != after {
+		t.Errorf("links, rules of port 18080 and namespaces on the node were %q and are %q", before, after)
+	}
+}
