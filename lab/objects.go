@@ -85,33 +85,29 @@ func (l *Lab) createObjects(ctx context.Context, objects []Object) error {
 	}
 	defer reg.Close()
 	for _, o := range objects {
-		// A controller may have made its defaults by now.
-		if _, err := reg.Create(ctx, o.Kind, o.Object); errors.Is(err, registry.ErrExists) {
-			_, err = registry.Modify(ctx, reg, o.Kind, registry.KeyOf(o), func(have registry.Object) error {
-				return replace(have, o.Object)
-			})
-			if err != nil {
-				return err
-			}
-		} else if err != nil {
+		if err := put(ctx, reg, o); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// replace makes have say what want says, and keeps who it is.
-func replace(have, want registry.Object) error {
-	b, err := json.Marshal(want)
-	if err != nil {
-		return err
+// put creates an object, or puts it in the place of what a controller may have
+// made by default meanwhile.
+func put(ctx context.Context, reg registry.Registry, o Object) error {
+	for {
+		_, err := reg.Create(ctx, o.Kind, o.Object)
+		if !errors.Is(err, registry.ErrExists) {
+			return err
+		}
+		have, err := reg.Get(ctx, o.Kind, registry.KeyOf(o))
+		if err != nil {
+			return err
+		}
+		want := o.DeepCopyObject().(registry.Object)
+		want.SetResourceVersion(have.GetResourceVersion())
+		if _, err := reg.Update(ctx, o.Kind, want); !errors.Is(err, registry.ErrConflict) {
+			return err
+		}
 	}
-	version, uid, created := have.GetResourceVersion(), have.GetUID(), have.GetCreationTimestamp()
-	if err := json.Unmarshal(b, have); err != nil {
-		return err
-	}
-	have.SetResourceVersion(version)
-	have.SetUID(uid)
-	have.SetCreationTimestamp(created)
-	return nil
 }
