@@ -94,11 +94,11 @@ func readStatus(ctx context.Context, reg registry.Registry) (clusterStatus, erro
 	if err != nil {
 		return clusterStatus{}, err
 	}
-	return statusOf(cluster, leader)
+	return statusOf(cluster, leader), nil
 }
 
 // statusOf says how a cluster is whose controller leader leads.
-func statusOf(c explain.Cluster, leader string) (clusterStatus, error) {
+func statusOf(c explain.Cluster, leader string) clusterStatus {
 	config := api.Effective(c.Objects.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName}))
 	s := clusterStatus{Plugin: config.Spec.Plugin, DataPlane: config.Spec.DataPlane, Leader: leader}
 	problem := func(object, message string) {
@@ -114,7 +114,7 @@ func statusOf(c explain.Cluster, leader string) (clusterStatus, error) {
 	}
 	plans, compiled, err := c.Plans()
 	if err != nil {
-		return s, err
+		problem("clusterconfig "+config.Name, err.Error())
 	}
 	pods := make(map[string]int)
 	for o := range c.Objects.All(api.Pod) {
@@ -155,7 +155,7 @@ func statusOf(c explain.Cluster, leader string) (clusterStatus, error) {
 			}
 		}
 	}
-	return s, nil
+	return s
 }
 
 func (s clusterStatus) print(w io.Writer) error {

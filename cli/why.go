@@ -111,12 +111,12 @@ func readCluster(ctx context.Context, reg registry.Registry) (explain.Cluster, e
 		return c, err
 	}
 	config := api.Effective(snapshot.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName}))
-	plug, err := plugins.Get(config.Spec.Plugin)
-	if err != nil {
-		return c, err
-	}
-	if err := read(plug.Kinds()...); err != nil {
-		return c, err
+	// That there is no such plug-in is for Cluster.Plans to say: status has
+	// more to tell.
+	if plug, err := plugins.Get(config.Spec.Plugin); err == nil {
+		if err := read(plug.Kinds()...); err != nil {
+			return c, err
+		}
 	}
 	for node := range snapshot.All(api.Node) {
 		holder, err := reg.Holder(ctx, api.NodeLease(node.GetName()))

@@ -120,7 +120,7 @@ func TestUnknownPlugin(t *testing.T) {
 			return nil
 		})
 	}
-	c.weft("", "status").want(t, 2, complaint)
+	c.weft("", "status").want(t, 1, complaint, "node2")
 	c.mustSee("pod/here", there, here)
 	c.mustSee("pod/there", here, there)
 	if a := c.sandbox("node1", "late").cni("ADD"); a.Code != 11 || !strings.Contains(a.Details, complaint) {
