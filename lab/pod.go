@@ -18,6 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/weftnet/weft/api"
@@ -50,7 +52,7 @@ func (p Pod) key() registry.Key { return registry.Key{Namespace: p.Namespace, Na
 type podRecord struct {
 	Pod
 	// UID is that of the Pod object.
-	UID string `json:"uid,omitempty"`
+	UID string `json:"uid"`
 	// ContainerID is the pod's name towards CNI and that of its network
 	// namespace on the node; a pod that is started again gets another.
 	ContainerID string `json:"containerID"`
@@ -118,8 +120,10 @@ func (l *Lab) Run(ctx context.Context, p Pod) ([]netip.Addr, error) {
 		return nil, err
 	}
 	defer unlockPod()
-	r := podRecord{Pod: p}
-	err = l.declare(ctx, reg, &r)
+	// The UID is on disk before there can be an object with it: a registry that
+	// goes away may have made the object without saying so.
+	r := podRecord{Pod: p, UID: string(uuid.NewUUID())}
+	err = l.declare(ctx, reg, r)
 	if err == nil {
 		err = l.startPod(ctx, reg, &r)
 	}
@@ -131,7 +135,7 @@ func (l *Lab) Run(ctx context.Context, p Pod) ([]netip.Addr, error) {
 }
 
 // declare creates the Pod object, and its Namespace if there is none.
-func (l *Lab) declare(ctx context.Context, reg registry.Registry, r *podRecord) error {
+func (l *Lab) declare(ctx context.Context, reg registry.Registry, r podRecord) error {
 	if err := writeJSON(l.podFile(r.Pod), r); err != nil {
 		return err
 	}
@@ -139,17 +143,13 @@ func (l *Lab) declare(ctx context.Context, reg registry.Registry, r *podRecord) 
 	if _, err := reg.Create(ctx, api.Namespace, ns); err != nil && !errors.Is(err, registry.ErrExists) {
 		return err
 	}
-	o, err := reg.Create(ctx, api.Pod, &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: r.Name, Labels: r.Labels},
+	_, err := reg.Create(ctx, api.Pod, &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: r.Name, Labels: r.Labels, UID: types.UID(r.UID)},
 		Spec: corev1.PodSpec{NodeName: r.Node, Containers: []corev1.Container{{Name: r.Name, Command: r.Command,
 			Ports: r.ports()}}},
 		Status: corev1.PodStatus{Phase: corev1.PodPending},
 	})
-	if err != nil {
-		return err
-	}
-	r.UID = string(o.GetUID())
-	return writeJSON(l.podFile(r.Pod), r)
+	return err
 }
 
 func (p Pod) ports() []corev1.ContainerPort {
@@ -279,7 +279,7 @@ func (l *Lab) removePod(ctx context.Context, reg registry.Registry, r podRecord)
 	}
 	o, err := reg.Get(ctx, api.Pod, r.key())
 	// An object with another UID is not the lab's.
-	if err == nil && r.UID != "" && string(o.GetUID()) == r.UID {
+	if err == nil && string(o.GetUID()) == r.UID {
 		err = reg.Delete(ctx, api.Pod, r.key(), "")
 	}
 	if err != nil && !errors.Is(err, registry.ErrNotFound) {
