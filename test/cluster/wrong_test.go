@@ -79,7 +79,7 @@ func TestExhaustion(t *testing.T) {
 func (c *cluster) inventory() string {
 	c.Helper()
 	return c.mustExec("node/node1", "sh", "-ec", `ip -o link | grep -o ': weft[^:@ ]*' | sort; ip route show table all proto 87; ls -A /run/netns`) +
-		c.weft("", "get", "pods").stdout
+		c.weft("", "get", "pods", "-o", "name").stdout
 }
 
 // TestUnknownPlugin asks for a plug-in that there is none of.
