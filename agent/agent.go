@@ -248,6 +248,7 @@ func (a *agent) run(ctx context.Context, config *api.ClusterConfig, configs *reg
 	if err != nil {
 		return err
 	}
+	defer plane.Close()
 	a.Log.Info("starting", "node", a.Node, "plugin", plug.Name(), "dataPlane", plane.Name())
 
 	objects := registry.NewCache(a.Registry, plug.Kinds(), a.Log)

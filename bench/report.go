@@ -163,7 +163,7 @@ func (r *report) attach(res results) {
 	r.line("CNI calls through libcni, from the runtime's side: the plug-in's process is started,")
 	r.line("and the call is over when it has answered. %d pods with %d in flight, %d rounds in turns", res.Pods, res.InFlight, len(res.Attached[res.Own]))
 	r.line("with Debian's bridge and ptp plug-ins under flannel's settings. Weft's answer means that")
-	r.line("the address is on disk and the pod's routes and rules are in the kernel.")
+	r.line("the address is in the agent's journal and the pod's routes and rules are in the kernel.")
 	r.head("", "ADD p50", "ADD p99", "DEL p50", "DEL p99", "Weft's ADD p50 / this", "Weft's ADD p99 / this")
 	ownMedians, ownP99s := latencies(res.Attached[res.Own], added)
 	for _, name := range slices.Sorted(maps.Keys(res.Attached)) {

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/explain"
 	"github.com/weftnet/weft/plugin/flannel"
 	"github.com/weftnet/weft/registry"
 )
@@ -85,7 +86,7 @@ var columns = map[string][]column{
 	"nodes": {
 		of("STATUS", nodeStatus),
 		of("INTERNAL-IP", func(n *corev1.Node) string { return strings.Join(internalIPs(n), ",") }),
-		wideOf("PROBLEM", func(n *corev1.Node) string { return strings.Join(nodeProblems(n), "; ") }),
+		wideOf("PROBLEM", func(n *corev1.Node) string { return strings.Join(explain.NodeProblems(n), "; ") }),
 	},
 	"pods": {
 		of("STATUS", func(p *corev1.Pod) string { return string(p.Status.Phase) }),

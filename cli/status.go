@@ -201,8 +201,6 @@ func nodeStatus(n *corev1.Node) string {
 	}
 }
 
-func nodeProblems(n *corev1.Node) []string { return explain.NodeProblems(n) }
-
 // conditionProblems joins what the conditions of a ClusterConfig say is wrong.
 func conditionProblems(conditions []metav1.Condition) string {
 	var words []string

@@ -48,6 +48,9 @@ type DataPlane interface {
 	Repair(ctx context.Context) ([]string, error)
 	// Remove takes away all that is Weft's, except pods' interfaces.
 	Remove(ctx context.Context) error
+	// Close releases what the instance itself holds, such as sockets. What it
+	// put into the kernel stays.
+	Close() error
 }
 
 // Capabilities says which parts of a plan a data plane can do.
