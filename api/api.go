@@ -28,30 +28,34 @@ const DefaultName = "default"
 var (
 	Node = &registry.Kind{GroupVersionKind: corev1.SchemeGroupVersion.WithKind("Node"),
 		Plural: "nodes", Singular: "node", New: func() registry.Object { return &corev1.Node{} },
-		Validate: validator(false, validation.NameIsDNSSubdomain, validateNode)}
+		Validate: validator(false, validation.NameIsDNSSubdomain, validateNode), Keep: keep(keepNode), StatusApart: true}
 	Pod = &registry.Kind{GroupVersionKind: corev1.SchemeGroupVersion.WithKind("Pod"),
 		Plural: "pods", Singular: "pod", Namespaced: true, New: func() registry.Object { return &corev1.Pod{} },
-		Validate: validator(true, validation.NameIsDNSSubdomain, validatePod)}
+		Validate: validator(true, validation.NameIsDNSSubdomain, validatePod), Keep: keep(keepPod), StatusApart: true}
 	Namespace = &registry.Kind{GroupVersionKind: corev1.SchemeGroupVersion.WithKind("Namespace"),
 		Plural: "namespaces", Singular: "namespace", New: func() registry.Object { return &corev1.Namespace{} },
-		Validate: validator[*corev1.Namespace](false, validation.NameIsDNSLabel, nil)}
+		Validate: validator[*corev1.Namespace](false, validation.NameIsDNSLabel, nil), Keep: keep[*corev1.Namespace](nil), StatusApart: true}
 	Service = &registry.Kind{GroupVersionKind: corev1.SchemeGroupVersion.WithKind("Service"),
 		Plural: "services", Singular: "service", Namespaced: true, New: func() registry.Object { return &corev1.Service{} },
-		Validate: validator(true, validation.NameIsDNS1035Label, validateService)}
+		Validate: validator(true, validation.NameIsDNS1035Label, validateService), Keep: keep[*corev1.Service](nil), StatusApart: true}
+	// Event is what Weft tells users about a pod. Nobody follows events.
+	Event = &registry.Kind{GroupVersionKind: corev1.SchemeGroupVersion.WithKind("Event"),
+		Plural: "events", Singular: "event", Namespaced: true, New: func() registry.Object { return &corev1.Event{} },
+		Validate: validator[*corev1.Event](true, validation.NameIsDNSSubdomain, nil)}
 
 	ClusterNetwork = &registry.Kind{GroupVersionKind: networkv1.GroupVersion.WithKind("ClusterNetwork"),
 		Plural: "clusternetworks", Singular: "clusternetwork", New: func() registry.Object { return &networkv1.ClusterNetwork{} },
-		Validate: validator(false, onlyDefault, validateClusterNetwork)}
+		Validate: validator(false, onlyDefault, validateClusterNetwork), Keep: keep[*networkv1.ClusterNetwork](nil)}
 	HostSubnet = &registry.Kind{GroupVersionKind: networkv1.GroupVersion.WithKind("HostSubnet"),
 		Plural: "hostsubnets", Singular: "hostsubnet", New: func() registry.Object { return &networkv1.HostSubnet{} },
-		Validate: validator(false, validation.NameIsDNSSubdomain, validateHostSubnet)}
+		Validate: validator(false, validation.NameIsDNSSubdomain, validateHostSubnet), Keep: keep[*networkv1.HostSubnet](nil)}
 
 	ClusterConfigKind = &registry.Kind{GroupVersionKind: GroupVersion.WithKind("ClusterConfig"),
 		Plural: "clusterconfigs", Singular: "clusterconfig", New: func() registry.Object { return &ClusterConfig{} },
-		Validate: validator(false, onlyDefault, validateClusterConfig)}
+		Validate: validator(false, onlyDefault, validateClusterConfig), Keep: keep[*ClusterConfig](nil), StatusApart: true}
 )
 
-// Kinds lists every kind there is, in the order in which help and errors name
+// Kinds lists the kinds that users see, in the order in which help and errors name
 // them.
 var Kinds = []*registry.Kind{ClusterConfigKind, ClusterNetwork, HostSubnet, Node, Pod, Namespace, Service}
 

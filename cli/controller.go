@@ -114,7 +114,7 @@ func runController(ctx context.Context, c *connection, e etcdFlags, name string,
 		return err
 	}
 	defer reg.Close()
-	ctl := controller.New(controller.Config{Registry: reg, Identity: name, Plugin: plugins.Get, LeaseTTL: ttl, Log: log})
+	ctl := controller.New(controller.Config{Registry: reg, Identity: name, Plugin: plugins.Finder(reg.Serves), LeaseTTL: ttl, Log: log})
 	if listen != "" {
 		l, err := net.Listen("tcp", listen)
 		if err != nil {

@@ -18,15 +18,9 @@ import (
 // plug-ins.
 var kinds = sync.OnceValue(func() []*registry.Kind {
 	all := slices.Clone(api.Kinds)
-	for _, name := range plugins.Names() {
-		p, err := plugins.Get(name)
-		if err != nil {
-			continue
-		}
-		for _, k := range p.Kinds() {
-			if !slices.Contains(all, k) {
-				all = append(all, k)
-			}
+	for _, k := range plugins.Kinds() {
+		if !slices.Contains(all, k) {
+			all = append(all, k)
 		}
 	}
 	return all

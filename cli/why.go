@@ -92,7 +92,7 @@ that cannot be said.`,
 
 // readCluster reads what explaining takes out of the registry.
 func readCluster(ctx context.Context, reg registry.Registry) (explain.Cluster, error) {
-	c := explain.Cluster{Plugin: plugins.Get, Lost: make(map[string]bool)}
+	c := explain.Cluster{Plugin: plugins.Finder(reg.Serves), Lost: make(map[string]bool)}
 	snapshot := make(explain.Snapshot)
 	read := func(kinds ...*registry.Kind) error {
 		for _, k := range kinds {
@@ -113,7 +113,7 @@ func readCluster(ctx context.Context, reg registry.Registry) (explain.Cluster, e
 	config := api.Effective(snapshot.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName}))
 	// That there is no such plug-in is for Cluster.Plans to say: status has
 	// more to tell.
-	if plug, err := plugins.Get(config.Spec.Plugin); err == nil {
+	if plug, err := c.Plugin(config.Spec.Plugin); err == nil {
 		if err := read(plug.Kinds()...); err != nil {
 			return c, err
 		}

@@ -54,7 +54,7 @@ When it ends, pods keep their network; when it starts again, it adopts them.`,
 			return err
 		}
 		config := agent.Config{
-			Node: *name, RegisterNode: *register, Plugin: plugins.Get, DataPlane: dataplanes.New,
+			Node: *name, RegisterNode: *register, DataPlane: dataplanes.New,
 			RunDir: *runDir, StateDir: *stateDir, SubnetFile: *subnetFile,
 			CNI: cni.Install{ConfFile: *confFile, BinDir: *binDir}, Listen: *listen,
 			LeaseTTL: *ttl, RepairEvery: *repair, Log: log,
@@ -91,7 +91,7 @@ When it ends, pods keep their network; when it starts again, it adopts them.`,
 			return err
 		}
 		defer reg.Close()
-		config.Registry = reg
+		config.Registry, config.Plugin = reg, plugins.Finder(reg.Serves)
 		return agent.Run(cmd.Context(), config)
 	}
 	return cmd

@@ -60,14 +60,7 @@ func TestStories(t *testing.T) {
 func read(t *testing.T, text []byte) Cluster {
 	t.Helper()
 	c := Cluster{Plugin: plugins.Get, Lost: make(map[string]bool)}
-	kinds := append([]*registry.Kind{}, api.Kinds...)
-	for _, name := range plugins.Names() {
-		p, err := plugins.Get(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		kinds = append(kinds, p.Kinds()...)
-	}
+	kinds := append(plugins.Kinds(), api.Kinds...)
 	snapshot := make(Snapshot)
 	for _, doc := range bytes.Split(text, []byte("---\n")) {
 		if node, ok := bytes.CutPrefix(bytes.TrimSpace(doc), []byte("lost: ")); ok {

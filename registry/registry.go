@@ -61,6 +61,17 @@ type Kind struct {
 	// value; nil accepts all that decodes. A registry calls it before each
 	// write and refuses with ErrInvalid.
 	Validate func(Object) error
+	// Keep reduces an object to what Weft uses of it; nil keeps all. A registry
+	// that others write to as well, as Kubernetes' is, may hand out objects so
+	// reduced, and then its Update leaves what Keep drops as it is.
+	Keep func(Object)
+	// StatusApart says that Kubernetes keeps the status of this kind behind a
+	// resource of its own ("the status subresource"). Other registries write
+	// it with the rest.
+	StatusApart bool
+	// Only, if not the zero value, is the only object of the kind that
+	// matters: a registry may leave all others out of List and Watch.
+	Only Key
 	// Layout is where and how a key-value registry keeps the kind; nil for
 	// the ordinary place and form. It lets Weft share keys with systems that
 	// have their own. A Kubernetes registry does not serve kinds that have one.
@@ -105,6 +116,10 @@ type Revision string
 // bounds each call. Objects passed in and handed out are never shared: callee
 // and caller may change theirs.
 type Registry interface {
+	// Serves says whether the registry can hold objects of a kind. What it
+	// does not serve, every other method refuses with ErrInvalid.
+	Serves(k *Kind) bool
+
 	// Get returns the object, or ErrNotFound.
 	Get(ctx context.Context, k *Kind, key Key) (Object, error)
 

@@ -3,32 +3,65 @@ package plugins
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
 	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/plugin/flannel"
 	"github.com/weftnet/weft/plugin/openshift"
+	"github.com/weftnet/weft/registry"
 )
 
-var all = byName(openshift.Subnet{}, flannel.Plugin{})
+// all are the plug-ins. One that comes in several forms, for registries that
+// differ in what they can hold, is there once for each, the preferred first.
+var all = []plugin.Plugin{openshift.Subnet{}, flannel.Plugin{}}
 
-func byName(list ...plugin.Plugin) map[string]plugin.Plugin {
-	m := make(map[string]plugin.Plugin, len(list))
-	for _, p := range list {
-		m[p.Name()] = p
+// Finder returns what finds a plug-in by name among those all of whose kinds
+// the registry serves. Its error names those there are.
+func Finder(serves func(*registry.Kind) bool) func(name string) (plugin.Plugin, error) {
+	return func(name string) (plugin.Plugin, error) {
+		known := false
+		for _, p := range all {
+			if p.Name() != name {
+				continue
+			}
+			known = true
+			if !slices.ContainsFunc(p.Kinds(), func(k *registry.Kind) bool { return !serves(k) }) {
+				return p, nil
+			}
+		}
+		if known {
+			return nil, fmt.Errorf("plug-in %q needs a registry that can hold its objects, and this one cannot", name)
+		}
+		return nil, fmt.Errorf("plug-in %q is unknown: there are %s", name, strings.Join(Names(), ", "))
 	}
-	return m
 }
 
-// Get returns the plug-in of that name.
+// Get returns the preferred form of the plug-in of that name, for those who ask
+// without a registry.
 func Get(name string) (plugin.Plugin, error) {
-	if p, ok := all[name]; ok {
-		return p, nil
+	return Finder(func(*registry.Kind) bool { return true })(name)
+}
+
+// Kinds lists the kinds that any form of any plug-in reads.
+func Kinds() []*registry.Kind {
+	var kinds []*registry.Kind
+	for _, p := range all {
+		for _, k := range p.Kinds() {
+			if !slices.Contains(kinds, k) {
+				kinds = append(kinds, k)
+			}
+		}
 	}
-	return nil, fmt.Errorf("plug-in %q is unknown: there are %s", name, strings.Join(Names(), ", "))
+	return kinds
 }
 
 // Names lists the plug-ins in alphabetical order.
-func Names() []string { return slices.Sorted(maps.Keys(all)) }
+func Names() []string {
+	var names []string
+	for _, p := range all {
+		names = append(names, p.Name())
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}

@@ -21,6 +21,9 @@ func decode(k *registry.Kind, key registry.Key, kv *mvccpb.KeyValue) (registry.O
 	return k.Decode(key, kv.Value, kv.Lease != 0, version(kv.ModRevision))
 }
 
+// Serves implements registry.Registry: there is no kind that it cannot hold.
+func (r *Registry) Serves(*registry.Kind) bool { return true }
+
 // Get implements registry.Registry.
 func (r *Registry) Get(ctx context.Context, k *registry.Kind, key registry.Key) (registry.Object, error) {
 	path, ok := k.Path(r.config.Prefix, key)

@@ -83,6 +83,9 @@ func (r *Registry) begin(ctx context.Context) error {
 	return nil
 }
 
+// Serves implements registry.Registry: there is no kind that it cannot hold.
+func (r *Registry) Serves(*registry.Kind) bool { return true }
+
 // Get implements registry.Registry.
 func (r *Registry) Get(ctx context.Context, k *registry.Kind, key registry.Key) (registry.Object, error) {
 	if err := r.begin(ctx); err != nil {

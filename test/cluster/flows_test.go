@@ -248,5 +248,5 @@ func (c *cluster) plans(plugin string) explain.Cluster {
 			c.Fatal(err)
 		}
 	}
-	return explain.Cluster{Plugin: plugins.Get, Objects: objects}
+	return explain.Cluster{Plugin: plugins.Finder(r.Serves), Objects: objects}
 }

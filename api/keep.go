@@ -1,0 +1,44 @@
+package api
+
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/weftnet/weft/registry"
+)
+
+// lastApplied is where kubectl keeps a copy of the whole object.
+const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
+
+// keep returns a registry.Kind's Keep: what every object has and Weft never
+// uses goes, and what more of its type drop lets go of. On a large cluster that
+// is most of an object.
+func keep[T registry.Object](drop func(T)) func(registry.Object) {
+	return func(o registry.Object) {
+		o.SetManagedFields(nil)
+		delete(o.GetAnnotations(), lastApplied)
+		if len(o.GetAnnotations()) == 0 {
+			o.SetAnnotations(nil)
+		}
+		if drop != nil {
+			drop(o.(T))
+		}
+	}
+}
+
+func keepNode(n *corev1.Node) {
+	n.Spec = corev1.NodeSpec{PodCIDR: n.Spec.PodCIDR, PodCIDRs: n.Spec.PodCIDRs}
+	n.Status = corev1.NodeStatus{Addresses: n.Status.Addresses, Conditions: n.Status.Conditions}
+}
+
+// keepPod keeps of a pod's containers their ports alone, whose names policies
+// and Services may use.
+func keepPod(p *corev1.Pod) {
+	spec, status := p.Spec, p.Status
+	p.Spec = corev1.PodSpec{NodeName: spec.NodeName, HostNetwork: spec.HostNetwork}
+	for _, c := range spec.Containers {
+		if len(c.Ports) > 0 {
+			p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: c.Name, Ports: c.Ports})
+		}
+	}
+	p.Status = corev1.PodStatus{Phase: status.Phase, PodIP: status.PodIP, PodIPs: status.PodIPs}
+}
