@@ -10,13 +10,20 @@ CACHE   ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/weft
 export CGO_ENABLED ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-long bench lint generate deps flanneld clean
+.PHONY: help build image demo test test-long bench lint generate deps flanneld clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | column -t -s "$$(printf '\t')"
 
 build: ## Build bin/weft, bin/weft-agent and bin/weft-cni
 	$(GO) build $(BUILD) -o bin/ ./cmd/...
+
+# The standard CNI plug-ins that agents in containers bring to their nodes.
+PLUGINS = $(addprefix github.com/containernetworking/plugins/plugins/meta/,bandwidth portmap)
+
+image: build ## Write bin/weft-image.tar, the container image of VERSION
+	GOWORK=off $(GO) -C build/image/plugins build -trimpath -ldflags "-s -w" -o $(CURDIR)/bin/plugins/ $(PLUGINS)
+	GOOS= GOARCH= $(GO) run ./build/image -version $(VERSION) -o bin/weft-image.tar bin bin/plugins
 
 demo: deps build ## Bring up three nodes, show what Weft does, and stop
 	@PATH="$(CURDIR)/bin:$$PATH" sh demo/demo.sh
