@@ -31,15 +31,71 @@ const (
 
 // Compile implements plugin.Plugin.
 func (p Plugin) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
-	c := &compiler{Plugin: p.withDefaults(), in: in, b: plan.NewBuilder(in.Previous), nodes: map[netip.Addr]*corev1.Node{}}
-	c.readLeases()
-	c.readNodes()
+	p = p.withDefaults()
+	c := newCompiler(in, etcdWords)
+	c.config = reference{p.Config, registry.Key{Name: ConfigName}}
+	c.leases, c.problems = readLeases(in.Objects, p.Leases)
 	known := c.chooseSettings()
-	plugin.PutNode(c.b, in.Node)
+	if known && c.own == nil {
+		c.problems = append(c.problems, plugin.Problem{Message: fmt.Sprintf("node %s has no lease below %s yet", in.Node.Name, p.Leases.Layout.Prefix)})
+	}
+	if known && c.own != nil && !c.settings.Allows(c.own.subnet) {
+		c.problem(c.own, "%s does not allow it any more; the node keeps it while pods live on it: drain the node to move it", p.Config.Layout.Prefix)
+	}
+	return c.compile(known)
+}
+
+// reference names the object that says something.
+type reference struct {
+	kind *registry.Kind
+	key  registry.Key
+}
+
+func (r reference) String() string { return r.kind.Kind + " " + r.key.String() }
+
+// words are what a form of the plug-in calls the parts of a lease.
+type words struct {
+	backendType, publicIP, publicIPv6, data, dataV6 string
+	// otherSubnet says how a node gets another subnet.
+	otherSubnet string
+}
+
+var etcdWords = words{"BackendType", "PublicIP", "PublicIPv6", "BackendData", "BackendV6Data", "delete the lease"}
+
+// compiler is one run of Compile, of either form of the plug-in.
+type compiler struct {
+	in       plugin.Input
+	words    words
+	b        *plan.Builder
+	problems []plugin.Problem
+	leases   []*lease
+	own      *lease
+	// config is where settings come from.
+	config   reference
+	settings Settings
+	// unconfigured says that nobody told the cluster's network: it is what
+	// nodes have.
+	unconfigured bool
+	nodes        map[netip.Addr]*corev1.Node // by each of their addresses
+	// vteps and macs are the tunnel ends seen: each MAC has one VTEP, and each
+	// VTEP one MAC.
+	vteps map[plan.MAC]netip.Addr
+	macs  map[netip.Addr]plan.MAC
+}
+
+func newCompiler(in plugin.Input, w words) *compiler {
+	return &compiler{in: in, words: w, b: plan.NewBuilder(in.Previous), nodes: map[netip.Addr]*corev1.Node{}}
+}
+
+// compile states all that follows from the leases and, where they are known,
+// the settings.
+func (c *compiler) compile(known bool) (*plan.Plan, []plugin.Problem) {
+	c.readNodes()
+	plugin.PutNode(c.b, c.in.Node)
 	if known {
 		c.putLocal()
 	}
-	c.problems = append(c.problems, plugin.PutEndpoints(c.b, in.Node)...)
+	c.problems = append(c.problems, plugin.PutEndpoints(c.b, c.in.Node)...)
 	if known {
 		c.putCluster()
 		for _, l := range c.leases {
@@ -47,33 +103,23 @@ func (p Plugin) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
 				c.putPeer(l)
 			}
 		}
+		c.putUnconfigured()
 		c.putStranded()
 	}
 	return c.b.Build(), c.problems
 }
 
-// compiler is one run of Compile.
-type compiler struct {
-	Plugin
-	in       plugin.Input
-	b        *plan.Builder
-	problems []plugin.Problem
-	leases   []*lease
-	own      *lease
-	settings Settings
-	nodes    map[netip.Addr]*corev1.Node // by each of their addresses
-	// vteps and macs are the tunnel ends seen: each MAC has one VTEP, and each
-	// VTEP one MAC.
-	vteps map[plan.MAC]netip.Addr
-	macs  map[netip.Addr]plan.MAC
-}
-
-// lease is a Lease that was read.
+// lease is a node's hold on a subnet and what the node says of itself,
+// wherever that is written.
 type lease struct {
-	*Lease
+	at     reference
 	subnet Subnet
 	Attributes
-	err error // why the value could not be read
+	err error // why what the node says could not be read
+	// Lease is the object in etcd; nil of a Node's lease.
+	*Lease
+	// node is the Node whose podCIDRs the lease is; nil of a lease in etcd.
+	node *corev1.Node
 }
 
 // readLeases returns the leases whose names can be read, in key order, and why
@@ -88,7 +134,7 @@ func readLeases(objects plugin.Objects, k *registry.Kind) ([]*lease, []plugin.Pr
 			continue
 		}
 		a, err := ParseAttributes(o.Spec)
-		leases = append(leases, &lease{o, subnet, a, err})
+		leases = append(leases, &lease{at: reference{k, registry.KeyOf(o)}, subnet: subnet, Attributes: a, err: err, Lease: o})
 	}
 	return leases, problems
 }
@@ -146,15 +192,11 @@ func (o owner) find(leases []*lease, s *Settings) *lease {
 }
 
 func (c *compiler) problem(l *lease, format string, args ...any) {
-	c.problems = append(c.problems, plugin.Problem{Kind: c.Leases, Key: registry.KeyOf(l), Message: fmt.Sprintf(format, args...)})
+	c.problems = append(c.problems, plugin.Problem{Kind: l.at.kind, Key: l.at.key, Message: fmt.Sprintf(format, args...)})
 }
 
 func (c *compiler) configProblem(format string, args ...any) {
-	c.problems = append(c.problems, plugin.Problem{Kind: c.Config, Key: registry.Key{Name: ConfigName}, Message: fmt.Sprintf(format, args...)})
-}
-
-func (c *compiler) readLeases() {
-	c.leases, c.problems = readLeases(c.in.Objects, c.Leases)
+	c.problems = append(c.problems, plugin.Problem{Kind: c.config.kind, Key: c.config.key, Message: fmt.Sprintf(format, args...)})
 }
 
 func (c *compiler) readNodes() {
@@ -162,7 +204,7 @@ func (c *compiler) readNodes() {
 		for _, a := range nodeAddresses(n) {
 			if n.Name != c.in.Node.Name && slices.Contains(c.in.Node.Addresses, a) {
 				c.problems = append(c.problems, plugin.Problem{Kind: api.Node, Key: registry.KeyOf(n), Message: fmt.Sprintf(
-					"it has address %s of node %s, so that both would take the same lease; give each an address of its own", a, c.in.Node.Name)})
+					"it has address %s of node %s; delete the one that is gone, else give each an address of its own", a, c.in.Node.Name)})
 			}
 			if c.nodes[a] == nil {
 				c.nodes[a] = n
@@ -194,7 +236,7 @@ func readSettings(objects plugin.Objects, k *registry.Kind) (Settings, error) {
 // configuration says, or else what it said when the lease was last written. It
 // returns false when neither is there.
 func (c *compiler) chooseSettings() bool {
-	settings, err := readSettings(c.in.Objects, c.Config)
+	settings, err := readSettings(c.in.Objects, c.config.kind)
 	var known *Settings
 	if err == nil {
 		known = &settings
@@ -303,15 +345,11 @@ func (c *compiler) putLocal() {
 		c.b.Local.Tunnel = c.localTunnel()
 	}
 	if c.own == nil {
-		c.problems = append(c.problems, plugin.Problem{Message: fmt.Sprintf("node %s has no lease below %s yet", c.in.Node.Name, c.Leases.Layout.Prefix)})
 		return
-	}
-	if !s.Allows(c.own.subnet) {
-		c.problem(c.own, "%s does not allow it any more; the node keeps it while pods live on it: drain the node to move it", c.Config.Layout.Prefix)
 	}
 	for _, other := range c.leases {
 		if other != c.own && other.subnet.Overlaps(c.own.subnet) {
-			c.problem(other, "it overlaps with the lease of node %s, %s; delete one of them", c.in.Node.Name, c.own.Name)
+			c.problem(other, "its subnet %s overlaps with that of node %s, %s; %s", other.subnet, c.in.Node.Name, c.own.subnet, c.words.otherSubnet)
 		}
 	}
 	for _, prefix := range c.own.subnet.Prefixes() {
@@ -343,7 +381,7 @@ func (c *compiler) localTunnel() plan.Tunnel {
 
 // putCluster states what holds for the network as a whole.
 func (c *compiler) putCluster() {
-	origin := "FlannelConfig " + ConfigName
+	origin := c.config.String()
 	for i, r := range []Range{c.settings.V4, c.settings.V6} {
 		if r.IsZero() {
 			continue
@@ -361,6 +399,21 @@ func (c *compiler) putCluster() {
 	}
 	for a, n := range c.nodes {
 		c.putNodeDirect([]netip.Addr{a}, "Node "+n.Name)
+	}
+}
+
+// putUnconfigured states that the cluster's network is what nodes have, be they
+// known to be reachable or not, where nobody has told what it is.
+func (c *compiler) putUnconfigured() {
+	if !c.unconfigured {
+		return
+	}
+	for _, l := range c.leases {
+		for _, prefix := range l.subnet.Prefixes() {
+			if c.uses(prefix) && !slices.ContainsFunc(c.near(), prefix.Overlaps) {
+				plugin.PutCluster(c.b, prefix, c.origin(l))
+			}
+		}
 	}
 }
 
@@ -403,7 +456,7 @@ func hosts(addresses []netip.Addr) []netip.Prefix {
 	return out
 }
 
-func (c *compiler) origin(l *lease) string { return "FlannelLease " + l.Name }
+func (c *compiler) origin(l *lease) string { return l.at.String() }
 
 func key(p netip.Prefix) plan.RouteKey {
 	return plan.RouteKey{Network: plan.DefaultNetwork, Prefix: p}

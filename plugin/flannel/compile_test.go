@@ -25,8 +25,11 @@ var rewrite = flag.Bool("update", false, "write what was got to testdata")
 
 // Each file in testdata is a story: what is in the registry (config, leases/…,
 // nodes, clusterconfig.yaml), the node to compile for, and then the plan and the problems that follow.
-func TestCompile(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txtar")
+func TestCompile(t *testing.T) { tell(t, "testdata/*.txtar", Plugin{}, readStory) }
+
+// tell compiles the stories and compares what follows.
+func tell(t *testing.T, pattern string, p plugin.Plugin, read func(*testing.T, *txtar.Archive) plugin.Input) {
+	files, err := filepath.Glob(pattern)
 	if err != nil || len(files) == 0 {
 		t.Fatal("no stories", err)
 	}
@@ -36,13 +39,13 @@ func TestCompile(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			in := readStory(t, archive)
-			got, problems := Plugin{}.Compile(in)
+			in := read(t, archive)
+			got, problems := p.Compile(in)
 			if err := got.Validate(); err != nil {
 				t.Errorf("the plan is not valid: %v", err)
 			}
 			in.Previous = got
-			again, _ := Plugin{}.Compile(in)
+			again, _ := p.Compile(in)
 			if d := got.Diff(again); !d.Empty() {
 				t.Errorf("compiled again:\n%s", d)
 			}
@@ -50,8 +53,8 @@ func TestCompile(t *testing.T) {
 			for _, p := range problems {
 				fmt.Fprintln(&text, p)
 			}
-			results := map[string]string{"plan": got.String(), "problems": text.String()}
-			for name, got := range results {
+			for _, result := range [][2]string{{"plan", got.String()}, {"problems", text.String()}} {
+				name, got := result[0], result[1]
 				want := section(archive, name)
 				if *rewrite {
 					setSection(archive, name, got)

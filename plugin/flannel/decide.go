@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
 )
 
@@ -50,10 +49,11 @@ const candidates = 100
 // decide says what to do next. Nodes that decide at the same time may pick the
 // same subnet; that only one creates its lease is for the registry to see to.
 func (v view) decide() (step, error) {
-	attributes, err := v.attributes()
+	attributes, err := v.settings.attributes(v.node)
 	if err != nil {
 		return step{}, err
 	}
+	attributes.Weft = &Stamp{Node: v.node.Name, Config: v.config}
 	if own := v.own(); own != nil {
 		if !v.settings.Allows(own.subnet) && !v.inUse(own.subnet) {
 			return step{release, own.Lease, own.subnet, "the configuration does not allow it and no pod lives on it"}, nil
@@ -98,33 +98,6 @@ func (v view) inUse(s Subnet) bool {
 			return slices.ContainsFunc(s.Prefixes(), func(p netip.Prefix) bool { return p.Contains(a) })
 		})
 	})
-}
-
-// attributes returns what the lease must say.
-func (v view) attributes() (Attributes, error) {
-	a := Attributes{BackendType: v.settings.Backend, Weft: &Stamp{Node: v.node.Name, Config: v.config}}
-	for _, f := range []struct {
-		r    Range
-		addr *netip.Addr
-		end  **TunnelEnd
-	}{
-		{v.settings.V4, &a.PublicIP, &a.Tunnel},
-		{v.settings.V6, &a.PublicIPv6, &a.TunnelV6},
-	} {
-		if f.r.IsZero() {
-			continue
-		}
-		*f.addr = firstOf(v.node.Addresses, f.r.Network.Addr().Is6())
-		if !f.addr.IsValid() {
-			// flanneld ends when it meets a lease without it.
-			return Attributes{}, fmt.Errorf("node %s has no address of the family of network %s; give it one, or disable that family", v.node.Name, f.r.Network)
-		}
-		if v.settings.Backend == BackendVXLAN {
-			vtep := firstOf(v.node.Addresses, v.settings.underlayV6())
-			*f.end = &TunnelEnd{VNI: v.settings.VNI, MAC: plan.MACOf(vtep)}
-		}
-	}
-	return a, nil
 }
 
 // choose returns a subnet to create a lease for, and why that one.

@@ -1,6 +1,10 @@
-// Package flannel is the plug-in "flannel": pods' subnets are leases in the
-// keys and the JSON of flannel's etcd registry, so that nodes that run
-// flanneld and nodes that run Weft form one network on one etcd.
+// Package flannel is the plug-in "flannel": nodes that run flanneld and nodes
+// that run Weft form one network. A node has a lease, which is its subnets and
+// how it is reached, and flannel has two forms of it: keys in etcd, which is
+// Plugin, and Nodes of Kubernetes, which is Kubernetes. What follows from leases
+// is the same for both.
+//
+// # Leases in etcd
 //
 // The keys below the prefix (by default /coreos.com/network) are "config",
 // which the administrator writes, and "subnets/10.5.1.0-24", one for each
@@ -11,6 +15,12 @@
 // Compile turns configuration and leases into a plan. RunNode takes the node's
 // own lease and keeps it; what it does next is decided by the pure function
 // decide. Backends vxlan (with DirectRouting) and host-gw are spoken.
+//
+// # Nodes as leases
+//
+// On Kubernetes, kube-controller-manager gives each Node its podCIDRs, and the
+// node says in annotations how it is reached: nodeLease reads both, and
+// announcement makes the annotations that RunNode keeps true.
 //
 // # What becomes of a node that loses its lease
 //
@@ -50,7 +60,7 @@ const (
 // ConfigKind and LeaseKind are the kinds below DefaultPrefix.
 var ConfigKind, LeaseKind = Kinds(DefaultPrefix)
 
-// Plugin is the plug-in. The zero value does what flanneld does by default;
+// Plugin is the plug-in in the form that flannel has on etcd. The zero value does what flanneld does by default;
 // its fields must not be changed once it is used.
 type Plugin struct {
 	// Config and Leases are what Kinds returned for flanneld's -etcd-prefix;

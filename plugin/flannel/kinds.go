@@ -7,6 +7,7 @@ import (
 	"path"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -112,6 +113,26 @@ func leaseKind(prefix string) *registry.Kind {
 			},
 		},
 	}
+}
+
+// NetConf is the key of ConfigMap that holds flannel's configuration.
+const NetConf = "net-conf.json"
+
+// ConfigMap is where flannel's manifest for Kubernetes keeps its configuration.
+var ConfigMap = &registry.Kind{
+	GroupVersionKind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), Plural: "configmaps", Singular: "configmap",
+	Namespaced: true,
+	New:        func() registry.Object { return &corev1.ConfigMap{} },
+	Keep: func(o registry.Object) {
+		c := o.(*corev1.ConfigMap)
+		c.ManagedFields, c.Labels, c.Annotations, c.BinaryData = nil, nil, nil, nil
+		value, ok := c.Data[NetConf]
+		c.Data = nil
+		if ok {
+			c.Data = map[string]string{NetConf: value}
+		}
+	},
+	Only: registry.Key{Namespace: "kube-flannel", Name: "kube-flannel-cfg"},
 }
 
 func spec(value []byte) json.RawMessage {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/plugin"
 )
 
 // Subnet is what a lease is for: a prefix of each family that the network
@@ -42,7 +43,12 @@ func parsePart(s string) (netip.Prefix, bool) {
 	a, err := netip.ParseAddr(addr)
 	n, numErr := strconv.Atoi(bits)
 	p := netip.PrefixFrom(a, n)
-	return p, err == nil && numErr == nil && n > 0 && p.IsValid() && p == p.Masked() && ordinary(a)
+	return p, err == nil && numErr == nil && suitsNode(p)
+}
+
+// suitsNode reports whether the prefix can be a node's subnet.
+func suitsNode(p netip.Prefix) bool {
+	return p.IsValid() && p.Bits() > 0 && p == p.Masked() && ordinary(p.Addr())
 }
 
 // ordinary reports whether a machine that others reach can have the address.
@@ -113,6 +119,33 @@ type TunnelEnd struct {
 	MAC plan.MAC
 }
 
+// attributes returns what a node says of itself.
+func (s Settings) attributes(node plugin.Node) (Attributes, error) {
+	a := Attributes{BackendType: s.Backend}
+	for _, f := range []struct {
+		r    Range
+		addr *netip.Addr
+		end  **TunnelEnd
+	}{
+		{s.V4, &a.PublicIP, &a.Tunnel},
+		{s.V6, &a.PublicIPv6, &a.TunnelV6},
+	} {
+		if f.r.IsZero() {
+			continue
+		}
+		*f.addr = firstOf(node.Addresses, f.r.Network.Addr().Is6())
+		if !f.addr.IsValid() {
+			// flanneld ends when it meets a lease without it.
+			return Attributes{}, fmt.Errorf("node %s has no address of the family of network %s; give it one, or disable that family", node.Name, f.r.Network)
+		}
+		if s.Backend == BackendVXLAN {
+			vtep := firstOf(node.Addresses, s.underlayV6())
+			*f.end = &TunnelEnd{VNI: s.VNI, MAC: plan.MACOf(vtep)}
+		}
+	}
+	return a, nil
+}
+
 // leaseJSON is the value of a lease's key. Field names match in any case.
 type leaseJSON struct {
 	PublicIP      *string
@@ -134,6 +167,12 @@ func ParseAttributes(value []byte) (Attributes, error) {
 	if err := json.Unmarshal(value, &j); err != nil {
 		return Attributes{}, jsonError(`{"PublicIP":"172.30.0.1","BackendType":"host-gw"}`, err)
 	}
+	return j.attributes(etcdWords)
+}
+
+// attributes returns what the fields mean. Errors name them by the words of
+// the form that they were written in.
+func (j leaseJSON) attributes(w words) (Attributes, error) {
 	a := Attributes{BackendType: strings.ToLower(j.BackendType), Weft: j.Weft}
 	for _, f := range []struct {
 		field string
@@ -141,8 +180,8 @@ func ParseAttributes(value []byte) (Attributes, error) {
 		is    func(netip.Addr) bool
 		addr  *netip.Addr
 	}{
-		{"PublicIP", j.PublicIP, netip.Addr.Is4, &a.PublicIP},
-		{"PublicIPv6", j.PublicIPv6, netip.Addr.Is6, &a.PublicIPv6},
+		{w.publicIP, j.PublicIP, netip.Addr.Is4, &a.PublicIP},
+		{w.publicIPv6, j.PublicIPv6, netip.Addr.Is6, &a.PublicIPv6},
 	} {
 		if f.text == nil || *f.text == "" {
 			continue
@@ -161,10 +200,10 @@ func ParseAttributes(value []byte) (Attributes, error) {
 		return a, nil
 	}
 	var err error
-	if a.Tunnel, err = parseTunnel("BackendData", j.BackendData); err != nil {
+	if a.Tunnel, err = parseTunnel(w.data, j.BackendData); err != nil {
 		return Attributes{}, err
 	}
-	if a.TunnelV6, err = parseTunnel("BackendV6Data", j.BackendV6Data); err != nil {
+	if a.TunnelV6, err = parseTunnel(w.dataV6, j.BackendV6Data); err != nil {
 		return Attributes{}, err
 	}
 	return a, nil

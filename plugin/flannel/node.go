@@ -5,10 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/weftnet/weft/api"
@@ -33,57 +31,17 @@ const (
 func (p Plugin) RunNode(ctx context.Context, n plugin.NodeEnv) error {
 	p = p.withDefaults()
 	n.SubnetFile = cmp.Or(n.SubnetFile, DefaultSubnetFile)
-	r := &runner{Plugin: p, NodeEnv: n}
+	r := &runner{Plugin: p, keeper: keeper{NodeEnv: n}}
 	if content, err := os.ReadFile(n.SubnetFile); err == nil {
 		r.former = parseSubnetFile(content)
 	}
-
-	r.cache = registry.NewCache(n.Registry, []*registry.Kind{p.Config, p.Leases, api.ClusterConfigKind, api.Node}, n.Log)
-	changed, unsubscribe := r.cache.Subscribe()
-	defer unsubscribe()
-	ctx, cancel := context.WithCancel(ctx)
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer cancel()
-	wg.Go(func() { r.cache.Run(ctx) })
-	r.tell("the registry has not been read yet")
-	if err := r.cache.WaitSynced(ctx); err != nil {
-		return err
-	}
-
-	nodeChanged := n.Changed
-	pause := firstPause
-	for {
-		wait, err := r.reconcile(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case err != nil:
-			r.report(err.Error())
-			wait, pause = pause, min(2*pause, longestPause)
-		default:
-			r.report("")
-			pause = firstPause
-		}
-		timer := time.NewTimer(wait)
-		select {
-		case <-timer.C:
-		case <-changed:
-		case _, ok := <-nodeChanged:
-			if !ok {
-				nodeChanged = nil // the caller has nothing more to say
-			}
-		case <-ctx.Done():
-		}
-		timer.Stop()
-	}
+	return r.run(ctx, []*registry.Kind{p.Config, p.Leases, api.ClusterConfigKind, api.Node}, r.reconcile)
 }
 
 // runner is one run of RunNode.
 type runner struct {
 	Plugin
-	plugin.NodeEnv
-	cache *registry.Cache
+	keeper
 
 	// renew is when the lease is to be written again; zero before this run
 	// has written it, as nobody says how long it still lives.
@@ -93,7 +51,6 @@ type runner struct {
 	// settings and config are the last configuration that meant something.
 	settings *Settings
 	config   []byte
-	said     string
 }
 
 // reconcile brings the lease and the subnet file to what they must be, and
@@ -120,7 +77,7 @@ func (r *runner) reconcile(ctx context.Context) (time.Duration, error) {
 			return 0, err
 		}
 		if s.verb == keep {
-			return r.hold(v, s), errors.Join(configErr, r.writeSubnetFile(objects, v, s.subnet))
+			return r.hold(v, s), errors.Join(configErr, r.writeSubnetFile(objects, v.settings, v.node, s.subnet))
 		}
 		if i == 0 {
 			continue
@@ -260,26 +217,4 @@ func (r *runner) sayIfMoved(to Subnet) {
 				"pod", e.Name(), "addresses", e.Addresses, "lost", r.former, "instead", to)
 		}
 	}
-}
-
-func (r *runner) writeSubnetFile(objects registry.Objects, v *view, subnet Subnet) error {
-	config := api.Effective(objects.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName}))
-	mtu, err := v.settings.mtu(config, v.node)
-	return errors.Join(err, writeFile(r.SubnetFile, formatSubnetFile(v.settings, subnet, mtu)))
-}
-
-// tell says what keeps the node from having its lease to the node's readiness.
-func (r *runner) tell(problem string) {
-	if r.Problem != nil {
-		r.Problem(problem)
-	}
-}
-
-// report says what keeps the node from having its lease, "" for nothing, once.
-func (r *runner) report(problem string) {
-	r.tell(problem)
-	if problem != r.said && problem != "" {
-		r.Log.LogAttrs(context.Background(), slog.LevelWarn, problem)
-	}
-	r.said = problem
 }

@@ -24,6 +24,7 @@ const goodConfig = `{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}`
 // testNode is a node whose RunNode can be stopped and started.
 type testNode struct {
 	t        *testing.T
+	runner   plugin.NodeRunner
 	registry *memory.Registry
 	dir      string
 	changed  chan struct{}
@@ -35,7 +36,7 @@ type testNode struct {
 }
 
 func newNode(t *testing.T, r *memory.Registry, name, address string) *testNode {
-	return &testNode{t: t, registry: r, dir: t.TempDir(), changed: make(chan struct{}, 1),
+	return &testNode{t: t, runner: Plugin{}, registry: r, dir: t.TempDir(), changed: make(chan struct{}, 1),
 		node: plugin.Node{Name: name, Addresses: []netip.Addr{netip.MustParseAddr(address)}, MTU: 1500}}
 }
 
@@ -51,7 +52,7 @@ func (n *testNode) begin() {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = Plugin{}.RunNode(ctx, plugin.NodeEnv{
+		_ = n.runner.RunNode(ctx, plugin.NodeEnv{
 			Registry: n.registry, Log: slog.New(slog.DiscardHandler), Changed: n.changed, SubnetFile: n.subnetFile(),
 			Node: func() plugin.Node {
 				n.mu.Lock()

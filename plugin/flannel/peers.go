@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
 )
@@ -31,17 +33,26 @@ func (c *compiler) peer(l *lease) peer {
 	if l.Weft != nil && l.Weft.Node != "" {
 		p.name = l.Weft.Node
 	}
+	if l.node != nil {
+		p.know(l.node)
+		return p
+	}
 	for _, a := range p.addresses {
 		if n := c.nodes[a]; n != nil {
-			p.name = n.Name
-			for _, other := range nodeAddresses(n) {
-				if !slices.Contains(p.addresses, other) {
-					p.addresses = append(p.addresses, other)
-				}
-			}
+			p.know(n)
 		}
 	}
 	return p
+}
+
+// know adds what a Node says of the peer.
+func (p *peer) know(n *corev1.Node) {
+	p.name = n.Name
+	for _, a := range nodeAddresses(n) {
+		if !slices.Contains(p.addresses, a) {
+			p.addresses = append(p.addresses, a)
+		}
+	}
 }
 
 // putPeer states how to get to the pods of another lease, and to its node.
@@ -53,10 +64,11 @@ func (c *compiler) putPeer(l *lease) {
 	case l.BackendType == "":
 		return // a reservation whose node has not come up yet
 	case l.heldBy(c.in.Node.Addresses):
-		c.problem(l, "it names an address of node %s, which has a lease already; delete it", c.in.Node.Name)
+		c.problem(l, "its %s or %s is an address of node %s; delete the one that is gone, else give each an address of its own",
+			c.words.publicIP, c.words.publicIPv6, c.in.Node.Name)
 		return
 	case l.BackendType != c.settings.Backend:
-		c.problem(l, "its backend is %s, but that of the cluster is %s; restart flanneld on its node", l.BackendType, c.settings.Backend)
+		c.problem(l, "its %s is %s, but that of the cluster is %s; restart flanneld on its node", c.words.backendType, l.BackendType, c.settings.Backend)
 		return
 	case c.own != nil && l.subnet.Overlaps(c.own.subnet):
 		return // putLocal has said so
@@ -68,7 +80,7 @@ func (c *compiler) putPeer(l *lease) {
 			continue
 		}
 		if clash := slices.IndexFunc(c.near(), prefix.Overlaps); clash >= 0 {
-			c.problem(l, "%s overlaps with %s, which node %s is in; delete the lease", prefix, c.near()[clash], c.in.Node.Name)
+			c.problem(l, "%s overlaps with %s, which node %s is in; %s", prefix, c.near()[clash], c.in.Node.Name, c.words.otherSubnet)
 			continue
 		}
 		r, ok := c.route(p, prefix)
@@ -76,7 +88,7 @@ func (c *compiler) putPeer(l *lease) {
 			continue
 		}
 		if !c.b.PutRoute(key(prefix), r) {
-			c.problem(l, "another lease has %s too; delete one of them", prefix)
+			c.problem(l, "another has %s too; %s", prefix, c.words.otherSubnet)
 			continue
 		}
 		if !c.settings.V4.holds(prefix) && !c.settings.V6.holds(prefix) {
@@ -90,9 +102,9 @@ func (c *compiler) putPeer(l *lease) {
 
 // route returns the way to a prefix of the peer's.
 func (c *compiler) route(p peer, prefix netip.Prefix) (plan.Route, bool) {
-	via := p.PublicIP
+	via, field := p.PublicIP, c.words.publicIP
 	if prefix.Addr().Is6() {
-		via = p.PublicIPv6
+		via, field = p.PublicIPv6, c.words.publicIPv6
 	}
 	if via.IsValid() && (c.settings.Backend == BackendHostGW || c.settings.DirectRouting) && c.onLink(via) {
 		return plan.Route{Way: plan.ToNextHop, Via: via, Node: p.name, Origin: c.origin(p.lease)}, true
@@ -102,9 +114,9 @@ func (c *compiler) route(p peer, prefix netip.Prefix) (plan.Route, bool) {
 	}
 	switch {
 	case !via.IsValid():
-		c.problem(p.lease, "it has no address by which %s could be reached; restart flanneld on its node", prefix)
+		c.problem(p.lease, "it has no %s, by which %s could be reached; restart flanneld on its node", field, prefix)
 	default:
-		c.problem(p.lease, "its node %s is not on a link of node %s, which backend host-gw needs; use backend vxlan", via, c.in.Node.Name)
+		c.problem(p.lease, "its address %s is not on a link of node %s, which backend host-gw needs; use backend vxlan", via, c.in.Node.Name)
 	}
 	return plan.Route{}, false
 }
@@ -116,29 +128,33 @@ func (c *compiler) onLink(a netip.Addr) bool {
 // tunnel returns the way through the tunnel to a prefix of the peer's.
 func (c *compiler) tunnel(p peer, prefix netip.Prefix) (plan.Route, bool) {
 	vtep, end := p.tunnelEnd(c.settings)
+	field, data := c.words.publicIP, c.words.data
+	if c.settings.underlayV6() {
+		field, data = c.words.publicIPv6, c.words.dataV6
+	}
 	local := c.b.Local.Tunnel
 	switch {
 	case local.IsZero():
 		return plan.Route{}, false // putLocal has said so
 	case !vtep.IsValid() || end == nil:
-		c.problem(p.lease, "it has no address or no BackendData for a tunnel; restart flanneld on its node")
+		c.problem(p.lease, "it has no %s or no %s for a tunnel; restart flanneld on its node", field, data)
 		return plan.Route{}, false
 	case end.VNI != c.settings.VNI:
-		c.problem(p.lease, "its VNI is %d, but that of the cluster is %d; restart flanneld on its node", end.VNI, c.settings.VNI)
+		c.problem(p.lease, "VNI in its %s is %d, but that of the cluster is %d; restart flanneld on its node", data, end.VNI, c.settings.VNI)
 		return plan.Route{}, false
 	case end.MAC.IsZero() || end.MAC[0]&1 != 0:
-		c.problem(p.lease, "VtepMAC %s is not the address of one machine; restart flanneld on its node", end.MAC)
+		c.problem(p.lease, "VtepMAC %s in its %s is not the address of one machine; restart flanneld on its node", end.MAC, data)
 		return plan.Route{}, false
 	case prefix.Addr().Is6() && p.separateV6(c.settings):
 		c.problem(p.lease, "its node has a tunnel of its own for IPv6, which is not supported beside IPv4; %s is out of reach", prefix)
 		return plan.Route{}, false
 	}
 	if other, ok := c.vteps[end.MAC]; ok && other != vtep {
-		c.problem(p.lease, "VtepMAC %s is that of %s too; give its node another", end.MAC, other)
+		c.problem(p.lease, "VtepMAC %s in its %s is that of %s too; give its node another", end.MAC, data, other)
 		return plan.Route{}, false
 	}
 	if other, ok := c.macs[vtep]; ok && other != end.MAC {
-		c.problem(p.lease, "another lease gives node %s the VtepMAC %s instead of %s; delete the one that is stale", vtep, other, end.MAC)
+		c.problem(p.lease, "another has %s %s too, with the VtepMAC %s instead of %s; delete the one that is gone", field, vtep, other, end.MAC)
 		return plan.Route{}, false
 	}
 	c.vteps[end.MAC], c.macs[vtep] = vtep, end.MAC

@@ -19,7 +19,10 @@ const (
 
 // defaultVXLANPort is what flanneld gets from the kernel, which had VXLAN
 // before it had a port of its own.
-const defaultVXLANPort = 8472
+const (
+	defaultVXLANPort = 8472
+	defaultVNI       = 1
+)
 
 // Settings is what a configuration means, with flannel's defaults filled in.
 type Settings struct {
@@ -42,7 +45,8 @@ type Settings struct {
 // Range is what subnets are taken from.
 type Range struct {
 	Network netip.Prefix
-	// Bits is the length of each subnet's prefix.
+	// Bits is the length of each subnet's prefix. It and Min and Max are zero
+	// where subnets are given by somebody else, as on Kubernetes.
 	Bits int
 	// Min and Max are the first address of the first and of the last subnet
 	// that may be used.
@@ -88,7 +92,11 @@ type backendJSON struct {
 
 // ParseSettings reads a configuration. Errors name the field and the value,
 // and say what to do.
-func ParseSettings(value []byte) (Settings, error) {
+func ParseSettings(value []byte) (Settings, error) { return parseSettings(value, true) }
+
+// parseSettings reads a configuration. Where subnets are not taken from it,
+// networks of any size do, and what it says of subnets is left alone.
+func parseSettings(value []byte, subnets bool) (Settings, error) {
 	j := settingsJSON{}
 	if err := json.Unmarshal(value, &j); err != nil {
 		return Settings{}, jsonError(`{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}`, err)
@@ -102,13 +110,13 @@ func ParseSettings(value []byte) (Settings, error) {
 	}
 	if v4 {
 		f := rangeFields{"", j.Network, j.SubnetLen, j.SubnetMin, j.SubnetMax, 32, 24}
-		if c.V4, err = f.parse(); err != nil {
+		if c.V4, err = f.parse(subnets); err != nil {
 			return Settings{}, err
 		}
 	}
 	if v6 {
 		f := rangeFields{"IPv6", j.IPv6Network, j.IPv6SubnetLen, j.IPv6SubnetMin, j.IPv6SubnetMax, 128, 64}
-		if c.V6, err = f.parse(); err != nil {
+		if c.V6, err = f.parse(subnets); err != nil {
 			return Settings{}, err
 		}
 	} else if j.IPv6Network != "" {
@@ -149,7 +157,7 @@ func (c *Settings) parseBackend(value json.RawMessage) error {
 	default:
 		return fmt.Errorf("Backend.Type: %q is not supported; %s", j.Type, remedy)
 	}
-	c.VNI, c.Port, c.DirectRouting, c.MTU = 1, uint16(cmp.Or(j.Port, defaultVXLANPort)), j.DirectRouting, int(j.MTU)
+	c.VNI, c.Port, c.DirectRouting, c.MTU = defaultVNI, uint16(cmp.Or(j.Port, defaultVXLANPort)), j.DirectRouting, int(j.MTU)
 	switch {
 	case j.VNI != nil && (*j.VNI < 0 || *j.VNI > int64(plan.MaxTag)):
 		return fmt.Errorf("Backend.VNI: %d is not a number from 0 to %d", *j.VNI, plan.MaxTag)
@@ -187,7 +195,7 @@ type rangeFields struct {
 	defaultSubnetLen int
 }
 
-func (f rangeFields) parse() (Range, error) {
+func (f rangeFields) parse(subnets bool) (Range, error) {
 	network, err := netip.ParsePrefix(f.network)
 	if err != nil || network.Addr().BitLen() != f.addressBits || network.Addr().Is4In6() {
 		example := map[int]string{32: "10.5.0.0/16", 128: "fd00:5::/48"}[f.addressBits]
@@ -198,6 +206,9 @@ func (f rangeFields) parse() (Range, error) {
 		if r.Network.Overlaps(special) {
 			return Range{}, fmt.Errorf("%sNetwork: %s overlaps with %s, which pods cannot use; use one such as 10.5.0.0/16 or fd00:5::/48", f.family, r.Network, special)
 		}
+	}
+	if !subnets {
+		return Range{Network: r.Network}, nil
 	}
 	// A subnet holds at least two bits of hosts, and a network four subnets,
 	// of which the first stays unused.

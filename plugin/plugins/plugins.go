@@ -14,7 +14,7 @@ import (
 
 // all are the plug-ins. One that comes in several forms, for registries that
 // differ in what they can hold, is there once for each, the preferred first.
-var all = []plugin.Plugin{openshift.Subnet{}, flannel.Plugin{}}
+var all = []plugin.Plugin{openshift.Subnet{}, flannel.Plugin{}, flannel.Kubernetes{}}
 
 // Finder returns what finds a plug-in by name among those all of whose kinds
 // the registry serves. Its error names those there are.

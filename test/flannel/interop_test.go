@@ -24,12 +24,17 @@ import (
 
 const network = "10.5.0.0/16"
 
-// cluster is an underlay with etcd and the nodes.
+// cluster is an underlay with the nodes and what they share.
 type cluster struct {
 	*underlay
 	flanneld string
 	weft     string // the directory of Weft's programs
-	registry *etcd.Registry
+	// flanneldCommand and weftFlags say how each daemon finds what nodes share.
+	flanneldCommand func(*node) []string
+	weftFlags       func(*node) []string
+	// held is what a node holds as its own, in a form to compare.
+	held     func(*node) (string, error)
+	registry *etcd.Registry // nil where it is not etcd
 }
 
 // node is a machine that runs flanneld or Weft's agent.
@@ -79,12 +84,14 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-func newCluster(t *testing.T, config string) *cluster {
+// newUnderlayCluster makes a cluster whose nodes share nothing yet.
+func newUnderlayCluster(t *testing.T, programs ...string) *cluster {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
 	c := &cluster{flanneld: findFlanneld(t)}
-	for _, program := range []string{"etcd", "nft", "nsenter"} {
+	for _, program := range append(programs, "nft", "nsenter") {
 		if _, err := exec.LookPath(program); err != nil {
 			t.Skipf("needs %s", program)
 		}
@@ -95,10 +102,27 @@ func newCluster(t *testing.T, config string) *cluster {
 	}
 	c.underlay = newUnderlay(t)
 	c.serve(podPort)
+	return c
+}
+
+// newCluster makes a cluster on etcd.
+func newCluster(t *testing.T, config string) *cluster {
+	t.Helper()
+	c := newUnderlayCluster(t, "etcd")
+	c.flanneldCommand = func(*node) []string { return []string{c.flanneld, "-etcd-endpoints", c.etcd()} }
+	c.weftFlags = func(*node) []string { return []string{"--etcd-endpoints", c.etcd(), "--register-node"} }
+	c.held = func(n *node) (string, error) {
+		l, err := n.lease()
+		if err != nil {
+			return "", err
+		}
+		return l.Name, nil
+	}
 	c.start("etcd", "--data-dir", "data", "--log-level", "error",
 		"--listen-client-urls", c.etcd()+",unix://etcd:0", "--advertise-client-urls", c.etcd(),
 		"--listen-peer-urls", "unix://peer:0", "--initial-advertise-peer-urls", "http://localhost:2380", "--initial-cluster", "default=http://localhost:2380")
 	// etcd makes its socket in its own directory, by that name.
+	var err error
 	if c.registry, err = etcd.Open(etcd.Config{Endpoints: []string{"unix://" + filepath.Join(c.dir, "etcd:0")}}); err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +160,8 @@ func (n *node) subnetFile() string { return filepath.Join(n.dir, "subnet.env") }
 func (n *node) startFlanneld() {
 	n.t.Helper()
 	n.weft = false
-	n.daemon = n.start(n.c.flanneld, "-etcd-endpoints", n.c.etcd(), "-iface", "eth0", "-ip-masq", "-subnet-file", n.subnetFile())
+	command := append(n.c.flanneldCommand(n), "-iface", "eth0", "-ip-masq", "-subnet-file", n.subnetFile())
+	n.daemon = n.start(command[0], command[1:]...)
 	eventually(n.t, n.name+": flanneld is up", func() error {
 		if !strings.Contains(n.daemon.output(), "Running backend") {
 			return errors.New("it does not run its backend yet")
@@ -150,9 +175,9 @@ func (n *node) startWeft() {
 	conflist := filepath.Join(n.dir, "weft.conflist")
 	os.Remove(conflist) // is written anew when pods can be networked
 	n.weft = true
-	n.daemon = n.start(filepath.Join(n.c.weft, "weft-agent"), "--etcd-endpoints", n.c.etcd(), "--node-name", n.name, "--node-ip", n.ip.String()+","+n.ip6.String(), "--register-node",
+	n.daemon = n.start(filepath.Join(n.c.weft, "weft-agent"), append(n.c.weftFlags(n), "--node-name", n.name, "--node-ip", n.ip.String()+","+n.ip6.String(),
 		"--run-dir", filepath.Join(n.dir, "run"), "--state-dir", filepath.Join(n.dir, "state"), "--subnet-file", n.subnetFile(),
-		"--cni-conf-file", conflist, "--cni-bin-dir", filepath.Join(n.dir, "bin"), "--repair-every", "1s", "--log-level", "debug")
+		"--cni-conf-file", conflist, "--cni-bin-dir", filepath.Join(n.dir, "bin"), "--repair-every", "1s", "--log-level", "debug")...)
 	eventually(n.t, n.name+": the agent is ready", func() error {
 		_, err := os.Stat(conflist)
 		return err
@@ -291,7 +316,7 @@ func (c *cluster) restarts(a, b *node, nodes []*node, pods map[*node]*pod) {
 	}
 	defer open.Close()
 	for _, n := range []*node{a, b} {
-		before, err := n.lease()
+		before, err := c.held(n)
 		if err != nil {
 			c.t.Fatal(err)
 		}
@@ -304,8 +329,8 @@ func (c *cluster) restarts(a, b *node, nodes []*node, pods map[*node]*pod) {
 		} else {
 			b.startWeft()
 		}
-		if after, err := n.lease(); err != nil || after.Name != before.Name {
-			c.t.Errorf("%s had lease %s and has %v, %v", n.name, before.Name, after, err)
+		if after, err := c.held(n); err != nil || after != before {
+			c.t.Errorf("%s held %s and holds %s, %v", n.name, before, after, err)
 		}
 		if err := exchange(open, r); err != nil {
 			c.t.Errorf("after a restart on %s: %v", n.name, err)

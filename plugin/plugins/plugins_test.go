@@ -1,0 +1,37 @@
+package plugins
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/weftnet/weft/plugin"
+	"github.com/weftnet/weft/plugin/flannel"
+	"github.com/weftnet/weft/registry"
+)
+
+// A registry that keeps other systems' keys gets the form of a plug-in that
+// uses them; Kubernetes, which cannot, gets the other.
+func TestFormsOfPlugins(t *testing.T) {
+	everything := func(*registry.Kind) bool { return true }
+	onKubernetes := func(k *registry.Kind) bool { return k.Layout == nil }
+	isEtcd := func(p plugin.Plugin) bool { _, ok := p.(flannel.Plugin); return ok }
+	isKubernetes := func(p plugin.Plugin) bool { _, ok := p.(flannel.Kubernetes); return ok }
+	for name, c := range map[string]struct {
+		serves func(*registry.Kind) bool
+		is     func(plugin.Plugin) bool
+	}{"etcd": {everything, isEtcd}, "Kubernetes": {onKubernetes, isKubernetes}} {
+		p, err := Finder(c.serves)(flannel.Name)
+		if err != nil || !c.is(p) {
+			t.Errorf("on %s flannel is a %T, %v", name, p, err)
+		}
+	}
+	if p, err := Finder(func(*registry.Kind) bool { return false })(flannel.Name); err == nil {
+		t.Errorf("a registry that serves nothing gets %T", p)
+	}
+	if p, err := Get("elephant"); err == nil {
+		t.Errorf("there is %T", p)
+	}
+	if names := Names(); !slices.IsSorted(names) || len(slices.Compact(slices.Clone(names))) != len(names) {
+		t.Errorf("the names are %v", names)
+	}
+}
