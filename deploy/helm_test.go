@@ -1,0 +1,179 @@
+package deploy
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/tools/txtar"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/test/kubernetes/programs"
+)
+
+const header = `# Weft for a Kubernetes cluster: kubectl apply -f weft.yaml
+# Rendered from the chart beside it; make generate does it again.
+`
+
+// render renders the chart for a namespace.
+func render(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	s := &server{bin: programs.Need(t, "helm"), home: t.TempDir()}
+	return s.run("helm", append([]string{"template", "weft", "chart", "--namespace", namespace}, args...)...)
+}
+
+func TestManifestIsWhatTheChartRenders(t *testing.T) {
+	rendered, err := render(t, "--set", "namespace.create=true")
+	if err != nil {
+		t.Fatalf("%v\n%s", err, rendered)
+	}
+	if *update {
+		if err := os.WriteFile(manifestFile, []byte(header+rendered), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := os.ReadFile(manifestFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(text) != header+rendered {
+		t.Errorf("%s is not what the chart renders: run make generate", manifestFile)
+	}
+}
+
+// TestValues renders the chart with the values of testdata/values.txtar. Of
+// values that cannot be, the file behind them has helm's answer; of others,
+// what the controller makes at first, and each object that the release has
+// more or less than weft.yaml.
+func TestValues(t *testing.T) {
+	const file = "testdata/values.txtar"
+	archive, err := txtar.ParseFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	usual := map[string]bool{}
+	for _, o := range manifest(t) {
+		usual[nameOf(o)] = true
+	}
+	out := &txtar.Archive{Comment: archive.Comment}
+	want := map[string]string{}
+	for _, f := range archive.Files {
+		want[f.Name] = string(f.Data)
+	}
+	for _, f := range archive.Files {
+		name, isYAML := strings.CutSuffix(f.Name, ".yaml")
+		if !isYAML {
+			continue
+		}
+		path := filepath.Join(t.TempDir(), "values.yaml")
+		if err := os.WriteFile(path, f.Data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		answer, err := render(t, "--values", path)
+		if err == nil {
+			answer = differences(t, answer, usual)
+		}
+		out.Files = append(out.Files, f, txtar.File{Name: name + ".out", Data: []byte(answer)})
+		if want[name+".out"] != answer && !*update {
+			t.Errorf("%s: got\n%s\nwant\n%s", f.Name, answer, want[name+".out"])
+		}
+	}
+	if *update {
+		if err := os.WriteFile(file, txtar.Format(out), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func nameOf(o object) string {
+	return o.GetObjectKind().GroupVersionKind().Kind + " " + o.GetName()
+}
+
+// differences says what is in a rendered manifest, beyond what usually is.
+func differences(t *testing.T, rendered string, usual map[string]bool) string {
+	t.Helper()
+	all, err := parse([]byte(rendered))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	there := map[string]bool{}
+	for _, o := range all {
+		there[nameOf(o)] = true
+		if !usual[nameOf(o)] {
+			out.WriteString("+ " + nameOf(o) + "\n")
+		}
+	}
+	for _, o := range manifest(t) {
+		if !there[nameOf(o)] && o.GetName() != namespace {
+			out.WriteString("- " + nameOf(o) + "\n")
+		}
+	}
+	for _, m := range of[*corev1.ConfigMap](all) {
+		for key, text := range m.Data {
+			if key == "config.yaml" {
+				var any map[string]any
+				if err := yaml.UnmarshalStrict([]byte(text), &any); err != nil {
+					t.Errorf("%s: %v", key, err)
+				}
+			}
+		}
+	}
+	seed := one[*corev1.ConfigMap](t, all, "weft").Data["objects.yaml"]
+	objects, err := api.Decode([]byte(seed), api.Kinds)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, seed)
+	}
+	for _, o := range objects {
+		if err := o.Kind.Validate(o.Object); err != nil {
+			t.Errorf("%v\n%s", err, seed)
+		}
+	}
+	out.WriteString(seed)
+	return out.String()
+}
+
+// testHelm installs, upgrades and uninstalls the chart on an API server from
+// which what kubectl applied is gone.
+func (s *server) testHelm(t *testing.T) {
+	programs.Need(t, "helm")
+	helm := func(args ...string) string {
+		t.Helper()
+		out, err := s.run("helm", append(args, "--namespace", namespace)...)
+		if err != nil {
+			t.Fatalf("helm %v: %v\n%s", args, err, out)
+		}
+		return out
+	}
+	for _, o := range manifest(t) {
+		if o.GetName() == namespace {
+			continue // nobody is there to empty it
+		}
+		args := []string{"delete", o.GetObjectKind().GroupVersionKind().Kind, o.GetName(), "--wait=false"}
+		if o.GetNamespace() != "" {
+			args = append(args, "--namespace", o.GetNamespace())
+		}
+		if out, err := s.kubectl(args...); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+	}
+	s.until(t, func() (string, error) {
+		return s.kubectl("wait", "--for=delete", "crd", "--all", "--timeout=60s")
+	})
+	helm("install", "weft", "chart")
+	s.waitForKinds(t)
+	if out, err := s.kubectl("create", "-f", "testdata/clusterconfig.yaml"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	helm("upgrade", "weft", "chart", "--set", "logLevel=debug")
+	helm("uninstall", "weft", "--ignore-not-found")
+	if out, err := s.kubectl("get", "clusterconfigs", "default"); err != nil {
+		t.Errorf("what users wrote must stay when the release goes: %v\n%s", err, out)
+	}
+	if out, err := s.kubectl("get", "daemonset,clusterrole,validatingadmissionpolicy", "--namespace", namespace, "--selector", "app.kubernetes.io/name=weft", "--output", "name"); err != nil || out != "" && !strings.Contains(out, "No resources found") {
+		t.Errorf("the release is gone, and left %v\n%s", err, out)
+	}
+}

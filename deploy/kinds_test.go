@@ -1,0 +1,202 @@
+package deploy
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/tools/txtar"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
+
+	networkv1 "github.com/openshift/api/network/v1"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/registry"
+)
+
+// testKinds has the API server judge each YAML document of testdata/kinds, and
+// holds its answers against the files behind them, and against what Weft says
+// itself. The name of a file says who takes its documents: good.yaml both,
+// bad.yaml neither; annotations.yaml the API server, whose rules cannot see
+// annotations; strict.yaml Weft, which does not use what is wrong in them.
+func (s *server) testKinds(t *testing.T) {
+	files, err := filepath.Glob("testdata/kinds/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no golden files: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			archive, err := txtar.ParseFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out := &txtar.Archive{Comment: archive.Comment}
+			want := map[string]string{}
+			for _, f := range archive.Files {
+				want[f.Name] = string(f.Data)
+			}
+			for _, f := range archive.Files {
+				name, isYAML := strings.CutSuffix(f.Name, ".yaml")
+				if !isYAML {
+					continue
+				}
+				answer := s.answers(t, name, f.Data)
+				out.Files = append(out.Files, f, txtar.File{Name: name + ".out", Data: []byte(answer)})
+				if want[name+".out"] != answer && !*update {
+					t.Errorf("%s: got\n%s\nwant\n%s", f.Name, answer, want[name+".out"])
+				}
+			}
+			if *update {
+				if err := os.WriteFile(file, txtar.Format(out), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// answers is what the API server says to each document of a file.
+func (s *server) answers(t *testing.T, name string, text []byte) string {
+	t.Helper()
+	var out strings.Builder
+	for document := range strings.SplitSeq(string(text), "---\n") {
+		path := filepath.Join(t.TempDir(), "object.yaml")
+		if err := os.WriteFile(path, []byte(document), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		answer, err := s.kubectl("create", "--dry-run=server", "-f", path)
+		answer = strings.ReplaceAll(answer, path, "object.yaml")
+		out.WriteString(inOrder(answer))
+		if taken, want := err == nil, name == "good" || name == "annotations"; taken != want {
+			t.Errorf("%s.yaml: taken by the API server: %t\n%s%s", name, taken, document, answer)
+		}
+		objects, err := api.Decode([]byte(document), api.Kinds)
+		if err != nil && strings.Contains(err.Error(), "unknown kind") {
+			continue // one that Weft has no use for yet
+		}
+		if err == nil {
+			err = objects[0].Kind.Validate(objects[0].Object)
+		}
+		if taken, want := err == nil, name == "good" || name == "strict"; taken != want {
+			t.Errorf("%s.yaml: taken by Weft: %t (%v)\n%s", name, taken, err, document)
+		}
+	}
+	return out.String()
+}
+
+// inOrder sorts the reasons of a refusal, which come in any order.
+func inOrder(answer string) string {
+	lines := slices.Collect(strings.Lines(answer))
+	const reason = "* "
+	for i := 0; i < len(lines); i++ {
+		start := i
+		for i < len(lines) && strings.HasPrefix(lines[i], reason) {
+			i++
+		}
+		slices.Sort(lines[start:i])
+	}
+	return strings.Join(lines, "")
+}
+
+// dryRun has the API server judge an object without keeping it.
+func (s *server) dryRun(ctx context.Context, k *registry.Kind, o registry.Object) error {
+	o.GetObjectKind().SetGroupVersionKind(k.GroupVersionKind)
+	body, err := json.Marshal(o)
+	if err != nil {
+		return err
+	}
+	return s.client.RESTClient().Post().AbsPath("/apis", k.Group, k.Version, k.Plural).
+		Param("dryRun", metav1.DryRunAll).Param("fieldValidation", metav1.FieldValidationStrict).
+		SetHeader("Content-Type", "application/json").Body(body).Do(ctx).Error()
+}
+
+// Values that mean something, or nearly.
+var (
+	someAddress = rapid.SampledFrom([]string{"", "10.0.0.1", "fd00::1", "FD00::1", "fd00:0::1", "fe80::1", "fe80::1%eth0", "0.0.0.0", "::", "127.0.0.1", "::1",
+		"127.1.2.3", "224.0.0.1", "239.1.2.3", "ff02::1", "ff0e::1", "255.255.255.255", "255.255.255.254", "169.254.1.1", "::ffff:10.0.0.1", "10.0.0.256",
+		"10.0.0", "010.0.0.1", "10.0.0.1/32", "node1", "[fd00::1]", "1", "0.0.0.1", "240.0.0.1", "64:ff9b::1.2.3.4", "2001:db8::"})
+	someCIDR = rapid.SampledFrom([]string{"", "10.1.0.0/16", "10.1.3.0/24", "10.1.3.0/30", "10.1.3.0/31", "10.1.3.4/32", "10.1.3.1/24", "10.1.0.0/8", "0.0.0.0/0",
+		"10.2.0.0/15", "172.30.0.0/16", "fd00::/48", "fd00:0:0:1::/64", "fd00::/126", "fd00::/127", "FD00::/48", "fd00::1/64", "::/0", "::ffff:10.1.0.0/112",
+		"10.1.0.0/016", "10.1.0.0/33", "10.1.0.0", "10.1.0.0/", "/16", "10.1.0.0/255.255.0.0", "fd00::%eth0/64", "ten"})
+	someBits = rapid.SampledFrom([]uint32{0, 1, 2, 7, 8, 9, 16, 24, 32, 63, 64, 80, 112, 128})
+	someName = rapid.SampledFrom([]string{"default", "node1", "other"})
+)
+
+// someOf draws a pointer to one of the values, or nil.
+func someOf(t *rapid.T, label string, values ...uint32) *uint32 {
+	i := rapid.IntRange(-1, len(values)-1).Draw(t, label)
+	if i < 0 {
+		return nil
+	}
+	return &values[i]
+}
+
+// testSameAsWeft draws objects and holds the API server's judgement against
+// Weft's own: they must be one, so that what is applied with kubectl is what
+// Weft can use, and that nothing Weft writes is refused.
+func (s *server) testSameAsWeft(t *testing.T) {
+	draw := map[*registry.Kind]func(*rapid.T) registry.Object{
+		api.ClusterConfigKind: func(t *rapid.T) registry.Object {
+			c := &api.ClusterConfig{ObjectMeta: metav1.ObjectMeta{Name: someName.Draw(t, "name")}}
+			numbers := rapid.SampledFrom([]int{-1, 0, 1, 575, 576, 1500, 65535, 65536, 1 << 33})
+			c.Spec.MTU, c.Spec.VXLANPort = numbers.Draw(t, "mtu"), numbers.Draw(t, "port")
+			return c
+		},
+		api.HostSubnet: func(t *rapid.T) registry.Object {
+			h := &networkv1.HostSubnet{ObjectMeta: metav1.ObjectMeta{Name: someName.Draw(t, "name")}}
+			h.Host = rapid.SampledFrom([]string{"", h.Name, h.Name, "node1"}).Draw(t, "host")
+			h.HostIP, h.Subnet = someAddress.Draw(t, "hostIP"), someCIDR.Draw(t, "subnet")
+			return h
+		},
+		api.ClusterNetwork: func(t *rapid.T) registry.Object {
+			n := &networkv1.ClusterNetwork{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
+			cidr, bits, port, mtu := someCIDR, someBits, []uint32{0, 1, 4789, 65535, 65536}, []uint32{0, 575, 576, 9000, 65535, 65536}
+			if rapid.Bool().Draw(t, "mostly right") {
+				// So much can be wrong that little would be right by chance.
+				cidr, bits = rapid.SampledFrom([]string{"10.1.0.0/16", "172.30.0.0/16", "10.4.0.0/14", "fd00::/48", "10.1.3.0/24"}), rapid.SampledFrom([]uint32{0, 2, 8})
+				port, mtu = port[1:4], mtu[2:5]
+			} else {
+				n.Name = someName.Draw(t, "name")
+			}
+			for range rapid.IntRange(0, 3).Draw(t, "ranges") {
+				n.ClusterNetworks = append(n.ClusterNetworks, networkv1.ClusterNetworkEntry{CIDR: cidr.Draw(t, "CIDR"), HostSubnetLength: bits.Draw(t, "bits")})
+			}
+			if len(n.ClusterNetworks) > 0 && rapid.Bool().Draw(t, "also in the old form") {
+				n.Network, n.HostSubnetLength = n.ClusterNetworks[0].CIDR, n.ClusterNetworks[0].HostSubnetLength
+			} else if rapid.Bool().Draw(t, "in the old form") {
+				n.Network, n.HostSubnetLength = cidr.Draw(t, "network"), bits.Draw(t, "hostsubnetlength")
+			}
+			n.ServiceNetwork = rapid.OneOf(rapid.Just(""), cidr).Draw(t, "serviceNetwork")
+			n.VXLANPort, n.MTU = someOf(t, "vxlanPort", port...), someOf(t, "mtu", mtu...)
+			return n
+		},
+	}
+	for k, object := range draw {
+		t.Run(k.Kind, func(t *testing.T) {
+			judged := map[bool]int{}
+			rapid.Check(t, func(t *rapid.T) {
+				o := object(t)
+				own := k.Validate(o)
+				theirs := s.dryRun(context.Background(), k, o)
+				if theirs != nil && !apierrors.IsInvalid(theirs) && !apierrors.IsAlreadyExists(theirs) {
+					t.Fatal(theirs)
+				}
+				if (own == nil) == apierrors.IsInvalid(theirs) {
+					text, _ := json.Marshal(o)
+					t.Fatalf("Weft: %v\nAPI server: %v\n%s", own, theirs, text)
+				}
+				judged[own == nil]++
+			})
+			if judged[true] == 0 || judged[false] == 0 {
+				t.Error(fmt.Sprint("the objects drawn are all of one judgement: ", judged))
+			}
+		})
+	}
+}
