@@ -225,8 +225,10 @@ func leaks(t *testing.T, s *suite) {
 		stacks = stacks[:runtime.Stack(stacks, true)]
 		left = ""
 		for stack := range strings.SplitSeq(string(stacks), "\n\n") {
-			if strings.Contains(stack, "weft/registry/memory.") || strings.Contains(stack, "weft/registry/etcd.") {
-				left = stack
+			for _, implementation := range []string{"memory", "etcd", "kubernetes"} {
+				if strings.Contains(stack, "weft/registry/"+implementation+".") {
+					left = stack
+				}
 			}
 		}
 		return left == ""

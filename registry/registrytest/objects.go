@@ -72,7 +72,9 @@ func conflicts(t *testing.T, s *suite) {
 	_, err = s.Registry.Update(ctx, setting, blind)
 	wantError(t, err, registry.ErrInvalid)
 
-	second, err := s.Registry.Update(ctx, setting, first)
+	changed := first.DeepCopyObject().(*corev1.ConfigMap)
+	changed.Data["value"] = "2"
+	second, err := s.Registry.Update(ctx, setting, changed)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +98,11 @@ func conflicts(t *testing.T, s *suite) {
 	var wg sync.WaitGroup
 	errs := make([]error, 8)
 	for i := range errs {
-		wg.Go(func() { _, errs[i] = s.Registry.Update(ctx, setting, base) })
+		wg.Go(func() {
+			mine := base.DeepCopyObject().(*corev1.ConfigMap)
+			mine.Data["value"] = fmt.Sprint("writer ", i)
+			_, errs[i] = s.Registry.Update(ctx, setting, mine)
+		})
 	}
 	wg.Wait()
 	won := 0
@@ -194,6 +200,9 @@ func identity(t *testing.T, s *suite) {
 	if updated.GetUID() != created.GetUID() || !a.Equal(&b) {
 		t.Errorf("updated %+v, created %+v", updated, created)
 	}
+	if s.lacks(t, GivenUIDs) {
+		return
+	}
 	given := newSetting("ns", "b", "")
 	given.UID = "mine"
 	if o := s.create(t, setting, given); o.GetUID() != "mine" {
@@ -204,13 +213,24 @@ func identity(t *testing.T, s *suite) {
 func listing(t *testing.T, s *suite) {
 	// Path order and key order differ: "a-b/x" sorts before "a/x".
 	want := []registry.Key{{Namespace: "a", Name: "x"}, {Namespace: "a", Name: "y"}, {Namespace: "a-b", Name: "x"}, {Namespace: "a.b", Name: "x"}, {Namespace: "b", Name: "a"}}
+	if s.lacks(t, AllNames) {
+		want = slices.DeleteFunc(want, func(k registry.Key) bool { return strings.Contains(k.Namespace, ".") })
+	}
 	for _, key := range slices.Backward(want) {
 		s.create(t, setting, newSetting(key.Namespace, key.Name, ""))
 	}
 	// The plural of one kind begins another's; they stay apart.
 	longer := *setting
 	longer.Plural += "extra"
-	s.create(t, &longer, newSetting("a", "other", ""))
+	if s.lacks(t, AllKinds) {
+		_, _, err := s.Registry.List(t.Context(), &longer)
+		wantError(t, err, registry.ErrUnavailable)
+		if !strings.Contains(err.Error(), longer.Plural) {
+			t.Errorf("the error does not name the kind: %v", err)
+		}
+	} else {
+		s.create(t, &longer, newSetting("a", "other", ""))
+	}
 	objects, _ := s.list(t, setting)
 	if got := keys(objects); !slices.Equal(got, want) {
 		t.Errorf("listed %v, want %v", got, want)
@@ -228,7 +248,7 @@ func listing(t *testing.T, s *suite) {
 	for part := range slices.Chunk(want, 100) {
 		wg.Go(func() {
 			for _, key := range part {
-				s.create(t, volume, &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: key.Name}})
+				s.create(t, volume, newVolume(key.Name))
 			}
 		})
 	}
@@ -280,6 +300,13 @@ func layouts(t *testing.T, s *suite) {
 	ctx := t.Context()
 	many := foreign("/"+t.Name()+"/many/", "")
 	only := foreign("/"+t.Name()+"/only", "config")
+	if !s.Registry.Serves(many) {
+		refusesKind(t, s, many)
+		return
+	}
+	if s.PutValue == nil {
+		t.Skip("this registry cannot be given values of others' making")
+	}
 	_, start := s.list(t, many)
 	w, wOnly := s.watch(t, many, start), s.watch(t, only, start)
 
@@ -335,7 +362,28 @@ func layouts(t *testing.T, s *suite) {
 	}
 }
 
+// refusesKind holds a registry that does not serve a kind to saying so.
+func refusesKind(t *testing.T, s *suite, k *registry.Kind) {
+	ctx, o := t.Context(), newSetting("", "a", "1")
+	for name, call := range map[string]func() error{
+		"Get":    func() error { _, err := s.Registry.Get(ctx, k, registry.KeyOf(o)); return err },
+		"List":   func() error { _, _, err := s.Registry.List(ctx, k); return err },
+		"Watch":  func() error { _, err := s.Registry.Watch(ctx, k, ""); return err },
+		"Create": func() error { _, err := s.Registry.Create(ctx, k, o); return err },
+		"Update": func() error { _, err := s.Registry.Update(ctx, k, o); return err },
+		"Delete": func() error { return s.Registry.Delete(ctx, k, registry.KeyOf(o), "") },
+	} {
+		if err := call(); !errors.Is(err, registry.ErrInvalid) || !strings.Contains(err.Error(), k.Plural) {
+			t.Errorf("%s of a kind that is not served: %v", name, err)
+		}
+	}
+	t.Log("this registry serves no kind with a layout")
+}
+
 func undecodable(t *testing.T, s *suite) {
+	if s.PutValue == nil {
+		t.Skip("this registry cannot be given values of others' making")
+	}
 	ctx, bad := t.Context(), registry.Key{Namespace: "ns", Name: "bad"}
 	_, start := s.list(t, setting)
 	w := s.watch(t, setting, start)
@@ -406,6 +454,14 @@ func contexts(t *testing.T, s *suite) {
 
 func timeToLive(t *testing.T, s *suite) {
 	ctx := t.Context()
+	if s.lacks(t, TimeToLive) {
+		_, err := s.Registry.Create(ctx, setting, newSetting("ns", "brief", "1"), registry.WithTTL(time.Hour))
+		wantError(t, err, registry.ErrInvalid)
+		stored := s.create(t, setting, newSetting("ns", "kept", "1"))
+		_, err = s.Registry.Update(ctx, setting, stored, registry.WithTTL(time.Hour))
+		wantError(t, err, registry.ErrInvalid)
+		return
+	}
 	_, start := s.list(t, setting)
 	w := s.watch(t, setting, start)
 	s.create(t, setting, newSetting("ns", "brief", "1"), registry.WithTTL(time.Second))
