@@ -11,12 +11,14 @@ export CGO_ENABLED ?= 0
 
 .DEFAULT_GOAL := help
 .PHONY: help build image demo test test-long bench lint generate deps flanneld clean
+.PHONY: kubernetes-programs kubernetes-up kubernetes-down test-kubernetes test-kubernetes-smoke bench-kubernetes
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | column -t -s "$$(printf '\t')"
 
-build: ## Build bin/weft, bin/weft-agent and bin/weft-cni
+build: ## Build bin/weft, bin/weft-agent, bin/weft-controller and bin/weft-cni
 	$(GO) build $(BUILD) -o bin/ ./cmd/...
+	@ln -sf weft bin/kubectl-weft && ln -sf weft bin/kubectl_complete-weft
 
 # The standard CNI plug-ins that agents in containers bring to their nodes.
 PLUGINS = $(addprefix github.com/containernetworking/plugins/plugins/meta/,bandwidth portmap)
@@ -55,6 +57,37 @@ generate: ## Rewrite the golden files of the tests from what the code does now
 
 deps: ## Install what the machine lacks
 	@sh build/deps.sh
+
+# What a real Kubernetes cluster runs, each program built once.
+KUBERNETES = $(CACHE)/kubernetes
+PLUGIN    ?= openshift-subnet
+NODES     ?= 3
+
+kubernetes-programs: deps ## Build the programs and images of a real Kubernetes cluster, and its tests, once
+	@sh test/kubernetes/deps.sh $(KUBERNETES)/bin
+	@sh test/kubernetes/programs/build $(KUBERNETES)/bin $(PROGRAMS)
+	@$(GO) run ./test/kubernetes/images/write $(KUBERNETES)/bin $(KUBERNETES)/images >/dev/null
+
+# A cluster does not need the end-to-end tests, which take the longest to build.
+kubernetes-up: PROGRAMS = kubectl kube-apiserver kubelet kube-controller-manager kube-scheduler kube-proxy \
+	agnhost containerd containerd-shim-runc-v2 ctr coredns helm
+kubernetes-up: kubernetes-programs image ## Bring up a Kubernetes cluster of NODES under Weft with PLUGIN, and print its kubeconfig
+	$(GO) build $(BUILD) -o bin/ ./test/kubernetes/cmd/kubernetes
+	@bin/kubernetes up -bin $(KUBERNETES)/bin -images $(KUBERNETES)/images -nodes $(NODES) -weft $(PLUGIN)
+
+kubernetes-down: ## End the Kubernetes cluster, and leave nothing of it
+	@[ -x bin/kubernetes ] || $(GO) build $(BUILD) -o bin/ ./test/kubernetes/cmd/kubernetes
+	@bin/kubernetes down
+
+test-kubernetes: kubernetes-programs image ## Every test on real Kubernetes clusters, upstream's Conformance specs among them; needs root
+	@sh test/kubernetes/suite full $(KUBERNETES)
+
+test-kubernetes-smoke: kubernetes-programs image ## One cluster, a few stories and a dozen of upstream's specs
+	@sh test/kubernetes/suite smoke $(KUBERNETES)
+
+bench-kubernetes: kubernetes-programs image ## Measure on real Kubernetes clusters; rewrites docs/kubernetes-measured.md
+	$(GO) test -count=1 -timeout 25m ./test/kubernetes/stories -plugin openshift-subnet,flannel \
+		-run '^TestStories$$/./^(up|burst|agents_die|node_dies)$$' -report $(CURDIR)/docs/kubernetes-measured.md
 
 flanneld: ## Build the flanneld that the interoperability tests run beside
 	@sh test/flannel/build-flanneld $(CACHE)

@@ -1,0 +1,125 @@
+package controlplane
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/internal/netns"
+)
+
+// starter starts processes from one thread, in a network namespace. The
+// processes get SIGKILL when that thread ends, so that none outlives a program
+// that was killed; the thread lasts until stop, or until the program's end.
+type starter chan func()
+
+func newStarter(path string) (starter, error) {
+	s, ready := make(starter), make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlock: the thread ends with this
+		if path != "" {
+			if err := netns.Enter(path, unix.CLONE_NEWNET); err != nil {
+				ready <- err
+				return
+			}
+		}
+		ready <- nil
+		for f := range s {
+			f()
+		}
+	}()
+	return s, <-ready
+}
+
+func (s starter) stop() { close(s) }
+
+// process is a running program.
+type process struct {
+	cmd  *exec.Cmd
+	log  string
+	done chan struct{} // closed when it has ended
+}
+
+// start starts a program whose output is added to the file at log.
+func (s starter) start(log, program string, args ...string) (*process, error) {
+	f, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	cmd := exec.Command(program, args...)
+	cmd.Dir = "/"
+	cmd.Stdout, cmd.Stderr = f, f
+	// A process group of its own, so that what a terminal sends does not reach it.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	started := make(chan error)
+	s <- func() { started <- cmd.Start() }
+	if err := <-started; err != nil {
+		return nil, err
+	}
+	p := &process{cmd, log, make(chan struct{})}
+	go func() {
+		cmd.Wait() // how it ended is in its log
+		close(p.done)
+	}()
+	return p, nil
+}
+
+func (p *process) running() bool {
+	if p == nil {
+		return false
+	}
+	select {
+	case <-p.done:
+		return false
+	default:
+		return true
+	}
+}
+
+// stop ends the process and returns when it has gone: by SIGTERM, and by
+// SIGKILL if it takes longer than patience.
+func (p *process) stop(patience time.Duration) {
+	if !p.running() {
+		return
+	}
+	if patience > 0 {
+		p.cmd.Process.Signal(syscall.SIGTERM)
+		p.cmd.Process.Signal(syscall.SIGCONT) // it may have been paused
+		select {
+		case <-p.done:
+			return
+		case <-time.After(patience):
+		}
+	}
+	p.cmd.Process.Kill()
+	<-p.done
+}
+
+// signal sends a signal to a process that runs.
+func (p *process) signal(s syscall.Signal) error {
+	if !p.running() {
+		return errors.New("it does not run")
+	}
+	return p.cmd.Process.Signal(s)
+}
+
+// tail returns the last lines of a log for an error message.
+func tail(path string) string {
+	b, err := os.ReadFile(path)
+	b = bytes.TrimSpace(b)
+	if err != nil || len(b) == 0 {
+		return ""
+	}
+	lines := bytes.Split(b, []byte("\n"))
+	lines = lines[max(0, len(lines)-8):]
+	return fmt.Sprintf("\n  the end of %s:\n    %s", filepath.Base(path), bytes.Join(lines, []byte("\n    ")))
+}
