@@ -266,6 +266,15 @@ func (j *Journal) All() []Attachment {
 	return slices.SortedFunc(maps.Values(j.state.attachments), func(a, b Attachment) int { return a.Key.Compare(b.Key) })
 }
 
+// Each calls f with every attachment, in no order. f must not call the journal.
+func (j *Journal) Each(f func(Attachment)) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, a := range j.state.attachments {
+		f(a)
+	}
+}
+
 // commit writes r, then applies it. After an error nothing has changed.
 func (j *Journal) commit(r record) error {
 	if j.broken != nil {

@@ -62,7 +62,7 @@ func Check(s Spec) error {
 			wrong = append(wrong, fmt.Sprintf("%s lacks the address %s/64", s.HostInterface, LinkLocalGateway))
 		}
 	}
-	err = netns.Do(s.nsPath(ns), func() error {
+	err = netns.Visit(s.nsPath(ns), func() error {
 		pod, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 		if err != nil {
 			return fmt.Errorf("open netlink: %w", err)

@@ -28,6 +28,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/internal/netns"
+	"github.com/weftnet/weft/internal/sysctl"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -70,7 +71,7 @@ func Ensure(s Spec) (index int, err error) {
 	if err := s.setUpHost(host, link); err != nil {
 		return 0, fmt.Errorf("set up %s: %w", s.HostInterface, err)
 	}
-	err = netns.Do(s.nsPath(ns), func() error {
+	err = netns.Visit(s.nsPath(ns), func() error {
 		pod, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 		if err != nil {
 			return fmt.Errorf("open netlink: %w", err)
@@ -153,7 +154,7 @@ func (s Spec) nameFree(host *netlink.Handle, old netlink.Link, ns *os.File) erro
 	if err != nil {
 		return err
 	}
-	return netns.Do(s.nsPath(ns), func() error {
+	return netns.Visit(s.nsPath(ns), func() error {
 		link, err := netlink.LinkByName(s.Interface)
 		switch {
 		case isGone(err):
@@ -180,7 +181,7 @@ func (s Spec) peer(host *netlink.Handle, old netlink.Link, ns *os.File) (netlink
 		return nil, nil
 	}
 	var peer netlink.Link
-	err = netns.Do(s.nsPath(ns), func() error {
+	err = netns.Visit(s.nsPath(ns), func() error {
 		peer, err = netlink.LinkByIndex(old.Attrs().ParentIndex)
 		if isGone(err) {
 			return nil
@@ -201,7 +202,7 @@ func (s Spec) setUpHost(h *netlink.Handle, link netlink.Link) error {
 			return fmt.Errorf("keep the kernel from making IPv6 addresses: %w", err)
 		}
 		for _, set := range [][2]string{{"disable_ipv6", "0"}, {"accept_ra", "0"}} {
-			if err := sysctl("ipv6", s.HostInterface, set[0], set[1]); err != nil {
+			if err := sysctl.Set("ipv6/conf/"+s.HostInterface+"/"+set[0], set[1]); err != nil {
 				return err
 			}
 		}
@@ -230,7 +231,7 @@ func (s Spec) setUpPod(h *netlink.Handle) error {
 	}
 	if s.hasIPv6() {
 		for _, set := range [][2]string{{"disable_ipv6", "0"}, {"accept_ra", "0"}, {"accept_dad", "0"}} {
-			if err := sysctl("ipv6", s.Interface, set[0], set[1]); err != nil {
+			if err := sysctl.Set("ipv6/conf/"+s.Interface+"/"+set[0], set[1]); err != nil {
 				return err
 			}
 		}
@@ -353,15 +354,6 @@ func family(a netip.Addr) int {
 	return netlink.FAMILY_V6
 }
 
-// sysctl sets a per-interface setting in the thread's network namespace.
-func sysctl(family, iface, name, value string) error {
-	path := "/proc/sys/net/" + family + "/conf/" + iface + "/" + name
-	if err := os.WriteFile(path, []byte(value), 0o644); err != nil {
-		return fmt.Errorf("set %s to %s: %w", path, value, err)
-	}
-	return nil
-}
-
 // Remove removes a pod's interface by the name of its host end. It succeeds
 // when the interface is gone already, and refuses what is not Weft's.
 func Remove(hostInterface string) error {
@@ -381,6 +373,18 @@ func Remove(hostInterface string) error {
 		return fmt.Errorf("remove %s: %w", hostInterface, err)
 	}
 	return nil
+}
+
+// Exists reports whether the node has an interface of this name.
+func Exists(hostInterface string) (bool, error) {
+	_, err := netlink.LinkByName(hostInterface)
+	switch {
+	case isGone(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("find %s: %w", hostInterface, err)
+	}
+	return true, nil
 }
 
 // HostEnd is a host end found on the node.

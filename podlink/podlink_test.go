@@ -131,6 +131,20 @@ func TestEnsureAndRemove(t *testing.T) {
 	}
 }
 
+// awaitLocal waits until packets to an address end here. The kernel makes an
+// IPv6 address local some time after it was added, on a worker of its own.
+func awaitLocal(a netip.Addr) error {
+	for end := time.Now().Add(5 * time.Second); ; runtime.Gosched() {
+		routes, err := netlink.RouteGet(a.AsSlice())
+		if err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL {
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("%s is not local: %v, %v", a, routes, err)
+		}
+	}
+}
+
 // TestTraffic sends packets through the pair, from a pod to the node's
 // address and back, with nothing but routes added.
 func TestTraffic(t *testing.T) {
@@ -163,7 +177,7 @@ func TestTraffic(t *testing.T) {
 			}
 			listeners = append(listeners, l)
 		}
-		return nil
+		return awaitLocal(netip.MustParseAddr("fd00::1"))
 	})
 	for i, l := range listeners {
 		defer l.Close()
@@ -346,7 +360,7 @@ func TestCheckNetNS(t *testing.T) {
 	}{
 		{pod, "", nil},
 		{filepath.Join(dir, "none"), "open " + filepath.Join(dir, "none") + ": no such file or directory", fs.ErrNotExist},
-		{file, file + " is not a network namespace", nil},
+		{file, file + " is not a network namespace" + notMounted, nil},
 		{fifo, fifo + " is not a network namespace", nil},
 		{"/proc/self/ns/mnt", "/proc/self/ns/mnt is a namespace, but not a network namespace", nil},
 		{"/proc/thread-self/ns/net", "/proc/thread-self/ns/net: this is the node's own network namespace", ErrOwnNetNS},

@@ -79,6 +79,9 @@ type DataPlane struct {
 
 	compiler *compiler
 	table    content
+	// forwards says for which families the node was made a router since the
+	// kernel was read.
+	forwards [2]bool
 }
 
 var _ datapath.DataPlane = (*DataPlane)(nil)
@@ -212,6 +215,7 @@ func (d *DataPlane) Remove(ctx context.Context) error {
 
 // sync reads what is there and changes what differs.
 func (d *DataPlane) sync(p *plan.Plan) error {
+	d.forwards = [2]bool{}
 	inv, err := d.kernel.inventory()
 	if err != nil {
 		return err
@@ -285,7 +289,14 @@ func (d *DataPlane) update(p *plan.Plan, changes plan.Diff) (bool, error) {
 // write brings the kernel up to date and remembers what was written.
 func (d *DataPlane) write(delta delta, c *compiler, endpoints iter.Seq2[plan.EndpointKey, plan.Endpoint], filters bool) error {
 	ipv4, ipv6 := routed(c.plan)
-	errs := []error{d.kernel.forwarding(ipv4, ipv6)}
+	var errs []error
+	if families := [2]bool{ipv4, ipv6}; d.forwards != families {
+		err := d.kernel.forwarding(ipv4, ipv6)
+		if err == nil {
+			d.forwards = families
+		}
+		errs = append(errs, err)
+	}
 	for k := range endpoints {
 		if !c.missing[k.Interface] {
 			errs = append(errs, d.kernel.endpointForwarding(k.Interface, ipv4, ipv6))

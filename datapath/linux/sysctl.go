@@ -2,37 +2,23 @@ package linux
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
-	"os"
-	"path"
-	"strings"
-)
 
-// sysctlRoot shows the settings of the network namespace of the thread that
-// opens a file below it.
-const sysctlRoot = "/proc/sys/net"
+	"github.com/weftnet/weft/internal/sysctl"
+)
 
 // addrGenModeNone keeps the kernel from making link-local addresses
 // (IN6_ADDR_GEN_MODE_NONE).
 const addrGenModeNone = "1"
 
-func readSetting(name string) (string, error) {
-	b, err := os.ReadFile(path.Join(sysctlRoot, name))
-	return strings.TrimSpace(string(b)), err
-}
-
 // set makes a setting have a value, and writes only if it has another.
 func (k *kernel) set(name, value string) error {
-	old, err := readSetting(name)
-	if err != nil {
-		return fmt.Errorf("read setting %s: %w", name, err)
+	old, err := sysctl.Get(name)
+	if err != nil || old == value {
+		return err
 	}
-	if old == value {
-		return nil
-	}
-	if err := os.WriteFile(path.Join(sysctlRoot, name), []byte(value), 0); err != nil {
-		return fmt.Errorf("write %s to setting %s: %w", value, name, err)
+	if err := sysctl.Set(name, value); err != nil {
+		return err
 	}
 	k.record("set %s to %s, it was %s", name, value, old)
 	return nil
@@ -40,7 +26,7 @@ func (k *kernel) set(name, value string) error {
 
 // ipv6Enabled reports whether the kernel speaks IPv6 in this namespace.
 func ipv6Enabled() bool {
-	v, err := readSetting("ipv6/conf/all/disable_ipv6")
+	v, err := sysctl.Get("ipv6/conf/all/disable_ipv6")
 	return err == nil && v == "0"
 }
 
@@ -106,7 +92,7 @@ func unlessGone(errs []error) error {
 // strictFilter says why the kernel will drop packets that took a tunnel there
 // and another way back, if it will.
 func strictFilter() string {
-	if v, err := readSetting("ipv4/conf/all/rp_filter"); err == nil && v == "1" {
+	if v, err := sysctl.Get("ipv4/conf/all/rp_filter"); err == nil && v == "1" {
 		return "net.ipv4.conf.all.rp_filter is 1: packets between pods and other nodes' addresses may be dropped; set it to 0 or 2"
 	}
 	return ""

@@ -26,6 +26,31 @@ func Do(path string, f func() error) error {
 	})
 }
 
+// Visit is Do for work that starts no processes. It brings the thread back to
+// where it was, for others to use, which is quicker than to make another.
+func Visit(path string, f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		home, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			runtime.UnlockOSThread()
+			done <- fmt.Errorf("open the thread's own network namespace: %w", err)
+			return
+		}
+		defer unix.Close(home)
+		if err = Enter(path, unix.CLONE_NEWNET); err == nil {
+			err = f()
+		}
+		// A thread that cannot come back ends with this goroutine.
+		if unix.Setns(home, unix.CLONE_NEWNET) == nil {
+			runtime.UnlockOSThread()
+		}
+		done <- err
+	}()
+	return <-done
+}
+
 // DoMount is Do with a mount namespace as well.
 func DoMount(netPath, mountPath string, f func() error) error {
 	return Thread(func() error {

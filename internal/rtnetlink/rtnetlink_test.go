@@ -1,0 +1,111 @@
+package rtnetlink
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/internal/netns"
+)
+
+// TestFilters changes interfaces and looks at what subscribers are told. What
+// each is told last ends the test, so that it needs no waiting.
+func TestFilters(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: it makes a network namespace")
+	}
+	err := netns.Thread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		removals, err := Subscribe(Removals(), unix.RTNLGRP_LINK)
+		if err != nil {
+			return err
+		}
+		defer removals.Close()
+		others, err := Subscribe(Underlay([4]byte([]byte("weft"))), unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV4_ROUTE)
+		if err != nil {
+			return err
+		}
+		defer others.Close()
+
+		bridge := func(name string) netlink.Link {
+			return &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name}}
+		}
+		for _, name := range []string{"weft12", "we0", "end0"} {
+			if err := netlink.LinkAdd(bridge(name)); err != nil {
+				return fmt.Errorf("add %s: %w", name, err)
+			}
+		}
+		link, err := netlink.LinkByName("weft12")
+		if err != nil {
+			return err
+		}
+		addr, _ := netlink.ParseAddr("192.0.2.1/32")
+		if err := netlink.AddrAdd(link, addr); err != nil {
+			return err
+		}
+		lo, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		if err := netlink.LinkSetUp(lo); err != nil {
+			return err
+		}
+		for _, destination := range []string{"198.51.100.7/32", "0.0.0.0/0"} {
+			_, to, _ := net.ParseCIDR(destination)
+			if err := netlink.RouteAdd(&netlink.Route{LinkIndex: lo.Attrs().Index, Dst: to}); err != nil {
+				return fmt.Errorf("add the route to %s: %w", destination, err)
+			}
+		}
+		for _, name := range []string{"weft12", "end0"} {
+			if err := netlink.LinkDel(bridge(name)); err != nil {
+				return fmt.Errorf("delete %s: %w", name, err)
+			}
+		}
+		if got := told(t, removals); !slices.Equal(slices.Compact(got), []string{"17 weft12", "17 end0"}) {
+			t.Errorf("of removals, these are told: %v", got)
+		}
+		got := slices.DeleteFunc(told(t, others), func(s string) bool { return s == "16 we0" || s == "16 end0" || s == "16 lo" })
+		// Addresses of weft12 and lo and the default route come (20, 24), and
+		// the first goes with its interface (21).
+		if !slices.Equal(got, []string{"20 ", "20 ", "24 ", "21 ", "17 end0"}) {
+			t.Errorf("of the underlay, these are told: %v", got)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// told returns the types and names of messages up to the removal of end0.
+func told(t *testing.T, socket *nl.NetlinkSocket) (messages []string) {
+	t.Helper()
+	for {
+		list, _, err := socket.Receive()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range list {
+			name := ""
+			if m.Header.Type == unix.RTM_NEWLINK || m.Header.Type == unix.RTM_DELLINK {
+				link, err := netlink.LinkDeserialize(nil, m.Data)
+				if err != nil {
+					t.Fatal(err)
+				}
+				name = link.Attrs().Name
+			}
+			messages = append(messages, fmt.Sprintf("%d %s", m.Header.Type, name))
+			if m.Header.Type == unix.RTM_DELLINK && name == "end0" {
+				return messages
+			}
+		}
+	}
+}
