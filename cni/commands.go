@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 
 	"github.com/weftnet/weft/cni/protocol"
 	"github.com/weftnet/weft/ipam"
@@ -68,6 +69,9 @@ func (s *Server) add(ctx context.Context, c *call) (ipam.Attachment, *protocol.E
 		return none, protocol.Errorf(protocol.TryAgainLater, "%v", err)
 	}
 	if !known {
+		if err := s.Node.Admit(c.namespace, c.pod, c.uid); err != nil {
+			return none, protocol.Errorf(protocol.InvalidPod, "%v", err)
+		}
 		var err error
 		a, err = s.Journal.Reserve(ipam.Request{
 			Key: c.key, ID: c.id, Network: c.network, NetNS: c.netns,
@@ -195,6 +199,35 @@ func (s *Server) collect(ctx context.Context, a ipam.Attachment) error {
 	if now, ok := s.Journal.Get(a.Key); !ok || now.ID != a.ID {
 		return nil
 	}
+	return s.removeUnknown(a)
+}
+
+// Lost returns the attachments that a runtime was told are ready and whose
+// interface is gone, as it is when the pod's network namespace is. DEL should
+// come for them.
+func (s *Server) Lost() []ipam.Attachment {
+	s.Recover()
+	return slices.DeleteFunc(s.Journal.All(), func(a ipam.Attachment) bool { return a.Phase != ipam.Ready || s.link(a.Key) != 0 })
+}
+
+// Forget frees the addresses of an attachment that Lost returned, for which no
+// DEL will come. It leaves one alone whose interface is there after all.
+func (s *Server) Forget(ctx context.Context, a ipam.Attachment) error {
+	release, err := s.locks.acquire(ctx, a.ContainerID)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if now, ok := s.Journal.Get(a.Key); !ok || now.ID != a.ID || now.Phase != ipam.Ready || s.link(a.Key) != 0 {
+		return nil
+	}
+	if there, err := podlink.Exists(a.HostInterface); err != nil || there {
+		return err
+	}
+	return s.removeUnknown(a)
+}
+
+func (s *Server) removeUnknown(a ipam.Attachment) error {
 	if failure := s.remove(a.Key, a.HostInterface); failure != nil {
 		return failure
 	}

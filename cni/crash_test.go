@@ -287,6 +287,7 @@ type nothing struct{}
 
 func (nothing) Ready() error                             { return nil }
 func (nothing) Pools() []plan.Pool                       { return nil }
+func (nothing) Admit(_, _, _ string) error               { return nil }
 func (nothing) MTU() int                                 { return 0 }
 func (nothing) Publish(context.Context, ...string) error { return nil }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -25,10 +26,16 @@ const ShimName = "weft-cni"
 // NetworkName is the name of the CNI configuration that Weft installs.
 const NetworkName = "weft"
 
-// followers are the plug-ins that Weft has work after its own where they are
-// installed, and the capability each offers.
+// ownPrefix begins the names of the plug-ins that Weft installs, so that they
+// are never those of another network or of the distribution.
+const ownPrefix = "weft-"
+
+const portmap = "portmap"
+
+// followers are the plug-ins that Weft has work after its own, and the
+// capability each offers.
 var followers = []Follower{
-	{Type: "portmap", Capability: "portMappings"},
+	{Type: portmap, Capability: "portMappings"},
 	{Type: "bandwidth", Capability: "bandwidth"},
 }
 
@@ -36,6 +43,8 @@ var followers = []Follower{
 type Follower struct {
 	// Type is the name of its binary; Capability what it has the runtime pass.
 	Type, Capability string
+	// Backend is what a portmap is told to work with, as Install says.
+	Backend string
 	// Versions are the versions of the specification it speaks.
 	Versions []string
 }
@@ -51,7 +60,11 @@ func Conflist(socket string, followers ...Follower) ([]byte, error) {
 	versions, plugins := slices.Clone(protocol.Versions), []map[string]any{first}
 	for _, f := range followers {
 		versions = slices.DeleteFunc(versions, func(v string) bool { return !slices.Contains(f.Versions, v) })
-		plugins = append(plugins, map[string]any{"type": f.Type, "capabilities": map[string]bool{f.Capability: true}})
+		plugin := map[string]any{"type": f.Type, "capabilities": map[string]bool{f.Capability: true}}
+		if f.Backend != "" {
+			plugin["backend"] = f.Backend
+		}
+		plugins = append(plugins, plugin)
 	}
 	if len(versions) == 0 {
 		return nil, errors.New("the CNI plug-ins have no version of the specification in common with weft-cni")
@@ -60,7 +73,8 @@ func Conflist(socket string, followers ...Follower) ([]byte, error) {
 	return append(conf, '\n'), err
 }
 
-// Install says where a runtime looks for plug-ins and their configuration.
+// Install says where a runtime looks for plug-ins and their configuration, and
+// what to put there.
 type Install struct {
 	// ConfFile is the path of the configuration list to write, as
 	// /etc/cni/net.d/10-weft.conflist; empty writes none.
@@ -69,15 +83,50 @@ type Install struct {
 	BinDir string
 	// Shim is the path of the weft-cni to copy into BinDir; empty copies none.
 	Shim string
+	// Plugins is a directory with the standard plug-ins portmap and bandwidth,
+	// to copy into BinDir as weft-portmap and weft-bandwidth. For those that
+	// are not there, or all if it is empty, those in BinDir serve, if any.
+	Plugins string
+	// Backend is "iptables" or "nftables", of which the node must have the
+	// program iptables or nft: what weft-portmap works with. If it is empty,
+	// weft-portmap looks each time what there is, which takes it longer than
+	// all else, and prefers iptables.
+	Backend string
 }
 
-// Write installs weft-cni and then, since a runtime begins to use it at that
-// moment, the configuration, which leads to the agent at socket. Each file is
-// replaced as a whole, and only if it differs.
-func (i Install) Write(socket string) error {
+// copies is what is copied into BinDir: the path it is read from, by the name
+// it gets.
+func (i Install) copies() map[string]string {
+	files := map[string]string{}
 	if i.Shim != "" {
-		if err := i.copyShim(); err != nil {
-			return fmt.Errorf("install %s: %w", ShimName, err)
+		files[ShimName] = i.Shim
+	}
+	if i.Plugins != "" {
+		for _, f := range followers {
+			from := filepath.Join(i.Plugins, f.Type)
+			if _, err := os.Stat(from); err == nil {
+				files[ownPrefix+f.Type] = from
+			}
+		}
+	}
+	return files
+}
+
+// Write installs the plug-ins and then, since a runtime begins to use them at
+// that moment, the configuration, which leads to the agent at socket, a path as
+// the runtime sees it. Each file is replaced as a whole, and only if it
+// differs.
+func (i Install) Write(socket string) error {
+	if b := i.Backend; b != "" && b != "iptables" && b != "nftables" {
+		return fmt.Errorf("portmap has no backend %q: it is iptables, nftables or, to let it choose, empty", b)
+	}
+	files := i.copies()
+	if len(files) > 0 && i.BinDir == "" {
+		return errors.New("install CNI plug-ins: the directory for them is not given")
+	}
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if err := copyProgram(files[name], filepath.Join(i.BinDir, name)); err != nil {
+			return fmt.Errorf("install %s: %w", name, err)
 		}
 	}
 	if i.ConfFile == "" {
@@ -85,7 +134,7 @@ func (i Install) Write(socket string) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	found, err := findFollowers(ctx, i.BinDir)
+	found, err := i.findFollowers(ctx, files)
 	if err != nil {
 		return err
 	}
@@ -99,31 +148,117 @@ func (i Install) Write(socket string) error {
 	return nil
 }
 
-func (i Install) copyShim() error {
-	if i.BinDir == "" {
-		return errors.New("the directory for CNI plug-ins is not given")
-	}
-	target := filepath.Join(i.BinDir, ShimName)
-	from, err := os.Open(i.Shim)
-	if err != nil {
+// Remove takes away what Write installs, the configuration first, and what a
+// Write that was killed left. It returns the paths of the files removed. A
+// configuration that does not begin with weft-cni is not Weft's: it stays, and
+// is an error. Pods can neither start nor be taken down by the runtime
+// afterwards, so there should be none.
+func (i Install) Remove() (removed []string, err error) {
+	remove := func(path string) error {
+		err := os.Remove(path)
+		if err == nil {
+			removed = append(removed, path)
+		} else if errors.Is(err, os.ErrNotExist) {
+			return nil
+		}
 		return err
 	}
-	defer from.Close()
-	src, err := from.Stat()
-	if err != nil {
-		return err
+	var dirs []string
+	if i.ConfFile != "" {
+		if err := isOwnConf(i.ConfFile); err != nil {
+			return nil, err
+		}
+		if err := remove(i.ConfFile); err != nil {
+			return removed, err
+		}
+		dirs = append(dirs, filepath.Dir(i.ConfFile))
 	}
-	if dst, err := os.Stat(target); err == nil && os.SameFile(src, dst) {
-		return nil
+	var errs []error
+	if i.BinDir != "" {
+		for _, name := range append([]string{ShimName}, ownNames()...) {
+			path := filepath.Join(i.BinDir, name)
+			if !sameFile(path, i.copies()[name]) {
+				errs = append(errs, remove(path))
+			}
+		}
+		dirs = append(dirs, i.BinDir)
 	}
-	return replace(target, from, 0o755)
+	for _, dir := range dirs {
+		left, err := filepath.Glob(filepath.Join(dir, tempPrefix+"*"))
+		errs = append(errs, err)
+		for _, path := range left {
+			errs = append(errs, remove(path))
+		}
+	}
+	return removed, errors.Join(errs...)
 }
 
-// findFollowers returns the followers in dir with the versions they speak.
-func findFollowers(ctx context.Context, dir string) ([]Follower, error) {
+// ownNames are the names in BinDir of the followers that Weft brings along.
+func ownNames() []string {
+	var names []string
+	for _, f := range followers {
+		names = append(names, ownPrefix+f.Type)
+	}
+	return names
+}
+
+// isOwnConf says why the configuration at path is not Weft's to remove; nil
+// when it is, or is not there.
+func isOwnConf(path string) error {
+	data, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	var conf struct {
+		Plugins []struct {
+			Type string `json:"type"`
+		} `json:"plugins"`
+	}
+	if err := json.Unmarshal(data, &conf); err != nil || len(conf.Plugins) == 0 || conf.Plugins[0].Type != ShimName {
+		return fmt.Errorf("%s is not a configuration of %s, and stays: remove it by hand if it is not needed", path, ShimName)
+	}
+	return nil
+}
+
+func sameFile(a, b string) bool {
+	one, err := os.Stat(a)
+	if err != nil {
+		return false
+	}
+	other, err := os.Stat(b)
+	return err == nil && os.SameFile(one, other)
+}
+
+func copyProgram(from, to string) error {
+	if sameFile(from, to) {
+		return nil
+	}
+	f, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return replace(to, f, 0o755)
+}
+
+// findFollowers returns the followers with the versions they speak: those of
+// Weft's own that were copied into BinDir, or else those that are there.
+func (i Install) findFollowers(ctx context.Context, copied map[string]string) ([]Follower, error) {
 	var found []Follower
 	for _, f := range followers {
-		path := filepath.Join(dir, f.Type)
+		// The copy may lie where an agent in a container must not run
+		// programs; what it was copied from answers the same.
+		path, own := copied[ownPrefix+f.Type]
+		if own {
+			if f.Type == portmap {
+				f.Backend = i.Backend
+			}
+			f.Type = ownPrefix + f.Type
+		} else {
+			path = filepath.Join(i.BinDir, f.Type)
+		}
 		if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
 			continue
 		}
@@ -137,6 +272,10 @@ func findFollowers(ctx context.Context, dir string) ([]Follower, error) {
 	return found, nil
 }
 
+// tempPrefix begins the names of files that are being written. The dot keeps
+// runtimes from taking them for configurations.
+const tempPrefix = ".weft-"
+
 // replace gives the file at path a content, atomically, unless it has it.
 func replace(path string, content io.Reader, mode os.FileMode) (err error) {
 	data, err := io.ReadAll(content)
@@ -149,8 +288,7 @@ func replace(path string, content io.Reader, mode os.FileMode) (err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	// The leading dot keeps runtimes from taking it for a configuration.
-	temp, err := os.CreateTemp(filepath.Dir(path), ".weft-*")
+	temp, err := os.CreateTemp(filepath.Dir(path), tempPrefix+"*")
 	if err != nil {
 		return err
 	}

@@ -26,6 +26,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/internal/netns"
+	"github.com/weftnet/weft/internal/sysctl"
 	"github.com/weftnet/weft/ipam"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/podlink"
@@ -91,6 +92,8 @@ func (n *hostRoutes) wish(name string) error {
 
 func (n *hostRoutes) Ready() error { return n.wish("not-ready") }
 func (n *hostRoutes) MTU() int     { return 1450 }
+
+func (n *hostRoutes) Admit(_, _, _ string) error { return n.wish("pod-invalid") }
 
 func (n *hostRoutes) Pools() []plan.Pool {
 	var pools []plan.Pool
@@ -230,7 +233,7 @@ func newNode(t testing.TB, s settings) *testNode {
 				return err
 			}
 		}
-		return errors.Join(netlink.LinkSetUp(lo), os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0))
+		return errors.Join(netlink.LinkSetUp(lo), sysctl.Set("ipv4/ip_forward", "1"), sysctl.Set("ipv6/conf/all/forwarding", "1"))
 	})
 	n.start()
 	return n

@@ -7,9 +7,10 @@ import (
 	"maps"
 	"time"
 
-	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/weftnet/weft/internal/rtnetlink"
 	"github.com/weftnet/weft/ipam"
 	"github.com/weftnet/weft/podlink"
 )
@@ -101,39 +102,42 @@ func (s *Server) rollBack(ctx context.Context, a ipam.Attachment) {
 // namespace is removed.
 func (s *Server) watchLinks(ctx context.Context) {
 	for ctx.Err() == nil {
-		updates, done := make(chan netlink.LinkUpdate, 64), make(chan struct{})
-		err := netlink.LinkSubscribeWithOptions(updates, done, netlink.LinkSubscribeOptions{ErrorCallback: func(err error) {
-			s.Log.Debug("lost sight of interfaces for a moment", "error", err)
-		}})
+		socket, err := rtnetlink.Subscribe(rtnetlink.Removals(), unix.RTNLGRP_LINK)
 		if err != nil {
 			s.Log.Warn("cannot watch interfaces", "error", err)
-			close(done)
 			if !sleep(ctx, time.Second) {
 				return
 			}
 			continue
 		}
+		stop := context.AfterFunc(ctx, socket.Close)
 		// What vanished before the subscription, or while it was lost.
 		s.compareLinks()
-		s.takeUpdates(ctx, updates)
-		close(done)
-		for range updates {
-			// The subscription ends by closing the channel.
+		s.takeUpdates(ctx, socket)
+		if stop() {
+			socket.Close()
 		}
 	}
 }
 
-func (s *Server) takeUpdates(ctx context.Context, updates <-chan netlink.LinkUpdate) {
+// takeUpdates returns when the subscription fails, not least because more was
+// told than it can hold.
+func (s *Server) takeUpdates(ctx context.Context, socket *nl.NetlinkSocket) {
 	for {
-		select {
-		case <-ctx.Done():
-			return
-		case u, ok := <-updates:
-			if !ok {
-				return
+		messages, from, err := socket.Receive()
+		if err != nil {
+			if ctx.Err() == nil {
+				s.Log.Debug("lost sight of interfaces for a moment", "error", err)
 			}
-			if u.Header.Type == unix.RTM_DELLINK {
-				s.vanished(func(_ ipam.Key, index int) bool { return index == int(u.Index) })
+			return
+		}
+		if from.Pid != nl.PidKernel {
+			continue
+		}
+		for _, m := range messages {
+			if m.Header.Type == unix.RTM_DELLINK && len(m.Data) >= unix.SizeofIfInfomsg {
+				gone := int(nl.DeserializeIfInfomsg(m.Data).Index)
+				s.vanished(func(_ ipam.Key, index int) bool { return index == gone })
 			}
 		}
 	}

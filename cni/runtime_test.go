@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -41,7 +40,7 @@ type containerRuntime struct {
 	list *libcni.NetworkConfigList
 }
 
-func newRuntime(t testing.TB, n *testNode, conflist []byte) *containerRuntime {
+func newRuntime(t testing.TB, n *testNode, conflist []byte, binDirs ...string) *containerRuntime {
 	t.Helper()
 	list, err := libcni.ConfListFromBytes(conflist)
 	if err != nil {
@@ -49,7 +48,7 @@ func newRuntime(t testing.TB, n *testNode, conflist []byte) *containerRuntime {
 	}
 	// Left to itself, libcni makes this one later, in each goroutine.
 	exec := &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: os.Stderr}}
-	return &containerRuntime{libcni.NewCNIConfigWithCacheDir([]string{shimDir, otherPlugins}, t.TempDir(), exec), n, list}
+	return &containerRuntime{libcni.NewCNIConfigWithCacheDir(append(binDirs, shimDir), t.TempDir(), exec), n, list}
 }
 
 // on runs f on the node: what it starts is in its network namespace.
@@ -212,131 +211,6 @@ func TestCheckSeesWhatChanged(t *testing.T) {
 	}
 }
 
-// TestChain has Debian's plug-ins work after weft-cni, as the configuration
-// does that Install writes.
-func TestChain(t *testing.T) {
-	needRoot(t)
-	found, err := findFollowers(t.Context(), otherPlugins)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(found) != 2 {
-		t.Skip("needs portmap and bandwidth in " + otherPlugins + " (Debian: containernetworking-plugins)")
-	}
-	n := newNode(t, settings{Pools: dualStack})
-	conf, err := Conflist(n.socket(), found...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := newRuntime(t, n, conf)
-	ns, outside := newNetNS(t), newNetNS(t)
-	// A client on another machine, one hop away.
-	n.in(func() error {
-		f, err := os.Open(outside)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		veth := &netlink.Veth{LinkAttrs: netlink.NewLinkAttrs(), PeerName: "up", PeerNamespace: netlink.NsFd(f.Fd()), PeerTxQLen: -1}
-		veth.Name = "uplink"
-		if err := netlink.LinkAdd(veth); err != nil {
-			return err
-		}
-		return address("uplink", "192.0.2.1/24")
-	})
-	if err := netns.Do(outside, func() error { return address("up", "192.0.2.2/24") }); err != nil {
-		t.Fatal(err)
-	}
-
-	rt := pod("c1", ns)
-	rt.CapabilityArgs = map[string]any{
-		"portMappings": []map[string]any{{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}},
-		"bandwidth":    map[string]any{"ingressRate": 80_000_000, "ingressBurst": 8_000_000, "egressRate": 80_000_000, "egressBurst": 8_000_000},
-	}
-	result, err := r.add(t.Context(), rt)
-	if err != nil {
-		t.Fatal(err)
-	}
-	// Debian's portmap (1.1.1) looks for its IPv4 rules in ip6tables too, so
-	// CHECK is asked of a pod without mapped ports.
-	limited := pod("c2", newNetNS(t))
-	limited.CapabilityArgs = map[string]any{"bandwidth": rt.CapabilityArgs["bandwidth"]}
-	if _, err := r.add(t.Context(), limited); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.check(t.Context(), limited); err != nil {
-		t.Errorf("CHECK: %v", err)
-	}
-	if err := r.del(t.Context(), limited); err != nil {
-		t.Error(err)
-	}
-	n.in(func() error {
-		link, err := netlink.LinkByName(result.Interfaces[0].Name)
-		if err != nil {
-			return err
-		}
-		qdiscs, err := netlink.QdiscList(link)
-		if !slices.ContainsFunc(qdiscs, func(q netlink.Qdisc) bool { return q.Type() == "tbf" }) {
-			t.Errorf("bandwidth did not limit %s: %v", result.Interfaces[0].Name, qdiscs)
-		}
-		return err
-	})
-
-	var l net.Listener
-	if err := netns.Do(ns, func() (err error) { l, err = net.Listen("tcp4", ":80"); return err }); err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			fmt.Fprint(conn, conn.RemoteAddr().(*net.TCPAddr).IP)
-			conn.Close()
-		}
-	}()
-	if err := netns.Do(outside, func() error {
-		conn, err := net.DialTimeout("tcp", "192.0.2.1:8080", 5*time.Second)
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		seen, err := io.ReadAll(conn)
-		if string(seen) != "192.0.2.2" {
-			t.Errorf("behind the mapped port the client is seen as %q", seen)
-		}
-		return err
-	}); err != nil {
-		t.Error(err)
-	}
-	if err := r.del(t.Context(), rt); err != nil {
-		t.Error(err)
-	}
-	n.in(func() error {
-		links, err := netlink.LinkList()
-		for _, l := range links {
-			if name := l.Attrs().Name; name != "lo" && name != "uplink" {
-				t.Errorf("%s is left behind", name)
-			}
-		}
-		return err
-	})
-}
-
-func address(name, prefix string) error {
-	link, err := netlink.LinkByName(name)
-	if err != nil {
-		return err
-	}
-	addr, err := netlink.ParseAddr(prefix)
-	if err != nil {
-		return err
-	}
-	return errors.Join(netlink.AddrAdd(link, addr), netlink.LinkSetUp(link))
-}
-
 func TestGCKeepsWhatIsNamed(t *testing.T) {
 	n := newNode(t, settings{Pools: dualStack})
 	r := newRuntime(t, n, conflist("1.1.0", n.socket()))
@@ -425,43 +299,6 @@ func TestParallelAdds(t *testing.T) {
 	}
 	if links := n.links(); len(links) != 0 {
 		t.Errorf("left behind: %v", links)
-	}
-}
-
-func TestInstall(t *testing.T) {
-	dir := t.TempDir()
-	i := Install{ConfFile: filepath.Join(dir, "net.d", "10-weft.conflist"), BinDir: filepath.Join(dir, "bin"), Shim: filepath.Join(shimDir, ShimName)}
-	for range 2 {
-		if err := i.Write("/run/other.sock"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	conf, err := os.ReadFile(i.ConfFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := `{
-  "cniVersion": "1.1.0",
-  "name": "weft",
-  "plugins": [
-    {
-      "socket": "/run/other.sock",
-      "type": "weft-cni"
-    }
-  ]
-}
-`
-	if string(conf) != want {
-		t.Errorf("got %s", conf)
-	}
-	info, err := os.Stat(filepath.Join(i.BinDir, ShimName))
-	if err != nil || info.Mode() != 0o755 {
-		t.Error(info, err)
-	}
-	for _, sub := range []string{"net.d", "bin"} {
-		if entries, err := os.ReadDir(filepath.Join(dir, sub)); err != nil || len(entries) != 1 {
-			t.Errorf("%s holds %v %v", sub, entries, err)
-		}
 	}
 }
 

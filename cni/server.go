@@ -25,7 +25,9 @@ import (
 	"net"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -46,6 +48,10 @@ type Node interface {
 	// Pools are the prefixes that pods get addresses from, the primary one
 	// first.
 	Pools() []plan.Pool
+	// Admit says what is wrong with the settings of a pod, where its object is
+	// known; nil where it is not, or nothing is. uid is the runtime's, and may
+	// be empty.
+	Admit(namespace, name, uid string) error
 	// MTU is what pods' interfaces get, in bytes; 0 leaves it to the kernel.
 	MTU() int
 	// Publish returns when the data plane holds what Server.Endpoints says
@@ -110,16 +116,19 @@ func NewServer(c Config) *Server {
 	return &Server{Config: c, slots: make(chan struct{}, c.MaxInFlight), plumbing: make(chan struct{}, runtime.GOMAXPROCS(0)), changed: make(chan struct{}, 1), links: map[ipam.Key]int{}}
 }
 
-// Endpoints returns the pods' interfaces that are there.
+// Endpoints returns the pods' interfaces that are there, in the
+// order of their names.
 func (s *Server) Endpoints() []plugin.Endpoint {
 	s.Recover()
-	var endpoints []plugin.Endpoint
-	for _, a := range s.Journal.All() {
-		if s.link(a.Key) == 0 {
-			continue
+	s.mu.Lock()
+	endpoints := make([]plugin.Endpoint, 0, len(s.links))
+	s.mu.Unlock()
+	s.Journal.Each(func(a ipam.Attachment) {
+		if s.link(a.Key) != 0 {
+			endpoints = append(endpoints, plugin.Endpoint{Interface: a.HostInterface, Addresses: a.Addresses, MAC: a.MAC(), Namespace: a.Namespace, Pod: a.Pod})
 		}
-		endpoints = append(endpoints, plugin.Endpoint{Interface: a.HostInterface, Addresses: a.Addresses, MAC: a.MAC(), Namespace: a.Namespace, Pod: a.Pod})
-	}
+	})
+	slices.SortFunc(endpoints, func(a, b plugin.Endpoint) int { return strings.Compare(a.Interface, b.Interface) })
 	return endpoints
 }
 

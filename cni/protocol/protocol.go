@@ -111,6 +111,8 @@ const (
 	JournalFailure uint = 106
 	// ProtocolFailure: weft-cni and the agent do not understand each other.
 	ProtocolFailure uint = 107
+	// InvalidPod: the pod's own object asks for what cannot be.
+	InvalidPod uint = 108
 )
 
 // Error is the error result of the CNI specification.
@@ -167,6 +169,7 @@ var meaning = map[uint]string{
 	CheckFailed:         "the attachment is not as ADD left it",
 	JournalFailure:      "the journal of addresses could not be written",
 	ProtocolFailure:     "weft-cni and the agent do not understand each other",
+	InvalidPod:          "the pod asks for what cannot be",
 }
 
 // ErrTooLong says that a line is longer than MaxMessage.
