@@ -15,15 +15,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/cni"
@@ -43,7 +42,10 @@ type Config struct {
 	// default they are found (see chooseUnderlay).
 	NodeIPs []netip.Addr
 	// RegisterNode makes the agent create its Node object, for clusters in
-	// which no kubelet does.
+	// which no kubelet does. Where one does, it also makes pods of the node's
+	// Pod objects, and the agent follows those: it refuses pods whose
+	// annotations cannot be, with an Event, and frees addresses of which no
+	// runtime knows any more.
 	RegisterNode bool
 	Registry     registry.Registry
 	// Plugin and DataPlane find one by name; the errors name those there are.
@@ -62,14 +64,18 @@ type Config struct {
 	// LeaseTTL is how long after the agent's end the node still counts as
 	// alive. RepairEvery is how often the data plane is compared with the plan.
 	LeaseTTL, RepairEvery time.Duration
-	Log                   *slog.Logger
+	// Collectors are metrics of others to serve with the agent's own.
+	Collectors []prometheus.Collector
+	Log        *slog.Logger
 }
 
 // SocketName is the name of the CNI socket in RunDir, HTTPSocketName that of
-// the socket which serves HTTP to root on the node.
+// the socket which serves HTTP to root on the node, JournalName that of the
+// journal of pods' addresses.
 const (
 	SocketName     = "agent.sock"
 	HTTPSocketName = "http.sock"
+	JournalName    = "journal"
 )
 
 type agent struct {
@@ -77,6 +83,8 @@ type agent struct {
 	metrics *metrics
 	server  *cni.Server
 	node    *registrar
+	// pods is nil where they are not followed.
+	pods *podWatch
 
 	mu       sync.Mutex
 	underlay underlay
@@ -86,6 +94,8 @@ type agent struct {
 	syncer *syncer
 	// changed tells the plug-in's own work that the node's facts changed.
 	changed chan struct{}
+	// caches are those in use.
+	caches map[*registry.Cache]bool
 
 	// leased says that the agent holds the lease of its node's name; first is
 	// closed when it does for the first time.
@@ -102,7 +112,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := os.MkdirAll(cfg.RunDir, 0o700); err != nil {
 		return fmt.Errorf("run directory: %w", err)
 	}
-	journal, err := ipam.Open(filepath.Join(cfg.RunDir, "journal"))
+	journal, err := ipam.Open(filepath.Join(cfg.RunDir, JournalName))
 	if err != nil {
 		return err
 	}
@@ -113,10 +123,13 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	defer listener.Close()
 
-	a := &agent{Config: cfg, metrics: newMetrics(), trouble: make(map[string]string), first: make(chan struct{})}
-	a.node = &registrar{registry: cfg.Registry, name: cfg.Node, register: cfg.RegisterNode, log: cfg.Log,
-		state: a.nodeState, leased: a.leased.Load, problem: a.problem("node"), kick: make(chan struct{}, 1)}
+	a := &agent{Config: cfg, metrics: newMetrics(cfg.Collectors...), trouble: make(map[string]string), caches: make(map[*registry.Cache]bool), first: make(chan struct{})}
+	a.node = &registrar{registry: cfg.Registry, name: cfg.Node, register: cfg.RegisterNode,
+		state: a.nodeState, leased: a.leased.Load, problem: a.problem(nodePart), kick: make(chan struct{}, 1)}
 	a.server = cni.NewServer(cni.Config{Journal: journal, Node: a, Log: cfg.Log, Observe: a.observe})
+	if !cfg.RegisterNode {
+		a.pods = newPodWatch(a)
+	}
 
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -136,16 +149,27 @@ func Run(ctx context.Context, cfg Config) error {
 		}
 	})
 	wg.Go(func() { a.node.Run(ctx) })
+	if a.pods != nil {
+		wg.Go(func() { a.follow(ctx, a.pods.pods) })
+		wg.Go(func() { a.pods.run(ctx) })
+	}
 	wg.Go(func() {
 		holder := cfg.Node
 		if u := a.underlayNow(); len(u.Addresses) > 0 {
 			holder += " at " + u.Addresses[0].String()
 		}
-		holdLease(ctx, cfg.Registry, cfg.Node, holder, cfg.LeaseTTL, cfg.Log, a.problem("lease"), a.setLeased)
+		holdLease(ctx, cfg.Registry, cfg.Node, holder, cfg.LeaseTTL, cfg.Log, a.problem(rivalPart), a.problem("lease"), a.setLeased)
 	})
 	a.followConfig(ctx)
 	return ignoreCanceled(context.Cause(ctx))
 }
+
+// The parts whose trouble is told apart: that another agent has the node's
+// name, and that the Node object cannot be written.
+const (
+	rivalPart = "node name"
+	nodePart  = "node"
+)
 
 // setLeased takes note that the agent holds the lease of its node's name, or
 // no longer does.
@@ -160,6 +184,17 @@ func (a *agent) setLeased(held bool) {
 		close(a.first)
 	}
 	a.node.Kick()
+}
+
+// follow runs a cache until ctx ends.
+func (a *agent) follow(ctx context.Context, c *registry.Cache) {
+	a.mu.Lock()
+	a.caches[c] = true
+	a.mu.Unlock()
+	c.Run(ctx)
+	a.mu.Lock()
+	delete(a.caches, c)
+	a.mu.Unlock()
 }
 
 // waitSynced waits until the objects of a cache have been read, and says
@@ -198,7 +233,7 @@ func (a *agent) followConfig(ctx context.Context) {
 	defer cancel()
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	wg.Go(func() { configs.Run(ctx) })
+	wg.Go(func() { a.follow(ctx, configs) })
 	a.problem("registry")("has not answered yet")
 	if err := a.waitSynced(ctx, configs); err != nil {
 		return
@@ -256,7 +291,7 @@ func (a *agent) run(ctx context.Context, config *api.ClusterConfig, configs *reg
 	defer cancel()
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	wg.Go(func() { objects.Run(ctx) })
+	wg.Go(func() { a.follow(ctx, objects) })
 
 	// The plug-in's own work may be what makes the objects complete, so it
 	// starts before they are.
@@ -427,110 +462,3 @@ func (a *agent) report(r round) {
 	a.installed = true
 	a.Log.Info("pods can be networked", "node", a.Node)
 }
-
-// Ready says why pods cannot be networked; nil when they can. It implements
-// cni.Node.
-func (a *agent) Ready() error {
-	a.mu.Lock()
-	trouble, s := maps.Clone(a.trouble), a.syncer
-	a.mu.Unlock()
-	if rival := trouble["lease"]; rival != "" {
-		return errors.New(rival)
-	}
-	if s == nil || s.Last().Plan == nil {
-		if words := sentences(trouble); words != "" {
-			return errors.New(words)
-		}
-		if s != nil && s.Last().Err != nil {
-			return s.Last().Err
-		}
-		return errors.New("the agent is starting")
-	}
-	last := s.Last()
-	if len(last.Plan.Local.Pools) == 0 {
-		words := []string{"the node has no subnet yet"}
-		for _, p := range last.Problems {
-			words = append(words, p.String())
-		}
-		if t := sentences(trouble); t != "" {
-			words = append(words, t)
-		}
-		return errors.New(strings.Join(words, "; "))
-	}
-	return datapath.Concerning(last.Err)
-}
-
-// Pools implements cni.Node.
-func (a *agent) Pools() []plan.Pool {
-	if s := a.running(); s != nil && s.Last().Plan != nil {
-		return s.Last().Plan.Local.Pools
-	}
-	return nil
-}
-
-// MTU implements cni.Node.
-func (a *agent) MTU() int {
-	if s := a.running(); s != nil && s.Last().Plan != nil {
-		return s.Last().Plan.Local.MTU
-	}
-	return 0
-}
-
-// Publish implements cni.Node.
-func (a *agent) Publish(ctx context.Context, interfaces ...string) error {
-	s := a.running()
-	if s == nil {
-		return a.Ready()
-	}
-	return s.Publish(ctx, interfaces...)
-}
-
-func (a *agent) observe(command, result string, took time.Duration) {
-	a.metrics.requests.WithLabelValues(command, result).Observe(took.Seconds())
-}
-
-// maxMessage bounds what goes into a Node condition, in bytes.
-const maxMessage = 1024
-
-func (a *agent) nodeState() nodeState {
-	u := a.underlayNow()
-	state := nodeState{Addresses: u.Addresses, OnLink: u.Prefixes}
-	if err := a.Ready(); err != nil {
-		state.NotReady = truncate(err.Error())
-	}
-	a.mu.Lock()
-	trouble, s := maps.Clone(a.trouble), a.syncer
-	a.mu.Unlock()
-	var words []string
-	if t := sentences(trouble); t != "" {
-		words = append(words, t)
-	}
-	if s != nil {
-		last := s.Last()
-		for _, p := range last.Problems {
-			words = append(words, p.String())
-		}
-		if last.Err != nil {
-			words = append(words, last.Err.Error())
-		}
-	}
-	state.OutOfSync = truncate(strings.Join(words, "; "))
-	return state
-}
-
-func sentences(trouble map[string]string) string {
-	var words []string
-	for _, part := range slices.Sorted(maps.Keys(trouble)) {
-		words = append(words, part+": "+trouble[part])
-	}
-	return strings.Join(words, "; ")
-}
-
-func truncate(s string) string {
-	if len(s) <= maxMessage {
-		return s
-	}
-	return strings.ToValidUTF8(s[:maxMessage-len("…")], "") + "…"
-}
-
-var _ cni.Node = (*agent)(nil)

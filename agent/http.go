@@ -26,6 +26,10 @@ func (a *agent) serveHTTP(ctx context.Context, wg *sync.WaitGroup) error {
 			return
 		}
 		fmt.Fprintln(w, "ok")
+		// Pods can be networked, yet not all is as it should be.
+		for _, line := range a.degraded() {
+			fmt.Fprintln(w, line)
+		}
 	})
 	public.Handle("GET /metrics", promhttp.HandlerFor(a.metrics.registry, promhttp.HandlerOpts{}))
 

@@ -17,7 +17,8 @@ type metrics struct {
 	requests *prometheus.HistogramVec
 }
 
-func newMetrics() *metrics {
+// newMetrics returns the agent's metrics, which are served with those of others.
+func newMetrics(others ...prometheus.Collector) *metrics {
 	// 100 µs to about 3 s.
 	buckets := prometheus.ExponentialBuckets(0.0001, 2, 16)
 	m := &metrics{
@@ -32,6 +33,7 @@ func newMetrics() *metrics {
 	}
 	m.registry.MustRegister(m.compiled, m.applied, m.failed, m.repaired, m.ready, m.entries, m.requests,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.registry.MustRegister(others...)
 	return m
 }
 

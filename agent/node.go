@@ -28,6 +28,10 @@ type nodeState struct {
 	OutOfSync string
 }
 
+func (s nodeState) equal(o nodeState) bool {
+	return slices.Equal(s.Addresses, o.Addresses) && slices.Equal(s.OnLink, o.OnLink) && s.NotReady == o.NotReady && s.OutOfSync == o.OutOfSync
+}
+
 // describe makes node say what state says, and reports whether that changed
 // anything. Conditions that others own stay.
 func (s nodeState) describe(node *corev1.Node, now metav1.Time) bool {
@@ -103,7 +107,6 @@ type registrar struct {
 	// register says that the agent creates the object; else it is somebody
 	// else's, the kubelet's say, and only its conditions are the agent's.
 	register bool
-	log      *slog.Logger
 	state    func() nodeState
 	// leased says whether the agent holds the lease of the node's name; while
 	// it does not, the object may be another's to write.
@@ -127,38 +130,45 @@ func (r *registrar) Kick() {
 
 // Run works until ctx ends.
 func (r *registrar) Run(ctx context.Context) {
-	wait, registered := time.Duration(0), false
+	var written nodeState
+	registered, failed, next := false, false, time.Now()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	for {
+		timer.Reset(time.Until(next))
 		select {
 		case <-ctx.Done():
 			return
 		case <-r.kick:
-		case <-time.After(wait):
+		case <-timer.C:
 		}
 		state := r.state()
-		if len(state.Addresses) == 0 || !r.leased() {
-			wait = time.Second
+		due := !time.Now().Before(next)
+		switch {
+		case len(state.Addresses) == 0 || !r.leased():
+			next = time.Now().Add(retryAfter)
 			continue
+		case !due && (failed || state.equal(written)):
+			continue // in its time
 		}
 		err := r.write(ctx, state, r.register && !registered)
+		failed = err != nil
 		switch {
 		case err == nil:
-			registered, wait = true, recheckEvery
+			written, registered, next = state, true, time.Now().Add(recheckEvery)
 			r.problem("")
-		case errors.Is(err, registry.ErrNotFound):
+		case errors.Is(err, registry.ErrNotFound) && r.register && registered:
 			// Somebody deleted it. To bring it back would undo what an
 			// administrator did; a start of the agent registers again.
-			wait = recheckEvery
-			if registered {
-				r.problem(fmt.Sprintf("Node %s was deleted: start the agent again to register it", r.name))
-			} else {
-				wait = time.Second
-				r.problem(fmt.Sprintf("Node %s does not exist yet", r.name))
-			}
+			next = time.Now().Add(recheckEvery)
+			r.problem(fmt.Sprintf("Node %s was deleted: start the agent again to register it", r.name))
+		case errors.Is(err, registry.ErrNotFound):
+			registered, next = false, time.Now().Add(retryAfter)
+			r.problem(fmt.Sprintf("Node %s does not exist yet", r.name))
 		default:
-			wait = time.Second
+			next = time.Now().Add(retryAfter)
 			if ctx.Err() == nil {
-				r.log.Warn("cannot write the Node object", "node", r.name, "error", err)
+				r.problem(fmt.Sprintf("cannot write Node %s: %v", r.name, err))
 			}
 		}
 	}
@@ -194,24 +204,26 @@ func (r *registrar) write(ctx context.Context, state nodeState, create bool) err
 	}
 }
 
-// holdLease keeps the agent's lease until ctx ends. problem is told of another
-// agent that holds it, held when this one does and when it no longer does.
-func holdLease(ctx context.Context, r registry.Registry, node, holder string, ttl time.Duration, log *slog.Logger, problem func(string), held func(bool)) {
+// holdLease keeps the agent's lease until ctx ends. rival is told of another
+// agent that holds it, problem why it cannot be had otherwise, held when this
+// one holds it and when it no longer does.
+func holdLease(ctx context.Context, r registry.Registry, node, holder string, ttl time.Duration, log *slog.Logger, rival, problem func(string), held func(bool)) {
 	for ctx.Err() == nil {
 		waiting := time.AfterFunc(ttl/5, func() {
 			if other, err := r.Holder(ctx, api.NodeLease(node)); err == nil && other != "" && other != holder {
-				problem(fmt.Sprintf("another agent, %s, runs as node %s: give each node a name of its own", other, node))
+				rival(fmt.Sprintf("another agent, %s, runs as node %s: give each node a name of its own", other, node))
 			}
 		})
 		lease, err := r.Acquire(ctx, api.NodeLease(node), holder, ttl)
 		waiting.Stop()
 		if err != nil {
 			if ctx.Err() == nil {
-				log.Warn("cannot take the node's lease", "node", node, "error", err)
+				problem(fmt.Sprintf("cannot take the lease of node %s: %v", node, err))
 				sleep(ctx, time.Second)
 			}
 			continue
 		}
+		rival("")
 		problem("")
 		held(true)
 		select {

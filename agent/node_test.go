@@ -52,3 +52,10 @@ func TestNodeStateIsWrittenOnce(t *testing.T) {
 		t.Errorf("a new reason for the same status is no transition: %v", c)
 	}
 }
+
+func addresses(list ...string) (out []netip.Addr) {
+	for _, a := range list {
+		out = append(out, netip.MustParseAddr(a))
+	}
+	return out
+}

@@ -3,18 +3,23 @@ package agent
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
+	"syscall"
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/datapath"
+	"github.com/weftnet/weft/internal/rtnetlink"
 )
 
 // underlay is how the node sits in the network below Weft's.
@@ -216,24 +221,16 @@ const (
 	lookAfter = 50 * time.Millisecond
 )
 
-// watchUnderlay calls changed soon after changes to the node's interfaces or
-// addresses, and at least every interval.
+// watchUnderlay calls changed soon after changes to the node's interfaces,
+// addresses and default routes, and at least every interval.
 func watchUnderlay(ctx context.Context, interval time.Duration, log *slog.Logger, changed func()) {
-	addresses := make(chan netlink.AddrUpdate, 64)
-	links := make(chan netlink.LinkUpdate, 64)
-	quiet := func(err error) { log.Debug("netlink subscription", "error", err) }
-	if err := netlink.AddrSubscribeWithOptions(addresses, ctx.Done(), netlink.AddrSubscribeOptions{ErrorCallback: quiet}); err != nil {
-		log.Warn("cannot follow address changes; looking again now and then", "every", interval, "error", err)
-		addresses = nil
-	}
-	if err := netlink.LinkSubscribeWithOptions(links, ctx.Done(), netlink.LinkSubscribeOptions{ErrorCallback: quiet}); err != nil {
-		log.Warn("cannot follow interface changes; looking again now and then", "every", interval, "error", err)
-		links = nil
-	}
+	changes := make(chan struct{}, 1)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { followUnderlay(ctx, log, changes) })
 	next := time.NewTimer(interval)
 	defer next.Stop()
 	var last time.Time
-	soon := func() { next.Reset(max(lookAfter, time.Until(last.Add(lookEvery)))) }
 	pending := false
 	for {
 		select {
@@ -243,20 +240,76 @@ func watchUnderlay(ctx context.Context, interval time.Duration, log *slog.Logger
 			changed()
 			last, pending = time.Now(), false
 			next.Reset(interval)
-		case _, ok := <-addresses:
-			if !ok {
-				addresses = nil
-			} else if !pending {
+		case <-changes:
+			if !pending {
 				pending = true
-				soon()
-			}
-		case l, ok := <-links:
-			if !ok {
-				links = nil
-			} else if !pending && !datapath.OwnsInterface(l.Attrs().Name) {
-				pending = true
-				soon()
+				next.Reset(max(lookAfter, time.Until(last.Add(lookEvery))))
 			}
 		}
 	}
+}
+
+// followUnderlay delivers to changes after each change that may concern the
+// node's own network, until ctx ends.
+func followUnderlay(ctx context.Context, log *slog.Logger, changes chan<- struct{}) {
+	for ; ctx.Err() == nil; sleep(ctx, lookEvery) {
+		socket, err := rtnetlink.Subscribe(rtnetlink.Underlay([4]byte([]byte(datapath.InterfacePrefix))), unix.RTNLGRP_LINK,
+			unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
+		if err != nil {
+			log.Warn("cannot follow changes of interfaces and addresses; looking now and then", "error", err)
+			continue
+		}
+		stop := context.AfterFunc(ctx, socket.Close)
+		for {
+			messages, from, err := socket.Receive()
+			if err != nil {
+				break // there was more to tell than the socket can hold, as a rule
+			}
+			if from.Pid == nl.PidKernel && slices.ContainsFunc(messages, concernsUnderlay) {
+				notify(changes)
+			}
+		}
+		notify(changes)
+		if stop() {
+			socket.Close()
+		}
+	}
+}
+
+func notify(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// concernsUnderlay reports whether a message of rtnetlink(7) is about a change
+// to an interface that is not Weft's, to an address that may be the node's own,
+// or to a default route.
+func concernsUnderlay(m syscall.NetlinkMessage) bool {
+	switch m.Header.Type {
+	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
+		return len(m.Data) >= unix.SizeofIfAddrmsg && nl.DeserializeIfAddrmsg(m.Data).Scope == unix.RT_SCOPE_UNIVERSE
+	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
+		return len(m.Data) >= unix.SizeofRtMsg && nl.DeserializeRtMsg(m.Data).Dst_len == 0
+	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
+		return !datapath.OwnsInterface(nameIn(m.Data))
+	}
+	return false
+}
+
+// nameIn returns the name of the interface that a message about it tells, or "".
+func nameIn(data []byte) string {
+	for data = data[min(len(data), unix.SizeofIfInfomsg):]; len(data) >= unix.SizeofRtAttr; {
+		length := int(binary.NativeEndian.Uint16(data))
+		if length < unix.SizeofRtAttr || length > len(data) {
+			return ""
+		}
+		if binary.NativeEndian.Uint16(data[2:]) == unix.IFLA_IFNAME {
+			name, _, _ := strings.Cut(string(data[unix.SizeofRtAttr:length]), "\x00")
+			return name
+		}
+		data = data[min(len(data), (length+unix.RTA_ALIGNTO-1)&^(unix.RTA_ALIGNTO-1)):]
+	}
+	return ""
 }

@@ -6,8 +6,11 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
 	"golang.org/x/tools/txtar"
 )
 
@@ -68,4 +71,53 @@ func parseLinks(t *testing.T, text string) []link {
 		links = append(links, l)
 	}
 	return links
+}
+
+func TestWhatConcernsTheUnderlay(t *testing.T) {
+	link := func(kind uint16, name string) syscall.NetlinkMessage {
+		// As the kernel, with other attributes around the name.
+		data := nl.NewIfInfomsg(unix.AF_UNSPEC).Serialize()
+		data = append(data, nl.NewRtAttr(unix.IFLA_TXQLEN, nl.Uint32Attr(1000)).Serialize()...)
+		data = append(data, nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)).Serialize()...)
+		data = append(data, nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(1500)).Serialize()...)
+		return syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: kind}, Data: data}
+	}
+	address := func(scope uint8) syscall.NetlinkMessage {
+		m := nl.NewIfAddrmsg(unix.AF_INET6)
+		m.Scope = scope
+		return syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: unix.RTM_NEWADDR}, Data: m.Serialize()}
+	}
+	route := func(bits uint8) syscall.NetlinkMessage {
+		m := nl.NewRtMsg()
+		m.Dst_len = bits
+		return syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: unix.RTM_NEWROUTE}, Data: m.Serialize()}
+	}
+	for name, test := range map[string]struct {
+		message syscall.NetlinkMessage
+		want    bool
+	}{
+		"the node's interface": {link(unix.RTM_NEWLINK, "eth0"), true},
+		"one that vanished":    {link(unix.RTM_DELLINK, "eth1"), true},
+		"a pod's":              {link(unix.RTM_NEWLINK, "weft0123456789a"), false},
+		"Weft's own":           {link(unix.RTM_NEWLINK, "weft-vxlan"), false},
+		"a global address":     {address(unix.RT_SCOPE_UNIVERSE), true},
+		"a link's own":         {address(unix.RT_SCOPE_LINK), false},
+		"a default route":      {route(0), true},
+		"a pod's route":        {route(32), false},
+		"a neighbour":          {syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: unix.RTM_NEWNEIGH}}, false},
+	} {
+		if got := concernsUnderlay(test.message); got != test.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+func FuzzNameIn(f *testing.F) {
+	f.Add([]byte{})
+	f.Add(append(make([]byte, unix.SizeofIfInfomsg), 8, 0, 3, 0, 'l', 'o', 0, 0))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if name := nameIn(data); strings.Contains(name, "\x00") || len(name) > len(data) {
+			t.Errorf("%q is in %v", name, data)
+		}
+	})
 }

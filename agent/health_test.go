@@ -1,0 +1,62 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/registry"
+)
+
+// refusing is a registry that does not let anyone watch.
+type refusing struct {
+	registry.Registry
+	err error
+}
+
+func (r refusing) Watch(context.Context, *registry.Kind, registry.Revision) (registry.Watch, error) {
+	return nil, r.err
+}
+
+// TestARightTakenAwayIsSaid looks at what the agent says when it may follow a
+// kind no longer, and when the registry is merely away.
+func TestARightTakenAwayIsSaid(t *testing.T) {
+	for name, test := range map[string]struct {
+		err  error
+		node bool // whether it is said at the Node, too
+	}{
+		"a right is missing":   {errors.New("pods is forbidden"), true},
+		"the registry is away": {registry.ErrUnavailable, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				log := slog.New(slog.DiscardHandler)
+				a := &agent{Config: Config{Log: log}, trouble: map[string]string{nodePart: "cannot write Node node1"}, caches: map[*registry.Cache]bool{}}
+				ctx, cancel := context.WithCancel(t.Context())
+				var wg sync.WaitGroup
+				wg.Go(func() {
+					a.follow(ctx, registry.NewCache(refusing{newFlaky(), test.err}, []*registry.Kind{api.Pod}, log))
+				})
+				synctest.Wait()
+				said := strings.Join(a.degraded(), "\n")
+				if !strings.Contains(said, "not following pods") || !strings.Contains(said, test.err.Error()) || !strings.Contains(said, "cannot write Node") {
+					t.Errorf("/readyz says %q", said)
+				}
+				state := a.nodeState()
+				if strings.Contains(state.OutOfSync, "not following pods") != test.node || strings.Contains(state.OutOfSync, "cannot write Node") {
+					t.Errorf("the Node says %q", state.OutOfSync)
+				}
+				cancel()
+				wg.Wait()
+				if left := a.outages(false); len(left) != 0 {
+					t.Errorf("of what is not followed any more, this is said: %v", left)
+				}
+			})
+		})
+	}
+}
