@@ -36,7 +36,7 @@ import (
 // a plug-in of the name in it.
 const PluginKnown = "PluginKnown"
 
-// Config is what a controller is told. All fields are required.
+// Config is what a controller is told. All fields but Collectors are required.
 type Config struct {
 	Registry registry.Registry
 	// Identity is the controller's name, unlike that of any other.
@@ -45,7 +45,9 @@ type Config struct {
 	Plugin func(name string) (plugin.Plugin, error)
 	// LeaseTTL is how long after the end of a leader another may lead.
 	LeaseTTL time.Duration
-	Log      *slog.Logger
+	// Collectors are metrics of others to serve with the controller's own.
+	Collectors []prometheus.Collector
+	Log        *slog.Logger
 }
 
 // Controller is one of the cluster's controllers.
@@ -73,6 +75,7 @@ func New(c Config) *Controller {
 	n.setTrouble(errors.New("the controller has not started"))
 	n.metrics.MustRegister(n.leading, n.failed,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	n.metrics.MustRegister(c.Collectors...)
 	return n
 }
 

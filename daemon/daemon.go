@@ -1,10 +1,11 @@
 // Package daemon is what Weft's processes have in common: how they are told
-// where the registry is (Connection), how they log, how they end (Main), and
-// the agent's command line (NewAgent).
+// which registry there is and where (Connection), how they log, and how they
+// end (Main). Below it, package node is the command line of the agent, control
+// that of the controller.
 //
-// It is apart from package cli so that the agent, which runs on every node, is
-// a program of its own: it carries neither an etcd server nor a lab with it,
-// which halves what it takes of a node's memory.
+// These are apart from package cli so that agents and controllers are programs
+// of their own: they carry neither an etcd server nor a lab with them, which
+// halves what the agent takes of every node's memory.
 package daemon
 
 import (
@@ -16,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
 )
 
 // Version is the version of this build; the linker sets it.
@@ -52,6 +54,11 @@ func LogFlag(cmd *cobra.Command) func() (*slog.Logger, error) {
 		}
 		log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: l}))
 		slog.SetDefault(log)
+		LogClient(log)
 		return log, nil
 	}
 }
+
+// LogClient has the client of Kubernetes log to log. It must be called before
+// a registry is opened.
+func LogClient(log *slog.Logger) { klog.SetSlogLogger(log.With("from", "client-go")) }

@@ -1,4 +1,5 @@
-// Command weft is Weft's command line, its controller and its lab.
+// Command weft is Weft's command line, its controller and its lab. Under the
+// name kubectl-weft it is a plug-in of kubectl.
 package main
 
 import (
@@ -7,4 +8,4 @@ import (
 	"github.com/weftnet/weft/cli"
 )
 
-func main() { os.Exit(cli.Main(os.Args[1:])) }
+func main() { os.Exit(cli.Main(os.Args)) }

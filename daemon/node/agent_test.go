@@ -1,0 +1,37 @@
+package node
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+)
+
+// The addresses come one by one or as the downward API lists them, and what
+// cannot be is refused by name.
+func TestFlags(t *testing.T) {
+	for _, test := range []struct{ flags, want string }{
+		{"--node-ip 10.0.0.11 --node-ip fd00::11", "node1 [10.0.0.11 fd00::11]"},
+		{"--node-ip 10.0.0.11,fd00::11", "node1 [10.0.0.11 fd00::11]"},
+		{"--node-ip ::ffff:10.0.0.11", "node1 [10.0.0.11]"},
+		{"--node-ip=", "node1 []"},
+		{"--node-ip 10.0.0.11,nonsense", `--node-ip "nonsense" is no IP address`},
+		{"--repair-every 1ms", "--repair-every 1ms must be at least a second"},
+	} {
+		var f flags
+		cmd := &cobra.Command{}
+		f.add(cmd)
+		if err := cmd.ParseFlags(append(strings.Fields(test.flags), "--node-name=node1", "--cni-bin-dir=")); err != nil {
+			t.Fatal(err)
+		}
+		config, err := f.config()
+		got := fmt.Sprint(config.Node, " ", config.NodeIPs)
+		if err != nil {
+			got = err.Error()
+		}
+		if got != test.want {
+			t.Errorf("%s: got %s, want %s", test.flags, got, test.want)
+		}
+	}
+}
