@@ -49,11 +49,11 @@ the first is written.`,
 		Args: cobra.NoArgs,
 	}
 	c.AddFlags(cmd)
-	namespace := namespaceFlag(cmd)
+	namespace := c.namespaceFlag(cmd)
 	files := cmd.Flags().StringArrayP("filename", "f", nil, "`FILE` with the objects, - for the standard input")
 	cmd.MarkFlagRequired("filename")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		targets, err := readTargets(cmd, *files, *namespace)
+		targets, err := readTargets(cmd, *files, namespace())
 		if err != nil {
 			return err
 		}
@@ -98,7 +98,7 @@ func readTargets(cmd *cobra.Command, files []string, namespace string) ([]target
 		if err != nil {
 			return nil, err
 		}
-		decoded, err := api.Decode(text, kinds())
+		decoded, err := api.Decode(text, wholeKinds())
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", name, err))
 		}

@@ -2,7 +2,8 @@
 // as a process. The agent is a program of its own (package daemon).
 //
 // Main runs a command. Each command is in a file of its name; connect.go finds
-// the registry to talk to, print.go has the tables. Commands that ask and
+// the registry to talk to, print.go has the tables, kubectl.go makes a plug-in
+// of kubectl of it all. Commands that ask and
 // change know the registry only; what they find in there is the same whoever
 // wrote it.
 package cli
@@ -13,6 +14,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -33,9 +36,9 @@ func (e exitError) Error() string { return e.message }
 // with no: denied, not healthy.
 const exitFailed = 2
 
-// Main runs the command that args (without the program's name) say and returns
-// the exit code. The first SIGINT or SIGTERM asks the command to end, the
-// second ends it.
+// Main runs the command that args, whose first is the program's name, say and
+// returns the exit code. The first SIGINT or SIGTERM asks the command to end,
+// the second ends it.
 func Main(args []string) int {
 	ctx, stop := daemon.Signals()
 	defer stop()
@@ -44,7 +47,13 @@ func Main(args []string) int {
 
 func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int {
 	root := newRoot()
-	root.SetArgs(args)
+	switch filepath.Base(args[0]) {
+	case kubectlPlugin:
+		root = newKubectl()
+	case kubectlCompletion:
+		root, args = newKubectl(), slices.Insert(args, 1, cobra.ShellCompRequestCmd)
+	}
+	root.SetArgs(args[1:])
 	root.SetIn(in)
 	root.SetOut(out)
 	root.SetErr(errs)
@@ -72,26 +81,30 @@ func newRoot() *cobra.Command {
 		Long: `weft shows, changes and explains the network of a cluster, runs its controller,
 and makes clusters on one machine to try things in.
 
-Commands that ask talk to the registry that --etcd-endpoints or
-WEFT_ETCD_ENDPOINTS names, or else to the lab if one is up, or else to what the
-configuration file says.`,
+Commands that ask talk to the registry that flags or the variables WEFT_REGISTRY
+and WEFT_ETCD_ENDPOINTS name, or else to the lab if one is up, or else to what the
+configuration file says, or else to the Kubernetes cluster of the kubeconfig.`,
 		Example: `  weft lab up                      # a cluster of three nodes on this machine
   weft lab run web --node node1    # a pod
   weft status                      # how is the cluster's network?
   weft why node/node2 web          # would this connection work, and why?`,
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		Args:          noSuchCommand,
-		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return fmt.Errorf("%w (see: %s --help)", err, cmd.CommandPath())
-	})
+	setUp(root)
 	root.AddCommand(
-		newStatus(c), newGet(c), newApply(c), newDelete(c), newWhy(c),
+		newStatus(c), newGet(c), newApply(c), newDelete(c), newWhy(c), newUninstall(c),
 		newLab(), newController(c), newVersion(),
 	)
 	return root
+}
+
+// setUp makes a root command.
+func setUp(root *cobra.Command) {
+	root.SilenceUsage, root.SilenceErrors = true, true
+	root.Args = noSuchCommand
+	root.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return fmt.Errorf("%w (see: %s --help)", err, cmd.CommandPath())
+	})
 }
 
 // noSuchCommand refuses arguments to a command that only has commands below.

@@ -25,9 +25,8 @@ import (
 var update = flag.Bool("update", false, "rewrite the expected output in the scripts")
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){
-		"weft": func() { os.Exit(Main(os.Args[1:])) },
-	})
+	weft := func() { os.Exit(Main(os.Args)) }
+	testscript.Main(m, map[string]func(){"weft": weft, kubectlPlugin: weft, kubectlCompletion: weft})
 }
 
 // TestScripts runs the commands against an etcd that starts empty.

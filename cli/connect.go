@@ -6,13 +6,49 @@ import (
 	"log/slog"
 	"os"
 
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/weftnet/weft/daemon"
 	"github.com/weftnet/weft/lab"
-	"github.com/weftnet/weft/registry/etcd"
 )
 
 // connection is how a command reaches the registry.
-type connection struct{ daemon.Connection }
+type connection struct {
+	daemon.Connection
+	// settled is what Settings said, nil before it was asked.
+	settled *daemon.Settings
+	// inNamespace is the value of the flag -n.
+	inNamespace string
+}
+
+// settings returns which registry is meant.
+func (c *connection) settings() (daemon.Settings, error) {
+	if c.settled == nil {
+		s, err := c.Settings(os.Getenv, labNearby)
+		if err != nil {
+			return s, err
+		}
+		c.settled = &s
+	}
+	return *c.settled, nil
+}
+
+// namespaceFlag gives a command the flag -n and returns what tells the
+// namespace: the flag's, or else the one that the kubeconfig names.
+func (c *connection) namespaceFlag(cmd *cobra.Command) func() string {
+	cmd.Flags().StringVarP(&c.inNamespace, "namespace", "n", "", "the `NAMESPACE` of pods and services (default: that of the kubeconfig's context, or default)")
+	return func() string {
+		if c.inNamespace != "" {
+			return c.inNamespace
+		}
+		// An error shows when the registry is opened.
+		if s, err := c.settings(); err == nil && s.Kubernetes != nil {
+			return s.Kubernetes.Default
+		}
+		return corev1.NamespaceDefault
+	}
+}
 
 // labNearby returns the endpoint of the lab that is up, if one is.
 func labNearby() (endpoints []string, why string, err error) {
@@ -21,7 +57,7 @@ func labNearby() (endpoints []string, why string, err error) {
 	case err == nil:
 		return []string{l.Endpoint()}, "", nil
 	case errors.Is(err, lab.ErrNoLab):
-		return nil, "no lab is up in " + lab.Dir(), nil
+		return nil, "no lab is up in " + lab.Dir() + " (weft lab up starts one)", nil
 	default:
 		return nil, "", err
 	}
@@ -29,13 +65,14 @@ func labNearby() (endpoints []string, why string, err error) {
 
 // open connects to the registry for a command that asks or changes, and fails
 // if it does not answer. It must be closed.
-func (c *connection) open(ctx context.Context) (*etcd.Registry, error) {
-	config, err := c.Settings(os.Getenv, labNearby)
+func (c *connection) open(ctx context.Context) (daemon.Registry, error) {
+	settings, err := c.settings()
 	if err != nil {
 		return nil, err
 	}
-	config.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
-	reg, err := etcd.Open(config)
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	daemon.LogClient(log)
+	reg, err := settings.Open(daemon.Use{Program: "weft", Log: log})
 	if err != nil {
 		return nil, err
 	}

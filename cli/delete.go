@@ -17,7 +17,7 @@ func newDelete(c *connection) *cobra.Command {
   weft delete -f network.yaml`,
 	}
 	c.AddFlags(cmd)
-	namespace := namespaceFlag(cmd)
+	namespace := c.namespaceFlag(cmd)
 	files := cmd.Flags().StringArrayP("filename", "f", nil, "`FILE` with the objects, - for the standard input")
 	absent := cmd.Flags().Bool("ignore-not-found", false, "it is no error when an object is not there")
 	cmd.ValidArgsFunction = c.completeReference(namespace)
@@ -25,17 +25,17 @@ func newDelete(c *connection) *cobra.Command {
 		var targets []target
 		switch {
 		case len(*files) > 0 && len(args) > 0:
-			return fmt.Errorf("give either names or -f, not both (see: weft delete --help)")
+			return fmt.Errorf("give either names or -f, not both (see: %s --help)", cmd.CommandPath())
 		case len(*files) > 0:
-			list, err := readTargets(cmd, *files, *namespace)
+			list, err := readTargets(cmd, *files, namespace())
 			if err != nil {
 				return err
 			}
 			targets = list
 		case len(args) == 0:
-			return errors.New("say what to delete: KIND NAME, or -f FILE (see: weft delete --help)")
+			return fmt.Errorf("say what to delete: KIND NAME, or -f FILE (see: %s --help)", cmd.CommandPath())
 		default:
-			k, key, err := reference(args[:1], *namespace)
+			k, key, err := reference(args[:1], namespace())
 			if err != nil {
 				return err
 			}

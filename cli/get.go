@@ -7,14 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/weftnet/weft/lab"
 	"github.com/weftnet/weft/registry"
 )
-
-// namespaceFlag gives a command the flag -n.
-func namespaceFlag(cmd *cobra.Command) *string {
-	return cmd.Flags().StringP("namespace", "n", lab.DefaultNamespace, "the `NAMESPACE` of pods and services")
-}
 
 // outputFlag gives a command the flag -o, of which one of the values is
 // allowed besides none.
@@ -39,7 +33,7 @@ func newGet(c *connection) *cobra.Command {
 		Args: cobra.RangeArgs(1, 2),
 	}
 	c.AddFlags(cmd)
-	namespace := namespaceFlag(cmd)
+	namespace := c.namespaceFlag(cmd)
 	all := cmd.Flags().BoolP("all-namespaces", "A", false, "objects of all namespaces")
 	output := outputFlag(cmd, "wide", "yaml", "json", "name")
 	cmd.ValidArgsFunction = c.completeReference(namespace)
@@ -48,9 +42,13 @@ func newGet(c *connection) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		k, key, err := reference(args, *namespace)
+		in := namespace()
+		k, key, err := reference(args, in)
 		if err != nil {
 			return err
+		}
+		if format == "yaml" || format == "json" {
+			k = whole(k)
 		}
 		reg, err := c.open(cmd.Context())
 		if err != nil {
@@ -69,7 +67,7 @@ func newGet(c *connection) *cobra.Command {
 				return err
 			}
 			objects = slices.DeleteFunc(objects, func(o registry.Object) bool {
-				return k.Namespaced && !*all && o.GetNamespace() != *namespace
+				return k.Namespaced && !*all && o.GetNamespace() != in
 			})
 		}
 		out := cmd.OutOrStdout()
@@ -87,7 +85,7 @@ func newGet(c *connection) *cobra.Command {
 		if len(objects) == 0 {
 			where := ""
 			if k.Namespaced && !*all {
-				where = " in namespace " + *namespace
+				where = " in namespace " + in
 			}
 			fmt.Fprintf(cmd.ErrOrStderr(), "There are no %s%s.\n", k.Plural, where)
 			return nil

@@ -15,7 +15,7 @@ import (
 )
 
 // kinds lists every kind there is: those that all share, and those of the
-// plug-ins.
+// plug-ins. What a registry hands out of them may be reduced to what Weft uses.
 var kinds = sync.OnceValue(func() []*registry.Kind {
 	all := slices.Clone(api.Kinds)
 	for _, k := range plugins.Kinds() {
@@ -25,6 +25,21 @@ var kinds = sync.OnceValue(func() []*registry.Kind {
 	}
 	return all
 })
+
+// wholeKinds lists the same kinds with all that an object has, for people to see
+// and to change.
+var wholeKinds = sync.OnceValue(func() []*registry.Kind {
+	var all []*registry.Kind
+	for _, k := range kinds() {
+		whole := *k
+		whole.Keep = nil
+		all = append(all, &whole)
+	}
+	return all
+})
+
+// whole returns the kind of whole objects of a kind.
+func whole(k *registry.Kind) *registry.Kind { return wholeKinds()[slices.Index(kinds(), k)] }
 
 // shortNames are what kubectl calls kinds for short.
 var shortNames = map[string]string{"no": "nodes", "po": "pods", "ns": "namespaces", "svc": "services"}
@@ -68,7 +83,7 @@ func reference(args []string, namespace string) (*registry.Kind, registry.Key, e
 }
 
 // completeReference completes a kind, then the names of its objects.
-func (c *connection) completeReference(namespace *string) cobra.CompletionFunc {
+func (c *connection) completeReference(namespace func() string) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		switch len(args) {
 		case 0:
@@ -82,7 +97,7 @@ func (c *connection) completeReference(namespace *string) cobra.CompletionFunc {
 			if err != nil {
 				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
-			return c.names(cmd, k, *namespace), cobra.ShellCompDirectiveNoFileComp
+			return c.names(cmd, k, namespace()), cobra.ShellCompDirectiveNoFileComp
 		default:
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}

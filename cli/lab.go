@@ -44,6 +44,11 @@ real CNI plug-in. It needs root and changes nothing outside its directory.`,
 	return cmd
 }
 
+// namespaceFlag gives a command of the lab the flag -n.
+func namespaceFlag(cmd *cobra.Command) *string {
+	return cmd.Flags().StringP("namespace", "n", lab.DefaultNamespace, "the `NAMESPACE` of pods")
+}
+
 func newLabUp(dir *string) *cobra.Command {
 	var o lab.Options
 	cmd := &cobra.Command{

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/explain"
@@ -34,7 +36,7 @@ that cannot be said.`,
 		Args: exactArgs("SRC and DST", 2),
 	}
 	c.AddFlags(cmd)
-	namespace := namespaceFlag(cmd)
+	namespace := c.namespaceFlag(cmd)
 	port := cmd.Flags().Uint16("port", 8080, "destination `PORT`")
 	protocolName := cmd.Flags().String("protocol", "tcp", "`PROTOCOL`: tcp, udp, sctp, icmp or a number")
 	cmd.RegisterFlagCompletionFunc("protocol", cobra.FixedCompletions([]string{"tcp", "udp", "icmp"}, cobra.ShellCompDirectiveNoFileComp))
@@ -43,7 +45,7 @@ that cannot be said.`,
 		if len(args) > 1 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		names := c.names(cmd, api.Pod, *namespace)
+		names := c.names(cmd, api.Pod, namespace())
 		for _, n := range c.names(cmd, api.Node, "") {
 			names = append(names, "node/"+n)
 		}
@@ -70,7 +72,7 @@ that cannot be said.`,
 		if err != nil {
 			return err
 		}
-		answer, err := cluster.Why(explain.Question{Namespace: *namespace, Source: args[0], Destination: args[1], Protocol: protocol, Port: *port})
+		answer, err := cluster.Why(explain.Question{Namespace: namespace(), Source: args[0], Destination: args[1], Protocol: protocol, Port: *port})
 		if err != nil {
 			return err
 		}
@@ -92,7 +94,7 @@ that cannot be said.`,
 
 // readCluster reads what explaining takes out of the registry.
 func readCluster(ctx context.Context, reg registry.Registry) (explain.Cluster, error) {
-	c := explain.Cluster{Plugin: plugins.Finder(reg.Serves), Lost: make(map[string]bool)}
+	c := explain.Cluster{Plugin: plugins.Finder(reg.Serves)}
 	snapshot := make(explain.Snapshot)
 	read := func(kinds ...*registry.Kind) error {
 		for _, k := range kinds {
@@ -118,15 +120,31 @@ func readCluster(ctx context.Context, reg registry.Registry) (explain.Cluster, e
 			return c, err
 		}
 	}
-	for node := range snapshot.All(api.Node) {
-		holder, err := reg.Holder(ctx, api.NodeLease(node.GetName()))
-		if err != nil {
-			return c, err
-		}
-		c.Lost[node.GetName()] = holder == ""
-	}
 	c.Objects = snapshot
-	return c, nil
+	var err error
+	c.Lost, err = lostAgents(ctx, reg, snapshot)
+	return c, err
+}
+
+// askAtOnce bounds how many leases are asked for at the same time.
+const askAtOnce = 10
+
+// lostAgents returns the nodes whose agent does not live.
+func lostAgents(ctx context.Context, reg registry.Registry, objects explain.Snapshot) (map[string]bool, error) {
+	var mu sync.Mutex
+	lost := make(map[string]bool)
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(askAtOnce)
+	for node := range objects.All(api.Node) {
+		group.Go(func() error {
+			holder, err := reg.Holder(ctx, api.NodeLease(node.GetName()))
+			mu.Lock()
+			defer mu.Unlock()
+			lost[node.GetName()] = holder == ""
+			return err
+		})
+	}
+	return lost, group.Wait()
 }
 
 // exactArgs wants n arguments, called what.

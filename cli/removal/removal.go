@@ -1,0 +1,318 @@
+// Package removal takes Weft out of a Kubernetes cluster: New says which,
+// Preview tells what Run would do.
+//
+// Run has a DaemonSet of its own, made from that of the agents, clean every
+// node, and deletes Weft's objects after that. It remembers nothing: what is
+// left to do is what there still is, so a Run that was killed is taken up by
+// the next. Objects are Weft's by the label that the chart gives them.
+package removal
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+)
+
+// Options say what is taken out.
+type Options struct {
+	// Namespace is that of Weft's own objects.
+	Namespace string
+	// Force does it though pods have their network from Weft.
+	Force bool
+	// Purge deletes what users asked for as well: custom resources and their
+	// definitions.
+	Purge bool
+	// Progress is told what was done, a line each.
+	Progress func(line string)
+	// Poll is how often the nodes are looked at, a second by default.
+	Poll time.Duration
+}
+
+// Removal takes Weft out of one cluster.
+type Removal struct {
+	Options
+	client dynamic.Interface
+}
+
+// New returns a Removal for the cluster of a client.
+func New(client dynamic.Interface, o Options) *Removal {
+	if o.Poll == 0 {
+		o.Poll = time.Second
+	}
+	return &Removal{Options: o, client: client}
+}
+
+// The resources that are read and written beside those of owned.
+var (
+	daemonSets = schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "daemonsets"}
+	pods       = schema.GroupVersionResource{Version: "v1", Resource: "pods"}
+	nodes      = schema.GroupVersionResource{Version: "v1", Resource: "nodes"}
+	namespaces = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
+	crds       = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+)
+
+const rbac = "rbac.authorization.k8s.io"
+
+// owned are the resources in which Weft has objects, in the order in which they
+// are deleted: rights after those who use them.
+var owned = []struct {
+	schema.GroupVersionResource
+	namespaced bool
+}{
+	{schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}, true},
+	{daemonSets, true},
+	{schema.GroupVersionResource{Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"}, true},
+	{schema.GroupVersionResource{Version: "v1", Resource: "services"}, true},
+	{schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, true},
+	{schema.GroupVersionResource{Group: rbac, Version: "v1", Resource: "rolebindings"}, true},
+	{schema.GroupVersionResource{Group: rbac, Version: "v1", Resource: "roles"}, true},
+	{schema.GroupVersionResource{Version: "v1", Resource: "serviceaccounts"}, true},
+	{schema.GroupVersionResource{Group: rbac, Version: "v1", Resource: "clusterrolebindings"}, false},
+	{schema.GroupVersionResource{Group: rbac, Version: "v1", Resource: "clusterroles"}, false},
+	{schema.GroupVersionResource{Group: "admissionregistration.k8s.io", Version: "v1", Resource: "validatingadmissionpolicybindings"}, false},
+	{schema.GroupVersionResource{Group: "admissionregistration.k8s.io", Version: "v1", Resource: "validatingadmissionpolicies"}, false},
+	{namespaces, false},
+}
+
+// pageSize bounds how many objects come with one answer.
+const pageSize = 500
+
+// Preview tells what Run would do.
+func (r *Removal) Preview(ctx context.Context) error {
+	users, err := r.podsByNode(ctx)
+	if err != nil {
+		return err
+	}
+	if len(users) > 0 {
+		r.progress("pods have their network from Weft, and --force would cut them off: %s", summary(users))
+	}
+	list, err := r.ownedObjects(ctx)
+	if err != nil {
+		return err
+	}
+	for _, o := range list {
+		if o.resource == daemonSets && o.name == agentName {
+			r.progress("would have each node take away what its agent left there")
+		}
+		r.progress("would delete %s %s", o.resource.Resource, o.name)
+	}
+	if len(list) == 0 {
+		r.progress("there are no objects of Weft in this cluster, namespace %s", r.Namespace)
+	}
+	return nil
+}
+
+// Run takes Weft out of the cluster, within the time of ctx.
+func (r *Removal) Run(ctx context.Context) error {
+	users, err := r.podsByNode(ctx)
+	if err != nil {
+		return err
+	}
+	if len(users) > 0 && !r.Force {
+		return fmt.Errorf("nothing was changed: pods have their network from Weft: %s: end them (kubectl drain), or give --force to cut them off", summary(users))
+	}
+	if err := r.cleanNodes(ctx); err != nil {
+		return err
+	}
+	list, err := r.ownedObjects(ctx)
+	if err != nil {
+		return err
+	}
+	for _, o := range list {
+		if err := r.delete(ctx, o); err != nil {
+			return err
+		}
+	}
+	if err := r.cleanNodeObjects(ctx); err != nil {
+		return err
+	}
+	if err := r.awaitGone(ctx, namespaces, "", r.Namespace, list); err != nil {
+		return err
+	}
+	if r.Purge {
+		return r.purge(ctx)
+	}
+	return nil
+}
+
+func (r *Removal) progress(format string, args ...any) { r.Progress(fmt.Sprintf(format, args...)) }
+
+// podsByNode counts the pods of each node that have an interface of their own.
+func (r *Removal) podsByNode(ctx context.Context) (map[string]int, error) {
+	count := make(map[string]int)
+	agents, err := r.get(ctx, daemonSets, r.Namespace, agentName)
+	if err != nil {
+		return nil, err
+	}
+	cleaners, err := r.get(ctx, daemonSets, r.Namespace, cleanerName)
+	if err != nil || agents == nil && cleaners == nil {
+		// Without agents, they have their network from somebody else.
+		return nil, err
+	}
+	err = r.each(ctx, pods, "", "", func(o *unstructured.Unstructured) error {
+		var p corev1.Pod
+		if err := convert(o, &p); err != nil {
+			return err
+		}
+		if p.Spec.NodeName != "" && !p.Spec.HostNetwork && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
+			count[p.Spec.NodeName]++
+		}
+		return nil
+	})
+	return count, err
+}
+
+func summary(count map[string]int) string {
+	var words []string
+	for _, node := range slices.Sorted(maps.Keys(count)) {
+		words = append(words, fmt.Sprintf("%d on %s", count[node], node))
+	}
+	return strings.Join(words, ", ")
+}
+
+// object names one.
+type object struct {
+	resource        schema.GroupVersionResource
+	namespace, name string
+}
+
+// ownedObjects lists Weft's objects.
+func (r *Removal) ownedObjects(ctx context.Context) ([]object, error) {
+	var list []object
+	for _, kind := range owned {
+		namespace := ""
+		if kind.namespaced {
+			namespace = r.Namespace
+		}
+		err := r.each(ctx, kind.GroupVersionResource, namespace, nameLabel+"="+nameValue, func(o *unstructured.Unstructured) error {
+			if kind.GroupVersionResource != namespaces || o.GetName() == r.Namespace {
+				list = append(list, object{kind.GroupVersionResource, namespace, o.GetName()})
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+// purge deletes the definitions of the custom resources that are Weft's, which
+// deletes the resources.
+func (r *Removal) purge(ctx context.Context) error {
+	return r.each(ctx, crds, "", "", func(o *unstructured.Unstructured) error {
+		categories, _, _ := unstructured.NestedStringSlice(o.Object, "spec", "names", "categories")
+		if !slices.Contains(categories, category) {
+			return nil
+		}
+		return r.delete(ctx, object{crds, "", o.GetName()})
+	})
+}
+
+func (r *Removal) delete(ctx context.Context, o object) error {
+	background := metav1.DeletePropagationBackground
+	err := r.in(o.resource, o.namespace).Delete(ctx, o.name, metav1.DeleteOptions{PropagationPolicy: &background})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("delete %s %s: %w", o.resource.Resource, o.name, err)
+	}
+	r.progress("deleted %s %s", o.resource.Resource, o.name)
+	return nil
+}
+
+// awaitGone waits until the end of an object that is among those deleted.
+func (r *Removal) awaitGone(ctx context.Context, resource schema.GroupVersionResource, namespace, name string, deleted []object) error {
+	if !slices.Contains(deleted, object{resource, namespace, name}) {
+		return nil
+	}
+	for {
+		o, err := r.get(ctx, resource, namespace, name)
+		if err != nil || o == nil {
+			return err
+		}
+		if !r.pause(ctx) {
+			return fmt.Errorf("%s %s is being deleted, but is still there: what is in it has a finalizer that somebody must remove", resource.Resource, name)
+		}
+	}
+}
+
+// pause waits for a moment, and reports false when the time is over.
+func (r *Removal) pause(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(r.Poll):
+		return true
+	}
+}
+
+func (r *Removal) in(resource schema.GroupVersionResource, namespace string) dynamic.ResourceInterface {
+	if namespace == "" {
+		return r.client.Resource(resource)
+	}
+	return r.client.Resource(resource).Namespace(namespace)
+}
+
+// get returns an object, or nil if there is none.
+func (r *Removal) get(ctx context.Context, resource schema.GroupVersionResource, namespace, name string) (*unstructured.Unstructured, error) {
+	o, err := r.in(resource, namespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s %s: %w", resource.Resource, name, err)
+	}
+	return o, nil
+}
+
+// each calls f with all objects of a resource that have the labels. A resource
+// that the API server does not have has none.
+func (r *Removal) each(ctx context.Context, resource schema.GroupVersionResource, namespace, labels string, f func(*unstructured.Unstructured) error) error {
+	options := metav1.ListOptions{LabelSelector: labels, Limit: pageSize}
+	for {
+		list, err := r.in(resource, namespace).List(ctx, options)
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("list %s: %w", resource.Resource, err)
+		}
+		for i := range list.Items {
+			if err := f(&list.Items[i]); err != nil {
+				return err
+			}
+		}
+		if options.Continue = list.GetContinue(); options.Continue == "" {
+			return nil
+		}
+	}
+}
+
+// convert gives an object its Go type.
+func convert(o *unstructured.Unstructured, to any) error {
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, to); err != nil {
+		return fmt.Errorf("%s %s: %w", strings.ToLower(o.GetKind()), o.GetName(), err)
+	}
+	return nil
+}
+
+// unconvert is the inverse of convert.
+func unconvert(d *appsv1.DaemonSet) (*unstructured.Unstructured, error) {
+	d.TypeMeta = metav1.TypeMeta{APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "DaemonSet"}
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(d)
+	return &unstructured.Unstructured{Object: fields}, err
+}
