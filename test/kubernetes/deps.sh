@@ -26,6 +26,7 @@ want mount mount
 want busybox busybox-static
 want bash bash
 want curl curl
+want wget wget
 want dig bind9-dnsutils
 want nc.openbsd netcat-openbsd
 want iperf iperf

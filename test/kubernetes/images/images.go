@@ -13,7 +13,7 @@
 //   - jessie-dnsutils is agnhost: the specs want another C library's resolver
 //     than Alpine's, with dig and getent, and have it there;
 //   - busybox, nginx and distroless-iptables have Debian's releases of these
-//     programs, not those of their tags;
+//     programs, not those of their tags, and GNU's wget;
 //   - pause is a program of Weft's.
 //
 // [Missing] lists the images that could not be had. [Write] is all there is to

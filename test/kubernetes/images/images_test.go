@@ -360,7 +360,7 @@ func TestProgramsRunInTheirImages(t *testing.T) {
 	}
 	for image, commands := range map[string][][2]string{
 		"agnhost.tar":             agnhostTools,
-		"busybox.tar":             {{"busybox | head -1", "BusyBox v1."}, {"nc 2>&1; true", "BusyBox"}, {"wget --help", "BusyBox"}},
+		"busybox.tar":             {{"busybox | head -1", "BusyBox v1."}, {"nc 2>&1; true", "BusyBox"}, {"wget -q -O - -T 1 http://127.0.0.1:1; echo $?", "4"}},
 		"nginx.tar":               {{"nginx -v", "nginx/1."}, {"mkdir /dev; nginx -t", "test is successful"}},
 		"distroless-iptables.tar": {{"iptables --version", "nf_tables"}, {"iptables -m comment --help", "comment match"}, {"which conntrack", "/usr/sbin/conntrack"}, {"conntrack --version", "conntrack v1"}},
 	} {

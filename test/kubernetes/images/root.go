@@ -64,6 +64,8 @@ func (r *root) busybox(applets []string) {
 		r.link("/usr/bin/"+name, "busybox")
 	}
 	r.debian("/usr/bin/busybox", "busybox")
+	// Debian's busybox crashes in wget -T, which specs use.
+	r.debian("/usr/bin/wget", "wget")
 }
 
 // debian adds a program of a Debian package under path.
