@@ -11,7 +11,7 @@ export CGO_ENABLED ?= 0
 
 .DEFAULT_GOAL := help
 .PHONY: help build image demo test test-long bench lint generate deps flanneld clean
-.PHONY: kubernetes-programs kubernetes-up kubernetes-down test-kubernetes test-kubernetes-smoke bench-kubernetes
+.PHONY: kubernetes-programs kubernetes-cached kubernetes-up kubernetes-down test-kubernetes test-kubernetes-smoke bench-kubernetes
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | column -t -s "$$(printf '\t')"
@@ -67,6 +67,9 @@ kubernetes-programs: deps ## Build the programs and images of a real Kubernetes 
 	@sh test/kubernetes/deps.sh $(KUBERNETES)/bin
 	@sh test/kubernetes/programs/build $(KUBERNETES)/bin $(PROGRAMS)
 	@$(GO) run ./test/kubernetes/images/write $(KUBERNETES)/bin $(KUBERNETES)/images >/dev/null
+
+kubernetes-cached: # Fails unless all of the programs are built
+	@sh test/kubernetes/programs/build -n $(KUBERNETES)/bin 2>/dev/null
 
 # A cluster does not need the end-to-end tests, which take the longest to build.
 kubernetes-up: PROGRAMS = kubectl kube-apiserver kubelet kube-controller-manager kube-scheduler kube-proxy \

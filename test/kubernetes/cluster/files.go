@@ -244,6 +244,7 @@ mode: {{.Proxy}}
 clusterCIDR: {{.PodCIDRs}}
 hostnameOverride: {{.Node}}
 oomScoreAdj: 0
-# The limits of connection tracking are the machine's, not a node's.
-conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
+# How many connections are tracked is for the machine to say; timeouts are a
+# node's own.
+conntrack: {maxPerCore: 0, min: 0}
 `)
