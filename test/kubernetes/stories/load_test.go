@@ -1,0 +1,90 @@
+package stories
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"time"
+)
+
+// load is requests from pods, which begin with startLoad and end with the
+// story.
+type load struct {
+	x    *story
+	pods []string
+	// rate is how many requests each of the pods sends in a second.
+	rate int
+}
+
+// startLoad has a pod on each of some nodes send requests to a pod on each of
+// some nodes, all in all so many in a second, and waits until it is under way.
+func (x *story) startLoad(rate int, from, to []*node) *load {
+	x.Helper()
+	var targets []netip.Addr
+	for _, n := range to {
+		x.run("server-"+n.name, on(n))
+	}
+	for _, n := range to {
+		addresses := x.ready("server-" + n.name)
+		x.dualStack("pod server-"+n.name, addresses)
+		targets = append(targets, addresses...)
+	}
+	l := &load{x: x, rate: rate / len(from)}
+	args := []string{"load", "-rate", strconv.Itoa(l.rate)}
+	for _, a := range targets {
+		args = append(args, netip.AddrPortFrom(a, port).String())
+	}
+	for _, n := range from {
+		name := "load-" + n.name
+		x.run(name, on(n), running(args...))
+		l.pods = append(l.pods, name)
+	}
+	for _, name := range l.pods {
+		x.ready(name)
+	}
+	x.eventually("the load is under way", patience, func() error {
+		for _, name := range l.pods {
+			out, err := x.command(x.kubectl, "logs", "-n", x.namespace, name, "--tail=2")
+			if err != nil {
+				return err
+			}
+			reports, err := ParseReports(out)
+			if err != nil {
+				return err
+			}
+			if len(reports) < 2 || reports[1].Answered == 0 {
+				return fmt.Errorf("%s has reported %d times", name, len(reports))
+			}
+		}
+		return nil
+	})
+	return l
+}
+
+// settle is how long after a request it is known what became of it.
+const settle = 6 * time.Second
+
+// undisturbed fails the test if a request that was sent between two moments was
+// lost, or a connection broke, and says what went on.
+func (l *load) undisturbed(what string, from, to time.Time) {
+	l.x.Helper()
+	for _, name := range l.pods {
+		var s Span
+		l.x.eventually("the reports of "+name+" cover "+what, patience, func() error {
+			out, err := l.x.command(l.x.kubectl, "logs", "-n", l.x.namespace, name)
+			if err != nil {
+				return err
+			}
+			reports, err := ParseReports(out)
+			if err != nil {
+				return err
+			}
+			s, err = SpanOf(reports, from.Add(-time.Second), to.Add(settle))
+			return err
+		})
+		l.x.measured("%s, from %s: %s", what, name, s)
+		for _, fault := range s.Faults(float64(l.rate)) {
+			l.x.Errorf("%s, from %s: %s", what, name, fault)
+		}
+	}
+}

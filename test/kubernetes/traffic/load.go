@@ -1,0 +1,287 @@
+package traffic
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Load sends requests to servers.
+type Load struct {
+	Targets []netip.AddrPort
+	// Rate is how many requests are sent in a second, all in all. Of each
+	// target's share, seven in ten go over connections that stay open, one
+	// over a connection of its own, and two over UDP.
+	Rate int
+	// Timeout is how long a request waits for its answer, or a connection for
+	// being made, before it is lost.
+	Timeout time.Duration
+}
+
+// held is how many connections to a target stay open.
+const held = 2
+
+// Run sends until ctx ends, then waits for the answers that are due. It calls
+// report every second, and when all is over.
+func (l Load) Run(ctx context.Context, report func(Report)) error {
+	if len(l.Targets) == 0 || l.Rate <= 0 || l.Timeout <= 0 {
+		return errors.New("a load needs targets, and a rate and a timeout above 0")
+	}
+	t := newTally()
+	var flows sync.WaitGroup
+	for i, to := range l.Targets {
+		share := float64(l.Rate) / float64(len(l.Targets))
+		start := func(name string, part float64, run func(flow, context.Context)) {
+			f := flow{name: name + " " + to.String(), to: to, timeout: l.Timeout, tally: t, every: time.Duration(float64(time.Second) / (share * part))}
+			// The flows begin at different moments of their intervals.
+			f.next = time.Now().Add(f.every * time.Duration(i) / time.Duration(len(l.Targets)))
+			flows.Go(func() { run(f, ctx) })
+		}
+		for range held {
+			start("tcp", 0.7/held, flow.keep)
+		}
+		start("tcp-new", 0.1, flow.renew)
+		start("udp", 0.2, flow.datagrams)
+	}
+	done := make(chan struct{})
+	go func() { flows.Wait(); close(done) }()
+	second := time.NewTicker(time.Second)
+	defer second.Stop()
+	for {
+		select {
+		case <-second.C:
+			report(t.report())
+		case <-done:
+			last := t.report()
+			last.Last = true
+			report(last)
+			return nil
+		}
+	}
+}
+
+// flow is requests to one target in one way.
+type flow struct {
+	name    string
+	to      netip.AddrPort
+	timeout time.Duration
+	tally   *tally
+	// next is when the next request is due, and every the time between two.
+	next  time.Time
+	every time.Duration
+}
+
+// wait waits until the next request is due, or reports that ctx has ended. A
+// flow that is late sends at once what is due, so that the rate holds.
+func (f *flow) wait(ctx context.Context) bool {
+	timer := time.NewTimer(time.Until(f.next))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		f.next = f.next.Add(f.every)
+		return ctx.Err() == nil
+	}
+}
+
+// reset reports whether an error says that the other end refused or broke a
+// connection, rather than that nothing was heard of it.
+func reset(err error) bool {
+	return !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, syscall.ETIMEDOUT)
+}
+
+// lost are the counts of n requests that an error lost.
+func lost(n int64, err error) Counts {
+	c := Counts{Lost: n}
+	if reset(err) {
+		c.Resets = 1
+	}
+	return c
+}
+
+// keep sends over a connection that stays open, and over another where it
+// breaks.
+func (f flow) keep(ctx context.Context) {
+	for attempt := 0; f.wait(ctx); attempt++ {
+		if attempt > 0 {
+			f.tally.add(f.name, Counts{Reconnects: 1})
+		}
+		// The request that is due makes the connection.
+		f.tally.add(f.name, Counts{Sent: 1})
+		start := time.Now()
+		c, err := net.DialTimeout("tcp", f.to.String(), f.timeout)
+		if err != nil {
+			f.tally.failed(f.name, lost(1, err), err)
+			continue
+		}
+		f.tally.answered(f.name, time.Since(start))
+		f.converse(ctx, c)
+	}
+}
+
+// request is one that waits for its answer.
+type request struct {
+	number uint64
+	sent   time.Time
+}
+
+// converse sends over a connection until it breaks or ctx ends.
+func (f *flow) converse(ctx context.Context, c net.Conn) {
+	defer c.Close()
+	// Room for all that is sent within a timeout: sending does not wait.
+	waiting := make(chan request, 2*int(f.timeout/f.every)+16)
+	broken := make(chan struct{})
+	var listened error
+	var listening sync.WaitGroup
+	listening.Go(func() {
+		listened = f.listen(c, waiting, broken)
+	})
+	var sending error
+	for number := uint64(1); sending == nil && f.wait(ctx); number++ {
+		select {
+		case <-broken:
+		default:
+			f.tally.add(f.name, Counts{Sent: 1})
+			r := request{number, time.Now()}
+			waiting <- r
+			c.SetWriteDeadline(r.sent.Add(f.timeout))
+			_, sending = fmt.Fprintln(c, number)
+			continue
+		}
+		break
+	}
+	if sending != nil {
+		c.Close() // what waits for an answer is lost
+	}
+	close(waiting)
+	listening.Wait()
+	if sending != nil && !errors.Is(sending, net.ErrClosed) {
+		f.tally.failed(f.name, lost(0, sending), sending)
+	} else if listened != nil {
+		f.tally.failed(f.name, lost(0, listened), listened)
+	}
+}
+
+// listen waits for the answer to each request. When one fails, it closes broken
+// and the connection; that request and all that follow are lost.
+func (f *flow) listen(c net.Conn, waiting <-chan request, broken chan<- struct{}) (err error) {
+	in := bufio.NewReader(c)
+	for r := range waiting {
+		if err != nil {
+			f.tally.add(f.name, Counts{Lost: 1})
+			continue
+		}
+		c.SetReadDeadline(r.sent.Add(f.timeout))
+		var line string
+		if line, err = in.ReadString('\n'); err == nil {
+			_, err = expect(line, r.number)
+		}
+		if err == nil {
+			f.tally.answered(f.name, time.Since(r.sent))
+			continue
+		}
+		f.tally.add(f.name, Counts{Lost: 1})
+		close(broken)
+		c.Close()
+	}
+	return err
+}
+
+// renew sends each request over a connection of its own.
+func (f flow) renew(ctx context.Context) {
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	for f.wait(ctx) {
+		asking.Go(func() {
+			f.tally.add(f.name, Counts{Sent: 1})
+			start := time.Now()
+			if err := f.once(start.Add(f.timeout)); err != nil {
+				f.tally.failed(f.name, lost(1, err), err)
+				return
+			}
+			f.tally.answered(f.name, time.Since(start))
+		})
+	}
+}
+
+// once makes a connection, asks and ends it.
+func (f *flow) once(deadline time.Time) error {
+	d := net.Dialer{Deadline: deadline}
+	c, err := d.Dial("tcp", f.to.String())
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	c.SetDeadline(deadline)
+	_, err = question(c, bufio.NewReader(c), 1)
+	return err
+}
+
+// datagrams sends over UDP, each request once.
+func (f flow) datagrams(ctx context.Context) {
+	c, err := net.Dial("udp", f.to.String())
+	if err != nil {
+		f.tally.failed(f.name, Counts{}, err)
+		return
+	}
+	type waiter struct {
+		sent  time.Time
+		given *time.Timer
+	}
+	var mu sync.Mutex
+	waiting := make(map[uint64]waiter)
+	var listening, due sync.WaitGroup
+	take := func(number uint64) (waiter, bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		w, ok := waiting[number]
+		if ok {
+			delete(waiting, number)
+			due.Done()
+		}
+		return w, ok
+	}
+	listening.Go(func() {
+		buf := make([]byte, 512)
+		for {
+			n, err := c.Read(buf)
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			if err != nil { // as that nobody listens there; requests get lost
+				continue
+			}
+			a, err := parseAnswer(string(buf[:n]))
+			if err != nil {
+				continue
+			}
+			if w, ok := take(a.Number); ok {
+				w.given.Stop()
+				f.tally.answered(f.name, time.Since(w.sent))
+			}
+		}
+	})
+	for number := uint64(1); f.wait(ctx); number++ {
+		f.tally.add(f.name, Counts{Sent: 1})
+		due.Add(1)
+		mu.Lock()
+		waiting[number] = waiter{time.Now(), time.AfterFunc(f.timeout, func() {
+			if _, ok := take(number); ok {
+				f.tally.failed(f.name, Counts{Lost: 1}, os.ErrDeadlineExceeded)
+			}
+		})}
+		mu.Unlock()
+		fmt.Fprint(c, number)
+	}
+	due.Wait()
+	c.Close()
+	listening.Wait()
+}

@@ -1,0 +1,56 @@
+package traffic
+
+import (
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+)
+
+// tally counts for a report.
+type tally struct {
+	mu     sync.Mutex
+	flows  map[string]Counts
+	worst  time.Duration
+	errors []string
+}
+
+func newTally() *tally { return &tally{flows: make(map[string]Counts)} }
+
+// add counts for a flow.
+func (t *tally) add(flow string, c Counts) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.flows[flow] = t.flows[flow].Add(c)
+}
+
+// answered counts a request that was answered after some time.
+func (t *tally) answered(flow string, after time.Duration) {
+	t.add(flow, Counts{Answered: 1})
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.worst = max(t.worst, after)
+}
+
+// failed counts what an error did to a flow.
+func (t *tally) failed(flow string, c Counts, err error) {
+	t.add(flow, c)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.errors) < maxErrors {
+		t.errors = append(t.errors, fmt.Sprintf("%s %s: %v", time.Now().UTC().Format(time.TimeOnly), flow, err))
+	}
+}
+
+// report returns the report of now, and begins to look for the worst anew.
+func (t *tally) report() Report {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r := Report{Time: time.Now(), Worst: float64(t.worst) / float64(time.Millisecond),
+		Flows: maps.Clone(t.flows), Errors: append([]string(nil), t.errors...)}
+	for _, c := range t.flows {
+		r.Counts = r.Add(c)
+	}
+	t.worst = 0
+	return r
+}
