@@ -16,7 +16,6 @@ want() { # want COMMAND PACKAGE: install PACKAGE if COMMAND is not there
 }
 # the nodes
 want runc runc
-want etcd etcd-server
 want conntrack conntrack
 want nft nftables
 want iptables iptables

@@ -75,6 +75,8 @@ func (c Config) arguments(program string, n Node) []string {
 			"--kubeconfig=/etc/kubernetes/kubelet.kubeconfig",
 			"--hostname-override=" + n.Name,
 			"--node-ip=" + join(n.Addresses),
+			// Each node is a zone of its own, for what depends on zones.
+			"--node-labels=topology.kubernetes.io/zone=zone-" + n.Name,
 			"--v=2",
 		}
 	case kubeProxy:

@@ -26,7 +26,6 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -303,11 +302,7 @@ func Bin(components ...Component) (string, error) {
 // program returns the path of a component's program.
 func (c Config) program(component Component) (string, error) {
 	path := filepath.Join(c.Bin, string(component))
-	_, err := os.Stat(path)
-	if err != nil && component == Etcd {
-		path, err = exec.LookPath(string(component))
-	}
-	if err != nil {
+	if _, err := os.Stat(path); err != nil {
 		return "", fmt.Errorf("%w: build the programs with: make kubernetes-programs", err)
 	}
 	return path, nil
