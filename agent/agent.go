@@ -82,7 +82,9 @@ type agent struct {
 	Config
 	metrics *metrics
 	server  *cni.Server
-	node    *registrar
+	// endpoints is that of the server.
+	endpoints func() []plugin.Endpoint
+	node      *registrar
 	// pods is nil where they are not followed.
 	pods *podWatch
 
@@ -92,7 +94,7 @@ type agent struct {
 	trouble map[string]string
 	// syncer is that of the plug-in in use; nil before there is one.
 	syncer *syncer
-	// changed tells the plug-in's own work that the node's facts changed.
+	// changed is plugin.NodeEnv.Changed; nil before there is a plug-in.
 	changed chan struct{}
 	// caches are those in use.
 	caches map[*registry.Cache]bool
@@ -109,8 +111,8 @@ type agent struct {
 // Run runs an agent until ctx ends. What it did to the node stays: pods go on
 // without an agent.
 func Run(ctx context.Context, cfg Config) error {
-	if err := os.MkdirAll(cfg.RunDir, 0o700); err != nil {
-		return fmt.Errorf("run directory: %w", err)
+	if err := makeRunDir(cfg.RunDir); err != nil {
+		return err
 	}
 	journal, err := ipam.Open(filepath.Join(cfg.RunDir, JournalName))
 	if err != nil {
@@ -127,6 +129,7 @@ func Run(ctx context.Context, cfg Config) error {
 	a.node = &registrar{registry: cfg.Registry, name: cfg.Node, register: cfg.RegisterNode,
 		state: a.nodeState, leased: a.leased.Load, problem: a.problem(nodePart), kick: make(chan struct{}, 1)}
 	a.server = cni.NewServer(cni.Config{Journal: journal, Node: a, Log: cfg.Log, Observe: a.observe})
+	a.endpoints = a.server.Endpoints
 	if !cfg.RegisterNode {
 		a.pods = newPodWatch(a)
 	}
@@ -162,6 +165,18 @@ func Run(ctx context.Context, cfg Config) error {
 	})
 	a.followConfig(ctx)
 	return ignoreCanceled(context.Cause(ctx))
+}
+
+// makeRunDir makes a directory that only its owner can enter, also of one that
+// others could: a kubelet makes the directories of a pod's volumes with 0755.
+func makeRunDir(path string) error {
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return fmt.Errorf("run directory: %w", err)
+	}
+	if err := os.Chmod(path, 0o700); err != nil {
+		return fmt.Errorf("run directory: its sockets would be open to others: %w", err)
+	}
+	return nil
 }
 
 // The parts whose trouble is told apart: that another agent has the node's
@@ -245,8 +260,11 @@ func (a *agent) followConfig(ctx context.Context) {
 	case <-ctx.Done():
 		return
 	}
+	effective := func() *api.ClusterConfig {
+		return api.Effective(configs.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName}))
+	}
 	for ctx.Err() == nil {
-		config := api.Effective(configs.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName}))
+		config := effective()
 		epoch, end := context.WithCancel(ctx)
 		wg.Go(func() {
 			defer end()
@@ -256,14 +274,14 @@ func (a *agent) followConfig(ctx context.Context) {
 					return
 				case <-changes:
 				}
-				now := api.Effective(configs.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName}))
+				now := effective()
 				if now.Spec.Plugin != config.Spec.Plugin || now.Spec.DataPlane != config.Spec.DataPlane {
 					return
 				}
 				a.kick()
 			}
 		})
-		if err := a.run(epoch, config, configs); err != nil {
+		if err := a.run(epoch, config, effective); err != nil {
 			a.Log.Error("cannot run the cluster's network", "error", err)
 			a.problem("config")(err.Error())
 			<-epoch.Done()
@@ -274,7 +292,7 @@ func (a *agent) followConfig(ctx context.Context) {
 }
 
 // run runs one plug-in on one data plane until ctx ends.
-func (a *agent) run(ctx context.Context, config *api.ClusterConfig, configs *registry.Cache) error {
+func (a *agent) run(ctx context.Context, config *api.ClusterConfig, effective func() *api.ClusterConfig) error {
 	plug, err := a.Plugin(config.Spec.Plugin)
 	if err != nil {
 		return err
@@ -292,45 +310,47 @@ func (a *agent) run(ctx context.Context, config *api.ClusterConfig, configs *reg
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { a.follow(ctx, objects) })
+	input := func() (plugin.Input, bool) {
+		complete := objects.Synced() // before they are looked at
+		return plugin.Input{Config: effective(), Objects: objects.Snapshot(), Node: a.facts()}, complete
+	}
 
 	// The plug-in's own work may be what makes the objects complete, so it
 	// starts before they are.
 	changed := make(chan struct{}, 1)
 	a.setRunning(nil, changed)
-	if runner, ok := plug.(plugin.NodeRunner); ok {
-		wg.Go(func() { a.runPlugin(ctx, plug, runner, changed) })
-	}
-	if err := a.waitSynced(ctx, objects); err != nil {
-		return nil
-	}
-
-	compile := func(previous *plan.Plan) (*plan.Plan, []plugin.Problem, error) {
-		node := a.facts()
-		if len(node.Addresses) == 0 {
-			return nil, nil, errors.New("the node's own address is not known")
-		}
-		p, problems := plug.Compile(plugin.Input{
-			Previous: previous,
-			Config:   api.Effective(configs.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName})),
-			Objects:  objects.Snapshot(),
-			Node:     node,
-		})
-		return p, problems, nil
-	}
-	s := newSyncer(plane, a.Log, a.RepairEvery, a.metrics, compile, a.report)
-	a.setRunning(s, changed)
 	defer a.setRunning(nil, nil)
+	if runner, ok := plug.(plugin.NodeRunner); ok {
+		wg.Go(func() { a.runPlugin(ctx, plug, runner, input, changed) })
+	}
 	wg.Go(func() {
 		for {
 			select {
 			case <-ctx.Done():
 				return
 			case <-changes:
-				s.Kick()
-				sleep(ctx, s.breath())
+				a.kick()
+				if s := a.running(); s != nil {
+					sleep(ctx, s.breath())
+				}
 			}
 		}
 	})
+	if err := a.waitSynced(ctx, objects); err != nil {
+		return nil
+	}
+
+	compile := func(previous *plan.Plan) (*plan.Plan, []plugin.Problem, error) {
+		in, _ := input()
+		if len(in.Node.Addresses) == 0 {
+			return nil, nil, errors.New("the node's own address is not known")
+		}
+		in.Previous = previous
+		p, problems := plug.Compile(in)
+		return p, problems, nil
+	}
+	s := newSyncer(plane, a.Log, a.RepairEvery, a.metrics, compile, a.report)
+	a.setRunning(s, changed)
 	s.Run(ctx)
 	return nil
 }
@@ -342,12 +362,12 @@ func (a *agent) setRunning(s *syncer, changed chan struct{}) {
 }
 
 // runPlugin runs a plug-in's own work, and again when it fails.
-func (a *agent) runPlugin(ctx context.Context, plug plugin.Plugin, runner plugin.NodeRunner, changed <-chan struct{}) {
+func (a *agent) runPlugin(ctx context.Context, plug plugin.Plugin, runner plugin.NodeRunner, input func() (plugin.Input, bool), changed <-chan struct{}) {
 	problem := a.problem(plug.Name())
 	defer problem("")
 	for ctx.Err() == nil {
 		err := runner.RunNode(ctx, plugin.NodeEnv{
-			Registry: a.Registry, Log: a.Log.With("plugin", plug.Name()), Node: a.facts, Changed: changed,
+			Registry: a.Registry, Log: a.Log.With("plugin", plug.Name()), Input: input, Changed: changed,
 			StateDir: filepath.Join(a.StateDir, plug.Name()), SubnetFile: a.SubnetFile,
 			Problem: problem,
 		})
@@ -379,7 +399,6 @@ func (a *agent) readUnderlay() {
 	a.mu.Lock()
 	same := a.underlay.equal(u)
 	a.underlay = u
-	changed := a.changed
 	a.mu.Unlock()
 	if same {
 		return
@@ -387,10 +406,6 @@ func (a *agent) readUnderlay() {
 	a.Log.Info("node's own network", "addresses", u.Addresses, "mtu", u.MTU, "prefixes", u.Prefixes)
 	a.kick()
 	a.node.Kick()
-	select {
-	case changed <- struct{}{}:
-	default:
-	}
 }
 
 func (a *agent) underlayNow() underlay {
@@ -402,13 +417,20 @@ func (a *agent) underlayNow() underlay {
 // facts is what the node knows of itself.
 func (a *agent) facts() plugin.Node {
 	u := a.underlayNow()
-	return plugin.Node{Name: a.Node, Addresses: u.Addresses, MTU: u.MTU, Prefixes: u.Prefixes, Endpoints: a.server.Endpoints()}
+	return plugin.Node{Name: a.Node, Addresses: u.Addresses, MTU: u.MTU, Prefixes: u.Prefixes, Endpoints: a.endpoints()}
 }
 
-// kick has the data plane synced again.
+// kick has the data plane synced again, and the plug-in's own work look again.
 func (a *agent) kick() {
-	if s := a.running(); s != nil {
+	a.mu.Lock()
+	s, changed := a.syncer, a.changed
+	a.mu.Unlock()
+	if s != nil {
 		s.Kick()
+	}
+	select {
+	case changed <- struct{}{}:
+	default: // it has not looked since the last one, or there is none
 	}
 }
 

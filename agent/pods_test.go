@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -129,6 +130,13 @@ func (w *watched) create(t *testing.T, k *registry.Kind, o registry.Object) {
 	}
 }
 
+// freed is of which pods the addresses were freed.
+func (w *watched) freed() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.forgotten)
+}
+
 func (w *watched) events(t *testing.T) []*corev1.Event {
 	t.Helper()
 	objects, _, err := w.reg.List(t.Context(), api.Event)
@@ -251,18 +259,18 @@ func TestWhatARuntimeForgotIsFreed(t *testing.T) {
 				w.none = []ipam.Attachment{test.lost}
 				w.mu.Unlock()
 				time.Sleep(lostGrace)
-				if len(w.forgotten) > 0 {
+				if len(w.freed()) > 0 {
 					t.Error("forgotten before its time")
 				}
 				time.Sleep(2 * lookForLostEvery)
 				synctest.Wait()
-				if got := len(w.forgotten) == 1; got != test.want {
-					t.Errorf("forgotten: %v", w.forgotten)
+				if got := len(w.freed()) == 1; got != test.want {
+					t.Errorf("forgotten: %v", w.freed())
 				}
 				if test.err != nil {
 					w.reg.fail(nil)
 					time.Sleep(2 * lookForLostEvery)
-					if len(w.forgotten) != 1 {
+					if len(w.freed()) != 1 {
 						t.Error("not forgotten when the registry was back")
 					}
 				}

@@ -124,9 +124,19 @@ func (p Problem) String() string {
 type NodeEnv struct {
 	Registry registry.Registry
 	Log      *slog.Logger
-	// Node returns what is known of the node now; Changed delivers when that
-	// has changed.
-	Node    func() Node
+	// Input returns what Compile would be given now, without a Previous.
+	// complete says whether each of Plugin.Kinds has been read at least once;
+	// until it is, and RunNode may be what makes it so, Objects holds those
+	// kinds alone that have been read. It does not wait.
+	//
+	// The agent follows these kinds already, and RunNode should not follow
+	// them once more: there may be thousands of nodes. Objects is behind the
+	// registry, at times behind what RunNode itself has written: it tells that
+	// something is to be done, and what is written must follow from an object
+	// as the registry has it, as registry.Modify reads it.
+	Input func() (in Input, complete bool)
+	// Changed delivers after one or several changes to what Input returns,
+	// complete included and the node's endpoints excepted. It is never closed.
 	Changed <-chan struct{}
 	// StateDir is a directory on the node's disk for the plug-in alone. It
 	// survives a restart of the agent.

@@ -31,7 +31,7 @@ type places struct {
 }
 
 func (p *places) addFlags(f *pflag.FlagSet) {
-	f.StringVar(&p.runDir, "run-dir", "/run/weft", "`DIRECTORY` for sockets and the journal of pods' addresses; must not survive a reboot")
+	f.StringVar(&p.runDir, "run-dir", "/run/weft", "`DIRECTORY` of the agent's own, made accessible to root alone, for sockets and the journal of pods' addresses; must not survive a reboot")
 	f.StringVar(&p.stateDir, "state-dir", "/var/lib/weft", "`DIRECTORY` for what must survive a reboot")
 	f.StringVar(&p.subnetFile, "subnet-file", flannel.DefaultSubnetFile, "`FILE` for other programs to find the node's subnet in, as flanneld writes it")
 	f.StringVar(&p.confFile, "cni-conf-file", "/etc/cni/net.d/10-weft.conflist", "`FILE` to write the CNI configuration to once pods can be networked; empty writes none")
@@ -103,7 +103,9 @@ When it ends, pods keep their network; when it starts again, it adopts them.`,
 			return err
 		}
 		reg, err := settings.Open(daemon.Use{Program: "weft-agent", Log: log,
-			// What runs on other nodes is not this one's business.
+			// What runs on other nodes is not this one's business. This holds for
+			// every List and Watch of Pods in the agent: a plug-in that compiles
+			// from the pods of all nodes needs a second Kind, without the selector.
 			Fields: map[*registry.Kind]string{api.Pod: "spec.nodeName=" + config.Node}})
 		if err != nil {
 			return err

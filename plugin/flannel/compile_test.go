@@ -2,11 +2,9 @@ package flannel
 
 import (
 	"bytes"
-	"flag"
 	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -16,85 +14,43 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/golden"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/registry"
 )
-
-var rewrite = flag.Bool("update", false, "write what was got to testdata")
 
 // Each file in testdata is a story: what is in the registry (config, leases/…,
 // nodes, clusterconfig.yaml), the node to compile for, and then the plan and the problems that follow.
 func TestCompile(t *testing.T) { tell(t, "testdata/*.txtar", Plugin{}, readStory) }
 
 // tell compiles the stories and compares what follows.
-func tell(t *testing.T, pattern string, p plugin.Plugin, read func(*testing.T, *txtar.Archive) plugin.Input) {
-	files, err := filepath.Glob(pattern)
-	if err != nil || len(files) == 0 {
-		t.Fatal("no stories", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
-			archive, err := txtar.ParseFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			in := read(t, archive)
-			got, problems := p.Compile(in)
-			if err := got.Validate(); err != nil {
-				t.Errorf("the plan is not valid: %v", err)
-			}
-			in.Previous = got
-			again, _ := p.Compile(in)
-			if d := got.Diff(again); !d.Empty() {
-				t.Errorf("compiled again:\n%s", d)
-			}
-			var text strings.Builder
-			for _, p := range problems {
-				fmt.Fprintln(&text, p)
-			}
-			for _, result := range [][2]string{{"plan", got.String()}, {"problems", text.String()}} {
-				name, got := result[0], result[1]
-				want := section(archive, name)
-				if *rewrite {
-					setSection(archive, name, got)
-				} else if got != want {
-					t.Errorf("%s:\n%s\nwant:\n%s", name, got, want)
-				}
-			}
-			if *rewrite {
-				if err := os.WriteFile(file, txtar.Format(archive), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-		})
-	}
-}
-
-func section(a *txtar.Archive, name string) string {
-	for _, f := range a.Files {
-		if f.Name == name {
-			return string(f.Data)
+func tell(t *testing.T, pattern string, p plugin.Plugin, read func(*testing.T, []txtar.File) plugin.Input) {
+	golden.Archives(t, pattern, func(t *testing.T, story []txtar.File) []txtar.File {
+		story = slices.DeleteFunc(story, func(f txtar.File) bool { return f.Name == "plan" || f.Name == "problems" })
+		in := read(t, story)
+		got, problems := p.Compile(in)
+		if err := got.Validate(); err != nil {
+			t.Errorf("the plan is not valid: %v", err)
 		}
-	}
-	return ""
-}
-
-func setSection(a *txtar.Archive, name, text string) {
-	for i := range a.Files {
-		if a.Files[i].Name == name {
-			a.Files[i].Data = []byte(text)
-			return
+		in.Previous = got
+		again, _ := p.Compile(in)
+		if d := got.Diff(again); !d.Empty() {
+			t.Errorf("compiled again:\n%s", d)
 		}
-	}
-	a.Files = append(a.Files, txtar.File{Name: name, Data: []byte(text)})
+		var text strings.Builder
+		for _, p := range problems {
+			fmt.Fprintln(&text, p)
+		}
+		return append(story, txtar.File{Name: "plan", Data: []byte(got.String())}, txtar.File{Name: "problems", Data: []byte(text.String())})
+	})
 }
 
-func readStory(t *testing.T, a *txtar.Archive) plugin.Input {
+func readStory(t *testing.T, files []txtar.File) plugin.Input {
 	t.Helper()
 	in := plugin.Input{Config: &api.ClusterConfig{}}
 	objects := map[*registry.Kind][]registry.Object{}
-	for _, f := range a.Files {
+	for _, f := range files {
 		data := bytes.TrimSpace(f.Data)
 		switch name, lease, _ := strings.Cut(f.Name, "/"); name {
 		case "config":
@@ -111,7 +67,6 @@ func readStory(t *testing.T, a *txtar.Archive) plugin.Input {
 			}
 		case "node":
 			in.Node = readNode(t, string(data))
-		case "plan", "problems":
 		default:
 			t.Fatalf("a story has no section %q", f.Name)
 		}

@@ -4,41 +4,33 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"sync"
 	"time"
 
-	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/plugin"
-	"github.com/weftnet/weft/registry"
 )
 
 // keeper keeps something true on a node, in either form of the plug-in.
 type keeper struct {
 	plugin.NodeEnv
-	cache *registry.Cache
-	said  string
+	said string
 }
 
-// run calls reconcile whenever an object of the kinds or the node has changed,
-// and when the time that it returned is over, until ctx ends.
-func (k *keeper) run(ctx context.Context, kinds []*registry.Kind, reconcile func(context.Context) (time.Duration, error)) error {
-	k.cache = registry.NewCache(k.Registry, kinds, k.Log)
-	changed, unsubscribe := k.cache.Subscribe()
-	defer unsubscribe()
-	ctx, cancel := context.WithCancel(ctx)
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer cancel()
-	wg.Go(func() { k.cache.Run(ctx) })
-	k.tell("the registry has not been read yet")
-	if err := k.cache.WaitSynced(ctx); err != nil {
-		return err
-	}
-
-	nodeChanged := k.Changed
+// run calls reconcile whenever what it works on has changed, and when the time
+// that it returned is over, until ctx ends.
+func (k *keeper) run(ctx context.Context, reconcile func(context.Context, plugin.Input) (time.Duration, error)) error {
 	pause := firstPause
 	for {
-		wait, err := reconcile(ctx)
+		in, complete := k.Input()
+		if !complete {
+			k.tell("the registry has not been read yet")
+			select {
+			case <-k.Changed:
+				continue
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		wait, err := reconcile(ctx, in)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -52,21 +44,17 @@ func (k *keeper) run(ctx context.Context, kinds []*registry.Kind, reconcile func
 		timer := time.NewTimer(wait)
 		select {
 		case <-timer.C:
-		case <-changed:
-		case _, ok := <-nodeChanged:
-			if !ok {
-				nodeChanged = nil // the caller has nothing more to say
-			}
+		case <-k.Changed:
 		case <-ctx.Done():
+			return ctx.Err()
 		}
 		timer.Stop()
 	}
 }
 
 // writeSubnetFile tells other programs about the node's subnet.
-func (k *keeper) writeSubnetFile(objects registry.Objects, s Settings, node plugin.Node, subnet Subnet) error {
-	config := api.Effective(objects.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName}))
-	mtu, err := s.mtu(config, node)
+func (k *keeper) writeSubnetFile(in plugin.Input, s Settings, subnet Subnet) error {
+	mtu, err := s.mtu(in.Config, in.Node)
 	return errors.Join(err, writeFile(k.SubnetFile, formatSubnetFile(s, subnet, mtu)))
 }
 

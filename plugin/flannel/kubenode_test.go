@@ -170,6 +170,63 @@ func TestConfigMapComesAndGoes(t *testing.T) {
 	})
 }
 
+// A node that sees its Node as it was does not write it a second time, and does
+// not undo what was done to it meanwhile.
+func TestTheNodeIsBehindItsNode(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *memory.Registry) {
+		node := coreNode("node1", "172.30.0.1")
+		node.Spec.PodCIDR = "10.244.1.0/24"
+		node.Annotations = map[string]string{configAnnotation: `{"Network":"10.244.0.0/16","Backend":{"Type":"host-gw"}}`}
+		createObject(t, r, api.Node, node)
+		n := newKubernetesNode(t, r, "node1", "172.30.0.1")
+		n.freeze()
+		n.start()
+		defer func() { n.stop() }()
+		n.says("")
+		checkAnnotations(t, r, "node1", node.Annotations, "kube-subnet-manager", "true", "backend-type", "host-gw", "backend-data", "null", "public-ip", "172.30.0.1")
+		version := func() string {
+			o, err := r.Get(t.Context(), api.Node, registry.Key{Name: "node1"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return o.GetResourceVersion()
+		}
+		before := version()
+		for range 3 {
+			n.change(func(*plugin.Node) {})
+			n.says("")
+		}
+		if version() != before {
+			t.Error("the Node was written again")
+		}
+
+		alter(t, r, "node1", func(n *corev1.Node) { delete(n.Annotations, configAnnotation) })
+		n.change(func(p *plugin.Node) { p.Addresses = []netip.Addr{netip.MustParseAddr("172.30.0.77")} })
+		checkAnnotations(t, r, "node1", nil, "kube-subnet-manager", "true", "backend-type", "vxlan",
+			"backend-data", `{"VNI":1,"VtepMAC":"0a:58:ac:1e:00:4d"}`, "public-ip", "172.30.0.77")
+	})
+}
+
+// The subnet file follows the ClusterConfig.
+func TestClusterConfigChangesTheMTU(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *memory.Registry) {
+		node := coreNode("node1", "172.30.0.1")
+		node.Spec.PodCIDR = "10.244.1.0/24"
+		createObject(t, r, api.Node, node)
+		n := newKubernetesNode(t, r, "node1", "172.30.0.1")
+		n.start()
+		defer func() { n.stop() }()
+		const file = "FLANNEL_NETWORK=10.244.1.0/24\nFLANNEL_SUBNET=10.244.1.1/24\nFLANNEL_MTU=%d\nFLANNEL_IPMASQ=true\n"
+		checkSubnetFile(t, n, fmt.Sprintf(file, 1450))
+		n.mu.Lock()
+		n.config = &api.ClusterConfig{}
+		n.config.Spec.MTU = 1400
+		n.mu.Unlock()
+		n.change(func(*plugin.Node) {})
+		checkSubnetFile(t, n, fmt.Sprintf(file, 1400))
+	})
+}
+
 // A configuration that never meant anything is waited for.
 func TestFirstConfigMapIsWrong(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *memory.Registry) {

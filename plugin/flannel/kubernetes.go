@@ -58,7 +58,7 @@ func (Kubernetes) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
 	if c.own == nil {
 		c.problems = append(c.problems, plugin.Problem{Kind: api.Node, Key: self, Message: "it has no podCIDR: " + givePodCIDR})
 	}
-	configuration, err := configurationOf(in.Objects, in.Node.Name)
+	configuration, err := configurationOf(in.Objects, registry.GetAs[*corev1.Node](in.Objects, api.Node, self))
 	c.config, c.settings, c.unconfigured = configuration.from, configuration.settings, configuration.from.kind == api.Node
 	if err != nil {
 		c.configProblem("%v", err)
@@ -110,10 +110,9 @@ func (c configuration) known() bool { return len(c.settings.families()) > 0 }
 // hold.
 const maxConfig = 16 << 10
 
-// configurationOf returns what a node goes by, and what is wrong with the
-// ConfigMap.
-func configurationOf(objects plugin.Objects, name string) (configuration, error) {
-	node := registry.GetAs[*corev1.Node](objects, api.Node, registry.Key{Name: name})
+// configurationOf returns what a node, nil before there is one, goes by, and
+// what is wrong with the ConfigMap.
+func configurationOf(objects plugin.Objects, node *corev1.Node) (configuration, error) {
 	c := configuration{from: reference{ConfigMap, ConfigMap.Only}}
 	var err error
 	m := registry.GetAs[*corev1.ConfigMap](objects, ConfigMap, ConfigMap.Only)

@@ -35,7 +35,7 @@ func (p Plugin) RunNode(ctx context.Context, n plugin.NodeEnv) error {
 	if content, err := os.ReadFile(n.SubnetFile); err == nil {
 		r.former = parseSubnetFile(content)
 	}
-	return r.run(ctx, []*registry.Kind{p.Config, p.Leases, api.ClusterConfigKind, api.Node}, r.reconcile)
+	return r.run(ctx, r.reconcile)
 }
 
 // runner is one run of RunNode.
@@ -55,20 +55,20 @@ type runner struct {
 
 // reconcile brings the lease and the subnet file to what they must be, and
 // returns how long that will do.
-func (r *runner) reconcile(ctx context.Context) (time.Duration, error) {
-	// Most changes are to other nodes' leases: those are looked at in the
-	// cache, and only what is to be done is decided on fresh objects.
-	objects := registry.Objects(r.cache)
+func (r *runner) reconcile(ctx context.Context, in plugin.Input) (time.Duration, error) {
+	// Most changes are to other nodes' leases: those are looked at in what the
+	// agent knows, which may be behind. What is to be done is decided on fresh
+	// objects alone.
 	var lost error
 	for i := range attempts {
 		if i > 0 {
-			fresh, err := r.list(ctx)
+			fresh, err := r.fresh(ctx)
 			if err != nil {
 				return 0, err
 			}
-			objects = fresh
+			in = fresh
 		}
-		v, configErr := r.view(objects)
+		v, configErr := r.view(in)
 		if v == nil {
 			return r.TTL, configErr
 		}
@@ -77,12 +77,12 @@ func (r *runner) reconcile(ctx context.Context) (time.Duration, error) {
 			return 0, err
 		}
 		if s.verb == keep {
-			return r.hold(v, s), errors.Join(configErr, r.writeSubnetFile(objects, v.settings, v.node, s.subnet))
+			return r.hold(v, s), errors.Join(configErr, r.writeSubnetFile(in, v.settings, s.subnet))
 		}
 		if i == 0 {
 			continue
 		}
-		if lost = r.do(ctx, s); lost != nil && !lostRace(lost) {
+		if lost = r.do(ctx, v.node, s); lost != nil && !lostRace(lost) {
 			return 0, lost
 		}
 	}
@@ -93,25 +93,29 @@ func lostRace(err error) bool {
 	return errors.Is(err, registry.ErrExists) || errors.Is(err, registry.ErrConflict) || errors.Is(err, registry.ErrNotFound)
 }
 
-// list reads configuration and leases afresh.
-func (r *runner) list(ctx context.Context) (registry.Objects, error) {
+// fresh returns what the agent knows, with configuration and leases as the
+// registry has them.
+func (r *runner) fresh(ctx context.Context) (plugin.Input, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	s := r.cache.Snapshot()
+	s := registry.Snapshot{}
 	for _, k := range []*registry.Kind{r.Config, r.Leases} {
 		objects, _, err := r.Registry.List(ctx, k)
 		if err != nil {
-			return nil, err
+			return plugin.Input{}, err
 		}
 		s[k] = objects
 	}
-	return s, nil
+	in, _ := r.Input()
+	s[api.Node] = slices.Collect(in.Objects.All(api.Node))
+	in.Objects = s
+	return in, nil
 }
 
 // view gathers what the next step follows from. It returns nil where no
 // configuration was ever known, and an error where it is not known now.
-func (r *runner) view(objects registry.Objects) (*view, error) {
-	node := r.Node()
+func (r *runner) view(in plugin.Input) (*view, error) {
+	node, objects := in.Node, in.Objects
 	who := ownerOf(node, objects)
 	leases, _ := readLeases(objects, r.Leases)
 	settings, configErr := readSettings(objects, r.Plugin.Config)
@@ -138,7 +142,7 @@ func (r *runner) view(objects registry.Objects) (*view, error) {
 }
 
 // do takes a step.
-func (r *runner) do(ctx context.Context, s step) error {
+func (r *runner) do(ctx context.Context, node plugin.Node, s step) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	log := r.Log.With("lease", s.object.Name, "because", s.reason)
@@ -147,7 +151,7 @@ func (r *runner) do(ctx context.Context, s step) error {
 		log.Warn("giving the lease back")
 		return r.Registry.Delete(ctx, r.Leases, registry.KeyOf(s.object), s.object.ResourceVersion)
 	case create:
-		r.sayIfMoved(s.subnet)
+		r.sayIfMoved(node, s.subnet)
 		log.Info("taking a lease")
 		o, err := r.Registry.Create(ctx, r.Leases, s.object, registry.WithTTL(r.TTL))
 		if err != nil {
@@ -172,11 +176,11 @@ func (r *runner) do(ctx context.Context, s step) error {
 // the same addresses. Creating it could not tell; of two that do this at the
 // same time, at least one notices.
 func (r *runner) confirm(ctx context.Context, l *Lease, subnet Subnet) error {
-	objects, err := r.list(ctx)
+	in, err := r.fresh(ctx)
 	if err != nil {
 		return errors.Join(err, r.Registry.Delete(ctx, r.Leases, registry.KeyOf(l), l.ResourceVersion))
 	}
-	leases, _ := readLeases(objects, r.Leases)
+	leases, _ := readLeases(in.Objects, r.Leases)
 	i := slices.IndexFunc(leases, func(o *lease) bool { return o.Name != l.Name && o.subnet.Overlaps(subnet) })
 	if i < 0 {
 		r.wrote()
@@ -208,8 +212,7 @@ func (r *runner) hold(v *view, s step) time.Duration {
 }
 
 // sayIfMoved warns when pods live on a subnet that the node cannot get again.
-func (r *runner) sayIfMoved(to Subnet) {
-	node := r.Node()
+func (r *runner) sayIfMoved(node plugin.Node, to Subnet) {
 	for _, e := range node.Endpoints {
 		v := view{node: plugin.Node{Endpoints: []plugin.Endpoint{e}}}
 		if !v.inUse(to) {

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/registry"
@@ -23,8 +24,11 @@ const goodConfig = `{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}`
 
 // testNode is a node whose RunNode can be stopped and started.
 type testNode struct {
-	t        *testing.T
-	runner   plugin.NodeRunner
+	t      *testing.T
+	runner interface {
+		plugin.Plugin
+		plugin.NodeRunner
+	}
 	registry *memory.Registry
 	dir      string
 	changed  chan struct{}
@@ -32,6 +36,8 @@ type testNode struct {
 
 	mu      sync.Mutex
 	node    plugin.Node
+	config  *api.ClusterConfig
+	behind  registry.Snapshot // what the node sees instead of the registry, if not nil
 	problem string
 }
 
@@ -49,15 +55,33 @@ func (n *testNode) start() {
 // begin runs the node.
 func (n *testNode) begin() {
 	ctx, cancel := context.WithCancel(n.t.Context())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
+	log := slog.New(slog.DiscardHandler)
+	cache := registry.NewCache(n.registry, n.runner.Kinds(), log)
+	objects, unsubscribe := cache.Subscribe()
+	var wg sync.WaitGroup
+	wg.Go(func() { cache.Run(ctx) })
+	wg.Go(func() {
+		for {
+			select {
+			case <-objects:
+				n.tell()
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	wg.Go(func() {
 		_ = n.runner.RunNode(ctx, plugin.NodeEnv{
-			Registry: n.registry, Log: slog.New(slog.DiscardHandler), Changed: n.changed, SubnetFile: n.subnetFile(),
-			Node: func() plugin.Node {
+			Registry: n.registry, Log: log, Changed: n.changed, SubnetFile: n.subnetFile(),
+			Input: func() (plugin.Input, bool) {
+				complete := cache.Synced()
 				n.mu.Lock()
 				defer n.mu.Unlock()
-				return n.node
+				in := plugin.Input{Config: api.Effective(n.config), Objects: cache.Snapshot(), Node: n.node}
+				if n.behind != nil {
+					in.Objects = n.behind
+				}
+				return in, complete
 			},
 			Problem: func(s string) {
 				n.mu.Lock()
@@ -65,8 +89,32 @@ func (n *testNode) begin() {
 				n.problem = s
 			},
 		})
-	}()
-	n.stop = func() { cancel(); <-done }
+	})
+	n.stop = func() { cancel(); wg.Wait(); unsubscribe() }
+}
+
+// tell says that something has changed.
+func (n *testNode) tell() {
+	select {
+	case n.changed <- struct{}{}:
+	default:
+	}
+}
+
+// freeze has the node see the registry as it is now until behind is nil again.
+func (n *testNode) freeze() {
+	n.t.Helper()
+	seen := registry.Snapshot{}
+	for _, k := range n.runner.Kinds() {
+		objects, _, err := n.registry.List(n.t.Context(), k)
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		seen[k] = objects
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.behind = seen
 }
 
 func (n *testNode) subnetFile() string { return filepath.Join(n.dir, "flannel", "subnet.env") }
@@ -76,10 +124,7 @@ func (n *testNode) change(f func(*plugin.Node)) {
 	n.mu.Lock()
 	f(&n.node)
 	n.mu.Unlock()
-	select {
-	case n.changed <- struct{}{}:
-	default:
-	}
+	n.tell()
 	synctest.Wait()
 }
 
@@ -353,6 +398,79 @@ func TestConfigurationMovesElsewhere(t *testing.T) {
 		if l := only(t, r); !netip.MustParsePrefix("10.6.0.0/16").Contains(l.subnet.V4.Addr()) {
 			t.Errorf("without pods the node still has %s", l.Name)
 		}
+	})
+}
+
+// A node that sees the registry as it was does nothing a second time, and takes
+// nothing that another has meanwhile.
+func TestTheNodeIsBehindTheRegistry(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *memory.Registry) {
+		setConfig(r, goodConfig)
+		var nodes []*testNode
+		for i := range 2 {
+			n := newNode(t, r, fmt.Sprintf("node%d", i+1), fmt.Sprintf("172.30.0.%d", i+1))
+			n.runner = Plugin{Pick: func(int) int { return 0 }}
+			n.freeze()
+			nodes = append(nodes, n)
+		}
+		for _, n := range nodes {
+			n.start()
+			defer func() { n.stop() }()
+			n.says("")
+		}
+		before := all(t, r)
+		if len(before) != 2 {
+			t.Fatalf("two nodes have the leases %v", before)
+		}
+		for range 3 {
+			for _, n := range nodes {
+				n.change(func(*plugin.Node) {})
+				n.says("")
+			}
+		}
+		for name, l := range all(t, r) {
+			if before[name] == nil || l.ResourceVersion != before[name].ResourceVersion {
+				t.Errorf("lease %s was written again", name)
+			}
+		}
+		// Also when it has forgotten what it had, and would choose another now.
+		nodes[0].stop()
+		if err := os.Remove(nodes[0].subnetFile()); err != nil {
+			t.Fatal(err)
+		}
+		nodes[0].runner = Plugin{Pick: func(int) int { return 7 }}
+		nodes[0].start()
+		nodes[0].says("")
+		for name := range all(t, r) {
+			if before[name] == nil {
+				t.Errorf("the node took %s as well", name)
+			}
+		}
+		// What is to be done is done all the same.
+		nodes[0].change(func(p *plugin.Node) { p.Addresses = []netip.Addr{netip.MustParseAddr("172.30.0.77")} })
+		for name, l := range all(t, r) {
+			if moved := l.PublicIP == netip.MustParseAddr("172.30.0.77"); moved != (l.Weft.Node == "node1") || before[name] == nil {
+				t.Errorf("lease %s says %s", name, l.Spec)
+			}
+		}
+	})
+}
+
+// The node starts while the registry is away.
+func TestTheRegistryComesLater(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *memory.Registry) {
+		setConfig(r, goodConfig)
+		r.Stop()
+		n := newNode(t, r, "node1", "172.30.0.1")
+		n.start()
+		defer func() { n.stop() }()
+		time.Sleep(time.Hour)
+		n.says("the registry has not been read yet")
+		r.Start()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		n.says("")
+		only(t, r)
 	})
 }
 

@@ -2,68 +2,41 @@ package openshift
 
 import (
 	"bytes"
-	"flag"
 	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
 	"sigs.k8s.io/yaml"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/golden"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/registry"
 )
 
-var update = flag.Bool("update", false, "write what the golden files should say")
-
 // TestCompile holds the plans of some clusters against what people wrote down.
 // Each story in testdata/compile has the objects, the nodes as they know
 // themselves, and the plan and the problems of each.
 func TestCompile(t *testing.T) {
-	stories, err := filepath.Glob("testdata/compile/*.txtar")
-	if err != nil || len(stories) == 0 {
-		t.Fatal("no stories in testdata/compile:", err)
-	}
-	for _, path := range stories {
-		t.Run(strings.TrimSuffix(filepath.Base(path), ".txtar"), func(t *testing.T) {
-			archive, err := txtar.ParseFile(path)
-			if err != nil {
-				t.Fatal(err)
+	golden.Archives(t, "testdata/compile/*.txtar", func(t *testing.T, story []txtar.File) []txtar.File {
+		objects, nodes := readStory(t, story)
+		story = slices.DeleteFunc(story, func(f txtar.File) bool { return !strings.HasSuffix(f.Name, ".yaml") })
+		for _, n := range nodes {
+			p, problems := compile(objects, n, nil)
+			if err := p.Validate(); err != nil {
+				t.Errorf("the plan of %s is invalid: %v", n.Name, err)
 			}
-			objects, nodes := readStory(t, archive)
-			out := &txtar.Archive{Comment: archive.Comment}
-			for _, f := range archive.Files {
-				if strings.HasSuffix(f.Name, ".yaml") {
-					out.Files = append(out.Files, f)
-				}
+			story = append(story, txtar.File{Name: n.Name + " plan", Data: []byte(p.String())})
+			if len(problems) > 0 {
+				story = append(story, txtar.File{Name: n.Name + " problems", Data: []byte(lines(problems))})
 			}
-			for _, n := range nodes {
-				p, problems := compile(objects, n, nil)
-				if err := p.Validate(); err != nil {
-					t.Errorf("the plan of %s is invalid: %v", n.Name, err)
-				}
-				out.Files = append(out.Files, txtar.File{Name: n.Name + " plan", Data: []byte(p.String())})
-				if len(problems) > 0 {
-					out.Files = append(out.Files, txtar.File{Name: n.Name + " problems", Data: []byte(lines(problems))})
-				}
-			}
-			if *update {
-				if err := os.WriteFile(path, txtar.Format(out), 0o666); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if d := cmp.Diff(string(txtar.Format(archive)), string(txtar.Format(out))); d != "" {
-				t.Errorf("-want +got:\n%s", d)
-			}
-		})
-	}
+		}
+		return story
+	})
 }
 
 // node is a node's own knowledge in a story.
@@ -79,11 +52,11 @@ type node struct {
 	} `json:"pods"`
 }
 
-func readStory(t *testing.T, archive *txtar.Archive) (registry.Snapshot, []plugin.Node) {
+func readStory(t *testing.T, story []txtar.File) (registry.Snapshot, []plugin.Node) {
 	t.Helper()
 	objects := map[*registry.Kind][]registry.Object{}
 	var nodes []plugin.Node
-	for _, f := range archive.Files {
+	for _, f := range story {
 		switch f.Name {
 		case "objects.yaml":
 			decoded, err := api.Decode(f.Data, api.Kinds)

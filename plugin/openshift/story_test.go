@@ -6,15 +6,12 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/tools/txtar"
 	corev1 "k8s.io/api/core/v1"
@@ -23,6 +20,7 @@ import (
 	networkv1 "github.com/openshift/api/network/v1"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/golden"
 	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/registry"
 	"github.com/weftnet/weft/registry/memory"
@@ -33,50 +31,31 @@ import (
 // holds what the objects say differently once the controller has nothing left
 // to do.
 func TestCluster(t *testing.T) {
-	stories, err := filepath.Glob("testdata/cluster/*.txtar")
-	if err != nil || len(stories) == 0 {
-		t.Fatal("no stories in testdata/cluster:", err)
-	}
-	for _, path := range stories {
-		t.Run(strings.TrimSuffix(filepath.Base(path), ".txtar"), func(t *testing.T) {
-			archive, err := txtar.ParseFile(path)
-			if err != nil {
-				t.Fatal(err)
+	golden.Archives(t, "testdata/cluster/*.txtar", func(t *testing.T, story []txtar.File) []txtar.File {
+		w := newWorld(t)
+		var before []string
+		for i, f := range story {
+			for command := range strings.SplitSeq(f.Name, "; ") {
+				w.do(strings.Fields(command))
 			}
-			w := newWorld(t)
-			out := &txtar.Archive{Comment: archive.Comment}
-			var before []string
-			for _, f := range archive.Files {
-				for command := range strings.SplitSeq(f.Name, "; ") {
-					w.do(strings.Fields(command))
+			w.settle()
+			after := strings.Split(strings.TrimSpace(w.state()), "\n")
+			var b strings.Builder
+			for _, line := range before {
+				if !slices.Contains(after, line) {
+					fmt.Fprintln(&b, "-", line)
 				}
-				w.settle()
-				after := strings.Split(strings.TrimSpace(w.state()), "\n")
-				var b strings.Builder
-				for _, line := range before {
-					if !slices.Contains(after, line) {
-						fmt.Fprintln(&b, "-", line)
-					}
-				}
-				for _, line := range after {
-					if !slices.Contains(before, line) {
-						fmt.Fprintln(&b, "+", line)
-					}
-				}
-				out.Files = append(out.Files, txtar.File{Name: f.Name, Data: []byte(b.String())})
-				before = after
 			}
-			if *update {
-				if err := os.WriteFile(path, txtar.Format(out), 0o666); err != nil {
-					t.Fatal(err)
+			for _, line := range after {
+				if !slices.Contains(before, line) {
+					fmt.Fprintln(&b, "+", line)
 				}
-				return
 			}
-			if d := cmp.Diff(string(txtar.Format(archive)), string(txtar.Format(out))); d != "" {
-				t.Errorf("-want +got:\n%s", d)
-			}
-		})
-	}
+			story[i].Data = []byte(b.String())
+			before = after
+		}
+		return story
+	})
 }
 
 // do does what a line of a story says.
