@@ -50,10 +50,13 @@ lint: ## gofmt, vet, staticcheck, and the rules of the tree
 	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo "run gofmt -w on these" >&2; exit 1; }
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
-	$(GO) test ./internal/rules
+	$(GO) test -count=1 ./internal/rules
+
+# The packages with golden files, whose tests have the flag.
+GOLDEN = $(addprefix ./,$(sort $(dir $(shell git grep -l -e 'weft/internal/golden"' -e 'flag.Bool."update"' -- '*_test.go'))))
 
 generate: ## Rewrite the golden files of the tests from what the code does now
-	$(GO) test ./... -update
+	$(GO) test $(GOLDEN) -update
 
 deps: ## Install what the machine lacks
 	@sh build/deps.sh

@@ -1,11 +1,8 @@
 package api_test
 
 import (
-	"bytes"
 	"errors"
-	"flag"
 	"fmt"
-	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -15,53 +12,23 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/golden"
 	"github.com/weftnet/weft/registry"
 )
-
-var update = flag.Bool("update", false, "write what comes out into the golden files")
 
 // TestGolden reads each *.yaml of testdata/*.txtar and holds what Decode and
 // the kinds' rules make of it against the file of that name ending in .out.
 func TestGolden(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txtar")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no golden files: %v", err)
-	}
-	for _, file := range files {
-		archive, err := txtar.ParseFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		out := &txtar.Archive{Comment: archive.Comment}
-		for _, f := range archive.Files {
-			name, isInput := strings.CutSuffix(f.Name, ".yaml")
-			if !isInput {
-				continue
-			}
-			result := describe(f.Data)
-			out.Files = append(out.Files, f, txtar.File{Name: name + ".out", Data: []byte(result)})
-			t.Run(filepath.Base(file)+"/"+name, func(t *testing.T) {
-				for _, want := range archive.Files {
-					if want.Name == name+".out" && string(want.Data) != result && !*update {
-						t.Errorf("got\n%swant\n%s", result, want.Data)
-					}
-				}
-			})
-		}
-		if *update {
-			if err := os.WriteFile(file, txtar.Format(out), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		} else if !bytes.Equal(txtar.Format(out), txtar.Format(archive)) {
-			t.Errorf("%s is not as it should be; see it with go test ./api -update", file)
-		}
-	}
+	golden.Answers(t, "testdata/*.txtar", func(_ *testing.T, _, text string) string { return describe([]byte(text)) })
 }
 
 func describe(text []byte) string {
 	decoded, err := api.Decode(text, api.Kinds)
 	if err != nil {
 		return "error: " + err.Error() + "\n"
+	}
+	if len(decoded) == 0 {
+		return "no object\n"
 	}
 	var b strings.Builder
 	for _, d := range decoded {

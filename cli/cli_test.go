@@ -2,8 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
-	"flag"
 	"fmt"
 	"log/slog"
 	"os"
@@ -17,12 +15,12 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
-	"golang.org/x/sys/unix"
 
+	"github.com/weftnet/weft/internal/golden"
+	"github.com/weftnet/weft/internal/jsonfile"
+	"github.com/weftnet/weft/internal/process"
 	"github.com/weftnet/weft/registry/etcd/embedded"
 )
-
-var update = flag.Bool("update", false, "rewrite the expected output in the scripts")
 
 func TestMain(m *testing.M) {
 	weft := func() { os.Exit(Main(os.Args)) }
@@ -32,7 +30,7 @@ func TestMain(m *testing.M) {
 // TestScripts runs the commands against an etcd that starts empty.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
-		Dir: "testdata/script", UpdateScripts: *update, RequireExplicitExec: true,
+		Dir: "testdata/script", UpdateScripts: golden.Update(), RequireExplicitExec: true,
 		Setup: func(env *testscript.Env) error {
 			setHome(env)
 			socket := filepath.Join(env.WorkDir, "etcd.sock")
@@ -72,7 +70,7 @@ func TestLab(t *testing.T) {
 		return nil
 	})
 	testscript.Run(t, testscript.Params{
-		Dir: "testdata/lab", UpdateScripts: *update, RequireExplicitExec: true,
+		Dir: "testdata/lab", UpdateScripts: golden.Update(), RequireExplicitExec: true,
 		Setup: func(env *testscript.Env) error {
 			setHome(env)
 			// Short, for the socket in it.
@@ -165,18 +163,12 @@ var timers = regexp.MustCompile(`(valid_lft|preferred_lft|expires) \w+`)
 // killdir kills the process whose record is in the lab at a path, and returns
 // when it has ended.
 func killdir(ts *testscript.TestScript, neg bool, args []string) {
-	text, err := os.ReadFile(filepath.Join(ts.Getenv("WEFT_LAB_DIR"), args[0]))
-	ts.Check(err)
-	var record struct{ PID int }
-	ts.Check(json.Unmarshal(text, &record))
-	fd, err := unix.PidfdOpen(record.PID, 0)
-	ts.Check(err)
-	defer unix.Close(fd)
-	ts.Check(unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0))
-	for err = unix.EINTR; err == unix.EINTR; {
-		_, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1)
+	var p process.ID
+	ts.Check(jsonfile.Read(filepath.Join(ts.Getenv("WEFT_LAB_DIR"), args[0]), &p))
+	if !p.Alive() {
+		ts.Fatalf("process %d has ended already", p.PID)
 	}
-	ts.Check(err)
+	ts.Check(p.Kill())
 }
 
 // crash starts a weft command and kills it without warning when it has printed

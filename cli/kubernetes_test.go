@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/weftnet/weft/internal/golden"
 	"github.com/weftnet/weft/test/kubernetes/controlplane"
 )
 
@@ -36,7 +37,7 @@ func TestKubernetes(t *testing.T) {
 		t.Fatal(err)
 	}
 	testscript.Run(t, testscript.Params{
-		Dir: "testdata/kubernetes", UpdateScripts: *update, RequireExplicitExec: true,
+		Dir: "testdata/kubernetes", UpdateScripts: golden.Update(), RequireExplicitExec: true,
 		Setup: func(env *testscript.Env) error {
 			setHome(env)
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)

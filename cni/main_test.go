@@ -32,8 +32,6 @@ import (
 	"github.com/weftnet/weft/podlink"
 )
 
-var update = flag.Bool("update", false, "rewrite the golden files")
-
 // shimDir holds weft-cni.
 var shimDir string
 

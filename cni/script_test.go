@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/weftnet/weft/internal/golden"
 )
 
 // TestScripts runs the stories in testdata, each on a node of its own. Their
@@ -28,7 +30,7 @@ func TestScripts(t *testing.T) {
 	needRoot(t)
 	testscript.Run(t, testscript.Params{
 		Dir:           "testdata",
-		UpdateScripts: *update,
+		UpdateScripts: golden.Update(),
 		Setup: func(env *testscript.Env) error {
 			n := newNode(env.T().(testing.TB), settings{MaxInFlight: 8, Pools: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/30"), netip.MustParsePrefix("fd00:1::/64")}})
 			env.Values["node"] = n
@@ -101,6 +103,6 @@ func TestAboutIsForPeople(t *testing.T) {
 	if os.Getenv("CNI_COMMAND") != "" {
 		t.Skip("CNI_COMMAND is set")
 	}
-	testscript.Run(t, testscript.Params{Files: []string{filepath.Join("testdata", "by-hand", "about.txtar")}, UpdateScripts: *update,
+	testscript.Run(t, testscript.Params{Files: []string{filepath.Join("testdata", "by-hand", "about.txtar")}, UpdateScripts: golden.Update(),
 		Setup: func(env *testscript.Env) error { env.Setenv("SHIM", filepath.Join(shimDir, ShimName)); return nil }})
 }

@@ -6,11 +6,11 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/tools/txtar"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/golden"
 	"github.com/weftnet/weft/test/kubernetes/programs"
 )
 
@@ -30,18 +30,7 @@ func TestManifestIsWhatTheChartRenders(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, rendered)
 	}
-	if *update {
-		if err := os.WriteFile(manifestFile, []byte(header+rendered), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	text, err := os.ReadFile(manifestFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(text) != header+rendered {
-		t.Errorf("%s is not what the chart renders: run make generate", manifestFile)
-	}
+	golden.File(t, manifestFile, []byte(header+rendered))
 }
 
 // TestValues renders the chart with the values of testdata/values.txtar. Of
@@ -49,43 +38,21 @@ func TestManifestIsWhatTheChartRenders(t *testing.T) {
 // what the controller makes at first, and each object that the release has
 // more or less than weft.yaml.
 func TestValues(t *testing.T) {
-	const file = "testdata/values.txtar"
-	archive, err := txtar.ParseFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
 	usual := map[string]bool{}
 	for _, o := range manifest(t) {
 		usual[nameOf(o)] = true
 	}
-	out := &txtar.Archive{Comment: archive.Comment}
-	want := map[string]string{}
-	for _, f := range archive.Files {
-		want[f.Name] = string(f.Data)
-	}
-	for _, f := range archive.Files {
-		name, isYAML := strings.CutSuffix(f.Name, ".yaml")
-		if !isYAML {
-			continue
-		}
+	golden.Answers(t, "testdata/values.txtar", func(t *testing.T, _, values string) string {
 		path := filepath.Join(t.TempDir(), "values.yaml")
-		if err := os.WriteFile(path, f.Data, 0o600); err != nil {
+		if err := os.WriteFile(path, []byte(values), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		answer, err := render(t, "--values", path)
-		if err == nil {
-			answer = differences(t, answer, usual)
+		if err != nil {
+			return answer
 		}
-		out.Files = append(out.Files, f, txtar.File{Name: name + ".out", Data: []byte(answer)})
-		if want[name+".out"] != answer && !*update {
-			t.Errorf("%s: got\n%s\nwant\n%s", f.Name, answer, want[name+".out"])
-		}
-	}
-	if *update {
-		if err := os.WriteFile(file, txtar.Format(out), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
+		return differences(t, answer, usual)
+	})
 }
 
 func nameOf(o object) string {

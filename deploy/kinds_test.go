@@ -10,7 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/tools/txtar"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
@@ -18,6 +17,7 @@ import (
 	networkv1 "github.com/openshift/api/network/v1"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/golden"
 	"github.com/weftnet/weft/registry"
 )
 
@@ -27,46 +27,14 @@ import (
 // bad.yaml neither; annotations.yaml the API server, whose rules cannot see
 // annotations; strict.yaml Weft, which does not use what is wrong in them.
 func (s *server) testKinds(t *testing.T) {
-	files, err := filepath.Glob("testdata/kinds/*.txtar")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no golden files: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
-			archive, err := txtar.ParseFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			out := &txtar.Archive{Comment: archive.Comment}
-			want := map[string]string{}
-			for _, f := range archive.Files {
-				want[f.Name] = string(f.Data)
-			}
-			for _, f := range archive.Files {
-				name, isYAML := strings.CutSuffix(f.Name, ".yaml")
-				if !isYAML {
-					continue
-				}
-				answer := s.answers(t, name, f.Data)
-				out.Files = append(out.Files, f, txtar.File{Name: name + ".out", Data: []byte(answer)})
-				if want[name+".out"] != answer && !*update {
-					t.Errorf("%s: got\n%s\nwant\n%s", f.Name, answer, want[name+".out"])
-				}
-			}
-			if *update {
-				if err := os.WriteFile(file, txtar.Format(out), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-		})
-	}
+	golden.Answers(t, "testdata/kinds/*.txtar", s.answers)
 }
 
 // answers is what the API server says to each document of a file.
-func (s *server) answers(t *testing.T, name string, text []byte) string {
+func (s *server) answers(t *testing.T, name, text string) string {
 	t.Helper()
 	var out strings.Builder
-	for document := range strings.SplitSeq(string(text), "---\n") {
+	for document := range strings.SplitSeq(text, "---\n") {
 		path := filepath.Join(t.TempDir(), "object.yaml")
 		if err := os.WriteFile(path, []byte(document), 0o600); err != nil {
 			t.Fatal(err)

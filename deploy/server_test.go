@@ -3,7 +3,6 @@ package deploy
 import (
 	"bytes"
 	"context"
-	"flag"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,8 +15,6 @@ import (
 	"github.com/weftnet/weft/test/kubernetes/controlplane"
 	"github.com/weftnet/weft/test/kubernetes/programs"
 )
-
-var update = flag.Bool("update", false, "render weft.yaml, and write what comes out into the golden files")
 
 // server is an API server that has weft.yaml.
 type server struct {

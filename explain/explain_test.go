@@ -2,10 +2,7 @@ package explain
 
 import (
 	"bytes"
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -13,46 +10,26 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/golden"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin/plugins"
 	"github.com/weftnet/weft/registry"
 )
 
-var update = flag.Bool("update", false, "rewrite the answers in the stories")
-
 // TestStories asks the questions in each file of testdata about the objects in
 // it. A question is a line "SRC DST PROTOCOL PORT [namespace NAME]".
 func TestStories(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txtar")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no stories: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
-			story, err := txtar.ParseFile(file)
-			if err != nil {
-				t.Fatal(err)
+	golden.Archives(t, "testdata/*.txtar", func(t *testing.T, story []txtar.File) []txtar.File {
+		var cluster Cluster
+		for i, f := range story {
+			if f.Name == "objects" {
+				cluster = read(t, f.Data)
+			} else {
+				story[i].Data = []byte("\n" + ask(t, cluster, f.Name))
 			}
-			var cluster Cluster
-			for i, f := range story.Files {
-				if f.Name == "objects" {
-					cluster = read(t, f.Data)
-					continue
-				}
-				got := "\n" + ask(t, cluster, f.Name)
-				if *update {
-					story.Files[i].Data = []byte(got)
-				} else if got != string(f.Data) {
-					t.Errorf("%s: got%swant%s", f.Name, got, f.Data)
-				}
-			}
-			if *update {
-				if err := os.WriteFile(file, txtar.Format(story), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-		})
-	}
+		}
+		return story
+	})
 }
 
 // read makes a cluster of YAML documents. A line "lost: NODE" says that the

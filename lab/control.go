@@ -9,10 +9,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/weftnet/weft/internal/netns"
+	"github.com/weftnet/weft/internal/process"
 	"github.com/weftnet/weft/registry"
 	"github.com/weftnet/weft/registry/etcd"
-
-	"github.com/weftnet/weft/internal/netns"
 )
 
 // etcdPort is where the embedded etcd answers on the underlay.
@@ -63,12 +63,12 @@ func (l *Lab) startController(ctx context.Context, i int) error {
 		if err == nil {
 			return conn.Close()
 		}
-		if !p.alive() {
-			return fmt.Errorf("%s ended%s", m.name, tail(l.dir.log(m.name)))
+		if !p.Alive() {
+			return fmt.Errorf("%s ended%s", m.name, process.Tail(l.dir.log(m.name)))
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%s: %w while its etcd started%s", m.name, ctx.Err(), tail(l.dir.log(m.name)))
+			return fmt.Errorf("%s: %w while its etcd started%s", m.name, ctx.Err(), process.Tail(l.dir.log(m.name)))
 		case <-time.After(wait):
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/internal/netns"
+	"github.com/weftnet/weft/internal/process"
 )
 
 // Command is a command to run in a pod or on a node.
@@ -57,8 +58,8 @@ func (l *Lab) Exec(namespace, name string, c Command) error {
 			}
 			open = append(open, fd)
 		}
-		if !proc.alive() || len(open) < len(kinds) {
-			return fmt.Errorf("pod %s does not run (see: weft lab status)%s", p.key(), tail(l.podLog(p)))
+		if !proc.Alive() || len(open) < len(kinds) {
+			return fmt.Errorf("pod %s does not run (see: weft lab status)%s", p.key(), process.Tail(l.podLog(p)))
 		}
 		if err := unix.Unshare(unix.CLONE_FS); err != nil {
 			return fmt.Errorf("unshare file system attributes: %w", err)

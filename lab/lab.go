@@ -12,6 +12,8 @@ import (
 	"sync"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/weftnet/weft/internal/jsonfile"
 )
 
 // MaxNodes and MaxControllers are the most that a lab may have.
@@ -155,7 +157,7 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 	}
 	if len(entries) > 1 { // the lock
 		var s state
-		switch err := readJSON(d.optionsFile(), &s); {
+		switch err := jsonfile.Read(d.optionsFile(), &s); {
 		case errors.Is(err, os.ErrNotExist):
 			// Nothing of the lab's own stays in a directory that is not.
 			os.Remove(d.lockFile())
@@ -169,12 +171,12 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 		}
 	}
 	l := &Lab{dir: d, options: o}
-	if err := writeJSON(d.optionsFile(), state{Options: o}); err != nil {
+	if err := jsonfile.Write(d.optionsFile(), state{Options: o}); err != nil {
 		return nil, err
 	}
 	err = l.up(ctx, objects)
 	if err == nil {
-		err = writeJSON(d.optionsFile(), state{Options: o, Complete: true})
+		err = jsonfile.Write(d.optionsFile(), state{Options: o, Complete: true})
 	}
 	if err != nil {
 		if errors.Is(ctx.Err(), context.Canceled) {
@@ -235,7 +237,7 @@ func Open(directory string) (*Lab, error) {
 		o.Dir = real
 	}
 	var s state
-	err := readJSON(dir(o.Dir).optionsFile(), &s)
+	err := jsonfile.Read(dir(o.Dir).optionsFile(), &s)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return nil, fmt.Errorf("%w in %s (start one with: weft lab up)", ErrNoLab, o.Dir)
@@ -318,7 +320,7 @@ func (l *Lab) killAll(patterns ...string) error {
 			return err
 		}
 		for _, r := range records {
-			tasks.Go(func() error { return readProcess(filepath.Join(string(l.dir), r)).kill() })
+			tasks.Go(func() error { return readProcess(filepath.Join(string(l.dir), r)).Kill() })
 		}
 	}
 	return tasks.Wait()

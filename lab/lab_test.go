@@ -143,20 +143,3 @@ func TestDownTouchesNothingThatIsNoLab(t *testing.T) {
 		t.Error(err)
 	}
 }
-
-func TestWriteJSONLeavesNoHalfFile(t *testing.T) {
-	d := t.TempDir()
-	path := filepath.Join(d, "x.json")
-	if err := writeJSON(path, process{PID: 1}); err != nil {
-		t.Fatal(err)
-	}
-	if err := writeJSON(path, func() {}); err == nil {
-		t.Error("a function was written")
-	}
-	if got := readProcess(path); got.PID != 1 {
-		t.Errorf("the file holds %v", got)
-	}
-	if entries, _ := os.ReadDir(d); len(entries) != 1 {
-		t.Errorf("left behind: %v", entries)
-	}
-}

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/internal/netns"
+	"github.com/weftnet/weft/internal/process"
 )
 
 // Where things lie on a node, whose /run is its own.
@@ -131,13 +132,13 @@ func (l *Lab) startAgent(ctx context.Context, m machine) error {
 
 // waitReady asks an agent whether pods can run until it says so. It fails
 // when the agent ends or ctx does, with what the agent said last.
-func (l *Lab) waitReady(ctx context.Context, name string, p process) error {
+func (l *Lab) waitReady(ctx context.Context, name string, p process.ID) error {
 	client := agentClient(p)
 	defer client.CloseIdleConnections()
 	last := errors.New("it did not answer")
 	for wait := 20 * time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
-		if !p.alive() {
-			return errors.New("it ended" + tail(l.dir.log(name)))
+		if !p.Alive() {
+			return errors.New("it ended" + process.Tail(l.dir.log(name)))
 		}
 		err := ask(ctx, client, "/readyz")
 		if err == nil {
@@ -148,14 +149,14 @@ func (l *Lab) waitReady(ctx context.Context, name string, p process) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%w; not ready: %w%s", ctx.Err(), last, tail(l.dir.log(name)))
+			return fmt.Errorf("%w; not ready: %w%s", ctx.Err(), last, process.Tail(l.dir.log(name)))
 		case <-time.After(wait):
 		}
 	}
 }
 
 // agentClient speaks HTTP with an agent over the socket on its node.
-func agentClient(p process) *http.Client {
+func agentClient(p process.ID) *http.Client {
 	socket := fmt.Sprintf("/proc/%d/root%s", p.PID, agentSocket)
 	return &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -194,14 +195,14 @@ func (l *Lab) StopNode(name string) error {
 	}
 	defer unlock()
 	tasks := new(errgroup.Group)
-	tasks.Go(readProcess(l.dir.record(name)).kill)
+	tasks.Go(readProcess(l.dir.record(name)).Kill)
 	pods, err := l.podRecords()
 	if err != nil {
 		return err
 	}
 	for _, p := range pods {
 		if p.Node == name {
-			tasks.Go(readProcess(l.processFile(p.Pod)).kill)
+			tasks.Go(readProcess(l.processFile(p.Pod)).Kill)
 		}
 	}
 	if err := tasks.Wait(); err != nil {
@@ -236,7 +237,7 @@ func (l *Lab) StartNode(ctx context.Context, name string) error {
 			return err
 		}
 	}
-	if p := readProcess(l.dir.record(name)); p.alive() {
+	if p := readProcess(l.dir.record(name)); p.Alive() {
 		err = l.waitReady(ctx, name, p)
 	} else {
 		err = l.startAgent(ctx, m)
@@ -254,13 +255,13 @@ func (l *Lab) Kill(name string) error {
 	if _, err := os.Stat(l.dir.record(name)); err != nil {
 		return fmt.Errorf("the lab has no daemon %q that was started", name)
 	}
-	return readProcess(l.dir.record(name)).kill()
+	return readProcess(l.dir.record(name)).Kill()
 }
 
 // PID returns the process number of a daemon that Kill names, or 0 if it does
 // not run.
 func (l *Lab) PID(name string) int {
-	if p := readProcess(l.dir.record(name)); p.alive() {
+	if p := readProcess(l.dir.record(name)); p.Alive() {
 		return p.PID
 	}
 	return 0

@@ -23,9 +23,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/weftnet/weft/api"
-	"github.com/weftnet/weft/registry"
-
+	"github.com/weftnet/weft/internal/jsonfile"
 	"github.com/weftnet/weft/internal/netns"
+	"github.com/weftnet/weft/registry"
 )
 
 // DefaultNamespace is that of pods which name none.
@@ -136,7 +136,7 @@ func (l *Lab) Run(ctx context.Context, p Pod) ([]netip.Addr, error) {
 
 // declare creates the Pod object, and its Namespace if there is none.
 func (l *Lab) declare(ctx context.Context, reg registry.Registry, r podRecord) error {
-	if err := writeJSON(l.podFile(r.Pod), r); err != nil {
+	if err := jsonfile.Write(l.podFile(r.Pod), r); err != nil {
 		return err
 	}
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: r.Namespace}}
@@ -166,7 +166,7 @@ func (p Pod) ports() []corev1.ContainerPort {
 func (l *Lab) startPod(ctx context.Context, reg registry.Registry, r *podRecord) error {
 	r.ContainerID = newContainerID()
 	r.Addresses = nil
-	if err := writeJSON(l.podFile(r.Pod), r); err != nil {
+	if err := jsonfile.Write(l.podFile(r.Pod), r); err != nil {
 		return err
 	}
 	err := l.onNode(r.Node, func() error {
@@ -181,7 +181,7 @@ func (l *Lab) startPod(ctx context.Context, reg registry.Registry, r *podRecord)
 	if r.Addresses, err = l.attach(ctx, *r); err != nil {
 		return err
 	}
-	if err := writeJSON(l.podFile(r.Pod), r); err != nil {
+	if err := jsonfile.Write(l.podFile(r.Pod), r); err != nil {
 		return err
 	}
 	args := r.Command
@@ -290,7 +290,7 @@ func (l *Lab) removePod(ctx context.Context, reg registry.Registry, r podRecord)
 
 // haltPod ends a pod's process and takes its network away.
 func (l *Lab) haltPod(ctx context.Context, r podRecord) error {
-	if err := readProcess(l.processFile(r.Pod)).kill(); err != nil {
+	if err := readProcess(l.processFile(r.Pod)).Kill(); err != nil {
 		return err
 	}
 	m, err := l.node(r.Node)
@@ -371,7 +371,7 @@ func (l *Lab) lockPod(p Pod) (unlock func(), err error) {
 
 func (l *Lab) podRecord(namespace, name string) (podRecord, error) {
 	var r podRecord
-	err := readJSON(l.podFile(Pod{Namespace: namespace, Name: name}), &r)
+	err := jsonfile.Read(l.podFile(Pod{Namespace: namespace, Name: name}), &r)
 	return r, err
 }
 
@@ -384,7 +384,7 @@ func (l *Lab) podRecords() ([]podRecord, error) {
 	var records []podRecord
 	for _, f := range files {
 		var r podRecord
-		err := readJSON(filepath.Join(l.dir.pods(), f), &r)
+		err := jsonfile.Read(filepath.Join(l.dir.pods(), f), &r)
 		if errors.Is(err, os.ErrNotExist) {
 			continue // deleted meanwhile
 		}

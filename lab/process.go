@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -10,23 +9,15 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
-)
 
-// process is a process that the lab started, by what tells it from another
-// that gets its number later.
-type process struct {
-	PID int `json:"pid"`
-	// Started is when, in clock ticks since the machine booted
-	// (proc_pid_stat(5), field 22).
-	Started uint64 `json:"started"`
-}
+	"github.com/weftnet/weft/internal/jsonfile"
+	"github.com/weftnet/weft/internal/process"
+)
 
 // stage is what a new process is told to do before and when it becomes the
 // program it is for. It gets that over a pipe only after its number is on
@@ -68,28 +59,28 @@ type launch struct {
 }
 
 // start starts a process and returns once the program runs, or serves.
-func (s launch) start(ctx context.Context) (process, error) {
+func (s launch) start(ctx context.Context) (process.ID, error) {
 	log, err := os.OpenFile(s.Log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
-		return process{}, err
+		return process.ID{}, err
 	}
 	defer log.Close()
 	stageR, stageW, err := os.Pipe()
 	if err != nil {
-		return process{}, err
+		return process.ID{}, err
 	}
 	defer stageW.Close()
 	statusR, statusW, err := os.Pipe()
 	if err != nil {
 		stageR.Close()
-		return process{}, err
+		return process.ID{}, err
 	}
 	defer statusR.Close()
 	readyR, readyW, err := os.Pipe()
 	if err != nil {
 		stageR.Close()
 		statusW.Close()
-		return process{}, err
+		return process.ID{}, err
 	}
 	defer readyR.Close()
 
@@ -112,7 +103,7 @@ func (s launch) start(ctx context.Context) (process, error) {
 		f.Close()
 	}
 	if err != nil {
-		return process{}, fmt.Errorf("start %s: %w", strings.Join(s.Stage.Args, " "), err)
+		return process.ID{}, fmt.Errorf("start %s: %w", strings.Join(s.Stage.Args, " "), err)
 	}
 	go cmd.Wait() // as long as this process lives, it is the one to reap it
 	p, err := s.admit(ctx, cmd.Process.Pid, stageW, statusR, readyR)
@@ -121,24 +112,23 @@ func (s launch) start(ctx context.Context) (process, error) {
 		// in the record.
 		stageW.Close()
 		if p.PID != 0 {
-			err = errors.Join(err, p.kill(), os.Remove(s.Record))
+			err = errors.Join(err, p.Kill(), os.Remove(s.Record))
 		}
-		return process{}, err
+		return process.ID{}, err
 	}
 	return p, nil
 }
 
-func (s launch) admit(ctx context.Context, pid int, stageW, statusR, readyR *os.File) (process, error) {
-	started, err := startTime(pid)
+func (s launch) admit(ctx context.Context, pid int, stageW, statusR, readyR *os.File) (process.ID, error) {
+	p, err := process.Identify(pid)
 	if err != nil {
-		return process{}, fmt.Errorf("start %s: %w%s", strings.Join(s.Stage.Args, " "), err, tail(s.Log))
+		return process.ID{}, fmt.Errorf("start %s: %w%s", strings.Join(s.Stage.Args, " "), err, process.Tail(s.Log))
 	}
-	p := process{pid, started}
-	if err := writeJSON(s.Record, p); err != nil {
+	if err := jsonfile.Write(s.Record, p); err != nil {
 		return p, err
 	}
 	if err := json.NewEncoder(stageW).Encode(s.Stage); err != nil {
-		return p, fmt.Errorf("start %s: %w%s", strings.Join(s.Stage.Args, " "), err, tail(s.Log))
+		return p, fmt.Errorf("start %s: %w%s", strings.Join(s.Stage.Args, " "), err, process.Tail(s.Log))
 	}
 	stop := context.AfterFunc(ctx, func() {
 		statusR.Close()
@@ -151,7 +141,7 @@ func (s launch) admit(ctx context.Context, pid int, stageW, statusR, readyR *os.
 	}
 	if err == nil && s.Ready {
 		if n, _ := readyR.Read(make([]byte, 1)); n == 0 && ctx.Err() == nil {
-			err = errors.New("it ended before it served" + tail(s.Log))
+			err = errors.New("it ended before it served" + process.Tail(s.Log))
 		}
 	}
 	if err = cmp.Or(ctx.Err(), err); err != nil {
@@ -220,75 +210,12 @@ func podMounts() error {
 	return nil
 }
 
-// startTime reads when a process started; a process that has ended and was
-// not waited for yet counts as gone.
-func startTime(pid int) (uint64, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, fmt.Errorf("process %d has ended", pid)
-	}
-	// The program's name, in parentheses, may hold blanks and parentheses.
-	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
-	if len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
-		return 0, fmt.Errorf("process %d has ended", pid)
-	}
-	return strconv.ParseUint(fields[19], 10, 64)
-}
-
-// alive reports whether the process runs.
-func (p process) alive() bool {
-	if p.PID == 0 {
-		return false
-	}
-	started, err := startTime(p.PID)
-	return err == nil && started == p.Started
-}
-
-// kill ends the process and returns when it has gone.
-func (p process) kill() error {
-	if p.PID == 0 {
-		return nil
-	}
-	fd, err := unix.PidfdOpen(p.PID, 0)
-	if errors.Is(err, unix.ESRCH) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("open process %d: %w", p.PID, err)
-	}
-	defer unix.Close(fd)
-	if !p.alive() { // what the descriptor stands for is another, or has ended
-		return nil
-	}
-	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
-		return fmt.Errorf("kill process %d: %w", p.PID, err)
-	}
-	for {
-		_, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1)
-		if !errors.Is(err, unix.EINTR) {
-			return err
-		}
-	}
-}
-
 // readProcess reads a record; a missing one is the zero process, which is not
 // alive.
-func readProcess(path string) process {
-	var p process
-	if err := readJSON(path, &p); err != nil {
-		return process{}
+func readProcess(path string) process.ID {
+	var p process.ID
+	if err := jsonfile.Read(path, &p); err != nil {
+		return process.ID{}
 	}
 	return p
-}
-
-// tail returns the last lines of a log for an error message.
-func tail(path string) string {
-	b, err := os.ReadFile(path)
-	b = bytes.TrimSpace(b)
-	if err != nil || len(b) == 0 {
-		return ""
-	}
-	lines := bytes.Split(b, []byte("\n"))
-	lines = lines[max(0, len(lines)-8):]
-	return fmt.Sprintf("\n  the end of %s:\n    %s", filepath.Base(path), bytes.Join(lines, []byte("\n    ")))
 }

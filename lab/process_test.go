@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/internal/process"
 )
 
 // TestMain lets the test binary stand for weft: a process of the lab begins
@@ -38,16 +40,17 @@ func TestProcessIsRecordedAndKilled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !p.alive() || readProcess(l.Record) != p {
-		t.Errorf("alive: %v, recorded: %v, started: %v", p.alive(), readProcess(l.Record), p)
+	if !p.Alive() || readProcess(l.Record) != p {
+		t.Errorf("alive: %v, recorded: %v, started: %v", p.Alive(), readProcess(l.Record), p)
 	}
 	// A record of a process that had the number before does not name it.
-	if err := (process{PID: p.PID, Started: p.Started - 1}).kill(); err != nil || !p.alive() {
+	before := process.ID{PID: p.PID, Started: p.Started - 1, Boot: p.Boot}
+	if err := before.Kill(); err != nil || !p.Alive() {
 		t.Errorf("another's record killed it: %v", err)
 	}
 	for range 2 {
-		if err := p.kill(); err != nil || p.alive() {
-			t.Errorf("kill: %v, alive: %v", err, p.alive())
+		if err := p.Kill(); err != nil || p.Alive() {
+			t.Errorf("kill: %v, alive: %v", err, p.Alive())
 		}
 	}
 }
@@ -99,8 +102,8 @@ func TestReadyProcessStaysUp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer p.kill()
-	if !p.alive() {
+	defer p.Kill()
+	if !p.Alive() {
 		t.Error("it ended")
 	}
 }

@@ -87,7 +87,7 @@ func (l *Lab) Status() (Status, error) {
 	}
 	for _, r := range records {
 		p := PodStatus{Pod: r.Pod, Addresses: r.Addresses, State: Running, Log: l.podLog(r.Pod)}
-		if proc := readProcess(l.processFile(r.Pod)); proc.alive() {
+		if proc := readProcess(l.processFile(r.Pod)); proc.Alive() {
 			p.PID = proc.PID
 		} else {
 			p.State = Dead

@@ -2,63 +2,48 @@ package subnet
 
 import (
 	"bytes"
-	"flag"
 	"fmt"
 	"net/netip"
-	"os"
 	"strconv"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
-)
 
-var update = flag.Bool("update", false, "write what the golden files should say")
+	"github.com/weftnet/weft/internal/golden"
+)
 
 // TestOrder shows the order in which some ranges are given out.
 func TestOrder(t *testing.T) {
-	const path = "testdata/order.txtar"
-	archive, err := txtar.ParseFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	out := &txtar.Archive{Comment: archive.Comment}
-	for _, f := range archive.Files {
-		cidr, hostBits, _ := strings.Cut(f.Name, " ")
-		bits, err := strconv.Atoi(hostBits)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r := Range{netip.MustParsePrefix(cidr), bits}
-		if err := r.Check(); err != nil {
-			t.Fatal(err)
-		}
-		o := r.order()
-		numbers, _, _ := bytes.Cut(f.Data, []byte("\n"))
-		data := append(bytes.Clone(numbers), '\n')
-		for field := range bytes.FieldsSeq(numbers) {
-			n, err := strconv.ParseUint(string(field), 10, 64)
+	golden.Archives(t, "testdata/order.txtar", func(t *testing.T, ranges []txtar.File) []txtar.File {
+		for i, f := range ranges {
+			cidr, hostBits, _ := strings.Cut(f.Name, " ")
+			bits, err := strconv.Atoi(hostBits)
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := o.subnet(n)
-			data = fmt.Appendln(data, s)
-			if got := o.number(s.Addr()); got != n {
-				t.Errorf("%s: subnet %s has number %d, not %d", r, s, got, n)
+			r := Range{netip.MustParsePrefix(cidr), bits}
+			if err := r.Check(); err != nil {
+				t.Fatal(err)
 			}
+			o := r.order()
+			numbers, _, _ := bytes.Cut(f.Data, []byte("\n"))
+			data := append(bytes.Clone(numbers), '\n')
+			for field := range bytes.FieldsSeq(numbers) {
+				n, err := strconv.ParseUint(string(field), 10, 64)
+				if err != nil {
+					t.Fatal(err)
+				}
+				s := o.subnet(n)
+				data = fmt.Appendln(data, s)
+				if got := o.number(s.Addr()); got != n {
+					t.Errorf("%s: subnet %s has number %d, not %d", r, s, got, n)
+				}
+			}
+			ranges[i].Data = data
 		}
-		out.Files = append(out.Files, txtar.File{Name: f.Name, Data: data})
-	}
-	if *update {
-		if err := os.WriteFile(path, txtar.Format(out), 0o666); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	if d := cmp.Diff(string(txtar.Format(archive)), string(txtar.Format(out))); d != "" {
-		t.Errorf("-want +got:\n%s", d)
-	}
+		return ranges
+	})
 }
 
 func TestCheck(t *testing.T) {

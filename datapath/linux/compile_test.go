@@ -1,12 +1,9 @@
 package linux
 
 import (
-	"flag"
 	"fmt"
 	"maps"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -17,11 +14,10 @@ import (
 	"golang.org/x/tools/txtar"
 	"pgregory.net/rapid"
 
+	"github.com/weftnet/weft/internal/golden"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plan/plantest"
 )
-
-var update = flag.Bool("update", false, "write the files of testdata anew")
 
 // testNode is a node on which every endpoint's interface is there, and eth0
 // has the node's addresses.
@@ -60,35 +56,16 @@ func compileFor(t interface{ Fatalf(string, ...any) }, p *plan.Plan) *compiler {
 // TestCompile shows what the kernel gets for plans: each file of testdata
 // holds a plan, the objects and the nftables rules that it becomes.
 func TestCompile(t *testing.T) {
-	files, err := filepath.Glob("testdata/compile-*.txtar")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no files: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
-			a, err := txtar.ParseFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			p, err := plan.Parse(string(a.Files[0].Data))
-			if err != nil {
-				t.Fatal(err)
-			}
-			c := compileFor(t, p)
-			got := []txtar.File{a.Files[0],
-				{Name: "objects", Data: []byte(describe(p, c))},
-				{Name: "rules", Data: []byte(describeRules(compileRuleset(p, c.peers())))}}
-			if *update {
-				a.Files = got
-				if err := os.WriteFile(file, txtar.Format(a), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if diff := cmp.Diff(string(txtar.Format(&txtar.Archive{Files: a.Files})), string(txtar.Format(&txtar.Archive{Files: got}))); diff != "" {
-				t.Errorf("want (-) and got (+):\n%s", diff)
-			}
-		})
-	}
+	golden.Archives(t, "testdata/compile-*.txtar", func(t *testing.T, files []txtar.File) []txtar.File {
+		p, err := plan.Parse(string(files[0].Data))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := compileFor(t, p)
+		return []txtar.File{files[0],
+			{Name: "objects", Data: []byte(describe(p, c))},
+			{Name: "rules", Data: []byte(describeRules(compileRuleset(p, c.peers())))}}
+	})
 }
 
 // describe writes objects as ip would be told.

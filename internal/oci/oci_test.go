@@ -6,7 +6,6 @@ import (
 	"compress/gzip"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"io/fs"
@@ -19,9 +18,9 @@ import (
 	"time"
 
 	"golang.org/x/tools/txtar"
-)
 
-var update = flag.Bool("update", false, "rewrite the golden file")
+	"github.com/weftnet/weft/internal/golden"
+)
 
 // example has one of everything. Its second layer comes from a file.
 func example(t *testing.T) Image {
@@ -106,20 +105,7 @@ func TestTheArchiveOfAnImage(t *testing.T) {
 		}
 		got.Files = append(got.Files, txtar.File{Name: h.Name, Data: listing.Bytes()})
 	}
-	golden := filepath.Join("testdata", "image.txtar")
-	if *update {
-		if err := os.WriteFile(golden, txtar.Format(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(txtar.Format(got), want) {
-		t.Errorf("the archive is not what %s says; it is\n%s", golden, txtar.Format(got))
-	}
+	golden.File(t, filepath.Join("testdata", "image.txtar"), txtar.Format(got))
 }
 
 func TestTheSameDescriptionGivesTheSameBytes(t *testing.T) {

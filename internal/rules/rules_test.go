@@ -125,6 +125,21 @@ func TestImports(t *testing.T) {
 	}
 }
 
+// What declares flags of tests must not be in a program.
+func TestGoldenFilesAreForTests(t *testing.T) {
+	const golden = module + "/internal/golden"
+	found := false
+	for _, p := range packages(t) {
+		found = found || p.ImportPath == golden
+		if slices.Contains(p.Imports, golden) {
+			t.Errorf("%s imports %s outside of its tests, and so has the flag -update", p.ImportPath, golden)
+		}
+	}
+	if !found {
+		t.Errorf("there is no package %s", golden)
+	}
+}
+
 func (r rule) forbids(from, dep string) bool {
 	own, inside := strings.CutPrefix(dep, module+"/")
 	for _, n := range r.not {

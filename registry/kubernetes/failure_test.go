@@ -3,15 +3,12 @@ package kubernetes_test
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -23,11 +20,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/golden"
 	"github.com/weftnet/weft/registry"
 	"github.com/weftnet/weft/registry/kubernetes"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files with what comes out")
 
 // pretend serves HTTP in place of an API server, which cannot be made to
 // misbehave so.
@@ -45,38 +41,27 @@ var sentinels = []error{registry.ErrNotFound, registry.ErrExists, registry.ErrCo
 // Each file of the archive is an answer of an API server: the call, then the
 // status code, the type and the body, and then what the registry says of it.
 func TestWhatAnAPIServerSays(t *testing.T) {
-	path := filepath.Join("testdata", "answers.txtar")
-	archive, err := txtar.ParseFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, f := range archive.Files {
-		given, want, _ := strings.Cut(string(f.Data), "=>\n")
-		head, body, _ := strings.Cut(given, "\n")
-		fields := strings.Fields(head)
-		var code int
-		if len(fields) != 3 {
-			t.Fatalf("%s: %q: want CALL CODE TYPE", f.Name, head)
+	golden.Archives(t, "testdata/answers.txtar", func(t *testing.T, files []txtar.File) []txtar.File {
+		for i, f := range files {
+			given, _, _ := strings.Cut(string(f.Data), "=>\n")
+			head, body, _ := strings.Cut(given, "\n")
+			fields := strings.Fields(head)
+			var code int
+			if len(fields) != 3 {
+				t.Fatalf("%s: %q: want CALL CODE TYPE", f.Name, head)
+			}
+			if _, err := fmt.Sscan(fields[1], &code); err != nil {
+				t.Fatalf("%s: %v", f.Name, err)
+			}
+			r, server := pretend(t, func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", fields[2])
+				w.WriteHeader(code)
+				io.WriteString(w, strings.TrimSpace(body))
+			})
+			files[i].Data = []byte(given + "=>\n" + said(t, call(t, r, fields[0]), server))
 		}
-		if _, err := fmt.Sscan(fields[1], &code); err != nil {
-			t.Fatalf("%s: %v", f.Name, err)
-		}
-		r, server := pretend(t, func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Type", fields[2])
-			w.WriteHeader(code)
-			io.WriteString(w, strings.TrimSpace(body))
-		})
-		got := said(t, call(t, r, fields[0]), server)
-		archive.Files[i].Data = []byte(given + "=>\n" + got)
-		if got != want && !*update {
-			t.Errorf("%s:\n%swant\n%s", f.Name, got, want)
-		}
-	}
-	if *update {
-		if err := os.WriteFile(path, txtar.Format(archive), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
+		return files
+	})
 }
 
 // call makes the named call.

@@ -45,6 +45,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/weftnet/weft/internal/jsonfile"
+	"github.com/weftnet/weft/internal/process"
 	"github.com/weftnet/weft/test/kubernetes/controlplane"
 )
 
@@ -55,7 +57,7 @@ var ErrNone = errors.New("no cluster is up")
 // and by several programs.
 type Cluster struct {
 	config     Config
-	supervisor record
+	supervisor process.ID
 	rest       *rest.Config
 	pki        *controlplane.PKI
 	// attached is a descriptor whose end is the cluster's; -1 for none. No
@@ -84,7 +86,7 @@ func Up(ctx context.Context, config Config) (*Cluster, error) {
 		return nil, err
 	}
 	defer unlock()
-	if supervisorOf(config.Dir).alive() {
+	if supervisorOf(config.Dir).Alive() {
 		return nil, fmt.Errorf("a cluster is up in %s already: take it down first", config.Dir)
 	}
 	if err := clear(config.Dir); err != nil {
@@ -97,7 +99,7 @@ func Up(ctx context.Context, config Config) (*Cluster, error) {
 	} else if busy {
 		return nil, fmt.Errorf("a cluster of the name %q is up in another directory: use another name", config.Name)
 	}
-	if err := writeJSON(configFile(config.Dir), config); err != nil {
+	if err := jsonfile.Write(configFile(config.Dir), config); err != nil {
 		return nil, err
 	}
 	attached, err := launch(ctx, config)
@@ -179,9 +181,9 @@ func launch(ctx context.Context, config Config) (attached int, err error) {
 		theirs[i].Close()
 	}
 	// A supervisor that is not in the records does not begin.
-	r, err := recordOf(cmd.Process.Pid)
+	r, err := process.Identify(cmd.Process.Pid)
 	if err == nil {
-		err = writeJSON(recordFile(config.Dir), r)
+		err = jsonfile.Write(recordFile(config.Dir), r)
 	}
 	if err == nil {
 		_, err = ours[0].WriteString("go")
@@ -194,7 +196,7 @@ func launch(ctx context.Context, config Config) (attached int, err error) {
 	answer, err := io.ReadAll(io.LimitReader(ours[statusFD-goFD], 16<<10))
 	if string(answer) != "ok" {
 		if err = cmp.Or(ctx.Err(), err); err == nil {
-			err = errors.New(cmp.Or(string(answer), "the supervisor ended"+tail(log.Name())))
+			err = errors.New(cmp.Or(string(answer), "the supervisor ended"+process.Tail(log.Name())))
 		}
 		return -1, err
 	}
@@ -216,10 +218,10 @@ func Open(dir string) (*Cluster, error) {
 
 func open(dir string) (*Cluster, error) {
 	c := &Cluster{supervisor: supervisorOf(dir), attached: -1}
-	if !c.supervisor.alive() {
+	if !c.supervisor.Alive() {
 		return nil, fmt.Errorf("%w in %s", ErrNone, dir)
 	}
-	if err := readJSON(configFile(dir), &c.config); err != nil {
+	if err := jsonfile.Read(configFile(dir), &c.config); err != nil {
 		return nil, err
 	}
 	var err error
@@ -273,7 +275,7 @@ func clear(dir string) error {
 		return err
 	}
 	var config Config
-	switch err := readJSON(configFile(dir), &config); {
+	switch err := jsonfile.Read(configFile(dir), &config); {
 	case errors.Is(err, os.ErrNotExist) && onlyNew(entries):
 		// The directory of an Up that was killed before it made anything.
 	case errors.Is(err, os.ErrNotExist):
@@ -302,7 +304,7 @@ func clear(dir string) error {
 
 func onlyNew(entries []os.DirEntry) bool {
 	for _, e := range entries {
-		if !strings.HasPrefix(e.Name(), ".new-") {
+		if !strings.HasPrefix(e.Name(), jsonfile.TempPrefix) {
 			return false
 		}
 	}
@@ -311,7 +313,7 @@ func onlyNew(entries []os.DirEntry) bool {
 
 // end ends all processes of a cluster and removes its control groups.
 func end(c Config) error {
-	err := supervisorOf(c.Dir).kill()
+	err := supervisorOf(c.Dir).Kill()
 	g, err1 := clusterGroups(c.Name)
 	if err1 == nil {
 		err1 = g.remove(patience)
@@ -320,10 +322,10 @@ func end(c Config) error {
 }
 
 // supervisorOf reads the record of a supervisor; a missing one is not alive.
-func supervisorOf(dir string) record {
-	var r record
-	if err := readJSON(recordFile(dir), &r); err != nil {
-		return record{}
+func supervisorOf(dir string) process.ID {
+	var r process.ID
+	if err := jsonfile.Read(recordFile(dir), &r); err != nil {
+		return process.ID{}
 	}
 	return r
 }
@@ -371,8 +373,8 @@ func lockDir(dir string, create bool) (unlock func(), err error) {
 
 // ask sends a request to the supervisor.
 func (c *Cluster) ask(ctx context.Context, r request) (*Status, error) {
-	if !c.supervisor.alive() {
-		return nil, fmt.Errorf("%w in %s any more%s", ErrNone, c.config.Dir, tail(supervisorLog(c.config.Dir)))
+	if !c.supervisor.Alive() {
+		return nil, fmt.Errorf("%w in %s any more%s", ErrNone, c.config.Dir, process.Tail(supervisorLog(c.config.Dir)))
 	}
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", socketFile(c.config.Dir))
 	if err != nil {

@@ -117,7 +117,7 @@ func TestAClusterThatIsInterrupted(t *testing.T) {
 		t.Fatal(err)
 	}
 	left := inventory(t, c)
-	if err := c.supervisor.kill(); err != nil {
+	if err := c.supervisor.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	left.checkProcesses(t)
@@ -137,7 +137,7 @@ func TestAClusterThatIsInterrupted(t *testing.T) {
 	if _, err := Up(ctx, config); !errors.Is(err, context.Canceled) {
 		t.Fatalf("got %v", err)
 	}
-	if supervisorOf(config.Dir).alive() {
+	if supervisorOf(config.Dir).Alive() {
 		t.Error("the supervisor of a cluster that was given up is alive")
 	}
 	if err := Down(config.Dir); err != nil {

@@ -1,23 +1,19 @@
 package cluster
 
 import (
-	"bytes"
-	"flag"
 	"fmt"
 	"maps"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
 	"sigs.k8s.io/yaml"
-)
 
-var update = flag.Bool("update", false, "rewrite the golden files")
+	"github.com/weftnet/weft/internal/golden"
+)
 
 func prefixes(s ...string) []netip.Prefix {
 	var out []netip.Prefix
@@ -60,24 +56,8 @@ func TestNodes(t *testing.T) {
 					}
 				}
 			}
-			golden(t, filepath.Join("testdata", name+".txtar"), txtar.Format(&got))
+			golden.File(t, filepath.Join("testdata", name+".txtar"), txtar.Format(&got))
 		})
-	}
-}
-
-func golden(t *testing.T, path string, got []byte) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile(path, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(got, want) {
-		t.Errorf("%s (-want +got, -update rewrites it):\n%s", path, cmp.Diff(string(want), string(got)))
 	}
 }
 

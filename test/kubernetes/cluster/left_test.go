@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/weftnet/weft/internal/process"
 )
 
 // machineState is what a cluster must leave as it was on the machine, as text.
@@ -31,7 +33,7 @@ func machineState(t *testing.T) string {
 
 // remains are what must be gone after a cluster.
 type remains struct {
-	processes  []record
+	processes  []process.ID
 	namespaces map[string]bool // as NAME:[INODE]
 }
 
@@ -56,7 +58,7 @@ func inventory(t *testing.T, c *Cluster) remains {
 		for pid := range strings.FieldsSeq(string(b)) {
 			var n int
 			fmt.Sscan(pid, &n)
-			if p, err := recordOf(n); err == nil {
+			if p, err := process.Identify(n); err == nil {
 				r.processes = append(r.processes, p)
 			}
 			for _, ns := range namespacesOf(pid) {
@@ -89,7 +91,7 @@ func namespacesOf(pid string) []string {
 func (r remains) checkProcesses(t *testing.T) {
 	t.Helper()
 	for _, p := range r.processes {
-		if p.alive() {
+		if p.Alive() {
 			command, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.PID))
 			t.Errorf("process %d is left: %q", p.PID, command)
 		}

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/weftnet/weft/internal/netns"
+	"github.com/weftnet/weft/internal/process"
 	"github.com/weftnet/weft/test/kubernetes/controlplane"
 )
 
@@ -154,7 +155,7 @@ func (m *machine) startInit(b boot) error {
 	if string(answer) != "ok" {
 		cmd.Process.Kill()
 		<-gone
-		return errors.Join(fmt.Errorf("its first process ended: %s%s", cmd.ProcessState, tail(log.Name())), err)
+		return errors.Join(fmt.Errorf("its first process ended: %s%s", cmd.ProcessState, process.Tail(log.Name())), err)
 	}
 	m.init, m.gone = cmd, gone
 	m.programs = make(map[string]*program)
@@ -193,7 +194,7 @@ func (m *machine) startContainerd(ctx context.Context) error {
 		case <-m.gone:
 			return errors.New("its first process ended")
 		case <-ctx.Done():
-			return fmt.Errorf("waiting for containerd: %w%s", ctx.Err(), tail(filepath.Join(m.config.logs(m.Name), "containerd.log")))
+			return fmt.Errorf("waiting for containerd: %w%s", ctx.Err(), process.Tail(filepath.Join(m.config.logs(m.Name), "containerd.log")))
 		}
 	}
 	if m.loaded {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/weftnet/weft/internal/jsonfile"
 	"github.com/weftnet/weft/test/kubernetes/controlplane"
 )
 
@@ -47,7 +48,7 @@ func runSupervisor(dir string) error {
 	unix.CloseOnExec(goFD)
 	unix.CloseOnExec(statusFD)
 	s := &supervisor{log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
-	if err := readJSON(configFile(dir), &s.config); err != nil {
+	if err := jsonfile.Read(configFile(dir), &s.config); err != nil {
 		fmt.Fprint(status, err)
 		return err
 	}

@@ -36,6 +36,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/weftnet/weft/internal/netns"
+	"github.com/weftnet/weft/internal/process"
 	"github.com/weftnet/weft/test/kubernetes/programs"
 )
 
@@ -143,7 +144,7 @@ type ControlPlane struct {
 	rest    *rest.Config
 
 	mu        sync.Mutex
-	processes map[Component]*process
+	processes map[Component]*child
 	stopped   bool
 }
 
@@ -173,7 +174,7 @@ func New(config Config) (*ControlPlane, error) {
 	if err != nil {
 		return nil, fmt.Errorf("control plane in %s: %w", config.Dir, err)
 	}
-	c := &ControlPlane{config: config, pki: pki, processes: make(map[Component]*process)}
+	c := &ControlPlane{config: config, pki: pki, processes: make(map[Component]*child)}
 	if c.ports, err = config.ports(); err != nil {
 		return nil, err
 	}
@@ -337,7 +338,7 @@ func (c *ControlPlane) Restart(ctx context.Context, component Component) error {
 }
 
 // ready waits until the API server says that it is ready.
-func (c *ControlPlane) ready(ctx context.Context, p *process) error {
+func (c *ControlPlane) ready(ctx context.Context, p *child) error {
 	client, err := rest.HTTPClientFor(c.rest)
 	if err != nil {
 		return err
@@ -361,36 +362,36 @@ func (c *ControlPlane) ready(ctx context.Context, p *process) error {
 		select {
 		case <-tick.C:
 		case <-p.done:
-			return fmt.Errorf("%s ended: %s%s", APIServer, p.cmd.ProcessState, tail(p.log))
+			return fmt.Errorf("%s ended: %s%s", APIServer, p.cmd.ProcessState, process.Tail(p.log))
 		case <-ctx.Done():
-			return fmt.Errorf("waiting for %s to be ready: %w (%w)%s", APIServer, ctx.Err(), err, tail(p.log))
+			return fmt.Errorf("waiting for %s to be ready: %w (%w)%s", APIServer, ctx.Err(), err, process.Tail(p.log))
 		}
 	}
 }
 
 // Kill ends a component by SIGKILL and returns when it has gone.
 func (c *ControlPlane) Kill(component Component) error {
-	return c.with(component, func(p *process) error { p.stop(0); return nil })
+	return c.with(component, func(p *child) error { p.stop(0); return nil })
 }
 
 // Terminate ends a component by SIGTERM, or by SIGKILL where that takes longer
 // than five seconds, and returns when it has gone.
 func (c *ControlPlane) Terminate(component Component) error {
-	return c.with(component, func(p *process) error { p.stop(patience); return nil })
+	return c.with(component, func(p *child) error { p.stop(patience); return nil })
 }
 
 // Pause stops a component from doing anything, by SIGSTOP, until Resume:
 // connections stay open and are not answered.
 func (c *ControlPlane) Pause(component Component) error {
-	return c.with(component, func(p *process) error { return p.signal(syscall.SIGSTOP) })
+	return c.with(component, func(p *child) error { return p.signal(syscall.SIGSTOP) })
 }
 
 // Resume undoes Pause.
 func (c *ControlPlane) Resume(component Component) error {
-	return c.with(component, func(p *process) error { return p.signal(syscall.SIGCONT) })
+	return c.with(component, func(p *child) error { return p.signal(syscall.SIGCONT) })
 }
 
-func (c *ControlPlane) with(component Component, f func(*process) error) error {
+func (c *ControlPlane) with(component Component, f func(*child) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := c.processes[component]

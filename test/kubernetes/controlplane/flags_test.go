@@ -1,20 +1,16 @@
 package controlplane
 
 import (
-	"bytes"
-	"flag"
 	"fmt"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
-)
 
-var update = flag.Bool("update", false, "rewrite the golden files")
+	"github.com/weftnet/weft/internal/golden"
+)
 
 func TestCommandLines(t *testing.T) {
 	configs := map[string]Config{
@@ -41,24 +37,8 @@ func TestCommandLines(t *testing.T) {
 				lines := strings.Join(config.arguments(component, usualPorts), "\n") + "\n"
 				got.Files = append(got.Files, txtar.File{Name: string(component), Data: []byte(lines)})
 			}
-			golden(t, filepath.Join("testdata", name+".txtar"), txtar.Format(&got))
+			golden.File(t, filepath.Join("testdata", name+".txtar"), txtar.Format(&got))
 		})
-	}
-}
-
-func golden(t *testing.T, path string, got []byte) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile(path, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(got, want) {
-		t.Errorf("%s (-want +got, -update rewrites it):\n%s", path, cmp.Diff(string(want), string(got)))
 	}
 }
 

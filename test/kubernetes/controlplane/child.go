@@ -1,12 +1,9 @@
 package controlplane
 
 import (
-	"bytes"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"syscall"
 	"time"
@@ -41,15 +38,15 @@ func newStarter(path string) (starter, error) {
 
 func (s starter) stop() { close(s) }
 
-// process is a running program.
-type process struct {
+// child is a program that was started.
+type child struct {
 	cmd  *exec.Cmd
 	log  string
 	done chan struct{} // closed when it has ended
 }
 
 // start starts a program whose output is added to the file at log.
-func (s starter) start(log, program string, args ...string) (*process, error) {
+func (s starter) start(log, program string, args ...string) (*child, error) {
 	f, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, err
@@ -65,7 +62,7 @@ func (s starter) start(log, program string, args ...string) (*process, error) {
 	if err := <-started; err != nil {
 		return nil, err
 	}
-	p := &process{cmd, log, make(chan struct{})}
+	p := &child{cmd, log, make(chan struct{})}
 	go func() {
 		cmd.Wait() // how it ended is in its log
 		close(p.done)
@@ -73,7 +70,7 @@ func (s starter) start(log, program string, args ...string) (*process, error) {
 	return p, nil
 }
 
-func (p *process) running() bool {
+func (p *child) running() bool {
 	if p == nil {
 		return false
 	}
@@ -87,7 +84,7 @@ func (p *process) running() bool {
 
 // stop ends the process and returns when it has gone: by SIGTERM, and by
 // SIGKILL if it takes longer than patience.
-func (p *process) stop(patience time.Duration) {
+func (p *child) stop(patience time.Duration) {
 	if !p.running() {
 		return
 	}
@@ -105,21 +102,9 @@ func (p *process) stop(patience time.Duration) {
 }
 
 // signal sends a signal to a process that runs.
-func (p *process) signal(s syscall.Signal) error {
+func (p *child) signal(s syscall.Signal) error {
 	if !p.running() {
 		return errors.New("it does not run")
 	}
 	return p.cmd.Process.Signal(s)
-}
-
-// tail returns the last lines of a log for an error message.
-func tail(path string) string {
-	b, err := os.ReadFile(path)
-	b = bytes.TrimSpace(b)
-	if err != nil || len(b) == 0 {
-		return ""
-	}
-	lines := bytes.Split(b, []byte("\n"))
-	lines = lines[max(0, len(lines)-8):]
-	return fmt.Sprintf("\n  the end of %s:\n    %s", filepath.Base(path), bytes.Join(lines, []byte("\n    ")))
 }
