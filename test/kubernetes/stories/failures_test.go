@@ -188,6 +188,7 @@ func nodeDies(x *story) {
 	x.run("two", on(n), atHostPort(8095, ""))
 	x.ready("one")
 	x.ready("two")
+	x.settled()
 	x.inOrder(others...)
 	before := make(map[*node]Inventory)
 	for _, m := range others {

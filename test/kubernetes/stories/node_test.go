@@ -266,6 +266,24 @@ func (x *story) inOrder(nodes ...*node) {
 	}
 }
 
+// settled waits until the namespaces of the stories before are gone, and with
+// them their pods, so that what a node has stays as it is.
+func (x *story) settled() {
+	x.Helper()
+	x.eventually("the stories before have left nothing", patience, func() error {
+		list, err := x.kube.CoreV1().Namespaces().List(x.Context(), metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for _, ns := range list.Items {
+			if ns.DeletionTimestamp != nil {
+				return fmt.Errorf("namespace %s is still being deleted", ns.Name)
+			}
+		}
+		return nil
+	})
+}
+
 // agentPod returns the pod of a node's agent.
 func (s *stage) agentPod(ctx context.Context, n *node) (*corev1.Pod, error) {
 	list, err := s.kube.CoreV1().Pods(system).List(ctx, metav1.ListOptions{
