@@ -7,8 +7,10 @@ import (
 	"os"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
+	vnetns "github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/internal/netns"
 )
 
 // The underlay: one link that all of the lab's machines are on.
@@ -64,7 +66,7 @@ func (l *Lab) makeSwitch() error {
 	if err := newNetwork(l.dir.network(switchName)); err != nil {
 		return err
 	}
-	return l.netlinkIn(switchName, func(h *netlink.Handle, _ netns.NsHandle) error {
+	return netns.Netlink(l.dir.network(switchName), func(h *netlink.Handle, _ vnetns.NsHandle) error {
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name, attrs.MTU = bridgeName, l.options.MTU
 		if err := h.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
@@ -79,8 +81,8 @@ func (l *Lab) plugIn(m machine) error {
 	if err := newNetwork(l.dir.network(m.name)); err != nil {
 		return err
 	}
-	return l.netlinkIn(m.name, func(h *netlink.Handle, ns netns.NsHandle) error {
-		err := l.netlinkIn(switchName, func(sw *netlink.Handle, _ netns.NsHandle) error {
+	return netns.Netlink(l.dir.network(m.name), func(h *netlink.Handle, ns vnetns.NsHandle) error {
+		err := netns.Netlink(l.dir.network(switchName), func(sw *netlink.Handle, _ vnetns.NsHandle) error {
 			bridge, err := sw.LinkByName(bridgeName)
 			if err != nil {
 				return fmt.Errorf("the switch's bridge: %w", err)
@@ -158,19 +160,4 @@ func (l *Lab) configure(h *netlink.Handle, name string, addresses []netip.Addr, 
 		}
 	}
 	return nil
-}
-
-// netlinkIn calls f with a netlink handle in a machine's namespace.
-func (l *Lab) netlinkIn(name string, f func(*netlink.Handle, netns.NsHandle) error) error {
-	ns, err := netns.GetFromPath(l.dir.network(name))
-	if err != nil {
-		return fmt.Errorf("open the namespace of %s: %w", name, err)
-	}
-	defer ns.Close()
-	h, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
-	if err != nil {
-		return fmt.Errorf("open netlink in the namespace of %s: %w", name, err)
-	}
-	defer h.Close()
-	return f(h, ns)
 }

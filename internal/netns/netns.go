@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"runtime"
 
+	"github.com/vishvananda/netlink"
+	vnetns "github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
 
@@ -93,4 +95,20 @@ func Thread(f func() error) error {
 		done <- f()
 	}()
 	return <-done
+}
+
+// Netlink calls f with a routing netlink handle in the namespace at path, and
+// with the namespace's own.
+func Netlink(path string, f func(*netlink.Handle, vnetns.NsHandle) error) error {
+	ns, err := vnetns.GetFromPath(path)
+	if err != nil {
+		return fmt.Errorf("open network namespace %s: %w", path, err)
+	}
+	defer ns.Close()
+	h, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("open netlink in network namespace %s: %w", path, err)
+	}
+	defer h.Close()
+	return f(h, ns)
 }

@@ -54,21 +54,6 @@ func dropNamespace(path string) error {
 	return nil
 }
 
-// netlinkIn calls f with a netlink handle in the namespace at path.
-func netlinkIn(path string, f func(*netlink.Handle, vnetns.NsHandle) error) error {
-	ns, err := vnetns.GetFromPath(path)
-	if err != nil {
-		return fmt.Errorf("open namespace %s: %w", path, err)
-	}
-	defer ns.Close()
-	h, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
-	if err != nil {
-		return fmt.Errorf("open netlink in namespace %s: %w", path, err)
-	}
-	defer h.Close()
-	return f(h, ns)
-}
-
 // makeSwitch makes the switch, which is the nodes' default gateway as well:
 // kubelet and API server take their address from the default route, and want
 // Services to be routed somewhere.
@@ -77,7 +62,7 @@ func (c Config) makeSwitch() error {
 	if err := newNamespace(path); err != nil {
 		return err
 	}
-	return netlinkIn(path, func(h *netlink.Handle, _ vnetns.NsHandle) error {
+	return netns.Netlink(path, func(h *netlink.Handle, _ vnetns.NsHandle) error {
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name, attrs.MTU = bridgeName, c.MTU
 		if err := h.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
@@ -98,8 +83,8 @@ func (c Config) plugIn(n Node) error {
 	if n.number == firstNodeNumber {
 		others = c.addresses(controlPlaneNumber)
 	}
-	return netlinkIn(path, func(h *netlink.Handle, ns vnetns.NsHandle) error {
-		if err := netlinkIn(c.netns(switchName), func(sw *netlink.Handle, _ vnetns.NsHandle) error {
+	return netns.Netlink(path, func(h *netlink.Handle, ns vnetns.NsHandle) error {
+		if err := netns.Netlink(c.netns(switchName), func(sw *netlink.Handle, _ vnetns.NsHandle) error {
 			bridge, err := sw.LinkByName(bridgeName)
 			if err != nil {
 				return fmt.Errorf("the switch's bridge: %w", err)
@@ -203,7 +188,7 @@ func (c Config) routes(h *netlink.Handle, n Node) error {
 func (c Config) wipe(n Node) error {
 	path := c.netns(n.Name)
 	return errors.Join(
-		netlinkIn(path, func(h *netlink.Handle, _ vnetns.NsHandle) error {
+		netns.Netlink(path, func(h *netlink.Handle, _ vnetns.NsHandle) error {
 			links, err := h.LinkList()
 			if err != nil {
 				return err
