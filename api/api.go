@@ -8,10 +8,12 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
 	networkv1 "github.com/openshift/api/network/v1"
 	"github.com/weftnet/weft/registry"
@@ -19,6 +21,9 @@ import (
 
 // GroupVersion is that of Weft's own kinds.
 var GroupVersion = schema.GroupVersion{Group: "weft.network", Version: "v1"}
+
+// clusterPolicies is the group and version of Kubernetes' cluster-wide policies.
+var clusterPolicies = schema.GroupVersion{Group: policyv1alpha2.GroupName, Version: "v1alpha2"}
 
 // DefaultName is the name of the only ClusterConfig and of the only
 // ClusterNetwork.
@@ -50,6 +55,26 @@ var (
 		Plural: "hostsubnets", Singular: "hostsubnet", New: func() registry.Object { return &networkv1.HostSubnet{} },
 		Validate: validator(false, validation.NameIsDNSSubdomain, validateHostSubnet), Keep: keep[*networkv1.HostSubnet](nil)}
 
+	NetworkPolicy = &registry.Kind{GroupVersionKind: networkingv1.SchemeGroupVersion.WithKind("NetworkPolicy"),
+		Plural: "networkpolicies", Singular: "networkpolicy", Namespaced: true, New: func() registry.Object { return &networkingv1.NetworkPolicy{} },
+		Validate: validator(true, validation.NameIsDNSSubdomain, validateNetworkPolicy), Keep: keep[*networkingv1.NetworkPolicy](nil)}
+	ClusterNetworkPolicy = &registry.Kind{GroupVersionKind: clusterPolicies.WithKind("ClusterNetworkPolicy"),
+		Plural: "clusternetworkpolicies", Singular: "clusternetworkpolicy", New: func() registry.Object { return &policyv1alpha2.ClusterNetworkPolicy{} },
+		Validate: validator(false, validation.NameIsDNSSubdomain, validateClusterNetworkPolicy), Keep: keep[*policyv1alpha2.ClusterNetworkPolicy](nil), StatusApart: true}
+
+	TagKind = &registry.Kind{GroupVersionKind: GroupVersion.WithKind("Tag"),
+		Plural: "tags", Singular: "tag", New: func() registry.Object { return &Tag{} },
+		Validate: validator(false, tagName, validateTag), Keep: keep[*Tag](nil)}
+	NodePodsKind = &registry.Kind{GroupVersionKind: GroupVersion.WithKind("NodePods"),
+		Plural: "nodepods", Singular: "nodepods", New: func() registry.Object { return &NodePods{} },
+		Validate: validator(false, validation.NameIsDNSSubdomain, validateNodePods), Keep: keep[*NodePods](nil)}
+	NodeReportKind = &registry.Kind{GroupVersionKind: GroupVersion.WithKind("NodeReport"),
+		Plural: "nodereports", Singular: "nodereport", New: func() registry.Object { return &NodeReport{} },
+		Validate: validator[*NodeReport](false, validation.NameIsDNSSubdomain, nil), Keep: keep[*NodeReport](nil)}
+	DomainNameKind = &registry.Kind{GroupVersionKind: GroupVersion.WithKind("DomainName"),
+		Plural: "domainnames", Singular: "domainname", New: func() registry.Object { return &DomainName{} },
+		Validate: validator(false, validation.NameIsDNSSubdomain, validateDomainName), Keep: keep[*DomainName](nil)}
+
 	ClusterConfigKind = &registry.Kind{GroupVersionKind: GroupVersion.WithKind("ClusterConfig"),
 		Plural: "clusterconfigs", Singular: "clusterconfig", New: func() registry.Object { return &ClusterConfig{} },
 		Validate: validator(false, onlyDefault, validateClusterConfig), Keep: keep[*ClusterConfig](nil), StatusApart: true}
@@ -57,7 +82,8 @@ var (
 
 // Kinds lists the kinds that users see, in the order in which help and errors name
 // them.
-var Kinds = []*registry.Kind{ClusterConfigKind, ClusterNetwork, HostSubnet, Node, Pod, Namespace, Service}
+var Kinds = []*registry.Kind{ClusterConfigKind, ClusterNetwork, HostSubnet, NetworkPolicy, ClusterNetworkPolicy,
+	Node, Pod, Namespace, Service, TagKind, NodePodsKind, NodeReportKind, DomainNameKind}
 
 // ClusterConfig says how the cluster's network is made. There is one, named
 // "default"; without it, the defaults hold.

@@ -10,8 +10,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/weftnet/weft/plan"
 )
@@ -42,6 +44,11 @@ type DataPlane interface {
 	// nothing. Later calls touch only what changed since the last. After an
 	// error the next call reads everything again. It may change settings of an
 	// endpoint's interface (forwarding; who checks its sources).
+	//
+	// Policies are asked about the first packet of a connection; its other
+	// packets and the replies pass until a plan forbids what the connection
+	// began with, and then no longer than a second. An endpoint that comes is
+	// under its policies before the first packet can reach or leave it.
 	Apply(ctx context.Context, p *plan.Plan) error
 	// Repair compares the node with the plan applied last, puts right what
 	// others changed, and says what that was, a line each.
@@ -62,14 +69,47 @@ type Capabilities struct {
 	OverlappingNetworks bool
 	// Tags travel in the tunnel's network identifier.
 	Tags bool
-	// Verdicts, Services: the tables of those names.
+	// Verdicts, Services: the tables of those names, Verdicts with Tags.
 	Verdicts, Services bool
+	// SCTP: verdicts can tell SCTP's ports apart, connection by connection.
+	// Where they cannot, Enforceable makes of a plan what can be done.
+	SCTP bool
 	// EgressActions that are done; Direct always is.
 	EgressActions []plan.EgressAction
 	// Bandwidth: Endpoint.IngressRate and EgressRate.
 	Bandwidth bool
 	// AntiSpoof: Endpoint.AntiSpoof.
 	AntiSpoof bool
+}
+
+// Observer is a data plane that tells what policies denied. Its methods may be
+// called at any time, from any goroutine.
+type Observer interface {
+	// Denied returns how many packets each verdict has denied since the kernel
+	// got it. Numbers grow until a verdict leaves the kernel; what began to
+	// count anew, as after Repair, begins at 0 again.
+	Denied() (map[plan.VerdictKey]uint64, error)
+	// Follow calls f for packets that policies deny, as they are denied, until
+	// ctx ends; it then returns nil. Where there are more than can be told,
+	// some are left out; Denied counts them all.
+	Follow(ctx context.Context, f func(Drop)) error
+}
+
+// Drop is a packet that a policy denied.
+type Drop struct {
+	Time time.Time
+	// Direction is Outgoing if the egress policy of the endpoint at Interface,
+	// which sent it, denied it; Incoming if it was the ingress policy of the
+	// endpoint at Interface, which was to get it.
+	Direction plan.Direction
+	Interface string
+	Network   string
+	// Source and Destination are the addresses in the packet when it was
+	// denied, behind the translation of Services.
+	Source, Destination netip.Addr
+	Protocol            plan.Protocol
+	// SourcePort and Port are 0 for protocols without ports.
+	SourcePort, Port uint16
 }
 
 // InterfacePrefix begins the name of every interface that Weft makes on a

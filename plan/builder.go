@@ -8,6 +8,7 @@ type Builder struct {
 	Local     Local
 	endpoints draft[EndpointKey, Endpoint]
 	routes    draft[RouteKey, Route]
+	tags      draft[TagKey, Tagging]
 	verdicts  draft[VerdictKey, Verdict]
 	services  draft[ServiceKey, Service]
 	egress    draft[EgressKey, Egress]
@@ -25,6 +26,7 @@ func NewBuilder(previous *Plan) *Builder {
 	if previous != nil {
 		b.endpoints.table = previous.Endpoints
 		b.routes.table = previous.Routes
+		b.tags.table = previous.Tags
 		b.verdicts.table = previous.Verdicts
 		b.services.table = previous.Services
 		b.egress.table = previous.Egress
@@ -40,6 +42,12 @@ func (b *Builder) PutEndpoint(k EndpointKey, v Endpoint) bool { return b.endpoin
 func (b *Builder) PutRoute(k RouteKey, v Route) bool {
 	k.Prefix = k.Prefix.Masked()
 	return b.routes.set(k, v)
+}
+
+// PutTag states which tag a prefix wears.
+func (b *Builder) PutTag(k TagKey, v Tagging) bool {
+	k.Prefix = k.Prefix.Masked()
+	return b.tags.set(k, v)
 }
 
 // PutVerdict states a verdict.
@@ -61,6 +69,7 @@ func (b *Builder) Build() *Plan {
 		Local:     b.Local,
 		Endpoints: b.endpoints.done(),
 		Routes:    b.routes.done(),
+		Tags:      b.tags.done(),
 		Verdicts:  b.verdicts.done(),
 		Services:  b.services.done(),
 		Egress:    b.egress.done(),

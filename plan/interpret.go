@@ -15,8 +15,10 @@ import (
 // endpoint that sends it, Services (where it begins), Routes, the egress
 // policy of the endpoint, Egress (where it leaves the node), and the ingress
 // policy of the endpoint that gets it. Policies see the destination that
-// Services chose, and the tags that Routes gives: where that is 0, the tag of
-// the local endpoint or the one that came through the tunnel.
+// Services chose, and the tags that the Tags table gives: where it has none, that
+// of the local endpoint or the one that came through the tunnel. They are not
+// asked about what the node sends to its own endpoints, nor about what an
+// endpoint sends to itself.
 //
 // The node itself sends from the address that its kernel would choose: its
 // pool's gateway towards what is in its own pool or behind a tunnel, its
@@ -217,7 +219,8 @@ func (x *explainer) at(p *Plan, from sender, k EndpointKey, e Endpoint) stage {
 		}
 	}
 	routeKey, route, routed := p.Route(x.network, x.dst, from == fromEndpoint)
-	if from == fromEndpoint && !x.mayLeave(p, e, routed, route) {
+	toItself := from == fromEndpoint && slices.Contains(e.Addresses, x.dst)
+	if from == fromEndpoint && !toItself && !x.mayLeave(p, e, routed, route) {
 		return nil
 	}
 	if p.owns(x.network, x.dst) && (!routed || route.Way != ToHost) {
@@ -240,7 +243,7 @@ func (x *explainer) at(p *Plan, from sender, k EndpointKey, e Endpoint) stage {
 	}
 	switch route.Way {
 	case ToEndpoint:
-		return x.deliver(p, from, EndpointKey{route.Interface})
+		return x.deliver(p, from, toItself, EndpointKey{route.Interface})
 	case ToHost:
 		return x.atHost(p, from)
 	case ToTunnel, ToNextHop, ToGateway:
@@ -295,14 +298,12 @@ func (x *explainer) translate(p *Plan) bool {
 
 // mayLeave asks the egress policy of the endpoint that sends.
 func (x *explainer) mayLeave(p *Plan, e Endpoint, routed bool, route Route) bool {
-	var peer Tag
-	if routed {
-		peer = route.Tag
-		if to, ok := p.Endpoints.Get(EndpointKey{route.Interface}); ok && peer == 0 && route.Way == ToEndpoint {
-			peer = to.Tag
-		}
+	_, t, ok := p.TagOf(x.network, x.dst)
+	if !ok && routed && route.Way == ToEndpoint {
+		to, _ := p.Endpoints.Get(EndpointKey{route.Interface})
+		t.Tag = to.Tag
 	}
-	return x.verdict(p, e.EgressPolicy, Outgoing, peer)
+	return x.verdict(p, e.EgressPolicy, Outgoing, t.Tag)
 }
 
 // verdict asks a policy, and returns false when it denies.
@@ -337,7 +338,7 @@ func (x *explainer) atHost(p *Plan, from sender) stage {
 }
 
 // deliver ends at an endpoint, if its policy allows that.
-func (x *explainer) deliver(p *Plan, from sender, k EndpointKey) stage {
+func (x *explainer) deliver(p *Plan, from sender, toItself bool, k EndpointKey) stage {
 	e, ok := p.Endpoints.Get(k)
 	if !ok {
 		return x.deny("%s has a route to endpoint %s, but not the endpoint", p.Local.Node, k.Interface)
@@ -347,7 +348,7 @@ func (x *explainer) deliver(p *Plan, from sender, k EndpointKey) stage {
 			return x.deny("%s has no pool with a gateway to reach %s from", p.Local.Node, x.dst)
 		}
 	}
-	if e.IngressPolicy != "" && !x.verdict(p, e.IngressPolicy, Incoming, x.sourceTag(p)) {
+	if from != fromHost && !toItself && e.IngressPolicy != "" && !x.verdict(p, e.IngressPolicy, Incoming, x.sourceTag(p)) {
 		return nil
 	}
 	who := calledBy(e.Name, k.Interface)
@@ -355,11 +356,11 @@ func (x *explainer) deliver(p *Plan, from sender, k EndpointKey) stage {
 	return x.arrive(p, k.Interface, "delivered to %s on %s", who, p.Local.Node)
 }
 
-// sourceTag is the tag of the packet's source as a node sees it: what Routes
-// says of the address, or what the packet carries where Routes says nothing.
+// sourceTag is the tag of the packet's source as a node sees it: what Tags
+// says of the address, or what the packet carries where Tags says nothing.
 func (x *explainer) sourceTag(p *Plan) Tag {
-	if _, r, ok := p.Route(x.network, x.src, true); ok && r.Tag != 0 {
-		return r.Tag
+	if _, t, ok := p.TagOf(x.network, x.src); ok {
+		return t.Tag
 	}
 	return x.tag
 }

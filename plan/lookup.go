@@ -42,19 +42,17 @@ func (p *Plan) EgressOf(network, iface string, tag Tag, a netip.Addr) (EgressKey
 // Verdict returns the entry that decides about a connection under a policy;
 // none means that it is denied. peer is the tag of the other side.
 func (p *Plan) Verdict(policy string, d Direction, peer Tag, protocol Protocol, port uint16) (VerdictKey, Verdict, bool) {
-	// Entries are disjoint, so that the last which begins at or before the
-	// port is the only one that can hold it.
-	k := VerdictKey{Policy: policy, Direction: d, Peer: peer, Protocol: protocol, Ports: PortRange{port, AllPorts.Last}}
-	if found, v, ok := p.Verdicts.Floor(k); ok && found.Ports.Contains(port) {
-		k.Ports = found.Ports
-		if k == found {
-			return found, v, true
+	for _, peer := range [...]Tag{peer, AnyPeer} {
+		// Ranges are disjoint, so that the last which begins at or before the
+		// port is the only one that can hold it.
+		k := VerdictKey{Policy: policy, Direction: d, Peer: peer, Protocol: protocol, Ports: PortRange{port, AllPorts.Last}}
+		if found, v, ok := p.Verdicts.Floor(k); ok && found.Ports.Contains(port) {
+			k.Ports = found.Ports
+			if k == found {
+				return found, v, true
+			}
 		}
-	}
-	for _, k := range []VerdictKey{
-		{Policy: policy, Direction: d, Peer: peer, Protocol: AnyProtocol, Ports: AllPorts},
-		Otherwise(policy, d),
-	} {
+		k.Protocol, k.Ports = AnyProtocol, AllPorts
 		if v, ok := p.Verdicts.Get(k); ok {
 			return k, v, true
 		}

@@ -119,6 +119,11 @@ func (p *Plan) parseLine(s *scanner, origin string) {
 	case "route":
 		k, v := parseRoute(s, origin)
 		put(s, &p.Routes, k, v)
+	case "tag":
+		k := TagKey{Network: s.name("a network"), Prefix: s.prefix()}
+		v := Tagging{Tag: s.tag(), Origin: origin}
+		s.options(nil)
+		put(s, &p.Tags, k, v)
 	case "verdict":
 		k, v := parseVerdict(s, origin)
 		put(s, &p.Verdicts, k, v)
@@ -129,7 +134,7 @@ func (p *Plan) parseLine(s *scanner, origin string) {
 		k, v := parseEgress(s, origin)
 		put(s, &p.Egress, k, v)
 	default:
-		s.fail("%q begins no line: expected node, pool, tunnel, endpoint, route, verdict, service or egress", kind)
+		s.fail("%q begins no line: expected node, pool, tunnel, endpoint, route, tag, verdict, service or egress", kind)
 	}
 }
 
@@ -174,7 +179,6 @@ func parseRoute(s *scanner, origin string) (RouteKey, Route) {
 		"node":           func() { r.Node = s.name("a node") },
 		"via":            func() { r.Via = s.address() },
 		"mac":            func() { r.MAC = s.mac() },
-		"tag":            func() { r.Tag = s.tag() },
 		"endpoints-only": func() { r.EndpointsOnly = true },
 	}
 	if operand, ok := map[Way]string{ToEndpoint: "interface", ToTunnel: "node", ToNextHop: "via"}[r.Way]; ok {

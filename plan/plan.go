@@ -1,5 +1,6 @@
 // Package plan holds the five tables that say what one node does with packets:
-// Endpoints, Routes, Verdicts, Services and Egress.
+// Endpoints, Routes (with Tags, who an address is, beside the ways there),
+// Verdicts, Services and Egress.
 //
 // Every plug-in compiles what its users asked for into a Plan, every data
 // plane loads one, and the interpreter in this package explains one. The
@@ -13,6 +14,7 @@
 //	endpoint weft1 network default addresses 10.1.1.2 name default/web # Pod default/web
 //	route default 10.1.1.2/32 endpoint weft1 # Pod default/web
 //	route default 10.1.0.0/16 drop # ClusterNetwork default
+//	tag default 10.1.2.7/32 5 # NodePods node2
 //	verdict p ingress from 5 tcp 80 allow # NetworkPolicy default/p ingress[0]
 //	service default 10.3.0.1 tcp 443 to 10.1.1.2:8443@node1 # Service default/web
 //	egress default any 0.0.0.0/0 masquerade # ClusterNetwork default
@@ -39,6 +41,7 @@ type Plan struct {
 	Local     Local
 	Endpoints Table[EndpointKey, Endpoint]
 	Routes    Table[RouteKey, Route]
+	Tags      Table[TagKey, Tagging]
 	Verdicts  Table[VerdictKey, Verdict]
 	Services  Table[ServiceKey, Service]
 	Egress    Table[EgressKey, Egress]
@@ -108,6 +111,7 @@ type Diff struct {
 
 	Endpoints []Change[EndpointKey, Endpoint]
 	Routes    []Change[RouteKey, Route]
+	Tags      []Change[TagKey, Tagging]
 	Verdicts  []Change[VerdictKey, Verdict]
 	Services  []Change[ServiceKey, Service]
 	Egress    []Change[EgressKey, Egress]
@@ -118,7 +122,7 @@ func (d Diff) Empty() bool { return !d.Local && d.Len() == 0 }
 
 // Len is the number of changed entries.
 func (d Diff) Len() int {
-	return len(d.Endpoints) + len(d.Routes) + len(d.Verdicts) + len(d.Services) + len(d.Egress)
+	return len(d.Endpoints) + len(d.Routes) + len(d.Tags) + len(d.Verdicts) + len(d.Services) + len(d.Egress)
 }
 
 // Diff returns what leads from p to next, each table's changes in key order.
@@ -135,6 +139,7 @@ func (p *Plan) Diff(next *Plan) Diff {
 		Local:     !p.Local.Equal(next.Local),
 		Endpoints: p.Endpoints.Diff(next.Endpoints),
 		Routes:    p.Routes.Diff(next.Routes),
+		Tags:      p.Tags.Diff(next.Tags),
 		Verdicts:  p.Verdicts.Diff(next.Verdicts),
 		Services:  p.Services.Diff(next.Services),
 		Egress:    p.Egress.Diff(next.Egress),

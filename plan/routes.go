@@ -49,10 +49,8 @@ const (
 	ToDrop Way = "drop"
 )
 
-// Route says which tag a prefix wears and how to get there. The longest
-// prefix wins (RFC 4632, section 5.1).
+// Route says how to get to a prefix. The longest prefix wins (RFC 4632, section 5.1).
 type Route struct {
-	Tag Tag
 	Way Way
 	// Interface is the key of the local endpoint of ToEndpoint.
 	Interface string

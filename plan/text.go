@@ -29,6 +29,7 @@ func (p *Plan) AppendText(b []byte) ([]byte, error) {
 	b = p.Local.appendLines(b, "")
 	b = appendLines(b, p.Endpoints.All())
 	b = appendLines(b, p.Routes.All())
+	b = appendLines(b, p.Tags.All())
 	b = appendLines(b, p.Verdicts.All())
 	b = appendLines(b, p.Services.All())
 	return appendLines(b, p.Egress.All()), nil
@@ -57,6 +58,7 @@ func (d Diff) String() string {
 	}
 	b = appendChanges(b, d.Endpoints)
 	b = appendChanges(b, d.Routes)
+	b = appendChanges(b, d.Tags)
 	b = appendChanges(b, d.Verdicts)
 	b = appendChanges(b, d.Services)
 	b = appendChanges(b, d.Egress)
@@ -71,6 +73,9 @@ func (k EndpointKey) Line(e Endpoint) string { return string(appendLine(nil, k, 
 
 // Line returns the route's line of the text form, with its origin.
 func (k RouteKey) Line(r Route) string { return string(appendLine(nil, k, r)) }
+
+// Line returns the tagging's line of the text form, with its origin.
+func (k TagKey) Line(t Tagging) string { return string(appendLine(nil, k, t)) }
 
 // Line returns the verdict's line of the text form, with its origin.
 func (k VerdictKey) Line(v Verdict) string { return string(appendLine(nil, k, v)) }
@@ -173,7 +178,13 @@ func (k RouteKey) appendEntry(l line, r Route) line {
 		l, via = l.name(via), ""
 	}
 	l = l.option("interface", iface).option("node", node).option("via", via)
-	return l.mac(r.MAC).number("tag", uint64(r.Tag)).flag("endpoints-only", r.EndpointsOnly)
+	return l.mac(r.MAC).flag("endpoints-only", r.EndpointsOnly)
+}
+
+func (TagKey) origin(t Tagging) string { return t.Origin }
+
+func (k TagKey) appendEntry(l line, t Tagging) line {
+	return l.keyword("tag").name(k.Network).name(k.Prefix.String()).keyword(strconv.FormatUint(uint64(t.Tag), 10))
 }
 
 func (VerdictKey) origin(v Verdict) string { return v.Origin }

@@ -19,6 +19,7 @@ func (p *Plan) Validate() error {
 	v.local()
 	v.endpoints()
 	v.routes()
+	v.tags()
 	v.verdicts()
 	v.services()
 	v.egress()
@@ -216,7 +217,6 @@ func (v *validator) routes() {
 		s := about(v, k, r)
 		s.name("the network", k.Network)
 		s.prefix("prefix", k.Prefix)
-		s.tag(r.Tag)
 		s.onlyFor("interface", r.Interface != "", r.Way, ToEndpoint)
 		s.onlyFor("node", r.Node != "", r.Way, ToTunnel, ToNextHop)
 		s.onlyFor("via", r.Via.IsValid(), r.Way, ToTunnel, ToNextHop)
@@ -274,6 +274,19 @@ func (s subject) onlyFor(field string, set bool, way Way, ways ...Way) {
 	}
 }
 
+func (v *validator) tags() {
+	for k, t := range v.plan.Tags.All() {
+		v.tagging(k, t)
+	}
+}
+
+func (v *validator) tagging(k TagKey, t Tagging) {
+	s := about(v, k, t)
+	s.name("the network", k.Network)
+	s.prefix("prefix", k.Prefix)
+	s.tag(t.Tag)
+}
+
 func (v *validator) verdicts() {
 	// Key order puts what could overlap side by side: one peer's entries, in
 	// them one protocol's, by first port.
@@ -292,17 +305,11 @@ func (v *validator) verdicts() {
 		if !k.Protocol.HasPorts() && k.Ports != AllPorts {
 			s.add("protocol %s has no ports to tell apart", k.Protocol)
 		}
-		if k.Peer > MaxTag {
-			if k != Otherwise(k.Policy, k.Direction) {
-				s.add("peer is not a tag up to %d, which only an otherwise entry may have", MaxTag)
-			}
-			continue
+		if k.Peer > AnyPeer {
+			s.add("peer %d is neither a tag up to %d nor any", k.Peer, MaxTag)
 		}
 		samePeer := !first && last.Policy == k.Policy && last.Direction == k.Direction && last.Peer == k.Peer
 		switch {
-		case samePeer && last.Protocol == AnyProtocol:
-			s.add("it overlaps with the entry of the same peer for any protocol")
-			continue // keep last: everything of this peer overlaps with it
 		case samePeer && last.Protocol == k.Protocol:
 			if k.Ports.First <= end.Last {
 				s.add("it overlaps with the entry of the same peer for ports %s", end)

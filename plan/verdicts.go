@@ -14,14 +14,15 @@ const (
 	Outgoing Direction = "egress"
 )
 
-// AnyPeer as a verdict's peer stands for every tag. Only the entry that
-// applies when no other does may use it (see Otherwise).
+// AnyPeer as a verdict's peer stands for every tag.
 const AnyPeer = MaxTag + 1
 
-// VerdictKey is what a packet that starts a connection is looked up by. The
-// entries of one policy and direction are disjoint, so at most one matches;
-// the one exception is the entry made with Otherwise, which decides when no
-// other matches. Without it, what matches nothing is denied.
+// VerdictKey is what a packet that starts a connection is looked up by. Of the
+// entries of one policy and direction that match, the most specific decides:
+// one for the packet's peer before one for AnyPeer, and for the same peer one
+// for the packet's protocol before one for AnyProtocol. Among those for one
+// peer and protocol the ranges of ports are disjoint, so that no more than one
+// matches. What matches nothing is denied.
 type VerdictKey struct {
 	Policy    string
 	Direction Direction
@@ -33,7 +34,8 @@ type VerdictKey struct {
 	Ports PortRange
 }
 
-// Otherwise is the key of the entry that decides when no other matches.
+// Otherwise is the key of the least specific entry, which decides when no
+// other matches.
 func Otherwise(policy string, d Direction) VerdictKey {
 	return VerdictKey{Policy: policy, Direction: d, Peer: AnyPeer, Protocol: AnyProtocol, Ports: AllPorts}
 }

@@ -35,6 +35,33 @@ type Plugin interface {
 	Compile(in Input) (*plan.Plan, []Problem)
 }
 
+// Incremental is a plug-in whose plans are so large that compiling one anew
+// after each change would take too long.
+type Incremental interface {
+	Plugin
+	// NewCompiler returns a compiler that knows nothing yet.
+	NewCompiler() Compiler
+}
+
+// Compiler compiles the plans of one node, one after the other. It is not safe
+// for concurrent use.
+type Compiler interface {
+	// Compile is as Plugin.Compile, and what it returns does the same to every
+	// packet, whatever was compiled before; tags of the node's own (from
+	// plan.FirstLocalTag) alone may have other numbers. It costs in proportion
+	// to what changed since the last call, if the objects that did not change
+	// are the same pointers.
+	Compile(in Input) (*plan.Plan, []Problem)
+}
+
+// CompilerOf returns what compiles the plans of one node with a plug-in.
+func CompilerOf(p Plugin) Compiler {
+	if i, ok := p.(Incremental); ok {
+		return i.NewCompiler()
+	}
+	return p
+}
+
 // NodeRunner is a plug-in that does work of its own on each node, such as
 // keeping a lease.
 type NodeRunner interface {
@@ -92,8 +119,9 @@ type Endpoint struct {
 	Interface string
 	Addresses []netip.Addr
 	MAC       plan.MAC
-	// Namespace and Pod name the pod; both may be empty.
-	Namespace, Pod string
+	// Namespace and Pod name the pod, UID is the one that the container runtime
+	// knows it by (see api.IsPod); all may be empty.
+	Namespace, Pod, UID string
 }
 
 // Name is the endpoint's name for people.
@@ -135,8 +163,11 @@ type NodeEnv struct {
 	// something is to be done, and what is written must follow from an object
 	// as the registry has it, as registry.Modify reads it.
 	Input func() (in Input, complete bool)
+	// Applied returns what was last in the data plane whole, nil while nothing
+	// was.
+	Applied func() *Applied
 	// Changed delivers after one or several changes to what Input returns,
-	// complete included and the node's endpoints excepted. It is never closed.
+	// complete included, or to what Applied returns. It is never closed.
 	Changed <-chan struct{}
 	// StateDir is a directory on the node's disk for the plug-in alone. It
 	// survives a restart of the agent.
@@ -147,6 +178,15 @@ type NodeEnv struct {
 	// Problem reports what keeps the work from being done, to the node's
 	// readiness and its Node object; "" when nothing does any more.
 	Problem func(string)
+}
+
+// Applied is a plan that a data plane does, and what it was compiled from.
+type Applied struct {
+	Input Input
+	Plan  *plan.Plan
+	// Problems are those of Compile, and what of the plan the data plane cannot
+	// do as it is written.
+	Problems []Problem
 }
 
 // ClusterEnv is what RunCluster may use.

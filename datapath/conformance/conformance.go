@@ -181,7 +181,6 @@ func (s *suite) lacks(plans map[string]*plan.Plan) []string {
 		}
 		for _, r := range p.Routes.All() {
 			need(r.Way != plan.ToTunnel || s.able.Tunnels, "tunnels")
-			need(r.Way != plan.ToTunnel || r.Tag == 0 || s.able.Tags, "tags in the tunnel")
 		}
 		for _, e := range p.Egress.All() {
 			need(e.Action == plan.Direct || slices.Contains(s.able.EgressActions, e.Action), "egress action "+string(e.Action))

@@ -78,8 +78,6 @@ func (d *DataPlane) supportsEndpoint(k plan.EndpointKey, e plan.Endpoint) error 
 func (d *DataPlane) supportsRoute(k plan.RouteKey, r plan.Route) error {
 	line := func() string { return k.Line(r) }
 	switch {
-	case r.Tag != 0 && r.Way == plan.ToTunnel:
-		return notSupported(line, "tags in the tunnel")
 	case r.EndpointsOnly && (r.Way == plan.ToGateway || r.Way == plan.ToHost || r.Way == plan.ToEndpoint):
 		return notSupported(line, "this way for endpoints only")
 	}

@@ -21,6 +21,10 @@ func Plan() *rapid.Generator[*plan.Plan] {
 		for range few.Draw(t, "routes") {
 			putRoute(t, b)
 		}
+		for range few.Draw(t, "tags") {
+			b.PutTag(plan.TagKey{Network: Name().Draw(t, "network"), Prefix: Prefix().Draw(t, "prefix")},
+				plan.Tagging{Tag: tag(t), Origin: Name().Draw(t, "origin")})
+		}
 		for range few.Draw(t, "verdicts") {
 			putVerdict(t, b)
 		}
@@ -102,7 +106,7 @@ func putEndpoint(t *rapid.T, b *plan.Builder) {
 func putRoute(t *rapid.T, b *plan.Builder) {
 	r := plan.Route{
 		Way: rapid.SampledFrom([]plan.Way{plan.ToEndpoint, plan.ToTunnel, plan.ToNextHop, plan.ToHost, plan.ToGateway, plan.ToDrop}).Draw(t, "way"),
-		Tag: tag(t), Interface: Name().Draw(t, "interface"), Node: Name().Draw(t, "node"),
+		Interface: Name().Draw(t, "interface"), Node: Name().Draw(t, "node"),
 		EndpointsOnly: rapid.Bool().Draw(t, "endpoints only"), Origin: Name().Draw(t, "origin"),
 	}
 	if r.Way == plan.ToNextHop || rapid.Bool().Draw(t, "has via") {

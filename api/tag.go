@@ -1,0 +1,144 @@
+package api
+
+import (
+	"maps"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// Tag says what a cluster-wide tag stands for: all pods that no policy can tell
+// apart, as they are of one namespace and have the same labels and named ports.
+// Its name is its number in decimal digits, from MinTag to MaxTag, so that
+// whoever creates it has that number to himself. Agents make Tags for their
+// nodes' pods; the leading controller collects those that no NodePods names.
+// Two Tags may say the same.
+type Tag struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec TagSpec `json:"spec"`
+}
+
+// The least and the greatest cluster-wide tag: OpenShift SDN keeps VNIDs below
+// 10 for itself, and tags from plan.FirstLocalTag are a node's own.
+const (
+	MinTag = 10
+	MaxTag = 1<<23 - 1
+)
+
+// TagSpec is what pods of one tag have in common. It never changes but for
+// UnusedSince.
+type TagSpec struct {
+	Namespace string `json:"namespace"`
+	// Labels are those of the pods' that policies can see.
+	Labels map[string]string `json:"labels,omitempty"`
+	// Ports are the pods' named ports, in the order of name, then protocol.
+	Ports []TagPort `json:"ports,omitempty"`
+	// UnusedSince is when the controller first found no pod of the tag. An agent
+	// that takes the Tag into use again removes it first; so a controller that
+	// is about to delete the Tag at an older resource version fails.
+	UnusedSince *metav1.Time `json:"unusedSince,omitempty"`
+}
+
+// TagPort is a named port of pods.
+type TagPort struct {
+	Name string `json:"name"`
+	// Protocol is TCP, UDP or SCTP.
+	Protocol string `json:"protocol"`
+	Port     int32  `json:"port"`
+}
+
+// DeepCopyObject implements runtime.Object.
+func (t *Tag) DeepCopyObject() runtime.Object {
+	out := *t
+	t.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
+	out.Spec.Labels = maps.Clone(t.Spec.Labels)
+	out.Spec.Ports = slices.Clone(t.Spec.Ports)
+	out.Spec.UnusedSince = t.Spec.UnusedSince.DeepCopy()
+	return &out
+}
+
+// NodePods is what other nodes must know of a node's pods: which addresses have
+// which tag. Its name is the node's. The node's agent writes it; it is one
+// object for all of the node's pods, so that a pod costs those who follow it
+// its address and no object of its own.
+type NodePods struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// Pods are in the order of their tags.
+	Pods []TaggedPods `json:"pods,omitempty"`
+}
+
+// TaggedPods are a node's pods of one tag.
+type TaggedPods struct {
+	Tag int32 `json:"tag"`
+	// Addresses are those of all these pods, in ascending order.
+	Addresses []string `json:"addresses"`
+}
+
+// DeepCopyObject implements runtime.Object.
+func (n *NodePods) DeepCopyObject() runtime.Object {
+	out := *n
+	n.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
+	out.Pods = slices.Clone(n.Pods)
+	for i := range out.Pods {
+		out.Pods[i].Addresses = slices.Clone(out.Pods[i].Addresses)
+	}
+	return &out
+}
+
+// NodeReport is what a node's agent says of the policies in force there. Its
+// name is the node's. Agents do not follow it.
+type NodeReport struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// Enforced is, by the plural name of a kind of policies, the greatest
+	// resource version of those that concern the node and are in its data plane.
+	// A policy that selects pods of the node is in force there if its own
+	// resource version is not greater.
+	Enforced map[string]string `json:"enforced,omitempty"`
+	// Problems are policies that the node cannot enforce as they are written.
+	Problems []PolicyProblem `json:"problems,omitempty"`
+}
+
+// PolicyProblem is a policy that cannot be enforced as it is written.
+type PolicyProblem struct {
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+	Message   string `json:"message"`
+}
+
+// DeepCopyObject implements runtime.Object.
+func (n *NodeReport) DeepCopyObject() runtime.Object {
+	out := *n
+	n.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
+	out.Enforced = maps.Clone(n.Enforced)
+	out.Problems = slices.Clone(n.Problems)
+	return &out
+}
+
+// DomainName is what the leading controller found a domain name in a policy to
+// stand for. Its name is the domain name in lower case, without a dot at its end.
+type DomainName struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// Addresses are in ascending order.
+	Addresses []string `json:"addresses,omitempty"`
+	// Problem is why the name could not be resolved of late, or empty. The
+	// addresses found last stay.
+	Problem string `json:"problem,omitempty"`
+}
+
+// DeepCopyObject implements runtime.Object.
+func (d *DomainName) DeepCopyObject() runtime.Object {
+	out := *d
+	d.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
+	out.Addresses = slices.Clone(d.Addresses)
+	return &out
+}

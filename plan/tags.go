@@ -1,0 +1,45 @@
+package plan
+
+import (
+	"net/netip"
+	"strings"
+)
+
+// FirstLocalTag begins the tags that a node's plan uses for itself alone:
+// they stand for what its own policies tell apart, mean nothing to another
+// node, and never travel. Tags below are the cluster's.
+const FirstLocalTag Tag = 1 << 23
+
+// TagKey is a set of addresses in a network. Prefix is masked.
+type TagKey struct {
+	Network string
+	Prefix  netip.Prefix
+}
+
+// Compare orders by network, then family, then address, then length.
+func (k TagKey) Compare(o TagKey) int {
+	if c := strings.Compare(k.Network, o.Network); c != 0 {
+		return c
+	}
+	return comparePrefix(k.Prefix, o.Prefix)
+}
+
+// Tagging says which tag the addresses of a prefix wear in the eyes of this
+// node's policies. The longest prefix wins, whichever way the Routes table
+// sends packets; it wins over a tag that came with the packet, too.
+type Tagging struct {
+	Tag Tag
+	// Origin says where the entry comes from, as "NodePods node2", for people.
+	Origin string
+}
+
+// Equal reports whether both are the same in every field.
+func (t Tagging) Equal(o Tagging) bool { return t == o }
+
+// TagOf returns the longest of a network's tagged prefixes that contains a.
+func (p *Plan) TagOf(network string, a netip.Addr) (TagKey, Tagging, bool) {
+	return longest(p.Tags, a,
+		func(prefix netip.Prefix) TagKey { return TagKey{network, prefix} },
+		func(k TagKey) (netip.Prefix, bool) { return k.Prefix, k.Network == network },
+		func(Tagging) bool { return true })
+}
