@@ -22,7 +22,7 @@ type Weft struct {
 	// Image is the tar file of the container image, as make image writes it,
 	// which the nodes know already (Config.Images, Cluster.Load).
 	Image string
-	// Plugin is "openshift-subnet" or "flannel". The ranges of pods are the
+	// Plugin is "openshift-subnet", "openshift-networkpolicy" or "flannel". The ranges of pods are the
 	// cluster's.
 	Plugin string
 	// Set are more of the chart's values, as NAME=VALUE.
@@ -67,7 +67,7 @@ func (w Weft) values(image, server string, pods []netip.Prefix) ([]string, error
 	var name string
 	var value any
 	switch w.Plugin {
-	case "openshift-subnet":
+	case "openshift-subnet", "openshift-networkpolicy":
 		type network struct {
 			CIDR             string
 			HostSubnetLength int `json:"hostSubnetLength"`
@@ -88,7 +88,7 @@ func (w Weft) values(image, server string, pods []netip.Prefix) ([]string, error
 		}
 		name, value = "flannel.netConf", conf
 	default:
-		return nil, fmt.Errorf("plug-in %q: use openshift-subnet or flannel", w.Plugin)
+		return nil, fmt.Errorf("plug-in %q: use openshift-subnet, openshift-networkpolicy or flannel", w.Plugin)
 	}
 	b, err := json.Marshal(value)
 	if err != nil {

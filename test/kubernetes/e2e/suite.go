@@ -83,6 +83,8 @@ func choose(specs []string, name string, smoke []string, rules []rule) (suite, e
 		in = func(string) bool { return true }
 	case "conformance":
 		in = func(spec string) bool { return strings.Contains(spec, "[Conformance]") }
+	case "networkpolicy":
+		in = func(spec string) bool { return strings.HasPrefix(spec, area+" Netpol ") || strings.HasPrefix(spec, area+" NetworkPolicy") }
 	case "smoke":
 		in = func(spec string) bool { return slices.Contains(smoke, spec) }
 		for _, wanted := range smoke {
@@ -91,7 +93,7 @@ func choose(specs []string, name string, smoke []string, rules []rule) (suite, e
 			}
 		}
 	default:
-		return s, fmt.Errorf("there is no suite %q: there are smoke, conformance and all", name)
+		return s, fmt.Errorf("there is no suite %q: there are smoke, conformance, networkpolicy and all", name)
 	}
 	used := make(map[rule]bool)
 	for _, spec := range specs {
