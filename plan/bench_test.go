@@ -11,7 +11,7 @@ import (
 const manyPeers = 100_000
 
 // manyRoutes is the plan of a node with very many peers.
-func manyRoutes(previous *plan.Plan, tagOfFirst plan.Tag) *plan.Plan {
+func manyRoutes(previous *plan.Plan, tag plan.Tag) *plan.Plan {
 	b := plan.NewBuilder(previous)
 	vtep := netip.MustParseAddr("172.16.0.1")
 	b.Local = plan.Local{Node: "node0", Addresses: []netip.Addr{vtep}, Tunnel: plan.Tunnel{VTEP: vtep, MAC: plan.MACOf(vtep), Port: 4789}}
@@ -19,13 +19,10 @@ func manyRoutes(previous *plan.Plan, tagOfFirst plan.Tag) *plan.Plan {
 	b.PutEndpoint(plan.EndpointKey{Interface: "weft0"}, plan.Endpoint{Network: plan.DefaultNetwork, Addresses: []netip.Addr{netip.MustParseAddr("11.0.0.2")}})
 	for i := range manyPeers {
 		via := netip.AddrFrom4([4]byte{172, byte(17 + i>>16), byte(i >> 8), byte(i)})
-		tag := plan.Tag(0)
-		if i == 0 {
-			tag = tagOfFirst
-		}
 		b.PutRoute(plan.RouteKey{Network: plan.DefaultNetwork, Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{byte(12 + i>>16), byte(i >> 8), byte(i), 0}), 24)},
-			plan.Route{Way: plan.ToTunnel, Node: fmt.Sprint("node", i+1), Via: via, MAC: plan.MACOf(via), Tag: tag, Origin: "HostSubnet"})
+			plan.Route{Way: plan.ToTunnel, Node: fmt.Sprint("node", i+1), Via: via, MAC: plan.MACOf(via), Origin: "HostSubnet"})
 	}
+	b.PutTag(plan.TagKey{Network: plan.DefaultNetwork, Prefix: netip.MustParsePrefix("12.0.0.0/24")}, plan.Tagging{Tag: tag})
 	return b.Build()
 }
 
@@ -60,6 +57,17 @@ func BenchmarkValidate(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		if err := p.Validate(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkValidateAfterOneChange(b *testing.B) {
+	previous := manyRoutes(nil, 0)
+	next := manyRoutes(previous, 1)
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := next.ValidateAfter(previous); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -15,9 +15,9 @@ import (
 // endpoint that sends it, Services (where it begins), Routes, the egress
 // policy of the endpoint, Egress (where it leaves the node), and the ingress
 // policy of the endpoint that gets it. Policies see the destination that
-// Services chose, and the tags that the Tags table gives: where it has none, that
-// of the local endpoint or the one that came through the tunnel. They are not
-// asked about what the node sends to its own endpoints, nor about what an
+// Services chose, and the tags that the Tags table gives: where it has none,
+// that of the local endpoint or the one that came through the tunnel. They are
+// not asked about what the node sends to its own endpoints, nor about what an
 // endpoint sends to itself.
 //
 // The node itself sends from the address that its kernel would choose: its
@@ -30,7 +30,8 @@ import (
 // A packet handed to a node or a next hop of which plans has nothing is
 // allowed, as far as is known: the reason says so, and SeenSource and
 // SeenDestination are what that node gets. So is a packet that leaves the
-// cluster, unless its destination is in the cluster after all. Of a service's backends the first that may be chosen is followed.
+// cluster, unless its destination is in the cluster after all. Of a service's
+// backends the first that may be chosen is followed.
 func Explain(plans map[string]*Plan, f Flow) Explanation {
 	plans = maps.Clone(plans)
 	maps.DeleteFunc(plans, func(_ string, p *Plan) bool { return p == nil })

@@ -40,6 +40,9 @@ func TestStringIsALineForEachEntry(t *testing.T) {
 		for k, v := range p.Routes.All() {
 			text += k.Line(v) + "\n"
 		}
+		for k, v := range p.Tags.All() {
+			text += k.Line(v) + "\n"
+		}
 		for k, v := range p.Verdicts.All() {
 			text += k.Line(v) + "\n"
 		}
@@ -114,6 +117,9 @@ func TestBuilderForgetsWhatIsNotStated(t *testing.T) {
 		for k, v := range want.Routes.All() {
 			b.PutRoute(k, v)
 		}
+		for k, v := range want.Tags.All() {
+			b.PutTag(k, v)
+		}
 		for k, v := range want.Verdicts.All() {
 			b.PutVerdict(k, v)
 		}
@@ -150,6 +156,94 @@ func TestRouteIsTheLongestPrefix(t *testing.T) {
 		got, _, ok := p.Route("b", a, fromEndpoint)
 		if got != want || ok != want.Prefix.IsValid() {
 			t.Fatalf("%s goes by %v, want %v, in:\n%s", a, got.Prefix, want.Prefix, p)
+		}
+	})
+}
+
+// The tag found is that of the prefix that a search through all of them finds,
+// whatever routes there are.
+func TestTagIsThatOfTheLongestPrefix(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		b := plan.NewBuilder(nil)
+		for i := range rapid.IntRange(0, 12).Draw(t, "tags") {
+			b.PutTag(plan.TagKey{Network: rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "network"), Prefix: plantest.Prefix().Draw(t, "prefix")},
+				plan.Tagging{Tag: plan.Tag(i)})
+		}
+		for range rapid.IntRange(0, 3).Draw(t, "routes") {
+			b.PutRoute(plan.RouteKey{Network: "b", Prefix: plantest.Prefix().Draw(t, "prefix")}, plan.Route{Way: plan.ToDrop})
+		}
+		p := b.Build()
+		a := plantest.Addr().Draw(t, "address")
+		want := plan.TagKey{}
+		for k := range p.Tags.All() {
+			if k.Network == "b" && k.Prefix.Contains(a) && (!want.Prefix.IsValid() || k.Prefix.Bits() > want.Prefix.Bits()) {
+				want = k
+			}
+		}
+		tagging, _ := p.Tags.Get(want)
+		got, found, ok := p.TagOf("b", a)
+		if got != want || found != tagging || ok != want.Prefix.IsValid() {
+			t.Fatalf("%s wears that of %v, want %v, in:\n%s", a, got.Prefix, want.Prefix, p)
+		}
+	})
+}
+
+// verdictKeys generates keys of few policies, peers, protocols and ports, so
+// that many match one packet.
+func verdictKeys() *rapid.Generator[plan.VerdictKey] {
+	return rapid.Custom(func(t *rapid.T) plan.VerdictKey {
+		k := plan.Otherwise(rapid.SampledFrom([]string{"p", "q"}).Draw(t, "policy"),
+			rapid.SampledFrom([]plan.Direction{plan.Incoming, plan.Outgoing}).Draw(t, "direction"))
+		k.Peer = rapid.SampledFrom([]plan.Tag{0, 5, plan.MaxTag, plan.AnyPeer}).Draw(t, "peer")
+		k.Protocol = rapid.SampledFrom([]plan.Protocol{plan.AnyProtocol, plan.ICMP, plan.TCP, plan.UDP}).Draw(t, "protocol")
+		if k.Protocol.HasPorts() && rapid.Bool().Draw(t, "some ports") {
+			k.Ports.First = rapid.SampledFrom([]uint16{0, 1, 79, 80, 81, 65535}).Draw(t, "first")
+			k.Ports.Last = rapid.SampledFrom([]uint16{0, 1, 79, 80, 81, 65535}).Filter(func(last uint16) bool { return last >= k.Ports.First }).Draw(t, "last")
+		}
+		return k
+	})
+}
+
+// The verdict found is the most specific of those that a search through all
+// of them finds.
+func TestVerdictIsTheMostSpecific(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := &plan.Plan{Local: plan.Local{Node: "node1"}}
+		for _, k := range rapid.SliceOfN(verdictKeys(), 0, 24).Draw(t, "keys") {
+			more := *p
+			more.Verdicts = p.Verdicts.Set(k, plan.Verdict{Allow: rapid.Bool().Draw(t, "allow")})
+			if more.Validate() == nil { // else it overlaps
+				p = &more
+			}
+		}
+		q := verdictKeys().Draw(t, "packet")
+		port := q.Ports.First
+		if q.Peer == plan.AnyPeer {
+			q.Peer = 7 // one that no entry is about
+		}
+		// How specific a matching entry is: the peer counts more.
+		rank := func(k plan.VerdictKey) int {
+			switch {
+			case k.Policy != q.Policy || k.Direction != q.Direction || !k.Ports.Contains(port),
+				k.Peer != q.Peer && k.Peer != plan.AnyPeer, k.Protocol != q.Protocol && k.Protocol != plan.AnyProtocol:
+				return 0
+			case k.Peer == q.Peer && k.Protocol == q.Protocol:
+				return 4
+			case k.Peer == q.Peer:
+				return 3
+			case k.Protocol == q.Protocol:
+				return 2
+			default:
+				return 1
+			}
+		}
+		best := 0
+		for k := range p.Verdicts.All() {
+			best = max(best, rank(k))
+		}
+		k, v, ok := p.Verdict(q.Policy, q.Direction, q.Peer, q.Protocol, port)
+		if want, _ := p.Verdicts.Get(k); ok != (best > 0) || ok && rank(k) != best || v != want {
+			t.Fatalf("port %d of %s is decided by %s (%v), in:\n%s", port, q.Line(v), k.Line(v), ok, p)
 		}
 	})
 }

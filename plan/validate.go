@@ -3,6 +3,7 @@ package plan
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"net/netip"
 	"slices"
 )
@@ -19,10 +20,50 @@ func (p *Plan) Validate() error {
 	v.local()
 	v.endpoints()
 	v.routes()
-	v.tags()
-	v.verdicts()
+	for k, t := range p.Tags.All() {
+		v.tagging(k, t)
+	}
+	v.verdicts(p.Verdicts.All())
 	v.services()
 	v.egress()
+	return errors.Join(v.problems...)
+}
+
+// ValidateAfter is Validate of a plan that follows one which is valid. Where p
+// was built from previous it costs in proportion to the tags and verdicts that
+// differ; the other tables, which refer to one another, are checked whole if
+// anything in them differs. A nil previous tells nothing.
+func (p *Plan) ValidateAfter(previous *Plan) error {
+	if p == nil || previous == nil {
+		return p.Validate()
+	}
+	v := &validator{plan: p}
+	changes := previous.Diff(p)
+	rest := changes.Local || len(changes.Endpoints)+len(changes.Routes)+len(changes.Services)+len(changes.Egress) > 0
+	if rest {
+		v.local()
+		v.endpoints()
+		v.routes()
+	}
+	for _, c := range changes.Tags {
+		if c.New != nil {
+			v.tagging(c.Key, *c.New)
+		}
+	}
+	var checked *VerdictKey
+	for _, c := range changes.Verdicts {
+		// The rules are about keys: what goes, or says something else, breaks none.
+		rivals := c.Key.rivals()
+		if c.Old != nil || checked != nil && *checked == rivals {
+			continue
+		}
+		checked = &rivals
+		v.verdicts(v.rivals(rivals))
+	}
+	if rest {
+		v.services()
+		v.egress()
+	}
 	return errors.Join(v.problems...)
 }
 
@@ -274,12 +315,6 @@ func (s subject) onlyFor(field string, set bool, way Way, ways ...Way) {
 	}
 }
 
-func (v *validator) tags() {
-	for k, t := range v.plan.Tags.All() {
-		v.tagging(k, t)
-	}
-}
-
 func (v *validator) tagging(k TagKey, t Tagging) {
 	s := about(v, k, t)
 	s.name("the network", k.Network)
@@ -287,13 +322,30 @@ func (v *validator) tagging(k TagKey, t Tagging) {
 	s.tag(t.Tag)
 }
 
-func (v *validator) verdicts() {
-	// Key order puts what could overlap side by side: one peer's entries, in
-	// them one protocol's, by first port.
-	var last VerdictKey // of the same policy, direction and peer, if any
-	var end PortRange   // of the same protocol, the range that reaches furthest
+// rivals is what verdicts share whose ranges of ports must be disjoint. It
+// orders before all of them.
+func (k VerdictKey) rivals() VerdictKey {
+	k.Ports = PortRange{}
+	return k
+}
+
+// rivals yields the verdicts that are rivals.
+func (v *validator) rivals(rivals VerdictKey) iter.Seq2[VerdictKey, Verdict] {
+	return func(yield func(VerdictKey, Verdict) bool) {
+		for k, verdict := range v.plan.Verdicts.From(rivals) {
+			if k.rivals() != rivals || !yield(k, verdict) {
+				return
+			}
+		}
+	}
+}
+
+// verdicts checks entries that come in key order, which puts rivals side by
+// side, by their first port.
+func (v *validator) verdicts(entries iter.Seq2[VerdictKey, Verdict]) {
+	var furthest VerdictKey // of the rivals so far, the one whose ports reach furthest
 	first := true
-	for k, verdict := range v.plan.Verdicts.All() {
+	for k, verdict := range entries {
 		s := about(v, k, verdict)
 		s.name("the policy", k.Policy)
 		if k.Direction != Incoming && k.Direction != Outgoing {
@@ -308,19 +360,16 @@ func (v *validator) verdicts() {
 		if k.Peer > AnyPeer {
 			s.add("peer %d is neither a tag up to %d nor any", k.Peer, MaxTag)
 		}
-		samePeer := !first && last.Policy == k.Policy && last.Direction == k.Direction && last.Peer == k.Peer
-		switch {
-		case samePeer && last.Protocol == k.Protocol:
-			if k.Ports.First <= end.Last {
-				s.add("it overlaps with the entry of the same peer for ports %s", end)
-			}
-			if k.Ports.Last > end.Last {
-				end = k.Ports
-			}
-		default:
-			end = k.Ports
+		if first || furthest.rivals() != k.rivals() {
+			furthest, first = k, false
+			continue
 		}
-		last, first = k, false
+		if k.Ports.First <= furthest.Ports.Last {
+			s.add("it overlaps with the entry of the same peer and protocol for ports %s", furthest.Ports)
+		}
+		if k.Ports.Last > furthest.Ports.Last {
+			furthest = k
+		}
 	}
 }
 

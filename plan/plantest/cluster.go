@@ -41,10 +41,18 @@ type Shape struct {
 	// Banned are pairs of nodes of which the first drops what goes to the
 	// second's first endpoint.
 	Banned [][2]int
+	// Tags is the Tags table of every node, and Verdicts says which of the
+	// verdicts of every node allow; Policed says what they make of endpoints,
+	// by interface.
+	Tags     map[netip.Prefix]plan.Tag
+	Verdicts map[plan.VerdictKey]bool
+	Policed  map[string]Policing
 }
 
 // Complete reports whether every endpoint can reach every other.
-func (s Shape) Complete() bool { return !s.Ghost && len(s.Strangers) == 0 && len(s.Banned) == 0 }
+func (s Shape) Complete() bool {
+	return !s.Ghost && len(s.Strangers) == 0 && len(s.Banned) == 0 && len(s.Policed) == 0
+}
 
 // Outside lists addresses that belong to nobody in a cluster, one of each
 // family (RFC 5737, RFC 3849).
@@ -89,6 +97,8 @@ func poolPrefix(family, i int) netip.Prefix {
 	return p
 }
 
+func interfaceName(node, number int) string { return fmt.Sprintf("weft%02x%02x", node, number) }
+
 func hostPrefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
 // vtep returns the underlay address of node i that tunnels use.
@@ -127,12 +137,15 @@ func (s Shape) plan(self int) *plan.Plan {
 			}
 		}
 	}
+	s.putPolicies(b)
 	return b.Build()
 }
 
 func (s Shape) putEndpoint(b *plan.Builder, node, number int) {
-	k := plan.EndpointKey{Interface: fmt.Sprintf("weft%02x%02x", node, number)}
-	e := plan.Endpoint{Name: fmt.Sprintf("default/pod%d-%d", node, number), Network: plan.DefaultNetwork}
+	k := plan.EndpointKey{Interface: interfaceName(node, number)}
+	policing := s.Policed[k.Interface]
+	e := plan.Endpoint{Name: fmt.Sprintf("default/pod%d-%d", node, number), Network: plan.DefaultNetwork,
+		Tag: policing.Tag, IngressPolicy: policing.Ingress, EgressPolicy: policing.Egress}
 	e.Origin = "Pod " + e.Name
 	for _, f := range s.families() {
 		a := podAddress(f, node, number+1)
@@ -194,8 +207,10 @@ func (s Shape) putPeer(b *plan.Builder, f, self, peer int) {
 }
 
 // Shapes generates the shapes of small clusters, of up to four nodes with up
-// to three endpoints each.
-func Shapes() *rapid.Generator[Shape] {
+// to three endpoints each. Half of them have policies.
+func Shapes() *rapid.Generator[Shape] { return rapid.OneOf(unpoliced(), Policed(unpoliced())) }
+
+func unpoliced() *rapid.Generator[Shape] {
 	return rapid.Custom(func(t *rapid.T) Shape {
 		flip := rapid.Bool()
 		s := Shape{
@@ -247,6 +262,8 @@ func Flows(plans map[string]*plan.Plan) *rapid.Generator[plan.Flow] {
 		p := plans[NodeName(i+1)]
 		for _, e := range p.Endpoints.All() {
 			sources = append(sources, e.Addresses...)
+			// What endpoints get is what says most.
+			destinations = append(append(destinations, e.Addresses...), e.Addresses...)
 		}
 		sources = append(sources, p.Local.Addresses...)
 		for _, pool := range p.Local.Pools {
@@ -266,7 +283,7 @@ func Flows(plans map[string]*plan.Plan) *rapid.Generator[plan.Flow] {
 			return a.Is4() == f.Source.Is4()
 		}).Draw(t, "destination")
 		f.Protocol = rapid.SampledFrom([]plan.Protocol{plan.TCP, plan.UDP}).Draw(t, "protocol")
-		f.Port = 8080
+		f.Port = rapid.SampledFrom(ports).Draw(t, "port")
 		return f
 	})
 }

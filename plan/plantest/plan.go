@@ -105,7 +105,7 @@ func putEndpoint(t *rapid.T, b *plan.Builder) {
 
 func putRoute(t *rapid.T, b *plan.Builder) {
 	r := plan.Route{
-		Way: rapid.SampledFrom([]plan.Way{plan.ToEndpoint, plan.ToTunnel, plan.ToNextHop, plan.ToHost, plan.ToGateway, plan.ToDrop}).Draw(t, "way"),
+		Way:       rapid.SampledFrom([]plan.Way{plan.ToEndpoint, plan.ToTunnel, plan.ToNextHop, plan.ToHost, plan.ToGateway, plan.ToDrop}).Draw(t, "way"),
 		Interface: Name().Draw(t, "interface"), Node: Name().Draw(t, "node"),
 		EndpointsOnly: rapid.Bool().Draw(t, "endpoints only"), Origin: Name().Draw(t, "origin"),
 	}

@@ -1,0 +1,138 @@
+package plantest
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/weftnet/weft/plan"
+	"pgregory.net/rapid"
+)
+
+// Policing is what policies make of an endpoint.
+type Policing struct {
+	// Tag is the endpoint's own. Where it is not 0 the shape's Tags have each
+	// of the endpoint's addresses, so that it does not matter whether a tunnel
+	// carries tags.
+	Tag plan.Tag
+	// Ingress and Egress name the policies that hold, or none.
+	Ingress, Egress string
+}
+
+// What policies of a generated shape are made of.
+var (
+	policies = []string{"p1", "p2"}
+	// There are few, so that several wear one.
+	clusterTags = []plan.Tag{10, 11}
+	anyTags     = []plan.Tag{0, 10, 11, plan.FirstLocalTag, plan.FirstLocalTag + 1, plan.MaxTag}
+	// ports are those that Flows asks for; they are neighbours, and ranges
+	// begin and end there.
+	ports = []uint16{8080, 8081}
+)
+
+// Policed generates shapes like those of another generator, but with tags and
+// with policies on some endpoints. Verdicts are about any protocol, TCP, UDP
+// and ICMP, for one peer or any, for all ports or some.
+func Policed(shapes *rapid.Generator[Shape]) *rapid.Generator[Shape] {
+	return rapid.Custom(func(t *rapid.T) Shape {
+		s := shapes.Draw(t, "shape")
+		s.Tags = map[netip.Prefix]plan.Tag{}
+		s.Policed = map[string]Policing{}
+		prefixes := s.taggable()
+		for range rapid.IntRange(0, 6).Draw(t, "tags") {
+			s.Tags[rapid.SampledFrom(prefixes).Draw(t, "prefix")] = rapid.SampledFrom(anyTags).Draw(t, "tag")
+		}
+		for node := range s.Endpoints {
+			for number := range s.Endpoints[node] {
+				s.police(t, node+1, number+1)
+			}
+		}
+		s.Verdicts = verdicts().Draw(t, "verdicts")
+		return s
+	})
+}
+
+// taggable lists prefixes that hold endpoints, nodes or the outside: whole,
+// in part, or one of them.
+func (s Shape) taggable() []netip.Prefix {
+	var all []netip.Prefix
+	for _, f := range s.families() {
+		outside, _ := Outside[f].Prefix([]int{24, 64}[f])
+		all = append(all, everything[f], clusterPrefixes[f], outside)
+		for i := range s.Endpoints {
+			pool := poolPrefix(f, i+1)
+			// Hosts 2 and 3 of the pool: the first two endpoints, not the third.
+			part, _ := podAddress(f, i+1, 2).Prefix(pool.Addr().BitLen() - 1)
+			all = append(all, pool, part, hostPrefix(podAddress(f, i+1, 2)), hostPrefix(podAddress(f, i+1, 3)), hostPrefix(nodeAddress(f, i+1)))
+		}
+	}
+	return all
+}
+
+// police draws what policies make of an endpoint.
+func (s Shape) police(t *rapid.T, node, number int) {
+	policy := rapid.SampledFrom(append([]string{"", ""}, policies...))
+	p := Policing{Ingress: policy.Draw(t, "ingress policy"), Egress: policy.Draw(t, "egress policy")}
+	if rapid.Bool().Draw(t, "tagged") {
+		p.Tag = rapid.SampledFrom(clusterTags).Draw(t, "tag")
+		for _, f := range s.families() {
+			// What the node's own policies tell apart comes before what the
+			// endpoint wears.
+			s.Tags[hostPrefix(podAddress(f, node, number+1))] = rapid.SampledFrom([]plan.Tag{p.Tag, plan.FirstLocalTag}).Draw(t, "seen as")
+		}
+	}
+	s.Policed[interfaceName(node, number)] = p
+}
+
+// verdicts generates the verdicts of all policies.
+func verdicts() *rapid.Generator[map[plan.VerdictKey]bool] {
+	// rivals are alike but for their ports, which are disjoint.
+	rivals := rapid.Custom(func(t *rapid.T) plan.VerdictKey {
+		k := plan.Otherwise(rapid.SampledFrom(policies).Draw(t, "policy"),
+			rapid.SampledFrom([]plan.Direction{plan.Incoming, plan.Outgoing}).Draw(t, "direction"))
+		k.Peer = rapid.SampledFrom(append([]plan.Tag{plan.AnyPeer}, anyTags...)).Draw(t, "peer")
+		k.Protocol = rapid.SampledFrom([]plan.Protocol{plan.AnyProtocol, plan.TCP, plan.UDP, plan.ICMP, plan.ICMPv6}).Draw(t, "protocol")
+		return k
+	})
+	return rapid.Custom(func(t *rapid.T) map[plan.VerdictKey]bool {
+		all := map[plan.VerdictKey]bool{}
+		for _, policy := range policies {
+			for _, d := range []plan.Direction{plan.Incoming, plan.Outgoing} {
+				if rapid.Bool().Draw(t, "otherwise") {
+					all[plan.Otherwise(policy, d)] = rapid.Bool().Draw(t, "allow")
+				}
+			}
+		}
+		for _, k := range rapid.SliceOfNDistinct(rivals, 4, 32, rapid.ID[plan.VerdictKey]).Draw(t, "rivals") {
+			for _, k.Ports = range portRanges(t, k.Protocol) {
+				all[k] = rapid.Bool().Draw(t, "allow")
+			}
+		}
+		return all
+	})
+}
+
+// portRanges draws disjoint ranges of a protocol's ports.
+func portRanges(t *rapid.T, p plan.Protocol) []plan.PortRange {
+	if !p.HasPorts() || rapid.Bool().Draw(t, "all ports") {
+		return []plan.PortRange{plan.AllPorts}
+	}
+	var ranges []plan.PortRange
+	rest := plan.AllPorts
+	for _, first := range []uint16{ports[0], ports[1], ports[1] + 1} {
+		if rapid.Bool().Draw(t, "cut") {
+			ranges = append(ranges, plan.PortRange{First: rest.First, Last: first - 1})
+			rest.First = first
+		}
+	}
+	return slices.DeleteFunc(append(ranges, rest), func(plan.PortRange) bool { return rapid.Bool().Draw(t, "left out") })
+}
+
+// putPolicies states the Tags and Verdicts, which are those of every node.
+func (s Shape) putPolicies(b *plan.Builder) {
+	for prefix, tag := range s.Tags {
+		b.PutTag(plan.TagKey{Network: plan.DefaultNetwork, Prefix: prefix}, plan.Tagging{Tag: tag, Origin: "tag"})
+	}
+	for k, allow := range s.Verdicts {
+		b.PutVerdict(k, plan.Verdict{Allow: allow, Origin: "policy " + k.Policy})
+	}
+}
