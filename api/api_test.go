@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
 	"sigs.k8s.io/yaml"
 
@@ -77,8 +78,13 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
+// TestDeepCopySharesNothing changes all that a copy refers to.
 func TestDeepCopySharesNothing(t *testing.T) {
-	text := `
+	for _, test := range []struct {
+		text   string
+		change func(registry.Object)
+	}{
+		{`
 apiVersion: weft.network/v1
 kind: ClusterConfig
 metadata: {name: default, labels: {a: b}}
@@ -88,26 +94,150 @@ status:
     pending: [{subnet: 10.1.0.0/24, node: a, until: "2026-01-01T00:00:00Z"}]
     quarantined: [{subnet: 10.1.1.0/24, node: b, until: "2026-01-01T00:00:00Z"}]
     cursor: {10.1.0.0/16: 10.1.0.0/24}
-`
+`, func(o registry.Object) {
+			c := o.(*api.ClusterConfig)
+			c.Status.Conditions[0].Message = "changed"
+			c.Status.Subnets.Pending[0].Until.Time = c.Status.Subnets.Pending[0].Until.AddDate(1, 0, 0)
+			c.Status.Subnets.Quarantined[0].Node = "changed"
+			c.Status.Subnets.Cursor["10.1.0.0/16"] = "changed"
+		}},
+		{`
+apiVersion: weft.network/v1
+kind: Tag
+metadata: {name: "10", labels: {a: b}}
+spec:
+  namespace: shop
+  labels: {a: b}
+  ports: [{name: http, protocol: TCP, port: 80}]
+  unusedSince: "2026-01-01T00:00:00Z"
+`, func(o registry.Object) {
+			s := &o.(*api.Tag).Spec
+			s.Labels["a"] = "changed"
+			s.Ports[0].Port++
+			s.UnusedSince.Time = s.UnusedSince.AddDate(1, 0, 0)
+		}},
+		{`
+apiVersion: weft.network/v1
+kind: NodePods
+metadata: {name: node1, labels: {a: b}}
+pods: [{tag: 10, addresses: [10.1.1.2]}]
+`, func(o registry.Object) {
+			p := o.(*api.NodePods)
+			p.Pods[0].Addresses[0] = "changed"
+			p.Pods[0].Tag++
+		}},
+		{`
+apiVersion: weft.network/v1
+kind: NodeReport
+metadata: {name: node1, labels: {a: b}}
+enforced: {networkpolicies: "1"}
+problems: [{kind: NetworkPolicy, namespace: shop, name: web, message: m}]
+`, func(o registry.Object) {
+			r := o.(*api.NodeReport)
+			r.Enforced["networkpolicies"] = "changed"
+			r.Problems[0].Message = "changed"
+		}},
+		{`
+apiVersion: weft.network/v1
+kind: DomainName
+metadata: {name: example.com, labels: {a: b}}
+addresses: [192.0.2.1]
+`, func(o registry.Object) { o.(*api.DomainName).Addresses[0] = "changed" }},
+	} {
+		original, unchanged := decodeOne(t, test.text), decodeOne(t, test.text)
+		t.Run(original.GetObjectKind().GroupVersionKind().Kind, func(t *testing.T) {
+			copied := original.DeepCopyObject().(registry.Object)
+			if !reflect.DeepEqual(original, copied) {
+				t.Fatalf("copied %+v, want %+v", copied, original)
+			}
+			copied.GetLabels()["a"] = "changed"
+			test.change(copied)
+			if reflect.DeepEqual(original, copied) {
+				t.Fatal("nothing was changed")
+			}
+			if !reflect.DeepEqual(original, unchanged) {
+				t.Errorf("a change of the copy changed the original: %+v", original)
+			}
+		})
+	}
+}
+
+func decodeOne(t *testing.T, text string) registry.Object {
+	t.Helper()
 	decoded, err := api.Decode([]byte(text), api.Kinds)
 	if err != nil {
 		t.Fatal(err)
 	}
-	original := decoded[0].Object.(*api.ClusterConfig)
-	copied := original.DeepCopyObject().(*api.ClusterConfig)
-	if !reflect.DeepEqual(original, copied) {
-		t.Fatalf("copied %+v, want %+v", copied, original)
-	}
-	copied.Labels["a"] = "changed"
-	copied.Status.Conditions[0].Message = "changed"
-	copied.Status.Subnets.Pending[0].Until.Time = copied.Status.Subnets.Pending[0].Until.AddDate(1, 0, 0)
-	copied.Status.Subnets.Quarantined[0].Node = "changed"
-	copied.Status.Subnets.Cursor["10.1.0.0/16"] = "changed"
-	unchanged, err := api.Decode([]byte(text), api.Kinds)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !reflect.DeepEqual(original, unchanged[0].Object) {
-		t.Errorf("a change of the copy changed the original: %+v", original)
+	return decoded[0].Object
+}
+
+// TestKeep holds what is left of objects against what they were; the policies
+// keep all that they say.
+func TestKeep(t *testing.T) {
+	for _, test := range []struct {
+		kind        *registry.Kind
+		whole, kept string
+	}{
+		{api.Pod, `
+apiVersion: v1
+kind: Pod
+metadata:
+  name: web
+  namespace: shop
+  labels: {app: web}
+  managedFields: [{manager: kubelet}]
+  annotations: {kubectl.kubernetes.io/last-applied-configuration: "{}"}
+spec:
+  nodeName: node1
+  serviceAccountName: web
+  initContainers:
+  - {name: first, image: a}
+  - {name: sidecar, image: b, restartPolicy: Always, ports: [{name: proxy, containerPort: 15001}]}
+  containers:
+  - {name: web, image: c, ports: [{name: http, containerPort: 80}]}
+  - {name: other, image: d}
+status: {phase: Running, podIP: 10.1.1.2, podIPs: [{ip: 10.1.1.2}], qosClass: BestEffort}
+`, `
+apiVersion: v1
+kind: Pod
+metadata: {name: web, namespace: shop, labels: {app: web}}
+spec:
+  nodeName: node1
+  initContainers: [{name: sidecar, restartPolicy: Always, ports: [{name: proxy, containerPort: 15001}]}]
+  containers: [{name: web, ports: [{name: http, containerPort: 80}]}]
+status: {phase: Running, podIP: 10.1.1.2, podIPs: [{ip: 10.1.1.2}]}
+`},
+		{api.NetworkPolicy, `
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: web, namespace: shop, managedFields: [{manager: kubectl}], annotations: {a: b, kubectl.kubernetes.io/last-applied-configuration: "{}"}}
+spec: {podSelector: {}, policyTypes: [Ingress], ingress: [{from: [{podSelector: {}}], ports: [{port: 80}]}]}
+`, `
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: web, namespace: shop, annotations: {a: b}}
+spec: {podSelector: {}, policyTypes: [Ingress], ingress: [{from: [{podSelector: {}}], ports: [{port: 80}]}]}
+`},
+		{api.ClusterNetworkPolicy, `
+apiVersion: policy.networking.k8s.io/v1alpha2
+kind: ClusterNetworkPolicy
+metadata: {name: admin, managedFields: [{manager: kubectl}]}
+spec: {tier: Admin, priority: 1, subject: {namespaces: {}}, egress: [{action: Deny, to: [{networks: [10.0.0.0/8]}]}]}
+status: {conditions: [{type: Enforced, status: "True", reason: r, message: m, lastTransitionTime: "2026-01-01T00:00:00Z"}]}
+`, `
+apiVersion: policy.networking.k8s.io/v1alpha2
+kind: ClusterNetworkPolicy
+metadata: {name: admin}
+spec: {tier: Admin, priority: 1, subject: {namespaces: {}}, egress: [{action: Deny, to: [{networks: [10.0.0.0/8]}]}]}
+status: {conditions: [{type: Enforced, status: "True", reason: r, message: m, lastTransitionTime: "2026-01-01T00:00:00Z"}]}
+`},
+	} {
+		t.Run(test.kind.Kind, func(t *testing.T) {
+			o := decodeOne(t, test.whole)
+			test.kind.Keep(o)
+			if diff := cmp.Diff(decodeOne(t, test.kept), o); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
 	}
 }

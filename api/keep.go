@@ -31,14 +31,19 @@ func keepNode(n *corev1.Node) {
 }
 
 // keepPod keeps of a pod's containers their ports alone, whose names policies
-// and Services may use.
+// and Services may use, as those of sidecars, which are among its init containers.
 func keepPod(p *corev1.Pod) {
 	spec, status := p.Spec, p.Status
 	p.Spec = corev1.PodSpec{NodeName: spec.NodeName, HostNetwork: spec.HostNetwork}
-	for _, c := range spec.Containers {
+	p.Spec.Containers, p.Spec.InitContainers = keepPorts(spec.Containers), keepPorts(spec.InitContainers)
+	p.Status = corev1.PodStatus{Phase: status.Phase, PodIP: status.PodIP, PodIPs: status.PodIPs}
+}
+
+func keepPorts(containers []corev1.Container) (kept []corev1.Container) {
+	for _, c := range containers {
 		if len(c.Ports) > 0 {
-			p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: c.Name, Ports: c.Ports})
+			kept = append(kept, corev1.Container{Name: c.Name, Ports: c.Ports, RestartPolicy: c.RestartPolicy})
 		}
 	}
-	p.Status = corev1.PodStatus{Phase: status.Phase, PodIP: status.PodIP, PodIPs: status.PodIPs}
+	return kept
 }

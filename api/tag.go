@@ -1,11 +1,19 @@
 package api
 
 import (
+	"cmp"
 	"maps"
+	"net/netip"
 	"slices"
+	"strconv"
+	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 // Tag says what a cluster-wide tag stands for: all pods that no policy can tell
@@ -141,4 +149,91 @@ func (d *DomainName) DeepCopyObject() runtime.Object {
 	d.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
 	out.Addresses = slices.Clone(d.Addresses)
 	return &out
+}
+
+// tagName is for Tags, whose names are numbers.
+func tagName(name string, _ bool) []string {
+	if n, err := strconv.ParseUint(name, 10, 32); err != nil || n < MinTag || n > MaxTag || strconv.FormatUint(n, 10) != name {
+		return []string{"must be a number from " + strconv.Itoa(MinTag) + " to " + strconv.Itoa(MaxTag)}
+	}
+	return nil
+}
+
+func validateTag(t *Tag) field.ErrorList {
+	spec := field.NewPath("spec")
+	var problems field.ErrorList
+	for _, problem := range validation.NameIsDNSLabel(t.Spec.Namespace, false) {
+		problems = append(problems, field.Invalid(spec.Child("namespace"), t.Spec.Namespace, problem))
+	}
+	problems = append(problems, metav1validation.ValidateLabels(t.Spec.Labels, spec.Child("labels"))...)
+	for i, p := range t.Spec.Ports {
+		at := spec.Child("ports").Index(i)
+		if p.Name == "" {
+			problems = append(problems, field.Required(at.Child("name"), "a port without a name is none that a policy can name"))
+		}
+		problems = append(problems, validateOneOf(at.Child("protocol"), corev1.Protocol(p.Protocol), transports)...)
+		problems = append(problems, validatePortNumber(at.Child("port"), p.Port)...)
+		if i > 0 && compareTagPorts(t.Spec.Ports[i-1], p) >= 0 {
+			problems = append(problems, field.Invalid(at, p.Name, "must be in the order of name, then protocol, and there once"))
+		}
+	}
+	return problems
+}
+
+// compareTagPorts orders by name, then protocol: TCP, UDP, SCTP.
+func compareTagPorts(a, b TagPort) int {
+	protocol := func(p TagPort) int { return slices.Index(transports, corev1.Protocol(p.Protocol)) }
+	return cmp.Or(strings.Compare(a.Name, b.Name), cmp.Compare(protocol(a), protocol(b)))
+}
+
+func validateNodePods(n *NodePods) field.ErrorList {
+	var problems field.ErrorList
+	holder := map[netip.Addr]*field.Path{}
+	for i, p := range n.Pods {
+		at := field.NewPath("pods").Index(i)
+		switch tag := at.Child("tag"); {
+		case p.Tag < MinTag || p.Tag > MaxTag:
+			problems = append(problems, field.Invalid(tag, p.Tag, "must be between "+strconv.Itoa(MinTag)+" and "+strconv.Itoa(MaxTag)))
+		case i > 0 && p.Tag <= n.Pods[i-1].Tag:
+			problems = append(problems, field.Invalid(tag, p.Tag, "must be greater than that before, "+strconv.Itoa(int(n.Pods[i-1].Tag))))
+		}
+		if len(p.Addresses) == 0 {
+			problems = append(problems, field.Required(at.Child("addresses"), "leave out a tag that no pod has"))
+		}
+		addresses, wrong := validateAddresses(at.Child("addresses"), p.Addresses)
+		problems = append(problems, wrong...)
+		for _, a := range addresses {
+			if other := holder[a]; other != nil {
+				problems = append(problems, field.Invalid(at.Child("addresses"), a.String(), "is in "+other.String()+", too"))
+			}
+			holder[a] = at
+		}
+	}
+	return problems
+}
+
+func validateDomainName(d *DomainName) field.ErrorList {
+	_, problems := validateAddresses(field.NewPath("addresses"), d.Addresses)
+	return problems
+}
+
+// validateAddresses returns those of a list of addresses that are some. They must
+// be in the form that netip gives them and in ascending order.
+func validateAddresses(path *field.Path, list []string) (addresses []netip.Addr, problems field.ErrorList) {
+	var before netip.Addr
+	for i, s := range list {
+		a, err := netip.ParseAddr(s)
+		switch {
+		case err != nil || a.Is4In6() || a.Zone() != "":
+			problems = append(problems, field.Invalid(path.Index(i), s, "must be an IP address"))
+			continue
+		case a.String() != s:
+			problems = append(problems, field.Invalid(path.Index(i), s, "must be written as "+a.String()))
+		case before.Compare(a) >= 0:
+			problems = append(problems, field.Invalid(path.Index(i), s, "must be greater than that before, "+before.String()))
+		}
+		before = a
+		addresses = append(addresses, a)
+	}
+	return addresses, problems
 }

@@ -2,6 +2,8 @@ package deploy
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -153,7 +155,61 @@ func (s *server) testAdmission(t *testing.T) {
 	expect(t, leases(agent, "controller"), "and not controller")
 	expect(t, leases(controller, "controller"), "")
 	expect(t, leases(controller, "node--node1"), mayNot)
+
+	s.testAdmissionOfOwn(t, agent, unbound)
 }
+
+// testAdmissionOfOwn has agents write objects of Weft's own kinds.
+func (s *server) testAdmissionOfOwn(t *testing.T, agent, unbound *kubernetes.Clientset) {
+	create := func(client *kubernetes.Clientset, kind, name, content string) error {
+		body := fmt.Sprintf(`{"apiVersion": "weft.network/v1", "kind": %q, "metadata": {"name": %q}%s}`, kind, name, content)
+		return client.RESTClient().Post().AbsPath("/apis/weft.network/v1", plurals[kind]).
+			SetHeader("Content-Type", "application/json").Body([]byte(body)).Do(t.Context()).Error()
+	}
+	change := func(client *kubernetes.Clientset, kind, name, patch string) error {
+		return client.RESTClient().Patch(types.MergePatchType).AbsPath("/apis/weft.network/v1", plurals[kind], name).
+			Body([]byte(patch)).Do(t.Context()).Error()
+	}
+	const pods, report = `, "pods": [{"tag": 10, "addresses": ["10.1.1.2"]}]`, `, "enforced": {"networkpolicies": "1"}`
+	s.until(t, func() (string, error) {
+		if err := create(agent, "NodePods", "node9", pods); err == nil {
+			return "", errors.Join(errors.New("an agent told of another node's pods"),
+				s.client.RESTClient().Delete().AbsPath("/apis/weft.network/v1/nodepods/node9").Do(t.Context()).Error())
+		}
+		return "", nil
+	})
+	for kind, content := range map[string]string{"NodePods": pods, "NodeReport": report} {
+		t.Run(kind, func(t *testing.T) {
+			refusal := "an agent may write the " + kind + " of the node that it runs on, and not node2"
+			label := `{"metadata": {"labels": {"a": "b"}}}`
+			expect(t, create(agent, kind, "node1", content), "")
+			expect(t, create(agent, kind, "node2", content), refusal)
+			expect(t, create(unbound, kind, "node2", content), refusal)
+			expect(t, create(s.client, kind, "node2", content), "")
+			expect(t, change(agent, kind, "node1", label), "")
+			expect(t, change(agent, kind, "node2", label), refusal)
+			expect(t, change(s.client, kind, "node2", label), "")
+		})
+	}
+	t.Run("Tag", func(t *testing.T) {
+		const never = "what a tag stands for never changes"
+		expect(t, create(agent, "Tag", "1000", `, "spec": {"namespace": "shop", "labels": {"app": "web"}, "ports": [{"name": "http", "protocol": "TCP", "port": 80}]}`), "")
+		for patch, refusal := range map[string]string{
+			`{"spec": {"unusedSince": "2026-01-01T00:00:00Z"}}`: "",
+			`{"spec": {"unusedSince": null}}`:                   "",
+			`{"spec": {"namespace": "till"}}`:                   never,
+			`{"spec": {"labels": {"app": "db"}}}`:               never,
+			`{"spec": {"labels": null}}`:                        never,
+			`{"spec": {"ports": null}}`:                         never,
+		} {
+			expect(t, change(agent, "Tag", "1000", patch), refusal)
+			expect(t, change(s.client, "Tag", "1000", patch), refusal)
+		}
+	})
+}
+
+// plurals are the resources of those of Weft's own kinds that agents write.
+var plurals = map[string]string{"NodePods": "nodepods", "NodeReport": "nodereports", "Tag": "tags"}
 
 func patch(ctx context.Context, client *kubernetes.Clientset, path, patch string) error {
 	return client.CoreV1().RESTClient().Patch(types.MergePatchType).AbsPath("/api/v1/" + path).Body([]byte(patch)).Do(ctx).Error()

@@ -130,12 +130,38 @@ func (s *server) testHelm(t *testing.T) {
 	s.until(t, func() (string, error) {
 		return s.kubectl("wait", "--for=delete", "crd", "--all", "--timeout=60s")
 	})
+	// Upstream's definition of a kind, or another's, stays as it is.
+	const upstreams = "chart/files/crds/policy.networking.k8s.io_clusternetworkpolicies.yaml"
+	if out, err := s.kubectl("create", "-f", upstreams); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
 	helm("install", "weft", "chart")
 	s.waitForKinds(t)
 	if out, err := s.kubectl("create", "-f", "testdata/clusterconfig.yaml"); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	helm("upgrade", "weft", "chart", "--set", "logLevel=debug")
+	const policies = "clusternetworkpolicies.policy.networking.k8s.io"
+	release := func() string {
+		t.Helper()
+		out, err := s.kubectl("get", "crd", policies, "--output", `jsonpath={.metadata.annotations.meta\.helm\.sh/release-name}`)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		return out
+	}
+	if of := release(); of != "" {
+		t.Errorf("the definition of another has become that of release %s", of)
+	}
+	helm("uninstall", "weft")
+	if out, err := s.kubectl("delete", "crd", policies); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	helm("install", "weft", "chart")
+	helm("upgrade", "weft", "chart", "--set", "logLevel=debug")
+	if of := release(); of != "weft" {
+		t.Errorf("the definition that the chart brought is that of release %q", of)
+	}
 	helm("uninstall", "weft", "--ignore-not-found")
 	if out, err := s.kubectl("get", "clusterconfigs", "default"); err != nil {
 		t.Errorf("what users wrote must stay when the release goes: %v\n%s", err, out)

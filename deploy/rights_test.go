@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -13,7 +14,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clientset "k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
 	networkv1 "github.com/openshift/api/network/v1"
 
@@ -80,10 +83,11 @@ func (s *server) testRights(t *testing.T) {
 	local := open(s.token(t, "weft-agent", s.runPod(t, agentPod, "node4")), map[*registry.Kind]string{api.Pod: "spec.nodeName=node4"})
 	limited, stop := context.WithTimeout(ctx, time.Minute)
 	defer stop()
-	kinds := append(plugins.Kinds(), api.ClusterConfigKind, api.Pod)
+	kinds := append(plugins.Kinds(), api.ClusterConfigKind, api.Pod, api.Namespace, api.NetworkPolicy, api.ClusterNetworkPolicy,
+		api.TagKind, api.NodePodsKind, api.DomainNameKind)
 	var served []*registry.Kind
 	for _, k := range kinds {
-		if local.Serves(k) {
+		if local.Serves(k) && !slices.Contains(served, k) {
 			served = append(served, k)
 		}
 	}
@@ -127,9 +131,68 @@ func (s *server) testRights(t *testing.T) {
 	if _, err := local.Create(limited, api.Event, event); err != nil {
 		t.Error(err)
 	}
+	writePolicies(limited, t, s.client, leader, local)
 	if err := lease.Release(limited); err != nil {
 		t.Error(err)
 	}
+}
+
+// writePolicies writes what the leading controller and the agent of node4 write
+// about policies.
+func writePolicies(ctx context.Context, t *testing.T, users *clientset.Clientset, leader, agent registry.Registry) {
+	t.Helper()
+	must := func(_ any, err error) {
+		t.Helper()
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	named := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: name} }
+
+	must(agent.Create(ctx, api.TagKind, &api.Tag{ObjectMeta: named("1001"), Spec: api.TagSpec{Namespace: "shop"}}))
+	must(agent.Create(ctx, api.NodePodsKind, &api.NodePods{ObjectMeta: named("node4")}))
+	must(agent.Create(ctx, api.NodeReportKind, &api.NodeReport{ObjectMeta: named("node4")}))
+	now := metav1.Now()
+	must(registry.Modify(ctx, leader, api.TagKind, registry.Key{Name: "1001"}, func(o *api.Tag) error { o.Spec.UnusedSince = &now; return nil }))
+	must(registry.Modify(ctx, agent, api.TagKind, registry.Key{Name: "1001"}, func(o *api.Tag) error { o.Spec.UnusedSince = nil; return nil }))
+	must(registry.Modify(ctx, agent, api.NodePodsKind, registry.Key{Name: "node4"}, func(o *api.NodePods) error {
+		o.Pods = []api.TaggedPods{{Tag: 1001, Addresses: []string{"10.1.1.2"}}}
+		return nil
+	}))
+	must(registry.Modify(ctx, agent, api.NodeReportKind, registry.Key{Name: "node4"}, func(o *api.NodeReport) error {
+		o.Enforced = map[string]string{"networkpolicies": "1"}
+		return nil
+	}))
+
+	must(leader.Create(ctx, api.DomainNameKind, &api.DomainName{ObjectMeta: named("example.com")}))
+	must(registry.Modify(ctx, leader, api.DomainNameKind, registry.Key{Name: "example.com"}, func(o *api.DomainName) error {
+		o.Addresses = []string{"192.0.2.1"}
+		return nil
+	}))
+	// One that Weft would not take, so there is something to say of it.
+	policy := `{"apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy", "metadata": {"name": "admin"},
+ "spec": {"tier": "Admin", "priority": 1, "subject": {"namespaces": {}}, "egress": [{"action": "Deny", "to": [{"domainNames": ["example.com"]}]}]}}`
+	must(nil, users.RESTClient().Post().AbsPath("/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies").
+		SetHeader("Content-Type", "application/json").Body([]byte(policy)).Do(ctx).Error())
+	must(registry.Modify(ctx, leader, api.StoredClusterNetworkPolicy, registry.Key{Name: "admin"}, func(o *policyv1alpha2.ClusterNetworkPolicy) error {
+		o.Status.Conditions = []metav1.Condition{{Type: "weft.network/Enforced", Status: metav1.ConditionTrue, Reason: "Enforced", LastTransitionTime: now}}
+		return nil
+	}))
+	event := &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web.1"}, Reason: "Enforced",
+		InvolvedObject: corev1.ObjectReference{APIVersion: "networking.k8s.io/v1", Kind: "NetworkPolicy", Namespace: "default", Name: "web"}}
+	must(leader.Create(ctx, api.Event, event))
+	for _, k := range []*registry.Kind{api.NetworkPolicy, api.ClusterNetworkPolicy, api.Namespace, api.TagKind, api.NodePodsKind, api.NodeReportKind, api.DomainNameKind} {
+		_, revision, err := leader.List(ctx, k)
+		must(nil, err)
+		watching, stop := context.WithCancel(ctx)
+		must(leader.Watch(watching, k, revision))
+		stop()
+	}
+	must(nil, leader.Delete(ctx, api.TagKind, registry.Key{Name: "1001"}, ""))
+	for _, k := range []*registry.Kind{api.NodePodsKind, api.NodeReportKind} {
+		must(nil, leader.Delete(ctx, k, registry.Key{Name: "node4"}, ""))
+	}
+	must(nil, leader.Delete(ctx, api.DomainNameKind, registry.Key{Name: "example.com"}, ""))
 }
 
 // refused reports the requests of a registry that were refused: for a right

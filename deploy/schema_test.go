@@ -4,13 +4,16 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
 	"sigs.k8s.io/yaml"
 
 	networkv1 "github.com/openshift/api/network/v1"
@@ -59,6 +62,13 @@ var goTypes = map[string]any{
 	"hostsubnets.network.openshift.io":           networkv1.HostSubnet{},
 	"netnamespaces.network.openshift.io":         networkv1.NetNamespace{},
 	"egressnetworkpolicies.network.openshift.io": networkv1.EgressNetworkPolicy{},
+
+	"clusternetworkpolicies.policy.networking.k8s.io": policyv1alpha2.ClusterNetworkPolicy{},
+
+	"tags.weft.network":        api.Tag{},
+	"nodepods.weft.network":    api.NodePods{},
+	"nodereports.weft.network": api.NodeReport{},
+	"domainnames.weft.network": api.DomainName{},
 }
 
 // crds reads the definitions of the kinds, by their names.
@@ -110,7 +120,7 @@ func compare(t *testing.T, path string, s *schema, goType reflect.Type) {
 		goType = goType.Elem()
 	}
 	want, ok := map[reflect.Kind]string{reflect.String: "string", reflect.Struct: "object", reflect.Map: "object", reflect.Slice: "array",
-		reflect.Int: "integer", reflect.Int64: "integer", reflect.Uint32: "integer", reflect.Bool: "boolean"}[goType.Kind()]
+		reflect.Int: "integer", reflect.Int32: "integer", reflect.Int64: "integer", reflect.Uint32: "integer", reflect.Bool: "boolean"}[goType.Kind()]
 	if goType == reflect.TypeFor[metav1.Time]() {
 		want = "string"
 		if s.Format != "date-time" {
@@ -219,4 +229,53 @@ func TestKindsAreThoseOfTheRegistry(t *testing.T) {
 	if checked < 3 {
 		t.Errorf("%d of Weft's kinds have definitions", checked)
 	}
+}
+
+// TestClusterNetworkPolicyIsUpstreams holds our definition against that of the
+// module whose Go types we use: they must take the same objects.
+func TestClusterNetworkPolicyIsUpstreams(t *testing.T) {
+	const file = "policy.networking.k8s.io_clusternetworkpolicies.yaml"
+	module, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/network-policy-api").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := func(path string) (spec any) {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var o map[string]any
+		if err := yaml.Unmarshal(text, &o); err != nil {
+			t.Fatal(err)
+		}
+		return rules(o["spec"])
+	}
+	theirs := read(filepath.Join(strings.TrimSpace(string(module)), "config/crd/experimental", file))
+	if diff := cmp.Diff(theirs, read(filepath.Join("chart/files/crds", file))); diff != "" {
+		t.Errorf("(-theirs +ours):\n%s", diff)
+	}
+}
+
+// rules returns a definition's spec without descriptions, and with the lists
+// that mean sets in order.
+func rules(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		kept := map[string]any{}
+		for key, below := range v {
+			if _, text := below.(string); key == "description" && text {
+				continue
+			}
+			kept[key] = rules(below)
+			if list, ok := below.([]any); ok && (key == "required" || key == "enum") {
+				slices.SortFunc(list, func(a, b any) int { return strings.Compare(a.(string), b.(string)) })
+			}
+		}
+		return kept
+	case []any:
+		for i := range v {
+			v[i] = rules(v[i])
+		}
+	}
+	return v
 }
