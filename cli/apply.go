@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/datapath/dataplanes"
@@ -63,10 +64,12 @@ the first is written.`,
 		}
 		defer reg.Close()
 		// Objects that exist are checked with what they have already.
+		var refused []error
 		for _, t := range targets {
-			if err := t.check(cmd.Context(), reg); err != nil {
-				return fmt.Errorf("nothing was changed: %w", err)
-			}
+			refused = append(refused, t.check(cmd.Context(), reg))
+		}
+		if err := problems(refused...); err != nil {
+			return fmt.Errorf("nothing was changed: %w", err)
 		}
 		for _, t := range targets {
 			done, err := t.apply(cmd.Context(), reg)
@@ -149,6 +152,33 @@ func newTarget(d api.Decoded, namespace string) target {
 	}
 	t.fields["metadata"] = metadata
 	return t
+}
+
+// problems joins errors, with a line for each problem if there are several. Those
+// that an object has are one error, which names the object once.
+func problems(errs ...error) error {
+	var lines []string
+	for _, err := range errs {
+		var several utilerrors.Aggregate
+		switch {
+		case err == nil:
+		case errors.As(err, &several):
+			object := strings.TrimSuffix(err.Error(), several.Error())
+			for _, e := range several.Errors() {
+				lines = append(lines, object+e.Error())
+			}
+		default:
+			lines = append(lines, err.Error())
+		}
+	}
+	switch len(lines) {
+	case 0:
+		return nil
+	case 1:
+		return errors.Join(errs...)
+	default:
+		return fmt.Errorf("%d problems:\n  %s", len(lines), strings.Join(lines, "\n  "))
+	}
 }
 
 // check says what would keep apply from writing the object.

@@ -42,7 +42,8 @@ var wholeKinds = sync.OnceValue(func() []*registry.Kind {
 func whole(k *registry.Kind) *registry.Kind { return wholeKinds()[slices.Index(kinds(), k)] }
 
 // shortNames are what kubectl calls kinds for short.
-var shortNames = map[string]string{"no": "nodes", "po": "pods", "ns": "namespaces", "svc": "services"}
+var shortNames = map[string]string{"no": "nodes", "po": "pods", "ns": "namespaces", "svc": "services",
+	"netpol": "networkpolicies", "cnp": "clusternetworkpolicies"}
 
 // kindNamed finds a kind by its plural, singular or short name in any case,
 // with or without the group.

@@ -33,11 +33,17 @@ talks to.`,
 	c.AddFlags(root)
 	c.namespaceFlag(root)
 	root.TraverseChildren = true
-	root.AddCommand(newStatus(c), newGet(c), newApply(c), newDelete(c), newWhy(c), newUninstall(c), newVersion())
-	for _, cmd := range append(root.Commands(), root) {
-		cmd.Example = typed.ReplaceAllString(cmd.Example, "${1}kubectl weft ")
-	}
+	root.AddCommand(newStatus(c), newGet(c), newApply(c), newDelete(c), newWhy(c), newDrops(c), newPolicy(c), newUninstall(c), newVersion())
+	retype(root)
 	return root
+}
+
+// retype makes examples what users of the plug-in type.
+func retype(cmd *cobra.Command) {
+	cmd.Example = typed.ReplaceAllString(cmd.Example, "${1}kubectl weft ")
+	for _, below := range cmd.Commands() {
+		retype(below)
+	}
 }
 
 // typed finds the places in examples where the program's name is.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -12,8 +13,10 @@ import (
 
 	networkv1 "github.com/openshift/api/network/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
+	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
 	"sigs.k8s.io/yaml"
 
 	"github.com/weftnet/weft/api"
@@ -112,6 +115,66 @@ var columns = map[string][]column{
 		wideOf("SELECTOR", func(s *corev1.Service) string {
 			return metav1.FormatLabelSelector(metav1.SetAsLabelSelector(s.Spec.Selector))
 		}),
+	},
+	"networkpolicies": {
+		of("POD-SELECTOR", func(p *networkingv1.NetworkPolicy) string { return metav1.FormatLabelSelector(&p.Spec.PodSelector) }),
+		wideOf("POLICY-TYPES", func(p *networkingv1.NetworkPolicy) string { return joined(p.Spec.PolicyTypes) }),
+	},
+	"clusternetworkpolicies": {
+		of("TIER", func(p *policyv1alpha2.ClusterNetworkPolicy) string { return string(p.Spec.Tier) }),
+		of("PRIORITY", func(p *policyv1alpha2.ClusterNetworkPolicy) string { return fmt.Sprint(p.Spec.Priority) }),
+		wideOf("NAMESPACE-SELECTOR", func(p *policyv1alpha2.ClusterNetworkPolicy) string {
+			if pods := p.Spec.Subject.Pods; pods != nil {
+				return metav1.FormatLabelSelector(&pods.NamespaceSelector)
+			}
+			return metav1.FormatLabelSelector(p.Spec.Subject.Namespaces)
+		}),
+		wideOf("POD-SELECTOR", func(p *policyv1alpha2.ClusterNetworkPolicy) string {
+			if pods := p.Spec.Subject.Pods; pods != nil {
+				return metav1.FormatLabelSelector(&pods.PodSelector)
+			}
+			return ""
+		}),
+		of("PROBLEM", func(p *policyv1alpha2.ClusterNetworkPolicy) string { return conditionProblems(p.Status.Conditions) }),
+	},
+	"tags": {
+		of("NAMESPACE", func(t *api.Tag) string { return t.Spec.Namespace }),
+		of("LABELS", func(t *api.Tag) string { return metav1.FormatLabelSelector(metav1.SetAsLabelSelector(t.Spec.Labels)) }),
+		of("PORTS", func(t *api.Tag) string {
+			return joinedBy(t.Spec.Ports, func(p api.TagPort) string { return fmt.Sprintf("%s:%d/%s", p.Name, p.Port, p.Protocol) })
+		}),
+		wideOf("UNUSED-SINCE", func(t *api.Tag) string {
+			if t.Spec.UnusedSince == nil {
+				return ""
+			}
+			return t.Spec.UnusedSince.UTC().Format(time.RFC3339)
+		}),
+	},
+	"nodepods": {
+		of("TAGS", func(n *api.NodePods) string { return fmt.Sprint(len(n.Pods)) }),
+		of("ADDRESSES", func(n *api.NodePods) string {
+			count := 0
+			for _, p := range n.Pods {
+				count += len(p.Addresses)
+			}
+			return fmt.Sprint(count)
+		}),
+	},
+	"nodereports": {
+		wideOf("ENFORCED", func(n *api.NodeReport) string {
+			return joinedBy(slices.Sorted(maps.Keys(n.Enforced)), func(kind string) string { return kind + ":" + n.Enforced[kind] })
+		}),
+		of("PROBLEM", func(n *api.NodeReport) string {
+			var words []string
+			for _, p := range n.Problems {
+				words = append(words, fmt.Sprintf("%s %s: %s", p.Kind, registry.Key{Namespace: p.Namespace, Name: p.Name}, p.Message))
+			}
+			return strings.Join(words, "; ")
+		}),
+	},
+	"domainnames": {
+		of("ADDRESSES", func(d *api.DomainName) string { return joined(d.Addresses) }),
+		of("PROBLEM", func(d *api.DomainName) string { return d.Problem }),
 	},
 	"flannelconfigs": {
 		of("SPEC", func(c *flannel.Config) string { return string(c.Spec) }),

@@ -2,10 +2,12 @@
 // cluster work, and which entry of which table decides that?
 //
 // It is a function of the registry's objects. Why finds what the two names
-// stand for, compiles the plan of each node with the cluster's own plug-in,
-// as the nodes' agents do, and asks the interpreter in package plan. It
-// touches neither nodes nor kernels; so it says what should be, and adds a
-// warning where a node on the way does not do what its plan says.
+// stand for, compiles the plans of the nodes on the way with the cluster's own
+// plug-in, as these nodes' agents do, and asks the interpreter in package plan.
+// Where policies decide it asks package policy, too, which rule came nearest to
+// allowing what is denied. It touches neither nodes nor kernels; so it says what
+// should be, and adds a warning where a node on the way does not do what its plan
+// says.
 package explain
 
 import (
@@ -76,6 +78,9 @@ type Answer struct {
 	Source      Party `json:"source"`
 	Destination Party `json:"destination"`
 	plan.Explanation
+	// Policies says what policies have to say, in the order in which the packet
+	// meets them.
+	Policies []Judgement `json:"policies,omitempty"`
 	// Warnings say why the nodes may not do what the plans say.
 	Warnings []string `json:"warnings,omitempty"`
 }
@@ -89,36 +94,48 @@ type Party struct {
 	Node string `json:"node,omitempty"`
 
 	addresses []netip.Addr
+	pod       *corev1.Pod // of one with an interface of its own, else nil
 }
 
 // Why answers a question. It fails if a name stands for nothing, or for
 // something without a fitting address.
 func (c Cluster) Why(q Question) (Answer, error) {
-	src, err := c.find(q.Namespace, q.Source)
-	if err != nil {
-		return Answer{}, fmt.Errorf("source: %w", err)
-	}
-	dst, err := c.find(q.Namespace, q.Destination)
-	if err != nil {
-		return Answer{}, fmt.Errorf("destination: %w", err)
-	}
-	if err := meet(&src, &dst); err != nil {
-		return Answer{}, err
-	}
-	plans, problems, err := c.Plans()
+	a := Answer{}
+	flow, err := c.flow(q, &a.Source, &a.Destination)
 	if err != nil {
 		return Answer{}, err
 	}
-	flow := plan.Flow{Source: src.Address, Destination: dst.Address, Protocol: q.Protocol, Node: src.Node}
+	planner, err := c.planner()
+	if err != nil {
+		return Answer{}, err
+	}
+	a.Explanation = planner.explain(flow, a.Source.Node, a.Destination.Node)
+	a.Warnings = c.warnings(a, planner.plans, planner.problems)
+	if Enforces(planner.plugin) {
+		c.judge(&a, flow, planner.plans)
+	}
+	return a, nil
+}
+
+// flow finds the parties of a question, and what to ask the plans.
+func (c Cluster) flow(q Question, src, dst *Party) (flow plan.Flow, err error) {
+	if *src, err = c.find(q.Namespace, q.Source); err != nil {
+		return flow, fmt.Errorf("source: %w", err)
+	}
+	if *dst, err = c.find(q.Namespace, q.Destination); err != nil {
+		return flow, fmt.Errorf("destination: %w", err)
+	}
+	if err := meet(src, dst); err != nil {
+		return flow, err
+	}
+	flow = plan.Flow{Source: src.Address, Destination: dst.Address, Protocol: q.Protocol, Node: src.Node}
 	if flow.Protocol.HasPorts() {
 		flow.Port = q.Port
 	}
 	if flow.Protocol == plan.ICMP && src.Address.Is6() {
 		flow.Protocol = plan.ICMPv6
 	}
-	a := Answer{Source: src, Destination: dst, Explanation: plan.Explain(plans, flow)}
-	a.Warnings = c.warnings(a, plans, problems)
-	return a, nil
+	return flow, nil
 }
 
 // meet chooses addresses of one family: the source's primary one where the
@@ -185,6 +202,9 @@ func (c Cluster) pod(key registry.Key) (Party, error) {
 	if len(p.addresses) == 0 {
 		return Party{}, fmt.Errorf("pod %s has no address (its phase is %q)", key, pod.Status.Phase)
 	}
+	if attached(pod) {
+		p.pod = pod
+	}
 	return p, nil
 }
 
@@ -211,7 +231,7 @@ func (c Cluster) owner(a netip.Addr) Party {
 	for o := range c.Objects.All(api.Pod) {
 		pod := o.(*corev1.Pod)
 		if attached(pod) && slices.Contains(podAddresses(pod), a) {
-			p.Name, p.Node = "pod "+registry.KeyOf(o).String(), pod.Spec.NodeName
+			p.Name, p.Node, p.pod = "pod "+registry.KeyOf(o).String(), pod.Spec.NodeName, pod
 		}
 	}
 	return p
@@ -258,6 +278,12 @@ func (a Answer) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s -> %s\n", a.Source, a.Destination)
 	b.WriteString(a.Explanation.String())
+	for _, j := range a.Policies {
+		fmt.Fprintf(&b, "policy: %s\n", j)
+		if j.Advice != "" {
+			fmt.Fprintf(&b, "  %s\n", j.Advice)
+		}
+	}
 	for _, w := range a.Warnings {
 		fmt.Fprintf(&b, "warning: %s\n", w)
 	}

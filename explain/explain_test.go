@@ -3,15 +3,22 @@ package explain
 import (
 	"bytes"
 	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/internal/golden"
 	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/plugin/plugins"
 	"github.com/weftnet/weft/registry"
 )
@@ -88,7 +95,63 @@ func ask(t *testing.T, c Cluster, question string) string {
 	if err != nil {
 		return "error: " + err.Error() + "\n"
 	}
+	// Which plans were compiled makes no difference.
+	plans, _, err := c.Plans()
+	if err != nil {
+		t.Fatal(err)
+	}
+	flow, err := c.flow(q, &Party{}, &Party{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(plan.Explain(plans, flow).String(), a.Explanation.String()); diff != "" {
+		t.Errorf("with the plans of all nodes, the answer to %q is another one (-all +some):\n%s", question, diff)
+	}
 	return a.String()
+}
+
+// Of a large cluster only the nodes on the way are compiled for.
+func TestOnlyNodesOnTheWayAreCompiledFor(t *testing.T) {
+	text, err := os.ReadFile("testdata/networkpolicy.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := read(t, txtar.Parse(text).Files[0].Data)
+	for i := 3; i < 30; i++ {
+		node := &corev1.Node{Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: fmt.Sprint("172.30.0.", i+10)}}}}
+		node.Name = fmt.Sprint("node", i)
+		c.Objects.(Snapshot).Put(api.Node, node)
+	}
+	plug, err := plugins.Get("openshift-networkpolicy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for question, want := range map[string]string{
+		"client web tcp 80": "node1 node2", "client frontend tcp 80": "node1", "web 192.0.2.1 udp 53": "node2",
+		"192.0.2.1 web tcp 80": "node2", "node/node17 web tcp 80": "node17 node2",
+		"10.1.1.99 10.1.2.99 tcp 80": "node1 node2", "192.0.2.1 192.0.2.2 tcp 1": "node1",
+	} {
+		counting := &counter{Plugin: plug, nodes: map[string]bool{}}
+		c.Plugin = func(string) (plugin.Plugin, error) { return counting, nil }
+		words := strings.Fields(question)
+		if _, err := c.Why(Question{Namespace: "default", Source: words[0], Destination: words[1], Protocol: plan.TCP, Port: 80}); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(slices.Sorted(maps.Keys(counting.nodes)), " "); got != want {
+			t.Errorf("%s: compiled for %s, want %s", question, got, want)
+		}
+	}
+}
+
+// counter remembers which nodes a plug-in compiled for.
+type counter struct {
+	plugin.Plugin
+	nodes map[string]bool
+}
+
+func (c *counter) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
+	c.nodes[in.Node.Name] = true
+	return c.Plugin.Compile(in)
 }
 
 // Every order of putting objects into a snapshot gives the same one.
@@ -110,4 +173,47 @@ func TestSnapshotIsOrdered(t *testing.T) {
 	if s.Get(api.Node, registry.Key{Name: "d"}) != nil || s.Get(api.Node, registry.Key{Name: "b"}) == nil {
 		t.Error("Get does not find what is there, or finds what is not")
 	}
+}
+
+// What goes to a Service is judged by the pod and port that it really goes to,
+// and so is the advice.
+func TestPoliciesSeeTheRealDestination(t *testing.T) {
+	text, err := os.ReadFile("testdata/networkpolicy.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := read(t, txtar.Parse(text).Files[0].Data)
+	plug, err := plugins.Get("openshift-networkpolicy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Plugin = func(string) (plugin.Plugin, error) { return service{plug}, nil }
+	for source, want := range map[string]string{
+		"frontend": "ingress to pod default/web is allowed by NetworkPolicy default/web ingress[1]",
+		"client":   "ingress to pod default/web is denied by NetworkPolicy default/deny ingress isolation",
+	} {
+		a, err := c.Why(Question{Namespace: "default", Source: source, Destination: "10.96.0.1", Protocol: plan.TCP, Port: 80})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(a.Policies) != 1 || a.Policies[0].String() != want {
+			t.Errorf("%s: policies say %v, want %s\n%s", source, a.Policies, want, a)
+			continue
+		}
+		if advised := strings.HasSuffix(a.Policies[0].Advice, "it would hold if pod default/client had the label role=frontend"); advised == a.Allowed {
+			t.Errorf("%s: the advice is %q", source, a.Policies[0].Advice)
+		}
+	}
+}
+
+// service is a plug-in with a Service, port 80 of which is port 8080 of a pod.
+type service struct{ plugin.Plugin }
+
+func (s service) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
+	p, problems := s.Plugin.Compile(in)
+	with := *p
+	with.Services = p.Services.Set(
+		plan.ServiceKey{Network: plan.DefaultNetwork, Address: netip.MustParseAddr("10.96.0.1"), Port: 80, Protocol: plan.TCP},
+		plan.Service{Backends: []plan.Backend{{Address: netip.MustParseAddr("10.1.2.2"), Port: 8080, Node: "node2"}}})
+	return &with, problems
 }

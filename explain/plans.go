@@ -2,6 +2,7 @@ package explain
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,26 +17,114 @@ import (
 // the plug-in says is wrong, by node. It fails if the cluster's configuration
 // names a plug-in that does not exist.
 func (c Cluster) Plans() (map[string]*plan.Plan, map[string][]plugin.Problem, error) {
-	config := api.Effective(c.Objects.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName}))
-	plug, err := c.Plugin(config.Spec.Plugin)
+	p, err := c.planner()
 	if err != nil {
 		return nil, nil, err
 	}
-	endpoints := c.endpoints()
-	plans := make(map[string]*plan.Plan)
-	problems := make(map[string][]plugin.Problem)
 	for o := range c.Objects.All(api.Node) {
-		node := o.(*corev1.Node)
-		addresses := api.NodeAddresses(node)
-		if len(addresses) == 0 {
-			continue
-		}
-		plans[node.Name], problems[node.Name] = plug.Compile(plugin.Input{
-			Config: config, Objects: c.Objects,
-			Node: plugin.Node{Name: node.Name, Addresses: addresses, Prefixes: onLink(node, addresses), Endpoints: endpoints[node.Name]},
-		})
+		p.compile(o.GetName())
 	}
-	return plans, problems, nil
+	return p.plans, p.problems, nil
+}
+
+// planner compiles the plans of the nodes that it is asked for.
+type planner struct {
+	cluster   Cluster
+	plugin    plugin.Plugin
+	config    *api.ClusterConfig
+	endpoints map[string][]plugin.Endpoint
+	// asked holds the nodes that were asked for. Those without an address have
+	// no plan.
+	asked    map[string]bool
+	plans    map[string]*plan.Plan
+	problems map[string][]plugin.Problem
+}
+
+func (c Cluster) planner() (*planner, error) {
+	config := api.Effective(c.Objects.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName}))
+	plug, err := c.Plugin(config.Spec.Plugin)
+	if err != nil {
+		return nil, err
+	}
+	return &planner{
+		cluster: c, plugin: plug, config: config, endpoints: c.endpoints(),
+		asked: make(map[string]bool), plans: make(map[string]*plan.Plan), problems: make(map[string][]plugin.Problem),
+	}, nil
+}
+
+// compile makes the plan of a node unless it was made before.
+func (p *planner) compile(name string) {
+	if p.asked[name] {
+		return
+	}
+	p.asked[name] = true
+	node, ok := p.cluster.Objects.Get(api.Node, registry.Key{Name: name}).(*corev1.Node)
+	if !ok {
+		return
+	}
+	addresses := api.NodeAddresses(node)
+	if len(addresses) == 0 {
+		return
+	}
+	p.plans[name], p.problems[name] = p.plugin.Compile(plugin.Input{
+		Config: p.config, Objects: p.cluster.Objects,
+		Node: plugin.Node{Name: name, Addresses: addresses, Prefixes: onLink(node, addresses), Endpoints: p.endpoints[name]},
+	})
+}
+
+// explain follows a flow with the plans of those nodes alone that it can meet:
+// those where it begins and should end, and then any that a plan sends it to,
+// until there is no other. Where nobody knows of source or destination, the
+// first node's plan says where they would be. So of a large cluster a few plans
+// are compiled.
+func (p *planner) explain(f plan.Flow, ends ...string) plan.Explanation {
+	for _, name := range ends {
+		p.compile(name)
+	}
+	for o := range p.cluster.Objects.All(api.Node) {
+		if len(p.plans) > 0 {
+			break
+		}
+		p.compile(o.GetName())
+	}
+	for {
+		e := plan.Explain(p.plans, f)
+		before := len(p.asked)
+		for _, name := range p.next(f.Source, f.Destination, e.SeenDestination) {
+			p.compile(name)
+		}
+		if len(p.asked) == before {
+			return e
+		}
+	}
+}
+
+// next returns the nodes that the plans known so far send packets for some
+// addresses to, and those that have the addresses or are the way there.
+func (p *planner) next(addresses ...netip.Addr) []string {
+	var names []string
+	vias := slices.Clone(addresses)
+	for _, known := range p.plans {
+		for _, a := range addresses {
+			for _, fromEndpoint := range []bool{true, false} {
+				_, r, ok := known.Route(plan.DefaultNetwork, a, fromEndpoint)
+				if ok {
+					names, vias = append(names, r.Node), append(vias, r.Via)
+				}
+			}
+			for k, e := range known.Egress.All() {
+				if k.Destination.Contains(a) {
+					names = append(names, e.Node)
+				}
+			}
+		}
+	}
+	for o := range p.cluster.Objects.All(api.Node) {
+		if slices.ContainsFunc(api.NodeAddresses(o.(*corev1.Node)), func(a netip.Addr) bool { return slices.Contains(vias, a) }) {
+			names = append(names, o.GetName())
+		}
+	}
+	return slices.DeleteFunc(names, func(name string) bool { return name == "" })
 }
 
 // onLink returns the prefixes that a node's agent says it is on-link with.
@@ -69,7 +158,7 @@ func (c Cluster) endpoints() map[string][]plugin.Endpoint {
 		}
 		endpoints[pod.Spec.NodeName] = append(endpoints[pod.Spec.NodeName], plugin.Endpoint{
 			Interface: pod.Namespace + "/" + pod.Name, Addresses: addresses, MAC: plan.MACOf(addresses[0]),
-			Namespace: pod.Namespace, Pod: pod.Name,
+			Namespace: pod.Namespace, Pod: pod.Name, UID: string(pod.UID),
 		})
 	}
 	return endpoints

@@ -1,0 +1,320 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/explain"
+	"github.com/weftnet/weft/plugin/networkpolicy"
+	"github.com/weftnet/weft/plugin/plugins"
+	"github.com/weftnet/weft/policy"
+	"github.com/weftnet/weft/policy/kubernetes"
+	"github.com/weftnet/weft/registry"
+)
+
+func newPolicy(c *connection) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "policy",
+		Short: "Try policies before they are applied, and see which are in force",
+		Example: `  weft policy try -f policy.yaml
+  weft policy status`,
+		Args: noSuchCommand,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newPolicyTry(c), newPolicyStatus(c))
+	return cmd
+}
+
+// shownAtFirst is how many differences policy try prints without --all.
+const shownAtFirst = 50
+
+// trial is what policy try finds.
+type trial struct {
+	// Differences are those that are shown, Total is how many there are, as far
+	// as they were counted.
+	Differences []policy.Difference `json:"differences"`
+	Total       int                 `json:"total"`
+	// Warnings say why what is shown may not come true.
+	Warnings []string `json:"warnings,omitempty"`
+}
+
+func newPolicyTry(c *connection) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "try -f FILE",
+		Short: "Show which connections policies would allow or deny, without applying them",
+		Long: `try checks the policies of a file as apply does, and shows which new connections
+of the pods that there are would be allowed or denied if it were applied (with
+--delete: if what it names were deleted). Nothing is changed.
+
+Pods that no policy can tell apart are one line. "world" is all that is neither a
+pod nor in a prefix that policies mention, nodes included unless policies select
+some. What a node sends to its own pods is always allowed.`,
+		Example: `  weft policy try -f policy.yaml
+  weft get networkpolicy web -o yaml | weft policy try --delete -f -`,
+		Args: cobra.NoArgs,
+	}
+	c.AddFlags(cmd)
+	namespace := c.namespaceFlag(cmd)
+	files := cmd.Flags().StringArrayP("filename", "f", nil, "`FILE` with the policies, - for the standard input")
+	cmd.MarkFlagRequired("filename")
+	without := cmd.Flags().Bool("delete", false, "try what would be without the policies that the file names")
+	all := cmd.Flags().Bool("all", false, fmt.Sprintf("show all differences, not the first %d alone", shownAtFirst))
+	output := outputFlag(cmd, "json")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		format, err := output()
+		if err != nil {
+			return err
+		}
+		targets, err := readTargets(cmd, *files, namespace())
+		if err != nil {
+			return err
+		}
+		for _, t := range targets {
+			if !slices.ContainsFunc(explain.PolicyKinds, func(k *registry.Kind) bool { return k.GroupVersionKind == t.kind.GroupVersionKind }) {
+				return fmt.Errorf("%s %s is no policy: leave it out", t.kind.Singular, t.key)
+			}
+		}
+		reg, err := c.open(cmd.Context())
+		if err != nil {
+			return err
+		}
+		defer reg.Close()
+		most := shownAtFirst
+		if *all {
+			most = 0
+		}
+		t, err := try(cmd.Context(), reg, targets, *without, most)
+		if err != nil {
+			return err
+		}
+		if format == "json" {
+			return printIndented(cmd.OutOrStdout(), t)
+		}
+		return t.print(cmd.OutOrStdout(), cmd.ErrOrStderr())
+	}
+	return cmd
+}
+
+// try says what would change if objects were what the targets say, or gone.
+func try(ctx context.Context, reg registry.Registry, targets []target, without bool, most int) (trial, error) {
+	t := trial{Differences: []policy.Difference{}}
+	objects := make(explain.Snapshot)
+	if err := readInto(ctx, reg, objects, slices.Concat(explain.PolicyKinds,
+		[]*registry.Kind{api.ClusterConfigKind, api.Namespace, api.Pod, api.Node, api.DomainNameKind})...); err != nil {
+		return t, err
+	}
+	if plug, err := pluginOf(objects, plugins.Finder(reg.Serves)); err != nil {
+		t.Warnings = append(t.Warnings, err.Error())
+	} else if !explain.Enforces(plug) {
+		t.Warnings = append(t.Warnings, fmt.Sprintf("the cluster's plug-in %s enforces no policies", plug.Name()))
+	}
+	before := explain.Policies(objects)
+	after := slices.Clone(before)
+	var refused []error
+	for _, target := range targets {
+		have, err := reg.Get(ctx, target.kind, target.key)
+		switch {
+		case errors.Is(err, registry.ErrNotFound) && !without:
+			have = nil
+		case err != nil:
+			refused = append(refused, err)
+			continue
+		case without:
+			gone, _ := explain.Policy(have)
+			after = slices.DeleteFunc(after, func(p *policy.Policy) bool { return p.Name == gone.Name })
+			continue
+		}
+		o, err := target.merge(have)
+		if err == nil {
+			o, _, err = target.kind.Admit(o)
+		}
+		if err != nil {
+			refused = append(refused, err)
+			continue
+		}
+		now, faults := explain.Policy(o)
+		for _, f := range faults {
+			t.Warnings = append(t.Warnings, now.Name+": "+f)
+		}
+		after = append(slices.DeleteFunc(after, func(p *policy.Policy) bool { return p.Name == now.Name }), now)
+	}
+	if err := problems(refused...); err != nil {
+		return t, err
+	}
+	scene := explain.Scene(objects, kubernetes.Named(slices.Concat(before, after)))
+	differences, total := policy.Compare(before, after, scene, most)
+	t.Differences, t.Total = append(t.Differences, differences...), total
+	return t, nil
+}
+
+func (t trial) print(out, errs io.Writer) error {
+	for _, w := range t.Warnings {
+		fmt.Fprintln(errs, "warning:", w)
+	}
+	if t.Total == 0 {
+		_, err := fmt.Fprintln(out, "Nothing would change for the pods that there are.")
+		return err
+	}
+	for _, d := range t.Differences {
+		fmt.Fprintln(out, d)
+	}
+	if more := t.Total - len(t.Differences); more > 0 {
+		fmt.Fprintf(out, "and %d more at least (--all shows them)\n", more)
+	}
+	return nil
+}
+
+// policyState is how far a policy is in force.
+type policyState struct {
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+	// Pods is how many pods it selects, Nodes the nodes they are on and Pending
+	// those that do not say yet that it is in force.
+	Pods     int      `json:"pods"`
+	Nodes    []string `json:"nodes"`
+	Pending  []string `json:"pending,omitempty"`
+	Problems []string `json:"problems,omitempty"`
+}
+
+func newPolicyStatus(c *connection) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "status [KIND [NAME]]",
+		Short: "Show which policies are in force, and what keeps others from it",
+		Long: `status shows of each policy how many pods it selects, on how many nodes, and
+whether all of these nodes say that it is in force as it is now.
+
+The exit code is 0 if all that are shown are, 1 if some are not or cannot be
+enforced as they are written, and 2 if that cannot be said.`,
+		Example: `  weft policy status
+  weft policy status -n shop networkpolicy/web
+  weft policy status -o json`,
+		Args: cobra.MaximumNArgs(2),
+	}
+	c.AddFlags(cmd)
+	namespace := c.namespaceFlag(cmd)
+	output := outputFlag(cmd, "json")
+	cmd.ValidArgsFunction = c.completeReference(namespace)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		format, err := output()
+		if err != nil {
+			return err
+		}
+		var kind *registry.Kind
+		var key registry.Key
+		if len(args) > 0 {
+			if kind, key, err = reference(args, namespace()); err != nil {
+				return err
+			}
+			if !slices.Contains(explain.PolicyKinds, kind) {
+				return fmt.Errorf("%s are no policies", kind.Plural)
+			}
+		}
+		reg, err := c.open(cmd.Context())
+		if err != nil {
+			return err
+		}
+		defer reg.Close()
+		objects := make(explain.Snapshot)
+		if err := readInto(cmd.Context(), reg, objects, append(networkpolicy.StateKinds(), api.ClusterConfigKind, api.Pod)...); err != nil {
+			return err
+		}
+		if plug, err := pluginOf(objects, plugins.Finder(reg.Serves)); err == nil && !explain.Enforces(plug) {
+			return fmt.Errorf("the cluster's plug-in %s enforces no policies", plug.Name())
+		}
+		states := policyStates(objects, func(s networkpolicy.State) bool {
+			return kind == nil || s.Kind == kind && (key.Name == "" || s.Key == key)
+		})
+		if len(states) == 0 && key.Name != "" {
+			return kind.Errorf(key, registry.ErrNotFound, nil)
+		}
+		if format == "json" {
+			err = printIndented(cmd.OutOrStdout(), states)
+		} else {
+			err = printPolicyStates(cmd.OutOrStdout(), states)
+		}
+		if err == nil && slices.ContainsFunc(states, func(s policyState) bool { return len(s.Pending)+len(s.Problems) > 0 }) {
+			return exitError{code: 1}
+		}
+		return err
+	}
+	return cmd
+}
+
+func policyStates(objects explain.Snapshot, wanted func(networkpolicy.State) bool) []policyState {
+	policies := explain.Policies(objects)
+	scene := explain.Scene(objects, kubernetes.Named(policies))
+	namespaces := make(map[string]labels.Set)
+	for _, ns := range scene.Namespaces {
+		namespaces[ns.Name] = ns.Labels
+	}
+	pods := make(map[string][]*policy.Identity)
+	for _, p := range scene.Pods {
+		pods[p.Identity.Namespace] = append(pods[p.Identity.Namespace], p.Identity)
+	}
+	selected := make(map[string]int)
+	for _, p := range policies {
+		for ns, list := range pods {
+			if !p.Subject.SelectsNamespace(ns, namespaces[ns]) {
+				continue
+			}
+			for _, id := range list {
+				if p.Subject.Selects(id, namespaces[ns]) {
+					selected[p.Name]++
+				}
+			}
+		}
+	}
+	states := []policyState{}
+	for _, s := range networkpolicy.States(objects) {
+		if wanted(s) {
+			states = append(states, policyState{
+				Kind: s.Kind.Kind, Namespace: s.Key.Namespace, Name: s.Key.Name, Pods: selected[s.Kind.Kind+" "+s.Key.String()],
+				Nodes: append([]string{}, s.Nodes...), Pending: s.Pending, Problems: s.Problems,
+			})
+		}
+	}
+	return states
+}
+
+func printPolicyStates(w io.Writer, states []policyState) error {
+	if len(states) == 0 {
+		_, err := fmt.Fprintln(w, "There are no policies.")
+		return err
+	}
+	t := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
+	fmt.Fprintln(t, "NAMESPACE\tNAME\tKIND\tPODS\tNODES\tENFORCED\tPROBLEMS")
+	for _, s := range states {
+		enforced := "yes"
+		switch {
+		case len(s.Nodes) == 0:
+			enforced = "-"
+		case len(s.Pending) > 0:
+			enforced = fmt.Sprintf("on %d of %d", len(s.Nodes)-len(s.Pending), len(s.Nodes))
+		}
+		problems := slices.Clone(s.Problems)
+		if len(s.Pending) > 0 {
+			problems = append(problems, "not yet on "+strings.Join(s.Pending, ", "))
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%s\t%s\n", cmp.Or(s.Namespace, "-"), s.Name, s.Kind, s.Pods, len(s.Nodes), enforced,
+			cmp.Or(strings.Join(problems, "; "), "-"))
+	}
+	return t.Flush()
+}
+
+func printIndented(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}
