@@ -1,6 +1,10 @@
 package policy
 
 import (
+	"net/netip"
+
+	"k8s.io/apimachinery/pkg/labels"
+
 	"github.com/weftnet/weft/plan"
 )
 
@@ -19,7 +23,152 @@ type EndpointPolicies struct{ Ingress, Egress string }
 
 // Compiler compiles the tables of one node, World after World. The zero Compiler
 // is ready to use. It is not safe for concurrent use.
-type Compiler struct{}
+//
+// It costs in proportion to what changed since the last World: it keeps which
+// selectors select which groups, which prefixes lie in which, and whose each
+// address is. The tables of one World share with those of the last what is the
+// same.
+type Compiler struct{ state *state }
 
-// Compile returns the tables of a world.
-func (c *Compiler) Compile(w *World) Tables { return Tables{} }
+// Compile returns the tables of a world. Nothing in them may be changed.
+func (c *Compiler) Compile(w *World) Tables {
+	if c.state == nil || c.state.world.Network != w.Network {
+		c.state = newState(w.Network)
+	}
+	c.state.update(w)
+	return c.state.tables
+}
+
+// state is what the tables of the last World were made from.
+//
+// Policies choose sets of verdicts for subjects, the node's own pods; the rules
+// of a set name peers. Pod selectors among these give members, the groups of
+// pods, their profiles; blocks, nodes and domains give prefixes their zones. A
+// profile and a zone make a class, which has a tag. Whose an address is, and
+// the prefixes around it, say which class it is of; which peers contain a
+// class, what a set says about it.
+type state struct {
+	world    World
+	tables   Tables
+	subjects map[string]*subject
+	sets     sets
+	names    portNames
+	peers    peers
+	members  membership
+	prefixes prefixes
+	owners   owners
+	classes  classes
+	// What is to be done yet for the World that is being compiled.
+	endpointsChanged, namesChanged bool
+	staleSets                      map[*set]struct{}
+}
+
+func newState(network string) *state {
+	return &state{
+		world:    World{Network: network},
+		subjects: map[string]*subject{},
+		sets:     sets{byKey: map[string]*set{}, byName: map[string]*set{}, wild: map[*set]struct{}{}},
+		names:    portNames{map[string]int{}, map[string]int{}},
+		peers:    peers{byKey: map[string]*peer{}},
+		members: membership{
+			groups: map[plan.Tag]*member{}, namespaces: map[string]labels.Set{},
+			members: map[string]map[*member]struct{}{}, selectors: map[string]map[*peer]struct{}{},
+			profiles: map[string]*profile{}, fresh: map[*member]struct{}{}, changed: map[*member]struct{}{},
+		},
+		prefixes:  prefixes{zones: map[string]*zone{}, nodes: map[*peer]struct{}{}, domains: map[string]*peer{}},
+		owners:    owners{claims: map[netip.Addr]claim{}, contested: map[netip.Addr][]claim{}},
+		classes:   classes{all: map[classKey]*class{}, byTag: map[plan.Tag]*class{}},
+		staleSets: map[*set]struct{}{},
+	}
+}
+
+// update makes the tables those of w.
+func (s *state) update(w *World) {
+	was := s.world
+	s.world = *w
+
+	relabelled := s.members.updateNamespaces(was.Namespaces, w.Namespaces)
+	s.members.updateGroups(was.Groups, w.Groups)
+	s.updateSubjects(&was, w, relabelled)
+	came, gone := s.peers.settle()
+	s.prefixes.update(came, gone, &was, w)
+	affected, rezoned := s.prefixes.settle()
+	reprofiled := s.members.settle(came, gone, s.names, s.namesChanged)
+	s.namesChanged = false
+
+	touch := func(a netip.Addr) {
+		if p, ok := host(a); ok {
+			affected = append(affected, p)
+		}
+	}
+	s.owners.updateNodes(was.Nodes, w.Nodes, touch)
+	if s.endpointsChanged {
+		s.owners.updateLocal(w.Local, func(l *Local) *member { return s.subjects[l.subject()].member }, touch)
+		s.tables.Endpoints = s.endpoints()
+		s.endpointsChanged = false
+	}
+	s.touchMembers(reprofiled, rezoned, touch)
+	for _, p := range affected {
+		s.retag(p)
+	}
+	s.judge(s.classes.sweep())
+	s.members.sweep()
+	s.prefixes.sweep()
+}
+
+// touchMembers calls touch for the addresses of pods of another profile, or in
+// another zone, than before.
+func (s *state) touchMembers(reprofiled map[*member]struct{}, rezoned prefixMap[bool], touch func(netip.Addr)) {
+	tags := map[plan.Tag]bool{}
+	for m := range reprofiled {
+		tags[m.tag] = true
+	}
+	wide := false // a prefix of one address was touched itself
+	for p, moved := range rezoned.at {
+		wide = wide || moved && !p.IsSingleIP()
+	}
+	if len(tags) == 0 && !wide {
+		return
+	}
+	moved := func(netip.Addr) bool { return false }
+	if wide {
+		moved = rezoned.reader()
+	}
+	for a, o := range s.owners.local {
+		if o.member == nil {
+			continue
+		}
+		if _, ok := reprofiled[o.member]; ok || moved(a) {
+			touch(a)
+		}
+	}
+	for _, n := range s.world.Nodes {
+		for _, t := range n.Pods {
+			all := len(tags) > 0 && tags[t.Tag]
+			for _, a := range t.Addresses {
+				if all || moved(a) && s.members.tells(t.Tag) {
+					touch(a)
+				}
+			}
+		}
+	}
+}
+
+// endpoints returns the policies of the node's own pods.
+func (s *state) endpoints() map[string]EndpointPolicies {
+	endpoints := map[string]EndpointPolicies{}
+	for _, l := range s.world.Local {
+		of := s.subjects[l.subject()]
+		var e EndpointPolicies
+		if set := of.sets[0]; set != nil {
+			e.Ingress = set.name
+		}
+		if set := of.sets[1]; set != nil {
+			e.Egress = set.name
+		}
+		if e != (EndpointPolicies{}) {
+			endpoints[l.Interface] = e
+		}
+	}
+	return endpoints
+}

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -132,6 +133,17 @@ type Decision struct {
 // a named protocol follow each other from port 0 to 65535. Decisions side by
 // side differ, and a protocol all of which goes as AnyProtocol is not named.
 func Resolve(rules []Applied, peer Party, destination *Identity) []Decision {
+	var holding []Applied
+	for _, r := range rules {
+		if r.Holds(peer) {
+			holding = append(holding, r)
+		}
+	}
+	return flatten(holding, destination)
+}
+
+// flatten is Resolve for rules all of which hold for the peer.
+func flatten(rules []Applied, destination *Identity) []Decision {
 	type match struct {
 		Applied
 		ports []Port // resolved; nil means all
@@ -139,9 +151,6 @@ func Resolve(rules []Applied, peer Party, destination *Identity) []Decision {
 	var matches []match
 	cuts := map[plan.Protocol][]int{}
 	for _, r := range rules {
-		if !r.Holds(peer) {
-			continue
-		}
 		m := match{Applied: r}
 		if r.Ports != nil {
 			if m.ports = resolvePorts(r.Ports, destination); len(m.ports) == 0 {
@@ -174,7 +183,7 @@ func Resolve(rules []Applied, peer Party, destination *Identity) []Decision {
 	rest := Decision{Protocol: plan.AnyProtocol, Ports: plan.AllPorts}
 	rest.Allow, rest.Origin = decide(plan.AnyProtocol, 0)
 	var decisions []Decision
-	for _, protocol := range [...]plan.Protocol{plan.TCP, plan.UDP, plan.SCTP} {
+	for _, protocol := range slices.Sorted(maps.Keys(cuts)) {
 		at := append(cuts[protocol], 0)
 		slices.Sort(at)
 		at = slices.Compact(at)
@@ -209,6 +218,9 @@ func resolvePorts(ports []Port, destination *Identity) []Port {
 	var resolved []Port
 	for _, p := range ports {
 		if p.Name == "" {
+			if !p.Protocol.HasPorts() {
+				p.Range = plan.AllPorts
+			}
 			resolved = append(resolved, p)
 			continue
 		}

@@ -1,0 +1,377 @@
+package policy
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/weftnet/weft/plan"
+)
+
+// Small worldMaker, in which everything meets everything else: few names, few
+// labels, prefixes and addresses that lie in one another.
+var (
+	someNamespaces = []string{"a", "b", "c"}
+	someLabels     = []string{"", "x=1", "x=2", "y=1", "x=1,y=1"}
+	someSelectors  = []string{"", "x=1", "x=2", "y", "!x", "x in (1,2),y=1", "x notin (2)", "nothing"}
+	somePrefixes   = []string{"0.0.0.0/0", "10.0.0.0/8", "10.1.0.0/16", "10.1.2.0/24", "10.1.2.4/30", "10.1.2.5/32", "192.0.2.0/24", "192.0.2.1/32", "::/0", "fd00::/8", "fd00::5/128"}
+	someAddresses  = []string{"10.1.1.2", "10.1.1.3", "10.1.2.4", "10.1.2.5", "10.1.2.9", "10.9.0.1", "192.0.2.1", "fd00::5", "fd00::6"}
+	otherAddresses = []string{"0.0.0.0", "9.255.255.255", "10.0.0.0", "10.255.255.255", "10.1.2.255", "10.1.3.0", "10.1.2.7", "10.1.2.8", "192.0.2.0", "192.0.2.2", "198.51.100.7", "fcff::1", "fe00::1", "2001:db8::1"}
+	someNamedPorts = []string{"http=tcp/80", "http=tcp/8080", "dns=tcp/53", "dns=udp/53"}
+	somePorts      = []string{"tcp", "tcp/80", "tcp/53-80", "tcp/81-8080", "tcp/8000-65535", "tcp/0", "udp/53", "udp", "sctp/7", "icmp", "any", "tcp/http", "any/http", "any/dns", "udp/dns", "tcp/none"}
+	someTags       = []string{"1", "2", "3", "4"}
+	someNodes      = []string{"n2", "n3"}
+	someMachines   = []string{"m1", "m2"}
+	someDomains    = []string{"example.com", "*.example.com"}
+	someInterfaces = []string{"weft1", "weft2", "weft3"}
+	probedPorts    = []uint16{0, 7, 52, 53, 54, 79, 80, 81, 7999, 8000, 8080, 8081, 65535}
+	probed         = []plan.Protocol{plan.TCP, plan.UDP, plan.SCTP, plan.ICMP, 47}
+)
+
+func some(t *rapid.T, label string, of []string, most int) []string {
+	return rapid.SliceOfNDistinct(rapid.SampledFrom(of), 0, min(most, len(of)), rapid.ID[string]).Draw(t, label)
+}
+
+func maybe[T any](g *rapid.Generator[T]) *rapid.Generator[*T] { return rapid.Ptr(g, true) }
+
+func identities() *rapid.Generator[identitySpec] {
+	return rapid.Custom(func(t *rapid.T) identitySpec {
+		return identitySpec{rapid.SampledFrom(someNamespaces).Draw(t, "namespace"), rapid.SampledFrom(someLabels).Draw(t, "labels"),
+			slices.Sorted(slices.Values(some(t, "ports", someNamedPorts, 2)))}
+	})
+}
+
+func selectors() *rapid.Generator[selectorSpec] {
+	return rapid.Custom(func(t *rapid.T) selectorSpec {
+		var s selectorSpec
+		if rapid.Bool().Draw(t, "namespaced") {
+			s.Namespace = rapid.SampledFrom(someNamespaces).Draw(t, "namespace")
+		} else {
+			s.Namespaces = maybe(rapid.SampledFrom(someSelectors)).Draw(t, "namespaces")
+		}
+		s.Pods = maybe(rapid.SampledFrom(someSelectors)).Draw(t, "pods")
+		return s
+	})
+}
+
+func peerSpecs() *rapid.Generator[peerSpec] {
+	return rapid.Custom(func(t *rapid.T) peerSpec {
+		switch rapid.SampledFrom([]string{"pods", "pods", "block", "block", "nodes", "domain", "nothing"}).Draw(t, "peer") {
+		case "pods":
+			s := selectors().Draw(t, "selector")
+			return peerSpec{Pods: &s}
+		case "block":
+			return peerSpec{Block: rapid.SampledFrom(somePrefixes).Draw(t, "block"), Except: some(t, "except", somePrefixes, 2)}
+		case "nodes":
+			s := rapid.SampledFrom(someSelectors).Draw(t, "nodes")
+			return peerSpec{Nodes: &s}
+		case "domain":
+			return peerSpec{Domain: rapid.SampledFrom(someDomains).Draw(t, "domain")}
+		}
+		return peerSpec{}
+	})
+}
+
+func ruleSpecs(actions ...string) *rapid.Generator[ruleSpec] {
+	return rapid.Custom(func(t *rapid.T) ruleSpec {
+		r := ruleSpec{Action: rapid.SampledFrom(actions).Draw(t, "action")}
+		r.Peers = maybe(rapid.SliceOfN(peerSpecs(), 0, 3)).Draw(t, "peers")
+		r.Ports = maybe(rapid.SliceOfN(rapid.SampledFrom(somePorts), 0, 3)).Draw(t, "ports")
+		return r
+	})
+}
+
+func policySpecs() *rapid.Generator[policySpec] {
+	return rapid.Custom(func(t *rapid.T) policySpec {
+		p := policySpec{
+			Tier:    rapid.SampledFrom([]string{"", "", "admin", "baseline"}).Draw(t, "tier"),
+			Subject: selectors().Draw(t, "subject"),
+		}
+		actions := []string{"allow"}
+		if p.Tier == "" {
+			p.Isolates = some(t, "isolates", []string{"ingress", "egress"}, 2)
+		} else {
+			p.Priority = rapid.IntRange(0, 2).Draw(t, "priority")
+			actions = []string{"allow", "deny", "pass"}
+		}
+		p.Ingress = rapid.SliceOfN(ruleSpecs(actions...), 0, 3).Draw(t, "ingress")
+		p.Egress = rapid.SliceOfN(ruleSpecs(actions...), 0, 3).Draw(t, "egress")
+		return p
+	})
+}
+
+// edit puts another of its kind, or none, in the place of what a world has of a
+// name.
+func edit[S any](t *rapid.T, of *map[string]S, names []string, g *rapid.Generator[S]) {
+	name := rapid.SampledFrom(names).Draw(t, "name")
+	m := maps.Clone(*of)
+	if m == nil {
+		m = map[string]S{}
+	}
+	if s := maybe(g).Draw(t, "is"); s != nil {
+		m[name] = *s
+	} else {
+		delete(m, name)
+	}
+	*of = m
+}
+
+var addressSpecs = rapid.Custom(func(t *rapid.T) []string { return some(t, "addresses", someAddresses, 3) })
+
+func (s *worldSpec) edit(t *rapid.T, kind string) {
+	switch kind {
+	case "namespace":
+		edit(t, &s.Namespaces, someNamespaces, rapid.SampledFrom(someLabels))
+	case "group":
+		edit(t, &s.Groups, someTags, identities())
+	case "node":
+		edit(t, &s.Nodes, someNodes, rapid.MapOfN(rapid.SampledFrom(someTags), addressSpecs, 0, 3))
+	case "machine":
+		edit(t, &s.Machines, someMachines, rapid.Custom(func(t *rapid.T) machineSpec {
+			return machineSpec{rapid.SampledFrom(someLabels).Draw(t, "labels"), addressSpecs.Draw(t, "addresses")}
+		}))
+	case "domain":
+		edit(t, &s.Domains, someDomains, addressSpecs)
+	case "local":
+		edit(t, &s.Local, someInterfaces, rapid.Custom(func(t *rapid.T) localSpec {
+			return localSpec{identities().Draw(t, "identity"), "pod", addressSpecs.Draw(t, "addresses"),
+				rapid.IntRange(0, 5).Draw(t, "unknown") == 5, rapid.IntRange(0, 5).Draw(t, "ended") == 5}
+		}))
+	case "policy":
+		edit(t, &s.Policies, []string{"p", "q", "r", "s"}, policySpecs())
+	case "peer":
+		s.editPeer(t)
+	}
+}
+
+// editPeer changes one peer of a rule, if there is one: a block's exceptions, or
+// all of it.
+func (s *worldSpec) editPeer(t *rapid.T) {
+	if len(s.Policies) == 0 {
+		return
+	}
+	name := rapid.SampledFrom(slices.Sorted(maps.Keys(s.Policies))).Draw(t, "name")
+	p := s.Policies[name]
+	rules := &p.Ingress
+	if rapid.Bool().Draw(t, "egress") {
+		rules = &p.Egress
+	}
+	*rules = slices.Clone(*rules)
+	for i, r := range *rules {
+		if r.Peers == nil || len(*r.Peers) == 0 {
+			continue
+		}
+		peers := slices.Clone(*r.Peers)
+		if j := rapid.IntRange(0, len(peers)-1).Draw(t, "peer"); peers[j].Block != "" {
+			peers[j].Except = some(t, "except", somePrefixes, 2)
+		} else {
+			peers[j] = peerSpecs().Draw(t, "peer")
+		}
+		(*rules)[i].Peers = &peers
+		break
+	}
+	s.Policies = maps.Clone(s.Policies)
+	s.Policies[name] = p
+}
+
+// editKinds are what a change is of; peers more often than the rest.
+var editKinds = rapid.SampledFrom([]string{"namespace", "group", "node", "machine", "domain", "local", "policy", "peer", "peer"})
+
+func drawWorld(t *rapid.T) worldSpec {
+	var s worldSpec
+	for _, kind := range []string{"local", "local", "policy", "policy", "policy", "namespace", "namespace", "group", "group", "node", "node"} {
+		s.edit(t, kind)
+	}
+	for range rapid.IntRange(0, 12).Draw(t, "edits") {
+		s.edit(t, editKinds.Draw(t, "kind"))
+	}
+	return s
+}
+
+// check holds tables against what Resolve says of each pair of parties.
+func check(t *rapid.T, w *World, tables Tables) {
+	p := &plan.Plan{Local: plan.Local{Node: "node1"}, Tags: tables.Tags, Verdicts: tables.Verdicts}
+	if err := p.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	checkLeast(t, p)
+	for _, l := range w.Local {
+		policies := tables.Endpoints[l.Interface]
+		for _, d := range directions {
+			set := policies.Ingress
+			if d == plan.Outgoing {
+				set = policies.Egress
+			}
+			if l.Identity == nil {
+				checkUnknown(t, w, l, d, p, set)
+				continue
+			}
+			rules := Applicable(w.Policies, l.Identity, w.labelsOf(l.Namespace), d)
+			if (set == "") != (len(rules) == 0) {
+				t.Fatalf("%s %s: policy %q for %d rules", l.Interface, d, set, len(rules))
+			}
+			if set == "" {
+				continue
+			}
+			if _, ok := p.Verdicts.Get(plan.Otherwise(set, d)); !ok {
+				t.Fatalf("policy %s %s has no entry for what no other matches", set, d)
+			}
+			for _, text := range slices.Concat(someAddresses, otherAddresses) {
+				a := netip.MustParseAddr(text)
+				peer := w.partyAt(a)
+				destination := l.Identity
+				if d == plan.Outgoing {
+					destination = peer.Identity
+				}
+				decisions := Resolve(rules, peer, destination)
+				_, tagging, _ := p.TagOf(w.Network, a)
+				for _, protocol := range probed {
+					for _, port := range probedPorts {
+						if !protocol.HasPorts() {
+							port = 0
+						}
+						want := readDecision(decisions, protocol, port)
+						_, got, ok := p.Verdict(set, d, tagging.Tag, protocol, port)
+						if !ok || got.Allow != want.Allow || got.Origin != want.Origin {
+							t.Fatalf("%s %s, peer %s (tag %d), %s port %d: %v (%v), want %v\n%s", l.Interface, d, a, tagging.Tag, protocol, port, got, ok, want, p)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// checkLeast fails if something stays as it is without some entry.
+func checkLeast(t *rapid.T, p *plan.Plan) {
+	for k, v := range p.Verdicts.All() {
+		if k == plan.Otherwise(k.Policy, k.Direction) {
+			continue
+		}
+		without := plan.Plan{Verdicts: p.Verdicts.Delete(k)}
+		protocol := k.Protocol
+		if protocol == plan.AnyProtocol {
+			protocol = 47
+		}
+		for _, port := range []uint16{k.Ports.First, k.Ports.Last} {
+			if _, instead, _ := without.Verdict(k.Policy, k.Direction, k.Peer, protocol, port); instead == v {
+				t.Fatalf("needless at port %d: %s\n%s", port, k.Line(v), p)
+			}
+		}
+	}
+	for k, v := range p.Tags.All() {
+		around, longest := plan.Tag(0), -1
+		for o, tagging := range p.Tags.All() {
+			if o != k && contains(o.Prefix, k.Prefix) && o.Prefix.Bits() > longest {
+				around, longest = tagging.Tag, o.Prefix.Bits()
+			}
+		}
+		if around == v.Tag {
+			t.Fatalf("needless: %s\n%s", k.Line(v), p)
+		}
+	}
+}
+
+func checkUnknown(t *rapid.T, w *World, l *Local, d plan.Direction, p *plan.Plan, set string) {
+	concerned := slices.ContainsFunc(w.Policies, func(p *Policy) bool {
+		rules, isolates := p.side(d)
+		return p.Subject.SelectsNamespace(l.Namespace, w.labelsOf(l.Namespace)) && (len(rules) > 0 || isolates)
+	})
+	if !concerned {
+		if set != "" {
+			t.Fatalf("%s %s has policy %s, but nothing could concern it", l.Interface, d, set)
+		}
+		return
+	}
+	if _, v, ok := p.Verdict(set, d, 0, plan.TCP, 80); !ok || v.Allow || v.Origin != "namespace "+l.Namespace+": the labels of a pod are not known yet" {
+		t.Fatalf("%s %s: policy %q does %v (%v)", l.Interface, d, set, v, ok)
+	}
+	n := 0
+	for k := range p.Verdicts.From(plan.VerdictKey{Policy: set, Direction: d}) {
+		if k.Policy == set && k.Direction == d {
+			n++
+		}
+	}
+	if n != 1 {
+		t.Fatalf("%s %s has %d entries, want one", set, d, n)
+	}
+}
+
+// readDecision reads what Resolve returns, from its comment.
+func readDecision(decisions []Decision, protocol plan.Protocol, port uint16) Decision {
+	for _, d := range decisions {
+		if d.Protocol == protocol && d.Ports.Contains(port) {
+			return d
+		}
+	}
+	return decisions[len(decisions)-1]
+}
+
+func TestTablesDoWhatResolveSays(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		spec := drawWorld(t)
+		t.Logf("world:\n%s", spec)
+		w := worldMaker{}.of(spec)
+		var c Compiler
+		check(t, w, c.Compile(w))
+	})
+}
+
+// Compiling one world after the other comes to what compiling the last one
+// comes to, and what went before costs nothing.
+func TestCompilingChanges(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		known := worldMaker{}
+		spec := drawWorld(t)
+		var c Compiler
+		c.Compile(known.of(spec))
+		for range rapid.IntRange(1, 6).Draw(t, "steps") {
+			for range rapid.IntRange(1, 3).Draw(t, "edits") {
+				spec.edit(t, editKinds.Draw(t, "kind"))
+			}
+			t.Logf("world:\n%s", spec)
+			w := known.of(spec)
+			tables := c.Compile(w)
+			check(t, w, tables)
+
+			var fresh Compiler
+			same := fresh.Compile(w)
+			if got, want := tables.planOf(), same.planOf(); !got.Equal(want) {
+				t.Fatalf("the tables differ from those compiled anew:\n%s", want.Diff(got))
+			}
+			if got, want := c.state.size(), fresh.state.size(); got != want {
+				t.Fatalf("the compiler holds\n%s, one that never saw another world\n%s", got, want)
+			}
+			again := c.Compile(known.of(spec))
+			if again.Tags != tables.Tags || again.Verdicts != tables.Verdicts {
+				t.Fatal("the tables of an unchanged world are others")
+			}
+		}
+	})
+}
+
+// size is how many of everything the compiler holds.
+func (s *state) size() string {
+	links := 0
+	for _, p := range s.peers.byKey {
+		links += len(p.sets) + len(p.classes)
+	}
+	marks := 0
+	for _, at := range s.prefixes.places.at {
+		marks += len(at.marks)
+	}
+	members := 0
+	for _, m := range s.members.members {
+		members += len(m)
+	}
+	return fmt.Sprintf("subjects %d sets %d %d wild %d names %d %d peers %d links %d groups %d namespaces %d members %d in %d selectors %d profiles %d places %d marks %d lengths %d %d zones %d nodes %d domains %d claims %d contested %d local %d classes %d %d stale %d %d %d %d",
+		len(s.subjects), len(s.sets.byKey), len(s.sets.byName), len(s.sets.wild), len(s.names.selected), len(s.names.everywhere),
+		len(s.peers.byKey), links, len(s.members.groups), len(s.members.namespaces), members, len(s.members.members), len(s.members.selectors), len(s.members.profiles),
+		len(s.prefixes.places.at), marks, len(s.prefixes.places.lengths[0]), len(s.prefixes.places.lengths[1]), len(s.prefixes.zones), len(s.prefixes.nodes), len(s.prefixes.domains),
+		len(s.owners.claims), len(s.owners.contested), len(s.owners.local), len(s.classes.all), len(s.classes.byTag),
+		len(s.staleSets), len(s.members.fresh), len(s.members.changed), len(s.prefixes.stale.at))
+}
