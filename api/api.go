@@ -97,7 +97,8 @@ type ClusterConfig struct {
 
 // ClusterConfigSpec is what users ask for.
 type ClusterConfigSpec struct {
-	// Plugin names the plug-in, "openshift-subnet" or "flannel".
+	// Plugin names the plug-in, "openshift-subnet", "openshift-networkpolicy"
+	// (which enforces policies) or "flannel".
 	// Default "openshift-subnet".
 	Plugin string `json:"plugin,omitempty"`
 	// DataPlane names the data plane, "linux". Default "linux".

@@ -7,12 +7,118 @@
 // that say what these stand for; each compiles the policies for its own pods. The
 // leading controller collects Tags that nobody uses, resolves domain names, and
 // says of each ClusterNetworkPolicy whether it is in force.
+//
+// What is compiled is in world.go and compile.go; what an agent writes in node.go,
+// tags.go and report.go; what the controller does in cluster.go, collect.go,
+// domains.go and status.go. All of them decide with functions of values, and the
+// loops carry out what was decided.
 package networkpolicy
 
 import (
+	"context"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
+	"github.com/weftnet/weft/registry"
 )
 
 // On returns a plug-in of a given name that does what base does, and enforces
-// policies.
-func On(base plugin.Plugin, name string) plugin.Plugin { return base }
+// policies. What base says in Tags, Verdicts and of endpoints' policies is
+// replaced.
+//
+// All kinds of its own have their ordinary place in every registry. A Kubernetes
+// cluster must have the definitions of all of them, ClusterNetworkPolicy's
+// included, which Weft's chart brings: nothing is compiled before each kind was
+// read once.
+func On(base plugin.Plugin, name string) plugin.Plugin { return &withPolicies{base: base, name: name} }
+
+// policyKinds are the kinds of policies, in the order of their names.
+var policyKinds = []*registry.Kind{api.ClusterNetworkPolicy, api.NetworkPolicy}
+
+// withPolicies is a plug-in with policies.
+type withPolicies struct {
+	base plugin.Plugin
+	name string
+}
+
+var (
+	_ plugin.Incremental   = (*withPolicies)(nil)
+	_ plugin.NodeRunner    = (*withPolicies)(nil)
+	_ plugin.ClusterRunner = (*withPolicies)(nil)
+)
+
+// Name implements plugin.Plugin.
+func (p *withPolicies) Name() string { return p.name }
+
+// Kinds implements plugin.Plugin.
+func (p *withPolicies) Kinds() []*registry.Kind {
+	kinds := slices.Clone(p.base.Kinds())
+	for _, k := range []*registry.Kind{api.NetworkPolicy, api.ClusterNetworkPolicy, api.Namespace, api.Node, api.Pod,
+		api.TagKind, api.NodePodsKind, api.DomainNameKind} {
+		if !slices.Contains(kinds, k) {
+			kinds = append(kinds, k)
+		}
+	}
+	return kinds
+}
+
+// Compile implements plugin.Plugin.
+func (p *withPolicies) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
+	return p.NewCompiler().Compile(in)
+}
+
+// NewCompiler implements plugin.Incremental.
+func (p *withPolicies) NewCompiler() plugin.Compiler {
+	return &compiler{base: plugin.CompilerOf(p.base)}
+}
+
+// RunNode implements plugin.NodeRunner.
+func (p *withPolicies) RunNode(ctx context.Context, env plugin.NodeEnv) error {
+	base, ok := p.base.(plugin.NodeRunner)
+	if !ok {
+		return newRunner(env).run(ctx)
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	theirs, ours := split(env)
+	g.Go(func() error {
+		for {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-env.Changed:
+			}
+			for _, c := range []chan struct{}{theirs.changed, ours.changed} {
+				select {
+				case c <- struct{}{}:
+				default: // it has not looked since the last one
+				}
+			}
+		}
+	})
+	g.Go(func() error { return base.RunNode(ctx, theirs.NodeEnv) })
+	g.Go(func() error { return newRunner(ours.NodeEnv).run(ctx) })
+	return g.Wait()
+}
+
+// RunCluster implements plugin.ClusterRunner.
+func (p *withPolicies) RunCluster(ctx context.Context, env plugin.ClusterEnv) error {
+	g, ctx := errgroup.WithContext(ctx)
+	if base, ok := p.base.(plugin.ClusterRunner); ok {
+		g.Go(func() error { return base.RunCluster(ctx, env) })
+	}
+	g.Go(func() error { return newCluster(env).run(ctx) })
+	return g.Wait()
+}
+
+// Durations that are no user's to choose.
+const (
+	// callTimeout bounds each call to the registry.
+	callTimeout = 10 * time.Second
+	// firstRetry and lastRetry bound the time between attempts after an error.
+	firstRetry, lastRetry = 100 * time.Millisecond, 10 * time.Second
+)

@@ -8,13 +8,18 @@ import (
 
 	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/plugin/flannel"
+	"github.com/weftnet/weft/plugin/networkpolicy"
 	"github.com/weftnet/weft/plugin/openshift"
 	"github.com/weftnet/weft/registry"
 )
 
 // all are the plug-ins. One that comes in several forms, for registries that
 // differ in what they can hold, is there once for each, the preferred first.
-var all = []plugin.Plugin{openshift.Subnet{}, flannel.Plugin{}, flannel.Kubernetes{}}
+var all = []plugin.Plugin{
+	openshift.Subnet{},
+	networkpolicy.On(openshift.Subnet{}, "openshift-networkpolicy"),
+	flannel.Plugin{}, flannel.Kubernetes{},
+}
 
 // Finder returns what finds a plug-in by name among those all of whose kinds
 // the registry serves. Its error names those there are.

@@ -24,6 +24,10 @@ func TestFormsOfPlugins(t *testing.T) {
 		if err != nil || !c.is(p) {
 			t.Errorf("on %s flannel is a %T, %v", name, p, err)
 		}
+		// A plug-in with policies runs wherever the one does that it stands on.
+		if p, err := Finder(c.serves)("openshift-networkpolicy"); err != nil || p.Name() != "openshift-networkpolicy" {
+			t.Errorf("on %s there is %T, %v", name, p, err)
+		}
 	}
 	if p, err := Finder(func(*registry.Kind) bool { return false })(flannel.Name); err == nil {
 		t.Errorf("a registry that serves nothing gets %T", p)

@@ -1,0 +1,179 @@
+package networkpolicy
+
+import (
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/plugin"
+	"github.com/weftnet/weft/policy"
+	"github.com/weftnet/weft/registry"
+)
+
+// view is what a node's pods are and which policies concern them.
+type view struct {
+	policies   policies
+	namespaces derived[*policy.Namespace]
+	locals     locals
+}
+
+// update reads the policies with translate or outline. It reports whether any
+// policy came or went, or was changed.
+func (v *view) update(in plugin.Input, read func(registry.Object, *translated) *translated) (changed bool) {
+	changed = v.policies.update(in.Objects, read)
+	v.namespaces.update(in.Objects.All(api.Namespace), readNamespace, compareNamespaces)
+	v.locals.update(in, v.policies.named)
+	return changed
+}
+
+// concerned returns the policies that select a pod of the node, among those that
+// a function wants.
+func (v *view) concerned(wanted func(*translated) bool) []*translated {
+	pods := map[string][]*policy.Identity{}
+	for _, l := range v.locals.list {
+		if counts(l) {
+			pods[l.Namespace] = append(pods[l.Namespace], l.Identity)
+		}
+	}
+	selects := func(t *translated, namespace string) bool {
+		labels := namespaceLabels(v.namespaces.list, namespace)
+		for _, id := range pods[namespace] {
+			if t.policy.Subject.Selects(id, labels) {
+				return true
+			}
+		}
+		return false
+	}
+	var concerned []*translated
+	for t := range v.policies.all() {
+		if !wanted(t) {
+			continue
+		}
+		if n := t.policy.Subject.Namespace; n != "" {
+			if selects(t, n) {
+				concerned = append(concerned, t)
+			}
+			continue
+		}
+		for n := range pods {
+			if selects(t, n) {
+				concerned = append(concerned, t)
+				break
+			}
+		}
+	}
+	return concerned
+}
+
+// compiler compiles the plans of a node.
+type compiler struct {
+	base plugin.Compiler
+	// plain is the plan that base compiled last.
+	plain *plan.Plan
+
+	node     string
+	view     view
+	list     []*policy.Policy
+	tags     tags
+	others   derived[*node]
+	nodes    []*policy.Node
+	machines derived[*policy.Machine]
+	domains  derived[*policy.Domain]
+	tables   policy.Compiler
+}
+
+// Compile implements plugin.Compiler.
+//
+// A problem that a policy has by itself is reported by the nodes with pods that
+// the policy selects, so that what a node cannot do is not lost among what does
+// not concern it; the controller reports the others.
+func (c *compiler) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
+	if c.node != in.Node.Name {
+		*c = compiler{base: c.base, node: in.Node.Name}
+	}
+	previous := in.Previous
+	in.Previous = c.plain
+	plain, problems := c.base.Compile(in)
+	c.plain = plain
+
+	tables := c.tables.Compile(c.world(in))
+	p := *plain
+	p.Tags, p.Verdicts = tables.Tags, tables.Verdicts
+	if previous == nil {
+		previous = &plan.Plan{}
+	}
+	p.Endpoints = c.endpoints(previous.Endpoints, plain.Endpoints, tables.Endpoints)
+	return &p, append(problems[:len(problems):len(problems)], c.problems()...)
+}
+
+// world brings what is known of the cluster to what the objects say.
+func (c *compiler) world(in plugin.Input) *policy.World {
+	if c.view.update(in, translate) || c.list == nil {
+		list := []*policy.Policy{}
+		for t := range c.view.policies.all() {
+			list = append(list, t.policy)
+		}
+		c.list = list
+	}
+	c.tags.update(in.Objects)
+	other := func(o registry.Object, before *node) *node {
+		if o.GetName() == c.node {
+			return nil // the node knows better
+		}
+		return readNodePods(o, before)
+	}
+	if gone, came := c.others.update(in.Objects.All(api.NodePodsKind), other, compareNodes); len(gone)+len(came) > 0 {
+		nodes := make([]*policy.Node, len(c.others.list))
+		for i, n := range c.others.list {
+			nodes[i] = n.Node
+		}
+		c.nodes = nodes
+	}
+	c.machines.update(in.Objects.All(api.Node), readMachine, compareMachines)
+	c.domains.update(in.Objects.All(api.DomainNameKind), readDomain, compareDomains)
+	return &policy.World{
+		Network: plan.DefaultNetwork, Policies: c.list, Namespaces: c.view.namespaces.list, Groups: c.tags.groups,
+		Nodes: c.nodes, Machines: c.machines.list, Domains: c.domains.list, Local: c.view.locals.list,
+	}
+}
+
+// endpoints returns the endpoints that base wants, with their tags and policies.
+// It shares what it can with the previous ones.
+func (c *compiler) endpoints(previous, plain plan.Table[plan.EndpointKey, plan.Endpoint], policies map[string]policy.EndpointPolicies) plan.Table[plan.EndpointKey, plan.Endpoint] {
+	out := previous
+	for k := range previous.All() {
+		if _, wanted := plain.Get(k); !wanted {
+			out = out.Delete(k)
+		}
+	}
+	for k, e := range plain.All() {
+		e.Tag, e.IngressPolicy, e.EgressPolicy = 0, policies[k.Interface].Ingress, policies[k.Interface].Egress
+		if l := c.view.locals.byInterface[k.Interface].Local; l != nil && counts(l) {
+			if t := c.tags.of(l.Identity); t != nil {
+				e.Tag = t.group.Tag
+			}
+		}
+		out = out.Set(k, e)
+	}
+	return out
+}
+
+// problems are those of the objects that this package reads.
+func (c *compiler) problems() []plugin.Problem {
+	var problems []plugin.Problem
+	for _, t := range c.view.concerned(func(t *translated) bool { return len(t.problems) > 0 }) {
+		for _, message := range t.problems {
+			problems = append(problems, plugin.Problem{Kind: t.kind, Key: t.key(), Message: message})
+		}
+	}
+	for _, n := range c.others.list {
+		if n.problem != nil {
+			problems = append(problems, plugin.Problem{Kind: api.NodePodsKind, Key: registry.Key{Name: n.Name}, Message: n.problem.Error()})
+		}
+	}
+	for _, t := range c.tags.list {
+		if t.problem == nil {
+			break // those that mean nothing come first
+		}
+		problems = append(problems, plugin.Problem{Kind: api.TagKind, Key: registry.KeyOf(t.object), Message: t.problem.Error()})
+	}
+	return problems
+}

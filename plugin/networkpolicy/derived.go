@@ -1,0 +1,100 @@
+package networkpolicy
+
+import (
+	"iter"
+	"slices"
+
+	"github.com/weftnet/weft/registry"
+)
+
+// derived holds what was made of each object of a kind. It is made once for each
+// state of an object, and what is left out is the zero value, nil.
+type derived[V comparable] struct {
+	// sources are in key order, values are what was made of each.
+	sources []registry.Object
+	values  []V
+	// list are the values in the order asked for. It is never changed, but
+	// replaced.
+	list []V
+}
+
+// update brings the values to what the objects are now, which must be in key
+// order. make gets the value of the object's former state, if there was any; it
+// should return that where it means the same. gone and came are what list lost
+// and got.
+func (d *derived[V]) update(objects iter.Seq[registry.Object], make func(o registry.Object, before V) V, compare func(a, b V) int) (gone, came []V) {
+	if d.same(objects) {
+		return nil, nil
+	}
+	var none V
+	var sources []registry.Object
+	var values []V
+	drop := func(v V) {
+		if v != none {
+			gone = append(gone, v)
+		}
+	}
+	i := 0
+	for o := range objects {
+		key := registry.KeyOf(o)
+		for ; i < len(d.sources) && registry.KeyOf(d.sources[i]).Compare(key) < 0; i++ {
+			drop(d.values[i])
+		}
+		var before, v V
+		known := i < len(d.sources) && registry.KeyOf(d.sources[i]) == key
+		if known {
+			before = d.values[i]
+		}
+		if known && d.sources[i] == o {
+			v = before
+		} else if v = make(o, before); v != before {
+			drop(before)
+			if v != none {
+				came = append(came, v)
+			}
+		}
+		if known {
+			i++
+		}
+		sources, values = append(sources, o), append(values, v)
+	}
+	for ; i < len(d.sources); i++ {
+		drop(d.values[i])
+	}
+	d.sources, d.values = sources, values
+	if len(gone)+len(came) > 0 {
+		d.list = replace(d.list, gone, came, compare)
+	}
+	return gone, came
+}
+
+func (d *derived[V]) same(objects iter.Seq[registry.Object]) bool {
+	i := 0
+	for o := range objects {
+		if i == len(d.sources) || d.sources[i] != o {
+			return false
+		}
+		i++
+	}
+	return i == len(d.sources)
+}
+
+// replace returns an ordered list without some values and with others.
+func replace[V comparable](list, gone, came []V, compare func(a, b V) int) []V {
+	without := make(map[V]bool, len(gone))
+	for _, v := range gone {
+		without[v] = true
+	}
+	came = slices.SortedFunc(slices.Values(came), compare)
+	out := make([]V, 0, max(0, len(list)-len(gone))+len(came))
+	for _, v := range list {
+		if without[v] {
+			continue
+		}
+		for len(came) > 0 && compare(came[0], v) < 0 {
+			out, came = append(out, came[0]), came[1:]
+		}
+		out = append(out, v)
+	}
+	return append(out, came...)
+}

@@ -1,0 +1,470 @@
+package networkpolicy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/plugin"
+	"github.com/weftnet/weft/policy"
+	"github.com/weftnet/weft/registry"
+)
+
+func identity(namespace string, words ...string) *policy.Identity {
+	id := &policy.Identity{Namespace: namespace, Labels: labels.Set{}}
+	for _, word := range words {
+		key, value, _ := strings.Cut(word, "=")
+		id.Labels[key] = value
+	}
+	return id
+}
+
+// TestAllocateAtOnce lets many agents allocate for the same pods at once: they
+// all get the same Tag, and no Tag is made in vain.
+func TestAllocateAtOnce(t *testing.T) {
+	w := newWorld(t)
+	const agents, kinds = 16, 20
+	got := make([][]string, agents)
+	var wg sync.WaitGroup
+	for a := range agents {
+		got[a] = make([]string, kinds)
+		wg.Go(func() {
+			for k := range kinds {
+				k = (k + a) % kinds
+				o, err := allocate(t.Context(), w.registry, identity("shop", fmt.Sprint("app=", k)))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				got[a][k] = o.Name
+			}
+		})
+	}
+	wg.Wait()
+	for a := range agents {
+		if d := cmp.Diff(got[0], got[a]); d != "" {
+			t.Errorf("agents 0 and %d differ:\n%s", a, d)
+		}
+	}
+	if n := len(slices.Compact(slices.Sorted(slices.Values(got[0])))); n != kinds {
+		t.Errorf("%d kinds of pods have %d tags", kinds, n)
+	}
+	if n := len(all[*api.Tag](w, api.TagKind)); n != kinds {
+		t.Errorf("there are %d Tags for %d kinds of pods", n, kinds)
+	}
+}
+
+// TestAllocateWhereNumbersAreTaken has other things where the numbers lead.
+func TestAllocateWhereNumbersAreTaken(t *testing.T) {
+	w := newWorld(t)
+	id := identity("shop", "app=web")
+	take := func(attempt int, spec api.TagSpec) {
+		w.create(api.TagKind, &api.Tag{ObjectMeta: metav1.ObjectMeta{Name: tagName(candidate(id, attempt))}, Spec: spec})
+	}
+	take(0, specOf(identity("other", "app=web")))
+	w.registry.PutValue(api.TagKind, registry.Key{Name: tagName(candidate(id, 1))}, []byte("{"))
+	mark := metav1.NewTime(time.Unix(0, 0))
+	marked := specOf(id)
+	marked.UnusedSince = &mark
+	take(2, marked)
+	w.registry.SetLog(slog.New(slog.DiscardHandler))
+	o, err := allocate(t.Context(), w.registry, id)
+	if err != nil || o.Name != tagName(candidate(id, 2)) || o.Spec.UnusedSince != nil {
+		t.Fatalf("got %+v, %v", o, err)
+	}
+	other := identity("third")
+	for attempt := range probes {
+		w.create(api.TagKind, &api.Tag{ObjectMeta: metav1.ObjectMeta{Name: tagName(candidate(other, attempt))}, Spec: specOf(id)})
+	}
+	if o, err := allocate(t.Context(), w.registry, other); err == nil || !strings.Contains(err.Error(), "third") {
+		t.Errorf("got %+v, %v", o, err)
+	}
+}
+
+// TestKilledAtEachCall kills the agent instead of each of its calls to the
+// registry in turn, starts another, and wants in the end what an undisturbed one
+// leaves.
+func TestKilledAtEachCall(t *testing.T) {
+	run := func(kill int) (states []string, calls int) {
+		bubble(t, func(t *testing.T, w *world) {
+			m := &machine{world: w, name: "node1"}
+			g := &gate{}
+			start := func() *runner {
+				g = &gate{Registry: w.registry, allow: func(string) bool { calls++; return calls-1 != kill }}
+				return newRunner(m.env(g))
+			}
+			r := start()
+			settleDown := func() {
+				for range 10 {
+					in := m.input()
+					m.apply(plugin.CompilerOf(On(flat{}, "p")), in)
+					_, err := r.round(t.Context(), in, m.lastApplied())
+					time.Sleep(catchUp)
+					if err != nil && !errors.Is(err, errKilled) {
+						t.Fatal(err)
+					}
+					if g.killed {
+						r = start()
+					}
+				}
+				states = append(states, w.state())
+			}
+			w.apply(`{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {namespace: shop, name: p}, spec: {podSelector: {}}}`)
+			m.start("shop/web", "app=web", "10.1.1.2")
+			m.start("shop/db", "app=db", ":sql=5432", "10.1.1.3")
+			settleDown()
+			m.start("shop/web-2", "app=web", "10.1.1.4")
+			m.stop("shop/db")
+			settleDown()
+			// The controller found one unused, just before it is needed again.
+			for _, o := range all[*api.Tag](w, api.TagKind) {
+				mark := metav1.Now()
+				o.Spec.UnusedSince = &mark
+				if _, err := w.registry.Update(t.Context(), api.TagKind, o); err != nil {
+					t.Fatal(err)
+				}
+			}
+			m.start("shop/db", "app=db", ":sql=5432", "10.1.1.5")
+			settleDown()
+			w.remove(api.NodePodsKind, registry.Key{Name: "node1"})
+			for _, o := range all[*api.Tag](w, api.TagKind) {
+				w.remove(api.TagKind, registry.KeyOf(o))
+			}
+			settleDown()
+		})
+		return states, calls
+	}
+	want, calls := run(-1)
+	if calls < 15 {
+		t.Fatalf("the story has %d calls only", calls)
+	}
+	for kill := range calls {
+		got, _ := run(kill)
+		if d := cmp.Diff(want, got); d != "" {
+			t.Fatalf("killed instead of call %d: -want +got\n%s", kill, d)
+		}
+	}
+}
+
+// TestPodsAreGathered lets pods start in a hurry: the first is told of at once,
+// the others together.
+func TestPodsAreGathered(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		m := &machine{world: w, name: "node1"}
+		var writes []string
+		g := &gate{Registry: w.registry, allow: func(call string) bool {
+			if strings.Contains(call, " nodepods ") && !strings.HasPrefix(call, "get") {
+				writes = append(writes, call)
+			}
+			return true
+		}}
+		r := newRunner(m.env(g))
+		look := func() time.Duration {
+			t.Helper()
+			wait, err := r.round(t.Context(), m.input(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return wait
+		}
+		m.start("shop/web-0", "app=web", "10.1.1.2")
+		look()
+		if len(writes) != 1 {
+			t.Fatalf("after the first pod: %q", writes)
+		}
+		var wait time.Duration
+		for i := range 20 {
+			m.start(fmt.Sprint("shop/web-", i+1), "app=web", fmt.Sprint("10.1.1.", i+3))
+			time.Sleep(time.Millisecond)
+			wait = look()
+		}
+		if len(writes) != 1 || wait <= 0 || wait > gather {
+			t.Fatalf("while they start: %q, looking again in %s", writes, wait)
+		}
+		time.Sleep(wait)
+		look()
+		look() // an event that says nothing new
+		if len(writes) != 2 {
+			t.Fatalf("when they have started: %q", writes)
+		}
+		n := all[*api.NodePods](w, api.NodePodsKind)
+		if len(n) != 1 || len(n[0].Pods) != 1 || len(n[0].Pods[0].Addresses) != 21 {
+			t.Errorf("others were told of %+v", n)
+		}
+	})
+}
+
+// An agent that is behind its own writes does not write them again; what stays
+// lost is put back.
+func TestBehindItsOwnWrites(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		m := &machine{world: w, name: "node1"}
+		calls := 0
+		r := newRunner(m.env(&gate{Registry: w.registry, allow: func(string) bool { calls++; return true }}))
+		w.apply(`{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {namespace: shop, name: p}, spec: {podSelector: {}}}`)
+		m.start("shop/web", "app=web", "10.1.1.2")
+		behind := m.input()
+		m.apply(plugin.CompilerOf(On(flat{}, "p")), behind)
+		look := func(in plugin.Input) time.Duration {
+			t.Helper()
+			wait, err := r.round(t.Context(), in, m.lastApplied())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return wait
+		}
+		look(behind)
+		before, had := calls, w.state()
+		if wait := look(behind); calls != before || wait <= 0 || wait > catchUp {
+			t.Fatalf("%d more calls, looking again in %s", calls-before, wait)
+		}
+		w.remove(api.NodePodsKind, registry.Key{Name: "node1"})
+		w.remove(api.NodeReportKind, registry.Key{Name: "node1"})
+		for _, o := range all[*api.Tag](w, api.TagKind) {
+			w.remove(api.TagKind, registry.KeyOf(o))
+		}
+		time.Sleep(catchUp)
+		if look(m.input()); w.state() != had {
+			t.Fatalf("put back:\n%s", cmp.Diff(had, w.state()))
+		}
+		// Where the report alone is gone, nobody tells the agent.
+		w.remove(api.NodeReportKind, registry.Key{Name: "node1"})
+		time.Sleep(recheck)
+		if look(m.input()); w.state() != had {
+			t.Fatalf("put back:\n%s", cmp.Diff(had, w.state()))
+		}
+	})
+}
+
+// refusing is a registry that makes no Tags.
+type refusing struct{ registry.Registry }
+
+func (r refusing) Create(ctx context.Context, k *registry.Kind, o registry.Object, opts ...registry.WriteOption) (registry.Object, error) {
+	if k == api.TagKind {
+		return nil, errors.New("no more Tags")
+	}
+	return r.Registry.Create(ctx, k, o, opts...)
+}
+
+// Pods that can get no Tag keep none of the others from being told of, and what
+// was told of them before stays.
+func TestNoTag(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		m := &machine{world: w, name: "node1"}
+		m.start("shop/web", "app=web", "10.1.1.2")
+		m.start("shop/db", "app=db", "10.1.1.3")
+		if _, err := newRunner(m.env(w.registry)).round(t.Context(), m.input(), nil); err != nil {
+			t.Fatal(err)
+		}
+		want := strings.ReplaceAll(w.state(), "10.1.1.3]", "10.1.1.3 10.1.1.4]")
+		lost, err := w.registry.Get(t.Context(), api.TagKind, registry.Key{Name: tagName(candidate(identity("shop", "app=web"), 0))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.remove(api.TagKind, registry.KeyOf(lost))
+		m.start("shop/db-2", "app=db", "10.1.1.4")
+		m.start("shop/new", "app=new", "10.1.1.5")
+		r := newRunner(m.env(refusing{w.registry}))
+		if _, err := r.round(t.Context(), m.input(), nil); err == nil || !strings.Contains(err.Error(), "no more Tags") {
+			t.Errorf("it failed with %v", err)
+		}
+		lost.SetResourceVersion("")
+		w.create(api.TagKind, lost)
+		if d := cmp.Diff(want, w.state()); d != "" {
+			t.Error(d)
+		}
+	})
+}
+
+// Trouble with the registry is tried again, and told to the node's readiness only
+// if it lasts.
+func TestTrouble(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		m := &machine{world: w, name: "node1"}
+		var mu sync.Mutex
+		problem := ""
+		said := func() string {
+			mu.Lock()
+			defer mu.Unlock()
+			return problem
+		}
+		env := m.env(w.registry)
+		env.Problem = func(s string) { mu.Lock(); problem = s; mu.Unlock() }
+		env.Changed, env.Applied = make(chan struct{}), func() *plugin.Applied { return nil }
+		m.start("shop/web", "app=web", "10.1.1.2")
+		in := m.input()
+		env.Input = func() (plugin.Input, bool) { return in, true }
+		w.registry.Stop()
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- On(flat{}, "p").(plugin.NodeRunner).RunNode(ctx, env) }()
+		settle(patience / 2)
+		if said() != "" {
+			t.Errorf("at once: %q", said())
+		}
+		settle(patience)
+		if !strings.Contains(said(), "shop") {
+			t.Errorf("after a while: %q", said())
+		}
+		w.registry.Start()
+		settle(lastRetry)
+		if said() != "" || len(all[*api.NodePods](w, api.NodePodsKind)) != 1 {
+			t.Errorf("when it is over: %q\n%s", said(), w.state())
+		}
+		stop()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
+}
+
+// runs is a plug-in that has work of its own.
+type runs struct {
+	flat
+	node    chan plugin.NodeEnv
+	cluster chan plugin.ClusterEnv
+}
+
+func (r runs) RunNode(ctx context.Context, env plugin.NodeEnv) error {
+	r.node <- env
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-env.Changed:
+			env.Problem("seen")
+		}
+	}
+}
+
+func (r runs) RunCluster(_ context.Context, env plugin.ClusterEnv) error {
+	r.cluster <- env
+	return errors.New("the other's work failed")
+}
+
+// The plug-in below is run, too, and hears of all changes.
+func TestBaseRuns(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		base := runs{node: make(chan plugin.NodeEnv, 1), cluster: make(chan plugin.ClusterEnv, 1)}
+		m := &machine{world: w, name: "node1"}
+		env := m.env(w.registry)
+		changed, problems, inputs := make(chan struct{}), make(chan string, 10), make(chan struct{}, 10)
+		env.Changed, env.Applied = changed, func() *plugin.Applied { return nil }
+		env.Problem = func(s string) { problems <- s }
+		env.Input = func() (plugin.Input, bool) { inputs <- struct{}{}; return plugin.Input{}, false }
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		p := On(base, "p")
+		go func() { ended <- p.(plugin.NodeRunner).RunNode(ctx, env) }()
+		<-base.node
+		<-inputs
+		if s := <-problems; s != "" {
+			t.Errorf("a problem: %q", s)
+		}
+		changed <- struct{}{}
+		<-inputs
+		settle(0)
+		// Whoever of the two looked last, what the other said stands.
+		for len(problems) > 1 {
+			<-problems
+		}
+		if s := <-problems; s != "seen" {
+			t.Errorf("a problem: %q", s)
+		}
+		stop()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		err := p.(plugin.ClusterRunner).RunCluster(t.Context(), plugin.ClusterEnv{Registry: w.registry, Log: slog.New(slog.DiscardHandler)})
+		if err == nil || err.Error() != "the other's work failed" {
+			t.Error(err)
+		}
+		if kinds := p.Kinds(); !slices.Contains(kinds, api.TagKind) || slices.Contains(kinds, api.NodeReportKind) {
+			t.Errorf("kinds %v", kinds)
+		}
+	})
+}
+
+func TestReached(t *testing.T) {
+	for _, c := range []struct {
+		at, version string
+		want        bool
+	}{
+		{"10", "9", true}, {"9", "10", false}, {"10", "10", true}, {"010", "10", true}, {"", "1", false}, {"1", "", false}, {"", "", true},
+		{"100000000000000000000000000000001", "100000000000000000000000000000000", true},
+		{"99999999999999999999999999999999", "100000000000000000000000000000000", false},
+		{"x10", "9", false}, {"same", "same", true}, {"-10", "9", false},
+	} {
+		if got := reached(c.at, c.version); got != c.want {
+			t.Errorf("a node at %q reached %q: %t", c.at, c.version, got)
+		}
+	}
+}
+
+func TestNews(t *testing.T) {
+	report := func(problem string, words ...string) *api.NodeReport {
+		r := &api.NodeReport{Enforced: map[string]string{}}
+		for _, word := range words {
+			kind, version, _ := strings.Cut(word, "=")
+			r.Enforced[kind] = version
+		}
+		if problem != "" {
+			r.Problems = []api.PolicyProblem{{Message: problem}}
+		}
+		return r
+	}
+	for _, c := range []struct {
+		said, now       *api.NodeReport
+		stranger, wants bool
+	}{
+		{report(""), report(""), true, false},
+		{report("", "a=1"), report("", "a=2"), false, true},
+		{report("", "a=2"), report("", "a=1"), false, false},
+		{report("", "a=2"), report("", "a=1"), true, true},
+		{report("", "a=2"), report("", "a=2", "b=1"), false, true},
+		{report("", "a=2", "b=1"), report("", "a=2"), false, false},
+		{report("bad", "a=2"), report("", "a=2"), false, true},
+		{report("bad", "a=2"), report("worse", "a=2"), false, true},
+	} {
+		if got := news(c.said, c.now, c.stranger); got != c.wants {
+			t.Errorf("said %v, now %v, by a stranger %t: news %t", c.said, c.now, c.stranger, got)
+		}
+	}
+}
+
+// A report is bounded, however much there is to say.
+func TestReportIsBounded(t *testing.T) {
+	var problems []plugin.Problem
+	for i := range 3 * maxProblems {
+		problems = append(problems, plugin.Problem{Kind: api.NetworkPolicy, Key: registry.Key{Namespace: "shop", Name: fmt.Sprint(i)},
+			Message: strings.Repeat("é", maxMessage)}, plugin.Problem{Kind: api.HostSubnet, Message: "not of a policy"})
+	}
+	r := reportOf(&view{}, problems)
+	if len(r.Problems) != maxProblems || len(r.Problems[0].Message) > maxMessage || r.Problems[0].Kind != "NetworkPolicy" {
+		t.Errorf("%d problems, the first is %+v", len(r.Problems), r.Problems[0])
+	}
+}
+
+func TestFormat(t *testing.T) {
+	a := netip.MustParseAddr
+	got := format(map[plan.Tag][]netip.Addr{
+		700: {a("10.1.1.10"), a("10.1.1.9"), a("10.1.1.9")}, 80: {a("fd00::1"), a("10.1.1.8")},
+	})
+	want := []api.TaggedPods{{Tag: 80, Addresses: []string{"10.1.1.8", "fd00::1"}}, {Tag: 700, Addresses: []string{"10.1.1.9", "10.1.1.10"}}}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
