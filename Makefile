@@ -10,7 +10,7 @@ CACHE   ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/weft
 export CGO_ENABLED ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help build image demo test test-long bench lint generate deps flanneld clean
+.PHONY: help build image demo test test-long prove bench lint generate deps flanneld clean
 .PHONY: kubernetes-programs kubernetes-cached kubernetes-up kubernetes-down test-kubernetes test-kubernetes-smoke bench-kubernetes
 
 help: ## List the targets
@@ -42,6 +42,11 @@ test-long: deps build flanneld ## The random suites with many more cases, and a 
 	$(GO) test -count=1 -timeout 60m -p 1 $(PROPERTIES) -rapid.checks=20000
 	$(GO) test -count=1 -timeout 60m ./test/flannel
 	$(GO) test -count=1 -timeout 120m ./test/kill -kills 1000 -seed "$$(date +%s)"
+
+prove: deps ## A million random packets: network policies against their oracle, and 2,000 real ones; needs root
+	@test "$$(id -u)" = 0 || { echo "make prove needs root: it makes network namespaces and sends packets" >&2; exit 1; }
+	$(GO) test -count=1 -timeout 60m -v ./test/policy -run '^Test(Oracle|Enforceable|Packets)$$' \
+		-cases 1000000 -packets 2000 -seed $${SEED:-$$(date +%Y%m%d)}
 
 bench: deps build ## Measure against hand-built networks; rewrites docs/benchmarks.md
 	$(GO) run ./bench -o docs/benchmarks.md

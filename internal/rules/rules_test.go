@@ -125,6 +125,29 @@ func TestImports(t *testing.T) {
 	}
 }
 
+// The oracle of network policies is worth something only as long as it shares
+// nothing with what is held against it.
+func TestOracleStandsAlone(t *testing.T) {
+	const oracle = module + "/test/policy/oracle"
+	allowed := []string{"k8s.io/api", "k8s.io/apimachinery", "sigs.k8s.io/network-policy-api/apis"}
+	found := false
+	for _, p := range packages(t) {
+		if p.ImportPath != oracle {
+			continue
+		}
+		found = true
+		for _, i := range p.Imports {
+			first, _, _ := strings.Cut(i, "/")
+			if strings.Contains(first, ".") && !slices.ContainsFunc(allowed, func(folder string) bool { return below(i, folder) }) {
+				t.Errorf("%s imports %s, but it may know nothing but Kubernetes' own types", oracle, i)
+			}
+		}
+	}
+	if !found {
+		t.Errorf("there is no package %s", oracle)
+	}
+}
+
 // What declares flags of tests must not be in a program.
 func TestGoldenFilesAreForTests(t *testing.T) {
 	const golden = module + "/internal/golden"
