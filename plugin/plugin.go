@@ -164,7 +164,8 @@ type NodeEnv struct {
 	// as the registry has it, as registry.Modify reads it.
 	Input func() (in Input, complete bool)
 	// Applied returns what was last in the data plane whole, nil while nothing
-	// was.
+	// was. An endpoint whose interface is missing takes nothing from that: no
+	// packet comes from there or goes there.
 	Applied func() *Applied
 	// Changed delivers after one or several changes to what Input returns,
 	// complete included, or to what Applied returns. It is never closed.

@@ -74,7 +74,7 @@ type compiler struct {
 	list     []*policy.Policy
 	tags     tags
 	others   derived[*node]
-	nodes    []*policy.Node
+	nodes    placed
 	machines derived[*policy.Machine]
 	domains  derived[*policy.Domain]
 	tables   policy.Compiler
@@ -120,18 +120,13 @@ func (c *compiler) world(in plugin.Input) *policy.World {
 		}
 		return readNodePods(o, before)
 	}
-	if gone, came := c.others.update(in.Objects.All(api.NodePodsKind), other, compareNodes); len(gone)+len(came) > 0 {
-		nodes := make([]*policy.Node, len(c.others.list))
-		for i, n := range c.others.list {
-			nodes[i] = n.Node
-		}
-		c.nodes = nodes
-	}
+	gone, came := c.others.update(in.Objects.All(api.NodePodsKind), other, compareNodes)
+	c.nodes.update(c.others.list, c.plain.Routes, len(gone)+len(came) > 0)
 	c.machines.update(in.Objects.All(api.Node), readMachine, compareMachines)
 	c.domains.update(in.Objects.All(api.DomainNameKind), readDomain, compareDomains)
 	return &policy.World{
 		Network: plan.DefaultNetwork, Policies: c.list, Namespaces: c.view.namespaces.list, Groups: c.tags.groups,
-		Nodes: c.nodes, Machines: c.machines.list, Domains: c.domains.list, Local: c.view.locals.list,
+		Nodes: c.nodes.list, Machines: c.machines.list, Domains: c.domains.list, Local: c.view.locals.list,
 	}
 }
 
@@ -167,6 +162,8 @@ func (c *compiler) problems() []plugin.Problem {
 	for _, n := range c.others.list {
 		if n.problem != nil {
 			problems = append(problems, plugin.Problem{Kind: api.NodePodsKind, Key: registry.Key{Name: n.Name}, Message: n.problem.Error()})
+		} else if p := c.nodes.nodes[n.Name].problem; p != nil {
+			problems = append(problems, plugin.Problem{Kind: api.NodePodsKind, Key: registry.Key{Name: n.Name}, Message: p.Error()})
 		}
 	}
 	for _, t := range c.tags.list {
