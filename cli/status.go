@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"iter"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -15,8 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weftnet/weft/api"
-
 	"github.com/weftnet/weft/explain"
+	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/registry"
 )
 
@@ -112,7 +113,9 @@ func statusOf(c explain.Cluster, leader string) clusterStatus {
 	if p := conditionProblems(config.Status.Conditions); p != "" {
 		problem("clusterconfig "+config.Name, p)
 	}
-	plans, compiled, err := c.Plans()
+	unpoliced := c
+	unpoliced.Objects = withoutPolicies{c.Objects}
+	plans, compiled, err := unpoliced.Plans()
 	if err != nil {
 		problem("clusterconfig "+config.Name, err.Error())
 	}
@@ -156,6 +159,19 @@ func statusOf(c explain.Cluster, leader string) clusterStatus {
 		}
 	}
 	return s
+}
+
+// withoutPolicies are the objects without those that say who may talk to whom,
+// which weft policy status tells of: to compile them for every node of a large
+// cluster takes minutes.
+type withoutPolicies struct{ plugin.Objects }
+
+func (o withoutPolicies) All(k *registry.Kind) iter.Seq[registry.Object] {
+	switch k {
+	case api.NetworkPolicy, api.ClusterNetworkPolicy, api.TagKind, api.NodePodsKind, api.DomainNameKind:
+		return func(func(registry.Object) bool) {}
+	}
+	return o.Objects.All(k)
 }
 
 func (s clusterStatus) print(w io.Writer) error {
