@@ -81,6 +81,7 @@ const (
 type agent struct {
 	Config
 	metrics *metrics
+	denials *denials
 	server  *cni.Server
 	// endpoints is that of the server.
 	endpoints func() []plugin.Endpoint
@@ -126,6 +127,8 @@ func Run(ctx context.Context, cfg Config) error {
 	defer listener.Close()
 
 	a := &agent{Config: cfg, metrics: newMetrics(cfg.Collectors...), trouble: make(map[string]string), caches: make(map[*registry.Cache]bool), first: make(chan struct{})}
+	a.denials = &denials{log: cfg.Log, plan: a.plan}
+	a.metrics.registry.MustRegister(a.denials)
 	a.node = &registrar{registry: cfg.Registry, name: cfg.Node, register: cfg.RegisterNode,
 		state: a.nodeState, leased: a.leased.Load, problem: a.problem(nodePart), kick: make(chan struct{}, 1)}
 	a.server = cni.NewServer(cni.Config{Journal: journal, Node: a, Log: cfg.Log, Observe: a.observe})
@@ -304,15 +307,13 @@ func (a *agent) run(ctx context.Context, config *api.ClusterConfig, effective fu
 	defer plane.Close()
 	a.Log.Info("starting", "node", a.Node, "plugin", plug.Name(), "dataPlane", plane.Name())
 
-	objects := registry.NewCache(a.Registry, plug.Kinds(), a.Log)
-	changes, cancel := objects.Subscribe()
-	defer cancel()
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	wg.Go(func() { a.follow(ctx, objects) })
+	followed := a.followKinds(ctx, &wg, plug.Kinds())
+	defer followed.cancel()
 	input := func() (plugin.Input, bool) {
-		complete := objects.Synced() // before they are looked at
-		return plugin.Input{Config: effective(), Objects: objects.Snapshot(), Node: a.facts()}, complete
+		objects, complete := followed.snapshot()
+		return plugin.Input{Config: effective(), Objects: objects, Node: a.facts()}, complete
 	}
 
 	// The plug-in's own work may be what makes the objects complete, so it
@@ -323,36 +324,52 @@ func (a *agent) run(ctx context.Context, config *api.ClusterConfig, effective fu
 	if runner, ok := plug.(plugin.NodeRunner); ok {
 		wg.Go(func() { a.runPlugin(ctx, plug, runner, input, changed) })
 	}
-	wg.Go(func() {
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-changes:
-				a.kick()
-				if s := a.running(); s != nil {
-					sleep(ctx, s.breath())
-				}
-			}
+	wg.Go(func() { a.gather(ctx, followed) })
+	if observer, ok := plane.(datapath.Observer); ok {
+		wg.Go(func() { a.denials.run(ctx, observer) })
+	}
+	for _, c := range followed.caches {
+		// A plan without the node's pods, say, would cut those off that run.
+		if err := a.waitSynced(ctx, c); err != nil {
+			return nil
 		}
-	})
-	if err := a.waitSynced(ctx, objects); err != nil {
-		return nil
 	}
 
-	compile := func(previous *plan.Plan) (*plan.Plan, []plugin.Problem, error) {
+	compiler := plugin.CompilerOf(plug)
+	compile := func(previous *plan.Plan) (plugin.Applied, error) {
 		in, _ := input()
 		if len(in.Node.Addresses) == 0 {
-			return nil, nil, errors.New("the node's own address is not known")
+			return plugin.Applied{}, errors.New("the node's own address is not known")
 		}
+		out := plugin.Applied{Input: in}
 		in.Previous = previous
-		p, problems := plug.Compile(in)
-		return p, problems, nil
+		out.Plan, out.Problems = compiler.Compile(in)
+		return out, nil
 	}
-	s := newSyncer(plane, a.Log, a.RepairEvery, a.metrics, compile, a.report)
+	s := newSyncer(plane, a.Log, a.RepairEvery, a.metrics, plug.Kinds(), compile, a.report)
 	a.setRunning(s, changed)
 	s.Run(ctx)
 	return nil
+}
+
+// gather has the data plane and the plug-in's own work follow what changes in
+// the registry, until ctx ends.
+func (a *agent) gather(ctx context.Context, f *followed) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-f.changes[0]:
+		case <-f.changes[1]:
+		}
+		if s := a.running(); s != nil {
+			if breath := s.Note(); breath > 0 {
+				sleep(ctx, breath)
+				f.drain() // the same round has what came meanwhile
+			}
+		}
+		a.kick()
+	}
 }
 
 func (a *agent) setRunning(s *syncer, changed chan struct{}) {
@@ -367,7 +384,7 @@ func (a *agent) runPlugin(ctx context.Context, plug plugin.Plugin, runner plugin
 	defer problem("")
 	for ctx.Err() == nil {
 		err := runner.RunNode(ctx, plugin.NodeEnv{
-			Registry: a.Registry, Log: a.Log.With("plugin", plug.Name()), Input: input, Changed: changed,
+			Registry: a.Registry, Log: a.Log.With("plugin", plug.Name()), Input: input, Applied: a.applied, Changed: changed,
 			StateDir: filepath.Join(a.StateDir, plug.Name()), SubnetFile: a.SubnetFile,
 			Problem: problem,
 		})
@@ -422,22 +439,43 @@ func (a *agent) facts() plugin.Node {
 
 // kick has the data plane synced again, and the plug-in's own work look again.
 func (a *agent) kick() {
-	a.mu.Lock()
-	s, changed := a.syncer, a.changed
-	a.mu.Unlock()
-	if s != nil {
+	if s := a.running(); s != nil {
 		s.Kick()
 	}
+	a.tell()
+}
+
+// tell has the plug-in's own work look again.
+func (a *agent) tell() {
+	a.mu.Lock()
+	changed := a.changed
+	a.mu.Unlock()
 	select {
 	case changed <- struct{}{}:
 	default: // it has not looked since the last one, or there is none
 	}
 }
 
+// applied is plugin.NodeEnv.Applied.
+func (a *agent) applied() *plugin.Applied {
+	if s := a.running(); s != nil {
+		return s.Applied()
+	}
+	return nil
+}
+
 func (a *agent) running() *syncer {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.syncer
+}
+
+// plan returns what the data plane was told to do last, or nil.
+func (a *agent) plan() *plan.Plan {
+	if s := a.running(); s != nil {
+		return s.Last().Plan
+	}
+	return nil
 }
 
 // problem returns a function that says what keeps a part from working, or ""
@@ -465,6 +503,9 @@ func (a *agent) problem(part string) func(string) {
 func (a *agent) report(r round) {
 	if r.Err != nil {
 		a.Log.Error("the node is out of sync", "error", r.Err)
+	}
+	if r.Whole {
+		a.tell()
 	}
 	ready := a.Ready() == nil
 	a.metrics.report(r, ready)

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -92,6 +93,7 @@ type worker struct {
 	compiled plugin.Input
 	told     []plugin.Input
 	complete []bool
+	applied  *plugin.Applied
 }
 
 func (*worker) Name() string { return "worker" }
@@ -109,7 +111,7 @@ func (w *worker) RunNode(ctx context.Context, n plugin.NodeEnv) error {
 	for {
 		in, complete := n.Input()
 		w.mu.Lock()
-		w.told, w.complete = append(w.told, in), append(w.complete, complete)
+		w.told, w.complete, w.applied = append(w.told, in), append(w.complete, complete), n.Applied()
 		w.mu.Unlock()
 		if !complete {
 			time.Sleep(time.Minute)
@@ -137,8 +139,14 @@ func (*recorder) Name() string { return "recorder" }
 func (*recorder) Close() error { return nil }
 
 // TestAPluginsWorkSeesWhatItCompilesFrom runs a plug-in whose own work is what
-// makes its objects complete, and changes each thing that it is told of.
+// makes its objects complete, and changes each thing that it is told of. Pods
+// are among that, whether the agent follows them for itself or not.
 func TestAPluginsWorkSeesWhatItCompilesFrom(t *testing.T) {
+	t.Run("where a kubelet makes pods", func(t *testing.T) { seesWhatItCompilesFrom(t, true) })
+	t.Run("where none does", func(t *testing.T) { seesWhatItCompilesFrom(t, false) })
+}
+
+func seesWhatItCompilesFrom(t *testing.T, kubelet bool) {
 	synctest.Test(t, func(t *testing.T) {
 		reg := &counted{Registry: memory.New(), watched: map[string]int{}}
 		w := &worker{}
@@ -147,13 +155,18 @@ func TestAPluginsWorkSeesWhatItCompilesFrom(t *testing.T) {
 				Plugin:    func(string) (plugin.Plugin, error) { return w, nil },
 				DataPlane: func(string, *slog.Logger) (datapath.DataPlane, error) { return &recorder{}, nil }},
 			metrics: newMetrics(), trouble: map[string]string{}, caches: map[*registry.Cache]bool{}, first: make(chan struct{}),
-			endpoints: func() []plugin.Endpoint { return nil },
-			node:      &registrar{kick: make(chan struct{}, 1)},
+			node: &registrar{kick: make(chan struct{}, 1)},
 		}
+		var endpoints atomic.Value
+		a.endpoints = func() []plugin.Endpoint { e, _ := endpoints.Load().([]plugin.Endpoint); return e }
 		a.underlay.Addresses = addresses("172.30.0.11")
 		close(a.first)
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
+		if kubelet {
+			a.pods = newPodWatch(a)
+			wg.Go(func() { a.follow(ctx, a.pods.pods) })
+		}
 		wg.Go(func() { a.followConfig(ctx) })
 		defer func() { cancel(); wg.Wait() }()
 		synctest.Wait()
@@ -169,6 +182,11 @@ func TestAPluginsWorkSeesWhatItCompilesFrom(t *testing.T) {
 			compiled, told, complete := w.last()
 			if !complete || !holds(told) || !holds(compiled) {
 				t.Errorf("%s: the work is told %+v (complete: %v), and Compile %+v", what, told, complete, compiled)
+			}
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if w.applied == nil || !holds(w.applied.Input) || w.applied.Input.Previous != nil || w.applied.Plan == nil {
+				t.Errorf("%s: the work is told that applied is %+v", what, w.applied)
 			}
 		}
 		check("a Node", func(in plugin.Input) bool { return in.Objects.Get(api.Node, registry.Key{Name: "node1"}) != nil })
@@ -189,6 +207,24 @@ func TestAPluginsWorkSeesWhatItCompilesFrom(t *testing.T) {
 		a.mu.Unlock()
 		a.kick()
 		check("the node's own network", func(in plugin.Input) bool { return in.Node.MTU == 9000 })
+
+		// An endpoint is in the data plane though no Pod tells of it.
+		endpoints.Store([]plugin.Endpoint{{Interface: "weft1", Pod: "unknown"}})
+		if err := a.Publish(ctx, "weft1"); err != nil {
+			t.Error(err)
+		}
+		check("an endpoint", func(in plugin.Input) bool { return len(in.Node.Endpoints) == 1 })
+		// The work is told of what changed, and then has its peace.
+		w.mu.Lock()
+		times := len(w.told)
+		w.mu.Unlock()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		w.mu.Lock()
+		if len(w.told) != times {
+			t.Errorf("the work looked %d times more, though nothing changed", len(w.told)-times)
+		}
+		w.mu.Unlock()
 
 		reg.mu.Lock()
 		defer reg.mu.Unlock()

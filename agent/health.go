@@ -54,22 +54,23 @@ func (a *agent) Admit(namespace, name, uid string) error {
 
 // Pools implements cni.Node.
 func (a *agent) Pools() []plan.Pool {
-	if s := a.running(); s != nil && s.Last().Plan != nil {
-		return s.Last().Plan.Local.Pools
+	if p := a.plan(); p != nil {
+		return p.Local.Pools
 	}
 	return nil
 }
 
 // MTU implements cni.Node.
 func (a *agent) MTU() int {
-	if s := a.running(); s != nil && s.Last().Plan != nil {
-		return s.Last().Plan.Local.MTU
+	if p := a.plan(); p != nil {
+		return p.Local.MTU
 	}
 	return 0
 }
 
 // Publish implements cni.Node.
 func (a *agent) Publish(ctx context.Context, interfaces ...string) error {
+	a.tell()
 	s := a.running()
 	if s == nil {
 		return a.Ready()

@@ -16,7 +16,7 @@ import (
 )
 
 // serveHTTP serves health and metrics to all who reach Listen, and these, the
-// plan and profiles to root on the node.
+// plan, what policies deny, and profiles to root on the node.
 func (a *agent) serveHTTP(ctx context.Context, wg *sync.WaitGroup) error {
 	public := http.NewServeMux()
 	public.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
@@ -36,13 +36,14 @@ func (a *agent) serveHTTP(ctx context.Context, wg *sync.WaitGroup) error {
 	local := http.NewServeMux()
 	local.Handle("/", public)
 	local.HandleFunc("GET /plan", func(w http.ResponseWriter, _ *http.Request) {
-		s := a.running()
-		if s == nil || s.Last().Plan == nil {
+		p := a.plan()
+		if p == nil {
 			http.Error(w, "no plan yet", http.StatusServiceUnavailable)
 			return
 		}
-		fmt.Fprint(w, s.Last().Plan)
+		fmt.Fprint(w, p)
 	})
+	local.Handle("GET /drops", a.denials)
 	local.HandleFunc("GET /debug/pprof/", pprof.Index)
 	local.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 

@@ -10,6 +10,7 @@ type metrics struct {
 	registry *prometheus.Registry
 	compiled prometheus.Histogram
 	applied  prometheus.Histogram
+	enforced prometheus.Histogram
 	failed   prometheus.Counter
 	repaired prometheus.Counter
 	ready    prometheus.Gauge
@@ -25,13 +26,15 @@ func newMetrics(others ...prometheus.Collector) *metrics {
 		registry: prometheus.NewRegistry(),
 		compiled: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "weft_compile_seconds", Help: "Time to compile the node's plan.", Buckets: buckets}),
 		applied:  prometheus.NewHistogram(prometheus.HistogramOpts{Name: "weft_apply_seconds", Help: "Time to bring the data plane to a plan.", Buckets: buckets}),
+		// 1 ms to about 30 s.
+		enforced: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "weft_policy_enforcement_seconds", Help: "Time from when a change of the cluster's objects reached the agent to when the data plane did what follows.", Buckets: prometheus.ExponentialBuckets(0.001, 2, 16)}),
 		failed:   prometheus.NewCounter(prometheus.CounterOpts{Name: "weft_apply_failures_total", Help: "Plans that could not be loaded wholly."}),
 		repaired: prometheus.NewCounter(prometheus.CounterOpts{Name: "weft_repairs_total", Help: "Things that others changed in the data plane and that were put right."}),
 		ready:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "weft_ready", Help: "1 if pods can be networked on this node."}),
 		entries:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "weft_plan_entries", Help: "Entries in each table of the node's plan."}, []string{"table"}),
 		requests: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "weft_cni_seconds", Help: "Time to answer a CNI request.", Buckets: buckets}, []string{"command", "result"}),
 	}
-	m.registry.MustRegister(m.compiled, m.applied, m.failed, m.repaired, m.ready, m.entries, m.requests,
+	m.registry.MustRegister(m.compiled, m.applied, m.enforced, m.failed, m.repaired, m.ready, m.entries, m.requests,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.registry.MustRegister(others...)
 	return m
@@ -46,7 +49,7 @@ func (m *metrics) report(r round, ready bool) {
 		m.ready.Set(1)
 	}
 	if p := r.Plan; p != nil {
-		for table, n := range map[string]int{"endpoints": p.Endpoints.Len(), "routes": p.Routes.Len(),
+		for table, n := range map[string]int{"endpoints": p.Endpoints.Len(), "routes": p.Routes.Len(), "tags": p.Tags.Len(),
 			"verdicts": p.Verdicts.Len(), "services": p.Services.Len(), "egress": p.Egress.Len()} {
 			m.entries.WithLabelValues(table).Set(float64(n))
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
+	"github.com/weftnet/weft/registry"
 )
 
 // syncer brings the data plane to what compile says, over and over. Everyone
@@ -19,8 +21,10 @@ import (
 // come while it works are answered together by its next round.
 type syncer struct {
 	plane   datapath.DataPlane
-	compile func(previous *plan.Plan) (*plan.Plan, []plugin.Problem, error)
-	log     *slog.Logger
+	compile func(previous *plan.Plan) (plugin.Applied, error)
+	// kinds are those that origins in plans may name.
+	kinds []*registry.Kind
+	log   *slog.Logger
 	// repairEvery is how often what others did to the node is put right.
 	repairEvery time.Duration
 	metrics     *metrics
@@ -28,31 +32,44 @@ type syncer struct {
 	reported func(round)
 
 	kick chan struct{}
-	// took is how long the last round took, in nanoseconds.
-	took atomic.Int64
 
 	mu          sync.Mutex
 	asked, done uint64
 	last        round
 	finished    chan struct{} // closed and replaced after each round
+	pace        pace
+	// since is when the first change came of those that no round began after;
+	// zero where there is none.
+	since time.Time
+
+	applied atomic.Pointer[plugin.Applied]
 }
 
 // round is the outcome of one round.
 type round struct {
-	// Plan is the plan compiled last, or nil before there was one.
+	// Plan is what the data plane was told to do last, or nil before there was
+	// a plan: what was compiled, as far as the data plane can do it.
 	Plan     *plan.Plan
 	Problems []plugin.Problem
 	// Err is why the plan could not be compiled or is not wholly in the data
 	// plane.
 	Err error
+	// Whole says that the data plane does all of the plan that it can do: what
+	// is left out are endpoints whose interface is missing. Nothing can come
+	// from there or go there, so that no policy is broken by it, and when it
+	// comes it is under its policies from the first packet.
+	Whole bool
+
+	// compiled is the last valid plan as it was compiled.
+	compiled *plan.Plan
 }
 
 // retryAfter is how long after a failed round the next one begins by itself.
 const retryAfter = time.Second
 
-func newSyncer(plane datapath.DataPlane, log *slog.Logger, repairEvery time.Duration, m *metrics,
-	compile func(*plan.Plan) (*plan.Plan, []plugin.Problem, error), reported func(round)) *syncer {
-	return &syncer{plane: plane, compile: compile, log: log, repairEvery: repairEvery, metrics: m, reported: reported,
+func newSyncer(plane datapath.DataPlane, log *slog.Logger, repairEvery time.Duration, m *metrics, kinds []*registry.Kind,
+	compile func(*plan.Plan) (plugin.Applied, error), reported func(round)) *syncer {
+	return &syncer{plane: plane, compile: compile, kinds: kinds, log: log, repairEvery: repairEvery, metrics: m, reported: reported,
 		kick: make(chan struct{}, 1), finished: make(chan struct{})}
 }
 
@@ -88,13 +105,21 @@ func (s *syncer) Publish(ctx context.Context, interfaces ...string) error {
 	}
 }
 
-// breath is how long to let the registry's changes gather before the next
-// round: while a large cluster starts, every node's every change reaches every
-// agent, and rounds must not take the node's processor from its pods. A pod
-// that comes or goes here does not wait for it.
-func (s *syncer) breath() time.Duration {
-	return min(10*time.Duration(s.took.Load()), time.Second)
+// Note takes note of a change that the next round has to do with, and returns
+// how long to let others gather before that. A pod that comes or goes here
+// does not wait for it.
+func (s *syncer) Note() time.Duration {
+	now := time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.since.IsZero() {
+		s.since = now
+	}
+	return s.pace.breath(now)
 }
+
+// Applied is what plugin.NodeEnv.Applied returns.
+func (s *syncer) Applied() *plugin.Applied { return s.applied.Load() }
 
 // Last is the outcome of the last round.
 func (s *syncer) Last() round {
@@ -120,12 +145,13 @@ func (s *syncer) Run(ctx context.Context) {
 			repairing = true
 		}
 		s.mu.Lock()
-		want, previous := s.asked, s.last
+		want, previous, since := s.asked, s.last, s.since
+		s.since = time.Time{}
 		s.mu.Unlock()
 
 		start := time.Now()
 		next := s.round(ctx, previous, repairing)
-		s.took.Store(int64(time.Since(start)))
+		now := time.Now()
 		if ctx.Err() != nil {
 			return
 		}
@@ -133,7 +159,14 @@ func (s *syncer) Run(ctx context.Context) {
 		if next.Err != nil {
 			retry.Reset(retryAfter)
 		}
+		if next.Whole && !since.IsZero() {
+			s.metrics.enforced.Observe(now.Sub(since).Seconds())
+		}
 		s.mu.Lock()
+		if !next.Whole && !since.IsZero() {
+			s.since = since
+		}
+		s.pace.took(now.Sub(start), now)
 		s.last, s.done = next, want
 		close(s.finished)
 		s.finished = make(chan struct{})
@@ -144,16 +177,25 @@ func (s *syncer) Run(ctx context.Context) {
 
 func (s *syncer) round(ctx context.Context, previous round, repairing bool) round {
 	start := time.Now()
-	p, problems, err := s.compile(previous.Plan)
+	stay := previous
+	stay.Whole = false
+	compiled, err := s.compile(previous.compiled)
 	if err != nil {
-		return round{Plan: previous.Plan, Problems: previous.Problems, Err: err}
+		stay.Err = err
+		return stay
 	}
 	s.metrics.compiled.Observe(time.Since(start).Seconds())
-	next := round{Plan: p, Problems: problems}
-	if err := p.Validate(); err != nil {
+	stay.Problems = compiled.Problems
+	if err := compiled.Plan.ValidateAfter(previous.compiled); err != nil {
 		// A plug-in that compiles nonsense must not take the node with it.
-		return round{Plan: previous.Plan, Problems: problems, Err: fmt.Errorf("plan not loaded, it is invalid: %w", err)}
+		stay.Err = fmt.Errorf("plan not loaded, it is invalid: %w", err)
+		return stay
 	}
+	var refused []datapath.Refusal
+	next := round{compiled: compiled.Plan}
+	next.Plan, refused = datapath.Enforceable(compiled.Plan, s.plane.Capabilities(), previous.Plan)
+	compiled.Plan, compiled.Problems = next.Plan, slices.Concat(compiled.Problems, problems(s.kinds, refused))
+	next.Problems = compiled.Problems
 	if repairing && previous.Err == nil {
 		drift, err := s.plane.Repair(ctx)
 		for _, line := range drift {
@@ -166,8 +208,29 @@ func (s *syncer) round(ctx context.Context, previous round, repairing bool) roun
 		}
 	}
 	start = time.Now()
-	if next.Err = s.plane.Apply(ctx, p); next.Err == nil {
+	if next.Err = s.plane.Apply(ctx, next.Plan); next.Err == nil {
 		s.metrics.applied.Observe(time.Since(start).Seconds())
 	}
+	if next.Whole = datapath.Concerning(next.Err) == nil; next.Whole {
+		s.applied.Store(&compiled)
+	}
 	return next
+}
+
+// problems are what is refused of a plan, once for each object and message.
+func problems(kinds []*registry.Kind, refused []datapath.Refusal) []plugin.Problem {
+	var all []plugin.Problem
+	said := make(map[plugin.Problem]bool)
+	for _, r := range refused {
+		p := plugin.Problem{Message: r.Message}
+		var ok bool
+		if p.Kind, p.Key, ok = plugin.ParseOrigin(kinds, r.Verdict.Origin); !ok && r.Verdict.Origin != "" {
+			p.Message = r.Verdict.Origin + ": " + r.Message
+		}
+		if !said[p] {
+			said[p] = true
+			all = append(all, p)
+		}
+	}
+	return all
 }

@@ -4,14 +4,20 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
+	"github.com/weftnet/weft/registry"
 )
 
 // recorder is a data plane that only remembers, for testing the loop that
@@ -30,6 +36,8 @@ func (r *recorder) Apply(_ context.Context, p *plan.Plan) error {
 	r.applied = append(r.applied, p)
 	return r.fail
 }
+
+func (*recorder) Capabilities() datapath.Capabilities { return datapath.Capabilities{Verdicts: true} }
 
 func (r *recorder) Repair(context.Context) ([]string, error) {
 	r.mu.Lock()
@@ -50,8 +58,8 @@ func (r *recorder) set(err error) {
 	r.fail = err
 }
 
-func start(t *testing.T, plane *recorder, compile func(*plan.Plan) (*plan.Plan, []plugin.Problem, error)) *syncer {
-	s := newSyncer(plane, slog.New(slog.DiscardHandler), time.Minute, newMetrics(), compile, func(round) {})
+func start(t *testing.T, plane *recorder, compile func(*plan.Plan) (plugin.Applied, error)) *syncer {
+	s := newSyncer(plane, slog.New(slog.DiscardHandler), time.Minute, newMetrics(), []*registry.Kind{api.NetworkPolicy}, compile, func(round) {})
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { s.Run(ctx) })
@@ -59,8 +67,8 @@ func start(t *testing.T, plane *recorder, compile func(*plan.Plan) (*plan.Plan, 
 	return s
 }
 
-func somePlan(*plan.Plan) (*plan.Plan, []plugin.Problem, error) {
-	return &plan.Plan{Local: plan.Local{Node: "node1"}}, nil, nil
+func somePlan(*plan.Plan) (plugin.Applied, error) {
+	return plugin.Applied{Plan: &plan.Plan{Local: plan.Local{Node: "node1"}}}, nil
 }
 
 func TestPublishWaitsForARoundThatBeganAfterIt(t *testing.T) {
@@ -81,7 +89,7 @@ func TestPublishWaitsForARoundThatBeganAfterIt(t *testing.T) {
 func TestManyRequestsShareRounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		plane := &recorder{}
-		s := start(t, plane, func(*plan.Plan) (*plan.Plan, []plugin.Problem, error) {
+		s := start(t, plane, func(*plan.Plan) (plugin.Applied, error) {
 			time.Sleep(time.Millisecond)
 			return somePlan(nil)
 		})
@@ -120,8 +128,8 @@ func TestAFailedRoundIsTriedAgain(t *testing.T) {
 func TestAnInvalidPlanIsNotLoaded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		plane := &recorder{}
-		s := start(t, plane, func(*plan.Plan) (*plan.Plan, []plugin.Problem, error) {
-			return &plan.Plan{Local: plan.Local{Node: "node1", MTU: -1}}, nil, nil
+		s := start(t, plane, func(*plan.Plan) (plugin.Applied, error) {
+			return plugin.Applied{Plan: &plan.Plan{Local: plan.Local{Node: "node1", MTU: -1}}}, nil
 		})
 		if err := s.Publish(t.Context()); err == nil {
 			t.Error("a plan with MTU -1 was accepted")
@@ -157,4 +165,101 @@ func TestRepairsComeByThemselves(t *testing.T) {
 			t.Errorf("%d repairs in two and a half minutes", plane.repairs)
 		}
 	})
+}
+
+// What counts as applied is what the data plane does, and stays that while
+// what follows is not in force, or not valid.
+func TestApplied(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		plane := &recorder{fail: errors.New("no buffer space")}
+		mtu := 1400
+		s := start(t, plane, func(*plan.Plan) (plugin.Applied, error) {
+			if mtu == 0 {
+				return plugin.Applied{}, errors.New("nothing is known")
+			}
+			return plugin.Applied{Input: plugin.Input{Node: plugin.Node{MTU: mtu}}, Plan: &plan.Plan{Local: plan.Local{Node: "node1", MTU: mtu}},
+				Problems: []plugin.Problem{{Message: "some"}}}, nil
+		})
+		s.Publish(t.Context())
+		if a := s.Applied(); a != nil {
+			t.Errorf("applied is %+v, though nothing was", a)
+		}
+		check := func(what string, fail error, next, want int) {
+			t.Helper()
+			plane.set(fail)
+			mtu = next
+			s.Publish(t.Context(), "weftmine")
+			if a := s.Applied(); a == nil || a.Plan.Local.MTU != want || a.Input.Node.MTU != want || len(a.Problems) != 1 {
+				t.Errorf("%s: applied is %+v", what, a)
+			}
+			if last := s.Last(); last.Plan == nil || last.Whole != (next == want) {
+				t.Errorf("%s: the round is %+v", what, last)
+			}
+		}
+		check("the first", nil, 1500, 1500)
+		check("one that fails", errors.New("no buffer space"), 1600, 1500)
+		check("an invalid one", nil, -1, 1500)
+		check("none at all", nil, 0, 1500)
+		check("one that works", nil, 1700, 1700)
+		check("one without a pod's interface", errors.Join(&datapath.MissingError{Interface: "weftgone"}), 1800, 1800)
+	})
+}
+
+// A change counts from when it was first noted to when the data plane does
+// what follows, rounds that fail included, and no round is counted twice.
+func TestEnforcementIsMeasured(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		plane := &recorder{}
+		s := start(t, plane, func(*plan.Plan) (plugin.Applied, error) {
+			time.Sleep(time.Millisecond)
+			return somePlan(nil)
+		})
+		check := func(what string, count uint64, seconds float64) {
+			t.Helper()
+			var m dto.Metric
+			if err := s.metrics.enforced.Write(&m); err != nil {
+				t.Fatal(err)
+			}
+			if h := m.Histogram; h.GetSampleCount() != count || math.Abs(h.GetSampleSum()-seconds) > 1e-6 {
+				t.Errorf("%s: %d changes in %f s", what, h.GetSampleCount(), h.GetSampleSum())
+			}
+		}
+		s.Publish(t.Context())
+		check("of none", 0, 0)
+		if breath := s.Note(); breath != 0 {
+			t.Errorf("a lone change waits %s", breath)
+		}
+		time.Sleep(4 * time.Millisecond)
+		s.Note()
+		s.Publish(t.Context())
+		check("of two at once", 1, 0.005)
+		plane.set(errors.New("no buffer space"))
+		s.Note()
+		s.Publish(t.Context())
+		check("of one that failed", 1, 0.005)
+		plane.set(nil)
+		time.Sleep(retryAfter + time.Millisecond)
+		synctest.Wait()
+		check("of one that works at last", 2, 0.005+0.001+retryAfter.Seconds()+0.001)
+		s.Publish(t.Context())
+		check("of none again", 2, 0.005+0.001+retryAfter.Seconds()+0.001)
+	})
+}
+
+func TestRefusalsBecomeProblems(t *testing.T) {
+	refused := []datapath.Refusal{
+		{Verdict: plan.Verdict{Origin: "NetworkPolicy default/web ingress[0]"}, Message: "SCTP is denied"},
+		{Verdict: plan.Verdict{Origin: "NetworkPolicy default/web ingress[1]"}, Message: "SCTP is denied"},
+		{Verdict: plan.Verdict{Origin: "NetworkPolicy default/db ingress[0]"}, Message: "SCTP is denied"},
+		{Verdict: plan.Verdict{Origin: "Tenant blue"}, Message: "SCTP is denied"},
+		{Message: "SCTP is denied"},
+	}
+	var got []string
+	for _, p := range problems([]*registry.Kind{api.NetworkPolicy}, refused) {
+		got = append(got, p.String())
+	}
+	want := []string{"NetworkPolicy default/web: SCTP is denied", "NetworkPolicy default/db: SCTP is denied", "Tenant blue: SCTP is denied", "SCTP is denied"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q", got)
+	}
 }

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 
@@ -118,6 +120,10 @@ func decodeJSON(text []byte, kinds []*registry.Kind) ([]Decoded, error) {
 	if err := errors.Join(append(strict, err)...); err != nil {
 		metadata, _ := fields["metadata"].(map[string]any)
 		return nil, fmt.Errorf("%s %v: %w", k.Singular, metadata["name"], err)
+	}
+	if n, ok := o.(*corev1.Namespace); ok && n.Name != "" {
+		// As an API server does: policies select namespaces by name with it.
+		metav1.SetMetaDataLabel(&n.ObjectMeta, corev1.LabelMetadataName, n.Name)
 	}
 	return []Decoded{{Kind: k, Object: o, Fields: fields}}, nil
 }

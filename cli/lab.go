@@ -9,12 +9,14 @@ import (
 	"net/netip"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/weftnet/weft/datapath/dataplanes"
 	"github.com/weftnet/weft/lab"
@@ -195,6 +197,7 @@ HTTP and UDP on port 8080 and answers with its name and the client's address;
 run then waits until it serves.`,
 		Example: `  weft lab run web --node node1
   weft lab run db --node node2 -n shop -l app=db -l tier=back
+  weft lab run dns --node node2 --port dns=udp/5353 -- dnsmasq -k -p 5353
   weft lab run job --node node1 -- sh -c 'while sleep 1; do date; done'`,
 	}
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
@@ -208,6 +211,7 @@ run then waits until it serves.`,
 	cmd.MarkFlagRequired("node")
 	namespace := namespaceFlag(cmd)
 	labels := f.StringArrayP("label", "l", nil, "label, as `KEY=VALUE`; may be given several times")
+	ports := f.StringArray("port", nil, "port for policies to name, as `NAME=PROTOCOL/NUMBER`; may be given several times (default: those of the server)")
 	cmd.RegisterFlagCompletionFunc("node", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return labNodes(*dir), cobra.ShellCompDirectiveNoFileComp
 	})
@@ -223,6 +227,13 @@ run then waits until it serves.`,
 				p.Labels[key] = value
 			}
 		}
+		for _, text := range *ports {
+			port, err := parsePort(text)
+			if err != nil {
+				return err
+			}
+			p.Ports = append(p.Ports, port)
+		}
 		l, err := lab.Open(*dir)
 		if err != nil {
 			return err
@@ -235,6 +246,17 @@ run then waits until it serves.`,
 		return nil
 	}
 	return cmd
+}
+
+// parsePort reads a port as "http=tcp/8080".
+func parsePort(text string) (corev1.ContainerPort, error) {
+	name, where, named := strings.Cut(text, "=")
+	protocol, number, ok := strings.Cut(where, "/")
+	n, err := strconv.ParseUint(number, 10, 16)
+	if !named || !ok || err != nil {
+		return corev1.ContainerPort{}, fmt.Errorf("--port %q: a port has the form NAME=PROTOCOL/NUMBER, as http=tcp/8080", text)
+	}
+	return corev1.ContainerPort{Name: name, Protocol: corev1.Protocol(strings.ToUpper(protocol)), ContainerPort: int32(n)}, nil
 }
 
 func newLabExec(dir *string) *cobra.Command {

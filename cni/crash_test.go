@@ -348,7 +348,7 @@ func TestEndpointsFollowTheKernel(t *testing.T) {
 	}
 	defer journal.Close()
 	pools := []plan.Pool{{Network: plan.DefaultNetwork, Prefix: dualStack[0], Gateway: dualStack[0].Addr().Next()}}
-	a, err := journal.Reserve(ipam.Request{Key: ipam.Key{ContainerID: "c1", IfName: "eth0"}, Namespace: "default", Pod: "web",
+	a, err := journal.Reserve(ipam.Request{Key: ipam.Key{ContainerID: "c1", IfName: "eth0"}, Namespace: "default", Pod: "web", UID: "u1",
 		NetNS: nsPath(podNS), HostInterface: podlink.HostName("c1", "eth0")}, pools)
 	if err != nil {
 		t.Fatal(err)
@@ -360,7 +360,7 @@ func TestEndpointsFollowTheKernel(t *testing.T) {
 		if _, err := podlink.Ensure(linkSpec(a)); err != nil {
 			return err
 		}
-		if got := s.Endpoints(); len(got) != 1 || got[0].Name() != "default/web" || got[0].Interface != a.HostInterface {
+		if got := s.Endpoints(); len(got) != 1 || got[0].Name() != "default/web" || got[0].UID != "u1" || got[0].Interface != a.HostInterface {
 			t.Errorf("the endpoints are %v", got)
 		}
 		return nil

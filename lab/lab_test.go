@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/weftnet/weft/plugin/plugins"
 )
 
@@ -85,12 +87,17 @@ func TestPodNamesStayInTheLab(t *testing.T) {
 		{Namespace: "default", Name: ".."}, {Namespace: "..", Name: "web"}, {Namespace: "default", Name: "a/b"},
 		{Namespace: "default", Name: ""}, {Namespace: "default", Name: "web", Labels: map[string]string{"a b": "c"}},
 		{Namespace: "default", Name: "web", Labels: map[string]string{"a": "c d"}},
+		{Namespace: "default", Name: "web", Ports: []corev1.ContainerPort{{Name: "http", Protocol: "ICMP", ContainerPort: 80}}},
+		{Namespace: "default", Name: "web", Ports: []corev1.ContainerPort{{Name: "http", Protocol: "TCP"}}},
+		{Namespace: "default", Name: "web", Ports: []corev1.ContainerPort{{Protocol: "TCP", ContainerPort: 80}}},
+		{Namespace: "default", Name: "web", Ports: []corev1.ContainerPort{{Name: "a", Protocol: "TCP", ContainerPort: 80}, {Name: "a", Protocol: "UDP", ContainerPort: 80}}},
 	} {
 		if p.validate() == nil {
 			t.Errorf("%+v is accepted", p)
 		}
 	}
-	if err := (Pod{Namespace: "shop", Name: "web-1", Labels: map[string]string{"weft.network/role": "db"}}).validate(); err != nil {
+	if err := (Pod{Namespace: "shop", Name: "web-1", Labels: map[string]string{"weft.network/role": "db"},
+		Ports: []corev1.ContainerPort{{Name: "http", Protocol: "TCP", ContainerPort: 80}, {Name: "http-alt", Protocol: "TCP", ContainerPort: 80}}}).validate(); err != nil {
 		t.Error(err)
 	}
 }

@@ -155,9 +155,25 @@ func (l *Lab) waitReady(ctx context.Context, name string, p process.ID) error {
 	}
 }
 
+// AgentSocket returns the path of the socket on which the agent of a node
+// serves HTTP, while it runs.
+func (l *Lab) AgentSocket(node string) (string, error) {
+	if _, err := l.node(node); err != nil {
+		return "", err
+	}
+	p := readProcess(l.dir.record(node))
+	if !p.Alive() {
+		return "", fmt.Errorf("the agent of %s does not run: start it with: weft lab start-node %s", node, node)
+	}
+	return socketOf(p), nil
+}
+
+// socketOf is where this machine finds the socket of an agent.
+func socketOf(p process.ID) string { return fmt.Sprintf("/proc/%d/root%s", p.PID, agentSocket) }
+
 // agentClient speaks HTTP with an agent over the socket on its node.
 func agentClient(p process.ID) *http.Client {
-	socket := fmt.Sprintf("/proc/%d/root%s", p.PID, agentSocket)
+	socket := socketOf(p)
 	return &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", socket)

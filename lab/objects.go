@@ -26,6 +26,10 @@ const (
 	flannelIPv6   = "fd05::/48"
 )
 
+// openshiftPolicy is the plug-in that adds policies to openshift.Name, and is
+// configured as that is.
+const openshiftPolicy = "openshift-networkpolicy"
+
 // Object is an object that a lab begins with.
 type Object struct {
 	Kind *registry.Kind
@@ -53,7 +57,7 @@ func (o *Options) objects() ([]Object, error) {
 	}
 	add(api.ClusterConfigKind, config)
 	switch config.Spec.Plugin {
-	case openshift.Name:
+	case openshift.Name, openshiftPolicy:
 		if o.IPv6 {
 			add(api.ClusterNetwork, &networkv1.ClusterNetwork{
 				ObjectMeta: metav1.ObjectMeta{Name: api.DefaultName},

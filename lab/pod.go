@@ -41,6 +41,9 @@ type Pod struct {
 	Name      string            `json:"name"`
 	Node      string            `json:"node"`
 	Labels    map[string]string `json:"labels,omitempty"`
+	// Ports are those that the pod says it has, for policies to name; none
+	// means those of the server, where it runs that.
+	Ports []corev1.ContainerPort `json:"ports,omitempty"`
 	// Command is what the pod runs; empty means a server on ServerPort that
 	// answers with the pod's name and the client's address.
 	Command []string `json:"command,omitempty"`
@@ -78,6 +81,24 @@ func (p Pod) validate() error {
 		if problems := append(validation.IsQualifiedName(k), validation.IsValidLabelValue(v)...); len(problems) > 0 {
 			return fmt.Errorf("%s=%s is no label: %s", k, v, strings.Join(problems, "; "))
 		}
+	}
+	return p.validatePorts()
+}
+
+func (p Pod) validatePorts() error {
+	var names []string
+	for _, port := range p.Ports {
+		problems := append(validation.IsValidPortName(port.Name), validation.IsValidPortNum(int(port.ContainerPort))...)
+		if slices.Contains(names, port.Name) {
+			problems = append(problems, "another port has the name")
+		}
+		if !slices.Contains([]corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP}, port.Protocol) {
+			problems = append(problems, "the protocol is TCP, UDP or SCTP")
+		}
+		if len(problems) > 0 {
+			return fmt.Errorf("%s=%s/%d is no port: %s", port.Name, port.Protocol, port.ContainerPort, strings.Join(problems, "; "))
+		}
+		names = append(names, port.Name)
 	}
 	return nil
 }
@@ -139,7 +160,8 @@ func (l *Lab) declare(ctx context.Context, reg registry.Registry, r podRecord) e
 	if err := jsonfile.Write(l.podFile(r.Pod), r); err != nil {
 		return err
 	}
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: r.Namespace}}
+	// An API server gives each the label, by which policies name namespaces.
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: r.Namespace, Labels: map[string]string{corev1.LabelMetadataName: r.Namespace}}}
 	if _, err := reg.Create(ctx, api.Namespace, ns); err != nil && !errors.Is(err, registry.ErrExists) {
 		return err
 	}
@@ -153,8 +175,8 @@ func (l *Lab) declare(ctx context.Context, reg registry.Registry, r podRecord) e
 }
 
 func (p Pod) ports() []corev1.ContainerPort {
-	if len(p.Command) > 0 {
-		return nil
+	if len(p.Command) > 0 || len(p.Ports) > 0 {
+		return p.Ports
 	}
 	return []corev1.ContainerPort{
 		{Name: "http", ContainerPort: ServerPort, Protocol: corev1.ProtocolTCP},

@@ -1,5 +1,6 @@
-// Package node is the command line of weft-agent: New runs a node's agent, and
-// its command uninstall takes away what an agent leaves on the node.
+// Package node is the command line of weft-agent: New runs a node's agent. Its
+// command drops shows what policies deny on the node, and uninstall takes away
+// what an agent leaves there.
 package node
 
 import (
@@ -30,8 +31,11 @@ type places struct {
 	confFile, binDir             string
 }
 
+// defaultRunDir is the agent's --run-dir where none is given.
+const defaultRunDir = "/run/weft"
+
 func (p *places) addFlags(f *pflag.FlagSet) {
-	f.StringVar(&p.runDir, "run-dir", "/run/weft", "`DIRECTORY` of the agent's own, made accessible to root alone, for sockets and the journal of pods' addresses; must not survive a reboot")
+	f.StringVar(&p.runDir, "run-dir", defaultRunDir, "`DIRECTORY` of the agent's own, made accessible to root alone, for sockets and the journal of pods' addresses; must not survive a reboot")
 	f.StringVar(&p.stateDir, "state-dir", "/var/lib/weft", "`DIRECTORY` for what must survive a reboot")
 	f.StringVar(&p.subnetFile, "subnet-file", flannel.DefaultSubnetFile, "`FILE` for other programs to find the node's subnet in, as flanneld writes it")
 	f.StringVar(&p.confFile, "cni-conf-file", "/etc/cni/net.d/10-weft.conflist", "`FILE` to write the CNI configuration to once pods can be networked; empty writes none")
@@ -114,7 +118,7 @@ When it ends, pods keep their network; when it starts again, it adopts them.`,
 		config.Registry, config.Plugin, config.Collectors = reg, plugins.Finder(reg.Serves), daemon.Collectors(reg)
 		return agent.Run(cmd.Context(), config)
 	}
-	cmd.AddCommand(newUninstall())
+	cmd.AddCommand(newDrops(), newUninstall())
 	return cmd
 }
 

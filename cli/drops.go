@@ -1,0 +1,318 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/drops"
+	"github.com/weftnet/weft/lab"
+	"github.com/weftnet/weft/registry"
+)
+
+func newDrops(c *connection) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "drops",
+		Short: "Show which packets policies deny, and which rule denies them",
+		Long: `drops asks the agents which rules of policies denied how many packets, and shows the
+last of these packets. Agents are asked one by one: those of a lab on their nodes,
+those of Kubernetes in their pods, for which one needs the right to create
+pods/exec there.
+
+Counts are of all packets. Of the packets themselves, nodes tell some each second.`,
+		Example: "  weft drops\n  weft drops -f --node node1\n  weft drops -o json",
+		Args:    cobra.NoArgs,
+	}
+	c.AddFlags(cmd)
+	follow := cmd.Flags().BoolP("follow", "f", false, "show packets as they are denied, until interrupted")
+	node := cmd.Flags().String("node", "", "`NODE` to ask (default: all)")
+	cmd.RegisterFlagCompletionFunc("node", func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		return c.names(cmd, api.Node, ""), cobra.ShellCompDirectiveNoFileComp
+	})
+	output := outputFlag(cmd, "text", "json")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		format, err := output()
+		if err != nil {
+			return err
+		}
+		reg, err := c.open(cmd.Context())
+		if err != nil {
+			return err
+		}
+		defer reg.Close()
+		agents, err := c.agents(cmd.Context(), reg, *node)
+		if err != nil {
+			return err
+		}
+		d := &dropsCommand{agents: agents, names: &holders{reg: reg}, out: cmd.OutOrStdout(), errs: cmd.ErrOrStderr(), json: format == "json", zone: time.Local}
+		if *follow {
+			return d.follow(cmd.Context())
+		}
+		return d.once(cmd.Context())
+	}
+	return cmd
+}
+
+// askedAgent is an agent that can be asked for what was denied on its node.
+type askedAgent struct {
+	node string
+	// open returns the agent's answer; see drops.Open.
+	open func(ctx context.Context, follow bool) (io.ReadCloser, error)
+}
+
+// agents returns the agent of a node, or those of all nodes.
+func (c *connection) agents(ctx context.Context, reg registry.Registry, node string) ([]askedAgent, error) {
+	settings, err := c.settings()
+	if err != nil {
+		return nil, err
+	}
+	var agents []askedAgent
+	if settings.Kubernetes != nil {
+		agents, err = agentPods(ctx, reg, settings.Kubernetes)
+	} else {
+		agents, err = labAgents(settings.Etcd.Endpoints)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if node != "" {
+		agents = slices.DeleteFunc(agents, func(a askedAgent) bool { return a.node != node })
+	}
+	switch {
+	case len(agents) > 0:
+		return agents, nil
+	case node != "":
+		return nil, fmt.Errorf("no agent runs on a node %q (see: weft status)", node)
+	default:
+		return nil, errors.New("no agent runs (see: weft status)")
+	}
+}
+
+// labAgents returns the agents of the lab whose etcd is meant.
+func labAgents(endpoints []string) ([]askedAgent, error) {
+	l, err := lab.Open("")
+	if err != nil || !slices.Contains(endpoints, l.Endpoint()) {
+		return nil, errors.New("the registry is neither that of a lab here nor Kubernetes, so that nobody can be asked from here: run weft-agent drops on each node")
+	}
+	var agents []askedAgent
+	for _, node := range l.Nodes() {
+		agents = append(agents, askedAgent{node, func(ctx context.Context, follow bool) (io.ReadCloser, error) {
+			socket, err := l.AgentSocket(node) // another one once the agent has started again
+			if err != nil {
+				return nil, err
+			}
+			return drops.Open(ctx, socket, follow)
+		}})
+	}
+	return agents, nil
+}
+
+// dropsCommand is one run of the command.
+type dropsCommand struct {
+	agents    []askedAgent
+	names     *holders
+	out, errs io.Writer
+	json      bool
+	zone      *time.Location
+
+	mu     sync.Mutex // for what is written
+	failed map[string]bool
+}
+
+// askTimeout bounds how long an agent may take to answer once.
+const askTimeout = 15 * time.Second
+
+// once shows what all agents tell now. Those that do not answer are named, and
+// the rest is shown.
+func (d *dropsCommand) once(ctx context.Context) error {
+	reports := make([]drops.Report, len(d.agents))
+	errs := make([]error, len(d.agents))
+	ask := make(chan struct{}, askAtOnce)
+	var wg sync.WaitGroup
+	for i, a := range d.agents {
+		wg.Go(func() {
+			ask <- struct{}{}
+			defer func() { <-ask }()
+			ctx, cancel := context.WithTimeout(ctx, askTimeout)
+			defer cancel()
+			if reports[i], errs[i] = d.ask(ctx, a); errs[i] != nil {
+				errs[i] = fmt.Errorf("node %s: %w", a.node, errs[i])
+			}
+		})
+	}
+	wg.Wait()
+	all := drops.Join(reports...)
+	for i := range all.Recent {
+		d.names.resolve(ctx, &all.Recent[i])
+	}
+	var err error
+	if d.json {
+		e := json.NewEncoder(d.out)
+		e.SetIndent("", "  ")
+		err = e.Encode(all)
+	} else {
+		err = all.Print(d.out, d.zone)
+	}
+	return errors.Join(append(errs, err)...)
+}
+
+func (d *dropsCommand) ask(ctx context.Context, a askedAgent) (drops.Report, error) {
+	answer, err := a.open(ctx, false)
+	if err != nil {
+		return drops.Report{}, err
+	}
+	defer answer.Close()
+	return drops.ReadReport(answer)
+}
+
+// askAgain is how long after an agent has gone it is asked again.
+const askAgain = time.Second
+
+// follow shows what all agents tell until ctx ends. Those that go are asked
+// again.
+func (d *dropsCommand) follow(ctx context.Context) error {
+	if !d.json {
+		if err := drops.PrintTitles(d.out); err != nil {
+			return err
+		}
+	}
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	d.failed = make(map[string]bool)
+	var wg sync.WaitGroup
+	for _, a := range d.agents {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				d.say(ctx, a.node, d.listen(ctx, a, stop))
+				select {
+				case <-ctx.Done():
+				case <-time.After(askAgain):
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// say tells once that an agent does not answer.
+func (d *dropsCommand) say(ctx context.Context, node string, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err != nil && ctx.Err() == nil && !d.failed[node] {
+		fmt.Fprintf(d.errs, "node %s: %v; asking again\n", node, err)
+		d.failed[node] = true
+	}
+}
+
+// listen shows what an agent tells until it ends that. Where nothing can be
+// written any more, it stops all.
+func (d *dropsCommand) listen(ctx context.Context, a askedAgent, stop context.CancelCauseFunc) error {
+	answer, err := a.open(ctx, true)
+	if err != nil {
+		return err
+	}
+	defer answer.Close()
+	d.mu.Lock()
+	delete(d.failed, a.node)
+	d.mu.Unlock()
+	return drops.ReadRecords(answer, func(r drops.Record) error {
+		d.names.resolve(ctx, &r)
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		var err error
+		if d.json {
+			err = json.NewEncoder(d.out).Encode(r)
+		} else {
+			err = r.Print(d.out, d.zone)
+		}
+		if err != nil {
+			stop(err)
+		}
+		return err
+	})
+}
+
+// holders knows which pod or node has an address.
+type holders struct {
+	reg registry.Registry
+
+	mu    sync.Mutex
+	names map[netip.Addr]string
+	read  time.Time
+}
+
+// readAgain is how long what was read of the cluster will do, though it does
+// not tell who has an address.
+const readAgain = 5 * time.Second
+
+// resolve gives the ends of a record names where the agent knew none.
+func (h *holders) resolve(ctx context.Context, r *drops.Record) {
+	for _, end := range []*drops.End{&r.Source, &r.Destination} {
+		if end.Pod == "" {
+			end.Pod = h.of(ctx, end.Address)
+		}
+	}
+}
+
+func (h *holders) of(ctx context.Context, a netip.Addr) string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if name, ok := h.names[a]; ok || time.Since(h.read) < readAgain {
+		return name
+	}
+	h.read = time.Now()
+	// What cannot be read is not told; the address is.
+	pods, _, err := h.reg.List(ctx, api.Pod)
+	if err != nil {
+		return ""
+	}
+	nodes, _, err := h.reg.List(ctx, api.Node)
+	if err != nil {
+		return ""
+	}
+	h.names = addressHolders(pods, nodes)
+	return h.names[a]
+}
+
+// addressHolders returns the name of who has each address: "namespace/pod" or
+// "node/name". Pods that have ended have none.
+func addressHolders(pods, nodes []registry.Object) map[netip.Addr]string {
+	names := make(map[netip.Addr]string)
+	put := func(address, name string) {
+		if a, err := netip.ParseAddr(address); err == nil {
+			names[a.Unmap()] = name
+		}
+	}
+	for _, o := range pods {
+		p, ok := o.(*corev1.Pod)
+		if !ok || p.Spec.HostNetwork || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+			continue
+		}
+		put(p.Status.PodIP, registry.KeyOf(p).String())
+		for _, ip := range p.Status.PodIPs {
+			put(ip.IP, registry.KeyOf(p).String())
+		}
+	}
+	for _, o := range nodes {
+		if n, ok := o.(*corev1.Node); ok {
+			for _, ip := range internalIPs(n) {
+				put(ip, "node/"+n.Name)
+			}
+		}
+	}
+	return names
+}

@@ -1,0 +1,77 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weftnet/weft/agent"
+	"github.com/weftnet/weft/drops"
+)
+
+func newDrops() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "drops",
+		Short: "Show which packets policies deny on this node",
+		Long: `drops asks the agent of this node which rules of policies denied how many packets,
+and shows the last of these. It needs root.`,
+		Example: "  weft-agent drops\n  weft-agent drops -f\n  weft-agent drops -o json",
+		Args:    cobra.NoArgs,
+	}
+	f := cmd.Flags()
+	runDir := f.String("run-dir", defaultRunDir, "`DIRECTORY` of the agent's own")
+	follow := f.BoolP("follow", "f", false, "show packets as they are denied, until interrupted")
+	limit := f.Duration("for", 0, "with -f, `TIME` after which to end")
+	output := f.StringP("output", "o", "text", "output `FORMAT`: text or json")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if *output != "text" && *output != "json" {
+			return fmt.Errorf("-o %q: the formats are text and json", *output)
+		}
+		ctx := cmd.Context()
+		if *limit > 0 {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, *limit)
+			defer cancel()
+		}
+		answer, err := drops.Open(ctx, filepath.Join(*runDir, agent.HTTPSocketName), *follow)
+		if err != nil {
+			return err
+		}
+		defer answer.Close()
+		err = showDrops(cmd.OutOrStdout(), answer, *follow, *output == "json", time.Local)
+		if *follow && ctx.Err() != nil {
+			return nil // as it is meant to end
+		}
+		return err
+	}
+	return cmd
+}
+
+// showDrops writes what an agent answers.
+func showDrops(out io.Writer, answer io.Reader, follow, asJSON bool, zone *time.Location) error {
+	switch {
+	case follow && asJSON:
+		encode := json.NewEncoder(out)
+		return drops.ReadRecords(answer, func(r drops.Record) error { return encode.Encode(r) })
+	case follow:
+		if err := drops.PrintTitles(out); err != nil {
+			return err
+		}
+		return drops.ReadRecords(answer, func(r drops.Record) error { return r.Print(out, zone) })
+	}
+	report, err := drops.ReadReport(answer)
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		encode := json.NewEncoder(out)
+		encode.SetIndent("", "  ")
+		return encode.Encode(report)
+	}
+	return report.Print(out, zone)
+}

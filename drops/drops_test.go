@@ -1,0 +1,116 @@
+package drops
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/tools/txtar"
+
+	"github.com/weftnet/weft/datapath"
+	"github.com/weftnet/weft/internal/golden"
+	"github.com/weftnet/weft/plan"
+)
+
+var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+
+// parseDrops reads lines of direction, interface, source, destination and
+// protocol; each is a second after the one before.
+func parseDrops(t *testing.T, text string) (all []datapath.Drop) {
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "#") {
+			continue
+		}
+		var d datapath.Drop
+		var direction, source, destination, protocol string
+		if _, err := fmt.Sscan(line, &direction, &d.Interface, &source, &destination, &protocol); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		from, to := netip.MustParseAddrPort(source), netip.MustParseAddrPort(destination)
+		d.Time, d.Direction, d.Network = noon.Add(time.Duration(len(all))*time.Second), plan.Direction(direction), plan.DefaultNetwork
+		d.Source, d.SourcePort, d.Destination, d.Port = from.Addr(), from.Port(), to.Addr(), to.Port()
+		var err error
+		if d.Protocol, err = plan.ParseProtocol(protocol); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, d)
+	}
+	return all
+}
+
+func parsePlan(t *testing.T, text string) *plan.Plan {
+	p, err := plan.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestAttribute(t *testing.T) {
+	golden.Archives(t, "testdata/attribute.txtar", func(t *testing.T, files []txtar.File) []txtar.File {
+		p := parsePlan(t, string(files[0].Data))
+		var lines, encoded strings.Builder
+		if err := PrintTitles(&lines); err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range parseDrops(t, string(files[1].Data)) {
+			r := Attribute(d, p)
+			if err := r.Print(&lines, time.UTC); err != nil {
+				t.Fatal(err)
+			}
+			b, err := json.Marshal(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var again Record
+			if err := json.Unmarshal(b, &again); err != nil || again != r {
+				t.Errorf("%s is read as %+v: %v", b, again, err)
+			}
+			fmt.Fprintf(&encoded, "%s\n", b)
+		}
+		return append(files[:2:2], txtar.File{Name: "lines", Data: []byte(lines.String())}, txtar.File{Name: "json", Data: []byte(encoded.String())})
+	})
+}
+
+// Before there is a plan, a record says what the packet says.
+func TestAttributeWithoutAPlan(t *testing.T) {
+	d := parseDrops(t, "ingress weft1 10.1.1.3:4711 10.1.1.2:22 tcp")[0]
+	want := Record{Time: noon, Direction: plan.Incoming, Protocol: "tcp",
+		Source: End{Address: d.Source, Port: 4711}, Destination: End{Address: d.Destination, Port: 22}}
+	if got := Attribute(d, nil); got != want {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestReport(t *testing.T) {
+	golden.Archives(t, "testdata/report.txtar", func(t *testing.T, files []txtar.File) []txtar.File {
+		var reports []Report
+		for _, f := range files {
+			if strings.HasPrefix(f.Name, "node") {
+				var r Report
+				if err := json.Unmarshal(f.Data, &r); err != nil {
+					t.Fatalf("%s: %v", f.Name, err)
+				}
+				reports = append(reports, r)
+			}
+		}
+		var text strings.Builder
+		if err := Join(reports...).Print(&text, time.UTC); err != nil {
+			t.Fatal(err)
+		}
+		return append(files[:len(reports):len(reports)], txtar.File{Name: "text", Data: []byte(text.String())})
+	})
+}
+
+func TestAReportOfNothing(t *testing.T) {
+	var text strings.Builder
+	if err := Join().Print(&text, time.UTC); err != nil || text.String() != "No policy has denied a packet.\n" {
+		t.Errorf("%q, %v", text.String(), err)
+	}
+	if b, err := json.Marshal(Join(Report{})); err != nil || string(b) != `{"counts":[],"recent":[]}` {
+		t.Errorf("%s, %v", b, err)
+	}
+}

@@ -1,0 +1,280 @@
+package cluster
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/weftnet/weft/drops"
+	"github.com/weftnet/weft/lab"
+)
+
+// policyPod runs a pod with labels; without a command it serves on
+// lab.ServerPort, which it calls http.
+func (c *cluster) policyPod(name, node, app string, command ...string) netip.Addr {
+	c.Helper()
+	addresses, err := c.lab.Run(c.Context(), lab.Pod{Name: name, Node: node, Labels: map[string]string{"app": app}, Command: command,
+		Ports: []corev1.ContainerPort{{Name: "http", Protocol: corev1.ProtocolTCP, ContainerPort: lab.ServerPort}}})
+	if err != nil {
+		c.Fatal(err)
+	}
+	return addresses[0]
+}
+
+// mustReach wants a place to reach a server, soon.
+func (c *cluster) mustReach(from place, to netip.Addr) {
+	c.Helper()
+	c.eventually(func() error { _, _, err := c.reach(from, to); return err })
+}
+
+// mustNotReach wants a place not to reach a server, soon.
+func (c *cluster) mustNotReach(from place, to netip.Addr) {
+	c.Helper()
+	c.eventually(func() error {
+		if server, _, err := c.reach(from, to); err == nil {
+			return fmt.Errorf("%s reaches %s at %s", from, server, to)
+		}
+		return nil
+	})
+}
+
+const isolateAll = `
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: isolate-%[1]s, namespace: default}
+spec: {podSelector: {matchLabels: {app: %[1]s}}, policyTypes: [Ingress]}
+`
+
+const allowWeb = `
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: web, namespace: default}
+spec:
+  podSelector: {matchLabels: {app: web}}
+  ingress:
+  - from: [{podSelector: {matchLabels: {app: friend}}}]
+    ports: [{port: http}]
+  - from: [{ipBlock: {cidr: %[1]s, except: [%[2]s/32, %[3]s/32]}}]
+`
+
+// TestPolicies follows a cluster's policies through its day: what they allow,
+// what they deny, and who says so, while labels change, the registry goes away
+// and agents start again.
+func TestPolicies(t *testing.T) {
+	t.Parallel()
+	c := up(t, lab.Options{Nodes: 2, Plugin: "openshift-networkpolicy"})
+	web := c.policyPod("web", "node1", "web")
+	c.policyPod("friend", "node2", "friend")
+	c.policyPod("near", "node1", "friend")
+	c.policyPod("guest", "node2", "guest")
+	stranger := c.policyPod("stranger", "node2", "stranger")
+	everyone := []place{"pod/friend", "pod/near", "pod/guest", "pod/stranger", "node/node1", "node/node2"}
+	for _, p := range everyone {
+		c.mustReach(p, web)
+	}
+
+	c.apply(fmt.Sprintf(isolateAll, "web"))
+	for _, p := range everyone {
+		if p == "node/node1" { // the node reaches its own pods
+			c.mustReach(p, web)
+		} else {
+			c.mustNotReach(p, web)
+		}
+	}
+	// All of node2 but stranger and the node itself, which sends from its
+	// gateway's address.
+	block, err := stranger.Prefix(24)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.apply(fmt.Sprintf(allowWeb, block, stranger, block.Addr().Next()))
+	check := func() {
+		t.Helper()
+		for _, p := range []place{"pod/friend", "pod/near", "pod/guest", "node/node1"} {
+			c.mustReach(p, web)
+		}
+		for _, p := range []place{"pod/stranger", "node/node2"} {
+			c.mustNotReach(p, web)
+		}
+	}
+	check()
+
+	// Who denied it, before and after.
+	c.weft("", "why", "friend", "web").want(t, 0, "NetworkPolicy default/web ingress[0]")
+	c.weft("", "why", "stranger", "web").want(t, 1, "NetworkPolicy default/isolate-web ingress isolation", "app=friend")
+	c.eventually(func() error {
+		said := c.weft("", "drops", "-o", "json")
+		var r drops.Report
+		if err := json.Unmarshal([]byte(said.stdout), &r); err != nil || said.code != 0 {
+			return fmt.Errorf("weft drops ends with %d: %v\n%s%s", said.code, err, said.stdout, said.stderr)
+		}
+		counted := len(r.Counts) == 1 && r.Counts[0].Rule == "NetworkPolicy default/isolate-web ingress isolation" && r.Counts[0].Packets > 0
+		for _, d := range r.Recent {
+			if counted && d.Source.Pod == "default/stranger" && d.Destination.Pod == "default/web" && d.Destination.Port == lab.ServerPort && d.Rule == r.Counts[0].Rule && d.Node == "node1" {
+				return nil
+			}
+		}
+		return fmt.Errorf("weft drops tells nothing of stranger:\n%s", said.stdout)
+	})
+	c.followDrops(web)
+
+	// Labels change.
+	relabel := func(app string) {
+		t.Helper()
+		c.apply("{apiVersion: v1, kind: Pod, metadata: {name: stranger, namespace: default, labels: {app: " + app + "}}}")
+	}
+	relabel("friend")
+	c.mustReach("pod/stranger", web)
+	relabel("stranger")
+	check()
+
+	// An agent starts again: what is allowed goes on, what is not, does not,
+	// and that while there is none, too.
+	if err := c.lab.Kill("node1"); err != nil {
+		t.Fatal(err)
+	}
+	check()
+	if err := c.lab.Start(t.Context(), "node1"); err != nil {
+		t.Fatal(err)
+	}
+	check()
+
+	// The registry goes away: the last policies stay in force.
+	if err := c.lab.Kill("controller1"); err != nil {
+		t.Fatal(err)
+	}
+	check()
+}
+
+// followDrops wants one who follows to be told of a packet, with its rule.
+func (c *cluster) followDrops(web netip.Addr) {
+	c.Helper()
+	ctx, cancel := context.WithTimeout(c.Context(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, bin+"weft", "drops", "-f", "--node", "node1", "-o", "json")
+	cmd.Env = append(os.Environ(), lab.DirVariable+"="+c.dir)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		c.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		c.Fatal(err)
+	}
+	told := make(chan string, 1)
+	go func() {
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			if l := lines.Text(); strings.Contains(l, `"pod":"default/stranger"`) {
+				told <- l
+				break
+			}
+		}
+		io.Copy(io.Discard, out)
+	}()
+	for {
+		c.reach("pod/stranger", web) // it does not, and that is what is told
+		select {
+		case line := <-told:
+			cancel()
+			cmd.Wait()
+			if !strings.Contains(line, "NetworkPolicy default/isolate-web ingress isolation") {
+				c.Errorf("told is %s", line)
+			}
+			return
+		case <-ctx.Done():
+			cmd.Wait()
+			c.Fatal("weft drops -f tells nothing")
+		default:
+		}
+	}
+}
+
+// A connection that a new policy forbids ends within a second; one that is
+// allowed lasts, through a start of the agent, too.
+func TestPoliciesEndConnections(t *testing.T) {
+	t.Parallel()
+	c := up(t, lab.Options{Nodes: 2, Plugin: "openshift-networkpolicy"})
+	shut := c.policyPod("shut", "node1", "shut", self, "echo")
+	open := c.policyPod("open", "node1", "open", self, "echo")
+	c.policyPod("client", "node2", "client")
+	ends, lasts := c.converse("pod/client", shut), c.converse("pod/client", open)
+	ends.exchange('a')
+	lasts.exchange('a')
+
+	c.apply(fmt.Sprintf(isolateAll, "shut"))
+	c.planHas("node1", "NetworkPolicy default/isolate-shut")
+	for forbidden := time.Now(); ; {
+		if _, err := ends.in.Write([]byte("b")); err != nil {
+			break
+		}
+		ends.out.SetReadDeadline(time.Now().Add(fetchTimeout))
+		if n, _ := ends.out.Read(make([]byte, 1)); n == 0 {
+			break
+		}
+		if took := time.Since(forbidden); took > time.Second {
+			t.Fatalf("a connection that a policy forbids goes on for %s", took)
+		}
+	}
+	lasts.exchange('b')
+	if err := c.lab.Kill("node1"); err != nil {
+		t.Fatal(err)
+	}
+	lasts.exchange('c')
+	if err := c.lab.Start(t.Context(), "node1"); err != nil {
+		t.Fatal(err)
+	}
+	lasts.exchange('d')
+	lasts.end()
+}
+
+// A pod is isolated from its first packet: one that sends from before it has
+// an address reaches nothing that its policies forbid.
+func TestAPodIsIsolatedFromItsFirstPacket(t *testing.T) {
+	t.Parallel()
+	c := up(t, lab.Options{Nodes: 2, Plugin: "openshift-networkpolicy"})
+	web := c.policyPod("web", "node2", "web")
+	c.apply(`
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: silent, namespace: default}
+spec: {podSelector: {matchLabels: {app: silent}}, policyTypes: [Egress]}
+`)
+	c.planHas("node1", "node node1")
+	for i := range 5 {
+		name := fmt.Sprint("silent-", i)
+		to := netip.AddrPortFrom(web, lab.ServerPort).String()
+		c.policyPod(name, "node1", "silent", "sh", "-c",
+			fmt.Sprintf("for i in 1 2 3; do %s fetch http://%s/ && echo reached; done; echo tried; exec sleep 1000", self, to))
+		c.eventually(func() error {
+			s, err := c.lab.Status()
+			if err != nil {
+				return err
+			}
+			for _, p := range s.Pods {
+				if p.Name != name {
+					continue
+				}
+				b, err := os.ReadFile(p.Log)
+				if err != nil {
+					return err
+				}
+				if strings.Contains(string(b), "reached") {
+					t.Fatalf("%s reaches web:\n%s", name, b)
+				}
+				if !strings.Contains(string(b), "tried") {
+					return fmt.Errorf("%s says %s", name, b)
+				}
+			}
+			return nil
+		})
+	}
+}
