@@ -46,6 +46,24 @@ func describe(text []byte) string {
 	return b.String()
 }
 
+// Policies select namespaces by name with a label that an API server sets, and
+// other registries do not.
+func TestNamespacesWearTheirNames(t *testing.T) {
+	for _, text := range []string{
+		"{apiVersion: v1, kind: Namespace, metadata: {name: dev}}",
+		"{apiVersion: v1, kind: Namespace, metadata: {name: dev, labels: {kubernetes.io/metadata.name: prod}}}",
+	} {
+		decoded, err := api.Decode([]byte(text), api.Kinds)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fields, _ := decoded[0].Fields["metadata"].(map[string]any)["labels"].(map[string]any)
+		if got := decoded[0].Object.GetLabels()["kubernetes.io/metadata.name"]; got != "dev" || fields["kubernetes.io/metadata.name"] != "dev" {
+			t.Errorf("%s: the label is %q, among the fields %v", text, got, fields)
+		}
+	}
+}
+
 // FuzzDecode: whatever it is given, Decode returns, and what it accepts comes
 // out the same after it was written and read once more.
 func FuzzDecode(f *testing.F) {

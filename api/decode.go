@@ -24,7 +24,8 @@ const maxText = 16 << 20
 type Decoded struct {
 	Kind   *registry.Kind
 	Object registry.Object
-	// Fields are those that were written, as encoding/json decodes them.
+	// Fields are those that were written, as encoding/json decodes them, and a
+	// Namespace's label with its name.
 	Fields map[string]any
 	// Line is where the object's document begins, counted from 1.
 	Line int
@@ -121,9 +122,16 @@ func decodeJSON(text []byte, kinds []*registry.Kind) ([]Decoded, error) {
 		metadata, _ := fields["metadata"].(map[string]any)
 		return nil, fmt.Errorf("%s %v: %w", k.Singular, metadata["name"], err)
 	}
-	if n, ok := o.(*corev1.Namespace); ok && n.Name != "" {
+	if n, ok := o.(*corev1.Namespace); ok && n.Name != "" { // so it has metadata
 		// As an API server does: policies select namespaces by name with it.
 		metav1.SetMetaDataLabel(&n.ObjectMeta, corev1.LabelMetadataName, n.Name)
+		metadata, _ := fields["metadata"].(map[string]any)
+		labels, _ := metadata["labels"].(map[string]any)
+		if labels == nil {
+			labels = map[string]any{}
+			metadata["labels"] = labels
+		}
+		labels[corev1.LabelMetadataName] = n.Name
 	}
 	return []Decoded{{Kind: k, Object: o, Fields: fields}}, nil
 }
