@@ -5,8 +5,8 @@
 // interface datapath.DataPlane, sends UDP, TCP and ICMP echo from pods, nodes
 // and the outside, and compares who gets them, from which source address and
 // up to which length, with what plan.Explain says. The cases are the stories
-// in testdata, random clusters (plantest), restarts, and what others do to a
-// node behind the data plane's back.
+// in testdata, random clusters (plantest), restarts, what policies that change do
+// to open connections, and what others do to a node behind the data plane's back.
 //
 // A data plane joins with one line in a test of its own:
 //
@@ -66,6 +66,7 @@ func Run(t *testing.T, name string, make func(node Namespace) (datapath.DataPlan
 	t.Run("cluster", s.clusters)
 	t.Run("length", s.lengths)
 	t.Run("connection", s.connections)
+	t.Run("policy", s.policies)
 	t.Run("stranger", s.strangers)
 	t.Run("disturbance", s.disturbances)
 	t.Run("refusal", s.refusals)
@@ -173,9 +174,13 @@ func (s *suite) lacks(plans map[string]*plan.Plan) []string {
 			need(a.Is4() || s.able.IPv6, "IPv6")
 		}
 		need(p.Verdicts.Len() == 0 || s.able.Verdicts, "verdicts")
+		for k := range p.Verdicts.All() {
+			need(k.Protocol != plan.SCTP || s.able.SCTP, "SCTP")
+		}
 		need(p.Services.Len() == 0 || s.able.Services, "services")
 		for _, e := range p.Endpoints.All() {
 			need(e.Network == plan.DefaultNetwork || s.able.OverlappingNetworks, "overlapping networks")
+			need(e.IngressPolicy+e.EgressPolicy == "" || s.able.Verdicts, "verdicts")
 			need(!e.AntiSpoof || s.able.AntiSpoof, "anti-spoof")
 			need(e.IngressRate+e.EgressRate == 0 || s.able.Bandwidth, "bandwidth limits")
 		}
@@ -186,8 +191,31 @@ func (s *suite) lacks(plans map[string]*plan.Plan) []string {
 			need(e.Action == plan.Direct || slices.Contains(s.able.EgressActions, e.Action), "egress action "+string(e.Action))
 		}
 	}
+	need(s.able.Tags || !tagsTravel(plans), "tags in the tunnel")
 	slices.Sort(lacks)
 	return lacks
+}
+
+// tagsTravel reports whether a node with policies knows the tag of another
+// node's endpoint from the tunnel alone.
+func tagsTravel(plans map[string]*plan.Plan) bool {
+	for _, receiver := range plans {
+		if receiver.Local.Tunnel.IsZero() || receiver.Verdicts.Len() == 0 {
+			continue
+		}
+		for _, sender := range plans {
+			for _, e := range sender.Endpoints.All() {
+				unknown := func(a netip.Addr) bool {
+					_, _, ok := receiver.TagOf(e.Network, a)
+					return !ok
+				}
+				if sender != receiver && e.Tag != 0 && slices.ContainsFunc(e.Addresses, unknown) {
+					return true
+				}
+			}
+		}
+	}
+	return false
 }
 
 // clusters loads two random clusters one after the other on the same nodes,

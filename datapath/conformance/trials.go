@@ -163,8 +163,15 @@ func (s *suite) connections(t *testing.T) {
 // disturbances checks that what others did to a node is put right, by a repair
 // or by a new instance.
 func (s *suite) disturbances(t *testing.T) {
-	plans := plantest.Shape{Endpoints: []int{2, 1}, IPv4: true, IPv6: s.able.IPv6, Tunnel: true, NodesThroughTunnel: true,
-		Gateway: true, Masquerade: true}.Plans()
+	shape := plantest.Shape{Endpoints: []int{2, 1}, IPv4: true, IPv6: s.able.IPv6, Tunnel: true, NodesThroughTunnel: true,
+		Gateway: true, Masquerade: true}
+	if s.able.Verdicts {
+		udp := plan.Otherwise("most", plan.Incoming)
+		udp.Protocol = plan.UDP
+		shape.Policed = map[string]plantest.Policing{"weft0101": {Ingress: "most", Egress: "most"}}
+		shape.Verdicts = map[plan.VerdictKey]bool{plan.Otherwise("most", plan.Incoming): true, plan.Otherwise("most", plan.Outgoing): true, udp: false}
+	}
+	plans := shape.Plans()
 	if lacks := s.lacks(plans); len(lacks) > 0 {
 		t.Skipf("left out: the data plane has no %s", strings.Join(lacks, ", "))
 	}

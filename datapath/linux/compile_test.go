@@ -54,7 +54,8 @@ func compileFor(t interface{ Fatalf(string, ...any) }, p *plan.Plan) *compiler {
 }
 
 // TestCompile shows what the kernel gets for plans: each file of testdata
-// holds a plan, the objects and the nftables rules that it becomes.
+// holds a plan, the objects and the nftables rules that it becomes, and those
+// of its policies. What is a digest there is one word for a policy or a profile.
 func TestCompile(t *testing.T) {
 	golden.Archives(t, "testdata/compile-*.txtar", func(t *testing.T, files []txtar.File) []txtar.File {
 		p, err := plan.Parse(string(files[0].Data))
@@ -62,9 +63,13 @@ func TestCompile(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := compileFor(t, p)
-		return []txtar.File{files[0],
+		out := []txtar.File{files[0],
 			{Name: "objects", Data: []byte(describe(p, c))},
 			{Name: "rules", Data: []byte(describeRules(compileRuleset(p, c.peers())))}}
+		if _, r := compilePolicies(p); !r.empty() {
+			out = append(out, txtar.File{Name: "policies", Data: []byte(describeRules(r))})
+		}
+		return out
 	})
 }
 
@@ -136,7 +141,7 @@ func describeRules(r *ruleset) string {
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.sets)) {
 		fmt.Fprintf(&b, "set %s %s\n", name, r.sets[name].key.Name)
-		for _, e := range sortedElements(r.sets[name].elements) {
+		for _, e := range r.sets[name].elements.list(r.sets[name].elements.keys(), 0) {
 			end := ""
 			if e.IntervalEnd {
 				end = " end"
@@ -144,6 +149,9 @@ func describeRules(r *ruleset) string {
 			fmt.Fprintf(&b, "\t%s%s", describeKey(r.sets[name], e.Key), end)
 			if v := e.VerdictData; v != nil {
 				b.WriteString(describeVerdict(v))
+			}
+			if len(e.Val) > 0 {
+				fmt.Fprintf(&b, ": %x", e.Val)
 			}
 			b.WriteByte('\n')
 		}
@@ -177,8 +185,10 @@ func describeKey(s *set, key []byte) string {
 		words = append(words, strings.TrimRight(string(key[:unix.IFNAMSIZ]), "\x00"))
 		key = key[unix.IFNAMSIZ:]
 	}
-	if a, ok := netip.AddrFromSlice(key); ok {
+	if a, ok := netip.AddrFromSlice(key); ok && (s.key != typeProfile || !s.counts) {
 		words = append(words, a.String())
+	} else if len(key) > 0 {
+		words = append(words, fmt.Sprintf("%x", key))
 	}
 	return strings.Join(words, " . ")
 }

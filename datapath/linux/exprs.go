@@ -63,6 +63,22 @@ func verdictOf(set string) []expr.Any {
 
 func decide(v verdict) []expr.Any { return []expr.Any{&expr.Verdict{Kind: v.kind, Chain: v.chain}} }
 
+func jump(chain string) []expr.Any { return decide(verdict{expr.VerdictJump, chain}) }
+
+// literal loads a value.
+func literal(register uint32, value string) []expr.Any {
+	return []expr.Any{&expr.Immediate{Register: register, Data: []byte(value)}}
+}
+
+// icmpv6Type loads the type of an ICMPv6 message, and matches nothing else.
+func icmpv6Type() []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.IPPROTO_ICMPV6}},
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 0, Len: 1},
+	}
+}
+
 func sourceNAT(a netip.Addr) []expr.Any {
 	return []expr.Any{
 		&expr.Immediate{Register: 1, Data: a.AsSlice()},

@@ -8,20 +8,26 @@
 // VXLAN device, a permanent neighbour that gives the next hop the MAC address
 // of that node's VTEP, and one forwarding entry that gives the MAC its
 // underlay address. Source translation, the check of endpoints' sources and
-// of tunnel peers is one nftables table.
+// of tunnel peers is one nftables table, policies are another.
 //
 // What is made here can be told from all else: the devices weft0 (a bridge
 // without ports that holds the pools' gateways) and weft-vxlan, the nftables
-// table "inet weft", routes, rules and neighbours of protocol 87, interfaces
-// of group 0x77656674. Nothing else is touched; settings that make the node a
-// router are turned on and stay on. Where the table checks an endpoint's
-// sources, the kernel's own check of them is off for that interface. A firewall
-// of the node's own that drops what is forwarded keeps dropping it, as a verdict
-// of another table cannot be overruled from here.
+// tables "inet weft" and "inet weft-policy", routes, rules and neighbours of
+// protocol 87, interfaces of group 0x77656674. Nothing else is touched; settings
+// that make the node a router are turned on and stay on. Where a table checks an
+// endpoint's sources, the kernel's own check of them is off for that interface.
+// A firewall of the node's own that drops what is forwarded keeps dropping it,
+// as a verdict of another table cannot be overruled from here.
+//
+// Policies are asked about what passes through the node, and about what its
+// endpoints send to the node itself; policy.go shows how. What they deny is
+// told to netlink log group 87. Connections that they come to forbid are ended
+// in the background, by sweep.go.
 //
 // The parts: compile.go turns plan entries into the values of state.go,
 // egress.go and ruleset.go turn the rest into those of an nftables table,
-// without touching anything. kernel.go, devices.go, sysctl.go and nft.go read
+// without touching anything; policy.go, profiles.go and policies.go do so for
+// the other table. kernel.go, devices.go, sysctl.go, nft.go and elements.go read
 // and write them. Start at DataPlane.sync.
 package linux
 
@@ -32,6 +38,8 @@ import (
 	"iter"
 	"log/slog"
 	"slices"
+	"sync"
+	"sync/atomic"
 
 	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/internal/netns"
@@ -63,7 +71,7 @@ type Config struct {
 }
 
 // DataPlane makes a network namespace do what a plan says. Its methods must
-// not be called concurrently.
+// not be called concurrently, but for those of datapath.Observer.
 type DataPlane struct {
 	log    *slog.Logger
 	in     func(func() error) error
@@ -79,12 +87,23 @@ type DataPlane struct {
 
 	compiler *compiler
 	table    content
+	policies policies
+	// policyTable is held by who writes it. The sweeper does beside Apply.
+	policyTable sync.Mutex
+	sweeper     *sweeper
+	// enforced is the plan whose policies the kernel has, for Denied.
+	enforced atomic.Pointer[plan.Plan]
+
+	sctp bool
 	// forwards says for which families the node was made a router since the
 	// kernel was read.
 	forwards [2]bool
 }
 
-var _ datapath.DataPlane = (*DataPlane)(nil)
+var (
+	_ datapath.DataPlane = (*DataPlane)(nil)
+	_ datapath.Observer  = (*DataPlane)(nil)
+)
 
 // New returns a data plane for the network namespace that the process is in.
 func New(c Config) (*DataPlane, error) {
@@ -102,18 +121,21 @@ func open(c Config, in func(func() error) error) (*DataPlane, error) {
 		d.log = slog.Default()
 	}
 	err := in(func() (err error) {
-		d.ipv6 = ipv6Enabled()
+		d.ipv6, d.sctp = ipv6Enabled(), sctpTracked()
 		d.kernel, err = openKernel(d.record)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
+	d.sweeper = startSweeper(in, d.log, &d.policyTable)
 	return d, nil
 }
 
-// Close releases the data plane's sockets. What it made in the kernel stays.
+// Close releases the data plane's sockets and ends what it does in the
+// background. What it made in the kernel stays.
 func (d *DataPlane) Close() error {
+	d.sweeper.close()
 	d.kernel.close()
 	return nil
 }
@@ -136,6 +158,8 @@ func (d *DataPlane) Capabilities() datapath.Capabilities {
 	return datapath.Capabilities{
 		IPv6:          d.ipv6,
 		Tunnels:       true,
+		Verdicts:      true,
+		SCTP:          d.sctp,
 		AntiSpoof:     true,
 		EgressActions: []plan.EgressAction{plan.Direct, plan.Masquerade, plan.SourceNAT, plan.Discard},
 	}
@@ -253,10 +277,15 @@ func (d *DataPlane) sync(p *plan.Plan) error {
 	if err != nil {
 		return err
 	}
-	if d.table, err = readTable(); err != nil {
+	if d.table, err = readTable(tableName); err != nil {
 		return err
 	}
 	c.want.changes() // starts the next round
+	if err := d.enforce(p, func() ([]string, error) { return d.policies.sync(p) }); err != nil {
+		return err
+	}
+	// Whatever there was to change: another instance may not have come to it.
+	d.sweeper.judge(p)
 	err = d.write(c.want.against(have), c, p.Endpoints.All(), true)
 	return errors.Join(err, d.removeDevices(inv, p), d.report(c))
 }
@@ -275,6 +304,12 @@ func (d *DataPlane) update(p *plan.Plan, changes plan.Diff) (bool, error) {
 		return false, nil
 	}
 	delta := c.want.changes()
+	if len(changes.Endpoints)+len(changes.Tags)+len(changes.Verdicts) > 0 {
+		err := d.enforce(p, func() ([]string, error) { return d.policies.update(d.compiler.plan, p, changes) })
+		if err != nil {
+			return true, err
+		}
+	}
 	added := func(yield func(plan.EndpointKey, plan.Endpoint) bool) {
 		for _, e := range changes.Endpoints {
 			if e.New != nil && !yield(e.Key, *e.New) {
@@ -284,6 +319,26 @@ func (d *DataPlane) update(p *plan.Plan, changes plan.Diff) (bool, error) {
 	}
 	filters := len(changes.Endpoints)+len(changes.Egress)+len(delta.fdb) > 0
 	return true, errors.Join(d.write(delta, c, added, filters), d.report(c))
+}
+
+// enforce brings the policies up to date, before anything else changes: what
+// is new is under them before it can be reached, or not there at all. If they
+// changed it has the connections judged that there are.
+func (d *DataPlane) enforce(p *plan.Plan, write func() ([]string, error)) error {
+	d.policyTable.Lock()
+	defer d.policyTable.Unlock()
+	done, err := write()
+	for _, line := range done {
+		d.record("%s", line)
+	}
+	if err != nil {
+		return err
+	}
+	d.enforced.Store(p)
+	if len(done) > 0 {
+		d.sweeper.judge(p)
+	}
+	return nil
 }
 
 // write brings the kernel up to date and remembers what was written.

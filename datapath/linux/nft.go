@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
@@ -24,19 +25,20 @@ const digestType userdata.Type = 'W'
 // elementsPerMessage keeps a netlink attribute well below its 64 KiB.
 const elementsPerMessage = 200
 
-// bufferSize holds the acknowledgements of a big transaction, in bytes.
-const bufferSize = 8 << 20
+// bufferSize is more than a big transaction, or its acknowledgements, take in a
+// socket, in bytes. It is a bound only: nothing is set aside.
+const bufferSize = 64 << 20
 
 // content is an nftables table in a form that can be compared: what Weft
 // would write, or what the kernel holds. The structure is text.
 type content struct {
 	exists       bool
 	chains, sets map[string]string
-	elements     map[string]map[element]verdict
+	elements     map[string]elements
 }
 
 func (c content) equal(o content) bool {
-	return c.sameStructure(o) && maps.EqualFunc(c.elements, o.elements, maps.Equal)
+	return c.sameStructure(o) && maps.EqualFunc(c.elements, o.elements, maps.Equal[elements, elements])
 }
 
 func (c content) sameStructure(o content) bool {
@@ -51,7 +53,7 @@ func (c content) guards(name string) bool {
 }
 
 func newContent() content {
-	return content{chains: map[string]string{}, sets: map[string]string{}, elements: map[string]map[element]verdict{}}
+	return content{chains: map[string]string{}, sets: map[string]string{}, elements: map[string]elements{}}
 }
 
 // content returns what the kernel holds once the ruleset is written.
@@ -73,14 +75,24 @@ func (r *ruleset) content() (content, error) {
 		c.chains[name] = b.String()
 	}
 	for name, s := range r.sets {
-		c.sets[name] = describeSet(s.interval, s.concat, s.verdicts)
+		c.sets[name] = describeSet(s.to(r.table, name))
 		c.elements[name] = s.elements
 	}
 	return c, nil
 }
 
-func describeSet(interval, concat, verdicts bool) string {
-	return fmt.Sprintf("interval=%t concat=%t map=%t", interval, concat, verdicts)
+func describeSet(s *nftables.Set) string {
+	data := uint32(0)
+	if s.IsMap && !mapsToVerdicts(s) {
+		data = s.DataType.Bytes
+	}
+	return fmt.Sprintf("interval=%t concat=%t map=%t data=%d timeout=%t", s.Interval, s.Concatenation, s.IsMap, data, s.HasTimeout)
+}
+
+// mapsToVerdicts tells maps to verdicts from maps to data. The library knows no
+// name of a verdict map's type when it reads one.
+func mapsToVerdicts(s *nftables.Set) bool {
+	return s.IsMap && (s.DataType == nftables.TypeVerdict || s.DataType.Name == "")
 }
 
 // userData is the rule's comment and its digest, by which it is known again.
@@ -97,10 +109,10 @@ func (r filterRule) userData() ([]byte, error) {
 	return userdata.Append(data, digestType, digest.Sum(nil)[:8]), nil
 }
 
-// readTable returns what Weft's table holds; nothing where there is none.
-// It opens its socket in the calling thread's network namespace, as does
+// readTable returns what one of Weft's tables holds; nothing where there is
+// none. It opens its socket in the calling thread's network namespace, as does
 // writeTable.
-func readTable() (content, error) {
+func readTable(name string) (content, error) {
 	c := newContent()
 	conn, err := nftConn()
 	if err != nil {
@@ -110,7 +122,7 @@ func readTable() (content, error) {
 	if err != nil {
 		return c, fmt.Errorf("list nftables tables: %w", err)
 	}
-	c.exists = slices.ContainsFunc(tables, func(t *nftables.Table) bool { return t.Name == tableName })
+	c.exists = slices.ContainsFunc(tables, func(t *nftables.Table) bool { return t.Name == name })
 	if !c.exists {
 		return c, nil
 	}
@@ -119,7 +131,7 @@ func readTable() (content, error) {
 		return c, fmt.Errorf("list nftables chains: %w", err)
 	}
 	for _, chain := range chains {
-		if chain.Table.Name != tableName {
+		if chain.Table.Name != name {
 			continue
 		}
 		var b strings.Builder
@@ -135,25 +147,18 @@ func readTable() (content, error) {
 		}
 		c.chains[chain.Name] = b.String()
 	}
-	sets, err := conn.GetSets(table())
+	sets, err := conn.GetSets(table(name))
 	if err != nil {
 		return c, fmt.Errorf("list sets: %w", err)
 	}
 	for _, s := range sets {
-		c.sets[s.Name] = describeSet(s.Interval, s.Concatenation, s.IsMap)
-		found, err := conn.GetSetElements(s)
-		if err != nil {
-			return c, fmt.Errorf("list elements of set %s: %w", s.Name, err)
+		c.sets[s.Name], c.elements[s.Name] = describeSet(s), elements{}
+		if s.HasTimeout {
+			continue
 		}
-		elements := map[element]verdict{}
-		for _, e := range found {
-			v, err := verdictFrom(e.Val)
-			if err != nil {
-				return c, fmt.Errorf("read an element of set %s: %w", s.Name, err)
-			}
-			elements[element{string(e.Key), e.IntervalEnd}] = v
+		if c.elements[s.Name], _, err = readElements(s); err != nil {
+			return c, err
 		}
-		c.elements[s.Name] = elements
 	}
 	return c, nil
 }
@@ -202,10 +207,10 @@ func writeTable(have content, want *ruleset) (content, []string, error) {
 	}
 	var done []string
 	if !have.sameStructure(next) {
-		done = append(done, "write table inet "+tableName+" ("+structureChange(have, next)+")")
+		done = append(done, "write table inet "+want.table+" ("+structureChange(have, next)+")")
 		// Adding first makes deleting succeed whether it is there or not.
-		conn.AddTable(table())
-		conn.DelTable(table())
+		conn.AddTable(table(want.table))
+		conn.DelTable(table(want.table))
 		if !want.empty() {
 			err = addTable(conn, want)
 		}
@@ -216,7 +221,7 @@ func writeTable(have content, want *ruleset) (content, []string, error) {
 		err = conn.Flush()
 	}
 	if err != nil {
-		return have, nil, fmt.Errorf("write nftables table inet %s: %w", tableName, err)
+		return have, nil, fmt.Errorf("write nftables table inet %s: %w", want.table, err)
 	}
 	return next, done, nil
 }
@@ -246,7 +251,7 @@ func structureChange(have, next content) string {
 }
 
 func addTable(conn *nftables.Conn, r *ruleset) error {
-	t := conn.AddTable(table())
+	t := conn.AddTable(table(r.table))
 	chains := map[string]*nftables.Chain{}
 	for _, name := range slices.Sorted(maps.Keys(r.chains)) {
 		c := &nftables.Chain{Table: t, Name: name}
@@ -257,11 +262,11 @@ func addTable(conn *nftables.Conn, r *ruleset) error {
 		chains[name] = conn.AddChain(c)
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.sets)) {
-		s := r.sets[name].to(name)
+		s := r.sets[name].to(r.table, name)
 		if err := conn.AddSet(s, nil); err != nil {
 			return err
 		}
-		if err := addElements(conn, s, r.sets[name].elements); err != nil {
+		if err := addElements(conn, s, r.sets[name].elements, 0); err != nil {
 			return err
 		}
 	}
@@ -283,50 +288,79 @@ func addTable(conn *nftables.Conn, r *ruleset) error {
 func changeElements(conn *nftables.Conn, have content, want *ruleset) ([]string, error) {
 	var done []string
 	for _, name := range slices.Sorted(maps.Keys(want.sets)) {
-		s, old := want.sets[name], have.elements[name]
-		if maps.Equal(s.elements, old) {
+		s := want.sets[name]
+		c := elementsChange(have.elements[name], s.elements)
+		if c.empty() {
 			continue
 		}
-		add, del := map[element]verdict{}, map[element]verdict{}
-		for e, v := range s.elements {
-			if o, ok := old[e]; !ok || o != v {
-				add[e] = v
-			}
-		}
-		for e, v := range old {
-			if n, ok := s.elements[e]; !ok || n != v {
-				del[e] = v
-			}
-		}
-		done = append(done, fmt.Sprintf("change set %s: %d elements come, %d go", name, len(add), len(del)))
+		done = append(done, c.describe(name))
 		if s.interval {
-			conn.FlushSet(s.to(name))
-			add, del = s.elements, nil
+			c = setChange{add: s.elements, whole: true}
 		}
-		for chunk := range slices.Chunk(sortedElements(del), elementsPerMessage) {
-			if err := conn.SetDeleteElements(s.to(name), chunk); err != nil {
-				return nil, err
-			}
-		}
-		if err := addElements(conn, s.to(name), add); err != nil {
+		if err := c.write(conn, s.to(want.table, name)); err != nil {
 			return nil, err
 		}
 	}
 	return done, nil
 }
 
-func addElements(conn *nftables.Conn, s *nftables.Set, elements map[element]verdict) error {
-	for chunk := range slices.Chunk(sortedElements(elements), elementsPerMessage) {
-		if err := conn.SetAddElements(s, chunk); err != nil {
+// setChange is what becomes of a set's elements. What is in both parts gets
+// another value. With whole set, nothing else than what is added stays.
+type setChange struct {
+	add, del elements
+	whole    bool
+}
+
+func elementsChange(old, next elements) setChange {
+	c := setChange{add: elements{}, del: elements{}}
+	for e, v := range next {
+		if o, ok := old[e]; !ok || o != v {
+			c.add[e] = v
+		}
+	}
+	for e, v := range old {
+		if n, ok := next[e]; !ok || n != v {
+			c.del[e] = v
+		}
+	}
+	return c
+}
+
+func (c setChange) empty() bool { return !c.whole && len(c.add)+len(c.del) == 0 }
+
+func (c setChange) describe(name string) string {
+	if c.whole {
+		return fmt.Sprintf("fill set %s anew: %d elements", name, len(c.add))
+	}
+	return fmt.Sprintf("change set %s: %d elements come, %d go", name, len(c.add), len(c.del))
+}
+
+func (c setChange) write(conn *nftables.Conn, s *nftables.Set) error {
+	if c.whole {
+		conn.FlushSet(s)
+	}
+	for chunk := range slices.Chunk(c.del.keys(), elementsPerMessage) {
+		if err := conn.SetDeleteElements(s, c.del.list(chunk, 0)); err != nil {
+			return err
+		}
+	}
+	return addElements(conn, s, c.add, 0)
+}
+
+// addElements adds elements that end by themselves after some time, if it is
+// not 0.
+func addElements(conn *nftables.Conn, s *nftables.Set, e elements, timeout time.Duration) error {
+	for chunk := range slices.Chunk(e.keys(), elementsPerMessage) {
+		if err := conn.SetAddElements(s, e.list(chunk, timeout)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// sortedElements returns elements as the library wants them, in key order.
-func sortedElements(elements map[element]verdict) []nftables.SetElement {
-	keys := slices.SortedFunc(maps.Keys(elements), func(a, b element) int {
+// keys returns the keys in order.
+func (e elements) keys() []element {
+	return slices.SortedFunc(maps.Keys(e), func(a, b element) int {
 		if c := strings.Compare(a.key, b.key); c != 0 || a.end == b.end {
 			return c
 		}
@@ -335,18 +369,27 @@ func sortedElements(elements map[element]verdict) []nftables.SetElement {
 		}
 		return 1
 	})
+}
+
+// list returns the elements of some keys as the library wants them.
+func (e elements) list(keys []element, timeout time.Duration) []nftables.SetElement {
 	list := make([]nftables.SetElement, len(keys))
 	for i, k := range keys {
-		list[i] = nftables.SetElement{Key: []byte(k.key), IntervalEnd: k.end}
-		if v := elements[k]; v != (verdict{}) {
-			list[i].VerdictData = &expr.Verdict{Kind: v.kind, Chain: v.chain}
+		list[i] = nftables.SetElement{Key: []byte(k.key), IntervalEnd: k.end, Timeout: timeout}
+		v := e[k]
+		if v.verdict != (verdict{}) {
+			list[i].VerdictData = &expr.Verdict{Kind: v.verdict.kind, Chain: v.verdict.chain}
+		}
+		if v.data != "" {
+			list[i].Val = []byte(v.data)
 		}
 	}
 	return list
 }
 
-func (s *set) to(name string) *nftables.Set {
-	n := &nftables.Set{Table: table(), Name: name, KeyType: s.key, Interval: s.interval, Concatenation: s.concat, IsMap: s.verdicts}
+func (s *set) to(inTable, name string) *nftables.Set {
+	n := &nftables.Set{Table: table(inTable), Name: name, KeyType: s.key, Interval: s.interval, Concatenation: s.concat,
+		IsMap: s.verdicts || s.data.Bytes > 0, DataType: s.data, Counter: s.counts, HasTimeout: s.timeout}
 	if s.key == nftables.TypeIFName {
 		n.KeyByteOrder = binaryutil.NativeEndian // for people: nft shows names then
 	}
@@ -356,8 +399,8 @@ func (s *set) to(name string) *nftables.Set {
 	return n
 }
 
-func table() *nftables.Table {
-	return &nftables.Table{Name: tableName, Family: nftables.TableFamilyINet}
+func table(name string) *nftables.Table {
+	return &nftables.Table{Name: name, Family: nftables.TableFamilyINet}
 }
 
 func nftConn() (*nftables.Conn, error) {

@@ -13,11 +13,16 @@ import (
 	"github.com/weftnet/weft/plan"
 )
 
-// ruleset is what Weft's nftables table should hold. Chains, rules and sets
-// are its structure, which changes rarely; elements come and go with pods.
+// ruleset is what one of Weft's nftables tables should hold. Chains, rules and
+// sets are its structure, which changes rarely; elements come and go with pods.
 type ruleset struct {
+	table  string
 	chains map[string]*chain
 	sets   map[string]*set
+}
+
+func newRuleset(table string) *ruleset {
+	return &ruleset{table: table, chains: map[string]*chain{}, sets: map[string]*set{}}
 }
 
 type chain struct {
@@ -37,14 +42,24 @@ type filterRule struct {
 	exprs   []expr.Any
 }
 
-// set is a set, or a map to verdicts.
+// set is a set, a map to verdicts, or a map to data.
 type set struct {
 	key      nftables.SetDatatype
 	interval bool
 	concat   bool
 	verdicts bool
-	elements map[element]verdict
+	// data is what a map to data maps to.
+	data nftables.SetDatatype
+	// counts makes every element count what it matches.
+	counts bool
+	// timeout makes elements end by themselves. They come while packets do,
+	// and are not compared.
+	timeout  bool
+	elements elements
 }
+
+// elements are those of one set.
+type elements map[element]value
 
 // element is one key. An interval is two: its first address, and, marked as
 // end, the address after its last.
@@ -53,7 +68,13 @@ type element struct {
 	end bool
 }
 
-// verdict is zero in a set that is no map.
+// value is what a map has for an element, a verdict or data; the zero value in
+// a set that is no map.
+type value struct {
+	verdict verdict
+	data    string
+}
+
 type verdict struct {
 	kind  expr.VerdictKind
 	chain string
@@ -82,7 +103,7 @@ func (r *ruleset) set(name string, like set) *set {
 	s, ok := r.sets[name]
 	if !ok {
 		s = &like
-		s.elements = map[element]verdict{}
+		s.elements = elements{}
 		r.sets[name] = s
 	}
 	return s
@@ -93,7 +114,7 @@ func (r *ruleset) set(name string, like set) *set {
 // VTEPs of the other nodes. Where there is none of these there are no rules,
 // and without Egress rules the node does not even track connections.
 func compileRuleset(p *plan.Plan, peers []netip.Addr) *ruleset {
-	r := &ruleset{chains: map[string]*chain{}, sets: map[string]*set{}}
+	r := newRuleset(tableName)
 	r.antiSpoof(p)
 	r.guardTunnel(p.Local.Tunnel, peers)
 	var translates, discards bool
@@ -134,7 +155,7 @@ func (r *ruleset) guardTunnel(t plan.Tunnel, peers []netip.Addr) {
 	is4 := t.VTEP.Is4()
 	known := r.set("peers"+suffix(is4), set{key: addressType(is4)})
 	for _, a := range peers {
-		known.elements[element{key: string(a.AsSlice())}] = verdict{}
+		known.elements[element{key: string(a.AsSlice())}] = value{}
 	}
 	c := r.chain("tunnel")
 	c.hook = &hook{nftables.ChainTypeFilter, *nftables.ChainHookInput, *nftables.ChainPriorityRaw}
@@ -182,19 +203,19 @@ func (r *ruleset) masquerade(p *plan.Plan) {
 // egress adds, to the chain of that name, the way from the interface that a
 // packet came from to its endpoint's own rules, from there to its tag's, and
 // from there to the network's; each is a chain that looks up the destination.
-func (r *ruleset) egress(name string, p *plan.Plan, value func(plan.Egress) verdict) {
+func (r *ruleset) egress(name string, p *plan.Plan, decision func(plan.Egress) verdict) {
 	scopes := egressScopes(p)
 	chainOf := func(s scope) string { return name + "-" + s.name() }
 	for s, rules := range scopes {
 		c := r.chain(chainOf(s))
 		for _, is4 := range families {
-			intervals := decisions(rules, is4, value)
+			intervals := decisions(rules, is4, func(e plan.Egress) value { return value{verdict: decision(e)} })
 			if len(intervals) == 0 {
 				continue
 			}
 			destinations := chainOf(s) + suffix(is4)
 			m := r.set(destinations, set{key: addressType(is4), interval: true, verdicts: true})
-			m.addIntervals(intervals)
+			m.elements.addIntervals(intervals)
 			c.add("longest destination prefix", isFamily(is4), address(is4, false), verdictOf(destinations))
 		}
 	}
@@ -217,7 +238,7 @@ func (r *ruleset) egress(name string, p *plan.Plan, value func(plan.Egress) verd
 		}
 		if len(way) > 0 && way[0] != (scope{}) {
 			m := r.set(own, set{key: nftables.TypeIFName, verdicts: true})
-			m.elements[element{key: interfaceKey(k.Interface)}] = goTo(chainOf(way[0]))
+			m.elements[element{key: interfaceKey(k.Interface)}] = value{verdict: goTo(chainOf(way[0]))}
 		}
 	}
 	c := r.chain(name)
@@ -241,11 +262,11 @@ func (r *ruleset) antiSpoof(p *plan.Plan) {
 		if !e.AntiSpoof {
 			continue
 		}
-		r.set("guarded", set{key: nftables.TypeIFName}).elements[element{key: interfaceKey(k.Interface)}] = verdict{}
+		r.set("guarded", set{key: nftables.TypeIFName}).elements[element{key: interfaceKey(k.Interface)}] = value{}
 		for _, a := range e.Addresses {
 			key := nftables.MustConcatSetType(nftables.TypeIFName, addressType(a.Is4()))
 			s := r.set("own"+suffix(a.Is4()), set{key: key, concat: true})
-			s.elements[element{key: interfaceKey(k.Interface) + string(a.AsSlice())}] = verdict{}
+			s.elements[element{key: interfaceKey(k.Interface) + string(a.AsSlice())}] = value{}
 		}
 	}
 	if _, ok := r.sets["guarded"]; !ok {
@@ -263,15 +284,10 @@ func (r *ruleset) antiSpoof(p *plan.Plan) {
 	spoof.add("endpoints that must use their own addresses", interfaceName(),
 		[]expr.Any{&expr.Lookup{SourceRegister: 1, SetName: "guarded"}}, decide(goTo("foreign")))
 	foreign := r.chain("foreign")
-	discovery := []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.IPPROTO_ICMPV6}},
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 0, Len: 1},
-	}
 	foreign.add("neighbour and router discovery", isFamily(false), address(false, true), []expr.Any{
 		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 16, Mask: append([]byte{0xff, 0xc0}, make([]byte, 14)...), Xor: make([]byte, 16)},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: append([]byte{0xfe, 0x80}, make([]byte, 14)...)},
-	}, discovery, []expr.Any{
+	}, icmpv6Type(), []expr.Any{
 		&expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: []byte{133}, ToData: []byte{136}},
 	}, decide(accept))
 	for _, kind := range []struct {
@@ -280,16 +296,16 @@ func (r *ruleset) antiSpoof(p *plan.Plan) {
 	}{{135, "duplicate address detection"}, {143, "multicast listeners"}} {
 		foreign.add(kind.comment, isFamily(false), address(false, true), []expr.Any{
 			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: make([]byte, 16)},
-		}, discovery, []expr.Any{&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{kind.icmp}}}, decide(accept))
+		}, icmpv6Type(), []expr.Any{&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{kind.icmp}}}, decide(accept))
 	}
 	foreign.add("somebody else's source", count(), decide(verdict{kind: expr.VerdictDrop}))
 }
 
-func (s *set) addIntervals(intervals []interval[verdict]) {
+func (e elements) addIntervals(intervals []interval[value]) {
 	for _, i := range intervals {
-		s.elements[element{key: string(i.first.AsSlice())}] = i.value
+		e[element{key: string(i.first.AsSlice())}] = i.value
 		if after := i.last.Next(); after.IsValid() {
-			s.elements[element{key: string(after.AsSlice()), end: true}] = verdict{}
+			e[element{key: string(after.AsSlice()), end: true}] = value{}
 		}
 	}
 }

@@ -24,9 +24,11 @@ func (d *DataPlane) supports(p *plan.Plan) error {
 	for k, e := range p.Egress.All() {
 		errs = append(errs, d.supportsEgress(k, e))
 	}
+	for k, t := range p.Tags.All() {
+		errs = append(errs, d.network(k.Network, func() string { return k.Line(t) }))
+	}
 	for k, v := range p.Verdicts.All() {
-		errs = append(errs, notSupported(func() string { return k.Line(v) }, "policies"))
-		break
+		errs = append(errs, d.supportsVerdict(k, v))
 	}
 	for k, s := range p.Services.All() {
 		errs = append(errs, notSupported(func() string { return k.Line(s) }, "services"))
@@ -37,7 +39,7 @@ func (d *DataPlane) supports(p *plan.Plan) error {
 
 // supportsChanges is supports for a plan of which all else was accepted.
 func (d *DataPlane) supportsChanges(p *plan.Plan, changes plan.Diff) error {
-	if changes.Local || len(changes.Verdicts) > 0 || len(changes.Services) > 0 {
+	if changes.Local || len(changes.Services) > 0 {
 		return errors.Join(p.Validate(), d.supports(p))
 	}
 	var errs []error
@@ -56,15 +58,22 @@ func (d *DataPlane) supportsChanges(p *plan.Plan, changes plan.Diff) error {
 			errs = append(errs, d.supportsEgress(c.Key, *c.New))
 		}
 	}
+	for _, c := range changes.Tags {
+		if c.New != nil {
+			errs = append(errs, d.network(c.Key.Network, func() string { return c.Key.Line(*c.New) }))
+		}
+	}
+	for _, c := range changes.Verdicts {
+		if c.New != nil {
+			errs = append(errs, d.supportsVerdict(c.Key, *c.New))
+		}
+	}
 	return errors.Join(errs...)
 }
 
 func (d *DataPlane) supportsEndpoint(k plan.EndpointKey, e plan.Endpoint) error {
 	line := func() string { return k.Line(e) }
-	switch {
-	case e.IngressPolicy != "" || e.EgressPolicy != "":
-		return notSupported(line, "policies")
-	case e.IngressRate != 0 || e.EgressRate != 0:
+	if e.IngressRate != 0 || e.EgressRate != 0 {
 		return notSupported(line, "bandwidth limits")
 	}
 	for _, a := range e.Addresses {
@@ -90,6 +99,15 @@ func (d *DataPlane) supportsEgress(k plan.EgressKey, e plan.Egress) error {
 		return notSupported(line, "leaving through another node")
 	}
 	return errors.Join(d.network(k.Network, line), d.family(k.Destination.Addr().Is6(), line))
+}
+
+// supportsVerdict refuses what only connection tracking of SCTP could do. What
+// is left then is datapath.Enforceable's to say.
+func (d *DataPlane) supportsVerdict(k plan.VerdictKey, v plan.Verdict) error {
+	if k.Protocol == plan.SCTP && k.Ports != plan.AllPorts && !d.sctp {
+		return notSupported(func() string { return k.Line(v) }, "telling SCTP's ports apart, which the kernel does not track,")
+	}
+	return nil
 }
 
 // network refuses all networks but the one that node and pods share: they

@@ -30,6 +30,12 @@ func ipv6Enabled() bool {
 	return err == nil && v == "0"
 }
 
+// sctpTracked reports whether the kernel tracks SCTP connections by port.
+func sctpTracked() bool {
+	_, err := sysctl.Get("netfilter/nf_conntrack_sctp_timeout_established")
+	return err == nil
+}
+
 func (k *kernel) ownDeviceSettings(name string) error {
 	if err := k.set("ipv4/conf/"+name+"/rp_filter", "0"); err != nil {
 		return err

@@ -1,0 +1,269 @@
+package linux
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/weftnet/weft/plan"
+)
+
+// policies is what the policy table holds.
+type policies struct {
+	// present says that there is a table.
+	present bool
+	// shares counts, for each profile, the peers that have it.
+	shares map[string]int
+}
+
+// compilePolicies returns all of the table for a plan; nothing where no
+// endpoint has a policy.
+func compilePolicies(p *plan.Plan) (policies, *ruleset) {
+	if !policed(p) {
+		return policies{}, newRuleset(policyTableName)
+	}
+	state, r := policies{present: true, shares: map[string]int{}}, policyRules()
+	put := func(set string, e element, v value) { r.sets[set].elements[e] = v }
+	for k, e := range p.Endpoints.All() {
+		endpointElements(k, e, put)
+	}
+	for k, t := range p.Tags.All() {
+		tagElement(k, t, put)
+	}
+	for _, is4 := range families {
+		r.sets[tagsOfPrefixes+suffix(is4)].elements = prefixElements(p, is4)
+	}
+	for k, profile := range peersOf(p) {
+		put(profilesOfPeers, element{key: k.id()}, digestData(profile.id))
+		if state.shares[profile.id]++; state.shares[profile.id] == 1 {
+			for e, v := range profile.elements {
+				put(profileVerdicts, e, v)
+			}
+		}
+	}
+	return state, r
+}
+
+// endpointElements puts what an endpoint has in the table.
+func endpointElements(k plan.EndpointKey, e plan.Endpoint, put func(set string, e element, v value)) {
+	name := interfaceKey(k.Interface)
+	keys := policiesOf(e)
+	for _, policy := range keys {
+		put(policiesPrefix+string(policy.direction), element{key: name}, digestData(policy.id()))
+	}
+	if e.Tag != 0 {
+		put(tagsOfEndpoints, element{key: name}, tagData(e.Tag))
+	}
+	for _, a := range e.Addresses {
+		if len(keys) > 0 {
+			put(ownAddresses+suffix(a.Is4()), element{key: name + string(a.AsSlice())}, value{})
+		}
+	}
+}
+
+// tagElement puts the tag of a whole address.
+func tagElement(k plan.TagKey, t plan.Tagging, put func(set string, e element, v value)) {
+	if a := k.Prefix.Addr(); k.Prefix.IsSingleIP() {
+		put(tagsOfAddresses+suffix(a.Is4()), element{key: string(a.AsSlice())}, tagData(t.Tag))
+	}
+}
+
+// prefixElements returns the intervals of the shorter prefixes. There are few.
+func prefixElements(p *plan.Plan, is4 bool) elements {
+	e := elements{}
+	e.addIntervals(flatten(func(yield func(netip.Prefix, value) bool) {
+		for k, t := range p.Tags.All() {
+			if k.Prefix.Addr().Is4() == is4 && !k.Prefix.IsSingleIP() && !yield(k.Prefix, tagData(t.Tag)) {
+				return
+			}
+		}
+	}))
+	return e
+}
+
+// policyEdit is what must be done to the table's elements, by set.
+type policyEdit map[string]*setChange
+
+func (e policyEdit) of(set string) *setChange {
+	c, ok := e[set]
+	if !ok {
+		c = &setChange{add: elements{}, del: elements{}}
+		e[set] = c
+	}
+	return c
+}
+
+// add and remove note what the next plan has and what the one before had. What
+// both have is left alone.
+func (e policyEdit) remove(set string, k element, v value) { e.of(set).del[k] = v }
+
+func (e policyEdit) add(set string, k element, v value) {
+	c := e.of(set)
+	if old, ok := c.del[k]; ok && old == v {
+		delete(c.del, k)
+		return
+	}
+	c.add[k] = v
+}
+
+// advance compiles the changes that lead from one plan to the next, of which
+// the table has the first. It costs in proportion to the changes, and, where
+// shorter prefixes are among them, to all of those.
+func (s *policies) advance(p, q *plan.Plan, changes plan.Diff) policyEdit {
+	edit := policyEdit{}
+	for _, c := range changes.Endpoints {
+		if c.Old != nil {
+			endpointElements(c.Key, *c.Old, edit.remove)
+		}
+	}
+	for _, c := range changes.Endpoints {
+		if c.New != nil {
+			endpointElements(c.Key, *c.New, edit.add)
+		}
+	}
+	ranges := map[bool]bool{}
+	for _, c := range changes.Tags {
+		if !c.Key.Prefix.IsSingleIP() {
+			ranges[c.Key.Prefix.Addr().Is4()] = true
+		}
+		if c.Old != nil {
+			tagElement(c.Key, *c.Old, edit.remove)
+		}
+		if c.New != nil {
+			tagElement(c.Key, *c.New, edit.add)
+		}
+	}
+	for is4 := range ranges {
+		old, next := prefixElements(p, is4), prefixElements(q, is4)
+		if !maps.Equal(old, next) {
+			edit[tagsOfPrefixes+suffix(is4)] = &setChange{add: next, whole: true}
+		}
+	}
+	s.advancePeers(p, q, changes, edit)
+	maps.DeleteFunc(edit, func(_ string, c *setChange) bool { return c.empty() })
+	return edit
+}
+
+func (s *policies) advancePeers(p, q *plan.Plan, changes plan.Diff, edit policyEdit) {
+	// A policy has a profile for any peer as long as there is anything of it.
+	touched := map[peerKey]bool{}
+	for _, c := range changes.Verdicts {
+		k := peerOf(c.Key)
+		touched[k] = true
+		touched[peerKey{k.policyKey, plan.AnyPeer}] = true
+	}
+	for _, c := range changes.Endpoints {
+		for _, e := range []*plan.Endpoint{c.Old, c.New} {
+			if e == nil {
+				continue
+			}
+			for _, policy := range policiesOf(*e) {
+				touched[peerKey{policy, plan.AnyPeer}] = true
+			}
+		}
+	}
+	if len(touched) == 0 {
+		return
+	}
+	profiles, before := map[string]profile{}, map[string]int{}
+	each := func(p *plan.Plan, put func(string, element, value), by int) {
+		named := policiesNamed(p)
+		for k := range touched {
+			profile, ok := profileOf(p, named, k)
+			if !ok {
+				continue
+			}
+			put(profilesOfPeers, element{key: k.id()}, digestData(profile.id))
+			if _, ok := profiles[profile.id]; !ok {
+				profiles[profile.id], before[profile.id] = profile, s.shares[profile.id]
+			}
+			s.shares[profile.id] += by
+		}
+	}
+	each(p, edit.remove, -1)
+	each(q, edit.add, 1)
+	for id, profile := range profiles {
+		switch had, has := before[id] > 0, s.shares[id] > 0; {
+		case had && !has:
+			for e, v := range profile.elements {
+				edit.remove(profileVerdicts, e, v)
+			}
+		case !had && has:
+			for e, v := range profile.elements {
+				edit.add(profileVerdicts, e, v)
+			}
+		}
+		if s.shares[id] == 0 {
+			delete(s.shares, id)
+		}
+	}
+}
+
+// profileOf returns the profile of a peer, if the plan has one.
+func profileOf(p *plan.Plan, named map[policyKey]bool, k peerKey) (profile, bool) {
+	entries := entriesOf(p, k)
+	if k.peer == plan.AnyPeer && !named[k.policyKey] {
+		next, _, ok := firstFrom(p, k.first())
+		if !ok || peerOf(next).policyKey != k.policyKey {
+			return profile{}, false
+		}
+	}
+	if len(entries) == 0 {
+		return profile{}, false
+	}
+	return compileProfile(k, entries), true
+}
+
+func firstFrom(p *plan.Plan, k plan.VerdictKey) (plan.VerdictKey, plan.Verdict, bool) {
+	for k, v := range p.Verdicts.From(k) {
+		return k, v, true
+	}
+	return plan.VerdictKey{}, plan.Verdict{}, false
+}
+
+// sync reads the table, and writes where it differs from what a plan needs. It
+// returns what it changed.
+func (s *policies) sync(p *plan.Plan) ([]string, error) {
+	have, err := readTable(policyTableName)
+	if err != nil {
+		return nil, err
+	}
+	state, want := compilePolicies(p)
+	_, done, err := writeTable(have, want)
+	if err == nil {
+		*s = state
+	}
+	return done, err
+}
+
+// update writes what leads from one plan to the next, in one transaction.
+// After an error the table must be read anew.
+func (s *policies) update(p, q *plan.Plan, changes plan.Diff) ([]string, error) {
+	if policed(q) != s.present {
+		return s.sync(q)
+	}
+	if !s.present {
+		return nil, nil
+	}
+	edit := s.advance(p, q, changes)
+	if len(edit) == 0 {
+		return nil, nil
+	}
+	conn, err := nftConn()
+	if err != nil {
+		return nil, err
+	}
+	var done []string
+	shapes := policyRules().sets
+	for _, name := range slices.Sorted(maps.Keys(edit)) {
+		if err := edit[name].write(conn, shapes[name].to(policyTableName, name)); err != nil {
+			return nil, fmt.Errorf("change set %s: %w", name, err)
+		}
+		done = append(done, edit[name].describe(name))
+	}
+	if err := conn.Flush(); err != nil {
+		return nil, fmt.Errorf("change nftables table inet %s: %w", policyTableName, err)
+	}
+	return done, nil
+}

@@ -1,0 +1,236 @@
+package linux
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/plan/plantest"
+)
+
+// policySets are all elements of a plan's policy table, by set, and the number
+// of peers by profile.
+func policySets(p *plan.Plan) (map[string]elements, policies) {
+	state, r := compilePolicies(p)
+	sets := map[string]elements{}
+	for name, s := range r.sets {
+		sets[name] = s.elements
+	}
+	return sets, state
+}
+
+// TestAdvancePolicies checks that what a change is compiled to leads from all
+// of one plan to all of the next, and touches nothing that both have.
+func TestAdvancePolicies(t *testing.T) {
+	took := 0
+	rapid.Check(t, func(t *rapid.T) {
+		first := plantest.Policed(plantest.Shapes()).Draw(t, "first")
+		second := first
+		other := plantest.Policed(rapid.Just(first)).Draw(t, "second")
+		if rapid.Bool().Draw(t, "tags change") {
+			second.Tags = other.Tags
+		}
+		if rapid.Bool().Draw(t, "verdicts change") {
+			second.Verdicts = other.Verdicts
+		}
+		if rapid.Bool().Draw(t, "endpoints change") {
+			second.Policed = other.Policed
+		}
+		p, q := first.Plans()["node1"], second.Plans()["node1"]
+		if p == nil || q == nil || !policed(p) || !policed(q) {
+			return
+		}
+		took++
+		have, state := policySets(p)
+		want, wantState := policySets(q)
+		for name, c := range state.advance(p, q, p.Diff(q)) {
+			if c.whole {
+				have[name] = elements{}
+			}
+			for e, v := range c.del {
+				if old, ok := have[name][e]; !ok || old != v {
+					t.Fatalf("%s: %q goes, which was not there", name, e.key)
+				}
+				if next, ok := want[name][e]; ok && next == v {
+					t.Fatalf("%s: %q goes, which is wanted", name, e.key)
+				}
+				delete(have[name], e)
+			}
+			for e, v := range c.add {
+				if _, ok := have[name][e]; ok {
+					t.Fatalf("%s: %q comes, which is there", name, e.key)
+				}
+				have[name][e] = v
+			}
+		}
+		for name := range want {
+			if !maps.Equal(have[name], want[name]) {
+				t.Fatalf("%s differs from what the whole plan gives\nfrom:\n%s\nto:\n%s", name, p, q)
+			}
+		}
+		if diff := cmp.Diff(wantState, state, cmp.AllowUnexported(policies{})); diff != "" {
+			t.Fatalf("the state differs: %s", diff)
+		}
+	})
+	if took == 0 {
+		t.Error("no change was compiled on its own")
+	}
+}
+
+// TestProfiles checks what the kernel would find against plan.Verdict.
+func TestProfiles(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := plantest.Policed(plantest.Shapes()).Draw(t, "shape").Plans()["node1"]
+		if p == nil || !policed(p) {
+			return
+		}
+		sets, _ := policySets(p)
+		ranges := slices.SortedFunc(maps.Keys(sets[profileVerdicts]), func(a, b element) int { return strings.Compare(a.key, b.key) })
+		find := func(profile string, protocol plan.Protocol, port uint16) (value, bool) {
+			key := profile + string([]byte{byte(protocol), 0, 0, 0, byte(port >> 8), byte(port), 0, 0})
+			i, exact := slices.BinarySearchFunc(ranges, key, func(e element, key string) int { return strings.Compare(e.key, key) })
+			if !exact {
+				i--
+			}
+			if i < 0 || ranges[i].end {
+				return value{}, false
+			}
+			return sets[profileVerdicts][ranges[i]], true
+		}
+		for range 50 {
+			k := peerKey{policyKey{rapid.SampledFrom([]string{"p1", "p2"}).Draw(t, "policy"), rapid.SampledFrom(directions).Draw(t, "direction")},
+				rapid.SampledFrom([]plan.Tag{0, 10, 11, plan.FirstLocalTag, plan.FirstLocalTag + 1, plan.MaxTag}).Draw(t, "peer")}
+			protocol := rapid.SampledFrom([]plan.Protocol{plan.TCP, plan.UDP, plan.ICMP, plan.ICMPv6, 99, 255}).Draw(t, "protocol")
+			port := rapid.OneOf(rapid.Uint16(), rapid.SampledFrom([]uint16{0, 8079, 8080, 8081, 8082, 65535})).Draw(t, "port")
+			lookupPort := port
+			if !protocol.HasPorts() {
+				lookupPort = 0 // the other bytes must not matter
+			}
+			_, v, _ := p.Verdict(k.name, k.direction, k.peer, protocol, lookupPort)
+			got := false
+			for _, peer := range []plan.Tag{k.peer, plan.AnyPeer} {
+				profile, ok := sets[profilesOfPeers][element{key: peerKey{k.policyKey, peer}.id()}]
+				if !ok {
+					continue
+				}
+				if found, ok := find(profile.data[4:], protocol, port); ok {
+					got = found.verdict == accept
+					break
+				}
+			}
+			if got != v.Allow {
+				t.Fatalf("%+v %s %d: allowed is %t; expected %t\n%s", k, protocol, port, got, v.Allow, p)
+			}
+		}
+	})
+}
+
+// TestAttribute checks that what each element counts is counted for the
+// verdict that it comes from.
+func TestAttribute(t *testing.T) {
+	p := mustParse(t, `endpoint weftaaa network default addresses 10.1.1.2 ingress-policy web egress-policy out
+verdict other ingress from 5 any deny # rule 1
+verdict web ingress from 5 tcp 80 allow
+verdict web ingress from 5 any deny # rule 1
+verdict web ingress from 6 tcp 80 allow
+verdict web ingress from 6 any deny # rule 1
+verdict web ingress from 7 tcp 80 allow
+verdict web ingress from 7 any deny # rule 2
+`)
+	key := func(policy string, d plan.Direction, peer plan.Tag) plan.VerdictKey {
+		k := plan.Otherwise(policy, d)
+		k.Peer = peer
+		return k
+	}
+	counts, want := map[element]uint64{}, map[plan.VerdictKey]uint64{}
+	sets, _ := policySets(p)
+	for e, v := range sets[profileVerdicts] {
+		if !e.end && v.verdict != (verdict{}) {
+			counts[e] = 1
+		}
+	}
+	// Around port 80 there are two ranges. Peers 5 and 6 of web share.
+	want[key("other", plan.Incoming, 5)] = 1
+	want[key("other", plan.Incoming, plan.AnyPeer)] = 1
+	want[key("web", plan.Incoming, 5)] = 2
+	want[key("web", plan.Incoming, 7)] = 2
+	want[key("web", plan.Incoming, plan.AnyPeer)] = 1
+	want[key("out", plan.Outgoing, plan.AnyPeer)] = 1
+	if diff := cmp.Diff(want, attribute(p, counts)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// bigPlan has many tags, in classes of ten addresses, and many verdicts, each
+// of a class for one of a hundred policies.
+func bigPlan(t testing.TB, tags, verdicts int) *plan.Plan {
+	t.Helper()
+	p := mustParse(t, strings.Replace(tunnelPlan, "anti-spoof", "ingress-policy p0 anti-spoof", 1))
+	b := plan.NewBuilder(nil)
+	for i := range tags {
+		a := netip.AddrFrom4([4]byte{10, byte(2 + i>>16), byte(i >> 8), byte(i)})
+		b.PutTag(plan.TagKey{Network: plan.DefaultNetwork, Prefix: single(a)}, plan.Tagging{Tag: plan.FirstLocalTag + plan.Tag(i/10)})
+	}
+	for i := range verdicts {
+		policy := i % 100
+		b.PutVerdict(plan.VerdictKey{Policy: fmt.Sprintf("p%d", policy), Direction: plan.Incoming, Peer: plan.FirstLocalTag + plan.Tag(i/100),
+			Protocol: plan.TCP, Ports: plan.PortRange{First: uint16(1000 + i%97), Last: uint16(1000 + i%97)}},
+			plan.Verdict{Allow: i%5 != 0, Origin: fmt.Sprintf("policy p%d rule %d", policy, i%7)})
+	}
+	q := b.Build()
+	p.Tags, p.Verdicts = q.Tags, q.Verdicts
+	return p
+}
+
+// BenchmarkPolicies measures the first load of 100,000 tags and 10,000
+// verdicts, another instance that finds them, and changes of a few.
+func BenchmarkPolicies(b *testing.B) {
+	p := bigPlan(b, 100_000, 10_000)
+	b.Run("load", func(b *testing.B) {
+		bench := newBench(b)
+		for b.Loop() {
+			bench.mustApply(p)
+			b.StopTimer()
+			if err := bench.Remove(b.Context()); err != nil {
+				b.Fatal(err)
+			}
+			b.StartTimer()
+		}
+	})
+	b.Run("find", func(b *testing.B) {
+		bench := newBench(b)
+		bench.mustApply(p)
+		for b.Loop() {
+			bench.nothingToRepair()
+		}
+	})
+	change := func(name string, q *plan.Plan) {
+		b.Run(name, func(b *testing.B) {
+			bench := newBench(b)
+			bench.mustApply(p)
+			b.ResetTimer()
+			for i := range b.N {
+				if i%2 == 0 {
+					bench.mustApply(q)
+				} else {
+					bench.mustApply(p)
+				}
+			}
+		})
+	}
+	one := *p
+	one.Verdicts = p.Verdicts.Set(plan.VerdictKey{Policy: "p0", Direction: plan.Incoming, Peer: plan.FirstLocalTag + 7, Protocol: plan.UDP, Ports: plan.AllPorts}, plan.Verdict{Allow: true})
+	change("verdict", &one)
+	hundred := *p
+	for i := range 100 {
+		hundred.Tags = hundred.Tags.Set(plan.TagKey{Network: plan.DefaultNetwork, Prefix: single(netip.AddrFrom4([4]byte{172, 16, 0, byte(i)}))}, plan.Tagging{Tag: plan.FirstLocalTag})
+	}
+	change("hundred tags", &hundred)
+}

@@ -1,0 +1,280 @@
+package linux
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/plan"
+)
+
+// policyTableName is the table of the Tags and Verdicts tables and of what
+// endpoints say of policies. It is there as long as an endpoint has one.
+//
+// Its rules never change: whatever there is of policies is elements of maps,
+// so that a new connection costs the same however many there are, and a change
+// is a few elements in one transaction. What a packet that starts a connection
+// is asked:
+//
+//	interface                  -> policy    (policies-egress, policies-ingress)
+//	address of the other side  -> tag       (addresses, prefixes, endpoint-tags)
+//	policy, tag                -> profile   (peers)
+//	profile, protocol, port    -> verdict   (verdicts)
+//
+// and once more with the tag that stands for any peer where that has no answer.
+// A profile is a list of protocols and ports with verdicts, which all share
+// who have the same. Egress is judged in one hook and ingress in the next, so
+// that accepting is the end of either, and no element has to name a chain: the
+// kernel would follow each whenever one is added.
+const policyTableName = "weft-policy"
+
+// The chains of the policy table.
+const (
+	fromEndpoints = "from-endpoints"
+	toEndpoints   = "to-endpoints"
+	toNode        = "to-node"
+	endedChain    = "ended"
+)
+
+// The sets of the policy table; some are one for each family, with a suffix.
+const (
+	policiesPrefix  = "policies-"     // and the direction: interface -> policy
+	ownAddresses    = "own"           // interface, address
+	tagsOfAddresses = "addresses"     // whole addresses -> tag
+	tagsOfPrefixes  = "prefixes"      // ranges of addresses -> tag
+	tagsOfEndpoints = "endpoint-tags" // interface -> tag
+	profilesOfPeers = "peers"         // policy, tag -> profile
+	profileVerdicts = "verdicts"      // ranges of profile, protocol, port -> verdict
+	endedPrefix     = "ended"         // addresses, protocol, ports
+)
+
+var directions = []plan.Direction{plan.Outgoing, plan.Incoming}
+
+// Registers of 32 bits. Keys are put together from what maps give, of which nft
+// before 1.1 does not know the length; it would end with a failure when it shows
+// such a rule. So a key's registers are filled before, all at once, and what a
+// map gives begins one register earlier, with a word that is not used.
+const (
+	registerDigest   = unix.NFT_REG32_00 // what a map gives: a blank word and a digest
+	registerKey      = unix.NFT_REG32_01 // four, of which two are the digest
+	registerTag      = unix.NFT_REG32_03
+	registerProtocol = unix.NFT_REG32_03
+	registerPort     = unix.NFT_REG32_04
+	registerLookup   = unix.NFT_REG32_08 // four, for an address or a name
+)
+
+// Types of keys and data. What are digests are numbers to nft.
+var (
+	typeDigest = nftables.MustConcatSetType(nftables.TypeMark, nftables.TypeMark, nftables.TypeMark)
+	typePeer   = nftables.MustConcatSetType(nftables.TypeMark, nftables.TypeMark, nftables.TypeMark)
+	// typeProfile is a type of the right length: nft can show ranges of no
+	// concatenation that is kept in order.
+	typeProfile = nftables.TypeIP6Addr
+)
+
+// policed reports whether an endpoint of the plan has a policy.
+func policed(p *plan.Plan) bool {
+	for _, e := range p.Endpoints.All() {
+		if e.IngressPolicy != "" || e.EgressPolicy != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// policyKey is a policy in one direction.
+type policyKey struct {
+	name      string
+	direction plan.Direction
+}
+
+// id is what the policy is called in the kernel.
+func (k policyKey) id() string { return digest("policy", string(k.direction), k.name) }
+
+// digest is 8 bytes that stand for words, in any number.
+func digest(words ...string) string {
+	h := sha256.New()
+	for _, w := range words {
+		fmt.Fprintf(h, "%d:%s", len(w), w)
+	}
+	return string(h.Sum(nil)[:8])
+}
+
+func tagKey(t plan.Tag) string { return string(binary.BigEndian.AppendUint32(nil, uint32(t))) }
+
+// digestData is a digest as data of a map.
+func digestData(digest string) value { return value{data: "\x00\x00\x00\x00" + digest} }
+
+func tagData(t plan.Tag) value { return value{data: tagKey(t)} }
+
+// policyRules returns the table's rules, with its sets empty.
+func policyRules() *ruleset {
+	r := newRuleset(policyTableName)
+	for _, is4 := range families {
+		own := nftables.MustConcatSetType(nftables.TypeIFName, addressType(is4))
+		r.set(ownAddresses+suffix(is4), set{key: own, concat: true})
+		r.set(tagsOfAddresses+suffix(is4), set{key: addressType(is4), data: nftables.TypeMark})
+		r.set(tagsOfPrefixes+suffix(is4), set{key: addressType(is4), interval: true, data: nftables.TypeMark})
+		r.set(endedPrefix+suffix(is4), set{key: typeEnded(is4), concat: true, timeout: true})
+	}
+	for _, d := range directions {
+		r.set(policiesPrefix+string(d), set{key: nftables.TypeIFName, data: typeDigest})
+	}
+	r.set(tagsOfEndpoints, set{key: nftables.TypeIFName, data: nftables.TypeMark})
+	r.set(profilesOfPeers, set{key: typePeer, concat: true, data: typeDigest})
+	r.set(profileVerdicts, set{key: typeProfile, interval: true, verdicts: true, counts: true})
+
+	r.refuseEnded()
+	forward := hook{nftables.ChainTypeFilter, *nftables.ChainHookForward, *nftables.ChainPriorityFilter}
+	c := r.chain(fromEndpoints)
+	c.hook = &forward
+	c.add("replies, and what belongs to connections", established(), decide(accept))
+	c.add("of connections that were ended", jump(endedChain))
+	c.add("endpoints with an egress policy", policyOf(plan.Outgoing), decide(goTo("leave")))
+
+	after := forward
+	after.priority++
+	c = r.chain(toEndpoints)
+	c.hook = &after
+	c.add("replies, and what belongs to connections", established(), decide(accept))
+	c.add("endpoints with an ingress policy", policyOf(plan.Incoming), decide(goTo("enter")))
+
+	// What the node itself sends to its endpoints passes neither hook.
+	c = r.chain(toNode)
+	c.hook = &hook{nftables.ChainTypeFilter, *nftables.ChainHookInput, *nftables.ChainPriorityFilter}
+	c.add("what no endpoint sent", metaNotEqual(expr.MetaKeyIIFGROUP, hostEndian(endpointGroup)), decide(accept))
+	c.add("replies, and what belongs to connections", established(), decide(accept))
+	c.add("neighbour and router discovery", isFamily(false), icmpv6Type(), []expr.Any{
+		&expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: []byte{133}, ToData: []byte{136}},
+	}, decide(accept))
+	c.add("of connections that were ended", jump(endedChain))
+	c.add("endpoints with an egress policy", policyOf(plan.Outgoing), decide(goTo("leave")))
+
+	r.judge("leave", plan.Outgoing)
+	r.judge("enter", plan.Incoming)
+	return r
+}
+
+// judge adds the chain in which the first packet of a connection is judged in
+// one direction. It ends with a verdict.
+func (r *ruleset) judge(name string, d plan.Direction) {
+	c := r.chain(name)
+	anyPeer := string(d) + "-any"
+	for _, is4 := range families {
+		c.add("an endpoint to itself", isFamily(is4), interfaceName(), addressInto(is4, false, 2),
+			[]expr.Any{&expr.Lookup{SourceRegister: 1, SetName: ownAddresses + suffix(is4)}}, decide(accept))
+	}
+	for _, is4 := range families {
+		c.add("what its policy says", isFamily(is4), jump(string(d)+suffix(is4)))
+		ask := r.chain(string(d) + suffix(is4))
+		for _, source := range []struct {
+			comment string
+			tag     []expr.Any
+		}{
+			{"the address", tagOf(tagsOfAddresses+suffix(is4), addressInto(is4, d == plan.Incoming, registerLookup))},
+			{"the longest prefix", tagOf(tagsOfPrefixes+suffix(is4), addressInto(is4, d == plan.Incoming, registerLookup))},
+			{"the endpoint's own tag", tagOf(tagsOfEndpoints, otherInterface(d))},
+		} {
+			ask.add(source.comment, source.tag, policyOf(d), source.tag, verdictOfPeer())
+			ask.add(source.comment+" is known", source.tag, decide(goTo(anyPeer)))
+		}
+		ask.add("no tag", policyOf(d), literal(registerTag, tagKey(0)), verdictOfPeer())
+		ask.add("any peer", decide(goTo(anyPeer)))
+	}
+	r.chain(anyPeer).add("any peer", policyOf(d), literal(registerTag, tagKey(plan.AnyPeer)), verdictOfPeer())
+	c.add("tell who follows", tell(d))
+	c.add("nothing allows it", count(), decide(verdict{kind: expr.VerdictDrop}))
+}
+
+// refuseEnded adds the chain that drops what is left of TCP and SCTP
+// connections that a change forbade. Without their entries in connection
+// tracking, a packet of the side that was connected to would look like the
+// first of a connection of its own, which may be allowed.
+func (r *ruleset) refuseEnded() {
+	c := r.chain(endedChain)
+	back := decide(verdict{kind: expr.VerdictReturn})
+	flags := []expr.Any{&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 13, Len: 1}}
+	const syn, ack = 0x02, 0x10 // RFC 9293, section 3.1
+	c.add("TCP begins", metaEqual(expr.MetaKeyL4PROTO, []byte{unix.IPPROTO_TCP}), flags, []expr.Any{
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 1, Mask: []byte{syn | ack}, Xor: []byte{0}},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{syn}},
+	}, back)
+	const initiation = 1 // RFC 9260, section 3.2
+	c.add("SCTP begins", metaEqual(expr.MetaKeyL4PROTO, []byte{unix.IPPROTO_SCTP}), []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 12, Len: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{initiation}},
+	}, back)
+	for _, is4 := range families {
+		width := uint32(unix.NFT_REG32_01 - unix.NFT_REG32_00)
+		if !is4 {
+			width *= 4
+		}
+		protocol := uint32(unix.NFT_REG32_00) + 2*width
+		c.add("a connection that was ended", isFamily(is4),
+			addressInto(is4, true, unix.NFT_REG32_00), addressInto(is4, false, unix.NFT_REG32_00+width),
+			[]expr.Any{
+				&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: protocol},
+				&expr.Payload{DestRegister: protocol + 1, Base: expr.PayloadBaseTransportHeader, Offset: 0, Len: 2},
+				&expr.Payload{DestRegister: protocol + 2, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
+				&expr.Lookup{SourceRegister: unix.NFT_REG32_00, SetName: endedPrefix + suffix(is4)},
+			}, count(), decide(verdict{kind: expr.VerdictDrop}))
+	}
+}
+
+func typeEnded(is4 bool) nftables.SetDatatype {
+	return nftables.MustConcatSetType(addressType(is4), addressType(is4), nftables.TypeInetProto, nftables.TypeInetService, nftables.TypeInetService)
+}
+
+// endedKey is a packet's addresses and ports as an element.
+func endedKey(from, to netip.AddrPort, protocol plan.Protocol) string {
+	b := append(from.Addr().AsSlice(), to.Addr().AsSlice()...)
+	b = append(b, byte(protocol), 0, 0, 0)
+	b = append(binary.BigEndian.AppendUint16(b, from.Port()), 0, 0)
+	return string(append(binary.BigEndian.AppendUint16(b, to.Port()), 0, 0))
+}
+
+// policyOf loads the policy of the endpoint that sends, or gets, a packet. A
+// packet of no such endpoint matches no rule with it.
+func policyOf(d plan.Direction) []expr.Any {
+	key := expr.MetaKeyIIFNAME
+	if d == plan.Incoming {
+		key = expr.MetaKeyOIFNAME
+	}
+	return []expr.Any{
+		&expr.Immediate{Register: registerKey, Data: make([]byte, 16)},
+		&expr.Meta{Key: key, Register: registerLookup},
+		&expr.Lookup{SourceRegister: registerLookup, DestRegister: registerDigest, IsDestRegSet: true, SetName: policiesPrefix + string(d)},
+	}
+}
+
+// otherInterface loads the name of the interface of the other side.
+func otherInterface(d plan.Direction) []expr.Any {
+	key := expr.MetaKeyOIFNAME
+	if d == plan.Incoming {
+		key = expr.MetaKeyIIFNAME
+	}
+	return []expr.Any{&expr.Meta{Key: key, Register: registerLookup}}
+}
+
+// tagOf loads the tag that a map has for what was loaded.
+func tagOf(mapName string, load []expr.Any) []expr.Any {
+	return append(load, &expr.Lookup{SourceRegister: registerLookup, DestRegister: registerTag, IsDestRegSet: true, SetName: mapName})
+}
+
+// verdictOfPeer ends a rule with the verdict for the policy and tag that were
+// loaded, and for the packet's protocol and destination port. For protocols
+// without ports those two bytes are something else, and profiles have the same
+// for all that they can be. A packet too short to have them matches nothing.
+func verdictOfPeer() []expr.Any {
+	return []expr.Any{
+		&expr.Lookup{SourceRegister: registerKey, DestRegister: registerDigest, IsDestRegSet: true, SetName: profilesOfPeers},
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: registerProtocol},
+		&expr.Payload{DestRegister: registerPort, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
+		&expr.Lookup{SourceRegister: registerKey, DestRegister: unix.NFT_REG_VERDICT, IsDestRegSet: true, SetName: profileVerdicts},
+	}
+}

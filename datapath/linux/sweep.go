@@ -1,0 +1,167 @@
+package linux
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/plan"
+)
+
+const (
+	// settling is how long after a change connections are judged. By then no
+	// packet is on its way that met the rules of before, and more changes may
+	// have come: judging costs in proportion to all connections.
+	settling = 250 * time.Millisecond
+	// sweepRetry is how long after an error they are judged again.
+	sweepRetry = time.Second
+	// endedTimeout is how long the rest of a connection is told from a new
+	// one. The side that knows nothing yet asks after two hours of silence
+	// (tcp_keepalive_time), and gives up some minutes later.
+	endedTimeout = 3 * time.Hour
+)
+
+// sweeper ends connections that a plan forbids, in the background.
+type sweeper struct {
+	in   func(func() error) error
+	log  *slog.Logger
+	lock sync.Locker // who writes the policy table
+
+	plan    atomic.Pointer[plan.Plan]
+	wake    chan struct{}
+	ctx     context.Context
+	cancel  context.CancelFunc
+	stopped chan struct{}
+}
+
+func startSweeper(in func(func() error) error, log *slog.Logger, lock sync.Locker) *sweeper {
+	s := &sweeper{in: in, log: log, lock: lock, wake: make(chan struct{}, 1), stopped: make(chan struct{})}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	go s.run()
+	return s
+}
+
+// judge makes connections be judged by a plan from now on.
+func (s *sweeper) judge(p *plan.Plan) {
+	s.plan.Store(p)
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (s *sweeper) close() {
+	s.cancel()
+	<-s.stopped
+}
+
+func (s *sweeper) run() {
+	defer close(s.stopped)
+	for {
+		select {
+		case <-s.wake:
+		case <-s.ctx.Done():
+			return
+		}
+		for wait := settling; wait > 0; {
+			select {
+			case <-time.After(wait):
+			case <-s.ctx.Done():
+				return
+			}
+			wait = 0
+			if err := s.in(func() error { return s.sweep(s.plan.Load()) }); err != nil {
+				s.log.Warn("connections that policies forbid may go on for now", "error", err)
+				wait = sweepRetry
+			}
+		}
+	}
+}
+
+// sweep ends the connections that a plan forbids.
+func (s *sweeper) sweep(p *plan.Plan) error {
+	if p == nil || !policed(p) {
+		return nil
+	}
+	addresses, err := localAddresses()
+	if err != nil {
+		return err
+	}
+	t, err := openTracker()
+	if err != nil {
+		return err
+	}
+	defer t.close()
+	j := newJury(p, addresses)
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		var handles [][]byte
+		rest := elements{}
+		err := t.list(family, func(c trackedConnection, handle []byte) {
+			if !j.forbids(c) {
+				return
+			}
+			handles = append(handles, handle)
+			if c.protocol == plan.TCP || c.protocol == plan.SCTP {
+				rest[element{key: endedKey(c.source, c.destination, c.protocol)}] = value{}
+				rest[element{key: endedKey(c.destination, c.source, c.protocol)}] = value{}
+			}
+		})
+		if err != nil {
+			return err
+		}
+		// What is left of them is refused before anything could begin anew.
+		if err := s.refuse(family == unix.AF_INET, rest); err != nil {
+			return err
+		}
+		for _, h := range handles {
+			if err := t.remove(family, h); err != nil {
+				return fmt.Errorf("end a connection: %w", err)
+			}
+		}
+		if len(handles) > 0 {
+			s.log.Info("connections ended that policies forbid now", "count", len(handles))
+		}
+	}
+	return nil
+}
+
+func (s *sweeper) refuse(is4 bool, rest elements) error {
+	if len(rest) == 0 {
+		return nil
+	}
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	conn, err := nftConn()
+	if err != nil {
+		return err
+	}
+	name := endedPrefix + suffix(is4)
+	ended := (&set{key: typeEnded(is4), concat: true, timeout: true}).to(policyTableName, name)
+	if err := addElements(conn, ended, rest, endedTimeout); err != nil {
+		return err
+	}
+	if err := conn.Flush(); err != nil {
+		return fmt.Errorf("change set %s: %w", name, err)
+	}
+	return nil
+}
+
+// localAddresses are the addresses of the node's interfaces.
+func localAddresses() ([]netip.Addr, error) {
+	addrs, err := dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
+	var all []netip.Addr
+	for _, a := range addrs {
+		all = append(all, addrOf(a.IP))
+	}
+	return all, nil
+}
