@@ -16,10 +16,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/internal/netns"
+	"github.com/weftnet/weft/registry"
 )
 
-// podNamespace is a network namespace that waits for a pod's network.
-type podNamespace struct{ file *os.File }
+// podNamespace is a network namespace that waits for the network of a pod.
+type podNamespace struct {
+	file *os.File
+	// pod is whose it is, and uid that pod's UID, which may be empty.
+	pod registry.Key
+	uid string
+}
 
 // path is that of the namespace, for any process that this one's /proc shows.
 // It needs no mount, so nothing is left of it when this process ends.
@@ -27,12 +33,12 @@ func (p podNamespace) path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Ge
 
 func newPodNamespaces(n int) ([]podNamespace, error) {
 	var pods []podNamespace
-	for range n {
+	for i := range n {
 		f, err := newNetwork()
 		if err != nil {
 			return nil, errors.Join(err, closeAll(pods))
 		}
-		pods = append(pods, podNamespace{f})
+		pods = append(pods, podNamespace{file: f, pod: registry.Key{Namespace: "bench", Name: fmt.Sprintf("pod%d", i)}})
 	}
 	return pods, nil
 }
@@ -89,8 +95,8 @@ func (a attacher) each(ctx context.Context, pods []podNamespace, inFlight int, f
 	calls.SetLimit(inFlight)
 	for i, pod := range pods {
 		calls.Go(func() (err error) {
-			rt := &libcni.RuntimeConf{ContainerID: fmt.Sprintf("bench%d", i), NetNS: pod.path(), IfName: "eth0",
-				Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "bench"}, {"K8S_POD_NAME", fmt.Sprintf("pod%d", i)}}}
+			rt := &libcni.RuntimeConf{ContainerID: "bench-" + pod.pod.Name, NetNS: pod.path(), IfName: "eth0",
+				Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", pod.pod.Namespace}, {"K8S_POD_NAME", pod.pod.Name}, {"K8S_POD_UID", pod.uid}}}
 			times[i], err = a.call(func() error { return f(ctx, rt) })
 			if err != nil {
 				return fmt.Errorf("%s: pod %d: %w", a.name, i, err)

@@ -38,24 +38,26 @@ type cluster struct {
 // upTimeout bounds how long a lab may take to come up.
 const upTimeout = 4 * time.Minute
 
-// bringUp makes a lab with a plug-in. A flannel backend may be given.
-func bringUp(ctx context.Context, weft string, nodes int, plugin, backend string) (*cluster, error) {
+// flannelBackend is the configuration of flannel with a backend.
+func flannelBackend(backend string) lab.Object {
+	spec := fmt.Sprintf(`{"Network":%q,"Backend":{"Type":%q}}`, handCluster, backend)
+	return lab.Object{Kind: flannel.ConfigKind, Object: &flannel.Config{
+		ObjectMeta: metav1.ObjectMeta{Name: flannel.ConfigName}, Spec: json.RawMessage(spec)}}
+}
+
+// bringUp makes a lab with a plug-in, and with objects to begin with.
+func bringUp(ctx context.Context, weft string, nodes int, plugin string, objects ...lab.Object) (*cluster, error) {
 	dir, err := os.MkdirTemp("", "weft-bench-")
 	if err != nil {
 		return nil, err
 	}
-	o := lab.Options{Dir: dir, Nodes: nodes, Plugin: plugin, MTU: underlayMTU, Weft: weft}
-	if backend != "" {
-		spec := fmt.Sprintf(`{"Network":%q,"Backend":{"Type":%q}}`, handCluster, backend)
-		o.Objects = []lab.Object{{Kind: flannel.ConfigKind, Object: &flannel.Config{
-			ObjectMeta: metav1.ObjectMeta{Name: flannel.ConfigName}, Spec: json.RawMessage(spec)}}}
-	}
+	o := lab.Options{Dir: dir, Nodes: nodes, Plugin: plugin, MTU: underlayMTU, Weft: weft, Objects: objects}
 	ctx, cancel := context.WithTimeout(ctx, upTimeout)
 	defer cancel()
 	start := time.Now()
 	l, err := lab.Up(ctx, o)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("lab of %d nodes with %s %s: %w", nodes, plugin, backend, err), removeEmpty(dir))
+		return nil, errors.Join(fmt.Errorf("lab of %d nodes with %s: %w", nodes, plugin, err), removeEmpty(dir))
 	}
 	return &cluster{lab: l, dir: dir, took: time.Since(start)}, nil
 }
@@ -204,9 +206,6 @@ type footprint struct {
 	Heap uint64
 }
 
-// agentSocket is where an agent answers HTTP, as its node sees it.
-const agentSocket = "/run/weft/http.sock"
-
 // measureAgent attaches the pods, adds the peers, and looks at the agent's
 // memory once it has routes to all of them.
 func (c *cluster) measureAgent(ctx context.Context, node string, a attacher, pods []podNamespace, peers int) (f footprint, err error) {
@@ -220,38 +219,62 @@ func (c *cluster) measureAgent(ctx context.Context, node string, a attacher, pod
 		_, e := a.deleteAll(ctx, pods, inFlight)
 		err = errors.Join(err, e)
 	}()
-	pid := c.lab.PID(node)
+	f.Pods, f.Peers = len(pods), peers
+	metrics, err := c.awaitMetrics(ctx, node, "routes to all pods and peers", func(m metrics) bool {
+		return int(m[planEntries("routes")]) >= len(pods)+peers
+	})
+	if err != nil {
+		return f, err
+	}
+	f.Heap = uint64(metrics["go_memstats_heap_alloc_bytes"])
+	f.memory, err = processMemory(c.lab.PID(node))
+	return f, err
+}
+
+// metrics are an agent's, by their names with labels.
+type metrics map[string]float64
+
+// planEntries is the metric of how many entries a table of the plan has.
+func planEntries(table string) string { return fmt.Sprintf("weft_plan_entries{table=%q}", table) }
+
+// metrics asks the agent of a node.
+func (c *cluster) metrics(ctx context.Context, node string) (metrics, error) {
+	socket, err := c.lab.AgentSocket(node)
+	if err != nil {
+		return nil, err
+	}
 	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", fmt.Sprintf("/proc/%d/root%s", pid, agentSocket))
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
 		},
 	}}
 	defer client.CloseIdleConnections()
-	f.Pods, f.Peers = len(pods), peers
-	waiting, cancel := context.WithTimeout(ctx, time.Minute)
+	return scrape(ctx, client)
+}
+
+// awaitMetrics asks the agent of a node until it has what is waited for.
+func (c *cluster) awaitMetrics(ctx context.Context, node, what string, enough func(metrics) bool) (metrics, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	tick := time.NewTicker(500 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		metrics, err := scrape(waiting, client)
+		m, err := c.metrics(ctx, node)
 		if err != nil {
-			return f, err
+			return nil, err
 		}
-		f.Heap = uint64(metrics["go_memstats_heap_alloc_bytes"])
-		if n := metrics[`weft_plan_entries{table="routes"}`]; int(n) >= len(pods)+peers {
-			break
+		if enough(m) {
+			return m, nil
 		}
 		select {
-		case <-waiting.Done():
-			return f, fmt.Errorf("the agent has no routes to %d pods and %d peers: %w", len(pods), peers, waiting.Err())
+		case <-ctx.Done():
+			return nil, fmt.Errorf("the agent of %s does not have %s: %w", node, what, ctx.Err())
 		case <-tick.C:
 		}
 	}
-	f.memory, err = processMemory(pid)
-	return f, err
 }
 
-func scrape(ctx context.Context, client *http.Client) (map[string]float64, error) {
+func scrape(ctx context.Context, client *http.Client) (metrics, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent/metrics", nil)
 	if err != nil {
 		return nil, err
@@ -261,7 +284,7 @@ func scrape(ctx context.Context, client *http.Client) (map[string]float64, error
 		return nil, err
 	}
 	defer res.Body.Close()
-	values := make(map[string]float64)
+	values := make(metrics)
 	lines := bufio.NewScanner(res.Body)
 	for lines.Scan() {
 		name, value, ok := strings.Cut(lines.Text(), " ")
@@ -284,18 +307,26 @@ type upTime struct {
 }
 
 // availableMemory is what the machine has left for new processes, in bytes.
-func availableMemory() (uint64, error) {
-	b, err := os.ReadFile("/proc/meminfo")
+func availableMemory() (uint64, error) { return readField("/proc/meminfo", "MemAvailable") }
+
+// peakMemory is the most that a process ever had resident, in bytes.
+func peakMemory(pid int) (uint64, error) {
+	return readField(fmt.Sprintf("/proc/%d/status", pid), "VmHWM")
+}
+
+// readField reads an amount of memory from a file of the form of proc_meminfo(5).
+func readField(path, name string) (uint64, error) {
+	b, err := os.ReadFile(path)
 	if err != nil {
 		return 0, err
 	}
 	for line := range strings.Lines(string(b)) {
-		if value, ok := strings.CutPrefix(line, "MemAvailable:"); ok {
+		if value, ok := strings.CutPrefix(line, name+":"); ok {
 			n, err := strconv.ParseUint(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64)
 			return n << 10, err
 		}
 	}
-	return 0, errors.New("/proc/meminfo has no MemAvailable")
+	return 0, fmt.Errorf("%s has no %s", path, name)
 }
 
 // measureUp makes a lab, looks at it, and removes it.
@@ -304,7 +335,7 @@ func measureUp(ctx context.Context, weft string, nodes int) (u upTime, err error
 	if err != nil {
 		return u, err
 	}
-	c, err := bringUp(ctx, weft, nodes, "openshift-subnet", "")
+	c, err := bringUp(ctx, weft, nodes, "openshift-subnet")
 	if err != nil {
 		return u, err
 	}

@@ -41,7 +41,7 @@ func TestHandmadeNetworksCarryAllLoads(t *testing.T) {
 		defer h.close()
 		variants = append(variants, variant{name: backend + " same", pair: same}, variant{name: backend + " across", pair: across})
 	}
-	got, err := measureTraffic(t.Context(), variants, 1, 10*time.Millisecond, t.Logf)
+	got, err := measureTraffic(t.Context(), variants, loads, 1, 10*time.Millisecond, t.Logf)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func TestMeasureTrafficEndsWithItsContext(t *testing.T) {
 	defer h.close()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := measureTraffic(ctx, []variant{{name: "bare", pair: p}}, 1, time.Hour, t.Logf); err == nil {
+	if _, err := measureTraffic(ctx, []variant{{name: "bare", pair: p}}, loads, 1, time.Hour, t.Logf); err == nil {
 		t.Error("it went on")
 	}
 }

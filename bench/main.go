@@ -6,7 +6,8 @@
 // change from minute to minute. The files are: load.go (what makes and times
 // the traffic, in worker processes: worker.go), handmade.go (the networks
 // built by hand), cluster.go (Weft, by way of the lab), traffic.go and
-// attach.go (the rounds), stats.go and report.go (pure: what comes of them).
+// attach.go (the rounds), policy*.go (network policies, in small and in large
+// clusters), stats.go and report.go (pure: what comes of them).
 //
 // It needs root, and the binaries of make build.
 package main
@@ -24,6 +25,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/weftnet/weft/lab"
 )
 
 // The size of a full node in a cluster of middling size, and how many pods a
@@ -45,7 +48,7 @@ type settings struct {
 }
 
 // parts are what -only chooses from.
-var parts = []string{"traffic", "attach", "memory", "up"}
+var parts = []string{"traffic", "attach", "memory", "up", "policy"}
 
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == workerArgument {
@@ -144,6 +147,11 @@ func (s settings) run(ctx context.Context) error {
 			res.Ups = append(res.Ups, u)
 		}
 	}
+	if slices.Contains(s.only, "policy") {
+		if res.Policy, err = s.policy(ctx); err != nil {
+			return err
+		}
+	}
 	text := render(res, string(notes))
 	if s.output == "" {
 		_, err = os.Stdout.WriteString(text)
@@ -181,14 +189,15 @@ func (s settings) traffic(ctx context.Context, res *results) (err error) {
 	res.Variants = append(res.Variants, variant{name: handRoutes, pair: across})
 
 	for _, l := range []struct {
-		plugin, backend     string
+		plugin              string
+		objects             []lab.Object
 		same, name, against string
 	}{
-		{"openshift-subnet", "", "Weft: same node", "Weft: VXLAN, plug-in openshift-subnet", handVXLAN},
-		{"flannel", "vxlan", "", "Weft: VXLAN, plug-in flannel", handVXLAN},
-		{"flannel", "host-gw", "", "Weft: host-gw, plug-in flannel", handRoutes},
+		{"openshift-subnet", nil, "Weft: same node", "Weft: VXLAN, plug-in openshift-subnet", handVXLAN},
+		{"flannel", []lab.Object{flannelBackend("vxlan")}, "", "Weft: VXLAN, plug-in flannel", handVXLAN},
+		{"flannel", []lab.Object{flannelBackend("host-gw")}, "", "Weft: host-gw, plug-in flannel", handRoutes},
 	} {
-		c, err := bringUp(ctx, s.weft, 2, l.plugin, l.backend)
+		c, err := bringUp(ctx, s.weft, 2, l.plugin, l.objects...)
 		if err != nil {
 			return err
 		}
@@ -202,7 +211,7 @@ func (s settings) traffic(ctx context.Context, res *results) (err error) {
 		}
 		res.Variants = append(res.Variants, variant{name: l.name, against: l.against, pair: across})
 	}
-	res.Traffic, err = measureTraffic(ctx, res.Variants, s.rounds, s.sample, say)
+	res.Traffic, err = measureTraffic(ctx, res.Variants, loads, s.rounds, s.sample, say)
 	return err
 }
 
@@ -215,7 +224,7 @@ func (s settings) attach(ctx context.Context, res *results) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	c, err := bringUp(ctx, s.weft, 2, "openshift-subnet", "")
+	c, err := bringUp(ctx, s.weft, 2, "openshift-subnet")
 	if err != nil {
 		return err
 	}

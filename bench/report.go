@@ -23,6 +23,7 @@ type results struct {
 	Pods, InFlight int
 	Agent          *footprint
 	Ups            []upTime
+	Policy         *policyResults
 }
 
 // The targets that are not ratios.
@@ -68,6 +69,11 @@ func render(res results, notes string) string {
 	body.againstBare(res)
 	body.attach(res)
 	body.footprints(res)
+	if p := res.Policy; p != nil {
+		body.policyWorld(p.World)
+		body.policySquares(p.Squares)
+		body.policyTraffic(p.Variants, p.Traffic)
+	}
 
 	top := &report{}
 	top.line("# Benchmarks\n")
@@ -108,7 +114,7 @@ func (r *report) againstHand(res results) {
 			if !q.moreBetter {
 				target = "≤ 1"
 			}
-			r.row(q.name, amount(spreadOf(own).Median, q.unit), amount(spreadOf(hand).Median, q.unit), s.String(), target, r.judged(judge(s, q.moreBetter)))
+			r.row(q.name, amount(spreadOf(own).Median, q.unit), amount(spreadOf(hand).Median, q.unit), s.String(), target, r.judged(judge(s, q.moreBetter, 0)))
 		}
 	}
 }

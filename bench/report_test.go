@@ -46,6 +46,28 @@ func TestReport(t *testing.T) {
 		Agent: &footprint{Pods: 3, Peers: 4, memory: memory{Resident: 36 << 20, Proportional: 20 << 20, Anonymous: 15 << 20}, Heap: 7 << 20},
 		Ups:   []upTime{up(10, 13, 700<<20), up(3, 2, 300<<20), up(3, 9, 320<<20), up(3, 1, 310<<20), up(100, 30, 3<<30)},
 	}
+	seconds := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+	res.Policy = &policyResults{
+		World: worldResult{Nodes: 10, Pods: 1000, Namespaces: 20, Policies: 200,
+			Before: memory{Resident: 90 << 20, Anonymous: 60 << 20}, First: memory{Resident: 140 << 20, Anonymous: 110 << 20},
+			After: memory{Resident: 151 << 20, Anonymous: 120 << 20}, Peak: 170 << 20, Heap: 80 << 20,
+			Ready: seconds(2.5), ReadyWithout: seconds(0.9), Compiled: seconds(1.1), Compilations: 2,
+			Tags: 300, Verdicts: 400, Elements: 500, Changes: [changeKinds][]time.Duration{
+				remoteLabels: times(5, 7, 40), localLabels: times(9, 10, 51), policyCreated: times(1, 2, 3), policyDeleted: times(2, 3, 50)},
+			Compile: seconds(0.0042), Apply: seconds(0.0013), Birth: 4 << 10, PodJSON: 20 << 10, PodProtobuf: 9 << 10},
+		Squares: []squareResult{{100, 100, 4, 500}, {200, 200, 4, 2001}},
+		Variants: []variant{{name: "same node, 0 policies"}, {name: "same node, 10 policies", against: "same node, 0 policies"},
+			{name: handNone}, {name: handForward, against: handNone}},
+		Traffic: make(traffic),
+	}
+	for _, l := range policyLoads {
+		res.Policy.Traffic[l] = map[string][]sample{
+			"same node, 0 policies":  samplesOf(10, 12, 11),
+			"same node, 10 policies": samplesOf(10.4, 12.4, 11.4),
+			handNone:                 samplesOf(9, 10, 11),
+			handForward:              samplesOf(90, 100, 110),
+		}
+	}
 	for _, l := range loads {
 		res.Traffic[l] = map[string][]sample{
 			"bare pair":       samplesOf(10, 12, 11),

@@ -60,16 +60,17 @@ const (
 )
 
 // judge says whether a ratio reaches 1, which is the better side when
-// moreIsBetter, and whether the middle half of the rounds could tell.
-func judge(s spread, moreIsBetter bool) outcome {
+// moreIsBetter, or falls short by no more than a part of it, as 0.05; and whether
+// the middle half of the rounds could tell.
+func judge(s spread, moreIsBetter bool, short float64) outcome {
 	worst, best := s.Median, s.High
 	if !moreIsBetter {
 		worst, best = 1/s.Median, 1/s.Low
 	}
-	switch {
-	case worst >= 1:
+	switch least := 1 / (1 + short); {
+	case worst >= least:
 		return met
-	case best >= 1:
+	case best >= least:
 		return within
 	}
 	return missed

@@ -84,16 +84,21 @@ func TestJudge(t *testing.T) {
 	for _, c := range []struct {
 		s          spread
 		moreBetter bool
+		short      float64
 		want       outcome
 	}{
-		{spread{0.9, 1.01, 1.1}, true, met},
-		{spread{0.9, 0.99, 1.01}, true, within},
-		{spread{0.9, 0.95, 0.99}, true, missed},
-		{spread{0.9, 0.99, 1.1}, false, met},
-		{spread{0.98, 1.01, 1.1}, false, within},
-		{spread{1.01, 1.05, 1.1}, false, missed},
+		{spread{0.9, 1.01, 1.1}, true, 0, met},
+		{spread{0.9, 0.99, 1.01}, true, 0, within},
+		{spread{0.9, 0.95, 0.99}, true, 0, missed},
+		{spread{0.9, 0.99, 1.1}, false, 0, met},
+		{spread{0.98, 1.01, 1.1}, false, 0, within},
+		{spread{1.01, 1.05, 1.1}, false, 0, missed},
+		{spread{0.9, 0.96, 0.99}, true, 0.05, met},
+		{spread{0.9, 0.94, 0.96}, true, 0.05, within},
+		{spread{1.01, 1.05, 1.1}, false, 0.05, met},
+		{spread{1.06, 1.07, 1.1}, false, 0.05, missed},
 	} {
-		if got := judge(c.s, c.moreBetter); got != c.want {
+		if got := judge(c.s, c.moreBetter, c.short); got != c.want {
 			t.Errorf("judge(%v, %v) = %s, want %s", c.s, c.moreBetter, got, c.want)
 		}
 	}

@@ -72,7 +72,7 @@ func (t traffic) values(q quantity, variant string) []float64 {
 // measureTraffic takes samples of length d in rounds. In each round, each load
 // visits all variants in an order drawn anew, so that what changes on the
 // machine meanwhile falls on all of them alike.
-func measureTraffic(ctx context.Context, variants []variant, rounds int, d time.Duration, say func(string, ...any)) (traffic, error) {
+func measureTraffic(ctx context.Context, variants []variant, loads []load, rounds int, d time.Duration, say func(string, ...any)) (traffic, error) {
 	served := make(map[*worker]bool)
 	for _, v := range variants {
 		if w := v.pair.to; !served[w] {
