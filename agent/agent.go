@@ -18,6 +18,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -346,7 +347,15 @@ func (a *agent) run(ctx context.Context, config *api.ClusterConfig, effective fu
 		out.Plan, out.Problems = compiler.Compile(in)
 		return out, nil
 	}
-	s := newSyncer(plane, a.Log, a.RepairEvery, a.metrics, plug.Kinds(), compile, a.report)
+	var first sync.Once
+	report := func(r round) {
+		a.report(r)
+		if r.Whole {
+			// To read and compile a whole cluster takes more than to know it.
+			first.Do(func() { wg.Go(debug.FreeOSMemory) })
+		}
+	}
+	s := newSyncer(plane, a.Log, a.RepairEvery, a.metrics, plug.Kinds(), compile, report)
 	a.setRunning(s, changed)
 	s.Run(ctx)
 	return nil

@@ -15,7 +15,7 @@ type pace struct {
 const (
 	// paceBurst is how long rounds may take in a row before one waits.
 	paceBurst = time.Second
-	paceShare = 10
+	paceShare = 4
 	// longestBreath bounds the wait for a round.
 	longestBreath = time.Second
 )

@@ -65,7 +65,7 @@ func (v *view) concerned(wanted func(*translated) bool) []*translated {
 
 // compiler compiles the plans of a node.
 type compiler struct {
-	base plugin.Compiler
+	base plainCompiler
 	// plain is the plan that base compiled last.
 	plain *plan.Plan
 
@@ -87,11 +87,10 @@ type compiler struct {
 // not concern it; the controller reports the others.
 func (c *compiler) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
 	if c.node != in.Node.Name {
-		*c = compiler{base: c.base, node: in.Node.Name}
+		*c = compiler{base: plainCompiler{plugin: c.base.plugin, Compiler: c.base.Compiler}, node: in.Node.Name}
 	}
 	previous := in.Previous
-	in.Previous = c.plain
-	plain, problems := c.base.Compile(in)
+	plain, problems := c.base.compile(in)
 	c.plain = plain
 
 	tables := c.tables.Compile(c.world(in))

@@ -74,7 +74,7 @@ func (p *withPolicies) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
 
 // NewCompiler implements plugin.Incremental.
 func (p *withPolicies) NewCompiler() plugin.Compiler {
-	return &compiler{base: plugin.CompilerOf(p.base)}
+	return &compiler{base: plainCompiler{plugin: p.base, Compiler: plugin.CompilerOf(p.base)}}
 }
 
 // RunNode implements plugin.NodeRunner.
