@@ -1,6 +1,7 @@
 #!/bin/sh
-# Shows Weft: three nodes, pods on each, who reaches whom and why. Expects
-# weft in PATH, with its companions beside it, and root. Leaves nothing behind.
+# Shows Weft: three nodes, pods on each, who reaches whom and why, and who may.
+# Expects weft in PATH, with its companions beside it, and root. Leaves nothing
+# behind.
 set -eu
 
 WEFT_LAB_DIR=${WEFT_LAB_DIR:-/run/weft-demo}
@@ -16,16 +17,16 @@ run() {
 }
 
 [ "$(id -u)" = 0 ] || { echo "the demo needs root: its nodes are network namespaces" >&2; exit 1; }
-trap 'weft lab down >/dev/null 2>&1 || true' EXIT
+trap 'weft lab down >/dev/null 2>&1 || true; rm -f "$WEFT_LAB_DIR.yaml"' EXIT
 trap 'exit 130' INT TERM
 
 say "Three nodes, each with the real agent; etcd and a controller beside them"
-run weft lab up --nodes 3
+run weft lab up --nodes 3 --plugin openshift-networkpolicy
 
 say "Pods: processes in namespaces of their own, attached through the CNI plug-in"
-for pod in web:node1 api:node2 db:node3; do
-	run weft lab run "${pod%%:*}" --node "${pod##*:}"
-done
+run weft lab run web --node node1
+run weft lab run api --node node2 --label tier=api
+run weft lab run db --node node3 --label app=db
 run weft get pods -o wide
 
 say "Who reaches whom, and under which address the receiver sees the sender"
@@ -46,6 +47,28 @@ done
 
 say "Why does a packet arrive?"
 run weft why web db --port 8080
+
+say "Network policy: only what has the label tier=api may reach db"
+cat >"$WEFT_LAB_DIR.yaml" <<'YAML'
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: db}
+spec:
+  podSelector: {matchLabels: {app: db}}
+  ingress: [{from: [{podSelector: {matchLabels: {tier: api}}}]}]
+YAML
+run cat "$WEFT_LAB_DIR.yaml"
+say "What would change, before anything does; then it is in force"
+run weft policy try -f "$WEFT_LAB_DIR.yaml"
+run weft apply -f "$WEFT_LAB_DIR.yaml"
+until weft policy status >/dev/null; do sleep 0.1; done
+run weft policy status
+for from in web api; do
+	printf '%s\n' "$cyan\$ weft lab exec $from -- weft lab fetch http://$(weft lab address db):8080/$plain"
+	timeout 1 weft lab exec "$from" -- weft lab fetch "http://$(weft lab address db):8080/" 2>/dev/null || echo "no answer"
+done
+run weft why web db --port 8080 || true # it says no, and so does its exit code
+run weft drops
 
 say "The routes on node1 (proto 87 is Weft's)"
 run weft lab exec node/node1 -- ip route
