@@ -336,10 +336,13 @@ func (c *cluster) holdings(ctx context.Context) string {
 			return err.Error()
 		}
 		for _, o := range objects {
-			fmt.Fprintln(&text, k.Kind, registry.KeyOf(o))
 			if n, ok := o.(*api.NodePods); ok {
-				fmt.Fprintln(&text, n.Pods)
+				if len(n.Pods) > 0 { // one without any stays
+					fmt.Fprintln(&text, k.Kind, n.Name, n.Pods)
+				}
+				continue
 			}
+			fmt.Fprintln(&text, k.Kind, registry.KeyOf(o))
 		}
 	}
 	return text.String()
