@@ -137,11 +137,15 @@ func (k talk) alive(t *testing.T, who string) {
 	}
 }
 
+// afterlife bounds how long a connection goes on that a plan forbids: the second
+// that datapath.DataPlane promises, and as much again for a busy machine.
+const afterlife = 2 * time.Second
+
 // ends waits until nothing passes any more that the client writes, and checks
 // that what the server writes does not bring the connection back.
 func (k talk) ends(t *testing.T, who string) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); ; {
+	for deadline := time.Now().Add(afterlife); ; {
 		ok, err := passes(k.client, k.server, disappointment)
 		must(t, err)
 		if !ok {

@@ -51,20 +51,23 @@ func (t *tracker) request(kind, flags int, family uint8) *nl.NetlinkRequest {
 	return r
 }
 
-// list calls f for every connection of a family, with what remove needs.
-func (t *tracker) list(family uint8, f func(c trackedConnection, handle []byte)) error {
+// list calls f for every connection, with the entry that remove wants of it,
+// which holds for the call only. All families are listed at once: the kernel
+// looks into every bucket of its table, which costs more than what is in them.
+func (t *tracker) list(f func(c trackedConnection, entry []byte)) error {
 	var broken error
-	r := t.request(nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP, family)
+	r := t.request(nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP, unix.AF_UNSPEC)
 	err := r.ExecuteIter(unix.NETLINK_NETFILTER, 0, func(msg []byte) bool {
 		if len(msg) < nl.SizeofNfgenmsg {
 			return true
 		}
-		c, handle, err := parseConnection(msg[nl.SizeofNfgenmsg:])
+		entry := msg[nl.SizeofNfgenmsg:]
+		c, err := parseConnection(entry)
 		if err != nil {
 			broken = err
 			return true
 		}
-		f(c, handle)
+		f(c, entry)
 		return true
 	})
 	if err = errors.Join(err, broken); err != nil {
@@ -73,9 +76,13 @@ func (t *tracker) list(family uint8, f func(c trackedConnection, handle []byte))
 	return nil
 }
 
-// remove deletes the connection that list gave the handle of; one that has
+// remove deletes the connection that handleOf told the handle of; one that has
 // ended is no error.
-func (t *tracker) remove(family uint8, handle []byte) error {
+func (t *tracker) remove(is4 bool, handle []byte) error {
+	family := uint8(unix.AF_INET6)
+	if is4 {
+		family = unix.AF_INET
+	}
 	r := t.request(nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK, family)
 	r.AddRawData(handle)
 	_, err := r.Execute(unix.NETLINK_NETFILTER, 0)
@@ -85,39 +92,48 @@ func (t *tracker) remove(family uint8, handle []byte) error {
 	return err
 }
 
-// parseConnection reads an entry's attributes, and returns with it those by
-// which the kernel finds it again.
-func parseConnection(b []byte) (c trackedConnection, handle []byte, err error) {
-	ad, err := netlink.NewAttributeDecoder(b)
+// handleOf returns those of an entry's attributes by which the kernel finds it
+// again.
+func handleOf(entry []byte) ([]byte, error) {
+	attributes, err := netlink.UnmarshalAttributes(entry)
 	if err != nil {
-		return c, nil, err
+		return nil, err
+	}
+	var keep []netlink.Attribute
+	for _, a := range attributes {
+		switch a.Type &^ netlink.Nested {
+		case ctaTupleOrig, ctaID, ctaZone:
+			keep = append(keep, a)
+		}
+	}
+	return netlink.MarshalAttributes(keep)
+}
+
+// parseConnection reads an entry's attributes.
+func parseConnection(entry []byte) (c trackedConnection, err error) {
+	ad, err := netlink.NewAttributeDecoder(entry)
+	if err != nil {
+		return c, err
 	}
 	ad.ByteOrder = binary.BigEndian
 	var orig, reply tuple
-	var keep []netlink.Attribute
 	for ad.Next() {
 		switch ad.Type() {
 		case ctaTupleOrig:
-			keep = append(keep, netlink.Attribute{Type: ctaTupleOrig | netlink.Nested, Data: ad.Bytes()})
 			ad.Nested(orig.parse)
 		case ctaTupleReply:
 			ad.Nested(reply.parse)
-		case ctaID, ctaZone:
-			keep = append(keep, netlink.Attribute{Type: ad.Type(), Data: ad.Bytes()})
 		}
 	}
 	if err := ad.Err(); err != nil {
-		return c, nil, err
-	}
-	if handle, err = netlink.MarshalAttributes(keep); err != nil {
-		return c, nil, err
+		return c, err
 	}
 	c = trackedConnection{protocol: orig.protocol, source: netip.AddrPortFrom(orig.source, 0), destination: netip.AddrPortFrom(reply.source, 0)}
 	if c.protocol.HasPorts() {
 		c.source = netip.AddrPortFrom(orig.source, orig.sourcePort)
 		c.destination = netip.AddrPortFrom(reply.source, reply.sourcePort)
 	}
-	return c, handle, nil
+	return c, nil
 }
 
 // tuple is what is needed of one direction of a connection: who sends.

@@ -48,17 +48,101 @@ func (j *jury) forbids(c trackedConnection) bool {
 	if sends && slices.Contains(from.Addresses, c.destination.Addr()) {
 		return false // to itself
 	}
-	denies := func(policy string, d plan.Direction, other netip.Addr, peer plan.Endpoint) bool {
+	denies := func(policy string, d plan.Direction, other netip.Addr) bool {
 		if policy == "" {
 			return false
 		}
-		tag := peer.Tag
-		if _, t, ok := j.plan.TagOf(plan.DefaultNetwork, other); ok {
-			tag = t.Tag
-		}
-		_, v, ok := j.plan.Verdict(policy, d, tag, c.protocol, c.destination.Port())
+		_, v, ok := j.plan.Verdict(policy, d, j.tagOf(other), c.protocol, c.destination.Port())
 		return !ok || !v.Allow
 	}
-	return sends && denies(from.EgressPolicy, plan.Outgoing, c.destination.Addr(), to) ||
-		gets && !j.own[c.source.Addr()] && denies(to.IngressPolicy, plan.Incoming, c.source.Addr(), from)
+	return sends && denies(from.EgressPolicy, plan.Outgoing, c.destination.Addr()) ||
+		gets && !j.own[c.source.Addr()] && denies(to.IngressPolicy, plan.Incoming, c.source.Addr())
+}
+
+// tagOf is what policies see an address as.
+func (j *jury) tagOf(a netip.Addr) plan.Tag {
+	if _, t, ok := j.plan.TagOf(plan.DefaultNetwork, a); ok {
+		return t.Tag
+	}
+	return j.endpoints[a].Tag
+}
+
+// mayForbid reports whether there can be connections that p allows and q, to
+// which the changes lead, forbids. Both describe the node itself in the same
+// way. It costs in proportion to the changes and the endpoints; where it would
+// cost more to be sure, it says so.
+func mayForbid(p, q *plan.Plan, changes plan.Diff) bool {
+	named := policiesNamed(q)
+	if len(named) == 0 {
+		return false
+	}
+	before, after := newJury(p, nil), newJury(q, nil)
+	var addresses []netip.Addr // of which something changed
+	for _, c := range changes.Endpoints {
+		for _, e := range []*plan.Endpoint{c.Old, c.New} {
+			if e != nil {
+				addresses = append(addresses, e.Addresses...)
+			}
+		}
+	}
+	for _, a := range addresses {
+		was, is := before.endpoints[a], after.endpoints[a]
+		if len(policiesOf(is)) > 0 && !slices.Equal(is.Addresses, was.Addresses) ||
+			is.IngressPolicy != "" && is.IngressPolicy != was.IngressPolicy ||
+			is.EgressPolicy != "" && is.EgressPolicy != was.EgressPolicy {
+			return true
+		}
+	}
+	for _, c := range changes.Tags {
+		if !c.Key.Prefix.IsSingleIP() {
+			return true
+		}
+		addresses = append(addresses, c.Key.Prefix.Addr())
+	}
+	type step struct{ from, to plan.Tag }
+	steps := map[step]bool{}
+	for _, a := range addresses {
+		if s := (step{before.tagOf(a), after.tagOf(a)}); s.from != s.to {
+			steps[s] = true
+		}
+	}
+	for s := range steps {
+		for policy := range named {
+			if narrows(p, q, policy, s.from, s.to) {
+				return true
+			}
+		}
+	}
+	// What changes for any peer is told by that alone: who has no other verdict
+	// is what it holds for.
+	touched := map[peerKey]bool{}
+	for _, c := range changes.Verdicts {
+		touched[peerOf(c.Key)] = true
+	}
+	for k := range touched {
+		if named[k.policyKey] && narrows(p, q, k.policyKey, k.peer, k.peer) {
+			return true
+		}
+	}
+	return false
+}
+
+// narrows reports whether a policy allows something of a tag in p that it
+// denies of another in q. Tags that it does not name it takes for any peer.
+func narrows(p, q *plan.Plan, policy policyKey, was, is plan.Tag) bool {
+	entries := slices.Concat(entriesOf(p, peerKey{policy, was}), entriesOf(q, peerKey{policy, is}))
+	if len(entries) == 0 {
+		return false // what holds for any peer is compared on its own
+	}
+	allows := func(in *plan.Plan, tag plan.Tag, k packetKind) bool {
+		_, v, _ := in.Verdict(policy.name, policy.direction, tag, plan.Protocol(k>>16), uint16(k))
+		return v.Allow
+	}
+	denied := func(k packetKind) bool { return allows(p, was, k) && !allows(q, is, k) }
+	// The answer changes only where an entry begins, and behind where one ends.
+	// That for any packet of any peer is always among them.
+	anyPeer := peerKey{policy, plan.AnyPeer}
+	return slices.ContainsFunc(slices.Concat(entries, entriesOf(p, anyPeer), entriesOf(q, anyPeer)), func(e verdictEntry) bool {
+		return denied(kindOf(e.key.Protocol, e.key.Ports.First)) || denied(kindOf(e.key.Protocol, e.key.Ports.Last)+1)
+	})
 }

@@ -1,10 +1,16 @@
 package linux
 
 import (
+	"maps"
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/plan/plantest"
 )
 
 func TestJury(t *testing.T) {
@@ -50,6 +56,187 @@ verdict web ingress from 12 tcp 80 deny
 		got := j.forbids(trackedConnection{c.protocol, netip.MustParseAddrPort(c.source), netip.MustParseAddrPort(c.destination)})
 		if got != c.forbidden {
 			t.Errorf("%s from %s to %s: forbidden is %t (%s)", c.protocol, c.source, c.destination, got, c.because)
+		}
+	}
+}
+
+func TestMayForbid(t *testing.T) {
+	const text = `node node1 addresses 172.30.0.2
+endpoint weftaaa network default addresses 10.1.1.2,10.1.1.9 ingress-policy web egress-policy out
+endpoint weftbbb network default addresses 10.1.1.3
+tag default 10.1.2.5/32 8388612
+tag default 10.1.2.7/32 8388608
+tag default 10.1.2.8/32 8388609
+tag default 10.1.3.0/24 8388610
+verdict other ingress from 8388608 tcp 80 allow
+verdict out egress to 8388612 any allow
+verdict out egress to any tcp 25 deny
+verdict out egress otherwise allow
+verdict web ingress from 8388613 any deny
+verdict web ingress from 8388608 tcp 80 allow
+verdict web ingress from 8388609 tcp 80-81 allow
+verdict web ingress from 8388610 tcp 443 deny
+verdict web ingress from any tcp 443 allow
+`
+	p := mustParse(t, text)
+	for _, c := range []struct {
+		what        string
+		replace, by string
+		may         bool
+	}{
+		{"an address comes that may more than any", "verdict other", "tag default 10.1.2.9/32 8388608\nverdict other", false},
+		{"an address comes that may what any may", "verdict other", "tag default 10.1.2.9/32 8388700\nverdict other", false},
+		{"an address comes that may less than any", "verdict other", "tag default 10.1.2.9/32 8388610\nverdict other", true},
+		{"an address goes that might more", "tag default 10.1.2.7/32 8388608\n", "", true},
+		{"an address gets a tag that may no more than any", "10.1.2.7/32 8388608", "10.1.2.7/32 8388611", true},
+		{"an address gets the tag of who may less", "10.1.2.8/32 8388609", "10.1.2.8/32 8388608", true},
+		{"an address leaves its prefix for a tag that may as little", "verdict other", "tag default 10.1.3.9/32 8388610\nverdict other", false},
+		{"an address comes that may nothing", "verdict other", "tag default 10.1.2.9/32 8388613\nverdict other", true},
+		{"an address goes that might what any may not", "tag default 10.1.2.5/32 8388612\n", "", true},
+		{"a prefix", "tag default 10.1.3.0/24", "tag default 10.1.3.0/25", true},
+		{"a verdict allows", "verdict other", "verdict web ingress from 8388611 udp allow\nverdict other", false},
+		{"a verdict denies what was denied", "verdict other", "verdict web ingress from 8388611 udp deny\nverdict other", false},
+		{"a verdict denies what any may", "verdict other", "verdict web ingress from 8388611 tcp 443 deny\nverdict other", true},
+		{"a verdict denies that allowed", "tcp 80-81 allow", "tcp 80-81 deny", true},
+		{"a verdict goes", "verdict web ingress from 8388609 tcp 80-81 allow\n", "", true},
+		{"a verdict that denied goes", "verdict web ingress from 8388610 tcp 443 deny\n", "", false},
+		{"a verdict for fewer ports", "tcp 80-81", "tcp 81", true},
+		{"a verdict for more ports", "tcp 80-81", "tcp 79-81", false},
+		{"a verdict is cut in two", "tcp 80-81 allow", "tcp 80 allow\nverdict web ingress from 8388609 tcp 81 allow", false},
+		{"a verdict for any peer goes", "verdict web ingress from any tcp 443 allow\n", "", true},
+		{"a verdict for any peer comes", "from any tcp 443 allow", "from any tcp 443 allow\nverdict web ingress from any udp allow", false},
+		{"a verdict has another origin", "tcp 80-81 allow", "tcp 80-81 allow # rule", false},
+		{"a policy that no endpoint has", "verdict other ingress from 8388608 tcp 80 allow\n", "", false},
+		{"an endpoint gets a policy", "addresses 10.1.1.3", "addresses 10.1.1.3 egress-policy out", true},
+		{"an endpoint gets another policy", "ingress-policy web", "ingress-policy other", true},
+		{"an endpoint with a policy gets another address", "10.1.1.2,", "10.1.1.4,", true},
+		{"an endpoint with a policy has an address less", ",10.1.1.9", "", true},
+		{"an endpoint comes without a policy", "endpoint weftbbb", "endpoint weftccc network default addresses 10.1.1.4\nendpoint weftbbb", false},
+		{"an endpoint comes with a policy", "endpoint weftbbb", "endpoint weftccc network default addresses 10.1.1.4 ingress-policy web\nendpoint weftbbb", true},
+		{"an endpoint without a policy goes", "endpoint weftbbb network default addresses 10.1.1.3\n", "", false},
+		{"an endpoint wears what may less", "addresses 10.1.1.3", "addresses 10.1.1.3 tag 8388610", true},
+		{"the last policy goes", " ingress-policy web egress-policy out", "", false},
+	} {
+		changed := strings.Replace(text, c.replace, c.by, 1)
+		if changed == text {
+			t.Fatalf("%s: nothing to replace", c.what)
+		}
+		q := mustParse(t, changed)
+		if got := mayForbid(p, q, p.Diff(q)); got != c.may {
+			t.Errorf("%s: it may forbid is %t; expected %t", c.what, got, c.may)
+		}
+	}
+}
+
+// TestMayForbidMissesNothing checks that whatever connection a change forbids,
+// it is known to be one that may.
+func TestMayForbidMissesNothing(t *testing.T) {
+	outcomes := map[bool]int{}
+	forbid := 0
+	rapid.Check(t, func(t *rapid.T) {
+		p := plantest.Policed(plantest.Shapes()).Draw(t, "shape").Plans()["node1"]
+		if p == nil || !policed(p) {
+			return
+		}
+		q := fewChanges(t, p)
+		may := mayForbid(p, q, p.Diff(q))
+		outcomes[may]++
+		before, after := newJury(p, nil), newJury(q, nil)
+		for c := range connectionsOf(p, q) {
+			if !before.forbids(c) && after.forbids(c) {
+				forbid++
+				if !may {
+					t.Fatalf("%s from %s to %s is forbidden now, though nothing may be\nfrom:\n%s\nto:\n%s", c.protocol, c.source, c.destination, p, q)
+				}
+				return
+			}
+		}
+	})
+	if forbid == 0 || outcomes[true] == 0 || outcomes[false] == 0 {
+		t.Errorf("outcomes %v, %d changes that forbid: something was not tried", outcomes, forbid)
+	}
+}
+
+// fewChanges draws a plan in which little differs.
+func fewChanges(t *rapid.T, p *plan.Plan) *plan.Plan {
+	q := *p
+	tag := rapid.SampledFrom([]plan.Tag{0, 10, 11, plan.FirstLocalTag, plan.FirstLocalTag + 1})
+	policy := rapid.SampledFrom([]string{"", "p1", "p2"})
+	for range rapid.IntRange(1, 3).Draw(t, "changes") {
+		tags, verdicts, endpoints := keysOf(q.Tags), keysOf(q.Verdicts), keysOf(p.Endpoints)
+		kind := rapid.SampledFrom([]string{"address", "tag", "verdict", "new verdict", "endpoint"}).Draw(t, "kind")
+		gone := rapid.Bool().Draw(t, "gone")
+		switch {
+		case kind == "address":
+			a := rapid.SampledFrom(slices.SortedFunc(maps.Keys(newJury(p, nil).endpoints), netip.Addr.Compare)).Draw(t, "address")
+			q.Tags = q.Tags.Set(plan.TagKey{Network: plan.DefaultNetwork, Prefix: single(a)}, plan.Tagging{Tag: tag.Draw(t, "tag")})
+		case kind == "tag" && len(tags) > 0:
+			k := rapid.SampledFrom(tags).Draw(t, "prefix")
+			if q.Tags = q.Tags.Delete(k); !gone {
+				q.Tags = q.Tags.Set(k, plan.Tagging{Tag: tag.Draw(t, "tag")})
+			}
+		case kind == "verdict" && len(verdicts) > 0:
+			k := rapid.SampledFrom(verdicts).Draw(t, "verdict")
+			v, _ := q.Verdicts.Get(k)
+			if q.Verdicts = q.Verdicts.Delete(k); !gone {
+				q.Verdicts = q.Verdicts.Set(k, plan.Verdict{Allow: !v.Allow})
+			}
+		case kind == "new verdict":
+			k := plan.Otherwise(rapid.SampledFrom([]string{"p1", "p2"}).Draw(t, "policy"), rapid.SampledFrom(directions).Draw(t, "direction"))
+			k.Peer = rapid.SampledFrom([]plan.Tag{plan.AnyPeer, 0, 10, plan.FirstLocalTag}).Draw(t, "peer")
+			k.Protocol = rapid.SampledFrom([]plan.Protocol{plan.AnyProtocol, 99}).Draw(t, "protocol")
+			q.Verdicts = q.Verdicts.Set(k, plan.Verdict{Allow: rapid.Bool().Draw(t, "allow")})
+		case kind == "endpoint":
+			k := rapid.SampledFrom(endpoints).Draw(t, "endpoint")
+			e, _ := p.Endpoints.Get(k)
+			e.Tag, e.IngressPolicy, e.EgressPolicy = tag.Draw(t, "tag"), policy.Draw(t, "ingress"), policy.Draw(t, "egress")
+			if rapid.Bool().Draw(t, "fewer addresses") {
+				e.Addresses = e.Addresses[:1]
+			}
+			if q.Endpoints = q.Endpoints.Delete(k); !gone {
+				q.Endpoints = q.Endpoints.Set(k, e)
+			}
+		}
+	}
+	return &q
+}
+
+func keysOf[K plan.TableKey[K], V plan.TableValue[V]](t plan.Table[K, V]) []K {
+	var keys []K
+	for k := range t.All() {
+		keys = append(keys, k)
+	}
+	return keys
+}
+
+// connectionsOf yields connections between all whom plans tell apart.
+func connectionsOf(plans ...*plan.Plan) func(yield func(trackedConnection) bool) {
+	addresses := map[netip.Addr]bool{netip.MustParseAddr("198.18.0.1"): true}
+	for _, p := range plans {
+		for k := range p.Tags.All() {
+			addresses[k.Prefix.Addr().Next()] = true
+			addresses[k.Prefix.Addr()] = true
+		}
+		for _, e := range p.Endpoints.All() {
+			for _, a := range e.Addresses {
+				addresses[a] = true
+			}
+		}
+	}
+	return func(yield func(trackedConnection) bool) {
+		for from := range addresses {
+			for to := range addresses {
+				for _, protocol := range []plan.Protocol{plan.TCP, plan.UDP, plan.ICMP, plan.ICMPv6, 99} {
+					for _, port := range []uint16{0, 8079, 8080, 8081, 8082, 65535} {
+						if from.Is4() != to.Is4() || !protocol.HasPorts() && port != 0 {
+							continue
+						}
+						if !yield(trackedConnection{protocol, netip.AddrPortFrom(from, 0), netip.AddrPortFrom(to, port)}) {
+							return
+						}
+					}
+				}
+			}
 		}
 	}
 }

@@ -285,7 +285,7 @@ func (d *DataPlane) sync(p *plan.Plan) error {
 		return err
 	}
 	// Whatever there was to change: another instance may not have come to it.
-	d.sweeper.judge(p)
+	d.sweeper.judge(p, true)
 	err = d.write(c.want.against(have), c, p.Endpoints.All(), true)
 	return errors.Join(err, d.removeDevices(inv, p), d.report(c))
 }
@@ -309,6 +309,7 @@ func (d *DataPlane) update(p *plan.Plan, changes plan.Diff) (bool, error) {
 		if err != nil {
 			return true, err
 		}
+		d.sweeper.judge(p, mayForbid(d.compiler.plan, p, changes))
 	}
 	added := func(yield func(plan.EndpointKey, plan.Endpoint) bool) {
 		for _, e := range changes.Endpoints {
@@ -322,8 +323,7 @@ func (d *DataPlane) update(p *plan.Plan, changes plan.Diff) (bool, error) {
 }
 
 // enforce brings the policies up to date, before anything else changes: what
-// is new is under them before it can be reached, or not there at all. If they
-// changed it has the connections judged that there are.
+// is new is under them before it can be reached, or not there at all.
 func (d *DataPlane) enforce(p *plan.Plan, write func() ([]string, error)) error {
 	d.policyTable.Lock()
 	defer d.policyTable.Unlock()
@@ -335,9 +335,6 @@ func (d *DataPlane) enforce(p *plan.Plan, write func() ([]string, error)) error 
 		return err
 	}
 	d.enforced.Store(p)
-	if len(done) > 0 {
-		d.sweeper.judge(p)
-	}
 	return nil
 }
 

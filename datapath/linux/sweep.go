@@ -2,6 +2,7 @@ package linux
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -10,16 +11,18 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/plan"
 )
 
 const (
 	// settling is how long after a change connections are judged. By then no
-	// packet is on its way that met the rules of before, and more changes may
-	// have come: judging costs in proportion to all connections.
-	settling = 250 * time.Millisecond
+	// packet is on its way that met the rules of before.
+	settling = 50 * time.Millisecond
+	// spacing is the least time from one sweep to the next. Each costs what the
+	// kernel's table is large, whatever changed; still no connection may outlive
+	// its permission by a second.
+	spacing = 700 * time.Millisecond
 	// sweepRetry is how long after an error they are judged again.
 	sweepRetry = time.Second
 	// endedTimeout is how long the rest of a connection is told from a new
@@ -48,9 +51,13 @@ func startSweeper(in func(func() error) error, log *slog.Logger, lock sync.Locke
 	return s
 }
 
-// judge makes connections be judged by a plan from now on.
-func (s *sweeper) judge(p *plan.Plan) {
+// judge makes p the plan that connections are judged by, and, if it may forbid
+// some that were allowed, has them judged.
+func (s *sweeper) judge(p *plan.Plan, forbids bool) {
 	s.plan.Store(p)
+	if !forbids {
+		return
+	}
 	select {
 	case s.wake <- struct{}{}:
 	default:
@@ -64,19 +71,20 @@ func (s *sweeper) close() {
 
 func (s *sweeper) run() {
 	defer close(s.stopped)
+	var last time.Time
 	for {
 		select {
 		case <-s.wake:
 		case <-s.ctx.Done():
 			return
 		}
-		for wait := settling; wait > 0; {
+		for wait := max(settling, time.Until(last.Add(spacing))); wait > 0; {
 			select {
 			case <-time.After(wait):
 			case <-s.ctx.Done():
 				return
 			}
-			wait = 0
+			last, wait = time.Now(), 0
 			if err := s.in(func() error { return s.sweep(s.plan.Load()) }); err != nil {
 				s.log.Warn("connections that policies forbid may go on for now", "error", err)
 				wait = sweepRetry
@@ -87,7 +95,7 @@ func (s *sweeper) run() {
 
 // sweep ends the connections that a plan forbids.
 func (s *sweeper) sweep(p *plan.Plan) error {
-	if p == nil || !policed(p) {
+	if p == nil || !policed(p) || noneTracked() {
 		return nil
 	}
 	addresses, err := localAddresses()
@@ -100,34 +108,37 @@ func (s *sweeper) sweep(p *plan.Plan) error {
 	}
 	defer t.close()
 	j := newJury(p, addresses)
-	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
-		var handles [][]byte
-		rest := elements{}
-		err := t.list(family, func(c trackedConnection, handle []byte) {
-			if !j.forbids(c) {
-				return
-			}
-			handles = append(handles, handle)
-			if c.protocol == plan.TCP || c.protocol == plan.SCTP {
-				rest[element{key: endedKey(c.source, c.destination, c.protocol)}] = value{}
-				rest[element{key: endedKey(c.destination, c.source, c.protocol)}] = value{}
-			}
-		})
-		if err != nil {
-			return err
+	handles, rest := map[bool][][]byte{}, map[bool]elements{true: {}, false: {}} // by whether it is IPv4
+	var broken error
+	err = t.list(func(c trackedConnection, entry []byte) {
+		if !j.forbids(c) {
+			return
 		}
+		handle, err := handleOf(entry)
+		broken = errors.Join(broken, err)
+		is4 := c.source.Addr().Is4()
+		handles[is4] = append(handles[is4], handle)
+		if c.protocol == plan.TCP || c.protocol == plan.SCTP {
+			rest[is4][element{key: endedKey(c.source, c.destination, c.protocol)}] = value{}
+			rest[is4][element{key: endedKey(c.destination, c.source, c.protocol)}] = value{}
+		}
+	})
+	if err = errors.Join(err, broken); err != nil {
+		return err
+	}
+	for _, is4 := range families {
 		// What is left of them is refused before anything could begin anew.
-		if err := s.refuse(family == unix.AF_INET, rest); err != nil {
+		if err := s.refuse(is4, rest[is4]); err != nil {
 			return err
 		}
-		for _, h := range handles {
-			if err := t.remove(family, h); err != nil {
+		for _, h := range handles[is4] {
+			if err := t.remove(is4, h); err != nil {
 				return fmt.Errorf("end a connection: %w", err)
 			}
 		}
-		if len(handles) > 0 {
-			s.log.Info("connections ended that policies forbid now", "count", len(handles))
-		}
+	}
+	if n := len(handles[true]) + len(handles[false]); n > 0 {
+		s.log.Info("connections ended that policies forbid now", "count", n)
 	}
 	return nil
 }

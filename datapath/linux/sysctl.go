@@ -36,6 +36,12 @@ func sctpTracked() bool {
 	return err == nil
 }
 
+// noneTracked reports whether the kernel tracks no connection at all.
+func noneTracked() bool {
+	v, err := sysctl.Get("netfilter/nf_conntrack_count")
+	return err == nil && v == "0"
+}
+
 func (k *kernel) ownDeviceSettings(name string) error {
 	if err := k.set("ipv4/conf/"+name+"/rp_filter", "0"); err != nil {
 		return err

@@ -1,0 +1,99 @@
+package linux
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/weftnet/weft/plan"
+)
+
+// TestSweepsWhereNeeded checks that connections are judged by the newest plan
+// always, and after changes only that may forbid some.
+func TestSweepsWhereNeeded(t *testing.T) {
+	b := newBench(t)
+	idle := &sweeper{wake: make(chan struct{}, 1)}
+	b.sweeper, idle = idle, b.sweeper
+	t.Cleanup(func() { b.sweeper = idle })
+	more := strings.Replace(policedPlan, "tcp 80 allow", "tcp 80-81 allow", 1)
+	for _, c := range []struct {
+		what, plan string
+		sweeps     bool
+	}{
+		{"what was there is not known", policedPlan, true},
+		{"more is allowed", more, false},
+		{"a route comes", more + "route default 10.9.0.0/16 drop\n", false},
+		{"less is allowed", policedPlan, true},
+	} {
+		p := mustParse(t, c.plan)
+		b.mustApply(p)
+		if got := len(b.sweeper.wake) > 0; got != c.sweeps {
+			t.Errorf("%s: connections are judged is %t; expected %t", c.what, got, c.sweeps)
+		}
+		if diff := b.sweeper.plan.Load().Diff(p); len(diff.Endpoints)+len(diff.Tags)+len(diff.Verdicts) > 0 {
+			t.Errorf("%s: connections would be judged by another plan", c.what)
+		}
+		b.sweeper.wake = make(chan struct{}, 1)
+	}
+}
+
+// BenchmarkSweep measures what it costs to judge connections: first that the
+// kernel's table is looked through at all, then with many in it.
+func BenchmarkSweep(b *testing.B) {
+	for _, connections := range []int{1, 10_000} {
+		b.Run(fmt.Sprint(connections), func(b *testing.B) {
+			bench := newBench(b)
+			p := mustParse(b, policedPlan)
+			bench.mustApply(p)
+			bench.do(func() error {
+				lo, err := netlink.LinkByName("lo")
+				if err != nil {
+					return err
+				}
+				if err := netlink.LinkSetUp(lo); err != nil {
+					return err
+				}
+				c, err := net.ListenPacket("udp4", "127.0.0.1:0")
+				if err != nil {
+					return err
+				}
+				defer c.Close()
+				for i := range connections {
+					if _, err := c.WriteTo([]byte{0}, &net.UDPAddr{IP: net.IPv4(127, 1, byte(i>>8), byte(i)), Port: 9}); err != nil {
+						return err
+					}
+				}
+				b.ResetTimer()
+				for range b.N {
+					if err := bench.sweeper.sweep(p); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// BenchmarkMayForbid measures what it costs to know that a new address needs
+// no sweep, on a node with 250 endpoints that all have policies.
+func BenchmarkMayForbid(b *testing.B) {
+	p := bigPlan(b, 100_000, 10_000)
+	for i := range 250 {
+		a := netip.AddrFrom4([4]byte{10, 1, 1, byte(i + 3)})
+		p.Endpoints = p.Endpoints.Set(plan.EndpointKey{Interface: fmt.Sprintf("weft%d", i)},
+			plan.Endpoint{Network: plan.DefaultNetwork, Addresses: []netip.Addr{a}, IngressPolicy: fmt.Sprintf("p%d", i)})
+	}
+	q := *p
+	q.Tags = p.Tags.Set(plan.TagKey{Network: plan.DefaultNetwork, Prefix: single(netip.MustParseAddr("172.16.0.1"))}, plan.Tagging{Tag: plan.FirstLocalTag + 7})
+	changes := p.Diff(&q)
+	for b.Loop() {
+		if mayForbid(p, &q, changes) {
+			b.Fatal("it may forbid")
+		}
+	}
+}
