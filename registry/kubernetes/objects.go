@@ -268,8 +268,7 @@ func update(stored []byte, known, wanted registry.Object) (object, error) {
 // patch applies a merge patch to an object, or its status subresource, if that
 // has the given resource version.
 func (r *Registry) patch(ctx context.Context, k *registry.Kind, key registry.Key, version string, patch object, status bool) (registry.Object, error) {
-	meta, _ := patch["metadata"].(object)
-	body, err := json.Marshal(apply(patch, object{"metadata": apply(meta, object{"resourceVersion": version})}))
+	body, err := json.Marshal(ifVersion(version, patch))
 	if err != nil {
 		return nil, k.Errorf(key, registry.ErrInvalid, err)
 	}

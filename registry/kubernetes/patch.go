@@ -181,6 +181,17 @@ func sameItem(before any, after object) bool {
 	return false
 }
 
+// ifVersion returns a patch that the API server refuses for an object of another
+// resource version.
+func ifVersion(version string, patch object) object {
+	old, _ := patch["metadata"].(object)
+	meta := object{"resourceVersion": version}
+	maps.Copy(meta, old)
+	out := maps.Clone(patch)
+	out["metadata"] = meta
+	return out
+}
+
 // apply returns what a JSON merge patch makes of an object.
 func apply(o, patch object) object {
 	out := maps.Clone(o)

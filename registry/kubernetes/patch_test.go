@@ -230,7 +230,7 @@ func TestUpdateOfANode(t *testing.T) {
 	if got, want := text(patch), `{`+status+`}`; got != want {
 		t.Errorf("the patch is\n%s, want\n%s", got, want)
 	}
-	if got, want := text(both), fmt.Sprintf(`{"metadata":{"annotations":{"ours":null}},%s}`, status); got != want {
+	if got, want := text(ifVersion("7", both)), fmt.Sprintf(`{"metadata":{"annotations":{"ours":null},"resourceVersion":"7"},%s}`, status); got != want {
 		t.Errorf("the patch is\n%s, want\n%s", got, want)
 	}
 }

@@ -39,10 +39,19 @@ func crud(t *testing.T, s *suite) {
 		t.Errorf("Get returned\n%+v\nCreate had\n%+v", got, created)
 	}
 
-	got.(*corev1.ConfigMap).Data["value"] = "2"
-	updated, err := s.Registry.Update(ctx, setting, got)
+	got.SetAnnotations(map[string]string{"stays": "1", "goes": "1"})
+	annotated, err := s.Registry.Update(ctx, setting, got)
 	if err != nil {
 		t.Fatal(err)
+	}
+	annotated.SetAnnotations(map[string]string{"stays": "1"})
+	annotated.(*corev1.ConfigMap).Data["value"] = "2"
+	updated, err := s.Registry.Update(ctx, setting, annotated)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a := updated.GetAnnotations(); len(a) != 1 || a["stays"] != "1" {
+		t.Errorf("after one of two annotations went, Update returned %v", a)
 	}
 	if valueOf(updated) != "2" || updated.GetResourceVersion() == created.GetResourceVersion() {
 		t.Errorf("Update returned %+v", updated)

@@ -84,7 +84,9 @@ func choose(specs []string, name string, smoke []string, rules []rule) (suite, e
 	case "conformance":
 		in = func(spec string) bool { return strings.Contains(spec, "[Conformance]") }
 	case "networkpolicy":
-		in = func(spec string) bool { return strings.HasPrefix(spec, area+" Netpol ") || strings.HasPrefix(spec, area+" NetworkPolicy") }
+		in = func(spec string) bool {
+			return strings.HasPrefix(spec, area+" Netpol ") || strings.HasPrefix(spec, area+" NetworkPolicy")
+		}
 	case "smoke":
 		in = func(spec string) bool { return slices.Contains(smoke, spec) }
 		for _, wanted := range smoke {

@@ -33,9 +33,10 @@ func TestASuiteIsChosen(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]suite{
-		"conformance": {Name: "conformance", Run: []string{dns}, LeftOut: map[string]string{sctp: "No SCTP here."}},
-		"all":         {Name: "all", Run: []string{dns, netpol}, LeftOut: map[string]string{sctp: "No SCTP here."}},
-		"smoke":       {Name: "smoke", Run: []string{netpol}, LeftOut: map[string]string{}},
+		"conformance":   {Name: "conformance", Run: []string{dns}, LeftOut: map[string]string{sctp: "No SCTP here."}},
+		"networkpolicy": {Name: "networkpolicy", Run: []string{netpol}, LeftOut: map[string]string{}},
+		"all":           {Name: "all", Run: []string{dns, netpol}, LeftOut: map[string]string{sctp: "No SCTP here."}},
+		"smoke":         {Name: "smoke", Run: []string{netpol}, LeftOut: map[string]string{}},
 	} {
 		got, err := choose(specs, name, parseSmoke("Netpol should deny [Feature:NetworkPolicy]"), rules)
 		if err != nil || !reflect.DeepEqual(got, want) {
@@ -121,7 +122,7 @@ func TestTheFilesFitTheSpecs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"smoke", "conformance", "all"} {
+	for _, name := range []string{"smoke", "conformance", "networkpolicy", "all"} {
 		s, err := choose(parseList(string(list)), name, parseSmoke(smokeText), rules)
 		if err != nil {
 			t.Error(err)

@@ -90,30 +90,7 @@ func (s *stage) apiServerAway(away time.Duration) func(*story) {
 		}
 
 		start := time.Now()
-		if err := x.cluster.KillProcess(x.Context(), cluster.ControlPlane, string(controlplane.APIServer)); err != nil {
-			x.Fatal(err)
-		}
-		back := false
-		bringBack := func() {
-			if back {
-				return
-			}
-			back = true
-			if err := x.cluster.StartProcess(x.Context(), cluster.ControlPlane, string(controlplane.APIServer)); err != nil {
-				x.Fatal(err)
-			}
-		}
-		x.Cleanup(func() {
-			if !back {
-				if err := x.cluster.StartProcess(context.Background(), cluster.ControlPlane, string(controlplane.APIServer)); err != nil {
-					x.Error(err)
-				}
-			}
-		})
-		if out, err := x.command(x.kubectl, "get", "nodes", "--request-timeout=2s"); err == nil {
-			x.Fatalf("the API server answers though it was killed: %s", out)
-		}
-
+		bringBack := x.stopAPIServer()
 		x.removeStatic(n, "ends")
 		x.eventually("a pod that ends while the API server is away is cleaned up", patience, func() error {
 			if a, err := n.attachment(x.namespace, ends); err == nil {
@@ -137,10 +114,6 @@ func (s *stage) apiServerAway(away time.Duration) func(*story) {
 			return nil
 		})
 		bringBack()
-		x.eventually("the API server answers", patience, func() error {
-			_, err := x.command(x.kubectl, "get", "--raw=/readyz")
-			return err
-		})
 		x.measured("%s after, it is back", time.Since(start).Round(time.Second))
 		again := time.Now()
 		x.run("new", on(x.nodes[0]))
@@ -158,6 +131,36 @@ func (s *stage) apiServerAway(away time.Duration) func(*story) {
 			return nil
 		})
 		x.inOrder(x.nodes...)
+	}
+}
+
+// stopAPIServer ends the API server until the function it returns, or else the
+// end of the story, has started it again.
+func (x *story) stopAPIServer() (start func()) {
+	x.Helper()
+	if err := x.cluster.KillProcess(x.Context(), cluster.ControlPlane, string(controlplane.APIServer)); err != nil {
+		x.Fatal(err)
+	}
+	begin := sync.OnceValue(func() error {
+		return x.cluster.StartProcess(context.Background(), cluster.ControlPlane, string(controlplane.APIServer))
+	})
+	x.Cleanup(func() {
+		if err := begin(); err != nil {
+			x.Error(err)
+		}
+	})
+	if out, err := x.command(x.kubectl, "get", "nodes", "--request-timeout=2s"); err == nil {
+		x.Fatalf("the API server answers though it was killed: %s", out)
+	}
+	return func() {
+		x.Helper()
+		if err := begin(); err != nil {
+			x.Fatal(err)
+		}
+		x.eventually("the API server answers", patience, func() error {
+			_, err := x.command(x.kubectl, "get", "--raw=/readyz")
+			return err
+		})
 	}
 }
 
@@ -277,6 +280,7 @@ func refusals(x *story) {
 // rightsMissing: an agent that may not do what it must, or for which a kind is
 // missing, says so and goes on when it may.
 func rightsMissing(x *story) {
+	x.refused = true
 	n := x.nodes[2]
 	x.run("a", on(n))
 	x.run("client", on(x.nodes[0]))
@@ -362,6 +366,7 @@ func bare(text string) string {
 
 // kindMissing is told as the last one: with a kind go its objects.
 func kindMissing(x *story) {
+	x.refused = true
 	n := x.nodes[2]
 	const crd = "clusterconfigs.weft.network"
 	definition := bare(x.must(x.command(x.kubectl, "get", "crd", crd, "-o", "json")))

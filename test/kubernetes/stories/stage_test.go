@@ -54,6 +54,8 @@ type story struct {
 	*testing.T
 	*stage
 	namespace string
+	// refused says that the story takes rights away.
+	refused bool
 }
 
 // tell runs a story as a subtest.
@@ -77,6 +79,9 @@ func (s *stage) begin(t *testing.T, name string, f func(*story)) {
 		return err
 	})
 	t.Cleanup(func() {
+		if !x.refused {
+			x.noneRefused(start)
+		}
 		if t.Failed() {
 			x.lookAround()
 		}
@@ -92,6 +97,21 @@ func (s *stage) begin(t *testing.T, name string, f func(*story)) {
 		return err
 	})
 	f(x)
+}
+
+// noneRefused fails the test if an agent or a controller has logged since a
+// moment that it lacked a right.
+func (x *story) noneRefused(since time.Time) {
+	logs, err := x.command(x.kubectl, "logs", "-n", system, "--selector=app.kubernetes.io/name=weft", "--prefix", "--tail=-1",
+		"--max-log-requests=20", "--since-time="+since.Format(time.RFC3339))
+	if err != nil {
+		x.Error(err)
+	}
+	for line := range strings.Lines(logs) {
+		if strings.Contains(line, "forbidden") || strings.Contains(line, " may not ") {
+			x.Errorf("a right is missing: %s", line)
+		}
+	}
 }
 
 // lookAround logs what helps to see why a story failed.

@@ -7,7 +7,7 @@
 // TestStories brings up a cluster of its own (package cluster) for each
 // plug-in, tells the stories there and takes it down:
 //
-//	go test ./test/kubernetes/stories -timeout 40m -plugin openshift-subnet,flannel
+//	go test ./test/kubernetes/stories -timeout 40m -plugin openshift-networkpolicy,flannel
 //
 // With -short it tells the few that fit in three minutes. A cluster that is up
 // serves with -cluster NAME, but for the last story: it is not taken down.

@@ -22,7 +22,7 @@ import (
 )
 
 var (
-	pluginList = flag.String("plugin", "", "the `PLUG-INS` to tell the stories on, with commas between them: openshift-subnet, flannel")
+	pluginList = flag.String("plugin", "", "the `PLUG-INS` to tell the stories on, with commas between them: openshift-subnet, openshift-networkpolicy, flannel")
 	up         = flag.String("cluster", "", "tell them on the cluster that is up under this `NAME`, instead of on one of their own")
 	away       = flag.Duration("away", 5*time.Minute, "how long the API server is away; 30 s with -short")
 	report     = flag.String("report", "", "write what was measured to a `FILE` of Markdown")
@@ -31,7 +31,7 @@ var (
 
 func TestStories(t *testing.T) {
 	if *pluginList == "" {
-		t.Skip("needs a real cluster, and brings one up when asked to: -plugin openshift-subnet,flannel (make test-kubernetes)")
+		t.Skip("needs a real cluster, and brings one up when asked to: -plugin openshift-networkpolicy,flannel (make test-kubernetes)")
 	}
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: it makes a cluster of namespaces")
@@ -97,6 +97,9 @@ func (s *stage) stories(t *testing.T) {
 		s.tell(t, "burst", burst)
 	}
 	s.tell(t, "agents die", s.agentsDie(short))
+	if s.plugin == enforcing {
+		s.tell(t, "policies", s.policies(short))
+	}
 	if short {
 		return
 	}
