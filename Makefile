@@ -48,8 +48,9 @@ prove: deps ## A million random packets: network policies against their oracle, 
 	$(GO) test -count=1 -timeout 60m -v ./test/policy -run '^Test(Oracle|Enforceable|Packets)$$' \
 		-cases 1000000 -packets 2000 -seed $${SEED:-$$(date +%Y%m%d)}
 
-bench: deps build ## Measure against hand-built networks; rewrites docs/benchmarks.md
-	$(GO) run ./bench -o docs/benchmarks.md
+bench: deps build ## Measure against hand-built networks, and policies at scale; rewrites docs/benchmarks.md and docs/policy-measured.md
+	$(GO) run ./bench -only traffic,attach,memory,up -o docs/benchmarks.md
+	$(GO) run ./bench -only policy -notes bench/policy-notes.md -o docs/policy-measured.md
 
 lint: ## gofmt, vet, staticcheck, and the rules of the tree
 	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo "run gofmt -w on these" >&2; exit 1; }

@@ -18,7 +18,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -348,11 +347,11 @@ func (a *agent) run(ctx context.Context, config *api.ClusterConfig, effective fu
 		return out, nil
 	}
 	var first sync.Once
+	settled := beThrifty()
 	report := func(r round) {
 		a.report(r)
 		if r.Whole {
-			// To read and compile a whole cluster takes more than to know it.
-			first.Do(func() { wg.Go(debug.FreeOSMemory) })
+			first.Do(func() { wg.Go(settled) })
 		}
 	}
 	s := newSyncer(plane, a.Log, a.RepairEvery, a.metrics, plug.Kinds(), compile, report)

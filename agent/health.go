@@ -104,7 +104,9 @@ func (a *agent) nodeState() nodeState {
 	if s != nil {
 		last := s.Last()
 		for _, p := range last.Problems {
-			words = append(words, p.String())
+			if !p.Told {
+				words = append(words, p.String())
+			}
 		}
 		if last.Err != nil {
 			words = append(words, last.Err.Error())

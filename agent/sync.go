@@ -149,7 +149,7 @@ func (s *syncer) Run(ctx context.Context) {
 		s.since = time.Time{}
 		s.mu.Unlock()
 
-		start := time.Now()
+		start, used := time.Now(), processorTime()
 		next := s.round(ctx, previous, repairing)
 		now := time.Now()
 		if ctx.Err() != nil {
@@ -166,7 +166,8 @@ func (s *syncer) Run(ctx context.Context) {
 		if !next.Whole && !since.IsZero() {
 			s.since = since
 		}
-		s.pace.took(now.Sub(start), now)
+		// A round that waited for a processor has taken none from pods.
+		s.pace.took(min(now.Sub(start), processorTime()-used), now)
 		s.last, s.done = next, want
 		close(s.finished)
 		s.finished = make(chan struct{})
@@ -227,6 +228,7 @@ func problems(kinds []*registry.Kind, refused []datapath.Refusal) []plugin.Probl
 		if p.Kind, p.Key, ok = plugin.ParseOrigin(kinds, r.Verdict.Origin); !ok && r.Verdict.Origin != "" {
 			p.Message = r.Verdict.Origin + ": " + r.Message
 		}
+		p.Told = ok // by who compiled the rule, to whom Applied tells it
 		if !said[p] {
 			said[p] = true
 			all = append(all, p)

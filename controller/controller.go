@@ -119,16 +119,22 @@ func (c *Controller) Handler() http.Handler {
 
 // Run takes its turn at leading until ctx ends. What ends a turn is no error.
 func (c *Controller) Run(ctx context.Context) error {
+	wait, said := firstRetry, ""
 	for ctx.Err() == nil {
 		lease, err := c.acquire(ctx)
 		if err != nil {
 			if ctx.Err() == nil {
 				c.setTrouble(err)
-				c.Log.Warn("cannot take the lease to lead; trying again", "error", err)
-				sleep(ctx, firstRetry)
+				if said != err.Error() {
+					said = err.Error()
+					c.Log.Warn("cannot take the lease to lead; trying again", "error", err)
+				}
+				sleep(ctx, wait)
+				wait = min(2*wait, longestAcquireRetry)
 			}
 			continue
 		}
+		wait, said = firstRetry, ""
 		c.Log.Info("leading", "identity", c.Identity)
 		c.leading.Set(1)
 		c.lead(ctx, lease)
@@ -191,6 +197,10 @@ func (c *Controller) lead(ctx context.Context, lease registry.Lease) {
 		work.Wait()
 	}
 }
+
+// longestAcquireRetry is how long the controller waits at most before it asks for
+// the lease again. It is short, because it is also what a recovery takes.
+const longestAcquireRetry = time.Second
 
 // How long the controller waits before it starts a plug-in's work again, at
 // first and at most.

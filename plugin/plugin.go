@@ -139,6 +139,9 @@ type Problem struct {
 	Key  registry.Key
 	// Message names the value and says what to do.
 	Message string
+	// Told says that the plug-in sees to it that the object's owner learns of
+	// it, as of a rule that a user wrote: the node is not out of sync for that.
+	Told bool
 }
 
 func (p Problem) String() string {

@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"strings"
 	"time"
 
@@ -91,11 +90,6 @@ When it ends, pods keep their network; when it starts again, it adopts them.`,
 	f.add(cmd)
 	logger := daemon.LogFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if os.Getenv("GOGC") == "" {
-			// What an agent knows of the cluster stays, and little comes and goes: the
-			// node's memory is worth more here than the processor's time.
-			debug.SetGCPercent(40)
-		}
 		log, err := logger()
 		if err != nil {
 			return err

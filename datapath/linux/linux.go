@@ -128,7 +128,7 @@ func open(c Config, in func(func() error) error) (*DataPlane, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.sweeper = startSweeper(in, d.log, &d.policyTable)
+	d.sweeper = startSweeper(in, d.log, &d.policyTable, &d.enforced)
 	return d, nil
 }
 

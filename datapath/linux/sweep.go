@@ -36,6 +36,8 @@ type sweeper struct {
 	in   func(func() error) error
 	log  *slog.Logger
 	lock sync.Locker // who writes the policy table
+	// enforced is the plan that the policy table is for, while nobody writes it.
+	enforced *atomic.Pointer[plan.Plan]
 
 	plan    atomic.Pointer[plan.Plan]
 	wake    chan struct{}
@@ -44,8 +46,8 @@ type sweeper struct {
 	stopped chan struct{}
 }
 
-func startSweeper(in func(func() error) error, log *slog.Logger, lock sync.Locker) *sweeper {
-	s := &sweeper{in: in, log: log, lock: lock, wake: make(chan struct{}, 1), stopped: make(chan struct{})}
+func startSweeper(in func(func() error) error, log *slog.Logger, lock sync.Locker, enforced *atomic.Pointer[plan.Plan]) *sweeper {
+	s := &sweeper{in: in, log: log, lock: lock, enforced: enforced, wake: make(chan struct{}, 1), stopped: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	go s.run()
 	return s
@@ -128,7 +130,9 @@ func (s *sweeper) sweep(p *plan.Plan) error {
 	}
 	for _, is4 := range families {
 		// What is left of them is refused before anything could begin anew.
-		if err := s.refuse(is4, rest[is4]); err != nil {
+		if err := s.refuse(is4, rest[is4]); errors.Is(err, errUnpoliced) {
+			return nil
+		} else if err != nil {
 			return err
 		}
 		for _, h := range handles[is4] {
@@ -143,12 +147,19 @@ func (s *sweeper) sweep(p *plan.Plan) error {
 	return nil
 }
 
+// errUnpoliced says that meanwhile no endpoint has a policy: there is no policy
+// table, and nothing is forbidden.
+var errUnpoliced = errors.New("no endpoint has a policy any more")
+
 func (s *sweeper) refuse(is4 bool, rest elements) error {
 	if len(rest) == 0 {
 		return nil
 	}
 	s.lock.Lock()
 	defer s.lock.Unlock()
+	if p := s.enforced.Load(); p == nil || !policed(p) {
+		return errUnpoliced
+	}
 	conn, err := nftConn()
 	if err != nil {
 		return err

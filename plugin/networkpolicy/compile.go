@@ -155,7 +155,7 @@ func (c *compiler) problems() []plugin.Problem {
 	var problems []plugin.Problem
 	for _, t := range c.view.concerned(func(t *translated) bool { return len(t.problems) > 0 }) {
 		for _, message := range t.problems {
-			problems = append(problems, plugin.Problem{Kind: t.kind, Key: t.key(), Message: message})
+			problems = append(problems, plugin.Problem{Kind: t.kind, Key: t.key(), Message: message, Told: true})
 		}
 	}
 	for _, n := range c.others.list {

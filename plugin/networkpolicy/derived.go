@@ -68,6 +68,17 @@ func (d *derived[V]) update(objects iter.Seq[registry.Object], make func(o regis
 	return gone, came
 }
 
+// of returns what was made of an object, the zero value if that is not among
+// them.
+func (d *derived[V]) of(o registry.Object) V {
+	i, found := slices.BinarySearchFunc(d.sources, registry.KeyOf(o), func(o registry.Object, key registry.Key) int { return registry.KeyOf(o).Compare(key) })
+	if !found || d.sources[i] != o {
+		var none V
+		return none
+	}
+	return d.values[i]
+}
+
 func (d *derived[V]) same(objects iter.Seq[registry.Object]) bool {
 	i := 0
 	for o := range objects {

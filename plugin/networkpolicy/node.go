@@ -59,6 +59,17 @@ type runner struct {
 	logged  string
 }
 
+// outline is what the node as the agent knows it has of the same object, as a
+// rule, which need not be there twice.
+func (r *runner) outline(o registry.Object, before *translated) *translated {
+	for i := range r.now.policies.kinds {
+		if t := r.now.policies.kinds[i].of(o); t != nil {
+			return t
+		}
+	}
+	return outline(o, before)
+}
+
 type madeTag struct {
 	group *policy.Group
 	until time.Time
@@ -244,7 +255,16 @@ func (r *runner) writePods(ctx context.Context, in plugin.Input, want []api.Tagg
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	made, err := put(ctx, r.Registry, api.NodePodsKind, in.Node.Name, func(n *api.NodePods) { n.Pods = want })
+	made, err := false, registry.ErrNotFound
+	if have != nil {
+		// What the agent follows is the newest as a rule, which spares a question.
+		next := have.DeepCopyObject().(*api.NodePods)
+		next.Pods = want
+		_, err = r.Registry.Update(ctx, api.NodePodsKind, next)
+	}
+	if errors.Is(err, registry.ErrConflict) || errors.Is(err, registry.ErrNotFound) {
+		made, err = put(ctx, r.Registry, api.NodePodsKind, in.Node.Name, func(n *api.NodePods) { n.Pods = want })
+	}
 	if err != nil {
 		return 0, fmt.Errorf("other nodes cannot be told of this node's pods: %w", err)
 	}
@@ -291,7 +311,7 @@ func (r *runner) writeReport(ctx context.Context, node string, applied *plugin.A
 	if r.said != nil && applied == r.looked {
 		return r.read.Add(recheck).Sub(now), nil
 	}
-	r.applied.update(applied.Input, outline)
+	r.applied.update(applied.Input, r.outline)
 	want := reportOf(&r.applied, applied.Problems)
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
