@@ -15,7 +15,7 @@ import (
 // among what is not.
 const (
 	garbageAtFirst = 15
-	garbage        = 40
+	garbage        = 30
 )
 
 // beThrifty is called when the agent starts, and the function it returns when it
