@@ -111,7 +111,7 @@ func TestUnknownPlugin(t *testing.T) {
 		}
 	}
 	choose("weave")
-	const complaint = `plug-in "weave" is unknown: there are flannel, openshift-subnet`
+	const complaint = `plug-in "weave" is unknown: there are flannel, openshift-networkpolicy, openshift-subnet`
 	for _, node := range c.lab.Nodes() {
 		c.eventually(func() error {
 			if ok, said := c.ready(node); ok || !strings.Contains(said, complaint) {
