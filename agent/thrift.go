@@ -18,8 +18,8 @@ const (
 	garbage        = 30
 )
 
-// beThrifty is called when the agent starts, and the function it returns when it
-// has the cluster's state. Who sets GOGC decides instead.
+// beThrifty is called before a cluster is read, and the function it returns when
+// all of it is known and in the data plane. Who sets GOGC decides instead.
 func beThrifty() (settled func()) {
 	if os.Getenv("GOGC") != "" {
 		return func() {}

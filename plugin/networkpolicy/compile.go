@@ -66,8 +66,6 @@ func (v *view) concerned(wanted func(*translated) bool) []*translated {
 // compiler compiles the plans of a node.
 type compiler struct {
 	base plainCompiler
-	// plain is the plan that base compiled last.
-	plain *plan.Plan
 
 	node     string
 	view     view
@@ -91,7 +89,6 @@ func (c *compiler) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
 	}
 	previous := in.Previous
 	plain, problems := c.base.compile(in)
-	c.plain = plain
 
 	tables := c.tables.Compile(c.world(in))
 	p := *plain
@@ -120,7 +117,7 @@ func (c *compiler) world(in plugin.Input) *policy.World {
 		return readNodePods(o, before)
 	}
 	gone, came := c.others.update(in.Objects.All(api.NodePodsKind), other, compareNodes)
-	c.nodes.update(c.others.list, c.plain.Routes, len(gone)+len(came) > 0)
+	c.nodes.update(c.others.list, c.base.plan.Routes, len(gone)+len(came) > 0)
 	c.machines.update(in.Objects.All(api.Node), readMachine, compareMachines)
 	c.domains.update(in.Objects.All(api.DomainNameKind), readDomain, compareDomains)
 	return &policy.World{
