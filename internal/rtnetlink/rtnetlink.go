@@ -11,6 +11,7 @@ import (
 	"math"
 	"os"
 
+	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
@@ -24,6 +25,7 @@ type Filter []unix.SockFilter
 // interface, the first attribute, which is the name.
 const (
 	typeOffset        = 4
+	flagsOffset       = 6
 	destinationOffset = unix.SizeofNlMsghdr + 1
 	attributeOffset   = unix.SizeofNlMsghdr + unix.SizeofIfInfomsg
 	nameOffset        = attributeOffset + unix.SizeofRtAttr
@@ -60,6 +62,46 @@ func Underlay(prefix [4]byte) Filter {
 		13: all,
 	}
 }
+
+// Owned passes what may concern what one protocol's stamp is on: of routes,
+// those of that protocol and those that take another's place; of neighbours,
+// those of that protocol, permanent ones, and forwarding entries; and all else.
+// Neighbours that come and go by themselves, as a pod can have many do, are not
+// passed.
+func Owned(protocol byte) Filter {
+	return Filter{
+		0:  load(unix.BPF_H, typeOffset),
+		1:  compare(half(unix.RTM_NEWROUTE), 3, 0),
+		2:  compare(half(unix.RTM_DELROUTE), 2, 0),
+		3:  compare(half(unix.RTM_NEWNEIGH), 6, 0),
+		4:  compare(half(unix.RTM_DELNEIGH), 5, 12),
+		5:  load(unix.BPF_B, unix.SizeofNlMsghdr+5), // rtm_protocol
+		6:  compare(uint32(protocol), 10, 0),
+		7:  load(unix.BPF_H, flagsOffset),
+		8:  {Code: unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, K: half(unix.NLM_F_REPLACE), Jt: 8, Jf: 0},
+		9:  none,
+		10: load(unix.BPF_B, unix.SizeofNlMsghdr), // ndm_family
+		11: compare(unix.AF_BRIDGE, 5, 0),
+		12: load(unix.BPF_H, unix.SizeofNlMsghdr+8), // ndm_state
+		13: {Code: unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, K: half(unix.NUD_PERMANENT), Jt: 3, Jf: 0},
+		14: {Code: unix.BPF_LD | unix.BPF_IMM, K: unix.SizeofNlMsghdr + unix.SizeofNdMsg},
+		15: {Code: unix.BPF_LDX | unix.BPF_IMM, K: netlink.NDA_PROTOCOL},
+		16: {Code: unix.BPF_JMP | unix.BPF_JA, K: 1},
+		17: all,
+		18: load(unix.BPF_W, findAttribute),
+		19: compare(0, 4, 0),
+		20: {Code: unix.BPF_MISC | unix.BPF_TAX},
+		21: {Code: unix.BPF_LD | unix.BPF_B | unix.BPF_IND, K: unix.SizeofRtAttr},
+		22: compare(uint32(protocol), 0, 1),
+		23: all,
+		24: none,
+	}
+}
+
+// findAttribute, as the offset of a load, gives the offset of the attribute
+// whose type is in the index register, from the one in the accumulator on, or 0
+// (SKF_AD_NLATTR).
+const findAttribute = 0xfffff000 + 12
 
 func load(size uint16, offset uint32) unix.SockFilter {
 	return unix.SockFilter{Code: unix.BPF_LD | size | unix.BPF_ABS, K: offset}

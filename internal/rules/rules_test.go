@@ -81,6 +81,8 @@ var rules = []rule{
 		"allocation is a function of values"},
 	{"datapath", []string{"registry", "api", "plugin", "agent", "controller", "cni", "lab", "cli", "ext:k8s.io/client-go"},
 		"a data plane loads plans, whoever compiled them"},
+	{"trace", []string{"registry", "api", "plugin", "datapath", "agent", "controller", "cni", "lab", "cli", "explain", "ext:k8s.io"},
+		"what a kernel does with a packet is seen in the kernel alone"},
 	{"ipam", []string{"registry", "api", "datapath", "agent", "controller", "lab", "cli", "ext:github.com/vishvananda/netlink"},
 		"giving out addresses is a function of a journal"},
 	{"agent", []string{"plugin/openshift", "plugin/flannel", "plugin/plugins", "datapath/linux", "controller", "lab", "cli", "registry/etcd", "registry/kubernetes", "ext:k8s.io/client-go"},

@@ -45,6 +45,15 @@ func Get(name string) (string, error) { return get(root(), name) }
 // Set gives a setting a value. Its error wraps fs.ErrNotExist as that of Get.
 func Set(name, value string) error { return set(root(), name, value) }
 
+// Ensure is Set for a setting that may have the value already: where it has,
+// nothing is written, so that settings that are right may be read-only.
+func Ensure(name, value string) error {
+	if old, err := Get(name); err != nil || old == value {
+		return err
+	}
+	return Set(name, value)
+}
+
 func get(root, name string) (string, error) {
 	b, err := os.ReadFile(filepath.Join(root, name))
 	if err != nil {
