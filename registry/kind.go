@@ -147,9 +147,9 @@ func (k *Kind) Encode(o Object) ([]byte, error) {
 }
 
 // Decode is the inverse of Encode. Name, namespace and resource version come
-// from where the value was found. expires says whether it has a time to live.
-func (k *Kind) Decode(key Key, value []byte, expires bool, resourceVersion string) (Object, error) {
-	o, err := k.decode(key, value, expires)
+// from where the value was found.
+func (k *Kind) Decode(key Key, value []byte, stored Stored, resourceVersion string) (Object, error) {
+	o, err := k.decode(key, value, stored)
 	if err != nil {
 		return nil, k.Errorf(key, ErrInvalid, fmt.Errorf("the stored value: %w", err))
 	}
@@ -160,9 +160,9 @@ func (k *Kind) Decode(key Key, value []byte, expires bool, resourceVersion strin
 	return o, nil
 }
 
-func (k *Kind) decode(key Key, value []byte, expires bool) (Object, error) {
+func (k *Kind) decode(key Key, value []byte, stored Stored) (Object, error) {
 	if k.Layout != nil {
-		return k.Layout.Decode(key.Name, value, expires)
+		return k.Layout.Decode(key.Name, value, stored)
 	}
 	o := k.New()
 	if err := kjson.Unmarshal(value, o); err != nil {

@@ -89,10 +89,21 @@ type Layout struct {
 	Name string
 	// Encode returns the value to store.
 	Encode func(Object) ([]byte, error)
-	// Decode returns the object of a stored value. expires says whether the
-	// key has a time to live. Name and resource version are set by the caller.
-	// An error makes the registry skip the key and report it.
-	Decode func(name string, value []byte, expires bool) (Object, error)
+	// Decode returns the object of a stored value. Name and resource version
+	// are set by the caller. An error makes the registry skip the key and report
+	// it.
+	Decode func(name string, value []byte, stored Stored) (Object, error)
+}
+
+// Stored is what a key-value registry knows of a value beyond the value, and
+// who wrote that cannot choose.
+type Stored struct {
+	// Expires says whether the key has a time to live.
+	Expires bool
+	// Created is the point in the registry's history at which the key came into
+	// being; greater than 0. It stays when the value is replaced, and a key that
+	// was deleted gets another when it comes back. Those of one registry compare.
+	Created int64
 }
 
 // Key names an object of a kind.
@@ -161,6 +172,10 @@ type Registry interface {
 
 	// Holder returns who holds the named lease now, or "" if nobody does.
 	Holder(ctx context.Context, name string) (string, error)
+
+	// Holders returns who holds each lease whose name begins with prefix now,
+	// by the leases' names. Those that nobody holds are not in it.
+	Holders(ctx context.Context, prefix string) (map[string]string, error)
 
 	// Close releases the connection. Watches and leases end.
 	Close() error

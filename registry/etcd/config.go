@@ -110,3 +110,21 @@ func (c *Config) tls() (*tls.Config, error) {
 	}
 	return t, nil
 }
+
+// commonName returns that of the client certificate, which an etcd with
+// --client-cert-auth takes for a user's name; empty where none is shown.
+func (c *Config) commonName() (string, error) {
+	t, err := c.tls()
+	if err != nil || t == nil || t.GetClientCertificate == nil {
+		return "", err
+	}
+	cert, err := t.GetClientCertificate(nil)
+	if err != nil {
+		return "", err
+	}
+	leaf, err := x509.ParseCertificate(cert.Certificate[0])
+	if err != nil {
+		return "", fmt.Errorf("client certificate %s: %w", c.CertFile, err)
+	}
+	return leaf.Subject.CommonName, nil
+}

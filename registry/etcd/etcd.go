@@ -17,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -124,6 +125,27 @@ func (r *Registry) Ping(ctx context.Context) error {
 	})
 }
 
+// Members returns the names of etcd's members, in order.
+func (r *Registry) Members(ctx context.Context) ([]string, error) {
+	var list *clientv3.MemberListResponse
+	err := r.call(ctx, func(ctx context.Context, c *clientv3.Client) (err error) {
+		list, err = c.MemberList(ctx)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list etcd's members: %w", err)
+	}
+	var names []string
+	for _, m := range list.Members {
+		// A learner has nothing that it could give back.
+		if !m.IsLearner {
+			names = append(names, cmp.Or(m.Name, fmt.Sprintf("%x", m.ID)))
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
 // Close implements registry.Registry. Leases are not given back: release
 // those that others should have at once.
 func (r *Registry) Close() error {
@@ -161,9 +183,9 @@ func (r *Registry) failure(ctx context.Context, err error) error {
 		return unavailable("it wants a user name and a password, or a client certificate of a user with rights")
 	case rpctypes.ErrPermissionDenied:
 		if r.config.Username == "" {
-			return unavailable("it wants a user name and a password, or a client certificate of a user with rights")
+			return unavailable("it wants a user name and a password, or a client certificate of a user with rights; weft etcd grant gives them")
 		}
-		return unavailable("user %q may not do this; grant it readwrite on the prefix %s/", r.config.Username, r.config.Prefix)
+		return unavailable("user %q may not do this; grant it what it needs below %s/, as weft etcd grant does", r.config.Username, r.config.Prefix)
 	case rpctypes.ErrNoSpace:
 		return unavailable("its database is full; compact and defragment it, then disarm its alarm")
 	}

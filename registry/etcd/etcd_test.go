@@ -26,6 +26,8 @@ type server struct {
 	config      etcd.Config
 	admin       clientv3.Config
 	stop, start func(t *testing.T)
+	// ca signs certificates, where the server asks for them.
+	ca *authority
 }
 
 // connect returns a client that may do everything, until the end of the test.
@@ -185,5 +187,17 @@ func TestOpenRefuses(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("Open(%+v): %v, want %q", c.config, err, c.want)
 		}
+	}
+}
+
+func TestMembers(t *testing.T) {
+	s := embeddedServer(t)
+	r, err := etcd.Open(s.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if members, err := r.Members(t.Context()); err != nil || len(members) != 1 || members[0] != "weft" {
+		t.Errorf("its members are %q, %v", members, err)
 	}
 }

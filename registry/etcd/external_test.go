@@ -111,6 +111,7 @@ func externalServer(t *testing.T) *server {
 	}
 	var running *exec.Cmd
 	s := &server{
+		ca: ca,
 		config: etcd.Config{
 			Endpoints: []string{endpoint},
 			CAFile:    ca.path("ca.crt"), CertFile: ca.path("client.crt"), KeyFile: ca.path("client.key"),
@@ -214,5 +215,124 @@ func TestPingSays(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A client certificate whose common name is a user's needs no password, and may
+// do what the user may and nothing else.
+func TestAccountByCertificate(t *testing.T) {
+	s := externalServer(t)
+	config := s.config
+	config.Username, config.Password = "root", "toor"
+	root, err := etcd.Open(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	steps, err := root.Missing(t.Context(), etcd.Account{Name: "weft-node-node1", Permissions: []etcd.Permission{
+		{Key: "/weft/", Prefix: true}, {Key: "/weft/leases/node/node1", Write: true}}}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range steps {
+		t.Log(step)
+		if err := root.Do(t.Context(), step); err != nil {
+			t.Fatal(err)
+		}
+		if err := root.Do(t.Context(), step); err != nil {
+			t.Fatalf("again: %v", err)
+		}
+	}
+	s.ca.issueClient(t, "weft-node-node1")
+	s.ca.issueClient(t, "weft-node-node2") // whom nobody made
+	agent := func(name string) *etcd.Registry {
+		config := s.config
+		config.Username, config.Password = "", ""
+		config.CertFile, config.KeyFile = s.ca.path(name+".crt"), s.ca.path(name+".key")
+		r, err := etcd.Open(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { r.Close() })
+		return r
+	}
+	one := agent("weft-node-node1")
+	lease, err := one.Acquire(t.Context(), "node/node1", "me", 5*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lease.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, err := one.Acquire(t.Context(), "node/node2", "me", 5*time.Second); err == nil || !strings.Contains(err.Error(), "weft etcd grant") {
+		t.Errorf("the lease of another node: %v", err)
+	}
+	if err := agent("weft-node-node2").Ping(t.Context()); err == nil {
+		t.Error("a certificate that is no user's is let in")
+	}
+	// What a role should no longer be able to do, it no longer can.
+	steps, err = root.Missing(t.Context(), etcd.Account{Name: "weft-node-node1", Permissions: []etcd.Permission{{Key: "/weft/", Prefix: true}}}, "")
+	if err != nil || len(steps) != 1 {
+		t.Fatalf("%v, %v", steps, err)
+	}
+	if err := root.Do(t.Context(), steps[0]); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := one.Acquire(t.Context(), "node/node1", "me", 5*time.Second); err == nil {
+		t.Error("a right that was taken away is still there")
+	}
+	if err := one.Ping(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// Without a password, root's way in is the certificate that the connection shows.
+func TestRootByCertificate(t *testing.T) {
+	s := externalServer(t)
+	admin, err := clientv3.New(s.admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close()
+	if _, err := admin.AuthDisable(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := admin.UserDelete(t.Context(), "root"); err != nil {
+		t.Fatal(err)
+	}
+	s.ca.issueClient(t, "root")
+	as := func(name string) *etcd.Registry {
+		config := s.config
+		config.Username, config.Password = "", ""
+		config.CertFile, config.KeyFile = s.ca.path(name+".crt"), s.ca.path(name+".key")
+		r, err := etcd.Open(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { r.Close() })
+		return r
+	}
+	if steps, err := as("client").Authentication(t.Context(), ""); err == nil || !strings.Contains(err.Error(), "could log in as root") {
+		t.Errorf("nobody could log in as root: %v, %v", steps, err)
+	}
+	root := as("root")
+	steps, err := root.Authentication(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range steps {
+		t.Log(step)
+		if err := root.Do(t.Context(), step); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if on, err := root.Authenticates(t.Context()); !on || err != nil {
+		t.Errorf("etcd asks: %v, %v", on, err)
+	}
+	if users, err := root.Users(t.Context()); err != nil || len(users) != 3 {
+		t.Errorf("root sees %q, %v", users, err)
+	}
+	if _, err := as("client").Users(t.Context()); err == nil {
+		t.Error("a certificate that is not root's sees users")
 	}
 }

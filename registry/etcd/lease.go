@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -28,7 +29,7 @@ type lease struct {
 	lost     chan struct{}
 }
 
-func (r *Registry) leaseKey(name string) string { return r.config.Prefix + "/leases/" + name }
+func (r *Registry) leaseKey(name string) string { return LeaseKey(r.config.Prefix, name) }
 
 // leaseAt returns the key of a lease, nil where nobody holds it, and the
 // revision at which that was so.
@@ -54,6 +55,23 @@ func (r *Registry) Holder(ctx context.Context, name string) (string, error) {
 		return "", fmt.Errorf("lease %s: %w", name, err)
 	}
 	return string(now.GetValue()), nil
+}
+
+// Holders implements registry.Registry.
+func (r *Registry) Holders(ctx context.Context, prefix string) (map[string]string, error) {
+	var found *clientv3.GetResponse
+	err := r.call(ctx, func(ctx context.Context, c *clientv3.Client) (err error) {
+		found, err = c.Get(ctx, r.leaseKey(prefix), clientv3.WithPrefix())
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("leases %s: %w", prefix, err)
+	}
+	held := make(map[string]string, len(found.Kvs))
+	for _, kv := range found.Kvs {
+		held[strings.TrimPrefix(string(kv.Key), r.leaseKey(""))] = string(kv.Value)
+	}
+	return held, nil
 }
 
 // Acquire implements registry.Registry. A lease that the same holder has is

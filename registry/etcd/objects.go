@@ -18,7 +18,7 @@ import (
 func version(revision int64) string { return strconv.FormatInt(revision, 10) }
 
 func decode(k *registry.Kind, key registry.Key, kv *mvccpb.KeyValue) (registry.Object, error) {
-	return k.Decode(key, kv.Value, kv.Lease != 0, version(kv.ModRevision))
+	return k.Decode(key, kv.Value, registry.Stored{Expires: kv.Lease != 0, Created: kv.CreateRevision}, version(kv.ModRevision))
 }
 
 // Serves implements registry.Registry: there is no kind that it cannot hold.
@@ -173,7 +173,7 @@ func (r *Registry) put(ctx context.Context, k *registry.Kind, o registry.Object,
 	err = r.call(ctx, func(ctx context.Context, c *clientv3.Client) (err error) {
 		done, err = c.Txn(ctx).
 			If(clientv3.Compare(clientv3.ModRevision(path), "=", revision)).
-			Then(clientv3.OpPut(path, string(value), options...)).
+			Then(clientv3.OpPut(path, string(value), options...), clientv3.OpGet(path, clientv3.WithKeysOnly())).
 			Else(clientv3.OpGet(path, clientv3.WithKeysOnly())).
 			Commit()
 		return err
@@ -183,7 +183,8 @@ func (r *Registry) put(ctx context.Context, k *registry.Kind, o registry.Object,
 		// Whether it was written is not known, and then the lease must stay.
 		return nil, k.Errorf(key, err, nil)
 	case done.Succeeded:
-		return k.Decode(key, value, ttl > 0, version(done.Header.Revision))
+		stored := done.Responses[1].GetResponseRange().Kvs[0]
+		return k.Decode(key, value, registry.Stored{Expires: ttl > 0, Created: stored.CreateRevision}, version(stored.ModRevision))
 	}
 	if lease != clientv3.NoLease {
 		r.revoke(ctx, lease)

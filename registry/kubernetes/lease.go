@@ -49,23 +49,48 @@ func (r *Registry) leaseKind(name string) *registry.Kind {
 	}
 }
 
-// leaseName returns the name of a lease's object: a DNS subdomain (RFC 1123),
-// as object names are, in which -- stands for a slash. A segment that cannot
-// be said so is 0x and its bytes in hexadecimal, and a name that would be too
-// long is 0h and its SHA-256. No two leases have the same.
+// leaseName returns the name of a lease's object: a DNS subdomain (RFC 1123), as
+// object names are. No two leases have the same, and which lease a name stands
+// for can be told from the name alone:
+//
+//   - What comes before the first slash of a lease's name, and the rest, are
+//     written as they are, with -- for the slash. The first part has no -- and
+//     does not begin with 0x or 0h. So "node/a--b" is node--a--b, and whoever
+//     knows the name of a Node knows that of its lease, without having to know
+//     how anything is encoded: an admission policy can say whose it is.
+//   - A lease whose name cannot be written so is 0x and all bytes of its name in
+//     hexadecimal, or, where that would be too long, 0h and its SHA-256.
 func leaseName(name string) string {
-	segments := strings.Split(name, "/")
-	for i, s := range segments {
-		if len(content.IsDNS1123Subdomain(s)) > 0 || strings.Contains(s, "--") || strings.HasPrefix(s, "0x") || strings.HasPrefix(s, "0h") {
-			segments[i] = "0x" + hex.EncodeToString([]byte(s))
+	first, rest, several := strings.Cut(name, "/")
+	plain := len(content.IsDNS1123Label(first)) == 0 && !strings.Contains(first, "--") &&
+		!strings.HasPrefix(first, "0x") && !strings.HasPrefix(first, "0h")
+	out := first
+	if several {
+		out += "--" + rest
+		plain = plain && len(content.IsDNS1123Subdomain(rest)) == 0
+	}
+	if plain && len(content.IsDNS1123Subdomain(out)) == 0 {
+		return out
+	}
+	if out = "0x" + hex.EncodeToString([]byte(name)); len(content.IsDNS1123Subdomain(out)) == 0 {
+		return out
+	}
+	sum := sha256.Sum256([]byte(name))
+	return "0h" + hex.EncodeToString(sum[:])
+}
+
+// leaseNamed returns the name of the lease of an object, which is not known of
+// names that only a hash is kept of, and of objects that are no lease's.
+func leaseNamed(object string) (name string, known bool) {
+	name = strings.Replace(object, "--", "/", 1)
+	if digits, encoded := strings.CutPrefix(object, "0x"); encoded {
+		b, err := hex.DecodeString(digits)
+		if err != nil {
+			return "", false
 		}
+		name = string(b)
 	}
-	out := strings.Join(segments, "--")
-	if len(content.IsDNS1123Subdomain(out)) > 0 { // as it is too long
-		sum := sha256.Sum256([]byte(name))
-		return "0h" + hex.EncodeToString(sum[:])
-	}
-	return out
+	return name, leaseName(name) == object
 }
 
 // leaseAt returns the object of a lease, nil where there is none, and the
@@ -103,10 +128,34 @@ func (r *Registry) Holder(ctx context.Context, name string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("lease %s: %w", name, err)
 	}
-	if now != nil && now.Spec.RenewTime != nil && time.Since(now.Spec.RenewTime.Time) > durationOf(now, math.MaxInt64) {
-		return "", nil
+	return liveHolderOf(now), nil
+}
+
+// liveHolderOf returns who a lease's object names, unless its time is over.
+func liveHolderOf(l *coordinationv1.Lease) string {
+	if l != nil && l.Spec.RenewTime != nil && time.Since(l.Spec.RenewTime.Time) > durationOf(l, math.MaxInt64) {
+		return ""
 	}
-	return holderOf(now), nil
+	return holderOf(l)
+}
+
+// Holders implements registry.Registry. Leases whose names are too long to be
+// kept are not in it.
+func (r *Registry) Holders(ctx context.Context, prefix string) (map[string]string, error) {
+	k := r.leaseKind("any")
+	k.Only.Name = ""
+	objects, _, err := r.List(ctx, k)
+	if err != nil {
+		return nil, fmt.Errorf("leases %s: %w", prefix, err)
+	}
+	held := make(map[string]string)
+	for _, o := range objects {
+		name, known := leaseNamed(o.GetName())
+		if holder := liveHolderOf(o.(*coordinationv1.Lease)); known && holder != "" && strings.HasPrefix(name, prefix) {
+			held[name] = holder
+		}
+	}
+	return held, nil
 }
 
 // Acquire implements registry.Registry. It needs the rights to list, watch,

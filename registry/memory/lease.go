@@ -3,6 +3,7 @@ package memory
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -57,6 +58,21 @@ func (r *Registry) Holder(ctx context.Context, name string) (string, error) {
 		return l.holder, nil
 	}
 	return "", nil
+}
+
+// Holders implements registry.Registry.
+func (r *Registry) Holders(ctx context.Context, prefix string) (map[string]string, error) {
+	if err := r.begin(ctx); err != nil {
+		return nil, fmt.Errorf("leases %s: %w", prefix, err)
+	}
+	defer r.mu.Unlock()
+	held := make(map[string]string)
+	for name, l := range r.leases {
+		if l != nil && strings.HasPrefix(name, prefix) {
+			held[name] = l.holder
+		}
+	}
+	return held, nil
 }
 
 // Lost implements registry.Lease.

@@ -44,6 +44,7 @@ var _ registry.Registry = (*Registry)(nil)
 type item struct {
 	value    []byte
 	revision int64
+	created  int64       // the revision at which there was nothing before
 	expiry   *time.Timer // nil for one that stays
 }
 
@@ -109,7 +110,7 @@ func (r *Registry) find(k *registry.Kind, key registry.Key) (string, *item, erro
 }
 
 func (i *item) decode(k *registry.Kind, key registry.Key) (registry.Object, error) {
-	return k.Decode(key, i.value, i.expiry != nil, version(i.revision))
+	return k.Decode(key, i.value, registry.Stored{Expires: i.expiry != nil, Created: i.created}, version(i.revision))
 }
 
 func version(revision int64) string { return strconv.FormatInt(revision, 10) }
@@ -190,13 +191,22 @@ func (r *Registry) Update(ctx context.Context, k *registry.Kind, o registry.Obje
 	return r.put(k, path, o, options)
 }
 
+// item returns what is to be at path next. The registry is locked.
+func (r *Registry) item(path string, value []byte) *item {
+	at := &item{value: value, revision: r.revision + 1, created: r.revision + 1}
+	if before := r.items[path]; before != nil {
+		at.created = before.created
+	}
+	return at
+}
+
 // put stores an object. The registry is locked.
 func (r *Registry) put(k *registry.Kind, path string, o registry.Object, options registry.WriteOptions) (registry.Object, error) {
 	value, err := k.Encode(o)
 	if err != nil {
 		return nil, err
 	}
-	at := &item{value: value, revision: r.revision + 1}
+	at := r.item(path, value)
 	if options.TTL > 0 {
 		at.expiry = time.AfterFunc(options.TTL, func() { r.expire(path, at) })
 	}
@@ -268,7 +278,7 @@ func (r *Registry) PutValue(k *registry.Kind, key registry.Key, value []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if path, ok := k.Path("", key); ok {
-		r.change(path, &item{value: slices.Clone(value), revision: r.revision + 1})
+		r.change(path, r.item(path, slices.Clone(value)))
 	}
 }
 

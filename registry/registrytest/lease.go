@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
 	"strings"
 	"sync"
@@ -65,6 +66,14 @@ func leaseExclusion(t *testing.T, s *suite) {
 	// Another lease is another matter.
 	other := s.acquire(t, s.Registry, "node/n1", "n1", time.Minute)
 	s.wantHolder(t, "node/n1", "n1")
+	upper := s.acquire(t, s.Registry, "node/N2", "n2", time.Minute)
+	held, err := s.Registry.Holders(t.Context(), "node/")
+	if want := map[string]string{"node/n1": "n1", "node/N2": "n2"}; err != nil || !maps.Equal(held, want) {
+		t.Errorf("of the nodes' leases are held %v (%v), want %v", held, err, want)
+	}
+	if err := upper.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
 	wg.Wait()
 	if turns.Load() != 15 {
 		t.Errorf("%d turns, want 15", turns.Load())
@@ -72,6 +81,9 @@ func leaseExclusion(t *testing.T, s *suite) {
 	s.wantHolder(t, "leader", "")
 	if err := other.Release(t.Context()); err != nil {
 		t.Error(err)
+	}
+	if held, err := s.Registry.Holders(t.Context(), ""); err != nil || len(held) > 0 {
+		t.Errorf("of what was let go, there is %v, %v", held, err)
 	}
 	if err := other.Release(t.Context()); err != nil {
 		t.Errorf("a second Release: %v", err)

@@ -291,14 +291,15 @@ func foreign(prefix, name string) *registry.Kind {
 				}
 				return []byte(v), nil
 			},
-			Decode: func(name string, value []byte, expires bool) (registry.Object, error) {
+			Decode: func(name string, value []byte, stored registry.Stored) (registry.Object, error) {
 				if strings.HasPrefix(string(value), "{") {
 					return nil, fmt.Errorf("%q is no plain text", value)
 				}
 				o := newSetting("", "", string(value))
-				if expires {
+				if stored.Expires {
 					o.Data["expires"] = "yes"
 				}
+				o.Generation = stored.Created
 				return o, nil
 			},
 		},
@@ -360,6 +361,34 @@ func layouts(t *testing.T, s *suite) {
 	}
 	if objects, _ := s.list(t, only); len(objects) != 1 || valueOf(objects[0]) != "ours" {
 		t.Errorf("listed %v", objects)
+	}
+	// When a key was made is the registry's to say, and a new value does not
+	// change it.
+	made := func(name string) int64 {
+		o, err := s.Registry.Get(ctx, many, registry.Key{Name: name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o.GetGeneration()
+	}
+	first, second := made("10.0.0.0-24"), made("10.0.1.0-24")
+	if first <= 0 || second <= first {
+		t.Errorf("keys were made at %d and %d, and the first is older", first, second)
+	}
+	o, err = s.Registry.Get(ctx, many, registry.Key{Name: "10.0.0.0-24"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.SetGeneration(1 << 40)
+	if o, err = s.Registry.Update(ctx, many, o); err != nil || o.GetGeneration() != first || made("10.0.0.0-24") != first {
+		t.Errorf("a new value changed when the key was made from %d: %v, %v", first, o, err)
+	}
+	if err := s.Registry.Delete(ctx, many, registry.KeyOf(o), ""); err != nil {
+		t.Fatal(err)
+	}
+	again := s.create(t, many, newSetting("", "10.0.0.0-24", "ours"))
+	if again.GetGeneration() <= second || made("10.0.0.0-24") != again.GetGeneration() {
+		t.Errorf("a key that came back was made at %d, after one made at %d", again.GetGeneration(), second)
 	}
 	for _, k := range []*registry.Kind{many, only} {
 		objects, _ := s.list(t, k)

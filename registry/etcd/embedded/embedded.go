@@ -21,6 +21,7 @@ import (
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	"go.etcd.io/etcd/server/v3/embed"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 )
 
@@ -74,6 +75,7 @@ func (t TLS) info() transport.TLSInfo {
 // Server is a running server.
 type Server struct {
 	etcd      *embed.Etcd
+	lock      *os.File
 	endpoints []string
 	close     sync.Once
 	closing   *atomic.Bool
@@ -96,6 +98,14 @@ func Start(ctx context.Context, c Config) (*Server, error) {
 	}
 	closing := new(atomic.Bool)
 	e.ZapLoggerBuilder = embed.NewZapLoggerBuilder(logger(cmp.Or(c.Log, slog.Default()), closing))
+	lock, err := lockDir(c.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("embedded etcd: %w", err)
+	}
+	if err := checkSockets(ctx, slices.Concat(e.ListenClientUrls, e.ListenPeerUrls)); err != nil {
+		lock.Close()
+		return nil, fmt.Errorf("embedded etcd: %w", err)
+	}
 	var mu sync.Mutex
 	var serving []*grpc.Server
 	e.ServiceRegister = func(g *grpc.Server) {
@@ -105,9 +115,10 @@ func Start(ctx context.Context, c Config) (*Server, error) {
 	}
 	started, err := embed.StartEtcd(e)
 	if err != nil {
+		lock.Close()
 		return nil, fmt.Errorf("embedded etcd in %s: %w", c.Dir, err)
 	}
-	s := &Server{etcd: started, endpoints: c.ListenClient, closing: closing, serving: func() []*grpc.Server {
+	s := &Server{etcd: started, lock: lock, endpoints: c.ListenClient, closing: closing, serving: func() []*grpc.Server {
 		mu.Lock()
 		defer mu.Unlock()
 		return slices.Clone(serving)
@@ -143,7 +154,46 @@ func (s *Server) Close() {
 			go g.Stop()
 		}
 		s.etcd.Close()
+		s.lock.Close()
 	})
+}
+
+// lockDir makes sure that no other server works on a directory, for which etcd
+// itself would wait without a word.
+func lockDir(dir string) (*os.File, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("another server has its data in %s: give each a directory of its own, or use its --etcd-endpoints", dir)
+		}
+		return nil, fmt.Errorf("lock %s: %w", dir, err)
+	}
+	return f, nil
+}
+
+// checkSockets refuses Unix sockets on which somebody listens, which etcd would
+// take away from them. One that a server left behind when it was killed refuses
+// connections, and etcd replaces it.
+func checkSockets(ctx context.Context, urls []url.URL) error {
+	for _, u := range urls {
+		if u.Scheme != "unix" {
+			continue
+		}
+		conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "unix", u.Path)
+		switch {
+		case err == nil:
+			conn.Close()
+			return fmt.Errorf("another process listens on %s: give each server a socket of its own, or use that one's with --etcd-endpoints %s", u.Path, u.String())
+		case errors.Is(err, unix.EAGAIN), errors.Is(err, os.ErrDeadlineExceeded):
+			// Somebody listens, and has no room for more connections.
+			return fmt.Errorf("another process seems to listen on %s: %w", u.Path, err)
+		}
+	}
+	return nil
 }
 
 // embed translates the configuration.

@@ -182,3 +182,64 @@ func TestStartRefuses(t *testing.T) {
 		t.Errorf("with AllowInsecure: %v", err)
 	}
 }
+
+// A second server on the same data says so, rather than wait until the first has
+// gone.
+func TestOneServerForADirectory(t *testing.T) {
+	dir := shortDir(t)
+	c := Config{Dir: filepath.Join(dir, "data"), ListenClient: []string{"unix://" + filepath.Join(dir, "1.sock")}, Log: quiet}
+	first, err := Start(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	c.ListenClient = []string{"unix://" + filepath.Join(dir, "2.sock")}
+	if second, err := Start(t.Context(), c); err == nil {
+		second.Close()
+		t.Error("two servers have one directory")
+	} else if !strings.Contains(err.Error(), c.Dir) {
+		t.Errorf("it does not name the directory: %v", err)
+	}
+	first.Close()
+	second, err := Start(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second.Close()
+}
+
+// A server takes no socket away from one that listens on it; what a killed one left
+// behind it replaces.
+func TestOneServerForASocket(t *testing.T) {
+	dir := shortDir(t)
+	socket := filepath.Join(dir, "etcd.sock")
+	config := func(data string) Config {
+		return Config{Dir: filepath.Join(dir, data), ListenClient: []string{"unix://" + socket}, Log: quiet}
+	}
+	stale, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stale.SetUnlinkOnClose(false)
+	stale.Close()
+	first, err := Start(t.Context(), config("1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	second, err := Start(t.Context(), config("2"))
+	if err == nil {
+		second.Close()
+		t.Error("two servers have one socket")
+	} else if !strings.Contains(err.Error(), "another process listens on "+socket) {
+		t.Errorf("it does not name the socket: %v", err)
+	}
+	r, err := etcd.Open(etcd.Config{Endpoints: []string{"unix://" + socket}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if err := r.Ping(t.Context()); err != nil {
+		t.Errorf("the first is not reached any more: %v", err)
+	}
+}
