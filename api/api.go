@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
 	networkv1 "github.com/openshift/api/network/v1"
@@ -85,6 +86,10 @@ var (
 var Kinds = []*registry.Kind{ClusterConfigKind, ClusterNetwork, HostSubnet, NetworkPolicy, ClusterNetworkPolicy,
 	Node, Pod, Namespace, Service, TagKind, NodePodsKind, NodeReportKind, DomainNameKind}
 
+// NodeKinds are the kinds of which a node's agent writes the object that has the
+// node's name.
+var NodeKinds = []*registry.Kind{Node, NodePodsKind, NodeReportKind}
+
 // ClusterConfig says how the cluster's network is made. There is one, named
 // "default"; without it, the defaults hold.
 type ClusterConfig struct {
@@ -138,7 +143,11 @@ type SubnetLedger struct {
 type SubnetGrant struct {
 	Subnet string `json:"subnet"`
 	Node   string `json:"node"`
-	// Until is when a quarantined subnet may be given to another node.
+	// NodeUID is the UID of the Node that was gone when the subnet was
+	// quarantined; empty where none had it yet.
+	NodeUID types.UID `json:"nodeUID,omitempty"`
+	// Until is when a quarantined subnet may be given to another node. It is
+	// not set while the node's HostSubnet may still have the subnet.
 	Until *metav1.Time `json:"until,omitempty"`
 }
 

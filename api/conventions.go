@@ -11,6 +11,9 @@ const (
 	// OnLinkAnnotation holds, on a Node, the prefixes that its interfaces are
 	// on-link with, separated by commas: whose addresses can be next hops.
 	OnLinkAnnotation = "weft.network/on-link"
+	// DataPlaneAnnotation holds, on a Node, what its data plane can do there, in
+	// the form of datapath.Capabilities.
+	DataPlaneAnnotation = "weft.network/data-plane"
 	// NodeInSync is the condition by which an agent says whether its node does
 	// all that its plan says, and why not. Whether pods can be networked it
 	// says in Kubernetes' own NetworkUnavailable.
@@ -20,5 +23,19 @@ const (
 	ControllerLease = "controller"
 )
 
+// LivingControllerPrefix begins the names of what LivingControllerLease names.
+const LivingControllerPrefix = "controllers/"
+
+// LivingControllerLease is the name of the lease that a controller holds while it
+// lives, whether it leads or not.
+func LivingControllerLease(controller string) string { return LivingControllerPrefix + controller }
+
 // NodeLease is the name of the lease that a node's agent holds while it lives.
 func NodeLease(node string) string { return "node/" + node }
+
+// RivalLease is the name of the lease that another agent holds which waits for
+// the name of a node that has an agent.
+func RivalLease(node string) string { return NodeLease(node) + RivalSuffix }
+
+// RivalSuffix is what RivalLease adds to the name of the node's lease.
+const RivalSuffix = "/rival"

@@ -35,6 +35,12 @@ type PodSettings struct {
 	Ingress, Egress int64
 }
 
+// Ended reports whether a pod's containers have ended for good: it has no
+// network any more, and its addresses are the next one's.
+func Ended(p *corev1.Pod) bool {
+	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+}
+
 // podAnnotations are those that concern a pod's network, each with what reads
 // its value.
 var podAnnotations = map[string]func(value string, s *PodSettings) error{

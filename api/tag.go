@@ -111,7 +111,13 @@ type NodeReport struct {
 	Enforced map[string]string `json:"enforced,omitempty"`
 	// Problems are policies that the node cannot enforce as they are written.
 	Problems []PolicyProblem `json:"problems,omitempty"`
+	// Untold are the namespaces of policies with more such problems than are told,
+	// "" for those of the cluster; UntoldAnywhere among them stands for all others.
+	Untold []string `json:"untold,omitempty"`
 }
+
+// UntoldAnywhere stands for all namespaces.
+const UntoldAnywhere = "*"
 
 // PolicyProblem is a policy that cannot be enforced as it is written.
 type PolicyProblem struct {
@@ -127,6 +133,7 @@ func (n *NodeReport) DeepCopyObject() runtime.Object {
 	n.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
 	out.Enforced = maps.Clone(n.Enforced)
 	out.Problems = slices.Clone(n.Problems)
+	out.Untold = slices.Clone(n.Untold)
 	return &out
 }
 

@@ -9,6 +9,7 @@ type Builder struct {
 	endpoints draft[EndpointKey, Endpoint]
 	routes    draft[RouteKey, Route]
 	tags      draft[TagKey, Tagging]
+	within    draft[WithinKey, Within]
 	verdicts  draft[VerdictKey, Verdict]
 	services  draft[ServiceKey, Service]
 	egress    draft[EgressKey, Egress]
@@ -27,6 +28,7 @@ func NewBuilder(previous *Plan) *Builder {
 		b.endpoints.table = previous.Endpoints
 		b.routes.table = previous.Routes
 		b.tags.table = previous.Tags
+		b.within.table = previous.Within
 		b.verdicts.table = previous.Verdicts
 		b.services.table = previous.Services
 		b.egress.table = previous.Egress
@@ -50,6 +52,9 @@ func (b *Builder) PutTag(k TagKey, v Tagging) bool {
 	return b.tags.set(k, v)
 }
 
+// PutWithin states which wider tag a tag is within.
+func (b *Builder) PutWithin(k WithinKey, v Within) bool { return b.within.set(k, v) }
+
 // PutVerdict states a verdict.
 func (b *Builder) PutVerdict(k VerdictKey, v Verdict) bool { return b.verdicts.set(k, v) }
 
@@ -70,6 +75,7 @@ func (b *Builder) Build() *Plan {
 		Endpoints: b.endpoints.done(),
 		Routes:    b.routes.done(),
 		Tags:      b.tags.done(),
+		Within:    b.within.done(),
 		Verdicts:  b.verdicts.done(),
 		Services:  b.services.done(),
 		Egress:    b.egress.done(),

@@ -61,6 +61,9 @@ type Step struct {
 	Origin string `json:"origin,omitempty"`
 }
 
+// SourceStays begins the decision of an Egress entry that changes nothing.
+const SourceStays = "the source stays"
+
 // String returns the flow as ParseFlow reads it:
 // "10.1.1.2 to 10.1.2.2 tcp 80".
 func (f Flow) String() string {
@@ -136,4 +139,24 @@ func (e Explanation) String() string {
 		b.WriteByte('\n')
 	}
 	return b.String()
+}
+
+func decisionOf(r Route) string {
+	switch r.Way {
+	case ToEndpoint:
+		return "to the local endpoint " + r.Interface
+	case ToTunnel:
+		return fmt.Sprintf("through the tunnel to %s at %s", r.Node, r.Via)
+	case ToNextHop:
+		if r.Node != "" {
+			return fmt.Sprintf("to next hop %s, which is %s", r.Via, r.Node)
+		}
+		return fmt.Sprintf("to next hop %s", r.Via)
+	case ToHost:
+		return "to the node itself"
+	case ToGateway:
+		return "out as the node's own routing table says"
+	default:
+		return "dropped"
+	}
 }

@@ -12,7 +12,8 @@ import (
 // connection tracking and are not asked about.
 //
 // On each node the packet meets, in this order: the anti-spoof check of the
-// endpoint that sends it, Services (where it begins), Routes, the egress
+// endpoint that sends it, or whether its source would be answered by the way on
+// which it came (see TakesFromPeer and TakesPlainly), Services (where it begins), Routes, the egress
 // policy of the endpoint, Egress (where it leaves the node), and the ingress
 // policy of the endpoint that gets it. Policies see the destination that
 // Services chose, and the tags that the Tags table gives: where it has none,
@@ -23,6 +24,11 @@ import (
 // The node itself sends from the address that its kernel would choose: its
 // pool's gateway towards what is in its own pool or behind a tunnel, its
 // underlay address towards all else. Masquerade makes that the source, too.
+// What every kernel treats in a way of its own it does here, too: loopback
+// addresses stay with who sends, and nothing is forwarded to broadcast,
+// multicast and link-local ones, to which IPv6 endpoints send from link-local
+// addresses.
+//
 // An address in a node's own pool that no longer route covers is unreachable.
 // What an endpoint sends and no route covers is dropped; what the node itself
 // sends goes out as its own routing table says.
@@ -150,6 +156,9 @@ func (x *explainer) begin(f Flow) stage {
 		p := x.plans[name]
 		if p.owns(x.network, x.src) {
 			x.note(p, "node", "%s is an address of the node itself", x.src)
+			if StaysHome(x.dst) {
+				return x.stay(p, "", name)
+			}
 			return x.at(p, fromHost, EndpointKey{}, Endpoint{})
 		}
 	}
@@ -164,7 +173,7 @@ func (x *explainer) begin(f Flow) stage {
 		p := x.plans[name]
 		if f.Node != "" || x.entersAt(p) {
 			x.note(p, "node", "the packet comes in from outside the cluster")
-			return x.at(p, fromWire, EndpointKey{}, Endpoint{})
+			return x.plainly(p)
 		}
 	}
 	return x.deny("neither %s nor %s belongs to a node or endpoint of which a plan is known", x.src, x.dst)
@@ -190,8 +199,11 @@ func (x *explainer) sends(p *Plan, k EndpointKey, e Endpoint) stage {
 	default:
 		noteEntry(x, p, "endpoints", k, e, "%s sends from %s, which is not its own, and may", who, x.src)
 	}
-	if slices.Contains(e.Addresses, x.dst) {
+	switch {
+	case slices.Contains(e.Addresses, x.dst):
 		return x.arrive(p, k.Interface, "%s reaches itself without leaving it", who)
+	case StaysHome(x.dst):
+		return x.stay(p, k.Interface, who)
 	}
 	return x.at(p, fromEndpoint, k, e)
 }
@@ -219,10 +231,19 @@ func (x *explainer) at(p *Plan, from sender, k EndpointKey, e Endpoint) stage {
 			return nil
 		}
 	}
+	if next, ok := x.special(p, from, e); ok {
+		return next
+	}
 	routeKey, route, routed := p.Route(x.network, x.dst, from == fromEndpoint)
 	toItself := from == fromEndpoint && slices.Contains(e.Addresses, x.dst)
-	if from == fromEndpoint && !toItself && !x.mayLeave(p, e, routed, route) {
-		return nil
+	if from == fromEndpoint && !toItself {
+		if why := x.intoTunnel(p); why != "" {
+			x.note(p, "node", "%s", why)
+			return x.deny("%s", why)
+		}
+		if !x.mayLeave(p, e, routed, route) {
+			return nil
+		}
 	}
 	if p.owns(x.network, x.dst) && (!routed || route.Way != ToHost) {
 		x.note(p, "node", "%s is the node's own address", x.dst)
@@ -251,26 +272,6 @@ func (x *explainer) at(p *Plan, from sender, k EndpointKey, e Endpoint) stage {
 		return x.leave(p, from, k, e, route)
 	default:
 		return x.deny("%s drops what goes to %s", p.Local.Node, routeKey.Prefix)
-	}
-}
-
-func decisionOf(r Route) string {
-	switch r.Way {
-	case ToEndpoint:
-		return "to the local endpoint " + r.Interface
-	case ToTunnel:
-		return fmt.Sprintf("through the tunnel to %s at %s", r.Node, r.Via)
-	case ToNextHop:
-		if r.Node != "" {
-			return fmt.Sprintf("to next hop %s, which is %s", r.Via, r.Node)
-		}
-		return fmt.Sprintf("to next hop %s", r.Via)
-	case ToHost:
-		return "to the node itself"
-	case ToGateway:
-		return "out as the node's own routing table says"
-	default:
-		return "dropped"
 	}
 }
 
@@ -307,6 +308,14 @@ func (x *explainer) mayLeave(p *Plan, e Endpoint, routed bool, route Route) bool
 	return x.verdict(p, e.EgressPolicy, Outgoing, t.Tag)
 }
 
+// seenAs names a peer, and the one that it goes like, if another decided.
+func seenAs(peer, decided Tag) string {
+	if decided == peer || decided == AnyPeer {
+		return fmt.Sprintf("tag %d", peer)
+	}
+	return fmt.Sprintf("tag %d, which goes like tag %d", peer, decided)
+}
+
 // verdict asks a policy, and returns false when it denies.
 func (x *explainer) verdict(p *Plan, policy string, d Direction, peer Tag) bool {
 	if policy == "" {
@@ -317,10 +326,10 @@ func (x *explainer) verdict(p *Plan, policy string, d Direction, peer Tag) bool 
 	case !ok:
 		x.note(p, "verdicts", "%s policy %s has no entry for tag %d: denied", d, policy, peer)
 	case v.Allow:
-		noteEntry(x, p, "verdicts", k, v, "%s policy allows tag %d", d, peer)
+		noteEntry(x, p, "verdicts", k, v, "%s policy allows %s", d, seenAs(peer, k.Peer))
 		return true
 	default:
-		noteEntry(x, p, "verdicts", k, v, "%s policy denies tag %d", d, peer)
+		noteEntry(x, p, "verdicts", k, v, "%s policy denies %s", d, seenAs(peer, k.Peer))
 	}
 	reason := ""
 	if v.Origin != "" {
@@ -332,7 +341,7 @@ func (x *explainer) verdict(p *Plan, policy string, d Direction, peer Tag) bool 
 
 // atHost ends at the node itself.
 func (x *explainer) atHost(p *Plan, from sender) stage {
-	if from == fromHost {
+	if from == fromHost && p.owns(x.network, x.dst) {
 		x.src = x.dst // the kernel's choice towards its own addresses
 	}
 	return x.arrive(p, "", "delivered to %s itself", p.Local.Node)
@@ -398,7 +407,7 @@ func (x *explainer) leave(p *Plan, from sender, k EndpointKey, e Endpoint, route
 			noteEntry(x, p, "egress", rule, egress, "dropped")
 			return x.deny("%s lets nothing out to %s", p.Local.Node, rule.Destination)
 		default:
-			noteEntry(x, p, "egress", rule, egress, "the source stays %s", x.src)
+			noteEntry(x, p, "egress", rule, egress, SourceStays+" %s", x.src)
 		}
 	}
 	if !x.src.IsValid() {
@@ -410,7 +419,7 @@ func (x *explainer) leave(p *Plan, from sender, k EndpointKey, e Endpoint, route
 	case ToNextHop:
 		x.tag = 0 // nothing carries it
 		if next := x.nodeAt(route.Via); next != nil {
-			return x.at(next, fromWire, EndpointKey{}, Endpoint{})
+			return x.plainly(next)
 		}
 		if route.Node != "" {
 			if next := x.plans[route.Node]; next != nil {
@@ -425,7 +434,7 @@ func (x *explainer) leave(p *Plan, from sender, k EndpointKey, e Endpoint, route
 		// there is one network.
 		if next := x.nodeAt(x.dst); next != nil && next != p {
 			x.network = DefaultNetwork
-			return x.at(next, fromWire, EndpointKey{}, Endpoint{})
+			return x.plainly(next)
 		}
 		for _, name := range x.names {
 			if x.plans[name].has(x.network, x.dst) {
@@ -478,7 +487,7 @@ func (x *explainer) tunnel(p *Plan, route Route, as sender) stage {
 			x.note(next, "routes", "no tunnel route leads to VTEP %s: an unknown peer, dropped", own.VTEP)
 			return x.deny("%s does not know %s as a peer", name, p.Local.Node)
 		default:
-			return x.at(next, as, EndpointKey{}, Endpoint{})
+			return x.throughTunnel(next, own.VTEP, as)
 		}
 		return x.deny("%s does not take what %s sends through the tunnel", name, p.Local.Node)
 	}
@@ -486,14 +495,4 @@ func (x *explainer) tunnel(p *Plan, route Route, as sender) stage {
 		return x.deny("%s sends to %s at VTEP %s, which is not that node's", p.Local.Node, route.Node, route.Via)
 	}
 	return x.allow("left to %s at VTEP %s, of which no plan is known", route.Node, route.Via)
-}
-
-// knowsPeer reports whether a tunnel route leads to that VTEP.
-func (p *Plan) knowsPeer(vtep netip.Addr) bool {
-	for _, r := range p.Routes.All() {
-		if r.Way == ToTunnel && r.Via == vtep {
-			return true
-		}
-	}
-	return false
 }

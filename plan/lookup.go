@@ -42,19 +42,30 @@ func (p *Plan) EgressOf(network, iface string, tag Tag, a netip.Addr) (EgressKey
 // Verdict returns the entry that decides about a connection under a policy;
 // none means that it is denied. peer is the tag of the other side.
 func (p *Plan) Verdict(policy string, d Direction, peer Tag, protocol Protocol, port uint16) (VerdictKey, Verdict, bool) {
-	for _, peer := range [...]Tag{peer, AnyPeer} {
+	if w, ok := p.Within.Get(WithinKey{peer}); ok && !p.speaksOf(policy, d, peer) {
+		peer = w.Tag
+	}
+	for likes := 0; likes <= MaxLikes; {
 		// Ranges are disjoint, so that the last which begins at or before the
 		// port is the only one that can hold it.
 		k := VerdictKey{Policy: policy, Direction: d, Peer: peer, Protocol: protocol, Ports: PortRange{port, AllPorts.Last}}
 		if found, v, ok := p.Verdicts.Floor(k); ok && found.Ports.Contains(port) {
 			k.Ports = found.Ports
-			if k == found {
+			if k == found && v.Like == 0 {
 				return found, v, true
 			}
 		}
 		k.Protocol, k.Ports = AnyProtocol, AllPorts
-		if v, ok := p.Verdicts.Get(k); ok {
+		switch v, ok := p.Verdicts.Get(k); {
+		case ok && v.Like != 0:
+			peer = v.Like
+			likes++
+		case ok:
 			return k, v, true
+		case peer == AnyPeer:
+			return VerdictKey{}, Verdict{}, false
+		default:
+			peer = AnyPeer
 		}
 	}
 	return VerdictKey{}, Verdict{}, false
@@ -174,4 +185,14 @@ func (p *Plan) gatewayAddress(network string, a netip.Addr) netip.Addr {
 		}
 	}
 	return netip.Addr{}
+}
+
+// knowsPeer reports whether a tunnel route leads to that VTEP.
+func (p *Plan) knowsPeer(vtep netip.Addr) bool {
+	for _, r := range p.Routes.All() {
+		if r.Way == ToTunnel && r.Via == vtep {
+			return true
+		}
+	}
+	return false
 }

@@ -84,7 +84,7 @@ func parse(text string) ([]parsed, error) {
 // parseLine puts what a line says into the plan, or says in s.err why not.
 func (p *Plan) parseLine(s *scanner, origin string) {
 	kind := s.word("a kind of entry")
-	if slices.Contains([]string{"node", "pool", "tunnel"}, kind) && origin != "" {
+	if slices.Contains([]string{"node", "pool", "tunnel", "within"}, kind) && origin != "" {
 		s.fail("a line that begins with %s has no origin after #", kind)
 	}
 	switch kind {
@@ -124,6 +124,10 @@ func (p *Plan) parseLine(s *scanner, origin string) {
 		v := Tagging{Tag: s.tag(), Origin: origin}
 		s.options(nil)
 		put(s, &p.Tags, k, v)
+	case "within":
+		k, v := WithinKey{s.tag()}, Within{s.tag()}
+		s.options(nil)
+		put(s, &p.Within, k, v)
 	case "verdict":
 		k, v := parseVerdict(s, origin)
 		put(s, &p.Verdicts, k, v)
@@ -134,7 +138,7 @@ func (p *Plan) parseLine(s *scanner, origin string) {
 		k, v := parseEgress(s, origin)
 		put(s, &p.Egress, k, v)
 	default:
-		s.fail("%q begins no line: expected node, pool, tunnel, endpoint, route, tag, verdict, service or egress", kind)
+		s.fail("%q begins no line: expected node, pool, tunnel, endpoint, route, tag, within, verdict, service or egress", kind)
 	}
 }
 
@@ -199,8 +203,8 @@ func parseVerdict(s *scanner, origin string) (VerdictKey, Verdict) {
 			k.Peer = s.tag()
 		}
 		k.Protocol = s.protocol()
-		switch w := s.word("a port range, allow or deny"); w {
-		case "allow", "deny":
+		switch w := s.word("a port range, allow, deny or like"); w {
+		case "allow", "deny", "like":
 			s.back(w)
 		default:
 			ports, err := ParsePortRange(w)
@@ -210,7 +214,20 @@ func parseVerdict(s *scanner, origin string) (VerdictKey, Verdict) {
 			k.Ports = ports
 		}
 	}
-	v := Verdict{Allow: s.oneOf("a verdict", "allow", "deny") == "allow", Origin: origin}
+	v := Verdict{Origin: origin}
+	switch s.oneOf("a verdict", "allow", "deny", "like") {
+	case "allow":
+		v.Allow = true
+	case "like":
+		if w := s.word("a tag, or any"); w == "any" {
+			v.Like = AnyPeer
+		} else {
+			s.back(w)
+			if v.Like = s.tag(); v.Like == 0 || v.Like == AnyPeer {
+				s.fail("no peer is like tag %d", v.Like)
+			}
+		}
+	}
 	s.options(nil)
 	return k, v
 }

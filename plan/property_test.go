@@ -120,6 +120,9 @@ func TestBuilderForgetsWhatIsNotStated(t *testing.T) {
 		for k, v := range want.Tags.All() {
 			b.PutTag(k, v)
 		}
+		for k, v := range want.Within.All() {
+			b.PutWithin(k, v)
+		}
 		for k, v := range want.Verdicts.All() {
 			b.PutVerdict(k, v)
 		}
@@ -194,7 +197,7 @@ func verdictKeys() *rapid.Generator[plan.VerdictKey] {
 	return rapid.Custom(func(t *rapid.T) plan.VerdictKey {
 		k := plan.Otherwise(rapid.SampledFrom([]string{"p", "q"}).Draw(t, "policy"),
 			rapid.SampledFrom([]plan.Direction{plan.Incoming, plan.Outgoing}).Draw(t, "direction"))
-		k.Peer = rapid.SampledFrom([]plan.Tag{0, 5, plan.MaxTag, plan.AnyPeer}).Draw(t, "peer")
+		k.Peer = rapid.SampledFrom([]plan.Tag{0, 5, 6, plan.MaxTag, plan.AnyPeer}).Draw(t, "peer")
 		k.Protocol = rapid.SampledFrom([]plan.Protocol{plan.AnyProtocol, plan.ICMP, plan.TCP, plan.UDP}).Draw(t, "protocol")
 		if k.Protocol.HasPorts() && rapid.Bool().Draw(t, "some ports") {
 			k.Ports.First = rapid.SampledFrom([]uint16{0, 1, 79, 80, 81, 65535}).Draw(t, "first")
@@ -211,8 +214,12 @@ func TestVerdictIsTheMostSpecific(t *testing.T) {
 		p := &plan.Plan{Local: plan.Local{Node: "node1"}}
 		for _, k := range rapid.SliceOfN(verdictKeys(), 0, 24).Draw(t, "keys") {
 			more := *p
-			more.Verdicts = p.Verdicts.Set(k, plan.Verdict{Allow: rapid.Bool().Draw(t, "allow")})
-			if more.Validate() == nil { // else it overlaps
+			v := plan.Verdict{Allow: rapid.Bool().Draw(t, "allow")}
+			if k == plan.Rest(k.Policy, k.Direction, k.Peer) && rapid.Bool().Draw(t, "like another") {
+				v = plan.Verdict{Like: rapid.SampledFrom([]plan.Tag{5, 6, plan.MaxTag, plan.AnyPeer}).Draw(t, "like")}
+			}
+			more.Verdicts = p.Verdicts.Set(k, v)
+			if more.Validate() == nil { // else it overlaps, or is like what does not decide
 				p = &more
 			}
 		}
@@ -221,28 +228,40 @@ func TestVerdictIsTheMostSpecific(t *testing.T) {
 		if q.Peer == plan.AnyPeer {
 			q.Peer = 7 // one that no entry is about
 		}
-		// How specific a matching entry is: the peer counts more.
-		rank := func(k plan.VerdictKey) int {
-			switch {
-			case k.Policy != q.Policy || k.Direction != q.Direction || !k.Ports.Contains(port),
-				k.Peer != q.Peer && k.Peer != plan.AnyPeer, k.Protocol != q.Protocol && k.Protocol != plan.AnyProtocol:
-				return 0
-			case k.Peer == q.Peer && k.Protocol == q.Protocol:
-				return 4
-			case k.Peer == q.Peer:
-				return 3
-			case k.Protocol == q.Protocol:
-				return 2
-			default:
-				return 1
+		// Those of a peer that match, for the protocol before any; then those of
+		// whom the peer is like, or else of any.
+		var matching []plan.VerdictKey
+		peer := q.Peer
+		if rapid.Bool().Draw(t, "within") {
+			p.Within = p.Within.Set(plan.WithinKey{Tag: peer}, plan.Within{Tag: 5})
+			spoken := false
+			for k := range p.Verdicts.All() {
+				spoken = spoken || k.Policy == q.Policy && k.Direction == q.Direction && k.Peer == peer
+			}
+			if !spoken {
+				peer = 5
 			}
 		}
-		best := 0
-		for k := range p.Verdicts.All() {
-			best = max(best, rank(k))
+		for {
+			next := plan.AnyPeer
+			for _, protocol := range [...]plan.Protocol{q.Protocol, plan.AnyProtocol} {
+				for k, v := range p.Verdicts.All() {
+					switch {
+					case k.Policy != q.Policy || k.Direction != q.Direction || k.Peer != peer || k.Protocol != protocol || !k.Ports.Contains(port):
+					case v.Like != 0:
+						next = v.Like
+					default:
+						matching = append(matching, k)
+					}
+				}
+			}
+			if peer == plan.AnyPeer {
+				break
+			}
+			peer = next
 		}
 		k, v, ok := p.Verdict(q.Policy, q.Direction, q.Peer, q.Protocol, port)
-		if want, _ := p.Verdicts.Get(k); ok != (best > 0) || ok && rank(k) != best || v != want {
+		if want, _ := p.Verdicts.Get(k); ok != (len(matching) > 0) || ok && matching[0] != k || v != want {
 			t.Fatalf("port %d of %s is decided by %s (%v), in:\n%s", port, q.Line(v), k.Line(v), ok, p)
 		}
 	})

@@ -30,6 +30,7 @@ func (p *Plan) AppendText(b []byte) ([]byte, error) {
 	b = appendLines(b, p.Endpoints.All())
 	b = appendLines(b, p.Routes.All())
 	b = appendLines(b, p.Tags.All())
+	b = appendLines(b, p.Within.All())
 	b = appendLines(b, p.Verdicts.All())
 	b = appendLines(b, p.Services.All())
 	return appendLines(b, p.Egress.All()), nil
@@ -59,6 +60,7 @@ func (d Diff) String() string {
 	b = appendChanges(b, d.Endpoints)
 	b = appendChanges(b, d.Routes)
 	b = appendChanges(b, d.Tags)
+	b = appendChanges(b, d.Within)
 	b = appendChanges(b, d.Verdicts)
 	b = appendChanges(b, d.Services)
 	b = appendChanges(b, d.Egress)
@@ -187,6 +189,12 @@ func (k TagKey) appendEntry(l line, t Tagging) line {
 	return l.keyword("tag").name(k.Network).name(k.Prefix.String()).keyword(strconv.FormatUint(uint64(t.Tag), 10))
 }
 
+func (WithinKey) origin(Within) string { return "" }
+
+func (k WithinKey) appendEntry(l line, v Within) line {
+	return l.keyword("within").keyword(strconv.FormatUint(uint64(k.Tag), 10)).keyword(strconv.FormatUint(uint64(v.Tag), 10))
+}
+
 func (VerdictKey) origin(v Verdict) string { return v.Origin }
 
 func (k VerdictKey) appendEntry(l line, v Verdict) line {
@@ -204,6 +212,12 @@ func (k VerdictKey) appendEntry(l line, v Verdict) line {
 		if k.Ports != AllPorts {
 			l = l.keyword(k.Ports.String())
 		}
+	}
+	if v.Like != 0 {
+		if v.Like == AnyPeer {
+			return l.keyword("like").keyword("any")
+		}
+		return l.keyword("like").keyword(strconv.FormatUint(uint64(v.Like), 10))
 	}
 	if v.Allow {
 		return l.keyword("allow")

@@ -89,6 +89,15 @@ func ParseProtocol(s string) (Protocol, error) {
 	return Protocol(n), nil
 }
 
+// MarshalText writes the form that ParseProtocol reads.
+func (p Protocol) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+
+// UnmarshalText reads what MarshalText writes.
+func (p *Protocol) UnmarshalText(text []byte) (err error) {
+	*p, err = ParseProtocol(string(text))
+	return err
+}
+
 // HasPorts reports whether the protocol's header begins with two ports.
 func (p Protocol) HasPorts() bool { return p == TCP || p == UDP || p == SCTP }
 

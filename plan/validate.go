@@ -23,7 +23,9 @@ func (p *Plan) Validate() error {
 	for k, t := range p.Tags.All() {
 		v.tagging(k, t)
 	}
+	v.within()
 	v.verdicts(p.Verdicts.All())
+	v.likes(p.Verdicts.All())
 	v.services()
 	v.egress()
 	return errors.Join(v.problems...)
@@ -31,7 +33,7 @@ func (p *Plan) Validate() error {
 
 // ValidateAfter is Validate of a plan that follows one which is valid. Where p
 // was built from previous it costs in proportion to the tags and verdicts that
-// differ; the other tables, which refer to one another, are checked whole if
+// differ, and to the verdicts of the policies that these are of; the other tables, which refer to one another, are checked whole if
 // anything in them differs. A nil previous tells nothing.
 func (p *Plan) ValidateAfter(previous *Plan) error {
 	if p == nil || previous == nil {
@@ -50,6 +52,9 @@ func (p *Plan) ValidateAfter(previous *Plan) error {
 			v.tagging(c.Key, *c.New)
 		}
 	}
+	if len(changes.Within) > 0 {
+		v.within()
+	}
 	var checked *VerdictKey
 	for _, c := range changes.Verdicts {
 		// The rules are about keys: what goes, or says something else, breaks none.
@@ -59,6 +64,14 @@ func (p *Plan) ValidateAfter(previous *Plan) error {
 		}
 		checked = &rivals
 		v.verdicts(v.rivals(rivals))
+	}
+	var seen VerdictKey
+	for i, c := range changes.Verdicts {
+		// What others are like may have gone, and who is like it is not known.
+		if least := (VerdictKey{Policy: c.Key.Policy, Direction: c.Key.Direction}); i == 0 || least != seen {
+			seen = least
+			v.likes(v.policy(least))
+		}
 	}
 	if rest {
 		v.services()
@@ -320,6 +333,17 @@ func (v *validator) tagging(k TagKey, t Tagging) {
 	s.name("the network", k.Network)
 	s.prefix("prefix", k.Prefix)
 	s.tag(t.Tag)
+}
+
+func (v *validator) within() {
+	for k, w := range v.plan.Within.All() {
+		s := about(v, k, w)
+		s.tag(k.Tag)
+		s.tag(w.Tag)
+		if _, ok := v.plan.Within.Get(WithinKey(w)); ok {
+			s.add("tag %d is within another itself", w.Tag)
+		}
+	}
 }
 
 // rivals is what verdicts share whose ranges of ports must be disjoint. It

@@ -73,8 +73,14 @@ func changed(t *rapid.T, p *plan.Plan) *plan.Plan {
 	next := *p
 	network := rapid.SampledFrom([]string{plan.DefaultNetwork, plan.DefaultNetwork, ""})
 	tag := rapid.SampledFrom([]plan.Tag{0, 10, plan.MaxTag, plan.MaxTag + 1})
-	for range rapid.IntRange(0, 5).Draw(t, "changes") {
-		switch rapid.IntRange(0, 9).Draw(t, "change") {
+	like := rapid.SampledFrom([]plan.Tag{0, 0, 0, 5, 6, plan.AnyPeer, plan.AnyPeer + 1})
+	for range rapid.IntRange(0, 8).Draw(t, "changes") {
+		switch rapid.IntRange(0, 10).Draw(t, "change") {
+		case 10:
+			k := plan.WithinKey{Tag: tag.Draw(t, "tag")}
+			if next.Within = next.Within.Set(k, plan.Within{Tag: tag.Draw(t, "wider")}); rapid.Bool().Draw(t, "gone") {
+				next.Within = without(t, next.Within)
+			}
 		case 0, 1:
 			next.Tags = next.Tags.Set(plan.TagKey{Network: network.Draw(t, "network"), Prefix: plantest.Prefix().Draw(t, "prefix")},
 				plan.Tagging{Tag: tag.Draw(t, "tag")})
@@ -85,7 +91,7 @@ func changed(t *rapid.T, p *plan.Plan) *plan.Plan {
 			if rapid.IntRange(0, 9).Draw(t, "odd") == 0 {
 				k.Policy = ""
 			}
-			next.Verdicts = next.Verdicts.Set(k, plan.Verdict{Allow: rapid.Bool().Draw(t, "allow")})
+			next.Verdicts = next.Verdicts.Set(k, plan.Verdict{Allow: rapid.Bool().Draw(t, "allow"), Like: like.Draw(t, "like")})
 		case 5:
 			next.Verdicts = without(t, next.Verdicts)
 		case 6:

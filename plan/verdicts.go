@@ -23,6 +23,18 @@ const AnyPeer = MaxTag + 1
 // for the packet's protocol before one for AnyProtocol. Among those for one
 // peer and protocol the ranges of ports are disjoint, so that no more than one
 // matches. What matches nothing is denied.
+//
+// An entry for a peer and AnyProtocol may name another peer instead of
+// deciding (Verdict.Like): what no other entry of the first peer matches is
+// looked up for the second, in the place of AnyPeer. So peers of whom nearly the
+// same is said share it, and a policy that tells many peers and many ports
+// apart need not be multiplied out. A peer that others are like needs no
+// address that wears it. A lookup takes at most MaxLikes such steps, and
+// whoever takes two has nothing else said of it: a data plane needs what is said
+// of two peers, one after the other, for each packet, as it does with AnyPeer.
+//
+// A policy that has no entry at all for a tag takes it for the wider one that it
+// is within, if there is one (Within).
 type VerdictKey struct {
 	Policy    string
 	Direction Direction
@@ -34,10 +46,18 @@ type VerdictKey struct {
 	Ports PortRange
 }
 
+// MaxLikes is how often a lookup goes on with another peer, AnyPeer aside.
+const MaxLikes = 2
+
+// Rest is the key of the entry that decides about a peer what its others do not.
+func Rest(policy string, d Direction, peer Tag) VerdictKey {
+	return VerdictKey{Policy: policy, Direction: d, Peer: peer, Protocol: AnyProtocol, Ports: AllPorts}
+}
+
 // Otherwise is the key of the least specific entry, which decides when no
 // other matches.
 func Otherwise(policy string, d Direction) VerdictKey {
-	return VerdictKey{Policy: policy, Direction: d, Peer: AnyPeer, Protocol: AnyProtocol, Ports: AllPorts}
+	return Rest(policy, d, AnyPeer)
 }
 
 // Compare orders keys.
@@ -50,6 +70,9 @@ func (k VerdictKey) Compare(o VerdictKey) int {
 // Verdict is what becomes of a connection.
 type Verdict struct {
 	Allow bool
+	// Like is the peer whose entries decide instead, of the same policy and
+	// direction, which may be AnyPeer; 0 where this entry decides.
+	Like Tag
 	// Origin is the rule that decided, as "NetworkPolicy default/web ingress[0]".
 	Origin string
 }

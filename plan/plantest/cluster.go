@@ -41,11 +41,11 @@ type Shape struct {
 	// Banned are pairs of nodes of which the first drops what goes to the
 	// second's first endpoint.
 	Banned [][2]int
-	// Tags is the Tags table of every node, and Verdicts says which of the
-	// verdicts of every node allow; Policed says what they make of endpoints,
-	// by interface.
+	// Tags, Within and Verdicts are those of every node; Policed says what they
+	// make of endpoints, by interface.
 	Tags     map[netip.Prefix]plan.Tag
-	Verdicts map[plan.VerdictKey]bool
+	Within   map[plan.Tag]plan.Tag
+	Verdicts map[plan.VerdictKey]plan.Verdict
 	Policed  map[string]Policing
 }
 

@@ -47,6 +47,10 @@ func Policed(shapes *rapid.Generator[Shape]) *rapid.Generator[Shape] {
 			}
 		}
 		s.Verdicts = verdicts().Draw(t, "verdicts")
+		s.Within = map[plan.Tag]plan.Tag{}
+		for range rapid.IntRange(0, 3).Draw(t, "within") {
+			s.Within[rapid.SampledFrom(anyTags[:4]).Draw(t, "tag")] = rapid.SampledFrom(append(anyTags[4:], plan.FirstLocalTag+2)).Draw(t, "wider")
+		}
 		return s
 	})
 }
@@ -84,7 +88,7 @@ func (s Shape) police(t *rapid.T, node, number int) {
 }
 
 // verdicts generates the verdicts of all policies.
-func verdicts() *rapid.Generator[map[plan.VerdictKey]bool] {
+func verdicts() *rapid.Generator[map[plan.VerdictKey]plan.Verdict] {
 	// rivals are alike but for their ports, which are disjoint.
 	rivals := rapid.Custom(func(t *rapid.T) plan.VerdictKey {
 		k := plan.Otherwise(rapid.SampledFrom(policies).Draw(t, "policy"),
@@ -93,22 +97,60 @@ func verdicts() *rapid.Generator[map[plan.VerdictKey]bool] {
 		k.Protocol = rapid.SampledFrom([]plan.Protocol{plan.AnyProtocol, plan.TCP, plan.UDP, plan.ICMP, plan.ICMPv6}).Draw(t, "protocol")
 		return k
 	})
-	return rapid.Custom(func(t *rapid.T) map[plan.VerdictKey]bool {
-		all := map[plan.VerdictKey]bool{}
+	return rapid.Custom(func(t *rapid.T) map[plan.VerdictKey]plan.Verdict {
+		all := map[plan.VerdictKey]plan.Verdict{}
 		for _, policy := range policies {
 			for _, d := range []plan.Direction{plan.Incoming, plan.Outgoing} {
 				if rapid.Bool().Draw(t, "otherwise") {
-					all[plan.Otherwise(policy, d)] = rapid.Bool().Draw(t, "allow")
+					all[plan.Otherwise(policy, d)] = plan.Verdict{Allow: rapid.Bool().Draw(t, "allow"), Origin: "policy " + policy}
 				}
 			}
 		}
 		for _, k := range rapid.SliceOfNDistinct(rivals, 4, 32, rapid.ID[plan.VerdictKey]).Draw(t, "rivals") {
 			for _, k.Ports = range portRanges(t, k.Protocol) {
-				all[k] = rapid.Bool().Draw(t, "allow")
+				all[k] = plan.Verdict{Allow: rapid.Bool().Draw(t, "allow"), Origin: "policy " + k.Policy}
 			}
+		}
+		for range rapid.IntRange(0, 4).Draw(t, "likes") {
+			likeAnother(t, all)
 		}
 		return all
 	})
+}
+
+// likeAnother makes a peer like another, which decides about everything or is
+// like one that does.
+func likeAnother(t *rapid.T, all map[plan.VerdictKey]plan.Verdict) {
+	k := plan.Rest(rapid.SampledFrom(policies).Draw(t, "policy"),
+		rapid.SampledFrom([]plan.Direction{plan.Incoming, plan.Outgoing}).Draw(t, "direction"), rapid.SampledFrom(anyTags).Draw(t, "peer"))
+	to := k
+	to.Peer = plan.FirstLocalTag + 2 // which no address wears
+	if rapid.Bool().Draw(t, "like one that addresses wear") {
+		to.Peer = rapid.SampledFrom(append([]plan.Tag{plan.AnyPeer}, anyTags[1:]...)).Draw(t, "like")
+	}
+	if k.Peer == to.Peer {
+		return
+	}
+	has := func(found func(plan.VerdictKey, plan.Verdict) bool) bool {
+		for o, v := range all {
+			if o.Policy == k.Policy && o.Direction == k.Direction && found(o, v) {
+				return true
+			}
+		}
+		return false
+	}
+	if has(func(_ plan.VerdictKey, v plan.Verdict) bool { return v.Like == k.Peer }) {
+		return // then nobody can tell how far it would go
+	}
+	if other, ok := all[to]; !ok {
+		all[to] = plan.Verdict{Allow: rapid.Bool().Draw(t, "allow"), Origin: "policy " + k.Policy}
+	} else if other.Like != 0 {
+		if chained := all[plan.Rest(k.Policy, k.Direction, other.Like)]; chained.Like != 0 ||
+			has(func(o plan.VerdictKey, _ plan.Verdict) bool { return o.Peer == k.Peer && o != k }) {
+			return
+		}
+	}
+	all[k] = plan.Verdict{Like: to.Peer, Origin: "policy " + k.Policy}
 }
 
 // portRanges draws disjoint ranges of a protocol's ports.
@@ -132,7 +174,10 @@ func (s Shape) putPolicies(b *plan.Builder) {
 	for prefix, tag := range s.Tags {
 		b.PutTag(plan.TagKey{Network: plan.DefaultNetwork, Prefix: prefix}, plan.Tagging{Tag: tag, Origin: "tag"})
 	}
-	for k, allow := range s.Verdicts {
-		b.PutVerdict(k, plan.Verdict{Allow: allow, Origin: "policy " + k.Policy})
+	for tag, wider := range s.Within {
+		b.PutWithin(plan.WithinKey{Tag: tag}, plan.Within{Tag: wider})
+	}
+	for k, v := range s.Verdicts {
+		b.PutVerdict(k, v)
 	}
 }

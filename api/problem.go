@@ -1,0 +1,110 @@
+package api
+
+import (
+	"cmp"
+	"encoding/json"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Problem is something that is wrong with a cluster's network. Whoever finds it
+// says it in this form, so that it is shown once, however many found it.
+type Problem struct {
+	// Kind, Namespace and Name are those of the object to blame. Kind is empty
+	// where it is no object, and then Name says in a word what it is.
+	Kind      string `json:"kind,omitempty"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name,omitempty"`
+	// Message says what is wrong, with the value that is.
+	Message string `json:"message"`
+	// Remedy says what to do about it. It is empty where Message says so.
+	Remedy string `json:"remedy,omitempty"`
+}
+
+// Object names the object for people, as "hostsubnet node1".
+func (p Problem) Object() string {
+	name := p.Name
+	if p.Namespace != "" {
+		name = p.Namespace + "/" + name
+	}
+	return strings.TrimSpace(strings.ToLower(p.Kind) + " " + name)
+}
+
+// String is the problem in one line.
+func (p Problem) String() string {
+	line := p.Object() + ": " + p.Message
+	if p.Remedy != "" {
+		line += "; " + p.Remedy
+	}
+	return line
+}
+
+// ProblemsAnnotation holds, on a Node, what its agent says is wrong, as a JSON
+// list of Problems. The Node's conditions say the same to people.
+const ProblemsAnnotation = "weft.network/problems"
+
+// MaxNodeProblems is how many problems an agent says at once.
+const MaxNodeProblems = 20
+
+// SetNodeProblems has a Node say what is wrong, and reports whether that
+// changed anything.
+func SetNodeProblems(node *corev1.Node, problems []Problem) (changed bool) {
+	before := node.Annotations[ProblemsAnnotation]
+	if len(problems) == 0 {
+		delete(node.Annotations, ProblemsAnnotation)
+		return before != ""
+	}
+	text, err := json.Marshal(problems)
+	if err != nil {
+		panic(err) // strings alone
+	}
+	if before == string(text) {
+		return false
+	}
+	if node.Annotations == nil {
+		node.Annotations = make(map[string]string)
+	}
+	node.Annotations[ProblemsAnnotation] = string(text)
+	return true
+}
+
+// NotReported is the message of NodeProblems for a Node of which no agent has
+// said anything.
+const NotReported = "no agent has reported yet"
+
+// NodeProblems returns what a Node's agent said is wrong.
+func NodeProblems(node *corev1.Node) []Problem {
+	var problems []Problem
+	if text := node.Annotations[ProblemsAnnotation]; text != "" {
+		if err := json.Unmarshal([]byte(text), &problems); err != nil {
+			problems = []Problem{{Message: "what its agent says cannot be read: " + err.Error()}}
+		}
+	}
+	own := func(message string) Problem { return Problem{Message: message} }
+	if len(problems) == 0 {
+		// It must not look well because it does not say what is wrong.
+		told := false
+		for _, c := range node.Status.Conditions {
+			switch {
+			case c.Type == corev1.NodeNetworkUnavailable:
+				if told = true; c.Status != corev1.ConditionFalse {
+					problems = append(problems, own("not ready: "+cmp.Or(c.Message, c.Reason)))
+				}
+			case c.Type == NodeInSync:
+				if told = true; c.Status != corev1.ConditionTrue {
+					problems = append(problems, own("out of sync: "+cmp.Or(c.Message, c.Reason)))
+				}
+			}
+		}
+		if !told {
+			problems = append(problems, own(NotReported))
+		}
+	}
+	for i, p := range problems {
+		if p.Kind == "" {
+			problems[i].Kind, problems[i].Name = Node.Kind, node.Name
+		}
+	}
+	return problems
+}

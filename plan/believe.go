@@ -1,0 +1,75 @@
+package plan
+
+import (
+	"fmt"
+	"net/netip"
+)
+
+// A node believes of an address only what it would answer: it takes packets
+// from an address by the way on which it would send packets there, and by no
+// other. Data planes hold to these functions, and Explain does.
+
+// TakesFromPeer reports whether what comes through the tunnel from a VTEP may
+// come from src: the longest route to src, as endpoints have it, must lead
+// there. A peer's VTEP is its own in any case.
+func (p *Plan) TakesFromPeer(network string, vtep, src netip.Addr) bool {
+	if p.isLocal(network, src) {
+		return false
+	}
+	if src == vtep {
+		return p.knowsPeer(vtep)
+	}
+	_, r, ok := p.Route(network, src, true)
+	return ok && r.Way == ToTunnel && r.Via == vtep
+}
+
+// TakesPlainly reports whether what comes neither from an endpoint nor through
+// the tunnel may come from src: from what is the node's own or an endpoint's it
+// may not, nor from where a tunnel leads or nothing. From behind a next hop it
+// may, on that one's link; which link a packet comes from a plan does not say.
+func (p *Plan) TakesPlainly(network string, src netip.Addr) bool {
+	if p.isLocal(network, src) {
+		return false
+	}
+	k, r, ok := p.Route(network, src, false)
+	return !ok || k.Prefix.Bits() == 0 || r.Way == ToGateway || r.Way == ToNextHop
+}
+
+// isLocal reports whether an address is on this node, whatever routes say.
+func (p *Plan) isLocal(network string, a netip.Addr) bool {
+	if p.owns(network, a) {
+		return true
+	}
+	pool, inPool := p.pool(network, a)
+	k, r, ok := p.Route(network, a, true)
+	return inPool && (!ok || k.Prefix.Bits() <= pool.Prefix.Bits()) || ok && r.Way == ToEndpoint
+}
+
+// plainly is the stage of a node that gets the packet from outside, or from
+// another node, without a tunnel.
+func (x *explainer) plainly(p *Plan) stage {
+	if !p.TakesPlainly(x.network, x.src) {
+		x.note(p, "routes", "%s is not answered where the packet comes from: dropped", x.src)
+		return x.deny("%s takes nothing from %s that comes this way", p.Local.Node, x.src)
+	}
+	return x.at(p, fromWire, EndpointKey{}, Endpoint{})
+}
+
+// throughTunnel is the stage of a node that gets the packet from a peer's VTEP.
+func (x *explainer) throughTunnel(p *Plan, vtep netip.Addr, as sender) stage {
+	if !p.TakesFromPeer(x.network, vtep, x.src) {
+		x.note(p, "routes", "%s is not behind VTEP %s: dropped", x.src, vtep)
+		return x.deny("%s takes nothing from %s that comes through the tunnel from %s", p.Local.Node, x.src, vtep)
+	}
+	return x.at(p, as, EndpointKey{}, Endpoint{})
+}
+
+// intoTunnel says why what an endpoint sends might be taken for a tunnel
+// packet, or "".
+func (x *explainer) intoTunnel(p *Plan) string {
+	t := p.Local.Tunnel
+	if t.IsZero() || x.protocol != UDP || x.port != t.Port {
+		return ""
+	}
+	return fmt.Sprintf("no endpoint may send to UDP port %d, which is the tunnel's", t.Port)
+}
