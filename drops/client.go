@@ -4,11 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"strings"
+
+	"github.com/weftnet/weft/internal/unixhttp"
 )
 
 // Path is where an agent serves a Report on its local socket, and the Records
@@ -21,28 +20,11 @@ const (
 // Open asks the agent with a local socket. What is read is a Report, or with
 // follow Records that do not end, as ReadReport and ReadRecords read them.
 func Open(ctx context.Context, socket string, follow bool) (io.ReadCloser, error) {
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", socket)
-		}}}
-	url := "http://agent" + Path
+	path := Path
 	if follow {
-		url += "?" + FollowQuery
+		path += "?" + FollowQuery
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return nil, err
-	}
-	res, err := client.Do(req)
-	if err != nil {
-		return nil, fmt.Errorf("ask the agent at %s: %w", socket, err)
-	}
-	if res.StatusCode != http.StatusOK {
-		defer res.Body.Close()
-		message, _ := io.ReadAll(io.LimitReader(res.Body, 4096))
-		return nil, fmt.Errorf("the agent at %s: %s: %s", socket, res.Status, strings.TrimSpace(string(message)))
-	}
-	return res.Body, nil
+	return unixhttp.Ask(ctx, socket, http.MethodGet, path, nil)
 }
 
 // ReadReport reads a Report.

@@ -3,99 +3,134 @@ package drops
 import (
 	"slices"
 
+	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/plan"
 )
 
-// Other stands for the rules that a Counter does not tell apart.
+// Other stands for the rules, or the sources, that a Counter does not tell
+// apart.
 const Other = "other rules"
 
-// maxRules is how many rules a Counter tells apart: those who write policies
-// must not fill an agent.
+// maxRules is how many rules a Counter tells apart, and how many sources: those
+// who write policies, or come and go, must not fill an agent.
 const maxRules = 4096
 
-// Counter adds up what a data plane counts, rule by rule. Its sums grow though
-// the kernel's numbers begin at 0 now and then; a rule is forgotten only where
-// there are too many, and none of its verdicts is in the kernel. The zero
-// Counter is empty.
+// Counter adds up what a data plane counts, rule by rule, and reason by reason.
+// Its sums grow though the kernel's numbers begin at 0 now and then; a rule is
+// forgotten only where there are too many, and none of its verdicts is in the
+// kernel. The zero Counter is empty.
 type Counter struct {
-	seen map[plan.VerdictKey]reading
-	sums map[Count]uint64 // by the key's Rule and Direction
-}
-
-// reading is what a verdict's number was.
-type reading struct {
-	packets uint64
-	rule    string
+	denied  tally[plan.VerdictKey]
+	dropped tally[datapath.Dropped]
 }
 
 // Add takes note of what each verdict has denied by now. p is the plan that
 // they are from.
 func (c *Counter) Add(now map[plan.VerdictKey]uint64, p *plan.Plan) {
-	if c.seen == nil {
-		c.seen, c.sums = make(map[plan.VerdictKey]reading), make(map[Count]uint64)
-	}
-	for k := range c.seen {
-		if _, ok := now[k]; !ok {
-			delete(c.seen, k)
-		}
-	}
-	grown := make(map[Count]uint64)
-	for k, packets := range now {
-		last := c.seen[k]
-		more := packets - last.packets
-		if packets < last.packets { // it began anew
-			more = packets
-		}
-		rule := last.rule // what is no longer in the plan, the kernel may still have
+	c.denied.add(now, func(k plan.VerdictKey, last Count) Count {
+		// What is no longer in the plan, the kernel may still have.
+		count := Count{Rule: last.Rule, Direction: k.Direction}
 		if p != nil {
 			if v, ok := p.Verdicts.Get(k); ok {
-				rule = v.Origin
+				count.Rule = v.Origin
 			}
 		}
-		c.seen[k] = reading{packets, rule}
-		if more > 0 {
-			grown[Count{Rule: rule, Direction: k.Direction}] += more
-		}
-	}
-	c.makeRoom(grown)
-	for k, more := range grown {
-		if _, known := c.sums[k]; !known && len(c.sums) >= maxRules {
-			k.Rule = Other
-		}
-		c.sums[k] += more
-	}
+		return count
+	}, func(c Count) Count { return Count{Rule: Other, Direction: c.Direction} })
 }
 
-// makeRoom forgets rules of which the kernel has no verdict where there is no
-// room for all that grown names.
-func (c *Counter) makeRoom(grown map[Count]uint64) {
-	fresh := 0
-	for k := range grown {
-		if _, known := c.sums[k]; !known {
-			fresh++
+// AddDropped takes note of what was dropped for each reason by now. p is the
+// plan by which that was.
+func (c *Counter) AddDropped(now map[datapath.Dropped]uint64, p *plan.Plan) {
+	c.dropped.add(now, func(k datapath.Dropped, last Count) Count {
+		count := Count{Reason: k.Reason}
+		if count.Direction, count.From = sender(k.Interface, p); count.Direction == plan.Incoming && last.Direction == plan.Outgoing {
+			return last // an endpoint that has gone
 		}
-	}
-	if len(c.sums)+fresh <= maxRules {
-		return
-	}
-	live := make(map[Count]bool)
-	for k, r := range c.seen {
-		live[Count{Rule: r.rule, Direction: k.Direction}] = true
-	}
-	for k := range c.sums {
-		if !live[k] && k.Rule != Other {
-			delete(c.sums, k)
-		}
-	}
+		return count
+	}, func(c Count) Count { return Count{Reason: c.Reason, Direction: c.Direction, From: Other} })
 }
 
 // Counts returns the sums, in the order of CompareCounts.
 func (c *Counter) Counts() []Count {
-	counts := make([]Count, 0, len(c.sums))
-	for k, packets := range c.sums {
-		k.Packets = packets
-		counts = append(counts, k)
-	}
+	counts := c.dropped.counts(c.denied.counts(make([]Count, 0, len(c.denied.sums)+len(c.dropped.sums))))
 	slices.SortFunc(counts, CompareCounts)
 	return counts
+}
+
+// tally adds up what is counted by key. Its sums have no Packets in their keys.
+type tally[K comparable] struct {
+	seen map[K]reading
+	sums map[Count]uint64
+}
+
+// reading is what a key's number was.
+type reading struct {
+	packets uint64
+	of      Count
+}
+
+// add takes note of the numbers by now. name says what a key is counted as,
+// and what it is counted as where that is too much; it gets what it said last.
+func (t *tally[K]) add(now map[K]uint64, name func(k K, last Count) Count, other func(Count) Count) {
+	if t.seen == nil {
+		t.seen, t.sums = make(map[K]reading), make(map[Count]uint64)
+	}
+	for k := range t.seen {
+		if _, ok := now[k]; !ok {
+			delete(t.seen, k)
+		}
+	}
+	grown := make(map[Count]uint64)
+	for k, packets := range now {
+		last := t.seen[k]
+		more := packets - last.packets
+		if packets < last.packets { // it began anew
+			more = packets
+		}
+		of := name(k, last.of)
+		t.seen[k] = reading{packets, of}
+		if more > 0 {
+			grown[of] += more
+		}
+	}
+	t.makeRoom(grown, other)
+	for k, more := range grown {
+		if _, known := t.sums[k]; !known && len(t.sums) >= maxRules {
+			k = other(k)
+		}
+		t.sums[k] += more
+	}
+}
+
+// makeRoom forgets what the kernel does not count any more where there is no
+// room for all that grown names.
+func (t *tally[K]) makeRoom(grown map[Count]uint64, other func(Count) Count) {
+	fresh := 0
+	for k := range grown {
+		if _, known := t.sums[k]; !known {
+			fresh++
+		}
+	}
+	if len(t.sums)+fresh <= maxRules {
+		return
+	}
+	live := make(map[Count]bool)
+	for _, r := range t.seen {
+		live[r.of] = true
+	}
+	for k := range t.sums {
+		if !live[k] && k != other(k) {
+			delete(t.sums, k)
+		}
+	}
+}
+
+// counts appends the sums.
+func (t *tally[K]) counts(all []Count) []Count {
+	for k, packets := range t.sums {
+		k.Packets = packets
+		all = append(all, k)
+	}
+	return all
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -25,6 +26,10 @@ func planOf(rules ...string) *plan.Plan {
 	return b.Build()
 }
 
+func in(rule string, packets uint64) Count {
+	return Count{Rule: rule, Direction: plan.Incoming, Packets: packets}
+}
+
 func TestCountsSurviveTheKernels(t *testing.T) {
 	a, _ := verdict("a")
 	b, _ := verdict("b")
@@ -36,15 +41,15 @@ func TestCountsSurviveTheKernels(t *testing.T) {
 		want []Count
 	}{
 		{nil, nil, []Count{}},
-		{map[plan.VerdictKey]uint64{a: 3, b: 0}, both, []Count{{"a", plan.Incoming, 3}}},
-		{map[plan.VerdictKey]uint64{a: 5, b: 7}, both, []Count{{"b", plan.Incoming, 7}, {"a", plan.Incoming, 5}}},
+		{map[plan.VerdictKey]uint64{a: 3, b: 0}, both, []Count{in("a", 3)}},
+		{map[plan.VerdictKey]uint64{a: 5, b: 7}, both, []Count{in("b", 7), in("a", 5)}},
 		// The kernel begins anew.
-		{map[plan.VerdictKey]uint64{a: 1, b: 7}, both, []Count{{"b", plan.Incoming, 7}, {"a", plan.Incoming, 6}}},
+		{map[plan.VerdictKey]uint64{a: 1, b: 7}, both, []Count{in("b", 7), in("a", 6)}},
 		// The plan is ahead of the kernel: what still counts is known by its old name.
-		{map[plan.VerdictKey]uint64{a: 2, b: 7}, planOf("b"), []Count{{"a", plan.Incoming, 7}, {"b", plan.Incoming, 7}}},
+		{map[plan.VerdictKey]uint64{a: 2, b: 7}, planOf("b"), []Count{in("a", 7), in("b", 7)}},
 		// A verdict leaves, and comes back.
-		{map[plan.VerdictKey]uint64{b: 7}, planOf("b"), []Count{{"a", plan.Incoming, 7}, {"b", plan.Incoming, 7}}},
-		{map[plan.VerdictKey]uint64{a: 9, b: 7}, both, []Count{{"a", plan.Incoming, 16}, {"b", plan.Incoming, 7}}},
+		{map[plan.VerdictKey]uint64{b: 7}, planOf("b"), []Count{in("a", 7), in("b", 7)}},
+		{map[plan.VerdictKey]uint64{a: 9, b: 7}, both, []Count{in("a", 16), in("b", 7)}},
 	} {
 		c.Add(step.now, step.plan)
 		if diff := cmp.Diff(step.want, c.Counts()); diff != "" {
@@ -113,7 +118,55 @@ func TestCountsAreBounded(t *testing.T) {
 			t.Errorf("round %d: %d packets of %d", round, total, 2*len(rules))
 		}
 	}
-	if c.sums[Count{Rule: Other, Direction: plan.Incoming}] != 2*2 {
-		t.Errorf("the others have %d packets", c.sums[Count{Rule: Other, Direction: plan.Incoming}])
+	if c.denied.sums[Count{Rule: Other, Direction: plan.Incoming}] != 2*2 {
+		t.Errorf("the others have %d packets", c.denied.sums[Count{Rule: Other, Direction: plan.Incoming}])
+	}
+}
+
+// What is dropped for a reason is counted by who sent it, as long as the kernel
+// counts it, and keeps its sender's name when that one has gone.
+func TestDroppedIsCounted(t *testing.T) {
+	p, err := plan.Parse("node node1\nendpoint weft1 network default addresses 10.1.1.2 name default/web")
+	if err != nil {
+		t.Fatal(err)
+	}
+	web := datapath.Dropped{Reason: datapath.SpoofedSource, Interface: "weft1"}
+	wire := datapath.Dropped{Reason: datapath.ForgedSource, Interface: "eth0"}
+	var c Counter
+	for i, step := range []struct {
+		now       map[datapath.Dropped]uint64
+		plan      *plan.Plan
+		web, wire uint64
+	}{
+		{map[datapath.Dropped]uint64{web: 2, wire: 1}, p, 2, 1},
+		{map[datapath.Dropped]uint64{web: 5, wire: 1}, p, 5, 1},
+		{map[datapath.Dropped]uint64{web: 6}, planOf(), 6, 1}, // the pod has gone, and the other was forgotten
+		{map[datapath.Dropped]uint64{wire: 3}, p, 6, 4},
+		{map[datapath.Dropped]uint64{web: 1, wire: 3}, p, 7, 4},
+	} {
+		c.AddDropped(step.now, step.plan)
+		want := []Count{{Reason: datapath.SpoofedSource, Direction: plan.Outgoing, From: "default/web", Packets: step.web},
+			{Reason: datapath.ForgedSource, Direction: plan.Incoming, From: "eth0 of node1", Packets: step.wire}}
+		if diff := cmp.Diff(want, c.Counts()); diff != "" {
+			t.Errorf("step %d: %s", i, diff)
+		}
+	}
+}
+
+// Pods that come and go, and more of them than are told apart, do not fill an
+// agent, and no packet is lost in the sums.
+func TestDroppedIsBounded(t *testing.T) {
+	now := map[datapath.Dropped]uint64{}
+	for i := range maxRules + 10 {
+		now[datapath.Dropped{Reason: datapath.SpoofedSource, Interface: fmt.Sprint("weft", i)}] = 1
+	}
+	var c Counter
+	c.AddDropped(now, nil)
+	total := uint64(0)
+	for _, count := range c.Counts() {
+		total += count.Packets
+	}
+	if n := len(c.Counts()); n != maxRules+1 || total != uint64(len(now)) {
+		t.Errorf("%d sources, %d packets", n, total)
 	}
 }

@@ -1,12 +1,14 @@
-// Package drops is what is told of packets that policies denied: a Record for
-// each that was seen, a Count for each rule. Attribute finds who and what they
-// are about in the node's plan, Counter adds up what a data plane counts, and
+// Package drops is what is told of packets that were dropped, because a policy
+// denied them or for another reason: a Record for each that was seen, a Count for
+// each rule, and for each reason and who sent them. Attribute finds who and what
+// they are about in the node's plan, Counter adds up what a data plane counts, and
 // Log keeps the last Records. Agents serve a Report as JSON, and Records a line
 // each; the command line joins and shows them.
 package drops
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -16,14 +18,23 @@ import (
 	"github.com/weftnet/weft/plan"
 )
 
-// Record is a packet that a policy denied.
+// Record is a packet that was dropped.
 type Record struct {
 	Time time.Time `json:"time"`
-	// Node is where it was denied.
+	// Node is where it was dropped.
 	Node string `json:"node"`
 	// Direction is egress where the policy of the source denied it, and
-	// ingress where that of the destination did.
+	// ingress where that of the destination did. Where there is a Reason, it is
+	// egress for what an endpoint of the node sent, and ingress for all else.
 	Direction plan.Direction `json:"direction"`
+	// Reason is why it was dropped; empty where a policy denied it.
+	Reason datapath.Reason `json:"reason,omitempty"`
+	// From is who sent it, where there is a Reason: a pod, "namespace/name", or
+	// the interface that it came from, "eth0 of node1".
+	From string `json:"from,omitempty"`
+	// Peer is the VTEP that sent it through the tunnel, where that is not the
+	// one that may.
+	Peer netip.Addr `json:"peer,omitzero"`
 	// Rule is what decided, as "NetworkPolicy default/web ingress[0]"; empty
 	// where the node's plan has changed since, or gives no reason.
 	Rule        string `json:"rule,omitempty"`
@@ -43,24 +54,39 @@ type End struct {
 	Port uint16 `json:"port,omitempty"`
 }
 
-// Count is how many packets a rule has denied.
+// Count is how many packets a rule has denied, or how many of somebody's were
+// dropped for another reason. Its fields are as in Record.
 type Count struct {
-	Rule      string         `json:"rule,omitempty"`
-	Direction plan.Direction `json:"direction"`
-	Packets   uint64         `json:"packets"`
+	Rule      string          `json:"rule,omitempty"`
+	Reason    datapath.Reason `json:"reason,omitempty"`
+	Direction plan.Direction  `json:"direction"`
+	From      string          `json:"from,omitempty"`
+	Packets   uint64          `json:"packets"`
 }
 
 // Report is what a node, or a cluster, tells when asked once.
 type Report struct {
 	// Counts are in the order of CompareCounts.
 	Counts []Count `json:"counts"`
-	// Recent are the packets denied last, in the order of time.
+	// Recent are the packets dropped last, in the order of time.
 	Recent []Record `json:"recent"`
+	// Missing says what is not in the report.
+	Missing []Missing `json:"missing,omitempty"`
 }
+
+// Missing is why a node did not tell all.
+type Missing struct {
+	Node    string `json:"node"`
+	Problem string `json:"problem"`
+}
+
+// Error implements error.
+func (m Missing) Error() string { return fmt.Sprintf("node %s: %s", m.Node, m.Problem) }
 
 // CompareCounts orders counts: the most packets first.
 func CompareCounts(a, b Count) int {
-	return cmp.Or(cmp.Compare(b.Packets, a.Packets), strings.Compare(a.Rule, b.Rule), strings.Compare(string(a.Direction), string(b.Direction)))
+	return cmp.Or(cmp.Compare(b.Packets, a.Packets), strings.Compare(a.Rule, b.Rule), strings.Compare(string(a.Reason), string(b.Reason)),
+		strings.Compare(string(a.Direction), string(b.Direction)), strings.Compare(a.From, b.From))
 }
 
 // Join returns what several nodes tell as one.
@@ -69,9 +95,12 @@ func Join(reports ...Report) Report {
 	packets := make(map[Count]uint64)
 	for _, r := range reports {
 		for _, c := range r.Counts {
-			packets[Count{Rule: c.Rule, Direction: c.Direction}] += c.Packets
+			n := c.Packets
+			c.Packets = 0
+			packets[c] += n
 		}
 		all.Recent = append(all.Recent, r.Recent...)
+		all.Missing = append(all.Missing, r.Missing...)
 	}
 	for c, n := range packets {
 		c.Packets = n
@@ -82,15 +111,26 @@ func Join(reports ...Report) Report {
 	return all
 }
 
-// Attribute says what a node's plan knows of a packet that was denied there. p
-// may be nil, or another than that which denied it.
+// Attribute says what a node's plan knows of a packet that was dropped there. p
+// may be nil, or another than that which dropped it.
 func Attribute(d datapath.Drop, p *plan.Plan) Record {
-	r := Record{Time: d.Time, Direction: d.Direction, Protocol: d.Protocol.String(),
+	r := Record{Time: d.Time, Direction: d.Direction, Reason: d.Reason, Peer: d.Peer, Protocol: d.Protocol.String(),
 		Source: End{Address: d.Source, Port: d.SourcePort}, Destination: End{Address: d.Destination, Port: d.Port}}
+	if r.Reason != "" {
+		r.Direction, r.From = sender(d.Interface, p)
+	}
 	if p == nil {
 		return r
 	}
 	r.Node = p.Local.Node
+	if r.Reason != "" {
+		for _, end := range []*End{&r.Source, &r.Destination} {
+			if e, ok := endpointOf(p, d.Network, end.Address); ok {
+				end.Pod = e.Name
+			}
+		}
+		return r
+	}
 	e, ok := p.Endpoints.Get(plan.EndpointKey{Interface: d.Interface})
 	if !ok {
 		return r
@@ -111,6 +151,18 @@ func Attribute(d datapath.Drop, p *plan.Plan) Record {
 		r.Rule = v.Origin
 	}
 	return r
+}
+
+// sender says who sends from an interface of the plan's node, and whether that
+// is an endpoint's.
+func sender(iface string, p *plan.Plan) (plan.Direction, string) {
+	if p == nil {
+		return plan.Incoming, iface
+	}
+	if e, ok := p.Endpoints.Get(plan.EndpointKey{Interface: iface}); ok {
+		return plan.Outgoing, cmp.Or(e.Name, iface)
+	}
+	return plan.Incoming, iface + " of " + p.Local.Node
 }
 
 // endpointOf returns the endpoint of the plan's node that has an address.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,7 +18,7 @@ import (
 
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
-// parseDrops reads lines of direction, interface, source, destination and
+// parseDrops reads lines of direction, or reason and perhaps @ and a peer, interface, source, destination and
 // protocol; each is a second after the one before.
 func parseDrops(t *testing.T, text string) (all []datapath.Drop) {
 	for line := range strings.Lines(text) {
@@ -30,7 +31,14 @@ func parseDrops(t *testing.T, text string) (all []datapath.Drop) {
 			t.Fatalf("%q: %v", line, err)
 		}
 		from, to := netip.MustParseAddrPort(source), netip.MustParseAddrPort(destination)
-		d.Time, d.Direction, d.Network = noon.Add(time.Duration(len(all))*time.Second), plan.Direction(direction), plan.DefaultNetwork
+		d.Time, d.Network = noon.Add(time.Duration(len(all))*time.Second), plan.DefaultNetwork
+		reason, peer, _ := strings.Cut(direction, "@")
+		if d.Reason = datapath.Reason(reason); !slices.Contains(datapath.Reasons, d.Reason) {
+			d.Reason, d.Direction = "", plan.Direction(direction)
+		}
+		if peer != "" {
+			d.Peer = netip.MustParseAddr(peer)
+		}
 		d.Source, d.SourcePort, d.Destination, d.Port = from.Addr(), from.Port(), to.Addr(), to.Port()
 		var err error
 		if d.Protocol, err = plan.ParseProtocol(protocol); err != nil {
@@ -107,7 +115,7 @@ func TestReport(t *testing.T) {
 
 func TestAReportOfNothing(t *testing.T) {
 	var text strings.Builder
-	if err := Join().Print(&text, time.UTC); err != nil || text.String() != "No policy has denied a packet.\n" {
+	if err := Join().Print(&text, time.UTC); err != nil || text.String() != "No packet was dropped.\n" {
 		t.Errorf("%q, %v", text.String(), err)
 	}
 	if b, err := json.Marshal(Join(Report{})); err != nil || string(b) != `{"counts":[],"recent":[]}` {

@@ -7,22 +7,41 @@ import (
 	"net/netip"
 	"text/tabwriter"
 	"time"
+
+	"github.com/weftnet/weft/datapath"
 )
 
-// unknown is what people read where a Rule is empty.
+// unknown is what people read where there is neither a Rule nor a Reason.
 const unknown = "(not known, the policies have changed since)"
 
-// Print writes a report for people: a table of the rules with their counts,
-// and one of the last packets. Times are in zone.
+// Print writes a report for people: a table of the rules and reasons with their
+// counts, one of the last packets, and what is missing. Times are in zone.
 func (r Report) Print(w io.Writer, zone *time.Location) error {
+	if err := r.printTables(w, zone); err != nil || len(r.Missing) == 0 {
+		return err
+	}
+	fmt.Fprintln(w, "\nThis is not all:")
+	for _, m := range r.Missing {
+		if _, err := fmt.Fprintf(w, "  %s\n", m.Error()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r Report) printTables(w io.Writer, zone *time.Location) error {
 	if len(r.Counts) == 0 && len(r.Recent) == 0 {
-		_, err := fmt.Fprintln(w, "No policy has denied a packet.")
+		text := "No packet was dropped."
+		if len(r.Missing) > 0 {
+			text = "Of no packet is known that it was dropped."
+		}
+		_, err := fmt.Fprintln(w, text)
 		return err
 	}
 	t := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
-	fmt.Fprintln(t, "PACKETS\tDIRECTION\tRULE")
+	fmt.Fprintln(t, "PACKETS\tDIRECTION\tREASON")
 	for _, c := range r.Counts {
-		fmt.Fprintf(t, "%d\t%s\t%s\n", c.Packets, c.Direction, cmp.Or(c.Rule, unknown))
+		fmt.Fprintf(t, "%d\t%s\t%s\n", c.Packets, c.Direction, why(c.Rule, c.Reason, c.From, netip.Addr{}))
 	}
 	if err := t.Flush(); err != nil || len(r.Recent) == 0 {
 		return err
@@ -48,7 +67,7 @@ func (r Record) Print(w io.Writer, zone *time.Location) error {
 	return printRow(w, aligned, r.cells(zone))
 }
 
-var titles = [...]string{"TIME", "NODE", "DIRECTION", "SOURCE", "DESTINATION", "PROTOCOL", "PORT", "RULE"}
+var titles = [...]string{"TIME", "NODE", "DIRECTION", "SOURCE", "DESTINATION", "PROTOCOL", "PORT", "REASON"}
 
 func (r Record) cells(zone *time.Location) [len(titles)]string {
 	port := "-"
@@ -56,7 +75,22 @@ func (r Record) cells(zone *time.Location) [len(titles)]string {
 		port = fmt.Sprint(r.Destination.Port)
 	}
 	return [...]string{r.Time.In(zone).Format("2006-01-02T15:04:05"), cmp.Or(r.Node, "-"), string(r.Direction),
-		r.Source.name(), r.Destination.name(), r.Protocol, port, cmp.Or(r.Rule, unknown)}
+		r.Source.name(), r.Destination.name(), r.Protocol, port, why(r.Rule, r.Reason, r.From, r.Peer)}
+}
+
+// why says in words what a packet was dropped for, and who sent it.
+func why(rule string, reason datapath.Reason, from string, peer netip.Addr) string {
+	if reason == "" {
+		return cmp.Or(rule, unknown)
+	}
+	text := string(reason) + ": " + reason.Text()
+	switch {
+	case peer.IsValid():
+		text += fmt.Sprintf(" (%s sent it)", peer)
+	case from != "":
+		text += fmt.Sprintf(" (from %s)", from)
+	}
+	return text
 }
 
 func (e End) name() string {

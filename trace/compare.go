@@ -1,0 +1,395 @@
+package trace
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/weftnet/weft/plan"
+)
+
+// Report is what became of a probe, beside what the interpreter says.
+type Report struct {
+	// Arrived says that the probe came to where it was sent, or left the cluster
+	// on its way there.
+	Arrived bool `json:"arrived"`
+	// Outcome says what the kernels did with it, in a sentence.
+	Outcome string `json:"outcome"`
+	// Agree says that this is what the interpreter says; Difference says what
+	// is not, where it does not.
+	Agree      bool   `json:"agree"`
+	Difference string `json:"difference,omitempty"`
+	// Answer is what came back to the sender, and Text says it for people.
+	Answer Answer `json:"answer,omitempty"`
+	Text   string `json:"text,omitempty"`
+	// Hops are what the kernels did, in the order of the way.
+	Hops []Hop `json:"hops"`
+	// Blind says which nodes could not look or missed something, and why. Open
+	// says that the probe was lost sight of at one of them, so that nothing can
+	// be compared.
+	Blind map[string]string `json:"blind,omitempty"`
+	Open  bool              `json:"open,omitempty"`
+	// Meanwhile is what the interpreter says after the probe, where the
+	// cluster's objects changed while it was on its way.
+	Meanwhile string `json:"meanwhile,omitempty"`
+}
+
+// Changed takes back that interpreter and kernel differ, as the cluster's objects
+// changed while the probe was on its way: the interpreter says something else by
+// now.
+func (r *Report) Changed(says string) {
+	r.Open, r.Meanwhile, r.Difference = true, says, ""
+}
+
+// Hop is something that a node's kernel did.
+type Hop struct {
+	Node string `json:"node"`
+	Text string `json:"text"`
+	// Reply says that it did so with what came back.
+	Reply bool `json:"reply,omitempty"`
+}
+
+// end is where a probe's way ends.
+type end struct {
+	arrived bool
+	text    string
+	node    string
+	// endpoint is the pod that got it. toNode says that the node itself did, left
+	// that it left the cluster, stayed that it never left who sent it.
+	endpoint             string
+	toNode, left, stayed bool
+	// drop is the rule that dropped it, or nil where none did.
+	drop *Event
+	// open says that the probe was lost sight of.
+	open bool
+}
+
+// Compare says what became of a probe, by the events of all nodes, and whether
+// that is what the interpreter says. blind says which nodes could not look, and
+// why; those that Failed missed something.
+func Compare(says plan.Explanation, events []Event, blind map[string]string) Report {
+	blind = maps.Clone(blind)
+	for _, e := range events {
+		if e.Kind == Failed && blind[e.Node] == "" {
+			if blind == nil {
+				blind = make(map[string]string)
+			}
+			blind[e.Node] = e.Text
+		}
+	}
+	order := nodesOf(says, events)
+	r := Report{Blind: blind}
+	for _, node := range order {
+		for _, text := range describe(at(events, node, false)) {
+			r.Hops = append(r.Hops, Hop{Node: node, Text: text})
+		}
+	}
+	for _, node := range slices.Backward(order) {
+		for _, text := range describe(at(events, node, true)) {
+			r.Hops = append(r.Hops, Hop{Node: node, Text: text, Reply: true})
+		}
+	}
+	for _, e := range events {
+		if e.Kind == Answered {
+			r.Answer, r.Text = e.Answer, e.Text
+		}
+	}
+	got := follow(says, order, events, blind)
+	if i := slices.IndexFunc(events, func(e Event) bool { return e.Kind == Unsent }); i >= 0 && got.drop == nil {
+		got = end{open: true, text: "not sent: " + events[i].Text}
+	}
+	if got.node == "" && !got.open && r.Answer != "" && r.Answer != Silence {
+		got.stayed, got.arrived = true, r.Answer != Unreachable
+	}
+	r.Arrived, r.Outcome = got.arrived, got.text
+	if got.open {
+		r.Arrived, r.Open = r.Answer == Accepted, true
+		return r
+	}
+	r.Difference = differs(says, got)
+	r.Agree = r.Difference == ""
+	return r
+}
+
+// nodesOf returns the nodes that the interpreter has the packet meet, in that
+// order, and then any others that saw it.
+func nodesOf(says plan.Explanation, events []Event) []string {
+	var order []string
+	add := func(node string) {
+		if node != "" && !slices.Contains(order, node) {
+			order = append(order, node)
+		}
+	}
+	for _, s := range says.Steps {
+		add(s.Node)
+	}
+	for _, e := range events {
+		if !e.Reply && (e.Kind == Seen || e.Kind == Decided) {
+			add(e.Node)
+		}
+	}
+	return order
+}
+
+// at returns what a node's kernel did with the probe, or what came back.
+func at(events []Event, node string, reply bool) []Event {
+	var found []Event
+	for _, e := range events {
+		if e.Node == node && e.Reply == reply && (e.Kind == Seen || e.Kind == Decided) {
+			found = append(found, e)
+		}
+	}
+	return found
+}
+
+// find returns the last event for which is holds, or nil. The last counts, as a
+// sender tries again.
+func find(events []Event, is func(Event) bool) *Event {
+	for i := len(events) - 1; i >= 0; i-- {
+		if is(events[i]) {
+			return &events[i]
+		}
+	}
+	return nil
+}
+
+func dropped(e Event) bool { return e.Kind == Decided && e.Verdict == "drop" }
+func cameIn(e Event) bool  { return e.Kind == Seen && !e.Out }
+func wentOut(e Event) bool { return e.Kind == Seen && e.Out && !e.Tunnel }
+func inTunnel(out bool) func(Event) bool {
+	return func(e Event) bool { return e.Kind == Seen && e.Tunnel && e.Out == out }
+}
+func toNode(e Event) bool { return e.Kind == Decided && e.Hook == "input" && !e.Tunnel }
+
+// translated is of a packet that leaves with other addresses, so that it is not
+// seen as the probe any more.
+func translated(e Event) bool {
+	return e.Kind == Decided && e.Hook == "postrouting" && e.Translates && !e.Tunnel
+}
+
+// passed is of a packet that no rule held back, and that was left to a device.
+func passed(e Event) bool {
+	return e.Kind == Decided && e.Hook == "postrouting" && e.Verdict == "accept" && !e.Tunnel
+}
+
+// describe says what a node's kernel did, in the order of the packet's way.
+func describe(events []Event) []string {
+	var lines []string
+	say := func(e *Event, format string, args ...any) {
+		if text := fmt.Sprintf(format, args...); e != nil && !slices.Contains(lines, text) {
+			lines = append(lines, text)
+		}
+	}
+	if e := find(events, inTunnel(false)); e != nil {
+		say(e, "came in through the tunnel on %s", e.Device)
+	}
+	if e := find(events, func(e Event) bool { return cameIn(e) && !e.Tunnel }); e != nil {
+		say(e, "came in on %s", deviceOf(*e))
+	}
+	if e := find(events, dropped); e != nil {
+		if e.Tunnel {
+			for _, o := range events {
+				if wentOut(o) {
+					say(&o, "went out on %s", deviceOf(o))
+				}
+			}
+		}
+		say(e, "dropped%s by %s", e.within(), e.place())
+		return lines
+	}
+	if e := find(events, toNode); e != nil && find(events, wentOut) == nil {
+		say(e, "went to the node itself")
+	}
+	for _, e := range events {
+		if wentOut(e) {
+			say(&e, "went out on %s", deviceOf(e))
+		}
+	}
+	if e := find(events, translated); e != nil && find(events, wentOut) == nil {
+		say(e, "went out with other addresses, by %s", e.place())
+	}
+	if e := find(events, inTunnel(true)); e != nil {
+		say(e, "went into the tunnel on %s", e.Device)
+	}
+	return lines
+}
+
+func deviceOf(e Event) string {
+	if e.Endpoint != "" {
+		return e.Device + ", which is pod " + e.Endpoint + "'s"
+	}
+	return e.Device
+}
+
+// within says so of a packet in the tunnel.
+func (e Event) within() string {
+	if e.Tunnel {
+		return " in the tunnel's packet"
+	}
+	return ""
+}
+
+// encapsulates reports whether the packet went into a device of the overlay.
+func (e *Event) encapsulates() bool { return e != nil && e.Encapsulates }
+
+// place names a rule, or the policy of a chain, and where it is.
+func (e Event) place() string {
+	rule := "the policy"
+	if e.Rule != "" {
+		rule = fmt.Sprintf("%q", e.Rule)
+	}
+	where := fmt.Sprintf("%s of chain %s in table %s %s", rule, e.Chain, e.Family, e.Table)
+	if e.Hook != "" {
+		where += " (" + e.Hook + ")"
+	}
+	return where
+}
+
+// own reports whether a table is Weft's, and not that of a probe.
+func (e Event) own() bool { return e.Family == "inet" && (e.Table == "weft" || e.Table == policyTable) }
+
+// policyTable is the table of policies of the linux data plane.
+const policyTable = "weft-policy"
+
+// follow finds where the probe's way ends. Of a node that missed something counts
+// what it did tell, and nothing that it did not.
+func follow(says plan.Explanation, order []string, events []Event, blind map[string]string) end {
+	last := end{text: "the probe never left who sent it", stayed: true}
+	for i, node := range order {
+		here := at(events, node, false)
+		later := slices.ContainsFunc(order[i+1:], func(n string) bool { return len(at(events, n, false)) > 0 })
+		switch {
+		case len(here) > 0:
+		case blind[node] != "" && later:
+			continue
+		case last.open:
+			return last
+		case blind[node] != "" && i > 0:
+			return end{node: order[i-1], open: true, text: fmt.Sprintf("left %s for %s, which could not look", order[i-1], node)}
+		case blind[node] != "":
+			return end{node: node, open: true, text: fmt.Sprintf("sent by %s, which could not look", node)}
+		case i == 0:
+			return last
+		default:
+			return end{node: order[i-1], text: fmt.Sprintf("lost between %s and %s: it left the one and was not seen on the other", order[i-1], node)}
+		}
+		if e := find(here, dropped); e != nil {
+			return end{node: node, drop: e, text: fmt.Sprintf("dropped on %s%s by %s", node, e.within(), e.place())}
+		}
+		if e := find(here, func(e Event) bool { return wentOut(e) && e.Endpoint != "" }); e != nil {
+			return end{arrived: true, node: node, endpoint: e.Endpoint, text: fmt.Sprintf("delivered to %s on %s", e.Endpoint, node)}
+		}
+		out := find(here, wentOut)
+		if blind[node] != "" {
+			if !later {
+				last = end{node: node, open: true, text: fmt.Sprintf("lost to sight on %s", node)}
+			}
+			continue
+		}
+		switch {
+		case out == nil && find(here, toNode) != nil:
+			return end{arrived: true, node: node, toNode: true, text: fmt.Sprintf("delivered to %s itself", node)}
+		case out == nil && find(here, translated) != nil:
+			last = end{node: node, left: true, text: fmt.Sprintf("left %s with other addresses", node)}
+		case out == nil && find(here, func(e Event) bool { return cameIn(e) && !e.Tunnel }) == nil && find(here, inTunnel(false)) != nil:
+			return end{node: node, text: fmt.Sprintf("came to %s in the tunnel, and was not taken out of it; no rule that can be traced dropped it: it may be of another peer's address, VNI, MAC or port than the node knows, or be dropped by a rule of hook ingress, by tc or by iptables-legacy", node)}
+		case out == nil && find(here, passed) != nil:
+			return end{node: node, text: fmt.Sprintf("lost within the kernel of %s behind all rules of nftables: the device that it was to leave on is down, or nobody answers there", node)}
+		case out.encapsulates() && tunnelDevice(here) == "":
+			return end{node: node, text: fmt.Sprintf("lost within the kernel of %s: it went into the tunnel's device %s, and no packet of the tunnel was seen to leave the node, nor to be dropped by a rule of nftables", node, out.Device)}
+		case out == nil:
+			return end{node: node, text: fmt.Sprintf("lost within the kernel of %s, which no rule of nftables did: it has no way there, or a source that it does not take from there", node)}
+		}
+		if out != nil {
+			last = end{node: node, left: true, text: fmt.Sprintf("left %s on %s", node, cmp.Or(tunnelDevice(here), out.Device))}
+		}
+		last.arrived = says.SeenSource.IsValid() && says.Node == "" && i == len(order)-1
+		if i == len(order)-1 && !last.arrived {
+			last.text += ", for nobody who was asked"
+		}
+	}
+	return last
+}
+
+// tunnelDevice is where a packet left within the tunnel, or "".
+func tunnelDevice(events []Event) string {
+	if e := find(events, inTunnel(true)); e != nil {
+		return e.Device
+	}
+	return ""
+}
+
+// differs says what the interpreter says else than what was seen; "" where they
+// agree.
+func differs(says plan.Explanation, got end) string {
+	reached := says.SeenSource.IsValid()
+	var last plan.Step
+	if n := len(says.Steps); n > 0 {
+		last = says.Steps[n-1]
+	}
+	itself := reached && len(says.Steps) > 0 && says.Node == says.Steps[0].Node && says.SeenSource.IsValid() &&
+		(plan.StaysHome(says.SeenDestination) || says.SeenSource == says.SeenDestination)
+	agree := false
+	switch {
+	case itself:
+		agree = got.stayed
+	case reached && says.Interface != "":
+		agree = got.endpoint == says.Interface && got.node == says.Node
+	case reached && says.Node != "":
+		agree = got.toNode && got.node == says.Node
+	case reached:
+		agree = got.left && got.node == last.Node
+	case got.arrived || got.node != last.Node && !got.stayed:
+	case got.drop == nil:
+		agree = last.Table == "routes" || last.Table == "node"
+	case last.Table == "verdicts":
+		agree = got.drop.own() && got.drop.Table == policyTable
+	default:
+		agree = got.drop.own()
+	}
+	if agree {
+		return ""
+	}
+	text := fmt.Sprintf("by the plans: %s; in the kernel: %s", says.Reason, got.text)
+	if got.drop != nil && !got.drop.own() {
+		text += fmt.Sprintf("; table %s %s is not Weft's", got.drop.Family, got.drop.Table)
+	}
+	return text
+}
+
+// String returns the report for people.
+func (r Report) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "live: %s\n", r.Outcome)
+	width := 0
+	for _, h := range r.Hops {
+		width = max(width, len(h.Node))
+	}
+	back := false
+	for _, h := range r.Hops {
+		if h.Reply && !back {
+			b.WriteString("  and back:\n")
+			back = true
+		}
+		fmt.Fprintf(&b, "  %-*s  %s\n", width, h.Node, h.Text)
+	}
+	if r.Text != "" {
+		fmt.Fprintf(&b, "answer: %s\n", r.Text)
+	}
+	for _, node := range slices.Sorted(maps.Keys(r.Blind)) {
+		fmt.Fprintf(&b, "warning: node %s: %s\n", node, r.Blind[node])
+	}
+	switch {
+	case r.Meanwhile != "":
+		fmt.Fprintf(&b, "the cluster's objects changed meanwhile, so that this cannot be compared; by the plans now: %s; ask again\n", r.Meanwhile)
+	case r.Open:
+		b.WriteString("what the kernels do beyond that is not known\n")
+	case r.Agree:
+		b.WriteString("interpreter and kernel agree\n")
+	default:
+		fmt.Fprintf(&b, "interpreter and kernel differ: %s\n", r.Difference)
+	}
+	return b.String()
+}

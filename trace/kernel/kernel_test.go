@@ -1,0 +1,280 @@
+package kernel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/internal/netns"
+	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/trace"
+)
+
+var loopback = netip.MustParseAddr("127.0.0.1")
+
+// sourcePort is that of all probes of the tests.
+const sourcePort = 4711
+
+// bench is a network namespace in which packets are sent to itself.
+type bench struct {
+	*testing.T
+	path string
+}
+
+// newBench makes one, with a ruleset in the language of nft.
+func newBench(t *testing.T, ruleset string) bench {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	made := make(chan *os.File)
+	go func() {
+		runtime.LockOSThread()
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			t.Error(err)
+		}
+		f, err := os.Open("/proc/thread-self/ns/net")
+		if err != nil {
+			t.Error(err)
+		}
+		made <- f
+	}()
+	f := <-made
+	t.Cleanup(func() { f.Close() })
+	b := bench{t, fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), f.Fd())}
+	b.command("ip", "link", "set", "lo", "up")
+	b.command("nft", ruleset)
+	return b
+}
+
+func (b bench) command(name string, args ...string) string {
+	b.Helper()
+	var out []byte
+	if err := netns.Do(b.path, func() (err error) {
+		out, err = exec.Command(name, args...).CombinedOutput()
+		return err
+	}); err != nil {
+		b.Fatalf("%s %v: %v: %s", name, args, err, out)
+	}
+	return string(out)
+}
+
+// watch begins to look for datagrams from sourcePort to a port; from says that
+// it is from another port than that, which is not known.
+func (b bench) watch(id string, port, from uint16) *Watching {
+	b.Helper()
+	var o *Watching
+	if err := netns.Do(b.path, func() (err error) {
+		o, err = Open(trace.Watch{ID: id, Source: loopback, Destination: loopback, Protocol: plan.UDP, SourcePort: from, Port: port, For: trace.MostTime})
+		return err
+	}); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(o.Close)
+	return o
+}
+
+// send sends n datagrams.
+func (b bench) send(from, to uint16, n int) {
+	b.Helper()
+	if err := netns.Do(b.path, func() error {
+		s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(s)
+		if err := unix.Bind(s, sockaddr(loopback, from)); err != nil {
+			return err
+		}
+		for range n {
+			// What a rule drops is refused, and what nobody takes as well.
+			_ = unix.Sendto(s, nil, 0, sockaddr(loopback, to))
+		}
+		return nil
+	}); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// events returns what is told until it is asked to end.
+func (b bench) events(o *Watching) []trace.Event {
+	b.Helper()
+	var all []trace.Event
+	ended := make(chan struct{})
+	close(ended)
+	if err := o.Run(b.Context(), ended, func(e trace.Event) { all = append(all, e) }); err != nil {
+		b.Fatal(err)
+	}
+	return all
+}
+
+func decided(events []trace.Event) []string {
+	var all []string
+	for _, e := range events {
+		if e.Kind == trace.Decided {
+			all = append(all, strings.TrimSpace(e.Verdict+" "+e.Hook+" "+e.Rule))
+		}
+	}
+	return all
+}
+
+const drops10 = `add table ip f; add chain ip f in { type filter hook input priority 0; }; add rule ip f in udp dport 10 drop`
+
+// TestWhatIsTold holds what is told of two probes at once to be of the one or
+// the other, and the last look to miss nothing of what was before it.
+func TestWhatIsTold(t *testing.T) {
+	b := newBench(t, drops10+` comment "no"`)
+	nine, ten := b.watch("00000009", 9, sourcePort), b.watch("00000010", 10, sourcePort)
+	b.send(sourcePort, 9, 1)
+	b.send(sourcePort, 10, 1)
+	for o, want := range map[*Watching][]string{nine: {"accept input"}, ten: {"drop input no"}} {
+		events := b.events(o)
+		if got := decided(events); !slices.Equal(got, want) {
+			t.Errorf("decided is %q, want %q", got, want)
+		}
+		seen := 0
+		for _, e := range events {
+			if e.Kind == trace.Seen && e.Device == "lo" {
+				seen++
+			}
+		}
+		if seen != 2 {
+			t.Errorf("it is seen %d times, want 2: %+v", seen, events)
+		}
+	}
+}
+
+// TestLost has the kernel lose what it would tell, and wants that to be said, and
+// at once: who does not know that something is missing takes it for lost.
+func TestLost(t *testing.T) {
+	b := newBench(t, drops10)
+	for name, shrink := range map[string]func(*Watching) error{
+		"decisions": func(o *Watching) error { return o.traces.SetReadBuffer(1) },
+		"packets": func(o *Watching) error {
+			conn, err := o.packets.SyscallConn()
+			if err != nil {
+				return err
+			}
+			var failed error
+			err = conn.Control(func(fd uintptr) {
+				failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 1)
+			})
+			return errors.Join(err, failed)
+		},
+	} {
+		o := b.watch("0123abcd", 10, sourcePort)
+		if err := shrink(o); err != nil {
+			t.Fatal(err)
+		}
+		b.send(sourcePort, 10, 100)
+		if err := o.Run(t.Context(), nil, func(trace.Event) {}); err == nil || !strings.Contains(err.Error(), " lost") {
+			t.Errorf("%s: the error is %v", name, err)
+		}
+		o.Close()
+	}
+}
+
+// TestAlike has somebody else send what looks like a probe whose port is not
+// known.
+func TestAlike(t *testing.T) {
+	b := newBench(t, drops10+` comment "no"`)
+	o := b.watch("0123abcd", 10, 0)
+	b.send(sourcePort, 10, 2)
+	if got := decided(b.events(o)); !slices.Equal(got, []string{"drop input no", "drop input no"}) {
+		t.Errorf("decided is %q", got)
+	}
+	o = b.watch("0123abce", 10, 0)
+	b.send(sourcePort, 10, 1)
+	b.send(sourcePort+1, 10, 1)
+	if err := o.Run(t.Context(), nil, func(trace.Event) {}); err == nil || !strings.Contains(err.Error(), "cannot be told") {
+		t.Errorf("the error is %v", err)
+	}
+}
+
+// TestHangingNft has nft not answer: the rule has no text then, and that is asked
+// for once, until the ruleset changes.
+func TestHangingNft(t *testing.T) {
+	b := newBench(t, drops10)
+	bin := t.TempDir()
+	asked := filepath.Join(bin, "asked")
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	o := b.watch("0123abcd", 10, sourcePort)
+	nft, err := exec.LookPath("nft")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(bin, "nft"), []byte("#!/bin/sh\necho >>"+asked+"\nsleep 1000\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	events := make(chan trace.Event, 100)
+	go func() { ended <- o.Run(ctx, nil, func(e trace.Event) { events <- e }) }()
+	decidedNext := func() string {
+		for {
+			select {
+			case e := <-events:
+				if e.Kind == trace.Decided {
+					return e.Rule
+				}
+			case err := <-ended:
+				t.Fatal(err)
+			}
+		}
+	}
+	times := func() int {
+		said, err := os.ReadFile(asked)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(said)
+	}
+	b.send(sourcePort, 10, 3)
+	for range 3 {
+		if rule := decidedNext(); !strings.HasPrefix(rule, "the rule with handle") {
+			t.Errorf("the rule is %q", rule)
+		}
+	}
+	if n := times(); n != 1 {
+		t.Errorf("nft was asked %d times", n)
+	}
+	b.command(nft, `add table ip other`)
+	b.send(sourcePort, 10, 1)
+	decidedNext()
+	if n := times(); n != 2 {
+		t.Errorf("nft was asked %d times after the ruleset changed once", n)
+	}
+	// It ends though nft is being waited for.
+	b.command(nft, `delete table ip other`)
+	b.send(sourcePort, 10, 1)
+	for times() != 3 {
+		time.Sleep(time.Millisecond)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestGone has a chain go before what it decided is asked about. What is not
+// known must not look like something else.
+func TestGone(t *testing.T) {
+	b := newBench(t, drops10)
+	o := b.watch("0123abcd", 10, sourcePort)
+	b.send(sourcePort, 10, 1)
+	b.command("nft", "delete table ip f")
+	if err := o.Run(t.Context(), nil, func(trace.Event) {}); err == nil || !strings.Contains(err.Error(), "is gone") {
+		t.Errorf("the error is %v", err)
+	}
+}

@@ -1,0 +1,157 @@
+// Package kernel looks for a probe in the kernel of the machine it runs on, and
+// sends one. It shows what packets passed which devices, by a packet socket, and
+// what nftables decided about them, by a table of the probe's own that has the
+// kernel trace it, and nothing else. All of it goes with the process.
+package kernel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/trace"
+)
+
+// Watching is a node that looks for a probe.
+type Watching struct {
+	watch   trace.Watch
+	table   *netlink.Conn
+	traces  *netlink.Conn
+	packets *os.File
+	names   *ruleset
+	// ending says that each source is to be read until it has nothing more.
+	ending atomic.Bool
+}
+
+const (
+	// traceBuffer is how much the kernel keeps of what it tells until that is
+	// read, in bytes: some thousand decisions.
+	traceBuffer = 4 << 20
+	// settle is how long a source has nothing more to tell before it is at its
+	// end, for packets that are still on their way.
+	settle = 200 * time.Millisecond
+)
+
+// Open begins to look. It must be closed.
+func Open(w trace.Watch) (*Watching, error) {
+	if err := w.Validate(); err != nil {
+		return nil, err
+	}
+	o := &Watching{watch: w}
+	err := o.open()
+	if err != nil {
+		o.Close()
+		return nil, err
+	}
+	return o, nil
+}
+
+func (o *Watching) open() (err error) {
+	if o.names, err = openRuleset(); err != nil {
+		return fmt.Errorf("open a netfilter netlink socket: %w", err)
+	}
+	if o.traces, err = netlink.Dial(unix.NETLINK_NETFILTER, nil); err != nil {
+		return fmt.Errorf("open a netfilter netlink socket: %w", err)
+	}
+	if err = o.traces.SetReadBuffer(traceBuffer); err != nil {
+		return fmt.Errorf("make room for what the kernel traces: %w", err)
+	}
+	if err = o.traces.JoinGroup(unix.NFNLGRP_NFTRACE); err != nil {
+		return fmt.Errorf("follow what the kernel traces: %w", err)
+	}
+	if o.packets, err = openCapture(o.watch); err != nil {
+		return err
+	}
+	o.table, err = openTable(o.watch)
+	return err
+}
+
+// Close ends it. Nothing is left in the kernel.
+func (o *Watching) Close() {
+	for _, c := range []*netlink.Conn{o.table, o.traces} {
+		if c != nil {
+			c.Close()
+		}
+	}
+	if o.packets != nil {
+		o.packets.Close()
+	}
+	if o.names != nil {
+		o.names.close()
+	}
+}
+
+// Run calls f with what happens, one event at a time. It returns nil once ctx
+// ends; or after ending is closed, when all that the kernel had to tell was
+// told. An error says that from here on something is missing.
+func (o *Watching) Run(ctx context.Context, ending <-chan struct{}, f func(trace.Event)) error {
+	var mu sync.Mutex
+	one := func(e trace.Event) {
+		mu.Lock()
+		defer mu.Unlock()
+		f(e)
+	}
+	wake := func() {
+		past := time.Unix(1, 0)
+		_ = o.traces.SetReadDeadline(past)
+		_ = o.packets.SetReadDeadline(past)
+	}
+	looking, stop := context.WithCancelCause(ctx)
+	var running, waiting sync.WaitGroup
+	defer waiting.Wait()
+	defer stop(nil)
+	waiting.Go(func() {
+		select {
+		case <-ending:
+			wake()
+			o.ending.Store(true) // readers that see it set deadlines of their own
+			<-looking.Done()
+		case <-looking.Done():
+		}
+		wake()
+	})
+	for _, read := range []func(context.Context, func(trace.Event)) error{o.readDecisions, o.readPackets} {
+		running.Go(func() {
+			if err := read(looking, one); err != nil {
+				stop(err)
+			}
+		})
+	}
+	running.Wait()
+	if ctx.Err() != nil {
+		return nil
+	}
+	if err := context.Cause(looking); err != nil {
+		return err
+	}
+	return nil
+}
+
+// each calls next, which waits for something to be read, until ctx ends, or
+// until there is nothing more once the end was asked for.
+func (o *Watching) each(ctx context.Context, deadline func(time.Time) error, next func() error) error {
+	for ctx.Err() == nil {
+		last := o.ending.Load()
+		if last {
+			if err := deadline(time.Now().Add(settle)); err != nil {
+				return err
+			}
+		}
+		err := next()
+		switch {
+		case err == nil:
+		case !errors.Is(err, os.ErrDeadlineExceeded):
+			return err
+		case last:
+			return nil
+		}
+	}
+	return nil
+}
