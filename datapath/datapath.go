@@ -19,11 +19,13 @@ import (
 )
 
 // ErrNotSupported is wrapped by the error of Apply when the plan asks for what
-// the data plane, or this kernel, cannot do. Nothing is changed then.
+// the data plane, or this kernel, cannot do. Nothing is changed then. Possible
+// and Enforceable make of a plan one that does not ask for it.
 var ErrNotSupported = errors.New("not supported by the data plane")
 
-// ErrMissing is wrapped by the error of Apply and Repair when the interface of
-// an endpoint is not there. All else was done, and the next call tries again.
+// ErrMissing is wrapped by the error of Apply and Repair, within an
+// EndpointError, when the interface of an endpoint is not there. All else was
+// done, and the next call tries again.
 var ErrMissing = errors.New("the endpoint's interface is missing")
 
 // DataPlane makes a node do what a plan says. It works in the network
@@ -42,12 +44,18 @@ type DataPlane interface {
 	// there and changes only what differs, so that no packet is lost when an
 	// agent starts again: a new instance with an unchanged plan writes
 	// nothing. Later calls touch only what changed since the last. After an
-	// error the next call reads everything again. It may change settings of an
-	// endpoint's interface (forwarding; who checks its sources).
+	// error the next call reads everything again.
+	//
+	// An endpoint's interface may be down when it comes. Apply brings it up,
+	// once all that holds for the endpoint is in place, and never before: so
+	// whoever makes interfaces makes them down. It takes down one that leads to
+	// no endpoint any more. It changes settings of an endpoint's interface that
+	// would make the node believe what an endpoint says of the network.
 	//
 	// Policies are asked about the first packet of a connection; its other
 	// packets and the replies pass until a plan forbids what the connection
-	// began with, and then no longer than a second. An endpoint that comes is
+	// began with, and then no longer than a second; whoever has such a TCP or
+	// UDP connection is told, though it only waits. An endpoint that comes is
 	// under its policies before the first packet can reach or leave it.
 	Apply(ctx context.Context, p *plan.Plan) error
 	// Repair compares the node with the plan applied last, puts right what
@@ -63,6 +71,9 @@ type DataPlane interface {
 // Capabilities says which parts of a plan a data plane can do.
 type Capabilities struct {
 	IPv6 bool
+	// NoIPv6 says why there is no IPv6 and what to do about it, where IPv6 is
+	// false.
+	NoIPv6 string
 	// Tunnels: routes of the way "tunnel".
 	Tunnels bool
 	// OverlappingNetworks: more than one network whose addresses overlap.
@@ -72,7 +83,8 @@ type Capabilities struct {
 	// Verdicts, Services: the tables of those names, Verdicts with Tags.
 	Verdicts, Services bool
 	// SCTP: verdicts can tell SCTP's ports apart, connection by connection.
-	// Where they cannot, Enforceable makes of a plan what can be done.
+	// Where they cannot, Enforceable makes of a plan what can be done, as
+	// Possible does for all other lack.
 	SCTP bool
 	// EgressActions that are done; Direct always is.
 	EgressActions []plan.EgressAction
@@ -82,30 +94,102 @@ type Capabilities struct {
 	AntiSpoof bool
 }
 
-// Observer is a data plane that tells what policies denied. Its methods may be
+// Observer is a data plane that tells what policies denied, and what else it
+// dropped. Its methods may be
 // called at any time, from any goroutine.
 type Observer interface {
 	// Denied returns how many packets each verdict has denied since the kernel
 	// got it. Numbers grow until a verdict leaves the kernel; what began to
 	// count anew, as after Repair, begins at 0 again.
 	Denied() (map[plan.VerdictKey]uint64, error)
-	// Follow calls f for packets that policies deny, as they are denied, until
-	// ctx ends; it then returns nil. Where there are more than can be told,
-	// some are left out; Denied counts them all.
+	// Dropped returns how many packets were dropped for other reasons. A number
+	// may begin at 0 again, and an interface with nothing dropped for long is
+	// forgotten.
+	Dropped() (map[Dropped]uint64, error)
+	// Follow calls f for packets that policies deny, and for those dropped for
+	// other reasons, as that happens, until ctx ends; it then returns nil.
+	// Where there are more than can be told, some are left out; Denied and
+	// Dropped count them all.
 	Follow(ctx context.Context, f func(Drop)) error
 }
 
-// Drop is a packet that a policy denied.
+// Watcher is a data plane that notices when others change what is Weft's. Its
+// method may be called at any time, from any goroutine.
+type Watcher interface {
+	// Watch calls following once it follows what others do, and from then on f
+	// when somebody else has changed something that Apply put into the kernel, or
+	// something that it goes by: what Repair puts right. It does not call f for
+	// what the data plane itself does. It returns nil when ctx ends. What it
+	// overlooks, the next Repair finds.
+	Watch(ctx context.Context, following func(), f func(Disturbance)) error
+}
+
+// Surveyor is a data plane that sees what others' settings keep from working.
+type Surveyor interface {
+	// Obstacles says which settings of others those are, with what to do about
+	// each, in an order that depends on them alone. With an error it returns those
+	// that it found nevertheless.
+	Obstacles() ([]string, error)
+}
+
+// Disturbance is something of Weft's that somebody else changed.
+type Disturbance struct {
+	// What is for people: "route 10.1.2.0/24".
+	What string
+	// By is who did it, "nft (process 4711)"; empty where that is not known.
+	By string
+}
+
+// Limiter is a data plane that keeps one endpoint from filling what all of the
+// node share. Its method may be called at any time, from any goroutine.
+type Limiter interface {
+	// Limit holds endpoints to their share, and calls f with how things are, every
+	// second or so, until ctx ends; it then returns nil.
+	Limit(ctx context.Context, f func(Occupancy)) error
+}
+
+// Occupancy is how full is what the endpoints of a node share.
+type Occupancy struct {
+	// Connections are those that are tracked, of MaxConnections that can be; both
+	// are 0 where none are.
+	Connections, MaxConnections int
+	// Over are endpoints that have more than their share of these and may begin
+	// none, the one with the most first.
+	Over []Share
+}
+
+// Share is what one endpoint has of what all share.
+type Share struct {
+	// Interface is the endpoint's key, Name its name for people.
+	Interface, Name string
+	Connections     int
+}
+
+// Dropped is what is counted of packets that are dropped for a reason.
+type Dropped struct {
+	Reason Reason
+	// Interface is the one of the node that the packets came from.
+	Interface string
+}
+
+// Drop is a packet that was dropped.
 type Drop struct {
 	Time time.Time
+	// Reason says why; it is empty where a policy denied it.
+	Reason Reason
 	// Direction is Outgoing if the egress policy of the endpoint at Interface,
 	// which sent it, denied it; Incoming if it was the ingress policy of the
-	// endpoint at Interface, which was to get it.
+	// endpoint at Interface, which was to get it. Where there is a Reason it is
+	// empty, and Interface is the one that the packet came from.
 	Direction plan.Direction
 	Interface string
 	Network   string
+	// Peer is the VTEP that a packet came from through the tunnel, where that
+	// is what is wrong with it.
+	Peer netip.Addr
 	// Source and Destination are the addresses in the packet when it was
-	// denied, behind the translation of Services.
+	// denied, behind the translation of Services; of a tunnel packet with a
+	// Peer, those of the packet in it.
 	Source, Destination netip.Addr
 	Protocol            plan.Protocol
 	// SourcePort and Port are 0 for protocols without ports.
@@ -119,24 +203,27 @@ const InterfacePrefix = "weft"
 // OwnsInterface reports whether a node's interface is Weft's, by its name.
 func OwnsInterface(name string) bool { return strings.HasPrefix(name, InterfacePrefix) }
 
-// MissingError says which endpoint's interface is missing. It is an ErrMissing.
-type MissingError struct {
+// EndpointError is what keeps one endpoint from being reached or from reaching
+// others, and concerns nothing else.
+type EndpointError struct {
 	// Interface is the endpoint's key, Name its name for people.
 	Interface, Name string
+	// Err is what is wrong, as ErrMissing.
+	Err error
 }
 
-func (e *MissingError) Error() string {
-	return fmt.Sprintf("endpoint %s (%s): %v", e.Interface, e.Name, ErrMissing)
+func (e *EndpointError) Error() string {
+	return fmt.Sprintf("endpoint %s (%s): %v", e.Interface, e.Name, e.Err)
 }
 
-// Unwrap returns ErrMissing.
-func (e *MissingError) Unwrap() error { return ErrMissing }
+// Unwrap returns what is wrong.
+func (e *EndpointError) Unwrap() error { return e.Err }
 
 // Concerning returns what of an error of Apply matters to the endpoints with
-// the given interfaces: all of it, but that interfaces of others are missing.
+// the given interfaces: all of it, but what concerns other endpoints alone.
 func Concerning(err error, interfaces ...string) error {
 	switch e := err.(type) {
-	case *MissingError:
+	case *EndpointError:
 		if !slices.Contains(interfaces, e.Interface) {
 			return nil
 		}

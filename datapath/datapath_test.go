@@ -7,7 +7,7 @@ import (
 )
 
 func TestConcerning(t *testing.T) {
-	mine, others := &MissingError{Interface: "weftmine", Name: "default/mine"}, &MissingError{Interface: "weftgone", Name: "default/gone"}
+	mine, others := &EndpointError{Interface: "weftmine", Name: "default/mine", Err: ErrMissing}, &EndpointError{Interface: "weftgone", Name: "default/gone", Err: ErrMissing}
 	kernel := errors.New("no buffer space")
 	for _, c := range []struct {
 		name string
@@ -33,6 +33,6 @@ func TestConcerning(t *testing.T) {
 		})
 	}
 	if !errors.Is(mine, ErrMissing) {
-		t.Error("a MissingError is no ErrMissing")
+		t.Error("an EndpointError does not wrap what is wrong")
 	}
 }

@@ -7,9 +7,12 @@ import (
 	"github.com/weftnet/weft/plan"
 )
 
-// Refusal is a verdict that a data plane cannot tell apart as it is written.
+// Refusal is an entry of a plan that a data plane cannot do as it is written.
 type Refusal struct {
-	// Key is the entry of the plan that Enforceable returned which denies now.
+	// Origin is the entry's, where that is no verdict.
+	Origin string
+	// Key is, for a verdict, the entry of the plan that Enforceable returned
+	// which denies now.
 	Key plan.VerdictKey
 	// Verdict is what decided about the same packets before; it allows.
 	Verdict plan.Verdict
@@ -87,10 +90,25 @@ func (e *enforcer) policy(least plan.VerdictKey) {
 			peers = append(peers, []plan.VerdictKey{entry})
 		}
 	}
-	// AnyPeer, the last, comes first, as others fall back to it.
-	for _, entries := range slices.Backward(peers) {
+	// Whom others fall back to comes first: AnyPeer, which is the last, and of
+	// the rest those that are like nobody.
+	slices.Reverse(peers)
+	slices.SortStableFunc(peers, func(a, b []plan.VerdictKey) int { return e.steps(a[0]) - e.steps(b[0]) })
+	for _, entries := range peers {
 		e.peer(entries)
 	}
+}
+
+// steps is how often a lookup for a peer goes on with another.
+func (e *enforcer) steps(k plan.VerdictKey) int {
+	for n := range plan.MaxLikes {
+		v, ok := e.plan.Verdicts.Get(plan.Rest(k.Policy, k.Direction, k.Peer))
+		if !ok || v.Like == 0 {
+			return n
+		}
+		k.Peer = v.Like
+	}
+	return plan.MaxLikes
 }
 
 // peer makes a peer's SCTP entries, and what holds between them, all deny
@@ -110,7 +128,7 @@ func (e *enforcer) peer(entries []plan.VerdictKey) {
 	for i, k := range pieces {
 		if decided[i].Allow {
 			e.plan.Verdicts = e.plan.Verdicts.Set(k, plan.Verdict{Origin: decided[i].Origin})
-			e.refusals = append(e.refusals, Refusal{k, decided[i], refused(k.Ports)})
+			e.refusals = append(e.refusals, Refusal{Key: k, Verdict: decided[i], Message: refused(k.Ports)})
 		}
 	}
 }

@@ -44,6 +44,8 @@ var (
 	somePeers     = []plan.Tag{0, 5, 6, plan.AnyPeer}
 	someProtocols = []plan.Protocol{plan.AnyProtocol, plan.TCP, plan.SCTP, plan.SCTP}
 	somePorts     = []uint16{0, 1, 79, 80, 81, 65534, 65535}
+	// probedPorts are those and what lies between them.
+	probedPorts = append([]uint16{2, 443}, somePorts...)
 )
 
 // verdicts draws a valid plan that was made of p by changes to its verdicts.
@@ -61,7 +63,11 @@ func verdicts(t *rapid.T, p *plan.Plan) *plan.Plan {
 		if _, ok := p.Verdicts.Get(k); ok && rapid.Bool().Draw(t, "goes") {
 			next.Verdicts = p.Verdicts.Delete(k)
 		} else {
-			next.Verdicts = p.Verdicts.Set(k, plan.Verdict{Allow: rapid.Bool().Draw(t, "allow"), Origin: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "origin")})
+			v := plan.Verdict{Allow: rapid.Bool().Draw(t, "allow"), Origin: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "origin")}
+			if k == plan.Rest(k.Policy, k.Direction, k.Peer) && rapid.Bool().Draw(t, "like another") {
+				v = plan.Verdict{Like: rapid.SampledFrom(somePeers[1:3]).Draw(t, "like"), Origin: v.Origin}
+			}
+			next.Verdicts = p.Verdicts.Set(k, v)
 		}
 		if next.Validate() == nil { // else it overlaps
 			p = &next
@@ -112,7 +118,7 @@ func TestEnforceable(t *testing.T) {
 						t.Fatalf("%s %s: SCTP ports of peer %d are told apart in\n%s", policy, d, peer, got)
 					}
 					for _, protocol := range []plan.Protocol{plan.TCP, plan.UDP, plan.SCTP} {
-						for _, port := range somePorts {
+						for _, port := range probedPorts {
 							_, before, _ := p.Verdict(policy, d, peer, protocol, port)
 							k, after, _ := got.Verdict(policy, d, peer, protocol, port)
 							switch {
@@ -136,7 +142,7 @@ func TestEnforceable(t *testing.T) {
 // whole reports whether all SCTP ports of a peer are treated alike.
 func whole(p *plan.Plan, policy string, d plan.Direction, peer plan.Tag) bool {
 	_, first, _ := p.Verdict(policy, d, peer, plan.SCTP, 0)
-	for _, port := range somePorts {
+	for _, port := range probedPorts {
 		if _, v, _ := p.Verdict(policy, d, peer, plan.SCTP, port); v.Allow != first.Allow {
 			return false
 		}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -20,29 +19,12 @@ func Check(s Spec) error {
 	if err := s.validate(); err != nil {
 		return err
 	}
-	ns, err := os.Open(s.NetNS)
-	if err != nil {
-		return fmt.Errorf("open the pod's network namespace: %w", err)
-	}
-	defer ns.Close()
-	host, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-	if err != nil {
-		return fmt.Errorf("open netlink: %w", err)
-	}
-	defer host.Close()
-	link, err := host.LinkByName(s.HostInterface)
-	if isGone(err) {
-		return fmt.Errorf("the node has no interface %s", s.HostInterface)
-	} else if err != nil {
-		return fmt.Errorf("find %s: %w", s.HostInterface, err)
-	}
-	peer, err := s.peer(host, link, ns)
+	e, err := s.open()
 	if err != nil {
 		return err
 	}
-	if peer == nil {
-		return fmt.Errorf("the other end of %s is not in %s", s.HostInterface, s.NetNS)
-	}
+	defer e.close()
+	host, link, peer := e.host, e.link, e.peer
 	var wrong []string
 	if peer.Attrs().Name != s.Interface {
 		wrong = append(wrong, fmt.Sprintf("the pod's interface is called %s and not %s", peer.Attrs().Name, s.Interface))
@@ -62,7 +44,7 @@ func Check(s Spec) error {
 			wrong = append(wrong, fmt.Sprintf("%s lacks the address %s/64", s.HostInterface, LinkLocalGateway))
 		}
 	}
-	err = netns.Visit(s.nsPath(ns), func() error {
+	err = netns.Visit(s.nsPath(e.ns), func() error {
 		pod, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 		if err != nil {
 			return fmt.Errorf("open netlink: %w", err)

@@ -43,6 +43,10 @@ const addrGenNone = 1
 // Ensure makes the interface that s describes, or what is missing of it, and
 // returns the index of its host end. What it made before an error stays until
 // Remove.
+//
+// The host end of a new interface is down: it is for a data plane to bring it
+// up, when all rules about the pod hold. Until then nothing that runs in the
+// pod's namespace can send or be reached. Await tells when it can.
 func Ensure(s Spec) (index int, err error) {
 	if err := s.validate(); err != nil {
 		return 0, err
@@ -82,10 +86,34 @@ func Ensure(s Spec) (index int, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("set up %s in %s: %w", s.Interface, s.NetNS, err)
 	}
-	if err := settle(host, link.Attrs().Index); err != nil {
-		return 0, fmt.Errorf("set up %s: %w", s.HostInterface, err)
-	}
 	return link.Attrs().Index, nil
+}
+
+// Await returns when the interface that s describes, of which both ends are
+// up, sends and receives at both.
+func Await(s Spec) error {
+	ns, err := os.Open(s.NetNS)
+	if err != nil {
+		return fmt.Errorf("open the pod's network namespace: %w", err)
+	}
+	defer ns.Close()
+	ready := func(name string) func() error {
+		return func() error {
+			h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+			if err != nil {
+				return fmt.Errorf("open netlink: %w", err)
+			}
+			defer h.Close()
+			if err := settle(h, name); err != nil {
+				return fmt.Errorf("wait for %s: %w", name, err)
+			}
+			return nil
+		}
+	}
+	if err := ready(s.HostInterface)(); err != nil {
+		return err
+	}
+	return netns.Visit(s.nsPath(ns), ready(s.Interface))
 }
 
 // nsPath names the namespace that is open already, whatever becomes of the
@@ -201,8 +229,8 @@ func (s Spec) setUpHost(h *netlink.Handle, link netlink.Link) error {
 		if err := h.LinkSetIP6AddrGenMode(link, addrGenNone); err != nil {
 			return fmt.Errorf("keep the kernel from making IPv6 addresses: %w", err)
 		}
-		for _, set := range [][2]string{{"disable_ipv6", "0"}, {"accept_ra", "0"}} {
-			if err := sysctl.Set("ipv6/conf/"+s.HostInterface+"/"+set[0], set[1]); err != nil {
+		for _, set := range [][2]string{{"accept_ra", "0"}, {"disable_ipv6", "0"}} {
+			if err := sysctl.Ensure("ipv6/conf/"+s.HostInterface+"/"+set[0], set[1]); err != nil {
 				return err
 			}
 		}
@@ -214,7 +242,7 @@ func (s Spec) setUpHost(h *netlink.Handle, link netlink.Link) error {
 		// The pod is only slower without it.
 		slog.Debug("a pod's packets are routed one by one", "interface", s.HostInterface, "error", err)
 	}
-	return setUp(h, link)
+	return nil
 }
 
 func (s Spec) setUpPod(h *netlink.Handle) error {
@@ -231,7 +259,7 @@ func (s Spec) setUpPod(h *netlink.Handle) error {
 	}
 	if s.hasIPv6() {
 		for _, set := range [][2]string{{"disable_ipv6", "0"}, {"accept_ra", "0"}, {"accept_dad", "0"}} {
-			if err := sysctl.Set("ipv6/conf/"+s.Interface+"/"+set[0], set[1]); err != nil {
+			if err := sysctl.Ensure("ipv6/conf/"+s.Interface+"/"+set[0], set[1]); err != nil {
 				return err
 			}
 		}
@@ -242,9 +270,6 @@ func (s Spec) setUpPod(h *netlink.Handle) error {
 		}
 	}
 	if err := setUp(h, link); err != nil {
-		return err
-	}
-	if err := settle(h, link.Attrs().Index); err != nil {
 		return err
 	}
 	for _, gw := range s.Gateways {
@@ -271,10 +296,10 @@ func setUp(h *netlink.Handle, link netlink.Link) error {
 // that there is a carrier some time after both ends are up, and drops what is
 // sent until then; since Linux 6.8, asking for the state makes it do so at
 // once.
-func settle(h *netlink.Handle, index int) error {
+func settle(h *netlink.Handle, name string) error {
 	const patience = 3 * time.Second
 	for began := time.Now(); ; time.Sleep(time.Millisecond) {
-		link, err := h.LinkByIndex(index)
+		link, err := h.LinkByName(name)
 		if err != nil {
 			return err
 		}

@@ -72,9 +72,63 @@ func spec(pod string) Spec {
 	}
 }
 
+// ensure makes an interface and does as a data plane would.
 func ensure(s Spec) error {
 	_, err := Ensure(s)
-	return err
+	if err != nil {
+		return err
+	}
+	link, err := netlink.LinkByName(s.HostInterface)
+	if err != nil {
+		return err
+	}
+	return errors.Join(netlink.LinkSetUp(link), Await(s))
+}
+
+// TestNothingIsSentBeforeItIsUp has what runs in a pod's namespace send before
+// a data plane knows of the pod.
+func TestNothingIsSentBeforeItIsUp(t *testing.T) {
+	node, pod := newNetNS(t), newNetNS(t)
+	s := spec(pod)
+	received := func() (packets uint64) {
+		in(t, node, func() error {
+			link, err := netlink.LinkByName(s.HostInterface)
+			if err != nil {
+				return err
+			}
+			packets = link.Attrs().Statistics.RxPackets
+			return nil
+		})
+		return packets
+	}
+	send := func() error {
+		link, err := netlink.LinkByName(s.Interface)
+		if err != nil {
+			return err
+		}
+		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		frame := append(append(append([]byte{}, s.HostMAC[:]...), s.MAC[:]...), make([]byte, 50)...)
+		frame[12], frame[13] = 0x88, 0xb5 // for experiments (IEEE 802)
+		for range 100 {
+			unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: link.Attrs().Index})
+		}
+		return nil
+	}
+	in(t, node, func() error { _, err := Ensure(s); return err })
+	in(t, pod, send)
+	if n := received(); n != 0 {
+		t.Errorf("%d packets came through before the data plane brought the interface up", n)
+	}
+	in(t, node, func() error { return ensure(s) })
+	before := received()
+	in(t, pod, send)
+	if n := received() - before; n < 100 {
+		t.Errorf("%d packets of 100 came through once it was up", n)
+	}
 }
 
 func TestEnsureAndRemove(t *testing.T) {
@@ -86,7 +140,7 @@ func TestEnsureAndRemove(t *testing.T) {
 			return err
 		}
 		second, err = Ensure(s)
-		return errors.Join(err, Check(s))
+		return errors.Join(err, ensure(s), Check(s))
 	})
 	if first == 0 || first != second {
 		t.Errorf("making it again made another: index %d, then %d", first, second)
@@ -96,7 +150,7 @@ func TestEnsureAndRemove(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		want := []HostEnd{{Name: s.HostInterface, Index: first, MTU: 1400, MAC: s.HostMAC, Alias: "c1/eth0 10.1.0.2,fd00::2 weft"}}
+		want := []HostEnd{{Name: s.HostInterface, Index: first, MTU: 1400, MAC: s.HostMAC, Alias: "c1/eth0 10.1.0.2,fd00::2 weft -"}}
 		if diff := cmp.Diff(want, ends); diff != "" {
 			t.Error(diff)
 		}
@@ -393,6 +447,10 @@ func TestStampRoundTrip(t *testing.T) {
 	for _, s := range []Stamp{
 		{ContainerID: "c1", Interface: "eth0", Addresses: []netip.Addr{address4, address6}, Network: "weft"},
 		{ContainerID: strings.Repeat("c", 128), Interface: "eth0", Addresses: []netip.Addr{address6}},
+		{ContainerID: "c1", Interface: "eth0", Addresses: []netip.Addr{address4}, Network: "weft", Owner: &Owner{}},
+		{ContainerID: "c1", Interface: "eth0", Addresses: []netip.Addr{address4}, Owner: &Owner{Namespace: "shop", Pod: "web", UID: "u1"}},
+		{ContainerID: "c1", Interface: "eth0", Addresses: []netip.Addr{address4}, Network: "weft", Owner: &Owner{UID: "u1"}},
+		{ContainerID: "c1", Interface: "eth0", Addresses: []netip.Addr{address4}, Network: "weft", Owner: &Owner{Namespace: "shop", Pod: "web"}},
 	} {
 		got, err := ParseStamp(s.String())
 		if err != nil {
@@ -406,11 +464,24 @@ func TestStampRoundTrip(t *testing.T) {
 	if got := long.String(); len(got) > maxAlias || strings.Contains(got, "n") {
 		t.Errorf("the network's name was not left out of %q", got)
 	}
+	// Of an owner without room, the UID leads to the rest.
+	named := Stamp{ContainerID: strings.Repeat("c", 64), Interface: "eth0", Addresses: []netip.Addr{address4, address6}, Network: "weft",
+		Owner: &Owner{Namespace: "shop", Pod: strings.Repeat("p", 253), UID: "5f0d8f4a-9c9e-4c0e-8f5e-0d6f1b1d2f3a"}}
+	got, err := ParseStamp(named.String())
+	if err != nil || got.Network != "weft" || got.Owner == nil || *got.Owner != (Owner{UID: named.Owner.UID}) {
+		t.Errorf("of %v the alias keeps %v, %v", named.Owner, got, err)
+	}
+	named.Owner.UID = ""
+	if got, err := ParseStamp(named.String()); err != nil || got.Owner != nil {
+		t.Errorf("of an owner without room or UID the alias keeps %v, %v", got.Owner, err)
+	}
 }
 
 func FuzzParseStamp(f *testing.F) {
 	f.Add("c1/eth0 10.1.0.2,fd00::2 weft")
 	f.Add("c1/eth0 10.1.0.2")
+	f.Add("c1/eth0 10.1.0.2 weft shop/web/u1")
+	f.Add("c1/eth0 10.1.0.2 - -")
 	f.Add("/ ,")
 	f.Fuzz(func(t *testing.T, alias string) {
 		s, err := ParseStamp(alias)
@@ -420,5 +491,27 @@ func FuzzParseStamp(f *testing.F) {
 		if again, err := ParseStamp(s.String()); err != nil || again.String() != s.String() {
 			t.Errorf("%q reads as %q, which reads as %q, %v", alias, s, again, err)
 		}
+	})
+}
+
+func TestResize(t *testing.T) {
+	node, pod, other := newNetNS(t), newNetNS(t), newNetNS(t)
+	s := spec(pod)
+	in(t, node, func() error {
+		if err := ensure(s); err != nil {
+			return err
+		}
+		for _, mtu := range []int{1300, 9000, 9000, 1400} {
+			s.MTU = mtu
+			if err := errors.Join(Resize(s), Check(s)); err != nil {
+				t.Errorf("MTU %d: %v", mtu, err)
+			}
+		}
+		elsewhere := s
+		elsewhere.NetNS, elsewhere.MTU = other, 1300
+		if err := Resize(elsewhere); err == nil || !strings.Contains(err.Error(), "the other end of "+s.HostInterface+" is not in "+other) {
+			t.Errorf("got %v", err)
+		}
+		return Check(s)
 	})
 }

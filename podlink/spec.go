@@ -1,6 +1,7 @@
 package podlink
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -45,9 +46,10 @@ type Spec struct {
 	// ContainerID and Interface name the attachment; Interface is the name
 	// of the pod's end.
 	ContainerID, Interface string
-	// Network is the name of the CNI configuration; it is only written into
-	// the alias.
+	// Network is the name of the CNI configuration, and Owner the pod; both are
+	// only written into the alias.
 	Network string
+	Owner   Owner
 	// HostInterface is the name of the host end, as HostName makes it.
 	HostInterface string
 	// NetNS is the path of the pod's network namespace.
@@ -89,36 +91,79 @@ func (s Spec) hasIPv6() bool {
 	return false
 }
 
+// Owner is the pod that an interface belongs to. The zero value is that of an
+// interface whose runtime names no pods.
+type Owner struct {
+	Namespace, Pod string
+	// UID is the one that the runtime knows the pod by; it may be empty.
+	UID string
+}
+
 // Stamp is what the alias of a host end says: whose it is.
 type Stamp struct {
 	ContainerID, Interface string
 	Addresses              []netip.Addr
 	// Network is empty where the alias had no room for it.
 	Network string
+	// Owner is nil where the alias does not say: it had no room, or was written
+	// by a version of Weft that did not write owners. Of one that does not fit,
+	// the alias has the UID alone.
+	Owner *Owner
 }
 
 func (s Spec) stamp() Stamp {
-	return Stamp{ContainerID: s.ContainerID, Interface: s.Interface, Addresses: s.Addresses, Network: s.Network}
+	return Stamp{ContainerID: s.ContainerID, Interface: s.Interface, Addresses: s.Addresses, Network: s.Network, Owner: &s.Owner}
 }
 
-// String is the alias: "container/interface address,address network".
+// String is the alias: "container/interface address,address network owner",
+// where the owner is "namespace/pod/uid". What is empty is "-", and what the
+// alias has no room for is left out.
 func (s Stamp) String() string {
 	addrs := make([]string, len(s.Addresses))
 	for i, a := range s.Addresses {
 		addrs[i] = a.String()
 	}
 	alias := s.ContainerID + "/" + s.Interface + " " + strings.Join(addrs, ",")
-	if s.Network != "" && len(alias)+1+len(s.Network) <= maxAlias {
-		alias += " " + s.Network
+	for _, rest := range s.endings() {
+		if len(alias)+len(rest) <= maxAlias {
+			return alias + rest
+		}
 	}
 	return alias
 }
 
+// endings returns what may follow the addresses, the best first.
+func (s Stamp) endings() []string {
+	network := cmp.Or(s.Network, none)
+	var endings []string
+	if s.Owner != nil {
+		endings = append(endings, " "+network+" "+s.Owner.String())
+		if s.Owner.UID != "" {
+			short := " " + Owner{UID: s.Owner.UID}.String()
+			endings = append(endings, " "+network+short, " "+none+short)
+		}
+	}
+	if s.Network != "" {
+		endings = append(endings, " "+network)
+	}
+	return endings
+}
+
+// none stands in an alias for what is empty.
+const none = "-"
+
+func (o Owner) String() string {
+	if o == (Owner{}) {
+		return none
+	}
+	return o.Namespace + "/" + o.Pod + "/" + o.UID
+}
+
 // ParseStamp reads an alias.
 func ParseStamp(alias string) (Stamp, error) {
-	malformed := fmt.Errorf("the alias %q is not of the form CONTAINER/INTERFACE ADDRESS,ADDRESS NETWORK", alias)
+	malformed := fmt.Errorf("the alias %q is not of the form CONTAINER/INTERFACE ADDRESS,ADDRESS NETWORK NAMESPACE/POD/UID", alias)
 	fields := strings.Split(alias, " ")
-	if len(fields) != 2 && len(fields) != 3 {
+	if len(fields) < 2 || len(fields) > 4 {
 		return Stamp{}, malformed
 	}
 	var s Stamp
@@ -133,8 +178,18 @@ func ParseStamp(alias string) (Stamp, error) {
 		}
 		s.Addresses = append(s.Addresses, a)
 	}
-	if len(fields) == 3 {
+	if len(fields) > 2 && fields[2] != none {
 		s.Network = fields[2]
+	}
+	if len(fields) > 3 {
+		s.Owner = &Owner{}
+		if fields[3] != none {
+			parts := strings.Split(fields[3], "/")
+			if len(parts) != 3 {
+				return Stamp{}, malformed
+			}
+			s.Owner.Namespace, s.Owner.Pod, s.Owner.UID = parts[0], parts[1], parts[2]
+		}
 	}
 	return s, nil
 }

@@ -68,6 +68,7 @@ func Run(t *testing.T, name string, make func(node Namespace) (datapath.DataPlan
 	t.Run("connection", s.connections)
 	t.Run("policy", s.policies)
 	t.Run("stranger", s.strangers)
+	t.Run("source", s.sources)
 	t.Run("disturbance", s.disturbances)
 	t.Run("refusal", s.refusals)
 }

@@ -26,6 +26,9 @@ const patience = 5 * time.Second
 // disappointment is how long a connection that must not come about is tried.
 const disappointment = 300 * time.Millisecond
 
+// wordPrefix begins every word.
+const wordPrefix = "weft-"
+
 // service is what a host listens on.
 type service struct {
 	protocol plan.Protocol
@@ -67,7 +70,7 @@ func (o *observer) expect() (string, <-chan arrival) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.words++
-	word := fmt.Sprintf("weft-%d", o.words)
+	word := fmt.Sprintf(wordPrefix+"%d", o.words)
 	c := make(chan arrival, 1)
 	o.arrivals[word] = c
 	return word, c
@@ -290,6 +293,9 @@ func checksum(b []byte) uint16 {
 	var sum uint32
 	for i := 0; i+1 < len(b); i += 2 {
 		sum += uint32(b[i])<<8 | uint32(b[i+1])
+	}
+	if len(b)%2 == 1 {
+		sum += uint32(b[len(b)-1]) << 8
 	}
 	for sum>>16 != 0 {
 		sum = sum&0xffff + sum>>16

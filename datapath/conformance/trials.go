@@ -169,7 +169,7 @@ func (s *suite) disturbances(t *testing.T) {
 		udp := plan.Otherwise("most", plan.Incoming)
 		udp.Protocol = plan.UDP
 		shape.Policed = map[string]plantest.Policing{"weft0101": {Ingress: "most", Egress: "most"}}
-		shape.Verdicts = map[plan.VerdictKey]bool{plan.Otherwise("most", plan.Incoming): true, plan.Otherwise("most", plan.Outgoing): true, udp: false}
+		shape.Verdicts = map[plan.VerdictKey]plan.Verdict{plan.Otherwise("most", plan.Incoming): {Allow: true}, plan.Otherwise("most", plan.Outgoing): {Allow: true}, udp: {}}
 	}
 	plans := shape.Plans()
 	if lacks := s.lacks(plans); len(lacks) > 0 {

@@ -26,6 +26,11 @@ func (c *compiler) advance(p *plan.Plan, changes plan.Diff, index func(name stri
 	}
 	next := *c
 	next.plan = p
+	for _, r := range changes.Routes {
+		if r.Old != nil && matters(p, r.Key, *r.Old) || r.New != nil && matters(p, r.Key, *r.New) {
+			next.sources = nil
+		}
+	}
 	next.erase = true
 	for _, e := range changes.Endpoints {
 		if e.Old != nil {
@@ -73,13 +78,4 @@ func (c *compiler) alone(k plan.RouteKey, r plan.Route) bool {
 // allSources are the prefixes of both families that rules may exist for.
 func allSources(p *plan.Plan) []netip.Prefix {
 	return slices.Concat(endpointSources(p, true), endpointSources(p, false))
-}
-
-// peers returns the VTEPs that the wanted forwarding entries lead to.
-func (c *compiler) peers() []netip.Addr {
-	peers := make([]netip.Addr, 0, len(c.want.fdb.now))
-	for _, vtep := range c.want.fdb.now {
-		peers = append(peers, vtep)
-	}
-	return peers
 }

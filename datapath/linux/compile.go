@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -24,8 +25,10 @@ type node struct {
 	// links maps interface names to indexes.
 	links map[string]int
 	// bridge and vxlan are the indexes of Weft's own devices, 0 where the
-	// plan needs none.
+	// plan needs none or they cannot be had.
 	bridge, vxlan int
+	// tunnelMTU is that of the VXLAN device, in bytes.
+	tunnelMTU int
 	// connected are the prefixes of addresses on other interfaces.
 	connected []connection
 }
@@ -58,6 +61,71 @@ func (n *node) linkTo(via netip.Addr, own []netip.Addr) (link int, onlink bool) 
 	return 0, false
 }
 
+// links are the indexes of interfaces, in order and then 0.
+type links [mostLinks]int
+
+// mostLinks is more than a machine has in one network.
+const mostLinks = 8
+
+// linksTo returns the links by which packets may come from a next hop: those
+// with a prefix that has it, as its answers may take any of them, or the one
+// that leads to it.
+func (n *node) linksTo(via netip.Addr, own []netip.Addr) links {
+	leads, _ := n.linkTo(via, own)
+	if leads == 0 {
+		return links{}
+	}
+	all := []int{}
+	for _, c := range n.connected {
+		if c.addr.Contains(via) && !c.addr.IsSingleIP() && c.link != leads {
+			all = append(all, c.link)
+		}
+	}
+	slices.Sort(all)
+	all = slices.Compact(all)
+	all = append(all[:min(len(all), mostLinks-1)], leads)
+	slices.Sort(all)
+	var some links
+	copy(some[:], all)
+	return some
+}
+
+// leadingTo returns the links by which packets may come to an address of the
+// node from other machines: those with a prefix of one of theirs or of the
+// node's, and all where one is behind a router.
+func (n *node) leadingTo(machines iter.Seq[netip.Addr], own netip.Addr) map[int]bool {
+	links := map[int]bool{}
+	all := false
+	for m := range machines {
+		near := false
+		for _, c := range n.connected {
+			if c.addr.Contains(m) && !c.addr.IsSingleIP() {
+				links[c.link], near = true, true
+			}
+		}
+		all = all || !near
+	}
+	for _, c := range n.connected {
+		if c.addr.Contains(own) || all && c.addr.Addr().Is4() == own.Is4() {
+			links[c.link] = true
+		}
+	}
+	return links
+}
+
+// own returns the name of that of Weft's own devices that has an index.
+func (n *node) own(link int) (name string, ok bool) {
+	switch {
+	case link == 0:
+		return "", false
+	case link == n.bridge:
+		return bridgeName, true
+	case link == n.vxlan:
+		return vxlanName, true
+	}
+	return "", false
+}
+
 // holding returns the link that has an address, 0 for none.
 func (n *node) holding(a netip.Addr) int {
 	for _, c := range n.connected {
@@ -88,6 +156,9 @@ type compiler struct {
 	// exceptional says that some entry needed an exception, so that single
 	// entries must not be compiled on their own.
 	exceptional bool
+
+	// sources is what sourcesOf returns, once it was asked for.
+	sources *sources
 
 	missing  map[string]bool // endpoints' interfaces that are not there
 	problems []error         // what could not be done, but keeps nothing else from being done
@@ -161,9 +232,22 @@ func everything(is4 bool) netip.Prefix {
 func (c *compiler) compile() error {
 	c.assignBases()
 	for _, pool := range c.plan.Local.Pools {
-		if pool.Gateway.IsValid() {
-			put(c, &c.want.addresses, single(pool.Gateway), c.node.bridge)
+		if !pool.Gateway.IsValid() {
+			continue
 		}
+		if c.node.bridge != 0 {
+			put(c, &c.want.addresses, addressKey{c.node.bridge, single(pool.Gateway)}, struct{}{})
+		}
+		// Where others masquerade into the tunnel, the kernel takes an address of
+		// this device. Without one it might take any, and peers believe only what
+		// they know to be behind this node.
+		if c.tunnels(pool.Prefix) {
+			put(c, &c.want.addresses, addressKey{c.node.vxlan, single(pool.Gateway)}, struct{}{})
+		}
+	}
+	if _, ipv6 := routed(c.plan); ipv6 && c.node.vxlan != 0 && c.node.tunnelMTU < leastMTU6 {
+		c.problems = append(c.problems, fmt.Errorf("no IPv6 to other nodes: the MTU of %s is %d, and IPv6 needs %d; raise the MTU of the node's interface by %d",
+			vxlanName, c.node.tunnelMTU, leastMTU6, leastMTU6-c.node.tunnelMTU))
 	}
 	c.compileRules()
 	for k, e := range c.plan.Endpoints.All() {
@@ -271,8 +355,9 @@ func (c *compiler) piece(table int, prefix netip.Prefix, k plan.RouteKey, r plan
 		to.via = r.Via
 		to.link, to.onlink = c.node.linkTo(r.Via, c.plan.Local.Addresses)
 		if to.link == 0 {
-			c.problem(k, r, "the next hop is on no interface of the node")
-			return
+			// A shorter prefix must not take its packets elsewhere.
+			c.problem(k, r, "the next hop is on no interface of the node: what is sent there is dropped")
+			to = route{kind: unix.RTN_UNREACHABLE}
 		}
 	case plan.ToEndpoint:
 		link, ok := c.node.links[r.Interface]
@@ -280,7 +365,7 @@ func (c *compiler) piece(table int, prefix netip.Prefix, k plan.RouteKey, r plan
 			c.missing[r.Interface] = true
 			return
 		}
-		to.link, to.source = link, sourceTowards(c.plan, prefix.Addr())
+		to.link, to.source = link, c.source(prefix)
 		if prefix.IsSingleIP() {
 			to.scope = linkScope(prefix)
 			break
@@ -294,7 +379,11 @@ func (c *compiler) piece(table int, prefix netip.Prefix, k plan.RouteKey, r plan
 		}
 		to.via, to.onlink = e.Addresses[i], true
 	case plan.ToTunnel:
-		to.link, to.source = c.node.vxlan, sourceTowards(c.plan, prefix.Addr())
+		if !c.tunnels(prefix) {
+			to.kind = unix.RTN_UNREACHABLE
+			break
+		}
+		to.link, to.source = c.node.vxlan, c.source(prefix)
 		hop := prefix.Addr()
 		switch other, ok := c.bases[prefix]; {
 		case prefix.IsSingleIP():
@@ -314,8 +403,40 @@ func (c *compiler) piece(table int, prefix netip.Prefix, k plan.RouteKey, r plan
 	c.putRoute(table, prefix, to)
 }
 
+// tunnels reports whether the tunnel can carry packets to a prefix.
+func (c *compiler) tunnels(prefix netip.Prefix) bool {
+	return c.node.vxlan != 0 && (prefix.Addr().Is4() || c.node.tunnelMTU >= leastMTU6)
+}
+
+// leastMTU6 is the least MTU of a link with IPv6, in bytes (RFC 8200, section
+// 5). The kernel does no IPv6 on one with less.
+const leastMTU6 = 1280
+
+// source is what the node sends from to a prefix, where it has that address.
+func (c *compiler) source(prefix netip.Prefix) netip.Addr {
+	if c.node.bridge == 0 {
+		return netip.Addr{}
+	}
+	return sourceTowards(c.plan, prefix.Addr())
+}
+
 func (c *compiler) problem(k plan.RouteKey, r plan.Route, what string) {
 	c.problems = append(c.problems, fmt.Errorf("%s: %s", k.Line(r), what))
+}
+
+// blame makes an error one of the endpoint that an interface leads to, if it
+// leads to one.
+func (c *compiler) blame(link int, err error) error {
+	if err == nil {
+		return nil
+	}
+	for name, i := range c.node.links {
+		if k := (plan.EndpointKey{Interface: name}); i == link {
+			e, _ := c.plan.Endpoints.Get(k)
+			return &datapath.EndpointError{Interface: name, Name: e.Name, Err: err}
+		}
+	}
+	return err
 }
 
 func (c *compiler) putRoute(table int, prefix netip.Prefix, r route) {

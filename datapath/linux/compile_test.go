@@ -22,7 +22,7 @@ import (
 // testNode is a node on which every endpoint's interface is there, and eth0
 // has the node's addresses.
 func testNode(p *plan.Plan) *node {
-	n := &node{links: map[string]int{}, bridge: 3, vxlan: 4}
+	n := &node{links: map[string]int{}, bridge: 3, vxlan: 4, tunnelMTU: 1450}
 	for k := range p.Endpoints.All() {
 		n.links[k.Interface] = linkIndex(k.Interface)
 	}
@@ -65,7 +65,7 @@ func TestCompile(t *testing.T) {
 		c := compileFor(t, p)
 		out := []txtar.File{files[0],
 			{Name: "objects", Data: []byte(describe(p, c))},
-			{Name: "rules", Data: []byte(describeRules(compileRuleset(p, c.peers())))}}
+			{Name: "rules", Data: []byte(describeRules(compileRuleset(p, c.sourcesOf())))}}
 		if _, r := compilePolicies(p); !r.empty() {
 			out = append(out, txtar.File{Name: "policies", Data: []byte(describeRules(r))})
 		}
@@ -82,7 +82,7 @@ func describe(p *plan.Plan, c *compiler) string {
 	var b strings.Builder
 	w := c.want.against(&objects{})
 	for _, x := range w.addresses {
-		fmt.Fprintf(&b, "address %s dev %s\n", x.key, names[*x.new])
+		fmt.Fprintf(&b, "address %s dev %s\n", x.key.prefix, names[x.key.link])
 	}
 	for _, x := range w.groups {
 		fmt.Fprintf(&b, "group weft dev %s\n", names[x.key])

@@ -24,10 +24,13 @@ const (
 	ctaTupleProto = 2
 
 	ctaIPv4Src = 1
+	ctaIPv4Dst = 2
 	ctaIPv6Src = 3
+	ctaIPv6Dst = 4
 
 	ctaProtoNum     = 1
 	ctaProtoSrcPort = 2
+	ctaProtoDstPort = 3
 )
 
 // tracker lists and deletes entries of connection tracking in the network
@@ -128,19 +131,21 @@ func parseConnection(entry []byte) (c trackedConnection, err error) {
 	if err := ad.Err(); err != nil {
 		return c, err
 	}
-	c = trackedConnection{protocol: orig.protocol, source: netip.AddrPortFrom(orig.source, 0), destination: netip.AddrPortFrom(reply.source, 0)}
-	if c.protocol.HasPorts() {
-		c.source = netip.AddrPortFrom(orig.source, orig.sourcePort)
-		c.destination = netip.AddrPortFrom(reply.source, reply.sourcePort)
+	if !orig.protocol.HasPorts() {
+		orig.sourcePort, orig.destinationPort, reply.sourcePort, reply.destinationPort = 0, 0, 0, 0
 	}
-	return c, nil
+	return trackedConnection{
+		protocol: orig.protocol,
+		source:   netip.AddrPortFrom(orig.source, orig.sourcePort), destination: netip.AddrPortFrom(reply.source, reply.sourcePort),
+		dialled: netip.AddrPortFrom(orig.destination, orig.destinationPort), seen: netip.AddrPortFrom(reply.destination, reply.destinationPort),
+	}, nil
 }
 
-// tuple is what is needed of one direction of a connection: who sends.
+// tuple is one direction of a connection.
 type tuple struct {
-	protocol   plan.Protocol
-	source     netip.Addr
-	sourcePort uint16
+	protocol                    plan.Protocol
+	source, destination         netip.Addr
+	sourcePort, destinationPort uint16
 }
 
 func (t *tuple) parse(ad *netlink.AttributeDecoder) error {
@@ -153,6 +158,8 @@ func (t *tuple) parse(ad *netlink.AttributeDecoder) error {
 					switch ad.Type() {
 					case ctaIPv4Src, ctaIPv6Src:
 						t.source = a
+					case ctaIPv4Dst, ctaIPv6Dst:
+						t.destination = a
 					}
 				}
 				return nil
@@ -165,6 +172,8 @@ func (t *tuple) parse(ad *netlink.AttributeDecoder) error {
 						t.protocol = plan.Protocol(ad.Uint8())
 					case ctaProtoSrcPort:
 						t.sourcePort = ad.Uint16()
+					case ctaProtoDstPort:
+						t.destinationPort = ad.Uint16()
 					}
 				}
 				return nil

@@ -80,18 +80,36 @@ func specFor(t plan.Tunnel) vxlanSpec {
 	return vxlanSpec{vni: t.VNI, port: t.Port, local: t.VTEP, checksum: true}
 }
 
-// checkDevices reports what is in the way of Weft's devices.
-func checkDevices(inv *inventory, p *plan.Plan) error {
-	if l, ok := inv.byName[bridgeName]; ok && l.Type() != "bridge" {
-		return fmt.Errorf("interface %s is in the way: Weft needs the name for a bridge, and it is a %s; delete or rename it", bridgeName, l.Type())
+// own returns Weft's device of a name, if it is of the kind that Weft makes.
+func (i *inventory) own(name, kind string) (netlink.Link, bool) {
+	l, ok := i.byName[name]
+	return l, ok && l.Type() == kind
+}
+
+// ownIndex is the index of such a device, 0 for none.
+func (i *inventory) ownIndex(name, kind string) int {
+	if l, ok := i.own(name, kind); ok {
+		return l.Attrs().Index
 	}
-	if l, ok := inv.byName[vxlanName]; ok && l.Type() != "vxlan" {
-		return fmt.Errorf("interface %s is in the way: Weft needs the name for a VXLAN device, and it is a %s; delete or rename it", vxlanName, l.Type())
+	return 0
+}
+
+// The kinds of Weft's devices.
+const (
+	bridgeKind = "bridge"
+	vxlanKind  = "vxlan"
+)
+
+// checkName reports that another's device has the name of one of Weft's.
+func checkName(inv *inventory, name, kind string) error {
+	if l, ok := inv.byName[name]; ok && l.Type() != kind {
+		return fmt.Errorf("interface %s is in the way: Weft needs the name for a %s device, and it is a %s; delete or rename it", name, kind, l.Type())
 	}
-	t := p.Local.Tunnel
-	if t.IsZero() {
-		return nil
-	}
+	return nil
+}
+
+// checkTunnel reports another's device that receives what the tunnel should.
+func checkTunnel(inv *inventory, t plan.Tunnel) error {
 	for _, l := range inv.all {
 		v, ok := l.(*netlink.Vxlan)
 		if !ok || v.Name == vxlanName || v.Port != int(t.Port) {
@@ -119,14 +137,14 @@ func vxlanMTU(inv *inventory, n *node, t plan.Tunnel) (int, error) {
 
 // ensureBridge makes the device that holds the pools' gateways. It has no
 // ports: it stands in for a dummy device, which not all kernels have.
-func (k *kernel) ensureBridge(inv *inventory, p *plan.Plan) error {
+func (k *kernel) ensureBridge(inv *inventory, p *plan.Plan, ipv6 bool) error {
 	mac := plan.MACOf(p.Local.Pools[0].Gateway)
 	l, ok := inv.byName[bridgeName]
 	if !ok {
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name, attrs.HardwareAddr = bridgeName, mac[:]
 		if err := k.handle.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
-			return fmt.Errorf("add bridge %s: %w", bridgeName, err)
+			return fmt.Errorf("add bridge %s: %w", bridgeName, noModule(err, "bridge"))
 		}
 		k.record("add bridge %s", bridgeName)
 		var err error
@@ -139,12 +157,12 @@ func (k *kernel) ensureBridge(inv *inventory, p *plan.Plan) error {
 			return err
 		}
 	}
-	return k.setUp(l)
+	return k.setUp(l, ipv6)
 }
 
 // ensureVXLAN makes the tunnel device, anew if it differs in what cannot be
 // changed.
-func (k *kernel) ensureVXLAN(inv *inventory, t plan.Tunnel, mtu int) error {
+func (k *kernel) ensureVXLAN(inv *inventory, t plan.Tunnel, mtu int, ipv6 bool) error {
 	l, ok := inv.byName[vxlanName]
 	if ok {
 		if v := l.(*netlink.Vxlan); specOf(v) != specFor(t) {
@@ -171,7 +189,7 @@ func (k *kernel) ensureVXLAN(inv *inventory, t plan.Tunnel, mtu int) error {
 		}
 		k.record("set MTU %d of %s, it was %d", mtu, vxlanName, l.Attrs().MTU)
 	}
-	return k.setUp(l)
+	return k.setUp(l, ipv6)
 }
 
 func (k *kernel) addVXLAN(t plan.Tunnel, mtu int) (netlink.Link, error) {
@@ -183,7 +201,7 @@ func (k *kernel) addVXLAN(t plan.Tunnel, mtu int) (netlink.Link, error) {
 		if errors.Is(err, unix.EEXIST) {
 			return nil, fmt.Errorf("add %s: another device receives VNI %d on UDP port %d already: %w", vxlanName, spec.vni, spec.port, err)
 		}
-		return nil, fmt.Errorf("add %s: %w", vxlanName, err)
+		return nil, fmt.Errorf("add %s: %w", vxlanName, noModule(err, "vxlan"))
 	}
 	k.record("add VXLAN device %s: VNI %d, UDP port %d, VTEP %s", vxlanName, spec.vni, spec.port, spec.local)
 	l, err := k.handle.LinkByName(vxlanName)
@@ -191,6 +209,14 @@ func (k *kernel) addVXLAN(t plan.Tunnel, mtu int) (netlink.Link, error) {
 		return nil, fmt.Errorf("find %s: %w", vxlanName, err)
 	}
 	return l, nil
+}
+
+// noModule says what to do where the kernel does not know a kind of device.
+func noModule(err error, kind string) error {
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return fmt.Errorf("%w: this kernel has no %s devices; load the module (modprobe %s), or boot a kernel that has it", err, kind, kind)
+	}
+	return err
 }
 
 func (k *kernel) setMAC(l netlink.Link, mac plan.MAC) error {
@@ -202,10 +228,10 @@ func (k *kernel) setMAC(l netlink.Link, mac plan.MAC) error {
 }
 
 // setUp makes a device of Weft's ready: no addresses of its own making, no
-// reverse path filter, up.
-func (k *kernel) setUp(l netlink.Link) error {
+// reverse path filter, no belief in what it hears, up. It comes up last.
+func (k *kernel) setUp(l netlink.Link, ipv6 bool) error {
 	name := l.Attrs().Name
-	if err := k.ownDeviceSettings(name); err != nil {
+	if err := k.ownDeviceSettings(name, ipv6); err != nil {
 		return err
 	}
 	if l.Attrs().Flags&net.FlagUp != 0 {

@@ -26,12 +26,12 @@ const (
 )
 
 // tell hands packets to who follows. Where nobody does, nothing is done.
-func tell(d plan.Direction) []expr.Any {
+func tell(prefix string) []expr.Any {
 	return []expr.Any{
 		&expr.Limit{Type: expr.LimitTypePkts, Rate: logRate, Unit: expr.LimitTimeSecond, Burst: logRate},
 		&expr.Log{
 			Key:   1<<unix.NFTA_LOG_GROUP | 1<<unix.NFTA_LOG_PREFIX | 1<<unix.NFTA_LOG_SNAPLEN,
-			Group: logGroup, Snaplen: logLength, Data: []byte(d),
+			Group: logGroup, Snaplen: logLength, Data: []byte(prefix),
 		},
 	}
 }
@@ -64,16 +64,16 @@ func attribute(p *plan.Plan, counts map[element]uint64) map[plan.VerdictKey]uint
 		return denied
 	}
 	seen := map[string]bool{}
-	for k, profile := range peersOf(p) {
-		if seen[profile.id] {
-			continue
-		}
-		seen[profile.id] = true
-		for _, r := range profile.ranges {
-			if n := counts[profile.begin(r)]; n > 0 && !r.allow {
-				key := r.key
-				key.Peer = k.peer
-				denied[key] += n
+	for _, of := range peersOf(p) {
+		for _, profile := range []*profile{of.own, of.like} {
+			if profile == nil || seen[profile.id] {
+				continue
+			}
+			seen[profile.id] = true
+			for _, r := range profile.ranges {
+				if n := counts[profile.begin(r)]; n > 0 && !r.allow {
+					denied[r.key] += n
+				}
 			}
 		}
 	}
@@ -116,10 +116,7 @@ func (d *DataPlane) Follow(ctx context.Context, f func(datapath.Drop)) error {
 			if !ok {
 				continue
 			}
-			index := entry.in
-			if entry.direction == plan.Incoming {
-				index = entry.out
-			}
+			index := entry.link()
 			name, known := names[index]
 			if !known {
 				l, err := links.LinkByIndex(index)
@@ -130,7 +127,7 @@ func (d *DataPlane) Follow(ctx context.Context, f func(datapath.Drop)) error {
 				names[index] = name
 			}
 			f(datapath.Drop{
-				Time: time.Now(), Direction: entry.direction, Interface: name, Network: plan.DefaultNetwork,
+				Time: time.Now(), Reason: entry.reason, Direction: entry.direction, Interface: name, Network: plan.DefaultNetwork, Peer: entry.peer,
 				Source: entry.packet.source.Addr(), Destination: entry.packet.destination.Addr(), Protocol: entry.packet.protocol,
 				SourcePort: entry.packet.source.Port(), Port: entry.packet.destination.Port(),
 			})

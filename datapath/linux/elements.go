@@ -89,6 +89,13 @@ func parseElement(ad *netlink.AttributeDecoder) (e element, v value, packets uin
 				}
 				return nil
 			})
+		case nftables.NFTA_SET_ELEM_KEY_END:
+			ad.Nested(func(ad *netlink.AttributeDecoder) error {
+				for ad.Next() {
+					e.last = string(ad.Bytes())
+				}
+				return nil
+			})
 		case unix.NFTA_SET_ELEM_DATA:
 			ad.Nested(func(ad *netlink.AttributeDecoder) (err error) {
 				for ad.Next() {

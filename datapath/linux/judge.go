@@ -13,6 +13,14 @@ type trackedConnection struct {
 	// source and destination are who began it and who got it, behind the
 	// translation of Services. Ports are 0 for protocols without.
 	source, destination netip.AddrPort
+	// dialled is what the source calls the destination, and seen what the
+	// destination calls the source.
+	dialled, seen netip.AddrPort
+}
+
+// leftover is what both sides have of the connection.
+func (c trackedConnection) leftover() leftover {
+	return leftover{c.protocol, side{c.source, c.dialled}, side{c.destination, c.seen}}
 }
 
 // jury judges connections as the policy table does their first packets.
@@ -106,33 +114,69 @@ func mayForbid(p, q *plan.Plan, changes plan.Diff) bool {
 			steps[s] = true
 		}
 	}
+	for _, c := range changes.Within {
+		steps[step{c.Key.Tag, c.Key.Tag}] = true
+	}
+	left := mostCompared
 	for s := range steps {
 		for policy := range named {
-			if narrows(p, q, policy, s.from, s.to) {
+			if narrows(p, q, policy, s.from, s.to, &left) {
 				return true
 			}
 		}
 	}
-	// What changes for any peer is told by that alone: who has no other verdict
-	// is what it holds for.
+	// What changes for any peer, or for one that others are like, is told by that
+	// alone: who has no other verdict is what it holds for.
 	touched := map[peerKey]bool{}
 	for _, c := range changes.Verdicts {
 		touched[peerOf(c.Key)] = true
 	}
 	for k := range touched {
-		if named[k.policyKey] && narrows(p, q, k.policyKey, k.peer, k.peer) {
+		if named[k.policyKey] && narrows(p, q, k.policyKey, k.peer, k.peer, &left) {
 			return true
 		}
 	}
 	return false
 }
 
+// entriesLike returns the verdicts about a peer and about whom it is like, or,
+// where there are none, about the wider tag.
+func entriesLike(p *plan.Plan, k peerKey) []verdictEntry {
+	var all []verdictEntry
+	if w, ok := p.Within.Get(plan.WithinKey{Tag: k.peer}); ok && len(entriesOf(p, k)) == 0 {
+		k.peer = w.Tag
+	}
+	for range 1 + plan.MaxLikes {
+		entries := entriesOf(p, k)
+		all = append(all, entries...)
+		v, _ := p.Verdicts.Get(plan.Rest(k.name, k.direction, k.peer))
+		if k.peer = v.Like; k.peer == 0 {
+			break
+		}
+	}
+	return all
+}
+
+// mostCompared is how many verdicts mayForbid compares to be sure. Beyond that,
+// judging all connections is cheaper.
+const mostCompared = 4096
+
 // narrows reports whether a policy allows something of a tag in p that it
-// denies of another in q. Tags that it does not name it takes for any peer.
-func narrows(p, q *plan.Plan, policy policyKey, was, is plan.Tag) bool {
-	entries := slices.Concat(entriesOf(p, peerKey{policy, was}), entriesOf(q, peerKey{policy, is}))
+// denies of another in q. Tags that it does not name it takes for any peer. It
+// takes from left what it compared, and where that is not enough, it may.
+func narrows(p, q *plan.Plan, policy policyKey, was, is plan.Tag, left *int) bool {
+	if *left--; *left < 0 {
+		return true
+	}
+	entries := slices.Concat(entriesLike(p, peerKey{policy, was}), entriesLike(q, peerKey{policy, is}))
 	if len(entries) == 0 {
 		return false // what holds for any peer is compared on its own
+	}
+	// That for any packet of any peer is always among them.
+	anyPeer := peerKey{policy, plan.AnyPeer}
+	entries = slices.Concat(entries, entriesOf(p, anyPeer), entriesOf(q, anyPeer))
+	if *left -= len(entries); *left < 0 {
+		return true
 	}
 	allows := func(in *plan.Plan, tag plan.Tag, k packetKind) bool {
 		_, v, _ := in.Verdict(policy.name, policy.direction, tag, plan.Protocol(k>>16), uint16(k))
@@ -140,9 +184,7 @@ func narrows(p, q *plan.Plan, policy policyKey, was, is plan.Tag) bool {
 	}
 	denied := func(k packetKind) bool { return allows(p, was, k) && !allows(q, is, k) }
 	// The answer changes only where an entry begins, and behind where one ends.
-	// That for any packet of any peer is always among them.
-	anyPeer := peerKey{policy, plan.AnyPeer}
-	return slices.ContainsFunc(slices.Concat(entries, entriesOf(p, anyPeer), entriesOf(q, anyPeer)), func(e verdictEntry) bool {
+	return slices.ContainsFunc(entries, func(e verdictEntry) bool {
 		return denied(kindOf(e.key.Protocol, e.key.Ports.First)) || denied(kindOf(e.key.Protocol, e.key.Ports.Last)+1)
 	})
 }

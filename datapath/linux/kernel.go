@@ -64,11 +64,11 @@ func dump[T any](f func() (T, error)) (T, error) {
 }
 
 // read returns what is Weft's on this node. Neighbours and forwarding entries
-// of the VXLAN device, and addresses of the bridge, are Weft's whoever made
+// of the VXLAN device, and addresses of both devices, are Weft's whoever made
 // them.
 func (k *kernel) read(links []netlink.Link, bridge, vxlan int) (*objects, error) {
 	o := &objects{
-		addresses:  map[netip.Prefix]int{},
+		addresses:  map[addressKey]struct{}{},
 		routes:     map[routeKey]route{},
 		neighbours: map[neighbourKey]plan.MAC{},
 		fdb:        map[fdbKey]netip.Addr{},
@@ -80,13 +80,16 @@ func (k *kernel) read(links []netlink.Link, bridge, vxlan int) (*objects, error)
 			o.groups[l.Attrs().Index] = struct{}{}
 		}
 	}
-	if bridge != 0 {
-		addrs, err := dump(func() ([]netlink.Addr, error) { return k.handle.AddrList(linkAt(bridge), netlink.FAMILY_ALL) })
+	for _, device := range []int{bridge, vxlan} {
+		if device == 0 {
+			continue
+		}
+		addrs, err := dump(func() ([]netlink.Addr, error) { return k.handle.AddrList(linkAt(device), netlink.FAMILY_ALL) })
 		if err != nil {
-			return nil, fmt.Errorf("list addresses of %s: %w", bridgeName, err)
+			return nil, fmt.Errorf("list addresses of interface %d: %w", device, err)
 		}
 		for _, a := range addrs {
-			o.addresses[prefixOf(a.IPNet)] = bridge
+			o.addresses[addressKey{device, prefixOf(a.IPNet)}] = struct{}{}
 		}
 	}
 	routes, err := dump(func() ([]netlink.Route, error) {
@@ -164,15 +167,15 @@ func neighbourFrom(m []byte) (n *netlink.Neigh, protocol uint8, err error) {
 	return n, protocol, nil
 }
 
-// connections returns the addresses of all interfaces but one.
-func (k *kernel) connections(except int) ([]connection, error) {
+// connections returns the addresses of all interfaces but some.
+func (k *kernel) connections(except ...int) ([]connection, error) {
 	addrs, err := dump(func() ([]netlink.Addr, error) { return k.handle.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list addresses: %w", err)
 	}
 	var all []connection
 	for _, a := range addrs {
-		if a.LinkIndex == except {
+		if slices.Contains(except, a.LinkIndex) {
 			continue
 		}
 		if ip := addrOf(a.IP); !ip.IsLinkLocalUnicast() {
@@ -184,23 +187,26 @@ func (k *kernel) connections(except int) ([]connection, error) {
 }
 
 // apply writes what a delta says. What is new comes before what goes, and
-// before it what it depends on; between both, during runs. Every object is
-// tried; the errors are joined.
-func (k *kernel) apply(d delta, during func() error) error {
+// before it what it depends on; before routes, during runs. Every object is
+// tried; the errors are joined, each as blame makes it one of the interface
+// that the object is on.
+func (k *kernel) apply(d delta, during func() error, blame func(link int, err error) error) error {
 	var errs []error
+	link := 0
 	try := func(err error, verb string, what fmt.Stringer) {
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%s %s: %w", verb, what, err))
+			errs = append(errs, blame(link, fmt.Errorf("%s %s: %w", verb, what, err)))
 		} else {
 			k.record("%s %s", verb, what)
 		}
 	}
 	for _, c := range d.addresses {
 		if c.new != nil {
-			try(k.addAddress(c.key, *c.new), "add", text("address %s on %s", c.key, bridgeName))
+			try(k.addAddress(c.key), "add", text("address %s on interface %d", c.key.prefix, c.key.link))
 		}
 	}
 	for _, c := range d.groups {
+		link = c.key
 		if c.new != nil {
 			try(k.handle.LinkSetGroup(linkAt(c.key), endpointGroup), "set", text("group %d of interface %d", endpointGroup, c.key))
 		} else if err := k.release(c.key); !gone(err) {
@@ -208,10 +214,12 @@ func (k *kernel) apply(d delta, during func() error) error {
 		}
 	}
 	for _, c := range d.neighbours {
+		link = c.key.link
 		if c.new != nil {
 			try(k.setNeighbour(c.key, *c.new), verb(c.old), text("neighbour %s at %s on interface %d", c.key.addr, c.new, c.key.link))
 		}
 	}
+	link = 0
 	for _, c := range d.fdb {
 		if c.new != nil {
 			try(k.setFDB(c.key, *c.new), verb(c.old), text("forwarding of %s to %s", c.key.mac, c.new))
@@ -222,9 +230,11 @@ func (k *kernel) apply(d delta, during func() error) error {
 	}
 	for _, c := range d.routes {
 		if c.new != nil {
+			link = c.new.link
 			try(k.setRoute(c), verb(c.old), describeRoute(c.key, *c.new))
 		}
 	}
+	link = 0
 	for _, c := range d.rules {
 		if c.new != nil {
 			try(ignore(k.handle.RuleAdd(ruleTo(c.key)), unix.EEXIST), "add", c.key)
@@ -253,37 +263,40 @@ func (k *kernel) apply(d delta, during func() error) error {
 		}
 	}
 	for _, c := range d.neighbours {
+		link = c.key.link
 		if c.new == nil {
 			if err := k.deleteNeighbour(family(c.key.addr), c.key.link, c.key.addr, plan.MAC{}); !gone(err) {
 				try(err, "delete", text("neighbour %s on interface %d", c.key.addr, c.key.link))
 			}
 		}
 	}
+	link = 0
 	for _, c := range d.addresses {
 		if c.new == nil {
-			err := k.handle.AddrDel(linkAt(*c.old), &netlink.Addr{IPNet: ipNet(c.key)})
+			err := k.handle.AddrDel(linkAt(c.key.link), &netlink.Addr{IPNet: ipNet(c.key.prefix)})
 			if gone(err) || errors.Is(err, unix.EADDRNOTAVAIL) {
 				continue
 			}
-			try(err, "delete", text("address %s on %s", c.key, bridgeName))
+			try(err, "delete", text("address %s on interface %d", c.key.prefix, c.key.link))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// release makes an interface one that leads to no endpoint.
+// release makes an interface one that leads to no endpoint. It goes down, as no
+// rule tells any more what may come from there.
 func (k *kernel) release(index int) error {
 	l, err := k.handle.LinkByIndex(index)
 	if err == nil {
-		err = errors.Join(k.endpointSources(l.Attrs().Name, false), k.handle.LinkSetGroup(l, 0))
+		err = errors.Join(k.handle.LinkSetDown(l), k.endpointSources(l.Attrs().Name, false), k.handle.LinkSetGroup(l, 0))
 	}
 	return err
 }
 
-func (k *kernel) addAddress(p netip.Prefix, link int) error {
-	a := &netlink.Addr{IPNet: ipNet(p)}
-	if p.Addr().Is4() {
-		return ignore(k.handle.AddrAdd(linkAt(link), a), unix.EEXIST)
+func (k *kernel) addAddress(key addressKey) error {
+	a := &netlink.Addr{IPNet: ipNet(key.prefix)}
+	if key.prefix.Addr().Is4() {
+		return ignore(k.handle.AddrAdd(linkAt(key.link), a), unix.EEXIST)
 	}
 	// Nobody else can have it, and until detection had ended it could not be
 	// a source.
@@ -295,13 +308,13 @@ func (k *kernel) addAddress(p netip.Prefix, link int) error {
 	if err := netlink.RouteSubscribe(routes, done); err != nil {
 		return fmt.Errorf("watch routes: %w", err)
 	}
-	if err := k.handle.AddrAdd(linkAt(link), a); err != nil {
+	if err := k.handle.AddrAdd(linkAt(key.link), a); err != nil {
 		return ignore(err, unix.EEXIST)
 	}
 	for timeout := time.After(localTimeout); ; {
 		select {
 		case r, ok := <-routes:
-			if ok && (r.Dst == nil || r.Route.Type != unix.RTN_LOCAL || prefixOf(r.Dst) != p) {
+			if ok && (r.Dst == nil || r.Route.Type != unix.RTN_LOCAL || prefixOf(r.Dst) != key.prefix) {
 				continue
 			}
 			return nil

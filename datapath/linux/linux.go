@@ -7,28 +7,32 @@
 // permanent neighbour. Another node's prefix is a route to a next hop on the
 // VXLAN device, a permanent neighbour that gives the next hop the MAC address
 // of that node's VTEP, and one forwarding entry that gives the MAC its
-// underlay address. Source translation, the check of endpoints' sources and
-// of tunnel peers is one nftables table, policies are another.
+// underlay address. Source translation and the check of all sources is one
+// nftables table, policies are another.
 //
 // What is made here can be told from all else: the devices weft0 (a bridge
 // without ports that holds the pools' gateways) and weft-vxlan, the nftables
 // tables "inet weft" and "inet weft-policy", routes, rules and neighbours of
 // protocol 87, interfaces of group 0x77656674. Nothing else is touched; settings
-// that make the node a router are turned on and stay on. Where a table checks an
-// endpoint's sources, the kernel's own check of them is off for that interface.
+// that make the node a router are turned on and stay on, for the families that
+// the plan has to do with. Where a table checks an endpoint's sources, the
+// kernel's own check of them is off for that interface. Router advertisements,
+// redirects and the like are taken from no interface of Weft's.
 // A firewall of the node's own that drops what is forwarded keeps dropping it,
-// as a verdict of another table cannot be overruled from here.
+// as a verdict of another table cannot be overruled from here; forward.go says
+// so.
 //
 // Policies are asked about what passes through the node, and about what its
 // endpoints send to the node itself; policy.go shows how. What they deny is
 // told to netlink log group 87. Connections that they come to forbid are ended
-// in the background, by sweep.go.
+// in the background, by sweep.go, and both sides are told, by ending.go.
 //
 // The parts: compile.go turns plan entries into the values of state.go,
-// egress.go and ruleset.go turn the rest into those of an nftables table,
-// without touching anything; policy.go, profiles.go and policies.go do so for
-// the other table. kernel.go, devices.go, sysctl.go, nft.go and elements.go read
-// and write them. Start at DataPlane.sync.
+// egress.go, ruleset.go, sources.go, arrivals.go and guard.go turn the rest into
+// those of an nftables table, without touching anything; policy.go, profiles.go
+// and policies.go do so for the other table. kernel.go, devices.go, sysctl.go,
+// nft.go and elements.go read and write them; watch.go and news.go notice what
+// others do to them. Start at DataPlane.sync.
 package linux
 
 import (
@@ -37,6 +41,8 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"net"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -71,7 +77,8 @@ type Config struct {
 }
 
 // DataPlane makes a network namespace do what a plan says. Its methods must
-// not be called concurrently, but for those of datapath.Observer.
+// not be called concurrently, but for those of datapath.Observer and
+// datapath.Watcher.
 type DataPlane struct {
 	log    *slog.Logger
 	in     func(func() error) error
@@ -84,6 +91,12 @@ type DataPlane struct {
 	current *plan.Plan
 	// previous is the plan that Repair repairs, also after an error.
 	previous *plan.Plan
+
+	// state is held while the kernel is brought up to date, and by Watch while
+	// it looks at what is wanted.
+	state sync.Mutex
+	// watcher is that of Watch, nil while nobody watches.
+	watcher *watcher
 
 	compiler *compiler
 	table    content
@@ -98,11 +111,17 @@ type DataPlane struct {
 	// forwards says for which families the node was made a router since the
 	// kernel was read.
 	forwards [2]bool
+	// down are the endpoints' interfaces that were down when they were last
+	// looked at.
+	down map[string]bool
 }
 
 var (
 	_ datapath.DataPlane = (*DataPlane)(nil)
 	_ datapath.Observer  = (*DataPlane)(nil)
+	_ datapath.Watcher   = (*DataPlane)(nil)
+	_ datapath.Surveyor  = (*DataPlane)(nil)
+	_ datapath.Limiter   = (*DataPlane)(nil)
 )
 
 // New returns a data plane for the network namespace that the process is in.
@@ -153,10 +172,15 @@ func (d *DataPlane) Writes() uint64 { return d.count }
 // Name returns "linux".
 func (d *DataPlane) Name() string { return "linux" }
 
-// Capabilities says what Apply accepts.
+// Capabilities says what Apply accepts. It asks the kernel each time, as IPv6
+// may be turned on and off.
 func (d *DataPlane) Capabilities() datapath.Capabilities {
+	if err := d.in(func() error { d.ipv6 = ipv6Enabled(); return nil }); err != nil {
+		d.log.Warn("cannot see whether there is IPv6", "error", err)
+	}
 	return datapath.Capabilities{
 		IPv6:          d.ipv6,
+		NoIPv6:        noIPv6,
 		Tunnels:       true,
 		Verdicts:      true,
 		SCTP:          d.sctp,
@@ -187,6 +211,8 @@ func (d *DataPlane) Apply(ctx context.Context, p *plan.Plan) error {
 	if err != nil {
 		return err
 	}
+	d.state.Lock()
+	defer d.state.Unlock()
 	return d.in(func() error {
 		d.writes = nil
 		known := d.current != nil && !changes.Local
@@ -213,6 +239,8 @@ func (d *DataPlane) Repair(ctx context.Context) ([]string, error) {
 	if d.previous == nil {
 		return nil, nil
 	}
+	d.state.Lock()
+	defer d.state.Unlock()
 	err := d.in(func() error {
 		d.writes = nil
 		d.current = nil
@@ -230,6 +258,8 @@ func (d *DataPlane) Remove(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	d.state.Lock()
+	defer d.state.Unlock()
 	return d.in(func() error {
 		d.writes = nil
 		d.current, d.previous = nil, nil
@@ -244,36 +274,33 @@ func (d *DataPlane) sync(p *plan.Plan) error {
 	if err != nil {
 		return err
 	}
-	if err := checkDevices(inv, p); err != nil {
-		return err
-	}
 	n := &node{links: map[string]int{}}
-	if n.connected, err = d.kernel.connections(inv.index(bridgeName)); err != nil {
+	if n.connected, err = d.kernel.connections(inv.index(bridgeName), inv.index(vxlanName)); err != nil {
 		return err
 	}
-	if err := d.ensureDevices(inv, n, p); err != nil {
-		return err
-	}
+	bridgeTrouble, tunnelTrouble := d.ensureDevices(inv, n, p)
 	// Again, as making devices changes what there is.
 	if inv, err = d.kernel.inventory(); err != nil {
 		return err
 	}
+	d.down = map[string]bool{}
 	for k := range p.Endpoints.All() {
-		if i := inv.index(k.Interface); i != 0 {
-			n.links[k.Interface] = i
+		if l, ok := inv.byName[k.Interface]; ok {
+			n.links[k.Interface] = l.Attrs().Index
+			d.down[k.Interface] = l.Attrs().Flags&net.FlagUp == 0
 		}
 	}
-	if len(p.Local.Pools) > 0 {
+	if len(p.Local.Pools) > 0 && bridgeTrouble == nil {
 		n.bridge = inv.index(bridgeName)
 	}
-	if !p.Local.Tunnel.IsZero() {
-		n.vxlan = inv.index(vxlanName)
+	if l, ok := inv.own(vxlanName, vxlanKind); ok && !p.Local.Tunnel.IsZero() && tunnelTrouble == nil {
+		n.vxlan, n.tunnelMTU = l.Attrs().Index, l.Attrs().MTU
 	}
 	c := newCompiler(n, p, &wanted{})
 	if err := c.compile(); err != nil {
 		return err
 	}
-	have, err := d.kernel.read(inv.all, inv.index(bridgeName), inv.index(vxlanName))
+	have, err := d.kernel.read(inv.all, inv.ownIndex(bridgeName, bridgeKind), inv.ownIndex(vxlanName, vxlanKind))
 	if err != nil {
 		return err
 	}
@@ -281,31 +308,39 @@ func (d *DataPlane) sync(p *plan.Plan) error {
 		return err
 	}
 	c.want.changes() // starts the next round
-	if err := d.enforce(p, func() ([]string, error) { return d.policies.sync(p) }); err != nil {
+	if err := d.enforce(p, func() ([]string, error) { return d.unheard(func() ([]string, error) { return d.policies.sync(p) }) }); err != nil {
 		return err
 	}
 	// Whatever there was to change: another instance may not have come to it.
 	d.sweeper.judge(p, true)
 	err = d.write(c.want.against(have), c, p.Endpoints.All(), true)
-	return errors.Join(err, d.removeDevices(inv, p), d.report(c))
+	return errors.Join(bridgeTrouble, tunnelTrouble, err, d.removeDevices(inv, p), d.report(c))
 }
 
 // update changes what leads from the current plan to p. It returns false when
 // that cannot be told from the changes alone, and has then changed nothing.
 func (d *DataPlane) update(p *plan.Plan, changes plan.Diff) (bool, error) {
+	if ipv4, ipv6 := routed(p); d.forwards != [2]bool{ipv4, ipv6} {
+		return false, nil // Weft's own devices have to do with another family
+	}
 	c, ok := d.compiler.advance(p, changes, func(name string) int {
 		l, err := d.kernel.handle.LinkByName(name)
 		if err != nil {
 			return 0
 		}
+		d.down[name] = l.Attrs().Flags&net.FlagUp == 0
 		return l.Attrs().Index
 	})
 	if !ok {
 		return false, nil
 	}
 	delta := c.want.changes()
-	if len(changes.Endpoints)+len(changes.Tags)+len(changes.Verdicts) > 0 {
-		err := d.enforce(p, func() ([]string, error) { return d.policies.update(d.compiler.plan, p, changes) })
+	if len(changes.Endpoints)+len(changes.Tags)+len(changes.Within)+len(changes.Verdicts) > 0 {
+		write := func() ([]string, error) { return d.policies.update(d.compiler.plan, p, changes) }
+		if update := write; len(changes.Tags)+len(changes.Within)+len(changes.Verdicts) > manyElements {
+			write = func() ([]string, error) { return d.unheard(update) }
+		}
+		err := d.enforce(p, write)
 		if err != nil {
 			return true, err
 		}
@@ -318,7 +353,7 @@ func (d *DataPlane) update(p *plan.Plan, changes plan.Diff) (bool, error) {
 			}
 		}
 	}
-	filters := len(changes.Endpoints)+len(changes.Egress)+len(delta.fdb) > 0
+	filters := len(changes.Endpoints)+len(changes.Egress) > 0 || c.sources == nil
 	return true, errors.Join(d.write(delta, c, added, filters), d.report(c))
 }
 
@@ -349,72 +384,114 @@ func (d *DataPlane) write(delta delta, c *compiler, endpoints iter.Seq2[plan.End
 		}
 		errs = append(errs, err)
 	}
-	for k := range endpoints {
-		if !c.missing[k.Interface] {
-			errs = append(errs, d.kernel.endpointForwarding(k.Interface, ipv4, ipv6))
+	unsafe := map[string]bool{}
+	for k, e := range endpoints {
+		if c.missing[k.Interface] {
+			continue
+		}
+		if err := d.kernel.endpointSettings(k.Interface, ipv4, slices.ContainsFunc(e.Addresses, netip.Addr.Is6)); err != nil {
+			unsafe[k.Interface] = true
+			errs = append(errs, c.blame(c.node.links[k.Interface], err))
 		}
 	}
 	errs = append(errs, d.kernel.apply(delta, func() error {
-		if !filters {
-			return nil
+		if filters {
+			table, done, err := writeTable(d.table, compileRuleset(c.plan, c.sourcesOf()))
+			d.table = table
+			for _, line := range done {
+				d.record("%s", line)
+			}
+			if err != nil {
+				return err
+			}
 		}
-		table, done, err := writeTable(d.table, compileRuleset(c.plan, c.peers()))
-		d.table = table
-		for _, line := range done {
-			d.record("%s", line)
+		var errs []error
+		for k := range endpoints {
+			if !c.missing[k.Interface] && !unsafe[k.Interface] {
+				errs = append(errs, c.blame(c.node.links[k.Interface], d.open(k.Interface, ipv4)))
+			}
 		}
-		return err
-	}))
-	// Now the packet filter checks sources, where it shall.
-	for k := range endpoints {
-		if ipv4 && !c.missing[k.Interface] {
-			errs = append(errs, d.kernel.endpointSources(k.Interface, d.table.guards(k.Interface)))
-		}
-	}
+		return errors.Join(errs...)
+	}, c.blame))
 	d.compiler = c
 	return errors.Join(errs...)
 }
 
-// routed says for which families the node must be a router.
+// open lets packets to and from an endpoint, of which all other rules hold
+// now.
+func (d *DataPlane) open(name string, ipv4 bool) error {
+	if ipv4 {
+		// The packet filter checks sources now, where it shall.
+		if err := d.kernel.endpointSources(name, d.table.guards(name)); err != nil {
+			return err
+		}
+	}
+	if !d.down[name] {
+		return nil
+	}
+	l, err := d.kernel.handle.LinkByName(name)
+	if err == nil {
+		err = d.kernel.handle.LinkSetUp(l)
+	}
+	if err != nil {
+		return fmt.Errorf("set %s up: %w", name, err)
+	}
+	delete(d.down, name)
+	d.record("set %s up", name)
+	return nil
+}
+
+// routed says for which families the node must be a router: those in which it
+// has endpoints, or knows the way to those of others. By the way out of the
+// cluster alone there is nobody to send.
 func routed(p *plan.Plan) (ipv4, ipv6 bool) {
 	for _, pool := range p.Local.Pools {
 		ipv4, ipv6 = ipv4 || pool.Prefix.Addr().Is4(), ipv6 || pool.Prefix.Addr().Is6()
 	}
-	for k := range p.Routes.All() {
-		ipv4, ipv6 = ipv4 || k.Prefix.Addr().Is4(), ipv6 || k.Prefix.Addr().Is6()
+	for k, r := range p.Routes.All() {
 		if ipv4 && ipv6 {
 			break
+		}
+		if r.Way == plan.ToEndpoint || r.Way == plan.ToTunnel || r.Way == plan.ToNextHop {
+			ipv4, ipv6 = ipv4 || k.Prefix.Addr().Is4(), ipv6 || k.Prefix.Addr().Is6()
 		}
 	}
 	return ipv4, ipv6
 }
 
-func (d *DataPlane) ensureDevices(inv *inventory, n *node, p *plan.Plan) error {
+// ensureDevices makes the devices that the plan needs, as they should be. It
+// returns why there is no bridge, and why no tunnel: the rest does without.
+func (d *DataPlane) ensureDevices(inv *inventory, n *node, p *plan.Plan) (bridge, tunnel error) {
+	_, ipv6 := routed(p)
 	if len(p.Local.Pools) > 0 {
-		if err := d.kernel.ensureBridge(inv, p); err != nil {
-			return err
+		if bridge = checkName(inv, bridgeName, bridgeKind); bridge == nil {
+			bridge = d.kernel.ensureBridge(inv, p, ipv6)
 		}
 	}
 	if t := p.Local.Tunnel; !t.IsZero() {
-		mtu, err := vxlanMTU(inv, n, t)
-		if err != nil {
-			return err
-		}
-		if why := strictFilter(); why != "" {
-			d.log.Warn(why)
-		}
-		return d.kernel.ensureVXLAN(inv, t, mtu)
+		tunnel = d.ensureTunnel(inv, n, t, ipv6)
 	}
-	return nil
+	return bridge, tunnel
+}
+
+func (d *DataPlane) ensureTunnel(inv *inventory, n *node, t plan.Tunnel, ipv6 bool) error {
+	if err := errors.Join(checkName(inv, vxlanName, vxlanKind), checkTunnel(inv, t)); err != nil {
+		return err
+	}
+	mtu, err := vxlanMTU(inv, n, t)
+	if err != nil {
+		return err
+	}
+	return d.kernel.ensureVXLAN(inv, t, mtu, ipv6)
 }
 
 // removeDevices deletes Weft's devices that the plan does not need.
 func (d *DataPlane) removeDevices(inv *inventory, p *plan.Plan) error {
 	var errs []error
-	if l, ok := inv.byName[vxlanName]; ok && p.Local.Tunnel.IsZero() {
+	if l, ok := inv.own(vxlanName, vxlanKind); ok && p.Local.Tunnel.IsZero() {
 		errs = append(errs, d.kernel.deleteLink(l))
 	}
-	if l, ok := inv.byName[bridgeName]; ok && len(p.Local.Pools) == 0 {
+	if l, ok := inv.own(bridgeName, bridgeKind); ok && len(p.Local.Pools) == 0 {
 		errs = append(errs, d.kernel.deleteLink(l))
 	}
 	return errors.Join(errs...)
@@ -425,7 +502,7 @@ func (d *DataPlane) report(c *compiler) error {
 	errs := slices.Clone(c.problems)
 	for k, e := range c.plan.Endpoints.All() {
 		if c.missing[k.Interface] {
-			errs = append(errs, &datapath.MissingError{Interface: k.Interface, Name: e.Name})
+			errs = append(errs, &datapath.EndpointError{Interface: k.Interface, Name: e.Name, Err: datapath.ErrMissing})
 		}
 	}
 	return errors.Join(errs...)

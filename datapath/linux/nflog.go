@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -67,9 +69,22 @@ func openLog(group uint16, length uint32) (*netlink.Conn, error) {
 
 // logEntry is a packet that was logged, and where.
 type logEntry struct {
+	// direction is that of the policy that denied it, or reason is why else it
+	// was dropped.
 	direction plan.Direction
+	reason    datapath.Reason
 	in, out   int // interface indexes
 	packet    packetHeader
+	// peer is who sent it through the tunnel, where packet is what was in it.
+	peer netip.Addr
+}
+
+// link is the index of the interface that it is about.
+func (e logEntry) link() int {
+	if e.direction == plan.Incoming || e.reason == datapath.NoRoute {
+		return e.out
+	}
+	return e.in
 }
 
 // parseLogMessage reads a message of the kernel, with the header of netfilter.
@@ -85,20 +100,49 @@ func parseLogMessage(b []byte) (logEntry, bool) {
 	}
 	ad.ByteOrder = binary.BigEndian
 	var e logEntry
-	read := false
+	var payload []byte
 	for ad.Next() {
 		switch ad.Type() {
 		case nflogPrefix:
-			e.direction = plan.Direction(strings.TrimRight(string(ad.Bytes()), "\x00"))
+			switch prefix := strings.TrimRight(string(ad.Bytes()), "\x00"); plan.Direction(prefix) {
+			case plan.Incoming, plan.Outgoing:
+				e.direction = plan.Direction(prefix)
+			default:
+				e.reason = datapath.Reason(prefix)
+			}
 		case nflogIn:
 			e.in = int(ad.Uint32())
 		case nflogOut:
 			e.out = int(ad.Uint32())
 		case nflogPayload:
-			e.packet, read = parsePacket(ad.Bytes())
+			payload = ad.Bytes()
 		}
 	}
-	return e, read && ad.Err() == nil && (e.direction == plan.Incoming || e.direction == plan.Outgoing)
+	var read bool
+	e.packet, read = parsePacket(payload)
+	switch e.reason {
+	case datapath.NotThePeers:
+		if inner, ok := parsePacket(behind(payload, offsetInner)); ok {
+			e.peer, e.packet = e.packet.source.Addr(), inner
+		}
+	case datapath.NoRoute:
+		// What the endpoint is told quotes what it sent.
+		e.packet, read = parsePacket(behind(payload, headerICMP))
+	}
+	return e, read && ad.Err() == nil && (e.direction != "" || slices.Contains(datapath.Reasons, e.reason))
+}
+
+// behind returns what follows so many bytes after the IP header; of IPv6,
+// one without extension headers.
+func behind(b []byte, offset int) []byte {
+	if len(b) == 0 {
+		return nil
+	}
+	length := header6
+	if b[0]>>4 == 4 {
+		length = int(b[0]&0xf) * 4
+	}
+	return b[min(length+offset, len(b)):]
 }
 
 // packetHeader is who sends what to whom. Ports are 0 where there are none, or

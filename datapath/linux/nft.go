@@ -1,6 +1,7 @@
 package linux
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -120,7 +121,7 @@ func readTable(name string) (content, error) {
 	}
 	tables, err := conn.ListTablesOfFamily(nftables.TableFamilyINet)
 	if err != nil {
-		return c, fmt.Errorf("list nftables tables: %w", err)
+		return c, fmt.Errorf("list nftables tables: %w", noTables(err))
 	}
 	c.exists = slices.ContainsFunc(tables, func(t *nftables.Table) bool { return t.Name == name })
 	if !c.exists {
@@ -294,7 +295,7 @@ func changeElements(conn *nftables.Conn, have content, want *ruleset) ([]string,
 			continue
 		}
 		done = append(done, c.describe(name))
-		if s.interval {
+		if s.interval && !s.concat {
 			c = setChange{add: s.elements, whole: true}
 		}
 		if err := c.write(conn, s.to(want.table, name)); err != nil {
@@ -375,7 +376,7 @@ func (e elements) keys() []element {
 func (e elements) list(keys []element, timeout time.Duration) []nftables.SetElement {
 	list := make([]nftables.SetElement, len(keys))
 	for i, k := range keys {
-		list[i] = nftables.SetElement{Key: []byte(k.key), IntervalEnd: k.end, Timeout: timeout}
+		list[i] = nftables.SetElement{Key: []byte(k.key), KeyEnd: []byte(k.last), IntervalEnd: k.end, Timeout: timeout}
 		v := e[k]
 		if v.verdict != (verdict{}) {
 			list[i].VerdictData = &expr.Verdict{Kind: v.verdict.kind, Chain: v.verdict.chain}
@@ -390,6 +391,9 @@ func (e elements) list(keys []element, timeout time.Duration) []nftables.SetElem
 func (s *set) to(inTable, name string) *nftables.Set {
 	n := &nftables.Set{Table: table(inTable), Name: name, KeyType: s.key, Interval: s.interval, Concatenation: s.concat,
 		IsMap: s.verdicts || s.data.Bytes > 0, DataType: s.data, Counter: s.counts, HasTimeout: s.timeout}
+	if s.dynamic {
+		n.Dynamic, n.Size, n.Timeout = true, cmp.Or(s.size, droppedSize), droppedTimeout
+	}
 	if s.key == nftables.TypeIFName {
 		n.KeyByteOrder = binaryutil.NativeEndian // for people: nft shows names then
 	}
@@ -403,9 +407,19 @@ func table(name string) *nftables.Table {
 	return &nftables.Table{Name: name, Family: nftables.TableFamilyINet}
 }
 
+// noTables says what to do where the kernel does not know nftables.
+func noTables(err error) error {
+	for _, unknown := range []error{unix.EPROTONOSUPPORT, unix.EOPNOTSUPP, unix.EAFNOSUPPORT, unix.EINVAL} {
+		if errors.Is(err, unknown) {
+			return fmt.Errorf("%w: no pod is connected without a packet filter; load nftables (modprobe nf_tables), or boot a kernel that has it", err)
+		}
+	}
+	return err
+}
+
 func nftConn() (*nftables.Conn, error) {
 	conn, err := nftables.New(nftables.WithSockOptions(func(c *netlink.Conn) error {
-		return errors.Join(c.SetReadBuffer(bufferSize), c.SetWriteBuffer(bufferSize))
+		return errors.Join(c.SetReadBuffer(bufferSize), c.SetWriteBuffer(bufferSize), ownSockets.add(c))
 	}))
 	if err != nil {
 		return nil, fmt.Errorf("open a netfilter netlink socket: %w", err)

@@ -34,15 +34,31 @@ func compilePolicies(p *plan.Plan) (policies, *ruleset) {
 	for _, is4 := range families {
 		r.sets[tagsOfPrefixes+suffix(is4)].elements = prefixElements(p, is4)
 	}
-	for k, profile := range peersOf(p) {
-		put(profilesOfPeers, element{key: k.id()}, digestData(profile.id))
-		if state.shares[profile.id]++; state.shares[profile.id] == 1 {
-			for e, v := range profile.elements {
-				put(profileVerdicts, e, v)
+	for k, w := range p.Within.All() {
+		put(widerTags, element{key: widerKey(k.Tag)}, tagData(w.Tag))
+	}
+	for k, of := range peersOf(p) {
+		of.each(k, put, func(p *profile) {
+			if state.shares[p.id]++; state.shares[p.id] == 1 {
+				for e, v := range p.elements {
+					put(profileVerdicts, e, v)
+				}
 			}
-		}
+		})
 	}
 	return state, r
+}
+
+// each puts a peer's elements, and calls f for each of its profiles.
+func (s said) each(k peerKey, put func(set string, e element, v value), f func(*profile)) {
+	if s.own != nil {
+		put(profilesOfPeers, element{key: k.id()}, digestData(s.own.id))
+		f(s.own)
+	}
+	if s.like != nil {
+		put(profilesOfLikes, element{key: k.id()}, digestData(s.like.id))
+		f(s.like)
+	}
 }
 
 // endpointElements puts what an endpoint has in the table.
@@ -140,6 +156,14 @@ func (s *policies) advance(p, q *plan.Plan, changes plan.Diff) policyEdit {
 			edit[tagsOfPrefixes+suffix(is4)] = &setChange{add: next, whole: true}
 		}
 	}
+	for _, c := range changes.Within {
+		if c.Old != nil {
+			edit.remove(widerTags, element{key: widerKey(c.Key.Tag)}, tagData(c.Old.Tag))
+		}
+		if c.New != nil {
+			edit.add(widerTags, element{key: widerKey(c.Key.Tag)}, tagData(c.New.Tag))
+		}
+	}
 	s.advancePeers(p, q, changes, edit)
 	maps.DeleteFunc(edit, func(_ string, c *setChange) bool { return c.empty() })
 	return edit
@@ -147,11 +171,16 @@ func (s *policies) advance(p, q *plan.Plan, changes plan.Diff) policyEdit {
 
 func (s *policies) advancePeers(p, q *plan.Plan, changes plan.Diff, edit policyEdit) {
 	// A policy has a profile for any peer as long as there is anything of it.
-	touched := map[peerKey]bool{}
+	touched := map[policyKey]map[plan.Tag]bool{}
+	touch := func(k policyKey, peer plan.Tag) {
+		if touched[k] == nil {
+			touched[k] = map[plan.Tag]bool{plan.AnyPeer: true}
+		}
+		touched[k][peer] = true
+	}
 	for _, c := range changes.Verdicts {
 		k := peerOf(c.Key)
-		touched[k] = true
-		touched[peerKey{k.policyKey, plan.AnyPeer}] = true
+		touch(k.policyKey, k.peer)
 	}
 	for _, c := range changes.Endpoints {
 		for _, e := range []*plan.Endpoint{c.Old, c.New} {
@@ -159,31 +188,46 @@ func (s *policies) advancePeers(p, q *plan.Plan, changes plan.Diff, edit policyE
 				continue
 			}
 			for _, policy := range policiesOf(*e) {
-				touched[peerKey{policy, plan.AnyPeer}] = true
+				touch(policy, plan.AnyPeer)
 			}
 		}
 	}
 	if len(touched) == 0 {
 		return
 	}
-	profiles, before := map[string]profile{}, map[string]int{}
+	for k, peers := range touched {
+		// Who is like a peer changes with it, and who is like that one.
+		for range plan.MaxLikes {
+			touchLikes(p, k, peers)
+			touchLikes(q, k, peers)
+		}
+	}
+	compiled, before := map[string]*profile{}, map[string]int{}
 	each := func(p *plan.Plan, put func(string, element, value), by int) {
 		named := policiesNamed(p)
-		for k := range touched {
-			profile, ok := profileOf(p, named, k)
-			if !ok {
+		for policy, peers := range touched {
+			has := named[policy]
+			if !has {
+				next, _, ok := firstFrom(p, policy.first())
+				has = ok && peerOf(next).policyKey == policy
+			}
+			if !has {
 				continue
 			}
-			put(profilesOfPeers, element{key: k.id()}, digestData(profile.id))
-			if _, ok := profiles[profile.id]; !ok {
-				profiles[profile.id], before[profile.id] = profile, s.shares[profile.id]
+			of := profilesOf(p, policy)
+			for peer := range peers {
+				of.said(peer).each(peerKey{policy, peer}, put, func(p *profile) {
+					if _, ok := compiled[p.id]; !ok {
+						compiled[p.id], before[p.id] = p, s.shares[p.id]
+					}
+					s.shares[p.id] += by
+				})
 			}
-			s.shares[profile.id] += by
 		}
 	}
 	each(p, edit.remove, -1)
 	each(q, edit.add, 1)
-	for id, profile := range profiles {
+	for id, profile := range compiled {
 		switch had, has := before[id] > 0, s.shares[id] > 0; {
 		case had && !has:
 			for e, v := range profile.elements {
@@ -200,19 +244,17 @@ func (s *policies) advancePeers(p, q *plan.Plan, changes plan.Diff, edit policyE
 	}
 }
 
-// profileOf returns the profile of a peer, if the plan has one.
-func profileOf(p *plan.Plan, named map[policyKey]bool, k peerKey) (profile, bool) {
-	entries := entriesOf(p, k)
-	if k.peer == plan.AnyPeer && !named[k.policyKey] {
-		next, _, ok := firstFrom(p, k.first())
-		if !ok || peerOf(next).policyKey != k.policyKey {
-			return profile{}, false
+// touchLikes adds to peers of a policy those that a plan says are like one of
+// them.
+func touchLikes(p *plan.Plan, k policyKey, peers map[plan.Tag]bool) {
+	for key, v := range p.Verdicts.From(k.first()) {
+		if peerOf(key).policyKey != k {
+			break
+		}
+		if v.Like != 0 && peers[v.Like] {
+			peers[key.Peer] = true
 		}
 	}
-	if len(entries) == 0 {
-		return profile{}, false
-	}
-	return compileProfile(k, entries), true
 }
 
 func firstFrom(p *plan.Plan, k plan.VerdictKey) (plan.VerdictKey, plan.Verdict, bool) {

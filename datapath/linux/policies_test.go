@@ -1,6 +1,7 @@
 package linux
 
 import (
+	"encoding/binary"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -39,6 +40,9 @@ func TestAdvancePolicies(t *testing.T) {
 		}
 		if rapid.Bool().Draw(t, "verdicts change") {
 			second.Verdicts = other.Verdicts
+		}
+		if rapid.Bool().Draw(t, "what is within what changes") {
+			second.Within = other.Within
 		}
 		if rapid.Bool().Draw(t, "endpoints change") {
 			second.Policed = other.Policed
@@ -115,8 +119,17 @@ func TestProfiles(t *testing.T) {
 			}
 			_, v, _ := p.Verdict(k.name, k.direction, k.peer, protocol, lookupPort)
 			got := false
-			for _, peer := range []plan.Tag{k.peer, plan.AnyPeer} {
-				profile, ok := sets[profilesOfPeers][element{key: peerKey{k.policyKey, peer}.id()}]
+			peer := k.peer
+			_, own := sets[profilesOfPeers][element{key: k.id()}]
+			_, like := sets[profilesOfLikes][element{key: k.id()}]
+			if wider, ok := sets[widerTags][element{key: widerKey(peer)}]; ok && !own && !like {
+				peer = plan.Tag(binary.BigEndian.Uint32([]byte(wider.data)))
+			}
+			for _, ask := range []struct {
+				in   string
+				peer plan.Tag
+			}{{profilesOfPeers, peer}, {profilesOfLikes, peer}, {profilesOfPeers, plan.AnyPeer}} {
+				profile, ok := sets[ask.in][element{key: peerKey{k.policyKey, ask.peer}.id()}]
 				if !ok {
 					continue
 				}
@@ -143,6 +156,9 @@ verdict web ingress from 6 tcp 80 allow
 verdict web ingress from 6 any deny # rule 1
 verdict web ingress from 7 tcp 80 allow
 verdict web ingress from 7 any deny # rule 2
+verdict web ingress from 8 tcp 90 deny # rule 3
+verdict web ingress from 8 any like 7
+verdict web ingress from 9 any like 8
 `)
 	key := func(policy string, d plan.Direction, peer plan.Tag) plan.VerdictKey {
 		k := plan.Otherwise(policy, d)
@@ -162,6 +178,8 @@ verdict web ingress from 7 any deny # rule 2
 	want[key("web", plan.Incoming, 5)] = 2
 	want[key("web", plan.Incoming, 7)] = 2
 	want[key("web", plan.Incoming, plan.AnyPeer)] = 1
+	// Peer 9 shares with 8, and what it leaves with 7.
+	want[plan.VerdictKey{Policy: "web", Direction: plan.Incoming, Peer: 8, Protocol: plan.TCP, Ports: plan.PortRange{First: 90, Last: 90}}] = 1
 	want[key("out", plan.Outgoing, plan.AnyPeer)] = 1
 	if diff := cmp.Diff(want, attribute(p, counts)); diff != "" {
 		t.Error(diff)

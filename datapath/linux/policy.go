@@ -5,11 +5,13 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
+	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -26,7 +28,9 @@ import (
 //	policy, tag                -> profile   (peers)
 //	profile, protocol, port    -> verdict   (verdicts)
 //
-// and once more with the tag that stands for any peer where that has no answer.
+// and, where that has no answer, once more with the profile of whom the tag goes
+// like (likes), or else with that of the tag that stands for any peer. Where the
+// policy has nothing of the tag, it is the wider one that counts (within).
 // A profile is a list of protocols and ports with verdicts, which all share
 // who have the same. Egress is judged in one hook and ingress in the next, so
 // that accepting is the end of either, and no element has to name a chain: the
@@ -39,6 +43,7 @@ const (
 	toEndpoints   = "to-endpoints"
 	toNode        = "to-node"
 	endedChain    = "ended"
+	refusedChain  = "refused"
 )
 
 // The sets of the policy table; some are one for each family, with a suffix.
@@ -49,6 +54,8 @@ const (
 	tagsOfPrefixes  = "prefixes"      // ranges of addresses -> tag
 	tagsOfEndpoints = "endpoint-tags" // interface -> tag
 	profilesOfPeers = "peers"         // policy, tag -> profile
+	profilesOfLikes = "likes"         // policy, tag -> profile of whom it goes like
+	widerTags       = "within"        // tag -> wider tag
 	profileVerdicts = "verdicts"      // ranges of profile, protocol, port -> verdict
 	endedPrefix     = "ended"         // addresses, protocol, ports
 )
@@ -110,6 +117,10 @@ func tagKey(t plan.Tag) string { return string(binary.BigEndian.AppendUint32(nil
 // digestData is a digest as data of a map.
 func digestData(digest string) value { return value{data: "\x00\x00\x00\x00" + digest} }
 
+// widerKey is a tag as the key of the wider one: where a policy's peer has the
+// policy, it has nothing.
+func widerKey(t plan.Tag) string { return "\x00\x00\x00\x00\x00\x00\x00\x00" + tagKey(t) }
+
 func tagData(t plan.Tag) value { return value{data: tagKey(t)} }
 
 // policyRules returns the table's rules, with its sets empty.
@@ -126,7 +137,9 @@ func policyRules() *ruleset {
 		r.set(policiesPrefix+string(d), set{key: nftables.TypeIFName, data: typeDigest})
 	}
 	r.set(tagsOfEndpoints, set{key: nftables.TypeIFName, data: nftables.TypeMark})
+	r.set(widerTags, set{key: typePeer, concat: true, data: nftables.TypeMark})
 	r.set(profilesOfPeers, set{key: typePeer, concat: true, data: typeDigest})
+	r.set(profilesOfLikes, set{key: typePeer, concat: true, data: typeDigest})
 	r.set(profileVerdicts, set{key: typeProfile, interval: true, verdicts: true, counts: true})
 
 	r.refuseEnded()
@@ -180,18 +193,35 @@ func (r *ruleset) judge(name string, d plan.Direction) {
 			{"the longest prefix", tagOf(tagsOfPrefixes+suffix(is4), addressInto(is4, d == plan.Incoming, registerLookup))},
 			{"the endpoint's own tag", tagOf(tagsOfEndpoints, otherInterface(d))},
 		} {
-			ask.add(source.comment, source.tag, policyOf(d), source.tag, verdictOfPeer())
+			r.ask(ask, source.comment, d, source.tag)
 			ask.add(source.comment+" is known", source.tag, decide(goTo(anyPeer)))
 		}
-		ask.add("no tag", policyOf(d), literal(registerTag, tagKey(0)), verdictOfPeer())
+		r.ask(ask, "no tag", d, literal(registerTag, tagKey(0)))
 		ask.add("any peer", decide(goTo(anyPeer)))
 	}
-	r.chain(anyPeer).add("any peer", policyOf(d), literal(registerTag, tagKey(plan.AnyPeer)), verdictOfPeer())
-	c.add("tell who follows", tell(d))
+	r.chain(anyPeer).add("any peer", policyOf(d), literal(registerTag, tagKey(plan.AnyPeer)), verdictBy(profilesOfPeers))
+	c.add("tell who follows", tell(string(d)))
 	c.add("nothing allows it", count(), decide(verdict{kind: expr.VerdictDrop}))
 }
 
-// refuseEnded adds the chain that drops what is left of TCP and SCTP
+// ask adds the rules that look for the verdict of a tag, which the last argument
+// loads.
+func (r *ruleset) ask(c *chain, comment string, d plan.Direction, tag []expr.Any) {
+	c.add(comment, tag, policyOf(d), tag, verdictBy(profilesOfPeers))
+	c.add(comment+" goes like another", tag, policyOf(d), tag, verdictBy(profilesOfLikes))
+	c.add(comment+" has no such port", tag, policyOf(d), tag, []expr.Any{
+		&expr.Lookup{SourceRegister: registerKey, DestRegister: registerDigest, IsDestRegSet: true, SetName: profilesOfPeers},
+	}, decide(goTo(string(d)+"-any")))
+	// The wider tag takes the place of the tag before the policy comes into the
+	// words before it, which are blank for as long.
+	wider := slices.Concat(blankKey(), tag, []expr.Any{
+		&expr.Lookup{SourceRegister: registerKey, DestRegister: registerTag, IsDestRegSet: true, SetName: widerTags},
+	}, digestOf(d))
+	c.add(comment+" is within a wider one", wider, verdictBy(profilesOfPeers))
+	c.add(comment+" is within one that goes like another", wider, verdictBy(profilesOfLikes))
+}
+
+// refuseEnded adds the chain that refuses what is left of TCP and SCTP
 // connections that a change forbade. Without their entries in connection
 // tracking, a packet of the side that was connected to would look like the
 // first of a connection of its own, which may be allowed.
@@ -222,8 +252,11 @@ func (r *ruleset) refuseEnded() {
 				&expr.Payload{DestRegister: protocol + 1, Base: expr.PayloadBaseTransportHeader, Offset: 0, Len: 2},
 				&expr.Payload{DestRegister: protocol + 2, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
 				&expr.Lookup{SourceRegister: unix.NFT_REG32_00, SetName: endedPrefix + suffix(is4)},
-			}, count(), decide(verdict{kind: expr.VerdictDrop}))
+			}, r.count(datapath.Ended, expr.MetaKeyIIFNAME, goTo(refusedChain)))
 	}
+	c = r.chain(refusedChain)
+	c.add("who sends TCP is told", metaEqual(expr.MetaKeyL4PROTO, []byte{unix.IPPROTO_TCP}), []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}})
+	c.add("what nobody can be told", decide(verdict{kind: expr.VerdictDrop}))
 }
 
 func typeEnded(is4 bool) nftables.SetDatatype {
@@ -238,15 +271,33 @@ func endedKey(from, to netip.AddrPort, protocol plan.Protocol) string {
 	return string(append(binary.BigEndian.AppendUint16(b, to.Port()), 0, 0))
 }
 
+// readEndedKey reads what endedKey wrote.
+func readEndedKey(key string, is4 bool) (from, to netip.AddrPort, protocol plan.Protocol) {
+	b, size := []byte(key), 16
+	if is4 {
+		size = 4
+	}
+	a, _ := netip.AddrFromSlice(b[:size])
+	z, _ := netip.AddrFromSlice(b[size : 2*size])
+	b = b[2*size:]
+	return netip.AddrPortFrom(a, binary.BigEndian.Uint16(b[4:])), netip.AddrPortFrom(z, binary.BigEndian.Uint16(b[8:])), plan.Protocol(b[0])
+}
+
 // policyOf loads the policy of the endpoint that sends, or gets, a packet. A
 // packet of no such endpoint matches no rule with it.
-func policyOf(d plan.Direction) []expr.Any {
+func policyOf(d plan.Direction) []expr.Any { return append(blankKey(), digestOf(d)...) }
+
+func blankKey() []expr.Any {
+	return []expr.Any{&expr.Immediate{Register: registerKey, Data: make([]byte, 16)}}
+}
+
+// digestOf is policyOf where the key's registers are filled.
+func digestOf(d plan.Direction) []expr.Any {
 	key := expr.MetaKeyIIFNAME
 	if d == plan.Incoming {
 		key = expr.MetaKeyOIFNAME
 	}
 	return []expr.Any{
-		&expr.Immediate{Register: registerKey, Data: make([]byte, 16)},
 		&expr.Meta{Key: key, Register: registerLookup},
 		&expr.Lookup{SourceRegister: registerLookup, DestRegister: registerDigest, IsDestRegSet: true, SetName: policiesPrefix + string(d)},
 	}
@@ -266,13 +317,14 @@ func tagOf(mapName string, load []expr.Any) []expr.Any {
 	return append(load, &expr.Lookup{SourceRegister: registerLookup, DestRegister: registerTag, IsDestRegSet: true, SetName: mapName})
 }
 
-// verdictOfPeer ends a rule with the verdict for the policy and tag that were
-// loaded, and for the packet's protocol and destination port. For protocols
+// verdictBy ends a rule with the verdict of the profile that a map has for the
+// policy and tag that were loaded, for the packet's protocol and destination
+// port. For protocols
 // without ports those two bytes are something else, and profiles have the same
 // for all that they can be. A packet too short to have them matches nothing.
-func verdictOfPeer() []expr.Any {
+func verdictBy(profiles string) []expr.Any {
 	return []expr.Any{
-		&expr.Lookup{SourceRegister: registerKey, DestRegister: registerDigest, IsDestRegSet: true, SetName: profilesOfPeers},
+		&expr.Lookup{SourceRegister: registerKey, DestRegister: registerDigest, IsDestRegSet: true, SetName: profiles},
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: registerProtocol},
 		&expr.Payload{DestRegister: registerPort, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
 		&expr.Lookup{SourceRegister: registerKey, DestRegister: unix.NFT_REG_VERDICT, IsDestRegSet: true, SetName: profileVerdicts},

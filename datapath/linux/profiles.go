@@ -41,7 +41,7 @@ type profile struct {
 type profileRange struct {
 	first, last packetKind
 	allow       bool
-	// key is the entry that decides, without its peer.
+	// key is the entry that decides, for the first peer whose profile it is.
 	key plan.VerdictKey
 }
 
@@ -59,16 +59,19 @@ type verdictEntry struct {
 }
 
 // compileProfile returns the profile of one peer's entries, which come in key
-// order: that for any protocol first. It fills what the others leave.
+// order: that for any protocol first. It fills what the others leave, unless it
+// names another peer.
 func compileProfile(k peerKey, entries []verdictEntry) profile {
 	var p profile
 	add := func(first, last packetKind, e verdictEntry) {
-		e.key.Peer = 0
 		p.ranges = append(p.ranges, profileRange{first, last, e.value.Allow, e.key})
 	}
 	var rest *verdictEntry
 	if len(entries) > 0 && entries[0].key.Protocol == plan.AnyProtocol {
-		rest, entries = &entries[0], entries[1:]
+		if entries[0].value.Like == 0 {
+			rest = &entries[0]
+		}
+		entries = entries[1:]
 	}
 	next := packetKind(0)
 	for _, e := range entries {
@@ -147,6 +150,59 @@ func withRest(k peerKey, entries []verdictEntry) []verdictEntry {
 	return entries
 }
 
+// said is what the kernel is told of a peer: a profile of its own, and the one of
+// whom it goes like, which is asked for what the first leaves. Either may be
+// missing; where the second is, any peer's is asked.
+type said struct{ own, like *profile }
+
+// profiles compiles those of one policy and direction, each once.
+type profiles struct {
+	plan   *plan.Plan
+	policy policyKey
+	known  map[plan.Tag]*profile
+}
+
+func profilesOf(p *plan.Plan, k policyKey) *profiles {
+	return &profiles{p, k, map[plan.Tag]*profile{}}
+}
+
+// of returns the profile of what is said of a peer itself, nil for nothing.
+func (x *profiles) of(peer plan.Tag) *profile {
+	known, ok := x.known[peer]
+	if !ok {
+		k := peerKey{x.policy, peer}
+		if entries := entriesOf(x.plan, k); len(entries) > 0 {
+			if compiled := compileProfile(k, entries); len(compiled.ranges) > 0 {
+				known = &compiled
+			}
+		}
+		x.known[peer] = known
+	}
+	return known
+}
+
+// said returns what the kernel is told of a peer. Of one that takes two steps
+// nothing else is said, so that what is left are two profiles at most.
+func (x *profiles) said(peer plan.Tag) said {
+	all := make([]*profile, 0, 1+plan.MaxLikes)
+	for range 1 + plan.MaxLikes {
+		if p := x.of(peer); p != nil {
+			all = append(all, p)
+		}
+		v, _ := x.plan.Verdicts.Get(plan.Rest(x.policy.name, x.policy.direction, peer))
+		if peer = v.Like; peer == 0 {
+			break
+		}
+	}
+	switch len(all) {
+	case 0:
+		return said{}
+	case 1:
+		return said{own: all[0]}
+	}
+	return said{all[0], all[1]}
+}
+
 // policiesNamed are the policies that endpoints name.
 func policiesNamed(p *plan.Plan) map[policyKey]bool {
 	named := map[policyKey]bool{}
@@ -170,30 +226,28 @@ func policiesOf(e plan.Endpoint) []policyKey {
 }
 
 // peersOf yields the peers of all policies that have verdicts or that endpoints
-// name, with their profiles.
-func peersOf(p *plan.Plan) iter.Seq2[peerKey, profile] {
-	return func(yield func(peerKey, profile) bool) {
+// name, with what is said of them.
+func peersOf(p *plan.Plan) iter.Seq2[peerKey, said] {
+	return func(yield func(peerKey, said) bool) {
 		lacks := policiesNamed(p) // a profile for any peer
-		var k peerKey
-		var entries []verdictEntry
-		done := func() bool {
-			return len(entries) == 0 || yield(k, compileProfile(k, withRest(k, entries)))
-		}
-		for key, v := range p.Verdicts.All() {
-			if peerOf(key) != k {
-				if !done() {
-					return
-				}
-				k, entries = peerOf(key), nil
-				lacks[k.policyKey] = k.peer != plan.AnyPeer // which is the last
+		var last peerKey
+		var of *profiles
+		for key := range p.Verdicts.All() {
+			k := peerOf(key)
+			if k == last && of != nil {
+				continue
 			}
-			entries = append(entries, verdictEntry{key, v})
-		}
-		if !done() {
-			return
+			if of == nil || k.policyKey != last.policyKey {
+				of = profilesOf(p, k.policyKey)
+			}
+			last = k
+			lacks[k.policyKey] = k.peer != plan.AnyPeer // which is the last
+			if !yield(k, of.said(k.peer)) {
+				return
+			}
 		}
 		for policy, lacking := range lacks {
-			if k := (peerKey{policy, plan.AnyPeer}); lacking && !yield(k, compileProfile(k, withRest(k, nil))) {
+			if k := (peerKey{policy, plan.AnyPeer}); lacking && !yield(k, profilesOf(p, policy).said(plan.AnyPeer)) {
 				return
 			}
 		}

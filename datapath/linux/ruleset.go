@@ -2,14 +2,13 @@ package linux
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
-	"golang.org/x/sys/unix"
 
+	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -54,7 +53,11 @@ type set struct {
 	counts bool
 	// timeout makes elements end by themselves. They come while packets do,
 	// and are not compared.
-	timeout  bool
+	timeout bool
+	// dynamic makes rules add elements, up to size of them, or droppedSize where
+	// that is 0.
+	dynamic  bool
+	size     uint32
 	elements elements
 }
 
@@ -62,10 +65,12 @@ type set struct {
 type elements map[element]value
 
 // element is one key. An interval is two: its first address, and, marked as
-// end, the address after its last.
+// end, the address after its last. In a set of concatenations an interval is
+// one, whose last key is given.
 type element struct {
-	key string
-	end bool
+	key  string
+	end  bool
+	last string
 }
 
 // value is what a map has for an element, a verdict or data; the zero value in
@@ -109,20 +114,22 @@ func (r *ruleset) set(name string, like set) *set {
 	return s
 }
 
-// compileRuleset returns the rules for a plan's Egress table, for endpoints
-// with AntiSpoof, and against strangers' packets in the tunnel; peers are the
-// VTEPs of the other nodes. Where there is none of these there are no rules,
-// and without Egress rules the node does not even track connections.
-func compileRuleset(p *plan.Plan, peers []netip.Addr) *ruleset {
+// compileRuleset returns the rules for a plan's Egress table, and those that
+// judge where packets come from: see arrivals and guard. Where there is nothing
+// to judge there are no rules.
+func compileRuleset(p *plan.Plan, s *sources) *ruleset {
 	r := newRuleset(tableName)
-	r.antiSpoof(p)
-	r.guardTunnel(p.Local.Tunnel, peers)
+	r.arrivals(p, s)
+	r.guard(p, s)
 	var translates, discards bool
 	for _, e := range p.Egress.All() {
 		translates = translates || e.Action == plan.Masquerade || e.Action == plan.SourceNAT
 		discards = discards || e.Action == plan.Discard
 	}
 	local := metaEqual(expr.MetaKeyOIFGROUP, hostEndian(endpointGroup))
+	if p.Endpoints.Len() > 0 {
+		r.limits(translates || discards || policed(p))
+	}
 	if translates {
 		c := r.chain("nat")
 		c.hook = &hook{nftables.ChainTypeNAT, *nftables.ChainHookPostrouting, *nftables.ChainPriorityNATSource}
@@ -140,34 +147,9 @@ func compileRuleset(p *plan.Plan, peers []netip.Addr) *ruleset {
 			}
 			return goTo("discarded")
 		})
-		r.chain("discarded").add("no way out (Egress table)", count(), decide(verdict{kind: expr.VerdictDrop}))
+		r.chain("discarded").add("no way out (Egress table)", r.drop(datapath.NoEgress))
 	}
 	return r
-}
-
-// guardTunnel drops what comes to the VTEP from anyone but the nodes that the
-// plan knows, a pod on this node not least. Other networks that use the same
-// UDP port are left alone. What the tunnel is for is let through first.
-func (r *ruleset) guardTunnel(t plan.Tunnel, peers []netip.Addr) {
-	if t.IsZero() {
-		return
-	}
-	is4 := t.VTEP.Is4()
-	known := r.set("peers"+suffix(is4), set{key: addressType(is4)})
-	for _, a := range peers {
-		known.elements[element{key: string(a.AsSlice())}] = value{}
-	}
-	c := r.chain("tunnel")
-	c.hook = &hook{nftables.ChainTypeFilter, *nftables.ChainHookInput, *nftables.ChainPriorityRaw}
-	c.add("what is no UDP", metaNotEqual(expr.MetaKeyL4PROTO, []byte{unix.IPPROTO_UDP}), decide(accept))
-	c.add("known peers", isFamily(is4), address(is4, true), []expr.Any{&expr.Lookup{SourceRegister: 1, SetName: "peers" + suffix(is4)}}, decide(accept))
-	c.add("VXLAN from unknown peers", isFamily(is4), []expr.Any{
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{byte(t.Port >> 8), byte(t.Port)}},
-		// The VNI follows UDP's 8 bytes and 4 bytes of flags.
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 12, Len: 3},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{byte(t.VNI >> 16), byte(t.VNI >> 8), byte(t.VNI)}},
-	}, count(), decide(verdict{kind: expr.VerdictDrop}))
 }
 
 // translation is where the nat chain goes for an egress rule.
@@ -248,57 +230,6 @@ func (r *ruleset) egress(name string, p *plan.Plan, decision func(plan.Egress) v
 	if general {
 		c.add("all other endpoints", metaEqual(expr.MetaKeyIIFGROUP, hostEndian(endpointGroup)), decide(goTo(chainOf(scope{}))))
 	}
-}
-
-// antiSpoof drops what comes from endpoints with another source than theirs.
-// Link-local sources are for neighbour and router discovery only, the
-// unspecified one for duplicate address detection and for joining groups
-// (RFC 4861, section 4; RFC 3810, section 5.2.13).
-//
-// Every packet on the node passes the chain, so what is usual comes first: an
-// endpoint's packet costs one lookup, and any other packet none.
-func (r *ruleset) antiSpoof(p *plan.Plan) {
-	for k, e := range p.Endpoints.All() {
-		if !e.AntiSpoof {
-			continue
-		}
-		r.set("guarded", set{key: nftables.TypeIFName}).elements[element{key: interfaceKey(k.Interface)}] = value{}
-		for _, a := range e.Addresses {
-			key := nftables.MustConcatSetType(nftables.TypeIFName, addressType(a.Is4()))
-			s := r.set("own"+suffix(a.Is4()), set{key: key, concat: true})
-			s.elements[element{key: interfaceKey(k.Interface) + string(a.AsSlice())}] = value{}
-		}
-	}
-	if _, ok := r.sets["guarded"]; !ok {
-		return
-	}
-	spoof := r.chain("spoof")
-	spoof.hook = &hook{nftables.ChainTypeFilter, *nftables.ChainHookPrerouting, *nftables.ChainPriorityRaw}
-	spoof.add("what no endpoint sent", metaNotEqual(expr.MetaKeyIIFGROUP, hostEndian(endpointGroup)), decide(accept))
-	for _, is4 := range families {
-		if _, ok := r.sets["own"+suffix(is4)]; ok {
-			spoof.add("an endpoint's own address", isFamily(is4), interfaceName(), addressInto(is4, true, 2),
-				[]expr.Any{&expr.Lookup{SourceRegister: 1, SetName: "own" + suffix(is4)}}, decide(accept))
-		}
-	}
-	spoof.add("endpoints that must use their own addresses", interfaceName(),
-		[]expr.Any{&expr.Lookup{SourceRegister: 1, SetName: "guarded"}}, decide(goTo("foreign")))
-	foreign := r.chain("foreign")
-	foreign.add("neighbour and router discovery", isFamily(false), address(false, true), []expr.Any{
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 16, Mask: append([]byte{0xff, 0xc0}, make([]byte, 14)...), Xor: make([]byte, 16)},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: append([]byte{0xfe, 0x80}, make([]byte, 14)...)},
-	}, icmpv6Type(), []expr.Any{
-		&expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: []byte{133}, ToData: []byte{136}},
-	}, decide(accept))
-	for _, kind := range []struct {
-		icmp    byte
-		comment string
-	}{{135, "duplicate address detection"}, {143, "multicast listeners"}} {
-		foreign.add(kind.comment, isFamily(false), address(false, true), []expr.Any{
-			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: make([]byte, 16)},
-		}, icmpv6Type(), []expr.Any{&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{kind.icmp}}}, decide(accept))
-	}
-	foreign.add("somebody else's source", count(), decide(verdict{kind: expr.VerdictDrop}))
 }
 
 func (e elements) addIntervals(intervals []interval[value]) {

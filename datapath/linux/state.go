@@ -29,6 +29,12 @@ type route struct {
 	scope  int // IPv4 only
 }
 
+// addressKey names an address of one of Weft's own devices.
+type addressKey struct {
+	link   int
+	prefix netip.Prefix
+}
+
 type neighbourKey struct {
 	link int
 	addr netip.Addr
@@ -54,8 +60,7 @@ func (r rule) String() string {
 // objects is everything of Weft's that the kernel holds, but devices and
 // nftables.
 type objects struct {
-	// addresses are those of the bridge device; the value is its index.
-	addresses  map[netip.Prefix]int
+	addresses  map[addressKey]struct{}
 	routes     map[routeKey]route
 	neighbours map[neighbourKey]plan.MAC
 	fdb        map[fdbKey]netip.Addr
@@ -66,7 +71,7 @@ type objects struct {
 
 // wanted is what the kernel should hold.
 type wanted struct {
-	addresses  ledger[netip.Prefix, int]
+	addresses  ledger[addressKey, struct{}]
 	routes     ledger[routeKey, route]
 	neighbours ledger[neighbourKey, plan.MAC]
 	fdb        ledger[fdbKey, netip.Addr]
@@ -84,7 +89,7 @@ type change[K, V any] struct {
 // delta is what leads from one state to another, each kind in an order that
 // depends on the content alone.
 type delta struct {
-	addresses  []change[netip.Prefix, int]
+	addresses  []change[addressKey, struct{}]
 	routes     []change[routeKey, route]
 	neighbours []change[neighbourKey, plan.MAC]
 	fdb        []change[fdbKey, netip.Addr]
@@ -95,7 +100,7 @@ type delta struct {
 // against returns what leads from have to what is wanted.
 func (w *wanted) against(have *objects) delta {
 	return delta{
-		addresses:  diff(have.addresses, w.addresses.now, comparePrefix),
+		addresses:  diff(have.addresses, w.addresses.now, compareAddressKey),
 		routes:     diff(have.routes, w.routes.now, compareRouteKey),
 		neighbours: diff(have.neighbours, w.neighbours.now, compareNeighbourKey),
 		fdb:        diff(have.fdb, w.fdb.now, compareFDBKey),
@@ -107,7 +112,7 @@ func (w *wanted) against(have *objects) delta {
 // changes returns what became of what is wanted since the last call.
 func (w *wanted) changes() delta {
 	return delta{
-		addresses:  w.addresses.changes(comparePrefix),
+		addresses:  w.addresses.changes(compareAddressKey),
 		routes:     w.routes.changes(compareRouteKey),
 		neighbours: w.neighbours.changes(compareNeighbourKey),
 		fdb:        w.fdb.changes(compareFDBKey),
@@ -220,6 +225,10 @@ func comparePrefix(a, b netip.Prefix) int {
 
 func compareRouteKey(a, b routeKey) int {
 	return cmp.Or(cmp.Compare(a.table, b.table), comparePrefix(a.prefix, b.prefix), cmp.Compare(a.metric, b.metric))
+}
+
+func compareAddressKey(a, b addressKey) int {
+	return cmp.Or(cmp.Compare(a.link, b.link), comparePrefix(a.prefix, b.prefix))
 }
 
 func compareNeighbourKey(a, b neighbourKey) int {

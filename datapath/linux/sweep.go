@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/plan"
 )
@@ -39,15 +40,18 @@ type sweeper struct {
 	// enforced is the plan that the policy table is for, while nobody writes it.
 	enforced *atomic.Pointer[plan.Plan]
 
+	ender   *ender
 	plan    atomic.Pointer[plan.Plan]
 	wake    chan struct{}
 	ctx     context.Context
 	cancel  context.CancelFunc
 	stopped chan struct{}
+	// resumed says that what an agent before this one ended is seen to.
+	resumed bool
 }
 
 func startSweeper(in func(func() error) error, log *slog.Logger, lock sync.Locker, enforced *atomic.Pointer[plan.Plan]) *sweeper {
-	s := &sweeper{in: in, log: log, lock: lock, enforced: enforced, wake: make(chan struct{}, 1), stopped: make(chan struct{})}
+	s := &sweeper{in: in, log: log, lock: lock, enforced: enforced, wake: make(chan struct{}, 1), ender: startEnder(in, log), stopped: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	go s.run()
 	return s
@@ -69,6 +73,7 @@ func (s *sweeper) judge(p *plan.Plan, forbids bool) {
 func (s *sweeper) close() {
 	s.cancel()
 	<-s.stopped
+	s.ender.close()
 }
 
 func (s *sweeper) run() {
@@ -97,7 +102,15 @@ func (s *sweeper) run() {
 
 // sweep ends the connections that a plan forbids.
 func (s *sweeper) sweep(p *plan.Plan) error {
-	if p == nil || !policed(p) || noneTracked() {
+	if p == nil || !policed(p) {
+		return nil
+	}
+	before, err := s.before()
+	if err != nil {
+		return err
+	}
+	if len(before) == 0 && noneTracked() {
+		s.resumed = true
 		return nil
 	}
 	addresses, err := localAddresses()
@@ -112,7 +125,11 @@ func (s *sweeper) sweep(p *plan.Plan) error {
 	j := newJury(p, addresses)
 	handles, rest := map[bool][][]byte{}, map[bool]elements{true: {}, false: {}} // by whether it is IPv4
 	var broken error
+	ended := lot{plan: p}
 	err = t.list(func(c trackedConnection, entry []byte) {
+		// What is tracked has begun anew since, or is ended once more.
+		delete(before, endedKey(c.source, c.destination, c.protocol))
+		delete(before, endedKey(c.destination, c.source, c.protocol))
 		if !j.forbids(c) {
 			return
 		}
@@ -120,6 +137,7 @@ func (s *sweeper) sweep(p *plan.Plan) error {
 		broken = errors.Join(broken, err)
 		is4 := c.source.Addr().Is4()
 		handles[is4] = append(handles[is4], handle)
+		ended.leftovers = append(ended.leftovers, c.leftover())
 		if c.protocol == plan.TCP || c.protocol == plan.SCTP {
 			rest[is4][element{key: endedKey(c.source, c.destination, c.protocol)}] = value{}
 			rest[is4][element{key: endedKey(c.destination, c.source, c.protocol)}] = value{}
@@ -141,10 +159,44 @@ func (s *sweeper) sweep(p *plan.Plan) error {
 			}
 		}
 	}
-	if n := len(handles[true]) + len(handles[false]); n > 0 {
+	if n := len(ended.leftovers); n > 0 {
 		s.log.Info("connections ended that policies forbid now", "count", n)
 	}
+	for _, l := range before {
+		ended.leftovers = append(ended.leftovers, l)
+	}
+	if len(ended.leftovers) > 0 {
+		s.ender.end(ended)
+	}
+	s.resumed = true
 	return nil
+}
+
+// before returns, for the first sweep, the TCP connections that were ended
+// before: who ended them may not have come to tell both sides. They are by their
+// keys in either direction, of which the sides need one.
+func (s *sweeper) before() (map[string]leftover, error) {
+	if s.resumed {
+		return nil, nil
+	}
+	all := map[string]leftover{}
+	for _, is4 := range families {
+		name := endedPrefix + suffix(is4)
+		there, _, err := readElements((&set{key: typeEnded(is4), concat: true, timeout: true}).to(policyTableName, name))
+		if errors.Is(err, unix.ENOENT) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read set %s: %w", name, err)
+		}
+		for e := range there {
+			from, to, protocol := readEndedKey(e.key, is4)
+			if _, known := all[endedKey(to, from, protocol)]; !known && protocol == plan.TCP {
+				all[e.key] = leftover{protocol, side{from, to}, side{to, from}}
+			}
+		}
+	}
+	return all, nil
 }
 
 // errUnpoliced says that meanwhile no endpoint has a policy: there is no policy

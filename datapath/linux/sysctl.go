@@ -2,8 +2,13 @@ package linux
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/internal/sysctl"
 )
 
@@ -30,6 +35,9 @@ func ipv6Enabled() bool {
 	return err == nil && v == "0"
 }
 
+// noIPv6 says why there is no IPv6, and what to do.
+const noIPv6 = "IPv6 is turned off: set net.ipv6.conf.all.disable_ipv6 to 0 and boot without ipv6.disable=1, or use no IPv6 in the cluster"
+
 // sctpTracked reports whether the kernel tracks SCTP connections by port.
 func sctpTracked() bool {
 	_, err := sysctl.Get("netfilter/nf_conntrack_sctp_timeout_established")
@@ -42,34 +50,98 @@ func noneTracked() bool {
 	return err == nil && v == "0"
 }
 
-func (k *kernel) ownDeviceSettings(name string) error {
-	if err := k.set("ipv4/conf/"+name+"/rp_filter", "0"); err != nil {
-		return err
+// What the node must not believe, or do for, what is behind Weft's interfaces,
+// whatever the node's defaults are: nothing there routes, redirects, or speaks
+// for others. The kernel reads the value for all interfaces as well, and Weft
+// changes that of none but its own.
+var (
+	distrust4 = [][2]string{{"accept_redirects", "0"}, {"secure_redirects", "0"}, {"send_redirects", "0"}, {"accept_source_route", "0"},
+		{"proxy_arp", "0"}, {"proxy_arp_pvlan", "0"}, {"bootp_relay", "0"}, {"arp_accept", "0"},
+		// Neighbours are known for good: who asks is not answered, and not remembered.
+		// The kernel remembers whoever it answers, and of the gateway, which is an
+		// address of another interface, it answers with 0 or 3 alone: then for all of the
+		// node's addresses. Only a table of the family arp could let through who asks
+		// under an endpoint's own address for its gateway, and while others flush
+		// that, endpoints could fill the table of neighbours.
+		{"arp_ignore", "8"}}
+	distrust6 = [][2]string{{"accept_ra", "0"}, {"autoconf", "0"}, {"accept_redirects", "0"}, {"accept_source_route", "0"},
+		{"proxy_ndp", "0"}, {"seg6_enabled", "0"}, {"rpl_seg_enabled", "0"}}
+)
+
+// distrust gives an interface of Weft's those settings, before it comes up.
+// Where it has nothing to do with IPv6, it does none at all.
+func (k *kernel) distrust(name string, ipv6 bool) error {
+	var errs []error
+	for _, s := range distrust4 {
+		errs = append(errs, k.set("ipv4/conf/"+name+"/"+s[0], s[1]))
 	}
-	err := k.set("ipv6/conf/"+name+"/addr_gen_mode", addrGenModeNone)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+	for _, s := range distrust6 {
+		errs = append(errs, k.set("ipv6/conf/"+name+"/"+s[0], s[1]))
 	}
-	return err
+	disabled := "1"
+	if ipv6 {
+		disabled = "0"
+	}
+	errs = append(errs, k.set("ipv6/conf/"+name+"/disable_ipv6", disabled))
+	return unlessGone(errs)
+}
+
+func (k *kernel) ownDeviceSettings(name string, ipv6 bool) error {
+	return errors.Join(k.set("ipv4/conf/"+name+"/rp_filter", "0"),
+		unlessGone([]error{k.set("ipv6/conf/"+name+"/addr_gen_mode", addrGenModeNone)}),
+		k.distrust(name, ipv6))
 }
 
 // forwarding makes the node a router for the families.
 func (k *kernel) forwarding(ipv4, ipv6 bool) error {
+	var errs []error
 	if ipv4 {
-		if err := k.set("ipv4/ip_forward", "1"); err != nil {
-			return err
-		}
+		errs = append(errs, k.set("ipv4/ip_forward", "1"))
 	}
 	if ipv6 {
-		return k.set("ipv6/conf/all/forwarding", "1")
+		errs = append(errs, k.keepAdvertisements(), k.set("ipv6/conf/all/forwarding", "1"))
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
-// endpointForwarding makes the node a router for what comes from an interface,
-// which it is unless someone turned that off for new interfaces.
-func (k *kernel) endpointForwarding(name string, ipv4, ipv6 bool) error {
+// keepAdvertisements has the node go on to take router advertisements on the
+// interfaces where it lives by them. Once it is a router, the kernel ignores
+// them where accept_ra is 1, and throws away what it learnt.
+func (k *kernel) keepAdvertisements() error {
+	if v, err := sysctl.Get("ipv6/conf/all/forwarding"); err != nil || v != "0" {
+		return nil // it is a router already, as somebody wanted it
+	}
+	routes, err := dump(func() ([]netlink.Route, error) {
+		return k.handle.RouteListFiltered(netlink.FAMILY_V6, &netlink.Route{Protocol: unix.RTPROT_RA, Table: unix.RT_TABLE_UNSPEC},
+			netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
+	})
+	if err != nil {
+		return fmt.Errorf("list the routes that router advertisements gave: %w", err)
+	}
 	var errs []error
+	seen := map[int]bool{}
+	for _, r := range routes {
+		if seen[r.LinkIndex] || r.LinkIndex == 0 {
+			continue
+		}
+		seen[r.LinkIndex] = true
+		l, err := k.handle.LinkByIndex(r.LinkIndex)
+		if err != nil || datapath.OwnsInterface(l.Attrs().Name) {
+			continue
+		}
+		name := "ipv6/conf/" + l.Attrs().Name + "/accept_ra"
+		if v, err := sysctl.Get(name); err == nil && v == "1" {
+			errs = append(errs, k.set(name, "2"))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// endpointSettings makes the node a router for what comes from an endpoint's
+// interface, which it is unless someone turned that off for new interfaces,
+// and distrust what the endpoint says of the network.
+func (k *kernel) endpointSettings(name string, ipv4, ipv6 bool) error {
+	errs := []error{k.distrust(name, ipv6)}
 	if ipv4 {
 		errs = append(errs, k.set("ipv4/conf/"+name+"/forwarding", "1"))
 	}
@@ -103,9 +175,10 @@ func unlessGone(errs []error) error {
 
 // strictFilter says why the kernel will drop packets that took a tunnel there
 // and another way back, if it will.
-func strictFilter() string {
-	if v, err := sysctl.Get("ipv4/conf/all/rp_filter"); err == nil && v == "1" {
-		return "net.ipv4.conf.all.rp_filter is 1: packets between pods and other nodes' addresses may be dropped; set it to 0 or 2"
+func strictFilter() (string, error) {
+	v, err := sysctl.Get("ipv4/conf/all/rp_filter")
+	if err != nil || v != "1" {
+		return "", err
 	}
-	return ""
+	return "net.ipv4.conf.all.rp_filter is 1, so that packets between pods and other nodes' addresses may be dropped: set it to 0 or 2", nil
 }

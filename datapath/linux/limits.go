@@ -1,0 +1,105 @@
+package linux
+
+import (
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/datapath"
+)
+
+// What all on a node share, one endpoint must not fill: the table of tracked
+// connections, and that of neighbours. What is counted is connections that
+// begin; what belongs to one costs one comparison.
+//
+// The kernel could count each endpoint's connections for every new one, but it
+// looks at all of them for that, so that who has very many costs the node more
+// and more. So only their rate is limited here, by which nobody can fill the
+// table before it is looked at: census.go says who has too many.
+const (
+	// beginRate is how many connections an endpoint may begin in a second, and
+	// beginBurst how many at once: a sixteenth and an eighth of the table of
+	// connections that Linux makes on a machine with 4 GiB or more.
+	beginRate, beginBurst = 16384, 32768
+
+	// hopRate is how many machines on the node's own links an endpoint may try to
+	// reach in a second that it has not lately, and hopBurst how many at once.
+	// Linux keeps 1024 neighbours (gc_thresh3, in arp(7)), and forgets one that
+	// does not answer after three seconds.
+	hopRate, hopBurst = 50, 200
+	// hopTimeout is how long one that was reached counts as known, and maxHops how
+	// many are known of all endpoints.
+	hopTimeout = 20 * time.Second
+	maxHops    = 1 << 17
+
+	overSet      = "over"      // interfaces of endpoints that have too many connections
+	beginningSet = "beginning" // interface -> rate
+	hopsPrefix   = "hops"      // interface, next hop: known ones
+	newHopsSet   = "new-hops"  // interface -> rate
+)
+
+// limits keeps endpoints from filling what the node shares. tracked says that
+// the node tracks connections: it does not begin to for this.
+func (r *ruleset) limits(tracked bool) {
+	others := metaNotEqual(expr.MetaKeyIIFGROUP, hostEndian(endpointGroup))
+	if tracked {
+		r.set(overSet, set{key: nftables.TypeIFName, timeout: true})
+		r.set(beginningSet, set{key: nftables.TypeIFName, timeout: true, dynamic: true})
+		c := r.chain("beginnings")
+		c.hook = &hook{nftables.ChainTypeFilter, *nftables.ChainHookPrerouting, *nftables.ChainPriorityFilter}
+		c.add("what no endpoint sent", others, decide(accept))
+		c.add("what begins no connection", notNew(), decide(accept))
+		c.add("who has too many connections begins no more", interfaceName(), inSet(overSet), r.drop(datapath.TooMany))
+		c.add("nobody begins too many at a time", interfaceName(), above(beginningSet, beginRate, beginBurst), r.drop(datapath.TooMany))
+	}
+	// With the route that the packet takes, behind all translation.
+	c := r.chain("next-hops")
+	c.hook = &hook{nftables.ChainTypeFilter, *nftables.ChainHookForward, *nftables.ChainPriorityFilter}
+	c.hook.priority++
+	c.add("what no endpoint sent", others, decide(accept))
+	if tracked {
+		// What tracking takes for nothing looks for neighbours, too.
+		c.add("replies, and what belongs to connections", established(), decide(accept))
+	}
+	c.add("to an endpoint", metaEqual(expr.MetaKeyOIFGROUP, hostEndian(endpointGroup)), decide(accept))
+	c.add("through the tunnel", metaEqual(expr.MetaKeyOIFNAME, []byte(interfaceKey(vxlanName))), decide(accept))
+	r.set(newHopsSet, set{key: nftables.TypeIFName, timeout: true, dynamic: true})
+	for _, is4 := range families {
+		name := hopsPrefix + suffix(is4)
+		r.set(name, set{key: nftables.MustConcatSetType(nftables.TypeIFName, addressType(is4)), concat: true, timeout: true, dynamic: true, size: maxHops})
+		c.add("to a next hop that is known", isFamily(is4), interfaceName(), nextHop(is4, 2), inSet(name), decide(accept))
+	}
+	c.add("nobody looks for too many at a time", interfaceName(), above(newHopsSet, hopRate, hopBurst), r.drop(datapath.TooMany))
+	for _, is4 := range families {
+		c.add("then it is known", isFamily(is4), interfaceName(), nextHop(is4, 2), []expr.Any{
+			&expr.Dynset{SrcRegKey: 1, SetName: hopsPrefix + suffix(is4), Operation: unix.NFT_DYNSET_OP_ADD, Timeout: hopTimeout},
+		})
+	}
+}
+
+// notNew matches all but the first packet of a connection.
+func notNew() []expr.Any {
+	return []expr.Any{
+		&expr.Ct{Register: 1, Key: expr.CtKeySTATE},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: hostEndian(expr.CtStateBitNEW), Xor: make([]byte, 4)},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: make([]byte, 4)},
+	}
+}
+
+// nextHop loads the address of the neighbour that a packet goes to.
+func nextHop(is4 bool, register uint32) []expr.Any {
+	if is4 {
+		return []expr.Any{&expr.Rt{Register: register, Key: expr.RtNexthop4}}
+	}
+	return []expr.Any{&expr.Rt{Register: register, Key: expr.RtNexthop6}}
+}
+
+// above matches what is more than rate in a second, and burst at once, of what
+// has one key in register 1.
+func above(set string, rate uint64, burst uint32) []expr.Any {
+	return []expr.Any{&expr.Dynset{SrcRegKey: 1, SetName: set, Operation: unix.NFT_DYNSET_OP_UPDATE, Exprs: []expr.Any{
+		&expr.Limit{Type: expr.LimitTypePkts, Rate: rate, Over: true, Unit: expr.LimitTimeSecond, Burst: burst},
+	}}}
+}

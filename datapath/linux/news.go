@@ -1,0 +1,430 @@
+package linux
+
+import (
+	"encoding/binary"
+	"fmt"
+	"iter"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/google/nftables"
+	mdlayher "github.com/mdlayher/netlink"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/datapath"
+	"github.com/weftnet/weft/plan"
+)
+
+// news is what the kernel told since somebody looked: of each object, what it
+// told last.
+type news struct {
+	// links are those of which something was told, by index; the value says
+	// whether it was that they are gone. names are all their names.
+	links map[int]bool
+	names map[string]bool
+	// routes, neighbours, fdb, addresses and rules hold what was added or
+	// changed, or nil for what was deleted.
+	routes     map[routeKey]*told
+	neighbours map[neighbourKey]*plan.MAC
+	fdb        map[fdbKey]*netip.Addr
+	addresses  map[addressKey]bool
+	rules      map[rule]bool
+	// forwarding is the setting of an interface, or of all (index -1).
+	forwarding map[confKey]bool
+	// tables are those of the packet filter that others changed, and who.
+	tables map[string]string
+	// pending are the tables that a transaction touched of which the end was
+	// not told yet, by the socket that it came from.
+	pending map[uint32]map[string]bool
+	// overlooked says that there was more to tell than could be held.
+	overlooked bool
+}
+
+// told is what is compared of a route.
+type told struct {
+	protocol, link int
+	via            netip.Addr
+}
+
+type confKey struct {
+	ipv6 bool
+	link int
+}
+
+func newNews() *news {
+	return &news{links: map[int]bool{}, names: map[string]bool{}, routes: map[routeKey]*told{}, neighbours: map[neighbourKey]*plan.MAC{},
+		fdb: map[fdbKey]*netip.Addr{}, addresses: map[addressKey]bool{}, rules: map[rule]bool{}, forwarding: map[confKey]bool{},
+		tables: map[string]string{}, pending: map[uint32]map[string]bool{}}
+}
+
+// attributes yields the attributes of a message.
+func attributes(b []byte) iter.Seq2[uint16, []byte] {
+	return func(yield func(uint16, []byte) bool) {
+		for len(b) >= unix.SizeofRtAttr {
+			length := int(binary.NativeEndian.Uint16(b))
+			if length < unix.SizeofRtAttr || length > len(b) {
+				return
+			}
+			if !yield(binary.NativeEndian.Uint16(b[2:])&nl.NLA_TYPE_MASK, b[unix.SizeofRtAttr:length]) {
+				return
+			}
+			b = b[min(len(b), (length+unix.RTA_ALIGNTO-1)&^(unix.RTA_ALIGNTO-1)):]
+		}
+	}
+}
+
+func number(b []byte) int {
+	if len(b) != 4 {
+		return 0
+	}
+	return int(int32(binary.NativeEndian.Uint32(b)))
+}
+
+// routing takes note of a message of rtnetlink(7).
+func (n *news) routing(h unix.NlMsghdr, data []byte) {
+	switch h.Type {
+	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
+		if len(data) < unix.SizeofIfInfomsg {
+			return
+		}
+		index := int(nl.DeserializeIfInfomsg(data).Index)
+		n.links[index] = h.Type == unix.RTM_DELLINK && data[0] == unix.AF_UNSPEC
+		for kind, v := range attributes(data[unix.SizeofIfInfomsg:]) {
+			if kind == unix.IFLA_IFNAME {
+				n.names[strings.TrimRight(string(v), "\x00")] = true
+				break
+			}
+		}
+	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
+		n.route(h.Type == unix.RTM_NEWROUTE, data)
+	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
+		n.neighbour(h.Type == unix.RTM_NEWNEIGH, data)
+	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
+		n.address(h.Type == unix.RTM_NEWADDR, data)
+	case unix.RTM_NEWRULE, unix.RTM_DELRULE:
+		n.rule(h.Type == unix.RTM_NEWRULE, data)
+	case unix.RTM_NEWNETCONF:
+		n.conf(data)
+	}
+}
+
+func (n *news) route(there bool, data []byte) {
+	if len(data) < unix.SizeofRtMsg {
+		return
+	}
+	m := nl.DeserializeRtMsg(data)
+	is4 := m.Family == unix.AF_INET
+	key, value := routeKey{table: int(m.Table)}, told{protocol: int(m.Protocol)}
+	to := everything(is4).Addr()
+	for kind, v := range attributes(data[unix.SizeofRtMsg:]) {
+		switch kind {
+		case unix.RTA_DST:
+			to = addrOf(v)
+		case unix.RTA_TABLE:
+			key.table = number(v)
+		case unix.RTA_PRIORITY:
+			key.metric = number(v)
+		case unix.RTA_OIF:
+			value.link = number(v)
+		case unix.RTA_GATEWAY:
+			value.via = addrOf(v)
+		}
+	}
+	key.prefix = netip.PrefixFrom(to, int(m.Dst_len))
+	if there {
+		n.routes[key] = &value
+	} else {
+		n.routes[key] = nil
+	}
+}
+
+func (n *news) neighbour(there bool, data []byte) {
+	neigh, err := netlink.NeighDeserialize(data)
+	if err != nil || neigh.IP == nil {
+		return
+	}
+	mac, is := plan.MAC{}, there && len(neigh.HardwareAddr) == 6 && neigh.State&netlink.NUD_PERMANENT != 0
+	if len(neigh.HardwareAddr) == 6 {
+		mac = plan.MAC(neigh.HardwareAddr)
+	}
+	if neigh.Family == unix.AF_BRIDGE {
+		key := fdbKey{neigh.LinkIndex, mac}
+		n.fdb[key] = nil
+		if vtep := addrOf(neigh.IP); is {
+			n.fdb[key] = &vtep
+		}
+		return
+	}
+	key := neighbourKey{neigh.LinkIndex, addrOf(neigh.IP)}
+	n.neighbours[key] = nil
+	if is {
+		n.neighbours[key] = &mac
+	}
+}
+
+func (n *news) address(there bool, data []byte) {
+	if len(data) < unix.SizeofIfAddrmsg {
+		return
+	}
+	m := nl.DeserializeIfAddrmsg(data)
+	var a netip.Addr
+	for kind, v := range attributes(data[unix.SizeofIfAddrmsg:]) {
+		if kind == unix.IFA_LOCAL || kind == unix.IFA_ADDRESS && !a.IsValid() {
+			a = addrOf(v)
+		}
+	}
+	n.addresses[addressKey{int(m.Index), netip.PrefixFrom(a, int(m.Prefixlen))}] = there
+}
+
+func (n *news) rule(there bool, data []byte) {
+	if len(data) < unix.SizeofRtMsg {
+		return
+	}
+	m := nl.DeserializeRtMsg(data)
+	all := everything(m.Family == unix.AF_INET)
+	r := rule{from: all, to: all, table: int(m.Table)}
+	for kind, v := range attributes(data[unix.SizeofRtMsg:]) {
+		switch kind {
+		case nl.FRA_SRC:
+			r.from = netip.PrefixFrom(addrOf(v), int(m.Src_len))
+		case nl.FRA_DST:
+			r.to = netip.PrefixFrom(addrOf(v), int(m.Dst_len))
+		case nl.FRA_PRIORITY:
+			r.priority = number(v)
+		case nl.FRA_TABLE:
+			r.table = number(v)
+		}
+	}
+	n.rules[r] = there
+}
+
+// The attributes of a message about settings (linux/netconf.h).
+const (
+	netconfIndex      = 1
+	netconfForwarding = 2
+)
+
+func (n *news) conf(data []byte) {
+	if len(data) < unix.NLMSG_ALIGNTO {
+		return
+	}
+	key, forwarding := confKey{ipv6: data[0] == unix.AF_INET6}, -1
+	for kind, v := range attributes(data[unix.NLMSG_ALIGNTO:]) {
+		switch kind {
+		case netconfIndex:
+			key.link = number(v)
+		case netconfForwarding:
+			forwarding = number(v)
+		}
+	}
+	if forwarding >= 0 {
+		n.forwarding[key] = forwarding > 0
+	}
+}
+
+// next returns what comes after n. A transaction may have been told in part: its
+// end comes last.
+func (n *news) next() *news {
+	next := newNews()
+	if !n.overlooked {
+		next.pending = n.pending
+	}
+	return next
+}
+
+// filter takes note of a message of nftables. Those of a transaction come in a
+// row, from the socket that asked for it, and end with who that was.
+func (n *news) filter(h unix.NlMsghdr, data []byte) {
+	if h.Type>>8 != unix.NFNL_SUBSYS_NFTABLES || len(data) < nl.SizeofNfgenmsg {
+		return
+	}
+	if h.Type&0xff != unix.NFT_MSG_NEWGEN {
+		for kind, v := range attributes(data[nl.SizeofNfgenmsg:]) {
+			if kind != unix.NFTA_TABLE_NAME { // the first attribute of all that is in a table names that
+				continue
+			}
+			if table := strings.TrimRight(string(v), "\x00"); data[0] == byte(nftables.TableFamilyINet) && (table == tableName || table == policyTableName) {
+				if n.pending[h.Pid] == nil {
+					n.pending[h.Pid] = map[string]bool{}
+				}
+				n.pending[h.Pid][table] = true
+			}
+			break
+		}
+		return
+	}
+	touched := n.pending[h.Pid]
+	delete(n.pending, h.Pid)
+	if len(touched) == 0 || ownSockets.has(h.Pid) {
+		return
+	}
+	by := ""
+	for kind, v := range attributes(data[nl.SizeofNfgenmsg:]) {
+		switch {
+		case kind == unix.NFTA_GEN_PROC_NAME:
+			by = strings.TrimRight(string(v), "\x00") + by
+		case kind == unix.NFTA_GEN_PROC_PID && len(v) == 4:
+			by += fmt.Sprintf(" (process %d)", bigEndian(v))
+		}
+	}
+	for table := range touched {
+		n.tables[table] = by
+	}
+}
+
+// ownSockets are the addresses of the sockets by which this process writes
+// nftables, of late.
+var ownSockets socketSet
+
+// socketSet remembers the last few hundred of sockets.
+type socketSet struct {
+	mu    sync.Mutex
+	order []uint32
+}
+
+// add takes note of a socket.
+func (s *socketSet) add(c *mdlayher.Conn) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var address unix.Sockaddr
+	var failure error
+	if err := raw.Control(func(fd uintptr) { address, failure = unix.Getsockname(int(fd)) }); err != nil {
+		return err
+	}
+	if a, ok := address.(*unix.SockaddrNetlink); ok {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if len(s.order) > 500 {
+			s.order = slices.Delete(s.order, 0, 250)
+		}
+		s.order = append(s.order, a.Pid)
+	}
+	return failure
+}
+
+func (s *socketSet) has(address uint32) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Contains(s.order, address)
+}
+
+// judge says what of the news is not as the data plane wants it.
+func (d *DataPlane) judge(n *news) []datapath.Disturbance {
+	var found []datapath.Disturbance
+	say := func(format string, args ...any) {
+		found = append(found, datapath.Disturbance{What: fmt.Sprintf(format, args...)})
+	}
+	if n.overlooked {
+		say(overlooked)
+	}
+	for _, table := range slices.Sorted(maps.Keys(n.tables)) {
+		found = append(found, datapath.Disturbance{What: "nftables table inet " + table, By: n.tables[table]})
+	}
+	c := d.compiler
+	names := make(map[int]string, len(c.node.links))
+	for name, index := range c.node.links {
+		names[index] = name
+	}
+	for index, gone := range n.links {
+		if what := d.wrongLink(index, gone, names); what != "" {
+			say("%s", what)
+		}
+	}
+	for name := range c.missing {
+		if n.names[name] {
+			if _, err := d.kernel.handle.LinkByName(name); err == nil {
+				say("interface %s is there", name)
+			}
+		}
+	}
+	// What was on an endpoint's interface goes with it.
+	stands := func(link int) bool {
+		if names[link] == "" {
+			return true
+		}
+		l, err := d.kernel.handle.LinkByIndex(link)
+		return err == nil && l.Attrs().Flags&net.FlagUp != 0
+	}
+	for key, value := range n.routes {
+		want, ok := c.want.routes.now[key]
+		if !ok || value != nil && value.protocol == routeProtocol && value.via == want.via && (value.link == want.link || want.link == 0) || !stands(want.link) {
+			continue
+		}
+		say("route %s", key.prefix)
+	}
+	for key, mac := range n.neighbours {
+		if want, ok := c.want.neighbours.now[key]; ok && (mac == nil || *mac != want) && stands(key.link) {
+			say("neighbour %s", key.addr)
+		}
+	}
+	for key, vtep := range n.fdb {
+		if want, ok := c.want.fdb.now[key]; ok && (vtep == nil || *vtep != want) {
+			say("forwarding of %s", key.mac)
+		}
+	}
+	for key, there := range n.addresses {
+		name, own := c.node.own(key.link)
+		if _, ok := c.want.addresses.now[key]; own && ok != there {
+			say("address %s of %s", key.prefix, name)
+		}
+	}
+	for r, there := range n.rules {
+		if _, ok := c.want.rules.now[r]; ok && !there {
+			say("%s", r)
+		}
+	}
+	for key, on := range n.forwarding {
+		needed := d.forwards[0] && !key.ipv6 || d.forwards[1] && key.ipv6
+		if name := names[key.link]; needed && !on && (key.link == -1 || name != "") {
+			say("forwarding of %s", map[bool]string{true: "all interfaces", false: name}[name == ""])
+		}
+	}
+	return found
+}
+
+// wrongLink says what is wrong with an interface that is Weft's or that the
+// tunnel goes through; empty for others.
+func (d *DataPlane) wrongLink(index int, gone bool, names map[int]string) string {
+	c := d.compiler
+	tunnel := c.plan.Local.Tunnel
+	name, mac, mtu := names[index], plan.MAC{}, 0
+	switch {
+	case index == c.node.bridge:
+		name, mac = bridgeName, plan.MACOf(c.plan.Local.Pools[0].Gateway)
+	case index == c.node.vxlan:
+		name, mac, mtu = vxlanName, tunnel.MAC, c.node.tunnelMTU
+	case !tunnel.IsZero() && index == c.node.holding(tunnel.VTEP):
+		overhead := overhead4
+		if tunnel.VTEP.Is6() {
+			overhead = overhead6
+		}
+		if l, err := d.kernel.handle.LinkByIndex(index); err == nil && c.node.vxlan != 0 && l.Attrs().MTU-overhead != c.node.tunnelMTU {
+			return "MTU of " + l.Attrs().Name
+		}
+		return ""
+	case name == "":
+		return ""
+	}
+	l, err := d.kernel.handle.LinkByIndex(index)
+	switch endpoint := names[index] != ""; {
+	case err != nil && endpoint:
+		return "" // who makes them tells of that
+	case err != nil:
+		return "interface " + name
+	case l.Attrs().Name != name:
+		return fmt.Sprintf("interface %s, which is %s now", name, l.Attrs().Name)
+	case l.Attrs().Flags&net.FlagUp == 0, endpoint && l.Attrs().Group != endpointGroup:
+		return "interface " + name
+	case !endpoint && (plan.MAC(l.Attrs().HardwareAddr) != mac || mtu != 0 && l.Attrs().MTU != mtu):
+		return "interface " + name
+	}
+	return ""
+}

@@ -1,0 +1,394 @@
+package linux
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"net"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/nftables/expr"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/internal/sysctl"
+)
+
+// TestObstacles has the rules of other programs that drop what is forwarded, or
+// the tunnel packets of other nodes, as docker, ufw and firewalld write them. It
+// is said which chain that is and how to let them through; what is said is done,
+// and it is no obstacle any more. Rules that let pods through are none.
+func TestObstacles(t *testing.T) {
+	const ufwInput = `iptables -P INPUT DROP
+iptables -N ufw-before-input
+iptables -N ufw-not-local
+iptables -N ufw-user-input
+iptables -N ufw-after-input
+iptables -A INPUT -j ufw-before-input
+iptables -A INPUT -j ufw-after-input
+iptables -A ufw-before-input -i lo -j ACCEPT
+iptables -A ufw-before-input -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+iptables -A ufw-before-input -m conntrack --ctstate INVALID -j DROP
+iptables -A ufw-before-input -p icmp --icmp-type echo-request -j ACCEPT
+iptables -A ufw-before-input -p udp --sport 67 --dport 68 -j ACCEPT
+iptables -A ufw-before-input -j ufw-not-local
+iptables -A ufw-before-input -d 224.0.0.251/32 -p udp --dport 5353 -j ACCEPT
+iptables -A ufw-before-input -j ufw-user-input
+iptables -A ufw-not-local -m addrtype --dst-type LOCAL -j RETURN
+iptables -A ufw-not-local -m addrtype --dst-type MULTICAST -j RETURN
+iptables -A ufw-not-local -m limit --limit 3/min -j LOG
+iptables -A ufw-not-local -j DROP
+iptables -A ufw-user-input -p tcp --dport 22 -j ACCEPT
+iptables -A ufw-after-input -m addrtype --dst-type BROADCAST -j DROP
+`
+	// input is a table of somebody's with a chain at that hook.
+	input := func(policy, rules string) string {
+		return "nft -f - <<X\ntable inet mine {\n\tset nodes { type ipv4_addr; flags interval; elements = { 172.30.0.0/29, 192.168.7.0/24 }; }\n" +
+			"\tset strangers { type ipv4_addr; flags interval; elements = { 172.30.0.0-172.30.0.2, 172.30.0.5-172.30.0.99 }; }\n\tchain other {\n\t}\n" +
+			"\tchain in {\n\t\ttype filter hook input priority 0; policy " + policy + ";\n" + rules + "\n\t}\n}\nX"
+	}
+	const accepts, rule = "udp dport 8472 accept", "nft insert rule inet mine in udp dport 8472 accept"
+	const docker = `iptables -P FORWARD DROP
+iptables -N DOCKER-USER
+iptables -N DOCKER-FORWARD
+iptables -A FORWARD -j DOCKER-USER
+iptables -A FORWARD -j DOCKER-FORWARD
+iptables -A DOCKER-FORWARD -o docker0 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+iptables -A DOCKER-FORWARD -i docker0 -j ACCEPT
+`
+	for _, c := range []struct {
+		name, rules, tool string
+		want              string
+		unclear           bool // it is not said, as it cannot be followed, but they are dropped
+	}{
+		{"nobody's", "", "nft", "", false},
+		{"docker", docker, "iptables", "iptables -I FORWARD -i weft+ -j ACCEPT", false},
+		{"docker, and who let pods through", docker + "iptables -I DOCKER-USER -i weft+ -j ACCEPT\n", "iptables", "", false},
+		{"ufw", `iptables -P FORWARD DROP
+iptables -N ufw-before-forward
+iptables -N ufw-reject-forward
+iptables -A FORWARD -j ufw-before-forward
+iptables -A FORWARD -j ufw-reject-forward
+iptables -A ufw-before-forward -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+iptables -A ufw-before-forward -p icmp --icmp-type echo-request -j ACCEPT
+`, "iptables", "iptables -I FORWARD -i weft+ -j ACCEPT", false},
+		{"a chain that ends with a rejection", `iptables -A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+iptables -A FORWARD -j REJECT --reject-with icmp-host-prohibited
+`, "iptables", "iptables -I FORWARD -i weft+ -j ACCEPT", false},
+		{"firewalld", `nft -f - <<X
+table inet firewalld {
+	chain filter_FORWARD {
+		type filter hook forward priority 10; policy accept;
+		ct state established,related accept
+		ct status dnat accept
+		iifname "lo" accept
+		ct state invalid drop
+		jump filter_FORWARD_ZONES
+		reject with icmpx admin-prohibited
+	}
+	chain filter_FORWARD_ZONES {
+		iifname "eth0" accept
+	}
+}
+X`, "nft", "firewall-cmd --permanent --zone=trusted --add-interface=weft+", false},
+		{"firewalld, of another version", `nft -f - <<X
+table inet firewalld {
+	chain filter_FORWARD {
+		type filter hook forward priority 10; policy accept;
+		ct state established,related accept
+		iifname "lo" accept
+		reject with icmpx admin-prohibited
+	}
+}
+X`, "nft", "firewall-cmd --permanent --zone=trusted --add-interface=weft+", false},
+		{"one's own", `nft -f - <<X
+table inet mine {
+	chain onward {
+		type filter hook forward priority 0; policy drop;
+		tcp dport 22 drop
+	}
+}
+X`, "nft", "nft insert rule inet mine onward iifname 'weft*' accept", false},
+		{"a rule that might accept", `nft -f - <<X
+table inet mine {
+	chain onward {
+		type filter hook forward priority 0; policy drop;
+		ip saddr 10.0.0.0/8 accept
+	}
+}
+X`, "nft", "", false},
+		{"who accepts new connections to the tunnel's port", `iptables -A INPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+iptables -A INPUT -p udp --dport 8472 -m state --state NEW -j ACCEPT
+iptables -A INPUT -j REJECT
+`, "iptables", "iptables -I INPUT -p udp --dport 8472 -j ACCEPT", false},
+		{"who accepts the tunnel's port", `iptables -P INPUT DROP
+iptables -A INPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+iptables -A INPUT -p udp --dport 8472 -j ACCEPT
+`, "iptables", "", false},
+		{"who accepts untracked packets to the tunnel's port", `iptables -P INPUT DROP
+iptables -A INPUT -p udp --dport 8000:9000 -m conntrack --ctstate NEW,UNTRACKED -j ACCEPT
+`, "iptables", "", false},
+		{"who accepts the other nodes", "iptables -P INPUT DROP\niptables -A INPUT -s 172.30.0.0/24 -j ACCEPT", "iptables", "", false},
+		{"who accepts one of the other nodes", "iptables -P INPUT DROP\niptables -A INPUT -s 172.30.0.3 -j ACCEPT", "iptables", "", true},
+		{"who accepts another network", "iptables -P INPUT DROP\niptables -A INPUT -s 192.168.0.0/16 -j ACCEPT", "iptables", "iptables -I INPUT -p udp --dport 8472 -j ACCEPT", false},
+		{"who accepts the tunnel's port among others", "iptables -P INPUT DROP\niptables -A INPUT -p udp -m multiport --dports 53,8472 -j ACCEPT", "iptables", "", false},
+		{"who drops IPv6 alone", "ip6tables -P INPUT DROP", "ip6tables", "", false},
+		{"ufw's input", ufwInput, "iptables", "iptables -I INPUT -p udp --dport 8472 -j ACCEPT", false},
+		{"ufw's input, and who let the tunnel through", ufwInput + "iptables -A ufw-user-input -p udp --dport 8472 -j ACCEPT\n", "iptables", "", false},
+		{"firewalld's input", `nft -f - <<X
+table inet firewalld {
+	chain filter_INPUT {
+		type filter hook input priority 10; policy accept;
+		ct state { established, related } accept
+		ct status dnat accept
+		iifname "lo" accept
+		ct state invalid drop
+		jump filter_INPUT_ZONES
+		reject with icmpx admin-prohibited
+	}
+	chain filter_INPUT_ZONES {
+		iifname "other" goto filter_IN_trusted
+		goto filter_IN_public
+	}
+	chain filter_IN_trusted {
+		accept
+	}
+	chain filter_IN_public {
+		jump filter_IN_public_allow
+		meta l4proto { icmp, ipv6-icmp } accept
+		reject with icmpx admin-prohibited
+	}
+	chain filter_IN_public_allow {
+		tcp dport 22 ct state { new, untracked } accept
+		ip6 daddr fe80::/64 udp dport 546 ct state { new, untracked } accept
+	}
+}
+X`, "nft", "firewall-cmd --permanent --add-port=8472/udp", false},
+		{"a map of states", input("drop", "ct state vmap { established : accept, related : accept, invalid : drop }\niif lo accept\nct state new udp dport 8472 accept"), "nft", rule, false},
+		{"a map of states that has untracked", input("drop", "ct state vmap { established : accept, untracked : jump other }\n"+accepts), "nft", "", false},
+		{"a set of states", input("drop", "ct state { new, untracked } udp dport { 100-200, 8472 } accept"), "nft", "", false},
+		{"a set without the tunnel's port", input("drop", "udp dport { 100-8471, 8473-9000 } accept"), "nft", rule, false},
+		{"a port that is another", input("drop", "udp dport != 1-9000 accept"), "nft", rule, false},
+		{"the other nodes, from a set", input("drop", "ip saddr @nodes accept"), "nft", "", false},
+		{"others than the nodes, from a set", input("drop", "ip saddr @strangers accept"), "nft", rule, false},
+		{"the interface that leads to the nodes", input("drop", "iifname \"eth*\" accept"), "nft", "", false},
+		{"another interface", input("drop", "iifname { lo, weftaaa } accept"), "nft", rule, false},
+		{"what is the node's own", input("drop", "fib daddr type != local drop\nfib daddr type local accept"), "nft", "", false},
+		{"what is not tracked is dropped", input("accept", "ct state untracked drop\n"+accepts), "nft", rule, false},
+		{"what is tracked is dropped", input("accept", "ct state != untracked drop"), "nft", "", false},
+		{"a concatenation, which is not followed", input("drop", "meta l4proto . th dport { udp . 8472 } accept"), "nft", "", false},
+		{"a mark, which anybody may have set", input("drop", "meta mark 7 accept"), "nft", "", true},
+		{"a mark that is set, and a counter", "nft add table inet mine; nft add counter inet mine drops\n" + input("accept", "ct state untracked meta mark set 7 counter name drops drop"), "nft", rule, false},
+		{"a limit", input("drop", "limit rate 100/second accept"), "nft", "", false},
+		{"a chain that returns to where another goes on", input("drop", "meta mark 7 goto other\ndrop"), "nft", "", true},
+		{"docker, of iptables-legacy", strings.ReplaceAll(docker, "iptables ", "iptables-legacy "), "iptables-legacy", "iptables-legacy -I FORWARD -i weft+ -j ACCEPT", false},
+		{"docker, of iptables-legacy, and who let pods through", strings.ReplaceAll(docker+"iptables -I DOCKER-USER -i weft+ -j ACCEPT\n", "iptables ", "iptables-legacy "), "iptables-legacy", "", false},
+		{"ufw's input, of iptables-legacy", strings.ReplaceAll(ufwInput, "iptables ", "iptables-legacy "), "iptables-legacy", "iptables-legacy -I INPUT -p udp --dport 8472 -j ACCEPT", false},
+		{"ufw's input, of iptables-legacy, and who let the tunnel through", strings.ReplaceAll(ufwInput+"iptables -A ufw-user-input -p udp --dport 8472 -j ACCEPT\n", "iptables ", "iptables-legacy "), "iptables-legacy", "", false},
+		{"iptables-legacy, new connections to the tunnel's port", `iptables-legacy -P INPUT DROP
+iptables-legacy -A INPUT -p udp --dport 8472 -m state --state NEW -j ACCEPT
+`, "iptables-legacy", "iptables-legacy -I INPUT -p udp --dport 8472 -j ACCEPT", false},
+		{"iptables-legacy, a chain that returns and what is without a target", `iptables-legacy -N other
+iptables-legacy -A other -p tcp -j REJECT
+iptables-legacy -A INPUT -p udp --dport 8472
+iptables-legacy -A INPUT -g other
+iptables-legacy -A INPUT -j DROP
+`, "iptables-legacy", "", false},
+		{"iptables-legacy, a chain that returns to the policy", `iptables-legacy -P INPUT DROP
+iptables-legacy -A INPUT ! -i lo ! -s 192.168.0.0/16 -j RETURN
+iptables-legacy -A INPUT -j ACCEPT
+`, "iptables-legacy", "iptables-legacy -I INPUT -p udp --dport 8472 -j ACCEPT", false},
+		{"iptables-legacy, the interface", `iptables-legacy -P INPUT DROP
+iptables-legacy -A INPUT -i eth+ -d 172.30.0.2 ! -p tcp -j ACCEPT
+`, "iptables-legacy", "", false},
+		{"iptables-legacy, a part that is not followed", `iptables-legacy -P INPUT DROP
+iptables-legacy -A INPUT -p udp -m multiport --dports 53,8472 -j ACCEPT
+`, "iptables-legacy", "", false},
+		{"ip6tables-legacy, which is not about what is IPv4", "ip6tables-legacy -P INPUT DROP; ip6tables-legacy -P FORWARD DROP", "ip6tables-legacy", "", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if _, err := exec.LookPath(c.tool); err != nil {
+				t.Skipf("needs %s", c.tool)
+			}
+			b := newBench(t)
+			b.mustApply(mustParse(t, tunnelPlan))
+			shell := func(script string) {
+				t.Helper()
+				b.do(func() error {
+					if out, err := exec.Command("sh", "-ec", script).CombinedOutput(); err != nil {
+						return errors.New(string(out))
+					}
+					return nil
+				})
+			}
+			shell(c.rules)
+			found, err := b.Obstacles()
+			if err != nil || (len(found) > 0) != (c.want != "") || !strings.Contains(strings.Join(found, "\n"), c.want) {
+				t.Fatalf("the obstacles are %q, %v; expected %q", found, err, c.want)
+			}
+			if arrives := tunnelPacketArrives(b); arrives != (!strings.Contains(c.want, "8472") && !c.unclear) {
+				t.Errorf("a tunnel packet arrives: %v, and the obstacles are %q", arrives, found)
+			}
+			if c.want == "" || strings.HasPrefix(c.want, "firewall-cmd") {
+				return
+			}
+			_, mend, _ := strings.Cut(found[0], " through: ")
+			shell(mend)
+			if !tunnelPacketArrives(b) {
+				t.Errorf("after %s a tunnel packet does not arrive", mend)
+			}
+			if found, err := b.Obstacles(); err != nil || len(found) > 0 {
+				t.Errorf("after %s there is still %q, %v", mend, found, err)
+			}
+		})
+	}
+}
+
+// TestStrictFilter has the kernel drop what came by another way than it would be
+// answered, which is said until it does not any more.
+func TestStrictFilter(t *testing.T) {
+	b := newBench(t)
+	b.mustApply(mustParse(t, tunnelPlan))
+	for value, want := range map[string]bool{"0": false, "1": true, "2": false} {
+		b.do(func() error { return sysctl.Set("ipv4/conf/all/rp_filter", value) })
+		found, err := b.Obstacles()
+		if err != nil || strings.Contains(strings.Join(found, "\n"), "net.ipv4.conf.all.rp_filter is 1") != want {
+			t.Errorf("with rp_filter %s the obstacles are %q, %v", value, found, err)
+		}
+	}
+}
+
+// tunnelPacketArrives sends a tunnel packet of node3 to the node, and looks
+// whether it passes all rules at the input hook.
+func tunnelPacketArrives(b *bench) (arrives bool) {
+	b.t.Helper()
+	const counted = "nft add table inet counting; nft add chain inet counting last '{ type filter hook input priority 1000; }'; nft add chain inet counting first '{ type filter hook prerouting priority -500; }'; " +
+		"for c in first last; do nft flush chain inet counting $c; nft add rule inet counting $c udp dport 8472 counter; done"
+	b.do(func() error {
+		if out, err := exec.Command("sh", "-ec", "ip link show wire0 || ip link add wire0 master eth0 up type veth peer name wire1; ip link set wire1 up; "+counted).CombinedOutput(); err != nil {
+			return errors.New(string(out))
+		}
+		eth0, err := net.InterfaceByName("eth0")
+		if err != nil {
+			return err
+		}
+		wire, err := net.InterfaceByName("wire1")
+		if err != nil {
+			return err
+		}
+		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		// The port of a bridge forwards nothing before it is up.
+		comes := func(chain string) bool {
+			out, err := exec.Command("nft", "list", "chain", "inet", "counting", chain).CombinedOutput()
+			return err == nil && strings.Contains(string(out), "packets ") && !strings.Contains(string(out), "packets 0 ")
+		}
+		for began := time.Now(); !comes("first"); time.Sleep(time.Millisecond) {
+			if time.Since(began) > 10*time.Second {
+				return errors.New("the packet does not come to the node")
+			}
+			if err := unix.Sendto(fd, tunnelPacket(eth0.HardwareAddr), 0, &unix.SockaddrLinklayer{Ifindex: wire.Index}); err != nil {
+				return err
+			}
+		}
+		arrives = comes("last")
+		return nil
+	})
+	return arrives
+}
+
+// tunnelPacket is one that node3 of tunnelPlan sends to the node with an
+// endpoint's packet in it.
+func tunnelPacket(to net.HardwareAddr) []byte {
+	node3, node1 := netip.MustParseAddr("172.30.0.4"), netip.MustParseAddr("172.30.0.2")
+	inner := datagramOf(netip.MustParseAddr("10.1.3.5"), netip.MustParseAddr("10.1.1.2"), 4000, 4000, []byte("hello"))
+	frame := func(to net.HardwareAddr, packet []byte) []byte {
+		return append(append(append(bytes.Clone(to), 0x0a, 0x58, 0xac, 0x1e, 0x00, 0x04), 0x08, 0x00), packet...)
+	}
+	vxlan := append([]byte{8, 0, 0, 0, 0, 0, 1, 0}, frame(net.HardwareAddr{0x0a, 0x58, 0xac, 0x1e, 0x00, 0x02}, inner)...)
+	return frame(to, datagramOf(node3, node1, 5000, 8472, vxlan))
+}
+
+// datagramOf is an IPv4 packet with UDP and no checksum of that.
+func datagramOf(from, to netip.Addr, fromPort, port uint16, data []byte) []byte {
+	b := []byte{0x45, 0}
+	b = binary.BigEndian.AppendUint16(b, uint16(28+len(data)))
+	b = append(b, 0, 0, 0, 0, 64, unix.IPPROTO_UDP, 0, 0)
+	b = append(append(b, from.AsSlice()...), to.AsSlice()...)
+	sum := uint32(0)
+	for i := 0; i < len(b); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(b[i:]))
+	}
+	binary.BigEndian.PutUint16(b[10:], ^uint16(sum+sum>>16))
+	b = binary.BigEndian.AppendUint16(b, fromPort)
+	b = binary.BigEndian.AppendUint16(b, port)
+	b = binary.BigEndian.AppendUint16(b, uint16(8+len(data)))
+	return append(append(b, 0, 0), data...)
+}
+
+// TestObstaclesOfIPv6 has iptables-legacy, of IPv6, drop what is forwarded and
+// tunnel packets.
+func TestObstaclesOfIPv6(t *testing.T) {
+	if _, err := exec.LookPath("ip6tables-legacy"); err != nil {
+		t.Skip("needs ip6tables-legacy")
+	}
+	b := newBench(t)
+	b.do(func() error {
+		return errors.Join(sysctl.Set("ipv6/conf/all/disable_ipv6", "0"),
+			netlink.AddrAdd(mustLink(t, "eth0"), &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("fd01::2/64")), Flags: unix.IFA_F_NODAD}))
+	})
+	b.mustApply(mustParse(t, `node node1 addresses fd01::2 mtu 1430
+pool default fd00:1::/64 gateway fd00:1::1
+tunnel vxlan vni 1 port 8472 vtep fd01::2 mac 0a:58:ac:1e:00:02
+route default fd00:2::/64 tunnel node2 via fd01::3 mac 0a:58:ac:1e:00:03
+`))
+	for _, c := range []struct {
+		command string
+		want    []string
+	}{
+		{"true", nil},
+		{"ip6tables-legacy -P INPUT DROP", []string{"ip6tables-legacy -I INPUT -p udp --dport 8472 -j ACCEPT"}},
+		{"ip6tables-legacy -A INPUT -s fd01::/64 -p udp --dport 8472 -j ACCEPT", nil},
+		{"ip6tables-legacy -A FORWARD -j REJECT", []string{"ip6tables-legacy -I FORWARD -i weft+ -j ACCEPT"}},
+		{"ip6tables-legacy -I FORWARD -g other", nil},
+	} {
+		b.do(func() error {
+			if out, err := exec.Command("sh", "-ec", "ip6tables-legacy -N other 2>/dev/null || true; "+c.command).CombinedOutput(); err != nil {
+				return errors.New(string(out))
+			}
+			return nil
+		})
+		found, err := b.Obstacles()
+		if err != nil || len(found) != len(c.want) || len(found) > 0 && !strings.Contains(found[0], c.want[0]) {
+			t.Errorf("after %s the obstacles are %q, %v; expected %q", c.command, found, err, c.want)
+		}
+	}
+}
+
+// TestWhatAProgramDecides has a rule that gives packets to a program, before one
+// that drops all.
+func TestWhatAProgramDecides(t *testing.T) {
+	rules := chains{"in": {{&expr.Queue{}}, {&expr.Verdict{Kind: expr.VerdictDrop}}}}
+	p := newPacket(false, unix.IPPROTO_UDP, unix.RTN_LOCAL)
+	if end, err := p.through(rules, "in"); err != nil || end != isUnknown {
+		t.Errorf("the packet's fate is %d, %v; expected that it is not known", end, err)
+	}
+	rules["in"] = rules["in"][1:]
+	if end, err := p.through(rules, "in"); err != nil || end != isDropped {
+		t.Errorf("without that rule, its fate is %d, %v; expected that it is dropped", end, err)
+	}
+}
+
+// chains is a table of a packet filter without sets.
+type chains map[string][][]expr.Any
+
+func (c chains) rules(chain string) ([][]expr.Any, bool, error) { return c[chain], true, nil }
+
+func (c chains) find(string) (func([]byte) (verdict, certainty), bool) { return nil, false }

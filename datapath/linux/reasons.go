@@ -1,0 +1,72 @@
+package linux
+
+import (
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/datapath"
+)
+
+const (
+	// droppedPrefix begins the name of the set that counts what is dropped for a
+	// reason: interface -> packets. Elements come with the first packet.
+	droppedPrefix = "dropped-"
+	// droppedSize is more interfaces than a node has.
+	droppedSize = 16384
+	// droppedTimeout is how long an interface's count is kept after the last
+	// packet; whoever adds up reads it more often.
+	droppedTimeout = time.Hour
+)
+
+// drop returns where a rule goes with what it drops for a reason: a chain that
+// tells who follows of some packets, counts all by the interface that they came
+// from, and drops them.
+func (r *ruleset) drop(reason datapath.Reason) []expr.Any {
+	return r.count(reason, expr.MetaKeyIIFNAME, verdict{kind: expr.VerdictDrop})
+}
+
+// count returns where a rule goes with what is told and counted for a reason,
+// by one of its interfaces, before the verdict.
+func (r *ruleset) count(reason datapath.Reason, by expr.MetaKey, end verdict) []expr.Any {
+	name := droppedPrefix + string(reason)
+	if _, ok := r.chains[name]; !ok {
+		r.set(name, set{key: nftables.TypeIFName, timeout: true, dynamic: true})
+		c := r.chain(name)
+		c.add("tell who follows", tell(string(reason)))
+		c.add("count by interface", []expr.Any{
+			&expr.Meta{Key: by, Register: 1},
+			&expr.Dynset{SrcRegKey: 1, SetName: name, Operation: unix.NFT_DYNSET_OP_UPDATE, Exprs: []expr.Any{&expr.Counter{}}},
+		}, decide(end))
+		c.add("what no interface could be counted for", count(), decide(end))
+	}
+	return decide(goTo(name))
+}
+
+// Dropped counts what was dropped; see datapath.Observer.
+func (d *DataPlane) Dropped() (map[datapath.Dropped]uint64, error) {
+	dropped := map[datapath.Dropped]uint64{}
+	err := d.in(func() error {
+		for _, reason := range datapath.Reasons {
+			in := tableName
+			if reason == datapath.Ended {
+				in = policyTableName
+			}
+			_, counts, err := readElements(&nftables.Set{Table: table(in), Name: droppedPrefix + string(reason)})
+			if errors.Is(err, unix.ENOENT) {
+				continue // nothing can be dropped for it now
+			} else if err != nil {
+				return err
+			}
+			for e, packets := range counts {
+				dropped[datapath.Dropped{Reason: reason, Interface: strings.TrimRight(e.key, "\x00")}] += packets
+			}
+		}
+		return nil
+	})
+	return dropped, err
+}

@@ -1,0 +1,219 @@
+package linux
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/datapath"
+	"github.com/weftnet/weft/plan"
+)
+
+// sources is where packets may come from: each address only by the way on
+// which it would be answered (see plan.Plan.Believes). Both are values of the
+// plan's Routes and of the node's links, and do not depend on single endpoints.
+type sources struct {
+	// peers are the VTEPs of the other nodes.
+	peers map[netip.Addr]bool
+	// members are the addresses behind each peer.
+	members []member
+	// plain says of addresses how they may come without a tunnel. Others may
+	// come from anywhere.
+	plain []origin
+}
+
+// member is a range of addresses that a peer answers for.
+type member struct {
+	first, last netip.Addr
+	vtep        netip.Addr
+}
+
+// origin is a range of addresses and how they may come without a tunnel.
+type origin struct {
+	first, last netip.Addr
+	manner
+}
+
+// manner is how an address may come without a tunnel: not at all, or from some
+// links.
+type manner struct {
+	links links
+	// endpointsOnly: the address itself may come, but endpoints get to it by the
+	// tunnel.
+	endpointsOnly bool
+	// anywhere: as the node's own routing table says.
+	anywhere bool
+}
+
+var mappedPrefix = netip.PrefixFrom(netip.AddrFrom16([16]byte{10: 0xff, 11: 0xff}), 96)
+
+// matters reports whether a route says where packets may come from, beyond
+// what the pools say already: those to single endpoints do not.
+func matters(p *plan.Plan, k plan.RouteKey, r plan.Route) bool {
+	inPool := func(pool plan.Pool) bool {
+		return pool.Prefix.Bits() <= k.Prefix.Bits() && pool.Prefix.Contains(k.Prefix.Addr())
+	}
+	return r.Way != plan.ToEndpoint || !slices.ContainsFunc(p.Local.Pools, inPool)
+}
+
+// sources returns those of the compiler's plan.
+func (c *compiler) sourcesOf() *sources {
+	if c.sources == nil {
+		c.sources = compileSources(c.plan, func(via netip.Addr) links { return c.node.linksTo(via, c.plan.Local.Addresses) })
+	}
+	return c.sources
+}
+
+func compileSources(p *plan.Plan, linksTo func(netip.Addr) links) *sources {
+	s := &sources{peers: map[netip.Addr]bool{}}
+	behind, plain := map[netip.Prefix]netip.Addr{}, map[netip.Prefix]manner{}
+	for _, pool := range p.Local.Pools {
+		behind[pool.Prefix.Masked()], plain[pool.Prefix.Masked()] = netip.Addr{}, manner{}
+	}
+	for k, r := range p.Routes.All() {
+		if r.Way == plan.ToTunnel {
+			s.peers[r.Via] = true
+		}
+		if !matters(p, k, r) {
+			continue
+		}
+		if behind[k.Prefix] = (netip.Addr{}); r.Way == plan.ToTunnel {
+			behind[k.Prefix] = r.Via
+		}
+		switch {
+		case k.Prefix.Bits() == 0:
+			// Where all else goes, anything may come from.
+		case r.EndpointsOnly:
+			_, main, _ := p.Route(k.Network, k.Prefix.Addr(), false)
+			m := mannerOf(main, linksTo)
+			m.endpointsOnly = r.Way == plan.ToTunnel
+			plain[k.Prefix] = m
+		default:
+			plain[k.Prefix] = mannerOf(r, linksTo)
+		}
+	}
+	for vtep := range s.peers {
+		behind[single(vtep)] = vtep
+	}
+	for _, a := range p.Local.Addresses {
+		behind[single(a)], plain[single(a)] = netip.Addr{}, manner{}
+	}
+	if len(plain) > 0 {
+		// No packet is from an IPv4 address in IPv6's clothes (RFC 4291, section
+		// 2.5.5.2), which some would take for the address itself.
+		plain[mappedPrefix] = manner{}
+	}
+	for _, is4 := range families {
+		for _, i := range flattenFamily(behind, is4) {
+			if i.value.IsValid() {
+				s.members = append(s.members, member{i.first, i.last, i.value})
+			}
+		}
+		for _, i := range flattenFamily(plain, is4) {
+			if i.value != (manner{anywhere: true}) {
+				s.plain = append(s.plain, origin{i.first, i.last, i.value})
+			}
+		}
+	}
+	return s
+}
+
+// mannerOf says how the addresses of a route may come; those of no route from
+// anywhere.
+func mannerOf(r plan.Route, linksTo func(netip.Addr) links) manner {
+	switch r.Way {
+	case plan.ToGateway, "":
+		return manner{anywhere: true}
+	case plan.ToNextHop:
+		return manner{links: linksTo(r.Via)}
+	}
+	return manner{}
+}
+
+func flattenFamily[V comparable](prefixes map[netip.Prefix]V, is4 bool) []interval[V] {
+	return flatten(func(yield func(netip.Prefix, V) bool) {
+		for p, v := range prefixes {
+			if p.Addr().Is4() == is4 && !yield(p, v) {
+				return
+			}
+		}
+	})
+}
+
+// membersOf fills the sets of addresses behind peers, by the inner family.
+func (r *ruleset) membersOf(t plan.Tunnel, s *sources) {
+	known := r.set(peersPrefix+suffix(t.VTEP.Is4()), set{key: addressType(t.VTEP.Is4())})
+	for a := range s.peers {
+		known.elements[element{key: string(a.AsSlice())}] = value{}
+	}
+	for _, is4 := range families {
+		r.set(membersPrefix+suffix(is4), membersSet(t.VTEP.Is4(), is4))
+	}
+	for _, m := range s.members {
+		e := element{key: string(m.vtep.AsSlice()) + string(m.first.AsSlice()), last: string(m.vtep.AsSlice()) + string(m.last.AsSlice())}
+		r.sets[membersPrefix+suffix(m.first.Is4())].elements[e] = value{}
+	}
+}
+
+// plainSources fills the maps of what may come without a tunnel, and about
+// what ICMP errors may, and adds the chains that they lead to.
+func (r *ruleset) plainSources(s *sources) {
+	forged := r.chain("forged")
+	forged.add("the node to itself", metaEqual(expr.MetaKeyIIFNAME, []byte(interfaceKey("lo"))), decide(accept))
+	for _, to := range []uint32{unix.RTN_MULTICAST, unix.RTN_BROADCAST} {
+		forged.add("what the node sends to groups comes back to it", fibType(true, unix.RTN_LOCAL), fibType(false, to), decide(accept))
+	}
+	forged.add("not the way it would be answered", r.drop(datapath.ForgedSource))
+	beyond := r.chain("beyond")
+	beyond.add("what the node itself sends", fibType(false, unix.RTN_LOCAL), decide(accept))
+	beyond.add("about what takes the tunnel", r.drop(datapath.ICMPError))
+	r.chain("lying").add("who is not on the way", r.drop(datapath.ICMPError))
+	for _, is4 := range families {
+		like := set{key: addressType(is4), interval: true, verdicts: true}
+		plain, quoted := r.set(plainPrefix+suffix(is4), like), r.set(quotedPrefix+suffix(is4), like)
+		var sources, destinations []interval[value]
+		for _, o := range s.plain {
+			if o.first.Is4() != is4 {
+				continue
+			}
+			from, about := goTo("forged"), goTo("lying")
+			switch {
+			case o.anywhere:
+				from, about = verdict{}, goTo("beyond")
+			case o.links != links{}:
+				from, about = verdict{expr.VerdictJump, r.onLinks("forged", o.links)}, goTo(r.onLinks("lying", o.links))
+			}
+			if from != (verdict{}) {
+				sources = append(sources, interval[value]{o.first, o.last, value{verdict: from}})
+			}
+			destinations = append(destinations, interval[value]{o.first, o.last, value{verdict: about}})
+		}
+		plain.elements.addIntervals(sources)
+		quoted.elements.addIntervals(destinations)
+	}
+}
+
+// onLinks adds the chain that returns what comes from some links, for what else
+// there is to judge, and goes to the other otherwise.
+func (r *ruleset) onLinks(otherwise string, from links) string {
+	name := otherwise + "-unless-from"
+	for _, link := range from {
+		if link != 0 {
+			name += fmt.Sprintf("-%d", link)
+		}
+	}
+	if _, ok := r.chains[name]; ok {
+		return name
+	}
+	c := r.chain(name)
+	for _, link := range from {
+		if link != 0 {
+			c.add("a link to the next hop", metaEqual(expr.MetaKeyIIF, hostEndian(uint32(link))), decide(verdict{kind: expr.VerdictReturn}))
+		}
+	}
+	c.add("another link", decide(goTo(otherwise)))
+	return name
+}

@@ -1,0 +1,230 @@
+package linux
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/datapath"
+	"github.com/weftnet/weft/internal/rtnetlink"
+)
+
+const (
+	// lookAfter is how long changes that belong together may take to come: an
+	// interface that goes takes its routes with it, one after the other. Changes
+	// of the packet filter come at once, and are not waited for.
+	lookAfter = 5 * time.Millisecond
+	// overlooked is what is said of when there was more to tell than the socket
+	// could hold.
+	overlooked = "more than could be followed"
+)
+
+// Watch tells of what others change that is Weft's; see datapath.Watcher.
+func (d *DataPlane) Watch(ctx context.Context, following func(), f func(datapath.Disturbance)) error {
+	var w *watcher
+	if err := d.in(func() (err error) { w, err = openWatcher(); return err }); err != nil {
+		return err
+	}
+	defer w.close()
+	d.setWatcher(w)
+	defer d.setWatcher(nil)
+	stop := context.AfterFunc(ctx, w.wake)
+	defer stop()
+	following()
+	for {
+		urgent, err := w.wait()
+		if err != nil || ctx.Err() != nil {
+			return err
+		}
+		if !urgent {
+			time.Sleep(lookAfter)
+		}
+		found := d.disturbed(w)
+		// A device that goes takes what may be thousands of things with it.
+		for _, what := range found[:min(len(found), 10)] {
+			f(what)
+		}
+	}
+}
+
+// disturbed judges what the kernel has told so far. What the data plane itself
+// does is whole when the lock is had, so that what it told last of an object
+// is what the data plane wants, unless somebody else had a hand in it.
+func (d *DataPlane) disturbed(w *watcher) []datapath.Disturbance {
+	d.state.Lock()
+	defer d.state.Unlock()
+	w.drain()
+	seen := w.news
+	w.news = seen.next()
+	if d.compiler == nil {
+		return nil
+	}
+	return d.judge(seen)
+}
+
+func (d *DataPlane) setWatcher(w *watcher) {
+	d.state.Lock()
+	defer d.state.Unlock()
+	d.watcher = w
+}
+
+// manyElements is how many elements of one change are too many to be told each.
+const manyElements = 1000
+
+// unheard writes nftables in one transaction, or not at all, and returns what
+// that did. The kernel need not tell Watch each of many elements then, which
+// would take longer than to write them: what others do meanwhile shows in the
+// number of the ruleset's generation.
+func (d *DataPlane) unheard(write func() ([]string, error)) ([]string, error) {
+	w := d.watcher
+	if w == nil {
+		return write()
+	}
+	before, err := generation()
+	if err != nil {
+		return write()
+	}
+	fd := w.filter.GetFd()
+	if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_DROP_MEMBERSHIP, unix.NFNLGRP_NFTABLES); err != nil {
+		return write()
+	}
+	done, failure := write()
+	if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, unix.NFNLGRP_NFTABLES); err != nil {
+		failure = errors.Join(failure, os.NewSyscallError("follow the packet filter again", err))
+	}
+	own := uint32(0)
+	if len(done) > 0 {
+		own = 1
+	}
+	if after, err := generation(); err != nil || after != before+own {
+		w.news.overlooked = true
+		w.wake()
+	}
+	return done, failure
+}
+
+// generation is the number of the namespace's nftables ruleset, which every
+// transaction increases.
+func generation() (uint32, error) {
+	r := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETGEN, 0)
+	r.AddData(&nl.Nfgenmsg{Version: nl.NFNETLINK_V0})
+	messages, err := r.Execute(unix.NETLINK_NETFILTER, 0)
+	if err != nil {
+		return 0, fmt.Errorf("read the ruleset's generation: %w", err)
+	}
+	for _, m := range messages {
+		for kind, v := range attributes(m[min(len(m), nl.SizeofNfgenmsg):]) {
+			if kind == unix.NFTA_GEN_ID && len(v) == 4 {
+				return bigEndian(v), nil
+			}
+		}
+	}
+	return 0, errors.New("read the ruleset's generation: the kernel did not tell it")
+}
+
+// watcher has the sockets of one call of Watch.
+type watcher struct {
+	routing, filter *nl.NetlinkSocket
+	// wakeRead gets a byte from wake.
+	wakeRead, wakeWrite *os.File
+	buffer              []byte
+	news                *news
+}
+
+func openWatcher() (_ *watcher, err error) {
+	w := &watcher{buffer: make([]byte, 64<<10), news: newNews()}
+	defer func() {
+		if err != nil {
+			w.close()
+		}
+	}()
+	w.routing, err = rtnetlink.Subscribe(rtnetlink.Owned(routeProtocol), unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
+		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE, unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF)
+	if err != nil {
+		return nil, err
+	}
+	if w.filter, err = nl.Subscribe(unix.NETLINK_NETFILTER, unix.NFNLGRP_NFTABLES); err != nil {
+		return nil, fmt.Errorf("subscribe to changes of the packet filter: %w", err)
+	}
+	for _, s := range []*nl.NetlinkSocket{w.routing, w.filter} {
+		// A bound only, and where it cannot be had, there is less to follow.
+		_ = s.SetReceiveBufferSize(bufferSize, true)
+	}
+	if w.wakeRead, w.wakeWrite, err = os.Pipe(); err != nil {
+		return nil, fmt.Errorf("open a pipe: %w", err)
+	}
+	return w, nil
+}
+
+func (w *watcher) close() {
+	for _, s := range []*nl.NetlinkSocket{w.routing, w.filter} {
+		if s != nil {
+			s.Close()
+		}
+	}
+	for _, f := range []*os.File{w.wakeRead, w.wakeWrite} {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+// wake ends a wait.
+func (w *watcher) wake() { w.wakeWrite.Write([]byte{0}) }
+
+// wait returns when there is something to read. It is urgent where that is
+// about the packet filter.
+func (w *watcher) wait() (urgent bool, err error) {
+	fds := []unix.PollFd{{Fd: int32(w.routing.GetFd()), Events: unix.POLLIN}, {Fd: int32(w.filter.GetFd()), Events: unix.POLLIN},
+		{Fd: int32(w.wakeRead.Fd()), Events: unix.POLLIN}}
+	for {
+		if _, err := unix.Poll(fds, -1); errors.Is(err, unix.EINTR) {
+			continue
+		} else if err != nil {
+			return false, os.NewSyscallError("poll", err)
+		}
+		if fds[2].Revents != 0 {
+			w.wakeRead.Read(make([]byte, 16))
+		}
+		return fds[1].Revents != 0, nil
+	}
+}
+
+// drain reads all that was told until now.
+func (w *watcher) drain() {
+	w.read(w.routing.GetFd(), w.news.routing)
+	w.read(w.filter.GetFd(), w.news.filter)
+}
+
+func (w *watcher) read(fd int, take func(header unix.NlMsghdr, data []byte)) {
+	for {
+		n, from, err := unix.Recvfrom(fd, w.buffer, unix.MSG_DONTWAIT)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case errors.Is(err, unix.ENOBUFS):
+			w.news.overlooked = true
+			continue
+		case err != nil:
+			return
+		}
+		if kernel, ok := from.(*unix.SockaddrNetlink); !ok || kernel.Pid != nl.PidKernel {
+			continue
+		}
+		for b := w.buffer[:n]; len(b) >= unix.SizeofNlMsghdr; {
+			h := unix.NlMsghdr{Len: binary.NativeEndian.Uint32(b), Type: binary.NativeEndian.Uint16(b[4:]), Flags: binary.NativeEndian.Uint16(b[6:]),
+				Seq: binary.NativeEndian.Uint32(b[8:]), Pid: binary.NativeEndian.Uint32(b[12:])}
+			if h.Len < unix.SizeofNlMsghdr || int(h.Len) > len(b) {
+				break
+			}
+			take(h, b[unix.SizeofNlMsghdr:h.Len])
+			b = b[min(len(b), int(h.Len+unix.NLMSG_ALIGNTO-1)&^(unix.NLMSG_ALIGNTO-1)):]
+		}
+	}
+}

@@ -1,0 +1,95 @@
+package datapath
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/weftnet/weft/plan"
+)
+
+const dualPlan = `node node1 addresses 172.30.0.2 mtu 1450
+pool default 10.1.1.0/24 gateway 10.1.1.1
+pool default fd00:1::/64 gateway fd00:1::1
+endpoint weftaaa name default/web network default addresses 10.1.1.2,fd00:1::2 mac 0a:58:0a:01:01:02 anti-spoof # Pod default/web
+route default 0.0.0.0/0 gateway
+route default 10.1.1.0/24 drop # HostSubnet node1
+route default 10.1.1.2/32 endpoint weftaaa
+route default ::/0 gateway
+route default fd00:1::/64 drop # HostSubnet node1
+route default fd00:1::2/128 endpoint weftaaa
+route default fd00:2::/64 nexthop fd00:9::3 node node2
+egress default any 0.0.0.0/0 masquerade
+egress default any ::/0 masquerade
+`
+
+func TestPossible(t *testing.T) {
+	all := Capabilities{IPv6: true, OverlappingNetworks: true, Services: true, Bandwidth: true,
+		EgressActions: []plan.EgressAction{plan.Masquerade, plan.Discard, plan.SourceNAT, plan.ViaNode}}
+	without := func(f func(*Capabilities)) Capabilities {
+		c := all
+		f(&c)
+		return c
+	}
+	noIPv6 := without(func(c *Capabilities) { c.IPv6, c.NoIPv6 = false, "IPv6 is off" })
+	only4 := `node node1 addresses 172.30.0.2 mtu 1450
+pool default 10.1.1.0/24 gateway 10.1.1.1
+endpoint weftaaa name default/web network default addresses 10.1.1.2 mac 0a:58:0a:01:01:02 anti-spoof # Pod default/web
+route default 0.0.0.0/0 gateway
+route default 10.1.1.0/24 drop # HostSubnet node1
+route default 10.1.1.2/32 endpoint weftaaa
+egress default any 0.0.0.0/0 masquerade
+`
+	for _, c := range []struct {
+		name       string
+		able       Capabilities
+		text, want string
+		refusals   []Refusal
+	}{
+		{"all is possible", all, dualPlan, dualPlan, nil},
+		{"no IPv6, and a subnet of it", noIPv6, dualPlan, only4, []Refusal{
+			{Origin: "HostSubnet node1", Message: "pods get no address of fd00:1::/64 on this node: IPv6 is off"},
+			{Origin: "Pod default/web", Message: "pod default/web is not reached under its IPv6 address: IPv6 is off"}}},
+		{"no IPv6, and nobody asked for it", noIPv6, only4 + "route default ::/0 gateway\negress default any ::/0 masquerade\n", only4, nil},
+		{"no way through another node", without(func(c *Capabilities) { c.EgressActions = c.EgressActions[:3] }),
+			only4 + "egress default any 203.0.113.0/24 via node2 # EgressIP x\n", only4 + "egress default any 203.0.113.0/24 drop # EgressIP x\n",
+			[]Refusal{{Origin: "EgressIP x", Message: "this data plane cannot do egress default any 203.0.113.0/24 via node2 # EgressIP x: what it is about is dropped"}}},
+		{"no services", without(func(c *Capabilities) { c.Services = false }),
+			only4 + "service default 10.3.0.1 tcp 80 to 10.1.2.2:8080\n", only4,
+			[]Refusal{{Message: "this data plane does no Services: service default 10.3.0.1 tcp 80 to 10.1.2.2:8080 is not there on this node"}}},
+		{"no networks", without(func(c *Capabilities) { c.OverlappingNetworks = false }),
+			only4 + "endpoint other name blue/x network blue addresses 10.1.1.2 mac 0a:58:0a:01:01:02\negress blue endpoint other 0.0.0.0/0 drop\n", only4,
+			[]Refusal{{Message: "this data plane knows no network of its own as blue: pod blue/x is cut off"}}},
+		{"no bandwidth", without(func(c *Capabilities) { c.Bandwidth = false }),
+			strings.Replace(only4, " anti-spoof", " anti-spoof ingress-rate 1000", 1), only4,
+			[]Refusal{{Origin: "Pod default/web", Message: "this data plane limits no bandwidth: pod default/web has no limit"}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p, err := plan.Parse(c.text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, err := plan.Parse(c.want)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, refusals := Possible(p, c.able)
+			if diff := cmp.Diff(want.String(), got.String()); diff != "" {
+				t.Error(diff)
+			}
+			if diff := cmp.Diff(c.refusals, refusals); diff != "" {
+				t.Error(diff)
+			}
+			if err := got.Validate(); err != nil {
+				t.Error(err)
+			}
+			if c.text == c.want && got != p {
+				t.Error("a plan of which all is possible is not the same")
+			}
+			if again, _ := Possible(got, c.able); again != got {
+				t.Error("what is possible is not possible")
+			}
+		})
+	}
+}
