@@ -1,7 +1,9 @@
 package policy
 
 import (
+	"encoding/binary"
 	"hash/fnv"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -14,12 +16,17 @@ import (
 type class struct {
 	of  classKey
 	tag plan.Tag
-	// peers are those that contain the class, ports the named ports that its
-	// pods have as destinations.
-	peers []*peer
+	// in are the ids of the peers that contain the class, sum that of their
+	// hashes; ports are the named ports that its pods have as destinations.
+	in    bitset
+	sum   uint64
 	ports []NamedPort
-	// entries counts the taggings with its tag.
+	// entries counts the taggings with its tag, of a wide class those within it.
 	entries int
+	// wider is the class of what is left of the peers without those that only few
+	// have, nil where it is no other, or none. A wide class itself has a key.
+	wider *class
+	key   string
 }
 
 type classKey struct {
@@ -31,6 +38,7 @@ type classKey struct {
 type classes struct {
 	all   map[classKey]*class
 	byTag map[plan.Tag]*class
+	wide  map[string]*class
 	// fresh came, idle lost their last tagging, since the last sweep.
 	fresh, idle []*class
 }
@@ -42,48 +50,92 @@ func (x *classes) get(p *profile, z *zone) *class {
 	}
 	c := &class{of: of}
 	if p != nil {
-		c.peers, c.ports = slices.Clone(p.selectors), p.ports
+		c.in, c.sum, c.ports = p.in, p.sum, p.ports
 	}
 	if z != nil {
-		c.peers = append(c.peers, z.peers...)
+		c.in, c.sum = z.in.union(c.in), c.sum+z.sum
 	}
-	for c.tag = c.preferredTag(); x.byTag[c.tag] != nil; c.tag = nextLocalTag(c.tag) {
-	}
-	x.all[of], x.byTag[c.tag] = c, c
-	x.fresh = append(x.fresh, c)
+	x.all[of] = c
+	x.add(c)
 	return c
 }
 
-// localTags is how many tags a node has for itself.
-const localTags = uint32(plan.MaxTag - plan.FirstLocalTag + 1)
+func (x *classes) add(c *class) {
+	for c.tag = c.preferredTag(); x.byTag[c.tag] != nil; c.tag = nextLocalTag(c.tag) {
+	}
+	x.byTag[c.tag] = c
+	x.fresh = append(x.fresh, c)
+}
+
+// widen gives a class the wide class that it is within.
+func (x *classes) widen(c *class, peers *peers) {
+	w := &class{ports: c.ports}
+	for id := range c.in.common(peers.wide) {
+		w.in = w.in.with(id)
+		w.sum += peers.byID[id].hash
+	}
+	if c.in.distance(w.in) == 0 || len(w.in) == 0 && len(w.ports) == 0 {
+		w = nil
+	} else {
+		w.key = string(appendPorts(w.in.append(nil), w.ports))
+		if known := x.wide[w.key]; known != nil {
+			w = known
+		} else {
+			x.wide[w.key] = w
+			x.add(w)
+		}
+		w.entries++
+	}
+	if c.wider != nil {
+		x.release(c.wider)
+	}
+	c.wider = w
+}
+
+// release takes an entry from a class.
+func (x *classes) release(c *class) {
+	if c.entries--; c.entries == 0 {
+		x.idle = append(x.idle, c)
+	}
+}
+
+// classTags is how many tags there are for classes: the lower half of those that
+// a node has for itself. The others are for rows, which no address wears.
+const classTags = uint32(plan.MaxTag-plan.FirstLocalTag+1) / 2
 
 // preferredTag is made from what the class is, so that the same class gets the
 // same tag when the agent starts anew, unless another has taken it.
 func (c *class) preferredTag() plan.Tag {
-	keys := make([]string, len(c.peers))
-	for i, p := range c.peers {
-		keys[i] = p.key
-	}
-	slices.Sort(keys)
 	h := fnv.New32a()
-	h.Write(appendPorts(nil, c.ports))
-	h.Write([]byte("\n" + strings.Join(keys, "\n")))
-	return plan.FirstLocalTag + plan.Tag(h.Sum32()%localTags)
+	if c.key != "" {
+		h.Write([]byte("wide"))
+	}
+	h.Write(binary.BigEndian.AppendUint64(appendPorts(nil, c.ports), c.sum))
+	return plan.FirstLocalTag + plan.Tag(h.Sum32()%classTags)
 }
 
 func nextLocalTag(t plan.Tag) plan.Tag {
-	return plan.FirstLocalTag + plan.Tag((uint32(t-plan.FirstLocalTag)+1)%localTags)
+	return plan.FirstLocalTag + plan.Tag((uint32(t-plan.FirstLocalTag)+1)%classTags)
 }
 
 // sweep forgets the classes that no tagging needs, and returns what came and
 // went since the last call; what did both is in both.
 func (x *classes) sweep() (came, gone []*class) {
-	for _, c := range x.idle {
-		if c.entries == 0 && x.byTag[c.tag] == c {
-			delete(x.byTag, c.tag)
-			delete(x.all, c.of)
-			gone = append(gone, c)
+	for i := 0; i < len(x.idle); i++ {
+		c := x.idle[i]
+		if c.entries > 0 || x.byTag[c.tag] != c {
+			continue
 		}
+		delete(x.byTag, c.tag)
+		if c.key != "" {
+			delete(x.wide, c.key)
+		} else {
+			delete(x.all, c.of)
+		}
+		if c.wider != nil {
+			x.release(c.wider)
+		}
+		gone = append(gone, c)
 	}
 	came, x.fresh, x.idle = x.fresh, nil, nil
 	return came, gone
@@ -130,9 +182,47 @@ func (s *state) retag(p netip.Prefix) {
 		s.tables.Tags = s.tables.Tags.Delete(k)
 	}
 	if was {
-		o := s.classes.byTag[old.Tag]
-		if o.entries--; o.entries == 0 {
-			s.classes.idle = append(s.classes.idle, o)
+		s.classes.release(s.classes.byTag[old.Tag])
+	}
+}
+
+// settleClasses forgets the classes that no tagging needs, says which wide class
+// each is within, and returns what came and went.
+func (s *state) settleClasses() (came, gone []*class) {
+	all := s.peers.rewidened
+	if all {
+		s.peers.rewidened = false
+		for _, c := range s.classes.all {
+			s.classes.widen(c, &s.peers)
+		}
+		for _, set := range s.sets.byKey {
+			s.staleSets[set] = struct{}{}
+		}
+	} else {
+		for _, c := range slices.Clone(s.classes.fresh) {
+			if c.key == "" {
+				s.classes.widen(c, &s.peers)
+			}
 		}
 	}
+	came, gone = s.classes.sweep()
+	// What is said of a class depends on what is said of the wider one.
+	slices.SortStableFunc(came, func(a, b *class) int { return strings.Compare(b.key, a.key) })
+	for _, c := range gone {
+		s.tables.Within = s.tables.Within.Delete(plan.WithinKey{Tag: c.tag})
+	}
+	changed := came
+	if all {
+		changed = slices.Collect(maps.Values(s.classes.all))
+	}
+	for _, c := range changed {
+		switch {
+		case s.classes.byTag[c.tag] != c:
+		case c.wider != nil:
+			s.tables.Within = s.tables.Within.Set(plan.WithinKey{Tag: c.tag}, plan.Within{Tag: c.wider.tag})
+		default:
+			s.tables.Within = s.tables.Within.Delete(plan.WithinKey{Tag: c.tag})
+		}
+	}
+	return came, gone
 }

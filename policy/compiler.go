@@ -11,10 +11,17 @@ import (
 // Tables are what a World means for the node.
 type Tables struct {
 	Tags     plan.Table[plan.TagKey, plan.Tagging]
+	Within   plan.Table[plan.WithinKey, plan.Within]
 	Verdicts plan.Table[plan.VerdictKey, plan.Verdict]
 	// Endpoints holds, by interface, the policies of those pods of the node for
 	// which there are any.
 	Endpoints map[string]EndpointPolicies
+	// Costly are the sets that deny everything because of what they would cost, in the
+	// order of their names.
+	Costly []Costly
+	// Waiting are the policies that are not in force yet for some pod of the node that
+	// they are about, in the order of their names; see Compiler.Unfinished.
+	Waiting []*Policy
 }
 
 // EndpointPolicies are the names of the sets of verdicts that hold for a pod;
@@ -28,16 +35,38 @@ type EndpointPolicies struct{ Ingress, Egress string }
 // selectors select which groups, which prefixes lie in which, and whose each
 // address is. The tables of one World share with those of the last what is the
 // same.
-type Compiler struct{ state *state }
+type Compiler struct {
+	// Gradual has what takes long wait until Advance is called, so that what changes
+	// meanwhile need not wait for it; see queue. The first World is always compiled
+	// whole.
+	Gradual bool
+
+	advance bool
+	state   *state
+}
 
 // Compile returns the tables of a world. Nothing in them may be changed.
 func (c *Compiler) Compile(w *World) Tables {
+	gradual, advance := c.Gradual, c.advance
+	c.advance = false
 	if c.state == nil || c.state.world.Network != w.Network {
-		c.state = newState(w.Network)
+		c.state, gradual = newState(w.Network), false
 	}
+	c.state.queue.gradual, c.state.queue.advance = gradual, advance
 	c.state.update(w)
 	return c.state.tables
 }
+
+// Unfinished reports whether the tables that Compile returned last are not yet
+// all that the World means: for some pods an older version of their policies
+// holds, and for some new pods that nothing is allowed.
+func (c *Compiler) Unfinished() bool {
+	return c.state != nil && (c.state.queue.waits() || len(c.state.sets.idle) > 0)
+}
+
+// Advance has the next call of Compile, for the same World or the next one, work off
+// one thing that waits.
+func (c *Compiler) Advance() { c.advance = true }
 
 // state is what the tables of the last World were made from.
 //
@@ -58,6 +87,7 @@ type state struct {
 	prefixes prefixes
 	owners   owners
 	classes  classes
+	queue    queue
 	// What is to be done yet for the World that is being compiled.
 	endpointsChanged, namesChanged bool
 	staleSets                      map[*set]struct{}
@@ -77,7 +107,8 @@ func newState(network string) *state {
 		},
 		prefixes:  prefixes{zones: map[string]*zone{}, nodes: map[*peer]struct{}{}, domains: map[string]*peer{}},
 		owners:    owners{claims: map[netip.Addr]claim{}, contested: map[netip.Addr][]claim{}},
-		classes:   classes{all: map[classKey]*class{}, byTag: map[plan.Tag]*class{}},
+		classes:   classes{all: map[classKey]*class{}, byTag: map[plan.Tag]*class{}, wide: map[string]*class{}},
+		queue:     newQueue(),
 		staleSets: map[*set]struct{}{},
 	}
 }
@@ -111,9 +142,12 @@ func (s *state) update(w *World) {
 	for _, p := range affected {
 		s.retag(p)
 	}
-	s.judge(s.classes.sweep())
+	s.judge(s.settleClasses())
+	s.tables.Costly = s.costly()
+	s.tables.Waiting = s.queue.waiting()
 	s.members.sweep()
 	s.prefixes.sweep()
+	s.peers.sweep(gone)
 }
 
 // touchMembers calls touch for the addresses of pods of another profile, or in

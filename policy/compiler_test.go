@@ -72,8 +72,8 @@ func TestCollisions(t *testing.T) {
 	if c := x.get(p, nil); c.tag != nextLocalTag(preferred) {
 		t.Errorf("tag %d for a class when %d is taken, want the next", c.tag, preferred)
 	}
-	if next := nextLocalTag(plan.MaxTag); next != plan.FirstLocalTag {
-		t.Errorf("after the last tag comes %d, want %d", next, plan.FirstLocalTag)
+	if next := nextLocalTag(firstRowTag - 1); next != plan.FirstLocalTag {
+		t.Errorf("after the last tag of a class comes %d, want %d", next, plan.FirstLocalTag)
 	}
 	names := sets{byName: map[string]*set{}}
 	one := names.name("shop/web", []byte("key"))

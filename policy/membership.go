@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"maps"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -24,11 +25,31 @@ type member struct {
 // profile is what the node's policies can tell of pods but for their addresses.
 type profile struct {
 	key string
-	// selectors are the peers that select them, in the order of ids.
-	selectors []*peer
+	selected
 	// ports are those of their named ports that egress rules mention.
 	ports   []NamedPort
 	members int
+}
+
+// selected are the peers that select a pod: their ids, and the sum of their
+// hashes.
+type selected struct {
+	in  bitset
+	sum uint64
+}
+
+func (s *selected) add(p *peer) {
+	if !s.in.has(p.id) {
+		s.in = s.in.with(p.id)
+		s.sum += p.hash
+	}
+}
+
+func (s *selected) remove(p *peer) {
+	if s.in.has(p.id) {
+		s.in.drop(p.id)
+		s.sum -= p.hash
+	}
 }
 
 // membership knows which selectors select which members. It looks at a pair of
@@ -119,21 +140,24 @@ func (x *membership) updateNamespaces(was, is []*Namespace) map[string]bool {
 // selector selects, and those for all members. It returns the members whose
 // profiles changed.
 func (x *membership) settle(came, gone []*peer, ports portNames, all bool) map[*member]struct{} {
-	selected := map[*member][]*peer{} // anew, unless fresh
-	stale := func(m *member) {
-		if _, ok := selected[m]; !ok && m.profile != nil {
-			selected[m] = slices.Clone(m.profile.selectors)
-		} else if !ok {
-			selected[m] = nil
+	by := map[*member]*selected{} // anew, unless fresh
+	stale := func(m *member) *selected {
+		s := by[m]
+		if s == nil {
+			s = &selected{}
+			if m.profile != nil {
+				*s = selected{slices.Clone(m.profile.in), m.profile.sum}
+			}
+			by[m] = s
 		}
+		return s
 	}
 	for _, p := range gone {
 		if p.Pods != nil {
 			drop(x.selectors, p.Pods.Namespace, p)
 			x.within(p.Pods, func(m *member) {
-				if m.profile != nil && slices.Contains(m.profile.selectors, p) {
-					stale(m)
-					selected[m] = slices.DeleteFunc(selected[m], func(o *peer) bool { return o == p })
+				if m.profile != nil && m.profile.in.has(p.id) {
+					stale(m).remove(p)
 				}
 			})
 		}
@@ -141,10 +165,7 @@ func (x *membership) settle(came, gone []*peer, ports portNames, all bool) map[*
 	for _, p := range came {
 		if p.Pods != nil {
 			put(x.selectors, p.Pods.Namespace, p)
-			x.selected(p.Pods, func(m *member) {
-				stale(m)
-				selected[m] = append(selected[m], p)
-			})
+			x.selected(p.Pods, func(m *member) { stale(m).add(p) })
 		}
 	}
 	if all {
@@ -155,17 +176,18 @@ func (x *membership) settle(came, gone []*peer, ports portNames, all bool) map[*
 		}
 	}
 	for m := range x.fresh {
-		selected[m] = nil
+		s := &selected{}
+		by[m] = s
 		for _, ns := range [...]string{"", m.id.Namespace} {
 			for p := range x.selectors[ns] {
 				if p.Pods.Selects(m.id, x.namespaces[m.id.Namespace]) {
-					selected[m] = append(selected[m], p)
+					s.add(p)
 				}
 			}
 		}
 	}
-	for m, by := range selected {
-		x.assign(m, x.profileOf(sortPeers(by), m.id, ports))
+	for m, s := range by {
+		x.assign(m, x.profileOf(*s, m.id, ports))
 	}
 	changed := x.changed
 	clear(x.fresh)
@@ -216,23 +238,29 @@ func (x *membership) selected(s *Selector, f func(*member)) {
 
 // profileOf returns the profile of what these select, nil where it tells
 // nothing.
-func (x *membership) profileOf(selectors []*peer, id *Identity, names portNames) *profile {
+func (x *membership) profileOf(by selected, id *Identity, names portNames) *profile {
+	by.in = by.in.trimmed()
 	var ports []NamedPort
 	for _, p := range id.Ports {
-		if names.everywhere[p.Name] > 0 || len(selectors) > 0 && names.selected[p.Name] > 0 {
+		if names.everywhere[p.Name] > 0 || len(by.in) > 0 && names.selected[p.Name] > 0 {
 			ports = append(ports, p)
 		}
 	}
-	if len(selectors) == 0 && len(ports) == 0 {
+	if len(by.in) == 0 && len(ports) == 0 {
 		return nil
 	}
-	key := string(appendPorts(append(appendIDs(nil, selectors), 0, 0, 0, 0), ports))
+	key := string(appendPorts(by.in.append(nil), ports))
 	p := x.profiles[key]
 	if p == nil {
-		p = &profile{key: key, selectors: selectors, ports: ports}
+		p = &profile{key: key, selected: by, ports: ports}
 		x.profiles[key] = p
 	}
 	return p
+}
+
+// compareNamedPorts orders ports by name, then protocol, then number.
+func compareNamedPorts(a, b NamedPort) int {
+	return cmp.Or(strings.Compare(a.Name, b.Name), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port))
 }
 
 // appendPorts appends what tells lists of ports apart.

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"hash/fnv"
 	"net/netip"
 	"slices"
 	"strings"
@@ -13,19 +14,30 @@ import (
 type peer struct {
 	Peer
 	// key says what the peer means, alike in every process; id is shorter and
-	// this compiler's own.
+	// this compiler's own, with no more of them than there were peers at once.
 	key string
 	id  uint32
-	// sets are those that have rules with the peer, classes those that it
-	// contains.
-	sets    map[*set]struct{}
-	classes map[*class]struct{}
+	// hash is that of key. What some peers have in common has the sum of theirs.
+	hash uint64
+	// sets are those that have rules with the peer.
+	sets map[*set]struct{}
+	// owners counts these by their owner.
+	owners map[string]int
+	// settled says that settle has said that it came.
+	settled bool
 }
 
 // peers are all that there are, by their keys.
 type peers struct {
 	byKey map[string]*peer
-	last  uint32
+	// last is the greatest id that was used, free are those below that are not.
+	last uint32
+	free []uint32
+	byID []*peer
+	// wide are the ids of those that many have in common, rewidened says that
+	// this changed.
+	wide      bitset
+	rewidened bool
 	// fresh and released are those that came into use, and those that a set
 	// ceased to use, since the last call of settle.
 	fresh, released []*peer
@@ -36,18 +48,56 @@ func (x *peers) use(p Peer, by *set) *peer {
 	key := p.key()
 	known := x.byKey[key]
 	if known == nil {
-		x.last++
-		known = &peer{Peer: p, key: key, id: x.last, sets: map[*set]struct{}{}, classes: map[*class]struct{}{}}
+		h := fnv.New64a()
+		h.Write([]byte(key))
+		known = &peer{Peer: p, key: key, hash: h.Sum64(), sets: map[*set]struct{}{}, owners: map[string]int{}}
+		if n := len(x.free); n > 0 {
+			known.id, x.free = x.free[n-1], x.free[:n-1]
+		} else {
+			x.last++
+			known.id = x.last
+		}
+		for len(x.byID) <= int(known.id) {
+			x.byID = append(x.byID, nil)
+		}
+		x.byID[known.id] = known
 		x.byKey[key] = known
 		x.fresh = append(x.fresh, known)
 	}
-	known.sets[by] = struct{}{}
+	if _, ok := known.sets[by]; !ok {
+		known.sets[by] = struct{}{}
+		known.owners[by.owner]++
+		x.widen(known)
+	}
 	return known
+}
+
+// manyOwners is how many namespaces' sets must have a peer for it to be wide. Only
+// tests set it.
+var manyOwners = 4
+
+// widen notes whether a peer is one that many have in common: namespaces, or
+// policies of the cluster. What few tell apart should cost the others nothing.
+func (x *peers) widen(p *peer) {
+	wide := len(p.owners) >= manyOwners || p.owners[""] > 0
+	switch {
+	case wide && !x.wide.has(p.id):
+		x.wide = x.wide.with(p.id)
+	case !wide && x.wide.has(p.id):
+		x.wide.drop(p.id)
+	default:
+		return
+	}
+	x.rewidened = true
 }
 
 // release says that a set does not use the peer any more.
 func (x *peers) release(p *peer, by *set) {
 	delete(p.sets, by)
+	if p.owners[by.owner]--; p.owners[by.owner] == 0 {
+		delete(p.owners, by.owner)
+	}
+	x.widen(p)
 	x.released = append(x.released, p)
 }
 
@@ -57,18 +107,29 @@ func (x *peers) settle() (came, gone []*peer) {
 	for _, p := range x.released {
 		if len(p.sets) == 0 && x.byKey[p.key] == p {
 			delete(x.byKey, p.key)
-			if !slices.Contains(x.fresh, p) {
+			if p.settled {
 				gone = append(gone, p)
+			} else {
+				x.free = append(x.free, p.id)
 			}
 		}
 	}
 	for _, p := range x.fresh {
 		if len(p.sets) > 0 {
+			p.settled = true
 			came = append(came, p)
 		}
 	}
 	x.fresh, x.released = nil, nil
 	return came, gone
+}
+
+// sweep has the ids of peers that are gone used again, once nothing has them in
+// a bitset any more.
+func (x *peers) sweep(gone []*peer) {
+	for _, p := range gone {
+		x.free = append(x.free, p.id)
+	}
 }
 
 // key says what a peer means; peers of one key match the same.

@@ -225,6 +225,9 @@ type Local struct {
 	// select it then denies everything in the directions that it isolates or
 	// has rules for.
 	Identity *Identity
+	// Unidentified says that not even the namespace is known: any policy could
+	// select it.
+	Unidentified bool
 	// Ended says that the pod's containers have ended for good. Its address is
 	// nobody's then, as others will have it.
 	Ended bool

@@ -1,8 +1,6 @@
 package policy
 
 import (
-	"cmp"
-	"encoding/binary"
 	"iter"
 	"net/netip"
 	"slices"
@@ -172,8 +170,10 @@ type mark struct {
 // zone is a set of blocks, nodes and domains that have addresses in common; nil
 // is that of none.
 type zone struct {
-	key    string
-	peers  []*peer
+	key string
+	// in are the ids of the peers, sum that of their hashes.
+	in     bitset
+	sum    uint64
 	places int
 }
 
@@ -399,30 +399,30 @@ func (x *prefixes) formerZone(p netip.Prefix) *zone {
 // find returns the zone of the addresses of which p is the longest prefix, when
 // what is around it has its own.
 func (x *prefixes) find(p netip.Prefix, at *place) *zone {
-	var peers []*peer
+	var in bitset
+	var sum uint64
 	if around := x.zoneAround(p); around != nil {
-		peers = slices.Clone(around.peers)
+		in, sum = slices.Clone(around.in), around.sum
 	}
 	for _, m := range at.marks {
-		if m.except {
-			if i, ok := slices.BinarySearchFunc(peers, m.peer, compareIDs); ok {
-				peers = slices.Delete(peers, i, i+1)
-			}
+		if m.except && in.has(m.peer.id) {
+			in.drop(m.peer.id)
+			sum -= m.peer.hash
 		}
 	}
 	for _, m := range at.marks {
-		if !m.except {
-			peers = append(peers, m.peer)
+		if !m.except && !in.has(m.peer.id) {
+			in = in.with(m.peer.id)
+			sum += m.peer.hash
 		}
 	}
-	if len(peers) == 0 {
+	if in = in.trimmed(); len(in) == 0 {
 		return nil
 	}
-	peers = sortPeers(peers)
-	key := string(appendIDs(nil, peers))
+	key := string(in.append(nil))
 	z := x.zones[key]
 	if z == nil {
-		z = &zone{key: key, peers: peers}
+		z = &zone{key: key, in: in, sum: sum}
 		x.zones[key] = z
 	}
 	return z
@@ -448,19 +448,4 @@ func (x *prefixes) sweep() {
 		}
 	}
 	x.idle = nil
-}
-
-// sortPeers puts peers in the order of their ids, each once.
-func sortPeers(ps []*peer) []*peer {
-	slices.SortFunc(ps, compareIDs)
-	return slices.Compact(ps)
-}
-
-func compareIDs(a, b *peer) int { return cmp.Compare(a.id, b.id) }
-
-func appendIDs(b []byte, ps []*peer) []byte {
-	for _, p := range ps {
-		b = binary.BigEndian.AppendUint32(b, p.id)
-	}
-	return b
 }

@@ -1,8 +1,10 @@
 package policy
 
 import (
-	"maps"
+	"cmp"
+	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/weftnet/weft/plan"
 )
@@ -12,21 +14,49 @@ import (
 type set struct {
 	key, name string
 	direction plan.Direction
+	// owner is the namespace whose policies it is made of, "" if all of them are
+	// the cluster's.
+	owner string
 	// destination is whose named ports count, of what comes in.
 	destination *Identity
 	subjects    int
 	policies    []*Policy
 	rules       []Applied
-	// uses are the peers of the rules, and which rules have them.
+	// uses are the peers of the rules, and which rules have them; mask are the
+	// peers' ids.
 	uses map[*peer][]int
+	mask bitset
 	// names are those of ports that matter of what goes out, and everywhere
 	// those of them which do so for all destinations, for some because of
 	// their addresses alone.
 	names, everywhere map[string]bool
 	// wild says that some rule for all peers has named ports.
 	wild bool
-	// otherwise decides about what no peer matches.
-	otherwise []Decision
+	// rows are what the set says of classes.
+	rows *rows
+	// verdicts is how many it has, wanted how many it would have if it did not deny
+	// everything for what it costs.
+	verdicts, wanted int
+	// costly says why it denies everything, "" where it does not.
+	costly string
+}
+
+// What sets do that cost too much.
+var (
+	tooManyVerdicts = fmt.Sprintf("make more than %d verdicts", MaxVerdicts)
+	tooManyTogether = fmt.Sprintf("make more than %d verdicts together with the other policies of the namespace", MaxVerdictsOfNamespace)
+	tooMuchWork     = fmt.Sprintf("take more than %d comparisons to work out", MaxWork)
+)
+
+// costly returns the sets that deny everything because of what they would cost.
+func (s *state) costly() (all []Costly) {
+	for _, set := range s.sets.byKey {
+		if set.costly != "" {
+			all = append(all, Costly{set.policies, set.costly})
+		}
+	}
+	slices.SortFunc(all, func(a, b Costly) int { return slices.CompareFunc(a.Policies, b.Policies, comparePolicies) })
+	return all
 }
 
 // portNames count the sets to which the named ports of destinations matter: of
@@ -35,7 +65,7 @@ type portNames struct{ selected, everywhere map[string]int }
 
 // setRules gives a set other rules.
 func (s *state) setRules(set *set, rules []Applied) {
-	uses := map[*peer][]int{}
+	uses, mask := map[*peer][]int{}, bitset(nil)
 	names, everywhere, wild := map[string]bool{}, map[string]bool{}, false
 	for i, r := range rules {
 		bySelector := r.Peers != nil
@@ -45,7 +75,7 @@ func (s *state) setRules(set *set, rules []Applied) {
 				continue
 			}
 			if of := s.peers.use(p, set); len(uses[of]) == 0 || uses[of][len(uses[of])-1] != i {
-				uses[of] = append(uses[of], i)
+				uses[of], mask = append(uses[of], i), mask.with(of.id)
 			}
 		}
 		if set.direction == plan.Outgoing {
@@ -67,7 +97,8 @@ func (s *state) setRules(set *set, rules []Applied) {
 	}
 	s.countNames(s.names.selected, set.names, names)
 	s.countNames(s.names.everywhere, set.everywhere, everywhere)
-	set.rules, set.uses, set.names, set.everywhere, set.wild = rules, uses, names, everywhere, wild
+	set.rules, set.rows = rules, nil
+	set.uses, set.mask, set.names, set.everywhere, set.wild = uses, mask, names, everywhere, wild
 	if wild {
 		s.sets.wild[set] = struct{}{}
 	} else {
@@ -94,207 +125,161 @@ func (s *state) countNames(counts map[string]int, was, is map[string]bool) {
 func (s *state) dropSet(set *set) {
 	s.setRules(set, nil)
 	delete(s.staleSets, set)
+	delete(s.queue.closed, set)
 	delete(s.sets.byKey, set.key)
 	delete(s.sets.byName, set.name)
 	s.replace(plan.VerdictKey{Policy: set.name, Direction: set.direction}, false, nil)
 }
 
-// ruling is how a set decides about classes. What it was asked it keeps, since
-// few rules make few answers for however many classes.
-type ruling struct {
-	*set
-	answers map[string][]Decision
-}
-
-// decide returns the decisions about a class, nil for what no peer matches.
-func (r *ruling) decide(c *class) []Decision {
-	holds := make([]byte, len(r.rules))
-	for i, rule := range r.rules {
-		if rule.Peers == nil {
-			holds[i] = 1
-		}
+// concerns reports whether a class may matter to the set: of one that is within a
+// wider one, by what that is not.
+func (s *set) concerns(c *class) bool {
+	if c.wider != nil {
+		return s.mask.meetsBut(c.in, c.wider.in)
 	}
-	destination := r.destination
-	if c != nil {
-		for _, p := range c.peers {
-			for _, i := range r.uses[p] {
-				holds[i] = 1
-			}
-		}
-		if r.direction == plan.Outgoing && len(r.names) > 0 {
-			destination = &Identity{Ports: c.ports}
-		}
-	}
-	key := string(holds)
-	if destination != nil {
-		key = string(appendPorts(holds, destination.Ports))
-	}
-	if known, ok := r.answers[key]; ok {
-		return known
-	}
-	var holding []Applied
-	for i, rule := range r.rules {
-		if holds[i] == 1 {
-			holding = append(holding, rule)
-		}
-	}
-	decisions := flatten(holding, destination)
-	r.answers[key] = decisions
-	return decisions
-}
-
-// write adds to verdicts those that a class needs beside those of what no peer
-// matches; nil is that itself.
-func (r *ruling) write(c *class, verdicts map[plan.VerdictKey]plan.Verdict) {
-	decisions := r.decide(c)
-	peer, base := plan.AnyPeer, []Decision(nil)
-	if c != nil {
-		peer, base = c.tag, r.otherwise
-	} else {
-		r.otherwise = decisions
-	}
-	for _, d := range beyond(base, decisions) {
-		k := plan.VerdictKey{Policy: r.name, Direction: r.direction, Peer: peer, Protocol: d.Protocol, Ports: d.Ports}
-		verdicts[k] = plan.Verdict{Allow: d.Allow, Origin: d.Origin}
-	}
-}
-
-// beyond returns what must be said about a peer for decisions to hold, as Resolve
-// returns them, where base is said about all. An entry for the peer and
-// AnyProtocol decides before all of base, so either it and what differs from it
-// is said, or what differs from base.
-func beyond(base, decisions []Decision) []Decision {
-	rest := decisions[len(decisions)-1]
-	var said []Decision
-	if len(base) == 0 || !base[len(base)-1].same(rest) {
-		for _, d := range decisions {
-			if d == rest || !d.same(rest) {
-				said = append(said, d)
-			}
-		}
-		return said
-	}
-	protocols := map[plan.Protocol]bool{}
-	for _, d := range slices.Concat(base, decisions) {
-		protocols[d.Protocol] = true
-	}
-	delete(protocols, plan.AnyProtocol)
-	for _, protocol := range slices.Sorted(maps.Keys(protocols)) {
-		for _, d := range of(decisions, protocol) {
-			// One entry says all of it, from the first port to the last at which
-			// base says otherwise.
-			first, last := -1, -1
-			for _, b := range of(base, protocol) {
-				from, to := max(int(b.Ports.First), int(d.Ports.First)), min(int(b.Ports.Last), int(d.Ports.Last))
-				if from > to || b.same(d) {
-					continue
-				}
-				if first < 0 {
-					first = from
-				}
-				last = to
-			}
-			if first >= 0 {
-				d.Ports = plan.PortRange{First: uint16(first), Last: uint16(last)}
-				said = append(said, d)
-			}
-		}
-	}
-	return said
-}
-
-// of returns the decisions about all ports of a protocol.
-func of(decisions []Decision, protocol plan.Protocol) []Decision {
-	var its []Decision
-	for _, d := range decisions {
-		if d.Protocol == protocol {
-			its = append(its, d)
-		}
-	}
-	if len(its) == 0 {
-		d := decisions[len(decisions)-1]
-		d.Protocol = protocol
-		its = append(its, d)
-	}
-	return its
+	return s.mask.meets(c.in) || s.wild && len(c.ports) > 0
 }
 
 // judge writes the verdicts of sets whose rules are others, and those of the
 // classes that came and went.
 func (s *state) judge(came, gone []*class) {
-	stale := map[*set][]*class{}
-	concerned := func(c *class, f func(*set)) {
-		for _, p := range c.peers {
-			for set := range p.sets {
-				f(set)
+	if len(came)+len(gone) > 0 {
+		for _, set := range s.sets.byKey {
+			if _, whole := s.staleSets[set]; whole || s.follow(set, came, gone) {
+				continue
+			}
+			if set.costly != "" {
+				s.reopen(set)
+			} else {
+				s.staleSets[set] = struct{}{}
 			}
 		}
-		if len(c.ports) > 0 {
-			for set := range s.sets.wild {
-				f(set)
-			}
+	}
+	if s.queue.advance {
+		for set := range s.queue.closed {
+			s.staleSets[set] = struct{}{}
+			break
 		}
 	}
-	note := func(c *class) {
-		concerned(c, func(set *set) {
-			if _, whole := s.staleSets[set]; !whole && (len(stale[set]) == 0 || stale[set][len(stale[set])-1] != c) {
-				stale[set] = append(stale[set], c)
-			}
-		})
-	}
-	for _, c := range came {
-		for _, p := range c.peers {
-			p.classes[c] = struct{}{}
+	for again := true; again; again = len(s.staleSets) > 0 {
+		for set := range s.staleSets {
+			s.judgeAnew(set)
 		}
-		note(c)
+		clear(s.staleSets)
+		s.shareOut()
 	}
-	for _, c := range gone {
-		for _, p := range c.peers {
-			delete(p.classes, c)
-		}
-		note(c)
-	}
-	for set := range s.staleSets {
-		r := ruling{set, map[string][]Decision{}}
-		verdicts := map[plan.VerdictKey]plan.Verdict{}
-		r.write(nil, verdicts)
-		for c := range s.concerning(set) {
-			r.write(c, verdicts)
-		}
-		s.replace(plan.VerdictKey{Policy: set.name, Direction: set.direction}, false, verdicts)
-	}
-	for set, changed := range stale {
-		r := ruling{set, map[string][]Decision{}}
-		for _, c := range changed {
-			verdicts := map[plan.VerdictKey]plan.Verdict{}
-			if s.classes.byTag[c.tag] == c {
-				r.write(c, verdicts)
-			}
-			s.replace(plan.VerdictKey{Policy: set.name, Direction: set.direction, Peer: c.tag}, true, verdicts)
-		}
-	}
-	clear(s.staleSets)
 }
 
-// concerning returns the classes that may matter to a set.
-func (s *state) concerning(set *set) map[*class]struct{} {
-	all := map[*class]struct{}{}
-	for p := range set.uses {
-		maps.Copy(all, p.classes)
+// judgeAnew writes all verdicts of a set.
+func (s *state) judgeAnew(set *set) {
+	delete(s.queue.closed, set)
+	var concerning []*class
+	for _, c := range s.classes.byTag {
+		if set.concerns(c) {
+			concerning = append(concerning, c)
+		}
 	}
-	if set.wild {
-		for _, c := range s.classes.byTag {
-			if len(c.ports) > 0 {
-				all[c] = struct{}{}
+	set.rows = newRows(set, concerning)
+	verdicts := map[plan.VerdictKey]plan.Verdict{}
+	set.costly, set.wanted = "", 0
+	if set.rows.grid.work > maxWork {
+		s.shut(set, tooMuchWork)
+		return
+	}
+	if set.rows.write(verdicts); len(verdicts) > maxVerdicts {
+		s.shut(set, tooManyVerdicts)
+		return
+	}
+	set.wanted = len(verdicts)
+	set.verdicts += s.replace(plan.VerdictKey{Policy: set.name, Direction: set.direction}, false, verdicts)
+}
+
+// shut has a set deny everything.
+func (s *state) shut(set *set, why string) {
+	set.costly = why
+	set.verdicts += s.replace(plan.VerdictKey{Policy: set.name, Direction: set.direction}, false, map[plan.VerdictKey]plan.Verdict{
+		plan.Otherwise(set.name, set.direction): {Origin: set.policies[0].Name + " and others of the same pod " + why}})
+}
+
+// shareOut sees to it that no namespace has more verdicts than it may have, and that
+// what was shut for that and need not be any more is judged anew.
+func (s *state) shareOut() {
+	owned := map[string][]*set{}
+	for _, set := range s.sets.byKey {
+		if set.owner != "" && set.wanted > 0 {
+			owned[set.owner] = append(owned[set.owner], set)
+		}
+	}
+	for _, sets := range owned {
+		sum := 0
+		for _, set := range sets {
+			sum += set.wanted
+		}
+		if sum > maxOfNamespace {
+			slices.SortFunc(sets, func(a, b *set) int { return cmp.Or(b.wanted-a.wanted, strings.Compare(a.key, b.key)) })
+		}
+		for _, set := range sets {
+			switch over := sum > maxOfNamespace; {
+			case over && set.costly == "":
+				s.shut(set, tooManyTogether)
+			case !over && set.costly == tooManyTogether:
+				s.reopen(set)
+			}
+			if sum > maxOfNamespace {
+				sum -= set.wanted
 			}
 		}
 	}
-	return all
+}
+
+// reopen has a set that denies everything be judged anew, which may wait.
+func (s *state) reopen(set *set) {
+	if s.queue.gradual {
+		s.queue.closed[set] = struct{}{}
+	} else {
+		s.staleSets[set] = struct{}{}
+	}
+}
+
+// follow writes the verdicts of a set for the classes that came and went. It
+// returns false where all of the set must be written anew.
+func (s *state) follow(set *set, came, gone []*class) bool {
+	verdicts := map[plan.VerdictKey]plan.Verdict{}
+	for i, c := range slices.Concat(gone, came) {
+		is := s.classes.byTag[c.tag] == c
+		if !set.concerns(c) || i >= len(gone) && !is {
+			continue
+		}
+		if set.costly != "" {
+			return false
+		}
+		if len(set.names) > 0 && len(c.ports) > 0 {
+			return false // the ports that names stand for may be others
+		}
+		if i < len(gone) {
+			if !set.rows.leave(c) {
+				return false
+			}
+			set.verdicts += s.replace(plan.VerdictKey{Policy: set.name, Direction: set.direction, Peer: c.tag}, true, nil)
+			set.wanted = set.verdicts
+			continue
+		}
+		clear(verdicts)
+		if !set.rows.enter(c, verdicts) {
+			return false
+		}
+		set.verdicts += s.replace(plan.VerdictKey{Policy: set.name, Direction: set.direction, Peer: c.tag}, true, verdicts)
+		if set.wanted = set.verdicts; set.verdicts > maxVerdicts {
+			return false
+		}
+	}
+	return true
 }
 
 // replace makes the verdicts of a policy and direction, or with peer those of
-// its peer alone, the ones that are given.
-func (s *state) replace(of plan.VerdictKey, peer bool, verdicts map[plan.VerdictKey]plan.Verdict) {
+// its peer alone, the ones that are given. It returns how many more there are.
+func (s *state) replace(of plan.VerdictKey, peer bool, verdicts map[plan.VerdictKey]plan.Verdict) (more int) {
+	before := s.tables.Verdicts.Len()
 	t := s.tables.Verdicts
 	for k := range t.From(of) {
 		if k.Policy != of.Policy || k.Direction != of.Direction || peer && k.Peer != of.Peer {
@@ -307,4 +292,5 @@ func (s *state) replace(of plan.VerdictKey, peer bool, verdicts map[plan.Verdict
 	for k, v := range verdicts {
 		s.tables.Verdicts = s.tables.Verdicts.Set(k, v)
 	}
+	return s.tables.Verdicts.Len() - before
 }

@@ -11,16 +11,27 @@ import (
 )
 
 // subject is what the node's own pods of one identity have in common, or those
-// of one namespace whose labels are not known.
+// of one namespace whose labels are not known, or those of which nothing is.
 type subject struct {
 	key       string
 	namespace string
+	// unidentified says that the namespace is not known.
+	unidentified bool
 	// identity is nil while it is not known.
 	identity *Identity
 	// member is the subject as a peer; nil without identity.
 	member *member
-	// policies are those about it, in the order of their names.
+	// policies are those about it, in the order of their names; held is false where
+	// its sets are made of these, and otherwise it waits in the queue for that.
 	policies []*Policy
+	held     bool
+	// inForce are the policies that its sets are made of, size is how large they are.
+	inForce []*Policy
+	size    int
+	// fresh says that it has had no sets yet.
+	fresh bool
+	// closed says that it waits and is new, so that nothing is allowed.
+	closed bool
 	// sets are those of its pods, Incoming and Outgoing; nil where everything
 	// is allowed.
 	sets [2]*set
@@ -31,6 +42,9 @@ var directions = [2]plan.Direction{plan.Incoming, plan.Outgoing}
 
 // about reports whether a policy is about the subject, or may be.
 func (s *state) about(p *Policy, of *subject) bool {
+	if of.unidentified {
+		return true
+	}
 	l := s.members.namespaces[of.namespace]
 	if of.identity == nil {
 		return p.Subject.SelectsNamespace(of.namespace, l)
@@ -64,18 +78,22 @@ func (s *state) updateSubjects(was, is *World, relabelled map[string]bool) {
 		}
 	}
 	var left []*subject
+	before := map[*subject]subject{} // what the pods of new ones were
 	for o, n := range changes(was.Local, is.Local, func(a, b *Local) int { return strings.Compare(a.Interface, b.Interface) }) {
 		if n != nil {
 			key := n.subject()
 			of := s.subjects[key]
 			if of == nil {
-				of = &subject{key: key, namespace: n.Namespace, identity: n.Identity}
+				of = &subject{fresh: true, key: key, namespace: n.Namespace, identity: n.Identity, unidentified: n.Unidentified}
 				if n.Identity != nil {
 					of.namespace = n.Identity.Namespace
 					of.member = s.members.add(n.Identity, 0)
 				}
 				s.subjects[key] = of
 				anew(of)
+				if o != nil && o.Identity != nil {
+					before[of] = *s.subjects[o.subject()]
+				}
 			}
 			of.pods++
 		}
@@ -96,15 +114,44 @@ func (s *state) updateSubjects(was, is *World, relabelled map[string]bool) {
 			}
 		}
 	}
-	for of := range stale {
-		s.chooseSets(of)
-	}
-	for _, set := range s.sets.idle {
-		if set.subjects == 0 && s.sets.byKey[set.key] == set {
-			s.dropSet(set)
+	for _, of := range slices.SortedFunc(maps.Keys(stale), func(a, b *subject) int { return strings.Compare(a.key, b.key) }) {
+		if s.queue.holds(of) {
+			s.hold(of, before[of])
+		} else {
+			s.admit(of)
 		}
 	}
-	s.sets.idle = nil
+	if s.queue.advance {
+		for _, of := range s.queue.next(s.subjects) {
+			s.admit(of)
+		}
+	}
+	s.dropIdle()
+}
+
+// hold has a subject wait in the queue. A new one is closed meanwhile, or has the
+// sets of the one that its pod was before.
+func (s *state) hold(of *subject, before subject) {
+	if of.fresh {
+		of.fresh = false
+		if of.closed = before.key == "" || before.closed; of.closed {
+			s.chooseSets(of)
+		} else {
+			of.inForce, of.size = before.inForce, before.size
+			for i, set := range before.sets {
+				s.assign(of, i, set)
+			}
+		}
+	}
+	s.queue.add(of)
+}
+
+// admit gives a subject the sets that its policies make.
+func (s *state) admit(of *subject) {
+	s.queue.remove(of)
+	of.closed, of.fresh = false, false
+	of.inForce, of.size = of.policies, sizeOf(of.policies)
+	s.chooseSets(of)
 }
 
 func comparePolicies(a, b *Policy) int { return strings.Compare(a.Name, b.Name) }
@@ -129,10 +176,17 @@ func (of *subject) follow(was, is *Policy, about bool) bool {
 	return found || about
 }
 
+// unidentified is the key of the subject that pods are whose namespace is not
+// known. No namespace has such a name.
+const unidentified = "?"
+
 // subject is the key of the subject that a pod is.
 func (l *Local) subject() string {
 	id := l.Identity
-	if id == nil {
+	switch {
+	case l.Unidentified:
+		return unidentified
+	case id == nil:
 		return l.Namespace
 	}
 	b := []byte(id.Namespace)
@@ -163,18 +217,7 @@ func (s *state) chooseSets(of *subject) {
 		if len(policies) > 0 {
 			next = s.set(of, d, policies)
 		}
-		if old := of.sets[i]; old != next {
-			if next != nil {
-				next.subjects++
-			}
-			if old != nil {
-				if old.subjects--; old.subjects == 0 {
-					s.sets.idle = append(s.sets.idle, old)
-				}
-			}
-			of.sets[i] = next
-			s.endpointsChanged = true
-		}
+		s.assign(of, i, next)
 		if next != nil && !slices.Equal(next.policies, policies) {
 			next.policies = policies
 			s.setRules(next, of.rules(d, policies, s))
@@ -182,10 +225,57 @@ func (s *state) chooseSets(of *subject) {
 	}
 }
 
+// assign gives a subject a set for a direction, nil for none.
+func (s *state) assign(of *subject, direction int, next *set) {
+	old := of.sets[direction]
+	if old == next {
+		return
+	}
+	if next != nil {
+		next.subjects++
+	}
+	if old != nil {
+		if old.subjects--; old.subjects == 0 {
+			s.sets.idle = append(s.sets.idle, old)
+		}
+	}
+	of.sets[direction] = next
+	s.endpointsChanged = true
+}
+
+// dropIdle forgets the sets that lost their last subject; large ones one at a time
+// and when the queue advances, as there is no hurry with what nobody has.
+func (s *state) dropIdle() {
+	var left []*set
+	large := 0
+	if s.queue.advance {
+		large = 1
+	}
+	for _, set := range s.sets.idle {
+		switch {
+		case set.subjects > 0 || s.sets.byKey[set.key] != set:
+		case !s.queue.gradual || set.verdicts <= smallVerdicts:
+			s.dropSet(set)
+		case large > 0:
+			large--
+			s.dropSet(set)
+		default:
+			left = append(left, set)
+		}
+	}
+	s.sets.idle = left
+}
+
 // rules returns those that hold for the subject, of policies that are about it.
 func (of *subject) rules(d plan.Direction, policies []*Policy, s *state) []Applied {
+	if of.closed {
+		return []Applied{{&Rule{Origin: "the policies of namespace " + of.namespace + " are large, and not worked out for a new pod yet", Action: Deny}, Admin}}
+	}
 	if of.identity == nil {
 		origin := "namespace " + of.namespace + ": the labels of a pod are not known yet"
+		if of.unidentified {
+			origin = "the node has lost which pod this is, so any policy may be about it"
+		}
 		return []Applied{{&Rule{Origin: origin, Action: Deny}, Admin}}
 	}
 	return Applicable(policies, of.identity, s.members.namespaces[of.namespace], d)
@@ -197,9 +287,14 @@ func (of *subject) rules(d plan.Direction, policies []*Policy, s *state) []Appli
 func (s *state) set(of *subject, d plan.Direction, policies []*Policy) *set {
 	key := []byte(d)
 	label := of.namespace + "/unknown"
+	if of.unidentified {
+		label = "unidentified"
+	}
 	var destination *Identity
-	if of.identity == nil {
-		key = append(append(key, 0), of.namespace...)
+	if of.closed {
+		key = append(append(key, "\x00closed\x00"...), of.key...)
+	} else if of.identity == nil {
+		key = append(append(key, 0), of.key...)
 	} else {
 		// Of the last, as a NetworkPolicy's name says more than that of a
 		// ClusterNetworkPolicy.
@@ -225,9 +320,16 @@ func (s *state) set(of *subject, d plan.Direction, policies []*Policy) *set {
 			destination = &Identity{Ports: ports}
 		}
 	}
+	owner := ""
+	if slices.ContainsFunc(policies, func(p *Policy) bool { return p.Subject.Namespace != "" }) {
+		owner = of.namespace
+	}
+	if owner == "" {
+		key = append(key, 0)
+	}
 	known := s.sets.byKey[string(key)]
 	if known == nil {
-		known = &set{key: string(key), name: s.sets.name(label, key), direction: d, destination: destination}
+		known = &set{key: string(key), owner: owner, name: s.sets.name(label, key), direction: d, destination: destination}
 		s.sets.byKey[known.key], s.sets.byName[known.name] = known, known
 	}
 	return known

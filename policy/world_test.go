@@ -45,6 +45,7 @@ type localSpec struct {
 	Pod          string   `json:"pod"`
 	Addresses    []string `json:"addresses,omitempty"`
 	Unknown      bool     `json:"unknown,omitempty"`
+	Unidentified bool     `json:"unidentified,omitempty"`
 	Ended        bool     `json:"ended,omitempty"`
 }
 
@@ -108,6 +109,9 @@ func (w worldMaker) of(s worldSpec) *World {
 	world.Domains = made(w, "domain", s.Domains, func(name string, a []string) *Domain { return &Domain{name, addressesOf(a)} })
 	world.Local = made(w, "local", s.Local, func(name string, s localSpec) *Local {
 		l := &Local{Interface: name, Name: s.Namespace + "/" + s.Pod, Namespace: s.Namespace, Addresses: addressesOf(s.Addresses), Ended: s.Ended}
+		if s.Unidentified {
+			return &Local{Interface: name, Name: name, Addresses: l.Addresses, Unidentified: true}
+		}
 		if id := s.identity(); !s.Unknown {
 			l.Identity = &id
 		}
@@ -245,7 +249,7 @@ func (t Tables) planOf() *plan.Plan {
 			plan.Endpoint{Network: plan.DefaultNetwork, IngressPolicy: e.Ingress, EgressPolicy: e.Egress})
 	}
 	p := b.Build()
-	p.Tags, p.Verdicts = t.Tags, t.Verdicts
+	p.Tags, p.Within, p.Verdicts = t.Tags, t.Within, t.Verdicts
 	return p
 }
 

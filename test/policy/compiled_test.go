@@ -111,13 +111,22 @@ func (s *compiled) become(c *oracle.Cluster) error {
 		if a == nil {
 			a = &agent{compiler: plugin.CompilerOf(s.plugin)}
 			s.agents[n.Name] = a
+			if gradual, ok := a.compiler.(plugin.Gradual); ok {
+				gradual.LeaveForLater() // as agents do
+			}
 		}
-		in.Previous = a.previous
-		p, _ := a.compiler.Compile(in)
-		if err := p.ValidateAfter(a.previous); err != nil {
-			return fmt.Errorf("the plan of %s: %w", n.Name, err)
+		for finished := false; !finished; {
+			in.Previous = a.previous
+			p, _ := a.compiler.Compile(in)
+			if err := p.ValidateAfter(a.previous); err != nil {
+				return fmt.Errorf("the plan of %s: %w", n.Name, err)
+			}
+			a.previous, s.plans[n.Name] = p, p
+			gradual, ok := a.compiler.(plugin.Gradual)
+			if finished = !ok || !gradual.Unfinished(); !finished {
+				gradual.Advance()
+			}
 		}
-		a.previous, s.plans[n.Name] = p, p
 	}
 	return nil
 }

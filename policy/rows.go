@@ -1,0 +1,315 @@
+package policy
+
+import (
+	"hash/fnv"
+	"maps"
+	"math/bits"
+	"slices"
+
+	"github.com/weftnet/weft/plan"
+)
+
+// rows are what a set says of classes. Classes for which the same atoms of its
+// rules are active have one row.
+//
+// What differs little from what is said of any peer is said directly. Of other
+// rows some are written down whole, and the rest refers to one of these
+// (plan.Verdict.Like) and says only what differs. So what is said grows with the
+// rules and with the classes, where many classes that differ in little each
+// need many ports, and not with the product of both.
+//
+// How rows are written follows from which there are, and from which have one
+// class and which more, so that who compiles step by step comes to the same.
+type rows struct {
+	set  *set
+	grid *grid
+	// byPeer are the rules of each peer, by its id, always those for all peers.
+	byPeer [][]int
+	always []int
+	// otherwise is what is said of any peer, decided its decisions.
+	otherwise bitset
+	decided   []int
+
+	byKey map[string]*row
+	of    map[*class]*row
+}
+
+// row is what is said of some classes.
+type row struct {
+	key     string
+	active  bitset
+	classes map[*class]struct{}
+	// said are what is said beside what any peer's, or like's, entries say.
+	said []piece
+	// like is the row that it refers to, whole says that others may refer to this
+	// one. With neither, it is said directly, for each class.
+	like  *row
+	whole bool
+	// likes counts the rows that refer to it, tag is what it is called where its
+	// entries are not those of one class.
+	likes int
+	tag   plan.Tag
+	// decided are its decisions, while others are compared with it.
+	decided []int
+}
+
+// direct is how many entries are said of each class of a row, at most, before
+// another way is looked for. Only tests set it.
+var direct = 8
+
+const (
+	// An entry of what a row differs by may come on so many atoms that are active
+	// for it.
+	sharing = 4
+	// tried is how many rows one is compared with before it is written down whole.
+	tried = 4
+)
+
+// newRows returns the rows of a set about those classes.
+func newRows(set *set, classes []*class) *rows {
+	x := &rows{set: set, byKey: map[string]*row{}, of: map[*class]*row{}}
+	var named []NamedPort
+	if set.destination != nil {
+		named = set.destination.Ports
+	} else if set.direction == plan.Outgoing && len(set.names) > 0 {
+		seen := map[NamedPort]bool{}
+		for _, c := range classes {
+			for _, p := range c.ports {
+				if set.names[p.Name] && !seen[p] {
+					seen[p] = true
+					named = append(named, p)
+				}
+			}
+		}
+		slices.SortFunc(named, compareNamedPorts)
+	}
+	x.grid = newGrid(set.rules, named)
+	x.byPeer = make([][]int, 64*len(set.mask))
+	for p, rules := range set.uses {
+		x.byPeer[p.id] = rules
+	}
+	for i, r := range set.rules {
+		if r.Peers == nil {
+			x.always = append(x.always, i)
+		}
+	}
+	x.otherwise = x.active(nil)
+	x.decided = x.grid.all(x.otherwise)
+	for _, c := range classes {
+		x.put(c)
+	}
+	x.shape() // as far as MaxWork lets it come
+	return x
+}
+
+// active returns the atoms that are active for a class, nil for what is none.
+func (x *rows) active(c *class) bitset {
+	var active bitset
+	add := func(rules []int) {
+		for _, i := range rules {
+			for a := x.grid.first[i]; a < x.grid.first[i+1]; a++ {
+				if n := x.grid.atoms[a].named; n == nil || x.set.direction == plan.Incoming || c != nil && slices.Contains(c.ports, *n) {
+					active = active.with(uint32(a))
+				}
+			}
+		}
+	}
+	add(x.always)
+	if c != nil {
+		for id := range x.set.mask.common(c.in) {
+			add(x.byPeer[id])
+		}
+	}
+	return active
+}
+
+// put notes the row of a class, which may be a new one that has no shape yet.
+func (x *rows) put(c *class) *row {
+	active := x.active(c)
+	key := string(active.append(nil))
+	r := x.byKey[key]
+	if r == nil {
+		r = &row{key: key, active: active, classes: map[*class]struct{}{}}
+		x.byKey[key] = r
+	}
+	r.classes[c], x.of[c] = struct{}{}, r
+	return r
+}
+
+// shape decides how each row is said.
+func (x *rows) shape() {
+	var whole []*row
+	for _, key := range slices.Sorted(maps.Keys(x.byKey)) {
+		r := x.byKey[key]
+		if x.sayDirectly(r, direct) || x.sayLike(r, whole) {
+			continue
+		}
+		if x.grid.work > maxWork {
+			return
+		}
+		r.whole, r.decided = true, x.grid.all(r.active)
+		whole = append(whole, r)
+	}
+	for _, r := range whole {
+		r.decided = nil
+	}
+	// Names are of rows that are said for more than one class, in the same order.
+	taken := map[plan.Tag]bool{}
+	for _, key := range slices.Sorted(maps.Keys(x.byKey)) {
+		if r := x.byKey[key]; r.shared() {
+			h := fnv.New32a()
+			h.Write([]byte(key))
+			n := h.Sum32() % classTags
+			for taken[firstRowTag+plan.Tag(n)] {
+				n = (n + 1) % classTags
+			}
+			r.tag = firstRowTag + plan.Tag(n)
+			taken[r.tag] = true
+		}
+	}
+}
+
+// firstRowTag begins the tags that stand for rows.
+const firstRowTag = plan.FirstLocalTag + plan.Tag(classTags)
+
+// shared reports whether a row is said under a tag of its own, and of its classes
+// only that they are like it.
+func (r *row) shared() bool { return (r.whole || r.like != nil) && len(r.classes)+r.likes > 1 }
+
+// direct reports whether a row is said directly, silent whether nothing is then.
+func (r *row) direct() bool { return !r.whole && r.like == nil }
+func (r *row) silent() bool { return r.direct() && len(r.said) == 0 }
+
+// sayDirectly says a row for each class anew, if that takes few entries.
+func (x *rows) sayDirectly(r *row, most int) (ok bool) {
+	if x.grid.decide(r.active, x.grid.rest()) == x.decided[x.grid.rest()] {
+		r.said, ok = x.grid.difference(r.active, x.otherwise, x.decided, most)
+	} else {
+		r.said, ok = x.grid.whole(r.active, most)
+	}
+	return ok
+}
+
+// sayLike says what a row differs by from one that is written down whole, if
+// that is little.
+func (x *rows) sayLike(r *row, whole []*row) bool {
+	rest := x.grid.decide(r.active, x.grid.rest())
+	active := 0
+	for _, w := range r.active {
+		active += bits.OnesCount64(w)
+	}
+	type candidate struct {
+		*row
+		distance int
+	}
+	var candidates []candidate
+	for _, o := range whole {
+		if o.decided[x.grid.rest()] == rest {
+			candidates = append(candidates, candidate{o, r.active.distance(o.active)})
+		}
+	}
+	slices.SortStableFunc(candidates, func(a, b candidate) int { return a.distance - b.distance })
+	most := max(direct, active/sharing)
+	for _, c := range candidates[:min(len(candidates), tried)] {
+		if said, ok := x.grid.difference(r.active, c.active, c.decided, most); ok {
+			r.said, r.like, most = said, c.row, len(said)-1
+		}
+		if most < 0 {
+			break
+		}
+	}
+	if r.like == nil {
+		return false
+	}
+	r.like.likes++
+	return true
+}
+
+// write adds all of the set's verdicts.
+func (x *rows) write(verdicts map[plan.VerdictKey]plan.Verdict) {
+	all := make([]piece, 0, len(x.grid.cells)+1)
+	list, _ := x.grid.whole(x.otherwise, len(x.grid.cells)+1)
+	x.grid.write(append(all, list...), x.key(plan.AnyPeer), verdicts)
+	for _, r := range x.byKey {
+		if r.shared() {
+			x.writeRow(r, r.tag, verdicts)
+		}
+		for c := range r.classes {
+			x.writeClass(c, r, verdicts)
+		}
+	}
+}
+
+func (x *rows) key(peer plan.Tag) plan.VerdictKey {
+	return plan.VerdictKey{Policy: x.set.name, Direction: x.set.direction, Peer: peer}
+}
+
+// writeClass adds what is said of a class itself: nothing where the wider one that
+// it is within says it.
+func (x *rows) writeClass(c *class, r *row, verdicts map[plan.VerdictKey]plan.Verdict) {
+	if c.wider != nil {
+		switch wider := x.of[c.wider]; {
+		case wider == r, r.silent() && (wider == nil || wider.silent()), r.direct() && wider != nil && wider.direct() && slices.Equal(r.said, wider.said):
+			return
+		case r.silent():
+			verdicts[plan.Rest(x.set.name, x.set.direction, c.tag)] = plan.Verdict{Like: plan.AnyPeer}
+			return
+		}
+	}
+	if r.shared() {
+		verdicts[plan.Rest(x.set.name, x.set.direction, c.tag)] = plan.Verdict{Like: r.tag}
+	} else {
+		x.writeRow(r, c.tag, verdicts)
+	}
+}
+
+// writeRow adds what is said of a row as that of a peer.
+func (x *rows) writeRow(r *row, peer plan.Tag, verdicts map[plan.VerdictKey]plan.Verdict) {
+	said := r.said
+	if r.whole {
+		if r.shared() {
+			said, _ = x.grid.whole(r.active, len(x.grid.cells)+1)
+		} else {
+			x.sayDirectly(r, len(x.grid.cells)+1)
+			said = r.said
+		}
+	}
+	x.grid.write(said, x.key(peer), verdicts)
+	if r.like != nil {
+		verdicts[plan.Rest(x.set.name, x.set.direction, peer)] = plan.Verdict{Like: r.like.tag}
+	}
+}
+
+// enter adds a class and its verdicts. It returns false where more would have to
+// be written than that.
+func (x *rows) enter(c *class, verdicts map[plan.VerdictKey]plan.Verdict) bool {
+	r := x.put(c)
+	switch {
+	case len(r.classes) == 1:
+		if !x.sayDirectly(r, direct) {
+			return false
+		}
+	case (r.whole || r.like != nil) && len(r.classes) <= 2:
+		return false
+	}
+	x.writeClass(c, r, verdicts)
+	return true
+}
+
+// leave takes a class out. It returns false where more would have to be written
+// than that the class's verdicts go.
+func (x *rows) leave(c *class) bool {
+	r := x.of[c]
+	if r == nil {
+		return true // it came and went
+	}
+	delete(x.of, c)
+	delete(r.classes, c)
+	if r.whole || r.like != nil {
+		return len(r.classes) > 1
+	}
+	if len(r.classes) == 0 {
+		delete(x.byKey, r.key)
+	}
+	return true
+}
