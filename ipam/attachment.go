@@ -33,14 +33,21 @@ type Request struct {
 	NetNS string `json:"netns,omitempty"`
 	// ID is the request's own: the same request sent again has the same.
 	ID string `json:"id,omitempty"`
-	// Namespace, Pod and UID are the pod's; all may be empty.
-	Namespace string `json:"namespace,omitempty"`
-	Pod       string `json:"pod,omitempty"`
-	UID       string `json:"uid,omitempty"`
+	PodName
+	// Unidentified says that the pod's names are not known because the record
+	// of them was lost. A UID may still be.
+	Unidentified bool `json:"unidentified,omitempty"`
 	// HostInterface is the node's end of the pod's interface.
 	HostInterface string `json:"hostInterface"`
 	// MTU of both ends in bytes; 0 leaves it to the kernel.
 	MTU int `json:"mtu,omitempty"`
+}
+
+// PodName is whose an attachment is. All may be empty.
+type PodName struct {
+	Namespace string `json:"namespace,omitempty"`
+	Pod       string `json:"pod,omitempty"`
+	UID       string `json:"uid,omitempty"`
 }
 
 // Phase says how far an attachment has come.

@@ -240,6 +240,21 @@ func (j *Journal) Commit(k Key) error {
 	return j.commit(record{Op: opReady, Key: &k})
 }
 
+// Identify records whose an attachment is of which that was not known.
+func (j *Journal) Identify(k Key, p PodName) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.commit(record{Op: opIdentify, Key: &k, Pod: &p})
+}
+
+// Resize records that both ends of the attachment's interface have another
+// MTU, in bytes.
+func (j *Journal) Resize(k Key, mtu int) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.commit(record{Op: opResize, Key: &k, MTU: mtu})
+}
+
 // Release records that the attachment and its interface are gone, and frees
 // its addresses. Releasing what is not there is no error.
 func (j *Journal) Release(k Key) error {

@@ -38,6 +38,11 @@ const (
 	opReady   operation = "ready"
 	opRelease operation = "release"
 	opFreed   operation = "freed"
+	// opIdentify came after version 1; whoever does not know it takes it for a
+	// damaged line and loses a name.
+	opIdentify operation = "identify"
+	// opResize came later still; whoever does not know it loses an MTU.
+	opResize operation = "resize"
 )
 
 // record is a line of the journal.
@@ -47,8 +52,12 @@ type record struct {
 	Version int `json:"version,omitempty"`
 	// Attachment is what opAttach adds.
 	Attachment *Attachment `json:"attachment,omitempty"`
-	// Key is what opReady and opRelease name.
+	// Key is what opReady, opRelease, opIdentify and opResize name.
 	Key *Key `json:"key,omitempty"`
+	// Pod is whose the attachment is, for opIdentify.
+	Pod *PodName `json:"pod,omitempty"`
+	// MTU is what the attachment has now, for opResize.
+	MTU int `json:"mtu,omitempty"`
 	// Freed are addresses free again, the one freed longest ago first.
 	Freed []netip.Addr `json:"freed,omitempty"`
 }
@@ -106,9 +115,12 @@ func (s *state) check(r record) error {
 			}
 		}
 		return nil
-	case opReady, opRelease:
+	case opReady, opRelease, opIdentify, opResize:
 		if r.Key == nil {
 			return errors.New("no attachment is named")
+		}
+		if r.Op == opIdentify && r.Pod == nil {
+			return errors.New("no pod is named")
 		}
 		if _, ok := s.attachments[*r.Key]; !ok {
 			return fmt.Errorf("there is no attachment %s", *r.Key)
@@ -141,6 +153,14 @@ func (s *state) apply(r record) error {
 	case opReady:
 		a := s.attachments[*r.Key]
 		a.Phase = Ready
+		s.attachments[a.Key] = a
+	case opIdentify:
+		a := s.attachments[*r.Key]
+		a.PodName, a.Unidentified = *r.Pod, false
+		s.attachments[a.Key] = a
+	case opResize:
+		a := s.attachments[*r.Key]
+		a.MTU = r.MTU
 		s.attachments[a.Key] = a
 	case opRelease:
 		a := s.attachments[*r.Key]

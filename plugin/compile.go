@@ -66,7 +66,44 @@ func PutEndpoints(b *plan.Builder, n Node) []Problem {
 			b.PutRoute(hostRoute(a), plan.Route{Way: plan.ToEndpoint, Interface: e.Interface, Origin: origin})
 		}
 	}
+	if p, ok := outside(b.Local.Pools, n.Endpoints); ok {
+		problems = append(problems, p)
+	}
 	return problems
+}
+
+// maxNamed is how many pods a problem names.
+const maxNamed = 3
+
+// outside says which endpoints have addresses in none of the node's pools, as
+// after a change of the plug-in: other nodes have no way to them. It is one
+// problem, as it has one cause.
+func outside(pools []plan.Pool, endpoints []Endpoint) (Problem, bool) {
+	if len(pools) == 0 {
+		return Problem{}, false // a node without a subnet has another problem
+	}
+	var names, prefixes []string
+	for _, e := range endpoints {
+		for _, a := range e.Addresses {
+			if !slices.ContainsFunc(pools, func(p plan.Pool) bool { return p.Prefix.Contains(a) }) {
+				names = append(names, e.Name()+" "+a.String())
+				break
+			}
+		}
+	}
+	if len(names) == 0 {
+		return Problem{}, false
+	}
+	for _, p := range pools {
+		prefixes = append(prefixes, p.Prefix.String())
+	}
+	slices.Sort(names)
+	named := strings.Join(names[:min(len(names), maxNamed)], ", ")
+	if more := len(names) - maxNamed; more > 0 {
+		named += fmt.Sprintf(" and %d more", more)
+	}
+	return Problem{Message: fmt.Sprintf("pods with addresses outside the node's subnets %s, to which other nodes have no way: %s; delete them, so that they are made anew",
+		strings.Join(prefixes, ", "), named)}, true
 }
 
 // PutCluster states that a prefix belongs to the cluster's pods: nothing in it

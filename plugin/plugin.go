@@ -54,6 +54,19 @@ type Compiler interface {
 	Compile(in Input) (*plan.Plan, []Problem)
 }
 
+// Gradual is a Compiler that can leave for later what takes long, so that what
+// changes meanwhile need not wait for it. Until then what is left has an older version
+// of what users asked for, or nothing is allowed.
+type Gradual interface {
+	Compiler
+	// LeaveForLater has it do so from now on.
+	LeaveForLater()
+	// Unfinished reports whether the last plan leaves something.
+	Unfinished() bool
+	// Advance has the next call of Compile do one thing of what is left.
+	Advance()
+}
+
 // CompilerOf returns what compiles the plans of one node with a plug-in.
 func CompilerOf(p Plugin) Compiler {
 	if i, ok := p.(Incremental); ok {
@@ -122,6 +135,9 @@ type Endpoint struct {
 	// Namespace and Pod name the pod, UID is the one that the container runtime
 	// knows it by (see api.IsPod); all may be empty.
 	Namespace, Pod, UID string
+	// Unidentified says that the node has lost whose the interface is: it may be
+	// any pod's, and whatever could forbid it something does.
+	Unidentified bool
 }
 
 // Name is the endpoint's name for people.

@@ -81,7 +81,7 @@ func nodeLease(n *corev1.Node) (*lease, []plugin.Problem) {
 	if s.IsZero() {
 		return nil, problems
 	}
-	l := &lease{at: at, subnet: s, node: n}
+	l := &lease{at: at, subnet: s, node: n, born: n.CreationTimestamp.UnixNano()}
 	if n.Annotations[managedAnnotation] == managed {
 		l.Attributes, l.err = nodeAttributes(n)
 	}

@@ -34,10 +34,13 @@ func (p Plugin) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
 	p = p.withDefaults()
 	c := newCompiler(in, etcdWords)
 	c.config = reference{p.Config, registry.Key{Name: ConfigName}}
-	c.leases, c.problems = readLeases(in.Objects, p.Leases)
+	c.leases, c.problems = p.readLeases(in.Objects)
 	known := c.chooseSettings()
 	if known && c.own == nil {
 		c.problems = append(c.problems, plugin.Problem{Message: fmt.Sprintf("node %s has no lease below %s yet", in.Node.Name, p.Leases.Layout.Prefix)})
+	}
+	if c.own != nil && c.own.reserved != nil && !c.own.reserved.names(in.Node.Addresses) {
+		c.problem(c.own, "it is reserved for a node %s at %s, and this node has none of that; others leave it out: make the reservation anew", c.own.reserved.Node, c.own.reserved)
 	}
 	if known && c.own != nil && !c.settings.Allows(c.own.subnet) {
 		c.problem(c.own, "%s does not allow it any more; the node keeps it while pods live on it: drain the node to move it", p.Config.Layout.Prefix)
@@ -76,21 +79,19 @@ type compiler struct {
 	// unconfigured says that nobody told the cluster's network: it is what
 	// nodes have.
 	unconfigured bool
-	nodes        map[netip.Addr]*corev1.Node // by each of their addresses
-	// vteps and macs are the tunnel ends seen: each MAC has one VTEP, and each
-	// VTEP one MAC.
-	vteps map[plan.MAC]netip.Addr
-	macs  map[netip.Addr]plan.MAC
+	// nodesAreLeases says that the plug-in's form is that of Kubernetes.
+	nodesAreLeases bool
+	claims
 }
 
 func newCompiler(in plugin.Input, w words) *compiler {
-	return &compiler{in: in, words: w, b: plan.NewBuilder(in.Previous), nodes: map[netip.Addr]*corev1.Node{}}
+	return &compiler{in: in, words: w, b: plan.NewBuilder(in.Previous)}
 }
 
 // compile states all that follows from the leases and, where they are known,
 // the settings.
 func (c *compiler) compile(known bool) (*plan.Plan, []plugin.Problem) {
-	c.readNodes()
+	c.settle()
 	plugin.PutNode(c.b, c.in.Node)
 	if known {
 		c.putLocal()
@@ -120,13 +121,20 @@ type lease struct {
 	*Lease
 	// node is the Node whose podCIDRs the lease is; nil of a lease in etcd.
 	node *corev1.Node
+	// reserved is what an administrator said of the lease's node; nil where
+	// none did.
+	reserved *reservation
+	// born is when the registry was first told of the lease: of two the lesser
+	// is the older.
+	born int64
 }
 
 // readLeases returns the leases whose names can be read, in key order, and why
 // others cannot.
-func readLeases(objects plugin.Objects, k *registry.Kind) ([]*lease, []plugin.Problem) {
+func (p Plugin) readLeases(objects plugin.Objects) ([]*lease, []plugin.Problem) {
 	var leases []*lease
-	var problems []plugin.Problem
+	k := p.Leases
+	reservations, problems := readReservations(objects, p.Reservations)
 	for o := range registry.Each[*Lease](objects, k) {
 		subnet, err := ParseSubnet(o.Name)
 		if err != nil {
@@ -134,7 +142,7 @@ func readLeases(objects plugin.Objects, k *registry.Kind) ([]*lease, []plugin.Pr
 			continue
 		}
 		a, err := ParseAttributes(o.Spec)
-		leases = append(leases, &lease{at: reference{k, registry.KeyOf(o)}, subnet: subnet, Attributes: a, err: err, Lease: o})
+		leases = append(leases, &lease{at: reference{k, registry.KeyOf(o)}, subnet: subnet, Attributes: a, err: err, Lease: o, reserved: reservations[subnet], born: o.Created})
 	}
 	return leases, problems
 }
@@ -148,20 +156,46 @@ func (l *lease) heldBy(addresses []netip.Addr) bool {
 type owner struct {
 	name      string
 	addresses []netip.Addr
+	// pods are the addresses of its pods.
+	pods []netip.Addr
 	// nodes are all nodes by name, with their addresses.
 	nodes map[string][]netip.Addr
 }
 
 func ownerOf(n plugin.Node, objects plugin.Objects) owner {
-	o := owner{n.Name, n.Addresses, map[string][]netip.Addr{}}
+	o := owner{n.Name, n.Addresses, nil, map[string][]netip.Addr{}}
+	for _, e := range n.Endpoints {
+		o.pods = append(o.pods, e.Addresses...)
+	}
 	for node := range registry.Each[*corev1.Node](objects, api.Node) {
 		o.nodes[node.Name] = nodeAddresses(node)
 	}
 	return o
 }
 
-// wrote reports whether the node was the last to write the lease.
+// wrote reports whether the lease says that the node was the last to write it.
+// Whoever may write the lease can make it say so.
 func (o owner) wrote(l *lease) bool { return l.Weft != nil && l.Weft.Node == o.name }
+
+// has reports whether the lease is the node's, going by what the node knows
+// itself: it names its address, or its pods live on it.
+func (o owner) has(l *lease) bool {
+	return o.wrote(l) && l.heldBy(o.addresses) || (o.wrote(l) || o.mayTake(l)) && slices.ContainsFunc(o.pods, l.subnet.contains)
+}
+
+// had reports whether the lease may be the node's from when it had another
+// address, which no other node has.
+func (o owner) had(l *lease) bool {
+	if !o.wrote(l) {
+		return false
+	}
+	for name, addresses := range o.nodes {
+		if name != o.name && l.heldBy(addresses) {
+			return false
+		}
+	}
+	return true
+}
 
 // mayTake reports whether the lease names an address of the node, and is not
 // that of another node which has the same address.
@@ -169,15 +203,19 @@ func (o owner) mayTake(l *lease) bool {
 	return l.heldBy(o.addresses) && (l.Weft == nil || !l.heldBy(o.nodes[l.Weft.Node]) || o.wrote(l))
 }
 
-// find returns the node's lease, or nil: one that it wrote, or else one that
-// names its address. Of several, the first that the settings, where known,
-// allow is the one.
+// reserved reports whether the lease is the node's by an administrator's word.
+func (o owner) reserved(l *lease) bool { return l.reserved != nil && l.reserved.Node == o.name }
+
+// find returns the node's lease, or nil: one that is reserved for it, or else
+// one that it wrote, or else one that names its address. Of several, the first
+// that the settings, where known, allow is the one. What is reserved for another
+// node is none of its leases, whatever it says.
 func (o owner) find(leases []*lease, s *Settings) *lease {
-	for _, mine := range []func(*lease) bool{o.wrote, o.mayTake} {
+	for _, mine := range []func(*lease) bool{o.reserved, o.has, o.had, o.mayTake} {
 		var other *lease
 		for _, l := range leases {
 			switch {
-			case !mine(l):
+			case !mine(l) || l.reserved != nil && !o.reserved(l):
 			case s == nil || s.Allows(l.subnet):
 				return l
 			case other == nil:
@@ -197,20 +235,6 @@ func (c *compiler) problem(l *lease, format string, args ...any) {
 
 func (c *compiler) configProblem(format string, args ...any) {
 	c.problems = append(c.problems, plugin.Problem{Kind: c.config.kind, Key: c.config.key, Message: fmt.Sprintf(format, args...)})
-}
-
-func (c *compiler) readNodes() {
-	for n := range registry.Each[*corev1.Node](c.in.Objects, api.Node) {
-		for _, a := range nodeAddresses(n) {
-			if n.Name != c.in.Node.Name && slices.Contains(c.in.Node.Addresses, a) {
-				c.problems = append(c.problems, plugin.Problem{Kind: api.Node, Key: registry.KeyOf(n), Message: fmt.Sprintf(
-					"it has address %s of node %s; delete the one that is gone, else give each an address of its own", a, c.in.Node.Name)})
-			}
-			if c.nodes[a] == nil {
-				c.nodes[a] = n
-			}
-		}
-	}
 }
 
 func nodeAddresses(n *corev1.Node) []netip.Addr {
@@ -374,8 +398,7 @@ func (c *compiler) localTunnel() plan.Tunnel {
 			t.MAC = end.MAC
 		}
 	}
-	c.vteps = map[plan.MAC]netip.Addr{t.MAC: t.VTEP}
-	c.macs = map[netip.Addr]plan.MAC{t.VTEP: t.MAC}
+	c.settleTunnels(t)
 	return t
 }
 
@@ -397,7 +420,7 @@ func (c *compiler) putCluster() {
 		plugin.PutDirect(c.b, multicast, origin)
 		plugin.PutExit(c.b, r.Network.Addr(), origin)
 	}
-	for a, n := range c.nodes {
+	for a, n := range c.listed {
 		c.putNodeDirect([]netip.Addr{a}, "Node "+n.Name)
 	}
 }

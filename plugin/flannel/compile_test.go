@@ -21,7 +21,7 @@ import (
 )
 
 // Each file in testdata is a story: what is in the registry (config, leases/…,
-// nodes, clusterconfig.yaml), the node to compile for, and then the plan and the problems that follow.
+// reserved/…, nodes, clusterconfig.yaml), the node to compile for, and then the plan and the problems that follow.
 func TestCompile(t *testing.T) { tell(t, "testdata/*.txtar", Plugin{}, readStory) }
 
 // tell compiles the stories and compares what follows.
@@ -56,7 +56,13 @@ func readStory(t *testing.T, files []txtar.File) plugin.Input {
 		case "config":
 			objects[ConfigKind] = append(objects[ConfigKind], decode(t, ConfigKind, ConfigName, data, false))
 		case "leases", "reservations":
-			objects[LeaseKind] = append(objects[LeaseKind], decode(t, LeaseKind, lease, data, name == "leases"))
+			created := 1
+			if n, rest, found := strings.Cut(lease, " created "); found {
+				lease, created = n, number(t, rest)
+			}
+			objects[LeaseKind] = append(objects[LeaseKind], decodeCreated(t, LeaseKind, lease, data, name == "leases", int64(created)))
+		case "reserved":
+			objects[ReservationKind] = append(objects[ReservationKind], decode(t, ReservationKind, lease, data, false))
 		case "nodes":
 			for _, line := range strings.Split(string(data), "\n") {
 				objects[api.Node] = append(objects[api.Node], coreNode(strings.Fields(line)...))
@@ -75,9 +81,23 @@ func readStory(t *testing.T, files []txtar.File) plugin.Input {
 	return in
 }
 
+func number(t testing.TB, text string) int {
+	t.Helper()
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
 func decode(t testing.TB, k *registry.Kind, name string, value []byte, expires bool) registry.Object {
 	t.Helper()
-	o, err := k.Decode(registry.Key{Name: name}, value, expires, "1")
+	return decodeCreated(t, k, name, value, expires, 1)
+}
+
+func decodeCreated(t testing.TB, k *registry.Kind, name string, value []byte, expires bool, created int64) registry.Object {
+	t.Helper()
+	o, err := k.Decode(registry.Key{Name: name}, value, registry.Stored{Expires: expires, Created: created}, "1")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,9 @@ type view struct {
 	node   plugin.Node
 	owner  owner
 	leases []*lease
+	// reserved are what administrators said of subnets, whether or not they
+	// have leases.
+	reserved map[Subnet]*reservation
 	// due says that the lease is to be written again to live on.
 	due bool
 	// former is the subnet that subnet.env names.
@@ -102,6 +105,15 @@ func (v view) inUse(s Subnet) bool {
 
 // choose returns a subnet to create a lease for, and why that one.
 func (v view) choose() (Subnet, string, error) {
+	for s, r := range v.reserved {
+		if r.Node != v.node.Name {
+			continue
+		}
+		if !v.free(s) {
+			return Subnet{}, "", fmt.Errorf("subnet %s is reserved for node %s, but the configuration does not allow it, or another has a part of it; make the reservation anew", s, v.node.Name)
+		}
+		return s, "it is reserved for the node", nil
+	}
 	if v.free(v.former) {
 		return v.former, "it is what the subnet file names", nil
 	}
@@ -137,8 +149,14 @@ func (v view) choose() (Subnet, string, error) {
 	return s, "it is free", nil
 }
 
-// free reports whether the configuration allows a subnet and nobody has it.
+// free reports whether the configuration allows a subnet and nobody has it, nor
+// may alone have it.
 func (v view) free(s Subnet) bool {
+	for other, r := range v.reserved {
+		if r.Node != v.node.Name && other.Overlaps(s) {
+			return false
+		}
+	}
 	return !s.IsZero() && v.settings.Allows(s) && !slices.ContainsFunc(v.leases, func(l *lease) bool { return l.subnet.Overlaps(s) })
 }
 
@@ -160,14 +178,20 @@ func (v view) subnetOf(addresses []netip.Addr) Subnet {
 func (v view) freeIn(r Range) []netip.Prefix {
 	same := map[netip.Prefix]bool{} // taken, of the range's own length
 	var other []netip.Prefix        // taken, of other lengths
-	for _, l := range v.leases {
-		for _, p := range l.subnet.Prefixes() {
+	take := func(s Subnet) {
+		for _, p := range s.Prefixes() {
 			if p.Bits() == r.Bits {
 				same[p] = true
 			} else {
 				other = append(other, p)
 			}
 		}
+	}
+	for _, l := range v.leases {
+		take(l.subnet)
+	}
+	for s := range v.reserved {
+		take(s)
 	}
 	var free []netip.Prefix
 	p, ok := netip.PrefixFrom(r.Min, r.Bits), true

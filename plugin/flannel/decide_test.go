@@ -49,7 +49,7 @@ func (w *world) settle(name string) (Subnet, error) {
 	}
 	for range 4 {
 		objects := w.objects()
-		leases, _ := readLeases(objects, LeaseKind)
+		leases, _ := Plugin{}.withDefaults().readLeases(objects)
 		v := view{settings: settings, config: []byte(w.config), node: *n, owner: ownerOf(*n, objects), leases: leases,
 			former: w.former[name], pick: func(n int) int { return rapid.IntRange(0, n-1).Draw(w.t, "pick") }}
 		s, err := v.decide()

@@ -57,15 +57,15 @@ const (
 	DefaultSubnetFile  = "/run/flannel/subnet.env"
 )
 
-// ConfigKind and LeaseKind are the kinds below DefaultPrefix.
-var ConfigKind, LeaseKind = Kinds(DefaultPrefix)
+// ConfigKind, LeaseKind and ReservationKind are the kinds below DefaultPrefix.
+var ConfigKind, LeaseKind, ReservationKind = Kinds(DefaultPrefix)
 
 // Plugin is the plug-in in the form that flannel has on etcd. The zero value does what flanneld does by default;
 // its fields must not be changed once it is used.
 type Plugin struct {
-	// Config and Leases are what Kinds returned for flanneld's -etcd-prefix;
-	// nil for ConfigKind and LeaseKind.
-	Config, Leases *registry.Kind
+	// Config, Leases and Reservations are what Kinds returned for flanneld's
+	// -etcd-prefix; nil for ConfigKind, LeaseKind and ReservationKind.
+	Config, Leases, Reservations *registry.Kind
 	// TTL is how long a lease lives that is not renewed; at least a second.
 	TTL time.Duration
 	// RenewMargin is how long before its expiry a lease is renewed, flanneld's
@@ -85,6 +85,7 @@ var (
 func (p Plugin) withDefaults() Plugin {
 	p.Config = cmp.Or(p.Config, ConfigKind)
 	p.Leases = cmp.Or(p.Leases, LeaseKind)
+	p.Reservations = cmp.Or(p.Reservations, ReservationKind)
 	p.TTL = cmp.Or(p.TTL, DefaultTTL)
 	p.RenewMargin = cmp.Or(p.RenewMargin, min(DefaultRenewMargin, p.TTL/2))
 	if p.Pick == nil {
@@ -96,9 +97,9 @@ func (p Plugin) withDefaults() Plugin {
 // Name implements plugin.Plugin.
 func (Plugin) Name() string { return Name }
 
-// Kinds implements plugin.Plugin: the configuration, the leases, and the nodes
-// for their names and addresses.
+// Kinds implements plugin.Plugin: the configuration, the leases and whom they
+// are reserved for, and the nodes for their names and addresses.
 func (p Plugin) Kinds() []*registry.Kind {
 	p = p.withDefaults()
-	return []*registry.Kind{p.Config, p.Leases, api.Node}
+	return []*registry.Kind{p.Config, p.Leases, p.Reservations, api.Node}
 }

@@ -39,6 +39,10 @@ type Lease struct {
 	// Expires says that the lease ends when nobody renews it; one that does
 	// not is a reservation.
 	Expires bool `json:"expires,omitempty"`
+	// Created is where in the registry's history the key was made, as
+	// registry.Stored has it: of two leases the lesser is the older. Who writes a
+	// lease cannot choose it.
+	Created int64 `json:"created,omitempty"`
 }
 
 // DeepCopyObject implements runtime.Object.
@@ -57,11 +61,11 @@ func (l *Lease) DeepCopyObject() runtime.Object {
 	return &out
 }
 
-// Kinds returns the two kinds whose keys start with prefix, flanneld's
+// Kinds returns the three kinds whose keys start with prefix, flanneld's
 // -etcd-prefix. Each call makes new ones, so call it once for a prefix.
-func Kinds(prefix string) (config, leases *registry.Kind) {
+func Kinds(prefix string) (config, leases, reservations *registry.Kind) {
 	prefix = path.Clean("/" + prefix)
-	return configKind(prefix), leaseKind(prefix)
+	return configKind(prefix), leaseKind(prefix), reservationKind(prefix)
 }
 
 func configKind(prefix string) *registry.Kind {
@@ -80,7 +84,7 @@ func configKind(prefix string) *registry.Kind {
 			Prefix: prefix + "/config",
 			Name:   ConfigName,
 			Encode: func(o registry.Object) ([]byte, error) { return compact(o.(*Config).Spec) },
-			Decode: func(_ string, value []byte, _ bool) (registry.Object, error) {
+			Decode: func(_ string, value []byte, _ registry.Stored) (registry.Object, error) {
 				c := &Config{Spec: spec(value)}
 				c.SetGroupVersionKind(gvk)
 				return c, nil
@@ -106,8 +110,8 @@ func leaseKind(prefix string) *registry.Kind {
 			Encode: func(o registry.Object) ([]byte, error) { return compact(o.(*Lease).Spec) },
 			// A value that cannot be read still holds its subnet, so it
 			// becomes an object too; Compile says what is wrong with it.
-			Decode: func(_ string, value []byte, expires bool) (registry.Object, error) {
-				l := &Lease{Spec: spec(value), Expires: expires}
+			Decode: func(_ string, value []byte, stored registry.Stored) (registry.Object, error) {
+				l := &Lease{Spec: spec(value), Expires: stored.Expires, Created: stored.Created}
 				l.SetGroupVersionKind(gvk)
 				return l, nil
 			},

@@ -43,6 +43,7 @@ func (Kubernetes) Kinds() []*registry.Kind { return []*registry.Kind{api.Node, C
 // Compile implements plugin.Plugin.
 func (Kubernetes) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
 	c := newCompiler(in, nodeWords)
+	c.nodesAreLeases = true
 	self := registry.Key{Name: in.Node.Name}
 	for n := range registry.Each[*corev1.Node](in.Objects, api.Node) {
 		l, problems := nodeLease(n)

@@ -82,6 +82,9 @@ func (s Subnet) Prefixes() []netip.Prefix {
 	return out
 }
 
+// contains reports whether an address is in one of the prefixes.
+func (s Subnet) contains(a netip.Addr) bool { return s.V4.Contains(a) || s.V6.Contains(a) }
+
 // Overlaps reports whether an address can be in both.
 func (s Subnet) Overlaps(o Subnet) bool {
 	return s.V4.IsValid() && o.V4.IsValid() && s.V4.Overlaps(o.V4) ||

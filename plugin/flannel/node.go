@@ -31,7 +31,7 @@ const (
 func (p Plugin) RunNode(ctx context.Context, n plugin.NodeEnv) error {
 	p = p.withDefaults()
 	n.SubnetFile = cmp.Or(n.SubnetFile, DefaultSubnetFile)
-	r := &runner{Plugin: p, keeper: keeper{NodeEnv: n}}
+	r := &runner{Plugin: p, keeper: keeper{NodeEnv: n}, now: time.Now}
 	if content, err := os.ReadFile(n.SubnetFile); err == nil {
 		r.former = parseSubnetFile(content)
 	}
@@ -42,6 +42,7 @@ func (p Plugin) RunNode(ctx context.Context, n plugin.NodeEnv) error {
 type runner struct {
 	Plugin
 	keeper
+	now func() time.Time
 
 	// renew is when the lease is to be written again; zero before this run
 	// has written it, as nobody says how long it still lives.
@@ -56,6 +57,17 @@ type runner struct {
 // reconcile brings the lease and the subnet file to what they must be, and
 // returns how long that will do.
 func (r *runner) reconcile(ctx context.Context, in plugin.Input) (time.Duration, error) {
+	v, s, err := r.settle(ctx, in)
+	if v == nil || s.verb != keep {
+		return r.TTL, err
+	}
+	return r.hold(v, s), errors.Join(err, r.writeSubnetFile(in, v.settings, s.subnet))
+}
+
+// settle takes steps until there is none left, and returns what that was decided
+// by, and the last, which is to keep the lease. Without a configuration there is no
+// view.
+func (r *runner) settle(ctx context.Context, in plugin.Input) (*view, step, error) {
 	// Most changes are to other nodes' leases: those are looked at in what the
 	// agent knows, which may be behind. What is to be done is decided on fresh
 	// objects alone.
@@ -64,29 +76,29 @@ func (r *runner) reconcile(ctx context.Context, in plugin.Input) (time.Duration,
 		if i > 0 {
 			fresh, err := r.fresh(ctx)
 			if err != nil {
-				return 0, err
+				return nil, step{}, err
 			}
 			in = fresh
 		}
 		v, configErr := r.view(in)
 		if v == nil {
-			return r.TTL, configErr
+			return nil, step{}, configErr
 		}
 		s, err := v.decide()
 		if err != nil {
-			return 0, err
+			return nil, step{}, err
 		}
 		if s.verb == keep {
-			return r.hold(v, s), errors.Join(configErr, r.writeSubnetFile(in, v.settings, s.subnet))
+			return v, s, configErr
 		}
 		if i == 0 {
 			continue
 		}
 		if lost = r.do(ctx, v.node, s); lost != nil && !lostRace(lost) {
-			return 0, lost
+			return nil, step{}, lost
 		}
 	}
-	return 0, fmt.Errorf("lost %d races for a lease in a row, the last with: %w", attempts, lost)
+	return nil, step{}, fmt.Errorf("lost %d races for a lease in a row, the last with: %w", attempts, lost)
 }
 
 func lostRace(err error) bool {
@@ -99,7 +111,7 @@ func (r *runner) fresh(ctx context.Context) (plugin.Input, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	s := registry.Snapshot{}
-	for _, k := range []*registry.Kind{r.Config, r.Leases} {
+	for _, k := range []*registry.Kind{r.Plugin.Config, r.Leases, r.Reservations} {
 		objects, _, err := r.Registry.List(ctx, k)
 		if err != nil {
 			return plugin.Input{}, err
@@ -117,7 +129,8 @@ func (r *runner) fresh(ctx context.Context) (plugin.Input, error) {
 func (r *runner) view(in plugin.Input) (*view, error) {
 	node, objects := in.Node, in.Objects
 	who := ownerOf(node, objects)
-	leases, _ := readLeases(objects, r.Leases)
+	leases, _ := r.readLeases(objects)
+	reserved, _ := readReservations(objects, r.Reservations)
 	settings, configErr := readSettings(objects, r.Plugin.Config)
 	if configErr == nil {
 		r.settings = &settings
@@ -137,7 +150,7 @@ func (r *runner) view(in plugin.Input) (*view, error) {
 	}
 	return &view{
 		settings: *r.settings, config: r.config, node: node, owner: who, leases: leases,
-		due: !time.Now().Before(r.renew), former: r.former, pick: r.Pick,
+		reserved: reserved, due: !r.now().Before(r.renew), former: r.former, pick: r.Pick,
 	}, configErr
 }
 
@@ -180,7 +193,7 @@ func (r *runner) confirm(ctx context.Context, l *Lease, subnet Subnet) error {
 	if err != nil {
 		return errors.Join(err, r.Registry.Delete(ctx, r.Leases, registry.KeyOf(l), l.ResourceVersion))
 	}
-	leases, _ := readLeases(in.Objects, r.Leases)
+	leases, _ := r.readLeases(in.Objects)
 	i := slices.IndexFunc(leases, func(o *lease) bool { return o.Name != l.Name && o.subnet.Overlaps(subnet) })
 	if i < 0 {
 		r.wrote()
@@ -193,7 +206,7 @@ func (r *runner) confirm(ctx context.Context, l *Lease, subnet Subnet) error {
 }
 
 // wrote notes that the lease was just written.
-func (r *runner) wrote() { r.renew = time.Now().Add(r.TTL - r.RenewMargin) }
+func (r *runner) wrote() { r.renew = r.now().Add(r.TTL - r.RenewMargin) }
 
 // hold notes that the node has its lease, and returns when to look again.
 func (r *runner) hold(v *view, s step) time.Duration {
@@ -203,7 +216,7 @@ func (r *runner) hold(v *view, s step) time.Duration {
 	r.former = s.subnet
 	wait := r.TTL
 	if s.object.Expires {
-		wait = max(0, time.Until(r.renew))
+		wait = max(0, r.renew.Sub(r.now()))
 	}
 	if !v.settings.Allows(s.subnet) {
 		wait = min(wait, longestPause) // the last pod on it may go

@@ -154,7 +154,7 @@ func all(t *testing.T, r registry.Registry) map[string]*lease {
 	if err != nil {
 		t.Fatal(err)
 	}
-	leases, problems := readLeases(registry.NewSnapshot(map[*registry.Kind][]registry.Object{LeaseKind: objects}), LeaseKind)
+	leases, problems := Plugin{}.withDefaults().readLeases(registry.NewSnapshot(map[*registry.Kind][]registry.Object{LeaseKind: objects}))
 	if len(problems) > 0 {
 		t.Fatal(problems)
 	}

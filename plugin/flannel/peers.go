@@ -1,6 +1,7 @@
 package flannel
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -14,8 +15,8 @@ import (
 type peer struct {
 	*lease
 	name string
-	// addresses are those of the node that are known, PublicIP and PublicIPv6
-	// among them.
+	// addresses are those of the node that are known and believed, PublicIP and
+	// PublicIPv6 among them.
 	addresses []netip.Addr
 }
 
@@ -30,18 +31,13 @@ func (c *compiler) peer(l *lease) peer {
 			p.name = a.String() // nodes that run flanneld may have no Node
 		}
 	}
-	if l.Weft != nil && l.Weft.Node != "" {
-		p.name = l.Weft.Node
+	if name := l.nodeName(); name != c.in.Node.Name { // which this node would know
+		p.name = cmp.Or(name, p.name)
 	}
-	if l.node != nil {
-		p.know(l.node)
-		return p
+	if n := cmp.Or(l.node, c.claims.nodes[l]); n != nil {
+		p.know(n)
 	}
-	for _, a := range p.addresses {
-		if n := c.nodes[a]; n != nil {
-			p.know(n)
-		}
-	}
+	p.addresses = slices.DeleteFunc(p.addresses, func(a netip.Addr) bool { return c.addresses[a].lease != l })
 	return p
 }
 
@@ -67,6 +63,10 @@ func (c *compiler) putPeer(l *lease) {
 		c.problem(l, "its %s or %s is an address of node %s; delete the one that is gone, else give each an address of its own",
 			c.words.publicIP, c.words.publicIPv6, c.in.Node.Name)
 		return
+	case l.disowned():
+		c.problem(l, "its %s or %s is not that of the node that it is reserved for, %s at %s; restart the agent there, or make the reservation anew",
+			c.words.publicIP, c.words.publicIPv6, l.reserved.Node, l.reserved)
+		return
 	case l.BackendType != c.settings.Backend:
 		c.problem(l, "its %s is %s, but that of the cluster is %s; restart flanneld on its node", c.words.backendType, l.BackendType, c.settings.Backend)
 		return
@@ -83,14 +83,15 @@ func (c *compiler) putPeer(l *lease) {
 			c.problem(l, "%s overlaps with %s, which node %s is in; %s", prefix, c.near()[clash], c.in.Node.Name, c.words.otherSubnet)
 			continue
 		}
+		if !c.holds(l, prefix) {
+			c.problem(l, "%s; %s", c.whyNot(prefix), c.words.otherSubnet)
+			continue
+		}
 		r, ok := c.route(p, prefix)
 		if !ok {
 			continue
 		}
-		if !c.b.PutRoute(key(prefix), r) {
-			c.problem(l, "another has %s too; %s", prefix, c.words.otherSubnet)
-			continue
-		}
+		c.b.PutRoute(key(prefix), r)
 		if !c.settings.V4.holds(prefix) && !c.settings.V6.holds(prefix) {
 			plugin.PutDirect(c.b, prefix, c.origin(l))
 		}
@@ -149,15 +150,18 @@ func (c *compiler) tunnel(p peer, prefix netip.Prefix) (plan.Route, bool) {
 		c.problem(p.lease, "its node has a tunnel of its own for IPv6, which is not supported beside IPv4; %s is out of reach", prefix)
 		return plan.Route{}, false
 	}
-	if other, ok := c.vteps[end.MAC]; ok && other != vtep {
-		c.problem(p.lease, "VtepMAC %s in its %s is that of %s too; give its node another", end.MAC, data, other)
+	switch holder := c.addresses[vtep]; {
+	case holder.at.kind == nil:
+		return plan.Route{}, false // claim has said so
+	case holder.lease != p.lease && c.macs[vtep] != end.MAC:
+		c.problem(p.lease, "%s %s is that of %s, which is older or known to have it, and has not the VtepMAC %s; delete the one that is gone, else give each node an address of its own",
+			field, vtep, holder.at, end.MAC)
 		return plan.Route{}, false
 	}
-	if other, ok := c.macs[vtep]; ok && other != end.MAC {
-		c.problem(p.lease, "another has %s %s too, with the VtepMAC %s instead of %s; delete the one that is gone", field, vtep, other, end.MAC)
+	if other := c.vteps[end.MAC]; other != vtep {
+		c.problem(p.lease, "VtepMAC %s in its %s is that of %s, %s; give its node another", end.MAC, data, c.addresses[other].at, other)
 		return plan.Route{}, false
 	}
-	c.vteps[end.MAC], c.macs[vtep] = vtep, end.MAC
 	return plan.Route{Way: plan.ToTunnel, Via: vtep, MAC: end.MAC, Node: p.name, Origin: c.origin(p.lease)}, true
 }
 

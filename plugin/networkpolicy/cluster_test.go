@@ -42,6 +42,9 @@ func TestCollectorLosesToAllocator(t *testing.T) {
 			o.Spec.UnusedSince = &mark
 			w.create(api.TagKind, o)
 			k := &collector{keep: DefaultKeepTags}
+			if d := k.decide(w.snapshot(collectorKinds), now.Add(-idle)); len(d.remove) != 0 {
+				t.Fatalf("decided when the mark was seen first: %+v", d)
+			}
 			d := k.decide(w.snapshot(collectorKinds), now)
 			if len(d.remove) != 1 {
 				t.Fatalf("decided: %+v", d)

@@ -37,6 +37,12 @@ type collector struct {
 	nodes derived[*node]
 }
 
+// seenMark is a mark that was seen on a Tag.
+type seenMark struct {
+	tag plan.Tag
+	at  int64
+}
+
 // collection is what is to be done.
 type collection struct {
 	// mark, clear and remove are Tags that are to get the mark of being unused,
@@ -94,10 +100,16 @@ func (c *collector) decide(objects registry.Objects, now time.Time) collection {
 			if unused(number) {
 				d.mark = append(d.mark, t.object)
 			}
-		case mark.Add(c.keep).After(now):
-			at(mark.Add(c.keep))
 		default:
-			d.remove = append(d.remove, t.object)
+			// Who wrote the mark may have decided to long before, so that it is to
+			// be seen for a while, too: by then whoever found the Tag without it
+			// has said who uses it, or given up.
+			seen := unused(seenMark{number, mark.Unix()})
+			if over := mark.Add(c.keep); over.After(now) {
+				at(over)
+			} else if seen {
+				d.remove = append(d.remove, t.object)
+			}
 		}
 		d.unused++
 	}

@@ -70,12 +70,15 @@ type compiler struct {
 	node     string
 	view     view
 	list     []*policy.Policy
+	tooLarge map[*translated]string
+	closed   map[*policy.Policy]*policy.Policy
 	tags     tags
 	others   derived[*node]
 	nodes    placed
 	machines derived[*policy.Machine]
 	domains  derived[*policy.Domain]
 	tables   policy.Compiler
+	made     policy.Tables
 }
 
 // Compile implements plugin.Compiler.
@@ -85,14 +88,16 @@ type compiler struct {
 // not concern it; the controller reports the others.
 func (c *compiler) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
 	if c.node != in.Node.Name {
-		*c = compiler{base: plainCompiler{plugin: c.base.plugin, Compiler: c.base.Compiler}, node: in.Node.Name}
+		*c = compiler{base: plainCompiler{plugin: c.base.plugin, Compiler: c.base.Compiler}, node: in.Node.Name,
+			tables: policy.Compiler{Gradual: c.tables.Gradual}}
 	}
 	previous := in.Previous
 	plain, problems := c.base.compile(in)
 
 	tables := c.tables.Compile(c.world(in))
+	c.made = tables
 	p := *plain
-	p.Tags, p.Verdicts = tables.Tags, tables.Verdicts
+	p.Tags, p.Within, p.Verdicts = tables.Tags, tables.Within, tables.Verdicts
 	if previous == nil {
 		previous = &plan.Plan{}
 	}
@@ -100,14 +105,22 @@ func (c *compiler) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
 	return &p, append(problems[:len(problems):len(problems)], c.problems()...)
 }
 
+// LeaveForLater implements plugin.Gradual.
+func (c *compiler) LeaveForLater() { c.tables.Gradual = true }
+
+// Unfinished implements plugin.Gradual.
+func (c *compiler) Unfinished() bool { return c.tables.Unfinished() }
+
+// Advance implements plugin.Gradual.
+func (c *compiler) Advance() { c.tables.Advance() }
+
 // world brings what is known of the cluster to what the objects say.
 func (c *compiler) world(in plugin.Input) *policy.World {
+	if c.closed == nil {
+		c.closed = map[*policy.Policy]*policy.Policy{}
+	}
 	if c.view.update(in, translate) || c.list == nil {
-		list := []*policy.Policy{}
-		for t := range c.view.policies.all() {
-			list = append(list, t.policy)
-		}
-		c.list = list
+		c.list, c.tooLarge = limited(c.view.policies.all(), c.closed)
 	}
 	c.tags.update(in.Objects)
 	other := func(o registry.Object, before *node) *node {
@@ -117,12 +130,12 @@ func (c *compiler) world(in plugin.Input) *policy.World {
 		return readNodePods(o, before)
 	}
 	gone, came := c.others.update(in.Objects.All(api.NodePodsKind), other, compareNodes)
-	c.nodes.update(c.others.list, c.base.plan.Routes, len(gone)+len(came) > 0)
 	c.machines.update(in.Objects.All(api.Node), readMachine, compareMachines)
+	c.nodes.update(c.others.list, c.machines.list, c.base.plan, len(gone)+len(came) > 0)
 	c.domains.update(in.Objects.All(api.DomainNameKind), readDomain, compareDomains)
 	return &policy.World{
 		Network: plan.DefaultNetwork, Policies: c.list, Namespaces: c.view.namespaces.list, Groups: c.tags.groups,
-		Nodes: c.nodes.list, Machines: c.machines.list, Domains: c.domains.list, Local: c.view.locals.list,
+		Nodes: c.nodes.list, Machines: c.nodes.machines, Domains: c.domains.list, Local: c.view.locals.list,
 	}
 }
 
@@ -149,7 +162,7 @@ func (c *compiler) endpoints(previous, plain plan.Table[plan.EndpointKey, plan.E
 
 // problems are those of the objects that this package reads.
 func (c *compiler) problems() []plugin.Problem {
-	var problems []plugin.Problem
+	problems := c.limits()
 	for _, t := range c.view.concerned(func(t *translated) bool { return len(t.problems) > 0 }) {
 		for _, message := range t.problems {
 			problems = append(problems, plugin.Problem{Kind: t.kind, Key: t.key(), Message: message, Told: true})
@@ -160,6 +173,11 @@ func (c *compiler) problems() []plugin.Problem {
 			problems = append(problems, plugin.Problem{Kind: api.NodePodsKind, Key: registry.Key{Name: n.Name}, Message: n.problem.Error()})
 		} else if p := c.nodes.nodes[n.Name].problem; p != nil {
 			problems = append(problems, plugin.Problem{Kind: api.NodePodsKind, Key: registry.Key{Name: n.Name}, Message: p.Error()})
+		}
+	}
+	for _, m := range c.machines.list {
+		if p := c.nodes.unbelieved[m.Name]; p != nil {
+			problems = append(problems, plugin.Problem{Kind: api.Node, Key: registry.Key{Name: m.Name}, Message: p.Error()})
 		}
 	}
 	for _, t := range c.tags.list {

@@ -64,11 +64,11 @@ func (l *locals) update(in plugin.Input, named map[string]bool) {
 }
 
 func sameEndpoint(a, b plugin.Endpoint) bool {
-	return a.Namespace == b.Namespace && a.Pod == b.Pod && a.UID == b.UID && slices.Equal(a.Addresses, b.Addresses)
+	return a.Namespace == b.Namespace && a.Pod == b.Pod && a.UID == b.UID && a.Unidentified == b.Unidentified && slices.Equal(a.Addresses, b.Addresses)
 }
 
 func sameLocal(a, b *policy.Local) bool {
-	return a.Name == b.Name && a.Namespace == b.Namespace && a.Identity == b.Identity && a.Ended == b.Ended &&
+	return a.Name == b.Name && a.Namespace == b.Namespace && a.Identity == b.Identity && a.Unidentified == b.Unidentified && a.Ended == b.Ended &&
 		slices.Equal(a.Addresses, b.Addresses)
 }
 
@@ -85,10 +85,10 @@ func podOf(in plugin.Input, e plugin.Endpoint) *corev1.Pod {
 }
 
 func readLocal(e plugin.Endpoint, p *corev1.Pod, named map[string]bool) *policy.Local {
-	l := &policy.Local{Interface: e.Interface, Name: e.Name(), Namespace: e.Namespace, Addresses: e.Addresses}
+	l := &policy.Local{Interface: e.Interface, Name: e.Name(), Namespace: e.Namespace, Addresses: e.Addresses, Unidentified: e.Unidentified}
 	if p != nil {
 		l.Identity = kubernetes.Identity(p, named)
-		l.Ended = p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+		l.Ended = api.Ended(p)
 	}
 	return l
 }

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
@@ -30,6 +32,8 @@ const (
 	// patience is how long something may fail before the node's readiness is
 	// told of it.
 	patience = 10 * time.Second
+	// moment is how long policies may be left for later before that is said.
+	moment = 2 * time.Second
 )
 
 // runner is one run of RunNode: it tells others of the node's pods, and which
@@ -43,6 +47,11 @@ type runner struct {
 	// made are the Tags that this run got from the registry, which what the
 	// agent follows may not show yet.
 	made map[plan.Tag]madeTag
+	// budgets say, by namespace, how many more Tags the node may make for its
+	// pods.
+	budgets map[string]*rate.Limiter
+	// meant is what the tags stand for that others are to be told of.
+	meant map[plan.Tag]*policy.Identity
 	// wrote is what others were told of the node's pods last.
 	wrote struct {
 		pods []api.TaggedPods
@@ -54,6 +63,8 @@ type runner struct {
 	read time.Time
 	// looked is what the report was last made from.
 	looked *plugin.Applied
+	// waiting is since when policies have been left for later, zero where none are.
+	waiting time.Time
 	// failing is since when something has failed, logged what was said of it.
 	failing time.Time
 	logged  string
@@ -76,7 +87,7 @@ type madeTag struct {
 }
 
 func newRunner(env plugin.NodeEnv) *runner {
-	return &runner{NodeEnv: env, made: map[plan.Tag]madeTag{}}
+	return &runner{NodeEnv: env, made: map[plan.Tag]madeTag{}, budgets: map[string]*rate.Limiter{}}
 }
 
 func (r *runner) run(ctx context.Context) error {
@@ -155,11 +166,16 @@ func kindred(pods []*policy.Local) []*kin {
 // that can get no Tag it goes on saying what it says, and the error says why.
 func (r *runner) tagged(ctx context.Context, in plugin.Input) ([]api.TaggedPods, error) {
 	byTag := map[plan.Tag][]netip.Addr{}
+	r.meant = map[plan.Tag]*policy.Identity{}
 	var failed error
 	for _, k := range kindred(r.now.locals.list) {
 		t, err := r.tagOf(ctx, k.identity)
+		if err == nil && r.meant[t] != nil {
+			return nil, fmt.Errorf("tag %d stands for other pods of namespace %s by now, which what this node follows does not show yet", t, k.identity.Namespace)
+		}
 		if err == nil {
 			byTag[t] = append(byTag[t], k.addresses...)
+			r.meant[t] = k.identity
 			continue
 		}
 		failed = fmt.Errorf("pods of namespace %s cannot get a Tag, and so other nodes' policies do not know what they are: %w", k.identity.Namespace, err)
@@ -171,6 +187,7 @@ func (r *runner) tagged(ctx context.Context, in plugin.Input) ([]api.TaggedPods,
 				for _, a := range p.Addresses {
 					if slices.Contains(k.addresses, a) {
 						byTag[p.Tag] = append(byTag[p.Tag], a)
+						r.meant[p.Tag] = k.identity
 					}
 				}
 			}
@@ -222,6 +239,9 @@ func (r *runner) tagOf(ctx context.Context, id *policy.Identity) (plan.Tag, erro
 		o, err = use(ctx, r.Registry, t.object.Name, id)
 	}
 	if errors.Is(err, registry.ErrNotFound) || errors.Is(err, errTaken) {
+		if err := r.spend(id.Namespace, now); err != nil {
+			return 0, err
+		}
 		o, err = allocate(ctx, r.Registry, id)
 	}
 	if err != nil {
@@ -231,8 +251,36 @@ func (r *runner) tagOf(ctx context.Context, id *policy.Identity) (plan.Tag, erro
 	if made.group == nil {
 		return 0, fmt.Errorf("tag %s: %w", o.Name, made.problem)
 	}
-	r.made[made.group.Tag] = madeTag{made.group, now.Add(catchUp)}
+	r.remember(made)
 	return made.group.Tag, nil
+}
+
+// Every node of the cluster holds every Tag, and who owns a pod can give it other
+// labels at any time. So the pods of one namespace on one node cause no more than
+// these: as many as a large namespace needs at once, and then so many a second.
+// Tags that nobody uses any more go after collectAfter.
+const (
+	tagsAtOnce    = 100
+	tagsPerSecond = 1
+)
+
+// spend takes a Tag from what a namespace may cause, or says that it may not.
+func (r *runner) spend(namespace string, now time.Time) error {
+	b := r.budgets[namespace]
+	if b == nil {
+		for other, b := range r.budgets {
+			if b.TokensAt(now) >= tagsAtOnce {
+				delete(r.budgets, other)
+			}
+		}
+		b = rate.NewLimiter(tagsPerSecond, tagsAtOnce)
+		r.budgets[namespace] = b
+	}
+	if !b.AllowN(now, 1) {
+		return fmt.Errorf("they have got new sets of labels more than %d times, and more often than %d a second: whoever owns them should not give each its own labels, or change them all the time",
+			tagsAtOnce, tagsPerSecond)
+	}
+	return nil
 }
 
 // writePods tells others of the node's pods: at once, unless it told them a
@@ -255,16 +303,8 @@ func (r *runner) writePods(ctx context.Context, in plugin.Input, want []api.Tagg
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	made, err := false, registry.ErrNotFound
-	if have != nil {
-		// What the agent follows is the newest as a rule, which spares a question.
-		next := have.DeepCopyObject().(*api.NodePods)
-		next.Pods = want
-		_, err = r.Registry.Update(ctx, api.NodePodsKind, next)
-	}
-	if errors.Is(err, registry.ErrConflict) || errors.Is(err, registry.ErrNotFound) {
-		made, err = put(ctx, r.Registry, api.NodePodsKind, in.Node.Name, func(n *api.NodePods) { n.Pods = want })
-	}
+	// What the agent follows is the newest as a rule, which spares a question.
+	made, err := r.tell(ctx, in.Node.Name, have, want)
 	if err != nil {
 		return 0, fmt.Errorf("other nodes cannot be told of this node's pods: %w", err)
 	}
@@ -275,6 +315,66 @@ func (r *runner) writePods(ctx context.Context, in plugin.Input, want []api.Tagg
 	}
 	r.wrote.pods, r.wrote.at = want, now
 	return catchUp, nil
+}
+
+// tell writes the NodePods of that name over the one that is there, as far as
+// known, and reports whether there was none.
+func (r *runner) tell(ctx context.Context, name string, have *api.NodePods, want []api.TaggedPods) (made bool, err error) {
+	for {
+		next := &api.NodePods{}
+		next.Name = name
+		if have != nil {
+			next = have.DeepCopyObject().(*api.NodePods)
+		}
+		if err := r.vouch(ctx, want, next.Pods); err != nil {
+			return false, err
+		}
+		next.Pods = want
+		if have == nil {
+			_, err = r.Registry.Create(ctx, api.NodePodsKind, next)
+		} else {
+			_, err = r.Registry.Update(ctx, api.NodePodsKind, next)
+		}
+		if !errors.Is(err, registry.ErrConflict) && !errors.Is(err, registry.ErrNotFound) && !errors.Is(err, registry.ErrExists) {
+			return have == nil && err == nil, err
+		}
+		have = nil
+		o, err := r.Registry.Get(ctx, api.NodePodsKind, registry.Key{Name: name})
+		switch {
+		case err == nil:
+			have = o.(*api.NodePods)
+		case !errors.Is(err, registry.ErrNotFound):
+			return false, err
+		}
+	}
+}
+
+// vouch sees to it that tags which the NodePods as it is does not have yet stand
+// for what they are meant to, in the registry and not just in what the agent
+// follows, which may be older than the time for which an unused Tag is kept: by
+// now its number may stand for other pods. A Tag without a mark is kept for that
+// time at least, and the NodePods is written before. The Tags of a NodePods are
+// not removed.
+func (r *runner) vouch(ctx context.Context, want, said []api.TaggedPods) error {
+	for _, p := range want {
+		t := plan.Tag(p.Tag)
+		made := r.made[t]
+		known := made.until.After(time.Now()) && sameIdentity(&made.group.Identity, r.meant[t])
+		if known || slices.ContainsFunc(said, func(s api.TaggedPods) bool { return s.Tag == p.Tag }) {
+			continue
+		}
+		o, err := use(ctx, r.Registry, tagName(t), r.meant[t])
+		if err != nil {
+			return fmt.Errorf("tag %d is not that of pods of namespace %s any more: %w", t, r.meant[t].Namespace, err)
+		}
+		r.remember(readTag(o, nil))
+	}
+	return nil
+}
+
+// remember notes what a Tag stands for in the registry.
+func (r *runner) remember(t *tag) {
+	r.made[t.group.Tag] = madeTag{t.group, time.Now().Add(catchUp)}
 }
 
 func samePods(a, b []api.TaggedPods) bool {
@@ -298,6 +398,19 @@ func put[T registry.Object](ctx context.Context, r registry.Registry, k *registr
 	}
 }
 
+// awaits returns how long to say nothing, because what was left for later will be
+// done in a moment, as a rule.
+func (r *runner) awaits(applied *plugin.Applied, now time.Time) time.Duration {
+	if !slices.ContainsFunc(applied.Problems, func(p plugin.Problem) bool { return p.Message == notYet }) {
+		r.waiting = time.Time{}
+		return 0
+	}
+	if r.waiting.IsZero() {
+		r.waiting = now
+	}
+	return r.waiting.Add(moment).Sub(now)
+}
+
 // writeReport says which policies are in force, and returns when to read again
 // what was said.
 func (r *runner) writeReport(ctx context.Context, node string, applied *plugin.Applied) (time.Duration, error) {
@@ -310,6 +423,9 @@ func (r *runner) writeReport(ctx context.Context, node string, applied *plugin.A
 	}
 	if r.said != nil && applied == r.looked {
 		return r.read.Add(recheck).Sub(now), nil
+	}
+	if left := r.awaits(applied, now); left > 0 {
+		return left, nil
 	}
 	r.applied.update(applied.Input, r.outline)
 	want := reportOf(&r.applied, applied.Problems)
@@ -331,7 +447,7 @@ func (r *runner) writeReport(ctx context.Context, node string, applied *plugin.A
 	}
 	if news(r.said, want, first) {
 		_, err := put(ctx, r.Registry, api.NodeReportKind, node, func(n *api.NodeReport) {
-			n.Enforced, n.Problems = want.Enforced, want.Problems
+			n.Enforced, n.Problems, n.Untold = want.Enforced, want.Problems, want.Untold
 		})
 		if err != nil {
 			r.said = nil

@@ -289,6 +289,51 @@ func TestNoTag(t *testing.T) {
 	})
 }
 
+// Who gives a pod other labels all the time causes a Tag each time, but no more
+// than a namespace has a budget for; and others' pods do not wait for that.
+func TestTagsThatLabelsCause(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		m := &machine{world: w, name: "node1"}
+		r := newRunner(m.env(w.registry))
+		tags := func(namespace string) (n int) {
+			t.Helper()
+			all, _, err := w.registry.List(t.Context(), api.TagKind)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, o := range all {
+				if o.(*api.Tag).Spec.Namespace == namespace {
+					n++
+				}
+			}
+			return n
+		}
+		refused := 0
+		for i := range tagsAtOnce + 50 {
+			m.start("evil/pod", fmt.Sprint("app=", i), "10.1.1.2")
+			if _, err := r.round(t.Context(), m.input(), nil); err != nil {
+				if !strings.Contains(err.Error(), "namespace evil") || !strings.Contains(err.Error(), "sets of labels") {
+					t.Fatal(err)
+				}
+				refused++
+			}
+			m.stop("evil/pod")
+		}
+		if n := tags("evil"); n != tagsAtOnce || refused != 50 {
+			t.Errorf("there are %d Tags, and %d were refused", n, refused)
+		}
+		m.start("evil/pod", "app=more", "10.1.1.2")
+		m.start("shop/web", "app=web", "10.1.1.3")
+		if _, err := r.round(t.Context(), m.input(), nil); err == nil || tags("shop") != 1 {
+			t.Errorf("another namespace has %d Tags; the error is %v", tags("shop"), err)
+		}
+		settle(10 * time.Second)
+		if _, err := r.round(t.Context(), m.input(), nil); err != nil || tags("evil") != tagsAtOnce+1 {
+			t.Errorf("after a while there are %d Tags; the error is %v", tags("evil"), err)
+		}
+	})
+}
+
 // Trouble with the registry is tried again, and told to the node's readiness only
 // if it lasts.
 func TestTrouble(t *testing.T) {
@@ -456,6 +501,15 @@ func TestReportIsBounded(t *testing.T) {
 	if len(r.Problems) != maxProblems || len(r.Problems[0].Message) > maxMessage || r.Problems[0].Kind != "NetworkPolicy" {
 		t.Errorf("%d problems, the first is %+v", len(r.Problems), r.Problems[0])
 	}
+	if !slices.Equal(r.Untold, []string{"shop"}) {
+		t.Errorf("untold are %q", r.Untold)
+	}
+	// One namespace with many does not hide the others'.
+	problems = append(problems, plugin.Problem{Kind: api.NetworkPolicy, Key: registry.Key{Namespace: "zoo", Name: "last"}, Message: "wrong"})
+	r = reportOf(&view{}, problems)
+	if len(r.Problems) != maxProblems || r.Problems[maxProblems-1].Namespace != "zoo" || !slices.Equal(r.Untold, []string{"shop"}) {
+		t.Errorf("%d problems, the last is %+v, untold are %q", len(r.Problems), r.Problems[maxProblems-1], r.Untold)
+	}
 }
 
 func TestFormat(t *testing.T) {
@@ -467,4 +521,45 @@ func TestFormat(t *testing.T) {
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
+}
+
+// Policies that the compiler has left for later are said only if that lasts, and
+// nothing is said to be in force meanwhile.
+func TestWhatIsLeftForLaterIsSaidIfItLasts(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		m := &machine{world: w, name: "node1"}
+		r := newRunner(m.env(w.registry))
+		applied := func(messages ...string) *plugin.Applied {
+			a := &plugin.Applied{Input: m.input()}
+			for _, message := range messages {
+				a.Problems = append(a.Problems, plugin.Problem{Kind: api.NetworkPolicy, Key: registry.Key{Namespace: "shop", Name: "large"}, Message: message, Told: true})
+			}
+			return a
+		}
+		report := func(a *plugin.Applied) (wait time.Duration, problems int) {
+			t.Helper()
+			wait, err := r.writeReport(t.Context(), m.name, a)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, n := range all[*api.NodeReport](w, api.NodeReportKind) {
+				problems += len(n.Problems)
+			}
+			return wait, problems
+		}
+		if wait, problems := report(applied(notYet, "another")); wait != moment || problems != 0 {
+			t.Errorf("at once: %d problems, looking again in %v", problems, wait)
+		}
+		time.Sleep(moment / 2)
+		if _, problems := report(applied("another")); problems != 1 {
+			t.Errorf("when it is done: %d problems", problems)
+		}
+		for range 3 { // one after the other
+			report(applied(notYet))
+			time.Sleep(moment / 2)
+		}
+		if _, problems := report(applied(notYet, "another")); problems != 2 {
+			t.Errorf("when it lasts: %d problems", problems)
+		}
+	})
 }

@@ -9,46 +9,66 @@ import (
 	"github.com/weftnet/weft/policy"
 )
 
-// placed holds what other nodes say of their pods, without what they cannot
-// know: a node speaks for the addresses to which the base plan's routes lead by
-// way of it. So nobody who has got hold of one node can give its pods' rights to
-// others' addresses, or take theirs.
+// placed holds what other nodes say of their pods and of themselves, without what
+// they cannot know: a node speaks for the addresses to which the base plan's
+// routes lead by way of it. So nobody who has got hold of one node can give its
+// pods' rights, or its own, to others' addresses, or take theirs.
 type placed struct {
-	routes plan.Table[plan.RouteKey, plan.Route]
-	nodes  map[string]place
+	base  *plan.Plan
+	nodes map[string]place
 	// list are the nodes in the order of their names. It is never changed, but
 	// replaced.
 	list []*policy.Node
+
+	// said are the machines as their Nodes say they are, machines those with the
+	// addresses that they can have, unbelieved says why others have less.
+	said       []*policy.Machine
+	machines   []*policy.Machine
+	kept       map[*policy.Machine]*policy.Machine
+	unbelieved map[string]error
 }
 
 // place is what was made of a node's word.
 type place struct {
 	said     *policy.Node
 	prefixes []netip.Prefix
+	flat     bool
 	kept     *policy.Node
 	problem  error
 }
 
-// update follows what nodes say, in the order of their names, and the routes. A
-// network without routes to nodes is flat, and there is no telling.
-func (p *placed) update(said []*node, routes plan.Table[plan.RouteKey, plan.Route], changed bool) {
-	if !changed && p.nodes != nil && len(p.routes.Diff(routes)) == 0 {
-		return
+// update follows what nodes say, in the order of their names, and what the base
+// plan says. A network without routes to nodes, in which the node itself has no
+// subnet either, is flat, and there is no telling.
+func (p *placed) update(said []*node, machines []*policy.Machine, base *plan.Plan, changed bool) {
+	moved := p.base == nil || p.base.Local.Node != base.Local.Node || len(p.base.Local.Pools) != len(base.Local.Pools) || len(p.base.Routes.Diff(base.Routes)) > 0
+	p.base = base
+	if moved {
+		p.kept = nil
 	}
-	p.routes = routes
+	if moved || !slices.Equal(p.said, machines) {
+		p.placeMachines(machines)
+	}
+	if changed || moved {
+		p.placePods(said)
+	}
+}
+
+func (p *placed) placePods(said []*node) {
 	prefixes := map[string][]netip.Prefix{}
-	for k, r := range routes.All() {
+	for k, r := range p.base.Routes.All() {
 		if r.Node != "" && !r.EndpointsOnly && k.Network == plan.DefaultNetwork {
 			prefixes[r.Node] = append(prefixes[r.Node], k.Prefix)
 		}
 	}
+	flat := len(prefixes) == 0 && len(p.base.Local.Pools) == 0
 	nodes := make(map[string]place, len(said))
 	list := make([]*policy.Node, 0, len(said))
 	for _, n := range said {
 		at, known := p.nodes[n.Name]
-		if own := prefixes[n.Name]; !known || at.said != n.Node || !slices.Equal(at.prefixes, own) {
-			at = place{said: n.Node, prefixes: own, kept: n.Node}
-			if len(prefixes) > 0 {
+		if own := prefixes[n.Name]; !known || at.said != n.Node || at.flat != flat || !slices.Equal(at.prefixes, own) {
+			at = place{said: n.Node, prefixes: own, flat: flat, kept: n.Node}
+			if !flat {
 				at.keep()
 			}
 		}
@@ -78,4 +98,48 @@ func (p *place) keep() {
 	if p.problem != nil {
 		p.kept = &kept
 	}
+}
+
+// placeMachines leaves out addresses that the base plan says are somebody else's:
+// another node's, a pod's, or what no pod has yet.
+func (p *placed) placeMachines(said []*policy.Machine) {
+	before := p.kept
+	p.said, p.kept, p.unbelieved = said, make(map[*policy.Machine]*policy.Machine, len(said)), map[string]error{}
+	machines := make([]*policy.Machine, 0, len(said))
+	for _, m := range said {
+		k := before[m]
+		if k == nil {
+			k = m
+			if i := slices.IndexFunc(m.Addresses, func(a netip.Addr) bool { return !p.isOf(m.Name, a) }); i >= 0 {
+				few := *m
+				few.Addresses = slices.DeleteFunc(slices.Clone(m.Addresses), func(a netip.Addr) bool { return !p.isOf(m.Name, a) })
+				k = &few
+			}
+		}
+		if k != m {
+			for _, a := range m.Addresses {
+				if !slices.Contains(k.Addresses, a) {
+					p.unbelieved[m.Name] = fmt.Errorf("its address %s is another's as routes have it, and is not the node's for policies; give each node an address of its own", a)
+					break
+				}
+			}
+		}
+		p.kept[m] = k
+		machines = append(machines, k)
+	}
+	if !slices.Equal(p.machines, machines) {
+		p.machines = machines
+	}
+}
+
+// isOf reports whether an address can be that of the node of a name.
+func (p *placed) isOf(name string, a netip.Addr) bool {
+	_, r, routed := p.base.Route(plan.DefaultNetwork, a, true)
+	switch {
+	case !routed || r.Way == plan.ToGateway:
+		return true
+	case r.Way == plan.ToHost:
+		return name == p.base.Local.Node
+	}
+	return r.Node == name
 }

@@ -46,9 +46,33 @@ func reportOf(v *view, problems []plugin.Problem) *api.NodeReport {
 		}
 	}
 	slices.SortFunc(r.Problems, compareProblems)
-	r.Problems = slices.Compact(r.Problems)
-	r.Problems = r.Problems[:min(len(r.Problems), maxProblems)]
+	r.Problems, r.Untold = told(slices.Compact(r.Problems))
 	return r
+}
+
+// told returns as many problems as a report may have, those of each namespace in
+// turns, so that one with many does not hide the others', and the namespaces of
+// which some are left out.
+func told(all []api.PolicyProblem) (told []api.PolicyProblem, untold []string) {
+	if len(all) <= maxProblems {
+		return all, nil
+	}
+	place := make(map[api.PolicyProblem]int, len(all)) // within its namespace
+	count := map[string]int{}
+	for _, p := range all {
+		place[p] = count[p.Namespace]
+		count[p.Namespace]++
+	}
+	byTurn := slices.SortedStableFunc(slices.Values(all), func(a, b api.PolicyProblem) int { return place[a] - place[b] })
+	told = byTurn[:maxProblems]
+	slices.SortFunc(told, compareProblems)
+	for _, p := range byTurn[maxProblems:] {
+		untold = append(untold, p.Namespace)
+	}
+	if untold = sorted(untold); len(untold) > maxProblems {
+		untold = []string{api.UntoldAnywhere}
+	}
+	return told, untold
 }
 
 func compareProblems(a, b api.PolicyProblem) int {
@@ -59,7 +83,7 @@ func compareProblems(a, b api.PolicyProblem) int {
 // That the node does no longer what it did is no news, unless it was said by
 // somebody else.
 func news(said, now *api.NodeReport, stranger bool) bool {
-	if !slices.Equal(said.Problems, now.Problems) || stranger && !maps.Equal(said.Enforced, now.Enforced) {
+	if !slices.Equal(said.Problems, now.Problems) || !slices.Equal(said.Untold, now.Untold) || stranger && !maps.Equal(said.Enforced, now.Enforced) {
 		return true
 	}
 	for kind, version := range now.Enforced {

@@ -1,6 +1,7 @@
 package networkpolicy
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -22,11 +23,14 @@ type State struct {
 	// Problems are what of the policy cannot be enforced as it is written, in
 	// alphabetical order.
 	Problems []string
+	// Unresolved are the domain names in it for which no address was found, so
+	// that the rules with them hold for nobody, in alphabetical order.
+	Unresolved []string
 }
 
 // StateKinds are the kinds that States reads.
 func StateKinds() []*registry.Kind {
-	return append(slices.Clone(policyKinds), api.Namespace, api.TagKind, api.NodePodsKind, api.NodeReportKind)
+	return append(slices.Clone(policyKinds), api.Namespace, api.TagKind, api.NodePodsKind, api.NodeReportKind, api.DomainNameKind)
 }
 
 // States says of each policy how far it is in force: first of
@@ -46,6 +50,7 @@ type overview struct {
 	tags       tags
 	nodes      derived[*node]
 	reports    derived[*api.NodeReport]
+	domains    derived[*api.DomainName]
 }
 
 func (o *overview) update(objects registry.Objects) {
@@ -56,6 +61,9 @@ func (o *overview) update(objects registry.Objects) {
 	o.reports.update(objects.All(api.NodeReportKind),
 		func(o registry.Object, _ *api.NodeReport) *api.NodeReport { r, _ := o.(*api.NodeReport); return r },
 		func(a, b *api.NodeReport) int { return strings.Compare(a.Name, b.Name) })
+	o.domains.update(objects.All(api.DomainNameKind),
+		func(o registry.Object, _ *api.DomainName) *api.DomainName { d, _ := o.(*api.DomainName); return d },
+		func(a, b *api.DomainName) int { return strings.Compare(a.Name, b.Name) })
 }
 
 // home is a namespace, and what pods in it are.
@@ -89,10 +97,20 @@ func (o *overview) states(version func(*translated) string) []State {
 	for _, r := range o.reports.list {
 		reports[r.Name] = r
 	}
+	unresolved := map[string]bool{}
+	for _, d := range o.domains.list {
+		unresolved[d.Name] = d.Problem != "" && len(d.Addresses) == 0
+	}
 
 	var states []State
 	for t := range o.policies.all() {
 		s := State{Kind: t.kind, Key: t.key(), Problems: slices.Clone(t.problems)}
+		for _, d := range t.domains {
+			if unresolved[d] {
+				s.Unresolved = append(s.Unresolved, d)
+			}
+		}
+		s.Unresolved = sorted(s.Unresolved)
 		subject := &t.policy.Subject
 		add := func(h *home) {
 			for _, g := range h.groups {
@@ -120,10 +138,15 @@ func (o *overview) states(version func(*translated) string) []State {
 				s.Pending = append(s.Pending, n)
 				continue
 			}
+			told := false
 			for _, p := range r.Problems {
 				if p.Kind == t.kind.Kind && p.Namespace == s.Key.Namespace && p.Name == s.Key.Name {
 					s.Problems = append(s.Problems, p.Message)
+					told = true
 				}
+			}
+			if !told && (slices.Contains(r.Untold, s.Key.Namespace) || slices.Contains(r.Untold, api.UntoldAnywhere)) {
+				s.Problems = append(s.Problems, fmt.Sprintf("node %s has more problems with policies of the same namespace than it can tell: whether this one is enforced there as it is written is not known; mend the others first", n))
 			}
 		}
 		s.Problems = sorted(s.Problems)

@@ -59,10 +59,18 @@ func conditionOf(s State, generation int64) metav1.Condition {
 		if others := len(s.Pending) - len(named); others > 0 {
 			c.Message += fmt.Sprintf(" and %d others", others)
 		}
+	case len(s.Unresolved) > 0:
+		c.Reason, c.Message = ReasonNotEnforceable, truncate(unresolved(s.Unresolved))
 	default:
 		c.Status, c.Reason, c.Message = metav1.ConditionTrue, ReasonInForce, "it is in force on every node with a pod that it selects"
 	}
 	return c
+}
+
+// unresolved says what becomes of domain names without an address. Why they have
+// none is in their DomainNames: it may be worded otherwise at each attempt.
+func unresolved(names []string) string {
+	return fmt.Sprintf("no address was found for %s (see: weft get domainnames), so that the rules with that hold for nobody", strings.Join(names, ", "))
 }
 
 func sameCondition(a *metav1.Condition, b metav1.Condition) bool {

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	networkv1 "github.com/openshift/api/network/v1"
 
 	"github.com/weftnet/weft/api"
@@ -38,6 +40,9 @@ type host struct {
 
 // origin says where entries made of the host come from.
 func (h *host) origin() string { return api.HostSubnet.Kind + " " + h.name }
+
+// uid is that of the Node that the HostSubnet was last written for.
+func (h *host) uid() types.UID { return types.UID(h.object.Annotations[NodeUID]) }
 
 func (h *host) problem(format string, args ...any) {
 	h.problems = append(h.problems, fmt.Sprintf(format, args...))

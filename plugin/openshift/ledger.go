@@ -7,24 +7,39 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/subnet"
 )
 
-// ledger is the allocator's memory, a ClusterConfig's status.subnets.
+// ledger is the allocator's memory, a ClusterConfig's status.subnets. It makes
+// one decision of what is written to many objects, in any order and by any
+// number of controllers that may be stopped for any time before a write and do
+// it afterwards. Each write is by compare-and-swap, so a late one succeeds only
+// if its object is still what it was read as. What must hold is: whatever subnet
+// a node has or may yet get is in the ledger or in a HostSubnet.
 //
-// A subnet that is given to a node becomes pending before the node's
-// HostSubnet is written, and quarantined before it is deleted. It leaves the
-// one only for the other or for the HostSubnet. So whoever reads the ledger
-// first and the HostSubnets afterwards sees every subnet that any node has or
-// may yet be given, and as long as nobody else wrote the ledger meanwhile,
-// which compare-and-swap tells, may give out the others.
+// A controller reads the ledger, then the HostSubnets, then the Nodes. Then it
+// writes the ledger, or where it has nothing to write there sees that it is as
+// it was read, and only then writes HostSubnets. So the ledger did not change
+// while the rest was read, and all was so at one moment.
 //
-// That holds even for a controller that wrote the ledger, was stopped, and
-// goes on long afterwards: what it writes last is a HostSubnet as it read it,
-// by compare-and-swap. A quarantine therefore does not end while there is a
-// HostSubnet that could still be filled that way (see reconciliation.waiting).
+//   - A subnet becomes pending, which gives it to a node, before the node's
+//     HostSubnet gets it.
+//   - It stops being pending when the HostSubnet has it and is settled: written
+//     for the Node that is there. A controller that found an earlier Node gone
+//     read the HostSubnet before that, and can no longer delete it.
+//   - It becomes quarantined, with the UID of the Node that is gone, before the
+//     HostSubnet is deleted. It stops being quarantined if it becomes pending
+//     for the same node, or if the HostSubnet has it and is settled for another
+//     Node of the name. The UID is there so that of two controllers, one that
+//     saw this Node a moment before it went and one that found it gone, both
+//     have to write the ledger, and one fails.
+//   - Its rest begins when the HostSubnet has it no longer and can no longer get
+//     it by a late write, which is that there is none or that it has another
+//     subnet instead: whatever came and went unseen before, it had the subnet
+//     by that HostSubnet. When the rest is over, others may get it.
 type ledger struct {
 	pending, quarantined []grant
 	cursor               map[netip.Prefix]netip.Prefix
@@ -34,7 +49,10 @@ type ledger struct {
 type grant struct {
 	subnet netip.Prefix
 	node   string
-	// until is when a quarantine ends, to the second.
+	// uid is that of the Node that was gone when the subnet was quarantined.
+	uid types.UID
+	// until is when a quarantine ends, to the second; zero while its rest has
+	// not begun.
 	until time.Time
 }
 
@@ -57,7 +75,7 @@ func readLedger(l *api.SubnetLedger) ledger {
 			if err != nil {
 				continue
 			}
-			e := grant{subnet: p.Masked(), node: g.Node}
+			e := grant{subnet: p.Masked(), node: g.Node, uid: g.NodeUID}
 			if g.Until != nil {
 				e.until = g.Until.UTC()
 			}
@@ -87,7 +105,7 @@ func (l ledger) format(now time.Time) *api.SubnetLedger {
 	write := func(grants []grant) []api.SubnetGrant {
 		var out []api.SubnetGrant
 		for _, g := range grants {
-			e := api.SubnetGrant{Subnet: g.subnet.String(), Node: g.node}
+			e := api.SubnetGrant{Subnet: g.subnet.String(), Node: g.node, NodeUID: g.uid}
 			if !g.until.IsZero() {
 				e.Until = &metav1.Time{Time: g.until}
 			}
@@ -108,30 +126,44 @@ func (l ledger) format(now time.Time) *api.SubnetLedger {
 	return out
 }
 
+// over reports whether a quarantined subnet has rested long enough.
+func (g grant) over(now time.Time) bool { return !g.until.IsZero() && !g.until.After(now) }
+
+// latest orders the quarantined, those that end last first.
+func latest(a, b grant) int {
+	if a.until.IsZero() != b.until.IsZero() {
+		if a.until.IsZero() {
+			return -1
+		}
+		return 1
+	}
+	return b.until.Compare(a.until)
+}
+
 // forget orders the quarantined, those that end last first, and drops what
 // ended before the last few.
 func (l *ledger) forget(now time.Time) {
 	slices.SortFunc(l.quarantined, func(a, b grant) int {
-		return cmp.Or(b.until.Compare(a.until), cmp.Compare(a.node, b.node), a.subnet.Compare(b.subnet))
+		return cmp.Or(latest(a, b), cmp.Compare(a.node, b.node), a.subnet.Compare(b.subnet))
 	})
-	over := 0
+	kept := 0
 	l.quarantined = slices.DeleteFunc(l.quarantined, func(g grant) bool {
-		if g.until.After(now) {
+		if !g.over(now) {
 			return false
 		}
-		over++
-		return over > remembered
+		kept++
+		return kept > remembered
 	})
 }
 
-// has reports whether grants has the subnet for the node.
-func has(grants []grant, p netip.Prefix, node string) bool {
-	return slices.ContainsFunc(grants, func(g grant) bool { return g.subnet == p && g.node == node })
-}
-
-// quarantine adds a subnet taken from a node, unless it is there.
-func (l *ledger) quarantine(p netip.Prefix, node string, until time.Time) {
-	if !has(l.quarantined, p, node) {
-		l.quarantined = append(l.quarantined, grant{p, node, until})
+// quarantine adds a subnet taken from a node, whose Node of that UID is gone.
+// Its rest has not begun.
+func (l *ledger) quarantine(p netip.Prefix, node string, uid types.UID) {
+	g := grant{subnet: p, node: node, uid: uid}
+	i := slices.IndexFunc(l.quarantined, func(e grant) bool { return e.subnet == p && e.node == node })
+	if i < 0 {
+		l.quarantined = append(l.quarantined, g)
+	} else {
+		l.quarantined[i] = g
 	}
 }

@@ -34,7 +34,7 @@ func (r *reconciliation) writeHosts() {
 			delete(out.Annotations, AssignSubnet)
 			why = append(why, "it needs no more")
 		}
-		if n := r.nodes[h.name]; n != nil && follow(out, n) {
+		if n := r.nodes[h.name]; n != nil && follow(out, n, r.addresses[h.name]) {
 			why = append(why, "the Node changed")
 		}
 		problem := strings.Join(slices.Concat(h.problems, r.reasons[h.name]), "; ")
@@ -61,6 +61,9 @@ func (r *reconciliation) grantsFor(h *host) []grant {
 	var grants []grant
 	for _, f := range families(r.network.ranges) {
 		i := slices.IndexFunc(r.ledger.pending, func(g grant) bool { return g.node == h.name && g.family() == f })
+		if h.claimsFamily(f) {
+			continue
+		}
 		if i >= 0 {
 			grants = append(grants, r.ledger.pending[i])
 		} else if h.waits() && len(grants) == 0 {
@@ -79,13 +82,14 @@ func addSubnet(hs *networkv1.HostSubnet, p netip.Prefix) {
 	setAnnotation(hs, api.AdditionalSubnets, strings.Join(append(list(hs.Annotations[api.AdditionalSubnets]), p.String()), ","))
 }
 
-// follow makes a HostSubnet that of a node, and reports whether it was not.
-func follow(hs *networkv1.HostSubnet, n *corev1.Node) bool {
+// follow makes a HostSubnet that of a node with these addresses, and reports
+// whether it was not.
+func follow(hs *networkv1.HostSubnet, n *corev1.Node, addresses []netip.Addr) bool {
 	before := hs.DeepCopy()
 	hs.Host = n.Name
 	setAnnotation(hs, NodeUID, string(n.UID))
 	// A node that does not know its address for a while keeps the last.
-	if addresses := api.NodeAddresses(n); len(addresses) > 0 {
+	if len(addresses) > 0 {
 		hs.HostIP = addresses[0].String()
 		var others []string
 		for _, a := range addresses[1:] {
@@ -105,9 +109,11 @@ func (r *reconciliation) writeNodes() {
 		switch {
 		case h == nil && len(api.NodeAddresses(n)) == 0:
 			problems = []string{"it has no subnet, because it has no InternalIP address that can be used in status.addresses"}
+		case h == nil && len(r.addresses[name]) == 0:
+			problems = append([]string{"it has no subnet"}, r.disbelieved[name]...)
 		case h == nil:
 			hs := &networkv1.HostSubnet{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{AssignSubnet: "true"}}}
-			follow(hs, n)
+			follow(hs, n, r.addresses[name])
 			r.write(write{verb: doCreate, kind: api.HostSubnet, object: hs, why: "there is a Node of this name"})
 		case len(r.network.ranges) == 0 && h.waits():
 			problems = []string{"it has no subnet, because ClusterNetwork " + api.DefaultName + " has no CIDR that can be used"}
@@ -125,9 +131,9 @@ func (r *reconciliation) writeNodes() {
 // writeNetwork fills in what the ClusterNetwork leaves open, and says in it
 // what is wrong with it.
 func (r *reconciliation) writeNetwork(cn *networkv1.ClusterNetwork) {
-	out := withDefaults(cn).DeepCopy()
-	setProblem(out, r.networkProblems())
-	if !equal(cn, out) {
+	filled := withDefaults(cn)
+	out := filled.DeepCopy()
+	if setProblem(out, r.networkProblems()) || filled != cn {
 		r.write(write{verb: doUpdate, kind: api.ClusterNetwork, object: out, why: cmp.Or(r.networkProblems(), "filled in what was left open")})
 	}
 }

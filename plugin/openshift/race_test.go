@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 
 	"github.com/weftnet/weft/api"
@@ -71,16 +72,22 @@ func TestKilledAfterEachCall(t *testing.T) {
 // controller is one of several that act at once, a call at a time.
 type controller struct {
 	world *world
-	gate  *gate
-	next  func() (struct{}, bool)
-	stop  func()
+	// number tells it from others in what rapid prints.
+	number int
+	gate   *gate
+	next   func() (struct{}, bool)
+	stop   func()
 }
 
 func newController(w *world) *controller {
-	c := &controller{world: w}
+	w.controllers++
+	c := &controller{world: w, number: w.controllers}
 	c.restart()
 	return c
 }
+
+// GoString is what rapid prints.
+func (c *controller) GoString() string { return fmt.Sprint("controller ", c.number) }
 
 func (c *controller) restart() {
 	c.next, c.stop = iter.Pull(func(yield func(struct{}) bool) {
@@ -146,6 +153,15 @@ func TestStraggler(t *testing.T) {
 			w.settle()
 			w.node("b", "192.168.7.2")
 		}, map[string]string{"a": "10.1.0.0/24", "b": ""}},
+		{"deletes the HostSubnet of a node that came back unseen", func(w *world, straggler, other *controller) {
+			w.node("a", "192.168.7.1")
+			w.settle()
+			w.node("b", "192.168.7.2")
+			w.settle()
+			w.remove(api.Node, "a")
+			straggler.until("delete hostsubnets a")
+			w.node("a", "192.168.7.1")
+		}, map[string]string{"a": "10.1.0.0/24", "b": ""}},
 		{"makes a HostSubnet for a node that is gone", func(w *world, straggler, other *controller) {
 			w.node("a", "192.168.7.1")
 			straggler.until("create hostsubnets a")
@@ -184,6 +200,9 @@ func TestStraggler(t *testing.T) {
 				other.stop()
 				w.settle()
 				watch.look()
+				w.now = w.now.Add(2 * w.quarantine) // a rest begins with the last that the straggler did
+				w.settle()
+				watch.look()
 				got := map[string]string{}
 				for name, h := range w.hosts() {
 					got[name] = h.Subnet
@@ -196,13 +215,39 @@ func TestStraggler(t *testing.T) {
 	}
 }
 
+// TestFormerLedger goes on from a ledger as it was written before entries had a
+// UID: a quarantine that is over, or runs, says nothing of a HostSubnet that is
+// still there.
+func TestFormerLedger(t *testing.T) {
+	w := newWorld(t)
+	w.network("10.1.0.0/24 8")
+	w.node("a", "192.168.7.1")
+	w.settle()
+	w.node("b", "192.168.7.2")
+	w.settle()
+	modify(w, api.ClusterConfigKind, api.DefaultName, func(c *api.ClusterConfig) {
+		c.Status.Subnets.Quarantined = []api.SubnetGrant{{Subnet: "10.1.0.0/24", Node: "a", Until: &metav1.Time{Time: w.now.Add(-time.Hour)}}}
+	})
+	watch := newObserver(w)
+	w.remove(api.Node, "a")
+	for range 4 {
+		w.settle()
+		watch.look()
+		w.now = w.now.Add(w.quarantine / 2)
+	}
+	w.settle()
+	if got := w.hosts()["b"].Subnet; got != "10.1.0.0/24" {
+		t.Errorf("in the end b has %q", got)
+	}
+}
+
 // TestRaces lets controllers act at once that know nothing of each other, in
 // any interleaving of their calls and of what users do; they are killed and
 // stopped for any time. No subnet is ever with two, none comes to another
 // node before its quarantine is over, and in the end each node has its own.
 func TestRaces(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := newWorld(t)
+		w := newStoredWorld(t)
 		dual := rapid.Bool().Draw(t, "dual stack")
 		if dual {
 			w.network("10.1.0.0/21 8", "fd01::/61 64")
@@ -283,6 +328,9 @@ type observer struct {
 	world *world
 	// last is who had a subnet while it lived, and when that was last so.
 	last map[netip.Prefix]tenancy
+	// version and at are those of a store when it was looked at.
+	version int64
+	at      time.Time
 }
 
 type tenancy struct {
@@ -290,10 +338,20 @@ type tenancy struct {
 	at   time.Time
 }
 
-func newObserver(w *world) *observer { return &observer{w, map[netip.Prefix]tenancy{}} }
+func newObserver(w *world) *observer {
+	o := &observer{world: w, last: map[netip.Prefix]tenancy{}}
+	o.look()
+	return o
+}
 
 func (o *observer) look() {
 	w := o.world
+	if w.store != nil {
+		if w.store.Version() == o.version && w.now.Equal(o.at) {
+			return
+		}
+		o.version, o.at = w.store.Version(), w.now
+	}
 	nodes := w.nodes()
 	var seen []*host
 	for _, hs := range w.hosts() {

@@ -36,6 +36,8 @@ const (
 	doCreate verb = "create"
 	doUpdate verb = "update"
 	doDelete verb = "delete"
+	// doCheck writes nothing, and fails if the object is not as it was read.
+	doCheck verb = "check"
 )
 
 // write is one change to the registry, by compare-and-swap with the resource
@@ -71,8 +73,9 @@ type usage struct {
 // reconcile decides what must be written to get each node its subnet. It is
 // level-triggered: after each write, and after any part of them, it decides
 // what is left to do; when nothing is left it returns no writes. objects may
-// be stale in any way but one: each HostSubnet is as it was after the
-// ClusterConfig was read, and each Node as it was after the HostSubnets were.
+// be stale in any way but one: the HostSubnets are as they were at one moment
+// after the ClusterConfig was read, and each Node as it was after that. The
+// writes begin with one to the ClusterConfig, or a check of it (see ledger).
 func reconcile(objects registry.Objects, now time.Time, quarantine time.Duration) decision {
 	r := &reconciliation{
 		now:   now,
@@ -100,12 +103,17 @@ func reconcile(objects registry.Objects, now time.Time, quarantine time.Duration
 		r.nodes[n.Name] = n
 	}
 	r.ledger = readLedger(config.Status.Subnets)
+	r.settleAddresses()
 	r.sortOut()
 	r.allocate()
 	r.writeConfig(config)
+	written := len(r.writes) > 0
 	r.writeHosts()
 	r.writeNodes()
 	r.writeNetwork(cn)
+	if len(r.writes) > 0 && !written {
+		r.writes = slices.Insert(r.writes, 0, write{verb: doCheck, kind: api.ClusterConfigKind, object: config, barrier: true})
+	}
 	return r.decision
 }
 
@@ -120,6 +128,10 @@ type reconciliation struct {
 	ledger     ledger
 	// reasons says, by node, why it has no subnet of some family.
 	reasons map[string][]string
+	// addresses are those of Nodes that are believed, disbelieved says by Node
+	// why others are not.
+	addresses   map[string][]netip.Addr
+	disbelieved map[string][]string
 	// exhausted says of which families there are no subnets left.
 	exhausted []string
 	// barred: a barrier cannot be passed.
@@ -162,30 +174,46 @@ func (r *reconciliation) waiting(g grant) bool {
 	return h != nil && !h.claimsFamily(g.family())
 }
 
+// settled reports whether nobody who found that a node was gone can still
+// delete the HostSubnet as it is now.
+func (r *reconciliation) settled(h *host) bool {
+	n := r.nodes[h.name]
+	return h.ghost || n != nil && h.uid() == n.UID
+}
+
+// claims reports whether the HostSubnet of a grant's node claims its subnet.
+func (r *reconciliation) claims(g grant) bool {
+	h := r.hosts[g.node]
+	return h != nil && slices.Contains(h.claims, g.subnet)
+}
+
 // sortOut brings the ledger to what became of its entries.
 func (r *reconciliation) sortOut() {
 	l := &r.ledger
 	pending := l.pending
 	l.pending = nil
 	for _, g := range pending {
-		h := r.hosts[g.node]
-		switch {
-		case h != nil && slices.Contains(h.claims, g.subnet) && !r.gone(h):
-		case r.mayHave(g):
+		switch h := r.hosts[g.node]; {
+		case r.claims(g) && r.settled(h):
+		case r.claims(g) && !r.gone(h) || r.mayHave(g):
 			l.pending = append(l.pending, g)
 		default:
-			l.quarantine(g.subnet, g.node, r.until)
+			l.quarantine(g.subnet, g.node, "")
 		}
 	}
 	l.quarantined = slices.DeleteFunc(l.quarantined, func(g grant) bool {
-		h := r.hosts[g.node]
-		return h != nil && slices.Contains(h.claims, g.subnet) && !r.gone(h)
+		return r.claims(g) && r.settled(r.hosts[g.node])
 	})
 	for _, h := range r.ordered {
 		if r.gone(h) {
 			for _, p := range h.claims {
-				l.quarantine(p, h.name, r.until)
+				l.quarantine(p, h.name, h.uid())
 			}
+		}
+	}
+	for i, g := range l.quarantined {
+		if g.until.IsZero() && !r.claims(g) && !r.waiting(g) {
+			l.quarantined[i].until = r.until
 		}
 	}
 }
@@ -214,7 +242,7 @@ func (r *reconciliation) mayHave(g grant) bool {
 }
 
 // quarantined reports whether a subnet must not be given to another node yet.
-func (r *reconciliation) quarantined(g grant) bool { return g.until.After(r.now) || r.waiting(g) }
+func (r *reconciliation) quarantined(g grant) bool { return !g.over(r.now) || r.waiting(g) }
 
 // allocate makes grants for all that wait, those who come back first.
 func (r *reconciliation) allocate() {
@@ -234,8 +262,8 @@ func (r *reconciliation) allocate() {
 			a.Take(netip.PrefixFrom(address, address.BitLen()))
 		}
 	}
-	for _, n := range r.nodes {
-		for _, address := range api.NodeAddresses(n) {
+	for _, addresses := range r.addresses {
+		for _, address := range addresses {
 			a.Take(netip.PrefixFrom(address, address.BitLen()))
 		}
 	}
@@ -295,15 +323,15 @@ func (r *reconciliation) held(p netip.Prefix) bool {
 // restore makes a grant of the subnet that a node had, if it may have it.
 func (r *reconciliation) restore(h *host, f subnet.Family) {
 	l := &r.ledger
-	latest := -1
+	last := -1
 	for i, g := range l.quarantined {
-		if g.node == h.name && g.family() == f && r.mayHave(g) && (latest < 0 || g.until.After(l.quarantined[latest].until)) {
-			latest = i
+		if g.node == h.name && g.family() == f && r.mayHave(g) && (last < 0 || latest(g, l.quarantined[last]) < 0) {
+			last = i
 		}
 	}
-	if latest >= 0 {
-		l.pending = append(l.pending, grant{subnet: l.quarantined[latest].subnet, node: h.name})
-		l.quarantined = slices.Delete(l.quarantined, latest, latest+1)
+	if last >= 0 {
+		l.pending = append(l.pending, grant{subnet: l.quarantined[last].subnet, node: h.name})
+		l.quarantined = slices.Delete(l.quarantined, last, last+1)
 	}
 }
 

@@ -94,6 +94,16 @@ type cluster struct {
 // round reads what there is, decides, and writes.
 func (c *cluster) round(ctx context.Context) (decision, error) {
 	start := time.Now()
+	d, err := c.decide(ctx)
+	if err == nil {
+		err = c.perform(ctx, d.writes)
+		c.metrics.rounds.Observe(time.Since(start).Seconds())
+	}
+	return d, err
+}
+
+// decide reads what there is, and decides.
+func (c *cluster) decide(ctx context.Context) (decision, error) {
 	objects := map[*registry.Kind][]registry.Object{}
 	for _, k := range clusterKinds {
 		list, _, err := c.registry.List(ctx, k)
@@ -102,10 +112,7 @@ func (c *cluster) round(ctx context.Context) (decision, error) {
 		}
 		objects[k] = list
 	}
-	d := reconcile(registry.NewSnapshot(objects), c.now(), c.quarantine)
-	err := c.perform(ctx, d.writes)
-	c.metrics.rounds.Observe(time.Since(start).Seconds())
-	return d, err
+	return reconcile(registry.NewSnapshot(objects), c.now(), c.quarantine), nil
 }
 
 // errRaced says that somebody else wrote first, which is no failure: what is
@@ -127,6 +134,15 @@ func (c *cluster) perform(ctx context.Context, writes []write) error {
 			_, err = c.registry.Update(ctx, w.kind, w.object)
 		case doDelete:
 			err = c.registry.Delete(ctx, w.kind, key, w.object.GetResourceVersion())
+		case doCheck:
+			var now registry.Object
+			now, err = c.registry.Get(ctx, w.kind, key)
+			if err == nil && now.GetResourceVersion() != w.object.GetResourceVersion() {
+				err = w.kind.Errorf(key, registry.ErrConflict, nil)
+			}
+		}
+		if err == nil && w.verb == doCheck {
+			continue
 		}
 		if err == nil {
 			c.log.Info(string(w.verb)+"d", "kind", w.kind.Singular, "name", key, "why", w.why)

@@ -131,14 +131,15 @@ func (w *world) force(change func(*networkv1.ClusterNetwork)) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.registry.PutValue(api.ClusterNetwork, networkKey, value)
+	w.registry.(*memory.Registry).PutValue(api.ClusterNetwork, networkKey, value)
 }
 
 // TestRunCluster runs the loop itself.
 func TestRunCluster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		w.registry = memory.New()
+		store := memory.New()
+		w.registry = store
 		w.network("10.1.0.0/24 8")
 		metrics := prometheus.NewRegistry()
 		ctx, stop := context.WithCancel(t.Context())
@@ -167,9 +168,9 @@ func TestRunCluster(t *testing.T) {
 		w.remove(api.Node, "a")
 		wants("b ")
 		// While the registry is away nothing is lost.
-		w.registry.Stop()
+		store.Stop()
 		time.Sleep(30 * time.Second)
-		w.registry.Start()
+		store.Start()
 		w.node("c", "192.168.7.3")
 		time.Sleep(10 * time.Second)
 		wants("b , c ")

@@ -17,6 +17,7 @@ import (
 	networkv1 "github.com/openshift/api/network/v1"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/explore"
 	"github.com/weftnet/weft/registry"
 	"github.com/weftnet/weft/registry/memory"
 )
@@ -81,15 +82,28 @@ type tester interface {
 
 // world is a cluster without a network: a registry, a clock, and a user.
 type world struct {
-	t          tester
-	registry   *memory.Registry
+	t        tester
+	registry registry.Registry
+	// store is what registry is in a world made by newStoredWorld.
+	store      *explore.Store
 	now        time.Time
 	quarantine time.Duration
 	uids       int
+	// controllers is how many were made.
+	controllers int
 }
 
 func newWorld(t tester) *world {
 	return &world{t: t, registry: memory.New(), now: time.Date(2026, 1, 5, 10, 0, 0, 0, time.UTC), quarantine: time.Minute}
+}
+
+// newStoredWorld is newWorld for random tests of many steps: what is in it can
+// be seen without encoding and decoding it each time.
+func newStoredWorld(t tester) *world {
+	w := newWorld(t)
+	w.store = &explore.Store{Now: w.now}
+	w.registry = w.store.Registry()
+	return w
 }
 
 func (w *world) clock() time.Time { return w.now }
@@ -173,9 +187,14 @@ func (w *world) ghost(name, address string) {
 
 func objects[T registry.Object](w *world, k *registry.Kind) map[string]T {
 	w.t.Helper()
-	list, _, err := w.registry.List(context.Background(), k)
-	if err != nil {
-		w.t.Fatal(err)
+	var list []registry.Object
+	if w.store != nil {
+		list = w.store.Snapshot(k)[k]
+	} else {
+		var err error
+		if list, _, err = w.registry.List(context.Background(), k); err != nil {
+			w.t.Fatal(err)
+		}
 	}
 	out := map[string]T{}
 	for _, o := range list {
@@ -210,7 +229,11 @@ func (w *world) state() string {
 				fmt.Fprintf(&b, "pending %s %s\n", g.Subnet, g.Node)
 			}
 			for _, g := range l.Quarantined {
-				fmt.Fprintf(&b, "quarantined %s %s until %s\n", g.Subnet, g.Node, g.Until.UTC().Format(time.TimeOnly))
+				until := "its HostSubnet is gone"
+				if g.Until != nil {
+					until = g.Until.UTC().Format(time.TimeOnly)
+				}
+				fmt.Fprintf(&b, "quarantined %s %s until %s\n", g.Subnet, g.Node, until)
 			}
 			for _, cidr := range slices.Sorted(maps.Keys(l.Cursor)) {
 				fmt.Fprintf(&b, "cursor %s %s\n", cidr, l.Cursor[cidr])

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/plugin/flannel"
 	"github.com/weftnet/weft/plugin/networkpolicy"
@@ -40,6 +41,16 @@ func Finder(serves func(*registry.Kind) bool) func(name string) (plugin.Plugin, 
 		}
 		return nil, fmt.Errorf("plug-in %q is unknown: there are %s", name, strings.Join(Names(), ", "))
 	}
+}
+
+// Beside returns what runs for the cluster beside a plug-in, nil for one that
+// there is not: it says of policies that nobody enforces that this is so. It is
+// nil where the plug-in enforces them.
+func Beside(name string, p plugin.Plugin) plugin.ClusterRunner {
+	if p != nil && slices.Contains(p.Kinds(), api.NetworkPolicy) {
+		return nil
+	}
+	return networkpolicy.Unenforced{Plugin: name, Unknown: p == nil}
 }
 
 // Get returns the preferred form of the plug-in of that name, for those who ask

@@ -1,0 +1,141 @@
+package openshift
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/weftnet/weft/api"
+)
+
+// A node writes the status of its own Node, and could say there that another
+// node's address is its own, or a pod's. HostSubnets are written by the controller
+// alone, and are its memory of whose an address is: the node that has it in its
+// HostSubnet keeps it for as long as its Node says so, and others do not get it,
+// however old they are.
+
+// maxAddresses is how many addresses of a Node are believed at most, and of how
+// many it is said why they are not.
+const maxAddresses = 16
+
+// settleAddresses decides which of the addresses that Nodes say they have are
+// theirs, and says of each other why it is not.
+func (r *reconciliation) settleAddresses() {
+	r.addresses, r.disbelieved = map[string][]netip.Addr{}, map[string][]string{}
+	holder := map[netip.Addr]string{} // the name of the HostSubnet
+	for _, h := range r.ordered {
+		if r.gone(h) {
+			continue
+		}
+		n := r.nodes[h.name]
+		for _, a := range written(h) {
+			// A node that does not know its address for a while keeps the last.
+			stands := n == nil || len(api.NodeAddresses(n)) == 0 || slices.Contains(api.NodeAddresses(n), a)
+			if _, taken := holder[a]; stands && !taken {
+				holder[a] = h.name
+			}
+		}
+	}
+	for _, n := range r.byAge() {
+		h := r.hosts[n.Name]
+		for _, a := range api.NodeAddresses(n) {
+			why := ""
+			if h == nil || !slices.Contains(written(h), a) {
+				why = r.whyNot(h, n, a, holder)
+			}
+			if why == "" && len(r.addresses[n.Name]) >= maxAddresses {
+				why = fmt.Sprintf("address %s is one more than the %d that are used", a, maxAddresses)
+			}
+			if len(r.disbelieved[n.Name]) >= maxAddresses {
+				break // whoever says so much is not worth the time
+			}
+			if why != "" {
+				r.disbelieved[n.Name] = append(r.disbelieved[n.Name], why)
+				continue
+			}
+			if _, taken := holder[a]; !taken {
+				holder[a] = n.Name
+			}
+			r.addresses[n.Name] = append(r.addresses[n.Name], a)
+		}
+		if h != nil {
+			h.problems = append(h.problems, r.disbelieved[n.Name]...)
+		}
+	}
+}
+
+// written returns the addresses in a HostSubnet, whoever is right about them.
+func written(h *host) []netip.Addr {
+	addresses, _ := api.HostAddresses(h.object)
+	return addresses
+}
+
+// byAge returns the Nodes, those first that have a HostSubnet, in the order of
+// these, then the others in the order of their names.
+func (r *reconciliation) byAge() []*corev1.Node {
+	age := map[string]int{}
+	for i, h := range r.ordered {
+		age[h.name] = i + 1
+	}
+	var nodes []*corev1.Node
+	for _, n := range r.nodes {
+		nodes = append(nodes, n)
+	}
+	slices.SortFunc(nodes, func(a, b *corev1.Node) int {
+		known := func(n *corev1.Node) int {
+			if age[n.Name] == 0 {
+				return 1
+			}
+			return 0
+		}
+		return cmp.Or(cmp.Compare(known(a), known(b)), cmp.Compare(age[a.Name], age[b.Name]), cmp.Compare(a.Name, b.Name))
+	})
+	return nodes
+}
+
+// whyNot says why an address that the HostSubnet of a Node, nil for none, does
+// not have is not to get into it, or "".
+func (r *reconciliation) whyNot(h *host, n *corev1.Node, a netip.Addr, holder map[netip.Addr]string) string {
+	if other, taken := holder[a]; taken && other != n.Name {
+		return fmt.Sprintf("address %s is that of HostSubnet %s, which had it first; delete the Node that is gone, else give each node an address of its own", a, other)
+	}
+	for _, other := range r.ordered {
+		for _, p := range other.claims {
+			if p.Contains(a) {
+				return fmt.Sprintf("address %s is in subnet %s of HostSubnet %s, where pods' addresses are; give the node an address of the nodes' own network", a, p, other.name)
+			}
+		}
+	}
+	for _, g := range r.ledger.pending {
+		if g.subnet.Contains(a) {
+			return fmt.Sprintf("address %s is in subnet %s of node %s, where pods' addresses are; give the node an address of the nodes' own network", a, g.subnet, g.node)
+		}
+	}
+	if r.network.service.IsValid() && r.network.service.Contains(a) {
+		return fmt.Sprintf("address %s is in serviceNetwork %s; give the node an address of the nodes' own network", a, r.network.service)
+	}
+	// Where nodes are in the pods' CIDR from the beginning, that is told of the
+	// ClusterNetwork. A node that is not does not get there.
+	if h != nil && len(written(h)) > 0 || !slices.Contains(firsts(api.NodeAddresses(n)), a) {
+		for _, rg := range r.network.ranges {
+			if rg.CIDR.Contains(a) {
+				return fmt.Sprintf("address %s is in CIDR %s, where pods' addresses are; give the node an address of the nodes' own network", a, rg.CIDR)
+			}
+		}
+	}
+	return ""
+}
+
+// firsts returns the first address of each family.
+func firsts(addresses []netip.Addr) []netip.Addr {
+	var out []netip.Addr
+	for _, a := range addresses {
+		if !slices.ContainsFunc(out, func(o netip.Addr) bool { return o.Is4() == a.Is4() }) {
+			out = append(out, a)
+		}
+	}
+	return out
+}
