@@ -6,8 +6,8 @@
 // plug-in, as these nodes' agents do, and asks the interpreter in package plan.
 // Where policies decide it asks package policy, too, which rule came nearest to
 // allowing what is denied. It touches neither nodes nor kernels; so it says what
-// should be, and adds a warning where a node on the way does not do what its plan
-// says.
+// should be, and does not claim it where a node on the way may not do what its
+// plan says, or where others than Weft decide, as kube-proxy does of Services.
 package explain
 
 import (
@@ -15,7 +15,6 @@ import (
 	"iter"
 	"net/netip"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -58,50 +57,54 @@ type Cluster struct {
 	Plugin func(name string) (plugin.Plugin, error)
 	// Lost names the nodes whose agent does not hold its lease.
 	Lost map[string]bool
+	// Resolve finds the addresses of a host name that no object has; nil finds
+	// none.
+	Resolve func(name string) ([]netip.Addr, error)
 }
 
-// Question is what to ask.
-type Question struct {
-	// Namespace is that of pods which are named without one.
-	Namespace string
-	// Source and Destination are pods ("web", "shop/web", "pod/web"), nodes
-	// ("node/node1", or "node1" where no pod is called so) or addresses.
-	Source, Destination string
-	Protocol            plan.Protocol
-	// Port is the destination port, for protocols that have ports.
-	Port uint16
-}
+// Verdict is what becomes of a connection, as far as that is known.
+type Verdict string
+
+// The verdicts.
+const (
+	Allowed Verdict = "allowed"
+	Denied  Verdict = "denied"
+	// NotKnown: the plans have an answer, but who is on the way may not do what
+	// they say, or others than Weft decide.
+	NotKnown Verdict = "unknown"
+)
 
 // Answer is what becomes of a connection and why.
 type Answer struct {
+	Verdict Verdict `json:"verdict"`
+	// Doubts say why the verdict is unknown.
+	Doubts []string `json:"doubts,omitempty"`
 	// Source and Destination are what the names stand for.
-	Source      Party `json:"source"`
-	Destination Party `json:"destination"`
+	Source      Party         `json:"source"`
+	Destination Party         `json:"destination"`
+	Protocol    plan.Protocol `json:"protocol"`
+	// Port is the destination port, 0 for protocols without ports.
+	Port uint16 `json:"port,omitempty"`
+	// Explanation is what the plans say. It is not Allowed where the verdict is
+	// unknown.
 	plan.Explanation
 	// Policies says what policies have to say, in the order in which the packet
 	// meets them.
 	Policies []Judgement `json:"policies,omitempty"`
+	// Service is what the destination is a frontend of, where it is one.
+	Service *Frontend `json:"service,omitempty"`
+	// Backends are the answers about each of the pods that the service may send
+	// the connection to.
+	Backends []Answer `json:"backends,omitempty"`
 	// Warnings say why the nodes may not do what the plans say.
 	Warnings []string `json:"warnings,omitempty"`
-}
-
-// Party is one end of a connection.
-type Party struct {
-	// Name is "pod default/web", "node node1", or the address.
-	Name    string     `json:"name"`
-	Address netip.Addr `json:"address"`
-	// Node is the node it is on, where that is known.
-	Node string `json:"node,omitempty"`
-
-	addresses []netip.Addr
-	pod       *corev1.Pod // of one with an interface of its own, else nil
 }
 
 // Why answers a question. It fails if a name stands for nothing, or for
 // something without a fitting address.
 func (c Cluster) Why(q Question) (Answer, error) {
 	a := Answer{}
-	flow, err := c.flow(q, &a.Source, &a.Destination)
+	flow, err := c.flow(q, &a)
 	if err != nil {
 		return Answer{}, err
 	}
@@ -109,132 +112,98 @@ func (c Cluster) Why(q Question) (Answer, error) {
 	if err != nil {
 		return Answer{}, err
 	}
-	a.Explanation = planner.explain(flow, a.Source.Node, a.Destination.Node)
-	a.Warnings = c.warnings(a, planner.plans, planner.problems)
-	if Enforces(planner.plugin) {
-		c.judge(&a, flow, planner.plans)
+	if f := c.frontend(a, flow); f != nil {
+		c.behind(&a, flow, *f, planner)
+		return a, nil
 	}
+	c.answer(&a, flow, planner)
 	return a, nil
 }
 
-// flow finds the parties of a question, and what to ask the plans.
-func (c Cluster) flow(q Question, src, dst *Party) (flow plan.Flow, err error) {
-	if *src, err = c.find(q.Namespace, q.Source); err != nil {
-		return flow, fmt.Errorf("source: %w", err)
+// answer says what the plans say of a flow, and whether the nodes do that.
+func (c Cluster) answer(a *Answer, flow plan.Flow, planner *planner) {
+	a.Explanation = planner.explain(flow, a.Source.Node, a.Destination.Node)
+	a.Verdict = Denied
+	if a.Explanation.Allowed {
+		a.Verdict = Allowed
 	}
-	if *dst, err = c.find(q.Namespace, q.Destination); err != nil {
-		return flow, fmt.Errorf("destination: %w", err)
+	a.Warnings = c.warnings(*a, planner.plans, planner.problems)
+	if Enforces(planner.plugin) {
+		c.judge(a, flow, planner)
 	}
-	if err := meet(src, dst); err != nil {
-		return flow, err
-	}
-	flow = plan.Flow{Source: src.Address, Destination: dst.Address, Protocol: q.Protocol, Node: src.Node}
-	if flow.Protocol.HasPorts() {
-		flow.Port = q.Port
-	}
-	if flow.Protocol == plan.ICMP && src.Address.Is6() {
-		flow.Protocol = plan.ICMPv6
-	}
-	return flow, nil
+	c.doubt(a, planner.problems)
 }
 
-// meet chooses addresses of one family: the source's primary one where the
-// destination has one of that family.
-func meet(src, dst *Party) error {
-	for _, s := range src.addresses {
-		for _, d := range dst.addresses {
-			if s.Is4() == d.Is4() {
-				src.Address, dst.Address = s, d
-				return nil
+// doubt says what is not known of the nodes that the packet meets, where
+// compiled is what compiling their plans came upon.
+func (c Cluster) doubt(a *Answer, compiled map[string][]plugin.Problem) {
+	seen := map[string]bool{"": true}
+	for _, s := range a.Steps {
+		if seen[s.Node] {
+			continue
+		}
+		seen[s.Node] = true
+		node, ok := c.Objects.Get(api.Node, registry.Key{Name: s.Node}).(*corev1.Node)
+		switch {
+		case !ok:
+		case c.Lost[s.Node]:
+			a.Doubt(s.Node + " is lost")
+		case !Reported(node):
+			a.Doubt("no agent has reported on " + s.Node)
+		case !InSync(node):
+			for _, p := range api.NodeProblems(node) {
+				switch {
+				case p.Kind == api.Pod.Kind:
+					if c.involvesPod(*a, registry.Key{Namespace: p.Namespace, Name: p.Name}) {
+						a.Doubt(fmt.Sprintf("%s says of %s: %s", s.Node, p.Object(), p.Message))
+					}
+				case isAbout(p, node.Name) && !a.involvesNode(p.Name) && slices.ContainsFunc(compiled[s.Node], func(o plugin.Problem) bool { return same(o, p) }):
+					// The plan says already what follows from it.
+				default:
+					a.Doubt(s.Node + " does not do all that its plan says")
+				}
 			}
 		}
 	}
-	return fmt.Errorf("%s and %s have no addresses of the same family: %v and %v", src.Name, dst.Name, src.addresses, dst.addresses)
 }
 
-// find returns what a name stands for.
-func (c Cluster) find(namespace, name string) (Party, error) {
-	if a, err := netip.ParseAddr(name); err == nil {
-		return c.owner(a.Unmap().WithZone("")), nil
+// involvesPod reports whether an answer is about a pod, or about one with an
+// address of it.
+func (c Cluster) involvesPod(a Answer, key registry.Key) bool {
+	var addresses []netip.Addr
+	if pod, ok := c.Objects.Get(api.Pod, key).(*corev1.Pod); ok {
+		addresses = podAddresses(pod)
 	}
-	prefix, rest, qualified := strings.Cut(name, "/")
-	switch {
-	case qualified && prefix == "node":
-		return c.node(rest)
-	case qualified && prefix == "pod":
-		if ns, pod, ok := strings.Cut(rest, "/"); ok {
-			return c.pod(registry.Key{Namespace: ns, Name: pod})
-		}
-		return c.pod(registry.Key{Namespace: namespace, Name: rest})
-	case qualified:
-		return c.pod(registry.Key{Namespace: prefix, Name: rest})
-	}
-	key := registry.Key{Namespace: namespace, Name: name}
-	if c.Objects.Get(api.Pod, key) == nil {
-		if c.Objects.Get(api.Node, registry.Key{Name: name}) != nil {
-			return c.node(name)
-		}
-		return Party{}, fmt.Errorf("%q is no pod in namespace %s, no node and no address%s", name, namespace, c.elsewhere(name))
-	}
-	return c.pod(key)
+	return slices.ContainsFunc([]Party{a.Source, a.Destination}, func(end Party) bool {
+		return end.Name == "pod "+key.String() || slices.Contains(addresses, end.Address)
+	})
 }
 
-// elsewhere names pods of that name in other namespaces.
-func (c Cluster) elsewhere(name string) string {
-	var found []string
-	for o := range c.Objects.All(api.Pod) {
-		if o.GetName() == name {
-			found = append(found, registry.KeyOf(o).String())
-		}
-	}
-	if len(found) == 0 {
-		return ""
-	}
-	return "; there is " + strings.Join(found, ", ")
+// isAbout reports whether a problem that a node tells is one of an object that
+// says what another node is or has.
+func isAbout(p api.Problem, teller string) bool {
+	return p.Name != teller && (p.Kind == api.Node.Kind || p.Kind == api.NodePodsKind.Kind)
 }
 
-func (c Cluster) pod(key registry.Key) (Party, error) {
-	pod, ok := c.Objects.Get(api.Pod, key).(*corev1.Pod)
-	if !ok {
-		return Party{}, fmt.Errorf("there is no pod %s%s", key, c.elsewhere(key.Name))
-	}
-	p := Party{Name: "pod " + key.String(), Node: pod.Spec.NodeName, addresses: podAddresses(pod)}
-	if len(p.addresses) == 0 {
-		return Party{}, fmt.Errorf("pod %s has no address (its phase is %q)", key, pod.Status.Phase)
-	}
-	if attached(pod) {
-		p.pod = pod
-	}
-	return p, nil
+// involvesNode reports whether the packet may meet a node, or come from behind
+// it. An address that nobody is known to have may be behind any.
+func (a Answer) involvesNode(name string) bool {
+	return slices.ContainsFunc([]string{a.Source.Node, a.Destination.Node}, func(n string) bool { return n == "" || n == name }) ||
+		slices.ContainsFunc(a.Steps, func(s plan.Step) bool { return s.Node == name })
 }
 
-func (c Cluster) node(name string) (Party, error) {
-	node, ok := c.Objects.Get(api.Node, registry.Key{Name: name}).(*corev1.Node)
-	if !ok {
-		return Party{}, fmt.Errorf("there is no node %s", name)
-	}
-	p := Party{Name: "node " + name, Node: name, addresses: api.NodeAddresses(node)}
-	if len(p.addresses) == 0 {
-		return Party{}, fmt.Errorf("node %s has no address in its status: its agent has not been there yet", name)
-	}
-	return p, nil
+// same reports whether a node tells the problem that compiling its plan from the
+// registry's objects comes upon as well.
+func same(compiled plugin.Problem, told api.Problem) bool {
+	return compiled.Kind != nil && compiled.Kind.Kind == told.Kind && compiled.Key == registry.Key{Namespace: told.Namespace, Name: told.Name} && compiled.Message == told.Message
 }
 
-// owner returns what has an address, or else the address itself.
-func (c Cluster) owner(a netip.Addr) Party {
-	p := Party{Name: a.String(), addresses: []netip.Addr{a}}
-	for o := range c.Objects.All(api.Node) {
-		if slices.Contains(api.NodeAddresses(o.(*corev1.Node)), a) {
-			p.Name, p.Node = "node "+o.GetName(), o.GetName()
-		}
+// Doubt makes the verdict unknown, and says why.
+func (a *Answer) Doubt(why string) {
+	if !slices.Contains(a.Doubts, why) {
+		a.Doubts = append(a.Doubts, why)
 	}
-	for o := range c.Objects.All(api.Pod) {
-		pod := o.(*corev1.Pod)
-		if attached(pod) && slices.Contains(podAddresses(pod), a) {
-			p.Name, p.Node, p.pod = "pod "+registry.KeyOf(o).String(), pod.Spec.NodeName, pod
-		}
-	}
-	return p
+	a.Verdict, a.Explanation.Allowed = NotKnown, false
 }
 
 // warnings says why the nodes on the way may not do what the plans say.
@@ -258,48 +227,20 @@ func (c Cluster) warnings(a Answer, plans map[string]*plan.Plan, problems map[st
 			continue
 		}
 		if c.Lost[name] {
-			warn("its agent does not run; the node does what it was told last")
+			warn("its agent does not run; what it was told last holds, if the node runs at all")
 		}
 		for _, problem := range NodeProblems(node) {
 			warn("%s", problem)
 		}
+		said := api.NodeProblems(node)
 		for _, p := range problems[name] {
-			warn("%s", p)
+			if !slices.ContainsFunc(said, func(o api.Problem) bool { return same(p, o) }) {
+				warn("%s", p)
+			}
 		}
 		if plans[name] == nil {
 			warn("it has no address in its status, so it has no plan")
 		}
 	}
 	return warnings
-}
-
-// String returns the answer for people.
-func (a Answer) String() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s -> %s\n", a.Source, a.Destination)
-	b.WriteString(a.Explanation.String())
-	for _, j := range a.Policies {
-		fmt.Fprintf(&b, "policy: %s\n", j)
-		if j.Advice != "" {
-			fmt.Fprintf(&b, "  %s\n", j.Advice)
-		}
-	}
-	for _, w := range a.Warnings {
-		fmt.Fprintf(&b, "warning: %s\n", w)
-	}
-	return b.String()
-}
-
-func (p Party) String() string {
-	var more []string
-	if p.Name != p.Address.String() {
-		more = append(more, p.Address.String())
-	}
-	if p.Node != "" && p.Name != "node "+p.Node {
-		more = append(more, "on "+p.Node)
-	}
-	if len(more) == 0 {
-		return p.Name
-	}
-	return p.Name + " (" + strings.Join(more, " ") + ")"
 }

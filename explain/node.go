@@ -1,8 +1,8 @@
 package explain
 
 import (
-	"cmp"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -23,6 +23,17 @@ func Ready(node *corev1.Node) bool {
 	return c != nil && c.Status == corev1.ConditionFalse
 }
 
+// Unknown reports whether it is said that nothing is known of a node.
+func Unknown(node *corev1.Node) bool {
+	c := condition(node, corev1.NodeNetworkUnavailable)
+	return c != nil && c.Status == corev1.ConditionUnknown
+}
+
+// Reported reports whether an agent has said anything of a node.
+func Reported(node *corev1.Node) bool {
+	return condition(node, corev1.NodeNetworkUnavailable) != nil || condition(node, api.NodeInSync) != nil
+}
+
 // InSync reports whether a node's agent said that the node does all that the
 // plan says.
 func InSync(node *corev1.Node) bool {
@@ -30,18 +41,16 @@ func InSync(node *corev1.Node) bool {
 	return c != nil && c.Status == corev1.ConditionTrue
 }
 
-// NodeProblems returns what a node's agent said is wrong, if anything.
+// NodeProblems returns what a node's agent said is wrong, if anything, a line
+// each, which names the object if that is another than the node.
 func NodeProblems(node *corev1.Node) []string {
-	ready, sync := condition(node, corev1.NodeNetworkUnavailable), condition(node, api.NodeInSync)
-	if ready == nil && sync == nil {
-		return []string{"no agent has reported yet"}
+	var lines []string
+	for _, p := range api.NodeProblems(node) {
+		line := p.String()
+		if p.Kind == api.Node.Kind && p.Name == node.Name {
+			line = strings.TrimPrefix(line, p.Object()+": ")
+		}
+		lines = append(lines, line)
 	}
-	var problems []string
-	if ready != nil && !Ready(node) {
-		problems = append(problems, "not ready: "+cmp.Or(ready.Message, ready.Reason))
-	}
-	if sync != nil && !InSync(node) {
-		problems = append(problems, "out of sync: "+cmp.Or(sync.Message, sync.Reason))
-	}
-	return problems
+	return lines
 }

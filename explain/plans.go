@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/registry"
@@ -38,6 +40,9 @@ type planner struct {
 	asked    map[string]bool
 	plans    map[string]*plan.Plan
 	problems map[string][]plugin.Problem
+	// refused says, by node and line of the entry, what of a plan the node's
+	// data plane cannot do.
+	refused map[string]map[string]string
 }
 
 func (c Cluster) planner() (*planner, error) {
@@ -49,6 +54,7 @@ func (c Cluster) planner() (*planner, error) {
 	return &planner{
 		cluster: c, plugin: plug, config: config, endpoints: c.endpoints(),
 		asked: make(map[string]bool), plans: make(map[string]*plan.Plan), problems: make(map[string][]plugin.Problem),
+		refused: make(map[string]map[string]string),
 	}, nil
 }
 
@@ -70,6 +76,83 @@ func (p *planner) compile(name string) {
 		Config: p.config, Objects: p.cluster.Objects,
 		Node: plugin.Node{Name: name, Addresses: addresses, Prefixes: onLink(node, addresses), Endpoints: p.endpoints[name]},
 	})
+	p.enforceable(node)
+	p.putLinks(node)
+}
+
+// enforceable leaves out of a node's plan what its data plane cannot do, as its
+// agent does.
+func (p *planner) enforceable(node *corev1.Node) {
+	able, err := datapath.ParseCapabilities(node.Annotations[api.DataPlaneAnnotation])
+	if err != nil {
+		return // none has said what it can do
+	}
+	possible, _ := datapath.Possible(p.plans[node.Name], able)
+	enforced, refusals := datapath.Enforceable(possible, able, nil)
+	p.plans[node.Name] = enforced
+	p.refused[node.Name] = make(map[string]string)
+	for _, r := range refusals {
+		p.refused[node.Name][r.Key.Line(plan.Verdict{})] = r.Message
+	}
+}
+
+// putLinks adds to a node's plan what its kernel takes for its own besides: the
+// broadcast address of each link's IPv4 prefix (RFC 919), and the first address
+// of each IPv6 prefix, which is every router's (RFC 4291, section 2.6.1).
+func (p *planner) putLinks(node *corev1.Node) {
+	made := *p.plans[node.Name]
+	for _, prefix := range linkPrefixes(node) {
+		if a, what, ok := everyone(prefix); ok {
+			k := plan.RouteKey{Network: plan.DefaultNetwork, Prefix: netip.PrefixFrom(a, a.BitLen())}
+			if _, taken := made.Routes.Get(k); !taken {
+				made.Routes = made.Routes.Set(k, plan.Route{Way: plan.ToHost, Origin: what + " of " + prefix.String()})
+			}
+		}
+	}
+	p.plans[node.Name] = &made
+}
+
+// everyone returns the address of a link's prefix that is not one machine's
+// alone.
+func everyone(prefix netip.Prefix) (a netip.Addr, what string, ok bool) {
+	prefix = prefix.Masked()
+	if prefix.Bits() == 0 || prefix.Addr().BitLen()-prefix.Bits() < 2 {
+		return a, "", false
+	}
+	if prefix.Addr().Is6() {
+		return prefix.Addr(), "anycast address", true
+	}
+	b := prefix.Addr().As4()
+	for i := range b {
+		free := 8 - min(8, max(0, prefix.Bits()-8*i))
+		b[i] |= byte(1<<free - 1)
+	}
+	return netip.AddrFrom4(b), "broadcast address", true
+}
+
+// toEveryone answers about a broadcast or anycast address of the links of the
+// node where a flow begins, as far as no plan can. It returns false for all
+// else.
+func (p *planner) toEveryone(f plan.Flow) (plan.Explanation, bool) {
+	node, ok := p.cluster.Objects.Get(api.Node, registry.Key{Name: f.Node}).(*corev1.Node)
+	if !ok {
+		return plan.Explanation{}, false
+	}
+	for _, prefix := range linkPrefixes(node) {
+		a, what, ok := everyone(prefix)
+		if !ok || a != f.Destination {
+			continue
+		}
+		step := plan.Step{Node: node.Name, Table: "node", Decision: fmt.Sprintf("%s is the %s of %s", a, what, prefix)}
+		switch {
+		case f.Protocol.HasOneReceiver():
+			return plan.Explanation{Reason: fmt.Sprintf("no kernel answers %s to the %s of a link", f.Protocol, what), Steps: []plan.Step{step}}, true
+		case a.Is4() && slices.Contains(api.NodeAddresses(node), f.Source):
+			return plan.Explanation{Allowed: true, Reason: "leaves " + node.Name + " for all on " + prefix.String(), Steps: []plan.Step{step},
+				SeenSource: f.Source, SeenDestination: a, SeenPort: f.Port}, true
+		}
+	}
+	return plan.Explanation{}, false
 }
 
 // explain follows a flow with the plans of those nodes alone that it can meet:
@@ -80,6 +163,9 @@ func (p *planner) compile(name string) {
 func (p *planner) explain(f plan.Flow, ends ...string) plan.Explanation {
 	for _, name := range ends {
 		p.compile(name)
+	}
+	if e, ok := p.toEveryone(f); ok {
+		return e
 	}
 	for o := range p.cluster.Objects.All(api.Node) {
 		if len(p.plans) > 0 {
@@ -130,16 +216,22 @@ func (p *planner) next(addresses ...netip.Addr) []string {
 // onLink returns the prefixes that a node's agent says it is on-link with.
 // Where none said so, the other nodes' addresses count as on-link.
 func onLink(node *corev1.Node, addresses []netip.Addr) []netip.Prefix {
-	var prefixes []netip.Prefix
-	for s := range strings.SplitSeq(node.Annotations[api.OnLinkAnnotation], ",") {
-		if p, err := netip.ParsePrefix(strings.TrimSpace(s)); err == nil {
-			prefixes = append(prefixes, p.Masked())
-		}
-	}
+	prefixes := linkPrefixes(node)
 	if len(prefixes) == 0 {
 		for _, a := range addresses {
 			everything, _ := a.Prefix(0)
 			prefixes = append(prefixes, everything)
+		}
+	}
+	return prefixes
+}
+
+// linkPrefixes returns the prefixes that a node's agent says it is on-link with.
+func linkPrefixes(node *corev1.Node) []netip.Prefix {
+	var prefixes []netip.Prefix
+	for s := range strings.SplitSeq(node.Annotations[api.OnLinkAnnotation], ",") {
+		if p, err := netip.ParsePrefix(strings.TrimSpace(s)); err == nil {
+			prefixes = append(prefixes, p.Masked())
 		}
 	}
 	return prefixes
@@ -167,7 +259,7 @@ func (c Cluster) endpoints() map[string][]plugin.Endpoint {
 // attached reports whether a pod has an interface of its own.
 func attached(pod *corev1.Pod) bool {
 	return pod.Spec.NodeName != "" && !pod.Spec.HostNetwork &&
-		pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
+		!api.Ended(pod)
 }
 
 func podAddresses(pod *corev1.Pod) []netip.Addr {

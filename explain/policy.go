@@ -91,10 +91,10 @@ func Policy(o registry.Object) (p *policy.Policy, problems []string) {
 
 // judge adds what policies say of a flow, and warnings where the Pods' labels
 // say something else than what nodes have told each other of them.
-func (c Cluster) judge(a *Answer, flow plan.Flow, plans map[string]*plan.Plan) {
+func (c Cluster) judge(a *Answer, flow plan.Flow, planner *planner) {
 	policies := Policies(c.Objects)
 	named := kubernetes.Named(policies)
-	src, dst, port := c.seen(*a, flow, plans)
+	src, dst, port := c.seen(*a, flow, planner.plans)
 	advise := func(d plan.Direction) policy.Advice {
 		q := policy.Connection{Direction: d, Protocol: flow.Protocol, Port: port,
 			SubjectName: a.Source.Name, Subject: c.party(a.Source, named), PeerName: dst.Name, Peer: c.party(dst, named)}
@@ -114,7 +114,9 @@ func (c Cluster) judge(a *Answer, flow plan.Flow, plans map[string]*plan.Plan) {
 			subject, peer = a.Source, dst
 		}
 		now := advise(j.Direction)
-		if now.Decision.Allow == j.Allowed && now.Decision.Origin == j.Rule {
+		if refused := planner.refused[s.Node][s.Entry]; refused != "" {
+			j.Advice = refused
+		} else if now.Decision.Allow == j.Allowed && now.Decision.Origin == j.Rule {
 			j.Advice = now.Text
 		} else {
 			a.Warnings = append(a.Warnings, fmt.Sprintf("node %s: by the objects as they are, %s should decide about %s of pod %s, but the node goes by what nodes have told each other of their pods (NodePods, Tag)",

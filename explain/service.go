@@ -1,0 +1,299 @@
+package explain
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/registry"
+)
+
+// Frontend is an address and port behind which others are. Weft does not
+// translate them: kube-proxy does, or the CNI plug-in portmap. What they have
+// really set up no object tells.
+type Frontend struct {
+	// Name is "Service default/web" or "hostPort of pod default/web".
+	Name string `json:"name"`
+	// By is who translates, if anybody does: "kube-proxy" or "portmap". It is
+	// empty where a Service has no address of its own (it is headless).
+	By string `json:"by,omitempty"`
+	// Missing says why the frontend has nothing behind it.
+	Missing string `json:"missing,omitempty"`
+
+	// empty says that nothing is behind it.
+	empty    bool
+	backends []backend
+}
+
+type backend struct {
+	party Party
+	port  uint16
+}
+
+func (c Cluster) service(key registry.Key) (Party, error) {
+	svc, ok := c.Objects.Get(api.Service, key).(*corev1.Service)
+	if !ok {
+		var found []string
+		for o := range c.Objects.All(api.Service) {
+			if o.GetName() == key.Name {
+				found = append(found, registry.KeyOf(o).String())
+			}
+		}
+		hint := ""
+		if len(found) > 0 {
+			hint = "; there is " + strings.Join(found, ", ")
+		}
+		return Party{}, fmt.Errorf("there is no service %s%s", key, hint)
+	}
+	p := Party{Name: "service " + key.String(), service: svc, addresses: clusterIPs(svc)}
+	switch {
+	case svc.Spec.Type == corev1.ServiceTypeExternalName:
+		return Party{}, fmt.Errorf("service %s stands for the host name %s: ask about that", key, svc.Spec.ExternalName)
+	case len(p.addresses) > 0:
+		return p, nil
+	}
+	// A headless one is what its pods are.
+	for _, pod := range c.selected(svc) {
+		p.addresses = append(p.addresses, podAddresses(pod)...)
+	}
+	if len(p.addresses) == 0 {
+		return Party{}, fmt.Errorf("service %s has no address of its own, and no running pod that it selects has one", key)
+	}
+	return p, nil
+}
+
+// clusterIPs are the addresses of a Service in the cluster; none of one that is
+// headless.
+func clusterIPs(svc *corev1.Service) []netip.Addr {
+	ips := svc.Spec.ClusterIPs
+	if len(ips) == 0 {
+		ips = []string{svc.Spec.ClusterIP}
+	}
+	return parse(ips)
+}
+
+// frontends are all addresses of a Service but those of nodes.
+func frontends(svc *corev1.Service) []netip.Addr {
+	all := append(clusterIPs(svc), parse(svc.Spec.ExternalIPs)...)
+	for _, i := range svc.Status.LoadBalancer.Ingress {
+		all = append(all, parse([]string{i.IP})...)
+	}
+	return all
+}
+
+// selected returns the pods that a Service selects and that have an address.
+// Whether they are ready is not known.
+func (c Cluster) selected(svc *corev1.Service) []*corev1.Pod {
+	var pods []*corev1.Pod
+	if len(svc.Spec.Selector) == 0 {
+		return nil
+	}
+	selector := labels.SelectorFromSet(svc.Spec.Selector)
+	for pod := range registry.Each[*corev1.Pod](c.Objects, api.Pod) {
+		ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+		if pod.Namespace == svc.Namespace && !ended && len(podAddresses(pod)) > 0 && selector.Matches(labels.Set(pod.Labels)) {
+			pods = append(pods, pod)
+		}
+	}
+	return pods
+}
+
+// chooseServicePort decides about the port of a Service, and its protocol.
+func chooseServicePort(q Question, named string, svc *corev1.Service, a *Answer) error {
+	if !a.Protocol.HasPorts() && !q.Assumed {
+		a.Port = 0
+		return nil
+	}
+	var found, all []string
+	for _, p := range svc.Spec.Ports {
+		text := fmt.Sprintf("%d/%s", p.Port, protocolOf(p.Protocol))
+		all = append(all, text)
+		switch {
+		case !q.Assumed && protocolOf(p.Protocol) != q.Protocol:
+		case q.Port != 0 && int32(q.Port) != p.Port:
+		case named != "" && named != p.Name && named != strconv.Itoa(int(p.Port)):
+		default:
+			found = append(found, text)
+			a.Port, a.Protocol = uint16(p.Port), protocolOf(p.Protocol)
+		}
+	}
+	has := "it has " + strings.Join(all, ", ")
+	if len(all) == 0 {
+		has = "it has none"
+	}
+	switch {
+	case len(found) == 0:
+		return fmt.Errorf("service %s/%s has no such port: %s", svc.Namespace, svc.Name, has)
+	case len(found) > 1:
+		return fmt.Errorf("service %s/%s has several ports: say which, as in svc/%s:%d; %s", svc.Namespace, svc.Name, svc.Name, svc.Spec.Ports[0].Port, has)
+	}
+	return nil
+}
+
+// frontend returns what the destination of a flow is the frontend of, or nil.
+func (c Cluster) frontend(a Answer, flow plan.Flow) *Frontend {
+	for svc := range registry.Each[*corev1.Service](c.Objects, api.Service) {
+		named := a.Destination.service != nil && registry.KeyOf(a.Destination.service) == registry.KeyOf(svc)
+		if svc.Spec.Type == corev1.ServiceTypeExternalName || a.Destination.service != nil && !named {
+			continue
+		}
+		own := slices.Contains(frontends(svc), flow.Destination)
+		onNode := a.Destination.service == nil && c.isNode(flow.Destination)
+		if !own && !onNode && !named {
+			continue
+		}
+		f := Frontend{Name: "Service " + registry.KeyOf(svc).String(), By: "kube-proxy"}
+		if len(clusterIPs(svc)) == 0 && !onNode {
+			f.By = ""
+		}
+		if named && !flow.Protocol.HasPorts() {
+			f.Missing = fmt.Sprintf("a Service has no %s", flow.Protocol)
+			return &f
+		}
+		for _, p := range svc.Spec.Ports {
+			port := p.Port
+			if onNode && !own {
+				port = p.NodePort
+			}
+			if port == int32(flow.Port) && port != 0 && protocolOf(p.Protocol) == flow.Protocol {
+				c.fill(&f, svc, p, flow.Destination.Is4())
+				return &f
+			}
+		}
+		if own {
+			f.Missing = fmt.Sprintf("it has no port %d/%s", flow.Port, flow.Protocol)
+			return &f
+		}
+	}
+	return c.hostPort(flow)
+}
+
+// fill finds what is behind a port of a Service.
+func (c Cluster) fill(f *Frontend, svc *corev1.Service, p corev1.ServicePort, is4 bool) {
+	for _, pod := range c.selected(svc) {
+		port := p.TargetPort.IntVal
+		if p.TargetPort.StrVal != "" {
+			named, err := containerPort(pod, p.TargetPort.StrVal, protocolOf(p.Protocol))
+			if err != nil {
+				continue
+			}
+			port = named.ContainerPort
+		}
+		if port == 0 || f.By == "" { // of a headless one nobody translates the port
+			port = p.Port
+		}
+		for _, a := range podAddresses(pod) {
+			if a.Is4() == is4 {
+				party := c.owner(a)
+				party.Address = a
+				f.backends = append(f.backends, backend{party, uint16(port)})
+				break
+			}
+		}
+	}
+	switch {
+	case len(svc.Spec.Selector) == 0:
+		f.Missing = "it selects no pods: what is behind it was written by hand, and is not known"
+	case len(f.backends) == 0:
+		f.empty, f.Missing = true, "no running pod that it selects has an address and the port"
+	}
+}
+
+func (c Cluster) isNode(a netip.Addr) bool {
+	for n := range registry.Each[*corev1.Node](c.Objects, api.Node) {
+		if slices.Contains(api.NodeAddresses(n), a) {
+			return true
+		}
+	}
+	return false
+}
+
+// hostPort returns the pod whose port is a node's.
+func (c Cluster) hostPort(flow plan.Flow) *Frontend {
+	if !flow.Protocol.HasPorts() || !c.isNode(flow.Destination) {
+		return nil
+	}
+	node := c.owner(flow.Destination).Node
+	for pod := range registry.Each[*corev1.Pod](c.Objects, api.Pod) {
+		if !attached(pod) || pod.Spec.NodeName != node {
+			continue
+		}
+		for _, container := range pod.Spec.Containers {
+			for _, p := range container.Ports {
+				if p.HostPort != int32(flow.Port) || protocolOf(p.Protocol) != flow.Protocol {
+					continue
+				}
+				f := &Frontend{Name: "hostPort of pod " + registry.KeyOf(pod).String(), By: "portmap"}
+				for _, a := range podAddresses(pod) {
+					if a.Is4() == flow.Destination.Is4() {
+						party := c.owner(a)
+						party.Address = a
+						f.backends = append(f.backends, backend{party, uint16(p.ContainerPort)})
+					}
+				}
+				return f
+			}
+		}
+	}
+	return nil
+}
+
+// behind answers about what is behind a frontend. That it is denied can be
+// said, if none of it may be reached; that it is allowed cannot, as others
+// decide who gets it.
+func (c Cluster) behind(a *Answer, flow plan.Flow, f Frontend, planner *planner) {
+	a.Service = &f
+	open := 0
+	for _, b := range f.backends {
+		one := Answer{Source: a.Source, Destination: b.party, Protocol: a.Protocol, Port: b.port}
+		inner := flow
+		inner.Destination, inner.Port = b.party.Address, b.port
+		c.answer(&one, inner, planner)
+		if one.Verdict != Denied {
+			open++
+		}
+		a.Backends = append(a.Backends, one)
+	}
+	if f.By == "" && len(a.Backends) > 0 && open == len(a.Backends) {
+		a.Verdict, a.Explanation.Allowed = Allowed, true
+		a.Reason = fmt.Sprintf("%s stands for its %s, all of which may be reached", f.Name, count(len(a.Backends), "pod"))
+		for _, b := range a.Backends {
+			for _, d := range b.Doubts {
+				a.Doubt(d)
+			}
+		}
+		return
+	}
+	a.Verdict = NotKnown
+	switch {
+	case f.Missing != "":
+		if f.empty {
+			a.Verdict = Denied
+		}
+		a.Reason = fmt.Sprintf("%s: %s", f.Name, f.Missing)
+	case open == 0:
+		a.Verdict = Denied
+		a.Reason = fmt.Sprintf("%s has %s behind it, none of which may be reached", f.Name, count(len(a.Backends), "pod"))
+	case open < len(a.Backends):
+		a.Reason = fmt.Sprintf("%s has %s behind it, of which %d may be reached", f.Name, count(len(a.Backends), "pod"), open)
+	default:
+		a.Reason = fmt.Sprintf("%s has %s behind it, which may be reached", f.Name, count(len(a.Backends), "pod"))
+	}
+	if f.By != "" && a.Verdict == NotKnown {
+		a.Doubt(fmt.Sprintf("%s, not Weft, translates %s", f.By, netip.AddrPortFrom(flow.Destination, flow.Port)))
+	}
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
