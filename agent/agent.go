@@ -18,6 +18,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -82,6 +83,7 @@ type agent struct {
 	Config
 	metrics *metrics
 	denials *denials
+	tracer  *tracer
 	server  *cni.Server
 	// endpoints is that of the server.
 	endpoints func() []plugin.Endpoint
@@ -99,14 +101,20 @@ type agent struct {
 	changed chan struct{}
 	// caches are those in use.
 	caches map[*registry.Cache]bool
+	// cutOff says which pods have an address and no interface.
+	cutOff []api.Problem
 
 	// leased says that the agent holds the lease of its node's name; first is
 	// closed when it does for the first time.
 	leased atomic.Bool
 	first  chan struct{}
 
-	// installed is report's own.
+	// installed is report's own, and so is said: the last error that was
+	// logged.
 	installed bool
+	said      string
+	// mtu is what running pods were last told to have, in bytes.
+	mtu int
 }
 
 // Run runs an agent until ctx ends. What it did to the node stays: pods go on
@@ -127,11 +135,12 @@ func Run(ctx context.Context, cfg Config) error {
 	defer listener.Close()
 
 	a := &agent{Config: cfg, metrics: newMetrics(cfg.Collectors...), trouble: make(map[string]string), caches: make(map[*registry.Cache]bool), first: make(chan struct{})}
-	a.denials = &denials{log: cfg.Log, plan: a.plan}
+	a.tracer = &tracer{node: cfg.Node, plan: a.plan, attachments: journal.Each}
+	a.denials = &denials{log: cfg.Log, node: cfg.Node, plan: a.plan}
 	a.metrics.registry.MustRegister(a.denials)
 	a.node = &registrar{registry: cfg.Registry, name: cfg.Node, register: cfg.RegisterNode,
 		state: a.nodeState, leased: a.leased.Load, problem: a.problem(nodePart), kick: make(chan struct{}, 1)}
-	a.server = cni.NewServer(cni.Config{Journal: journal, Node: a, Log: cfg.Log, Observe: a.observe})
+	a.server = cni.NewServer(cni.Config{Journal: journal, Node: a, Taken: a.taken, Log: cfg.Log, Observe: a.observe, Misfit: a.problem("mtu")})
 	a.endpoints = a.server.Endpoints
 	if !cfg.RegisterNode {
 		a.pods = newPodWatch(a)
@@ -155,6 +164,8 @@ func Run(ctx context.Context, cfg Config) error {
 		}
 	})
 	wg.Go(func() { a.node.Run(ctx) })
+	wg.Go(func() { a.identify(ctx) })
+	wg.Go(func() { newCutOffWatch(a).run(ctx) })
 	if a.pods != nil {
 		wg.Go(func() { a.follow(ctx, a.pods.pods) })
 		wg.Go(func() { a.pods.run(ctx) })
@@ -183,10 +194,18 @@ func makeRunDir(path string) error {
 }
 
 // The parts whose trouble is told apart: that another agent has the node's
-// name, and that the Node object cannot be written.
+// name, that the Node object cannot be written, and that the ClusterConfig names
+// what there is not.
 const (
-	rivalPart = "node name"
-	nodePart  = "node"
+	rivalPart  = "node name"
+	nodePart   = "node"
+	configPart = "config"
+	// disputePart is that others keep changing what is Weft's, watchPart that it
+	// cannot be seen whether they do, and obstaclePart what settings of theirs keep
+	// from working.
+	disputePart  = "repair"
+	watchPart    = "watch"
+	obstaclePart = "obstacle"
 )
 
 // setLeased takes note that the agent holds the lease of its node's name, or
@@ -286,9 +305,9 @@ func (a *agent) followConfig(ctx context.Context) {
 		})
 		if err := a.run(epoch, config, effective); err != nil {
 			a.Log.Error("cannot run the cluster's network", "error", err)
-			a.problem("config")(err.Error())
+			a.problem(configPart)(err.Error())
 			<-epoch.Done()
-			a.problem("config")("")
+			a.problem(configPart)("")
 		}
 		end()
 	}
@@ -325,6 +344,7 @@ func (a *agent) run(ctx context.Context, config *api.ClusterConfig, effective fu
 		wg.Go(func() { a.runPlugin(ctx, plug, runner, input, changed) })
 	}
 	wg.Go(func() { a.gather(ctx, followed) })
+	wg.Go(func() { a.withdraw(ctx, plug) })
 	if observer, ok := plane.(datapath.Observer); ok {
 		wg.Go(func() { a.denials.run(ctx, observer) })
 	}
@@ -355,8 +375,22 @@ func (a *agent) run(ctx context.Context, config *api.ClusterConfig, effective fu
 		}
 	}
 	s := newSyncer(plane, a.Log, a.RepairEvery, a.metrics, plug.Kinds(), compile, report)
+	if gradual, ok := compiler.(plugin.Gradual); ok {
+		gradual.LeaveForLater()
+		s.gradual = gradual
+	}
+	if limiter, ok := plane.(datapath.Limiter); ok {
+		wg.Go(func() { a.limit(ctx, limiter) })
+	}
+	if watcher, ok := plane.(datapath.Watcher); ok {
+		wg.Go(func() { a.watch(ctx, s, watcher) })
+	}
+	if surveyor, ok := plane.(datapath.Surveyor); ok {
+		wg.Go(func() { a.survey(ctx, surveyor) })
+	}
 	a.setRunning(s, changed)
 	s.Run(ctx)
+	a.problem(disputePart)("")
 	return nil
 }
 
@@ -412,7 +446,7 @@ func (a *agent) readUnderlay() {
 	links, err := readLinks()
 	var u underlay
 	if err == nil {
-		u, err = chooseUnderlay(links, a.NodeIPs)
+		u, err = chooseUnderlay(links, a.NodeIPs, a.underlayNow().Addresses)
 	}
 	if err != nil {
 		// The last known stays: an address that is away for a moment must not
@@ -478,6 +512,23 @@ func (a *agent) running() *syncer {
 	return a.syncer
 }
 
+// taken says what a port of the node is for that can lead to no pod, or "".
+func (a *agent) taken(port cni.Port) string {
+	if p := a.plan(); p != nil {
+		return tunnelHas(p.Local.Tunnel, port)
+	}
+	return ""
+}
+
+// tunnelHas says that a port is the tunnel's: what came in there would be the
+// pod's, and none of it other nodes'.
+func tunnelHas(t plan.Tunnel, port cni.Port) string {
+	if t.IsZero() || port.HostPort != int(t.Port) || !strings.EqualFold(port.Protocol, plan.UDP.String()) {
+		return ""
+	}
+	return "by the VXLAN tunnel between nodes"
+}
+
 // plan returns what the data plane was told to do last, or nil.
 func (a *agent) plan() *plan.Plan {
 	if s := a.running(); s != nil {
@@ -507,13 +558,35 @@ func (a *agent) problem(part string) func(string) {
 	}
 }
 
+// logError says once what keeps the node out of sync, and that nothing does any
+// more.
+func (a *agent) logError(err error) {
+	said := ""
+	if err != nil {
+		said = err.Error()
+	}
+	switch {
+	case said == a.said:
+	case said == "":
+		a.Log.Info("the node is in sync again")
+	default:
+		a.Log.Error("the node is out of sync", "error", err)
+	}
+	a.said = said
+}
+
 // report takes note of a round of the syncer.
 func (a *agent) report(r round) {
-	if r.Err != nil {
-		a.Log.Error("the node is out of sync", "error", r.Err)
+	a.logError(r.Err)
+	if s := a.running(); s != nil {
+		a.problem(disputePart)(s.Contested())
 	}
 	if r.Whole {
 		a.tell()
+		if mtu := r.Plan.Local.MTU; mtu != a.mtu {
+			a.mtu = mtu
+			a.server.Resize()
+		}
 	}
 	ready := a.Ready() == nil
 	a.metrics.report(r, ready)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -18,10 +19,12 @@ import (
 )
 
 // denials is what the agent knows of the packets that policies deny on its
-// node. It follows them always, so that who asks learns of those before, too:
-// data planes tell of some each second at most.
+// node, and of those that are dropped for other reasons. It follows them always,
+// so that who asks learns of those before, too: data planes tell of some each
+// second at most.
 type denials struct {
-	log *slog.Logger
+	log  *slog.Logger
+	node string
 	// plan returns what the data plane does, or nil.
 	plan   func() *plan.Plan
 	recent drops.Log
@@ -31,6 +34,8 @@ type denials struct {
 	observer datapath.Observer
 	counter  drops.Counter
 	counted  time.Time
+	// blind is why the packets themselves are not seen, or nil.
+	blind error
 	// series are the policies that metrics tell apart, those that denied first.
 	series map[string]bool
 }
@@ -43,6 +48,8 @@ const (
 	countAgain = time.Second
 	// followAgain is how long to wait before following again what failed.
 	followAgain = 5 * time.Second
+	// lookAgain is how often to see whether packets are still seen.
+	lookAgain = time.Second
 	// readTimeout bounds how long one who follows may take to read a record.
 	readTimeout = 10 * time.Second
 )
@@ -55,9 +62,12 @@ func (d *denials) run(ctx context.Context, o datapath.Observer) {
 	defer wg.Wait()
 	wg.Go(func() {
 		for ctx.Err() == nil {
+			follows := time.AfterFunc(followAgain, func() { d.setBlind(nil) })
 			err := o.Follow(ctx, func(drop datapath.Drop) { d.recent.Add(drops.Attribute(drop, d.plan())) })
+			follows.Stop()
 			if err != nil && ctx.Err() == nil {
-				d.log.Warn("cannot follow what policies deny; trying again", "error", err)
+				d.log.Warn("cannot follow what is dropped; trying again", "error", err)
+				d.setBlind(fmt.Errorf("the packets themselves cannot be followed: %w", err))
 			}
 			sleep(ctx, followAgain)
 		}
@@ -65,7 +75,7 @@ func (d *denials) run(ctx context.Context, o datapath.Observer) {
 	for ctx.Err() == nil {
 		sleep(ctx, countEvery)
 		if _, err := d.counts(); err != nil && ctx.Err() == nil {
-			d.log.Warn("cannot count what policies deny; trying again", "error", err)
+			d.log.Warn("cannot count what is dropped; trying again", "error", err)
 		}
 	}
 }
@@ -73,10 +83,26 @@ func (d *denials) run(ctx context.Context, o datapath.Observer) {
 func (d *denials) use(o datapath.Observer) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.observer, d.counted = o, time.Time{}
+	d.observer, d.counted, d.blind = o, time.Time{}, nil
 }
 
-var errNotObserved = errors.New("the data plane does not tell what policies deny, or is not at work yet")
+func (d *denials) setBlind(err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.blind = err
+}
+
+// unseen says why packets are not seen as they are dropped; nil if they are.
+func (d *denials) unseen() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.observer == nil {
+		return errNotObserved
+	}
+	return d.blind
+}
+
+var errNotObserved = errors.New("the data plane does not tell what it drops, or is not at work yet")
 
 // counts counts what was denied. Where that fails it returns what is known.
 func (d *denials) counts() ([]drops.Count, error) {
@@ -90,8 +116,14 @@ func (d *denials) counts() ([]drops.Count, error) {
 	}
 	p := d.plan() // before the kernel is asked, which may be ahead then
 	denied, err := d.observer.Denied()
+	dropped, droppedErr := d.observer.Dropped()
 	if err == nil {
 		d.counter.Add(denied, p)
+	}
+	if droppedErr == nil {
+		d.counter.AddDropped(dropped, p)
+	}
+	if err = errors.Join(err, droppedErr); err == nil {
 		d.counted = time.Now()
 	}
 	return d.counter.Counts(), err
@@ -110,10 +142,20 @@ func (d *denials) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	json.NewEncoder(w).Encode(drops.Report{Counts: counts, Recent: d.recent.Recent()})
+	report := drops.Report{Counts: counts, Recent: d.recent.Recent()}
+	if err := d.unseen(); err != nil {
+		report.Missing = []drops.Missing{{Node: d.node, Problem: err.Error()}}
+	}
+	json.NewEncoder(w).Encode(report)
 }
 
+// follow tells of each packet until it is not seen any more. Who asks again is
+// told why.
 func (d *denials) follow(w http.ResponseWriter, r *http.Request) {
+	if err := d.unseen(); err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
 	records, cancel := d.recent.Follow()
 	defer cancel()
 	control := http.NewResponseController(w)
@@ -125,10 +167,16 @@ func (d *denials) follow(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	w.WriteHeader(http.StatusOK)
 	encode := json.NewEncoder(w)
+	look := time.NewTicker(lookAgain)
+	defer look.Stop()
 	for err := control.Flush(); err == nil; err = control.Flush() {
 		select {
 		case <-r.Context().Done():
 			return
+		case <-look.C:
+			if d.unseen() != nil {
+				return
+			}
 		case record := <-records:
 			if err := control.SetWriteDeadline(time.Now().Add(readTimeout)); err != nil {
 				return
@@ -147,12 +195,34 @@ var deniedPackets = prometheus.NewDesc("weft_policy_denied_packets_total",
 	"Packets that policies denied, by the policy, as NetworkPolicy default/web; other are those beyond the first thousand.",
 	[]string{"policy", "direction"}, nil)
 
+var droppedPackets = prometheus.NewDesc("weft_dropped_packets_total",
+	"Packets dropped for other reasons than a policy's, by the reason, as spoofed-source.", []string{"reason"}, nil)
+
 // Describe implements prometheus.Collector.
-func (d *denials) Describe(c chan<- *prometheus.Desc) { c <- deniedPackets }
+func (d *denials) Describe(c chan<- *prometheus.Desc) {
+	c <- deniedPackets
+	c <- droppedPackets
+}
 
 // Collect implements prometheus.Collector.
 func (d *denials) Collect(c chan<- prometheus.Metric) {
-	counts, _ := d.counts() // what is known is as good as it gets
+	// What is known is as good as it gets; that there was nothing is not known
+	// where nothing was counted.
+	counts, err := d.counts()
+	reasons := make(map[datapath.Reason]uint64)
+	if err == nil {
+		for _, reason := range datapath.Reasons {
+			reasons[reason] = 0
+		}
+	}
+	for _, count := range counts {
+		if count.Reason != "" {
+			reasons[count.Reason] += count.Packets
+		}
+	}
+	for reason, packets := range reasons {
+		c <- prometheus.MustNewConstMetric(droppedPackets, prometheus.CounterValue, float64(packets), string(reason))
+	}
 	for k, packets := range d.byPolicy(counts) {
 		c <- prometheus.MustNewConstMetric(deniedPackets, prometheus.CounterValue, float64(packets), k.Rule, string(k.Direction))
 	}
@@ -165,6 +235,9 @@ func (d *denials) byPolicy(counts []drops.Count) map[drops.Count]uint64 {
 	defer d.mu.Unlock()
 	sums := make(map[drops.Count]uint64)
 	for _, c := range counts {
+		if c.Reason != "" {
+			continue
+		}
 		policy := policyOf(c.Rule)
 		switch {
 		case d.series[policy]:

@@ -6,10 +6,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -28,9 +31,11 @@ import (
 type observed struct {
 	mu     sync.Mutex
 	denied map[plan.VerdictKey]uint64
-	err    error
-	asked  int
-	drops  chan datapath.Drop
+	// dropped is what it drops for other reasons.
+	dropped map[datapath.Dropped]uint64
+	err     error
+	asked   int
+	drops   chan datapath.Drop
 }
 
 func (o *observed) Denied() (map[plan.VerdictKey]uint64, error) {
@@ -45,6 +50,12 @@ func (o *observed) Denied() (map[plan.VerdictKey]uint64, error) {
 		all[k] = n
 	}
 	return all, nil
+}
+
+func (o *observed) Dropped() (map[datapath.Dropped]uint64, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return maps.Clone(o.dropped), o.err
 }
 
 func (o *observed) Follow(ctx context.Context, f func(datapath.Drop)) error {
@@ -65,6 +76,7 @@ func (o *observed) set(err error, packets uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.err, o.denied = err, map[plan.VerdictKey]uint64{plan.Otherwise("web", plan.Incoming): packets}
+	o.dropped = map[datapath.Dropped]uint64{{Reason: datapath.SpoofedSource, Interface: "weft1"}: packets / 2}
 }
 
 const isolation = "NetworkPolicy default/web ingress isolation"
@@ -82,7 +94,7 @@ verdict web ingress otherwise deny # ` + isolation)
 
 func observe(t *testing.T, o *observed) (d *denials, end func()) {
 	p := isolatedPlan(t)
-	d = &denials{log: slog.New(slog.DiscardHandler), plan: func() *plan.Plan { return p }}
+	d = &denials{log: slog.New(slog.DiscardHandler), node: "node1", plan: func() *plan.Plan { return p }}
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { d.run(ctx, o) })
@@ -107,6 +119,12 @@ func askOnce(t *testing.T, d *denials) (int, drops.Report) {
 	return w.Code, r
 }
 
+func askToFollow(d *denials) int {
+	w := httptest.NewRecorder()
+	d.ServeHTTP(w, httptest.NewRequest("GET", "/drops?follow=true", nil))
+	return w.Code
+}
+
 func TestDropsAreReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := &observed{drops: make(chan datapath.Drop)}
@@ -116,7 +134,8 @@ func TestDropsAreReported(t *testing.T) {
 		o.drops <- dropped
 		synctest.Wait()
 		code, got := askOnce(t, d)
-		want := drops.Report{Counts: []drops.Count{{Rule: isolation, Direction: plan.Incoming, Packets: 3}}, Recent: []drops.Record{record}}
+		want := drops.Report{Counts: []drops.Count{{Rule: isolation, Direction: plan.Incoming, Packets: 3},
+			{Reason: datapath.SpoofedSource, Direction: plan.Outgoing, From: "default/web", Packets: 1}}, Recent: []drops.Record{record}}
 		if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); code != http.StatusOK || diff != "" {
 			t.Errorf("status %d\n%s", code, diff)
 		}
@@ -143,11 +162,26 @@ func TestDropsAreReported(t *testing.T) {
 			t.Errorf("status %d though the data plane does not answer", code)
 		}
 		o.set(nil, 1)
-		close(o.drops) // following fails, and is tried again
+		// Following fails, and is tried again: the counts are told, and that the
+		// packets are not.
+		if _, got := askOnce(t, d); len(got.Missing) > 0 {
+			t.Errorf("missing is %v", got.Missing)
+		}
+		close(o.drops)
 		time.Sleep(2 * followAgain)
+		want.Missing = []drops.Missing{{Node: "node1", Problem: "the packets themselves cannot be followed: the kernel's queue is full"}}
+		if code, got := askOnce(t, d); code != http.StatusOK || !slices.Equal(got.Missing, want.Missing) || len(got.Counts) == 0 {
+			t.Errorf("status %d: %+v", code, got)
+		}
+		if code := askToFollow(d); code != http.StatusServiceUnavailable {
+			t.Errorf("status %d of following what cannot be followed", code)
+		}
 		end()
 		if code, _ := askOnce(t, d); code != http.StatusServiceUnavailable {
 			t.Errorf("status %d without a data plane", code)
+		}
+		if code := askToFollow(d); code != http.StatusServiceUnavailable {
+			t.Errorf("status %d of following without a data plane", code)
 		}
 	})
 }
@@ -162,6 +196,9 @@ func TestDropsAreFollowed(t *testing.T) {
 	server.Config.ReadTimeout = 50 * time.Millisecond
 	server.Start()
 	defer server.Close()
+	for d.unseen() != nil {
+		time.Sleep(time.Millisecond)
+	}
 	began := time.Now()
 	res, err := server.Client().Get(server.URL + "/drops?follow=true")
 	if err != nil {
@@ -184,6 +221,16 @@ func TestDropsAreFollowed(t *testing.T) {
 		o.drops <- dropped
 	}
 	res.Body.Close()
+
+	// It ends once packets are not seen any more, so that who follows asks why.
+	if res, err = server.Client().Get(server.URL + "/drops?follow=true"); err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	d.setBlind(errors.New("the kernel's queue is full"))
+	if _, err := io.Copy(io.Discard, res.Body); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestSeriesAreBounded(t *testing.T) {
@@ -239,12 +286,18 @@ func TestDeniedPacketsAreAMetric(t *testing.T) {
 		registry := prometheus.NewRegistry()
 		registry.MustRegister(d)
 		families, err := registry.Gather()
-		if err != nil || len(families) != 1 {
+		if err != nil || len(families) != 2 {
 			t.Fatal(families, err)
 		}
-		for _, word := range []string{"weft_policy_denied_packets_total", `"NetworkPolicy default/web"`, "ingress", "value:3"} {
-			if text := families[0].String(); !strings.Contains(text, word) {
-				t.Errorf("%s lacks %s", text, word)
+		if n := len(families[0].GetMetric()); n != len(datapath.Reasons) {
+			t.Errorf("%d series of reasons", n)
+		}
+		for i, words := range [][]string{{"weft_dropped_packets_total", `"spoofed-source"`, "value:1"},
+			{"weft_policy_denied_packets_total", `"NetworkPolicy default/web"`, "ingress", "value:3"}} {
+			for _, word := range words {
+				if text := families[i].String(); !strings.Contains(text, word) {
+					t.Errorf("%s lacks %s", text, word)
+				}
 			}
 		}
 	})

@@ -3,11 +3,13 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/cni"
 	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/plan"
@@ -91,29 +93,78 @@ func (a *agent) nodeState() nodeState {
 	if err := a.Ready(); err != nil {
 		state.NotReady = truncate(err.Error())
 	}
+	if s := a.running(); s != nil {
+		if able := s.Last().Able; able != nil {
+			state.DataPlane = able.String()
+		}
+	}
+	wrong := a.problems()
+	var words []string
+	for _, p := range wrong {
+		words = append(words, strings.TrimPrefix(p.String(), a.own("").Object()+": "))
+	}
+	state.OutOfSync = truncate(strings.Join(words, "; "))
+	state.Problems = a.bounded(wrong)
+	if state.NotReady != "" && len(state.Problems) == 0 {
+		state.Problems = []api.Problem{a.own("not ready: " + state.NotReady)}
+	}
+	return state
+}
+
+// own is a problem of the node itself.
+func (a *agent) own(message string) api.Problem {
+	return api.Problem{Kind: api.Node.Kind, Name: a.Node, Message: message}
+}
+
+// problems says what keeps the node from doing all that it should.
+func (a *agent) problems() (wrong []api.Problem) {
 	a.mu.Lock()
-	trouble, s := maps.Clone(a.trouble), a.syncer
+	trouble, s, cutOff := maps.Clone(a.trouble), a.syncer, slices.Clone(a.cutOff)
 	a.mu.Unlock()
 	// What keeps the object from being written would never be read there, but
 	// once it can be written again.
 	delete(trouble, nodePart)
-	words := a.outages(true)
-	if t := sentences(trouble); t != "" {
-		words = append(words, t)
+	for _, message := range a.outages(true) {
+		wrong = append(wrong, a.own(message))
 	}
-	if s != nil {
-		last := s.Last()
-		for _, p := range last.Problems {
-			if !p.Told {
-				words = append(words, p.String())
-			}
+	for _, part := range slices.Sorted(maps.Keys(trouble)) {
+		p := a.own(part + ": " + trouble[part])
+		if part == configPart {
+			p = api.Problem{Kind: api.ClusterConfigKind.Kind, Name: api.DefaultName, Message: trouble[part]}
 		}
-		if last.Err != nil {
-			words = append(words, last.Err.Error())
+		wrong = append(wrong, p)
+	}
+	if s == nil {
+		return append(wrong, cutOff...)
+	}
+	last := s.Last()
+	for _, p := range last.Problems {
+		switch {
+		case p.Told:
+		case p.Kind == nil:
+			wrong = append(wrong, a.own(p.Message))
+		default:
+			wrong = append(wrong, api.Problem{Kind: p.Kind.Kind, Namespace: p.Key.Namespace, Name: p.Key.Name, Message: p.Message})
 		}
 	}
-	state.OutOfSync = truncate(strings.Join(words, "; "))
-	return state
+	if last.Err != nil {
+		wrong = append(wrong, a.own(last.Err.Error()))
+	}
+	return append(wrong, cutOff...)
+}
+
+// bounded returns problems as they go into the Node object: none too long, each
+// in one line, and not too many. That there are more is a problem of the node:
+// they may be of anything.
+func (a *agent) bounded(problems []api.Problem) []api.Problem {
+	if len(problems) > api.MaxNodeProblems {
+		more := len(problems) - (api.MaxNodeProblems - 1)
+		problems = append(slices.Clone(problems[:api.MaxNodeProblems-1]), a.own(fmt.Sprintf("there are %d more problems: see the agent's log", more)))
+	}
+	for i := range problems {
+		problems[i].Message = truncate(strings.ReplaceAll(problems[i].Message, "\n", "; "))
+	}
+	return problems
 }
 
 // degraded says what is wrong though pods can be networked.

@@ -13,10 +13,12 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/weftnet/weft/trace"
 )
 
 // serveHTTP serves health and metrics to all who reach Listen, and these, the
-// plan, what policies deny, and profiles to root on the node.
+// plan, what is dropped, probes, and profiles to root on the node.
 func (a *agent) serveHTTP(ctx context.Context, wg *sync.WaitGroup) error {
 	public := http.NewServeMux()
 	public.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
@@ -44,6 +46,9 @@ func (a *agent) serveHTTP(ctx context.Context, wg *sync.WaitGroup) error {
 		fmt.Fprint(w, p)
 	})
 	local.Handle("GET /drops", a.denials)
+	local.HandleFunc("POST "+trace.Path, a.tracer.watch)
+	local.HandleFunc("POST "+trace.SendPath, a.tracer.send)
+	local.HandleFunc("POST "+trace.EndPath, a.tracer.end)
 	local.HandleFunc("GET /debug/pprof/", pprof.Index)
 	local.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 

@@ -14,8 +14,11 @@ type metrics struct {
 	failed   prometheus.Counter
 	repaired prometheus.Counter
 	ready    prometheus.Gauge
-	entries  *prometheus.GaugeVec
-	requests *prometheus.HistogramVec
+	// connections are those that the node tracks, of maxConnections; limited are
+	// the pods that have too many.
+	connections, maxConnections, limited prometheus.Gauge
+	entries                              *prometheus.GaugeVec
+	requests                             *prometheus.HistogramVec
 }
 
 // newMetrics returns the agent's metrics, which are served with those of others.
@@ -27,14 +30,17 @@ func newMetrics(others ...prometheus.Collector) *metrics {
 		compiled: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "weft_compile_seconds", Help: "Time to compile the node's plan.", Buckets: buckets}),
 		applied:  prometheus.NewHistogram(prometheus.HistogramOpts{Name: "weft_apply_seconds", Help: "Time to bring the data plane to a plan.", Buckets: buckets}),
 		// 1 ms to about 30 s.
-		enforced: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "weft_policy_enforcement_seconds", Help: "Time from when a change of the cluster's objects reached the agent to when the data plane did what follows.", Buckets: prometheus.ExponentialBuckets(0.001, 2, 16)}),
-		failed:   prometheus.NewCounter(prometheus.CounterOpts{Name: "weft_apply_failures_total", Help: "Plans that could not be loaded wholly."}),
-		repaired: prometheus.NewCounter(prometheus.CounterOpts{Name: "weft_repairs_total", Help: "Things that others changed in the data plane and that were put right."}),
-		ready:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "weft_ready", Help: "1 if pods can be networked on this node."}),
-		entries:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "weft_plan_entries", Help: "Entries in each table of the node's plan."}, []string{"table"}),
-		requests: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "weft_cni_seconds", Help: "Time to answer a CNI request.", Buckets: buckets}, []string{"command", "result"}),
+		enforced:       prometheus.NewHistogram(prometheus.HistogramOpts{Name: "weft_policy_enforcement_seconds", Help: "Time from when a change of the cluster's objects reached the agent to when the data plane did what follows.", Buckets: prometheus.ExponentialBuckets(0.001, 2, 16)}),
+		failed:         prometheus.NewCounter(prometheus.CounterOpts{Name: "weft_apply_failures_total", Help: "Plans that could not be loaded wholly."}),
+		repaired:       prometheus.NewCounter(prometheus.CounterOpts{Name: "weft_repairs_total", Help: "Things that others changed in the data plane and that were put right."}),
+		ready:          prometheus.NewGauge(prometheus.GaugeOpts{Name: "weft_ready", Help: "1 if pods can be networked on this node."}),
+		connections:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "weft_connections", Help: "Connections that the node tracks."}),
+		maxConnections: prometheus.NewGauge(prometheus.GaugeOpts{Name: "weft_connections_max", Help: "How many connections the node can track (net.netfilter.nf_conntrack_max)."}),
+		limited:        prometheus.NewGauge(prometheus.GaugeOpts{Name: "weft_limited_pods", Help: "Pods that may begin no connections, because they have more than their share of those that the node can track."}),
+		entries:        prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "weft_plan_entries", Help: "Entries in each table of the node's plan."}, []string{"table"}),
+		requests:       prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "weft_cni_seconds", Help: "Time to answer a CNI request.", Buckets: buckets}, []string{"command", "result"}),
 	}
-	m.registry.MustRegister(m.compiled, m.applied, m.enforced, m.failed, m.repaired, m.ready, m.entries, m.requests,
+	m.registry.MustRegister(m.compiled, m.applied, m.enforced, m.failed, m.repaired, m.ready, m.connections, m.maxConnections, m.limited, m.entries, m.requests,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.registry.MustRegister(others...)
 	return m

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -22,14 +23,21 @@ type nodeState struct {
 	Addresses []netip.Addr
 	// OnLink is what the node's interfaces are on-link with.
 	OnLink []netip.Prefix
+	// DataPlane is what the data plane can do, in the form of
+	// datapath.Capabilities; empty while that is not known.
+	DataPlane string
 	// NotReady is why pods cannot be networked; empty when they can.
 	NotReady string
 	// OutOfSync is what of the plan the node does not do, and why.
 	OutOfSync string
+	// Problems are all that is wrong, what keeps the node from being ready or in
+	// sync among it.
+	Problems []api.Problem
 }
 
 func (s nodeState) equal(o nodeState) bool {
-	return slices.Equal(s.Addresses, o.Addresses) && slices.Equal(s.OnLink, o.OnLink) && s.NotReady == o.NotReady && s.OutOfSync == o.OutOfSync
+	return slices.Equal(s.Addresses, o.Addresses) && slices.Equal(s.OnLink, o.OnLink) && s.DataPlane == o.DataPlane &&
+		s.NotReady == o.NotReady && s.OutOfSync == o.OutOfSync && slices.Equal(s.Problems, o.Problems)
 }
 
 // describe makes node say what state says, and reports whether that changed
@@ -38,6 +46,11 @@ func (s nodeState) describe(node *corev1.Node, now metav1.Time) bool {
 	changed := len(s.Addresses) > 0 && setAddresses(node, s.Addresses)
 	if onLink := joined(s.OnLink); onLink != node.Annotations[api.OnLinkAnnotation] {
 		metav1.SetMetaDataAnnotation(&node.ObjectMeta, api.OnLinkAnnotation, onLink)
+		changed = true
+	}
+	changed = api.SetNodeProblems(node, s.Problems) || changed
+	if s.DataPlane != "" && s.DataPlane != node.Annotations[api.DataPlaneAnnotation] {
+		metav1.SetMetaDataAnnotation(&node.ObjectMeta, api.DataPlaneAnnotation, s.DataPlane)
 		changed = true
 	}
 	ready := corev1.NodeCondition{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse,
@@ -209,13 +222,12 @@ func (r *registrar) write(ctx context.Context, state nodeState, create bool) err
 // one holds it and when it no longer does.
 func holdLease(ctx context.Context, r registry.Registry, node, holder string, ttl time.Duration, log *slog.Logger, rival, problem func(string), held func(bool)) {
 	for ctx.Err() == nil {
-		waiting := time.AfterFunc(ttl/5, func() {
-			if other, err := r.Holder(ctx, api.NodeLease(node)); err == nil && other != "" && other != holder {
-				rival(fmt.Sprintf("another agent, %s, runs as node %s: give each node a name of its own", other, node))
-			}
-		})
+		waiting, over := context.WithCancel(ctx)
+		var told sync.WaitGroup
+		told.Go(func() { tellOfRival(waiting, r, node, holder, ttl, rival) })
 		lease, err := r.Acquire(ctx, api.NodeLease(node), holder, ttl)
-		waiting.Stop()
+		over()
+		told.Wait()
 		if err != nil {
 			if ctx.Err() == nil {
 				problem(fmt.Sprintf("cannot take the lease of node %s: %v", node, err))
@@ -236,6 +248,34 @@ func holdLease(ctx context.Context, r registry.Registry, node, holder string, tt
 		case <-lease.Lost():
 			held(false)
 			log.Warn("lost the node's lease", "node", node)
+		}
+	}
+}
+
+// tellOfRival says that another agent has the node's name, if one has it still
+// when ctx has not ended after a while. It says so in the registry as well, by a
+// lease, until ctx ends: the Node is the other's to write.
+func tellOfRival(ctx context.Context, r registry.Registry, node, holder string, ttl time.Duration, rival func(string)) {
+	sleep(ctx, ttl/5)
+	other, err := r.Holder(ctx, api.NodeLease(node))
+	if ctx.Err() != nil || err != nil || other == "" || other == holder {
+		return
+	}
+	rival(fmt.Sprintf("another agent, %s, runs as node %s: give each node a name of its own", other, node))
+	for ctx.Err() == nil {
+		// Where agents may not hold it, as on Kubernetes, no two kubelets have one
+		// name either.
+		lease, err := r.Acquire(ctx, api.RivalLease(node), holder, ttl)
+		if err != nil {
+			sleep(ctx, ttl)
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			release, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+			lease.Release(release) // else it ends by itself
+			cancel()
+		case <-lease.Lost():
 		}
 	}
 }

@@ -2,36 +2,41 @@ package agent
 
 import "time"
 
-// pace keeps rounds from taking the node's processor from its pods while a
-// large cluster starts, and every node's every change reaches every agent. A
-// lone change does not wait, nor do some in a row; where they keep coming,
-// rounds take one part in paceShare of the time.
+// pace keeps rounds from taking the node's processor from its pods. A lone round
+// does not wait, nor do some in a row; where they keep coming, rounds take one part
+// in share of the time.
 type pace struct {
+	share int64
+	// longest bounds the wait for a round.
+	longest time.Duration
 	// spent is what rounds took, less what time has forgiven until at.
 	spent time.Duration
 	at    time.Time
 }
 
-const (
-	// paceBurst is how long rounds may take in a row before one waits.
-	paceBurst = time.Second
-	paceShare = 4
-	// longestBreath bounds the wait for a round.
-	longestBreath = time.Second
-)
+// paceBurst is how long rounds may take in a row before one waits.
+const paceBurst = time.Second
+
+// paceOfChanges is for rounds about what changed, as while a large cluster starts,
+// and every node's every change reaches every agent.
+func paceOfChanges() pace { return pace{share: 4, longest: time.Second} }
+
+// paceOfTheRest is for rounds about what the compiler left for later. Changes wait
+// for such a round where it is at work, so that it must seldom be.
+func paceOfTheRest() pace { return pace{share: 20, longest: 3 * time.Second} }
 
 // took takes note that a round that ended now took a time.
 func (p *pace) took(d time.Duration, now time.Time) {
 	// What is more would only make the wait longer than the longest.
-	p.spent = min(p.left(now)+d, paceBurst+longestBreath/paceShare)
+	p.spent = min(p.left(now)+d, paceBurst+p.longest/time.Duration(p.share))
 	p.at = now
 }
 
 // breath is how long to let changes gather before the next round.
 func (p *pace) breath(now time.Time) time.Duration {
-	return max(0, (p.left(now)-paceBurst)*paceShare)
+	return max(0, (p.left(now)-paceBurst)*time.Duration(p.share))
 }
 
 func (p *pace) left(now time.Time) time.Duration {
-	return max(0, p.spent-now.Sub(p.at)/paceShare)
+	return max(0, p.spent-now.Sub(p.at)/time.Duration(p.share))
 }

@@ -7,11 +7,13 @@ import (
 	"pgregory.net/rapid"
 )
 
+var paces = map[string]func() pace{"changes": paceOfChanges, "rest": paceOfTheRest}
+
 func TestALoneChangeDoesNotWait(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
+		p := paces[rapid.SampledFrom([]string{"changes", "rest"}).Draw(t, "pace")]()
 		took := rapid.Int64Range(1, int64(100*time.Millisecond)).Draw(t, "took")
-		every := time.Duration(took) * rapid.SampledFrom([]time.Duration{paceShare, 50}).Draw(t, "parts")
-		var p pace
+		every := time.Duration(took) * rapid.SampledFrom([]time.Duration{time.Duration(p.share), 50}).Draw(t, "parts")
 		now := time.Unix(0, 0)
 		p.took(rapid.SampledFrom([]time.Duration{0, paceBurst - 100*time.Millisecond}).Draw(t, "first"), now)
 		for range 200 {
@@ -29,21 +31,22 @@ func TestALoneChangeDoesNotWait(t *testing.T) {
 // share of the time, and none waits longer than it may.
 func TestManyChangesGather(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var p pace
+		p := paces[rapid.SampledFrom([]string{"changes", "rest"}).Draw(t, "pace")]()
+		share := time.Duration(p.share)
 		now := time.Unix(0, 0)
 		var busy time.Duration
 		for range 2000 {
 			b := p.breath(now)
-			if b < 0 || b > longestBreath {
+			if b < 0 || b > p.longest {
 				t.Fatalf("a round waits %s", b)
 			}
 			now = now.Add(b)
-			took := time.Duration(rapid.Int64Range(int64(time.Millisecond), int64(longestBreath/paceShare)).Draw(t, "took"))
+			took := time.Duration(rapid.Int64Range(int64(time.Millisecond), int64(p.longest/share)).Draw(t, "took"))
 			now = now.Add(took)
 			busy += took
 			p.took(took, now)
 		}
-		if most := paceBurst + 2*longestBreath/paceShare + now.Sub(time.Unix(0, 0))/paceShare; busy > most {
+		if most := paceBurst + 2*p.longest/share + now.Sub(time.Unix(0, 0))/share; busy > most {
 			t.Errorf("rounds took %s of %s", busy, now.Sub(time.Unix(0, 0)))
 		}
 	})
@@ -51,13 +54,15 @@ func TestManyChangesGather(t *testing.T) {
 
 // After a round as long as the first of a large cluster, the next waits once.
 func TestALongRoundIsForgiven(t *testing.T) {
-	var p pace
-	now := time.Unix(0, 0)
-	p.took(time.Minute, now)
-	if b := p.breath(now); b != longestBreath {
-		t.Errorf("the next round waits %s", b)
-	}
-	if b := p.breath(now.Add(longestBreath)); b != 0 {
-		t.Errorf("a change after that waits %s", b)
+	for name, make := range paces {
+		p := make()
+		now := time.Unix(0, 0)
+		p.took(time.Minute, now)
+		if b := p.breath(now); b != p.longest {
+			t.Errorf("%s: the next round waits %s", name, b)
+		}
+		if b := p.breath(now.Add(p.longest)); b != 0 {
+			t.Errorf("%s: a change after that waits %s", name, b)
+		}
 	}
 }

@@ -98,7 +98,7 @@ func (w *podWatch) run(ctx context.Context) {
 func (w *podWatch) warn(ctx context.Context, warned map[string]bool) bool {
 	all, there := true, map[string]bool{}
 	for p := range registry.Each[*corev1.Pod](w.pods, api.Pod) {
-		if p.Spec.NodeName != w.node || p.Spec.HostNetwork || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+		if p.Spec.NodeName != w.node || p.Spec.HostNetwork || api.Ended(p) {
 			continue
 		}
 		_, err := api.PodNetwork(p)

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -22,6 +23,8 @@ import (
 type syncer struct {
 	plane   datapath.DataPlane
 	compile func(previous *plan.Plan) (plugin.Applied, error)
+	// gradual is what compile compiles with, nil where that leaves nothing for later.
+	gradual plugin.Gradual
 	// kinds are those that origins in plans may name.
 	kinds []*registry.Kind
 	log   *slog.Logger
@@ -32,12 +35,17 @@ type syncer struct {
 	reported func(round)
 
 	kick chan struct{}
+	// mend ends when what others changed is to be put right.
+	mend *time.Timer
 
 	mu          sync.Mutex
+	dispute     dispute
 	asked, done uint64
 	last        round
 	finished    chan struct{} // closed and replaced after each round
-	pace        pace
+	// pace is that of rounds for what changes, slowly that of those for what the
+	// compiler left for later.
+	pace, slowly pace
 	// since is when the first change came of those that no round began after;
 	// zero where there is none.
 	since time.Time
@@ -59,17 +67,27 @@ type round struct {
 	// from there or go there, so that no policy is broken by it, and when it
 	// comes it is under its policies from the first packet.
 	Whole bool
+	// Able is what the data plane can do; nil before there was a plan.
+	Able *datapath.Capabilities
 
 	// compiled is the last valid plan as it was compiled.
 	compiled *plan.Plan
 }
 
 // retryAfter is how long after a failed round the next one begins by itself.
-const retryAfter = time.Second
+// While the reason stays the same, each waits twice as long as the one before,
+// up to retryAtLatest.
+const (
+	retryAfter    = time.Second
+	retryAtLatest = 30 * time.Second
+)
 
 func newSyncer(plane datapath.DataPlane, log *slog.Logger, repairEvery time.Duration, m *metrics, kinds []*registry.Kind,
 	compile func(*plan.Plan) (plugin.Applied, error), reported func(round)) *syncer {
-	return &syncer{plane: plane, compile: compile, kinds: kinds, log: log, repairEvery: repairEvery, metrics: m, reported: reported,
+	mend := time.NewTimer(0)
+	mend.Stop()
+	return &syncer{mend: mend, plane: plane, compile: compile, kinds: kinds, log: log, repairEvery: repairEvery, metrics: m, reported: reported,
+		pace: paceOfChanges(), slowly: paceOfTheRest(),
 		kick: make(chan struct{}, 1), finished: make(chan struct{})}
 }
 
@@ -134,15 +152,34 @@ func (s *syncer) Run(ctx context.Context) {
 	defer repair.Stop()
 	retry := time.NewTimer(0) // the first round needs no kick
 	defer retry.Stop()
+	left := time.NewTimer(0)
+	left.Stop()
+	defer left.Stop()
+	wait, yielded := retryAfter, false
 	for {
-		repairing := false
+		repairing, retried, advancing := false, false, false
 		select {
 		case <-ctx.Done():
 			return
 		case <-s.kick:
 		case <-retry.C:
+			retried = true
 		case <-repair.C:
 			repairing = true
+		case <-s.mend.C:
+			repairing = true
+		case <-left.C:
+			advancing = true
+			if !yielded { // who asked goes first, once
+				select {
+				case <-s.kick:
+					advancing = false
+				default:
+				}
+			}
+			if yielded = !advancing; advancing {
+				s.gradual.Advance()
+			}
 		}
 		s.mu.Lock()
 		want, previous, since := s.asked, s.last, s.since
@@ -157,7 +194,12 @@ func (s *syncer) Run(ctx context.Context) {
 		}
 		retry.Stop()
 		if next.Err != nil {
-			retry.Reset(retryAfter)
+			if previous.Err == nil || previous.Err.Error() != next.Err.Error() {
+				wait = retryAfter
+			} else if retried {
+				wait = min(2*wait, retryAtLatest)
+			}
+			retry.Reset(wait)
 		}
 		if next.Whole && !since.IsZero() {
 			s.metrics.enforced.Observe(now.Sub(since).Seconds())
@@ -167,7 +209,14 @@ func (s *syncer) Run(ctx context.Context) {
 			s.since = since
 		}
 		// A round that waited for a processor has taken none from pods.
-		s.pace.took(min(now.Sub(start), processorTime()-used), now)
+		took, pace := min(now.Sub(start), processorTime()-used), &s.pace
+		if advancing {
+			pace = &s.slowly
+		}
+		pace.took(took, now)
+		if left.Stop(); s.gradual != nil && s.gradual.Unfinished() {
+			left.Reset(s.slowly.breath(now))
+		}
 		s.last, s.done = next, want
 		close(s.finished)
 		s.finished = make(chan struct{})
@@ -192,20 +241,22 @@ func (s *syncer) round(ctx context.Context, previous round, repairing bool) roun
 		stay.Err = fmt.Errorf("plan not loaded, it is invalid: %w", err)
 		return stay
 	}
+	able := s.plane.Capabilities()
+	next := round{compiled: compiled.Plan, Able: &able}
+	possible, impossible := datapath.Possible(compiled.Plan, able)
 	var refused []datapath.Refusal
-	next := round{compiled: compiled.Plan}
-	next.Plan, refused = datapath.Enforceable(compiled.Plan, s.plane.Capabilities(), previous.Plan)
-	compiled.Plan, compiled.Problems = next.Plan, slices.Concat(compiled.Problems, problems(s.kinds, refused))
+	next.Plan, refused = datapath.Enforceable(possible, able, previous.Plan)
+	compiled.Plan, compiled.Problems = next.Plan, slices.Concat(compiled.Problems, problems(s.kinds, impossible), problems(s.kinds, refused))
 	next.Problems = compiled.Problems
-	if repairing && previous.Err == nil {
+	if repairing {
 		drift, err := s.plane.Repair(ctx)
 		for _, line := range drift {
 			s.log.Warn("put right what others changed", "what", line)
 		}
 		s.metrics.repaired.Add(float64(len(drift)))
 		if err != nil {
-			next.Err = fmt.Errorf("repair: %w", err)
-			return next
+			// Apply reads everything again, and says it if it is still so.
+			s.log.Debug("cannot put all right", "error", err)
 		}
 	}
 	start = time.Now()
@@ -224,11 +275,12 @@ func problems(kinds []*registry.Kind, refused []datapath.Refusal) []plugin.Probl
 	said := make(map[plugin.Problem]bool)
 	for _, r := range refused {
 		p := plugin.Problem{Message: r.Message}
+		origin := cmp.Or(r.Verdict.Origin, r.Origin)
 		var ok bool
-		if p.Kind, p.Key, ok = plugin.ParseOrigin(kinds, r.Verdict.Origin); !ok && r.Verdict.Origin != "" {
-			p.Message = r.Verdict.Origin + ": " + r.Message
+		if p.Kind, p.Key, ok = plugin.ParseOrigin(kinds, origin); !ok && origin != "" {
+			p.Message = origin + ": " + r.Message
 		}
-		p.Told = ok // by who compiled the rule, to whom Applied tells it
+		p.Told = ok && r.Origin == "" // by who compiled the rule, to whom Applied tells it
 		if !said[p] {
 			said[p] = true
 			all = append(all, p)

@@ -125,6 +125,34 @@ func TestAFailedRoundIsTriedAgain(t *testing.T) {
 	})
 }
 
+// What keeps failing for the same reason is tried ever more rarely, and at once
+// again when the reason changes.
+func TestWhatKeepsFailingIsTriedLessOften(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		plane := &recorder{fail: errors.New("no buffer space")}
+		start(t, plane, somePlan)
+		tries := func(d time.Duration) int {
+			before := plane.rounds()
+			time.Sleep(d)
+			synctest.Wait()
+			return plane.rounds() - before
+		}
+		if n := tries(10 * time.Minute); n < 20 || n > 30+10 { // 10 of them repairs
+			t.Errorf("%d rounds in the first ten minutes", n)
+		}
+		plane.set(errors.New("permission denied"))
+		tries(retryAtLatest)
+		if n := tries(5 * time.Second); n < 2 {
+			t.Errorf("%d rounds in five seconds for another reason", n)
+		}
+		plane.set(nil)
+		tries(retryAtLatest)
+		if n := tries(30 * time.Second); n > 1 {
+			t.Errorf("%d rounds in half a minute, though nothing is wrong", n)
+		}
+	})
+}
+
 func TestAnInvalidPlanIsNotLoaded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		plane := &recorder{}
@@ -142,7 +170,7 @@ func TestAnInvalidPlanIsNotLoaded(t *testing.T) {
 
 func TestAnotherPodsMissingInterfaceIsNotOurs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		plane := &recorder{fail: errors.Join(&datapath.MissingError{Interface: "weftgone", Name: "default/gone"})}
+		plane := &recorder{fail: errors.Join(&datapath.EndpointError{Interface: "weftgone", Name: "default/gone", Err: datapath.ErrMissing})}
 		s := start(t, plane, somePlan)
 		if err := s.Publish(t.Context(), "weftmine"); err != nil {
 			t.Errorf("weftmine is in place, yet: %v", err)
@@ -201,7 +229,7 @@ func TestApplied(t *testing.T) {
 		check("an invalid one", nil, -1, 1500)
 		check("none at all", nil, 0, 1500)
 		check("one that works", nil, 1700, 1700)
-		check("one without a pod's interface", errors.Join(&datapath.MissingError{Interface: "weftgone"}), 1800, 1800)
+		check("one without a pod's interface", errors.Join(&datapath.EndpointError{Interface: "weftgone", Err: datapath.ErrMissing}), 1800, 1800)
 	})
 }
 
@@ -262,4 +290,55 @@ func TestRefusalsBecomeProblems(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q", got)
 	}
+}
+
+// backlog is a compiler that leaves some things for later, each of which takes long.
+type backlog struct {
+	plugin.Compiler
+	left    int
+	advance bool
+}
+
+func (b *backlog) LeaveForLater()   {}
+func (b *backlog) Unfinished() bool { return b.left > 0 }
+func (b *backlog) Advance()         { b.advance = true }
+
+func (b *backlog) compile(*plan.Plan) (plugin.Applied, error) {
+	if b.advance && b.left > 0 {
+		time.Sleep(50 * time.Millisecond)
+		b.left--
+	}
+	b.advance = false
+	return somePlan(nil)
+}
+
+// What the compiler left for later is done one thing after the other. Who asks
+// meanwhile waits for no more than one of these, however many there are.
+func TestWhatIsLeftForLaterKeepsNobodyWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backlog{left: 100}
+		s := newSyncer(&recorder{}, slog.New(slog.DiscardHandler), time.Minute, newMetrics(), nil, b.compile, func(round) {})
+		s.gradual = b
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { s.Run(ctx) })
+		defer wg.Wait()
+		defer cancel()
+		for range 20 {
+			time.Sleep(60 * time.Millisecond)
+			asked := time.Now()
+			if err := s.Publish(ctx); err != nil {
+				t.Fatal(err)
+			}
+			// One may be at work, and another may be begun with.
+			if waited := time.Since(asked); waited > 100*time.Millisecond {
+				t.Errorf("waited for %v", waited)
+			}
+		}
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		if b.left > 0 {
+			t.Errorf("%d are left", b.left)
+		}
+	})
 }

@@ -30,7 +30,7 @@ type underlay struct {
 	// MTU is that of the interface that has the primary address, in bytes.
 	MTU int
 	// Prefixes are those that the interface of an address in Addresses is
-	// on-link with.
+	// on-link with; an address without a network makes none.
 	Prefixes []netip.Prefix
 }
 
@@ -49,10 +49,12 @@ type link struct {
 }
 
 // chooseUnderlay finds the node's addresses. wanted, if any, are the addresses
-// to use, and must be there. Else, for each family, it is the first address of
-// the interface with the best default route, or of the only interface that has
-// any; it refuses to guess between several.
-func chooseUnderlay(links []link, wanted []netip.Addr) (underlay, error) {
+// to use, and must be there. Else, for each family, it is the one of previous
+// that is still there: neither another default route nor an address that comes
+// and goes, as a virtual one does, is a reason to move a node's tunnels. Else it
+// is the first address of the interface with the best default route, or of the
+// only interface that has any; it refuses to guess between several.
+func chooseUnderlay(links []link, wanted, previous []netip.Addr) (underlay, error) {
 	var u underlay
 	take := func(l link, a netip.Addr) {
 		if len(u.Addresses) == 0 {
@@ -60,7 +62,7 @@ func chooseUnderlay(links []link, wanted []netip.Addr) (underlay, error) {
 		}
 		u.Addresses = append(u.Addresses, a)
 		for _, p := range l.Addresses {
-			if p.Addr().Is4() == a.Is4() && !slices.Contains(u.Prefixes, p.Masked()) {
+			if p.Addr().Is4() == a.Is4() && !p.IsSingleIP() && !slices.Contains(u.Prefixes, p.Masked()) {
 				u.Prefixes = append(u.Prefixes, p.Masked())
 			}
 		}
@@ -76,9 +78,12 @@ func chooseUnderlay(links []link, wanted []netip.Addr) (underlay, error) {
 		return u, nil
 	}
 	for family := range 2 {
-		l, a, err := chooseFamily(links, family)
-		if err != nil {
-			return underlay{}, err
+		l, a, there := kept(links, previous, family)
+		if !there {
+			var err error
+			if l, a, err = chooseFamily(links, family); err != nil {
+				return underlay{}, err
+			}
 		}
 		if a.IsValid() {
 			take(l, a)
@@ -112,13 +117,30 @@ func chooseFamily(links []link, family int) (link, netip.Addr, error) {
 	return link{}, netip.Addr{}, fmt.Errorf("which address is the node's own? %s have one each and none has a default route: name the address with --node-ip", describe(candidates))
 }
 
-func firstOf(l link, family int) netip.Addr {
-	for _, p := range l.Addresses {
-		if p.Addr().Is4() == (family == 0) {
-			return p.Addr()
+// kept returns the address of a family among previous, if it is there.
+func kept(links []link, previous []netip.Addr, family int) (link, netip.Addr, bool) {
+	for _, a := range previous {
+		if l, ok := holder(links, a); ok && a.Is4() == (family == 0) {
+			return l, a, true
 		}
 	}
-	return netip.Addr{}
+	return link{}, netip.Addr{}, false
+}
+
+// firstOf returns the first address of a family, one with a network of its own
+// before one without, as virtual addresses often have none.
+func firstOf(l link, family int) netip.Addr {
+	var first netip.Addr
+	for _, p := range l.Addresses {
+		switch {
+		case p.Addr().Is4() != (family == 0):
+		case !p.IsSingleIP():
+			return p.Addr()
+		case !first.IsValid():
+			first = p.Addr()
+		}
+	}
+	return first
 }
 
 func holder(links []link, a netip.Addr) (link, bool) {

@@ -17,26 +17,30 @@ import (
 // TestChooseUnderlay walks testdata/underlay.txtar. In a story's "links" each
 // line is an interface: name, MTU, addresses, and "default METRIC" for each
 // family with a default route ("default6" for IPv6); "wanted" lists addresses
-// given by flag.
+// given by flag, "previous" those that were chosen before.
 func TestChooseUnderlay(t *testing.T) {
 	archive, err := txtar.ParseFile(filepath.Join("testdata", "underlay.txtar"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	var links []link
-	var wanted []netip.Addr
+	var wanted, previous []netip.Addr
 	for _, f := range archive.Files {
 		story, part := filepath.Split(f.Name)
 		switch part {
 		case "links":
-			links, wanted = parseLinks(t, string(f.Data)), nil
+			links, wanted, previous = parseLinks(t, string(f.Data)), nil, nil
 		case "wanted":
 			for _, w := range strings.Fields(string(f.Data)) {
 				wanted = append(wanted, netip.MustParseAddr(w))
 			}
+		case "previous":
+			for _, w := range strings.Fields(string(f.Data)) {
+				previous = append(previous, netip.MustParseAddr(w))
+			}
 		case "result":
 			t.Run(strings.Trim(story, "/"), func(t *testing.T) {
-				u, err := chooseUnderlay(links, wanted)
+				u, err := chooseUnderlay(links, wanted, previous)
 				got := fmt.Sprintf("addresses %v mtu %d prefixes %v\n", u.Addresses, u.MTU, u.Prefixes)
 				if err != nil {
 					got = "error: " + err.Error() + "\n"

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"strings"
 
 	"github.com/weftnet/weft/cni/protocol"
 	"github.com/weftnet/weft/ipam"
@@ -72,10 +73,15 @@ func (s *Server) add(ctx context.Context, c *call) (ipam.Attachment, *protocol.E
 		if err := s.Node.Admit(c.namespace, c.pod, c.uid); err != nil {
 			return none, protocol.Errorf(protocol.InvalidPod, "%v", err)
 		}
+		for _, port := range c.ports {
+			if what := s.Taken(port); what != "" {
+				return none, protocol.Errorf(protocol.InvalidPod, "hostPort %d/%s is taken, %s: give the pod another", port.HostPort, strings.ToUpper(port.Protocol), what)
+			}
+		}
 		var err error
 		a, err = s.Journal.Reserve(ipam.Request{
 			Key: c.key, ID: c.id, Network: c.network, NetNS: c.netns,
-			Namespace: c.namespace, Pod: c.pod, UID: c.uid,
+			PodName:       ipam.PodName{Namespace: c.namespace, Pod: c.pod, UID: c.uid},
 			HostInterface: podlink.HostName(c.key.ContainerID, c.key.IfName), MTU: s.Node.MTU(),
 		}, s.Node.Pools())
 		switch {
@@ -97,6 +103,9 @@ func (s *Server) add(ctx context.Context, c *call) (ipam.Attachment, *protocol.E
 			return none, protocol.Errorf(protocol.JournalFailure, "%v", err)
 		}
 	}
+	if mtu := s.Node.MTU(); mtu != a.MTU && mtu != 0 {
+		s.Resize() // it changed meanwhile
+	}
 	return a, nil
 }
 
@@ -114,6 +123,14 @@ func (s *Server) plumb(ctx context.Context, a ipam.Attachment) *protocol.Error {
 		}
 		return protocol.Errorf(code, "%v", err)
 	}
+	if had := s.link(a.Key); had != 0 && had != index {
+		// Another interface of the same name: the data plane must let go of
+		// the one that it knows.
+		s.setLink(a.Key, 0)
+		if err := s.Node.Publish(ctx); err != nil {
+			s.Log.Debug("the data plane does not know yet that an interface was made anew", "interface", a.HostInterface, "error", err)
+		}
+	}
 	s.setLink(a.Key, index)
 	if err := s.Node.Publish(ctx, a.HostInterface); err != nil {
 		if ctx.Err() != nil {
@@ -121,6 +138,9 @@ func (s *Server) plumb(ctx context.Context, a ipam.Attachment) *protocol.Error {
 			return protocol.Errorf(protocol.TryAgainLater, "%v: %v", context.Cause(ctx), err)
 		}
 		return protocol.Errorf(protocol.DataPlaneFailure, "%v", err)
+	}
+	if err := podlink.Await(linkSpec(a)); err != nil {
+		return protocol.Errorf(protocol.KernelFailure, "%v", err)
 	}
 	return nil
 }
@@ -152,6 +172,9 @@ func (s *Server) remove(k ipam.Key, hostInterface string) *protocol.Error {
 	if err := s.Journal.Release(k); err != nil {
 		return protocol.Errorf(protocol.JournalFailure, "%v", err)
 	}
+	if s.misfits.Load() {
+		s.Resize() // of fewer pods there is less to say
+	}
 	return nil
 }
 
@@ -166,6 +189,12 @@ func (s *Server) check(c *call) *protocol.Error {
 	}
 	// The path may differ from that of ADD where it leads to the same.
 	a.NetNS = c.netns
+	if a.Unidentified && c.pod != "" {
+		// The runtime knows what the node has forgotten.
+		if err := s.Identify(a.Key, ipam.PodName{Namespace: c.namespace, Pod: c.pod, UID: c.uid}); err != nil {
+			return protocol.Errorf(protocol.JournalFailure, "%v", err)
+		}
+	}
 	if err := errors.Join(compareResult(c.prevResult, a), podlink.Check(linkSpec(a))); err != nil {
 		return protocol.Errorf(protocol.CheckFailed, "%v", err)
 	}
@@ -200,6 +229,12 @@ func (s *Server) collect(ctx context.Context, a ipam.Attachment) error {
 		return nil
 	}
 	return s.removeUnknown(a)
+}
+
+// Attachments returns all that the node has a record of.
+func (s *Server) Attachments() []ipam.Attachment {
+	s.Recover()
+	return s.Journal.All()
 }
 
 // Lost returns the attachments that a runtime was told are ready and whose

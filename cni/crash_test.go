@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containernetworking/cni/libcni"
 	"github.com/vishvananda/netlink"
 
 	"github.com/weftnet/weft/cni/protocol"
@@ -282,6 +283,48 @@ func TestLostJournal(t *testing.T) {
 	}
 }
 
+// TestLostJournalWhose starts an agent after its journal was removed: whose the
+// interfaces are their aliases say, or, for one that an older version made, the
+// runtime when it asks for a CHECK.
+func TestLostJournalWhose(t *testing.T) {
+	n := newNode(t, settings{Pools: dualStack})
+	r := newRuntime(t, n, conflist("1.1.0", n.socket()))
+	told, old := pod("told", newNetNS(t)), pod("old", newNetNS(t))
+	for _, rt := range []*libcni.RuntimeConf{told, old} {
+		if _, err := r.add(t.Context(), rt); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.kill()
+	n.in(func() error {
+		link, err := netlink.LinkByName(podlink.HostName("old", "eth0"))
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetAlias(link, strings.TrimSuffix(link.Attrs().Alias, " default/old/"))
+	})
+	if err := os.Remove(filepath.Join(n.Dir, "journal")); err != nil {
+		t.Fatal(err)
+	}
+	want := func(name string, pod ipam.PodName, unidentified bool) {
+		t.Helper()
+		n.kill()
+		for _, a := range n.records() {
+			if a.ContainerID == name && (a.PodName != pod || a.Unidentified != unidentified) {
+				t.Errorf("of %s the journal says %v, unidentified %v", name, a.PodName, a.Unidentified)
+			}
+		}
+		n.start()
+	}
+	n.start()
+	want("told", ipam.PodName{Namespace: "default", Pod: "told"}, false)
+	want("old", ipam.PodName{}, true)
+	if err := r.check(t.Context(), old); err != nil {
+		t.Errorf("CHECK: %v", err)
+	}
+	want("old", ipam.PodName{Namespace: "default", Pod: "old"}, false)
+}
+
 // nothing is a Node that has nothing to do.
 type nothing struct{}
 
@@ -348,7 +391,7 @@ func TestEndpointsFollowTheKernel(t *testing.T) {
 	}
 	defer journal.Close()
 	pools := []plan.Pool{{Network: plan.DefaultNetwork, Prefix: dualStack[0], Gateway: dualStack[0].Addr().Next()}}
-	a, err := journal.Reserve(ipam.Request{Key: ipam.Key{ContainerID: "c1", IfName: "eth0"}, Namespace: "default", Pod: "web", UID: "u1",
+	a, err := journal.Reserve(ipam.Request{Key: ipam.Key{ContainerID: "c1", IfName: "eth0"}, PodName: ipam.PodName{Namespace: "default", Pod: "web", UID: "u1"},
 		NetNS: nsPath(podNS), HostInterface: podlink.HostName("c1", "eth0")}, pools)
 	if err != nil {
 		t.Fatal(err)

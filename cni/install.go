@@ -32,10 +32,14 @@ const ownPrefix = "weft-"
 
 const portmap = "portmap"
 
+// portMappings is the capability by which a runtime passes what ports of the
+// node are to lead to a pod.
+const portMappings = "portMappings"
+
 // followers are the plug-ins that Weft has work after its own, and the
 // capability each offers.
 var followers = []Follower{
-	{Type: portmap, Capability: "portMappings"},
+	{Type: portmap, Capability: portMappings},
 	{Type: "bandwidth", Capability: "bandwidth"},
 }
 
@@ -59,6 +63,10 @@ func Conflist(socket string, followers ...Follower) ([]byte, error) {
 	}
 	versions, plugins := slices.Clone(protocol.Versions), []map[string]any{first}
 	for _, f := range followers {
+		if f.Capability == portMappings {
+			// To refuse ports that cannot lead to a pod, before portmap leads them.
+			first["capabilities"] = map[string]bool{portMappings: true}
+		}
 		versions = slices.DeleteFunc(versions, func(v string) bool { return !slices.Contains(f.Versions, v) })
 		plugin := map[string]any{"type": f.Type, "capabilities": map[string]bool{f.Capability: true}}
 		if f.Backend != "" {

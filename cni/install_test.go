@@ -77,7 +77,7 @@ func TestInstall(t *testing.T) {
 func TestInstallUsesTheHostsPlugins(t *testing.T) {
 	i, host := newInstall(t)
 	script(t, filepath.Join(i.BinDir, "portmap"), `"0.4.0","1.0.0"`)
-	want := `{"cniVersion":"1.0.0","name":"weft","plugins":[{"socket":"/run/other.sock","type":"weft-cni"},` +
+	want := `{"cniVersion":"1.0.0","name":"weft","plugins":[{"capabilities":{"portMappings":true},"socket":"/run/other.sock","type":"weft-cni"},` +
 		`{"capabilities":{"portMappings":true},"type":"portmap"}]}`
 	if conf := write(t, i); conf != want {
 		t.Errorf("got %s", conf)
@@ -101,7 +101,7 @@ func TestInstallBringsPluginsAlong(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(i.BinDir, tempPrefix+"123"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	want := `{"cniVersion":"1.1.0","name":"weft","plugins":[{"socket":"/run/other.sock","type":"weft-cni"},` +
+	want := `{"cniVersion":"1.1.0","name":"weft","plugins":[{"capabilities":{"portMappings":true},"socket":"/run/other.sock","type":"weft-cni"},` +
 		`{"backend":"nftables","capabilities":{"portMappings":true},"type":"weft-portmap"},{"capabilities":{"bandwidth":true},"type":"weft-bandwidth"}]}`
 	if conf := write(t, i); conf != want {
 		t.Errorf("got %s", conf)

@@ -72,7 +72,7 @@ type settings struct {
 }
 
 // hostRoutes is the agent's side of a node: its data plane is a route and a
-// neighbour for each pod. Files in the node's directory make it fail.
+// neighbour for each pod, whose interface it brings up. Files in the node's directory make it fail.
 type hostRoutes struct {
 	settings
 	server *Server
@@ -124,6 +124,9 @@ func (n *hostRoutes) Publish(ctx context.Context, interfaces ...string) error {
 		if err != nil {
 			return err
 		}
+		if err := netlink.LinkSetUp(link); err != nil {
+			return err
+		}
 		for _, a := range e.Addresses {
 			err := netlink.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index, Protocol: routeProtocol, Scope: netlink.SCOPE_LINK,
 				Dst: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}})
@@ -156,7 +159,7 @@ func serveNode(text string) {
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	node := &hostRoutes{settings: s}
-	node.server = NewServer(Config{Journal: journal, Node: node, Log: log, MaxInFlight: s.MaxInFlight,
+	node.server = NewServer(Config{Journal: journal, Node: node, Taken: taken, Log: log, MaxInFlight: s.MaxInFlight,
 		RetryWindow: msec(s.RetryWindow)})
 	node.server.Endpoints() // What the last server left is looked through now.
 	fmt.Println("listening")
@@ -167,6 +170,14 @@ func serveNode(text string) {
 }
 
 // testNode is a node: a network namespace and a server in it.
+// taken is what a node says that has its tunnel at port 4789.
+func taken(p Port) string {
+	if p.HostPort == 4789 && strings.EqualFold(p.Protocol, "udp") {
+		return "by the tunnel"
+	}
+	return ""
+}
+
 type testNode struct {
 	t testing.TB
 	settings
@@ -227,7 +238,11 @@ func newNode(t testing.TB, s settings) *testNode {
 		}
 		for _, p := range s.Pools {
 			gw := p.Addr().Next()
-			if err := netlink.AddrAdd(lo, &netlink.Addr{IPNet: &net.IPNet{IP: gw.AsSlice(), Mask: net.CIDRMask(gw.BitLen(), gw.BitLen())}}); err != nil {
+			addr := &netlink.Addr{IPNet: &net.IPNet{IP: gw.AsSlice(), Mask: net.CIDRMask(gw.BitLen(), gw.BitLen())}}
+			if gw.Is6() {
+				addr.Flags = unix.IFA_F_NODAD // else it is not to be used for a moment
+			}
+			if err := netlink.AddrAdd(lo, addr); err != nil {
 				return err
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/vishvananda/netlink/nl"
@@ -19,9 +20,10 @@ import (
 // interface vanished stay until DEL or GC, but are not endpoints. Interfaces
 // without a record, which there are only when the journal was lost or
 // damaged, are taken up again from what their alias says, so that their
-// addresses are not given to others; one whose alias does not say it was
-// never ready and is removed. Nothing is done to other interfaces. Endpoints and
-// Serve call it if nobody did.
+// addresses are not given to others; whose they are the alias says, too, or it
+// is to be found out (Identify). One whose alias says nothing was never ready
+// and is removed. Nothing is done to other interfaces. Endpoints and Serve call
+// it if nobody did.
 func (s *Server) Recover() {
 	s.recovery.Do(func() {
 		if err := s.Journal.Damage(); err != nil {
@@ -63,13 +65,40 @@ func (s *Server) adopt(end podlink.HostEnd) error {
 	}
 	a := ipam.Attachment{
 		Request: ipam.Request{Key: ipam.Key{ContainerID: stamp.ContainerID, IfName: stamp.Interface},
-			Network: stamp.Network, HostInterface: end.Name, MTU: end.MTU},
+			Network: stamp.Network, HostInterface: end.Name, MTU: end.MTU, Unidentified: true},
 		Addresses: stamp.Addresses, Phase: ipam.Ready, Created: time.Now().UTC().Round(0),
+	}
+	if o := stamp.Owner; o != nil {
+		a.PodName = ipam.PodName{Namespace: o.Namespace, Pod: o.Pod, UID: o.UID}
+		// One that has a UID alone had no room for the names.
+		a.Unidentified = a.Pod == "" && a.UID != ""
 	}
 	if err := s.Journal.Adopt(a); err != nil {
 		return err
 	}
 	s.setLink(a.Key, end.Index)
+	return nil
+}
+
+// Unidentified returns the attachments of which it is not known whose they are:
+// those that Recover took up from an alias which does not say. Their interfaces
+// are endpoints, and policies hold them to be anyone's.
+func (s *Server) Unidentified() []ipam.Attachment {
+	s.Recover()
+	return slices.DeleteFunc(s.Journal.All(), func(a ipam.Attachment) bool { return !a.Unidentified })
+}
+
+// Identify takes note of whose an attachment is that Unidentified returned. One
+// that is gone, or known by now, stays as it is.
+func (s *Server) Identify(k ipam.Key, p ipam.PodName) error {
+	if a, ok := s.Journal.Get(k); !ok || !a.Unidentified {
+		return nil
+	}
+	if err := s.Journal.Identify(k, p); err != nil {
+		return err
+	}
+	s.Log.Info("found out whose an attachment is", "container", k.ContainerID, "interface", k.IfName, "pod", p.Namespace+"/"+p.Pod)
+	s.nudge()
 	return nil
 }
 

@@ -30,6 +30,8 @@ type call struct {
 	namespace, pod, uid string
 	// prevResult is what CHECK compares with; nil where none was given.
 	prevResult *types100.Result
+	// ports are the ports of the node that are to lead to the pod, for ADD.
+	ports []Port
 	// valid is GC's list of attachments to keep.
 	valid map[ipam.Key]bool
 }
@@ -45,6 +47,18 @@ type config struct {
 	// Attachments is what libcni also calls Valid, after a misprint in the
 	// specification.
 	Attachments json.RawMessage `json:"cni.dev/attachments"`
+	// Runtime is what a runtime passes by capability.
+	Runtime struct {
+		PortMappings json.RawMessage `json:"portMappings"`
+	} `json:"runtimeConfig"`
+}
+
+// Port is a port of the node that is to lead to a pod.
+type Port struct {
+	// HostPort is the node's, from 1; ContainerPort the pod's.
+	HostPort, ContainerPort int
+	// Protocol is "tcp", "udp" or "sctp", in any case.
+	Protocol string
 }
 
 // maxContainerID is the longest container ID taken, in bytes. The
@@ -88,7 +102,7 @@ func decode(r *protocol.Request) (*call, *protocol.Error) {
 		return nil, protocol.Errorf(protocol.IncompatibleVersion, "cniVersion %s has no %s, which came with %s", conf.CNIVersion, r.Command, first)
 	}
 	c := &call{id: r.ID, command: r.Command, version: conf.CNIVersion, network: conf.Name}
-	for _, step := range []func(*protocol.Request, *config) *protocol.Error{c.readNetwork, c.readAttachment, c.readPod, c.readPrevious, c.readValid} {
+	for _, step := range []func(*protocol.Request, *config) *protocol.Error{c.readNetwork, c.readAttachment, c.readPod, c.readPorts, c.readPrevious, c.readValid} {
 		if err := step(r, &conf); err != nil {
 			return nil, err
 		}
@@ -188,6 +202,15 @@ func (c *call) readPod(r *protocol.Request, _ *config) *protocol.Error {
 	}
 	if (c.namespace == "") != (c.pod == "") {
 		return protocol.Errorf(protocol.InvalidEnvironment, "CNI_ARGS has only one of K8S_POD_NAMESPACE and K8S_POD_NAME")
+	}
+	return nil
+}
+
+func (c *call) readPorts(_ *protocol.Request, conf *config) *protocol.Error {
+	if list := conf.Runtime.PortMappings; c.command == protocol.Add && given(list) {
+		if err := json.Unmarshal(list, &c.ports); err != nil {
+			return protocol.Errorf(protocol.DecodingFailure, "runtimeConfig.portMappings: %v", err)
+		}
 	}
 	return nil
 }

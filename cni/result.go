@@ -23,6 +23,7 @@ import (
 func linkSpec(a ipam.Attachment) podlink.Spec {
 	s := podlink.Spec{
 		ContainerID: a.ContainerID, Interface: a.IfName, Network: a.Network,
+		Owner:         podlink.Owner{Namespace: a.Namespace, Pod: a.Pod, UID: a.UID},
 		HostInterface: a.HostInterface, NetNS: a.NetNS,
 		Addresses: a.Addresses, MAC: a.MAC(), MTU: a.MTU,
 	}

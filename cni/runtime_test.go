@@ -308,7 +308,7 @@ func TestConflistSpeaksWhatAllSpeak(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := `{"cniVersion":"1.0.0","name":"weft","plugins":[{"type":"weft-cni"},{"capabilities":{"portMappings":true},"type":"portmap"}]}`
+	want := `{"cniVersion":"1.0.0","name":"weft","plugins":[{"capabilities":{"portMappings":true},"type":"weft-cni"},{"capabilities":{"portMappings":true},"type":"portmap"}]}`
 	if got := strings.Join(strings.Fields(string(conf)), ""); got != want {
 		t.Errorf("got %s", got)
 	}

@@ -5,7 +5,8 @@
 // agent over a Unix socket in the words of package protocol. A Server answers
 // it. An ADD is four steps, each of which the one before survives: an address
 // is reserved in the journal (package ipam), the interface is made (package
-// podlink), the data plane takes the pod up (Node.Publish), and the journal
+// podlink), the data plane takes the pod up (Node.Publish) and brings the
+// interface up once its rules hold, and the journal
 // says that the attachment is ready. An agent that is killed between them
 // leaves a record from which the next goes on: weft-cni sends the same
 // request again, or nobody does and the attachment is rolled back. A DEL goes
@@ -29,6 +30,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -63,11 +65,17 @@ type Node interface {
 type Config struct {
 	Journal *ipam.Journal
 	Node    Node
+	// Taken, if set, says what a port of the node is for that can lead to no pod;
+	// "" where it can.
+	Taken func(Port) string
 	// Log is slog.Default() by default.
 	Log *slog.Logger
 	// Observe, if set, is called after each request: result is "ok" or the
 	// number of the error code.
 	Observe func(command, result string, took time.Duration)
+	// Misfit, if set, is told which pods have another MTU than the node's, and
+	// why; "" when none has.
+	Misfit func(string)
 	// MaxInFlight is how many requests are worked on at a time; those beyond
 	// are refused, to be sent again. 256 by default.
 	MaxInFlight int
@@ -89,6 +97,10 @@ type Server struct {
 	recovery sync.Once
 	// changed has the data plane follow what nobody waits for.
 	changed chan struct{}
+	// resized has the pods' interfaces take another MTU.
+	resized chan struct{}
+	// misfits says that a pod could not.
+	misfits atomic.Bool
 
 	mu sync.Mutex
 	// links holds the index of the host end of each attachment whose
@@ -101,8 +113,14 @@ func NewServer(c Config) *Server {
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
+	if c.Taken == nil {
+		c.Taken = func(Port) string { return "" }
+	}
 	if c.Observe == nil {
 		c.Observe = func(string, string, time.Duration) {}
+	}
+	if c.Misfit == nil {
+		c.Misfit = func(string) {}
 	}
 	if c.MaxInFlight == 0 {
 		c.MaxInFlight = 256
@@ -113,7 +131,7 @@ func NewServer(c Config) *Server {
 	if c.RetryWindow == 0 {
 		c.RetryWindow = 2 * protocol.SendWindow
 	}
-	return &Server{Config: c, slots: make(chan struct{}, c.MaxInFlight), plumbing: make(chan struct{}, runtime.GOMAXPROCS(0)), changed: make(chan struct{}, 1), links: map[ipam.Key]int{}}
+	return &Server{Config: c, slots: make(chan struct{}, c.MaxInFlight), plumbing: make(chan struct{}, runtime.GOMAXPROCS(0)), changed: make(chan struct{}, 1), resized: make(chan struct{}, 1), links: map[ipam.Key]int{}}
 }
 
 // Endpoints returns the pods' interfaces that are there, in the
@@ -125,7 +143,7 @@ func (s *Server) Endpoints() []plugin.Endpoint {
 	s.mu.Unlock()
 	s.Journal.Each(func(a ipam.Attachment) {
 		if s.link(a.Key) != 0 {
-			endpoints = append(endpoints, plugin.Endpoint{Interface: a.HostInterface, Addresses: a.Addresses, MAC: a.MAC(), Namespace: a.Namespace, Pod: a.Pod, UID: a.UID})
+			endpoints = append(endpoints, plugin.Endpoint{Interface: a.HostInterface, Addresses: a.Addresses, MAC: a.MAC(), Namespace: a.Namespace, Pod: a.Pod, UID: a.UID, Unidentified: a.Unidentified})
 		}
 	})
 	slices.SortFunc(endpoints, func(a, b plugin.Endpoint) int { return strings.Compare(a.Interface, b.Interface) })
@@ -146,6 +164,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	wg.Go(func() { s.follow(ctx) })
 	wg.Go(func() { s.watchLinks(ctx) })
 	wg.Go(func() { s.sweep(ctx) })
+	wg.Go(func() { s.resize(ctx) })
 
 	for {
 		conn, err := l.Accept()

@@ -43,8 +43,15 @@ type Config struct {
 	Identity string
 	// Plugin finds a plug-in by name; its error names those there are.
 	Plugin func(name string) (plugin.Plugin, error)
+	// Beside returns what runs for the cluster beside the work of a plug-in of
+	// that name, nil where there is no such plug-in: it says of what the plug-in
+	// leaves undone that it is. Beside may be nil, and return nil for nothing.
+	Beside func(name string, plug plugin.Plugin) plugin.ClusterRunner
 	// LeaseTTL is how long after the end of a leader another may lead.
 	LeaseTTL time.Duration
+	// Announce has the controller hold a lease of its own while it lives, for
+	// others to know how many there are where nothing else tells.
+	Announce bool
 	// Collectors are metrics of others to serve with the controller's own.
 	Collectors []prometheus.Collector
 	Log        *slog.Logger
@@ -119,6 +126,11 @@ func (c *Controller) Handler() http.Handler {
 
 // Run takes its turn at leading until ctx ends. What ends a turn is no error.
 func (c *Controller) Run(ctx context.Context) error {
+	var announcing sync.WaitGroup
+	defer announcing.Wait()
+	if c.Announce {
+		announcing.Go(func() { c.announce(ctx) })
+	}
 	wait, said := firstRetry, ""
 	for ctx.Err() == nil {
 		lease, err := c.acquire(ctx)
@@ -147,6 +159,31 @@ func (c *Controller) Run(ctx context.Context) error {
 		c.Log.Info("no longer leading", "identity", c.Identity)
 	}
 	return nil
+}
+
+// announce holds the lease that says that the controller lives, until ctx ends.
+func (c *Controller) announce(ctx context.Context) {
+	said := ""
+	for ; ctx.Err() == nil; sleep(ctx, longestAcquireRetry) {
+		lease, err := c.Registry.Acquire(ctx, api.LivingControllerLease(c.Identity), c.Identity, c.LeaseTTL)
+		if err != nil {
+			if ctx.Err() == nil && said != err.Error() {
+				said = err.Error()
+				c.Log.Warn("cannot say that this controller lives; trying again", "error", err)
+			}
+			continue
+		}
+		said = ""
+		select {
+		case <-lease.Lost():
+		case <-ctx.Done():
+		}
+		release, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.LeaseTTL)
+		if err := lease.Release(release); err != nil {
+			c.Log.Debug("cannot release the lease of this controller", "error", err)
+		}
+		cancel()
+	}
 }
 
 // acquire waits for the lease. It asks for its holder first, because the wait
@@ -215,18 +252,37 @@ func (c *Controller) runPlugin(ctx context.Context, name string) {
 	if unknown != nil {
 		c.Log.Error("the ClusterConfig names a plug-in that there is not", "error", unknown)
 	}
+	var work sync.WaitGroup
+	defer work.Wait()
+	if c.Beside != nil {
+		if beside := c.Beside(name, plug); beside != nil {
+			work.Go(func() {
+				c.keep(ctx, name, func() (bool, error) {
+					return false, beside.RunCluster(ctx, plugin.ClusterEnv{Registry: c.Registry, Log: c.Log, Metrics: prometheus.NewRegistry()})
+				})
+			})
+		}
+	}
+	c.keep(ctx, name, func() (done bool, err error) {
+		if err := c.say(ctx, unknown); err != nil {
+			return false, err
+		}
+		runner, ok := plug.(plugin.ClusterRunner)
+		if unknown != nil || !ok {
+			return true, nil
+		}
+		return false, c.runCluster(ctx, name, runner)
+	})
+}
+
+// keep does work for a plug-in, again whenever it ends before it is done, until
+// ctx ends.
+func (c *Controller) keep(ctx context.Context, name string, work func() (done bool, err error)) {
 	wait := firstRetry
 	for ctx.Err() == nil {
 		began := time.Now()
-		err := c.say(ctx, unknown)
-		if err == nil {
-			runner, ok := plug.(plugin.ClusterRunner)
-			if unknown != nil || !ok {
-				return
-			}
-			err = c.runCluster(ctx, name, runner)
-		}
-		if ctx.Err() != nil {
+		done, err := work()
+		if done || ctx.Err() != nil {
 			return
 		}
 		c.failed.WithLabelValues(name).Inc()
@@ -250,7 +306,7 @@ func (c *Controller) runCluster(ctx context.Context, name string, runner plugin.
 func (c *Controller) say(ctx context.Context, unknown error) error {
 	condition := metav1.Condition{Type: PluginKnown, Status: metav1.ConditionTrue, Reason: "Known", Message: "the plug-in is known"}
 	if unknown != nil {
-		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, "Unknown", "spec.plugin: "+unknown.Error()
+		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, "Unknown", unknown.Error()
 	}
 	_, err := registry.Modify(ctx, c.Registry, api.ClusterConfigKind, registry.Key{Name: api.DefaultName}, func(config *api.ClusterConfig) error {
 		// No news is good news.

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -96,8 +98,34 @@ func (idle) RunCluster() {}
 
 const ttl = 10 * time.Second
 
+// Each says that it lives, whether it leads or not, until it ends.
+func TestAllThatLiveSaySo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := memory.New()
+		d := &diary{t: t}
+		living := func(want string) {
+			t.Helper()
+			synctest.Wait()
+			held, err := r.Holders(t.Context(), api.LivingControllerPrefix)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.Join(slices.Sorted(maps.Values(held)), " "); got != want {
+				t.Errorf("%q say that they live, want %q", got, want)
+			}
+		}
+		_, stopA := start(r, "a", d, nil)
+		_, stopB := start(r, "b", d, nil)
+		living("a b")
+		stopA()
+		living("b")
+		stopB()
+		living("")
+	})
+}
+
 func start(r registry.Registry, identity string, d *diary, fail func() error) (c *Controller, stop func()) {
-	c = New(Config{Registry: r, Identity: identity, LeaseTTL: ttl, Log: slog.New(slog.DiscardHandler),
+	c = New(Config{Registry: r, Identity: identity, LeaseTTL: ttl, Announce: true, Log: slog.New(slog.DiscardHandler),
 		Plugin: func(name string) (plugin.Plugin, error) {
 			switch name {
 			case "openshift-subnet", "other":

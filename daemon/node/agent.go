@@ -1,5 +1,5 @@
 // Package node is the command line of weft-agent: New runs a node's agent. Its
-// command drops shows what policies deny on the node, and uninstall takes away
+// command drops shows what is dropped on the node, and uninstall takes away
 // what an agent leaves there.
 package node
 
@@ -118,7 +118,7 @@ When it ends, pods keep their network; when it starts again, it adopts them.`,
 		config.Registry, config.Plugin, config.Collectors = reg, plugins.Finder(reg.Serves), daemon.Collectors(reg)
 		return agent.Run(cmd.Context(), config)
 	}
-	cmd.AddCommand(newDrops(), newUninstall())
+	cmd.AddCommand(newDrops(), newTrace(), newUninstall())
 	return cmd
 }
 

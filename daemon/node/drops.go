@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -17,7 +18,7 @@ import (
 func newDrops() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "drops",
-		Short: "Show which packets policies deny on this node",
+		Short: "Show which packets are dropped on this node",
 		Long: `drops asks the agent of this node which rules of policies denied how many packets,
 and shows the last of these. It needs root.`,
 		Example: "  weft-agent drops\n  weft-agent drops -f\n  weft-agent drops -o json",
@@ -25,7 +26,7 @@ and shows the last of these. It needs root.`,
 	}
 	f := cmd.Flags()
 	runDir := f.String("run-dir", defaultRunDir, "`DIRECTORY` of the agent's own")
-	follow := f.BoolP("follow", "f", false, "show packets as they are denied, until interrupted")
+	follow := f.BoolP("follow", "f", false, "show packets as they are dropped, until interrupted")
 	limit := f.Duration("for", 0, "with -f, `TIME` after which to end")
 	output := f.StringP("output", "o", "text", "output `FORMAT`: text or json")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -73,5 +74,8 @@ func showDrops(out io.Writer, answer io.Reader, follow, asJSON bool, zone *time.
 		encode.SetIndent("", "  ")
 		return encode.Encode(report)
 	}
-	return report.Print(out, zone)
+	if err := report.Print(out, zone); err != nil || len(report.Missing) == 0 {
+		return err
+	}
+	return errors.New("this is not all that was dropped")
 }

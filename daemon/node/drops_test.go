@@ -49,7 +49,7 @@ func TestDrops(t *testing.T) {
 		flags string
 		want  []string
 	}{
-		{"", []string{"PACKETS   DIRECTION   RULE\n12        ingress     NetworkPolicy default/web ingress isolation\n", "node1", "10.1.2.9", "default/web"}},
+		{"", []string{"PACKETS   DIRECTION   REASON\n12        ingress     NetworkPolicy default/web ingress isolation\n", "node1", "10.1.2.9", "default/web"}},
 		{"-o json", []string{`"packets": 12`, `"pod": "default/web"`}},
 		{"-f", []string{"TIME  ", "  10.1.2.9  "}},
 		{"-f -o json", []string{aRecord + "\n" + aRecord + "\n"}},

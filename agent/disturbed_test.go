@@ -1,0 +1,177 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weftnet/weft/datapath"
+)
+
+func (r *recorder) repaired() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.repairs
+}
+
+// What others change is put right at once; what they keep changing, ever more
+// rarely, and it is said who they are, until they stop.
+func TestWhatOthersKeepChanging(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		plane := &recorder{}
+		s := start(t, plane, somePlan)
+		synctest.Wait()
+		flush := datapath.Disturbance{What: "nftables table inet weft", By: "firewalld (process 7)"}
+
+		began := time.Now()
+		s.Disturbed(flush)
+		synctest.Wait()
+		if plane.repaired() != 1 || time.Since(began) > 0 {
+			t.Errorf("%d repairs in %v", plane.repaired(), time.Since(began))
+		}
+		if said := s.Contested(); said != "" {
+			t.Errorf("after one change it is said that %s", said)
+		}
+		// Many changes at one time are one repair.
+		for range 1000 {
+			s.Disturbed(flush)
+		}
+		time.Sleep(disputeFirst)
+		synctest.Wait()
+		if plane.repaired() != 2 {
+			t.Errorf("%d repairs", plane.repaired())
+		}
+		// Somebody who changes it back each time it is repaired.
+		const fight = 10 * time.Minute
+		for began := time.Now(); time.Since(began) < fight; time.Sleep(10 * time.Millisecond) {
+			s.Disturbed(flush)
+		}
+		synctest.Wait()
+		if n := plane.repaired(); n > 12+int(fight/disputeMost)+int(fight/time.Minute) || n < int(fight/disputeMost)/2 {
+			t.Errorf("%d repairs in %v", n, fight)
+		}
+		if said := s.Contested(); !strings.Contains(said, "firewalld (process 7) keeps changing") || !strings.Contains(said, "nftables table inet weft") {
+			t.Errorf("it is said: %q", said)
+		}
+		time.Sleep(disputeMost + disputeOver)
+		if said := s.Contested(); said != "" {
+			t.Errorf("it is over, and it is said that %s", said)
+		}
+		synctest.Wait()
+		n, before := plane.repaired(), time.Now()
+		s.Disturbed(flush)
+		synctest.Wait()
+		if plane.repaired() != n+1 || time.Since(before) > 0 {
+			t.Errorf("the first change after it was repaired %d times in %v", plane.repaired()-n, time.Since(before))
+		}
+	})
+}
+
+// blind is a data plane that cannot see what others do while it has an error.
+type blind struct {
+	*recorder
+	mu  sync.Mutex
+	err error
+	// found are its obstacles, broken ends what follows others.
+	found  []string
+	broken chan error
+}
+
+func (b *blind) see(err error, found ...string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.err, b.found = err, found
+}
+
+func (b *blind) Watch(ctx context.Context, following func(), _ func(datapath.Disturbance)) error {
+	b.mu.Lock()
+	err := b.err
+	b.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	following()
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-b.broken:
+		return err
+	}
+}
+
+func (b *blind) Obstacles() ([]string, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.found, b.err
+}
+
+// TestBlindness has a data plane that cannot see what others change, and what
+// they drop. It is said at the node, once, until it can.
+func TestBlindness(t *testing.T) {
+	for part, test := range map[string]struct {
+		run  func(*agent, context.Context, *blind)
+		says string
+	}{
+		"what others change": {func(a *agent, ctx context.Context, b *blind) { a.watch(ctx, a.syncer, b) }, "cannot follow what others change"},
+		"what others drop":   {func(a *agent, ctx context.Context, b *blind) { a.survey(ctx, b) }, "it is not known whether others keep"},
+	} {
+		t.Run(part, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				log := slog.New(slog.DiscardHandler)
+				b := &blind{recorder: &recorder{}, broken: make(chan error)}
+				a := &agent{Config: Config{Log: log, RepairEvery: time.Minute}, trouble: map[string]string{}, node: &registrar{kick: make(chan struct{}, 1)}}
+				a.syncer = start(t, b.recorder, somePlan)
+				ctx, cancel := context.WithCancel(t.Context())
+				var wg sync.WaitGroup
+				b.see(errors.New("no buffer space"))
+				wg.Go(func() { test.run(a, ctx, b) })
+				said := func() (messages []string) {
+					synctest.Wait()
+					for _, p := range a.problems() {
+						messages = append(messages, p.Message)
+					}
+					return messages
+				}
+				kicked := 0
+				for range 10 * 60 {
+					time.Sleep(time.Second)
+					synctest.Wait()
+					select {
+					case <-a.node.kick:
+						kicked++
+					default:
+					}
+				}
+				if is := said(); len(is) != 1 || !strings.Contains(is[0], test.says) || !strings.Contains(is[0], "no buffer space") {
+					t.Errorf("the node says %q", is)
+				}
+				if kicked != 1 {
+					t.Errorf("in ten minutes the Node was written %d times", kicked)
+				}
+				b.see(nil)
+				time.Sleep(2 * time.Minute)
+				if is := said(); len(is) != 0 {
+					t.Errorf("it works again, and the node says %q", is)
+				}
+				b.see(errors.New("no memory"))
+				if part == "what others change" {
+					b.broken <- errors.New("no memory")
+				}
+				time.Sleep(2 * time.Minute)
+				if is := said(); len(is) != 1 || !strings.Contains(is[0], "no memory") {
+					t.Errorf("it fails again, and the node says %q", is)
+				}
+				cancel()
+				wg.Wait()
+				if is := said(); len(is) != 0 {
+					t.Errorf("it has ended, and the node says %q", is)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,97 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/ipam"
+)
+
+// identifyEvery is how often the registry is asked whose an attachment is of
+// which the node has lost that.
+const identifyEvery = 10 * time.Second
+
+// identify finds out whose the attachments are that were taken up without a
+// name, as after the loss of the journal, and returns when there are none left.
+// Until then each is under every policy that there is, and the node says so.
+func (a *agent) identify(ctx context.Context) {
+	problem := a.problem("pods")
+	for ctx.Err() == nil {
+		lost := a.server.Unidentified()
+		if len(lost) == 0 {
+			problem("")
+			return
+		}
+		pods, err := a.ownPods(ctx)
+		for _, l := range lost {
+			p, unclear := whose(l, pods, a.Node)
+			if err == nil && unclear == nil {
+				unclear = a.server.Identify(l.Key, ipam.PodName{Namespace: p.Namespace, Pod: p.Name, UID: string(p.UID)})
+			}
+			err = errors.Join(err, unclear)
+		}
+		if err != nil {
+			problem(fmt.Sprintf("of %d pods the node has lost which they are, so that every policy which could be about them denies what it can: %v; "+
+				"a pod that stays unknown is freed of it by being started anew", len(lost), err))
+			sleep(ctx, identifyEvery)
+		}
+	}
+}
+
+// ownPods asks the registry for the pods of the node.
+func (a *agent) ownPods(ctx context.Context) ([]*corev1.Pod, error) {
+	ctx, cancel := context.WithTimeout(ctx, eventTimeout)
+	defer cancel()
+	list, _, err := a.Registry.List(ctx, api.Pod)
+	if err != nil {
+		return nil, fmt.Errorf("the registry cannot be asked: %w", err)
+	}
+	var own []*corev1.Pod
+	for _, o := range list {
+		if p, ok := o.(*corev1.Pod); ok && p.Spec.NodeName == a.Node && !p.Spec.HostNetwork {
+			own = append(own, p)
+		}
+	}
+	return own, nil
+}
+
+// whose returns the one of the node's pods that an attachment belongs to: the
+// one with its UID, or, where that is lost, too, the only one that runs with
+// its addresses.
+func whose(a ipam.Attachment, pods []*corev1.Pod, node string) (*corev1.Pod, error) {
+	is := func(p *corev1.Pod) bool { return string(p.UID) == a.UID }
+	if a.UID == "" {
+		is = func(p *corev1.Pod) bool { return hasAddresses(p, a) }
+	} else if !slices.ContainsFunc(pods, is) {
+		is = func(p *corev1.Pod) bool { return api.IsPod(p, a.UID) } // a static one
+	}
+	first := slices.IndexFunc(pods, is)
+	switch {
+	case first < 0:
+		return nil, fmt.Errorf("no pod of node %s is that of interface %s (container %s, addresses %v)", node, a.HostInterface, a.ContainerID, a.Addresses)
+	case slices.ContainsFunc(pods[first+1:], is):
+		return nil, fmt.Errorf("several pods of node %s could be that of interface %s (container %s, addresses %v)", node, a.HostInterface, a.ContainerID, a.Addresses)
+	}
+	return pods[first], nil
+}
+
+// hasAddresses reports whether a pod that has not ended says that it has the
+// addresses of an attachment, and no others.
+func hasAddresses(p *corev1.Pod, a ipam.Attachment) bool {
+	if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed || len(p.Status.PodIPs) != len(a.Addresses) {
+		return false
+	}
+	for _, ip := range p.Status.PodIPs {
+		if address, err := netip.ParseAddr(ip.IP); err != nil || !slices.Contains(a.Addresses, address) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,73 @@
+package agent
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/ipam"
+)
+
+// TestWhose finds the pod of an attachment of which the node has lost that, or
+// none where there is a doubt.
+func TestWhose(t *testing.T) {
+	with := func(p *corev1.Pod, ips ...string) *corev1.Pod {
+		for _, ip := range ips {
+			p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: ip})
+		}
+		return p
+	}
+	ended := with(pod("old", "u0", "node1", nil), "10.1.0.2")
+	ended.Status.Phase = corev1.PodSucceeded
+	mirror := with(pod("static", "u3", "node1", map[string]string{corev1.MirrorPodAnnotationKey: "hash"}), "10.1.0.4")
+	web, dual := with(pod("web", "u1", "node1", nil), "10.1.0.2"), with(pod("dual", "u2", "node1", nil), "10.1.0.3", "FD00:0::3")
+	all := []*corev1.Pod{ended, web, dual, mirror}
+	liar := pod("liar", "u4", "node1", map[string]string{corev1.MirrorPodAnnotationKey: "u1"})
+	for _, test := range []struct {
+		name, uid string
+		addresses []string
+		pods      []*corev1.Pod
+		want      string // or a part of the error
+	}{
+		{"by its UID", "u2", []string{"10.1.0.9"}, all, "dual"},
+		{"a static pod, by what the kubelet calls its UID", "hash", []string{"10.1.0.4"}, all, "static"},
+		{"a UID that another pod claims", "u1", []string{"10.1.0.2"}, append([]*corev1.Pod{liar}, all...), "web"},
+		{"a static pod's UID that another pod claims", "hash", []string{"10.1.0.4"},
+			append([]*corev1.Pod{pod("liar", "u5", "node1", mirror.Annotations)}, all...), "several pods"},
+		{"a UID that no pod has", "u9", []string{"10.1.0.2"}, all, "no pod"},
+		{"by its address, which one that ended had", "", []string{"10.1.0.2"}, all, "web"},
+		{"by its addresses", "", []string{"10.1.0.3", "fd00::3"}, all, "dual"},
+		{"by some of its addresses", "", []string{"10.1.0.3"}, all, "no pod"},
+		{"an address that two have", "", []string{"10.1.0.2"}, append([]*corev1.Pod{with(pod("twin", "u6", "node1", nil), "10.1.0.2")}, all...), "several pods"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			a := ipam.Attachment{Request: ipam.Request{Key: ipam.Key{ContainerID: "c", IfName: "eth0"}, PodName: ipam.PodName{UID: test.uid}, Unidentified: true}}
+			for _, text := range test.addresses {
+				a.Addresses = append(a.Addresses, netip.MustParseAddr(text))
+			}
+			p, err := whose(a, test.pods, "node1")
+			switch {
+			case err != nil && !strings.Contains(err.Error(), test.want):
+				t.Errorf("got the error %v, want %s", err, test.want)
+			case err == nil && p.Name != test.want:
+				t.Errorf("it is %s, want %s", p.Name, test.want)
+			}
+		})
+	}
+	// Those that share the node's network, and other nodes', are not asked.
+	reg := newFlaky()
+	away, host := pod("away", "u7", "node2", nil), pod("host", "u8", "node1", nil)
+	host.Spec.HostNetwork = true
+	for _, p := range []*corev1.Pod{web, away, host} {
+		if _, err := reg.Registry.Create(t.Context(), api.Pod, p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a := &agent{Config: Config{Node: "node1", Registry: reg}}
+	if own, err := a.ownPods(t.Context()); err != nil || len(own) != 1 || own[0].Name != "web" {
+		t.Errorf("the node's own pods are %v, %v", own, err)
+	}
+}

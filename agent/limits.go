@@ -1,0 +1,52 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/weftnet/weft/datapath"
+)
+
+// limit holds pods to their share of what the node's pods share, until ctx ends,
+// and says how things are.
+func (a *agent) limit(ctx context.Context, l datapath.Limiter) {
+	problem := a.problem("limits")
+	defer problem("")
+	for ctx.Err() == nil {
+		err := l.Limit(ctx, func(o datapath.Occupancy) {
+			a.metrics.connections.Set(float64(o.Connections))
+			a.metrics.maxConnections.Set(float64(o.MaxConnections))
+			a.metrics.limited.Set(float64(len(o.Over)))
+			problem(overcrowded(o))
+		})
+		if err != nil && ctx.Err() == nil {
+			problem(fmt.Sprintf("it is not known whether a pod fills the node's table of connections: %v", err))
+			sleep(ctx, retryAfter)
+		}
+	}
+}
+
+// mostNamed is how many of those with too many connections are named.
+const mostNamed = 3
+
+// overcrowded says what is wrong with how full things are; empty where nothing
+// is. It tells no numbers that change all the time.
+func overcrowded(o datapath.Occupancy) string {
+	if len(o.Over) == 0 {
+		if o.MaxConnections > 0 && o.Connections > o.MaxConnections/10*9 {
+			return fmt.Sprintf("nine tenths of the %d connections that the node can track are in use, and no pod has more than its share: raise net.netfilter.nf_conntrack_max", o.MaxConnections)
+		}
+		return ""
+	}
+	var names []string
+	for _, s := range o.Over[:min(len(o.Over), mostNamed)] {
+		names = append(names, s.Name)
+	}
+	who := strings.Join(names, ", ")
+	if more := len(o.Over) - len(names); more > 0 {
+		who += fmt.Sprintf(" and %d more", more)
+	}
+	return fmt.Sprintf("of the %d connections that the node can track %s has more than a quarter, and may begin none until it has less than an eighth: "+
+		"see what it does, or raise net.netfilter.nf_conntrack_max", o.MaxConnections, who)
+}

@@ -1,0 +1,34 @@
+package agent
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/weftnet/weft/datapath"
+)
+
+func TestOvercrowded(t *testing.T) {
+	share := func(names ...string) (all []datapath.Share) {
+		for _, n := range names {
+			all = append(all, datapath.Share{Interface: "weft" + n, Name: n, Connections: 300})
+		}
+		return all
+	}
+	for _, c := range []struct {
+		what string
+		o    datapath.Occupancy
+		want string
+	}{
+		{"nothing is tracked", datapath.Occupancy{}, ""},
+		{"there is no limit", datapath.Occupancy{Connections: 5}, ""},
+		{"there is room", datapath.Occupancy{Connections: 900, MaxConnections: 1000}, ""},
+		{"it is full of everybody's", datapath.Occupancy{Connections: 901, MaxConnections: 1000}, "no pod has more than its share"},
+		{"of one's", datapath.Occupancy{Connections: 500, MaxConnections: 1000, Over: share("shop/web")}, "shop/web has more than a quarter"},
+		{"of many", datapath.Occupancy{Connections: 950, MaxConnections: 1000, Over: share("a", "b", "c", "d")}, "a, b, c and 1 more has"},
+	} {
+		got := overcrowded(c.o)
+		if (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
+			t.Errorf("%s: %q, want %q", c.what, got, c.want)
+		}
+	}
+}
