@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/daemon"
 	"github.com/weftnet/weft/registry"
+	"github.com/weftnet/weft/trace"
 )
 
 // What the chart calls the agents' pods and what runs in them.
@@ -46,14 +48,57 @@ func agentPods(ctx context.Context, reg registry.Registry, cluster *daemon.Clust
 		if !ok || p.Namespace != cluster.Namespace || p.Status.Phase != corev1.PodRunning || !isAgent(p) {
 			continue
 		}
-		agents = append(agents, askedAgent{p.Spec.NodeName, func(ctx context.Context, follow bool) (io.ReadCloser, error) {
-			command := []string{agentProgram, "drops", "-o", "json"}
+		exec := func(ctx context.Context, args ...string) (io.ReadCloser, error) {
+			return execInPod(ctx, cluster.REST, registry.KeyOf(p), agentContainer, append([]string{agentProgram}, args...))
+		}
+		tell := func(flag string) func(context.Context, string) error {
+			return func(ctx context.Context, id string) error {
+				answer, err := exec(ctx, "trace", flag, id)
+				if err != nil {
+					return err
+				}
+				defer answer.Close()
+				_, err = io.Copy(io.Discard, answer)
+				return err
+			}
+		}
+		agents = append(agents, askedAgent{node: p.Spec.NodeName, open: func(ctx context.Context, follow bool) (io.ReadCloser, error) {
+			command := []string{"drops", "-o", "json"}
 			if follow {
 				command = append(command, "-f", "--for", execLimit.String())
 			}
-			return execInPod(ctx, cluster.REST, registry.KeyOf(p), agentContainer, command)
-		}})
+			return exec(ctx, command...)
+		}, trace: func(ctx context.Context, w trace.Watch) (io.ReadCloser, error) {
+			watch, err := json.Marshal(w)
+			if err != nil {
+				return nil, err
+			}
+			return exec(ctx, "trace", "--watch", string(watch))
+		}, send: tell("--send"), end: tell("--end")})
 	}
+	return withoutAgents(ctx, reg, agents)
+}
+
+// withoutAgents adds the nodes on which no agent's pod runs, as who asks wants to
+// know of these, too.
+func withoutAgents(ctx context.Context, reg registry.Registry, agents []askedAgent) ([]askedAgent, error) {
+	nodes, _, err := reg.List(ctx, api.Node)
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range nodes {
+		node := o.GetName()
+		if slices.ContainsFunc(agents, func(a askedAgent) bool { return a.node == node }) {
+			continue
+		}
+		missing := errors.New("no agent's pod runs there (see: weft status)")
+		agents = append(agents, askedAgent{node: node,
+			open:  func(context.Context, bool) (io.ReadCloser, error) { return nil, missing },
+			trace: func(context.Context, trace.Watch) (io.ReadCloser, error) { return nil, missing },
+			send:  func(context.Context, string) error { return missing },
+			end:   func(context.Context, string) error { return missing }})
+	}
+	slices.SortStableFunc(agents, func(a, b askedAgent) int { return strings.Compare(a.node, b.node) })
 	return agents, nil
 }
 

@@ -17,7 +17,10 @@ import (
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/daemon"
 	"github.com/weftnet/weft/datapath/dataplanes"
+	"github.com/weftnet/weft/explain"
+	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/plugin/plugins"
 	"github.com/weftnet/weft/registry"
 )
@@ -78,9 +81,60 @@ the first is written.`,
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%s/%s %s\n", t.kind.Singular, t.key.Name, done)
 		}
+		for _, w := range unenforced(cmd.Context(), reg, targets) {
+			fmt.Fprintln(cmd.ErrOrStderr(), "warning:", w)
+		}
 		return nil
 	}
 	return cmd
+}
+
+// unenforced says which policies nobody enforces after objects were applied or
+// deleted: of those that were applied, or of all where a ClusterConfig was.
+func unenforced(ctx context.Context, reg daemon.Registry, targets []target) (warnings []string) {
+	applied := make(map[*registry.Kind][]string)
+	for _, t := range targets {
+		i := slices.IndexFunc(kinds(), func(k *registry.Kind) bool { return k.GroupVersionKind == t.kind.GroupVersionKind })
+		k := kinds()[i]
+		applied[k] = append(applied[k], k.Singular+" "+t.key.String())
+	}
+	policies := make([]string, 0)
+	for _, k := range explain.PolicyKinds {
+		policies = append(policies, applied[k]...)
+	}
+	if len(policies) == 0 && len(applied[api.ClusterConfigKind]) == 0 {
+		return nil
+	}
+	objects := make(explain.Snapshot)
+	err := readInto(ctx, reg, objects, api.ClusterConfigKind)
+	var plug plugin.Plugin
+	if err == nil {
+		plug, err = pluginOf(objects, plugins.Finder(reg.Serves))
+	}
+	if err != nil {
+		return []string{"whether policies are enforced is not known: " + err.Error()}
+	}
+	if explain.Enforces(plug) {
+		return nil
+	}
+	if len(applied[api.ClusterConfigKind]) > 0 {
+		policies = nil
+		for _, k := range explain.PolicyKinds {
+			if err := readInto(ctx, reg, objects, k); err != nil {
+				return []string{"whether there are policies that nobody enforces is not known: " + err.Error()}
+			}
+			for _, o := range objects[k] {
+				policies = append(policies, k.Singular+" "+registry.KeyOf(o).String())
+			}
+		}
+	}
+	for _, p := range policies[:min(len(policies), maxListed)] {
+		warnings = append(warnings, fmt.Sprintf("%s: nobody enforces it under plug-in %s; %s", p, plug.Name(), orEnforce()))
+	}
+	if more := len(policies) - maxListed; more > 0 {
+		warnings = append(warnings, fmt.Sprintf("nor is any of %d more policies enforced", more))
+	}
+	return warnings
 }
 
 // readTargets reads files and refuses them all if something in one is wrong.

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -16,9 +17,12 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/internal/golden"
 	"github.com/weftnet/weft/internal/jsonfile"
 	"github.com/weftnet/weft/internal/process"
+	"github.com/weftnet/weft/registry"
+	"github.com/weftnet/weft/registry/etcd"
 	"github.com/weftnet/weft/registry/etcd/embedded"
 )
 
@@ -101,9 +105,44 @@ func setHome(env *testscript.Env) {
 // commands are what scripts can use besides testscript's own.
 var commands = map[string]func(*testscript.TestScript, bool, []string){
 	"exits":   exits,
+	"put":     put,
+	"hold":    hold,
 	"machine": machine,
 	"killdir": killdir,
 	"crash":   crash,
+}
+
+// registryOf opens the etcd of a script, until the script ends.
+func registryOf(ts *testscript.TestScript) registry.Registry {
+	reg, err := etcd.Open(etcd.Config{Endpoints: []string{ts.Getenv("WEFT_ETCD_ENDPOINTS")}})
+	ts.Check(err)
+	ts.Defer(func() { reg.Close() })
+	return reg
+}
+
+// put writes the objects of a file as others than weft apply do, who know no
+// plug-ins: put FILE.
+func put(ts *testscript.TestScript, neg bool, args []string) {
+	reg := registryOf(ts)
+	decoded, err := api.Decode([]byte(ts.ReadFile(args[0])), kinds())
+	ts.Check(err)
+	for _, d := range decoded {
+		_, err := reg.Create(context.Background(), d.Kind, d.Object)
+		if errors.Is(err, registry.ErrExists) {
+			var have registry.Object
+			have, err = reg.Get(context.Background(), d.Kind, registry.KeyOf(d.Object))
+			ts.Check(err)
+			d.Object.SetResourceVersion(have.GetResourceVersion())
+			_, err = reg.Update(context.Background(), d.Kind, d.Object)
+		}
+		ts.Check(err)
+	}
+}
+
+// hold holds a lease until the script ends: hold LEASE HOLDER.
+func hold(ts *testscript.TestScript, neg bool, args []string) {
+	_, err := registryOf(ts).Acquire(context.Background(), args[0], args[1], time.Minute)
+	ts.Check(err)
 }
 
 // exits runs a command and wants an exit code: exits 2 weft get.

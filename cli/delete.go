@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/registry"
 )
 
@@ -56,14 +57,22 @@ func newDelete(c *connection) *cobra.Command {
 		}
 		defer reg.Close()
 		var errs []error
+		var configs []target
 		for _, t := range targets {
 			err := reg.Delete(cmd.Context(), t.kind, t.key, "")
 			switch {
 			case err == nil:
 				fmt.Fprintf(cmd.OutOrStdout(), "%s/%s deleted\n", t.kind.Singular, t.key.Name)
+				if t.kind.GroupVersionKind == api.ClusterConfigKind.GroupVersionKind {
+					configs = append(configs, t)
+				}
 			case !*absent || !errors.Is(err, registry.ErrNotFound):
 				errs = append(errs, err)
 			}
+		}
+		// Without a ClusterConfig the plug-in is the default one.
+		for _, w := range unenforced(cmd.Context(), reg, configs) {
+			fmt.Fprintln(cmd.ErrOrStderr(), "warning:", w)
 		}
 		return errors.Join(errs...)
 	}

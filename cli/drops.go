@@ -18,23 +18,26 @@ import (
 	"github.com/weftnet/weft/drops"
 	"github.com/weftnet/weft/lab"
 	"github.com/weftnet/weft/registry"
+	"github.com/weftnet/weft/trace"
 )
 
 func newDrops(c *connection) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "drops",
-		Short: "Show which packets policies deny, and which rule denies them",
-		Long: `drops asks the agents which rules of policies denied how many packets, and shows the
-last of these packets. Agents are asked one by one: those of a lab on their nodes,
+		Short: "Show which packets are dropped, and by which rule or why else",
+		Long: `drops asks the agents which rules of policies denied how many packets, how many were
+dropped for other reasons and who sent them, and shows the last of these packets. Agents are asked one by one: those of a lab on their nodes,
 those of Kubernetes in their pods, for which one needs the right to create
 pods/exec there.
 
-Counts are of all packets. Of the packets themselves, nodes tell some each second.`,
+Counts are of all packets. Of the packets themselves, nodes tell some each second.
+Where a node does not answer, or its kernel cannot be asked, that is said with the
+rest, and the exit code is 2.`,
 		Example: "  weft drops\n  weft drops -f --node node1\n  weft drops -o json",
 		Args:    cobra.NoArgs,
 	}
 	c.AddFlags(cmd)
-	follow := cmd.Flags().BoolP("follow", "f", false, "show packets as they are denied, until interrupted")
+	follow := cmd.Flags().BoolP("follow", "f", false, "show packets as they are dropped, until interrupted")
 	node := cmd.Flags().String("node", "", "`NODE` to ask (default: all)")
 	cmd.RegisterFlagCompletionFunc("node", func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 		return c.names(cmd, api.Node, ""), cobra.ShellCompDirectiveNoFileComp
@@ -63,11 +66,16 @@ Counts are of all packets. Of the packets themselves, nodes tell some each secon
 	return cmd
 }
 
-// askedAgent is an agent that can be asked for what was denied on its node.
+// askedAgent is an agent that can be asked for what was denied on its node, and
+// to look for probes and send them.
 type askedAgent struct {
 	node string
 	// open returns the agent's answer; see drops.Open.
 	open func(ctx context.Context, follow bool) (io.ReadCloser, error)
+	// trace returns the agent's answer; see trace.Open. send is trace.Send, and
+	// end is trace.End.
+	trace     func(ctx context.Context, w trace.Watch) (io.ReadCloser, error)
+	send, end func(ctx context.Context, id string) error
 }
 
 // agents returns the agent of a node, or those of all nodes.
@@ -106,13 +114,29 @@ func labAgents(endpoints []string) ([]askedAgent, error) {
 	}
 	var agents []askedAgent
 	for _, node := range l.Nodes() {
-		agents = append(agents, askedAgent{node, func(ctx context.Context, follow bool) (io.ReadCloser, error) {
-			socket, err := l.AgentSocket(node) // another one once the agent has started again
+		socket := func() (string, error) { return l.AgentSocket(node) } // another one once the agent has started again
+		tell := func(tell func(ctx context.Context, socket, id string) error) func(context.Context, string) error {
+			return func(ctx context.Context, id string) error {
+				socket, err := socket()
+				if err != nil {
+					return err
+				}
+				return tell(ctx, socket, id)
+			}
+		}
+		agents = append(agents, askedAgent{node: node, open: func(ctx context.Context, follow bool) (io.ReadCloser, error) {
+			socket, err := socket()
 			if err != nil {
 				return nil, err
 			}
 			return drops.Open(ctx, socket, follow)
-		}})
+		}, trace: func(ctx context.Context, w trace.Watch) (io.ReadCloser, error) {
+			socket, err := socket()
+			if err != nil {
+				return nil, err
+			}
+			return trace.Open(ctx, socket, w)
+		}, send: tell(trace.Send), end: tell(trace.End)})
 	}
 	return agents, nil
 }
@@ -132,8 +156,11 @@ type dropsCommand struct {
 // askTimeout bounds how long an agent may take to answer once.
 const askTimeout = 15 * time.Second
 
-// once shows what all agents tell now. Those that do not answer are named, and
-// the rest is shown.
+// askAtOnce bounds how many agents are asked at the same time.
+const askAtOnce = 10
+
+// once shows what all agents tell now. What some do not tell is named, and the
+// rest is shown.
 func (d *dropsCommand) once(ctx context.Context) error {
 	reports := make([]drops.Report, len(d.agents))
 	errs := make([]error, len(d.agents))
@@ -145,12 +172,15 @@ func (d *dropsCommand) once(ctx context.Context) error {
 			defer func() { <-ask }()
 			ctx, cancel := context.WithTimeout(ctx, askTimeout)
 			defer cancel()
-			if reports[i], errs[i] = d.ask(ctx, a); errs[i] != nil {
-				errs[i] = fmt.Errorf("node %s: %w", a.node, errs[i])
-			}
+			reports[i], errs[i] = d.ask(ctx, a)
 		})
 	}
 	wg.Wait()
+	for i, err := range errs {
+		if err != nil {
+			reports[i].Missing = append(reports[i].Missing, drops.Missing{Node: d.agents[i].node, Problem: err.Error()})
+		}
+	}
 	all := drops.Join(reports...)
 	for i := range all.Recent {
 		d.names.resolve(ctx, &all.Recent[i])
@@ -163,7 +193,18 @@ func (d *dropsCommand) once(ctx context.Context) error {
 	} else {
 		err = all.Print(d.out, d.zone)
 	}
-	return errors.Join(append(errs, err)...)
+	if err == nil && len(all.Missing) > 0 {
+		err = exitError{code: exitFailed, message: fmt.Sprintf("not all nodes have told what they drop: %s", listed(nodesOf(all.Missing)))}
+	}
+	return err
+}
+
+func nodesOf(missing []drops.Missing) []string {
+	var nodes []string
+	for _, m := range missing {
+		nodes = append(nodes, m.Node)
+	}
+	return slices.Compact(nodes)
 }
 
 func (d *dropsCommand) ask(ctx context.Context, a askedAgent) (drops.Report, error) {
@@ -299,7 +340,7 @@ func addressHolders(pods, nodes []registry.Object) map[netip.Addr]string {
 	}
 	for _, o := range pods {
 		p, ok := o.(*corev1.Pod)
-		if !ok || p.Spec.HostNetwork || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+		if !ok || p.Spec.HostNetwork || api.Ended(p) {
 			continue
 		}
 		put(p.Status.PodIP, registry.KeyOf(p).String())

@@ -61,7 +61,7 @@ func dropsCluster(t *testing.T) registry.Registry {
 // has gone.
 func answering(node string, answers ...string) askedAgent {
 	var mu sync.Mutex
-	return askedAgent{node, func(ctx context.Context, follow bool) (io.ReadCloser, error) {
+	return askedAgent{node: node, open: func(ctx context.Context, follow bool) (io.ReadCloser, error) {
 		mu.Lock()
 		defer mu.Unlock()
 		if len(answers) == 0 {
@@ -89,7 +89,7 @@ func TestDrops(t *testing.T) {
 			var text, errs bytes.Buffer
 			d := &dropsCommand{agents: agents, names: &holders{reg: dropsCluster(t)}, out: &text, errs: &errs, json: asJSON, zone: time.UTC}
 			err := d.once(t.Context())
-			if err == nil || err.Error() != "node node3: connection refused" {
+			if err == nil || err.Error() != "not all nodes have told what they drop: node3" {
 				t.Errorf("the error is %v", err)
 			}
 			name := map[bool]string{false: "text", true: "all"}[asJSON]
@@ -97,6 +97,16 @@ func TestDrops(t *testing.T) {
 		}
 		return out
 	})
+}
+
+// Where nobody answers, nothing is said to be so.
+func TestNobodyTellsOfDrops(t *testing.T) {
+	var text bytes.Buffer
+	d := &dropsCommand{agents: []askedAgent{answering("node1"), answering("node2", "{")}, names: &holders{reg: dropsCluster(t)}, out: &text, zone: time.UTC}
+	err := d.once(t.Context())
+	if want := "Of no packet is known that it was dropped.\n\nThis is not all:\n  node node1: connection refused\n  node node2: the agent's answer is not whole\n"; err == nil || text.String() != want {
+		t.Errorf("it ends with %v and says\n%s", err, text.String())
+	}
 }
 
 // Agents that go are asked again, and missed once.
@@ -177,13 +187,20 @@ func TestAgentPods(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	// Of a node without an agent's pod is said that there is none.
+	if _, err := reg.Create(t.Context(), api.Node, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node0"}}); err != nil {
+		t.Fatal(err)
+	}
 	ask := func(token string, pass ...[]byte) (string, error) {
 		messages = pass
 		agents, err := agentPods(t.Context(), reg, &daemon.Cluster{REST: &rest.Config{Host: server.URL, BearerToken: token}, Namespace: "weft-system"})
-		if err != nil || len(agents) != 1 || agents[0].node != "node1" {
+		if err != nil || len(agents) != 2 || agents[0].node != "node0" || agents[1].node != "node1" {
 			t.Fatal(agents, err)
 		}
-		answer, err := agents[0].open(t.Context(), true)
+		if _, err := agents[0].open(t.Context(), true); err == nil || !strings.Contains(err.Error(), "no agent's pod") {
+			t.Errorf("the error is %v", err)
+		}
+		answer, err := agents[1].open(t.Context(), true)
 		if err != nil {
 			return "", err
 		}

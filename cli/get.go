@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/registry"
 )
 
@@ -89,6 +90,13 @@ func newGet(c *connection) *cobra.Command {
 			}
 			fmt.Fprintf(cmd.ErrOrStderr(), "There are no %s%s.\n", k.Plural, where)
 			return nil
+		}
+		if k == api.Node || k == api.NodeReportKind {
+			held, err := reg.Holders(cmd.Context(), api.NodeLease(""))
+			if err != nil {
+				return err
+			}
+			forgetLost(objects, held)
 		}
 		return printTable(out, k, objects, format == "wide", k.Namespaced && *all, time.Now())
 	}

@@ -42,7 +42,7 @@ real CNI plug-in. It needs root and changes nothing outside its directory.`,
 	}
 	cmd.PersistentFlags().StringVar(dir, "dir", "", "`DIRECTORY` the lab lies in ($"+lab.DirVariable+"; default "+lab.DefaultDir+")")
 	cmd.AddCommand(newLabUp(dir), newLabDown(dir), newLabStatus(dir), newLabRun(dir), newLabExec(dir), newLabDelete(dir),
-		newLabAddress(dir), newLabStop(dir), newLabStart(dir), newLabServe(), newLabFetch(), newLabStage())
+		newLabAddress(dir), newLabStop(dir), newLabStart(dir), newLabServe(), newLabFetch(), newLabStage(), newLabKubelet(dir))
 	return cmd
 }
 
@@ -194,7 +194,8 @@ func newLabRun(dir *string) *cobra.Command {
 		Short: "Run a pod",
 		Long: `run starts a pod on a node and waits until it runs. Without a command it serves
 HTTP and UDP on port 8080 and answers with its name and the client's address;
-run then waits until it serves.`,
+run then waits until it serves. A pod whose command ends has ended for good: its
+phase says how, and it gives its network back.`,
 		Example: `  weft lab run web --node node1
   weft lab run db --node node2 -n shop -l app=db -l tier=back
   weft lab run dns --node node2 --port dns=udp/5353 -- dnsmasq -k -p 5353
@@ -238,6 +239,7 @@ run then waits until it serves.`,
 		if err != nil {
 			return err
 		}
+		l.Tell(func(line string) { fmt.Fprintln(cmd.ErrOrStderr(), line) })
 		got, err := l.Run(cmd.Context(), p)
 		if err != nil {
 			return err
@@ -315,6 +317,7 @@ func newLabDelete(dir *string) *cobra.Command {
 		if err != nil {
 			return err
 		}
+		l.Tell(func(line string) { fmt.Fprintln(cmd.ErrOrStderr(), line) })
 		var errs []error
 		for _, name := range args {
 			if err := l.Delete(cmd.Context(), *namespace, name); err != nil {
@@ -365,7 +368,10 @@ func newLabStop(dir *string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := l.StopNode(args[0]); err != nil {
+			if err := l.StopNode(args[0]); errors.Is(err, lab.ErrOff) {
+				fmt.Fprintln(cmd.OutOrStdout(), err)
+				return nil
+			} else if err != nil {
 				return err
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%s is off\n", args[0])
@@ -375,10 +381,12 @@ func newLabStop(dir *string) *cobra.Command {
 }
 
 func newLabStart(dir *string) *cobra.Command {
-	return &cobra.Command{
+	timeout := time.Minute
+	cmd := &cobra.Command{
 		Use: "start-node NODE", Short: "Start a node that is off, or a daemon that died", Args: exactArgs("NODE", 1),
 		Long: `start-node boots a node after stop-node and starts the pods that it had, or
-starts a dead agent again. Given controller1 or switch, it starts that.`,
+starts a dead agent again, also one whose Node was deleted. Given controller1 or
+switch, it starts that.`,
 		Example:           "  weft lab start-node node2",
 		ValidArgsFunction: completeNodes(dir),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -386,13 +394,18 @@ starts a dead agent again. Given controller1 or switch, it starts that.`,
 			if err != nil {
 				return err
 			}
-			if err := l.Start(cmd.Context(), args[0]); err != nil {
+			l.Tell(func(line string) { fmt.Fprintln(cmd.OutOrStdout(), line) })
+			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+			defer cancel()
+			if err := l.Start(ctx, args[0]); err != nil {
 				return err
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%s runs\n", args[0])
 			return nil
 		},
 	}
+	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "`TIME` to wait until pods can run there")
+	return cmd
 }
 
 // The hidden commands are what pods run.
@@ -404,6 +417,19 @@ func newLabServe() *cobra.Command {
 	ready := cmd.Flags().Int("ready-fd", -1, "file `DESCRIPTOR` to write to once it serves")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return lab.Serve(cmd.Context(), *name, *port, func() {
+			if *ready >= 0 {
+				lab.SayReady(*ready)
+			}
+		})
+	}
+	return cmd
+}
+
+func newLabKubelet(dir *string) *cobra.Command {
+	cmd := &cobra.Command{Use: "kubelet", Short: "See to pods that end", Hidden: true, Args: cobra.NoArgs}
+	ready := cmd.Flags().Int("ready-fd", -1, "file `DESCRIPTOR` to write to once it does")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return lab.WatchPods(cmd.Context(), *dir, func() {
 			if *ready >= 0 {
 				lab.SayReady(*ready)
 			}

@@ -153,9 +153,26 @@ func try(ctx context.Context, reg registry.Registry, targets []target, without b
 		return t, err
 	}
 	scene := explain.Scene(objects, kubernetes.Named(slices.Concat(before, after)))
+	before, _ = asEnforced(before)
+	after, warnings := asEnforced(after)
+	t.Warnings = append(t.Warnings, warnings...)
 	differences, total := policy.Compare(before, after, scene, most)
 	t.Differences, t.Total = append(t.Differences, differences...), total
 	return t, nil
+}
+
+// asEnforced returns the policies as nodes enforce them, in the order of their names:
+// those that are too large allow nothing, which is said.
+func asEnforced(policies []*policy.Policy) (enforced []*policy.Policy, warnings []string) {
+	enforced = slices.SortedFunc(slices.Values(policies), func(a, b *policy.Policy) int { return strings.Compare(a.Name, b.Name) })
+	oversized := policy.Oversized(slices.Values(enforced))
+	for i, p := range enforced {
+		if why := oversized[p]; why != "" {
+			enforced[i] = p.Closed()
+			warnings = append(warnings, p.Name+": "+why)
+		}
+	}
+	return enforced, warnings
 }
 
 func (t trial) print(out, errs io.Writer) error {
@@ -186,6 +203,32 @@ type policyState struct {
 	Nodes    []string `json:"nodes"`
 	Pending  []string `json:"pending,omitempty"`
 	Problems []string `json:"problems,omitempty"`
+	// Lost are the nodes of which that is not known, as no agent runs there.
+	Lost []string `json:"lost,omitempty"`
+	// Unenforced says that nobody enforces it.
+	Unenforced bool `json:"unenforced,omitempty"`
+}
+
+// disown takes back what nodes said of a policy that nobody enforces, and says
+// why nobody does.
+func (s *policyState) disown(why string) {
+	s.Unenforced, s.Nodes, s.Pending = true, []string{}, nil
+	s.Problems = append([]string{why}, s.Problems...)
+}
+
+// doubt says where the nodes with a policy's pods have no agent that lives: what
+// they said was so then.
+func (s *policyState) doubt(held map[string]string) {
+	lost := func(n string) bool { return held[api.NodeLease(n)] == "" }
+	for _, n := range s.Nodes {
+		if lost(n) {
+			s.Lost = append(s.Lost, n)
+		}
+	}
+	s.Pending = slices.DeleteFunc(slices.Clone(s.Pending), lost)
+	if len(s.Lost) > 0 {
+		s.Problems = append(s.Problems, "not known on "+listed(s.Lost)+", whose agent does not run")
+	}
 }
 
 func newPolicyStatus(c *connection) *cobra.Command {
@@ -193,7 +236,8 @@ func newPolicyStatus(c *connection) *cobra.Command {
 		Use:   "status [KIND [NAME]]",
 		Short: "Show which policies are in force, and what keeps others from it",
 		Long: `status shows of each policy how many pods it selects, on how many nodes, and
-whether all of these nodes say that it is in force as it is now.
+whether all of these nodes say that it is in force as it is now. With -n it shows
+those of one namespace, and those that are of none.
 
 The exit code is 0 if all that are shown are, 1 if some are not or cannot be
 enforced as they are written, and 2 if that cannot be said.`,
@@ -230,21 +274,41 @@ enforced as they are written, and 2 if that cannot be said.`,
 		if err := readInto(cmd.Context(), reg, objects, append(networkpolicy.StateKinds(), api.ClusterConfigKind, api.Pod)...); err != nil {
 			return err
 		}
-		if plug, err := pluginOf(objects, plugins.Finder(reg.Serves)); err == nil && !explain.Enforces(plug) {
-			return fmt.Errorf("the cluster's plug-in %s enforces no policies", plug.Name())
-		}
+		within := c.inNamespace
 		states := policyStates(objects, func(s networkpolicy.State) bool {
+			if within != "" && s.Kind.Namespaced && s.Key.Namespace != within {
+				return false
+			}
 			return kind == nil || s.Kind == kind && (key.Name == "" || s.Key == key)
 		})
 		if len(states) == 0 && key.Name != "" {
 			return kind.Errorf(key, registry.ErrNotFound, nil)
 		}
+		plug, err := pluginOf(objects, plugins.Finder(reg.Serves))
+		switch {
+		case err != nil:
+			for i := range states {
+				states[i].disown("nodes do what they were told before, and no change reaches them: " + err.Error())
+			}
+		case !explain.Enforces(plug):
+			for i := range states {
+				states[i].disown("nobody enforces it under plug-in " + plug.Name() + "; " + orEnforce())
+			}
+		default:
+			held, err := reg.Holders(cmd.Context(), api.NodeLease(""))
+			if err != nil {
+				return err
+			}
+			for i := range states {
+				states[i].doubt(held)
+			}
+		}
 		if format == "json" {
 			err = printIndented(cmd.OutOrStdout(), states)
 		} else {
-			err = printPolicyStates(cmd.OutOrStdout(), states)
+			err = printPolicyStates(cmd.OutOrStdout(), states, within)
 		}
-		if err == nil && slices.ContainsFunc(states, func(s policyState) bool { return len(s.Pending)+len(s.Problems) > 0 }) {
+		if err == nil && slices.ContainsFunc(states, func(s policyState) bool { return s.Unenforced || len(s.Pending)+len(s.Problems) > 0 }) {
 			return exitError{code: 1}
 		}
 		return err
@@ -281,16 +345,28 @@ func policyStates(objects explain.Snapshot, wanted func(networkpolicy.State) boo
 		if wanted(s) {
 			states = append(states, policyState{
 				Kind: s.Kind.Kind, Namespace: s.Key.Namespace, Name: s.Key.Name, Pods: selected[s.Kind.Kind+" "+s.Key.String()],
-				Nodes: append([]string{}, s.Nodes...), Pending: s.Pending, Problems: s.Problems,
+				Nodes: append([]string{}, s.Nodes...), Pending: s.Pending, Problems: append(slices.Clone(s.Problems), unresolved(s.Unresolved)...),
 			})
 		}
 	}
 	return states
 }
 
-func printPolicyStates(w io.Writer, states []policyState) error {
+// unresolved says what becomes of domain names without an address.
+func unresolved(names []string) (problems []string) {
+	for _, n := range names {
+		problems = append(problems, fmt.Sprintf("no address was found for %s (see: weft get domainnames), so that the rules with that hold for nobody", n))
+	}
+	return problems
+}
+
+func printPolicyStates(w io.Writer, states []policyState, within string) error {
 	if len(states) == 0 {
-		_, err := fmt.Fprintln(w, "There are no policies.")
+		where := ""
+		if within != "" {
+			where = " in namespace " + within
+		}
+		_, err := fmt.Fprintf(w, "There are no policies%s.\n", where)
 		return err
 	}
 	t := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
@@ -298,10 +374,14 @@ func printPolicyStates(w io.Writer, states []policyState) error {
 	for _, s := range states {
 		enforced := "yes"
 		switch {
+		case s.Unenforced:
+			enforced = "no"
 		case len(s.Nodes) == 0:
 			enforced = "-"
-		case len(s.Pending) > 0:
-			enforced = fmt.Sprintf("on %d of %d", len(s.Nodes)-len(s.Pending), len(s.Nodes))
+		case len(s.Pending)+len(s.Lost) > 0:
+			enforced = fmt.Sprintf("on %d of %d", len(s.Nodes)-len(s.Pending)-len(s.Lost), len(s.Nodes))
+		case len(s.Problems) > 0:
+			enforced = "not as written"
 		}
 		problems := slices.Clone(s.Problems)
 		if len(s.Pending) > 0 {

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/internal/golden"
 	"github.com/weftnet/weft/registry"
@@ -38,5 +40,22 @@ func TestShortNamesAreThoseOfKinds(t *testing.T) {
 		if err != nil || k.Plural != plural {
 			t.Errorf("%s is %v, %v; want %s", short, k, err, plural)
 		}
+	}
+}
+
+// What a node reported whose agent has gone is not shown as what is so.
+func TestReportsOfLostAgents(t *testing.T) {
+	var reports []registry.Object
+	for _, name := range []string{"node1", "node2"} {
+		reports = append(reports, &api.NodeReport{ObjectMeta: metav1.ObjectMeta{Name: name}, Enforced: map[string]string{"networkpolicies": "7"}})
+	}
+	forgetLost(reports, map[string]string{api.NodeLease("node1"): "one"})
+	var text strings.Builder
+	if err := printTable(&text, api.NodeReportKind, reports, false, false, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(text.String(), "\n")
+	if !strings.Contains(lines[0], "PROBLEM") || strings.Contains(lines[1], "its agent") || !strings.Contains(lines[2], "its agent does not run; this is what it said last") {
+		t.Errorf("it is\n%s", text.String())
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"iter"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -17,7 +16,6 @@ import (
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/explain"
-	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/registry"
 )
 
@@ -28,8 +26,8 @@ type clusterStatus struct {
 	// Leader is the controller that leads; empty if none does.
 	Leader string            `json:"leader,omitempty"`
 	Nodes  []nodeStatusEntry `json:"nodes"`
-	// Problems are what is wrong, the object first.
-	Problems []string `json:"problems,omitempty"`
+	// Problems are what is wrong, each once.
+	Problems []api.Problem `json:"problems,omitempty"`
 }
 
 type nodeStatusEntry struct {
@@ -38,10 +36,12 @@ type nodeStatusEntry struct {
 	Subnets   []string `json:"subnets"`
 	// Agent is "running" or "lost".
 	Agent string `json:"agent"`
-	Ready bool   `json:"ready"`
-	// InSync says that the node does all that its plan says.
-	InSync bool `json:"inSync"`
-	Pods   int  `json:"pods"`
+	// Ready says that pods can be networked, and InSync that the node does all
+	// that its plan says. Both are null where that is not known, as of a node
+	// whose agent is lost.
+	Ready  *bool `json:"ready"`
+	InSync *bool `json:"inSync"`
+	Pods   int   `json:"pods"`
 }
 
 func newStatus(c *connection) *cobra.Command {
@@ -49,7 +49,9 @@ func newStatus(c *connection) *cobra.Command {
 		Use:   "status",
 		Short: "Show how the cluster's network is, and what is wrong with it",
 		Long: `status shows the nodes with their addresses and subnets, whether their agents
-run and do what the cluster's objects say, and all that is wrong.
+run and do what the cluster's objects say, and all that is wrong, a line each
+with what to do about it. Of a node whose agent does not run it says that how the
+node is is not known.
 
 The exit code is 0 if nothing is, 1 if something is, and 2 if that cannot be said.`,
 		Example: "  weft status\n  weft status -o json",
@@ -91,55 +93,69 @@ func readStatus(ctx context.Context, reg registry.Registry) (clusterStatus, erro
 	if err != nil {
 		return clusterStatus{}, err
 	}
-	leader, err := reg.Holder(ctx, api.ControllerLease)
+	held, err := reg.Holders(ctx, "")
 	if err != nil {
 		return clusterStatus{}, err
 	}
-	return statusOf(cluster, leader), nil
-}
-
-// statusOf says how a cluster is whose controller leader leads.
-func statusOf(c explain.Cluster, leader string) clusterStatus {
-	config := api.Effective(c.Objects.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName}))
-	s := clusterStatus{Plugin: config.Spec.Plugin, DataPlane: config.Spec.DataPlane, Leader: leader}
-	problem := func(object, message string) {
-		if line := object + ": " + message; !slices.Contains(s.Problems, line) {
-			s.Problems = append(s.Problems, line)
+	// Policies concern the cluster whether its plug-in reads them or not, though
+	// one may then have no right to.
+	var unknown problemList
+	for _, k := range explain.PolicyKinds {
+		if err := readInto(ctx, reg, cluster.Objects.(explain.Snapshot), k); err != nil {
+			unknown.about(nil, registry.Key{Name: k.Plural}, "whether all are enforced is not known: "+err.Error(), "")
 		}
 	}
-	if leader == "" {
-		problem("controller", "none leads; new nodes get no subnet until one runs")
+	s := statusOf(cluster, held)
+	membersProblem(ctx, &unknown, reg, held)
+	s.Problems = append(s.Problems, unknown.list...)
+	return s, nil
+}
+
+// membersProblem says that one machine has all there is of the registry, where
+// several controllers are to bear the loss of one.
+func membersProblem(ctx context.Context, l *problemList, reg registry.Registry, held map[string]string) {
+	etcd, ok := reg.(interface {
+		Members(context.Context) ([]string, error)
+	})
+	var controllers []string
+	for lease := range held {
+		if name, ok := strings.CutPrefix(lease, api.LivingControllerPrefix); ok {
+			controllers = append(controllers, name)
+		}
 	}
-	if p := conditionProblems(config.Status.Conditions); p != "" {
-		problem("clusterconfig "+config.Name, p)
+	if !ok || len(controllers) < 2 {
+		return
 	}
-	unpoliced := c
-	unpoliced.Objects = withoutPolicies{c.Objects}
-	plans, compiled, err := unpoliced.Plans()
-	if err != nil {
-		problem("clusterconfig "+config.Name, err.Error())
+	slices.Sort(controllers)
+	switch members, err := etcd.Members(ctx); {
+	case err != nil:
+		l.about(nil, registry.Key{Name: "etcd"}, "whether it bears the loss of a machine is not known: "+err.Error(), "")
+	case len(members) == 1:
+		l.about(nil, registry.Key{Name: "etcd"}, fmt.Sprintf("it has one member, %s, under %d controllers (%s): who loses that machine loses the registry",
+			members[0], len(controllers), listed(controllers)), "run three members, and back etcd up")
 	}
+}
+
+// statusOf says how a cluster is, where held are the leases that somebody holds.
+func statusOf(c explain.Cluster, held map[string]string) clusterStatus {
+	config := api.Effective(c.Objects.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName}))
+	s := clusterStatus{Plugin: config.Spec.Plugin, DataPlane: config.Spec.DataPlane, Leader: held[api.ControllerLease]}
+	plans, wrong := problemsOf(c, held)
+	s.Problems = wrong.list
 	pods := make(map[string]int)
 	for o := range c.Objects.All(api.Pod) {
-		pods[o.(*corev1.Pod).Spec.NodeName]++
+		if pod := o.(*corev1.Pod); !api.Ended(pod) {
+			pods[pod.Spec.NodeName]++
+		}
 	}
 	for o := range c.Objects.All(api.Node) {
 		node := o.(*corev1.Node)
 		entry := nodeStatusEntry{Name: node.Name, Addresses: internalIPs(node), Agent: "running", Pods: pods[node.Name]}
-		entry.Ready, entry.InSync = explain.Ready(node), explain.InSync(node)
 		if c.Lost[node.Name] {
 			entry.Agent = "lost"
-			problem("node "+node.Name, "its agent does not run; its pods keep the network they have")
-		}
-		for _, p := range explain.NodeProblems(node) {
-			problem("node "+node.Name, p)
-		}
-		for _, p := range compiled[node.Name] {
-			if p.Kind == nil {
-				problem("node "+node.Name, p.Message)
-			} else {
-				problem(p.Kind.Singular+" "+p.Key.String(), p.Message)
-			}
+		} else {
+			ready, inSync := explain.Ready(node), explain.InSync(node)
+			entry.Ready, entry.InSync = &ready, &inSync
 		}
 		if p := plans[node.Name]; p != nil {
 			for _, pool := range p.Local.Pools {
@@ -148,30 +164,7 @@ func statusOf(c explain.Cluster, leader string) clusterStatus {
 		}
 		s.Nodes = append(s.Nodes, entry)
 	}
-	if len(s.Nodes) == 0 {
-		problem("nodes", "there are none")
-	}
-	for _, k := range kinds() {
-		for o := range c.Objects.All(k) {
-			if p := o.GetAnnotations()[api.ProblemAnnotation]; p != "" {
-				problem(k.Singular+" "+registry.KeyOf(o).String(), p)
-			}
-		}
-	}
 	return s
-}
-
-// withoutPolicies are the objects without those that say who may talk to whom,
-// which weft policy status tells of: to compile them for every node of a large
-// cluster takes minutes.
-type withoutPolicies struct{ plugin.Objects }
-
-func (o withoutPolicies) All(k *registry.Kind) iter.Seq[registry.Object] {
-	switch k {
-	case api.NetworkPolicy, api.ClusterNetworkPolicy, api.TagKind, api.NodePodsKind, api.DomainNameKind:
-		return func(func(registry.Object) bool) {}
-	}
-	return o.Objects.All(k)
 }
 
 func (s clusterStatus) print(w io.Writer) error {
@@ -191,15 +184,18 @@ func (s clusterStatus) print(w io.Writer) error {
 	}
 	fmt.Fprintln(w, "\nProblems:")
 	for _, p := range s.Problems {
-		if _, err := fmt.Fprintln(w, "  "+p); err != nil {
+		if _, err := fmt.Fprintln(w, "  "+p.String()); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func yesNo(b bool) string {
-	if b {
+func yesNo(b *bool) string {
+	switch {
+	case b == nil:
+		return "unknown"
+	case *b:
 		return "yes"
 	}
 	return "no"
@@ -208,6 +204,8 @@ func yesNo(b bool) string {
 // nodeStatus is what kubectl would call a node's status.
 func nodeStatus(n *corev1.Node) string {
 	switch {
+	case explain.Unknown(n):
+		return "Unknown"
 	case !explain.Ready(n):
 		return "NotReady"
 	case !explain.InSync(n):

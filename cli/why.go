@@ -5,12 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"slices"
 	"strings"
-	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/weftnet/weft/api"
@@ -24,29 +25,53 @@ import (
 
 func newWhy(c *connection) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "why SRC DST",
+		Use:   "why SRC DST[:PORT]",
 		Short: "Say whether a connection would work, and why",
-		Long: `why follows the first packet of a connection through the plans of the nodes and
-prints the entry that decides at each step.
+		Long: `why follows the first packet of a connection through the plans of the nodes, and
+says what becomes of it, which way it goes, and what decides; with -v, every step
+with the entry of the plan that decides it.
 
 SRC and DST are pods (web, shop/web, pod/web), nodes (node/node1, or node1 where
-no pod is called so) or addresses.
+no pod is called so), addresses or host names; DST may be a Service, too (svc/web,
+svc/shop/web). Put the port after DST, as a number or by its name: web:8080,
+svc/web:http, [fd00::1]:80. Without one it is that of the Service, or else 8080.
 
 Where policies decide it names the policy and the rule; of what is denied, also
 the rule that came nearest to allowing it and the smallest change that would.
 
+What is not known is not claimed. Of a node on the way whose agent is lost, or
+that does not do all that its plan says, of a pod that has lost its interface, and
+of a Service, which others than Weft translate, the verdict is unknown, with what
+is known.
+
+With --live the agent of the source's node sends a real packet from the pod's
+network namespace, or from the node: for TCP it connects, and resets what is
+accepted at once; for UDP it sends an empty datagram, for ICMP an echo request. The
+agents of all nodes on the way tell what their kernels do with it, for as long as
+that takes, some seconds, and leave nothing behind. It takes the rights of weft
+drops.
+
 The exit code is 0 if the connection is allowed, 1 if it is denied, and 2 if
-that cannot be said.`,
-		Example: `  weft why web db --port 5432
+that cannot be said; with --live, 0 if the packet arrived, 1 if it did not, and 2
+if that cannot be said.`,
+		Example: `  weft why web db:5432
   weft why -n shop web node/node2 --protocol icmp
-  weft why web 8.8.8.8 --protocol udp --port 53 -o json`,
+  weft why web svc/db
+  weft why web 8.8.8.8:53 --protocol udp -v
+  weft why web example.com:443 -6 -o json
+  weft why web db:5432 --live`,
 		Args: exactArgs("SRC and DST", 2),
 	}
 	c.AddFlags(cmd)
 	namespace := c.namespaceFlag(cmd)
-	port := cmd.Flags().Uint16("port", 8080, "destination `PORT`")
+	port := cmd.Flags().Uint16("port", 0, "destination `PORT`, which may stand behind DST as well (default 8080)")
 	protocolName := cmd.Flags().String("protocol", "tcp", "`PROTOCOL`: tcp, udp, sctp, icmp or a number")
 	cmd.RegisterFlagCompletionFunc("protocol", cobra.FixedCompletions([]string{"tcp", "udp", "sctp", "icmp"}, cobra.ShellCompDirectiveNoFileComp))
+	ipv4 := cmd.Flags().BoolP("ipv4", "4", false, "ask about IPv4")
+	ipv6 := cmd.Flags().BoolP("ipv6", "6", false, "ask about IPv6")
+	cmd.MarkFlagsMutuallyExclusive("ipv4", "ipv6")
+	verbose := cmd.Flags().BoolP("verbose", "v", false, "show every step with the plan's entry that decides it")
+	live := cmd.Flags().Bool("live", false, "send a packet, too, follow it through the nodes' kernels, and say where these do something else")
 	output := outputFlag(cmd, "json")
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 1 {
@@ -55,6 +80,11 @@ that cannot be said.`,
 		names := c.names(cmd, api.Pod, namespace())
 		for _, n := range c.names(cmd, api.Node, "") {
 			names = append(names, "node/"+n)
+		}
+		if len(args) == 1 {
+			for _, n := range c.names(cmd, api.Service, namespace()) {
+				names = append(names, "svc/"+n)
+			}
 		}
 		return names, cobra.ShellCompDirectiveNoFileComp
 	}
@@ -67,38 +97,87 @@ that cannot be said.`,
 		if err != nil {
 			return err
 		}
-		if protocol.HasPorts() && *port == 0 {
+		if cmd.Flags().Changed("port") && *port == 0 {
 			return errors.New("--port 0: a port is from 1 to 65535")
+		}
+		question := explain.Question{Namespace: namespace(), Source: args[0], Destination: args[1],
+			Protocol: protocol, Assumed: !cmd.Flags().Changed("protocol"), Port: *port}
+		switch {
+		case *ipv4:
+			question.Family = 4
+		case *ipv6:
+			question.Family = 6
 		}
 		reg, err := c.open(cmd.Context())
 		if err != nil {
 			return err
 		}
 		defer reg.Close()
-		cluster, err := readCluster(cmd.Context(), reg)
+		ask := func() (explain.Answer, error) { return askWhy(cmd.Context(), reg, question) }
+		answer, err := ask()
 		if err != nil {
 			return err
 		}
-		answer, err := cluster.Why(explain.Question{Namespace: namespace(), Source: args[0], Destination: args[1], Protocol: protocol, Port: *port})
-		if err != nil {
-			return err
-		}
-		answer.Warnings = append(answer.Warnings, notInForce(cluster.Objects, answer.Policies)...)
 		out := cmd.OutOrStdout()
-		if format == "json" {
+		if *live {
+			return c.showLive(cmd.Context(), reg, answer, ask, out, format == "json", *verbose)
+		}
+		switch {
+		case format == "json":
 			e := json.NewEncoder(out)
 			e.SetIndent("", "  ")
 			err = e.Encode(answer)
-		} else {
+		case *verbose:
+			_, err = fmt.Fprint(out, answer.Verbose())
+		default:
 			_, err = fmt.Fprint(out, answer)
 		}
-		if err == nil && !answer.Allowed {
-			return exitError{code: 1}
+		if code := whyCodes[answer.Verdict]; err == nil && code != 0 {
+			return exitError{code: code}
 		}
 		return err
 	}
 	return cmd
 }
+
+// askWhy answers a question with what the registry says now.
+func askWhy(ctx context.Context, reg registry.Registry, question explain.Question) (explain.Answer, error) {
+	cluster, err := readCluster(ctx, reg)
+	if err != nil {
+		return explain.Answer{}, err
+	}
+	// Services matter only where the destination is one, and not everybody
+	// may read them.
+	unread := readInto(ctx, reg, cluster.Objects.(explain.Snapshot), api.Service)
+	answer, err := cluster.Why(question)
+	if err != nil {
+		return answer, errors.Join(err, unread)
+	}
+	if unread != nil {
+		answer.Warnings = append(answer.Warnings, fmt.Sprintf("Services cannot be read, so that one is not told from any other address: %v", unread))
+	}
+	notInForce(cluster.Objects, &answer)
+	return answer, nil
+}
+
+// whyCodes are the exit codes of the verdicts.
+var whyCodes = map[explain.Verdict]int{explain.Denied: 1, explain.NotKnown: exitFailed}
+
+// resolveHost asks this machine's resolver.
+func resolveHost(ctx context.Context) func(string) ([]netip.Addr, error) {
+	return func(name string) ([]netip.Addr, error) {
+		ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
+		defer cancel()
+		addresses, err := net.DefaultResolver.LookupNetIP(ctx, "ip", name)
+		for i, a := range addresses {
+			addresses[i] = a.Unmap()
+		}
+		return addresses, err
+	}
+}
+
+// resolveTimeout bounds how long a host name is looked up.
+const resolveTimeout = 5 * time.Second
 
 // readCluster reads what explaining takes out of the registry.
 func readCluster(ctx context.Context, reg registry.Registry) (explain.Cluster, error) {
@@ -118,9 +197,9 @@ func readCluster(ctx context.Context, reg registry.Registry) (explain.Cluster, e
 			return c, err
 		}
 	}
-	c.Objects = snapshot
-	var err error
-	c.Lost, err = lostAgents(ctx, reg, snapshot)
+	c.Objects, c.Resolve = snapshot, resolveHost(ctx)
+	held, err := reg.Holders(ctx, api.NodeLease(""))
+	c.Lost = lostAgents(snapshot, held)
 	return c, err
 }
 
@@ -141,19 +220,21 @@ func readInto(ctx context.Context, reg registry.Registry, into explain.Snapshot,
 
 // pluginOf returns the plug-in that the cluster's configuration names.
 func pluginOf(objects explain.Snapshot, find func(string) (plugin.Plugin, error)) (plugin.Plugin, error) {
-	config := api.Effective(objects.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName}))
-	return find(config.Spec.Plugin)
+	return find(pluginName(objects))
 }
 
 // notInForce says where policies that decide are not in force yet, or not as
 // they are written, on the node of the pod for which they decide.
-func notInForce(objects plugin.Objects, decided []explain.Judgement) []string {
-	if len(decided) == 0 {
-		return nil
+func notInForce(objects plugin.Objects, answer *explain.Answer) {
+	for i := range answer.Backends {
+		notInForce(objects, &answer.Backends[i])
+	}
+	if len(answer.Policies) == 0 {
+		return
 	}
 	states := networkpolicy.States(objects)
 	var warnings []string
-	for _, j := range decided {
+	for _, j := range answer.Policies {
 		kind, key, ok := plugin.ParseOrigin(explain.PolicyKinds, j.Rule)
 		if !ok {
 			continue
@@ -164,36 +245,15 @@ func notInForce(objects plugin.Objects, decided []explain.Judgement) []string {
 		}
 		namespace, name, _ := strings.Cut(j.Pod, "/")
 		pod := registry.GetAs[*corev1.Pod](objects, api.Pod, registry.Key{Namespace: namespace, Name: name})
-		if pod != nil && slices.Contains(states[i].Pending, pod.Spec.NodeName) {
-			warnings = append(warnings, fmt.Sprintf("node %s: it has not said yet that %s %s is in force", pod.Spec.NodeName, kind.Kind, key))
+		if pod != nil && slices.Contains(states[i].Pending, pod.Spec.NodeName) && !j.Unasked {
+			answer.Doubt(fmt.Sprintf("%s has not said yet that %s %s is in force", pod.Spec.NodeName, kind.Kind, key))
 		}
 		for _, p := range states[i].Problems {
 			warnings = append(warnings, fmt.Sprintf("%s %s: %s", kind.Kind, key, p))
 		}
 	}
 	slices.Sort(warnings)
-	return slices.Compact(warnings)
-}
-
-// askAtOnce bounds how many leases are asked for at the same time.
-const askAtOnce = 10
-
-// lostAgents returns the nodes whose agent does not live.
-func lostAgents(ctx context.Context, reg registry.Registry, objects explain.Snapshot) (map[string]bool, error) {
-	var mu sync.Mutex
-	lost := make(map[string]bool)
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(askAtOnce)
-	for node := range objects.All(api.Node) {
-		group.Go(func() error {
-			holder, err := reg.Holder(ctx, api.NodeLease(node.GetName()))
-			mu.Lock()
-			defer mu.Unlock()
-			lost[node.GetName()] = holder == ""
-			return err
-		})
-	}
-	return lost, group.Wait()
+	answer.Warnings = append(answer.Warnings, slices.Compact(warnings)...)
 }
 
 // exactArgs wants n arguments, called what.

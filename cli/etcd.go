@@ -1,0 +1,515 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/plugin/flannel"
+	"github.com/weftnet/weft/registry"
+	"github.com/weftnet/weft/registry/etcd"
+)
+
+// The names of etcd's users and roles. Of a user with a client certificate it is
+// the certificate's common name.
+const (
+	nodeAccount       = "weft-node-" // and the node's name
+	controllerAccount = "weft-controller"
+	adminAccount      = "weft-admin"
+	viewerAccount     = "weft-view"
+)
+
+// flannelKeys are what all keys of flannel's begin with.
+const flannelKeys = flannel.DefaultPrefix + "/"
+
+// accountOfNode is what a node's agent may do: read everything, and write what
+// is said of its own node, and Tags, which all agents make for all. reserved are
+// the names of flannel's leases that are reserved for the node.
+func accountOfNode(prefix, node string, reserved []string) etcd.Account {
+	a := etcd.Account{Name: nodeAccount + node, Permissions: []etcd.Permission{
+		{Key: prefix + "/", Prefix: true},
+		{Key: flannelKeys, Prefix: true},
+		{Key: etcd.LeaseKey(prefix, api.NodeLease(node)), Write: true},
+		{Key: etcd.LeaseKey(prefix, api.RivalLease(node)), Write: true},
+		{Key: api.TagKind.Prefix(prefix), Prefix: true, Write: true},
+	}}
+	for _, k := range api.NodeKinds {
+		key, _ := k.Path(prefix, registry.Key{Name: node})
+		a.Permissions = append(a.Permissions, etcd.Permission{Key: key, Write: true})
+	}
+	for _, lease := range reserved {
+		key, _ := flannel.LeaseKind.Path(prefix, registry.Key{Name: lease})
+		a.Permissions = append(a.Permissions, etcd.Permission{Key: key, Write: true})
+	}
+	return a
+}
+
+// accountNamed is what the controller, and people, may do.
+func accountNamed(prefix, who string) (etcd.Account, error) {
+	own, flannels := etcd.Permission{Key: prefix + "/", Prefix: true}, etcd.Permission{Key: flannelKeys, Prefix: true}
+	a := etcd.Account{}
+	switch who {
+	case "controller":
+		a.Name, own.Write = controllerAccount, true
+	case "admin":
+		a.Name, own.Write, flannels.Write = adminAccount, true, true
+	case "view":
+		a.Name = viewerAccount
+	default:
+		return a, fmt.Errorf("there is no account for %q: there are node NAME..., controller, admin and view", who)
+	}
+	a.Permissions = []etcd.Permission{own, flannels}
+	return a, nil
+}
+
+func newEtcd(c *connection) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "etcd",
+		Short: "Say in etcd who may write what",
+		Long: `etcd makes users and roles in the etcd that is Weft's registry, so that the agent
+of a node can write what is its own node's and nothing else. On Kubernetes, RBAC
+and admission policies do that.
+
+A user is called weft-node-NAME, weft-controller, weft-admin or weft-view, and has
+a role of the same name. Who shows a client certificate with that common name is
+that user; others log in with a password. Only etcd's root may change users and
+roles once authentication is on.`,
+	}
+	cmd.Args = noSuchCommand
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	cmd.AddCommand(newEtcdGrant(c), newEtcdRevoke(c), newEtcdList(c), newEtcdEnableAuth(c))
+	return cmd
+}
+
+// openEtcd connects to the registry, which must be etcd.
+func (c *connection) openEtcd(ctx context.Context) (*etcd.Registry, error) {
+	settings, err := c.settings()
+	if err != nil {
+		return nil, err
+	}
+	if settings.Etcd == nil {
+		return nil, errors.New("the registry is Kubernetes, whose RBAC says who may write what: see weft-agent in docs/kubernetes.md")
+	}
+	config := *settings.Etcd
+	config.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	r, err := etcd.Open(config)
+	if err == nil {
+		if err = r.Ping(ctx); err != nil {
+			r.Close()
+			return nil, err
+		}
+	}
+	return r, err
+}
+
+// passwordFlag gives a command the flag --password-file.
+func passwordFlag(cmd *cobra.Command, usage string) func() (string, error) {
+	file := cmd.Flags().String("password-file", "", usage)
+	return func() (string, error) {
+		if *file == "" {
+			return "", nil
+		}
+		b, err := os.ReadFile(*file)
+		if err != nil {
+			return "", fmt.Errorf("--password-file: %w", err)
+		}
+		password := strings.TrimRight(string(b), "\r\n")
+		if password == "" {
+			return "", fmt.Errorf("--password-file %s is empty", *file)
+		}
+		return password, nil
+	}
+}
+
+// carryOut does steps, or prints them.
+func carryOut(ctx context.Context, r *etcd.Registry, out io.Writer, print bool, steps []etcd.Step) error {
+	for _, s := range steps {
+		if !print {
+			if err := r.Do(ctx, s); err != nil {
+				return err
+			}
+		}
+		fmt.Fprintln(out, s)
+	}
+	if len(steps) == 0 {
+		fmt.Fprintln(out, "# nothing is to be done")
+	}
+	return nil
+}
+
+const printUsage = "print the commands of etcdctl that do it, and change nothing"
+
+func newEtcdGrant(c *connection) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "grant (node NAME... | controller | admin | view)",
+		Short: "Make a user and its role, or bring them to what they should be",
+		Long: `grant makes a user and a role of etcd for each agent, for the controllers, or for
+people: admin may change all objects, view may read them. What is there already is
+brought to what it should be, so it can be repeated; it prints what it did.
+
+Where the cluster's plug-in is flannel, a node's lease must be known before the
+node has it, as a role names keys: grant reserves a subnet for the node, which
+other agents then hold to it and to its address.`,
+		Example: `  weft etcd grant controller
+  weft etcd grant node node1 node2 node3
+  weft etcd grant node node4 --address 10.0.0.14 --password-file node4.password
+  weft etcd grant node node5 --print`,
+		Args:      cobra.MinimumNArgs(1),
+		ValidArgs: []string{"node", "controller", "admin", "view"},
+	}
+	c.AddFlags(cmd)
+	password := passwordFlag(cmd, "`FILE` with the password to give the user; without, it needs a client certificate with its name as common name")
+	addresses := cmd.Flags().StringSlice("address", nil, "`ADDRESSES` by which others reach the node, one of each family (plug-in flannel; default: those in the Node object)")
+	print := cmd.Flags().Bool("print", false, printUsage)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		secret, err := password()
+		if err != nil {
+			return err
+		}
+		if err := checkAccounts(args); err != nil {
+			return err
+		}
+		var own []netip.Addr
+		for _, text := range *addresses {
+			a, err := netip.ParseAddr(text)
+			if err != nil || len(args) != 2 {
+				return fmt.Errorf("--address %s: it must be an address of the one node that is named", text)
+			}
+			own = append(own, a)
+		}
+		r, err := c.openEtcd(cmd.Context())
+		if err != nil {
+			return err
+		}
+		defer r.Close()
+		var accounts []etcd.Account
+		if args[0] != "node" {
+			a, err := accountNamed(r.Prefix(), args[0])
+			if err != nil {
+				return err
+			}
+			accounts = append(accounts, a)
+		}
+		for _, node := range args[1:] {
+			reserved, err := reserve(cmd.Context(), r, node, own, *print, cmd.OutOrStdout())
+			if err != nil {
+				return err
+			}
+			accounts = append(accounts, accountOfNode(r.Prefix(), node, reserved))
+		}
+		var steps []etcd.Step
+		for _, a := range accounts {
+			missing, err := r.Missing(cmd.Context(), a, secret)
+			if err != nil {
+				return err
+			}
+			steps = append(steps, missing...)
+		}
+		return carryOut(cmd.Context(), r, cmd.OutOrStdout(), *print, steps)
+	}
+	return cmd
+}
+
+// checkAccounts says what is wrong with the words that name accounts.
+func checkAccounts(args []string) error {
+	if args[0] != "node" {
+		if _, err := accountNamed("", args[0]); err != nil || len(args) == 1 {
+			return err
+		}
+		return fmt.Errorf("%s is the only account of its kind: leave out %q", args[0], args[1])
+	}
+	if len(args) == 1 {
+		return errors.New("which node? Name it after the word node")
+	}
+	for _, node := range args[1:] {
+		if _, ok := api.Node.Path("", registry.Key{Name: node}); !ok || strings.Contains(node, ":") {
+			return fmt.Errorf("node %q: no user of etcd can be called so; a node's name has no slash, percent sign or colon", node)
+		}
+	}
+	return nil
+}
+
+// reserve returns the names of flannel's leases that are reserved for a node.
+// Where the cluster's plug-in is flannel it makes a reservation if there is none.
+func reserve(ctx context.Context, r *etcd.Registry, node string, addresses []netip.Addr, print bool, out io.Writer) ([]string, error) {
+	config, err := r.Get(ctx, api.ClusterConfigKind, registry.Key{Name: api.DefaultName})
+	if err != nil && !errors.Is(err, registry.ErrNotFound) {
+		return nil, err
+	}
+	objects := registry.Snapshot{}
+	for _, k := range []*registry.Kind{flannel.ConfigKind, flannel.LeaseKind, flannel.ReservationKind} {
+		if objects[k], _, err = r.List(ctx, k); err != nil {
+			return nil, err
+		}
+	}
+	if config == nil || config.(*api.ClusterConfig).Spec.Plugin != flannel.Name {
+		var reserved []string
+		for o := range registry.Each[*flannel.Reservation](objects, flannel.ReservationKind) {
+			if o.Spec.Node == node {
+				reserved = append(reserved, o.Name)
+			}
+		}
+		return reserved, nil
+	}
+	if len(addresses) == 0 {
+		o, err := r.Get(ctx, api.Node, registry.Key{Name: node})
+		if errors.Is(err, registry.ErrNotFound) {
+			return nil, fmt.Errorf("node %s: there is no such Node yet: say with --address how others reach it, which the reservation of its subnet must name", node)
+		}
+		if err != nil {
+			return nil, err
+		}
+		addresses = api.NodeAddresses(o.(*corev1.Node))
+	}
+	reservation, lease, err := flannel.Plugin{}.Reserve(objects, node, addresses)
+	if err != nil {
+		return nil, err
+	}
+	say := func(k *registry.Kind, o registry.Object) {
+		path, _ := k.Path(r.Prefix(), registry.KeyOf(o))
+		value, _ := k.Encode(o)
+		fmt.Fprintf(out, "etcdctl put '%s' '%s'\n", path, value)
+	}
+	i := slices.IndexFunc(objects[flannel.ReservationKind], func(o registry.Object) bool { return o.GetName() == reservation.Name })
+	switch {
+	case i < 0 && !print:
+		_, err = r.Create(ctx, flannel.ReservationKind, reservation)
+	case i >= 0 && objects[flannel.ReservationKind][i].(*flannel.Reservation).Spec == reservation.Spec:
+		reservation = nil
+	case !print:
+		reservation.ResourceVersion = objects[flannel.ReservationKind][i].GetResourceVersion()
+		_, err = r.Update(ctx, flannel.ReservationKind, reservation)
+	}
+	if err == nil && lease != nil && !print {
+		_, err = r.Create(ctx, flannel.LeaseKind, lease)
+	}
+	if err != nil {
+		return nil, err
+	}
+	name := ""
+	if reservation != nil {
+		say(flannel.ReservationKind, reservation)
+		name = reservation.Name
+	}
+	if lease != nil {
+		say(flannel.LeaseKind, lease)
+	}
+	if name == "" {
+		name = objects[flannel.ReservationKind][i].GetName()
+	}
+	return []string{name}, nil
+}
+
+func newEtcdRevoke(c *connection) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "revoke (node NAME... | controller | admin | view)",
+		Short: "Take a user and its role away",
+		Long: `revoke deletes users and their roles from etcd, and what is reserved for a node
+of flannel's. Objects stay: delete the Node with weft delete node NAME.`,
+		Example: `  weft etcd revoke node node4
+  weft etcd revoke view --print`,
+		Args:      cobra.MinimumNArgs(1),
+		ValidArgs: []string{"node", "controller", "admin", "view"},
+	}
+	c.AddFlags(cmd)
+	print := cmd.Flags().Bool("print", false, printUsage)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := checkAccounts(args); err != nil {
+			return err
+		}
+		r, err := c.openEtcd(cmd.Context())
+		if err != nil {
+			return err
+		}
+		defer r.Close()
+		names := args[1:]
+		for i, node := range names {
+			names[i] = nodeAccount + node
+			objects, _, err := r.List(cmd.Context(), flannel.ReservationKind)
+			if err != nil {
+				return err
+			}
+			for _, o := range objects {
+				if o.(*flannel.Reservation).Spec.Node != node {
+					continue
+				}
+				path, _ := flannel.ReservationKind.Path("", registry.KeyOf(o))
+				if !*print {
+					if err := r.Delete(cmd.Context(), flannel.ReservationKind, registry.KeyOf(o), ""); err != nil && !errors.Is(err, registry.ErrNotFound) {
+						return err
+					}
+				}
+				fmt.Fprintf(cmd.OutOrStdout(), "etcdctl del '%s'\n", path)
+			}
+		}
+		if args[0] != "node" {
+			a, err := accountNamed("", args[0])
+			if err != nil {
+				return err
+			}
+			names = []string{a.Name}
+		}
+		var steps []etcd.Step
+		for _, name := range names {
+			removal, err := r.Removal(cmd.Context(), name)
+			if err != nil {
+				return err
+			}
+			steps = append(steps, removal...)
+		}
+		return carryOut(cmd.Context(), r, cmd.OutOrStdout(), *print, steps)
+	}
+	return cmd
+}
+
+func newEtcdList(c *connection) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "Show Weft's users and roles, and what is missing",
+		Long: `list shows who has a user and a role of Weft's in etcd, which nodes have none, and
+which belong to nodes that are no more. The exit code is 1 if anything is missing
+or left over.`,
+		Example: "  weft etcd list",
+		Args:    cobra.NoArgs,
+	}
+	c.AddFlags(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		r, err := c.openEtcd(cmd.Context())
+		if err != nil {
+			return err
+		}
+		defer r.Close()
+		have, err := r.Accounts(cmd.Context(), "weft-")
+		if err != nil {
+			return err
+		}
+		nodes, _, err := r.List(cmd.Context(), api.Node)
+		if err != nil {
+			return err
+		}
+		out, wrong := cmd.OutOrStdout(), false
+		for _, name := range have {
+			node, ofNode := strings.CutPrefix(name, nodeAccount)
+			left := ofNode && !slices.ContainsFunc(nodes, func(o registry.Object) bool { return o.GetName() == node })
+			fmt.Fprintln(out, name+cmp.Or(map[bool]string{true: "  there is no Node " + node + ": weft etcd revoke node " + node}[left], ""))
+			wrong = wrong || left
+		}
+		for _, o := range nodes {
+			if !slices.Contains(have, nodeAccount+o.GetName()) {
+				fmt.Fprintf(out, "%s%s  is missing: weft etcd grant node %s\n", nodeAccount, o.GetName(), o.GetName())
+				wrong = true
+			}
+		}
+		if !slices.Contains(have, controllerAccount) {
+			fmt.Fprintf(out, "%s  is missing: weft etcd grant controller\n", controllerAccount)
+			wrong = true
+		}
+		if wrong {
+			return exitError{code: 1}
+		}
+		return nil
+	}
+	return cmd
+}
+
+func newEtcdEnableAuth(c *connection) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "enable-auth",
+		Short: "Have etcd ask everyone who they are",
+		Long: `enable-auth makes etcd's user root if it is not there, and turns authentication on.
+From then on who shows neither a certificate nor a password of a user gets nothing:
+give agents, controllers and people their users first. It refuses to turn it on
+where nobody could log in as root afterwards, and, without --force, where agents
+or controllers run for which there is no user.`,
+		Example: `  weft etcd enable-auth --password-file root.password
+  weft etcd enable-auth --password-file root.password --print`,
+		Args: cobra.NoArgs,
+	}
+	c.AddFlags(cmd)
+	password := passwordFlag(cmd, "`FILE` with the password to give root; without, this connection must show a client certificate with the common name root")
+	force := cmd.Flags().Bool("force", false, "turn it on also where agents or controllers run for which weft etcd grant has made no user, and which have one of your own making")
+	print := cmd.Flags().Bool("print", false, printUsage)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		secret, err := password()
+		if err != nil {
+			return err
+		}
+		r, err := c.openEtcd(cmd.Context())
+		if err != nil {
+			return err
+		}
+		defer r.Close()
+		steps, err := r.Authentication(cmd.Context(), secret)
+		if err != nil {
+			return err
+		}
+		if !*force {
+			if err := checkNobodyIsCutOff(cmd.Context(), r); err != nil {
+				return err
+			}
+		}
+		return carryOut(cmd.Context(), r, cmd.OutOrStdout(), *print, steps)
+	}
+	return cmd
+}
+
+// checkNobodyIsCutOff says which agents and controllers run for which there is no
+// user of etcd, where it does not ask yet who they are.
+func checkNobodyIsCutOff(ctx context.Context, r *etcd.Registry) error {
+	if on, err := r.Authenticates(ctx); on || err != nil {
+		return err
+	}
+	held, err := r.Holders(ctx, "")
+	if err != nil {
+		return err
+	}
+	users, err := r.Users(ctx)
+	if err != nil {
+		return err
+	}
+	nodes, controllers := withoutUser(held, users)
+	var who, first []string
+	if len(nodes) > 0 {
+		who, first = append(who, "the agents of "+listed(nodes)), append(first, "weft etcd grant node "+strings.Join(nodes, " "))
+	}
+	if len(controllers) > 0 {
+		who, first = append(who, "the controllers "+listed(controllers)), append(first, "weft etcd grant controller")
+	}
+	if len(who) == 0 {
+		return nil
+	}
+	return fmt.Errorf("there is no user of etcd for %s, which would get nothing from etcd any more: give them one first with: %s (--password-file for those without a certificate), and start them with it; or say --force if they have users of your own making",
+		strings.Join(who, " and for "), strings.Join(first, " && "))
+}
+
+// withoutUser returns of those that hold leases the nodes and the controllers for
+// which there is no user of etcd, in order.
+func withoutUser(held map[string]string, users []string) (nodes, controllers []string) {
+	for lease, holder := range held {
+		if node, ofNode := strings.CutPrefix(lease, api.NodeLease("")); ofNode {
+			node = strings.TrimSuffix(node, api.RivalSuffix)
+			if !slices.Contains(users, nodeAccount+node) {
+				nodes = append(nodes, node)
+			}
+		} else if name, living := strings.CutPrefix(lease, api.LivingControllerPrefix); (living || lease == api.ControllerLease) && !slices.Contains(users, controllerAccount) {
+			if !living {
+				name = holder
+			}
+			controllers = append(controllers, name)
+		}
+	}
+	slices.Sort(nodes)
+	slices.Sort(controllers)
+	return slices.Compact(nodes), slices.Compact(controllers)
+}

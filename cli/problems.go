@@ -1,0 +1,264 @@
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/explain"
+	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/plugin"
+	"github.com/weftnet/weft/plugin/networkpolicy"
+	"github.com/weftnet/weft/plugin/plugins"
+	"github.com/weftnet/weft/registry"
+)
+
+// What is wrong with a cluster is known to many: agents say it on their Nodes,
+// the leading controller in conditions and annotations, what an object lacks
+// shows when plans are compiled from it, and who lives in the leases. All of it
+// comes together here, as one list in which nothing is twice.
+
+// problemList is a list of problems in the order in which they were found.
+type problemList struct{ list []api.Problem }
+
+// longestMessage is how much of a message is shown, in runes.
+const longestMessage = 1000
+
+// printable returns what somebody else says as it may be shown on a terminal: nothing
+// in it moves the cursor, turns the direction or fills the screen.
+func printable(s string) string {
+	var b strings.Builder
+	for n, r := range []rune(s) {
+		switch {
+		case n == longestMessage:
+			return b.String() + "…"
+		case r == '\n' || strconv.IsPrint(r):
+			b.WriteRune(r)
+		default:
+			fmt.Fprintf(&b, "\\u%04x", r)
+		}
+	}
+	return b.String()
+}
+
+// add adds a problem unless it is there.
+func (l *problemList) add(p api.Problem) {
+	p.Name, p.Namespace, p.Kind = printable(p.Name), printable(p.Namespace), printable(p.Kind)
+	p.Message, p.Remedy = printable(p.Message), printable(p.Remedy)
+	same := func(o api.Problem) bool { return o.Object() == p.Object() && o.Message == p.Message }
+	if !slices.ContainsFunc(l.list, same) {
+		l.list = append(l.list, p)
+	}
+}
+
+// about adds a problem of an object, which is nil for what is no object.
+func (l *problemList) about(k *registry.Kind, key registry.Key, message, remedy string) {
+	p := api.Problem{Namespace: key.Namespace, Name: key.Name, Message: message, Remedy: remedy}
+	if k != nil {
+		p.Kind = k.Kind
+	}
+	l.add(p)
+}
+
+// problemsOf says what is wrong with a cluster, where held are the leases that
+// somebody holds, and returns the nodes' plans, too, as far as these say what
+// subnets nodes have.
+func problemsOf(c explain.Cluster, held map[string]string) (map[string]*plan.Plan, problemList) {
+	var l problemList
+	if held[api.ControllerLease] == "" {
+		l.about(nil, registry.Key{Name: "controller"}, "none leads; new nodes get no subnet until one runs", "")
+	}
+	config := registry.Key{Name: api.DefaultName}
+	if o, ok := c.Objects.Get(api.ClusterConfigKind, config).(*api.ClusterConfig); ok {
+		for _, condition := range o.Status.Conditions {
+			if condition.Status == metav1.ConditionFalse {
+				l.about(api.ClusterConfigKind, config, cmp.Or(condition.Message, condition.Reason), "")
+			}
+		}
+	}
+	// A plan is compiled of what says where nodes and pods are.
+	unpoliced := c
+	unpoliced.Objects = withoutPolicies{c.Objects}
+	plans, compiled, err := unpoliced.Plans()
+	if err != nil {
+		l.about(api.ClusterConfigKind, config, err.Error(), "")
+	}
+	nodeProblems(&l, c, compiled)
+	missingNodes(&l, c, held)
+	for _, k := range kinds() {
+		for o := range c.Objects.All(k) {
+			if p := o.GetAnnotations()[api.ProblemAnnotation]; p != "" {
+				l.about(k, registry.KeyOf(o), p, "")
+			}
+		}
+	}
+	if plug, err := c.Plugin(pluginName(c.Objects)); err == nil {
+		policyProblems(&l, c, plug)
+	}
+	return plans, l
+}
+
+// nodeProblems adds what is wrong with the nodes there are, where compiled is
+// what compiling their plans came upon.
+func nodeProblems(l *problemList, c explain.Cluster, compiled map[string][]plugin.Problem) {
+	some := false
+	for o := range c.Objects.All(api.Node) {
+		some = true
+		node, key := o.(*corev1.Node), registry.KeyOf(o)
+		said := api.NodeProblems(node)
+		if c.Lost[node.Name] && len(said) == 1 && said[0].Message == api.NotReported {
+			l.add(said[0])
+			said = nil
+		} else if c.Lost[node.Name] {
+			l.about(api.Node, key, "its agent does not run, so its state is not known; its pods keep the network they have",
+				"start the agent, or delete the Node if it will not come back")
+			for i := range said {
+				said[i].Message += " (so its agent said last)"
+			}
+		}
+		for _, p := range said {
+			l.add(p)
+		}
+		for _, p := range compiled[node.Name] {
+			if p.Kind == nil {
+				l.about(api.Node, key, p.Message, "")
+			} else {
+				l.about(p.Kind, p.Key, p.Message, "")
+			}
+		}
+	}
+	if !some {
+		l.about(nil, registry.Key{Name: "nodes"}, "there are none", "")
+	}
+}
+
+// missingNodes adds what is wrong with agents and pods whose Node there is not,
+// and with agents that would be another's node.
+func missingNodes(l *problemList, c explain.Cluster, held map[string]string) {
+	agents, rivals := liveAgents(held)
+	there := make(map[string]bool)
+	for o := range c.Objects.All(api.Node) {
+		there[o.GetName()] = true
+	}
+	orphans := make(map[string][]string)
+	for o := range c.Objects.All(api.Pod) {
+		if pod := o.(*corev1.Pod); pod.Spec.NodeName != "" && !pod.Spec.HostNetwork && !api.Ended(pod) && !there[pod.Spec.NodeName] {
+			orphans[pod.Spec.NodeName] = append(orphans[pod.Spec.NodeName], registry.KeyOf(o).String())
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(agents)) {
+		if there[name] {
+			continue
+		}
+		message := "there is no such Node, though its agent runs"
+		if pods := orphans[name]; len(pods) > 0 {
+			message += " and " + podsAre(pods) + " on it; no other node has a way there"
+		}
+		l.about(api.Node, registry.Key{Name: name}, message, "if it was not to be deleted, start its agent again to register it; else stop the agent")
+		delete(orphans, name)
+	}
+	for _, name := range slices.Sorted(maps.Keys(orphans)) {
+		l.about(api.Node, registry.Key{Name: name}, "there is no such Node, but "+podsAre(orphans[name])+" on it; no other node has a way there",
+			"start its agent to register it, or delete the pods")
+	}
+	for _, name := range slices.Sorted(maps.Keys(rivals)) {
+		l.about(api.Node, registry.Key{Name: name}, fmt.Sprintf("another agent, %s, wants to be this node, too, beside %s", rivals[name], cmp.Or(agents[name], "none")),
+			"give each node of a cluster a name of its own, and each cluster an etcd or an --etcd-prefix of its own")
+	}
+}
+
+// policyProblems adds what is wrong with the cluster's policies.
+func policyProblems(l *problemList, c explain.Cluster, plug plugin.Plugin) {
+	if !explain.Enforces(plug) {
+		var names []string
+		for _, k := range explain.PolicyKinds {
+			for o := range c.Objects.All(k) {
+				names = append(names, k.Singular+" "+registry.KeyOf(o).String())
+			}
+		}
+		if len(names) > 0 {
+			verb := "are"
+			if len(names) == 1 {
+				verb = "is"
+			}
+			l.about(nil, registry.Key{Name: "policies"}, fmt.Sprintf("%d %s enforced by nobody under plug-in %s (%s)", len(names), verb, plug.Name(), listed(names)), orEnforce())
+		}
+		return
+	}
+	objects, ok := c.Objects.(explain.Snapshot)
+	if !ok {
+		return
+	}
+	for _, s := range networkpolicy.States(objects) {
+		for _, p := range s.Problems {
+			l.about(s.Kind, s.Key, p, "")
+		}
+	}
+	for d := range registry.Each[*api.DomainName](c.Objects, api.DomainNameKind) {
+		if d.Problem == "" {
+			continue
+		}
+		message := d.Problem + "; the addresses found last hold"
+		if len(d.Addresses) == 0 {
+			message = d.Problem + "; rules with it hold for nobody"
+		}
+		l.about(api.DomainNameKind, registry.KeyOf(d), message, "correct the name in the policies, or see to the name server that the leading controller asks")
+	}
+}
+
+// orEnforce says what to do about policies that nobody enforces.
+func orEnforce() string {
+	var names []string
+	for _, name := range plugins.Names() {
+		if p, err := plugins.Get(name); err == nil && explain.Enforces(p) {
+			names = append(names, name)
+		}
+	}
+	return "choose a plug-in that enforces policies, which are " + oneOf(names) + ", or delete them"
+}
+
+// maxListed is how many objects a line names.
+const maxListed = 3
+
+// listed names the first of some objects, and says how many others there are.
+func listed(names []string) string {
+	text := strings.Join(names[:min(len(names), maxListed)], ", ")
+	if more := len(names) - maxListed; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+// podsAre says how many pods there are, with "is" or "are", and names the first.
+func podsAre(names []string) string {
+	if len(names) == 1 {
+		return "a pod, " + names[0] + ", is"
+	}
+	return fmt.Sprintf("%d pods (%s) are", len(names), listed(names))
+}
+
+// pluginName is the name of the cluster's plug-in.
+func pluginName(objects plugin.Objects) string {
+	return api.Effective(objects.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName})).Spec.Plugin
+}
+
+// withoutPolicies are the objects without those that say who may talk to whom,
+// which weft policy status tells of: to compile them for every node of a large
+// cluster takes minutes.
+type withoutPolicies struct{ plugin.Objects }
+
+func (o withoutPolicies) All(k *registry.Kind) iter.Seq[registry.Object] {
+	switch k {
+	case api.NetworkPolicy, api.ClusterNetworkPolicy, api.TagKind, api.NodePodsKind, api.DomainNameKind:
+		return func(func(registry.Object) bool) {}
+	}
+	return o.Objects.All(k)
+}
