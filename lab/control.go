@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -28,7 +31,19 @@ func (l *Lab) Endpoint() string { return "unix://" + l.dir.etcdSocket() }
 
 // Registry returns a connection to the lab's registry. It must be closed.
 func (l *Lab) Registry() (registry.Registry, error) {
-	return etcd.Open(etcd.Config{Endpoints: []string{l.Endpoint()}})
+	config := etcd.Config{Endpoints: []string{l.Endpoint()}}
+	config.Username, config.Password, _ = strings.Cut(l.login("lab"), ":")
+	return etcd.Open(config)
+}
+
+// login returns as which user of etcd somebody logs in, as USER:PASSWORD; empty
+// for none.
+func (l *Lab) login(name string) string {
+	if l.options.Credentials == "" {
+		return ""
+	}
+	b, _ := os.ReadFile(filepath.Join(l.options.Credentials, name))
+	return strings.TrimSpace(string(b))
 }
 
 // startController starts a controller; the first returns when its etcd
@@ -41,6 +56,9 @@ func (l *Lab) startController(ctx context.Context, i int) error {
 			"--etcd-listen", l.endpoint()+","+l.Endpoint())
 	} else {
 		args = append(args, "--etcd-endpoints", l.endpoint())
+	}
+	if login := l.login(m.name); login != "" {
+		args = append(args, "--etcd-user", login)
 	}
 	if !l.isMounted(l.dir.network(m.name)) {
 		if err := errors.Join(releaseFile(l.dir.network(m.name)), l.plugIn(m)); err != nil {
@@ -64,7 +82,7 @@ func (l *Lab) startController(ctx context.Context, i int) error {
 			return conn.Close()
 		}
 		if !p.Alive() {
-			return fmt.Errorf("%s ended%s", m.name, process.Tail(l.dir.log(m.name)))
+			return l.ended(m.name)
 		}
 		select {
 		case <-ctx.Done():
@@ -72,6 +90,11 @@ func (l *Lab) startController(ctx context.Context, i int) error {
 		case <-time.After(wait):
 		}
 	}
+}
+
+// ended says with its last words that a daemon has ended.
+func (l *Lab) ended(name string) error {
+	return fmt.Errorf("%s ended%s", name, process.Tail(l.dir.log(name)))
 }
 
 // startOutside starts the server that stands for the world outside.
@@ -98,6 +121,9 @@ func (l *Lab) inNetwork(name string) func(func() error) error {
 // Start starts what does not run: a node and its agent (see StartNode), a
 // controller, or the server outside the cluster.
 func (l *Lab) Start(ctx context.Context, name string) error {
+	if name == kubeletName {
+		return l.startAlone(name, func() error { return l.startKubelet(ctx) })
+	}
 	if name != switchName && name != "" {
 		for i := range l.options.Controllers {
 			if controllerMachine(i+1).name == name {

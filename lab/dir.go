@@ -25,10 +25,11 @@ var ErrNoLab = errors.New("no lab is up")
 //	ns/                   a mount of its own
 //	ns/NAME.net .mnt      the namespaces of switch, controllers and nodes
 //	etcd.sock etcd/       the embedded etcd's socket and data
+//	pod.sock              tells the kubelet that there are other pods
 //	daemons/NAME.json     the process record of switch, controllers and agents
 //	daemons/NAME.log      its output
 //	disk/NODE/            what a node keeps when its power is cut
-//	pods/NAMESPACE/POD/   pod.json, process.json, log
+//	pods/NAMESPACE/POD/   pod.json, process.json, log, ended
 type dir string
 
 func (d dir) lockFile() string               { return filepath.Join(string(d), "lock") }
@@ -37,6 +38,7 @@ func (d dir) namespaces() string             { return filepath.Join(string(d), "
 func (d dir) network(name string) string     { return filepath.Join(string(d), "ns", name+".net") }
 func (d dir) mounts(name string) string      { return filepath.Join(string(d), "ns", name+".mnt") }
 func (d dir) etcdSocket() string             { return filepath.Join(string(d), "etcd.sock") }
+func (d dir) kubeletSocket() string          { return filepath.Join(string(d), "pod.sock") }
 func (d dir) etcdData() string               { return filepath.Join(string(d), "etcd") }
 func (d dir) daemons() string                { return filepath.Join(string(d), "daemons") }
 func (d dir) record(daemon string) string    { return filepath.Join(string(d), "daemons", daemon+".json") }
@@ -49,9 +51,13 @@ func (d dir) pod(namespace, n string) string { return filepath.Join(string(d), "
 type sharing int
 
 const (
-	alone  sharing = unix.LOCK_EX
-	shared sharing = unix.LOCK_SH
+	alone    sharing = unix.LOCK_EX
+	shared   sharing = unix.LOCK_SH
+	aloneNow sharing = unix.LOCK_EX | unix.LOCK_NB // or errBusy
 )
+
+// errBusy says that somebody else holds a lock.
+var errBusy = errors.New("somebody else holds the lock")
 
 // lock takes the lab's lock, waiting for it, and makes the directory if it
 // is not there and create says so. The kernel lets go of the lock of a
@@ -117,6 +123,9 @@ func flock(f *os.File, s sharing) error {
 		err := unix.Flock(int(f.Fd()), int(s))
 		if err == nil {
 			return nil
+		}
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return fmt.Errorf("lock %s: %w", f.Name(), errBusy)
 		}
 		if !errors.Is(err, unix.EINTR) {
 			return fmt.Errorf("lock %s: %w", f.Name(), err)

@@ -6,7 +6,9 @@
 // is a network namespace and a mount namespace in which the real agent runs
 // with its ordinary flags; nothing in the agent or the controller knows of
 // labs. The lab plays the part of the kubelet and of the container runtime: a
-// pod is a process in namespaces of its own, attached by the real CNI binary.
+// pod is a process in namespaces of its own, attached by the real CNI binary. When
+// it ends, the daemon in kubelet.go has the pod say how, and gives its network
+// back.
 //
 // All that a lab is lies below one directory. Namespaces are kept as
 // bind-mounted files there, so that labs in different directories do not meet,

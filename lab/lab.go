@@ -53,6 +53,11 @@ type Options struct {
 	// Weft is the weft binary, with weft-agent and weft-cni beside it; empty means the
 	// running program.
 	Weft string `json:"weft"`
+	// Credentials, if not empty, is a directory in which a file of the name of a
+	// daemon, "node1" or "controller1", says as which user of etcd that logs in,
+	// as USER:PASSWORD, and "lab" as which the lab itself does. Who has no file
+	// does not log in. It is looked at at each start.
+	Credentials string `json:"credentials,omitempty"`
 	// Progress, if not nil, is told what is being done, a line each.
 	Progress func(string) `json:"-"`
 }
@@ -73,21 +78,29 @@ type state struct {
 // Dir returns where the lab lies when the options do not say.
 func Dir() string { return cmp.Or(os.Getenv(DirVariable), DefaultDir) }
 
-func (o *Options) fill() error {
-	o.Dir = cmp.Or(o.Dir, Dir())
-	abs, err := filepath.Abs(o.Dir)
+// resolve returns the real and absolute path of a lab's directory, by which
+// its mounts are found. Empty means $WEFT_LAB_DIR or DefaultDir.
+func resolve(directory string) (dir, error) {
+	abs, err := filepath.Abs(cmp.Or(directory, Dir()))
 	if err != nil {
-		return err
+		return "", err
 	}
-	// Mounts are found by their real path.
 	if real, err := filepath.EvalSymlinks(abs); err == nil {
 		abs = real
 	} else if real, err := filepath.EvalSymlinks(filepath.Dir(abs)); err == nil {
 		abs = filepath.Join(real, filepath.Base(abs))
 	}
-	o.Dir = abs
+	return dir(abs), nil
+}
+
+func (o *Options) fill() error {
+	d, err := resolve(o.Dir)
+	if err != nil {
+		return err
+	}
+	o.Dir = string(d)
 	// sockaddr_un has room for 107 bytes and a zero.
-	if n := len(dir(o.Dir).etcdSocket()); n > 107 {
+	if n := len(d.etcdSocket()); n > 107 {
 		return fmt.Errorf("the lab's directory %s has too long a name by %d bytes for the socket in it: choose a shorter one with --dir or %s", o.Dir, n-107, DirVariable)
 	}
 	o.Nodes, o.Controllers, o.MTU = cmp.Or(o.Nodes, 3), cmp.Or(o.Controllers, 1), cmp.Or(o.MTU, 1500)
@@ -202,6 +215,7 @@ func (l *Lab) up(ctx context.Context, objects []Object) error {
 	}
 	tasks, tctx := errgroup.WithContext(ctx)
 	tasks.Go(func() error { return l.startOutside(tctx) })
+	tasks.Go(func() error { return l.startKubelet(tctx) })
 	tasks.Go(func() error {
 		for i := range l.options.Controllers {
 			if err := l.startController(tctx, i+1); err != nil {
@@ -226,29 +240,41 @@ func (l *Lab) up(ctx context.Context, objects []Object) error {
 	for i := range l.options.Nodes {
 		agents.Go(func() error { return l.startAgent(actx, nodeMachine(i+1)) })
 	}
-	return agents.Wait()
+	if err := agents.Wait(); err != nil {
+		return err
+	}
+	// Of all but the first nobody else notices.
+	for i := range l.options.Controllers {
+		if name := controllerMachine(i + 1).name; l.PID(name) == 0 {
+			return l.ended(name)
+		}
+	}
+	return nil
 }
 
 // Open returns the lab in a directory; empty means $WEFT_LAB_DIR or
 // DefaultDir. It returns ErrNoLab if none is up there.
 func Open(directory string) (*Lab, error) {
-	o := Options{Dir: cmp.Or(directory, Dir())}
-	if real, err := filepath.EvalSymlinks(o.Dir); err == nil {
-		o.Dir = real
+	d, err := resolve(directory)
+	if err != nil {
+		return nil, err
 	}
 	var s state
-	err := jsonfile.Read(dir(o.Dir).optionsFile(), &s)
+	err = jsonfile.Read(d.optionsFile(), &s)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		return nil, fmt.Errorf("%w in %s (start one with: weft lab up)", ErrNoLab, o.Dir)
+		return nil, fmt.Errorf("%w in %s (start one with: weft lab up)", ErrNoLab, d)
 	case err != nil:
 		return nil, err
 	case !s.Complete:
-		return nil, fmt.Errorf("%w in %s: it is being made, or was left unfinished (remove it with: weft lab down)", ErrNoLab, o.Dir)
+		return nil, fmt.Errorf("%w in %s: it is being made, or was left unfinished (remove it with: weft lab down)", ErrNoLab, d)
 	}
-	s.Dir = o.Dir
-	return &Lab{dir: dir(o.Dir), options: s.Options}, nil
+	s.Dir = string(d)
+	return &Lab{dir: d, options: s.Options}, nil
 }
+
+// Tell has say told what is being done, a line each.
+func (l *Lab) Tell(say func(string)) { l.options.Progress = say }
 
 // Options returns how the lab was made.
 func (l *Lab) Options() Options { return l.options }
@@ -256,11 +282,10 @@ func (l *Lab) Options() Options { return l.options }
 // Down removes the lab in a directory, with all that runs in it, also when it
 // was left half made. It returns ErrNoLab if there is none.
 func Down(directory string) error {
-	o := Options{Dir: cmp.Or(directory, Dir())}
-	if real, err := filepath.EvalSymlinks(o.Dir); err == nil {
-		o.Dir = real
+	d, err := resolve(directory)
+	if err != nil {
+		return err
 	}
-	d := dir(o.Dir)
 	unlock, err := d.lock(alone, false)
 	if err != nil {
 		return err
@@ -268,8 +293,8 @@ func Down(directory string) error {
 	defer unlock()
 	// Up writes this file first, and remove deletes it last.
 	if _, err := os.Stat(d.optionsFile()); err != nil {
-		if entries, err := os.ReadDir(o.Dir); err != nil || len(entries) > 1 {
-			return fmt.Errorf("%s is not a lab's: nothing was removed", o.Dir)
+		if entries, err := os.ReadDir(string(d)); err != nil || len(entries) > 1 {
+			return fmt.Errorf("%s is not a lab's: nothing was removed", d)
 		}
 	}
 	return (&Lab{dir: d}).remove()

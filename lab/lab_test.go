@@ -8,9 +8,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/weftnet/weft/internal/jsonfile"
+	"github.com/weftnet/weft/internal/process"
 	"github.com/weftnet/weft/plugin/plugins"
 )
 
@@ -149,4 +153,138 @@ func TestDownTouchesNothingThatIsNoLab(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(d, "letter")); err != nil {
 		t.Error(err)
 	}
+}
+
+// A lab is found and removed with its mounts by a relative path, too.
+func TestRelativeDirectory(t *testing.T) {
+	t.Chdir(t.TempDir())
+	made := func() {
+		t.Helper()
+		for _, err := range []error{
+			os.MkdirAll("lab/ns", 0o755), os.WriteFile("lab/lock", nil, 0o600),
+			os.WriteFile("lab/lab.json", []byte(`{"complete": true}`), 0o600),
+		} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := unix.Mount("tmpfs", "lab/ns", "tmpfs", 0, ""); err != nil {
+			t.Skip("needs root: ", err)
+		}
+		t.Cleanup(func() { unix.Unmount("lab/ns", unix.MNT_DETACH) })
+	}
+	made()
+	l, err := Open("./lab/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want, _ := filepath.Abs("lab"); string(l.dir) != want || l.Options().Dir != want {
+		t.Errorf("the lab is in %s, and %s, not in %s", l.dir, l.Options().Dir, want)
+	}
+	if err := Down("./lab/"); err != nil {
+		t.Error(err)
+	}
+	made()
+	t.Setenv(DirVariable, "lab")
+	if err := Down(""); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat("lab"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the directory is still there: %v", err)
+	}
+}
+
+// Who holds a pod may wait for its node's agent, so that who waits for the pod must
+// not keep the agent from being started.
+func TestAHeldPodDoesNotHoldItsNode(t *testing.T) {
+	l := &Lab{dir: dir(t.TempDir())}
+	pod := Pod{Namespace: "shop", Name: "web", Node: "node1"}
+	for _, d := range []string{l.dir.daemons(), l.dir.pod(pod.Namespace, pod.Name)} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(l.dir.lockFile(), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	unlockPod, err := l.lockPod(pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var both sync.WaitGroup
+	both.Go(func() {
+		unlock, err := l.lockPodOfNode(pod)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		unlock()
+	})
+	// However far that has come, the node is free again and again.
+	for range 100 {
+		unlock, err := l.dir.lockDaemon(pod.Node)
+		if err != nil {
+			t.Fatal(err)
+		}
+		unlock()
+		time.Sleep(time.Millisecond)
+	}
+	unlockPod()
+	both.Wait()
+	if err := os.RemoveAll(l.dir.pod(pod.Namespace, pod.Name)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.lockPodOfNode(pod); err == nil {
+		t.Error("a pod that is gone was locked")
+	}
+}
+
+func TestStopNodeThatIsOff(t *testing.T) {
+	l := &Lab{dir: dir(t.TempDir()), options: Options{Nodes: 3}}
+	for _, d := range []string{l.dir.daemons(), l.dir.namespaces()} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, f := range []string{l.dir.lockFile(), l.dir.record("node3")} {
+		if err := os.WriteFile(f, []byte("{}"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.StopNode("node3"); err != nil {
+		t.Errorf("a node whose agent is dead: %v", err)
+	}
+	if err := l.StopNode("node3"); !errors.Is(err, ErrOff) || err.Error() != "node3 is off already" {
+		t.Errorf("a node that is off: %v", err)
+	}
+}
+
+// What takes the rest of a pod away is named in the order in which it works.
+func TestLeftNamesWhatIsDead(t *testing.T) {
+	l := &Lab{dir: dir(t.TempDir()), options: Options{Nodes: 1, Controllers: 1}}
+	if err := os.Mkdir(l.dir.daemons(), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	r := podRecord{Pod: Pod{Namespace: "shop", Name: "web", Node: "node1"}}
+	runs := func(name string) {
+		t.Helper()
+		self, err := process.Identify(os.Getpid())
+		if err == nil {
+			err = jsonfile.Write(l.dir.record(name), self)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	check := func(want string) {
+		t.Helper()
+		if err := l.left(r, "its object", errors.New("no")); !strings.HasSuffix(err.Error(), "take them away with: "+want) {
+			t.Errorf("it says %v, not %s", err, want)
+		}
+	}
+	check("weft lab start-node controller1 && weft lab start-node node1 && weft lab delete web -n shop")
+	runs("node1")
+	check("weft lab start-node controller1 && weft lab delete web -n shop")
+	runs("controller1")
+	check("weft lab delete web -n shop")
 }

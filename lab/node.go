@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -16,8 +15,11 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/internal/netns"
 	"github.com/weftnet/weft/internal/process"
+	"github.com/weftnet/weft/internal/unixhttp"
+	"github.com/weftnet/weft/registry"
 )
 
 // Where things lie on a node, whose /run is its own.
@@ -111,14 +113,18 @@ func (l *Lab) onNode(name string, f func() error) error {
 
 // startAgent starts a node's agent and returns when pods can run there.
 func (l *Lab) startAgent(ctx context.Context, m machine) error {
+	args := []string{filepath.Join(filepath.Dir(l.options.Weft), agentBinary),
+		"--node-name", m.name, "--register-node",
+		"--etcd-endpoints", l.endpoint(),
+		"--run-dir", agentRunDir, "--state-dir", nodeDisk,
+		"--cni-conf-file", nodeCNI + "/10-weft.conflist", "--cni-bin-dir", ""}
+	if login := l.login(m.name); login != "" {
+		args = append(args, "--etcd-user", login)
+	}
 	p, err := launch{
 		Weft: l.options.Weft, Record: l.dir.record(m.name), Log: l.dir.log(m.name),
 		Within: func(f func() error) error { return l.onNode(m.name, f) },
-		Stage: stage{Args: []string{filepath.Join(filepath.Dir(l.options.Weft), agentBinary),
-			"--node-name", m.name, "--register-node",
-			"--etcd-endpoints", l.endpoint(),
-			"--run-dir", agentRunDir, "--state-dir", nodeDisk,
-			"--cni-conf-file", nodeCNI + "/10-weft.conflist", "--cni-bin-dir", ""}},
+		Stage:  stage{Args: args},
 	}.start(ctx)
 	if err != nil {
 		return fmt.Errorf("agent of %s: %w", m.name, err)
@@ -130,12 +136,31 @@ func (l *Lab) startAgent(ctx context.Context, m machine) error {
 	return nil
 }
 
+// sayAfter is how long an agent may keep the user waiting without a word.
+const sayAfter = 3 * time.Second
+
+// sayIfSlow says what it is that takes long if stop is not called before the user
+// has waited for sayAfter.
+func (l *Lab) sayIfSlow(what func() string) (stop func()) {
+	said := make(chan struct{})
+	timer := time.AfterFunc(sayAfter, func() {
+		defer close(said)
+		l.options.say("%s", what())
+	})
+	return func() {
+		if !timer.Stop() {
+			<-said
+		}
+	}
+}
+
 // waitReady asks an agent whether pods can run until it says so. It fails
-// when the agent ends or ctx does, with what the agent said last.
+// when the agent ends or ctx does, with what the agent said last; what keeps the
+// agent for long is said meanwhile.
 func (l *Lab) waitReady(ctx context.Context, name string, p process.ID) error {
 	client := agentClient(p)
 	defer client.CloseIdleConnections()
-	last := errors.New("it did not answer")
+	last, said, began := errors.New("it did not answer"), "", time.Now()
 	for wait := 20 * time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
 		if !p.Alive() {
 			return errors.New("it ended" + process.Tail(l.dir.log(name)))
@@ -147,8 +172,15 @@ func (l *Lab) waitReady(ctx context.Context, name string, p process.ID) error {
 		if ctx.Err() == nil {
 			last = err
 		}
+		if now := last.Error(); now != said && time.Since(began) > sayAfter {
+			l.options.say("%s is not ready yet: %s", name, now)
+			said = now
+		}
 		select {
 		case <-ctx.Done():
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				return fmt.Errorf("it was not ready in time (%w): %w%s", ctx.Err(), last, process.Tail(l.dir.log(name)))
+			}
 			return fmt.Errorf("%w; not ready: %w%s", ctx.Err(), last, process.Tail(l.dir.log(name)))
 		case <-time.After(wait):
 		}
@@ -173,12 +205,7 @@ func socketOf(p process.ID) string { return fmt.Sprintf("/proc/%d/root%s", p.PID
 
 // agentClient speaks HTTP with an agent over the socket on its node.
 func agentClient(p process.ID) *http.Client {
-	socket := socketOf(p)
-	return &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", socket)
-		},
-	}}
+	return &http.Client{Timeout: 5 * time.Second, Transport: unixhttp.Transport(socketOf(p))}
 }
 
 func ask(ctx context.Context, c *http.Client, path string) error {
@@ -198,8 +225,12 @@ func ask(ctx context.Context, c *http.Client, path string) error {
 	return err
 }
 
+// ErrOff says that a node is off already.
+var ErrOff = errors.New("is off already")
+
 // StopNode cuts a node's power: its agent, its pods and its namespaces are
-// gone at once. What it kept on its disk, and its objects, stay.
+// gone at once. What it kept on its disk, and its objects, stay. It returns
+// ErrOff where nothing of the node was there.
 func (l *Lab) StopNode(name string) error {
 	m, err := l.node(name)
 	if err != nil {
@@ -210,6 +241,7 @@ func (l *Lab) StopNode(name string) error {
 		return err
 	}
 	defer unlock()
+	wasOn := l.isOn(m)
 	tasks := new(errgroup.Group)
 	tasks.Go(readProcess(l.dir.record(name)).Kill)
 	pods, err := l.podRecords()
@@ -228,7 +260,14 @@ func (l *Lab) StopNode(name string) error {
 	if err := errors.Join(releaseFile(l.dir.mounts(m.name)), releaseFile(l.dir.network(m.name))); err != nil {
 		return err
 	}
-	return os.Remove(l.dir.record(name))
+	err = os.Remove(l.dir.record(name))
+	switch {
+	case !errors.Is(err, os.ErrNotExist):
+		return err
+	case wasOn: // a start that was killed had not come to the agent
+		return nil
+	}
+	return fmt.Errorf("%s %w", name, ErrOff)
 }
 
 // StartNode starts what does not run of a node: the node itself after
@@ -253,7 +292,14 @@ func (l *Lab) StartNode(ctx context.Context, name string) error {
 			return err
 		}
 	}
-	if p := readProcess(l.dir.record(name)); p.Alive() {
+	p := readProcess(l.dir.record(name))
+	if p.Alive() && l.isDeleted(ctx, name) {
+		l.options.say("%s was deleted from the cluster: its agent is started again, which registers it", name)
+		if err := p.Kill(); err != nil {
+			return err
+		}
+	}
+	if p.Alive() {
 		err = l.waitReady(ctx, name, p)
 	} else {
 		err = l.startAgent(ctx, m)
@@ -262,6 +308,19 @@ func (l *Lab) StartNode(ctx context.Context, name string) error {
 		return err
 	}
 	return l.restartPods(ctx, name)
+}
+
+// isDeleted reports whether it is known that there is no Node of a name.
+func (l *Lab) isDeleted(ctx context.Context, name string) bool {
+	reg, err := l.Registry()
+	if err != nil {
+		return false
+	}
+	defer reg.Close()
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	_, err = reg.Get(ctx, api.Node, registry.Key{Name: name})
+	return errors.Is(err, registry.ErrNotFound)
 }
 
 // Kill ends a daemon of the lab without a warning: an agent, by its node's

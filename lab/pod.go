@@ -61,6 +61,10 @@ type podRecord struct {
 	ContainerID string `json:"containerID"`
 	// Addresses are what CNI gave it.
 	Addresses []netip.Addr `json:"addresses,omitempty"`
+	// Phase says how it ended, and is empty before; Released that it has given
+	// its network back then.
+	Phase    corev1.PodPhase `json:"phase,omitempty"`
+	Released bool            `json:"released,omitempty"`
 }
 
 func (r podRecord) network() string { return nodeNetns + "/" + r.ContainerID }
@@ -104,7 +108,8 @@ func (p Pod) validatePorts() error {
 }
 
 // Run starts a pod and returns its addresses when it runs, and where it runs
-// the default command, when it serves. When that fails, nothing is left of it.
+// the default command, when it serves. When that fails, nothing is left of it; or
+// the error says what is, which Delete takes away.
 func (l *Lab) Run(ctx context.Context, p Pod) ([]netip.Addr, error) {
 	p.Namespace = cmp.Or(p.Namespace, DefaultNamespace)
 	if err := p.validate(); err != nil {
@@ -128,10 +133,13 @@ func (l *Lab) Run(ctx context.Context, p Pod) ([]netip.Addr, error) {
 	}
 	defer reg.Close()
 	place := l.dir.pod(p.Namespace, p.Name)
-	if err := os.MkdirAll(filepath.Dir(place), 0o755); err != nil {
-		return nil, err
+	for err = os.ErrNotExist; errors.Is(err, os.ErrNotExist); { // another may just have emptied the namespace
+		if err := os.MkdirAll(filepath.Dir(place), 0o755); err != nil {
+			return nil, err
+		}
+		err = os.Mkdir(place, 0o755)
 	}
-	if err := os.Mkdir(place, 0o755); errors.Is(err, os.ErrExist) {
+	if errors.Is(err, os.ErrExist) {
 		return nil, fmt.Errorf("pod %s exists in the lab: delete it with: weft lab delete %s -n %s", p.key(), p.Name, p.Namespace)
 	} else if err != nil {
 		return nil, err
@@ -144,33 +152,58 @@ func (l *Lab) Run(ctx context.Context, p Pod) ([]netip.Addr, error) {
 	// The UID is on disk before there can be an object with it: a registry that
 	// goes away may have made the object without saying so.
 	r := podRecord{Pod: p, UID: string(uuid.NewUUID())}
-	err = l.declare(ctx, reg, r)
+	made, err := l.declare(ctx, reg, r)
 	if err == nil {
 		err = l.startPod(ctx, reg, &r)
 	}
 	if err != nil {
-		cleanup := l.removePod(context.WithoutCancel(ctx), reg, r)
+		ctx := context.WithoutCancel(ctx)
+		cleanup := l.removePod(ctx, reg, r)
+		switch {
+		case made == nil:
+		case cleanup == nil:
+			cleanup = removeEmpty(ctx, reg, made)
+		default:
+			cleanup = fmt.Errorf("%w; and then the Namespace that was made for it with: weft delete namespace %s", cleanup, p.Namespace)
+		}
 		return nil, errors.Join(fmt.Errorf("pod %s: %w", p.key(), err), cleanup)
 	}
 	return r.Addresses, nil
 }
 
-// declare creates the Pod object, and its Namespace if there is none.
-func (l *Lab) declare(ctx context.Context, reg registry.Registry, r podRecord) error {
+// declare creates the Pod object, and its Namespace if there is none, which it
+// returns then.
+func (l *Lab) declare(ctx context.Context, reg registry.Registry, r podRecord) (made registry.Object, err error) {
 	if err := jsonfile.Write(l.podFile(r.Pod), r); err != nil {
-		return err
+		return nil, err
 	}
 	// An API server gives each the label, by which policies name namespaces.
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: r.Namespace, Labels: map[string]string{corev1.LabelMetadataName: r.Namespace}}}
-	if _, err := reg.Create(ctx, api.Namespace, ns); err != nil && !errors.Is(err, registry.ErrExists) {
-		return err
+	made, err = reg.Create(ctx, api.Namespace, ns)
+	if errors.Is(err, registry.ErrExists) {
+		made = nil
+	} else if err != nil {
+		return nil, err
 	}
-	_, err := reg.Create(ctx, api.Pod, &corev1.Pod{
+	_, err = reg.Create(ctx, api.Pod, &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: r.Name, Labels: r.Labels, UID: types.UID(r.UID)},
 		Spec: corev1.PodSpec{NodeName: r.Node, Containers: []corev1.Container{{Name: r.Name, Command: r.Command,
 			Ports: r.ports()}}},
 		Status: corev1.PodStatus{Phase: corev1.PodPending},
 	})
+	return made, err
+}
+
+// removeEmpty deletes a Namespace that nobody has changed and no pod is in.
+func removeEmpty(ctx context.Context, reg registry.Registry, ns registry.Object) error {
+	pods, _, err := reg.List(ctx, api.Pod)
+	if err != nil || slices.ContainsFunc(pods, func(o registry.Object) bool { return o.GetNamespace() == ns.GetName() }) {
+		return err
+	}
+	err = reg.Delete(ctx, api.Namespace, registry.KeyOf(ns), ns.GetResourceVersion())
+	if errors.Is(err, registry.ErrConflict) || errors.Is(err, registry.ErrNotFound) {
+		return nil
+	}
 	return err
 }
 
@@ -211,10 +244,10 @@ func (l *Lab) startPod(ctx context.Context, reg registry.Registry, r *podRecord)
 		args = []string{l.options.Weft, "lab", "serve", "--name", r.Name, "--ready-fd", fmt.Sprint(readyFD)}
 	}
 	_, err = launch{
-		Weft: l.options.Weft, Record: l.processFile(r.Pod), Log: l.podLog(r.Pod),
+		Weft: l.options.Weft, Record: l.processFile(r.Pod), Log: l.podLog(r.Pod), End: l.endFile(r.Pod),
 		Clone: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC,
 		Ready: len(r.Command) == 0,
-		Stage: stage{Hostname: r.Name, Pod: true, Args: args},
+		Stage: stage{Hostname: r.Name, Pod: true, Ended: true, Args: args},
 		Within: func(f func() error) error {
 			return l.onNode(r.Node, func() error {
 				if err := netns.Enter(r.network(), unix.CLONE_NEWNET); err != nil {
@@ -227,7 +260,11 @@ func (l *Lab) startPod(ctx context.Context, reg registry.Registry, r *podRecord)
 	if err != nil {
 		return err
 	}
-	return l.publish(ctx, reg, *r)
+	if err := l.publish(ctx, reg, *r); err != nil {
+		return err
+	}
+	l.tellKubelet()
+	return nil
 }
 
 // publish writes into the Pod object what the kubelet would.
@@ -294,10 +331,11 @@ func (l *Lab) Delete(ctx context.Context, namespace, name string) error {
 	return l.removePod(ctx, reg, r)
 }
 
-// removePod undoes what Run did, however far that came.
+// removePod undoes what Run did, however far that came. An error says what is
+// left.
 func (l *Lab) removePod(ctx context.Context, reg registry.Registry, r podRecord) error {
 	if err := l.haltPod(ctx, r); err != nil {
-		return fmt.Errorf("delete pod %s: %w", r.key(), err)
+		return l.left(r, "its object, its network namespace, and what CNI may have given it", err)
 	}
 	o, err := reg.Get(ctx, api.Pod, r.key())
 	// An object with another UID is not the lab's.
@@ -305,9 +343,28 @@ func (l *Lab) removePod(ctx context.Context, reg registry.Registry, r podRecord)
 		err = reg.Delete(ctx, api.Pod, r.key(), "")
 	}
 	if err != nil && !errors.Is(err, registry.ErrNotFound) {
-		return fmt.Errorf("delete pod %s: %w", r.key(), err)
+		return l.left(r, "its object", err)
 	}
-	return os.RemoveAll(l.dir.pod(r.Namespace, r.Name))
+	if err := os.RemoveAll(l.dir.pod(r.Namespace, r.Name)); err != nil {
+		return err
+	}
+	// It stays as long as there are other pods in the namespace.
+	os.Remove(filepath.Dir(l.dir.pod(r.Namespace, r.Name)))
+	return nil
+}
+
+// left says what is left of a pod that could not be removed, and what takes it
+// away.
+func (l *Lab) left(r podRecord, what string, err error) error {
+	first := ""
+	// The agent needs the registry, which the first controller has.
+	for _, name := range []string{controllerMachine(1).name, r.Node} {
+		if l.PID(name) == 0 {
+			first += fmt.Sprintf("weft lab start-node %s && ", name)
+		}
+	}
+	return fmt.Errorf("%s of pod %s are left, as they cannot be removed: %w; take them away with: %sweft lab delete %s -n %s",
+		what, r.key(), err, first, r.Name, r.Namespace)
 }
 
 // haltPod ends a pod's process and takes its network away.
@@ -339,7 +396,7 @@ func (l *Lab) restartPods(ctx context.Context, node string) error {
 	defer reg.Close()
 	tasks, tctx := errgroup.WithContext(ctx)
 	for _, r := range records {
-		if r.Node != node {
+		if r.Node != node || r.Phase != "" {
 			continue
 		}
 		tasks.Go(func() error {
@@ -375,16 +432,26 @@ func (l *Lab) noPod(p Pod) error {
 }
 
 // lockPod makes sure that nobody else starts or deletes a pod.
-func (l *Lab) lockPod(p Pod) (unlock func(), err error) {
-	f, err := os.Open(l.dir.pod(p.Namespace, p.Name))
+func (l *Lab) lockPod(p Pod) (unlock func(), err error) { return l.takePod(p, alone) }
+
+// tryLockPod is lockPod, but fails with errBusy where that would wait.
+func (l *Lab) tryLockPod(p Pod) (unlock func(), err error) { return l.takePod(p, aloneNow) }
+
+func (l *Lab) takePod(p Pod, s sharing) (unlock func(), err error) {
+	place := l.dir.pod(p.Namespace, p.Name)
+	f, err := os.Open(place)
 	if err != nil {
 		return nil, l.noPod(p)
 	}
-	err = flock(f, alone)
-	if err == nil { // who had the lock before may have deleted it
-		_, err = os.Stat(l.dir.pod(p.Namespace, p.Name))
+	if err = flock(f, s); err != nil {
+		f.Close()
+		return nil, err
 	}
-	if err != nil {
+	// Who had the lock before may have deleted the pod, and another may have made
+	// one of the same name.
+	mine, err1 := f.Stat()
+	now, err2 := os.Stat(place)
+	if err1 != nil || err2 != nil || !os.SameFile(mine, now) {
 		f.Close()
 		return nil, l.noPod(p)
 	}

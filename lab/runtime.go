@@ -21,9 +21,10 @@ var pluginDirs = []string{"/opt/cni/bin", "/usr/lib/cni"}
 
 // cni calls f, in the node's namespaces, with what a container runtime has of
 // CNI there: the node's network configuration, which its agent has written.
-func (l *Lab) cni(ctx context.Context, r podRecord, f func(context.Context, *libcni.CNIConfig, *libcni.NetworkConfigList, *libcni.RuntimeConf) error) error {
+func (l *Lab) cni(ctx context.Context, command string, r podRecord, f func(context.Context, *libcni.CNIConfig, *libcni.NetworkConfigList, *libcni.RuntimeConf) error) error {
 	ctx, cancel := context.WithTimeout(ctx, attachTimeout)
 	defer cancel()
+	defer l.sayIfSlow(func() string { return l.waitsFor(command, r) })()
 	return l.onNode(r.Node, func() error {
 		files, err := libcni.ConfFiles(nodeCNI, []string{".conflist"})
 		if err != nil {
@@ -45,9 +46,17 @@ func (l *Lab) cni(ctx context.Context, r podRecord, f func(context.Context, *lib
 	})
 }
 
+// waitsFor says what keeps a CNI call for a pod.
+func (l *Lab) waitsFor(command string, r podRecord) string {
+	if l.PID(r.Node) == 0 {
+		return fmt.Sprintf("pod %s: %s waits for the agent of %s, which does not run: start it with: weft lab start-node %s", r.key(), command, r.Node, r.Node)
+	}
+	return fmt.Sprintf("pod %s: %s waits for the agent of %s to answer (see: weft status)", r.key(), command, r.Node)
+}
+
 // attach gives a pod's namespace its network and returns its addresses.
 func (l *Lab) attach(ctx context.Context, r podRecord) (addresses []netip.Addr, err error) {
-	err = l.cni(ctx, r, func(ctx context.Context, c *libcni.CNIConfig, list *libcni.NetworkConfigList, rt *libcni.RuntimeConf) error {
+	err = l.cni(ctx, "CNI ADD", r, func(ctx context.Context, c *libcni.CNIConfig, list *libcni.NetworkConfigList, rt *libcni.RuntimeConf) error {
 		result, err := c.AddNetworkList(ctx, list, rt)
 		if err != nil {
 			return fmt.Errorf("CNI ADD: %w", err)
@@ -71,7 +80,7 @@ func (l *Lab) attach(ctx context.Context, r podRecord) (addresses []netip.Addr, 
 
 // detach undoes attach, also when that came to nothing.
 func (l *Lab) detach(ctx context.Context, r podRecord) error {
-	return l.cni(ctx, r, func(ctx context.Context, c *libcni.CNIConfig, list *libcni.NetworkConfigList, rt *libcni.RuntimeConf) error {
+	return l.cni(ctx, "CNI DEL", r, func(ctx context.Context, c *libcni.CNIConfig, list *libcni.NetworkConfigList, rt *libcni.RuntimeConf) error {
 		if err := c.DelNetworkList(ctx, list, rt); err != nil {
 			return fmt.Errorf("CNI DEL: %w", err)
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"strings"
 )
 
 // Run states of daemons and pods.
@@ -12,6 +13,9 @@ const (
 	Dead    = "dead"
 	// Off: the node's power was cut.
 	Off = "off"
+	// Succeeded and Failed: the pod's process has ended, with exit code 0 or not.
+	Succeeded = "succeeded"
+	Failed    = "failed"
 )
 
 // Status is what runs of a lab.
@@ -22,8 +26,8 @@ type Status struct {
 	Pods    []PodStatus    `json:"pods"`
 }
 
-// DaemonStatus is an agent ("node1"), a controller ("controller1") or the
-// server outside the cluster ("switch").
+// DaemonStatus is an agent ("node1"), a controller ("controller1"), the server
+// outside the cluster ("switch") or what sees to pods that end ("kubelet").
 type DaemonStatus struct {
 	Name      string       `json:"name"`
 	Addresses []netip.Addr `json:"addresses"`
@@ -73,6 +77,7 @@ func (l *Lab) Status() (Status, error) {
 		s.Daemons = append(s.Daemons, d)
 	}
 	add(switchName, outside, "weft lab start-node "+switchName)
+	add(kubeletName, nil, "weft lab start-node "+kubeletName)
 	for i := range l.options.Controllers {
 		m := controllerMachine(i + 1)
 		add(m.name, m.addresses(l.options.IPv6), "weft lab start-node "+m.name)
@@ -91,6 +96,9 @@ func (l *Lab) Status() (Status, error) {
 			p.PID = proc.PID
 		} else {
 			p.State = Dead
+			if r.Phase != "" {
+				p.State = strings.ToLower(string(r.Phase))
+			}
 		}
 		s.Pods = append(s.Pods, p)
 	}
