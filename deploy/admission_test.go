@@ -57,7 +57,7 @@ func (s *server) runPod(t *testing.T, p pod, node string) *corev1.Pod {
 // testAdmission has agents and controllers do what is theirs, and more.
 func (s *server) testAdmission(t *testing.T) {
 	ready := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady"}
-	for _, name := range []string{"node1", "node2"} {
+	for _, name := range []string{"node1", "node2", "0x6f"} {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{"example.com/rack": "7"}}}
 		n.Spec.Taints = []corev1.Taint{{Key: "example.com/gpu", Effect: corev1.TaintEffectNoSchedule}}
 		n, err := s.client.CoreV1().Nodes().Create(t.Context(), n, metav1.CreateOptions{})
@@ -71,6 +71,8 @@ func (s *server) testAdmission(t *testing.T) {
 	}
 	agentPod, controllerPod := pods(t, manifest(t))
 	agent := s.as(t, "weft-agent", s.runPod(t, agentPod, "node1"))
+	// A node may be named like something that another system would encode.
+	encoded := s.as(t, "weft-agent", s.runPod(t, agentPod, "0x6f"))
 	unbound := s.as(t, "weft-agent", nil)
 	controller := s.as(t, "weft-controller", s.runPod(t, controllerPod, "node2"))
 
@@ -99,6 +101,8 @@ func (s *server) testAdmission(t *testing.T) {
 	}{
 		{"what the node is on-link with", agent, "nodes/node1", onLink, ""},
 		{"flannel's annotations", agent, "nodes/node1", flannel, ""},
+		{"another address for the node, as an administrator gives it", agent, "nodes/node1", `{"metadata": {"annotations": {"flannel.alpha.coreos.com/public-ip-overwrite": "172.30.0.12"}}}`, "Weft may not write the annotation flannel.alpha.coreos.com/public-ip-overwrite"},
+		{"which of its addresses a node uses, as an administrator says", agent, "nodes/node1", `{"metadata": {"annotations": {"flannel.alpha.coreos.com/node-public-ip": "172.30.0.12"}}}`, "Weft may not write the annotation flannel.alpha.coreos.com/node-public-ip"},
 		{"the node's conditions", agent, "nodes/node1/status", networked, ""},
 		{"nothing", agent, "nodes/node1", "{}", ""},
 		{"another node's annotation", agent, "nodes/node2", onLink, "an agent may write the Node that it runs on, which is node1, and not node2"},
@@ -138,6 +142,10 @@ func (s *server) testAdmission(t *testing.T) {
 		{"another node's lease", "node--node2", agent, "an agent may hold the lease of the node that it runs on, and not node--node2"},
 		{"the controller's lease", "controller", agent, "and not controller"},
 		{"another's lease without a node", "node--node3", unbound, "and not node--node3"},
+		{"the lease of a node named like an encoded name", "node--0x6f", encoded, ""},
+		{"the lease of a node with a name in hexadecimal", "node--0x6e6f646532", agent, "and not node--0x6e6f646532"},
+		{"a lease in hexadecimal", "0x6e6f64652f6e6f646532", agent, "and not 0x6e6f64652f6e6f646532"},
+		{"a lease named by its sum", "0h3ff163603a7660f0d059a643f3de5bdeadb8664fdc3e360017ea6a4ede4817e2", agent, "and not 0h3ff1"},
 		{"the lease to lead", "controller", controller, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -193,17 +201,21 @@ func (s *server) testAdmissionOfOwn(t *testing.T, agent, unbound *kubernetes.Cli
 	}
 	t.Run("Tag", func(t *testing.T) {
 		const never = "what a tag stands for never changes"
+		const mark = "an agent may take the mark unusedSince from a Tag, and not set it"
 		expect(t, create(agent, "Tag", "1000", `, "spec": {"namespace": "shop", "labels": {"app": "web"}, "ports": [{"name": "http", "protocol": "TCP", "port": 80}]}`), "")
-		for patch, refusal := range map[string]string{
-			`{"spec": {"unusedSince": "2026-01-01T00:00:00Z"}}`: "",
-			`{"spec": {"unusedSince": null}}`:                   "",
-			`{"spec": {"namespace": "till"}}`:                   never,
-			`{"spec": {"labels": {"app": "db"}}}`:               never,
-			`{"spec": {"labels": null}}`:                        never,
-			`{"spec": {"ports": null}}`:                         never,
+		expect(t, create(agent, "Tag", "1009", `, "spec": {"namespace": "shop", "unusedSince": "2026-01-01T00:00:00Z"}`), mark)
+		for _, c := range []struct{ patch, byAgent, byOthers string }{
+			{`{"spec": {"unusedSince": "2026-01-01T00:00:00Z"}}`, mark, ""},
+			{`{"spec": {"unusedSince": "2026-01-02T00:00:00Z"}}`, mark, ""},
+			{`{"metadata": {"labels": {"a": "b"}}}`, "", ""},
+			{`{"spec": {"unusedSince": null}}`, "", ""},
+			{`{"spec": {"namespace": "till"}}`, never, never},
+			{`{"spec": {"labels": {"app": "db"}}}`, never, never},
+			{`{"spec": {"labels": null}}`, never, never},
+			{`{"spec": {"ports": null}}`, never, never},
 		} {
-			expect(t, change(agent, "Tag", "1000", patch), refusal)
-			expect(t, change(s.client, "Tag", "1000", patch), refusal)
+			expect(t, change(agent, "Tag", "1000", c.patch), c.byAgent)
+			expect(t, change(s.client, "Tag", "1000", c.patch), c.byOthers)
 		}
 	})
 }

@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -88,6 +89,10 @@ func differences(t *testing.T, rendered string, usual map[string]bool) string {
 				}
 			}
 		}
+	}
+	agent, _ := pods(t, all)
+	for _, port := range agent.template.Spec.Containers[0].Ports[1:] {
+		fmt.Fprintf(&out, "the agent's node has %s port %d\n", port.Protocol, port.HostPort)
 	}
 	seed := one[*corev1.ConfigMap](t, all, "weft").Data["objects.yaml"]
 	objects, err := api.Decode([]byte(seed), api.Kinds)

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/plugin/openshift"
 )
 
 const (
@@ -209,8 +210,16 @@ func checkPorts(t *testing.T, name string, c corev1.Container) {
 			t.Errorf("%s listens at %s, and is asked at %s for %s", name, listen, at, get.Path)
 		}
 	}
-	if len(c.Ports) != 1 || !strings.HasSuffix(listen, fmt.Sprint(":", c.Ports[0].ContainerPort)) || c.Ports[0].HostPort != c.Ports[0].ContainerPort {
+	if len(c.Ports) == 0 || !strings.HasSuffix(listen, fmt.Sprint(":", c.Ports[0].ContainerPort)) || c.Ports[0].HostPort != c.Ports[0].ContainerPort {
 		t.Errorf("%s listens at %s and has ports %v", name, listen, c.Ports)
+	}
+	// The agent's node has the tunnel, too.
+	want := []corev1.ContainerPort{{Name: "vxlan", ContainerPort: openshift.DefaultPort, HostPort: openshift.DefaultPort, Protocol: corev1.ProtocolUDP}}
+	if name != "weft-agent" {
+		want = nil
+	}
+	if len(c.Ports) > 0 && !slices.Equal(c.Ports[1:], want) {
+		t.Errorf("%s has the ports %v; expected %v beside that at which it listens", name, c.Ports, want)
 	}
 }
 

@@ -29,6 +29,14 @@ checksum/config: {{ include (print .root.Template.BasePath "/configmap.yaml") .r
         items: [{key: ca.crt, path: ca.crt}]
 {{- end }}
 
+{{- /* The UDP port of the overlay, as the cluster begins; empty where it has none. */ -}}
+{{- define "weft.tunnelPort" -}}
+{{- $backend := (.Values.flannel.netConf).Backend | default dict }}
+{{- if eq .Values.network.plugin "flannel" }}
+{{- if eq ($backend.Type | default "vxlan") "vxlan" }}{{ int ($backend.Port | default 8472) }}{{ end }}
+{{- else }}{{ int (.Values.network.vxlanPort | default 4789) }}{{ end }}
+{{- end }}
+
 {{- define "weft.probe" -}}
 httpGet: {host: 127.0.0.1, path: {{ .path }}, port: {{ .port }}, scheme: HTTP}
 {{- end }}
