@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weftnet/weft/internal/await"
 	"github.com/weftnet/weft/lab"
 	"github.com/weftnet/weft/plugin/flannel"
 	"github.com/weftnet/weft/registry"
@@ -175,17 +176,7 @@ func (c *cluster) eventually(try func() error) {
 
 func eventually(t *testing.T, try func() error) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
-	for {
-		err := try()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("not so after %s: %v", patience, err)
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
+	await.NoError(t, patience, "what must come true", try)
 }
 
 // run starts a pod with a server in it and returns its addresses.

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -51,6 +52,13 @@ func TestMTU(t *testing.T) {
 		for _, node := range c.lab.Nodes() {
 			c.planHas(node, " mtu 1400\n")
 		}
+		// Pods that run take it as well, one that has less in between and one
+		// that has more.
+		for _, pod := range []string{"here", "there"} {
+			c.eventually(func() error { return c.hasMTU(pod, 1400) })
+		}
+		c.probe("here", there, 1400)
+		c.weft("", "status").want(c, 0)
 		for _, node := range c.lab.Nodes() {
 			c.run("new-"+node, node)
 			c.wantMTU("new-"+node, 1400)
@@ -60,7 +68,6 @@ func TestMTU(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.probe("new-node1", addresses[0], 1400)
-		c.weft("", "status").want(c, 0)
 
 		// More than the nodes' network can carry is said, and not done.
 		c.apply(fmt.Sprintf(config, 9000))
@@ -76,14 +83,39 @@ func TestMTU(t *testing.T) {
 		}
 		c.run("last", "node1")
 		c.wantMTU("last", 1450)
+		c.eventually(func() error { return c.hasMTU("here", 1450) })
+
+		// So do all when the nodes' network changes, and the tunnel, and all
+		// when the agent was away meanwhile.
+		for _, node := range c.lab.Nodes() {
+			c.mustExec(place("node/"+node), "ip", "link", "set", "eth0", "mtu", "1300")
+		}
+		c.eventually(func() error { return errors.Join(c.hasMTU("here", 1250), c.hasMTU("there", 1250)) })
+		c.probe("here", there, 1250)
+		if err := c.lab.Kill("node1"); err != nil {
+			t.Fatal(err)
+		}
+		c.mustExec("node/node1", "ip", "link", "set", "eth0", "mtu", "1200")
+		if err := c.lab.Start(t.Context(), "node1"); err != nil {
+			t.Fatal(err)
+		}
+		c.eventually(func() error { return errors.Join(c.hasMTU("here", 1150), c.hasMTU("last", 1150)) })
 	})
 }
 
 func (c *cluster) wantMTU(pod string, want int) {
 	c.Helper()
-	if got := strings.TrimSpace(c.mustExec(place("pod/"+pod), "cat", "/sys/class/net/eth0/mtu")); got != fmt.Sprint(want) {
-		c.Errorf("eth0 of pod %s has an MTU of %s, not %d", pod, got, want)
+	if err := c.hasMTU(pod, want); err != nil {
+		c.Error(err)
 	}
+}
+
+func (c *cluster) hasMTU(pod string, want int) error {
+	c.Helper()
+	if got := strings.TrimSpace(c.mustExec(place("pod/"+pod), "cat", "/sys/class/net/eth0/mtu")); got != fmt.Sprint(want) {
+		return fmt.Errorf("eth0 of pod %s has an MTU of %s, not %d", pod, got, want)
+	}
+	return nil
 }
 
 func (c *cluster) probe(from string, to netip.Addr, size int) {

@@ -9,14 +9,20 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
+	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/drops"
 	"github.com/weftnet/weft/lab"
+	"github.com/weftnet/weft/plugin/networkpolicy"
 )
 
 // policyPod runs a pod with labels; without a command it serves on
@@ -118,9 +124,10 @@ func TestPolicies(t *testing.T) {
 		if err := json.Unmarshal([]byte(said.stdout), &r); err != nil || said.code != 0 {
 			return fmt.Errorf("weft drops ends with %d: %v\n%s%s", said.code, err, said.stdout, said.stderr)
 		}
-		counted := len(r.Counts) == 1 && r.Counts[0].Rule == "NetworkPolicy default/isolate-web ingress isolation" && r.Counts[0].Packets > 0
+		const rule = "NetworkPolicy default/isolate-web ingress isolation"
+		counted := slices.ContainsFunc(r.Counts, func(c drops.Count) bool { return c.Rule == rule && c.Packets > 0 })
 		for _, d := range r.Recent {
-			if counted && d.Source.Pod == "default/stranger" && d.Destination.Pod == "default/web" && d.Destination.Port == lab.ServerPort && d.Rule == r.Counts[0].Rule && d.Node == "node1" {
+			if counted && d.Source.Pod == "default/stranger" && d.Destination.Pod == "default/web" && d.Destination.Port == lab.ServerPort && d.Rule == rule && d.Node == "node1" {
 				return nil
 			}
 		}
@@ -277,4 +284,80 @@ spec: {podSelector: {matchLabels: {app: silent}}, policyTypes: [Egress]}
 			return nil
 		})
 	}
+	c.outliveNothing(web)
+}
+
+const isolateByCluster = `
+apiVersion: policy.networking.k8s.io/v1alpha2
+kind: ClusterNetworkPolicy
+metadata: {name: shut}
+spec:
+  tier: Admin
+  priority: 5
+  subject: {pods: {namespaceSelector: {}, podSelector: {matchLabels: {app: web}}}}
+  ingress:
+  - {action: Deny, from: [{namespaces: {}}]}
+`
+
+// outliveNothing changes to a plug-in that enforces no policies and back. What is
+// said of policies is so at each point.
+func (c *cluster) outliveNothing(web netip.Addr) {
+	c.Helper()
+	choose := func(plugin string) outcome {
+		c.Helper()
+		return c.weft("{apiVersion: weft.network/v1, kind: ClusterConfig, metadata: {name: default}, spec: {plugin: "+plugin+"}}", "apply", "-f", "-")
+	}
+	says := func(want metav1.ConditionStatus, reason string) {
+		c.Helper()
+		c.eventually(func() error {
+			p, err := get[*policyv1alpha2.ClusterNetworkPolicy](c, c.registry(), api.ClusterNetworkPolicy, "shut")
+			if err != nil {
+				return err
+			}
+			if now := meta.FindStatusCondition(p.Status.Conditions, networkpolicy.Enforced); now == nil || now.Status != want || now.Reason != reason {
+				return fmt.Errorf("the condition is %+v, want %s %s", now, want, reason)
+			}
+			return nil
+		})
+	}
+	c.policyPod("caller", "node1", "caller")
+	c.mustReach("pod/caller", web)
+	c.apply(isolateByCluster)
+	c.mustNotReach("pod/caller", web)
+	says(metav1.ConditionTrue, networkpolicy.ReasonInForce)
+	c.weft("", "status").want(c, 0, "No problems.")
+
+	choose("openshift-subnet").want(c, 0, "warning: clusternetworkpolicy shut: nobody enforces it under plug-in openshift-subnet", "openshift-networkpolicy")
+	c.mustReach("pod/caller", web)
+	says(metav1.ConditionFalse, networkpolicy.ReasonNobodyEnforces)
+	c.weft("", "status").want(c, 1, "policies: 2 are enforced by nobody under plug-in openshift-subnet")
+	c.weft("", "policy", "status").want(c, 1, "nobody enforces it under plug-in openshift-subnet")
+	c.eventually(func() error {
+		events, _, err := c.registry().List(c.Context(), api.Event)
+		for _, o := range events {
+			if e := o.(*corev1.Event); e.InvolvedObject.Name == "silent" && e.Reason == networkpolicy.ReasonNobodyEnforces {
+				return nil
+			}
+		}
+		return fmt.Errorf("no Event says that nobody enforces the NetworkPolicy silent: %v", err)
+	})
+	// What nodes said is taken back, so that nobody goes by it later.
+	c.eventually(func() error {
+		for _, n := range c.lab.Nodes() {
+			if r, err := get[*api.NodeReport](c, c.registry(), api.NodeReportKind, n); err != nil || len(r.Enforced) > 0 {
+				return fmt.Errorf("%s says of what is in force: %v, %v", n, r, err)
+			}
+		}
+		return nil
+	})
+
+	choose("openshift-networkpolicy").want(c, 0)
+	says(metav1.ConditionTrue, networkpolicy.ReasonInForce)
+	c.mustNotReach("pod/caller", web)
+	c.eventually(func() error {
+		if s := c.weft("", "status"); s.code != 0 {
+			return fmt.Errorf("weft status ends with %d:\n%s%s", s.code, s.stdout, s.stderr)
+		}
+		return nil
+	})
 }

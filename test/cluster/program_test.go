@@ -24,7 +24,8 @@ import (
 // runProgram runs what the test binary is in pods and on nodes, and reports
 // whether it is asked for something else than tests.
 func runProgram(name string, args []string) bool {
-	programs := map[string]func([]string) error{"fetch": fetch, "echo": echo, "talk": talk, "serve": serve, "probe": probe, "runtime": runtime}
+	programs := map[string]func([]string) error{"fetch": fetch, "echo": echo, "talk": talk, "serve": serve, "probe": probe, "runtime": runtime,
+		"collect": collect, "throw": throwWords, "wait": wait}
 	f, ok := programs[name]
 	if !ok {
 		return false

@@ -212,7 +212,12 @@ func TestTwoAgentsOneName(t *testing.T) {
 	}
 	c.mustSee("pod/there", here, there)
 	c.mustSee("pod/here", there, here)
-	c.weft("", "status").want(t, 0)
+	c.eventually(func() error {
+		if s := c.weft("", "status"); s.code != 1 || !strings.Contains(s.stdout, "another agent, node1 at 172.30.0.99, wants to be this node, too") {
+			return fmt.Errorf("weft status ends with %d:\n%s", s.code, s.stdout)
+		}
+		return nil
+	})
 }
 
 // TestWhichAddress starts an agent on a machine that has two addresses and no

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/weftnet/weft/internal/await"
 	"github.com/weftnet/weft/internal/netns"
 )
 
@@ -147,17 +148,7 @@ func (p *process) stop(signal syscall.Signal) {
 // they are done.
 func eventually(t *testing.T, what string, f func() error) {
 	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
-	for {
-		err := f()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: %v", what, err)
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
+	await.NoError(t, 30*time.Second, what, f)
 }
 
 // underlay is two links with a router between them, which also stands for the

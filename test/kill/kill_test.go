@@ -299,6 +299,10 @@ func (c *cluster) delete(ctx context.Context, name string) {
 	}
 }
 
+// elementwise puts each element of what nft lists on a line of its own, and the lines
+// in order: in which order the kernel has elements is no state.
+const elementwise = ` | sed -e 's/elements = {//' -e 's/, */\n/g' | sed -e 's/^[ \t]*//' -e 's/[ ,}]*$//' | sort`
+
 // holdings is what the cluster holds, as text: on each node the interfaces,
 // routes, rules, neighbours, the nftables table and the journal's pods, and
 // the objects in the registry.
@@ -313,8 +317,9 @@ func (c *cluster) holdings(ctx context.Context) string {
 			`ip neigh show nud permanent | sort`,
 			`bridge fdb show | grep weft | grep -v '33:33\|01:00:5e' | sort`,
 			// Counters and handles are not state.
-			`nft list table inet weft | sed 's/counter packets [0-9]* bytes [0-9]*/counter/'`,
-			`nft list tables | grep weft-policy && for s in policies-ingress policies-egress addresses-4 prefixes-4 peers; do nft list map inet weft-policy $s; done`,
+			// Elements that end by themselves come and go with packets.
+			`nft list table inet weft | sed -e 's/counter packets [0-9]* bytes [0-9]*/counter/' -e '/ expires /d'` + elementwise,
+			`nft list tables | grep weft-policy && for s in policies-ingress policies-egress addresses-4 prefixes-4 peers; do nft list map inet weft-policy $s; done` + elementwise,
 			`ls -A /run/netns`,
 			`ls -A /run/weft`,
 		} {

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/weftnet/weft/internal/await"
 	"github.com/weftnet/weft/test/kubernetes/images"
 	"github.com/weftnet/weft/test/kubernetes/programs"
 )
@@ -161,17 +162,7 @@ func (f *fixture) with(test func(*fixture)) func(*testing.T) {
 // eventually waits until f returns no error.
 func (f *fixture) eventually(what string, check func() error) {
 	f.Helper()
-	deadline := time.Now().Add(patient)
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			f.Fatalf("%s: %v", what, err)
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
+	await.NoError(f, patient, what, check)
 }
 
 // deploy runs a pod on each node that answers, and asks others when it is told to.

@@ -22,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/weftnet/weft/internal/await"
 	"github.com/weftnet/weft/test/kubernetes/cluster"
 	"github.com/weftnet/weft/test/kubernetes/traffic"
 )
@@ -173,21 +174,7 @@ func (s *stage) summary(w io.Writer) {
 // time.
 func (x *story) eventually(what string, within time.Duration, f func() error) {
 	x.Helper()
-	deadline := time.Now().Add(within)
-	for {
-		err := f()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			x.Fatalf("after %s it does not hold that %s: %v", within, what, err)
-		}
-		select {
-		case <-x.Context().Done():
-			x.Fatal(x.Context().Err())
-		case <-time.After(300 * time.Millisecond):
-		}
-	}
+	await.NoError(x, within, what, f)
 }
 
 // command runs a program with the cluster's credentials and returns what it
