@@ -48,7 +48,7 @@ type settings struct {
 }
 
 // parts are what -only chooses from.
-var parts = []string{"traffic", "attach", "memory", "up", "policy"}
+var parts = []string{"traffic", "attach", "memory", "up", "policy", "tenants"}
 
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == workerArgument {
@@ -149,6 +149,11 @@ func (s settings) run(ctx context.Context) error {
 	}
 	if slices.Contains(s.only, "policy") {
 		if res.Policy, err = s.policy(ctx); err != nil {
+			return err
+		}
+	}
+	if slices.Contains(s.only, "tenants") {
+		if res.Tenants, err = s.policyTenants(ctx); err != nil {
 			return err
 		}
 	}

@@ -30,6 +30,7 @@ const policyPlugin = "openshift-networkpolicy"
 type policyResults struct {
 	World    worldResult
 	Squares  []squareResult
+	Costs    []costResult
 	Variants []variant
 	Traffic  traffic
 }
@@ -47,6 +48,7 @@ func (s settings) policy(ctx context.Context) (*policyResults, error) {
 	if r.Squares, err = s.policySquares(ctx, dir); err != nil {
 		return nil, err
 	}
+	r.Costs = policyCosts()
 	r.Variants, r.Traffic, err = s.policyTraffic(ctx)
 	return &r, err
 }

@@ -23,6 +23,7 @@ type results struct {
 	Pods, InFlight int
 	Agent          *footprint
 	Ups            []upTime
+	Tenants        []tenantResult
 	Policy         *policyResults
 }
 
@@ -72,8 +73,10 @@ func render(res results, notes string) string {
 	if p := res.Policy; p != nil {
 		body.policyWorld(p.World)
 		body.policySquares(p.Squares)
+		body.policyCosts(p.Costs)
 		body.policyTraffic(p.Variants, p.Traffic)
 	}
+	body.policyTenants(res.Tenants)
 
 	top := &report{}
 	top.line("# Benchmarks\n")
