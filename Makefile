@@ -10,7 +10,7 @@ CACHE   ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/weft
 export CGO_ENABLED ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help build image demo test test-long prove bench lint generate deps flanneld clean
+.PHONY: help build image demo test test-attack test-long prove bench lint generate deps flanneld clean
 .PHONY: kubernetes-programs kubernetes-cached kubernetes-up kubernetes-down test-kubernetes test-kubernetes-smoke bench-kubernetes
 
 help: ## List the targets
@@ -34,12 +34,17 @@ test: deps build flanneld lint ## Lint, then every test; needs root
 	@test "$$(id -u)" = 0 || { echo "make test needs root: it makes network namespaces and sends packets" >&2; exit 1; }
 	$(GO) test -timeout 14m -p 2 ./...
 
+test-attack: deps ## Every attack on a cluster of every plug-in, and a table of what came of it; needs root
+	@test "$$(id -u)" = 0 || { echo "make test-attack needs root: it makes network namespaces and sends packets" >&2; exit 1; }
+	$(GO) -C test/attack test -count=1 -timeout 20m
+
 # The packages with property tests, whose number of cases is a flag.
 PROPERTIES = $(addprefix ./,$(sort $(dir $(shell git grep -l pgregory.net/rapid -- '*_test.go'))))
 
 test-long: deps build flanneld ## The random suites with many more cases, and a long kill test
 	WEFT_CONFORMANCE_CLUSTERS=300 $(GO) test -count=1 -timeout 60m ./datapath/...
 	$(GO) test -count=1 -timeout 60m -p 1 $(PROPERTIES) -rapid.checks=20000
+	WEFT_EXPLORE=long $(GO) test -count=1 -timeout 240m -p 1 ./plugin/... ./ipam -run '^TestAllInterleavings$$' -v
 	$(GO) test -count=1 -timeout 60m ./test/flannel
 	$(GO) test -count=1 -timeout 120m ./test/kill -kills 1000 -seed "$$(date +%s)"
 
@@ -50,7 +55,7 @@ prove: deps ## A million random packets: network policies against their oracle, 
 
 bench: deps build ## Measure against hand-built networks, and policies at scale; rewrites docs/benchmarks.md and docs/policy-measured.md
 	$(GO) run ./bench -only traffic,attach,memory,up -o docs/benchmarks.md
-	$(GO) run ./bench -only policy -notes bench/policy-notes.md -o docs/policy-measured.md
+	$(GO) run ./bench -only policy,tenants -notes bench/policy-notes.md -o docs/policy-measured.md
 
 lint: ## gofmt, vet, staticcheck, and the rules of the tree
 	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo "run gofmt -w on these" >&2; exit 1; }

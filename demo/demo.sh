@@ -46,7 +46,7 @@ for from in $pods; do
 done
 
 say "Why does a packet arrive?"
-run weft why web db --port 8080
+run weft why web db:8080
 
 say "Network policy: only what has the label tier=api may reach db"
 cat >"$WEFT_LAB_DIR.yaml" <<'YAML'
@@ -67,7 +67,7 @@ for from in web api; do
 	printf '%s\n' "$cyan\$ weft lab exec $from -- weft lab fetch http://$(weft lab address db):8080/$plain"
 	timeout 1 weft lab exec "$from" -- weft lab fetch "http://$(weft lab address db):8080/" 2>/dev/null || echo "no answer"
 done
-run weft why web db --port 8080 || true # it says no, and so does its exit code
+run weft why web db:8080 || true # it says no, and so does its exit code
 run weft drops
 
 say "The routes on node1 (proto 87 is Weft's)"
@@ -81,6 +81,6 @@ cat <<'TXT'
   export PATH=$PWD/bin:$PATH
   weft lab up                 # or: weft lab up --plugin flannel --nodes 5
   weft lab run web --node node1
-  weft why node/node2 web --port 8080
+  weft why node/node2 web:8080
   weft lab down               # stops it; nothing is left
 TXT
