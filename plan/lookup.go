@@ -122,7 +122,7 @@ func (p *Plan) owns(network string, a netip.Addr) bool {
 		return true
 	}
 	return slices.ContainsFunc(p.Local.Pools, func(pool Pool) bool {
-		return pool.Network == network && pool.Gateway == a
+		return pool.Network == network && (pool.Gateway == a || p.Local.TunnelAddress(pool) == a)
 	})
 }
 

@@ -75,6 +75,35 @@ type Pool struct {
 	Gateway netip.Addr
 }
 
+// TunnelAddress is the node's own address on its end of the tunnel. Where
+// others masquerade what goes into the tunnel, the kernel takes this one, and
+// peers know that it is behind this node. It is the first address of the pool,
+// which no pod gets: the network's own (RFC 1122, section 3.2.1.3), or that of
+// any router in the subnet (RFC 4291, section 2.6.1). The zero Addr stands for
+// none: without a tunnel, or where the gateway has that address, or the pool
+// has too few.
+func (l Local) TunnelAddress(p Pool) netip.Addr {
+	first := p.Prefix.Masked().Addr()
+	if l.Tunnel.IsZero() || first == p.Gateway || first.BitLen()-p.Prefix.Bits() < 2 {
+		return netip.Addr{}
+	}
+	return first
+}
+
+// PoolAddresses returns the node's own addresses in its pools: gateways, and
+// those on its end of the tunnel.
+func (l Local) PoolAddresses() []netip.Addr {
+	var all []netip.Addr
+	for _, p := range l.Pools {
+		for _, a := range []netip.Addr{p.Gateway, l.TunnelAddress(p)} {
+			if a.IsValid() {
+				all = append(all, a)
+			}
+		}
+	}
+	return all
+}
+
 // Tunnel is the local end of a VXLAN overlay (RFC 7348).
 type Tunnel struct {
 	// VTEP is the underlay address that packets to other nodes carry as

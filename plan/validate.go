@@ -168,6 +168,9 @@ func (p *Plan) owners() map[networkAddress]string {
 	}
 	for _, pool := range p.Local.Pools {
 		owners[networkAddress{pool.Network, pool.Gateway}] = "the gateway of pool " + pool.Prefix.String()
+		if a := p.Local.TunnelAddress(pool); a.IsValid() {
+			owners[networkAddress{pool.Network, a}] = "the node's end of the tunnel, of pool " + pool.Prefix.String()
+		}
 	}
 	return owners
 }

@@ -45,6 +45,7 @@ func PutEndpoints(b *plan.Builder, n Node) []Problem {
 		holders[a] = "the node itself"
 	}
 	for _, p := range b.Local.Pools {
+		holders[b.Local.TunnelAddress(p)] = "the tunnel's end of " + p.Prefix.String()
 		holders[p.Gateway] = "the gateway of " + p.Prefix.String()
 	}
 	var problems []Problem

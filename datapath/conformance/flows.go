@@ -171,8 +171,7 @@ func (l *topology) sender(plans map[string]*plan.Plan, f plan.Flow) *host {
 }
 
 func owns(p *plan.Plan, a netip.Addr) bool {
-	return slices.Contains(p.Local.Addresses, a) ||
-		slices.ContainsFunc(p.Local.Pools, func(pool plan.Pool) bool { return pool.Gateway == a })
+	return slices.Contains(p.Local.Addresses, a) || slices.Contains(p.Local.PoolAddresses(), a)
 }
 
 // receiver is who must get what the interpreter let through: whoever has the

@@ -238,11 +238,11 @@ func (c *compiler) compile() error {
 		if c.node.bridge != 0 {
 			put(c, &c.want.addresses, addressKey{c.node.bridge, single(pool.Gateway)}, struct{}{})
 		}
-		// Where others masquerade into the tunnel, the kernel takes an address of
-		// this device. Without one it might take any, and peers believe only what
-		// they know to be behind this node.
-		if c.tunnels(pool.Prefix) {
-			put(c, &c.want.addresses, addressKey{c.node.vxlan, single(pool.Gateway)}, struct{}{})
+		// Without an address on this device, others' masquerade takes any of the
+		// node's. The gateway's on two devices would fail programs that listen at
+		// each address of each.
+		if a := c.plan.Local.TunnelAddress(pool); a.IsValid() && c.tunnels(pool.Prefix) {
+			put(c, &c.want.addresses, addressKey{c.node.vxlan, single(a)}, struct{}{})
 		}
 	}
 	if _, ipv6 := routed(c.plan); ipv6 && c.node.vxlan != 0 && c.node.tunnelMTU < leastMTU6 {

@@ -40,11 +40,8 @@ func newJury(p *plan.Plan, addresses []netip.Addr) *jury {
 			j.endpoints[a] = e
 		}
 	}
-	for _, a := range slices.Concat(p.Local.Addresses, addresses) {
+	for _, a := range slices.Concat(p.Local.Addresses, p.Local.PoolAddresses(), addresses) {
 		j.own[a] = true
-	}
-	for _, pool := range p.Local.Pools {
-		j.own[pool.Gateway] = true
 	}
 	return j
 }

@@ -266,8 +266,9 @@ func Flows(plans map[string]*plan.Plan) *rapid.Generator[plan.Flow] {
 			destinations = append(append(destinations, e.Addresses...), e.Addresses...)
 		}
 		sources = append(sources, p.Local.Addresses...)
+		destinations = append(destinations, p.Local.PoolAddresses()...)
 		for _, pool := range p.Local.Pools {
-			destinations = append(destinations, pool.Gateway, nobody(pool.Prefix))
+			destinations = append(destinations, nobody(pool.Prefix))
 		}
 		for k := range p.Routes.All() {
 			if k.Prefix.Bits() > 16 && !k.Prefix.IsSingleIP() {
