@@ -443,10 +443,11 @@ func (a *agent) runPlugin(ctx context.Context, plug plugin.Plugin, runner plugin
 
 // readUnderlay looks at the node's own network again.
 func (a *agent) readUnderlay() {
-	links, err := readLinks()
+	links, local, err := readLinks()
 	var u underlay
 	if err == nil {
 		u, err = chooseUnderlay(links, a.NodeIPs, a.underlayNow().Addresses)
+		u.Others = othersOf(local, u.Addresses)
 	}
 	if err != nil {
 		// The last known stays: an address that is away for a moment must not
@@ -476,7 +477,7 @@ func (a *agent) underlayNow() underlay {
 // facts is what the node knows of itself.
 func (a *agent) facts() plugin.Node {
 	u := a.underlayNow()
-	return plugin.Node{Name: a.Node, Addresses: u.Addresses, MTU: u.MTU, Prefixes: u.Prefixes, Endpoints: a.endpoints()}
+	return plugin.Node{Name: a.Node, Addresses: u.Addresses, MTU: u.MTU, Prefixes: u.Prefixes, Others: u.Others, Endpoints: a.endpoints()}
 }
 
 // kick has the data plane synced again, and the plug-in's own work look again.

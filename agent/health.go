@@ -89,7 +89,7 @@ const maxMessage = 1024
 
 func (a *agent) nodeState() nodeState {
 	u := a.underlayNow()
-	state := nodeState{Addresses: u.Addresses, OnLink: u.Prefixes}
+	state := nodeState{Addresses: u.Addresses, OnLink: u.Prefixes, Others: u.Others}
 	if err := a.Ready(); err != nil {
 		state.NotReady = truncate(err.Error())
 	}

@@ -23,6 +23,8 @@ type nodeState struct {
 	Addresses []netip.Addr
 	// OnLink is what the node's interfaces are on-link with.
 	OnLink []netip.Prefix
+	// Others are what it delivers to itself besides Addresses.
+	Others []netip.Addr
 	// DataPlane is what the data plane can do, in the form of
 	// datapath.Capabilities; empty while that is not known.
 	DataPlane string
@@ -36,7 +38,7 @@ type nodeState struct {
 }
 
 func (s nodeState) equal(o nodeState) bool {
-	return slices.Equal(s.Addresses, o.Addresses) && slices.Equal(s.OnLink, o.OnLink) && s.DataPlane == o.DataPlane &&
+	return slices.Equal(s.Addresses, o.Addresses) && slices.Equal(s.OnLink, o.OnLink) && slices.Equal(s.Others, o.Others) && s.DataPlane == o.DataPlane &&
 		s.NotReady == o.NotReady && s.OutOfSync == o.OutOfSync && slices.Equal(s.Problems, o.Problems)
 }
 
@@ -44,9 +46,11 @@ func (s nodeState) equal(o nodeState) bool {
 // anything. Conditions that others own stay.
 func (s nodeState) describe(node *corev1.Node, now metav1.Time) bool {
 	changed := len(s.Addresses) > 0 && setAddresses(node, s.Addresses)
-	if onLink := joined(s.OnLink); onLink != node.Annotations[api.OnLinkAnnotation] {
-		metav1.SetMetaDataAnnotation(&node.ObjectMeta, api.OnLinkAnnotation, onLink)
-		changed = true
+	for name, value := range map[string]string{api.OnLinkAnnotation: joined(s.OnLink), api.OtherAddressesAnnotation: joined(s.Others)} {
+		if value != node.Annotations[name] {
+			metav1.SetMetaDataAnnotation(&node.ObjectMeta, name, value)
+			changed = true
+		}
 	}
 	changed = api.SetNodeProblems(node, s.Problems) || changed
 	if s.DataPlane != "" && s.DataPlane != node.Annotations[api.DataPlaneAnnotation] {
@@ -68,10 +72,10 @@ func (s nodeState) describe(node *corev1.Node, now metav1.Time) bool {
 	return changed
 }
 
-func joined(prefixes []netip.Prefix) string {
+func joined[T fmt.Stringer](all []T) string {
 	var words []string
-	for _, p := range prefixes {
-		words = append(words, p.String())
+	for _, v := range all {
+		words = append(words, v.String())
 	}
 	return strings.Join(words, ",")
 }

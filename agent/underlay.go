@@ -32,10 +32,13 @@ type underlay struct {
 	// Prefixes are those that the interface of an address in Addresses is
 	// on-link with; an address without a network makes none.
 	Prefixes []netip.Prefix
+	// Others are what else the node delivers to itself, in ascending order:
+	// addresses that are not in Addresses, and broadcast addresses.
+	Others []netip.Addr
 }
 
 func (u underlay) equal(o underlay) bool {
-	return u.MTU == o.MTU && slices.Equal(u.Addresses, o.Addresses) && slices.Equal(u.Prefixes, o.Prefixes)
+	return u.MTU == o.MTU && slices.Equal(u.Addresses, o.Addresses) && slices.Equal(u.Prefixes, o.Prefixes) && slices.Equal(u.Others, o.Others)
 }
 
 // link is what chooseUnderlay must know of an interface.
@@ -167,18 +170,22 @@ func describe(links []link) string {
 	return strings.Join(words, ", ")
 }
 
-// readLinks reads the interfaces that may carry the underlay: all but
-// loopback and what Weft made.
-func readLinks() ([]link, error) {
+// readLinks reads the interfaces that may carry the underlay, all but loopback
+// and what Weft made, and what the node delivers to itself on these and on
+// loopback, but for loopback addresses.
+func readLinks() (links []link, local []netip.Addr, err error) {
 	found, err := dump(netlink.LinkList)
 	if err != nil {
-		return nil, fmt.Errorf("list interfaces: %w", err)
+		return nil, nil, fmt.Errorf("list interfaces: %w", err)
 	}
-	byIndex := make(map[int]int, len(found))
-	var links []link
+	byIndex, others := make(map[int]int, len(found)), make(map[int]bool, len(found))
 	for _, l := range found {
 		at := l.Attrs()
-		if at.Flags&unix.IFF_LOOPBACK != 0 || at.Flags&unix.IFF_UP == 0 || datapath.OwnsInterface(at.Name) {
+		if at.Flags&unix.IFF_UP == 0 || datapath.OwnsInterface(at.Name) {
+			continue
+		}
+		others[at.Index] = true
+		if at.Flags&unix.IFF_LOOPBACK != 0 {
 			continue
 		}
 		byIndex[at.Index] = len(links)
@@ -186,21 +193,24 @@ func readLinks() ([]link, error) {
 	}
 	addresses, err := dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
-		return nil, fmt.Errorf("list addresses: %w", err)
+		return nil, nil, fmt.Errorf("list addresses: %w", err)
 	}
 	for _, a := range addresses {
+		ip, _ := netip.AddrFromSlice(a.IP)
+		if others[a.LinkIndex] && !ip.IsLoopback() && !ip.IsLinkLocalUnicast() {
+			local = append(local, localTo(a)...)
+		}
 		i, ok := byIndex[a.LinkIndex]
 		if !ok || a.Scope != unix.RT_SCOPE_UNIVERSE || a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED|unix.IFA_F_DEPRECATED|unix.IFA_F_TEMPORARY) != 0 {
 			continue
 		}
-		ip, _ := netip.AddrFromSlice(a.IP)
 		ones, _ := a.Mask.Size()
 		links[i].Addresses = append(links[i].Addresses, netip.PrefixFrom(ip.Unmap(), ones))
 	}
 	for family, af := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 		routes, err := dump(func() ([]netlink.Route, error) { return netlink.RouteList(nil, af) })
 		if err != nil {
-			return nil, fmt.Errorf("list routes: %w", err)
+			return nil, nil, fmt.Errorf("list routes: %w", err)
 		}
 		for _, r := range routes {
 			i, ok := byIndex[r.LinkIndex]
@@ -212,7 +222,33 @@ func readLinks() ([]link, error) {
 			}
 		}
 	}
-	return links, nil
+	return links, local, nil
+}
+
+// localTo returns an address of an interface, and what the kernel takes for
+// broadcasts beside it.
+func localTo(a netlink.Addr) []netip.Addr {
+	ip, _ := netip.AddrFromSlice(a.IP)
+	local := []netip.Addr{ip.Unmap()}
+	if explicit, ok := netip.AddrFromSlice(a.Broadcast); ok && !explicit.IsUnspecified() {
+		local = append(local, explicit.Unmap())
+	}
+	if v4, ones := a.IP.To4(), 0; v4 != nil {
+		if ones, _ = a.Mask.Size(); ones < 31 { // RFC 3021
+			host := uint32(1)<<(32-ones) - 1
+			last := binary.BigEndian.AppendUint32(nil, binary.BigEndian.Uint32(v4)|host)
+			local = append(local, netip.AddrFrom4([4]byte(last)))
+		}
+	}
+	return local
+}
+
+// othersOf returns what is local and not among these addresses, each once, in
+// ascending order.
+func othersOf(local, addresses []netip.Addr) []netip.Addr {
+	others := slices.DeleteFunc(slices.Clone(local), func(a netip.Addr) bool { return slices.Contains(addresses, a) })
+	slices.SortFunc(others, netip.Addr.Compare)
+	return slices.Compact(others)
 }
 
 func isDefault(r netlink.Route) bool {

@@ -11,6 +11,10 @@ const (
 	// OnLinkAnnotation holds, on a Node, the prefixes that its interfaces are
 	// on-link with, separated by commas: whose addresses can be next hops.
 	OnLinkAnnotation = "weft.network/on-link"
+	// OtherAddressesAnnotation holds, on a Node, what it delivers to itself besides
+	// the addresses in its status and in its pods' subnets, separated by commas:
+	// addresses of its other interfaces, broadcast addresses.
+	OtherAddressesAnnotation = "weft.network/other-addresses"
 	// DataPlaneAnnotation holds, on a Node, what its data plane can do there, in
 	// the form of datapath.Capabilities.
 	DataPlaneAnnotation = "weft.network/data-plane"

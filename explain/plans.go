@@ -74,7 +74,7 @@ func (p *planner) compile(name string) {
 	}
 	p.plans[name], p.problems[name] = p.plugin.Compile(plugin.Input{
 		Config: p.config, Objects: p.cluster.Objects,
-		Node: plugin.Node{Name: name, Addresses: addresses, Prefixes: onLink(node, addresses), Endpoints: p.endpoints[name]},
+		Node: plugin.Node{Name: name, Addresses: addresses, Prefixes: onLink(node, addresses), Others: otherAddresses(node), Endpoints: p.endpoints[name]},
 	})
 	p.enforceable(node)
 	p.putLinks(node)
@@ -235,6 +235,18 @@ func linkPrefixes(node *corev1.Node) []netip.Prefix {
 		}
 	}
 	return prefixes
+}
+
+// otherAddresses returns what a node's agent says that it delivers to itself
+// besides the addresses of its Node.
+func otherAddresses(node *corev1.Node) []netip.Addr {
+	var addresses []netip.Addr
+	for s := range strings.SplitSeq(node.Annotations[api.OtherAddressesAnnotation], ",") {
+		if a, err := netip.ParseAddr(strings.TrimSpace(s)); err == nil && !a.Is4In6() && a.Zone() == "" {
+			addresses = append(addresses, a)
+		}
+	}
+	return addresses
 }
 
 // endpoints returns the nodes' endpoints, as far as the Pod objects tell. The

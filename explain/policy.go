@@ -2,6 +2,7 @@ package explain
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -95,11 +96,20 @@ func (c Cluster) judge(a *Answer, flow plan.Flow, planner *planner) {
 	policies := Policies(c.Objects)
 	named := kubernetes.Named(policies)
 	src, dst, port := c.seen(*a, flow, planner.plans)
+	party := func(p Party) policy.Party {
+		seen := c.party(p, named)
+		for n := range registry.Each[*corev1.Node](c.Objects, api.Node) {
+			if isNode(n, p.Address, a.Source.Node, planner.plans[n.Name]) {
+				seen.Machines = append(seen.Machines, n.Labels)
+			}
+		}
+		return seen
+	}
 	advise := func(d plan.Direction) policy.Advice {
 		q := policy.Connection{Direction: d, Protocol: flow.Protocol, Port: port,
-			SubjectName: a.Source.Name, Subject: c.party(a.Source, named), PeerName: dst.Name, Peer: c.party(dst, named)}
+			SubjectName: a.Source.Name, Subject: party(a.Source), PeerName: dst.Name, Peer: party(dst)}
 		if d == plan.Incoming {
-			q.SubjectName, q.Subject, q.PeerName, q.Peer = dst.Name, c.party(dst, named), src.Name, c.party(src, named)
+			q.SubjectName, q.Subject, q.PeerName, q.Peer = dst.Name, party(dst), src.Name, party(src)
 		}
 		return policy.Advise(policies, q)
 	}
@@ -166,18 +176,25 @@ func (c Cluster) seen(a Answer, flow plan.Flow, plans map[string]*plan.Plan) (sr
 
 func podName(p Party) string { return strings.TrimPrefix(p.Name, "pod ") }
 
-// party returns what policies see of a party.
+// isNode reports whether an address leads from a pod of a node to this one: the
+// address of its Node, or one in the subnets of its pods, or whatever else it
+// delivers to itself of what its own pods send. p is its plan, nil where that is
+// not known.
+func isNode(n *corev1.Node, a netip.Addr, from string, p *plan.Plan) bool {
+	if slices.Contains(machine(n).Addresses, a) || p != nil && slices.Contains(p.Local.PoolAddresses(), a) {
+		return true
+	}
+	return n.Name == from && (slices.Contains(otherAddresses(n), a) ||
+		slices.ContainsFunc(plan.NodeOnly, func(prefix netip.Prefix) bool { return prefix.Contains(a) }))
+}
+
+// party returns what policies see of a party, but for whether it is a node.
 func (c Cluster) party(p Party, named map[string]bool) policy.Party {
 	seen := policy.Party{Address: p.Address}
 	if p.pod != nil {
 		seen.Identity = kubernetes.Identity(p.pod, named)
 		if ns := c.Objects.Get(api.Namespace, registry.Key{Name: p.pod.Namespace}); ns != nil {
 			seen.NamespaceLabels = ns.GetLabels()
-		}
-	}
-	for n := range registry.Each[*corev1.Node](c.Objects, api.Node) {
-		if m := machine(n); slices.Contains(m.Addresses, p.Address) {
-			seen.Machines = append(seen.Machines, m.Labels)
 		}
 	}
 	for d := range registry.Each[*api.DomainName](c.Objects, api.DomainNameKind) {

@@ -17,6 +17,16 @@ var (
 	loopback         = map[bool]netip.Addr{true: netip.AddrFrom4([4]byte{127, 0, 0, 1}), false: netip.IPv6Loopback()} // by being IPv4
 )
 
+// NodeOnly are destinations that a pod's packets can reach on the pod's own node
+// and nowhere else, as nothing forwards them: multicast, the broadcast of every
+// link, link-local addresses.
+var NodeOnly = []netip.Prefix{
+	netip.MustParsePrefix("224.0.0.0/4"),   // RFC 5771
+	netip.PrefixFrom(limitedBroadcast, 32), // RFC 919
+	netip.MustParsePrefix("fe80::/10"),     // RFC 4291, section 2.5.6
+	netip.MustParsePrefix("ff00::/8"),      // RFC 4291, section 2.7
+}
+
 // StaysHome reports whether what is sent to an address never leaves the
 // machine, or the pod, that sends it: loopback addresses, and the unspecified
 // one, which the kernel takes for them.

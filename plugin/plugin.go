@@ -122,6 +122,9 @@ type Node struct {
 	// Prefixes are those that the node's interfaces are on-link with: a peer
 	// with an address in one can be a next hop.
 	Prefixes []netip.Prefix
+	// Others are whatever else the node delivers to itself: the addresses of its
+	// other interfaces, the broadcast addresses of all.
+	Others []netip.Addr
 	// Endpoints are those attached to the node, in any order.
 	Endpoints []Endpoint
 }

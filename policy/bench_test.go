@@ -37,8 +37,8 @@ func benchWorld() *World {
 	}
 	for n := range benchNodes {
 		w.Nodes = append(w.Nodes, benchNode(n, 0))
-		w.Machines = append(w.Machines, &Machine{fmt.Sprintf("node%04d", n), labels.Set{"zone": fmt.Sprint(n % 3)},
-			[]netip.Addr{netip.AddrFrom4([4]byte{172, 30, byte(n >> 8), byte(n)})}})
+		w.Machines = append(w.Machines, &Machine{Name: fmt.Sprintf("node%04d", n), Labels: labels.Set{"zone": fmt.Sprint(n % 3)},
+			Addresses: []netip.Addr{netip.AddrFrom4([4]byte{172, 30, byte(n >> 8), byte(n)})}})
 	}
 	for i := range benchPods {
 		id := benchIdentity(i*benchNamespaces/benchPods, i%benchGroups)

@@ -206,6 +206,9 @@ type Machine struct {
 	Name      string
 	Labels    labels.Set
 	Addresses []netip.Addr
+	// Prefixes are what else the machine gets, in the eyes of the node whose
+	// World it is.
+	Prefixes []netip.Prefix
 }
 
 // Domain is a domain name and the addresses it stands for.

@@ -272,7 +272,11 @@ func (x *prefixes) markPeer(p *peer, w *World, do marking) {
 
 func (x *prefixes) markMachine(p *peer, m *Machine, do marking) {
 	if m != nil && p.Nodes.Matches(m.Labels) {
-		x.markAddresses(m.Addresses, mark{p, false, "Node " + m.Name}, do)
+		here := mark{p, false, "Node " + m.Name}
+		x.markAddresses(m.Addresses, here, do)
+		for _, prefix := range m.Prefixes {
+			do(x, prefix, here)
+		}
 	}
 }
 

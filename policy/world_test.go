@@ -104,7 +104,7 @@ func (w worldMaker) of(s worldSpec) *World {
 		return n
 	})
 	world.Machines = made(w, "machine", s.Machines, func(name string, s machineSpec) *Machine {
-		return &Machine{name, labelsOf(s.Labels), addressesOf(s.Addresses)}
+		return &Machine{Name: name, Labels: labelsOf(s.Labels), Addresses: addressesOf(s.Addresses)}
 	})
 	world.Domains = made(w, "domain", s.Domains, func(name string, a []string) *Domain { return &Domain{name, addressesOf(a)} })
 	world.Local = made(w, "local", s.Local, func(name string, s localSpec) *Local {

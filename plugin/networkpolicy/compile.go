@@ -131,7 +131,7 @@ func (c *compiler) world(in plugin.Input) *policy.World {
 	}
 	gone, came := c.others.update(in.Objects.All(api.NodePodsKind), other, compareNodes)
 	c.machines.update(in.Objects.All(api.Node), readMachine, compareMachines)
-	c.nodes.update(c.others.list, c.machines.list, c.base.plan, len(gone)+len(came) > 0)
+	c.nodes.update(c.others.list, c.machines.list, in.Node.Others, c.base.plan, len(gone)+len(came) > 0)
 	c.domains.update(in.Objects.All(api.DomainNameKind), readDomain, compareDomains)
 	return &policy.World{
 		Network: plan.DefaultNetwork, Policies: c.list, Namespaces: c.view.namespaces.list, Groups: c.tags.groups,

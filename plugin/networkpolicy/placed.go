@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/policy"
 )
 
@@ -21,8 +22,10 @@ type placed struct {
 	list []*policy.Node
 
 	// said are the machines as their Nodes say they are, machines those with the
-	// addresses that they can have, unbelieved says why others have less.
+	// addresses that they can have and what else leads to them, unbelieved says
+	// why others have less. others is what the node itself says of itself.
 	said       []*policy.Machine
+	others     []netip.Addr
 	machines   []*policy.Machine
 	kept       map[*policy.Machine]*policy.Machine
 	unbelieved map[string]error
@@ -40,13 +43,13 @@ type place struct {
 // update follows what nodes say, in the order of their names, and what the base
 // plan says. A network without routes to nodes, in which the node itself has no
 // subnet either, is flat, and there is no telling.
-func (p *placed) update(said []*node, machines []*policy.Machine, base *plan.Plan, changed bool) {
+func (p *placed) update(said []*node, machines []*policy.Machine, others []netip.Addr, base *plan.Plan, changed bool) {
 	moved := p.base == nil || p.base.Local.Node != base.Local.Node || len(p.base.Local.Pools) != len(base.Local.Pools) || len(p.base.Routes.Diff(base.Routes)) > 0
 	p.base = base
-	if moved {
-		p.kept = nil
+	if moved || !slices.Equal(p.others, others) {
+		p.kept, p.others = nil, others
 	}
-	if moved || !slices.Equal(p.said, machines) {
+	if p.kept == nil || !slices.Equal(p.said, machines) {
 		p.placeMachines(machines)
 	}
 	if changed || moved {
@@ -55,12 +58,7 @@ func (p *placed) update(said []*node, machines []*policy.Machine, base *plan.Pla
 }
 
 func (p *placed) placePods(said []*node) {
-	prefixes := map[string][]netip.Prefix{}
-	for k, r := range p.base.Routes.All() {
-		if r.Node != "" && !r.EndpointsOnly && k.Network == plan.DefaultNetwork {
-			prefixes[r.Node] = append(prefixes[r.Node], k.Prefix)
-		}
-	}
+	prefixes := p.prefixes()
 	flat := len(prefixes) == 0 && len(p.base.Local.Pools) == 0
 	nodes := make(map[string]place, len(said))
 	list := make([]*policy.Node, 0, len(said))
@@ -79,6 +77,17 @@ func (p *placed) placePods(said []*node) {
 	if !slices.Equal(p.list, list) {
 		p.list = list
 	}
+}
+
+// prefixes returns what is routed to other nodes, by their names.
+func (p *placed) prefixes() map[string][]netip.Prefix {
+	prefixes := map[string][]netip.Prefix{}
+	for k, r := range p.base.Routes.All() {
+		if r.Node != "" && !r.EndpointsOnly && k.Network == plan.DefaultNetwork {
+			prefixes[r.Node] = append(prefixes[r.Node], k.Prefix)
+		}
+	}
+	return prefixes
 }
 
 // keep leaves out what is not in the node's prefixes.
@@ -101,27 +110,36 @@ func (p *place) keep() {
 }
 
 // placeMachines leaves out addresses that the base plan says are somebody else's:
-// another node's, a pod's, or what no pod has yet.
+// another node's, a pod's, or what no pod has yet. It adds what leads to a node
+// besides: its addresses in the subnets of its pods, and, of the node itself,
+// whatever it delivers to itself.
 func (p *placed) placeMachines(said []*policy.Machine) {
-	before := p.kept
+	before, prefixes := p.kept, p.prefixes()
 	p.said, p.kept, p.unbelieved = said, make(map[*policy.Machine]*policy.Machine, len(said)), map[string]error{}
 	machines := make([]*policy.Machine, 0, len(said))
 	for _, m := range said {
 		k := before[m]
 		if k == nil {
 			k = m
-			if i := slices.IndexFunc(m.Addresses, func(a netip.Addr) bool { return !p.isOf(m.Name, a) }); i >= 0 {
-				few := *m
-				few.Addresses = slices.DeleteFunc(slices.Clone(m.Addresses), func(a netip.Addr) bool { return !p.isOf(m.Name, a) })
-				k = &few
-			}
-		}
-		if k != m {
-			for _, a := range m.Addresses {
-				if !slices.Contains(k.Addresses, a) {
-					p.unbelieved[m.Name] = fmt.Errorf("its address %s is another's as routes have it, and is not the node's for policies; give each node an address of its own", a)
-					break
+			more := *m
+			more.Addresses = slices.DeleteFunc(slices.Clone(m.Addresses), func(a netip.Addr) bool { return !p.isOf(m.Name, a) })
+			for _, prefix := range prefixes[m.Name] {
+				if prefix.Addr().BitLen()-prefix.Bits() >= 2 {
+					more.Addresses = append(more.Addresses, prefix.Addr(), plugin.GatewayOf(prefix))
 				}
+			}
+			if m.Name == p.base.Local.Node {
+				more.Addresses = slices.Concat(more.Addresses, p.base.Local.Addresses, p.base.Local.PoolAddresses(), p.others)
+				more.Prefixes = plan.NodeOnly
+			}
+			slices.SortFunc(more.Addresses, netip.Addr.Compare)
+			more.Addresses = slices.Compact(more.Addresses)
+			k = &more
+		}
+		for _, a := range m.Addresses {
+			if !slices.Contains(k.Addresses, a) {
+				p.unbelieved[m.Name] = fmt.Errorf("its address %s is another's as routes have it, and is not the node's for policies; give each node an address of its own", a)
+				break
 			}
 		}
 		p.kept[m] = k

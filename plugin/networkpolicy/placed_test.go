@@ -34,7 +34,7 @@ route default 10.1.3.0/24 tunnel n3 via 172.30.0.3 mac 0a:58:ac:1e:00:03
 route default 0.0.0.0/0 gateway
 `
 	var p placed
-	p.update(said, nil, routes(both), true)
+	p.update(said, nil, nil, routes(both), true)
 	kept := func() string {
 		var words []string
 		for _, n := range p.list {
@@ -56,24 +56,24 @@ route default 0.0.0.0/0 gateway
 	}
 
 	before := p.list
-	p.update(said, nil, routes(both), false)
+	p.update(said, nil, nil, routes(both), false)
 	if &p.list[0] != &before[0] {
 		t.Error("the list was made anew though nothing changed")
 	}
 	// The node that a subnet is taken from speaks for it no more, though
 	// nothing of what it says has changed.
-	p.update(said, nil, routes(strings.Replace(both, "10.1.2.0/24 tunnel n2", "10.1.9.0/24 tunnel n2", 1)), false)
+	p.update(said, nil, nil, routes(strings.Replace(both, "10.1.2.0/24 tunnel n2", "10.1.9.0/24 tunnel n2", 1)), false)
 	if got := kept(); got != "n2 n3 10.1.3.2" {
 		t.Errorf("kept when the subnet is gone: %s", got)
 	}
 	// A flat network leads nowhere in particular.
-	p.update(said, nil, routes("route default 0.0.0.0/0 gateway"), false)
+	p.update(said, nil, nil, routes("route default 0.0.0.0/0 gateway"), false)
 	if got := kept(); got != "n2 10.1.2.2 10.1.2.3 n3 10.1.3.2 10.1.2.2 198.51.100.7 172.30.0.2" {
 		t.Errorf("kept where no route leads to nodes: %s", got)
 	}
 	// A node that has a subnet is in no flat network, though no other can be
 	// reached: nobody speaks for anything then.
-	p.update(said, nil, routes("node n1 addresses 172.30.0.1\npool default 10.1.1.0/24 gateway 10.1.1.1\nroute default 0.0.0.0/0 gateway"), false)
+	p.update(said, nil, nil, routes("node n1 addresses 172.30.0.1\npool default 10.1.1.0/24 gateway 10.1.1.1\nroute default 0.0.0.0/0 gateway"), false)
 	if got := kept(); got != "n2 n3" {
 		t.Errorf("kept where only this node has a subnet: %s", got)
 	}
@@ -107,26 +107,30 @@ route default 172.30.0.3/32 tunnel n3 via 172.30.0.3 mac 0a:58:ac:1e:00:03 endpo
 	}
 	machines := []*policy.Machine{machine("n1", "172.30.0.1"), machine("n2", "172.30.0.2", "198.51.100.2"),
 		machine("n3", "172.30.0.3", "172.30.0.1", "172.30.0.2", "10.1.1.1", "10.1.1.2", "10.1.1.9", "10.1.2.2", "10.1.3.2", "10.1.9.9", "198.51.100.3")}
+	others := []netip.Addr{netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("198.51.100.255")}
 	var p placed
-	p.update(nil, machines, base, true)
-	if p.machines[0] != machines[0] || p.machines[1] != machines[1] {
-		t.Error("machines all of whose word is kept are not the same pointers")
+	p.update(nil, machines, others, base, true)
+	if got := fmt.Sprint(p.machines[0].Addresses, p.machines[0].Prefixes); got != "[10.1.1.1 172.30.0.1 198.51.100.1 198.51.100.255] "+fmt.Sprint(plan.NodeOnly) {
+		t.Errorf("n1 has %s", got)
+	}
+	if got := fmt.Sprint(p.machines[1].Addresses, p.machines[1].Prefixes); got != "[10.1.2.0 10.1.2.1 172.30.0.2 198.51.100.2] []" {
+		t.Errorf("n2 has %s", got)
 	}
 	// 10.1.3.2 is in the subnet that is routed to n3, who speaks for it.
-	if got := fmt.Sprint(p.machines[2].Addresses); got != "[172.30.0.3 10.1.3.2 198.51.100.3]" {
+	if got := fmt.Sprint(p.machines[2].Addresses); got != "[10.1.3.0 10.1.3.1 10.1.3.2 172.30.0.3 198.51.100.3]" {
 		t.Errorf("n3 has %s", got)
 	}
 	if err := p.unbelieved["n3"]; err == nil || !strings.Contains(err.Error(), "172.30.0.1") || p.unbelieved["n2"] != nil {
 		t.Errorf("problems %v", p.unbelieved)
 	}
 	before := p.machines
-	p.update(nil, slices.Clone(machines), base, false)
+	p.update(nil, slices.Clone(machines), others, base, false)
 	if &p.machines[0] != &before[0] {
 		t.Error("the list was made anew though nothing changed")
 	}
 	n3 := p.machines[2]
-	p.update(nil, []*policy.Machine{machine("n1", "172.30.0.1", "fd00::1"), machines[1], machines[2]}, base, false)
-	if p.machines[2] != n3 || len(p.machines[0].Addresses) != 2 {
+	p.update(nil, []*policy.Machine{machine("n1", "172.30.0.1", "fd00::1"), machines[1], machines[2]}, others, base, false)
+	if p.machines[2] != n3 || len(p.machines[0].Addresses) != 5 {
 		t.Errorf("after a change of n1: %v", p.machines)
 	}
 }

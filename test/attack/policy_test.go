@@ -157,6 +157,52 @@ var policyAttacks = []attack{
 		},
 	},
 	{
+		name: "a_node_that_is_denied", by: podWithRaw, ip: both, left: noPolicies,
+		must: "reach a node, which a policy denies, by another of its addresses than those that its Node lists",
+		try: func(t *trial) {
+			node, mallory := t.nodes["node1"], t.pods["mallory"]
+			virtual := t.pick("198.51.100.7", "2001:db8:7::7")
+			prefix := netip.PrefixFrom(virtual, virtual.BitLen()).String()
+			t.must(t.owner(node), order{Do: "run", Args: []string{"ip", "addr", "add", prefix, "dev", "lo"}})
+			t.Cleanup(func() {
+				t.must(t.owner(node), order{Do: "run", Args: []string{"ip", "addr", "del", prefix, "dev", "lo"}})
+			})
+			guest := t.guestIn("nodeless", nil)
+			t.apply(t.T, nodelessPolicy)
+			t.Cleanup(func() {
+				if out, err := t.weft(t.T, "", "delete", "clusternetworkpolicy", "nodeless"); err != nil {
+					t.Errorf("%v: %s", err, out)
+				}
+			})
+			t.planHas(t.T, "node1", "ClusterNetworkPolicy nodeless")
+			t.planHas(t.T, "node1", "tag default "+prefix)
+			to := []netip.Addr{t.addr(node), virtual}
+			for _, a := range node.plan.Local.PoolAddresses() {
+				if a.Is6() == t.v6 {
+					to = append(to, a)
+				}
+			}
+			groups := []string{"224.0.0.1", "255.255.255.255", "172.30.255.255"}
+			if t.v6 {
+				groups = []string{"ff02::1", "ff02::2", "fe80::1"}
+			}
+			for _, g := range groups {
+				to = append(to, netip.MustParseAddr(g))
+			}
+			w := t.watch(node.delivering)
+			for _, a := range to {
+				w.forbid("a datagram to "+a.String(), func(word string) {
+					t.send(t.hand(guest), guest, udpPacket(t.addr(guest), netip.AddrPortFrom(a, port), word))
+				})
+			}
+			for _, a := range to {
+				w.control("a datagram to "+a.String()+" of who may", func(word string) {
+					t.send(t.hand(mallory), mallory, udpPacket(t.addr(mallory), netip.AddrPortFrom(a, port), word))
+				})
+			}
+		},
+	},
+	{
 		name: "link_local_to_the_node", by: podWithRaw, ip: onlyIPv6,
 		must: "reach what its node serves from a link-local address, which is of no pod",
 		try: func(t *trial) {
@@ -229,6 +275,17 @@ spec:
 		},
 	},
 }
+
+const nodelessPolicy = `
+apiVersion: policy.networking.k8s.io/v1alpha2
+kind: ClusterNetworkPolicy
+metadata: {name: nodeless}
+spec:
+  tier: Admin
+  priority: 1
+  subject: {namespaces: {matchLabels: {kubernetes.io/metadata.name: nodeless}}}
+  egress: [{name: no-nodes, action: Deny, to: [{nodes: {}}]}]
+`
 
 var errShut = errors.New("the tenant's own pod is not shut by the tenant's policy")
 
