@@ -24,7 +24,8 @@ const (
 	// an address of that peer's.
 	NotThePeers Reason = "not-the-peers"
 	// Discovery: an endpoint asks from a link-local address who is on its link, or
-	// tells that. Weft's endpoints and nodes know each other for good.
+	// tells that, or which multicasts it listens to. Weft's endpoints and nodes
+	// know each other for good, and nothing forwards multicasts.
 	Discovery Reason = "discovery"
 	// Loopback: an endpoint sends to, or from, a loopback address.
 	Loopback Reason = "loopback"
@@ -56,7 +57,7 @@ var reasonTexts = map[Reason]string{
 	TunnelPort:    "to the tunnel's port, behind the node",
 	UnknownPeer:   "a tunnel packet of no known peer",
 	NotThePeers:   "through the tunnel, from a source that is not the peer's",
-	Discovery:     "neighbour or router discovery, which nothing answers",
+	Discovery:     "discovery of neighbours, routers or listeners, which nothing answers",
 	Loopback:      "from an endpoint to a loopback address",
 	ICMPError:     "an ICMP error from who is not on the way",
 	Redirect:      "an ICMP redirect",

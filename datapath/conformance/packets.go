@@ -107,6 +107,18 @@ func solicitation(source, target netip.Addr, word string) []byte {
 	return packet
 }
 
+// listening tells the routers of a link which multicasts one listens to (RFC 3810,
+// section 5.2), behind a router alert (RFC 2711).
+func listening(source netip.Addr, word string) []byte {
+	destination := netip.MustParseAddr("ff02::16")
+	b := append([]byte{143, 0, 0, 0, 0, 0, 0, 0}, word...)
+	binary.BigEndian.PutUint16(b[2:], checksum(append(pseudoHeader(source, destination, unix.IPPROTO_ICMPV6, len(b)), b...)))
+	alert := []byte{unix.IPPROTO_ICMPV6, 0, 5, 2, 0, 0, 1, 0}
+	packet := ip(source, destination, unix.IPPROTO_HOPOPTS, append(alert, b...))
+	packet[7] = 1
+	return packet
+}
+
 // tooBig is the type of the message that a packet is too long, and redirect
 // that of one that there is a better next hop.
 func tooBig(a netip.Addr) byte {

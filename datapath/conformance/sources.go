@@ -279,6 +279,9 @@ func (s *suite) discovery(t *testing.T) {
 		{"a solicitation from a link-local address", datapath.Discovery, b.node1, func(word string) error {
 			return b.fromPod(b.node1, b.mate, solicitation(netip.MustParseAddr("fe80::7"), gateway, word))
 		}},
+		{"who listens, from a link-local address", datapath.Discovery, b.node1, func(word string) error {
+			return b.fromPod(b.node1, b.mate, listening(netip.MustParseAddr("fe80::7"), word))
+		}},
 		{"a datagram from the pod's own", "", b.node1, func(word string) error {
 			return b.fromPod(b.node1, b.mate, udp(at(from), at(to), word))
 		}},

@@ -108,12 +108,19 @@ func (r *ruleset) foreign() {
 	c := r.chain("foreign")
 	// Endpoints and the node know each other for good, and never ask. Who asked
 	// from one address after the other would fill the node's table of neighbours.
-	c.add("neighbour and router discovery is not needed", isFamily(false), address(false, true), []expr.Any{
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 16, Mask: append([]byte{0xff, 0xc0}, make([]byte, 14)...), Xor: make([]byte, 16)},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: append([]byte{0xfe, 0x80}, make([]byte, 14)...)},
-	}, icmpv6Type(), []expr.Any{
-		&expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: []byte{133}, ToData: []byte{136}},
-	}, r.drop(datapath.Discovery))
+	// What every kernel says of itself when its interface comes up.
+	for _, said := range []struct {
+		what string
+		icmp []expr.Any
+	}{
+		{"multicast listeners (RFC 2710), neighbour and router discovery (RFC 4861)", []expr.Any{&expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: []byte{130}, ToData: []byte{136}}}},
+		{"multicast listeners (RFC 3810)", equals(143)},
+	} {
+		c.add(said.what+" are not needed", isFamily(false), address(false, true), []expr.Any{
+			&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 16, Mask: append([]byte{0xff, 0xc0}, make([]byte, 14)...), Xor: make([]byte, 16)},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: append([]byte{0xfe, 0x80}, make([]byte, 14)...)},
+		}, icmpv6Type(), said.icmp, r.drop(datapath.Discovery))
+	}
 	for _, kind := range []struct {
 		icmp    byte
 		comment string
