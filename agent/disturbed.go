@@ -23,10 +23,11 @@ type dispute struct {
 
 const (
 	// disputeFirst is what the second repair in a row waits, disputeMost the
-	// most that one waits, and disputeOver how long nothing may be changed
-	// until it is no dispute any more. The most is less than that.
+	// most that one waits, as policies are not in force meanwhile where it is
+	// their table that is gone, and disputeOver how long nothing may be changed
+	// until it is no dispute any more.
 	disputeFirst = 50 * time.Millisecond
-	disputeMost  = 15 * time.Second
+	disputeMost  = time.Second
 	disputeOver  = time.Minute
 	// disputeTold is how many repairs in a row are said to be a dispute.
 	disputeTold = 5
