@@ -7,6 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/policy"
 )
@@ -132,5 +135,28 @@ route default 172.30.0.3/32 tunnel n3 via 172.30.0.3 mac 0a:58:ac:1e:00:03 endpo
 	p.update(nil, []*policy.Machine{machine("n1", "172.30.0.1", "fd00::1"), machines[1], machines[2]}, others, base, false)
 	if p.machines[2] != n3 || len(p.machines[0].Addresses) != 5 {
 		t.Errorf("after a change of n1: %v", p.machines)
+	}
+}
+
+// TestTooManyAddressesOfPods tries a NodePods that tells of more than a node can
+// have.
+func TestTooManyAddressesOfPods(t *testing.T) {
+	o := &api.NodePods{ObjectMeta: metav1.ObjectMeta{Name: "n2"}}
+	a := netip.MustParseAddr("fd01::")
+	for range 100 {
+		p := api.TaggedPods{Tag: api.MinTag}
+		for range 300 {
+			a = a.Next()
+			p.Addresses = append(p.Addresses, a.String())
+		}
+		o.Pods = append(o.Pods, p)
+	}
+	n := readNodePods(o, nil)
+	known := 0
+	for _, p := range n.Pods {
+		known += len(p.Addresses)
+	}
+	if known == 0 || known > maxPodAddresses || n.problem == nil || !strings.Contains(n.problem.Error(), "8192") {
+		t.Errorf("of 30000 addresses %d are known; problem %v", known, n.problem)
 	}
 }

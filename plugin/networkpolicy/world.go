@@ -166,6 +166,11 @@ type node struct {
 	problem error
 }
 
+// maxPodAddresses is of how many addresses a NodePods may tell, so that who has got
+// hold of one node does not make the others work for long. Nodes have some hundred
+// pods, with an address of each family.
+const maxPodAddresses = 8192
+
 // readNodePods reads a NodePods.
 func readNodePods(o registry.Object, before *node) *node {
 	pods, ok := o.(*api.NodePods)
@@ -174,7 +179,11 @@ func readNodePods(o registry.Object, before *node) *node {
 	}
 	n := &node{Node: &policy.Node{Name: pods.Name, Origin: api.NodePodsKind.Kind + " " + pods.Name}}
 	seen := map[netip.Addr]bool{}
-	for _, p := range pods.Pods {
+	for i, p := range pods.Pods {
+		if i+len(seen)+len(p.Addresses) >= maxPodAddresses {
+			n.problem = fmt.Errorf("it has more than %d addresses of pods; what is beyond is left out, and is no pod's for policies", maxPodAddresses)
+			break
+		}
 		if p.Tag < api.MinTag || p.Tag > api.MaxTag {
 			n.problem = fmt.Errorf("tag %d is not from %d to %d; delete it, and the node's agent writes it anew", p.Tag, api.MinTag, api.MaxTag)
 			continue

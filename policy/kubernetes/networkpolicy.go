@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -29,10 +30,18 @@ func NetworkPolicy(o *networkingv1.NetworkPolicy) (p *policy.Policy, problems []
 	problems = append(problems, of.so("the policy isolates its pods in both directions")...)
 
 	of = nil
-	p.Subject.Pods = of.selector(spec.Child("podSelector"), &o.Spec.PodSelector)
+	if n := words(&o.Spec.PodSelector); n > maxWords {
+		of.add(spec.Child("podSelector"), "it has %d labels and values, more than %d that a policy may have", n, maxWords)
+	} else {
+		p.Subject.Pods = of.selector(spec.Child("podSelector"), &o.Spec.PodSelector)
+	}
 	problems = append(problems, of.so("the policy isolates all pods of its namespace and allows nothing")...)
 	if of != nil {
 		return p, problems
+	}
+	if n := wordsOf(&o.Spec); n > maxWords {
+		of.add(spec, "its selectors have %d labels and values together, more than %d that a policy may have", n, maxWords)
+		return p, append(problems, of.so("the policy isolates its pods and allows nothing; split it, or select by fewer labels")...)
 	}
 
 	// Rules of a direction that the policy is not about mean nothing.
@@ -51,6 +60,38 @@ func NetworkPolicy(o *networkingv1.NetworkPolicy) (p *policy.Policy, problems []
 		}
 	}
 	return p, problems
+}
+
+// maxWords is how many labels and values the selectors of a policy may have
+// together. To check and sort them takes time, which others' changes wait for.
+const maxWords = 2000
+
+// words counts the labels and values of a selector.
+func words(s *metav1.LabelSelector) int {
+	if s == nil {
+		return 0
+	}
+	n := len(s.MatchLabels)
+	for i := range s.MatchExpressions {
+		n += 1 + len(s.MatchExpressions[i].Values)
+	}
+	return n
+}
+
+func wordsOf(spec *networkingv1.NetworkPolicySpec) int {
+	n := words(&spec.PodSelector)
+	peers := func(all []networkingv1.NetworkPolicyPeer) {
+		for i := range all {
+			n += words(all[i].PodSelector) + words(all[i].NamespaceSelector)
+		}
+	}
+	for i := range spec.Ingress {
+		peers(spec.Ingress[i].From)
+	}
+	for i := range spec.Egress {
+		peers(spec.Egress[i].To)
+	}
+	return n
 }
 
 // directions says in which directions a policy isolates. Without types, which
