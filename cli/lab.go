@@ -81,7 +81,7 @@ func newLabUp(dir *string) *cobra.Command {
 		began := time.Now()
 		o.Dir = *dir
 		o.Progress = func(line string) { fmt.Fprintf(out, "%5.1fs  %s\n", time.Since(began).Seconds(), line) }
-		ctx, cancel := context.WithTimeout(cmd.Context(), *timeout)
+		ctx, cancel := context.WithTimeoutCause(cmd.Context(), *timeout, fmt.Errorf("pods could not run within %s (--timeout waits longer)", *timeout))
 		defer cancel()
 		l, err := lab.Up(ctx, o)
 		if err != nil {
@@ -89,15 +89,16 @@ func newLabUp(dir *string) *cobra.Command {
 		}
 		o = l.Options()
 		fmt.Fprintf(out, "\n%d nodes are ready. Logs are in %s.\n", o.Nodes, l.Logs())
-		fmt.Fprint(out, `
+		nodes := l.Nodes()
+		fmt.Fprintf(out, `
 Next:
-  weft lab run web --node node1
-  weft lab run api --node node2
+  weft lab run web --node %s
+  weft lab run api --node %s
   weft lab exec web -- curl -s "http://$(weft lab address api):8080/"
   weft why web api
   weft status
   weft lab down
-`)
+`, nodes[0], nodes[min(1, len(nodes)-1)])
 		return nil
 	}
 	return cmd
@@ -254,9 +255,12 @@ phase says how, and it gives its network back.`,
 func parsePort(text string) (corev1.ContainerPort, error) {
 	name, where, named := strings.Cut(text, "=")
 	protocol, number, ok := strings.Cut(where, "/")
-	n, err := strconv.ParseUint(number, 10, 16)
-	if !named || !ok || err != nil {
+	if !named || !ok {
 		return corev1.ContainerPort{}, fmt.Errorf("--port %q: a port has the form NAME=PROTOCOL/NUMBER, as http=tcp/8080", text)
+	}
+	n, err := strconv.ParseUint(number, 10, 16)
+	if err != nil || n == 0 {
+		return corev1.ContainerPort{}, fmt.Errorf("--port %q: a port is a number from 1 to 65535, not %q", text, number)
 	}
 	return corev1.ContainerPort{Name: name, Protocol: corev1.Protocol(strings.ToUpper(protocol)), ContainerPort: int32(n)}, nil
 }

@@ -44,7 +44,9 @@ type Options struct {
 	DataPlane string `json:"dataPlane,omitempty"`
 	// IPv6 gives nodes and pods addresses of both families.
 	IPv6 bool `json:"ipv6,omitempty"`
-	// MTU is that of the links between the nodes, 1280 to 65535; 0 means 1500.
+	// MTU is that of the links between the nodes, 1280 to 65535; 0 means 1500. With
+	// IPv6 the tunnel must have room for packets of 1280 bytes (RFC 8200, section 5)
+	// besides its own headers, unless Objects say how pods reach other nodes.
 	MTU int `json:"mtu"`
 	// Objects are created before the first agent starts, besides the
 	// ClusterConfig. The plug-in's own configuration object among them takes
@@ -192,10 +194,16 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 		err = jsonfile.Write(d.optionsFile(), state{Options: o, Complete: true})
 	}
 	if err != nil {
-		if errors.Is(ctx.Err(), context.Canceled) {
-			err = errors.New("interrupted: the lab is removed again")
+		switch ended := ctx.Err(); {
+		case errors.Is(ended, context.Canceled):
+			err = errors.New("interrupted")
+		case ended != nil:
+			err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
 		}
-		return nil, errors.Join(err, l.remove())
+		if left := l.remove(); left != nil {
+			return nil, fmt.Errorf("%w\nnot all that was made of the lab could be removed again (weft lab down tries once more): %w", err, left)
+		}
+		return nil, fmt.Errorf("%w\nall that was made of the lab is removed again", err)
 	}
 	return l, nil
 }

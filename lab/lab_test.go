@@ -15,6 +15,7 @@ import (
 
 	"github.com/weftnet/weft/internal/jsonfile"
 	"github.com/weftnet/weft/internal/process"
+	"github.com/weftnet/weft/plugin/flannel"
 	"github.com/weftnet/weft/plugin/plugins"
 )
 
@@ -58,6 +59,8 @@ func TestOptionsAreChecked(t *testing.T) {
 		"the lab needs /nowhere/weft":             {Weft: "/nowhere/weft"},
 		`plug-in "nonsense" is unknown`:           {Plugin: "nonsense"},
 		`data plane "nonsense" is unknown: there`: {DataPlane: "nonsense"},
+		"with IPv6 is 1330 to 65535, not 1329":    {Plugin: "openshift-subnet", IPv6: true, MTU: 1329},
+		"with IPv6 is 1330 to 65535, not 1300":    {Plugin: "flannel", IPv6: true, MTU: 1300},
 	} {
 		err := o.fill()
 		if err == nil || o.Plugin+o.DataPlane != "" {
@@ -65,6 +68,20 @@ func TestOptionsAreChecked(t *testing.T) {
 		}
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: the error is %v, not %q", o, err, want)
+		}
+	}
+}
+
+// TestLeastMTU has links whose tunnel has just room for pods' IPv6, and narrower ones
+// on which whoever makes the lab says how pods reach other nodes.
+func TestLeastMTU(t *testing.T) {
+	for _, o := range []Options{
+		{IPv6: true, MTU: 1330},
+		{MTU: 1280},
+		{Plugin: flannel.Name, IPv6: true, MTU: 1280, Objects: []Object{{flannel.ConfigKind, &flannel.Config{}}}},
+	} {
+		if _, err := o.objects(); err != nil {
+			t.Errorf("%+v: %v", o, err)
 		}
 	}
 }

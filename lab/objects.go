@@ -26,6 +26,14 @@ const (
 	flannelIPv6   = "fd05::/48"
 )
 
+// What a packet takes in the tunnel in bytes: Ethernet inside, VXLAN (RFC 7348),
+// UDP and IPv4, by which nodes reach each other; and the least MTU of the links
+// below it with which pods can have IPv6 (RFC 8200, section 5).
+const (
+	tunnelOverhead = 14 + 8 + 8 + 20
+	leastIPv6MTU   = 1280 + tunnelOverhead
+)
+
 // openshiftPolicy is the plug-in that adds policies to openshift.Name, and is
 // configured as that is.
 const openshiftPolicy = "openshift-networkpolicy"
@@ -50,10 +58,18 @@ func (o *Options) objects() ([]Object, error) {
 		return nil, fmt.Errorf("data plane %q is unknown: there are %s", config.Spec.DataPlane, strings.Join(names, ", "))
 	}
 	objects := slices.Clone(o.Objects)
+	has := func(k *registry.Kind) bool {
+		return slices.ContainsFunc(o.Objects, func(have Object) bool { return have.Kind == k })
+	}
 	add := func(k *registry.Kind, object registry.Object) {
-		if !slices.ContainsFunc(objects, func(have Object) bool { return have.Kind == k }) {
+		if !has(k) {
 			objects = append(objects, Object{k, object})
 		}
+	}
+	// Whoever configures the plug-in may do without the tunnel.
+	if o.IPv6 && o.MTU != 0 && o.MTU < leastIPv6MTU && !has(api.ClusterNetwork) && !has(flannel.ConfigKind) {
+		return nil, fmt.Errorf("the MTU of the links of a lab with IPv6 is %d to 65535, not %d: pods' IPv6 takes packets of %d bytes, and the tunnel %d more",
+			leastIPv6MTU, o.MTU, leastIPv6MTU-tunnelOverhead, tunnelOverhead)
 	}
 	add(api.ClusterConfigKind, config)
 	switch config.Spec.Plugin {
