@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -31,7 +32,15 @@ func newGet(c *connection) *cobra.Command {
 		Example: `  weft get nodes
   weft get pods -A -o wide
   weft get hostsubnet node1 -o yaml`,
-		Args: cobra.RangeArgs(1, 2),
+		Args: func(cmd *cobra.Command, args []string) error {
+			switch len(args) {
+			case 0:
+				return fmt.Errorf("say which kind: there are %s (see: %s --help)", strings.Join(kindNames(), ", "), cmd.CommandPath())
+			case 1, 2:
+				return nil
+			}
+			return fmt.Errorf("%s wants KIND and perhaps NAME, but %d arguments were given (see: %s --help)", cmd.CommandPath(), len(args), cmd.CommandPath())
+		},
 	}
 	c.AddFlags(cmd)
 	namespace := c.namespaceFlag(cmd)

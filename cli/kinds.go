@@ -50,16 +50,23 @@ var shortNames = map[string]string{"no": "nodes", "po": "pods", "ns": "namespace
 func kindNamed(name string) (*registry.Kind, error) {
 	wanted := strings.ToLower(name)
 	wanted = cmp.Or(shortNames[wanted], wanted)
-	var known []string
 	for _, k := range kinds() {
 		for _, n := range []string{k.Plural, k.Singular} {
 			if wanted == n || k.Group != "" && wanted == n+"."+k.Group {
 				return k, nil
 			}
 		}
-		known = append(known, k.Plural)
 	}
-	return nil, fmt.Errorf("there is no kind %q: there are %s", name, strings.Join(known, ", "))
+	return nil, fmt.Errorf("there is no kind %q: there are %s", name, strings.Join(kindNames(), ", "))
+}
+
+// kindNames are the plural names of all kinds.
+func kindNames() []string {
+	var names []string
+	for _, k := range kinds() {
+		names = append(names, k.Plural)
+	}
+	return names
 }
 
 // reference names an object or all of a kind, from arguments of the forms
@@ -88,11 +95,7 @@ func (c *connection) completeReference(namespace func() string) cobra.Completion
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		switch len(args) {
 		case 0:
-			var names []string
-			for _, k := range kinds() {
-				names = append(names, k.Plural)
-			}
-			return names, cobra.ShellCompDirectiveNoFileComp
+			return kindNames(), cobra.ShellCompDirectiveNoFileComp
 		case 1:
 			k, err := kindNamed(args[0])
 			if err != nil {

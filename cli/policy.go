@@ -237,7 +237,7 @@ func newPolicyStatus(c *connection) *cobra.Command {
 		Short: "Show which policies are in force, and what keeps others from it",
 		Long: `status shows of each policy how many pods it selects, on how many nodes, and
 whether all of these nodes say that it is in force as it is now. With -n it shows
-those of one namespace, and those that are of none.
+those of one namespace, and those that are of none; without it, or with -A, all.
 
 The exit code is 0 if all that are shown are, 1 if some are not or cannot be
 enforced as they are written, and 2 if that cannot be said.`,
@@ -248,6 +248,7 @@ enforced as they are written, and 2 if that cannot be said.`,
 	}
 	c.AddFlags(cmd)
 	namespace := c.namespaceFlag(cmd)
+	all := cmd.Flags().BoolP("all-namespaces", "A", false, "policies of all namespaces, whatever -n says")
 	output := outputFlag(cmd, "json")
 	cmd.ValidArgsFunction = c.completeReference(namespace)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -275,6 +276,9 @@ enforced as they are written, and 2 if that cannot be said.`,
 			return err
 		}
 		within := c.inNamespace
+		if *all {
+			within = ""
+		}
 		states := policyStates(objects, func(s networkpolicy.State) bool {
 			if within != "" && s.Kind.Namespaced && s.Key.Namespace != within {
 				return false

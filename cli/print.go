@@ -277,7 +277,7 @@ func printYAML(w io.Writer, objects []registry.Object) error {
 
 // printJSON prints an object, or a list of objects as kubectl would.
 func printJSON(w io.Writer, objects []registry.Object, list bool) error {
-	var v any = map[string]any{"apiVersion": "v1", "kind": "List", "items": slices.Concat([]registry.Object{}, objects)}
+	var v any = map[string]any{"apiVersion": "v1", "kind": "List", "items": append([]registry.Object{}, objects...)}
 	if !list && len(objects) == 1 {
 		v = objects[0]
 	}

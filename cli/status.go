@@ -26,8 +26,8 @@ type clusterStatus struct {
 	// Leader is the controller that leads; empty if none does.
 	Leader string            `json:"leader,omitempty"`
 	Nodes  []nodeStatusEntry `json:"nodes"`
-	// Problems are what is wrong, each once.
-	Problems []api.Problem `json:"problems,omitempty"`
+	// Problems are what is wrong, each once. It is not nil.
+	Problems []api.Problem `json:"problems"`
 }
 
 type nodeStatusEntry struct {
@@ -141,7 +141,7 @@ func statusOf(c explain.Cluster, held map[string]string) clusterStatus {
 	config := api.Effective(c.Objects.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName}))
 	s := clusterStatus{Plugin: config.Spec.Plugin, DataPlane: config.Spec.DataPlane, Leader: held[api.ControllerLease]}
 	plans, wrong := problemsOf(c, held)
-	s.Problems = wrong.list
+	s.Problems = append([]api.Problem{}, wrong.list...)
 	pods := make(map[string]int)
 	for o := range c.Objects.All(api.Pod) {
 		if pod := o.(*corev1.Pod); !api.Ended(pod) {

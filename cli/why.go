@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -64,7 +65,8 @@ if that cannot be said.`,
 	}
 	c.AddFlags(cmd)
 	namespace := c.namespaceFlag(cmd)
-	port := cmd.Flags().Uint16("port", 0, "destination `PORT`, which may stand behind DST as well (default 8080)")
+	var port portFlag
+	cmd.Flags().Var(&port, "port", "destination `PORT`, which may stand behind DST as well (default 8080)")
 	protocolName := cmd.Flags().String("protocol", "tcp", "`PROTOCOL`: tcp, udp, sctp, icmp or a number")
 	cmd.RegisterFlagCompletionFunc("protocol", cobra.FixedCompletions([]string{"tcp", "udp", "sctp", "icmp"}, cobra.ShellCompDirectiveNoFileComp))
 	ipv4 := cmd.Flags().BoolP("ipv4", "4", false, "ask about IPv4")
@@ -97,11 +99,8 @@ if that cannot be said.`,
 		if err != nil {
 			return err
 		}
-		if cmd.Flags().Changed("port") && *port == 0 {
-			return errors.New("--port 0: a port is from 1 to 65535")
-		}
 		question := explain.Question{Namespace: namespace(), Source: args[0], Destination: args[1],
-			Protocol: protocol, Assumed: !cmd.Flags().Changed("protocol"), Port: *port}
+			Protocol: protocol, Assumed: !cmd.Flags().Changed("protocol"), Port: uint16(port)}
 		switch {
 		case *ipv4:
 			question.Family = 4
@@ -138,6 +137,27 @@ if that cannot be said.`,
 		return err
 	}
 	return cmd
+}
+
+// portFlag is a flag's port, 0 where it is not given.
+type portFlag uint16
+
+func (p *portFlag) String() string {
+	if *p == 0 {
+		return ""
+	}
+	return strconv.Itoa(int(*p))
+}
+
+func (*portFlag) Type() string { return "port" }
+
+func (p *portFlag) Set(text string) error {
+	n, err := strconv.ParseUint(text, 10, 16)
+	if err != nil || n == 0 {
+		return errors.New("a port is a number from 1 to 65535")
+	}
+	*p = portFlag(n)
+	return nil
 }
 
 // askWhy answers a question with what the registry says now.
