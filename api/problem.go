@@ -31,6 +31,11 @@ func (p Problem) Object() string {
 	return strings.TrimSpace(strings.ToLower(p.Kind) + " " + name)
 }
 
+// Same reports whether two say the same of one object.
+func (p Problem) Same(o Problem) bool {
+	return p.Object() == o.Object() && p.Message == o.Message
+}
+
 // String is the problem in one line.
 func (p Problem) String() string {
 	line := p.Object() + ": " + p.Message

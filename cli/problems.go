@@ -49,15 +49,22 @@ func printable(s string) string {
 	return b.String()
 }
 
-// add adds a problem unless it is there.
-func (l *problemList) add(p api.Problem) {
+// shown returns a problem as it may be shown on a terminal.
+func shown(p api.Problem) api.Problem {
 	p.Name, p.Namespace, p.Kind = printable(p.Name), printable(p.Namespace), printable(p.Kind)
 	p.Message, p.Remedy = printable(p.Message), printable(p.Remedy)
-	same := func(o api.Problem) bool { return o.Object() == p.Object() && o.Message == p.Message }
-	if !slices.ContainsFunc(l.list, same) {
-		l.list = append(l.list, p)
+	return p
+}
+
+// add adds a problem unless it is there.
+func (l *problemList) add(p api.Problem) {
+	if !l.has(p) {
+		l.list = append(l.list, shown(p))
 	}
 }
+
+// has reports whether a problem is in the list.
+func (l *problemList) has(p api.Problem) bool { return slices.ContainsFunc(l.list, shown(p).Same) }
 
 // about adds a problem of an object, which is nil for what is no object.
 func (l *problemList) about(k *registry.Kind, key registry.Key, message, remedy string) {
@@ -109,6 +116,19 @@ func problemsOf(c explain.Cluster, held map[string]string) (map[string]*plan.Pla
 // nodeProblems adds what is wrong with the nodes there are, where compiled is
 // what compiling their plans came upon.
 func nodeProblems(l *problemList, c explain.Cluster, compiled map[string][]plugin.Problem) {
+	// What is so now is not told as what was when an agent said its last.
+	var current problemList
+	for o := range c.Objects.All(api.Node) {
+		node := o.(*corev1.Node)
+		if !c.Lost[node.Name] {
+			for _, p := range api.NodeProblems(node) {
+				current.add(p)
+			}
+		}
+		for _, p := range compiled[node.Name] {
+			current.add(explain.Told(node.Name, p))
+		}
+	}
 	some := false
 	for o := range c.Objects.All(api.Node) {
 		some = true
@@ -120,6 +140,7 @@ func nodeProblems(l *problemList, c explain.Cluster, compiled map[string][]plugi
 		} else if c.Lost[node.Name] {
 			l.about(api.Node, key, "its agent does not run, so its state is not known; its pods keep the network they have",
 				"start the agent, or delete the Node if it will not come back")
+			said = slices.DeleteFunc(said, current.has)
 			for i := range said {
 				said[i].Message += " (so its agent said last)"
 			}
@@ -128,11 +149,7 @@ func nodeProblems(l *problemList, c explain.Cluster, compiled map[string][]plugi
 			l.add(p)
 		}
 		for _, p := range compiled[node.Name] {
-			if p.Kind == nil {
-				l.about(api.Node, key, p.Message, "")
-			} else {
-				l.about(p.Kind, p.Key, p.Message, "")
-			}
+			l.add(explain.Told(node.Name, p))
 		}
 	}
 	if !some {

@@ -174,9 +174,9 @@ func askWhy(ctx context.Context, reg registry.Registry, question explain.Questio
 		return answer, errors.Join(err, unread)
 	}
 	if unread != nil {
-		answer.Warnings = append(answer.Warnings, fmt.Sprintf("Services cannot be read, so that one is not told from any other address: %v", unread))
+		answer.Warn("", api.Problem{Message: fmt.Sprintf("Services cannot be read, so that one is not told from any other address: %v", unread)})
 	}
-	notInForce(cluster.Objects, &answer)
+	notInForce(networkpolicy.States(cluster.Objects), cluster.Objects, &answer, answer.Warn)
 	return answer, nil
 }
 
@@ -244,16 +244,12 @@ func pluginOf(objects explain.Snapshot, find func(string) (plugin.Plugin, error)
 }
 
 // notInForce says where policies that decide are not in force yet, or not as
-// they are written, on the node of the pod for which they decide.
-func notInForce(objects plugin.Objects, answer *explain.Answer) {
+// they are written, on the node of the pod for which they decide. It doubts the
+// answer, and warns of the whole of which that is a part.
+func notInForce(states []networkpolicy.State, objects plugin.Objects, answer *explain.Answer, warn func(node string, p api.Problem)) {
 	for i := range answer.Backends {
-		notInForce(objects, &answer.Backends[i])
+		notInForce(states, objects, &answer.Backends[i], warn)
 	}
-	if len(answer.Policies) == 0 {
-		return
-	}
-	states := networkpolicy.States(objects)
-	var warnings []string
 	for _, j := range answer.Policies {
 		kind, key, ok := plugin.ParseOrigin(explain.PolicyKinds, j.Rule)
 		if !ok {
@@ -269,11 +265,9 @@ func notInForce(objects plugin.Objects, answer *explain.Answer) {
 			answer.Doubt(fmt.Sprintf("%s has not said yet that %s %s is in force", pod.Spec.NodeName, kind.Kind, key))
 		}
 		for _, p := range states[i].Problems {
-			warnings = append(warnings, fmt.Sprintf("%s %s: %s", kind.Kind, key, p))
+			warn("", api.Problem{Kind: kind.Kind, Namespace: key.Namespace, Name: key.Name, Message: p})
 		}
 	}
-	slices.Sort(warnings)
-	answer.Warnings = append(answer.Warnings, slices.Compact(warnings)...)
 }
 
 // exactArgs wants n arguments, called what.

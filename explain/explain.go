@@ -96,8 +96,11 @@ type Answer struct {
 	// Backends are the answers about each of the pods that the service may send
 	// the connection to.
 	Backends []Answer `json:"backends,omitempty"`
-	// Warnings say why the nodes may not do what the plans say.
+	// Warnings say why the nodes may not do what the plans say, each once. Those
+	// about Backends are here, and not there.
 	Warnings []string `json:"warnings,omitempty"`
+	// warned are the problems that Warnings tell, in the same order.
+	warned []warning
 }
 
 // Why answers a question. It fails if a name stands for nothing, or for
@@ -127,7 +130,7 @@ func (c Cluster) answer(a *Answer, flow plan.Flow, planner *planner) {
 	if a.Explanation.Allowed {
 		a.Verdict = Allowed
 	}
-	a.Warnings = c.warnings(*a, planner.plans, planner.problems)
+	c.warn(a, planner.plans, planner.problems)
 	if Enforces(planner.plugin) {
 		c.judge(a, flow, planner)
 	}
@@ -157,7 +160,7 @@ func (c Cluster) doubt(a *Answer, compiled map[string][]plugin.Problem) {
 					if c.involvesPod(*a, registry.Key{Namespace: p.Namespace, Name: p.Name}) {
 						a.Doubt(fmt.Sprintf("%s says of %s: %s", s.Node, p.Object(), p.Message))
 					}
-				case isAbout(p, node.Name) && !a.involvesNode(p.Name) && slices.ContainsFunc(compiled[s.Node], func(o plugin.Problem) bool { return same(o, p) }):
+				case isAbout(p, node.Name) && !a.involvesNode(p.Name) && slices.ContainsFunc(compiled[s.Node], func(o plugin.Problem) bool { return Told(s.Node, o).Same(p) }):
 					// The plan says already what follows from it.
 				default:
 					a.Doubt(s.Node + " does not do all that its plan says")
@@ -192,12 +195,6 @@ func (a Answer) involvesNode(name string) bool {
 		slices.ContainsFunc(a.Steps, func(s plan.Step) bool { return s.Node == name })
 }
 
-// same reports whether a node tells the problem that compiling its plan from the
-// registry's objects comes upon as well.
-func same(compiled plugin.Problem, told api.Problem) bool {
-	return compiled.Kind != nil && compiled.Kind.Kind == told.Kind && compiled.Key == registry.Key{Namespace: told.Namespace, Name: told.Name} && compiled.Message == told.Message
-}
-
 // Doubt makes the verdict unknown, and says why.
 func (a *Answer) Doubt(why string) {
 	if !slices.Contains(a.Doubts, why) {
@@ -206,41 +203,34 @@ func (a *Answer) Doubt(why string) {
 	a.Verdict, a.Explanation.Allowed = NotKnown, false
 }
 
-// warnings says why the nodes on the way may not do what the plans say.
-func (c Cluster) warnings(a Answer, plans map[string]*plan.Plan, problems map[string][]plugin.Problem) []string {
+// warn adds why the nodes on the way may not do what the plans say, where compiled
+// is what compiling their plans came upon.
+func (c Cluster) warn(a *Answer, plans map[string]*plan.Plan, compiled map[string][]plugin.Problem) {
 	nodes := []string{a.Source.Node, a.Destination.Node}
 	for _, s := range a.Steps {
 		nodes = append(nodes, s.Node)
 	}
 	slices.Sort(nodes)
-	var warnings []string
 	for _, name := range slices.Compact(nodes) {
 		if name == "" {
 			continue
 		}
-		warn := func(format string, args ...any) {
-			warnings = append(warnings, "node "+name+": "+fmt.Sprintf(format, args...))
-		}
 		node, ok := c.Objects.Get(api.Node, registry.Key{Name: name}).(*corev1.Node)
 		if !ok {
-			warn("there is no such node in the registry")
+			a.Warn(name, ofNode(name, "there is no such node in the registry"))
 			continue
 		}
 		if c.Lost[name] {
-			warn("its agent does not run; what it was told last holds, if the node runs at all")
+			a.Warn(name, ofNode(name, "its agent does not run; what it was told last holds, if the node runs at all"))
 		}
-		for _, problem := range NodeProblems(node) {
-			warn("%s", problem)
+		for _, p := range api.NodeProblems(node) {
+			a.Warn(name, p)
 		}
-		said := api.NodeProblems(node)
-		for _, p := range problems[name] {
-			if !slices.ContainsFunc(said, func(o api.Problem) bool { return same(p, o) }) {
-				warn("%s", p)
-			}
+		for _, p := range compiled[name] {
+			a.Warn(name, Told(name, p))
 		}
 		if plans[name] == nil {
-			warn("it has no address in its status, so it has no plan")
+			a.Warn(name, ofNode(name, "it has no address in its status, so it has no plan"))
 		}
 	}
-	return warnings
 }

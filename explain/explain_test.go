@@ -2,6 +2,7 @@ package explain
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -195,6 +196,43 @@ func TestSnapshotIsOrdered(t *testing.T) {
 	}
 	if s.Get(api.Node, registry.Key{Name: "d"}) != nil || s.Get(api.Node, registry.Key{Name: "b"}) == nil {
 		t.Error("Get does not find what is there, or finds what is not")
+	}
+}
+
+// What is wrong with a node on the way to several backends is said once, and so is
+// what several nodes say.
+func TestWarningsAreSaidOnce(t *testing.T) {
+	text, err := os.ReadFile("testdata/service.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := read(t, txtar.Parse(text).Files[0].Data)
+	c.Lost["node1"] = true
+	shared := api.Problem{Kind: "ClusterConfig", Name: "default", Message: "no data plane"}
+	for _, name := range []string{"node1", "node2"} {
+		node := c.Objects.Get(api.Node, registry.Key{Name: name}).(*corev1.Node)
+		api.SetNodeProblems(node, []api.Problem{shared})
+	}
+	a, err := c.Why(Question{Namespace: "default", Source: "client", Destination: "svc/web", Protocol: plan.TCP, Assumed: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(a.Backends) < 2 {
+		t.Fatalf("there are %d backends, so that nothing could be said twice", len(a.Backends))
+	}
+	encoded, err := json.Marshal(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"node node1: its agent does not run; what it was told last holds, if the node runs at all",
+		"nodes node1, node2: clusterconfig default: no data plane",
+	} {
+		for form, said := range map[string]string{"brief": a.String(), "verbose": a.Verbose(), "JSON": string(encoded)} {
+			if n := strings.Count(said, want); n != 1 {
+				t.Errorf("%s: %q is said %d times in:\n%s", form, want, n, said)
+			}
+		}
 	}
 }
 

@@ -129,11 +129,11 @@ func (c Cluster) judge(a *Answer, flow plan.Flow, planner *planner) {
 		} else if now.Decision.Allow == j.Allowed && now.Decision.Origin == j.Rule {
 			j.Advice = now.Text
 		} else {
-			a.Warnings = append(a.Warnings, fmt.Sprintf("node %s: by the objects as they are, %s should decide about %s of pod %s, but the node goes by what nodes have told each other of their pods (NodePods, Tag)",
-				s.Node, now.Decision.Origin, j.Direction, j.Pod))
+			a.Warn(s.Node, ofNode(s.Node, fmt.Sprintf("by the objects as they are, %s should decide about %s of pod %s, but the node goes by what nodes have told each other of their pods (NodePods, Tag)",
+				now.Decision.Origin, j.Direction, j.Pod)))
 		}
 		if problem := c.unknown(peer, named); problem != "" && peer.Node != subject.Node {
-			a.Warnings = append(a.Warnings, problem)
+			a.Warn(peer.Node, ofNode(peer.Node, problem))
 		}
 		a.Policies = append(a.Policies, j)
 	}
@@ -224,7 +224,7 @@ func (c Cluster) unknown(p Party, named map[string]bool) string {
 	}
 	node := registry.GetAs[*api.NodePods](c.Objects, api.NodePodsKind, registry.Key{Name: p.Node})
 	if node == nil {
-		return fmt.Sprintf("node %s: it has not told the others of its pods yet (there is no NodePods %s); their policies know %s by its address alone", p.Node, p.Node, p.Name)
+		return fmt.Sprintf("it has not told the others of its pods yet (there is no NodePods %s); their policies know %s by its address alone", p.Node, p.Name)
 	}
 	for _, t := range node.Pods {
 		if !slices.Contains(parse(t.Addresses), p.Address) {
@@ -232,15 +232,15 @@ func (c Cluster) unknown(p Party, named map[string]bool) string {
 		}
 		tag := registry.GetAs[*api.Tag](c.Objects, api.TagKind, registry.Key{Name: fmt.Sprint(t.Tag)})
 		if tag == nil {
-			return fmt.Sprintf("node %s: %s has tag %d there, which does not exist; other nodes' policies know it by its address alone", p.Node, p.Name, t.Tag)
+			return fmt.Sprintf("%s has tag %d there, which does not exist; other nodes' policies know it by its address alone", p.Name, t.Tag)
 		}
 		id := kubernetes.Identity(p.pod, named)
 		if tag.Spec.Namespace != id.Namespace || !labels.Equals(tag.Spec.Labels, id.Labels) {
-			return fmt.Sprintf("node %s: it has told the others that %s has the labels %q, but these are %q now", p.Node, p.Name, labels.Set(tag.Spec.Labels), id.Labels)
+			return fmt.Sprintf("it has told the others that %s has the labels %q, but these are %q now", p.Name, labels.Set(tag.Spec.Labels), id.Labels)
 		}
 		return ""
 	}
-	return fmt.Sprintf("node %s: it has not told the others of %s yet (NodePods %s); their policies know it by its address alone", p.Node, p.Name, p.Node)
+	return fmt.Sprintf("it has not told the others of %s yet (NodePods %s); their policies know it by its address alone", p.Name, p.Node)
 }
 
 // Scene returns all whom policies can be about. It is for policies that select

@@ -259,6 +259,7 @@ func (c Cluster) behind(a *Answer, flow plan.Flow, f Frontend, planner *planner)
 		if one.Verdict != Denied {
 			open++
 		}
+		a.inherit(&one)
 		a.Backends = append(a.Backends, one)
 	}
 	if f.By == "" && len(a.Backends) > 0 && open == len(a.Backends) {

@@ -187,7 +187,7 @@ func (c *compiler) putPeerAddresses(p peer, r plan.Route) {
 
 // putStranded sees to endpoints whose addresses lead other nodes elsewhere:
 // those from a lease that was lost. Behind the node's address they can still
-// open connections.
+// open connections. That others cannot connect to them plugin.PutEndpoints says.
 func (c *compiler) putStranded() {
 	if len(c.b.Local.Pools) == 0 {
 		return
@@ -197,8 +197,6 @@ func (c *compiler) putStranded() {
 			if slices.ContainsFunc(c.b.Local.Pools, func(p plan.Pool) bool { return p.Prefix.Contains(a) }) {
 				continue
 			}
-			c.problems = append(c.problems, plugin.Problem{Message: "pod " + e.Name() + " has address " + a.String() +
-				", which is in no lease of the node's: others cannot connect to it; delete the pod"})
 			everything, _ := a.Prefix(0)
 			c.b.PutEgress(plan.EgressKey{Network: plan.DefaultNetwork, Interface: e.Interface, Destination: everything},
 				plan.Egress{Action: plan.Masquerade, Origin: "Pod " + e.Name()})
