@@ -13,41 +13,99 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weftnet/weft/daemon"
 	"github.com/weftnet/weft/explain"
 	"github.com/weftnet/weft/registry"
 	"github.com/weftnet/weft/trace"
 )
 
 const (
-	// mostLive bounds how long all of it takes. Five times an agent is waited for,
-	// for nodeTime at most: to prepare the sender, to have the others look, to have
-	// the probe sent, for what came back, and for the end.
-	mostLive = 30 * time.Second
+	// mostLive bounds how long all of it takes: the registry is read before the
+	// probe, and after it where the kernels did something else than the plans say.
+	mostLive = 2*readTime + probeTime
+	// readTime is how long the registry may take to tell all that an answer is found
+	// from.
+	readTime = 15 * time.Second
+	// probeTime bounds what agents do, and how long they look for a probe, should
+	// nobody tell them to end. Five times an agent is waited for, for nodeTime at
+	// most: to prepare the sender, to have the others look, to have the probe sent,
+	// for what came back, and for the end.
+	probeTime = trace.MostTime
 	// nodeTime is how long an agent may take to answer a request.
 	nodeTime = 5 * time.Second
 	// backTime is how long the sender may take to tell what came back: it waits
 	// half of that for it.
 	backTime = nodeTime
-	// probeTime is how long nodes look for a probe, should nobody tell them to end.
-	probeTime = mostLive
 )
 
-// showLive shows an answer and what became of a probe. ask asks for the answer
-// again: what changed while the probe was on its way cannot be held against it.
-func (c *connection) showLive(ctx context.Context, reg registry.Registry, a explain.Answer, ask func() (explain.Answer, error), out io.Writer, asJSON, verbose bool) error {
-	report, err := c.live(ctx, reg, a)
-	if err != nil {
-		return err
+// errUnread is of a registry that has not told all in time.
+var errUnread = fmt.Errorf("the registry has not told in %s all that an answer is found from: it may hang, or be slow for a cluster of this size (without --live it has longer)", readTime)
+
+// within asks, and bounds how long that may take; late is the error of what took
+// longer.
+func within(ctx context.Context, limit time.Duration, late error, ask func(context.Context) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, late)
+	defer cancel()
+	err := ask(ctx)
+	if err != nil && errors.Is(context.Cause(ctx), late) {
+		return late
 	}
-	if !report.Agree && !report.Open {
-		now, err := ask()
-		switch {
-		case err != nil:
-			report.Changed(err.Error())
-		case now.Explanation.String() != a.Explanation.String():
-			report.Changed(now.Reason)
+	return err
+}
+
+// live is a question that is put to the nodes' kernels as well.
+type live struct {
+	question explain.Question
+	// open connects to the registry, and agents finds those that can be asked.
+	open   func(context.Context) (daemon.Registry, error)
+	agents func(context.Context, registry.Registry) ([]askedAgent, error)
+}
+
+// run answers the question, and says what became of a probe. What changed while that
+// was on its way cannot be held against it, so the question is asked again where the
+// two differ.
+func (l live) run(ctx context.Context) (a explain.Answer, report trace.Report, err error) {
+	var reg daemon.Registry
+	var agents []askedAgent
+	var sender, watch trace.Watch
+	err = within(ctx, readTime, errUnread, func(ctx context.Context) (err error) {
+		if reg, err = l.open(ctx); err != nil {
+			return err
 		}
+		if a, err = askWhy(ctx, reg, l.question); err != nil {
+			return err
+		}
+		if sender, watch, err = probeFor(a); err != nil {
+			return err
+		}
+		agents, err = l.agents(ctx, reg)
+		return err
+	})
+	if reg != nil {
+		defer reg.Close()
 	}
+	if err != nil {
+		return a, report, err
+	}
+	if report, err = probe(ctx, agents, a, sender, watch); err != nil || report.Agree || report.Open {
+		return a, report, err
+	}
+	var now explain.Answer
+	err = within(ctx, readTime, errUnread, func(ctx context.Context) (err error) {
+		now, err = askWhy(ctx, reg, l.question)
+		return err
+	})
+	switch {
+	case err != nil:
+		report.Changed(err.Error())
+	case now.Explanation.String() != a.Explanation.String():
+		report.Changed(now.Reason)
+	}
+	return a, report, nil
+}
+
+// showLive shows an answer and what became of a probe.
+func showLive(out io.Writer, a explain.Answer, report trace.Report, asJSON, verbose bool) (err error) {
 	switch {
 	case asJSON:
 		e := json.NewEncoder(out)
@@ -70,15 +128,14 @@ func (c *connection) showLive(ctx context.Context, reg registry.Registry, a expl
 	return exitError{code: 1}
 }
 
-// live sends a probe for a question that was answered, and says what the nodes'
-// kernels did with it.
-func (c *connection) live(ctx context.Context, reg registry.Registry, a explain.Answer) (trace.Report, error) {
+// probeFor says what to send for a question that was answered, and what to look for.
+func probeFor(a explain.Answer) (sender, watch trace.Watch, err error) {
 	if a.Service != nil {
-		return trace.Report{}, fmt.Errorf("%s is translated on the way: name one of the pods behind it to send to that", a.Service.Name)
+		return sender, watch, fmt.Errorf("%s is translated on the way: name one of the pods behind it to send to that", a.Service.Name)
 	}
-	watch := trace.Watch{ID: probeID(), Source: a.Source.Address, Destination: a.Destination.Address,
+	watch = trace.Watch{ID: probeID(), Source: a.Source.Address, Destination: a.Destination.Address,
 		Protocol: a.Protocol, Port: a.Port, For: probeTime}
-	sender := watch
+	sender = watch
 	pod, isPod := strings.CutPrefix(a.Source.Name, "pod ")
 	switch {
 	case a.Source.Attached() && isPod:
@@ -86,16 +143,9 @@ func (c *connection) live(ctx context.Context, reg registry.Registry, a explain.
 	case a.Source.Node != "":
 		sender.Host = true
 	default:
-		return trace.Report{}, fmt.Errorf("%s is neither a pod nor a node of the cluster: nothing can be sent from there", a.Source)
+		return sender, watch, fmt.Errorf("%s is neither a pod nor a node of the cluster: nothing can be sent from there", a.Source)
 	}
-	if err := sender.Validate(); err != nil {
-		return trace.Report{}, err
-	}
-	all, err := c.agents(ctx, reg, "")
-	if err != nil {
-		return trace.Report{}, err
-	}
-	return probe(ctx, all, a, sender, watch)
+	return sender, watch, sender.Validate()
 }
 
 // probe has the agents send a probe and look for it.
@@ -208,13 +258,7 @@ var errSilent = fmt.Errorf("it has not answered in %s: its agent may hang (see: 
 
 // answered asks an agent, and bounds how long it may take to answer.
 func (p *probing) answered(ask func(context.Context) error) error {
-	ctx, cancel := context.WithTimeoutCause(p.ctx, nodeTime, errSilent)
-	defer cancel()
-	err := ask(ctx)
-	if err != nil && errors.Is(context.Cause(ctx), errSilent) {
-		return errSilent
-	}
-	return err
+	return within(p.ctx, nodeTime, errSilent, ask)
 }
 
 // begin has an agent begin to answer, and waits no longer than ctx: a websocket's

@@ -11,8 +11,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/daemon"
 	"github.com/weftnet/weft/explain"
 	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/registry"
+	"github.com/weftnet/weft/registry/memory"
 	"github.com/weftnet/weft/trace"
 )
 
@@ -122,8 +126,8 @@ func TestProbe(t *testing.T) {
 				}
 				begun := time.Now()
 				report, err := probe(t.Context(), agents, a, sender, watch)
-				if took := time.Since(begun); took > mostLive { // the clock is synctest's
-					t.Errorf("it took %s, more than %s", took, mostLive)
+				if took := time.Since(begun); took > probeTime { // the clock is synctest's
+					t.Errorf("it took %s, more than %s", took, probeTime)
 				}
 				text := report.String()
 				if err != nil {
@@ -154,3 +158,105 @@ func TestInterrupted(t *testing.T) {
 		}
 	})
 }
+
+// hanging is a registry that answers some lists, each after a while, and then none.
+type hanging struct {
+	daemon.Registry
+	answers int
+	after   time.Duration
+}
+
+func (h *hanging) List(ctx context.Context, k *registry.Kind) ([]registry.Object, registry.Revision, error) {
+	wait := time.NewTimer(h.after)
+	if h.answers--; h.answers < 0 {
+		wait.Stop()
+	}
+	select {
+	case <-ctx.Done():
+		return nil, "", ctx.Err()
+	case <-wait.C:
+		return h.Registry.List(ctx, k)
+	}
+}
+
+// pinged is a registry in memory as commands want it.
+type pinged struct{ registry.Registry }
+
+func (pinged) Ping(context.Context) error { return nil }
+func (pinged) Close() error               { return nil }
+
+// TestHangingRegistry has the registry hang before and after the probe: it is not
+// waited for longer than is said, and what the kernels did is told all the same.
+func TestHangingRegistry(t *testing.T) {
+	const many = 1000
+	question := explain.Question{Namespace: "default", Source: "node1", Destination: "node2", Protocol: plan.TCP, Port: 80}
+	lost := []func() askedAgent{
+		looking("node1", nil, []trace.Event{{Kind: trace.Answered, Answer: trace.Silence, Text: "nothing came back"}}, nil, nil),
+		looking("node2", nil, nil, nil, nil)}
+	// A first run counts the lists of one answer.
+	counted := &hanging{answers: many}
+	for name, test := range map[string]struct {
+		answers func() int
+		after   time.Duration
+		want    string
+	}{
+		"answers":          {func() int { return many }, 0, "interpreter and kernel differ"},
+		"hangs at first":   {func() int { return 0 }, 0, "error: the registry has not told in 15s all"},
+		"is slow":          {func() int { return many }, readTime - time.Second, "error: the registry has not told in 15s all"},
+		"hangs afterwards": {func() int { return many - counted.answers }, 0, "the registry has not told in 15s all"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				reg := pinged{memory.New()}
+				decoded, err := api.Decode([]byte(twoNodes), kinds())
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, d := range decoded {
+					if _, err := reg.Create(t.Context(), d.Kind, d.Object); err != nil {
+						t.Fatal(err)
+					}
+				}
+				counted.Registry, counted.answers = reg, many
+				if _, err := askWhy(t.Context(), counted, question); err != nil {
+					t.Fatal(err)
+				}
+				l := live{question,
+					func(context.Context) (daemon.Registry, error) {
+						return &hanging{reg, test.answers(), test.after}, nil
+					},
+					func(context.Context, registry.Registry) ([]askedAgent, error) {
+						return []askedAgent{lost[0](), lost[1]()}, nil
+					}}
+				begun := time.Now()
+				_, report, err := l.run(t.Context())
+				if took := time.Since(begun); took > mostLive { // the clock is synctest's
+					t.Errorf("it took %s, more than %s", took, mostLive)
+				}
+				text := report.String()
+				if err != nil {
+					text = "error: " + err.Error()
+				}
+				if !strings.Contains(text, test.want) || err == nil && !strings.Contains(text, "nothing came back") {
+					t.Errorf("it is said, without %q:\n%s", test.want, text)
+				}
+			})
+		})
+	}
+}
+
+const twoNodes = `
+apiVersion: v1
+kind: Node
+metadata: {name: node1}
+status:
+  addresses: [{type: InternalIP, address: 172.30.0.11}]
+  conditions: [{type: NetworkUnavailable, status: "False"}, {type: weft.network/InSync, status: "True"}]
+---
+apiVersion: v1
+kind: Node
+metadata: {name: node2}
+status:
+  addresses: [{type: InternalIP, address: 172.30.0.12}]
+  conditions: [{type: NetworkUnavailable, status: "False"}, {type: weft.network/InSync, status: "True"}]
+`

@@ -49,8 +49,8 @@ With --live the agent of the source's node sends a real packet from the pod's
 network namespace, or from the node: for TCP it connects, and resets what is
 accepted at once; for UDP it sends an empty datagram, for ICMP an echo request. The
 agents of all nodes on the way tell what their kernels do with it, for as long as
-that takes, some seconds, and leave nothing behind. It takes the rights of weft
-drops.
+that takes, some seconds and a minute at most, and leave nothing behind. It takes
+the rights of weft drops.
 
 The exit code is 0 if the connection is allowed, 1 if it is denied, and 2 if
 that cannot be said; with --live, 0 if the packet arrived, 1 if it did not, and 2
@@ -73,7 +73,7 @@ if that cannot be said.`,
 	ipv6 := cmd.Flags().BoolP("ipv6", "6", false, "ask about IPv6")
 	cmd.MarkFlagsMutuallyExclusive("ipv4", "ipv6")
 	verbose := cmd.Flags().BoolP("verbose", "v", false, "show every step with the plan's entry that decides it")
-	live := cmd.Flags().Bool("live", false, "send a packet, too, follow it through the nodes' kernels, and say where these do something else")
+	withProbe := cmd.Flags().Bool("live", false, "send a packet, too, follow it through the nodes' kernels, and say where these do something else")
 	output := outputFlag(cmd, "json")
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 1 {
@@ -107,19 +107,23 @@ if that cannot be said.`,
 		case *ipv6:
 			question.Family = 6
 		}
+		out := cmd.OutOrStdout()
+		if *withProbe {
+			everyAgent := func(ctx context.Context, reg registry.Registry) ([]askedAgent, error) { return c.agents(ctx, reg, "") }
+			answer, report, err := live{question, c.open, everyAgent}.run(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return showLive(out, answer, report, format == "json", *verbose)
+		}
 		reg, err := c.open(cmd.Context())
 		if err != nil {
 			return err
 		}
 		defer reg.Close()
-		ask := func() (explain.Answer, error) { return askWhy(cmd.Context(), reg, question) }
-		answer, err := ask()
+		answer, err := askWhy(cmd.Context(), reg, question)
 		if err != nil {
 			return err
-		}
-		out := cmd.OutOrStdout()
-		if *live {
-			return c.showLive(cmd.Context(), reg, answer, ask, out, format == "json", *verbose)
 		}
 		switch {
 		case format == "json":
