@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/validation"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 
 	"github.com/weftnet/weft/api"
@@ -350,6 +351,10 @@ func (t target) merge(have registry.Object) (registry.Object, error) {
 		annotations = make(map[string]string)
 	}
 	annotations[lastApplied] = string(text)
+	if validation.ValidateAnnotationsSize(annotations) != nil {
+		return nil, fmt.Errorf("%s %s: what the file says of it is %d bytes long, and apply keeps it in the annotation %s, where an object has room for %d bytes with all its annotations: split it into several objects",
+			t.kind.Singular, t.key, len(text), lastApplied, validation.TotalAnnotationSizeLimitB)
+	}
 	o.SetAnnotations(annotations)
 	return o, nil
 }
