@@ -40,6 +40,10 @@ svc/web:http, [fd00::1]:80. Without one it is that of the Service, or else 8080.
 Where policies decide it names the policy and the rule; of what is denied, also
 the rule that came nearest to allowing it and the smallest change that would.
 
+why answers from the objects in the registry and from what agents have written there
+of their nodes, and asks no kernel: that a node has not yet taken in that a policy is
+gone, say, it cannot know. --live asks the kernels.
+
 What is not known is not claimed. Of a node on the way whose agent is lost, or
 that does not do all that its plan says, of a pod that has lost its interface, and
 of a Service, which others than Weft translate, the verdict is unknown, with what
