@@ -62,6 +62,11 @@ var (
 	ClusterNetworkPolicy = &registry.Kind{GroupVersionKind: clusterPolicies.WithKind("ClusterNetworkPolicy"),
 		Plural: "clusternetworkpolicies", Singular: "clusternetworkpolicy", New: func() registry.Object { return &policyv1alpha2.ClusterNetworkPolicy{} },
 		Validate: validator(false, validation.NameIsDNSSubdomain, validateClusterNetworkPolicy), Keep: keep[*policyv1alpha2.ClusterNetworkPolicy](nil), StatusApart: true}
+	// EgressNetworkPolicy is OpenShift SDN's. No plug-in reads it yet; it is here so
+	// that this is said.
+	EgressNetworkPolicy = &registry.Kind{GroupVersionKind: networkv1.GroupVersion.WithKind("EgressNetworkPolicy"),
+		Plural: "egressnetworkpolicies", Singular: "egressnetworkpolicy", Namespaced: true, New: func() registry.Object { return &networkv1.EgressNetworkPolicy{} },
+		Validate: validator(true, validation.NameIsDNSSubdomain, validateEgressNetworkPolicy), Keep: keep[*networkv1.EgressNetworkPolicy](nil)}
 
 	TagKind = &registry.Kind{GroupVersionKind: GroupVersion.WithKind("Tag"),
 		Plural: "tags", Singular: "tag", New: func() registry.Object { return &Tag{} },
@@ -83,8 +88,12 @@ var (
 
 // Kinds lists the kinds that users see, in the order in which help and errors name
 // them.
-var Kinds = []*registry.Kind{ClusterConfigKind, ClusterNetwork, HostSubnet, NetworkPolicy, ClusterNetworkPolicy,
+var Kinds = []*registry.Kind{ClusterConfigKind, ClusterNetwork, HostSubnet, NetworkPolicy, ClusterNetworkPolicy, EgressNetworkPolicy,
 	Node, Pod, Namespace, Service, TagKind, NodePodsKind, NodeReportKind, DomainNameKind}
+
+// PolicyKinds are the kinds of objects by which users say who may talk to whom,
+// whether a plug-in reads them or not.
+var PolicyKinds = []*registry.Kind{NetworkPolicy, ClusterNetworkPolicy, EgressNetworkPolicy}
 
 // NodeKinds are the kinds of which a node's agent writes the object that has the
 // node's name.

@@ -99,11 +99,8 @@ func unenforced(ctx context.Context, reg daemon.Registry, targets []target) (war
 		k := kinds()[i]
 		applied[k] = append(applied[k], k.Singular+" "+t.key.String())
 	}
-	policies := make([]string, 0)
-	for _, k := range explain.PolicyKinds {
-		policies = append(policies, applied[k]...)
-	}
-	if len(policies) == 0 && len(applied[api.ClusterConfigKind]) == 0 {
+	changed := len(applied[api.ClusterConfigKind]) > 0
+	if !changed && !slices.ContainsFunc(api.PolicyKinds, func(k *registry.Kind) bool { return len(applied[k]) > 0 }) {
 		return nil
 	}
 	objects := make(explain.Snapshot)
@@ -115,24 +112,27 @@ func unenforced(ctx context.Context, reg daemon.Registry, targets []target) (war
 	if err != nil {
 		return []string{"whether policies are enforced is not known: " + err.Error()}
 	}
-	if explain.Enforces(plug) {
-		return nil
-	}
-	if len(applied[api.ClusterConfigKind]) > 0 {
-		policies = nil
-		for _, k := range explain.PolicyKinds {
+	more := 0
+	for _, k := range plugins.Unenforced(plug) {
+		policies := applied[k]
+		if changed {
 			if err := readInto(ctx, reg, objects, k); err != nil {
 				return []string{"whether there are policies that nobody enforces is not known: " + err.Error()}
 			}
+			policies = nil
 			for _, o := range objects[k] {
 				policies = append(policies, k.Singular+" "+registry.KeyOf(o).String())
 			}
 		}
+		for _, p := range policies {
+			if len(warnings) == maxListed {
+				more++
+				continue
+			}
+			warnings = append(warnings, fmt.Sprintf("%s: nobody enforces it under plug-in %s; %s", p, plug.Name(), plugins.Remedy(k)))
+		}
 	}
-	for _, p := range policies[:min(len(policies), maxListed)] {
-		warnings = append(warnings, fmt.Sprintf("%s: nobody enforces it under plug-in %s; %s", p, plug.Name(), orEnforce()))
-	}
-	if more := len(policies) - maxListed; more > 0 {
+	if more > 0 {
 		warnings = append(warnings, fmt.Sprintf("nor is any of %d more policies enforced", more))
 	}
 	return warnings

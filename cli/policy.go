@@ -82,7 +82,7 @@ some. What a node sends to its own pods is always allowed.`,
 		}
 		for _, t := range targets {
 			if !slices.ContainsFunc(explain.PolicyKinds, func(k *registry.Kind) bool { return k.GroupVersionKind == t.kind.GroupVersionKind }) {
-				return fmt.Errorf("%s %s is no policy: leave it out", t.kind.Singular, t.key)
+				return fmt.Errorf("%s %s is no policy that any plug-in enforces: leave it out", t.kind.Singular, t.key)
 			}
 		}
 		reg, err := c.open(cmd.Context())
@@ -207,6 +207,8 @@ type policyState struct {
 	Lost []string `json:"lost,omitempty"`
 	// Unenforced says that nobody enforces it.
 	Unenforced bool `json:"unenforced,omitempty"`
+
+	kind *registry.Kind
 }
 
 // disown takes back what nodes said of a policy that nobody enforces, and says
@@ -262,7 +264,7 @@ enforced as they are written, and 2 if that cannot be said.`,
 			if kind, key, err = reference(args, namespace()); err != nil {
 				return err
 			}
-			if !slices.Contains(explain.PolicyKinds, kind) {
+			if !slices.Contains(api.PolicyKinds, kind) {
 				return fmt.Errorf("%s are no policies", kind.Plural)
 			}
 		}
@@ -273,6 +275,9 @@ enforced as they are written, and 2 if that cannot be said.`,
 		defer reg.Close()
 		objects := make(explain.Snapshot)
 		if err := readInto(cmd.Context(), reg, objects, append(networkpolicy.StateKinds(), api.ClusterConfigKind, api.Pod)...); err != nil {
+			return err
+		}
+		if err := readInto(cmd.Context(), reg, objects, api.PolicyKinds...); err != nil {
 			return err
 		}
 		within := c.inNamespace
@@ -288,23 +293,22 @@ enforced as they are written, and 2 if that cannot be said.`,
 		if len(states) == 0 && key.Name != "" {
 			return kind.Errorf(key, registry.ErrNotFound, nil)
 		}
-		plug, err := pluginOf(objects, plugins.Finder(reg.Serves))
-		switch {
-		case err != nil:
-			for i := range states {
-				states[i].disown("nodes do what they were told before, and no change reaches them: " + err.Error())
-			}
-		case !explain.Enforces(plug):
-			for i := range states {
-				states[i].disown("nobody enforces it under plug-in " + plug.Name() + "; " + orEnforce())
-			}
-		default:
-			held, err := reg.Holders(cmd.Context(), api.NodeLease(""))
-			if err != nil {
+		plug, unknown := pluginOf(objects, plugins.Finder(reg.Serves))
+		var held map[string]string
+		if unknown == nil && explain.Enforces(plug) {
+			if held, err = reg.Holders(cmd.Context(), api.NodeLease("")); err != nil {
 				return err
 			}
-			for i := range states {
-				states[i].doubt(held)
+		}
+		unenforced := plugins.Unenforced(plug)
+		for i := range states {
+			switch s := &states[i]; {
+			case unknown != nil && len(plugins.Enforcers(s.kind)) > 0:
+				s.disown("nodes do what they were told before, and no change reaches them: " + unknown.Error())
+			case slices.Contains(unenforced, s.kind):
+				s.disown("nobody enforces it under plug-in " + pluginName(objects) + "; " + plugins.Remedy(s.kind))
+			default:
+				s.doubt(held)
 			}
 		}
 		if format == "json" {
@@ -348,9 +352,21 @@ func policyStates(objects explain.Snapshot, wanted func(networkpolicy.State) boo
 	for _, s := range networkpolicy.States(objects) {
 		if wanted(s) {
 			states = append(states, policyState{
-				Kind: s.Kind.Kind, Namespace: s.Key.Namespace, Name: s.Key.Name, Pods: selected[s.Kind.Kind+" "+s.Key.String()],
+				kind: s.Kind, Kind: s.Kind.Kind, Namespace: s.Key.Namespace, Name: s.Key.Name, Pods: selected[s.Kind.Kind+" "+s.Key.String()],
 				Nodes: append([]string{}, s.Nodes...), Pending: s.Pending, Problems: append(slices.Clone(s.Problems), unresolved(s.Unresolved)...),
 			})
+		}
+	}
+	// Of those that no plug-in reads nodes say nothing.
+	for _, k := range api.PolicyKinds {
+		if slices.Contains(explain.PolicyKinds, k) {
+			continue
+		}
+		for o := range objects.All(k) {
+			if s := (networkpolicy.State{Kind: k, Key: registry.KeyOf(o)}); wanted(s) {
+				states = append(states, policyState{kind: k, Kind: k.Kind, Namespace: s.Key.Namespace, Name: s.Key.Name,
+					Pods: len(pods[s.Key.Namespace]), Nodes: []string{}})
+			}
 		}
 	}
 	return states

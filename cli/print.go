@@ -137,6 +137,9 @@ var columns = map[string][]column{
 		}),
 		of("PROBLEM", func(p *policyv1alpha2.ClusterNetworkPolicy) string { return conditionProblems(p.Status.Conditions) }),
 	},
+	"egressnetworkpolicies": {
+		of("RULES", func(p *networkv1.EgressNetworkPolicy) string { return fmt.Sprint(len(p.Spec.Egress)) }),
+	},
 	"tags": {
 		of("NAMESPACE", func(t *api.Tag) string { return t.Spec.Namespace }),
 		of("LABELS", func(t *api.Tag) string { return metav1.FormatLabelSelector(metav1.SetAsLabelSelector(t.Spec.Labels)) }),

@@ -194,20 +194,28 @@ func missingNodes(l *problemList, c explain.Cluster, held map[string]string) {
 
 // policyProblems adds what is wrong with the cluster's policies.
 func policyProblems(l *problemList, c explain.Cluster, plug plugin.Plugin) {
+	// Kinds about which the same is to be done are one problem.
+	var remedies []string
+	names := make(map[string][]string)
+	for _, k := range plugins.Unenforced(plug) {
+		remedy := plugins.Remedy(k)
+		if !slices.Contains(remedies, remedy) {
+			remedies = append(remedies, remedy)
+		}
+		for o := range c.Objects.All(k) {
+			names[remedy] = append(names[remedy], k.Singular+" "+registry.KeyOf(o).String())
+		}
+	}
+	for _, remedy := range remedies {
+		switch these := names[remedy]; len(these) {
+		case 0:
+		case 1:
+			l.about(nil, registry.Key{Name: "policies"}, fmt.Sprintf("1 is enforced by nobody under plug-in %s (%s)", plug.Name(), these[0]), remedy)
+		default:
+			l.about(nil, registry.Key{Name: "policies"}, fmt.Sprintf("%d are enforced by nobody under plug-in %s (%s)", len(these), plug.Name(), listed(these)), remedy)
+		}
+	}
 	if !explain.Enforces(plug) {
-		var names []string
-		for _, k := range explain.PolicyKinds {
-			for o := range c.Objects.All(k) {
-				names = append(names, k.Singular+" "+registry.KeyOf(o).String())
-			}
-		}
-		if len(names) > 0 {
-			verb := "are"
-			if len(names) == 1 {
-				verb = "is"
-			}
-			l.about(nil, registry.Key{Name: "policies"}, fmt.Sprintf("%d %s enforced by nobody under plug-in %s (%s)", len(names), verb, plug.Name(), listed(names)), orEnforce())
-		}
 		return
 	}
 	objects, ok := c.Objects.(explain.Snapshot)
@@ -229,17 +237,6 @@ func policyProblems(l *problemList, c explain.Cluster, plug plugin.Plugin) {
 		}
 		l.about(api.DomainNameKind, registry.KeyOf(d), message, "correct the name in the policies, or see to the name server that the leading controller asks")
 	}
-}
-
-// orEnforce says what to do about policies that nobody enforces.
-func orEnforce() string {
-	var names []string
-	for _, name := range plugins.Names() {
-		if p, err := plugins.Get(name); err == nil && explain.Enforces(p) {
-			names = append(names, name)
-		}
-	}
-	return "choose a plug-in that enforces policies, which are " + oneOf(names) + ", or delete them"
 }
 
 // maxListed is how many objects a line names.

@@ -100,7 +100,7 @@ func readStatus(ctx context.Context, reg registry.Registry) (clusterStatus, erro
 	// Policies concern the cluster whether its plug-in reads them or not, though
 	// one may then have no right to.
 	var unknown problemList
-	for _, k := range explain.PolicyKinds {
+	for _, k := range api.PolicyKinds {
 		if err := readInto(ctx, reg, cluster.Objects.(explain.Snapshot), k); err != nil {
 			unknown.about(nil, registry.Key{Name: k.Plural}, "whether all are enforced is not known: "+err.Error(), "")
 		}

@@ -16,21 +16,31 @@ import (
 
 // Further reasons of the condition Enforced.
 const (
-	// ReasonNobodyEnforces: the cluster's plug-in enforces no policies.
+	// ReasonNobodyEnforces: the cluster's plug-in enforces no policies of the kind.
 	ReasonNobodyEnforces = "NobodyEnforces"
 	// ReasonPluginUnknown: nodes keep what they were told before the cluster's
 	// configuration named a plug-in that there is not.
 	ReasonPluginUnknown = "PluginUnknown"
 )
 
-// Unenforced is what runs for the cluster while its plug-in enforces no
-// policies. It says so of each policy, in a condition or an Event, so that
+// Unenforced is what runs for the cluster where its plug-in does not enforce all
+// kinds of policies. It says so of each policy, in a condition or an Event, so that
 // nothing that an enforcing plug-in said before goes on being said.
 type Unenforced struct {
 	// Plugin is the name of the cluster's plug-in, and Unknown says that there is
 	// no such plug-in.
 	Plugin  string
 	Unknown bool
+	// Kinds are those that it does not enforce, and what to do about a policy of each.
+	Kinds map[*registry.Kind]Unread
+}
+
+// Unread says of a kind of policies that the cluster's plug-in does not read it.
+type Unread struct {
+	// Never says that no plug-in does.
+	Never bool
+	// Remedy is what to do about such a policy.
+	Remedy string
 }
 
 var _ plugin.ClusterRunner = Unenforced{}
@@ -38,7 +48,7 @@ var _ plugin.ClusterRunner = Unenforced{}
 // RunCluster implements plugin.ClusterRunner.
 func (u Unenforced) RunCluster(ctx context.Context, env plugin.ClusterEnv) error {
 	g, ctx := errgroup.WithContext(ctx)
-	for _, k := range policyKinds {
+	for k := range u.Kinds {
 		// Of a cluster that lacks the definition of one kind, the other's policies
 		// are told of all the same.
 		c := newCluster(plugin.ClusterEnv{Registry: env.Registry, Log: env.Log})
@@ -66,8 +76,8 @@ func (u Unenforced) RunCluster(ctx context.Context, env plugin.ClusterEnv) error
 func (u Unenforced) decide(objects registry.Objects, k *registry.Kind, now time.Time) judgment {
 	var d judgment
 	c := metav1.Condition{Type: Enforced, Status: metav1.ConditionFalse, Reason: ReasonNobodyEnforces,
-		Message: fmt.Sprintf("plug-in %s enforces no policies, and so nobody enforces this one: choose a plug-in that does, or delete it", u.Plugin)}
-	if u.Unknown {
+		Message: fmt.Sprintf("nobody enforces it under plug-in %s; %s", u.Plugin, u.Kinds[k].Remedy)}
+	if u.Unknown && !u.Kinds[k].Never {
 		c.Status, c.Reason = metav1.ConditionUnknown, ReasonPluginUnknown
 		c.Message = fmt.Sprintf("there is no plug-in %s: nodes do what they were told before, and no change reaches them", u.Plugin)
 	}

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	networkv1 "github.com/openshift/api/network/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -29,6 +30,10 @@ func TestUnenforcedIsSaid(t *testing.T) {
 				Subject: policyv1alpha2.ClusterNetworkPolicySubject{Namespaces: &metav1.LabelSelector{}}}}
 		meta.SetStatusCondition(&cluster.Status.Conditions, metav1.Condition{Type: Enforced, Status: metav1.ConditionTrue, Reason: ReasonInForce})
 		if _, err := r.Create(t.Context(), api.ClusterNetworkPolicy, cluster); err != nil {
+			t.Fatal(err)
+		}
+		egress := &networkv1.EgressNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "out"}, Spec: networkv1.EgressNetworkPolicySpec{Egress: []networkv1.EgressNetworkPolicyRule{}}}
+		if _, err := r.Create(t.Context(), api.EgressNetworkPolicy, egress); err != nil {
 			t.Fatal(err)
 		}
 		web := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}}
@@ -64,11 +69,23 @@ func TestUnenforcedIsSaid(t *testing.T) {
 			if said != 1 {
 				t.Errorf("%d Events of %d are about the NetworkPolicy", said, len(events))
 			}
+			// What no plug-in enforces nobody enforced before either.
+			said = 0
+			for _, o := range events {
+				if e := o.(*corev1.Event); e.InvolvedObject.Kind == "EgressNetworkPolicy" && e.Reason == ReasonNobodyEnforces &&
+					e.Message == "nobody enforces it under plug-in "+u.Plugin+"; delete it" {
+					said++
+				}
+			}
+			if said != 1 {
+				t.Errorf("%d Events of %d are about the EgressNetworkPolicy", said, len(events))
+			}
 			stop()
 			<-ended
 		}
-		want(Unenforced{Plugin: "openshift-subnet"}, metav1.ConditionFalse, ReasonNobodyEnforces)
-		want(Unenforced{Plugin: "openshift-subnet"}, metav1.ConditionFalse, ReasonNobodyEnforces) // as a controller that starts again
-		want(Unenforced{Plugin: "elephant", Unknown: true}, metav1.ConditionUnknown, ReasonPluginUnknown)
+		kinds := map[*registry.Kind]Unread{api.NetworkPolicy: {}, api.ClusterNetworkPolicy: {}, api.EgressNetworkPolicy: {Never: true, Remedy: "delete it"}}
+		want(Unenforced{Plugin: "openshift-subnet", Kinds: kinds}, metav1.ConditionFalse, ReasonNobodyEnforces)
+		want(Unenforced{Plugin: "openshift-subnet", Kinds: kinds}, metav1.ConditionFalse, ReasonNobodyEnforces) // as a controller that starts again
+		want(Unenforced{Plugin: "elephant", Unknown: true, Kinds: kinds}, metav1.ConditionUnknown, ReasonPluginUnknown)
 	})
 }

@@ -45,12 +45,45 @@ func Finder(serves func(*registry.Kind) bool) func(name string) (plugin.Plugin, 
 
 // Beside returns what runs for the cluster beside a plug-in, nil for one that
 // there is not: it says of policies that nobody enforces that this is so. It is
-// nil where the plug-in enforces them.
+// nil where the plug-in enforces all kinds of policies.
 func Beside(name string, p plugin.Plugin) plugin.ClusterRunner {
-	if p != nil && slices.Contains(p.Kinds(), api.NetworkPolicy) {
+	unread := make(map[*registry.Kind]networkpolicy.Unread)
+	for _, k := range Unenforced(p) {
+		unread[k] = networkpolicy.Unread{Never: len(Enforcers(k)) == 0, Remedy: Remedy(k)}
+	}
+	if len(unread) == 0 {
 		return nil
 	}
-	return networkpolicy.Unenforced{Plugin: name, Unknown: p == nil}
+	return networkpolicy.Unenforced{Plugin: name, Unknown: p == nil, Kinds: unread}
+}
+
+// Unenforced returns the kinds of policies that a plug-in, nil for one that there is
+// not, does not enforce, as it does not read them.
+func Unenforced(p plugin.Plugin) []*registry.Kind {
+	return slices.DeleteFunc(slices.Clone(api.PolicyKinds), func(k *registry.Kind) bool { return p != nil && slices.Contains(p.Kinds(), k) })
+}
+
+// Remedy says what to do about policies of a kind that the cluster's plug-in does
+// not enforce.
+func Remedy(k *registry.Kind) string {
+	names := Enforcers(k)
+	if len(names) == 0 {
+		return "no plug-in enforces " + k.Plural + " yet: write clusternetworkpolicies that say the same, or delete them"
+	}
+	return "choose a plug-in that enforces policies, which are " + strings.Join(names, ", ") + ", or delete them"
+}
+
+// Enforcers returns the names of the plug-ins that enforce a kind of policies, in
+// alphabetical order.
+func Enforcers(k *registry.Kind) []string {
+	var names []string
+	for _, p := range all {
+		if slices.Contains(p.Kinds(), k) {
+			names = append(names, p.Name())
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // Get returns the preferred form of the plug-in of that name, for those who ask

@@ -2,10 +2,13 @@ package plugins
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
+	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/plugin/flannel"
+	"github.com/weftnet/weft/plugin/networkpolicy"
 	"github.com/weftnet/weft/registry"
 )
 
@@ -37,5 +40,31 @@ func TestFormsOfPlugins(t *testing.T) {
 	}
 	if names := Names(); !slices.IsSorted(names) || len(slices.Compact(slices.Clone(names))) != len(names) {
 		t.Errorf("the names are %v", names)
+	}
+}
+
+// What is enforced by nobody under a plug-in is what it does not read, and what to do
+// about it names the plug-ins that do.
+func TestUnenforced(t *testing.T) {
+	for name, want := range map[string][]*registry.Kind{
+		"openshift-subnet":        api.PolicyKinds,
+		"flannel":                 api.PolicyKinds,
+		"openshift-networkpolicy": {api.EgressNetworkPolicy},
+		"elephant":                api.PolicyKinds,
+	} {
+		p, _ := Get(name)
+		if got := Unenforced(p); !slices.Equal(got, want) {
+			t.Errorf("%s does not enforce %d kinds, not %d", name, len(got), len(want))
+		}
+		beside, ok := Beside(name, p).(networkpolicy.Unenforced)
+		if !ok || len(beside.Kinds) != len(want) || beside.Unknown != (name == "elephant") {
+			t.Errorf("beside %s runs %+v", name, beside)
+		}
+		if u := beside.Kinds[api.EgressNetworkPolicy]; !u.Never || !strings.HasPrefix(u.Remedy, "no plug-in enforces egressnetworkpolicies yet") {
+			t.Errorf("%s: of EgressNetworkPolicies it says %+v", name, u)
+		}
+		if u, ok := beside.Kinds[api.NetworkPolicy]; ok && (u.Never || !strings.Contains(u.Remedy, "openshift-networkpolicy")) {
+			t.Errorf("%s: of NetworkPolicies it says %+v", name, u)
+		}
 	}
 }
