@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/weftnet/weft/plugin"
@@ -35,7 +36,7 @@ func (k *keeper) run(ctx context.Context, reconcile func(context.Context, plugin
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case err != nil:
-			k.report(err.Error())
+			k.report(untold(err))
 			wait, pause = pause, min(2*pause, longestPause)
 		default:
 			k.report("")
@@ -55,7 +56,7 @@ func (k *keeper) run(ctx context.Context, reconcile func(context.Context, plugin
 // writeSubnetFile tells other programs about the node's subnet.
 func (k *keeper) writeSubnetFile(in plugin.Input, s Settings, subnet Subnet) error {
 	mtu, err := s.mtu(in.Config, in.Node)
-	return errors.Join(err, writeFile(k.SubnetFile, formatSubnetFile(s, subnet, mtu)))
+	return errors.Join(compileTells(err), writeFile(k.SubnetFile, formatSubnetFile(s, subnet, mtu)))
 }
 
 // tell says what keeps the node from having its lease to the node's readiness.
@@ -63,6 +64,38 @@ func (k *keeper) tell(problem string) {
 	if k.Problem != nil {
 		k.Problem(problem)
 	}
+}
+
+// told is an error that Compile tells, too, at the object to blame.
+type told struct{ error }
+
+// Unwrap returns the error.
+func (t told) Unwrap() error { return t.error }
+
+// compileTells marks an error that Compile tells, too, so that it is not a second
+// problem of the node.
+func compileTells(err error) error {
+	if err == nil {
+		return nil
+	}
+	return told{err}
+}
+
+// untold is the text of an error without what Compile tells, "" where nothing is left.
+func untold(err error) string {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		var texts []string
+		for _, e := range joined.Unwrap() {
+			if text := untold(e); text != "" {
+				texts = append(texts, text)
+			}
+		}
+		return strings.Join(texts, "\n")
+	}
+	if errors.As(err, &told{}) {
+		return ""
+	}
+	return err.Error()
 }
 
 // report says what keeps the node from having its lease, "" for nothing, once.

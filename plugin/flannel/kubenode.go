@@ -59,13 +59,13 @@ type statement struct {
 func statementOf(in plugin.Input, n *corev1.Node) (statement, error) {
 	l, _ := nodeLease(n)
 	if l == nil {
-		return statement{}, fmt.Errorf("node %s has no podCIDR: %s", n.Name, givePodCIDR)
+		return statement{}, compileTells(fmt.Errorf("node %s has no podCIDR: %s", n.Name, givePodCIDR))
 	}
 	// What is wrong with a configuration keeps nothing from being done as long
 	// as there is a former one. Compile says it.
 	c, err := configurationOf(in.Objects, n)
 	if !c.known() {
-		return statement{}, fmt.Errorf("flannel's configuration, %s: %w", c.from, err)
+		return statement{}, compileTells(fmt.Errorf("flannel's configuration, %s: %w", c.from, err))
 	}
 	want, err := c.announcement(in.Node, n.Annotations)
 	if err != nil {

@@ -80,7 +80,7 @@ func TestPodCIDRComesLater(t *testing.T) {
 		node := coreNode("node1", "172.30.0.1")
 		node.Annotations = map[string]string{"example.com/rack": "7"}
 		createObject(t, r, api.Node, node)
-		n.says("node node1 has no podCIDR: kube-controller-manager must run with --allocate-node-cidrs")
+		n.says("has no podCIDR: kube-controller-manager must run with --allocate-node-cidrs")
 		rack := map[string]string{"example.com/rack": "7"}
 		checkAnnotations(t, r, "node1", rack)
 

@@ -143,7 +143,7 @@ func (r *runner) view(in plugin.Input) (*view, error) {
 		}
 	}
 	if configErr != nil {
-		configErr = fmt.Errorf("flannel's configuration: %w", configErr)
+		configErr = compileTells(fmt.Errorf("flannel's configuration: %w", configErr))
 	}
 	if r.settings == nil {
 		return nil, configErr

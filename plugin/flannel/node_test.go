@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -38,6 +39,7 @@ type testNode struct {
 	node    plugin.Node
 	config  *api.ClusterConfig
 	behind  registry.Snapshot // what the node sees instead of the registry, if not nil
+	input   func() (plugin.Input, bool)
 	problem string
 }
 
@@ -70,19 +72,19 @@ func (n *testNode) begin() {
 			}
 		}
 	})
+	n.input = func() (plugin.Input, bool) {
+		complete := cache.Synced()
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		in := plugin.Input{Config: api.Effective(n.config), Objects: cache.Snapshot(), Node: n.node}
+		if n.behind != nil {
+			in.Objects = n.behind
+		}
+		return in, complete
+	}
 	wg.Go(func() {
 		_ = n.runner.RunNode(ctx, plugin.NodeEnv{
-			Registry: n.registry, Log: log, Changed: n.changed, SubnetFile: n.subnetFile(),
-			Input: func() (plugin.Input, bool) {
-				complete := cache.Synced()
-				n.mu.Lock()
-				defer n.mu.Unlock()
-				in := plugin.Input{Config: api.Effective(n.config), Objects: cache.Snapshot(), Node: n.node}
-				if n.behind != nil {
-					in.Objects = n.behind
-				}
-				return in, complete
-			},
+			Registry: n.registry, Log: log, Changed: n.changed, SubnetFile: n.subnetFile(), Input: n.input,
 			Problem: func(s string) {
 				n.mu.Lock()
 				defer n.mu.Unlock()
@@ -128,12 +130,28 @@ func (n *testNode) change(f func(*plugin.Node)) {
 	synctest.Wait()
 }
 
+// says wants RunNode and Compile to tell a problem, in one place; "" wants none of
+// RunNode.
 func (n *testNode) says(want string) {
 	n.t.Helper()
+	in, complete := n.input()
 	n.mu.Lock()
-	defer n.mu.Unlock()
-	if (want == "") != (n.problem == "") || !strings.Contains(n.problem, want) {
-		n.t.Errorf("node %s reports %q, want %q", n.node.Name, n.problem, want)
+	told := []string{n.problem}
+	n.mu.Unlock()
+	if want == "" {
+		if told[0] != "" {
+			n.t.Errorf("node %s reports %q, want nothing", n.node.Name, told[0])
+		}
+		return
+	}
+	if complete {
+		_, problems := n.runner.Compile(in)
+		for _, p := range problems {
+			told = append(told, p.String())
+		}
+	}
+	if said := slices.DeleteFunc(slices.Clone(told), func(t string) bool { return !strings.Contains(t, want) }); len(said) != 1 {
+		n.t.Errorf("node %s reports %q, want %q once", n.node.Name, told, want)
 	}
 }
 
