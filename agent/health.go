@@ -94,9 +94,11 @@ func (a *agent) nodeState() nodeState {
 		state.NotReady = truncate(err.Error())
 	}
 	if s := a.running(); s != nil {
-		if able := s.Last().Able; able != nil {
-			state.DataPlane = able.String()
+		last := s.Last()
+		if last.Able != nil {
+			state.DataPlane = last.Able.String()
 		}
+		state.Unloaded = !last.Whole || s.Contested() != ""
 	}
 	wrong := a.problems()
 	var words []string

@@ -32,6 +32,9 @@ type nodeState struct {
 	NotReady string
 	// OutOfSync is what of the plan the node does not do, and why.
 	OutOfSync string
+	// Unloaded says that the data plane may not hold all of the plan that it can:
+	// it could not take it, or somebody keeps changing it.
+	Unloaded bool
 	// Problems are all that is wrong, what keeps the node from being ready or in
 	// sync among it.
 	Problems []api.Problem
@@ -39,7 +42,7 @@ type nodeState struct {
 
 func (s nodeState) equal(o nodeState) bool {
 	return slices.Equal(s.Addresses, o.Addresses) && slices.Equal(s.OnLink, o.OnLink) && slices.Equal(s.Others, o.Others) && s.DataPlane == o.DataPlane &&
-		s.NotReady == o.NotReady && s.OutOfSync == o.OutOfSync && slices.Equal(s.Problems, o.Problems)
+		s.NotReady == o.NotReady && s.OutOfSync == o.OutOfSync && s.Unloaded == o.Unloaded && slices.Equal(s.Problems, o.Problems)
 }
 
 // describe makes node say what state says, and reports whether that changed
@@ -64,7 +67,10 @@ func (s nodeState) describe(node *corev1.Node, now metav1.Time) bool {
 	}
 	sync := corev1.NodeCondition{Type: api.NodeInSync, Status: corev1.ConditionTrue, Reason: "PlanLoaded", Message: "the data plane holds the plan"}
 	if s.OutOfSync != "" {
-		sync.Status, sync.Reason, sync.Message = corev1.ConditionFalse, "PlanNotLoaded", s.OutOfSync
+		sync.Status, sync.Reason, sync.Message = corev1.ConditionFalse, "NotAllInOrder", s.OutOfSync
+		if s.Unloaded {
+			sync.Reason = api.PlanNotLoaded
+		}
 	}
 	for _, c := range []corev1.NodeCondition{ready, sync} {
 		changed = setCondition(node, c, now) || changed

@@ -22,6 +22,9 @@ const (
 	// all that its plan says, and why not. Whether pods can be networked it
 	// says in Kubernetes' own NetworkUnavailable.
 	NodeInSync corev1.NodeConditionType = "weft.network/InSync"
+	// PlanNotLoaded is the reason of that condition where the data plane may not
+	// hold all of the plan that it can, so that policies may not be in force.
+	PlanNotLoaded = "PlanNotLoaded"
 	// ControllerLease is the name of the lease that the leading controller
 	// holds.
 	ControllerLease = "controller"

@@ -12,10 +12,12 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/explain"
+	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/plugin/networkpolicy"
 	"github.com/weftnet/weft/plugin/plugins"
 	"github.com/weftnet/weft/policy"
@@ -203,8 +205,10 @@ type policyState struct {
 	Nodes    []string `json:"nodes"`
 	Pending  []string `json:"pending,omitempty"`
 	Problems []string `json:"problems,omitempty"`
-	// Lost are the nodes of which that is not known, as no agent runs there.
-	Lost []string `json:"lost,omitempty"`
+	// Lost are the nodes of which that is not known, as no agent runs there, and
+	// Unloaded those of which it is not, as they do not hold their plans.
+	Lost     []string `json:"lost,omitempty"`
+	Unloaded []string `json:"unloaded,omitempty"`
 	// Unenforced says that nobody enforces it.
 	Unenforced bool `json:"unenforced,omitempty"`
 
@@ -218,18 +222,26 @@ func (s *policyState) disown(why string) {
 	s.Problems = append([]string{why}, s.Problems...)
 }
 
-// doubt says where the nodes with a policy's pods have no agent that lives: what
-// they said was so then.
-func (s *policyState) doubt(held map[string]string) {
-	lost := func(n string) bool { return held[api.NodeLease(n)] == "" }
+// doubt says where the nodes with a policy's pods have no agent that lives, or are
+// in trouble with their plans: what they said was so then.
+func (s *policyState) doubt(held map[string]string, objects plugin.Objects) {
 	for _, n := range s.Nodes {
-		if lost(n) {
+		node := registry.GetAs[*corev1.Node](objects, api.Node, registry.Key{Name: n})
+		switch {
+		case held[api.NodeLease(n)] == "":
 			s.Lost = append(s.Lost, n)
+		case node != nil && explain.Unloaded(node):
+			s.Unloaded = append(s.Unloaded, n)
 		}
 	}
-	s.Pending = slices.DeleteFunc(slices.Clone(s.Pending), lost)
+	s.Pending = slices.DeleteFunc(slices.Clone(s.Pending), func(n string) bool {
+		return slices.Contains(s.Lost, n) || slices.Contains(s.Unloaded, n)
+	})
 	if len(s.Lost) > 0 {
 		s.Problems = append(s.Problems, "not known on "+listed(s.Lost)+", whose agent does not run")
+	}
+	if len(s.Unloaded) > 0 {
+		s.Problems = append(s.Problems, "not known on "+listed(s.Unloaded)+", where the plan is not in the data plane as it should be (see: weft status)")
 	}
 }
 
@@ -274,7 +286,7 @@ enforced as they are written, and 2 if that cannot be said.`,
 		}
 		defer reg.Close()
 		objects := make(explain.Snapshot)
-		if err := readInto(cmd.Context(), reg, objects, append(networkpolicy.StateKinds(), api.ClusterConfigKind, api.Pod)...); err != nil {
+		if err := readInto(cmd.Context(), reg, objects, append(networkpolicy.StateKinds(), api.ClusterConfigKind, api.Pod, api.Node)...); err != nil {
 			return err
 		}
 		if err := readInto(cmd.Context(), reg, objects, api.PolicyKinds...); err != nil {
@@ -308,7 +320,7 @@ enforced as they are written, and 2 if that cannot be said.`,
 			case slices.Contains(unenforced, s.kind):
 				s.disown("nobody enforces it under plug-in " + pluginName(objects) + "; " + plugins.Remedy(s.kind))
 			default:
-				s.doubt(held)
+				s.doubt(held, objects)
 			}
 		}
 		if format == "json" {
@@ -398,8 +410,8 @@ func printPolicyStates(w io.Writer, states []policyState, within string) error {
 			enforced = "no"
 		case len(s.Nodes) == 0:
 			enforced = "-"
-		case len(s.Pending)+len(s.Lost) > 0:
-			enforced = fmt.Sprintf("on %d of %d", len(s.Nodes)-len(s.Pending)-len(s.Lost), len(s.Nodes))
+		case len(s.Pending)+len(s.Lost)+len(s.Unloaded) > 0:
+			enforced = fmt.Sprintf("on %d of %d", len(s.Nodes)-len(s.Pending)-len(s.Lost)-len(s.Unloaded), len(s.Nodes))
 		case len(s.Problems) > 0:
 			enforced = "not as written"
 		}

@@ -41,6 +41,13 @@ func InSync(node *corev1.Node) bool {
 	return c != nil && c.Status == corev1.ConditionTrue
 }
 
+// Unloaded reports whether a node's agent said that the data plane may not hold
+// the plan, so that policies may not be in force there.
+func Unloaded(node *corev1.Node) bool {
+	c := condition(node, api.NodeInSync)
+	return c != nil && c.Status == corev1.ConditionFalse && c.Reason == api.PlanNotLoaded
+}
+
 // NodeProblems returns what a node's agent said is wrong, if anything, a line
 // each, which names the object if that is another than the node.
 func NodeProblems(node *corev1.Node) []string {
