@@ -130,6 +130,7 @@ func nodeProblems(l *problemList, c explain.Cluster, compiled map[string][]plugi
 		}
 	}
 	some := false
+	told := hearsay{}
 	for o := range c.Objects.All(api.Node) {
 		some = true
 		node, key := o.(*corev1.Node), registry.KeyOf(o)
@@ -146,14 +147,56 @@ func nodeProblems(l *problemList, c explain.Cluster, compiled map[string][]plugi
 			}
 		}
 		for _, p := range said {
-			l.add(p)
+			if p.Kind == api.Node.Kind && p.Name == node.Name {
+				l.add(p)
+			} else {
+				told.add(node.Name, p)
+			}
 		}
 		for _, p := range compiled[node.Name] {
 			l.add(explain.Told(node.Name, p))
 		}
+		if !c.Lost[node.Name] {
+			told.nodes++
+		}
 	}
+	told.addTo(l)
 	if !some {
 		l.about(nil, registry.Key{Name: "nodes"}, "there are none", "")
+	}
+}
+
+// hearsay are problems that agents tell of others than their own nodes. Who has got
+// hold of one agent can say anything of anybody, so it is said who says it, but
+// where all do.
+type hearsay struct {
+	// nodes is how many agents live.
+	nodes int
+	list  []rumour
+}
+
+type rumour struct {
+	api.Problem
+	tellers []string
+}
+
+func (h *hearsay) add(teller string, p api.Problem) {
+	i := slices.IndexFunc(h.list, func(r rumour) bool { return r.Same(p) })
+	if i < 0 {
+		i = len(h.list)
+		h.list = append(h.list, rumour{Problem: p})
+	}
+	h.list[i].tellers = append(h.list[i].tellers, teller)
+}
+
+// addTo adds the problems to a list, but for those that it has, as who asks sees
+// them, too.
+func (h *hearsay) addTo(l *problemList) {
+	for _, r := range h.list {
+		if !l.has(r.Problem) && len(r.tellers) < h.nodes {
+			r.Message += " (so says " + listed(r.tellers) + ")"
+		}
+		l.add(r.Problem)
 	}
 }
 
