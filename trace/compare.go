@@ -100,8 +100,12 @@ func Compare(says plan.Explanation, events []Event, blind map[string]string) Rep
 	if i := slices.IndexFunc(events, func(e Event) bool { return e.Kind == Unsent }); i >= 0 && got.drop == nil {
 		got = end{open: true, text: "not sent: " + events[i].Text}
 	}
-	if got.node == "" && !got.open && r.Answer != "" && r.Answer != Silence {
-		got.stayed, got.arrived = true, r.Answer != Unreachable
+	if got.stayed && r.Answer != "" && r.Answer != Silence {
+		if got.arrived = r.Answer != Unreachable; differs(says, got) != "" {
+			// The sender's own rules may lead elsewhere what it sends.
+			r.Outcome, r.Open = "the probe never left who sent it for where it was sent, and yet something answered", true
+			return r
+		}
 	}
 	r.Arrived, r.Outcome = got.arrived, got.text
 	if got.open {
