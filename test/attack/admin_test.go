@@ -63,6 +63,27 @@ var adminAttacks = []attack{
 		},
 	},
 	{
+		name: "a_device_on_its_nodes_network", by: podWithAdmin, ip: noFamily,
+		must: "join its node's network by the kernel's handle to the other end of its interface",
+		try: func(t *trial) {
+			guest, node := t.guest("node1"), t.nodes["node1"]
+			h, w := t.hand(guest), t.watch(t.stranger.arriving)
+			device := fmt.Sprint("if", indexOf(t.T, node.ns, "eth0"))
+			if r, err := h.order(order{Do: "run", Args: []string{"ip", "link", "add", "mv0", "link-netnsid", "0", "link", device, "type", "macvlan"}}); err == nil {
+				t.run(h, "ip", "link", "set", "mv0", "up")
+				mac := macOf(t.T, guest.ns, "mv0")
+				w.forbid("a frame of a device in the pod", func(word string) {
+					t.must(h, order{Do: "frames", Device: "mv0", Frames: [][]byte{frame(mac, t.stranger.mac, udpPacket(guest.v4, netip.AddrPortFrom(t.stranger.v4, port), word))}})
+				})
+			} else {
+				t.Logf("no device: %v %s", err, r.Output)
+			}
+			w.control("a frame of the node's", func(word string) {
+				t.must(t.owner(node), order{Do: "frames", Device: "eth0", Frames: [][]byte{frame(node.mac, t.stranger.mac, udpPacket(node.v4, netip.AddrPortFrom(t.stranger.v4, port), word))}})
+			})
+		},
+	},
+	{
 		name: "a_tunnel_device_of_its_own", by: podWithAdmin, ip: both, left: noTunnel,
 		must: "join the overlay with a VXLAN device",
 		try: func(t *trial) {

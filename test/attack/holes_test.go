@@ -7,6 +7,7 @@ import "strings"
 // line. The key is an attack's name, with a cluster before it or a family
 // after it where it succeeds only there: "flannel/name/ipv6".
 var holes = map[string]string{
+	"a_device_on_its_nodes_network":              "who has NET_ADMIN in the user namespace of the node has it for every network namespace that it can name, and a veth pair names the other end's",
 	"flannel-host-gw/path_mtu_from_the_underlay": "without a tunnel, who is on the link to the next hop can be a router on the way",
 	"flannel/lease_with_anothers_address":        "of two leases with one address, which is believed hangs on their subnets",
 }

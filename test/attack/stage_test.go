@@ -315,6 +315,21 @@ func (t *trial) handWith(m *machine, p privileges) *hand {
 
 func nsOf(pid int) string { return fmt.Sprintf("/proc/%d/ns/net", pid) }
 
+func indexOf(t testing.TB, ns, device string) (index int) {
+	t.Helper()
+	err := netns.Do(ns, func() error {
+		link, err := net.InterfaceByName(device)
+		if err == nil {
+			index = link.Index
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return index
+}
+
 func macOf(t testing.TB, ns, device string) (mac plan.MAC) {
 	t.Helper()
 	err := netns.Do(ns, func() error {
