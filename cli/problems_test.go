@@ -9,7 +9,9 @@ import (
 
 // TestHearsay has agents tell of others than their own nodes.
 func TestHearsay(t *testing.T) {
-	said := func(kind, name, message string) api.Problem { return api.Problem{Kind: kind, Name: name, Message: message} }
+	said := func(kind, name, message string) api.Problem {
+		return api.Problem{Kind: kind, Name: name, Message: message}
+	}
 	var l problemList
 	l.add(said("HostSubnet", "node3", "who asks sees this, too"))
 	h := hearsay{nodes: 3}

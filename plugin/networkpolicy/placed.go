@@ -46,19 +46,22 @@ type place struct {
 func (p *placed) update(said []*node, machines []*policy.Machine, others []netip.Addr, base *plan.Plan, changed bool) {
 	moved := p.base == nil || p.base.Local.Node != base.Local.Node || len(p.base.Local.Pools) != len(base.Local.Pools) || len(p.base.Routes.Diff(base.Routes)) > 0
 	p.base = base
-	if moved || !slices.Equal(p.others, others) {
-		p.kept, p.others = nil, others
+	moved = moved || !slices.Equal(p.others, others)
+	p.others = others
+	again := moved || !slices.Equal(p.said, machines)
+	if !again && !changed {
+		return
 	}
-	if p.kept == nil || !slices.Equal(p.said, machines) {
-		p.placeMachines(machines)
+	prefixes := p.prefixes()
+	if again {
+		p.placeMachines(machines, prefixes, moved)
 	}
 	if changed || moved {
-		p.placePods(said)
+		p.placePods(said, prefixes)
 	}
 }
 
-func (p *placed) placePods(said []*node) {
-	prefixes := p.prefixes()
+func (p *placed) placePods(said []*node, prefixes map[string][]netip.Prefix) {
 	flat := len(prefixes) == 0 && len(p.base.Local.Pools) == 0
 	nodes := make(map[string]place, len(said))
 	list := make([]*policy.Node, 0, len(said))
@@ -113,28 +116,17 @@ func (p *place) keep() {
 // another node's, a pod's, or what no pod has yet. It adds what leads to a node
 // besides: its addresses in the subnets of its pods, and, of the node itself,
 // whatever it delivers to itself.
-func (p *placed) placeMachines(said []*policy.Machine) {
-	before, prefixes := p.kept, p.prefixes()
+func (p *placed) placeMachines(said []*policy.Machine, prefixes map[string][]netip.Prefix, moved bool) {
+	before := p.kept
 	p.said, p.kept, p.unbelieved = said, make(map[*policy.Machine]*policy.Machine, len(said)), map[string]error{}
 	machines := make([]*policy.Machine, 0, len(said))
 	for _, m := range said {
 		k := before[m]
-		if k == nil {
-			k = m
-			more := *m
-			more.Addresses = slices.DeleteFunc(slices.Clone(m.Addresses), func(a netip.Addr) bool { return !p.isOf(m.Name, a) })
-			for _, prefix := range prefixes[m.Name] {
-				if prefix.Addr().BitLen()-prefix.Bits() >= 2 {
-					more.Addresses = append(more.Addresses, prefix.Addr(), plugin.GatewayOf(prefix))
-				}
+		if k == nil || moved {
+			// What means the same stays the same pointer.
+			if now := p.placeMachine(m, prefixes[m.Name]); k == nil || !slices.Equal(k.Addresses, now.Addresses) || !slices.Equal(k.Prefixes, now.Prefixes) {
+				k = now
 			}
-			if m.Name == p.base.Local.Node {
-				more.Addresses = slices.Concat(more.Addresses, p.base.Local.Addresses, p.base.Local.PoolAddresses(), p.others)
-				more.Prefixes = plan.NodeOnly
-			}
-			slices.SortFunc(more.Addresses, netip.Addr.Compare)
-			more.Addresses = slices.Compact(more.Addresses)
-			k = &more
 		}
 		for _, a := range m.Addresses {
 			if !slices.Contains(k.Addresses, a) {
@@ -148,6 +140,24 @@ func (p *placed) placeMachines(said []*policy.Machine) {
 	if !slices.Equal(p.machines, machines) {
 		p.machines = machines
 	}
+}
+
+// placeMachine returns a machine with what leads to it.
+func (p *placed) placeMachine(said *policy.Machine, prefixes []netip.Prefix) *policy.Machine {
+	m := *said
+	m.Addresses = slices.DeleteFunc(slices.Clone(said.Addresses), func(a netip.Addr) bool { return !p.isOf(said.Name, a) })
+	for _, prefix := range prefixes {
+		if prefix.Addr().BitLen()-prefix.Bits() >= 2 {
+			m.Addresses = append(m.Addresses, prefix.Addr(), plugin.GatewayOf(prefix))
+		}
+	}
+	if said.Name == p.base.Local.Node {
+		m.Addresses = slices.Concat(m.Addresses, p.base.Local.Addresses, p.base.Local.PoolAddresses(), p.others)
+		m.Prefixes = plan.NodeOnly
+	}
+	slices.SortFunc(m.Addresses, netip.Addr.Compare)
+	m.Addresses = slices.Compact(m.Addresses)
+	return &m
 }
 
 // isOf reports whether an address can be that of the node of a name.
