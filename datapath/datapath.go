@@ -56,7 +56,8 @@ type DataPlane interface {
 	// packets and the replies pass until a plan forbids what the connection
 	// began with, and then no longer than a second; whoever has such a TCP or
 	// UDP connection is told, though it only waits. An endpoint that comes is
-	// under its policies before the first packet can reach or leave it.
+	// under its policies before the first packet can reach or leave it, and gets
+	// nothing of the connections of whoever had its addresses before.
 	Apply(ctx context.Context, p *plan.Plan) error
 	// Repair compares the node with the plan applied last, puts right what
 	// others changed, and says what that was, a line each.

@@ -67,6 +67,7 @@ func Run(t *testing.T, name string, make func(node Namespace) (datapath.DataPlan
 	t.Run("length", s.lengths)
 	t.Run("connection", s.connections)
 	t.Run("policy", s.policies)
+	t.Run("successor", s.successors)
 	t.Run("stranger", s.strangers)
 	t.Run("source", s.sources)
 	t.Run("disturbance", s.disturbances)

@@ -27,6 +27,9 @@
 // told to netlink log group 87. Connections that they come to forbid are ended
 // in the background, by sweep.go, and both sides are told, by ending.go.
 //
+// What an endpoint leaves behind in connection tracking is deleted before
+// another has its address, by forget.go.
+//
 // The parts: compile.go turns plan entries into the values of state.go,
 // egress.go, ruleset.go, sources.go, arrivals.go and guard.go turn the rest into
 // those of an nftables table, without touching anything; policy.go, profiles.go
@@ -114,6 +117,14 @@ type DataPlane struct {
 	// down are the endpoints' interfaces that were down when they were last
 	// looked at.
 	down map[string]bool
+
+	// lost are addresses that have lost their endpoint since the kernel was last
+	// brought up to date, and forgetter has their connections forgotten.
+	lost      []netip.Addr
+	forgetter *forgetter
+	// resumed are the pools whose addresses were looked through for connections
+	// of before.
+	resumed map[netip.Prefix]bool
 }
 
 var (
@@ -135,7 +146,7 @@ func NewAt(path string, c Config) (*DataPlane, error) {
 }
 
 func open(c Config, in func(func() error) error) (*DataPlane, error) {
-	d := &DataPlane{log: c.Log, in: in}
+	d := &DataPlane{log: c.Log, in: in, resumed: map[netip.Prefix]bool{}}
 	if d.log == nil {
 		d.log = slog.Default()
 	}
@@ -148,6 +159,7 @@ func open(c Config, in func(func() error) error) (*DataPlane, error) {
 		return nil, err
 	}
 	d.sweeper = startSweeper(in, d.log, &d.policyTable, &d.enforced)
+	d.forgetter = startForgetter(in, d.log)
 	return d, nil
 }
 
@@ -155,6 +167,7 @@ func open(c Config, in func(func() error) error) (*DataPlane, error) {
 // background. What it made in the kernel stays.
 func (d *DataPlane) Close() error {
 	d.sweeper.close()
+	d.forgetter.close()
 	d.kernel.close()
 	return nil
 }
@@ -216,6 +229,9 @@ func (d *DataPlane) Apply(ctx context.Context, p *plan.Plan) error {
 	return d.in(func() error {
 		d.writes = nil
 		known := d.current != nil && !changes.Local
+		if d.previous != nil {
+			d.lost = append(d.lost, lostBy(d.previous.Diff(p))...)
+		}
 		d.current, d.previous = nil, p
 		var err error
 		if known {
@@ -262,7 +278,8 @@ func (d *DataPlane) Remove(ctx context.Context) error {
 	defer d.state.Unlock()
 	return d.in(func() error {
 		d.writes = nil
-		d.current, d.previous = nil, nil
+		d.current, d.previous, d.lost = nil, nil, nil
+		clear(d.resumed)
 		return d.sync(&plan.Plan{})
 	})
 }
@@ -394,7 +411,9 @@ func (d *DataPlane) write(delta delta, c *compiler, endpoints iter.Seq2[plan.End
 			errs = append(errs, c.blame(c.node.links[k.Interface], err))
 		}
 	}
-	errs = append(errs, d.kernel.apply(delta, func() error {
+	err := d.kernel.apply(delta, func() error {
+		// The interfaces that leave are gone or down.
+		d.forgetter.lost(d.lost)
 		if filters {
 			table, done, err := writeTable(d.table, compileRuleset(c.plan, c.sourcesOf()))
 			d.table = table
@@ -405,6 +424,13 @@ func (d *DataPlane) write(delta delta, c *compiler, endpoints iter.Seq2[plan.End
 				return err
 			}
 		}
+		var all []netip.Addr
+		for _, e := range endpoints {
+			all = append(all, e.Addresses...)
+		}
+		if err := errors.Join(d.resume(c.plan), d.forgetter.settle(all)); err != nil {
+			return fmt.Errorf("delete the connections of endpoints that have gone, before others get their addresses: %w", err)
+		}
 		var errs []error
 		for k := range endpoints {
 			if !c.missing[k.Interface] && !unsafe[k.Interface] {
@@ -412,9 +438,12 @@ func (d *DataPlane) write(delta delta, c *compiler, endpoints iter.Seq2[plan.End
 			}
 		}
 		return errors.Join(errs...)
-	}, c.blame))
+	}, c.blame)
+	if err == nil {
+		d.lost = nil
+	}
 	d.compiler = c
-	return errors.Join(errs...)
+	return errors.Join(append(errs, err)...)
 }
 
 // open lets packets to and from an endpoint, of which all other rules hold
