@@ -65,7 +65,7 @@ func TestCompile(t *testing.T) {
 		c := compileFor(t, p)
 		out := []txtar.File{files[0],
 			{Name: "objects", Data: []byte(describe(p, c))},
-			{Name: "rules", Data: []byte(describeRules(compileRuleset(p, c.sourcesOf())))}}
+			{Name: "rules", Data: []byte(describeRules(compileRuleset(p, c.sourcesOf(), usualConnections)))}}
 		if _, r := compilePolicies(p); !r.empty() {
 			out = append(out, txtar.File{Name: "policies", Data: []byte(describeRules(r))})
 		}

@@ -19,10 +19,15 @@ import (
 // and more. So only their rate is limited here, by which nobody can fill the
 // table before it is looked at: census.go says who has too many.
 const (
-	// beginRate is how many connections an endpoint may begin in a second, and
-	// beginBurst how many at once: a sixteenth and an eighth of the table of
-	// connections that Linux makes on a machine with 4 GiB or more.
-	beginRate, beginBurst = 16384, 32768
+	// An endpoint may begin a beginRate-th part of the table in a second, and a
+	// beginBurst-th part at once. Who has saved up for the burst, and is counted
+	// when he has just not too many, fills the table only after 20 seconds more:
+	// so late may the next count be on a machine that is very busy. With the 262,144
+	// connections of a machine with 4 GiB or more it is 8,192 in a second.
+	beginRate, beginBurst = 32, 8
+	// usualConnections is how many connections Linux tracks on such a machine. It
+	// is what is gone by where the kernel does not say before it tracks any.
+	usualConnections = 1 << 18
 
 	// hopRate is how many machines on the node's own links an endpoint may try to
 	// reach in a second that it has not lately, and hopBurst how many at once.
@@ -40,10 +45,11 @@ const (
 	newHopsSet   = "new-hops"  // interface -> rate
 )
 
-// limits keeps endpoints from filling what the node shares. tracked says that
-// the node tracks connections: it does not begin to for this.
-func (r *ruleset) limits(tracked bool) {
-	others := metaNotEqual(expr.MetaKeyIIFGROUP, hostEndian(endpointGroup))
+// limits keeps endpoints from filling what the node shares. most is how many
+// connections the node tracks at most; 0 says that it tracks none: it does not
+// begin to for this.
+func (r *ruleset) limits(most int) {
+	others, tracked := metaNotEqual(expr.MetaKeyIIFGROUP, hostEndian(endpointGroup)), most > 0
 	if tracked {
 		r.set(overSet, set{key: nftables.TypeIFName, timeout: true})
 		r.set(beginningSet, set{key: nftables.TypeIFName, timeout: true, dynamic: true})
@@ -52,7 +58,7 @@ func (r *ruleset) limits(tracked bool) {
 		c.add("what no endpoint sent", others, decide(accept))
 		c.add("what begins no connection", notNew(), decide(accept))
 		c.add("who has too many connections begins no more", interfaceName(), inSet(overSet), r.drop(datapath.TooMany))
-		c.add("nobody begins too many at a time", interfaceName(), above(beginningSet, beginRate, beginBurst), r.drop(datapath.TooMany))
+		c.add("nobody begins too many at a time", interfaceName(), above(beginningSet, uint64(max(1, most/beginRate)), uint32(max(1, most/beginBurst))), r.drop(datapath.TooMany))
 	}
 	// With the route that the packet takes, behind all translation.
 	c := r.chain("next-hops")

@@ -111,6 +111,9 @@ type DataPlane struct {
 	enforced atomic.Pointer[plan.Plan]
 
 	sctp bool
+	// most is how many connections the kernel tracked at most when it was last
+	// read.
+	most int
 	// forwards says for which families the node was made a router since the
 	// kernel was read.
 	forwards [2]bool
@@ -286,7 +289,7 @@ func (d *DataPlane) Remove(ctx context.Context) error {
 
 // sync reads what is there and changes what differs.
 func (d *DataPlane) sync(p *plan.Plan) error {
-	d.forwards = [2]bool{}
+	d.forwards, d.most = [2]bool{}, mostTracked()
 	inv, err := d.kernel.inventory()
 	if err != nil {
 		return err
@@ -415,7 +418,7 @@ func (d *DataPlane) write(delta delta, c *compiler, endpoints iter.Seq2[plan.End
 		// The interfaces that leave are gone or down.
 		d.forgetter.lost(d.lost)
 		if filters {
-			table, done, err := writeTable(d.table, compileRuleset(c.plan, c.sourcesOf()))
+			table, done, err := writeTable(d.table, compileRuleset(c.plan, c.sourcesOf(), d.most))
 			d.table = table
 			for _, line := range done {
 				d.record("%s", line)

@@ -116,8 +116,9 @@ func (r *ruleset) set(name string, like set) *set {
 
 // compileRuleset returns the rules for a plan's Egress table, and those that
 // judge where packets come from: see arrivals and guard. Where there is nothing
-// to judge there are no rules.
-func compileRuleset(p *plan.Plan, s *sources) *ruleset {
+// to judge there are no rules. most is how many connections the node tracks at
+// most.
+func compileRuleset(p *plan.Plan, s *sources, most int) *ruleset {
 	r := newRuleset(tableName)
 	r.arrivals(p, s)
 	r.guard(p, s)
@@ -128,7 +129,10 @@ func compileRuleset(p *plan.Plan, s *sources) *ruleset {
 	}
 	local := metaEqual(expr.MetaKeyOIFGROUP, hostEndian(endpointGroup))
 	if p.Endpoints.Len() > 0 {
-		r.limits(translates || discards || policed(p))
+		if !translates && !discards && !policed(p) {
+			most = 0
+		}
+		r.limits(most)
 	}
 	if translates {
 		c := r.chain("nat")

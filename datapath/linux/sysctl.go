@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strconv"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -48,6 +49,19 @@ func sctpTracked() bool {
 func noneTracked() bool {
 	v, err := sysctl.Get("netfilter/nf_conntrack_count")
 	return err == nil && v == "0"
+}
+
+// mostTracked is how many connections the kernel tracks at most.
+func mostTracked() int {
+	v, err := sysctl.Get("netfilter/nf_conntrack_max")
+	if err != nil {
+		return usualConnections // it tracks none yet
+	}
+	most, err := strconv.Atoi(v)
+	if err != nil || most <= 0 {
+		return usualConnections // 0 is no bound
+	}
+	return most
 }
 
 // What the node must not believe, or do for, what is behind Weft's interfaces,
