@@ -33,20 +33,30 @@ const mostNamed = 3
 // overcrowded says what is wrong with how full things are; empty where nothing
 // is. It tells no numbers that change all the time.
 func overcrowded(o datapath.Occupancy) string {
-	if len(o.Over) == 0 {
-		if o.MaxConnections > 0 && o.Connections > o.MaxConnections/10*9 {
-			return fmt.Sprintf("nine tenths of the %d connections that the node can track are in use, and no pod has more than its share: raise net.netfilter.nf_conntrack_max", o.MaxConnections)
-		}
+	if len(o.Over) > 0 {
+		return fmt.Sprintf("of the %d connections that the node can track %s has begun more than a quarter, and may begin none here until it has less than an eighth: "+
+			"see what it does, or raise net.netfilter.nf_conntrack_max", o.MaxConnections, named(o.Over))
+	}
+	if o.MaxConnections == 0 || o.Connections <= o.MaxConnections/10*9 {
 		return ""
 	}
+	text := fmt.Sprintf("nine tenths of the %d connections that the node can track are in use, and no pod has begun more than a quarter of them: "+
+		"many have together, or nodes and machines outside of the cluster, whom Weft does not limit", o.MaxConnections)
+	if len(o.Crowded) > 0 {
+		text += fmt.Sprintf("; more than a quarter lead to %s: see who uses it", named(o.Crowded))
+	}
+	return text + "; raise net.netfilter.nf_conntrack_max, or put fewer such pods on the node"
+}
+
+// named are the names of those with the most.
+func named(shares []datapath.Share) string {
 	var names []string
-	for _, s := range o.Over[:min(len(o.Over), mostNamed)] {
+	for _, s := range shares[:min(len(shares), mostNamed)] {
 		names = append(names, s.Name)
 	}
 	who := strings.Join(names, ", ")
-	if more := len(o.Over) - len(names); more > 0 {
+	if more := len(shares) - len(names); more > 0 {
 		who += fmt.Sprintf(" and %d more", more)
 	}
-	return fmt.Sprintf("of the %d connections that the node can track %s has more than a quarter, and may begin none until it has less than an eighth: "+
-		"see what it does, or raise net.netfilter.nf_conntrack_max", o.MaxConnections, who)
+	return who
 }

@@ -36,7 +36,7 @@ func newMetrics(others ...prometheus.Collector) *metrics {
 		ready:          prometheus.NewGauge(prometheus.GaugeOpts{Name: "weft_ready", Help: "1 if pods can be networked on this node."}),
 		connections:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "weft_connections", Help: "Connections that the node tracks."}),
 		maxConnections: prometheus.NewGauge(prometheus.GaugeOpts{Name: "weft_connections_max", Help: "How many connections the node can track (net.netfilter.nf_conntrack_max)."}),
-		limited:        prometheus.NewGauge(prometheus.GaugeOpts{Name: "weft_limited_pods", Help: "Pods that may begin no connections, because they have more than their share of those that the node can track."}),
+		limited:        prometheus.NewGauge(prometheus.GaugeOpts{Name: "weft_limited_pods", Help: "Pods, of this node and others, that may begin no connections here, because they have begun more than their share of those that the node can track."}),
 		entries:        prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "weft_plan_entries", Help: "Entries in each table of the node's plan."}, []string{"table"}),
 		requests:       prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "weft_cni_seconds", Help: "Time to answer a CNI request.", Buckets: buckets}, []string{"command", "result"}),
 	}

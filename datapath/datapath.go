@@ -144,8 +144,9 @@ type Disturbance struct {
 // Limiter is a data plane that keeps one endpoint from filling what all of the
 // node share. Its method may be called at any time, from any goroutine.
 type Limiter interface {
-	// Limit holds endpoints to their share, and calls f with how things are, every
-	// second or so, until ctx ends; it then returns nil.
+	// Limit holds endpoints, of this node and of others, to their share of what is
+	// this node's, and calls f with how things are, every second or so, until ctx
+	// ends; it then returns nil.
 	Limit(ctx context.Context, f func(Occupancy)) error
 }
 
@@ -154,16 +155,25 @@ type Occupancy struct {
 	// Connections are those that are tracked, of MaxConnections that can be; both
 	// are 0 where none are.
 	Connections, MaxConnections int
-	// Over are endpoints that have more than their share of these and may begin
-	// none, the one with the most first.
+	// Over are endpoints that have begun more than their share of these and may
+	// begin none on this node, the one with the most first.
 	Over []Share
+	// Crowded are endpoints of the node that more than one endpoint's share of
+	// these lead to, whoever began them, the one with the most first. They are
+	// told for people alone: who is asked much is not to blame for it.
+	Crowded []Share
 }
 
 // Share is what one endpoint has of what all share.
 type Share struct {
-	// Interface is the endpoint's key, Name its name for people.
-	Interface, Name string
-	Connections     int
+	// Interface is the endpoint's key. It is empty for one of another node, of
+	// which no more is known than its Address and that node's name, which are in
+	// Name.
+	Interface string
+	Address   netip.Addr
+	// Name is for people.
+	Name        string
+	Connections int
 }
 
 // Dropped is what is counted of packets that are dropped for a reason.

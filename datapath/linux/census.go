@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/datapath"
@@ -35,7 +34,7 @@ const (
 // Limit holds endpoints to their share of tracked connections; see
 // datapath.Limiter.
 func (d *DataPlane) Limit(ctx context.Context, f func(datapath.Occupancy)) error {
-	over := map[string]bool{}
+	over := map[party]bool{}
 	for {
 		var o datapath.Occupancy
 		var took time.Duration
@@ -51,9 +50,9 @@ func (d *DataPlane) Limit(ctx context.Context, f func(datapath.Occupancy)) error
 			return err
 		}
 		f(o)
-		over = map[string]bool{}
+		over = map[party]bool{}
 		for _, s := range o.Over {
-			over[s.Interface] = true
+			over[partyOf(s)] = true
 		}
 		select {
 		case <-ctx.Done():
@@ -73,9 +72,28 @@ func threadTime() time.Duration {
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
+// party is who connections are counted for: the interface of an endpoint of the
+// node, or any other address.
+type party struct {
+	endpoint string
+	address  netip.Addr
+}
+
+func partyOf(s datapath.Share) party {
+	if s.Interface != "" {
+		return party{endpoint: s.Interface}
+	}
+	return party{address: s.Address}
+}
+
 // census counts, and has those begin no more connections that have too many.
 // was are those that had when it counted last.
-func (d *DataPlane) census(was map[string]bool) (datapath.Occupancy, error) {
+//
+// A connection counts for who began it. Who got it has not chosen to, and could
+// be cut off from all by others. Nor is it known of a node, or of a machine
+// outside of the cluster, for how many it speaks: an endpoint elsewhere is limited,
+// and these are not.
+func (d *DataPlane) census(was map[party]bool) (datapath.Occupancy, error) {
 	var o datapath.Occupancy
 	for name, value := range map[string]*int{"netfilter/nf_conntrack_count": &o.Connections, "netfilter/nf_conntrack_max": &o.MaxConnections} {
 		text, err := sysctl.Get(name)
@@ -101,59 +119,127 @@ func (d *DataPlane) census(was map[string]bool) (datapath.Occupancy, error) {
 		return o, err
 	}
 	defer t.close()
-	counts := map[string]int{}
+	begun, got, others := map[party]int{}, map[party]int{}, tally{}
 	err = t.list(func(c trackedConnection, _ []byte) {
 		if k, ok := endpoints[c.source.Addr()]; ok {
-			counts[k.Interface]++
+			begun[party{endpoint: k.Interface}]++
+		} else {
+			others.add(c.source.Addr())
+		}
+		if k, ok := endpoints[c.destination.Addr()]; ok {
+			got[party{endpoint: k.Interface}]++
 		}
 	})
 	if err != nil {
 		return o, err
 	}
-	over := elements{}
-	for _, name := range tooMany(counts, was, o.MaxConnections) {
-		e, _ := p.Endpoints.Get(plan.EndpointKey{Interface: name})
-		o.Over = append(o.Over, datapath.Share{Interface: name, Name: e.Name, Connections: counts[name]})
-		over[element{key: interfaceKey(name)}] = value{}
+	for a, n := range others {
+		begun[party{address: a}] = n
 	}
-	if len(was)+len(over) == 0 {
+	name := func(who party) string {
+		e, _ := p.Endpoints.Get(plan.EndpointKey{Interface: who.endpoint})
+		return e.Name
+	}
+	over := map[string]elements{overSet: {}, farOverPrefix + suffix(true): {}, farOverPrefix + suffix(false): {}}
+	for _, who := range tooMany(begun, was, o.MaxConnections) {
+		s := datapath.Share{Interface: who.endpoint, Address: who.address, Connections: begun[who]}
+		if who.endpoint != "" {
+			s.Name = name(who)
+			over[overSet][element{key: interfaceKey(who.endpoint)}] = value{}
+		} else if node, ok := hostOf(p, who.address); ok {
+			if s.Name = who.address.String(); node != "" {
+				s.Name += " on " + node
+			}
+			over[farOverPrefix+suffix(who.address.Is4())][element{key: string(who.address.AsSlice())}] = value{}
+		} else {
+			continue
+		}
+		o.Over = append(o.Over, s)
+	}
+	for _, who := range tooMany(got, nil, o.MaxConnections) {
+		o.Crowded = append(o.Crowded, datapath.Share{Interface: who.endpoint, Name: name(who), Connections: got[who]})
+	}
+	if len(was)+len(o.Over) == 0 {
 		return o, nil
 	}
 	return o, renew(over)
+}
+
+// hostOf returns the name of the node that has an endpoint with an address, which
+// may be unknown; false where that is no other node. The first address of a
+// node's prefix and the next are its own: that of its tunnel's device, and the
+// gateway of its endpoints.
+func hostOf(p *plan.Plan, a netip.Addr) (node string, ok bool) {
+	k, r, ok := p.Route(plan.DefaultNetwork, a, false)
+	if !ok || r.Way != plan.ToTunnel && r.Way != plan.ToNextHop {
+		return "", false
+	}
+	if first := k.Prefix.Masked().Addr(); !k.Prefix.IsSingleIP() && (a == first || a == first.Next()) {
+		return "", false
+	}
+	return r.Node, true
+}
+
+// tally counts addresses, of which there may be more than can be remembered.
+// Who has more than a mostCounted-th of all is in it, with fewer than that too
+// few (Misra and Gries, "Finding repeated elements", 1982).
+type tally map[netip.Addr]int
+
+// mostCounted is how many addresses a tally remembers.
+const mostCounted = 4096
+
+func (t tally) add(a netip.Addr) {
+	if _, ok := t[a]; ok || len(t) < mostCounted {
+		t[a]++
+		return
+	}
+	for other, n := range t {
+		if n == 1 {
+			delete(t, other)
+		} else {
+			t[other] = n - 1
+		}
+	}
 }
 
 // tooManyOf is which part of the connections that can be tracked is too much for
 // one endpoint: a quarter.
 const tooManyOf = 4
 
-// tooMany returns the interfaces of endpoints that have more than their share of
-// most connections, those with the most first. Who had too many has until it is
-// down to half of that.
-func tooMany(counts map[string]int, was map[string]bool, most int) []string {
-	var over []string
-	for name, n := range counts {
-		if n > most/tooManyOf || was[name] && n > most/tooManyOf/2 {
-			over = append(over, name)
+// tooMany returns those who have more than their share of most connections,
+// those with the most first. Who had too many has until it is down to half of
+// that.
+func tooMany(counts map[party]int, was map[party]bool, most int) []party {
+	var over []party
+	for who, n := range counts {
+		if n > most/tooManyOf || was[who] && n > most/tooManyOf/2 {
+			over = append(over, who)
 		}
 	}
-	slices.SortFunc(over, func(a, b string) int { return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b)) })
+	slices.SortFunc(over, func(a, b party) int {
+		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a.endpoint, b.endpoint), a.address.Compare(b.address))
+	})
 	return over
 }
 
-// renew makes these interfaces the elements of the set of those who have too
-// many, for a while.
-func renew(over elements) error {
+// renew makes those who have too many the elements of these sets, for a while.
+func renew(over map[string]elements) error {
 	conn, err := nftConn()
 	if err != nil {
 		return err
 	}
-	there := (&set{key: nftables.TypeIFName, timeout: true}).to(tableName, overSet)
-	conn.FlushSet(there)
-	if err := addElements(conn, there, over, overTimeout); err != nil {
-		return err
+	for _, to := range []struct {
+		name string
+		like set
+	}{{overSet, interfacesOver}, {farOverPrefix + suffix(true), addressesOver(true)}, {farOverPrefix + suffix(false), addressesOver(false)}} {
+		there := to.like.to(tableName, to.name)
+		conn.FlushSet(there)
+		if err := addElements(conn, there, over[to.name], overTimeout); err != nil {
+			return err
+		}
 	}
 	if err := conn.Flush(); err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("change set %s: %w", overSet, err)
+		return fmt.Errorf("change the sets of who has too many connections: %w", err)
 	}
 	return nil
 }

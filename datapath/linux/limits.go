@@ -39,10 +39,11 @@ const (
 	hopTimeout = 20 * time.Second
 	maxHops    = 1 << 17
 
-	overSet      = "over"      // interfaces of endpoints that have too many connections
-	beginningSet = "beginning" // interface -> rate
-	hopsPrefix   = "hops"      // interface, next hop: known ones
-	newHopsSet   = "new-hops"  // interface -> rate
+	overSet       = "over"         // interfaces of endpoints that have too many connections
+	farOverPrefix = "over-address" // addresses of endpoints elsewhere that have
+	beginningSet  = "beginning"    // interface -> rate
+	hopsPrefix    = "hops"         // interface, next hop: known ones
+	newHopsSet    = "new-hops"     // interface -> rate
 )
 
 // limits keeps endpoints from filling what the node shares. most is how many
@@ -51,14 +52,20 @@ const (
 func (r *ruleset) limits(most int) {
 	others, tracked := metaNotEqual(expr.MetaKeyIIFGROUP, hostEndian(endpointGroup)), most > 0
 	if tracked {
-		r.set(overSet, set{key: nftables.TypeIFName, timeout: true})
+		r.set(overSet, interfacesOver)
 		r.set(beginningSet, set{key: nftables.TypeIFName, timeout: true, dynamic: true})
 		c := r.chain("beginnings")
 		c.hook = &hook{nftables.ChainTypeFilter, *nftables.ChainHookPrerouting, *nftables.ChainPriorityFilter}
-		c.add("what no endpoint sent", others, decide(accept))
 		c.add("what begins no connection", notNew(), decide(accept))
+		c.add("what no endpoint of the node sent", others, decide(goTo("far-beginnings")))
 		c.add("who has too many connections begins no more", interfaceName(), inSet(overSet), r.drop(datapath.TooMany))
 		c.add("nobody begins too many at a time", interfaceName(), above(beginningSet, uint64(max(1, most/beginRate)), uint32(max(1, most/beginBurst))), r.drop(datapath.TooMany))
+		far := r.chain("far-beginnings")
+		for _, is4 := range families {
+			name := farOverPrefix + suffix(is4)
+			r.set(name, addressesOver(is4))
+			far.add("who has too many connections begins no more", isFamily(is4), address(is4, true), inSet(name), r.drop(datapath.TooMany))
+		}
 	}
 	// With the route that the packet takes, behind all translation.
 	c := r.chain("next-hops")
@@ -84,6 +91,12 @@ func (r *ruleset) limits(most int) {
 		})
 	}
 }
+
+// interfacesOver and addressesOver are sets of those who have too many
+// connections.
+var interfacesOver = set{key: nftables.TypeIFName, timeout: true}
+
+func addressesOver(is4 bool) set { return set{key: addressType(is4), timeout: true} }
 
 // notNew matches all but the first packet of a connection.
 func notNew() []expr.Any {

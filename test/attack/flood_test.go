@@ -119,6 +119,69 @@ var floodAttacks = []attack{
 		},
 	},
 	{
+		name: "connections_on_another_node", by: podWithNothing, ip: both,
+		must: "fill another node's table of connections, by some that its own node takes for ended",
+		try: func(t *trial) {
+			near, node := t.owner(t.nodes["node1"]), t.owner(t.nodes["node2"])
+			number := func(name string) int {
+				n, err := strconv.Atoi(strings.TrimSpace(t.run(node, "sysctl", "-n", "net.netfilter."+name)))
+				if err != nil {
+					t.Fatal(err)
+				}
+				return n
+			}
+			bound := number("nf_conntrack_max") / mostOfFlows
+			guest, other, friend := t.guest("node1"), t.guest("node1"), t.guest("node2")
+			forget := func(on *hand) { t.sh(on, fmt.Sprintf("conntrack -D -s %s 2>&1 || true", t.addr(guest))) }
+			defer forget(node)
+			if !t.gets(guest, friend) {
+				t.Fatal("control: a pod that has no connections may begin none")
+			}
+			// Resets with a short life end connections on its own node alone.
+			const deserted = 100
+			t.must(t.owner(friend), order{Do: "listen", To: t.at(friend, port), Count: deserted})
+			t.must(t.hand(guest), order{Do: "desert", To: t.at(friend, port), Count: deserted, Wait: patience})
+			established := func(on *hand) int {
+				out := t.sh(on, fmt.Sprintf("conntrack -L -p tcp -s %s 2>&1", t.addr(guest)))
+				return strings.Count(out, " ESTABLISHED ")
+			}
+			if n, left := established(node), established(near); n < deserted || left > 0 {
+				t.Fatalf("control: of %d connections that were deserted, node2 has %d for open and node1 %d", deserted, n, left)
+			}
+			// So it goes on until the table is full. Datagrams get there sooner, where
+			// node1 is made to forget them.
+			refused := false
+			for i := 0; !refused && number("nf_conntrack_count") <= 2*bound; i++ {
+				t.must(t.hand(guest), order{Do: "flows", To: netip.AddrPortFrom(t.addr(friend), 1), Count: min(bound/4, 60_000), Data: []byte("x"), Wait: patience})
+				forget(near)
+				refused = !t.gets(guest, friend)
+			}
+			for began := time.Now(); !refused && time.Since(began) < soon; {
+				refused = !t.gets(guest, friend)
+			}
+			if !refused {
+				t.breach("one that has %d of the %d connections that node2 can track may begin more", number("nf_conntrack_count"), mostOfFlows*bound)
+			}
+			if metrics, err := t.ask("node1", "/metrics"); err != nil || !strings.Contains(metrics, "\nweft_limited_pods 0\n") {
+				t.Fatalf("control: its own node limits it, or does not say: %v", err)
+			}
+			t.arrives(friend.arriving, "what another pod sends", func(word string) {
+				t.must(t.hand(other), order{Do: "udp", To: t.at(friend, port), Data: []byte(word)})
+			})
+			eventually(t, func() error {
+				out, err := t.weft(t.T, "", "status") // which fails where there is a problem
+				if strings.Contains(out, t.addr(guest).String()+" on node1 has begun more than a quarter") {
+					return nil
+				}
+				return fmt.Errorf("weft status does not say who it is: %v:\n%s", err, out)
+			})
+			// Nor has it been made to look as if others were to blame.
+			if !t.gets(friend, other) {
+				t.breach("who got the connections may begin none")
+			}
+		},
+	},
+	{
 		name: "label_sets", by: tenant, ip: noFamily, left: noPolicies,
 		must: "make Tags without end by changing one pod's labels",
 		try: func(t *trial) {

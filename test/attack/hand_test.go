@@ -37,7 +37,8 @@ type order struct {
 	// Up: bring the interface up oneself (flood).
 	Up bool `json:",omitempty"`
 	// From, To, Data: a datagram (udp), Count of them from different ports
-	// (flows), a connection and its answer (tcp).
+	// (flows), a connection and its answer (tcp). Count connections that the other
+	// side never hears the end of (desert), and who takes as many (listen).
 	From netip.AddrPort `json:",omitzero"`
 	To   netip.AddrPort `json:",omitzero"`
 	Data []byte         `json:",omitempty"`
@@ -124,6 +125,10 @@ func (o order) follow() (r reply, err error) {
 		r.Done, err = o.flows()
 	case "tcp":
 		r.Output, err = o.converse("tcp", o.To.String())
+	case "desert":
+		r.Done, err = o.desert()
+	case "listen":
+		err = o.listen()
 	case "hold":
 		err = o.hold()
 	case "unix":
@@ -229,6 +234,74 @@ func (o order) flows() (sent int, err error) {
 		return 0, errors.New("nothing could be sent")
 	}
 	return sent, nil
+}
+
+// streamSocket returns a TCP socket of the family of an address, and the address.
+func streamSocket(a netip.AddrPort) (fd int, to unix.Sockaddr, err error) {
+	family := unix.AF_INET6
+	to = &unix.SockaddrInet6{Addr: a.Addr().As16(), Port: int(a.Port())}
+	if a.Addr().Is4() {
+		family, to = unix.AF_INET, &unix.SockaddrInet4{Addr: a.Addr().As4(), Port: int(a.Port())}
+	}
+	fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	return fd, to, err
+}
+
+// desert connects and resets the connection with a packet that gets to the own
+// node and no farther, so that only that forgets it. It ends with the first that
+// is not answered in time.
+func (o order) desert() (done int, err error) {
+	level, option := unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS
+	if o.To.Addr().Is4() {
+		level, option = unix.IPPROTO_IP, unix.IP_TTL
+	}
+	one := func() (answered bool, err error) {
+		fd, to, err := streamSocket(o.To)
+		if err != nil {
+			return false, err
+		}
+		defer unix.Close(fd)
+		if err := unix.Connect(fd, to); err != nil && !errors.Is(err, unix.EINPROGRESS) {
+			return false, err
+		}
+		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
+		n, err := unix.Poll(poll, int(o.Wait.Milliseconds()))
+		for errors.Is(err, unix.EINTR) {
+			n, err = unix.Poll(poll, int(o.Wait.Milliseconds()))
+		}
+		if n == 0 || err != nil {
+			return false, err
+		}
+		if code, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR); err != nil || code != 0 {
+			return false, errors.Join(err, unix.Errno(code))
+		}
+		return true, errors.Join(unix.SetsockoptInt(fd, level, option, 1),
+			unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}))
+	}
+	for ; done < o.Count; done++ {
+		if answered, err := one(); err != nil {
+			return done, fmt.Errorf("connect to %s: %w", o.To, err)
+		} else if !answered {
+			break
+		}
+	}
+	return done, nil
+}
+
+// listen listens for Count connections, and accepts none: they stay for as long
+// as the hand lives.
+func (o order) listen() error {
+	fd, at, err := streamSocket(o.To)
+	if err == nil {
+		err = unix.Bind(fd, at)
+	}
+	if err == nil {
+		err = unix.Listen(fd, o.Count)
+	}
+	if err != nil {
+		return fmt.Errorf("listen on %s: %w", o.To, err)
+	}
+	return nil
 }
 
 // held are connections that are never closed.
