@@ -136,7 +136,9 @@ func matched(ok bool) match {
 }
 
 // onNode: "selects the nodeIPs as the peer type by matching on the IPs present
-// in the node.Status.Addresses field of the node".
+// in the node.Status.Addresses field of the node". Weft takes for the node what
+// leads to it besides: who may not reach a node may not by another of its
+// addresses.
 func (c *Cluster) onNode(s *metav1.LabelSelector, with peer) bool {
 	return slices.ContainsFunc(c.Nodes, func(n *corev1.Node) bool { return selects(s, n.Labels) && hasAddress(n, with.address) })
 }

@@ -96,30 +96,25 @@ func (c *Cluster) podAt(a netip.Addr) *corev1.Pod {
 	return nil
 }
 
-// isNode reports whether an address is a node's own: one in its status, or the
-// first of a prefix that its pods' addresses are from.
+// isNode reports whether an address is the own one of the node of a name.
 func (c *Cluster) isNode(name string, a netip.Addr) bool {
-	for _, n := range c.Nodes {
-		if n.Name != name {
-			continue
-		}
-		for _, cidr := range n.Spec.PodCIDRs {
-			if p, err := netip.ParsePrefix(cidr); err == nil && p.Masked().Addr().Next() == a {
+	return slices.ContainsFunc(c.Nodes, func(n *corev1.Node) bool { return n.Name == name && hasAddress(n, a) })
+}
+
+// hasAddress reports whether an address is a node's own: one in its status, or of
+// a prefix that its pods' addresses are from the prefix's own or the first.
+func hasAddress(n *corev1.Node, a netip.Addr) bool {
+	for _, cidr := range n.Spec.PodCIDRs {
+		if p, err := netip.ParsePrefix(cidr); err == nil {
+			if first := p.Masked().Addr(); a == first || a == first.Next() {
 				return true
 			}
 		}
-		return hasAddress(n, a)
 	}
-	return false
-}
-
-func hasAddress(n *corev1.Node, a netip.Addr) bool {
-	for _, own := range n.Status.Addresses {
-		if parsed, err := netip.ParseAddr(own.Address); err == nil && parsed == a {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(n.Status.Addresses, func(own corev1.NodeAddress) bool {
+		parsed, err := netip.ParseAddr(own.Address)
+		return err == nil && parsed == a
+	})
 }
 
 // peer is the other side, as the subject of a policy sees it.
