@@ -417,8 +417,9 @@ func (d *DataPlane) write(delta delta, c *compiler, endpoints iter.Seq2[plan.End
 	err := d.kernel.apply(delta, func() error {
 		// The interfaces that leave are gone or down.
 		d.forgetter.lost(d.lost)
-		if filters {
-			table, done, err := writeTable(d.table, compileRuleset(c.plan, c.sourcesOf(), d.most))
+		for most := 0; filters && most != d.most; {
+			most = d.most
+			table, done, err := writeTable(d.table, compileRuleset(c.plan, c.sourcesOf(), most))
 			d.table = table
 			for _, line := range done {
 				d.record("%s", line)
@@ -426,6 +427,8 @@ func (d *DataPlane) write(delta delta, c *compiler, endpoints iter.Seq2[plan.End
 			if err != nil {
 				return err
 			}
+			// The first rule about connections may be what makes the kernel track any.
+			d.most = mostTracked()
 		}
 		var all []netip.Addr
 		for _, e := range endpoints {

@@ -78,8 +78,11 @@ func (p Plumbing) Faults() []string {
 			}
 		}
 	}
+	for _, a := range p.Plan.Local.PoolAddresses() {
+		held[a] = true // the node's own
+	}
 	for _, r := range p.Routes {
-		if r.IsSingleIP() && !held[r.Addr()] && slices.ContainsFunc(p.Plan.Local.Pools, func(pool plan.Pool) bool { return pool.Prefix.Contains(r.Addr()) && pool.Gateway != r.Addr() }) {
+		if r.IsSingleIP() && !held[r.Addr()] && slices.ContainsFunc(p.Plan.Local.Pools, func(pool plan.Pool) bool { return pool.Prefix.Contains(r.Addr()) }) {
 			fault("there is a route to %s, which no pod has", r)
 		}
 	}
