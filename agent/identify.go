@@ -30,12 +30,8 @@ func (a *agent) identify(ctx context.Context) {
 			return
 		}
 		pods, err := a.ownPods(ctx)
-		for _, l := range lost {
-			p, unclear := whose(l, pods, a.Node)
-			if err == nil && unclear == nil {
-				unclear = a.server.Identify(l.Key, ipam.PodName{Namespace: p.Namespace, Pod: p.Name, UID: string(p.UID)})
-			}
-			err = errors.Join(err, unclear)
+		if err == nil {
+			err = identified(lost, pods, a.Node, a.server.Identify)
 		}
 		if err != nil {
 			problem(fmt.Sprintf("of %d pods the node has lost which they are, so that every policy which could be about them denies what it can: %v; "+
@@ -43,6 +39,20 @@ func (a *agent) identify(ctx context.Context) {
 			sleep(ctx, identifyEvery)
 		}
 	}
+}
+
+// identified has each attachment identified of which it can be told whose it is,
+// and says of the others why not.
+func identified(lost []ipam.Attachment, pods []*corev1.Pod, node string, identify func(ipam.Key, ipam.PodName) error) error {
+	var errs []error
+	for _, l := range lost {
+		p, err := whose(l, pods, node)
+		if err == nil {
+			err = identify(l.Key, ipam.PodName{Namespace: p.Namespace, Pod: p.Name, UID: string(p.UID)})
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // ownPods asks the registry for the pods of the node.

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -69,5 +70,22 @@ func TestWhose(t *testing.T) {
 	a := &agent{Config: Config{Node: "node1", Registry: reg}}
 	if own, err := a.ownPods(t.Context()); err != nil || len(own) != 1 || own[0].Name != "web" {
 		t.Errorf("the node's own pods are %v, %v", own, err)
+	}
+}
+
+// TestIdentifiedBesideAnUnknownOne has one of which nobody can tell whose it is come
+// first.
+func TestIdentifiedBesideAnUnknownOne(t *testing.T) {
+	lost := []ipam.Attachment{
+		{Request: ipam.Request{Key: ipam.Key{ContainerID: "a", IfName: "eth0"}, PodName: ipam.PodName{UID: "u9"}, HostInterface: "weft-a"}},
+		{Request: ipam.Request{Key: ipam.Key{ContainerID: "b", IfName: "eth0"}, PodName: ipam.PodName{UID: "u1"}, HostInterface: "weft-b"}},
+	}
+	var known []string
+	err := identified(lost, []*corev1.Pod{pod("web", "u1", "node1", nil)}, "node1", func(k ipam.Key, p ipam.PodName) error {
+		known = append(known, k.ContainerID+" "+p.Pod)
+		return nil
+	})
+	if !slices.Equal(known, []string{"b web"}) || err == nil || !strings.Contains(err.Error(), "weft-a") {
+		t.Errorf("identified %q, %v", known, err)
 	}
 }

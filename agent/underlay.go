@@ -170,9 +170,15 @@ func describe(links []link) string {
 	return strings.Join(words, ", ")
 }
 
+// ipvsName is the interface on which kube-proxy, where it uses IPVS, has the
+// addresses of all Services: what is sent to one of these is not for the node.
+const ipvsName = "kube-ipvs0"
+
 // readLinks reads the interfaces that may carry the underlay, all but loopback
-// and what Weft made, and what the node delivers to itself on these and on
-// loopback, but for loopback addresses.
+// and what Weft made, and what the node delivers to itself: the addresses of all
+// interfaces but Weft's, down or up, as the kernel takes all of them for its own.
+// Loopback addresses and IPv6's link-local ones are not among them: the first no
+// pod reaches, and of the second all are the node's (plan.NodeOnly).
 func readLinks() (links []link, local []netip.Addr, err error) {
 	found, err := dump(netlink.LinkList)
 	if err != nil {
@@ -181,11 +187,11 @@ func readLinks() (links []link, local []netip.Addr, err error) {
 	byIndex, others := make(map[int]int, len(found)), make(map[int]bool, len(found))
 	for _, l := range found {
 		at := l.Attrs()
-		if at.Flags&unix.IFF_UP == 0 || datapath.OwnsInterface(at.Name) {
+		if datapath.OwnsInterface(at.Name) {
 			continue
 		}
-		others[at.Index] = true
-		if at.Flags&unix.IFF_LOOPBACK != 0 {
+		others[at.Index] = at.Name != ipvsName
+		if at.Flags&unix.IFF_LOOPBACK != 0 || at.Flags&unix.IFF_UP == 0 {
 			continue
 		}
 		byIndex[at.Index] = len(links)
@@ -197,7 +203,7 @@ func readLinks() (links []link, local []netip.Addr, err error) {
 	}
 	for _, a := range addresses {
 		ip, _ := netip.AddrFromSlice(a.IP)
-		if others[a.LinkIndex] && !ip.IsLoopback() && !ip.IsLinkLocalUnicast() {
+		if others[a.LinkIndex] && !ip.IsLoopback() && !(ip.Is6() && !ip.Is4In6() && ip.IsLinkLocalUnicast()) {
 			local = append(local, localTo(a)...)
 		}
 		i, ok := byIndex[a.LinkIndex]

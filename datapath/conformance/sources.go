@@ -5,13 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/datapath"
+	"github.com/weftnet/weft/internal/sysctl"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plan/plantest"
 )
@@ -152,6 +155,7 @@ func (s *suite) sources(t *testing.T) {
 	}
 	t.Run("translated tunnel", s.translatedTunnel)
 	t.Run("masqueraded tunnel", s.masqueradedTunnel)
+	t.Run("one way", s.oneWay)
 	t.Run("discovery", s.discovery)
 	t.Run("loopback", s.loopback)
 	t.Run("ICMP errors", s.icmpErrors)
@@ -266,6 +270,37 @@ func (s *suite) fromNextHops(t *testing.T) {
 		add("the outside", "", of(to, plantest.Outside...), wire)
 	}
 	b.run(t, trials)
+}
+
+// oneWay checks that datagrams which nobody answers are of one connection, however
+// many there are: who sends them begins one.
+func (s *suite) oneWay(t *testing.T) {
+	b := s.newSourceBench(t, true, true)
+	var most int
+	must(t, b.node1.Do(func() error {
+		text, err := sysctl.Get("netfilter/nf_conntrack_max")
+		if err != nil {
+			return err
+		}
+		most, err = strconv.Atoi(text)
+		return err
+	}))
+	const nobodys = 9 // there no pod listens
+	before := b.dropped(t)
+	for i, from := range b.mate.addresses {
+		c, err := b.mate.dial("udp", from, netip.AddrPortFrom(b.victim.addresses[i], nobodys), patience)
+		must(t, err)
+		defer c.Close()
+		for range most / 2 {
+			// It is told again and again that nobody is there.
+			if _, err := c.Write([]byte("so many")); err != nil && !errors.Is(err, unix.ECONNREFUSED) {
+				t.Fatal(err)
+			}
+		}
+	}
+	if n := b.dropped(t)[b.node1][datapath.TooMany] - before[b.node1][datapath.TooMany]; n > 0 {
+		t.Errorf("of datagrams of one connection to each address %d are dropped as too many", n)
+	}
 }
 
 // discovery checks that who looks for its gateway from a link-local address, as

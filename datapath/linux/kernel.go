@@ -287,10 +287,15 @@ func (k *kernel) apply(d delta, during func() error, blame func(link int, err er
 // rule tells any more what may come from there.
 func (k *kernel) release(index int) error {
 	l, err := k.handle.LinkByIndex(index)
-	if err == nil {
-		err = errors.Join(k.handle.LinkSetDown(l), k.endpointSources(l.Attrs().Name, false), k.handle.LinkSetGroup(l, 0))
+	if err != nil {
+		return err
 	}
-	return err
+	// It keeps the group while it is up, as that is how it is told that it may
+	// not send what it likes.
+	if err := errors.Join(k.handle.LinkSetDown(l), k.endpointSources(l.Attrs().Name, false)); err != nil {
+		return err
+	}
+	return k.handle.LinkSetGroup(l, 0)
 }
 
 func (k *kernel) addAddress(key addressKey) error {

@@ -50,13 +50,13 @@ const (
 // connections the node tracks at most; 0 says that it tracks none: it does not
 // begin to for this.
 func (r *ruleset) limits(most int) {
-	others, tracked := metaNotEqual(expr.MetaKeyIIFGROUP, hostEndian(endpointGroup)), most > 0
-	if tracked {
+	others := metaNotEqual(expr.MetaKeyIIFGROUP, hostEndian(endpointGroup))
+	if most > 0 {
 		r.set(overSet, interfacesOver)
 		r.set(beginningSet, set{key: nftables.TypeIFName, timeout: true, dynamic: true})
 		c := r.chain("beginnings")
 		c.hook = &hook{nftables.ChainTypeFilter, *nftables.ChainHookPrerouting, *nftables.ChainPriorityFilter}
-		c.add("what begins no connection", notNew(), decide(accept))
+		c.add("what belongs to a connection", tracked(), decide(accept))
 		c.add("what no endpoint of the node sent", others, decide(goTo("far-beginnings")))
 		c.add("who has too many connections begins no more", interfaceName(), inSet(overSet), r.drop(datapath.TooMany))
 		c.add("nobody begins too many at a time", interfaceName(), above(beginningSet, uint64(max(1, most/beginRate)), uint32(max(1, most/beginBurst))), r.drop(datapath.TooMany))
@@ -72,7 +72,7 @@ func (r *ruleset) limits(most int) {
 	c.hook = &hook{nftables.ChainTypeFilter, *nftables.ChainHookForward, *nftables.ChainPriorityFilter}
 	c.hook.priority++
 	c.add("what no endpoint sent", others, decide(accept))
-	if tracked {
+	if most > 0 {
 		// What tracking takes for nothing looks for neighbours, too.
 		c.add("replies, and what belongs to connections", established(), decide(accept))
 	}
@@ -98,12 +98,16 @@ var interfacesOver = set{key: nftables.TypeIFName, timeout: true}
 
 func addressesOver(is4 bool) set { return set{key: addressType(is4), timeout: true} }
 
-// notNew matches all but the first packet of a connection.
-func notNew() []expr.Any {
+// tracked matches, before anything but connection tracking has seen a packet, all
+// but the first of a connection. Its state would not do: to the kernel all packets
+// are of a new connection until one comes back, and where datagrams go one way
+// only none ever does. The first is not confirmed yet, which it is when it leaves.
+func tracked() []expr.Any {
+	const confirmed = 1 << 3 // IPS_CONFIRMED, of the kernel's nf_conntrack_common.h
 	return []expr.Any{
-		&expr.Ct{Register: 1, Key: expr.CtKeySTATE},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: hostEndian(expr.CtStateBitNEW), Xor: make([]byte, 4)},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: make([]byte, 4)},
+		&expr.Ct{Register: 1, Key: expr.CtKeySTATUS},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: hostEndian(confirmed), Xor: make([]byte, 4)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
 	}
 }
 

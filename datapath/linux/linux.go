@@ -417,6 +417,7 @@ func (d *DataPlane) write(delta delta, c *compiler, endpoints iter.Seq2[plan.End
 	err := d.kernel.apply(delta, func() error {
 		// The interfaces that leave are gone or down.
 		d.forgetter.lost(d.lost)
+		d.lost = nil
 		for most := 0; filters && most != d.most; {
 			most = d.most
 			table, done, err := writeTable(d.table, compileRuleset(c.plan, c.sourcesOf(), most))
@@ -445,9 +446,6 @@ func (d *DataPlane) write(delta delta, c *compiler, endpoints iter.Seq2[plan.End
 		}
 		return errors.Join(errs...)
 	}, c.blame)
-	if err == nil {
-		d.lost = nil
-	}
 	d.compiler = c
 	return errors.Join(append(errs, err)...)
 }

@@ -161,12 +161,19 @@ var policyAttacks = []attack{
 		must: "reach a node, which a policy denies, by another of its addresses than those that its Node lists",
 		try: func(t *trial) {
 			node, mallory := t.nodes["node1"], t.pods["mallory"]
-			virtual := t.pick("198.51.100.7", "2001:db8:7::7")
-			prefix := netip.PrefixFrom(virtual, virtual.BitLen()).String()
-			t.must(t.owner(node), order{Do: "run", Args: []string{"ip", "addr", "add", prefix, "dev", "lo"}})
-			t.Cleanup(func() {
-				t.must(t.owner(node), order{Do: "run", Args: []string{"ip", "addr", "del", prefix, "dev", "lo"}})
-			})
+			more := map[string]string{"2001:db8:7::7": "lo"}
+			if !t.v6 {
+				// The second as a cache of DNS has it, the third on a device that is down.
+				more = map[string]string{"198.51.100.7": "lo", "169.254.20.10": "lo", "192.0.2.77": "down0"}
+				t.sh(t.owner(node), "ip link add down0 type bridge")
+				t.Cleanup(func() { t.run(t.owner(node), "ip", "link", "del", "down0") })
+			}
+			to := []netip.Addr{t.addr(node)}
+			for a, device := range more {
+				t.run(t.owner(node), "ip", "addr", "add", a, "dev", device)
+				t.Cleanup(func() { t.run(t.owner(node), "ip", "addr", "del", a, "dev", device) })
+				to = append(to, netip.MustParseAddr(a))
+			}
 			guest := t.guestIn("nodeless", nil)
 			t.apply(t.T, nodelessPolicy)
 			t.Cleanup(func() {
@@ -175,8 +182,9 @@ var policyAttacks = []attack{
 				}
 			})
 			t.planHas(t.T, "node1", "ClusterNetworkPolicy nodeless")
-			t.planHas(t.T, "node1", "tag default "+prefix)
-			to := []netip.Addr{t.addr(node), virtual}
+			for a := range more {
+				t.planHas(t.T, "node1", "tag default "+a)
+			}
 			for _, a := range node.plan.Local.PoolAddresses() {
 				if a.Is6() == t.v6 {
 					to = append(to, a)
