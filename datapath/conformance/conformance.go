@@ -49,9 +49,10 @@ const (
 var stories embed.FS
 
 // Run tries everything on data planes that make returns, one for each node's
-// namespace. It needs root. What the data plane says it cannot do is left out,
-// and each time said so.
-func Run(t *testing.T, name string, make func(node Namespace) (datapath.DataPlane, error)) {
+// namespace, or only the parts that are named, for a data plane that is to do
+// something in another way than usual. It needs root. What the data plane says it
+// cannot do is left out, and each time said so.
+func Run(t *testing.T, name string, make func(node Namespace) (datapath.DataPlane, error), parts ...string) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
@@ -62,16 +63,18 @@ func Run(t *testing.T, name string, make func(node Namespace) (datapath.DataPlan
 	able := probe.Capabilities()
 	t.Logf("data plane %s can do: %+v", name, able)
 	s := &suite{make: make, able: able}
-	t.Run("story", s.stories)
-	t.Run("cluster", s.clusters)
-	t.Run("length", s.lengths)
-	t.Run("connection", s.connections)
-	t.Run("policy", s.policies)
-	t.Run("successor", s.successors)
-	t.Run("stranger", s.strangers)
-	t.Run("source", s.sources)
-	t.Run("disturbance", s.disturbances)
-	t.Run("refusal", s.refusals)
+	for _, part := range []struct {
+		name string
+		try  func(*testing.T)
+	}{
+		{"story", s.stories}, {"cluster", s.clusters}, {"length", s.lengths}, {"connection", s.connections},
+		{"policy", s.policies}, {"successor", s.successors}, {"stranger", s.strangers}, {"source", s.sources},
+		{"disturbance", s.disturbances}, {"refusal", s.refusals},
+	} {
+		if len(parts) == 0 || slices.Contains(parts, part.name) {
+			t.Run(part.name, part.try)
+		}
+	}
 }
 
 type suite struct {

@@ -9,7 +9,15 @@ import (
 )
 
 func TestConformance(t *testing.T) {
-	conformance.Run(t, "linux", func(n conformance.Namespace) (datapath.DataPlane, error) {
-		return linux.NewAt(n.Path(), linux.Config{})
-	})
+	conformance.Run(t, "linux", at)
+}
+
+// TestConformanceOfManyEnded has more connections end than can be remembered.
+func TestConformanceOfManyEnded(t *testing.T) {
+	defer linux.SetMaxEnded(1)()
+	conformance.Run(t, "linux", at, "policy")
+}
+
+func at(n conformance.Namespace) (datapath.DataPlane, error) {
+	return linux.NewAt(n.Path(), linux.Config{})
 }

@@ -390,7 +390,7 @@ func (e elements) list(keys []element, timeout time.Duration) []nftables.SetElem
 
 func (s *set) to(inTable, name string) *nftables.Set {
 	n := &nftables.Set{Table: table(inTable), Name: name, KeyType: s.key, Interval: s.interval, Concatenation: s.concat,
-		IsMap: s.verdicts || s.data.Bytes > 0, DataType: s.data, Counter: s.counts, HasTimeout: s.timeout}
+		IsMap: s.verdicts || s.data.Bytes > 0, DataType: s.data, Counter: s.counts, HasTimeout: s.timeout, Size: s.size}
 	if s.dynamic {
 		n.Dynamic, n.Size, n.Timeout = true, cmp.Or(s.size, droppedSize), droppedTimeout
 	}

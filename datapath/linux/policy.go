@@ -58,6 +58,7 @@ const (
 	widerTags       = "within"        // tag -> wider tag
 	profileVerdicts = "verdicts"      // ranges of profile, protocol, port -> verdict
 	endedPrefix     = "ended"         // addresses, protocol, ports
+	endedAll        = "ended-all"     // protocol, once there are more than maxEnded
 )
 
 var directions = []plan.Direction{plan.Outgoing, plan.Incoming}
@@ -131,11 +132,12 @@ func policyRules() *ruleset {
 		r.set(ownAddresses+suffix(is4), set{key: own, concat: true})
 		r.set(tagsOfAddresses+suffix(is4), set{key: addressType(is4), data: nftables.TypeMark})
 		r.set(tagsOfPrefixes+suffix(is4), set{key: addressType(is4), interval: true, data: nftables.TypeMark})
-		r.set(endedPrefix+suffix(is4), set{key: typeEnded(is4), concat: true, timeout: true})
+		r.set(endedPrefix+suffix(is4), setOfEnded(is4))
 	}
 	for _, d := range directions {
 		r.set(policiesPrefix+string(d), set{key: nftables.TypeIFName, data: typeDigest})
 	}
+	r.set(endedAll, setOfAllEnded)
 	r.set(tagsOfEndpoints, set{key: nftables.TypeIFName, data: nftables.TypeMark})
 	r.set(widerTags, set{key: typePeer, concat: true, data: nftables.TypeMark})
 	r.set(profilesOfPeers, set{key: typePeer, concat: true, data: typeDigest})
@@ -254,6 +256,12 @@ func (r *ruleset) refuseEnded() {
 				&expr.Lookup{SourceRegister: unix.NFT_REG32_00, SetName: endedPrefix + suffix(is4)},
 			}, r.count(datapath.Ended, expr.MetaKeyIIFNAME, goTo(refusedChain)))
 	}
+	for _, of := range []expr.MetaKey{expr.MetaKeyIIFGROUP, expr.MetaKeyOIFGROUP} {
+		c.add("any of an endpoint's, as too many were ended", metaEqual(of, hostEndian(endpointGroup)), []expr.Any{
+			&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
+			&expr.Lookup{SourceRegister: 1, SetName: endedAll},
+		}, r.count(datapath.Ended, expr.MetaKeyIIFNAME, goTo(refusedChain)))
+	}
 	c = r.chain(refusedChain)
 	c.add("who sends TCP is told", metaEqual(expr.MetaKeyL4PROTO, []byte{unix.IPPROTO_TCP}), []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}})
 	c.add("what nobody can be told", decide(verdict{kind: expr.VerdictDrop}))
@@ -262,6 +270,19 @@ func (r *ruleset) refuseEnded() {
 func typeEnded(is4 bool) nftables.SetDatatype {
 	return nftables.MustConcatSetType(addressType(is4), addressType(is4), nftables.TypeInetProto, nftables.TypeInetService, nftables.TypeInetService)
 }
+
+// maxEnded is how many elements the set of ended connections may have for a family,
+// two for each: who may change policies, and has pods to connect from, can have
+// connections ended as often as he likes. What is more is refused in another way,
+// by setOfAllEnded: nothing of an endpoint's goes on then that is not tracked. Who
+// connects anew does not notice it, nor does who is connected. Only tests set it.
+var maxEnded uint32 = 1 << 16
+
+func setOfEnded(is4 bool) set {
+	return set{key: typeEnded(is4), concat: true, timeout: true, size: maxEnded}
+}
+
+var setOfAllEnded = set{key: nftables.TypeInetProto, timeout: true}
 
 // endedKey is a packet's addresses and ports as an element.
 func endedKey(from, to netip.AddrPort, protocol plan.Protocol) string {

@@ -54,9 +54,10 @@ type set struct {
 	// timeout makes elements end by themselves. They come while packets do,
 	// and are not compared.
 	timeout bool
-	// dynamic makes rules add elements, up to size of them, or droppedSize where
-	// that is 0.
-	dynamic  bool
+	// dynamic makes rules add elements.
+	dynamic bool
+	// size is how many elements there may be; 0 is droppedSize where rules add
+	// them, and else no bound.
 	size     uint32
 	elements elements
 }

@@ -181,8 +181,8 @@ func (s *sweeper) before() (map[string]leftover, error) {
 	}
 	all := map[string]leftover{}
 	for _, is4 := range families {
-		name := endedPrefix + suffix(is4)
-		there, _, err := readElements((&set{key: typeEnded(is4), concat: true, timeout: true}).to(policyTableName, name))
+		name, like := endedPrefix+suffix(is4), setOfEnded(is4)
+		there, _, err := readElements(like.to(policyTableName, name))
 		if errors.Is(err, unix.ENOENT) {
 			continue
 		}
@@ -212,13 +212,26 @@ func (s *sweeper) refuse(is4 bool, rest elements) error {
 	if p := s.enforced.Load(); p == nil || !policed(p) {
 		return errUnpoliced
 	}
+	like := setOfEnded(is4)
+	err := s.add(endedPrefix+suffix(is4), &like, rest)
+	if errors.Is(err, unix.ENFILE) {
+		s.log.Warn("more connections were ended than can be remembered; what is not tracked is refused from now on, unless it begins a connection", "most", maxEnded/2, "for", endedTimeout)
+		all := elements{}
+		for _, protocol := range []plan.Protocol{plan.TCP, plan.SCTP} {
+			all[element{key: string([]byte{byte(protocol)})}] = value{}
+		}
+		err = s.add(endedAll, &setOfAllEnded, all)
+	}
+	return err
+}
+
+// add adds elements to a set of the policy table, all or none.
+func (s *sweeper) add(name string, like *set, e elements) error {
 	conn, err := nftConn()
 	if err != nil {
 		return err
 	}
-	name := endedPrefix + suffix(is4)
-	ended := (&set{key: typeEnded(is4), concat: true, timeout: true}).to(policyTableName, name)
-	if err := addElements(conn, ended, rest, endedTimeout); err != nil {
+	if err := addElements(conn, like.to(policyTableName, name), e, endedTimeout); err != nil {
 		return err
 	}
 	if err := conn.Flush(); err != nil {

@@ -1,0 +1,8 @@
+package linux
+
+// SetMaxEnded sets maxEnded, and returns how to set it back.
+func SetMaxEnded(n uint32) (back func()) {
+	was := maxEnded
+	maxEnded = n
+	return func() { maxEnded = was }
+}
