@@ -31,6 +31,20 @@ func udp(source, destination netip.AddrPort, data string) []byte {
 	return ip(source.Addr(), destination.Addr(), unix.IPPROTO_UDP, b)
 }
 
+// acknowledgement returns a TCP segment of a connection that goes on, with its IP
+// header.
+func acknowledgement(source, destination netip.AddrPort, data string) []byte {
+	const ack, window = 0x10, 1024
+	b := binary.BigEndian.AppendUint16(nil, source.Port())
+	b = binary.BigEndian.AppendUint16(b, destination.Port())
+	b = append(b, 0, 0, 0, 7, 0, 0, 0, 7, 5<<4, ack)
+	b = append(binary.BigEndian.AppendUint16(b, window), 0, 0, 0, 0)
+	b = append(b, data...)
+	sum := checksum(append(pseudoHeader(source.Addr(), destination.Addr(), unix.IPPROTO_TCP, len(b)), b...))
+	binary.BigEndian.PutUint16(b[16:], sum)
+	return ip(source.Addr(), destination.Addr(), unix.IPPROTO_TCP, b)
+}
+
 // addressesOf returns who sends a packet to whom.
 func addressesOf(packet []byte) (source, destination netip.Addr) {
 	if packet[0]>>4 == 6 {

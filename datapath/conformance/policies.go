@@ -166,6 +166,28 @@ func (k talk) ends(t *testing.T, who string) {
 	}
 }
 
+// stays checks that a connection which has ended is not brought back by a side that
+// does not know of it: the server may begin connections to the client, and what it
+// sends looks like the first packet of one.
+func (b *policyBench) stays(t *testing.T, k talk) {
+	t.Helper()
+	if _, tells := b.node.dataPlane.(datapath.Observer); !tells {
+		t.Log("left out: the data plane does not count what it drops")
+		return
+	}
+	client := k.client.LocalAddr().(*net.TCPAddr).AddrPort()
+	before := b.dropped(t)[b.node][datapath.Ended]
+	gateway := plan.MACOf(b.plans["node1"].Local.Pools[0].Gateway)
+	must(t, b.server.inject("eth0", gateway, acknowledgement(netip.AddrPortFrom(b.address, 8080), client, "still there?")))
+	for deadline := time.Now().Add(patience); b.dropped(t)[b.node][datapath.Ended] == before; {
+		if time.Now().After(deadline) {
+			t.Errorf("what the server sends of a connection to %s that has ended is not refused", client)
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
 // forbidden checks that a change ends the connections that it forbids, and no
 // others.
 func (s *suite) forbidden(t *testing.T) {
@@ -202,6 +224,7 @@ func (s *suite) forbidden(t *testing.T) {
 
 	b.change(t, "from 8388609 tcp 8080 allow", "from 8388609 tcp 8080 deny", "verdict server ingress from 8388609 udp 8080 allow # far\n", "")
 	far.ends(t, "far, whose verdict changed,")
+	b.stays(t, far)
 	near.alive(t, "near")
 	if answered(disappointment) {
 		t.Error("a datagram is answered though its verdict has gone")

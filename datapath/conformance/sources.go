@@ -125,7 +125,7 @@ func (b *sourceBench) run(t *testing.T, trials []trial) {
 }
 
 // dropped returns what data planes count, of those that do.
-func (b *sourceBench) dropped(t *testing.T) map[*node]map[datapath.Reason]uint64 {
+func (b *topology) dropped(t *testing.T) map[*node]map[datapath.Reason]uint64 {
 	t.Helper()
 	all := map[*node]map[datapath.Reason]uint64{}
 	for _, n := range b.nodes {
