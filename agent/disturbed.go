@@ -18,7 +18,9 @@ type dispute struct {
 	// them was due.
 	times int
 	last  time.Time
-	what  datapath.Disturbance
+	// due says that the last of them has not begun.
+	due  bool
+	what datapath.Disturbance
 }
 
 const (
@@ -38,7 +40,7 @@ const (
 func (d *dispute) noted(what datapath.Disturbance, now time.Time) time.Time {
 	d.what = what
 	switch {
-	case now.Before(d.last): // that repair is to come yet
+	case d.due: // what changes meanwhile it puts right, too
 		return d.last
 	case d.times == 0 || d.over(now):
 		d.times, d.last = 1, now
@@ -50,6 +52,7 @@ func (d *dispute) noted(what datapath.Disturbance, now time.Time) time.Time {
 			d.last = due
 		}
 	}
+	d.due = true
 	return d.last
 }
 
@@ -72,12 +75,19 @@ func (s *syncer) Disturbed(d datapath.Disturbance) {
 	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	before := s.dispute.last
+	told := s.dispute.due
 	due := s.dispute.noted(d, now)
-	s.mend.Reset(due.Sub(now))
-	if due != before { // else that repair was told of
+	if !told {
 		s.log.Warn("others changed what is Weft's", "what", d.What, "by", d.By)
+		s.mend.Reset(due.Sub(now))
 	}
+}
+
+// mending says that a repair begins.
+func (s *syncer) mending() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dispute.due = false
 }
 
 // Contested says who keeps changing what is Weft's; empty where nobody does.

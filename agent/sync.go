@@ -167,6 +167,7 @@ func (s *syncer) Run(ctx context.Context) {
 		case <-repair.C:
 			repairing = true
 		case <-s.mend.C:
+			s.mending()
 			repairing = true
 		case <-left.C:
 			advancing = true
