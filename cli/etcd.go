@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,7 +27,20 @@ const (
 	controllerAccount = "weft-controller"
 	adminAccount      = "weft-admin"
 	viewerAccount     = "weft-view"
+	accountPrefix     = "weft-"
 )
+
+// grantee is how grant names whom a user is for; "" where grant makes no such user.
+func grantee(user string) string {
+	if node, ofNode := strings.CutPrefix(user, nodeAccount); ofNode {
+		return "node " + node
+	}
+	who := strings.TrimPrefix(user, accountPrefix)
+	if _, err := accountNamed("", who); err != nil {
+		return ""
+	}
+	return who
+}
 
 // flannelKeys are what all keys of flannel's begin with.
 const flannelKeys = flannel.DefaultPrefix + "/"
@@ -156,7 +168,9 @@ func newEtcdGrant(c *connection) *cobra.Command {
 		Short: "Make a user and its role, or bring them to what they should be",
 		Long: `grant makes a user and a role of etcd for each agent, for the controllers, or for
 people: admin may change all objects, view may read them. What is there already is
-brought to what it should be, so it can be repeated; it prints what it did.
+brought to what it should be, so it can be repeated; it prints what it did. Other
+roles of the user are taken from it. With --password-file a user that is there is
+made anew, so that it has that password.
 
 Where the cluster's plug-in is flannel, a node's lease must be known before the
 node has it, as a role names keys: grant reserves a subnet for the node, which
@@ -378,8 +392,8 @@ func newEtcdList(c *connection) *cobra.Command {
 		Use:   "list",
 		Short: "Show Weft's users and roles, and what is missing",
 		Long: `list shows who has a user and a role of Weft's in etcd, which nodes have none, and
-which belong to nodes that are no more. The exit code is 1 if anything is missing
-or left over.`,
+which belong to nodes that are no more, and who may do more by another role, which
+grant takes away. The exit code is 1 if anything is missing, left over or more.`,
 		Example: "  weft etcd list",
 		Args:    cobra.NoArgs,
 	}
@@ -390,7 +404,7 @@ or left over.`,
 			return err
 		}
 		defer r.Close()
-		have, err := r.Accounts(cmd.Context(), "weft-")
+		have, err := r.Accounts(cmd.Context(), accountPrefix)
 		if err != nil {
 			return err
 		}
@@ -402,8 +416,21 @@ or left over.`,
 		for _, name := range have {
 			node, ofNode := strings.CutPrefix(name, nodeAccount)
 			left := ofNode && !slices.ContainsFunc(nodes, func(o registry.Object) bool { return o.GetName() == node })
-			fmt.Fprintln(out, name+cmp.Or(map[bool]string{true: "  there is no Node " + node + ": weft etcd revoke node " + node}[left], ""))
-			wrong = wrong || left
+			var others []string
+			if grantee(name) != "" {
+				if others, err = r.OtherRoles(cmd.Context(), name); err != nil {
+					return err
+				}
+			}
+			switch {
+			case left:
+				fmt.Fprintf(out, "%s  there is no Node %s: weft etcd revoke node %s\n", name, node, node)
+			case len(others) > 0:
+				fmt.Fprintf(out, "%s  has also the role %s: weft etcd grant %s\n", name, strings.Join(others, " and "), grantee(name))
+			default:
+				fmt.Fprintln(out, name)
+			}
+			wrong = wrong || left || len(others) > 0
 		}
 		for _, o := range nodes {
 			if !slices.Contains(have, nodeAccount+o.GetName()) {

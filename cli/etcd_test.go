@@ -197,6 +197,8 @@ func testEtcdAccounts(t *testing.T, endpoint string) {
 	if names, err := before.Accounts(ctx, ""); err != nil || len(names) > 0 {
 		t.Fatalf("what was refused made %q, %v", names, err)
 	}
+	// One that was made without a password, as for a certificate, is given one.
+	weft(0, "grant", "node", "node1", "--address", "172.30.0.11")
 	for _, who := range [][]string{{"controller"}, {"admin"}, {"view"}, {"node", "node1", "--address", "172.30.0.11"}, {"node", "node2"}, {"node", "node3", "--address", "172.30.0.13"}} {
 		user := "weft-" + strings.Join(who[:min(2, len(who))], "-")
 		first := weft(0, append([]string{"grant", "--password-file", password(user)}, who...)...)
@@ -207,6 +209,24 @@ func testEtcdAccounts(t *testing.T, endpoint string) {
 			t.Errorf("grant %q again did\n%s", who, again)
 		}
 	}
+	// Who may do more by another role is told, and loses that.
+	alone := raw("")
+	for _, who := range []string{"view", "node node2"} {
+		user := "weft-" + strings.ReplaceAll(who, " ", "-")
+		_, err := alone.UserGrantRole(ctx, user, "weft-admin")
+		must(err)
+		if out := weft(1, "list"); !strings.Contains(out, user+"  has also the role weft-admin: weft etcd grant "+who+"\n") {
+			t.Errorf("list:\n%s", out)
+		}
+		if out := weft(0, append([]string{"grant"}, strings.Fields(who)...)...); out != "etcdctl user revoke-role "+user+" weft-admin\n" {
+			t.Errorf("grant %s did\n%s", who, out)
+		}
+		roles, err := alone.UserGet(ctx, user)
+		must(err)
+		if !slices.Equal(roles.Roles, []string{user}) {
+			t.Errorf("%s has the roles %q", user, roles.Roles)
+		}
+	}
 	weft(0, "revoke", "controller")
 	cutOff("for the controllers c1,", "first with: weft etcd grant controller (")
 	weft(0, "grant", "controller", "--password-file", password("weft-controller"))
@@ -214,7 +234,6 @@ func testEtcdAccounts(t *testing.T, endpoint string) {
 		must(l.Release(ctx))
 	}
 	// A user root without a password, left from an attempt to have none.
-	alone := raw("")
 	_, err := alone.UserAddWithOptions(ctx, "root", "", &clientv3.UserAddOptions{NoPassword: true})
 	must(err)
 	if out := weft(0, "enable-auth", "--password-file", password("root")); !strings.Contains(out, "etcdctl auth enable") {
@@ -223,6 +242,8 @@ func testEtcdAccounts(t *testing.T, endpoint string) {
 	if on, err := before.Authenticates(ctx); !on || err != nil {
 		t.Errorf("etcd asks: %v, %v", on, err)
 	}
+
+	must(open("weft-node-node1").Ping(ctx))
 
 	// What is left over is told, and taken away.
 	login = []string{"--etcd-user", "root", "--etcd-password-file", password("root")}

@@ -10,6 +10,8 @@ import (
 	"go.etcd.io/etcd/api/v3/authpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // Permission says what a role may do with keys of etcd: read them, or write and
@@ -87,6 +89,9 @@ func (r *Registry) administer(ctx context.Context, call func(context.Context, *c
 		case errors.Is(known, rpctypes.ErrPermissionDenied), errors.Is(known, rpctypes.ErrUserEmpty):
 			refusal = errNotRoot
 			return nil
+		case errors.Is(err, errNoPassword):
+			refusal = err
+			return nil
 		}
 		return err
 	})
@@ -94,8 +99,9 @@ func (r *Registry) administer(ctx context.Context, call func(context.Context, *c
 }
 
 // Missing returns the steps that are left until an account is there and may do
-// what it says, and nothing else. With a password, setting that is always one of
-// them; without, a new user has none and needs a certificate.
+// what it says, and nothing else. With a password, a user that is there is made
+// anew, and cannot log in meanwhile; without, a new user has none and needs a
+// certificate.
 func (r *Registry) Missing(ctx context.Context, a Account, password string) ([]Step, error) {
 	var steps []Step
 	add := func(do func(context.Context, *clientv3.Client) error, words ...string) {
@@ -149,48 +155,94 @@ func (r *Registry) Missing(ctx context.Context, a Account, password string) ([]S
 		}, words...)
 	}
 
-	var user *clientv3.AuthUserGetResponse
-	found, err = r.administer(ctx, func(ctx context.Context, c *clientv3.Client) (err error) {
-		user, err = c.UserGet(ctx, a.Name)
-		return err
-	})
+	roles, found, err := r.rolesOf(ctx, a.Name)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("user %s: %w", a.Name, err)
-	case !found && password == "":
-		add(func(ctx context.Context, c *clientv3.Client) error {
-			_, err := c.UserAddWithOptions(ctx, a.Name, "", &clientv3.UserAddOptions{NoPassword: true})
-			return err
-		}, "user", "add", a.Name, "--no-password")
+		return nil, err
 	case !found:
-		add(func(ctx context.Context, c *clientv3.Client) error {
-			_, err := c.UserAdd(ctx, a.Name, password)
-			return err
-		}, "user", "add", a.Name)
+		return append(steps, addUser(a.Name, password), grantRole(a.Name)), nil
 	case password != "":
-		add(func(ctx context.Context, c *clientv3.Client) error {
-			_, err := c.UserChangePassword(ctx, a.Name, password)
-			return err
-		}, "user", "passwd", a.Name)
+		// A user that was made without a password never gets one, etcd does not say
+		// so, nor which users these are. What other roles it had go with it.
+		return append(steps, deleteUser(a.Name), addUser(a.Name, password), grantRole(a.Name)), nil
 	}
-	if !found || !slices.Contains(user.Roles, a.Name) {
-		add(func(ctx context.Context, c *clientv3.Client) error {
-			_, err := c.UserGrantRole(ctx, a.Name, a.Name)
-			return err
-		}, "user", "grant-role", a.Name, a.Name)
+	if !slices.Contains(roles, a.Name) {
+		steps = append(steps, grantRole(a.Name))
+	}
+	for _, role := range roles {
+		if role != a.Name {
+			steps = append(steps, Step{[]string{"user", "revoke-role", a.Name, role},
+				func(ctx context.Context, c *clientv3.Client) error {
+					_, err := c.UserRevokeRole(ctx, a.Name, role)
+					return err
+				}})
+		}
 	}
 	return steps, nil
+}
+
+// rolesOf returns the roles of a user, in alphabetical order, and whether there is
+// such a user.
+func (r *Registry) rolesOf(ctx context.Context, name string) (roles []string, found bool, err error) {
+	found, err = r.administer(ctx, func(ctx context.Context, c *clientv3.Client) error {
+		user, err := c.UserGet(ctx, name)
+		if err == nil {
+			roles = user.Roles
+		}
+		return err
+	})
+	if err != nil {
+		return nil, false, fmt.Errorf("user %s: %w", name, err)
+	}
+	return roles, found, nil
+}
+
+// OtherRoles returns the roles that a user has beside that of its own name, in
+// alphabetical order: by these it may do more than its Account says. A user that
+// is not there has none.
+func (r *Registry) OtherRoles(ctx context.Context, name string) ([]string, error) {
+	roles, _, err := r.rolesOf(ctx, name)
+	return slices.DeleteFunc(roles, func(role string) bool { return role == name }), err
+}
+
+// addUser makes a user. Without a password it needs a certificate.
+func addUser(name, password string) Step {
+	if password == "" {
+		return Step{[]string{"user", "add", name, "--no-password"}, func(ctx context.Context, c *clientv3.Client) error {
+			_, err := c.UserAddWithOptions(ctx, name, "", &clientv3.UserAddOptions{NoPassword: true})
+			return err
+		}}
+	}
+	return Step{[]string{"user", "add", name}, func(ctx context.Context, c *clientv3.Client) error {
+		_, err := c.UserAdd(ctx, name, password)
+		return err
+	}}
+}
+
+func deleteUser(name string) Step {
+	return Step{[]string{"user", "delete", name}, func(ctx context.Context, c *clientv3.Client) error {
+		_, err := c.UserDelete(ctx, name)
+		return err
+	}}
+}
+
+// grantRole gives a user the role of its name.
+func grantRole(name string) Step {
+	return Step{[]string{"user", "grant-role", name, name}, func(ctx context.Context, c *clientv3.Client) error {
+		_, err := c.UserGrantRole(ctx, name, name)
+		return err
+	}}
 }
 
 // Removal returns the steps that are left until an account is gone.
 func (r *Registry) Removal(ctx context.Context, name string) ([]Step, error) {
 	var steps []Step
-	found, err := r.administer(ctx, func(ctx context.Context, c *clientv3.Client) error { _, err := c.UserGet(ctx, name); return err })
+	_, found, err := r.rolesOf(ctx, name)
 	if err != nil {
-		return nil, fmt.Errorf("user %s: %w", name, err)
+		return nil, err
 	}
 	if found {
-		steps = append(steps, Step{[]string{"user", "delete", name}, func(ctx context.Context, c *clientv3.Client) error { _, err := c.UserDelete(ctx, name); return err }})
+		steps = append(steps, deleteUser(name))
 	}
 	found, err = r.administer(ctx, func(ctx context.Context, c *clientv3.Client) error { _, err := c.RoleGet(ctx, name); return err })
 	if err != nil {
@@ -245,35 +297,45 @@ func (r *Registry) Authentication(ctx context.Context, password string) ([]Step,
 			return nil, errNoRoot
 		}
 	}
-	missing, err := r.Missing(ctx, Account{Name: rootUser}, password)
+	// The role is etcd's own, and there once a user has it.
+	roles, found, err := r.rolesOf(ctx, rootUser)
 	if err != nil {
 		return nil, err
 	}
 	var steps []Step
-	for _, s := range missing {
-		if s.words[0] == "user" { // the role is etcd's own
-			steps = append(steps, s)
+	switch {
+	case !found:
+		steps = []Step{addUser(rootUser, password), grantRole(rootUser)}
+	case password != "" && on:
+		steps = []Step{changeRootsPassword(password)} // root cannot be deleted now
+	case password != "":
+		steps = []Step{deleteUser(rootUser), addUser(rootUser, password), grantRole(rootUser)} // see Missing
+	case !slices.Contains(roles, rootUser):
+		steps = []Step{grantRole(rootUser)}
+	}
+	if !on {
+		steps = append(steps, Step{[]string{"auth", "enable"}, func(ctx context.Context, c *clientv3.Client) error { _, err := c.AuthEnable(ctx); return err }})
+	}
+	return steps, nil
+}
+
+// errNoPassword says that etcd took a password and did not store it.
+var errNoPassword = errors.New("nobody can log in as root with it: root was made without a password, and gets one only where it is made anew, " +
+	"for which authentication must be off: turn it off (etcdctl auth disable), and repeat this")
+
+// changeRootsPassword changes root's password where etcd asks who everyone is. It
+// fails for a root that was made without one, to which etcd gives none.
+func changeRootsPassword(password string) Step {
+	return Step{[]string{"user", "passwd", rootUser}, func(ctx context.Context, c *clientv3.Client) error {
+		if _, err := c.UserChangePassword(ctx, rootUser, password); err != nil {
+			return err
 		}
-	}
-	if on {
-		return steps, nil
-	}
-	if len(steps) > 0 && steps[0].words[1] == "passwd" {
-		// A user that was made without a password never gets one, and etcd does not
-		// say so: the user is made anew.
-		steps = []Step{
-			{[]string{"user", "delete", rootUser}, func(ctx context.Context, c *clientv3.Client) error { _, err := c.UserDelete(ctx, rootUser); return err }},
-			{[]string{"user", "add", rootUser}, func(ctx context.Context, c *clientv3.Client) error {
-				_, err := c.UserAdd(ctx, rootUser, password)
-				return err
-			}},
-			{[]string{"user", "grant-role", rootUser, rootUser}, func(ctx context.Context, c *clientv3.Client) error {
-				_, err := c.UserGrantRole(ctx, rootUser, rootUser)
-				return err
-			}},
+		_, err := c.Authenticate(ctx, rootUser, password)
+		if err == nil || ctx.Err() != nil || status.Code(err) == codes.Unavailable {
+			return err
 		}
-	}
-	return append(steps, Step{[]string{"auth", "enable"}, func(ctx context.Context, c *clientv3.Client) error { _, err := c.AuthEnable(ctx); return err }}), nil
+		return errNoPassword
+	}}
 }
 
 // Do does a step. One that somebody else has done meanwhile is done.

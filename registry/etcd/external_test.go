@@ -329,6 +329,14 @@ func TestRootByCertificate(t *testing.T) {
 	if on, err := root.Authenticates(t.Context()); !on || err != nil {
 		t.Errorf("etcd asks: %v, %v", on, err)
 	}
+	// etcd takes a password for a user that was made without one, and drops it.
+	steps, err = root.Authentication(t.Context(), "toor")
+	if err != nil || len(steps) != 1 {
+		t.Fatalf("%v, %v", steps, err)
+	}
+	if err := root.Do(t.Context(), steps[0]); err == nil || !strings.Contains(err.Error(), "etcdctl auth disable") {
+		t.Errorf("a password that root does not get: %v", err)
+	}
 	if users, err := root.Users(t.Context()); err != nil || len(users) != 3 {
 		t.Errorf("root sees %q, %v", users, err)
 	}
