@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/weftnet/weft/api"
@@ -257,5 +258,25 @@ status: {conditions: [{type: Enforced, status: "True", reason: r, message: m, la
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestManyNodeProblems has somebody write more problems into a Node than an agent
+// does: nobody who reads them works on all.
+func TestManyNodeProblems(t *testing.T) {
+	node := &corev1.Node{}
+	node.Name = "node1"
+	var said []api.Problem
+	for i := range api.MaxNodeProblems + 7 {
+		said = append(said, api.Problem{Message: fmt.Sprint("problem ", i)})
+	}
+	api.SetNodeProblems(node, said)
+	got := api.NodeProblems(node)
+	if last := got[len(got)-1]; len(got) != api.MaxNodeProblems+1 || last.Name != "node1" || !strings.Contains(last.Message, "7 more") {
+		t.Errorf("%d problems, the last of which is %v", len(got), last)
+	}
+	api.SetNodeProblems(node, said[:api.MaxNodeProblems])
+	if got := api.NodeProblems(node); len(got) != api.MaxNodeProblems {
+		t.Errorf("of as many as an agent says %d are read", len(got))
 	}
 }

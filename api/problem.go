@@ -3,6 +3,7 @@ package api
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -31,10 +32,15 @@ func (p Problem) Object() string {
 	return strings.TrimSpace(strings.ToLower(p.Kind) + " " + name)
 }
 
+// ProblemKey is what a problem is known by: two of the same key say the same of one
+// object, whatever is to be done about it.
+type ProblemKey struct{ Object, Message string }
+
+// Key returns what the problem is known by.
+func (p Problem) Key() ProblemKey { return ProblemKey{p.Object(), p.Message} }
+
 // Same reports whether two say the same of one object.
-func (p Problem) Same(o Problem) bool {
-	return p.Object() == o.Object() && p.Message == o.Message
-}
+func (p Problem) Same(o Problem) bool { return p.Key() == o.Key() }
 
 // String is the problem in one line.
 func (p Problem) String() string {
@@ -49,7 +55,8 @@ func (p Problem) String() string {
 // list of Problems. The Node's conditions say the same to people.
 const ProblemsAnnotation = "weft.network/problems"
 
-// MaxNodeProblems is how many problems an agent says at once.
+// MaxNodeProblems is how many problems an agent says at once. Of one that says more
+// no more are read.
 const MaxNodeProblems = 20
 
 // SetNodeProblems has a Node say what is wrong, and reports whether that
@@ -85,6 +92,9 @@ func NodeProblems(node *corev1.Node) []Problem {
 		if err := json.Unmarshal([]byte(text), &problems); err != nil {
 			problems = []Problem{{Message: "what its agent says cannot be read: " + err.Error()}}
 		}
+	}
+	if more := len(problems) - MaxNodeProblems; more > 0 {
+		problems = append(problems[:MaxNodeProblems], Problem{Message: fmt.Sprintf("its agent says %d more problems, which no agent of Weft's does: look who writes the Node", more)})
 	}
 	own := func(message string) Problem { return Problem{Message: message} }
 	if len(problems) == 0 {

@@ -237,12 +237,15 @@ func (s *policyState) doubt(held map[string]string, objects plugin.Objects) {
 	s.Pending = slices.DeleteFunc(slices.Clone(s.Pending), func(n string) bool {
 		return slices.Contains(s.Lost, n) || slices.Contains(s.Unloaded, n)
 	})
+	var doubts []string
 	if len(s.Lost) > 0 {
-		s.Problems = append(s.Problems, "not known on "+listed(s.Lost)+", whose agent does not run")
+		doubts = append(doubts, "not known on "+listed(s.Lost)+", whose agent does not run")
 	}
 	if len(s.Unloaded) > 0 {
-		s.Problems = append(s.Problems, "not known on "+listed(s.Unloaded)+", where the plan is not in the data plane as it should be (see: weft status)")
+		doubts = append(doubts, "not known on "+listed(s.Unloaded)+", where the plan is not in the data plane as it should be (see: weft status)")
 	}
+	// They come first, as not all others may be shown.
+	s.Problems = append(doubts, s.Problems...)
 }
 
 func newPolicyStatus(c *connection) *cobra.Command {
@@ -416,6 +419,9 @@ func printPolicyStates(w io.Writer, states []policyState, within string) error {
 			enforced = "not as written"
 		}
 		problems := slices.Clone(s.Problems)
+		if more := len(problems) - maxOfPolicy; more > 0 {
+			problems = append(problems[:maxOfPolicy], fmt.Sprintf("and %d more (-o json shows them)", more))
+		}
 		if len(s.Pending) > 0 {
 			problems = append(problems, "not yet on "+strings.Join(s.Pending, ", "))
 		}

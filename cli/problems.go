@@ -27,7 +27,10 @@ import (
 // comes together here, as one list in which nothing is twice.
 
 // problemList is a list of problems in the order in which they were found.
-type problemList struct{ list []api.Problem }
+type problemList struct {
+	list  []api.Problem
+	known map[api.ProblemKey]bool
+}
 
 // longestMessage is how much of a message is shown, in runes.
 const longestMessage = 1000
@@ -58,13 +61,18 @@ func shown(p api.Problem) api.Problem {
 
 // add adds a problem unless it is there.
 func (l *problemList) add(p api.Problem) {
-	if !l.has(p) {
-		l.list = append(l.list, shown(p))
+	if p = shown(p); l.known[p.Key()] {
+		return
 	}
+	if l.known == nil {
+		l.known = make(map[api.ProblemKey]bool)
+	}
+	l.known[p.Key()] = true
+	l.list = append(l.list, p)
 }
 
 // has reports whether a problem is in the list.
-func (l *problemList) has(p api.Problem) bool { return slices.ContainsFunc(l.list, shown(p).Same) }
+func (l *problemList) has(p api.Problem) bool { return l.known[shown(p).Key()] }
 
 // about adds a problem of an object, which is nil for what is no object.
 func (l *problemList) about(k *registry.Kind, key registry.Key, message, remedy string) {
@@ -173,6 +181,8 @@ type hearsay struct {
 	// nodes is how many agents live.
 	nodes int
 	list  []rumour
+	// at says where in list each is.
+	at map[api.ProblemKey]int
 }
 
 type rumour struct {
@@ -181,9 +191,13 @@ type rumour struct {
 }
 
 func (h *hearsay) add(teller string, p api.Problem) {
-	i := slices.IndexFunc(h.list, func(r rumour) bool { return r.Same(p) })
-	if i < 0 {
+	i, known := h.at[p.Key()]
+	if !known {
 		i = len(h.list)
+		if h.at == nil {
+			h.at = make(map[api.ProblemKey]int)
+		}
+		h.at[p.Key()] = i
 		h.list = append(h.list, rumour{Problem: p})
 	}
 	h.list[i].tellers = append(h.list[i].tellers, teller)
@@ -266,7 +280,7 @@ func policyProblems(l *problemList, c explain.Cluster, plug plugin.Plugin) {
 		return
 	}
 	for _, s := range networkpolicy.States(objects) {
-		for _, p := range s.Problems {
+		for _, p := range fewOf(s) {
 			l.about(s.Kind, s.Key, p, "")
 		}
 	}
@@ -280,6 +294,28 @@ func policyProblems(l *problemList, c explain.Cluster, plug plugin.Plugin) {
 		}
 		l.about(api.DomainNameKind, registry.KeyOf(d), message, "correct the name in the policies, or see to the name server that the leading controller asks")
 	}
+}
+
+// maxOfPolicy is how many problems of one policy are shown at once: each of its rules
+// may have one.
+const maxOfPolicy = 10
+
+// fewOf returns the first problems of a policy, and says how many others there are.
+func fewOf(s networkpolicy.State) []string {
+	more := len(s.Problems) - maxOfPolicy
+	if more <= 0 {
+		return s.Problems
+	}
+	return append(slices.Clone(s.Problems[:maxOfPolicy]), fmt.Sprintf("and %d more problems (see: %s)", more, policyStatusOf(s.Kind, s.Key)))
+}
+
+// policyStatusOf is the command that shows all problems of a policy.
+func policyStatusOf(k *registry.Kind, key registry.Key) string {
+	command := "weft policy status"
+	if key.Namespace != "" {
+		command += " -n " + key.Namespace
+	}
+	return command + " " + k.Singular + "/" + key.Name + " -o json"
 }
 
 // maxListed is how many objects a line names.

@@ -1,10 +1,20 @@
 package cli
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/explain"
+	"github.com/weftnet/weft/plugin"
+	"github.com/weftnet/weft/plugin/networkpolicy"
+	"github.com/weftnet/weft/plugin/plugins"
+	"github.com/weftnet/weft/registry"
 )
 
 // TestHearsay has agents tell of others than their own nodes.
@@ -31,5 +41,39 @@ func TestHearsay(t *testing.T) {
 		"clusterconfig default: a part of it (so says node1, node3)", "clusterconfig default: all of it"}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q\nand not\n%q", got, want)
+	}
+}
+
+// TestManyFaultyRules has a policy of which each rule has a fault: it does not hide
+// what else is wrong.
+func TestManyFaultyRules(t *testing.T) {
+	policy := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}}
+	const faults = maxOfPolicy + 5
+	for i := range faults {
+		policy.Spec.Ingress = append(policy.Spec.Ingress, networkingv1.NetworkPolicyIngressRule{
+			From: []networkingv1.NetworkPolicyPeer{{IPBlock: &networkingv1.IPBlock{CIDR: fmt.Sprintf("10.0.%d.0/99", i)}}}})
+	}
+	objects := explain.Snapshot{}
+	objects.Put(api.NetworkPolicy, policy)
+	states := networkpolicy.States(objects)
+	if len(states) != 1 || len(states[0].Problems) != faults {
+		t.Fatalf("the states are %v", states)
+	}
+	var l problemList
+	plug, err := plugins.Finder(func(*registry.Kind) bool { return true })("openshift-networkpolicy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	policyProblems(&l, explain.Cluster{Objects: objects, Plugin: func(string) (plugin.Plugin, error) { return plug, nil }}, plug)
+	want := "networkpolicy shop/web: and 5 more problems (see: weft policy status -n shop networkpolicy/web -o json)"
+	if last := l.list[len(l.list)-1].String(); len(l.list) != maxOfPolicy+1 || last != want {
+		t.Errorf("%d problems, the last of which is %q, not %q", len(l.list), last, want)
+	}
+	var text strings.Builder
+	if err := printPolicyStates(&text, policyStates(objects, func(networkpolicy.State) bool { return true }), ""); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasSuffix(text.String(), "; and 5 more (-o json shows them)\n") {
+		t.Errorf("it is\n%s", text.String())
 	}
 }

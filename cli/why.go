@@ -272,7 +272,7 @@ func notInForce(states []networkpolicy.State, objects plugin.Objects, answer *ex
 		if pod != nil && slices.Contains(states[i].Pending, pod.Spec.NodeName) && !j.Unasked {
 			answer.Doubt(fmt.Sprintf("%s has not said yet that %s %s is in force", pod.Spec.NodeName, kind.Kind, key))
 		}
-		for _, p := range states[i].Problems {
+		for _, p := range fewOf(states[i]) {
 			warn("", api.Problem{Kind: kind.Kind, Namespace: key.Namespace, Name: key.Name, Message: p})
 		}
 	}

@@ -99,8 +99,10 @@ type Answer struct {
 	// Warnings say why the nodes may not do what the plans say, each once. Those
 	// about Backends are here, and not there.
 	Warnings []string `json:"warnings,omitempty"`
-	// warned are the problems that Warnings tell, in the same order.
-	warned []warning
+	// warned are the problems that Warnings tell, in the same order, and warnedOf says
+	// where in there each is.
+	warned   []warning
+	warnedOf map[api.ProblemKey]int
 }
 
 // Why answers a question. It fails if a name stands for nothing, or for

@@ -18,9 +18,13 @@ type warning struct {
 // Warn adds a problem that a node is known to have; node is empty where it is no
 // node's. What is there already, of another node too, is not said again.
 func (a *Answer) Warn(node string, p api.Problem) {
-	i := slices.IndexFunc(a.warned, func(w warning) bool { return w.Same(p) })
-	if i < 0 {
+	i, known := a.warnedOf[p.Key()]
+	if !known {
 		i = len(a.warned)
+		if a.warnedOf == nil {
+			a.warnedOf = make(map[api.ProblemKey]int)
+		}
+		a.warnedOf[p.Key()] = i
 		a.warned, a.Warnings = append(a.warned, warning{Problem: p}), append(a.Warnings, "")
 	}
 	w := &a.warned[i]
@@ -54,7 +58,7 @@ func (a *Answer) inherit(from *Answer) {
 			a.Warn(node, w.Problem)
 		}
 	}
-	from.Warnings, from.warned = nil, nil
+	from.Warnings, from.warned, from.warnedOf = nil, nil, nil
 }
 
 // Told returns a problem of a node's plan as the node's agent tells it. One that
