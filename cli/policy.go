@@ -61,7 +61,12 @@ of the pods that there are would be allowed or denied if it were applied (with
 
 Pods that no policy can tell apart are one line. "world" is all that is neither a
 pod nor in a prefix that policies mention, nodes included unless policies select
-some. What a node sends to its own pods is always allowed.`,
+some. What a node sends to its own pods is always allowed.
+
+Not tried is what only compiling for a node shows: pods whose policies make too many
+verdicts, or take too long to work out, get or send nothing (see the limits in
+docs/policy.md), and are shown here as if they did. weft policy status says so once
+the policies are applied.`,
 		Example: `  weft policy try -f policy.yaml
   weft get networkpolicy web -o yaml | weft policy try --delete -f -`,
 		Args: cobra.NoArgs,
