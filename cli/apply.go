@@ -21,6 +21,7 @@ import (
 	"github.com/weftnet/weft/daemon"
 	"github.com/weftnet/weft/datapath/dataplanes"
 	"github.com/weftnet/weft/explain"
+	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/plugin/plugins"
 	"github.com/weftnet/weft/registry"
@@ -80,10 +81,10 @@ the first is written.`,
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s/%s %s\n", t.kind.Singular, t.key.Name, done)
+			printable.Fprintf(cmd.OutOrStdout(), "%s/%s %s\n", t.kind.Singular, t.key.Name, done)
 		}
 		for _, w := range unenforced(cmd.Context(), reg, targets) {
-			fmt.Fprintln(cmd.ErrOrStderr(), "warning:", w)
+			printable.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", printable.Brief(w))
 		}
 		return nil
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weftnet/weft/daemon"
+	"github.com/weftnet/weft/internal/printable"
 )
 
 // exitError ends the command with a code of its own. An empty message prints
@@ -64,11 +65,11 @@ func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) 
 		return 0
 	case errors.As(err, &exit):
 		if exit.message != "" {
-			fmt.Fprintln(errs, "error:", exit.message)
+			fmt.Fprintln(errs, "error:", printable.Lines(exit.message))
 		}
 		return exit.code
 	default:
-		fmt.Fprintln(errs, "error:", err)
+		fmt.Fprintln(errs, "error:", printable.Lines(err.Error()))
 		return exitFailed
 	}
 }

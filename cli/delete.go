@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/registry"
 )
 
@@ -62,7 +63,7 @@ func newDelete(c *connection) *cobra.Command {
 			err := reg.Delete(cmd.Context(), t.kind, t.key, "")
 			switch {
 			case err == nil:
-				fmt.Fprintf(cmd.OutOrStdout(), "%s/%s deleted\n", t.kind.Singular, t.key.Name)
+				printable.Fprintf(cmd.OutOrStdout(), "%s/%s deleted\n", t.kind.Singular, t.key.Name)
 				if t.kind.GroupVersionKind == api.ClusterConfigKind.GroupVersionKind {
 					configs = append(configs, t)
 				}
@@ -72,7 +73,7 @@ func newDelete(c *connection) *cobra.Command {
 		}
 		// Without a ClusterConfig the plug-in is the default one.
 		for _, w := range unenforced(cmd.Context(), reg, configs) {
-			fmt.Fprintln(cmd.ErrOrStderr(), "warning:", w)
+			printable.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", printable.Brief(w))
 		}
 		return errors.Join(errs...)
 	}

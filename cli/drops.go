@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/drops"
+	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/lab"
 	"github.com/weftnet/weft/registry"
 	"github.com/weftnet/weft/trace"
@@ -187,9 +187,7 @@ func (d *dropsCommand) once(ctx context.Context) error {
 	}
 	var err error
 	if d.json {
-		e := json.NewEncoder(d.out)
-		e.SetIndent("", "  ")
-		err = e.Encode(all)
+		err = printIndented(d.out, all)
 	} else {
 		err = all.Print(d.out, d.zone)
 	}
@@ -254,7 +252,7 @@ func (d *dropsCommand) say(ctx context.Context, node string, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err != nil && ctx.Err() == nil && !d.failed[node] {
-		fmt.Fprintf(d.errs, "node %s: %v; asking again\n", node, err)
+		printable.Fprintf(d.errs, "node %s: %v; asking again\n", node, err)
 		d.failed[node] = true
 	}
 }
@@ -276,7 +274,7 @@ func (d *dropsCommand) listen(ctx context.Context, a askedAgent, stop context.Ca
 		defer d.mu.Unlock()
 		var err error
 		if d.json {
-			err = json.NewEncoder(d.out).Encode(r)
+			err = printable.JSON(d.out, "", r)
 		} else {
 			err = r.Print(d.out, d.zone)
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/registry"
 )
 
@@ -88,7 +89,7 @@ func newGet(c *connection) *cobra.Command {
 			return printJSON(out, objects, key.Name == "")
 		case "name":
 			for _, o := range objects {
-				fmt.Fprintf(out, "%s/%s\n", k.Singular, o.GetName())
+				printable.Fprintf(out, "%s/%s\n", k.Singular, o.GetName())
 			}
 			return nil
 		}
@@ -97,7 +98,7 @@ func newGet(c *connection) *cobra.Command {
 			if k.Namespaced && !*all {
 				where = " in namespace " + in
 			}
-			fmt.Fprintf(cmd.ErrOrStderr(), "There are no %s%s.\n", k.Plural, where)
+			printable.Fprintf(cmd.ErrOrStderr(), "There are no %s%s.\n", k.Plural, where)
 			return nil
 		}
 		if k == api.Node || k == api.NodeReportKind {

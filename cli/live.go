@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -108,9 +107,7 @@ func (l live) run(ctx context.Context) (a explain.Answer, report trace.Report, e
 func showLive(out io.Writer, a explain.Answer, report trace.Report, asJSON, verbose bool) (err error) {
 	switch {
 	case asJSON:
-		e := json.NewEncoder(out)
-		e.SetIndent("", "  ")
-		err = e.Encode(struct {
+		err = printIndented(out, struct {
 			explain.Answer
 			Live trace.Report `json:"live"`
 		}{a, report})

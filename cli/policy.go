@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/explain"
+	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/plugin/networkpolicy"
 	"github.com/weftnet/weft/plugin/plugins"
@@ -184,17 +184,17 @@ func asEnforced(policies []*policy.Policy) (enforced []*policy.Policy, warnings 
 
 func (t trial) print(out, errs io.Writer) error {
 	for _, w := range t.Warnings {
-		fmt.Fprintln(errs, "warning:", w)
+		printable.Fprintf(errs, "warning: %s\n", printable.Brief(w))
 	}
 	if t.Total == 0 {
 		_, err := fmt.Fprintln(out, "Nothing would change for the pods that there are.")
 		return err
 	}
 	for _, d := range t.Differences {
-		fmt.Fprintln(out, d)
+		printable.Fprintf(out, "%s\n", d)
 	}
 	if more := t.Total - len(t.Differences); more > 0 {
-		fmt.Fprintf(out, "and %d more at least (--all shows them)\n", more)
+		printable.Fprintf(out, "and %d more at least (--all shows them)\n", more)
 	}
 	return nil
 }
@@ -406,7 +406,7 @@ func printPolicyStates(w io.Writer, states []policyState, within string) error {
 		if within != "" {
 			where = " in namespace " + within
 		}
-		_, err := fmt.Fprintf(w, "There are no policies%s.\n", where)
+		_, err := printable.Fprintf(w, "There are no policies%s.\n", where)
 		return err
 	}
 	t := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
@@ -430,14 +430,15 @@ func printPolicyStates(w io.Writer, states []policyState, within string) error {
 		if len(s.Pending) > 0 {
 			problems = append(problems, "not yet on "+strings.Join(s.Pending, ", "))
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%s\t%s\n", cmp.Or(s.Namespace, "-"), s.Name, s.Kind, s.Pods, len(s.Nodes), enforced,
+		for i, p := range problems {
+			problems[i] = printable.Brief(p)
+		}
+		printable.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%s\t%s\n", cmp.Or(s.Namespace, "-"), s.Name, s.Kind, s.Pods, len(s.Nodes), enforced,
 			cmp.Or(strings.Join(problems, "; "), "-"))
 	}
 	return t.Flush()
 }
 
 func printIndented(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(v)
+	return printable.JSON(w, "  ", v)
 }

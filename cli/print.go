@@ -2,7 +2,6 @@ package cli
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/explain"
+	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/plugin/flannel"
 	"github.com/weftnet/weft/registry"
 )
@@ -256,6 +256,9 @@ func printTable(w io.Writer, k *registry.Kind, objects []registry.Object, wide, 
 		if created := o.GetCreationTimestamp(); !created.IsZero() {
 			age = duration.HumanDuration(now.Sub(created.Time))
 		}
+		for i, c := range cells {
+			cells[i] = printable.Line(c)
+		}
 		fmt.Fprintln(t, strings.Join(append(cells, age), "\t"))
 	}
 	return t.Flush()
@@ -284,7 +287,5 @@ func printJSON(w io.Writer, objects []registry.Object, list bool) error {
 	if !list && len(objects) == 1 {
 		v = objects[0]
 	}
-	e := json.NewEncoder(w)
-	e.SetIndent("", "    ")
-	return e.Encode(v)
+	return printable.JSON(w, "    ", v)
 }

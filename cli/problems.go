@@ -6,7 +6,6 @@ import (
 	"iter"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/explain"
+	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/plugin/networkpolicy"
@@ -32,36 +32,16 @@ type problemList struct {
 	known map[api.ProblemKey]bool
 }
 
-// longestMessage is how much of a message is shown, in runes.
-const longestMessage = 1000
-
-// printable returns what somebody else says as it may be shown on a terminal: nothing
-// in it moves the cursor, turns the direction or fills the screen.
-func printable(s string) string {
-	var b strings.Builder
-	for n, r := range []rune(s) {
-		switch {
-		case n == longestMessage:
-			return b.String() + "…"
-		case r == '\n' || strconv.IsPrint(r):
-			b.WriteRune(r)
-		default:
-			fmt.Fprintf(&b, "\\u%04x", r)
-		}
-	}
-	return b.String()
-}
-
-// shown returns a problem as it may be shown on a terminal.
-func shown(p api.Problem) api.Problem {
-	p.Name, p.Namespace, p.Kind = printable(p.Name), printable(p.Namespace), printable(p.Kind)
-	p.Message, p.Remedy = printable(p.Message), printable(p.Remedy)
+// brief returns a problem with no more of its words than are shown.
+func brief(p api.Problem) api.Problem {
+	p.Name, p.Namespace, p.Kind = printable.Brief(p.Name), printable.Brief(p.Namespace), printable.Brief(p.Kind)
+	p.Message, p.Remedy = printable.Brief(p.Message), printable.Brief(p.Remedy)
 	return p
 }
 
 // add adds a problem unless it is there.
 func (l *problemList) add(p api.Problem) {
-	if p = shown(p); l.known[p.Key()] {
+	if p = brief(p); l.known[p.Key()] {
 		return
 	}
 	if l.known == nil {
@@ -72,7 +52,7 @@ func (l *problemList) add(p api.Problem) {
 }
 
 // has reports whether a problem is in the list.
-func (l *problemList) has(p api.Problem) bool { return l.known[shown(p).Key()] }
+func (l *problemList) has(p api.Problem) bool { return l.known[brief(p).Key()] }
 
 // about adds a problem of an object, which is nil for what is no object.
 func (l *problemList) about(k *registry.Kind, key registry.Key, message, remedy string) {

@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/explain"
+	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/registry"
 )
 
@@ -74,9 +74,7 @@ The exit code is 0 if nothing is, 1 if something is, and 2 if that cannot be sai
 			return err
 		}
 		if format == "json" {
-			e := json.NewEncoder(cmd.OutOrStdout())
-			e.SetIndent("", "  ")
-			err = e.Encode(s)
+			err = printIndented(cmd.OutOrStdout(), s)
 		} else {
 			err = s.print(cmd.OutOrStdout())
 		}
@@ -168,11 +166,11 @@ func statusOf(c explain.Cluster, held map[string]string) clusterStatus {
 }
 
 func (s clusterStatus) print(w io.Writer) error {
-	fmt.Fprintf(w, "Plug-in %s on data plane %s. Leading controller: %s.\n\n", s.Plugin, s.DataPlane, cmp.Or(s.Leader, "none"))
+	printable.Fprintf(w, "Plug-in %s on data plane %s. Leading controller: %s.\n\n", s.Plugin, s.DataPlane, cmp.Or(s.Leader, "none"))
 	t := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
 	fmt.Fprintln(t, "NODE\tADDRESS\tSUBNET\tAGENT\tREADY\tIN-SYNC\tPODS")
 	for _, n := range s.Nodes {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%d\n", n.Name, cmp.Or(strings.Join(n.Addresses, ","), "-"),
+		printable.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%d\n", n.Name, cmp.Or(strings.Join(n.Addresses, ","), "-"),
 			cmp.Or(strings.Join(n.Subnets, ","), "-"), n.Agent, yesNo(n.Ready), yesNo(n.InSync), n.Pods)
 	}
 	if err := t.Flush(); err != nil {
@@ -184,7 +182,7 @@ func (s clusterStatus) print(w io.Writer) error {
 	}
 	fmt.Fprintln(w, "\nProblems:")
 	for _, p := range s.Problems {
-		if _, err := fmt.Fprintln(w, "  "+p.String()); err != nil {
+		if _, err := printable.Fprintf(w, "  %s\n", p); err != nil {
 			return err
 		}
 	}

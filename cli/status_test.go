@@ -48,17 +48,3 @@ func TestMembers(t *testing.T) {
 		}
 	}
 }
-
-// What an agent says does not write on the terminal of who asks.
-func TestPrintable(t *testing.T) {
-	for said, want := range map[string]string{
-		"no route to 10.1.0.2: “é”\nand more": "no route to 10.1.0.2: “é”\nand more",
-		"\x1b[2J\x1b[HNo problems.\r\a":       `\u001b[2J\u001b[HNo problems.\u000d\u0007`,
-		"\u202eenod\xff":                      `\u202eenod` + "\ufffd",
-		strings.Repeat("é", 2000):             strings.Repeat("é", longestMessage) + "…",
-	} {
-		if got := printable(said); got != want {
-			t.Errorf("%q is shown as %q, not %q", said, got, want)
-		}
-	}
-}

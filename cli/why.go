@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -131,9 +130,7 @@ if that cannot be said.`,
 		}
 		switch {
 		case format == "json":
-			e := json.NewEncoder(out)
-			e.SetIndent("", "  ")
-			err = e.Encode(answer)
+			err = printIndented(out, answer)
 		case *verbose:
 			_, err = fmt.Fprint(out, answer.Verbose())
 		default:

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weftnet/weft/datapath"
+	"github.com/weftnet/weft/internal/printable"
 )
 
 // unknown is what people read where there is neither a Rule nor a Reason.
@@ -22,7 +23,7 @@ func (r Report) Print(w io.Writer, zone *time.Location) error {
 	}
 	fmt.Fprintln(w, "\nThis is not all:")
 	for _, m := range r.Missing {
-		if _, err := fmt.Fprintf(w, "  %s\n", m.Error()); err != nil {
+		if _, err := printable.Fprintf(w, "  %s\n", printable.Brief(m.Error())); err != nil {
 			return err
 		}
 	}
@@ -41,7 +42,7 @@ func (r Report) printTables(w io.Writer, zone *time.Location) error {
 	t := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
 	fmt.Fprintln(t, "PACKETS\tDIRECTION\tREASON")
 	for _, c := range r.Counts {
-		fmt.Fprintf(t, "%d\t%s\t%s\n", c.Packets, c.Direction, why(c.Rule, c.Reason, c.From, netip.Addr{}))
+		printable.Fprintf(t, "%d\t%s\t%s\n", c.Packets, c.Direction, why(c.Rule, c.Reason, c.From, netip.Addr{}))
 	}
 	if err := t.Flush(); err != nil || len(r.Recent) == 0 {
 		return err
@@ -105,6 +106,6 @@ func printRow(w io.Writer, format string, cells [len(titles)]string) error {
 	for i, c := range cells {
 		values[i] = c
 	}
-	_, err := fmt.Fprintf(w, format, values[:]...)
+	_, err := printable.Fprintf(w, format, values[:]...)
 	return err
 }

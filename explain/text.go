@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -20,9 +21,9 @@ func (a Answer) String() string {
 		width = max(width, len(s.Node))
 	}
 	for _, s := range steps {
-		fmt.Fprintf(&b, "  %-*s  %s", width, s.Node, s.Decision)
+		printable.Fprintf(&b, "  %-*s  %s", width, s.Node, s.Decision)
 		if s.Origin != "" {
-			fmt.Fprintf(&b, " (%s)", s.Origin)
+			printable.Fprintf(&b, " (%s)", s.Origin)
 		}
 		b.WriteByte('\n')
 	}
@@ -40,18 +41,18 @@ func (a Answer) Verbose() string {
 	a.begin(&b)
 	// The first line of the explanation is the verdict.
 	_, steps, _ := strings.Cut(a.Explanation.String(), "\n")
-	b.WriteString(steps)
+	b.WriteString(printable.Lines(steps))
 	a.end(&b, Answer.Verbose)
 	return b.String()
 }
 
 // begin writes the verdict, and who talks to whom.
 func (a Answer) begin(b *strings.Builder) {
-	fmt.Fprintf(b, "%s: %s\n", a.Verdict, a.Sentence())
-	fmt.Fprintf(b, "%s -> %s, %s\n", a.Source, a.Destination, a.service())
+	printable.Fprintf(b, "%s: %s\n", a.Verdict, a.Sentence())
+	printable.Fprintf(b, "%s -> %s, %s\n", a.Source, a.Destination, a.service())
 	for _, p := range []Party{a.Source, a.Destination} {
 		if p.Resolved != "" {
-			fmt.Fprintf(b, "  %s\n", p.Resolved)
+			printable.Fprintf(b, "  %s\n", p.Resolved)
 		}
 	}
 }
@@ -73,7 +74,11 @@ func (a Answer) Sentence() string {
 	if !a.SeenSource.IsValid() && a.Service == nil {
 		known += "denied: "
 	}
-	return strings.Join(a.Doubts, ", ") + "; " + known + reason
+	var doubts []string
+	for _, d := range a.Doubts {
+		doubts = append(doubts, printable.Brief(d))
+	}
+	return strings.Join(doubts, ", ") + "; " + known + reason
 }
 
 // stopped returns the step in which a policy ends the packet's way, or nil.
@@ -126,18 +131,18 @@ func (a Answer) brief() []plan.Step {
 // end writes what is known besides the way.
 func (a Answer) end(b *strings.Builder, whole func(Answer) string) {
 	for _, j := range a.Policies {
-		fmt.Fprintf(b, "policy: %s\n", j)
+		printable.Fprintf(b, "policy: %s\n", j)
 		if j.Advice != "" {
-			fmt.Fprintf(b, "  %s\n", j.Advice)
+			printable.Fprintf(b, "  %s\n", j.Advice)
 		}
 	}
 	for _, w := range a.Warnings {
-		fmt.Fprintf(b, "warning: %s\n", w)
+		printable.Fprintf(b, "warning: %s\n", printable.Brief(w))
 	}
 	for _, same := range alike(a.Backends) {
 		b.WriteByte('\n')
 		if n := len(same) - 1; n > 0 {
-			fmt.Fprintf(b, "%s and %d more like it:\n", same[0].Destination.Name, n)
+			printable.Fprintf(b, "%s and %d more like it:\n", same[0].Destination.Name, n)
 		}
 		b.WriteString(whole(same[0]))
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -366,7 +367,7 @@ func differs(says plan.Explanation, got end) string {
 // String returns the report for people.
 func (r Report) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "live: %s\n", r.Outcome)
+	printable.Fprintf(&b, "live: %s\n", printable.Brief(r.Outcome))
 	width := 0
 	for _, h := range r.Hops {
 		width = max(width, len(h.Node))
@@ -377,23 +378,23 @@ func (r Report) String() string {
 			b.WriteString("  and back:\n")
 			back = true
 		}
-		fmt.Fprintf(&b, "  %-*s  %s\n", width, h.Node, h.Text)
+		printable.Fprintf(&b, "  %-*s  %s\n", width, h.Node, printable.Brief(h.Text))
 	}
 	if r.Text != "" {
-		fmt.Fprintf(&b, "answer: %s\n", r.Text)
+		printable.Fprintf(&b, "answer: %s\n", printable.Brief(r.Text))
 	}
 	for _, node := range slices.Sorted(maps.Keys(r.Blind)) {
-		fmt.Fprintf(&b, "warning: node %s: %s\n", node, r.Blind[node])
+		printable.Fprintf(&b, "warning: node %s: %s\n", node, printable.Brief(r.Blind[node]))
 	}
 	switch {
 	case r.Meanwhile != "":
-		fmt.Fprintf(&b, "the cluster's objects changed meanwhile, so that this cannot be compared; by the plans now: %s; ask again\n", r.Meanwhile)
+		printable.Fprintf(&b, "the cluster's objects changed meanwhile, so that this cannot be compared; by the plans now: %s; ask again\n", printable.Brief(r.Meanwhile))
 	case r.Open:
 		b.WriteString("what the kernels do beyond that is not known\n")
 	case r.Agree:
 		b.WriteString("interpreter and kernel agree\n")
 	default:
-		fmt.Fprintf(&b, "interpreter and kernel differ: %s\n", r.Difference)
+		printable.Fprintf(&b, "interpreter and kernel differ: %s\n", printable.Brief(r.Difference))
 	}
 	return b.String()
 }
