@@ -1,6 +1,9 @@
 package agent
 
-import "time"
+import (
+	"maps"
+	"time"
+)
 
 // pace keeps rounds from taking the node's processor from its pods. A lone round
 // does not wait, nor do some in a row; where they keep coming, rounds take one part
@@ -24,6 +27,45 @@ func paceOfChanges() pace { return pace{share: 4, longest: time.Second} }
 // paceOfTheRest is for rounds about what the compiler left for later. Changes wait
 // for such a round where it is at work, so that it must seldom be.
 func paceOfTheRest() pace { return pace{share: 20, longest: 3 * time.Second} }
+
+// paceOfOwner is for those of one namespace, that who keeps changing what takes long
+// meets another's change in one of a hundred cases at most.
+func paceOfOwner() pace { return pace{share: 100, longest: 30 * time.Second} }
+
+// turns say which of those to whom the compiler owes something it is the turn of.
+type turns struct {
+	all pace
+	// owners are those that took some time lately.
+	owners map[string]*pace
+}
+
+func newTurns() turns { return turns{paceOfTheRest(), map[string]*pace{}} }
+
+// next returns, of those who wait in this order, who need not wait any more, or else
+// who may go first, and how long until then. There must be one.
+func (t *turns) next(waiting []string, now time.Time) (first string, wait time.Duration) {
+	for i, owner := range waiting {
+		own := time.Duration(0)
+		if p := t.owners[owner]; p != nil {
+			own = p.breath(now)
+		}
+		if i == 0 || own < wait {
+			first, wait = owner, own
+		}
+	}
+	return first, max(wait, t.all.breath(now))
+}
+
+// took takes note that a round for an owner that ended now took a time.
+func (t *turns) took(owner string, d time.Duration, now time.Time) {
+	t.all.took(d, now)
+	maps.DeleteFunc(t.owners, func(_ string, p *pace) bool { return p.left(now) == 0 })
+	if t.owners[owner] == nil {
+		p := paceOfOwner()
+		t.owners[owner] = &p
+	}
+	t.owners[owner].took(d, now)
+}
 
 // took takes note that a round that ended now took a time.
 func (p *pace) took(d time.Duration, now time.Time) {

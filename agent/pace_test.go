@@ -1,19 +1,20 @@
 package agent
 
 import (
+	"slices"
 	"testing"
 	"time"
 
 	"pgregory.net/rapid"
 )
 
-var paces = map[string]func() pace{"changes": paceOfChanges, "rest": paceOfTheRest}
+var paces = map[string]func() pace{"changes": paceOfChanges, "rest": paceOfTheRest, "owner": paceOfOwner}
 
 func TestALoneChangeDoesNotWait(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		p := paces[rapid.SampledFrom([]string{"changes", "rest"}).Draw(t, "pace")]()
+		p := paces[rapid.SampledFrom([]string{"changes", "owner", "rest"}).Draw(t, "pace")]()
 		took := rapid.Int64Range(1, int64(100*time.Millisecond)).Draw(t, "took")
-		every := time.Duration(took) * rapid.SampledFrom([]time.Duration{time.Duration(p.share), 50}).Draw(t, "parts")
+		every := time.Duration(took) * rapid.SampledFrom([]time.Duration{time.Duration(p.share), 100}).Draw(t, "parts")
 		now := time.Unix(0, 0)
 		p.took(rapid.SampledFrom([]time.Duration{0, paceBurst - 100*time.Millisecond}).Draw(t, "first"), now)
 		for range 200 {
@@ -31,7 +32,7 @@ func TestALoneChangeDoesNotWait(t *testing.T) {
 // share of the time, and none waits longer than it may.
 func TestManyChangesGather(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		p := paces[rapid.SampledFrom([]string{"changes", "rest"}).Draw(t, "pace")]()
+		p := paces[rapid.SampledFrom([]string{"changes", "owner", "rest"}).Draw(t, "pace")]()
 		share := time.Duration(p.share)
 		now := time.Unix(0, 0)
 		var busy time.Duration
@@ -64,5 +65,36 @@ func TestALongRoundIsForgiven(t *testing.T) {
 		if b := p.breath(now.Add(p.longest)); b != 0 {
 			t.Errorf("%s: a change after that waits %s", name, b)
 		}
+	}
+}
+
+// Of those to whom something is owed all the time, each gets a hundredth of the time
+// and what it may take at once. Who comes anew waits for none of them.
+func TestWhoTakesMuchWaits(t *testing.T) {
+	turns := newTurns()
+	const took = 100 * time.Millisecond
+	spent := map[string]time.Duration{}
+	begin := time.Unix(0, 0)
+	now := begin
+	greedy := []string{"blue", "green"}
+	for now.Sub(begin) < time.Hour {
+		owner, wait := turns.next(greedy, now)
+		now = now.Add(wait + took)
+		turns.took(owner, took, now)
+		spent[owner] += took
+		slices.Reverse(greedy)
+	}
+	for owner, sum := range spent {
+		if most := paceBurst + took + now.Sub(begin)/100; sum > most {
+			t.Errorf("%s took %s of %s", owner, sum, now.Sub(begin))
+		}
+	}
+	if owner, wait := turns.next([]string{"blue", "shop", "green"}, now); owner != "shop" || wait > paceOfTheRest().longest {
+		t.Errorf("after %s, it is the turn of %s", wait, owner)
+	}
+	now = now.Add(time.Hour)
+	turns.took("shop", took, now)
+	if len(turns.owners) != 1 {
+		t.Errorf("%d owners are known long after they took something", len(turns.owners)-1)
 	}
 }

@@ -43,9 +43,10 @@ type syncer struct {
 	asked, done uint64
 	last        round
 	finished    chan struct{} // closed and replaced after each round
-	// pace is that of rounds for what changes, slowly that of those for what the
+	// pace is that of rounds for what changes, turns that of those for what the
 	// compiler left for later.
-	pace, slowly pace
+	pace  pace
+	turns turns
 	// since is when the first change came of those that no round began after;
 	// zero where there is none.
 	since time.Time
@@ -87,7 +88,7 @@ func newSyncer(plane datapath.DataPlane, log *slog.Logger, repairEvery time.Dura
 	mend := time.NewTimer(0)
 	mend.Stop()
 	return &syncer{mend: mend, plane: plane, compile: compile, kinds: kinds, log: log, repairEvery: repairEvery, metrics: m, reported: reported,
-		pace: paceOfChanges(), slowly: paceOfTheRest(),
+		pace: paceOfChanges(), turns: newTurns(),
 		kick: make(chan struct{}, 1), finished: make(chan struct{})}
 }
 
@@ -155,7 +156,7 @@ func (s *syncer) Run(ctx context.Context) {
 	left := time.NewTimer(0)
 	left.Stop()
 	defer left.Stop()
-	wait, yielded := retryAfter, false
+	wait, yielded, owner := retryAfter, false, ""
 	for {
 		repairing, retried, advancing := false, false, false
 		select {
@@ -179,7 +180,7 @@ func (s *syncer) Run(ctx context.Context) {
 				}
 			}
 			if yielded = !advancing; advancing {
-				s.gradual.Advance()
+				s.gradual.Advance(owner)
 			}
 		}
 		s.mu.Lock()
@@ -209,14 +210,18 @@ func (s *syncer) Run(ctx context.Context) {
 		if !next.Whole && !since.IsZero() {
 			s.since = since
 		}
-		// A round that waited for a processor has taken none from pods.
-		took, pace := min(now.Sub(start), processorTime()-used), &s.pace
 		if advancing {
-			pace = &s.slowly
+			s.turns.took(owner, now.Sub(start), now) // so long others had to wait
+		} else {
+			// A round that waited for a processor has taken none from pods.
+			s.pace.took(min(now.Sub(start), processorTime()-used), now)
 		}
-		pace.took(took, now)
-		if left.Stop(); s.gradual != nil && s.gradual.Unfinished() {
-			left.Reset(s.slowly.breath(now))
+		if left.Stop(); s.gradual != nil {
+			if waiting := s.gradual.Waiting(); len(waiting) > 0 {
+				var rest time.Duration
+				owner, rest = s.turns.next(waiting, now)
+				left.Reset(rest)
+			}
 		}
 		s.last, s.done = next, want
 		close(s.finished)

@@ -299,9 +299,15 @@ type backlog struct {
 	advance bool
 }
 
-func (b *backlog) LeaveForLater()   {}
-func (b *backlog) Unfinished() bool { return b.left > 0 }
-func (b *backlog) Advance()         { b.advance = true }
+func (b *backlog) LeaveForLater() {}
+func (b *backlog) Advance(string) { b.advance = true }
+
+func (b *backlog) Waiting() []string {
+	if b.left == 0 {
+		return nil
+	}
+	return []string{"shop"}
+}
 
 func (b *backlog) compile(*plan.Plan) (plugin.Applied, error) {
 	if b.advance && b.left > 0 {

@@ -61,10 +61,11 @@ type Gradual interface {
 	Compiler
 	// LeaveForLater has it do so from now on.
 	LeaveForLater()
-	// Unfinished reports whether the last plan leaves something.
-	Unfinished() bool
-	// Advance has the next call of Compile do one thing of what is left.
-	Advance()
+	// Waiting returns to whom the last plan owes something, each a namespace or "" for
+	// the cluster. The first is whose turn it is.
+	Waiting() []string
+	// Advance has the next call of Compile do one thing of what is left for an owner.
+	Advance(owner string)
 }
 
 // CompilerOf returns what compiles the plans of one node with a plug-in.

@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"encoding/binary"
 	"hash/fnv"
 	"maps"
 	"net/netip"
@@ -106,12 +105,27 @@ const classTags = uint32(plan.MaxTag-plan.FirstLocalTag+1) / 2
 // preferredTag is made from what the class is, so that the same class gets the
 // same tag when the agent starts anew, unless another has taken it.
 func (c *class) preferredTag() plan.Tag {
-	h := fnv.New32a()
+	var kind []byte
 	if c.key != "" {
-		h.Write([]byte("wide"))
+		kind = []byte("wide")
 	}
-	h.Write(binary.BigEndian.AppendUint64(appendPorts(nil, c.ports), c.sum))
-	return plan.FirstLocalTag + plan.Tag(h.Sum32()%classTags)
+	return plan.FirstLocalTag + plan.Tag(mixed(c.sum+hashOf(appendPorts(kind, c.ports)))%uint64(classTags))
+}
+
+// hashOf is the same whenever it is asked.
+func hashOf(b []byte) uint64 {
+	h := fnv.New64a()
+	h.Write(b)
+	return mixed(h.Sum64())
+}
+
+// mixed has each bit of a number depend on all of another, as the last steps of
+// SplitMix64 do: hashes of FNV-1a whose texts differ in little do so in few bits, and
+// the sums of some are those of others.
+func mixed(h uint64) uint64 {
+	h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
+	h = (h ^ h>>27) * 0x94d049bb133111eb
+	return h ^ h>>31
 }
 
 func nextLocalTag(t plan.Tag) plan.Tag {

@@ -20,7 +20,8 @@ type Tables struct {
 	// order of their names.
 	Costly []Costly
 	// Waiting are the policies that are not in force yet for some pod of the node that
-	// they are about, in the order of their names; see Compiler.Unfinished.
+	// they are about, or towards some peer of it, in the order of their names; see
+	// Compiler.Waiting.
 	Waiting []*Policy
 }
 
@@ -37,11 +38,12 @@ type EndpointPolicies struct{ Ingress, Egress string }
 // same.
 type Compiler struct {
 	// Gradual has what takes long wait until Advance is called, so that what changes
-	// meanwhile need not wait for it; see queue. The first World is always compiled
+	// meanwhile need not wait for it; see Waiting. The first World is always compiled
 	// whole.
 	Gradual bool
 
 	advance bool
+	owner   string
 	state   *state
 }
 
@@ -52,21 +54,26 @@ func (c *Compiler) Compile(w *World) Tables {
 	if c.state == nil || c.state.world.Network != w.Network {
 		c.state, gradual = newState(w.Network), false
 	}
-	c.state.queue.gradual, c.state.queue.advance = gradual, advance
+	q := &c.state.queue
+	q.gradual, q.advance, q.owner = gradual, advance, c.owner
 	c.state.update(w)
 	return c.state.tables
 }
 
-// Unfinished reports whether the tables that Compile returned last are not yet
-// all that the World means: for some pods an older version of their policies
-// holds, and for some new pods that nothing is allowed.
-func (c *Compiler) Unfinished() bool {
-	return c.state != nil && (c.state.queue.waits() || len(c.state.sets.idle) > 0)
+// Waiting returns the namespaces, and "" for the cluster, to whom something is owed
+// that the tables that Compile returned last do not have of what the World means: for
+// some pods an older version of their policies holds, and for some new pods, or towards
+// some new peers, that nothing is allowed. The first is whose turn it is.
+func (c *Compiler) Waiting() []string {
+	if c.state == nil {
+		return nil
+	}
+	return c.state.queue.owners()
 }
 
 // Advance has the next call of Compile, for the same World or the next one, work off
-// one thing that waits.
-func (c *Compiler) Advance() { c.advance = true }
+// one thing that is owed to an owner, if there is anything.
+func (c *Compiler) Advance(owner string) { c.advance, c.owner = true, owner }
 
 // state is what the tables of the last World were made from.
 //

@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"hash/fnv"
 	"net/netip"
 	"slices"
 	"strings"
@@ -48,9 +47,7 @@ func (x *peers) use(p Peer, by *set) *peer {
 	key := p.key()
 	known := x.byKey[key]
 	if known == nil {
-		h := fnv.New64a()
-		h.Write([]byte(key))
-		known = &peer{Peer: p, key: key, hash: h.Sum64(), sets: map[*set]struct{}{}, owners: map[string]int{}}
+		known = &peer{Peer: p, key: key, hash: hashOf([]byte(key)), sets: map[*set]struct{}{}, owners: map[string]int{}}
 		if n := len(x.free); n > 0 {
 			known.id, x.free = x.free[n-1], x.free[:n-1]
 		} else {

@@ -1,31 +1,38 @@
 package policy
 
 import (
+	"cmp"
 	"maps"
 	"slices"
+	"strings"
 )
 
-// queue holds the subjects whose policies are so large that to make sets of them
-// takes as long as everything else that changes in an ordinary round. A call of Compile
-// that is told to advance takes the next, so that whoever changes little waits for no
-// more than one of these. Until its turn a subject has the sets that it had before: its policies
-// are an older version, as if they had been changed later. A new pod has nothing that
-// was there before, and is allowed nothing until its turn.
+// queue holds what takes as long as everything else that changes in an ordinary round,
+// above all the subjects whose policies are so large that to make sets of them does. A
+// call of Compile that is told to advance takes one thing, so that whoever changes
+// little waits for no more than that. Until its turn a subject has the sets that it had
+// before: its policies are an older version, as if they had been changed later. A new
+// pod has nothing that was there before, and is allowed nothing until its turn.
 //
-// The namespaces take turns, so that one with many subjects does not keep the others
-// waiting.
+// Each thing is owed to a namespace, or to the cluster, which is "". They take turns,
+// so that one that is owed much does not keep the others waiting.
 type queue struct {
 	gradual bool
-	// advance says that the next is to be taken.
+	// advance says that one thing that is owed to owner is to be taken.
 	advance bool
-	// held are those that wait, in the order in which they came.
+	owner   string
+	// held are the subjects that wait, in the order in which they came.
 	held []*subject
-	// served is by namespace the turn at which one of its was taken last.
+	// due are sets that must be judged anew: those that deny everything because of
+	// what they would cost, and may not do so any more, and those that deny classes
+	// of which they cannot say anything yet; see state.follow.
+	due map[*set]struct{}
+	// idle are sets that lost their last subject.
+	idle []*set
+	// served is by owner the turn at which something was taken last, or at which it
+	// came.
 	served map[string]uint64
 	turn   uint64
-	// closed are the sets that deny everything because of what they would cost, and
-	// may not do so any more.
-	closed map[*set]struct{}
 }
 
 // smallSize is how large the policies of a subject may be together, before and after
@@ -36,15 +43,42 @@ var smallSize = 100
 // set it.
 var smallVerdicts = 256
 
-func newQueue() queue { return queue{served: map[string]uint64{}, closed: map[*set]struct{}{}} }
+func newQueue() queue { return queue{served: map[string]uint64{}, due: map[*set]struct{}{}} }
 
 // holds reports whether a subject must wait.
 func (q *queue) holds(of *subject) bool {
 	return q.gradual && of.pods > 0 && of.size+sizeOf(of.policies) > smallSize
 }
 
-// waits reports whether anything waits.
-func (q *queue) waits() bool { return len(q.held)+len(q.closed) > 0 }
+// owners returns to whom something is owed, in the order of their turns.
+func (q *queue) owners() []string {
+	owed := map[string]bool{}
+	for _, of := range q.held {
+		owed[of.namespace] = true
+	}
+	for set := range q.due {
+		owed[set.owner] = true
+	}
+	for _, set := range q.idle {
+		owed[set.owner] = true
+	}
+	maps.DeleteFunc(q.served, func(owner string, _ uint64) bool { return !owed[owner] })
+	for owner := range owed {
+		if _, ok := q.served[owner]; !ok {
+			q.served[owner] = q.turn // after those that wait already
+		}
+	}
+	return slices.SortedFunc(maps.Keys(owed), func(a, b string) int {
+		return cmp.Or(cmp.Compare(q.served[a], q.served[b]), strings.Compare(a, b))
+	})
+}
+
+// taken says that the one thing was taken that there is to take.
+func (q *queue) taken() {
+	q.advance = false
+	q.turn++
+	q.served[q.owner] = q.turn
+}
 
 func (q *queue) add(of *subject) {
 	if !of.held {
@@ -60,28 +94,15 @@ func (q *queue) remove(of *subject) {
 	}
 }
 
-// next returns the subjects whose turn it is: one, and those that the same policies
-// of the same namespace are about, which have its sets or ones that are as quickly
-// made.
-func (q *queue) next(subjects map[string]*subject) []*subject {
-	if len(q.held) == 0 {
+// nextSubjects takes the first subject that is owed to the owner, and those that the
+// same policies are about, which have its sets or ones that are as quickly made.
+func (q *queue) nextSubjects() []*subject {
+	i := slices.IndexFunc(q.held, func(of *subject) bool { return of.namespace == q.owner })
+	if !q.advance || i < 0 {
 		return nil
 	}
-	first := q.held[0]
-	for _, of := range q.held {
-		if q.served[of.namespace] < q.served[first.namespace] {
-			first = of
-		}
-	}
-	q.turn++
-	q.served[first.namespace] = q.turn
-	if len(q.served) > 2*len(subjects)+16 {
-		there := map[string]bool{}
-		for _, of := range subjects {
-			there[of.namespace] = true
-		}
-		maps.DeleteFunc(q.served, func(namespace string, _ uint64) bool { return !there[namespace] })
-	}
+	q.taken()
+	first := q.held[i]
 	var together []*subject
 	for _, of := range q.held {
 		if of.namespace == first.namespace && slices.Equal(of.policies, first.policies) && slices.Equal(portsOf(of), portsOf(first)) {
@@ -89,6 +110,29 @@ func (q *queue) next(subjects map[string]*subject) []*subject {
 		}
 	}
 	return together
+}
+
+// isDue reports whether a set is due that is owed to an owner.
+func (q *queue) isDue(owner string) bool {
+	for set := range q.due {
+		if set.owner == owner {
+			return true
+		}
+	}
+	return false
+}
+
+// nextSet takes the first set by name that is due and owed to the owner, nil if none is.
+func (q *queue) nextSet() (first *set) {
+	for set := range q.due {
+		if q.advance && set.owner == q.owner && (first == nil || set.name < first.name) {
+			first = set
+		}
+	}
+	if first != nil {
+		q.taken()
+	}
+	return first
 }
 
 // portsOf are the named ports by which sets of the same policies differ.
@@ -100,7 +144,7 @@ func portsOf(of *subject) []NamedPort {
 }
 
 // waiting returns the policies that are not in force yet for some subject that they
-// are about, in the order of their names.
+// are about, or towards some peer, in the order of their names.
 func (q *queue) waiting() []*Policy {
 	var all []*Policy
 	for _, of := range q.held {
@@ -108,6 +152,11 @@ func (q *queue) waiting() []*Policy {
 			if !slices.Contains(of.inForce, p) {
 				all = append(all, p)
 			}
+		}
+	}
+	for set := range q.due {
+		if set.costly == "" && set.rows.denies {
+			all = append(all, set.policies...)
 		}
 	}
 	slices.SortFunc(all, comparePolicies)

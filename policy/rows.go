@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"hash/fnv"
 	"maps"
 	"math/bits"
 	"slices"
@@ -32,6 +31,18 @@ type rows struct {
 
 	byKey map[string]*row
 	of    map[*class]*row
+	// named are the rows that have a tag, crowded says that not each of them has the
+	// one that it would have alone.
+	named   map[plan.Tag]*row
+	crowded bool
+	// ports are the named ports that atoms may be about.
+	ports []NamedPort
+	// empty counts the rows that have no class any more, loose says that there may be
+	// atoms or tags that new rows would not have.
+	empty int
+	loose bool
+	// denies says that some class is denied everything until the set is judged anew.
+	denies bool
 }
 
 // row is what is said of some classes.
@@ -46,7 +57,7 @@ type row struct {
 	like  *row
 	whole bool
 	// likes counts the rows that refer to it, tag is what it is called where its
-	// entries are not those of one class.
+	// entries are not those of one class, or else 0.
 	likes int
 	tag   plan.Tag
 	// decided are its decisions, while others are compared with it.
@@ -67,23 +78,22 @@ const (
 
 // newRows returns the rows of a set about those classes.
 func newRows(set *set, classes []*class) *rows {
-	x := &rows{set: set, byKey: map[string]*row{}, of: map[*class]*row{}}
-	var named []NamedPort
+	x := &rows{set: set, byKey: map[string]*row{}, of: map[*class]*row{}, named: map[plan.Tag]*row{}}
 	if set.destination != nil {
-		named = set.destination.Ports
+		x.ports = set.destination.Ports
 	} else if set.direction == plan.Outgoing && len(set.names) > 0 {
 		seen := map[NamedPort]bool{}
 		for _, c := range classes {
 			for _, p := range c.ports {
 				if set.names[p.Name] && !seen[p] {
 					seen[p] = true
-					named = append(named, p)
+					x.ports = append(x.ports, p)
 				}
 			}
 		}
-		slices.SortFunc(named, compareNamedPorts)
+		slices.SortFunc(x.ports, compareNamedPorts)
 	}
-	x.grid = newGrid(set.rules, named)
+	x.grid = newGrid(set.rules, x.ports)
 	x.byPeer = make([][]int, 64*len(set.mask))
 	for p, rules := range set.uses {
 		x.byPeer[p.id] = rules
@@ -154,17 +164,12 @@ func (x *rows) shape() {
 		r.decided = nil
 	}
 	// Names are of rows that are said for more than one class, in the same order.
-	taken := map[plan.Tag]bool{}
 	for _, key := range slices.Sorted(maps.Keys(x.byKey)) {
-		if r := x.byKey[key]; r.shared() {
-			h := fnv.New32a()
-			h.Write([]byte(key))
-			n := h.Sum32() % classTags
-			for taken[firstRowTag+plan.Tag(n)] {
-				n = (n + 1) % classTags
+		if r := x.byKey[key]; r.gathers(0) {
+			for r.tag = r.preferredTag(); x.named[r.tag] != nil; r.tag = nextRowTag(r.tag) {
+				x.crowded = true
 			}
-			r.tag = firstRowTag + plan.Tag(n)
-			taken[r.tag] = true
+			x.named[r.tag] = r
 		}
 	}
 }
@@ -172,9 +177,20 @@ func (x *rows) shape() {
 // firstRowTag begins the tags that stand for rows.
 const firstRowTag = plan.FirstLocalTag + plan.Tag(classTags)
 
+func (r *row) preferredTag() plan.Tag {
+	return firstRowTag + plan.Tag(hashOf([]byte(r.key))%uint64(classTags))
+}
+
+func nextRowTag(t plan.Tag) plan.Tag {
+	return firstRowTag + plan.Tag((uint32(t-firstRowTag)+1)%classTags)
+}
+
 // shared reports whether a row is said under a tag of its own, and of its classes
 // only that they are like it.
-func (r *row) shared() bool { return (r.whole || r.like != nil) && len(r.classes)+r.likes > 1 }
+func (r *row) shared() bool { return r.tag != 0 }
+
+// gathers reports whether a row with so many more classes is to be shared.
+func (r *row) gathers(more int) bool { return !r.direct() && len(r.classes)+more+r.likes > 1 }
 
 // direct reports whether a row is said directly, silent whether nothing is then.
 func (r *row) direct() bool { return !r.whole && r.like == nil }
@@ -280,36 +296,80 @@ func (x *rows) writeRow(r *row, peer plan.Tag, verdicts map[plan.VerdictKey]plan
 	}
 }
 
-// enter adds a class and its verdicts. It returns false where more would have to
-// be written than that.
-func (x *rows) enter(c *class, verdicts map[plan.VerdictKey]plan.Verdict) bool {
-	r := x.put(c)
-	switch {
-	case len(r.classes) == 1:
-		if !x.sayDirectly(r, direct) {
-			return false
-		}
-	case (r.whole || r.like != nil) && len(r.classes) <= 2:
+// statements are what a set says of some peers, by their tags, instead of what it said.
+type statements map[plan.Tag]map[plan.VerdictKey]plan.Verdict
+
+// enter adds a class to those that something is said of. It returns false, and has
+// done nothing, where what is said of others might have to follow from this one.
+func (x *rows) enter(c *class, e statements) bool {
+	if x.set.tells(c, x.ports) {
 		return false
 	}
-	x.writeClass(c, r, verdicts)
+	r := x.byKey[string(x.active(c).append(nil))]
+	switch {
+	case r == nil:
+		if r = x.put(c); !x.sayDirectly(r, direct) {
+			delete(x.byKey, r.key)
+			delete(x.of, c)
+			return false
+		}
+	case !r.shared() && r.gathers(1):
+		tag := r.preferredTag()
+		if x.named[tag] != nil {
+			return false
+		}
+		r.tag, x.named[tag] = tag, r
+		x.put(c)
+		x.say(r, e)
+	default:
+		if len(r.classes) == 0 {
+			x.empty--
+		}
+		x.put(c)
+	}
+	e[c.tag] = map[plan.VerdictKey]plan.Verdict{}
+	x.writeClass(c, r, e[c.tag])
 	return true
 }
 
-// leave takes a class out. It returns false where more would have to be written
-// than that the class's verdicts go.
-func (x *rows) leave(c *class) bool {
+// leave takes a class from those that something is said of. Its row stays where others
+// may be like it.
+func (x *rows) leave(c *class, e statements) {
+	e[c.tag] = nil
 	r := x.of[c]
 	if r == nil {
-		return true // it came and went
+		return // nothing is said of it, or that it must wait
 	}
+	x.loose = x.loose || x.set.tells(c, nil)
 	delete(x.of, c)
 	delete(r.classes, c)
-	if r.whole || r.like != nil {
-		return len(r.classes) > 1
+	switch {
+	case r.direct():
+		if len(r.classes) == 0 {
+			delete(x.byKey, r.key)
+		}
+	case len(r.classes) == 0:
+		x.empty++
+	case r.shared() && !r.gathers(0):
+		x.loose = x.loose || x.crowded
+		delete(x.named, r.tag)
+		e[r.tag] = nil
+		r.tag = 0
+		x.say(r, e)
 	}
-	if len(r.classes) == 0 {
-		delete(x.byKey, r.key)
-	}
-	return true
 }
+
+// say puts what is said of a row and of its classes into statements.
+func (x *rows) say(r *row, e statements) {
+	if r.shared() {
+		e[r.tag] = map[plan.VerdictKey]plan.Verdict{}
+		x.writeRow(r, r.tag, e[r.tag])
+	}
+	for c := range r.classes {
+		e[c.tag] = map[plan.VerdictKey]plan.Verdict{}
+		x.writeClass(c, r, e[c.tag])
+	}
+}
+
+// exact reports whether what is said is what new rows would say, which may be less.
+func (x *rows) exact() bool { return x.empty == 0 && !x.loose }

@@ -125,7 +125,7 @@ func (s *state) countNames(counts map[string]int, was, is map[string]bool) {
 func (s *state) dropSet(set *set) {
 	s.setRules(set, nil)
 	delete(s.staleSets, set)
-	delete(s.queue.closed, set)
+	delete(s.queue.due, set)
 	delete(s.sets.byKey, set.key)
 	delete(s.sets.byName, set.name)
 	s.replace(plan.VerdictKey{Policy: set.name, Direction: set.direction}, false, nil)
@@ -140,26 +140,24 @@ func (s *set) concerns(c *class) bool {
 	return s.mask.meets(c.in) || s.wild && len(c.ports) > 0
 }
 
+// tells reports whether a class has named ports by which the set tells it from others,
+// beside those that are known.
+func (s *set) tells(c *class, known []NamedPort) bool {
+	return s.destination == nil && slices.ContainsFunc(c.ports, func(p NamedPort) bool { return s.names[p.Name] && !slices.Contains(known, p) })
+}
+
 // judge writes the verdicts of sets whose rules are others, and those of the
 // classes that came and went.
 func (s *state) judge(came, gone []*class) {
 	if len(came)+len(gone) > 0 {
 		for _, set := range s.sets.byKey {
-			if _, whole := s.staleSets[set]; whole || s.follow(set, came, gone) {
-				continue
-			}
-			if set.costly != "" {
+			if _, whole := s.staleSets[set]; !whole && !s.follow(set, came, gone) {
 				s.reopen(set)
-			} else {
-				s.staleSets[set] = struct{}{}
 			}
 		}
 	}
-	if s.queue.advance {
-		for set := range s.queue.closed {
-			s.staleSets[set] = struct{}{}
-			break
-		}
+	if set := s.queue.nextSet(); set != nil {
+		s.staleSets[set] = struct{}{}
 	}
 	for again := true; again; again = len(s.staleSets) > 0 {
 		for set := range s.staleSets {
@@ -172,7 +170,7 @@ func (s *state) judge(came, gone []*class) {
 
 // judgeAnew writes all verdicts of a set.
 func (s *state) judgeAnew(set *set) {
-	delete(s.queue.closed, set)
+	delete(s.queue.due, set)
 	var concerning []*class
 	for _, c := range s.classes.byTag {
 		if set.concerns(c) {
@@ -232,48 +230,59 @@ func (s *state) shareOut() {
 	}
 }
 
-// reopen has a set that denies everything be judged anew, which may wait.
+// reopen has a set be judged anew, which may wait if it takes long.
 func (s *state) reopen(set *set) {
-	if s.queue.gradual {
-		s.queue.closed[set] = struct{}{}
+	if s.mayWait(set) {
+		s.queue.due[set] = struct{}{}
 	} else {
 		s.staleSets[set] = struct{}{}
 	}
 }
 
-// follow writes the verdicts of a set for the classes that came and went. It
-// returns false where all of the set must be written anew.
+// mayWait reports whether a set takes so long to be judged anew that it has to wait for
+// its turn.
+func (s *state) mayWait(set *set) bool {
+	return s.queue.gradual && (set.costly != "" || sizeOf(set.policies) > smallSize)
+}
+
+// follow writes the verdicts of a set for the classes that came and went. It returns
+// false where the set is to be judged anew; until then it holds, and where that may
+// wait, it denies what it cannot say anything of yet.
 func (s *state) follow(set *set, came, gone []*class) bool {
-	verdicts := map[plan.VerdictKey]plan.Verdict{}
+	waits, e, told := s.mayWait(set), statements{}, true
 	for i, c := range slices.Concat(gone, came) {
-		is := s.classes.byTag[c.tag] == c
-		if !set.concerns(c) || i >= len(gone) && !is {
+		if !set.concerns(c) || i >= len(gone) && s.classes.byTag[c.tag] != c {
 			continue
 		}
 		if set.costly != "" {
 			return false
 		}
-		if len(set.names) > 0 && len(c.ports) > 0 {
-			return false // the ports that names stand for may be others
-		}
 		if i < len(gone) {
-			if !set.rows.leave(c) {
-				return false
-			}
-			set.verdicts += s.replace(plan.VerdictKey{Policy: set.name, Direction: set.direction, Peer: c.tag}, true, nil)
-			set.wanted = set.verdicts
+			set.rows.leave(c, e)
 			continue
 		}
-		clear(verdicts)
-		if !set.rows.enter(c, verdicts) {
-			return false
+		if !set.rows.enter(c, e) {
+			if told = false; !waits {
+				return false
+			}
+			set.rows.denies = true
+			e[c.tag] = map[plan.VerdictKey]plan.Verdict{
+				plan.Rest(set.name, set.direction, c.tag): {Origin: set.policies[0].Name + " and others of the same pod are large, and not worked out for a new peer yet"}}
 		}
-		set.verdicts += s.replace(plan.VerdictKey{Policy: set.name, Direction: set.direction, Peer: c.tag}, true, verdicts)
+	}
+	for tag, verdicts := range e {
+		set.verdicts += s.replace(plan.VerdictKey{Policy: set.name, Direction: set.direction, Peer: tag}, true, verdicts)
+	}
+	if len(e) > 0 {
 		if set.wanted = set.verdicts; set.verdicts > maxVerdicts {
+			if waits {
+				set.wanted = 0
+				s.shut(set, tooManyVerdicts)
+			}
 			return false
 		}
 	}
-	return true
+	return told && set.rows.exact()
 }
 
 // replace makes the verdicts of a policy and direction, or with peer those of

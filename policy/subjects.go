@@ -121,10 +121,8 @@ func (s *state) updateSubjects(was, is *World, relabelled map[string]bool) {
 			s.admit(of)
 		}
 	}
-	if s.queue.advance {
-		for _, of := range s.queue.next(s.subjects) {
-			s.admit(of)
-		}
+	for _, of := range s.queue.nextSubjects() {
+		s.admit(of)
 	}
 	s.dropIdle()
 }
@@ -236,34 +234,30 @@ func (s *state) assign(of *subject, direction int, next *set) {
 	}
 	if old != nil {
 		if old.subjects--; old.subjects == 0 {
-			s.sets.idle = append(s.sets.idle, old)
+			s.queue.idle = append(s.queue.idle, old)
 		}
 	}
 	of.sets[direction] = next
 	s.endpointsChanged = true
 }
 
-// dropIdle forgets the sets that lost their last subject; large ones one at a time
-// and when the queue advances, as there is no hurry with what nobody has.
+// dropIdle forgets the sets that lost their last subject. Large ones have their turn,
+// as there is no hurry with what nobody has.
 func (s *state) dropIdle() {
 	var left []*set
-	large := 0
-	if s.queue.advance {
-		large = 1
-	}
-	for _, set := range s.sets.idle {
+	for _, set := range s.queue.idle {
 		switch {
 		case set.subjects > 0 || s.sets.byKey[set.key] != set:
 		case !s.queue.gradual || set.verdicts <= smallVerdicts:
 			s.dropSet(set)
-		case large > 0:
-			large--
+		case s.queue.advance && set.owner == s.queue.owner && !s.queue.isDue(set.owner):
+			s.queue.taken()
 			s.dropSet(set)
 		default:
 			left = append(left, set)
 		}
 	}
-	s.sets.idle = left
+	s.queue.idle = left
 }
 
 // rules returns those that hold for the subject, of policies that are about it.
@@ -338,8 +332,6 @@ func (s *state) set(of *subject, d plan.Direction, policies []*Policy) *set {
 // sets are all that there are.
 type sets struct {
 	byKey, byName map[string]*set
-	// idle lost their last subject.
-	idle []*set
 	// wild are those that tell all destinations apart by their named ports.
 	wild map[*set]struct{}
 }

@@ -108,11 +108,11 @@ func (c *compiler) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
 // LeaveForLater implements plugin.Gradual.
 func (c *compiler) LeaveForLater() { c.tables.Gradual = true }
 
-// Unfinished implements plugin.Gradual.
-func (c *compiler) Unfinished() bool { return c.tables.Unfinished() }
+// Waiting implements plugin.Gradual.
+func (c *compiler) Waiting() []string { return c.tables.Waiting() }
 
 // Advance implements plugin.Gradual.
-func (c *compiler) Advance() { c.tables.Advance() }
+func (c *compiler) Advance(owner string) { c.tables.Advance(owner) }
 
 // world brings what is known of the cluster to what the objects say.
 func (c *compiler) world(in plugin.Input) *policy.World {

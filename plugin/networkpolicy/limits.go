@@ -37,7 +37,7 @@ func limited(all iter.Seq[*translated], closed map[*policy.Policy]*policy.Policy
 }
 
 // notYet is said of a policy that the compiler has left for later.
-const notYet = "spec: it is large, so that it is worked out beside what else changes: it is not in force yet for some pod of the node"
+const notYet = "spec: it is large, so that it is worked out beside what else changes: it is not in force yet for some pod of the node, or towards some peer"
 
 // limits are the problems of policies that are too large, or large.
 func (c *compiler) limits() []plugin.Problem {

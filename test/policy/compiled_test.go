@@ -123,8 +123,8 @@ func (s *compiled) become(c *oracle.Cluster) error {
 			}
 			a.previous, s.plans[n.Name] = p, p
 			gradual, ok := a.compiler.(plugin.Gradual)
-			if finished = !ok || !gradual.Unfinished(); !finished {
-				gradual.Advance()
+			if finished = !ok || len(gradual.Waiting()) == 0; !finished {
+				gradual.Advance(gradual.Waiting()[0])
 			}
 		}
 	}
