@@ -34,7 +34,7 @@ type peers struct {
 	free []uint32
 	byID []*peer
 	// wide are the ids of those that many have in common, rewidened says that
-	// this changed.
+	// this changed since classes were last given their wide ones by it.
 	wide      bitset
 	rewidened bool
 	// fresh and released are those that came into use, and those that a set
@@ -91,11 +91,28 @@ func (x *peers) widen(p *peer) {
 // release says that a set does not use the peer any more.
 func (x *peers) release(p *peer, by *set) {
 	delete(p.sets, by)
-	if p.owners[by.owner]--; p.owners[by.owner] == 0 {
-		delete(p.owners, by.owner)
-	}
+	p.disown(by.owner)
 	x.widen(p)
 	x.released = append(x.released, p)
+}
+
+func (p *peer) disown(owner string) {
+	if p.owners[owner]--; p.owners[owner] == 0 {
+		delete(p.owners, owner)
+	}
+}
+
+// pass gives a set, which may be another's, to an owner.
+func (x *peers) pass(set *set, owner string) {
+	if set.owner == owner {
+		return
+	}
+	for p := range set.uses {
+		p.disown(set.owner)
+		p.owners[owner]++
+		x.widen(p)
+	}
+	set.owner = owner
 }
 
 // settle forgets the peers that nothing uses, and returns what came and went

@@ -29,6 +29,9 @@ type queue struct {
 	due map[*set]struct{}
 	// idle are sets that lost their last subject.
 	idle []*set
+	// rewidened says that other peers are wide than most classes go by. They mean the
+	// same, but cost more. As that is about all tenants' sets, it is owed to the cluster.
+	rewidened bool
 	// served is by owner the turn at which something was taken last, or at which it
 	// came.
 	served map[string]uint64
@@ -47,7 +50,7 @@ func newQueue() queue { return queue{served: map[string]uint64{}, due: map[*set]
 
 // holds reports whether a subject must wait.
 func (q *queue) holds(of *subject) bool {
-	return q.gradual && of.pods > 0 && of.size+sizeOf(of.policies) > smallSize
+	return q.gradual && of.pods > 0 && of.identity != nil && of.size+sizeOf(of.policies) > smallSize
 }
 
 // owners returns to whom something is owed, in the order of their turns.
@@ -61,6 +64,9 @@ func (q *queue) owners() []string {
 	}
 	for _, set := range q.idle {
 		owed[set.owner] = true
+	}
+	if q.rewidened {
+		owed[""] = true
 	}
 	maps.DeleteFunc(q.served, func(owner string, _ uint64) bool { return !owed[owner] })
 	for owner := range owed {
@@ -110,6 +116,18 @@ func (q *queue) nextSubjects() []*subject {
 		}
 	}
 	return together
+}
+
+// mayRewiden reports whether classes may be given the wide ones that they are within now.
+func (q *queue) mayRewiden() bool {
+	if !q.gradual {
+		return true
+	}
+	its := q.advance && q.owner == ""
+	if its {
+		q.taken()
+	}
+	return its
 }
 
 // isDue reports whether a set is due that is owed to an owner.

@@ -30,8 +30,9 @@ type subject struct {
 	size    int
 	// fresh says that it has had no sets yet.
 	fresh bool
-	// closed says that it waits and is new, so that nothing is allowed.
-	closed bool
+	// heir says that it has the sets of another while it waits, as its pods were that one
+	// before, closed that nothing is allowed while it waits.
+	heir, closed bool
 	// sets are those of its pods, Incoming and Outgoing; nil where everything
 	// is allowed.
 	sets [2]*set
@@ -78,7 +79,7 @@ func (s *state) updateSubjects(was, is *World, relabelled map[string]bool) {
 		}
 	}
 	var left []*subject
-	before := map[*subject]subject{} // what the pods of new ones were
+	joined := map[*subject][]*subject{} // what pods were that are these now, nil where they are new
 	for o, n := range changes(was.Local, is.Local, func(a, b *Local) int { return strings.Compare(a.Interface, b.Interface) }) {
 		if n != nil {
 			key := n.subject()
@@ -91,9 +92,14 @@ func (s *state) updateSubjects(was, is *World, relabelled map[string]bool) {
 				}
 				s.subjects[key] = of
 				anew(of)
+			}
+			if o == nil || o.subject() != key {
+				var before *subject
 				if o != nil && o.Identity != nil {
-					before[of] = *s.subjects[o.subject()]
+					was := *s.subjects[o.subject()] // as its sets may go with its last pod
+					before = &was
 				}
+				joined[of] = append(joined[of], before)
 			}
 			of.pods++
 		}
@@ -114,9 +120,14 @@ func (s *state) updateSubjects(was, is *World, relabelled map[string]bool) {
 			}
 		}
 	}
+	for of := range joined {
+		if of.heir {
+			s.close(of)
+		}
+	}
 	for _, of := range slices.SortedFunc(maps.Keys(stale), func(a, b *subject) int { return strings.Compare(a.key, b.key) }) {
 		if s.queue.holds(of) {
-			s.hold(of, before[of])
+			s.hold(of, joined[of])
 		} else {
 			s.admit(of)
 		}
@@ -128,26 +139,35 @@ func (s *state) updateSubjects(was, is *World, relabelled map[string]bool) {
 }
 
 // hold has a subject wait in the queue. A new one is closed meanwhile, or has the
-// sets of the one that its pod was before.
-func (s *state) hold(of *subject, before subject) {
-	if of.fresh {
-		of.fresh = false
-		if of.closed = before.key == "" || before.closed; of.closed {
-			s.chooseSets(of)
-		} else {
-			of.inForce, of.size = before.inForce, before.size
-			for i, set := range before.sets {
-				s.assign(of, i, set)
-			}
-		}
-	}
+// sets of the one that all of its pods were before.
+func (s *state) hold(of *subject, before []*subject) {
 	s.queue.add(of)
+	if !of.fresh {
+		return
+	}
+	of.fresh = false
+	first := before[0]
+	if first == nil || first.closed || slices.ContainsFunc(before, func(b *subject) bool { return b == nil || b.key != first.key }) {
+		s.close(of)
+		return
+	}
+	of.heir, of.inForce, of.size = true, first.inForce, first.size
+	for i, set := range first.sets {
+		s.assign(of, i, set)
+	}
+}
+
+// close has a subject that waits allow nothing.
+func (s *state) close(of *subject) {
+	of.heir, of.closed = false, true
+	of.inForce, of.size = nil, 0
+	s.chooseSets(of)
 }
 
 // admit gives a subject the sets that its policies make.
 func (s *state) admit(of *subject) {
 	s.queue.remove(of)
-	of.closed, of.fresh = false, false
+	of.heir, of.closed, of.fresh = false, false, false
 	of.inForce, of.size = of.policies, sizeOf(of.policies)
 	s.chooseSets(of)
 }
@@ -326,6 +346,7 @@ func (s *state) set(of *subject, d plan.Direction, policies []*Policy) *set {
 		known = &set{key: string(key), owner: owner, name: s.sets.name(label, key), direction: d, destination: destination}
 		s.sets.byKey[known.key], s.sets.byName[known.name] = known, known
 	}
+	s.peers.pass(known, owner)
 	return known
 }
 
