@@ -115,6 +115,9 @@ func (q *queue) nextSubjects() []*subject {
 			together = append(together, of)
 		}
 	}
+	for _, of := range together {
+		q.remove(of)
+	}
 	return together
 }
 
@@ -151,6 +154,11 @@ func (q *queue) nextSet() (first *set) {
 		q.taken()
 	}
 	return first
+}
+
+// has reports whether a subject that waits has a set.
+func (q *queue) has(set *set) bool {
+	return slices.ContainsFunc(q.held, func(of *subject) bool { return slices.Contains(of.sets[:], set) })
 }
 
 // portsOf are the named ports by which sets of the same policies differ.

@@ -258,22 +258,90 @@ func TestTurns(t *testing.T) {
 	q := newQueue()
 	shop := &subject{namespace: "shop"}
 	for i := range 5 {
-		q.add(&subject{namespace: "blue", key: fmt.Sprint("blue", i)})
+		q.add(&subject{namespace: "blue", key: fmt.Sprint("blue", i), policies: []*Policy{{}}})
 	}
 	var order []string
 	for range 6 {
 		q.add(shop)
 		q.advance, q.owner = true, q.owners()[0]
 		order = append(order, q.owner)
-		for _, of := range q.nextSubjects() {
-			q.remove(of)
-			break
-		}
-		if q.advance {
-			t.Fatal("nothing was taken")
+		if taken := q.nextSubjects(); len(taken) != 1 || taken[0].namespace != q.owner {
+			t.Fatalf("%d subjects were taken", len(taken))
 		}
 	}
 	if want := []string{"blue", "shop", "blue", "shop", "blue", "shop"}; !slices.Equal(order, want) {
 		t.Errorf("turns of %q, want %q", order, want)
+	}
+}
+
+// everyoneWaits has what small policies are about wait as well, until the test ends.
+func everyoneWaits(t *testing.T) {
+	usual := smallSize
+	smallSize = -1
+	t.Cleanup(func() { smallSize = usual })
+}
+
+// shopPod is a pod of the node, in the shop, at weft00n.
+func shopPod(n byte, labels string) *Local {
+	return &Local{Interface: fmt.Sprintf("weft%03d", n), Namespace: "shop", Identity: &Identity{Namespace: "shop", Labels: labelsOf(labels)},
+		Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 1, 1, n})}}
+}
+
+// shopPolicy is about pods with these labels, and allows everything or nothing.
+func shopPolicy(name, labels string, allow bool) *Policy {
+	p := &Policy{Name: "NetworkPolicy shop/" + name, Tier: Isolating, Subject: Selector{Namespace: "shop", Pods: selectorOf(&labels)}, IsolatesIngress: true}
+	if allow {
+		p.Ingress = []Rule{{Origin: p.Name + " ingress[0]"}}
+	}
+	return p
+}
+
+// A set is called by its policies' names. Who waits keeps the rules of before, though
+// the same policies make other rules for another by now.
+func TestWhoWaitsKeepsItsRules(t *testing.T) {
+	everyoneWaits(t)
+	w := &World{Network: plan.DefaultNetwork, Namespaces: []*Namespace{{Name: "shop"}}, Local: []*Local{shopPod(1, "app=web"), shopPod(2, "app=db")}}
+	w.Policies = []*Policy{shopPolicy("a", "", false), shopPolicy("b", "", false)}
+	c := Compiler{Gradual: true}
+	c.Compile(w)
+	next := *w
+	next.Policies = []*Policy{shopPolicy("a", "app=db", true), w.Policies[1]}
+	c.Compile(&next)
+	for turn := 0; len(c.Waiting()) > 0; turn++ {
+		c.Advance("shop")
+		if tables := c.Compile(&next); allows(tables, "10.1.1.2", 80) {
+			t.Errorf("after turn %d weft001 may be reached, of which no policy ever said so:\n%s", turn, tables.planOf())
+		}
+	}
+	var fresh Compiler
+	last, same := c.Compile(&next), fresh.Compile(&next)
+	if got, want := last.planOf(), same.planOf(); !got.Equal(want) {
+		t.Errorf("the tables differ from those compiled anew:\n%s", want.Diff(got))
+	}
+}
+
+// A pod with other labels keeps its rules until the new ones are worked out. Another
+// that comes with these labels has never had those, and is allowed nothing.
+func TestNobodyInheritsAnothersRules(t *testing.T) {
+	everyoneWaits(t)
+	w := &World{Network: plan.DefaultNetwork, Namespaces: []*Namespace{{Name: "shop"}}, Local: []*Local{shopPod(2, "app=old")}}
+	w.Policies = []*Policy{shopPolicy("new", "app=new", false), shopPolicy("old", "app=old", true)}
+	c := Compiler{Gradual: true}
+	c.Compile(w)
+	relabelled := *w
+	relabelled.Local = []*Local{shopPod(2, "app=new")}
+	tables := c.Compile(&relabelled)
+	if p := tables.planOf(); len(c.Waiting()) == 0 {
+		t.Fatalf("the pod does not wait:\n%s", p)
+	}
+	joined := relabelled
+	joined.Local = []*Local{shopPod(1, "app=new"), relabelled.Local[0]}
+	for _, advance := range []bool{false, true} {
+		if advance {
+			c.Advance("shop")
+		}
+		if tables = c.Compile(&joined); allows(tables, "10.1.1.3", 80) {
+			t.Errorf("weft001 may be reached, of which no policy ever said so:\n%s", tables.planOf())
+		}
 	}
 }

@@ -125,14 +125,16 @@ func (s *state) updateSubjects(was, is *World, relabelled map[string]bool) {
 			s.close(of)
 		}
 	}
+	var now []*subject
 	for _, of := range slices.SortedFunc(maps.Keys(stale), func(a, b *subject) int { return strings.Compare(a.key, b.key) }) {
 		if s.queue.holds(of) {
 			s.hold(of, joined[of])
 		} else {
-			s.admit(of)
+			s.queue.remove(of)
+			now = append(now, of)
 		}
 	}
-	for _, of := range s.queue.nextSubjects() {
+	for _, of := range append(now, s.queue.nextSubjects()...) {
 		s.admit(of)
 	}
 	s.dropIdle()
@@ -164,9 +166,8 @@ func (s *state) close(of *subject) {
 	s.chooseSets(of)
 }
 
-// admit gives a subject the sets that its policies make.
+// admit gives a subject that does not wait the sets that its policies make.
 func (s *state) admit(of *subject) {
-	s.queue.remove(of)
 	of.heir, of.closed, of.fresh = false, false, false
 	of.inForce, of.size = of.policies, sizeOf(of.policies)
 	s.chooseSets(of)
@@ -234,6 +235,10 @@ func (s *state) chooseSets(of *subject) {
 		var next *set
 		if len(policies) > 0 {
 			next = s.set(of, d, policies)
+			if !slices.Equal(next.policies, policies) && s.queue.has(next) {
+				s.setAside(next)
+				next = s.set(of, d, policies)
+			}
 		}
 		s.assign(of, i, next)
 		if next != nil && !slices.Equal(next.policies, policies) {
@@ -241,6 +246,31 @@ func (s *state) chooseSets(of *subject) {
 			s.setRules(next, of.rules(d, policies, s))
 		}
 	}
+}
+
+// setAside has a set be called otherwise, so that who waits has it as it is while its
+// name is another's.
+func (s *state) setAside(set *set) {
+	verdicts := map[plan.VerdictKey]plan.Verdict{}
+	of := plan.VerdictKey{Policy: set.name, Direction: set.direction}
+	for k, v := range s.tables.Verdicts.From(of) {
+		if k.Policy != of.Policy || k.Direction != of.Direction {
+			break
+		}
+		verdicts[k] = v
+	}
+	s.replace(of, false, nil)
+	delete(s.sets.byKey, set.key)
+	delete(s.sets.byName, set.name)
+	for set.key += "\x00before"; s.sets.byKey[set.key] != nil; set.key += "\x00before" {
+	}
+	set.name = s.sets.name(set.name[:strings.LastIndexByte(set.name, '-')], []byte(set.key))
+	s.sets.byKey[set.key], s.sets.byName[set.name] = set, set
+	for k, v := range verdicts {
+		k.Policy = set.name
+		s.tables.Verdicts = s.tables.Verdicts.Set(k, v)
+	}
+	s.endpointsChanged = true
 }
 
 // assign gives a subject a set for a direction, nil for none.
