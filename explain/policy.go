@@ -181,7 +181,10 @@ func podName(p Party) string { return strings.TrimPrefix(p.Name, "pod ") }
 // delivers to itself of what its own pods send. p is its plan, nil where that is
 // not known.
 func isNode(n *corev1.Node, a netip.Addr, from string, p *plan.Plan) bool {
-	if slices.Contains(machine(n).Addresses, a) || p != nil && slices.Contains(p.Local.PoolAddresses(), a) {
+	if slices.Contains(machine(n).Addresses, a) {
+		return true
+	}
+	if p != nil && slices.ContainsFunc(p.Local.Pools, func(pool plan.Pool) bool { return slices.Contains(plan.NodeAddressesIn(pool.Prefix), a) }) {
 		return true
 	}
 	return n.Name == from && (slices.Contains(otherAddresses(n), a) ||

@@ -75,16 +75,40 @@ type Pool struct {
 	Gateway netip.Addr
 }
 
+// GatewayOf returns the address that plug-ins make the gateway of a pool with
+// a prefix: the second. In a prefix of one address it is none of the prefix.
+func GatewayOf(prefix netip.Prefix) netip.Addr { return prefix.Masked().Addr().Next() }
+
+// NodeAddressesIn returns the addresses in a prefix that are, as plug-ins make
+// pools, those of the node whose pods get the others: that of its end of the
+// tunnel (see Local.TunnelAddress), and the gateway. So it says also of another
+// node's prefix, of which routes tell no more than the prefix, who is no pod. A
+// node without tunnels does not use the first of them, and no pod has it either.
+func NodeAddressesIn(prefix netip.Prefix) []netip.Addr {
+	own := []netip.Addr{tunnelAddressIn(prefix), GatewayOf(prefix)}
+	return slices.DeleteFunc(own, func(a netip.Addr) bool { return !prefix.Contains(a) })
+}
+
+// tunnelAddressIn returns the first address of a prefix, the zero Addr where
+// the prefix has fewer than four.
+func tunnelAddressIn(prefix netip.Prefix) netip.Addr {
+	first := prefix.Masked().Addr()
+	if first.BitLen()-prefix.Bits() < 2 {
+		return netip.Addr{}
+	}
+	return first
+}
+
 // TunnelAddress is the node's own address on its end of the tunnel. Where
 // others masquerade what goes into the tunnel, the kernel takes this one, and
 // peers know that it is behind this node. It is the first address of the pool,
 // which no pod gets: the network's own (RFC 1122, section 3.2.1.3), or that of
 // any router in the subnet (RFC 4291, section 2.6.1). The zero Addr stands for
 // none: without a tunnel, or where the gateway has that address, or the pool
-// has too few.
+// has fewer than four.
 func (l Local) TunnelAddress(p Pool) netip.Addr {
-	first := p.Prefix.Masked().Addr()
-	if l.Tunnel.IsZero() || first == p.Gateway || first.BitLen()-p.Prefix.Bits() < 2 {
+	first := tunnelAddressIn(p.Prefix)
+	if l.Tunnel.IsZero() || first == p.Gateway {
 		return netip.Addr{}
 	}
 	return first

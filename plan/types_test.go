@@ -1,7 +1,9 @@
 package plan
 
 import (
+	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 )
 
@@ -18,6 +20,36 @@ func TestMACOf(t *testing.T) {
 	} {
 		if got := MACOf(netip.MustParseAddr(address)).String(); got != want {
 			t.Errorf("MACOf(%s) = %s, want %s", address, got, want)
+		}
+	}
+}
+
+// What is a node's own in a prefix is what it has itself in a pool of that
+// prefix, if it has a tunnel.
+func TestNodeAddressesIn(t *testing.T) {
+	for prefix, want := range map[string]string{
+		"10.1.2.0/24":        "[10.1.2.0 10.1.2.1]",
+		"10.1.2.9/24":        "[10.1.2.0 10.1.2.1]",
+		"10.1.2.4/30":        "[10.1.2.4 10.1.2.5]",
+		"10.1.2.4/31":        "[10.1.2.5]",
+		"10.1.2.4/32":        "[]",
+		"255.255.255.255/32": "[]",
+		"fd01:0:0:2::/64":    "[fd01:0:0:2:: fd01:0:0:2::1]",
+		"fd01::2/127":        "[fd01::3]",
+		"fd01::2/128":        "[]",
+	} {
+		p := netip.MustParsePrefix(prefix)
+		if got := fmt.Sprint(NodeAddressesIn(p)); got != want {
+			t.Errorf("in %s: %s, want %s", prefix, got, want)
+		}
+		if p.IsSingleIP() {
+			continue // no pool has this prefix
+		}
+		l := Local{Tunnel: Tunnel{VNI: 1}, Pools: []Pool{{Network: DefaultNetwork, Prefix: p, Gateway: GatewayOf(p)}}}
+		own := l.PoolAddresses()
+		slices.SortFunc(own, netip.Addr.Compare)
+		if got := fmt.Sprint(own); got != want {
+			t.Errorf("in a pool %s: %s, want %s", prefix, got, want)
 		}
 	}
 }

@@ -24,15 +24,11 @@ func PutNode(b *plan.Builder, n Node) {
 	}
 }
 
-// GatewayOf returns the node's own address in a prefix from which it gives
-// addresses to pods: the first after the network's own.
-func GatewayOf(prefix netip.Prefix) netip.Addr { return prefix.Masked().Addr().Next() }
-
 // PutPool gives the node a prefix to take pods' addresses from. What is in it
 // and belongs to no endpoint is unreachable.
 func PutPool(b *plan.Builder, prefix netip.Prefix, origin string) {
 	prefix = prefix.Masked()
-	gateway := GatewayOf(prefix)
+	gateway := plan.GatewayOf(prefix)
 	b.Local.Pools = append(b.Local.Pools, plan.Pool{Network: plan.DefaultNetwork, Prefix: prefix, Gateway: gateway})
 	b.PutRoute(plan.RouteKey{Network: plan.DefaultNetwork, Prefix: prefix}, plan.Route{Way: plan.ToDrop, Origin: origin})
 	b.PutRoute(hostRoute(gateway), plan.Route{Way: plan.ToHost, Origin: origin})

@@ -166,15 +166,14 @@ func (d *DataPlane) census(was map[party]bool) (datapath.Occupancy, error) {
 }
 
 // hostOf returns the name of the node that has an endpoint with an address, which
-// may be unknown; false where that is no other node. The first address of a
-// node's prefix and the next are its own: that of its tunnel's device, and the
-// gateway of its endpoints.
+// may be unknown; false where that is no other node. A node's own addresses in
+// its prefix are no endpoint's.
 func hostOf(p *plan.Plan, a netip.Addr) (node string, ok bool) {
 	k, r, ok := p.Route(plan.DefaultNetwork, a, false)
 	if !ok || r.Way != plan.ToTunnel && r.Way != plan.ToNextHop {
 		return "", false
 	}
-	if first := k.Prefix.Masked().Addr(); !k.Prefix.IsSingleIP() && (a == first || a == first.Next()) {
+	if slices.Contains(plan.NodeAddressesIn(k.Prefix), a) {
 		return "", false
 	}
 	return r.Node, true

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/weftnet/weft/plan"
-	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/policy"
 )
 
@@ -62,7 +61,7 @@ func (p *placed) update(said []*node, machines []*policy.Machine, others []netip
 }
 
 func (p *placed) placePods(said []*node, prefixes map[string][]netip.Prefix) {
-	flat := len(prefixes) == 0 && len(p.base.Local.Pools) == 0
+	flat := len(prefixes) == 0
 	nodes := make(map[string]place, len(said))
 	list := make([]*policy.Node, 0, len(said))
 	for _, n := range said {
@@ -82,9 +81,15 @@ func (p *placed) placePods(said []*node, prefixes map[string][]netip.Prefix) {
 	}
 }
 
-// prefixes returns what is routed to other nodes, by their names.
+// prefixes returns from what nodes' pods have their addresses, by the nodes'
+// names: the node's own pools, and what is routed to others.
 func (p *placed) prefixes() map[string][]netip.Prefix {
 	prefixes := map[string][]netip.Prefix{}
+	for _, pool := range p.base.Local.Pools {
+		if pool.Network == plan.DefaultNetwork {
+			prefixes[p.base.Local.Node] = append(prefixes[p.base.Local.Node], pool.Prefix)
+		}
+	}
 	for k, r := range p.base.Routes.All() {
 		if r.Node != "" && !r.EndpointsOnly && k.Network == plan.DefaultNetwork {
 			prefixes[r.Node] = append(prefixes[r.Node], k.Prefix)
@@ -147,12 +152,10 @@ func (p *placed) placeMachine(said *policy.Machine, prefixes []netip.Prefix) *po
 	m := *said
 	m.Addresses = slices.DeleteFunc(slices.Clone(said.Addresses), func(a netip.Addr) bool { return !p.isOf(said.Name, a) })
 	for _, prefix := range prefixes {
-		if prefix.Addr().BitLen()-prefix.Bits() >= 2 {
-			m.Addresses = append(m.Addresses, prefix.Addr(), plugin.GatewayOf(prefix))
-		}
+		m.Addresses = append(m.Addresses, plan.NodeAddressesIn(prefix)...)
 	}
 	if said.Name == p.base.Local.Node {
-		m.Addresses = slices.Concat(m.Addresses, p.base.Local.Addresses, p.base.Local.PoolAddresses(), p.others)
+		m.Addresses = slices.Concat(m.Addresses, p.base.Local.Addresses, p.others)
 		m.Prefixes = plan.NodeOnly
 	}
 	slices.SortFunc(m.Addresses, netip.Addr.Compare)

@@ -113,7 +113,7 @@ route default 172.30.0.3/32 tunnel n3 via 172.30.0.3 mac 0a:58:ac:1e:00:03 endpo
 	others := []netip.Addr{netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("198.51.100.255")}
 	var p placed
 	p.update(nil, machines, others, base, true)
-	if got := fmt.Sprint(p.machines[0].Addresses, p.machines[0].Prefixes); got != "[10.1.1.1 172.30.0.1 198.51.100.1 198.51.100.255] "+fmt.Sprint(plan.NodeOnly) {
+	if got := fmt.Sprint(p.machines[0].Addresses, p.machines[0].Prefixes); got != "[10.1.1.0 10.1.1.1 172.30.0.1 198.51.100.1 198.51.100.255] "+fmt.Sprint(plan.NodeOnly) {
 		t.Errorf("n1 has %s", got)
 	}
 	if got := fmt.Sprint(p.machines[1].Addresses, p.machines[1].Prefixes); got != "[10.1.2.0 10.1.2.1 172.30.0.2 198.51.100.2] []" {
@@ -133,7 +133,7 @@ route default 172.30.0.3/32 tunnel n3 via 172.30.0.3 mac 0a:58:ac:1e:00:03 endpo
 	}
 	n3 := p.machines[2]
 	p.update(nil, []*policy.Machine{machine("n1", "172.30.0.1", "fd00::1"), machines[1], machines[2]}, others, base, false)
-	if p.machines[2] != n3 || len(p.machines[0].Addresses) != 5 {
+	if p.machines[2] != n3 || len(p.machines[0].Addresses) != 6 {
 		t.Errorf("after a change of n1: %v", p.machines)
 	}
 }
