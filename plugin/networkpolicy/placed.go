@@ -43,10 +43,8 @@ type place struct {
 // plan says. A network without routes to nodes, in which the node itself has no
 // subnet either, is flat, and there is no telling.
 func (p *placed) update(said []*node, machines []*policy.Machine, others []netip.Addr, base *plan.Plan, changed bool) {
-	moved := p.base == nil || p.base.Local.Node != base.Local.Node || len(p.base.Local.Pools) != len(base.Local.Pools) || len(p.base.Routes.Diff(base.Routes)) > 0
-	p.base = base
-	moved = moved || !slices.Equal(p.others, others)
-	p.others = others
+	moved := p.base == nil || !slices.Equal(p.others, others) || leadsElsewhere(p.base, base)
+	p.base, p.others = base, others
 	again := moved || !slices.Equal(p.said, machines)
 	if !again && !changed {
 		return
@@ -58,6 +56,25 @@ func (p *placed) update(said []*node, machines []*policy.Machine, others []netip
 	if changed || moved {
 		p.placePods(said, prefixes)
 	}
+}
+
+// leadsElsewhere reports whether a plan leads to nodes in another way than the one
+// before. The route of a pod that comes to this node, or goes, is no such change:
+// no other node can have an address of this node's pools with that route or without.
+func leadsElsewhere(before, after *plan.Plan) bool {
+	if !before.Local.Equal(after.Local) {
+		return true
+	}
+	return slices.ContainsFunc(before.Routes.Diff(after.Routes), func(c plan.Change[plan.RouteKey, plan.Route]) bool {
+		for _, r := range []*plan.Route{c.Old, c.New} {
+			if r != nil && r.Node != "" {
+				return true
+			}
+		}
+		// The route to one address changes who has that address, and no other.
+		a := c.Key.Prefix.Addr()
+		return !c.Key.Prefix.IsSingleIP() || holderOf(before, a) != holderOf(after, a)
+	})
 }
 
 func (p *placed) placePods(said []*node, prefixes map[string][]netip.Prefix) {
@@ -165,12 +182,25 @@ func (p *placed) placeMachine(said *policy.Machine, prefixes []netip.Prefix) *po
 
 // isOf reports whether an address can be that of the node of a name.
 func (p *placed) isOf(name string, a netip.Addr) bool {
-	_, r, routed := p.base.Route(plan.DefaultNetwork, a, true)
+	h := holderOf(p.base, a)
+	return h.any || h.node == name
+}
+
+// holder is the node that can have an address, or any of them; the zero value is
+// none of them.
+type holder struct {
+	node string
+	any  bool
+}
+
+// holderOf returns who can have an address as a plan's routes lead to it.
+func holderOf(p *plan.Plan, a netip.Addr) holder {
+	_, r, routed := p.Route(plan.DefaultNetwork, a, true)
 	switch {
 	case !routed || r.Way == plan.ToGateway:
-		return true
+		return holder{any: true}
 	case r.Way == plan.ToHost:
-		return name == p.base.Local.Node
+		return holder{node: p.Local.Node}
 	}
-	return r.Node == name
+	return holder{node: r.Node}
 }

@@ -138,6 +138,60 @@ route default 172.30.0.3/32 tunnel n3 via 172.30.0.3 mac 0a:58:ac:1e:00:03 endpo
 	}
 }
 
+// Nodes are placed anew when the base plan leads to them in another way, and not
+// because a pod of this node came.
+func TestNodesArePlacedWhenRoutesToThemChange(t *testing.T) {
+	const before = `node n1 addresses 172.30.0.1
+pool default 10.1.1.0/24 gateway 10.1.1.1
+route default 0.0.0.0/0 gateway
+route default 10.1.0.0/16 drop
+route default 10.1.1.0/24 drop
+route default 10.1.1.1/32 host
+route default 10.1.2.0/24 tunnel n2 via 172.30.0.2 mac 0a:58:ac:1e:00:02
+route default 172.30.0.1/32 host
+route default 172.30.0.2/32 tunnel n2 via 172.30.0.2 mac 0a:58:ac:1e:00:02 endpoints-only
+`
+	pod := "route default 10.1.1.2/32 endpoint weft0\n"
+	for what, x := range map[string]struct {
+		from, to string
+		placed   bool
+		// n2 are the addresses of that node then.
+		n2 string
+	}{
+		"nothing":                   {before, before, false, "10.1.2.0 10.1.2.1 172.30.0.2 198.51.100.2"},
+		"a pod comes":               {before, before + pod, false, "10.1.2.0 10.1.2.1 172.30.0.2 198.51.100.2"},
+		"a pod goes":                {before + pod, before, false, "10.1.2.0 10.1.2.1 172.30.0.2 198.51.100.2"},
+		"another subnet":            {before, strings.Replace(before, "10.1.2.0/24 tunnel", "10.1.7.0/24 tunnel", 1), true, "10.1.7.0 10.1.7.1 172.30.0.2 198.51.100.2"},
+		"one of one address":        {before, before + "route default 10.1.9.9/32 nexthop 172.30.0.2 node n2\n", true, "10.1.2.0 10.1.2.1 172.30.0.2 198.51.100.2"},
+		"no subnet":                 {before, strings.Replace(before, "route default 10.1.2.0/24 tunnel n2 via 172.30.0.2 mac 0a:58:ac:1e:00:02\n", "", 1), true, "172.30.0.2 198.51.100.2"},
+		"an own address":            {before, strings.Replace(before, "n1 addresses 172.30.0.1", "n1 addresses 172.30.0.1,172.30.0.9", 1), true, "10.1.2.0 10.1.2.1 172.30.0.2 198.51.100.2"},
+		"a pod gets the address":    {before, before + "route default 198.51.100.2/32 endpoint weft0\n", true, "10.1.2.0 10.1.2.1 172.30.0.2"},
+		"a prefix around it is not": {before, before + "route default 198.51.100.0/24 drop\n", true, "10.1.2.0 10.1.2.1 172.30.0.2"},
+	} {
+		var plans [2]*plan.Plan
+		for i, text := range []string{x.from, x.to} {
+			p, err := plan.Parse(text)
+			if err != nil {
+				t.Fatalf("%s: %v", what, err)
+			}
+			plans[i] = p
+		}
+		machines := []*policy.Machine{{Name: "n2", Addresses: []netip.Addr{netip.MustParseAddr("172.30.0.2"), netip.MustParseAddr("198.51.100.2")}}}
+		var p placed
+		p.update(nil, machines, nil, plans[0], true)
+		// Who is not asked about is forgotten when machines are placed.
+		mark := &policy.Machine{}
+		p.kept[mark] = mark
+		p.update(nil, machines, nil, plans[1], false)
+		if placed := p.kept[mark] == nil; placed != x.placed {
+			t.Errorf("%s: placed anew: %t, want %t", what, placed, x.placed)
+		}
+		if got := strings.Trim(fmt.Sprint(p.machines[0].Addresses), "[]"); got != x.n2 {
+			t.Errorf("%s: n2 has %s, want %s", what, got, x.n2)
+		}
+	}
+}
+
 // TestTooManyAddressesOfPods tries a NodePods that tells of more than a node can
 // have.
 func TestTooManyAddressesOfPods(t *testing.T) {
