@@ -33,7 +33,7 @@ type underlay struct {
 	// on-link with; an address without a network makes none.
 	Prefixes []netip.Prefix
 	// Others are what else the node delivers to itself, in ascending order:
-	// addresses that are not in Addresses, and broadcast addresses.
+	// addresses that are not in Addresses, and broadcast and anycast addresses.
 	Others []netip.Addr
 }
 
@@ -175,10 +175,8 @@ func describe(links []link) string {
 const ipvsName = "kube-ipvs0"
 
 // readLinks reads the interfaces that may carry the underlay, all but loopback
-// and what Weft made, and what the node delivers to itself: the addresses of all
-// interfaces but Weft's, down or up, as the kernel takes all of them for its own.
-// Loopback addresses and IPv6's link-local ones are not among them: the first no
-// pod reaches, and of the second all are the node's (plan.NodeOnly).
+// and what Weft made, and what the node delivers to itself by way of all
+// interfaces but Weft's, as the kernel's own routing table says.
 func readLinks() (links []link, local []netip.Addr, err error) {
 	found, err := dump(netlink.LinkList)
 	if err != nil {
@@ -203,9 +201,6 @@ func readLinks() (links []link, local []netip.Addr, err error) {
 	}
 	for _, a := range addresses {
 		ip, _ := netip.AddrFromSlice(a.IP)
-		if others[a.LinkIndex] && !ip.IsLoopback() && !(ip.Is6() && !ip.Is4In6() && ip.IsLinkLocalUnicast()) {
-			local = append(local, localTo(a)...)
-		}
 		i, ok := byIndex[a.LinkIndex]
 		if !ok || a.Scope != unix.RT_SCOPE_UNIVERSE || a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED|unix.IFA_F_DEPRECATED|unix.IFA_F_TEMPORARY) != 0 {
 			continue
@@ -213,40 +208,53 @@ func readLinks() (links []link, local []netip.Addr, err error) {
 		ones, _ := a.Mask.Size()
 		links[i].Addresses = append(links[i].Addresses, netip.PrefixFrom(ip.Unmap(), ones))
 	}
-	for family, af := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		routes, err := dump(func() ([]netlink.Route, error) { return netlink.RouteList(nil, af) })
-		if err != nil {
-			return nil, nil, fmt.Errorf("list routes: %w", err)
+	routes, err := dump(func() ([]netlink.Route, error) {
+		return netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("list routes: %w", err)
+	}
+	for _, r := range routes {
+		if a, ok := deliveredTo(r); ok && others[r.LinkIndex] {
+			local = append(local, a)
 		}
-		for _, r := range routes {
-			i, ok := byIndex[r.LinkIndex]
-			if !ok || !isDefault(r) {
-				continue
-			}
-			if m := &links[i].Metrics[family]; *m < 0 || r.Priority < *m {
-				*m = r.Priority
-			}
+		i, ok := byIndex[r.LinkIndex]
+		if !ok || !isDefault(r) {
+			continue
+		}
+		family := 0
+		if r.Family == netlink.FAMILY_V6 {
+			family = 1
+		}
+		if m := &links[i].Metrics[family]; *m < 0 || r.Priority < *m {
+			*m = r.Priority
 		}
 	}
 	return links, local, nil
 }
 
-// localTo returns an address of an interface, and what the kernel takes for
-// broadcasts beside it.
-func localTo(a netlink.Addr) []netip.Addr {
-	ip, _ := netip.AddrFromSlice(a.IP)
-	local := []netip.Addr{ip.Unmap()}
-	if explicit, ok := netip.AddrFromSlice(a.Broadcast); ok && !explicit.IsUnspecified() {
-		local = append(local, explicit.Unmap())
+// deliveredTo returns the address of a route by which the kernel takes packets to
+// that address for its own. The kernel makes these routes, and users can add some.
+// Which there are depends on its version, on the state of the interface and on the
+// forwarding of IPv6, so they are read and not worked out from the addresses.
+//
+// Loopback addresses and IPv6's link-local ones are not among them: the first no
+// pod reaches, and of the second all are the node's (plan.NodeOnly). Nor are
+// prefixes of several addresses, which are a user's, or of loopback alone.
+func deliveredTo(r netlink.Route) (netip.Addr, bool) {
+	if r.Table != unix.RT_TABLE_LOCAL || !isLocal(r.Type) || r.Dst == nil {
+		return netip.Addr{}, false
 	}
-	if v4, ones := a.IP.To4(), 0; v4 != nil {
-		if ones, _ = a.Mask.Size(); ones < 31 { // RFC 3021
-			host := uint32(1)<<(32-ones) - 1
-			last := binary.BigEndian.AppendUint32(nil, binary.BigEndian.Uint32(v4)|host)
-			local = append(local, netip.AddrFrom4([4]byte(last)))
-		}
-	}
-	return local
+	a, _ := netip.AddrFromSlice(r.Dst.IP)
+	a = a.Unmap()
+	ones, _ := r.Dst.Mask.Size()
+	return a, ones == a.BitLen() && !a.IsLoopback() && !(a.Is6() && a.IsLinkLocalUnicast())
+}
+
+// isLocal reports whether the kernel delivers to itself what goes by a route of
+// this type, RTN_….
+func isLocal(kind int) bool {
+	return kind == unix.RTN_LOCAL || kind == unix.RTN_BROADCAST || kind == unix.RTN_ANYCAST
 }
 
 // othersOf returns what is local and not among these addresses, each once, in
@@ -257,7 +265,11 @@ func othersOf(local, addresses []netip.Addr) []netip.Addr {
 	return slices.Compact(others)
 }
 
+// isDefault reports whether a route is the node's own to everywhere.
 func isDefault(r netlink.Route) bool {
+	if r.Table != unix.RT_TABLE_MAIN {
+		return false
+	}
 	if r.Dst == nil {
 		return true
 	}
@@ -286,7 +298,8 @@ const (
 )
 
 // watchUnderlay calls changed soon after changes to the node's interfaces,
-// addresses and default routes, and at least every interval.
+// addresses, default routes and what it delivers to itself, and at least every
+// interval.
 func watchUnderlay(ctx context.Context, interval time.Duration, log *slog.Logger, changed func()) {
 	changes := make(chan struct{}, 1)
 	var wg sync.WaitGroup
@@ -349,13 +362,17 @@ func notify(c chan<- struct{}) {
 
 // concernsUnderlay reports whether a message of rtnetlink(7) is about a change
 // to an interface that is not Weft's, to an address that may be the node's own,
-// or to a default route.
+// to a default route, or to what the node delivers to itself.
 func concernsUnderlay(m syscall.NetlinkMessage) bool {
 	switch m.Header.Type {
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
 		return len(m.Data) >= unix.SizeofIfAddrmsg && nl.DeserializeIfAddrmsg(m.Data).Scope == unix.RT_SCOPE_UNIVERSE
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
-		return len(m.Data) >= unix.SizeofRtMsg && nl.DeserializeRtMsg(m.Data).Dst_len == 0
+		if len(m.Data) < unix.SizeofRtMsg {
+			return false
+		}
+		r := nl.DeserializeRtMsg(m.Data)
+		return r.Dst_len == 0 || r.Table == unix.RT_TABLE_LOCAL && isLocal(int(r.Type))
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
 		return !datapath.OwnsInterface(nameIn(m.Data))
 	}

@@ -2,16 +2,23 @@ package agent
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
+	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 
+	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 	"golang.org/x/tools/txtar"
+
+	"github.com/weftnet/weft/internal/netns"
 )
 
 // TestChooseUnderlay walks testdata/underlay.txtar. In a story's "links" each
@@ -77,6 +84,79 @@ func parseLinks(t *testing.T, text string) []link {
 	return links
 }
 
+// TestWhatANodeDeliversToItself holds what the agent reads against what the kernel
+// does: how it looks up each address of a few interfaces and beside them.
+func TestWhatANodeDeliversToItself(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: it makes a network namespace")
+	}
+	const (
+		its = "192.0.2.0 192.0.2.5 192.0.2.99 192.0.2.130 192.0.2.255 198.51.100.5 198.51.100.77 198.51.100.255 " +
+			"203.0.113.9 203.0.113.65 fd00:1:: fd00:1::5"
+		nobodys = "192.0.2.1 192.0.2.131 198.51.100.0 203.0.113.10 203.0.113.127 fd00:1::1 fd00:2::5"
+	)
+	err := netns.Thread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		ip := func(words string) error {
+			if out, err := exec.Command("ip", strings.Fields(words)...).CombinedOutput(); err != nil {
+				return fmt.Errorf("ip %s: %w: %s", words, err, out)
+			}
+			return nil
+		}
+		// Only who forwards IPv6 answers to a subnet's anycast address.
+		if err := os.WriteFile("/proc/sys/net/ipv6/conf/all/forwarding", []byte("1"), 0); err != nil {
+			return err
+		}
+		for _, words := range []string{
+			"link set lo up",
+			"address add 203.0.113.9/32 dev lo",
+			"link add eth0 type veth peer name end0",
+			"link set end0 up", "link set eth0 up",
+			"address add 192.0.2.5/24 dev eth0",
+			"address add 192.0.2.130/31 dev eth0",
+			"address add 198.51.100.5/24 broadcast 198.51.100.77 dev eth0",
+			"address add fd00:1::5/64 dev eth0 nodad",
+			"route add local 192.0.2.99 dev lo",
+			// As Linux before 5.14 has it by itself.
+			"route add broadcast 192.0.2.0 dev eth0 table local",
+			// What is down takes IPv4 for its own addresses, and nothing else.
+			"link add down0 type bridge",
+			"address add 203.0.113.65/26 dev down0",
+			"address add fd00:2::5/64 dev down0",
+			// What is Weft's is told otherwise; of kube-proxy's, Services decide.
+			"link add weft-gw type bridge", "link set weft-gw up",
+			"address add 10.1.1.1/24 dev weft-gw", "address add fd01::1/64 dev weft-gw nodad",
+			"link add kube-ipvs0 type bridge",
+			"address add 10.96.0.1/32 dev kube-ipvs0",
+		} {
+			if err := ip(words); err != nil {
+				return err
+			}
+		}
+		_, local, err := readLinks()
+		if err != nil {
+			return err
+		}
+		got := othersOf(local, nil)
+		if text := strings.Trim(fmt.Sprint(got), "[]"); text != its {
+			t.Errorf("got  %s\nwant %s", text, its)
+		}
+		for a := range strings.FieldsSeq(its + " " + nobodys) {
+			routes, err := netlink.RouteGet(net.ParseIP(a))
+			local := err == nil && (routes[0].Type == unix.RTN_LOCAL || routes[0].Type == unix.RTN_BROADCAST || routes[0].Type == unix.RTN_ANYCAST)
+			if told := slices.Contains(got, netip.MustParseAddr(a)); told != local {
+				t.Errorf("%s is told to be the node's: %t; the kernel takes it for that: %t", a, told, local)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestWhatConcernsTheUnderlay(t *testing.T) {
 	link := func(kind uint16, name string) syscall.NetlinkMessage {
 		// As the kernel, with other attributes around the name.
@@ -91,9 +171,9 @@ func TestWhatConcernsTheUnderlay(t *testing.T) {
 		m.Scope = scope
 		return syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: unix.RTM_NEWADDR}, Data: m.Serialize()}
 	}
-	route := func(bits uint8) syscall.NetlinkMessage {
+	route := func(bits, table, kind uint8) syscall.NetlinkMessage {
 		m := nl.NewRtMsg()
-		m.Dst_len = bits
+		m.Dst_len, m.Table, m.Type = bits, table, kind
 		return syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: unix.RTM_NEWROUTE}, Data: m.Serialize()}
 	}
 	for name, test := range map[string]struct {
@@ -106,8 +186,10 @@ func TestWhatConcernsTheUnderlay(t *testing.T) {
 		"Weft's own":           {link(unix.RTM_NEWLINK, "weft-vxlan"), false},
 		"a global address":     {address(unix.RT_SCOPE_UNIVERSE), true},
 		"a link's own":         {address(unix.RT_SCOPE_LINK), false},
-		"a default route":      {route(0), true},
-		"a pod's route":        {route(32), false},
+		"a default route":      {route(0, unix.RT_TABLE_MAIN, unix.RTN_UNICAST), true},
+		"a pod's route":        {route(32, unix.RT_TABLE_MAIN, unix.RTN_UNICAST), false},
+		"a broadcast address":  {route(32, unix.RT_TABLE_LOCAL, unix.RTN_BROADCAST), true},
+		"a pod's link's group": {route(8, unix.RT_TABLE_LOCAL, unix.RTN_MULTICAST), false},
 		"a neighbour":          {syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: unix.RTM_NEWNEIGH}}, false},
 	} {
 		if got := concernsUnderlay(test.message); got != test.want {

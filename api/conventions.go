@@ -13,7 +13,7 @@ const (
 	OnLinkAnnotation = "weft.network/on-link"
 	// OtherAddressesAnnotation holds, on a Node, what it delivers to itself besides
 	// the addresses in its status and in its pods' subnets, separated by commas:
-	// addresses of its other interfaces, broadcast addresses.
+	// addresses of its other interfaces, broadcast and anycast addresses.
 	OtherAddressesAnnotation = "weft.network/other-addresses"
 	// DataPlaneAnnotation holds, on a Node, what its data plane can do there, in
 	// the form of datapath.Capabilities.

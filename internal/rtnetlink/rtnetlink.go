@@ -21,12 +21,13 @@ import (
 type Filter []unix.SockFilter
 
 // The offsets of what filters look at: the type, in the header of a message;
-// the length of a route's destination, in bits; and, in a message about an
-// interface, the first attribute, which is the name.
+// the length of a route's destination, in bits, and the route's own type; and, in
+// a message about an interface, the first attribute, which is the name.
 const (
 	typeOffset        = 4
 	flagsOffset       = 6
 	destinationOffset = unix.SizeofNlMsghdr + 1
+	routeTypeOffset   = unix.SizeofNlMsghdr + 7
 	attributeOffset   = unix.SizeofNlMsghdr + unix.SizeofIfInfomsg
 	nameOffset        = attributeOffset + unix.SizeofRtAttr
 )
@@ -42,24 +43,29 @@ func Removals() Filter {
 }
 
 // Underlay passes what may concern the node's own network: of routes, those to
-// everywhere; of interfaces, those whose names do not begin with the four bytes
-// given, and perhaps others; and all else.
+// everywhere, and those to what the node delivers to itself; of interfaces, those
+// whose names do not begin with the four bytes given, and perhaps others; and all
+// else.
 func Underlay(prefix [4]byte) Filter {
 	return Filter{
 		0:  load(unix.BPF_H, typeOffset),
-		1:  compare(half(unix.RTM_NEWLINK), 6, 0),
-		2:  compare(half(unix.RTM_DELLINK), 5, 0),
+		1:  compare(half(unix.RTM_NEWLINK), 10, 0),
+		2:  compare(half(unix.RTM_DELLINK), 9, 0),
 		3:  compare(half(unix.RTM_NEWROUTE), 2, 0),
 		4:  compare(half(unix.RTM_DELROUTE), 1, 0),
 		5:  all,
 		6:  load(unix.BPF_B, destinationOffset),
-		7:  compare(0, 5, 4),
-		8:  load(unix.BPF_H, attributeOffset+2),
-		9:  compare(half(unix.IFLA_IFNAME), 0, 3),
-		10: load(unix.BPF_W, nameOffset),
-		11: compare(binary.BigEndian.Uint32(prefix[:]), 0, 1),
-		12: none,
-		13: all,
+		7:  compare(0, 9, 0),
+		8:  load(unix.BPF_B, routeTypeOffset),
+		9:  compare(unix.RTN_LOCAL, 7, 0),
+		10: compare(unix.RTN_BROADCAST, 6, 0),
+		11: compare(unix.RTN_ANYCAST, 5, 4),
+		12: load(unix.BPF_H, attributeOffset+2),
+		13: compare(half(unix.IFLA_IFNAME), 0, 3),
+		14: load(unix.BPF_W, nameOffset),
+		15: compare(binary.BigEndian.Uint32(prefix[:]), 0, 1),
+		16: none,
+		17: all,
 	}
 }
 

@@ -73,9 +73,10 @@ func TestFilters(t *testing.T) {
 			t.Errorf("of removals, these are told: %v", got)
 		}
 		got := slices.DeleteFunc(told(t, others), func(s string) bool { return s == "16 we0" || s == "16 end0" || s == "16 lo" })
-		// Addresses of weft12 and lo and the default route come (20, 24), and
-		// the first goes with its interface (21).
-		if !slices.Equal(got, []string{"20 ", "20 ", "24 ", "21 ", "17 end0"}) {
+		// Addresses of weft12 and lo come, each with its route in the table local,
+		// and lo's with that of its prefix and its broadcast address (20, 24); then
+		// the default route (24). The first goes with its interface (21, 25).
+		if !slices.Equal(got, []string{"20 ", "24 ", "20 ", "24 ", "24 ", "24 ", "24 ", "21 ", "25 ", "17 end0"}) {
 			t.Errorf("of the underlay, these are told: %v", got)
 		}
 		return nil
