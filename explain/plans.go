@@ -77,7 +77,7 @@ func (p *planner) compile(name string) {
 		Node: plugin.Node{Name: name, Addresses: addresses, Prefixes: onLink(node, addresses), Others: otherAddresses(node), Endpoints: p.endpoints[name]},
 	})
 	p.enforceable(node)
-	p.putLinks(node)
+	p.putOwn(node)
 }
 
 // enforceable leaves out of a node's plan what its data plane cannot do, as its
@@ -96,18 +96,25 @@ func (p *planner) enforceable(node *corev1.Node) {
 	}
 }
 
-// putLinks adds to a node's plan what its kernel takes for its own besides: the
+// putOwn adds to a node's plan what its kernel takes for its own besides: the
 // broadcast address of each link's IPv4 prefix (RFC 919), and the first address
-// of each IPv6 prefix, which is every router's (RFC 4291, section 2.6.1).
-func (p *planner) putLinks(node *corev1.Node) {
+// of each IPv6 prefix, which is every router's (RFC 4291, section 2.6.1); and
+// whatever else its agent says.
+func (p *planner) putOwn(node *corev1.Node) {
 	made := *p.plans[node.Name]
+	put := func(a netip.Addr, origin string) {
+		k := plan.RouteKey{Network: plan.DefaultNetwork, Prefix: netip.PrefixFrom(a, a.BitLen())}
+		if _, taken := made.Routes.Get(k); !taken {
+			made.Routes = made.Routes.Set(k, plan.Route{Way: plan.ToHost, Origin: origin})
+		}
+	}
 	for _, prefix := range linkPrefixes(node) {
 		if a, what, ok := everyone(prefix); ok {
-			k := plan.RouteKey{Network: plan.DefaultNetwork, Prefix: netip.PrefixFrom(a, a.BitLen())}
-			if _, taken := made.Routes.Get(k); !taken {
-				made.Routes = made.Routes.Set(k, plan.Route{Way: plan.ToHost, Origin: what + " of " + prefix.String()})
-			}
+			put(a, what+" of "+prefix.String())
 		}
+	}
+	for _, a := range otherAddresses(node) {
+		put(a, api.OtherAddressesAnnotation+" of Node "+node.Name)
 	}
 	p.plans[node.Name] = &made
 }
@@ -180,8 +187,37 @@ func (p *planner) explain(f plan.Flow, ends ...string) plan.Explanation {
 			p.compile(name)
 		}
 		if len(p.asked) == before {
+			p.nameHolder(&e)
 			return e
 		}
+	}
+}
+
+// nameHolder says of what leaves the cluster for an address that a node has besides
+// those of its Node which node that is. No plan says how the network between them
+// leads there, if it does. What several nodes say that they have, as a broadcast
+// address or that of a bridge of their own, is no one's.
+func (p *planner) nameHolder(e *plan.Explanation) {
+	if !e.Allowed || e.Node != "" || len(e.Steps) == 0 {
+		return
+	}
+	from := e.Steps[len(e.Steps)-1].Node
+	known := p.plans[from]
+	if known == nil {
+		return
+	}
+	if _, r, ok := known.Route(plan.DefaultNetwork, e.SeenDestination, true); !ok || r.Way != plan.ToGateway {
+		return
+	}
+	var holders []string
+	for n := range registry.Each[*corev1.Node](p.cluster.Objects, api.Node) {
+		if slices.Contains(otherAddresses(n), e.SeenDestination) {
+			holders = append(holders, n.Name)
+		}
+	}
+	if len(holders) == 1 {
+		e.Reason = fmt.Sprintf("leaves %s for %s, which is an address of %s as its agent says; whether the network outside leads there is not known",
+			from, e.SeenDestination, holders[0])
 	}
 }
 
