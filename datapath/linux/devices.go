@@ -231,7 +231,7 @@ func (k *kernel) setMAC(l netlink.Link, mac plan.MAC) error {
 // reverse path filter, no belief in what it hears, up. It comes up last.
 func (k *kernel) setUp(l netlink.Link, ipv6 bool) error {
 	name := l.Attrs().Name
-	if err := k.ownDeviceSettings(name, ipv6); err != nil {
+	if err := k.ownDeviceSettings(l.Attrs().Index, ipv6); err != nil {
 		return err
 	}
 	if l.Attrs().Flags&net.FlagUp != 0 {

@@ -23,9 +23,10 @@ const localTimeout = 5 * time.Second
 // network namespace in which it was opened.
 type kernel struct {
 	handle *netlink.Handle
-	// neighbours has a socket of its own: the library knows no NDA_PROTOCOL.
-	neighbours *nl.SocketHandle
-	record     func(format string, args ...any)
+	// raw is the socket of requests that the library cannot make: it knows no
+	// NDA_PROTOCOL, and no settings of interfaces.
+	raw    *nl.SocketHandle
+	record func(format string, args ...any)
 }
 
 func openKernel(record func(string, ...any)) (*kernel, error) {
@@ -41,12 +42,12 @@ func openKernel(record func(string, ...any)) (*kernel, error) {
 	// The reason in words that comes with an error; without it, there is
 	// still the error.
 	_ = socket.SetExtAck(true)
-	return &kernel{handle: handle, neighbours: &nl.SocketHandle{Socket: socket}, record: record}, nil
+	return &kernel{handle: handle, raw: &nl.SocketHandle{Socket: socket}, record: record}, nil
 }
 
 func (k *kernel) close() {
 	k.handle.Close()
-	k.neighbours.Close()
+	k.raw.Close()
 }
 
 // dump repeats a dump that others' changes interrupted (NLM_F_DUMP_INTR). One
@@ -125,7 +126,7 @@ func (k *kernel) read(links []netlink.Link, bridge, vxlan int) (*objects, error)
 func (k *kernel) readNeighbours(o *objects, vxlan int) error {
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6, unix.AF_BRIDGE} {
 		msgs, err := dump(func() ([][]byte, error) {
-			req := k.neighbourRequest(unix.RTM_GETNEIGH, unix.NLM_F_DUMP)
+			req := k.request(unix.RTM_GETNEIGH, unix.NLM_F_DUMP)
 			req.AddData(&netlink.Ndmsg{Family: family})
 			return req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWNEIGH)
 		})
@@ -292,7 +293,11 @@ func (k *kernel) release(index int) error {
 	}
 	// It keeps the group while it is up, as that is how it is told that it may
 	// not send what it likes.
-	if err := errors.Join(k.handle.LinkSetDown(l), k.endpointSources(l.Attrs().Name, false)); err != nil {
+	s, err := k.settings(index)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(k.handle.LinkSetDown(l), k.endpointSources(s, false)); err != nil {
 		return err
 	}
 	return k.handle.LinkSetGroup(l, 0)
@@ -366,14 +371,14 @@ func (k *kernel) setRoute(c change[routeKey, route]) error {
 	return fmt.Errorf("%w: another program's route is in the way: %v; delete that", err, others)
 }
 
-func (k *kernel) neighbourRequest(kind, flags int) *nl.NetlinkRequest {
+func (k *kernel) request(kind, flags int) *nl.NetlinkRequest {
 	req := nl.NewNetlinkRequest(kind, flags)
-	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: k.neighbours}
+	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: k.raw}
 	return req
 }
 
 func (k *kernel) setNeighbour(key neighbourKey, mac plan.MAC) error {
-	req := k.neighbourRequest(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE|unix.NLM_F_ACK)
+	req := k.request(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE|unix.NLM_F_ACK)
 	req.AddData(&netlink.Ndmsg{Family: family(key.addr), Index: uint32(key.link), State: netlink.NUD_PERMANENT, Type: unix.RTN_UNICAST})
 	req.AddData(nl.NewRtAttr(netlink.NDA_DST, key.addr.AsSlice()))
 	req.AddData(nl.NewRtAttr(netlink.NDA_LLADDR, mac[:]))
@@ -383,7 +388,7 @@ func (k *kernel) setNeighbour(key neighbourKey, mac plan.MAC) error {
 }
 
 func (k *kernel) setFDB(key fdbKey, vtep netip.Addr) error {
-	req := k.neighbourRequest(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE|unix.NLM_F_ACK)
+	req := k.request(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE|unix.NLM_F_ACK)
 	req.AddData(&netlink.Ndmsg{Family: unix.AF_BRIDGE, Index: uint32(key.link), State: netlink.NUD_PERMANENT, Flags: netlink.NTF_SELF})
 	req.AddData(nl.NewRtAttr(netlink.NDA_DST, vtep.AsSlice()))
 	req.AddData(nl.NewRtAttr(netlink.NDA_LLADDR, key.mac[:]))
@@ -392,7 +397,7 @@ func (k *kernel) setFDB(key fdbKey, vtep netip.Addr) error {
 }
 
 func (k *kernel) deleteNeighbour(family uint8, link int, addr netip.Addr, mac plan.MAC) error {
-	req := k.neighbourRequest(unix.RTM_DELNEIGH, unix.NLM_F_ACK)
+	req := k.request(unix.RTM_DELNEIGH, unix.NLM_F_ACK)
 	msg := &netlink.Ndmsg{Family: family, Index: uint32(link)}
 	if family == unix.AF_BRIDGE {
 		msg.Flags = netlink.NTF_SELF

@@ -34,8 +34,8 @@
 // egress.go, ruleset.go, sources.go, arrivals.go and guard.go turn the rest into
 // those of an nftables table, without touching anything; policy.go, profiles.go
 // and policies.go do so for the other table. kernel.go, devices.go, sysctl.go,
-// nft.go and elements.go read and write them; watch.go and news.go notice what
-// others do to them. Start at DataPlane.sync.
+// settings.go, nft.go and elements.go read and write them; watch.go and news.go
+// notice what others do to them. Start at DataPlane.sync.
 package linux
 
 import (
@@ -404,15 +404,20 @@ func (d *DataPlane) write(delta delta, c *compiler, endpoints iter.Seq2[plan.End
 		}
 		errs = append(errs, err)
 	}
-	unsafe := map[string]bool{}
+	safe := map[string]*settings{}
 	for k, e := range endpoints {
 		if c.missing[k.Interface] {
 			continue
 		}
-		if err := d.kernel.endpointSettings(k.Interface, ipv4, slices.ContainsFunc(e.Addresses, netip.Addr.Is6)); err != nil {
-			unsafe[k.Interface] = true
-			errs = append(errs, c.blame(c.node.links[k.Interface], err))
+		link := c.node.links[k.Interface]
+		s, err := d.kernel.settings(link)
+		if err == nil {
+			err = d.kernel.endpointSettings(s, ipv4, slices.ContainsFunc(e.Addresses, netip.Addr.Is6))
 		}
+		if err == nil && s.name == k.Interface { // and no other by now
+			safe[k.Interface] = s
+		}
+		errs = append(errs, c.blame(link, err))
 	}
 	err := d.kernel.apply(delta, func() error {
 		// The interfaces that leave are gone or down.
@@ -440,8 +445,8 @@ func (d *DataPlane) write(delta delta, c *compiler, endpoints iter.Seq2[plan.End
 		}
 		var errs []error
 		for k := range endpoints {
-			if !c.missing[k.Interface] && !unsafe[k.Interface] {
-				errs = append(errs, c.blame(c.node.links[k.Interface], d.open(k.Interface, ipv4)))
+			if s := safe[k.Interface]; s != nil {
+				errs = append(errs, c.blame(c.node.links[k.Interface], d.open(k.Interface, s, ipv4)))
 			}
 		}
 		return errors.Join(errs...)
@@ -452,10 +457,10 @@ func (d *DataPlane) write(delta delta, c *compiler, endpoints iter.Seq2[plan.End
 
 // open lets packets to and from an endpoint, of which all other rules hold
 // now.
-func (d *DataPlane) open(name string, ipv4 bool) error {
+func (d *DataPlane) open(name string, s *settings, ipv4 bool) error {
 	if ipv4 {
 		// The packet filter checks sources now, where it shall.
-		if err := d.kernel.endpointSources(name, d.table.guards(name)); err != nil {
+		if err := d.kernel.endpointSources(s, d.table.guards(name)); err != nil {
 			return err
 		}
 	}

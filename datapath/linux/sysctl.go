@@ -3,7 +3,6 @@ package linux
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"strconv"
 
 	"github.com/vishvananda/netlink"
@@ -68,42 +67,40 @@ func mostTracked() int {
 // whatever the node's defaults are: nothing there routes, redirects, or speaks
 // for others. The kernel reads the value for all interfaces as well, and Weft
 // changes that of none but its own.
-var (
-	distrust4 = [][2]string{{"accept_redirects", "0"}, {"secure_redirects", "0"}, {"send_redirects", "0"}, {"accept_source_route", "0"},
-		{"proxy_arp", "0"}, {"proxy_arp_pvlan", "0"}, {"bootp_relay", "0"}, {"arp_accept", "0"},
-		// Neighbours are known for good: who asks is not answered, and not remembered.
-		// The kernel remembers whoever it answers, and of the gateway, which is an
-		// address of another interface, it answers with 0 or 3 alone: then for all of the
-		// node's addresses. Only a table of the family arp could let through who asks
-		// under an endpoint's own address for its gateway, and while others flush
-		// that, endpoints could fill the table of neighbours.
-		{"arp_ignore", "8"}}
-	distrust6 = [][2]string{{"accept_ra", "0"}, {"autoconf", "0"}, {"accept_redirects", "0"}, {"accept_source_route", "0"},
-		{"proxy_ndp", "0"}, {"seg6_enabled", "0"}, {"rpl_seg_enabled", "0"}}
-)
+var distrusted = [][2]string{
+	{"ipv4/accept_redirects", "0"}, {"ipv4/secure_redirects", "0"}, {"ipv4/send_redirects", "0"}, {"ipv4/accept_source_route", "0"},
+	{"ipv4/proxy_arp", "0"}, {"ipv4/proxy_arp_pvlan", "0"}, {"ipv4/bootp_relay", "0"}, {"ipv4/arp_accept", "0"},
+	// Neighbours are known for good: who asks is not answered, and not remembered.
+	// The kernel remembers whoever it answers, and of the gateway, which is an
+	// address of another interface, it answers with 0 or 3 alone: then for all of the
+	// node's addresses. Only a table of the family arp could let through who asks
+	// under an endpoint's own address for its gateway, and while others flush
+	// that, endpoints could fill the table of neighbours.
+	{"ipv4/arp_ignore", "8"},
+	{"ipv6/accept_ra", "0"}, {"ipv6/autoconf", "0"}, {"ipv6/accept_redirects", "0"}, {"ipv6/accept_source_route", "0"},
+	{"ipv6/proxy_ndp", "0"}, {"ipv6/seg6_enabled", "0"}, {"ipv6/rpl_seg_enabled", "0"},
+}
 
 // distrust gives an interface of Weft's those settings, before it comes up.
 // Where it has nothing to do with IPv6, it does none at all.
-func (k *kernel) distrust(name string, ipv6 bool) error {
+func (k *kernel) distrust(s *settings, ipv6 bool) error {
 	var errs []error
-	for _, s := range distrust4 {
-		errs = append(errs, k.set("ipv4/conf/"+name+"/"+s[0], s[1]))
-	}
-	for _, s := range distrust6 {
-		errs = append(errs, k.set("ipv6/conf/"+name+"/"+s[0], s[1]))
+	for _, d := range distrusted {
+		errs = append(errs, k.setOf(s, d[0], d[1]))
 	}
 	disabled := "1"
 	if ipv6 {
 		disabled = "0"
 	}
-	errs = append(errs, k.set("ipv6/conf/"+name+"/disable_ipv6", disabled))
-	return unlessGone(errs)
+	return errors.Join(append(errs, k.setOf(s, "ipv6/disable_ipv6", disabled))...)
 }
 
-func (k *kernel) ownDeviceSettings(name string, ipv6 bool) error {
-	return errors.Join(k.set("ipv4/conf/"+name+"/rp_filter", "0"),
-		unlessGone([]error{k.set("ipv6/conf/"+name+"/addr_gen_mode", addrGenModeNone)}),
-		k.distrust(name, ipv6))
+func (k *kernel) ownDeviceSettings(link int, ipv6 bool) error {
+	s, err := k.settings(link)
+	if err != nil {
+		return err
+	}
+	return errors.Join(k.setOf(s, "ipv4/rp_filter", "0"), k.setOf(s, "ipv6/addr_gen_mode", addrGenModeNone), k.distrust(s, ipv6))
 }
 
 // forwarding makes the node a router for the families.
@@ -154,15 +151,15 @@ func (k *kernel) keepAdvertisements() error {
 // endpointSettings makes the node a router for what comes from an endpoint's
 // interface, which it is unless someone turned that off for new interfaces,
 // and distrust what the endpoint says of the network.
-func (k *kernel) endpointSettings(name string, ipv4, ipv6 bool) error {
-	errs := []error{k.distrust(name, ipv6)}
+func (k *kernel) endpointSettings(s *settings, ipv4, ipv6 bool) error {
+	errs := []error{k.distrust(s, ipv6)}
 	if ipv4 {
-		errs = append(errs, k.set("ipv4/conf/"+name+"/forwarding", "1"))
+		errs = append(errs, k.setOf(s, "ipv4/forwarding", "1"))
 	}
 	if ipv6 {
-		errs = append(errs, k.set("ipv6/conf/"+name+"/forwarding", "1"))
+		errs = append(errs, k.setOf(s, "ipv6/forwarding", "1"))
 	}
-	return unlessGone(errs)
+	return errors.Join(errs...)
 }
 
 // endpointSources says who checks the IPv4 sources of what comes from an
@@ -170,21 +167,11 @@ func (k *kernel) endpointSettings(name string, ipv4, ipv6 bool) error {
 // for each packet where there are routing rules. Where the packet filter has
 // let nothing through but the endpoint's own addresses, that is turned off:
 // no reverse path filter, and no search for the node's own addresses.
-func (k *kernel) endpointSources(name string, filtered bool) error {
+func (k *kernel) endpointSources(s *settings, filtered bool) error {
 	if !filtered {
-		return unlessGone([]error{k.set("ipv4/conf/"+name+"/accept_local", "0")})
+		return k.setOf(s, "ipv4/accept_local", "0")
 	}
-	return unlessGone([]error{k.set("ipv4/conf/"+name+"/rp_filter", "0"), k.set("ipv4/conf/"+name+"/accept_local", "1")})
-}
-
-// unlessGone joins the errors of settings of an interface that did not vanish.
-func unlessGone(errs []error) error {
-	for i, err := range errs {
-		if errors.Is(err, fs.ErrNotExist) {
-			errs[i] = nil
-		}
-	}
-	return errors.Join(errs...)
+	return errors.Join(k.setOf(s, "ipv4/rp_filter", "0"), k.setOf(s, "ipv4/accept_local", "1"))
 }
 
 // strictFilter says why the kernel will drop packets that took a tunnel there

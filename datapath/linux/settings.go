@@ -1,0 +1,120 @@
+package linux
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strconv"
+	"strings"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/internal/sysctl"
+)
+
+// settings are those of an interface below net/ipv4/conf and net/ipv6/conf. The
+// kernel tells all of them in one message about the interface, where to read
+// their files would take three system calls for each.
+type settings struct {
+	name string
+	// ipv4 and ipv6 hold a number of four bytes for each setting. One is empty
+	// where the interface has nothing to do with the protocol, and has no files
+	// then; an older kernel has fewer.
+	ipv4, ipv6 []byte
+}
+
+// places are where the settings that Weft goes by are among the numbers:
+// IPV4_DEVCONF_… of linux/ip.h, less one, and DEVCONF_… of linux/ipv6.h.
+var places = map[string]int{
+	"ipv4/forwarding": 0, "ipv4/proxy_arp": 2, "ipv4/accept_redirects": 3, "ipv4/secure_redirects": 4, "ipv4/send_redirects": 5,
+	"ipv4/rp_filter": 7, "ipv4/accept_source_route": 8, "ipv4/bootp_relay": 9, "ipv4/arp_ignore": 18, "ipv4/arp_accept": 20,
+	"ipv4/accept_local": 22, "ipv4/proxy_arp_pvlan": 24,
+	"ipv6/forwarding": 0, "ipv6/accept_ra": 3, "ipv6/accept_redirects": 4, "ipv6/autoconf": 5, "ipv6/proxy_ndp": 22,
+	"ipv6/accept_source_route": 24, "ipv6/disable_ipv6": 26, "ipv6/seg6_enabled": 44, "ipv6/addr_gen_mode": 47, "ipv6/rpl_seg_enabled": 51,
+}
+
+// withoutStatistics asks for interfaces without their counters
+// (RTEXT_FILTER_SKIP_STATS of linux/rtnetlink.h).
+const withoutStatistics = 1 << 3
+
+// settings reads those of an interface. One that is gone has none.
+func (k *kernel) settings(link int) (*settings, error) {
+	req := k.request(unix.RTM_GETLINK, 0)
+	m := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	m.Index = int32(link)
+	req.AddData(m)
+	req.AddData(nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(withoutStatistics)))
+	messages, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWLINK)
+	if err != nil && !gone(err) {
+		return nil, fmt.Errorf("read the settings of interface %d: %w", link, err)
+	}
+	s := &settings{}
+	for _, m := range messages {
+		s.parse(m)
+	}
+	return s, nil
+}
+
+// parse reads a message about an interface.
+func (s *settings) parse(m []byte) {
+	for kind, v := range attributes(m[min(len(m), unix.SizeofIfInfomsg):]) {
+		switch kind {
+		case unix.IFLA_IFNAME:
+			s.name = strings.TrimRight(string(v), "\x00")
+		case unix.IFLA_AF_SPEC:
+			for family, v := range attributes(v) {
+				for kind, v := range attributes(v) {
+					switch {
+					case family == unix.AF_INET && kind == unix.IFLA_INET_CONF:
+						s.ipv4 = v
+					case family == unix.AF_INET6 && kind == unix.IFLA_INET6_CONF:
+						s.ipv6 = v
+					}
+				}
+			}
+		}
+	}
+}
+
+// at returns where the value of a setting is; nil where there is none.
+func (s *settings) at(setting string) []byte {
+	all := s.ipv4
+	if strings.HasPrefix(setting, "ipv6/") {
+		all = s.ipv6
+	}
+	place, ok := places[setting]
+	if end := 4 * (place + 1); ok && end <= len(all) {
+		return all[end-4 : end]
+	}
+	return nil
+}
+
+// value returns that of a setting, as its file shows it; false where the kernel,
+// or the interface, has no such setting.
+func (s *settings) value(setting string) (string, bool) {
+	at := s.at(setting)
+	if at == nil {
+		return "", false
+	}
+	return strconv.Itoa(int(int32(binary.NativeEndian.Uint32(at)))), true
+}
+
+// setOf makes a setting of an interface have a value, if there is such a one, and
+// writes only if it has another.
+func (k *kernel) setOf(s *settings, setting, value string) error {
+	old, ok := s.value(setting)
+	if !ok || old == value {
+		return nil
+	}
+	family, name, _ := strings.Cut(setting, "/")
+	file := family + "/conf/" + s.name + "/" + name
+	if err := sysctl.Set(file, value); errors.Is(err, fs.ErrNotExist) {
+		return nil // the interface is gone
+	} else if err != nil {
+		return err
+	}
+	k.record("set %s to %s, it was %s", file, value, old)
+	return nil
+}
