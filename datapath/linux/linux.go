@@ -39,6 +39,7 @@
 package linux
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -112,7 +113,7 @@ type DataPlane struct {
 
 	sctp bool
 	// most is how many connections the kernel tracked at most when it was last
-	// read.
+	// read, which Repair does; 0 where it did not say.
 	most int
 	// forwards says for which families the node was made a router since the
 	// kernel was read.
@@ -423,9 +424,9 @@ func (d *DataPlane) write(delta delta, c *compiler, endpoints iter.Seq2[plan.End
 		// The interfaces that leave are gone or down.
 		d.forgetter.lost(d.lost)
 		d.lost = nil
-		for most := 0; filters && most != d.most; {
-			most = d.most
-			table, done, err := writeTable(d.table, compileRuleset(c.plan, c.sourcesOf(), most))
+		for again := filters; again; {
+			most := d.most
+			table, done, err := writeTable(d.table, compileRuleset(c.plan, c.sourcesOf(), cmp.Or(most, usualConnections)))
 			d.table = table
 			for _, line := range done {
 				d.record("%s", line)
@@ -434,7 +435,10 @@ func (d *DataPlane) write(delta delta, c *compiler, endpoints iter.Seq2[plan.End
 				return err
 			}
 			// The first rule about connections may be what makes the kernel track any.
-			d.most = mostTracked()
+			if most == 0 {
+				d.most = mostTracked()
+			}
+			again = most != d.most
 		}
 		var all []netip.Addr
 		for _, e := range endpoints {

@@ -50,17 +50,18 @@ func noneTracked() bool {
 	return err == nil && v == "0"
 }
 
-// mostTracked is how many connections the kernel tracks at most.
+// mostTracked is how many connections the kernel tracks at most; 0 where it does
+// not say, as it tracks none yet or has no bound.
 func mostTracked() int {
 	v, err := sysctl.Get("netfilter/nf_conntrack_max")
 	if err != nil {
-		return usualConnections // it tracks none yet
+		return 0
 	}
 	most, err := strconv.Atoi(v)
-	if err != nil || most <= 0 {
-		return usualConnections // 0 is no bound
+	if err != nil {
+		return 0
 	}
-	return most
+	return max(most, 0)
 }
 
 // What the node must not believe, or do for, what is behind Weft's interfaces,
