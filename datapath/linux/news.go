@@ -30,11 +30,15 @@ type news struct {
 	names map[string]bool
 	// routes, neighbours, fdb, addresses and rules hold what was added or
 	// changed, or nil for what was deleted.
-	routes     map[routeKey]*told
-	neighbours map[neighbourKey]*plan.MAC
+	routes     map[routeKey]*toldRoute
+	neighbours map[neighbourKey]*toldNeighbour
 	fdb        map[fdbKey]*netip.Addr
 	addresses  map[addressKey]bool
-	rules      map[rule]bool
+	rules      map[rule]toldRule
+	// lapsed are the links that were down, or lost an IPv4 address, if only for a
+	// moment: the kernel takes a link's IPv4 routes with it, or with the last of
+	// these, and does not tell.
+	lapsed map[int]bool
 	// forwarding is the setting of an interface, or of all (index -1).
 	forwarding map[confKey]bool
 	// tables are those of the packet filter that others changed, and who.
@@ -46,10 +50,21 @@ type news struct {
 	overlooked bool
 }
 
-// told is what is compared of a route.
-type told struct {
-	protocol, link int
-	via            netip.Addr
+// toldRoute is what is told of a route. lapsed says that its link lapsed since.
+type toldRoute struct {
+	protocol int
+	route    route
+	lapsed   bool
+}
+
+type toldNeighbour struct {
+	protocol uint8
+	mac      plan.MAC
+}
+
+type toldRule struct {
+	protocol uint8
+	there    bool
 }
 
 type confKey struct {
@@ -58,8 +73,9 @@ type confKey struct {
 }
 
 func newNews() *news {
-	return &news{links: map[int]bool{}, names: map[string]bool{}, routes: map[routeKey]*told{}, neighbours: map[neighbourKey]*plan.MAC{},
-		fdb: map[fdbKey]*netip.Addr{}, addresses: map[addressKey]bool{}, rules: map[rule]bool{}, forwarding: map[confKey]bool{},
+	return &news{links: map[int]bool{}, names: map[string]bool{}, routes: map[routeKey]*toldRoute{}, neighbours: map[neighbourKey]*toldNeighbour{},
+		fdb: map[fdbKey]*netip.Addr{}, addresses: map[addressKey]bool{}, rules: map[rule]toldRule{}, forwarding: map[confKey]bool{},
+		lapsed: map[int]bool{},
 		tables: map[string]string{}, pending: map[uint32]map[string]bool{}}
 }
 
@@ -93,8 +109,12 @@ func (n *news) routing(h unix.NlMsghdr, data []byte) {
 		if len(data) < unix.SizeofIfInfomsg {
 			return
 		}
-		index := int(nl.DeserializeIfInfomsg(data).Index)
-		n.links[index] = h.Type == unix.RTM_DELLINK && data[0] == unix.AF_UNSPEC
+		m := nl.DeserializeIfInfomsg(data)
+		index := int(m.Index)
+		n.links[index] = h.Type == unix.RTM_DELLINK && m.Family == unix.AF_UNSPEC
+		if n.links[index] || m.Flags&unix.IFF_UP == 0 {
+			n.lapse(index)
+		}
 		for kind, v := range attributes(data[unix.SizeofIfInfomsg:]) {
 			if kind == unix.IFLA_IFNAME {
 				n.names[strings.TrimRight(string(v), "\x00")] = true
@@ -114,42 +134,67 @@ func (n *news) routing(h unix.NlMsghdr, data []byte) {
 	}
 }
 
+// lapse takes note that a link was down or lost an IPv4 address.
+func (n *news) lapse(link int) {
+	n.lapsed[link] = true
+	for _, r := range n.routes {
+		if r != nil && r.route.link == link {
+			r.lapsed = true
+		}
+	}
+}
+
 func (n *news) route(there bool, data []byte) {
 	if len(data) < unix.SizeofRtMsg {
 		return
 	}
 	m := nl.DeserializeRtMsg(data)
-	is4 := m.Family == unix.AF_INET
-	key, value := routeKey{table: int(m.Table)}, told{protocol: int(m.Protocol)}
-	to := everything(is4).Addr()
+	r := netlink.Route{Table: int(m.Table), Protocol: netlink.RouteProtocol(m.Protocol), Type: int(m.Type), Scope: netlink.Scope(m.Scope),
+		Flags: int(m.Flags), Tos: int(m.Tos)}
+	to := everything(m.Family == unix.AF_INET).Addr()
 	for kind, v := range attributes(data[unix.SizeofRtMsg:]) {
 		switch kind {
 		case unix.RTA_DST:
 			to = addrOf(v)
 		case unix.RTA_TABLE:
-			key.table = number(v)
+			r.Table = number(v)
 		case unix.RTA_PRIORITY:
-			key.metric = number(v)
+			r.Priority = number(v)
 		case unix.RTA_OIF:
-			value.link = number(v)
+			r.LinkIndex = number(v)
 		case unix.RTA_GATEWAY:
-			value.via = addrOf(v)
+			r.Gw = v
+		case unix.RTA_PREFSRC:
+			r.Src = v
+		case unix.RTA_MULTIPATH:
+			r.MultiPath = []*netlink.NexthopInfo{{}}
+		case unix.RTA_METRICS:
+			for kind, v := range attributes(v) {
+				if kind == unix.RTAX_MTU {
+					r.MTU = number(v)
+				}
+			}
 		}
 	}
-	key.prefix = netip.PrefixFrom(to, int(m.Dst_len))
+	if prefix := netip.PrefixFrom(to, int(m.Dst_len)); prefix.IsValid() {
+		r.Dst = ipNet(prefix)
+	}
+	key, value, ok := routeFrom(r)
+	if !ok {
+		return
+	}
+	n.routes[key] = nil
 	if there {
-		n.routes[key] = &value
-	} else {
-		n.routes[key] = nil
+		n.routes[key] = &toldRoute{protocol: int(m.Protocol), route: value}
 	}
 }
 
 func (n *news) neighbour(there bool, data []byte) {
-	neigh, err := netlink.NeighDeserialize(data)
+	neigh, protocol, err := neighbourFrom(data)
 	if err != nil || neigh.IP == nil {
 		return
 	}
-	mac, is := plan.MAC{}, there && len(neigh.HardwareAddr) == 6 && neigh.State&netlink.NUD_PERMANENT != 0
+	mac, is := plan.MAC{}, there && len(neigh.HardwareAddr) == 6
 	if len(neigh.HardwareAddr) == 6 {
 		mac = plan.MAC(neigh.HardwareAddr)
 	}
@@ -163,8 +208,8 @@ func (n *news) neighbour(there bool, data []byte) {
 	}
 	key := neighbourKey{neigh.LinkIndex, addrOf(neigh.IP)}
 	n.neighbours[key] = nil
-	if is {
-		n.neighbours[key] = &mac
+	if is && neigh.State&netlink.NUD_PERMANENT != 0 {
+		n.neighbours[key] = &toldNeighbour{protocol, mac}
 	}
 }
 
@@ -179,7 +224,11 @@ func (n *news) address(there bool, data []byte) {
 			a = addrOf(v)
 		}
 	}
-	n.addresses[addressKey{int(m.Index), netip.PrefixFrom(a, int(m.Prefixlen))}] = there
+	key := addressKey{int(m.Index), netip.PrefixFrom(a, int(m.Prefixlen))}
+	n.addresses[key] = there
+	if !there && a.Is4() {
+		n.lapse(key.link)
+	}
 }
 
 func (n *news) rule(there bool, data []byte) {
@@ -188,7 +237,7 @@ func (n *news) rule(there bool, data []byte) {
 	}
 	m := nl.DeserializeRtMsg(data)
 	all := everything(m.Family == unix.AF_INET)
-	r := rule{from: all, to: all, table: int(m.Table)}
+	r, protocol := rule{from: all, to: all, table: int(m.Table)}, uint8(0)
 	for kind, v := range attributes(data[unix.SizeofRtMsg:]) {
 		switch kind {
 		case nl.FRA_SRC:
@@ -199,9 +248,13 @@ func (n *news) rule(there bool, data []byte) {
 			r.priority = number(v)
 		case nl.FRA_TABLE:
 			r.table = number(v)
+		case nl.FRA_PROTOCOL:
+			if len(v) == 1 {
+				protocol = v[0]
+			}
 		}
 	}
-	n.rules[r] = there
+	n.rules[r] = toldRule{protocol, there}
 }
 
 // The attributes of a message about settings (linux/netconf.h).
@@ -353,20 +406,23 @@ func (d *DataPlane) judge(n *news) []datapath.Disturbance {
 		l, err := d.kernel.handle.LinkByIndex(link)
 		return err == nil && l.Attrs().Flags&net.FlagUp != 0
 	}
-	for key, value := range n.routes {
-		want, ok := c.want.routes.now[key]
-		if !ok || value != nil && value.protocol == routeProtocol && value.via == want.via && (value.link == want.link || want.link == 0) || !stands(want.link) {
-			continue
+	for key, r := range n.routes {
+		own := r != nil && r.protocol == routeProtocol
+		switch want, ok := c.want.routes.now[key]; {
+		case ok && (!own || r.route != want) && stands(want.link), !ok && own && !r.lapsed:
+			say("route %s", key.prefix)
 		}
-		say("route %s", key.prefix)
 	}
-	for key, mac := range n.neighbours {
-		if want, ok := c.want.neighbours.now[key]; ok && (mac == nil || *mac != want) && stands(key.link) {
+	for key, is := range n.neighbours {
+		switch want, ok := c.want.neighbours.now[key]; {
+		case ok && (is == nil || is.mac != want) && stands(key.link),
+			!ok && is != nil && (is.protocol == routeProtocol || key.link == c.node.vxlan):
 			say("neighbour %s", key.addr)
 		}
 	}
 	for key, vtep := range n.fdb {
-		if want, ok := c.want.fdb.now[key]; ok && (vtep == nil || *vtep != want) {
+		switch want, ok := c.want.fdb.now[key]; {
+		case ok && (vtep == nil || *vtep != want), !ok && vtep != nil && key.link == c.node.vxlan:
 			say("forwarding of %s", key.mac)
 		}
 	}
@@ -376,8 +432,9 @@ func (d *DataPlane) judge(n *news) []datapath.Disturbance {
 			say("address %s of %s", key.prefix, name)
 		}
 	}
-	for r, there := range n.rules {
-		if _, ok := c.want.rules.now[r]; ok && !there {
+	for r, is := range n.rules {
+		_, ok := c.want.rules.now[r]
+		if ok && !is.there || !ok && is.there && is.protocol == routeProtocol && r.from.Bits() > 0 {
 			say("%s", r)
 		}
 	}

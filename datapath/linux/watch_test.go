@@ -83,6 +83,13 @@ func TestWatch(t *testing.T) {
 		{"a forwarding entry goes", "forwarding of 0a:58:ac:1e:00:03", "", run("bridge fdb del 0a:58:ac:1e:00:03 dev weft-vxlan dst 172.30.0.3 self")},
 		{"the gateway's address goes", "address 10.1.1.1/32 of weft0", "", run("ip addr flush dev weft0")},
 		{"a rule goes", "rule 8700 from 10.1.1.0/24 to 172.30.0.3/32 lookup 87", "", run("ip rule del priority 8700")},
+		{"a route has another source", "route 10.1.2.0/24", "", run("ip route replace 10.1.2.0/24 via 10.1.2.0 dev weft-vxlan onlink proto 87 src 172.30.0.2")},
+		{"a route has another type", "route 10.1.2.0/24", "", run("ip route replace unreachable 10.1.2.0/24 proto 87")},
+		{"a route comes", "route 10.9.0.0/16", "", run("ip route add 10.9.0.0/16 dev eth0 proto 87")},
+		{"a pod's neighbour comes", "neighbour 10.1.1.9", "", run("ip neigh add 10.1.1.9 dev weftaaa lladdr 02:00:00:00:00:01 nud permanent protocol 87")},
+		{"a tunnel's neighbour comes", "neighbour 10.1.9.0", "", run("ip neigh add 10.1.9.0 dev weft-vxlan lladdr 02:00:00:00:00:01 nud permanent")},
+		{"a forwarding entry comes", "forwarding of 02:00:00:00:00:01", "", run("bridge fdb add 02:00:00:00:00:01 dev weft-vxlan dst 172.30.0.9 self")},
+		{"a rule comes", "rule 8700 from 10.1.1.0/24 to 192.0.2.0/24 lookup 87", "", run("ip rule add priority 8700 from 10.1.1.0/24 to 192.0.2.0/24 lookup 87 protocol 87")},
 		{"forwarding is turned off", "forwarding of all interfaces", "", run("sysctl -qw net.ipv4.ip_forward=0")},
 	} {
 		t.Run(c.what, func(t *testing.T) {
