@@ -60,7 +60,11 @@ type DataPlane interface {
 	// nothing of the connections of whoever had its addresses before.
 	Apply(ctx context.Context, p *plan.Plan) error
 	// Repair compares the node with the plan applied last, puts right what
-	// others changed, and says what that was, a line each.
+	// others changed, and says what that was, a line each. A data plane that is a
+	// Watcher need not read what it has followed, without a gap, since Repair or
+	// Apply last read all there is. It reads all where it told of a disturbance
+	// since, where it may have overlooked something, while nobody watches, and now
+	// and then for no reason, in case it is wrong about that.
 	Repair(ctx context.Context) ([]string, error)
 	// Remove takes away all that is Weft's, except pods' interfaces.
 	Remove(ctx context.Context) error
@@ -120,8 +124,8 @@ type Watcher interface {
 	// Watch calls following once it follows what others do, and from then on f
 	// when somebody else has changed something that Apply put into the kernel, or
 	// something that it goes by: what Repair puts right. It does not call f for
-	// what the data plane itself does. It returns nil when ctx ends. What it
-	// overlooks, the next Repair finds.
+	// what the data plane itself does. It returns nil when ctx ends. What it knows
+	// that it overlooked it tells as a disturbance, and the next Repair finds it.
 	Watch(ctx context.Context, following func(), f func(Disturbance)) error
 }
 

@@ -101,6 +101,11 @@ type DataPlane struct {
 	state sync.Mutex
 	// watcher is that of Watch, nil while nobody watches.
 	watcher *watcher
+	// follows is the watcher that has heard of all that others did since sync began
+	// to read what there is; nil where there is none. looks is how often Repair has
+	// gone by that since.
+	follows *watcher
+	looks   int
 
 	compiler *compiler
 	table    content
@@ -263,7 +268,13 @@ func (d *DataPlane) Repair(ctx context.Context) ([]string, error) {
 	defer d.state.Unlock()
 	err := d.in(func() error {
 		d.writes = nil
-		d.current = nil
+		if d.current != nil {
+			if same, err := d.look(); same && err == nil {
+				return nil
+			}
+			// What is wrong comes to light, or is told, when all is read.
+			d.current = nil
+		}
 		err := d.sync(d.previous)
 		if err == nil {
 			d.current = d.previous
@@ -288,8 +299,50 @@ func (d *DataPlane) Remove(ctx context.Context) error {
 	})
 }
 
+// look puts right what the kernel does not tell Watch, which is settings, and
+// says whether all else is what it was when everything was read last: by what
+// Watch heard, and by what it is not told, or not in full, of interfaces and of
+// other interfaces' addresses.
+func (d *DataPlane) look() (same bool, err error) {
+	if same, err := d.followed(); !same || err != nil {
+		return false, err
+	}
+	d.looks++
+	c, p := d.compiler, d.current
+	inv, err := d.kernel.inventory()
+	if err != nil {
+		return false, err
+	}
+	n := &node{}
+	if n.connected, err = d.kernel.connections(c.node.bridge, c.node.vxlan); err != nil {
+		return false, err
+	}
+	before := d.count
+	if err := errors.Join(d.ensureDevices(inv, n, p)); err != nil || d.count != before {
+		return false, err
+	}
+	if inv.ownIndex(bridgeName, bridgeKind) != c.node.bridge || inv.ownIndex(vxlanName, vxlanKind) != c.node.vxlan ||
+		!slices.Equal(n.connected, c.node.connected) || d.most != mostTracked() {
+		return false, nil
+	}
+	for _, l := range inv.all {
+		if _, leads := c.want.groups.now[l.Attrs().Index]; leads != (l.Attrs().Group == endpointGroup) {
+			return false, nil
+		}
+	}
+	for name, index := range c.node.links {
+		if l, ok := inv.byName[name]; !ok || l.Attrs().Index != index || l.Attrs().Flags&net.FlagUp == 0 {
+			return false, nil
+		}
+	}
+	d.forwards = [2]bool{}
+	return true, d.write(delta{}, c, p.Endpoints.All(), false)
+}
+
 // sync reads what is there and changes what differs.
 func (d *DataPlane) sync(p *plan.Plan) error {
+	// What is told from here on is judged by what this writes.
+	d.follows, d.looks = d.watcher, 0
 	d.forwards, d.most = [2]bool{}, mostTracked()
 	inv, err := d.kernel.inventory()
 	if err != nil {

@@ -112,9 +112,13 @@ func (b *bench) mustApply(p *plan.Plan) {
 	}
 }
 
-// nothingToRepair checks that the kernel holds what was applied, to the letter.
+// nothingToRepair checks that the kernel holds what was applied, to the letter,
+// whatever Watch has heard.
 func (b *bench) nothingToRepair() {
 	b.t.Helper()
+	b.state.Lock()
+	b.follows = nil
+	b.state.Unlock()
 	if lines, err := b.Repair(b.t.Context()); err != nil || len(lines) > 0 {
 		b.t.Errorf("repair: %q, %v", lines, err)
 	}

@@ -38,7 +38,10 @@ type news struct {
 	// lapsed are the links that were down, or lost an IPv4 address, if only for a
 	// moment: the kernel takes a link's IPv4 routes with it, or with the last of
 	// these, and does not tell.
-	lapsed map[int]bool
+	// removed are the addresses that were deleted, which take the sources of routes
+	// with them the same way.
+	lapsed  map[int]bool
+	removed map[addressKey]bool
 	// forwarding is the setting of an interface, or of all (index -1).
 	forwarding map[confKey]bool
 	// tables are those of the packet filter that others changed, and who.
@@ -46,6 +49,8 @@ type news struct {
 	// pending are the tables that a transaction touched of which the end was
 	// not told yet, by the socket that it came from.
 	pending map[uint32]map[string]bool
+	// generation is that of the ruleset that was told last.
+	generation uint32
 	// overlooked says that there was more to tell than could be held.
 	overlooked bool
 }
@@ -75,7 +80,7 @@ type confKey struct {
 func newNews() *news {
 	return &news{links: map[int]bool{}, names: map[string]bool{}, routes: map[routeKey]*toldRoute{}, neighbours: map[neighbourKey]*toldNeighbour{},
 		fdb: map[fdbKey]*netip.Addr{}, addresses: map[addressKey]bool{}, rules: map[rule]toldRule{}, forwarding: map[confKey]bool{},
-		lapsed: map[int]bool{},
+		lapsed: map[int]bool{}, removed: map[addressKey]bool{},
 		tables: map[string]string{}, pending: map[uint32]map[string]bool{}}
 }
 
@@ -226,8 +231,11 @@ func (n *news) address(there bool, data []byte) {
 	}
 	key := addressKey{int(m.Index), netip.PrefixFrom(a, int(m.Prefixlen))}
 	n.addresses[key] = there
-	if !there && a.Is4() {
-		n.lapse(key.link)
+	if !there {
+		n.removed[key] = true
+		if a.Is4() {
+			n.lapse(key.link)
+		}
 	}
 }
 
@@ -285,6 +293,7 @@ func (n *news) conf(data []byte) {
 // end comes last.
 func (n *news) next() *news {
 	next := newNews()
+	next.generation = n.generation
 	if !n.overlooked {
 		next.pending = n.pending
 	}
@@ -314,17 +323,19 @@ func (n *news) filter(h unix.NlMsghdr, data []byte) {
 	}
 	touched := n.pending[h.Pid]
 	delete(n.pending, h.Pid)
-	if len(touched) == 0 || ownSockets.has(h.Pid) {
-		return
-	}
 	by := ""
 	for kind, v := range attributes(data[nl.SizeofNfgenmsg:]) {
 		switch {
+		case kind == unix.NFTA_GEN_ID && len(v) == 4:
+			n.generation = bigEndian(v)
 		case kind == unix.NFTA_GEN_PROC_NAME:
 			by = strings.TrimRight(string(v), "\x00") + by
 		case kind == unix.NFTA_GEN_PROC_PID && len(v) == 4:
 			by += fmt.Sprintf(" (process %d)", bigEndian(v))
 		}
+	}
+	if ownSockets.has(h.Pid) {
+		return
 	}
 	for table := range touched {
 		n.tables[table] = by
@@ -445,6 +456,32 @@ func (d *DataPlane) judge(n *news) []datapath.Disturbance {
 		}
 	}
 	return found
+}
+
+// untold reports whether something may have gone that is wanted, without being
+// told. Of an interface that is gone, its absence shows.
+func (d *DataPlane) untold(n *news) bool {
+	c := d.compiler
+	for key := range n.removed {
+		if _, ok := c.want.addresses.now[key]; ok {
+			return true
+		}
+	}
+	if len(n.lapsed) == 0 {
+		return false
+	}
+	suspects := map[int]bool{}
+	for key, r := range c.want.routes.now {
+		if told := n.routes[key]; n.lapsed[r.link] && (told == nil || told.lapsed) {
+			suspects[r.link] = true
+		}
+	}
+	for link := range suspects {
+		if _, err := d.kernel.handle.LinkByIndex(link); !gone(err) {
+			return true
+		}
+	}
+	return false
 }
 
 // wrongLink says what is wrong with an interface that is Weft's or that the

@@ -110,10 +110,14 @@ func (r filterRule) userData() ([]byte, error) {
 	return userdata.Append(data, digestType, digest.Sum(nil)[:8]), nil
 }
 
+// reading is called with the name of each table that is read. It is for tests.
+var reading = func(string) {}
+
 // readTable returns what one of Weft's tables holds; nothing where there is
 // none. It opens its socket in the calling thread's network namespace, as does
 // writeTable.
 func readTable(name string) (content, error) {
+	reading(name)
 	c := newContent()
 	conn, err := nftConn()
 	if err != nil {

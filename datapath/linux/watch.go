@@ -53,25 +53,59 @@ func (d *DataPlane) Watch(ctx context.Context, following func(), f func(datapath
 	}
 }
 
-// disturbed judges what the kernel has told so far. What the data plane itself
-// does is whole when the lock is had, so that what it told last of an object
-// is what the data plane wants, unless somebody else had a hand in it.
+// disturbed returns what others changed that was not returned yet.
 func (d *DataPlane) disturbed(w *watcher) []datapath.Disturbance {
 	d.state.Lock()
 	defer d.state.Unlock()
+	d.hear(w)
+	found := w.found
+	w.found = nil
+	return found
+}
+
+// hear judges what the kernel has told so far. What the data plane itself
+// does is whole when the lock is had, so that what it told last of an object
+// is what the data plane wants, unless somebody else had a hand in it.
+func (d *DataPlane) hear(w *watcher) {
 	w.drain()
 	seen := w.news
 	w.news = seen.next()
 	if d.compiler == nil {
-		return nil
+		return // what there is will be read
 	}
-	return d.judge(seen)
+	found := d.judge(seen)
+	w.found = append(w.found, found...)
+	if len(found) > 0 || d.untold(seen) {
+		d.follows = nil
+	}
+}
+
+// looksInARow is how many calls of Repair in a row may go by what Watch heard.
+// The next reads everything: a net under errors in Watch itself. One is known. The
+// kernel numbers sockets by their processes, each as in its own container, so that
+// what a process of another container does to nftables may look like our own.
+const looksInARow = 9
+
+// followed reports whether Watch has heard of all that others did since the data
+// plane has read all there is.
+func (d *DataPlane) followed() (bool, error) {
+	w := d.watcher
+	if w == nil || d.follows != w || d.looks >= looksInARow {
+		return false, nil
+	}
+	d.hear(w)
+	if len(w.found) > 0 {
+		w.wake() // it tells of that
+	}
+	// Of a transaction that was not told yet nobody knows whose it is.
+	now, err := generation()
+	return d.follows == w && w.news.generation == now, err
 }
 
 func (d *DataPlane) setWatcher(w *watcher) {
 	d.state.Lock()
 	defer d.state.Unlock()
-	d.watcher = w
+	d.watcher, d.follows = w, nil
 }
 
 // manyElements is how many elements of one change are too many to be told each.
@@ -86,14 +120,15 @@ func (d *DataPlane) unheard(write func() ([]string, error)) ([]string, error) {
 	if w == nil {
 		return write()
 	}
-	before, err := generation()
-	if err != nil {
-		return write()
-	}
 	fd := w.filter.GetFd()
 	if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_DROP_MEMBERSHIP, unix.NFNLGRP_NFTABLES); err != nil {
 		return write()
 	}
+	// Others' transactions must have been told until here, of which the kernel
+	// tells a moment after they have got their number.
+	w.drain()
+	before, err := generation()
+	heard := err == nil && w.news.generation == before
 	done, failure := write()
 	if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, unix.NFNLGRP_NFTABLES); err != nil {
 		failure = errors.Join(failure, os.NewSyscallError("follow the packet filter again", err))
@@ -102,10 +137,12 @@ func (d *DataPlane) unheard(write func() ([]string, error)) ([]string, error) {
 	if len(done) > 0 {
 		own = 1
 	}
-	if after, err := generation(); err != nil || after != before+own {
+	after, err := generation()
+	if !heard || err != nil || after != before+own {
 		w.news.overlooked = true
 		w.wake()
 	}
+	w.news.generation = after
 	return done, failure
 }
 
@@ -135,6 +172,8 @@ type watcher struct {
 	wakeRead, wakeWrite *os.File
 	buffer              []byte
 	news                *news
+	// found is what was found in earlier news, until Watch tells it.
+	found []datapath.Disturbance
 }
 
 func openWatcher() (_ *watcher, err error) {
@@ -159,6 +198,8 @@ func openWatcher() (_ *watcher, err error) {
 	if w.wakeRead, w.wakeWrite, err = os.Pipe(); err != nil {
 		return nil, fmt.Errorf("open a pipe: %w", err)
 	}
+	// Where it cannot be had, nothing counts as followed until it is told.
+	w.news.generation, _ = generation()
 	return w, nil
 }
 

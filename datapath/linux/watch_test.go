@@ -3,9 +3,11 @@ package linux
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,29 +17,38 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/datapath"
+	"github.com/weftnet/weft/plan"
 )
 
 // watch has the data plane watched until the test ends.
 func (b *bench) watch() <-chan datapath.Disturbance {
 	b.t.Helper()
-	found, watching := make(chan datapath.Disturbance, 1000), make(chan error, 1)
+	found, _ := b.watchUntil()
+	return found
+}
+
+// watchUntil has the data plane watched until end is called, or the test ends.
+func (b *bench) watchUntil() (found <-chan datapath.Disturbance, end func()) {
+	b.t.Helper()
+	told, watching := make(chan datapath.Disturbance, 1000), make(chan error, 1)
 	ctx, cancel := context.WithCancel(b.t.Context())
 	following := make(chan struct{})
 	go func() {
-		watching <- b.Watch(ctx, func() { close(following) }, func(d datapath.Disturbance) { found <- d })
+		watching <- b.Watch(ctx, func() { close(following) }, func(d datapath.Disturbance) { told <- d })
 	}()
-	b.t.Cleanup(func() {
+	end = sync.OnceFunc(func() {
 		cancel()
 		if err := <-watching; err != nil {
 			b.t.Errorf("watch: %v", err)
 		}
 	})
+	b.t.Cleanup(end)
 	select {
 	case <-following:
 	case <-time.After(10 * time.Second):
 		b.t.Fatal("nothing is followed")
 	}
-	return found
+	return told, end
 }
 
 // TestWatch has others change what is Weft's, and nothing else: what the data
@@ -161,14 +172,24 @@ func TestNothingIsMissedWhileUnheard(t *testing.T) {
 		conn.DelTable(table(policyTableName))
 		return nil, conn.Flush()
 	})
-	select {
-	case d := <-found:
-		if d.What != overlooked {
-			t.Errorf("it is told of %q", d.What)
+	told := func() {
+		t.Helper()
+		select {
+		case d := <-found:
+			if d.What != overlooked {
+				t.Errorf("it is told of %q", d.What)
+			}
+		case <-time.After(10 * time.Second):
+			t.Error("nothing is told")
 		}
-	case <-time.After(10 * time.Second):
-		t.Error("nothing is told")
 	}
+	told()
+	// One that was under way when the data plane left.
+	b.state.Lock()
+	b.watcher.news.generation--
+	b.state.Unlock()
+	unheard(func() ([]string, error) { return nil, nil })
+	told()
 }
 
 // A transaction of somebody else's that is told in two parts is one.
@@ -189,5 +210,185 @@ func TestTransactionInParts(t *testing.T) {
 	n.overlooked = true
 	if n = n.next(); len(n.pending) > 0 || len(n.tables) > 0 {
 		t.Error("what was lost is kept")
+	}
+}
+
+// tablesRead counts the tables that are read until the test ends.
+func tablesRead(t *testing.T) *int {
+	n, was := 0, reading
+	reading = func(string) { n++ }
+	t.Cleanup(func() { reading = was })
+	return &n
+}
+
+// repairs returns how many tables a repair read, and what it put right.
+func (b *bench) repairs(read *int) (tables int, lines []string) {
+	b.t.Helper()
+	*read = 0
+	lines, err := b.Repair(b.t.Context())
+	if err != nil {
+		b.t.Errorf("repair: %v", err)
+	}
+	return *read, lines
+}
+
+const bothTables = 2
+
+// TestRepairGoesByWhatWasHeard checks that a repair reads no table while Watch
+// has heard of all that happened since it was read, but once in a while; and that
+// it does whenever Watch may not have.
+func TestRepairGoesByWhatWasHeard(t *testing.T) {
+	b := newBench(t)
+	read := tablesRead(t)
+	p := mustParse(t, policedPlan)
+	q := mustParse(t, policedPlan+secondEndpoint)
+	b.mustApply(p)
+	expect := func(when string, want int) {
+		t.Helper()
+		if tables, lines := b.repairs(read); tables != want || len(lines) > 0 {
+			t.Errorf("%s, a repair reads %d tables, not %d, and puts right %q", when, tables, want, lines)
+		}
+	}
+	expect("while nobody watches", bothTables)
+	expect("while nobody watches", bothTables)
+	found, end := b.watchUntil()
+	expect("as Watch begins", bothTables)
+	for range 2 {
+		for range looksInARow {
+			expect("while all is heard", 0)
+		}
+		expect("after many by what was heard", bothTables)
+	}
+
+	// What the data plane itself does is heard, too, and pods come and go.
+	b.do(func() error { return b.down("weftbbb", "pod2") })
+	b.mustApply(q)
+	expect("after an endpoint came", 0)
+	b.do(func() error { return netlink.LinkDel(mustLink(t, "weftbbb")) })
+	b.mustApply(p)
+	expect("after an endpoint went", 0)
+	b.do(func() error {
+		b.state.Lock()
+		defer b.state.Unlock()
+		_, err := b.unheard(func() ([]string, error) { return nil, nil })
+		return err
+	})
+	expect("after nothing happened unheard", 0)
+	b.do(func() error {
+		conn, err := nftables.New()
+		if err != nil {
+			return err
+		}
+		conn.AddTable(&nftables.Table{Name: "other", Family: nftables.TableFamilyINet})
+		return conn.Flush()
+	})
+	expect("after others changed what is theirs", 0)
+
+	withState := func(f func()) {
+		b.state.Lock()
+		defer b.state.Unlock()
+		f()
+	}
+	withState(func() { b.most++ })
+	expect("after others changed how many connections are tracked", bothTables)
+	expect("after that", 0)
+
+	for when, forget := range map[string]func(){
+		"after something was overlooked":      func() { b.watcher.news.overlooked = true },
+		"while a transaction is not told yet": func() { b.watcher.news.generation-- },
+	} {
+		withState(forget)
+		expect(when, bothTables)
+		select {
+		case d := <-found:
+			if d.What != overlooked {
+				t.Errorf("%s, it is told of %q", when, d.What)
+			}
+		case <-time.After(10 * time.Second):
+			t.Errorf("%s, a repair found that, and it is not told", when)
+		}
+		b.nothingToRepair()
+		expect("after that", 0)
+	}
+
+	end()
+	expect("after Watch ended", bothTables)
+	expect("after Watch ended", bothTables)
+	b.watch()
+	expect("as Watch begins again", bothTables)
+	expect("while all is heard again", 0)
+}
+
+// TestRepairPutsRightWhatIsNotTold has others change what the kernel does not tell,
+// or not in full, while all else is followed.
+func TestRepairPutsRightWhatIsNotTold(t *testing.T) {
+	if _, err := exec.LookPath("ip"); err != nil {
+		t.Skip("needs ip")
+	}
+	b := newBench(t)
+	read := tablesRead(t)
+	b.mustApply(mustParse(t, policedPlan+"route default 10.1.9.0/24 nexthop 172.30.0.9\n"))
+	b.watch()
+	set := func(name, value string) string { return "echo " + value + " > /proc/sys/net/" + name }
+	for _, c := range []struct {
+		what, do, repair string
+		tables           int
+	}{
+		{"an endpoint may advertise routers", set("ipv6/conf/weftaaa/accept_ra", "2"), "set ipv6/conf/weftaaa/accept_ra to 0, it was 2", 0},
+		{"the kernel checks sources", set("ipv4/conf/weftaaa/rp_filter", "1"), "set ipv4/conf/weftaaa/rp_filter to 0, it was 1", 0},
+		{"the node's own addresses come from nowhere", set("ipv4/conf/weftaaa/accept_local", "0"), "set ipv4/conf/weftaaa/accept_local to 1, it was 0", 0},
+		{"the node speaks for others", set("ipv4/conf/weftaaa/proxy_arp", "1"), "set ipv4/conf/weftaaa/proxy_arp to 0, it was 1", 0},
+		{"the node answers for all its addresses", set("ipv4/conf/weftaaa/arp_ignore", "0"), "set ipv4/conf/weftaaa/arp_ignore to 8, it was 0", 0},
+		{"an endpoint's interface speaks IPv6", set("ipv6/conf/weftaaa/disable_ipv6", "0"), "set ipv6/conf/weftaaa/disable_ipv6 to 1, it was 0", 0},
+		{"the tunnel redirects", set("ipv4/conf/weft-vxlan/accept_redirects", "1"), "set ipv4/conf/weft-vxlan/accept_redirects to 0, it was 1", bothTables},
+		{"the tunnel learns", "ip link set weft-vxlan type vxlan learning", "add VXLAN device weft-vxlan", bothTables},
+		{"a stranger is stamped", fmt.Sprintf("ip link add other type bridge; ip link set other group %d", endpointGroup), "group 0 of interface", bothTables},
+		{"the node's own interface was down", "ip link set eth0 down; ip link set eth0 up", "route 10.1.9.0/24 via 172.30.0.9", bothTables},
+		{"the tunnel was without address", "a=$(ip -o -4 addr show dev weft-vxlan | awk '{print $4}'); ip addr del $a dev weft-vxlan; ip addr add $a dev weft-vxlan", "route 10.1.2.0/24 via", bothTables},
+		{"the node has another address", "ip link add more type bridge; ip link set more up; ip addr add 172.30.0.8/29 dev more", "replace route 10.1.9.0/24", bothTables},
+	} {
+		if _, lines := b.repairs(read); len(lines) > 0 {
+			t.Errorf("before %s: %q", c.what, lines)
+		}
+		b.do(func() error {
+			out, err := exec.Command("sh", "-ec", c.do).CombinedOutput()
+			if err != nil {
+				t.Errorf("%s: %s", c.what, out)
+			}
+			return err
+		})
+		tables, lines := b.repairs(read)
+		if !strings.Contains(strings.Join(lines, "\n"), c.repair) || tables != c.tables {
+			t.Errorf("%s: the repair is %q, with %d tables read; expected %q among it, with %d", c.what, lines, tables, c.repair, c.tables)
+		}
+		b.nothingToRepair()
+	}
+}
+
+// TestOwnChangesAreFollowed has the data plane make objects of every kind while it
+// is watched. None of them is taken for somebody else's doing, which a repair that
+// reads tables would show.
+func TestOwnChangesAreFollowed(t *testing.T) {
+	b := newBench(t)
+	read := tablesRead(t)
+	p := mustParse(t, tunnelPlan)
+	q := mustParse(t, dualPlan+`route default 172.30.0.3/32 tunnel node2 via 172.30.0.3 mac 0a:58:ac:1e:00:03 endpoints-only
+route default fd00:9::9/128 tunnel node2 via 172.30.0.3 mac 0a:58:ac:1e:00:03 endpoints-only
+route default 10.1.8.0/24 drop
+route default fd00:8::/64 drop
+route default 10.1.9.0/24 nexthop 172.30.0.9
+`)
+	r := mustParse(t, q.String()+strings.Replace(secondEndpoint, "addresses 10.1.1.3 ", "addresses 10.1.1.3,fd00:1::3 ", 1)+"route default fd00:1::3/128 endpoint weftbbb\n")
+	b.mustApply(p)
+	b.watch()
+	b.nothingToRepair()
+	b.do(func() error { return b.down("weftbbb", "pod2") })
+	for range 2 {
+		for i, plan := range []*plan.Plan{q, r, q, p} {
+			b.mustApply(plan)
+			if tables, lines := b.repairs(read); tables > 0 || len(lines) > 0 {
+				t.Errorf("after plan %d, a repair reads %d tables and puts right %q", i, tables, lines)
+			}
+		}
 	}
 }
