@@ -77,6 +77,7 @@ func (s *suite) successors(t *testing.T) {
 				return netlink.LinkSetDown(link)
 			}))
 			l.apply(n, second)
+			must(t, n.pods["second"].Do(func() error { return waitUp("eth0") }))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
