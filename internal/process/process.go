@@ -1,7 +1,7 @@
 // Package process names processes so that they can be found again, and ended,
 // by a program that did not start them: by number, start time and boot. A
 // number alone comes to stand for another process sooner or later, which must
-// not be ended in the first one's place.
+// not be ended in the first one's place. A child it can also pause.
 package process
 
 import (

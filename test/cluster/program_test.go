@@ -253,7 +253,7 @@ func (x *conversation) read(want byte) {
 	got := make([]byte, 1)
 	x.out.SetReadDeadline(time.Now().Add(2 * patience))
 	if _, err := io.ReadFull(x.out, got); err != nil {
-		x.t.Fatalf("the connection ended: %v: %v", err, <-x.finished)
+		x.t.Fatalf("the connection ended: %v: %v: %s", err, <-x.finished, x.errors)
 	}
 	if got[0] != want {
 		x.t.Fatalf("%q came back instead of %q", got, want)

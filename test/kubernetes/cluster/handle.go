@@ -61,7 +61,7 @@ func (s *supervisor) handleNode(ctx context.Context, r request, m *machine) erro
 	case verbStart:
 		err = p.run()
 	case verbPause:
-		err = p.signal(syscall.SIGSTOP)
+		err = p.pause()
 	case verbResume:
 		err = p.signal(syscall.SIGCONT)
 	default:

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/weftnet/weft/internal/process"
 )
 
 // program is one of a node's programs, which is started again when it ends, as
@@ -105,12 +107,20 @@ func (p *program) stop(patience time.Duration) {
 
 // signal sends a signal to the program's process.
 func (p *program) signal(s syscall.Signal) error {
+	return p.with(func(p *os.Process) error { return p.Signal(s) })
+}
+
+// pause stops the program's process until it gets SIGCONT.
+func (p *program) pause() error { return p.with(process.Pause) }
+
+// with does something to the program's process.
+func (p *program) with(f func(*os.Process) error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.cmd == nil {
 		return errors.New("it does not run")
 	}
-	return p.cmd.Process.Signal(s)
+	return f(p.cmd.Process)
 }
 
 // pid is the number of the program's process in the supervisor's namespace, 0

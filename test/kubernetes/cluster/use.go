@@ -163,7 +163,8 @@ func (c *Cluster) StartProcess(ctx context.Context, node, program string) error 
 	return c.program(ctx, verbStart, node, program)
 }
 
-// PauseProcess keeps a program from doing anything, by SIGSTOP.
+// PauseProcess keeps a program from doing anything, by SIGSTOP. It returns when
+// that holds.
 func (c *Cluster) PauseProcess(ctx context.Context, node, program string) error {
 	return c.program(ctx, verbPause, node, program)
 }

@@ -1,7 +1,6 @@
 package controlplane
 
 import (
-	"errors"
 	"os"
 	"os/exec"
 	"runtime"
@@ -99,12 +98,4 @@ func (p *child) stop(patience time.Duration) {
 	}
 	p.cmd.Process.Kill()
 	<-p.done
-}
-
-// signal sends a signal to a process that runs.
-func (p *child) signal(s syscall.Signal) error {
-	if !p.running() {
-		return errors.New("it does not run")
-	}
-	return p.cmd.Process.Signal(s)
 }

@@ -380,15 +380,15 @@ func (c *ControlPlane) Terminate(component Component) error {
 	return c.with(component, func(p *child) error { p.stop(patience); return nil })
 }
 
-// Pause stops a component from doing anything, by SIGSTOP, until Resume:
-// connections stay open and are not answered.
+// Pause stops a component, by SIGSTOP, and returns when it does nothing any more,
+// until Resume: connections stay open and are not answered.
 func (c *ControlPlane) Pause(component Component) error {
-	return c.with(component, func(p *child) error { return p.signal(syscall.SIGSTOP) })
+	return c.with(component, func(p *child) error { return process.Pause(p.cmd.Process) })
 }
 
 // Resume undoes Pause.
 func (c *ControlPlane) Resume(component Component) error {
-	return c.with(component, func(p *child) error { return p.signal(syscall.SIGCONT) })
+	return c.with(component, func(p *child) error { return p.cmd.Process.Signal(syscall.SIGCONT) })
 }
 
 func (c *ControlPlane) with(component Component, f func(*child) error) error {
