@@ -32,17 +32,13 @@ const (
 	maxBulk = 1 << 40 // bytes of "give" and "take"
 )
 
-// Run serves until ctx ends.
+// Run serves until ctx ends. Once it takes connections on Port, or answers on
+// HTTP, it serves in all other ways, too: a probe asks in one of them.
 func (s Server) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // ends what is waited for
-	tcp, err := net.Listen("tcp", fmt.Sprintf(":%d", s.Port))
-	if err != nil {
-		return err
-	}
-	context.AfterFunc(ctx, func() { tcp.Close() })
 	// A socket for each address: an answer must come from the address that
 	// was asked, and one for all addresses would choose another.
 	udp, err := listenUDP(s.Port)
@@ -53,14 +49,22 @@ func (s Server) Run(ctx context.Context) error {
 		context.AfterFunc(ctx, func() { c.Close() })
 		wg.Go(func() { s.serveUDP(c) })
 	}
+	var web net.Listener
 	if s.HTTP != 0 {
-		h := &http.Server{Addr: fmt.Sprintf(":%d", s.HTTP), Handler: http.HandlerFunc(s.serveHTTP), ReadTimeout: 10 * time.Second}
-		context.AfterFunc(ctx, func() { h.Close() })
-		listener, err := net.Listen("tcp", h.Addr)
-		if err != nil {
+		if web, err = net.Listen("tcp", fmt.Sprintf(":%d", s.HTTP)); err != nil {
 			return err
 		}
-		wg.Go(func() { h.Serve(listener) })
+		context.AfterFunc(ctx, func() { web.Close() })
+	}
+	tcp, err := net.Listen("tcp", fmt.Sprintf(":%d", s.Port))
+	if err != nil {
+		return err
+	}
+	context.AfterFunc(ctx, func() { tcp.Close() })
+	if web != nil {
+		h := &http.Server{Handler: http.HandlerFunc(s.serveHTTP), ReadTimeout: 10 * time.Second}
+		context.AfterFunc(ctx, func() { h.Close() })
+		wg.Go(func() { h.Serve(web) })
 	}
 	for {
 		c, err := tcp.Accept()

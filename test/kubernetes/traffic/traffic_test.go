@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/weftnet/weft/internal/await"
 )
 
 // serve runs a server on a free port and returns the port and what stops it.
@@ -33,13 +35,14 @@ func serve(t *testing.T) (port uint16, stop func()) {
 			t.Error(err)
 		}
 	})
-	for {
+	await.NoError(t, time.Minute, "a server listens", func() error {
 		c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-		if err == nil {
-			c.Close()
-			return port, stop
+		if err != nil {
+			return err
 		}
-	}
+		return c.Close()
+	})
+	return port, stop
 }
 
 func TestAskSaysWhoAnsweredAndWhatItSaw(t *testing.T) {
