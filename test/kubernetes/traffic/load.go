@@ -239,14 +239,13 @@ func (f flow) datagrams(ctx context.Context) {
 	var mu sync.Mutex
 	waiting := make(map[uint64]waiter)
 	var listening, due sync.WaitGroup
+	// Who takes a request counts what became of it, and then says that it is no
+	// longer due.
 	take := func(number uint64) (waiter, bool) {
 		mu.Lock()
 		defer mu.Unlock()
 		w, ok := waiting[number]
-		if ok {
-			delete(waiting, number)
-			due.Done()
-		}
+		delete(waiting, number)
 		return w, ok
 	}
 	listening.Go(func() {
@@ -266,6 +265,7 @@ func (f flow) datagrams(ctx context.Context) {
 			if w, ok := take(a.Number); ok {
 				w.given.Stop()
 				f.tally.answered(f.name, time.Since(w.sent))
+				due.Done()
 			}
 		}
 	})
@@ -276,6 +276,7 @@ func (f flow) datagrams(ctx context.Context) {
 		waiting[number] = waiter{time.Now(), time.AfterFunc(f.timeout, func() {
 			if _, ok := take(number); ok {
 				f.tally.failed(f.name, Counts{Lost: 1}, os.ErrDeadlineExceeded)
+				due.Done()
 			}
 		})}
 		mu.Unlock()

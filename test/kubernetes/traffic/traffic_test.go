@@ -155,6 +155,32 @@ func TestLoadCountsSilence(t *testing.T) {
 	}
 }
 
+// When a flow has ended, it has counted what became of all that it sent. Many end
+// at a time, as what is amiss there shows only now and then.
+func TestAFlowEndsWhenAllIsCounted(t *testing.T) {
+	silent, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	to := silent.LocalAddr().(*net.UDPAddr).AddrPort()
+	var flows sync.WaitGroup
+	for range 64 {
+		flows.Go(func() {
+			for range 40 {
+				counted := newTally()
+				ctx, cancel := context.WithTimeout(t.Context(), 3*time.Millisecond)
+				defer cancel()
+				flow{name: "udp", to: to, timeout: time.Millisecond, tally: counted, next: time.Now(), every: 100 * time.Microsecond}.datagrams(ctx)
+				if r := counted.report(); r.Waiting() != 0 {
+					t.Errorf("at the end of a flow its counts are %+v", r.Counts)
+				}
+			}
+		})
+	}
+	flows.Wait()
+}
+
 func TestBulkIsMovedBothWays(t *testing.T) {
 	port, stop := serve(t)
 	defer stop()
