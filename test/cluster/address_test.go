@@ -39,6 +39,7 @@ func changeAddress(t *testing.T, o lab.Options) {
 	const before, after = "172.30.0.11", "172.30.7.11"
 	moving, staying := c.run("moving", "node1")[0], c.run("staying", "node2")[0]
 	server := c.run("echo", "node2", self, "echo")[0]
+	c.listens("echo")
 	c.mustSee("pod/moving", staying, moving)
 	c.mustSee("pod/staying", moving, staying)
 	conversation := c.converse("pod/moving", server)

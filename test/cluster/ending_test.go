@@ -21,6 +21,7 @@ func TestWhoWaitsIsToldOfTheEnd(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		c.listens("web")
 		to := netip.AddrPortFrom(web[len(web)-1], echoPort).String()
 		// What Linux makes of the ICMP errors of both families.
 		prohibited := "no route to host"
@@ -44,6 +45,13 @@ func TestWhoWaitsIsToldOfTheEnd(t *testing.T) {
 		}
 		c.says("web", "connection reset by peer", 2)
 	}
+}
+
+// listens waits until the server in a pod can be reached. That a pod runs does
+// not say so where it runs another command than its default.
+func (c *cluster) listens(pod string) {
+	c.Helper()
+	c.says(pod, listening, 1)
 }
 
 // says waits until a pod has said some words so many times.
@@ -73,6 +81,7 @@ func TestTheNextAgentTellsOfTheEnd(t *testing.T) {
 	t.Parallel()
 	c := up(t, lab.Options{Nodes: 2, Plugin: "openshift-networkpolicy"})
 	web := c.policyPod("web", "node1", "web", self, "wait", "any")
+	c.listens("web")
 	c.policyPod("other", "node1", "other")
 	c.policyPod("client", "node2", "client", self, "wait", "tcp", netip.AddrPortFrom(web, echoPort).String())
 	c.says("client", "waiting", 1)
@@ -129,6 +138,7 @@ func wait(args []string) error {
 	if err != nil {
 		return err
 	}
+	fmt.Println(listening)
 	failed := make(chan error, 2)
 	go func() {
 		for b := make([]byte, 64); ; {

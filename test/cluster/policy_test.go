@@ -212,6 +212,8 @@ func TestPoliciesEndConnections(t *testing.T) {
 	c := up(t, lab.Options{Nodes: 2, Plugin: "openshift-networkpolicy"})
 	shut := c.policyPod("shut", "node1", "shut", self, "echo")
 	open := c.policyPod("open", "node1", "open", self, "echo")
+	c.listens("shut")
+	c.listens("open")
 	c.policyPod("client", "node2", "client")
 	ends, lasts := c.converse("pod/client", shut), c.converse("pod/client", open)
 	ends.exchange('a')

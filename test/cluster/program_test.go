@@ -100,7 +100,7 @@ func serve(args []string) error {
 			}
 		}()
 	}
-	fmt.Println("serving")
+	fmt.Println(listening)
 	go func() {
 		_, err := io.Copy(io.Discard, os.Stdin)
 		failed <- err
@@ -110,12 +110,16 @@ func serve(args []string) error {
 
 const echoPort = 7
 
+// listening is what a server says on standard output once it can be reached.
+const listening = "listening"
+
 // echo sends back what it gets.
 func echo([]string) error {
 	l, err := net.Listen("tcp", fmt.Sprintf(":%d", echoPort))
 	if err != nil {
 		return err
 	}
+	fmt.Println(listening)
 	for {
 		conn, err := l.Accept()
 		if err != nil {
