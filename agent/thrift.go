@@ -2,7 +2,10 @@ package agent
 
 import (
 	"os"
+	"runtime"
 	"runtime/debug"
+	runtimemetrics "runtime/metrics"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,17 +21,53 @@ const (
 	garbage        = 30
 )
 
+// garbageAlways is how much garbage there may be in any case, in bytes. Where little
+// is known, a share of that is less than one change makes, and the processor would do
+// nothing but collect it.
+const garbageAlways = 4 << 20
+
 // beThrifty is called before a cluster is read, and the function it returns when
 // all of it is known and in the data plane. Who sets GOGC decides instead.
 func beThrifty() (settled func()) {
 	if os.Getenv("GOGC") != "" {
 		return func() {}
 	}
-	debug.SetGCPercent(garbageAtFirst)
+	var share atomic.Int64
+	share.Store(garbageAtFirst)
+	last := 0
+	afterEachCollection(func() {
+		// What is known may become more or less at any time.
+		if next := garbageFor(int(share.Load()), liveHeap()); next != last {
+			last = next
+			debug.SetGCPercent(next)
+		}
+	})
 	return func() {
-		debug.SetGCPercent(garbage)
+		share.Store(garbage)
 		debug.FreeOSMemory()
 	}
+}
+
+// garbageFor returns how much garbage there may be where so many bytes are known, in
+// percent of these, for a share in percent.
+func garbageFor(share int, live uint64) int {
+	return max(share, int(garbageAlways*100/max(live, garbageAlways/4)))
+}
+
+// liveHeap is how many bytes the last collection found in use.
+func liveHeap() uint64 {
+	sample := []runtimemetrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	runtimemetrics.Read(sample)
+	return sample[0].Value.Uint64()
+}
+
+// afterEachCollection has f called now and soon after each collection of garbage, one
+// call at a time, as long as the process lives.
+func afterEachCollection(f func()) {
+	f()
+	// What nobody refers to is found by the next collection. It has a pointer, as
+	// small things without are kept together.
+	runtime.AddCleanup(new(*byte), afterEachCollection, f)
 }
 
 // processorTime is what the process has used of the node's processors.
