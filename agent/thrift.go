@@ -1,10 +1,12 @@
 package agent
 
 import (
+	"fmt"
 	"os"
 	"runtime"
 	"runtime/debug"
 	runtimemetrics "runtime/metrics"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -45,6 +47,7 @@ func beThrifty() (settled func()) {
 	return func() {
 		share.Store(garbage)
 		debug.FreeOSMemory()
+		unmapProgram()
 	}
 }
 
@@ -68,6 +71,36 @@ func afterEachCollection(f func()) {
 	// What nobody refers to is found by the next collection. It has a pointer, as
 	// small things without are kept together.
 	runtime.AddCleanup(new(*byte), afterEachCollection, f)
+}
+
+// unmapProgram takes the pages of the program's file out of the process's memory. Most
+// of them were needed at the start only; those that are needed again come back, one
+// fault for some of them, from where the kernel keeps files. What cannot be taken out
+// stays, and nothing is lost by it.
+func unmapProgram() {
+	program, err := os.Readlink("/proc/self/exe")
+	if err != nil {
+		return
+	}
+	maps, err := os.ReadFile("/proc/self/smaps") // proc_pid_smaps(5)
+	if err != nil {
+		return
+	}
+	var from, length uintptr
+	for line := range strings.Lines(string(maps)) {
+		var begin, end uintptr
+		var mode string
+		var changed int
+		if n, _ := fmt.Sscanf(line, "%x-%x %s", &begin, &end, &mode); n == 3 {
+			from, length = begin, 0
+			if mode[1] != 'w' && strings.HasSuffix(line, " "+program+"\n") {
+				length = end - begin
+			}
+		} else if n, _ := fmt.Sscanf(line, "Anonymous: %d kB", &changed); n == 1 && changed == 0 && length > 0 {
+			// Nothing in it was ever written to, so the file has all of it.
+			unix.Syscall(unix.SYS_MADVISE, from, length, unix.MADV_DONTNEED)
+		}
+	}
 }
 
 // processorTime is what the process has used of the node's processors.

@@ -1,7 +1,10 @@
 package agent
 
 import (
+	"fmt"
+	"os"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 )
@@ -39,5 +42,32 @@ func TestWhatIsCalledAfterEachCollection(t *testing.T) {
 			case <-time.After(10 * time.Millisecond):
 			}
 		}
+	}
+}
+
+// The pages of the program's file that nobody needs go, and what was written to stays.
+func TestUnmapProgram(t *testing.T) {
+	program, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	resident := func() (kilobytes int) {
+		status, err := os.ReadFile("/proc/self/status")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(status)) {
+			fmt.Sscanf(line, "RssFile: %d kB", &kilobytes)
+		}
+		return kilobytes
+	}
+	before := resident()
+	written := paces
+	unmapProgram()
+	if after := resident(); after >= before {
+		t.Errorf("%d kB of the program of %d kB are in memory, as many as before, %d kB", after, len(program)>>10, before)
+	}
+	if len(paces) == 0 || len(written) != len(paces) {
+		t.Error("a variable has lost its value")
 	}
 }
