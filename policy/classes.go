@@ -203,8 +203,11 @@ func (s *state) retag(p netip.Prefix) {
 // settleClasses forgets the classes that no tagging needs, says which wide class
 // each is within, and returns what came and went.
 func (s *state) settleClasses() (came, gone []*class) {
-	all := s.peers.rewidened && s.queue.mayRewiden()
-	s.queue.rewidened = s.peers.rewidened && !all
+	all := s.peers.rewidened && (s.rewidens || !s.queue.gradual)
+	if s.peers.rewidened && !all {
+		s.queue.add(debt{rewiden: true})
+	}
+	s.rewidens = false
 	if all {
 		s.peers.rewidened = false
 		for _, c := range s.classes.all {

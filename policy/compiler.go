@@ -98,6 +98,10 @@ type state struct {
 	// What is to be done yet for the World that is being compiled.
 	endpointsChanged, namesChanged bool
 	staleSets                      map[*set]struct{}
+	// apart are the sets of pods that have come to who waits, by interface.
+	apart map[string]*apart
+	// rewidens says that it is the turn of classes to get other wide ones.
+	rewidens bool
 }
 
 func newState(network string) *state {
@@ -117,6 +121,7 @@ func newState(network string) *state {
 		classes:   classes{all: map[classKey]*class{}, byTag: map[plan.Tag]*class{}, wide: map[string]*class{}},
 		queue:     newQueue(),
 		staleSets: map[*set]struct{}{},
+		apart:     map[string]*apart{},
 	}
 }
 
@@ -199,12 +204,12 @@ func (s *state) touchMembers(reprofiled map[*member]struct{}, rezoned prefixMap[
 func (s *state) endpoints() map[string]EndpointPolicies {
 	endpoints := map[string]EndpointPolicies{}
 	for _, l := range s.world.Local {
-		of := s.subjects[l.subject()]
+		sets := s.setsOf(l)
 		var e EndpointPolicies
-		if set := of.sets[0]; set != nil {
+		if set := sets[0]; set != nil {
 			e.Ingress = set.name
 		}
-		if set := of.sets[1]; set != nil {
+		if set := sets[1]; set != nil {
 			e.Egress = set.name
 		}
 		if e != (EndpointPolicies{}) {

@@ -139,7 +139,11 @@ func (s *worldSpec) edit(t *rapid.T, kind string) {
 	case "local":
 		edit(t, &s.Local, someInterfaces, rapid.Custom(func(t *rapid.T) localSpec {
 			one := func(label string) bool { return rapid.IntRange(0, 5).Draw(t, label) == 5 }
-			return localSpec{identities().Draw(t, "identity"), "pod", addressSpecs.Draw(t, "addresses"), one("unknown"), one("unidentified"), one("ended")}
+			id := identities()
+			if names := slices.Sorted(maps.Keys(s.Local)); len(names) > 0 && rapid.Bool().Draw(t, "alike") {
+				id = rapid.Just(s.Local[rapid.SampledFrom(names).Draw(t, "as")].identitySpec)
+			}
+			return localSpec{id.Draw(t, "identity"), "pod", addressSpecs.Draw(t, "addresses"), one("unknown"), one("unidentified"), one("ended")}
 		}))
 	case "policy":
 		edit(t, &s.Policies, []string{"p", "q", "r", "s"}, policySpecs())

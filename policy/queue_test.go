@@ -256,17 +256,17 @@ func TestANewPeerOfALargeSetWaits(t *testing.T) {
 // However often one comes back, who waits has its turn.
 func TestTurns(t *testing.T) {
 	q := newQueue()
-	shop := &subject{namespace: "shop"}
+	shop := debt{subject: &subject{namespace: "shop"}}
 	for i := range 5 {
-		q.add(&subject{namespace: "blue", key: fmt.Sprint("blue", i), policies: []*Policy{{}}})
+		q.add(debt{subject: &subject{namespace: "blue", key: fmt.Sprint("blue", i)}})
 	}
 	var order []string
 	for range 6 {
 		q.add(shop)
 		q.advance, q.owner = true, q.owners()[0]
 		order = append(order, q.owner)
-		if taken := q.nextSubjects(); len(taken) != 1 || taken[0].namespace != q.owner {
-			t.Fatalf("%d subjects were taken", len(taken))
+		if d := q.take(); d.owner() != q.owner {
+			t.Fatalf("%q was taken", d.owner())
 		}
 	}
 	if want := []string{"blue", "shop", "blue", "shop", "blue", "shop"}; !slices.Equal(order, want) {
@@ -343,5 +343,117 @@ func TestNobodyInheritsAnothersRules(t *testing.T) {
 		if tables = c.Compile(&joined); allows(tables, "10.1.1.3", 80) {
 			t.Errorf("weft001 may be reached, of which no policy ever said so:\n%s", tables.planOf())
 		}
+	}
+}
+
+// Who comes to pods that wait for their first policy never had their rules, which were
+// none: nothing is allowed, in either direction, whatever policies come meanwhile.
+func TestANewPodOfWhoWaitsIsAllowedNothing(t *testing.T) {
+	everyoneWaits(t)
+	w := &World{Network: plan.DefaultNetwork, Namespaces: []*Namespace{{Name: "shop"}}, Local: []*Local{shopPod(2, "app=web")}}
+	c := Compiler{Gradual: true}
+	c.Compile(w)
+	isolated := *w
+	isolated.Policies = []*Policy{shopPolicy("in", "app=web", false)}
+	c.Compile(&isolated)
+	joined := isolated
+	joined.Local = []*Local{shopPod(1, "app=web"), w.Local[0]}
+	both := joined
+	both.Policies = []*Policy{isolated.Policies[0], {Name: "NetworkPolicy shop/out", Tier: Isolating, Subject: Selector{Namespace: "shop"}, IsolatesEgress: true}}
+	for _, world := range []*World{&joined, &both} {
+		tables := c.Compile(world)
+		e := tables.Endpoints["weft001"]
+		for d, set := range map[plan.Direction]string{plan.Incoming: e.Ingress, plan.Outgoing: e.Egress} {
+			if _, v, ok := tables.planOf().Verdict(set, d, 0, plan.TCP, 80); set == "" || !ok || v.Allow {
+				t.Errorf("weft001 %s: %q, %v", d, set, v)
+			}
+		}
+		if e := tables.Endpoints["weft002"]; e != (EndpointPolicies{}) {
+			t.Errorf("weft002 has %v before its turn", e)
+		}
+		if !slices.Equal(tables.Waiting, world.Policies) {
+			t.Errorf("%d policies are said to wait", len(tables.Waiting))
+		}
+	}
+}
+
+// Pods that get the same labels one after the other keep what they may, each its own.
+func TestPodsRelabelledOneByOne(t *testing.T) {
+	everyoneWaits(t)
+	w := &World{Network: plan.DefaultNetwork, Namespaces: []*Namespace{{Name: "shop"}}, Local: []*Local{shopPod(1, "app=old"), shopPod(2, "app=older")}}
+	w.Policies = []*Policy{shopPolicy("new", "app=new", true), shopPolicy("old", "app=old", true), shopPolicy("older", "app=older", false)}
+	c := Compiler{Gradual: true}
+	c.Compile(w)
+	next := *w
+	for i, p := range []*Local{shopPod(1, "app=new"), shopPod(2, "app=new")} {
+		next.Local = slices.Clone(next.Local)
+		next.Local[i] = p
+		tables := c.Compile(&next)
+		if !allows(tables, "10.1.1.9", 80) {
+			t.Errorf("after %d changes weft001 lost what it may", i+1)
+		}
+		if _, v, _ := tables.planOf().Verdict(tables.Endpoints["weft002"].Ingress, plan.Incoming, 0, plan.TCP, 80); v.Allow {
+			t.Errorf("after %d changes weft002 may be reached, of which no policy that holds says so", i+1)
+		}
+	}
+	c.Advance("shop")
+	if e := c.Compile(&next).Endpoints; e["weft001"] != e["weft002"] {
+		t.Errorf("after their turn they have %v", e)
+	}
+}
+
+// What one is owed first it gets first, whatever comes meanwhile, again and again.
+func TestWhatIsOwedFirst(t *testing.T) {
+	q := newQueue()
+	first := debt{judge: &set{name: "shop/zzz", owner: "shop"}}
+	again := debt{subject: &subject{namespace: "shop"}}
+	q.add(again)
+	q.add(first)
+	q.add(debt{drop: &set{name: "shop/aaa", owner: "shop"}})
+	for range 2 {
+		q.advance, q.owner = true, "shop"
+		if q.take() == first {
+			return
+		}
+		q.add(again)
+		q.add(debt{judge: &set{name: "shop/aaa", owner: "shop"}})
+	}
+	t.Error("what was owed for longer was not taken")
+}
+
+// What nobody has any more does not count against a namespace's verdicts, though it is
+// not dropped yet.
+func TestWhatNobodyHasDoesNotCount(t *testing.T) {
+	everyoneWaits(t)
+	most, small := maxOfNamespace, smallVerdicts
+	t.Cleanup(func() { maxOfNamespace, smallVerdicts = most, small })
+	maxOfNamespace, smallVerdicts = 36, 2
+	w := &World{Network: plan.DefaultNetwork, Namespaces: []*Namespace{{Name: "shop"}}}
+	for i := range byte(3) {
+		labels := fmt.Sprintf("app=p%d", i)
+		p := shopPolicy(fmt.Sprintf("p%d", i), labels, true)
+		for j := range 10 {
+			p.Ingress[0].Ports = append(p.Ingress[0].Ports, portOf(fmt.Sprintf("tcp/%d", 1000+2*j)))
+		}
+		w.Local, w.Policies = append(w.Local, shopPod(i+1, labels)), append(w.Policies, p)
+	}
+	c := Compiler{Gradual: true}
+	c.Compile(w)
+	next := *w
+	next.Policies = append(slices.Clone(w.Policies), shopPolicy("z", "", false)) // which makes other sets for all
+	for turn := 0; ; turn++ {
+		tables := c.Compile(&next)
+		if len(tables.Costly) > 0 {
+			t.Errorf("turn %d: %d sets are shut", turn, len(tables.Costly))
+		}
+		for _, l := range w.Local {
+			if _, v, _ := tables.planOf().Verdict(tables.Endpoints[l.Interface].Ingress, plan.Incoming, 0, plan.TCP, 1000); !v.Allow {
+				t.Errorf("turn %d: %s lost what it may", turn, l.Interface)
+			}
+		}
+		if len(c.Waiting()) == 0 {
+			break
+		}
+		c.Advance("shop")
 	}
 }

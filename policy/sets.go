@@ -19,9 +19,14 @@ type set struct {
 	owner string
 	// destination is whose named ports count, of what comes in.
 	destination *Identity
-	subjects    int
-	policies    []*Policy
-	rules       []Applied
+	// subjects counts who has it; idle says that nobody has, and that it waits to be
+	// dropped and is not followed.
+	subjects int
+	idle     bool
+	policies []*Policy
+	// size is how large they are.
+	size  int
+	rules []Applied
 	// uses are the peers of the rules, and which rules have them; mask are the
 	// peers' ids.
 	uses map[*peer][]int
@@ -51,7 +56,7 @@ var (
 // costly returns the sets that deny everything because of what they would cost.
 func (s *state) costly() (all []Costly) {
 	for _, set := range s.sets.byKey {
-		if set.costly != "" {
+		if set.costly != "" && set.subjects > 0 {
 			all = append(all, Costly{set.policies, set.costly})
 		}
 	}
@@ -97,7 +102,7 @@ func (s *state) setRules(set *set, rules []Applied) {
 	}
 	s.countNames(s.names.selected, set.names, names)
 	s.countNames(s.names.everywhere, set.everywhere, everywhere)
-	set.rules, set.rows = rules, nil
+	set.rules, set.rows, set.size = rules, nil, sizeOf(set.policies)
 	set.uses, set.mask, set.names, set.everywhere, set.wild = uses, mask, names, everywhere, wild
 	if wild {
 		s.sets.wild[set] = struct{}{}
@@ -125,7 +130,8 @@ func (s *state) countNames(counts map[string]int, was, is map[string]bool) {
 func (s *state) dropSet(set *set) {
 	s.setRules(set, nil)
 	delete(s.staleSets, set)
-	delete(s.queue.due, set)
+	s.queue.remove(debt{judge: set})
+	s.queue.remove(debt{drop: set})
 	delete(s.sets.byKey, set.key)
 	delete(s.sets.byName, set.name)
 	s.replace(plan.VerdictKey{Policy: set.name, Direction: set.direction}, false, nil)
@@ -151,17 +157,16 @@ func (s *set) tells(c *class, known []NamedPort) bool {
 func (s *state) judge(came, gone []*class) {
 	if len(came)+len(gone) > 0 {
 		for _, set := range s.sets.byKey {
-			if _, whole := s.staleSets[set]; !whole && !s.follow(set, came, gone) {
+			if _, whole := s.staleSets[set]; !whole && set.subjects > 0 && !s.follow(set, came, gone) {
 				s.reopen(set)
 			}
 		}
 	}
-	if set := s.queue.nextSet(); set != nil {
-		s.staleSets[set] = struct{}{}
-	}
 	for again := true; again; again = len(s.staleSets) > 0 {
 		for set := range s.staleSets {
-			s.judgeAnew(set)
+			if set.subjects > 0 {
+				s.judgeAnew(set)
+			}
 		}
 		clear(s.staleSets)
 		s.shareOut()
@@ -170,7 +175,7 @@ func (s *state) judge(came, gone []*class) {
 
 // judgeAnew writes all verdicts of a set.
 func (s *state) judgeAnew(set *set) {
-	delete(s.queue.due, set)
+	s.queue.remove(debt{judge: set})
 	var concerning []*class
 	for _, c := range s.classes.byTag {
 		if set.concerns(c) {
@@ -204,7 +209,7 @@ func (s *state) shut(set *set, why string) {
 func (s *state) shareOut() {
 	owned := map[string][]*set{}
 	for _, set := range s.sets.byKey {
-		if set.owner != "" && set.wanted > 0 {
+		if set.owner != "" && set.subjects > 0 && set.wanted > 0 {
 			owned[set.owner] = append(owned[set.owner], set)
 		}
 	}
@@ -233,7 +238,7 @@ func (s *state) shareOut() {
 // reopen has a set be judged anew, which may wait if it takes long.
 func (s *state) reopen(set *set) {
 	if s.mayWait(set) {
-		s.queue.due[set] = struct{}{}
+		s.queue.add(debt{judge: set})
 	} else {
 		s.staleSets[set] = struct{}{}
 	}
@@ -242,7 +247,7 @@ func (s *state) reopen(set *set) {
 // mayWait reports whether a set takes so long to be judged anew that it has to wait for
 // its turn.
 func (s *state) mayWait(set *set) bool {
-	return s.queue.gradual && (set.costly != "" || sizeOf(set.policies) > smallSize)
+	return s.queue.gradual && (set.costly != "" || set.size > smallSize)
 }
 
 // follow writes the verdicts of a set for the classes that came and went. It returns
@@ -265,7 +270,7 @@ func (s *state) follow(set *set, came, gone []*class) bool {
 			if told = false; !waits {
 				return false
 			}
-			set.rows.denies = true
+			set.rows.denies, s.queue.changed = true, true
 			e[c.tag] = map[plan.VerdictKey]plan.Verdict{
 				plan.Rest(set.name, set.direction, c.tag): {Origin: set.policies[0].Name + " and others of the same pod are large, and not worked out for a new peer yet"}}
 		}

@@ -3,6 +3,7 @@ package policy
 import (
 	"fmt"
 	"hash/fnv"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -28,11 +29,8 @@ type subject struct {
 	// inForce are the policies that its sets are made of, size is how large they are.
 	inForce []*Policy
 	size    int
-	// fresh says that it has had no sets yet.
-	fresh bool
-	// heir says that it has the sets of another while it waits, as its pods were that one
-	// before, closed that nothing is allowed while it waits.
-	heir, closed bool
+	// newcomers is how many of its pods have come while it waits; see apart.
+	newcomers int
 	// sets are those of its pods, Incoming and Outgoing; nil where everything
 	// is allowed.
 	sets [2]*set
@@ -79,13 +77,28 @@ func (s *state) updateSubjects(was, is *World, relabelled map[string]bool) {
 		}
 	}
 	var left []*subject
-	joined := map[*subject][]*subject{} // what pods were that are these now, nil where they are new
+	joined := map[*subject][]newcomer{}
 	for o, n := range changes(was.Local, is.Local, func(a, b *Local) int { return strings.Compare(a.Interface, b.Interface) }) {
+		s.endpointsChanged = true
+		if o != nil && n != nil && o.subject() == n.subject() {
+			continue
+		}
+		var before *[2]*set
+		if o != nil {
+			if o.Identity != nil {
+				sets := s.setsOf(o)
+				before = &sets
+			}
+			s.joinAll(o.Interface)
+			of := s.subjects[o.subject()]
+			of.pods--
+			left = append(left, of)
+		}
 		if n != nil {
 			key := n.subject()
 			of := s.subjects[key]
 			if of == nil {
-				of = &subject{fresh: true, key: key, namespace: n.Namespace, identity: n.Identity, unidentified: n.Unidentified}
+				of = &subject{key: key, namespace: n.Namespace, identity: n.Identity, unidentified: n.Unidentified}
 				if n.Identity != nil {
 					of.namespace = n.Identity.Namespace
 					of.member = s.members.add(n.Identity, 0)
@@ -93,22 +106,9 @@ func (s *state) updateSubjects(was, is *World, relabelled map[string]bool) {
 				s.subjects[key] = of
 				anew(of)
 			}
-			if o == nil || o.subject() != key {
-				var before *subject
-				if o != nil && o.Identity != nil {
-					was := *s.subjects[o.subject()] // as its sets may go with its last pod
-					before = &was
-				}
-				joined[of] = append(joined[of], before)
-			}
 			of.pods++
+			joined[of] = append(joined[of], newcomer{n.Interface, before})
 		}
-		if o != nil {
-			of := s.subjects[o.subject()]
-			of.pods--
-			left = append(left, of)
-		}
-		s.endpointsChanged = true
 	}
 	for _, of := range left {
 		if of.pods == 0 && s.subjects[of.key] == of {
@@ -120,55 +120,120 @@ func (s *state) updateSubjects(was, is *World, relabelled map[string]bool) {
 			}
 		}
 	}
-	for of := range joined {
-		if of.heir {
-			s.close(of)
-		}
-	}
+	s.queue.changed = s.queue.changed || len(stale)+len(joined)+len(left) > 0
 	var now []*subject
 	for _, of := range slices.SortedFunc(maps.Keys(stale), func(a, b *subject) int { return strings.Compare(a.key, b.key) }) {
-		if s.queue.holds(of) {
-			s.hold(of, joined[of])
+		if of.held = s.queue.holds(of); of.held {
+			s.queue.add(debt{subject: of})
 		} else {
-			s.queue.remove(of)
+			s.queue.remove(debt{subject: of})
 			now = append(now, of)
 		}
 	}
-	for _, of := range append(now, s.queue.nextSubjects()...) {
+	for of, newcomers := range joined {
+		for _, n := range newcomers {
+			if of.held {
+				s.keepApart(of, n)
+			}
+		}
+	}
+	switch d := s.queue.take(); {
+	case d.subject != nil:
+		now = append(now, s.queue.with(d.subject)...)
+	case d.judge != nil:
+		s.staleSets[d.judge] = struct{}{}
+	case d.drop != nil:
+		s.dropSet(d.drop)
+	case d.rewiden:
+		s.rewidens = true
+	}
+	for _, of := range now {
 		s.admit(of)
 	}
 	s.dropIdle()
 }
 
-// hold has a subject wait in the queue. A new one is closed meanwhile, or has the
-// sets of the one that all of its pods were before.
-func (s *state) hold(of *subject, before []*subject) {
-	s.queue.add(of)
-	if !of.fresh {
-		return
+// newcomer is a pod that was none of a subject's, and the sets that it had; nil where
+// it is new.
+type newcomer struct {
+	name   string // of its interface
+	before *[2]*set
+}
+
+// apart are the sets of a pod that came to a subject while that waits: those that it
+// had before, or, where it is new, such that allow nothing. The older rules of the
+// subject's other pods were never its own.
+type apart struct {
+	of   *subject
+	sets [2]*set
+}
+
+func (s *state) keepApart(of *subject, n newcomer) {
+	a := &apart{of: of}
+	for i, d := range directions {
+		if n.before != nil {
+			s.assign(&a.sets, i, n.before[i])
+		} else {
+			s.assign(&a.sets, i, s.closedSet(of, d))
+		}
 	}
-	of.fresh = false
-	first := before[0]
-	if first == nil || first.closed || slices.ContainsFunc(before, func(b *subject) bool { return b == nil || b.key != first.key }) {
-		s.close(of)
-		return
-	}
-	of.heir, of.inForce, of.size = true, first.inForce, first.size
-	for i, set := range first.sets {
-		s.assign(of, i, set)
+	s.apart[n.name] = a
+	of.newcomers++
+}
+
+// joinAll has a pod have what the other pods of its subject have.
+func (s *state) joinAll(name string) {
+	if a := s.apart[name]; a != nil {
+		for i := range directions {
+			s.assign(&a.sets, i, nil)
+		}
+		delete(s.apart, name)
+		a.of.newcomers--
 	}
 }
 
-// close has a subject that waits allow nothing.
-func (s *state) close(of *subject) {
-	of.heir, of.closed = false, true
-	of.inForce, of.size = nil, 0
-	s.chooseSets(of)
+// setsOf returns the sets of a pod.
+func (s *state) setsOf(l *Local) [2]*set {
+	if a := s.apart[l.Interface]; a != nil {
+		return a.sets
+	}
+	return s.subjects[l.subject()].sets
+}
+
+// waitsWith reports whether who waits has a set.
+func (s *state) waitsWith(set *set) bool {
+	for _, a := range s.apart {
+		if slices.Contains(a.sets[:], set) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(s.queue.debts, func(d debt) bool { return d.subject != nil && slices.Contains(d.subject.sets[:], set) })
+}
+
+// notInForce yields the policies that are about the subject and not in force for some
+// pod of its.
+func (of *subject) notInForce() iter.Seq[*Policy] {
+	return func(yield func(*Policy) bool) {
+		rest := of.inForce
+		for _, p := range of.policies {
+			for len(rest) > 0 && comparePolicies(rest[0], p) < 0 {
+				rest = rest[1:]
+			}
+			if (of.newcomers > 0 || len(rest) == 0 || rest[0] != p) && !yield(p) {
+				return
+			}
+		}
+	}
 }
 
 // admit gives a subject that does not wait the sets that its policies make.
 func (s *state) admit(of *subject) {
-	of.heir, of.closed, of.fresh = false, false, false
+	of.held = false
+	for name, a := range s.apart {
+		if a.of == of {
+			s.joinAll(name)
+		}
+	}
 	of.inForce, of.size = of.policies, sizeOf(of.policies)
 	s.chooseSets(of)
 }
@@ -235,12 +300,12 @@ func (s *state) chooseSets(of *subject) {
 		var next *set
 		if len(policies) > 0 {
 			next = s.set(of, d, policies)
-			if !slices.Equal(next.policies, policies) && s.queue.has(next) {
+			if !slices.Equal(next.policies, policies) && s.waitsWith(next) {
 				s.setAside(next)
 				next = s.set(of, d, policies)
 			}
 		}
-		s.assign(of, i, next)
+		s.assign(&of.sets, i, next)
 		if next != nil && !slices.Equal(next.policies, policies) {
 			next.policies = policies
 			s.setRules(next, of.rules(d, policies, s))
@@ -273,48 +338,48 @@ func (s *state) setAside(set *set) {
 	s.endpointsChanged = true
 }
 
-// assign gives a subject a set for a direction, nil for none.
-func (s *state) assign(of *subject, direction int, next *set) {
-	old := of.sets[direction]
+// assign makes a set one of some pods' sets, nil for none.
+func (s *state) assign(sets *[2]*set, direction int, next *set) {
+	old := sets[direction]
 	if old == next {
 		return
 	}
 	if next != nil {
-		next.subjects++
+		if next.subjects++; next.idle {
+			// It was not followed while nobody had it.
+			next.idle = false
+			s.queue.remove(debt{drop: next})
+			s.staleSets[next] = struct{}{}
+		}
 	}
 	if old != nil {
 		if old.subjects--; old.subjects == 0 {
-			s.queue.idle = append(s.queue.idle, old)
+			s.sets.left = append(s.sets.left, old)
 		}
 	}
-	of.sets[direction] = next
+	sets[direction] = next
 	s.endpointsChanged = true
 }
 
 // dropIdle forgets the sets that lost their last subject. Large ones have their turn,
 // as there is no hurry with what nobody has.
 func (s *state) dropIdle() {
-	var left []*set
-	for _, set := range s.queue.idle {
+	for _, set := range s.sets.left {
 		switch {
 		case set.subjects > 0 || s.sets.byKey[set.key] != set:
 		case !s.queue.gradual || set.verdicts <= smallVerdicts:
 			s.dropSet(set)
-		case s.queue.advance && set.owner == s.queue.owner && !s.queue.isDue(set.owner):
-			s.queue.taken()
-			s.dropSet(set)
 		default:
-			left = append(left, set)
+			set.idle = true
+			s.queue.remove(debt{judge: set})
+			s.queue.add(debt{drop: set})
 		}
 	}
-	s.queue.idle = left
+	s.sets.left = nil
 }
 
 // rules returns those that hold for the subject, of policies that are about it.
 func (of *subject) rules(d plan.Direction, policies []*Policy, s *state) []Applied {
-	if of.closed {
-		return []Applied{{&Rule{Origin: "the policies of namespace " + of.namespace + " are large, and not worked out for a new pod yet", Action: Deny}, Admin}}
-	}
 	if of.identity == nil {
 		origin := "namespace " + of.namespace + ": the labels of a pod are not known yet"
 		if of.unidentified {
@@ -335,9 +400,7 @@ func (s *state) set(of *subject, d plan.Direction, policies []*Policy) *set {
 		label = "unidentified"
 	}
 	var destination *Identity
-	if of.closed {
-		key = append(append(key, "\x00closed\x00"...), of.key...)
-	} else if of.identity == nil {
+	if of.identity == nil {
 		key = append(append(key, 0), of.key...)
 	} else {
 		// Of the last, as a NetworkPolicy's name says more than that of a
@@ -380,9 +443,23 @@ func (s *state) set(of *subject, d plan.Direction, policies []*Policy) *set {
 	return known
 }
 
+// closedSet returns the set of new pods of a subject that waits: nothing is allowed.
+func (s *state) closedSet(of *subject, d plan.Direction) *set {
+	key := []byte(string(d) + "\x00waiting\x00" + of.key)
+	known := s.sets.byKey[string(key)]
+	if known == nil {
+		known = &set{key: string(key), name: s.sets.name(of.namespace+"/waiting", key), direction: d}
+		s.sets.byKey[known.key], s.sets.byName[known.name] = known, known
+		s.setRules(known, []Applied{{&Rule{Origin: "the policies of namespace " + of.namespace + " are large, and not worked out for a new pod yet", Action: Deny}, Admin}})
+	}
+	return known
+}
+
 // sets are all that there are.
 type sets struct {
 	byKey, byName map[string]*set
+	// left lost their last subject in this update.
+	left []*set
 	// wild are those that tell all destinations apart by their named ports.
 	wild map[*set]struct{}
 }
