@@ -415,7 +415,10 @@ func (d *DataPlane) judge(n *news) []datapath.Disturbance {
 			return true
 		}
 		l, err := d.kernel.handle.LinkByIndex(link)
-		return err == nil && l.Attrs().Flags&net.FlagUp != 0
+		if err != nil {
+			return !gone(err)
+		}
+		return l.Attrs().Flags&net.FlagUp != 0
 	}
 	for key, r := range n.routes {
 		own := r != nil && r.protocol == routeProtocol

@@ -138,10 +138,8 @@ func (d *DataPlane) unheard(write func() ([]string, error)) ([]string, error) {
 		own = 1
 	}
 	after, err := generation()
-	if !heard || err != nil || after != before+own {
-		w.news.overlooked = true
-		w.wake()
-	}
+	w.news.overlooked = w.news.overlooked || !heard || err != nil || after != before+own
+	w.wake() // for what was read here
 	w.news.generation = after
 	return done, failure
 }

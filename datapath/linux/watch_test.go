@@ -392,3 +392,27 @@ route default 10.1.9.0/24 nexthop 172.30.0.9
 		}
 	}
 }
+
+// What others did just before many elements were written, of which the kernel then need
+// not tell each, wakes Watch all the same.
+func TestWhatWasReadBesideAWriteWakesWatch(t *testing.T) {
+	b := newBench(t)
+	b.mustApply(mustParse(t, policedPlan))
+	var w *watcher
+	b.do(func() (err error) { w, err = openWatcher(); return err })
+	defer w.close()
+	b.setWatcher(w)
+	defer b.setWatcher(nil)
+	b.do(func() error {
+		out, err := exec.Command("nft", "delete", "table", "inet", policyTableName).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		_, err = b.unheard(func() ([]string, error) { return nil, nil })
+		return err
+	})
+	n, err := unix.Poll([]unix.PollFd{{Fd: int32(w.wakeRead.Fd()), Events: unix.POLLIN}}, 0)
+	if found := b.disturbed(w); n == 0 || err != nil || len(found) == 0 {
+		t.Errorf("%d wake (%v) for %v", n, err, found)
+	}
+}
