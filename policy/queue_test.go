@@ -457,3 +457,29 @@ func TestWhatNobodyHasDoesNotCount(t *testing.T) {
 		c.Advance("shop")
 	}
 }
+
+// What an administrator denies is denied at once, however much a namespace is owed.
+func TestAdministratorsDoNotWait(t *testing.T) {
+	everyoneWaits(t)
+	w := &World{Network: plan.DefaultNetwork, Namespaces: []*Namespace{{Name: "shop"}}, Local: []*Local{shopPod(1, "app=web"), shopPod(2, "app=db")}}
+	w.Policies = []*Policy{shopPolicy("web", "app=web", true)}
+	c := Compiler{Gradual: true}
+	c.Compile(w)
+	edited := *w
+	edited.Policies = []*Policy{shopPolicy("web", "app=web", true)}
+	if c.Compile(&edited); len(c.Waiting()) == 0 {
+		t.Fatal("nothing waits")
+	}
+	deny := &Policy{Name: "ClusterNetworkPolicy deny", Tier: Admin, Subject: Selector{}, Ingress: []Rule{{Origin: "ClusterNetworkPolicy deny ingress[0]", Action: Deny}}}
+	denied := edited
+	denied.Policies = []*Policy{deny, edited.Policies[0]}
+	tables := c.Compile(&denied)
+	for name, e := range tables.Endpoints {
+		if _, v, ok := tables.planOf().Verdict(e.Ingress, plan.Incoming, 0, plan.TCP, 80); !ok || v.Allow {
+			t.Errorf("%s may be reached, by %v", name, v)
+		}
+	}
+	if len(tables.Endpoints) != 2 {
+		t.Errorf("%d endpoints are under policies", len(tables.Endpoints))
+	}
+}

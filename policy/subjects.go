@@ -54,11 +54,13 @@ func (s *state) about(p *Policy, of *subject) bool {
 // updateSubjects follows the policies and the node's own pods, and gives these
 // the sets that they must have.
 func (s *state) updateSubjects(was, is *World, relabelled map[string]bool) {
-	stale := map[*subject]struct{}{}
+	// What an administrator changes does not wait for a namespace's turn.
+	stale, urgent := map[*subject]struct{}{}, map[*subject]bool{}
 	for o, n := range changes(was.Policies, is.Policies, comparePolicies) {
 		for _, of := range s.subjects {
 			if of.follow(o, n, n != nil && s.about(n, of)) {
 				stale[of] = struct{}{}
+				urgent[of] = urgent[of] || o.ofCluster() || n.ofCluster()
 			}
 		}
 	}
@@ -74,6 +76,7 @@ func (s *state) updateSubjects(was, is *World, relabelled map[string]bool) {
 	for _, of := range s.subjects {
 		if relabelled[of.namespace] {
 			anew(of)
+			urgent[of] = true
 		}
 	}
 	var left []*subject
@@ -123,7 +126,7 @@ func (s *state) updateSubjects(was, is *World, relabelled map[string]bool) {
 	s.queue.changed = s.queue.changed || len(stale)+len(joined)+len(left) > 0
 	var now []*subject
 	for _, of := range slices.SortedFunc(maps.Keys(stale), func(a, b *subject) int { return strings.Compare(a.key, b.key) }) {
-		if of.held = s.queue.holds(of); of.held {
+		if of.held = !urgent[of] && s.queue.holds(of); of.held {
 			s.queue.add(debt{subject: of})
 		} else {
 			s.queue.remove(debt{subject: of})
@@ -189,6 +192,7 @@ func (s *state) joinAll(name string) {
 		}
 		delete(s.apart, name)
 		a.of.newcomers--
+		s.endpointsChanged = true
 	}
 }
 
@@ -237,6 +241,9 @@ func (s *state) admit(of *subject) {
 	of.inForce, of.size = of.policies, sizeOf(of.policies)
 	s.chooseSets(of)
 }
+
+// ofCluster reports whether a policy, nil for none, is an administrator's.
+func (p *Policy) ofCluster() bool { return p != nil && p.Subject.Namespace == "" }
 
 func comparePolicies(a, b *Policy) int { return strings.Compare(a.Name, b.Name) }
 
