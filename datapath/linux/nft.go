@@ -33,7 +33,10 @@ const bufferSize = 64 << 20
 // content is an nftables table in a form that can be compared: what Weft
 // would write, or what the kernel holds. The structure is text.
 type content struct {
-	exists       bool
+	exists bool
+	// flags are those of the table, of which Weft's have none: one with
+	// NFT_TABLE_F_DORMANT is asked about no packet.
+	flags        uint32
 	chains, sets map[string]string
 	elements     map[string]elements
 }
@@ -43,7 +46,7 @@ func (c content) equal(o content) bool {
 }
 
 func (c content) sameStructure(o content) bool {
-	return c.exists == o.exists && maps.Equal(c.chains, o.chains) && maps.Equal(c.sets, o.sets)
+	return c.exists == o.exists && c.flags == o.flags && maps.Equal(c.chains, o.chains) && maps.Equal(c.sets, o.sets)
 }
 
 // guards reports whether the table checks the sources of what comes from an
@@ -127,10 +130,11 @@ func readTable(name string) (content, error) {
 	if err != nil {
 		return c, fmt.Errorf("list nftables tables: %w", noTables(err))
 	}
-	c.exists = slices.ContainsFunc(tables, func(t *nftables.Table) bool { return t.Name == name })
-	if !c.exists {
+	i := slices.IndexFunc(tables, func(t *nftables.Table) bool { return t.Name == name })
+	if i < 0 {
 		return c, nil
 	}
+	c.exists, c.flags = true, tables[i].Flags
 	chains, err := conn.ListChainsOfTableFamily(nftables.TableFamilyINet)
 	if err != nil {
 		return c, fmt.Errorf("list nftables chains: %w", err)
@@ -234,6 +238,9 @@ func writeTable(have content, want *ruleset) (content, []string, error) {
 // structureChange says which chains and sets come, change and go.
 func structureChange(have, next content) string {
 	var names []string
+	if have.flags != next.flags {
+		names = append(names, fmt.Sprintf("flags %#x", have.flags))
+	}
 	for _, part := range []struct {
 		kind       string
 		have, next map[string]string

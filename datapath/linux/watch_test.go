@@ -79,6 +79,7 @@ func TestWatch(t *testing.T) {
 	}{
 		{"the ruleset goes", "nftables table inet weft", "nft (process ", run("nft flush ruleset")},
 		{"a table goes", "nftables table inet weft-policy", "nft (process ", run("nft delete table inet weft-policy")},
+		{"a table sleeps", "nftables table inet weft-policy", "nft (process ", run("nft add table inet weft-policy '{ flags dormant; }'")},
 		{"an element goes", "nftables table inet weft", "nft (process ", run("nft flush set inet weft own-4")},
 		{"a route goes", "route 10.1.2.0/24", "", run("ip route del 10.1.2.0/24")},
 		{"a route is another's", "route 10.1.1.2/32", "", run("ip route replace 10.1.1.2/32 dev eth0 scope link proto 87")},
