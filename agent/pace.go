@@ -56,9 +56,37 @@ func (t *turns) next(waiting []string, now time.Time) (first string, wait time.D
 	return first, max(wait, t.all.breath(now))
 }
 
+// ordinary is what a change of an ordinary policy takes at most, which is nobody's debt.
+const ordinary = 20 * time.Millisecond
+
+// hurried takes note that a round that followed some owners' changes at once took a
+// time. What is more than ordinary is on them, as on who has had a turn.
+func (t *turns) hurried(owners []string, d time.Duration, now time.Time) {
+	for _, owner := range owners {
+		if own := (d - ordinary) / time.Duration(len(owners)); own > 0 {
+			t.charge(owner, own, now)
+		}
+	}
+}
+
+// resting are the owners who have had more than is theirs, and have to wait.
+func (t *turns) resting(now time.Time) map[string]bool {
+	resting := map[string]bool{}
+	for owner, p := range t.owners {
+		if p.breath(now) > 0 {
+			resting[owner] = true
+		}
+	}
+	return resting
+}
+
 // took takes note that a round for an owner that ended now took a time.
 func (t *turns) took(owner string, d time.Duration, now time.Time) {
 	t.all.took(d, now)
+	t.charge(owner, d, now)
+}
+
+func (t *turns) charge(owner string, d time.Duration, now time.Time) {
 	maps.DeleteFunc(t.owners, func(_ string, p *pace) bool { return p.left(now) == 0 })
 	if t.owners[owner] == nil {
 		p := paceOfOwner()

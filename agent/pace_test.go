@@ -98,3 +98,27 @@ func TestWhoTakesMuchWaits(t *testing.T) {
 		t.Errorf("%d owners are known long after they took something", len(turns.owners)-1)
 	}
 }
+
+// Whose changes take no longer than ordinary ones never rests. Whose take much longer
+// does, until its hundredth of the time has made up for it.
+func TestWhoIsCharged(t *testing.T) {
+	turns := newTurns()
+	now := time.Unix(0, 0)
+	for range 1000 {
+		now = now.Add(10 * time.Millisecond)
+		turns.hurried([]string{"shop"}, ordinary, now)
+	}
+	if resting := turns.resting(now); len(resting) > 0 {
+		t.Errorf("%v rest", resting)
+	}
+	for range 4 {
+		now = now.Add(500 * time.Millisecond)
+		turns.hurried([]string{"blue"}, 400*time.Millisecond, now)
+	}
+	if resting := turns.resting(now); !resting["blue"] || len(resting) != 1 {
+		t.Errorf("%v rest, want blue", resting)
+	}
+	if resting := turns.resting(now.Add(paceOfOwner().longest)); len(resting) > 0 {
+		t.Errorf("%v still rest", resting)
+	}
+}

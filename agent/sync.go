@@ -189,6 +189,9 @@ func (s *syncer) Run(ctx context.Context) {
 		s.mu.Unlock()
 
 		start, used := time.Now(), processorTime()
+		if s.gradual != nil {
+			s.gradual.Rest(s.turns.resting(start))
+		}
 		next := s.round(ctx, previous, repairing)
 		now := time.Now()
 		if ctx.Err() != nil {
@@ -215,6 +218,9 @@ func (s *syncer) Run(ctx context.Context) {
 		} else {
 			// A round that waited for a processor has taken none from pods.
 			s.pace.took(min(now.Sub(start), processorTime()-used), now)
+			if s.gradual != nil {
+				s.turns.hurried(s.gradual.Hasty(), now.Sub(start), now)
+			}
 		}
 		if left.Stop(); s.gradual != nil {
 			if waiting := s.gradual.Waiting(); len(waiting) > 0 {

@@ -299,8 +299,10 @@ type backlog struct {
 	advance bool
 }
 
-func (b *backlog) LeaveForLater() {}
-func (b *backlog) Advance(string) { b.advance = true }
+func (b *backlog) LeaveForLater()       {}
+func (b *backlog) Advance(string)       { b.advance = true }
+func (b *backlog) Hasty() []string      { return nil }
+func (b *backlog) Rest(map[string]bool) {}
 
 func (b *backlog) Waiting() []string {
 	if b.left == 0 {

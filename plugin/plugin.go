@@ -66,6 +66,11 @@ type Gradual interface {
 	Waiting() []string
 	// Advance has the next call of Compile do one thing of what is left for an owner.
 	Advance(owner string)
+	// Hasty returns the owners whose rules the last call of Compile followed at once.
+	Hasty() []string
+	// Rest has what changes of some owners' rules be left for later, from the next call
+	// of Compile on.
+	Rest(owners map[string]bool)
 }
 
 // CompilerOf returns what compiles the plans of one node with a plug-in.

@@ -1,7 +1,9 @@
 package policy
 
 import (
+	"maps"
 	"net/netip"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -44,6 +46,7 @@ type Compiler struct {
 
 	advance bool
 	owner   string
+	resting map[string]bool
 	state   *state
 }
 
@@ -55,7 +58,7 @@ func (c *Compiler) Compile(w *World) Tables {
 		c.state, gradual = newState(w.Network), false
 	}
 	q := &c.state.queue
-	q.gradual, q.advance, q.owner = gradual, advance, c.owner
+	q.gradual, q.advance, q.owner, q.resting = gradual, advance, c.owner, c.resting
 	c.state.update(w)
 	return c.state.tables
 }
@@ -69,6 +72,19 @@ func (c *Compiler) Waiting() []string {
 		return nil
 	}
 	return c.state.queue.owners()
+}
+
+// Rest has what changes of the policies of some namespaces wait for its turn from the
+// next call of Compile on, however small they are.
+func (c *Compiler) Rest(namespaces map[string]bool) { c.resting = namespaces }
+
+// Hasty returns the namespaces of which policies changed for the last call of Compile
+// and did not wait for a turn.
+func (c *Compiler) Hasty() []string {
+	if c.state == nil {
+		return nil
+	}
+	return slices.Collect(maps.Keys(c.state.queue.hasty))
 }
 
 // Advance has the next call of Compile, for the same World or the next one, work off

@@ -23,6 +23,10 @@ type queue struct {
 	// advance says that one thing that is owed to owner is to be taken.
 	advance bool
 	owner   string
+	// resting are the owners whose rules wait however small they are, and hasty those
+	// whose did not wait in the last update.
+	resting map[string]bool
+	hasty   map[string]bool
 	debts   []debt
 	// served is by owner the turn at which something was taken last, or at which it
 	// came.
@@ -69,9 +73,13 @@ var smallVerdicts = 256
 
 func newQueue() queue { return queue{served: map[string]uint64{}} }
 
-// holds reports whether a subject must wait.
-func (q *queue) holds(of *subject) bool {
-	return q.gradual && of.pods > 0 && of.identity != nil && of.size+sizeOf(of.policies) > smallSize
+// holds reports whether a subject must wait, for what its policies are, or because
+// policies of its namespace changed, which is resting.
+func (q *queue) holds(of *subject, changed bool) bool {
+	if !q.gradual || of.pods == 0 || of.identity == nil {
+		return false
+	}
+	return (changed || of.held) && q.resting[of.namespace] || of.size+sizeOf(of.policies) > smallSize
 }
 
 // owners returns to whom something is owed, in the order of their turns.

@@ -37,6 +37,7 @@ func TestGradually(t *testing.T) {
 				spec.edit(t, editKinds.Draw(t, "kind"))
 			}
 			t.Logf("world:\n%s", spec)
+			c.Rest(map[string]bool{"a": rapid.Bool().Draw(t, "a rests"), "b": rapid.Bool().Draw(t, "b rests")})
 			w := known.of(spec)
 			since = append(since, w)
 			checkAllowed(t, since, c.Compile(w))
@@ -481,5 +482,34 @@ func TestAdministratorsDoNotWait(t *testing.T) {
 	}
 	if len(tables.Endpoints) != 2 {
 		t.Errorf("%d endpoints are under policies", len(tables.Endpoints))
+	}
+}
+
+// What changes of a resting namespace's policies waits, however small it is, and what
+// others change does not. Its new pods do not wait, unless they come to one that does.
+func TestWhoRestsWaits(t *testing.T) {
+	blue := &Identity{Namespace: "blue"}
+	w := &World{Network: plan.DefaultNetwork, Namespaces: []*Namespace{{Name: "blue"}, {Name: "shop"}},
+		Local: []*Local{shopPod(1, "app=web"), {Interface: "weft009", Namespace: "blue", Identity: blue, Addresses: []netip.Addr{netip.MustParseAddr("10.1.1.9")}}}}
+	c := Compiler{Gradual: true}
+	c.Compile(w)
+	c.Rest(map[string]bool{"shop": true})
+	next := *w
+	next.Policies = []*Policy{{Name: "NetworkPolicy blue/all", Tier: Isolating, Subject: Selector{Namespace: "blue"}, IsolatesIngress: true}, shopPolicy("all", "", false)}
+	tables := c.Compile(&next)
+	if _, waits := tables.Endpoints["weft001"]; waits || tables.Endpoints["weft009"].Ingress == "" {
+		t.Errorf("%v, and shop rests", tables.Endpoints)
+	}
+	if waiting, hasty := c.Waiting(), c.Hasty(); !slices.Equal(waiting, []string{"shop"}) || !slices.Equal(hasty, []string{"blue"}) {
+		t.Errorf("%q wait, and %q did not", waiting, hasty)
+	}
+	joined := next
+	joined.Local = []*Local{w.Local[0], shopPod(2, "app=db"), w.Local[1]}
+	if tables = c.Compile(&joined); tables.Endpoints["weft002"].Ingress == "" || allows(tables, "10.1.1.9", 80) {
+		t.Errorf("%v, and weft002 is new", tables.Endpoints)
+	}
+	c.Advance("shop")
+	if tables = c.Compile(&joined); tables.Endpoints["weft001"].Ingress == "" || len(c.Waiting()) > 0 {
+		t.Errorf("%v after the turn", tables.Endpoints)
 	}
 }

@@ -55,11 +55,12 @@ func (s *state) about(p *Policy, of *subject) bool {
 // the sets that they must have.
 func (s *state) updateSubjects(was, is *World, relabelled map[string]bool) {
 	// What an administrator changes does not wait for a namespace's turn.
-	stale, urgent := map[*subject]struct{}{}, map[*subject]bool{}
+	stale, urgent, changed := map[*subject]struct{}{}, map[*subject]bool{}, map[*subject]bool{}
 	for o, n := range changes(was.Policies, is.Policies, comparePolicies) {
 		for _, of := range s.subjects {
 			if of.follow(o, n, n != nil && s.about(n, of)) {
 				stale[of] = struct{}{}
+				changed[of] = true
 				urgent[of] = urgent[of] || o.ofCluster() || n.ofCluster()
 			}
 		}
@@ -124,11 +125,15 @@ func (s *state) updateSubjects(was, is *World, relabelled map[string]bool) {
 		}
 	}
 	s.queue.changed = s.queue.changed || len(stale)+len(joined)+len(left) > 0
+	s.queue.hasty = map[string]bool{}
 	var now []*subject
 	for _, of := range slices.SortedFunc(maps.Keys(stale), func(a, b *subject) int { return strings.Compare(a.key, b.key) }) {
-		if of.held = !urgent[of] && s.queue.holds(of); of.held {
+		if of.held = !urgent[of] && s.queue.holds(of, changed[of]); of.held {
 			s.queue.add(debt{subject: of})
 		} else {
+			if changed[of] && !urgent[of] {
+				s.queue.hasty[of.namespace] = true
+			}
 			s.queue.remove(debt{subject: of})
 			now = append(now, of)
 		}

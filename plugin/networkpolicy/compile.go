@@ -111,6 +111,12 @@ func (c *compiler) LeaveForLater() { c.tables.Gradual = true }
 // Waiting implements plugin.Gradual.
 func (c *compiler) Waiting() []string { return c.tables.Waiting() }
 
+// Rest implements plugin.Gradual.
+func (c *compiler) Rest(owners map[string]bool) { c.tables.Rest(owners) }
+
+// Hasty implements plugin.Gradual.
+func (c *compiler) Hasty() []string { return c.tables.Hasty() }
+
 // Advance implements plugin.Gradual.
 func (c *compiler) Advance(owner string) { c.tables.Advance(owner) }
 
