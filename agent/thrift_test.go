@@ -62,12 +62,11 @@ func TestUnmapProgram(t *testing.T) {
 		return kilobytes
 	}
 	before := resident()
-	written := paces
 	unmapProgram()
 	if after := resident(); after >= before {
 		t.Errorf("%d kB of the program of %d kB are in memory, as many as before, %d kB", after, len(program)>>10, before)
 	}
-	if len(paces) == 0 || len(written) != len(paces) {
+	if len(paces) == 0 { // which the program fills when it starts
 		t.Error("a variable has lost its value")
 	}
 }
