@@ -66,15 +66,28 @@ func (s bitset) meets(o bitset) bool {
 // meetsBut reports whether both sets have a number that a third has not.
 func (s bitset) meetsBut(o, but bitset) bool {
 	for i := range min(len(s), len(o)) {
-		w := s[i] & o[i]
-		if i < len(but) {
-			w &^= but[i]
-		}
-		if w != 0 {
+		if s[i]&o[i]&^but.word(i) != 0 {
 			return true
 		}
 	}
 	return false
+}
+
+// agrees reports whether both have the same of the numbers of a third.
+func (s bitset) agrees(o, about bitset) bool {
+	for i, w := range about {
+		if (s.word(i)^o.word(i))&w != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func (s bitset) word(i int) uint64 {
+	if i < len(s) {
+		return s[i]
+	}
+	return 0
 }
 
 // firstOfBoth returns the first number from n on that is in both sets, -1 if
@@ -106,14 +119,7 @@ func (s bitset) union(o bitset) bitset {
 func (s bitset) differing(o bitset) iter.Seq[uint32] {
 	return func(yield func(uint32) bool) {
 		for i := range max(len(s), len(o)) {
-			var w uint64
-			if i < len(s) {
-				w = s[i]
-			}
-			if i < len(o) {
-				w ^= o[i]
-			}
-			for ; w != 0; w &= w - 1 {
+			for w := s.word(i) ^ o.word(i); w != 0; w &= w - 1 {
 				if !yield(uint32(i*64 + bits.TrailingZeros64(w))) {
 					return
 				}
@@ -128,10 +134,7 @@ func (s bitset) distance(o bitset) (n int) {
 		s, o = o, s
 	}
 	for i, w := range s {
-		if i < len(o) {
-			w ^= o[i]
-		}
-		n += bits.OnesCount64(w)
+		n += bits.OnesCount64(w ^ o.word(i))
 	}
 	return n
 }

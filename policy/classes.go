@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"hash/fnv"
 	"maps"
 	"net/netip"
@@ -26,6 +27,11 @@ type class struct {
 	// have, nil where it is no other, or none. A wide class itself has a key.
 	wider *class
 	key   string
+	// gone says that no tagging needs it any more, and that it was forgotten. It may
+	// have handed its tag on to an heir; heirOf is that which handed its on, until the
+	// sets have followed.
+	gone         bool
+	heir, heirOf *class
 }
 
 type classKey struct {
@@ -40,7 +46,13 @@ type classes struct {
 	wide  map[string]*class
 	// fresh came, idle lost their last tagging, since the last sweep.
 	fresh, idle []*class
+	// passed counts the entries that passed from one class to another since tags were
+	// last handed on.
+	passed map[passage]int
 }
+
+// passage is from a class to the one that has its entries now.
+type passage struct{ from, to *class }
 
 func (x *classes) get(p *profile, z *zone) *class {
 	of := classKey{p, z}
@@ -88,6 +100,7 @@ func (x *classes) widen(c *class, peers *peers) {
 	if c.wider != nil {
 		x.release(c.wider)
 	}
+	x.pass(c.wider, w)
 	c.wider = w
 }
 
@@ -98,12 +111,55 @@ func (x *classes) release(c *class) {
 	}
 }
 
+// pass notes that an entry passes from one class to another, either nil for none.
+func (x *classes) pass(from, to *class) {
+	if from != nil && to != nil && from != to {
+		if x.passed == nil {
+			x.passed = map[passage]int{}
+		}
+		x.passed[passage{from, to}]++
+	}
+}
+
+// handOn gives classes that came the tags of those that went from which most of
+// their entries passed. So where a rule is added that is about many addresses, their
+// classes are others, and yet they keep their tags.
+func (x *classes) handOn(came []*class) {
+	heirs := map[*class]bool{}
+	for _, c := range came {
+		heirs[c] = !c.gone
+	}
+	for _, wide := range []bool{false, true} {
+		var all []passage
+		for p := range x.passed {
+			if p.from.gone && heirs[p.to] && (p.to.key != "") == wide {
+				all = append(all, p)
+			}
+		}
+		slices.SortFunc(all, func(a, b passage) int {
+			return cmp.Or(x.passed[b]-x.passed[a], cmp.Compare(a.from.tag, b.from.tag), cmp.Compare(a.to.tag, b.to.tag))
+		})
+		for _, p := range all {
+			if !heirs[p.to] || x.byTag[p.from.tag] != nil {
+				continue
+			}
+			delete(x.byTag, p.to.tag)
+			p.to.tag, heirs[p.to] = p.from.tag, false
+			x.byTag[p.to.tag] = p.to
+			p.from.heir, p.to.heirOf = p.to, p.from
+			x.pass(p.from.wider, p.to.wider)
+		}
+	}
+	x.passed = nil
+}
+
 // classTags is how many tags there are for classes: the lower half of those that
 // a node has for itself. The others are for rows, which no address wears.
 const classTags = uint32(plan.MaxTag-plan.FirstLocalTag+1) / 2
 
-// preferredTag is made from what the class is, so that the same class gets the
-// same tag when the agent starts anew, unless another has taken it.
+// preferredTag is made from what the class is, so that it mostly gets the same tag
+// when the agent starts anew: unless another has taken it, or it has that of one
+// before it.
 func (c *class) preferredTag() plan.Tag {
 	var kind []byte
 	if c.key != "" {
@@ -137,9 +193,10 @@ func nextLocalTag(t plan.Tag) plan.Tag {
 func (x *classes) sweep() (came, gone []*class) {
 	for i := 0; i < len(x.idle); i++ {
 		c := x.idle[i]
-		if c.entries > 0 || x.byTag[c.tag] != c {
+		if c.entries > 0 || c.gone {
 			continue
 		}
+		c.gone = true
 		delete(x.byTag, c.tag)
 		if c.key != "" {
 			delete(x.wide, c.key)
@@ -181,27 +238,55 @@ func (s *state) ownerOf(a netip.Addr) (*member, string) {
 	return nil, ""
 }
 
-// retag makes the tagging of a prefix what it must be.
-func (s *state) retag(p netip.Prefix) {
-	k := plan.TagKey{Network: s.world.Network, Prefix: p}
-	c, origin := s.tagging(p)
-	old, was := s.tables.Tags.Get(k)
-	if c == nil && !was || c != nil && was && old == (plan.Tagging{Tag: c.tag, Origin: origin}) {
-		return
+// retagging is what the tagging of a prefix must be; of no class where it must have
+// none.
+type retagging struct {
+	key    plan.TagKey
+	class  *class
+	origin string
+}
+
+// reclass finds the classes of prefixes anew, and returns what is to be retagged
+// when it is known which tags they have.
+func (s *state) reclass(affected []netip.Prefix) (all []retagging) {
+	done := make(map[netip.Prefix]bool, len(affected))
+	for _, p := range affected {
+		if done[p] {
+			continue
+		}
+		done[p] = true
+		r := retagging{key: plan.TagKey{Network: s.world.Network, Prefix: p}}
+		r.class, r.origin = s.tagging(p)
+		old, was := s.tables.Tags.Get(r.key)
+		if r.class == nil && !was || r.class != nil && was && old == (plan.Tagging{Tag: r.class.tag, Origin: r.origin}) {
+			continue
+		}
+		all = append(all, r)
+		if r.class != nil {
+			r.class.entries++
+		}
+		if was {
+			before := s.classes.byTag[old.Tag]
+			s.classes.release(before)
+			s.classes.pass(before, r.class)
+		}
 	}
-	if c != nil {
-		c.entries++
-		s.tables.Tags = s.tables.Tags.Set(k, plan.Tagging{Tag: c.tag, Origin: origin})
-	} else {
-		s.tables.Tags = s.tables.Tags.Delete(k)
-	}
-	if was {
-		s.classes.release(s.classes.byTag[old.Tag])
+	return all
+}
+
+// retag makes taggings what they must be.
+func (s *state) retag(all []retagging) {
+	for _, r := range all {
+		if r.class != nil {
+			s.tables.Tags = s.tables.Tags.Set(r.key, plan.Tagging{Tag: r.class.tag, Origin: r.origin})
+		} else {
+			s.tables.Tags = s.tables.Tags.Delete(r.key)
+		}
 	}
 }
 
 // settleClasses forgets the classes that no tagging needs, says which wide class
-// each is within, and returns what came and went.
+// each is within and which tag it has, and returns what came and went.
 func (s *state) settleClasses() (came, gone []*class) {
 	all := s.peers.rewidened && (s.rewidens || !s.queue.gradual)
 	if s.peers.rewidened && !all {
@@ -224,6 +309,7 @@ func (s *state) settleClasses() (came, gone []*class) {
 		}
 	}
 	came, gone = s.classes.sweep()
+	s.classes.handOn(came)
 	// What is said of a class depends on what is said of the wider one.
 	slices.SortStableFunc(came, func(a, b *class) int { return strings.Compare(b.key, a.key) })
 	for _, c := range gone {
@@ -235,7 +321,7 @@ func (s *state) settleClasses() (came, gone []*class) {
 	}
 	for _, c := range changed {
 		switch {
-		case s.classes.byTag[c.tag] != c:
+		case c.gone:
 		case c.wider != nil:
 			s.tables.Within = s.tables.Within.Set(plan.WithinKey{Tag: c.tag}, plan.Within{Tag: c.wider.tag})
 		default:

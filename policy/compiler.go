@@ -37,7 +37,7 @@ type EndpointPolicies struct{ Ingress, Egress string }
 // It costs in proportion to what changed since the last World: it keeps which
 // selectors select which groups, which prefixes lie in which, and whose each
 // address is. The tables of one World share with those of the last what is the
-// same.
+// same, and which tag stands for what may depend on those before.
 type Compiler struct {
 	// Gradual has what takes long wait until Advance is called, so that what changes
 	// meanwhile need not wait for it; see Waiting. The first World is always compiled
@@ -167,10 +167,10 @@ func (s *state) update(w *World) {
 		s.endpointsChanged = false
 	}
 	s.touchMembers(reprofiled, rezoned, touch)
-	for _, p := range affected {
-		s.retag(p)
-	}
-	s.judge(s.settleClasses())
+	retaggings := s.reclass(affected)
+	cameClasses, goneClasses := s.settleClasses()
+	s.retag(retaggings)
+	s.judge(cameClasses, goneClasses)
 	s.tables.Costly = s.costly()
 	s.tables.Waiting = s.queue.waiting()
 	s.members.sweep()

@@ -16,14 +16,17 @@ import (
 // nothing that none of the versions would that its policies had since it was last
 // done.
 func TestGradually(t *testing.T) {
-	size, verdicts, most, together := smallSize, smallVerdicts, maxVerdicts, maxOfNamespace
-	defer func() { smallSize, smallVerdicts, maxVerdicts, maxOfNamespace = size, verdicts, most, together }()
+	size, verdicts, most, together, work := smallSize, smallVerdicts, maxVerdicts, maxOfNamespace, maxWork
+	defer func() {
+		smallSize, smallVerdicts, maxVerdicts, maxOfNamespace, maxWork = size, verdicts, most, together, work
+	}()
 	rapid.Check(t, func(t *rapid.T) {
 		defer directly(t)()
 		smallSize = rapid.IntRange(0, 6).Draw(t, "small size")
 		smallVerdicts = rapid.IntRange(0, 3).Draw(t, "small verdicts")
 		maxVerdicts = rapid.SampledFrom([]int{most, most, 8, 4}).Draw(t, "most verdicts")
 		maxOfNamespace = rapid.SampledFrom([]int{together, together, 8, 4}).Draw(t, "most verdicts of a namespace")
+		maxWork = rapid.SampledFrom([]int{work, work, 40, 20, 10}).Draw(t, "most work")
 		known := worldMaker{}
 		spec := drawWorld(t)
 		c := Compiler{Gradual: rapid.IntRange(0, 3).Draw(t, "gradually") > 0}
@@ -62,7 +65,7 @@ func TestGradually(t *testing.T) {
 			since = []*World{w}
 			var fresh Compiler
 			same := fresh.Compile(w)
-			if got, want := tables.planOf(), same.planOf(); !got.Equal(want) || len(tables.Costly) != len(same.Costly) {
+			if got, want := c.renumbered(tables), fresh.renumbered(same); !got.Equal(want) || len(tables.Costly) != len(same.Costly) {
 				t.Fatalf("the tables differ from those compiled anew:\n%s", want.Diff(got))
 			}
 			if got, want := c.state.size(), fresh.state.size(); got != want {
@@ -198,7 +201,7 @@ func TestALargeSetOutlivesOthersPolicies(t *testing.T) {
 		}
 		var fresh Compiler
 		same := fresh.Compile(&next)
-		if got, want := tables.planOf(), same.planOf(); !got.Equal(want) {
+		if got, want := c.renumbered(tables), fresh.renumbered(same); !got.Equal(want) {
 			t.Errorf("%v: the tables differ from those compiled anew:\n%s", prefixes, want.Diff(got))
 		}
 	}
@@ -316,7 +319,7 @@ func TestWhoWaitsKeepsItsRules(t *testing.T) {
 	}
 	var fresh Compiler
 	last, same := c.Compile(&next), fresh.Compile(&next)
-	if got, want := last.planOf(), same.planOf(); !got.Equal(want) {
+	if got, want := c.renumbered(last), fresh.renumbered(same); !got.Equal(want) {
 		t.Errorf("the tables differ from those compiled anew:\n%s", want.Diff(got))
 	}
 }

@@ -106,7 +106,7 @@ func newRows(set *set, classes []*class) *rows {
 	x.otherwise = x.active(nil)
 	x.decided = x.grid.all(x.otherwise)
 	for _, c := range classes {
-		x.put(c)
+		x.put(c, x.active(c))
 	}
 	x.shape() // as far as MaxWork lets it come
 	return x
@@ -133,9 +133,9 @@ func (x *rows) active(c *class) bitset {
 	return active
 }
 
-// put notes the row of a class, which may be a new one that has no shape yet.
-func (x *rows) put(c *class) *row {
-	active := x.active(c)
+// put notes the row of a class for which these atoms are active, which may be a new
+// one that has no shape yet.
+func (x *rows) put(c *class, active bitset) *row {
 	key := string(active.append(nil))
 	r := x.byKey[key]
 	if r == nil {
@@ -305,10 +305,11 @@ func (x *rows) enter(c *class, e statements) bool {
 	if x.set.tells(c, x.ports) {
 		return false
 	}
-	r := x.byKey[string(x.active(c).append(nil))]
+	active := x.active(c)
+	r := x.byKey[string(active.append(nil))]
 	switch {
 	case r == nil:
-		if r = x.put(c); !x.sayDirectly(r, direct) {
+		if r = x.put(c, active); !x.sayDirectly(r, direct) {
 			delete(x.byKey, r.key)
 			delete(x.of, c)
 			return false
@@ -319,17 +320,27 @@ func (x *rows) enter(c *class, e statements) bool {
 			return false
 		}
 		r.tag, x.named[tag] = tag, r
-		x.put(c)
+		x.put(c, active)
 		x.say(r, e)
 	default:
 		if len(r.classes) == 0 {
 			x.empty--
 		}
-		x.put(c)
+		x.put(c, active)
 	}
 	e[c.tag] = map[plan.VerdictKey]plan.Verdict{}
 	x.writeClass(c, r, e[c.tag])
 	return true
+}
+
+// inherit puts a class in the place of the one whose tag it has, which is the same to
+// the set.
+func (x *rows) inherit(from, to *class) {
+	if r := x.of[from]; r != nil {
+		delete(x.of, from)
+		delete(r.classes, from)
+		x.of[to], r.classes[to] = r, struct{}{}
+	}
 }
 
 // leave takes a class from those that something is said of. Its row stays where others

@@ -146,6 +146,14 @@ func (s *set) concerns(c *class) bool {
 	return s.mask.meets(c.in) || s.wild && len(c.ports) > 0
 }
 
+// same reports whether an heir is to the set what the class was whose tag it has.
+func (s *set) same(c, heir *class) bool {
+	if heir == nil || !slices.Equal(c.ports, heir.ports) || !c.in.agrees(heir.in, s.mask) || (c.wider == nil) != (heir.wider == nil) {
+		return false
+	}
+	return c.wider == heir.wider || c.wider.heir == heir.wider && c.wider.in.agrees(heir.wider.in, s.mask)
+}
+
 // tells reports whether a class has named ports by which the set tells it from others,
 // beside those that are known.
 func (s *set) tells(c *class, known []NamedPort) bool {
@@ -161,6 +169,9 @@ func (s *state) judge(came, gone []*class) {
 				s.reopen(set)
 			}
 		}
+	}
+	for _, c := range came {
+		c.heirOf = nil
 	}
 	for again := true; again; again = len(s.staleSets) > 0 {
 		for set := range s.staleSets {
@@ -255,11 +266,19 @@ func (s *state) mayWait(set *set) bool {
 // wait, it denies what it cannot say anything of yet.
 func (s *state) follow(set *set, came, gone []*class) bool {
 	waits, e, told := s.mayWait(set), statements{}, true
-	for i, c := range slices.Concat(gone, came) {
-		if !set.concerns(c) || i >= len(gone) && s.classes.byTag[c.tag] != c {
-			continue
+	// What is said of some depends on the rows of others, so heirs come first.
+	for _, c := range gone {
+		if set.same(c, c.heir) {
+			set.rows.inherit(c, c.heir)
 		}
-		if set.costly != "" {
+	}
+	for i, c := range slices.Concat(gone, came) {
+		switch {
+		case !set.concerns(c) || i >= len(gone) && c.gone:
+			continue
+		case set.same(c, c.heir) || c.heirOf != nil && set.same(c.heirOf, c):
+			continue
+		case set.costly != "":
 			return false
 		}
 		if i < len(gone) {

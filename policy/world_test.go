@@ -253,6 +253,31 @@ func (t Tables) planOf() *plan.Plan {
 	return p
 }
 
+// renumbered is the plan of tables that a compiler made, in which each class has the
+// tag that it would have alone: which one it has else depends on what went before.
+func (c *Compiler) renumbered(t Tables) *plan.Plan {
+	tag := func(t plan.Tag) plan.Tag {
+		if of := c.state.classes.byTag[t]; of != nil {
+			return of.preferredTag()
+		}
+		return t
+	}
+	p := t.planOf()
+	p.Tags, p.Within, p.Verdicts = plan.Table[plan.TagKey, plan.Tagging]{}, plan.Table[plan.WithinKey, plan.Within]{}, plan.Table[plan.VerdictKey, plan.Verdict]{}
+	for k, v := range t.Tags.All() {
+		v.Tag = tag(v.Tag)
+		p.Tags = p.Tags.Set(k, v)
+	}
+	for k, v := range t.Within.All() {
+		p.Within = p.Within.Set(plan.WithinKey{Tag: tag(k.Tag)}, plan.Within{Tag: tag(v.Tag)})
+	}
+	for k, v := range t.Verdicts.All() {
+		k.Peer = tag(k.Peer)
+		p.Verdicts = p.Verdicts.Set(k, v)
+	}
+	return p
+}
+
 // partyAt is who an address is, found by looking at everything.
 func (w *World) partyAt(a netip.Addr) Party {
 	p := Party{Address: a}
