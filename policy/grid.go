@@ -22,7 +22,7 @@ type grid struct {
 	// covers are, words for each cell, the atoms that match in it.
 	covers bitset
 	words  int
-	// work is how many words of covers were looked at, or so; see MaxWork.
+	// work is how many words of covers were looked at so far, or so.
 	work int
 }
 

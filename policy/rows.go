@@ -37,6 +37,8 @@ type rows struct {
 	crowded bool
 	// ports are the named ports that atoms may be about.
 	ports []NamedPort
+	// work is what it takes to say all rows, in words of the grid's covers; see MaxWork.
+	work int
 	// empty counts the rows that have no class any more, loose says that there may be
 	// atoms or tags that new rows would not have.
 	empty int
@@ -62,6 +64,8 @@ type row struct {
 	tag   plan.Tag
 	// decided are its decisions, while others are compared with it.
 	decided []int
+	// work is what it took to find out how it is said.
+	work int
 }
 
 // direct is how many entries are said of each class of a row, at most, before
@@ -105,6 +109,7 @@ func newRows(set *set, classes []*class) *rows {
 	}
 	x.otherwise = x.active(nil)
 	x.decided = x.grid.all(x.otherwise)
+	x.work = x.grid.work
 	for _, c := range classes {
 		x.put(c, x.active(c))
 	}
@@ -150,15 +155,14 @@ func (x *rows) put(c *class, active bitset) *row {
 func (x *rows) shape() {
 	var whole []*row
 	for _, key := range slices.Sorted(maps.Keys(x.byKey)) {
-		r := x.byKey[key]
-		if x.sayDirectly(r, direct) || x.sayLike(r, whole) {
-			continue
+		r, before := x.byKey[key], x.grid.work
+		if !x.sayDirectly(r, direct) && !x.sayLike(r, whole) {
+			r.whole, r.decided = true, x.grid.all(r.active)
+			whole = append(whole, r)
 		}
-		if x.grid.work > maxWork {
+		if x.charge(r, before); x.work > maxWork {
 			return
 		}
-		r.whole, r.decided = true, x.grid.all(r.active)
-		whole = append(whole, r)
 	}
 	for _, r := range whole {
 		r.decided = nil
@@ -172,6 +176,12 @@ func (x *rows) shape() {
 			x.named[r.tag] = r
 		}
 	}
+}
+
+// charge notes the work that was done for a row since the grid had done so much.
+func (x *rows) charge(r *row, since int) {
+	r.work = x.grid.work - since
+	x.work += r.work
 }
 
 // firstRowTag begins the tags that stand for rows.
@@ -309,11 +319,14 @@ func (x *rows) enter(c *class, e statements) bool {
 	r := x.byKey[string(active.append(nil))]
 	switch {
 	case r == nil:
-		if r = x.put(c, active); !x.sayDirectly(r, direct) {
+		r = x.put(c, active)
+		before := x.grid.work
+		if !x.sayDirectly(r, direct) {
 			delete(x.byKey, r.key)
 			delete(x.of, c)
 			return false
 		}
+		x.charge(r, before)
 	case !r.shared() && r.gathers(1):
 		tag := r.preferredTag()
 		if x.named[tag] != nil {
@@ -358,6 +371,7 @@ func (x *rows) leave(c *class, e statements) {
 	case r.direct():
 		if len(r.classes) == 0 {
 			delete(x.byKey, r.key)
+			x.work -= r.work
 		}
 	case len(r.classes) == 0:
 		x.empty++

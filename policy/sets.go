@@ -196,16 +196,26 @@ func (s *state) judgeAnew(set *set) {
 	set.rows = newRows(set, concerning)
 	verdicts := map[plan.VerdictKey]plan.Verdict{}
 	set.costly, set.wanted = "", 0
-	if set.rows.grid.work > maxWork {
-		s.shut(set, tooMuchWork)
-		return
+	if set.rows.work <= maxWork {
+		set.rows.write(verdicts)
 	}
-	if set.rows.write(verdicts); len(verdicts) > maxVerdicts {
-		s.shut(set, tooManyVerdicts)
+	if why := set.beyond(len(verdicts)); why != "" {
+		s.shut(set, why)
 		return
 	}
 	set.wanted = len(verdicts)
 	set.verdicts += s.replace(plan.VerdictKey{Policy: set.name, Direction: set.direction}, false, verdicts)
+}
+
+// beyond says what a set with so many verdicts would cost too much, "" for nothing.
+func (s *set) beyond(verdicts int) string {
+	switch {
+	case s.rows.work > maxWork:
+		return tooMuchWork
+	case verdicts > maxVerdicts:
+		return tooManyVerdicts
+	}
+	return ""
 }
 
 // shut has a set deny everything.
@@ -298,10 +308,11 @@ func (s *state) follow(set *set, came, gone []*class) bool {
 		set.verdicts += s.replace(plan.VerdictKey{Policy: set.name, Direction: set.direction, Peer: tag}, true, verdicts)
 	}
 	if len(e) > 0 {
-		if set.wanted = set.verdicts; set.verdicts > maxVerdicts {
+		set.wanted = set.verdicts
+		if why := set.beyond(set.verdicts); why != "" {
 			if waits {
 				set.wanted = 0
-				s.shut(set, tooManyVerdicts)
+				s.shut(set, why)
 			}
 			return false
 		}
