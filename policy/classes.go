@@ -3,7 +3,6 @@ package policy
 import (
 	"cmp"
 	"hash/fnv"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -285,39 +284,53 @@ func (s *state) retag(all []retagging) {
 	}
 }
 
+// classChanges are the classes that came and went, and those of the others that are
+// within another wide one than before. What did both came and went.
+type classChanges struct {
+	came, gone []*class
+	rewidened  []rewidening
+}
+
+// rewidening is of a class that was within another, nil for none.
+type rewidening struct{ class, before *class }
+
 // settleClasses forgets the classes that no tagging needs, says which wide class
-// each is within and which tag it has, and returns what came and went.
-func (s *state) settleClasses() (came, gone []*class) {
+// each is within and which tag it has, and returns what changed.
+func (s *state) settleClasses() (changes classChanges) {
 	all := s.peers.rewidened && (s.rewidens || !s.queue.gradual)
 	if s.peers.rewidened && !all {
 		s.queue.add(debt{rewiden: true})
 	}
 	s.rewidens = false
+	fresh := map[*class]bool{}
+	for _, c := range slices.Clone(s.classes.fresh) {
+		fresh[c] = true
+		s.classes.widen(c, &s.peers)
+	}
 	if all {
 		s.peers.rewidened = false
 		for _, c := range s.classes.all {
-			s.classes.widen(c, &s.peers)
-		}
-		for _, set := range s.sets.byKey {
-			s.staleSets[set] = struct{}{}
-		}
-	} else {
-		for _, c := range slices.Clone(s.classes.fresh) {
-			if c.key == "" {
-				s.classes.widen(c, &s.peers)
+			// What sets have of a class that goes they have of it as it was.
+			if fresh[c] || c.entries == 0 {
+				continue
+			}
+			before := c.wider
+			if s.classes.widen(c, &s.peers); c.wider != before {
+				changes.rewidened = append(changes.rewidened, rewidening{c, before})
 			}
 		}
 	}
-	came, gone = s.classes.sweep()
+	came, gone := s.classes.sweep()
 	s.classes.handOn(came)
 	// What is said of a class depends on what is said of the wider one.
 	slices.SortStableFunc(came, func(a, b *class) int { return strings.Compare(b.key, a.key) })
 	for _, c := range gone {
 		s.tables.Within = s.tables.Within.Delete(plan.WithinKey{Tag: c.tag})
 	}
-	changed := came
-	if all {
-		changed = slices.Collect(maps.Values(s.classes.all))
+	changes.came, changes.gone = came, gone
+	changed := slices.Clone(came)
+	for _, r := range changes.rewidened {
+		changed = append(changed, r.class)
 	}
 	for _, c := range changed {
 		switch {
@@ -328,5 +341,5 @@ func (s *state) settleClasses() (came, gone []*class) {
 			s.tables.Within = s.tables.Within.Delete(plan.WithinKey{Tag: c.tag})
 		}
 	}
-	return came, gone
+	return changes
 }

@@ -168,9 +168,9 @@ func (s *state) update(w *World) {
 	}
 	s.touchMembers(reprofiled, rezoned, touch)
 	retaggings := s.reclass(affected)
-	cameClasses, goneClasses := s.settleClasses()
+	classes := s.settleClasses()
 	s.retag(retaggings)
-	s.judge(cameClasses, goneClasses)
+	s.judge(classes)
 	s.tables.Costly = s.costly()
 	s.tables.Waiting = s.queue.waiting()
 	s.members.sweep()

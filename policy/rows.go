@@ -341,9 +341,14 @@ func (x *rows) enter(c *class, e statements) bool {
 		}
 		x.put(c, active)
 	}
-	e[c.tag] = map[plan.VerdictKey]plan.Verdict{}
-	x.writeClass(c, r, e[c.tag])
+	x.sayClass(c, e)
 	return true
+}
+
+// sayClass puts what is said of a class that has a row into statements.
+func (x *rows) sayClass(c *class, e statements) {
+	e[c.tag] = map[plan.VerdictKey]plan.Verdict{}
+	x.writeClass(c, x.of[c], e[c.tag])
 }
 
 // inherit puts a class in the place of the one whose tag it has, which is the same to
@@ -391,8 +396,7 @@ func (x *rows) say(r *row, e statements) {
 		x.writeRow(r, r.tag, e[r.tag])
 	}
 	for c := range r.classes {
-		e[c.tag] = map[plan.VerdictKey]plan.Verdict{}
-		x.writeClass(c, r, e[c.tag])
+		x.sayClass(c, e)
 	}
 }
 

@@ -139,9 +139,11 @@ func (s *state) dropSet(set *set) {
 
 // concerns reports whether a class may matter to the set: of one that is within a
 // wider one, by what that is not.
-func (s *set) concerns(c *class) bool {
-	if c.wider != nil {
-		return s.mask.meetsBut(c.in, c.wider.in)
+func (s *set) concerns(c *class) bool { return s.concernsWithin(c, c.wider) }
+
+func (s *set) concernsWithin(c, wider *class) bool {
+	if wider != nil {
+		return s.mask.meetsBut(c.in, wider.in)
 	}
 	return s.mask.meets(c.in) || s.wild && len(c.ports) > 0
 }
@@ -151,7 +153,12 @@ func (s *set) same(c, heir *class) bool {
 	if heir == nil || !slices.Equal(c.ports, heir.ports) || !c.in.agrees(heir.in, s.mask) || (c.wider == nil) != (heir.wider == nil) {
 		return false
 	}
-	return c.wider == heir.wider || c.wider.heir == heir.wider && c.wider.in.agrees(heir.wider.in, s.mask)
+	return c.wider == heir.wider || s.sameWider(c.wider, heir.wider)
+}
+
+// sameWider is same for wide classes.
+func (s *set) sameWider(c, heir *class) bool {
+	return c != nil && c.heir != nil && c.heir == heir && c.in.agrees(heir.in, s.mask)
 }
 
 // tells reports whether a class has named ports by which the set tells it from others,
@@ -161,16 +168,16 @@ func (s *set) tells(c *class, known []NamedPort) bool {
 }
 
 // judge writes the verdicts of sets whose rules are others, and those of the
-// classes that came and went.
-func (s *state) judge(came, gone []*class) {
-	if len(came)+len(gone) > 0 {
+// classes that changed.
+func (s *state) judge(changes classChanges) {
+	if len(changes.came)+len(changes.gone)+len(changes.rewidened) > 0 {
 		for _, set := range s.sets.byKey {
-			if _, whole := s.staleSets[set]; !whole && set.subjects > 0 && !s.follow(set, came, gone) {
+			if _, whole := s.staleSets[set]; !whole && set.subjects > 0 && !s.follow(set, changes) {
 				s.reopen(set)
 			}
 		}
 	}
-	for _, c := range came {
+	for _, c := range changes.came {
 		c.heirOf = nil
 	}
 	for again := true; again; again = len(s.staleSets) > 0 {
@@ -271,29 +278,31 @@ func (s *state) mayWait(set *set) bool {
 	return s.queue.gradual && (set.costly != "" || set.size > smallSize)
 }
 
-// follow writes the verdicts of a set for the classes that came and went. It returns
-// false where the set is to be judged anew; until then it holds, and where that may
-// wait, it denies what it cannot say anything of yet.
-func (s *state) follow(set *set, came, gone []*class) bool {
+// follow writes the verdicts of a set for the classes that changed. It returns false
+// where the set is to be judged anew; until then it holds, and where that may wait, it
+// denies new classes of which it cannot say anything yet.
+func (s *state) follow(set *set, changes classChanges) bool {
 	waits, e, told := s.mayWait(set), statements{}, true
 	// What is said of some depends on the rows of others, so heirs come first.
-	for _, c := range gone {
+	for _, c := range changes.gone {
 		if set.same(c, c.heir) {
 			set.rows.inherit(c, c.heir)
 		}
 	}
-	for i, c := range slices.Concat(gone, came) {
-		switch {
-		case !set.concerns(c) || i >= len(gone) && c.gone:
-			continue
-		case set.same(c, c.heir) || c.heirOf != nil && set.same(c.heirOf, c):
-			continue
-		case set.costly != "":
-			return false
-		}
-		if i < len(gone) {
+	for _, c := range changes.gone {
+		if set.concerns(c) && !set.same(c, c.heir) {
+			if set.costly != "" {
+				return false
+			}
 			set.rows.leave(c, e)
+		}
+	}
+	for _, c := range changes.came {
+		if !set.concerns(c) || c.gone || c.heirOf != nil && set.same(c.heirOf, c) {
 			continue
+		}
+		if set.costly != "" {
+			return false
 		}
 		if !set.rows.enter(c, e) {
 			if told = false; !waits {
@@ -302,6 +311,24 @@ func (s *state) follow(set *set, came, gone []*class) bool {
 			set.rows.denies, s.queue.changed = true, true
 			e[c.tag] = map[plan.VerdictKey]plan.Verdict{
 				plan.Rest(set.name, set.direction, c.tag): {Origin: set.policies[0].Name + " and others of the same pod are large, and not worked out for a new peer yet"}}
+		}
+	}
+	for _, r := range changes.rewidened {
+		c := r.class
+		was, is := set.concernsWithin(c, r.before), set.concerns(c)
+		switch {
+		case !was && !is || set.sameWider(r.before, c.wider):
+			continue
+		case set.costly != "":
+			return false
+		case !is:
+			set.rows.leave(c, e)
+		case set.rows.of[c] != nil:
+			set.rows.sayClass(c, e)
+		case !set.rows.enter(c, e):
+			// It may do what it did, so it must not wait.
+			s.staleSets[set] = struct{}{}
+			return true
 		}
 	}
 	for tag, verdicts := range e {
