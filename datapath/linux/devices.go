@@ -137,7 +137,7 @@ func vxlanMTU(inv *inventory, n *node, t plan.Tunnel) (int, error) {
 
 // ensureBridge makes the device that holds the pools' gateways. It has no
 // ports: it stands in for a dummy device, which not all kernels have.
-func (k *kernel) ensureBridge(inv *inventory, p *plan.Plan, ipv6 bool) error {
+func (k *kernel) ensureBridge(inv *inventory, p *plan.Plan, ipv4, ipv6 bool) error {
 	mac := plan.MACOf(p.Local.Pools[0].Gateway)
 	l, ok := inv.byName[bridgeName]
 	if !ok {
@@ -157,12 +157,12 @@ func (k *kernel) ensureBridge(inv *inventory, p *plan.Plan, ipv6 bool) error {
 			return err
 		}
 	}
-	return k.setUp(l, ipv6)
+	return k.setUp(l, ipv4, ipv6)
 }
 
 // ensureVXLAN makes the tunnel device, anew if it differs in what cannot be
 // changed.
-func (k *kernel) ensureVXLAN(inv *inventory, t plan.Tunnel, mtu int, ipv6 bool) error {
+func (k *kernel) ensureVXLAN(inv *inventory, t plan.Tunnel, mtu int, ipv4, ipv6 bool) error {
 	l, ok := inv.byName[vxlanName]
 	if ok {
 		if v := l.(*netlink.Vxlan); specOf(v) != specFor(t) {
@@ -189,7 +189,7 @@ func (k *kernel) ensureVXLAN(inv *inventory, t plan.Tunnel, mtu int, ipv6 bool) 
 		}
 		k.record("set MTU %d of %s, it was %d", mtu, vxlanName, l.Attrs().MTU)
 	}
-	return k.setUp(l, ipv6)
+	return k.setUp(l, ipv4, ipv6)
 }
 
 func (k *kernel) addVXLAN(t plan.Tunnel, mtu int) (netlink.Link, error) {
@@ -229,9 +229,9 @@ func (k *kernel) setMAC(l netlink.Link, mac plan.MAC) error {
 
 // setUp makes a device of Weft's ready: no addresses of its own making, no
 // reverse path filter, no belief in what it hears, up. It comes up last.
-func (k *kernel) setUp(l netlink.Link, ipv6 bool) error {
+func (k *kernel) setUp(l netlink.Link, ipv4, ipv6 bool) error {
 	name := l.Attrs().Name
-	if err := k.ownDeviceSettings(l.Attrs().Index, ipv6); err != nil {
+	if err := k.ownDeviceSettings(l.Attrs().Index, ipv4, ipv6); err != nil {
 		return err
 	}
 	if l.Attrs().Flags&net.FlagUp != 0 {

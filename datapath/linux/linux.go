@@ -557,19 +557,19 @@ func routed(p *plan.Plan) (ipv4, ipv6 bool) {
 // ensureDevices makes the devices that the plan needs, as they should be. It
 // returns why there is no bridge, and why no tunnel: the rest does without.
 func (d *DataPlane) ensureDevices(inv *inventory, n *node, p *plan.Plan) (bridge, tunnel error) {
-	_, ipv6 := routed(p)
+	ipv4, ipv6 := routed(p)
 	if len(p.Local.Pools) > 0 {
 		if bridge = checkName(inv, bridgeName, bridgeKind); bridge == nil {
-			bridge = d.kernel.ensureBridge(inv, p, ipv6)
+			bridge = d.kernel.ensureBridge(inv, p, ipv4, ipv6)
 		}
 	}
 	if t := p.Local.Tunnel; !t.IsZero() {
-		tunnel = d.ensureTunnel(inv, n, t, ipv6)
+		tunnel = d.ensureTunnel(inv, n, t, ipv4, ipv6)
 	}
 	return bridge, tunnel
 }
 
-func (d *DataPlane) ensureTunnel(inv *inventory, n *node, t plan.Tunnel, ipv6 bool) error {
+func (d *DataPlane) ensureTunnel(inv *inventory, n *node, t plan.Tunnel, ipv4, ipv6 bool) error {
 	if err := errors.Join(checkName(inv, vxlanName, vxlanKind), checkTunnel(inv, t)); err != nil {
 		return err
 	}
@@ -577,7 +577,7 @@ func (d *DataPlane) ensureTunnel(inv *inventory, n *node, t plan.Tunnel, ipv6 bo
 	if err != nil {
 		return err
 	}
-	return d.kernel.ensureVXLAN(inv, t, mtu, ipv6)
+	return d.kernel.ensureVXLAN(inv, t, mtu, ipv4, ipv6)
 }
 
 // removeDevices deletes Weft's devices that the plan does not need.

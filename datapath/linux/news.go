@@ -454,7 +454,11 @@ func (d *DataPlane) judge(n *news) []datapath.Disturbance {
 	}
 	for key, on := range n.forwarding {
 		needed := d.forwards[0] && !key.ipv6 || d.forwards[1] && key.ipv6
-		if name := names[key.link]; needed && !on && (key.link == -1 || name != "") {
+		name := names[key.link]
+		if own, ok := c.node.own(key.link); ok && !key.ipv6 {
+			name = own // of IPv6 the kernel asks the setting for all
+		}
+		if needed && !on && (key.link == -1 || name != "") {
 			say("forwarding of %s", map[bool]string{true: "all interfaces", false: name}[name == ""])
 		}
 	}

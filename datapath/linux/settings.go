@@ -30,7 +30,7 @@ type settings struct {
 var places = map[string]int{
 	"ipv4/forwarding": 0, "ipv4/proxy_arp": 2, "ipv4/accept_redirects": 3, "ipv4/secure_redirects": 4, "ipv4/send_redirects": 5,
 	"ipv4/rp_filter": 7, "ipv4/accept_source_route": 8, "ipv4/bootp_relay": 9, "ipv4/arp_ignore": 18, "ipv4/arp_accept": 20,
-	"ipv4/accept_local": 22, "ipv4/proxy_arp_pvlan": 24,
+	"ipv4/accept_local": 22, "ipv4/proxy_arp_pvlan": 24, "ipv4/route_localnet": 25,
 	"ipv6/forwarding": 0, "ipv6/accept_ra": 3, "ipv6/accept_redirects": 4, "ipv6/autoconf": 5, "ipv6/proxy_ndp": 22,
 	"ipv6/accept_source_route": 24, "ipv6/disable_ipv6": 26, "ipv6/seg6_enabled": 44, "ipv6/addr_gen_mode": 47, "ipv6/rpl_seg_enabled": 51,
 }

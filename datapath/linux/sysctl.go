@@ -68,6 +68,11 @@ func mostTracked() int {
 // whatever the node's defaults are: nothing there routes, redirects, or speaks
 // for others. The kernel reads the value for all interfaces as well, and Weft
 // changes that of none but its own.
+//
+// What decides nothing here is left alone. Nobody is asked who has an address, nor
+// answered: so arp_announce and arp_filter. No redirect is sent or believed:
+// shared_media. Sources are not looked up by marks: src_valid_mark. log_martians
+// only tells, and drop_unicast_in_l2_multicast drops what nobody sends.
 var distrusted = [][2]string{
 	{"ipv4/accept_redirects", "0"}, {"ipv4/secure_redirects", "0"}, {"ipv4/send_redirects", "0"}, {"ipv4/accept_source_route", "0"},
 	{"ipv4/proxy_arp", "0"}, {"ipv4/proxy_arp_pvlan", "0"}, {"ipv4/bootp_relay", "0"}, {"ipv4/arp_accept", "0"},
@@ -96,12 +101,20 @@ func (k *kernel) distrust(s *settings, ipv6 bool) error {
 	return errors.Join(append(errs, k.setOf(s, "ipv6/disable_ipv6", disabled))...)
 }
 
-func (k *kernel) ownDeviceSettings(link int, ipv6 bool) error {
+// ownDeviceSettings are those of weft0 and weft-vxlan. What comes out of the
+// tunnel goes on to endpoints, and never to the node's loopback addresses. On
+// endpoints' interfaces the plug-in portmap may open these for hostPorts, and the
+// packet filter keeps endpoints off them; see endpointInward.
+func (k *kernel) ownDeviceSettings(link int, ipv4, ipv6 bool) error {
 	s, err := k.settings(link)
 	if err != nil {
 		return err
 	}
-	return errors.Join(k.setOf(s, "ipv4/rp_filter", "0"), k.setOf(s, "ipv6/addr_gen_mode", addrGenModeNone), k.distrust(s, ipv6))
+	errs := []error{k.setOf(s, "ipv4/rp_filter", "0"), k.setOf(s, "ipv4/route_localnet", "0"), k.setOf(s, "ipv6/addr_gen_mode", addrGenModeNone), k.distrust(s, ipv6)}
+	if ipv4 {
+		errs = append(errs, k.setOf(s, "ipv4/forwarding", "1"))
+	}
+	return errors.Join(errs...)
 }
 
 // forwarding makes the node a router for the families.

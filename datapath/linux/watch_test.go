@@ -103,6 +103,7 @@ func TestWatch(t *testing.T) {
 		{"a forwarding entry comes", "forwarding of 02:00:00:00:00:01", "", run("bridge fdb add 02:00:00:00:00:01 dev weft-vxlan dst 172.30.0.9 self")},
 		{"a rule comes", "rule 8700 from 10.1.1.0/24 to 192.0.2.0/24 lookup 87", "", run("ip rule add priority 8700 from 10.1.1.0/24 to 192.0.2.0/24 lookup 87 protocol 87")},
 		{"forwarding is turned off", "forwarding of all interfaces", "", run("sysctl -qw net.ipv4.ip_forward=0")},
+		{"forwarding from the tunnel is turned off", "forwarding of weft-vxlan", "", run("sysctl -qw net.ipv4.conf.weft-vxlan.forwarding=0")},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			// What is not to be told comes first.
@@ -342,6 +343,10 @@ func TestRepairPutsRightWhatIsNotTold(t *testing.T) {
 		{"the node answers for all its addresses", set("ipv4/conf/weftaaa/arp_ignore", "0"), "set ipv4/conf/weftaaa/arp_ignore to 8, it was 0", 0},
 		{"an endpoint's interface speaks IPv6", set("ipv6/conf/weftaaa/disable_ipv6", "0"), "set ipv6/conf/weftaaa/disable_ipv6 to 1, it was 0", 0},
 		{"the tunnel redirects", set("ipv4/conf/weft-vxlan/accept_redirects", "1"), "set ipv4/conf/weft-vxlan/accept_redirects to 0, it was 1", bothTables},
+		{"the tunnel leads to loopback addresses", set("ipv4/conf/weft-vxlan/route_localnet", "1"), "set ipv4/conf/weft-vxlan/route_localnet to 0, it was 1", bothTables},
+		{"nothing goes on from the tunnel", set("ipv4/conf/weft-vxlan/forwarding", "0"), "set ipv4/conf/weft-vxlan/forwarding to 1, it was 0", bothTables},
+		{"an endpoint's interface has no neighbours", "ip link set weftaaa arp off", "neighbour 10.1.1.2 at", bothTables},
+		{"the tunnel has no neighbours", "ip link set weft-vxlan arp off", "neighbour 10.1.2.0 at", bothTables},
 		{"the tunnel learns", "ip link set weft-vxlan type vxlan learning", "add VXLAN device weft-vxlan", bothTables},
 		{"a stranger is stamped", fmt.Sprintf("ip link add other type bridge; ip link set other group %d", endpointGroup), "group 0 of interface", bothTables},
 		{"the node's own interface was down", "ip link set eth0 down; ip link set eth0 up", "route 10.1.9.0/24 via 172.30.0.9", bothTables},
