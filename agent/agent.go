@@ -584,7 +584,9 @@ func (a *agent) report(r round) {
 	}
 	if r.Whole {
 		a.tell()
-		if mtu := r.Plan.Local.MTU; mtu != a.mtu {
+		// Others may have changed that of a pod's interface, which the data plane
+		// does not know.
+		if mtu := r.Plan.Local.MTU; mtu != a.mtu || r.Repaired {
 			a.mtu = mtu
 			a.server.Resize()
 		}

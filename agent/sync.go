@@ -68,6 +68,8 @@ type round struct {
 	// from there or go there, so that no policy is broken by it, and when it
 	// comes it is under its policies from the first packet.
 	Whole bool
+	// Repaired says that what others changed was put right as well.
+	Repaired bool
 	// Able is what the data plane can do; nil before there was a plan.
 	Able *datapath.Capabilities
 
@@ -240,7 +242,7 @@ func (s *syncer) Run(ctx context.Context) {
 func (s *syncer) round(ctx context.Context, previous round, repairing bool) round {
 	start := time.Now()
 	stay := previous
-	stay.Whole = false
+	stay.Whole, stay.Repaired = false, false
 	compiled, err := s.compile(previous.compiled)
 	if err != nil {
 		stay.Err = err
@@ -254,7 +256,7 @@ func (s *syncer) round(ctx context.Context, previous round, repairing bool) roun
 		return stay
 	}
 	able := s.plane.Capabilities()
-	next := round{compiled: compiled.Plan, Able: &able}
+	next := round{compiled: compiled.Plan, Able: &able, Repaired: repairing}
 	possible, impossible := datapath.Possible(compiled.Plan, able)
 	var refused []datapath.Refusal
 	next.Plan, refused = datapath.Enforceable(possible, able, previous.Plan)

@@ -11,7 +11,7 @@ import (
 )
 
 // Resize has the interfaces of running pods take the MTU that Node.MTU says
-// now. It does not wait.
+// now, where the node's end or the journal has another. It does not wait.
 func (s *Server) Resize() {
 	select {
 	case s.resized <- struct{}{}:

@@ -85,6 +85,27 @@ func TestMTU(t *testing.T) {
 		c.wantMTU("last", 1450)
 		c.eventually(func() error { return c.hasMTU("here", 1450) })
 
+		// What somebody does to the node's end of a pod's interface is put right
+		// with the next repair: of what the pod sends, it would drop what is larger.
+		links := strings.Fields(c.mustExec(place("node/node1"), "sh", "-c", "ip -o link show type veth | sed -n 's/^[0-9]*: \\(weft[^@]*\\)@.*/\\1/p'"))
+		if len(links) == 0 {
+			t.Fatal("node1 has no pods' interfaces")
+		}
+		for _, link := range links {
+			c.mustExec(place("node/node1"), "ip", "link", "set", link, "mtu", "600")
+		}
+		// Of this the kernel tells, so that the repair is now.
+		c.mustExec(place("node/node1"), "ip", "rule", "flush", "protocol", "87")
+		for _, link := range links {
+			c.eventually(func() error {
+				if out := c.mustExec(place("node/node1"), "ip", "link", "show", link); !strings.Contains(out, " mtu 1450 ") {
+					return fmt.Errorf("the MTU of the node's end was not put right: %s", out)
+				}
+				return nil
+			})
+		}
+		c.probe("here", there, 1450)
+
 		// So do all when the nodes' network changes, and the tunnel, and all
 		// when the agent was away meanwhile.
 		for _, node := range c.lab.Nodes() {
