@@ -17,10 +17,10 @@ import (
 )
 
 // Obstacles says which chains of others drop what endpoints send and get, or
-// the tunnel packets that carry it, and which setting does; see
-// datapath.Surveyor. What it cannot tell it leaves out: it follows the rules of
-// a chain as such a packet would meet them, and where one that it does not
-// understand might accept the packet, it is silent.
+// the tunnel packets that carry it, which routing rules and routes lead it astray,
+// and which setting drops it; see datapath.Surveyor. What it cannot tell it leaves
+// out: it follows the rules of a chain as such a packet would meet them, and where
+// one that it does not understand might accept the packet, it is silent.
 func (d *DataPlane) Obstacles() ([]string, error) {
 	var found []string
 	err := d.in(func() error {
@@ -28,6 +28,12 @@ func (d *DataPlane) Obstacles() ([]string, error) {
 		dropping, err := droppingChains(ways)
 		legacy, legacyErr := droppingLegacy(ways)
 		err, found = errors.Join(err, legacyErr), append(dropping, legacy...)
+		for _, t := range d.travels() {
+			r, routingErr := readRouting(t.is4, t.concerns())
+			if err = errors.Join(err, routingErr); routingErr == nil {
+				found = append(found, r.astray(t)...)
+			}
+		}
 		if tunnel4 {
 			why, strictErr := strictFilter()
 			if err = errors.Join(err, strictErr); why != "" {

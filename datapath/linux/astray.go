@@ -1,0 +1,632 @@
+package linux
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/plan"
+)
+
+// astray says which rules and routes of others have what pods send and get, or
+// the tunnel packets that carry it, go another way than Weft's, or nowhere. It
+// follows both as the kernel would for packets without a mark, an address of each
+// route for each kind of sender. What concerns some of the packets to an address
+// alone, as by their ports, it leaves to whoever wanted that.
+func (r *routing) astray(t *travel) []string {
+	found := &strays{routing: r, travel: t, endpoints: map[int]bool{}, told: map[string]bool{}}
+	for _, link := range t.node.links {
+		found.endpoints[link] = true
+	}
+	for _, table := range []int{unix.RT_TABLE_MAIN, endpointsTable} {
+		own := r.own(table)
+		senders := found.senders(own, table == endpointsTable)
+		ask := func(to netip.Addr, want *foundRoute) {
+			if want == nil || want.kind != unix.RTN_UNICAST || !t.isPods(to, table == endpointsTable) {
+				return
+			}
+			for _, s := range senders {
+				if s.incoming && !found.endpoints[want.link] || table == endpointsTable && !r.sends(s, to, table) {
+					continue
+				}
+				found.ask(s, to, want)
+			}
+		}
+		for _, want := range own.all() {
+			ask(want.prefix.Addr(), want)
+		}
+		// What is for others than the first address of a route as well.
+		for _, p := range r.prefixes() {
+			if want := own.find(p.Addr(), netip.Addr{}); want != nil && want.prefix.Bits() < p.Bits() {
+				ask(p.Addr(), want)
+			}
+		}
+	}
+	for _, peer := range t.peers {
+		found.askPeer(peer)
+	}
+	return found.lines()
+}
+
+// travel is what the survey of a family's routing needs to know of a node.
+type travel struct {
+	plan *plan.Plan
+	node *node
+	// vtep is where tunnel packets come from, and peers are where they go to; of
+	// another family there are none.
+	vtep  netip.Addr
+	peers []netip.Addr
+	// name returns that of an interface, and addresses its own.
+	name      func(link int) string
+	addresses func(link int) []netip.Prefix
+	is4       bool
+}
+
+// concerns are prefixes that hold all that is asked about.
+func (t *travel) concerns() []netip.Prefix {
+	var pods, nodes, peers []netip.Prefix
+	for k, r := range t.plan.Routes.All() {
+		switch r.Way {
+		case plan.ToEndpoint, plan.ToTunnel, plan.ToNextHop:
+			if r.EndpointsOnly {
+				nodes = append(nodes, k.Prefix)
+			} else {
+				pods = append(pods, k.Prefix)
+			}
+		}
+	}
+	for _, a := range t.peers {
+		peers = append(peers, single(a))
+	}
+	var all []netip.Prefix
+	for _, some := range [][]netip.Prefix{pods, nodes, peers} {
+		if p, ok := commonPrefix(some, t.is4); ok {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// isPods reports whether the plan leads to an endpoint, on this node or another,
+// or by the way that only endpoints take.
+func (t *travel) isPods(a netip.Addr, endpointsOnly bool) bool {
+	_, r, ok := t.plan.Route(plan.DefaultNetwork, a, endpointsOnly)
+	return ok && (r.Way == plan.ToEndpoint || r.Way == plan.ToTunnel || r.Way == plan.ToNextHop)
+}
+
+// routing is how a kernel routes packets of one family.
+type routing struct {
+	// rules are in the order in which the kernel asks them.
+	rules  []foundRule
+	tables map[int]*routingTable
+}
+
+// foundRule is a routing rule that somebody made.
+type foundRule struct {
+	rule
+	protocol uint8
+	action   uint8
+	in, out  string // names of interfaces
+	inverted bool
+	mark     uint32
+	mask     uint32
+	target   int
+	ip       uint8 // the protocol that it is about, 0 for all
+	// suppressed is the length of prefixes up to which what it finds is not taken;
+	// -1 for none.
+	suppressed int
+	// narrow says that it chooses by more than is followed here.
+	narrow bool
+}
+
+// foundRoute is a route that somebody made.
+type foundRoute struct {
+	routeKey
+	route
+	protocol  int
+	from      netip.Prefix // IPv6 may choose by the source, too
+	nextHopID int
+	multipath bool
+}
+
+// routingTable has routes by the length of their prefixes.
+type routingTable struct {
+	routes  map[netip.Prefix][]*foundRoute
+	lengths []int // from the longest
+}
+
+func (r *routing) add(route *foundRoute) {
+	if r.tables == nil {
+		r.tables = map[int]*routingTable{}
+	}
+	t := r.tables[route.table]
+	if t == nil {
+		t = &routingTable{}
+		r.tables[route.table] = t
+	}
+	t.add(route)
+}
+
+// add adds a route behind those that the kernel prefers or has told before.
+func (t *routingTable) add(r *foundRoute) {
+	if t.routes == nil {
+		t.routes = map[netip.Prefix][]*foundRoute{}
+	}
+	if i, ok := slices.BinarySearchFunc(t.lengths, r.prefix.Bits(), func(a, b int) int { return b - a }); !ok {
+		t.lengths = slices.Insert(t.lengths, i, r.prefix.Bits())
+	}
+	same := append(t.routes[r.prefix], r)
+	slices.SortStableFunc(same, func(a, b *foundRoute) int {
+		return cmp.Or(b.from.Bits()-a.from.Bits(), a.metric-b.metric)
+	})
+	t.routes[r.prefix] = same
+}
+
+// find returns the route that a packet takes, or nil. A source that is not valid
+// is one of those of which no route speaks.
+func (t *routingTable) find(to, from netip.Addr) *foundRoute {
+	if t == nil {
+		return nil
+	}
+	for _, bits := range t.lengths {
+		p, err := to.Prefix(bits)
+		if err != nil {
+			continue
+		}
+		for _, r := range t.routes[p] {
+			if holds(r.from, from) {
+				return r
+			}
+		}
+	}
+	return nil
+}
+
+// all returns the routes in an order that depends on them alone.
+func (t *routingTable) all() []*foundRoute {
+	var all []*foundRoute
+	for _, p := range slices.SortedFunc(maps.Keys(t.routes), comparePrefix) {
+		all = append(all, t.routes[p]...)
+	}
+	return all
+}
+
+// own returns Weft's routes in a table.
+func (r *routing) own(table int) *routingTable {
+	own := &routingTable{}
+	if t := r.tables[table]; t != nil {
+		for _, same := range t.routes {
+			for _, route := range same {
+				if route.protocol == routeProtocol {
+					own.add(route)
+				}
+			}
+		}
+	}
+	return own
+}
+
+// prefixes are those that others speak of.
+func (r *routing) prefixes() []netip.Prefix {
+	var all []netip.Prefix
+	for _, t := range r.tables {
+		for p, same := range t.routes {
+			if slices.ContainsFunc(same, func(r *foundRoute) bool { return r.protocol != routeProtocol }) {
+				all = append(all, p)
+			}
+		}
+	}
+	for _, rule := range r.rules {
+		if rule.protocol != routeProtocol {
+			all = append(all, rule.from, rule.to)
+		}
+	}
+	slices.SortFunc(all, comparePrefix)
+	return slices.Compact(all)
+}
+
+// sender is who sends a packet: from an interface, under an address, by a
+// protocol. An address that is not valid is one of which no rule speaks.
+type sender struct {
+	in       string
+	from     netip.Addr
+	protocol uint8
+	// incoming says that it is another node's pod, and what is the kind of sender
+	// for people, with a %s for the destination.
+	incoming bool
+	what     string
+}
+
+// holds reports whether a prefix that chooses packets holds an address.
+func holds(p netip.Prefix, a netip.Addr) bool { return p.Bits() <= 0 || p.Contains(a) }
+
+// fits reports whether a rule is asked for packets to an address.
+func (r *foundRule) fits(s sender, to netip.Addr) bool {
+	return (r.knows(s) && holds(r.to, to)) != r.inverted
+}
+
+// knows reports whether a rule chooses the packets of a sender, before it looks
+// where they go to.
+func (r *foundRule) knows(s sender) bool {
+	return !r.narrow && (r.in == "" || r.in == s.in) && r.out == "" && holds(r.from, s.from) && r.mark&r.mask == 0 && (r.ip == 0 || r.ip == s.protocol)
+}
+
+// sends reports whether a rule of Weft's has a table asked for a packet.
+func (r *routing) sends(s sender, to netip.Addr, table int) bool {
+	return slices.ContainsFunc(r.rules, func(rule foundRule) bool {
+		return rule.protocol == routeProtocol && rule.table == table && rule.fits(s, to)
+	})
+}
+
+// decide returns what decides where a packet goes: a rule and, unless that rule
+// drops it, a route; nothing where no rule finds any.
+func (r *routing) decide(s sender, to netip.Addr) (*foundRule, *foundRoute) {
+	after := 0 // the priority below which no rule is asked any more
+	for i := range r.rules {
+		rule := &r.rules[i]
+		if rule.priority < after || !rule.fits(s, to) {
+			continue
+		}
+		switch rule.action {
+		case nl.FR_ACT_TO_TBL:
+			route := r.tables[rule.table].find(to, s.from)
+			if route == nil || route.kind == unix.RTN_THROW || !route.rejects() && route.prefix.Bits() <= rule.suppressed {
+				continue
+			}
+			return rule, route
+		case nl.FR_ACT_GOTO:
+			if slices.ContainsFunc(r.rules, func(other foundRule) bool { return other.priority == rule.target }) {
+				after = rule.target
+			}
+		case nl.FR_ACT_NOP:
+		default:
+			return rule, nil
+		}
+	}
+	return nil, nil
+}
+
+func (r *foundRoute) rejects() bool {
+	return r.kind == unix.RTN_BLACKHOLE || r.kind == unix.RTN_UNREACHABLE || r.kind == unix.RTN_PROHIBIT
+}
+
+// leadsLike reports whether a route leads where another does.
+func (r *foundRoute) leadsLike(other *foundRoute) bool {
+	return r.kind == other.kind && r.link == other.link && r.via == other.via && !r.multipath
+}
+
+// strays collects what leads packets astray.
+type strays struct {
+	*routing
+	*travel
+	// endpoints are the interfaces that lead to endpoints.
+	endpoints map[int]bool
+	// told are the culprits of what was found.
+	told  map[string]bool
+	found []string
+}
+
+// senders are those that may send to routes of Weft's, one of those that no rule
+// tells apart.
+func (s *strays) senders(own *routingTable, endpointsOnly bool) []sender {
+	var all []sender
+	for k, e := range s.plan.Endpoints.All() {
+		if s.node.links[k.Interface] == 0 {
+			continue
+		}
+		for _, a := range e.Addresses {
+			if a.Is4() == s.is4 {
+				all = append(all, sender{in: k.Interface, from: a, what: "what pods send to %s"})
+			}
+		}
+	}
+	if !endpointsOnly {
+		sources := map[netip.Addr]bool{}
+		for _, r := range own.all() {
+			if r.kind != unix.RTN_UNICAST || s.endpoints[r.link] {
+				sources[r.source] = true
+				continue
+			}
+			incoming := sender{in: s.name(r.link), from: r.prefix.Addr(), incoming: true, what: "what comes to %s from other nodes"}
+			all = append(all, incoming)
+			for _, rule := range s.rules {
+				if covers(r.prefix, rule.from) {
+					incoming.from = rule.from.Addr()
+					all = append(all, incoming)
+				}
+			}
+			sources[r.source] = true
+		}
+		for _, a := range slices.SortedFunc(maps.Keys(sources), netip.Addr.Compare) {
+			all = append(all, sender{in: "lo", from: a, what: "what the node sends to %s"})
+		}
+	}
+	return s.distinct(all)
+}
+
+// distinct returns the first of those senders that are alike to all rules and
+// routes, once for each protocol that these tell apart.
+func (s *strays) distinct(all []sender) []sender {
+	var sources []netip.Prefix
+	for _, t := range s.tables {
+		for _, same := range t.routes {
+			for _, r := range same {
+				if r.from.Bits() > 0 {
+					sources = append(sources, r.from)
+				}
+			}
+		}
+	}
+	seen := map[string]bool{}
+	var some []sender
+	for _, one := range all {
+		for _, protocol := range []uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
+			one.protocol = protocol
+			key := []byte(one.what)
+			sign := func(is bool) { key = append(key, map[bool]byte{true: 1}[is]) }
+			for i := range s.rules {
+				sign(s.rules[i].knows(one))
+			}
+			for _, p := range sources {
+				sign(holds(p, one.from))
+			}
+			if !seen[string(key)] {
+				seen[string(key)] = true
+				some = append(some, one)
+			}
+		}
+	}
+	return some
+}
+
+// ask takes note of what leads a packet another way than a route of Weft's.
+func (s *strays) ask(from sender, to netip.Addr, want *foundRoute) {
+	rule, route := s.decide(from, to)
+	switch {
+	case rule == nil:
+		if want.table == unix.RT_TABLE_MAIN {
+			s.tell("", fmt.Sprintf("no routing rule has the table main asked for %s; add one: ip%s rule add priority 32766 lookup main", fmt.Sprintf(from.what, to), s.version()))
+		}
+	case route == nil:
+		s.tellRule(rule, from, to, "")
+	case route.protocol == routeProtocol || route.leadsLike(want):
+	case route.kind == unix.RTN_BROADCAST || route.kind == unix.RTN_LOCAL && want.table == endpointsTable:
+		// The node's own addresses, whose networks other nodes' are of.
+	case route.prefix.Bits() >= want.prefix.Bits():
+		s.tellRoute(rule, route, from, to)
+	case rule.protocol != unix.RTPROT_KERNEL:
+		s.tellRule(rule, from, to, fmt.Sprintf(", by the route %s", s.describe(route)))
+	}
+}
+
+// askPeer takes note of what drops tunnel packets to another node.
+func (s *strays) askPeer(peer netip.Addr) {
+	from := sender{in: "lo", from: s.vtep, protocol: unix.IPPROTO_UDP, what: "the tunnel packets to %s"}
+	rule, route := s.decide(from, peer)
+	switch {
+	case rule == nil:
+		s.tell("", fmt.Sprintf("no route leads to another node, %s; add one, or set up the interface that has one", peer))
+	case route == nil:
+		s.tellRule(rule, from, peer, "")
+	case route.protocol == routeProtocol:
+	case !route.rejects() && (route.kind != unix.RTN_UNICAST || route.link != loopbackLink && route.link != s.node.vxlan && route.link != s.node.bridge):
+	case route.prefix.Bits() > 0:
+		s.tellRoute(rule, route, from, peer)
+	default:
+		s.tellRule(rule, from, peer, fmt.Sprintf(", by the route %s", s.describe(route)))
+	}
+}
+
+// loopbackLink is the index of the interface lo in each network namespace
+// (LOOPBACK_IFINDEX of linux/net_namespace.h).
+const loopbackLink = 1
+
+func (s *strays) tellRule(rule *foundRule, from sender, to netip.Addr, how string) {
+	verb := "leads astray"
+	if rule.action != nl.FR_ACT_TO_TBL {
+		verb = "drops"
+	}
+	text := s.describeRule(rule)
+	s.tell("rule "+text, fmt.Sprintf("routing rule %d %s %s%s; delete it: ip%s rule del %s", rule.priority, verb, fmt.Sprintf(from.what, to), how, s.version(), text))
+}
+
+func (s *strays) tellRoute(rule *foundRule, route *foundRoute, from sender, to netip.Addr) {
+	verb, asked := "leads astray", ""
+	if route.rejects() {
+		verb = "drops"
+	}
+	if route.table != unix.RT_TABLE_MAIN && route.table != unix.RT_TABLE_LOCAL {
+		asked = fmt.Sprintf(", as routing rule %d has its table asked", rule.priority)
+	}
+	text := s.describe(route)
+	mend := fmt.Sprintf("delete it: ip%s route del %s", s.version(), text)
+	if held := s.held(route); held.IsValid() {
+		mend = fmt.Sprintf("take the address away: ip%s addr del %s dev %s", s.version(), held, s.name(route.link))
+	}
+	s.tell("route "+text, fmt.Sprintf("the route to %s %s %s%s; %s", route.prefix, verb, fmt.Sprintf(from.what, to), asked, mend))
+}
+
+// held returns the address of the node's for which the kernel has made a route.
+func (s *strays) held(r *foundRoute) netip.Prefix {
+	if r.kind != unix.RTN_LOCAL || r.protocol != unix.RTPROT_KERNEL {
+		return netip.Prefix{}
+	}
+	for _, p := range s.addresses(r.link) {
+		if p.Addr() == r.prefix.Addr() {
+			return p
+		}
+	}
+	return netip.Prefix{}
+}
+
+// tell takes note of a culprit, once.
+func (s *strays) tell(culprit, line string) {
+	if !s.told[culprit] {
+		s.told[culprit] = true
+		s.found = append(s.found, line)
+	}
+}
+
+// toldStrays is how many rules and routes of a family are told each.
+const toldStrays = 10
+
+func (s *strays) lines() []string {
+	slices.Sort(s.found)
+	if n := len(s.found) - toldStrays; n > 0 {
+		return append(s.found[:toldStrays], fmt.Sprintf("%d more routing rules and routes of IP%s are like these", n, map[bool]string{true: "v4", false: "v6"}[s.is4]))
+	}
+	return s.found
+}
+
+// version is the option by which ip(8) knows the family.
+func (s *strays) version() string {
+	if s.is4 {
+		return ""
+	}
+	return " -6"
+}
+
+// describeRule returns a rule as ip-rule(8) takes it.
+func (s *strays) describeRule(r *foundRule) string {
+	text := fmt.Sprintf("priority %d", r.priority)
+	add := func(format string, args ...any) { text += " " + fmt.Sprintf(format, args...) }
+	if r.inverted {
+		add("not")
+	}
+	if r.from.Bits() > 0 {
+		add("from %s", r.from)
+	} else {
+		add("from all")
+	}
+	if r.to.Bits() > 0 {
+		add("to %s", r.to)
+	}
+	if r.in != "" {
+		add("iif %s", r.in)
+	}
+	if r.out != "" {
+		add("oif %s", r.out)
+	}
+	if r.mask != 0 {
+		add("fwmark %#x/%#x", r.mark, r.mask)
+	}
+	if r.ip != 0 {
+		add("ipproto %d", r.ip)
+	}
+	switch r.action {
+	case nl.FR_ACT_TO_TBL:
+		add("lookup %s", tableNameOf(r.table))
+	case nl.FR_ACT_PROHIBIT:
+		add("prohibit")
+	case nl.FR_ACT_UNREACHABLE:
+		add("unreachable")
+	case nl.FR_ACT_BLACKHOLE:
+		add("blackhole")
+	}
+	return text
+}
+
+// describe returns a route as ip-route(8) takes it.
+func (s *strays) describe(r *foundRoute) string {
+	text := ""
+	if kind := kindNames[r.kind]; kind != "" && r.nextHopID == 0 {
+		text = kind + " "
+	}
+	if r.prefix.Bits() > 0 {
+		text += r.prefix.String()
+	} else {
+		text += "default"
+	}
+	if r.from.Bits() > 0 {
+		text += " from " + r.from.String()
+	}
+	switch {
+	case r.nextHopID != 0:
+		text += fmt.Sprintf(" nhid %d", r.nextHopID)
+	case r.rejects(), r.multipath:
+	default:
+		if r.via.IsValid() {
+			text += " via " + r.via.String()
+		}
+		if r.link != 0 {
+			text += " dev " + s.name(r.link)
+		}
+	}
+	text += " table " + tableNameOf(r.table)
+	if r.metric != 0 {
+		text += fmt.Sprintf(" metric %d", r.metric)
+	}
+	return text
+}
+
+var kindNames = map[int]string{unix.RTN_LOCAL: "local", unix.RTN_BROADCAST: "broadcast", unix.RTN_ANYCAST: "anycast", unix.RTN_MULTICAST: "multicast",
+	unix.RTN_BLACKHOLE: "blackhole", unix.RTN_UNREACHABLE: "unreachable", unix.RTN_PROHIBIT: "prohibit"}
+
+// tableNameOf returns the name that ip(8) knows a table by on every machine.
+func tableNameOf(table int) string {
+	switch table {
+	case unix.RT_TABLE_MAIN:
+		return "main"
+	case unix.RT_TABLE_LOCAL:
+		return "local"
+	}
+	return fmt.Sprint(table)
+}
+
+// travels are those of the families that the plan in force routes.
+func (d *DataPlane) travels() []*travel {
+	d.state.Lock()
+	defer d.state.Unlock()
+	if d.compiler == nil {
+		return nil
+	}
+	c := d.compiler
+	ipv4, ipv6 := routed(c.plan)
+	// The node may change while this is used.
+	n := &node{links: maps.Clone(c.node.links), bridge: c.node.bridge, vxlan: c.node.vxlan}
+	tunnel := c.plan.Local.Tunnel
+	var all []*travel
+	for _, is4 := range families {
+		carries := !tunnel.IsZero() && tunnel.VTEP.Is4() == is4
+		if !(is4 && ipv4 || !is4 && ipv6 || carries) {
+			continue
+		}
+		t := &travel{plan: c.plan, node: n, is4: is4, name: linkName, addresses: linkAddresses}
+		if carries {
+			t.vtep, t.peers = tunnel.VTEP, slices.SortedFunc(maps.Keys(c.sourcesOf().peers), netip.Addr.Compare)
+		}
+		all = append(all, t)
+	}
+	return all
+}
+
+func linkName(link int) string {
+	i, err := net.InterfaceByIndex(link)
+	if err != nil {
+		return fmt.Sprintf("if%d", link) // as ip(8) has it
+	}
+	return i.Name
+}
+
+func linkAddresses(link int) (prefixes []netip.Prefix) {
+	i, err := net.InterfaceByIndex(link)
+	if err != nil {
+		return nil
+	}
+	addrs, err := i.Addrs()
+	if err != nil {
+		return nil
+	}
+	for _, a := range addrs {
+		if n, ok := a.(*net.IPNet); ok {
+			prefixes = append(prefixes, prefixOf(n))
+		}
+	}
+	return prefixes
+}

@@ -1,0 +1,137 @@
+package linux
+
+import (
+	"errors"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"github.com/weftnet/weft/internal/sysctl"
+)
+
+// TestAstray has others' routing rules and routes take what pods send and get.
+// The kernel is asked whether they do; it is said which of them, and how to be
+// rid of it; what is said is done, and the kernel routes as Weft wants.
+func TestAstray(t *testing.T) {
+	if _, err := exec.LookPath("ip"); err != nil {
+		t.Skip("needs ip")
+	}
+	const (
+		onward  = "ip route get 10.1.2.7 from 10.1.1.2 iif weftaaa"
+		udp     = onward + " ipproto udp"
+		peer    = "ip route get 10.1.2.0 from 10.1.1.2 iif weftaaa"
+		direct  = "ip route get 10.1.3.9 from 10.1.1.2 iif weftaaa"
+		near    = "ip route get 10.1.1.3 from 10.1.1.2 iif weftaaa"
+		inward  = "ip route get 10.1.1.2 from 10.1.2.7 iif weft-vxlan"
+		node    = "ip route get 172.30.0.3 from 10.1.1.2 iif weftaaa"
+		local   = "ip route get 10.1.1.2"
+		onward6 = "ip route get fd00:2::7 from fd00:1::2 iif weftaaa"
+		inward6 = "ip route get fd00:1::2 from fd00:2::7 iif weft-vxlan"
+		outer   = "ip route get 172.30.0.3 from 172.30.0.2 ipproto udp"
+	)
+	leads := map[string]string{onward: "weft-vxlan", udp: "weft-vxlan", peer: "weft-vxlan", direct: "eth0", near: "weftbbb", inward: "weftaaa", node: "weft-vxlan", local: "weftaaa",
+		onward6: "weft-vxlan", inward6: "weftaaa", outer: "eth0"}
+	for _, c := range []struct{ do, wrong, want string }{
+		// Rules that drop.
+		{"ip rule add priority 100 from 10.1.1.0/24 blackhole", onward, "ip rule del priority 100 from 10.1.1.0/24 blackhole"},
+		{"ip rule add priority 100 to 10.1.1.0/24 unreachable", inward, "ip rule del priority 100 from all to 10.1.1.0/24 unreachable"},
+		{"ip rule add priority 100 to 10.1.2.7 prohibit", onward, "ip rule del priority 100 from all to 10.1.2.7/32 prohibit"},
+		{"ip rule add priority 100 from 10.1.2.7 blackhole", inward, "ip rule del priority 100 from 10.1.2.7/32 blackhole"},
+		{"ip rule add priority 100 iif weftaaa blackhole", onward, "ip rule del priority 100 from all iif weftaaa blackhole"},
+		{"ip rule add priority 100 iif lo to 10.1.1.2 blackhole", local, "ip rule del priority 100 from all to 10.1.1.2/32 iif lo blackhole"},
+		{"ip rule add priority 100 not from 10.9.0.0/16 blackhole", onward, "ip rule del priority 100 not from 10.9.0.0/16 blackhole"},
+		{"ip rule add priority 100 from 10.1.1.0/24 ipproto udp blackhole", udp, "ip rule del priority 100 from 10.1.1.0/24 ipproto 17 blackhole"},
+		{"ip rule add priority 100 not fwmark 7 lookup 100; ip route add unreachable default table 100", onward, "ip rule del priority 100 not from all fwmark 0x7/0xffffffff lookup 100"},
+		{"ip rule add priority 200 to 10.1.1.0/24 blackhole; ip rule add priority 100 goto 200", inward, "ip rule del priority 200 from all to 10.1.1.0/24 blackhole"},
+		{"ip -6 rule add priority 100 from fd00:1::/64 unreachable", onward6, "ip -6 rule del priority 100 from fd00:1::/64 unreachable"},
+		{"ip rule del priority 32766", onward, "ip rule add priority 32766 lookup main"},
+		// Rules that have others' tables asked.
+		{"ip rule add priority 100 from 10.1.1.0/24 lookup 100; ip route add default via 172.30.0.9 table 100", onward, "ip rule del priority 100 from 10.1.1.0/24 lookup 100"},
+		{"ip rule add priority 100 lookup 100; ip route add blackhole 10.1.2.7 table 100", onward, "ip route del blackhole 10.1.2.7/32 table 100"},
+		{"ip rule add priority 100 to 172.30.0.0/16 lookup main", node, "ip rule del priority 100 from all to 172.30.0.0/16 lookup main"},
+		// Routes.
+		{"ip route add blackhole 10.1.2.7", onward, "ip route del blackhole 10.1.2.7/32 table main"},
+		{"ip route add unreachable 10.1.2.0/25", onward, "ip route del unreachable 10.1.2.0/25 table main"},
+		{"ip route add prohibit 10.1.3.9", direct, "ip route del prohibit 10.1.3.9/32 table main"},
+		{"ip route add 10.1.2.7 dev eth0", onward, "ip route del 10.1.2.7/32 dev eth0 table main"},
+		{"ip route add 10.1.2.7 dev lo", onward, "ip route del 10.1.2.7/32 dev lo table main"},
+		{"ip route add 10.1.2.7 via 172.30.0.9 metric 5", onward, "ip route del 10.1.2.7/32 via 172.30.0.9 dev eth0 table main metric 5"},
+		{"ip nexthop add id 7 blackhole; ip route add 10.1.2.7 nhid 7", onward, "ip route del 10.1.2.7/32 nhid 7 table main"},
+		{"ip nexthop add id 8 dev eth0; ip route add 10.1.2.7 nhid 8", onward, "ip route del 10.1.2.7/32 nhid 8 table main"},
+		{"ip route prepend blackhole 10.1.2.0/24", peer, "ip route del blackhole 10.1.2.0/24 table main"},
+		{"ip route prepend 10.1.1.3 dev eth0", near, "ip route del 10.1.1.3/32 dev eth0 table main"},
+		{"ip route add local 10.1.2.7 dev lo table local", onward, "ip route del local 10.1.2.7/32 dev lo table local"},
+		{"ip addr add 10.1.1.2/31 dev eth0", inward, "ip addr del 10.1.1.2/31 dev eth0"},
+		{"ip -6 route add blackhole fd00:2::7", onward6, "ip -6 route del blackhole fd00:2::7/128 table main metric 1024"},
+		{"ip -6 route add blackhole fd00:1::2 metric 1", inward6, "ip -6 route del blackhole fd00:1::2/128 table main metric 1"},
+		{"ip -6 route add fd00:2::7 dev eth0", onward6, "ip -6 route del fd00:2::7/128 dev eth0 table main metric 1024"},
+		{"ip route add blackhole 172.30.0.3", outer, "ip route del blackhole 172.30.0.3/32 table main"},
+		{"ip rule add priority 100 from 172.30.0.2 to 172.30.0.3 prohibit", outer, "ip rule del priority 100 from 172.30.0.2/32 to 172.30.0.3/32 prohibit"},
+		// What takes nothing.
+		{"ip route add blackhole 10.7.0.0/16", "", ""},
+		{"ip route add blackhole 10.1.2.7 table 100", "", ""},
+		{"ip route add blackhole default metric 9", "", ""},
+		{"ip route add blackhole 10.1.2.0/24 metric 9", "", ""},
+		{"ip route add 10.1.2.7 via 10.1.2.0 dev weft-vxlan onlink", "", ""},
+		{"ip rule add priority 100 fwmark 7 blackhole", "", ""},
+		{"ip rule add priority 100 dport 25 ipproto tcp blackhole", "", ""},
+		{"ip rule add priority 100 iif eth0 to 192.0.2.0/24 blackhole", "", ""},
+		{"ip rule add priority 8900 lookup main suppress_prefixlength 0; ip rule add priority 9000 lookup 100; ip route add default dev eth0 table 100", "", ""},
+		{"ip rule add priority 100 lookup 100; ip route add throw 10.1.0.0/16 table 100", "", ""},
+		{"ip rule add priority 200 nop; ip rule add priority 100 goto 200; ip rule add priority 150 blackhole", "", ""},
+		{"ip addr add 172.30.0.77/24 dev eth0", "", ""},
+	} {
+		t.Run(c.do, func(t *testing.T) {
+			b := newBench(t)
+			b.do(func() error {
+				return errors.Join(sysctl.Set("ipv6/conf/all/disable_ipv6", "0"), b.down("weftbbb", "pod2"), netlink.LinkSetUp(mustLink(t, "lo")))
+			})
+			b.mustApply(mustParse(t, strings.Replace(dualPlan, "default ::/0 gateway\n", "default ::/0 gateway\nroute default 172.30.0.3/32 tunnel node2 via 172.30.0.3 mac 0a:58:ac:1e:00:03 endpoints-only\n", 1)+
+				secondEndpoint+"route default 10.1.3.0/24 nexthop 172.30.0.4\n"))
+			run := func(command string) (out string, err error) {
+				b.do(func() error {
+					said, failure := exec.Command("sh", "-ec", command).CombinedOutput()
+					out, err = string(said), failure
+					return nil
+				})
+				return out, err
+			}
+			right := func(question string) bool {
+				out, err := run(question)
+				return err == nil && strings.Contains(out, " dev "+leads[question]+" ")
+			}
+			for question := range leads {
+				if !right(question) {
+					out, err := run(question)
+					t.Fatalf("%s: %s, %v; expected that it leads to %s", question, out, err, leads[question])
+				}
+			}
+			if found, err := b.Obstacles(); err != nil || len(found) > 0 {
+				t.Fatalf("of a node of its own it is said %q, %v", found, err)
+			}
+			if out, err := run(c.do); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			if c.wrong != "" && right(c.wrong) {
+				t.Errorf("the kernel says that all is right: %s", c.wrong)
+			}
+			found, err := b.Obstacles()
+			if err != nil || (len(found) > 0) != (c.want != "") || !strings.HasSuffix(strings.Join(found, "\n"), c.want) {
+				t.Errorf("the obstacles are %q, %v; expected %q", found, err, c.want)
+			}
+			if len(found) > 0 {
+				_, mend, _ := strings.Cut(found[0], ": ")
+				if out, err := run(mend); err != nil {
+					t.Errorf("%s: %v: %s", mend, err, out)
+				}
+				if found, err := b.Obstacles(); err != nil || len(found) > 0 {
+					t.Errorf("after %s there is still %q, %v", mend, found, err)
+				}
+				if c.wrong != "" && !right(c.wrong) {
+					t.Errorf("after %s the kernel still says that %s is wrong", mend, c.wrong)
+				}
+			}
+		})
+	}
+}
