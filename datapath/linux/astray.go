@@ -591,13 +591,20 @@ func (d *DataPlane) travels() []*travel {
 	// The node may change while this is used.
 	n := &node{links: maps.Clone(c.node.links), bridge: c.node.bridge, vxlan: c.node.vxlan}
 	tunnel := c.plan.Local.Tunnel
+	names := map[int]string{} // to ask the kernel costs as much as to list all
+	name := func(link int) string {
+		if names[link] == "" {
+			names[link] = linkName(link)
+		}
+		return names[link]
+	}
 	var all []*travel
 	for _, is4 := range families {
 		carries := !tunnel.IsZero() && tunnel.VTEP.Is4() == is4
 		if !(is4 && ipv4 || !is4 && ipv6 || carries) {
 			continue
 		}
-		t := &travel{plan: c.plan, node: n, is4: is4, name: linkName, addresses: linkAddresses}
+		t := &travel{plan: c.plan, node: n, is4: is4, name: name, addresses: linkAddresses}
 		if carries {
 			t.vtep, t.peers = tunnel.VTEP, slices.SortedFunc(maps.Keys(c.sourcesOf().peers), netip.Addr.Compare)
 		}

@@ -2,12 +2,20 @@ package linux
 
 import (
 	"errors"
+	"maps"
+	"net/netip"
 	"os/exec"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"github.com/weftnet/weft/internal/golden"
 	"github.com/weftnet/weft/internal/sysctl"
+	"github.com/weftnet/weft/plan"
+	"golang.org/x/sys/unix"
 )
 
 // TestAstray has others' routing rules and routes take what pods send and get.
@@ -133,5 +141,132 @@ func TestAstray(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestAstrayStories shows what is said of others' rules and routes: testdata has a
+// plan, and then some of them with what the survey says.
+func TestAstrayStories(t *testing.T) {
+	names := map[int]string{loopbackLink: "lo", 2: "eth0", 3: bridgeName, 4: vxlanName}
+	var p *plan.Plan
+	golden.Answers(t, "testdata/astray.txtar", func(t *testing.T, name, question string) string {
+		if name == "plan" {
+			p = mustParse(t, question)
+			for k := range p.Endpoints.All() {
+				names[linkIndex(k.Interface)] = k.Interface
+			}
+			return ""
+		}
+		c := compileFor(t, p)
+		var said []string
+		for _, is4 := range families {
+			r := &routing{}
+			for key, own := range c.want.routes.now {
+				if key.prefix.Addr().Is4() == is4 {
+					r.add(&foundRoute{routeKey: key, route: own, protocol: routeProtocol})
+				}
+			}
+			all := everything(is4)
+			for priority, table := range map[int]int{0: unix.RT_TABLE_LOCAL, 32766: unix.RT_TABLE_MAIN} {
+				r.rules = append(r.rules, foundRule{rule: rule{priority, all, all, table}, protocol: unix.RTPROT_KERNEL, action: nl.FR_ACT_TO_TBL, suppressed: -1})
+			}
+			for own := range c.want.rules.now {
+				if own.from.Addr().Is4() == is4 {
+					r.rules = append(r.rules, foundRule{rule: own, protocol: routeProtocol, action: nl.FR_ACT_TO_TBL, suppressed: -1})
+				}
+			}
+			for line := range strings.Lines(question) {
+				foreign(t, r, is4, names, strings.Fields(line))
+			}
+			slices.SortStableFunc(r.rules, func(a, b foundRule) int { return a.priority - b.priority })
+			journey := &travel{plan: p, node: c.node, is4: is4, name: func(link int) string { return names[link] },
+				addresses: func(int) []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix("10.1.1.2/31")} }}
+			if is4 {
+				journey.vtep, journey.peers = p.Local.Tunnel.VTEP, slices.SortedFunc(maps.Keys(c.sourcesOf().peers), netip.Addr.Compare)
+			}
+			said = append(said, r.astray(journey)...)
+		}
+		return strings.Join(append(said, ""), "\n")
+	})
+}
+
+// foreign adds the rule or route that words describe, if it is of the family.
+func foreign(t *testing.T, r *routing, is4 bool, names map[int]string, words []string) {
+	t.Helper()
+	number := func(s string) int {
+		n, err := strconv.Atoi(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	all := everything(is4)
+	kind, words := words[0], words[1:]
+	a, b := foundRule{rule: rule{from: all, to: all}, action: nl.FR_ACT_TO_TBL, suppressed: -1}, foundRoute{route: route{kind: unix.RTN_UNICAST}, from: all}
+	b.table = unix.RT_TABLE_MAIN
+	if kind == "rule" {
+		a.priority, words = number(words[0]), words[1:]
+	}
+	kinds := map[string]int{"throw": unix.RTN_THROW}
+	for k, name := range kindNames {
+		kinds[name] = k
+	}
+	actions := map[string]uint8{"blackhole": nl.FR_ACT_BLACKHOLE, "unreachable": nl.FR_ACT_UNREACHABLE, "prohibit": nl.FR_ACT_PROHIBIT, "nop": nl.FR_ACT_NOP}
+	for len(words) > 0 {
+		word := words[0]
+		words = words[1:]
+		next := func() string { w := words[0]; words = words[1:]; return w }
+		switch {
+		case word == "from" && kind == "rule":
+			a.from = netip.MustParsePrefix(next())
+		case word == "from":
+			b.from = netip.MustParsePrefix(next())
+		case word == "to":
+			a.to = netip.MustParsePrefix(next())
+		case word == "iif":
+			a.in = next()
+		case word == "oif":
+			a.out = next()
+		case word == "not":
+			a.inverted = true
+		case word == "narrow":
+			a.narrow = true
+		case word == "lookup":
+			a.table = number(next())
+		case word == "goto":
+			a.action, a.target = nl.FR_ACT_GOTO, number(next())
+		case word == "via":
+			b.via = netip.MustParseAddr(next())
+		case word == "dev":
+			device := next()
+			for link, name := range names {
+				if name == device {
+					b.link = link
+				}
+			}
+		case word == "table":
+			b.table = number(next())
+		case word == "metric":
+			b.metric = number(next())
+		case word == "proto":
+			b.protocol = number(next())
+		case kind == "rule" && actions[word] != 0:
+			a.action = actions[word]
+		case kind == "route" && kinds[word] != 0:
+			b.kind = kinds[word]
+		case word == "default":
+			b.prefix = everything(true)
+		default:
+			b.prefix = netip.MustParsePrefix(word)
+		}
+	}
+	of4 := func(some ...netip.Prefix) bool {
+		return !slices.ContainsFunc(some, func(p netip.Prefix) bool { return p.Bits() > 0 && p.Addr().Is4() != is4 })
+	}
+	switch {
+	case kind == "rule" && of4(a.from, a.to):
+		r.rules = append(r.rules, a)
+	case kind == "route" && b.prefix.Addr().Is4() == is4:
+		r.add(&b)
 	}
 }

@@ -35,7 +35,9 @@
 // those of an nftables table, without touching anything; policy.go, profiles.go
 // and policies.go do so for the other table. kernel.go, devices.go, sysctl.go,
 // settings.go, nft.go and elements.go read and write them; watch.go and news.go
-// notice what others do to them. Start at DataPlane.sync.
+// notice what others do to them. obstacles.go says what of others' own is in the
+// way: packet.go follows their packet filters, astray.go their routing, which
+// routing.go reads. Start at DataPlane.sync.
 package linux
 
 import (

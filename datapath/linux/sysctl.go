@@ -69,10 +69,10 @@ func mostTracked() int {
 // for others. The kernel reads the value for all interfaces as well, and Weft
 // changes that of none but its own.
 //
-// What decides nothing here is left alone. Nobody is asked who has an address, nor
-// answered: so arp_announce and arp_filter. No redirect is sent or believed:
-// shared_media. Sources are not looked up by marks: src_valid_mark. log_martians
-// only tells, and drop_unicast_in_l2_multicast drops what nobody sends.
+// What breaks and opens nothing is left alone. arp_announce and arp_filter are
+// about questions that no endpoint needs. Without shared_media, fewer redirects are
+// sent. src_valid_mark is about packets with a mark, and Weft gives them none.
+// log_martians only tells. drop_unicast_in_l2_multicast drops what no kernel sends.
 var distrusted = [][2]string{
 	{"ipv4/accept_redirects", "0"}, {"ipv4/secure_redirects", "0"}, {"ipv4/send_redirects", "0"}, {"ipv4/accept_source_route", "0"},
 	{"ipv4/proxy_arp", "0"}, {"ipv4/proxy_arp_pvlan", "0"}, {"ipv4/bootp_relay", "0"}, {"ipv4/arp_accept", "0"},
