@@ -396,7 +396,7 @@ func (s *strays) ask(from sender, to netip.Addr, want *foundRoute) {
 	case route == nil:
 		s.tellRule(rule, from, to, "")
 	case route.protocol == routeProtocol || route.leadsLike(want):
-	case route.kind == unix.RTN_BROADCAST || route.kind == unix.RTN_LOCAL && want.table == endpointsTable:
+	case route.protocol == unix.RTPROT_KERNEL && (route.kind == unix.RTN_BROADCAST || want.table == endpointsTable && route.kind != unix.RTN_UNICAST):
 		// The node's own addresses, whose networks other nodes' are of.
 	case route.prefix.Bits() >= want.prefix.Bits():
 		s.tellRoute(rule, route, from, to)
