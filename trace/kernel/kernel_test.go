@@ -278,3 +278,23 @@ func TestGone(t *testing.T) {
 		t.Errorf("the error is %v", err)
 	}
 }
+
+// TestFirst has chains drop the probe as early as chains of a hook can: that they
+// did is told, as the probe is traced before.
+func TestFirst(t *testing.T) {
+	for _, priority := range []string{"-500", "-2147483648"} {
+		b := newBench(t, `add table ip r; add chain ip r raw { type filter hook prerouting priority `+priority+`; }; add rule ip r raw udp dport 10 drop comment "no"`)
+		if got := decided(b.events10()); !slices.Equal(got, []string{"drop prerouting no"}) {
+			t.Errorf("by a chain of priority %s decided is %q", priority, got)
+		}
+	}
+}
+
+// events10 returns what is told of a datagram to port 10.
+func (b bench) events10() []trace.Event {
+	b.Helper()
+	o := b.watch("0123abcd", 10, sourcePort)
+	defer o.Close()
+	b.send(sourcePort, 10, 1)
+	return b.events(o)
+}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 
 	"github.com/google/nftables/expr"
@@ -17,9 +18,9 @@ import (
 const (
 	// tablePrefix begins the name of the table of a probe.
 	tablePrefix = "weft-trace-"
-	// markPriority is before all else that looks at packets, connection tracking
-	// and its collecting of fragments (-400) included.
-	markPriority = -450
+	// markPriority is the first there is, and of chains of one priority the one
+	// that was made last comes first.
+	markPriority = math.MinInt32
 	// markRate is how many packets a second are traced at most, should others
 	// look like the probe.
 	markRate = 20
