@@ -63,6 +63,9 @@ type end struct {
 	toNode, left, stayed bool
 	// drop is the rule that dropped it, or nil where none did.
 	drop *Event
+	// early says that it was lost before the first rule that is traced, and so
+	// before it was routed.
+	early bool
 	// open says that the probe was lost sight of.
 	open bool
 }
@@ -278,7 +281,7 @@ func follow(says plan.Explanation, order []string, events []Event, blind map[str
 		case i == 0:
 			return last
 		default:
-			return end{node: order[i-1], text: fmt.Sprintf("lost between %s and %s: it left the one and was not seen on the other", order[i-1], node)}
+			return end{node: order[i-1], text: lostBetween(order[i-1], node)}
 		}
 		if e := find(here, dropped); e != nil {
 			return end{node: node, drop: e, text: fmt.Sprintf("dropped on %s%s by %s", node, e.within(), e.place())}
@@ -298,14 +301,10 @@ func follow(says plan.Explanation, order []string, events []Event, blind map[str
 			return end{arrived: true, node: node, toNode: true, text: fmt.Sprintf("delivered to %s itself", node)}
 		case out == nil && find(here, translated) != nil:
 			last = end{node: node, left: true, text: fmt.Sprintf("left %s with other addresses", node)}
-		case out == nil && find(here, func(e Event) bool { return cameIn(e) && !e.Tunnel }) == nil && find(here, inTunnel(false)) != nil:
-			return end{node: node, text: fmt.Sprintf("came to %s in the tunnel, and was not taken out of it; no rule that can be traced dropped it: it may be of another peer's address, VNI, MAC or port than the node knows, or be dropped by a rule of hook ingress, by tc or by iptables-legacy", node)}
-		case out == nil && find(here, passed) != nil:
-			return end{node: node, text: fmt.Sprintf("lost within the kernel of %s behind all rules of nftables: the device that it was to leave on is down, or nobody answers there", node)}
-		case out.encapsulates() && tunnelDevice(here) == "":
-			return end{node: node, text: fmt.Sprintf("lost within the kernel of %s: it went into the tunnel's device %s, and no packet of the tunnel was seen to leave the node, nor to be dropped by a rule of nftables", node, out.Device)}
-		case out == nil:
-			return end{node: node, text: fmt.Sprintf("lost within the kernel of %s, which no rule of nftables did: it has no way there, or a source that it does not take from there", node)}
+		default:
+			if text, early := lostWithin(events, node, false); text != "" {
+				return end{node: node, text: text, early: early}
+			}
 		}
 		if out != nil {
 			last = end{node: node, left: true, text: fmt.Sprintf("left %s on %s", node, cmp.Or(tunnelDevice(here), out.Device))}
@@ -316,6 +315,78 @@ func follow(says plan.Explanation, order []string, events []Event, blind map[str
 		}
 	}
 	return last
+}
+
+// lostBetween says of a packet that it left a node and was not seen on the next.
+// Programs of XDP come before all that can see it.
+func lostBetween(node, next string) string {
+	return fmt.Sprintf("lost between %s and %s: it left the one and was not seen on the other, where an XDP program may have dropped it unseen", node, next)
+}
+
+// lostWithin says where a node's kernel lost a packet that no rule is known to have
+// dropped, and what may have; "" where it left on a device. Early says that it was
+// before the first rule that is traced.
+func lostWithin(events []Event, node string, reply bool) (text string, early bool) {
+	here := at(events, node, reply)
+	out, in := find(here, wentOut), find(here, func(e Event) bool { return cameIn(e) && !e.Tunnel })
+	tunnelled := out == nil && in == nil && find(here, inTunnel(false)) != nil
+	switch {
+	case out.encapsulates() && tunnelDevice(here) == "":
+		return fmt.Sprintf("lost within the kernel of %s: it went into the tunnel's device %s, and no packet of the tunnel was seen to leave the node, nor to be dropped by a rule of nftables; %s may have dropped it, which is not traced",
+			node, out.Device, behind(events, node)), false
+	case out != nil:
+		return "", false
+	}
+	early = !slices.ContainsFunc(events, func(e Event) bool {
+		return e.Kind == Traced && e.Node == node && e.Reply == reply && e.Tunnel == tunnelled && (e.Hook != "output" || in == nil)
+	}) && find(here, func(e Event) bool { return e.Kind == Decided && e.Tunnel == tunnelled }) == nil
+	const peer = "it may be of another peer's address, VNI, MAC or port than the node knows"
+	switch {
+	case tunnelled && early:
+		return fmt.Sprintf("came to %s in the tunnel, and was not taken out of it: lost before Weft could look, where %s may have dropped it, or it was sent to another MAC address than the device's", node, before(events, node, reply)), true
+	case tunnelled:
+		return fmt.Sprintf("came to %s in the tunnel, and was not taken out of it, which no rule of nftables did: %s, or %s dropped it, which is not traced", node, peer, behind(events, node)), false
+	case early:
+		return fmt.Sprintf("lost within the kernel of %s before Weft could look, where %s may have dropped it, or it was sent to another MAC address than the device's", node, before(events, node, reply)), true
+	case find(here, passed) != nil:
+		return fmt.Sprintf("lost within the kernel of %s behind all rules of nftables: the device that it was to leave on is down, or nobody answers there, or %s dropped it, which is not traced", node, behind(events, node)), false
+	}
+	return fmt.Sprintf("lost within the kernel of %s, which no rule of nftables did: it has no way there, or a source that it does not take from there, or %s dropped it, which is not traced", node, behind(events, node)), false
+}
+
+// programs are what may drop packets anywhere, and of which nobody tells.
+const programs = "a program of tc or BPF"
+
+// before names what may have dropped a packet before the first rule that is traced.
+func before(events []Event, node string, reply bool) string {
+	var names []string
+	for _, e := range events {
+		met := e.Device == "" || find(at(events, node, reply), func(s Event) bool { return cameIn(s) && s.Device == e.Device }) != nil
+		if e.Kind == Untraced && e.Node == node && e.Hook != "" && met {
+			names = append(names, e.Text)
+		}
+	}
+	return either(append(names, programs))
+}
+
+// behind names what may have dropped a packet behind that.
+func behind(events []Event, node string) string {
+	var names []string
+	for _, e := range events {
+		if e.Kind == Untraced && e.Node == node && e.Hook == "" {
+			names = append(names, e.Text)
+		}
+	}
+	return either(append(names, programs))
+}
+
+// either lists names, one of which it is.
+func either(names []string) string {
+	last := len(names) - 1
+	if last == 0 {
+		return names[0]
+	}
+	return strings.Join(names[:last], ", ") + " or " + names[last]
 }
 
 // tunnelDevice is where a packet left within the tunnel, or "".
@@ -348,7 +419,7 @@ func differs(says plan.Explanation, got end) string {
 		agree = got.left && got.node == last.Node
 	case got.arrived || got.node != last.Node && !got.stayed:
 	case got.drop == nil:
-		agree = last.Table == "routes" || last.Table == "node"
+		agree = !got.early && (last.Table == "routes" || last.Table == "node")
 	case last.Table == "verdicts":
 		agree = got.drop.own() && got.drop.Table == policyTable
 	default:

@@ -85,8 +85,16 @@ const (
 	Watching Kind = "watching"
 	// Seen: the packet passed a device.
 	Seen Kind = "seen"
+	// Traced: from the hook on the kernel tells which rules of nftables decide about
+	// the packet.
+	Traced Kind = "traced"
 	// Decided: a rule, or the policy of a chain, decided about the packet.
 	Decided Kind = "decided"
+	// Untraced: what Text names is on the node, may have dropped the packet, and the
+	// kernel does not tell whether it did. With a Hook it comes there before the
+	// packet is Traced, with a Device for what comes in on that alone; without a
+	// Hook it comes behind.
+	Untraced Kind = "untraced"
 	// Answered: what came back to the sender, as it sees it.
 	Answered Kind = "answered"
 	// Unsent: the node could not send the probe.
@@ -133,7 +141,7 @@ type Event struct {
 	// Translates says that the rule gave the packet other addresses.
 	Translates bool `json:"translates,omitempty"`
 
-	// Text says what came back, or what failed.
+	// Text says what came back, or what failed, or what is Untraced.
 	Text string `json:"text,omitempty"`
 	// Answer is what came back, of an Answered event.
 	Answer Answer `json:"answer,omitempty"`

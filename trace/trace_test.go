@@ -61,6 +61,9 @@ func TestStories(t *testing.T) {
 //	node1 translate inet weft masquerade postrouting "the node's address becomes the source"
 //	node2 drop ip filter INPUT input tunnel "no tunnels"
 //	node1 unsent no buffers
+//	node2 traced prerouting tunnel
+//	node2 untraced ingress eth0 "chain in of table netdev cut (ingress)"
+//	node2 untraced "iptables-legacy (table raw)"
 //	node1 drop inet weft-policy leave forward "nothing allows it"
 //	node1 answer silence nothing came back
 //	node2 failed some of the packets were lost to sight
@@ -92,6 +95,16 @@ func events(t *testing.T, text string) []trace.Event {
 			e.Kind, e.Answer, e.Text = trace.Answered, trace.Answer(words[1]), strings.Join(words[2:], " ")
 		case "failed":
 			e.Kind, e.Text = trace.Failed, strings.Join(words[1:], " ")
+		case "traced":
+			e.Kind, e.Hook, e.Tunnel = trace.Traced, words[1], words[len(words)-1] == "tunnel"
+		case "untraced":
+			e.Kind, e.Text, e.Rule = trace.Untraced, e.Rule, ""
+			if len(words) > 1 {
+				e.Hook = words[1]
+			}
+			if len(words) > 2 {
+				e.Device = words[2]
+			}
 		case "unsent":
 			e.Kind, e.Text = trace.Unsent, strings.Join(words[1:], " ")
 		case "translate":

@@ -111,10 +111,15 @@ func TestLive(t *testing.T) {
 		c.mustExec(drop.node, "nft", "delete table "+table)
 	}
 
+	// By the first rule of all.
+	c.mustExec(node2, "nft", "add table ip other; add chain ip other f { type filter hook prerouting priority -500; }; add rule ip other f iifname weft-vxlan drop")
+	c.live(1, "web", "db").is(t, false, trace.Silence, `dropped on node2 by "iifname \"weft-vxlan\" drop" of chain f in table ip other (prerouting)`)
+	c.mustExec(node2, "nft", "delete table ip other")
+
 	// Lost without a rule that the kernel could trace: by one before the first that it
 	// traces, by routing.
 	c.mustExec(node2, "nft", `add table netdev cut; add chain netdev cut in { type filter hook ingress device eth0 priority 0; }; add rule netdev cut in udp dport 4789 drop`)
-	c.live(1, "web", "db").is(t, false, trace.Silence, "node2  came in through the tunnel", "was not taken out of it")
+	c.live(1, "web", "db").is(t, false, trace.Silence, "node2  came in through the tunnel", "was not taken out of it: lost before Weft could look, where chain in of table netdev cut (ingress)")
 	c.mustExec(node2, "nft", "delete table netdev cut")
 	c.live(0, "web", "255.255.255.255:9", "--protocol", "udp").is(t, true, trace.Silence, "delivered to node1 itself")
 	a := c.live(0, "web", "db")

@@ -118,13 +118,13 @@ func (d decision) word() string {
 // ruleset finds names for what trace messages tell in numbers. What it has read
 // it keeps until the ruleset changes.
 type ruleset struct {
-	conn       *nftables.Conn
-	generation *netlink.Conn
-	of         uint32
-	hooks      map[chainKey]string
-	// families are those whose chains are in hooks.
-	families map[byte]bool
-	rules    map[chainKey]map[uint64]string
+	conn *nftables.Conn
+	// asked answers what conn does not.
+	asked *netlink.Conn
+	of    uint32
+	// chains is nil before it is read.
+	chains map[chainKey]hooked
+	rules  map[chainKey]map[uint64]string
 	// translating are the rules that give packets other addresses.
 	translating map[chainKey]map[uint64]bool
 }
@@ -134,12 +134,21 @@ type chainKey struct {
 	table, chain string
 }
 
+// hooked says how packets come to a chain. The hook is empty where others jump to it.
+type hooked struct {
+	hook     string
+	priority int32
+	// devices are those of hooks ingress and egress; a * at the end stands for
+	// any end.
+	devices []string
+}
+
 func openRuleset() (r *ruleset, err error) {
 	r = new(ruleset)
 	if r.conn, err = nftables.New(nftables.AsLasting()); err != nil {
 		return nil, err
 	}
-	if r.generation, err = netlink.Dial(unix.NETLINK_NETFILTER, nil); err != nil {
+	if r.asked, err = netlink.Dial(unix.NETLINK_NETFILTER, nil); err != nil {
 		r.close()
 		return nil, err
 	}
@@ -148,14 +157,14 @@ func openRuleset() (r *ruleset, err error) {
 
 func (r *ruleset) close() {
 	_ = r.conn.CloseLasting()
-	if r.generation != nil {
-		r.generation.Close()
+	if r.asked != nil {
+		r.asked.Close()
 	}
 }
 
 // refresh forgets what was read of a ruleset that is another by now.
 func (r *ruleset) refresh() error {
-	answers, err := r.generation.Execute(netlink.Message{
+	answers, err := r.asked.Execute(netlink.Message{
 		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN, Flags: netlink.Request},
 		Data:   []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, 0},
 	})
@@ -176,8 +185,8 @@ func (r *ruleset) refresh() error {
 			now = ad.Uint32()
 		}
 	}
-	if r.hooks == nil || now != r.of {
-		r.of, r.hooks, r.families = now, map[chainKey]string{}, map[byte]bool{}
+	if r.rules == nil || now != r.of {
+		r.of, r.chains = now, nil
 		r.rules, r.translating = map[chainKey]map[uint64]string{}, map[chainKey]map[uint64]bool{}
 	}
 	return ad.Err()
@@ -185,28 +194,92 @@ func (r *ruleset) refresh() error {
 
 // hook returns that by which packets come to a chain, "" where others jump to it.
 func (r *ruleset) hook(k chainKey) (string, error) {
-	if !r.families[k.family] {
-		chains, err := r.conn.ListChainsOfTableFamily(nftables.TableFamily(k.family))
-		if err != nil {
-			return "", fmt.Errorf("list the chains of family %s: %w", familyName(k.family), err)
-		}
-		for _, c := range chains {
-			if c.Table == nil {
-				continue
-			}
-			name := ""
-			if c.Hooknum != nil {
-				name = hookName(k.family, uint32(*c.Hooknum))
-			}
-			r.hooks[chainKey{k.family, c.Table.Name, c.Name}] = name
-		}
-		r.families[k.family] = true
+	if err := r.readChains(); err != nil {
+		return "", err
 	}
-	name, known := r.hooks[k]
+	c, known := r.chains[k]
 	if !known {
 		return "", fmt.Errorf("chain %s in table %s %s, which decided, is gone: ask again", k.chain, familyName(k.family), k.table)
 	}
-	return name, nil
+	return c.hook, nil
+}
+
+// Attributes of a chain's hook that package unix does not have
+// (linux/netfilter/nf_tables.h).
+const (
+	hookDevices  = 4 // NFTA_HOOK_DEVS
+	deviceName   = 1 // NFTA_DEVICE_NAME
+	devicePrefix = 2 // NFTA_DEVICE_PREFIX
+)
+
+// readChains reads the chains of all families.
+func (r *ruleset) readChains() error {
+	if r.chains != nil {
+		return nil
+	}
+	answers, err := r.asked.Execute(netlink.Message{
+		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETCHAIN, Flags: netlink.Request | netlink.Dump},
+		Data:   []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, 0},
+	})
+	if err != nil {
+		return fmt.Errorf("list the chains of nftables: %w", err)
+	}
+	chains := make(map[chainKey]hooked)
+	for _, m := range answers {
+		k, c, err := parseChain(m)
+		if err != nil {
+			return fmt.Errorf("list the chains of nftables: %w", err)
+		}
+		chains[k] = c
+	}
+	r.chains = chains
+	return nil
+}
+
+// parseChain reads a message about a chain, with the header of netfilter.
+func parseChain(m netlink.Message) (k chainKey, c hooked, err error) {
+	if len(m.Data) < headerLength {
+		return k, c, fmt.Errorf("a message of %d bytes is too short", len(m.Data))
+	}
+	k.family = m.Data[0]
+	ad, err := netlink.NewAttributeDecoder(m.Data[headerLength:])
+	if err != nil {
+		return k, c, err
+	}
+	for ad.Next() {
+		switch ad.Type() {
+		case unix.NFTA_CHAIN_TABLE:
+			k.table = ad.String()
+		case unix.NFTA_CHAIN_NAME:
+			k.chain = ad.String()
+		case unix.NFTA_CHAIN_HOOK:
+			ad.Nested(func(h *netlink.AttributeDecoder) error {
+				h.ByteOrder = binary.BigEndian
+				for h.Next() {
+					switch h.Type() {
+					case unix.NFTA_HOOK_HOOKNUM:
+						c.hook = hookName(k.family, h.Uint32())
+					case unix.NFTA_HOOK_PRIORITY:
+						c.priority = int32(h.Uint32())
+					case hookDevices:
+						h.Nested(func(d *netlink.AttributeDecoder) error {
+							for d.Next() {
+								switch d.Type() {
+								case deviceName:
+									c.devices = append(c.devices, d.String())
+								case devicePrefix:
+									c.devices = append(c.devices, d.String()+"*")
+								}
+							}
+							return nil
+						})
+					}
+				}
+				return nil
+			})
+		}
+	}
+	return k, c, ad.Err()
 }
 
 // hookName is what nft calls a hook (NF_NETDEV_… and NF_INET_… in
@@ -345,7 +418,10 @@ func (o *Watching) readDecisions(ctx context.Context, f func(trace.Event)) error
 				switch headers := slices.Concat(d.header, d.transport); {
 				case d.kind != traceRule || d.word() != "accept":
 				case d.table == own:
-					packets[d.id] = &packet{reply: strings.HasSuffix(d.chain, replySuffix), tunnel: strings.HasPrefix(d.chain, tunnelPrefix), headers: headers}
+					p := &packet{reply: strings.HasSuffix(d.chain, replySuffix), tunnel: strings.HasPrefix(d.chain, tunnelPrefix), headers: headers}
+					p.hook = strings.TrimSuffix(strings.TrimPrefix(d.chain, tunnelPrefix), replySuffix)
+					packets[d.id] = p
+					f(trace.Event{Kind: trace.Traced, Time: time.Now(), Reply: p.reply, Tunnel: p.tunnel, Hook: p.hook})
 				case p != nil && !bytes.Equal(p.headers, headers):
 					delete(packets, d.id) // another probe's
 				}

@@ -290,6 +290,63 @@ func TestFirst(t *testing.T) {
 	}
 }
 
+// TestTraced tells what dropped the probe before it is traced from what is behind.
+func TestTraced(t *testing.T) {
+	for _, test := range []struct {
+		ruleset, legacy string
+		traced          []string
+		untraced        []trace.Event
+	}{
+		{"add table netdev cut; add chain netdev cut in { type filter hook ingress device lo priority 0; }; add rule netdev cut in udp dport 10 drop", "",
+			[]string{"output"}, []trace.Event{{Text: "chain in of table netdev cut (ingress)", Hook: "ingress", Device: "lo"}}},
+		{"add table inet cut; add chain inet cut in { type filter hook ingress devices = { lo } priority 0; }; add rule inet cut in udp dport 10 drop", "",
+			[]string{"output"}, []trace.Event{{Text: "chain in of table inet cut (ingress)", Hook: "ingress", Device: "lo"}}},
+		// Those of other devices, of other hooks, and behind tell nothing.
+		{"add table netdev n; add chain netdev n out { type filter hook egress device lo priority 0; }; " +
+			"add table ip f; add chain ip f in { type filter hook input priority 0; }; add chain ip f raw { type filter hook prerouting priority -500; }", "",
+			[]string{"output", "prerouting"}, nil},
+		{drops10, "raw", []string{"output", "prerouting"}, []trace.Event{{Text: "iptables-legacy (table raw)"}}},
+	} {
+		b := newBench(t, test.ruleset)
+		if test.legacy != "" {
+			legacy, err := exec.LookPath("iptables-legacy")
+			if err != nil {
+				t.Logf("not tried: %v", err)
+				continue
+			}
+			b.command(legacy, "-t", test.legacy, "-A", "PREROUTING", "-p", "udp", "-j", "DROP")
+		}
+		var traced []string
+		var untraced []trace.Event
+		for _, e := range b.events10() {
+			switch e.Kind {
+			case trace.Traced:
+				traced = append(traced, e.Hook)
+			case trace.Untraced:
+				e.Kind, e.Time = "", time.Time{}
+				untraced = append(untraced, e)
+			}
+		}
+		if !slices.Equal(traced, test.traced) || !slices.Equal(untraced, test.untraced) {
+			t.Errorf("under %s it is traced in %q, want %q, and untraced are %+v, want %+v", test.ruleset, traced, test.traced, untraced, test.untraced)
+		}
+	}
+}
+
+// TestLatestFirst has a chain come before the probe's own, as it was made after it.
+func TestLatestFirst(t *testing.T) {
+	b := newBench(t, drops10)
+	o := b.watch("0123abcd", 10, sourcePort)
+	b.command("nft", "add table ip r; add chain ip r raw { type filter hook prerouting priority -2147483648; }; add rule ip r raw udp dport 10 drop")
+	b.send(sourcePort, 10, 1)
+	want := "chain raw of table ip r (prerouting)"
+	if events := b.events(o); !slices.ContainsFunc(events, func(e trace.Event) bool {
+		return e.Kind == trace.Untraced && e.Hook == "prerouting" && e.Text == want
+	}) {
+		t.Errorf("%s is not told: %+v", want, events)
+	}
+}
+
 // events10 returns what is told of a datagram to port 10.
 func (b bench) events10() []trace.Event {
 	b.Helper()

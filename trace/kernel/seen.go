@@ -247,7 +247,11 @@ func (o *Watching) readPackets(ctx context.Context, f func(trace.Event)) error {
 				return err
 			}
 		}
-		f(trace.Event{Kind: trace.Seen, Time: time.Now(), Reply: reply, Device: name, Out: link.Pkttype == unix.PACKET_OUTGOING, Tunnel: tunnel,
+		out := link.Pkttype == unix.PACKET_OUTGOING
+		if !out {
+			o.devices[name] = true
+		}
+		f(trace.Event{Kind: trace.Seen, Time: time.Now(), Reply: reply, Device: name, Out: out, Tunnel: tunnel,
 			Encapsulates: encapsulates[link.Ifindex]})
 		return nil
 	})

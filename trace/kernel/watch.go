@@ -26,6 +26,10 @@ type Watching struct {
 	traces  *netlink.Conn
 	packets *os.File
 	names   *ruleset
+	// legacy are the programs of iptables-legacy that have tables there.
+	legacy []string
+	// devices are those on which packets came in, by their names.
+	devices map[string]bool
 	// ending says that each source is to be read until it has nothing more.
 	ending atomic.Bool
 }
@@ -44,7 +48,7 @@ func Open(w trace.Watch) (*Watching, error) {
 	if err := w.Validate(); err != nil {
 		return nil, err
 	}
-	o := &Watching{watch: w}
+	o := &Watching{watch: w, devices: make(map[string]bool)}
 	err := o.open()
 	if err != nil {
 		o.Close()
@@ -56,6 +60,9 @@ func Open(w trace.Watch) (*Watching, error) {
 func (o *Watching) open() (err error) {
 	if o.names, err = openRuleset(); err != nil {
 		return fmt.Errorf("open a netfilter netlink socket: %w", err)
+	}
+	if o.legacy, err = legacyTables(); err != nil {
+		return err
 	}
 	if o.traces, err = netlink.Dial(unix.NETLINK_NETFILTER, nil); err != nil {
 		return fmt.Errorf("open a netfilter netlink socket: %w", err)
@@ -131,7 +138,7 @@ func (o *Watching) Run(ctx context.Context, ending <-chan struct{}, f func(trace
 	if err := context.Cause(looking); err != nil {
 		return err
 	}
-	return nil
+	return o.tellUntraced(f)
 }
 
 // each calls next, which waits for something to be read, until ctx ends, or
