@@ -117,7 +117,7 @@ func showLive(out io.Writer, a explain.Answer, report trace.Report, asJSON, verb
 		_, err = fmt.Fprintf(out, "%s%s", a, report)
 	}
 	switch {
-	case err != nil || report.Arrived:
+	case err != nil || report.Arrived && report.Lost == "":
 		return err
 	case report.Open:
 		return exitError{code: exitFailed}

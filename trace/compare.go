@@ -25,6 +25,9 @@ type Report struct {
 	// Answer is what came back to the sender, and Text says it for people.
 	Answer Answer `json:"answer,omitempty"`
 	Text   string `json:"text,omitempty"`
+	// Lost says where the answer was lost, where one was sent and the sender got
+	// none. Where nobody saw one being sent it is empty: nobody may listen.
+	Lost string `json:"lost,omitempty"`
 	// Hops are what the kernels did, in the order of the way.
 	Hops []Hop `json:"hops"`
 	// Blind says which nodes could not look or missed something, and why. Open
@@ -117,7 +120,16 @@ func Compare(says plan.Explanation, events []Event, blind map[string]string) Rep
 		return r
 	}
 	r.Difference = differs(says, got)
-	r.Agree = r.Difference == ""
+	if says.SeenSource.IsValid() && r.Answer == Silence && (got.arrived || got.left) {
+		answer := followBack(order, events, blind)
+		if answer.open {
+			r.Outcome, r.Open = r.Outcome+"; the answer was "+answer.text, true
+		} else if answer.text != "" {
+			r.Lost = answer.text
+			r.Difference = cmp.Or(r.Difference, "by the plans what answers comes back; in the kernel the answer was "+answer.text+answer.foreign())
+		}
+	}
+	r.Agree = r.Difference == "" && !r.Open
 	return r
 }
 
@@ -317,6 +329,52 @@ func follow(says plan.Explanation, order []string, events []Event, blind map[str
 	return last
 }
 
+// followBack finds where the answer was lost that the sender did not get; the text is
+// empty where nobody saw one, or who sent the probe was given it.
+func followBack(order []string, events []Event, blind map[string]string) end {
+	var last string // who had it last
+	for i, node := range slices.Backward(order) {
+		here := at(events, node, true)
+		nearer := slices.ContainsFunc(order[:i], func(n string) bool { return len(at(events, n, true)) > 0 })
+		switch {
+		case len(here) > 0:
+		case last == "" || nearer:
+			continue
+		case blind[node] != "":
+			return end{node: last, open: true, text: fmt.Sprintf("lost to sight: it left %s for %s, which could not look", last, node)}
+		case find(at(events, node, false), translated) != nil:
+			// It comes with other addresses, and is seen only once it has its own.
+			return end{node: last, text: fmt.Sprintf("lost behind %s: it left there, and %s, which translates it back, was not seen to pass it on", last, node)}
+		default:
+			return end{node: last, text: lostBetween(last, node)}
+		}
+		last = node
+		if e := find(here, dropped); e != nil {
+			return end{node: node, drop: e, text: fmt.Sprintf("dropped on %s%s by %s", node, e.within(), e.place())}
+		}
+		out, itself := find(here, wentOut), find(here, toNode) != nil
+		asked := i == 0
+		pod := asked && find(at(events, node, false), func(e Event) bool { return cameIn(e) && e.Endpoint != "" }) != nil
+		switch {
+		case asked && pod && find(here, func(e Event) bool { return wentOut(e) && e.Endpoint != "" }) != nil, asked && !pod && itself:
+			return end{}
+		case blind[node] != "" && !nearer:
+			return end{node: node, open: true, text: "lost to sight on " + node}
+		case blind[node] != "" || nearer:
+			continue
+		case out == nil && itself:
+			return end{node: node, text: fmt.Sprintf("lost on %s, which took it for its own", node)}
+		}
+		if text, _ := lostWithin(events, node, true); text != "" {
+			return end{node: node, text: text}
+		}
+		if asked {
+			return end{node: node, text: fmt.Sprintf("lost behind %s, which it left on %s, where nobody asked", node, deviceOf(*out))}
+		}
+	}
+	return end{}
+}
+
 // lostBetween says of a packet that it left a node and was not seen on the next.
 // Programs of XDP come before all that can see it.
 func lostBetween(node, next string) string {
@@ -429,10 +487,15 @@ func differs(says plan.Explanation, got end) string {
 		return ""
 	}
 	text := fmt.Sprintf("by the plans: %s; in the kernel: %s", says.Reason, got.text)
-	if got.drop != nil && !got.drop.own() {
-		text += fmt.Sprintf("; table %s %s is not Weft's", got.drop.Family, got.drop.Table)
+	return text + got.foreign()
+}
+
+// foreign says so of the table of a rule that dropped a packet.
+func (e end) foreign() string {
+	if e.drop == nil || e.drop.own() {
+		return ""
 	}
-	return text
+	return fmt.Sprintf("; table %s %s is not Weft's", e.drop.Family, e.drop.Table)
 }
 
 // String returns the report for people.

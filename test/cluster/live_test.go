@@ -78,7 +78,8 @@ func TestLive(t *testing.T) {
 		c.mustExec(node, "nft", "delete table ip other")
 	}
 	c.mustExec(node2, "nft", `add table ip other; add chain ip other f { type filter hook forward priority 10; }; add rule ip other f tcp sport 8080 drop`)
-	c.live(0, "web", "db").is(t, true, trace.Silence, "and back:", `dropped by "tcp sport 8080 drop" of chain f in table ip other (forward)`)
+	c.live(1, "web", "db").is(t, false, trace.Silence, "live: delivered to default/db on node2", "and back:",
+		`the answer was dropped on node2 by "tcp sport 8080 drop" of chain f in table ip other (forward); table ip other is not Weft's`)
 	c.mustExec(node2, "nft", "delete table ip other")
 
 	// In the packet of the tunnel, on either node.
@@ -127,6 +128,10 @@ func TestLive(t *testing.T) {
 	c.mustExec(node2, "sh", "-c", "ip rule add"+hole)
 	c.live(1, "web", "db").is(t, false, trace.Silence, "lost within the kernel of node2")
 	c.mustExec(node2, "sh", "-c", "ip rule del"+hole)
+	hole = " pref 5 to " + a.Source.Address.String() + " blackhole"
+	c.mustExec(node1, "sh", "-c", "ip rule add"+hole)
+	c.live(1, "web", "db").is(t, false, trace.Silence, "live: delivered to default/db on node2", "the answer was lost within the kernel of node1, which no rule of nftables did")
+	c.mustExec(node1, "sh", "-c", "ip rule del"+hole)
 
 	// A node that noticed what dropped its packets says so for a while, and nothing is
 	// certain of it meanwhile.
