@@ -66,6 +66,9 @@ type end struct {
 	toNode, left, stayed bool
 	// drop is the rule that dropped it, or nil where none did.
 	drop *Event
+	// translated says that it was given another destination, and lost that nothing
+	// tells what became of it.
+	translated, lost bool
 	// early says that it was lost before the first rule that is traced, and so
 	// before it was routed.
 	early bool
@@ -114,6 +117,12 @@ func Compare(says plan.Explanation, events []Event, blind map[string]string) Rep
 			return r
 		}
 	}
+	if got.lost && (r.Answer == Accepted || r.Answer == Refused) {
+		// What answers was reached, by a packet that could not be told for the probe.
+		r.Arrived, r.Open = r.Answer == Accepted, true
+		r.Outcome = fmt.Sprintf("not seen any more behind %s, and yet something answered: it may have other addresses or ports there", got.node)
+		return r
+	}
 	r.Arrived, r.Outcome = got.arrived, got.text
 	if got.open {
 		r.Arrived, r.Open = r.Answer == Accepted, true
@@ -122,9 +131,9 @@ func Compare(says plan.Explanation, events []Event, blind map[string]string) Rep
 	r.Difference = differs(says, got)
 	if says.SeenSource.IsValid() && r.Answer == Silence && (got.arrived || got.left) {
 		answer := followBack(order, events, blind)
-		if answer.open {
+		if answer.open && r.Difference == "" {
 			r.Outcome, r.Open = r.Outcome+"; the answer was "+answer.text, true
-		} else if answer.text != "" {
+		} else if !answer.open && answer.text != "" {
 			r.Lost = answer.text
 			r.Difference = cmp.Or(r.Difference, "by the plans what answers comes back; in the kernel the answer was "+answer.text+answer.foreign())
 		}
@@ -189,6 +198,31 @@ func translated(e Event) bool {
 	return e.Kind == Decided && e.Hook == "postrouting" && e.Translates && !e.Tunnel
 }
 
+// led is of a packet that goes elsewhere than it was sent, or of the rule that has it
+// go there.
+func led(e Event) bool {
+	return e.Kind == Decided && !e.Tunnel && (e.To.IsValid() || e.Translates && (e.Hook == "prerouting" || e.Hook == "output"))
+}
+
+// translation says where a packet was led, and by which rule, as far as that is known.
+func translation(here []Event, node string) string {
+	text := "translated"
+	if node != "" {
+		text += " on " + node
+	}
+	if e := find(here, func(e Event) bool { return led(e) && e.To.IsValid() }); e != nil {
+		to := e.To.String()
+		if e.To.Port() == 0 {
+			to = e.To.Addr().String()
+		}
+		text += " to " + to
+	}
+	if e := find(here, func(e Event) bool { return led(e) && e.Translates }); e != nil {
+		text += " by " + e.place()
+	}
+	return text
+}
+
 // passed is of a packet that no rule held back, and that was left to a device.
 func passed(e Event) bool {
 	return e.Kind == Decided && e.Hook == "postrouting" && e.Verdict == "accept" && !e.Tunnel
@@ -208,6 +242,9 @@ func describe(events []Event) []string {
 	if e := find(events, func(e Event) bool { return cameIn(e) && !e.Tunnel }); e != nil {
 		say(e, "came in on %s", deviceOf(*e))
 	}
+	if e := find(events, led); e != nil {
+		say(e, "%s", translation(events, ""))
+	}
 	if e := find(events, dropped); e != nil {
 		if e.Tunnel {
 			for _, o := range events {
@@ -225,6 +262,9 @@ func describe(events []Event) []string {
 	for _, e := range events {
 		if wentOut(e) {
 			say(&e, "went out on %s", deviceOf(e))
+		}
+		if passed(e) && e.Device != "" {
+			say(&e, "passed all rules on its way to %s", deviceOf(e))
 		}
 	}
 	if e := find(events, translated); e != nil && find(events, wentOut) == nil {
@@ -293,10 +333,15 @@ func follow(says plan.Explanation, order []string, events []Event, blind map[str
 		case i == 0:
 			return last
 		default:
-			return end{node: order[i-1], text: lostBetween(order[i-1], node)}
+			return end{node: order[i-1], lost: true, text: lostBetween(order[i-1], node)}
 		}
 		if e := find(here, dropped); e != nil {
-			return end{node: node, drop: e, text: fmt.Sprintf("dropped on %s%s by %s", node, e.within(), e.place())}
+			text := fmt.Sprintf("dropped on %s%s by %s", node, e.within(), e.place())
+			elsewhere := find(here, led) != nil
+			if elsewhere {
+				text += ", after it was " + translation(here, "")
+			}
+			return end{node: node, drop: e, translated: elsewhere, text: text}
 		}
 		if e := find(here, func(e Event) bool { return wentOut(e) && e.Endpoint != "" }); e != nil {
 			return end{arrived: true, node: node, endpoint: e.Endpoint, text: fmt.Sprintf("delivered to %s on %s", e.Endpoint, node)}
@@ -309,13 +354,23 @@ func follow(says plan.Explanation, order []string, events []Event, blind map[str
 			continue
 		}
 		switch {
+		case out == nil && find(here, led) != nil:
+			text := translation(here, node)
+			switch left := find(here, func(e Event) bool { return passed(e) && e.Device != "" }); {
+			case left != nil:
+				return end{node: node, translated: true, text: text + ", and then passed all rules on its way to " + deviceOf(*left)}
+			case find(here, toNode) != nil:
+				return end{node: node, translated: true, text: text + ", and then went to the node itself"}
+			}
+			lost, early := lostWithin(events, node, false)
+			return end{node: node, translated: true, lost: true, early: early, text: text + ", and then " + lost}
 		case out == nil && find(here, toNode) != nil:
 			return end{arrived: true, node: node, toNode: true, text: fmt.Sprintf("delivered to %s itself", node)}
 		case out == nil && find(here, translated) != nil:
 			last = end{node: node, left: true, text: fmt.Sprintf("left %s with other addresses", node)}
 		default:
 			if text, early := lostWithin(events, node, false); text != "" {
-				return end{node: node, text: text, early: early}
+				return end{node: node, lost: true, text: text, early: early}
 			}
 		}
 		if out != nil {
@@ -467,6 +522,7 @@ func differs(says plan.Explanation, got end) string {
 		(plan.StaysHome(says.SeenDestination) || says.SeenSource == says.SeenDestination)
 	agree := false
 	switch {
+	case got.translated: // for nobody that the plans name
 	case itself:
 		agree = got.stayed
 	case reached && says.Interface != "":

@@ -138,8 +138,12 @@ type Event struct {
 	Rule   string `json:"rule,omitempty"`
 	// Verdict is "accept", "drop" or what else the rule did: "jump", "goto".
 	Verdict string `json:"verdict,omitempty"`
-	// Translates says that the rule gave the packet other addresses.
-	Translates bool `json:"translates,omitempty"`
+	// Translates says that the rule gave the packet other addresses. To is where it
+	// went by then, where that is another destination than the probe's; the port is
+	// 0 for protocols without ports. At hook postrouting Device is that which it was
+	// to leave on then.
+	Translates bool           `json:"translates,omitempty"`
+	To         netip.AddrPort `json:"to,omitzero"`
 
 	// Text says what came back, or what failed, or what is Untraced.
 	Text string `json:"text,omitempty"`

@@ -2,6 +2,7 @@ package trace_test
 
 import (
 	"encoding/json"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -61,6 +62,8 @@ func TestStories(t *testing.T) {
 //	node1 translate inet weft masquerade postrouting "the node's address becomes the source"
 //	node2 drop ip filter INPUT input tunnel "no tunnels"
 //	node1 unsent no buffers
+//	node2 translate ip r raw prerouting "dnat to 10.1.2.2:9999"
+//	node2 accept inet weft masquerade postrouting to 10.1.2.2:9999 weft-c default/c
 //	node2 traced prerouting tunnel
 //	node2 untraced ingress eth0 "chain in of table netdev cut (ingress)"
 //	node2 untraced "iptables-legacy (table raw)"
@@ -113,6 +116,12 @@ func events(t *testing.T, text string) []trace.Event {
 		case "drop", "accept":
 			e.Tunnel = words[len(words)-1] == "tunnel"
 			e.Kind, e.Verdict, e.Family, e.Table, e.Chain, e.Hook = trace.Decided, words[0], words[1], words[2], words[3], words[4]
+			if len(words) > 6 && words[5] == "to" {
+				e.To = netip.MustParseAddrPort(words[6])
+				if len(words) > 8 {
+					e.Device, e.Endpoint = words[7], words[8]
+				}
+			}
 		default:
 			t.Fatalf("%q says nothing that can happen", l)
 		}

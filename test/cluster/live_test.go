@@ -117,13 +117,19 @@ func TestLive(t *testing.T) {
 	c.live(1, "web", "db").is(t, false, trace.Silence, `dropped on node2 by "iifname \"weft-vxlan\" drop" of chain f in table ip other (prerouting)`)
 	c.mustExec(node2, "nft", "delete table ip other")
 
+	// To where somebody else's table translates it.
+	a := c.live(0, "web", "db")
+	c.mustExec(node2, "nft", fmt.Sprintf("add table ip other; add chain ip other f { type nat hook prerouting priority -100; }; add rule ip other f ip saddr %s tcp dport 8080 dnat to %s:9999", a.Source.Address, a.Destination.Address))
+	c.live(1, "web", "db").is(t, false, trace.Refused, fmt.Sprintf("live: translated on node2 to %s:9999 by ", a.Destination.Address),
+		"chain f in table ip other (prerouting), and then passed all rules on its way to", "which is pod default/db's", "interpreter and kernel differ")
+	c.mustExec(node2, "nft", "delete table ip other")
+
 	// Lost without a rule that the kernel could trace: by one before the first that it
 	// traces, by routing.
 	c.mustExec(node2, "nft", `add table netdev cut; add chain netdev cut in { type filter hook ingress device eth0 priority 0; }; add rule netdev cut in udp dport 4789 drop`)
 	c.live(1, "web", "db").is(t, false, trace.Silence, "node2  came in through the tunnel", "was not taken out of it: lost before Weft could look, where chain in of table netdev cut (ingress)")
 	c.mustExec(node2, "nft", "delete table netdev cut")
 	c.live(0, "web", "255.255.255.255:9", "--protocol", "udp").is(t, true, trace.Silence, "delivered to node1 itself")
-	a := c.live(0, "web", "db")
 	hole := " pref 5 to " + a.Destination.Address.String() + " blackhole"
 	c.mustExec(node2, "sh", "-c", "ip rule add"+hole)
 	c.live(1, "web", "db").is(t, false, trace.Silence, "lost within the kernel of node2")

@@ -7,6 +7,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"os/exec"
 	"slices"
 	"strconv"
@@ -44,6 +46,9 @@ type decision struct {
 	// header and transport begin the packet, nil where the message does not tell;
 	// it tells once in each chain of a hook.
 	header, transport []byte
+	// out is the index of the device that it is to leave on, which is told beside
+	// the headers, 0 where that is not decided yet.
+	out uint32
 }
 
 // parseDecision reads a trace message, with the header of netfilter.
@@ -75,6 +80,8 @@ func parseDecision(m netlink.Message) (decision, bool) {
 			d.header = ad.Bytes()
 		case unix.NFTA_TRACE_TRANSPORT_HEADER:
 			d.transport = ad.Bytes()
+		case unix.NFTA_TRACE_OIF:
+			d.out = ad.Uint32()
 		case unix.NFTA_TRACE_VERDICT:
 			ad.Nested(func(v *netlink.AttributeDecoder) error {
 				v.ByteOrder = binary.BigEndian
@@ -387,6 +394,26 @@ func familyName(family byte) string {
 	return fmt.Sprint(family)
 }
 
+// destination returns where the packet goes that a message shows. Not all do.
+func (o *Watching) destination(d decision) (netip.AddrPort, bool) {
+	var to netip.Addr
+	switch w := o.watch; {
+	case w.Destination.Is4() && len(d.header) >= header4 && d.header[0]>>4 == 4:
+		to = netip.AddrFrom4([4]byte(d.header[16:20]))
+	case w.Destination.Is6() && len(d.header) >= header6 && d.header[0]>>4 == 6:
+		to = netip.AddrFrom16([16]byte(d.header[24:40]))
+	default:
+		return netip.AddrPort{}, false
+	}
+	switch {
+	case !o.watch.Protocol.HasPorts():
+		return netip.AddrPortFrom(to, 0), true
+	case len(d.transport) < 4:
+		return netip.AddrPort{}, false
+	}
+	return netip.AddrPortFrom(to, binary.BigEndian.Uint16(d.transport[2:])), true
+}
+
 // readDecisions calls f with what rules decide about the probe. Others' packets
 // may be traced as well, and the kernel tells of all of them.
 func (o *Watching) readDecisions(ctx context.Context, f func(trace.Event)) error {
@@ -395,6 +422,10 @@ func (o *Watching) readDecisions(ctx context.Context, f func(trace.Event)) error
 		hook          string
 		// headers are those that it came with.
 		headers []byte
+		// to is where it goes by now, where that is not the probe's destination.
+		to netip.AddrPort
+		// out is the device that it is to leave on.
+		out uint32
 	}
 	own := tablePrefix + o.watch.ID
 	packets := make(map[uint32]*packet)
@@ -430,6 +461,12 @@ func (o *Watching) readDecisions(ctx context.Context, f func(trace.Event)) error
 			if p == nil {
 				continue
 			}
+			if to, ok := o.destination(d); ok && !p.reply && !p.tunnel {
+				p.out = d.out
+				if p.to = to; to == netip.AddrPortFrom(o.watch.Destination, o.watch.Port) {
+					p.to = netip.AddrPort{}
+				}
+			}
 			// Of rules that decide nothing there are many.
 			if d.kind == traceRule && d.verdict == unix.NFT_CONTINUE || d.kind != traceRule && d.kind != tracePolicy {
 				continue
@@ -444,7 +481,12 @@ func (o *Watching) readDecisions(ctx context.Context, f func(trace.Event)) error
 			}
 			p.hook = cmp.Or(hook, p.hook)
 			e := trace.Event{Kind: trace.Decided, Time: time.Now(), Reply: p.reply, Tunnel: p.tunnel, Family: familyName(d.family),
-				Table: d.table, Chain: d.chain, Hook: p.hook, Verdict: d.word()}
+				Table: d.table, Chain: d.chain, Hook: p.hook, Verdict: d.word(), To: p.to}
+			if p.to.IsValid() && p.hook == "postrouting" {
+				if i, err := net.InterfaceByIndex(int(p.out)); err == nil { // it may be gone
+					e.Device = i.Name
+				}
+			}
 			if d.kind == traceRule {
 				e.Rule = o.names.rule(ctx, k, d.handle)
 				e.Translates = o.names.translates(k, d.handle)

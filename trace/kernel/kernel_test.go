@@ -347,6 +347,26 @@ func TestLatestFirst(t *testing.T) {
 	}
 }
 
+// TestTranslated follows the probe when somebody else gives it another destination.
+func TestTranslated(t *testing.T) {
+	b := newBench(t, `add table ip n; add chain ip n out { type nat hook output priority -100; }; add rule ip n out udp dport 10 dnat to 127.0.0.2:99;
+		add chain ip n filter { type filter hook output priority 0; }; add chain ip n post { type filter hook postrouting priority 0; }`)
+	to := netip.MustParseAddrPort("127.0.0.2:99")
+	type event struct {
+		hook, device string
+		to           netip.AddrPort
+	}
+	var got []event
+	for _, e := range b.events10() {
+		if e.Kind == trace.Decided {
+			got = append(got, event{e.Hook, e.Device, e.To})
+		}
+	}
+	if want := []event{{hook: "output"}, {"output", "", to}, {"postrouting", "lo", to}}; !slices.Equal(got, want) {
+		t.Errorf("decided is %v, want %v", got, want)
+	}
+}
+
 // events10 returns what is told of a datagram to port 10.
 func (b bench) events10() []trace.Event {
 	b.Helper()
