@@ -103,6 +103,9 @@ type agent struct {
 	caches map[*registry.Cache]bool
 	// cutOff says which pods have an address and no interface.
 	cutOff []api.Problem
+	// orphans says which pods have an interface and no object, in the form of
+	// api.OrphansAnnotation.
+	orphans string
 
 	// leased says that the agent holds the lease of its node's name; first is
 	// closed when it does for the first time.
@@ -166,6 +169,7 @@ func Run(ctx context.Context, cfg Config) error {
 	wg.Go(func() { a.node.Run(ctx) })
 	wg.Go(func() { a.identify(ctx) })
 	wg.Go(func() { newCutOffWatch(a).run(ctx) })
+	wg.Go(func() { newOrphanWatch(a).run(ctx) })
 	if a.pods != nil {
 		wg.Go(func() { a.follow(ctx, a.pods.pods) })
 		wg.Go(func() { a.pods.run(ctx) })

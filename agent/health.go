@@ -90,6 +90,9 @@ const maxMessage = 1024
 func (a *agent) nodeState() nodeState {
 	u := a.underlayNow()
 	state := nodeState{Addresses: u.Addresses, OnLink: u.Prefixes, Others: u.Others}
+	a.mu.Lock()
+	state.Orphans = a.orphans
+	a.mu.Unlock()
 	if err := a.Ready(); err != nil {
 		state.NotReady = truncate(err.Error())
 	}

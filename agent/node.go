@@ -25,6 +25,9 @@ type nodeState struct {
 	OnLink []netip.Prefix
 	// Others are what it delivers to itself besides Addresses.
 	Others []netip.Addr
+	// Orphans are the pods that have an interface and no object, in the form of
+	// api.OrphansAnnotation.
+	Orphans string
 	// DataPlane is what the data plane can do, in the form of
 	// datapath.Capabilities; empty while that is not known.
 	DataPlane string
@@ -41,7 +44,7 @@ type nodeState struct {
 }
 
 func (s nodeState) equal(o nodeState) bool {
-	return slices.Equal(s.Addresses, o.Addresses) && slices.Equal(s.OnLink, o.OnLink) && slices.Equal(s.Others, o.Others) && s.DataPlane == o.DataPlane &&
+	return slices.Equal(s.Addresses, o.Addresses) && slices.Equal(s.OnLink, o.OnLink) && slices.Equal(s.Others, o.Others) && s.Orphans == o.Orphans && s.DataPlane == o.DataPlane &&
 		s.NotReady == o.NotReady && s.OutOfSync == o.OutOfSync && s.Unloaded == o.Unloaded && slices.Equal(s.Problems, o.Problems)
 }
 
@@ -49,7 +52,8 @@ func (s nodeState) equal(o nodeState) bool {
 // anything. Conditions that others own stay.
 func (s nodeState) describe(node *corev1.Node, now metav1.Time) bool {
 	changed := len(s.Addresses) > 0 && setAddresses(node, s.Addresses)
-	for name, value := range map[string]string{api.OnLinkAnnotation: joined(s.OnLink), api.OtherAddressesAnnotation: joined(s.Others)} {
+	for name, value := range map[string]string{api.OnLinkAnnotation: joined(s.OnLink), api.OtherAddressesAnnotation: joined(s.Others),
+		api.OrphansAnnotation: s.Orphans} {
 		if value != node.Annotations[name] {
 			metav1.SetMetaDataAnnotation(&node.ObjectMeta, name, value)
 			changed = true

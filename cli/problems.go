@@ -109,7 +109,7 @@ func nodeProblems(l *problemList, c explain.Cluster, compiled map[string][]plugi
 	for o := range c.Objects.All(api.Node) {
 		node := o.(*corev1.Node)
 		if !c.Lost[node.Name] {
-			for _, p := range api.NodeProblems(node) {
+			for _, p := range saidOf(node) {
 				current.add(p)
 			}
 		}
@@ -122,7 +122,7 @@ func nodeProblems(l *problemList, c explain.Cluster, compiled map[string][]plugi
 	for o := range c.Objects.All(api.Node) {
 		some = true
 		node, key := o.(*corev1.Node), registry.KeyOf(o)
-		said := api.NodeProblems(node)
+		said := saidOf(node)
 		if c.Lost[node.Name] && len(said) == 1 && said[0].Message == api.NotReported {
 			l.add(said[0])
 			said = nil
@@ -152,6 +152,19 @@ func nodeProblems(l *problemList, c explain.Cluster, compiled map[string][]plugi
 	if !some {
 		l.about(nil, registry.Key{Name: "nodes"}, "there are none", "")
 	}
+}
+
+// saidOf returns what a node's agent said is wrong, pods without objects among it.
+func saidOf(node *corev1.Node) []api.Problem {
+	said := api.NodeProblems(node)
+	orphans, err := api.NodeOrphans(node)
+	if err != nil {
+		return append(said, api.Problem{Kind: api.Node.Kind, Name: node.Name, Message: err.Error(), Remedy: "restart its agent, which writes it anew"})
+	}
+	if p, any := explain.Orphaned(node.Name, orphans); any {
+		said = append(said, p)
+	}
+	return said
 }
 
 // hearsay are problems that agents tell of others than their own nodes. Who has got

@@ -15,6 +15,7 @@ import (
 	"iter"
 	"net/netip"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -128,6 +129,9 @@ func (c Cluster) Why(q Question) (Answer, error) {
 // answer says what the plans say of a flow, and whether the nodes do that.
 func (c Cluster) answer(a *Answer, flow plan.Flow, planner *planner) {
 	a.Explanation = planner.explain(flow, a.Source.Node, a.Destination.Node)
+	if o := a.Destination.orphan; o != nil && strings.HasPrefix(a.Explanation.Interface, o.String()) {
+		a.Explanation.Interface = o.String() // what the node itself calls it
+	}
 	a.Verdict = Denied
 	if a.Explanation.Allowed {
 		a.Verdict = Allowed
@@ -137,6 +141,7 @@ func (c Cluster) answer(a *Answer, flow plan.Flow, planner *planner) {
 		c.judge(a, flow, planner)
 	}
 	c.doubt(a, planner.problems)
+	c.warnOfOrphans(a, planner.plans)
 }
 
 // doubt says what is not known of the nodes that the packet meets, where

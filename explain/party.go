@@ -26,6 +26,7 @@ type Party struct {
 	addresses []netip.Addr
 	pod       *corev1.Pod // of one with an interface of its own, else nil
 	service   *corev1.Service
+	orphan    *api.Orphan // of a pod without an object, else nil
 }
 
 // Attached reports whether the party is a pod with an interface of its own.
@@ -130,10 +131,19 @@ func (c Cluster) elsewhere(name string) string {
 			found = append(found, registry.KeyOf(o).String())
 		}
 	}
-	if len(found) == 0 {
-		return ""
+	hint := ""
+	if len(found) > 0 {
+		hint = "; there is " + strings.Join(found, ", ")
 	}
-	return "; there is " + strings.Join(found, ", ")
+	for n := range registry.Each[*corev1.Node](c.Objects, api.Node) {
+		orphans, _ := api.NodeOrphans(n)
+		for _, o := range orphans.Pods {
+			if o.Name == name && len(c.orphaned(o)) > 0 {
+				hint += fmt.Sprintf("; %s still has an interface of pod %s, of which there is no object: ask about its address %s", n.Name, o, o.Addresses[0])
+			}
+		}
+	}
+	return hint
 }
 
 func (c Cluster) pod(key registry.Key) (Party, error) {
@@ -178,6 +188,11 @@ func (c Cluster) owner(a netip.Addr) Party {
 		pod := o.(*corev1.Pod)
 		if attached(pod) && slices.Contains(podAddresses(pod), a) {
 			p.Name, p.Node, p.pod = "pod "+registry.KeyOf(pod).String(), pod.Spec.NodeName, pod
+		}
+	}
+	if p.Node == "" {
+		if o, node, ok := c.orphan(a); ok {
+			p.Name, p.Node, p.orphan = "pod "+o.String(), node, &o
 		}
 	}
 	return p

@@ -285,9 +285,9 @@ func otherAddresses(node *corev1.Node) []netip.Addr {
 	return addresses
 }
 
-// endpoints returns the nodes' endpoints, as far as the Pod objects tell. The
-// name of a pod's interface is not among that, so the pod's own name stands
-// for it.
+// endpoints returns the nodes' endpoints, as far as the Pod objects tell, and what
+// agents say of pods without objects. The name of a pod's interface is not among
+// that, so the pod's own name stands for it.
 func (c Cluster) endpoints() map[string][]plugin.Endpoint {
 	endpoints := make(map[string][]plugin.Endpoint)
 	for o := range c.Objects.All(api.Pod) {
@@ -300,6 +300,21 @@ func (c Cluster) endpoints() map[string][]plugin.Endpoint {
 			Interface: pod.Namespace + "/" + pod.Name, Addresses: addresses, MAC: plan.MACOf(addresses[0]),
 			Namespace: pod.Namespace, Pod: pod.Name, UID: string(pod.UID),
 		})
+	}
+	for node := range registry.Each[*corev1.Node](c.Objects, api.Node) {
+		orphans, _ := api.NodeOrphans(node) // warn says what cannot be read
+		for _, o := range orphans.Pods {
+			if addresses := c.orphaned(o); len(addresses) > 0 {
+				name := o.String()
+				if slices.ContainsFunc(endpoints[node.Name], func(e plugin.Endpoint) bool { return e.Interface == name }) {
+					name += "/" + addresses[0].String() // another pod has the name by now
+				}
+				endpoints[node.Name] = append(endpoints[node.Name], plugin.Endpoint{
+					Interface: name, Addresses: addresses, MAC: plan.MACOf(addresses[0]),
+					Namespace: o.Namespace, Pod: o.Name, UID: o.UID,
+				})
+			}
+		}
 	}
 	return endpoints
 }

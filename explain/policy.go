@@ -126,6 +126,8 @@ func (c Cluster) judge(a *Answer, flow plan.Flow, planner *planner) {
 		now := advise(j.Direction)
 		if refused := planner.refused[s.Node][s.Entry]; refused != "" {
 			j.Advice = refused
+		} else if subject.orphan != nil || peer.orphan != nil {
+			// No object says what it is, so none can say anything else.
 		} else if now.Decision.Allow == j.Allowed && now.Decision.Origin == j.Rule {
 			j.Advice = now.Text
 		} else {

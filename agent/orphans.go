@@ -1,0 +1,165 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/plugin"
+	"github.com/weftnet/weft/registry"
+)
+
+const (
+	// lookForOrphansEvery is how often pods are looked for that have an interface and
+	// no object.
+	lookForOrphansEvery = 10 * time.Second
+	// orphanGrace is how long a pod must have had no object before it is told of: in
+	// the normal course the object goes a moment before the runtime sends the DEL.
+	orphanGrace = 30 * time.Second
+	// orphansAsked is how many pods the registry is asked about each time, so that
+	// large nodes together do not keep it busy.
+	orphansAsked = 16
+)
+
+// orphanWatch finds the node's pods that have an interface and no object, as after
+// a deletion by force. They run on, and the node has them in its plan; who compiles
+// one from the registry's objects does not know of them.
+type orphanWatch struct {
+	node string
+	log  *slog.Logger
+	// endpoints are those of the node's plan.
+	endpoints func() []plugin.Endpoint
+	// known reports whether what the agent follows shows the object of a pod. Such
+	// pods the registry is not asked about.
+	known func(namespace, name, uid string) bool
+	get   func(context.Context, registry.Key) (registry.Object, error)
+	// tell is told the orphans when they change.
+	tell func(api.Orphans)
+
+	// since is when an endpoint's object was first found to be gone, by interface.
+	since map[string]time.Time
+	// last is the interface of whom was asked last; the next time goes on after it.
+	last string
+	told string
+}
+
+func newOrphanWatch(a *agent) *orphanWatch {
+	w := &orphanWatch{node: a.Node, log: a.Log, endpoints: a.endpoints,
+		known: func(string, string, string) bool { return false },
+		get: func(ctx context.Context, key registry.Key) (registry.Object, error) {
+			return a.Registry.Get(ctx, api.Pod, key)
+		},
+		tell: func(o api.Orphans) {
+			a.mu.Lock()
+			a.orphans = o.Text()
+			a.mu.Unlock()
+			a.node.Kick()
+		}}
+	if a.pods != nil {
+		w.known = func(namespace, name, uid string) bool { return a.pods.get(namespace, name, uid) != nil }
+	}
+	return w
+}
+
+// run looks until ctx ends.
+func (w *orphanWatch) run(ctx context.Context) {
+	for {
+		w.look(ctx, time.Now())
+		sleep(ctx, lookForOrphansEvery)
+		if ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// look asks about some of the node's pods, and tells of those that have had no object
+// for orphanGrace. What cannot be asked stays as it was.
+func (w *orphanWatch) look(ctx context.Context, now time.Time) {
+	var named, ask []plugin.Endpoint
+	since := make(map[string]time.Time)
+	for _, e := range w.endpoints() {
+		if e.Pod == "" {
+			continue // whose it is nobody can say
+		}
+		named = append(named, e)
+		if !w.known(e.Namespace, e.Pod, e.UID) {
+			ask = append(ask, e)
+			if at, ok := w.since[e.Interface]; ok {
+				since[e.Interface] = at
+			}
+		}
+	}
+	w.since = since
+	for _, e := range w.turn(ask) {
+		gone, err := w.gone(ctx, e)
+		if err != nil {
+			w.log.Debug("cannot tell whether there is an object of a pod", "pod", e.Name(), "error", err)
+			break
+		}
+		if !gone {
+			delete(w.since, e.Interface)
+		} else if w.since[e.Interface].IsZero() {
+			w.since[e.Interface] = now
+		}
+		w.last = e.Interface
+	}
+	w.say(named, now)
+}
+
+// turn returns those to be asked about now: orphansAsked of them, after those of the
+// last time.
+func (w *orphanWatch) turn(all []plugin.Endpoint) []plugin.Endpoint {
+	slices.SortFunc(all, func(a, b plugin.Endpoint) int { return cmp.Compare(a.Interface, b.Interface) })
+	if len(all) <= orphansAsked {
+		return all
+	}
+	next := slices.IndexFunc(all, func(e plugin.Endpoint) bool { return e.Interface > w.last })
+	next = max(next, 0)
+	return slices.Concat(all[next:], all[:next])[:orphansAsked]
+}
+
+// gone asks the registry whether the object of an endpoint's pod is gone.
+func (w *orphanWatch) gone(ctx context.Context, e plugin.Endpoint) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, eventTimeout)
+	defer cancel()
+	o, err := w.get(ctx, registry.Key{Namespace: e.Namespace, Name: e.Pod})
+	if errors.Is(err, registry.ErrNotFound) {
+		return true, nil
+	} else if err != nil {
+		return false, err
+	}
+	p, ok := o.(*corev1.Pod)
+	return ok && (p.Spec.NodeName != w.node || !api.IsPod(p, e.UID)), nil
+}
+
+// say tells of the endpoints that have been without an object for long enough.
+func (w *orphanWatch) say(endpoints []plugin.Endpoint, now time.Time) {
+	var o api.Orphans
+	for _, e := range endpoints {
+		if at, ok := w.since[e.Interface]; ok && now.Sub(at) >= orphanGrace {
+			orphan := api.Orphan{Namespace: e.Namespace, Name: e.Pod, UID: e.UID}
+			for _, a := range e.Addresses {
+				orphan.Addresses = append(orphan.Addresses, a.String())
+			}
+			o.Pods = append(o.Pods, orphan)
+		}
+	}
+	slices.SortFunc(o.Pods, func(a, b api.Orphan) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), slices.Compare(a.Addresses, b.Addresses))
+	})
+	text := o.Text()
+	if text == w.told {
+		return
+	}
+	if text != "" {
+		w.log.Warn("pods have an interface, and there is no object of them", "orphans", text)
+	}
+	w.told = text
+	w.tell(o)
+}
