@@ -160,26 +160,16 @@ func try(ctx context.Context, reg registry.Registry, targets []target, without b
 		return t, err
 	}
 	scene := explain.Scene(objects, kubernetes.Named(slices.Concat(before, after)))
-	before, _ = asEnforced(before)
-	after, warnings := asEnforced(after)
-	t.Warnings = append(t.Warnings, warnings...)
+	before, _ = policy.Enforced(before)
+	after, tooLarge := policy.Enforced(after)
+	for _, p := range after {
+		if why := tooLarge[p.Name]; why != "" {
+			t.Warnings = append(t.Warnings, p.Name+": "+why)
+		}
+	}
 	differences, total := policy.Compare(before, after, scene, most)
 	t.Differences, t.Total = append(t.Differences, differences...), total
 	return t, nil
-}
-
-// asEnforced returns the policies as nodes enforce them, in the order of their names:
-// those that are too large allow nothing, which is said.
-func asEnforced(policies []*policy.Policy) (enforced []*policy.Policy, warnings []string) {
-	enforced = slices.SortedFunc(slices.Values(policies), func(a, b *policy.Policy) int { return strings.Compare(a.Name, b.Name) })
-	oversized := policy.Oversized(slices.Values(enforced))
-	for i, p := range enforced {
-		if why := oversized[p]; why != "" {
-			enforced[i] = p.Closed()
-			warnings = append(warnings, p.Name+": "+why)
-		}
-	}
-	return enforced, warnings
 }
 
 func (t trial) print(out, errs io.Writer) error {

@@ -14,6 +14,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/yaml"
 
 	"github.com/weftnet/weft/api"
@@ -21,6 +24,7 @@ import (
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/plugin/plugins"
+	"github.com/weftnet/weft/policy"
 	"github.com/weftnet/weft/registry"
 )
 
@@ -277,4 +281,64 @@ func (s service) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
 		plan.ServiceKey{Network: plan.DefaultNetwork, Address: netip.MustParseAddr("10.96.0.1"), Port: 80, Protocol: plan.TCP},
 		plan.Service{Backends: []plan.Backend{{Address: netip.MustParseAddr("10.1.2.2"), Port: 8080, Node: "node2"}}})
 	return &with, problems
+}
+
+// Where a limit of policies decides, it is the reason that is given, and no other.
+func TestLimitsDecide(t *testing.T) {
+	text, err := os.ReadFile("testdata/networkpolicy.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := networkingv1.NetworkPolicyIngressRule{From: []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{}}}}
+	rule := func(i, ports int, peers ...int) (r networkingv1.NetworkPolicyIngressRule) {
+		for _, peer := range peers {
+			r.From = append(r.From, networkingv1.NetworkPolicyPeer{IPBlock: &networkingv1.IPBlock{CIDR: fmt.Sprintf("203.0.%d.%d/32", 110+peer/250, peer%250)}})
+		}
+		for j := range ports {
+			port := intstr.FromInt(1 + 2*(i*ports+j))
+			r.Ports = append(r.Ports, networkingv1.NetworkPolicyPort{Port: &port})
+		}
+		return r
+	}
+	var few, many, square []networkingv1.NetworkPolicyIngressRule
+	for i := range policy.MaxOfPolicy.Rules + 1 {
+		many = append(many, rule(i, 0, i))
+	}
+	few = append(slices.Clone(many[:2]), all)
+	many = append(many, all)
+	// Each peer is in one row and one column, and what it may do is like no other's.
+	const side = 10
+	for i := range side {
+		var row, column []int
+		for j := range side {
+			row, column = append(row, i*side+j), append(column, j*side+i)
+		}
+		square = append(square, rule(2*i, 25, row...), rule(2*i+1, 25, column...))
+	}
+	square = append(square, all)
+	for name, test := range map[string]struct {
+		rules        []networkingv1.NetworkPolicyIngressRule
+		rule, advice string
+	}{
+		"no limit": {few, "NetworkPolicy default/web ingress[2]", ""},
+		"too many rules": {many, "NetworkPolicy default/deny ingress isolation",
+			"NetworkPolicy default/web is too large, so that none of its rules holds"},
+		"too many verdicts": {square, "NetworkPolicy default/deny and others of the same pod (their rules make more than 2048 verdicts)", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := read(t, txtar.Parse(text).Files[0].Data)
+			web := c.Objects.Get(api.NetworkPolicy, registry.Key{Namespace: "default", Name: "web"}).(*networkingv1.NetworkPolicy)
+			web.Spec.Ingress = test.rules
+			a, err := c.Why(Question{Namespace: "default", Source: "client", Destination: "web", Protocol: plan.TCP, Port: 80})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(a.Policies) != 1 || a.Policies[0].Rule != test.rule || a.Policies[0].Advice != test.advice {
+				t.Errorf("policies say %+v, want %q and %q", a.Policies, test.rule, test.advice)
+			}
+			if strings.Contains(strings.Join(a.Warnings, "\n"), "by the objects as they are") {
+				t.Errorf("the answer is\n%s", a)
+			}
+		})
+	}
 }

@@ -95,6 +95,7 @@ func Policy(o registry.Object) (p *policy.Policy, problems []string) {
 func (c Cluster) judge(a *Answer, flow plan.Flow, planner *planner) {
 	policies := Policies(c.Objects)
 	named := kubernetes.Named(policies)
+	policies, tooLarge := policy.Enforced(policies)
 	src, dst, port := c.seen(*a, flow, planner.plans)
 	party := func(p Party) policy.Party {
 		seen := c.party(p, named)
@@ -126,10 +127,18 @@ func (c Cluster) judge(a *Answer, flow plan.Flow, planner *planner) {
 		now := advise(j.Direction)
 		if refused := planner.refused[s.Node][s.Entry]; refused != "" {
 			j.Advice = refused
-		} else if subject.orphan != nil || peer.orphan != nil {
-			// No object says what it is, so none can say anything else.
+		} else if subject.orphan != nil || peer.orphan != nil || policy.IsShut(j.Rule) {
+			// No object says what an orphan is; and what policies of a pod cost together
+			// is in none of them.
 		} else if now.Decision.Allow == j.Allowed && now.Decision.Origin == j.Rule {
 			j.Advice = now.Text
+			for _, p := range policies {
+				// A rule that was added to such a policy would not hold either.
+				if !j.Allowed && tooLarge[p.Name] != "" && p.Isolates(j.Direction) && p.Subject.Selects(party(subject).Identity, party(subject).NamespaceLabels) {
+					j.Advice = p.Name + " is too large, so that none of its rules holds"
+					break
+				}
+			}
 		} else {
 			a.Warn(s.Node, ofNode(s.Node, fmt.Sprintf("by the objects as they are, %s should decide about %s of pod %s, but the node goes by what nodes have told each other of their pods (NodePods, Tag)",
 				now.Decision.Origin, j.Direction, j.Pod)))

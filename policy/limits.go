@@ -3,6 +3,8 @@ package policy
 import (
 	"fmt"
 	"iter"
+	"slices"
+	"strings"
 )
 
 // Size is how large rules are, as users write them.
@@ -96,6 +98,20 @@ func Oversized(policies iter.Seq[*Policy]) map[*Policy]string {
 		}
 	}
 	return oversized
+}
+
+// Enforced returns policies as nodes enforce them, in the order of their names, and
+// which of them allow nothing as they are too large (Oversized), by name.
+func Enforced(policies []*Policy) (enforced []*Policy, tooLarge map[string]string) {
+	enforced = slices.SortedFunc(slices.Values(policies), func(a, b *Policy) int { return strings.Compare(a.Name, b.Name) })
+	tooLarge = map[string]string{}
+	oversized := Oversized(slices.Values(enforced))
+	for i, p := range enforced {
+		if why := oversized[p]; why != "" {
+			enforced[i], tooLarge[p.Name] = p.Closed(), why
+		}
+	}
+	return enforced, tooLarge
 }
 
 // Closed returns the policy without rules: it isolates whom it isolated, and

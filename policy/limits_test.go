@@ -33,5 +33,8 @@ func TestTooManyVerdicts(t *testing.T) {
 		if v.Allow != test.allowed || (len(tables.Costly) == 0) != test.allowed || tables.Verdicts.Len() > MaxVerdicts {
 			t.Errorf("%d ports: allowed is %t, %d verdicts, costly: %+v", test.ports, v.Allow, tables.Verdicts.Len(), tables.Costly)
 		}
+		if IsShut(v.Origin) == test.allowed {
+			t.Errorf("%d ports: the origin is %q", test.ports, v.Origin)
+		}
 	}
 }

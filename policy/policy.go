@@ -40,6 +40,12 @@ type Policy struct {
 	Ingress, Egress []Rule
 }
 
+// Isolates reports whether the policy isolates its subject in a direction.
+func (p *Policy) Isolates(d plan.Direction) bool {
+	_, isolates := p.side(d)
+	return isolates
+}
+
 // Tier is when a policy is asked, and what it can say.
 type Tier int
 

@@ -229,7 +229,23 @@ func (s *set) beyond(verdicts int) string {
 func (s *state) shut(set *set, why string) {
 	set.costly = why
 	set.verdicts += s.replace(plan.VerdictKey{Policy: set.name, Direction: set.direction}, false, map[plan.VerdictKey]plan.Verdict{
-		plan.Otherwise(set.name, set.direction): {Origin: set.policies[0].Name + " and others of the same pod " + why}})
+		plan.Otherwise(set.name, set.direction): {Origin: shutOrigin(set.policies, why)}})
+}
+
+// shutOrigin is the origin of what a set denies for what it costs.
+func shutOrigin(policies []*Policy, why string) string {
+	if len(policies) == 1 {
+		return policies[0].Name + " (its rules " + why + ")"
+	}
+	return policies[0].Name + " and others of the same pod (their rules " + why + ")"
+}
+
+// IsShut reports whether a verdict's origin says that the policies of a pod deny
+// everything because of what they would cost (Costly).
+func IsShut(origin string) bool {
+	return slices.ContainsFunc([]string{tooManyVerdicts, tooManyTogether, tooMuchWork}, func(why string) bool {
+		return strings.HasSuffix(origin, " rules "+why+")")
+	})
 }
 
 // shareOut sees to it that no namespace has more verdicts than it may have, and that
