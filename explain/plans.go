@@ -152,14 +152,39 @@ func (p *planner) toEveryone(f plan.Flow) (plan.Explanation, bool) {
 		}
 		step := plan.Step{Node: node.Name, Table: "node", Decision: fmt.Sprintf("%s is the %s of %s", a, what, prefix)}
 		switch {
+		case !slices.Contains(api.NodeAddresses(node), f.Source):
+			// The node alone gets it, as its plan says.
 		case f.Protocol.HasOneReceiver():
-			return plan.Explanation{Reason: fmt.Sprintf("no kernel answers %s to the %s of a link", f.Protocol, what), Steps: []plan.Step{step}}, true
-		case a.Is4() && slices.Contains(api.NodeAddresses(node), f.Source):
+			return plan.Explanation{Reason: unanswered(f.Protocol, what), Steps: []plan.Step{step}}, true
+		case a.Is4():
 			return plan.Explanation{Allowed: true, Reason: "leaves " + node.Name + " for all on " + prefix.String(), Steps: []plan.Step{step},
 				SeenSource: f.Source, SeenDestination: a, SeenPort: f.Port}, true
 		}
 	}
 	return plan.Explanation{}, false
+}
+
+// unanswered says that nobody answers what goes to a broadcast or anycast address.
+func unanswered(p plan.Protocol, what string) string {
+	return fmt.Sprintf("no kernel answers %s to the %s of a link", p, what)
+}
+
+// answersNot denies a connection that a node delivers to itself at a broadcast or
+// anycast address of its links: it gets there, and is not answered.
+func (p *planner) answersNot(e *plan.Explanation, f plan.Flow) {
+	if !e.Allowed || e.Node == "" || e.Interface != "" || !f.Protocol.HasOneReceiver() {
+		return
+	}
+	node, ok := p.cluster.Objects.Get(api.Node, registry.Key{Name: e.Node}).(*corev1.Node)
+	if !ok {
+		return
+	}
+	for _, prefix := range linkPrefixes(node) {
+		if a, what, ok := everyone(prefix); ok && a == e.SeenDestination {
+			e.Allowed, e.Reason = false, e.Reason+", but "+unanswered(f.Protocol, what)
+			return
+		}
+	}
 }
 
 // explain follows a flow with the plans of those nodes alone that it can meet:
@@ -188,6 +213,7 @@ func (p *planner) explain(f plan.Flow, ends ...string) plan.Explanation {
 		}
 		if len(p.asked) == before {
 			p.nameHolder(&e)
+			p.answersNot(&e, f)
 			return e
 		}
 	}
