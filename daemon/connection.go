@@ -116,8 +116,12 @@ func (c *Connection) Settings(getenv func(string) string, nearby Nearby) (Settin
 		}
 	}
 	if len(lab) > 0 {
-		// It is a whole cluster, and has nothing to do with what the file says.
-		return Settings{Etcd: &etcd.Config{Endpoints: lab}}, nil
+		// It is a whole cluster, and has nothing to do with what the file says. Who asks
+		// flags and variables say, as its etcd may want to know.
+		settings := c.etcd.over(environmentEtcd(getenv))
+		settings.Endpoints = lab
+		config, err := settings.connect(getenv)
+		return Settings{Etcd: config}, err
 	}
 
 	file, files, err := readConfig(explicit, getenv)

@@ -46,6 +46,9 @@ func TestSettings(t *testing.T) {
 		{name: "a flag of etcd", flags: "--etcd-endpoints http://a:1", nearby: lab, own: kubeconfig("own"), want: "etcd http://a:1"},
 		{name: "a variable of etcd", variables: "WEFT_ETCD_ENDPOINTS=http://a:1,http://b:1", nearby: lab, own: kubeconfig("own"), want: "etcd http://a:1,http://b:1"},
 		{name: "a lab before the file and the kubeconfig", nearby: lab, file: "etcd: {endpoints: [http://a:1]}", own: kubeconfig("own"), want: "etcd unix:///lab"},
+		{name: "a lab that asks who one is", nearby: lab, flags: "--etcd-user root:secret", file: "etcd: {user: other}", want: "etcd unix:///lab as root secret"},
+		{name: "a lab that asks, and variables", nearby: lab, variables: "WEFT_ETCD_USER=root WEFT_ETCD_PASSWORD=secret", want: "etcd unix:///lab as root secret"},
+		{name: "a lab is not who the file says", nearby: lab, file: "etcd: {user: 'other:secret'}", want: "etcd unix:///lab"},
 		{name: "a lab before KUBECONFIG", nearby: lab, variables: "KUBECONFIG=HOME/.kube/config", own: kubeconfig("own"), want: "etcd unix:///lab"},
 		{name: "a flag of Kubernetes before the lab", nearby: lab, flags: "--context other", own: kubeconfig("own", "other"), want: "kubernetes https://other:6443 weft-system of-other"},
 		{name: "the registry before the lab", nearby: lab, flags: "--registry kubernetes", own: kubeconfig("own"), want: "kubernetes https://own:6443 weft-system of-own"},
@@ -122,6 +125,9 @@ func TestSettings(t *testing.T) {
 				got = "error: " + err.Error()
 			case settings.Etcd != nil:
 				got = "etcd " + strings.Join(settings.Etcd.Endpoints, ",")
+				if settings.Etcd.Username != "" {
+					got += " as " + settings.Etcd.Username + " " + settings.Etcd.Password
+				}
 			default:
 				got = fmt.Sprintf("kubernetes %s %s %s", settings.Kubernetes.REST.Host, settings.Kubernetes.Namespace, settings.Kubernetes.Default)
 			}
