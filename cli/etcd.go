@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/plugin/flannel"
 	"github.com/weftnet/weft/registry"
 	"github.com/weftnet/weft/registry/etcd"
@@ -458,7 +459,9 @@ func newEtcdEnableAuth(c *connection) *cobra.Command {
 From then on who shows neither a certificate nor a password of a user gets nothing:
 give agents, controllers and people their users first. It refuses to turn it on
 where nobody could log in as root afterwards, and, without --force, where agents
-or controllers run for which there is no user.`,
+or controllers run for which there is no user. Whether those that run were started
+with their users' passwords or certificates it cannot see: it names them, and which
+was not is locked out until it is started again with its own.`,
 		Example: `  weft etcd enable-auth --password-file root.password
   weft etcd enable-auth --password-file root.password --print`,
 		Args: cobra.NoArgs,
@@ -481,10 +484,8 @@ or controllers run for which there is no user.`,
 		if err != nil {
 			return err
 		}
-		if !*force {
-			if err := checkNobodyIsCutOff(cmd.Context(), r); err != nil {
-				return err
-			}
+		if err := checkNobodyIsCutOff(cmd.Context(), r, *force, cmd.ErrOrStderr()); err != nil {
+			return err
 		}
 		return carryOut(cmd.Context(), r, cmd.OutOrStdout(), *print, steps)
 	}
@@ -492,8 +493,9 @@ or controllers run for which there is no user.`,
 }
 
 // checkNobodyIsCutOff says which agents and controllers run for which there is no
-// user of etcd, where it does not ask yet who they are.
-func checkNobodyIsCutOff(ctx context.Context, r *etcd.Registry) error {
+// user of etcd, where it does not ask yet who they are, and warns the others: whether
+// those that run log in, etcd does not tell. With force, it warns all of them.
+func checkNobodyIsCutOff(ctx context.Context, r *etcd.Registry, force bool, errs io.Writer) error {
 	if on, err := r.Authenticates(ctx); on || err != nil {
 		return err
 	}
@@ -506,18 +508,33 @@ func checkNobodyIsCutOff(ctx context.Context, r *etcd.Registry) error {
 		return err
 	}
 	nodes, controllers := withoutUser(held, users)
-	var who, first []string
+	if who := agentsAndControllers(nodes, controllers); len(who) > 0 && !force {
+		var first []string
+		if len(nodes) > 0 {
+			first = append(first, "weft etcd grant node "+strings.Join(nodes, " "))
+		}
+		if len(controllers) > 0 {
+			first = append(first, "weft etcd grant controller")
+		}
+		return fmt.Errorf("there is no user of etcd for %s, which would get nothing from etcd any more: give them one first with: %s (--password-file for those without a certificate), and start them with it; or say --force if they have users of your own making",
+			strings.Join(who, " and for "), strings.Join(first, " && "))
+	}
+	if who := agentsAndControllers(withoutUser(held, nil)); len(who) > 0 {
+		printable.Fprintf(errs, "warning: %s run, and etcd does not tell whether they log in: which of them was started without its user's password or certificate gets nothing from etcd once authentication is on; start it again with --etcd-user and --etcd-password-file, or --etcd-cert and --etcd-key\n",
+			strings.Join(who, " and "))
+	}
+	return nil
+}
+
+// agentsAndControllers names agents by their nodes, and controllers.
+func agentsAndControllers(nodes, controllers []string) (who []string) {
 	if len(nodes) > 0 {
-		who, first = append(who, "the agents of "+listed(nodes)), append(first, "weft etcd grant node "+strings.Join(nodes, " "))
+		who = append(who, "the agents of "+listed(nodes))
 	}
 	if len(controllers) > 0 {
-		who, first = append(who, "the controllers "+listed(controllers)), append(first, "weft etcd grant controller")
+		who = append(who, "the controllers "+listed(controllers))
 	}
-	if len(who) == 0 {
-		return nil
-	}
-	return fmt.Errorf("there is no user of etcd for %s, which would get nothing from etcd any more: give them one first with: %s (--password-file for those without a certificate), and start them with it; or say --force if they have users of your own making",
-		strings.Join(who, " and for "), strings.Join(first, " && "))
+	return who
 }
 
 // withoutUser returns of those that hold leases the nodes and the controllers for

@@ -230,6 +230,11 @@ func testEtcdAccounts(t *testing.T, endpoint string) {
 	weft(0, "revoke", "controller")
 	cutOff("for the controllers c1,", "first with: weft etcd grant controller (")
 	weft(0, "grant", "controller", "--password-file", password("weft-controller"))
+	// Whether those that run log in is not known.
+	warned := weft(0, "enable-auth", "--password-file", password("root"), "--print")
+	if want := "warning: the agents of node1, node2 and the controllers c1 run, and etcd does not tell whether they log in"; !strings.Contains(warned, want) {
+		t.Errorf("enable-auth said\n%s", warned)
+	}
 	for _, l := range leases {
 		must(l.Release(ctx))
 	}
