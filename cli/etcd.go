@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/internal/printable"
@@ -194,6 +195,11 @@ other agents then hold to it and to its address.`,
 		}
 		if err := checkAccounts(args); err != nil {
 			return err
+		}
+		for _, node := range args[1:] {
+			if problems := validation.IsDNS1123Subdomain(node); len(problems) > 0 {
+				return fmt.Errorf("node %q: no node can be called so: %s", node, strings.Join(problems, "; "))
+			}
 		}
 		var own []netip.Addr
 		for _, text := range *addresses {

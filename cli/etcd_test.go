@@ -154,7 +154,7 @@ func testEtcdAccounts(t *testing.T, endpoint string) {
 	if out := weft(exitFailed, "grant", "node", "node1"); !strings.Contains(out, "--address") {
 		t.Errorf("a node of which nothing is known is granted a role: %s", out)
 	}
-	for _, wrong := range [][]string{{"grant"}, {"grant", "node"}, {"grant", "everybody"}, {"grant", "node", "a/b"}, {"grant", "node", "a:b"}, {"grant", "admin", "x"}, {"revoke", "node"}} {
+	for _, wrong := range [][]string{{"grant"}, {"grant", "node"}, {"grant", "everybody"}, {"grant", "node", "a/b"}, {"grant", "node", "a:b"}, {"grant", "node", "Bad_Name"}, {"grant", "admin", "x"}, {"revoke", "node"}} {
 		weft(exitFailed, wrong...)
 	}
 	printed := weft(0, "grant", "node", "node1", "--address", "172.30.0.11", "--print")
