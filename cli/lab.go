@@ -443,7 +443,7 @@ func newLabKubelet(dir *string) *cobra.Command {
 }
 
 func newLabFetch() *cobra.Command {
-	cmd := &cobra.Command{Use: "fetch URL", Short: "Print what a server answers", Hidden: true, Args: exactArgs("a URL", 1)}
+	cmd := &cobra.Command{Use: "fetch URL", Short: "Print what a server answers", Args: exactArgs("a URL", 1)}
 	timeout := cmd.Flags().Duration("timeout", 5*time.Second, "`TIME` to wait for the answer")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		ctx, cancel := context.WithTimeout(cmd.Context(), *timeout)
