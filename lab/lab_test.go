@@ -295,7 +295,7 @@ func TestLeftNamesWhatIsDead(t *testing.T) {
 	}
 	check := func(want string) {
 		t.Helper()
-		if err := l.left(r, "its object", errors.New("no")); !strings.HasSuffix(err.Error(), "take them away with: "+want) {
+		if err := l.left(r, "its object", errors.New("no")); err.Error() != "pod shop/web: its object cannot be removed: no; take away what is left with: "+want {
 			t.Errorf("it says %v, not %s", err, want)
 		}
 	}

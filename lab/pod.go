@@ -363,8 +363,8 @@ func (l *Lab) left(r podRecord, what string, err error) error {
 			first += fmt.Sprintf("weft lab start-node %s && ", name)
 		}
 	}
-	return fmt.Errorf("%s of pod %s are left, as they cannot be removed: %w; take them away with: %sweft lab delete %s -n %s",
-		what, r.key(), err, first, r.Name, r.Namespace)
+	return fmt.Errorf("pod %s: %s cannot be removed: %w; take away what is left with: %sweft lab delete %s -n %s",
+		r.key(), what, err, first, r.Name, r.Namespace)
 }
 
 // haltPod ends a pod's process and takes its network away.

@@ -25,8 +25,8 @@ func TestRunWithoutAgent(t *testing.T) {
 	if err := c.lab.Kill("node1"); err != nil {
 		t.Fatal(err)
 	}
-	left := []string{"is the agent running?", "its object, its network namespace, and what CNI may have given it of pod new/web are left",
-		"take them away with: weft lab start-node node1 && weft lab delete web -n new"}
+	left := []string{"is the agent running?", "pod new/web: its object, its network namespace, and what CNI may have given it cannot be removed",
+		"take away what is left with: weft lab start-node node1 && weft lab delete web -n new"}
 	c.weft("", "lab", "run", "web", "-n", "new", "--node", "node1").want(t, 2, append(left, "weft delete namespace new")...)
 	c.weft("", "lab", "status").want(t, 1, "new/web")
 	c.weft("", "lab", "delete", "web", "-n", "new").want(t, 2, left...)
