@@ -342,3 +342,11 @@ func TestLimitsDecide(t *testing.T) {
 		})
 	}
 }
+
+// What no policy decides is no rule's.
+func TestJudgementOfNoPolicy(t *testing.T) {
+	j := Judgement{Pod: "default/local", Direction: plan.Outgoing, Allowed: true, Rule: policy.Unrestricted}
+	if got, want := j.String(), "egress from pod default/local is allowed: no policy decides"; got != want {
+		t.Errorf("it says %q, not %q", got, want)
+	}
+}

@@ -50,6 +50,8 @@ func (j Judgement) String() string {
 	switch {
 	case j.Rule == "":
 		return text
+	case j.Rule == policy.Unrestricted:
+		return text + ": " + j.Rule
 	case j.Unasked:
 		return text + ", by " + j.Rule
 	default:
