@@ -15,8 +15,10 @@ import (
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/drops"
+	"github.com/weftnet/weft/explain"
 	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/lab"
+	"github.com/weftnet/weft/plugin/plugins"
 	"github.com/weftnet/weft/registry"
 	"github.com/weftnet/weft/trace"
 )
@@ -153,9 +155,6 @@ type dropsCommand struct {
 	failed map[string]bool
 }
 
-// askTimeout bounds how long an agent may take to answer once.
-const askTimeout = 15 * time.Second
-
 // askAtOnce bounds how many agents are asked at the same time.
 const askAtOnce = 10
 
@@ -170,9 +169,10 @@ func (d *dropsCommand) once(ctx context.Context) error {
 		wg.Go(func() {
 			ask <- struct{}{}
 			defer func() { <-ask }()
-			ctx, cancel := context.WithTimeout(ctx, askTimeout)
-			defer cancel()
-			reports[i], errs[i] = d.ask(ctx, a)
+			errs[i] = within(ctx, nodeTime, errSilent, func(ctx context.Context) (err error) {
+				reports[i], err = d.ask(ctx, a)
+				return err
+			})
 		})
 	}
 	wg.Wait()
@@ -260,8 +260,18 @@ func (d *dropsCommand) say(ctx context.Context, node string, err error) {
 // listen shows what an agent tells until it ends that. Where nothing can be
 // written any more, it stops all.
 func (d *dropsCommand) listen(ctx context.Context, a askedAgent, stop context.CancelCauseFunc) error {
-	answer, err := a.open(ctx, true)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	silent := time.AfterFunc(nodeTime, func() { cancel(errSilent) })
+	answer, err := begin(ctx, func(ctx context.Context) (io.ReadCloser, error) { return a.open(ctx, true) })
+	if err == nil && !silent.Stop() {
+		answer.Close()
+		err = errSilent
+	}
 	if err != nil {
+		if errors.Is(context.Cause(ctx), errSilent) {
+			err = errSilent
+		}
 		return err
 	}
 	defer answer.Close()
@@ -315,16 +325,39 @@ func (h *holders) of(ctx context.Context, a netip.Addr) string {
 	}
 	h.read = time.Now()
 	// What cannot be read is not told; the address is.
-	pods, _, err := h.reg.List(ctx, api.Pod)
-	if err != nil {
+	snapshot := make(explain.Snapshot)
+	if readInto(ctx, h.reg, snapshot, api.Pod, api.Node) != nil {
 		return ""
 	}
-	nodes, _, err := h.reg.List(ctx, api.Node)
-	if err != nil {
-		return ""
+	h.names = addressHolders(snapshot[api.Pod], snapshot[api.Node])
+	for address, node := range h.inPools(ctx, snapshot) {
+		if _, taken := h.names[address]; !taken {
+			h.names[address] = "node/" + node
+		}
 	}
-	h.names = addressHolders(pods, nodes)
 	return h.names[a]
+}
+
+// inPools returns which node has which address of the pods' subnets, as far as the
+// registry tells.
+func (h *holders) inPools(ctx context.Context, snapshot explain.Snapshot) map[netip.Addr]string {
+	c := explain.Cluster{Plugin: plugins.Finder(h.reg.Serves), Objects: withoutPolicies{snapshot}}
+	if readInto(ctx, h.reg, snapshot, api.ClusterConfigKind) != nil {
+		return nil
+	}
+	plug, err := pluginOf(snapshot, c.Plugin)
+	if err != nil {
+		return nil
+	}
+	kinds := slices.DeleteFunc(slices.Clone(plug.Kinds()), ofPolicies)
+	if readInto(ctx, h.reg, snapshot, kinds...) != nil {
+		return nil
+	}
+	own, err := c.OwnAddresses()
+	if err != nil {
+		return nil
+	}
+	return own
 }
 
 // addressHolders returns the name of who has each address: "namespace/pod" or

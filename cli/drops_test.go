@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	"github.com/gorilla/websocket"
+	networkv1 "github.com/openshift/api/network/v1"
 	"golang.org/x/tools/txtar"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -224,6 +226,46 @@ func TestAgentPods(t *testing.T) {
 	for what, passed := range map[string][][]byte{"nonsense": {message(execStatus, "nonsense")}, "a cut connection": {message(execStdout, "one")}} {
 		if out, err := ask("secret", passed...); err == nil {
 			t.Errorf("of %s it said %q", what, out)
+		}
+	}
+}
+
+// An agent that hangs is named in the same words as by why --live, once or followed.
+func TestSilentAgentsOfDrops(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hangs := askedAgent{node: "node1", open: func(ctx context.Context, _ bool) (io.ReadCloser, error) {
+			<-ctx.Done()
+			return nil, fmt.Errorf(`ask the agent at /proc/1/root: Get "http://agent/drops": %w`, ctx.Err())
+		}}
+		var text, errs bytes.Buffer
+		d := &dropsCommand{agents: []askedAgent{hangs}, names: &holders{reg: dropsCluster(t)}, out: &text, errs: &errs, zone: time.UTC}
+		const want = "node node1: it has not answered in 5s: its agent may hang (see: weft status)"
+		if err := d.once(t.Context()); err == nil || !strings.Contains(text.String(), want+"\n") {
+			t.Errorf("it ends with %v and says\n%s", err, text.String())
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 2*nodeTime)
+		defer cancel()
+		if err := d.listen(ctx, hangs, nil); !errors.Is(err, errSilent) {
+			t.Errorf("followed, it ends with %v", err)
+		}
+	})
+}
+
+// The addresses of nodes in the pods' subnets are nodes', also of nodes that are asked
+// nothing.
+func TestNodesHoldGateways(t *testing.T) {
+	reg := dropsCluster(t)
+	for i, name := range []string{"node1", "node2"} {
+		s := &networkv1.HostSubnet{Host: name, HostIP: fmt.Sprint("172.30.0.1", i+1), Subnet: fmt.Sprintf("10.1.%d.0/24", i+1)}
+		s.Name = name
+		if _, err := reg.Create(t.Context(), api.HostSubnet, s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h := &holders{reg: reg}
+	for address, want := range map[string]string{"10.1.1.1": "node/node1", "10.1.2.1": "node/node2", "10.1.2.0": "node/node2", "10.1.2.9": "shop/client", "10.1.2.10": "", "172.30.0.12": "node/node2"} {
+		if got := h.of(t.Context(), netip.MustParseAddr(address)); got != want {
+			t.Errorf("%s is %q, not %q", address, got, want)
 		}
 	}
 }

@@ -258,17 +258,17 @@ func (p *probing) answered(ask func(context.Context) error) error {
 	return within(p.ctx, nodeTime, errSilent, ask)
 }
 
-// begin has an agent begin to answer, and waits no longer than ctx: a websocket's
+// begin asks an agent, and waits for the beginning of its answer no longer than ctx: a websocket's
 // handshake heeds the deadline of a context, and nothing else of it. A deadline
 // would end the answer, too, which is read for longer.
-func begin(ctx context.Context, agent askedAgent, w trace.Watch) (io.ReadCloser, error) {
+func begin(ctx context.Context, ask func(context.Context) (io.ReadCloser, error)) (io.ReadCloser, error) {
 	type result struct {
 		answer io.ReadCloser
 		err    error
 	}
 	results := make(chan result, 1)
 	go func() {
-		answer, err := agent.trace(ctx, w)
+		answer, err := ask(ctx)
 		results <- result{answer, err}
 	}()
 	select {
@@ -298,7 +298,7 @@ func (p *probing) open(agent askedAgent, w trace.Watch) (begins trace.Event, err
 		}
 		cancel(nil)
 	}()
-	answer, err := begin(ctx, agent, w)
+	answer, err := begin(ctx, func(ctx context.Context) (io.ReadCloser, error) { return agent.trace(ctx, w) })
 	if err != nil {
 		return trace.Event{}, err
 	}

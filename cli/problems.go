@@ -342,9 +342,17 @@ func pluginName(objects plugin.Objects) string {
 type withoutPolicies struct{ plugin.Objects }
 
 func (o withoutPolicies) All(k *registry.Kind) iter.Seq[registry.Object] {
-	switch k {
-	case api.NetworkPolicy, api.ClusterNetworkPolicy, api.TagKind, api.NodePodsKind, api.DomainNameKind:
+	if ofPolicies(k) {
 		return func(func(registry.Object) bool) {}
 	}
 	return o.Objects.All(k)
+}
+
+// ofPolicies reports whether objects of a kind say who may talk to whom.
+func ofPolicies(k *registry.Kind) bool {
+	switch k {
+	case api.NetworkPolicy, api.ClusterNetworkPolicy, api.TagKind, api.NodePodsKind, api.DomainNameKind:
+		return true
+	}
+	return false
 }
