@@ -584,7 +584,7 @@ func (a *agent) logError(err error) {
 func (a *agent) report(r round) {
 	a.logError(r.Err)
 	if s := a.running(); s != nil {
-		a.problem(disputePart)(s.Contested())
+		a.problem(disputePart)(s.Disputed())
 	}
 	if r.Whole {
 		a.tell()

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -10,64 +11,93 @@ import (
 )
 
 // dispute paces repairs of what others keep changing. The first is at once. If
-// the same goes on, each waits twice as long as the one before, so that an
+// the same goes on fast, each waits twice as long as the one before, so that an
 // agent and a program that want different things do not take the node's
 // processor from its pods; and it is said who that is.
 type dispute struct {
-	// times is how many repairs there were in a row, and last when the last of
-	// them was due.
-	times int
-	last  time.Time
+	// row is how many repairs there were with less than disputeOver between any
+	// two, and last when the last of them was due.
+	row  int
+	last time.Time
+	// heat is how many of them came faster than disputeCools.
+	heat float64
 	// due says that the last of them has not begun.
-	due  bool
-	what datapath.Disturbance
+	due bool
+	// contested says that repairs came so fast that the node may not have done
+	// what it should for a good part of the time. It stays so until it is over.
+	contested bool
+	what      datapath.Disturbance
 }
 
 const (
-	// disputeFirst is what the second repair in a row waits, disputeMost the
-	// most that one waits, as policies are not in force meanwhile where it is
-	// their table that is gone, and disputeOver how long nothing may be changed
-	// until it is no dispute any more.
+	// disputeFirst is what a repair waits that follows another at once, and
+	// disputeMost the most that one waits, as policies are not in force meanwhile
+	// where it is their table that is gone.
 	disputeFirst = 50 * time.Millisecond
 	disputeMost  = time.Second
-	disputeOver  = time.Minute
-	// disputeTold is how many repairs in a row are said to be a dispute.
-	disputeTold = 5
+	// disputeCools is how long after a repair another is no part of a dispute: a
+	// person who edits by hand is slower, and a program that fights for its own
+	// faster.
+	disputeCools = 2 * time.Second
+	// disputeHot is how much heat is a dispute, and disputeLong how many repairs in
+	// a row are said to be one though they come slowly, as from a program that
+	// undoes Weft's work every few seconds.
+	disputeHot  = 5
+	disputeLong = 20
+	// disputeOver is how long nothing may be changed until it is no dispute any
+	// more.
+	disputeOver = 30 * time.Second
 )
 
 // noted takes note of a change of somebody else's, and returns when to put
 // things right.
 func (d *dispute) noted(what datapath.Disturbance, now time.Time) time.Time {
+	if d.over(now) {
+		*d = dispute{due: d.due, last: d.last}
+	}
 	d.what = what
-	switch {
-	case d.due: // what changes meanwhile it puts right, too
+	if d.due { // what changes meanwhile it puts right, too
 		return d.last
-	case d.times == 0 || d.over(now):
-		d.times, d.last = 1, now
-	default:
-		wait := min(disputeMost, disputeFirst<<min(d.times-1, 20))
-		d.times++
-		d.last = now
-		if due := d.last.Add(wait); due.After(now) {
-			d.last = due
+	}
+	due := now
+	if d.row > 0 {
+		d.heat = max(0, d.heat-now.Sub(d.last).Seconds()/disputeCools.Seconds())
+		if d.heat > 0 {
+			wait := disputeFirst.Seconds() * math.Exp2(min(d.heat-1, 20))
+			due = later(now, d.last.Add(min(disputeMost, time.Duration(wait*float64(time.Second)))))
 		}
 	}
-	d.due = true
-	return d.last
+	d.row++
+	d.heat++
+	d.contested = d.contested || d.heat >= disputeHot
+	d.due, d.last = true, due
+	return due
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
 }
 
 func (d *dispute) over(now time.Time) bool { return now.Sub(d.last) >= disputeOver }
 
+// told reports whether it is said that others keep changing things.
+func (d *dispute) told(now time.Time) bool {
+	return (d.contested || d.row >= disputeLong) && !d.over(now)
+}
+
 // message says that others keep changing things; empty where they do not.
 func (d *dispute) message(now time.Time) string {
-	if d.times < disputeTold || d.over(now) {
+	if !d.told(now) {
 		return ""
 	}
-	by := "something"
+	by := ""
 	if d.what.By != "" {
-		by = d.what.By
+		by = ", by " + d.what.By
 	}
-	return fmt.Sprintf("%s keeps changing what is Weft's, the last time %s: stop it, as in between the node does not do what it should", by, d.what.What)
+	return fmt.Sprintf("others keep changing what is Weft's, the last time %s%s: stop what does that, as in between the node does not do what it should", d.what.What, by)
 }
 
 // Disturbed asks for a repair, as somebody else changed something.
@@ -77,6 +107,9 @@ func (s *syncer) Disturbed(d datapath.Disturbance) {
 	defer s.mu.Unlock()
 	told := s.dispute.due
 	due := s.dispute.noted(d, now)
+	if s.dispute.told(due) {
+		s.calm.Reset(due.Add(disputeOver).Sub(now))
+	}
 	if !told {
 		s.log.Warn("others changed what is Weft's", "what", d.What, "by", d.By)
 		s.mend.Reset(due.Sub(now))
@@ -90,11 +123,19 @@ func (s *syncer) mending() {
 	s.dispute.due = false
 }
 
-// Contested says who keeps changing what is Weft's; empty where nobody does.
-func (s *syncer) Contested() string {
+// Disputed says who keeps changing what is Weft's; empty where nobody does.
+func (s *syncer) Disputed() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.dispute.message(time.Now())
+}
+
+// Contested reports whether somebody changes what is Weft's so often that the
+// node may not do what it should.
+func (s *syncer) Contested() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.dispute.contested && !s.dispute.over(time.Now())
 }
 
 // watch has what others change put right at once, until ctx ends, and says where

@@ -26,6 +26,8 @@ func TestWhatOthersKeepChanging(t *testing.T) {
 		plane := &recorder{}
 		s := start(t, plane, somePlan)
 		synctest.Wait()
+		reported := ""
+		s.reported = func(round) { reported = s.Disputed() }
 		flush := datapath.Disturbance{What: "nftables table inet weft", By: "firewalld (process 7)"}
 
 		began := time.Now()
@@ -36,7 +38,7 @@ func TestWhatOthersKeepChanging(t *testing.T) {
 		if plane.repaired() != 1 || time.Since(began) > 0 {
 			t.Errorf("%d repairs in %v", plane.repaired(), time.Since(began))
 		}
-		if said := s.Contested(); said != "" {
+		if said := s.Disputed(); said != "" || s.Contested() {
 			t.Errorf("after one change it is said that %s", said)
 		}
 		// Many changes at one time are one repair.
@@ -57,12 +59,15 @@ func TestWhatOthersKeepChanging(t *testing.T) {
 		if n := plane.repaired(); n > 12+int(fight/disputeMost)+int(fight/time.Minute) || n < int(fight/disputeMost)/2 {
 			t.Errorf("%d repairs in %v", n, fight)
 		}
-		if said := s.Contested(); !strings.Contains(said, "firewalld (process 7) keeps changing") || !strings.Contains(said, "nftables table inet weft") {
-			t.Errorf("it is said: %q", said)
+		if said := s.Disputed(); !strings.Contains(said, "the last time nftables table inet weft, by firewalld (process 7)") || reported != said || !s.Contested() {
+			t.Errorf("it is said: %q, and reported: %q", said, reported)
 		}
+		// That it is over is reported soon after the last change, though there is
+		// nothing else to do.
 		time.Sleep(disputeMost + disputeOver)
-		if said := s.Contested(); said != "" {
-			t.Errorf("it is over, and it is said that %s", said)
+		synctest.Wait()
+		if said := s.Disputed(); said != "" || reported != "" || s.Contested() {
+			t.Errorf("it is over, and it is said that %q, and reported that %q", said, reported)
 		}
 		synctest.Wait()
 		n, before := plane.repaired(), time.Now()
@@ -70,6 +75,31 @@ func TestWhatOthersKeepChanging(t *testing.T) {
 		synctest.Wait()
 		if plane.repaired() != n+1 || time.Since(before) > 0 {
 			t.Errorf("the first change after it was repaired %d times in %v", plane.repaired()-n, time.Since(before))
+		}
+	})
+}
+
+// A person who edits by hand is no dispute, and a program that comes as seldom is
+// one once it has come often; neither keeps the node from doing what it should.
+func TestWhatOthersChangeSeldom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		plane := &recorder{}
+		s := start(t, plane, somePlan)
+		synctest.Wait()
+		for edit := range disputeLong {
+			if said := s.Disputed(); said != "" || s.Contested() {
+				t.Errorf("after %d edits it is said that %s", edit, said)
+			}
+			n, before := plane.repaired(), time.Now()
+			s.Disturbed(datapath.Disturbance{What: "route 10.1.2.0/24"})
+			synctest.Wait()
+			if plane.repaired() == n || time.Since(before) > 0 { // beside those that come now and then
+				t.Errorf("edit %d was repaired %d times in %v", edit+1, plane.repaired()-n, time.Since(before))
+			}
+			time.Sleep(4 * time.Second)
+		}
+		if said := s.Disputed(); said == "" || s.Contested() {
+			t.Errorf("after %d edits it is said that %q, and that the node does not do what it should: %v", disputeLong, said, s.Contested())
 		}
 	})
 }

@@ -101,7 +101,7 @@ func (a *agent) nodeState() nodeState {
 		if last.Able != nil {
 			state.DataPlane = last.Able.String()
 		}
-		state.Unloaded = !last.Whole || s.Contested() != ""
+		state.Unloaded = !last.Whole || s.Contested()
 	}
 	wrong := a.problems()
 	var words []string

@@ -36,7 +36,7 @@ type nodeState struct {
 	// OutOfSync is what of the plan the node does not do, and why.
 	OutOfSync string
 	// Unloaded says that the data plane may not hold all of the plan that it can:
-	// it could not take it, or somebody keeps changing it.
+	// it could not take it, or somebody keeps changing it fast.
 	Unloaded bool
 	// Problems are all that is wrong, what keeps the node from being ready or in
 	// sync among it.

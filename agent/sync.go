@@ -37,6 +37,9 @@ type syncer struct {
 	kick chan struct{}
 	// mend ends when what others changed is to be put right.
 	mend *time.Timer
+	// calm ends when nobody has changed anything for so long that a dispute is
+	// over, which the round that follows reports.
+	calm *time.Timer
 
 	mu          sync.Mutex
 	dispute     dispute
@@ -87,9 +90,10 @@ const (
 
 func newSyncer(plane datapath.DataPlane, log *slog.Logger, repairEvery time.Duration, m *metrics, kinds []*registry.Kind,
 	compile func(*plan.Plan) (plugin.Applied, error), reported func(round)) *syncer {
-	mend := time.NewTimer(0)
+	mend, calm := time.NewTimer(0), time.NewTimer(0)
 	mend.Stop()
-	return &syncer{mend: mend, plane: plane, compile: compile, kinds: kinds, log: log, repairEvery: repairEvery, metrics: m, reported: reported,
+	calm.Stop()
+	return &syncer{mend: mend, calm: calm, plane: plane, compile: compile, kinds: kinds, log: log, repairEvery: repairEvery, metrics: m, reported: reported,
 		pace: paceOfChanges(), turns: newTurns(),
 		kick: make(chan struct{}, 1), finished: make(chan struct{})}
 }
@@ -165,6 +169,7 @@ func (s *syncer) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-s.kick:
+		case <-s.calm.C:
 		case <-retry.C:
 			retried = true
 		case <-repair.C:

@@ -71,11 +71,10 @@ ip -br addr show dev weft0`), "")
 			return nil
 		})
 	}
-	for range 20 {
+	for range 40 {
 		do("nft delete table inet weft || true; sleep 0.1")
 	}
-	c.wantProblem("repair: nft (process ")
-	c.wantProblem("keeps changing what is Weft's, the last time nftables table inet weft")
+	c.wantProblem("repair: others keep changing what is Weft's, the last time nftables table inet weft, by nft (process ")
 }
 
 // TestVirtualAddress has a virtual address come and go on the uplink, and a
