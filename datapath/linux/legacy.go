@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"unsafe"
 
 	"github.com/google/nftables/expr"
@@ -16,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// legacyTable is the table filter of iptables-legacy, which nftables does not
+// legacyTable is a table of iptables-legacy, which nftables does not
 // show. The kernel has it as entries one behind the other (struct ipt_entry in
 // linux/netfilter_ipv4/ip_tables.h), and jumps lead to where one begins.
 type legacyTable struct {
@@ -60,15 +61,24 @@ var legacyFamilies = map[bool]*legacyFamily{
 		address: 16, source: 8, destination: 24, interfaces: 64, protocol: 128, inverted: 132, next: 140, matches: 168, goes: 4},
 }
 
-// inUse reports whether somebody has the table.
-func (f *legacyFamily) inUse() (bool, error) {
+// legacyPriorities are the tables of iptables in which rules may drop packets,
+// and their priorities among the chains of nftables.
+var legacyPriorities = map[string]int32{"raw": -300, "mangle": -150, "filter": 0, "security": 50}
+
+// inUse returns those of these tables that somebody has.
+func (f *legacyFamily) inUse() (used []string, _ error) {
 	names, err := os.ReadFile("/proc/thread-self/net/" + f.names)
 	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil // the kernel has none, or this family's is not loaded
+		return nil, nil // the kernel has none, or this family's is not loaded
 	} else if err != nil {
-		return false, fmt.Errorf("see whether tables of %s are in use: %w", f.command, err)
+		return nil, fmt.Errorf("see whether tables of %s are in use: %w", f.command, err)
 	}
-	return slices.ContainsFunc(bytes.Fields(names), func(name []byte) bool { return string(name) == "filter" }), nil
+	for name := range strings.FieldsSeq(string(names)) {
+		if _, ok := legacyPriorities[name]; ok {
+			used = append(used, name)
+		}
+	}
+	return used, nil
 }
 
 const (
@@ -79,21 +89,21 @@ const (
 	headLength    = 40 // of struct ipt_get_entries, before the entries
 )
 
-// read asks the kernel for the table.
-func (f *legacyFamily) read() (*legacyTable, error) {
-	info, entries, err := f.ask()
+// read asks the kernel for a table.
+func (f *legacyFamily) read(table string) (*legacyTable, error) {
+	info, entries, err := f.ask(table)
 	if err != nil {
-		return nil, fmt.Errorf("read the table filter of %s: %w", f.command, err)
+		return nil, fmt.Errorf("read the table %s of %s: %w", table, f.command, err)
 	}
 	t, err := f.parse(info, entries)
 	if err != nil {
-		return nil, fmt.Errorf("understand the table filter of %s: %w", f.command, err)
+		return nil, fmt.Errorf("understand the table %s of %s: %w", table, f.command, err)
 	}
 	return t, nil
 }
 
-// ask returns what the kernel says of the table, and its entries.
-func (f *legacyFamily) ask() (info, entries []byte, err error) {
+// ask returns what the kernel says of a table, and its entries.
+func (f *legacyFamily) ask(table string) (info, entries []byte, err error) {
 	fd, err := unix.Socket(f.domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
 	if err != nil {
 		return nil, nil, os.NewSyscallError("socket", err)
@@ -101,7 +111,7 @@ func (f *legacyFamily) ask() (info, entries []byte, err error) {
 	defer unix.Close(fd)
 	for range 10 { // EAGAIN: it has changed between the two
 		info = make([]byte, infoLength)
-		copy(info, "filter")
+		copy(info, table)
 		if err = getsockopt(fd, f.level, legacyInfo, info); err != nil {
 			break
 		}
@@ -299,4 +309,4 @@ func (t *legacyTable) policyAt(offset uint32) bool {
 }
 
 // find knows no sets: those of ipset are an extension's.
-func (t *legacyTable) find(string) (func([]byte) (verdict, certainty), bool) { return nil, false }
+func (t *legacyTable) find(string) (finder, bool) { return nil, false }

@@ -22,7 +22,7 @@ func TestDamagedLegacyTable(t *testing.T) {
 	f := legacyFamilies[false]
 	var info, entries []byte
 	b.do(func() error {
-		if used, err := f.inUse(); err != nil || used {
+		if used, err := f.inUse(); err != nil || len(used) > 0 {
 			t.Errorf("before there is a table, it is in use: %v, %v", used, err)
 		}
 		out, err := exec.Command("sh", "-ec", `iptables-legacy -N one
@@ -32,13 +32,13 @@ iptables-legacy -A INPUT -m comment --comment 'all the others' -j REJECT`).Combi
 		if err != nil {
 			return errors.New(string(out))
 		}
-		if used, err := f.inUse(); err != nil || !used {
+		if used, err := f.inUse(); err != nil || !slices.Contains(used, "filter") {
 			t.Errorf("there is a table, and it is in use: %v, %v", used, err)
 		}
-		info, entries, err = f.ask()
+		info, entries, err = f.ask("filter")
 		return err
 	})
-	p := newPacket(false, unix.IPPROTO_UDP, unix.RTN_LOCAL)
+	p := newPacket(false, unix.IPPROTO_UDP, unix.RTN_UNICAST, unix.RTN_LOCAL)
 	follow := func(info, entries []byte) (fate, error) {
 		table, err := f.parse(info, entries)
 		if err != nil {

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -248,6 +250,108 @@ iptables-legacy -A INPUT -p udp -m multiport --dports 53,8472 -j ACCEPT
 	}
 }
 
+// TestObstaclesAtAnyHook has others drop packets wherever these come by. What is
+// said to let them through does, and what drops others' packets is no obstacle.
+func TestObstaclesAtAnyHook(t *testing.T) {
+	chain := func(family, hook, rules string) string {
+		return fmt.Sprintf("nft -f - <<X\ntable %s mine {\n\tset remote { type ipv4_addr; flags interval; elements = { 10.1.2.0/23, 192.168.0.0/16 }; }\n"+
+			"\tset far { type ipv4_addr; flags interval; elements = { 192.168.0.0/16 }; }\n\tchain drops {\n\t\tdrop\n\t}\n\tchain c {\n\t\ttype %s;\n\t\t%s\n\t}\n}\nX", family, hook, rules)
+	}
+	const sent, got, both, in, out = "drops what pods send to other nodes; let it through: ", "drops what pods get from other nodes; let it through: ",
+		"drops what pods send and get; let it through: ", "drops the tunnel packets that come from other nodes (UDP port 8472); let them through: ",
+		"drops the tunnel packets to other nodes (UDP port 8472"
+	const insert = "nft insert rule inet mine c "
+	for _, c := range []struct {
+		name, rules string
+		want        []string
+	}{
+		{"prerouting, what comes out of the tunnel", chain("inet", "filter hook prerouting priority -500", "iifname weft-vxlan drop"),
+			[]string{"chain c of nftables table inet mine " + got + insert + "iifname 'weft*' accept"}},
+		{"prerouting, what comes from pods", chain("inet", "filter hook prerouting priority 0", "iifname != { lo, eth0, weft-vxlan } ct state new drop"), []string{sent}},
+		{"prerouting, before connections are tracked", chain("inet", "filter hook prerouting priority -250", "iifname weft* ct state invalid drop"), []string{both + insert + "iifname 'weft*' accept"}},
+		{"prerouting, tunnel packets before they are untracked", chain("inet", "filter hook prerouting priority -500", "udp dport 8472 ct state untracked drop"), nil},
+		{"prerouting, tunnel packets", chain("ip", "filter hook prerouting priority -299", "udp dport 8000-9000 ct state untracked drop"), []string{in + "nft insert rule ip mine c udp dport 8472 accept"}},
+		{"prerouting, of no known outgoing device", chain("inet", "filter hook prerouting priority 0", "oifname != docker0 drop"), []string{both, in}},
+		{"prerouting, of another network", chain("inet", "filter hook prerouting priority 0", "ip saddr != 10.0.0.0/8 ip daddr 10.1.0.0/16 drop"), nil},
+		{"prerouting, of pods' networks", chain("inet", "filter hook prerouting priority 0", "ip saddr 10.0.0.0/8 ip daddr 10.1.0.0/16 drop"), []string{both}},
+		{"prerouting, of pods' networks, from a set", chain("inet", "filter hook prerouting priority 0", "ip daddr @remote jump drops"), []string{sent}},
+		{"prerouting, of others' networks, from a set", chain("inet", "filter hook prerouting priority 0", "ip daddr @far drop"), nil},
+		{"prerouting, by a mark that anybody may have set", chain("inet", "filter hook prerouting priority 0", "meta mark 7 drop"), nil},
+		{"input, by a limit", chain("inet", "filter hook input priority 0", "limit rate over 10/second drop"), nil},
+		{"output, what is not tracked", chain("inet", "filter hook output priority 0", "ct state untracked udp dport 8472 drop"),
+			[]string{out + ", in connection tracking's state untracked); let them through: " + insert + "udp dport 8472 accept"}},
+		{"output, by a policy", chain("ip", "filter hook output priority 0; policy drop", "ct state established,new accept"), []string{out}},
+		{"output, that decides the route", chain("ip", "route hook output priority 0", "oifname eth0 udp dport 8472 drop"), []string{out}},
+		{"output, to others", chain("ip", "filter hook output priority 0", "ip daddr 192.168.0.0/16 drop"), nil},
+		{"postrouting", chain("inet", "filter hook postrouting priority 0", "oifname weft-vxlan drop"), []string{sent + insert + "oifname 'weft*' accept"}},
+		{"postrouting, of the tunnel", chain("inet", "filter hook postrouting priority 0", "oifname eth0 udp dport 8472 drop"), []string{out}},
+		{"translation", chain("ip", "nat hook prerouting priority 0", "iifname weft* drop"), []string{both}},
+		{"translation of what goes elsewhere", chain("ip", "nat hook postrouting priority 100", "masquerade\n\t\tdrop"), nil},
+		{"a device, of the tunnel", chain("netdev", "filter hook ingress device eth0 priority 0", "udp dport 8472 drop"),
+			[]string{"chain c of nftables table netdev mine " + in + "nft insert rule netdev mine c udp dport 8472 accept"}},
+		{"a device, of ARP and of another port", chain("netdev", "filter hook ingress device eth0 priority 0", "udp dport 4789 drop\n\t\tether type arp drop"), nil},
+		{"a device of pods", chain("netdev", "filter hook ingress device weftaaa priority 0", "meta protocol ip drop"), []string{sent + "nft insert rule netdev mine c iifname 'weft*' accept"}},
+		{"a device, the tunnel's own", chain("netdev", "filter hook egress device weft-vxlan priority 0; policy drop", ""), []string{sent + "nft insert rule netdev mine c oifname 'weft*' accept"}},
+		{"a device, as the packets leave", chain("netdev", "filter hook egress device eth0 priority 0", "meta l4proto udp drop"), []string{out + "); let them through: nft insert rule netdev mine c udp dport 8472 accept"}},
+		{"a device, of IP", chain("inet", "filter hook ingress device weft-vxlan priority 0", "meta nfproto ipv4 drop"), []string{got}},
+		{"another device", chain("netdev", "filter hook ingress device lo priority 0; policy drop", ""), nil},
+		{"a bridge's", chain("bridge", "filter hook forward priority 0; policy drop", ""), nil},
+		{"iptables' raw table", "iptables -t raw -A PREROUTING -i weft-vxlan -j DROP", []string{got + "iptables -t raw -I PREROUTING -i weft+ -j ACCEPT"}},
+		{"iptables' mangle table", "iptables -t mangle -A POSTROUTING -p udp --dport 8472 -j DROP", []string{out + "); let them through: iptables -t mangle -I POSTROUTING -p udp --dport 8472 -j ACCEPT"}},
+		{"iptables-legacy's raw table", "iptables-legacy -t raw -A PREROUTING -i weft-vxlan -j DROP", []string{got + "iptables-legacy -t raw -I PREROUTING -i weft+ -j ACCEPT"}},
+		{"iptables-legacy's output", "iptables-legacy -P OUTPUT DROP", []string{out + ", in connection tracking's state untracked); let them through: iptables-legacy -I OUTPUT -p udp --dport 8472 -j ACCEPT"}},
+		{"kube-proxy", `iptables -t nat -N KUBE-SERVICES
+iptables -t nat -A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
+iptables -t nat -A KUBE-SERVICES ! -s 10.1.0.0/16 -d 10.96.0.1/32 -p tcp --dport 443 -j MARK --set-xmark 0x4000/0x4000
+iptables -t nat -A POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN
+iptables -t nat -A POSTROUTING -j MASQUERADE --random-fully
+iptables -N KUBE-FIREWALL
+iptables -A OUTPUT -j KUBE-FIREWALL
+iptables -A INPUT -j KUBE-FIREWALL
+iptables -A KUBE-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8 -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP
+iptables -A KUBE-FIREWALL -m mark --mark 0x8000/0x8000 -j DROP
+iptables -A FORWARD -m conntrack --ctstate INVALID -j DROP
+`, nil},
+		{"docker's direct routing", "iptables -t raw -A PREROUTING -d 172.17.0.2/32 ! -i docker0 -j DROP", nil},
+		{"firewalld's filter of sources", chain("inet", "filter hook prerouting priority -290", "meta nfproto ipv4 fib saddr . mark . iif oif missing drop"), nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			tool, _, _ := strings.Cut(c.rules, " ")
+			if _, err := exec.LookPath(tool); err != nil {
+				t.Skipf("needs %s", tool)
+			}
+			b := newBench(t)
+			b.mustApply(mustParse(t, tunnelPlan))
+			shell := func(script string) {
+				t.Helper()
+				b.do(func() error {
+					if out, err := exec.Command("sh", "-ec", script).CombinedOutput(); err != nil {
+						return errors.New(string(out))
+					}
+					return nil
+				})
+			}
+			shell(c.rules)
+			found, err := b.Obstacles()
+			if err != nil || len(found) != len(c.want) {
+				t.Fatalf("the obstacles are %q, %v; expected %q", found, err, c.want)
+			}
+			for _, want := range c.want {
+				if !slices.ContainsFunc(found, func(line string) bool { return strings.Contains(line, want) }) {
+					t.Errorf("the obstacles are %q; expected %q", found, want)
+				}
+			}
+			for _, line := range found {
+				_, mend, _ := strings.Cut(line, " through: ")
+				shell(mend)
+			}
+			if found, err := b.Obstacles(); err != nil || len(found) > 0 {
+				t.Errorf("after what is said to be done there is still %q, %v", found, err)
+			}
+		})
+	}
+}
+
 // TestStrictFilter has the kernel drop what came by another way than it would be
 // answered, which is said until it does not any more.
 func TestStrictFilter(t *testing.T) {
@@ -376,7 +480,7 @@ route default fd00:2::/64 tunnel node2 via fd01::3 mac 0a:58:ac:1e:00:03
 // that drops all.
 func TestWhatAProgramDecides(t *testing.T) {
 	rules := chains{"in": {{&expr.Queue{}}, {&expr.Verdict{Kind: expr.VerdictDrop}}}}
-	p := newPacket(false, unix.IPPROTO_UDP, unix.RTN_LOCAL)
+	p := newPacket(false, unix.IPPROTO_UDP, unix.RTN_UNICAST, unix.RTN_LOCAL)
 	if end, err := p.through(rules, "in"); err != nil || end != isUnknown {
 		t.Errorf("the packet's fate is %d, %v; expected that it is not known", end, err)
 	}
@@ -391,4 +495,4 @@ type chains map[string][][]expr.Any
 
 func (c chains) rules(chain string) ([][]expr.Any, bool, error) { return c[chain], true, nil }
 
-func (c chains) find(string) (func([]byte) (verdict, certainty), bool) { return nil, false }
+func (c chains) find(string) (finder, bool) { return nil, false }

@@ -3,6 +3,8 @@ package linux
 import (
 	"bytes"
 	"encoding/binary"
+	"net"
+	"net/netip"
 
 	"github.com/google/nftables/expr"
 	"github.com/google/nftables/xt"
@@ -14,12 +16,13 @@ import (
 type packet struct {
 	ipv6     bool
 	protocol byte
-	// destination is what kind of address it goes to: unix.RTN_LOCAL, say.
-	destination byte
-	meta        map[expr.MetaKey]values
-	fields      []field
-	// state is that of connection tracking, a bit as nftables has it, and status
-	// that of the connection, where one is tracked.
+	// source and destination are what kinds of address it comes from and goes to:
+	// unix.RTN_LOCAL, say.
+	source, destination byte
+	meta                map[expr.MetaKey]values
+	fields              []field
+	// state is that of connection tracking, a bit as nftables has it, 0 where it
+	// may be any; and status that of the connection, where one is tracked.
 	state  uint32
 	status values
 }
@@ -65,8 +68,33 @@ type field struct {
 	values values
 }
 
-func newPacket(ipv6 bool, protocol, destination byte) packet {
-	p := packet{ipv6: ipv6, protocol: protocol, destination: destination}
+// within is an address of which it is known that a prefix holds it. length is
+// that of an address, in bytes.
+func within(p netip.Prefix, length int) bits {
+	b := bits{make([]byte, length), make([]byte, length)}
+	if p.Addr().BitLen() != 8*length {
+		return b
+	}
+	copy(b.value, p.Masked().Addr().AsSlice())
+	copy(b.known, net.CIDRMask(p.Bits(), 8*length))
+	return b
+}
+
+// bounds are the least and the greatest that the first bytes of a value may be;
+// false where there are not that many.
+func (b bits) bounds(n int) (low, high []byte, ok bool) {
+	if n > len(b.value) {
+		return nil, nil, false
+	}
+	low, high = make([]byte, n), make([]byte, n)
+	for i := range n {
+		low[i], high[i] = b.value[i]&b.known[i], b.value[i]|^b.known[i]
+	}
+	return low, high, true
+}
+
+func newPacket(ipv6 bool, protocol, source, destination byte) packet {
+	p := packet{ipv6: ipv6, protocol: protocol, source: source, destination: destination}
 	family, etherType, next := byte(unix.NFPROTO_IPV4), []byte{0x08, 0x00}, uint32(9)
 	if ipv6 {
 		family, etherType, next = unix.NFPROTO_IPV6, []byte{0x86, 0xdd}, 6
@@ -155,7 +183,7 @@ type ruleTable interface {
 	// rules returns those of a chain; false if there is no such chain.
 	rules(chain string) ([][]expr.Any, bool, error)
 	// find returns what looks a key up in a set; false if it cannot be looked up.
-	find(set string) (func(key []byte) (verdict, certainty), bool)
+	find(set string) (finder, bool)
 }
 
 // through says what becomes of the packet in a chain, before its policy.
@@ -254,9 +282,10 @@ func (p *packet) match(t ruleTable, exprs []expr.Any) (certainty, *verdict) {
 			delete(known, e.Register)
 			switch {
 			case e.SourceRegister:
+			case p.state == 0:
 			case e.Key == expr.CtKeySTATE:
 				known[e.Register] = values{wholly(hostEndian(p.state))}
-			case p.state == expr.CtStateBitUNTRACKED:
+			case !p.tracked():
 				holds = no // there is no connection that could have it
 			case e.Key == expr.CtKeySTATUS:
 				known[e.Register] = p.status
@@ -291,11 +320,11 @@ func (p *packet) match(t ruleTable, exprs []expr.Any) (certainty, *verdict) {
 			}
 		case *expr.Range:
 			holds = whether(known[e.Register], func(v bits) certainty {
-				low, high := compare(v, expr.CmpOpGte, e.FromData), compare(v, expr.CmpOpLte, e.ToData)
-				if low == perhaps || high == perhaps {
+				in := both(compare(v, expr.CmpOpGte, e.FromData), compare(v, expr.CmpOpLte, e.ToData))
+				if in == perhaps {
 					return perhaps
 				}
-				return is((low == yes && high == yes) == (e.Op == expr.CmpOpEq))
+				return is((in == yes) == (e.Op == expr.CmpOpEq))
 			})
 			delete(known, e.Register)
 		case *expr.Lookup:
@@ -313,7 +342,9 @@ func (p *packet) match(t ruleTable, exprs []expr.Any) (certainty, *verdict) {
 			holds = p.extension(e)
 		case *expr.Reject:
 			return sure, &verdict{kind: expr.VerdictDrop}
-		case *expr.Queue: // it goes to a program
+		case *expr.NAT, *expr.Masq, *expr.Redir:
+			return sure, &verdict{kind: expr.VerdictAccept}
+		case *expr.Queue, *expr.SynProxy: // it goes to a program, or is answered
 			return perhaps, &verdict{kind: expr.VerdictAccept}
 		case *expr.Target:
 			if e.Name == "REJECT" {
@@ -341,31 +372,39 @@ func (p *packet) match(t ruleTable, exprs []expr.Any) (certainty, *verdict) {
 // compare compares a value as the kernel does: as many bytes as there are in
 // what it is compared with.
 func compare(v bits, op expr.CmpOp, with []byte) certainty {
-	value, ok := v.first(len(with))
-	if !ok {
+	low, high, ok := v.bounds(len(with))
+	if !ok || !bytes.Equal(low, high) {
 		for i := range min(len(with), len(v.value)) {
 			if (v.value[i]^with[i])&v.known[i] != 0 && (op == expr.CmpOpEq || op == expr.CmpOpNeq) {
 				return is(op == expr.CmpOpNeq)
 			}
 		}
+		if !ok {
+			return perhaps
+		}
+	}
+	holds := func(value []byte) bool {
+		order := bytes.Compare(value, with)
+		switch op {
+		case expr.CmpOpEq:
+			return order == 0
+		case expr.CmpOpNeq:
+			return order != 0
+		case expr.CmpOpLt:
+			return order < 0
+		case expr.CmpOpLte:
+			return order <= 0
+		case expr.CmpOpGt:
+			return order > 0
+		}
+		return order >= 0
+	}
+	// What is between two values of which one is less than a third and the other
+	// is not may be either.
+	if holds(low) != holds(high) || !bytes.Equal(low, high) && (op == expr.CmpOpEq || op == expr.CmpOpNeq) {
 		return perhaps
 	}
-	order := bytes.Compare(value, with)
-	switch op {
-	case expr.CmpOpEq:
-		return is(order == 0)
-	case expr.CmpOpNeq:
-		return is(order != 0)
-	case expr.CmpOpLt:
-		return is(order < 0)
-	case expr.CmpOpLte:
-		return is(order <= 0)
-	case expr.CmpOpGt:
-		return is(order > 0)
-	case expr.CmpOpGte:
-		return is(order >= 0)
-	}
-	return perhaps
+	return is(holds(low))
 }
 
 // lookup says whether a set has what may be any of some values, and, of a map
@@ -378,26 +417,22 @@ func (p *packet) lookup(t ruleTable, e *expr.Lookup, v values) (certainty, *verd
 		}
 		return perhaps, nil
 	}
-	var keys [][]byte
-	for _, one := range v {
-		key, ok := one.first(len(one.value))
-		if !ok {
-			return unknown()
-		}
-		keys = append(keys, key)
-	}
-	if len(keys) == 0 {
+	if len(v) == 0 {
 		return unknown()
 	}
 	find, ok := t.find(e.SetName)
 	if !ok {
 		return unknown()
 	}
-	says, has := find(keys[0])
-	for _, key := range keys[1:] {
-		if s, h := find(key); h != has || s != says {
+	var says verdict
+	var has certainty
+	for i, one := range v {
+		low, high, _ := one.bounds(len(one.value))
+		s, h := find(low, high)
+		if i > 0 && (h != has || s != says) {
 			return unknown()
 		}
+		says, has = s, h
 	}
 	switch {
 	case has == perhaps:
@@ -426,8 +461,7 @@ func (p *packet) extension(e *expr.Match) certainty {
 		if info.Flags&^(invertSource|invertDestination) != 0 {
 			return perhaps // it is asked of one of the interfaces
 		}
-		// It is from another machine, or from a pod.
-		if info.Source != 0 && (info.Source&(1<<unix.RTN_UNICAST) != 0) == (info.Flags&invertSource != 0) {
+		if info.Source != 0 && (info.Source&(1<<p.source) != 0) == (info.Flags&invertSource != 0) {
 			return no
 		}
 		return is(info.Dest == 0 || (info.Dest&(1<<p.destination) != 0) != (info.Flags&invertDestination != 0))
@@ -451,6 +485,9 @@ func (p *packet) extension(e *expr.Match) certainty {
 // conntrack is the extension of that name. Of what nothing tracks, it asks for
 // the state alone.
 func (p *packet) conntrack(info *xt.ConntrackMtinfoBase, states, statuses uint16) certainty {
+	if p.state == 0 {
+		return perhaps
+	}
 	// XT_CONNTRACK_STATE_UNTRACKED; the others are as nftables has them.
 	state := uint16(p.state)
 	if p.state == expr.CtStateBitUNTRACKED {
@@ -461,7 +498,7 @@ func (p *packet) conntrack(info *xt.ConntrackMtinfoBase, states, statuses uint16
 	if flags&xt.ConntrackState != 0 && (states&state != 0) == (inverted&xt.ConntrackState != 0) {
 		return no
 	}
-	if p.state == expr.CtStateBitUNTRACKED {
+	if !p.tracked() {
 		return is(flags&xt.ConntrackState != 0)
 	}
 	sure := yes
@@ -475,6 +512,11 @@ func (p *packet) conntrack(info *xt.ConntrackMtinfoBase, states, statuses uint16
 		sure = both(sure, perhaps)
 	}
 	return sure
+}
+
+// tracked reports whether the packet is of a connection that is tracked.
+func (p *packet) tracked() bool {
+	return p.state != expr.CtStateBitUNTRACKED && p.state != expr.CtStateBitINVALID
 }
 
 // ports says whether a port is in a range, or is not.
