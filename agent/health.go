@@ -13,6 +13,7 @@ import (
 	"github.com/weftnet/weft/cni"
 	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/registry"
 )
 
@@ -37,7 +38,7 @@ func (a *agent) Ready() error {
 	last := s.Last()
 	if len(last.Plan.Local.Pools) == 0 {
 		words := []string{"the node has no subnet yet"}
-		for _, p := range last.Problems {
+		for _, p := range slices.Concat(last.Problems, last.Undone) {
 			words = append(words, p.String())
 		}
 		words = append(words, a.degraded()...)
@@ -103,13 +104,13 @@ func (a *agent) nodeState() nodeState {
 		}
 		state.Unloaded = !last.Whole || s.Contested()
 	}
-	wrong := a.problems()
+	undone, found := a.problems()
 	var words []string
-	for _, p := range wrong {
+	for _, p := range undone {
 		words = append(words, strings.TrimPrefix(p.String(), a.own("").Object()+": "))
 	}
 	state.OutOfSync = truncate(strings.Join(words, "; "))
-	state.Problems = a.bounded(wrong)
+	state.Problems = a.bounded(slices.Concat(undone, found))
 	if state.NotReady != "" && len(state.Problems) == 0 {
 		state.Problems = []api.Problem{a.own("not ready: " + state.NotReady)}
 	}
@@ -121,8 +122,9 @@ func (a *agent) own(message string) api.Problem {
 	return api.Problem{Kind: api.Node.Kind, Name: a.Node, Message: message}
 }
 
-// problems says what keeps the node from doing all that it should.
-func (a *agent) problems() (wrong []api.Problem) {
+// problems says what keeps the node from doing all that its plan says, and what
+// was found in objects, by which the plan is what it should be.
+func (a *agent) problems() (undone, found []api.Problem) {
 	a.mu.Lock()
 	trouble, s, cutOff := maps.Clone(a.trouble), a.syncer, slices.Clone(a.cutOff)
 	a.mu.Unlock()
@@ -130,32 +132,38 @@ func (a *agent) problems() (wrong []api.Problem) {
 	// once it can be written again.
 	delete(trouble, nodePart)
 	for _, message := range a.outages(true) {
-		wrong = append(wrong, a.own(message))
+		undone = append(undone, a.own(message))
 	}
 	for _, part := range slices.Sorted(maps.Keys(trouble)) {
 		p := a.own(part + ": " + trouble[part])
 		if part == configPart {
 			p = api.Problem{Kind: api.ClusterConfigKind.Kind, Name: api.DefaultName, Message: trouble[part]}
 		}
-		wrong = append(wrong, p)
+		undone = append(undone, p)
 	}
 	if s == nil {
-		return append(wrong, cutOff...)
+		return append(undone, cutOff...), nil
 	}
 	last := s.Last()
-	for _, p := range last.Problems {
+	undone = append(undone, a.untold(last.Undone)...)
+	if last.Err != nil {
+		undone = append(undone, a.own(last.Err.Error()))
+	}
+	return append(undone, cutOff...), a.untold(last.Problems)
+}
+
+// untold are those problems of which nobody else tells.
+func (a *agent) untold(problems []plugin.Problem) (untold []api.Problem) {
+	for _, p := range problems {
 		switch {
 		case p.Told:
 		case p.Kind == nil:
-			wrong = append(wrong, a.own(p.Message))
+			untold = append(untold, a.own(p.Message))
 		default:
-			wrong = append(wrong, api.Problem{Kind: p.Kind.Kind, Namespace: p.Key.Namespace, Name: p.Key.Name, Message: p.Message})
+			untold = append(untold, api.Problem{Kind: p.Kind.Kind, Namespace: p.Key.Namespace, Name: p.Key.Name, Message: p.Message})
 		}
 	}
-	if last.Err != nil {
-		wrong = append(wrong, a.own(last.Err.Error()))
-	}
-	return append(wrong, cutOff...)
+	return untold
 }
 
 // bounded returns problems as they go into the Node object: none too long, each

@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/registry"
 )
 
@@ -59,4 +62,27 @@ func TestARightTakenAwayIsSaid(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestWhatIsWrongWithAnObject has a plan that leaves out what an object says, and
+// then one that the data plane cannot wholly do. The first the node does.
+func TestWhatIsWrongWithAnObject(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bogus := plugin.Problem{Kind: api.HostSubnet, Key: registry.Key{Name: "node9"}, Message: "subnet 10.1.2.0/24 overlaps"}
+		a := &agent{Config: Config{Log: slog.New(slog.DiscardHandler), Node: "node1"}, trouble: map[string]string{}}
+		a.syncer = start(t, &recorder{}, func(*plan.Plan) (plugin.Applied, error) {
+			return plugin.Applied{Plan: &plan.Plan{Local: plan.Local{Node: "node1"}}, Problems: []plugin.Problem{bogus}}, nil
+		})
+		synctest.Wait()
+		want := api.Problem{Kind: api.HostSubnet.Kind, Name: "node9", Message: bogus.Message}
+		if s := a.nodeState(); s.OutOfSync != "" || !slices.Equal(s.Problems, []api.Problem{want}) {
+			t.Errorf("the Node says that it is out of sync, %q, and %v", s.OutOfSync, s.Problems)
+		}
+		a.syncer.mu.Lock()
+		a.syncer.last.Undone = []plugin.Problem{{Message: "no IPv6 here"}}
+		a.syncer.mu.Unlock()
+		if s := a.nodeState(); s.OutOfSync != "no IPv6 here" || len(s.Problems) != 2 {
+			t.Errorf("the Node says that it is out of sync, %q, and %v", s.OutOfSync, s.Problems)
+		}
+	})
 }

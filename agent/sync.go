@@ -61,8 +61,10 @@ type syncer struct {
 type round struct {
 	// Plan is what the data plane was told to do last, or nil before there was
 	// a plan: what was compiled, as far as the data plane can do it.
-	Plan     *plan.Plan
-	Problems []plugin.Problem
+	Plan *plan.Plan
+	// Problems are those that the plug-in found in objects, and which the plan
+	// takes into account; Undone is what of the plan the data plane cannot do.
+	Problems, Undone []plugin.Problem
 	// Err is why the plan could not be compiled or is not wholly in the data
 	// plane.
 	Err error
@@ -265,8 +267,8 @@ func (s *syncer) round(ctx context.Context, previous round, repairing bool) roun
 	possible, impossible := datapath.Possible(compiled.Plan, able)
 	var refused []datapath.Refusal
 	next.Plan, refused = datapath.Enforceable(possible, able, previous.Plan)
-	compiled.Plan, compiled.Problems = next.Plan, slices.Concat(compiled.Problems, problems(s.kinds, impossible), problems(s.kinds, refused))
-	next.Problems = compiled.Problems
+	next.Problems, next.Undone = compiled.Problems, slices.Concat(problems(s.kinds, impossible), problems(s.kinds, refused))
+	compiled.Plan, compiled.Problems = next.Plan, slices.Concat(next.Problems, next.Undone)
 	if repairing {
 		drift, err := s.plane.Repair(ctx)
 		for _, line := range drift {

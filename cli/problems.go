@@ -63,6 +63,35 @@ func (l *problemList) about(k *registry.Kind, key registry.Key, message, remedy 
 	l.add(p)
 }
 
+// untold returns what of an object's annotation, which joins several problems with
+// semicolons, is not in the list yet.
+func (l *problemList) untold(k *registry.Kind, key registry.Key, text string) string {
+	object := brief(api.Problem{Kind: k.Kind, Namespace: key.Namespace, Name: key.Name}).Object()
+	var known []string
+	for _, p := range l.list {
+		if p.Object() == object {
+			known = append(known, p.Message)
+		}
+	}
+	// One message may hold another.
+	slices.SortFunc(known, func(a, b string) int { return len(b) - len(a) })
+	parts := []string{text}
+	for _, message := range known {
+		var left []string
+		for _, part := range parts {
+			left = append(left, strings.Split(part, message)...)
+		}
+		parts = left
+	}
+	var rest []string
+	for _, part := range parts {
+		if part = strings.Trim(part, "; "); part != "" {
+			rest = append(rest, part)
+		}
+	}
+	return strings.Join(rest, "; ")
+}
+
 // problemsOf says what is wrong with a cluster, where held are the leases that
 // somebody holds, and returns the nodes' plans, too, as far as these say what
 // subnets nodes have.
@@ -90,7 +119,7 @@ func problemsOf(c explain.Cluster, held map[string]string) (map[string]*plan.Pla
 	missingNodes(&l, c, held)
 	for _, k := range kinds() {
 		for o := range c.Objects.All(k) {
-			if p := o.GetAnnotations()[api.ProblemAnnotation]; p != "" {
+			if p := l.untold(k, registry.KeyOf(o), o.GetAnnotations()[api.ProblemAnnotation]); p != "" {
 				l.about(k, registry.KeyOf(o), p, "")
 			}
 		}

@@ -160,15 +160,19 @@ func (c Cluster) doubt(a *Answer, compiled map[string][]plugin.Problem) {
 			a.Doubt(s.Node + " is lost")
 		case !Reported(node):
 			a.Doubt("no agent has reported on " + s.Node)
-		case !InSync(node):
+		default:
 			for _, p := range api.NodeProblems(node) {
 				switch {
+				case InSync(node) && p.Kind == api.Node.Kind && p.Name == node.Name:
+					// It does what its plan says all the same.
+				case slices.ContainsFunc(compiled[s.Node], func(o plugin.Problem) bool { return Told(s.Node, o).Same(p) }):
+					// The plan says already what follows from it.
 				case p.Kind == api.Pod.Kind:
 					if c.involvesPod(*a, registry.Key{Namespace: p.Namespace, Name: p.Name}) {
 						a.Doubt(fmt.Sprintf("%s says of %s: %s", s.Node, p.Object(), p.Message))
 					}
-				case isAbout(p, node.Name) && !a.involvesNode(p.Name) && slices.ContainsFunc(compiled[s.Node], func(o plugin.Problem) bool { return Told(s.Node, o).Same(p) }):
-					// The plan says already what follows from it.
+				case InSync(node):
+					a.Doubt(fmt.Sprintf("%s says of %s what is not found here: %s", s.Node, p.Object(), p.Message))
 				default:
 					a.Doubt(s.Node + " does not do all that its plan says")
 				}
@@ -187,19 +191,6 @@ func (c Cluster) involvesPod(a Answer, key registry.Key) bool {
 	return slices.ContainsFunc([]Party{a.Source, a.Destination}, func(end Party) bool {
 		return end.Name == "pod "+key.String() || slices.Contains(addresses, end.Address)
 	})
-}
-
-// isAbout reports whether a problem that a node tells is one of an object that
-// says what another node is or has.
-func isAbout(p api.Problem, teller string) bool {
-	return p.Name != teller && (p.Kind == api.Node.Kind || p.Kind == api.NodePodsKind.Kind)
-}
-
-// involvesNode reports whether the packet may meet a node, or come from behind
-// it. An address that nobody is known to have may be behind any.
-func (a Answer) involvesNode(name string) bool {
-	return slices.ContainsFunc([]string{a.Source.Node, a.Destination.Node}, func(n string) bool { return n == "" || n == name }) ||
-		slices.ContainsFunc(a.Steps, func(s plan.Step) bool { return s.Node == name })
 }
 
 // Doubt makes the verdict unknown, and says why.

@@ -1,6 +1,7 @@
 package networkpolicy
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -122,14 +123,28 @@ func (p *place) keep() {
 	}
 	kept := *p.said
 	kept.Pods = make([]policy.TaggedAddresses, 0, len(p.said.Pods))
+	var first netip.Addr
+	strays := 0
 	for _, t := range p.said.Pods {
-		if i := slices.IndexFunc(t.Addresses, func(a netip.Addr) bool { return !own(a) }); i >= 0 {
-			p.problem = fmt.Errorf("address %s is in no prefix that is routed to node %s, and is no pod's of that node for policies", t.Addresses[i], p.said.Name)
+		if slices.ContainsFunc(t.Addresses, func(a netip.Addr) bool { return !own(a) }) {
+			for _, a := range t.Addresses {
+				if !own(a) {
+					first = cmp.Or(first, a)
+					strays++
+				}
+			}
 			t.Addresses = slices.DeleteFunc(slices.Clone(t.Addresses), func(a netip.Addr) bool { return !own(a) })
 		}
 		kept.Pods = append(kept.Pods, t)
 	}
-	if p.problem != nil {
+	switch strays {
+	case 0:
+	case 1:
+		p.problem = fmt.Errorf("address %s is in no prefix that is routed to node %s, and is no pod's of that node for policies", first, p.said.Name)
+	default:
+		p.problem = fmt.Errorf("address %s and %d more are in no prefix that is routed to node %s, and are no pods' of that node for policies", first, strays-1, p.said.Name)
+	}
+	if strays > 0 {
 		p.kept = &kept
 	}
 }
