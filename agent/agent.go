@@ -103,6 +103,8 @@ type agent struct {
 	caches map[*registry.Cache]bool
 	// cutOff says which pods have an address and no interface.
 	cutOff []api.Problem
+	// obstacles say what others keep from working.
+	obstacles []string
 	// orphans says which pods have an interface and no object, in the form of
 	// api.OrphansAnnotation.
 	orphans string
@@ -204,12 +206,10 @@ const (
 	rivalPart  = "node name"
 	nodePart   = "node"
 	configPart = "config"
-	// disputePart is that others keep changing what is Weft's, watchPart that it
-	// cannot be seen whether they do, and obstaclePart what settings of theirs keep
-	// from working.
-	disputePart  = "repair"
-	watchPart    = "watch"
-	obstaclePart = "obstacle"
+	// disputePart is that others keep changing what is Weft's, and watchPart that
+	// it cannot be seen whether they do.
+	disputePart = "repair"
+	watchPart   = "watch"
 )
 
 // setLeased takes note that the agent holds the lease of its node's name, or

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"strings"
+	"slices"
 	"time"
 
 	"github.com/weftnet/weft/datapath"
@@ -154,8 +154,7 @@ func (a *agent) watch(ctx context.Context, s *syncer, w datapath.Watcher) {
 // survey says now and then, until ctx ends, what others keep from working, or
 // that it cannot be seen.
 func (a *agent) survey(ctx context.Context, s datapath.Surveyor) {
-	problem := a.problem(obstaclePart)
-	defer problem("")
+	defer a.obstruct(nil)
 	for every := surveyFirst; ; every = a.RepairEvery {
 		sleep(ctx, every)
 		if ctx.Err() != nil {
@@ -165,8 +164,29 @@ func (a *agent) survey(ctx context.Context, s datapath.Surveyor) {
 		if err != nil {
 			found = append(found, fmt.Sprintf("it is not known whether others keep what Weft forwards from passing: %v", err))
 		}
-		problem(strings.Join(found, "; "))
+		a.obstruct(found)
 	}
+}
+
+// obstruct takes note of what others keep from working.
+func (a *agent) obstruct(found []string) {
+	var lines []string
+	for _, what := range found {
+		lines = append(lines, "obstacle: "+what)
+	}
+	a.mu.Lock()
+	before := a.obstacles
+	a.obstacles = lines
+	a.mu.Unlock()
+	if slices.Equal(before, lines) {
+		return
+	}
+	for _, line := range lines {
+		if !slices.Contains(before, line) {
+			a.Log.Warn("trouble", "problem", line)
+		}
+	}
+	a.node.Kick()
 }
 
 // surveyFirst is how long after its start an agent looks first, when it has

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -190,6 +191,12 @@ func TestBlindness(t *testing.T) {
 				time.Sleep(2 * time.Minute)
 				if is := said(); len(is) != 0 {
 					t.Errorf("it works again, and the node says %q", is)
+				}
+				if b.see(nil, "one drops", "another drops"); part == "what others drop" {
+					time.Sleep(2 * time.Minute)
+					if is := said(); !slices.Equal(is, []string{"obstacle: one drops", "obstacle: another drops"}) {
+						t.Errorf("two things are in the way, and the node says %q", is)
+					}
 				}
 				b.see(errors.New("no memory"))
 				if part == "what others change" {

@@ -126,7 +126,7 @@ func (a *agent) own(message string) api.Problem {
 // was found in objects, by which the plan is what it should be.
 func (a *agent) problems() (undone, found []api.Problem) {
 	a.mu.Lock()
-	trouble, s, cutOff := maps.Clone(a.trouble), a.syncer, slices.Clone(a.cutOff)
+	trouble, s, cutOff, obstacles := maps.Clone(a.trouble), a.syncer, slices.Clone(a.cutOff), a.obstacles
 	a.mu.Unlock()
 	// What keeps the object from being written would never be read there, but
 	// once it can be written again.
@@ -140,6 +140,9 @@ func (a *agent) problems() (undone, found []api.Problem) {
 			p = api.Problem{Kind: api.ClusterConfigKind.Kind, Name: api.DefaultName, Message: trouble[part]}
 		}
 		undone = append(undone, p)
+	}
+	for _, line := range obstacles {
+		undone = append(undone, a.own(line))
 	}
 	if s == nil {
 		return append(undone, cutOff...), nil
@@ -183,13 +186,13 @@ func (a *agent) bounded(problems []api.Problem) []api.Problem {
 // degraded says what is wrong though pods can be networked.
 func (a *agent) degraded() []string {
 	a.mu.Lock()
-	trouble := maps.Clone(a.trouble)
+	trouble, obstacles := maps.Clone(a.trouble), a.obstacles
 	a.mu.Unlock()
 	lines := a.outages(false)
 	for _, part := range slices.Sorted(maps.Keys(trouble)) {
 		lines = append(lines, part+": "+trouble[part])
 	}
-	return lines
+	return append(lines, obstacles...)
 }
 
 func sentences(trouble map[string]string) string {
