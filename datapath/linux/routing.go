@@ -1,143 +1,212 @@
 package linux
 
 import (
-	"encoding/binary"
-	"fmt"
+	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
-// readRouting reads the rules of a family, and those of its routes that overlap
-// one of some prefixes: a node may have the routes of the whole Internet.
-func readRouting(is4 bool, concerns []netip.Prefix) (*routing, error) {
-	family := uint8(unix.AF_INET6)
-	if is4 {
-		family = unix.AF_INET
+// routing is how a kernel routes packets of one family.
+type routing struct {
+	// rules are in the order in which the kernel asks them.
+	rules  []foundRule
+	tables map[int]*routingTable
+}
+
+// foundRule is a routing rule that somebody made.
+type foundRule struct {
+	rule
+	protocol uint8
+	action   uint8
+	in, out  string // names of interfaces
+	inverted bool
+	mark     uint32
+	mask     uint32
+	target   int
+	ip       uint8 // the protocol that it is about, 0 for all
+	// suppressed is the length of prefixes up to which what it finds is not taken;
+	// -1 for none.
+	suppressed int
+	// narrow says that it chooses by more than is followed here.
+	narrow bool
+}
+
+// foundRoute is a route that somebody made.
+type foundRoute struct {
+	routeKey
+	route
+	protocol  int
+	from      netip.Prefix // IPv6 may choose by the source, too
+	nextHopID int
+	multipath bool
+}
+
+// routingTable has routes by the length of their prefixes.
+type routingTable struct {
+	routes  map[netip.Prefix][]*foundRoute
+	lengths []int // from the longest
+}
+
+func (r *routing) add(route *foundRoute) {
+	if r.tables == nil {
+		r.tables = map[int]*routingTable{}
 	}
-	list := func(kind, answer int, take func(r *routing, m []byte)) func() (*routing, error) {
-		return func() (*routing, error) {
-			r := &routing{}
-			req := nl.NewNetlinkRequest(kind, unix.NLM_F_DUMP)
-			req.AddData(&nl.RtMsg{RtMsg: unix.RtMsg{Family: family}})
-			err := req.ExecuteIter(unix.NETLINK_ROUTE, uint16(answer), func(m []byte) bool {
-				// A kernel without the family tells of all others.
-				if len(m) >= unix.SizeofRtMsg && m[0] == family {
-					take(r, m)
+	t := r.tables[route.table]
+	if t == nil {
+		t = &routingTable{}
+		r.tables[route.table] = t
+	}
+	t.add(route)
+}
+
+// add adds a route behind those that the kernel prefers or has told before.
+func (t *routingTable) add(r *foundRoute) {
+	if t.routes == nil {
+		t.routes = map[netip.Prefix][]*foundRoute{}
+	}
+	if i, ok := slices.BinarySearchFunc(t.lengths, r.prefix.Bits(), func(a, b int) int { return b - a }); !ok {
+		t.lengths = slices.Insert(t.lengths, i, r.prefix.Bits())
+	}
+	same := append(t.routes[r.prefix], r)
+	slices.SortStableFunc(same, func(a, b *foundRoute) int {
+		return cmp.Or(b.from.Bits()-a.from.Bits(), a.metric-b.metric)
+	})
+	t.routes[r.prefix] = same
+}
+
+// find returns the route that a packet takes, or nil. A source that is not valid
+// is one of those of which no route speaks.
+func (t *routingTable) find(to, from netip.Addr) *foundRoute {
+	if t == nil {
+		return nil
+	}
+	for _, bits := range t.lengths {
+		p, err := to.Prefix(bits)
+		if err != nil {
+			continue
+		}
+		for _, r := range t.routes[p] {
+			if holds(r.from, from) {
+				return r
+			}
+		}
+	}
+	return nil
+}
+
+// all returns the routes in an order that depends on them alone.
+func (t *routingTable) all() []*foundRoute {
+	var all []*foundRoute
+	for _, p := range slices.SortedFunc(maps.Keys(t.routes), comparePrefix) {
+		all = append(all, t.routes[p]...)
+	}
+	return all
+}
+
+// own returns Weft's routes in a table.
+func (r *routing) own(table int) *routingTable {
+	own := &routingTable{}
+	if t := r.tables[table]; t != nil {
+		for _, same := range t.routes {
+			for _, route := range same {
+				if route.protocol == routeProtocol {
+					own.add(route)
 				}
-				return true
-			})
-			return r, err
+			}
 		}
 	}
-	rules, err := dump(list(unix.RTM_GETRULE, unix.RTM_NEWRULE, func(r *routing, m []byte) { r.rules = append(r.rules, ruleFrom(m)) }))
-	if err != nil {
-		return nil, fmt.Errorf("list routing rules: %w", err)
-	}
-	r, err := dump(list(unix.RTM_GETROUTE, unix.RTM_NEWROUTE, func(r *routing, m []byte) {
-		route, ok := foundRouteFrom(m)
-		if ok && slices.ContainsFunc(concerns, route.prefix.Overlaps) {
-			r.add(route)
-		}
-	}))
-	if err != nil {
-		return nil, fmt.Errorf("list routes: %w", err)
-	}
-	r.rules = rules.rules
-	return r, nil
+	return own
 }
 
-const (
-	// ruleInverted is the flag of a rule that chooses what it does not describe
-	// (FIB_RULE_INVERT of linux/fib_rules.h).
-	ruleInverted = 2
-	// nextHopAttribute holds the number of a route's next hop that is an object of
-	// its own (RTA_NH_ID of linux/rtnetlink.h).
-	nextHopAttribute = 30
-)
+// prefixes are those that others speak of.
+func (r *routing) prefixes() []netip.Prefix {
+	var all []netip.Prefix
+	for _, t := range r.tables {
+		for p, same := range t.routes {
+			if slices.ContainsFunc(same, func(r *foundRoute) bool { return r.protocol != routeProtocol }) {
+				all = append(all, p)
+			}
+		}
+	}
+	for _, rule := range r.rules {
+		if rule.protocol != routeProtocol {
+			all = append(all, rule.from, rule.to)
+		}
+	}
+	slices.SortFunc(all, comparePrefix)
+	return slices.Compact(all)
+}
 
-// ruleFrom reads a message about a rule, whose head is struct fib_rule_hdr of
-// linux/fib_rules.h.
-func ruleFrom(m []byte) foundRule {
-	all := everything(m[0] == unix.AF_INET)
-	r := foundRule{rule: rule{from: all, to: all, table: int(m[4])}, action: m[7], narrow: m[3] != 0, suppressed: -1,
-		inverted: binary.NativeEndian.Uint32(m[8:])&ruleInverted != 0}
-	for kind, v := range attributes(m[unix.SizeofRtMsg:]) {
-		switch kind {
-		case nl.FRA_SRC:
-			r.from = netip.PrefixFrom(addrOf(v), int(m[2])).Masked()
-		case nl.FRA_DST:
-			r.to = netip.PrefixFrom(addrOf(v), int(m[1])).Masked()
-		case nl.FRA_IIFNAME:
-			r.in = strings.TrimRight(string(v), "\x00")
-		case nl.FRA_OIFNAME:
-			r.out = strings.TrimRight(string(v), "\x00")
-		case nl.FRA_GOTO:
-			r.target = number(v)
-		case nl.FRA_PRIORITY:
-			r.priority = number(v)
-		case nl.FRA_FWMARK:
-			r.mark = uint32(number(v))
-		case nl.FRA_FWMASK:
-			r.mask = uint32(number(v))
-		case nl.FRA_TABLE:
-			r.table = number(v)
-		case nl.FRA_PROTOCOL:
-			r.protocol = octet(v)
-		case nl.FRA_IP_PROTO:
-			r.ip = octet(v)
-		case nl.FRA_SUPPRESS_PREFIXLEN:
-			r.suppressed = number(v)
-		case nl.FRA_UID_RANGE:
-			// What the node forwards has the first user's number.
-			r.narrow = r.narrow || len(v) < 4 || binary.NativeEndian.Uint32(v) != 0
-		case nl.FRA_FLOW, nl.FRA_PAD:
+// sender is who sends a packet: from an interface, under an address, by a
+// protocol. An address that is not valid is one of which no rule speaks.
+type sender struct {
+	in       string
+	from     netip.Addr
+	protocol uint8
+	// incoming says that it is another node's pod, and what is the kind of sender
+	// for people, with a %s for the destination.
+	incoming bool
+	what     string
+}
+
+// holds reports whether a prefix that chooses packets holds an address.
+func holds(p netip.Prefix, a netip.Addr) bool { return p.Bits() <= 0 || p.Contains(a) }
+
+// fits reports whether a rule is asked for packets to an address.
+func (r *foundRule) fits(s sender, to netip.Addr) bool {
+	return (r.knows(s) && holds(r.to, to)) != r.inverted
+}
+
+// knows reports whether a rule chooses the packets of a sender, before it looks
+// where they go to.
+func (r *foundRule) knows(s sender) bool {
+	return !r.narrow && (r.in == "" || r.in == s.in) && r.out == "" && holds(r.from, s.from) && r.mark&r.mask == 0 && (r.ip == 0 || r.ip == s.protocol)
+}
+
+// sends reports whether a rule of Weft's has a table asked for a packet.
+func (r *routing) sends(s sender, to netip.Addr, table int) bool {
+	return slices.ContainsFunc(r.rules, func(rule foundRule) bool {
+		return rule.protocol == routeProtocol && rule.table == table && rule.fits(s, to)
+	})
+}
+
+// decide returns what decides where a packet goes: a rule and, unless that rule
+// drops it, a route; nothing where no rule finds any.
+func (r *routing) decide(s sender, to netip.Addr) (*foundRule, *foundRoute) {
+	after := 0 // the priority below which no rule is asked any more
+	for i := range r.rules {
+		rule := &r.rules[i]
+		if rule.priority < after || !rule.fits(s, to) {
+			continue
+		}
+		switch rule.action {
+		case nl.FR_ACT_TO_TBL:
+			route := r.tables[rule.table].find(to, s.from)
+			if route == nil || route.kind == unix.RTN_THROW || !route.rejects() && route.prefix.Bits() <= rule.suppressed {
+				continue
+			}
+			return rule, route
+		case nl.FR_ACT_GOTO:
+			if slices.ContainsFunc(r.rules, func(other foundRule) bool { return other.priority == rule.target }) {
+				after = rule.target
+			}
+		case nl.FR_ACT_NOP:
 		default:
-			r.narrow = true
+			return rule, nil
 		}
 	}
-	return r
+	return nil, nil
 }
 
-// foundRouteFrom reads a message about a route; false for one that no ordinary
-// packet takes.
-func foundRouteFrom(m []byte) (*foundRoute, bool) {
-	head := nl.DeserializeRtMsg(m)
-	all := everything(head.Family == unix.AF_INET).Addr()
-	r := &foundRoute{routeKey: routeKey{table: int(head.Table), prefix: netip.PrefixFrom(all, int(head.Dst_len))},
-		route: route{kind: int(head.Type)}, protocol: int(head.Protocol), from: netip.PrefixFrom(all, int(head.Src_len))}
-	for kind, v := range attributes(m[unix.SizeofRtMsg:]) {
-		switch kind {
-		case unix.RTA_DST:
-			r.prefix = netip.PrefixFrom(addrOf(v), int(head.Dst_len))
-		case unix.RTA_SRC:
-			r.from = netip.PrefixFrom(addrOf(v), int(head.Src_len))
-		case unix.RTA_TABLE:
-			r.table = number(v)
-		case unix.RTA_PRIORITY:
-			r.metric = number(v)
-		case unix.RTA_OIF:
-			r.link = number(v)
-		case unix.RTA_GATEWAY:
-			r.via = addrOf(v)
-		case unix.RTA_PREFSRC:
-			r.source = addrOf(v)
-		case unix.RTA_MULTIPATH:
-			r.multipath = true
-		case nextHopAttribute:
-			r.nextHopID = number(v)
-		}
-	}
-	const unusable = unix.RTNH_F_DEAD | unix.RTM_F_CLONED
-	return r, head.Tos == 0 && head.Flags&unusable == 0 && r.prefix.IsValid()
+func (r *foundRoute) rejects() bool {
+	return r.kind == unix.RTN_BLACKHOLE || r.kind == unix.RTN_UNREACHABLE || r.kind == unix.RTN_PROHIBIT
 }
 
-func octet(b []byte) uint8 {
-	if len(b) != 1 {
-		return 0
-	}
-	return b[0]
+// leadsLike reports whether a route leads where another does.
+func (r *foundRoute) leadsLike(other *foundRoute) bool {
+	return r.kind == other.kind && r.link == other.link && r.via == other.via && !r.multipath
 }
