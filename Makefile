@@ -39,11 +39,16 @@ test-attack: deps ## Every attack on a cluster of every plug-in, and a table of 
 	$(GO) -C test/attack test -count=1 -timeout 20m
 
 # The packages with property tests, whose number of cases is a flag.
-PROPERTIES = $(addprefix ./,$(sort $(dir $(shell git grep -l pgregory.net/rapid -- '*_test.go'))))
+PROPERTIES = $(filter-out $(REGISTRIES),$(addprefix ./,$(sort $(dir $(shell git grep -l pgregory.net/rapid -- '*_test.go')))))
+
+# Those whose properties are held against a real server, where a case takes a tenth of
+# a second.
+REGISTRIES = ./registry/etcd/ ./registry/kubernetes/
 
 test-long: deps build flanneld ## The random suites with many more cases, and a long kill test
 	WEFT_CONFORMANCE_CLUSTERS=300 $(GO) test -count=1 -timeout 60m ./datapath/...
 	$(GO) test -count=1 -timeout 60m -p 1 $(PROPERTIES) -rapid.checks=20000
+	$(GO) test -count=1 -timeout 60m -p 1 $(REGISTRIES) -rapid.checks=2000
 	WEFT_EXPLORE=long $(GO) test -count=1 -timeout 240m -p 1 ./plugin/... ./ipam -run '^TestAllInterleavings$$' -v
 	$(GO) test -count=1 -timeout 60m ./test/flannel
 	$(GO) test -count=1 -timeout 120m ./test/kill -kills 1000 -seed "$$(date +%s)"
