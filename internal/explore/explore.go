@@ -22,6 +22,8 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"os"
+	"runtime/debug"
+	"runtime/metrics"
 	"slices"
 	"strings"
 )
@@ -44,8 +46,24 @@ type Model[S any] struct {
 	Key func(s S) []byte
 	// Check returns what is wrong with a state, or nil.
 	Check func(s S) error
-	// Limit is how many states are visited at most; 0 means all.
+	// Limit is how many states are visited at most; 0 means all. With a limit,
+	// visiting ends as well when states take more than 4 GiB of memory.
 	Limit int
+}
+
+// Who explores shares a machine with others. mostLive is how much memory, in bytes,
+// what is kept may take where not all states need to be visited, and memoryLimit how
+// much Go may take with what it has not collected yet.
+const (
+	mostLive    = 4 << 30
+	memoryLimit = 6 << 30
+)
+
+// live is how much of the heap was in use at the end of the last collection, in bytes.
+func live() uint64 {
+	sample := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	metrics.Read(sample)
+	return sample[0].Value.Uint64()
 }
 
 // Report is what came of visiting.
@@ -94,9 +112,12 @@ func (m Model[S]) Run() Report {
 		state  S
 		number int32
 	}
+	defer debug.SetGCPercent(debug.SetGCPercent(400)) // until it meets the limit
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(memoryLimit))
 	seen := map[[16]byte]struct{}{}
 	var visits []visit
 	var report Report
+	full := false
 	add := func(s S, v visit) (waiting, bool) {
 		sum := sha256.Sum256(m.Key(s))
 		key := [16]byte(sum[:16])
@@ -105,6 +126,8 @@ func (m Model[S]) Run() Report {
 		}
 		seen[key] = struct{}{}
 		visits = append(visits, v)
+		const often = 1 << 12
+		full = m.Limit > 0 && (len(visits) >= m.Limit || len(visits)%often == 0 && live() > mostLive)
 		number := int32(len(visits) - 1)
 		if err := m.Check(s); err != nil && report.Wrong == nil {
 			report.Wrong = err
@@ -120,7 +143,7 @@ func (m Model[S]) Run() Report {
 			event := int32(0)
 			m.Next(w.state, func(_ string, s S) {
 				report.Events++
-				if report.Wrong == nil && !m.full(len(visits)) {
+				if report.Wrong == nil && !full {
 					if n, ok := add(s, visit{w.number, event}); ok {
 						next = append(next, n)
 					}
@@ -128,7 +151,7 @@ func (m Model[S]) Run() Report {
 				event++
 			})
 			layer[i] = waiting{} // it may be collected
-			if report.Wrong != nil || m.full(len(visits)) {
+			if report.Wrong != nil || full {
 				break
 			}
 		}
@@ -136,16 +159,14 @@ func (m Model[S]) Run() Report {
 			report.Depth++
 		}
 		layer = next
-		if m.full(len(visits)) {
+		if full {
 			break
 		}
 	}
 	report.States = len(visits)
-	report.Complete = report.Wrong == nil && !m.full(len(visits))
+	report.Complete = report.Wrong == nil && !full
 	return report
 }
-
-func (m Model[S]) full(states int) bool { return m.Limit > 0 && states >= m.Limit }
 
 // story tells how a state was reached.
 func (m Model[S]) story(visits []visit, number int32) []string {

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"testing"
@@ -303,7 +302,6 @@ func TestAllInterleavings(t *testing.T) {
 			if sc.long && !explore.Long() {
 				t.Skip("WEFT_EXPLORE is not long")
 			}
-			defer debug.SetGCPercent(debug.SetGCPercent(400))
 			start := &cell{store: &explore.Store{Now: time.Date(2026, 1, 5, 10, 0, 0, 0, time.UTC)},
 				agents: make([]explore.Process[struct{}], sc.nodes), collectors: make([]explore.Process[since], sc.collectors)}
 			for i := range sc.nodes {

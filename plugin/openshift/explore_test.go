@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -374,7 +373,6 @@ func TestAllInterleavings(t *testing.T) {
 			if sc.long && !explore.Long() {
 				t.Skip("WEFT_EXPLORE is not long")
 			}
-			defer debug.SetGCPercent(debug.SetGCPercent(400))
 			r := sc.explore(t)
 			if !r.Complete {
 				t.Fatal(r)
