@@ -94,6 +94,9 @@ func (a *agent) nodeState() nodeState {
 	a.mu.Lock()
 	state.Orphans = a.orphans
 	a.mu.Unlock()
+	if applied := a.applied(); applied != nil {
+		state.MTU = applied.Plan.Local.MTU
+	}
 	if err := a.Ready(); err != nil {
 		state.NotReady = truncate(err.Error())
 	}

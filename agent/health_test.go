@@ -10,6 +10,9 @@ import (
 	"testing"
 	"testing/synctest"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
@@ -84,5 +87,42 @@ func TestWhatIsWrongWithAnObject(t *testing.T) {
 		if s := a.nodeState(); s.OutOfSync != "no IPv6 here" || len(s.Problems) != 2 {
 			t.Errorf("the Node says that it is out of sync, %q, and %v", s.OutOfSync, s.Problems)
 		}
+	})
+}
+
+// The Node tells the MTU of the last plan that the data plane did wholly, and that of
+// an earlier agent until there is one.
+func TestNodeTellsMTU(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &agent{Config: Config{Log: slog.New(slog.DiscardHandler), Node: "node1"}, trouble: map[string]string{}}
+		node := &corev1.Node{}
+		tells := func(what, want string) {
+			t.Helper()
+			a.nodeState().describe(node, metav1.Now())
+			if got := node.Annotations[api.MTUAnnotation]; got != want {
+				t.Errorf("%s: the Node says %q, not %q", what, got, want)
+			}
+		}
+		tells("before the first round", "")
+		plane, mtu := &recorder{}, 1350
+		a.syncer = start(t, plane, func(*plan.Plan) (plugin.Applied, error) {
+			return plugin.Applied{Plan: &plan.Plan{Local: plan.Local{Node: "node1", MTU: mtu}}}, nil
+		})
+		synctest.Wait()
+		tells("a whole round", "1350")
+		plane.set(errors.New("no buffer space"))
+		mtu = 1450
+		a.syncer.Publish(t.Context())
+		tells("a round that fails", "1350")
+		plane.set(nil)
+		a.syncer.Publish(t.Context())
+		tells("one that works", "1450")
+		now := a.nodeState()
+		other := now
+		if other.MTU = 1350; !now.equal(a.nodeState()) || now.equal(other) {
+			t.Error("a new MTU would not be written, or always")
+		}
+		a.syncer = nil
+		tells("an agent that starts", "1450")
 	})
 }

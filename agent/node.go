@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -28,6 +29,10 @@ type nodeState struct {
 	// Orphans are the pods that have an interface and no object, in the form of
 	// api.OrphansAnnotation.
 	Orphans string
+	// MTU is that of pods' interfaces in bytes, in the last plan that the data plane
+	// did wholly; 0 while there is none, and then what the Node says stays, as pods
+	// keep their interfaces when an agent ends.
+	MTU int
 	// DataPlane is what the data plane can do, in the form of
 	// datapath.Capabilities; empty while that is not known.
 	DataPlane string
@@ -44,8 +49,8 @@ type nodeState struct {
 }
 
 func (s nodeState) equal(o nodeState) bool {
-	return slices.Equal(s.Addresses, o.Addresses) && slices.Equal(s.OnLink, o.OnLink) && slices.Equal(s.Others, o.Others) && s.Orphans == o.Orphans && s.DataPlane == o.DataPlane &&
-		s.NotReady == o.NotReady && s.OutOfSync == o.OutOfSync && s.Unloaded == o.Unloaded && slices.Equal(s.Problems, o.Problems)
+	return slices.Equal(s.Addresses, o.Addresses) && slices.Equal(s.OnLink, o.OnLink) && slices.Equal(s.Others, o.Others) && s.Orphans == o.Orphans &&
+		s.MTU == o.MTU && s.DataPlane == o.DataPlane && s.NotReady == o.NotReady && s.OutOfSync == o.OutOfSync && s.Unloaded == o.Unloaded && slices.Equal(s.Problems, o.Problems)
 }
 
 // describe makes node say what state says, and reports whether that changed
@@ -60,9 +65,15 @@ func (s nodeState) describe(node *corev1.Node, now metav1.Time) bool {
 		}
 	}
 	changed = api.SetNodeProblems(node, s.Problems) || changed
-	if s.DataPlane != "" && s.DataPlane != node.Annotations[api.DataPlaneAnnotation] {
-		metav1.SetMetaDataAnnotation(&node.ObjectMeta, api.DataPlaneAnnotation, s.DataPlane)
-		changed = true
+	known := map[string]string{api.DataPlaneAnnotation: s.DataPlane}
+	if s.MTU != 0 {
+		known[api.MTUAnnotation] = strconv.Itoa(s.MTU)
+	}
+	for name, value := range known {
+		if value != "" && value != node.Annotations[name] {
+			metav1.SetMetaDataAnnotation(&node.ObjectMeta, name, value)
+			changed = true
+		}
 	}
 	ready := corev1.NodeCondition{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse,
 		Reason: "WeftIsReady", Message: "pods can be networked"}

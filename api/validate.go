@@ -39,8 +39,8 @@ func onlyDefault(name string, _ bool) []string {
 func validateClusterConfig(c *ClusterConfig) field.ErrorList {
 	var problems field.ErrorList
 	spec := field.NewPath("spec")
-	if m := c.Spec.MTU; m != 0 && (m < 576 || m > 65535) {
-		problems = append(problems, field.Invalid(spec.Child("mtu"), m, "must be between 576 and 65535, or 0 to take that of the nodes' interfaces"))
+	if m := c.Spec.MTU; m != 0 && (m < MinMTU || m > MaxMTU) {
+		problems = append(problems, field.Invalid(spec.Child("mtu"), m, fmt.Sprintf("must be between %d and %d, or 0 to take that of the nodes' interfaces", MinMTU, MaxMTU)))
 	}
 	if p := c.Spec.VXLANPort; p < 0 || p > 65535 {
 		problems = append(problems, field.Invalid(spec.Child("vxlanPort"), p, "must be between 1 and 65535, or 0 for the plug-in's own"))
@@ -101,8 +101,8 @@ func validateClusterNetwork(n *networkv1.ClusterNetwork) field.ErrorList {
 	if p := n.VXLANPort; p != nil && (*p < 1 || *p > 65535) {
 		problems = append(problems, field.Invalid(field.NewPath("vxlanPort"), *p, "must be between 1 and 65535"))
 	}
-	if m := n.MTU; m != nil && (*m < 576 || *m > 65535) {
-		problems = append(problems, field.Invalid(field.NewPath("mtu"), *m, "must be between 576 and 65535"))
+	if m := n.MTU; m != nil && (*m < MinMTU || *m > MaxMTU) {
+		problems = append(problems, field.Invalid(field.NewPath("mtu"), *m, fmt.Sprintf("must be between %d and %d", MinMTU, MaxMTU)))
 	}
 	return problems
 }

@@ -116,6 +116,9 @@ func problemsOf(c explain.Cluster, held map[string]string) (map[string]*plan.Pla
 		l.about(api.ClusterConfigKind, config, err.Error(), "")
 	}
 	nodeProblems(&l, c, compiled)
+	if p, differ := c.DifferentMTUs(plans); differ {
+		l.add(p)
+	}
 	missingNodes(&l, c, held)
 	for _, k := range kinds() {
 		for o := range c.Objects.All(k) {
@@ -183,12 +186,16 @@ func nodeProblems(l *problemList, c explain.Cluster, compiled map[string][]plugi
 	}
 }
 
-// saidOf returns what a node's agent said is wrong, pods without objects among it.
+// saidOf returns what a node's agent said is wrong, pods without objects among it, and
+// what it said that cannot be read.
 func saidOf(node *corev1.Node) []api.Problem {
 	said := api.NodeProblems(node)
-	orphans, err := api.NodeOrphans(node)
-	if err != nil {
-		return append(said, api.Problem{Kind: api.Node.Kind, Name: node.Name, Message: err.Error(), Remedy: "restart its agent, which writes it anew"})
+	orphans, orphansErr := api.NodeOrphans(node)
+	_, mtuErr := api.NodeMTU(node)
+	for _, err := range []error{orphansErr, mtuErr} {
+		if err != nil {
+			said = append(said, api.Problem{Kind: api.Node.Kind, Name: node.Name, Message: err.Error(), Remedy: "restart its agent, which writes it anew"})
+		}
 	}
 	if p, any := explain.Orphaned(node.Name, orphans); any {
 		said = append(said, p)

@@ -27,18 +27,23 @@ func Orphaned(node string, o api.Orphans) (api.Problem, bool) {
 	case all == 1 && len(names) == 1:
 		p.Message += fmt.Sprintf("an interface of pod %s, of which there is no object: the pod runs on", names[0])
 	default:
-		p.Message += fmt.Sprintf("interfaces of %d pods of which there is no object: %s", all, strings.Join(names[:min(len(names), maxOrphansNamed)], ", "))
-		if more := all - maxOrphansNamed; more > 0 {
-			p.Message += fmt.Sprintf(" and %d more", more)
-		}
-		p.Message += "; they run on"
+		p.Message += fmt.Sprintf("interfaces of %d pods of which there is no object: %s; they run on", all, few(names, all))
 	}
 	p.Remedy = "stop what still runs at the container runtime of " + node + ", with which the interface goes"
 	return p, true
 }
 
-// maxOrphansNamed is how many pods without objects a line names.
-const maxOrphansNamed = 3
+// maxNamed is how many of a kind a line names.
+const maxNamed = 3
+
+// few names the first of some, and says how many others there are, of all.
+func few(names []string, all int) string {
+	text := strings.Join(names[:min(len(names), maxNamed)], ", ")
+	if more := all - maxNamed; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
 
 // orphaned returns the addresses of a pod without an object, none where an object of
 // it has come since.

@@ -121,6 +121,26 @@ func TestMTU(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.eventually(func() error { return errors.Join(c.hasMTU("here", 1150), c.hasMTU("last", 1150)) })
+
+		// The others' pods send what no longer comes to node1, and it is said until
+		// all send less.
+		c.apply(fmt.Sprintf(config, 0))
+		c.eventually(func() error {
+			s := c.weft("", "status")
+			if want := "mtu: pods of node1 have 1150 bytes, those of node2 1250: "; s.code != 1 || !strings.Contains(s.stdout, want) {
+				return fmt.Errorf("weft status ends with %d and lacks %q:\n%s", s.code, want, s.stdout)
+			}
+			return nil
+		})
+		c.apply(fmt.Sprintf(config, 1150))
+		c.eventually(func() error { return c.hasMTU("there", 1150) })
+		c.probe("there", here, 1150)
+		c.eventually(func() error {
+			if s := c.weft("", "status"); s.code != 0 {
+				return fmt.Errorf("weft status ends with %d:\n%s", s.code, s.stdout)
+			}
+			return nil
+		})
 	})
 }
 
