@@ -326,36 +326,40 @@ func (s Settings) port(config *api.ClusterConfig) uint16 {
 	return s.Port
 }
 
-// mtu returns the MTU of pods' interfaces in bytes, 0 where it is not known.
+// mtu returns the MTU of pods' interfaces in bytes, 0 where it is not known: what was
+// asked for if the node's network can carry it, else what it can. An error says why it
+// is another than was asked for.
 func (s Settings) mtu(config *api.ClusterConfig, node plugin.Node) (int, error) {
-	least := minMTU
+	least, overhead := minMTU, 0
 	if !s.V6.IsZero() {
 		least = minMTUV6
 	}
-	if m := config.Spec.MTU; m != 0 {
-		if m < least || m > maxMTU {
-			return least, fmt.Errorf("ClusterConfig %s: spec.mtu %d is not between %d and %d; %d is used", api.DefaultName, m, least, maxMTU, least)
-		}
-		return m, nil
+	switch {
+	case s.Backend == BackendVXLAN && s.underlayV6():
+		overhead = overheadV6
+	case s.Backend == BackendVXLAN:
+		overhead = overheadV4
 	}
-	m := node.MTU
-	if s.MTU != 0 {
-		m = s.MTU
-	}
-	if m == 0 {
+	mtu, what := 0, ""
+	switch m := config.Spec.MTU; {
+	case m != 0 && (m < least || m > maxMTU):
+		return least, fmt.Errorf("ClusterConfig %s: spec.mtu %d is not between %d and %d; %d is used", api.DefaultName, m, least, maxMTU, least)
+	case m != 0:
+		mtu, what = m, fmt.Sprintf("ClusterConfig %s: spec.mtu %d", api.DefaultName, m)
+	case s.MTU != 0:
+		mtu, what = s.MTU-overhead, fmt.Sprintf("Backend.MTU %d", s.MTU)
+	case node.MTU == 0:
 		return 0, nil
+	default:
+		mtu, what = node.MTU-overhead, fmt.Sprintf("the MTU of the node's interface, %d,", node.MTU)
 	}
-	if s.Backend == BackendVXLAN {
-		if s.underlayV6() {
-			m -= overheadV6
-		} else {
-			m -= overheadV4
-		}
+	if mtu < least {
+		return least, fmt.Errorf("%s leaves pods' interfaces %d bytes, and %d are the least; raise it", what, mtu, least)
 	}
-	if m < least {
-		return least, fmt.Errorf("pods' interfaces would have an MTU of %d bytes, and %d are the least; raise the MTU of the node's interface", m, least)
+	if most := max(node.MTU-overhead, least); node.MTU != 0 && mtu > most {
+		return most, fmt.Errorf("%s is more than the node can carry, whose pods get %d bytes: raise the MTU of its network by %d, or lower it", what, most, mtu-most)
 	}
-	return min(m, maxMTU), nil
+	return min(mtu, maxMTU), nil
 }
 
 // putLocal states the node's own part: its pools, tunnel and MTU.
