@@ -56,8 +56,9 @@ func (t *turns) next(waiting []string, now time.Time) (first string, wait time.D
 	return first, max(wait, t.all.breath(now))
 }
 
-// ordinary is what a change of an ordinary policy takes at most, which is nobody's debt.
-const ordinary = 20 * time.Millisecond
+// ordinary is what a change of an ordinary policy takes at most in a large cluster,
+// which is nobody's debt, and as long as others may wait for one.
+const ordinary = 50 * time.Millisecond
 
 // hurried takes note that a round that followed some owners' changes at once took a
 // time. What is more than ordinary is on them, as on who has had a turn.
