@@ -67,8 +67,9 @@ func (d dir) lock(s sharing, create bool) (unlock func(), err error) {
 		flags := os.O_RDWR
 		if create {
 			if err := os.MkdirAll(string(d), 0o755); err != nil {
-				if _, there := os.Lstat(string(d)); errors.Is(err, os.ErrExist) && errors.Is(there, os.ErrNotExist) {
-					continue // a Down came in between
+				is, there := os.Lstat(string(d))
+				if errors.Is(err, os.ErrExist) && (errors.Is(there, os.ErrNotExist) || there == nil && is.IsDir()) {
+					continue // a Down came in between, and maybe an Up behind it
 				}
 				return nil, err
 			}
