@@ -243,26 +243,8 @@ func (n *news) rule(there bool, data []byte) {
 	if len(data) < unix.SizeofRtMsg {
 		return
 	}
-	m := nl.DeserializeRtMsg(data)
-	all := everything(m.Family == unix.AF_INET)
-	r, protocol := rule{from: all, to: all, table: int(m.Table)}, uint8(0)
-	for kind, v := range attributes(data[unix.SizeofRtMsg:]) {
-		switch kind {
-		case nl.FRA_SRC:
-			r.from = netip.PrefixFrom(addrOf(v), int(m.Src_len))
-		case nl.FRA_DST:
-			r.to = netip.PrefixFrom(addrOf(v), int(m.Dst_len))
-		case nl.FRA_PRIORITY:
-			r.priority = number(v)
-		case nl.FRA_TABLE:
-			r.table = number(v)
-		case nl.FRA_PROTOCOL:
-			if len(v) == 1 {
-				protocol = v[0]
-			}
-		}
-	}
-	n.rules[r] = toldRule{protocol, there}
+	r := ruleFrom(data)
+	n.rules[r.rule] = toldRule{r.protocol, there}
 }
 
 // The attributes of a message about settings (linux/netconf.h).
