@@ -27,10 +27,9 @@ type class struct {
 	wider *class
 	key   string
 	// gone says that no tagging needs it any more, and that it was forgotten. It may
-	// have handed its tag on to an heir; heirOf is that which handed its on, until the
-	// sets have followed.
-	gone         bool
-	heir, heirOf *class
+	// have handed its tag on to an heir.
+	gone bool
+	heir *class
 }
 
 type classKey struct {
@@ -45,13 +44,17 @@ type classes struct {
 	wide  map[string]*class
 	// fresh came, idle lost their last tagging, since the last sweep.
 	fresh, idle []*class
-	// passed counts the entries that passed from one class to another since tags were
+	// passed says of classes which one has the entries that left them since tags were
 	// last handed on.
-	passed map[passage]int
+	passed map[*class]passage
 }
 
-// passage is from a class to the one that has its entries now.
-type passage struct{ from, to *class }
+// passage is of so many entries to one class, nil where they went to several or where
+// some went to none.
+type passage struct {
+	to      *class
+	entries int
+}
 
 func (x *classes) get(p *profile, z *zone) *class {
 	of := classKey{p, z}
@@ -110,43 +113,61 @@ func (x *classes) release(c *class) {
 	}
 }
 
-// pass notes that an entry passes from one class to another, either nil for none.
+// pass notes that entries pass from one class to another, either nil for none.
 func (x *classes) pass(from, to *class) {
-	if from != nil && to != nil && from != to {
-		if x.passed == nil {
-			x.passed = map[passage]int{}
-		}
-		x.passed[passage{from, to}]++
+	if from == nil || from == to {
+		return
 	}
+	p, known := x.passed[from]
+	if known && p.to != to {
+		to = nil
+	}
+	if x.passed == nil {
+		x.passed = map[*class]passage{}
+	}
+	x.passed[from] = passage{to, p.entries + 1}
 }
 
-// handOn gives classes that came the tags of those that went from which most of
-// their entries passed. So where a rule is added that is about many addresses, their
-// classes are others, and yet they keep their tags.
-func (x *classes) handOn(came []*class) {
+// handOn gives classes that came the tags of those that went whose entries all passed
+// to them; of several, that of the one which had the most. So where a rule is added that
+// is about many addresses, their classes are others, and yet they keep their tags.
+//
+// Where an address goes to another class than the tag does, the tag is not handed on.
+// The kernel looks the tag of a packet's address up first and what may be done with it
+// next, and a change can come in between: the address would be given what the heir may.
+func (x *classes) handOn(came, gone []*class) {
 	heirs := map[*class]bool{}
 	for _, c := range came {
 		heirs[c] = !c.gone
 	}
 	for _, wide := range []bool{false, true} {
-		var all []passage
-		for p := range x.passed {
-			if p.from.gone && heirs[p.to] && (p.to.key != "") == wide {
-				all = append(all, p)
-			}
-		}
-		slices.SortFunc(all, func(a, b passage) int {
-			return cmp.Or(x.passed[b]-x.passed[a], cmp.Compare(a.from.tag, b.from.tag), cmp.Compare(a.to.tag, b.to.tag))
-		})
-		for _, p := range all {
-			if !heirs[p.to] || x.byTag[p.from.tag] != nil {
+		var from []*class
+		for _, c := range gone {
+			if (c.key != "") != wide {
 				continue
 			}
-			delete(x.byTag, p.to.tag)
-			p.to.tag, heirs[p.to] = p.from.tag, false
-			x.byTag[p.to.tag] = p.to
-			p.from.heir, p.to.heirOf = p.to, p.from
-			x.pass(p.from.wider, p.to.wider)
+			to := x.passed[c].to
+			if to == nil {
+				x.pass(c.wider, nil)
+				continue
+			}
+			x.pass(c.wider, to.wider)
+			if heirs[to] {
+				from = append(from, c)
+			}
+		}
+		slices.SortFunc(from, func(a, b *class) int {
+			return cmp.Or(x.passed[b].entries-x.passed[a].entries, cmp.Compare(a.tag, b.tag))
+		})
+		for _, c := range from {
+			to := x.passed[c].to
+			if !heirs[to] || x.byTag[c.tag] != nil {
+				continue
+			}
+			delete(x.byTag, to.tag)
+			to.tag, heirs[to] = c.tag, false
+			x.byTag[to.tag] = to
+			c.heir = to
 		}
 	}
 	x.passed = nil
@@ -321,7 +342,7 @@ func (s *state) settleClasses() (changes classChanges) {
 		}
 	}
 	came, gone := s.classes.sweep()
-	s.classes.handOn(came)
+	s.classes.handOn(came, gone)
 	// What is said of a class depends on what is said of the wider one.
 	slices.SortStableFunc(came, func(a, b *class) int { return strings.Compare(b.key, a.key) })
 	for _, c := range gone {

@@ -376,6 +376,90 @@ func TestCompilingChanges(t *testing.T) {
 	})
 }
 
+// The kernel looks up the tag of an address first, and next what a policy says of the
+// tag. A change can come in between: then it says of the tag of before what holds now.
+// Where that tag is another's now, this must be no more than the address might do before
+// or may do now.
+func TestATagIsHandedOnWithAllThatWoreIt(t *testing.T) {
+	handed := 0
+	rapid.Check(t, func(t *rapid.T) {
+		defer directly(t)()
+		spec := worldSpec{
+			Groups: map[string]identitySpec{}, Nodes: map[string]map[string][]string{"node2": {}},
+			Local: map[string]localSpec{"weft1": {identitySpec: identitySpec{Namespace: "shop", Labels: "app=web"}}},
+		}
+		for i, tag := range someTags {
+			spec.Groups[tag] = identitySpec{Namespace: "shop", Labels: "tier=" + string("xyz"[i%3])}
+		}
+		for _, a := range someAddresses {
+			tag := rapid.SampledFrom(someTags).Draw(t, "tag")
+			spec.Nodes["node2"][tag] = append(spec.Nodes["node2"][tag], a)
+		}
+		rules := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) ruleSpec {
+			tiers, all := rapid.SampledFrom([]string{"tier=x", "tier=y", "tier=z", "tier in (x,y)", "tier in (y,z)"}).Draw(t, "tiers"), ""
+			peer := peerSpec{Pods: &selectorSpec{Namespaces: &all, Pods: &tiers}}
+			if rapid.IntRange(0, 3).Draw(t, "of") == 0 {
+				peer = peerSpec{Block: rapid.SampledFrom(somePrefixes).Draw(t, "block")}
+			}
+			ports := rapid.SampledFrom([][]string{{"tcp/80"}, {"tcp/443"}, {"tcp"}}).Draw(t, "ports")
+			return ruleSpec{Action: "allow", Peers: &[]peerSpec{peer}, Ports: &ports}
+		}), 1, 3)
+		known := worldMaker{}
+		var c Compiler
+		var was Tables
+		var before map[plan.Tag]*class
+		for range 4 {
+			spec.Policies = map[string]policySpec{"p": {Subject: selectorSpec{Namespace: "shop"}, Isolates: []string{"ingress"}, Ingress: rules.Draw(t, "rules")}}
+			t.Logf("world:\n%s", spec)
+			is := c.Compile(known.of(spec))
+			for tag, class := range c.state.classes.byTag {
+				if old := before[tag]; old != nil && old != class {
+					handed++
+					checkWhoWore(t, tag, was, is)
+				}
+			}
+			was, before = is, maps.Clone(c.state.classes.byTag)
+		}
+	})
+	if handed == 0 {
+		t.Error("no tag was handed on")
+	}
+}
+
+// checkWhoWore holds what tables say of a tag against what they and those before them
+// say of each address that wore it then, itself or in the tag that it was within.
+func checkWhoWore(t *rapid.T, tag plan.Tag, was, is Tables) {
+	p, q := was.planOf(), is.planOf()
+	for _, text := range slices.Concat(someAddresses, otherAddresses) {
+		a := netip.MustParseAddr(text)
+		_, t0, _ := p.TagOf(plan.DefaultNetwork, a)
+		_, t1, _ := q.TagOf(plan.DefaultNetwork, a)
+		if within, _ := p.Within.Get(plan.WithinKey{Tag: t0.Tag}); t0.Tag != tag && within.Tag != tag {
+			continue
+		}
+		for name, e := range is.Endpoints {
+			for d, set := range map[plan.Direction]string{plan.Incoming: e.Ingress, plan.Outgoing: e.Egress} {
+				if set == "" || was.Endpoints[name] != e {
+					continue
+				}
+				for _, protocol := range probed {
+					for _, port := range probedPorts {
+						if !protocol.HasPorts() {
+							port = 0
+						}
+						_, before, _ := p.Verdict(set, d, t0.Tag, protocol, port)
+						_, between, _ := q.Verdict(set, d, tag, protocol, port)
+						if _, now, _ := q.Verdict(set, d, t1.Tag, protocol, port); between.Allow && !before.Allow && !now.Allow {
+							t.Fatalf("%s %s of %s: %s port %d of %s is allowed while its tag %d goes to another, and neither before nor now (tag %d)\n%s\n%s",
+								set, d, name, protocol, port, a, tag, t1.Tag, p, q)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
 // size is how many of everything the compiler holds.
 func (s *state) size() string {
 	links := 0

@@ -177,9 +177,6 @@ func (s *state) judge(changes classChanges) {
 			}
 		}
 	}
-	for _, c := range changes.came {
-		c.heirOf = nil
-	}
 	for again := true; again; again = len(s.staleSets) > 0 {
 		for set := range s.staleSets {
 			if set.subjects > 0 {
@@ -300,13 +297,15 @@ func (s *state) mayWait(set *set) bool {
 func (s *state) follow(set *set, changes classChanges) bool {
 	waits, e, told := s.mayWait(set), statements{}, true
 	// What is said of some depends on the rows of others, so heirs come first.
+	same := map[*class]bool{}
 	for _, c := range changes.gone {
 		if set.same(c, c.heir) {
+			same[c], same[c.heir] = true, true
 			set.rows.inherit(c, c.heir)
 		}
 	}
 	for _, c := range changes.gone {
-		if set.concerns(c) && !set.same(c, c.heir) {
+		if set.concerns(c) && !same[c] {
 			if set.costly != "" {
 				return false
 			}
@@ -314,7 +313,7 @@ func (s *state) follow(set *set, changes classChanges) bool {
 		}
 	}
 	for _, c := range changes.came {
-		if !set.concerns(c) || c.gone || c.heirOf != nil && set.same(c.heirOf, c) {
+		if !set.concerns(c) || c.gone || same[c] {
 			continue
 		}
 		if set.costly != "" {
