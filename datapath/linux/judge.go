@@ -76,6 +76,10 @@ func (j *jury) tagOf(a netip.Addr) plan.Tag {
 // which the changes lead, forbids. Both describe the node itself in the same
 // way. It costs in proportion to the changes and the endpoints; where it would
 // cost more to be sure, it says so.
+//
+// The kernel looks up one map after the other, and a change can come between two
+// lookups of one packet. So there can also be connections that neither p nor q
+// allows: those of an address that p gives a tag of which q says more.
 func mayForbid(p, q *plan.Plan, changes plan.Diff) bool {
 	named := policiesNamed(q)
 	if len(named) == 0 {
@@ -116,9 +120,19 @@ func mayForbid(p, q *plan.Plan, changes plan.Diff) bool {
 	}
 	left := mostCompared
 	for s := range steps {
+		torn := []plan.Tag{s.from}
+		if w, ok := p.Within.Get(plan.WithinKey{Tag: s.from}); ok {
+			torn = append(torn, w.Tag)
+		}
+		torn = slices.DeleteFunc(torn, func(t plan.Tag) bool { return t == s.to })
 		for policy := range named {
 			if narrows(p, q, policy, s.from, s.to, &left) {
 				return true
+			}
+			for _, t := range torn {
+				if narrows(q, q, policy, t, s.to, &left) {
+					return true
+				}
 			}
 		}
 	}
