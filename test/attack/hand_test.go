@@ -130,7 +130,7 @@ func (o order) follow() (r reply, err error) {
 	case "listen":
 		err = o.listen()
 	case "hold":
-		err = o.hold()
+		r.Done, err = o.hold()
 	case "unix":
 		r.Output, err = o.converse("unix", o.Path)
 	case "run":
@@ -307,19 +307,23 @@ func (o order) listen() error {
 // held are connections that are never closed.
 var held []net.Conn
 
-// hold opens connections and leaves them be.
-func (o order) hold() error {
+// hold opens connections and leaves them be. It tells how many were not refused
+// at once, which is the right of who has too many.
+func (o order) hold() (open int, err error) {
 	for range o.Count {
 		conn, err := net.DialTimeout("unix", o.Path, o.Wait)
 		if err != nil {
-			return err
+			return open, err
 		}
 		held = append(held, conn)
-		if _, err := conn.Write(o.Data); err != nil {
-			return err
+		switch _, err := conn.Write(o.Data); {
+		case err == nil:
+			open++
+		case !errors.Is(err, syscall.EPIPE):
+			return open, err
 		}
 	}
-	return nil
+	return open, nil
 }
 
 // converse opens a connection, sends and returns what comes back first.
