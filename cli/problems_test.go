@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -75,5 +76,50 @@ func TestManyFaultyRules(t *testing.T) {
 	}
 	if !strings.HasSuffix(text.String(), "; and 5 more (-o json shows them)\n") {
 		t.Errorf("it is\n%s", text.String())
+	}
+}
+
+// TestUnfitMTU has nodes that cannot give their pods the MTU that was asked for: each
+// is told of once, though who asks finds a part of it, too.
+func TestUnfitMTU(t *testing.T) {
+	for mtu, want := range map[int]string{
+		9000: "ClusterConfig default: mtu 9000 is more than node %s can carry in tunnels; its pods get 1450.",
+		500:  "an mtu of 500 is too small for pods on node %s, which get 576;",
+	} {
+		objects := explain.Snapshot{}
+		config := &api.ClusterConfig{ObjectMeta: metav1.ObjectMeta{Name: api.DefaultName}, Spec: api.ClusterConfigSpec{Plugin: "openshift-subnet", MTU: mtu}}
+		objects.Put(api.ClusterConfigKind, config)
+		decoded, err := api.Decode([]byte(twoNodes), kinds())
+		if err != nil {
+			t.Fatal(err)
+		}
+		find := plugins.Finder(func(*registry.Kind) bool { return true })
+		plug, err := find(config.Spec.Plugin)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range decoded {
+			node := d.Object.(*corev1.Node)
+			_, problems := plug.Compile(plugin.Input{Config: config, Objects: objects,
+				Node: plugin.Node{Name: node.Name, Addresses: api.NodeAddresses(node), MTU: 1500}})
+			var said []api.Problem
+			for _, p := range problems {
+				said = append(said, explain.Told(node.Name, p))
+			}
+			api.SetNodeProblems(node, said)
+			objects.Put(api.Node, node)
+		}
+		var told, wanted []string
+		for _, p := range statusOf(explain.Cluster{Objects: objects, Plugin: find}, nil).Problems {
+			if strings.Contains(p.Message, "mtu") {
+				told = append(told, p.String())
+			}
+		}
+		for _, node := range []string{"node1", "node2"} {
+			wanted = append(wanted, "node "+node+": "+fmt.Sprintf(want, node))
+		}
+		if !slices.EqualFunc(told, wanted, strings.HasPrefix) {
+			t.Errorf("mtu %d: told is\n%q and not\n%q", mtu, told, wanted)
+		}
 	}
 }

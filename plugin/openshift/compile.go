@@ -204,6 +204,9 @@ func (c *compilation) port() uint16 {
 
 // mtu returns that of pods, in bytes: what was asked for if the underlay can
 // carry it, else what it can carry; 0 if neither is known.
+//
+// What is wrong with it is the node's own problem, as it follows from the MTU of
+// the node's network, of which no object tells.
 func (c *compilation) mtu() int {
 	overhead := overheadIPv4
 	if a := c.in.Node.Addresses; len(a) > 0 && a[0].Is6() {
@@ -212,6 +215,9 @@ func (c *compilation) mtu() int {
 	kind, asked := api.ClusterConfigKind, c.in.Config.Spec.MTU
 	if asked == 0 {
 		kind, asked = api.ClusterNetwork, c.network.mtu
+	}
+	problem := func(format string, args ...any) {
+		c.problems = append(c.problems, plugin.Problem{Message: fmt.Sprintf(format, args...)})
 	}
 	most := 65535
 	if c.in.Node.MTU > 0 {
@@ -229,12 +235,12 @@ func (c *compilation) mtu() int {
 		mtu = most
 	case asked > most:
 		mtu = most
-		c.report(kind, api.DefaultName, "mtu %d is more than node %s can carry in tunnels; its pods get %d. Raise the MTU of its network to %d or lower mtu",
-			asked, c.in.Node.Name, max(most, least), asked+overhead)
+		problem("%s %s: mtu %d is more than node %s can carry in tunnels; its pods get %d. Raise the MTU of its network to %d or lower mtu",
+			kind.Kind, api.DefaultName, asked, c.in.Node.Name, max(most, least), asked+overhead)
 	}
 	if mtu < least {
-		c.report(kind, api.DefaultName, "an mtu of %d is too small for pods on node %s, which get %d; use an MTU of at least %d in the nodes' network, and no smaller mtu than %d",
-			mtu, c.in.Node.Name, least, least+overhead, least)
+		problem("an mtu of %d is too small for pods on node %s, which get %d; use an MTU of at least %d in the nodes' network, and no smaller mtu in %s %s than %d",
+			mtu, c.in.Node.Name, least, least+overhead, kind.Kind, api.DefaultName, least)
 		mtu = least
 	}
 	return mtu
