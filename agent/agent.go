@@ -106,8 +106,8 @@ type agent struct {
 	// obstacles say what others keep from working.
 	obstacles []string
 	// orphans says which pods have an interface and no object, in the form of
-	// api.OrphansAnnotation.
-	orphans string
+	// api.OrphansAnnotation; nil while that is not known.
+	orphans *string
 
 	// leased says that the agent holds the lease of its node's name; first is
 	// closed when it does for the first time.

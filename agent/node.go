@@ -27,8 +27,9 @@ type nodeState struct {
 	// Others are what it delivers to itself besides Addresses.
 	Others []netip.Addr
 	// Orphans are the pods that have an interface and no object, in the form of
-	// api.OrphansAnnotation.
-	Orphans string
+	// api.OrphansAnnotation; nil while that is not known, and then what the Node says
+	// stays, as such pods outlive an agent.
+	Orphans *string
 	// MTU is that of pods' interfaces in bytes, in the last plan that the data plane
 	// did wholly; 0 while there is none, and then what the Node says stays, as pods
 	// keep their interfaces when an agent ends.
@@ -49,7 +50,8 @@ type nodeState struct {
 }
 
 func (s nodeState) equal(o nodeState) bool {
-	return slices.Equal(s.Addresses, o.Addresses) && slices.Equal(s.OnLink, o.OnLink) && slices.Equal(s.Others, o.Others) && s.Orphans == o.Orphans &&
+	return slices.Equal(s.Addresses, o.Addresses) && slices.Equal(s.OnLink, o.OnLink) && slices.Equal(s.Others, o.Others) &&
+		(s.Orphans == nil) == (o.Orphans == nil) && (s.Orphans == nil || *s.Orphans == *o.Orphans) &&
 		s.MTU == o.MTU && s.DataPlane == o.DataPlane && s.NotReady == o.NotReady && s.OutOfSync == o.OutOfSync && s.Unloaded == o.Unloaded && slices.Equal(s.Problems, o.Problems)
 }
 
@@ -57,8 +59,11 @@ func (s nodeState) equal(o nodeState) bool {
 // anything. Conditions that others own stay.
 func (s nodeState) describe(node *corev1.Node, now metav1.Time) bool {
 	changed := len(s.Addresses) > 0 && setAddresses(node, s.Addresses)
-	for name, value := range map[string]string{api.OnLinkAnnotation: joined(s.OnLink), api.OtherAddressesAnnotation: joined(s.Others),
-		api.OrphansAnnotation: s.Orphans} {
+	all := map[string]string{api.OnLinkAnnotation: joined(s.OnLink), api.OtherAddressesAnnotation: joined(s.Others)}
+	if s.Orphans != nil {
+		all[api.OrphansAnnotation] = *s.Orphans
+	}
+	for name, value := range all {
 		if value != node.Annotations[name] {
 			metav1.SetMetaDataAnnotation(&node.ObjectMeta, name, value)
 			changed = true

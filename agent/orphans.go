@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
 
@@ -39,14 +40,19 @@ type orphanWatch struct {
 	// pods the registry is not asked about.
 	known func(namespace, name, uid string) bool
 	get   func(context.Context, registry.Key) (registry.Object, error)
-	// tell is told the orphans when they change.
+	// tell is told the orphans when they are known, and when they change.
 	tell func(api.Orphans)
 
 	// since is when an endpoint's object was first found to be gone, by interface.
 	since map[string]time.Time
 	// last is the interface of whom was asked last; the next time goes on after it.
 	last string
-	told string
+	// unsettled are the interfaces of the first look of which it is not known yet
+	// whether they are an orphan's, nil before that look. Until there are none, nothing
+	// is told: it would take back what the agent before this one told of them.
+	unsettled map[string]bool
+	// told is the text that was told last, nil while none was.
+	told *string
 }
 
 func newOrphanWatch(a *agent) *orphanWatch {
@@ -56,8 +62,9 @@ func newOrphanWatch(a *agent) *orphanWatch {
 			return a.Registry.Get(ctx, api.Pod, key)
 		},
 		tell: func(o api.Orphans) {
+			text := o.Text()
 			a.mu.Lock()
-			a.orphans = o.Text()
+			a.orphans = &text
 			a.mu.Unlock()
 			a.node.Kick()
 		}}
@@ -79,7 +86,8 @@ func (w *orphanWatch) run(ctx context.Context) {
 }
 
 // look asks about some of the node's pods, and tells of those that have had no object
-// for orphanGrace. What cannot be asked stays as it was.
+// for orphanGrace. What cannot be asked stays as it was. A pod whose object cannot be
+// read keeps no other from its turn; while the registry is away, nobody has one.
 func (w *orphanWatch) look(ctx context.Context, now time.Time) {
 	var named, ask []plugin.Endpoint
 	since := make(map[string]time.Time)
@@ -96,20 +104,41 @@ func (w *orphanWatch) look(ctx context.Context, now time.Time) {
 		}
 	}
 	w.since = since
+	if w.unsettled == nil {
+		w.unsettled = make(map[string]bool)
+		for _, e := range ask {
+			w.unsettled[e.Interface] = true
+		}
+	}
 	for _, e := range w.turn(ask) {
 		gone, err := w.gone(ctx, e)
 		if err != nil {
 			w.log.Debug("cannot tell whether there is an object of a pod", "pod", e.Name(), "error", err)
-			break
-		}
-		if !gone {
+			if errors.Is(err, registry.ErrUnavailable) || ctx.Err() != nil {
+				break
+			}
+			delete(w.unsettled, e.Interface)
+		} else if !gone {
 			delete(w.since, e.Interface)
+			delete(w.unsettled, e.Interface)
 		} else if w.since[e.Interface].IsZero() {
 			w.since[e.Interface] = now
 		}
 		w.last = e.Interface
 	}
-	w.say(named, now)
+	maps.DeleteFunc(w.unsettled, func(name string, _ bool) bool {
+		return w.long(name, now) || !slices.ContainsFunc(ask, func(e plugin.Endpoint) bool { return e.Interface == name })
+	})
+	if len(w.unsettled) == 0 {
+		w.say(named, now)
+	}
+}
+
+// long reports whether there has been no object of an interface's pod for long enough
+// to tell of it.
+func (w *orphanWatch) long(name string, now time.Time) bool {
+	at, gone := w.since[name]
+	return gone && now.Sub(at) >= orphanGrace
 }
 
 // turn returns those to be asked about now: orphansAsked of them, after those of the
@@ -142,7 +171,7 @@ func (w *orphanWatch) gone(ctx context.Context, e plugin.Endpoint) (bool, error)
 func (w *orphanWatch) say(endpoints []plugin.Endpoint, now time.Time) {
 	var o api.Orphans
 	for _, e := range endpoints {
-		if at, ok := w.since[e.Interface]; ok && now.Sub(at) >= orphanGrace {
+		if w.long(e.Interface, now) {
 			orphan := api.Orphan{Namespace: e.Namespace, Name: e.Pod, UID: e.UID}
 			for _, a := range e.Addresses {
 				orphan.Addresses = append(orphan.Addresses, a.String())
@@ -154,12 +183,12 @@ func (w *orphanWatch) say(endpoints []plugin.Endpoint, now time.Time) {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), slices.Compare(a.Addresses, b.Addresses))
 	})
 	text := o.Text()
-	if text == w.told {
+	if w.told != nil && text == *w.told {
 		return
 	}
 	if text != "" {
 		w.log.Warn("pods have an interface, and there is no object of them", "orphans", text)
 	}
-	w.told = text
+	w.told = &text
 	w.tell(o)
 }

@@ -21,9 +21,11 @@ type orphanScene struct {
 	endpoints []plugin.Endpoint
 	objects   map[registry.Key]*corev1.Pod
 	outage    error
-	asked     int
-	told      api.Orphans
-	tellings  int
+	// unreadable are the pods whose objects cannot be read.
+	unreadable map[string]bool
+	asked      int
+	told       api.Orphans
+	tellings   int
 }
 
 func (s *orphanScene) watch() *orphanWatch {
@@ -34,6 +36,9 @@ func (s *orphanScene) watch() *orphanWatch {
 			s.asked++
 			if s.outage != nil {
 				return nil, s.outage
+			}
+			if s.unreadable[key.Name] {
+				return nil, fmt.Errorf("pod %s cannot be read", key)
 			}
 			if p := s.objects[key]; p != nil {
 				return p, nil
@@ -79,7 +84,7 @@ func TestOrphans(t *testing.T) {
 			}
 			w.look(t.Context(), start)
 			w.look(t.Context(), start.Add(orphanGrace-1))
-			if s.tellings != 0 {
+			if told := s.tellings != 0; told == test.want || len(s.told.Pods) != 0 {
 				t.Fatalf("before the grace period is over, %v is told", s.told)
 			}
 			w.look(t.Context(), start.Add(orphanGrace))
@@ -116,8 +121,105 @@ func TestOrphansAreNotPodsThatGo(t *testing.T) {
 		s.endpoints = []plugin.Endpoint{e}
 		w.look(t.Context(), start.Add(time.Duration(i)*orphanGrace))
 	}
-	if s.tellings != 0 {
+	if len(s.told.Pods) != 0 {
 		t.Errorf("told is %v", s.told)
+	}
+}
+
+// A new agent says nothing of orphans before it knows of each pod that it found
+// whether it is one, so that what the one before it said stays until then.
+func TestOrphansAreKnownOnlyOnceAllWereAskedAbout(t *testing.T) {
+	const n = 2*orphansAsked + 1 // so that each has been asked about after three looks
+	scene := func() (*orphanScene, *orphanWatch) {
+		s := &orphanScene{objects: map[registry.Key]*corev1.Pod{}}
+		for i := range n {
+			e := endpoint(i)
+			s.endpoints = append(s.endpoints, e)
+			s.objects[registry.Key{Namespace: e.Namespace, Name: e.Pod}] = pod(e.Pod, e.UID, "node1", nil)
+		}
+		return s, s.watch()
+	}
+	start := time.Now()
+	last := endpoint(n - 1)
+	lastKey := registry.Key{Namespace: last.Namespace, Name: last.Pod}
+	t.Run("none", func(t *testing.T) {
+		s, w := scene()
+		for i, want := range []int{0, 0, 1, 1} {
+			if w.look(t.Context(), start); s.tellings != want || len(s.told.Pods) != 0 {
+				t.Errorf("look %d: told %d times of %v", i, s.tellings, s.told)
+			}
+		}
+	})
+	t.Run("no pods at all", func(t *testing.T) {
+		s, w := scene()
+		s.endpoints = nil
+		if w.look(t.Context(), start); s.tellings != 1 || len(s.told.Pods) != 0 {
+			t.Errorf("told %d times of %v", s.tellings, s.told)
+		}
+	})
+	t.Run("the last", func(t *testing.T) {
+		s, w := scene()
+		delete(s.objects, lastKey)
+		for range 3 {
+			w.look(t.Context(), start)
+		}
+		if w.look(t.Context(), start.Add(orphanGrace-1)); s.tellings != 0 {
+			t.Fatalf("before the grace period is over, %v is told", s.told)
+		}
+		for range 3 { // its turn need not come again
+			w.look(t.Context(), start.Add(orphanGrace))
+		}
+		if s.tellings != 1 || len(s.told.Pods) != 1 || s.told.Pods[0].Name != last.Pod {
+			t.Errorf("told %d times of %v", s.tellings, s.told)
+		}
+	})
+	t.Run("the last, which goes", func(t *testing.T) {
+		s, w := scene()
+		delete(s.objects, lastKey)
+		for range 3 {
+			w.look(t.Context(), start)
+		}
+		s.endpoints = s.endpoints[:n-1]
+		if w.look(t.Context(), start); s.tellings != 1 || len(s.told.Pods) != 0 {
+			t.Errorf("told %d times of %v", s.tellings, s.told)
+		}
+	})
+	t.Run("the registry is away", func(t *testing.T) {
+		s, w := scene()
+		s.outage = registry.ErrUnavailable
+		for i := range 5 {
+			w.look(t.Context(), start.Add(time.Duration(i)*orphanGrace))
+		}
+		if s.tellings != 0 || s.asked != 5 {
+			t.Errorf("told %d times of %v, and asked %d times", s.tellings, s.told, s.asked)
+		}
+	})
+	t.Run("others come", func(t *testing.T) {
+		s, w := scene()
+		for i := range 4 {
+			w.look(t.Context(), start)
+			s.endpoints = append(s.endpoints, endpoint(n+i))
+		}
+		if s.tellings != 1 {
+			t.Errorf("told %d times of %v", s.tellings, s.told)
+		}
+	})
+}
+
+// A pod whose object cannot be read hides no other.
+func TestUnreadablePodHidesNoOrphan(t *testing.T) {
+	s, start := &orphanScene{unreadable: map[string]bool{}}, time.Now()
+	for i := range orphansAsked + 2 { // the last is the only one of which there is no object
+		e := endpoint(i)
+		s.endpoints = append(s.endpoints, e)
+		s.unreadable[e.Pod] = i <= orphansAsked
+	}
+	w := s.watch()
+	for _, now := range []time.Time{start, start, start.Add(orphanGrace)} {
+		w.look(t.Context(), now)
+	}
+	if want := endpoint(orphansAsked + 1).Pod; len(s.told.Pods) != 1 || s.told.Pods[0].Name != want {
+		t.Errorf("told is %v, and not %s", s.told, want)
 	}
 }
 
@@ -146,15 +248,26 @@ func TestManyOrphans(t *testing.T) {
 	}
 }
 
-// The Node says who has no object, which is nothing that the node fails to do.
+// The Node says who has no object, which is nothing that the node fails to do. While
+// the agent does not know of any, what the Node says stays.
 func TestNodeTellsOrphans(t *testing.T) {
-	a := &agent{Config: Config{Node: "node1"}, trouble: map[string]string{}, orphans: "x"}
-	state, node := a.nodeState(), &corev1.Node{}
-	if !state.describe(node, metav1.Now()) || node.Annotations[api.OrphansAnnotation] != "x" {
-		t.Errorf("the Node says %v", node.Annotations)
+	a := &agent{Config: Config{Node: "node1"}, trouble: map[string]string{}, node: &registrar{kick: make(chan struct{}, 1)}}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{api.OrphansAnnotation: "of before"}}}
+	says := func(want string) nodeState {
+		t.Helper()
+		state := a.nodeState()
+		state.describe(node, metav1.Now())
+		if got := node.Annotations[api.OrphansAnnotation]; got != want || state.OutOfSync != "" {
+			t.Errorf("the Node says %q, not %q; out of sync: %q", got, want, state.OutOfSync)
+		}
+		return state
 	}
-	without := state
-	if without.Orphans = ""; state.equal(without) || state.OutOfSync != "" {
-		t.Errorf("out of sync: %q", state.OutOfSync)
+	w := newOrphanWatch(a)
+	unknown := says("of before")
+	w.tell(api.Orphans{More: 1})
+	some := says(`{"more":1}`)
+	w.tell(api.Orphans{})
+	if none := says(""); unknown.equal(some) || unknown.equal(none) || some.equal(none) {
+		t.Error("what the Node has to say is another, and counts as the same")
 	}
 }
