@@ -30,6 +30,8 @@ import (
 type problemList struct {
 	list  []api.Problem
 	known map[api.ProblemKey]bool
+	// of are the messages of each object that has some, by its name for people.
+	of map[string][]string
 }
 
 // brief returns a problem with no more of its words than are shown.
@@ -45,9 +47,10 @@ func (l *problemList) add(p api.Problem) {
 		return
 	}
 	if l.known == nil {
-		l.known = make(map[api.ProblemKey]bool)
+		l.known, l.of = make(map[api.ProblemKey]bool), make(map[string][]string)
 	}
 	l.known[p.Key()] = true
+	l.of[p.Object()] = append(l.of[p.Object()], p.Message)
 	l.list = append(l.list, p)
 }
 
@@ -66,17 +69,17 @@ func (l *problemList) about(k *registry.Kind, key registry.Key, message, remedy 
 // untold returns what of an object's annotation, which joins several problems with
 // semicolons, is not in the list yet.
 func (l *problemList) untold(k *registry.Kind, key registry.Key, text string) string {
-	object := brief(api.Problem{Kind: k.Kind, Namespace: key.Namespace, Name: key.Name}).Object()
-	var known []string
-	for _, p := range l.list {
-		if p.Object() == object {
-			known = append(known, p.Message)
-		}
+	if text == "" {
+		return "" // so it is of nearly all
 	}
+	known := slices.Clone(l.of[brief(api.Problem{Kind: k.Kind, Namespace: key.Namespace, Name: key.Name}).Object()])
 	// One message may hold another.
 	slices.SortFunc(known, func(a, b string) int { return len(b) - len(a) })
 	parts := []string{text}
 	for _, message := range known {
+		if message == "" {
+			break // it is in everything
+		}
 		var left []string
 		for _, part := range parts {
 			left = append(left, strings.Split(part, message)...)

@@ -123,3 +123,49 @@ func TestUnfitMTU(t *testing.T) {
 		}
 	}
 }
+
+// TestUntold has an object say what is wrong with it, of which a part is told already.
+func TestUntold(t *testing.T) {
+	key := registry.Key{Name: "node1"}
+	for name, test := range map[string]struct {
+		known      []string
+		text, want string
+	}{
+		"nothing is said":        {known: []string{"a"}},
+		"nothing is known":       {text: "a; b", want: "a; b"},
+		"all is known":           {known: []string{"b", "a"}, text: "a; b"},
+		"a part is known":        {known: []string{"b"}, text: "a; b; c", want: "a; c"},
+		"one holds another":      {known: []string{"b", "a b"}, text: "a b; c", want: "c"},
+		"what is known is empty": {known: []string{""}, text: "a host", want: "a host"},
+		"it is known of another": {text: "of another", want: "of another"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var l problemList
+			l.about(api.Node, key, "of another", "")
+			for _, message := range test.known {
+				l.about(api.HostSubnet, key, message, "")
+			}
+			if got := l.untold(api.HostSubnet, key, test.text); got != test.want {
+				t.Errorf("untold is %q, not %q", got, test.want)
+			}
+		})
+	}
+}
+
+// TestUntoldOfMany has a cluster with many objects and many problems: an object that
+// says nothing costs nothing, and one that does costs what its own problems do.
+func TestUntoldOfMany(t *testing.T) {
+	costs := func(problems int, text string) float64 {
+		var l problemList
+		for i := range problems {
+			l.about(api.HostSubnet, registry.Key{Name: fmt.Sprint("node", i)}, "a", "")
+		}
+		return testing.AllocsPerRun(10, func() { l.untold(api.HostSubnet, registry.Key{Name: "node0"}, text) })
+	}
+	if n := costs(1000, ""); n != 0 {
+		t.Errorf("to say nothing takes %v allocations", n)
+	}
+	if few, many := costs(1, "a; b"), costs(1000, "a; b"); many > few {
+		t.Errorf("it takes %v allocations with 1000 problems of others, and %v with none", many, few)
+	}
+}
