@@ -258,9 +258,9 @@ func (p *probing) answered(ask func(context.Context) error) error {
 	return within(p.ctx, nodeTime, errSilent, ask)
 }
 
-// begin asks an agent, and waits for the beginning of its answer no longer than ctx: a websocket's
-// handshake heeds the deadline of a context, and nothing else of it. A deadline
-// would end the answer, too, which is read for longer.
+// begin asks an agent, and waits for the beginning of its answer no longer than ctx:
+// a websocket's handshake heeds the deadline of a context, and nothing else of it. A
+// deadline would end the answer, too, which is read for longer.
 func begin(ctx context.Context, ask func(context.Context) (io.ReadCloser, error)) (io.ReadCloser, error) {
 	type result struct {
 		answer io.ReadCloser
