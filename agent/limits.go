@@ -3,9 +3,9 @@ package agent
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/weftnet/weft/datapath"
+	"github.com/weftnet/weft/internal/printable"
 )
 
 // limit holds pods to their share of what the node's pods share, until ctx ends,
@@ -26,9 +26,6 @@ func (a *agent) limit(ctx context.Context, l datapath.Limiter) {
 		}
 	}
 }
-
-// mostNamed is how many of those with too many connections are named.
-const mostNamed = 3
 
 // overcrowded says what is wrong with how full things are; empty where nothing
 // is. It tells no numbers that change all the time.
@@ -51,12 +48,8 @@ func overcrowded(o datapath.Occupancy) string {
 // named are the names of those with the most.
 func named(shares []datapath.Share) string {
 	var names []string
-	for _, s := range shares[:min(len(shares), mostNamed)] {
+	for _, s := range shares {
 		names = append(names, s.Name)
 	}
-	who := strings.Join(names, ", ")
-	if more := len(shares) - len(names); more > 0 {
-		who += fmt.Sprintf(" and %d more", more)
-	}
-	return who
+	return printable.Few(names, 0)
 }

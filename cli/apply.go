@@ -126,7 +126,7 @@ func unenforced(ctx context.Context, reg daemon.Registry, targets []target) (war
 			}
 		}
 		for _, p := range policies {
-			if len(warnings) == maxListed {
+			if len(warnings) == printable.MaxNamed {
 				more++
 				continue
 			}

@@ -192,7 +192,7 @@ func (d *dropsCommand) once(ctx context.Context) error {
 		err = all.Print(d.out, d.zone)
 	}
 	if err == nil && len(all.Missing) > 0 {
-		err = exitError{code: exitFailed, message: fmt.Sprintf("not all nodes have told what they drop: %s", listed(nodesOf(all.Missing)))}
+		err = exitError{code: exitFailed, message: fmt.Sprintf("not all nodes have told what they drop: %s", printable.Few(nodesOf(all.Missing), 0))}
 	}
 	return err
 }

@@ -535,10 +535,10 @@ func checkNobodyIsCutOff(ctx context.Context, r *etcd.Registry, force bool, errs
 // agentsAndControllers names agents by their nodes, and controllers.
 func agentsAndControllers(nodes, controllers []string) (who []string) {
 	if len(nodes) > 0 {
-		who = append(who, "the agents of "+listed(nodes))
+		who = append(who, "the agents of "+printable.Few(nodes, 0))
 	}
 	if len(controllers) > 0 {
-		who = append(who, "the controllers "+listed(controllers))
+		who = append(who, "the controllers "+printable.Few(controllers, 0))
 	}
 	return who
 }

@@ -234,10 +234,10 @@ func (s *policyState) doubt(held map[string]string, objects plugin.Objects) {
 	})
 	var doubts []string
 	if len(s.Lost) > 0 {
-		doubts = append(doubts, "not known on "+listed(s.Lost)+", whose agent does not run")
+		doubts = append(doubts, "not known on "+printable.Few(s.Lost, 0)+", whose agent does not run")
 	}
 	if len(s.Unloaded) > 0 {
-		doubts = append(doubts, "not known on "+listed(s.Unloaded)+", where the plan is not in the data plane as it should be (see: weft status)")
+		doubts = append(doubts, "not known on "+printable.Few(s.Unloaded, 0)+", where the plan is not in the data plane as it should be (see: weft status)")
 	}
 	// They come first, as not all others may be shown.
 	s.Problems = append(doubts, s.Problems...)

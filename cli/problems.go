@@ -240,7 +240,7 @@ func (h *hearsay) add(teller string, p api.Problem) {
 func (h *hearsay) addTo(l *problemList) {
 	for _, r := range h.list {
 		if !l.has(r.Problem) && len(r.tellers) < h.nodes {
-			r.Message += " (so says " + listed(r.tellers) + ")"
+			r.Message += " (so says " + printable.Few(r.tellers, 0) + ")"
 		}
 		l.add(r.Problem)
 	}
@@ -301,7 +301,7 @@ func policyProblems(l *problemList, c explain.Cluster, plug plugin.Plugin) {
 		case 1:
 			l.about(nil, registry.Key{Name: "policies"}, fmt.Sprintf("1 is enforced by nobody under plug-in %s (%s)", plug.Name(), these[0]), remedy)
 		default:
-			l.about(nil, registry.Key{Name: "policies"}, fmt.Sprintf("%d are enforced by nobody under plug-in %s (%s)", len(these), plug.Name(), listed(these)), remedy)
+			l.about(nil, registry.Key{Name: "policies"}, fmt.Sprintf("%d are enforced by nobody under plug-in %s (%s)", len(these), plug.Name(), printable.Few(these, 0)), remedy)
 		}
 	}
 	if !explain.Enforces(plug) {
@@ -350,24 +350,12 @@ func policyStatusOf(k *registry.Kind, key registry.Key) string {
 	return command + " " + k.Singular + "/" + key.Name + " -o json"
 }
 
-// maxListed is how many objects a line names.
-const maxListed = 3
-
-// listed names the first of some objects, and says how many others there are.
-func listed(names []string) string {
-	text := strings.Join(names[:min(len(names), maxListed)], ", ")
-	if more := len(names) - maxListed; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text
-}
-
 // podsAre says how many pods there are, with "is" or "are", and names the first.
 func podsAre(names []string) string {
 	if len(names) == 1 {
 		return "a pod, " + names[0] + ", is"
 	}
-	return fmt.Sprintf("%d pods (%s) are", len(names), listed(names))
+	return fmt.Sprintf("%d pods (%s) are", len(names), printable.Few(names, 0))
 }
 
 // pluginName is the name of the cluster's plug-in.

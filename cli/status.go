@@ -130,7 +130,7 @@ func membersProblem(ctx context.Context, l *problemList, reg registry.Registry, 
 		l.about(nil, registry.Key{Name: "etcd"}, "whether it bears the loss of a machine is not known: "+err.Error(), "")
 	case len(members) == 1:
 		l.about(nil, registry.Key{Name: "etcd"}, fmt.Sprintf("it has one member, %s, under %d controllers (%s): who loses that machine loses the registry",
-			members[0], len(controllers), listed(controllers)), "run three members, and back etcd up")
+			members[0], len(controllers), printable.Few(controllers, 0)), "run three members, and back etcd up")
 	}
 }
 

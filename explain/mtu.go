@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/registry"
 )
@@ -39,14 +40,14 @@ func (c Cluster) DifferentMTUs(plans map[string]*plan.Plan) (api.Problem, bool) 
 		others = append(others, nodes[mtu]...)
 	}
 	slices.Sort(others)
-	small, theirs := few(nodes[least], len(nodes[least])), fmt.Sprint(most)
+	small, theirs := printable.Few(nodes[least], 0), fmt.Sprint(most)
 	if next != most {
 		theirs = fmt.Sprintf("%d to %d", next, most)
 	}
 	return api.Problem{
 		Name: "mtu",
 		Message: fmt.Sprintf("pods of %s have %d bytes, those of %s %s: larger packets to the former vanish where nothing on the way says that they are too large",
-			small, least, few(others, len(others)), theirs),
+			small, least, printable.Few(others, 0), theirs),
 		Remedy: fmt.Sprintf("give the network of %s the MTU of the others, or all pods the smaller one: set spec.mtu of ClusterConfig %s to %d",
 			small, api.DefaultName, least),
 	}, true

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/registry"
 )
@@ -27,22 +28,10 @@ func Orphaned(node string, o api.Orphans) (api.Problem, bool) {
 	case all == 1 && len(names) == 1:
 		p.Message += fmt.Sprintf("an interface of pod %s, of which there is no object: the pod runs on", names[0])
 	default:
-		p.Message += fmt.Sprintf("interfaces of %d pods of which there is no object: %s; they run on", all, few(names, all))
+		p.Message += fmt.Sprintf("interfaces of %d pods of which there is no object: %s; they run on", all, printable.Few(names, o.More))
 	}
 	p.Remedy = "stop what still runs at the container runtime of " + node + ", with which the interface goes"
 	return p, true
-}
-
-// maxNamed is how many of a kind a line names.
-const maxNamed = 3
-
-// few names the first of some, and says how many others there are, of all.
-func few(names []string, all int) string {
-	text := strings.Join(names[:min(len(names), maxNamed)], ", ")
-	if more := all - maxNamed; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text
 }
 
 // orphaned returns the addresses of a pod without an object, none where an object of

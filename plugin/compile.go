@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -72,9 +73,6 @@ func PutEndpoints(b *plan.Builder, n Node) []Problem {
 	return problems
 }
 
-// maxNamed is how many pods a problem names.
-const maxNamed = 3
-
 // outside says which endpoints have addresses in none of the node's pools, as
 // after a change of the plug-in: other nodes have no way to them. It is one
 // problem, as it has one cause.
@@ -98,12 +96,8 @@ func outside(pools []plan.Pool, endpoints []Endpoint) (Problem, bool) {
 		prefixes = append(prefixes, p.Prefix.String())
 	}
 	slices.Sort(names)
-	named := strings.Join(names[:min(len(names), maxNamed)], ", ")
-	if more := len(names) - maxNamed; more > 0 {
-		named += fmt.Sprintf(" and %d more", more)
-	}
 	return Problem{Message: fmt.Sprintf("pods with addresses outside the node's subnets %s, to which other nodes have no way: %s; delete them, so that they are made anew",
-		strings.Join(prefixes, ", "), named)}, true
+		strings.Join(prefixes, ", "), printable.Few(names, 0))}, true
 }
 
 // PutCluster states that a prefix belongs to the cluster's pods: nothing in it

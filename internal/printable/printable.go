@@ -77,6 +77,19 @@ func Brief(message string) string {
 	return message
 }
 
+// MaxNamed is how many names Few leaves of a list.
+const MaxNamed = 3
+
+// Few returns the first of some names as they stand in a sentence, and how many
+// others there are: those of names, and others besides, which have none here.
+func Few(names []string, others int) string {
+	text := strings.Join(names[:min(len(names), MaxNamed)], ", ")
+	if others += max(len(names)-MaxNamed, 0); others > 0 {
+		text += fmt.Sprintf(" and %d more", others)
+	}
+	return text
+}
+
 // Fprintf is fmt.Fprintf, but that what the format has of an argument is one Line.
 // An int stays one, so that it can be a width.
 func Fprintf(w io.Writer, format string, args ...any) (int, error) {

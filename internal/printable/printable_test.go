@@ -34,6 +34,18 @@ func TestBrief(t *testing.T) {
 	}
 }
 
+func TestFew(t *testing.T) {
+	names := []string{"a", "b", "c", "d", "e"}
+	for _, test := range []struct {
+		named, others int
+		want          string
+	}{{1, 0, "a"}, {3, 0, "a, b, c"}, {4, 0, "a, b, c and 1 more"}, {2, 7, "a, b and 7 more"}, {5, 7, "a, b, c and 9 more"}} {
+		if got := Few(names[:test.named], test.others); got != test.want {
+			t.Errorf("of %d names and %d others it says %q, not %q", test.named, test.others, got, test.want)
+		}
+	}
+}
+
 type named string
 
 // The format's own tabs and newlines stay; those of values of any type do not.
