@@ -28,8 +28,8 @@ func NodeMTU(node *corev1.Node) (int, error) {
 		return 0, nil
 	}
 	mtu, err := strconv.Atoi(text)
-	if err != nil || mtu < MinMTU || mtu > MaxMTU {
-		return 0, fmt.Errorf("annotation %s of Node %s is %q, not a number of bytes from %d to %d", MTUAnnotation, node.Name, text, MinMTU, MaxMTU)
+	if err != nil || strconv.Itoa(mtu) != text || mtu < MinMTU || mtu > MaxMTU {
+		return 0, fmt.Errorf("annotation %s of Node %s is %q, not a number of bytes from %d to %d", MTUAnnotation, node.Name, shorten(text), MinMTU, MaxMTU)
 	}
 	return mtu, nil
 }
