@@ -2,7 +2,6 @@ package policy
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -45,13 +44,6 @@ type set struct {
 	// costly says why it denies everything, "" where it does not.
 	costly string
 }
-
-// What sets do that cost too much.
-var (
-	tooManyVerdicts = fmt.Sprintf("make more than %d verdicts", MaxVerdicts)
-	tooManyTogether = fmt.Sprintf("make more than %d verdicts together with the other policies of the namespace", MaxVerdictsOfNamespace)
-	tooMuchWork     = fmt.Sprintf("take more than %d comparisons to work out", MaxWork)
-)
 
 // costly returns the sets that deny everything because of what they would cost.
 func (s *state) costly() (all []Costly) {
@@ -227,22 +219,6 @@ func (s *state) shut(set *set, why string) {
 	set.costly = why
 	set.verdicts += s.replace(plan.VerdictKey{Policy: set.name, Direction: set.direction}, false, map[plan.VerdictKey]plan.Verdict{
 		plan.Otherwise(set.name, set.direction): {Origin: shutOrigin(set.policies, why)}})
-}
-
-// shutOrigin is the origin of what a set denies for what it costs.
-func shutOrigin(policies []*Policy, why string) string {
-	if len(policies) == 1 {
-		return policies[0].Name + " (its rules " + why + ")"
-	}
-	return policies[0].Name + " and others of the same pod (their rules " + why + ")"
-}
-
-// IsShut reports whether a verdict's origin says that the policies of a pod deny
-// everything because of what they would cost (Costly).
-func IsShut(origin string) bool {
-	return slices.ContainsFunc([]string{tooManyVerdicts, tooManyTogether, tooMuchWork}, func(why string) bool {
-		return strings.HasSuffix(origin, " rules "+why+")")
-	})
 }
 
 // shareOut sees to it that no namespace has more verdicts than it may have, and that
