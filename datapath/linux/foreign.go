@@ -25,9 +25,7 @@ type chainKey struct {
 // library does not read. A name that ends with an asterisk is the beginning of
 // several.
 func chainDevices() (map[chainKey][]string, error) {
-	request := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP)
-	request.AddData(&nl.Nfgenmsg{Version: nl.NFNETLINK_V0})
-	messages, err := request.Execute(unix.NETLINK_NETFILTER, 0)
+	messages, err := dump(listChains)
 	if err != nil {
 		return nil, fmt.Errorf("list the devices of nftables chains: %w", err)
 	}
@@ -65,6 +63,13 @@ func chainDevices() (map[chainKey][]string, error) {
 		all[key] = devices
 	}
 	return all, nil
+}
+
+// listChains asks for the chains of all families once.
+func listChains() ([][]byte, error) {
+	request := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP)
+	request.AddData(&nl.Nfgenmsg{Version: nl.NFNETLINK_V0})
+	return request.Execute(unix.NETLINK_NETFILTER, 0)
 }
 
 // nftTable is an nftables table of somebody's.

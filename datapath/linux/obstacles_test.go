@@ -13,10 +13,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/weftnet/weft/internal/netns"
 	"github.com/weftnet/weft/internal/sysctl"
 )
 
@@ -496,3 +498,61 @@ type chains map[string][][]expr.Any
 func (c chains) rules(chain string) ([][]expr.Any, bool, error) { return c[chain], true, nil }
 
 func (c chains) find(string) (finder, bool) { return nil, false }
+
+// TestChainsChangeWhileListed has somebody change nftables while the chains are
+// listed, once for each time: that is listed anew, and nothing else is an error.
+func TestChainsChangeWhileListed(t *testing.T) {
+	b := newBench(t)
+	change, changed := make(chan bool), make(chan error, 1)
+	// One buffer must not hold the chains, or there is nothing to interrupt.
+	const chains = 2000
+	conn, err := nftConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.do(func() error {
+		many := conn.AddTable(&nftables.Table{Name: "many", Family: nftables.TableFamilyINet})
+		for i := range chains {
+			conn.AddChain(&nftables.Chain{Name: fmt.Sprint("chain", i), Table: many})
+		}
+		return conn.Flush()
+	})
+	go func() {
+		changed <- netns.Do(b.path, func() (err error) {
+			for there := range change {
+				other := &nftables.Table{Name: "other", Family: nftables.TableFamilyINet}
+				if there {
+					conn.AddTable(other)
+				} else {
+					conn.DelTable(other)
+				}
+				err = errors.Join(err, conn.Flush())
+			}
+			return err
+		})
+	}()
+	b.do(func() error {
+		defer close(change)
+		interrupted := 0
+		for round := 0; interrupted < 20; round++ {
+			if round == 10000 {
+				return fmt.Errorf("only %d of %d lists were interrupted", interrupted, round)
+			}
+			change <- true
+			_, err := listChains()
+			if errors.Is(err, netlink.ErrDumpInterrupted) {
+				interrupted++
+			} else if err != nil {
+				return err
+			}
+			change <- false
+			if all, err := chainDevices(); err != nil || len(all) != chains {
+				return fmt.Errorf("%d chains, %v; expected %d", len(all), err, chains)
+			}
+		}
+		return nil
+	})
+	if err := <-changed; err != nil {
+		t.Error(err)
+	}
+}
