@@ -19,8 +19,8 @@
 // kernel's own check of them is off for that interface. Router advertisements,
 // redirects and the like are taken from no interface of Weft's.
 // A firewall of the node's own that drops what is forwarded keeps dropping it,
-// as a verdict of another table cannot be overruled from here; forward.go says
-// so.
+// as a verdict of another table cannot be overruled from here; obstacles.go
+// says so.
 //
 // Policies are asked about what passes through the node, and about what its
 // endpoints send to the node itself; policy.go shows how. What they deny is
