@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/subnet"
 )
 
 // astray says which rules and routes of others have what pods send and get, or
@@ -67,27 +68,20 @@ type travel struct {
 	is4       bool
 }
 
-// concerns are prefixes that hold all that is asked about.
-func (t *travel) concerns() []netip.Prefix {
-	var pods, nodes, peers []netip.Prefix
+// concerns are the addresses that packets may be followed to: those of the pods
+// and nodes that the plan leads to, and the peers.
+func (t *travel) concerns() *subnet.Set {
+	all := &subnet.Set{}
 	for k, r := range t.plan.Routes.All() {
 		switch r.Way {
 		case plan.ToEndpoint, plan.ToTunnel, plan.ToNextHop:
-			if r.EndpointsOnly {
-				nodes = append(nodes, k.Prefix)
-			} else {
-				pods = append(pods, k.Prefix)
+			if k.Prefix.Addr().Is4() == t.is4 {
+				all.Add(k.Prefix)
 			}
 		}
 	}
 	for _, a := range t.peers {
-		peers = append(peers, single(a))
-	}
-	var all []netip.Prefix
-	for _, some := range [][]netip.Prefix{pods, nodes, peers} {
-		if p, ok := commonPrefix(some, t.is4); ok {
-			all = append(all, p)
-		}
+		all.Add(single(a))
 	}
 	return all
 }

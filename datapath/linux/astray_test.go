@@ -15,7 +15,10 @@ import (
 	"github.com/weftnet/weft/internal/golden"
 	"github.com/weftnet/weft/internal/sysctl"
 	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/plan/plantest"
+	"github.com/weftnet/weft/subnet"
 	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
 )
 
 // TestAstray has others' routing rules and routes take what pods send and get.
@@ -187,6 +190,48 @@ func TestAstrayStories(t *testing.T) {
 			said = append(said, r.astray(journey)...)
 		}
 		return strings.Join(append(said, ""), "\n")
+	})
+}
+
+// TestMatter checks that those routes are kept, and no others, that lead to an
+// address that is asked about, or are Weft's: some nodes have the routes of the
+// whole Internet.
+func TestMatter(t *testing.T) {
+	of := func(p *plan.Plan, peers []netip.Addr, is4 bool) (*subnet.Set, []netip.Prefix) {
+		var all []netip.Prefix
+		for k, r := range p.Routes.All() {
+			if r.Way != plan.ToHost && r.Way != plan.ToGateway && r.Way != plan.ToDrop && k.Prefix.Addr().Is4() == is4 {
+				all = append(all, k.Prefix)
+			}
+		}
+		for _, a := range peers {
+			all = append(all, single(a))
+		}
+		return (&travel{plan: p, peers: peers, is4: is4}).concerns(), all
+	}
+	concerns, _ := of(mustParse(t, "route default 10.1.2.0/24 nexthop 10.0.0.5\nroute default 172.16.0.0/24 nexthop 10.0.0.5\n"),
+		[]netip.Addr{netip.MustParseAddr("10.0.0.5"), netip.MustParseAddr("192.168.0.5")}, true)
+	for p, want := range map[string]bool{"0.0.0.0/0": true, "10.0.0.0/30": false, "10.0.0.0/29": true, "10.1.2.77/32": true, "10.1.3.0/24": false, "11.0.0.0/8": false,
+		"172.16.0.0/12": true, "172.16.1.0/24": false, "192.168.0.5/32": true, "192.168.0.0/30": false} {
+		if r := (foundRoute{routeKey: routeKey{prefix: netip.MustParsePrefix(p)}}); matter(&r, concerns) != want {
+			t.Fatalf("a route to %s: %t", p, !want)
+		}
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		p, is4 := &plan.Plan{}, rapid.Bool().Draw(t, "IPv4")
+		for _, to := range rapid.SliceOf(plantest.Prefix()).Draw(t, "prefixes") {
+			way := rapid.SampledFrom([]plan.Way{plan.ToEndpoint, plan.ToTunnel, plan.ToNextHop, plan.ToHost, plan.ToGateway, plan.ToDrop}).Draw(t, "way")
+			p.Routes = p.Routes.Set(plan.RouteKey{Network: plan.DefaultNetwork, Prefix: to}, plan.Route{Way: way, EndpointsOnly: rapid.Bool().Draw(t, "endpoints only")})
+		}
+		peers := rapid.SliceOf(plantest.Addr().Filter(func(a netip.Addr) bool { return a.Is4() == is4 })).Draw(t, "peers")
+		concerns, plain := of(p, peers, is4)
+		prefix := plantest.Prefix().Filter(func(p netip.Prefix) bool { return p.Addr().Is4() == is4 }).Draw(t, "route")
+		for _, protocol := range []int{routeProtocol, unix.RTPROT_STATIC} {
+			r := &foundRoute{routeKey: routeKey{prefix: prefix}, protocol: protocol}
+			if want := protocol == routeProtocol || slices.ContainsFunc(plain, prefix.Overlaps); matter(r, concerns) != want {
+				t.Fatalf("a route of protocol %d to %s, beside %v: %t", protocol, prefix, plain, !want)
+			}
+		}
 	})
 }
 

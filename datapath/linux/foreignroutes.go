@@ -4,16 +4,18 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/subnet"
 )
 
-// readRouting reads the rules of a family, and those of its routes that overlap
-// one of some prefixes: a node may have the routes of the whole Internet.
-func readRouting(is4 bool, concerns []netip.Prefix) (*routing, error) {
+// readRouting reads the rules of a family, and of its routes Weft's and those to
+// some of the addresses that it is about: a node may have the routes of the whole
+// Internet.
+func readRouting(is4 bool, concerns *subnet.Set) (*routing, error) {
 	family := uint8(unix.AF_INET6)
 	if is4 {
 		family = unix.AF_INET
@@ -38,9 +40,9 @@ func readRouting(is4 bool, concerns []netip.Prefix) (*routing, error) {
 		return nil, fmt.Errorf("list routing rules: %w", err)
 	}
 	r, err := dump(list(unix.RTM_GETROUTE, unix.RTM_NEWROUTE, func(r *routing, m []byte) {
-		route, ok := foundRouteFrom(m)
-		if ok && slices.ContainsFunc(concerns, route.prefix.Overlaps) {
-			r.add(route)
+		if route, ok := foundRouteFrom(m); ok && matter(&route, concerns) {
+			kept := route // so that the others take no memory
+			r.add(&kept)
 		}
 	}))
 	if err != nil {
@@ -48,6 +50,13 @@ func readRouting(is4 bool, concerns []netip.Prefix) (*routing, error) {
 	}
 	r.rules = rules.rules
 	return r, nil
+}
+
+// matter reports whether a route says something of packets to some addresses, or
+// is Weft's.
+func matter(r *foundRoute, concerns *subnet.Set) bool {
+	_, overlaps := concerns.Overlap(r.prefix)
+	return overlaps || r.protocol == routeProtocol
 }
 
 const (
@@ -104,10 +113,10 @@ func ruleFrom(m []byte) foundRule {
 
 // foundRouteFrom reads a message about a route; false for one that no ordinary
 // packet takes.
-func foundRouteFrom(m []byte) (*foundRoute, bool) {
+func foundRouteFrom(m []byte) (foundRoute, bool) {
 	head := nl.DeserializeRtMsg(m)
 	all := everything(head.Family == unix.AF_INET).Addr()
-	r := &foundRoute{routeKey: routeKey{table: int(head.Table), prefix: netip.PrefixFrom(all, int(head.Dst_len))},
+	r := foundRoute{routeKey: routeKey{table: int(head.Table), prefix: netip.PrefixFrom(all, int(head.Dst_len))},
 		route: route{kind: int(head.Type)}, protocol: int(head.Protocol), from: netip.PrefixFrom(all, int(head.Src_len))}
 	for kind, v := range attributes(m[unix.SizeofRtMsg:]) {
 		switch kind {
