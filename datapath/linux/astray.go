@@ -20,7 +20,7 @@ import (
 // route for each kind of sender. What concerns some of the packets to an address
 // alone, as by their ports, it leaves to whoever wanted that.
 func (r *routing) astray(t *travel) []string {
-	found := &strays{routing: r, travel: t, endpoints: map[int]bool{}, told: map[string]bool{}}
+	found := &strays{routing: r, travel: t, needed: r.needed(), endpoints: map[int]bool{}, told: map[string]bool{}}
 	for _, link := range t.node.links {
 		found.endpoints[link] = true
 	}
@@ -43,7 +43,7 @@ func (r *routing) astray(t *travel) []string {
 		}
 		// What is for others than the first address of a route as well.
 		for _, p := range r.prefixes() {
-			if want := own.find(p.Addr(), netip.Addr{}); want != nil && want.prefix.Bits() < p.Bits() {
+			if want := own.find(p.Addr(), netip.Addr{}, nil); want != nil && want.prefix.Bits() < p.Bits() {
 				ask(p.Addr(), want)
 			}
 		}
@@ -97,6 +97,8 @@ func (t *travel) isPods(a netip.Addr, endpointsOnly bool) bool {
 type strays struct {
 	*routing
 	*travel
+	// needed are the rules that nobody must delete.
+	needed map[*foundRule]bool
 	// endpoints are the interfaces that lead to endpoints.
 	endpoints map[int]bool
 	// told are the culprits of what was found.
@@ -179,40 +181,69 @@ func (s *strays) distinct(all []sender) []sender {
 
 // ask takes note of what leads a packet another way than a route of Weft's.
 func (s *strays) ask(from sender, to netip.Addr, want *foundRoute) {
-	rule, route := s.decide(from, to)
+	rule, route := s.decide(from, to, nil)
 	switch {
-	case rule == nil:
+	case rule == nil, rule.protocol == unix.RTPROT_KERNEL && rule.table == unix.RT_TABLE_DEFAULT:
+		// The kernel asks the table default after main.
 		if want.table == unix.RT_TABLE_MAIN {
 			s.tell("", fmt.Sprintf("no routing rule has the table main asked for %s; add one: ip%s rule add priority 32766 lookup main", fmt.Sprintf(from.what, to), s.version()))
 		}
 	case route == nil:
 		s.tellRule(rule, from, to, "")
 	case route.protocol == routeProtocol || route.leadsLike(want):
-	case route.protocol == unix.RTPROT_KERNEL && (route.kind == unix.RTN_BROADCAST || want.table == endpointsTable && route.kind != unix.RTN_UNICAST):
+	case route.protocol == unix.RTPROT_KERNEL && (route.kind == unix.RTN_BROADCAST || want.table == endpointsTable && route.kind != unix.RTN_UNICAST && route.prefix.IsSingleIP()):
 		// The node's own addresses, whose networks other nodes' are of.
-	case route.prefix.Bits() >= want.prefix.Bits():
+	case route.table == unix.RT_TABLE_LOCAL:
+		// That is asked before all others, whatever is behind it.
+		s.tellRoute(rule, route, from, to)
+	case route.prefix.Bits() >= want.prefix.Bits() && !s.isNetwork(route, want):
 		s.tellRoute(rule, route, from, to)
 	case rule.protocol != unix.RTPROT_KERNEL:
 		s.tellRule(rule, from, to, fmt.Sprintf(", by the route %s", s.describe(route)))
 	}
 }
 
+// isNetwork reports whether a route is to a network of the node's, and in a table
+// that is right not to know what another's route says.
+func (s *strays) isNetwork(r, other *foundRoute) bool {
+	return r.protocol == unix.RTPROT_KERNEL && r.kind == unix.RTN_UNICAST && r.table != other.table
+}
+
 // askPeer takes note of what drops tunnel packets to another node.
 func (s *strays) askPeer(peer netip.Addr) {
 	from := sender{in: "lo", from: s.vtep, protocol: unix.IPPROTO_UDP, what: "the tunnel packets to %s"}
-	rule, route := s.decide(from, peer)
+	rule, route := s.decide(from, peer, nil)
 	switch {
 	case rule == nil:
 		s.tell("", fmt.Sprintf("no route leads to another node, %s; add one, or set up the interface that has one", peer))
 	case route == nil:
 		s.tellRule(rule, from, peer, "")
-	case route.protocol == routeProtocol:
-	case !route.rejects() && (route.kind != unix.RTN_UNICAST || route.link != loopbackLink && route.link != s.node.vxlan && route.link != s.node.bridge):
-	case route.prefix.Bits() > 0:
+	case s.carries(route):
+	case !s.reaches(from, peer):
+		// Without that there would be no way either.
+		verb := "leads them astray"
+		if route.rejects() {
+			verb = "drops them"
+		}
+		s.tell("", fmt.Sprintf("%s have no route but %s, which %s; add one, or set up the interface that has one", fmt.Sprintf(from.what, peer), s.describe(route), verb))
+	case route.prefix.Bits() > 0 || s.needed[rule]:
 		s.tellRoute(rule, route, from, peer)
 	default:
 		s.tellRule(rule, from, peer, fmt.Sprintf(", by the route %s", s.describe(route)))
 	}
+}
+
+// carries reports whether a route may lead tunnel packets to another node.
+func (s *strays) carries(r *foundRoute) bool {
+	return r.protocol == routeProtocol ||
+		!r.rejects() && (r.kind != unix.RTN_UNICAST || r.link != loopbackLink && r.link != s.node.vxlan && r.link != s.node.bridge)
+}
+
+// reaches reports whether a packet would get to another node without the routes
+// that do not carry it there.
+func (s *strays) reaches(from sender, peer netip.Addr) bool {
+	_, route := s.decide(from, peer, s.carries)
+	return route != nil
 }
 
 // loopbackLink is the index of the interface lo in each network namespace
@@ -225,7 +256,11 @@ func (s *strays) tellRule(rule *foundRule, from sender, to netip.Addr, how strin
 		verb = "drops"
 	}
 	text := s.describeRule(rule)
-	s.tell("rule "+text, fmt.Sprintf("routing rule %d %s %s%s; delete it: ip%s rule del %s", rule.priority, verb, fmt.Sprintf(from.what, to), how, s.version(), text))
+	mend := "delete it:"
+	if s.needed[rule] && rule.forAll() {
+		mend = fmt.Sprintf("put it where the kernel had it: ip%s rule add priority 32766 lookup main;", s.version())
+	}
+	s.tell("rule "+text, fmt.Sprintf("routing rule %d %s %s%s; %s ip%s rule del %s", rule.priority, verb, fmt.Sprintf(from.what, to), how, mend, s.version(), text))
 }
 
 func (s *strays) tellRoute(rule *foundRule, route *foundRoute, from sender, to netip.Addr) {
@@ -250,7 +285,8 @@ func (s *strays) held(r *foundRoute) netip.Prefix {
 		return netip.Prefix{}
 	}
 	for _, p := range s.addresses(r.link) {
-		if p.Addr() == r.prefix.Addr() {
+		// One of lo's has its whole network be the node's.
+		if p.Addr() == r.prefix.Addr() || !r.prefix.IsSingleIP() && p.Masked() == r.prefix {
 			return p
 		}
 	}

@@ -57,10 +57,13 @@ func TestAstray(t *testing.T) {
 		{"ip rule add priority 200 to 10.1.1.0/24 blackhole; ip rule add priority 100 goto 200", inward, "ip rule del priority 200 from all to 10.1.1.0/24 blackhole"},
 		{"ip -6 rule add priority 100 from fd00:1::/64 unreachable", onward6, "ip -6 rule del priority 100 from fd00:1::/64 unreachable"},
 		{"ip rule del priority 32766", onward, "ip rule add priority 32766 lookup main"},
+		{"ip rule del priority 32766; ip route add default dev eth0 table default", onward, "ip rule add priority 32766 lookup main"},
 		// Rules that have others' tables asked.
 		{"ip rule add priority 100 from 10.1.1.0/24 lookup 100; ip route add default via 172.30.0.9 table 100", onward, "ip rule del priority 100 from 10.1.1.0/24 lookup 100"},
 		{"ip rule add priority 100 lookup 100; ip route add blackhole 10.1.2.7 table 100", onward, "ip route del blackhole 10.1.2.7/32 table 100"},
 		{"ip rule add priority 100 to 172.30.0.0/16 lookup main", node, "ip rule del priority 100 from all to 172.30.0.0/16 lookup main"},
+		{"ip rule add priority 100 to 172.30.0.0/24 lookup main; ip route add 172.30.0.3 dev eth0 proto kernel", node, "ip rule del priority 100 from all to 172.30.0.0/24 lookup main"},
+		{"ip rule add priority 100 lookup main; ip rule del priority 32766", node, "ip rule add priority 32766 lookup main; ip rule del priority 100 from all lookup main"},
 		// Routes.
 		{"ip route add blackhole 10.1.2.7", onward, "ip route del blackhole 10.1.2.7/32 table main"},
 		{"ip route add unreachable 10.1.2.0/25", onward, "ip route del unreachable 10.1.2.0/25 table main"},
@@ -73,6 +76,10 @@ func TestAstray(t *testing.T) {
 		{"ip route prepend blackhole 10.1.2.0/24", peer, "ip route del blackhole 10.1.2.0/24 table main"},
 		{"ip route prepend 10.1.1.3 dev eth0", near, "ip route del 10.1.1.3/32 dev eth0 table main"},
 		{"ip route add local 10.1.2.7 dev lo table local", onward, "ip route del local 10.1.2.7/32 dev lo table local"},
+		{"ip route add local 10.0.0.0/8 dev lo", onward, "ip route del local 10.0.0.0/8 dev lo table local"},
+		{"ip route add local 10.1.0.0/16 dev lo; ip rule add priority 50 lookup local; ip rule del priority 0", onward, "ip route del local 10.1.0.0/16 dev lo table local"},
+		{"ip -6 route add local fd00::/16 dev lo", inward6, "ip -6 route del local fd00::/16 dev lo table local metric 1024"},
+		{"ip addr add 10.1.0.9/16 dev lo", inward, "ip addr del 10.1.0.9/16 dev lo"},
 		{"ip addr add 10.1.1.2/31 dev eth0", inward, "ip addr del 10.1.1.2/31 dev eth0"},
 		{"ip -6 route add blackhole fd00:2::7", onward6, "ip -6 route del blackhole fd00:2::7/128 table main metric 1024"},
 		{"ip -6 route add blackhole fd00:1::2 metric 1", inward6, "ip -6 route del blackhole fd00:1::2/128 table main metric 1"},
@@ -92,6 +99,9 @@ func TestAstray(t *testing.T) {
 		{"ip rule add priority 100 lookup 100; ip route add throw 10.1.0.0/16 table 100", "", ""},
 		{"ip rule add priority 200 nop; ip rule add priority 100 goto 200; ip rule add priority 150 blackhole", "", ""},
 		{"ip addr add 172.30.0.77/24 dev eth0", "", ""},
+		{"ip addr add 172.30.0.3/32 dev lo; ip addr add 10.96.0.1/32 dev lo; ip route add local 192.0.2.0/24 dev lo", "", ""},
+		{"ip rule add priority 50 lookup local; ip rule del priority 0", "", ""},
+		{"ip route add unreachable default metric 9999", "", ""},
 	} {
 		t.Run(c.do, func(t *testing.T) {
 			b := newBench(t)
@@ -278,6 +288,8 @@ func foreign(t *testing.T, r *routing, is4 bool, names map[int]string, words []s
 			a.narrow = true
 		case word == "lookup":
 			a.table = number(next())
+		case word == "suppress":
+			a.suppressed = number(next())
 		case word == "goto":
 			a.action, a.target = nl.FR_ACT_GOTO, number(next())
 		case word == "via":

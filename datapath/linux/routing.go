@@ -78,9 +78,10 @@ func (t *routingTable) add(r *foundRoute) {
 	t.routes[r.prefix] = same
 }
 
-// find returns the route that a packet takes, or nil. A source that is not valid
-// is one of those of which no route speaks.
-func (t *routingTable) find(to, from netip.Addr) *foundRoute {
+// find returns the route that a packet takes, or nil, as if there were only some
+// of the routes; where it does not matter which, some is nil. A source that is not
+// valid is one of those of which no route speaks.
+func (t *routingTable) find(to, from netip.Addr, some func(*foundRoute) bool) *foundRoute {
 	if t == nil {
 		return nil
 	}
@@ -90,7 +91,7 @@ func (t *routingTable) find(to, from netip.Addr) *foundRoute {
 			continue
 		}
 		for _, r := range t.routes[p] {
-			if holds(r.from, from) {
+			if holds(r.from, from) && (some == nil || some(r)) {
 				return r
 			}
 		}
@@ -167,6 +168,35 @@ func (r *foundRule) knows(s sender) bool {
 	return !r.narrow && (r.in == "" || r.in == s.in) && r.out == "" && holds(r.from, s.from) && r.mark&r.mask == 0 && (r.ip == 0 || r.ip == s.protocol)
 }
 
+// forAll reports whether a rule has its table asked for every packet.
+func (r *foundRule) forAll() bool {
+	return r.action == nl.FR_ACT_TO_TBL && r.suppressed < 0 && !r.inverted && !r.narrow &&
+		r.from.Bits() <= 0 && r.to.Bits() <= 0 && r.in == "" && r.out == "" && r.mask == 0 && r.ip == 0
+}
+
+// needed returns the rules without which the node loses its own addresses or its
+// networks: the kernel's, and what somebody has put in their place.
+func (r *routing) needed() map[*foundRule]bool {
+	all := map[*foundRule]bool{}
+	for _, table := range []int{unix.RT_TABLE_LOCAL, unix.RT_TABLE_MAIN} {
+		var asking []*foundRule
+		for i := range r.rules {
+			if rule := &r.rules[i]; rule.table == table && rule.forAll() {
+				asking = append(asking, rule)
+			}
+		}
+		if len(asking) == 1 {
+			all[asking[0]] = true
+		}
+	}
+	for i := range r.rules {
+		if rule := &r.rules[i]; rule.protocol == unix.RTPROT_KERNEL {
+			all[rule] = true
+		}
+	}
+	return all
+}
+
 // sends reports whether a rule of Weft's has a table asked for a packet.
 func (r *routing) sends(s sender, to netip.Addr, table int) bool {
 	return slices.ContainsFunc(r.rules, func(rule foundRule) bool {
@@ -175,8 +205,9 @@ func (r *routing) sends(s sender, to netip.Addr, table int) bool {
 }
 
 // decide returns what decides where a packet goes: a rule and, unless that rule
-// drops it, a route; nothing where no rule finds any.
-func (r *routing) decide(s sender, to netip.Addr) (*foundRule, *foundRoute) {
+// drops it, a route; nothing where no rule finds any. It is as if there were only
+// some of the routes, as for find.
+func (r *routing) decide(s sender, to netip.Addr, some func(*foundRoute) bool) (*foundRule, *foundRoute) {
 	after := 0 // the priority below which no rule is asked any more
 	for i := range r.rules {
 		rule := &r.rules[i]
@@ -185,7 +216,7 @@ func (r *routing) decide(s sender, to netip.Addr) (*foundRule, *foundRoute) {
 		}
 		switch rule.action {
 		case nl.FR_ACT_TO_TBL:
-			route := r.tables[rule.table].find(to, s.from)
+			route := r.tables[rule.table].find(to, s.from, some)
 			if route == nil || route.kind == unix.RTN_THROW || !route.rejects() && route.prefix.Bits() <= rule.suppressed {
 				continue
 			}
