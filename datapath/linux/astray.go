@@ -20,7 +20,7 @@ import (
 // route for each kind of sender. What concerns some of the packets to an address
 // alone, as by their ports, it leaves to whoever wanted that.
 func (r *routing) astray(t *travel) []string {
-	found := &strays{routing: r, travel: t, needed: r.needed(), endpoints: map[int]bool{}, told: map[string]bool{}}
+	found := &strays{decider: newDecider(r), travel: t, needed: r.needed(), endpoints: map[int]bool{}, told: map[any]bool{}}
 	for _, link := range t.node.links {
 		found.endpoints[link] = true
 	}
@@ -31,11 +31,14 @@ func (r *routing) astray(t *travel) []string {
 			if want == nil || want.kind != unix.RTN_UNICAST || !t.isPods(to, table == endpointsTable) {
 				return
 			}
-			for _, s := range senders {
-				if s.incoming && !found.endpoints[want.link] || table == endpointsTable && !r.sends(s, to, table) {
+			found.towards(to)
+			for i := range senders {
+				s := &senders[i]
+				if s.incoming && !found.endpoints[want.link] || table == endpointsTable && !found.sends(s, table) {
 					continue
 				}
-				found.ask(s, to, want)
+				rule, route := found.decide(s)
+				found.judge(&s.sender, to, want, rule, route)
 			}
 		}
 		for _, want := range own.all() {
@@ -48,8 +51,13 @@ func (r *routing) astray(t *travel) []string {
 			}
 		}
 	}
-	for _, peer := range t.peers {
-		found.askPeer(peer)
+	if len(t.peers) > 0 {
+		from := found.asker(sender{in: "lo", from: t.vtep, protocol: unix.IPPROTO_UDP, what: "the tunnel packets to %s"})
+		for _, peer := range t.peers {
+			found.towards(peer)
+			rule, route := found.decide(&from)
+			found.judgePeer(&from.sender, peer, rule, route)
+		}
 	}
 	return found.lines()
 }
@@ -95,20 +103,21 @@ func (t *travel) isPods(a netip.Addr, endpointsOnly bool) bool {
 
 // strays collects what leads packets astray.
 type strays struct {
-	*routing
+	*decider
 	*travel
 	// needed are the rules that nobody must delete.
 	needed map[*foundRule]bool
 	// endpoints are the interfaces that lead to endpoints.
 	endpoints map[int]bool
-	// told are the culprits of what was found.
-	told  map[string]bool
+	// told are the culprits of what was found: the words for them, and the rules and
+	// routes, as words take long.
+	told  map[any]bool
 	found []string
 }
 
 // senders are those that may send to routes of Weft's, one of those that no rule
 // tells apart.
-func (s *strays) senders(own *routingTable, endpointsOnly bool) []sender {
+func (s *strays) senders(own *routingTable, endpointsOnly bool) []asker {
 	var all []sender
 	for k, e := range s.plan.Endpoints.All() {
 		if s.node.links[k.Interface] == 0 {
@@ -121,7 +130,7 @@ func (s *strays) senders(own *routingTable, endpointsOnly bool) []sender {
 		}
 	}
 	if !endpointsOnly {
-		sources := map[netip.Addr]bool{}
+		sources, within := map[netip.Addr]bool{}, s.sourcesWithin()
 		for _, r := range own.all() {
 			if r.kind != unix.RTN_UNICAST || s.endpoints[r.link] {
 				sources[r.source] = true
@@ -129,11 +138,9 @@ func (s *strays) senders(own *routingTable, endpointsOnly bool) []sender {
 			}
 			incoming := sender{in: s.name(r.link), from: r.prefix.Addr(), incoming: true, what: "what comes to %s from other nodes"}
 			all = append(all, incoming)
-			for _, rule := range s.rules {
-				if covers(r.prefix, rule.from) {
-					incoming.from = rule.from.Addr()
-					all = append(all, incoming)
-				}
+			for _, from := range within(r.prefix) {
+				incoming.from = from
+				all = append(all, incoming)
 			}
 			sources[r.source] = true
 		}
@@ -146,50 +153,33 @@ func (s *strays) senders(own *routingTable, endpointsOnly bool) []sender {
 
 // distinct returns the first of those senders that are alike to all rules and
 // routes, once for each protocol that these tell apart.
-func (s *strays) distinct(all []sender) []sender {
-	var sources []netip.Prefix
-	for _, t := range s.tables {
-		for _, same := range t.routes {
-			for _, r := range same {
-				if r.from.Bits() > 0 {
-					sources = append(sources, r.from)
-				}
-			}
-		}
-	}
+func (s *strays) distinct(all []sender) []asker {
 	seen := map[string]bool{}
-	var some []sender
+	var some []asker
 	for _, one := range all {
 		for _, protocol := range []uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
 			one.protocol = protocol
-			key := []byte(one.what)
-			sign := func(is bool) { key = append(key, map[bool]byte{true: 1}[is]) }
-			for i := range s.rules {
-				sign(s.rules[i].knows(one))
-			}
-			for _, p := range sources {
-				sign(holds(p, one.from))
-			}
-			if !seen[string(key)] {
-				seen[string(key)] = true
-				some = append(some, one)
+			a := s.asker(one)
+			if key := one.what + a.key(); !seen[key] {
+				seen[key] = true
+				some = append(some, a)
 			}
 		}
 	}
 	return some
 }
 
-// ask takes note of what leads a packet another way than a route of Weft's.
-func (s *strays) ask(from sender, to netip.Addr, want *foundRoute) {
-	rule, route := s.decide(from, to, nil)
+// judge takes note of what leads a packet another way than a route of Weft's: a
+// rule and a route that have decided about it.
+func (s *strays) judge(from *sender, to netip.Addr, want *foundRoute, rule *foundRule, route *foundRoute) {
 	switch {
 	case rule == nil, rule.protocol == unix.RTPROT_KERNEL && rule.table == unix.RT_TABLE_DEFAULT:
 		// The kernel asks the table default after main.
-		if want.table == unix.RT_TABLE_MAIN {
+		if want.table == unix.RT_TABLE_MAIN && !s.told[""] {
 			s.tell("", fmt.Sprintf("no routing rule has the table main asked for %s; add one: ip%s rule add priority 32766 lookup main", fmt.Sprintf(from.what, to), s.version()))
 		}
 	case route == nil:
-		s.tellRule(rule, from, to, "")
+		s.tellRule(rule, nil, from, to)
 	case route.protocol == routeProtocol || route.leadsLike(want):
 	case route.protocol == unix.RTPROT_KERNEL && (route.kind == unix.RTN_BROADCAST || want.table == endpointsTable && route.kind != unix.RTN_UNICAST && route.prefix.IsSingleIP()):
 		// The node's own addresses, whose networks other nodes' are of.
@@ -199,7 +189,7 @@ func (s *strays) ask(from sender, to netip.Addr, want *foundRoute) {
 	case route.prefix.Bits() >= want.prefix.Bits() && !s.isNetwork(route, want):
 		s.tellRoute(rule, route, from, to)
 	case rule.protocol != unix.RTPROT_KERNEL:
-		s.tellRule(rule, from, to, fmt.Sprintf(", by the route %s", s.describe(route)))
+		s.tellRule(rule, route, from, to)
 	}
 }
 
@@ -209,15 +199,13 @@ func (s *strays) isNetwork(r, other *foundRoute) bool {
 	return r.protocol == unix.RTPROT_KERNEL && r.kind == unix.RTN_UNICAST && r.table != other.table
 }
 
-// askPeer takes note of what drops tunnel packets to another node.
-func (s *strays) askPeer(peer netip.Addr) {
-	from := sender{in: "lo", from: s.vtep, protocol: unix.IPPROTO_UDP, what: "the tunnel packets to %s"}
-	rule, route := s.decide(from, peer, nil)
+// judgePeer takes note of what drops tunnel packets to another node.
+func (s *strays) judgePeer(from *sender, peer netip.Addr, rule *foundRule, route *foundRoute) {
 	switch {
 	case rule == nil:
 		s.tell("", fmt.Sprintf("no route leads to another node, %s; add one, or set up the interface that has one", peer))
 	case route == nil:
-		s.tellRule(rule, from, peer, "")
+		s.tellRule(rule, nil, from, peer)
 	case s.carries(route):
 	case !s.reaches(from, peer):
 		// Without that there would be no way either.
@@ -229,7 +217,7 @@ func (s *strays) askPeer(peer netip.Addr) {
 	case route.prefix.Bits() > 0 || s.needed[rule]:
 		s.tellRoute(rule, route, from, peer)
 	default:
-		s.tellRule(rule, from, peer, fmt.Sprintf(", by the route %s", s.describe(route)))
+		s.tellRule(rule, route, from, peer)
 	}
 }
 
@@ -241,8 +229,8 @@ func (s *strays) carries(r *foundRoute) bool {
 
 // reaches reports whether a packet would get to another node without the routes
 // that do not carry it there.
-func (s *strays) reaches(from sender, peer netip.Addr) bool {
-	_, route := s.decide(from, peer, s.carries)
+func (s *strays) reaches(from *sender, peer netip.Addr) bool {
+	_, route := s.routing.decide(*from, peer, s.carries)
 	return route != nil
 }
 
@@ -250,8 +238,16 @@ func (s *strays) reaches(from sender, peer netip.Addr) bool {
 // (LOOPBACK_IFINDEX of linux/net_namespace.h).
 const loopbackLink = 1
 
-func (s *strays) tellRule(rule *foundRule, from sender, to netip.Addr, how string) {
-	verb := "leads astray"
+// tellRule takes note of a rule that drops a packet, or leads it to a route.
+func (s *strays) tellRule(rule *foundRule, route *foundRoute, from *sender, to netip.Addr) {
+	if s.told[rule] {
+		return
+	}
+	s.told[rule] = true
+	verb, how := "leads astray", ""
+	if route != nil {
+		how = ", by the route " + s.describe(route)
+	}
 	if rule.action != nl.FR_ACT_TO_TBL {
 		verb = "drops"
 	}
@@ -263,7 +259,12 @@ func (s *strays) tellRule(rule *foundRule, from sender, to netip.Addr, how strin
 	s.tell("rule "+text, fmt.Sprintf("routing rule %d %s %s%s; %s ip%s rule del %s", rule.priority, verb, fmt.Sprintf(from.what, to), how, mend, s.version(), text))
 }
 
-func (s *strays) tellRoute(rule *foundRule, route *foundRoute, from sender, to netip.Addr) {
+// tellRoute takes note of a route that a rule has led a packet to.
+func (s *strays) tellRoute(rule *foundRule, route *foundRoute, from *sender, to netip.Addr) {
+	if s.told[route] {
+		return
+	}
+	s.told[route] = true
 	verb, asked := "leads astray", ""
 	if route.rejects() {
 		verb = "drops"

@@ -2,6 +2,7 @@ package linux
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"net/netip"
 	"os/exec"
@@ -170,37 +171,253 @@ func TestAstrayStories(t *testing.T) {
 			}
 			return ""
 		}
-		c := compileFor(t, p)
 		var said []string
 		for _, is4 := range families {
-			r := &routing{}
-			for key, own := range c.want.routes.now {
-				if key.prefix.Addr().Is4() == is4 {
-					r.add(&foundRoute{routeKey: key, route: own, protocol: routeProtocol})
-				}
-			}
-			all := everything(is4)
-			for priority, table := range map[int]int{0: unix.RT_TABLE_LOCAL, 32766: unix.RT_TABLE_MAIN} {
-				r.rules = append(r.rules, foundRule{rule: rule{priority, all, all, table}, protocol: unix.RTPROT_KERNEL, action: nl.FR_ACT_TO_TBL, suppressed: -1})
-			}
-			for own := range c.want.rules.now {
-				if own.from.Addr().Is4() == is4 {
-					r.rules = append(r.rules, foundRule{rule: own, protocol: routeProtocol, action: nl.FR_ACT_TO_TBL, suppressed: -1})
-				}
-			}
+			r, journey := surveyed(t, p, is4, names)
 			for line := range strings.Lines(question) {
 				foreign(t, r, is4, names, strings.Fields(line))
 			}
-			slices.SortStableFunc(r.rules, func(a, b foundRule) int { return a.priority - b.priority })
-			journey := &travel{plan: p, node: c.node, is4: is4, name: func(link int) string { return names[link] },
-				addresses: func(int) []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix("10.1.1.2/31")} }}
-			if is4 {
-				journey.vtep, journey.peers = p.Local.Tunnel.VTEP, slices.SortedFunc(maps.Keys(c.sourcesOf().peers), netip.Addr.Compare)
-			}
+			sortRules(r)
 			said = append(said, r.astray(journey)...)
 		}
 		return strings.Join(append(said, ""), "\n")
 	})
+}
+
+// surveyed returns the routing of a node that is as a plan wants it, of a family,
+// and what the survey of it begins with.
+func surveyed(t interface{ Fatalf(string, ...any) }, p *plan.Plan, is4 bool, names map[int]string) (*routing, *travel) {
+	c := compileFor(t, p)
+	r := &routing{}
+	for key, own := range c.want.routes.now {
+		if key.prefix.Addr().Is4() == is4 {
+			r.add(&foundRoute{routeKey: key, route: own, protocol: routeProtocol})
+		}
+	}
+	all := everything(is4)
+	for priority, table := range map[int]int{0: unix.RT_TABLE_LOCAL, 32766: unix.RT_TABLE_MAIN} {
+		r.rules = append(r.rules, foundRule{rule: rule{priority, all, all, table}, protocol: unix.RTPROT_KERNEL, action: nl.FR_ACT_TO_TBL, suppressed: -1})
+	}
+	for own := range c.want.rules.now {
+		if own.from.Addr().Is4() == is4 {
+			r.rules = append(r.rules, foundRule{rule: own, protocol: routeProtocol, action: nl.FR_ACT_TO_TBL, suppressed: -1})
+		}
+	}
+	sortRules(r)
+	journey := &travel{plan: p, node: c.node, is4: is4, name: func(link int) string { return names[link] },
+		addresses: func(int) []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix("10.1.1.2/31")} }}
+	if is4 {
+		journey.vtep, journey.peers = p.Local.Tunnel.VTEP, slices.SortedFunc(maps.Keys(c.sourcesOf().peers), netip.Addr.Compare)
+	}
+	return r, journey
+}
+
+func sortRules(r *routing) {
+	slices.SortStableFunc(r.rules, func(a, b foundRule) int { return a.priority - b.priority })
+}
+
+// plainly says what astray does, by asking each rule about each packet.
+func (r *routing) plainly(t *travel) []string {
+	found := &strays{decider: newDecider(r), travel: t, needed: r.needed(), endpoints: map[int]bool{}, told: map[any]bool{}}
+	for _, link := range t.node.links {
+		found.endpoints[link] = true
+	}
+	for _, table := range []int{unix.RT_TABLE_MAIN, endpointsTable} {
+		own := r.own(table)
+		var senders []sender
+		for k, e := range t.plan.Endpoints.All() {
+			for _, a := range e.Addresses {
+				if a.Is4() == t.is4 {
+					senders = append(senders, sender{in: k.Interface, from: a, what: "what pods send to %s"})
+				}
+			}
+		}
+		sources := map[netip.Addr]bool{}
+		for _, route := range own.all() {
+			if table == endpointsTable {
+				break
+			}
+			sources[route.source] = true
+			if route.kind == unix.RTN_UNICAST && !found.endpoints[route.link] {
+				from := []netip.Addr{route.prefix.Addr()}
+				for _, rule := range r.rules {
+					if covers(route.prefix, rule.from) {
+						from = append(from, rule.from.Addr())
+					}
+				}
+				for _, a := range from {
+					senders = append(senders, sender{in: t.name(route.link), from: a, incoming: true, what: "what comes to %s from other nodes"})
+				}
+			}
+		}
+		for _, a := range slices.SortedFunc(maps.Keys(sources), netip.Addr.Compare) {
+			senders = append(senders, sender{in: "lo", from: a, what: "what the node sends to %s"})
+		}
+		ask := func(to netip.Addr, want *foundRoute) {
+			if want == nil || want.kind != unix.RTN_UNICAST || !t.isPods(to, table == endpointsTable) {
+				return
+			}
+			for _, s := range senders {
+				if s.incoming && !found.endpoints[want.link] {
+					continue
+				}
+				for _, s.protocol = range []uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
+					if table == endpointsTable && !slices.ContainsFunc(r.rules, func(rule foundRule) bool {
+						return rule.protocol == routeProtocol && rule.table == table && rule.fits(s, to)
+					}) {
+						continue
+					}
+					rule, route := r.decide(s, to, nil)
+					found.judge(&s, to, want, rule, route)
+				}
+			}
+		}
+		for _, want := range own.all() {
+			ask(want.prefix.Addr(), want)
+		}
+		for _, p := range r.prefixes() {
+			if want := own.find(p.Addr(), netip.Addr{}, nil); want != nil && want.prefix.Bits() < p.Bits() {
+				ask(p.Addr(), want)
+			}
+		}
+	}
+	for _, peer := range t.peers {
+		s := sender{in: "lo", from: t.vtep, protocol: unix.IPPROTO_UDP, what: "the tunnel packets to %s"}
+		rule, route := r.decide(s, peer, nil)
+		found.judgePeer(&s, peer, rule, route)
+	}
+	return found.lines()
+}
+
+// TestAstrayIsPlain checks that the survey finds what it would if it asked each
+// rule and each table about each packet.
+func TestAstrayIsPlain(t *testing.T) {
+	p := mustParse(t, `node node1 addresses 172.30.0.2,fd01::2 mtu 1500
+pool default 10.1.1.0/24 gateway 10.1.1.1
+pool default fd00:1::/64 gateway fd00:1::1
+tunnel vxlan vni 1 port 8472 vtep 172.30.0.2 mac 0a:58:ac:1e:00:02
+endpoint weftaaa network default addresses 10.1.1.2,fd00:1::2 mac 0a:58:0a:01:01:02 anti-spoof
+endpoint weftbbb network default addresses 10.1.1.3,fd00:1::3 mac 0a:58:0a:01:01:03 anti-spoof
+route default 10.1.1.2/32 endpoint weftaaa
+route default 10.1.1.3/32 endpoint weftbbb
+route default fd00:1::2/128 endpoint weftaaa
+route default fd00:1::3/128 endpoint weftbbb
+route default 10.1.2.0/24 tunnel node2 via 172.30.0.3 mac 0a:58:ac:1e:00:03
+route default 10.1.3.0/24 tunnel node3 via 172.30.0.4 mac 0a:58:ac:1e:00:04
+route default fd00:2::/64 tunnel node2 via 172.30.0.3 mac 0a:58:ac:1e:00:03
+route default 172.30.0.0/24 tunnel node2 via 172.30.0.3 mac 0a:58:ac:1e:00:03 endpoints-only
+route default fd01::/64 tunnel node2 via 172.30.0.3 mac 0a:58:ac:1e:00:03 endpoints-only
+`)
+	names := map[int]string{loopbackLink: "lo", 2: "eth0", 3: bridgeName, 4: vxlanName}
+	for k := range p.Endpoints.All() {
+		names[linkIndex(k.Interface)] = k.Interface
+	}
+	prefixes := map[bool][]netip.Prefix{}
+	for _, text := range strings.Fields("0.0.0.0/0 10.0.0.0/8 10.1.0.0/16 10.1.1.0/24 10.1.1.2/31 10.1.1.2/32 10.1.1.3/32 10.1.2.0/24 10.1.2.0/25 10.1.2.7/32 10.1.2.8/32 10.1.3.0/24 172.30.0.0/16 172.30.0.0/24 172.30.0.2/32 172.30.0.3/32 172.30.0.4/31 " +
+		"::/0 fd00::/16 fd00:1::/64 fd00:1::2/128 fd00:1::3/128 fd00:2::/64 fd00:2::7/128 fd01::/64 fd01::3/128") {
+		p := netip.MustParsePrefix(text)
+		prefixes[p.Addr().Is4()] = append(prefixes[p.Addr().Is4()], p)
+	}
+	worlds, found := 0, 0
+	rapid.Check(t, func(t *rapid.T) {
+		is4 := rapid.Bool().Draw(t, "IPv4")
+		r, journey := surveyed(t, p, is4, names)
+		prefix := rapid.OneOf(rapid.Just(everything(is4)), rapid.SampledFrom(prefixes[is4]))
+		table := rapid.SampledFrom([]int{unix.RT_TABLE_MAIN, unix.RT_TABLE_LOCAL, unix.RT_TABLE_DEFAULT, endpointsTable, 100, 101})
+		priority := rapid.SampledFrom([]int{0, 1, 100, 200, 200, 8700, 9000, 32766, 40000})
+		device := rapid.SampledFrom([]string{"", "", "", "weftaaa", vxlanName, "lo", "eth0"})
+		protocol := rapid.SampledFrom([]int{unix.RTPROT_BOOT, unix.RTPROT_BOOT, unix.RTPROT_KERNEL, routeProtocol})
+		rarely := rapid.Map(rapid.IntRange(0, 9), func(n int) bool { return n == 0 })
+		if rarely.Draw(t, "without the kernel's") {
+			r.rules = slices.Delete(r.rules, 0, 1)
+		}
+		actions := []uint8{nl.FR_ACT_TO_TBL, nl.FR_ACT_TO_TBL, nl.FR_ACT_TO_TBL, nl.FR_ACT_NOP, nl.FR_ACT_BLACKHOLE}
+		if rapid.Bool().Draw(t, "with jumps") {
+			actions = append(actions, nl.FR_ACT_GOTO, nl.FR_ACT_GOTO, nl.FR_ACT_GOTO)
+		}
+		for range rapid.IntRange(0, 8).Draw(t, "rules") {
+			one := foundRule{rule: rule{priority.Draw(t, "priority"), prefix.Draw(t, "from"), prefix.Draw(t, "to"), table.Draw(t, "table")},
+				protocol: uint8(protocol.Draw(t, "protocol")), in: device.Draw(t, "in"), target: priority.Draw(t, "target"),
+				inverted: rarely.Draw(t, "inverted"), narrow: rarely.Draw(t, "narrow"),
+				action:     rapid.SampledFrom(actions).Draw(t, "action"),
+				ip:         rapid.SampledFrom([]uint8{0, 0, 0, unix.IPPROTO_UDP}).Draw(t, "ip"),
+				suppressed: rapid.SampledFrom([]int{-1, -1, 0, 24}).Draw(t, "suppressed")}
+			if rarely.Draw(t, "marked") {
+				one.mark, one.mask = 7, uint32(rapid.SampledFrom([]int{7, 8}).Draw(t, "mask"))
+			}
+			r.rules = append(r.rules, one)
+		}
+		sortRules(r)
+		for range rapid.IntRange(0, 8).Draw(t, "routes") {
+			one := &foundRoute{routeKey: routeKey{table.Draw(t, "table"), prefix.Draw(t, "prefix"), rapid.IntRange(0, 2).Draw(t, "metric")},
+				route:    route{kind: rapid.SampledFrom([]int{unix.RTN_UNICAST, unix.RTN_UNICAST, unix.RTN_LOCAL, unix.RTN_BLACKHOLE, unix.RTN_THROW}).Draw(t, "kind"), link: rapid.IntRange(1, 4).Draw(t, "link")},
+				protocol: protocol.Draw(t, "protocol"), from: everything(is4)}
+			if !is4 {
+				one.from = prefix.Draw(t, "source")
+			}
+			r.add(one)
+		}
+		got, want := r.astray(journey), r.plainly(journey)
+		if !slices.Equal(got, want) {
+			t.Fatalf("the survey says\n%s\nand asked plainly\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+		worlds, found = worlds+1, found+len(want)
+	})
+	if found < worlds/10 {
+		t.Errorf("in %d worlds there were only %d obstacles", worlds, found)
+	}
+}
+
+// BenchmarkAstray measures the survey of a node with 250 pods, a routing rule for
+// each, and 5,000 other nodes; in a table of each pod's own, or one of all.
+func BenchmarkAstray(b *testing.B) {
+	text := &strings.Builder{}
+	text.WriteString("node node1 addresses 172.30.0.1 mtu 1500\npool default 10.0.0.0/24 gateway 10.0.0.1\ntunnel vxlan vni 1 port 8472 vtep 172.30.0.1 mac 0a:58:ac:1e:00:01\n")
+	names := map[int]string{loopbackLink: "lo", 2: "eth0", 3: bridgeName, 4: vxlanName}
+	for i := range 250 {
+		a := netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 2)})
+		fmt.Fprintf(text, "endpoint weft%d network default addresses %s mac %s anti-spoof\nroute default %s/32 endpoint weft%[1]d\n", i, a, plan.MACOf(a), a)
+	}
+	for i := range 5000 {
+		n := i + 256
+		a := netip.AddrFrom4([4]byte{172, 30, byte(n >> 8), byte(n)})
+		fmt.Fprintf(text, "route default 10.%d.%d.0/24 tunnel node%d via %s mac %s\n", n>>8, n&255, n, a, plan.MACOf(a))
+		fmt.Fprintf(text, "route default %s/32 tunnel node%d via %[1]s mac %[3]s endpoints-only\n", a, n, plan.MACOf(a))
+	}
+	p := mustParse(b, text.String())
+	for k := range p.Endpoints.All() {
+		names[linkIndex(k.Interface)] = k.Interface
+	}
+	for _, c := range []struct {
+		name     string
+		priority int
+		table    func(pod int) int
+		throws   bool
+	}{
+		{"behind Weft's", 9000, func(int) int { return 100 }, false},
+		{"astray", 100, func(int) int { return 100 }, false},
+		{"that know no way", 100, func(int) int { return 100 }, true},
+		{"of tables that know no way", 100, func(pod int) int { return 100 + pod }, true},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			r, journey := surveyed(b, p, true, names)
+			for i := range 250 {
+				r.rules = append(r.rules, foundRule{rule: rule{c.priority, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 2)}), 32), everything(true), c.table(i)},
+					action: nl.FR_ACT_TO_TBL, suppressed: -1})
+				other := &foundRoute{routeKey: routeKey{table: c.table(i), prefix: everything(true)}, route: route{kind: unix.RTN_UNICAST, link: 2}, from: everything(true)}
+				if c.throws {
+					other.kind = unix.RTN_THROW
+				}
+				if r.tables[other.table] == nil {
+					r.add(other)
+				}
+			}
+			sortRules(r)
+			for b.Loop() {
+				r.astray(journey)
+			}
+		})
+	}
 }
 
 // TestMatter checks that those routes are kept, and no others, that lead to an

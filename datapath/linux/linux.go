@@ -37,7 +37,8 @@
 // settings.go, nft.go and elements.go read and write them; watch.go and news.go
 // notice what others do to them. obstacles.go says what of others' own is in the
 // way: packet.go follows their packet filters, astray.go their routing, which
-// routing.go reads. Start at DataPlane.sync.
+// foreignroutes.go reads; routing.go and decider.go say what it decides. Start at
+// DataPlane.sync.
 package linux
 
 import (

@@ -165,8 +165,11 @@ func (r *foundRule) fits(s sender, to netip.Addr) bool {
 // knows reports whether a rule chooses the packets of a sender, before it looks
 // where they go to.
 func (r *foundRule) knows(s sender) bool {
-	return !r.narrow && (r.in == "" || r.in == s.in) && r.out == "" && holds(r.from, s.from) && r.mark&r.mask == 0 && (r.ip == 0 || r.ip == s.protocol)
+	return !r.elsewhere() && (r.in == "" || r.in == s.in) && holds(r.from, s.from) && (r.ip == 0 || r.ip == s.protocol)
 }
+
+// elsewhere reports whether a rule chooses none of the packets that are followed.
+func (r *foundRule) elsewhere() bool { return r.narrow || r.out != "" || r.mark&r.mask != 0 }
 
 // forAll reports whether a rule has its table asked for every packet.
 func (r *foundRule) forAll() bool {
@@ -197,13 +200,6 @@ func (r *routing) needed() map[*foundRule]bool {
 	return all
 }
 
-// sends reports whether a rule of Weft's has a table asked for a packet.
-func (r *routing) sends(s sender, to netip.Addr, table int) bool {
-	return slices.ContainsFunc(r.rules, func(rule foundRule) bool {
-		return rule.protocol == routeProtocol && rule.table == table && rule.fits(s, to)
-	})
-}
-
 // decide returns what decides where a packet goes: a rule and, unless that rule
 // drops it, a route; nothing where no rule finds any. It is as if there were only
 // some of the routes, as for find.
@@ -216,13 +212,11 @@ func (r *routing) decide(s sender, to netip.Addr, some func(*foundRoute) bool) (
 		}
 		switch rule.action {
 		case nl.FR_ACT_TO_TBL:
-			route := r.tables[rule.table].find(to, s.from, some)
-			if route == nil || route.kind == unix.RTN_THROW || !route.rejects() && route.prefix.Bits() <= rule.suppressed {
-				continue
+			if route := r.tables[rule.table].find(to, s.from, some); rule.takes(route) {
+				return rule, route
 			}
-			return rule, route
 		case nl.FR_ACT_GOTO:
-			if slices.ContainsFunc(r.rules, func(other foundRule) bool { return other.priority == rule.target }) {
+			if r.has(rule.target) {
 				after = rule.target
 			}
 		case nl.FR_ACT_NOP:
@@ -231,6 +225,11 @@ func (r *routing) decide(s sender, to netip.Addr, some func(*foundRoute) bool) (
 		}
 	}
 	return nil, nil
+}
+
+// has reports whether there is a rule of a priority.
+func (r *routing) has(priority int) bool {
+	return slices.ContainsFunc(r.rules, func(rule foundRule) bool { return rule.priority == priority })
 }
 
 func (r *foundRoute) rejects() bool {
