@@ -79,7 +79,8 @@ func (j *jury) tagOf(a netip.Addr) plan.Tag {
 //
 // The kernel looks up one map after the other, and a change can come between two
 // lookups of one packet. So there can also be connections that neither p nor q
-// allows: those of an address that p gives a tag of which q says more.
+// allows: those of an address that p gives a tag of which q says more, and those of
+// one of which p and q say different things, and that was taken for any peer.
 func mayForbid(p, q *plan.Plan, changes plan.Diff) bool {
 	named := policiesNamed(q)
 	if len(named) == 0 {
@@ -119,20 +120,30 @@ func mayForbid(p, q *plan.Plan, changes plan.Diff) bool {
 		steps[step{c.Key.Tag, c.Key.Tag}] = true
 	}
 	left := mostCompared
-	for s := range steps {
-		torn := []plan.Tag{s.from}
-		if w, ok := p.Within.Get(plan.WithinKey{Tag: s.from}); ok {
-			torn = append(torn, w.Tag)
-		}
-		torn = slices.DeleteFunc(torn, func(t plan.Tag) bool { return t == s.to })
-		for policy := range named {
-			if narrows(p, q, policy, s.from, s.to, &left) {
-				return true
+	// slips reports whether a connection with one that had a tag, and has another or the
+	// same, may begin though it is forbidden if its packet was judged as of a tag that it
+	// had, of one around that, or of any peer.
+	slips := func(policy policyKey, was, is plan.Tag) bool {
+		torn := []plan.Tag{was}
+		for _, t := range []plan.Tag{was, is} {
+			if of := (peerKey{policy, t}); len(entriesOf(p, of)) > 0 && len(entriesOf(q, of)) > 0 {
+				continue // that is what counts, now as before
 			}
-			for _, t := range torn {
-				if narrows(q, q, policy, t, s.to, &left) {
-					return true
+			for _, in := range []*plan.Plan{p, q} {
+				if w, ok := in.Within.Get(plan.WithinKey{Tag: t}); ok && !slices.Contains(torn, w.Tag) {
+					torn = append(torn, w.Tag)
 				}
+			}
+		}
+		if slices.ContainsFunc(entriesOf(q, peerKey{policy, plan.AnyPeer}), func(e verdictEntry) bool { return e.value.Allow }) {
+			torn = append(torn, plan.AnyPeer)
+		}
+		return slices.ContainsFunc(torn, func(t plan.Tag) bool { return t != is && narrows(q, q, policy, t, is, &left) })
+	}
+	for s := range steps {
+		for policy := range named {
+			if narrows(p, q, policy, s.from, s.to, &left) || slips(policy, s.from, s.to) {
+				return true
 			}
 		}
 	}
@@ -143,7 +154,7 @@ func mayForbid(p, q *plan.Plan, changes plan.Diff) bool {
 		touched[peerOf(c.Key)] = true
 	}
 	for k := range touched {
-		if named[k.policyKey] && narrows(p, q, k.policyKey, k.peer, k.peer, &left) {
+		if named[k.policyKey] && (narrows(p, q, k.policyKey, k.peer, k.peer, &left) || slips(k.policyKey, k.peer, k.peer)) {
 			return true
 		}
 	}
