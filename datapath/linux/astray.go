@@ -207,6 +207,8 @@ func (s *strays) judgePeer(from *sender, peer netip.Addr, rule *foundRule, route
 	case route == nil:
 		s.tellRule(rule, nil, from, peer)
 	case s.carries(route):
+	case route.table == unix.RT_TABLE_LOCAL:
+		s.tellRoute(rule, route, from, peer)
 	case !s.reaches(from, peer):
 		// Without that there would be no way either.
 		verb := "leads them astray"
@@ -224,7 +226,7 @@ func (s *strays) judgePeer(from *sender, peer netip.Addr, rule *foundRule, route
 // carries reports whether a route may lead tunnel packets to another node.
 func (s *strays) carries(r *foundRoute) bool {
 	return r.protocol == routeProtocol ||
-		!r.rejects() && (r.kind != unix.RTN_UNICAST || r.link != loopbackLink && r.link != s.node.vxlan && r.link != s.node.bridge)
+		r.kind == unix.RTN_UNICAST && r.link != loopbackLink && r.link != s.node.vxlan && r.link != s.node.bridge
 }
 
 // reaches reports whether a packet would get to another node without the routes

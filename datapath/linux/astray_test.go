@@ -81,6 +81,7 @@ func TestAstray(t *testing.T) {
 		{"ip route add local 10.1.0.0/16 dev lo; ip rule add priority 50 lookup local; ip rule del priority 0", onward, "ip route del local 10.1.0.0/16 dev lo table local"},
 		{"ip -6 route add local fd00::/16 dev lo", inward6, "ip -6 route del local fd00::/16 dev lo table local metric 1024"},
 		{"ip addr add 10.1.0.9/16 dev lo", inward, "ip addr del 10.1.0.9/16 dev lo"},
+		{"ip addr add 172.30.0.3/32 dev lo", outer, "ip addr del 172.30.0.3/32 dev lo"},
 		{"ip addr add 10.1.1.2/31 dev eth0", inward, "ip addr del 10.1.1.2/31 dev eth0"},
 		{"ip -6 route add blackhole fd00:2::7", onward6, "ip -6 route del blackhole fd00:2::7/128 table main metric 1024"},
 		{"ip -6 route add blackhole fd00:1::2 metric 1", inward6, "ip -6 route del blackhole fd00:1::2/128 table main metric 1"},
@@ -100,7 +101,7 @@ func TestAstray(t *testing.T) {
 		{"ip rule add priority 100 lookup 100; ip route add throw 10.1.0.0/16 table 100", "", ""},
 		{"ip rule add priority 200 nop; ip rule add priority 100 goto 200; ip rule add priority 150 blackhole", "", ""},
 		{"ip addr add 172.30.0.77/24 dev eth0", "", ""},
-		{"ip addr add 172.30.0.3/32 dev lo; ip addr add 10.96.0.1/32 dev lo; ip route add local 192.0.2.0/24 dev lo", "", ""},
+		{"ip addr add 172.30.0.50/32 dev lo; ip addr add 10.96.0.1/32 dev lo; ip route add local 192.0.2.0/24 dev lo", "", ""},
 		{"ip rule add priority 50 lookup local; ip rule del priority 0", "", ""},
 		{"ip route add unreachable default metric 9999", "", ""},
 	} {
