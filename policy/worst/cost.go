@@ -70,4 +70,7 @@ var Found = []Recipe{
 	// Almost as many verdicts as there may be.
 	{Seed: 0xab9dc68726b18076, Size: 43 << 10, Policies: 2, Peers: [PeerKinds]int{1, 0, 1, 1, 3, 0, 2}, Ports: [PortKinds]int{1, 1, 3, 2, 0, 3, 3},
 		PeersOfRule: 2, PortsOfRule: 8, Labels: 340, Egress: true},
+	// Closed for its work, and the longest to compile.
+	{Seed: 0xea9f036d852e374b, Size: 43 << 10, Policies: 10, Peers: [PeerKinds]int{0, 2, 2, 0, 3, 2, 2}, Ports: [PortKinds]int{2, 0, 2, 0, 0, 1},
+		PeersOfRule: 6, PortsOfRule: 5, Labels: 326, Egress: true},
 }
