@@ -120,6 +120,8 @@ func mayForbid(p, q *plan.Plan, changes plan.Diff) bool {
 		steps[step{c.Key.Tag, c.Key.Tag}] = true
 	}
 	left := mostCompared
+	// open says of policies that were asked whether they allow something of any peer.
+	open := map[policyKey]bool{}
 	// slips reports whether a connection with one that had a tag, and has another or the
 	// same, may begin though it is forbidden if its packet was judged as of a tag that it
 	// had, of one around that, or of any peer.
@@ -135,7 +137,10 @@ func mayForbid(p, q *plan.Plan, changes plan.Diff) bool {
 				}
 			}
 		}
-		if slices.ContainsFunc(entriesOf(q, peerKey{policy, plan.AnyPeer}), func(e verdictEntry) bool { return e.value.Allow }) {
+		if _, asked := open[policy]; !asked {
+			open[policy] = slices.ContainsFunc(entriesOf(q, peerKey{policy, plan.AnyPeer}), func(e verdictEntry) bool { return e.value.Allow })
+		}
+		if open[policy] {
 			torn = append(torn, plan.AnyPeer)
 		}
 		return slices.ContainsFunc(torn, func(t plan.Tag) bool { return t != is && narrows(q, q, policy, t, is, &left) })
