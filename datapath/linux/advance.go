@@ -31,6 +31,12 @@ func (c *compiler) advance(p *plan.Plan, changes plan.Diff, index func(name stri
 			next.sources = nil
 		}
 	}
+	if only := c.endpointsOnlyAfter(changes.Routes); !slices.Equal(only, c.endpointsOnly) {
+		next.erase = true
+		next.compileRules()
+		next.erase, next.endpointsOnly = false, only
+		next.compileRules()
+	}
 	next.erase = true
 	for _, e := range changes.Endpoints {
 		if e.Old != nil {
@@ -68,11 +74,32 @@ func (c *compiler) advance(p *plan.Plan, changes plan.Diff, index func(name stri
 // looking at the rest of the plan.
 func (c *compiler) alone(k plan.RouteKey, r plan.Route) bool {
 	isPool := func(p plan.Pool) bool { return p.Prefix == k.Prefix }
-	return r.Way != plan.ToGateway && r.Way != plan.ToHost && !r.EndpointsOnly && k.Prefix.Bits() > 0 &&
+	return r.Way != plan.ToGateway && r.Way != plan.ToHost && k.Prefix.Bits() > 0 &&
+		(!r.EndpointsOnly || k.Prefix.IsSingleIP()) && // covers no other route
 		!slices.ContainsFunc(c.plan.Local.Pools, isPool) &&
 		(r.Way != plan.ToEndpoint || k.Prefix.IsSingleIP()) &&
 		!slices.ContainsFunc(c.gateways, func(g netip.Prefix) bool { return covers(k.Prefix, g) }) &&
 		!slices.ContainsFunc(c.endpointsOnly, func(o netip.Prefix) bool { return covers(o, k.Prefix) })
+}
+
+// endpointsOnlyAfter returns the prefixes of the routes that are only endpoints',
+// after changes of routes: those that stay, then those that are new.
+func (c *compiler) endpointsOnlyAfter(changes []plan.Change[plan.RouteKey, plan.Route]) []netip.Prefix {
+	gone := map[netip.Prefix]bool{}
+	var added []netip.Prefix
+	for _, r := range changes {
+		if r.Old != nil && r.Old.EndpointsOnly {
+			gone[r.Key.Prefix] = true
+		}
+		if r.New != nil && r.New.EndpointsOnly {
+			added = append(added, r.Key.Prefix)
+		}
+	}
+	if len(gone)+len(added) == 0 {
+		return c.endpointsOnly
+	}
+	stay := slices.DeleteFunc(slices.Clone(c.endpointsOnly), func(p netip.Prefix) bool { return gone[p] })
+	return append(stay, added...)
 }
 
 // allSources are the prefixes of both families that rules may exist for.

@@ -241,6 +241,44 @@ func TestAdvance(t *testing.T) {
 	}
 }
 
+// TestAdvanceByNode checks that nodes that join and leave are compiled on their
+// own, with the routes to their own addresses, which only endpoints take: every
+// agent of a cluster hears of each of them. The second node's address is so far
+// from the first's that the rule about such addresses becomes wider.
+func TestAdvanceByNode(t *testing.T) {
+	parse := func(peers string) *plan.Plan {
+		p, err := plan.Parse(`node node1 addresses 172.30.0.2 mtu 1450
+pool default 10.1.1.0/24 gateway 10.1.1.1
+tunnel vxlan vni 0 port 4789 vtep 172.30.0.2 mac 0a:58:ac:1e:00:02
+route default 0.0.0.0/0 gateway
+` + peers)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	const node2 = `route default 10.1.2.0/24 tunnel node2 via 172.30.0.3 mac 0a:58:ac:1e:00:03
+route default 172.30.0.3/32 tunnel node2 via 172.30.0.3 mac 0a:58:ac:1e:00:03 endpoints-only
+`
+	const node3 = `route default 10.1.3.0/24 tunnel node3 via 172.30.9.4 mac 0a:58:ac:1e:09:04
+route default 172.30.9.4/32 tunnel node3 via 172.30.9.4 mac 0a:58:ac:1e:09:04 endpoints-only
+`
+	p := parse("")
+	c := compileFor(t, p)
+	for _, peers := range []string{node2, node2 + node3, node3, ""} {
+		q := parse(peers)
+		c.want.changes()
+		next, ok := c.advance(q, p.Diff(q), linkIndex)
+		if !ok {
+			t.Fatalf("all is compiled anew for the peers\n%s", peers)
+		}
+		if d := compileFor(t, q).want.against(next.want.asObjects()); size(d) > 0 {
+			t.Fatalf("differs from what the whole plan gives by %+v\nto:\n%s", d, q)
+		}
+		p, c = q, next
+	}
+}
+
 func size(d delta) int {
 	return len(d.addresses) + len(d.routes) + len(d.neighbours) + len(d.fdb) + len(d.rules) + len(d.groups)
 }
