@@ -306,7 +306,6 @@ func (p *probing) open(agent askedAgent, w trace.Watch) (begins trace.Event, err
 	begun := make(chan trace.Event, 1)
 	p.running.Go(func() {
 		defer close(l.ended)
-		defer p.wake()
 		defer answer.Close()
 		defer cancel(nil)
 		l.failed = errors.New("its answer ended before it had told all")
@@ -345,10 +344,6 @@ func (p *probing) take(e trace.Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.events = append(p.events, e)
-	p.wake()
-}
-
-func (p *probing) wake() {
 	select {
 	case p.changed <- struct{}{}:
 	default:
@@ -379,6 +374,7 @@ func (p *probing) awaitAnswer() error {
 		}
 		select {
 		case <-p.changed:
+		case <-from.ended:
 		case <-over.C:
 			return fmt.Errorf("it has not told in %s what came back", backTime)
 		case <-p.ctx.Done():

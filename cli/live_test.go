@@ -113,6 +113,7 @@ func TestProbe(t *testing.T) {
 		"frozen":               {[]func() askedAgent{sends, frozen("look", looking("node2", nil, nil, nil, nil))}, "not known"},
 		"frozen is named":      {[]func() askedAgent{sends, frozen("look", looking("node2", nil, nil, nil, nil))}, "warning: node node2: it has not answered in 5s"},
 		"frozen at the end":    {[]func() askedAgent{sends, frozen("end", looking("node2", nil, nil, nil, nil))}, "warning: node node2: it has not answered in 5s"},
+		"sender died then":     {[]func() askedAgent{looking("node1", nil, events{left, died}, nil, nil), looking("node2", nil, nil, nil, nil)}, "error: node node1, which sends: its answer ended before"},
 		"sender frozen":        {[]func() askedAgent{frozen("look", sends), looking("node2", nil, nil, nil, nil)}, "error: node node1, which sends: it has not answered in 5s"},
 		"frozen at sending":    {[]func() askedAgent{frozen("send", sends), looking("node2", nil, nil, nil, nil)}, "error: node node1, which sends: it has not answered in 5s"},
 		"cannot be sent":       {[]func() askedAgent{looking("node1", nil, events{{Kind: trace.Unsent, Text: "no buffers"}}, nil, nil)}, "live: not sent: no buffers"},
