@@ -36,6 +36,10 @@ func beThrifty() (settled func()) {
 	}
 	var share atomic.Int64
 	share.Store(garbageAtFirst)
+	spare := &spareMemory{giveBack: func() {
+		debug.FreeOSMemory()
+		unmapProgram()
+	}}
 	last := 0
 	afterEachCollection(func() {
 		// What is known may become more or less at any time.
@@ -43,12 +47,46 @@ func beThrifty() (settled func()) {
 			last = next
 			debug.SetGCPercent(next)
 		}
+		spare.collected()
 	})
 	return func() {
 		share.Store(garbage)
-		debug.FreeOSMemory()
-		unmapProgram()
+		spare.keepSmall()
 	}
+}
+
+// Memory that is not in use goes back to the kernel each seldom, but not while garbage
+// is being collected more often than each calm: so an agent is as small after a burst of
+// pods that came or went as it was before.
+const (
+	seldom = time.Minute
+	calm   = 5 * time.Second
+)
+
+// spareMemory is given back now and then. Its methods may be called from any goroutine.
+type spareMemory struct {
+	giveBack func()
+	// last is when garbage was collected last, in nanoseconds since the beginning of
+	// 1970.
+	last atomic.Int64
+}
+
+// collected notes that garbage was collected.
+func (s *spareMemory) collected() { s.last.Store(time.Now().UnixNano()) }
+
+// keepSmall gives back what is not in use, now and from now on.
+func (s *spareMemory) keepSmall() {
+	s.giveBack()
+	var next func()
+	next = func() {
+		wait := calm
+		if time.Since(time.Unix(0, s.last.Load())) >= calm {
+			s.giveBack()
+			wait = seldom
+		}
+		time.AfterFunc(wait, next)
+	}
+	time.AfterFunc(seldom, next)
 }
 
 // garbageFor returns how much garbage there may be where so many bytes are known, in

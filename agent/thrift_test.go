@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -43,6 +44,44 @@ func TestWhatIsCalledAfterEachCollection(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Memory is given back at once and seldom, and not while much is collected.
+func TestSpareMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		given := 0
+		s := &spareMemory{}
+		s.giveBack = func() {
+			given++
+			s.collected()
+		}
+		s.keepSmall()
+		for _, c := range []struct {
+			after     time.Duration
+			collected bool // then
+			want      int
+		}{
+			{0, false, 1},
+			{seldom - 1, false, 1},
+			{1, false, 2},
+			{10 * seldom, false, 12},
+			{seldom - 1, true, 12}, // it is busy
+			{calm, true, 12},       // and still is
+			{calm, false, 12},
+			{calm, false, 13},
+			{seldom - calm, false, 13},
+			{2 * calm, false, 14},
+		} {
+			time.Sleep(c.after)
+			synctest.Wait()
+			if c.collected {
+				s.collected()
+			}
+			if given != c.want {
+				t.Errorf("%s later memory was given back %d times, want %d", c.after, given, c.want)
+			}
+		}
+	})
 }
 
 // The pages of the program's file that nobody needs go, and what was written to stays.

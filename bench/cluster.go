@@ -202,12 +202,18 @@ func parseSmaps(b []byte) (memory, error) {
 type footprint struct {
 	Pods, Peers int
 	memory
+	// AtOnce is what was resident when the last pod had come, in bytes.
+	AtOnce uint64
 	// Heap is what Go's heap holds, live or not yet collected, in bytes.
 	Heap uint64
 }
 
+// rest is how long nothing happens before an agent's memory is looked at.
+const rest = 70 * time.Second
+
 // measureAgent attaches the pods, adds the peers, and looks at the agent's
-// memory once it has routes to all of them.
+// memory some time after it has routes to all of them, and at once for what is
+// resident at most.
 func (c *cluster) measureAgent(ctx context.Context, node string, a attacher, pods []podNamespace, peers int) (f footprint, err error) {
 	if err := c.addGhosts(ctx, peers); err != nil {
 		return f, err
@@ -226,9 +232,24 @@ func (c *cluster) measureAgent(ctx context.Context, node string, a attacher, pod
 	if err != nil {
 		return f, err
 	}
+	busy, err := processMemory(c.lab.PID(node))
+	if err != nil {
+		return f, err
+	}
+	f.AtOnce = busy.Resident
+	select {
+	case <-time.After(rest):
+	case <-ctx.Done():
+		return f, ctx.Err()
+	}
+	if f.memory, err = processMemory(c.lab.PID(node)); err != nil {
+		return f, err
+	}
+	if metrics, err = c.metrics(ctx, node); err != nil {
+		return f, err
+	}
 	f.Heap = uint64(metrics["go_memstats_heap_alloc_bytes"])
-	f.memory, err = processMemory(c.lab.PID(node))
-	return f, err
+	return f, nil
 }
 
 // metrics are an agent's, by their names with labels.

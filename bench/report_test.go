@@ -43,7 +43,7 @@ func TestReport(t *testing.T) {
 			"weft-cni": {{Add: times(5, 6, 70), Delete: times(1, 2, 3)}, {Add: times(7, 8, 90), Delete: times(1, 2, 3)}},
 			"bridge":   {{Add: times(50, 60, 70), Delete: times(10, 20, 30)}, {Add: times(70, 80, 90), Delete: times(10, 20, 30)}},
 		},
-		Agent: &footprint{Pods: 3, Peers: 4, memory: memory{Resident: 36 << 20, Proportional: 20 << 20, Anonymous: 15 << 20}, Heap: 7 << 20},
+		Agent: &footprint{Pods: 3, Peers: 4, memory: memory{Resident: 36 << 20, Proportional: 20 << 20, Anonymous: 15 << 20}, AtOnce: 38 << 20, Heap: 7 << 20},
 		Ups:   []upTime{up(10, 13, 700<<20), up(3, 2, 300<<20), up(3, 9, 320<<20), up(3, 1, 310<<20), up(100, 30, 3<<30)},
 	}
 	seconds := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
