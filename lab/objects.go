@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	networkv1 "github.com/openshift/api/network/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -104,9 +105,38 @@ func (l *Lab) createObjects(ctx context.Context, objects []Object) error {
 		return err
 	}
 	defer reg.Close()
+	first := controllerMachine(1).name
+	return putAll(ctx, reg, objects, func() error {
+		if l.PID(first) == 0 {
+			return l.ended(first)
+		}
+		return nil
+	})
+}
+
+// putAll creates objects, or puts them in the place of others. On a busy machine etcd
+// may be too slow for a first request; as long as it is awaited, which lives says, it is
+// asked again.
+func putAll(ctx context.Context, reg registry.Registry, objects []Object, lives func() error) error {
+	again := time.NewTicker(200 * time.Millisecond)
+	defer again.Stop()
 	for _, o := range objects {
-		if err := put(ctx, reg, o); err != nil {
-			return err
+		for {
+			err := put(ctx, reg, o)
+			if err == nil {
+				break
+			}
+			if !errors.Is(err, registry.ErrUnavailable) {
+				return err
+			}
+			if ended := lives(); ended != nil {
+				return ended
+			}
+			select {
+			case <-again.C:
+			case <-ctx.Done():
+				return err
+			}
 		}
 	}
 	return nil
