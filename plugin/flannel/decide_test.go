@@ -1,8 +1,11 @@
 package flannel
 
 import (
+	"bytes"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -47,7 +50,9 @@ func (w *world) settle(name string) (Subnet, error) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	for range 4 {
+	// Each lease that it has and may not keep takes a step; then it takes one more for one
+	// of its own, and maybe to say who it is.
+	for range len(w.leases) + 3 {
 		objects := w.objects()
 		leases, _ := Plugin{}.withDefaults().readLeases(objects)
 		v := view{settings: settings, config: []byte(w.config), node: *n, owner: ownerOf(*n, objects), leases: leases,
@@ -98,10 +103,7 @@ func TestNodesAndLeases(t *testing.T) {
 		}
 		name := rapid.Custom(func(t *rapid.T) string { return fmt.Sprintf("node%d", rapid.IntRange(0, 7).Draw(t, "node")) })
 		leaseName := func() string {
-			names := []string{""}
-			for n := range w.leases {
-				names = append(names, n)
-			}
+			names := append([]string{""}, slices.Sorted(maps.Keys(w.leases))...)
 			return rapid.SampledFrom(names).Draw(t, "lease")
 		}
 		t.Repeat(map[string]func(*rapid.T){
@@ -140,7 +142,7 @@ func TestNodesAndLeases(t *testing.T) {
 			"": func(t *rapid.T) {
 				w.t = t
 				held := map[string]Subnet{}
-				for n := range w.nodes {
+				for _, n := range slices.Sorted(maps.Keys(w.nodes)) {
 					before := w.former[n]
 					lease := w.leases[before.String()]
 					s, err := w.settle(n)
@@ -165,6 +167,32 @@ func TestNodesAndLeases(t *testing.T) {
 				}
 			},
 		})
+	})
+}
+
+// A node that got the address of several that are gone, whose leases the configuration
+// does not allow any more, gives back one after the other before it takes its own.
+func TestManyLeasesToGiveBack(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := &world{t: t, config: `{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}`, leases: map[string]*Lease{}, nodes: map[string]*plugin.Node{}, former: map[string]Subnet{}}
+		address := []netip.Addr{netip.MustParseAddr("172.30.0.1")}
+		many := rapid.IntRange(0, 6).Draw(t, "many")
+		for i := range many {
+			name := fmt.Sprintf("gone%d", i)
+			w.nodes[name] = &plugin.Node{Name: name, Addresses: []netip.Addr{netip.MustParseAddr(fmt.Sprintf("172.30.1.%d", i+1))}, MTU: 1500}
+			if _, err := w.settle(name); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, l := range w.leases {
+			l.Spec = bytes.ReplaceAll(l.Spec, fieldsOf(l.Spec)["PublicIP"], []byte(`"172.30.0.1"`))
+		}
+		w.config = `{"Network":"10.6.0.0/16","Backend":{"Type":"vxlan"}}`
+		w.nodes = map[string]*plugin.Node{"node1": {Name: "node1", Addresses: address, MTU: 1500}}
+		s, err := w.settle("node1")
+		if err != nil || len(w.leases) != 1 || w.leases[s.String()] == nil {
+			t.Fatalf("of %d leases, and %s, %d are left: %v", many, s, len(w.leases), err)
+		}
 	})
 }
 
