@@ -226,10 +226,9 @@ func (c *cluster) measureAgent(ctx context.Context, node string, a attacher, pod
 		err = errors.Join(err, e)
 	}()
 	f.Pods, f.Peers = len(pods), peers
-	metrics, err := c.awaitMetrics(ctx, node, "routes to all pods and peers", func(m metrics) bool {
+	if _, err := c.awaitMetrics(ctx, node, "routes to all pods and peers", func(m metrics) bool {
 		return int(m[planEntries("routes")]) >= len(pods)+peers
-	})
-	if err != nil {
+	}); err != nil {
 		return f, err
 	}
 	busy, err := processMemory(c.lab.PID(node))
@@ -245,7 +244,8 @@ func (c *cluster) measureAgent(ctx context.Context, node string, a attacher, pod
 	if f.memory, err = processMemory(c.lab.PID(node)); err != nil {
 		return f, err
 	}
-	if metrics, err = c.metrics(ctx, node); err != nil {
+	metrics, err := c.metrics(ctx, node)
+	if err != nil {
 		return f, err
 	}
 	f.Heap = uint64(metrics["go_memstats_heap_alloc_bytes"])
