@@ -20,13 +20,14 @@ import (
 // lookup among a few ranges.
 func (r *ruleset) arrivals(p *plan.Plan, s *sources) {
 	t := p.Local.Tunnel
-	if p.Endpoints.Len() == 0 && len(p.Local.Pools) == 0 && t.IsZero() && len(s.plain) == 0 {
-		return
-	}
 	c := r.chain("arrivals")
 	c.hook = &hook{nftables.ChainTypeFilter, *nftables.ChainHookPrerouting, *nftables.ChainPriorityRaw}
 	c.add("what endpoints send", metaEqual(expr.MetaKeyIIFGROUP, hostEndian(endpointGroup)), decide(goTo("from-endpoint")))
-	c.add("what comes from Weft's own devices", fromOwnDevice(true), decide(goTo("from-device")))
+	fromTunnel := metaEqual(expr.MetaKeyIIFNAME, []byte(interfaceKey(vxlanName)))
+	if !t.IsZero() {
+		c.add("out of the tunnel, and no ICMP", fromTunnel, noICMP(), decide(accept))
+	}
+	c.add("what comes from Weft's own devices", fromOwnDevice(), decide(goTo("from-device")))
 	if !t.IsZero() {
 		is4 := t.VTEP.Is4()
 		c.add("tunnel packets are nobody's to translate", isFamily(is4), isProtocol(unix.IPPROTO_UDP), isAddress(t.VTEP, false), isPort(t.Port),
@@ -49,13 +50,12 @@ func (r *ruleset) arrivals(p *plan.Plan, s *sources) {
 
 	device := r.chain("from-device")
 	if !t.IsZero() {
-		device.add("out of the tunnel", metaEqual(expr.MetaKeyIIFNAME, []byte(interfaceKey(vxlanName))), decide(goTo("from-tunnel")))
+		device.add("ICMP out of the tunnel", fromTunnel, decide(goTo("from-tunnel")))
 		r.fromTunnel()
 	}
 	device.add("what the node sends to groups comes back to it", metaEqual(expr.MetaKeyIIFNAME, []byte(interfaceKey(bridgeName))), decide(accept))
 	device.add("an interface that leads to no endpoint", r.drop(datapath.NoEndpoint))
 	r.fromEndpoint(p)
-	r.crossing(t)
 }
 
 // fromEndpoint judges what endpoints send.
@@ -147,11 +147,10 @@ func (r *ruleset) icmpFromEndpoint(is4 bool) {
 	c.add("about packets to others", r.drop(datapath.ICMPError))
 }
 
-// fromTunnel judges what came out of the tunnel. Who it is from, and ICMP
-// errors of the usual form, were judged before; see guard. There are no others.
+// fromTunnel judges ICMP that came out of the tunnel. Who it is from, and errors
+// of the usual form, were judged before; see guard. There are no others.
 func (r *ruleset) fromTunnel() {
 	c := r.chain("from-tunnel")
-	c.add("what is no ICMP", noICMP(), decide(accept))
 	c.add("errors in packets with options", isFamily(true), isProtocol(unix.IPPROTO_ICMP), icmpType(), inSet(r.icmpErrors()), []expr.Any{
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 0, Len: 1},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{0x45}},
@@ -161,20 +160,5 @@ func (r *ruleset) fromTunnel() {
 			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 6, Len: 1},
 			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{unix.IPPROTO_ICMPV6}},
 		}, r.drop(datapath.ICMPError))
-	}
-}
-
-// crossing judges what passes through the node, with the destination that it
-// has after translation.
-func (r *ruleset) crossing(t plan.Tunnel) {
-	c := r.chain("crossing")
-	c.hook = &hook{nftables.ChainTypeFilter, *nftables.ChainHookForward, *nftables.ChainPriorityRaw}
-	c.add("TCP", isProtocol(unix.IPPROTO_TCP), decide(accept))
-	if !t.IsZero() {
-		c.add("UDP", isProtocol(unix.IPPROTO_UDP), decide(goTo("tunnel-port")))
-	}
-	c.add("what is no ICMP", noICMP(), decide(accept))
-	for _, is4 := range families {
-		c.add("redirects", isFamily(is4), isProtocol(icmpOf(is4)), icmpType(), equals(redirectOf(is4)), r.drop(datapath.Redirect))
 	}
 }

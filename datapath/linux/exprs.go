@@ -93,9 +93,14 @@ func count() []expr.Any { return []expr.Any{&expr.Counter{}} }
 // established matches packets of connections that were let through before,
 // and what belongs to them.
 func established() []expr.Any {
+	return inState(expr.CtStateBitESTABLISHED | expr.CtStateBitRELATED)
+}
+
+// inState matches packets that are to connection tracking in one of some states.
+func inState(states uint32) []expr.Any {
 	return []expr.Any{
 		&expr.Ct{Key: expr.CtKeySTATE, Register: 1},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: hostEndian(expr.CtStateBitESTABLISHED | expr.CtStateBitRELATED), Xor: hostEndian(0)},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: hostEndian(states), Xor: hostEndian(0)},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: hostEndian(0)},
 	}
 }
@@ -163,14 +168,10 @@ func notInSet(name string) []expr.Any {
 	return []expr.Any{&expr.Lookup{SourceRegister: 1, SetName: name, Invert: true}}
 }
 
-// fromOwnDevice matches by whether the interface that a packet came from is
-// one of Weft's, an endpoint's included.
-func fromOwnDevice(is bool) []expr.Any {
-	op := expr.CmpOpEq
-	if !is {
-		op = expr.CmpOpNeq
-	}
-	return append(interfaceName(), &expr.Cmp{Op: op, Register: 1, Data: []byte(datapath.InterfacePrefix)})
+// fromOwnDevice matches where the interface that a packet came from is one of
+// Weft's, an endpoint's included.
+func fromOwnDevice() []expr.Any {
+	return metaEqual(expr.MetaKeyIIFNAME, []byte(datapath.InterfacePrefix))
 }
 
 // laterFragment matches the parts of a packet that come after the first.

@@ -1,6 +1,9 @@
 package linux
 
 import (
+	"encoding/binary"
+	"slices"
+
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
@@ -12,14 +15,11 @@ import (
 // The sets by which sources are judged; each is one for each family.
 const (
 	peersPrefix   = "peers"   // VTEPs
-	membersPrefix = "members" // VTEP, ranges of addresses behind it
+	subnetsPrefix = "subnets" // VTEP, first address of a subnet like the node's own
+	membersPrefix = "members" // VTEP, ranges of other addresses behind it
 	plainPrefix   = "plain"   // ranges of addresses -> how they may come without a tunnel
 	quotedPrefix  = "quoted"  // ranges of addresses -> who may tell of packets to them
 )
-
-func membersSet(vtep4, is4 bool) set {
-	return set{key: nftables.MustConcatSetType(addressType(vtep4), addressType(is4)), concat: true, interval: true}
-}
 
 // Offsets in a tunnel packet, in bytes from the UDP header: 8 bytes of UDP, 8
 // of VXLAN (RFC 7348, section 5), 14 of Ethernet, and the inner packet.
@@ -33,8 +33,8 @@ const (
 )
 
 // guard lets nothing into the tunnel and out of it but what is for it. A tunnel
-// packet that comes must be for the VTEP, and have been so when it came (it is
-// untracked then, see arrivals), from outside of the node and of the tunnel, from
+// packet that comes must be for the VTEP, and have been so when it came from
+// outside of the node and of the tunnel (it is untracked then, see arrivals), from
 // a peer, and what is in it from an address that this peer answers for. Nothing
 // that an endpoint sends gets to the tunnel's port anywhere, and nothing that
 // anybody sends through the node gets to a peer's: behind the node's address it
@@ -49,52 +49,34 @@ func (r *ruleset) guard(p *plan.Plan, s *sources) {
 	c.hook = &hook{nftables.ChainTypeFilter, *nftables.ChainHookInput, *nftables.ChainPriorityRaw}
 	c.add("what endpoints send to the node", metaEqual(expr.MetaKeyIIFGROUP, hostEndian(endpointGroup)), decide(goTo("endpoint-inward")))
 	r.endpointInward(t)
+	r.departures(t)
 	if t.IsZero() {
-		r.unreachable()
+		r.begins(c)
 		return
 	}
-	r.tunnelPort(t)
-	r.departures(t)
-	r.unreachable()
-	r.membersOf(t, s)
-
 	is4 := t.VTEP.Is4()
-	c.add("what is no UDP", isNotProtocol(unix.IPPROTO_UDP), decide(accept))
-	c.add("to another port", portInto(1), []expr.Any{&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: port(t.Port)}}, decide(accept))
-	if !is4 {
-		c.add("later parts of what is not whole", isFamily(false), laterFragment(false), decide(accept))
-	}
-	vni := []byte{byte(t.VNI >> 16), byte(t.VNI >> 8), byte(t.VNI)}
-	c.add("other networks", fromTransport(offsetVNI, 3), []expr.Any{&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: vni}}, decide(accept))
-	c.add("the tunnel's packets", isFamily(is4), isAddress(t.VTEP, false), fromOwnDevice(false), untracked(), decide(goTo("tunnel")))
-	c.add("not where tunnel packets come from, or go to", r.drop(datapath.UnknownPeer))
+	// The kernel reads four bytes with less work than three.
+	of := slices.Concat(isProtocol(unix.IPPROTO_UDP), isPort(t.Port), fromTransport(offsetVNI, 4), []expr.Any{
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: []byte{0xff, 0xff, 0xff, 0}, Xor: make([]byte, 4)},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binary.BigEndian.AppendUint32(nil, t.VNI<<8)},
+	})
+	c.add("the tunnel's packets", of, isFamily(is4), isAddress(t.VTEP, false), untracked(), decide(goTo("tunnel")))
+	c.add("not where tunnel packets come from, or go to", of, r.drop(datapath.UnknownPeer))
+	r.begins(c)
 
+	r.tunnelPort(t)
+	peers := r.peers(p, s)
 	tunnel := r.chain("tunnel")
 	for _, inner4 := range families {
-		tunnel.add("from an address behind the peer", isInner(inner4), innerProtocolNot(inner4), r.behindPeer(is4, inner4, innerSource(inner4)), decide(accept))
+		peers.behind(tunnel, "from an address behind the peer", slices.Concat(isInner(inner4), innerProtocolNot(inner4)), inner4, innerSource(inner4), accept)
 	}
 	for _, inner4 := range families {
-		tunnel.add("ICMP from an address behind the peer", isInner(inner4), r.behindPeer(is4, inner4, innerSource(inner4)), decide(goTo("tunnel-icmp"+suffix(inner4))))
+		peers.behind(tunnel, "ICMP from an address behind the peer", isInner(inner4), inner4, innerSource(inner4), goTo("tunnel-icmp"+suffix(inner4)))
 	}
 	tunnel.add("from an unknown peer", address(is4, true), notInSet(peersPrefix+suffix(is4)), r.drop(datapath.UnknownPeer))
 	tunnel.add("from an address that is not behind the peer", r.drop(datapath.NotThePeers))
-	r.tunnelICMP4(is4)
-	r.tunnelICMP6(is4)
-}
-
-// behindPeer matches packets from a peer with an inner address that the peer
-// answers for, of which offset says where it is.
-func (r *ruleset) behindPeer(outer4, inner4 bool, offset uint32) []expr.Any {
-	length, next := uint32(16), uint32(unix.NFT_REG32_04)
-	if inner4 {
-		length = 4
-	}
-	if outer4 {
-		next = unix.NFT_REG32_01
-	}
-	return append(addressInto(outer4, true, unix.NFT_REG32_00),
-		&expr.Payload{DestRegister: next, Base: expr.PayloadBaseTransportHeader, Offset: offset, Len: length},
-		&expr.Lookup{SourceRegister: unix.NFT_REG32_00, SetName: membersPrefix + suffix(inner4)})
+	r.tunnelICMP4(peers)
+	r.tunnelICMP6(peers)
 }
 
 func innerSource(inner4 bool) uint32 {
@@ -126,27 +108,27 @@ func innerProtocolNot(is4 bool) []expr.Any {
 // tunnelICMP4 judges ICMP that comes through the tunnel: an error must be about
 // a packet to an address behind the peer that sent it. Where options precede
 // the error it is judged when it is out of the tunnel; see fromTunnel.
-func (r *ruleset) tunnelICMP4(outer4 bool) {
+func (r *ruleset) tunnelICMP4(p *peers) {
 	c := r.chain("tunnel-icmp" + suffix(true))
 	c.add("with options", fromTransport(offsetInner, 1), []expr.Any{&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{0x45}}}, decide(accept))
 	c.add("later parts of what is not whole", fromTransport(offsetInner+6, 2), masked([]byte{0x1f, 0xff}), decide(accept))
 	const icmp = offsetInner + header4
 	c.add("redirects", fromTransport(icmp, 1), equals(redirectOf(true)), r.drop(datapath.Redirect))
 	c.add("what is no error", fromTransport(icmp, 1), notInSet(r.icmpErrors()), decide(accept))
-	c.add("about packets to behind the peer", r.behindPeer(outer4, true, icmp+headerICMP+16), decide(accept))
+	p.behind(c, "about packets to behind the peer", nil, true, icmp+headerICMP+16, accept)
 	c.add("about packets to elsewhere", r.drop(datapath.ICMPError))
 }
 
 // tunnelICMP6 does so for ICMPv6. Where extension headers precede the error
 // it is judged when it is out of the tunnel, but for that of fragments, which
 // may be gone by then.
-func (r *ruleset) tunnelICMP6(outer4 bool) {
+func (r *ruleset) tunnelICMP6(p *peers) {
 	c := r.chain("tunnel-icmp" + suffix(false))
 	const next = offsetInner + header6
 	c.add("parts of what is not whole", fromTransport(offsetInner+6, 1), equals(unix.IPPROTO_FRAGMENT), decide(goTo("tunnel-fragment")))
 	c.add("redirects", fromTransport(next, 1), equals(redirectOf(false)), r.drop(datapath.Redirect))
 	c.add("what is no error", fromTransport(next, 1), atLeast(128), decide(accept))
-	c.add("about packets to behind the peer", r.behindPeer(outer4, false, next+headerICMP+24), decide(accept))
+	p.behind(c, "about packets to behind the peer", nil, false, next+headerICMP+24, accept)
 	c.add("about packets to elsewhere", r.drop(datapath.ICMPError))
 
 	f := r.chain("tunnel-fragment") // RFC 8200, section 4.5
@@ -164,9 +146,8 @@ func (r *ruleset) endpointInward(t plan.Tunnel) {
 	c.add("loopback addresses", isFamily(true), address(true, false), isLoopback4(), decide(goTo("endpoint-loopback")))
 	c.add("the loopback address", isFamily(false), address(false, false), []expr.Any{
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: append(make([]byte, 15), 1)}}, decide(goTo("endpoint-loopback")))
-	if !t.IsZero() {
-		c.add("UDP", isProtocol(unix.IPPROTO_UDP), decide(goTo("tunnel-port")))
-	}
+	r.toTunnelPort(c, t)
+	r.begins(c)
 	// A port of the node's loopback address may lead to an endpoint, which then
 	// answers there.
 	l := r.chain("endpoint-loopback")
@@ -177,36 +158,37 @@ func (r *ruleset) endpointInward(t plan.Tunnel) {
 	l.add("the node's own affairs", r.drop(datapath.Loopback))
 }
 
-// tunnelPort judges UDP that does not come from the node itself.
+// toTunnelPort adds, to a chain for what does not come from the node itself, the
+// way to the chain that judges what is for the tunnel's port.
+func (r *ruleset) toTunnelPort(c *chain, t plan.Tunnel) {
+	if !t.IsZero() {
+		c.add("UDP to the tunnel's port", isProtocol(unix.IPPROTO_UDP), isPort(t.Port), jump("tunnel-port"))
+	}
+}
+
+// tunnelPort judges what does not come from the node itself, and is for the
+// tunnel's port.
 func (r *ruleset) tunnelPort(t plan.Tunnel) {
 	c := r.chain("tunnel-port")
-	c.add("to another port", portInto(1), []expr.Any{&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: port(t.Port)}}, decide(accept))
-	for _, is4 := range families {
-		c.add("later parts of what is not whole", isFamily(is4), laterFragment(is4), decide(accept))
-	}
 	c.add("from endpoints to the tunnel's port", metaEqual(expr.MetaKeyIIFGROUP, hostEndian(endpointGroup)), r.drop(datapath.TunnelPort))
-	c.add("out of the tunnel to its port", fromOwnDevice(true), r.drop(datapath.TunnelPort))
+	c.add("out of the tunnel to its port", fromOwnDevice(), r.drop(datapath.TunnelPort))
 	is4 := t.VTEP.Is4()
 	c.add("from a peer, of which the node is a router", isFamily(is4), address(is4, true), inSet(peersPrefix+suffix(is4)), decide(accept))
 	c.add("through the node to a peer", isFamily(is4), address(is4, false), inSet(peersPrefix+suffix(is4)), r.drop(datapath.TunnelPort))
 }
 
 // departures keeps tunnel packets from connection tracking, and so from all
-// translation.
+// translation. And it counts what the node tells endpoints that it has no way to:
+// no route to the network or the host, and nobody there (RFC 792; RFC 4443,
+// section 3.1).
 func (r *ruleset) departures(t plan.Tunnel) {
-	is4 := t.VTEP.Is4()
 	c := r.chain("departures")
 	c.hook = &hook{nftables.ChainTypeFilter, *nftables.ChainHookOutput, *nftables.ChainPriorityRaw}
-	c.add("tunnel packets are nobody's to translate", isFamily(is4), isProtocol(unix.IPPROTO_UDP), isPort(t.Port),
-		address(is4, false), inSet(peersPrefix+suffix(is4)), []expr.Any{&expr.Notrack{}}, decide(accept))
-}
-
-// unreachable counts what the node tells endpoints that it has no way to: no
-// route to the network or the host, and nobody there (RFC 792; RFC 4443, section
-// 3.1).
-func (r *ruleset) unreachable() {
-	c := r.chain("departures")
-	c.hook = &hook{nftables.ChainTypeFilter, *nftables.ChainHookOutput, *nftables.ChainPriorityRaw}
+	if !t.IsZero() {
+		is4 := t.VTEP.Is4()
+		c.add("tunnel packets are nobody's to translate", isFamily(is4), isProtocol(unix.IPPROTO_UDP), isPort(t.Port),
+			address(is4, false), inSet(peersPrefix+suffix(is4)), []expr.Any{&expr.Notrack{}}, decide(accept))
+	}
 	for _, of := range []struct {
 		is4        bool
 		kind, code byte

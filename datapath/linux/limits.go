@@ -44,22 +44,24 @@ const (
 	beginningSet  = "beginning"    // interface -> rate
 	hopsPrefix    = "hops"         // interface, next hop: known ones
 	newHopsSet    = "new-hops"     // interface -> rate
+
+	beginningsChain = "beginnings"
 )
 
-// limits keeps endpoints from filling what the node shares. most is how many
-// connections the node tracks at most; 0 says that it tracks none: it does not
-// begin to for this.
-func (r *ruleset) limits(most int) {
+// limits keeps endpoints from filling what the node shares, with two chains: one
+// for what may begin a connection (see begins), and one for what passes through
+// the node, with the route that it takes, behind all translation.
+func (r *ruleset) limits() {
 	others := metaNotEqual(expr.MetaKeyIIFGROUP, hostEndian(endpointGroup))
-	if most > 0 {
+	if r.connections > 0 {
 		r.set(overSet, interfacesOver)
 		r.set(beginningSet, set{key: nftables.TypeIFName, timeout: true, dynamic: true})
-		c := r.chain("beginnings")
-		c.hook = &hook{nftables.ChainTypeFilter, *nftables.ChainHookPrerouting, *nftables.ChainPriorityFilter}
-		c.add("what belongs to a connection", tracked(), decide(accept))
+		c := r.chain(beginningsChain)
+		c.add("what belongs to a connection", tracked(), decide(verdict{kind: expr.VerdictReturn}))
 		c.add("what no endpoint of the node sent", others, decide(goTo("far-beginnings")))
 		c.add("who has too many connections begins no more", interfaceName(), inSet(overSet), r.drop(datapath.TooMany))
-		c.add("nobody begins too many at a time", interfaceName(), above(beginningSet, uint64(max(1, most/beginRate)), uint32(max(1, most/beginBurst))), r.drop(datapath.TooMany))
+		c.add("nobody begins too many at a time", interfaceName(),
+			above(beginningSet, uint64(max(1, r.connections/beginRate)), uint32(max(1, r.connections/beginBurst))), r.drop(datapath.TooMany))
 		far := r.chain("far-beginnings")
 		for _, is4 := range families {
 			name := farOverPrefix + suffix(is4)
@@ -67,12 +69,9 @@ func (r *ruleset) limits(most int) {
 			far.add("who has too many connections begins no more", isFamily(is4), address(is4, true), inSet(name), r.drop(datapath.TooMany))
 		}
 	}
-	// With the route that the packet takes, behind all translation.
 	c := r.chain("next-hops")
-	c.hook = &hook{nftables.ChainTypeFilter, *nftables.ChainHookForward, *nftables.ChainPriorityFilter}
-	c.hook.priority++
 	c.add("what no endpoint sent", others, decide(accept))
-	if most > 0 {
+	if r.connections > 0 {
 		// What tracking takes for nothing looks for neighbours, too.
 		c.add("replies, and what belongs to connections", established(), decide(accept))
 	}
@@ -89,6 +88,14 @@ func (r *ruleset) limits(most int) {
 		c.add("then it is known", isFamily(is4), interfaceName(), nextHop(is4, 2), []expr.Any{
 			&expr.Dynset{SrcRegKey: 1, SetName: hopsPrefix + suffix(is4), Operation: unix.NFT_DYNSET_OP_ADD, Timeout: hopTimeout},
 		})
+	}
+}
+
+// begins adds, to a chain in a hook after connection tracking, the way to the
+// limits on connections that begin.
+func (r *ruleset) begins(c *chain) {
+	if r.connections > 0 {
+		c.add("what may begin a connection", jump(beginningsChain))
 	}
 }
 

@@ -18,6 +18,9 @@ type ruleset struct {
 	table  string
 	chains map[string]*chain
 	sets   map[string]*set
+	// connections is how many the node tracks at most; 0 says that it tracks none
+	// for Weft, which does not begin to for a limit.
+	connections int
 }
 
 func newRuleset(table string) *ruleset {
@@ -116,25 +119,25 @@ func (r *ruleset) set(name string, like set) *set {
 }
 
 // compileRuleset returns the rules for a plan's Egress table, and those that
-// judge where packets come from: see arrivals and guard. Where there is nothing
-// to judge there are no rules. most is how many connections the node tracks at
-// most.
+// judge where packets come from, and what passes: see arrivals, guard and
+// crossing. Where there is nothing to judge there are no rules. most is how many
+// connections the node tracks at most.
 func compileRuleset(p *plan.Plan, s *sources, most int) *ruleset {
 	r := newRuleset(tableName)
-	r.arrivals(p, s)
-	r.guard(p, s)
 	var translates, discards bool
 	for _, e := range p.Egress.All() {
 		translates = translates || e.Action == plan.Masquerade || e.Action == plan.SourceNAT
 		discards = discards || e.Action == plan.Discard
 	}
-	local := metaEqual(expr.MetaKeyOIFGROUP, hostEndian(endpointGroup))
-	if p.Endpoints.Len() > 0 {
-		if !translates && !discards && !policed(p) {
-			most = 0
-		}
-		r.limits(most)
+	if p.Endpoints.Len() > 0 && (translates || discards || policed(p)) {
+		r.connections = most
 	}
+	if p.Endpoints.Len() > 0 || len(p.Local.Pools) > 0 || !p.Local.Tunnel.IsZero() || len(s.plain) > 0 {
+		r.arrivals(p, s)
+		r.guard(p, s)
+		r.crossing(p)
+	}
+	local := metaEqual(expr.MetaKeyOIFGROUP, hostEndian(endpointGroup))
 	if translates {
 		c := r.chain("nat")
 		c.hook = &hook{nftables.ChainTypeNAT, *nftables.ChainHookPostrouting, *nftables.ChainPriorityNATSource}

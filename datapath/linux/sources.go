@@ -143,21 +143,6 @@ func flattenFamily[V comparable](prefixes map[netip.Prefix]V, is4 bool) []interv
 	})
 }
 
-// membersOf fills the sets of addresses behind peers, by the inner family.
-func (r *ruleset) membersOf(t plan.Tunnel, s *sources) {
-	known := r.set(peersPrefix+suffix(t.VTEP.Is4()), set{key: addressType(t.VTEP.Is4())})
-	for a := range s.peers {
-		known.elements[element{key: string(a.AsSlice())}] = value{}
-	}
-	for _, is4 := range families {
-		r.set(membersPrefix+suffix(is4), membersSet(t.VTEP.Is4(), is4))
-	}
-	for _, m := range s.members {
-		e := element{key: string(m.vtep.AsSlice()) + string(m.first.AsSlice()), last: string(m.vtep.AsSlice()) + string(m.last.AsSlice())}
-		r.sets[membersPrefix+suffix(m.first.Is4())].elements[e] = value{}
-	}
-}
-
 // plainSources fills the maps of what may come without a tunnel, and about
 // what ICMP errors may, and adds the chains that they lead to.
 func (r *ruleset) plainSources(s *sources) {

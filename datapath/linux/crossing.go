@@ -1,0 +1,32 @@
+package linux
+
+import (
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/datapath"
+	"github.com/weftnet/weft/plan"
+)
+
+// crossing judges what passes through the node, with the destination that it
+// has after translation, and limits what endpoints begin that way. Each hook
+// that a packet passes costs it more than a rule does, so all of this is in one;
+// it is behind policies, so that what they forbid counts for nothing.
+func (r *ruleset) crossing(p *plan.Plan) {
+	c := r.chain("crossing")
+	c.hook = &hook{nftables.ChainTypeFilter, *nftables.ChainHookForward, *nftables.ChainPriorityFilter}
+	c.hook.priority++
+	if r.connections > 0 {
+		c.add("TCP with an answer", isProtocol(unix.IPPROTO_TCP), inState(expr.CtStateBitESTABLISHED), decide(accept))
+	}
+	r.toTunnelPort(c, p.Local.Tunnel)
+	for _, is4 := range families {
+		c.add("redirects", isFamily(is4), isProtocol(icmpOf(is4)), icmpType(), equals(redirectOf(is4)), r.drop(datapath.Redirect))
+	}
+	if p.Endpoints.Len() > 0 {
+		r.limits()
+		r.begins(c)
+		c.add("what may look for a neighbour", decide(goTo("next-hops")))
+	}
+}
