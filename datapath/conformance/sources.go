@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -150,7 +151,8 @@ func (s *suite) sources(t *testing.T) {
 	// packets come as they are.
 	for _, ipv4 := range []bool{true, false} {
 		over := map[bool]string{true: "", false: " over IPv6"}[ipv4]
-		t.Run("through the tunnel"+over, func(t *testing.T) { s.throughTunnel(t, ipv4) })
+		t.Run("through the tunnel"+over, func(t *testing.T) { s.throughTunnel(t, ipv4, 0) })
+		t.Run("through the tunnel from larger subnets"+over, func(t *testing.T) { s.throughTunnel(t, ipv4, 2) })
 		t.Run("into the tunnel"+over, func(t *testing.T) { s.intoTunnel(t, ipv4) })
 	}
 	t.Run("translated tunnel", s.translatedTunnel)
@@ -359,9 +361,16 @@ func (b *sourceBench) fromPeer(from *node, to netip.Addr, frame []byte) error {
 }
 
 // throughTunnel checks that a peer sends from what is behind it, and from
-// nothing else.
-func (s *suite) throughTunnel(t *testing.T, ipv4 bool) {
+// nothing else. The receiver's own subnets are given prefixes that are longer
+// by some bits than its peers' are.
+func (s *suite) throughTunnel(t *testing.T, ipv4 bool, longer int) {
 	b := s.newSourceBench(t, true, ipv4)
+	own := *b.node1.plan
+	own.Local.Pools = slices.Clone(own.Local.Pools)
+	for i, p := range own.Local.Pools {
+		own.Local.Pools[i].Prefix = netip.PrefixFrom(p.Prefix.Addr(), p.Prefix.Bits()+longer)
+	}
+	b.apply(b.node1, &own)
 	mine, theirs := b.node1.plan.Local.Tunnel, b.node2.plan.Local.Tunnel
 	for _, p := range unlisted {
 		must(t, b.node1.Do(func() error { return addAddress("eth0", p) }))
