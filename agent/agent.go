@@ -371,7 +371,7 @@ func (a *agent) run(ctx context.Context, config *api.ClusterConfig, effective fu
 		return out, nil
 	}
 	var first sync.Once
-	settled := beThrifty()
+	settled := thrifty()
 	report := func(r round) {
 		a.report(r)
 		if r.Whole {

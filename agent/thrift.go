@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 	runtimemetrics "runtime/metrics"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -28,8 +29,12 @@ const (
 // nothing but collect it.
 const garbageAlways = 4 << 20
 
-// beThrifty is called before a cluster is read, and the function it returns when
-// all of it is known and in the data plane. Who sets GOGC decides instead.
+// thrifty is called before a cluster is read, and the function it returns when
+// all of it is known and in the data plane. Garbage is the process's, so that what
+// is done about it is begun once, however often a cluster is read.
+var thrifty = sync.OnceValue(func() func() { return sync.OnceFunc(beThrifty()) })
+
+// beThrifty is what thrifty does the first time. Who sets GOGC decides instead.
 func beThrifty() (settled func()) {
 	if os.Getenv("GOGC") != "" {
 		return func() {}
