@@ -147,8 +147,6 @@ func (b *topology) dropped(t *testing.T) map[*node]map[datapath.Reason]uint64 {
 func (s *suite) sources(t *testing.T) {
 	t.Run("from outside", s.fromOutside)
 	t.Run("from next hops", s.fromNextHops)
-	// Without masquerade nodes need not track connections, so that parts of
-	// packets come as they are.
 	for _, ipv4 := range []bool{true, false} {
 		over := map[bool]string{true: "", false: " over IPv6"}[ipv4]
 		t.Run("through the tunnel"+over, func(t *testing.T) { s.throughTunnel(t, ipv4, 0) })
@@ -156,6 +154,7 @@ func (s *suite) sources(t *testing.T) {
 		t.Run("into the tunnel"+over, func(t *testing.T) { s.intoTunnel(t, ipv4) })
 	}
 	t.Run("translated tunnel", s.translatedTunnel)
+	t.Run("nested tunnel", s.nestedTunnel)
 	t.Run("masqueraded tunnel", s.masqueradedTunnel)
 	t.Run("one way", s.oneWay)
 	t.Run("discovery", s.discovery)

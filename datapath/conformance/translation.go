@@ -144,6 +144,48 @@ func (s *suite) translatedTunnel(t *testing.T) {
 	b.try(t, b.plans, flows)
 }
 
+// nestedTunnel checks that a peer brings nothing in with a tunnel packet in a
+// tunnel packet, where somebody keeps all of them from connection tracking, too.
+func (s *suite) nestedTunnel(t *testing.T) {
+	b := s.newSourceBench(t, true, true)
+	mine, theirs := b.node1.plan.Local.Tunnel, b.node2.plan.Local.Tunnel
+	must(t, b.node1.untrack(mine.Port))
+	var trials []trial
+	for i, to := range b.victim.addresses {
+		inner := func(word string) []byte {
+			return frame(theirs.MAC, mine.MAC, udp(at(b.peer.addresses[i]), at(to), word))
+		}
+		trials = append(trials, trial{fmt.Sprintf("a tunnel packet in another, to %s", to), datapath.UnknownPeer, b.node1, func(word string) error {
+			outer := udp(at(theirs.VTEP), netip.AddrPortFrom(mine.VTEP, mine.Port), string(vxlan(mine.VNI, inner(word))))
+			return b.fromPeer(b.node2, mine.VTEP, frame(theirs.MAC, mine.MAC, outer))
+		}}, trial{fmt.Sprintf("a tunnel packet, to %s", to), "", b.node1, func(word string) error {
+			return b.fromPeer(b.node2, mine.VTEP, inner(word))
+		}})
+	}
+	b.run(t, trials)
+}
+
+// untrack keeps what is for a UDP port from connection tracking, as some do for
+// all tunnel packets.
+func (n *node) untrack(port uint16) error {
+	return n.Do(func() error {
+		conn, err := nftables.New()
+		if err != nil {
+			return err
+		}
+		t := conn.AddTable(&nftables.Table{Name: "somebody-untracks", Family: nftables.TableFamilyINet})
+		c := conn.AddChain(&nftables.Chain{Table: t, Name: "arriving", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityRaw})
+		conn.AddRule(&nftables.Rule{Table: t, Chain: c, Exprs: []expr.Any{
+			&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.IPPROTO_UDP}},
+			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binary.BigEndian.AppendUint16(nil, port)},
+			&expr.Notrack{},
+		}})
+		return conn.Flush()
+	})
+}
+
 // masquerade is what others do on nodes for ports that lead to pods elsewhere:
 // what was translated gets one of the node's own addresses, which the kernel
 // chooses.

@@ -16,6 +16,7 @@ import (
 const (
 	peersPrefix   = "peers"   // VTEPs
 	subnetsPrefix = "subnets" // VTEP, first address of a subnet like the node's own
+	hostsPrefix   = "hosts"   // VTEP, single address behind it
 	membersPrefix = "members" // VTEP, ranges of other addresses behind it
 	plainPrefix   = "plain"   // ranges of addresses -> how they may come without a tunnel
 	quotedPrefix  = "quoted"  // ranges of addresses -> who may tell of packets to them
@@ -34,8 +35,8 @@ const (
 
 // guard lets nothing into the tunnel and out of it but what is for it. A tunnel
 // packet that comes must be for the VTEP, and have been so when it came from
-// outside of the node and of the tunnel (it is untracked then, see arrivals), from
-// a peer, and what is in it from an address that this peer answers for. Nothing
+// outside of the node (it is untracked then, see arrivals), not out of the tunnel,
+// from a peer, and what is in it from an address that this peer answers for. Nothing
 // that an endpoint sends gets to the tunnel's port anywhere, and nothing that
 // anybody sends through the node gets to a peer's: behind the node's address it
 // would look like the node's own. Other networks that use the same UDP port are
@@ -67,6 +68,8 @@ func (r *ruleset) guard(p *plan.Plan, s *sources) {
 	r.tunnelPort(t)
 	peers := r.peers(p, s)
 	tunnel := r.chain("tunnel")
+	// What came out of it is tracked, unless somebody's rules say otherwise.
+	tunnel.add("out of the tunnel into it", fromOwnDevice(), r.drop(datapath.UnknownPeer))
 	for _, inner4 := range families {
 		peers.behind(tunnel, "from an address behind the peer", slices.Concat(isInner(inner4), innerProtocolNot(inner4)), inner4, innerSource(inner4), accept)
 	}

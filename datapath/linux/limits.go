@@ -50,31 +50,28 @@ const (
 
 // limits keeps endpoints from filling what the node shares, with two chains: one
 // for what may begin a connection (see begins), and one for what passes through
-// the node, with the route that it takes, behind all translation.
+// the node, with the route that it takes.
 func (r *ruleset) limits() {
 	others := metaNotEqual(expr.MetaKeyIIFGROUP, hostEndian(endpointGroup))
-	if r.connections > 0 {
-		r.set(overSet, interfacesOver)
-		r.set(beginningSet, set{key: nftables.TypeIFName, timeout: true, dynamic: true})
-		c := r.chain(beginningsChain)
-		c.add("what belongs to a connection", tracked(), decide(verdict{kind: expr.VerdictReturn}))
-		c.add("what no endpoint of the node sent", others, decide(goTo("far-beginnings")))
-		c.add("who has too many connections begins no more", interfaceName(), inSet(overSet), r.drop(datapath.TooMany))
-		c.add("nobody begins too many at a time", interfaceName(),
-			above(beginningSet, uint64(max(1, r.connections/beginRate)), uint32(max(1, r.connections/beginBurst))), r.drop(datapath.TooMany))
-		far := r.chain("far-beginnings")
-		for _, is4 := range families {
-			name := farOverPrefix + suffix(is4)
-			r.set(name, addressesOver(is4))
-			far.add("who has too many connections begins no more", isFamily(is4), address(is4, true), inSet(name), r.drop(datapath.TooMany))
-		}
+	r.set(overSet, interfacesOver)
+	r.set(beginningSet, set{key: nftables.TypeIFName, timeout: true, dynamic: true})
+	c := r.chain(beginningsChain)
+	c.add("what belongs to a connection", tracked(), decide(verdict{kind: expr.VerdictReturn}))
+	c.add("what no endpoint of the node sent", others, decide(goTo("far-beginnings")))
+	c.add("who has too many connections begins no more", interfaceName(), inSet(overSet), r.drop(datapath.TooMany))
+	c.add("nobody begins too many at a time", interfaceName(),
+		above(beginningSet, uint64(max(1, r.connections/beginRate)), uint32(max(1, r.connections/beginBurst))), r.drop(datapath.TooMany))
+	far := r.chain("far-beginnings")
+	for _, is4 := range families {
+		name := farOverPrefix + suffix(is4)
+		r.set(name, addressesOver(is4))
+		far.add("who has too many connections begins no more", isFamily(is4), address(is4, true), inSet(name), r.drop(datapath.TooMany))
 	}
-	c := r.chain("next-hops")
+
+	c = r.chain("next-hops")
 	c.add("what no endpoint sent", others, decide(accept))
-	if r.connections > 0 {
-		// What tracking takes for nothing looks for neighbours, too.
-		c.add("replies, and what belongs to connections", established(), decide(accept))
-	}
+	// What tracking takes for nothing looks for neighbours, too.
+	c.add("replies, and what belongs to connections", established(), decide(accept))
 	c.add("to an endpoint", metaEqual(expr.MetaKeyOIFGROUP, hostEndian(endpointGroup)), decide(accept))
 	c.add("through the tunnel", metaEqual(expr.MetaKeyOIFNAME, []byte(interfaceKey(vxlanName))), decide(accept))
 	r.set(newHopsSet, set{key: nftables.TypeIFName, timeout: true, dynamic: true})
@@ -92,7 +89,10 @@ func (r *ruleset) limits() {
 }
 
 // begins adds, to a chain in a hook after connection tracking, the way to the
-// limits on connections that begin.
+// limits on connections that begin. What passes through the node is limited
+// behind policies (see crossing), and what is for the node itself before them.
+// What the node answers in place of passing it on, as it has no hop left or is too
+// long, begins nothing and is not limited.
 func (r *ruleset) begins(c *chain) {
 	if r.connections > 0 {
 		c.add("what may begin a connection", jump(beginningsChain))
@@ -105,10 +105,10 @@ var interfacesOver = set{key: nftables.TypeIFName, timeout: true}
 
 func addressesOver(is4 bool) set { return set{key: addressType(is4), timeout: true} }
 
-// tracked matches, before anything but connection tracking has seen a packet, all
-// but the first of a connection. Its state would not do: to the kernel all packets
-// are of a new connection until one comes back, and where datagrams go one way
-// only none ever does. The first is not confirmed yet, which it is when it leaves.
+// tracked matches, before a packet leaves or is delivered, all but the first of a
+// connection. Its state would not do: to the kernel all packets are of a new
+// connection until one comes back, and where datagrams go one way only none ever
+// does. The first is not confirmed yet, which it is when it leaves or is delivered.
 func tracked() []expr.Any {
 	const confirmed = 1 << 3 // IPS_CONFIRMED, of the kernel's nf_conntrack_common.h
 	return []expr.Any{

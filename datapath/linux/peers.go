@@ -13,10 +13,10 @@ import (
 )
 
 // peers is what the rules know of who is behind which peer. As a rule each peer
-// has one subnet, and all subnets are as long as the node's own. They are in a
-// set that is a hash, with the subnet's first address: a packet costs the same
-// however many peers there are, and so does a peer that comes. All that is
-// otherwise is in a set of ranges.
+// has its own address and one subnet, and all subnets are as long as the node's
+// own. So there are two sets that are hashes, of subnets by their first address
+// and of single addresses: a packet costs the same however many peers there are,
+// and so does a peer that comes. All that is otherwise is in a set of ranges.
 type peers struct {
 	outer4 bool
 	// bits is how long the prefixes of the subnets are, by whether they are
@@ -36,6 +36,7 @@ func (r *ruleset) peers(p *plan.Plan, s *sources) *peers {
 	}
 	for _, is4 := range families {
 		key := nftables.MustConcatSetType(addressType(known.outer4), addressType(is4))
+		r.set(hostsPrefix+suffix(is4), set{key: key, concat: true})
 		r.set(membersPrefix+suffix(is4), set{key: key, concat: true, interval: true})
 		if known.bits[is4] > 0 {
 			r.set(subnetsPrefix+suffix(is4), set{key: key, concat: true})
@@ -43,9 +44,15 @@ func (r *ruleset) peers(p *plan.Plan, s *sources) *peers {
 	}
 	for _, m := range s.members {
 		is4 := m.first.Is4()
-		e, name := element{key: string(m.vtep.AsSlice()) + string(m.first.AsSlice())}, subnetsPrefix
-		if subnet := netip.PrefixFrom(m.first, known.bits[is4]); subnet.Bits() == 0 || subnet.Masked().Addr() != m.first || lastOf(subnet) != m.last {
-			e.last, name = string(m.vtep.AsSlice())+string(m.last.AsSlice()), membersPrefix
+		e, name := element{key: string(m.vtep.AsSlice()) + string(m.first.AsSlice())}, membersPrefix
+		subnet := netip.PrefixFrom(m.first, known.bits[is4])
+		switch {
+		case subnet.Bits() > 0 && subnet.Masked().Addr() == m.first && lastOf(subnet) == m.last:
+			name = subnetsPrefix
+		case m.first == m.last:
+			name = hostsPrefix
+		default:
+			e.last = string(m.vtep.AsSlice()) + string(m.last.AsSlice())
 		}
 		r.sets[name+suffix(is4)].elements[e] = value{}
 	}
@@ -70,5 +77,7 @@ func (p *peers) behind(c *chain, comment string, of []expr.Any, inner4 bool, off
 			&expr.Lookup{SourceRegister: unix.NFT_REG32_00, SetName: subnetsPrefix + suffix(inner4)},
 		}, decide(then))
 	}
-	c.add(comment, of, key, []expr.Any{&expr.Lookup{SourceRegister: unix.NFT_REG32_00, SetName: membersPrefix + suffix(inner4)}}, decide(then))
+	for _, name := range []string{hostsPrefix, membersPrefix} {
+		c.add(comment, of, key, []expr.Any{&expr.Lookup{SourceRegister: unix.NFT_REG32_00, SetName: name + suffix(inner4)}}, decide(then))
+	}
 }

@@ -4,54 +4,127 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
 	"github.com/weftnet/weft/plan"
 )
 
-// TestPeersSets checks that the hash of subnets and the ranges together say of
-// every address what the members do, whatever the lengths of the peers' subnets.
+// TestPeersSets checks that the rules and their sets together say of every
+// address what the members do, whatever the families and the lengths of the
+// node's own subnets and the peers'.
 func TestPeersSets(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		vtep := netip.MustParseAddr("172.30.0.1")
-		p := &plan.Plan{}
-		p.Local.Tunnel.VTEP = vtep
-		bits := rapid.SampledFrom([]int{0, 24, 26, 32}).Draw(t, "own length")
-		if bits > 0 {
-			p.Local.Pools = []plan.Pool{{Prefix: netip.PrefixFrom(netip.MustParseAddr("10.1.0.0"), bits)}}
+		outer4, inner4 := rapid.Bool().Draw(t, "outer IPv4"), rapid.Bool().Draw(t, "inner IPv4")
+		vtep := func(i int) netip.Addr {
+			if outer4 {
+				return netip.AddrFrom4([4]byte{172, 30, 0, byte(i)})
+			}
+			return netip.AddrFrom16([16]byte{0: 0xfd, 1: 1, 15: byte(i)})
 		}
 		address := func(label string) netip.Addr {
-			return netip.AddrFrom4([4]byte{10, 1, byte(rapid.IntRange(0, 3).Draw(t, label)), byte(rapid.SampledFrom([]int{0, 1, 63, 64, 128, 255}).Draw(t, label))})
+			a, b := byte(rapid.IntRange(0, 3).Draw(t, label)), byte(rapid.SampledFrom([]int{0, 1, 63, 64, 128, 255}).Draw(t, label))
+			if inner4 {
+				return netip.AddrFrom4([4]byte{10, 1, a, b})
+			}
+			return netip.AddrFrom16([16]byte{0: 0xfd, 14: a, 15: b})
+		}
+		prefix := func(label string, lengths ...int) netip.Prefix {
+			a := address(label)
+			return netip.PrefixFrom(a, a.BitLen()-32+rapid.SampledFrom(lengths).Draw(t, label)).Masked()
+		}
+		p := &plan.Plan{}
+		p.Local.Tunnel.VTEP = vtep(1)
+		for range rapid.IntRange(0, 2).Draw(t, "own subnets") {
+			p.Local.Pools = append(p.Local.Pools, plan.Pool{Prefix: prefix("own", 24, 26, 32)})
 		}
 		behind := map[netip.Prefix]netip.Addr{}
 		for i := range rapid.IntRange(0, 8).Draw(t, "prefixes") {
-			prefix := netip.PrefixFrom(address("prefix"), rapid.SampledFrom([]int{22, 24, 26, 32}).Draw(t, "length")).Masked()
-			behind[prefix] = netip.AddrFrom4([4]byte{172, 30, 0, byte(2 + i%3)})
+			behind[prefix("prefix", 22, 24, 26, 32)] = vtep(2 + i%3)
 		}
 		s := &sources{}
-		for _, i := range flattenFamily(behind, true) {
+		for _, i := range flattenFamily(behind, inner4) {
 			s.members = append(s.members, member{i.first, i.last, i.value})
 		}
 		r := newRuleset(tableName)
-		r.peers(p, s)
+		c := r.chain("tunnel")
+		const offset = 40
+		r.peers(p, s).behind(c, "", nil, inner4, offset, accept)
 		for range 20 {
-			a, peer := address("address"), netip.AddrFrom4([4]byte{172, 30, 0, byte(rapid.IntRange(2, 4).Draw(t, "peer"))})
-			want, got := false, false
+			a, peer := address("address"), vtep(rapid.IntRange(2, 4).Draw(t, "peer"))
+			want := false
 			for _, m := range s.members {
 				want = want || m.vtep == peer && !a.Less(m.first) && !m.last.Less(a)
 			}
-			key := string(peer.AsSlice()) + string(a.AsSlice())
-			for e := range r.sets["members-4"].elements {
-				got = got || e.key[:4] == key[:4] && e.key <= key && key <= e.last
-			}
-			if bits > 0 {
-				subnet := netip.PrefixFrom(a, bits).Masked().Addr()
-				_, in := r.sets["subnets-4"].elements[element{key: string(peer.AsSlice()) + string(subnet.AsSlice())}]
-				got = got || in
-			}
-			if got != want {
-				t.Fatalf("%s behind %s: the sets say %v, the members %v", a, peer, got, want)
+			if got := accepts(t, r, c, peer, append(make([]byte, offset), a.AsSlice()...)); got != want {
+				t.Fatalf("%s behind %s: the rules say %v, the members %v", a, peer, got, want)
 			}
 		}
 	})
+}
+
+// accepts reports whether a rule of a chain takes a packet from a source with
+// what is given from its transport header on. It knows the expressions that load,
+// mask and look up.
+func accepts(t *rapid.T, r *ruleset, c *chain, source netip.Addr, transport []byte) bool {
+	for _, rule := range c.rules {
+		var registers [80]byte
+		at := func(register uint32) []byte {
+			if register >= unix.NFT_REG32_00 {
+				return registers[(register-unix.NFT_REG32_00)*4:]
+			}
+			return registers[(register-unix.NFT_REG_1)*16:]
+		}
+		matches := true
+		for _, e := range rule.exprs {
+			switch e := e.(type) {
+			case *expr.Payload:
+				from := transport[min(int(e.Offset), len(transport)):]
+				if e.Base == expr.PayloadBaseNetworkHeader {
+					offset := uint32(12) // RFC 791, section 3.1
+					if source.Is6() {
+						offset = 8 // RFC 8200, section 3
+					}
+					if e.Offset != offset {
+						t.Fatalf("byte %d of the network header is loaded, the source of %s is at %d", e.Offset, source, offset)
+					}
+					from = source.AsSlice()
+				}
+				copy(at(e.DestRegister)[:e.Len], from)
+			case *expr.Bitwise:
+				for i := range e.Len {
+					at(e.DestRegister)[i] = at(e.SourceRegister)[i]&e.Mask[i] ^ e.Xor[i]
+				}
+			case *expr.Lookup:
+				matches = matches && hasPair(r.sets[e.SetName], source, at(e.SourceRegister))
+			case *expr.Verdict:
+				if matches {
+					return e.Kind == expr.VerdictAccept
+				}
+			case *expr.Counter:
+			case *expr.Cmp, *expr.Meta: // of the family, which is the source's
+			default:
+				t.Fatalf("a rule has %T, which is not known here", e)
+			}
+		}
+	}
+	return false
+}
+
+// hasPair reports whether a set of pairs of addresses has the pair that registers
+// begin with, the first of which is of the source's family.
+func hasPair(s *set, source netip.Addr, registers []byte) bool {
+	first := source.BitLen() / 8
+	for e := range s.elements {
+		key := string(registers[:len(e.key)])
+		last := e.last
+		if last == "" {
+			last = e.key
+		}
+		if e.key[:first] <= key[:first] && key[:first] <= last[:first] && e.key[first:] <= key[first:] && key[first:] <= last[first:] {
+			return true
+		}
+	}
+	return false
 }

@@ -145,17 +145,14 @@ func policyRules() *ruleset {
 	r.set(profileVerdicts, set{key: typeProfile, interval: true, verdicts: true, counts: true})
 
 	r.refuseEnded()
-	forward := hook{nftables.ChainTypeFilter, *nftables.ChainHookForward, *nftables.ChainPriorityFilter}
 	c := r.chain(fromEndpoints)
-	c.hook = &forward
+	c.hook = forwarding(bySender)
 	c.add("replies, and what belongs to connections", established(), decide(accept))
 	c.add("of connections that were ended", jump(endedChain))
 	c.add("endpoints with an egress policy", policyOf(plan.Outgoing), decide(goTo("leave")))
 
-	after := forward
-	after.priority++
 	c = r.chain(toEndpoints)
-	c.hook = &after
+	c.hook = forwarding(byReceiver)
 	c.add("replies, and what belongs to connections", established(), decide(accept))
 	c.add("endpoints with an ingress policy", policyOf(plan.Incoming), decide(goTo("enter")))
 

@@ -18,8 +18,8 @@ type ruleset struct {
 	table  string
 	chains map[string]*chain
 	sets   map[string]*set
-	// connections is how many the node tracks at most; 0 says that it tracks none
-	// for Weft, which does not begin to for a limit.
+	// connections is how many the node tracks at most; 0 where it has no endpoint
+	// to limit.
 	connections int
 }
 
@@ -129,7 +129,7 @@ func compileRuleset(p *plan.Plan, s *sources, most int) *ruleset {
 		translates = translates || e.Action == plan.Masquerade || e.Action == plan.SourceNAT
 		discards = discards || e.Action == plan.Discard
 	}
-	if p.Endpoints.Len() > 0 && (translates || discards || policed(p)) {
+	if p.Endpoints.Len() > 0 {
 		r.connections = most
 	}
 	if p.Endpoints.Len() > 0 || len(p.Local.Pools) > 0 || !p.Local.Tunnel.IsZero() || len(s.plain) > 0 {
@@ -146,7 +146,7 @@ func compileRuleset(p *plan.Plan, s *sources, most int) *ruleset {
 	}
 	if discards {
 		c := r.chain("discard")
-		c.hook = &hook{nftables.ChainTypeFilter, *nftables.ChainHookForward, *nftables.ChainPriorityFilter}
+		c.hook = forwarding(bySender)
 		c.add("what stays on the node is not discarded", local, decide(accept))
 		c.add("nor are replies", established(), decide(accept))
 		r.egress("discard", p, func(e plan.Egress) verdict {
