@@ -34,10 +34,19 @@ func udp(source, destination netip.AddrPort, data string) []byte {
 // acknowledgement returns a TCP segment of a connection that goes on, with its IP
 // header.
 func acknowledgement(source, destination netip.AddrPort, data string) []byte {
-	const ack, window = 0x10, 1024
+	return segment(source, destination, 0x10, data)
+}
+
+// reset returns the answer to a TCP segment of no connection, with its IP header.
+func reset(source, destination netip.AddrPort) []byte { return segment(source, destination, 0x14, "") }
+
+// segment returns a TCP segment with some flags (RFC 9293, section 3.1), with its IP
+// header.
+func segment(source, destination netip.AddrPort, flags byte, data string) []byte {
+	const window = 1024
 	b := binary.BigEndian.AppendUint16(nil, source.Port())
 	b = binary.BigEndian.AppendUint16(b, destination.Port())
-	b = append(b, 0, 0, 0, 7, 0, 0, 0, 7, 5<<4, ack)
+	b = append(b, 0, 0, 0, 7, 0, 0, 0, 7, 5<<4, flags)
 	b = append(binary.BigEndian.AppendUint16(b, window), 0, 0, 0, 0)
 	b = append(b, data...)
 	sum := checksum(append(pseudoHeader(source.Addr(), destination.Addr(), unix.IPPROTO_TCP, len(b)), b...))
@@ -184,6 +193,11 @@ func vxlan(vni uint32, frame []byte) []byte {
 
 // inject sends a packet as it is from an interface of a host.
 func (h *host) inject(link string, to plan.MAC, packet []byte) error {
+	return h.injectTimes(1, link, to, packet)
+}
+
+// injectTimes does so a number of times.
+func (h *host) injectTimes(times int, link string, to plan.MAC, packet []byte) error {
 	return h.Do(func() error {
 		l, err := netlink.LinkByName(link)
 		if err != nil {
@@ -195,7 +209,13 @@ func (h *host) inject(link string, to plan.MAC, packet []byte) error {
 		}
 		defer unix.Close(fd)
 		from := plan.MAC(l.Attrs().HardwareAddr)
-		return unix.Sendto(fd, frame(from, to, packet), 0, &unix.SockaddrLinklayer{Ifindex: l.Attrs().Index})
+		for range times {
+			err := unix.Sendto(fd, frame(from, to, packet), 0, &unix.SockaddrLinklayer{Ifindex: l.Attrs().Index})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 }
 

@@ -274,7 +274,7 @@ func (s *suite) fromNextHops(t *testing.T) {
 }
 
 // oneWay checks that datagrams which nobody answers are of one connection, however
-// many there are: who sends them begins one.
+// many there are: who sends them begins one; and that resets begin none.
 func (s *suite) oneWay(t *testing.T) {
 	b := s.newSourceBench(t, true, true)
 	var most int
@@ -288,6 +288,12 @@ func (s *suite) oneWay(t *testing.T) {
 	}))
 	const nobodys = 9 // there no pod listens
 	before := b.dropped(t)
+	// A reset begins nothing: who is made to answer what he did not ask for, with as
+	// many as others like, may still begin as much.
+	for i, from := range b.mate.addresses {
+		packet := reset(at(from), netip.AddrPortFrom(b.victim.addresses[i], nobodys))
+		must(t, b.mate.injectTimes(most/4, "eth0", plan.MACOf(b.node1.plan.Local.Pools[0].Gateway), packet))
+	}
 	for i, from := range b.mate.addresses {
 		c, err := b.mate.dial("udp", from, netip.AddrPortFrom(b.victim.addresses[i], nobodys), patience)
 		must(t, err)
@@ -300,7 +306,7 @@ func (s *suite) oneWay(t *testing.T) {
 		}
 	}
 	if n := b.dropped(t)[b.node1][datapath.TooMany] - before[b.node1][datapath.TooMany]; n > 0 {
-		t.Errorf("of datagrams of one connection to each address %d are dropped as too many", n)
+		t.Errorf("of datagrams of one connection to each address, and of resets, %d are dropped as too many", n)
 	}
 }
 

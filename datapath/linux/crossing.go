@@ -37,7 +37,7 @@ func (r *ruleset) crossing(p *plan.Plan) {
 		c.add("redirects", isFamily(is4), isProtocol(icmpOf(is4)), icmpType(), equals(redirectOf(is4)), r.drop(datapath.Redirect))
 	}
 	if p.Endpoints.Len() > 0 {
-		r.limits()
+		r.limits(p)
 		r.begins(c)
 		c.add("what may look for a neighbour", decide(goTo("next-hops")))
 	}

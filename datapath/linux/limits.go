@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/datapath"
+	"github.com/weftnet/weft/plan"
 )
 
 // What all on a node share, one endpoint must not fill: the table of tracked
@@ -30,18 +31,22 @@ const (
 	usualConnections = 1 << 18
 
 	// hopRate is how many machines on the node's own links an endpoint may try to
-	// reach in a second that it has not lately, and hopBurst how many at once.
-	// Linux keeps 1024 neighbours (gc_thresh3, in arp(7)), and forgets one that
-	// does not answer after three seconds.
-	hopRate, hopBurst = 50, 200
-	// hopTimeout is how long one that was reached counts as known, and maxHops how
-	// many are known of all endpoints.
-	hopTimeout = 20 * time.Second
+	// reach in a second that it has not lately, and hopBurst how many at once. Other
+	// nodes do not count. Linux keeps mostNeighbours (gc_thresh3, in arp(7)), and
+	// forgets one that does not answer after neighbourTimeout; over IPv6 it keeps the
+	// group by which it asks for one, too (RFC 4291, section 2.7.1).
+	hopRate, hopBurst = 50, 100
+	mostNeighbours    = 1024
+	neighbourTimeout  = 3 * time.Second
+	// hopTimeout is how long one that was reached counts as known, and is kept alive by
+	// what is sent there again; and maxHops how many are known of all endpoints.
+	hopTimeout = 3 * time.Second
 	maxHops    = 1 << 17
 
 	overSet       = "over"         // interfaces of endpoints that have too many connections
 	farOverPrefix = "over-address" // addresses of endpoints elsewhere that have
 	beginningSet  = "beginning"    // interface -> rate
+	nodesPrefix   = "node-hops"    // next hops of the plan
 	hopsPrefix    = "hops"         // interface, next hop: known ones
 	newHopsSet    = "new-hops"     // interface -> rate
 
@@ -51,12 +56,15 @@ const (
 // limits keeps endpoints from filling what the node shares, with two chains: one
 // for what may begin a connection (see begins), and one for what passes through
 // the node, with the route that it takes.
-func (r *ruleset) limits() {
+func (r *ruleset) limits(p *plan.Plan) {
 	others := metaNotEqual(expr.MetaKeyIIFGROUP, hostEndian(endpointGroup))
 	r.set(overSet, interfacesOver)
 	r.set(beginningSet, set{key: nftables.TypeIFName, timeout: true, dynamic: true})
 	c := r.chain(beginningsChain)
 	c.add("what belongs to a connection", tracked(), decide(verdict{kind: expr.VerdictReturn}))
+	// A reset in answer to what nobody asked for is such: who is answered must not be
+	// able to use up what the endpoint may begin.
+	c.add("what is not tracked", inState(expr.CtStateBitINVALID|expr.CtStateBitUNTRACKED), decide(verdict{kind: expr.VerdictReturn}))
 	c.add("what no endpoint of the node sent", others, decide(goTo("far-beginnings")))
 	c.add("who has too many connections begins no more", interfaceName(), inSet(overSet), r.drop(datapath.TooMany))
 	c.add("nobody begins too many at a time", interfaceName(),
@@ -74,6 +82,15 @@ func (r *ruleset) limits() {
 	c.add("replies, and what belongs to connections", established(), decide(accept))
 	c.add("to an endpoint", metaEqual(expr.MetaKeyOIFGROUP, hostEndian(endpointGroup)), decide(accept))
 	c.add("through the tunnel", metaEqual(expr.MetaKeyOIFNAME, []byte(interfaceKey(vxlanName))), decide(accept))
+	for _, is4 := range families {
+		nodes := r.set(nodesPrefix+suffix(is4), set{key: addressType(is4)})
+		for _, route := range p.Routes.All() {
+			if route.Way == plan.ToNextHop && route.Via.Is4() == is4 {
+				nodes.elements[element{key: string(route.Via.AsSlice())}] = value{}
+			}
+		}
+		c.add("to a next hop of the plan", isFamily(is4), nextHop(is4, 1), inSet(nodesPrefix+suffix(is4)), decide(accept))
+	}
 	r.set(newHopsSet, set{key: nftables.TypeIFName, timeout: true, dynamic: true})
 	for _, is4 := range families {
 		name := hopsPrefix + suffix(is4)

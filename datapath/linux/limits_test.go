@@ -2,6 +2,7 @@ package linux
 
 import (
 	"testing"
+	"time"
 
 	"github.com/google/nftables/expr"
 
@@ -41,5 +42,15 @@ egress default any 0.0.0.0/0 masquerade
 		case most > late && most/tooManyOf+int(limit.Burst)+late*int(limit.Rate) > most:
 			t.Errorf("of %d connections, an endpoint may begin %d at once and %d in a second, and so fill the table in less than %d seconds", most, limit.Burst, limit.Rate, late)
 		}
+	}
+}
+
+// TestHopsLeaveRoom checks that an endpoint that looks for as many machines as it
+// may, and sends to all that count as known again and again, leaves room in the
+// kernel's table, also where each is in it twice.
+func TestHopsLeaveRoom(t *testing.T) {
+	known := hopBurst + hopRate*int((hopTimeout+neighbourTimeout)/time.Second)
+	if 2*known > mostNeighbours-mostNeighbours/8 {
+		t.Errorf("an endpoint keeps %d neighbours alive at a time, of %d", known, mostNeighbours)
 	}
 }
