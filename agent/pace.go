@@ -61,7 +61,7 @@ func (t *turns) next(waiting []string, now time.Time) (first string, wait time.D
 const ordinary = 50 * time.Millisecond
 
 // hurried takes note that a round that followed some owners' changes at once took a
-// time. What is more than ordinary is on them, as on who has had a turn.
+// time of the processors. What is more than ordinary is on them, as on who has had a turn.
 func (t *turns) hurried(owners []string, d time.Duration, now time.Time) {
 	for _, owner := range owners {
 		if own := (d - ordinary) / time.Duration(len(owners)); own > 0 {

@@ -203,6 +203,9 @@ func (s *syncer) Run(ctx context.Context) {
 		}
 		next := s.round(ctx, previous, repairing)
 		now := time.Now()
+		// A round that waited for a processor has taken none from pods, nor is its
+		// owner to blame for who has.
+		worked := min(now.Sub(start), processorTime()-used)
 		if ctx.Err() != nil {
 			return
 		}
@@ -225,10 +228,9 @@ func (s *syncer) Run(ctx context.Context) {
 		if advancing {
 			s.turns.took(owner, now.Sub(start), now) // so long others had to wait
 		} else {
-			// A round that waited for a processor has taken none from pods.
-			s.pace.took(min(now.Sub(start), processorTime()-used), now)
+			s.pace.took(worked, now)
 			if s.gradual != nil {
-				s.turns.hurried(s.gradual.Hasty(), now.Sub(start), now)
+				s.turns.hurried(s.gradual.Hasty(), worked, now)
 			}
 		}
 		if left.Stop(); s.gradual != nil {
