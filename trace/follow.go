@@ -185,7 +185,7 @@ func lostWithin(events []Event, node string, reply bool) (text string, early boo
 }
 
 // programs are what may drop packets anywhere, and of which nobody tells.
-const programs = "a program of tc or BPF"
+const programs = "a program of tc or BPF or a policy of IPsec"
 
 // before names what may have dropped a packet before the first rule that is traced.
 func before(events []Event, node string, reply bool) string {
