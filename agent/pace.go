@@ -60,8 +60,13 @@ func (t *turns) next(waiting []string, now time.Time) (first string, wait time.D
 // which is nobody's debt, and as long as others may wait for one.
 const ordinary = 50 * time.Millisecond
 
+// mostlyWaits is how many times the processor time that a round uses it may take, as it
+// waits for the kernel. What it takes beyond that it has waited for processors, which is
+// to blame on who uses them.
+const mostlyWaits = 4
+
 // hurried takes note that a round that followed some owners' changes at once took a
-// time of the processors. What is more than ordinary is on them, as on who has had a turn.
+// time. What is more than ordinary is on them, as on who has had a turn.
 func (t *turns) hurried(owners []string, d time.Duration, now time.Time) {
 	for _, owner := range owners {
 		if own := (d - ordinary) / time.Duration(len(owners)); own > 0 {

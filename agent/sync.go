@@ -203,9 +203,7 @@ func (s *syncer) Run(ctx context.Context) {
 		}
 		next := s.round(ctx, previous, repairing)
 		now := time.Now()
-		// A round that waited for a processor has taken none from pods, nor is its
-		// owner to blame for who has.
-		worked := min(now.Sub(start), processorTime()-used)
+		took, worked := now.Sub(start), processorTime()-used
 		if ctx.Err() != nil {
 			return
 		}
@@ -226,11 +224,12 @@ func (s *syncer) Run(ctx context.Context) {
 			s.since = since
 		}
 		if advancing {
-			s.turns.took(owner, now.Sub(start), now) // so long others had to wait
+			s.turns.took(owner, took, now) // so long others had to wait
 		} else {
-			s.pace.took(worked, now)
+			// A round that waited for a processor has taken none from pods.
+			s.pace.took(min(took, worked), now)
 			if s.gradual != nil {
-				s.turns.hurried(s.gradual.Hasty(), worked, now)
+				s.turns.hurried(s.gradual.Hasty(), min(took, mostlyWaits*worked), now)
 			}
 		}
 		if left.Stop(); s.gradual != nil {
