@@ -184,8 +184,12 @@ func lostWithin(events []Event, node string, reply bool) (text string, early boo
 	return fmt.Sprintf("lost within the kernel of %s, which no rule of nftables did: it has no way there, or a source that it does not take from there, or %s dropped it, which is not traced", node, behind(events, node)), false
 }
 
-// programs are what may drop packets anywhere, and of which nobody tells.
-const programs = "a program of tc or BPF or a policy of IPsec"
+// programs are what may drop packets anywhere, and policies what may where the kernel
+// has found their way; nobody tells of either.
+const (
+	programs = "a program of tc or BPF"
+	policies = "a policy of IPsec"
+)
 
 // before names what may have dropped a packet before the first rule that is traced.
 func before(events []Event, node string, reply bool) string {
@@ -207,7 +211,7 @@ func behind(events []Event, node string) string {
 			names = append(names, e.Text)
 		}
 	}
-	return either(append(names, programs))
+	return either(append(names, programs, policies))
 }
 
 // either lists names, one of which it is.

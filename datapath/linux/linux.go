@@ -33,12 +33,12 @@
 // The parts: compile.go turns plan entries into the values of state.go,
 // egress.go, ruleset.go, sources.go, arrivals.go, guard.go, peers.go, crossing.go
 // and limits.go turn the rest into those of an nftables table, without touching
-// anything; policy.go, profiles.go and policies.go do so for the other table. kernel.go, devices.go, sysctl.go,
-// settings.go, nft.go and elements.go read and write them; watch.go and news.go
-// notice what others do to them. obstacles.go says what of others' own is in the
-// way: packet.go follows their packet filters, astray.go their routing, which
-// foreignroutes.go reads; routing.go and decider.go say what it decides. Start at
-// DataPlane.sync.
+// anything; policy.go, profiles.go and policies.go do so for the other table.
+// kernel.go, devices.go, sysctl.go, settings.go, nft.go and elements.go read and
+// write them; watch.go and news.go notice what others do to them. obstacles.go
+// says what of others' own is in the way: packet.go follows their packet filters,
+// astray.go their routing, which foreignroutes.go reads; routing.go and decider.go
+// say what it decides. Start at DataPlane.sync.
 package linux
 
 import (
