@@ -59,7 +59,8 @@ func (w Weft) values(image, server string, pods []netip.Prefix) ([]string, error
 	colon := strings.LastIndexByte(image, ':')
 	out := []string{
 		"--namespace=weft-system", "--set=namespace.create=true",
-		"--set=image.repository=" + image[:colon], "--set=image.tag=" + image[colon+1:],
+		// A tag may be of digits alone, as a commit's number is now and then.
+		"--set=image.repository=" + image[:colon], "--set-string=image.tag=" + image[colon+1:],
 		"--set=network.plugin=" + w.Plugin,
 		// Not by the Service, which kube-proxy serves only once it runs.
 		"--set=kubernetes.api=" + server,

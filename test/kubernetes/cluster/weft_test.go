@@ -17,7 +17,7 @@ import (
 
 func TestValuesOfTheChart(t *testing.T) {
 	common := []string{"--namespace=weft-system", "--set=namespace.create=true",
-		"--set=image.repository=docker.io/weftnet/weft", "--set=image.tag=v1"}
+		"--set=image.repository=docker.io/weftnet/weft", "--set-string=image.tag=6781030"}
 	for plugin, want := range map[string][]string{
 		"openshift-subnet": {"--set=network.plugin=openshift-subnet", "--set=kubernetes.api=https://172.30.0.10:6443",
 			`--set-json=network.clusterNetworks=[{"CIDR":"10.244.0.0/16","hostSubnetLength":8},{"CIDR":"fd00:10:244::/56","hostSubnetLength":64}]`,
@@ -26,7 +26,7 @@ func TestValuesOfTheChart(t *testing.T) {
 			`--set-json=flannel.netConf={"Backend":{"Type":"vxlan"},"EnableIPv4":true,"EnableIPv6":true,"IPv6Network":"fd00:10:244::/56","Network":"10.244.0.0/16"}`,
 			"--set=logLevel=debug"},
 	} {
-		got, err := Weft{Plugin: plugin, Set: []string{"logLevel=debug"}}.values("docker.io/weftnet/weft:v1", "https://172.30.0.10:6443", controlplane.DefaultPodCIDRs)
+		got, err := Weft{Plugin: plugin, Set: []string{"logLevel=debug"}}.values("docker.io/weftnet/weft:6781030", "https://172.30.0.10:6443", controlplane.DefaultPodCIDRs)
 		if err != nil {
 			t.Fatal(err)
 		}
