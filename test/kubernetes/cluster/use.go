@@ -200,7 +200,10 @@ func (c *Cluster) Kubectl() string { return filepath.Join(c.config.Bin, "kubectl
 
 // Apply applies manifests in YAML, as kubectl apply --server-side does.
 func (c *Cluster) Apply(ctx context.Context, manifests []byte) error {
+	// What kubectl remembers of an API server it finds again by the address, which
+	// is another cluster's later.
 	cmd := exec.CommandContext(ctx, c.Kubectl(), "--kubeconfig="+c.Kubeconfig(),
+		"--cache-dir="+filepath.Join(c.config.Dir, "kubectl"),
 		"apply", "--server-side", "--force-conflicts", "--filename=-")
 	cmd.Stdin = bytes.NewReader(manifests)
 	if out, err := cmd.CombinedOutput(); err != nil {
