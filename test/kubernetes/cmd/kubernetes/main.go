@@ -36,7 +36,9 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:])
 	stop()
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+	// A node's command has said for itself why it failed. A program that this one
+	// ran for itself, as kubectl, has not: its error is within another.
+	if exit, ok := err.(*exec.ExitError); ok {
 		os.Exit(max(exit.ExitCode(), 1))
 	}
 	if err != nil {
