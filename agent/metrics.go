@@ -56,7 +56,7 @@ func (m *metrics) report(r round, ready bool) {
 	}
 	if p := r.Plan; p != nil {
 		for table, n := range map[string]int{"endpoints": p.Endpoints.Len(), "routes": p.Routes.Len(), "tags": p.Tags.Len(),
-			"verdicts": p.Verdicts.Len(), "services": p.Services.Len(), "egress": p.Egress.Len()} {
+			"classes": p.Classes.Len(), "within": p.Within.Len(), "verdicts": p.Verdicts.Len(), "services": p.Services.Len(), "egress": p.Egress.Len()} {
 			m.entries.WithLabelValues(table).Set(float64(n))
 		}
 	}

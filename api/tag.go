@@ -29,8 +29,7 @@ type Tag struct {
 	Spec TagSpec `json:"spec"`
 }
 
-// The least and the greatest cluster-wide tag: OpenShift SDN keeps VNIDs below
-// 10 for itself, and tags from plan.FirstLocalTag are a node's own.
+// The least and the greatest number of a Tag.
 const (
 	MinTag = 10
 	MaxTag = 1<<23 - 1

@@ -49,9 +49,9 @@ func (r *report) policyCosts(costs []costResult) {
 	r.line("On a node with pods of %d other tenants, each under a policy of its own. The first is %d KiB large; the", worst.Others, worstSize>>10)
 	r.line("others are the worst that a search found within the limits of a namespace ([policy/worst](../policy/worst)). Each is compiled")
 	r.line("%d times as something new.", costRounds)
-	r.head("", "rules", "Tags", "Verdicts", "target", "", "compile p50", "longest", "target", "")
+	r.head("", "rules", "Classes", "Verdicts", "target", "", "compile p50", "longest", "target", "")
 	for _, c := range costs {
-		cells := []string{c.Name, fmt.Sprint(c.Rules), fmt.Sprint(c.Tags), fmt.Sprint(c.Verdicts), "", "",
+		cells := []string{c.Name, fmt.Sprint(c.Rules), fmt.Sprint(c.Classes), fmt.Sprint(c.Verdicts), "", "",
 			duration(quantile(c.Compiles, 0.5)), duration(quantile(c.Compiles, 1)), "", ""}
 		if c.judged {
 			cells[4], cells[5] = fmt.Sprintf("≤ %d", worstVerdictsTarget), r.judged(atMost(c.Verdicts, worstVerdictsTarget))

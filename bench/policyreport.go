@@ -41,7 +41,7 @@ func (r *report) policyWorld(w worldResult) {
 	r.row("Go's heap", "", "", mebibytes(w.Heap), "", "")
 	r.row("from start to ready", duration(w.ReadyWithout), duration(w.Ready), "", "", "")
 	r.row("of it compiling", "", fmt.Sprintf("%s in %d rounds", duration(w.Compiled), w.Compilations), "", "", "")
-	r.row("entries of Tags", "", fmt.Sprint(w.Tags), "", "", "")
+	r.row("entries of Classes", "", fmt.Sprint(w.Classes), "", "", "")
 	r.row("entries of Verdicts", "", fmt.Sprint(w.Verdicts), "", "", "")
 	r.row("elements in the kernel", "", fmt.Sprint(w.Elements), "", "", "")
 	r.line("\nFor the birth of a pod elsewhere, the registry sends the agent %s (%d births, less what it", kibibytes(w.Birth), births)
@@ -54,10 +54,10 @@ func (r *report) policySquares(squares []squareResult) {
 	r.line("\n## One policy between many pods\n")
 	r.line("A policy about so many pods of a node lets in as many pods of another: what the node's plan and")
 	r.line("kernel hold of it.")
-	r.head("", "Tags", "Verdicts", "elements in the kernel", "target", "")
+	r.head("", "Classes", "Verdicts", "elements in the kernel", "target", "")
 	for _, s := range squares {
 		most := 2 * s.Side * squareTarget
-		r.row(fmt.Sprintf("%d × %[1]d", s.Side), fmt.Sprint(s.Tags), fmt.Sprint(s.Verdicts), fmt.Sprint(s.Elements),
+		r.row(fmt.Sprintf("%d × %[1]d", s.Side), fmt.Sprint(s.Classes), fmt.Sprint(s.Verdicts), fmt.Sprint(s.Elements),
 			fmt.Sprintf("≤ %d for each of %d pods", squareTarget, 2*s.Side), r.judged(atMost(s.Elements, most)))
 	}
 }

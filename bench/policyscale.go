@@ -36,7 +36,7 @@ type worldResult struct {
 	// without policies, Compiled what of it went into Compilations.
 	Ready, ReadyWithout, Compiled time.Duration
 	Compilations                  int
-	Tags, Verdicts, Elements      int
+	Classes, Verdicts, Elements   int
 	// Changes are how long changes took, by what was changed.
 	Changes [changeKinds][]time.Duration
 	// Compile and Apply are what a change cost the agent of it, on average.
@@ -134,7 +134,7 @@ func (s settings) policyWorld(ctx context.Context, dir string) (r worldResult, e
 	if m, err = w.awaitMetrics(ctx, w.node, "verdicts", func(m metrics) bool { return m[planEntries("verdicts")] > 0 }); err != nil {
 		return r, err
 	}
-	r.Tags, r.Verdicts = int(m[planEntries("tags")]), int(m[planEntries("verdicts")])
+	r.Classes, r.Verdicts = int(m[planEntries("classes")]), int(m[planEntries("verdicts")])
 	if r.Elements, err = countElements(w.network(w.node), policyTable); err != nil {
 		return r, err
 	}

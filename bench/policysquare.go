@@ -20,8 +20,8 @@ const policyTable = "weft-policy"
 // squareResult is what a policy costs a node that lets some pods talk to as many
 // of the node's own.
 type squareResult struct {
-	Side                     int
-	Tags, Verdicts, Elements int
+	Side                        int
+	Classes, Verdicts, Elements int
 }
 
 // policySquares puts pods on a node that a policy protects, as many elsewhere
@@ -84,7 +84,7 @@ func (s settings) policySquares(ctx context.Context, dir string) (results []squa
 		if err != nil {
 			return nil, err
 		}
-		r := squareResult{Side: side, Tags: int(m[planEntries("tags")]), Verdicts: int(m[planEntries("verdicts")])}
+		r := squareResult{Side: side, Classes: int(m[planEntries("classes")]), Verdicts: int(m[planEntries("verdicts")])}
 		if r.Elements, err = countElements(c.network(node), policyTable); err != nil {
 			return nil, err
 		}

@@ -52,7 +52,7 @@ func TestReport(t *testing.T) {
 			Before: memory{Resident: 90 << 20, Anonymous: 60 << 20}, First: memory{Resident: 140 << 20, Anonymous: 110 << 20},
 			After: memory{Resident: 151 << 20, Anonymous: 120 << 20}, Peak: 170 << 20, Heap: 80 << 20,
 			Ready: seconds(2.5), ReadyWithout: seconds(0.9), Compiled: seconds(1.1), Compilations: 2,
-			Tags: 300, Verdicts: 400, Elements: 500, Changes: [changeKinds][]time.Duration{
+			Classes: 300, Verdicts: 400, Elements: 500, Changes: [changeKinds][]time.Duration{
 				remoteLabels: times(5, 7, 40), localLabels: times(9, 10, 51), policyCreated: times(1, 2, 3), policyDeleted: times(2, 3, 50)},
 			Compile: seconds(0.0042), Apply: seconds(0.0013), Birth: 4 << 10, PodJSON: 20 << 10, PodProtobuf: 9 << 10},
 		Squares: []squareResult{{100, 100, 4, 500}, {200, 200, 4, 2001}},

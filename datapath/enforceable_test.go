@@ -41,7 +41,7 @@ func parse(t *testing.T, text string) *plan.Plan {
 }
 
 var (
-	somePeers     = []plan.Tag{0, 5, 6, plan.AnyPeer}
+	somePeers     = []plan.Class{0, 5, 6, plan.AnyPeer}
 	someProtocols = []plan.Protocol{plan.AnyProtocol, plan.TCP, plan.SCTP, plan.SCTP}
 	somePorts     = []uint16{0, 1, 79, 80, 81, 65534, 65535}
 	// probedPorts are those and what lies between them.
@@ -110,12 +110,12 @@ func TestEnforceable(t *testing.T) {
 		for _, policy := range []string{"p", "q"} {
 			for _, d := range []plan.Direction{plan.Incoming, plan.Outgoing} {
 				mixed := false // some peer's ports are treated differently
-				for _, peer := range []plan.Tag{0, 5, 6, 7} {
+				for _, peer := range []plan.Class{0, 5, 6, 7} {
 					mixed = mixed || !whole(p, policy, d, peer)
 				}
-				for _, peer := range []plan.Tag{0, 5, 6, 7} { // 7 is of AnyPeer alone
+				for _, peer := range []plan.Class{0, 5, 6, 7} { // 7 is of AnyPeer alone
 					if !whole(got, policy, d, peer) {
-						t.Fatalf("%s %s: SCTP ports of peer %d are told apart in\n%s", policy, d, peer, got)
+						t.Fatalf("%s %s: SCTP ports of peer %s are told apart in\n%s", policy, d, peer, got)
 					}
 					for _, protocol := range []plan.Protocol{plan.TCP, plan.UDP, plan.SCTP} {
 						for _, port := range probedPorts {
@@ -124,9 +124,9 @@ func TestEnforceable(t *testing.T) {
 							switch {
 							case before == after:
 							case protocol != plan.SCTP, after.Allow, !mixed:
-								t.Fatalf("%s port %d of peer %d of %s %s: %+v became %+v in\n%s", protocol, port, peer, policy, d, before, after, p)
+								t.Fatalf("%s port %d of peer %s of %s %s: %+v became %+v in\n%s", protocol, port, peer, policy, d, before, after, p)
 							case before.Allow && !told[k].Allow:
-								t.Fatalf("port %d of peer %d of %s %s is denied, and nothing was said of %s", port, peer, policy, d, k.Line(after))
+								t.Fatalf("port %d of peer %s of %s %s is denied, and nothing was said of %s", port, peer, policy, d, k.Line(after))
 							}
 						}
 					}
@@ -140,7 +140,7 @@ func TestEnforceable(t *testing.T) {
 }
 
 // whole reports whether all SCTP ports of a peer are treated alike.
-func whole(p *plan.Plan, policy string, d plan.Direction, peer plan.Tag) bool {
+func whole(p *plan.Plan, policy string, d plan.Direction, peer plan.Class) bool {
 	_, first, _ := p.Verdict(policy, d, peer, plan.SCTP, 0)
 	for _, port := range probedPorts {
 		if _, v, _ := p.Verdict(policy, d, peer, plan.SCTP, port); v.Allow != first.Allow {

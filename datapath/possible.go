@@ -32,6 +32,11 @@ func Possible(p *plan.Plan, able Capabilities) (*plan.Plan, []Refusal) {
 				f.plan.Tags, f.changed = f.plan.Tags.Delete(k), true
 			}
 		}
+		for k := range p.Classes.All() {
+			if k.Network != plan.DefaultNetwork {
+				f.plan.Classes, f.changed = f.plan.Classes.Delete(k), true
+			}
+		}
 	}
 	if !able.Services {
 		for k, s := range p.Services.All() {

@@ -140,14 +140,14 @@ func Attribute(d datapath.Drop, p *plan.Plan) Record {
 		own, other, policy = other, own, e.EgressPolicy
 	}
 	own.Pod = e.Name
-	_, t, tagged := p.TagOf(e.Network, other.Address)
+	class, known := p.ClassAt(e.Network, other.Address)
 	if peer, ok := endpointOf(p, e.Network, other.Address); ok {
 		other.Pod = peer.Name
-		if !tagged {
-			t.Tag = peer.Tag
+		if !known {
+			class = plan.ClassOf(peer.Tag)
 		}
 	}
-	if _, v, ok := p.Verdict(policy, d.Direction, t.Tag, d.Protocol, d.Port); ok && !v.Allow {
+	if _, v, ok := p.Verdict(policy, d.Direction, class, d.Protocol, d.Port); ok && !v.Allow {
 		r.Rule = v.Origin
 	}
 	return r

@@ -9,6 +9,7 @@ type Builder struct {
 	endpoints draft[EndpointKey, Endpoint]
 	routes    draft[RouteKey, Route]
 	tags      draft[TagKey, Tagging]
+	classes   draft[ClassKey, Membership]
 	within    draft[WithinKey, Within]
 	verdicts  draft[VerdictKey, Verdict]
 	services  draft[ServiceKey, Service]
@@ -28,6 +29,7 @@ func NewBuilder(previous *Plan) *Builder {
 		b.endpoints.table = previous.Endpoints
 		b.routes.table = previous.Routes
 		b.tags.table = previous.Tags
+		b.classes.table = previous.Classes
 		b.within.table = previous.Within
 		b.verdicts.table = previous.Verdicts
 		b.services.table = previous.Services
@@ -52,7 +54,13 @@ func (b *Builder) PutTag(k TagKey, v Tagging) bool {
 	return b.tags.set(k, v)
 }
 
-// PutWithin states which wider tag a tag is within.
+// PutClass states of which class a prefix is.
+func (b *Builder) PutClass(k ClassKey, v Membership) bool {
+	k.Prefix = k.Prefix.Masked()
+	return b.classes.set(k, v)
+}
+
+// PutWithin states which wider class a class is within.
 func (b *Builder) PutWithin(k WithinKey, v Within) bool { return b.within.set(k, v) }
 
 // PutVerdict states a verdict.
@@ -75,6 +83,7 @@ func (b *Builder) Build() *Plan {
 		Endpoints: b.endpoints.done(),
 		Routes:    b.routes.done(),
 		Tags:      b.tags.done(),
+		Classes:   b.classes.done(),
 		Within:    b.within.done(),
 		Verdicts:  b.verdicts.done(),
 		Services:  b.services.done(),

@@ -16,8 +16,9 @@ import (
 // which it came (see TakesFromPeer and TakesPlainly), Services (where it begins), Routes, the egress
 // policy of the endpoint, Egress (where it leaves the node), and the ingress
 // policy of the endpoint that gets it. Policies see the destination that
-// Services chose, and the tags that the Tags table gives: where it has none,
-// that of the local endpoint or the one that came through the tunnel. They are
+// Services chose, and the class that the Classes table gives the other side, or else
+// that of its tag: the one that the Tags table gives, or, where it has none, that of
+// the local endpoint or the one that came through the tunnel. They are
 // not asked about what the node sends to its own endpoints, nor about what an
 // endpoint sends to itself.
 //
@@ -300,31 +301,31 @@ func (x *explainer) translate(p *Plan) bool {
 
 // mayLeave asks the egress policy of the endpoint that sends.
 func (x *explainer) mayLeave(p *Plan, e Endpoint, routed bool, route Route) bool {
-	_, t, ok := p.TagOf(x.network, x.dst)
+	class, ok := p.ClassAt(x.network, x.dst)
 	if !ok && routed && route.Way == ToEndpoint {
 		to, _ := p.Endpoints.Get(EndpointKey{route.Interface})
-		t.Tag = to.Tag
+		class = ClassOf(to.Tag)
 	}
-	return x.verdict(p, e.EgressPolicy, Outgoing, t.Tag)
+	return x.verdict(p, e.EgressPolicy, Outgoing, class)
 }
 
 // seenAs names a peer, and the one that it goes like, if another decided.
-func seenAs(peer, decided Tag) string {
+func seenAs(peer, decided Class) string {
 	if decided == peer || decided == AnyPeer {
-		return fmt.Sprintf("tag %d", peer)
+		return peer.name()
 	}
-	return fmt.Sprintf("tag %d, which goes like tag %d", peer, decided)
+	return fmt.Sprintf("%s, which goes like %s", peer.name(), decided.name())
 }
 
 // verdict asks a policy, and returns false when it denies.
-func (x *explainer) verdict(p *Plan, policy string, d Direction, peer Tag) bool {
+func (x *explainer) verdict(p *Plan, policy string, d Direction, peer Class) bool {
 	if policy == "" {
 		return true
 	}
 	k, v, ok := p.Verdict(policy, d, peer, x.protocol, x.port)
 	switch {
 	case !ok:
-		x.note(p, "verdicts", "%s policy %s has no entry for tag %d: denied", d, policy, peer)
+		x.note(p, "verdicts", "%s policy %s has no entry for %s: denied", d, policy, peer.name())
 	case v.Allow:
 		noteEntry(x, p, "verdicts", k, v, "%s policy allows %s", d, seenAs(peer, k.Peer))
 		return true
@@ -358,7 +359,7 @@ func (x *explainer) deliver(p *Plan, from sender, toItself bool, k EndpointKey) 
 			return x.deny("%s has no pool with a gateway to reach %s from", p.Local.Node, x.dst)
 		}
 	}
-	if from != fromHost && !toItself && e.IngressPolicy != "" && !x.verdict(p, e.IngressPolicy, Incoming, x.sourceTag(p)) {
+	if from != fromHost && !toItself && e.IngressPolicy != "" && !x.verdict(p, e.IngressPolicy, Incoming, x.sourceClass(p)) {
 		return nil
 	}
 	who := calledBy(e.Name, k.Interface)
@@ -366,13 +367,14 @@ func (x *explainer) deliver(p *Plan, from sender, toItself bool, k EndpointKey) 
 	return x.arrive(p, k.Interface, "delivered to %s on %s", who, p.Local.Node)
 }
 
-// sourceTag is the tag of the packet's source as a node sees it: what Tags
-// says of the address, or what the packet carries where Tags says nothing.
-func (x *explainer) sourceTag(p *Plan) Tag {
-	if _, t, ok := p.TagOf(x.network, x.src); ok {
-		return t.Tag
+// sourceClass is the class of the packet's source as a node sees it: what tables
+// say of the address, or that of the tag that the packet carries where they say
+// nothing.
+func (x *explainer) sourceClass(p *Plan) Class {
+	if c, ok := p.ClassAt(x.network, x.src); ok {
+		return c
 	}
-	return x.tag
+	return ClassOf(x.tag)
 }
 
 // leave applies Egress and sends the packet off the node.

@@ -21,9 +21,6 @@ func (v *validator) likes(entries iter.Seq2[VerdictKey, Verdict]) {
 			continue
 		}
 		s := about(v, k, verdict)
-		if verdict.Like != AnyPeer {
-			s.tag(verdict.Like)
-		}
 		if verdict.Allow {
 			s.add("it both allows and names another peer")
 		}
@@ -34,12 +31,12 @@ func (v *validator) likes(entries iter.Seq2[VerdictKey, Verdict]) {
 		other, ok := v.plan.Verdicts.Get(Rest(k.Policy, k.Direction, verdict.Like))
 		if ok && other.Like != 0 {
 			if next := v.after(k); next.Policy == k.Policy && next.Direction == k.Direction && next.Peer == k.Peer {
-				s.add("peer %d is like another itself, so that nothing else can be said of this one", verdict.Like)
+				s.add("peer %s is like another itself, so that nothing else can be said of this one", verdict.Like)
 			}
 			other, ok = v.plan.Verdicts.Get(Rest(k.Policy, k.Direction, other.Like))
 		}
 		if !ok || other.Like != 0 {
-			s.add("peer %d has no entry that decides about all else, nor has what it is like", verdict.Like)
+			s.add("peer %s has no entry that decides about all else, nor has what it is like", verdict.Like)
 		}
 	}
 }

@@ -40,10 +40,10 @@ func (p *Plan) EgressOf(network, iface string, tag Tag, a netip.Addr) (EgressKey
 }
 
 // Verdict returns the entry that decides about a connection under a policy;
-// none means that it is denied. peer is the tag of the other side.
-func (p *Plan) Verdict(policy string, d Direction, peer Tag, protocol Protocol, port uint16) (VerdictKey, Verdict, bool) {
+// none means that it is denied. peer is the class of the other side.
+func (p *Plan) Verdict(policy string, d Direction, peer Class, protocol Protocol, port uint16) (VerdictKey, Verdict, bool) {
 	if w, ok := p.Within.Get(WithinKey{peer}); ok && !p.speaksOf(policy, d, peer) {
-		peer = w.Tag
+		peer = w.Class
 	}
 	for likes := 0; likes <= MaxLikes; {
 		// Ranges are disjoint, so that the last which begins at or before the
@@ -71,15 +71,22 @@ func (p *Plan) Verdict(policy string, d Direction, peer Tag, protocol Protocol, 
 	return VerdictKey{}, Verdict{}, false
 }
 
-// longest returns the entry with the longest prefix that contains a, in a
-// table whose keys order by prefix once all else in them is equal. It costs
-// O(log n) for each prefix nested around a, rather than for each length.
+// longest returns the entry with the longest prefix that contains a.
 func longest[K TableKey[K], V TableValue[V]](t Table[K, V], a netip.Addr,
+	key func(netip.Prefix) K, prefix func(K) (netip.Prefix, bool), holds func(V) bool) (K, V, bool) {
+	return around(t, netip.PrefixFrom(a, a.BitLen()), key, prefix, holds)
+}
+
+// around returns the entry with the longest prefix that contains all of another, in a
+// table whose keys order by prefix once all else in them is equal. It costs
+// O(log n) for each prefix nested around that, rather than for each length.
+func around[K TableKey[K], V TableValue[V]](t Table[K, V], within netip.Prefix,
 	key func(netip.Prefix) K, prefix func(K) (netip.Prefix, bool), holds func(V) bool) (K, V, bool) {
 
 	var noKey K
 	var noValue V
-	for length := a.BitLen(); length >= 0; {
+	a := within.Addr()
+	for length := within.Bits(); length >= 0; {
 		want, err := a.Prefix(length)
 		if err != nil {
 			break // an address with a zone is in no prefix

@@ -124,8 +124,13 @@ func (p *Plan) parseLine(s *scanner, origin string) {
 		v := Tagging{Tag: s.tag(), Origin: origin}
 		s.options(nil)
 		put(s, &p.Tags, k, v)
+	case "class":
+		k := ClassKey{Network: s.name("a network"), Prefix: s.prefix()}
+		v := Membership{Class: s.class(), Origin: origin}
+		s.options(nil)
+		put(s, &p.Classes, k, v)
 	case "within":
-		k, v := WithinKey{s.tag()}, Within{s.tag()}
+		k, v := WithinKey{s.class()}, Within{s.class()}
 		s.options(nil)
 		put(s, &p.Within, k, v)
 	case "verdict":
@@ -138,7 +143,7 @@ func (p *Plan) parseLine(s *scanner, origin string) {
 		k, v := parseEgress(s, origin)
 		put(s, &p.Egress, k, v)
 	default:
-		s.fail("%q begins no line: expected node, pool, tunnel, endpoint, route, tag, within, verdict, service or egress", kind)
+		s.fail("%q begins no line: expected node, pool, tunnel, endpoint, route, tag, class, within, verdict, service or egress", kind)
 	}
 }
 
@@ -198,10 +203,7 @@ func parseVerdict(s *scanner, origin string) (VerdictKey, Verdict) {
 	d := Direction(s.oneOf("a direction", string(Incoming), string(Outgoing)))
 	k := Otherwise(policy, d)
 	if s.oneOf("a peer", peerWord(d), "otherwise") != "otherwise" {
-		if w := s.word("a tag"); w != "any" {
-			s.back(w)
-			k.Peer = s.tag()
-		}
+		k.Peer = s.class()
 		k.Protocol = s.protocol()
 		switch w := s.word("a port range, allow, deny or like"); w {
 		case "allow", "deny", "like":
@@ -219,13 +221,8 @@ func parseVerdict(s *scanner, origin string) (VerdictKey, Verdict) {
 	case "allow":
 		v.Allow = true
 	case "like":
-		if w := s.word("a tag, or any"); w == "any" {
-			v.Like = AnyPeer
-		} else {
-			s.back(w)
-			if v.Like = s.tag(); v.Like == 0 || v.Like == AnyPeer {
-				s.fail("no peer is like tag %d", v.Like)
-			}
+		if v.Like = s.class(); v.Like == 0 {
+			s.fail("no peer is like class %s", v.Like)
 		}
 	}
 	s.options(nil)
@@ -477,6 +474,14 @@ func (s *scanner) number(what string, bits int) uint64 {
 }
 
 func (s *scanner) port() uint16 { return uint16(s.number("a port", 16)) }
+
+func (s *scanner) class() Class {
+	c, err := ParseClass(s.word("a class"))
+	if err != nil {
+		s.fail("%w", err)
+	}
+	return c
+}
 
 func (s *scanner) tag() Tag { return Tag(s.number("a tag", 32)) }
 

@@ -1,6 +1,7 @@
 // Package plan holds the five tables that say what one node does with packets:
 // Endpoints, Routes (with Tags, who an address is, beside the ways there),
-// Verdicts (with Within, what wider tag a tag is within), Services and Egress.
+// Verdicts (with Classes, what policies take an address for, and Within, what wider
+// class a class is within), Services and Egress.
 //
 // Every plug-in compiles what its users asked for into a Plan, every data
 // plane loads one, and the interpreter in this package explains one. The
@@ -15,7 +16,8 @@
 //	route default 10.1.1.2/32 endpoint weft1 # Pod default/web
 //	route default 10.1.0.0/16 drop # ClusterNetwork default
 //	tag default 10.1.2.7/32 5 # NodePods node2
-//	within 5 9
+//	class default 10.1.2.7/32 c3 # NodePods node2
+//	within c3 c9
 //	verdict p ingress from 5 tcp 80 allow # NetworkPolicy default/p ingress[0]
 //	service default 10.3.0.1 tcp 443 to 10.1.1.2:8443@node1 # Service default/web
 //	egress default any 0.0.0.0/0 masquerade # ClusterNetwork default
@@ -43,6 +45,7 @@ type Plan struct {
 	Endpoints Table[EndpointKey, Endpoint]
 	Routes    Table[RouteKey, Route]
 	Tags      Table[TagKey, Tagging]
+	Classes   Table[ClassKey, Membership]
 	Within    Table[WithinKey, Within]
 	Verdicts  Table[VerdictKey, Verdict]
 	Services  Table[ServiceKey, Service]
@@ -167,6 +170,7 @@ type Diff struct {
 	Endpoints []Change[EndpointKey, Endpoint]
 	Routes    []Change[RouteKey, Route]
 	Tags      []Change[TagKey, Tagging]
+	Classes   []Change[ClassKey, Membership]
 	Within    []Change[WithinKey, Within]
 	Verdicts  []Change[VerdictKey, Verdict]
 	Services  []Change[ServiceKey, Service]
@@ -178,7 +182,7 @@ func (d Diff) Empty() bool { return !d.Local && d.Len() == 0 }
 
 // Len is the number of changed entries.
 func (d Diff) Len() int {
-	return len(d.Endpoints) + len(d.Routes) + len(d.Tags) + len(d.Within) + len(d.Verdicts) + len(d.Services) + len(d.Egress)
+	return len(d.Endpoints) + len(d.Routes) + len(d.Tags) + len(d.Classes) + len(d.Within) + len(d.Verdicts) + len(d.Services) + len(d.Egress)
 }
 
 // Diff returns what leads from p to next, each table's changes in key order.
@@ -196,6 +200,7 @@ func (p *Plan) Diff(next *Plan) Diff {
 		Endpoints: p.Endpoints.Diff(next.Endpoints),
 		Routes:    p.Routes.Diff(next.Routes),
 		Tags:      p.Tags.Diff(next.Tags),
+		Classes:   p.Classes.Diff(next.Classes),
 		Within:    p.Within.Diff(next.Within),
 		Verdicts:  p.Verdicts.Diff(next.Verdicts),
 		Services:  p.Services.Diff(next.Services),

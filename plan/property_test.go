@@ -1,6 +1,7 @@
 package plan_test
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -41,6 +42,12 @@ func TestStringIsALineForEachEntry(t *testing.T) {
 			text += k.Line(v) + "\n"
 		}
 		for k, v := range p.Tags.All() {
+			text += k.Line(v) + "\n"
+		}
+		for k, v := range p.Classes.All() {
+			text += k.Line(v) + "\n"
+		}
+		for k, v := range p.Within.All() {
 			text += k.Line(v) + "\n"
 		}
 		for k, v := range p.Verdicts.All() {
@@ -120,6 +127,9 @@ func TestBuilderForgetsWhatIsNotStated(t *testing.T) {
 		for k, v := range want.Tags.All() {
 			b.PutTag(k, v)
 		}
+		for k, v := range want.Classes.All() {
+			b.PutClass(k, v)
+		}
 		for k, v := range want.Within.All() {
 			b.PutWithin(k, v)
 		}
@@ -197,7 +207,7 @@ func verdictKeys() *rapid.Generator[plan.VerdictKey] {
 	return rapid.Custom(func(t *rapid.T) plan.VerdictKey {
 		k := plan.Otherwise(rapid.SampledFrom([]string{"p", "q"}).Draw(t, "policy"),
 			rapid.SampledFrom([]plan.Direction{plan.Incoming, plan.Outgoing}).Draw(t, "direction"))
-		k.Peer = rapid.SampledFrom([]plan.Tag{0, 5, 6, plan.MaxTag, plan.AnyPeer}).Draw(t, "peer")
+		k.Peer = rapid.SampledFrom([]plan.Class{0, 5, 6, plan.ClassOf(plan.MaxTag), plan.FirstOwnClass, plan.MaxClass, plan.AnyPeer}).Draw(t, "peer")
 		k.Protocol = rapid.SampledFrom([]plan.Protocol{plan.AnyProtocol, plan.ICMP, plan.TCP, plan.UDP}).Draw(t, "protocol")
 		if k.Protocol.HasPorts() && rapid.Bool().Draw(t, "some ports") {
 			k.Ports.First = rapid.SampledFrom([]uint16{0, 1, 79, 80, 81, 65535}).Draw(t, "first")
@@ -216,7 +226,7 @@ func TestVerdictIsTheMostSpecific(t *testing.T) {
 			more := *p
 			v := plan.Verdict{Allow: rapid.Bool().Draw(t, "allow")}
 			if k == plan.Rest(k.Policy, k.Direction, k.Peer) && rapid.Bool().Draw(t, "like another") {
-				v = plan.Verdict{Like: rapid.SampledFrom([]plan.Tag{5, 6, plan.MaxTag, plan.AnyPeer}).Draw(t, "like")}
+				v = plan.Verdict{Like: rapid.SampledFrom([]plan.Class{5, 6, plan.ClassOf(plan.MaxTag), plan.FirstOwnClass, plan.AnyPeer}).Draw(t, "like")}
 			}
 			more.Verdicts = p.Verdicts.Set(k, v)
 			if more.Validate() == nil { // else it overlaps, or is like what does not decide
@@ -233,7 +243,7 @@ func TestVerdictIsTheMostSpecific(t *testing.T) {
 		var matching []plan.VerdictKey
 		peer := q.Peer
 		if rapid.Bool().Draw(t, "within") {
-			p.Within = p.Within.Set(plan.WithinKey{Tag: peer}, plan.Within{Tag: 5})
+			p.Within = p.Within.Set(plan.WithinKey{Class: peer}, plan.Within{Class: 5})
 			spoken := false
 			for k := range p.Verdicts.All() {
 				spoken = spoken || k.Policy == q.Policy && k.Direction == q.Direction && k.Peer == peer
@@ -395,4 +405,75 @@ func TestExplainSurvivesNonsense(t *testing.T) {
 			t.Fatalf("no reason: %s", e)
 		}
 	})
+}
+
+// The class of an address is that of the longest prefix among all classes, or else
+// that of its tag; and what changes between two plans is what differs in that.
+func TestAllClasses(t *testing.T) {
+	small := rapid.Custom(func(t *rapid.T) netip.Prefix {
+		p, _ := netip.AddrFrom4([4]byte{10, 1, 0, byte(rapid.IntRange(0, 15).Draw(t, "host"))}).Prefix(rapid.SampledFrom([]int{0, 24, 28, 30, 31, 32}).Draw(t, "length"))
+		return p
+	})
+	draw := func(t *rapid.T, p plan.Plan) *plan.Plan {
+		for range rapid.IntRange(0, 6).Draw(t, "entries") {
+			network, prefix := rapid.SampledFrom([]string{"", plan.DefaultNetwork, "other"}).Draw(t, "network"), small.Draw(t, "prefix")
+			gone := rapid.Bool().Draw(t, "gone")
+			if rapid.Bool().Draw(t, "a class") {
+				k := plan.ClassKey{Network: network, Prefix: prefix}
+				if p.Classes = p.Classes.Delete(k); !gone {
+					p.Classes = p.Classes.Set(k, plan.Membership{Class: plan.FirstOwnClass + plan.Class(rapid.IntRange(0, 2).Draw(t, "class"))})
+				}
+				continue
+			}
+			k := plan.TagKey{Network: network, Prefix: prefix}
+			if p.Tags = p.Tags.Delete(k); !gone {
+				p.Tags = p.Tags.Set(k, plan.Tagging{Tag: plan.Tag(rapid.IntRange(0, 2).Draw(t, "tag"))})
+			}
+		}
+		return &p
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		p := draw(t, plan.Plan{})
+		q := draw(t, *p)
+		all := func(p *plan.Plan) map[plan.ClassKey]plan.Class { return maps.Collect(p.AllClasses()) }
+		for _, p := range []*plan.Plan{p, q} {
+			for host := range byte(16) {
+				a, want, longest := netip.AddrFrom4([4]byte{10, 1, 0, host}), plan.Class(0), -1
+				for k, c := range all(p) {
+					if k.Network == plan.DefaultNetwork && k.Prefix.Contains(a) && k.Prefix.Bits() > longest {
+						want, longest = c, k.Prefix.Bits()
+					}
+				}
+				got, ok := p.ClassAt(plan.DefaultNetwork, a)
+				if got != want || ok != (longest >= 0) {
+					t.Fatalf("%s is of class %s (%v), want %s\n%s", a, got, ok, want, p)
+				}
+				if _, m, ok := ownClassOf(p, a); ok && got != m {
+					t.Fatalf("%s is of class %s, and the Classes table says %s\n%s", a, got, m, p)
+				}
+			}
+		}
+		patched := all(p)
+		for _, c := range p.ClassChanges(q, p.Diff(q)) {
+			if old, ok := patched[c.Key]; ok != (c.Old != nil) || ok && old != *c.Old {
+				t.Fatalf("%v was %s (%v), and %v is said", c.Key, old, ok, c.Old)
+			}
+			if delete(patched, c.Key); c.New != nil {
+				patched[c.Key] = *c.New
+			}
+		}
+		if want := all(q); !maps.Equal(patched, want) {
+			t.Fatalf("the changes lead to %v, want %v\nfrom:\n%s\nto:\n%s", patched, want, p, q)
+		}
+	})
+}
+
+// ownClassOf returns what the Classes table alone says of an address.
+func ownClassOf(p *plan.Plan, a netip.Addr) (key plan.ClassKey, class plan.Class, ok bool) {
+	for k, m := range p.Classes.All() {
+		if k.Network == plan.DefaultNetwork && k.Prefix.Contains(a) && (!ok || k.Prefix.Bits() > key.Prefix.Bits()) {
+			key, class, ok = k, m.Class, true
+		}
+	}
+	return key, class, ok
 }

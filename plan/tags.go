@@ -5,11 +5,6 @@ import (
 	"strings"
 )
 
-// FirstLocalTag begins the tags that a node's plan uses for itself alone:
-// they stand for what its own policies tell apart, mean nothing to another
-// node, and never travel. Tags below are the cluster's.
-const FirstLocalTag Tag = 1 << 23
-
 // TagKey is a set of addresses in a network. Prefix is masked.
 type TagKey struct {
 	Network string
@@ -24,9 +19,9 @@ func (k TagKey) Compare(o TagKey) int {
 	return comparePrefix(k.Prefix, o.Prefix)
 }
 
-// Tagging says which tag the addresses of a prefix wear in the eyes of this
-// node's policies. The longest prefix wins, whichever way the Routes table
-// sends packets; it wins over a tag that came with the packet, too.
+// Tagging says which tag the addresses of a prefix wear. The longest prefix wins,
+// whichever way the Routes table sends packets; it wins over a tag that came with
+// the packet, too.
 type Tagging struct {
 	Tag Tag
 	// Origin says where the entry comes from, as "NodePods node2", for people.

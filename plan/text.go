@@ -30,6 +30,7 @@ func (p *Plan) AppendText(b []byte) ([]byte, error) {
 	b = appendLines(b, p.Endpoints.All())
 	b = appendLines(b, p.Routes.All())
 	b = appendLines(b, p.Tags.All())
+	b = appendLines(b, p.Classes.All())
 	b = appendLines(b, p.Within.All())
 	b = appendLines(b, p.Verdicts.All())
 	b = appendLines(b, p.Services.All())
@@ -60,6 +61,7 @@ func (d Diff) String() string {
 	b = appendChanges(b, d.Endpoints)
 	b = appendChanges(b, d.Routes)
 	b = appendChanges(b, d.Tags)
+	b = appendChanges(b, d.Classes)
 	b = appendChanges(b, d.Within)
 	b = appendChanges(b, d.Verdicts)
 	b = appendChanges(b, d.Services)
@@ -78,6 +80,12 @@ func (k RouteKey) Line(r Route) string { return string(appendLine(nil, k, r)) }
 
 // Line returns the tagging's line of the text form, with its origin.
 func (k TagKey) Line(t Tagging) string { return string(appendLine(nil, k, t)) }
+
+// Line returns the membership's line of the text form, with its origin.
+func (k ClassKey) Line(m Membership) string { return string(appendLine(nil, k, m)) }
+
+// Line returns the line of the text form of a class and the one that it is within.
+func (k WithinKey) Line(w Within) string { return string(appendLine(nil, k, w)) }
 
 // Line returns the verdict's line of the text form, with its origin.
 func (k VerdictKey) Line(v Verdict) string { return string(appendLine(nil, k, v)) }
@@ -189,10 +197,16 @@ func (k TagKey) appendEntry(l line, t Tagging) line {
 	return l.keyword("tag").name(k.Network).name(k.Prefix.String()).keyword(strconv.FormatUint(uint64(t.Tag), 10))
 }
 
+func (ClassKey) origin(m Membership) string { return m.Origin }
+
+func (k ClassKey) appendEntry(l line, m Membership) line {
+	return l.keyword("class").name(k.Network).name(k.Prefix.String()).keyword(m.Class.String())
+}
+
 func (WithinKey) origin(Within) string { return "" }
 
 func (k WithinKey) appendEntry(l line, v Within) line {
-	return l.keyword("within").keyword(strconv.FormatUint(uint64(k.Tag), 10)).keyword(strconv.FormatUint(uint64(v.Tag), 10))
+	return l.keyword("within").keyword(k.Class.String()).keyword(v.Class.String())
 }
 
 func (VerdictKey) origin(v Verdict) string { return v.Origin }
@@ -202,22 +216,13 @@ func (k VerdictKey) appendEntry(l line, v Verdict) line {
 	if k == Otherwise(k.Policy, k.Direction) {
 		l = l.keyword("otherwise")
 	} else {
-		l = l.keyword(peerWord(k.Direction))
-		if k.Peer == AnyPeer {
-			l = l.keyword("any")
-		} else {
-			l = l.keyword(strconv.FormatUint(uint64(k.Peer), 10))
-		}
-		l = l.keyword(k.Protocol.String())
+		l = l.keyword(peerWord(k.Direction)).keyword(k.Peer.String()).keyword(k.Protocol.String())
 		if k.Ports != AllPorts {
 			l = l.keyword(k.Ports.String())
 		}
 	}
 	if v.Like != 0 {
-		if v.Like == AnyPeer {
-			return l.keyword("like").keyword("any")
-		}
-		return l.keyword("like").keyword(strconv.FormatUint(uint64(v.Like), 10))
+		return l.keyword("like").keyword(v.Like.String())
 	}
 	if v.Allow {
 		return l.keyword("allow")

@@ -9,8 +9,8 @@ import (
 )
 
 // Tag is the 24-bit number that every endpoint wears: a VNID, an identity, a
-// group or a zone, as the plug-in decides. It rides in the VXLAN network
-// identifier (RFC 7348, section 5).
+// group or a zone, as the plug-in decides, for all nodes alike. It may travel in
+// the VXLAN network identifier (RFC 7348, section 5).
 type Tag uint32
 
 // MaxTag is the largest tag.

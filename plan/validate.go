@@ -23,6 +23,9 @@ func (p *Plan) Validate() error {
 	for k, t := range p.Tags.All() {
 		v.tagging(k, t)
 	}
+	for k, m := range p.Classes.All() {
+		v.membership(k, m)
+	}
 	v.within()
 	v.verdicts(p.Verdicts.All())
 	v.likes(p.Verdicts.All())
@@ -32,7 +35,7 @@ func (p *Plan) Validate() error {
 }
 
 // ValidateAfter is Validate of a plan that follows one which is valid. Where p
-// was built from previous it costs in proportion to the tags and verdicts that
+// was built from previous it costs in proportion to the tags, classes and verdicts that
 // differ, and to the verdicts of the policies that these are of; the other tables, which refer to one another, are checked whole if
 // anything in them differs. A nil previous tells nothing.
 func (p *Plan) ValidateAfter(previous *Plan) error {
@@ -50,6 +53,11 @@ func (p *Plan) ValidateAfter(previous *Plan) error {
 	for _, c := range changes.Tags {
 		if c.New != nil {
 			v.tagging(c.Key, *c.New)
+		}
+	}
+	for _, c := range changes.Classes {
+		if c.New != nil {
+			v.membership(c.Key, *c.New)
 		}
 	}
 	if len(changes.Within) > 0 {
@@ -112,6 +120,12 @@ func (s subject) name(what, name string) {
 func (s subject) tag(t Tag) {
 	if t > MaxTag {
 		s.add("tag %d is above %d", t, MaxTag)
+	}
+}
+
+func (s subject) class(c Class) {
+	if c > MaxClass {
+		s.add("class %s is no single one", c)
 	}
 }
 
@@ -338,13 +352,20 @@ func (v *validator) tagging(k TagKey, t Tagging) {
 	s.tag(t.Tag)
 }
 
+func (v *validator) membership(k ClassKey, m Membership) {
+	s := about(v, k, m)
+	s.name("the network", k.Network)
+	s.prefix("prefix", k.Prefix)
+	s.class(m.Class)
+}
+
 func (v *validator) within() {
 	for k, w := range v.plan.Within.All() {
 		s := about(v, k, w)
-		s.tag(k.Tag)
-		s.tag(w.Tag)
+		s.class(k.Class)
+		s.class(w.Class)
 		if _, ok := v.plan.Within.Get(WithinKey(w)); ok {
-			s.add("tag %d is within another itself", w.Tag)
+			s.add("class %s is within another itself", w.Class)
 		}
 	}
 }
@@ -383,9 +404,6 @@ func (v *validator) verdicts(entries iter.Seq2[VerdictKey, Verdict]) {
 		}
 		if !k.Protocol.HasPorts() && k.Ports != AllPorts {
 			s.add("protocol %s has no ports to tell apart", k.Protocol)
-		}
-		if k.Peer > AnyPeer {
-			s.add("peer %d is neither a tag up to %d nor any", k.Peer, MaxTag)
 		}
 		if first || furthest.rivals() != k.rivals() {
 			furthest, first = k, false

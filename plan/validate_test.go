@@ -73,12 +73,13 @@ func changed(t *rapid.T, p *plan.Plan) *plan.Plan {
 	next := *p
 	network := rapid.SampledFrom([]string{plan.DefaultNetwork, plan.DefaultNetwork, ""})
 	tag := rapid.SampledFrom([]plan.Tag{0, 10, plan.MaxTag, plan.MaxTag + 1})
-	like := rapid.SampledFrom([]plan.Tag{0, 0, 0, 5, 6, plan.AnyPeer, plan.AnyPeer + 1})
+	class := rapid.SampledFrom([]plan.Class{0, 10, plan.FirstOwnClass, plan.MaxClass, plan.AnyPeer})
+	like := rapid.SampledFrom([]plan.Class{0, 0, 0, 5, 6, plan.FirstOwnClass, plan.AnyPeer})
 	for range rapid.IntRange(0, 8).Draw(t, "changes") {
-		switch rapid.IntRange(0, 10).Draw(t, "change") {
+		switch rapid.IntRange(0, 11).Draw(t, "change") {
 		case 10:
-			k := plan.WithinKey{Tag: tag.Draw(t, "tag")}
-			if next.Within = next.Within.Set(k, plan.Within{Tag: tag.Draw(t, "wider")}); rapid.Bool().Draw(t, "gone") {
+			k := plan.WithinKey{Class: class.Draw(t, "class")}
+			if next.Within = next.Within.Set(k, plan.Within{Class: class.Draw(t, "wider")}); rapid.Bool().Draw(t, "gone") {
 				next.Within = without(t, next.Within)
 			}
 		case 0, 1:
@@ -86,6 +87,11 @@ func changed(t *rapid.T, p *plan.Plan) *plan.Plan {
 				plan.Tagging{Tag: tag.Draw(t, "tag")})
 		case 2:
 			next.Tags = without(t, next.Tags)
+		case 11:
+			k := plan.ClassKey{Network: network.Draw(t, "network"), Prefix: plantest.Prefix().Draw(t, "prefix")}
+			if next.Classes = next.Classes.Set(k, plan.Membership{Class: class.Draw(t, "class")}); rapid.Bool().Draw(t, "gone") {
+				next.Classes = without(t, next.Classes)
+			}
 		case 3, 4:
 			k := verdictKeys().Draw(t, "verdict")
 			if rapid.IntRange(0, 9).Draw(t, "odd") == 0 {

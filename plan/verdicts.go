@@ -14,9 +14,6 @@ const (
 	Outgoing Direction = "egress"
 )
 
-// AnyPeer as a verdict's peer stands for every tag.
-const AnyPeer = MaxTag + 1
-
 // VerdictKey is what a packet that starts a connection is looked up by. Of the
 // entries of one policy and direction that match, the most specific decides:
 // one for the packet's peer before one for AnyPeer, and for the same peer one
@@ -29,17 +26,17 @@ const AnyPeer = MaxTag + 1
 // looked up for the second, in the place of AnyPeer. So peers of whom nearly the
 // same is said share it, and a policy that tells many peers and many ports
 // apart need not be multiplied out. A peer that others are like needs no
-// address that wears it. A lookup takes at most MaxLikes such steps, and
+// address that is of it. A lookup takes at most MaxLikes such steps, and
 // whoever takes two has nothing else said of it: a data plane needs what is said
 // of two peers, one after the other, for each packet, as it does with AnyPeer.
 //
-// A policy that has no entry at all for a tag takes it for the wider one that it
+// A policy that has no entry at all for a class takes it for the wider one that it
 // is within, if there is one (Within).
 type VerdictKey struct {
 	Policy    string
 	Direction Direction
-	// Peer is the tag of the other side.
-	Peer     Tag
+	// Peer is the class of the other side.
+	Peer     Class
 	Protocol Protocol
 	// Ports is the range of destination ports; AllPorts where the protocol
 	// has none.
@@ -50,7 +47,7 @@ type VerdictKey struct {
 const MaxLikes = 2
 
 // Rest is the key of the entry that decides about a peer what its others do not.
-func Rest(policy string, d Direction, peer Tag) VerdictKey {
+func Rest(policy string, d Direction, peer Class) VerdictKey {
 	return VerdictKey{Policy: policy, Direction: d, Peer: peer, Protocol: AnyProtocol, Ports: AllPorts}
 }
 
@@ -72,7 +69,7 @@ type Verdict struct {
 	Allow bool
 	// Like is the peer whose entries decide instead, of the same policy and
 	// direction, which may be AnyPeer; 0 where this entry decides.
-	Like Tag
+	Like Class
 	// Origin is the rule that decided, as "NetworkPolicy default/web ingress[0]".
 	Origin string
 }

@@ -108,7 +108,7 @@ func BenchmarkFirst(b *testing.B) {
 	var c Compiler
 	tables := c.Compile(w)
 	b.ReportMetric(float64(heap()-before)/(1<<20), "MiB")
-	b.ReportMetric(float64(tables.Tags.Len()), "tags")
+	b.ReportMetric(float64(tables.Classes.Len()), "classes")
 	b.ReportMetric(float64(tables.Verdicts.Len()), "verdicts")
 	b.ReportMetric(float64(len(c.state.classes.all)), "classes")
 	runtime.KeepAlive(w)

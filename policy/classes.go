@@ -11,23 +11,23 @@ import (
 )
 
 // class is what the node's policies can tell of an address: pods' profile and
-// addresses' zone, either nil. Its addresses wear its tag.
+// addresses' zone, either nil. Its number is what the plan calls it.
 type class struct {
-	of  classKey
-	tag plan.Tag
+	of     classKey
+	number plan.Class
 	// in are the ids of the peers that contain the class, sum that of their
 	// hashes; ports are the named ports that its pods have as destinations.
 	in    bitset
 	sum   uint64
 	ports []NamedPort
-	// entries counts the taggings with its tag, of a wide class those within it.
+	// entries counts the memberships of it, of a wide class those within it.
 	entries int
 	// wider is the class of what is left of the peers without those that only few
 	// have, nil where it is no other, or none. A wide class itself has a key.
 	wider *class
 	key   string
-	// gone says that no tagging needs it any more, and that it was forgotten. It may
-	// have handed its tag on to an heir.
+	// gone says that no membership needs it any more, and that it was forgotten. It may
+	// have handed its number on to an heir.
 	gone bool
 	heir *class
 }
@@ -37,14 +37,14 @@ type classKey struct {
 	*zone
 }
 
-// classes are those that taggings need.
+// classes are those that memberships need.
 type classes struct {
-	all   map[classKey]*class
-	byTag map[plan.Tag]*class
-	wide  map[string]*class
-	// fresh came, idle lost their last tagging, since the last sweep.
+	all      map[classKey]*class
+	byNumber map[plan.Class]*class
+	wide     map[string]*class
+	// fresh came, idle lost their last membership, since the last sweep.
 	fresh, idle []*class
-	// passed says of classes which one has the entries that left them since tags were
+	// passed says of classes which one has the entries that left them since numbers were
 	// last handed on.
 	passed map[*class]passage
 }
@@ -74,9 +74,9 @@ func (x *classes) get(p *profile, z *zone) *class {
 }
 
 func (x *classes) add(c *class) {
-	for c.tag = c.preferredTag(); x.byTag[c.tag] != nil; c.tag = nextLocalTag(c.tag) {
+	for c.number = c.preferredNumber(); x.byNumber[c.number] != nil; c.number = nextClass(c.number) {
 	}
-	x.byTag[c.tag] = c
+	x.byNumber[c.number] = c
 	x.fresh = append(x.fresh, c)
 }
 
@@ -128,12 +128,12 @@ func (x *classes) pass(from, to *class) {
 	x.passed[from] = passage{to, p.entries + 1}
 }
 
-// handOn gives classes that came the tags of those that went whose entries all passed
+// handOn gives classes that came the numbers of those that went whose entries all passed
 // to them; of several, that of the one which had the most. So where a rule is added that
-// is about many addresses, their classes are others, and yet they keep their tags.
+// is about many addresses, their classes are others, and yet they keep their numbers.
 //
-// Where an address goes to another class than the tag does, the tag is not handed on.
-// The kernel looks the tag of a packet's address up first and what may be done with it
+// Where an address goes to another class than the number does, the number is not handed
+// on. The kernel looks the class of a packet's address up first and what may be done with it
 // next, and a change can come in between: the address would be given what the heir may.
 func (x *classes) handOn(came, gone []*class) {
 	heirs := map[*class]bool{}
@@ -157,35 +157,35 @@ func (x *classes) handOn(came, gone []*class) {
 			}
 		}
 		slices.SortFunc(from, func(a, b *class) int {
-			return cmp.Or(x.passed[b].entries-x.passed[a].entries, cmp.Compare(a.tag, b.tag))
+			return cmp.Or(x.passed[b].entries-x.passed[a].entries, cmp.Compare(a.number, b.number))
 		})
 		for _, c := range from {
 			to := x.passed[c].to
-			if !heirs[to] || x.byTag[c.tag] != nil {
+			if !heirs[to] || x.byNumber[c.number] != nil {
 				continue
 			}
-			delete(x.byTag, to.tag)
-			to.tag, heirs[to] = c.tag, false
-			x.byTag[to.tag] = to
+			delete(x.byNumber, to.number)
+			to.number, heirs[to] = c.number, false
+			x.byNumber[to.number] = to
 			c.heir = to
 		}
 	}
 	x.passed = nil
 }
 
-// classTags is how many tags there are for classes: the lower half of those that
-// a node has for itself. The others are for rows, which no address wears.
-const classTags = uint32(plan.MaxTag-plan.FirstLocalTag+1) / 2
+// classNumbers is how many numbers there are for classes: the lower half of those that
+// a node has for itself. The others are for rows, which no address is of.
+const classNumbers = uint32(plan.MaxClass-plan.FirstOwnClass+1) / 2
 
-// preferredTag is made from what the class is, so that it mostly gets the same tag
+// preferredNumber is made from what the class is, so that it mostly gets the same one
 // when the agent starts anew: unless another has taken it, or it has that of one
 // before it.
-func (c *class) preferredTag() plan.Tag {
+func (c *class) preferredNumber() plan.Class {
 	var kind []byte
 	if c.key != "" {
 		kind = []byte("wide")
 	}
-	return plan.FirstLocalTag + plan.Tag(mixed(c.sum+hashOf(appendPorts(kind, c.ports)))%uint64(classTags))
+	return plan.FirstOwnClass + plan.Class(mixed(c.sum+hashOf(appendPorts(kind, c.ports)))%uint64(classNumbers))
 }
 
 // hashOf is the same whenever it is asked.
@@ -204,11 +204,11 @@ func mixed(h uint64) uint64 {
 	return h ^ h>>31
 }
 
-func nextLocalTag(t plan.Tag) plan.Tag {
-	return plan.FirstLocalTag + plan.Tag((uint32(t-plan.FirstLocalTag)+1)%classTags)
+func nextClass(c plan.Class) plan.Class {
+	return plan.FirstOwnClass + plan.Class((uint32(c-plan.FirstOwnClass)+1)%classNumbers)
 }
 
-// sweep forgets the classes that no tagging needs, and returns what came and
+// sweep forgets the classes that no membership needs, and returns what came and
 // went since the last call; what did both is in both.
 func (x *classes) sweep() (came, gone []*class) {
 	for i := 0; i < len(x.idle); i++ {
@@ -217,7 +217,7 @@ func (x *classes) sweep() (came, gone []*class) {
 			continue
 		}
 		c.gone = true
-		delete(x.byTag, c.tag)
+		delete(x.byNumber, c.number)
 		if c.key != "" {
 			delete(x.wide, c.key)
 		} else {
@@ -232,9 +232,9 @@ func (x *classes) sweep() (came, gone []*class) {
 	return came, gone
 }
 
-// tagging returns the class that a prefix needs an entry for, nil where what is
+// classOf returns the class that a prefix needs an entry for, nil where what is
 // around it says enough, and where that is known from.
-func (s *state) tagging(p netip.Prefix) (*class, string) {
+func (s *state) classOf(p netip.Prefix) (*class, string) {
 	if p.IsSingleIP() {
 		if m, origin := s.ownerOf(p.Addr()); m != nil && m.profile != nil {
 			return s.classes.get(m.profile, s.prefixes.zoneOf(p)), origin
@@ -258,27 +258,27 @@ func (s *state) ownerOf(a netip.Addr) (*member, string) {
 	return nil, ""
 }
 
-// retagging is what the tagging of a prefix must be; of no class where it must have
-// none.
-type retagging struct {
-	key    plan.TagKey
+// reclassing is of which class a prefix must be; of no class where it must have no
+// entry.
+type reclassing struct {
+	key    plan.ClassKey
 	class  *class
 	origin string
 }
 
-// reclass finds the classes of prefixes anew, and returns what is to be retagged
-// when it is known which tags they have.
-func (s *state) reclass(affected []netip.Prefix) (all []retagging) {
+// reclass finds the classes of prefixes anew, and returns what is to be
+// entered when it is known which numbers they have.
+func (s *state) reclass(affected []netip.Prefix) (all []reclassing) {
 	done := make(map[netip.Prefix]bool, len(affected))
 	for _, p := range affected {
 		if done[p] {
 			continue
 		}
 		done[p] = true
-		r := retagging{key: plan.TagKey{Network: s.world.Network, Prefix: p}}
-		r.class, r.origin = s.tagging(p)
-		old, was := s.tables.Tags.Get(r.key)
-		if r.class == nil && !was || r.class != nil && was && old == (plan.Tagging{Tag: r.class.tag, Origin: r.origin}) {
+		r := reclassing{key: plan.ClassKey{Network: s.world.Network, Prefix: p}}
+		r.class, r.origin = s.classOf(p)
+		old, was := s.tables.Classes.Get(r.key)
+		if r.class == nil && !was || r.class != nil && was && old == (plan.Membership{Class: r.class.number, Origin: r.origin}) {
 			continue
 		}
 		all = append(all, r)
@@ -286,7 +286,7 @@ func (s *state) reclass(affected []netip.Prefix) (all []retagging) {
 			r.class.entries++
 		}
 		if was {
-			before := s.classes.byTag[old.Tag]
+			before := s.classes.byNumber[old.Class]
 			s.classes.release(before)
 			s.classes.pass(before, r.class)
 		}
@@ -294,13 +294,13 @@ func (s *state) reclass(affected []netip.Prefix) (all []retagging) {
 	return all
 }
 
-// retag makes taggings what they must be.
-func (s *state) retag(all []retagging) {
+// enter makes memberships what they must be.
+func (s *state) enter(all []reclassing) {
 	for _, r := range all {
 		if r.class != nil {
-			s.tables.Tags = s.tables.Tags.Set(r.key, plan.Tagging{Tag: r.class.tag, Origin: r.origin})
+			s.tables.Classes = s.tables.Classes.Set(r.key, plan.Membership{Class: r.class.number, Origin: r.origin})
 		} else {
-			s.tables.Tags = s.tables.Tags.Delete(r.key)
+			s.tables.Classes = s.tables.Classes.Delete(r.key)
 		}
 	}
 }
@@ -315,8 +315,8 @@ type classChanges struct {
 // rewidening is of a class that was within another, nil for none.
 type rewidening struct{ class, before *class }
 
-// settleClasses forgets the classes that no tagging needs, says which wide class
-// each is within and which tag it has, and returns what changed.
+// settleClasses forgets the classes that no membership needs, says which wide class
+// each is within and which number it has, and returns what changed.
 func (s *state) settleClasses() (changes classChanges) {
 	all := s.peers.rewidened && (s.rewidens || !s.queue.gradual)
 	if s.peers.rewidened && !all {
@@ -346,7 +346,7 @@ func (s *state) settleClasses() (changes classChanges) {
 	// What is said of a class depends on what is said of the wider one.
 	slices.SortStableFunc(came, func(a, b *class) int { return strings.Compare(b.key, a.key) })
 	for _, c := range gone {
-		s.tables.Within = s.tables.Within.Delete(plan.WithinKey{Tag: c.tag})
+		s.tables.Within = s.tables.Within.Delete(plan.WithinKey{Class: c.number})
 	}
 	changes.came, changes.gone = came, gone
 	changed := slices.Clone(came)
@@ -357,9 +357,9 @@ func (s *state) settleClasses() (changes classChanges) {
 		switch {
 		case c.gone:
 		case c.wider != nil:
-			s.tables.Within = s.tables.Within.Set(plan.WithinKey{Tag: c.tag}, plan.Within{Tag: c.wider.tag})
+			s.tables.Within = s.tables.Within.Set(plan.WithinKey{Class: c.number}, plan.Within{Class: c.wider.number})
 		default:
-			s.tables.Within = s.tables.Within.Delete(plan.WithinKey{Tag: c.tag})
+			s.tables.Within = s.tables.Within.Delete(plan.WithinKey{Class: c.number})
 		}
 	}
 	return changes

@@ -12,7 +12,7 @@ import (
 
 // Tables are what a World means for the node.
 type Tables struct {
-	Tags     plan.Table[plan.TagKey, plan.Tagging]
+	Classes  plan.Table[plan.ClassKey, plan.Membership]
 	Within   plan.Table[plan.WithinKey, plan.Within]
 	Verdicts plan.Table[plan.VerdictKey, plan.Verdict]
 	// Endpoints holds, by interface, the policies of those pods of the node for
@@ -37,7 +37,7 @@ type EndpointPolicies struct{ Ingress, Egress string }
 // It costs in proportion to what changed since the last World: it keeps which
 // selectors select which groups, which prefixes lie in which, and whose each
 // address is. The tables of one World share with those of the last what is the
-// same, and which tag stands for what may depend on those before.
+// same, and which number a class has may depend on those before.
 type Compiler struct {
 	// Gradual has what takes long wait until Advance is called, so that what changes
 	// meanwhile need not wait for it; see Waiting. The first World is always compiled
@@ -96,7 +96,7 @@ func (c *Compiler) Advance(owner string) { c.advance, c.owner = true, owner }
 // Policies choose sets of verdicts for subjects, the node's own pods; the rules
 // of a set name peers. Pod selectors among these give members, the groups of
 // pods, their profiles; blocks, nodes and domains give prefixes their zones. A
-// profile and a zone make a class, which has a tag. Whose an address is, and
+// profile and a zone make a class, which has a number. Whose an address is, and
 // the prefixes around it, say which class it is of; which peers contain a
 // class, what a set says about it.
 type state struct {
@@ -134,7 +134,7 @@ func newState(network string) *state {
 		},
 		prefixes:  prefixes{zones: map[string]*zone{}, nodes: map[*peer]struct{}{}, domains: map[string]*peer{}},
 		owners:    owners{claims: map[netip.Addr]claim{}, contested: map[netip.Addr][]claim{}},
-		classes:   classes{all: map[classKey]*class{}, byTag: map[plan.Tag]*class{}, wide: map[string]*class{}},
+		classes:   classes{all: map[classKey]*class{}, byNumber: map[plan.Class]*class{}, wide: map[string]*class{}},
 		queue:     newQueue(),
 		staleSets: map[*set]struct{}{},
 		apart:     map[string]*apart{},
@@ -167,9 +167,9 @@ func (s *state) update(w *World) {
 		s.endpointsChanged = false
 	}
 	s.touchMembers(reprofiled, rezoned, touch)
-	retaggings := s.reclass(affected)
+	reclassings := s.reclass(affected)
 	classes := s.settleClasses()
-	s.retag(retaggings)
+	s.enter(reclassings)
 	s.judge(classes)
 	s.tables.Costly = s.costly()
 	s.tables.Waiting = s.queue.waiting()

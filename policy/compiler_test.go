@@ -29,9 +29,9 @@ func TestManyPods(t *testing.T) {
 		IsolatesIngress: true, Ingress: []Rule{{Origin: "NetworkPolicy shop/web ingress[0]",
 			Peers: []Peer{{Pods: &Selector{Namespace: "shop", Pods: selectorOf(ptr("app=client"))}}}, Ports: []Port{portOf("tcp/80")}}}}}
 	tables := new(Compiler).Compile(w)
-	if tables.Verdicts.Len() != 2 || tables.Tags.Len() != 200 || len(tables.Endpoints) != 200 {
-		t.Fatalf("%d verdicts, %d tags and policies for %d endpoints; want 2, 200 and 200\n%s",
-			tables.Verdicts.Len(), tables.Tags.Len(), len(tables.Endpoints), tables.planOf())
+	if tables.Verdicts.Len() != 2 || tables.Classes.Len() != 200 || len(tables.Endpoints) != 200 {
+		t.Fatalf("%d verdicts, %d classes and policies for %d endpoints; want 2, 200 and 200\n%s",
+			tables.Verdicts.Len(), tables.Classes.Len(), len(tables.Endpoints), tables.planOf())
 	}
 }
 
@@ -52,28 +52,28 @@ func TestAnotherNetwork(t *testing.T) {
 	w := known.of(spec)
 	w.Network = "other"
 	second := c.Compile(w)
-	for k := range second.Tags.All() {
+	for k := range second.Classes.All() {
 		if k.Network != "other" {
 			t.Errorf("%v is left", k)
 		}
 	}
-	if first.Tags.Len() != 2 || second.Tags.Len() != 2 {
-		t.Errorf("%d tags, then %d, want 2", first.Tags.Len(), second.Tags.Len())
+	if first.Classes.Len() != 2 || second.Classes.Len() != 2 {
+		t.Errorf("%d classes, then %d, want 2", first.Classes.Len(), second.Classes.Len())
 	}
 }
 
-// Two classes never have one tag, nor two sets one name, even if their hashes
+// Two classes never have one number, nor two sets one name, even if their hashes
 // are the same.
 func TestCollisions(t *testing.T) {
-	x := classes{all: map[classKey]*class{}, byTag: map[plan.Tag]*class{}}
+	x := classes{all: map[classKey]*class{}, byNumber: map[plan.Class]*class{}}
 	p := &profile{ports: []NamedPort{{"http", plan.TCP, 80}}}
-	preferred := (&class{ports: p.ports}).preferredTag()
-	x.byTag[preferred] = &class{}
-	if c := x.get(p, nil); c.tag != nextLocalTag(preferred) {
-		t.Errorf("tag %d for a class when %d is taken, want the next", c.tag, preferred)
+	preferred := (&class{ports: p.ports}).preferredNumber()
+	x.byNumber[preferred] = &class{}
+	if c := x.get(p, nil); c.number != nextClass(preferred) {
+		t.Errorf("number %d for a class when %d is taken, want the next", c.number, preferred)
 	}
-	if next := nextLocalTag(firstRowTag - 1); next != plan.FirstLocalTag {
-		t.Errorf("after the last tag of a class comes %d, want %d", next, plan.FirstLocalTag)
+	if next := nextClass(firstRow - 1); next != plan.FirstOwnClass {
+		t.Errorf("after the last number of a class comes %d, want %d", next, plan.FirstOwnClass)
 	}
 	names := sets{byName: map[string]*set{}}
 	one := names.name("shop/web", []byte("key"))

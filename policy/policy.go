@@ -1,5 +1,5 @@
 // Package policy compiles ordered rules about groups of pods and prefixes into
-// the Tags and Verdicts tables of a node's plan.
+// the Classes and Verdicts tables of a node's plan.
 //
 // A policy language (NetworkPolicy, ClusterNetworkPolicy, and whatever else
 // says who may talk to whom) is translated into values of type Policy; a World

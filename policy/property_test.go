@@ -198,7 +198,7 @@ func drawWorld(t *rapid.T) worldSpec {
 
 // check holds tables against what Resolve says of each pair of parties.
 func check(t *rapid.T, w *World, tables Tables) {
-	p := &plan.Plan{Local: plan.Local{Node: "node1"}, Tags: tables.Tags, Within: tables.Within, Verdicts: tables.Verdicts}
+	p := &plan.Plan{Local: plan.Local{Node: "node1"}, Classes: tables.Classes, Within: tables.Within, Verdicts: tables.Verdicts}
 	if err := p.Validate(); err != nil {
 		t.Fatal(err)
 	}
@@ -232,16 +232,16 @@ func check(t *rapid.T, w *World, tables Tables) {
 					destination = peer.Identity
 				}
 				decisions := Resolve(rules, peer, destination)
-				_, tagging, _ := p.TagOf(w.Network, a)
+				class, _ := p.ClassAt(w.Network, a)
 				for _, protocol := range probed {
 					for _, port := range probedPorts {
 						if !protocol.HasPorts() {
 							port = 0
 						}
 						want := readDecision(decisions, protocol, port)
-						_, got, ok := p.Verdict(set, d, tagging.Tag, protocol, port)
+						_, got, ok := p.Verdict(set, d, class, protocol, port)
 						if !ok || got.Allow != want.Allow || got.Origin != want.Origin {
-							t.Fatalf("%s %s, peer %s (tag %d), %s port %d: %v (%v), want %v\n%s", l.Interface, d, a, tagging.Tag, protocol, port, got, ok, want, p)
+							t.Fatalf("%s %s, peer %s (class %s), %s port %d: %v (%v), want %v\n%s", l.Interface, d, a, class, protocol, port, got, ok, want, p)
 						}
 					}
 				}
@@ -253,11 +253,11 @@ func check(t *rapid.T, w *World, tables Tables) {
 // checkLeast fails if something stays as it is without some entry.
 func checkLeast(t *rapid.T, p *plan.Plan) {
 	for k, v := range p.Verdicts.All() {
-		if k == plan.Otherwise(k.Policy, k.Direction) || k.Protocol == plan.AnyProtocol && k.Peer >= firstRowTag {
+		if k == plan.Otherwise(k.Policy, k.Direction) || k.Protocol == plan.AnyProtocol && k.Peer >= firstRow {
 			continue // what others fall back to must decide
 		}
 		without := plan.Plan{Verdicts: p.Verdicts.Delete(k)}
-		if _, within := p.Within.Get(plan.WithinKey{Tag: k.Peer}); within {
+		if _, within := p.Within.Get(plan.WithinKey{Class: k.Peer}); within {
 			continue // without its last entry, it would be looked up as another
 		}
 		protocol := k.Protocol
@@ -270,14 +270,14 @@ func checkLeast(t *rapid.T, p *plan.Plan) {
 			}
 		}
 	}
-	for k, v := range p.Tags.All() {
-		around, longest := plan.Tag(0), -1
-		for o, tagging := range p.Tags.All() {
+	for k, v := range p.Classes.All() {
+		around, longest := plan.Class(0), -1
+		for o, m := range p.Classes.All() {
 			if o != k && contains(o.Prefix, k.Prefix) && o.Prefix.Bits() > longest {
-				around, longest = tagging.Tag, o.Prefix.Bits()
+				around, longest = m.Class, o.Prefix.Bits()
 			}
 		}
-		if around == v.Tag {
+		if around == v.Class {
 			t.Fatalf("needless: %s\n%s", k.Line(v), p)
 		}
 	}
@@ -369,7 +369,7 @@ func TestCompilingChanges(t *testing.T) {
 				t.Fatalf("the compiler holds\n%s, one that never saw another world\n%s", got, want)
 			}
 			again := c.Compile(known.of(spec))
-			if again.Tags != tables.Tags || again.Within != tables.Within || again.Verdicts != tables.Verdicts {
+			if again.Classes != tables.Classes || again.Within != tables.Within || again.Verdicts != tables.Verdicts {
 				t.Fatal("the tables of an unchanged world are others")
 			}
 		}
@@ -407,34 +407,34 @@ func TestATagIsHandedOnWithAllThatWoreIt(t *testing.T) {
 		known := worldMaker{}
 		var c Compiler
 		var was Tables
-		var before map[plan.Tag]*class
+		var before map[plan.Class]*class
 		for range 4 {
 			spec.Policies = map[string]policySpec{"p": {Subject: selectorSpec{Namespace: "shop"}, Isolates: []string{"ingress"}, Ingress: rules.Draw(t, "rules")}}
 			t.Logf("world:\n%s", spec)
 			is := c.Compile(known.of(spec))
-			for tag, class := range c.state.classes.byTag {
-				if old := before[tag]; old != nil && old != class {
+			for number, class := range c.state.classes.byNumber {
+				if old := before[number]; old != nil && old != class {
 					handed++
-					checkWhoWore(t, tag, was, is)
+					checkWhoWas(t, number, was, is)
 				}
 			}
-			was, before = is, maps.Clone(c.state.classes.byTag)
+			was, before = is, maps.Clone(c.state.classes.byNumber)
 		}
 	})
 	if handed == 0 {
-		t.Error("no tag was handed on")
+		t.Error("no number was handed on")
 	}
 }
 
-// checkWhoWore holds what tables say of a tag against what they and those before them
-// say of each address that wore it then, itself or in the tag that it was within.
-func checkWhoWore(t *rapid.T, tag plan.Tag, was, is Tables) {
+// checkWhoWas holds what tables say of a class against what they and those before them
+// say of each address that was of it then, itself or in the class that it was within.
+func checkWhoWas(t *rapid.T, class plan.Class, was, is Tables) {
 	p, q := was.planOf(), is.planOf()
 	for _, text := range slices.Concat(someAddresses, otherAddresses) {
 		a := netip.MustParseAddr(text)
-		_, t0, _ := p.TagOf(plan.DefaultNetwork, a)
-		_, t1, _ := q.TagOf(plan.DefaultNetwork, a)
-		if within, _ := p.Within.Get(plan.WithinKey{Tag: t0.Tag}); t0.Tag != tag && within.Tag != tag {
+		c0, _ := p.ClassAt(plan.DefaultNetwork, a)
+		c1, _ := q.ClassAt(plan.DefaultNetwork, a)
+		if within, _ := p.Within.Get(plan.WithinKey{Class: c0}); c0 != class && within.Class != class {
 			continue
 		}
 		for name, e := range is.Endpoints {
@@ -447,11 +447,11 @@ func checkWhoWore(t *rapid.T, tag plan.Tag, was, is Tables) {
 						if !protocol.HasPorts() {
 							port = 0
 						}
-						_, before, _ := p.Verdict(set, d, t0.Tag, protocol, port)
-						_, between, _ := q.Verdict(set, d, tag, protocol, port)
-						if _, now, _ := q.Verdict(set, d, t1.Tag, protocol, port); between.Allow && !before.Allow && !now.Allow {
-							t.Fatalf("%s %s of %s: %s port %d of %s is allowed while its tag %d goes to another, and neither before nor now (tag %d)\n%s\n%s",
-								set, d, name, protocol, port, a, tag, t1.Tag, p, q)
+						_, before, _ := p.Verdict(set, d, c0, protocol, port)
+						_, between, _ := q.Verdict(set, d, class, protocol, port)
+						if _, now, _ := q.Verdict(set, d, c1, protocol, port); between.Allow && !before.Allow && !now.Allow {
+							t.Fatalf("%s %s of %s: %s port %d of %s is allowed while its class %s goes to another, and neither before nor now (class %s)\n%s\n%s",
+								set, d, name, protocol, port, a, class, c1, p, q)
 						}
 					}
 				}
@@ -482,6 +482,6 @@ func (s *state) size() string {
 		len(s.subjects), len(s.sets.byKey), len(s.sets.byName), len(s.sets.wild), len(s.names.selected), len(s.names.everywhere),
 		len(s.peers.byKey), links, len(s.members.groups), len(s.members.namespaces), members, len(s.members.members), len(s.members.selectors), len(s.members.profiles),
 		len(s.prefixes.places.at), marks, len(s.prefixes.places.lengths[0]), len(s.prefixes.places.lengths[1]), len(s.prefixes.zones), len(s.prefixes.nodes), len(s.prefixes.domains),
-		len(s.owners.claims), len(s.owners.contested), len(s.owners.local), len(s.classes.all), len(s.classes.byTag)+len(s.classes.wide), rows,
+		len(s.owners.claims), len(s.owners.contested), len(s.owners.local), len(s.classes.all), len(s.classes.byNumber)+len(s.classes.wide), rows,
 		len(s.staleSets), len(s.members.fresh), len(s.members.changed), len(s.prefixes.stale.at))
 }

@@ -79,7 +79,7 @@ func TestGradually(t *testing.T) {
 // of its policies allows as they and the pod were in one of the worlds, towards who is
 // there now.
 func checkAllowed(t *rapid.T, since []*World, tables Tables) {
-	p := &plan.Plan{Local: plan.Local{Node: "node1"}, Tags: tables.Tags, Within: tables.Within, Verdicts: tables.Verdicts}
+	p := &plan.Plan{Local: plan.Local{Node: "node1"}, Classes: tables.Classes, Within: tables.Within, Verdicts: tables.Verdicts}
 	if err := p.Validate(); err != nil {
 		t.Fatal(err)
 	}
@@ -105,14 +105,14 @@ func checkAllowed(t *rapid.T, since []*World, tables Tables) {
 			for _, text := range slices.Concat(someAddresses, otherAddresses) {
 				a := netip.MustParseAddr(text)
 				peer := w.partyAt(a)
-				_, tagging, _ := p.TagOf(w.Network, a)
+				class, _ := p.ClassAt(w.Network, a)
 				for _, protocol := range probed {
 					for _, port := range probedPorts {
 						if !protocol.HasPorts() {
 							port = 0
 						}
 						if set != "" {
-							if _, got, ok := p.Verdict(set, d, tagging.Tag, protocol, port); !ok || !got.Allow {
+							if _, got, ok := p.Verdict(set, d, class, protocol, port); !ok || !got.Allow {
 								continue
 							}
 						}
@@ -123,7 +123,7 @@ func checkAllowed(t *rapid.T, since []*World, tables Tables) {
 							}
 							return len(v.rules) == 0 || readDecision(Resolve(v.rules, peer, destination), protocol, port).Allow
 						}) && (l.Identity != nil || set != "") {
-							t.Fatalf("%s %s, peer %s (tag %d), %s port %d is allowed, which it was by no version\n%s", l.Interface, d, a, tagging.Tag, protocol, port, p)
+							t.Fatalf("%s %s, peer %s (class %s), %s port %d is allowed, which it was by no version\n%s", l.Interface, d, a, class, protocol, port, p)
 						}
 					}
 				}
@@ -160,8 +160,8 @@ func largeWorld() *World {
 // allows reports whether weft001 may be reached from an address.
 func allows(tables Tables, from string, port uint16) bool {
 	p := tables.planOf()
-	_, tagging, _ := p.TagOf(plan.DefaultNetwork, netip.MustParseAddr(from))
-	_, v, _ := p.Verdict(tables.Endpoints["weft001"].Ingress, plan.Incoming, tagging.Tag, plan.TCP, port)
+	class, _ := p.ClassAt(plan.DefaultNetwork, netip.MustParseAddr(from))
+	_, v, _ := p.Verdict(tables.Endpoints["weft001"].Ingress, plan.Incoming, class, plan.TCP, port)
 	return v.Allow
 }
 

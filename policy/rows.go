@@ -31,16 +31,16 @@ type rows struct {
 
 	byKey map[string]*row
 	of    map[*class]*row
-	// named are the rows that have a tag, crowded says that not each of them has the
+	// named are the rows that have a number, crowded says that not each of them has the
 	// one that it would have alone.
-	named   map[plan.Tag]*row
+	named   map[plan.Class]*row
 	crowded bool
 	// ports are the named ports that atoms may be about.
 	ports []NamedPort
 	// work is what it takes to say all rows, in words of the grid's covers; see MaxWork.
 	work int
 	// empty counts the rows that have no class any more, loose says that there may be
-	// atoms or tags that new rows would not have.
+	// atoms or numbers that new rows would not have.
 	empty int
 	loose bool
 	// denies says that some class is denied everything until the set is judged anew.
@@ -58,10 +58,10 @@ type row struct {
 	// one. With neither, it is said directly, for each class.
 	like  *row
 	whole bool
-	// likes counts the rows that refer to it, tag is what it is called where its
+	// likes counts the rows that refer to it, number is what it is called where its
 	// entries are not those of one class, or else 0.
-	likes int
-	tag   plan.Tag
+	likes  int
+	number plan.Class
 	// decided are its decisions, while others are compared with it.
 	decided []int
 	// work is what it took to find out how it is said.
@@ -82,7 +82,7 @@ const (
 
 // newRows returns the rows of a set about those classes.
 func newRows(set *set, classes []*class) *rows {
-	x := &rows{set: set, byKey: map[string]*row{}, of: map[*class]*row{}, named: map[plan.Tag]*row{}}
+	x := &rows{set: set, byKey: map[string]*row{}, of: map[*class]*row{}, named: map[plan.Class]*row{}}
 	if set.destination != nil {
 		x.ports = set.destination.Ports
 	} else if set.direction == plan.Outgoing && len(set.names) > 0 {
@@ -170,10 +170,10 @@ func (x *rows) shape() {
 	// Names are of rows that are said for more than one class, in the same order.
 	for _, key := range slices.Sorted(maps.Keys(x.byKey)) {
 		if r := x.byKey[key]; r.gathers(0) {
-			for r.tag = r.preferredTag(); x.named[r.tag] != nil; r.tag = nextRowTag(r.tag) {
+			for r.number = r.preferredNumber(); x.named[r.number] != nil; r.number = nextRow(r.number) {
 				x.crowded = true
 			}
-			x.named[r.tag] = r
+			x.named[r.number] = r
 		}
 	}
 }
@@ -184,20 +184,20 @@ func (x *rows) charge(r *row, since int) {
 	x.work += r.work
 }
 
-// firstRowTag begins the tags that stand for rows.
-const firstRowTag = plan.FirstLocalTag + plan.Tag(classTags)
+// firstRow begins the classes that stand for rows.
+const firstRow = plan.FirstOwnClass + plan.Class(classNumbers)
 
-func (r *row) preferredTag() plan.Tag {
-	return firstRowTag + plan.Tag(hashOf([]byte(r.key))%uint64(classTags))
+func (r *row) preferredNumber() plan.Class {
+	return firstRow + plan.Class(hashOf([]byte(r.key))%uint64(classNumbers))
 }
 
-func nextRowTag(t plan.Tag) plan.Tag {
-	return firstRowTag + plan.Tag((uint32(t-firstRowTag)+1)%classTags)
+func nextRow(c plan.Class) plan.Class {
+	return firstRow + plan.Class((uint32(c-firstRow)+1)%classNumbers)
 }
 
-// shared reports whether a row is said under a tag of its own, and of its classes
+// shared reports whether a row is said under a number of its own, and of its classes
 // only that they are like it.
-func (r *row) shared() bool { return r.tag != 0 }
+func (r *row) shared() bool { return r.number != 0 }
 
 // gathers reports whether a row with so many more classes is to be shared.
 func (r *row) gathers(more int) bool { return !r.direct() && len(r.classes)+more+r.likes > 1 }
@@ -258,7 +258,7 @@ func (x *rows) write(verdicts map[plan.VerdictKey]plan.Verdict) {
 	x.grid.write(append(all, list...), x.key(plan.AnyPeer), verdicts)
 	for _, r := range x.byKey {
 		if r.shared() {
-			x.writeRow(r, r.tag, verdicts)
+			x.writeRow(r, r.number, verdicts)
 		}
 		for c := range r.classes {
 			x.writeClass(c, r, verdicts)
@@ -266,7 +266,7 @@ func (x *rows) write(verdicts map[plan.VerdictKey]plan.Verdict) {
 	}
 }
 
-func (x *rows) key(peer plan.Tag) plan.VerdictKey {
+func (x *rows) key(peer plan.Class) plan.VerdictKey {
 	return plan.VerdictKey{Policy: x.set.name, Direction: x.set.direction, Peer: peer}
 }
 
@@ -278,19 +278,19 @@ func (x *rows) writeClass(c *class, r *row, verdicts map[plan.VerdictKey]plan.Ve
 		case wider == r, r.silent() && (wider == nil || wider.silent()), r.direct() && wider != nil && wider.direct() && slices.Equal(r.said, wider.said):
 			return
 		case r.silent():
-			verdicts[plan.Rest(x.set.name, x.set.direction, c.tag)] = plan.Verdict{Like: plan.AnyPeer}
+			verdicts[plan.Rest(x.set.name, x.set.direction, c.number)] = plan.Verdict{Like: plan.AnyPeer}
 			return
 		}
 	}
 	if r.shared() {
-		verdicts[plan.Rest(x.set.name, x.set.direction, c.tag)] = plan.Verdict{Like: r.tag}
+		verdicts[plan.Rest(x.set.name, x.set.direction, c.number)] = plan.Verdict{Like: r.number}
 	} else {
-		x.writeRow(r, c.tag, verdicts)
+		x.writeRow(r, c.number, verdicts)
 	}
 }
 
 // writeRow adds what is said of a row as that of a peer.
-func (x *rows) writeRow(r *row, peer plan.Tag, verdicts map[plan.VerdictKey]plan.Verdict) {
+func (x *rows) writeRow(r *row, peer plan.Class, verdicts map[plan.VerdictKey]plan.Verdict) {
 	said := r.said
 	if r.whole {
 		if r.shared() {
@@ -302,12 +302,12 @@ func (x *rows) writeRow(r *row, peer plan.Tag, verdicts map[plan.VerdictKey]plan
 	}
 	x.grid.write(said, x.key(peer), verdicts)
 	if r.like != nil {
-		verdicts[plan.Rest(x.set.name, x.set.direction, peer)] = plan.Verdict{Like: r.like.tag}
+		verdicts[plan.Rest(x.set.name, x.set.direction, peer)] = plan.Verdict{Like: r.like.number}
 	}
 }
 
-// statements are what a set says of some peers, by their tags, instead of what it said.
-type statements map[plan.Tag]map[plan.VerdictKey]plan.Verdict
+// statements are what a set says of some peers, by their numbers, instead of what it said.
+type statements map[plan.Class]map[plan.VerdictKey]plan.Verdict
 
 // enter adds a class to those that something is said of. It returns false, and has
 // done nothing, where what is said of others might have to follow from this one.
@@ -328,11 +328,11 @@ func (x *rows) enter(c *class, e statements) bool {
 		}
 		x.charge(r, before)
 	case !r.shared() && r.gathers(1):
-		tag := r.preferredTag()
-		if x.named[tag] != nil {
+		number := r.preferredNumber()
+		if x.named[number] != nil {
 			return false
 		}
-		r.tag, x.named[tag] = tag, r
+		r.number, x.named[number] = number, r
 		x.put(c, active)
 		x.say(r, e)
 	default:
@@ -347,11 +347,11 @@ func (x *rows) enter(c *class, e statements) bool {
 
 // sayClass puts what is said of a class that has a row into statements.
 func (x *rows) sayClass(c *class, e statements) {
-	e[c.tag] = map[plan.VerdictKey]plan.Verdict{}
-	x.writeClass(c, x.of[c], e[c.tag])
+	e[c.number] = map[plan.VerdictKey]plan.Verdict{}
+	x.writeClass(c, x.of[c], e[c.number])
 }
 
-// inherit puts a class in the place of the one whose tag it has, which is the same to
+// inherit puts a class in the place of the one whose number it has, which is the same to
 // the set.
 func (x *rows) inherit(from, to *class) {
 	if r := x.of[from]; r != nil {
@@ -364,7 +364,7 @@ func (x *rows) inherit(from, to *class) {
 // leave takes a class from those that something is said of. Its row stays where others
 // may be like it.
 func (x *rows) leave(c *class, e statements) {
-	e[c.tag] = nil
+	e[c.number] = nil
 	r := x.of[c]
 	if r == nil {
 		return // nothing is said of it, or that it must wait
@@ -382,9 +382,9 @@ func (x *rows) leave(c *class, e statements) {
 		x.empty++
 	case r.shared() && !r.gathers(0):
 		x.loose = x.loose || x.crowded
-		delete(x.named, r.tag)
-		e[r.tag] = nil
-		r.tag = 0
+		delete(x.named, r.number)
+		e[r.number] = nil
+		r.number = 0
 		x.say(r, e)
 	}
 }
@@ -392,8 +392,8 @@ func (x *rows) leave(c *class, e statements) {
 // say puts what is said of a row and of its classes into statements.
 func (x *rows) say(r *row, e statements) {
 	if r.shared() {
-		e[r.tag] = map[plan.VerdictKey]plan.Verdict{}
-		x.writeRow(r, r.tag, e[r.tag])
+		e[r.number] = map[plan.VerdictKey]plan.Verdict{}
+		x.writeRow(r, r.number, e[r.number])
 	}
 	for c := range r.classes {
 		x.sayClass(c, e)

@@ -140,7 +140,7 @@ func (s *set) concernsWithin(c, wider *class) bool {
 	return s.mask.meets(c.in) || s.wild && len(c.ports) > 0
 }
 
-// same reports whether an heir is to the set what the class was whose tag it has.
+// same reports whether an heir is to the set what the class was whose number it has.
 func (s *set) same(c, heir *class) bool {
 	if heir == nil || !slices.Equal(c.ports, heir.ports) || !c.in.agrees(heir.in, s.mask) || (c.wider == nil) != (heir.wider == nil) {
 		return false
@@ -184,7 +184,7 @@ func (s *state) judge(changes classChanges) {
 func (s *state) judgeAnew(set *set) {
 	s.queue.remove(debt{judge: set})
 	var concerning []*class
-	for _, c := range s.classes.byTag {
+	for _, c := range s.classes.byNumber {
 		if set.concerns(c) {
 			concerning = append(concerning, c)
 		}
@@ -300,8 +300,8 @@ func (s *state) follow(set *set, changes classChanges) bool {
 				return false
 			}
 			set.rows.denies, s.queue.changed = true, true
-			e[c.tag] = map[plan.VerdictKey]plan.Verdict{
-				plan.Rest(set.name, set.direction, c.tag): {Origin: set.policies[0].Name + " and others of the same pod are large, and not worked out for a new peer yet"}}
+			e[c.number] = map[plan.VerdictKey]plan.Verdict{
+				plan.Rest(set.name, set.direction, c.number): {Origin: set.policies[0].Name + " and others of the same pod are large, and not worked out for a new peer yet"}}
 		}
 	}
 	for _, r := range changes.rewidened {
@@ -322,8 +322,8 @@ func (s *state) follow(set *set, changes classChanges) bool {
 			return true
 		}
 	}
-	for tag, verdicts := range e {
-		set.verdicts += s.replace(plan.VerdictKey{Policy: set.name, Direction: set.direction, Peer: tag}, true, verdicts)
+	for peer, verdicts := range e {
+		set.verdicts += s.replace(plan.VerdictKey{Policy: set.name, Direction: set.direction, Peer: peer}, true, verdicts)
 	}
 	if len(e) > 0 {
 		set.wanted = set.verdicts

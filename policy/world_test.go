@@ -249,30 +249,30 @@ func (t Tables) planOf() *plan.Plan {
 			plan.Endpoint{Network: plan.DefaultNetwork, IngressPolicy: e.Ingress, EgressPolicy: e.Egress})
 	}
 	p := b.Build()
-	p.Tags, p.Within, p.Verdicts = t.Tags, t.Within, t.Verdicts
+	p.Classes, p.Within, p.Verdicts = t.Classes, t.Within, t.Verdicts
 	return p
 }
 
 // renumbered is the plan of tables that a compiler made, in which each class has the
-// tag that it would have alone: which one it has else depends on what went before.
+// number that it would have alone: which one it has else depends on what went before.
 func (c *Compiler) renumbered(t Tables) *plan.Plan {
-	tag := func(t plan.Tag) plan.Tag {
-		if of := c.state.classes.byTag[t]; of != nil {
-			return of.preferredTag()
+	number := func(n plan.Class) plan.Class {
+		if of := c.state.classes.byNumber[n]; of != nil {
+			return of.preferredNumber()
 		}
-		return t
+		return n
 	}
 	p := t.planOf()
-	p.Tags, p.Within, p.Verdicts = plan.Table[plan.TagKey, plan.Tagging]{}, plan.Table[plan.WithinKey, plan.Within]{}, plan.Table[plan.VerdictKey, plan.Verdict]{}
-	for k, v := range t.Tags.All() {
-		v.Tag = tag(v.Tag)
-		p.Tags = p.Tags.Set(k, v)
+	p.Classes, p.Within, p.Verdicts = plan.Table[plan.ClassKey, plan.Membership]{}, plan.Table[plan.WithinKey, plan.Within]{}, plan.Table[plan.VerdictKey, plan.Verdict]{}
+	for k, v := range t.Classes.All() {
+		v.Class = number(v.Class)
+		p.Classes = p.Classes.Set(k, v)
 	}
 	for k, v := range t.Within.All() {
-		p.Within = p.Within.Set(plan.WithinKey{Tag: tag(k.Tag)}, plan.Within{Tag: tag(v.Tag)})
+		p.Within = p.Within.Set(plan.WithinKey{Class: number(k.Class)}, plan.Within{Class: number(v.Class)})
 	}
 	for k, v := range t.Verdicts.All() {
-		k.Peer = tag(k.Peer)
+		k.Peer = number(k.Peer)
 		p.Verdicts = p.Verdicts.Set(k, v)
 	}
 	return p

@@ -28,12 +28,12 @@ route default 0.0.0.0/0 gateway
 route default 10.1.1.2/32 endpoint server
 route default 10.1.1.3/32 endpoint near
 route default 10.1.2.0/24 tunnel node2 via 172.30.0.3 mac 0a:58:ac:1e:00:03
-tag default 10.1.1.3/32 8388608
-tag default 10.1.2.2/32 8388609
-verdict server ingress from 8388608 tcp 8080 allow # near
-verdict server ingress from 8388609 tcp 8080 allow # far
-verdict server ingress from 8388609 udp 8080 allow # far
-verdict server ingress from 8388609 tcp 22 deny # no shell
+class default 10.1.1.3/32 c0
+class default 10.1.2.2/32 c1
+verdict server ingress from c0 tcp 8080 allow # near
+verdict server ingress from c1 tcp 8080 allow # far
+verdict server ingress from c1 udp 8080 allow # far
+verdict server ingress from c1 tcp 22 deny # no shell
 
 node node2 addresses 172.30.0.3 mtu 1450
 pool default 10.1.2.0/24 gateway 10.1.2.1
@@ -222,7 +222,7 @@ func (s *suite) forbidden(t *testing.T) {
 		t.Error("a datagram that is allowed is not answered")
 	}
 
-	b.change(t, "from 8388609 tcp 8080 allow", "from 8388609 tcp 8080 deny", "verdict server ingress from 8388609 udp 8080 allow # far\n", "")
+	b.change(t, "from c1 tcp 8080 allow", "from c1 tcp 8080 deny", "verdict server ingress from c1 udp 8080 allow # far\n", "")
 	far.ends(t, "far, whose verdict changed,")
 	b.stays(t, far)
 	near.alive(t, "near")
@@ -232,9 +232,9 @@ func (s *suite) forbidden(t *testing.T) {
 	b.restart(b.plans)
 	near.alive(t, "near")
 
-	b.change(t, "tag default 10.1.1.3/32 8388608", "tag default 10.1.1.3/32 8388610")
+	b.change(t, "class default 10.1.1.3/32 c0", "class default 10.1.1.3/32 c2")
 	near.ends(t, "near, whose tag changed,")
-	b.change(t, "tag default 10.1.1.3/32 8388610", "tag default 10.1.1.3/32 8388608", "tcp 8080 deny", "tcp 8080 allow")
+	b.change(t, "class default 10.1.1.3/32 c2", "class default 10.1.1.3/32 c0", "tcp 8080 deny", "tcp 8080 allow")
 	near, far = b.connect(t, l, b.near), b.connect(t, l, b.far)
 	near.alive(t, "near")
 	far.alive(t, "far")
@@ -307,7 +307,7 @@ func (s *suite) denials(t *testing.T) {
 		t.Skip("left out: the data plane does not tell of denials")
 	}
 	far := netip.MustParseAddr("10.1.2.2")
-	shell := plan.VerdictKey{Policy: "server", Direction: plan.Incoming, Peer: 8388609, Protocol: plan.TCP, Ports: plan.PortRange{First: 22, Last: 22}}
+	shell := plan.VerdictKey{Policy: "server", Direction: plan.Incoming, Peer: plan.FirstOwnClass + 1, Protocol: plan.TCP, Ports: plan.PortRange{First: 22, Last: 22}}
 	for _, c := range []struct {
 		what     string
 		key      plan.VerdictKey

@@ -15,7 +15,7 @@ import (
 // sctp checks that policies tell the ports of SCTP apart, with packets made by
 // hand: few kernels have sockets for it.
 func (s *suite) sctp(t *testing.T) {
-	const allow = "verdict server ingress from 8388609 sctp 8080 allow\n"
+	const allow = "verdict server ingress from c1 sctp 8080 allow\n"
 	plans, err := plan.ParseAll(strings.Replace(policyPlans, "verdict ", allow+"verdict ", 1))
 	must(t, err)
 	if lacks := s.lacks(plans); len(lacks) > 0 {

@@ -28,9 +28,9 @@ route default 10.1.1.4/32 endpoint stranger
 route default fd00:1::2/128 endpoint first
 route default fd00:1::3/128 endpoint friend
 route default fd00:1::4/128 endpoint stranger
-tag default 10.1.1.3/32 8388608
-tag default fd00:1::3/128 8388608
-verdict closed ingress from 8388608 udp 8080 allow # friend
+class default 10.1.1.3/32 c0
+class default fd00:1::3/128 c0
+verdict closed ingress from c0 udp 8080 allow # friend
 egress default any 0.0.0.0/0 masquerade
 egress default any ::/0 masquerade
 `

@@ -57,19 +57,19 @@ func (j *jury) forbids(c trackedConnection) bool {
 		if policy == "" {
 			return false
 		}
-		_, v, ok := j.plan.Verdict(policy, d, j.tagOf(other), c.protocol, c.destination.Port())
+		_, v, ok := j.plan.Verdict(policy, d, j.classOf(other), c.protocol, c.destination.Port())
 		return !ok || !v.Allow
 	}
 	return sends && denies(from.EgressPolicy, plan.Outgoing, c.destination.Addr()) ||
 		gets && !j.own[c.source.Addr()] && denies(to.IngressPolicy, plan.Incoming, c.source.Addr())
 }
 
-// tagOf is what policies see an address as.
-func (j *jury) tagOf(a netip.Addr) plan.Tag {
-	if _, t, ok := j.plan.TagOf(plan.DefaultNetwork, a); ok {
-		return t.Tag
+// classOf is what policies see an address as.
+func (j *jury) classOf(a netip.Addr) plan.Class {
+	if c, ok := j.plan.ClassAt(plan.DefaultNetwork, a); ok {
+		return c
 	}
-	return j.endpoints[a].Tag
+	return plan.ClassOf(j.endpoints[a].Tag)
 }
 
 // mayForbid reports whether there can be connections that p allows and q, to
@@ -79,7 +79,7 @@ func (j *jury) tagOf(a netip.Addr) plan.Tag {
 //
 // The kernel looks up one map after the other, and a change can come between two
 // lookups of one packet. So there can also be connections that neither p nor q
-// allows: those of an address that p gives a tag of which q says more, and those of
+// allows: those of an address that p gives a class of which q says more, and those of
 // one of which p and q say different things, and that was taken for any peer.
 func mayForbid(p, q *plan.Plan, changes plan.Diff) bool {
 	named := policiesNamed(q)
@@ -103,37 +103,37 @@ func mayForbid(p, q *plan.Plan, changes plan.Diff) bool {
 			return true
 		}
 	}
-	for _, c := range changes.Tags {
+	for _, c := range p.ClassChanges(q, changes) {
 		if !c.Key.Prefix.IsSingleIP() {
 			return true
 		}
 		addresses = append(addresses, c.Key.Prefix.Addr())
 	}
-	type step struct{ from, to plan.Tag }
+	type step struct{ from, to plan.Class }
 	steps := map[step]bool{}
 	for _, a := range addresses {
-		if s := (step{before.tagOf(a), after.tagOf(a)}); s.from != s.to {
+		if s := (step{before.classOf(a), after.classOf(a)}); s.from != s.to {
 			steps[s] = true
 		}
 	}
 	for _, c := range changes.Within {
-		steps[step{c.Key.Tag, c.Key.Tag}] = true
+		steps[step{c.Key.Class, c.Key.Class}] = true
 	}
 	left := mostCompared
 	// open says of policies that were asked whether they allow something of any peer.
 	open := map[policyKey]bool{}
-	// slips reports whether a connection with one that had a tag, and has another or the
-	// same, may begin though it is forbidden if its packet was judged as of a tag that it
-	// had, of one around that, or of any peer.
-	slips := func(policy policyKey, was, is plan.Tag) bool {
-		torn := []plan.Tag{was}
-		for _, t := range []plan.Tag{was, is} {
+	// slips reports whether a connection with one that was of a class, and is of another or the
+	// same, may begin though it is forbidden if its packet was judged as of a class that
+	// it was of, of one around that, or of any peer.
+	slips := func(policy policyKey, was, is plan.Class) bool {
+		torn := []plan.Class{was}
+		for _, t := range []plan.Class{was, is} {
 			if of := (peerKey{policy, t}); len(entriesOf(p, of)) > 0 && len(entriesOf(q, of)) > 0 {
 				continue // that is what counts, now as before
 			}
 			for _, in := range []*plan.Plan{p, q} {
-				if w, ok := in.Within.Get(plan.WithinKey{Tag: t}); ok && !slices.Contains(torn, w.Tag) {
-					torn = append(torn, w.Tag)
+				if w, ok := in.Within.Get(plan.WithinKey{Class: t}); ok && !slices.Contains(torn, w.Class) {
+					torn = append(torn, w.Class)
 				}
 			}
 		}
@@ -143,7 +143,7 @@ func mayForbid(p, q *plan.Plan, changes plan.Diff) bool {
 		if open[policy] {
 			torn = append(torn, plan.AnyPeer)
 		}
-		return slices.ContainsFunc(torn, func(t plan.Tag) bool { return t != is && narrows(q, q, policy, t, is, &left) })
+		return slices.ContainsFunc(torn, func(t plan.Class) bool { return t != is && narrows(q, q, policy, t, is, &left) })
 	}
 	for s := range steps {
 		for policy := range named {
@@ -167,11 +167,11 @@ func mayForbid(p, q *plan.Plan, changes plan.Diff) bool {
 }
 
 // entriesLike returns the verdicts about a peer and about whom it is like, or,
-// where there are none, about the wider tag.
+// where there are none, about the wider class.
 func entriesLike(p *plan.Plan, k peerKey) []verdictEntry {
 	var all []verdictEntry
-	if w, ok := p.Within.Get(plan.WithinKey{Tag: k.peer}); ok && len(entriesOf(p, k)) == 0 {
-		k.peer = w.Tag
+	if w, ok := p.Within.Get(plan.WithinKey{Class: k.peer}); ok && len(entriesOf(p, k)) == 0 {
+		k.peer = w.Class
 	}
 	for range 1 + plan.MaxLikes {
 		entries := entriesOf(p, k)
@@ -188,10 +188,10 @@ func entriesLike(p *plan.Plan, k peerKey) []verdictEntry {
 // judging all connections is cheaper.
 const mostCompared = 4096
 
-// narrows reports whether a policy allows something of a tag in p that it
-// denies of another in q. Tags that it does not name it takes for any peer. It
+// narrows reports whether a policy allows something of a class in p that it
+// denies of another in q. Classes that it does not name it takes for any peer. It
 // takes from left what it compared, and where that is not enough, it may.
-func narrows(p, q *plan.Plan, policy policyKey, was, is plan.Tag, left *int) bool {
+func narrows(p, q *plan.Plan, policy policyKey, was, is plan.Class, left *int) bool {
 	if *left--; *left < 0 {
 		return true
 	}
@@ -205,8 +205,8 @@ func narrows(p, q *plan.Plan, policy policyKey, was, is plan.Tag, left *int) boo
 	if *left -= len(entries); *left < 0 {
 		return true
 	}
-	allows := func(in *plan.Plan, tag plan.Tag, k packetKind) bool {
-		_, v, _ := in.Verdict(policy.name, policy.direction, tag, plan.Protocol(k>>16), uint16(k))
+	allows := func(in *plan.Plan, class plan.Class, k packetKind) bool {
+		_, v, _ := in.Verdict(policy.name, policy.direction, class, plan.Protocol(k>>16), uint16(k))
 		return v.Allow
 	}
 	denied := func(k packetKind) bool { return allows(p, was, k) && !allows(q, is, k) }

@@ -64,18 +64,18 @@ func TestMayForbid(t *testing.T) {
 	const text = `node node1 addresses 172.30.0.2
 endpoint weftaaa network default addresses 10.1.1.2,10.1.1.9 ingress-policy web egress-policy out
 endpoint weftbbb network default addresses 10.1.1.3
-tag default 10.1.2.5/32 8388612
-tag default 10.1.2.7/32 8388608
-tag default 10.1.2.8/32 8388609
-tag default 10.1.3.0/24 8388610
-verdict other ingress from 8388608 tcp 80 allow
-verdict out egress to 8388612 any allow
+class default 10.1.2.5/32 c4
+class default 10.1.2.7/32 c0
+class default 10.1.2.8/32 c1
+class default 10.1.3.0/24 7
+verdict other ingress from c0 tcp 80 allow
+verdict out egress to c4 any allow
 verdict out egress to any tcp 25 deny
 verdict out egress otherwise allow
-verdict web ingress from 8388613 any deny
-verdict web ingress from 8388608 tcp 80 allow
-verdict web ingress from 8388609 tcp 80-81 allow
-verdict web ingress from 8388610 tcp 443 deny
+verdict web ingress from c5 any deny
+verdict web ingress from c0 tcp 80 allow
+verdict web ingress from c1 tcp 80-81 allow
+verdict web ingress from 7 tcp 443 deny
 verdict web ingress from any tcp 443 allow
 `
 	p := mustParse(t, text)
@@ -84,29 +84,29 @@ verdict web ingress from any tcp 443 allow
 		replace, by string
 		may         bool
 	}{
-		{"an address comes that may more than any", "verdict other", "tag default 10.1.2.9/32 8388608\nverdict other", false},
-		{"an address comes that may what any may", "verdict other", "tag default 10.1.2.9/32 8388700\nverdict other", false},
-		{"an address comes that may less than any", "verdict other", "tag default 10.1.2.9/32 8388610\nverdict other", true},
-		{"an address goes that might more", "tag default 10.1.2.7/32 8388608\n", "", true},
-		{"an address gets a tag that may no more than any", "10.1.2.7/32 8388608", "10.1.2.7/32 8388611", true},
-		{"an address gets the tag of who may less", "10.1.2.8/32 8388609", "10.1.2.8/32 8388608", true},
-		{"an address leaves its prefix for a tag that may as little", "verdict other", "tag default 10.1.3.9/32 8388610\nverdict other", false},
-		{"an address comes that may nothing", "verdict other", "tag default 10.1.2.9/32 8388613\nverdict other", true},
-		{"an address goes that might what any may not", "tag default 10.1.2.5/32 8388612\n", "", true},
-		{"a prefix", "tag default 10.1.3.0/24", "tag default 10.1.3.0/25", true},
-		{"a verdict allows", "verdict other", "verdict web ingress from 8388611 udp allow\nverdict other", false},
-		{"a verdict denies what was denied", "verdict other", "verdict web ingress from 8388611 udp deny\nverdict other", false},
-		{"a verdict denies what any may", "verdict other", "verdict web ingress from 8388611 tcp 443 deny\nverdict other", true},
+		{"an address comes that may more than any", "verdict other", "class default 10.1.2.9/32 c0\nverdict other", false},
+		{"an address comes that may what any may", "verdict other", "class default 10.1.2.9/32 c92\nverdict other", false},
+		{"an address comes that may less than any", "verdict other", "class default 10.1.2.9/32 7\nverdict other", true},
+		{"an address goes that might more", "class default 10.1.2.7/32 c0\n", "", true},
+		{"an address gets a tag that may no more than any", "10.1.2.7/32 c0", "10.1.2.7/32 c3", true},
+		{"an address gets the tag of who may less", "10.1.2.8/32 c1", "10.1.2.8/32 c0", true},
+		{"an address leaves its prefix for a tag that may as little", "verdict other", "class default 10.1.3.9/32 7\nverdict other", false},
+		{"an address comes that may nothing", "verdict other", "class default 10.1.2.9/32 c5\nverdict other", true},
+		{"an address goes that might what any may not", "class default 10.1.2.5/32 c4\n", "", true},
+		{"a prefix", "class default 10.1.3.0/24", "class default 10.1.3.0/25", true},
+		{"a verdict allows", "verdict other", "verdict web ingress from c3 udp allow\nverdict other", false},
+		{"a verdict denies what was denied", "verdict other", "verdict web ingress from c3 udp deny\nverdict other", false},
+		{"a verdict denies what any may", "verdict other", "verdict web ingress from c3 tcp 443 deny\nverdict other", true},
 		{"a verdict denies that allowed", "tcp 80-81 allow", "tcp 80-81 deny", true},
-		{"a verdict goes", "verdict web ingress from 8388609 tcp 80-81 allow\n", "", true},
-		{"a verdict that denied goes", "verdict web ingress from 8388610 tcp 443 deny\n", "", false},
+		{"a verdict goes", "verdict web ingress from c1 tcp 80-81 allow\n", "", true},
+		{"a verdict that denied goes", "verdict web ingress from 7 tcp 443 deny\n", "", false},
 		{"a verdict for fewer ports", "tcp 80-81", "tcp 81", true},
 		{"a verdict for more ports", "tcp 80-81", "tcp 79-81", false},
-		{"a verdict is cut in two", "tcp 80-81 allow", "tcp 80 allow\nverdict web ingress from 8388609 tcp 81 allow", false},
+		{"a verdict is cut in two", "tcp 80-81 allow", "tcp 80 allow\nverdict web ingress from c1 tcp 81 allow", false},
 		{"a verdict for any peer goes", "verdict web ingress from any tcp 443 allow\n", "", true},
 		{"a verdict for any peer comes", "from any tcp 443 allow", "from any tcp 443 allow\nverdict web ingress from any udp allow", false},
 		{"a verdict has another origin", "tcp 80-81 allow", "tcp 80-81 allow # rule", false},
-		{"a policy that no endpoint has", "verdict other ingress from 8388608 tcp 80 allow\n", "", false},
+		{"a policy that no endpoint has", "verdict other ingress from c0 tcp 80 allow\n", "", false},
 		{"an endpoint gets a policy", "addresses 10.1.1.3", "addresses 10.1.1.3 egress-policy out", true},
 		{"an endpoint gets another policy", "ingress-policy web", "ingress-policy other", true},
 		{"an endpoint with a policy gets another address", "10.1.1.2,", "10.1.1.4,", true},
@@ -114,8 +114,8 @@ verdict web ingress from any tcp 443 allow
 		{"an endpoint comes without a policy", "endpoint weftbbb", "endpoint weftccc network default addresses 10.1.1.4\nendpoint weftbbb", false},
 		{"an endpoint comes with a policy", "endpoint weftbbb", "endpoint weftccc network default addresses 10.1.1.4 ingress-policy web\nendpoint weftbbb", true},
 		{"an endpoint without a policy goes", "endpoint weftbbb network default addresses 10.1.1.3\n", "", false},
-		{"an endpoint wears what may less", "addresses 10.1.1.3", "addresses 10.1.1.3 tag 8388610", true},
-		{"an address leaves a tag for one that may do what it might, when the tag may do more", "tag default 10.1.2.7/32 8388608\n", "tag default 10.1.2.7/32 8388614\nverdict web ingress from 8388614 tcp 80 allow\nverdict web ingress from 8388608 udp allow\n", true},
+		{"an endpoint wears what may less", "addresses 10.1.1.3", "addresses 10.1.1.3 tag 7", true},
+		{"an address leaves a tag for one that may do what it might, when the tag may do more", "class default 10.1.2.7/32 c0\n", "class default 10.1.2.7/32 c6\nverdict web ingress from c6 tcp 80 allow\nverdict web ingress from c0 udp allow\n", true},
 		{"the last policy goes", " ingress-policy web egress-policy out", "", false},
 	} {
 		changed := strings.Replace(text, c.replace, c.by, 1)
@@ -157,21 +157,21 @@ func TestMayForbidMissesNothing(t *testing.T) {
 			if !slices.Contains(policiesOf(e), policy) {
 				return true
 			}
-			around := func(in *plan.Plan, t plan.Tag) []plan.Tag {
-				w, ok := in.Within.Get(plan.WithinKey{Tag: t})
-				if of := (peerKey{policy, t}); !ok || len(entriesOf(p, of)) > 0 && len(entriesOf(q, of)) > 0 {
-					return []plan.Tag{t}
+			around := func(in *plan.Plan, c plan.Class) []plan.Class {
+				w, ok := in.Within.Get(plan.WithinKey{Class: c})
+				if of := (peerKey{policy, c}); !ok || len(entriesOf(p, of)) > 0 && len(entriesOf(q, of)) > 0 {
+					return []plan.Class{c}
 				}
-				return []plan.Tag{t, w.Tag}
+				return []plan.Class{c, w.Class}
 			}
-			was, is := around(p, before.tagOf(other)), around(q, after.tagOf(other))
+			was, is := around(p, before.classOf(other)), around(q, after.classOf(other))
 			all := append(slices.Clone(was), is...)
-			if slices.Equal(was, is) && !slices.ContainsFunc(all, func(t plan.Tag) bool { return changed[peerKey{policy, t}] }) {
+			if slices.Equal(was, is) && !slices.ContainsFunc(all, func(t plan.Class) bool { return changed[peerKey{policy, t}] }) {
 				all = is[:1]
 			} else {
 				all = append(all, plan.AnyPeer)
 			}
-			return slices.ContainsFunc(all, func(t plan.Tag) bool {
+			return slices.ContainsFunc(all, func(t plan.Class) bool {
 				_, v, _ := q.Verdict(policy.name, policy.direction, t, c.protocol, c.destination.Port())
 				return v.Allow
 			})
@@ -211,28 +211,38 @@ func TestMayForbidMissesNothing(t *testing.T) {
 // fewChanges draws a plan in which little differs.
 func fewChanges(t *rapid.T, p *plan.Plan) *plan.Plan {
 	q := *p
-	tag := rapid.SampledFrom([]plan.Tag{0, 10, 11, plan.FirstLocalTag, plan.FirstLocalTag + 1})
+	tag := rapid.SampledFrom([]plan.Tag{0, 10, 11})
+	class := rapid.SampledFrom([]plan.Class{0, 10, 11, plan.FirstOwnClass, plan.FirstOwnClass + 1})
 	policy := rapid.SampledFrom([]string{"", "p1", "p2"})
 	for range rapid.IntRange(1, 3).Draw(t, "changes") {
-		tags, verdicts, endpoints := keysOf(q.Tags), keysOf(q.Verdicts), keysOf(p.Endpoints)
-		kind := rapid.SampledFrom([]string{"address", "tag", "verdict", "new verdict", "endpoint", "within", "heir", "heir"}).Draw(t, "kind")
+		tags, classes, verdicts, endpoints := keysOf(q.Tags), keysOf(q.Classes), keysOf(q.Verdicts), keysOf(p.Endpoints)
+		kind := rapid.SampledFrom([]string{"address", "tag", "class", "verdict", "new verdict", "endpoint", "within", "heir", "heir"}).Draw(t, "kind")
 		gone := rapid.Bool().Draw(t, "gone")
 		switch {
 		case kind == "address":
 			a := rapid.SampledFrom(slices.SortedFunc(maps.Keys(newJury(p, nil).endpoints), netip.Addr.Compare)).Draw(t, "address")
-			q.Tags = q.Tags.Set(plan.TagKey{Network: plan.DefaultNetwork, Prefix: single(a)}, plan.Tagging{Tag: tag.Draw(t, "tag")})
+			if rapid.Bool().Draw(t, "gets a class") {
+				q.Classes = q.Classes.Set(plan.ClassKey{Network: plan.DefaultNetwork, Prefix: single(a)}, plan.Membership{Class: class.Draw(t, "class")})
+			} else {
+				q.Tags = q.Tags.Set(plan.TagKey{Network: plan.DefaultNetwork, Prefix: single(a)}, plan.Tagging{Tag: tag.Draw(t, "tag")})
+			}
 		case kind == "tag" && len(tags) > 0:
 			k := rapid.SampledFrom(tags).Draw(t, "prefix")
 			if q.Tags = q.Tags.Delete(k); !gone {
 				q.Tags = q.Tags.Set(k, plan.Tagging{Tag: tag.Draw(t, "tag")})
 			}
-		case kind == "heir" && len(tags) > 0:
-			// Another may do more, with the tag that an address had.
-			k := rapid.SampledFrom(tags).Draw(t, "prefix")
-			was, _ := q.Tags.Get(k)
-			q.Tags = q.Tags.Set(k, plan.Tagging{Tag: tag.Draw(t, "tag")})
+		case kind == "class" && len(classes) > 0:
+			k := rapid.SampledFrom(classes).Draw(t, "prefix")
+			if q.Classes = q.Classes.Delete(k); !gone {
+				q.Classes = q.Classes.Set(k, plan.Membership{Class: class.Draw(t, "class")})
+			}
+		case kind == "heir" && len(classes) > 0:
+			// Another may do more, with the class that an address was of.
+			k := rapid.SampledFrom(classes).Draw(t, "prefix")
+			was, _ := q.Classes.Get(k)
+			q.Classes = q.Classes.Set(k, plan.Membership{Class: class.Draw(t, "class")})
 			more := plan.Otherwise(rapid.SampledFrom([]string{"p1", "p2"}).Draw(t, "policy"), rapid.SampledFrom(directions).Draw(t, "direction"))
-			more.Peer = was.Tag
+			more.Peer = was.Class
 			q.Verdicts = q.Verdicts.Set(more, plan.Verdict{Allow: true})
 		case kind == "verdict" && len(verdicts) > 0:
 			k := rapid.SampledFrom(verdicts).Draw(t, "verdict")
@@ -242,13 +252,13 @@ func fewChanges(t *rapid.T, p *plan.Plan) *plan.Plan {
 			}
 		case kind == "new verdict":
 			k := plan.Otherwise(rapid.SampledFrom([]string{"p1", "p2"}).Draw(t, "policy"), rapid.SampledFrom(directions).Draw(t, "direction"))
-			k.Peer = rapid.SampledFrom([]plan.Tag{plan.AnyPeer, 0, 10, plan.FirstLocalTag}).Draw(t, "peer")
+			k.Peer = rapid.SampledFrom([]plan.Class{plan.AnyPeer, 0, 10, plan.FirstOwnClass}).Draw(t, "peer")
 			k.Protocol = rapid.SampledFrom([]plan.Protocol{plan.AnyProtocol, 99}).Draw(t, "protocol")
 			q.Verdicts = q.Verdicts.Set(k, plan.Verdict{Allow: rapid.Bool().Draw(t, "allow")})
 		case kind == "within":
-			k := plan.WithinKey{Tag: tag.Draw(t, "tag")}
+			k := plan.WithinKey{Class: class.Draw(t, "class")}
 			if q.Within = q.Within.Delete(k); !gone {
-				q.Within = q.Within.Set(k, plan.Within{Tag: rapid.SampledFrom([]plan.Tag{plan.FirstLocalTag + 1, plan.FirstLocalTag + 2}).Draw(t, "wider")})
+				q.Within = q.Within.Set(k, plan.Within{Class: rapid.SampledFrom([]plan.Class{plan.FirstOwnClass + 1, plan.FirstOwnClass + 2}).Draw(t, "wider")})
 			}
 		case kind == "endpoint":
 			k := rapid.SampledFrom(endpoints).Draw(t, "endpoint")

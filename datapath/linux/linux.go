@@ -412,9 +412,10 @@ func (d *DataPlane) update(p *plan.Plan, changes plan.Diff) (bool, error) {
 		return false, nil
 	}
 	delta := c.want.changes()
-	if len(changes.Endpoints)+len(changes.Tags)+len(changes.Within)+len(changes.Verdicts) > 0 {
+	elements := len(changes.Tags) + len(changes.Classes) + len(changes.Within) + len(changes.Verdicts)
+	if len(changes.Endpoints)+elements > 0 {
 		write := func() ([]string, error) { return d.policies.update(d.compiler.plan, p, changes) }
-		if update := write; len(changes.Tags)+len(changes.Within)+len(changes.Verdicts) > manyElements {
+		if update := write; elements > manyElements {
 			write = func() ([]string, error) { return d.unheard(update) }
 		}
 		err := d.enforce(p, write)

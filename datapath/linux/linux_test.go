@@ -125,10 +125,10 @@ func (b *bench) nothingToRepair() {
 }
 
 // policyLines put tunnelPlan's endpoint under a policy.
-const policyLines = `tag default 10.1.2.7/32 8388608
-tag default 10.1.3.0/24 8388609
-verdict web ingress from 8388608 tcp 80 allow
-verdict web ingress from 8388609 any deny
+const policyLines = `class default 10.1.2.7/32 c0
+class default 10.1.3.0/24 c1
+verdict web ingress from c0 tcp 80 allow
+verdict web ingress from c1 any deny
 `
 
 var policedPlan = strings.Replace(tunnelPlan, "anti-spoof", "ingress-policy web anti-spoof", 1) + policyLines
@@ -329,10 +329,10 @@ func TestTampering(t *testing.T) {
 			c.FlushSet(policyRules().sets[profileVerdicts].to(policyTableName, profileVerdicts))
 			return nil
 		})},
-		{"a tag changes", "set addresses-4: 1 elements come, 1 go", edit(func(c *nftables.Conn) error {
-			s, key := policyRules().sets[tagsOfAddresses+"-4"].to(policyTableName, tagsOfAddresses+"-4"), []byte{10, 1, 2, 7}
+		{"a class changes", "set addresses-4: 1 elements come, 1 go", edit(func(c *nftables.Conn) error {
+			s, key := policyRules().sets[classesOfAddresses+"-4"].to(policyTableName, classesOfAddresses+"-4"), []byte{10, 1, 2, 7}
 			return errors.Join(c.SetDeleteElements(s, []nftables.SetElement{{Key: key}}),
-				c.SetAddElements(s, []nftables.SetElement{{Key: key, Val: []byte(tagKey(5))}}))
+				c.SetAddElements(s, []nftables.SetElement{{Key: key, Val: []byte(classKey(5))}}))
 		})},
 		{"the table of policies goes", "write table inet weft-policy", edit(func(c *nftables.Conn) error {
 			c.DelTable(policy)
@@ -448,12 +448,12 @@ func TestOneVerdictCostsItsOwn(t *testing.T) {
 		what, replace, by string
 		want              []string
 	}{
-		{"a verdict comes", "tcp 80 allow\n", "tcp 80 allow\nverdict web ingress from 8388608 udp allow\n",
+		{"a verdict comes", "tcp 80 allow\n", "tcp 80 allow\nverdict web ingress from c0 udp allow\n",
 			[]string{"change set peers: 1 elements come, 1 go", "change set verdicts: 4 elements come, 2 go"}},
 		{"its origin changes", "tcp 80 allow", "tcp 80 allow # rule", nil},
-		{"a tag changes", "10.1.2.7/32 8388608", "10.1.2.7/32 8388610", []string{"change set addresses-4: 1 elements come, 1 go"}},
-		{"a prefix comes", "tag default 10.1.3.0/24", "tag default 10.1.4.0/24 8388609\ntag default 10.1.3.0/24", []string{"fill set prefixes-4 anew: 2 elements"}},
-		{"all allowed of any", "8388609 any deny", "8388609 any allow",
+		{"a class changes", "10.1.2.7/32 c0", "10.1.2.7/32 c2", []string{"change set addresses-4: 1 elements come, 1 go"}},
+		{"a prefix comes", "class default 10.1.3.0/24", "class default 10.1.4.0/24 c1\nclass default 10.1.3.0/24", []string{"fill set prefixes-4 anew: 2 elements"}},
+		{"all allowed of any", "c1 any deny", "c1 any allow",
 			[]string{"change set peers: 1 elements come, 1 go", "change set verdicts: 2 elements come, 2 go"}},
 	} {
 		text := strings.Replace(policedPlan, c.replace, c.by, 1)

@@ -28,14 +28,14 @@ func compilePolicies(p *plan.Plan) (policies, *ruleset) {
 	for k, e := range p.Endpoints.All() {
 		endpointElements(k, e, put)
 	}
-	for k, t := range p.Tags.All() {
-		tagElement(k, t, put)
+	for k, c := range p.AllClasses() {
+		addressElement(k, c, put)
 	}
 	for _, is4 := range families {
-		r.sets[tagsOfPrefixes+suffix(is4)].elements = prefixElements(p, is4)
+		r.sets[classesOfPrefixes+suffix(is4)].elements = prefixElements(p, is4)
 	}
 	for k, w := range p.Within.All() {
-		put(widerTags, element{key: widerKey(k.Tag)}, tagData(w.Tag))
+		put(widerClasses, element{key: widerKey(k.Class)}, classData(w.Class))
 	}
 	for k, of := range peersOf(p) {
 		of.each(k, put, func(p *profile) {
@@ -69,7 +69,7 @@ func endpointElements(k plan.EndpointKey, e plan.Endpoint, put func(set string, 
 		put(policiesPrefix+string(policy.direction), element{key: name}, digestData(policy.id()))
 	}
 	if e.Tag != 0 {
-		put(tagsOfEndpoints, element{key: name}, tagData(e.Tag))
+		put(tagsOfEndpoints, element{key: name}, classData(plan.ClassOf(e.Tag)))
 	}
 	for _, a := range e.Addresses {
 		if len(keys) > 0 {
@@ -78,10 +78,10 @@ func endpointElements(k plan.EndpointKey, e plan.Endpoint, put func(set string, 
 	}
 }
 
-// tagElement puts the tag of a whole address.
-func tagElement(k plan.TagKey, t plan.Tagging, put func(set string, e element, v value)) {
+// addressElement puts the class of a whole address.
+func addressElement(k plan.ClassKey, c plan.Class, put func(set string, e element, v value)) {
 	if a := k.Prefix.Addr(); k.Prefix.IsSingleIP() {
-		put(tagsOfAddresses+suffix(a.Is4()), element{key: string(a.AsSlice())}, tagData(t.Tag))
+		put(classesOfAddresses+suffix(a.Is4()), element{key: string(a.AsSlice())}, classData(c))
 	}
 }
 
@@ -89,8 +89,8 @@ func tagElement(k plan.TagKey, t plan.Tagging, put func(set string, e element, v
 func prefixElements(p *plan.Plan, is4 bool) elements {
 	e := elements{}
 	e.addIntervals(flatten(func(yield func(netip.Prefix, value) bool) {
-		for k, t := range p.Tags.All() {
-			if k.Prefix.Addr().Is4() == is4 && !k.Prefix.IsSingleIP() && !yield(k.Prefix, tagData(t.Tag)) {
+		for k, c := range p.AllClasses() {
+			if k.Prefix.Addr().Is4() == is4 && !k.Prefix.IsSingleIP() && !yield(k.Prefix, classData(c)) {
 				return
 			}
 		}
@@ -139,29 +139,29 @@ func (s *policies) advance(p, q *plan.Plan, changes plan.Diff) policyEdit {
 		}
 	}
 	ranges := map[bool]bool{}
-	for _, c := range changes.Tags {
+	for _, c := range p.ClassChanges(q, changes) {
 		if !c.Key.Prefix.IsSingleIP() {
 			ranges[c.Key.Prefix.Addr().Is4()] = true
 		}
 		if c.Old != nil {
-			tagElement(c.Key, *c.Old, edit.remove)
+			addressElement(c.Key, *c.Old, edit.remove)
 		}
 		if c.New != nil {
-			tagElement(c.Key, *c.New, edit.add)
+			addressElement(c.Key, *c.New, edit.add)
 		}
 	}
 	for is4 := range ranges {
 		old, next := prefixElements(p, is4), prefixElements(q, is4)
 		if !maps.Equal(old, next) {
-			edit[tagsOfPrefixes+suffix(is4)] = &setChange{add: next, whole: true}
+			edit[classesOfPrefixes+suffix(is4)] = &setChange{add: next, whole: true}
 		}
 	}
 	for _, c := range changes.Within {
 		if c.Old != nil {
-			edit.remove(widerTags, element{key: widerKey(c.Key.Tag)}, tagData(c.Old.Tag))
+			edit.remove(widerClasses, element{key: widerKey(c.Key.Class)}, classData(c.Old.Class))
 		}
 		if c.New != nil {
-			edit.add(widerTags, element{key: widerKey(c.Key.Tag)}, tagData(c.New.Tag))
+			edit.add(widerClasses, element{key: widerKey(c.Key.Class)}, classData(c.New.Class))
 		}
 	}
 	s.advancePeers(p, q, changes, edit)
@@ -171,10 +171,10 @@ func (s *policies) advance(p, q *plan.Plan, changes plan.Diff) policyEdit {
 
 func (s *policies) advancePeers(p, q *plan.Plan, changes plan.Diff, edit policyEdit) {
 	// A policy has a profile for any peer as long as there is anything of it.
-	touched := map[policyKey]map[plan.Tag]bool{}
-	touch := func(k policyKey, peer plan.Tag) {
+	touched := map[policyKey]map[plan.Class]bool{}
+	touch := func(k policyKey, peer plan.Class) {
 		if touched[k] == nil {
-			touched[k] = map[plan.Tag]bool{plan.AnyPeer: true}
+			touched[k] = map[plan.Class]bool{plan.AnyPeer: true}
 		}
 		touched[k][peer] = true
 	}
@@ -246,7 +246,7 @@ func (s *policies) advancePeers(p, q *plan.Plan, changes plan.Diff, edit policyE
 
 // touchLikes adds to peers of a policy those that a plan says are like one of
 // them.
-func touchLikes(p *plan.Plan, k policyKey, peers map[plan.Tag]bool) {
+func touchLikes(p *plan.Plan, k policyKey, peers map[plan.Class]bool) {
 	for key, v := range p.Verdicts.From(k.first()) {
 		if peerOf(key).policyKey != k {
 			break

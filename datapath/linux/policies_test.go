@@ -36,7 +36,7 @@ func TestAdvancePolicies(t *testing.T) {
 		second := first
 		other := plantest.Policed(rapid.Just(first)).Draw(t, "second")
 		if rapid.Bool().Draw(t, "tags change") {
-			second.Tags = other.Tags
+			second.Tags, second.Classes = other.Tags, other.Classes
 		}
 		if rapid.Bool().Draw(t, "verdicts change") {
 			second.Verdicts = other.Verdicts
@@ -110,7 +110,7 @@ func TestProfiles(t *testing.T) {
 		}
 		for range 50 {
 			k := peerKey{policyKey{rapid.SampledFrom([]string{"p1", "p2"}).Draw(t, "policy"), rapid.SampledFrom(directions).Draw(t, "direction")},
-				rapid.SampledFrom([]plan.Tag{0, 10, 11, plan.FirstLocalTag, plan.FirstLocalTag + 1, plan.MaxTag}).Draw(t, "peer")}
+				rapid.SampledFrom([]plan.Class{0, 10, 11, plan.FirstOwnClass, plan.FirstOwnClass + 1, plan.MaxClass}).Draw(t, "peer")}
 			protocol := rapid.SampledFrom([]plan.Protocol{plan.TCP, plan.UDP, plan.ICMP, plan.ICMPv6, 99, 255}).Draw(t, "protocol")
 			port := rapid.OneOf(rapid.Uint16(), rapid.SampledFrom([]uint16{0, 8079, 8080, 8081, 8082, 65535})).Draw(t, "port")
 			lookupPort := port
@@ -122,12 +122,12 @@ func TestProfiles(t *testing.T) {
 			peer := k.peer
 			_, own := sets[profilesOfPeers][element{key: k.id()}]
 			_, like := sets[profilesOfLikes][element{key: k.id()}]
-			if wider, ok := sets[widerTags][element{key: widerKey(peer)}]; ok && !own && !like {
-				peer = plan.Tag(binary.BigEndian.Uint32([]byte(wider.data)))
+			if wider, ok := sets[widerClasses][element{key: widerKey(peer)}]; ok && !own && !like {
+				peer = plan.Class(binary.BigEndian.Uint32([]byte(wider.data)))
 			}
 			for _, ask := range []struct {
 				in   string
-				peer plan.Tag
+				peer plan.Class
 			}{{profilesOfPeers, peer}, {profilesOfLikes, peer}, {profilesOfPeers, plan.AnyPeer}} {
 				profile, ok := sets[ask.in][element{key: peerKey{k.policyKey, ask.peer}.id()}]
 				if !ok {
@@ -160,7 +160,7 @@ verdict web ingress from 8 tcp 90 deny # rule 3
 verdict web ingress from 8 any like 7
 verdict web ingress from 9 any like 8
 `)
-	key := func(policy string, d plan.Direction, peer plan.Tag) plan.VerdictKey {
+	key := func(policy string, d plan.Direction, peer plan.Class) plan.VerdictKey {
 		k := plan.Otherwise(policy, d)
 		k.Peer = peer
 		return k
@@ -194,16 +194,16 @@ func bigPlan(t testing.TB, tags, verdicts int) *plan.Plan {
 	b := plan.NewBuilder(nil)
 	for i := range tags {
 		a := netip.AddrFrom4([4]byte{10, byte(2 + i>>16), byte(i >> 8), byte(i)})
-		b.PutTag(plan.TagKey{Network: plan.DefaultNetwork, Prefix: single(a)}, plan.Tagging{Tag: plan.FirstLocalTag + plan.Tag(i/10)})
+		b.PutClass(plan.ClassKey{Network: plan.DefaultNetwork, Prefix: single(a)}, plan.Membership{Class: plan.FirstOwnClass + plan.Class(i/10)})
 	}
 	for i := range verdicts {
 		policy := i % 100
-		b.PutVerdict(plan.VerdictKey{Policy: fmt.Sprintf("p%d", policy), Direction: plan.Incoming, Peer: plan.FirstLocalTag + plan.Tag(i/100),
+		b.PutVerdict(plan.VerdictKey{Policy: fmt.Sprintf("p%d", policy), Direction: plan.Incoming, Peer: plan.FirstOwnClass + plan.Class(i/100),
 			Protocol: plan.TCP, Ports: plan.PortRange{First: uint16(1000 + i%97), Last: uint16(1000 + i%97)}},
 			plan.Verdict{Allow: i%5 != 0, Origin: fmt.Sprintf("policy p%d rule %d", policy, i%7)})
 	}
 	q := b.Build()
-	p.Tags, p.Verdicts = q.Tags, q.Verdicts
+	p.Classes, p.Verdicts = q.Classes, q.Verdicts
 	return p
 }
 
@@ -244,11 +244,11 @@ func BenchmarkPolicies(b *testing.B) {
 		})
 	}
 	one := *p
-	one.Verdicts = p.Verdicts.Set(plan.VerdictKey{Policy: "p0", Direction: plan.Incoming, Peer: plan.FirstLocalTag + 7, Protocol: plan.UDP, Ports: plan.AllPorts}, plan.Verdict{Allow: true})
+	one.Verdicts = p.Verdicts.Set(plan.VerdictKey{Policy: "p0", Direction: plan.Incoming, Peer: plan.FirstOwnClass + 7, Protocol: plan.UDP, Ports: plan.AllPorts}, plan.Verdict{Allow: true})
 	change("verdict", &one)
 	hundred := *p
 	for i := range 100 {
-		hundred.Tags = hundred.Tags.Set(plan.TagKey{Network: plan.DefaultNetwork, Prefix: single(netip.AddrFrom4([4]byte{172, 16, 0, byte(i)}))}, plan.Tagging{Tag: plan.FirstLocalTag})
+		hundred.Classes = hundred.Classes.Set(plan.ClassKey{Network: plan.DefaultNetwork, Prefix: single(netip.AddrFrom4([4]byte{172, 16, 0, byte(i)}))}, plan.Membership{Class: plan.FirstOwnClass})
 	}
 	change("hundred tags", &hundred)
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/weftnet/weft/plan"
 )
 
-// policyTableName is the table of the Tags and Verdicts tables and of what
+// policyTableName is the table of the Classes, Tags and Verdicts tables and of what
 // endpoints say of policies. It is there as long as an endpoint has one.
 //
 // Its rules never change: whatever there is of policies is elements of maps,
@@ -24,13 +24,13 @@ import (
 // is asked:
 //
 //	interface                  -> policy    (policies-egress, policies-ingress)
-//	address of the other side  -> tag       (addresses, prefixes, endpoint-tags)
-//	policy, tag                -> profile   (peers)
+//	address of the other side  -> class     (addresses, prefixes, endpoint-tags)
+//	policy, class              -> profile   (peers)
 //	profile, protocol, port    -> verdict   (verdicts)
 //
-// and, where that has no answer, once more with the profile of whom the tag goes
-// like (likes), or else with that of the tag that stands for any peer. Where the
-// policy has nothing of the tag, it is the wider one that counts (within).
+// and, where that has no answer, once more with the profile of whom the class goes
+// like (likes), or else with that of the class that stands for any peer. Where the
+// policy has nothing of the class, it is the wider one that counts (within).
 // A profile is a list of protocols and ports with verdicts, which all share
 // who have the same. Egress is judged in one hook and ingress in the next, so
 // that accepting is the end of either, and no element has to name a chain: the
@@ -48,17 +48,17 @@ const (
 
 // The sets of the policy table; some are one for each family, with a suffix.
 const (
-	policiesPrefix  = "policies-"     // and the direction: interface -> policy
-	ownAddresses    = "own"           // interface, address
-	tagsOfAddresses = "addresses"     // whole addresses -> tag
-	tagsOfPrefixes  = "prefixes"      // ranges of addresses -> tag
-	tagsOfEndpoints = "endpoint-tags" // interface -> tag
-	profilesOfPeers = "peers"         // policy, tag -> profile
-	profilesOfLikes = "likes"         // policy, tag -> profile of whom it goes like
-	widerTags       = "within"        // tag -> wider tag
-	profileVerdicts = "verdicts"      // ranges of profile, protocol, port -> verdict
-	endedPrefix     = "ended"         // addresses, protocol, ports
-	endedAll        = "ended-all"     // protocol, once there are more than maxEnded
+	policiesPrefix     = "policies-"     // and the direction: interface -> policy
+	ownAddresses       = "own"           // interface, address
+	classesOfAddresses = "addresses"     // whole addresses -> class
+	classesOfPrefixes  = "prefixes"      // ranges of addresses -> class
+	tagsOfEndpoints    = "endpoint-tags" // interface -> tag
+	profilesOfPeers    = "peers"         // policy, class -> profile
+	profilesOfLikes    = "likes"         // policy, class -> profile of whom it goes like
+	widerClasses       = "within"        // class -> wider class
+	profileVerdicts    = "verdicts"      // ranges of profile, protocol, port -> verdict
+	endedPrefix        = "ended"         // addresses, protocol, ports
+	endedAll           = "ended-all"     // protocol, once there are more than maxEnded
 )
 
 var directions = []plan.Direction{plan.Outgoing, plan.Incoming}
@@ -70,7 +70,7 @@ var directions = []plan.Direction{plan.Outgoing, plan.Incoming}
 const (
 	registerDigest   = unix.NFT_REG32_00 // what a map gives: a blank word and a digest
 	registerKey      = unix.NFT_REG32_01 // four, of which two are the digest
-	registerTag      = unix.NFT_REG32_03
+	registerClass    = unix.NFT_REG32_03
 	registerProtocol = unix.NFT_REG32_03
 	registerPort     = unix.NFT_REG32_04
 	registerLookup   = unix.NFT_REG32_08 // four, for an address or a name
@@ -113,16 +113,16 @@ func digest(words ...string) string {
 	return string(h.Sum(nil)[:8])
 }
 
-func tagKey(t plan.Tag) string { return string(binary.BigEndian.AppendUint32(nil, uint32(t))) }
+func classKey(c plan.Class) string { return string(binary.BigEndian.AppendUint32(nil, uint32(c))) }
 
 // digestData is a digest as data of a map.
 func digestData(digest string) value { return value{data: "\x00\x00\x00\x00" + digest} }
 
-// widerKey is a tag as the key of the wider one: where a policy's peer has the
+// widerKey is a class as the key of the wider one: where a policy's peer has the
 // policy, it has nothing.
-func widerKey(t plan.Tag) string { return "\x00\x00\x00\x00\x00\x00\x00\x00" + tagKey(t) }
+func widerKey(c plan.Class) string { return "\x00\x00\x00\x00\x00\x00\x00\x00" + classKey(c) }
 
-func tagData(t plan.Tag) value { return value{data: tagKey(t)} }
+func classData(c plan.Class) value { return value{data: classKey(c)} }
 
 // policyRules returns the table's rules, with its sets empty.
 func policyRules() *ruleset {
@@ -130,8 +130,8 @@ func policyRules() *ruleset {
 	for _, is4 := range families {
 		own := nftables.MustConcatSetType(nftables.TypeIFName, addressType(is4))
 		r.set(ownAddresses+suffix(is4), set{key: own, concat: true})
-		r.set(tagsOfAddresses+suffix(is4), set{key: addressType(is4), data: nftables.TypeMark})
-		r.set(tagsOfPrefixes+suffix(is4), set{key: addressType(is4), interval: true, data: nftables.TypeMark})
+		r.set(classesOfAddresses+suffix(is4), set{key: addressType(is4), data: nftables.TypeMark})
+		r.set(classesOfPrefixes+suffix(is4), set{key: addressType(is4), interval: true, data: nftables.TypeMark})
 		r.set(endedPrefix+suffix(is4), setOfEnded(is4))
 	}
 	for _, d := range directions {
@@ -139,7 +139,7 @@ func policyRules() *ruleset {
 	}
 	r.set(endedAll, setOfAllEnded)
 	r.set(tagsOfEndpoints, set{key: nftables.TypeIFName, data: nftables.TypeMark})
-	r.set(widerTags, set{key: typePeer, concat: true, data: nftables.TypeMark})
+	r.set(widerClasses, set{key: typePeer, concat: true, data: nftables.TypeMark})
 	r.set(profilesOfPeers, set{key: typePeer, concat: true, data: typeDigest})
 	r.set(profilesOfLikes, set{key: typePeer, concat: true, data: typeDigest})
 	r.set(profileVerdicts, set{key: typeProfile, interval: true, verdicts: true, counts: true})
@@ -186,35 +186,35 @@ func (r *ruleset) judge(name string, d plan.Direction) {
 		ask := r.chain(string(d) + suffix(is4))
 		for _, source := range []struct {
 			comment string
-			tag     []expr.Any
+			class   []expr.Any
 		}{
-			{"the address", tagOf(tagsOfAddresses+suffix(is4), addressInto(is4, d == plan.Incoming, registerLookup))},
-			{"the longest prefix", tagOf(tagsOfPrefixes+suffix(is4), addressInto(is4, d == plan.Incoming, registerLookup))},
-			{"the endpoint's own tag", tagOf(tagsOfEndpoints, otherInterface(d))},
+			{"the address", classOf(classesOfAddresses+suffix(is4), addressInto(is4, d == plan.Incoming, registerLookup))},
+			{"the longest prefix", classOf(classesOfPrefixes+suffix(is4), addressInto(is4, d == plan.Incoming, registerLookup))},
+			{"the endpoint's own tag", classOf(tagsOfEndpoints, otherInterface(d))},
 		} {
-			r.ask(ask, source.comment, d, source.tag)
-			ask.add(source.comment+" is known", source.tag, decide(goTo(anyPeer)))
+			r.ask(ask, source.comment, d, source.class)
+			ask.add(source.comment+" is known", source.class, decide(goTo(anyPeer)))
 		}
-		r.ask(ask, "no tag", d, literal(registerTag, tagKey(0)))
+		r.ask(ask, "no class", d, literal(registerClass, classKey(0)))
 		ask.add("any peer", decide(goTo(anyPeer)))
 	}
-	r.chain(anyPeer).add("any peer", policyOf(d), literal(registerTag, tagKey(plan.AnyPeer)), verdictBy(profilesOfPeers))
+	r.chain(anyPeer).add("any peer", policyOf(d), literal(registerClass, classKey(plan.AnyPeer)), verdictBy(profilesOfPeers))
 	c.add("tell who follows", tell(string(d)))
 	c.add("nothing allows it", count(), decide(verdict{kind: expr.VerdictDrop}))
 }
 
-// ask adds the rules that look for the verdict of a tag, which the last argument
+// ask adds the rules that look for the verdict of a class, which the last argument
 // loads.
-func (r *ruleset) ask(c *chain, comment string, d plan.Direction, tag []expr.Any) {
-	c.add(comment, tag, policyOf(d), tag, verdictBy(profilesOfPeers))
-	c.add(comment+" goes like another", tag, policyOf(d), tag, verdictBy(profilesOfLikes))
-	c.add(comment+" has no such port", tag, policyOf(d), tag, []expr.Any{
+func (r *ruleset) ask(c *chain, comment string, d plan.Direction, class []expr.Any) {
+	c.add(comment, class, policyOf(d), class, verdictBy(profilesOfPeers))
+	c.add(comment+" goes like another", class, policyOf(d), class, verdictBy(profilesOfLikes))
+	c.add(comment+" has no such port", class, policyOf(d), class, []expr.Any{
 		&expr.Lookup{SourceRegister: registerKey, DestRegister: registerDigest, IsDestRegSet: true, SetName: profilesOfPeers},
 	}, decide(goTo(string(d)+"-any")))
-	// The wider tag takes the place of the tag before the policy comes into the
+	// The wider class takes the place of the class before the policy comes into the
 	// words before it, which are blank for as long.
-	wider := slices.Concat(blankKey(), tag, []expr.Any{
-		&expr.Lookup{SourceRegister: registerKey, DestRegister: registerTag, IsDestRegSet: true, SetName: widerTags},
+	wider := slices.Concat(blankKey(), class, []expr.Any{
+		&expr.Lookup{SourceRegister: registerKey, DestRegister: registerClass, IsDestRegSet: true, SetName: widerClasses},
 	}, digestOf(d))
 	c.add(comment+" is within a wider one", wider, verdictBy(profilesOfPeers))
 	c.add(comment+" is within one that goes like another", wider, verdictBy(profilesOfLikes))
@@ -330,13 +330,13 @@ func otherInterface(d plan.Direction) []expr.Any {
 	return []expr.Any{&expr.Meta{Key: key, Register: registerLookup}}
 }
 
-// tagOf loads the tag that a map has for what was loaded.
-func tagOf(mapName string, load []expr.Any) []expr.Any {
-	return append(load, &expr.Lookup{SourceRegister: registerLookup, DestRegister: registerTag, IsDestRegSet: true, SetName: mapName})
+// classOf loads the class that a map has for what was loaded.
+func classOf(mapName string, load []expr.Any) []expr.Any {
+	return append(load, &expr.Lookup{SourceRegister: registerLookup, DestRegister: registerClass, IsDestRegSet: true, SetName: mapName})
 }
 
 // verdictBy ends a rule with the verdict of the profile that a map has for the
-// policy and tag that were loaded, for the packet's protocol and destination
+// policy and class that were loaded, for the packet's protocol and destination
 // port. For protocols
 // without ports those two bytes are something else, and profiles have the same
 // for all that they can be. A packet too short to have them matches nothing.

@@ -14,13 +14,13 @@ import (
 // peerKey names the verdicts of a policy, in one direction, about one peer.
 type peerKey struct {
 	policyKey
-	peer plan.Tag
+	peer plan.Class
 }
 
 func peerOf(k plan.VerdictKey) peerKey { return peerKey{policyKey{k.Policy, k.Direction}, k.Peer} }
 
 // id is the key of the peer's element.
-func (k peerKey) id() string { return k.policyKey.id() + tagKey(k.peer) }
+func (k peerKey) id() string { return k.policyKey.id() + classKey(k.peer) }
 
 // first is where the verdicts of a policy begin in the table.
 func (k policyKey) first() plan.VerdictKey {
@@ -159,15 +159,15 @@ type said struct{ own, like *profile }
 type profiles struct {
 	plan   *plan.Plan
 	policy policyKey
-	known  map[plan.Tag]*profile
+	known  map[plan.Class]*profile
 }
 
 func profilesOf(p *plan.Plan, k policyKey) *profiles {
-	return &profiles{p, k, map[plan.Tag]*profile{}}
+	return &profiles{p, k, map[plan.Class]*profile{}}
 }
 
 // of returns the profile of what is said of a peer itself, nil for nothing.
-func (x *profiles) of(peer plan.Tag) *profile {
+func (x *profiles) of(peer plan.Class) *profile {
 	known, ok := x.known[peer]
 	if !ok {
 		k := peerKey{x.policy, peer}
@@ -183,7 +183,7 @@ func (x *profiles) of(peer plan.Tag) *profile {
 
 // said returns what the kernel is told of a peer. Of one that takes two steps
 // nothing else is said, so that what is left are two profiles at most.
-func (x *profiles) said(peer plan.Tag) said {
+func (x *profiles) said(peer plan.Class) said {
 	all := make([]*profile, 0, 1+plan.MaxLikes)
 	for range 1 + plan.MaxLikes {
 		if p := x.of(peer); p != nil {

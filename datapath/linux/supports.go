@@ -27,6 +27,9 @@ func (d *DataPlane) supports(p *plan.Plan) error {
 	for k, t := range p.Tags.All() {
 		errs = append(errs, d.network(k.Network, func() string { return k.Line(t) }))
 	}
+	for k, m := range p.Classes.All() {
+		errs = append(errs, d.network(k.Network, func() string { return k.Line(m) }))
+	}
 	for k, v := range p.Verdicts.All() {
 		errs = append(errs, d.supportsVerdict(k, v))
 	}
@@ -59,6 +62,11 @@ func (d *DataPlane) supportsChanges(p *plan.Plan, changes plan.Diff) error {
 		}
 	}
 	for _, c := range changes.Tags {
+		if c.New != nil {
+			errs = append(errs, d.network(c.Key.Network, func() string { return c.Key.Line(*c.New) }))
+		}
+	}
+	for _, c := range changes.Classes {
 		if c.New != nil {
 			errs = append(errs, d.network(c.Key.Network, func() string { return c.Key.Line(*c.New) }))
 		}

@@ -89,7 +89,7 @@ func BenchmarkMayForbid(b *testing.B) {
 			plan.Endpoint{Network: plan.DefaultNetwork, Addresses: []netip.Addr{a}, IngressPolicy: fmt.Sprintf("p%d", i)})
 	}
 	q := *p
-	q.Tags = p.Tags.Set(plan.TagKey{Network: plan.DefaultNetwork, Prefix: single(netip.MustParseAddr("172.16.0.1"))}, plan.Tagging{Tag: plan.FirstLocalTag + 7})
+	q.Classes = p.Classes.Set(plan.ClassKey{Network: plan.DefaultNetwork, Prefix: single(netip.MustParseAddr("172.16.0.1"))}, plan.Membership{Class: plan.FirstOwnClass + 7})
 	changes := p.Diff(&q)
 	for b.Loop() {
 		if mayForbid(p, &q, changes) {

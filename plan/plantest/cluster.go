@@ -41,10 +41,11 @@ type Shape struct {
 	// Banned are pairs of nodes of which the first drops what goes to the
 	// second's first endpoint.
 	Banned [][2]int
-	// Tags, Within and Verdicts are those of every node; Policed says what they
+	// Tags, Classes, Within and Verdicts are those of every node; Policed says what they
 	// make of endpoints, by interface.
 	Tags     map[netip.Prefix]plan.Tag
-	Within   map[plan.Tag]plan.Tag
+	Classes  map[netip.Prefix]plan.Class
+	Within   map[plan.Class]plan.Class
 	Verdicts map[plan.VerdictKey]plan.Verdict
 	Policed  map[string]Policing
 }

@@ -25,6 +25,13 @@ func Plan() *rapid.Generator[*plan.Plan] {
 			b.PutTag(plan.TagKey{Network: Name().Draw(t, "network"), Prefix: Prefix().Draw(t, "prefix")},
 				plan.Tagging{Tag: tag(t), Origin: Name().Draw(t, "origin")})
 		}
+		for range few.Draw(t, "classes") {
+			b.PutClass(plan.ClassKey{Network: Name().Draw(t, "network"), Prefix: Prefix().Draw(t, "prefix")},
+				plan.Membership{Class: class(t), Origin: Name().Draw(t, "origin")})
+		}
+		for range few.Draw(t, "within") {
+			b.PutWithin(plan.WithinKey{Class: class(t)}, plan.Within{Class: class(t)})
+		}
 		for range few.Draw(t, "verdicts") {
 			putVerdict(t, b)
 		}
@@ -89,6 +96,10 @@ func local() *rapid.Generator[plan.Local] {
 
 func mac(t *rapid.T) plan.MAC { return plan.MACOf(Addr().Draw(t, "MAC")) }
 
+func class(t *rapid.T) plan.Class {
+	return plan.Class(rapid.Uint32Range(0, uint32(plan.MaxClass)).Draw(t, "class"))
+}
+
 func tag(t *rapid.T) plan.Tag { return plan.Tag(rapid.Uint32().Draw(t, "tag")) }
 
 func protocol(t *rapid.T) plan.Protocol { return plan.Protocol(rapid.Byte().Draw(t, "protocol")) }
@@ -122,7 +133,7 @@ func putVerdict(t *rapid.T, b *plan.Builder) {
 	direction := rapid.SampledFrom([]plan.Direction{plan.Incoming, plan.Outgoing}).Draw(t, "direction")
 	k := plan.Otherwise(Name().Draw(t, "policy"), direction)
 	if rapid.Bool().Draw(t, "has peer") {
-		k.Peer = tag(t)
+		k.Peer = class(t)
 	}
 	if rapid.Bool().Draw(t, "has protocol") {
 		k.Protocol = protocol(t)

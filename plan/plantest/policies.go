@@ -10,8 +10,8 @@ import (
 
 // Policing is what policies make of an endpoint.
 type Policing struct {
-	// Tag is the endpoint's own. Where it is not 0 the shape's Tags have each
-	// of the endpoint's addresses, so that it does not matter whether a tunnel
+	// Tag is the endpoint's own. Where it is not 0 the shape's Tags or Classes have
+	// each of the endpoint's addresses, so that it does not matter whether a tunnel
 	// carries tags.
 	Tag plan.Tag
 	// Ingress and Egress name the policies that hold, or none.
@@ -23,23 +23,30 @@ var (
 	policies = []string{"p1", "p2"}
 	// There are few, so that several wear one.
 	clusterTags = []plan.Tag{10, 11}
-	anyTags     = []plan.Tag{0, 10, 11, plan.FirstLocalTag, plan.FirstLocalTag + 1, plan.MaxTag}
+	anyTags     = []plan.Tag{0, 10, 11, plan.MaxTag}
+	ownClasses  = []plan.Class{plan.FirstOwnClass, plan.FirstOwnClass + 1, plan.MaxClass}
+	anyClasses  = append([]plan.Class{0, 10, 11, plan.ClassOf(plan.MaxTag)}, ownClasses...)
+	// peerless is a class that no address is of.
+	peerless = plan.FirstOwnClass + 2
 	// ports are those that Flows asks for; they are neighbours, and ranges
 	// begin and end there.
 	ports = []uint16{8080, 8081}
 )
 
-// Policed generates shapes like those of another generator, but with tags and
-// with policies on some endpoints. Verdicts are about any protocol, TCP, UDP
+// Policed generates shapes like those of another generator, but with tags,
+// with classes and with policies on some endpoints. Verdicts are about any protocol, TCP, UDP
 // and ICMP, for one peer or any, for all ports or some.
 func Policed(shapes *rapid.Generator[Shape]) *rapid.Generator[Shape] {
 	return rapid.Custom(func(t *rapid.T) Shape {
 		s := shapes.Draw(t, "shape")
-		s.Tags = map[netip.Prefix]plan.Tag{}
+		s.Tags, s.Classes = map[netip.Prefix]plan.Tag{}, map[netip.Prefix]plan.Class{}
 		s.Policed = map[string]Policing{}
 		prefixes := s.taggable()
-		for range rapid.IntRange(0, 6).Draw(t, "tags") {
+		for range rapid.IntRange(0, 4).Draw(t, "tags") {
 			s.Tags[rapid.SampledFrom(prefixes).Draw(t, "prefix")] = rapid.SampledFrom(anyTags).Draw(t, "tag")
+		}
+		for range rapid.IntRange(0, 4).Draw(t, "classes") {
+			s.Classes[rapid.SampledFrom(prefixes).Draw(t, "prefix")] = rapid.SampledFrom(anyClasses).Draw(t, "class")
 		}
 		for node := range s.Endpoints {
 			for number := range s.Endpoints[node] {
@@ -47,9 +54,9 @@ func Policed(shapes *rapid.Generator[Shape]) *rapid.Generator[Shape] {
 			}
 		}
 		s.Verdicts = verdicts().Draw(t, "verdicts")
-		s.Within = map[plan.Tag]plan.Tag{}
+		s.Within = map[plan.Class]plan.Class{}
 		for range rapid.IntRange(0, 3).Draw(t, "within") {
-			s.Within[rapid.SampledFrom(anyTags[:4]).Draw(t, "tag")] = rapid.SampledFrom(append(anyTags[4:], plan.FirstLocalTag+2)).Draw(t, "wider")
+			s.Within[rapid.SampledFrom(anyClasses[:5]).Draw(t, "class")] = rapid.SampledFrom(append(anyClasses[5:], peerless)).Draw(t, "wider")
 		}
 		return s
 	})
@@ -81,7 +88,11 @@ func (s Shape) police(t *rapid.T, node, number int) {
 		for _, f := range s.families() {
 			// What the node's own policies tell apart comes before what the
 			// endpoint wears.
-			s.Tags[hostPrefix(podAddress(f, node, number+1))] = rapid.SampledFrom([]plan.Tag{p.Tag, plan.FirstLocalTag}).Draw(t, "seen as")
+			if a := hostPrefix(podAddress(f, node, number+1)); rapid.Bool().Draw(t, "of a class") {
+				s.Classes[a] = rapid.SampledFrom(ownClasses).Draw(t, "seen as")
+			} else {
+				s.Tags[a] = p.Tag
+			}
 		}
 	}
 	s.Policed[interfaceName(node, number)] = p
@@ -93,7 +104,7 @@ func verdicts() *rapid.Generator[map[plan.VerdictKey]plan.Verdict] {
 	rivals := rapid.Custom(func(t *rapid.T) plan.VerdictKey {
 		k := plan.Otherwise(rapid.SampledFrom(policies).Draw(t, "policy"),
 			rapid.SampledFrom([]plan.Direction{plan.Incoming, plan.Outgoing}).Draw(t, "direction"))
-		k.Peer = rapid.SampledFrom(append([]plan.Tag{plan.AnyPeer}, anyTags...)).Draw(t, "peer")
+		k.Peer = rapid.SampledFrom(append([]plan.Class{plan.AnyPeer}, anyClasses...)).Draw(t, "peer")
 		k.Protocol = rapid.SampledFrom([]plan.Protocol{plan.AnyProtocol, plan.TCP, plan.UDP, plan.ICMP, plan.ICMPv6}).Draw(t, "protocol")
 		return k
 	})
@@ -122,11 +133,11 @@ func verdicts() *rapid.Generator[map[plan.VerdictKey]plan.Verdict] {
 // like one that does.
 func likeAnother(t *rapid.T, all map[plan.VerdictKey]plan.Verdict) {
 	k := plan.Rest(rapid.SampledFrom(policies).Draw(t, "policy"),
-		rapid.SampledFrom([]plan.Direction{plan.Incoming, plan.Outgoing}).Draw(t, "direction"), rapid.SampledFrom(anyTags).Draw(t, "peer"))
+		rapid.SampledFrom([]plan.Direction{plan.Incoming, plan.Outgoing}).Draw(t, "direction"), rapid.SampledFrom(anyClasses).Draw(t, "peer"))
 	to := k
-	to.Peer = plan.FirstLocalTag + 2 // which no address wears
-	if rapid.Bool().Draw(t, "like one that addresses wear") {
-		to.Peer = rapid.SampledFrom(append([]plan.Tag{plan.AnyPeer}, anyTags[1:]...)).Draw(t, "like")
+	to.Peer = peerless
+	if rapid.Bool().Draw(t, "like one of addresses") {
+		to.Peer = rapid.SampledFrom(append([]plan.Class{plan.AnyPeer}, anyClasses[1:]...)).Draw(t, "like")
 	}
 	if k.Peer == to.Peer {
 		return
@@ -169,13 +180,16 @@ func portRanges(t *rapid.T, p plan.Protocol) []plan.PortRange {
 	return slices.DeleteFunc(append(ranges, rest), func(plan.PortRange) bool { return rapid.Bool().Draw(t, "left out") })
 }
 
-// putPolicies states the Tags and Verdicts, which are those of every node.
+// putPolicies states the Tags, Classes and Verdicts, which are those of every node.
 func (s Shape) putPolicies(b *plan.Builder) {
 	for prefix, tag := range s.Tags {
 		b.PutTag(plan.TagKey{Network: plan.DefaultNetwork, Prefix: prefix}, plan.Tagging{Tag: tag, Origin: "tag"})
 	}
-	for tag, wider := range s.Within {
-		b.PutWithin(plan.WithinKey{Tag: tag}, plan.Within{Tag: wider})
+	for prefix, class := range s.Classes {
+		b.PutClass(plan.ClassKey{Network: plan.DefaultNetwork, Prefix: prefix}, plan.Membership{Class: class, Origin: "class"})
+	}
+	for class, wider := range s.Within {
+		b.PutWithin(plan.WithinKey{Class: class}, plan.Within{Class: wider})
 	}
 	for k, v := range s.Verdicts {
 		b.PutVerdict(k, v)

@@ -97,7 +97,7 @@ func (c *compiler) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
 	tables := c.tables.Compile(c.world(in))
 	c.made = tables
 	p := *plain
-	p.Tags, p.Within, p.Verdicts = tables.Tags, tables.Within, tables.Verdicts
+	p.Classes, p.Within, p.Verdicts = tables.Classes, tables.Within, tables.Verdicts
 	if previous == nil {
 		previous = &plan.Plan{}
 	}
@@ -145,8 +145,8 @@ func (c *compiler) world(in plugin.Input) *policy.World {
 	}
 }
 
-// endpoints returns the endpoints that base wants, with their tags and policies.
-// It shares what it can with the previous ones.
+// endpoints returns the endpoints that base wants, with their policies. It shares
+// what it can with the previous ones.
 func (c *compiler) endpoints(previous, plain plan.Table[plan.EndpointKey, plan.Endpoint], policies map[string]policy.EndpointPolicies) plan.Table[plan.EndpointKey, plan.Endpoint] {
 	out := previous
 	for k := range previous.All() {
@@ -155,12 +155,7 @@ func (c *compiler) endpoints(previous, plain plan.Table[plan.EndpointKey, plan.E
 		}
 	}
 	for k, e := range plain.All() {
-		e.Tag, e.IngressPolicy, e.EgressPolicy = 0, policies[k.Interface].Ingress, policies[k.Interface].Egress
-		if l := c.view.locals.byInterface[k.Interface].Local; l != nil && counts(l) {
-			if t := c.tags.of(l.Identity); t != nil {
-				e.Tag = t.group.Tag
-			}
-		}
+		e.IngressPolicy, e.EgressPolicy = policies[k.Interface].Ingress, policies[k.Interface].Egress
 		out = out.Set(k, e)
 	}
 	return out

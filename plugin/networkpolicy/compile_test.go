@@ -74,15 +74,15 @@ func TestCompile(t *testing.T) {
 	})
 }
 
-// readable returns a plan's text with numbers for the node's own tags that follow
+// readable returns a plan's text with numbers for the node's own classes that follow
 // from where they are used alone.
 func readable(p *plan.Plan) string {
 	var pairs []string
-	seen := map[plan.Tag]bool{}
-	for _, t := range p.Tags.All() {
-		if t.Tag >= plan.FirstLocalTag && !seen[t.Tag] {
-			seen[t.Tag] = true
-			pairs = append(pairs, fmt.Sprintf(" %d ", t.Tag), fmt.Sprintf(" local%d ", len(seen)))
+	seen := map[plan.Class]bool{}
+	for _, m := range p.Classes.All() {
+		if m.Class >= plan.FirstOwnClass && !seen[m.Class] {
+			seen[m.Class] = true
+			pairs = append(pairs, fmt.Sprintf(" %s ", m.Class), fmt.Sprintf(" own%d ", len(seen)))
 		}
 	}
 	lines := strings.Split(strings.NewReplacer(pairs...).Replace(p.String()), "\n")

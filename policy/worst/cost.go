@@ -9,7 +9,7 @@ import (
 
 // Cost is what the policies of a recipe add to a node.
 type Cost struct {
-	Rules, Tags, Within, Verdicts int
+	Rules, Classes, Within, Verdicts int
 	// Compile is how long they take to be compiled when they are new, Removal
 	// when they go.
 	Compile, Removal time.Duration
@@ -31,7 +31,7 @@ func Measure(r Recipe) Cost {
 	for _, p := range with.Policies[Others:] {
 		cost.Rules += len(p.Ingress) + len(p.Egress)
 	}
-	cost.Tags = after.Tags.Len() - before.Tags.Len()
+	cost.Classes = after.Classes.Len() - before.Classes.Len()
 	cost.Within = after.Within.Len() - before.Within.Len()
 	cost.Verdicts = after.Verdicts.Len() - before.Verdicts.Len()
 	return cost

@@ -43,7 +43,7 @@ func TestSearch(t *testing.T) {
 	}
 	worth := []func(Cost) float64{
 		func(c Cost) float64 { return float64(c.Compile) },
-		func(c Cost) float64 { return float64(c.Verdicts + c.Tags + c.Within) },
+		func(c Cost) float64 { return float64(c.Verdicts + c.Classes + c.Within) },
 	}
 	sizes := []int{43 << 10, 256 << 10}
 	all := map[[2]int]best{}
@@ -85,7 +85,7 @@ func TestFound(t *testing.T) {
 		if !allowed(r) {
 			t.Errorf("%+v is beyond the limits", r)
 		}
-		if c := Measure(r); c.Verdicts > policy.MaxVerdicts+c.Tags {
+		if c := Measure(r); c.Verdicts > policy.MaxVerdicts+c.Classes {
 			t.Errorf("%+v makes %+v", r, c)
 		}
 	}

@@ -17,7 +17,7 @@ func grown(r Recipe) (rules, tags, verdicts, within int) {
 	for _, p := range with.Policies[Others:] {
 		rules += len(p.Ingress) + len(p.Egress)
 	}
-	return rules, after.Tags.Len() - before.Tags.Len(), after.Verdicts.Len() - before.Verdicts.Len(), after.Within.Len() - before.Within.Len()
+	return rules, after.Classes.Len() - before.Classes.Len(), after.Verdicts.Len() - before.Verdicts.Len(), after.Within.Len() - before.Within.Len()
 }
 
 // What a policy costs grows with its size and not with the square of it, nor with

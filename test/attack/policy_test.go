@@ -183,7 +183,7 @@ var policyAttacks = []attack{
 			})
 			t.planHas(t.T, "node1", "ClusterNetworkPolicy nodeless")
 			for a := range more {
-				t.planHas(t.T, "node1", "tag default "+a)
+				t.planHas(t.T, "node1", "class default "+a)
 			}
 			for _, a := range node.plan.Local.PoolAddresses() {
 				if a.Is6() == t.v6 {
