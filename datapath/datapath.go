@@ -81,6 +81,8 @@ type Capabilities struct {
 	NoIPv6 string
 	// Tunnels: routes of the way "tunnel".
 	Tunnels bool
+	// Multipath: routes that lead to several peers.
+	Multipath bool
 	// OverlappingNetworks: more than one network whose addresses overlap.
 	OverlappingNetworks bool
 	// Tags travel in the tunnel's network identifier.

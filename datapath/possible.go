@@ -113,9 +113,14 @@ func (f *possibility) endpoints() {
 }
 
 func (f *possibility) routes() {
-	for k := range f.from.Routes.All() {
-		if !f.network(k.Network) || !f.family(k.Prefix.Addr()) {
+	for k, r := range f.from.Routes.All() {
+		switch {
+		case !f.network(k.Network), !f.family(k.Prefix.Addr()):
 			f.plan.Routes, f.changed = f.plan.Routes.Delete(k), true
+		case len(r.Peers) > 1 && !f.able.Multipath:
+			f.refuse(r.Origin, "this data plane shares nothing among peers: all for %s goes by way of %s", k.Prefix, r.Peer())
+			r.Peers = r.Peers[:1]
+			f.plan.Routes, f.changed = f.plan.Routes.Set(k, r), true
 		}
 	}
 }

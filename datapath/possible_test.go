@@ -19,13 +19,14 @@ route default 10.1.1.2/32 endpoint weftaaa
 route default ::/0 gateway
 route default fd00:1::/64 drop # HostSubnet node1
 route default fd00:1::2/128 endpoint weftaaa
-route default fd00:2::/64 nexthop fd00:9::3 node node2
+peer node2 addresses 172.30.0.3,fd00:9::3
+route default fd00:2::/64 nexthop node2
 egress default any 0.0.0.0/0 masquerade
 egress default any ::/0 masquerade
 `
 
 func TestPossible(t *testing.T) {
-	all := Capabilities{IPv6: true, OverlappingNetworks: true, Services: true, Bandwidth: true,
+	all := Capabilities{IPv6: true, Multipath: true, OverlappingNetworks: true, Services: true, Bandwidth: true,
 		EgressActions: []plan.EgressAction{plan.Masquerade, plan.Discard, plan.SourceNAT, plan.ViaNode}}
 	without := func(f func(*Capabilities)) Capabilities {
 		c := all
@@ -41,6 +42,7 @@ route default 10.1.1.0/24 drop # HostSubnet node1
 route default 10.1.1.2/32 endpoint weftaaa
 egress default any 0.0.0.0/0 masquerade
 `
+	const peers = "peer node2 addresses 172.30.0.3,fd00:9::3\n"
 	for _, c := range []struct {
 		name       string
 		able       Capabilities
@@ -48,7 +50,7 @@ egress default any 0.0.0.0/0 masquerade
 		refusals   []Refusal
 	}{
 		{"all is possible", all, dualPlan, dualPlan, nil},
-		{"no IPv6, and a subnet of it", noIPv6, dualPlan, only4, []Refusal{
+		{"no IPv6, and a subnet of it", noIPv6, dualPlan, only4 + peers, []Refusal{
 			{Origin: "HostSubnet node1", Message: "pods get no address of fd00:1::/64 on this node: IPv6 is off"},
 			{Origin: "Pod default/web", Message: "pod default/web is not reached under its IPv6 address: IPv6 is off"}}},
 		{"no IPv6, and nobody asked for it", noIPv6, only4 + "route default ::/0 gateway\negress default any ::/0 masquerade\n", only4, nil},
@@ -61,6 +63,9 @@ egress default any 0.0.0.0/0 masquerade
 		{"no networks", without(func(c *Capabilities) { c.OverlappingNetworks = false }),
 			only4 + "endpoint other name blue/x network blue addresses 10.1.1.2 mac 0a:58:0a:01:01:02\negress blue endpoint other 0.0.0.0/0 drop\n", only4,
 			[]Refusal{{Message: "this data plane knows no network of its own as blue: pod blue/x is cut off"}}},
+		{"one peer alone", without(func(c *Capabilities) { c.Multipath = false }),
+			only4 + peers + "route default 10.1.2.0/24 nexthop node2,node3 # Lease a\n", only4 + peers + "route default 10.1.2.0/24 nexthop node2 # Lease a\n",
+			[]Refusal{{Origin: "Lease a", Message: "this data plane shares nothing among peers: all for 10.1.2.0/24 goes by way of node2"}}},
 		{"no bandwidth", without(func(c *Capabilities) { c.Bandwidth = false }),
 			strings.Replace(only4, " anti-spoof", " anti-spoof ingress-rate 1000", 1), only4,
 			[]Refusal{{Origin: "Pod default/web", Message: "this data plane limits no bandwidth: pod default/web has no limit"}}},

@@ -52,8 +52,8 @@ func (c Cluster) OwnAddresses() (map[netip.Addr]string, error) {
 			put(pool.Prefix, o.GetName())
 		}
 		for k, r := range made.Routes.All() {
-			if k.Network == plan.DefaultNetwork && r.Node != "" && !k.Prefix.IsSingleIP() {
-				put(k.Prefix, r.Node)
+			if k.Network == plan.DefaultNetwork && r.Peer() != "" && !k.Prefix.IsSingleIP() {
+				put(k.Prefix, r.Peer())
 			}
 		}
 		break
@@ -288,8 +288,16 @@ func (p *planner) next(addresses ...netip.Addr) []string {
 		for _, a := range addresses {
 			for _, fromEndpoint := range []bool{true, false} {
 				_, r, ok := known.Route(plan.DefaultNetwork, a, fromEndpoint)
-				if ok {
-					names, vias = append(names, r.Node), append(vias, r.Via)
+				if !ok {
+					continue
+				}
+				names = append(names, r.Peers...)
+				for _, name := range r.Peers {
+					peer := known.Peer(name)
+					vias = append(vias, peer.NextHop(a))
+					if end, ok := known.Local.EndOf(peer); ok {
+						vias = append(vias, end.VTEP)
+					}
 				}
 			}
 			for k, e := range known.Egress.All() {

@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 )
 
 // A node believes of an address only what it would answer: it takes packets
@@ -20,7 +21,10 @@ func (p *Plan) TakesFromPeer(network string, vtep, src netip.Addr) bool {
 		return p.knowsPeer(vtep)
 	}
 	_, r, ok := p.Route(network, src, true)
-	return ok && r.Way == ToTunnel && r.Via == vtep
+	return ok && r.Way == ToTunnel && slices.ContainsFunc(r.Peers, func(peer string) bool {
+		end, ok := p.EndOf(peer)
+		return ok && end.VTEP == vtep
+	})
 }
 
 // TakesPlainly reports whether what comes neither from an endpoint nor through

@@ -19,8 +19,10 @@ func manyRoutes(previous *plan.Plan, tag plan.Tag) *plan.Plan {
 	b.PutEndpoint(plan.EndpointKey{Interface: "weft0"}, plan.Endpoint{Network: plan.DefaultNetwork, Addresses: []netip.Addr{netip.MustParseAddr("11.0.0.2")}})
 	for i := range manyPeers {
 		via := netip.AddrFrom4([4]byte{172, byte(17 + i>>16), byte(i >> 8), byte(i)})
+		peer := fmt.Sprint("node", i+1)
+		b.PutPeer(plan.PeerKey{Name: peer}, plan.Peer{Addresses: []netip.Addr{via}, Ends: []plan.TunnelEnd{{VTEP: via, MAC: plan.MACOf(via)}}, Origin: "HostSubnet"})
 		b.PutRoute(plan.RouteKey{Network: plan.DefaultNetwork, Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{byte(12 + i>>16), byte(i >> 8), byte(i), 0}), 24)},
-			plan.Route{Way: plan.ToTunnel, Node: fmt.Sprint("node", i+1), Via: via, MAC: plan.MACOf(via), Origin: "HostSubnet"})
+			plan.Route{Way: plan.ToTunnel, Peers: []string{peer}, Origin: "HostSubnet"})
 	}
 	b.PutTag(plan.TagKey{Network: plan.DefaultNetwork, Prefix: netip.MustParsePrefix("12.0.0.0/24")}, plan.Tagging{Tag: tag})
 	return b.Build()

@@ -6,6 +6,7 @@ package plan
 // returns. The zero Builder starts from the empty plan.
 type Builder struct {
 	Local     Local
+	peers     draft[PeerKey, Peer]
 	endpoints draft[EndpointKey, Endpoint]
 	routes    draft[RouteKey, Route]
 	tags      draft[TagKey, Tagging]
@@ -26,6 +27,7 @@ type draft[K TableKey[K], V TableValue[V]] struct {
 func NewBuilder(previous *Plan) *Builder {
 	b := &Builder{}
 	if previous != nil {
+		b.peers.table = previous.Peers
 		b.endpoints.table = previous.Endpoints
 		b.routes.table = previous.Routes
 		b.tags.table = previous.Tags
@@ -38,8 +40,11 @@ func NewBuilder(previous *Plan) *Builder {
 	return b
 }
 
-// PutEndpoint states an endpoint. It returns false, and keeps the first, when
-// one of that key was stated before; so do the other Put methods.
+// PutPeer states a peer. It returns false, and keeps the first, when one of that
+// key was stated before; so do the other Put methods.
+func (b *Builder) PutPeer(k PeerKey, v Peer) bool { return b.peers.set(k, v) }
+
+// PutEndpoint states an endpoint.
 func (b *Builder) PutEndpoint(k EndpointKey, v Endpoint) bool { return b.endpoints.set(k, v) }
 
 // PutRoute states a route.
@@ -80,6 +85,7 @@ func (b *Builder) PutEgress(k EgressKey, v Egress) bool {
 func (b *Builder) Build() *Plan {
 	return &Plan{
 		Local:     b.Local,
+		Peers:     b.peers.done(),
 		Endpoints: b.endpoints.done(),
 		Routes:    b.routes.done(),
 		Tags:      b.tags.done(),

@@ -141,17 +141,19 @@ func (e Explanation) String() string {
 	return b.String()
 }
 
-func decisionOf(r Route) string {
+func (p *Plan) decisionOf(r Route, to netip.Addr) string {
 	switch r.Way {
 	case ToEndpoint:
 		return "to the local endpoint " + r.Interface
 	case ToTunnel:
-		return fmt.Sprintf("through the tunnel to %s at %s", r.Node, r.Via)
+		end, _ := p.EndOf(r.Peer())
+		return fmt.Sprintf("through the tunnel to %s at %s%s", r.Peer(), end.VTEP, oneOf(r.Peers))
 	case ToNextHop:
-		if r.Node != "" {
-			return fmt.Sprintf("to next hop %s, which is %s", r.Via, r.Node)
+		via := p.Peer(r.Peer()).NextHop(to)
+		if name := r.Peer(); name != via.String() {
+			return fmt.Sprintf("to next hop %s, which is %s%s", via, name, oneOf(r.Peers))
 		}
-		return fmt.Sprintf("to next hop %s", r.Via)
+		return fmt.Sprintf("to next hop %s%s", via, oneOf(r.Peers))
 	case ToHost:
 		return "to the node itself"
 	case ToGateway:
@@ -159,4 +161,12 @@ func decisionOf(r Route) string {
 	default:
 		return "dropped"
 	}
+}
+
+// oneOf says, of the first of several peers, that there are others.
+func oneOf(peers []string) string {
+	if len(peers) < 2 {
+		return ""
+	}
+	return fmt.Sprintf(", one of %d", len(peers))
 }

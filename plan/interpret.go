@@ -38,7 +38,7 @@ import (
 // allowed, as far as is known: the reason says so, and SeenSource and
 // SeenDestination are what that node gets. So is a packet that leaves the
 // cluster, unless its destination is in the cluster after all. Of a service's
-// backends the first that may be chosen is followed.
+// backends the first that may be chosen is followed, and of a route's peers the first.
 func Explain(plans map[string]*Plan, f Flow) Explanation {
 	plans = maps.Clone(plans)
 	maps.DeleteFunc(plans, func(_ string, p *Plan) bool { return p == nil })
@@ -262,7 +262,7 @@ func (x *explainer) at(p *Plan, from sender, k EndpointKey, e Endpoint) stage {
 		x.note(p, "routes", "no route covers %s: dropped", x.dst)
 		return x.deny("%s has no route to %s", p.Local.Node, x.dst)
 	default:
-		noteEntry(x, p, "routes", routeKey, route, "%s", decisionOf(route))
+		noteEntry(x, p, "routes", routeKey, route, "%s", p.decisionOf(route, x.dst))
 	}
 	switch route.Way {
 	case ToEndpoint:
@@ -420,16 +420,17 @@ func (x *explainer) leave(p *Plan, from sender, k EndpointKey, e Endpoint, route
 		return x.tunnel(p, route, fromWire)
 	case ToNextHop:
 		x.tag = 0 // nothing carries it
-		if next := x.nodeAt(route.Via); next != nil {
+		via := p.Peer(route.Peer()).NextHop(x.dst)
+		if next := x.nodeAt(via); next != nil {
 			return x.plainly(next)
 		}
-		if route.Node != "" {
-			if next := x.plans[route.Node]; next != nil {
-				return x.deny("%s sends to %s at %s, which is not an address of that node", p.Local.Node, route.Node, route.Via)
-			}
-			return x.allow("left to %s at %s, of which no plan is known", route.Node, route.Via)
+		if next := x.plans[route.Peer()]; next != nil {
+			return x.deny("%s sends to %s at %s, which is not an address of that node", p.Local.Node, route.Peer(), via)
 		}
-		return x.allow("left to next hop %s", route.Via)
+		if route.Peer() == via.String() {
+			return x.allow("left to next hop %s", via)
+		}
+		return x.allow("left to %s at %s, of which no plan is known", route.Peer(), via)
 	default:
 		x.tag = 0
 		// Nodes know each other's addresses through the underlay, in which
@@ -461,7 +462,7 @@ func (x *explainer) nodeAt(a netip.Addr) *Plan {
 // handOver sends the packet to the node where it is to leave the cluster.
 func (x *explainer) handOver(p *Plan, node string) stage {
 	for k, r := range p.Routes.All() {
-		if r.Way == ToTunnel && r.Node == node && sameFamily(k.Prefix.Addr(), x.dst) {
+		if r.Way == ToTunnel && r.Peer() == node && sameFamily(k.Prefix.Addr(), x.dst) {
 			return x.tunnel(p, r, fromPeer)
 		}
 	}
@@ -472,10 +473,11 @@ func (x *explainer) handOver(p *Plan, node string) stage {
 // it as what comes from as.
 func (x *explainer) tunnel(p *Plan, route Route, as sender) stage {
 	own := p.Local.Tunnel
+	end, _ := p.EndOf(route.Peer())
 	for _, name := range x.names {
 		next := x.plans[name]
 		peer := next.Local.Tunnel
-		if peer.VTEP != route.Via {
+		if peer.VTEP != end.VTEP {
 			continue
 		}
 		switch {
@@ -483,18 +485,18 @@ func (x *explainer) tunnel(p *Plan, route Route, as sender) stage {
 			x.note(next, "node", "listens for VXLAN on port %d, not %d: dropped", peer.Port, own.Port)
 		case own.VNI != peer.VNI:
 			x.note(next, "node", "has VNI %d, not %d: dropped", peer.VNI, own.VNI)
-		case route.MAC != peer.MAC:
-			x.note(next, "node", "has VTEP MAC %s, not %s: dropped", peer.MAC, route.MAC)
+		case end.MAC != peer.MAC:
+			x.note(next, "node", "has VTEP MAC %s, not %s: dropped", peer.MAC, end.MAC)
 		case !next.knowsPeer(own.VTEP):
-			x.note(next, "routes", "no tunnel route leads to VTEP %s: an unknown peer, dropped", own.VTEP)
+			x.note(next, "peers", "no peer has VTEP %s: an unknown one, dropped", own.VTEP)
 			return x.deny("%s does not know %s as a peer", name, p.Local.Node)
 		default:
 			return x.throughTunnel(next, own.VTEP, as)
 		}
 		return x.deny("%s does not take what %s sends through the tunnel", name, p.Local.Node)
 	}
-	if x.plans[route.Node] != nil {
-		return x.deny("%s sends to %s at VTEP %s, which is not that node's", p.Local.Node, route.Node, route.Via)
+	if x.plans[route.Peer()] != nil {
+		return x.deny("%s sends to %s at VTEP %s, which is not that node's", p.Local.Node, route.Peer(), end.VTEP)
 	}
-	return x.allow("left to %s at VTEP %s, of which no plan is known", route.Node, route.Via)
+	return x.allow("left to %s at VTEP %s, of which no plan is known", route.Peer(), end.VTEP)
 }

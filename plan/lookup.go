@@ -194,10 +194,10 @@ func (p *Plan) gatewayAddress(network string, a netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// knowsPeer reports whether a tunnel route leads to that VTEP.
+// knowsPeer reports whether a peer's end of the tunnel is that VTEP.
 func (p *Plan) knowsPeer(vtep netip.Addr) bool {
-	for _, r := range p.Routes.All() {
-		if r.Way == ToTunnel && r.Via == vtep {
+	for _, peer := range p.Peers.All() {
+		if end, ok := p.Local.EndOf(peer); ok && end.VTEP == vtep {
 			return true
 		}
 	}

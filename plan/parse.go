@@ -113,6 +113,9 @@ func (p *Plan) parseLine(s *scanner, origin string) {
 		if t.IsZero() {
 			s.fail("a tunnel without vtep, mac and port is none: leave the line out")
 		}
+	case "peer":
+		k, v := parsePeer(s, origin)
+		put(s, &p.Peers, k, v)
 	case "endpoint":
 		k, v := parseEndpoint(s, origin)
 		put(s, &p.Endpoints, k, v)
@@ -143,7 +146,7 @@ func (p *Plan) parseLine(s *scanner, origin string) {
 		k, v := parseEgress(s, origin)
 		put(s, &p.Egress, k, v)
 	default:
-		s.fail("%q begins no line: expected node, pool, tunnel, endpoint, route, tag, class, within, verdict, service or egress", kind)
+		s.fail("%q begins no line: expected node, pool, tunnel, peer, endpoint, route, tag, class, within, verdict, service or egress", kind)
 	}
 }
 
@@ -179,18 +182,30 @@ func parseEndpoint(s *scanner, origin string) (EndpointKey, Endpoint) {
 	return k, e
 }
 
+func parsePeer(s *scanner, origin string) (PeerKey, Peer) {
+	k := PeerKey{Name: s.name("a peer")}
+	p := Peer{Origin: origin}
+	s.options(map[string]func(){
+		"addresses": func() { p.Addresses = s.addresses() },
+		"ends": func() {
+			for _, item := range s.list("ends of tunnels") {
+				p.Ends = append(p.Ends, s.end(item))
+			}
+		},
+	})
+	return k, p
+}
+
 func parseRoute(s *scanner, origin string) (RouteKey, Route) {
 	k := RouteKey{Network: s.name("a network"), Prefix: s.prefix()}
 	r := Route{Origin: origin}
 	r.Way = Way(s.oneOf("a way", string(ToEndpoint), string(ToTunnel), string(ToNextHop), string(ToHost), string(ToGateway), string(ToDrop)))
 	options := map[string]func(){
 		"interface":      func() { r.Interface = s.name("an interface") },
-		"node":           func() { r.Node = s.name("a node") },
-		"via":            func() { r.Via = s.address() },
-		"mac":            func() { r.MAC = s.mac() },
+		"peers":          func() { r.Peers = s.names("names of peers") },
 		"endpoints-only": func() { r.EndpointsOnly = true },
 	}
-	if operand, ok := map[Way]string{ToEndpoint: "interface", ToTunnel: "node", ToNextHop: "via"}[r.Way]; ok {
+	if operand, ok := map[Way]string{ToEndpoint: "interface", ToTunnel: "peers", ToNextHop: "peers"}[r.Way]; ok {
 		options[operand]()
 		delete(options, operand)
 	}
@@ -434,6 +449,21 @@ func (s *scanner) addresses() []netip.Addr {
 	return as
 }
 
+// names are words that may be anything. An empty one alone stands for none.
+func (s *scanner) names(what string) []string {
+	var names []string
+	for _, item := range s.list(what) {
+		if item == "" {
+			s.fail("a name is missing among the %s", what)
+		}
+		names = append(names, s.unquote(item))
+	}
+	if len(names) == 1 && names[0] == "" {
+		return nil
+	}
+	return names
+}
+
 func (s *scanner) prefix() netip.Prefix {
 	w := s.name("a prefix")
 	p, err := netip.ParsePrefix(w)
@@ -462,6 +492,19 @@ func (s *scanner) backend(item string) Backend {
 		b.Node = s.unquote(node)
 	}
 	return b
+}
+
+func (s *scanner) end(item string) TunnelEnd {
+	vtep, mac, err := cut(item, "@")
+	if err != nil {
+		s.fail("%w", err)
+	}
+	var e TunnelEnd
+	if e.MAC, err = ParseMAC(mac); err != nil && s.err == nil {
+		s.fail("%q is not the end of a tunnel such as 172.30.0.3@0a:58:ac:1e:00:03: %w", item, err)
+	}
+	e.VTEP = s.addressOf(vtep)
+	return e
 }
 
 func (s *scanner) number(what string, bits int) uint64 {

@@ -1,5 +1,5 @@
-// Package plan holds the five tables that say what one node does with packets:
-// Endpoints, Routes (with Tags, who an address is, beside the ways there),
+// Package plan holds the five tables that say what one node does with packets,
+// and that of the Peers with whom it shares them: Endpoints, Routes (with Tags, who an address is, beside the ways there),
 // Verdicts (with Classes, what policies take an address for, and Within, what wider
 // class a class is within), Services and Egress.
 //
@@ -12,8 +12,11 @@
 //
 //	node node1 addresses 172.30.0.2 mtu 1450
 //	pool default 10.1.1.0/24 gateway 10.1.1.1
+//	tunnel vxlan port 4789 vtep 172.30.0.2 mac 0a:58:ac:1e:00:02
+//	peer node2 addresses 172.30.0.3 ends 172.30.0.3@0a:58:ac:1e:00:03 # HostSubnet node2
 //	endpoint weft1 network default addresses 10.1.1.2 name default/web # Pod default/web
 //	route default 10.1.1.2/32 endpoint weft1 # Pod default/web
+//	route default 10.1.2.0/24 tunnel node2 # HostSubnet node2
 //	route default 10.1.0.0/16 drop # ClusterNetwork default
 //	tag default 10.1.2.7/32 5 # NodePods node2
 //	class default 10.1.2.7/32 c3 # NodePods node2
@@ -42,6 +45,7 @@ const DefaultNetwork = "default"
 type Plan struct {
 	// Local describes the node itself.
 	Local     Local
+	Peers     Table[PeerKey, Peer]
 	Endpoints Table[EndpointKey, Endpoint]
 	Routes    Table[RouteKey, Route]
 	Tags      Table[TagKey, Tagging]
@@ -167,6 +171,7 @@ type Diff struct {
 	Local    bool
 	From, To Local
 
+	Peers     []Change[PeerKey, Peer]
 	Endpoints []Change[EndpointKey, Endpoint]
 	Routes    []Change[RouteKey, Route]
 	Tags      []Change[TagKey, Tagging]
@@ -182,7 +187,7 @@ func (d Diff) Empty() bool { return !d.Local && d.Len() == 0 }
 
 // Len is the number of changed entries.
 func (d Diff) Len() int {
-	return len(d.Endpoints) + len(d.Routes) + len(d.Tags) + len(d.Classes) + len(d.Within) + len(d.Verdicts) + len(d.Services) + len(d.Egress)
+	return len(d.Peers) + len(d.Endpoints) + len(d.Routes) + len(d.Tags) + len(d.Classes) + len(d.Within) + len(d.Verdicts) + len(d.Services) + len(d.Egress)
 }
 
 // Diff returns what leads from p to next, each table's changes in key order.
@@ -197,6 +202,7 @@ func (p *Plan) Diff(next *Plan) Diff {
 	}
 	d := Diff{
 		Local:     !p.Local.Equal(next.Local),
+		Peers:     p.Peers.Diff(next.Peers),
 		Endpoints: p.Endpoints.Diff(next.Endpoints),
 		Routes:    p.Routes.Diff(next.Routes),
 		Tags:      p.Tags.Diff(next.Tags),

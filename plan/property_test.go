@@ -35,6 +35,9 @@ func TestStringIsALineForEachEntry(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := plantest.Plan().Draw(t, "plan")
 		text := p.Local.String()
+		for k, v := range p.Peers.All() {
+			text += k.Line(v) + "\n"
+		}
 		for k, v := range p.Endpoints.All() {
 			text += k.Line(v) + "\n"
 		}
@@ -115,6 +118,9 @@ func TestBuilderForgetsWhatIsNotStated(t *testing.T) {
 		previous, want := plantest.Plan().Draw(t, "previous"), plantest.Plan().Draw(t, "want")
 		b := plan.NewBuilder(previous)
 		b.Local = want.Local
+		for k, v := range want.Peers.All() {
+			b.PutPeer(k, v)
+		}
 		for k, v := range want.Endpoints.All() {
 			b.PutEndpoint(k, v)
 			if b.PutEndpoint(k, plan.Endpoint{Name: "second"}) {

@@ -3,6 +3,7 @@ package plan
 import (
 	"cmp"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -36,10 +37,10 @@ type Way string
 const (
 	// ToEndpoint: the local endpoint behind Route.Interface.
 	ToEndpoint Way = "endpoint"
-	// ToTunnel: through the tunnel to Route.Node, whose VTEP is Route.Via.
+	// ToTunnel: through the tunnel to one of Route.Peers.
 	ToTunnel Way = "tunnel"
-	// ToNextHop: by plain routing to Route.Via, which is on a link of the
-	// node; Route.Node is the node that owns it, where a node does.
+	// ToNextHop: by plain routing to one of Route.Peers, which is on a link of
+	// the node.
 	ToNextHop Way = "nexthop"
 	// ToHost: the node itself.
 	ToHost Way = "host"
@@ -54,12 +55,9 @@ type Route struct {
 	Way Way
 	// Interface is the key of the local endpoint of ToEndpoint.
 	Interface string
-	// Node is the name of the node at the other end of ToTunnel and ToNextHop.
-	Node string
-	// Via is the VTEP of ToTunnel, or the address of ToNextHop.
-	Via netip.Addr
-	// MAC is the other VTEP's address in the overlay, for ToTunnel.
-	MAC MAC
+	// Peers are the names of those to whom ToTunnel and ToNextHop hand packets.
+	// Of several, each connection goes to one (RFC 2992).
+	Peers []string
 	// EndpointsOnly makes the route hold for what endpoints send and not for
 	// what the node itself sends: the way to another node's own address is
 	// the tunnel for a pod, and the underlay for the node, whose tunnel
@@ -70,4 +68,19 @@ type Route struct {
 }
 
 // Equal reports whether both are the same in every field.
-func (r Route) Equal(o Route) bool { return r == o }
+func (r Route) Equal(o Route) bool {
+	return r.Way == o.Way && r.Interface == o.Interface && r.EndpointsOnly == o.EndpointsOnly && r.Origin == o.Origin &&
+		slices.Equal(r.Peers, o.Peers)
+}
+
+// IsZero reports whether it is no route.
+func (r Route) IsZero() bool { return r.Equal(Route{}) }
+
+// Peer is the peer that the route leads to, the first of several; empty for
+// routes that lead to none.
+func (r Route) Peer() string {
+	if len(r.Peers) == 0 {
+		return ""
+	}
+	return r.Peers[0]
+}

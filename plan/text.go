@@ -27,6 +27,7 @@ func (p *Plan) AppendText(b []byte) ([]byte, error) {
 		p = &Plan{}
 	}
 	b = p.Local.appendLines(b, "")
+	b = appendLines(b, p.Peers.All())
 	b = appendLines(b, p.Endpoints.All())
 	b = appendLines(b, p.Routes.All())
 	b = appendLines(b, p.Tags.All())
@@ -58,6 +59,7 @@ func (d Diff) String() string {
 		b = d.From.appendLines(b, "- ")
 		b = d.To.appendLines(b, "+ ")
 	}
+	b = appendChanges(b, d.Peers)
 	b = appendChanges(b, d.Endpoints)
 	b = appendChanges(b, d.Routes)
 	b = appendChanges(b, d.Tags)
@@ -71,6 +73,9 @@ func (d Diff) String() string {
 
 // String returns the lines that describe the node.
 func (l Local) String() string { return string(l.appendLines(nil, "")) }
+
+// Line returns the peer's line of the text form, with its origin.
+func (k PeerKey) Line(p Peer) string { return string(appendLine(nil, k, p)) }
 
 // Line returns the endpoint's line of the text form, with its origin.
 func (k EndpointKey) Line(e Endpoint) string { return string(appendLine(nil, k, e)) }
@@ -159,6 +164,18 @@ func (l Local) appendLines(b []byte, prefix string) []byte {
 	return b
 }
 
+func (PeerKey) origin(p Peer) string { return p.Origin }
+
+func (k PeerKey) appendEntry(l line, p Peer) line {
+	l = l.keyword("peer").name(k.Name).addresses("addresses", p.Addresses)
+	if len(p.Ends) > 0 {
+		l = l.keyword("ends").list(len(p.Ends), func(l line, i int) line {
+			return append(append(l.quoted(p.Ends[i].VTEP.String()), '@'), p.Ends[i].MAC.String()...)
+		})
+	}
+	return l
+}
+
 func (EndpointKey) origin(e Endpoint) string { return e.Origin }
 
 func (k EndpointKey) appendEntry(l line, e Endpoint) line {
@@ -173,22 +190,26 @@ func (RouteKey) origin(r Route) string { return r.Origin }
 
 func (k RouteKey) appendEntry(l line, r Route) line {
 	l = l.keyword("route").name(k.Network).name(k.Prefix.String()).name(string(r.Way))
-	via := ""
-	if r.Via.IsValid() {
-		via = r.Via.String()
+	peers := func(l line) line {
+		return l.list(len(r.Peers), func(l line, i int) line { return l.quoted(r.Peers[i]) })
 	}
 	// The way's own operand follows it; what else is set has its name before.
-	iface, node := r.Interface, r.Node
+	iface, others := r.Interface, len(r.Peers) > 0
 	switch r.Way {
 	case ToEndpoint:
 		l, iface = l.name(iface), ""
-	case ToTunnel:
-		l, node = l.name(node), ""
-	case ToNextHop:
-		l, via = l.name(via), ""
+	case ToTunnel, ToNextHop:
+		if others = false; len(r.Peers) == 0 {
+			l = l.name("") // which Validate refuses
+		} else {
+			l = peers(l)
+		}
 	}
-	l = l.option("interface", iface).option("node", node).option("via", via)
-	return l.mac(r.MAC).flag("endpoints-only", r.EndpointsOnly)
+	l = l.option("interface", iface)
+	if others {
+		l = peers(l.keyword("peers"))
+	}
+	return l.flag("endpoints-only", r.EndpointsOnly)
 }
 
 func (TagKey) origin(t Tagging) string { return t.Origin }

@@ -18,6 +18,7 @@ func (p *Plan) Validate() error {
 	}
 	v := &validator{plan: p}
 	v.local()
+	v.peers()
 	v.endpoints()
 	v.routes()
 	for k, t := range p.Tags.All() {
@@ -44,9 +45,10 @@ func (p *Plan) ValidateAfter(previous *Plan) error {
 	}
 	v := &validator{plan: p}
 	changes := previous.Diff(p)
-	rest := changes.Local || len(changes.Endpoints)+len(changes.Routes)+len(changes.Services)+len(changes.Egress) > 0
+	rest := changes.Local || len(changes.Peers)+len(changes.Endpoints)+len(changes.Routes)+len(changes.Services)+len(changes.Egress) > 0
 	if rest {
 		v.local()
+		v.peers()
 		v.endpoints()
 		v.routes()
 	}
@@ -279,19 +281,62 @@ type networkMAC struct {
 	mac     MAC
 }
 
+func (v *validator) peers() {
+	tunnel := v.plan.Local.Tunnel
+	// Each end is one machine's, and so is a MAC address among the ends of one
+	// family, which share an overlay.
+	type overlayMAC struct {
+		is4 bool
+		mac MAC
+	}
+	vteps, macs := map[netip.Addr]string{}, map[overlayMAC]string{}
+	for k, p := range v.plan.Peers.All() {
+		s := about(v, k, p)
+		s.name("the peer", k.Name)
+		for i, a := range p.Addresses {
+			if s.unicast("address", a) && slices.Contains(p.Addresses[:i], a) {
+				s.add("address %s is there twice", a)
+			}
+		}
+		families := map[bool]bool{}
+		for _, e := range p.Ends {
+			if e.MAC.IsZero() {
+				s.add("mac of VTEP %s is missing", e.VTEP)
+			}
+			s.mac("mac", e.MAC)
+			if !s.unicast("VTEP", e.VTEP) {
+				continue
+			}
+			is4 := e.VTEP.Is4()
+			if families[is4] {
+				s.add("VTEP %s is another one of its family", e.VTEP)
+			}
+			families[is4] = true
+			if e.VTEP == tunnel.VTEP {
+				s.add("VTEP %s is the node's own", e.VTEP)
+			}
+			if e.MAC == tunnel.MAC && is4 == tunnel.VTEP.Is4() && !tunnel.IsZero() {
+				s.add("mac %s is that of the node's own VTEP", e.MAC)
+			}
+			if other, ok := vteps[e.VTEP]; ok {
+				s.add("VTEP %s is that of peer %s", e.VTEP, other)
+			}
+			if other, ok := macs[overlayMAC{is4, e.MAC}]; ok {
+				s.add("mac %s is that of peer %s", e.MAC, other)
+			}
+			vteps[e.VTEP], macs[overlayMAC{is4, e.MAC}] = k.Name, k.Name
+		}
+	}
+}
+
 func (v *validator) routes() {
 	tunnel := v.plan.Local.Tunnel
-	// In the overlay a VTEP has one MAC address, and a MAC address one VTEP.
-	macOf := map[netip.Addr]MAC{}
-	vtepOf := map[MAC]netip.Addr{}
 	for k, r := range v.plan.Routes.All() {
 		s := about(v, k, r)
 		s.name("the network", k.Network)
 		s.prefix("prefix", k.Prefix)
 		s.onlyFor("interface", r.Interface != "", r.Way, ToEndpoint)
-		s.onlyFor("node", r.Node != "", r.Way, ToTunnel, ToNextHop)
-		s.onlyFor("via", r.Via.IsValid(), r.Way, ToTunnel, ToNextHop)
-		s.onlyFor("mac", !r.MAC.IsZero(), r.Way, ToTunnel)
+		s.onlyFor("peers", len(r.Peers) > 0, r.Way, ToTunnel, ToNextHop)
 		switch r.Way {
 		case ToHost, ToGateway, ToDrop:
 		case ToEndpoint:
@@ -301,37 +346,28 @@ func (v *validator) routes() {
 			} else if e.Network != k.Network {
 				s.add("endpoint %s is in network %q", r.Interface, e.Network)
 			}
-		case ToNextHop:
-			if s.unicast("next hop", r.Via) && !sameFamily(r.Via, k.Prefix.Addr()) {
-				s.add("next hop %s is not of the prefix's family", r.Via)
+		case ToNextHop, ToTunnel:
+			if len(r.Peers) == 0 {
+				s.add("it leads to no peer")
 			}
-		case ToTunnel:
-			s.name("the other node", r.Node)
-			if tunnel.IsZero() {
+			if r.Way == ToTunnel && tunnel.IsZero() {
 				s.add("the plan has no tunnel")
-			}
-			if r.MAC.IsZero() {
-				s.add("mac of the other VTEP is missing")
-			}
-			s.mac("mac", r.MAC)
-			if !s.unicast("VTEP", r.Via) {
 				continue
 			}
-			if !tunnel.IsZero() && !sameFamily(r.Via, tunnel.VTEP) {
-				s.add("VTEP %s is not of the family of the node's own, %s", r.Via, tunnel.VTEP)
+			for i, name := range r.Peers {
+				peer, ok := v.plan.Peers.Get(PeerKey{name})
+				switch {
+				case !ok:
+					s.add("the plan has no peer %q", name)
+				case slices.Contains(r.Peers[:i], name):
+					s.add("peer %s is there twice", name)
+				case r.Way == ToNextHop && !peer.NextHop(k.Prefix.Addr()).IsValid():
+					s.add("peer %s has no address of the prefix's family", name)
+				}
+				if _, has := v.plan.Local.EndOf(peer); ok && !has && r.Way == ToTunnel {
+					s.add("peer %s has no end of the tunnel of the family of the node's own, %s", name, tunnel.VTEP)
+				}
 			}
-			if r.Via == tunnel.VTEP {
-				s.add("VTEP %s is the node's own", r.Via)
-			}
-			if !tunnel.IsZero() && r.MAC == tunnel.MAC {
-				s.add("mac %s is that of the node's own VTEP", r.MAC)
-			}
-			if m, ok := macOf[r.Via]; ok && m != r.MAC {
-				s.add("another route says that VTEP %s has mac %s", r.Via, m)
-			} else if a, ok := vtepOf[r.MAC]; ok && a != r.Via {
-				s.add("another route says that mac %s is that of VTEP %s", r.MAC, a)
-			}
-			macOf[r.Via], vtepOf[r.MAC] = r.MAC, r.Via
 		default:
 			s.add("way %q is none of those there are", r.Way)
 		}

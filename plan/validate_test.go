@@ -76,7 +76,7 @@ func changed(t *rapid.T, p *plan.Plan) *plan.Plan {
 	class := rapid.SampledFrom([]plan.Class{0, 10, plan.FirstOwnClass, plan.MaxClass, plan.AnyPeer})
 	like := rapid.SampledFrom([]plan.Class{0, 0, 0, 5, 6, plan.FirstOwnClass, plan.AnyPeer})
 	for range rapid.IntRange(0, 8).Draw(t, "changes") {
-		switch rapid.IntRange(0, 11).Draw(t, "change") {
+		switch rapid.IntRange(0, 12).Draw(t, "change") {
 		case 10:
 			k := plan.WithinKey{Class: class.Draw(t, "class")}
 			if next.Within = next.Within.Set(k, plan.Within{Class: class.Draw(t, "wider")}); rapid.Bool().Draw(t, "gone") {
@@ -100,6 +100,15 @@ func changed(t *rapid.T, p *plan.Plan) *plan.Plan {
 			next.Verdicts = next.Verdicts.Set(k, plan.Verdict{Allow: rapid.Bool().Draw(t, "allow"), Like: like.Draw(t, "like")})
 		case 5:
 			next.Verdicts = without(t, next.Verdicts)
+		case 12:
+			peer := plan.Peer{Addresses: []netip.Addr{plantest.Addr().Draw(t, "address")}}
+			if rapid.Bool().Draw(t, "has an end") {
+				peer.Ends = []plan.TunnelEnd{{VTEP: plantest.Addr().Draw(t, "VTEP"), MAC: plan.MACOf(plantest.Addr().Draw(t, "MAC"))}}
+			}
+			next.Peers = next.Peers.Set(plan.PeerKey{Name: rapid.SampledFrom([]string{"", "node2", "node9"}).Draw(t, "peer")}, peer)
+			if rapid.Bool().Draw(t, "gone") {
+				next.Peers = without(t, next.Peers)
+			}
 		case 6:
 			next.Endpoints = without(t, next.Endpoints)
 		case 7:

@@ -191,6 +191,7 @@ func (s *suite) lacks(plans map[string]*plan.Plan) []string {
 		}
 		for _, r := range p.Routes.All() {
 			need(r.Way != plan.ToTunnel || s.able.Tunnels, "tunnels")
+			need(len(r.Peers) < 2 || s.able.Multipath, "several peers")
 		}
 		for _, e := range p.Egress.All() {
 			need(e.Action == plan.Direct || slices.Contains(s.able.EgressActions, e.Action), "egress action "+string(e.Action))

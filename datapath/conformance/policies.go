@@ -27,7 +27,8 @@ endpoint server network default addresses 10.1.1.2 mac 0a:58:0a:01:01:02 ingress
 route default 0.0.0.0/0 gateway
 route default 10.1.1.2/32 endpoint server
 route default 10.1.1.3/32 endpoint near
-route default 10.1.2.0/24 tunnel node2 via 172.30.0.3 mac 0a:58:ac:1e:00:03
+peer node2 ends 172.30.0.3@0a:58:ac:1e:00:03
+route default 10.1.2.0/24 tunnel node2
 class default 10.1.1.3/32 c0
 class default 10.1.2.2/32 c1
 verdict server ingress from c0 tcp 8080 allow # near
@@ -41,7 +42,8 @@ tunnel vxlan vni 1 port 8472 vtep 172.30.0.3 mac 0a:58:ac:1e:00:03
 endpoint far network default addresses 10.1.2.2 mac 0a:58:0a:01:02:02
 route default 0.0.0.0/0 gateway
 route default 10.1.2.2/32 endpoint far
-route default 10.1.1.0/24 tunnel node1 via 172.30.0.2 mac 0a:58:ac:1e:00:02
+peer node1 ends 172.30.0.2@0a:58:ac:1e:00:02
+route default 10.1.1.0/24 tunnel node1
 `
 
 // policyBench is policyPlans, loaded.

@@ -142,7 +142,9 @@ func (s *suite) connections(t *testing.T) {
 	p := plans["node1"]
 	more := *p
 	k := plan.RouteKey{Network: plan.DefaultNetwork, Prefix: netip.MustParsePrefix("10.1.77.0/24")}
-	more.Routes = p.Routes.Set(k, plan.Route{Way: plan.ToNextHop, Via: netip.MustParseAddr("172.30.0.254")})
+	router := netip.MustParseAddr("172.30.0.254")
+	more.Peers = p.Peers.Set(plan.PeerKey{Name: router.String()}, plan.Peer{Addresses: []netip.Addr{router}})
+	more.Routes = p.Routes.Set(k, plan.Route{Way: plan.ToNextHop, Peers: []string{router.String()}})
 	more.Egress = p.Egress.Set(plan.EgressKey{Network: plan.DefaultNetwork, Destination: netip.MustParsePrefix("203.0.113.0/24")}, plan.Egress{Action: plan.Direct})
 	l.apply(node1, &more)
 	alive("a route and an egress rule came")
@@ -241,6 +243,7 @@ func (s *suite) refusals(t *testing.T) {
 		{"egress default any 203.0.113.0/24 via node2", slices.Contains(s.able.EgressActions, plan.ViaNode)},
 		{"endpoint other network blue addresses 10.1.1.2 mac 0a:58:0a:01:01:02", s.able.OverlappingNetworks},
 		{"endpoint other network default addresses 10.1.1.9 mac 0a:58:0a:01:01:09 ingress-rate 1000000", s.able.Bandwidth},
+		{"route default 10.1.9.0/24 nexthop node2,router\npeer router addresses 172.30.0.254", s.able.Multipath},
 	} {
 		if c.able {
 			t.Logf("left out, as the data plane can do it: %s", c.line)

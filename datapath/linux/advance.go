@@ -16,6 +16,11 @@ func (c *compiler) advance(p *plan.Plan, changes plan.Diff, index func(name stri
 	if changes.Local || c.exceptional || len(c.missing) > 0 || len(c.problems) > 0 {
 		return nil, false
 	}
+	for _, p := range changes.Peers {
+		if p.Old != nil && p.New != nil {
+			return nil, false // routes that speak of it may be as they were
+		}
+	}
 	for _, r := range changes.Routes {
 		if r.Old != nil && !c.alone(r.Key, *r.Old) || r.New != nil && !c.alone(r.Key, *r.New) {
 			return nil, false
@@ -26,6 +31,9 @@ func (c *compiler) advance(p *plan.Plan, changes plan.Diff, index func(name stri
 	}
 	next := *c
 	next.plan = p
+	if len(changes.Peers) > 0 {
+		next.sources = nil
+	}
 	for _, r := range changes.Routes {
 		if r.Old != nil && matters(p, r.Key, *r.Old) || r.New != nil && matters(p, r.Key, *r.New) {
 			next.sources = nil
@@ -48,7 +56,7 @@ func (c *compiler) advance(p *plan.Plan, changes plan.Diff, index func(name stri
 			next.route(r.Key, *r.Old)
 		}
 	}
-	next.erase = false
+	next.erase, next.peers = false, p.Peers
 	for _, e := range changes.Endpoints {
 		if e.New == nil {
 			delete(next.node.links, e.Key.Interface)

@@ -110,8 +110,8 @@ func TestAstray(t *testing.T) {
 			b.do(func() error {
 				return errors.Join(sysctl.Set("ipv6/conf/all/disable_ipv6", "0"), b.down("weftbbb", "pod2"), netlink.LinkSetUp(mustLink(t, "lo")))
 			})
-			b.mustApply(mustParse(t, strings.Replace(dualPlan, "default ::/0 gateway\n", "default ::/0 gateway\nroute default 172.30.0.3/32 tunnel node2 via 172.30.0.3 mac 0a:58:ac:1e:00:03 endpoints-only\n", 1)+
-				secondEndpoint+"route default 10.1.3.0/24 nexthop 172.30.0.4\n"))
+			b.mustApply(mustParse(t, strings.Replace(dualPlan, "default ::/0 gateway\n", "default ::/0 gateway\nroute default 172.30.0.3/32 tunnel node2 endpoints-only\n", 1)+
+				secondEndpoint+"peer 172.30.0.4 addresses 172.30.0.4\nroute default 10.1.3.0/24 nexthop 172.30.0.4\n"))
 			run := func(command string) (out string, err error) {
 				b.do(func() error {
 					said, failure := exec.Command("sh", "-ec", command).CombinedOutput()
@@ -303,11 +303,13 @@ route default 10.1.1.2/32 endpoint weftaaa
 route default 10.1.1.3/32 endpoint weftbbb
 route default fd00:1::2/128 endpoint weftaaa
 route default fd00:1::3/128 endpoint weftbbb
-route default 10.1.2.0/24 tunnel node2 via 172.30.0.3 mac 0a:58:ac:1e:00:03
-route default 10.1.3.0/24 tunnel node3 via 172.30.0.4 mac 0a:58:ac:1e:00:04
-route default fd00:2::/64 tunnel node2 via 172.30.0.3 mac 0a:58:ac:1e:00:03
-route default 172.30.0.0/24 tunnel node2 via 172.30.0.3 mac 0a:58:ac:1e:00:03 endpoints-only
-route default fd01::/64 tunnel node2 via 172.30.0.3 mac 0a:58:ac:1e:00:03 endpoints-only
+peer node2 ends 172.30.0.3@0a:58:ac:1e:00:03
+route default 10.1.2.0/24 tunnel node2
+peer node3 ends 172.30.0.4@0a:58:ac:1e:00:04
+route default 10.1.3.0/24 tunnel node3
+route default fd00:2::/64 tunnel node2
+route default 172.30.0.0/24 tunnel node2 endpoints-only
+route default fd01::/64 tunnel node2 endpoints-only
 `)
 	names := map[int]string{loopbackLink: "lo", 2: "eth0", 3: bridgeName, 4: vxlanName}
 	for k := range p.Endpoints.All() {
@@ -382,8 +384,8 @@ func BenchmarkAstray(b *testing.B) {
 	for i := range 5000 {
 		n := i + 256
 		a := netip.AddrFrom4([4]byte{172, 30, byte(n >> 8), byte(n)})
-		fmt.Fprintf(text, "route default 10.%d.%d.0/24 tunnel node%d via %s mac %s\n", n>>8, n&255, n, a, plan.MACOf(a))
-		fmt.Fprintf(text, "route default %s/32 tunnel node%d via %[1]s mac %[3]s endpoints-only\n", a, n, plan.MACOf(a))
+		fmt.Fprintf(text, "peer node%d ends %s@%s\nroute default 10.%d.%d.0/24 tunnel node%[1]d\n", n, a, plan.MACOf(a), n>>8, n&255)
+		fmt.Fprintf(text, "route default %s/32 tunnel node%d endpoints-only\n", a, n)
 	}
 	p := mustParse(b, text.String())
 	for k := range p.Endpoints.All() {
@@ -437,7 +439,7 @@ func TestMatter(t *testing.T) {
 		}
 		return (&travel{plan: p, peers: peers, is4: is4}).concerns(), all
 	}
-	concerns, _ := of(mustParse(t, "route default 10.1.2.0/24 nexthop 10.0.0.5\nroute default 172.16.0.0/24 nexthop 10.0.0.5\n"),
+	concerns, _ := of(mustParse(t, "peer 10.0.0.5 addresses 10.0.0.5\nroute default 10.1.2.0/24 nexthop 10.0.0.5\nroute default 172.16.0.0/24 nexthop 10.0.0.5\n"),
 		[]netip.Addr{netip.MustParseAddr("10.0.0.5"), netip.MustParseAddr("192.168.0.5")}, true)
 	for p, want := range map[string]bool{"0.0.0.0/0": true, "10.0.0.0/30": false, "10.0.0.0/29": true, "10.1.2.77/32": true, "10.1.3.0/24": false, "11.0.0.0/8": false,
 		"172.16.0.0/12": true, "172.16.1.0/24": false, "192.168.0.5/32": true, "192.168.0.0/30": false} {

@@ -176,7 +176,7 @@ func hostOf(p *plan.Plan, a netip.Addr) (node string, ok bool) {
 	if slices.Contains(plan.NodeAddressesIn(k.Prefix), a) {
 		return "", false
 	}
-	return r.Node, true
+	return r.Peer(), true
 }
 
 // tally counts addresses, of which there may be more than can be remembered.

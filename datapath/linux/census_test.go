@@ -57,9 +57,11 @@ tunnel vxlan vni 1 port 8472 vtep 172.30.0.2 mac 0a:58:ac:1e:00:02
 endpoint near network default addresses 10.1.1.3 mac 0a:58:0a:01:01:03
 route default 0.0.0.0/0 gateway
 route default 10.1.1.3/32 endpoint near
-route default 10.1.2.0/24 tunnel node2 via 172.30.0.3 mac 0a:58:ac:1e:00:03
-route default 172.30.0.3/32 tunnel node2 via 172.30.0.3 mac 0a:58:ac:1e:00:03 endpoints-only
-route default 10.1.3.0/24 nexthop 172.30.0.4 node node3
+peer node2 ends 172.30.0.3@0a:58:ac:1e:00:03
+route default 10.1.2.0/24 tunnel node2
+route default 172.30.0.3/32 tunnel node2 endpoints-only
+peer node3 addresses 172.30.0.4
+route default 10.1.3.0/24 nexthop node3
 `)
 	if err != nil {
 		t.Fatal(err)

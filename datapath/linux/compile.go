@@ -141,8 +141,11 @@ func (n *node) holding(a netip.Addr) int {
 // kernel's routing tables differ from one plan table, are collected when the
 // compiler is made.
 type compiler struct {
-	node  *node
-	plan  *plan.Plan
+	node *node
+	plan *plan.Plan
+	// peers are those that routes speak of: another plan's while what it asked
+	// for is taken back.
+	peers plan.Table[plan.PeerKey, plan.Peer]
 	want  *wanted
 	erase bool // take objects back instead of asking for them
 
@@ -166,7 +169,7 @@ type compiler struct {
 }
 
 func newCompiler(n *node, p *plan.Plan, w *wanted) *compiler {
-	c := &compiler{node: n, plan: p, want: w,
+	c := &compiler{node: n, plan: p, peers: p.Peers, want: w,
 		bases: map[netip.Prefix]netip.Addr{}, missing: map[string]bool{}}
 	c.implied = impliedRoutes(p)
 	for k, r := range c.routes() {
@@ -352,8 +355,9 @@ func (c *compiler) piece(table int, prefix netip.Prefix, k plan.RouteKey, r plan
 	case plan.ToDrop:
 		to.kind = unix.RTN_UNREACHABLE
 	case plan.ToNextHop:
-		to.via = r.Via
-		to.link, to.onlink = c.node.linkTo(r.Via, c.plan.Local.Addresses)
+		peer, _ := c.peers.Get(plan.PeerKey{Name: r.Peer()})
+		to.via = peer.NextHop(prefix.Addr())
+		to.link, to.onlink = c.node.linkTo(to.via, c.plan.Local.Addresses)
 		if to.link == 0 {
 			// A shorter prefix must not take its packets elsewhere.
 			c.problem(k, r, "the next hop is on no interface of the node: what is sent there is dropped")
@@ -383,13 +387,14 @@ func (c *compiler) piece(table int, prefix netip.Prefix, k plan.RouteKey, r plan
 			to.kind = unix.RTN_UNREACHABLE
 			break
 		}
+		end := c.end(r)
 		to.link, to.source = c.node.vxlan, c.source(prefix)
 		hop := prefix.Addr()
 		switch other, ok := c.bases[prefix]; {
 		case prefix.IsSingleIP():
 			to.scope = linkScope(prefix)
 		case prefix.Addr().Is6():
-			hop = linkLocal(r.MAC)
+			hop = linkLocal(end.MAC)
 			to.via = hop
 		case ok:
 			hop = other
@@ -397,10 +402,17 @@ func (c *compiler) piece(table int, prefix netip.Prefix, k plan.RouteKey, r plan
 		default:
 			to.via, to.onlink = hop, true
 		}
-		put(c, &c.want.neighbours, neighbourKey{c.node.vxlan, hop}, r.MAC)
-		put(c, &c.want.fdb, fdbKey{c.node.vxlan, r.MAC}, r.Via)
+		put(c, &c.want.neighbours, neighbourKey{c.node.vxlan, hop}, end.MAC)
+		put(c, &c.want.fdb, fdbKey{c.node.vxlan, end.MAC}, end.VTEP)
 	}
 	c.putRoute(table, prefix, to)
+}
+
+// end is the other end of the tunnel of a route.
+func (c *compiler) end(r plan.Route) plan.TunnelEnd {
+	peer, _ := c.peers.Get(plan.PeerKey{Name: r.Peer()})
+	end, _ := c.plan.Local.EndOf(peer)
+	return end
 }
 
 // tunnels reports whether the tunnel can carry packets to a prefix.
@@ -502,7 +514,7 @@ func (c *compiler) assignBases() {
 			pieces = c.carve(k.Prefix)
 		}
 		for _, p := range pieces {
-			hops = append(hops, hop{p, r.MAC})
+			hops = append(hops, hop{p, c.end(r).MAC})
 		}
 	}
 	slices.SortStableFunc(hops, func(a, b hop) int { return b.prefix.Bits() - a.prefix.Bits() })

@@ -257,11 +257,13 @@ route default 0.0.0.0/0 gateway
 		}
 		return p
 	}
-	const node2 = `route default 10.1.2.0/24 tunnel node2 via 172.30.0.3 mac 0a:58:ac:1e:00:03
-route default 172.30.0.3/32 tunnel node2 via 172.30.0.3 mac 0a:58:ac:1e:00:03 endpoints-only
+	const node2 = `peer node2 ends 172.30.0.3@0a:58:ac:1e:00:03
+route default 10.1.2.0/24 tunnel node2
+route default 172.30.0.3/32 tunnel node2 endpoints-only
 `
-	const node3 = `route default 10.1.3.0/24 tunnel node3 via 172.30.9.4 mac 0a:58:ac:1e:09:04
-route default 172.30.9.4/32 tunnel node3 via 172.30.9.4 mac 0a:58:ac:1e:09:04 endpoints-only
+	const node3 = `peer node3 ends 172.30.9.4@0a:58:ac:1e:09:04
+route default 10.1.3.0/24 tunnel node3
+route default 172.30.9.4/32 tunnel node3 endpoints-only
 `
 	p := parse("")
 	c := compileFor(t, p)
@@ -276,6 +278,11 @@ route default 172.30.9.4/32 tunnel node3 via 172.30.9.4 mac 0a:58:ac:1e:09:04 en
 			t.Fatalf("differs from what the whole plan gives by %+v\nto:\n%s", d, q)
 		}
 		p, c = q, next
+	}
+	// Of a peer that has another end of the tunnel, the routes are as they were.
+	p, q := parse(node2), parse(strings.Replace(node2, "0a:58:ac:1e:00:03", "0a:58:ac:1e:00:33", 1))
+	if _, ok := compileFor(t, p).advance(q, p.Diff(q), linkIndex); ok {
+		t.Error("the other end of the tunnel moves, and only what differs is compiled")
 	}
 }
 

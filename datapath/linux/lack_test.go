@@ -24,8 +24,9 @@ route default 0.0.0.0/0 gateway
 route default ::/0 gateway
 route default 10.1.1.2/32 endpoint weftaaa
 route default fd00:1::2/128 endpoint weftaaa
-route default 10.1.2.0/24 tunnel node2 via 172.30.0.3 mac 0a:58:ac:1e:00:03
-route default fd00:2::/64 tunnel node2 via 172.30.0.3 mac 0a:58:ac:1e:00:03
+peer node2 ends 172.30.0.3@0a:58:ac:1e:00:03
+route default 10.1.2.0/24 tunnel node2
+route default fd00:2::/64 tunnel node2
 egress default any 0.0.0.0/0 masquerade
 egress default any ::/0 masquerade
 `

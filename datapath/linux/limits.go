@@ -85,8 +85,13 @@ func (r *ruleset) limits(p *plan.Plan) {
 	for _, is4 := range families {
 		nodes := r.set(nodesPrefix+suffix(is4), set{key: addressType(is4)})
 		for _, route := range p.Routes.All() {
-			if route.Way == plan.ToNextHop && route.Via.Is4() == is4 {
-				nodes.elements[element{key: string(route.Via.AsSlice())}] = value{}
+			if route.Way != plan.ToNextHop {
+				continue
+			}
+			for _, name := range route.Peers {
+				if via := p.Peer(name).NextHop(everything(is4).Addr()); via.IsValid() {
+					nodes.elements[element{key: string(via.AsSlice())}] = value{}
+				}
 			}
 		}
 		c.add("to a next hop of the plan", isFamily(is4), nextHop(is4, 1), inSet(nodesPrefix+suffix(is4)), decide(accept))

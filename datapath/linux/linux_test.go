@@ -27,8 +27,10 @@ tunnel vxlan vni 1 port 8472 vtep 172.30.0.2 mac 0a:58:ac:1e:00:02
 endpoint weftaaa network default addresses 10.1.1.2 mac 0a:58:0a:01:01:02 anti-spoof
 route default 0.0.0.0/0 gateway
 route default 10.1.1.2/32 endpoint weftaaa
-route default 10.1.2.0/24 tunnel node2 via 172.30.0.3 mac 0a:58:ac:1e:00:03
-route default 10.1.3.0/24 tunnel node3 via 172.30.0.4 mac 0a:58:ac:1e:00:04
+peer node2 ends 172.30.0.3@0a:58:ac:1e:00:03
+route default 10.1.2.0/24 tunnel node2
+peer node3 ends 172.30.0.4@0a:58:ac:1e:00:04
+route default 10.1.3.0/24 tunnel node3
 egress default any 0.0.0.0/0 masquerade
 egress default any 10.1.0.0/16 direct
 `
@@ -369,8 +371,8 @@ func TestTampering(t *testing.T) {
 // far as there are routes for it alone, however far that was before.
 func TestRulesFollowRoutes(t *testing.T) {
 	b := newBench(t)
-	near := mustParse(t, tunnelPlan+"route default 172.30.0.3/32 tunnel node2 via 172.30.0.3 mac 0a:58:ac:1e:00:03 endpoints-only\n")
-	far := mustParse(t, near.String()+"route default 172.30.0.4/32 tunnel node3 via 172.30.0.4 mac 0a:58:ac:1e:00:04 endpoints-only\n")
+	near := mustParse(t, tunnelPlan+"route default 172.30.0.3/32 tunnel node2 endpoints-only\n")
+	far := mustParse(t, near.String()+"route default 172.30.0.4/32 tunnel node3 endpoints-only\n")
 	everywhere := mustParse(t, strings.Replace(near.String(), "route default 0.0.0.0/0 gateway\n", "", 1))
 	for _, c := range []struct {
 		plan *plan.Plan
@@ -483,7 +485,7 @@ func BenchmarkApplyEndpoint(b *testing.B) {
 	text.WriteString(tunnelPlan)
 	for i := range 1000 {
 		a := netip.AddrFrom4([4]byte{172, 31, byte(i >> 8), byte(i)})
-		fmt.Fprintf(&text, "route default 10.%d.%d.0/24 tunnel n%d via %s mac %s\n", 8+i>>8, i&255, i, a, plan.MACOf(a))
+		fmt.Fprintf(&text, "peer n%d ends %s@%s\nroute default 10.%d.%d.0/24 tunnel n%[1]d\n", i, a, plan.MACOf(a), 8+i>>8, i&255)
 	}
 	p := mustParse(b, text.String())
 	q := *p

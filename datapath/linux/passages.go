@@ -198,7 +198,12 @@ func (d *DataPlane) forwarded(ipv6 bool) (ways []passage) {
 	tunnelled := !c.plan.Local.Tunnel.IsZero()
 	for k, r := range c.plan.Routes.All() {
 		if (r.Way == plan.ToTunnel || r.Way == plan.ToNextHop) && !r.EndpointsOnly && k.Prefix.Addr().Is6() == ipv6 {
-			there, hops = append(there, k.Prefix), append(hops, single(r.Via))
+			there = append(there, k.Prefix)
+			for _, name := range r.Peers {
+				if via := c.plan.Peer(name).NextHop(k.Prefix.Addr()); via.IsValid() {
+					hops = append(hops, single(via))
+				}
+			}
 		}
 	}
 	others, links := devices{names: values{wholly([]byte(interfaceKey(vxlanName)))}}, []string{vxlanName}

@@ -73,26 +73,29 @@ func compileSources(p *plan.Plan, linksTo func(netip.Addr) links) *sources {
 	for _, pool := range p.Local.Pools {
 		behind[pool.Prefix.Masked()], plain[pool.Prefix.Masked()] = netip.Addr{}, manner{}
 	}
-	for k, r := range p.Routes.All() {
-		if r.Way == plan.ToTunnel {
-			s.peers[r.Via] = true
+	vteps := make(map[string]netip.Addr, p.Peers.Len())
+	for k, peer := range p.Peers.All() {
+		if end, ok := p.Local.EndOf(peer); ok {
+			vteps[k.Name], s.peers[end.VTEP] = end.VTEP, true
 		}
+	}
+	for k, r := range p.Routes.All() {
 		if !matters(p, k, r) {
 			continue
 		}
 		if behind[k.Prefix] = (netip.Addr{}); r.Way == plan.ToTunnel {
-			behind[k.Prefix] = r.Via
+			behind[k.Prefix] = vteps[r.Peer()]
 		}
 		switch {
 		case k.Prefix.Bits() == 0:
 			// Where all else goes, anything may come from.
 		case r.EndpointsOnly:
 			_, main, _ := p.Route(k.Network, k.Prefix.Addr(), false)
-			m := mannerOf(main, linksTo)
+			m := mannerOf(p, k.Prefix, main, linksTo)
 			m.endpointsOnly = r.Way == plan.ToTunnel
 			plain[k.Prefix] = m
 		default:
-			plain[k.Prefix] = mannerOf(r, linksTo)
+			plain[k.Prefix] = mannerOf(p, k.Prefix, r, linksTo)
 		}
 	}
 	for vtep := range s.peers {
@@ -123,12 +126,12 @@ func compileSources(p *plan.Plan, linksTo func(netip.Addr) links) *sources {
 
 // mannerOf says how the addresses of a route may come; those of no route from
 // anywhere.
-func mannerOf(r plan.Route, linksTo func(netip.Addr) links) manner {
+func mannerOf(p *plan.Plan, prefix netip.Prefix, r plan.Route, linksTo func(netip.Addr) links) manner {
 	switch r.Way {
 	case plan.ToGateway, "":
 		return manner{anywhere: true}
 	case plan.ToNextHop:
-		return manner{links: linksTo(r.Via)}
+		return manner{links: linksTo(p.Peer(r.Peer()).NextHop(prefix.Addr()))}
 	}
 	return manner{}
 }

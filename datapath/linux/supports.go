@@ -97,6 +97,8 @@ func (d *DataPlane) supportsRoute(k plan.RouteKey, r plan.Route) error {
 	switch {
 	case r.EndpointsOnly && (r.Way == plan.ToGateway || r.Way == plan.ToHost || r.Way == plan.ToEndpoint):
 		return notSupported(line, "this way for endpoints only")
+	case len(r.Peers) > 1:
+		return notSupported(line, "a way by several peers")
 	}
 	return errors.Join(d.network(k.Network, line), d.family(k.Prefix.Addr().Is6(), line))
 }

@@ -60,9 +60,9 @@ func TestWatch(t *testing.T) {
 		}
 	}
 	b := newBench(t)
-	near := "route default 172.30.0.3/32 tunnel node2 via 172.30.0.3 mac 0a:58:ac:1e:00:03 endpoints-only\n"
+	near := "route default 172.30.0.3/32 tunnel node2 endpoints-only\n"
 	p := mustParse(t, policedPlan+near)
-	q := mustParse(t, policedPlan+near+secondEndpoint+"route default 10.1.4.0/24 tunnel node2 via 172.30.0.3 mac 0a:58:ac:1e:00:03\n")
+	q := mustParse(t, policedPlan+near+secondEndpoint+"route default 10.1.4.0/24 tunnel node2\n")
 	b.mustApply(p)
 	found := b.watch()
 	run := func(command string) func() error {
@@ -329,7 +329,7 @@ func TestRepairPutsRightWhatIsNotTold(t *testing.T) {
 	}
 	b := newBench(t)
 	read := tablesRead(t)
-	b.mustApply(mustParse(t, policedPlan+"route default 10.1.9.0/24 nexthop 172.30.0.9\n"))
+	b.mustApply(mustParse(t, policedPlan+"peer 172.30.0.9 addresses 172.30.0.9\nroute default 10.1.9.0/24 nexthop 172.30.0.9\n"))
 	b.watch()
 	set := func(name, value string) string { return "echo " + value + " > /proc/sys/net/" + name }
 	for _, c := range []struct {
@@ -378,10 +378,11 @@ func TestOwnChangesAreFollowed(t *testing.T) {
 	b := newBench(t)
 	read := tablesRead(t)
 	p := mustParse(t, tunnelPlan)
-	q := mustParse(t, dualPlan+`route default 172.30.0.3/32 tunnel node2 via 172.30.0.3 mac 0a:58:ac:1e:00:03 endpoints-only
-route default fd00:9::9/128 tunnel node2 via 172.30.0.3 mac 0a:58:ac:1e:00:03 endpoints-only
+	q := mustParse(t, dualPlan+`route default 172.30.0.3/32 tunnel node2 endpoints-only
+route default fd00:9::9/128 tunnel node2 endpoints-only
 route default 10.1.8.0/24 drop
 route default fd00:8::/64 drop
+peer 172.30.0.9 addresses 172.30.0.9
 route default 10.1.9.0/24 nexthop 172.30.0.9
 `)
 	r := mustParse(t, q.String()+strings.Replace(secondEndpoint, "addresses 10.1.1.3 ", "addresses 10.1.1.3,fd00:1::3 ", 1)+"route default fd00:1::3/128 endpoint weftbbb\n")

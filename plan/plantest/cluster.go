@@ -196,10 +196,16 @@ func (s Shape) putPeer(b *plan.Builder, f, self, peer int) {
 			return
 		}
 	}
-	way := plan.Route{Way: plan.ToNextHop, Node: NodeName(peer), Via: nodeAddress(f, peer), Origin: origin}
-	if s.Tunnel {
-		way.Way, way.Via, way.MAC = plan.ToTunnel, s.vtep(peer), plan.MACOf(s.vtep(peer))
+	way := plan.Route{Way: plan.ToNextHop, Peers: []string{NodeName(peer)}, Origin: origin}
+	known := plan.Peer{Origin: origin}
+	for _, f := range s.families() {
+		known.Addresses = append(known.Addresses, nodeAddress(f, peer))
 	}
+	if s.Tunnel {
+		way.Way = plan.ToTunnel
+		known.Ends = []plan.TunnelEnd{{VTEP: s.vtep(peer), MAC: plan.MACOf(s.vtep(peer))}}
+	}
+	b.PutPeer(plan.PeerKey{Name: NodeName(peer)}, known)
 	b.PutRoute(plan.RouteKey{Network: plan.DefaultNetwork, Prefix: poolPrefix(f, peer)}, way)
 	if s.Tunnel && s.NodesThroughTunnel {
 		way.EndpointsOnly = true

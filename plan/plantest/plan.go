@@ -1,6 +1,7 @@
 package plantest
 
 import (
+	"cmp"
 	"net/netip"
 	"time"
 
@@ -15,6 +16,9 @@ func Plan() *rapid.Generator[*plan.Plan] {
 		b := plan.NewBuilder(nil)
 		b.Local = local().Draw(t, "local")
 		few := rapid.IntRange(0, 4)
+		for range few.Draw(t, "peers") {
+			putPeer(t, b)
+		}
 		for range few.Draw(t, "endpoints") {
 			putEndpoint(t, b)
 		}
@@ -114,17 +118,23 @@ func putEndpoint(t *rapid.T, b *plan.Builder) {
 	})
 }
 
+func putPeer(t *rapid.T, b *plan.Builder) {
+	p := plan.Peer{Addresses: rapid.SliceOfN(Addr(), 0, 3).Draw(t, "addresses"), Origin: Name().Draw(t, "origin")}
+	for range rapid.IntRange(0, 2).Draw(t, "ends") {
+		p.Ends = append(p.Ends, plan.TunnelEnd{VTEP: Addr().Draw(t, "VTEP"), MAC: mac(t)})
+	}
+	b.PutPeer(plan.PeerKey{Name: Name().Draw(t, "peer")}, p)
+}
+
 func putRoute(t *rapid.T, b *plan.Builder) {
 	r := plan.Route{
-		Way:       rapid.SampledFrom([]plan.Way{plan.ToEndpoint, plan.ToTunnel, plan.ToNextHop, plan.ToHost, plan.ToGateway, plan.ToDrop}).Draw(t, "way"),
-		Interface: Name().Draw(t, "interface"), Node: Name().Draw(t, "node"),
+		Way:           rapid.SampledFrom([]plan.Way{plan.ToEndpoint, plan.ToTunnel, plan.ToNextHop, plan.ToHost, plan.ToGateway, plan.ToDrop}).Draw(t, "way"),
+		Interface:     Name().Draw(t, "interface"),
 		EndpointsOnly: rapid.Bool().Draw(t, "endpoints only"), Origin: Name().Draw(t, "origin"),
 	}
-	if r.Way == plan.ToNextHop || rapid.Bool().Draw(t, "has via") {
-		r.Via = Addr().Draw(t, "via")
-	}
-	if rapid.Bool().Draw(t, "has MAC") {
-		r.MAC = mac(t)
+	// The text form cannot tell one empty name from none.
+	for range rapid.IntRange(0, 3).Draw(t, "peers") {
+		r.Peers = append(r.Peers, cmp.Or(Name().Draw(t, "peer"), "node2"))
 	}
 	b.PutRoute(plan.RouteKey{Network: Name().Draw(t, "network"), Prefix: Prefix().Draw(t, "prefix")}, r)
 }

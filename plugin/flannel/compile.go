@@ -81,6 +81,7 @@ type compiler struct {
 	unconfigured bool
 	// nodesAreLeases says that the plug-in's form is that of Kubernetes.
 	nodesAreLeases bool
+	machines
 	claims
 }
 
@@ -104,6 +105,7 @@ func (c *compiler) compile(known bool) (*plan.Plan, []plugin.Problem) {
 				c.putPeer(l)
 			}
 		}
+		c.machines.put(c.b)
 		c.putUnconfigured()
 		c.putStranded()
 	}

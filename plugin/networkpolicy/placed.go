@@ -68,7 +68,7 @@ func leadsElsewhere(before, after *plan.Plan) bool {
 	}
 	return slices.ContainsFunc(before.Routes.Diff(after.Routes), func(c plan.Change[plan.RouteKey, plan.Route]) bool {
 		for _, r := range []*plan.Route{c.Old, c.New} {
-			if r != nil && r.Node != "" {
+			if r != nil && len(r.Peers) > 0 {
 				return true
 			}
 		}
@@ -109,8 +109,11 @@ func (p *placed) prefixes() map[string][]netip.Prefix {
 		}
 	}
 	for k, r := range p.base.Routes.All() {
-		if r.Node != "" && !r.EndpointsOnly && k.Network == plan.DefaultNetwork {
-			prefixes[r.Node] = append(prefixes[r.Node], k.Prefix)
+		if len(r.Peers) == 0 || r.EndpointsOnly || k.Network != plan.DefaultNetwork {
+			continue
+		}
+		for _, peer := range r.Peers {
+			prefixes[peer] = append(prefixes[peer], k.Prefix)
 		}
 	}
 	return prefixes
@@ -217,5 +220,5 @@ func holderOf(p *plan.Plan, a netip.Addr) holder {
 	case r.Way == plan.ToHost:
 		return holder{node: p.Local.Node}
 	}
-	return holder{node: r.Node}
+	return holder{node: r.Peer()}
 }

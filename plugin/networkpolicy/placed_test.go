@@ -31,9 +31,11 @@ func TestNodesSpeakForTheirOwn(t *testing.T) {
 		return n
 	}
 	said := []*node{says("n2", "10.1.2.2", "10.1.2.3"), says("n3", "10.1.3.2", "10.1.2.2", "198.51.100.7", "172.30.0.2")}
-	both := `route default 10.1.2.0/24 tunnel n2 via 172.30.0.2 mac 0a:58:ac:1e:00:02
-route default 172.30.0.2/32 tunnel n2 via 172.30.0.2 mac 0a:58:ac:1e:00:02 endpoints-only
-route default 10.1.3.0/24 tunnel n3 via 172.30.0.3 mac 0a:58:ac:1e:00:03
+	both := `peer n2 ends 172.30.0.2@0a:58:ac:1e:00:02
+route default 10.1.2.0/24 tunnel n2
+route default 172.30.0.2/32 tunnel n2 endpoints-only
+peer n3 ends 172.30.0.3@0a:58:ac:1e:00:03
+route default 10.1.3.0/24 tunnel n3
 route default 0.0.0.0/0 gateway
 `
 	var p placed
@@ -92,11 +94,13 @@ route default 10.1.0.0/16 drop
 route default 10.1.1.0/24 drop
 route default 10.1.1.1/32 host
 route default 10.1.1.2/32 endpoint weft0
-route default 10.1.2.0/24 tunnel n2 via 172.30.0.2 mac 0a:58:ac:1e:00:02
-route default 10.1.3.0/24 tunnel n3 via 172.30.0.3 mac 0a:58:ac:1e:00:03
+peer n2 addresses 172.30.0.2 ends 172.30.0.2@0a:58:ac:1e:00:02
+route default 10.1.2.0/24 tunnel n2
+peer n3 ends 172.30.0.3@0a:58:ac:1e:00:03
+route default 10.1.3.0/24 tunnel n3
 route default 172.30.0.1/32 host
-route default 172.30.0.2/32 tunnel n2 via 172.30.0.2 mac 0a:58:ac:1e:00:02 endpoints-only
-route default 172.30.0.3/32 tunnel n3 via 172.30.0.3 mac 0a:58:ac:1e:00:03 endpoints-only
+route default 172.30.0.2/32 tunnel n2 endpoints-only
+route default 172.30.0.3/32 tunnel n3 endpoints-only
 `)
 	if err != nil {
 		t.Fatal(err)
@@ -147,9 +151,10 @@ route default 0.0.0.0/0 gateway
 route default 10.1.0.0/16 drop
 route default 10.1.1.0/24 drop
 route default 10.1.1.1/32 host
-route default 10.1.2.0/24 tunnel n2 via 172.30.0.2 mac 0a:58:ac:1e:00:02
+peer n2 ends 172.30.0.2@0a:58:ac:1e:00:02
+route default 10.1.2.0/24 tunnel n2
 route default 172.30.0.1/32 host
-route default 172.30.0.2/32 tunnel n2 via 172.30.0.2 mac 0a:58:ac:1e:00:02 endpoints-only
+route default 172.30.0.2/32 tunnel n2 endpoints-only
 `
 	pod := "route default 10.1.1.2/32 endpoint weft0\n"
 	for what, x := range map[string]struct {
@@ -162,8 +167,8 @@ route default 172.30.0.2/32 tunnel n2 via 172.30.0.2 mac 0a:58:ac:1e:00:02 endpo
 		"a pod comes":               {before, before + pod, false, "10.1.2.0 10.1.2.1 172.30.0.2 198.51.100.2"},
 		"a pod goes":                {before + pod, before, false, "10.1.2.0 10.1.2.1 172.30.0.2 198.51.100.2"},
 		"another subnet":            {before, strings.Replace(before, "10.1.2.0/24 tunnel", "10.1.7.0/24 tunnel", 1), true, "10.1.7.0 10.1.7.1 172.30.0.2 198.51.100.2"},
-		"one of one address":        {before, before + "route default 10.1.9.9/32 nexthop 172.30.0.2 node n2\n", true, "10.1.2.0 10.1.2.1 172.30.0.2 198.51.100.2"},
-		"no subnet":                 {before, strings.Replace(before, "route default 10.1.2.0/24 tunnel n2 via 172.30.0.2 mac 0a:58:ac:1e:00:02\n", "", 1), true, "172.30.0.2 198.51.100.2"},
+		"one of one address":        {before, before + "route default 10.1.9.9/32 nexthop n2\n", true, "10.1.2.0 10.1.2.1 172.30.0.2 198.51.100.2"},
+		"no subnet":                 {before, strings.Replace(before, "route default 10.1.2.0/24 tunnel n2\n", "", 1), true, "172.30.0.2 198.51.100.2"},
 		"an own address":            {before, strings.Replace(before, "n1 addresses 172.30.0.1", "n1 addresses 172.30.0.1,172.30.0.9", 1), true, "10.1.2.0 10.1.2.1 172.30.0.2 198.51.100.2"},
 		"a pod gets the address":    {before, before + "route default 198.51.100.2/32 endpoint weft0\n", true, "10.1.2.0 10.1.2.1 172.30.0.2"},
 		"a prefix around it is not": {before, before + "route default 198.51.100.0/24 drop\n", true, "10.1.2.0 10.1.2.1 172.30.0.2"},

@@ -137,7 +137,9 @@ func (c *compilation) putPeer(h *host) {
 			vtep, tunnel.VTEP, c.in.Node.Name, tunnel.MAC)
 		return
 	}
-	route := plan.Route{Way: plan.ToTunnel, Node: h.name, Via: vtep, MAC: plan.MACOf(vtep), Origin: h.origin()}
+	c.b.PutPeer(plan.PeerKey{Name: h.name}, plan.Peer{
+		Addresses: h.addresses, Ends: []plan.TunnelEnd{{VTEP: vtep, MAC: plan.MACOf(vtep)}}, Origin: h.origin()})
+	route := plan.Route{Way: plan.ToTunnel, Peers: []string{h.name}, Origin: h.origin()}
 	for _, p := range h.subnets {
 		c.b.PutRoute(plan.RouteKey{Network: plan.DefaultNetwork, Prefix: p}, route)
 		c.putPods(p, h.origin())

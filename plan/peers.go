@@ -1,0 +1,76 @@
+package plan
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// PeerKey names a peer: a node by the name of its Node, what is no node by any
+// other name.
+type PeerKey struct {
+	Name string
+}
+
+// Compare orders by name.
+func (k PeerKey) Compare(o PeerKey) int { return strings.Compare(k.Name, o.Name) }
+
+// Peer is another machine to which packets are handed on their way, and which
+// hands over others: another node, a router, a foreign end of the tunnel.
+type Peer struct {
+	// Addresses are its own in the underlay. As a next hop it is known by the
+	// first of the packet's family.
+	Addresses []netip.Addr
+	// Ends are its ends of the tunnels: at most one for each family of the
+	// underlay.
+	Ends []TunnelEnd
+	// Origin says where the entry comes from, as "Kind name", for people.
+	Origin string
+}
+
+// TunnelEnd is another machine's end of a VXLAN overlay (RFC 7348).
+type TunnelEnd struct {
+	// VTEP is the underlay address that tunnel packets to it are sent to, and
+	// those from it come from.
+	VTEP netip.Addr
+	// MAC is the address of this VTEP in the overlay.
+	MAC MAC
+}
+
+// Equal reports whether both are the same in every field.
+func (p Peer) Equal(o Peer) bool {
+	return p.Origin == o.Origin && slices.Equal(p.Addresses, o.Addresses) && slices.Equal(p.Ends, o.Ends)
+}
+
+// NextHop returns the address by which packets of a's family are handed to the
+// peer, the zero Addr where it has none.
+func (p Peer) NextHop(a netip.Addr) netip.Addr {
+	for _, own := range p.Addresses {
+		if sameFamily(own, a) {
+			return own
+		}
+	}
+	return netip.Addr{}
+}
+
+// EndOf returns the end of the tunnel that the node shares with a peer.
+func (l Local) EndOf(p Peer) (TunnelEnd, bool) {
+	if l.Tunnel.IsZero() {
+		return TunnelEnd{}, false
+	}
+	i := slices.IndexFunc(p.Ends, func(e TunnelEnd) bool { return sameFamily(e.VTEP, l.Tunnel.VTEP) })
+	if i < 0 {
+		return TunnelEnd{}, false
+	}
+	return p.Ends[i], true
+}
+
+// Peer returns the peer of a name, an empty one where there is none.
+func (p *Plan) Peer(name string) Peer {
+	peer, _ := p.Peers.Get(PeerKey{name})
+	return peer
+}
+
+// EndOf returns the end of the tunnel that the node shares with the peer of a
+// name; false where there is no such peer, or it has none.
+func (p *Plan) EndOf(name string) (TunnelEnd, bool) { return p.Local.EndOf(p.Peer(name)) }
