@@ -55,7 +55,7 @@ func (m *metrics) report(r round, ready bool) {
 		m.ready.Set(1)
 	}
 	if p := r.Plan; p != nil {
-		for table, n := range map[string]int{"peers": p.Peers.Len(), "endpoints": p.Endpoints.Len(), "routes": p.Routes.Len(), "tags": p.Tags.Len(),
+		for table, n := range map[string]int{"networks": p.Networks.Len(), "peers": p.Peers.Len(), "endpoints": p.Endpoints.Len(), "routes": p.Routes.Len(), "tags": p.Tags.Len(),
 			"classes": p.Classes.Len(), "within": p.Within.Len(), "verdicts": p.Verdicts.Len(), "services": p.Services.Len(), "egress": p.Egress.Len()} {
 			m.entries.WithLabelValues(table).Set(float64(n))
 		}

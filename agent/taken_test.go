@@ -8,7 +8,7 @@ import (
 )
 
 func TestTunnelsPortIsTaken(t *testing.T) {
-	tunnel := plan.Tunnel{Port: 8472, VNI: 1}
+	tunnel := plan.Tunnel{Port: 8472}
 	for _, c := range []struct {
 		tunnel plan.Tunnel
 		port   cni.Port

@@ -23,10 +23,16 @@ func Possible(p *plan.Plan, able Capabilities) (*plan.Plan, []Refusal) {
 	}
 	f := possibility{able: able, from: p, plan: *p}
 	f.pools()
+	f.tags()
 	f.endpoints()
 	f.routes()
 	f.egress()
 	if !able.OverlappingNetworks {
+		for k := range p.Networks.All() {
+			if k.Name != plan.DefaultNetwork {
+				f.plan.Networks, f.changed = f.plan.Networks.Delete(k), true
+			}
+		}
 		for k := range p.Tags.All() {
 			if k.Network != plan.DefaultNetwork {
 				f.plan.Tags, f.changed = f.plan.Tags.Delete(k), true
@@ -87,6 +93,25 @@ func (f *possibility) pools() {
 		f.changed = true
 	}
 	f.plan.Local.Pools = left
+}
+
+// tags leaves out that they travel. Where tables do not say who an address is, it
+// wears tag 0 then.
+func (f *possibility) tags() {
+	if f.able.Tags {
+		return
+	}
+	if f.plan.Local.Tunnel.CarriesTags {
+		n, _ := f.from.Networks.Get(plan.NetworkKey{Name: plan.DefaultNetwork})
+		f.refuse(n.Origin, "this data plane sends no tags through the tunnel: other nodes know those of this one's pods by their addresses")
+		f.plan.Local.Tunnel.CarriesTags, f.changed = false, true
+	}
+	for k, peer := range f.from.Peers.All() {
+		if peer.CarriesTags {
+			peer.CarriesTags = false
+			f.plan.Peers, f.changed = f.plan.Peers.Set(k, peer), true
+		}
+	}
 }
 
 func (f *possibility) endpoints() {

@@ -18,7 +18,8 @@ func (p *Plan) TakesFromPeer(network string, vtep, src netip.Addr) bool {
 		return false
 	}
 	if src == vtep {
-		return p.knowsPeer(vtep)
+		_, known := p.peerAt(vtep)
+		return known
 	}
 	_, r, ok := p.Route(network, src, true)
 	return ok && r.Way == ToTunnel && slices.ContainsFunc(r.Peers, func(peer string) bool {

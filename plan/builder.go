@@ -6,6 +6,7 @@ package plan
 // returns. The zero Builder starts from the empty plan.
 type Builder struct {
 	Local     Local
+	networks  draft[NetworkKey, Network]
 	peers     draft[PeerKey, Peer]
 	endpoints draft[EndpointKey, Endpoint]
 	routes    draft[RouteKey, Route]
@@ -27,6 +28,7 @@ type draft[K TableKey[K], V TableValue[V]] struct {
 func NewBuilder(previous *Plan) *Builder {
 	b := &Builder{}
 	if previous != nil {
+		b.networks.table = previous.Networks
 		b.peers.table = previous.Peers
 		b.endpoints.table = previous.Endpoints
 		b.routes.table = previous.Routes
@@ -40,8 +42,11 @@ func NewBuilder(previous *Plan) *Builder {
 	return b
 }
 
-// PutPeer states a peer. It returns false, and keeps the first, when one of that
-// key was stated before; so do the other Put methods.
+// PutNetwork states a network. It returns false, and keeps the first, when one of
+// that key was stated before; so do the other Put methods.
+func (b *Builder) PutNetwork(k NetworkKey, v Network) bool { return b.networks.set(k, v) }
+
+// PutPeer states a peer.
 func (b *Builder) PutPeer(k PeerKey, v Peer) bool { return b.peers.set(k, v) }
 
 // PutEndpoint states an endpoint.
@@ -85,6 +90,7 @@ func (b *Builder) PutEgress(k EgressKey, v Egress) bool {
 func (b *Builder) Build() *Plan {
 	return &Plan{
 		Local:     b.Local,
+		Networks:  b.networks.done(),
 		Peers:     b.peers.done(),
 		Endpoints: b.endpoints.done(),
 		Routes:    b.routes.done(),

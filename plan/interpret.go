@@ -67,7 +67,7 @@ type explainer struct {
 	src, dst netip.Addr
 	protocol Protocol
 	port     uint16
-	tag      Tag // that the packet carries from the endpoint that sent it
+	tag      Tag // of the endpoint that sent it, as far as where it is now can tell
 
 	begun   bool // Services have been asked
 	visited map[visit]bool
@@ -474,23 +474,32 @@ func (x *explainer) handOver(p *Plan, node string) stage {
 func (x *explainer) tunnel(p *Plan, route Route, as sender) stage {
 	own := p.Local.Tunnel
 	end, _ := p.EndOf(route.Peer())
+	if !own.CarriesTags {
+		x.tag = 0
+	}
+	vni, _ := p.Encode(x.network, x.tag)
 	for _, name := range x.names {
 		next := x.plans[name]
 		peer := next.Local.Tunnel
 		if peer.VTEP != end.VTEP {
 			continue
 		}
+		sender, known := next.peerAt(own.VTEP)
+		network, tag, decoded := next.Decode(vni)
 		switch {
 		case own.Port != peer.Port:
 			x.note(next, "node", "listens for VXLAN on port %d, not %d: dropped", peer.Port, own.Port)
-		case own.VNI != peer.VNI:
-			x.note(next, "node", "has VNI %d, not %d: dropped", peer.VNI, own.VNI)
+		case !decoded:
+			x.note(next, "networks", "no network has VNI %d: dropped", vni)
 		case end.MAC != peer.MAC:
 			x.note(next, "node", "has VTEP MAC %s, not %s: dropped", peer.MAC, end.MAC)
-		case !next.knowsPeer(own.VTEP):
+		case !known:
 			x.note(next, "peers", "no peer has VTEP %s: an unknown one, dropped", own.VTEP)
 			return x.deny("%s does not know %s as a peer", name, p.Local.Node)
 		default:
+			if x.network, x.tag = network, tag; !sender.CarriesTags {
+				x.tag = 0
+			}
 			return x.throughTunnel(next, own.VTEP, as)
 		}
 		return x.deny("%s does not take what %s sends through the tunnel", name, p.Local.Node)

@@ -194,12 +194,12 @@ func (p *Plan) gatewayAddress(network string, a netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// knowsPeer reports whether a peer's end of the tunnel is that VTEP.
-func (p *Plan) knowsPeer(vtep netip.Addr) bool {
+// peerAt returns the peer whose end of the tunnel has a VTEP.
+func (p *Plan) peerAt(vtep netip.Addr) (Peer, bool) {
 	for _, peer := range p.Peers.All() {
 		if end, ok := p.Local.EndOf(peer); ok && end.VTEP == vtep {
-			return true
+			return peer, true
 		}
 	}
-	return false
+	return Peer{}, false
 }

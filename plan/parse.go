@@ -105,14 +105,20 @@ func (p *Plan) parseLine(s *scanner, origin string) {
 		s.oneOf("a kind of tunnel", "vxlan")
 		t := &p.Local.Tunnel
 		s.options(map[string]func(){
-			"vni":  func() { t.VNI = uint32(s.number("a VNI", 32)) },
-			"port": func() { t.Port = s.port() },
-			"vtep": func() { t.VTEP = s.address() },
-			"mac":  func() { t.MAC = s.mac() },
+			"port":         func() { t.Port = s.port() },
+			"vtep":         func() { t.VTEP = s.address() },
+			"mac":          func() { t.MAC = s.mac() },
+			"carries-tags": func() { t.CarriesTags = true },
 		})
 		if t.IsZero() {
 			s.fail("a tunnel without vtep, mac and port is none: leave the line out")
 		}
+	case "network":
+		k, v := NetworkKey{Name: s.name("a network")}, Network{Origin: origin}
+		s.oneOf("what a network has", "vni")
+		v.FirstVNI, v.LastVNI = s.vnis()
+		s.options(nil)
+		put(s, &p.Networks, k, v)
 	case "peer":
 		k, v := parsePeer(s, origin)
 		put(s, &p.Peers, k, v)
@@ -146,7 +152,7 @@ func (p *Plan) parseLine(s *scanner, origin string) {
 		k, v := parseEgress(s, origin)
 		put(s, &p.Egress, k, v)
 	default:
-		s.fail("%q begins no line: expected node, pool, tunnel, peer, endpoint, route, tag, class, within, verdict, service or egress", kind)
+		s.fail("%q begins no line: expected node, pool, tunnel, network, peer, endpoint, route, tag, class, within, verdict, service or egress", kind)
 	}
 }
 
@@ -192,6 +198,7 @@ func parsePeer(s *scanner, origin string) (PeerKey, Peer) {
 				p.Ends = append(p.Ends, s.end(item))
 			}
 		},
+		"carries-tags": func() { p.CarriesTags = true },
 	})
 	return k, p
 }
@@ -492,6 +499,21 @@ func (s *scanner) backend(item string) Backend {
 		b.Node = s.unquote(node)
 	}
 	return b
+}
+
+// vnis reads one VNI, or the first and the last of a range.
+func (s *scanner) vnis() (first, last uint32) {
+	w := s.word("a VNI, or a range of them")
+	from, to, ok := strings.Cut(w, "-")
+	if !ok {
+		to = from
+	}
+	a, err1 := strconv.ParseUint(from, 10, 32)
+	b, err2 := strconv.ParseUint(to, 10, 32)
+	if s.err == nil && (err1 != nil || err2 != nil) {
+		s.fail("%q is neither a VNI nor a range of them such as 0-%d", w, MaxVNI)
+	}
+	return uint32(a), uint32(b)
 }
 
 func (s *scanner) end(item string) TunnelEnd {

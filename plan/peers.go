@@ -24,6 +24,9 @@ type Peer struct {
 	// Ends are its ends of the tunnels: at most one for each family of the
 	// underlay.
 	Ends []TunnelEnd
+	// CarriesTags says that what it sends through the tunnel carries tags that are
+	// to be believed, as of its own endpoints. Of another's packets none is.
+	CarriesTags bool
 	// Origin says where the entry comes from, as "Kind name", for people.
 	Origin string
 }
@@ -39,7 +42,7 @@ type TunnelEnd struct {
 
 // Equal reports whether both are the same in every field.
 func (p Peer) Equal(o Peer) bool {
-	return p.Origin == o.Origin && slices.Equal(p.Addresses, o.Addresses) && slices.Equal(p.Ends, o.Ends)
+	return p.CarriesTags == o.CarriesTags && p.Origin == o.Origin && slices.Equal(p.Addresses, o.Addresses) && slices.Equal(p.Ends, o.Ends)
 }
 
 // NextHop returns the address by which packets of a's family are handed to the

@@ -1,5 +1,5 @@
 // Package plan holds the five tables that say what one node does with packets,
-// and that of the Peers with whom it shares them: Endpoints, Routes (with Tags, who an address is, beside the ways there),
+// and two that say what words in them mean, Networks and Peers: Endpoints, Routes (with Tags, who an address is, beside the ways there),
 // Verdicts (with Classes, what policies take an address for, and Within, what wider
 // class a class is within), Services and Egress.
 //
@@ -13,6 +13,7 @@
 //	node node1 addresses 172.30.0.2 mtu 1450
 //	pool default 10.1.1.0/24 gateway 10.1.1.1
 //	tunnel vxlan port 4789 vtep 172.30.0.2 mac 0a:58:ac:1e:00:02
+//	network default vni 0 # ClusterNetwork default
 //	peer node2 addresses 172.30.0.3 ends 172.30.0.3@0a:58:ac:1e:00:03 # HostSubnet node2
 //	endpoint weft1 network default addresses 10.1.1.2 name default/web # Pod default/web
 //	route default 10.1.1.2/32 endpoint weft1 # Pod default/web
@@ -45,6 +46,7 @@ const DefaultNetwork = "default"
 type Plan struct {
 	// Local describes the node itself.
 	Local     Local
+	Networks  Table[NetworkKey, Network]
 	Peers     Table[PeerKey, Peer]
 	Endpoints Table[EndpointKey, Endpoint]
 	Routes    Table[RouteKey, Route]
@@ -142,11 +144,11 @@ type Tunnel struct {
 	VTEP netip.Addr
 	// MAC is the address by which peers reach this VTEP in the overlay.
 	MAC MAC
-	// VNI is the VXLAN network identifier, 0 to 2^24-1, of a data plane that
-	// carries no tags.
-	VNI uint32
 	// Port is the UDP port, the same on all nodes.
 	Port uint16
+	// CarriesTags says that what the node sends through it carries the tags of
+	// endpoints; see Network. Else it carries tag 0.
+	CarriesTags bool
 }
 
 // IsZero reports whether the plan has no tunnel at all.
@@ -171,6 +173,7 @@ type Diff struct {
 	Local    bool
 	From, To Local
 
+	Networks  []Change[NetworkKey, Network]
 	Peers     []Change[PeerKey, Peer]
 	Endpoints []Change[EndpointKey, Endpoint]
 	Routes    []Change[RouteKey, Route]
@@ -187,7 +190,7 @@ func (d Diff) Empty() bool { return !d.Local && d.Len() == 0 }
 
 // Len is the number of changed entries.
 func (d Diff) Len() int {
-	return len(d.Peers) + len(d.Endpoints) + len(d.Routes) + len(d.Tags) + len(d.Classes) + len(d.Within) + len(d.Verdicts) + len(d.Services) + len(d.Egress)
+	return len(d.Networks) + len(d.Peers) + len(d.Endpoints) + len(d.Routes) + len(d.Tags) + len(d.Classes) + len(d.Within) + len(d.Verdicts) + len(d.Services) + len(d.Egress)
 }
 
 // Diff returns what leads from p to next, each table's changes in key order.
@@ -202,6 +205,7 @@ func (p *Plan) Diff(next *Plan) Diff {
 	}
 	d := Diff{
 		Local:     !p.Local.Equal(next.Local),
+		Networks:  p.Networks.Diff(next.Networks),
 		Peers:     p.Peers.Diff(next.Peers),
 		Endpoints: p.Endpoints.Diff(next.Endpoints),
 		Routes:    p.Routes.Diff(next.Routes),

@@ -35,6 +35,9 @@ func TestStringIsALineForEachEntry(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := plantest.Plan().Draw(t, "plan")
 		text := p.Local.String()
+		for k, v := range p.Networks.All() {
+			text += k.Line(v) + "\n"
+		}
 		for k, v := range p.Peers.All() {
 			text += k.Line(v) + "\n"
 		}
@@ -118,6 +121,9 @@ func TestBuilderForgetsWhatIsNotStated(t *testing.T) {
 		previous, want := plantest.Plan().Draw(t, "previous"), plantest.Plan().Draw(t, "want")
 		b := plan.NewBuilder(previous)
 		b.Local = want.Local
+		for k, v := range want.Networks.All() {
+			b.PutNetwork(k, v)
+		}
 		for k, v := range want.Peers.All() {
 			b.PutPeer(k, v)
 		}
@@ -482,4 +488,46 @@ func ownClassOf(p *plan.Plan, a netip.Addr) (key plan.ClassKey, class plan.Class
 		}
 	}
 	return key, class, ok
+}
+
+// In a valid plan, what has an identifier of a network in the tunnel is of that
+// network, and of the tag that it was sent with or, where there is no room for it, of
+// tag 0; and no other identifier is anybody's.
+func TestDecodeUndoesEncode(t *testing.T) {
+	valid := 0
+	rapid.Check(t, func(t *rapid.T) {
+		b := plan.NewBuilder(nil)
+		b.Local.Node = "node1"
+		vni := rapid.Uint32Range(0, 40)
+		for _, name := range []string{"a", "b", "c"} {
+			b.PutNetwork(plan.NetworkKey{Name: name}, plan.Network{FirstVNI: vni.Draw(t, "first"), LastVNI: vni.Draw(t, "last")})
+		}
+		p := b.Build()
+		if p.Validate() != nil {
+			return
+		}
+		valid++
+		taken := map[uint32]bool{}
+		for k, n := range p.Networks.All() {
+			for tag := range plan.Tag(50) {
+				v, ok := p.Encode(k.Name, tag)
+				network, got, known := p.Decode(v)
+				want := tag
+				if uint32(tag) > n.LastVNI-n.FirstVNI {
+					want = 0
+				}
+				if taken[v] = true; !ok || !known || network != k.Name || got != want {
+					t.Fatalf("tag %d of %s travels as %d, which is tag %d of %s, in:\n%s", tag, k.Name, v, got, network, p)
+				}
+			}
+		}
+		for v := range uint32(60) {
+			if network, _, known := p.Decode(v); known != taken[v] {
+				t.Fatalf("VNI %d is of network %q, in:\n%s", v, network, p)
+			}
+		}
+	})
+	if valid == 0 {
+		t.Error("no plan was valid")
+	}
 }

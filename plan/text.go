@@ -27,6 +27,7 @@ func (p *Plan) AppendText(b []byte) ([]byte, error) {
 		p = &Plan{}
 	}
 	b = p.Local.appendLines(b, "")
+	b = appendLines(b, p.Networks.All())
 	b = appendLines(b, p.Peers.All())
 	b = appendLines(b, p.Endpoints.All())
 	b = appendLines(b, p.Routes.All())
@@ -59,6 +60,7 @@ func (d Diff) String() string {
 		b = d.From.appendLines(b, "- ")
 		b = d.To.appendLines(b, "+ ")
 	}
+	b = appendChanges(b, d.Networks)
 	b = appendChanges(b, d.Peers)
 	b = appendChanges(b, d.Endpoints)
 	b = appendChanges(b, d.Routes)
@@ -73,6 +75,9 @@ func (d Diff) String() string {
 
 // String returns the lines that describe the node.
 func (l Local) String() string { return string(l.appendLines(nil, "")) }
+
+// Line returns the network's line of the text form, with its origin.
+func (k NetworkKey) Line(n Network) string { return string(appendLine(nil, k, n)) }
 
 // Line returns the peer's line of the text form, with its origin.
 func (k PeerKey) Line(p Peer) string { return string(appendLine(nil, k, p)) }
@@ -157,11 +162,21 @@ func (l Local) appendLines(b []byte, prefix string) []byte {
 		b = append(append(append(b, prefix...), n...), '\n')
 	}
 	if t := l.Tunnel; !t.IsZero() {
-		n = n[:0].keyword("tunnel").keyword("vxlan").number("vni", uint64(t.VNI)).number("port", uint64(t.Port)).
-			address("vtep", t.VTEP).mac(t.MAC)
+		n = n[:0].keyword("tunnel").keyword("vxlan").number("port", uint64(t.Port)).
+			address("vtep", t.VTEP).mac(t.MAC).flag("carries-tags", t.CarriesTags)
 		b = append(append(append(b, prefix...), n...), '\n')
 	}
 	return b
+}
+
+func (NetworkKey) origin(n Network) string { return n.Origin }
+
+func (k NetworkKey) appendEntry(l line, n Network) line {
+	l = l.keyword("network").name(k.Name).keyword("vni").keyword(strconv.FormatUint(uint64(n.FirstVNI), 10))
+	if n.LastVNI != n.FirstVNI {
+		l = strconv.AppendUint(append(l, '-'), uint64(n.LastVNI), 10)
+	}
+	return l
 }
 
 func (PeerKey) origin(p Peer) string { return p.Origin }
@@ -173,7 +188,7 @@ func (k PeerKey) appendEntry(l line, p Peer) line {
 			return append(append(l.quoted(p.Ends[i].VTEP.String()), '@'), p.Ends[i].MAC.String()...)
 		})
 	}
-	return l
+	return l.flag("carries-tags", p.CarriesTags)
 }
 
 func (EndpointKey) origin(e Endpoint) string { return e.Origin }

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"iter"
@@ -18,6 +19,7 @@ func (p *Plan) Validate() error {
 	}
 	v := &validator{plan: p}
 	v.local()
+	v.networks()
 	v.peers()
 	v.endpoints()
 	v.routes()
@@ -45,9 +47,10 @@ func (p *Plan) ValidateAfter(previous *Plan) error {
 	}
 	v := &validator{plan: p}
 	changes := previous.Diff(p)
-	rest := changes.Local || len(changes.Peers)+len(changes.Endpoints)+len(changes.Routes)+len(changes.Services)+len(changes.Egress) > 0
+	rest := changes.Local || len(changes.Networks)+len(changes.Peers)+len(changes.Endpoints)+len(changes.Routes)+len(changes.Services)+len(changes.Egress) > 0
 	if rest {
 		v.local()
+		v.networks()
 		v.peers()
 		v.endpoints()
 		v.routes()
@@ -232,9 +235,6 @@ func (v *validator) local() {
 		if t.MAC.IsZero() {
 			s.add("mac is missing")
 		}
-		if t.VNI > uint32(MaxTag) {
-			s.add("vni %d is above %d", t.VNI, MaxTag)
-		}
 		if t.Port == 0 {
 			s.add("port is missing")
 		}
@@ -279,6 +279,37 @@ func (v *validator) endpoints() {
 type networkMAC struct {
 	network string
 	mac     MAC
+}
+
+func (v *validator) networks() {
+	type named struct {
+		NetworkKey
+		Network
+	}
+	var all []named
+	for k, n := range v.plan.Networks.All() {
+		s := about(v, k, n)
+		s.name("the network", k.Name)
+		switch {
+		case n.LastVNI < n.FirstVNI:
+			s.add("the range of VNIs ends before it begins")
+			continue
+		case n.LastVNI > MaxVNI:
+			s.add("VNI %d is above %d", n.LastVNI, MaxVNI)
+		}
+		all = append(all, named{k, n})
+	}
+	// Each identifier is one network's: of those that begin before it, the one that
+	// ends last must end before.
+	slices.SortStableFunc(all, func(a, b named) int { return cmp.Compare(a.FirstVNI, b.FirstVNI) })
+	for i, furthest := 1, 0; i < len(all); i++ {
+		if n, before := all[i], all[furthest]; n.FirstVNI <= before.LastVNI {
+			about(v, n.NetworkKey, n.Network).add("VNI %d is that of network %s", n.FirstVNI, before.Name)
+		}
+		if all[i].LastVNI > all[furthest].LastVNI {
+			furthest = i
+		}
+	}
 }
 
 func (v *validator) peers() {
@@ -353,6 +384,9 @@ func (v *validator) routes() {
 			if r.Way == ToTunnel && tunnel.IsZero() {
 				s.add("the plan has no tunnel")
 				continue
+			}
+			if _, ok := v.plan.Networks.Get(NetworkKey{k.Network}); !ok && r.Way == ToTunnel {
+				s.add("the plan does not say what network %q is in the tunnel", k.Network)
 			}
 			for i, name := range r.Peers {
 				peer, ok := v.plan.Peers.Get(PeerKey{name})

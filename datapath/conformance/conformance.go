@@ -178,6 +178,10 @@ func (s *suite) lacks(plans map[string]*plan.Plan) []string {
 		for _, a := range p.Local.Addresses {
 			need(a.Is4() || s.able.IPv6, "IPv6")
 		}
+		need(!p.Local.Tunnel.CarriesTags || s.able.Tags, "tags in the tunnel")
+		for _, peer := range p.Peers.All() {
+			need(!peer.CarriesTags || s.able.Tags, "tags in the tunnel")
+		}
 		need(p.Verdicts.Len() == 0 || s.able.Verdicts, "verdicts")
 		for k := range p.Verdicts.All() {
 			need(k.Protocol != plan.SCTP || s.able.SCTP, "SCTP")
@@ -197,31 +201,8 @@ func (s *suite) lacks(plans map[string]*plan.Plan) []string {
 			need(e.Action == plan.Direct || slices.Contains(s.able.EgressActions, e.Action), "egress action "+string(e.Action))
 		}
 	}
-	need(s.able.Tags || !tagsTravel(plans), "tags in the tunnel")
 	slices.Sort(lacks)
 	return lacks
-}
-
-// tagsTravel reports whether a node with policies knows the tag of another
-// node's endpoint from the tunnel alone.
-func tagsTravel(plans map[string]*plan.Plan) bool {
-	for _, receiver := range plans {
-		if receiver.Local.Tunnel.IsZero() || receiver.Verdicts.Len() == 0 {
-			continue
-		}
-		for _, sender := range plans {
-			for _, e := range sender.Endpoints.All() {
-				unknown := func(a netip.Addr) bool {
-					_, _, ok := receiver.TagOf(e.Network, a)
-					return !ok
-				}
-				if sender != receiver && e.Tag != 0 && slices.ContainsFunc(e.Addresses, unknown) {
-					return true
-				}
-			}
-		}
-	}
-	return false
 }
 
 // clusters loads two random clusters one after the other on the same nodes,

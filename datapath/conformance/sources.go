@@ -361,7 +361,7 @@ func (b *sourceBench) fromPeer(from *node, to netip.Addr, frame []byte) error {
 		return err
 	}
 	defer c.Close()
-	_, err = c.Write(vxlan(t.VNI, frame))
+	_, err = c.Write(vxlan(vniOf(from.plan), frame))
 	return err
 }
 

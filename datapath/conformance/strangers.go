@@ -33,7 +33,7 @@ func (s *suite) strangers(t *testing.T) {
 		c, err := from.dial("udp", source, netip.AddrPortFrom(mine.VTEP, mine.Port), patience)
 		must(t, err)
 		defer c.Close()
-		_, err = c.Write(encapsulated(mine.VNI, theirs.MAC, mine.MAC, inner, netip.AddrPortFrom(victim.addresses[0], port), word))
+		_, err = c.Write(encapsulated(vniOf(plans["node1"]), theirs.MAC, mine.MAC, inner, netip.AddrPortFrom(victim.addresses[0], port), word))
 		must(t, err)
 		return arrived
 	}
@@ -62,6 +62,13 @@ func (s *suite) strangers(t *testing.T) {
 		default:
 		}
 	}
+}
+
+// vniOf is the network identifier of what a node sends through the tunnel, of an
+// endpoint without a tag.
+func vniOf(p *plan.Plan) uint32 {
+	vni, _ := p.Encode(plan.DefaultNetwork, 0)
+	return vni
 }
 
 // encapsulated returns what a UDP datagram to a VTEP carries: the headers of

@@ -79,7 +79,7 @@ func (s *suite) intoTunnel(t *testing.T, ipv4 bool) {
 			}})
 		}
 		inTunnel := func(word string) string {
-			return string(vxlan(theirs.VNI, frame(mine.MAC, theirs.MAC, udp(at(b.victim.addresses[i]), at(to), word))))
+			return string(vxlan(vniOf(b.node2.plan), frame(mine.MAC, theirs.MAC, udp(at(b.victim.addresses[i]), at(to), word))))
 		}
 		plainly := func(word string) string { return word }
 		tunnelPort := func(a netip.Addr) netip.AddrPort { return netip.AddrPortFrom(a, mine.Port) }
@@ -119,7 +119,7 @@ func (s *suite) intoTunnel(t *testing.T, ipv4 bool) {
 			}
 			defer c.Close()
 			to := of(vtep, b.peer.addresses...)
-			_, err = c.Write(vxlan(theirs.VNI, frame(mine.MAC, theirs.MAC, udp(at(of(to, b.victim.addresses...)), at(to), word))))
+			_, err = c.Write(vxlan(vniOf(b.node2.plan), frame(mine.MAC, theirs.MAC, udp(at(of(to, b.victim.addresses...)), at(to), word))))
 			return err
 		}})
 	}
@@ -156,7 +156,7 @@ func (s *suite) nestedTunnel(t *testing.T) {
 			return frame(theirs.MAC, mine.MAC, udp(at(b.peer.addresses[i]), at(to), word))
 		}
 		trials = append(trials, trial{fmt.Sprintf("a tunnel packet in another, to %s", to), datapath.UnknownPeer, b.node1, func(word string) error {
-			outer := udp(at(theirs.VTEP), netip.AddrPortFrom(mine.VTEP, mine.Port), string(vxlan(mine.VNI, inner(word))))
+			outer := udp(at(theirs.VTEP), netip.AddrPortFrom(mine.VTEP, mine.Port), string(vxlan(vniOf(b.node1.plan), inner(word))))
 			return b.fromPeer(b.node2, mine.VTEP, frame(theirs.MAC, mine.MAC, outer))
 		}}, trial{fmt.Sprintf("a tunnel packet, to %s", to), "", b.node1, func(word string) error {
 			return b.fromPeer(b.node2, mine.VTEP, inner(word))

@@ -13,7 +13,7 @@ import (
 // the changed entries must be looked at it returns false; neither compiler
 // can be used then.
 func (c *compiler) advance(p *plan.Plan, changes plan.Diff, index func(name string) int) (*compiler, bool) {
-	if changes.Local || c.exceptional || len(c.missing) > 0 || len(c.problems) > 0 {
+	if changes.Local || len(changes.Networks) > 0 || c.exceptional || len(c.missing) > 0 || len(c.problems) > 0 {
 		return nil, false
 	}
 	for _, p := range changes.Peers {

@@ -296,7 +296,8 @@ func TestAstrayIsPlain(t *testing.T) {
 	p := mustParse(t, `node node1 addresses 172.30.0.2,fd01::2 mtu 1500
 pool default 10.1.1.0/24 gateway 10.1.1.1
 pool default fd00:1::/64 gateway fd00:1::1
-tunnel vxlan vni 1 port 8472 vtep 172.30.0.2 mac 0a:58:ac:1e:00:02
+tunnel vxlan port 8472 vtep 172.30.0.2 mac 0a:58:ac:1e:00:02
+network default vni 1
 endpoint weftaaa network default addresses 10.1.1.2,fd00:1::2 mac 0a:58:0a:01:01:02 anti-spoof
 endpoint weftbbb network default addresses 10.1.1.3,fd00:1::3 mac 0a:58:0a:01:01:03 anti-spoof
 route default 10.1.1.2/32 endpoint weftaaa
@@ -375,7 +376,7 @@ route default fd01::/64 tunnel node2 endpoints-only
 // each, and 5,000 other nodes; in a table of each pod's own, or one of all.
 func BenchmarkAstray(b *testing.B) {
 	text := &strings.Builder{}
-	text.WriteString("node node1 addresses 172.30.0.1 mtu 1500\npool default 10.0.0.0/24 gateway 10.0.0.1\ntunnel vxlan vni 1 port 8472 vtep 172.30.0.1 mac 0a:58:ac:1e:00:01\n")
+	text.WriteString("node node1 addresses 172.30.0.1 mtu 1500\npool default 10.0.0.0/24 gateway 10.0.0.1\ntunnel vxlan port 8472 vtep 172.30.0.1 mac 0a:58:ac:1e:00:01\nnetwork default vni 1\n")
 	names := map[int]string{loopbackLink: "lo", 2: "eth0", 3: bridgeName, 4: vxlanName}
 	for i := range 250 {
 		a := netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 2)})

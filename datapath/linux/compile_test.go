@@ -249,7 +249,8 @@ func TestAdvanceByNode(t *testing.T) {
 	parse := func(peers string) *plan.Plan {
 		p, err := plan.Parse(`node node1 addresses 172.30.0.2 mtu 1450
 pool default 10.1.1.0/24 gateway 10.1.1.1
-tunnel vxlan vni 0 port 4789 vtep 172.30.0.2 mac 0a:58:ac:1e:00:02
+tunnel vxlan port 4789 vtep 172.30.0.2 mac 0a:58:ac:1e:00:02
+network default vni 0
 route default 0.0.0.0/0 gateway
 ` + peers)
 		if err != nil {

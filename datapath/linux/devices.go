@@ -71,13 +71,25 @@ func specOf(v *netlink.Vxlan) vxlanSpec {
 		external: v.FlowBased, checksum: v.UDPCSum, lower: v.VtepDevIndex, group: addrOf(v.Group)}
 }
 
+// overlay is the node's end of the tunnel, and the network identifier of all that
+// it sends and takes: no tags travel, and there is one network.
+type overlay struct {
+	plan.Tunnel
+	vni uint32
+}
+
+func overlayOf(p *plan.Plan) overlay {
+	vni, _ := p.Encode(plan.DefaultNetwork, 0)
+	return overlay{p.Local.Tunnel, vni}
+}
+
 // specFor is the device of a tunnel. It is bound to no underlay device, so
 // that the node's routing table picks one for each peer. It learns nothing
 // and floods nothing. Outer checksums are on, as with iproute2: the sender
 // derives them from the inner one (local checksum offload), and the receiver
 // can then merge packets of a stream (GRO) without computing the inner one.
-func specFor(t plan.Tunnel) vxlanSpec {
-	return vxlanSpec{vni: t.VNI, port: t.Port, local: t.VTEP, checksum: true}
+func specFor(t overlay) vxlanSpec {
+	return vxlanSpec{vni: t.vni, port: t.Port, local: t.VTEP, checksum: true}
 }
 
 // own returns Weft's device of a name, if it is of the kind that Weft makes.
@@ -109,22 +121,22 @@ func checkName(inv *inventory, name, kind string) error {
 }
 
 // checkTunnel reports another's device that receives what the tunnel should.
-func checkTunnel(inv *inventory, t plan.Tunnel) error {
+func checkTunnel(inv *inventory, t overlay) error {
 	for _, l := range inv.all {
 		v, ok := l.(*netlink.Vxlan)
 		if !ok || v.Name == vxlanName || v.Port != int(t.Port) {
 			continue
 		}
-		if v.FlowBased || v.VxlanId == int(t.VNI) {
+		if v.FlowBased || v.VxlanId == int(t.vni) {
 			return fmt.Errorf("interface %s is in the way: it receives VNI %d on UDP port %d already; stop what made it and delete it",
-				v.Name, t.VNI, t.Port)
+				v.Name, t.vni, t.Port)
 		}
 	}
 	return nil
 }
 
 // vxlanMTU returns what the VXLAN device may carry on the link of its VTEP.
-func vxlanMTU(inv *inventory, n *node, t plan.Tunnel) (int, error) {
+func vxlanMTU(inv *inventory, n *node, t overlay) (int, error) {
 	lower := inv.byIndex(n.holding(t.VTEP))
 	if lower == nil {
 		return 0, fmt.Errorf("tunnel: no interface has the VTEP address %s", t.VTEP)
@@ -162,7 +174,7 @@ func (k *kernel) ensureBridge(inv *inventory, p *plan.Plan, ipv4, ipv6 bool) err
 
 // ensureVXLAN makes the tunnel device, anew if it differs in what cannot be
 // changed.
-func (k *kernel) ensureVXLAN(inv *inventory, t plan.Tunnel, mtu int, ipv4, ipv6 bool) error {
+func (k *kernel) ensureVXLAN(inv *inventory, t overlay, mtu int, ipv4, ipv6 bool) error {
 	l, ok := inv.byName[vxlanName]
 	if ok {
 		if v := l.(*netlink.Vxlan); specOf(v) != specFor(t) {
@@ -192,7 +204,7 @@ func (k *kernel) ensureVXLAN(inv *inventory, t plan.Tunnel, mtu int, ipv4, ipv6 
 	return k.setUp(l, ipv4, ipv6)
 }
 
-func (k *kernel) addVXLAN(t plan.Tunnel, mtu int) (netlink.Link, error) {
+func (k *kernel) addVXLAN(t overlay, mtu int) (netlink.Link, error) {
 	spec := specFor(t)
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.HardwareAddr = vxlanName, mtu, net.HardwareAddr(t.MAC[:])

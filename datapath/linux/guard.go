@@ -42,15 +42,15 @@ const (
 // would look like the node's own. Other networks that use the same UDP port are
 // left alone.
 func (r *ruleset) guard(p *plan.Plan, s *sources) {
-	t := p.Local.Tunnel
+	t := overlayOf(p)
 	if p.Endpoints.Len() == 0 && t.IsZero() {
 		return
 	}
 	c := r.chain("inward")
 	c.hook = &hook{nftables.ChainTypeFilter, *nftables.ChainHookInput, *nftables.ChainPriorityRaw}
 	c.add("what endpoints send to the node", metaEqual(expr.MetaKeyIIFGROUP, hostEndian(endpointGroup)), decide(goTo("endpoint-inward")))
-	r.endpointInward(t)
-	r.departures(t)
+	r.endpointInward(t.Tunnel)
+	r.departures(t.Tunnel)
 	if t.IsZero() {
 		r.begins(c)
 		return
@@ -59,13 +59,13 @@ func (r *ruleset) guard(p *plan.Plan, s *sources) {
 	// The kernel reads four bytes with less work than three.
 	of := slices.Concat(isProtocol(unix.IPPROTO_UDP), isPort(t.Port), fromTransport(offsetVNI, 4), []expr.Any{
 		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: []byte{0xff, 0xff, 0xff, 0}, Xor: make([]byte, 4)},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binary.BigEndian.AppendUint32(nil, t.VNI<<8)},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binary.BigEndian.AppendUint32(nil, t.vni<<8)},
 	})
 	c.add("the tunnel's packets", of, isFamily(is4), isAddress(t.VTEP, false), untracked(), decide(goTo("tunnel")))
 	c.add("not where tunnel packets come from, or go to", of, r.drop(datapath.UnknownPeer))
 	r.begins(c)
 
-	r.tunnelPort(t)
+	r.tunnelPort(t.Tunnel)
 	peers := r.peers(p, s)
 	tunnel := r.chain("tunnel")
 	// What came out of it is tracked, unless somebody's rules say otherwise.

@@ -18,7 +18,8 @@ import (
 const dualPlan = `node node1 addresses 172.30.0.2 mtu 1450
 pool default 10.1.1.0/24 gateway 10.1.1.1
 pool default fd00:1::/64 gateway fd00:1::1
-tunnel vxlan vni 1 port 8472 vtep 172.30.0.2 mac 0a:58:ac:1e:00:02
+tunnel vxlan port 8472 vtep 172.30.0.2 mac 0a:58:ac:1e:00:02
+network default vni 1
 endpoint weftaaa network default addresses 10.1.1.2,fd00:1::2 mac 0a:58:0a:01:01:02 anti-spoof
 route default 0.0.0.0/0 gateway
 route default ::/0 gateway

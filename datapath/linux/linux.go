@@ -240,7 +240,7 @@ func (d *DataPlane) Apply(ctx context.Context, p *plan.Plan) error {
 	defer d.state.Unlock()
 	return d.in(func() error {
 		d.writes = nil
-		known := d.current != nil && !changes.Local
+		known := d.current != nil && !changes.Local && len(changes.Networks) == 0
 		if d.previous != nil {
 			d.lost = append(d.lost, lostBy(d.previous.Diff(p))...)
 		}
@@ -567,13 +567,13 @@ func (d *DataPlane) ensureDevices(inv *inventory, n *node, p *plan.Plan) (bridge
 			bridge = d.kernel.ensureBridge(inv, p, ipv4, ipv6)
 		}
 	}
-	if t := p.Local.Tunnel; !t.IsZero() {
+	if t := overlayOf(p); !t.IsZero() {
 		tunnel = d.ensureTunnel(inv, n, t, ipv4, ipv6)
 	}
 	return bridge, tunnel
 }
 
-func (d *DataPlane) ensureTunnel(inv *inventory, n *node, t plan.Tunnel, ipv4, ipv6 bool) error {
+func (d *DataPlane) ensureTunnel(inv *inventory, n *node, t overlay, ipv4, ipv6 bool) error {
 	if err := errors.Join(checkName(inv, vxlanName, vxlanKind), checkTunnel(inv, t)); err != nil {
 		return err
 	}

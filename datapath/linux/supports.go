@@ -15,6 +15,15 @@ func (d *DataPlane) supports(p *plan.Plan) error {
 		line := func() string { return "pool " + pool.Network + " " + pool.Prefix.String() }
 		errs = append(errs, d.network(pool.Network, line), d.family(pool.Prefix.Addr().Is6(), line))
 	}
+	if p.Local.Tunnel.CarriesTags {
+		errs = append(errs, notSupported(func() string { return "tunnel vxlan" }, "tags in the tunnel"))
+	}
+	for k, n := range p.Networks.All() {
+		errs = append(errs, d.network(k.Name, func() string { return k.Line(n) }))
+	}
+	for k, peer := range p.Peers.All() {
+		errs = append(errs, d.supportsPeer(k, peer))
+	}
 	for k, e := range p.Endpoints.All() {
 		errs = append(errs, d.supportsEndpoint(k, e))
 	}
@@ -42,10 +51,15 @@ func (d *DataPlane) supports(p *plan.Plan) error {
 
 // supportsChanges is supports for a plan of which all else was accepted.
 func (d *DataPlane) supportsChanges(p *plan.Plan, changes plan.Diff) error {
-	if changes.Local || len(changes.Services) > 0 {
+	if changes.Local || len(changes.Networks)+len(changes.Services) > 0 {
 		return errors.Join(p.Validate(), d.supports(p))
 	}
 	var errs []error
+	for _, c := range changes.Peers {
+		if c.New != nil {
+			errs = append(errs, d.supportsPeer(c.Key, *c.New))
+		}
+	}
 	for _, c := range changes.Endpoints {
 		if c.New != nil {
 			errs = append(errs, d.supportsEndpoint(c.Key, *c.New))
@@ -77,6 +91,13 @@ func (d *DataPlane) supportsChanges(p *plan.Plan, changes plan.Diff) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+func (d *DataPlane) supportsPeer(k plan.PeerKey, p plan.Peer) error {
+	if p.CarriesTags {
+		return notSupported(func() string { return k.Line(p) }, "tags in the tunnel")
+	}
+	return nil
 }
 
 func (d *DataPlane) supportsEndpoint(k plan.EndpointKey, e plan.Endpoint) error {

@@ -121,6 +121,7 @@ func (s Shape) plan(self int) *plan.Plan {
 	b.Local = plan.Local{Node: NodeName(self), MTU: 1400}
 	if s.Tunnel {
 		b.Local.Tunnel = plan.Tunnel{VTEP: s.vtep(self), MAC: plan.MACOf(s.vtep(self)), Port: 4789}
+		b.PutNetwork(plan.NetworkKey{Name: plan.DefaultNetwork}, plan.Network{Origin: "ClusterNetwork default"})
 	}
 	for _, f := range s.families() {
 		b.Local.Addresses = append(b.Local.Addresses, nodeAddress(f, self))

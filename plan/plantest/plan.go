@@ -16,6 +16,10 @@ func Plan() *rapid.Generator[*plan.Plan] {
 		b := plan.NewBuilder(nil)
 		b.Local = local().Draw(t, "local")
 		few := rapid.IntRange(0, 4)
+		for range few.Draw(t, "networks") {
+			b.PutNetwork(plan.NetworkKey{Name: Name().Draw(t, "network")}, plan.Network{
+				FirstVNI: rapid.Uint32().Draw(t, "first VNI"), LastVNI: rapid.Uint32().Draw(t, "last VNI"), Origin: Name().Draw(t, "origin")})
+		}
 		for range few.Draw(t, "peers") {
 			putPeer(t, b)
 		}
@@ -92,7 +96,7 @@ func local() *rapid.Generator[plan.Local] {
 				Network: Name().Draw(t, "network"), Prefix: Prefix().Draw(t, "prefix"), Gateway: Addr().Draw(t, "gateway")})
 		}
 		if rapid.Bool().Draw(t, "tunnel") {
-			l.Tunnel = plan.Tunnel{VTEP: Addr().Draw(t, "VTEP"), MAC: mac(t), VNI: rapid.Uint32().Draw(t, "VNI"), Port: rapid.Uint16().Draw(t, "port")}
+			l.Tunnel = plan.Tunnel{VTEP: Addr().Draw(t, "VTEP"), MAC: mac(t), Port: rapid.Uint16().Draw(t, "port"), CarriesTags: rapid.Bool().Draw(t, "carries tags")}
 		}
 		return l
 	})
@@ -119,7 +123,7 @@ func putEndpoint(t *rapid.T, b *plan.Builder) {
 }
 
 func putPeer(t *rapid.T, b *plan.Builder) {
-	p := plan.Peer{Addresses: rapid.SliceOfN(Addr(), 0, 3).Draw(t, "addresses"), Origin: Name().Draw(t, "origin")}
+	p := plan.Peer{Addresses: rapid.SliceOfN(Addr(), 0, 3).Draw(t, "addresses"), CarriesTags: rapid.Bool().Draw(t, "carries tags"), Origin: Name().Draw(t, "origin")}
 	for range rapid.IntRange(0, 2).Draw(t, "ends") {
 		p.Ends = append(p.Ends, plan.TunnelEnd{VTEP: Addr().Draw(t, "VTEP"), MAC: mac(t)})
 	}

@@ -397,7 +397,8 @@ func (c *compiler) localTunnel() plan.Tunnel {
 			"node %s has no address of the family of %s, which tunnels need; give it one", c.in.Node.Name, s.families()[0])})
 		return plan.Tunnel{}
 	}
-	t := plan.Tunnel{VTEP: vtep, MAC: plan.MACOf(vtep), VNI: s.VNI, Port: s.port(c.in.Config)}
+	c.b.PutNetwork(plan.NetworkKey{Name: plan.DefaultNetwork}, plan.Network{FirstVNI: s.VNI, LastVNI: s.VNI, Origin: c.config.String()})
+	t := plan.Tunnel{VTEP: vtep, MAC: plan.MACOf(vtep), Port: s.port(c.in.Config)}
 	// What the lease says is what peers go by, until it is written anew.
 	if c.own != nil {
 		if _, end := c.own.tunnelEnd(s); end != nil && end.MAC[0]&1 == 0 && !end.MAC.IsZero() {

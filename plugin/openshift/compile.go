@@ -49,6 +49,7 @@ func (Subnet) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
 	if len(in.Node.Addresses) > 0 {
 		vtep := in.Node.Addresses[0]
 		c.b.Local.Tunnel = plan.Tunnel{VTEP: vtep, MAC: plan.MACOf(vtep), Port: c.port()}
+		c.b.PutNetwork(plan.NetworkKey{Name: plan.DefaultNetwork}, plan.Network{Origin: api.ClusterNetwork.Kind + " " + api.DefaultName})
 	}
 	c.problems = append(c.problems, plugin.PutEndpoints(c.b, in.Node)...)
 	for _, h := range c.hosts {

@@ -92,7 +92,7 @@ var adminAttacks = []attack{
 			w := t.watch(far.arriving)
 			for i, to := range []netip.Addr{there.VTEP, t.addUnlisted("node2")} {
 				name := fmt.Sprintf("vx%d", i)
-				t.sh(h, fmt.Sprintf("ip link add %s type vxlan id %d dstport %d remote %s dev eth0 nolearning; ip link set %s up", name, there.VNI, there.Port, to, name))
+				t.sh(h, fmt.Sprintf("ip link add %s type vxlan id %d dstport %d remote %s dev eth0 nolearning; ip link set %s up", name, t.vni(), there.Port, to, name))
 				mac := macOf(t.T, guest.ns, name)
 				w.forbid("to "+to.String(), func(word string) {
 					t.must(h, order{Do: "frames", Device: name, Frames: [][]byte{frame(mac, there.MAC, udpPacket(t.addr(t.pods["near"]), t.at(far, port), word))}})

@@ -164,7 +164,7 @@ var icmpAttacks = []attack{
 			t.misled(t.smallMTU(), func(quoted []byte) {
 				there := t.nodes["node1"].plan.Local.Tunnel
 				inner := func(peer string, packet []byte) {
-					t.fromPeer(peer, "node1", encapsulate(there.VNI, frame(t.nodes[peer].plan.Local.Tunnel.MAC, there.MAC, packet)))
+					t.fromPeer(peer, "node1", encapsulate(t.vni(), frame(t.nodes[peer].plan.Local.Tunnel.MAC, there.MAC, packet)))
 				}
 				for peer, from := range map[string][]netip.Addr{
 					"node2": {t.addr(t.pods["third"]), t.addr(t.stranger), t.gatewayAddress()},

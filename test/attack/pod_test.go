@@ -102,11 +102,17 @@ func (t *trial) innerTo(node, pod, word string) []byte {
 	return []byte(t.innerFrom(t.addr(t.pods["near"]), node, pod, word))
 }
 
+// vni is the network identifier of what pods send through the tunnel.
+func (t *trial) vni() uint32 {
+	vni, _ := t.nodes["node1"].plan.Encode(plan.DefaultNetwork, 0)
+	return vni
+}
+
 // innerFrom is innerTo with another source.
 func (t *trial) innerFrom(source netip.Addr, node, pod, word string) string {
 	there, here := t.nodes[node].plan.Local.Tunnel, t.nodes["node1"].plan.Local.Tunnel
 	inner := datagram(netip.AddrPortFrom(source, 4711), t.at(t.pods[pod], 8080), word)
-	return encapsulate(there.VNI, frame(here.MAC, there.MAC, inner))
+	return encapsulate(t.vni(), frame(here.MAC, there.MAC, inner))
 }
 
 // tunnelControl shows that the tunnel packet does arrive where it comes from a

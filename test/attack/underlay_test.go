@@ -197,14 +197,14 @@ var underlayAttacks = []attack{
 					for _, vlan := range []uint16{0, 1, 5, 4095} {
 						w.forbid("as "+what, func(word string) {
 							inner := udpPacket(source, t.at(t.pods["far"], port), word)
-							t.fromPeer("node1", "node2", encapsulate(there.VNI, tagged(here.MAC, there.MAC, vlan, inner)))
+							t.fromPeer("node1", "node2", encapsulate(t.vni(), tagged(here.MAC, there.MAC, vlan, inner)))
 						})
 					}
 				}
 				for _, vlan := range []uint16{1, 5, 4095} {
 					w.forbid("as who it should be", func(word string) {
 						inner := udpPacket(t.addr(t.pods["near"]), t.at(t.pods["far"], port), word)
-						t.fromPeer("node1", "node2", encapsulate(there.VNI, tagged(here.MAC, there.MAC, vlan, inner)))
+						t.fromPeer("node1", "node2", encapsulate(t.vni(), tagged(here.MAC, there.MAC, vlan, inner)))
 					})
 				}
 			})
@@ -214,12 +214,12 @@ var underlayAttacks = []attack{
 		name: "inner_destination_mac_of_others", by: onUnderlay, ip: both, left: noTunnel,
 		must: "bring a frame through the tunnel that is for others than the receiver",
 		try: func(t *trial) {
-			there, here := t.nodes["node2"].plan.Local.Tunnel, t.nodes["node1"].plan.Local.Tunnel
+			here := t.nodes["node1"].plan.Local.Tunnel
 			t.tunnelled(func(w *watch) {
 				for _, mac := range []plan.MAC{t.pods["far"].mac, here.MAC, t.nodes["node2"].mac} {
 					w.forbid("to "+mac.String(), func(word string) {
 						inner := udpPacket(t.addr(t.pods["near"]), t.at(t.pods["far"], port), word)
-						t.fromPeer("node1", "node2", encapsulate(there.VNI, frame(here.MAC, mac, inner)))
+						t.fromPeer("node1", "node2", encapsulate(t.vni(), frame(here.MAC, mac, inner)))
 					})
 				}
 			})
@@ -234,7 +234,7 @@ var underlayAttacks = []attack{
 				for _, source := range []plan.Tunnel{here, t.nodes["node3"].plan.Local.Tunnel, there} {
 					w.forbid("as "+source.VTEP.String(), func(word string) {
 						inner := datagram(tunnelEnd(source), tunnelEnd(there), string(t.innerTo("node2", "far", word)))
-						t.fromPeer("node1", "node2", encapsulate(there.VNI, frame(here.MAC, there.MAC, inner)))
+						t.fromPeer("node1", "node2", encapsulate(t.vni(), frame(here.MAC, there.MAC, inner)))
 					})
 				}
 			})
@@ -246,7 +246,7 @@ var underlayAttacks = []attack{
 		try: func(t *trial) {
 			there, here := t.nodes["node2"].plan.Local.Tunnel, t.nodes["node1"].plan.Local.Tunnel
 			send := func(from netip.Addr, to *machine, word string) {
-				t.fromPeer("node1", "node2", encapsulate(there.VNI, frame(here.MAC, there.MAC, udpPacket(from, t.at(to, port), word))))
+				t.fromPeer("node1", "node2", encapsulate(t.vni(), frame(here.MAC, there.MAC, udpPacket(from, t.at(to, port), word))))
 			}
 			w := t.watch(t.stranger.arriving)
 			for what, source := range map[string]netip.Addr{"another peer's pod": t.addr(t.pods["third"]), "nobody": t.pick("192.0.2.1", "2001:db8::1")} {
