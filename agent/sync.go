@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/weftnet/weft/cni"
 	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
@@ -46,6 +47,7 @@ type syncer struct {
 	asked, done uint64
 	last        round
 	finished    chan struct{} // closed and replaced after each round
+	ended       chan struct{} // closed when there are no more rounds
 	// pace is that of rounds for what changes, turns that of those for what the
 	// compiler left for later.
 	pace  pace
@@ -97,7 +99,7 @@ func newSyncer(plane datapath.DataPlane, log *slog.Logger, repairEvery time.Dura
 	calm.Stop()
 	return &syncer{mend: mend, calm: calm, plane: plane, compile: compile, kinds: kinds, log: log, repairEvery: repairEvery, metrics: m, reported: reported,
 		pace: paceOfChanges(), turns: newTurns(),
-		kick: make(chan struct{}, 1), finished: make(chan struct{})}
+		kick: make(chan struct{}, 1), finished: make(chan struct{}), ended: make(chan struct{})}
 }
 
 // Kick asks for a round, and does not wait.
@@ -110,7 +112,7 @@ func (s *syncer) Kick() {
 
 // Publish asks for a round that begins after the call and waits for its end.
 // It returns nil if the interfaces named are in the data plane then, whatever
-// else may have failed.
+// else may have failed; and cni.ErrChanging when there are no more rounds.
 func (s *syncer) Publish(ctx context.Context, interfaces ...string) error {
 	s.mu.Lock()
 	s.asked++
@@ -126,6 +128,8 @@ func (s *syncer) Publish(ctx context.Context, interfaces ...string) error {
 		}
 		select {
 		case <-finished:
+		case <-s.ended:
+			return cni.ErrChanging
 		case <-ctx.Done():
 			return fmt.Errorf("the data plane has not taken the change yet: %w", context.Cause(ctx))
 		}
@@ -155,8 +159,9 @@ func (s *syncer) Last() round {
 	return s.last
 }
 
-// Run works until ctx ends.
+// Run works until ctx ends. It is called once.
 func (s *syncer) Run(ctx context.Context) {
+	defer close(s.ended)
 	repair := time.NewTicker(s.repairEvery)
 	defer repair.Stop()
 	retry := time.NewTimer(0) // the first round needs no kick

@@ -14,6 +14,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/cni"
 	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
@@ -84,6 +85,35 @@ func TestPublishWaitsForARoundThatBeganAfterIt(t *testing.T) {
 			t.Errorf("%d rounds for one request", plane.rounds()-before)
 		}
 	})
+}
+
+// Who waits for a round, and who asks for one, when there are no more is told so at
+// once: whoever wants a pod attached must ask again, of what comes after.
+func TestPublishEndsWithTheRounds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSyncer(&recorder{}, slog.New(slog.DiscardHandler), time.Minute, newMetrics(), nil, somePlan, func(round) {})
+		s.plane = stuck{s.plane}
+		ctx, cancel := context.WithCancel(t.Context())
+		go s.Run(ctx)
+		answered := make(chan error)
+		go func() { answered <- s.Publish(t.Context()) }()
+		synctest.Wait()
+		cancel()
+		if err := <-answered; !errors.Is(err, cni.ErrChanging) {
+			t.Errorf("who waited is told: %v", err)
+		}
+		if err := s.Publish(t.Context()); !errors.Is(err, cni.ErrChanging) {
+			t.Errorf("who asks later is told: %v", err)
+		}
+	})
+}
+
+// stuck is a data plane that gets no further until it is told to stop.
+type stuck struct{ datapath.DataPlane }
+
+func (stuck) Apply(ctx context.Context, _ *plan.Plan) error {
+	<-ctx.Done()
+	return ctx.Err()
 }
 
 func TestManyRequestsShareRounds(t *testing.T) {

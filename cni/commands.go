@@ -133,9 +133,12 @@ func (s *Server) plumb(ctx context.Context, a ipam.Attachment) *protocol.Error {
 	}
 	s.setLink(a.Key, index)
 	if err := s.Node.Publish(ctx, a.HostInterface); err != nil {
-		if ctx.Err() != nil {
+		switch {
+		case ctx.Err() != nil:
 			// Not least because this agent is being replaced by another.
 			return protocol.Errorf(protocol.TryAgainLater, "%v: %v", context.Cause(ctx), err)
+		case errors.Is(err, ErrChanging):
+			return protocol.Errorf(protocol.TryAgainLater, "%v", err)
 		}
 		return protocol.Errorf(protocol.DataPlaneFailure, "%v", err)
 	}

@@ -141,6 +141,23 @@ func TestAddGoesOnWithTheNextAgent(t *testing.T) {
 	}
 }
 
+// The network may give the pod another address when it is another: what was begun
+// is undone, and weft-cni asks again.
+func TestAddOutlivesAChangeOfTheNetwork(t *testing.T) {
+	n := newNode(t, settings{Pools: dualStack})
+	wait := n.hang(t.Context(), "c1", newNetNS(t))
+	n.wish("publish-changing", "yes")
+	n.wish("publish-hangs", "")
+	eventually(t, "what was begun is undone", func() bool { return len(n.links()) == 0 })
+	n.wish("publish-changing", "")
+	if out, code := wait(); code != 0 || !strings.Contains(out, "10.1.0.") {
+		t.Errorf("exit status %d: %s", code, out)
+	}
+	if links := n.links(); len(links) != 1 {
+		t.Errorf("there are %v", links)
+	}
+}
+
 func TestAddOutlivesAnUpgrade(t *testing.T) {
 	n := newNode(t, settings{Pools: dualStack})
 	wait := n.hang(t.Context(), "c1", newNetNS(t))

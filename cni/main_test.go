@@ -110,6 +110,9 @@ func (n *hostRoutes) Publish(ctx context.Context, interfaces ...string) error {
 			return ctx.Err()
 		}
 	}
+	if n.wish("publish-changing") != nil {
+		return ErrChanging
+	}
 	if err := n.wish("publish-fails"); err != nil {
 		return err
 	}

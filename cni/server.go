@@ -57,9 +57,14 @@ type Node interface {
 	// MTU is what pods' interfaces get, in bytes; 0 leaves it to the kernel.
 	MTU() int
 	// Publish returns when the data plane holds what Server.Endpoints says
-	// now, as far as it concerns the given interfaces, or why it does not.
+	// now, as far as it concerns the given interfaces, or why it does not. It
+	// wraps ErrChanging where the node comes to have another network instead.
 	Publish(ctx context.Context, interfaces ...string) error
 }
+
+// ErrChanging says that the node is about to have another network, which may give
+// other addresses: an ADD that meets that ends, and is to be sent again.
+var ErrChanging = errors.New("the node's network is being changed")
 
 // Config is what a Server is made of. Journal and Node are required.
 type Config struct {
