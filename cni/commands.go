@@ -123,11 +123,11 @@ func (s *Server) plumb(ctx context.Context, a ipam.Attachment) *protocol.Error {
 		}
 		return protocol.Errorf(code, "%v", err)
 	}
-	if had := s.link(a.Key); had != 0 && had != index {
+	if had := s.link(a.Key); had != 0 && had != index || s.mayKnow(a.Key) {
 		// Another interface of the same name: the data plane must let go of
 		// the one that it knows.
 		s.setLink(a.Key, 0)
-		if err := s.Node.Publish(ctx); err != nil {
+		if err := s.letGo(ctx); err != nil {
 			s.Log.Debug("the data plane does not know yet that an interface was made anew", "interface", a.HostInterface, "error", err)
 		}
 	}
@@ -170,6 +170,7 @@ func (s *Server) remove(k ipam.Key, hostInterface string) *protocol.Error {
 		return protocol.Errorf(protocol.KernelFailure, "%v", err)
 	}
 	if had != 0 {
+		s.leave(k)
 		s.nudge()
 	}
 	if err := s.Journal.Release(k); err != nil {

@@ -141,6 +141,32 @@ func TestAddGoesOnWithTheNextAgent(t *testing.T) {
 	}
 }
 
+// A data plane that hears of neither must bring up the interface that there is in the
+// end, though it has the name and the address of the one before.
+func TestDelAndAddInOneRound(t *testing.T) {
+	n := newNode(t, settings{Pools: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/30")}})
+	ns := newNetNS(t)
+	add := func() {
+		t.Helper()
+		if out, code, _ := (shim{command: "ADD", container: "c1", ifname: "eth0", netns: ns, stdin: n.conf("1.1.0")}).run(t.Context()); code != 0 || !strings.Contains(out, "10.1.0.2/32") {
+			t.Fatalf("exit status %d: %s", code, out)
+		}
+	}
+	add()
+	n.wish("publish-hangs", "yes")
+	if out, code, _ := (shim{command: "DEL", container: "c1", ifname: "eth0", netns: ns, stdin: n.conf("1.1.0")}).run(t.Context()); code != 0 {
+		t.Fatalf("exit status %d: %s", code, out)
+	}
+	go func() {
+		for len(n.links()) == 0 && t.Context().Err() == nil {
+			time.Sleep(time.Millisecond)
+		}
+		time.Sleep(50 * time.Millisecond) // the ADD is where it waits
+		n.wish("publish-hangs", "")
+	}()
+	add()
+}
+
 // The network may give the pod another address when it is another: what was begun
 // is undone, and weft-cni asks again.
 func TestAddOutlivesAChangeOfTheNetwork(t *testing.T) {

@@ -16,7 +16,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -72,11 +71,13 @@ type settings struct {
 }
 
 // hostRoutes is the agent's side of a node: its data plane is a route and a
-// neighbour for each pod, whose interface it brings up. Files in the node's directory make it fail.
+// neighbour for each pod, whose interface it brings up. As others do, it looks at
+// what differs from what it was told last. Files in the node's directory make it fail.
 type hostRoutes struct {
 	settings
 	server *Server
 	mu     sync.Mutex
+	known  map[string]string // by interface
 }
 
 // wish returns what a file says that the test may have written.
@@ -119,8 +120,11 @@ func (n *hostRoutes) Publish(ctx context.Context, interfaces ...string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var errs []error
+	told := map[string]string{}
+	known := n.known
+	n.known = told
 	for _, e := range n.server.Endpoints() {
-		if !slices.Contains(interfaces, e.Interface) {
+		if told[e.Interface] = fmt.Sprint(e); known[e.Interface] == told[e.Interface] {
 			continue // It has its routes, and they go with it.
 		}
 		link, err := netlink.LinkByName(e.Interface)

@@ -23,6 +23,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"runtime"
 	"runtime/debug"
@@ -111,6 +112,10 @@ type Server struct {
 	// links holds the index of the host end of each attachment whose
 	// interface is there.
 	links map[ipam.Key]int
+	// leaving are the attachments that went and that the data plane may not have
+	// let go of, each with the number of the removals up to it.
+	leaving  map[ipam.Key]uint64
+	removals uint64
 }
 
 // NewServer returns a server.
@@ -136,7 +141,8 @@ func NewServer(c Config) *Server {
 	if c.RetryWindow == 0 {
 		c.RetryWindow = 2 * protocol.SendWindow
 	}
-	return &Server{Config: c, slots: make(chan struct{}, c.MaxInFlight), plumbing: make(chan struct{}, runtime.GOMAXPROCS(0)), changed: make(chan struct{}, 1), resized: make(chan struct{}, 1), links: map[ipam.Key]int{}}
+	return &Server{Config: c, slots: make(chan struct{}, c.MaxInFlight), plumbing: make(chan struct{}, runtime.GOMAXPROCS(0)), changed: make(chan struct{}, 1), resized: make(chan struct{}, 1),
+		links: map[ipam.Key]int{}, leaving: map[ipam.Key]uint64{}}
 }
 
 // Endpoints returns the pods' interfaces that are there, in the
@@ -327,6 +333,36 @@ func (s *Server) setLink(k ipam.Key, index int) {
 	s.links[k] = index
 }
 
+// leave takes note that an attachment went, which the data plane is not told yet.
+func (s *Server) leave(k ipam.Key) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.removals++
+	s.leaving[k] = s.removals
+}
+
+// mayKnow reports whether the data plane may still have an interface of an
+// attachment that went.
+func (s *Server) mayKnow(k ipam.Key) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.leaving[k] != 0
+}
+
+// letGo has the data plane let go of what went so far.
+func (s *Server) letGo(ctx context.Context) error {
+	s.mu.Lock()
+	until := s.removals
+	s.mu.Unlock()
+	if err := s.Node.Publish(ctx); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.leaving, func(_ ipam.Key, n uint64) bool { return n <= until })
+	return nil
+}
+
 // nudge has the data plane follow without anybody waiting.
 func (s *Server) nudge() {
 	select {
@@ -344,7 +380,7 @@ func (s *Server) follow(ctx context.Context) {
 		case <-s.changed:
 		}
 		limited, cancel := context.WithTimeout(ctx, s.Timeout)
-		if err := s.Node.Publish(limited); err != nil && ctx.Err() == nil {
+		if err := s.letGo(limited); err != nil && ctx.Err() == nil {
 			// Whoever applies plans tries again by itself.
 			s.Log.Warn("the data plane does not know yet that pods are gone", "error", err)
 		}
