@@ -117,9 +117,12 @@ func (v view) choose() (Subnet, string, error) {
 	if v.free(v.former) {
 		return v.former, "it is what the subnet file names", nil
 	}
-	for _, e := range v.node.Endpoints {
-		if s := v.subnetOf(e.Addresses); v.free(s) {
-			return s, "pod " + e.Name() + " lives on it", nil
+	// Pods that were there before flannel was keep their addresses.
+	for _, able := range []func(Subnet) bool{v.settings.Allows, v.settings.holds} {
+		for _, e := range v.node.Endpoints {
+			if s := v.subnetOf(e.Addresses); !s.IsZero() && able(s) && v.unclaimed(s) {
+				return s, "pod " + e.Name() + " lives on it", nil
+			}
 		}
 	}
 	// Both families are picked by the same number, so that nodes that pick at
@@ -152,12 +155,17 @@ func (v view) choose() (Subnet, string, error) {
 // free reports whether the configuration allows a subnet and nobody has it, nor
 // may alone have it.
 func (v view) free(s Subnet) bool {
+	return !s.IsZero() && v.settings.Allows(s) && v.unclaimed(s)
+}
+
+// unclaimed reports whether nobody has a subnet, nor may alone have it.
+func (v view) unclaimed(s Subnet) bool {
 	for other, r := range v.reserved {
 		if r.Node != v.node.Name && other.Overlaps(s) {
 			return false
 		}
 	}
-	return !s.IsZero() && v.settings.Allows(s) && !slices.ContainsFunc(v.leases, func(l *lease) bool { return l.subnet.Overlaps(s) })
+	return !slices.ContainsFunc(v.leases, func(l *lease) bool { return l.subnet.Overlaps(s) })
 }
 
 // subnetOf returns the subnet that addresses are in.

@@ -71,7 +71,7 @@ func (w *world) settle(name string) (Subnet, error) {
 			}
 			delete(w.leases, s.object.Name)
 		case create:
-			if !v.free(s.subnet) {
+			if !v.free(s.subnet) && !(v.inUse(s.subnet) && v.settings.holds(s.subnet) && v.unclaimed(s.subnet)) {
 				w.t.Fatalf("node %s takes %s, which is not free", name, s.subnet)
 			}
 			w.leases[s.object.Name] = s.object
@@ -138,6 +138,12 @@ func TestNodesAndLeases(t *testing.T) {
 					n.Endpoints = []plugin.Endpoint{{Interface: "weft0", Addresses: []netip.Addr{a}, MAC: plan.MACOf(a)}}
 				}
 			},
+			"pods of another network": func(t *rapid.T) {
+				if n := w.nodes[name.Draw(t, "pods")]; n != nil {
+					a := netip.AddrFrom4([4]byte{10, 5, byte(rapid.IntRange(0, 4).Draw(t, "subnet")), 2})
+					n.Endpoints = []plugin.Endpoint{{Interface: "weft0", Addresses: []netip.Addr{a, netip.MustParseAddr("fd00:5::2")}, MAC: plan.MACOf(a)}}
+				}
+			},
 			"configure": func(t *rapid.T) { w.config = rapid.SampledFrom(configs).Draw(t, "config") },
 			"": func(t *rapid.T) {
 				w.t = t
@@ -168,6 +174,39 @@ func TestNodesAndLeases(t *testing.T) {
 			},
 		})
 	})
+}
+
+// Whoever has pods keeps their subnet when flannel comes, the first of the network as
+// well, which flannel gives to nobody: from there another is taken once they are gone.
+func TestSubnetsOfPodsAreAdopted(t *testing.T) {
+	for _, config := range []string{`{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}`,
+		`{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:5::/48","Backend":{"Type":"vxlan"}}`} {
+		w := &world{config: config, leases: map[string]*Lease{}, nodes: map[string]*plugin.Node{}, former: map[string]Subnet{}}
+		for i := range 3 {
+			addresses := []netip.Addr{netip.MustParseAddr(fmt.Sprintf("10.5.%d.2", i)), netip.MustParseAddr(fmt.Sprintf("fd00:5:0:%d::2", i))}
+			w.nodes[fmt.Sprint("node", i)] = &plugin.Node{Name: fmt.Sprint("node", i), MTU: 1500,
+				Addresses: []netip.Addr{netip.MustParseAddr(fmt.Sprintf("172.30.0.%d", i+1)), netip.MustParseAddr(fmt.Sprintf("fd00:30::%d", i+1))},
+				Endpoints: []plugin.Endpoint{{Interface: "weft0", Addresses: addresses, MAC: plan.MACOf(addresses[0])}}}
+		}
+		rapid.Check(t, func(rt *rapid.T) {
+			w.t, w.leases, w.former = rt, map[string]*Lease{}, map[string]Subnet{}
+			for _, name := range rapid.Permutation([]string{"node0", "node1", "node2"}).Draw(rt, "order") {
+				s, err := w.settle(name)
+				if a := w.nodes[name].Endpoints[0].Addresses[0]; err != nil || !s.V4.Contains(a) {
+					rt.Fatalf("%s, whose pod has %s, takes %s: %v", name, a, s, err)
+				}
+				w.compile(name, s)
+			}
+			first := *w.nodes["node0"]
+			first.Endpoints = nil
+			w.nodes = map[string]*plugin.Node{"node0": &first, "node1": w.nodes["node1"], "node2": w.nodes["node2"]}
+			if s, err := w.settle("node0"); err != nil || s.V4.Contains(netip.MustParseAddr("10.5.0.2")) {
+				rt.Fatalf("without pods node0 stays on %s: %v", s, err)
+			}
+			pod := netip.MustParseAddr("10.5.0.2")
+			first.Endpoints = []plugin.Endpoint{{Interface: "weft0", Addresses: []netip.Addr{pod, netip.MustParseAddr("fd00:5::2")}, MAC: plan.MACOf(pod)}}
+		})
+	}
 }
 
 // A node that got the address of several that are gone, whose leases the configuration

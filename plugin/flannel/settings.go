@@ -72,6 +72,18 @@ func (r Range) holds(p netip.Prefix) bool {
 // Allows reports whether s is a subnet that the configuration could give.
 func (c Settings) Allows(s Subnet) bool { return c.V4.Allows(s.V4) && c.V6.Allows(s.V6) }
 
+// holds reports whether s is made of subnets of the networks, as long as others,
+// though the configuration may not give them: flannel leaves out the first.
+func (c Settings) holds(s Subnet) bool {
+	of := func(r Range, p netip.Prefix) bool {
+		if r.IsZero() {
+			return !p.IsValid()
+		}
+		return p.IsValid() && p.Bits() == r.Bits && r.holds(p)
+	}
+	return of(c.V4, s.V4) && of(c.V6, s.V6)
+}
+
 // settingsJSON is the value of the configuration's key. Field names match in
 // any case, and fields that are not known are left alone, as in flanneld.
 type settingsJSON struct {
