@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// PeerKey names a peer: a node by the name of its Node, what is no node by any
-// other name.
+// PeerKey names a peer: what is known to be a node by the name of its Node, all else
+// by its address or another name that no node has.
 type PeerKey struct {
 	Name string
 }
@@ -18,8 +18,8 @@ func (k PeerKey) Compare(o PeerKey) int { return strings.Compare(k.Name, o.Name)
 // Peer is another machine to which packets are handed on their way, and which
 // hands over others: another node, a router, a foreign end of the tunnel.
 type Peer struct {
-	// Addresses are its own in the underlay. As a next hop it is known by the
-	// first of the packet's family.
+	// Addresses are those in the underlay that lead to it, and need not be all. As a
+	// next hop it is known by the first of the packet's family.
 	Addresses []netip.Addr
 	// Ends are its ends of the tunnels: at most one for each family of the
 	// underlay.

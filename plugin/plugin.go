@@ -47,8 +47,8 @@ type Incremental interface {
 // for concurrent use.
 type Compiler interface {
 	// Compile is as Plugin.Compile, and what it returns does the same to every
-	// packet, whatever was compiled before; tags of the node's own (from
-	// plan.FirstLocalTag) alone may have other numbers. It costs in proportion
+	// packet, whatever was compiled before; classes of the node's own (from
+	// plan.FirstOwnClass) alone may have other numbers. It costs in proportion
 	// to what changed since the last call, if the objects that did not change
 	// are the same pointers.
 	Compile(in Input) (*plan.Plan, []Problem)

@@ -16,8 +16,12 @@ func (c *compiler) advance(p *plan.Plan, changes plan.Diff, index func(name stri
 	if changes.Local || len(changes.Networks) > 0 || c.exceptional || len(c.missing) > 0 || len(c.problems) > 0 {
 		return nil, false
 	}
-	for _, p := range changes.Peers {
-		if p.Old != nil && p.New != nil {
+	moved := false
+	for _, change := range changes.Peers {
+		switch {
+		case change.Old == nil || change.New == nil:
+			moved = true
+		case !c.alike(*change.Old, *change.New):
 			return nil, false // routes that speak of it may be as they were
 		}
 	}
@@ -31,7 +35,7 @@ func (c *compiler) advance(p *plan.Plan, changes plan.Diff, index func(name stri
 	}
 	next := *c
 	next.plan = p
-	if len(changes.Peers) > 0 {
+	if moved {
 		next.sources = nil
 	}
 	for _, r := range changes.Routes {
@@ -76,6 +80,16 @@ func (c *compiler) advance(p *plan.Plan, changes plan.Diff, index func(name stri
 		}
 	}
 	return &next, next.conflict == nil && !next.exceptional
+}
+
+// alike reports whether packets are handed to two peers, and taken from them, alike.
+func (c *compiler) alike(a, b plan.Peer) bool {
+	endOfA, _ := c.plan.Local.EndOf(a)
+	endOfB, _ := c.plan.Local.EndOf(b)
+	return endOfA == endOfB && !slices.ContainsFunc(families, func(is4 bool) bool {
+		any := everything(is4).Addr()
+		return a.NextHop(any) != b.NextHop(any)
+	})
 }
 
 // alone reports whether a route can be compiled, or taken back, without

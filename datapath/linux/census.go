@@ -147,9 +147,7 @@ func (d *DataPlane) census(was map[party]bool) (datapath.Occupancy, error) {
 			s.Name = name(who)
 			over[overSet][element{key: interfaceKey(who.endpoint)}] = value{}
 		} else if node, ok := hostOf(p, who.address); ok {
-			if s.Name = who.address.String(); node != "" {
-				s.Name += " on " + node
-			}
+			s.Name = who.address.String() + " on " + node
 			over[farOverPrefix+suffix(who.address.Is4())][element{key: string(who.address.AsSlice())}] = value{}
 		} else {
 			continue
@@ -165,9 +163,9 @@ func (d *DataPlane) census(was map[party]bool) (datapath.Occupancy, error) {
 	return o, renew(over)
 }
 
-// hostOf returns the name of the node that has an endpoint with an address, which
-// may be unknown; false where that is no other node. A node's own addresses in
-// its prefix are no endpoint's.
+// hostOf returns the name of the peer by which an endpoint with an address is
+// reached; false where that is none. A node's own addresses in its prefix are no
+// endpoint's.
 func hostOf(p *plan.Plan, a netip.Addr) (node string, ok bool) {
 	k, r, ok := p.Route(plan.DefaultNetwork, a, false)
 	if !ok || r.Way != plan.ToTunnel && r.Way != plan.ToNextHop {

@@ -84,14 +84,12 @@ func (r *ruleset) limits(p *plan.Plan) {
 	c.add("through the tunnel", metaEqual(expr.MetaKeyOIFNAME, []byte(interfaceKey(vxlanName))), decide(accept))
 	for _, is4 := range families {
 		nodes := r.set(nodesPrefix+suffix(is4), set{key: addressType(is4)})
-		for _, route := range p.Routes.All() {
-			if route.Way != plan.ToNextHop {
+		for k, route := range p.Routes.All() {
+			if route.Way != plan.ToNextHop || k.Prefix.Addr().Is4() != is4 {
 				continue
 			}
 			for _, name := range route.Peers {
-				if via := p.Peer(name).NextHop(everything(is4).Addr()); via.IsValid() {
-					nodes.elements[element{key: string(via.AsSlice())}] = value{}
-				}
+				nodes.elements[element{key: string(p.Peer(name).NextHop(k.Prefix.Addr()).AsSlice())}] = value{}
 			}
 		}
 		c.add("to a next hop of the plan", isFamily(is4), nextHop(is4, 1), inSet(nodesPrefix+suffix(is4)), decide(accept))

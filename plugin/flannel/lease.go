@@ -224,8 +224,8 @@ func parseTunnel(field string, data json.RawMessage) (*TunnelEnd, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s.VtepMAC: %w", field, err)
 	}
-	if j.VNI > uint32(plan.MaxTag) {
-		return nil, fmt.Errorf("%s.VNI: %d is above %d", field, j.VNI, plan.MaxTag)
+	if j.VNI > plan.MaxVNI {
+		return nil, fmt.Errorf("%s.VNI: %d is above %d", field, j.VNI, plan.MaxVNI)
 	}
 	return &TunnelEnd{VNI: j.VNI, MAC: mac}, nil
 }

@@ -108,7 +108,7 @@ func (c *compiler) route(p peer, prefix netip.Prefix) (plan.Route, bool) {
 		via, field = p.PublicIPv6, c.words.publicIPv6
 	}
 	if via.IsValid() && (c.settings.Backend == BackendHostGW || c.settings.DirectRouting) && c.onLink(via) {
-		return plan.Route{Way: plan.ToNextHop, Peers: []string{c.nextHop(p, via)}, Origin: c.origin(p.lease)}, true
+		return plan.Route{Way: plan.ToNextHop, Peers: []string{c.nextHop(p.lease, via)}, Origin: c.origin(p.lease)}, true
 	}
 	if c.settings.Backend == BackendVXLAN {
 		return c.tunnel(p, prefix)
@@ -162,7 +162,7 @@ func (c *compiler) tunnel(p peer, prefix netip.Prefix) (plan.Route, bool) {
 		c.problem(p.lease, "VtepMAC %s in its %s is that of %s, %s; give its node another", end.MAC, data, c.addresses[other].at, other)
 		return plan.Route{}, false
 	}
-	return plan.Route{Way: plan.ToTunnel, Peers: []string{c.tunnelEnd(p, plan.TunnelEnd{VTEP: vtep, MAC: end.MAC})}, Origin: c.origin(p.lease)}, true
+	return plan.Route{Way: plan.ToTunnel, Peers: []string{c.tunnelEnd(p.lease, plan.TunnelEnd{VTEP: vtep, MAC: end.MAC})}, Origin: c.origin(p.lease)}, true
 }
 
 // separateV6 reports whether the peer sends IPv6 over a second tunnel, as

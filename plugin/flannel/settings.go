@@ -171,8 +171,8 @@ func (c *Settings) parseBackend(value json.RawMessage) error {
 	}
 	c.VNI, c.Port, c.DirectRouting, c.MTU = defaultVNI, uint16(cmp.Or(j.Port, defaultVXLANPort)), j.DirectRouting, int(j.MTU)
 	switch {
-	case j.VNI != nil && (*j.VNI < 0 || *j.VNI > int64(plan.MaxTag)):
-		return fmt.Errorf("Backend.VNI: %d is not a number from 0 to %d", *j.VNI, plan.MaxTag)
+	case j.VNI != nil && (*j.VNI < 0 || *j.VNI > plan.MaxVNI):
+		return fmt.Errorf("Backend.VNI: %d is not a number from 0 to %d", *j.VNI, plan.MaxVNI)
 	case j.Port < 0 || j.Port > 65535:
 		return fmt.Errorf("Backend.Port: %d is not a number from 1 to 65535", j.Port)
 	case j.MTU != 0 && (j.MTU < minMTU || j.MTU > maxMTU):

@@ -109,11 +109,9 @@ func (p *placed) prefixes() map[string][]netip.Prefix {
 		}
 	}
 	for k, r := range p.base.Routes.All() {
-		if len(r.Peers) == 0 || r.EndpointsOnly || k.Network != plan.DefaultNetwork {
-			continue
-		}
-		for _, peer := range r.Peers {
-			prefixes[peer] = append(prefixes[peer], k.Prefix)
+		// What is behind several is known to be behind none of them.
+		if len(r.Peers) == 1 && !r.EndpointsOnly && k.Network == plan.DefaultNetwork {
+			prefixes[r.Peer()] = append(prefixes[r.Peer()], k.Prefix)
 		}
 	}
 	return prefixes
@@ -219,6 +217,9 @@ func holderOf(p *plan.Plan, a netip.Addr) holder {
 		return holder{any: true}
 	case r.Way == plan.ToHost:
 		return holder{node: p.Local.Node}
+	}
+	if len(r.Peers) > 1 {
+		return holder{}
 	}
 	return holder{node: r.Peer()}
 }

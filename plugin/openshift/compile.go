@@ -138,8 +138,10 @@ func (c *compilation) putPeer(h *host) {
 			vtep, tunnel.VTEP, c.in.Node.Name, tunnel.MAC)
 		return
 	}
-	c.b.PutPeer(plan.PeerKey{Name: h.name}, plan.Peer{
-		Addresses: h.addresses, Ends: []plan.TunnelEnd{{VTEP: vtep, MAC: plan.MACOf(vtep)}}, Origin: h.origin()})
+	if !h.ghost || len(h.subnets) > 0 { // else nothing leads there, and nothing is taken from there
+		c.b.PutPeer(plan.PeerKey{Name: h.name}, plan.Peer{
+			Addresses: h.addresses, Ends: []plan.TunnelEnd{{VTEP: vtep, MAC: plan.MACOf(vtep)}}, Origin: h.origin()})
+	}
 	route := plan.Route{Way: plan.ToTunnel, Peers: []string{h.name}, Origin: h.origin()}
 	for _, p := range h.subnets {
 		c.b.PutRoute(plan.RouteKey{Network: plan.DefaultNetwork, Prefix: p}, route)
