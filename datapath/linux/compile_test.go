@@ -285,6 +285,14 @@ route default 172.30.9.4/32 tunnel node3 endpoints-only
 	if _, ok := compileFor(t, p).advance(q, p.Diff(q), linkIndex); ok {
 		t.Error("the other end of the tunnel moves, and only what differs is compiled")
 	}
+	q = parse(strings.Replace(node2, "ends", "addresses 172.30.0.99,172.30.0.3 ends", 1))
+	if _, ok := compileFor(t, p).advance(q, p.Diff(q), linkIndex); ok {
+		t.Error("the next hop moves, and only what differs is compiled")
+	}
+	q = parse(strings.Replace(node2, "03\n", "03 # HostSubnet node2\n", 1))
+	if _, ok := compileFor(t, p).advance(q, p.Diff(q), linkIndex); !ok {
+		t.Error("all is compiled anew for the origin of a peer")
+	}
 }
 
 func size(d delta) int {
