@@ -111,8 +111,8 @@ type ClusterConfig struct {
 
 // ClusterConfigSpec is what users ask for.
 type ClusterConfigSpec struct {
-	// Plugin names the plug-in, "openshift-subnet", "openshift-networkpolicy"
-	// (which enforces policies) or "flannel".
+	// Plugin names the plug-in, "openshift-subnet" or "flannel", or one of them
+	// with policies, "openshift-networkpolicy" or "flannel-networkpolicy".
 	// Default "openshift-subnet".
 	Plugin string `json:"plugin,omitempty"`
 	// DataPlane names the data plane, "linux". Default "linux".

@@ -35,10 +35,6 @@ const (
 	leastIPv6MTU   = 1280 + tunnelOverhead
 )
 
-// openshiftPolicy is the plug-in that adds policies to openshift.Name, and is
-// configured as that is.
-const openshiftPolicy = "openshift-networkpolicy"
-
 // Object is an object that a lab begins with.
 type Object struct {
 	Kind *registry.Kind
@@ -73,8 +69,8 @@ func (o *Options) objects() ([]Object, error) {
 			leastIPv6MTU, o.MTU, leastIPv6MTU-tunnelOverhead, tunnelOverhead)
 	}
 	add(api.ClusterConfigKind, config)
-	switch config.Spec.Plugin {
-	case openshift.Name, openshiftPolicy:
+	switch plugins.Base(config.Spec.Plugin) {
+	case openshift.Name:
 		if o.IPv6 {
 			add(api.ClusterNetwork, &networkv1.ClusterNetwork{
 				ObjectMeta: metav1.ObjectMeta{Name: api.DefaultName},

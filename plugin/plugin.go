@@ -43,6 +43,14 @@ type Incremental interface {
 	NewCompiler() Compiler
 }
 
+// Layer is a plug-in that adds to another one: it overwrites nothing that the other
+// states.
+type Layer interface {
+	Plugin
+	// Base is the plug-in that it stands on.
+	Base() Plugin
+}
+
 // Compiler compiles the plans of one node, one after the other. It is not safe
 // for concurrent use.
 type Compiler interface {

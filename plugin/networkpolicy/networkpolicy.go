@@ -47,6 +47,7 @@ type withPolicies struct {
 }
 
 var (
+	_ plugin.Layer         = (*withPolicies)(nil)
 	_ plugin.Incremental   = (*withPolicies)(nil)
 	_ plugin.NodeRunner    = (*withPolicies)(nil)
 	_ plugin.ClusterRunner = (*withPolicies)(nil)
@@ -54,6 +55,9 @@ var (
 
 // Name implements plugin.Plugin.
 func (p *withPolicies) Name() string { return p.name }
+
+// Base implements plugin.Layer.
+func (p *withPolicies) Base() plugin.Plugin { return p.base }
 
 // Kinds implements plugin.Plugin.
 func (p *withPolicies) Kinds() []*registry.Kind {

@@ -20,6 +20,21 @@ var all = []plugin.Plugin{
 	openshift.Subnet{},
 	networkpolicy.On(openshift.Subnet{}, "openshift-networkpolicy"),
 	flannel.Plugin{}, flannel.Kubernetes{},
+	networkpolicy.On(flannel.Plugin{}, "flannel-networkpolicy"), networkpolicy.On(flannel.Kubernetes{}, "flannel-networkpolicy"),
+}
+
+// Base returns the name of the plug-in that gives addresses and ways under one of that
+// name, which may add policies to it: its own configuration is that one's. Of a plug-in
+// that there is not, it is the name itself.
+func Base(name string) string {
+	p, err := Get(name)
+	if err != nil {
+		return name
+	}
+	if layer, ok := p.(plugin.Layer); ok {
+		return layer.Base().Name()
+	}
+	return p.Name()
 }
 
 // Finder returns what finds a plug-in by name among those all of whose kinds

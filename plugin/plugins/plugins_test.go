@@ -27,9 +27,14 @@ func TestFormsOfPlugins(t *testing.T) {
 		if err != nil || !c.is(p) {
 			t.Errorf("on %s flannel is a %T, %v", name, p, err)
 		}
-		// A plug-in with policies runs wherever the one does that it stands on.
+		// A plug-in with policies runs wherever the one does that it stands on, and on
+		// the same form of it.
 		if p, err := Finder(c.serves)("openshift-networkpolicy"); err != nil || p.Name() != "openshift-networkpolicy" {
 			t.Errorf("on %s there is %T, %v", name, p, err)
+		}
+		p, err = Finder(c.serves)("flannel-networkpolicy")
+		if layer, ok := p.(plugin.Layer); err != nil || !ok || !c.is(layer.Base()) {
+			t.Errorf("on %s flannel with policies is a %T, %v", name, p, err)
 		}
 	}
 	if p, err := Finder(func(*registry.Kind) bool { return false })(flannel.Name); err == nil {
@@ -43,6 +48,15 @@ func TestFormsOfPlugins(t *testing.T) {
 	}
 }
 
+func TestBase(t *testing.T) {
+	for name, want := range map[string]string{"openshift-networkpolicy": "openshift-subnet", "flannel-networkpolicy": "flannel",
+		"flannel": "flannel", "elephant": "elephant"} {
+		if got := Base(name); got != want {
+			t.Errorf("%s stands on %s, not on %s", name, got, want)
+		}
+	}
+}
+
 // What is enforced by nobody under a plug-in is what it does not read, and what to do
 // about it names the plug-ins that do.
 func TestUnenforced(t *testing.T) {
@@ -50,6 +64,7 @@ func TestUnenforced(t *testing.T) {
 		"openshift-subnet":        api.PolicyKinds,
 		"flannel":                 api.PolicyKinds,
 		"openshift-networkpolicy": {api.EgressNetworkPolicy},
+		"flannel-networkpolicy":   {api.EgressNetworkPolicy},
 		"elephant":                api.PolicyKinds,
 	} {
 		p, _ := Get(name)

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/netip"
@@ -72,6 +73,53 @@ spec:
     ports: [{port: http}]
   - from: [{ipBlock: {cidr: %[1]s, except: [%[2]s/32, %[3]s/32]}}]
 `
+
+const allowFriends = `
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: friends, namespace: default}
+spec:
+  podSelector: {matchLabels: {app: web}}
+  ingress: [{from: [{podSelector: {matchLabels: {app: friend}}}]}]
+`
+
+// TestPoliciesOnFlannel has policies on another network than OpenShift's, whose nodes
+// say by their leases which pods are theirs.
+func TestPoliciesOnFlannel(t *testing.T) {
+	t.Parallel()
+	c := up(t, lab.Options{Nodes: 2, Plugin: "flannel-networkpolicy", IPv6: true})
+	web := c.policyPod("web", "node1", "web")
+	c.policyPod("friend", "node2", "friend")
+	c.policyPod("near", "node1", "friend")
+	c.policyPod("stranger", "node2", "stranger")
+	for _, p := range []place{"pod/friend", "pod/near", "pod/stranger", "node/node1", "node/node2"} {
+		c.mustReach(p, web)
+	}
+	check := func() {
+		c.Helper()
+		for _, p := range []place{"pod/friend", "pod/near", "node/node1"} {
+			c.mustReach(p, web)
+		}
+		for _, p := range []place{"pod/stranger", "node/node2"} {
+			c.mustNotReach(p, web)
+		}
+		c.weft("", "status").want(t, 0)
+	}
+	c.apply(fmt.Sprintf(isolateAll, "web"))
+	c.mustNotReach("pod/friend", web)
+	c.apply(allowFriends)
+	check()
+	// Whoever comes later is told apart as well, and an agent that begins anew knows
+	// what the one before knew.
+	if err := errors.Join(c.lab.Kill("node1"), c.lab.Start(t.Context(), "node1")); err != nil {
+		t.Fatal(err)
+	}
+	c.policyPod("friend2", "node2", "friend")
+	c.policyPod("stranger2", "node1", "stranger")
+	c.mustReach("pod/friend2", web)
+	c.mustNotReach("pod/stranger2", web)
+	check()
+}
 
 // TestPolicies follows a cluster's policies through its day: what they allow,
 // what they deny, and who says so, while labels change, the registry goes away

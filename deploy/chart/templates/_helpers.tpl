@@ -32,7 +32,7 @@ checksum/config: {{ include (print .root.Template.BasePath "/configmap.yaml") .r
 {{- /* The UDP port of the overlay, as the cluster begins; empty where it has none. */ -}}
 {{- define "weft.tunnelPort" -}}
 {{- $backend := (.Values.flannel.netConf).Backend | default dict }}
-{{- if eq .Values.network.plugin "flannel" }}
+{{- if hasPrefix "flannel" .Values.network.plugin }}
 {{- if eq ($backend.Type | default "vxlan") "vxlan" }}{{ int ($backend.Port | default 8472) }}{{ end }}
 {{- else }}{{ int (.Values.network.vxlanPort | default 4789) }}{{ end }}
 {{- end }}

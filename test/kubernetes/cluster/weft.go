@@ -22,8 +22,9 @@ type Weft struct {
 	// Image is the tar file of the container image, as make image writes it,
 	// which the nodes know already (Config.Images, Cluster.Load).
 	Image string
-	// Plugin is "openshift-subnet", "openshift-networkpolicy" or "flannel". The ranges of pods are the
-	// cluster's.
+	// Plugin is "openshift-subnet" or "flannel", or one of them with policies,
+	// "openshift-networkpolicy" or "flannel-networkpolicy". The ranges of pods are
+	// the cluster's.
 	Plugin string
 	// Set are more of the chart's values, as NAME=VALUE.
 	Set []string
@@ -78,7 +79,7 @@ func (w Weft) values(image, server string, pods []netip.Prefix) ([]string, error
 			networks = append(networks, network{p.String(), p.Addr().BitLen() - nodeBits(p)})
 		}
 		name, value = "network.clusterNetworks", networks
-	case "flannel":
+	case "flannel", "flannel-networkpolicy":
 		conf := map[string]any{"EnableIPv4": false, "Backend": map[string]string{"Type": "vxlan"}}
 		for _, p := range pods {
 			if p.Addr().Is4() {
@@ -89,7 +90,7 @@ func (w Weft) values(image, server string, pods []netip.Prefix) ([]string, error
 		}
 		name, value = "flannel.netConf", conf
 	default:
-		return nil, fmt.Errorf("plug-in %q: use openshift-subnet, openshift-networkpolicy or flannel", w.Plugin)
+		return nil, fmt.Errorf("plug-in %q: use openshift-subnet, openshift-networkpolicy, flannel or flannel-networkpolicy", w.Plugin)
 	}
 	b, err := json.Marshal(value)
 	if err != nil {
