@@ -314,13 +314,18 @@ func (v *validator) networks() {
 
 func (v *validator) peers() {
 	tunnel := v.plan.Local.Tunnel
-	// Each end is one machine's, and so is a MAC address among the ends of one
-	// family, which share an overlay.
+	// Each end is one machine's, which may be there by several names, and so is a
+	// MAC address among the ends of one family, which share an overlay.
 	type overlayMAC struct {
 		is4 bool
 		mac MAC
 	}
-	vteps, macs := map[netip.Addr]string{}, map[overlayMAC]string{}
+	type known struct {
+		end         TunnelEnd
+		carriesTags bool
+		peer        string
+	}
+	vteps, macs := map[netip.Addr]known{}, map[overlayMAC]known{}
 	for k, p := range v.plan.Peers.All() {
 		s := about(v, k, p)
 		s.name("the peer", k.Name)
@@ -349,13 +354,14 @@ func (v *validator) peers() {
 			if e.MAC == tunnel.MAC && is4 == tunnel.VTEP.Is4() && !tunnel.IsZero() {
 				s.add("mac %s is that of the node's own VTEP", e.MAC)
 			}
-			if other, ok := vteps[e.VTEP]; ok {
-				s.add("VTEP %s is that of peer %s", e.VTEP, other)
+			if other, ok := vteps[e.VTEP]; ok && (other.end != e || other.carriesTags != p.CarriesTags) {
+				s.add("VTEP %s is that of peer %s, which is another", e.VTEP, other.peer)
 			}
-			if other, ok := macs[overlayMAC{is4, e.MAC}]; ok {
-				s.add("mac %s is that of peer %s", e.MAC, other)
+			if other, ok := macs[overlayMAC{is4, e.MAC}]; ok && other.end != e {
+				s.add("mac %s is that of peer %s, which is another", e.MAC, other.peer)
 			}
-			vteps[e.VTEP], macs[overlayMAC{is4, e.MAC}] = k.Name, k.Name
+			this := known{e, p.CarriesTags, k.Name}
+			vteps[e.VTEP], macs[overlayMAC{is4, e.MAC}] = this, this
 		}
 	}
 }

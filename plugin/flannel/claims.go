@@ -91,6 +91,7 @@ func (c *compiler) settle() {
 		c.claimPublic(l)
 	}
 	c.claimOfNodes()
+	c.settleNames()
 }
 
 // settleSubnets leaves each subnet with one lease. The key of a lease in etcd is

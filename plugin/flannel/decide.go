@@ -58,7 +58,7 @@ func (v view) decide() (step, error) {
 	}
 	attributes.Weft = &Stamp{Node: v.node.Name, Config: v.config}
 	if own := v.own(); own != nil {
-		if !v.settings.Allows(own.subnet) && !v.inUse(own.subnet) {
+		if !v.mayKeep(own) {
 			return step{release, own.Lease, own.subnet, "the configuration does not allow it and no pod lives on it"}, nil
 		}
 		object := own.DeepCopyObject().(*Lease)
@@ -89,9 +89,15 @@ func (v view) decide() (step, error) {
 // configuration does not allow is an administrator's to remove.
 func (v view) own() *lease {
 	usable := slices.DeleteFunc(slices.Clone(v.leases), func(l *lease) bool {
-		return !l.Expires && !v.settings.Allows(l.subnet) && !v.inUse(l.subnet)
+		return !l.Expires && !v.mayKeep(l)
 	})
 	return v.owner.find(usable, &v.settings)
+}
+
+// mayKeep reports whether a lease may stay the node's.
+func (v view) mayKeep(l *lease) bool {
+	said := v.reserved[l.subnet]
+	return v.settings.Allows(l.subnet) || v.inUse(l.subnet) || said != nil && said.Node == v.node.Name && v.settings.Bears(l.subnet)
 }
 
 // inUse reports whether a pod of the node has an address in the subnet.
@@ -109,7 +115,7 @@ func (v view) choose() (Subnet, string, error) {
 		if r.Node != v.node.Name {
 			continue
 		}
-		if !v.free(s) {
+		if !v.settings.Bears(s) || !v.unclaimed(s) {
 			return Subnet{}, "", fmt.Errorf("subnet %s is reserved for node %s, but the configuration does not allow it, or another has a part of it; make the reservation anew", s, v.node.Name)
 		}
 		return s, "it is reserved for the node", nil
@@ -118,7 +124,7 @@ func (v view) choose() (Subnet, string, error) {
 		return v.former, "it is what the subnet file names", nil
 	}
 	// Pods that were there before flannel was keep their addresses.
-	for _, able := range []func(Subnet) bool{v.settings.Allows, v.settings.holds} {
+	for _, able := range []func(Subnet) bool{v.settings.Allows, v.settings.Bears} {
 		for _, e := range v.node.Endpoints {
 			if s := v.subnetOf(e.Addresses); !s.IsZero() && able(s) && v.unclaimed(s) {
 				return s, "pod " + e.Name() + " lives on it", nil

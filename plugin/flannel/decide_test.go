@@ -71,7 +71,7 @@ func (w *world) settle(name string) (Subnet, error) {
 			}
 			delete(w.leases, s.object.Name)
 		case create:
-			if !v.free(s.subnet) && !(v.inUse(s.subnet) && v.settings.holds(s.subnet) && v.unclaimed(s.subnet)) {
+			if !v.free(s.subnet) && !(v.inUse(s.subnet) && v.settings.Bears(s.subnet) && v.unclaimed(s.subnet)) {
 				w.t.Fatalf("node %s takes %s, which is not free", name, s.subnet)
 			}
 			w.leases[s.object.Name] = s.object

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -206,37 +207,63 @@ type nothing struct{ testing.TB }
 
 func (nothing) Helper() {}
 
-// Whose pods are behind a machine follows from what is proven of its address. A lease
-// that says it is another node's has none of that node's name, and all leases at one
-// address are one machine's, in whatever order they come.
+// Whose pods are behind a machine follows from what is proven of its address. Nobody
+// gets another node's name, or gives his own to another's pods, whatever his lease,
+// his Node and their age say; and the leases that a node had before are its own.
 func TestPeersAreNamedByProof(t *testing.T) {
-	for backend, data := range map[string]string{"host-gw": "", "vxlan": `,"BackendData":{"VNI":1,"VtepMAC":%q}`} {
-		objects := map[*registry.Kind][]registry.Object{
-			ConfigKind: {decode(t, ConfigKind, ConfigName, fmt.Appendf(nil, `{"Network":"10.5.0.0/16","Backend":{"Type":%q}}`, backend), false)},
-			api.Node:   {coreNode("node1", "172.30.0.1"), coreNode("node2", "172.30.0.2"), coreNode("172.30.0.7", "172.30.0.8")},
-		}
-		add := func(subnet, address, node string, created int64) {
-			end := data
-			if end != "" {
-				end = fmt.Sprintf(end, plan.MACOf(netip.MustParseAddr(address)))
+	type lease struct {
+		subnet, address, address6, node string
+		created                         int64
+	}
+	nodes := []*corev1.Node{coreNode("node1", "172.30.0.1"), coreNode("node2", "172.30.0.2", "172.30.0.22", "fd00:30::2"),
+		coreNode("172.30.0.7", "172.30.0.8"), coreNode("attacker", "172.30.0.9", "172.30.0.2")}
+	own := lease{"10.5.1.0-24", "172.30.0.1", "", "node1", 1}
+	victim := lease{"10.5.2.0-24", "172.30.0.2", "", "node2", 10}
+	for what, c := range map[string]struct {
+		leases []lease
+		want   map[string]string // subnet to peer
+	}{
+		"what it says of itself": {[]lease{victim, {"10.5.0.0-24", "172.30.0.9", "", "node2", 5}}, map[string]string{"10.5.2.0/24": "node2", "10.5.0.0/24": "172.30.0.9"}},
+		"two of one node":        {[]lease{victim, {"10.5.3.0-24", "172.30.0.2", "", "node2", 3}}, map[string]string{"10.5.2.0/24": "node2", "10.5.3.0/24": "node2"}},
+		"another's address":      {[]lease{victim, {"10.5.0.0-24", "172.30.0.2", "", "attacker", 20}}, map[string]string{"10.5.2.0/24": "node2", "10.5.0.0/24": "172.30.0.2"}},
+		"the same, and older":    {[]lease{victim, {"10.5.0.0-24", "172.30.0.2", "", "attacker", 5}}, map[string]string{"10.5.2.0/24": "172.30.0.2", "10.5.0.0/24": "attacker"}},
+		"another's second address": {[]lease{victim, {"10.5.0.0-24", "172.30.0.22", "", "node2", 20}},
+			map[string]string{"10.5.2.0/24": "node2", "10.5.0.0/24": "172.30.0.22"}},
+		"an address of the other family": {[]lease{victim, {"10.5.0.0-24", "172.30.0.9", "fd00:30::2", "node2", 5}},
+			map[string]string{"10.5.2.0/24": "node2", "10.5.0.0/24": "172.30.0.9"}},
+		"an address that is a Node's name": {[]lease{victim, {"10.5.7.0-24", "172.30.0.7", "", "gone", 4}},
+			map[string]string{"10.5.2.0/24": "node2", "10.5.7.0/24": "machine at 172.30.0.7"}},
+		"the node's own name": {[]lease{victim, {"10.5.7.0-24", "172.30.0.77", "", "node1", 4}},
+			map[string]string{"10.5.2.0/24": "node2", "10.5.7.0/24": "172.30.0.77"}},
+	} {
+		for backend, data := range map[string]string{"host-gw": "", "vxlan": `,"BackendData":{"VNI":1,"VtepMAC":%q}`} {
+			objects := map[*registry.Kind][]registry.Object{
+				ConfigKind: {decode(t, ConfigKind, ConfigName, fmt.Appendf(nil, `{"Network":"10.5.0.0/16","Backend":{"Type":%q}}`, backend), false)}}
+			for _, n := range nodes {
+				objects[api.Node] = append(objects[api.Node], n)
 			}
-			objects[LeaseKind] = append(objects[LeaseKind], decodeCreated(t, LeaseKind, subnet,
-				fmt.Appendf(nil, `{"PublicIP":%q,"BackendType":%q%s,"Weft":{"Node":%q,"Config":{}}}`, address, backend, end, node), true, created))
-		}
-		add("10.5.0.0-24", "172.30.0.9", "node2", 30) // which it is not
-		add("10.5.1.0-24", "172.30.0.1", "node1", 1)
-		add("10.5.2.0-24", "172.30.0.2", "node2", 3)
-		add("10.5.3.0-24", "172.30.0.2", "node2", 2) // the one that the node had before
-		add("10.5.7.0-24", "172.30.0.7", "gone", 4)  // as a node is called that has another address
-		p, _ := Plugin{}.Compile(plugin.Input{Config: &api.ClusterConfig{}, Node: factsOf(1), Objects: registry.NewSnapshot(objects)})
-		if err := p.Validate(); err != nil {
-			t.Fatal(err)
-		}
-		for prefix, want := range map[string]string{
-			"10.5.0.0/24": "172.30.0.9", "10.5.2.0/24": "node2", "10.5.3.0/24": "node2", "10.5.7.0/24": "machine at 172.30.0.7"} {
-			r, _ := p.Routes.Get(key(netip.MustParsePrefix(prefix)))
-			if r.Peer() != want {
-				t.Errorf("%s: behind what has %s is %q, and not %q:\n%s", backend, prefix, r.Peer(), want, p)
+			all := append([]lease{own}, c.leases...)
+			slices.SortFunc(all, func(a, b lease) int { return strings.Compare(a.subnet, b.subnet) })
+			for _, l := range all {
+				end, second := data, "null"
+				if end != "" {
+					end = fmt.Sprintf(end, plan.MACOf(netip.MustParseAddr(l.address)))
+				}
+				if l.address6 != "" {
+					second = fmt.Sprintf("%q", l.address6)
+				}
+				objects[LeaseKind] = append(objects[LeaseKind], decodeCreated(t, LeaseKind, l.subnet,
+					fmt.Appendf(nil, `{"PublicIP":%q,"PublicIPv6":%s,"BackendType":%q%s,"Weft":{"Node":%q,"Config":{}}}`, l.address, second, backend, end, l.node), true, l.created))
+			}
+			p, _ := Plugin{}.Compile(plugin.Input{Config: &api.ClusterConfig{}, Node: factsOf(1), Objects: registry.NewSnapshot(objects)})
+			if err := p.Validate(); err != nil {
+				t.Fatalf("%s, %s: %v", what, backend, err)
+			}
+			for prefix, want := range c.want {
+				r, ok := p.Routes.Get(key(netip.MustParsePrefix(prefix)))
+				if ok && r.Way != plan.ToDrop && r.Peer() != want {
+					t.Errorf("%s, %s: %s is behind %q, not %q:\n%s", what, backend, prefix, r.Peer(), want, p)
+				}
 			}
 		}
 	}

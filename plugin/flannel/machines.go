@@ -3,76 +3,105 @@ package flannel
 import (
 	"cmp"
 	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/registry"
 )
 
-// machines are the plan's peers by their names. What tells them apart is the address
-// that packets are handed over at, whoever says what of itself: leases at one address
-// are one machine's.
-type machines map[string]*plan.Peer
+// machines are the plan's peers by their names: of a lease that is proven to be a
+// node's the node's name, of others the address that packets are handed over at. What
+// a lease says of itself proves nothing, as names say whose pods are behind a peer.
+// Two that are at one address are two peers there.
+type machines struct {
+	peers map[string]*plan.Peer
+	// names are those of leases that are proven to be a node's.
+	names map[*lease]string
+}
 
-// nextHop returns the name of the peer that has an address, to which packets for a
-// lease are handed.
-func (c *compiler) nextHop(l *lease, via netip.Addr) string {
-	name := c.nameAt(via)
-	if p := c.machines[name]; p != nil && p.NextHop(via).IsValid() && p.NextHop(via) != via {
-		name = c.plainName(via)
+// settleNames gives each node's name to the lease that is proven to be the node's, and
+// to others at the very same addresses; of those at different ones the first that is
+// right has it.
+func (c *compiler) settleNames() {
+	c.machines = machines{map[string]*plan.Peer{}, map[*lease]string{}}
+	holders := map[string]*lease{}
+	for _, l := range c.ordered {
+		name := c.provenName(l)
+		if name == "" || name == c.in.Node.Name {
+			continue
+		}
+		first := cmp.Or(holders[name], l)
+		if holders[name] = first; first.PublicIP == l.PublicIP && first.PublicIPv6 == l.PublicIPv6 {
+			c.names[l] = name
+		}
 	}
-	if p := c.machine(name, l, via); !p.NextHop(via).IsValid() {
+}
+
+// provenName is the name of the node that a lease is proven to be of, or "": it is the
+// Node's itself, or an administrator says so, or the Node has each of its addresses,
+// which no other node has been believed to have before.
+func (c *compiler) provenName(l *lease) string {
+	switch {
+	case l.node != nil:
+		return l.node.Name
+	case l.reserved != nil:
+		return l.reserved.Node
+	}
+	name := l.nodeName()
+	n := c.claims.nodes[l]
+	if name == "" && n != nil {
+		name = n.Name
+	}
+	if n == nil && name != "" {
+		n, _ = c.in.Objects.Get(api.Node, registry.Key{Name: name}).(*corev1.Node)
+	}
+	if n == nil {
+		return ""
+	}
+	own := nodeAddresses(n)
+	for _, a := range []netip.Addr{l.PublicIP, l.PublicIPv6} {
+		if !a.IsValid() {
+			continue
+		}
+		holder := c.addresses[a].lease
+		if !slices.Contains(own, a) || holder != l && (holder == nil || holder.nodeName() != name) {
+			return ""
+		}
+	}
+	return name
+}
+
+// nextHop returns the name of the peer to which packets for a lease are handed at an
+// address.
+func (c *compiler) nextHop(l *lease, via netip.Addr) string {
+	name, p := c.machine(l, via)
+	if !p.NextHop(via).IsValid() {
 		p.Addresses = append(p.Addresses, via)
 	}
 	return name
 }
 
-// tunnelEnd returns the name of the peer that has an end of the tunnel, of which a
-// lease speaks. An end has one MAC address; see settleTunnels.
+// tunnelEnd returns the name of the peer with an end of the tunnel that a lease speaks
+// of. An end has one MAC address; see settleTunnels.
 func (c *compiler) tunnelEnd(l *lease, end plan.TunnelEnd) string {
-	name := c.nameAt(end.VTEP)
-	if p := c.machines[name]; p != nil && len(p.Ends) > 0 && p.Ends[0] != end {
-		name = c.plainName(end.VTEP)
-	}
-	c.machine(name, l, end.VTEP).Ends = []plan.TunnelEnd{end}
+	name, p := c.machine(l, end.VTEP)
+	p.Ends = []plan.TunnelEnd{end}
 	return name
 }
 
-// machine returns the peer of a name, which has an address of which a lease speaks.
-func (c *compiler) machine(name string, l *lease, a netip.Addr) *plan.Peer {
-	if c.machines == nil {
-		c.machines = machines{}
+// machine returns the peer of a lease at one of its addresses, and its name.
+func (c *compiler) machine(l *lease, a netip.Addr) (string, *plan.Peer) {
+	name := c.names[l]
+	if name == "" {
+		name = c.plainName(a)
 	}
-	if c.machines[name] == nil {
-		c.machines[name] = &plan.Peer{Origin: c.origin(cmp.Or(c.addresses[a].lease, l))}
+	if c.peers[name] == nil {
+		c.peers[name] = &plan.Peer{Origin: c.origin(l)}
 	}
-	return c.machines[name]
-}
-
-// nameAt is what the machine with an address is called: by the name of the node that
-// it is proven to be, or else by the address. What a lease says of itself proves
-// nothing, as names say whose pods are behind the machine.
-func (c *compiler) nameAt(a netip.Addr) string {
-	if holder := c.addresses[a].lease; holder != nil {
-		if name := c.provenName(holder); name != "" {
-			return name
-		}
-	}
-	if n := c.listed[a]; n != nil {
-		return n.Name
-	}
-	return c.plainName(a)
-}
-
-// provenName is the name of the node that a lease is proven to be of, or "".
-func (c *compiler) provenName(l *lease) string {
-	switch n := cmp.Or(l.node, c.claims.nodes[l]); {
-	case n != nil:
-		return n.Name
-	case l.reserved != nil:
-		return l.reserved.Node
-	}
-	return ""
+	return name, c.peers[name]
 }
 
 // plainName is an address as a name, which no node has.
@@ -85,8 +114,8 @@ func (c *compiler) plainName(a netip.Addr) string {
 }
 
 // put states the peers.
-func (m machines) put(b *plan.Builder) {
-	for name, peer := range m {
+func (m *machines) put(b *plan.Builder) {
+	for name, peer := range m.peers {
 		b.PutPeer(plan.PeerKey{Name: name}, *peer)
 	}
 }

@@ -72,16 +72,20 @@ func (r Range) holds(p netip.Prefix) bool {
 // Allows reports whether s is a subnet that the configuration could give.
 func (c Settings) Allows(s Subnet) bool { return c.V4.Allows(s.V4) && c.V6.Allows(s.V6) }
 
-// holds reports whether s is made of subnets of the networks, as long as others,
-// though the configuration may not give them: flannel leaves out the first.
-func (c Settings) holds(s Subnet) bool {
-	of := func(r Range, p netip.Prefix) bool {
-		if r.IsZero() {
-			return !p.IsValid()
-		}
-		return p.IsValid() && p.Bits() == r.Bits && r.holds(p)
+// leftOut reports whether p is the first subnet of the network, which flannel gives
+// to nobody unless it is told to.
+func (r Range) leftOut(p netip.Prefix) bool {
+	if r.IsZero() || !p.IsValid() || p.Bits() != r.Bits || p.Addr() != r.Network.Addr() {
+		return false
 	}
-	return of(c.V4, s.V4) && of(c.V6, s.V6)
+	second, ok := next(p)
+	return ok && second.Addr() == r.Min
+}
+
+// Bears reports whether a node may keep s where its pods live on it, or an
+// administrator says so: subnets that the configuration could give, and the first.
+func (c Settings) Bears(s Subnet) bool {
+	return (c.V4.Allows(s.V4) || c.V4.leftOut(s.V4)) && (c.V6.Allows(s.V6) || c.V6.leftOut(s.V6))
 }
 
 // settingsJSON is the value of the configuration's key. Field names match in
