@@ -76,7 +76,7 @@ func (a *agent) Publish(ctx context.Context, interfaces ...string) error {
 	a.tell()
 	s := a.running()
 	if s == nil {
-		return a.Ready()
+		return errors.Join(cni.ErrChanging, a.Ready()) // the next one has not begun
 	}
 	return s.Publish(ctx, interfaces...)
 }

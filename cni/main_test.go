@@ -16,6 +16,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -28,6 +29,7 @@ import (
 	"github.com/weftnet/weft/internal/sysctl"
 	"github.com/weftnet/weft/ipam"
 	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/podlink"
 )
 
@@ -124,23 +126,32 @@ func (n *hostRoutes) Publish(ctx context.Context, interfaces ...string) error {
 	known := n.known
 	n.known = told
 	for _, e := range n.server.Endpoints() {
-		if told[e.Interface] = fmt.Sprint(e); known[e.Interface] == told[e.Interface] {
-			continue // It has its routes, and they go with it.
+		is := fmt.Sprint(e)
+		if known[e.Interface] != is { // else it has its routes, which go with it
+			if err := takeUp(e); err != nil {
+				if slices.Contains(interfaces, e.Interface) {
+					errs = append(errs, err)
+				}
+				continue // it is looked at again
+			}
 		}
-		link, err := netlink.LinkByName(e.Interface)
-		if err != nil {
-			return err
-		}
-		if err := netlink.LinkSetUp(link); err != nil {
-			return err
-		}
-		for _, a := range e.Addresses {
-			err := netlink.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index, Protocol: routeProtocol, Scope: netlink.SCOPE_LINK,
-				Dst: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}})
-			err = errors.Join(err, netlink.NeighSet(&netlink.Neigh{LinkIndex: link.Attrs().Index, State: netlink.NUD_PERMANENT,
+		told[e.Interface] = is
+	}
+	return errors.Join(errs...)
+}
+
+// takeUp brings an endpoint's interface up, and makes the ways to it.
+func takeUp(e plugin.Endpoint) error {
+	link, err := netlink.LinkByName(e.Interface)
+	if err != nil {
+		return err
+	}
+	errs := []error{netlink.LinkSetUp(link)}
+	for _, a := range e.Addresses {
+		errs = append(errs, netlink.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index, Protocol: routeProtocol, Scope: netlink.SCOPE_LINK,
+			Dst: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}}),
+			netlink.NeighSet(&netlink.Neigh{LinkIndex: link.Attrs().Index, State: netlink.NUD_PERMANENT,
 				IP: a.AsSlice(), HardwareAddr: e.MAC[:]}))
-			errs = append(errs, err)
-		}
 	}
 	return errors.Join(errs...)
 }

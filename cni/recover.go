@@ -193,11 +193,19 @@ func (s *Server) compareLinks() {
 // vanished forgets the interfaces that is says yes to.
 func (s *Server) vanished(is func(k ipam.Key, index int) bool) {
 	s.mu.Lock()
-	count := len(s.links)
-	maps.DeleteFunc(s.links, is)
-	changed := len(s.links) != count
+	var gone []ipam.Key
+	maps.DeleteFunc(s.links, func(k ipam.Key, index int) bool {
+		yes := is(k, index)
+		if yes {
+			gone = append(gone, k)
+		}
+		return yes
+	})
 	s.mu.Unlock()
-	if changed {
+	for _, k := range gone {
+		s.leave(k)
+	}
+	if len(gone) > 0 {
 		s.nudge()
 	}
 }

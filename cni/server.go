@@ -380,7 +380,7 @@ func (s *Server) follow(ctx context.Context) {
 		case <-s.changed:
 		}
 		limited, cancel := context.WithTimeout(ctx, s.Timeout)
-		if err := s.letGo(limited); err != nil && ctx.Err() == nil {
+		if err := s.letGo(limited); err != nil && ctx.Err() == nil && !errors.Is(err, ErrChanging) {
 			// Whoever applies plans tries again by itself.
 			s.Log.Warn("the data plane does not know yet that pods are gone", "error", err)
 		}
