@@ -18,6 +18,7 @@ import (
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/plugin/flannel"
+	"github.com/weftnet/weft/plugin/plugins"
 	"github.com/weftnet/weft/registry"
 	"github.com/weftnet/weft/registry/etcd"
 )
@@ -274,7 +275,7 @@ func reserve(ctx context.Context, r *etcd.Registry, node string, addresses []net
 			return nil, err
 		}
 	}
-	if config == nil || config.(*api.ClusterConfig).Spec.Plugin != flannel.Name {
+	if config == nil || plugins.Base(config.(*api.ClusterConfig).Spec.Plugin) != flannel.Name {
 		var reserved []string
 		for o := range registry.Each[*flannel.Reservation](objects, flannel.ReservationKind) {
 			if o.Spec.Node == node {

@@ -89,7 +89,7 @@ func TestUnknownPlugin(t *testing.T) {
 	here, there := c.run("here", "node1")[0], c.run("there", "node2")[0]
 	const config = "apiVersion: weft.network/v1\nkind: ClusterConfig\nmetadata: {name: default}\nspec: {%s}\n"
 	for spec, words := range map[string][]string{
-		"plugin: weave":                   {`"weave"`, "flannel, openshift-networkpolicy, openshift-subnet"},
+		"plugin: weave":                   {`"weave"`, "flannel, flannel-networkpolicy, openshift-networkpolicy, openshift-subnet"},
 		"dataPlane: abacus":               {`"abacus"`, "linux"},
 		"vxlanPort: 70000":                {"spec.vxlanPort", "must be between 1 and 65535"},
 		"plugin: openshift-subnet, a: 1":  {"a"},
@@ -111,7 +111,7 @@ func TestUnknownPlugin(t *testing.T) {
 		}
 	}
 	choose("weave")
-	const complaint = `plug-in "weave" is unknown: there are flannel, openshift-networkpolicy, openshift-subnet`
+	const complaint = `plug-in "weave" is unknown: there are flannel, flannel-networkpolicy, openshift-networkpolicy, openshift-subnet`
 	for _, node := range c.lab.Nodes() {
 		c.eventually(func() error {
 			if ok, said := c.ready(node); ok || !strings.Contains(said, complaint) {

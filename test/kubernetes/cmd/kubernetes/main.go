@@ -121,7 +121,7 @@ func up(ctx context.Context, args []string) error {
 	flags.StringVar((*string)(&c.Network), "network", "", "what connects pods: bridge, or nothing until a manifest does")
 	flags.StringVar(&c.Proxy, "proxy", "nftables", "`mode` of kube-proxy: nftables, iptables or none")
 	var w cluster.Weft
-	flags.StringVar(&w.Plugin, "weft", "", "`plug-in` of Weft to be the cluster's network: openshift-subnet, openshift-networkpolicy or flannel")
+	flags.StringVar(&w.Plugin, "weft", "", "`plug-in` of Weft to be the cluster's network: openshift-subnet, openshift-networkpolicy, flannel or flannel-networkpolicy")
 	flags.StringVar(&w.Chart, "chart", "deploy/chart", "`directory` of Weft's Helm chart")
 	flags.StringVar(&w.Image, "weft-image", "bin/weft-image.tar", "`file` of Weft's image")
 	flags.BoolVar(&c.DNS, "dns", true, "run CoreDNS")
