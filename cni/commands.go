@@ -170,7 +170,9 @@ func (s *Server) remove(k ipam.Key, hostInterface string) *protocol.Error {
 		return protocol.Errorf(protocol.KernelFailure, "%v", err)
 	}
 	if had != 0 {
+		s.mu.Lock()
 		s.leave(k)
+		s.mu.Unlock()
 		s.nudge()
 	}
 	if err := s.Journal.Release(k); err != nil {

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -142,29 +143,40 @@ func TestAddGoesOnWithTheNextAgent(t *testing.T) {
 }
 
 // A data plane that hears of neither must bring up the interface that there is in the
-// end, though it has the name and the address of the one before.
+// end, though it has the name and the address of the one before. That one may also have
+// gone by itself, before the DEL.
 func TestDelAndAddInOneRound(t *testing.T) {
-	n := newNode(t, settings{Pools: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/30")}})
-	ns := newNetNS(t)
-	add := func() {
-		t.Helper()
-		if out, code, _ := (shim{command: "ADD", container: "c1", ifname: "eth0", netns: ns, stdin: n.conf("1.1.0")}).run(t.Context()); code != 0 || !strings.Contains(out, "10.1.0.2/32") {
-			t.Fatalf("exit status %d: %s", code, out)
+	for _, vanishes := range []bool{false, true} {
+		n := newNode(t, settings{Pools: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/30")}})
+		ns := newNetNS(t)
+		cni := func(command string) string {
+			t.Helper()
+			out, code, _ := shim{command: command, container: "c1", ifname: "eth0", netns: ns, stdin: n.conf("1.1.0")}.run(t.Context())
+			if code != 0 {
+				t.Fatalf("%s, the interface vanishes: %v: exit status %d: %s", command, vanishes, code, out)
+			}
+			return out
 		}
-	}
-	add()
-	n.wish("publish-hangs", "yes")
-	if out, code, _ := (shim{command: "DEL", container: "c1", ifname: "eth0", netns: ns, stdin: n.conf("1.1.0")}).run(t.Context()); code != 0 {
-		t.Fatalf("exit status %d: %s", code, out)
-	}
-	go func() {
-		for len(n.links()) == 0 && t.Context().Err() == nil {
-			time.Sleep(time.Millisecond)
+		cni("ADD")
+		n.wish("publish-hangs", "yes")
+		if vanishes {
+			link := n.links()[0].Name
+			n.in(func() error { return exec.Command("ip", "link", "del", link).Run() })
+			time.Sleep(300 * time.Millisecond) // the server has heard of it
 		}
-		time.Sleep(50 * time.Millisecond) // the ADD is where it waits
-		n.wish("publish-hangs", "")
-	}()
-	add()
+		cni("DEL")
+		go func() {
+			for len(n.links()) == 0 && t.Context().Err() == nil {
+				time.Sleep(time.Millisecond)
+			}
+			time.Sleep(50 * time.Millisecond) // the ADD is where it waits
+			n.wish("publish-hangs", "")
+		}()
+		if out := cni("ADD"); !strings.Contains(out, "10.1.0.2/32") {
+			t.Errorf("the interface vanishes: %v: %s", vanishes, out)
+		}
+		cni("DEL")
+	}
 }
 
 // The network may give the pod another address when it is another: what was begun

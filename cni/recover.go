@@ -193,19 +193,17 @@ func (s *Server) compareLinks() {
 // vanished forgets the interfaces that is says yes to.
 func (s *Server) vanished(is func(k ipam.Key, index int) bool) {
 	s.mu.Lock()
-	var gone []ipam.Key
+	before := s.removals
 	maps.DeleteFunc(s.links, func(k ipam.Key, index int) bool {
 		yes := is(k, index)
 		if yes {
-			gone = append(gone, k)
+			s.leave(k)
 		}
 		return yes
 	})
+	changed := s.removals != before
 	s.mu.Unlock()
-	for _, k := range gone {
-		s.leave(k)
-	}
-	if len(gone) > 0 {
+	if changed {
 		s.nudge()
 	}
 }

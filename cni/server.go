@@ -334,9 +334,8 @@ func (s *Server) setLink(k ipam.Key, index int) {
 }
 
 // leave takes note that an attachment went, which the data plane is not told yet.
+// The caller holds the lock.
 func (s *Server) leave(k ipam.Key) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.removals++
 	s.leaving[k] = s.removals
 }
