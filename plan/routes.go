@@ -73,9 +73,6 @@ func (r Route) Equal(o Route) bool {
 		slices.Equal(r.Peers, o.Peers)
 }
 
-// IsZero reports whether it is no route.
-func (r Route) IsZero() bool { return r.Equal(Route{}) }
-
 // Peer is the peer that the route leads to, the first of several; empty for
 // routes that lead to none.
 func (r Route) Peer() string {

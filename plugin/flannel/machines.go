@@ -50,12 +50,8 @@ func (c *compiler) provenName(l *lease) string {
 	case l.reserved != nil:
 		return l.reserved.Node
 	}
-	name := l.nodeName()
 	n := c.claims.nodes[l]
-	if name == "" && n != nil {
-		name = n.Name
-	}
-	if n == nil && name != "" {
+	if name := l.nodeName(); name != "" {
 		n, _ = c.in.Objects.Get(api.Node, registry.Key{Name: name}).(*corev1.Node)
 	}
 	if n == nil {
@@ -67,11 +63,11 @@ func (c *compiler) provenName(l *lease) string {
 			continue
 		}
 		holder := c.addresses[a].lease
-		if !slices.Contains(own, a) || holder != l && (holder == nil || holder.nodeName() != name) {
+		if !slices.Contains(own, a) || holder != l && (holder == nil || holder.nodeName() != n.Name) {
 			return ""
 		}
 	}
-	return name
+	return n.Name
 }
 
 // nextHop returns the name of the peer to which packets for a lease are handed at an

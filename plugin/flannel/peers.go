@@ -5,8 +5,6 @@ import (
 	"net/netip"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
 )
@@ -14,7 +12,6 @@ import (
 // peer is the node that holds another lease.
 type peer struct {
 	*lease
-	name string
 	// addresses are those of the node that are known and believed, PublicIP and
 	// PublicIPv6 among them.
 	addresses []netip.Addr
@@ -23,32 +20,19 @@ type peer struct {
 func (c *compiler) peer(l *lease) peer {
 	p := peer{lease: l}
 	for _, a := range []netip.Addr{l.PublicIP, l.PublicIPv6} {
-		if !a.IsValid() {
-			continue
-		}
-		p.addresses = append(p.addresses, a)
-		if p.name == "" {
-			p.name = a.String() // nodes that run flanneld may have no Node
-		}
-	}
-	if name := l.nodeName(); name != c.in.Node.Name { // which this node would know
-		p.name = cmp.Or(name, p.name)
-	}
-	if n := cmp.Or(l.node, c.claims.nodes[l]); n != nil {
-		p.know(n)
-	}
-	p.addresses = slices.DeleteFunc(p.addresses, func(a netip.Addr) bool { return c.addresses[a].lease != l })
-	return p
-}
-
-// know adds what a Node says of the peer.
-func (p *peer) know(n *corev1.Node) {
-	p.name = n.Name
-	for _, a := range nodeAddresses(n) {
-		if !slices.Contains(p.addresses, a) {
+		if a.IsValid() {
 			p.addresses = append(p.addresses, a)
 		}
 	}
+	if n := cmp.Or(l.node, c.claims.nodes[l]); n != nil {
+		for _, a := range nodeAddresses(n) {
+			if !slices.Contains(p.addresses, a) {
+				p.addresses = append(p.addresses, a)
+			}
+		}
+	}
+	p.addresses = slices.DeleteFunc(p.addresses, func(a netip.Addr) bool { return c.addresses[a].lease != l })
+	return p
 }
 
 // putPeer states how to get to the pods of another lease, and to its node.
