@@ -10,6 +10,7 @@ import (
 
 	"github.com/weftnet/weft/cni/protocol"
 	"github.com/weftnet/weft/ipam"
+	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/podlink"
 )
 
@@ -80,7 +81,7 @@ func (s *Server) add(ctx context.Context, c *call) (ipam.Attachment, *protocol.E
 		}
 		var err error
 		a, err = s.Journal.Reserve(ipam.Request{
-			Key: c.key, ID: c.id, Network: c.network, NetNS: c.netns,
+			Key: c.key, Network: plan.DefaultNetwork, Configuration: c.configuration, ID: c.id, NetNS: c.netns,
 			PodName:       ipam.PodName{Namespace: c.namespace, Pod: c.pod, UID: c.uid},
 			HostInterface: podlink.HostName(c.key.ContainerID, c.key.IfName), MTU: s.Node.MTU(),
 		}, s.Node.Pools())
@@ -207,12 +208,12 @@ func (s *Server) check(c *call) *protocol.Error {
 	return nil
 }
 
-// gc removes every attachment of the network that the runtime does not name.
+// gc removes every attachment of the configuration that the runtime does not name.
 // An ADD that is being worked on is not the runtime's to name yet.
 func (s *Server) gc(ctx context.Context, c *call) *protocol.Error {
 	var errs []error
 	for _, a := range s.Journal.All() {
-		if a.Network != c.network || a.Phase != ipam.Ready || c.valid[a.Key] {
+		if a.Configuration != c.configuration || a.Phase != ipam.Ready || c.valid[a.Key] {
 			continue
 		}
 		if err := s.collect(ctx, a); err != nil {

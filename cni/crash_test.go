@@ -398,7 +398,7 @@ func TestNothingIsBegunForAClientThatIsGone(t *testing.T) {
 	defer journal.Close()
 	s := NewServer(Config{Journal: journal, Node: nothing{}, Log: slog.New(slog.DiscardHandler)})
 	key := ipam.Key{ContainerID: "c1", IfName: "eth0"}
-	if err := journal.Adopt(ipam.Attachment{Request: ipam.Request{Key: key}, Addresses: []netip.Addr{dualStack[0].Addr()}, Phase: ipam.Ready}); err != nil {
+	if err := journal.Adopt(ipam.Attachment{Request: ipam.Request{Key: key, Network: plan.DefaultNetwork}, Addresses: []netip.Addr{dualStack[0].Addr()}, Phase: ipam.Ready}); err != nil {
 		t.Fatal(err)
 	}
 	for _, command := range []string{protocol.Add, protocol.Del, protocol.Check} {
@@ -446,7 +446,7 @@ func TestEndpointsFollowTheKernel(t *testing.T) {
 	}
 	defer journal.Close()
 	pools := []plan.Pool{{Network: plan.DefaultNetwork, Prefix: dualStack[0], Gateway: dualStack[0].Addr().Next()}}
-	a, err := journal.Reserve(ipam.Request{Key: ipam.Key{ContainerID: "c1", IfName: "eth0"}, PodName: ipam.PodName{Namespace: "default", Pod: "web", UID: "u1"},
+	a, err := journal.Reserve(ipam.Request{Key: ipam.Key{ContainerID: "c1", IfName: "eth0"}, Network: plan.DefaultNetwork, PodName: ipam.PodName{Namespace: "default", Pod: "web", UID: "u1"},
 		NetNS: nsPath(podNS), HostInterface: podlink.HostName("c1", "eth0")}, pools)
 	if err != nil {
 		t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/weftnet/weft/ipam"
+	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/podlink"
 )
 
@@ -18,7 +19,7 @@ func TestForget(t *testing.T) {
 	}
 	defer journal.Close()
 	adopt := func(container string, phase ipam.Phase) ipam.Attachment {
-		a := ipam.Attachment{Request: ipam.Request{Key: ipam.Key{ContainerID: container, IfName: "eth0"}, HostInterface: podlink.HostName(container, "eth0")},
+		a := ipam.Attachment{Request: ipam.Request{Key: ipam.Key{ContainerID: container, IfName: "eth0"}, Network: plan.DefaultNetwork, HostInterface: podlink.HostName(container, "eth0")},
 			Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 1, 0, container[0]})}, Phase: phase}
 		if err := journal.Adopt(a); err != nil {
 			t.Fatal(err)

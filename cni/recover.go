@@ -13,6 +13,7 @@ import (
 
 	"github.com/weftnet/weft/internal/rtnetlink"
 	"github.com/weftnet/weft/ipam"
+	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/podlink"
 )
 
@@ -65,7 +66,7 @@ func (s *Server) adopt(end podlink.HostEnd) error {
 	}
 	a := ipam.Attachment{
 		Request: ipam.Request{Key: ipam.Key{ContainerID: stamp.ContainerID, IfName: stamp.Interface},
-			Network: stamp.Network, HostInterface: end.Name, MTU: end.MTU, Unidentified: true},
+			Network: plan.DefaultNetwork, Configuration: stamp.Network, HostInterface: end.Name, MTU: end.MTU, Unidentified: true},
 		Addresses: stamp.Addresses, Phase: ipam.Ready, Created: time.Now().UTC().Round(0),
 	}
 	if o := stamp.Owner; o != nil {

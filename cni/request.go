@@ -24,8 +24,8 @@ type call struct {
 	version string
 	key     ipam.Key
 	netns   string
-	// network is the name of the CNI configuration.
-	network string
+	// configuration is the name of the CNI configuration.
+	configuration string
 	// namespace, pod and uid are the pod's; all may be empty.
 	namespace, pod, uid string
 	// prevResult is what CHECK compares with; nil where none was given.
@@ -101,7 +101,7 @@ func decode(r *protocol.Request) (*call, *protocol.Error) {
 	if older, err := cniversion.GreaterThan(first, conf.CNIVersion); err != nil || older {
 		return nil, protocol.Errorf(protocol.IncompatibleVersion, "cniVersion %s has no %s, which came with %s", conf.CNIVersion, r.Command, first)
 	}
-	c := &call{id: r.ID, command: r.Command, version: conf.CNIVersion, network: conf.Name}
+	c := &call{id: r.ID, command: r.Command, version: conf.CNIVersion, configuration: conf.Name}
 	for _, step := range []func(*protocol.Request, *config) *protocol.Error{c.readNetwork, c.readAttachment, c.readPod, c.readPorts, c.readPrevious, c.readValid} {
 		if err := step(r, &conf); err != nil {
 			return nil, err

@@ -13,6 +13,7 @@ import (
 
 	"github.com/weftnet/weft/cni/protocol"
 	"github.com/weftnet/weft/ipam"
+	"github.com/weftnet/weft/plan"
 )
 
 func FuzzDecode(f *testing.F) {
@@ -157,7 +158,7 @@ func TestListen(t *testing.T) {
 
 func reservedAttachment() ipam.Attachment {
 	return ipam.Attachment{
-		Request:   ipam.Request{Key: ipam.Key{ContainerID: "c1", IfName: "eth0"}, HostInterface: "weft0", NetNS: "/run/netns/a"},
+		Request:   ipam.Request{Key: ipam.Key{ContainerID: "c1", IfName: "eth0"}, Network: plan.DefaultNetwork, HostInterface: "weft0", NetNS: "/run/netns/a"},
 		Addresses: []netip.Addr{netip.MustParseAddr("10.1.0.2")}, Gateways: []netip.Addr{netip.MustParseAddr("10.1.0.1")},
 		Router: netip.MustParseAddr("10.1.0.1"), Phase: ipam.Ready,
 	}

@@ -22,7 +22,7 @@ import (
 // linkSpec is the interface that an attachment stands for.
 func linkSpec(a ipam.Attachment) podlink.Spec {
 	s := podlink.Spec{
-		ContainerID: a.ContainerID, Interface: a.IfName, Network: a.Network,
+		ContainerID: a.ContainerID, Interface: a.IfName, Network: a.Configuration,
 		Owner:         podlink.Owner{Namespace: a.Namespace, Pod: a.Pod, UID: a.UID},
 		HostInterface: a.HostInterface, NetNS: a.NetNS,
 		Addresses: a.Addresses, MAC: a.MAC(), MTU: a.MTU,

@@ -3,6 +3,7 @@ package ipam
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"net/netip"
 	"strings"
 	"time"
@@ -26,9 +27,12 @@ func (k Key) Compare(o Key) int {
 // Request is what is known of an attachment before it has addresses.
 type Request struct {
 	Key
-	// Network is the name of the CNI configuration that asked; empty where
+	// Network is the plan's network that the interface is in, and in which its
+	// addresses mean something. In the journal it is the record's.
+	Network string `json:"-"`
+	// Configuration is the name of the CNI configuration that asked; empty where
 	// not known.
-	Network string `json:"network,omitempty"`
+	Configuration string `json:"configuration,omitempty"`
 	// NetNS is the path of the pod's network namespace.
 	NetNS string `json:"netns,omitempty"`
 	// ID is the request's own: the same request sent again has the same.
@@ -41,6 +45,10 @@ type Request struct {
 	HostInterface string `json:"hostInterface"`
 	// MTU of both ends in bytes; 0 leaves it to the kernel.
 	MTU int `json:"mtu,omitempty"`
+	// Secondary says that another interface of the container leads to all that no
+	// route is for, and this one to Prefixes alone.
+	Secondary bool           `json:"secondary,omitempty"`
+	Prefixes  []netip.Prefix `json:"prefixes,omitempty"`
 }
 
 // PodName is whose an attachment is. All may be empty.
@@ -65,13 +73,13 @@ const (
 // changed.
 type Attachment struct {
 	Request
-	// Addresses has one of each family for which there is a pool; the first
-	// is the primary.
+	// Addresses has one of each family for which the network has a pool; the
+	// first is the primary.
 	Addresses []netip.Addr `json:"addresses"`
 	// Gateways holds for each address the gateway of its pool; empty where
 	// not known.
 	Gateways []netip.Addr `json:"gateways,omitempty"`
-	// Router is the gateway of the node's primary pool, after which the MAC
+	// Router is the gateway of the network's primary pool, after which the MAC
 	// address of the node's end is made; invalid where not known.
 	Router netip.Addr `json:"router,omitzero"`
 	Phase  Phase      `json:"phase"`
@@ -82,9 +90,23 @@ type Attachment struct {
 // MAC is the address of the pod's end.
 func (a Attachment) MAC() plan.MAC { return plan.MACOf(a.Addresses[0]) }
 
+// held yields the addresses with the network that they are in.
+func (a Attachment) held() iter.Seq[plan.Address] {
+	return func(yield func(plan.Address) bool) {
+		for _, ip := range a.Addresses {
+			if !yield(plan.Address{Network: a.Network, IP: ip}) {
+				return
+			}
+		}
+	}
+}
+
 func (a Attachment) validate() error {
 	if a.ContainerID == "" || a.IfName == "" {
 		return fmt.Errorf("attachment %q has no container ID or no interface name", a.Key)
+	}
+	if a.Network == "" {
+		return fmt.Errorf("attachment %s is in no network", a.Key)
 	}
 	if len(a.Addresses) == 0 {
 		return fmt.Errorf("attachment %s has no address", a.Key)

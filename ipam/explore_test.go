@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,7 +18,7 @@ import (
 // holds, and which interfaces there are.
 type cell struct {
 	file       []byte
-	interfaces map[Key][]netip.Addr
+	interfaces map[Key][]plan.Address
 	wrong      error
 }
 
@@ -27,6 +26,8 @@ type cell struct {
 type scratch struct {
 	path  string
 	pools []plan.Pool
+	// networks are those that pods are in, one after the other.
+	networks []string
 }
 
 // agent starts on a file, does one thing and is killed, and returns the file.
@@ -65,18 +66,19 @@ func (s scratch) next(pods int) func(*cell, func(string, *cell)) {
 		}
 		for n := range pods {
 			req := request(n)
+			req.Network = s.networks[n%len(s.networks)]
 			a, reserved := r.state.attachments[req.Key]
 			_, there := c.interfaces[req.Key]
 			if !reserved {
 				r.state.usePools(s.pools)
-				if _, _, err := r.state.pick(); err == nil {
+				if _, _, err := r.state.pick(req.Network); err == nil {
 					writes(fmt.Sprintf("addresses are reserved for pod %d", n), func(j *Journal) error { _, err := j.Reserve(req, s.pools); return err })
 				}
 				continue
 			}
 			if !there {
 				with := maps.Clone(c.interfaces)
-				with[req.Key] = a.Addresses
+				with[req.Key] = slices.Collect(a.held())
 				yield(fmt.Sprintf("the interface of pod %d is made", n), &cell{c.file, with, nil})
 				writes(fmt.Sprintf("the addresses of pod %d are released", n), func(j *Journal) error { return j.Release(req.Key) })
 				continue
@@ -104,8 +106,8 @@ func (c *cell) key() []byte {
 	return out
 }
 
-// check says what is wrong with a node: an address with two interfaces, or one
-// with an interface that the journal does not say has it.
+// check says what is wrong with a node: an address with two interfaces of its
+// network, or one with an interface that the journal does not say has it.
 func (c *cell) check() error {
 	if c.wrong != nil {
 		return c.wrong
@@ -114,7 +116,7 @@ func (c *cell) check() error {
 	if err != nil || r.line > 0 {
 		return fmt.Errorf("the journal is damaged in line %d: %w", r.line, errors.Join(err, r.reason))
 	}
-	holders := map[netip.Addr]Key{}
+	holders := map[plan.Address]Key{}
 	for k, addresses := range c.interfaces {
 		for _, a := range addresses {
 			if other, held := holders[a]; held {
@@ -139,10 +141,12 @@ func (c *cell) check() error {
 // with two, none is lost, and no end of the agent damages the journal.
 func TestAllInterleavings(t *testing.T) {
 	for _, sc := range []struct {
-		pods  int
-		pools []plan.Pool
-		long  bool
+		pods     int
+		pools    []plan.Pool
+		networks []string
+		long     bool
 	}{
+		{pods: 2, pools: append(pools("10.1.0.0/30"), poolsIn("red", "10.1.0.0/30")...), networks: []string{plan.DefaultNetwork, "red"}},
 		{pods: 2, pools: pools("10.1.0.0/30")},
 		{pods: 2, pools: pools("10.1.0.0/30", "fd00::/126")},
 		{pods: 2, pools: pools("10.1.0.0/29"), long: true},
@@ -152,13 +156,16 @@ func TestAllInterleavings(t *testing.T) {
 			if sc.long && !explore.Long() {
 				t.Skip("WEFT_EXPLORE is not long")
 			}
-			s := scratch{filepath.Join(t.TempDir(), "journal"), sc.pools}
+			if sc.networks == nil {
+				sc.networks = []string{plan.DefaultNetwork}
+			}
+			s := scratch{filepath.Join(t.TempDir(), "journal"), sc.pools, sc.networks}
 			file, err := s.agent(nil, func(*Journal) error { return nil })
 			if err != nil {
 				t.Fatal(err)
 			}
 			r := explore.Model[*cell]{
-				Start: &cell{file: file, interfaces: map[Key][]netip.Addr{}},
+				Start: &cell{file: file, interfaces: map[Key][]plan.Address{}},
 				Next:  s.next(sc.pods),
 				Key:   (*cell).key,
 				Check: (*cell).check,

@@ -1,5 +1,6 @@
 // Package ipam gives the pods of one node their addresses and remembers who
-// holds which, so that none is ever held twice however often the agent dies.
+// holds which, so that none is ever held twice in its network, however often the
+// agent dies.
 //
 // A Journal is a file of JSON lines. Each change is one line, written before
 // the action that it announces: Reserve before an interface is made, Release
@@ -17,7 +18,6 @@ package ipam
 import (
 	"bufio"
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -33,9 +33,6 @@ import (
 
 	"github.com/weftnet/weft/plan"
 )
-
-// journalVersion is that of the file format.
-const journalVersion = 1
 
 // compactAfter is the number of lines beyond twice the needed ones at which
 // the file is written anew.
@@ -134,7 +131,9 @@ func (j *Journal) load() error {
 		j.damage = &DamageError{Path: j.path, Line: r.line, Reason: r.reason, Saved: saved}
 		return j.compact()
 	}
-	if r.size == 0 {
+	if r.size == 0 || r.version != journalVersion {
+		// An agent that reads version 1 alone would take the next line for one of
+		// the default network.
 		return j.compact()
 	}
 	f, err := os.OpenFile(j.path, os.O_RDWR|os.O_APPEND, 0o600)
@@ -152,6 +151,8 @@ func (j *Journal) load() error {
 // replayed is what a journal's content adds up to.
 type replayed struct {
 	state *state
+	// version is what the header says; 0 where that is lost.
+	version int
 	// size is the length of the lines that are whole, lines their number.
 	size  int64
 	lines int
@@ -173,13 +174,12 @@ func replay(data []byte) (replayed, error) {
 		line := data[r.size : r.size+int64(end)]
 		r.size += int64(end) + 1
 		r.lines++
-		var rec record
-		err := json.Unmarshal(line, &rec)
+		rec, err := parse(line)
 		switch {
 		case err != nil:
 		case r.lines == 1 && rec.Op == opHeader:
-			if rec.Version != journalVersion {
-				return r, fmt.Errorf("it has the format version %d, and this agent reads version %d: run the version of Weft that wrote it, or drain the node and remove the file", rec.Version, journalVersion)
+			if r.version = rec.Version; r.version < 1 || r.version > journalVersion {
+				return r, fmt.Errorf("it has the format version %d, and this agent reads versions 1 to %d: run the version of Weft that wrote it, or drain the node and remove the file", rec.Version, journalVersion)
 			}
 			continue
 		case r.lines == 1:
@@ -206,9 +206,9 @@ func (j *Journal) Close() error {
 	return errors.Join(j.file.Close(), j.lock.Close())
 }
 
-// Reserve gives req an address of each family that pools has for the default
-// network, and records that; from then on they are the attachment's until
-// Release. The errors it wraps are ErrExists, ErrNoPools and ErrExhausted.
+// Reserve gives req an address of each family that pools has for its network, and
+// records that; from then on they are the attachment's until Release. The errors
+// it wraps are ErrExists, ErrNoPools and ErrExhausted.
 func (j *Journal) Reserve(req Request, pools []plan.Pool) (Attachment, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -216,11 +216,11 @@ func (j *Journal) Reserve(req Request, pools []plan.Pool) (Attachment, error) {
 		return Attachment{}, fmt.Errorf("%s: %w", req.Key, ErrExists)
 	}
 	j.state.usePools(pools)
-	addrs, gateways, err := j.state.pick()
+	addrs, gateways, err := j.state.pick(req.Network)
 	if err != nil {
 		return Attachment{}, err
 	}
-	a := Attachment{Request: req, Addresses: addrs, Gateways: gateways, Router: j.state.pools[0].Gateway,
+	a := Attachment{Request: req, Addresses: addrs, Gateways: gateways, Router: j.state.poolsOf(req.Network)[0].Gateway,
 		Phase: Pending, Created: time.Now().UTC().Round(0)}
 	return a, j.commit(record{Op: opAttach, Attachment: &a})
 }
@@ -298,11 +298,10 @@ func (j *Journal) commit(r record) error {
 	if err := j.state.check(r); err != nil {
 		return err
 	}
-	line, err := json.Marshal(r)
+	line, err := r.line()
 	if err != nil {
 		return fmt.Errorf("encode a journal record: %w", err)
 	}
-	line = append(line, '\n')
 	if _, err := j.file.Write(line); err != nil {
 		// What was written of the line must go, or the next one would make
 		// it a damaged one.
@@ -353,11 +352,11 @@ func writeRecords(f io.Writer, records []record) (int64, error) {
 	var size int64
 	w := bufio.NewWriter(f)
 	for _, r := range records {
-		line, err := json.Marshal(r)
+		line, err := r.line()
 		if err != nil {
 			return 0, err
 		}
-		n, err := w.Write(append(line, '\n'))
+		n, err := w.Write(line)
 		size += int64(n)
 		if err != nil {
 			return 0, err

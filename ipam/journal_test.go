@@ -2,7 +2,6 @@ package ipam
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -28,7 +27,23 @@ func pools(prefixes ...string) []plan.Pool {
 
 func request(n int) Request {
 	id := fmt.Sprintf("pod%d", n)
-	return Request{Key: Key{id, "eth0"}, ID: "request-" + id, HostInterface: "weft" + id}
+	return Request{Key: Key{id, "eth0"}, Network: plan.DefaultNetwork, ID: "request-" + id, HostInterface: "weft" + id}
+}
+
+// requestIn is the request of another pod's interface in a network.
+func requestIn(network string, n int) Request {
+	req := request(n)
+	req.Network, req.IfName = network, "in-"+network
+	return req
+}
+
+// poolsIn are the pools of a network.
+func poolsIn(network string, prefixes ...string) []plan.Pool {
+	ps := pools(prefixes...)
+	for i := range ps {
+		ps[i].Network = network
+	}
+	return ps
 }
 
 func open(t testing.TB, path string) *Journal {
@@ -95,11 +110,20 @@ func TestReserveErrors(t *testing.T) {
 		{"one family full", request(2), append(pools("fd00::/64"), one...), ErrExhausted, "no address left in the pool 10.1.0.0/30: 1 of its 1 addresses are in use"},
 		{"no pools", request(2), nil, ErrNoPools, "the node has no subnet yet"},
 		{"another network's", request(2), []plan.Pool{{Network: "other", Prefix: one[0].Prefix}}, ErrNoPools, "the node has no subnet yet"},
+		{"none of its network", requestIn("red", 2), one, ErrNoPools, "the node has no subnet yet in network red"},
+		{"full in its network", requestIn("red", 2), poolsIn("red", "10.1.0.1/32"), ErrExhausted, "no address left in the pool 10.1.0.1/32 of network red: 1 of its 1 addresses are in use"},
 		{"same again", request(1), pools("10.3.0.0/24"), ErrExists, "pod1/eth0: the attachment exists already"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if test.name == "two full" {
 				a := reserve(t, j, 9, pools("10.2.0.0/32")[:1])
+				defer j.Release(a.Key)
+			}
+			if test.name == "full in its network" {
+				a, err := j.Reserve(requestIn("red", 9), test.pools)
+				if err != nil {
+					t.Fatal(err)
+				}
 				defer j.Release(a.Key)
 			}
 			_, err := j.Reserve(test.req, test.pools)
@@ -146,7 +170,7 @@ func TestBigPoolsAreFilledToTheBrim(t *testing.T) {
 	s := newState()
 	s.usePools(pools("10.0.0.0/8", "fd00::/64"))
 	for n := range maxAddresses {
-		addrs, gateways, err := s.pick()
+		addrs, gateways, err := s.pick(plan.DefaultNetwork)
 		if n == maxAddresses-2 {
 			// The network's address and the gateway are all that is left out.
 			if !errors.Is(err, ErrExhausted) {
@@ -175,12 +199,75 @@ func TestTwoProcessesCannotShareAJournal(t *testing.T) {
 	open(t, path)
 }
 
-func TestJournalFromALaterVersion(t *testing.T) {
+func TestJournalOfAnUnknownVersion(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal")
-	if err := os.WriteFile(path, []byte(`{"op":"weft-journal","version":2}`+"\n"), 0o600); err != nil {
+	for _, header := range []string{`{"op":"weft-journal","version":3}`, `{"op":"weft-journal"}`} {
+		file := header + "\n" + `{"op":"attach"` // torn, as by a crash
+		if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Open(path); err == nil || !strings.Contains(err.Error(), ", and this agent reads versions 1 to 2: run the version of Weft that wrote it, or drain the node and remove the file") {
+			t.Error(err)
+		}
+		if now, err := os.ReadFile(path); err != nil || string(now) != file {
+			t.Errorf("it was changed to %q, %v", now, err)
+		}
+	}
+}
+
+// TestSameAddressInTwoNetworks has two networks with the very same prefixes: each
+// gives its pods the same addresses, and neither waits for what the other frees.
+func TestSameAddressInTwoNetworks(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal")
+	j := open(t, path)
+	ps := append(pools("10.1.0.0/29", "fd00::/125"), poolsIn("red", "10.1.0.0/29", "fd00::/125")...)
+	take := func(req Request) string {
+		t.Helper()
+		a, err := j.Reserve(req, ps)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprint(a.Network, a.Addresses, a.Gateways, a.Router)
+	}
+	expect := func(got, want string) {
+		t.Helper()
+		if got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+	const gateways = " [10.1.0.1 fd00::1] 10.1.0.1"
+	// Both of one container.
+	expect(take(request(1)), "default[10.1.0.2 fd00::2]"+gateways)
+	expect(take(requestIn("red", 1)), "red[10.1.0.2 fd00::2]"+gateways)
+	if err := j.Release(requestIn("red", 1).Key); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(path); err == nil || !strings.Contains(err.Error(), "it has the format version 2, and this agent reads version 1") {
+	// What red freed is not free in the other, and the last to be used in red again.
+	expect(take(request(2)), "default[10.1.0.3 fd00::3]"+gateways)
+	expect(take(requestIn("red", 2)), "red[10.1.0.3 fd00::3]"+gateways)
+	for n := range 3 {
+		take(requestIn("red", 10+n))
+	}
+	if err := j.Release(request(2).Key); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.compact(); err != nil {
+		t.Fatal(err)
+	}
+	want := j.All()
+	j.Close()
+	j = open(t, path)
+	if diff := cmp.Diff(want, j.All(), ignoreCreated); diff != "" {
+		t.Errorf("after a restart: %s", diff)
+	}
+	expect(take(requestIn("red", 20)), "red[10.1.0.2 fd00::7]"+gateways)
+	expect(take(request(20)), "default[10.1.0.4 fd00::4]"+gateways)
+	a := Attachment{Request: requestIn("red", 30), Addresses: []netip.Addr{netip.MustParseAddr("10.1.0.2")}, Phase: Ready}
+	if err := j.Adopt(a); err == nil || err.Error() != "the address 10.1.0.2 in network red is held by pod20/in-red already, and pod30/in-red wants it too" {
+		t.Error(err)
+	}
+	a.Network = ""
+	if err := j.Adopt(a); err == nil || err.Error() != "attachment pod30/in-red is in no network" {
 		t.Error(err)
 	}
 }
@@ -203,6 +290,9 @@ func story(t testing.TB, j *Journal) {
 		}
 	}
 	reserve(t, j, 7, ps)
+	if _, err := j.Reserve(requestIn("red", 7), poolsIn("red", "10.1.0.0/28")); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestCrashAtEveryByte(t *testing.T) {
@@ -221,8 +311,8 @@ func TestCrashAtEveryByte(t *testing.T) {
 		want := newState()
 		for line := range bytes.Lines(data[:n]) {
 			if bytes.HasSuffix(line, []byte("\n")) {
-				var r record
-				if err := json.Unmarshal(line, &r); err != nil {
+				r, err := parse(line)
+				if err != nil {
 					t.Fatal(err)
 				}
 				if r.Op != opHeader {
@@ -245,6 +335,7 @@ func TestCrashAtEveryByte(t *testing.T) {
 		// It must go on, and nobody gets what another has.
 		a := reserve(t, j, 100, ps)
 		for _, addr := range a.Addresses {
+			addr := plan.Address{Network: a.Network, IP: addr}
 			if holder, ok := want.inUse[addr]; ok {
 				t.Fatalf("cut at byte %d: %s is given twice, to %s and %s", n, addr, holder, a.Key)
 			}
@@ -290,8 +381,8 @@ func TestDamageInEveryLine(t *testing.T) {
 		}
 		// All that the other lines tell of is held.
 		for m, line := range lines {
-			var r record
-			if err := json.Unmarshal(line, &r); err != nil {
+			r, err := parse(line)
+			if err != nil {
 				t.Fatal(err)
 			}
 			if m == n || r.Op != opAttach || r.Attachment.ContainerID == "pod0" || r.Attachment.ContainerID == "pod1" {
@@ -435,6 +526,11 @@ func FuzzReplay(f *testing.F) {
 	}
 	f.Add(data)
 	f.Add(data[:len(data)/2])
+	first, err := os.ReadFile(firstVersion)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(first)
 	f.Add([]byte("\n\n{}\n"))
 	f.Add([]byte(`{"op":"attach","attachment":{"addresses":["::ffff:1.2.3.4"]}}` + "\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -457,9 +553,9 @@ func FuzzReplay(f *testing.F) {
 		if diff := cmp.Diff(r.state.attachments, again.state.attachments, ignoreCreated); diff != "" {
 			t.Fatal(diff)
 		}
-		holders := map[netip.Addr]Key{}
+		holders := map[plan.Address]Key{}
 		for k, a := range again.state.attachments {
-			for _, addr := range a.Addresses {
+			for addr := range a.held() {
 				if other, ok := holders[addr]; ok {
 					t.Fatalf("%s is held by %s and %s", addr, k, other)
 				}

@@ -16,12 +16,13 @@ import (
 // model is what a journal must do, said as simply as possible: it remembers
 // when each address was freed last, and looks through all of them.
 type model struct {
-	holder map[netip.Addr]Key
-	freed  map[netip.Addr]int
+	holder map[plan.Address]Key
+	freed  map[plan.Address]int
 	clock  int
 }
 
-func (m *model) pick(ps []plan.Pool) ([]netip.Addr, bool) {
+func (m *model) pick(network string, ps []plan.Pool) ([]netip.Addr, bool) {
+	ps = slices.DeleteFunc(slices.Clone(ps), func(p plan.Pool) bool { return p.Network != network })
 	if len(ps) == 0 {
 		return nil, false
 	}
@@ -36,11 +37,12 @@ func (m *model) pick(ps []plan.Pool) ([]netip.Addr, bool) {
 			wanted = true
 			for a := p.Prefix.Addr(); p.Prefix.Contains(a); a = a.Next() {
 				last := !p.Prefix.Contains(a.Next()) && is4
-				_, held := m.holder[a]
+				at := func(a netip.Addr) plan.Address { return plan.Address{Network: network, IP: a} }
+				_, held := m.holder[at(a)]
 				if held || a == p.Prefix.Addr() || a == p.Gateway || last {
 					continue
 				}
-				if !best.IsValid() || m.freed[a] < m.freed[best] {
+				if !best.IsValid() || m.freed[at(a)] < m.freed[at(best)] {
 					best = a
 				}
 			}
@@ -66,6 +68,8 @@ func TestJournalAgainstModel(t *testing.T) {
 		pools("10.1.0.0/29", "fd00::/125"),
 		pools("fd00::/125", "10.1.0.0/30", "10.2.0.0/29"),
 		pools("10.1.0.0/28"),
+		slices.Concat(poolsIn("red", "10.1.0.0/29"), pools("10.1.0.0/29"), poolsIn("blue", "fd00::/125", "10.1.0.0/30", "10.2.0.0/30")),
+		slices.Concat(pools("fd00::/126"), poolsIn("red", "fd00::/125", "10.1.0.0/28")),
 		nil,
 	}
 	dir := t.TempDir()
@@ -80,10 +84,18 @@ func TestJournalAgainstModel(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { j.Close() }()
-		m := &model{holder: map[netip.Addr]Key{}, freed: map[netip.Addr]int{}}
+		m := &model{holder: map[plan.Address]Key{}, freed: map[plan.Address]int{}}
 		phases := map[Key]Phase{}
 		ps := choices[0]
 		number := rapid.IntRange(0, 12)
+		// A pod may have an interface in each network.
+		draw := func(t *rapid.T) Request {
+			n := number.Draw(t, "pod")
+			if network := rapid.SampledFrom([]string{plan.DefaultNetwork, "red", "blue"}).Draw(t, "network"); network != plan.DefaultNetwork {
+				return requestIn(network, n)
+			}
+			return request(n)
+		}
 		restart := func(t *rapid.T, torn []byte) {
 			j.Close()
 			f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
@@ -104,7 +116,7 @@ func TestJournalAgainstModel(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"pools": func(t *rapid.T) { ps = rapid.SampledFrom(choices).Draw(t, "pools") },
 			"reserve": func(t *rapid.T) {
-				req := request(number.Draw(t, "pod"))
+				req := draw(t)
 				a, err := j.Reserve(req, ps)
 				if _, ok := phases[req.Key]; ok {
 					if !errors.Is(err, ErrExists) {
@@ -112,14 +124,15 @@ func TestJournalAgainstModel(t *testing.T) {
 					}
 					return
 				}
-				want, ok := m.pick(ps)
+				want, ok := m.pick(req.Network, ps)
 				if ok != (err == nil) {
 					t.Fatalf("got %v, want %v", err, want)
 				}
 				if !slices.Equal(want, a.Addresses) {
 					t.Fatalf("got %v, want %v", a.Addresses, want)
 				}
-				for _, addr := range want {
+				for _, ip := range want {
+					addr := plan.Address{Network: req.Network, IP: ip}
 					m.holder[addr] = req.Key
 					delete(m.freed, addr)
 				}
@@ -128,7 +141,7 @@ func TestJournalAgainstModel(t *testing.T) {
 				}
 			},
 			"commit": func(t *rapid.T) {
-				k := request(number.Draw(t, "pod")).Key
+				k := draw(t).Key
 				_, ok := phases[k]
 				if err := j.Commit(k); (err == nil) != ok {
 					t.Fatal(err)
@@ -138,13 +151,13 @@ func TestJournalAgainstModel(t *testing.T) {
 				}
 			},
 			"release": func(t *rapid.T) {
-				k := request(number.Draw(t, "pod")).Key
+				k := draw(t).Key
 				a, _ := j.Get(k)
 				if err := j.Release(k); err != nil {
 					t.Fatal(err)
 				}
 				delete(phases, k)
-				for _, addr := range a.Addresses {
+				for addr := range a.held() {
 					delete(m.holder, addr)
 					m.clock++
 					m.freed[addr] = m.clock
@@ -170,7 +183,7 @@ func TestJournalAgainstModel(t *testing.T) {
 					if a.Phase != phases[a.Key] {
 						t.Fatalf("%s is %s, want %s", a.Key, a.Phase, phases[a.Key])
 					}
-					for _, addr := range a.Addresses {
+					for addr := range a.held() {
 						held++
 						if m.holder[addr] != a.Key {
 							t.Fatalf("%s is held by %s, want %s", addr, a.Key, m.holder[addr])

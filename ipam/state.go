@@ -29,47 +29,14 @@ var (
 	ErrExists    = errors.New("the attachment exists already")
 )
 
-// operation is what a line of the journal announces.
-type operation string
-
-const (
-	opHeader  operation = "weft-journal"
-	opAttach  operation = "attach"
-	opReady   operation = "ready"
-	opRelease operation = "release"
-	opFreed   operation = "freed"
-	// opIdentify came after version 1; whoever does not know it takes it for a
-	// damaged line and loses a name.
-	opIdentify operation = "identify"
-	// opResize came later still; whoever does not know it loses an MTU.
-	opResize operation = "resize"
-)
-
-// record is a line of the journal.
-type record struct {
-	Op operation `json:"op"`
-	// Version is that of the header.
-	Version int `json:"version,omitempty"`
-	// Attachment is what opAttach adds.
-	Attachment *Attachment `json:"attachment,omitempty"`
-	// Key is what opReady, opRelease, opIdentify and opResize name.
-	Key *Key `json:"key,omitempty"`
-	// Pod is whose the attachment is, for opIdentify.
-	Pod *PodName `json:"pod,omitempty"`
-	// MTU is what the attachment has now, for opResize.
-	MTU int `json:"mtu,omitempty"`
-	// Freed are addresses free again, the one freed longest ago first.
-	Freed []netip.Addr `json:"freed,omitempty"`
-}
-
 // state is what the records of a journal add up to. It is pure: it changes
 // only by apply, in the same way when a record is new and when it is read back.
 type state struct {
 	attachments map[Key]Attachment
-	inUse       map[netip.Addr]Key
+	inUse       map[plan.Address]Key
 	// freed says of each address that was in use and is not, when it was
 	// freed: the value of clock at the time.
-	freed map[netip.Addr]uint64
+	freed map[plan.Address]uint64
 	clock uint64
 	pools []*pool
 }
@@ -87,12 +54,12 @@ type pool struct {
 }
 
 type freedAddr struct {
-	addr netip.Addr
+	addr plan.Address
 	at   uint64
 }
 
 func newState() *state {
-	return &state{attachments: map[Key]Attachment{}, inUse: map[netip.Addr]Key{}, freed: map[netip.Addr]uint64{}}
+	return &state{attachments: map[Key]Attachment{}, inUse: map[plan.Address]Key{}, freed: map[plan.Address]uint64{}}
 }
 
 // check says why r cannot be applied; nil when it can.
@@ -109,7 +76,7 @@ func (s *state) check(r record) error {
 		if _, ok := s.attachments[a.Key]; ok {
 			return fmt.Errorf("%s: %w", a.Key, ErrExists)
 		}
-		for _, addr := range a.Addresses {
+		for addr := range a.held() {
 			if holder, ok := s.inUse[addr]; ok {
 				return fmt.Errorf("the address %s is held by %s already, and %s wants it too", addr, holder, a.Key)
 			}
@@ -127,8 +94,12 @@ func (s *state) check(r record) error {
 		}
 		return nil
 	case opFreed:
-		for _, addr := range r.Freed {
-			if holder, ok := s.inUse[addr]; ok || !addr.IsValid() {
+		if r.Network == "" {
+			return errors.New("no network of the free addresses is named")
+		}
+		for _, ip := range r.Freed {
+			addr := plan.Address{Network: r.Network, IP: ip}
+			if holder, ok := s.inUse[addr]; ok || !ip.IsValid() {
 				return fmt.Errorf("the address %s cannot be free: %s holds it", addr, holder)
 			}
 		}
@@ -146,7 +117,7 @@ func (s *state) apply(r record) error {
 	case opAttach:
 		a := *r.Attachment
 		s.attachments[a.Key] = a
-		for _, addr := range a.Addresses {
+		for addr := range a.held() {
 			s.inUse[addr] = a.Key
 			delete(s.freed, addr)
 		}
@@ -165,36 +136,46 @@ func (s *state) apply(r record) error {
 	case opRelease:
 		a := s.attachments[*r.Key]
 		delete(s.attachments, a.Key)
-		for _, addr := range a.Addresses {
+		for addr := range a.held() {
 			delete(s.inUse, addr)
 			s.free(addr)
 		}
 	case opFreed:
-		for _, addr := range r.Freed {
-			s.free(addr)
+		for _, ip := range r.Freed {
+			s.free(plan.Address{Network: r.Network, IP: ip})
 		}
 	}
 	return nil
 }
 
-func (s *state) free(addr netip.Addr) {
+func (s *state) free(addr plan.Address) {
 	s.clock++
 	s.freed[addr] = s.clock
 	for _, p := range s.pools {
-		if p.Prefix.Contains(addr) {
+		if p.has(addr) {
 			p.queue = append(p.queue, freedAddr{addr, s.clock})
 		}
 	}
 }
 
+// has reports whether an address is one of the pool's.
+func (p *pool) has(addr plan.Address) bool {
+	return p.Network == addr.Network && p.Prefix.Contains(addr.IP)
+}
+
+// String names the pool for people.
+func (p *pool) String() string {
+	if p.Network == plan.DefaultNetwork {
+		return p.Prefix.String()
+	}
+	return p.Prefix.String() + " of network " + p.Network
+}
+
 // usePools makes pools those that pick picks from.
 func (s *state) usePools(pools []plan.Pool) {
-	var wanted []plan.Pool
-	for _, p := range pools {
-		if p.Network == plan.DefaultNetwork {
-			p.Prefix = p.Prefix.Masked()
-			wanted = append(wanted, p)
-		}
+	wanted := slices.Clone(pools)
+	for i := range wanted {
+		wanted[i].Prefix = wanted[i].Prefix.Masked()
 	}
 	if slices.EqualFunc(s.pools, wanted, func(have *pool, want plan.Pool) bool { return have.Pool == want }) {
 		return
@@ -209,7 +190,7 @@ func (s *state) usePools(pools []plan.Pool) {
 	}
 	for _, addr := range s.freedInOrder() {
 		for _, p := range s.pools {
-			if p.Prefix.Contains(addr) {
+			if p.has(addr) {
 				p.queue = append(p.queue, freedAddr{addr, s.freed[addr]})
 			}
 		}
@@ -222,23 +203,33 @@ func (s *state) forget() {
 	if len(s.freed) <= maxFreed || len(s.pools) == 0 {
 		return
 	}
-	maps.DeleteFunc(s.freed, func(addr netip.Addr, _ uint64) bool {
-		return !slices.ContainsFunc(s.pools, func(p *pool) bool { return p.Prefix.Contains(addr) })
+	maps.DeleteFunc(s.freed, func(addr plan.Address, _ uint64) bool {
+		return !slices.ContainsFunc(s.pools, func(p *pool) bool { return p.has(addr) })
 	})
 }
 
-func (s *state) freedInOrder() []netip.Addr {
-	return slices.SortedFunc(maps.Keys(s.freed), func(a, b netip.Addr) int { return cmp.Compare(s.freed[a], s.freed[b]) })
+func (s *state) freedInOrder() []plan.Address {
+	return slices.SortedFunc(maps.Keys(s.freed), func(a, b plan.Address) int { return cmp.Compare(s.freed[a], s.freed[b]) })
 }
 
-// pick returns an address and its gateway for each family that has pools, in
-// the order in which pools has the families. It changes nothing that counts.
-func (s *state) pick() (addrs, gateways []netip.Addr, err error) {
-	if len(s.pools) == 0 {
+// poolsOf returns the pools of a network.
+func (s *state) poolsOf(network string) []*pool {
+	return slices.DeleteFunc(slices.Clone(s.pools), func(p *pool) bool { return p.Network != network })
+}
+
+// pick returns an address and its gateway for each family that a network has
+// pools of, in the order in which pools has the families. It changes nothing that
+// counts.
+func (s *state) pick(network string) (addrs, gateways []netip.Addr, err error) {
+	pools := s.poolsOf(network)
+	switch {
+	case len(pools) == 0 && network == plan.DefaultNetwork:
 		return nil, nil, ErrNoPools
+	case len(pools) == 0:
+		return nil, nil, fmt.Errorf("%w in network %s", ErrNoPools, network)
 	}
 	var done [2]bool
-	for i, first := range s.pools {
+	for i, first := range pools {
 		family := 0
 		if first.Prefix.Addr().Is6() {
 			family = 1
@@ -249,7 +240,7 @@ func (s *state) pick() (addrs, gateways []netip.Addr, err error) {
 		done[family] = true
 		var full error
 		found := false
-		for _, p := range s.pools[i:] {
+		for _, p := range pools[i:] {
 			if p.Prefix.Addr().BitLen() != first.Prefix.Addr().BitLen() {
 				continue
 			}
@@ -257,7 +248,7 @@ func (s *state) pick() (addrs, gateways []netip.Addr, err error) {
 				addrs, gateways, found = append(addrs, addr), append(gateways, p.Gateway), true
 				break
 			}
-			full = errors.Join(full, fmt.Errorf("%w in the pool %s: %s", ErrExhausted, p.Prefix, s.usage(p)))
+			full = errors.Join(full, fmt.Errorf("%w in the pool %s: %s", ErrExhausted, p, s.usage(p)))
 		}
 		if !found {
 			return nil, nil, full
@@ -268,17 +259,17 @@ func (s *state) pick() (addrs, gateways []netip.Addr, err error) {
 
 func (s *state) pickFrom(p *pool) (netip.Addr, bool) {
 	for ; p.next < p.size; p.next++ {
-		addr := p.at(p.next)
+		addr := plan.Address{Network: p.Network, IP: p.at(p.next)}
 		_, used := s.inUse[addr]
 		_, freed := s.freed[addr]
-		if !used && !freed && !p.reserved(addr) {
-			return addr, true
+		if !used && !freed && !p.reserved(addr.IP) {
+			return addr.IP, true
 		}
 	}
 	for len(p.queue) > 0 {
 		head := p.queue[0]
-		if s.freed[head.addr] == head.at && !p.reserved(head.addr) {
-			return head.addr, true
+		if s.freed[head.addr] == head.at && !p.reserved(head.addr.IP) {
+			return head.addr.IP, true
 		}
 		p.queue = p.queue[1:]
 	}
@@ -294,7 +285,7 @@ func (s *state) usage(p *pool) string {
 		}
 	}
 	for addr := range s.inUse {
-		if p.Prefix.Contains(addr) && !p.reserved(addr) {
+		if p.has(addr) && !p.reserved(addr.IP) {
 			used++
 		}
 	}
@@ -337,8 +328,13 @@ func (p *pool) reserved(addr netip.Addr) bool {
 // snapshot returns the fewest records that add up to s.
 func (s *state) snapshot() []record {
 	records := make([]record, 0, len(s.attachments)+1)
-	if len(s.freed) > 0 {
-		records = append(records, record{Op: opFreed, Freed: s.freedInOrder()})
+	// Of two networks it does not matter whose address was freed first.
+	freed := map[string][]netip.Addr{}
+	for _, addr := range s.freedInOrder() {
+		freed[addr.Network] = append(freed[addr.Network], addr.IP)
+	}
+	for _, network := range slices.Sorted(maps.Keys(freed)) {
+		records = append(records, record{Op: opFreed, Network: network, Freed: freed[network]})
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(s.attachments), Key.Compare) {
 		a := s.attachments[k]
