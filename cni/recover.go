@@ -13,7 +13,6 @@ import (
 
 	"github.com/weftnet/weft/internal/rtnetlink"
 	"github.com/weftnet/weft/ipam"
-	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/podlink"
 )
 
@@ -66,7 +65,7 @@ func (s *Server) adopt(end podlink.HostEnd) error {
 	}
 	a := ipam.Attachment{
 		Request: ipam.Request{Key: ipam.Key{ContainerID: stamp.ContainerID, IfName: stamp.Interface},
-			Network: plan.DefaultNetwork, Configuration: stamp.Network, HostInterface: end.Name, MTU: end.MTU, Unidentified: true},
+			Network: stamp.Network, Configuration: stamp.Configuration, HostInterface: end.Name, MTU: end.MTU, Unidentified: true},
 		Addresses: stamp.Addresses, Phase: ipam.Ready, Created: time.Now().UTC().Round(0),
 	}
 	if o := stamp.Owner; o != nil {

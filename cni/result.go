@@ -22,7 +22,7 @@ import (
 // linkSpec is the interface that an attachment stands for.
 func linkSpec(a ipam.Attachment) podlink.Spec {
 	s := podlink.Spec{
-		ContainerID: a.ContainerID, Interface: a.IfName, Network: a.Configuration,
+		ContainerID: a.ContainerID, Interface: a.IfName, Network: a.Network, Configuration: a.Configuration,
 		Owner:         podlink.Owner{Namespace: a.Namespace, Pod: a.Pod, UID: a.UID},
 		HostInterface: a.HostInterface, NetNS: a.NetNS,
 		Addresses: a.Addresses, MAC: a.MAC(), MTU: a.MTU,
@@ -32,8 +32,19 @@ func linkSpec(a ipam.Attachment) podlink.Spec {
 	}
 	for _, gw := range a.Gateways {
 		s.Gateways = append(s.Gateways, nextHop(gw))
+		s.Destinations = append(s.Destinations, destinations(a, gw)...)
 	}
 	return s
+}
+
+// destinations are what an attachment's interface leads to through a gateway:
+// everything of its family, or, of a secondary one, what is in its network.
+func destinations(a ipam.Attachment, gateway netip.Addr) []netip.Prefix {
+	everything, _ := gateway.Prefix(0)
+	if !a.Secondary {
+		return []netip.Prefix{everything}
+	}
+	return slices.DeleteFunc(slices.Clone(a.Prefixes), func(p netip.Prefix) bool { return p.Addr().Is4() != gateway.Is4() })
 }
 
 // nextHop is what a pod's default route points to, for a pool's gateway.

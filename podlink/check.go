@@ -72,13 +72,6 @@ func (s Spec) comparePod(h *netlink.Handle, link netlink.Link) ([]string, error)
 		}
 	}
 	for _, gw := range s.Gateways {
-		ok, err := hasDefault(h, link, gw)
-		if err != nil {
-			return nil, err
-		}
-		if !ok {
-			wrong = append(wrong, fmt.Sprintf("the pod lacks the default route via %s on %s", gw, s.Interface))
-		}
 		neighs, err := h.NeighList(link.Attrs().Index, family(gw))
 		if err != nil {
 			return nil, fmt.Errorf("list the neighbours on %s: %w", s.Interface, err)
@@ -89,6 +82,15 @@ func (s Spec) comparePod(h *netlink.Handle, link netlink.Link) ([]string, error)
 		}
 		if !found {
 			wrong = append(wrong, fmt.Sprintf("the pod lacks the permanent neighbour %s at %s", gw, s.HostMAC))
+		}
+	}
+	for _, r := range s.routes(link) {
+		there, err := r.exists(h)
+		if err != nil {
+			return nil, err
+		}
+		if !there {
+			wrong = append(wrong, fmt.Sprintf("the pod lacks the %s on %s", r, s.Interface))
 		}
 	}
 	return wrong, nil

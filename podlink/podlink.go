@@ -2,15 +2,16 @@
 // pair with one end in the pod's network namespace and the other on the node.
 //
 // The pod is a host of its own, one hop away: its end has the pod's address
-// with the full prefix length, a default route through the host end, and the
-// host end's MAC address as a permanent neighbour, so that neither ARP nor
-// neighbour discovery ever decides what a pod reaches. All host ends of a
-// node have the same MAC address. What is beyond the host end, a data plane
-// decides.
+// with the full prefix length, routes through the host end, and the host end's
+// MAC address as a permanent neighbour, so that neither ARP nor neighbour
+// discovery ever decides what a pod reaches. One of a pod's interfaces has the
+// default route; each of the others leads to what is in its own network. All host
+// ends of a node and network have the same MAC address. What is beyond the host
+// end, a data plane decides.
 //
-// The host end is Weft's by its name, and its alias says whose it is and
-// which addresses the pod has, so that what the node's memory may have lost
-// can be read back from the kernel. Start reading at Spec and Ensure.
+// The host end is Weft's by its name, and its alias says whose it is and which
+// addresses the pod has in which network, so that what the node's memory may have
+// lost can be read back from the kernel. Start reading at Spec and Ensure.
 package podlink
 
 import (
@@ -278,7 +279,9 @@ func (s Spec) setUpPod(h *netlink.Handle) error {
 		if err := h.NeighSet(neigh); err != nil {
 			return fmt.Errorf("make %s a permanent neighbour: %w", gw, err)
 		}
-		if err := addDefault(h, link, gw); err != nil {
+	}
+	for _, r := range s.routes(link) {
+		if err := r.add(h); err != nil {
 			return err
 		}
 	}
@@ -321,55 +324,6 @@ func addAddr(h *netlink.Handle, link netlink.Link, a netip.Addr, bits int) error
 		return fmt.Errorf("add the address %s: %w", a, err)
 	}
 	return nil
-}
-
-// addDefault adds the default route, and never takes the place of one that
-// is the work of somebody else.
-func addDefault(h *netlink.Handle, link netlink.Link, gw netip.Addr) error {
-	err := h.RouteAdd(defaultRoute(link, gw))
-	if !errors.Is(err, unix.EEXIST) {
-		if err != nil {
-			return fmt.Errorf("add the default route via %s: %w", gw, err)
-		}
-		return nil
-	}
-	ok, err := hasDefault(h, link, gw)
-	if err != nil {
-		return err
-	}
-	if !ok {
-		return fmt.Errorf("add the default route via %s: the pod has another default route", gw)
-	}
-	return nil
-}
-
-func defaultRoute(link netlink.Link, gw netip.Addr) *netlink.Route {
-	route := &netlink.Route{LinkIndex: link.Attrs().Index, Family: family(gw), Gw: gw.AsSlice(),
-		Dst: &net.IPNet{IP: make(net.IP, gw.BitLen()/8), Mask: make(net.IPMask, gw.BitLen()/8)}}
-	if gw.Is4() {
-		route.Flags = int(netlink.FLAG_ONLINK)
-	}
-	return route
-}
-
-func hasDefault(h *netlink.Handle, link netlink.Link, gw netip.Addr) (bool, error) {
-	routes, err := h.RouteListFiltered(family(gw), &netlink.Route{LinkIndex: link.Attrs().Index}, netlink.RT_FILTER_OIF)
-	if err != nil {
-		return false, fmt.Errorf("list the pod's routes: %w", err)
-	}
-	for _, r := range routes {
-		if bits, _ := maskSize(r.Dst); bits == 0 && r.Gw.Equal(gw.AsSlice()) {
-			return true, nil
-		}
-	}
-	return false, nil
-}
-
-func maskSize(n *net.IPNet) (ones, bits int) {
-	if n == nil {
-		return 0, 0
-	}
-	return n.Mask.Size()
 }
 
 func family(a netip.Addr) int {

@@ -64,10 +64,12 @@ var (
 	address6 = netip.MustParseAddr("fd00::2")
 )
 
+var everything = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
+
 func spec(pod string) Spec {
 	return Spec{
-		ContainerID: "c1", Interface: "eth0", Network: "weft", HostInterface: HostName("c1", "eth0"), NetNS: pod,
-		Addresses: []netip.Addr{address4, address6}, Gateways: []netip.Addr{gateway4, LinkLocalGateway},
+		ContainerID: "c1", Interface: "eth0", Network: plan.DefaultNetwork, Configuration: "weft", HostInterface: HostName("c1", "eth0"), NetNS: pod,
+		Addresses: []netip.Addr{address4, address6}, Gateways: []netip.Addr{gateway4, LinkLocalGateway}, Destinations: everything,
 		MAC: plan.MACOf(address4), HostMAC: plan.MACOf(gateway4), MTU: 1400,
 	}
 }
@@ -293,6 +295,17 @@ func TestHalfMade(t *testing.T) {
 				return err
 			})
 		},
+		"routes lost": func(s Spec, _, pod func(func(netlink.Link) error) error) error {
+			return pod(func(l netlink.Link) error {
+				routes, err := netlink.RouteList(l, netlink.FAMILY_ALL)
+				for _, r := range routes {
+					if r.Gw != nil {
+						err = errors.Join(err, netlink.RouteDel(&r))
+					}
+				}
+				return err
+			})
+		},
 		"gone": func(s Spec, host, _ func(func(netlink.Link) error) error) error { return host(netlink.LinkDel) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -383,22 +396,89 @@ func TestAnothersInterfaceIsLeftAlone(t *testing.T) {
 	})
 }
 
-func TestAnothersDefaultRouteIsLeftAlone(t *testing.T) {
+// second is another interface of the same container, in a network with the same
+// addresses.
+func second(first Spec) Spec {
+	s := first
+	s.Network, s.Interface, s.HostInterface = "red", "net1", HostName(first.ContainerID, "net1")
+	s.Destinations = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00::/64")}
+	return s
+}
+
+// TestOneInterfaceHasTheDefaultRoute gives a pod two interfaces with the same
+// addresses, each in a network of its own.
+func TestOneInterfaceHasTheDefaultRoute(t *testing.T) {
+	node, pod := newNetNS(t), newNetNS(t)
+	first := spec(pod)
+	other := second(first)
+	in(t, node, func() error {
+		for range 2 {
+			if err := errors.Join(ensure(first), ensure(other), Check(first), Check(other)); err != nil {
+				return err
+			}
+		}
+		ends, err := List()
+		for _, end := range ends {
+			if want := other.stamp().String(); end.Name == other.HostInterface && (end.Alias != want || want != "c1/net1 10.1.0.2,fd00::2@red weft -") {
+				t.Errorf("the alias of the second is %q", end.Alias)
+			}
+		}
+		return err
+	})
+	in(t, pod, func() error {
+		for text, want := range map[string]string{"10.2.0.9": "eth0", "10.1.255.9": "net1", "fd01::9": "eth0", "fd00::9": "net1"} {
+			routes, err := netlink.RouteGet(netip.MustParseAddr(text).AsSlice())
+			if err != nil || len(routes) != 1 {
+				t.Errorf("%s: %v, %v", text, routes, err)
+				continue
+			}
+			if l, err := netlink.LinkByIndex(routes[0].LinkIndex); err != nil || l.Attrs().Name != want {
+				t.Errorf("the way to %s is %v and not %s, %v", text, l, want, err)
+			}
+		}
+		return nil
+	})
+	// One goes, and the other stays whole.
+	in(t, node, func() error { return errors.Join(Remove(other.HostInterface), Check(first)) })
+}
+
+func TestAnothersRouteIsLeftAlone(t *testing.T) {
 	node, pod := newNetNS(t), newNetNS(t)
 	s := spec(pod)
-	second := s
-	second.ContainerID, second.Interface, second.HostInterface = "c1", "net1", HostName("c1", "net1")
-	second.Addresses, second.MAC = []netip.Addr{netip.MustParseAddr("10.2.0.2")}, plan.MACOf(netip.MustParseAddr("10.2.0.2"))
-	second.Gateways = []netip.Addr{netip.MustParseAddr("10.2.0.1")}
 	in(t, node, func() error {
-		if err := ensure(s); err != nil {
+		other := second(s)
+		if err := errors.Join(ensure(s), ensure(other)); err != nil {
 			return err
 		}
-		if err := ensure(second); err == nil || !strings.HasSuffix(err.Error(), "add the default route via 10.2.0.1: the pod has another default route") {
-			t.Error(err)
+		third := other
+		third.Network, third.Interface, third.HostInterface = "blue", "net2", HostName("c1", "net2")
+		third.Gateways = []netip.Addr{netip.MustParseAddr("10.1.0.254")}
+		for destination, want := range map[string]string{
+			"0.0.0.0/0":   "add the default route via 10.1.0.254: the pod has another default route",
+			"10.1.0.0/16": "add the route to 10.1.0.0/16 via 10.1.0.254: the pod has another route to 10.1.0.0/16",
+		} {
+			third.Destinations = []netip.Prefix{netip.MustParsePrefix(destination)}
+			if err := ensure(third); err == nil || !strings.HasSuffix(err.Error(), want) {
+				t.Error(err)
+			}
 		}
-		return Check(s)
+		return errors.Join(Check(s), Check(other))
 	})
+}
+
+func TestSpecsThatCannotBe(t *testing.T) {
+	for want, change := range map[string]func(*Spec){
+		"a pod's interface needs a network": func(s *Spec) { s.Network = "" },
+		`the network "a b" has a space or "@" in its name, which an interface's alias cannot hold`:                      func(s *Spec) { s.Network = "a b" },
+		"no gateway [10.1.0.1] leads to ::/0, which is of another family":                                               func(s *Spec) { s.Gateways = s.Gateways[:1] },
+		"has 271 bytes, of which Linux keeps 255: give the network \"" + strings.Repeat("n", 246) + "\" a shorter name": func(s *Spec) { s.Network = strings.Repeat("n", 246) },
+	} {
+		s := spec("/run/netns/a")
+		change(&s)
+		if err := s.validate(); err == nil || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
 }
 
 func TestCheckNetNS(t *testing.T) {
@@ -445,12 +525,12 @@ func TestNames(t *testing.T) {
 
 func TestStampRoundTrip(t *testing.T) {
 	for _, s := range []Stamp{
-		{ContainerID: "c1", Interface: "eth0", Addresses: []netip.Addr{address4, address6}, Network: "weft"},
-		{ContainerID: strings.Repeat("c", 128), Interface: "eth0", Addresses: []netip.Addr{address6}},
-		{ContainerID: "c1", Interface: "eth0", Addresses: []netip.Addr{address4}, Network: "weft", Owner: &Owner{}},
-		{ContainerID: "c1", Interface: "eth0", Addresses: []netip.Addr{address4}, Owner: &Owner{Namespace: "shop", Pod: "web", UID: "u1"}},
-		{ContainerID: "c1", Interface: "eth0", Addresses: []netip.Addr{address4}, Network: "weft", Owner: &Owner{UID: "u1"}},
-		{ContainerID: "c1", Interface: "eth0", Addresses: []netip.Addr{address4}, Network: "weft", Owner: &Owner{Namespace: "shop", Pod: "web"}},
+		{ContainerID: "c1", Interface: "eth0", Addresses: []netip.Addr{address4, address6}, Network: plan.DefaultNetwork, Configuration: "weft"},
+		{ContainerID: strings.Repeat("c", 128), Interface: "eth0", Addresses: []netip.Addr{address6}, Network: "red"},
+		{ContainerID: "c1", Interface: "eth0", Addresses: []netip.Addr{address4}, Network: plan.DefaultNetwork, Configuration: "weft", Owner: &Owner{}},
+		{ContainerID: "c1", Interface: "eth0", Addresses: []netip.Addr{address4}, Network: "red", Owner: &Owner{Namespace: "shop", Pod: "web", UID: "u1"}},
+		{ContainerID: "c1", Interface: "eth0", Addresses: []netip.Addr{address4}, Network: plan.DefaultNetwork, Configuration: "weft", Owner: &Owner{UID: "u1"}},
+		{ContainerID: "c1", Interface: "eth0", Addresses: []netip.Addr{address4}, Network: plan.DefaultNetwork, Configuration: "weft", Owner: &Owner{Namespace: "shop", Pod: "web"}},
 	} {
 		got, err := ParseStamp(s.String())
 		if err != nil {
@@ -460,15 +540,15 @@ func TestStampRoundTrip(t *testing.T) {
 			t.Error(diff)
 		}
 	}
-	long := Stamp{ContainerID: strings.Repeat("c", 128), Interface: "eth0", Addresses: []netip.Addr{address4, address6}, Network: strings.Repeat("n", 200)}
-	if got := long.String(); len(got) > maxAlias || strings.Contains(got, "n") {
-		t.Errorf("the network's name was not left out of %q", got)
+	long := Stamp{ContainerID: strings.Repeat("c", 128), Interface: "eth0", Addresses: []netip.Addr{address4, address6}, Network: "red", Configuration: strings.Repeat("n", 200)}
+	if got := long.String(); len(got) > maxAlias || strings.Contains(got, "n") || !strings.HasSuffix(got, "fd00::2@red") {
+		t.Errorf("the configuration's name was not left out of %q", got)
 	}
 	// Of an owner without room, the UID leads to the rest.
-	named := Stamp{ContainerID: strings.Repeat("c", 64), Interface: "eth0", Addresses: []netip.Addr{address4, address6}, Network: "weft",
+	named := Stamp{ContainerID: strings.Repeat("c", 64), Interface: "eth0", Addresses: []netip.Addr{address4, address6}, Network: plan.DefaultNetwork, Configuration: "weft",
 		Owner: &Owner{Namespace: "shop", Pod: strings.Repeat("p", 253), UID: "5f0d8f4a-9c9e-4c0e-8f5e-0d6f1b1d2f3a"}}
 	got, err := ParseStamp(named.String())
-	if err != nil || got.Network != "weft" || got.Owner == nil || *got.Owner != (Owner{UID: named.Owner.UID}) {
+	if err != nil || got.Configuration != "weft" || got.Owner == nil || *got.Owner != (Owner{UID: named.Owner.UID}) {
 		t.Errorf("of %v the alias keeps %v, %v", named.Owner, got, err)
 	}
 	named.Owner.UID = ""
@@ -477,11 +557,40 @@ func TestStampRoundTrip(t *testing.T) {
 	}
 }
 
+// TestStampOfOlderVersions reads aliases from before they named a network: what they
+// hold is in the default one.
+func TestStampOfOlderVersions(t *testing.T) {
+	for alias, want := range map[string]Stamp{
+		"c1/eth0 10.1.0.2,fd00::2":                  {Addresses: []netip.Addr{address4, address6}},
+		"c1/eth0 10.1.0.2 weft":                     {Addresses: []netip.Addr{address4}, Configuration: "weft"},
+		"c1/eth0 10.1.0.2,fd00::2 weft shop/web/u1": {Addresses: []netip.Addr{address4, address6}, Configuration: "weft", Owner: &Owner{"shop", "web", "u1"}},
+		"c1/eth0 10.1.0.2 weft -":                   {Addresses: []netip.Addr{address4}, Configuration: "weft", Owner: &Owner{}},
+	} {
+		want.ContainerID, want.Interface, want.Network = "c1", "eth0", plan.DefaultNetwork
+		got, err := ParseStamp(alias)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+			t.Errorf("%q: %s", alias, diff)
+		}
+		if again := got.String(); again != alias {
+			t.Errorf("%q is written as %q", alias, again)
+		}
+	}
+	for _, alias := range []string{"c1/eth0 10.1.0.2@", "c1/eth0 @red", "c1/eth0 10.1.0.2@default", "c1/eth0 10.1.0.2@red@blue"} {
+		if s, err := ParseStamp(alias); err == nil {
+			t.Errorf("%q is read as %+v", alias, s)
+		}
+	}
+}
+
 func FuzzParseStamp(f *testing.F) {
 	f.Add("c1/eth0 10.1.0.2,fd00::2 weft")
 	f.Add("c1/eth0 10.1.0.2")
 	f.Add("c1/eth0 10.1.0.2 weft shop/web/u1")
 	f.Add("c1/eth0 10.1.0.2 - -")
+	f.Add("c1/eth0 10.1.0.2,fd00::2@red weft -")
 	f.Add("/ ,")
 	f.Fuzz(func(t *testing.T, alias string) {
 		s, err := ParseStamp(alias)

@@ -46,19 +46,23 @@ type Spec struct {
 	// ContainerID and Interface name the attachment; Interface is the name
 	// of the pod's end.
 	ContainerID, Interface string
-	// Network is the name of the CNI configuration, and Owner the pod; both are
+	// Network is the network that the pod's addresses mean something in,
+	// Configuration the name of the CNI configuration, and Owner the pod; all are
 	// only written into the alias.
-	Network string
-	Owner   Owner
+	Network, Configuration string
+	Owner                  Owner
 	// HostInterface is the name of the host end, as HostName makes it.
 	HostInterface string
 	// NetNS is the path of the pod's network namespace.
 	NetNS string
 	// Addresses are the pod's own, at most one of each family.
 	Addresses []netip.Addr
-	// Gateways are the pod's next hops by default: an address in the pool for
-	// IPv4, LinkLocalGateway for IPv6. None means no default route.
+	// Gateways are the pod's next hops, at most one of each family: an address in
+	// the pool for IPv4, LinkLocalGateway for IPv6.
 	Gateways []netip.Addr
+	// Destinations are what they lead to, each by the next hop of its family. One
+	// of no length is the pod's default route, of which it has one at most.
+	Destinations []netip.Prefix
 	// MAC is the address of the pod's end, HostMAC that of the host end; Check
 	// does not compare the latter where it is zero.
 	MAC, HostMAC plan.MAC
@@ -79,7 +83,31 @@ func (s Spec) validate() error {
 	if s.MAC.IsZero() {
 		return errors.New("a pod's interface needs a MAC address")
 	}
+	if s.Network == "" {
+		return errors.New("a pod's interface needs a network")
+	}
+	if strings.ContainsAny(s.Network, " "+inNetwork) {
+		return fmt.Errorf("the network %q has a space or %q in its name, which an interface's alias cannot hold", s.Network, inNetwork)
+	}
+	if base := s.stamp().base(); len(base) > maxAlias {
+		return fmt.Errorf("the alias %q has %d bytes, of which Linux keeps %d: give the network %q a shorter name", base, len(base), maxAlias, s.Network)
+	}
+	for _, d := range s.Destinations {
+		if _, ok := s.nextHop(d); !ok {
+			return fmt.Errorf("no gateway %v leads to %s, which is of another family", s.Gateways, d)
+		}
+	}
 	return nil
+}
+
+// nextHop returns the gateway that leads to a destination.
+func (s Spec) nextHop(d netip.Prefix) (netip.Addr, bool) {
+	for _, gw := range s.Gateways {
+		if gw.Is4() == d.Addr().Is4() {
+			return gw, true
+		}
+	}
+	return netip.Addr{}, false
 }
 
 func (s Spec) hasIPv6() bool {
@@ -103,8 +131,10 @@ type Owner struct {
 type Stamp struct {
 	ContainerID, Interface string
 	Addresses              []netip.Addr
-	// Network is empty where the alias had no room for it.
+	// Network is the one that the addresses mean something in.
 	Network string
+	// Configuration is empty where the alias had no room for it.
+	Configuration string
 	// Owner is nil where the alias does not say: it had no room, or was written
 	// by a version of Weft that did not write owners. Of one that does not fit,
 	// the alias has the UID alone.
@@ -112,18 +142,18 @@ type Stamp struct {
 }
 
 func (s Spec) stamp() Stamp {
-	return Stamp{ContainerID: s.ContainerID, Interface: s.Interface, Addresses: s.Addresses, Network: s.Network, Owner: &s.Owner}
+	return Stamp{ContainerID: s.ContainerID, Interface: s.Interface, Addresses: s.Addresses, Network: s.Network, Configuration: s.Configuration, Owner: &s.Owner}
 }
 
-// String is the alias: "container/interface address,address network owner",
-// where the owner is "namespace/pod/uid". What is empty is "-", and what the
-// alias has no room for is left out.
+// inNetwork comes in an alias between the addresses and the name of their network.
+// Addresses of the default network are without.
+const inNetwork = "@"
+
+// String is the alias: "container/interface address,address@network configuration
+// owner", where the owner is "namespace/pod/uid". What is empty is "-", and of the
+// last two what the alias has no room for is left out.
 func (s Stamp) String() string {
-	addrs := make([]string, len(s.Addresses))
-	for i, a := range s.Addresses {
-		addrs[i] = a.String()
-	}
-	alias := s.ContainerID + "/" + s.Interface + " " + strings.Join(addrs, ",")
+	alias := s.base()
 	for _, rest := range s.endings() {
 		if len(alias)+len(rest) <= maxAlias {
 			return alias + rest
@@ -132,19 +162,32 @@ func (s Stamp) String() string {
 	return alias
 }
 
-// endings returns what may follow the addresses, the best first.
+// base is what an alias must say.
+func (s Stamp) base() string {
+	addrs := make([]string, len(s.Addresses))
+	for i, a := range s.Addresses {
+		addrs[i] = a.String()
+	}
+	base := s.ContainerID + "/" + s.Interface + " " + strings.Join(addrs, ",")
+	if s.Network != plan.DefaultNetwork {
+		base += inNetwork + s.Network
+	}
+	return base
+}
+
+// endings returns what may follow that, the best first.
 func (s Stamp) endings() []string {
-	network := cmp.Or(s.Network, none)
+	configuration := cmp.Or(s.Configuration, none)
 	var endings []string
 	if s.Owner != nil {
-		endings = append(endings, " "+network+" "+s.Owner.String())
+		endings = append(endings, " "+configuration+" "+s.Owner.String())
 		if s.Owner.UID != "" {
 			short := " " + Owner{UID: s.Owner.UID}.String()
-			endings = append(endings, " "+network+short, " "+none+short)
+			endings = append(endings, " "+configuration+short, " "+none+short)
 		}
 	}
-	if s.Network != "" {
-		endings = append(endings, " "+network)
+	if s.Configuration != "" {
+		endings = append(endings, " "+configuration)
 	}
 	return endings
 }
@@ -161,7 +204,7 @@ func (o Owner) String() string {
 
 // ParseStamp reads an alias.
 func ParseStamp(alias string) (Stamp, error) {
-	malformed := fmt.Errorf("the alias %q is not of the form CONTAINER/INTERFACE ADDRESS,ADDRESS NETWORK NAMESPACE/POD/UID", alias)
+	malformed := fmt.Errorf("the alias %q is not of the form CONTAINER/INTERFACE ADDRESS,ADDRESS@NETWORK CONFIGURATION NAMESPACE/POD/UID", alias)
 	fields := strings.Split(alias, " ")
 	if len(fields) < 2 || len(fields) > 4 {
 		return Stamp{}, malformed
@@ -171,7 +214,14 @@ func ParseStamp(alias string) (Stamp, error) {
 	if s.ContainerID, s.Interface, ok = strings.Cut(fields[0], "/"); !ok || s.ContainerID == "" || s.Interface == "" {
 		return Stamp{}, malformed
 	}
-	for text := range strings.SplitSeq(fields[1], ",") {
+	addresses, network, named := strings.Cut(fields[1], inNetwork)
+	if s.Network = plan.DefaultNetwork; named {
+		s.Network = network
+	}
+	if s.Network == "" || strings.Contains(s.Network, inNetwork) || named && s.Network == plan.DefaultNetwork {
+		return Stamp{}, malformed
+	}
+	for text := range strings.SplitSeq(addresses, ",") {
 		a, err := netip.ParseAddr(text)
 		if err != nil || a.Zone() != "" || a.Is4In6() {
 			return Stamp{}, malformed
@@ -179,7 +229,7 @@ func ParseStamp(alias string) (Stamp, error) {
 		s.Addresses = append(s.Addresses, a)
 	}
 	if len(fields) > 2 && fields[2] != none {
-		s.Network = fields[2]
+		s.Configuration = fields[2]
 	}
 	if len(fields) > 3 {
 		s.Owner = &Owner{}

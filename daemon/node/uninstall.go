@@ -21,6 +21,7 @@ import (
 	"github.com/weftnet/weft/daemon"
 	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/datapath/dataplanes"
+	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin/plugins"
 	"github.com/weftnet/weft/podlink"
 )
@@ -166,15 +167,11 @@ func describe(end podlink.HostEnd) string {
 	if err != nil {
 		return end.Name
 	}
-	return fmt.Sprintf("%s with %s of container %s", end.Name, joined(stamp.Addresses), stamp.ContainerID)
-}
-
-func joined(addresses []netip.Addr) string {
 	var words []string
-	for _, a := range addresses {
-		words = append(words, a.String())
+	for _, a := range stamp.Addresses {
+		words = append(words, plan.Address{Network: stamp.Network, IP: a}.String())
 	}
-	return strings.Join(words, ",")
+	return fmt.Sprintf("%s with %s of container %s", end.Name, strings.Join(words, ","), stamp.ContainerID)
 }
 
 func (r *removal) removeDataPlane(ctx context.Context, name string) error {
