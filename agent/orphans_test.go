@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/registry"
 )
@@ -50,7 +51,7 @@ func (s *orphanScene) watch() *orphanWatch {
 
 func endpoint(i int) plugin.Endpoint {
 	name := fmt.Sprintf("web-%03d", i)
-	return plugin.Endpoint{Interface: "weft" + name, Namespace: "default", Pod: name, UID: "u1",
+	return plugin.Endpoint{Interface: "weft" + name, Network: plan.DefaultNetwork, Namespace: "default", Pod: name, UID: "u1",
 		Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 1, byte(i / 200), byte(2 + i%200)})}}
 }
 

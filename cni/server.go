@@ -154,7 +154,7 @@ func (s *Server) Endpoints() []plugin.Endpoint {
 	s.mu.Unlock()
 	s.Journal.Each(func(a ipam.Attachment) {
 		if s.link(a.Key) != 0 {
-			endpoints = append(endpoints, plugin.Endpoint{Interface: a.HostInterface, Addresses: a.Addresses, MAC: a.MAC(), Namespace: a.Namespace, Pod: a.Pod, UID: a.UID, Unidentified: a.Unidentified})
+			endpoints = append(endpoints, plugin.Endpoint{Interface: a.HostInterface, Network: a.Network, Addresses: a.Addresses, MAC: a.MAC(), Namespace: a.Namespace, Pod: a.Pod, UID: a.UID, Unidentified: a.Unidentified})
 		}
 	})
 	slices.SortFunc(endpoints, func(a, b plugin.Endpoint) int { return strings.Compare(a.Interface, b.Interface) })

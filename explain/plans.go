@@ -363,7 +363,7 @@ func (c Cluster) endpoints() map[string][]plugin.Endpoint {
 			continue
 		}
 		endpoints[pod.Spec.NodeName] = append(endpoints[pod.Spec.NodeName], plugin.Endpoint{
-			Interface: pod.Namespace + "/" + pod.Name, Addresses: addresses, MAC: plan.MACOf(addresses[0]),
+			Interface: pod.Namespace + "/" + pod.Name, Network: plan.DefaultNetwork, Addresses: addresses, MAC: plan.MACOf(addresses[0]),
 			Namespace: pod.Namespace, Pod: pod.Name, UID: string(pod.UID),
 		})
 	}
@@ -376,7 +376,7 @@ func (c Cluster) endpoints() map[string][]plugin.Endpoint {
 					name += "/" + addresses[0].String() // another pod has the name by now
 				}
 				endpoints[node.Name] = append(endpoints[node.Name], plugin.Endpoint{
-					Interface: name, Addresses: addresses, MAC: plan.MACOf(addresses[0]),
+					Interface: name, Network: plan.DefaultNetwork, Addresses: addresses, MAC: plan.MACOf(addresses[0]),
 					Namespace: o.Namespace, Pod: o.Name, UID: o.UID,
 				})
 			}

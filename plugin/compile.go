@@ -35,36 +35,38 @@ func PutPool(b *plan.Builder, prefix netip.Prefix, origin string) {
 	b.PutRoute(hostRoute(gateway), plan.Route{Way: plan.ToHost, Origin: origin})
 }
 
-// PutEndpoints states the node's endpoints and the routes to them, and
-// returns what is wrong with some of them. It is called after PutNode and
-// PutPool, whose addresses endpoints can't have: of two that claim one address
-// the one whose interface comes first has it, and the other is left out.
+// PutEndpoints states the node's endpoints and the routes to them, each in its own
+// network, and returns what is wrong with some of them. It is called after PutNode
+// and PutPool, whose addresses endpoints can't have: of two that claim one address
+// of a network the one whose interface comes first has it, and the other is left
+// out.
 func PutEndpoints(b *plan.Builder, n Node) []Problem {
-	holders := make(map[netip.Addr]string, len(n.Endpoints))
+	holders := make(map[plan.Address]string, len(n.Endpoints))
 	for _, a := range b.Local.Addresses {
-		holders[a] = "the node itself"
+		holders[plan.Address{Network: plan.DefaultNetwork, IP: a}] = "the node itself"
 	}
 	for _, p := range b.Local.Pools {
-		holders[b.Local.TunnelAddress(p)] = "the tunnel's end of " + p.Prefix.String()
-		holders[p.Gateway] = "the gateway of " + p.Prefix.String()
+		holders[plan.Address{Network: p.Network, IP: b.Local.TunnelAddress(p)}] = "the tunnel's end of " + p.Prefix.String()
+		holders[plan.Address{Network: p.Network, IP: p.Gateway}] = "the gateway of " + p.Prefix.String()
 	}
 	var problems []Problem
 	byInterface := func(a, b Endpoint) int { return strings.Compare(a.Interface, b.Interface) }
 	for _, e := range slices.SortedFunc(slices.Values(n.Endpoints), byInterface) {
-		if i := slices.IndexFunc(e.Addresses, func(a netip.Addr) bool { return holders[a] != "" }); i >= 0 {
-			a := e.Addresses[i]
+		in := func(a netip.Addr) plan.Address { return plan.Address{Network: e.Network, IP: a} }
+		if i := slices.IndexFunc(e.Addresses, func(a netip.Addr) bool { return holders[in(a)] != "" }); i >= 0 {
+			a := in(e.Addresses[i])
 			problems = append(problems, Problem{Message: fmt.Sprintf(
 				"pod %s has address %s, which is that of %s; delete the pod", e.Name(), a, holders[a])})
 			continue
 		}
 		origin := "Pod " + e.Name()
 		b.PutEndpoint(plan.EndpointKey{Interface: e.Interface}, plan.Endpoint{
-			Name: e.Name(), Network: plan.DefaultNetwork, Addresses: e.Addresses, MAC: e.MAC,
+			Name: e.Name(), Network: e.Network, Addresses: e.Addresses, MAC: e.MAC,
 			AntiSpoof: true, Origin: origin,
 		})
 		for _, a := range e.Addresses {
-			holders[a] = "pod " + e.Name()
-			b.PutRoute(hostRoute(a), plan.Route{Way: plan.ToEndpoint, Interface: e.Interface, Origin: origin})
+			holders[in(a)] = "pod " + e.Name()
+			b.PutRoute(plan.RouteKey{Network: e.Network, Prefix: netip.PrefixFrom(a, a.BitLen())}, plan.Route{Way: plan.ToEndpoint, Interface: e.Interface, Origin: origin})
 		}
 	}
 	if p, ok := outside(b.Local.Pools, n.Endpoints); ok {
@@ -83,8 +85,8 @@ func outside(pools []plan.Pool, endpoints []Endpoint) (Problem, bool) {
 	var names, prefixes []string
 	for _, e := range endpoints {
 		for _, a := range e.Addresses {
-			if !slices.ContainsFunc(pools, func(p plan.Pool) bool { return p.Prefix.Contains(a) }) {
-				names = append(names, e.Name()+" "+a.String())
+			if !slices.ContainsFunc(pools, func(p plan.Pool) bool { return p.Network == e.Network && p.Prefix.Contains(a) }) {
+				names = append(names, e.Name()+" "+plan.Address{Network: e.Network, IP: a}.String())
 				break
 			}
 		}
@@ -93,7 +95,11 @@ func outside(pools []plan.Pool, endpoints []Endpoint) (Problem, bool) {
 		return Problem{}, false
 	}
 	for _, p := range pools {
-		prefixes = append(prefixes, p.Prefix.String())
+		prefix := p.Prefix.String()
+		if p.Network != plan.DefaultNetwork {
+			prefix += " of network " + p.Network
+		}
+		prefixes = append(prefixes, prefix)
 	}
 	slices.Sort(names)
 	return Problem{Message: fmt.Sprintf("pods with addresses outside the node's subnets %s, to which other nodes have no way: %s; delete them, so that they are made anew",

@@ -147,6 +147,9 @@ type Node struct {
 type Endpoint struct {
 	// Interface is the node's end.
 	Interface string
+	// Network is the one that Addresses mean something in. A pod may have an
+	// interface in each of several.
+	Network   string
 	Addresses []netip.Addr
 	MAC       plan.MAC
 	// Namespace and Pod name the pod, UID is the one that the container runtime

@@ -130,7 +130,7 @@ func readNode(t *testing.T, text string) plugin.Node {
 		case "mtu":
 			n.MTU, _ = strconv.Atoi(words[1])
 		case "pod":
-			e := plugin.Endpoint{Interface: words[1]}
+			e := plugin.Endpoint{Interface: words[1], Network: plan.DefaultNetwork}
 			e.Namespace, e.Pod, _ = strings.Cut(words[2], "/")
 			for _, a := range words[3:] {
 				e.Addresses = append(e.Addresses, netip.MustParseAddr(a))

@@ -135,13 +135,13 @@ func TestNodesAndLeases(t *testing.T) {
 				n.Endpoints = nil
 				if s := w.former[n.Name]; s.V4.IsValid() && rapid.Bool().Draw(t, "run") {
 					a := s.V4.Addr().Next().Next()
-					n.Endpoints = []plugin.Endpoint{{Interface: "weft0", Addresses: []netip.Addr{a}, MAC: plan.MACOf(a)}}
+					n.Endpoints = []plugin.Endpoint{{Interface: "weft0", Network: plan.DefaultNetwork, Addresses: []netip.Addr{a}, MAC: plan.MACOf(a)}}
 				}
 			},
 			"pods of another network": func(t *rapid.T) {
 				if n := w.nodes[name.Draw(t, "pods")]; n != nil {
 					a := netip.AddrFrom4([4]byte{10, 5, byte(rapid.IntRange(0, 4).Draw(t, "subnet")), 2})
-					n.Endpoints = []plugin.Endpoint{{Interface: "weft0", Addresses: []netip.Addr{a, netip.MustParseAddr("fd00:5::2")}, MAC: plan.MACOf(a)}}
+					n.Endpoints = []plugin.Endpoint{{Interface: "weft0", Network: plan.DefaultNetwork, Addresses: []netip.Addr{a, netip.MustParseAddr("fd00:5::2")}, MAC: plan.MACOf(a)}}
 				}
 			},
 			"configure": func(t *rapid.T) { w.config = rapid.SampledFrom(configs).Draw(t, "config") },
@@ -186,7 +186,7 @@ func TestSubnetsOfPodsAreAdopted(t *testing.T) {
 			addresses := []netip.Addr{netip.MustParseAddr(fmt.Sprintf("10.5.%d.2", i)), netip.MustParseAddr(fmt.Sprintf("fd00:5:0:%d::2", i))}
 			w.nodes[fmt.Sprint("node", i)] = &plugin.Node{Name: fmt.Sprint("node", i), MTU: 1500,
 				Addresses: []netip.Addr{netip.MustParseAddr(fmt.Sprintf("172.30.0.%d", i+1)), netip.MustParseAddr(fmt.Sprintf("fd00:30::%d", i+1))},
-				Endpoints: []plugin.Endpoint{{Interface: "weft0", Addresses: addresses, MAC: plan.MACOf(addresses[0])}}}
+				Endpoints: []plugin.Endpoint{{Interface: "weft0", Network: plan.DefaultNetwork, Addresses: addresses, MAC: plan.MACOf(addresses[0])}}}
 		}
 		rapid.Check(t, func(rt *rapid.T) {
 			w.t, w.leases, w.former = rt, map[string]*Lease{}, map[string]Subnet{}
@@ -204,7 +204,7 @@ func TestSubnetsOfPodsAreAdopted(t *testing.T) {
 				rt.Fatalf("without pods node0 stays on %s: %v", s, err)
 			}
 			pod := netip.MustParseAddr("10.5.0.2")
-			first.Endpoints = []plugin.Endpoint{{Interface: "weft0", Addresses: []netip.Addr{pod, netip.MustParseAddr("fd00:5::2")}, MAC: plan.MACOf(pod)}}
+			first.Endpoints = []plugin.Endpoint{{Interface: "weft0", Network: plan.DefaultNetwork, Addresses: []netip.Addr{pod, netip.MustParseAddr("fd00:5::2")}, MAC: plan.MACOf(pod)}}
 		})
 	}
 }

@@ -69,7 +69,7 @@ func factsOf(i int) plugin.Node {
 	own := netip.AddrFrom4([4]byte{172, 30, 0, byte(i)})
 	pod := netip.AddrFrom4([4]byte{10, 5, byte(i), 2})
 	return plugin.Node{Name: fmt.Sprintf("node%d", i), MTU: 1500, Addresses: []netip.Addr{own}, Prefixes: []netip.Prefix{netip.PrefixFrom(own, 24).Masked()},
-		Endpoints: []plugin.Endpoint{{Interface: "weft0", Addresses: []netip.Addr{pod}, MAC: plan.MACOf(pod)}}}
+		Endpoints: []plugin.Endpoint{{Interface: "weft0", Network: plan.DefaultNetwork, Addresses: []netip.Addr{pod}, MAC: plan.MACOf(pod)}}}
 }
 
 // An agent that has a lease, younger than those of others or reserved as those of

@@ -162,7 +162,7 @@ func setConfig(r *memory.Registry, value string) {
 
 func putPod(n *plugin.Node, address string) {
 	a := netip.MustParseAddr(address)
-	n.Endpoints = append(n.Endpoints, plugin.Endpoint{Interface: "weft" + address, Addresses: []netip.Addr{a}, MAC: plan.MACOf(a)})
+	n.Endpoints = append(n.Endpoints, plugin.Endpoint{Interface: "weft" + address, Network: plan.DefaultNetwork, Addresses: []netip.Addr{a}, MAC: plan.MACOf(a)})
 }
 
 // all returns the leases by name.

@@ -161,7 +161,7 @@ func readNodes(t testing.TB, text []byte) []plugin.Node {
 		node := plugin.Node{Name: n.Name, Addresses: n.Addresses}
 		for _, p := range n.Pods {
 			namespace, name, _ := strings.Cut(p.Pod, "/")
-			node.Endpoints = append(node.Endpoints, plugin.Endpoint{Interface: p.Interface, Addresses: p.Addresses,
+			node.Endpoints = append(node.Endpoints, plugin.Endpoint{Interface: p.Interface, Network: plan.DefaultNetwork, Addresses: p.Addresses,
 				MAC: plan.MACOf(p.Addresses[0]), Namespace: namespace, Pod: name, UID: p.UID})
 		}
 		nodes = append(nodes, node)

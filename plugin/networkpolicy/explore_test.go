@@ -101,7 +101,7 @@ func agentOf(node int) func(*explore.Calls, struct{}) struct{} {
 		for n := range twins {
 			p := pod(node, n)
 			if objects.Get(api.Pod, registry.KeyOf(p)) != nil {
-				in.Node.Endpoints = append(in.Node.Endpoints, plugin.Endpoint{Interface: p.Name, Namespace: p.Namespace, Pod: p.Name,
+				in.Node.Endpoints = append(in.Node.Endpoints, plugin.Endpoint{Interface: p.Name, Network: plan.DefaultNetwork, Namespace: p.Namespace, Pod: p.Name,
 					UID: string(p.UID), Addresses: []netip.Addr{podAddress(node, n)}})
 			}
 		}

@@ -50,7 +50,7 @@ func TestPlainCompilesWhatChanged(t *testing.T) {
 		{"one less", func() { objects[api.HostSubnet] = objects[api.HostSubnet][:1] }, 4},
 		{"the configuration", func() { in.Config.Spec.MTU = 1400 }, 5},
 		{"an endpoint", func() {
-			in.Node.Endpoints = []plugin.Endpoint{{Interface: "weft1", Addresses: []netip.Addr{netip.MustParseAddr("10.1.1.2")}}}
+			in.Node.Endpoints = []plugin.Endpoint{{Interface: "weft1", Network: plan.DefaultNetwork, Addresses: []netip.Addr{netip.MustParseAddr("10.1.1.2")}}}
 		}, 6},
 	} {
 		config := *in.Config

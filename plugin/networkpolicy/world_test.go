@@ -132,7 +132,7 @@ func (m *machine) start(pod string, words ...string) {
 	uid := fmt.Sprintf("uid-%d", m.world.uids)
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(uid), Labels: map[string]string{}},
 		Spec: corev1.PodSpec{NodeName: m.name, Containers: []corev1.Container{{Name: "c"}}}}
-	e := plugin.Endpoint{Interface: "if-" + uid, Namespace: namespace, Pod: name, UID: uid}
+	e := plugin.Endpoint{Interface: "if-" + uid, Network: plan.DefaultNetwork, Namespace: namespace, Pod: name, UID: uid}
 	for _, word := range words {
 		if a, err := netip.ParseAddr(word); err == nil {
 			e.Addresses = append(e.Addresses, a)

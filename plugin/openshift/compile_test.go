@@ -74,7 +74,7 @@ func readStory(t *testing.T, story []txtar.File) (registry.Snapshot, []plugin.No
 				}
 				out := plugin.Node{Name: n.Name, Addresses: n.Addresses, MTU: n.MTU, Prefixes: n.Prefixes}
 				for _, p := range n.Pods {
-					out.Endpoints = append(out.Endpoints, plugin.Endpoint{Interface: p.Interface, Addresses: p.Addresses,
+					out.Endpoints = append(out.Endpoints, plugin.Endpoint{Interface: p.Interface, Network: plan.DefaultNetwork, Addresses: p.Addresses,
 						MAC: plan.MACOf(p.Addresses[0]), Namespace: "default", Pod: p.Name})
 				}
 				nodes = append(nodes, out)

@@ -63,7 +63,7 @@ func TestReachability(t *testing.T) {
 		for _, n := range nodes {
 			p, _ := compile(registry.NewSnapshot(all), n, nil)
 			for i := range rapid.IntRange(0, 2).Draw(t, "pods") {
-				e := plugin.Endpoint{Interface: fmt.Sprintf("weft%d", i), Namespace: "default", Pod: fmt.Sprintf("pod%d", i)}
+				e := plugin.Endpoint{Interface: fmt.Sprintf("weft%d", i), Network: plan.DefaultNetwork, Namespace: "default", Pod: fmt.Sprintf("pod%d", i)}
 				for _, pool := range p.Local.Pools {
 					a := pool.Gateway
 					for range i + 1 {
@@ -173,7 +173,7 @@ func TestAnyObjects(t *testing.T) {
 			n.Addresses = append(n.Addresses, netip.MustParseAddr(a))
 		}
 		for i, a := range []string{"10.1.0.1", "10.1.0.2", "192.168.7.1", "10.1.0.2"}[:rapid.IntRange(0, 4).Draw(t, "endpoints")] {
-			n.Endpoints = append(n.Endpoints, plugin.Endpoint{Interface: fmt.Sprintf("weft%d", i), Addresses: []netip.Addr{netip.MustParseAddr(a)}})
+			n.Endpoints = append(n.Endpoints, plugin.Endpoint{Interface: fmt.Sprintf("weft%d", i), Network: plan.DefaultNetwork, Addresses: []netip.Addr{netip.MustParseAddr(a)}})
 		}
 		objects := map[*registry.Kind][]registry.Object{api.ClusterNetwork: {cn}, api.HostSubnet: hosts}
 		p, problems := compile(registry.NewSnapshot(objects), n, nil)
@@ -225,7 +225,7 @@ func BenchmarkCompile(b *testing.B) {
 	n := plugin.Node{Name: "node0000", MTU: 1500, Addresses: []netip.Addr{netip.MustParseAddr("192.168.0.1")}}
 	for i := range 100 {
 		a := netip.AddrFrom4([4]byte{10, 128, 0, byte(i + 2)})
-		n.Endpoints = append(n.Endpoints, plugin.Endpoint{Interface: fmt.Sprintf("weft%d", i), Addresses: []netip.Addr{a}, MAC: plan.MACOf(a)})
+		n.Endpoints = append(n.Endpoints, plugin.Endpoint{Interface: fmt.Sprintf("weft%d", i), Network: plan.DefaultNetwork, Addresses: []netip.Addr{a}, MAC: plan.MACOf(a)})
 	}
 	p, problems := compile(objects, n, nil)
 	if len(problems) > 0 {

@@ -102,7 +102,7 @@ func (s *compiled) become(c *oracle.Cluster) error {
 			if isAttached(c, p) {
 				addresses := addressesOf(p)
 				mac := plan.MACOf(addresses[0])
-				in.Node.Endpoints = append(in.Node.Endpoints, plugin.Endpoint{Interface: fmt.Sprintf("weft%x", mac[1:]), Addresses: addresses,
+				in.Node.Endpoints = append(in.Node.Endpoints, plugin.Endpoint{Interface: fmt.Sprintf("weft%x", mac[1:]), Network: plan.DefaultNetwork, Addresses: addresses,
 					MAC: mac, Namespace: p.Namespace, Pod: p.Name})
 			}
 		}
