@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/weftnet/weft/cni/protocol"
 	"github.com/weftnet/weft/ipam"
-	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/podlink"
 )
 
@@ -21,7 +21,7 @@ func (s *Server) do(ctx context.Context, c *call, gone func() bool) ([]byte, *pr
 		if err := s.Node.Ready(); err != nil {
 			return nil, protocol.Errorf(protocol.NotAvailable, "%v", err)
 		}
-		return nil, nil
+		return nil, s.hasNetwork(c.network)
 	case protocol.GC:
 		return nil, s.gc(ctx, c)
 	}
@@ -74,6 +74,17 @@ func (s *Server) add(ctx context.Context, c *call) (ipam.Attachment, *protocol.E
 		if err := s.Node.Admit(c.namespace, c.pod, c.uid); err != nil {
 			return none, protocol.Errorf(protocol.InvalidPod, "%v", err)
 		}
+		if failure := s.hasNetwork(c.network); failure != nil {
+			return none, failure
+		}
+		secondary, failure := isSecondary(s.Journal.Of(c.key.ContainerID), c.network)
+		if failure != nil {
+			return none, failure
+		}
+		var prefixes []netip.Prefix
+		if secondary {
+			prefixes = s.Node.Prefixes(c.network)
+		}
 		for _, port := range c.ports {
 			if what := s.Taken(port); what != "" {
 				return none, protocol.Errorf(protocol.InvalidPod, "hostPort %d/%s is taken, %s: give the pod another", port.HostPort, strings.ToUpper(port.Protocol), what)
@@ -81,9 +92,10 @@ func (s *Server) add(ctx context.Context, c *call) (ipam.Attachment, *protocol.E
 		}
 		var err error
 		a, err = s.Journal.Reserve(ipam.Request{
-			Key: c.key, Network: plan.DefaultNetwork, Configuration: c.configuration, ID: c.id, NetNS: c.netns,
+			Key: c.key, Network: c.network, Configuration: c.configuration, ID: c.id, NetNS: c.netns,
 			PodName:       ipam.PodName{Namespace: c.namespace, Pod: c.pod, UID: c.uid},
 			HostInterface: podlink.HostName(c.key.ContainerID, c.key.IfName), MTU: s.Node.MTU(),
+			Secondary: secondary, Prefixes: prefixes,
 		}, s.Node.Pools())
 		switch {
 		case errors.Is(err, ipam.ErrExhausted):
@@ -108,6 +120,28 @@ func (s *Server) add(ctx context.Context, c *call) (ipam.Attachment, *protocol.E
 		s.Resize() // it changed meanwhile
 	}
 	return a, nil
+}
+
+// hasNetwork says that the node has no network of a name; nil where it has.
+func (s *Server) hasNetwork(name string) *protocol.Error {
+	if all := s.Node.Networks(); !slices.Contains(all, name) {
+		return protocol.Errorf(protocol.InvalidConfig, "network: there is no network %q on this node, only %s", name, strings.Join(all, ", "))
+	}
+	return nil
+}
+
+// isSecondary decides what a container's interface in a network leads to, where it
+// has others already: all but the first lead to their own network alone. Two in one
+// network would lead to the same, and what came in by one be answered by the other.
+func isSecondary(others []ipam.Attachment, network string) (bool, *protocol.Error) {
+	secondary := false
+	for _, a := range others {
+		if a.Network == network {
+			return false, protocol.Errorf(protocol.InvalidConfig, "network: container %s has %s in network %s already: it can have one interface in each", a.ContainerID, a.IfName, network)
+		}
+		secondary = secondary || !a.Secondary
+	}
+	return secondary, nil
 }
 
 // plumb makes the interface of an attachment and has the data plane take it up.
@@ -201,6 +235,9 @@ func (s *Server) check(c *call) *protocol.Error {
 		if err := s.Identify(a.Key, ipam.PodName{Namespace: c.namespace, Pod: c.pod, UID: c.uid}); err != nil {
 			return protocol.Errorf(protocol.JournalFailure, "%v", err)
 		}
+	}
+	if a.Network != c.network {
+		return protocol.Errorf(protocol.CheckFailed, "%s is in network %s and not in %s", a.IfName, a.Network, c.network)
 	}
 	if err := errors.Join(compareResult(c.prevResult, a), podlink.Check(linkSpec(a))); err != nil {
 		return protocol.Errorf(protocol.CheckFailed, "%v", err)

@@ -385,6 +385,8 @@ type nothing struct{}
 
 func (nothing) Ready() error                             { return nil }
 func (nothing) Pools() []plan.Pool                       { return nil }
+func (nothing) Networks() []string                       { return []string{plan.DefaultNetwork} }
+func (nothing) Prefixes(string) []netip.Prefix           { return nil }
 func (nothing) Admit(_, _, _ string) error               { return nil }
 func (nothing) MTU() int                                 { return 0 }
 func (nothing) Publish(context.Context, ...string) error { return nil }

@@ -9,6 +9,7 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -65,8 +66,10 @@ func TestMain(m *testing.M) {
 
 // settings are those of a node's server.
 type settings struct {
-	Dir         string
-	Pools       []netip.Prefix
+	Dir   string
+	Pools []netip.Prefix
+	// Networks are the pools of other networks than the default one, by name.
+	Networks    map[string][]netip.Prefix
 	MaxInFlight int
 	// RetryWindow is Config.RetryWindow in milliseconds.
 	RetryWindow int
@@ -98,10 +101,23 @@ func (n *hostRoutes) Admit(_, _, _ string) error { return n.wish("pod-invalid") 
 
 func (n *hostRoutes) Pools() []plan.Pool {
 	var pools []plan.Pool
-	for _, p := range n.settings.Pools {
-		pools = append(pools, plan.Pool{Network: plan.DefaultNetwork, Prefix: p, Gateway: p.Addr().Next()})
+	for _, network := range n.Networks() {
+		for _, p := range n.Prefixes(network) {
+			pools = append(pools, plan.Pool{Network: network, Prefix: p, Gateway: p.Addr().Next()})
+		}
 	}
 	return pools
+}
+
+func (n *hostRoutes) Networks() []string {
+	return append([]string{plan.DefaultNetwork}, slices.Sorted(maps.Keys(n.settings.Networks))...)
+}
+
+func (n *hostRoutes) Prefixes(network string) []netip.Prefix {
+	if network == plan.DefaultNetwork {
+		return n.settings.Pools
+	}
+	return n.settings.Networks[network]
 }
 
 // routeProtocol marks the routes of the test's data plane.
@@ -128,7 +144,7 @@ func (n *hostRoutes) Publish(ctx context.Context, interfaces ...string) error {
 	for _, e := range n.server.Endpoints() {
 		is := fmt.Sprint(e)
 		if known[e.Interface] != is { // else it has its routes, which go with it
-			if err := takeUp(e); err != nil {
+			if err := n.takeUp(e); err != nil {
 				if slices.Contains(interfaces, e.Interface) {
 					errs = append(errs, err)
 				}
@@ -140,15 +156,31 @@ func (n *hostRoutes) Publish(ctx context.Context, interfaces ...string) error {
 	return errors.Join(errs...)
 }
 
-// takeUp brings an endpoint's interface up, and makes the ways to it.
-func takeUp(e plugin.Endpoint) error {
+// firstTable is the routing table of the first network behind the default one.
+const firstTable = 1000
+
+// takeUp brings an endpoint's interface up, and makes the ways to it. Each network
+// but the default one has a routing table, which what its interfaces send goes by.
+func (n *hostRoutes) takeUp(e plugin.Endpoint) error {
 	link, err := netlink.LinkByName(e.Interface)
 	if err != nil {
 		return err
 	}
-	errs := []error{netlink.LinkSetUp(link)}
+	errs, table := []error{netlink.LinkSetUp(link)}, 0
+	if i := slices.Index(n.Networks(), e.Network); i > 0 {
+		table = firstTable + i
+		// A source is looked for in the default network's table.
+		errs = append(errs, sysctl.Set("ipv4/conf/all/rp_filter", "0"), sysctl.Set("ipv4/conf/"+e.Interface+"/rp_filter", "0"))
+		for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+			rule := netlink.NewRule()
+			rule.Family, rule.IifName, rule.Table = family, e.Interface, table
+			if err := netlink.RuleAdd(rule); !errors.Is(err, unix.EEXIST) {
+				errs = append(errs, err)
+			}
+		}
+	}
 	for _, a := range e.Addresses {
-		errs = append(errs, netlink.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index, Protocol: routeProtocol, Scope: netlink.SCOPE_LINK,
+		errs = append(errs, netlink.RouteReplace(&netlink.Route{Table: table, LinkIndex: link.Attrs().Index, Protocol: routeProtocol, Scope: netlink.SCOPE_LINK,
 			Dst: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}}),
 			netlink.NeighSet(&netlink.Neigh{LinkIndex: link.Attrs().Index, State: netlink.NUD_PERMANENT,
 				IP: a.AsSlice(), HardwareAddr: e.MAC[:]}))

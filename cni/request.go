@@ -2,6 +2,7 @@ package cni
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/weftnet/weft/cni/protocol"
 	"github.com/weftnet/weft/ipam"
+	"github.com/weftnet/weft/plan"
 )
 
 // call is a request that was found to be in order.
@@ -24,8 +26,9 @@ type call struct {
 	version string
 	key     ipam.Key
 	netns   string
-	// configuration is the name of the CNI configuration.
-	configuration string
+	// configuration is the name of the CNI configuration, network that of the
+	// plan's network in which the interface is to be.
+	configuration, network string
 	// namespace, pod and uid are the pod's; all may be empty.
 	namespace, pod, uid string
 	// prevResult is what CHECK compares with; nil where none was given.
@@ -39,8 +42,11 @@ type call struct {
 // config is the part of a CNI network configuration that concerns Weft. What
 // it does not name, runtimes put there for others, and is left alone.
 type config struct {
-	CNIVersion string          `json:"cniVersion"`
-	Name       string          `json:"name"`
+	CNIVersion string `json:"cniVersion"`
+	Name       string `json:"name"`
+	// Network is the network that pods' interfaces are in; plan.DefaultNetwork by
+	// default. Each has an address space of its own.
+	Network    string          `json:"network"`
 	IPAM       json.RawMessage `json:"ipam"`
 	PrevResult json.RawMessage `json:"prevResult"`
 	Valid      json.RawMessage `json:"cni.dev/valid-attachments"`
@@ -64,6 +70,11 @@ type Port struct {
 // maxContainerID is the longest container ID taken, in bytes. The
 // specification has no bound; runtimes use 64.
 const maxContainerID = 128
+
+// maxNetwork is the longest name of a network taken, in bytes: so much room the
+// longest container ID and addresses leave in the alias of an interface, which must
+// say in which network they are.
+const maxNetwork = 54
 
 // maxPath is the longest path Linux takes, in bytes (PATH_MAX - 1).
 const maxPath = 4095
@@ -101,7 +112,7 @@ func decode(r *protocol.Request) (*call, *protocol.Error) {
 	if older, err := cniversion.GreaterThan(first, conf.CNIVersion); err != nil || older {
 		return nil, protocol.Errorf(protocol.IncompatibleVersion, "cniVersion %s has no %s, which came with %s", conf.CNIVersion, r.Command, first)
 	}
-	c := &call{id: r.ID, command: r.Command, version: conf.CNIVersion, configuration: conf.Name}
+	c := &call{id: r.ID, command: r.Command, version: conf.CNIVersion, configuration: conf.Name, network: cmp.Or(conf.Network, plan.DefaultNetwork)}
 	for _, step := range []func(*protocol.Request, *config) *protocol.Error{c.readNetwork, c.readAttachment, c.readPod, c.readPorts, c.readPrevious, c.readValid} {
 		if err := step(r, &conf); err != nil {
 			return nil, err
@@ -116,6 +127,14 @@ func (c *call) readNetwork(_ *protocol.Request, conf *config) *protocol.Error {
 	}
 	if given(conf.IPAM) && string(conf.IPAM) != "{}" {
 		return protocol.Errorf(protocol.UnsupportedField, "ipam: %s: Weft gives addresses itself; remove the key", shorten(conf.IPAM))
+	}
+	switch {
+	case c.command == protocol.Del || c.command == protocol.GC:
+		// What was made is removed, whatever is said of it now.
+	case !identifier.MatchString(c.network):
+		return protocol.Errorf(protocol.InvalidConfig, "network: the name %q does not begin with a letter or digit or has others than letters, digits, '_', '.' and '-'", clip(c.network))
+	case len(c.network) > maxNetwork:
+		return protocol.Errorf(protocol.InvalidConfig, "network: the name has %d characters; at most %d are taken", len(c.network), maxNetwork)
 	}
 	return nil
 }

@@ -71,6 +71,7 @@ func (s *Server) resizeAll(ctx context.Context, mtu int) string {
 		return ""
 	}
 	slices.Sort(names)
+	names = slices.Compact(names) // a pod may have several interfaces
 	more := ""
 	if n := len(names) - toldPods; n > 0 {
 		names, more = names[:toldPods], fmt.Sprintf(" and %d more", n)

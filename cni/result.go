@@ -74,10 +74,12 @@ func result(a ipam.Attachment) *types100.Result {
 			Address:   net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(addr.BitLen(), addr.BitLen())},
 			Gateway:   gw.AsSlice(),
 		})
-		r.Routes = append(r.Routes, &types.Route{
-			Dst: net.IPNet{IP: make(net.IP, addr.BitLen()/8), Mask: make(net.IPMask, addr.BitLen()/8)},
-			GW:  gw.AsSlice(),
-		})
+		for _, to := range destinations(a, gw) {
+			r.Routes = append(r.Routes, &types.Route{
+				Dst: net.IPNet{IP: to.Addr().AsSlice(), Mask: net.CIDRMask(to.Bits(), to.Addr().BitLen())},
+				GW:  gw.AsSlice(),
+			})
+		}
 	}
 	return r
 }
@@ -160,14 +162,21 @@ func compareResult(prev *types100.Result, a ipam.Attachment) error {
 		}
 	}
 	for _, gw := range spec.Gateways {
-		if !slices.ContainsFunc(prev.Routes, func(r *types.Route) bool {
-			if r == nil {
-				return false
+		for _, to := range destinations(a, gw) {
+			if slices.ContainsFunc(prev.Routes, func(r *types.Route) bool {
+				if r == nil {
+					return false
+				}
+				ones, _ := r.Dst.Mask.Size()
+				return ones == to.Bits() && (ones == 0 || r.Dst.IP.Equal(to.Addr().AsSlice())) && r.GW.Equal(gw.AsSlice())
+			}) {
+				continue
 			}
-			ones, _ := r.Dst.Mask.Size()
-			return ones == 0 && r.GW.Equal(gw.AsSlice())
-		}) {
-			mismatch("prevResult lacks the default route via %s", gw)
+			what := "default route"
+			if to.Bits() > 0 {
+				what = "route to " + to.String()
+			}
+			mismatch("prevResult lacks the %s via %s", what, gw)
 		}
 	}
 	return errors.Join(errs...)

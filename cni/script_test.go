@@ -32,7 +32,8 @@ func TestScripts(t *testing.T) {
 		Dir:           "testdata",
 		UpdateScripts: golden.Update(),
 		Setup: func(env *testscript.Env) error {
-			n := newNode(env.T().(testing.TB), settings{MaxInFlight: 8, Pools: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/30"), netip.MustParsePrefix("fd00:1::/64")}})
+			n := newNode(env.T().(testing.TB), settings{MaxInFlight: 8, Pools: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/30"), netip.MustParsePrefix("fd00:1::/64")},
+				Networks: map[string][]netip.Prefix{"red": {netip.MustParsePrefix("10.1.0.0/30")}}})
 			env.Values["node"] = n
 			env.Setenv("node", n.ns)
 			env.Setenv("SHIM", filepath.Join(shimDir, ShimName))

@@ -25,6 +25,7 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"net/netip"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -48,9 +49,14 @@ type Node interface {
 	// Ready says why pods cannot be networked, in a sentence for people; nil
 	// when they can.
 	Ready() error
-	// Pools are the prefixes that pods get addresses from, the primary one
-	// first.
+	// Pools are the prefixes that pods get addresses from, of each network the
+	// primary one first.
 	Pools() []plan.Pool
+	// Networks are the names of the networks that pods can be in, in order.
+	Networks() []string
+	// Prefixes are what has a way in a network, on this node and elsewhere, but
+	// for the rest of the world.
+	Prefixes(network string) []netip.Prefix
 	// Admit says what is wrong with the settings of a pod, where its object is
 	// known; nil where it is not, or nothing is. uid is the runtime's, and may
 	// be empty.

@@ -281,6 +281,11 @@ func (j *Journal) All() []Attachment {
 	return slices.SortedFunc(maps.Values(j.state.attachments), func(a, b Attachment) int { return a.Key.Compare(b.Key) })
 }
 
+// Of returns the attachments of a container, in the order of their keys.
+func (j *Journal) Of(containerID string) []Attachment {
+	return slices.DeleteFunc(j.All(), func(a Attachment) bool { return a.ContainerID != containerID })
+}
+
 // Each calls f with every attachment, in no order. f must not call the journal.
 func (j *Journal) Each(f func(Attachment)) {
 	j.mu.Lock()
