@@ -14,6 +14,7 @@ import (
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/ipam"
+	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/registry"
 )
 
@@ -105,7 +106,14 @@ func (w *cutOffWatch) find(ctx context.Context) map[registry.Key]api.Problem {
 		// One without a name has no Pod that could be asked about.
 		key := registry.Key{Namespace: l.Namespace, Name: l.Pod}
 		if l.Pod != "" && w.runs(ctx, key, func(p *corev1.Pod) bool { return api.IsPod(p, l.UID) }) {
-			add(key, fmt.Sprintf("its interface %s on %s is gone", l.HostInterface, w.node))
+			if _, told := found[key]; told && l.Secondary {
+				continue // the one behind which the rest of the world is comes first
+			}
+			in := ""
+			if l.Network != plan.DefaultNetwork {
+				in = " in network " + l.Network
+			}
+			add(key, fmt.Sprintf("its interface %s%s on %s is gone", l.HostInterface, in, w.node))
 		}
 	}
 	if w.unrecorded == nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/ipam"
+	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/registry"
 )
 
@@ -33,7 +34,11 @@ func TestCutOff(t *testing.T) {
 	ended.Status.Phase = corev1.PodSucceeded
 	elsewhere := addressed("web", "u1", address)
 	elsewhere.Spec.NodeName = "node2"
-	unidentified := ipam.Attachment{Request: ipam.Request{Unidentified: true}, Addresses: []netip.Addr{netip.MustParseAddr(address)}}
+	unidentified := ipam.Attachment{Request: ipam.Request{Network: plan.DefaultNetwork, Unidentified: true}, Addresses: []netip.Addr{netip.MustParseAddr(address)}}
+	elsewhereUnidentified := unidentified
+	elsewhereUnidentified.Network = "red"
+	second := gone
+	second.IfName, second.HostInterface, second.Network, second.Secondary = "net1", "weftnet1", "red", true
 	const lost, unknown = "interface weftweb on node1 is gone", "node1 knows no interface of it with its address " + address
 	for name, test := range map[string]struct {
 		start, now     *corev1.Pod // the pod when the agent starts, and later
@@ -41,19 +46,23 @@ func TestCutOff(t *testing.T) {
 		unreachable    bool // whether the registry answers no more
 		want           string
 	}{
-		"its interface is there":                     {start: addressed("web", "u1", address), now: addressed("web", "u1", address), attached: []ipam.Attachment{gone}},
-		"its interface is gone":                      {start: addressed("web", "u1", address), now: addressed("web", "u1", address), attached: []ipam.Attachment{gone}, lost: []ipam.Attachment{gone}, want: lost},
-		"its interface is gone, and the registry":    {start: addressed("web", "u1", address), now: addressed("web", "u1", address), attached: []ipam.Attachment{gone}, lost: []ipam.Attachment{gone}, unreachable: true, want: lost},
-		"the pod is gone, too":                       {start: addressed("web", "u1", address), attached: []ipam.Attachment{gone}, lost: []ipam.Attachment{gone}},
-		"another has the name":                       {start: addressed("web", "u1", address), now: addressed("web", "u2", "10.1.0.3"), attached: []ipam.Attachment{gone}, lost: []ipam.Attachment{gone}},
-		"it has ended":                               {start: ended, now: ended, attached: []ipam.Attachment{gone}, lost: []ipam.Attachment{gone}},
-		"it is on another node":                      {start: elsewhere, now: elsewhere, attached: []ipam.Attachment{gone}, lost: []ipam.Attachment{gone}},
-		"the node knows nothing of it":               {start: addressed("web", "u1", address), now: addressed("web", "u1", address), want: unknown},
-		"it has no address yet":                      {start: pod("web", "u1", "node1", nil), now: addressed("web", "u1", address)},
-		"the node does not know whose it is":         {start: addressed("web", "u1", address), now: addressed("web", "u1", address), attached: []ipam.Attachment{unidentified}},
-		"nothing is known of it, and it was deleted": {start: addressed("web", "u1", address)},
-		"it was made anew since":                     {start: addressed("web", "u1", address), now: addressed("web", "u2", address)},
-		"it got another address since":               {start: addressed("web", "u1", address), now: addressed("web", "u1", "10.1.0.3")},
+		"its interface is there":                  {start: addressed("web", "u1", address), now: addressed("web", "u1", address), attached: []ipam.Attachment{gone}},
+		"its interface is gone":                   {start: addressed("web", "u1", address), now: addressed("web", "u1", address), attached: []ipam.Attachment{gone}, lost: []ipam.Attachment{gone}, want: lost},
+		"its interface is gone, and the registry": {start: addressed("web", "u1", address), now: addressed("web", "u1", address), attached: []ipam.Attachment{gone}, lost: []ipam.Attachment{gone}, unreachable: true, want: lost},
+		"its second interface is gone": {start: addressed("web", "u1", address), now: addressed("web", "u1", address), attached: []ipam.Attachment{gone, second}, lost: []ipam.Attachment{second},
+			want: "its interface weftnet1 in network red on node1 is gone"},
+		"both interfaces are gone":                    {start: addressed("web", "u1", address), now: addressed("web", "u1", address), attached: []ipam.Attachment{gone, second}, lost: []ipam.Attachment{gone, second}, want: lost},
+		"the node has its address in another network": {start: addressed("web", "u1", address), now: addressed("web", "u1", address), attached: []ipam.Attachment{elsewhereUnidentified}, want: unknown},
+		"the pod is gone, too":                        {start: addressed("web", "u1", address), attached: []ipam.Attachment{gone}, lost: []ipam.Attachment{gone}},
+		"another has the name":                        {start: addressed("web", "u1", address), now: addressed("web", "u2", "10.1.0.3"), attached: []ipam.Attachment{gone}, lost: []ipam.Attachment{gone}},
+		"it has ended":                                {start: ended, now: ended, attached: []ipam.Attachment{gone}, lost: []ipam.Attachment{gone}},
+		"it is on another node":                       {start: elsewhere, now: elsewhere, attached: []ipam.Attachment{gone}, lost: []ipam.Attachment{gone}},
+		"the node knows nothing of it":                {start: addressed("web", "u1", address), now: addressed("web", "u1", address), want: unknown},
+		"it has no address yet":                       {start: pod("web", "u1", "node1", nil), now: addressed("web", "u1", address)},
+		"the node does not know whose it is":          {start: addressed("web", "u1", address), now: addressed("web", "u1", address), attached: []ipam.Attachment{unidentified}},
+		"nothing is known of it, and it was deleted":  {start: addressed("web", "u1", address)},
+		"it was made anew since":                      {start: addressed("web", "u1", address), now: addressed("web", "u2", address)},
+		"it got another address since":                {start: addressed("web", "u1", address), now: addressed("web", "u1", "10.1.0.3")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var told []api.Problem

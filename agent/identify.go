@@ -12,6 +12,7 @@ import (
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/ipam"
+	"github.com/weftnet/weft/plan"
 )
 
 // identifyEvery is how often the registry is asked whose an attachment is of
@@ -85,17 +86,27 @@ func whose(a ipam.Attachment, pods []*corev1.Pod, node string) (*corev1.Pod, err
 	first := slices.IndexFunc(pods, is)
 	switch {
 	case first < 0:
-		return nil, fmt.Errorf("no pod of node %s is that of interface %s (container %s, addresses %v)", node, a.HostInterface, a.ContainerID, a.Addresses)
+		return nil, fmt.Errorf("no pod of node %s is that of %s", node, described(a))
 	case slices.ContainsFunc(pods[first+1:], is):
-		return nil, fmt.Errorf("several pods of node %s could be that of interface %s (container %s, addresses %v)", node, a.HostInterface, a.ContainerID, a.Addresses)
+		return nil, fmt.Errorf("several pods of node %s could be that of %s", node, described(a))
 	}
 	return pods[first], nil
 }
 
+// described names an attachment for people.
+func described(a ipam.Attachment) string {
+	text := fmt.Sprintf("interface %s (container %s, addresses %v", a.HostInterface, a.ContainerID, a.Addresses)
+	if a.Network != plan.DefaultNetwork {
+		text += " in network " + a.Network
+	}
+	return text + ")"
+}
+
 // hasAddresses reports whether a pod that has not ended says that it has the
-// addresses of an attachment, and no others.
+// addresses of an attachment, and no others. What a pod says names no network, and is
+// taken to mean the default one.
 func hasAddresses(p *corev1.Pod, a ipam.Attachment) bool {
-	if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed || len(p.Status.PodIPs) != len(a.Addresses) {
+	if a.Network != plan.DefaultNetwork || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed || len(p.Status.PodIPs) != len(a.Addresses) {
 		return false
 	}
 	for _, ip := range p.Status.PodIPs {

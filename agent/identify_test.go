@@ -10,6 +10,7 @@ import (
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/ipam"
+	"github.com/weftnet/weft/plan"
 )
 
 // TestWhose finds the pod of an attachment of which the node has lost that, or
@@ -42,10 +43,15 @@ func TestWhose(t *testing.T) {
 		{"by its address, which one that ended had", "", []string{"10.1.0.2"}, all, "web"},
 		{"by its addresses", "", []string{"10.1.0.3", "fd00::3"}, all, "dual"},
 		{"by some of its addresses", "", []string{"10.1.0.3"}, all, "no pod"},
+		{"by its address in another network", "", []string{"red", "10.1.0.2"}, all, "no pod"},
+		{"by its UID in another network", "u1", []string{"red", "10.1.0.9"}, all, "web"},
 		{"an address that two have", "", []string{"10.1.0.2"}, append([]*corev1.Pod{with(pod("twin", "u6", "node1", nil), "10.1.0.2")}, all...), "several pods"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			a := ipam.Attachment{Request: ipam.Request{Key: ipam.Key{ContainerID: "c", IfName: "eth0"}, PodName: ipam.PodName{UID: test.uid}, Unidentified: true}}
+			a := ipam.Attachment{Request: ipam.Request{Key: ipam.Key{ContainerID: "c", IfName: "eth0"}, Network: plan.DefaultNetwork, PodName: ipam.PodName{UID: test.uid}, Unidentified: true}}
+			if test.addresses[0] == "red" {
+				a.Network, test.addresses = "red", test.addresses[1:]
+			}
 			for _, text := range test.addresses {
 				a.Addresses = append(a.Addresses, netip.MustParseAddr(text))
 			}

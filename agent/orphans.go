@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/registry"
 )
@@ -28,8 +29,8 @@ const (
 	orphansAsked = 16
 )
 
-// orphanWatch finds the node's pods that have an interface and no object, as after
-// a deletion by force. They run on, and the node has them in its plan; who compiles
+// orphanWatch finds the node's pods that have an interface in the default network and
+// no object, as after a deletion by force. They run on, and the node has them in its plan; who compiles
 // one from the registry's objects does not know of them.
 type orphanWatch struct {
 	node string
@@ -92,8 +93,9 @@ func (w *orphanWatch) look(ctx context.Context, now time.Time) {
 	var named, ask []plugin.Endpoint
 	since := make(map[string]time.Time)
 	for _, e := range w.endpoints() {
-		if e.Pod == "" {
-			continue // whose it is nobody can say
+		// Whose it is nobody can say, or what is told has no room for its network.
+		if e.Pod == "" || e.Network != plan.DefaultNetwork {
+			continue
 		}
 		named = append(named, e)
 		if !w.known(e.Namespace, e.Pod, e.UID) {

@@ -71,6 +71,7 @@ func TestOrphans(t *testing.T) {
 		"there is one of another pod":         {object: pod(key.Name, "u2", "node1", nil), want: true},
 		"it is another node's":                {object: elsewhere, want: true},
 		"it is not known whose interface":     {e: func(e *plugin.Endpoint) { e.Pod = "" }},
+		"it is in another network":            {e: func(e *plugin.Endpoint) { e.Network = "red" }},
 		"no UID is known, there is an object": {object: pod(key.Name, "u1", "node1", nil), e: func(e *plugin.Endpoint) { e.UID = "" }},
 	} {
 		t.Run(name, func(t *testing.T) {

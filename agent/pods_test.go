@@ -17,6 +17,7 @@ import (
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/ipam"
+	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/registry"
 	"github.com/weftnet/weft/registry/memory"
 )
@@ -82,7 +83,7 @@ func pod(name, uid, node string, annotations map[string]string) *corev1.Pod {
 }
 
 func attachment(name, uid string) ipam.Attachment {
-	return ipam.Attachment{Request: ipam.Request{Key: ipam.Key{ContainerID: "c-" + name, IfName: "eth0"}, PodName: ipam.PodName{Namespace: "default", Pod: name, UID: uid}}}
+	return ipam.Attachment{Request: ipam.Request{Key: ipam.Key{ContainerID: "c-" + name, IfName: "eth0"}, Network: plan.DefaultNetwork, PodName: ipam.PodName{Namespace: "default", Pod: name, UID: uid}}}
 }
 
 // watched is a podWatch that runs, and what it does.

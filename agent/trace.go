@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -207,7 +208,7 @@ func (t *tracer) namespace(watch trace.Watch) (string, error) {
 	path, known := "", false
 	t.attachments(func(a ipam.Attachment) {
 		if a.Namespace+"/"+a.Pod == watch.Pod && slices.Contains(a.Addresses, watch.Source) {
-			path, known = a.NetNS, true
+			path, known = cmp.Or(path, a.NetNS), true // all its interfaces are in one
 		}
 	})
 	switch {
