@@ -104,7 +104,7 @@ func observe(t *testing.T, o *observed) (d *denials, end func()) {
 var dropped = datapath.Drop{Time: time.Unix(0, 0).UTC(), Direction: plan.Incoming, Interface: "weft1", Network: plan.DefaultNetwork,
 	Source: netip.MustParseAddr("10.1.2.9"), Destination: netip.MustParseAddr("10.1.1.2"), Protocol: plan.TCP, SourcePort: 4711, Port: 80}
 
-var record = drops.Record{Time: dropped.Time, Node: "node1", Direction: plan.Incoming, Rule: isolation, Protocol: "tcp",
+var record = drops.Record{Time: dropped.Time, Node: "node1", Network: plan.DefaultNetwork, Direction: plan.Incoming, Rule: isolation, Protocol: "tcp",
 	Source: drops.End{Address: dropped.Source, Port: 4711}, Destination: drops.End{Address: dropped.Destination, Pod: "default/web", Port: 80}}
 
 func askOnce(t *testing.T, d *denials) (int, drops.Report) {

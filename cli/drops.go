@@ -18,6 +18,7 @@ import (
 	"github.com/weftnet/weft/explain"
 	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/lab"
+	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin/plugins"
 	"github.com/weftnet/weft/registry"
 	"github.com/weftnet/weft/trace"
@@ -300,7 +301,7 @@ type holders struct {
 	reg registry.Registry
 
 	mu    sync.Mutex
-	names map[netip.Addr]string
+	names map[plan.Address]string
 	read  time.Time
 }
 
@@ -312,12 +313,12 @@ const readAgain = 5 * time.Second
 func (h *holders) resolve(ctx context.Context, r *drops.Record) {
 	for _, end := range []*drops.End{&r.Source, &r.Destination} {
 		if end.Pod == "" {
-			end.Pod = h.of(ctx, end.Address)
+			end.Pod = h.of(ctx, r.In(end.Address))
 		}
 	}
 }
 
-func (h *holders) of(ctx context.Context, a netip.Addr) string {
+func (h *holders) of(ctx context.Context, a plan.Address) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if name, ok := h.names[a]; ok || time.Since(h.read) < readAgain {
@@ -340,7 +341,7 @@ func (h *holders) of(ctx context.Context, a netip.Addr) string {
 
 // inPools returns which node has which address of the pods' subnets, as far as the
 // registry tells.
-func (h *holders) inPools(ctx context.Context, snapshot explain.Snapshot) map[netip.Addr]string {
+func (h *holders) inPools(ctx context.Context, snapshot explain.Snapshot) map[plan.Address]string {
 	c := explain.Cluster{Plugin: plugins.Finder(h.reg.Serves), Objects: withoutPolicies{snapshot}}
 	if readInto(ctx, h.reg, snapshot, api.ClusterConfigKind) != nil {
 		return nil
@@ -361,12 +362,13 @@ func (h *holders) inPools(ctx context.Context, snapshot explain.Snapshot) map[ne
 }
 
 // addressHolders returns the name of who has each address: "namespace/pod" or
-// "node/name". Pods that have ended have none.
-func addressHolders(pods, nodes []registry.Object) map[netip.Addr]string {
-	names := make(map[netip.Addr]string)
+// "node/name". Pods that have ended have none. These objects name no network, and
+// mean the default one, in which nodes are.
+func addressHolders(pods, nodes []registry.Object) map[plan.Address]string {
+	names := make(map[plan.Address]string)
 	put := func(address, name string) {
 		if a, err := netip.ParseAddr(address); err == nil {
-			names[a.Unmap()] = name
+			names[plan.Address{Network: plan.DefaultNetwork, IP: a.Unmap()}] = name
 		}
 	}
 	for _, o := range pods {

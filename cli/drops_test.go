@@ -27,6 +27,7 @@ import (
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/daemon"
 	"github.com/weftnet/weft/internal/golden"
+	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/registry"
 	"github.com/weftnet/weft/registry/memory"
 )
@@ -264,8 +265,13 @@ func TestNodesHoldGateways(t *testing.T) {
 	}
 	h := &holders{reg: reg}
 	for address, want := range map[string]string{"10.1.1.1": "node/node1", "10.1.2.1": "node/node2", "10.1.2.0": "node/node2", "10.1.2.9": "shop/client", "10.1.2.10": "", "172.30.0.12": "node/node2"} {
-		if got := h.of(t.Context(), netip.MustParseAddr(address)); got != want {
+		at := plan.Address{Network: plan.DefaultNetwork, IP: netip.MustParseAddr(address)}
+		if got := h.of(t.Context(), at); got != want {
 			t.Errorf("%s is %q, not %q", address, got, want)
+		}
+		// In another network it is somebody else's.
+		if at.Network = "red"; h.of(t.Context(), at) != "" {
+			t.Errorf("%s is %q", at, h.of(t.Context(), at))
 		}
 	}
 }

@@ -35,6 +35,10 @@ type Record struct {
 	// Peer is the VTEP that sent it through the tunnel, where that is not the
 	// one that may.
 	Peer netip.Addr `json:"peer,omitzero"`
+	// Network is the one that the addresses of Source and Destination mean something
+	// in; empty from agents that knew plan.DefaultNetwork alone. In takes that into
+	// account.
+	Network string `json:"network,omitempty"`
 	// Rule is what decided, as "NetworkPolicy default/web ingress[0]"; empty
 	// where the node's plan has changed since, or gives no reason.
 	Rule        string `json:"rule,omitempty"`
@@ -42,6 +46,11 @@ type Record struct {
 	Destination End    `json:"destination"`
 	// Protocol is in the form of plan.Protocol.
 	Protocol string `json:"protocol"`
+}
+
+// In returns an address of the packet with its network.
+func (r Record) In(a netip.Addr) plan.Address {
+	return plan.Address{Network: cmp.Or(r.Network, plan.DefaultNetwork), IP: a}
 }
 
 // End is one side of a packet.
@@ -114,7 +123,7 @@ func Join(reports ...Report) Report {
 // Attribute says what a node's plan knows of a packet that was dropped there. p
 // may be nil, or another than that which dropped it.
 func Attribute(d datapath.Drop, p *plan.Plan) Record {
-	r := Record{Time: d.Time, Direction: d.Direction, Reason: d.Reason, Peer: d.Peer, Protocol: d.Protocol.String(),
+	r := Record{Time: d.Time, Network: d.Network, Direction: d.Direction, Reason: d.Reason, Peer: d.Peer, Protocol: d.Protocol.String(),
 		Source: End{Address: d.Source, Port: d.SourcePort}, Destination: End{Address: d.Destination, Port: d.Port}}
 	if r.Reason != "" {
 		r.Direction, r.From = sender(d.Interface, p)
@@ -123,15 +132,18 @@ func Attribute(d datapath.Drop, p *plan.Plan) Record {
 		return r
 	}
 	r.Node = p.Local.Node
+	e, ok := p.Endpoints.Get(plan.EndpointKey{Interface: d.Interface})
+	if ok {
+		r.Network = e.Network
+	}
 	if r.Reason != "" {
 		for _, end := range []*End{&r.Source, &r.Destination} {
-			if e, ok := endpointOf(p, d.Network, end.Address); ok {
+			if e, ok := endpointOf(p, r.Network, end.Address); ok {
 				end.Pod = e.Name
 			}
 		}
 		return r
 	}
-	e, ok := p.Endpoints.Get(plan.EndpointKey{Interface: d.Interface})
 	if !ok {
 		return r
 	}
@@ -172,5 +184,5 @@ func endpointOf(p *plan.Plan, network string, a netip.Addr) (plan.Endpoint, bool
 		return plan.Endpoint{}, false
 	}
 	e, ok := p.Endpoints.Get(plan.EndpointKey{Interface: route.Interface})
-	return e, ok && slices.Contains(e.Addresses, a)
+	return e, ok && e.Network == network && slices.Contains(e.Addresses, a)
 }

@@ -58,7 +58,7 @@ func parsePlan(t *testing.T, text string) *plan.Plan {
 }
 
 func TestAttribute(t *testing.T) {
-	golden.Archives(t, "testdata/attribute.txtar", func(t *testing.T, files []txtar.File) []txtar.File {
+	golden.Archives(t, "testdata/attribute*.txtar", func(t *testing.T, files []txtar.File) []txtar.File {
 		p := parsePlan(t, string(files[0].Data))
 		var lines, encoded strings.Builder
 		if err := PrintTitles(&lines); err != nil {
@@ -86,10 +86,24 @@ func TestAttribute(t *testing.T) {
 // Before there is a plan, a record says what the packet says.
 func TestAttributeWithoutAPlan(t *testing.T) {
 	d := parseDrops(t, "ingress weft1 10.1.1.3:4711 10.1.1.2:22 tcp")[0]
-	want := Record{Time: noon, Direction: plan.Incoming, Protocol: "tcp",
+	want := Record{Time: noon, Network: plan.DefaultNetwork, Direction: plan.Incoming, Protocol: "tcp",
 		Source: End{Address: d.Source, Port: 4711}, Destination: End{Address: d.Destination, Port: 22}}
 	if got := Attribute(d, nil); got != want {
 		t.Errorf("got %+v", got)
+	}
+}
+
+// Agents that knew one network alone do not say which it is.
+func TestRecordsOfOneNetwork(t *testing.T) {
+	a := netip.MustParseAddr("10.1.1.2")
+	for text, want := range map[string]string{`{}`: plan.DefaultNetwork, `{"network":"default"}`: plan.DefaultNetwork, `{"network":"red"}`: "red"} {
+		var r Record
+		if err := json.Unmarshal([]byte(text), &r); err != nil {
+			t.Fatal(err)
+		}
+		if got := r.In(a); got != (plan.Address{Network: want, IP: a}) {
+			t.Errorf("%s: got %v, want network %s", text, got, want)
+		}
 	}
 }
 

@@ -76,7 +76,7 @@ func (r Record) cells(zone *time.Location) [len(titles)]string {
 		port = fmt.Sprint(r.Destination.Port)
 	}
 	return [...]string{r.Time.In(zone).Format("2006-01-02T15:04:05"), cmp.Or(r.Node, "-"), string(r.Direction),
-		r.Source.name(), r.Destination.name(), r.Protocol, port, why(r.Rule, r.Reason, r.From, r.Peer)}
+		r.name(r.Source), r.name(r.Destination), r.Protocol, port, why(r.Rule, r.Reason, r.From, r.Peer)}
 }
 
 // why says in words what a packet was dropped for, and who sent it.
@@ -94,11 +94,12 @@ func why(rule string, reason datapath.Reason, from string, peer netip.Addr) stri
 	return text
 }
 
-func (e End) name() string {
+// name names an end. Whose address it is may be another's in another network.
+func (r Record) name(e End) string {
 	if e.Pod == "" && e.Address == (netip.Addr{}) {
 		return "-"
 	}
-	return cmp.Or(e.Pod, e.Address.String())
+	return cmp.Or(e.Pod, r.In(e.Address).String())
 }
 
 func printRow(w io.Writer, format string, cells [len(titles)]string) error {

@@ -31,29 +31,29 @@ func (c Cluster) Plans() (map[string]*plan.Plan, map[string][]plugin.Problem, er
 
 // OwnAddresses returns the nodes' own addresses in the subnets of their pods, with the
 // name of the node. The plan of one node tells them of all. It fails as Plans does.
-func (c Cluster) OwnAddresses() (map[netip.Addr]string, error) {
+func (c Cluster) OwnAddresses() (map[plan.Address]string, error) {
 	p, err := c.planner()
 	if err != nil {
 		return nil, err
 	}
-	own := make(map[netip.Addr]string)
+	own := make(map[plan.Address]string)
 	for o := range c.Objects.All(api.Node) {
 		p.compile(o.GetName())
 		made := p.plans[o.GetName()]
 		if made == nil || len(made.Local.Pools) == 0 {
 			continue
 		}
-		put := func(prefix netip.Prefix, node string) {
+		put := func(network string, prefix netip.Prefix, node string) {
 			for _, a := range plan.NodeAddressesIn(prefix) {
-				own[a] = node
+				own[plan.Address{Network: network, IP: a}] = node
 			}
 		}
 		for _, pool := range made.Local.Pools {
-			put(pool.Prefix, o.GetName())
+			put(pool.Network, pool.Prefix, o.GetName())
 		}
 		for k, r := range made.Routes.All() {
-			if k.Network == plan.DefaultNetwork && r.Peer() != "" && !k.Prefix.IsSingleIP() {
-				put(k.Prefix, r.Peer())
+			if r.Peer() != "" && !k.Prefix.IsSingleIP() {
+				put(k.Network, k.Prefix, r.Peer())
 			}
 		}
 		break
