@@ -130,7 +130,7 @@ func sameWithAllPlans(t *testing.T, c Cluster, a Answer) {
 	for o := range c.Objects.All(api.Node) {
 		all.compile(o.GetName())
 	}
-	flow := plan.Flow{Source: a.Source.Address, Destination: a.Destination.Address, Protocol: a.Protocol, Port: a.Port, Node: a.Source.Node}
+	flow := plan.Flow{Network: plan.DefaultNetwork, Source: a.Source.Address, Destination: a.Destination.Address, Protocol: a.Protocol, Port: a.Port, Node: a.Source.Node}
 	want := all.explain(flow)
 	want.Allowed = want.Allowed && a.Verdict != NotKnown
 	if diff := cmp.Diff(want.String(), a.Explanation.String()); diff != "" {
@@ -138,7 +138,52 @@ func sameWithAllPlans(t *testing.T, c Cluster, a Answer) {
 	}
 }
 
-// Of a large cluster only the nodes on the way are compiled for.
+// crowded is a plug-in that adds a network of its own to what another compiles: all of
+// the addresses that the other speaks of are there, and lead elsewhere.
+type crowded struct{ plugin.Plugin }
+
+func (c crowded) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
+	p, problems := c.Plugin.Compile(in)
+	with := *p
+	everything, node17 := netip.MustParsePrefix("0.0.0.0/0"), []string{"node17"}
+	// The pods of the stories have the addresses that are the node's own there.
+	with.Local.Pools = append(with.Local.Pools[:len(with.Local.Pools):len(with.Local.Pools)],
+		plan.Pool{Network: "red", Prefix: everything, Gateway: netip.MustParseAddr("10.1.1.2")},
+		plan.Pool{Network: "red", Prefix: netip.MustParsePrefix("10.1.1.4/30"), Gateway: netip.MustParseAddr("10.1.1.5")})
+	for k := range p.Routes.All() {
+		with.Routes = with.Routes.Set(plan.RouteKey{Network: "red", Prefix: k.Prefix}, plan.Route{Way: plan.ToNextHop, Peers: node17})
+	}
+	with.Egress = p.Egress.Set(plan.EgressKey{Network: "red", Destination: everything}, plan.Egress{Action: plan.ViaNode, Node: node17[0]})
+	for k, e := range p.Endpoints.All() {
+		e.Network, e.Name = "red", "red/"+e.Name
+		with.Endpoints = with.Endpoints.Set(plan.EndpointKey{Interface: "red-" + k.Interface}, e)
+	}
+	return &with, problems
+}
+
+// TestAnotherNetworkChangesNothing asks the questions of the stories where each node
+// has another network with the same addresses, too.
+func TestAnotherNetworkChangesNothing(t *testing.T) {
+	golden.Archives(t, "testdata/*.txtar", func(t *testing.T, story []txtar.File) []txtar.File {
+		var cluster Cluster
+		for i, f := range story {
+			if f.Name != "objects" {
+				story[i].Data = []byte("\n" + ask(t, cluster, f.Name))
+				continue
+			}
+			cluster = read(t, f.Data)
+			get := cluster.Plugin
+			cluster.Plugin = func(name string) (plugin.Plugin, error) {
+				plug, err := get(name)
+				return crowded{plug}, err
+			}
+		}
+		return story
+	})
+}
+
+// Of a large cluster only the nodes on the way are compiled for, and not those on the
+// way in another network.
 func TestOnlyNodesOnTheWayAreCompiledFor(t *testing.T) {
 	text, err := os.ReadFile("testdata/networkpolicy.txtar")
 	if err != nil {
@@ -159,7 +204,7 @@ func TestOnlyNodesOnTheWayAreCompiledFor(t *testing.T) {
 		"192.0.2.1 web tcp 80": "node2", "node/node17 web tcp 80": "node17 node2",
 		"10.1.1.99 10.1.2.99 tcp 80": "node1 node2", "192.0.2.1 192.0.2.2 tcp 1": "node1",
 	} {
-		counting := &counter{Plugin: plug, nodes: map[string]bool{}}
+		counting := &counter{Plugin: crowded{plug}, nodes: map[string]bool{}}
 		c.Plugin = func(string) (plugin.Plugin, error) { return counting, nil }
 		words := strings.Fields(question)
 		if _, err := c.Why(Question{Namespace: "default", Source: words[0], Destination: words[1], Protocol: plan.TCP, Port: 80}); err != nil {
@@ -348,5 +393,19 @@ func TestJudgementOfNoPolicy(t *testing.T) {
 	j := Judgement{Pod: "default/local", Direction: plan.Outgoing, Allowed: true, Rule: policy.Unrestricted}
 	if got, want := j.String(), "egress from pod default/local is allowed: no policy decides"; got != want {
 		t.Errorf("it says %q, not %q", got, want)
+	}
+}
+
+// The gateway of a pool is the node's, in the network of the pool.
+func TestWhichAddressesAreANodes(t *testing.T) {
+	p, err := plan.Parse("pool default 10.1.1.0/24 gateway 10.1.1.1\npool red 10.1.2.0/24 gateway 10.1.2.1\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &corev1.Node{}
+	for text, want := range map[string]bool{"10.1.1.1": true, "10.1.2.1": false, "10.1.1.2": false} {
+		if got := isNode(n, netip.MustParseAddr(text), "node2", p); got != want {
+			t.Errorf("%s is the node's: %v", text, got)
+		}
 	}
 }

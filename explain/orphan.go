@@ -67,7 +67,9 @@ func (c Cluster) warnOfOrphans(a *Answer, plans map[string]*plan.Plan) {
 		}
 		for name, p := range plans {
 			node, ok := c.Objects.Get(api.Node, registry.Key{Name: name}).(*corev1.Node)
-			if !ok || end.Node != "" || p == nil || !slices.ContainsFunc(p.Local.Pools, func(pool plan.Pool) bool { return pool.Prefix.Contains(end.Address) }) {
+			if !ok || end.Node != "" || p == nil || !slices.ContainsFunc(p.Local.Pools, func(pool plan.Pool) bool {
+				return pool.Network == plan.DefaultNetwork && pool.Prefix.Contains(end.Address)
+			}) {
 				continue
 			}
 			orphans, err := api.NodeOrphans(node)

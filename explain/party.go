@@ -12,7 +12,8 @@ import (
 	"github.com/weftnet/weft/registry"
 )
 
-// Party is one end of a connection.
+// Party is one end of a connection in plan.DefaultNetwork, in which nodes are, and the
+// addresses that objects tell of.
 type Party struct {
 	// Name is "pod default/web", "node node1", "service default/web", or the
 	// address.

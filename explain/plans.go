@@ -240,11 +240,11 @@ func (p *planner) explain(f plan.Flow, ends ...string) plan.Explanation {
 	for {
 		e := plan.Explain(p.plans, f)
 		before := len(p.asked)
-		for _, name := range p.next(f.Source, f.Destination, e.SeenDestination) {
+		for _, name := range p.next(f.Network, f.Source, f.Destination, e.SeenDestination) {
 			p.compile(name)
 		}
 		if len(p.asked) == before {
-			p.nameHolder(&e)
+			p.nameHolder(&e, f.Network)
 			p.answersNot(&e, f)
 			return e
 		}
@@ -255,7 +255,7 @@ func (p *planner) explain(f plan.Flow, ends ...string) plan.Explanation {
 // those of its Node which node that is. No plan says how the network between them
 // leads there, if it does. What several nodes say that they have, as a broadcast
 // address or that of a bridge of their own, is no one's.
-func (p *planner) nameHolder(e *plan.Explanation) {
+func (p *planner) nameHolder(e *plan.Explanation, network string) {
 	if !e.Allowed || e.Node != "" || len(e.Steps) == 0 {
 		return
 	}
@@ -264,7 +264,7 @@ func (p *planner) nameHolder(e *plan.Explanation) {
 	if known == nil {
 		return
 	}
-	if _, r, ok := known.Route(plan.DefaultNetwork, e.SeenDestination, true); !ok || r.Way != plan.ToGateway {
+	if _, r, ok := known.Route(network, e.SeenDestination, true); !ok || r.Way != plan.ToGateway {
 		return
 	}
 	var holders []string
@@ -280,14 +280,14 @@ func (p *planner) nameHolder(e *plan.Explanation) {
 }
 
 // next returns the nodes that the plans known so far send packets for some
-// addresses to, and those that have the addresses or are the way there.
-func (p *planner) next(addresses ...netip.Addr) []string {
+// addresses of a network to, and those that have the addresses or are the way there.
+func (p *planner) next(network string, addresses ...netip.Addr) []string {
 	var names []string
 	vias := slices.Clone(addresses)
 	for _, known := range p.plans {
 		for _, a := range addresses {
 			for _, fromEndpoint := range []bool{true, false} {
-				_, r, ok := known.Route(plan.DefaultNetwork, a, fromEndpoint)
+				_, r, ok := known.Route(network, a, fromEndpoint)
 				if !ok {
 					continue
 				}
@@ -301,7 +301,7 @@ func (p *planner) next(addresses ...netip.Addr) []string {
 				}
 			}
 			for k, e := range known.Egress.All() {
-				if k.Destination.Contains(a) {
+				if k.Network == network && k.Destination.Contains(a) {
 					names = append(names, e.Node)
 				}
 			}

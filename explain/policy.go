@@ -197,7 +197,9 @@ func isNode(n *corev1.Node, a netip.Addr, from string, p *plan.Plan) bool {
 	if slices.Contains(machine(n).Addresses, a) {
 		return true
 	}
-	if p != nil && slices.ContainsFunc(p.Local.Pools, func(pool plan.Pool) bool { return slices.Contains(plan.NodeAddressesIn(pool.Prefix), a) }) {
+	if p != nil && slices.ContainsFunc(p.Local.Pools, func(pool plan.Pool) bool {
+		return pool.Network == plan.DefaultNetwork && slices.Contains(plan.NodeAddressesIn(pool.Prefix), a)
+	}) {
 		return true
 	}
 	return n.Name == from && (slices.Contains(otherAddresses(n), a) ||

@@ -122,7 +122,7 @@ func (c Cluster) flow(q Question, a *Answer) (flow plan.Flow, err error) {
 	if err := c.choosePort(q, to.port, a); err != nil {
 		return flow, fmt.Errorf("destination: %w", err)
 	}
-	flow = plan.Flow{Source: a.Source.Address, Destination: a.Destination.Address, Protocol: a.Protocol, Port: a.Port, Node: a.Source.Node}
+	flow = plan.Flow{Network: plan.DefaultNetwork, Source: a.Source.Address, Destination: a.Destination.Address, Protocol: a.Protocol, Port: a.Port, Node: a.Source.Node}
 	return flow, nil
 }
 
