@@ -150,6 +150,7 @@ func readNodes(t testing.TB, text []byte) []plugin.Node {
 			Addresses []netip.Addr `json:"addresses"`
 			Pods      []struct {
 				Interface string       `json:"interface"`
+				Network   string       `json:"network"`
 				Pod       string       `json:"pod"`
 				UID       string       `json:"uid"`
 				Addresses []netip.Addr `json:"addresses"`
@@ -161,7 +162,10 @@ func readNodes(t testing.TB, text []byte) []plugin.Node {
 		node := plugin.Node{Name: n.Name, Addresses: n.Addresses}
 		for _, p := range n.Pods {
 			namespace, name, _ := strings.Cut(p.Pod, "/")
-			node.Endpoints = append(node.Endpoints, plugin.Endpoint{Interface: p.Interface, Network: plan.DefaultNetwork, Addresses: p.Addresses,
+			if p.Network == "" {
+				p.Network = plan.DefaultNetwork
+			}
+			node.Endpoints = append(node.Endpoints, plugin.Endpoint{Interface: p.Interface, Network: p.Network, Addresses: p.Addresses,
 				MAC: plan.MACOf(p.Addresses[0]), Namespace: namespace, Pod: name, UID: p.UID})
 		}
 		nodes = append(nodes, node)

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/policy"
 	"github.com/weftnet/weft/policy/kubernetes"
@@ -64,7 +65,7 @@ func (l *locals) update(in plugin.Input, named map[string]bool) {
 }
 
 func sameEndpoint(a, b plugin.Endpoint) bool {
-	return a.Namespace == b.Namespace && a.Pod == b.Pod && a.UID == b.UID && a.Unidentified == b.Unidentified && slices.Equal(a.Addresses, b.Addresses)
+	return a.Namespace == b.Namespace && a.Pod == b.Pod && a.UID == b.UID && a.Unidentified == b.Unidentified && a.Network == b.Network && slices.Equal(a.Addresses, b.Addresses)
 }
 
 func sameLocal(a, b *policy.Local) bool {
@@ -85,7 +86,12 @@ func podOf(in plugin.Input, e plugin.Endpoint) *corev1.Pod {
 }
 
 func readLocal(e plugin.Endpoint, p *corev1.Pod, named map[string]bool) *policy.Local {
-	l := &policy.Local{Interface: e.Interface, Name: e.Name(), Namespace: e.Namespace, Addresses: e.Addresses, Unidentified: e.Unidentified}
+	l := &policy.Local{Interface: e.Interface, Name: e.Name(), Namespace: e.Namespace, Unidentified: e.Unidentified}
+	// In the network that policies speak of, the addresses of another are somebody
+	// else's. The pod itself is under its policies in any.
+	if e.Network == plan.DefaultNetwork {
+		l.Addresses = e.Addresses
+	}
 	if p != nil {
 		l.Identity = kubernetes.Identity(p, named)
 		l.Ended = api.Ended(p)
