@@ -18,6 +18,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -520,15 +521,16 @@ func (a *agent) running() *syncer {
 // taken says what a port of the node is for that can lead to no pod, or "".
 func (a *agent) taken(port cni.Port) string {
 	if p := a.plan(); p != nil {
-		return tunnelHas(p.Local.Tunnel, port)
+		return tunnelHas(p.Local.Tunnels, port)
 	}
 	return ""
 }
 
-// tunnelHas says that a port is the tunnel's: what came in there would be the
+// tunnelHas says that a port is a tunnel's: what came in there would be the
 // pod's, and none of it other nodes'.
-func tunnelHas(t plan.Tunnel, port cni.Port) string {
-	if t.IsZero() || port.HostPort != int(t.Port) || !strings.EqualFold(port.Protocol, plan.UDP.String()) {
+func tunnelHas(tunnels []plan.Tunnel, port cni.Port) string {
+	isIts := func(t plan.Tunnel) bool { return port.HostPort == int(t.Port) }
+	if !strings.EqualFold(port.Protocol, plan.UDP.String()) || !slices.ContainsFunc(tunnels, isIts) {
 		return ""
 	}
 	return "by the VXLAN tunnel between nodes"

@@ -8,20 +8,20 @@ import (
 )
 
 func TestTunnelsPortIsTaken(t *testing.T) {
-	tunnel := plan.Tunnel{Port: 8472}
+	tunnels := []plan.Tunnel{{Port: 8472}}
 	for _, c := range []struct {
-		tunnel plan.Tunnel
-		port   cni.Port
-		taken  bool
+		tunnels []plan.Tunnel
+		port    cni.Port
+		taken   bool
 	}{
-		{tunnel, cni.Port{HostPort: 8472, Protocol: "udp"}, true},
-		{tunnel, cni.Port{HostPort: 8472, Protocol: "UDP"}, true},
-		{tunnel, cni.Port{HostPort: 8472, Protocol: "tcp"}, false},
-		{tunnel, cni.Port{HostPort: 4789, ContainerPort: 8472, Protocol: "udp"}, false},
-		{plan.Tunnel{}, cni.Port{HostPort: 8472, Protocol: "udp"}, false},
+		{tunnels, cni.Port{HostPort: 8472, Protocol: "udp"}, true},
+		{tunnels, cni.Port{HostPort: 8472, Protocol: "UDP"}, true},
+		{tunnels, cni.Port{HostPort: 8472, Protocol: "tcp"}, false},
+		{tunnels, cni.Port{HostPort: 4789, ContainerPort: 8472, Protocol: "udp"}, false},
+		{nil, cni.Port{HostPort: 8472, Protocol: "udp"}, false},
 	} {
-		if got := tunnelHas(c.tunnel, c.port); (got != "") != c.taken {
-			t.Errorf("%+v with a tunnel at %d: %q", c.port, c.tunnel.Port, got)
+		if got := tunnelHas(c.tunnels, c.port); (got != "") != c.taken {
+			t.Errorf("%+v with tunnels %v: %q", c.port, c.tunnels, got)
 		}
 	}
 }

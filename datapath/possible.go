@@ -101,11 +101,16 @@ func (f *possibility) tags() {
 	if f.able.Tags {
 		return
 	}
-	if f.plan.Local.Tunnel.CarriesTags {
-		n, _ := f.from.Networks.Get(plan.NetworkKey{Name: plan.DefaultNetwork})
+	tunnels := slices.Clone(f.from.Local.Tunnels)
+	for i := range tunnels {
+		if !tunnels[i].CarriesTags {
+			continue
+		}
+		n, _ := f.from.Networks.Get(plan.NetworkKey{Name: plan.DefaultNetwork, Tunnel: tunnels[i].Name})
 		f.refuse(n.Origin, "this data plane sends no tags through the tunnel: other nodes know those of this one's pods by their addresses")
-		f.plan.Local.Tunnel.CarriesTags, f.changed = false, true
+		tunnels[i].CarriesTags, f.changed = false, true
 	}
+	f.plan.Local.Tunnels = tunnels
 	for k, peer := range f.from.Peers.All() {
 		if peer.CarriesTags {
 			peer.CarriesTags = false

@@ -42,7 +42,7 @@ route default 10.1.1.0/24 drop # HostSubnet node1
 route default 10.1.1.2/32 endpoint weftaaa
 egress default any 0.0.0.0/0 masquerade
 `
-	const tunnel = "network default vni 0-99 # ClusterNetwork default\ntunnel vxlan port 4789 vtep 172.30.0.2 mac 0a:58:ac:1e:00:02"
+	const tunnel = "network default in vxlan vni 0-99 # ClusterNetwork default\ntunnel vxlan port 4789 vtep 172.30.0.2 mac 0a:58:ac:1e:00:02"
 	const peers = "peer node2 addresses 172.30.0.3,fd00:9::3\n"
 	for _, c := range []struct {
 		name       string
@@ -68,7 +68,7 @@ egress default any 0.0.0.0/0 masquerade
 			only4 + peers + "route default 10.1.2.0/24 nexthop node2,node3 # Lease a\n", only4 + peers + "route default 10.1.2.0/24 nexthop node2 # Lease a\n",
 			[]Refusal{{Origin: "Lease a", Message: "this data plane shares nothing among peers: all for 10.1.2.0/24 goes by way of node2"}}},
 		{"no tags in the tunnel", without(func(c *Capabilities) { c.Tags = false }),
-			only4 + tunnel + " carries-tags\npeer node3 ends 172.30.0.4@0a:58:ac:1e:00:04 carries-tags\n", only4 + tunnel + "\npeer node3 ends 172.30.0.4@0a:58:ac:1e:00:04\n",
+			only4 + tunnel + " carries-tags\npeer node3 ends vxlan@172.30.0.4@0a:58:ac:1e:00:04 carries-tags\n", only4 + tunnel + "\npeer node3 ends vxlan@172.30.0.4@0a:58:ac:1e:00:04\n",
 			[]Refusal{{Origin: "ClusterNetwork default", Message: "this data plane sends no tags through the tunnel: other nodes know those of this one's pods by their addresses"}}},
 		{"no bandwidth", without(func(c *Capabilities) { c.Bandwidth = false }),
 			strings.Replace(only4, " anti-spoof", " anti-spoof ingress-rate 1000", 1), only4,

@@ -295,7 +295,7 @@ func (p *planner) next(network string, addresses ...netip.Addr) []string {
 				for _, name := range r.Peers {
 					peer := known.Peer(name)
 					vias = append(vias, peer.NextHop(a))
-					if end, ok := known.Local.EndOf(peer); ok {
+					if end, _, ok := known.Local.EndOf(peer, a); ok {
 						vias = append(vias, end.VTEP)
 					}
 				}

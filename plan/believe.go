@@ -10,20 +10,21 @@ import (
 // from an address by the way on which it would send packets there, and by no
 // other. Data planes hold to these functions, and Explain does.
 
-// TakesFromPeer reports whether what comes through the tunnel from a VTEP may
-// come from src: the longest route to src, as endpoints have it, must lead
-// there. A peer's VTEP is its own in any case.
-func (p *Plan) TakesFromPeer(network string, vtep, src netip.Addr) bool {
-	if p.isLocal(network, src) {
+// TakesFromPeer reports whether what comes through a tunnel from a VTEP may
+// come from src: the longest route to src, as endpoints have it, must lead into a
+// tunnel to a peer whose VTEP that is; it may be another tunnel that packets there
+// take. A peer's VTEP is its own in any case.
+func (p *Plan) TakesFromPeer(tunnel, network string, vtep, src netip.Addr) bool {
+	if t, ok := p.Local.Tunnel(tunnel); !ok || !t.Carries(src) || p.isLocal(network, src) {
 		return false
 	}
 	if src == vtep {
-		_, known := p.peerAt(vtep)
+		_, known := p.peerAt(tunnel, vtep)
 		return known
 	}
 	_, r, ok := p.Route(network, src, true)
 	return ok && r.Way == ToTunnel && slices.ContainsFunc(r.Peers, func(peer string) bool {
-		end, ok := p.EndOf(peer)
+		end, ok := p.Peer(peer).End(tunnel)
 		return ok && end.VTEP == vtep
 	})
 }
@@ -61,8 +62,8 @@ func (x *explainer) plainly(p *Plan) stage {
 }
 
 // throughTunnel is the stage of a node that gets the packet from a peer's VTEP.
-func (x *explainer) throughTunnel(p *Plan, vtep netip.Addr, as sender) stage {
-	if !p.TakesFromPeer(x.network, vtep, x.src) {
+func (x *explainer) throughTunnel(p *Plan, tunnel string, vtep netip.Addr, as sender) stage {
+	if !p.TakesFromPeer(tunnel, x.network, vtep, x.src) {
 		x.note(p, "routes", "%s is not behind VTEP %s: dropped", x.src, vtep)
 		return x.deny("%s takes nothing from %s that comes through the tunnel from %s", p.Local.Node, x.src, vtep)
 	}
@@ -72,9 +73,8 @@ func (x *explainer) throughTunnel(p *Plan, vtep netip.Addr, as sender) stage {
 // intoTunnel says why what an endpoint sends might be taken for a tunnel
 // packet, or "".
 func (x *explainer) intoTunnel(p *Plan) string {
-	t := p.Local.Tunnel
-	if t.IsZero() || x.protocol != UDP || x.port != t.Port {
+	if x.protocol != UDP || !slices.ContainsFunc(p.Local.Tunnels, func(t Tunnel) bool { return t.Port == x.port }) {
 		return ""
 	}
-	return fmt.Sprintf("no endpoint may send to UDP port %d, which is the tunnel's", t.Port)
+	return fmt.Sprintf("no endpoint may send to UDP port %d, which is the tunnel's", x.port)
 }

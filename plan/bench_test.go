@@ -14,13 +14,13 @@ const manyPeers = 100_000
 func manyRoutes(previous *plan.Plan, tag plan.Tag) *plan.Plan {
 	b := plan.NewBuilder(previous)
 	vtep := netip.MustParseAddr("172.16.0.1")
-	b.Local = plan.Local{Node: "node0", Addresses: []netip.Addr{vtep}, Tunnel: plan.Tunnel{VTEP: vtep, MAC: plan.MACOf(vtep), Port: 4789}}
-	b.Local.Pools = []plan.Pool{{Network: plan.DefaultNetwork, Prefix: netip.MustParsePrefix("11.0.0.0/24"), Gateway: netip.MustParseAddr("11.0.0.1")}}
+	b.Local = plan.Local{Node: "node0", Addresses: []netip.Addr{vtep}, Tunnels: []plan.Tunnel{{Name: "vxlan", VTEP: vtep, MAC: plan.MACOf(vtep), Port: 4789}}}
+	b.Local.Pools = []plan.Pool{{Network: plan.DefaultNetwork, Prefix: netip.MustParsePrefix("11.0.0.0/24"), Gateway: netip.MustParseAddr("11.0.0.1"), Tunnel: "vxlan"}}
 	b.PutEndpoint(plan.EndpointKey{Interface: "weft0"}, plan.Endpoint{Network: plan.DefaultNetwork, Addresses: []netip.Addr{netip.MustParseAddr("11.0.0.2")}})
 	for i := range manyPeers {
 		via := netip.AddrFrom4([4]byte{172, byte(17 + i>>16), byte(i >> 8), byte(i)})
 		peer := fmt.Sprint("node", i+1)
-		b.PutPeer(plan.PeerKey{Name: peer}, plan.Peer{Addresses: []netip.Addr{via}, Ends: []plan.TunnelEnd{{VTEP: via, MAC: plan.MACOf(via)}}, Origin: "HostSubnet"})
+		b.PutPeer(plan.PeerKey{Name: peer}, plan.Peer{Addresses: []netip.Addr{via}, Ends: []plan.TunnelEnd{{Tunnel: "vxlan", VTEP: via, MAC: plan.MACOf(via)}}, Origin: "HostSubnet"})
 		b.PutRoute(plan.RouteKey{Network: plan.DefaultNetwork, Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{byte(12 + i>>16), byte(i >> 8), byte(i), 0}), 24)},
 			plan.Route{Way: plan.ToTunnel, Peers: []string{peer}, Origin: "HostSubnet"})
 	}

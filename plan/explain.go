@@ -146,7 +146,7 @@ func (p *Plan) decisionOf(r Route, to netip.Addr) string {
 	case ToEndpoint:
 		return "to the local endpoint " + r.Interface
 	case ToTunnel:
-		end, _ := p.EndOf(r.Peer())
+		end, _, _ := p.Local.EndOf(p.Peer(r.Peer()), to)
 		return fmt.Sprintf("through the tunnel to %s at %s%s", r.Peer(), end.VTEP, oneOf(r.Peers))
 	case ToNextHop:
 		via := p.Peer(r.Peer()).NextHop(to)

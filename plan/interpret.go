@@ -472,20 +472,19 @@ func (x *explainer) handOver(p *Plan, node string) stage {
 // tunnel sends the packet through the tunnel of a route. The receiver treats
 // it as what comes from as.
 func (x *explainer) tunnel(p *Plan, route Route, as sender) stage {
-	own := p.Local.Tunnel
-	end, _ := p.EndOf(route.Peer())
+	end, own, _ := p.Local.EndOf(p.Peer(route.Peer()), x.dst)
 	if !own.CarriesTags {
 		x.tag = 0
 	}
-	vni, _ := p.Encode(x.network, x.tag)
+	vni, _ := p.Encode(own.Name, x.network, x.tag)
 	for _, name := range x.names {
 		next := x.plans[name]
-		peer := next.Local.Tunnel
-		if peer.VTEP != end.VTEP {
+		peer, heard := next.hears(end.VTEP, own.Port, vni)
+		if !heard {
 			continue
 		}
-		sender, known := next.peerAt(own.VTEP)
-		network, tag, decoded := next.Decode(vni)
+		sender, known := next.peerAt(peer.Name, own.VTEP)
+		network, tag, decoded := next.Decode(peer.Name, vni)
 		switch {
 		case own.Port != peer.Port:
 			x.note(next, "node", "listens for VXLAN on port %d, not %d: dropped", peer.Port, own.Port)
@@ -500,7 +499,7 @@ func (x *explainer) tunnel(p *Plan, route Route, as sender) stage {
 			if x.network, x.tag = network, tag; !sender.CarriesTags {
 				x.tag = 0
 			}
-			return x.throughTunnel(next, own.VTEP, as)
+			return x.throughTunnel(next, peer.Name, own.VTEP, as)
 		}
 		return x.deny("%s does not take what %s sends through the tunnel", name, p.Local.Node)
 	}
@@ -508,4 +507,28 @@ func (x *explainer) tunnel(p *Plan, route Route, as sender) stage {
 		return x.deny("%s sends to %s at VTEP %s, which is not that node's", p.Local.Node, route.Peer(), end.VTEP)
 	}
 	return x.allow("left to %s at VTEP %s, of which no plan is known", route.Peer(), end.VTEP)
+}
+
+// hears returns the node's end of a tunnel that gets what is sent to a VTEP and a port
+// with a VXLAN network identifier. Where none does, it is the one at that VTEP that
+// comes closest; false where the node has none there.
+func (p *Plan) hears(vtep netip.Addr, port uint16, vni uint32) (Tunnel, bool) {
+	var best Tunnel
+	closest := -1
+	for _, t := range p.Local.Tunnels {
+		if t.VTEP != vtep {
+			continue
+		}
+		near := 0
+		if t.Port == port {
+			near++
+			if _, _, ok := p.Decode(t.Name, vni); ok {
+				near++
+			}
+		}
+		if near > closest {
+			best, closest = t, near
+		}
+	}
+	return best, closest >= 0
 }

@@ -129,7 +129,7 @@ func (p *Plan) owns(network string, a netip.Addr) bool {
 		return true
 	}
 	return slices.ContainsFunc(p.Local.Pools, func(pool Pool) bool {
-		return pool.Network == network && (pool.Gateway == a || p.Local.TunnelAddress(pool) == a)
+		return pool.Network == network && (pool.Gateway == a || pool.TunnelAddress() == a)
 	})
 }
 
@@ -194,10 +194,10 @@ func (p *Plan) gatewayAddress(network string, a netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// peerAt returns the peer whose end of the tunnel has a VTEP.
-func (p *Plan) peerAt(vtep netip.Addr) (Peer, bool) {
+// peerAt returns the peer whose end of a tunnel has a VTEP.
+func (p *Plan) peerAt(tunnel string, vtep netip.Addr) (Peer, bool) {
 	for _, peer := range p.Peers.All() {
-		if end, ok := p.Local.EndOf(peer); ok && end.VTEP == vtep {
+		if end, ok := peer.End(tunnel); ok && end.VTEP == vtep {
 			return peer, true
 		}
 	}

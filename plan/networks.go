@@ -1,22 +1,28 @@
 package plan
 
-import "strings"
+import (
+	"cmp"
+	"strings"
+)
 
 // MaxVNI is the largest VXLAN network identifier (RFC 7348, section 5).
 const MaxVNI = 1<<24 - 1
 
-// NetworkKey names a network: addresses mean something in one network only.
+// NetworkKey names a network, as addresses mean something in one network only, and a
+// tunnel that carries it.
 type NetworkKey struct {
-	Name string
+	Name, Tunnel string
 }
 
-// Compare orders by name.
-func (k NetworkKey) Compare(o NetworkKey) int { return strings.Compare(k.Name, o.Name) }
+// Compare orders by name, then tunnel.
+func (k NetworkKey) Compare(o NetworkKey) int {
+	return cmp.Or(strings.Compare(k.Name, o.Name), strings.Compare(k.Tunnel, o.Tunnel))
+}
 
-// Network says what packets of a network look like in the tunnel.
+// Network says what packets of a network look like in a tunnel.
 type Network struct {
 	// FirstVNI and LastVNI are the VXLAN network identifiers of the network, 0 to
-	// MaxVNI, which no other network of the plan has: what endpoints with tag t send
+	// MaxVNI, which no other network has in that tunnel: what endpoints with tag t send
 	// has the identifier FirstVNI+t. Where that is beyond LastVNI, or who sends
 	// carries no tags, it is FirstVNI, as of tag 0.
 	FirstVNI, LastVNI uint32
@@ -28,9 +34,9 @@ type Network struct {
 func (n Network) Equal(o Network) bool { return n == o }
 
 // Encode returns the VXLAN network identifier of what an endpoint with a tag sends
-// in a network; false where the plan does not say what the network is.
-func (p *Plan) Encode(network string, t Tag) (vni uint32, ok bool) {
-	n, ok := p.Networks.Get(NetworkKey{network})
+// in a network through a tunnel; false where that does not carry the network.
+func (p *Plan) Encode(tunnel, network string, t Tag) (vni uint32, ok bool) {
+	n, ok := p.Networks.Get(NetworkKey{network, tunnel})
 	if !ok {
 		return 0, false
 	}
@@ -41,10 +47,10 @@ func (p *Plan) Encode(network string, t Tag) (vni uint32, ok bool) {
 }
 
 // Decode returns the network and the tag that a VXLAN network identifier stands
-// for; false where it is that of no network.
-func (p *Plan) Decode(vni uint32) (network string, t Tag, ok bool) {
+// for in a tunnel; false where it is that of no network.
+func (p *Plan) Decode(tunnel string, vni uint32) (network string, t Tag, ok bool) {
 	for k, n := range p.Networks.All() {
-		if n.FirstVNI <= vni && vni <= n.LastVNI {
+		if k.Tunnel == tunnel && n.FirstVNI <= vni && vni <= n.LastVNI {
 			return k.Name, Tag(vni - n.FirstVNI), true
 		}
 	}

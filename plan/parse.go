@@ -96,25 +96,25 @@ func (p *Plan) parseLine(s *scanner, origin string) {
 		})
 	case "pool":
 		pool := Pool{Network: s.name("a network"), Prefix: s.prefix()}
-		s.options(map[string]func(){"gateway": func() { pool.Gateway = s.address() }})
+		s.options(map[string]func(){
+			"gateway": func() { pool.Gateway = s.address() },
+			"tunnel":  func() { pool.Tunnel = s.name("a tunnel") },
+		})
 		p.Local.Pools = append(p.Local.Pools, pool)
 	case "tunnel":
-		if !p.Local.Tunnel.IsZero() {
-			s.fail("a second tunnel line: a plan has one")
-		}
-		s.oneOf("a kind of tunnel", "vxlan")
-		t := &p.Local.Tunnel
+		t := Tunnel{Name: s.name("a tunnel")}
 		s.options(map[string]func(){
 			"port":         func() { t.Port = s.port() },
 			"vtep":         func() { t.VTEP = s.address() },
 			"mac":          func() { t.MAC = s.mac() },
 			"carries-tags": func() { t.CarriesTags = true },
+			"only":         func() { t.Only = Family(s.name("a family")) },
 		})
-		if t.IsZero() {
-			s.fail("a tunnel without vtep, mac and port is none: leave the line out")
-		}
+		p.Local.Tunnels = append(p.Local.Tunnels, t)
 	case "network":
 		k, v := NetworkKey{Name: s.name("a network")}, Network{Origin: origin}
+		s.oneOf("the word before a tunnel", "in")
+		k.Tunnel = s.name("a tunnel")
 		s.oneOf("what a network has", "vni")
 		v.FirstVNI, v.LastVNI = s.vnis()
 		s.options(nil)
@@ -517,13 +517,17 @@ func (s *scanner) vnis() (first, last uint32) {
 }
 
 func (s *scanner) end(item string) TunnelEnd {
-	vtep, mac, err := cut(item, "@")
+	tunnel, end, err := cut(item, "@")
 	if err != nil {
 		s.fail("%w", err)
 	}
-	var e TunnelEnd
+	vtep, mac, err := cut(end, "@")
+	if err != nil {
+		s.fail("%w", err)
+	}
+	e := TunnelEnd{Tunnel: s.unquote(tunnel)}
 	if e.MAC, err = ParseMAC(mac); err != nil && s.err == nil {
-		s.fail("%q is not the end of a tunnel such as 172.30.0.3@0a:58:ac:1e:00:03: %w", item, err)
+		s.fail("%q is not the end of a tunnel such as vxlan@172.30.0.3@0a:58:ac:1e:00:03: %w", item, err)
 	}
 	e.VTEP = s.addressOf(vtep)
 	return e

@@ -21,8 +21,7 @@ type Peer struct {
 	// Addresses are those in the underlay that lead to it, and need not be all. As a
 	// next hop it is known by the first of the packet's family.
 	Addresses []netip.Addr
-	// Ends are its ends of the tunnels: at most one for each family of the
-	// underlay.
+	// Ends are its ends of tunnels, at most one of each.
 	Ends []TunnelEnd
 	// CarriesTags says that what it sends through the tunnel carries tags that are
 	// to be believed, as of its own endpoints. Of another's packets none is.
@@ -33,6 +32,8 @@ type Peer struct {
 
 // TunnelEnd is another machine's end of a VXLAN overlay (RFC 7348).
 type TunnelEnd struct {
+	// Tunnel is the name of the tunnel.
+	Tunnel string
 	// VTEP is the underlay address that tunnel packets to it are sent to, and
 	// those from it come from.
 	VTEP netip.Addr
@@ -56,16 +57,27 @@ func (p Peer) NextHop(a netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// EndOf returns the end of the tunnel that the node shares with a peer.
-func (l Local) EndOf(p Peer) (TunnelEnd, bool) {
-	if l.Tunnel.IsZero() {
-		return TunnelEnd{}, false
-	}
-	i := slices.IndexFunc(p.Ends, func(e TunnelEnd) bool { return sameFamily(e.VTEP, l.Tunnel.VTEP) })
+// End returns the peer's end of the tunnel of a name.
+func (p Peer) End(tunnel string) (TunnelEnd, bool) {
+	i := slices.IndexFunc(p.Ends, func(e TunnelEnd) bool { return e.Tunnel == tunnel })
 	if i < 0 {
 		return TunnelEnd{}, false
 	}
 	return p.Ends[i], true
+}
+
+// EndOf returns the peer's end of the tunnel that packets of a's family take to it,
+// and the node's own.
+func (l Local) EndOf(p Peer, a netip.Addr) (TunnelEnd, Tunnel, bool) {
+	for _, t := range l.Tunnels {
+		if !t.Carries(a) {
+			continue
+		}
+		if end, ok := p.End(t.Name); ok {
+			return end, t, true
+		}
+	}
+	return TunnelEnd{}, Tunnel{}, false
 }
 
 // Peer returns the peer of a name, an empty one where there is none.
@@ -73,7 +85,3 @@ func (p *Plan) Peer(name string) Peer {
 	peer, _ := p.Peers.Get(PeerKey{name})
 	return peer
 }
-
-// EndOf returns the end of the tunnel that the node shares with the peer of a
-// name; false where there is no such peer, or it has none.
-func (p *Plan) EndOf(name string) (TunnelEnd, bool) { return p.Local.EndOf(p.Peer(name)) }

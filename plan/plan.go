@@ -11,10 +11,10 @@
 // the text form is an entry, what follows its # where the entry comes from:
 //
 //	node node1 addresses 172.30.0.2 mtu 1450
-//	pool default 10.1.1.0/24 gateway 10.1.1.1
+//	pool default 10.1.1.0/24 gateway 10.1.1.1 tunnel vxlan
 //	tunnel vxlan port 4789 vtep 172.30.0.2 mac 0a:58:ac:1e:00:02
-//	network default vni 0 # ClusterNetwork default
-//	peer node2 addresses 172.30.0.3 ends 172.30.0.3@0a:58:ac:1e:00:03 # HostSubnet node2
+//	network default in vxlan vni 0 # ClusterNetwork default
+//	peer node2 addresses 172.30.0.3 ends vxlan@172.30.0.3@0a:58:ac:1e:00:03 # HostSubnet node2
 //	endpoint weft1 network default addresses 10.1.1.2 name default/web # Pod default/web
 //	route default 10.1.1.2/32 endpoint weft1 # Pod default/web
 //	route default 10.1.2.0/24 tunnel node2 # HostSubnet node2
@@ -69,9 +69,9 @@ type Local struct {
 	MTU int
 	// Pools are the prefixes from which this node gives addresses to pods.
 	Pools []Pool
-	// Tunnel is the node's own end of the tunnels to other nodes; the zero
-	// value where the plan has none.
-	Tunnel Tunnel
+	// Tunnels are the node's own ends of tunnels to other nodes. Of those that it has
+	// in common with a peer, packets take the first that carries their family.
+	Tunnels []Tunnel
 }
 
 // Pool is a prefix from which a node gives addresses to the pods of a network.
@@ -82,6 +82,9 @@ type Pool struct {
 	// next hop, and the node uses it as its source towards pods where a
 	// tunnel is in between.
 	Gateway netip.Addr
+	// Tunnel is the name of the tunnel at whose end the node has an address of the
+	// pool, see TunnelAddress; empty for none.
+	Tunnel string
 }
 
 // GatewayOf returns the address that plug-ins make the gateway of a pool with
@@ -90,7 +93,7 @@ func GatewayOf(prefix netip.Prefix) netip.Addr { return prefix.Masked().Addr().N
 
 // NodeAddressesIn returns the addresses in a prefix that are, as plug-ins make
 // pools, those of the node whose pods get the others: that of its end of the
-// tunnel (see Local.TunnelAddress), and the gateway. So it says also of another
+// tunnel (see Pool.TunnelAddress), and the gateway. So it says also of another
 // node's prefix, of which routes tell no more than the prefix, who is no pod. A
 // node without tunnels does not use the first of them, and no pod has it either.
 func NodeAddressesIn(prefix netip.Prefix) []netip.Addr {
@@ -113,11 +116,11 @@ func tunnelAddressIn(prefix netip.Prefix) netip.Addr {
 // peers know that it is behind this node. It is the first address of the pool,
 // which no pod gets: the network's own (RFC 1122, section 3.2.1.3), or that of
 // any router in the subnet (RFC 4291, section 2.6.1). The zero Addr stands for
-// none: without a tunnel, or where the gateway has that address, or the pool
-// has fewer than four.
-func (l Local) TunnelAddress(p Pool) netip.Addr {
+// none: where the pool names no tunnel, or the gateway has that address, or the
+// pool has fewer than four.
+func (p Pool) TunnelAddress() netip.Addr {
 	first := tunnelAddressIn(p.Prefix)
-	if l.Tunnel.IsZero() || first == p.Gateway {
+	if p.Tunnel == "" || first == p.Gateway {
 		return netip.Addr{}
 	}
 	return first
@@ -128,7 +131,7 @@ func (l Local) TunnelAddress(p Pool) netip.Addr {
 func (l Local) PoolAddresses() []netip.Addr {
 	var all []netip.Addr
 	for _, p := range l.Pools {
-		for _, a := range []netip.Addr{p.Gateway, l.TunnelAddress(p)} {
+		for _, a := range []netip.Addr{p.Gateway, p.TunnelAddress()} {
 			if a.IsValid() {
 				all = append(all, a)
 			}
@@ -139,6 +142,9 @@ func (l Local) PoolAddresses() []netip.Addr {
 
 // Tunnel is the local end of a VXLAN overlay (RFC 7348).
 type Tunnel struct {
+	// Name tells it from the node's others, and is what all nodes call the overlay: 1
+	// to MaxTunnelName of the characters a to z, 0 to 9 and -.
+	Name string
 	// VTEP is the underlay address that packets to other nodes carry as
 	// their outer source.
 	VTEP netip.Addr
@@ -149,14 +155,41 @@ type Tunnel struct {
 	// CarriesTags says that what the node sends through it carries the tags of
 	// endpoints; see Network. Else it carries tag 0.
 	CarriesTags bool
+	// Only is the family of all that it carries; BothFamilies where it carries
+	// either.
+	Only Family
 }
 
-// IsZero reports whether the plan has no tunnel at all.
-func (t Tunnel) IsZero() bool { return t == Tunnel{} }
+// MaxTunnelName is the length of the longest name of a tunnel: data planes name a
+// device after it.
+const MaxTunnelName = 10
+
+// Carries reports whether packets from and to addresses of a's family may be in the
+// tunnel.
+func (t Tunnel) Carries(a netip.Addr) bool { return t.Only == BothFamilies || (t.Only == IPv4) == a.Is4() }
+
+// Family is an IP version, or both.
+type Family string
+
+// The families.
+const (
+	BothFamilies Family = ""
+	IPv4         Family = "ipv4"
+	IPv6         Family = "ipv6"
+)
+
+// Tunnel returns the node's end of the tunnel of a name.
+func (l Local) Tunnel(name string) (Tunnel, bool) {
+	i := slices.IndexFunc(l.Tunnels, func(t Tunnel) bool { return t.Name == name })
+	if i < 0 {
+		return Tunnel{}, false
+	}
+	return l.Tunnels[i], true
+}
 
 // Equal reports whether both describe the same node in the same way.
 func (l Local) Equal(o Local) bool {
-	return l.Node == o.Node && l.MTU == o.MTU && l.Tunnel == o.Tunnel &&
+	return l.Node == o.Node && l.MTU == o.MTU && slices.Equal(l.Tunnels, o.Tunnels) &&
 		slices.Equal(l.Addresses, o.Addresses) && slices.Equal(l.Pools, o.Pools)
 }
 

@@ -497,34 +497,42 @@ func TestDecodeUndoesEncode(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := plan.NewBuilder(nil)
 		b.Local.Node = "node1"
-		next := uint32(0)
-		for _, name := range rapid.Permutation([]string{"a", "b", "c"}).Draw(t, "names") {
-			first := next + rapid.Uint32Range(0, 5).Draw(t, "gap")
-			last := first + rapid.Uint32Range(0, 9).Draw(t, "room")
-			b.PutNetwork(plan.NetworkKey{Name: name}, plan.Network{FirstVNI: first, LastVNI: last})
-			next = last + 1
+		for _, tunnel := range []string{"vxlan", "flannel"} {
+			next := uint32(0)
+			for _, name := range rapid.Permutation([]string{"a", "b", "c"}).Draw(t, "names") {
+				first := next + rapid.Uint32Range(0, 5).Draw(t, "gap")
+				last := first + rapid.Uint32Range(0, 9).Draw(t, "room")
+				b.PutNetwork(plan.NetworkKey{Name: name, Tunnel: tunnel}, plan.Network{FirstVNI: first, LastVNI: last})
+				next = last + 1
+			}
 		}
 		p := b.Build()
 		if err := p.Validate(); err != nil {
 			t.Fatalf("%v, in:\n%s", err, p)
 		}
-		taken := map[uint32]bool{}
+		type identifier struct {
+			tunnel string
+			vni    uint32
+		}
+		taken := map[identifier]bool{}
 		for k, n := range p.Networks.All() {
 			for tag := range plan.Tag(50) {
-				v, ok := p.Encode(k.Name, tag)
-				network, got, known := p.Decode(v)
+				v, ok := p.Encode(k.Tunnel, k.Name, tag)
+				network, got, known := p.Decode(k.Tunnel, v)
 				want := tag
 				if uint32(tag) > n.LastVNI-n.FirstVNI {
 					want = 0
 				}
-				if taken[v] = true; !ok || !known || network != k.Name || got != want {
+				if taken[identifier{k.Tunnel, v}] = true; !ok || !known || network != k.Name || got != want {
 					t.Fatalf("tag %d of %s travels as %d, which is tag %d of %s, in:\n%s", tag, k.Name, v, got, network, p)
 				}
 			}
 		}
 		for v := range uint32(60) {
-			if network, _, known := p.Decode(v); known != taken[v] {
-				t.Fatalf("VNI %d is of network %q, in:\n%s", v, network, p)
+			for _, tunnel := range []string{"vxlan", "flannel"} {
+				if network, _, known := p.Decode(tunnel, v); known != taken[identifier{tunnel, v}] {
+					t.Fatalf("VNI %d is of network %q in %s, in:\n%s", v, network, tunnel, p)
+				}
 			}
 		}
 	})

@@ -158,12 +158,12 @@ func (l Local) appendLines(b []byte, prefix string) []byte {
 	}
 	b = append(append(append(b, prefix...), n...), '\n')
 	for _, p := range l.Pools {
-		n = n[:0].keyword("pool").name(p.Network).name(p.Prefix.String()).address("gateway", p.Gateway)
+		n = n[:0].keyword("pool").name(p.Network).name(p.Prefix.String()).address("gateway", p.Gateway).option("tunnel", p.Tunnel)
 		b = append(append(append(b, prefix...), n...), '\n')
 	}
-	if t := l.Tunnel; !t.IsZero() {
-		n = n[:0].keyword("tunnel").keyword("vxlan").number("port", uint64(t.Port)).
-			address("vtep", t.VTEP).mac(t.MAC).flag("carries-tags", t.CarriesTags)
+	for _, t := range l.Tunnels {
+		n = n[:0].keyword("tunnel").name(t.Name).number("port", uint64(t.Port)).
+			address("vtep", t.VTEP).mac(t.MAC).flag("carries-tags", t.CarriesTags).option("only", string(t.Only))
 		b = append(append(append(b, prefix...), n...), '\n')
 	}
 	return b
@@ -172,7 +172,7 @@ func (l Local) appendLines(b []byte, prefix string) []byte {
 func (NetworkKey) origin(n Network) string { return n.Origin }
 
 func (k NetworkKey) appendEntry(l line, n Network) line {
-	l = l.keyword("network").name(k.Name).keyword("vni").keyword(strconv.FormatUint(uint64(n.FirstVNI), 10))
+	l = l.keyword("network").name(k.Name).keyword("in").name(k.Tunnel).keyword("vni").keyword(strconv.FormatUint(uint64(n.FirstVNI), 10))
 	if n.LastVNI != n.FirstVNI {
 		l = strconv.AppendUint(append(l, '-'), uint64(n.LastVNI), 10)
 	}
@@ -185,7 +185,9 @@ func (k PeerKey) appendEntry(l line, p Peer) line {
 	l = l.keyword("peer").name(k.Name).addresses("addresses", p.Addresses)
 	if len(p.Ends) > 0 {
 		l = l.keyword("ends").list(len(p.Ends), func(l line, i int) line {
-			return append(append(l.quoted(p.Ends[i].VTEP.String()), '@'), p.Ends[i].MAC.String()...)
+			e := p.Ends[i]
+			l = append(l.quoted(e.Tunnel), '@').quoted(e.VTEP.String())
+			return append(append(l, '@'), e.MAC.String()...)
 		})
 	}
 	return l.flag("carries-tags", p.CarriesTags)

@@ -45,7 +45,7 @@ func TestNodeAddressesIn(t *testing.T) {
 		if p.IsSingleIP() {
 			continue // no pool has this prefix
 		}
-		l := Local{Tunnel: Tunnel{Port: 4789}, Pools: []Pool{{Network: DefaultNetwork, Prefix: p, Gateway: GatewayOf(p)}}}
+		l := Local{Pools: []Pool{{Network: DefaultNetwork, Prefix: p, Gateway: GatewayOf(p), Tunnel: "vxlan"}}}
 		own := l.PoolAddresses()
 		slices.SortFunc(own, netip.Addr.Compare)
 		if got := fmt.Sprint(own); got != want {

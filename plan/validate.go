@@ -7,6 +7,7 @@ import (
 	"iter"
 	"net/netip"
 	"slices"
+	"strings"
 )
 
 // Validate says everything that is wrong with the plan, or returns nil. Each
@@ -187,7 +188,7 @@ func (p *Plan) owners() map[networkAddress]string {
 	}
 	for _, pool := range p.Local.Pools {
 		owners[networkAddress{pool.Network, pool.Gateway}] = "the gateway of pool " + pool.Prefix.String()
-		if a := p.Local.TunnelAddress(pool); a.IsValid() {
+		if a := pool.TunnelAddress(); a.IsValid() {
 			owners[networkAddress{pool.Network, a}] = "the node's end of the tunnel, of pool " + pool.Prefix.String()
 		}
 	}
@@ -228,8 +229,19 @@ func (v *validator) local() {
 			}
 		}
 	}
-	if t := l.Tunnel; !t.IsZero() {
-		s := subject{v, func() string { return "tunnel vxlan" }}
+	v.tunnels()
+}
+
+func (v *validator) tunnels() {
+	l := v.plan.Local
+	for i, t := range l.Tunnels {
+		s := subject{v, func() string { return string(line(nil).keyword("tunnel").name(t.Name)) }}
+		switch {
+		case len(t.Name) == 0 || len(t.Name) > MaxTunnelName:
+			s.add("the name has %d characters, and not 1 to %d", len(t.Name), MaxTunnelName)
+		case strings.Trim(t.Name, "abcdefghijklmnopqrstuvwxyz0123456789-") != "":
+			s.add("the name has others than the characters a to z, 0 to 9 and -")
+		}
 		s.unicast("vtep", t.VTEP)
 		s.mac("mac", t.MAC)
 		if t.MAC.IsZero() {
@@ -238,7 +250,54 @@ func (v *validator) local() {
 		if t.Port == 0 {
 			s.add("port is missing")
 		}
+		if t.Only != BothFamilies && t.Only != IPv4 && t.Only != IPv6 {
+			s.add("only %q is neither %s nor %s", t.Only, IPv4, IPv6)
+		}
+		for _, other := range l.Tunnels[:i] {
+			if other.Name == t.Name {
+				s.add("it is there twice")
+				continue
+			}
+			if other.Port != t.Port || !sameFamily(other.VTEP, t.VTEP) {
+				continue
+			}
+			for _, k := range v.networksIn(t.Name) {
+				n, _ := v.plan.Networks.Get(k)
+				if network, _, ok := v.overlapping(other.Name, n); ok {
+					s.add("port %d and the VNIs of network %s are those of network %s in tunnel %s", t.Port, k.Name, network, other.Name)
+				}
+			}
+		}
 	}
+	for _, pool := range l.Pools {
+		if _, ok := l.Tunnel(pool.Tunnel); !ok && pool.Tunnel != "" {
+			s := subject{v, func() string {
+				return string(line(nil).keyword("pool").name(pool.Network).name(pool.Prefix.String()))
+			}}
+			s.add("the plan has no tunnel %q", pool.Tunnel)
+		}
+	}
+}
+
+// networksIn returns the networks that a tunnel carries.
+func (v *validator) networksIn(tunnel string) []NetworkKey {
+	var all []NetworkKey
+	for k := range v.plan.Networks.All() {
+		if k.Tunnel == tunnel {
+			all = append(all, k)
+		}
+	}
+	return all
+}
+
+// overlapping returns a network in a tunnel that has a VNI of another network.
+func (v *validator) overlapping(tunnel string, n Network) (name string, vni uint32, ok bool) {
+	for k, other := range v.plan.Networks.All() {
+		if k.Tunnel == tunnel && other.FirstVNI <= n.LastVNI && n.FirstVNI <= other.LastVNI {
+			return k.Name, max(n.FirstVNI, other.FirstVNI), true
+		}
+	}
+	return "", 0, false
 }
 
 func (v *validator) endpoints() {
@@ -290,6 +349,7 @@ func (v *validator) networks() {
 	for k, n := range v.plan.Networks.All() {
 		s := about(v, k, n)
 		s.name("the network", k.Name)
+		s.name("the tunnel", k.Tunnel)
 		switch {
 		case n.LastVNI < n.FirstVNI:
 			s.add("the range of VNIs ends before it begins")
@@ -299,11 +359,18 @@ func (v *validator) networks() {
 		}
 		all = append(all, named{k, n})
 	}
-	// Each identifier is one network's: of those that begin before it, the one that
-	// ends last must end before.
-	slices.SortStableFunc(all, func(a, b named) int { return cmp.Compare(a.FirstVNI, b.FirstVNI) })
+	// In a tunnel each identifier is one network's: of those that begin before it, the
+	// one that ends last must end before.
+	slices.SortStableFunc(all, func(a, b named) int {
+		return cmp.Or(strings.Compare(a.Tunnel, b.Tunnel), cmp.Compare(a.FirstVNI, b.FirstVNI))
+	})
 	for i, furthest := 1, 0; i < len(all); i++ {
-		if n, before := all[i], all[furthest]; n.FirstVNI <= before.LastVNI {
+		n, before := all[i], all[furthest]
+		if n.Tunnel != before.Tunnel {
+			furthest = i
+			continue
+		}
+		if n.FirstVNI <= before.LastVNI {
 			about(v, n.NetworkKey, n.Network).add("VNI %d is that of network %s", n.FirstVNI, before.Name)
 		}
 		if all[i].LastVNI > all[furthest].LastVNI {
@@ -313,19 +380,22 @@ func (v *validator) networks() {
 }
 
 func (v *validator) peers() {
-	tunnel := v.plan.Local.Tunnel
 	// Each end is one machine's, which may be there by several names, and so is a
-	// MAC address among the ends of one family, which share an overlay.
-	type overlayMAC struct {
-		is4 bool
-		mac MAC
+	// MAC address among the ends of one tunnel.
+	type at struct {
+		tunnel string
+		vtep   netip.Addr
+	}
+	type called struct {
+		tunnel string
+		mac    MAC
 	}
 	type known struct {
 		end         TunnelEnd
 		carriesTags bool
 		peer        string
 	}
-	vteps, macs := map[netip.Addr]known{}, map[overlayMAC]known{}
+	vteps, macs := map[at]known{}, map[called]known{}
 	for k, p := range v.plan.Peers.All() {
 		s := about(v, k, p)
 		s.name("the peer", k.Name)
@@ -334,8 +404,11 @@ func (v *validator) peers() {
 				s.add("address %s is there twice", a)
 			}
 		}
-		families := map[bool]bool{}
-		for _, e := range p.Ends {
+		for i, e := range p.Ends {
+			s.name("the tunnel", e.Tunnel)
+			if slices.ContainsFunc(p.Ends[:i], func(o TunnelEnd) bool { return o.Tunnel == e.Tunnel }) {
+				s.add("VTEP %s is another one of tunnel %s", e.VTEP, e.Tunnel)
+			}
 			if e.MAC.IsZero() {
 				s.add("mac of VTEP %s is missing", e.VTEP)
 			}
@@ -343,31 +416,29 @@ func (v *validator) peers() {
 			if !s.unicast("VTEP", e.VTEP) {
 				continue
 			}
-			is4 := e.VTEP.Is4()
-			if families[is4] {
-				s.add("VTEP %s is another one of its family", e.VTEP)
-			}
-			families[is4] = true
-			if e.VTEP == tunnel.VTEP {
+			own, ok := v.plan.Local.Tunnel(e.Tunnel)
+			if ok && e.VTEP == own.VTEP {
 				s.add("VTEP %s is the node's own", e.VTEP)
 			}
-			if e.MAC == tunnel.MAC && is4 == tunnel.VTEP.Is4() && !tunnel.IsZero() {
+			if ok && e.MAC == own.MAC {
 				s.add("mac %s is that of the node's own VTEP", e.MAC)
 			}
-			if other, ok := vteps[e.VTEP]; ok && (other.end != e || other.carriesTags != p.CarriesTags) {
+			if ok && !sameFamily(e.VTEP, own.VTEP) {
+				s.add("VTEP %s is not of the family of the node's own, %s", e.VTEP, own.VTEP)
+			}
+			if other, ok := vteps[at{e.Tunnel, e.VTEP}]; ok && (other.end != e || other.carriesTags != p.CarriesTags) {
 				s.add("VTEP %s is that of peer %s, which is another", e.VTEP, other.peer)
 			}
-			if other, ok := macs[overlayMAC{is4, e.MAC}]; ok && other.end != e {
+			if other, ok := macs[called{e.Tunnel, e.MAC}]; ok && other.end != e {
 				s.add("mac %s is that of peer %s, which is another", e.MAC, other.peer)
 			}
 			this := known{e, p.CarriesTags, k.Name}
-			vteps[e.VTEP], macs[overlayMAC{is4, e.MAC}] = this, this
+			vteps[at{e.Tunnel, e.VTEP}], macs[called{e.Tunnel, e.MAC}] = this, this
 		}
 	}
 }
 
 func (v *validator) routes() {
-	tunnel := v.plan.Local.Tunnel
 	for k, r := range v.plan.Routes.All() {
 		s := about(v, k, r)
 		s.name("the network", k.Network)
@@ -387,13 +458,6 @@ func (v *validator) routes() {
 			if len(r.Peers) == 0 {
 				s.add("it leads to no peer")
 			}
-			if r.Way == ToTunnel && tunnel.IsZero() {
-				s.add("the plan has no tunnel")
-				continue
-			}
-			if _, ok := v.plan.Networks.Get(NetworkKey{k.Network}); !ok && r.Way == ToTunnel {
-				s.add("the plan does not say what network %q is in the tunnel", k.Network)
-			}
 			for i, name := range r.Peers {
 				peer, ok := v.plan.Peers.Get(PeerKey{name})
 				switch {
@@ -404,8 +468,13 @@ func (v *validator) routes() {
 				case r.Way == ToNextHop && !peer.NextHop(k.Prefix.Addr()).IsValid():
 					s.add("peer %s has no address of the prefix's family", name)
 				}
-				if _, has := v.plan.Local.EndOf(peer); ok && !has && r.Way == ToTunnel {
-					s.add("peer %s has no end of the tunnel of the family of the node's own, %s", name, tunnel.VTEP)
+				if !ok || r.Way != ToTunnel {
+					continue
+				}
+				if _, own, has := v.plan.Local.EndOf(peer, k.Prefix.Addr()); !has {
+					s.add("the node and peer %s have no tunnel in common that carries the prefix's family", name)
+				} else if _, ok := v.plan.Networks.Get(NetworkKey{k.Network, own.Name}); !ok {
+					s.add("the plan does not say what network %q is in tunnel %s", k.Network, own.Name)
 				}
 			}
 		default:

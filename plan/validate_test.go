@@ -120,7 +120,7 @@ func changed(t *rapid.T, p *plan.Plan) *plan.Plan {
 		case 9:
 			next.Local.MTU = rapid.SampledFrom([]int{0, 1400, 100}).Draw(t, "MTU")
 			if rapid.Bool().Draw(t, "no tunnel") {
-				next.Local.Tunnel = plan.Tunnel{}
+				next.Local.Tunnels = nil
 			}
 		}
 	}

@@ -26,11 +26,12 @@ func PutNode(b *plan.Builder, n Node) {
 }
 
 // PutPool gives the node a prefix to take pods' addresses from. What is in it
-// and belongs to no endpoint is unreachable.
-func PutPool(b *plan.Builder, prefix netip.Prefix, origin string) {
+// and belongs to no endpoint is unreachable. tunnel names the one at whose end the node
+// has an address of it, or is empty.
+func PutPool(b *plan.Builder, prefix netip.Prefix, tunnel, origin string) {
 	prefix = prefix.Masked()
 	gateway := plan.GatewayOf(prefix)
-	b.Local.Pools = append(b.Local.Pools, plan.Pool{Network: plan.DefaultNetwork, Prefix: prefix, Gateway: gateway})
+	b.Local.Pools = append(b.Local.Pools, plan.Pool{Network: plan.DefaultNetwork, Prefix: prefix, Gateway: gateway, Tunnel: tunnel})
 	b.PutRoute(plan.RouteKey{Network: plan.DefaultNetwork, Prefix: prefix}, plan.Route{Way: plan.ToDrop, Origin: origin})
 	b.PutRoute(hostRoute(gateway), plan.Route{Way: plan.ToHost, Origin: origin})
 }
@@ -46,7 +47,7 @@ func PutEndpoints(b *plan.Builder, n Node) []Problem {
 		holders[plan.Address{Network: plan.DefaultNetwork, IP: a}] = "the node itself"
 	}
 	for _, p := range b.Local.Pools {
-		holders[plan.Address{Network: p.Network, IP: b.Local.TunnelAddress(p)}] = "the tunnel's end of " + p.Prefix.String()
+		holders[plan.Address{Network: p.Network, IP: p.TunnelAddress()}] = "the tunnel's end of " + p.Prefix.String()
 		holders[plan.Address{Network: p.Network, IP: p.Gateway}] = "the gateway of " + p.Prefix.String()
 	}
 	var problems []Problem

@@ -178,7 +178,9 @@ func (s *suite) lacks(plans map[string]*plan.Plan) []string {
 		for _, a := range p.Local.Addresses {
 			need(a.Is4() || s.able.IPv6, "IPv6")
 		}
-		need(!p.Local.Tunnel.CarriesTags || s.able.Tags, "tags in the tunnel")
+		for _, t := range p.Local.Tunnels {
+			need(!t.CarriesTags || s.able.Tags, "tags in the tunnel")
+		}
 		for _, peer := range p.Peers.All() {
 			need(!peer.CarriesTags || s.able.Tags, "tags in the tunnel")
 		}

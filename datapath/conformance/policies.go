@@ -20,15 +20,15 @@ import (
 // clients: near, on the same node, and far, on the other. Verdicts are by
 // client, so that one can be forbidden without the other.
 const policyPlans = `node node1 addresses 172.30.0.2 mtu 1450
-pool default 10.1.1.0/24 gateway 10.1.1.1
+pool default 10.1.1.0/24 gateway 10.1.1.1 tunnel vxlan
 tunnel vxlan port 8472 vtep 172.30.0.2 mac 0a:58:ac:1e:00:02
-network default vni 1
+network default in vxlan vni 1
 endpoint near network default addresses 10.1.1.3 mac 0a:58:0a:01:01:03
 endpoint server network default addresses 10.1.1.2 mac 0a:58:0a:01:01:02 ingress-policy server
 route default 0.0.0.0/0 gateway
 route default 10.1.1.2/32 endpoint server
 route default 10.1.1.3/32 endpoint near
-peer node2 ends 172.30.0.3@0a:58:ac:1e:00:03
+peer node2 ends vxlan@172.30.0.3@0a:58:ac:1e:00:03
 route default 10.1.2.0/24 tunnel node2
 class default 10.1.1.3/32 c0
 class default 10.1.2.2/32 c1
@@ -38,13 +38,13 @@ verdict server ingress from c1 udp 8080 allow # far
 verdict server ingress from c1 tcp 22 deny # no shell
 
 node node2 addresses 172.30.0.3 mtu 1450
-pool default 10.1.2.0/24 gateway 10.1.2.1
+pool default 10.1.2.0/24 gateway 10.1.2.1 tunnel vxlan
 tunnel vxlan port 8472 vtep 172.30.0.3 mac 0a:58:ac:1e:00:03
-network default vni 1
+network default in vxlan vni 1
 endpoint far network default addresses 10.1.2.2 mac 0a:58:0a:01:02:02
 route default 0.0.0.0/0 gateway
 route default 10.1.2.2/32 endpoint far
-peer node1 ends 172.30.0.2@0a:58:ac:1e:00:02
+peer node1 ends vxlan@172.30.0.2@0a:58:ac:1e:00:02
 route default 10.1.1.0/24 tunnel node1
 `
 

@@ -355,7 +355,7 @@ func (s *suite) discovery(t *testing.T) {
 
 // fromPeer sends a frame through the tunnel to an address of node1.
 func (b *sourceBench) fromPeer(from *node, to netip.Addr, frame []byte) error {
-	t := from.plan.Local.Tunnel
+	t := from.plan.Local.Tunnels[0]
 	c, err := from.dial("udp", of(to, from.plan.Local.Addresses...), netip.AddrPortFrom(to, t.Port), patience)
 	if err != nil {
 		return err
@@ -376,7 +376,7 @@ func (s *suite) throughTunnel(t *testing.T, ipv4 bool, longer int) {
 		own.Local.Pools[i].Prefix = netip.PrefixFrom(p.Prefix.Addr(), p.Prefix.Bits()+longer)
 	}
 	b.apply(b.node1, &own)
-	mine, theirs := b.node1.plan.Local.Tunnel, b.node2.plan.Local.Tunnel
+	mine, theirs := b.node1.plan.Local.Tunnels[0], b.node2.plan.Local.Tunnels[0]
 	for _, p := range unlisted {
 		must(t, b.node1.Do(func() error { return addAddress("eth0", p) }))
 	}

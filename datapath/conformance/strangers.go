@@ -25,7 +25,7 @@ func (s *suite) strangers(t *testing.T) {
 	const port = 8080
 	l.listen(victim.host, service{plan.UDP, port})
 
-	mine, theirs := plans["node1"].Local.Tunnel, plans["node2"].Local.Tunnel
+	mine, theirs := plans["node1"].Local.Tunnels[0], plans["node2"].Local.Tunnels[0]
 	inner := netip.AddrPortFrom(node2.pods["weft0201"].addresses[0], port)
 	send := func(from *host, source netip.Addr) <-chan arrival {
 		t.Helper()
@@ -67,7 +67,7 @@ func (s *suite) strangers(t *testing.T) {
 // vniOf is the network identifier of what a node sends through the tunnel, of an
 // endpoint without a tag.
 func vniOf(p *plan.Plan) uint32 {
-	vni, _ := p.Encode(plan.DefaultNetwork, 0)
+	vni, _ := p.Encode(p.Local.Tunnels[0].Name, plan.DefaultNetwork, 0)
 	return vni
 }
 

@@ -62,7 +62,7 @@ func (n *node) translate(from uint16, to netip.AddrPort) error {
 // address: behind its node's address it would be a peer.
 func (s *suite) intoTunnel(t *testing.T, ipv4 bool) {
 	b := s.newSourceBench(t, true, ipv4)
-	mine, theirs := b.node1.plan.Local.Tunnel, b.node2.plan.Local.Tunnel
+	mine, theirs := b.node1.plan.Local.Tunnels[0], b.node2.plan.Local.Tunnels[0]
 	const nodePort = 30000
 	var trials []trial
 	for i := range b.mate.addresses {
@@ -110,7 +110,7 @@ func (s *suite) intoTunnel(t *testing.T, ipv4 bool) {
 		why  datapath.Reason
 	}{
 		{"a port of a node that leads to its VTEP", b.node2, b.node1.host, mine.VTEP, netip.AddrPortFrom(second, here), datapath.UnknownPeer},
-		{"a port of a node that leads to another's VTEP", b.node3, b.out, of(vtep, routers[0].Addr(), routers[1].Addr()), netip.AddrPortFrom(b.node3.plan.Local.Tunnel.VTEP, onward), datapath.TunnelPort},
+		{"a port of a node that leads to another's VTEP", b.node3, b.out, of(vtep, routers[0].Addr(), routers[1].Addr()), netip.AddrPortFrom(b.node3.plan.Local.Tunnels[0].VTEP, onward), datapath.TunnelPort},
 	} {
 		trials = append(trials, trial{k.what, k.why, k.at, func(word string) error {
 			c, err := k.from.dial("udp", k.by, k.to, patience)
@@ -131,7 +131,7 @@ func (s *suite) translatedTunnel(t *testing.T) {
 	b := s.newSourceBench(t, true, true)
 	for _, n := range []*node{b.node1, b.node2} {
 		for _, a := range n.pods[map[*node]string{b.node1: "weft0102", b.node2: "weft0202"}[n]].addresses {
-			must(t, n.translate(n.plan.Local.Tunnel.Port, at(a)))
+			must(t, n.translate(n.plan.Local.Tunnels[0].Port, at(a)))
 		}
 	}
 	var flows []plan.Flow
@@ -148,7 +148,7 @@ func (s *suite) translatedTunnel(t *testing.T) {
 // tunnel packet, where somebody keeps all of them from connection tracking, too.
 func (s *suite) nestedTunnel(t *testing.T) {
 	b := s.newSourceBench(t, true, true)
-	mine, theirs := b.node1.plan.Local.Tunnel, b.node2.plan.Local.Tunnel
+	mine, theirs := b.node1.plan.Local.Tunnels[0], b.node2.plan.Local.Tunnels[0]
 	must(t, b.node1.untrack(mine.Port))
 	var trials []trial
 	for i, to := range b.victim.addresses {
@@ -241,7 +241,7 @@ func (s *suite) masqueradedTunnel(t *testing.T) {
 		b.node1.addressesOnce(t)
 		var ends []netip.Addr
 		for _, pool := range b.node1.plan.Local.Pools {
-			ends = append(ends, b.node1.plan.Local.TunnelAddress(pool))
+			ends = append(ends, pool.TunnelAddress())
 		}
 		const nodePort = 30020
 		for i, pod := range b.peer.addresses {
@@ -312,7 +312,7 @@ func (s *suite) loopback(t *testing.T) {
 // met it: its receiver, and the routers on its way.
 func (s *suite) icmpErrors(t *testing.T) {
 	b := s.newSourceBench(t, true, true)
-	mine := b.node1.plan.Local.Tunnel
+	mine := b.node1.plan.Local.Tunnels[0]
 	var trials []trial
 	for i, victim := range b.victim.addresses {
 		mate, peer, other, third := b.mate.addresses[i], b.peer.addresses[i], b.other.addresses[i], b.third.addresses[i]
@@ -338,7 +338,7 @@ func (s *suite) icmpErrors(t *testing.T) {
 		add("the receiver on another node", nil, "", long, peer, victim, victim, peer, func(p []byte) error { return b.fromPod(b.node2, b.peer, p) }, as)
 
 		byPeer := func(n *node) func([]byte) error {
-			return func(p []byte) error { return b.fromPeer(n, mine.VTEP, frame(n.plan.Local.Tunnel.MAC, mine.MAC, p)) }
+			return func(p []byte) error { return b.fromPeer(n, mine.VTEP, frame(n.plan.Local.Tunnels[0].MAC, mine.MAC, p)) }
 		}
 		add("another peer", b.node1, datapath.ICMPError, long, third, victim, victim, peer, byPeer(b.node3), as)
 		add("another peer, with options", b.node1, datapath.ICMPError, long, third, victim, victim, peer, byPeer(b.node3), withOptions)

@@ -243,7 +243,7 @@ func (s *suite) refusals(t *testing.T) {
 		{"egress default any 203.0.113.0/24 via node2", slices.Contains(s.able.EgressActions, plan.ViaNode)},
 		{"endpoint other network blue addresses 10.1.1.2 mac 0a:58:0a:01:01:02", s.able.OverlappingNetworks},
 		{"endpoint other network default addresses 10.1.1.9 mac 0a:58:0a:01:01:09 ingress-rate 1000000", s.able.Bandwidth},
-		{"peer router ends 172.30.0.254@0a:58:ac:1e:00:fe carries-tags", s.able.Tags},
+		{"peer router ends vxlan@172.30.0.254@0a:58:ac:1e:00:fe carries-tags", s.able.Tags},
 		{"route default 10.1.9.0/24 nexthop node2,router\npeer router addresses 172.30.0.254", s.able.Multipath},
 	} {
 		if c.able {

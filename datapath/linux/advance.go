@@ -84,9 +84,7 @@ func (c *compiler) advance(p *plan.Plan, changes plan.Diff, index func(name stri
 
 // alike reports whether packets are handed to two peers, and taken from them, alike.
 func (c *compiler) alike(a, b plan.Peer) bool {
-	endOfA, _ := c.plan.Local.EndOf(a)
-	endOfB, _ := c.plan.Local.EndOf(b)
-	return endOfA == endOfB && !slices.ContainsFunc(families, func(is4 bool) bool {
+	return slices.Equal(a.Ends, b.Ends) && !slices.ContainsFunc(families, func(is4 bool) bool {
 		any := everything(is4).Addr()
 		return a.NextHop(any) != b.NextHop(any)
 	})

@@ -19,16 +19,15 @@ import (
 // tracking, and no rule of anybody's can translate them. All else costs one
 // lookup among a few ranges.
 func (r *ruleset) arrivals(p *plan.Plan, s *sources) {
-	t := p.Local.Tunnel
 	c := r.chain("arrivals")
 	c.hook = &hook{nftables.ChainTypeFilter, *nftables.ChainHookPrerouting, *nftables.ChainPriorityRaw}
 	c.add("what endpoints send", metaEqual(expr.MetaKeyIIFGROUP, hostEndian(endpointGroup)), decide(goTo("from-endpoint")))
-	fromTunnel := metaEqual(expr.MetaKeyIIFNAME, []byte(interfaceKey(vxlanName)))
-	if !t.IsZero() {
+	fromTunnel := metaEqual(expr.MetaKeyIIFNAME, []byte(tunnelPrefix))
+	if len(p.Local.Tunnels) > 0 {
 		c.add("out of the tunnel, and no ICMP", fromTunnel, noICMP(), decide(accept))
 	}
 	c.add("what comes from Weft's own devices", fromOwnDevice(), decide(goTo("from-device")))
-	if !t.IsZero() {
+	for _, t := range overlays(p) {
 		is4 := t.VTEP.Is4()
 		c.add("tunnel packets are nobody's to translate", isFamily(is4), isProtocol(unix.IPPROTO_UDP), isAddress(t.VTEP, false), isPort(t.Port),
 			[]expr.Any{&expr.Notrack{}}, decide(accept))
@@ -49,7 +48,7 @@ func (r *ruleset) arrivals(p *plan.Plan, s *sources) {
 	}
 
 	device := r.chain("from-device")
-	if !t.IsZero() {
+	if len(p.Local.Tunnels) > 0 {
 		device.add("ICMP out of the tunnel", fromTunnel, decide(goTo("from-tunnel")))
 		r.fromTunnel()
 	}

@@ -51,9 +51,9 @@ func (r *routing) astray(t *travel) []string {
 			}
 		}
 	}
-	if len(t.peers) > 0 {
-		from := found.asker(sender{in: "lo", from: t.vtep, protocol: unix.IPPROTO_UDP, what: "the tunnel packets to %s"})
-		for _, peer := range t.peers {
+	for _, tunnel := range t.tunnels {
+		from := found.asker(sender{in: "lo", from: tunnel.vtep, protocol: unix.IPPROTO_UDP, what: "the tunnel packets to %s"})
+		for _, peer := range tunnel.peers {
 			found.towards(peer)
 			rule, route := found.decide(&from)
 			found.judgePeer(&from.sender, peer, rule, route)
@@ -66,14 +66,37 @@ func (r *routing) astray(t *travel) []string {
 type travel struct {
 	plan *plan.Plan
 	node *node
-	// vtep is where tunnel packets come from, and peers are where they go to; of
-	// another family there are none.
-	vtep  netip.Addr
-	peers []netip.Addr
+	// tunnels are where tunnel packets of the family come from and go to.
+	tunnels []outer
 	// name returns that of an interface, and addresses its own.
 	name      func(link int) string
 	addresses func(link int) []netip.Prefix
 	is4       bool
+}
+
+// outer is where tunnel packets come from, and where they go to.
+type outer struct {
+	vtep  netip.Addr
+	peers []netip.Addr
+}
+
+// outers are those of a family. Tunnels that begin at one address are one.
+func (c *compiler) outers(is4 bool) []outer {
+	peers := map[netip.Addr]map[netip.Addr]bool{}
+	for _, t := range c.plan.Local.Tunnels {
+		if t.VTEP.Is4() != is4 {
+			continue
+		}
+		if peers[t.VTEP] == nil {
+			peers[t.VTEP] = map[netip.Addr]bool{}
+		}
+		maps.Copy(peers[t.VTEP], c.sourcesOf().tunnels[t.Name].peers)
+	}
+	var all []outer
+	for _, vtep := range slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare) {
+		all = append(all, outer{vtep, slices.SortedFunc(maps.Keys(peers[vtep]), netip.Addr.Compare)})
+	}
+	return all
 }
 
 // concerns are the addresses that packets may be followed to: those of the pods
@@ -88,8 +111,10 @@ func (t *travel) concerns() *subnet.Set {
 			}
 		}
 	}
-	for _, a := range t.peers {
-		all.Add(single(a))
+	for _, tunnel := range t.tunnels {
+		for _, a := range tunnel.peers {
+			all.Add(single(a))
+		}
 	}
 	return all
 }
@@ -226,7 +251,7 @@ func (s *strays) judgePeer(from *sender, peer netip.Addr, rule *foundRule, route
 // carries reports whether a route may lead tunnel packets to another node.
 func (s *strays) carries(r *foundRoute) bool {
 	return r.protocol == routeProtocol ||
-		r.kind == unix.RTN_UNICAST && r.link != loopbackLink && r.link != s.node.vxlan && r.link != s.node.bridge
+		r.kind == unix.RTN_UNICAST && r.link != loopbackLink && !s.node.isTunnel(r.link) && r.link != s.node.bridge
 }
 
 // reaches reports whether a packet would get to another node without the routes
@@ -420,8 +445,7 @@ func (d *DataPlane) travels() []*travel {
 	c := d.compiler
 	ipv4, ipv6 := routed(c.plan)
 	// The node may change while this is used.
-	n := &node{links: maps.Clone(c.node.links), bridge: c.node.bridge, vxlan: c.node.vxlan}
-	tunnel := c.plan.Local.Tunnel
+	n := &node{links: maps.Clone(c.node.links), bridge: c.node.bridge, tunnels: maps.Clone(c.node.tunnels)}
 	names := map[int]string{} // to ask the kernel costs as much as to list all
 	name := func(link int) string {
 		if names[link] == "" {
@@ -431,14 +455,11 @@ func (d *DataPlane) travels() []*travel {
 	}
 	var all []*travel
 	for _, is4 := range families {
-		carries := !tunnel.IsZero() && tunnel.VTEP.Is4() == is4
-		if !(is4 && ipv4 || !is4 && ipv6 || carries) {
+		tunnels := c.outers(is4)
+		if !(is4 && ipv4 || !is4 && ipv6 || len(tunnels) > 0) {
 			continue
 		}
-		t := &travel{plan: c.plan, node: n, is4: is4, name: name, addresses: linkAddresses}
-		if carries {
-			t.vtep, t.peers = tunnel.VTEP, slices.SortedFunc(maps.Keys(c.sourcesOf().peers), netip.Addr.Compare)
-		}
+		t := &travel{plan: c.plan, node: n, is4: is4, name: name, addresses: linkAddresses, tunnels: tunnels}
 		all = append(all, t)
 	}
 	return all

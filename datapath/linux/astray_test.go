@@ -162,7 +162,7 @@ func TestAstray(t *testing.T) {
 // TestAstrayStories shows what is said of others' rules and routes: testdata has a
 // plan, and then some of them with what the survey says.
 func TestAstrayStories(t *testing.T) {
-	names := map[int]string{loopbackLink: "lo", 2: "eth0", 3: bridgeName, 4: vxlanName}
+	names := map[int]string{loopbackLink: "lo", 2: "eth0", 3: bridgeName, 4: vxlanDevice}
 	var p *plan.Plan
 	golden.Answers(t, "testdata/astray.txtar", func(t *testing.T, name, question string) string {
 		if name == "plan" {
@@ -206,10 +206,7 @@ func surveyed(t interface{ Fatalf(string, ...any) }, p *plan.Plan, is4 bool, nam
 	}
 	sortRules(r)
 	journey := &travel{plan: p, node: c.node, is4: is4, name: func(link int) string { return names[link] },
-		addresses: func(int) []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix("10.1.1.2/31")} }}
-	if is4 {
-		journey.vtep, journey.peers = p.Local.Tunnel.VTEP, slices.SortedFunc(maps.Keys(c.sourcesOf().peers), netip.Addr.Compare)
-	}
+		addresses: func(int) []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix("10.1.1.2/31")} }, tunnels: c.outers(is4)}
 	return r, journey
 }
 
@@ -282,10 +279,12 @@ func (r *routing) plainly(t *travel) []string {
 			}
 		}
 	}
-	for _, peer := range t.peers {
-		s := sender{in: "lo", from: t.vtep, protocol: unix.IPPROTO_UDP, what: "the tunnel packets to %s"}
-		rule, route := r.decide(s, peer, nil)
-		found.judgePeer(&s, peer, rule, route)
+	for _, tunnel := range t.tunnels {
+		for _, peer := range tunnel.peers {
+			s := sender{in: "lo", from: tunnel.vtep, protocol: unix.IPPROTO_UDP, what: "the tunnel packets to %s"}
+			rule, route := r.decide(s, peer, nil)
+			found.judgePeer(&s, peer, rule, route)
+		}
 	}
 	return found.lines()
 }
@@ -294,25 +293,25 @@ func (r *routing) plainly(t *travel) []string {
 // rule and each table about each packet.
 func TestAstrayIsPlain(t *testing.T) {
 	p := mustParse(t, `node node1 addresses 172.30.0.2,fd01::2 mtu 1500
-pool default 10.1.1.0/24 gateway 10.1.1.1
-pool default fd00:1::/64 gateway fd00:1::1
+pool default 10.1.1.0/24 gateway 10.1.1.1 tunnel vxlan
+pool default fd00:1::/64 gateway fd00:1::1 tunnel vxlan
 tunnel vxlan port 8472 vtep 172.30.0.2 mac 0a:58:ac:1e:00:02
-network default vni 1
+network default in vxlan vni 1
 endpoint weftaaa network default addresses 10.1.1.2,fd00:1::2 mac 0a:58:0a:01:01:02 anti-spoof
 endpoint weftbbb network default addresses 10.1.1.3,fd00:1::3 mac 0a:58:0a:01:01:03 anti-spoof
 route default 10.1.1.2/32 endpoint weftaaa
 route default 10.1.1.3/32 endpoint weftbbb
 route default fd00:1::2/128 endpoint weftaaa
 route default fd00:1::3/128 endpoint weftbbb
-peer node2 ends 172.30.0.3@0a:58:ac:1e:00:03
+peer node2 ends vxlan@172.30.0.3@0a:58:ac:1e:00:03
 route default 10.1.2.0/24 tunnel node2
-peer node3 ends 172.30.0.4@0a:58:ac:1e:00:04
+peer node3 ends vxlan@172.30.0.4@0a:58:ac:1e:00:04
 route default 10.1.3.0/24 tunnel node3
 route default fd00:2::/64 tunnel node2
 route default 172.30.0.0/24 tunnel node2 endpoints-only
 route default fd01::/64 tunnel node2 endpoints-only
 `)
-	names := map[int]string{loopbackLink: "lo", 2: "eth0", 3: bridgeName, 4: vxlanName}
+	names := map[int]string{loopbackLink: "lo", 2: "eth0", 3: bridgeName, 4: vxlanDevice}
 	for k := range p.Endpoints.All() {
 		names[linkIndex(k.Interface)] = k.Interface
 	}
@@ -329,7 +328,7 @@ route default fd01::/64 tunnel node2 endpoints-only
 		prefix := rapid.OneOf(rapid.Just(everything(is4)), rapid.SampledFrom(prefixes[is4]))
 		table := rapid.SampledFrom([]int{unix.RT_TABLE_MAIN, unix.RT_TABLE_LOCAL, unix.RT_TABLE_DEFAULT, endpointsTable, 100, 101})
 		priority := rapid.SampledFrom([]int{0, 1, 100, 200, 200, 8700, 9000, 32766, 40000})
-		device := rapid.SampledFrom([]string{"", "", "", "weftaaa", vxlanName, "lo", "eth0"})
+		device := rapid.SampledFrom([]string{"", "", "", "weftaaa", vxlanDevice, "lo", "eth0"})
 		protocol := rapid.SampledFrom([]int{unix.RTPROT_BOOT, unix.RTPROT_BOOT, unix.RTPROT_KERNEL, routeProtocol})
 		rarely := rapid.Map(rapid.IntRange(0, 9), func(n int) bool { return n == 0 })
 		if rarely.Draw(t, "without the kernel's") {
@@ -377,7 +376,7 @@ route default fd01::/64 tunnel node2 endpoints-only
 func BenchmarkAstray(b *testing.B) {
 	text := &strings.Builder{}
 	text.WriteString("node node1 addresses 172.30.0.1 mtu 1500\npool default 10.0.0.0/24 gateway 10.0.0.1\ntunnel vxlan port 8472 vtep 172.30.0.1 mac 0a:58:ac:1e:00:01\nnetwork default vni 1\n")
-	names := map[int]string{loopbackLink: "lo", 2: "eth0", 3: bridgeName, 4: vxlanName}
+	names := map[int]string{loopbackLink: "lo", 2: "eth0", 3: bridgeName, 4: vxlanDevice}
 	for i := range 250 {
 		a := netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 2)})
 		fmt.Fprintf(text, "endpoint weft%d network default addresses %s mac %s anti-spoof\nroute default %s/32 endpoint weft%[1]d\n", i, a, plan.MACOf(a), a)
@@ -438,7 +437,7 @@ func TestMatter(t *testing.T) {
 		for _, a := range peers {
 			all = append(all, single(a))
 		}
-		return (&travel{plan: p, peers: peers, is4: is4}).concerns(), all
+		return (&travel{plan: p, tunnels: []outer{{peers: peers}}, is4: is4}).concerns(), all
 	}
 	concerns, _ := of(mustParse(t, "peer 10.0.0.5 addresses 10.0.0.5\nroute default 10.1.2.0/24 nexthop 10.0.0.5\nroute default 172.16.0.0/24 nexthop 10.0.0.5\n"),
 		[]netip.Addr{netip.MustParseAddr("10.0.0.5"), netip.MustParseAddr("192.168.0.5")}, true)

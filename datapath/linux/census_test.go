@@ -52,13 +52,13 @@ func TestTally(t *testing.T) {
 
 func TestHostOf(t *testing.T) {
 	p, err := plan.Parse(`node node1 addresses 172.30.0.2 mtu 1450
-pool default 10.1.1.0/24 gateway 10.1.1.1
+pool default 10.1.1.0/24 gateway 10.1.1.1 tunnel vxlan
 tunnel vxlan port 8472 vtep 172.30.0.2 mac 0a:58:ac:1e:00:02
-network default vni 1
+network default in vxlan vni 1
 endpoint near network default addresses 10.1.1.3 mac 0a:58:0a:01:01:03
 route default 0.0.0.0/0 gateway
 route default 10.1.1.3/32 endpoint near
-peer node2 ends 172.30.0.3@0a:58:ac:1e:00:03
+peer node2 ends vxlan@172.30.0.3@0a:58:ac:1e:00:03
 route default 10.1.2.0/24 tunnel node2
 route default 172.30.0.3/32 tunnel node2 endpoints-only
 peer node3 addresses 172.30.0.4

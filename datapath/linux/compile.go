@@ -24,13 +24,49 @@ const (
 type node struct {
 	// links maps interface names to indexes.
 	links map[string]int
-	// bridge and vxlan are the indexes of Weft's own devices, 0 where the
-	// plan needs none or they cannot be had.
-	bridge, vxlan int
-	// tunnelMTU is that of the VXLAN device, in bytes.
-	tunnelMTU int
+	// bridge is the index of Weft's own device that has the gateways' addresses, 0
+	// where the plan needs none or it cannot be had.
+	bridge int
+	// tunnels are the devices of tunnels by the tunnels' names, those that can be had.
+	tunnels map[string]device
 	// connected are the prefixes of addresses on other interfaces.
 	connected []connection
+}
+
+// device is one of Weft's own for a tunnel.
+type device struct {
+	index int
+	// mtu is in bytes.
+	mtu int
+}
+
+// tunnel returns the name of the tunnel whose device has an index.
+func (n *node) tunnel(link int) (name string, ok bool) {
+	for name, d := range n.tunnels {
+		if d.index == link && link != 0 {
+			return name, true
+		}
+	}
+	return "", false
+}
+
+// isTunnel reports whether a tunnel's device has an index.
+func (n *node) isTunnel(link int) bool {
+	_, ok := n.tunnel(link)
+	return ok
+}
+
+// ownLinks are the indexes of Weft's own devices, in order.
+func (n *node) ownLinks() []int {
+	var own []int
+	if n.bridge != 0 {
+		own = append(own, n.bridge)
+	}
+	for _, d := range n.tunnels {
+		own = append(own, d.index)
+	}
+	slices.Sort(own)
+	return own
 }
 
 type connection struct {
@@ -120,10 +156,9 @@ func (n *node) own(link int) (name string, ok bool) {
 		return "", false
 	case link == n.bridge:
 		return bridgeName, true
-	case link == n.vxlan:
-		return vxlanName, true
 	}
-	return "", false
+	name, ok = n.tunnel(link)
+	return tunnelPrefix + name, ok
 }
 
 // holding returns the link that has an address, 0 for none.
@@ -244,13 +279,16 @@ func (c *compiler) compile() error {
 		// Without an address on this device, others' masquerade takes any of the
 		// node's. The gateway's on two devices would fail programs that listen at
 		// each address of each.
-		if a := c.plan.Local.TunnelAddress(pool); a.IsValid() && c.tunnels(pool.Prefix) {
-			put(c, &c.want.addresses, addressKey{c.node.vxlan, single(a)}, struct{}{})
+		if a := pool.TunnelAddress(); a.IsValid() && c.carries(pool.Tunnel, pool.Prefix) {
+			put(c, &c.want.addresses, addressKey{c.node.tunnels[pool.Tunnel].index, single(a)}, struct{}{})
 		}
 	}
-	if _, ipv6 := routed(c.plan); ipv6 && c.node.vxlan != 0 && c.node.tunnelMTU < leastMTU6 {
-		c.problems = append(c.problems, fmt.Errorf("no IPv6 to other nodes: the MTU of %s is %d, and IPv6 needs %d; raise the MTU of the node's interface by %d",
-			vxlanName, c.node.tunnelMTU, leastMTU6, leastMTU6-c.node.tunnelMTU))
+	_, ipv6 := routed(c.plan)
+	for _, t := range overlays(c.plan) {
+		if d, ok := c.node.tunnels[t.Name]; ok && ipv6 && t.Carries(netip.IPv6Unspecified()) && d.mtu < leastMTU6 {
+			c.problems = append(c.problems, fmt.Errorf("no IPv6 to other nodes: the MTU of %s is %d, and IPv6 needs %d; raise the MTU of the node's interface by %d",
+				t.device(), d.mtu, leastMTU6, leastMTU6-d.mtu))
+		}
 	}
 	c.compileRules()
 	for k, e := range c.plan.Endpoints.All() {
@@ -383,12 +421,13 @@ func (c *compiler) piece(table int, prefix netip.Prefix, k plan.RouteKey, r plan
 		}
 		to.via, to.onlink = e.Addresses[i], true
 	case plan.ToTunnel:
-		if !c.tunnels(prefix) {
+		end := c.end(r, prefix)
+		if !c.carries(end.Tunnel, prefix) {
 			to.kind = unix.RTN_UNREACHABLE
 			break
 		}
-		end := c.end(r)
-		to.link, to.source = c.node.vxlan, c.source(prefix)
+		link := c.node.tunnels[end.Tunnel].index
+		to.link, to.source = link, c.source(prefix)
 		hop := prefix.Addr()
 		switch other, ok := c.bases[prefix]; {
 		case prefix.IsSingleIP():
@@ -402,22 +441,23 @@ func (c *compiler) piece(table int, prefix netip.Prefix, k plan.RouteKey, r plan
 		default:
 			to.via, to.onlink = hop, true
 		}
-		put(c, &c.want.neighbours, neighbourKey{c.node.vxlan, hop}, end.MAC)
-		put(c, &c.want.fdb, fdbKey{c.node.vxlan, end.MAC}, end.VTEP)
+		put(c, &c.want.neighbours, neighbourKey{link, hop}, end.MAC)
+		put(c, &c.want.fdb, fdbKey{link, end.MAC}, end.VTEP)
 	}
 	c.putRoute(table, prefix, to)
 }
 
-// end is the other end of the tunnel of a route.
-func (c *compiler) end(r plan.Route) plan.TunnelEnd {
+// end is the other end of the tunnel of a route to a prefix.
+func (c *compiler) end(r plan.Route, prefix netip.Prefix) plan.TunnelEnd {
 	peer, _ := c.peers.Get(plan.PeerKey{Name: r.Peer()})
-	end, _ := c.plan.Local.EndOf(peer)
+	end, _, _ := c.plan.Local.EndOf(peer, prefix.Addr())
 	return end
 }
 
-// tunnels reports whether the tunnel can carry packets to a prefix.
-func (c *compiler) tunnels(prefix netip.Prefix) bool {
-	return c.node.vxlan != 0 && (prefix.Addr().Is4() || c.node.tunnelMTU >= leastMTU6)
+// carries reports whether a tunnel can carry packets to a prefix here.
+func (c *compiler) carries(tunnel string, prefix netip.Prefix) bool {
+	d, ok := c.node.tunnels[tunnel]
+	return ok && (prefix.Addr().Is4() || d.mtu >= leastMTU6)
 }
 
 // leastMTU6 is the least MTU of a link with IPv6, in bytes (RFC 8200, section
@@ -502,7 +542,11 @@ func (c *compiler) carve(p netip.Prefix) []netip.Prefix {
 func (c *compiler) assignBases() {
 	type hop struct {
 		prefix netip.Prefix
-		mac    plan.MAC
+		end    plan.TunnelEnd
+	}
+	type address struct {
+		tunnel string
+		netip.Addr
 	}
 	var hops []hop
 	for k, r := range c.routes() {
@@ -514,15 +558,15 @@ func (c *compiler) assignBases() {
 			pieces = c.carve(k.Prefix)
 		}
 		for _, p := range pieces {
-			hops = append(hops, hop{p, c.end(r).MAC})
+			hops = append(hops, hop{p, c.end(r, p)})
 		}
 	}
 	slices.SortStableFunc(hops, func(a, b hop) int { return b.prefix.Bits() - a.prefix.Bits() })
-	taken := make(map[netip.Addr]plan.MAC, len(hops))
+	taken := make(map[address]plan.MAC, len(hops))
 	for _, h := range hops {
 		base := h.prefix.Addr()
 		for base.IsValid() && h.prefix.Contains(base) {
-			if mac, ok := taken[base]; !ok || mac == h.mac {
+			if mac, ok := taken[address{h.end.Tunnel, base}]; !ok || mac == h.end.MAC {
 				break
 			}
 			base = base.Next()
@@ -531,7 +575,7 @@ func (c *compiler) assignBases() {
 			c.exceptional = true
 			c.bases[h.prefix] = base
 		}
-		taken[base] = h.mac
+		taken[address{h.end.Tunnel, base}] = h.end.MAC
 	}
 }
 

@@ -22,7 +22,10 @@ import (
 // testNode is a node on which every endpoint's interface is there, and eth0
 // has the node's addresses.
 func testNode(p *plan.Plan) *node {
-	n := &node{links: map[string]int{}, bridge: 3, vxlan: 4, tunnelMTU: 1450}
+	n := &node{links: map[string]int{}, bridge: 3, tunnels: map[string]device{}}
+	for i, t := range p.Local.Tunnels {
+		n.tunnels[t.Name] = device{4 + i, 1450}
+	}
 	for k := range p.Endpoints.All() {
 		n.links[k.Interface] = linkIndex(k.Interface)
 	}
@@ -35,6 +38,9 @@ func testNode(p *plan.Plan) *node {
 	}
 	return n
 }
+
+// vxlanDevice is that of the tunnel that most plans of tests have.
+const vxlanDevice = tunnelPrefix + "vxlan"
 
 // linkIndex gives each name an index of its own.
 func linkIndex(name string) int {
@@ -75,7 +81,10 @@ func TestCompile(t *testing.T) {
 
 // describe writes objects as ip would be told.
 func describe(p *plan.Plan, c *compiler) string {
-	names := map[int]string{2: "eth0", 3: bridgeName, 4: vxlanName}
+	names := map[int]string{2: "eth0", 3: bridgeName, 4: vxlanDevice}
+	for _, t := range p.Local.Tunnels {
+		names[c.node.tunnels[t.Name].index] = tunnelPrefix + t.Name
+	}
 	for name, index := range c.node.links {
 		names[index] = name
 	}
@@ -248,9 +257,9 @@ func TestAdvance(t *testing.T) {
 func TestAdvanceByNode(t *testing.T) {
 	parse := func(peers string) *plan.Plan {
 		p, err := plan.Parse(`node node1 addresses 172.30.0.2 mtu 1450
-pool default 10.1.1.0/24 gateway 10.1.1.1
+pool default 10.1.1.0/24 gateway 10.1.1.1 tunnel vxlan
 tunnel vxlan port 4789 vtep 172.30.0.2 mac 0a:58:ac:1e:00:02
-network default vni 0
+network default in vxlan vni 0
 route default 0.0.0.0/0 gateway
 ` + peers)
 		if err != nil {
@@ -258,11 +267,11 @@ route default 0.0.0.0/0 gateway
 		}
 		return p
 	}
-	const node2 = `peer node2 ends 172.30.0.3@0a:58:ac:1e:00:03
+	const node2 = `peer node2 ends vxlan@172.30.0.3@0a:58:ac:1e:00:03
 route default 10.1.2.0/24 tunnel node2
 route default 172.30.0.3/32 tunnel node2 endpoints-only
 `
-	const node3 = `peer node3 ends 172.30.9.4@0a:58:ac:1e:09:04
+	const node3 = `peer node3 ends vxlan@172.30.9.4@0a:58:ac:1e:09:04
 route default 10.1.3.0/24 tunnel node3
 route default 172.30.9.4/32 tunnel node3 endpoints-only
 `

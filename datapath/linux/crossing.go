@@ -32,7 +32,7 @@ func (r *ruleset) crossing(p *plan.Plan) {
 	if r.connections > 0 {
 		c.add("TCP with an answer", isProtocol(unix.IPPROTO_TCP), inState(expr.CtStateBitESTABLISHED), decide(accept))
 	}
-	r.toTunnelPort(c, p.Local.Tunnel)
+	r.toTunnelPorts(c, p)
 	for _, is4 := range families {
 		c.add("redirects", isFamily(is4), isProtocol(icmpOf(is4)), icmpType(), equals(redirectOf(is4)), r.drop(datapath.Redirect))
 	}

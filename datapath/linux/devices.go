@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -18,6 +20,14 @@ const (
 	overhead4 = 20 + 8 + 8 + 14
 	overhead6 = 40 + 8 + 8 + 14
 )
+
+// overheadOver is what VXLAN puts in front of a packet to a VTEP, in bytes.
+func overheadOver(vtep netip.Addr) int {
+	if vtep.Is4() {
+		return overhead4
+	}
+	return overhead6
+}
 
 // inventory is what interfaces there are.
 type inventory struct {
@@ -71,17 +81,27 @@ func specOf(v *netlink.Vxlan) vxlanSpec {
 		external: v.FlowBased, checksum: v.UDPCSum, lower: v.VtepDevIndex, group: addrOf(v.Group)}
 }
 
-// overlay is the node's end of the tunnel, and the network identifier of all that
-// it sends and takes: no tags travel, and there is one network.
+// overlay is the node's end of a tunnel, and the network identifier of all that it
+// sends and takes there: no tags travel, and there is one network.
 type overlay struct {
 	plan.Tunnel
 	vni uint32
 }
 
-func overlayOf(p *plan.Plan) overlay {
-	vni, _ := p.Encode(plan.DefaultNetwork, 0)
-	return overlay{p.Local.Tunnel, vni}
+// overlays returns those of a plan in the order of their names, whichever the node
+// prefers.
+func overlays(p *plan.Plan) []overlay {
+	var all []overlay
+	for _, t := range p.Local.Tunnels {
+		vni, _ := p.Encode(t.Name, plan.DefaultNetwork, 0)
+		all = append(all, overlay{t, vni})
+	}
+	slices.SortFunc(all, func(a, b overlay) int { return strings.Compare(a.Name, b.Name) })
+	return all
 }
+
+// device is the name of the tunnel's device.
+func (t overlay) device() string { return tunnelPrefix + t.Name }
 
 // specFor is the device of a tunnel. It is bound to no underlay device, so
 // that the node's routing table picks one for each peer. It learns nothing
@@ -98,12 +118,35 @@ func (i *inventory) own(name, kind string) (netlink.Link, bool) {
 	return l, ok && l.Type() == kind
 }
 
-// ownIndex is the index of such a device, 0 for none.
-func (i *inventory) ownIndex(name, kind string) int {
-	if l, ok := i.own(name, kind); ok {
-		return l.Attrs().Index
+// ownTunnels are Weft's devices of tunnels, by the names of these.
+func (i *inventory) ownTunnels() map[string]netlink.Link {
+	own := map[string]netlink.Link{}
+	for _, l := range i.all {
+		if name, ok := strings.CutPrefix(l.Attrs().Name, tunnelPrefix); ok && l.Type() == vxlanKind {
+			own[name] = l
+		}
 	}
-	return 0
+	return own
+}
+
+// ownLinks are the indexes of Weft's own devices, in order.
+func (i *inventory) ownLinks() []int {
+	var own []int
+	if l, ok := i.own(bridgeName, bridgeKind); ok {
+		own = append(own, l.Attrs().Index)
+	}
+	own = append(own, i.tunnelLinks()...)
+	slices.Sort(own)
+	return own
+}
+
+// tunnelLinks are the indexes of the devices of tunnels.
+func (i *inventory) tunnelLinks() []int {
+	var own []int
+	for _, l := range i.ownTunnels() {
+		own = append(own, l.Attrs().Index)
+	}
+	return own
 }
 
 // The kinds of Weft's devices.
@@ -124,7 +167,7 @@ func checkName(inv *inventory, name, kind string) error {
 func checkTunnel(inv *inventory, t overlay) error {
 	for _, l := range inv.all {
 		v, ok := l.(*netlink.Vxlan)
-		if !ok || v.Name == vxlanName || v.Port != int(t.Port) {
+		if !ok || strings.HasPrefix(v.Name, tunnelPrefix) || v.Port != int(t.Port) {
 			continue
 		}
 		if v.FlowBased || v.VxlanId == int(t.vni) {
@@ -141,10 +184,7 @@ func vxlanMTU(inv *inventory, n *node, t overlay) (int, error) {
 	if lower == nil {
 		return 0, fmt.Errorf("tunnel: no interface has the VTEP address %s", t.VTEP)
 	}
-	if t.VTEP.Is4() {
-		return lower.Attrs().MTU - overhead4, nil
-	}
-	return lower.Attrs().MTU - overhead6, nil
+	return lower.Attrs().MTU - overheadOver(t.VTEP), nil
 }
 
 // ensureBridge makes the device that holds the pools' gateways. It has no
@@ -172,10 +212,10 @@ func (k *kernel) ensureBridge(inv *inventory, p *plan.Plan, ipv4, ipv6 bool) err
 	return k.setUp(l, ipv4, ipv6)
 }
 
-// ensureVXLAN makes the tunnel device, anew if it differs in what cannot be
+// ensureVXLAN makes a tunnel's device, anew if it differs in what cannot be
 // changed.
 func (k *kernel) ensureVXLAN(inv *inventory, t overlay, mtu int, ipv4, ipv6 bool) error {
-	l, ok := inv.byName[vxlanName]
+	l, ok := inv.byName[t.device()]
 	if ok {
 		if v := l.(*netlink.Vxlan); specOf(v) != specFor(t) {
 			if err := k.deleteLink(l); err != nil {
@@ -185,6 +225,9 @@ func (k *kernel) ensureVXLAN(inv *inventory, t overlay, mtu int, ipv4, ipv6 bool
 		}
 	}
 	if !ok {
+		if err := k.clear(inv, t); err != nil {
+			return err
+		}
 		var err error
 		if l, err = k.addVXLAN(t, mtu); err != nil {
 			return err
@@ -197,28 +240,41 @@ func (k *kernel) ensureVXLAN(inv *inventory, t overlay, mtu int, ipv4, ipv6 bool
 	}
 	if l.Attrs().MTU != mtu {
 		if err := k.handle.LinkSetMTU(l, mtu); err != nil {
-			return fmt.Errorf("set MTU %d of %s: %w", mtu, vxlanName, err)
+			return fmt.Errorf("set MTU %d of %s: %w", mtu, t.device(), err)
 		}
-		k.record("set MTU %d of %s, it was %d", mtu, vxlanName, l.Attrs().MTU)
+		k.record("set MTU %d of %s, it was %d", mtu, t.device(), l.Attrs().MTU)
 	}
 	return k.setUp(l, ipv4, ipv6)
+}
+
+// clear deletes another device of Weft's that receives what a tunnel is to: one of
+// an earlier name, or one whose own tunnel is another now.
+func (k *kernel) clear(inv *inventory, t overlay) error {
+	for name, l := range inv.ownTunnels() {
+		if v, ok := l.(*netlink.Vxlan); ok && name != t.Name && v.VxlanId == int(t.vni) && v.Port == int(t.Port) && addrOf(v.SrcAddr).Is4() == t.VTEP.Is4() {
+			if err := k.deleteLink(l); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 func (k *kernel) addVXLAN(t overlay, mtu int) (netlink.Link, error) {
 	spec := specFor(t)
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.MTU, attrs.HardwareAddr = vxlanName, mtu, net.HardwareAddr(t.MAC[:])
+	attrs.Name, attrs.MTU, attrs.HardwareAddr = t.device(), mtu, net.HardwareAddr(t.MAC[:])
 	device := &netlink.Vxlan{LinkAttrs: attrs, VxlanId: int(spec.vni), Port: int(spec.port), SrcAddr: ip(spec.local), UDPCSum: spec.checksum}
 	if err := k.handle.LinkAdd(device); err != nil {
 		if errors.Is(err, unix.EEXIST) {
-			return nil, fmt.Errorf("add %s: another device receives VNI %d on UDP port %d already: %w", vxlanName, spec.vni, spec.port, err)
+			return nil, fmt.Errorf("add %s: another device receives VNI %d on UDP port %d already: %w", t.device(), spec.vni, spec.port, err)
 		}
-		return nil, fmt.Errorf("add %s: %w", vxlanName, noModule(err, "vxlan"))
+		return nil, fmt.Errorf("add %s: %w", t.device(), noModule(err, "vxlan"))
 	}
-	k.record("add VXLAN device %s: VNI %d, UDP port %d, VTEP %s", vxlanName, spec.vni, spec.port, spec.local)
-	l, err := k.handle.LinkByName(vxlanName)
+	k.record("add VXLAN device %s: VNI %d, UDP port %d, VTEP %s", t.device(), spec.vni, spec.port, spec.local)
+	l, err := k.handle.LinkByName(t.device())
 	if err != nil {
-		return nil, fmt.Errorf("find %s: %w", vxlanName, err)
+		return nil, fmt.Errorf("find %s: %w", t.device(), err)
 	}
 	return l, nil
 }

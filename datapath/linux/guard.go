@@ -12,7 +12,8 @@ import (
 	"github.com/weftnet/weft/plan"
 )
 
-// The sets by which sources are judged; each is one for each family.
+// The sets by which sources are judged. Each is one for each family, and the first
+// four for each tunnel; see setOf.
 const (
 	peersPrefix   = "peers"   // VTEPs
 	subnetsPrefix = "subnets" // VTEP, first address of a subnet like the node's own
@@ -42,44 +43,58 @@ const (
 // would look like the node's own. Other networks that use the same UDP port are
 // left alone.
 func (r *ruleset) guard(p *plan.Plan, s *sources) {
-	t := overlayOf(p)
-	if p.Endpoints.Len() == 0 && t.IsZero() {
+	tunnels := overlays(p)
+	if p.Endpoints.Len() == 0 && len(tunnels) == 0 {
 		return
 	}
 	c := r.chain("inward")
 	c.hook = &hook{nftables.ChainTypeFilter, *nftables.ChainHookInput, *nftables.ChainPriorityRaw}
 	c.add("what endpoints send to the node", metaEqual(expr.MetaKeyIIFGROUP, hostEndian(endpointGroup)), decide(goTo("endpoint-inward")))
-	r.endpointInward(t.Tunnel)
-	r.departures(t.Tunnel)
-	if t.IsZero() {
-		r.begins(c)
-		return
+	r.endpointInward(p)
+	r.departures(tunnels)
+	for _, t := range tunnels {
+		c.add("the tunnel's packets", t.packets(), isFamily(t.VTEP.Is4()), isAddress(t.VTEP, false), untracked(), decide(goTo("tunnel-"+t.Name)))
 	}
-	is4 := t.VTEP.Is4()
+	for _, t := range tunnels {
+		c.add("not where tunnel packets come from, or go to", t.packets(), r.drop(datapath.UnknownPeer))
+	}
+	r.begins(c)
+	for _, t := range tunnels {
+		r.tunnelPort(t)
+		r.tunnel(t, r.peers(p, t.Tunnel, s))
+	}
+}
+
+// packets matches those of a tunnel, whoever sent them.
+func (t overlay) packets() []expr.Any {
 	// The kernel reads four bytes with less work than three.
-	of := slices.Concat(isProtocol(unix.IPPROTO_UDP), isPort(t.Port), fromTransport(offsetVNI, 4), []expr.Any{
+	return slices.Concat(isProtocol(unix.IPPROTO_UDP), isPort(t.Port), fromTransport(offsetVNI, 4), []expr.Any{
 		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: []byte{0xff, 0xff, 0xff, 0}, Xor: make([]byte, 4)},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binary.BigEndian.AppendUint32(nil, t.vni<<8)},
 	})
-	c.add("the tunnel's packets", of, isFamily(is4), isAddress(t.VTEP, false), untracked(), decide(goTo("tunnel")))
-	c.add("not where tunnel packets come from, or go to", of, r.drop(datapath.UnknownPeer))
-	r.begins(c)
+}
 
-	r.tunnelPort(t.Tunnel)
-	peers := r.peers(p, s)
-	tunnel := r.chain("tunnel")
+// tunnel judges what a tunnel's device is about to get.
+func (r *ruleset) tunnel(t overlay, peers *peers) {
+	c := r.chain("tunnel-" + t.Name)
 	// What came out of it is tracked, unless somebody's rules say otherwise.
-	tunnel.add("out of the tunnel into it", fromOwnDevice(), r.drop(datapath.UnknownPeer))
-	for _, inner4 := range families {
-		peers.behind(tunnel, "from an address behind the peer", slices.Concat(isInner(inner4), innerProtocolNot(inner4)), inner4, innerSource(inner4), accept)
+	c.add("out of the tunnel into it", fromOwnDevice(), r.drop(datapath.UnknownPeer))
+	carried := slices.DeleteFunc(slices.Clone(families), func(is4 bool) bool { return !t.Carries(everything(is4).Addr()) })
+	for _, inner4 := range carried {
+		peers.behind(c, "from an address behind the peer", slices.Concat(isInner(inner4), innerProtocolNot(inner4)), inner4, innerSource(inner4), accept)
 	}
-	for _, inner4 := range families {
-		peers.behind(tunnel, "ICMP from an address behind the peer", isInner(inner4), inner4, innerSource(inner4), goTo("tunnel-icmp"+suffix(inner4)))
+	for _, inner4 := range carried {
+		peers.behind(c, "ICMP from an address behind the peer", isInner(inner4), inner4, innerSource(inner4), goTo("tunnel-"+t.Name+"-icmp"+suffix(inner4)))
 	}
-	tunnel.add("from an unknown peer", address(is4, true), notInSet(peersPrefix+suffix(is4)), r.drop(datapath.UnknownPeer))
-	tunnel.add("from an address that is not behind the peer", r.drop(datapath.NotThePeers))
-	r.tunnelICMP4(peers)
-	r.tunnelICMP6(peers)
+	c.add("from an unknown peer", address(t.VTEP.Is4(), true), notInSet(peers.set(peersPrefix, t.VTEP.Is4())), r.drop(datapath.UnknownPeer))
+	c.add("from an address that is not behind the peer", r.drop(datapath.NotThePeers))
+	for _, inner4 := range carried {
+		if inner4 {
+			r.tunnelICMP4(t, peers)
+		} else {
+			r.tunnelICMP6(t, peers)
+		}
+	}
 }
 
 func innerSource(inner4 bool) uint32 {
@@ -111,8 +126,8 @@ func innerProtocolNot(is4 bool) []expr.Any {
 // tunnelICMP4 judges ICMP that comes through the tunnel: an error must be about
 // a packet to an address behind the peer that sent it. Where options precede
 // the error it is judged when it is out of the tunnel; see fromTunnel.
-func (r *ruleset) tunnelICMP4(p *peers) {
-	c := r.chain("tunnel-icmp" + suffix(true))
+func (r *ruleset) tunnelICMP4(t overlay, p *peers) {
+	c := r.chain("tunnel-" + t.Name + "-icmp" + suffix(true))
 	c.add("with options", fromTransport(offsetInner, 1), []expr.Any{&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{0x45}}}, decide(accept))
 	c.add("later parts of what is not whole", fromTransport(offsetInner+6, 2), masked([]byte{0x1f, 0xff}), decide(accept))
 	const icmp = offsetInner + header4
@@ -125,8 +140,8 @@ func (r *ruleset) tunnelICMP4(p *peers) {
 // tunnelICMP6 does so for ICMPv6. Where extension headers precede the error
 // it is judged when it is out of the tunnel, but for that of fragments, which
 // may be gone by then.
-func (r *ruleset) tunnelICMP6(p *peers) {
-	c := r.chain("tunnel-icmp" + suffix(false))
+func (r *ruleset) tunnelICMP6(t overlay, p *peers) {
+	c := r.chain("tunnel-" + t.Name + "-icmp" + suffix(false))
 	const next = offsetInner + header6
 	c.add("parts of what is not whole", fromTransport(offsetInner+6, 1), equals(unix.IPPROTO_FRAGMENT), decide(goTo("tunnel-fragment")))
 	c.add("redirects", fromTransport(next, 1), equals(redirectOf(false)), r.drop(datapath.Redirect))
@@ -134,6 +149,9 @@ func (r *ruleset) tunnelICMP6(p *peers) {
 	p.behind(c, "about packets to behind the peer", nil, false, next+headerICMP+24, accept)
 	c.add("about packets to elsewhere", r.drop(datapath.ICMPError))
 
+	if _, ok := r.chains["tunnel-fragment"]; ok {
+		return // another tunnel's, too
+	}
 	f := r.chain("tunnel-fragment") // RFC 8200, section 4.5
 	f.add("not of ICMP", fromTransport(next, 1), []expr.Any{&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{unix.IPPROTO_ICMPV6}}}, decide(accept))
 	f.add("later parts", fromTransport(next+2, 2), masked([]byte{0xff, 0xf8}), decide(accept))
@@ -144,12 +162,12 @@ func (r *ruleset) tunnelICMP6(p *peers) {
 
 // endpointInward judges what endpoints send to the node itself, with the
 // destination that it has after translation.
-func (r *ruleset) endpointInward(t plan.Tunnel) {
+func (r *ruleset) endpointInward(p *plan.Plan) {
 	c := r.chain("endpoint-inward")
 	c.add("loopback addresses", isFamily(true), address(true, false), isLoopback4(), decide(goTo("endpoint-loopback")))
 	c.add("the loopback address", isFamily(false), address(false, false), []expr.Any{
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: append(make([]byte, 15), 1)}}, decide(goTo("endpoint-loopback")))
-	r.toTunnelPort(c, t)
+	r.toTunnelPorts(c, p)
 	r.begins(c)
 	// A port of the node's loopback address may lead to an endpoint, which then
 	// answers there.
@@ -161,36 +179,40 @@ func (r *ruleset) endpointInward(t plan.Tunnel) {
 	l.add("the node's own affairs", r.drop(datapath.Loopback))
 }
 
-// toTunnelPort adds, to a chain for what does not come from the node itself, the
-// way to the chain that judges what is for the tunnel's port.
-func (r *ruleset) toTunnelPort(c *chain, t plan.Tunnel) {
-	if !t.IsZero() {
-		c.add("UDP to the tunnel's port", isProtocol(unix.IPPROTO_UDP), isPort(t.Port), jump("tunnel-port"))
+// toTunnelPorts adds, to a chain for what does not come from the node itself, the
+// ways to the chains that judge what is for tunnels' ports.
+func (r *ruleset) toTunnelPorts(c *chain, p *plan.Plan) {
+	for _, t := range overlays(p) {
+		c.add("UDP to the tunnel's port", isProtocol(unix.IPPROTO_UDP), isPort(t.Port), jump(tunnelPortChain+t.Name))
 	}
 }
 
-// tunnelPort judges what does not come from the node itself, and is for the
+// tunnelPortChain comes before a tunnel's name in that of the chain of tunnelPort.
+const tunnelPortChain = "tunnel-port-"
+
+// tunnelPort judges what does not come from the node itself, and is for a
 // tunnel's port.
-func (r *ruleset) tunnelPort(t plan.Tunnel) {
-	c := r.chain("tunnel-port")
+func (r *ruleset) tunnelPort(t overlay) {
+	c := r.chain(tunnelPortChain + t.Name)
 	c.add("from endpoints to the tunnel's port", metaEqual(expr.MetaKeyIIFGROUP, hostEndian(endpointGroup)), r.drop(datapath.TunnelPort))
 	c.add("out of the tunnel to its port", fromOwnDevice(), r.drop(datapath.TunnelPort))
 	is4 := t.VTEP.Is4()
-	c.add("from a peer, of which the node is a router", isFamily(is4), address(is4, true), inSet(peersPrefix+suffix(is4)), decide(accept))
-	c.add("through the node to a peer", isFamily(is4), address(is4, false), inSet(peersPrefix+suffix(is4)), r.drop(datapath.TunnelPort))
+	peers := setOf(peersPrefix, t.Name, is4)
+	c.add("from a peer, of which the node is a router", isFamily(is4), address(is4, true), inSet(peers), decide(accept))
+	c.add("through the node to a peer", isFamily(is4), address(is4, false), inSet(peers), r.drop(datapath.TunnelPort))
 }
 
 // departures keeps tunnel packets from connection tracking, and so from all
 // translation. And it counts what the node tells endpoints that it has no way to:
 // no route to the network or the host, and nobody there (RFC 792; RFC 4443,
 // section 3.1).
-func (r *ruleset) departures(t plan.Tunnel) {
+func (r *ruleset) departures(tunnels []overlay) {
 	c := r.chain("departures")
 	c.hook = &hook{nftables.ChainTypeFilter, *nftables.ChainHookOutput, *nftables.ChainPriorityRaw}
-	if !t.IsZero() {
+	for _, t := range tunnels {
 		is4 := t.VTEP.Is4()
 		c.add("tunnel packets are nobody's to translate", isFamily(is4), isProtocol(unix.IPPROTO_UDP), isPort(t.Port),
-			address(is4, false), inSet(peersPrefix+suffix(is4)), []expr.Any{&expr.Notrack{}}, decide(accept))
+			address(is4, false), inSet(setOf(peersPrefix, t.Name, is4)), []expr.Any{&expr.Notrack{}}, decide(accept))
 	}
 	for _, of := range []struct {
 		is4        bool

@@ -67,7 +67,7 @@ func dump[T any](f func() (T, error)) (T, error) {
 // read returns what is Weft's on this node. Neighbours and forwarding entries
 // of the VXLAN device, and addresses of both devices, are Weft's whoever made
 // them.
-func (k *kernel) read(links []netlink.Link, bridge, vxlan int) (*objects, error) {
+func (k *kernel) read(links []netlink.Link, own, tunnels []int) (*objects, error) {
 	o := &objects{
 		addresses:  map[addressKey]struct{}{},
 		routes:     map[routeKey]route{},
@@ -81,10 +81,7 @@ func (k *kernel) read(links []netlink.Link, bridge, vxlan int) (*objects, error)
 			o.groups[l.Attrs().Index] = struct{}{}
 		}
 	}
-	for _, device := range []int{bridge, vxlan} {
-		if device == 0 {
-			continue
-		}
+	for _, device := range own {
 		addrs, err := dump(func() ([]netlink.Addr, error) { return k.handle.AddrList(linkAt(device), netlink.FAMILY_ALL) })
 		if err != nil {
 			return nil, fmt.Errorf("list addresses of interface %d: %w", device, err)
@@ -120,10 +117,10 @@ func (k *kernel) read(links []netlink.Link, bridge, vxlan int) (*objects, error)
 		}
 		o.rules[rule{r.Priority, from, to, r.Table}] = struct{}{}
 	}
-	return o, k.readNeighbours(o, vxlan)
+	return o, k.readNeighbours(o, tunnels)
 }
 
-func (k *kernel) readNeighbours(o *objects, vxlan int) error {
+func (k *kernel) readNeighbours(o *objects, tunnels []int) error {
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6, unix.AF_BRIDGE} {
 		msgs, err := dump(func() ([][]byte, error) {
 			req := k.request(unix.RTM_GETNEIGH, unix.NLM_F_DUMP)
@@ -141,10 +138,10 @@ func (k *kernel) readNeighbours(o *objects, vxlan int) error {
 			switch {
 			case n.HardwareAddr == nil || len(n.HardwareAddr) != 6:
 			case family == unix.AF_BRIDGE:
-				if n.LinkIndex == vxlan && n.IP != nil {
-					o.fdb[fdbKey{vxlan, plan.MAC(n.HardwareAddr)}] = addrOf(n.IP)
+				if n.IP != nil && slices.Contains(tunnels, n.LinkIndex) {
+					o.fdb[fdbKey{n.LinkIndex, plan.MAC(n.HardwareAddr)}] = addrOf(n.IP)
 				}
-			case n.State&netlink.NUD_PERMANENT != 0 && (protocol == routeProtocol || n.LinkIndex == vxlan && n.IP != nil):
+			case n.State&netlink.NUD_PERMANENT != 0 && (protocol == routeProtocol || n.IP != nil && slices.Contains(tunnels, n.LinkIndex)):
 				o.neighbours[neighbourKey{n.LinkIndex, addrOf(n.IP)}] = plan.MAC(n.HardwareAddr)
 			}
 		}
@@ -169,7 +166,7 @@ func neighbourFrom(m []byte) (n *netlink.Neigh, protocol uint8, err error) {
 }
 
 // connections returns the addresses of all interfaces but some.
-func (k *kernel) connections(except ...int) ([]connection, error) {
+func (k *kernel) connections(except []int) ([]connection, error) {
 	addrs, err := dump(func() ([]netlink.Addr, error) { return k.handle.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list addresses: %w", err)

@@ -16,16 +16,16 @@ import (
 )
 
 const dualPlan = `node node1 addresses 172.30.0.2 mtu 1450
-pool default 10.1.1.0/24 gateway 10.1.1.1
-pool default fd00:1::/64 gateway fd00:1::1
+pool default 10.1.1.0/24 gateway 10.1.1.1 tunnel vxlan
+pool default fd00:1::/64 gateway fd00:1::1 tunnel vxlan
 tunnel vxlan port 8472 vtep 172.30.0.2 mac 0a:58:ac:1e:00:02
-network default vni 1
+network default in vxlan vni 1
 endpoint weftaaa network default addresses 10.1.1.2,fd00:1::2 mac 0a:58:0a:01:01:02 anti-spoof
 route default 0.0.0.0/0 gateway
 route default ::/0 gateway
 route default 10.1.1.2/32 endpoint weftaaa
 route default fd00:1::2/128 endpoint weftaaa
-peer node2 ends 172.30.0.3@0a:58:ac:1e:00:03
+peer node2 ends vxlan@172.30.0.3@0a:58:ac:1e:00:03
 route default 10.1.2.0/24 tunnel node2
 route default fd00:2::/64 tunnel node2
 egress default any 0.0.0.0/0 masquerade

@@ -81,7 +81,7 @@ func (r *ruleset) limits(p *plan.Plan) {
 	// What tracking takes for nothing looks for neighbours, too.
 	c.add("replies, and what belongs to connections", established(), decide(accept))
 	c.add("to an endpoint", metaEqual(expr.MetaKeyOIFGROUP, hostEndian(endpointGroup)), decide(accept))
-	c.add("through the tunnel", metaEqual(expr.MetaKeyOIFNAME, []byte(interfaceKey(vxlanName))), decide(accept))
+	c.add("through the tunnel", metaEqual(expr.MetaKeyOIFNAME, []byte(tunnelPrefix)), decide(accept))
 	for _, is4 := range families {
 		nodes := r.set(nodesPrefix+suffix(is4), set{key: addressType(is4)})
 		for k, route := range p.Routes.All() {

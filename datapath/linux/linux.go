@@ -11,7 +11,7 @@
 // nftables table, policies are another.
 //
 // What is made here can be told from all else: the devices weft0 (a bridge
-// without ports that holds the pools' gateways) and weft-vxlan, the nftables
+// without ports that holds the pools' gateways) and weft-NAME for each tunnel, the nftables
 // tables "inet weft" and "inet weft-policy", routes, rules and neighbours of
 // protocol 87, interfaces of group 0x77656674. Nothing else is touched; settings
 // that make the node a router are turned on and stay on, for the families that
@@ -48,6 +48,7 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -62,8 +63,9 @@ import (
 // The names and stamps of what is Weft's.
 const (
 	bridgeName = "weft0"
-	vxlanName  = "weft-vxlan"
-	tableName  = "weft"
+	// tunnelPrefix comes before a tunnel's name in that of its device.
+	tunnelPrefix = "weft-"
+	tableName    = "weft"
 
 	// routeProtocol marks routes, rules and neighbours: 'W'.
 	routeProtocol = 87
@@ -317,14 +319,15 @@ func (d *DataPlane) look() (same bool, err error) {
 		return false, err
 	}
 	n := &node{}
-	if n.connected, err = d.kernel.connections(c.node.bridge, c.node.vxlan); err != nil {
+	if n.connected, err = d.kernel.connections(c.node.ownLinks()); err != nil {
 		return false, err
 	}
 	before := d.count
-	if err := errors.Join(d.ensureDevices(inv, n, p)); err != nil || d.count != before {
+	bridge, tunnels := d.ensureDevices(inv, n, p)
+	if err := errors.Join(bridge, errors.Join(slices.Collect(maps.Values(tunnels))...)); err != nil || d.count != before {
 		return false, err
 	}
-	if inv.ownIndex(bridgeName, bridgeKind) != c.node.bridge || inv.ownIndex(vxlanName, vxlanKind) != c.node.vxlan ||
+	if !slices.Equal(inv.ownLinks(), c.node.ownLinks()) ||
 		!slices.Equal(n.connected, c.node.connected) || d.most != mostTracked() {
 		return false, nil
 	}
@@ -352,7 +355,7 @@ func (d *DataPlane) sync(p *plan.Plan) error {
 		return err
 	}
 	n := &node{links: map[string]int{}}
-	if n.connected, err = d.kernel.connections(inv.index(bridgeName), inv.index(vxlanName)); err != nil {
+	if n.connected, err = d.kernel.connections(inv.ownLinks()); err != nil {
 		return err
 	}
 	bridgeTrouble, tunnelTrouble := d.ensureDevices(inv, n, p)
@@ -370,14 +373,17 @@ func (d *DataPlane) sync(p *plan.Plan) error {
 	if len(p.Local.Pools) > 0 && bridgeTrouble == nil {
 		n.bridge = inv.index(bridgeName)
 	}
-	if l, ok := inv.own(vxlanName, vxlanKind); ok && !p.Local.Tunnel.IsZero() && tunnelTrouble == nil {
-		n.vxlan, n.tunnelMTU = l.Attrs().Index, l.Attrs().MTU
+	n.tunnels = map[string]device{}
+	for _, t := range p.Local.Tunnels {
+		if l, ok := inv.own(tunnelPrefix+t.Name, vxlanKind); ok && tunnelTrouble[t.Name] == nil {
+			n.tunnels[t.Name] = device{l.Attrs().Index, l.Attrs().MTU}
+		}
 	}
 	c := newCompiler(n, p, &wanted{})
 	if err := c.compile(); err != nil {
 		return err
 	}
-	have, err := d.kernel.read(inv.all, inv.ownIndex(bridgeName, bridgeKind), inv.ownIndex(vxlanName, vxlanKind))
+	have, err := d.kernel.read(inv.all, inv.ownLinks(), inv.tunnelLinks())
 	if err != nil {
 		return err
 	}
@@ -391,7 +397,7 @@ func (d *DataPlane) sync(p *plan.Plan) error {
 	// Whatever there was to change: another instance may not have come to it.
 	d.sweeper.judge(p, true)
 	err = d.write(c.want.against(have), c, p.Endpoints.All(), true)
-	return errors.Join(bridgeTrouble, tunnelTrouble, err, d.removeDevices(inv, p), d.report(c))
+	return errors.Join(bridgeTrouble, errors.Join(slices.Collect(maps.Values(tunnelTrouble))...), err, d.removeDevices(inv, p), d.report(c))
 }
 
 // update changes what leads from the current plan to p. It returns false when
@@ -559,22 +565,26 @@ func routed(p *plan.Plan) (ipv4, ipv6 bool) {
 }
 
 // ensureDevices makes the devices that the plan needs, as they should be. It
-// returns why there is no bridge, and why no tunnel: the rest does without.
-func (d *DataPlane) ensureDevices(inv *inventory, n *node, p *plan.Plan) (bridge, tunnel error) {
+// returns why there is no bridge, and by their names why there are no tunnels: the
+// rest does without.
+func (d *DataPlane) ensureDevices(inv *inventory, n *node, p *plan.Plan) (bridge error, tunnels map[string]error) {
 	ipv4, ipv6 := routed(p)
 	if len(p.Local.Pools) > 0 {
 		if bridge = checkName(inv, bridgeName, bridgeKind); bridge == nil {
 			bridge = d.kernel.ensureBridge(inv, p, ipv4, ipv6)
 		}
 	}
-	if t := overlayOf(p); !t.IsZero() {
-		tunnel = d.ensureTunnel(inv, n, t, ipv4, ipv6)
+	tunnels = map[string]error{}
+	for _, t := range overlays(p) {
+		if err := d.ensureTunnel(inv, n, t, ipv4, ipv6); err != nil {
+			tunnels[t.Name] = err
+		}
 	}
-	return bridge, tunnel
+	return bridge, tunnels
 }
 
 func (d *DataPlane) ensureTunnel(inv *inventory, n *node, t overlay, ipv4, ipv6 bool) error {
-	if err := errors.Join(checkName(inv, vxlanName, vxlanKind), checkTunnel(inv, t)); err != nil {
+	if err := errors.Join(checkName(inv, t.device(), vxlanKind), checkTunnel(inv, t)); err != nil {
 		return err
 	}
 	mtu, err := vxlanMTU(inv, n, t)
@@ -587,8 +597,10 @@ func (d *DataPlane) ensureTunnel(inv *inventory, n *node, t overlay, ipv4, ipv6 
 // removeDevices deletes Weft's devices that the plan does not need.
 func (d *DataPlane) removeDevices(inv *inventory, p *plan.Plan) error {
 	var errs []error
-	if l, ok := inv.own(vxlanName, vxlanKind); ok && p.Local.Tunnel.IsZero() {
-		errs = append(errs, d.kernel.deleteLink(l))
+	for name, l := range inv.ownTunnels() {
+		if _, wanted := p.Local.Tunnel(name); !wanted {
+			errs = append(errs, d.kernel.deleteLink(l))
+		}
 	}
 	if l, ok := inv.own(bridgeName, bridgeKind); ok && len(p.Local.Pools) == 0 {
 		errs = append(errs, d.kernel.deleteLink(l))

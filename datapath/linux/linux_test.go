@@ -22,15 +22,15 @@ import (
 )
 
 const tunnelPlan = `node node1 addresses 172.30.0.2 mtu 1450
-pool default 10.1.1.0/24 gateway 10.1.1.1
+pool default 10.1.1.0/24 gateway 10.1.1.1 tunnel vxlan
 tunnel vxlan port 8472 vtep 172.30.0.2 mac 0a:58:ac:1e:00:02
-network default vni 1
+network default in vxlan vni 1
 endpoint weftaaa network default addresses 10.1.1.2 mac 0a:58:0a:01:01:02 anti-spoof
 route default 0.0.0.0/0 gateway
 route default 10.1.1.2/32 endpoint weftaaa
-peer node2 ends 172.30.0.3@0a:58:ac:1e:00:03
+peer node2 ends vxlan@172.30.0.3@0a:58:ac:1e:00:03
 route default 10.1.2.0/24 tunnel node2
-peer node3 ends 172.30.0.4@0a:58:ac:1e:00:04
+peer node3 ends vxlan@172.30.0.4@0a:58:ac:1e:00:04
 route default 10.1.3.0/24 tunnel node3
 egress default any 0.0.0.0/0 masquerade
 egress default any 10.1.0.0/16 direct
@@ -271,7 +271,7 @@ func TestForeignStays(t *testing.T) {
 		if err != nil || len(routes) != 2 {
 			t.Errorf("routes: %v, %v", routes, err)
 		}
-		for _, name := range []string{bridgeName, vxlanName} {
+		for _, name := range []string{bridgeName, vxlanDevice} {
 			if _, err := netlink.LinkByName(name); err == nil {
 				t.Errorf("%s is still there", name)
 			}
@@ -287,7 +287,7 @@ func TestTampering(t *testing.T) {
 	b.nothingToRepair()
 	policy := table(policyTableName)
 	eth0 := func() (netlink.Link, error) { return netlink.LinkByName("eth0") }
-	vxlan := func() (netlink.Link, error) { return netlink.LinkByName(vxlanName) }
+	vxlan := func() (netlink.Link, error) { return netlink.LinkByName(vxlanDevice) }
 	edit := func(f func(*nftables.Conn) error) func() error {
 		return func() error {
 			conn, err := nftables.New()
@@ -318,8 +318,8 @@ func TestTampering(t *testing.T) {
 			c.FlushSet((&set{}).to(tableName, "own-4"))
 			return nil
 		})},
-		{"an element comes", "set peers-4: 0 elements come, 1 go", edit(func(c *nftables.Conn) error {
-			return c.SetAddElements((&set{}).to(tableName, "peers-4"), []nftables.SetElement{{Key: []byte{192, 0, 2, 1}}})
+		{"an element comes", "set peers-vxlan-4: 0 elements come, 1 go", edit(func(c *nftables.Conn) error {
+			return c.SetAddElements((&set{}).to(tableName, "peers-vxlan-4"), []nftables.SetElement{{Key: []byte{192, 0, 2, 1}}})
 		})},
 		{"a set comes", "no set more", edit(func(c *nftables.Conn) error {
 			return c.AddSet((&set{key: nftables.TypeIPAddr}).to(tableName, "more"), nil)
@@ -356,7 +356,7 @@ func TestTampering(t *testing.T) {
 			return os.WriteFile("/proc/sys/net/ipv4/conf/weftaaa/accept_local", []byte("0"), 0)
 		}},
 		{"the device is another one", "add VXLAN device weft-vxlan", on(vxlan, func(l netlink.Link) error {
-			return errors.Join(netlink.LinkDel(l), netlink.LinkAdd(&netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: vxlanName}, VxlanId: 9, Port: 8472}))
+			return errors.Join(netlink.LinkDel(l), netlink.LinkAdd(&netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: vxlanDevice}, VxlanId: 9, Port: 8472}))
 		})},
 	} {
 		b.do(c.do)

@@ -412,13 +412,13 @@ func (d *DataPlane) judge(n *news) []datapath.Disturbance {
 	for key, is := range n.neighbours {
 		switch want, ok := c.want.neighbours.now[key]; {
 		case ok && (is == nil || is.mac != want) && stands(key.link),
-			!ok && is != nil && (is.protocol == routeProtocol || key.link == c.node.vxlan):
+			!ok && is != nil && (is.protocol == routeProtocol || c.node.isTunnel(key.link)):
 			say("neighbour %s", key.addr)
 		}
 	}
 	for key, vtep := range n.fdb {
 		switch want, ok := c.want.fdb.now[key]; {
-		case ok && (vtep == nil || *vtep != want), !ok && vtep != nil && key.link == c.node.vxlan:
+		case ok && (vtep == nil || *vtep != want), !ok && vtep != nil && c.node.isTunnel(key.link):
 			say("forwarding of %s", key.mac)
 		}
 	}
@@ -477,24 +477,14 @@ func (d *DataPlane) untold(n *news) bool {
 // tunnel goes through; empty for others.
 func (d *DataPlane) wrongLink(index int, gone bool, names map[int]string) string {
 	c := d.compiler
-	tunnel := c.plan.Local.Tunnel
 	name, mac, mtu := names[index], plan.MAC{}, 0
-	switch {
-	case index == c.node.bridge:
+	if tunnel, ok := c.node.tunnel(index); ok {
+		t, _ := c.plan.Local.Tunnel(tunnel)
+		name, mac, mtu = tunnelPrefix+tunnel, t.MAC, c.node.tunnels[tunnel].mtu
+	} else if index == c.node.bridge {
 		name, mac = bridgeName, plan.MACOf(c.plan.Local.Pools[0].Gateway)
-	case index == c.node.vxlan:
-		name, mac, mtu = vxlanName, tunnel.MAC, c.node.tunnelMTU
-	case !tunnel.IsZero() && index == c.node.holding(tunnel.VTEP):
-		overhead := overhead4
-		if tunnel.VTEP.Is6() {
-			overhead = overhead6
-		}
-		if l, err := d.kernel.handle.LinkByIndex(index); err == nil && c.node.vxlan != 0 && l.Attrs().MTU-overhead != c.node.tunnelMTU {
-			return "MTU of " + l.Attrs().Name
-		}
-		return ""
-	case name == "":
-		return ""
+	} else if name == "" {
+		return d.wrongLower(index)
 	}
 	l, err := d.kernel.handle.LinkByIndex(index)
 	switch endpoint := names[index] != ""; {
@@ -508,6 +498,22 @@ func (d *DataPlane) wrongLink(index int, gone bool, names map[int]string) string
 		return "interface " + name
 	case !endpoint && (plan.MAC(l.Attrs().HardwareAddr) != mac || mtu != 0 && l.Attrs().MTU != mtu):
 		return "interface " + name
+	}
+	return ""
+}
+
+// wrongLower says what is wrong with an interface that tunnels go through; empty for
+// others.
+func (d *DataPlane) wrongLower(index int) string {
+	c := d.compiler
+	for _, t := range c.plan.Local.Tunnels {
+		device, ok := c.node.tunnels[t.Name]
+		if !ok || index != c.node.holding(t.VTEP) {
+			continue
+		}
+		if l, err := d.kernel.handle.LinkByIndex(index); err == nil && l.Attrs().MTU-overheadOver(t.VTEP) != device.mtu {
+			return "MTU of " + l.Attrs().Name
+		}
 	}
 	return ""
 }

@@ -451,10 +451,10 @@ func TestObstaclesOfIPv6(t *testing.T) {
 			netlink.AddrAdd(mustLink(t, "eth0"), &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("fd01::2/64")), Flags: unix.IFA_F_NODAD}))
 	})
 	b.mustApply(mustParse(t, `node node1 addresses fd01::2 mtu 1430
-pool default fd00:1::/64 gateway fd00:1::1
+pool default fd00:1::/64 gateway fd00:1::1 tunnel vxlan
 tunnel vxlan port 8472 vtep fd01::2 mac 0a:58:ac:1e:00:02
-network default vni 1
-peer node2 ends fd01::3@0a:58:ac:1e:00:03
+network default in vxlan vni 1
+peer node2 ends vxlan@fd01::3@0a:58:ac:1e:00:03
 route default fd00:2::/64 tunnel node2
 `))
 	for _, c := range []struct {

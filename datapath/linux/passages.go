@@ -156,11 +156,12 @@ func (d *DataPlane) passages() (ways []passage, tunnel4 bool) {
 			}
 		}
 	}
-	t := p.Local.Tunnel
-	if !t.IsZero() && len(d.compiler.sourcesOf().peers) > 0 {
-		ways = append(ways, d.tunnelled()...)
+	for _, t := range overlays(p) {
+		if peers := d.compiler.sourcesOf().tunnels[t.Name].peers; len(peers) > 0 {
+			ways = append(ways, d.tunnelled(t, peers)...)
+		}
 	}
-	return ways, ipv4 && !t.IsZero()
+	return ways, ipv4 && len(p.Local.Tunnels) > 0
 }
 
 // devices are those by which a packet comes and goes.
@@ -195,7 +196,6 @@ func (d *DataPlane) forwarded(ipv6 bool) (ways []passage) {
 			here = append(here, pool.Prefix)
 		}
 	}
-	tunnelled := !c.plan.Local.Tunnel.IsZero()
 	for k, r := range c.plan.Routes.All() {
 		if (r.Way == plan.ToTunnel || r.Way == plan.ToNextHop) && !r.EndpointsOnly && k.Prefix.Addr().Is6() == ipv6 {
 			there = append(there, k.Prefix)
@@ -206,11 +206,15 @@ func (d *DataPlane) forwarded(ipv6 bool) (ways []passage) {
 			}
 		}
 	}
-	others, links := devices{names: values{wholly([]byte(interfaceKey(vxlanName)))}}, []string{vxlanName}
-	if link := c.node.vxlan; link != 0 {
-		others.indexes = values{wholly(hostEndian(uint32(link)))}
+	var others devices
+	var links []string
+	for _, t := range overlays(c.plan) {
+		others.names, links = append(others.names, wholly([]byte(interfaceKey(t.device())))), append(links, t.device())
+		if device, ok := c.node.tunnels[t.Name]; ok {
+			others.indexes = append(others.indexes, wholly(hostEndian(uint32(device.index))))
+		}
 	}
-	if !tunnelled {
+	if len(links) == 0 {
 		others, links = d.leading(hops, netip.Addr{})
 	}
 	const fromAny, toAny = 12, 16
@@ -238,7 +242,7 @@ func (d *DataPlane) forwarded(ipv6 bool) (ways []passage) {
 		}
 		comes, goes := "iifname 'weft*'", "oifname 'weft*'"
 		iptablesComes, iptablesGoes := "-i weft+", "-o weft+"
-		if !tunnelled && incoming {
+		if tunnelled := len(c.plan.Local.Tunnels) > 0; !tunnelled && incoming {
 			comes, iptablesComes = fmt.Sprintf("%s daddr %s", ip, toOne), fmt.Sprintf("-d %s", toOne)
 		} else if !tunnelled {
 			goes, iptablesGoes = fmt.Sprintf("%s saddr %s", ip, fromOne), fmt.Sprintf("-s %s", fromOne)
@@ -252,10 +256,8 @@ func (d *DataPlane) forwarded(ipv6 bool) (ways []passage) {
 	return ways
 }
 
-// tunnelled are the passages of tunnel packets, which nothing tracks.
-func (d *DataPlane) tunnelled() (ways []passage) {
-	t := d.compiler.plan.Local.Tunnel
-	peers := d.compiler.sourcesOf().peers
+// tunnelled are the passages of a tunnel's packets, which nothing tracks.
+func (d *DataPlane) tunnelled(t overlay, peers map[netip.Addr]bool) (ways []passage) {
 	ipv6 := !t.VTEP.Is4()
 	var hops []netip.Prefix
 	var others values

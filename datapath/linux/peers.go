@@ -18,31 +18,37 @@ import (
 // and of single addresses: a packet costs the same however many peers there are,
 // and so does a peer that comes. All that is otherwise is in a set of ranges.
 type peers struct {
+	tunnel string
 	outer4 bool
 	// bits is how long the prefixes of the subnets are, by whether they are
 	// IPv4; 0 where the node has none.
 	bits map[bool]int
 }
 
-// peers fills the sets of who is behind which peer, by the inner family.
-func (r *ruleset) peers(p *plan.Plan, s *sources) *peers {
-	known := &peers{outer4: p.Local.Tunnel.VTEP.Is4(), bits: map[bool]int{}}
+// setOf is the name of a set that is one for each tunnel and family.
+func setOf(prefix, tunnel string, is4 bool) string { return prefix + "-" + tunnel + suffix(is4) }
+
+func (p *peers) set(prefix string, is4 bool) string { return setOf(prefix, p.tunnel, is4) }
+
+// peers fills the sets of who is behind which peer of a tunnel, by the inner family.
+func (r *ruleset) peers(p *plan.Plan, t plan.Tunnel, s *sources) *peers {
+	known := &peers{tunnel: t.Name, outer4: t.VTEP.Is4(), bits: map[bool]int{}}
 	for _, pool := range slices.Backward(p.Local.Pools) {
 		known.bits[pool.Prefix.Addr().Is4()] = pool.Prefix.Bits()
 	}
-	vteps := r.set(peersPrefix+suffix(known.outer4), set{key: addressType(known.outer4)})
-	for a := range s.peers {
+	vteps := r.set(known.set(peersPrefix, known.outer4), set{key: addressType(known.outer4)})
+	for a := range s.tunnels[t.Name].peers {
 		vteps.elements[element{key: string(a.AsSlice())}] = value{}
 	}
 	for _, is4 := range families {
 		key := nftables.MustConcatSetType(addressType(known.outer4), addressType(is4))
-		r.set(hostsPrefix+suffix(is4), set{key: key, concat: true})
-		r.set(membersPrefix+suffix(is4), set{key: key, concat: true, interval: true})
+		r.set(known.set(hostsPrefix, is4), set{key: key, concat: true})
+		r.set(known.set(membersPrefix, is4), set{key: key, concat: true, interval: true})
 		if known.bits[is4] > 0 {
-			r.set(subnetsPrefix+suffix(is4), set{key: key, concat: true})
+			r.set(known.set(subnetsPrefix, is4), set{key: key, concat: true})
 		}
 	}
-	for _, m := range s.members {
+	for _, m := range s.tunnels[t.Name].members {
 		is4 := m.first.Is4()
 		e, name := element{key: string(m.vtep.AsSlice()) + string(m.first.AsSlice())}, membersPrefix
 		subnet := netip.PrefixFrom(m.first, known.bits[is4])
@@ -54,7 +60,7 @@ func (r *ruleset) peers(p *plan.Plan, s *sources) *peers {
 		default:
 			e.last = string(m.vtep.AsSlice()) + string(m.last.AsSlice())
 		}
-		r.sets[name+suffix(is4)].elements[e] = value{}
+		r.sets[known.set(name, is4)].elements[e] = value{}
 	}
 	return known
 }
@@ -74,10 +80,10 @@ func (p *peers) behind(c *chain, comment string, of []expr.Any, inner4 bool, off
 	if bits := p.bits[inner4]; bits > 0 {
 		c.add(comment, of, key, []expr.Any{
 			&expr.Bitwise{SourceRegister: next, DestRegister: next, Len: length, Mask: net.CIDRMask(bits, int(length)*8), Xor: make([]byte, length)},
-			&expr.Lookup{SourceRegister: unix.NFT_REG32_00, SetName: subnetsPrefix + suffix(inner4)},
+			&expr.Lookup{SourceRegister: unix.NFT_REG32_00, SetName: p.set(subnetsPrefix, inner4)},
 		}, decide(then))
 	}
 	for _, name := range []string{hostsPrefix, membersPrefix} {
-		c.add(comment, of, key, []expr.Any{&expr.Lookup{SourceRegister: unix.NFT_REG32_00, SetName: name + suffix(inner4)}}, decide(then))
+		c.add(comment, of, key, []expr.Any{&expr.Lookup{SourceRegister: unix.NFT_REG32_00, SetName: p.set(name, inner4)}}, decide(then))
 	}
 }

@@ -34,8 +34,7 @@ func TestPeersSets(t *testing.T) {
 			a := address(label)
 			return netip.PrefixFrom(a, a.BitLen()-32+rapid.SampledFrom(lengths).Draw(t, label)).Masked()
 		}
-		p := &plan.Plan{}
-		p.Local.Tunnel.VTEP = vtep(1)
+		p, tunnel := &plan.Plan{}, plan.Tunnel{Name: "vxlan", VTEP: vtep(1)}
 		for range rapid.IntRange(0, 2).Draw(t, "own subnets") {
 			p.Local.Pools = append(p.Local.Pools, plan.Pool{Prefix: prefix("own", 24, 26, 32)})
 		}
@@ -43,14 +42,14 @@ func TestPeersSets(t *testing.T) {
 		for i := range rapid.IntRange(0, 8).Draw(t, "prefixes") {
 			behind[prefix("prefix", 22, 24, 26, 32)] = vtep(2 + i%3)
 		}
-		s := &sources{}
+		var s tunnelSources
 		for _, i := range flattenFamily(behind, inner4) {
 			s.members = append(s.members, member{i.first, i.last, i.value})
 		}
 		r := newRuleset(tableName)
 		c := r.chain("tunnel")
 		const offset = 40
-		r.peers(p, s).behind(c, "", nil, inner4, offset, accept)
+		r.peers(p, tunnel, &sources{tunnels: map[string]tunnelSources{"vxlan": s}}).behind(c, "", nil, inner4, offset, accept)
 		for range 20 {
 			a, peer := address("address"), vtep(rapid.IntRange(2, 4).Draw(t, "peer"))
 			want := false

@@ -132,7 +132,7 @@ func compileRuleset(p *plan.Plan, s *sources, most int) *ruleset {
 	if p.Endpoints.Len() > 0 {
 		r.connections = most
 	}
-	if p.Endpoints.Len() > 0 || len(p.Local.Pools) > 0 || !p.Local.Tunnel.IsZero() || len(s.plain) > 0 {
+	if p.Endpoints.Len() > 0 || len(p.Local.Pools) > 0 || len(p.Local.Tunnels) > 0 || len(s.plain) > 0 {
 		r.arrivals(p, s)
 		r.guard(p, s)
 		r.crossing(p)
@@ -178,13 +178,13 @@ func (r *ruleset) translation(p *plan.Plan, e plan.Egress) verdict {
 	return accept
 }
 
-// masquerade makes the node's address the source. The tunnel device has none,
-// so there it is what the node itself uses towards other nodes' pods.
+// masquerade makes the node's address the source. Tunnels' devices have none
+// for it, so there it is what the node itself uses towards other nodes' pods.
 func (r *ruleset) masquerade(p *plan.Plan) {
 	c := r.chain("masquerade")
 	for _, is4 := range families {
-		if source := sourceTowards(p, everything(is4).Addr()); source.IsValid() && !p.Local.Tunnel.IsZero() {
-			c.add("the node's address towards tunnels", isFamily(is4), metaEqual(expr.MetaKeyOIFNAME, []byte(interfaceKey(vxlanName))), sourceNAT(source))
+		if source := sourceTowards(p, everything(is4).Addr()); source.IsValid() && len(p.Local.Tunnels) > 0 {
+			c.add("the node's address towards tunnels", isFamily(is4), metaEqual(expr.MetaKeyOIFNAME, []byte(tunnelPrefix)), sourceNAT(source))
 		}
 	}
 	c.add("the node's address becomes the source", []expr.Any{&expr.Masq{FullyRandom: true}})

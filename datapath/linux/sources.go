@@ -16,13 +16,19 @@ import (
 // which it would be answered (see plan.Plan.Believes). Both are values of the
 // plan's Routes and of the node's links, and do not depend on single endpoints.
 type sources struct {
+	// tunnels are who may send through each tunnel, by its name.
+	tunnels map[string]tunnelSources
+	// plain says of addresses how they may come without a tunnel. Others may
+	// come from anywhere.
+	plain []origin
+}
+
+// tunnelSources is who may send through a tunnel.
+type tunnelSources struct {
 	// peers are the VTEPs of the other nodes.
 	peers map[netip.Addr]bool
 	// members are the addresses behind each peer.
 	members []member
-	// plain says of addresses how they may come without a tunnel. Others may
-	// come from anywhere.
-	plain []origin
 }
 
 // member is a range of addresses that a peer answers for.
@@ -68,23 +74,19 @@ func (c *compiler) sourcesOf() *sources {
 }
 
 func compileSources(p *plan.Plan, linksTo func(netip.Addr) links) *sources {
-	s := &sources{peers: map[netip.Addr]bool{}}
-	behind, plain := map[netip.Prefix]netip.Addr{}, map[netip.Prefix]manner{}
+	s := &sources{tunnels: make(map[string]tunnelSources, len(p.Local.Tunnels))}
+	// behind are the peers behind which prefixes are; those of no peer are local, or
+	// not behind a tunnel.
+	behind, plain := map[netip.Prefix]string{}, map[netip.Prefix]manner{}
 	for _, pool := range p.Local.Pools {
-		behind[pool.Prefix.Masked()], plain[pool.Prefix.Masked()] = netip.Addr{}, manner{}
-	}
-	vteps := make(map[string]netip.Addr, p.Peers.Len())
-	for k, peer := range p.Peers.All() {
-		if end, ok := p.Local.EndOf(peer); ok {
-			vteps[k.Name], s.peers[end.VTEP] = end.VTEP, true
-		}
+		behind[pool.Prefix.Masked()], plain[pool.Prefix.Masked()] = "", manner{}
 	}
 	for k, r := range p.Routes.All() {
 		if !matters(p, k, r) {
 			continue
 		}
-		if behind[k.Prefix] = (netip.Addr{}); r.Way == plan.ToTunnel {
-			behind[k.Prefix] = vteps[r.Peer()]
+		if behind[k.Prefix] = ""; r.Way == plan.ToTunnel {
+			behind[k.Prefix] = r.Peer()
 		}
 		switch {
 		case k.Prefix.Bits() == 0:
@@ -98,11 +100,11 @@ func compileSources(p *plan.Plan, linksTo func(netip.Addr) links) *sources {
 			plain[k.Prefix] = mannerOf(p, k.Prefix, r, linksTo)
 		}
 	}
-	for vtep := range s.peers {
-		behind[single(vtep)] = vtep
-	}
 	for _, a := range p.Local.Addresses {
-		behind[single(a)], plain[single(a)] = netip.Addr{}, manner{}
+		behind[single(a)], plain[single(a)] = "", manner{}
+	}
+	for _, t := range p.Local.Tunnels {
+		s.tunnels[t.Name] = sourcesIn(p, t, behind)
 	}
 	if len(plain) > 0 {
 		// No packet is from an IPv4 address in IPv6's clothes (RFC 4291, section
@@ -110,14 +112,41 @@ func compileSources(p *plan.Plan, linksTo func(netip.Addr) links) *sources {
 		plain[mappedPrefix] = manner{}
 	}
 	for _, is4 := range families {
-		for _, i := range flattenFamily(behind, is4) {
-			if i.value.IsValid() {
-				s.members = append(s.members, member{i.first, i.last, i.value})
-			}
-		}
 		for _, i := range flattenFamily(plain, is4) {
 			if i.value != (manner{anywhere: true}) {
 				s.plain = append(s.plain, origin{i.first, i.last, i.value})
+			}
+		}
+	}
+	return s
+}
+
+// sourcesIn returns who may send through a tunnel, where behind says which peers
+// prefixes are behind.
+func sourcesIn(p *plan.Plan, t plan.Tunnel, behind map[netip.Prefix]string) tunnelSources {
+	s := tunnelSources{peers: make(map[netip.Addr]bool, p.Peers.Len())}
+	vteps := make(map[string]netip.Addr, p.Peers.Len())
+	for k, peer := range p.Peers.All() {
+		if end, ok := peer.End(t.Name); ok {
+			vteps[k.Name], s.peers[end.VTEP] = end.VTEP, true
+		}
+	}
+	ends := make(map[netip.Prefix]netip.Addr, len(behind)+len(s.peers))
+	for prefix, peer := range behind {
+		ends[prefix] = vteps[peer]
+	}
+	for vtep := range s.peers {
+		if !slices.Contains(p.Local.Addresses, vtep) {
+			ends[single(vtep)] = vtep
+		}
+	}
+	for _, is4 := range families {
+		if !t.Carries(everything(is4).Addr()) {
+			continue
+		}
+		for _, i := range flattenFamily(ends, is4) {
+			if i.value.IsValid() {
+				s.members = append(s.members, member{i.first, i.last, i.value})
 			}
 		}
 	}

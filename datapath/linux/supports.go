@@ -15,8 +15,10 @@ func (d *DataPlane) supports(p *plan.Plan) error {
 		line := func() string { return "pool " + pool.Network + " " + pool.Prefix.String() }
 		errs = append(errs, d.network(pool.Network, line), d.family(pool.Prefix.Addr().Is6(), line))
 	}
-	if p.Local.Tunnel.CarriesTags {
-		errs = append(errs, notSupported(func() string { return "tunnel vxlan" }, "tags in the tunnel"))
+	for _, t := range p.Local.Tunnels {
+		if t.CarriesTags {
+			errs = append(errs, notSupported(func() string { return "tunnel " + t.Name }, "tags in the tunnel"))
+		}
 	}
 	for k, n := range p.Networks.All() {
 		errs = append(errs, d.network(k.Name, func() string { return k.Line(n) }))

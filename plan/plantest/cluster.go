@@ -8,6 +8,7 @@ package plantest
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/weftnet/weft/plan"
 	"pgregory.net/rapid"
@@ -26,6 +27,13 @@ type Shape struct {
 	// Tunnel makes nodes reach each other's pools through VXLAN, with IPv4
 	// between VTEPs where there is IPv4; else by next hops.
 	Tunnel bool
+	// PerFamily gives each family a tunnel of its own, of its own underlay, as flannel
+	// does, where there are both.
+	PerFamily bool
+	// Preferring has, where it is not nil, a second tunnel for all, and says of the first
+	// nodes whether each prefers that, as while nodes change from one tunnel to the
+	// other.
+	Preferring []bool
 	// NodesThroughTunnel makes endpoints reach other nodes' own addresses
 	// through the tunnel, too.
 	NodesThroughTunnel bool
@@ -102,8 +110,51 @@ func interfaceName(node, number int) string { return fmt.Sprintf("weft%02x%02x",
 
 func hostPrefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// vtep returns the underlay address of node i that tunnels use.
-func (s Shape) vtep(i int) netip.Addr { return nodeAddress(s.families()[0], i) }
+// overlay is a tunnel of all nodes.
+type overlay struct {
+	plan.Tunnel
+	vni uint32
+	// family is that of VTEPs.
+	family int
+}
+
+// overlays returns the tunnels of a node in the order of its preference.
+func (s Shape) overlays(node int) []overlay {
+	first := s.families()[0]
+	if s.PerFamily && s.IPv4 && s.IPv6 {
+		return []overlay{
+			{plan.Tunnel{Name: "flannel", Port: 8472, Only: plan.IPv4}, 1, 0},
+			{plan.Tunnel{Name: "flannel6", Port: 8472, Only: plan.IPv6}, 1, 1},
+		}
+	}
+	all := []overlay{{plan.Tunnel{Name: "vxlan", Port: 4789}, 0, first}}
+	if s.Preferring != nil {
+		all = append(all, overlay{plan.Tunnel{Name: "flannel", Port: 8472}, 1, first})
+		if node <= len(s.Preferring) && s.Preferring[node-1] {
+			slices.Reverse(all)
+		}
+	}
+	return all
+}
+
+// tunnels returns the names of the tunnels that carry a family, in the order of a
+// node's preference; none where the nodes have no tunnels.
+func (s Shape) tunnels(node, family int) []string {
+	var names []string
+	for _, o := range s.overlays(node) {
+		if s.Tunnel && o.Carries(nodeAddress(family, node)) {
+			names = append(names, o.Name)
+		}
+	}
+	return names
+}
+
+// macOf returns the MAC address of a node's end of a tunnel.
+func (o overlay) macOf(node int) plan.MAC {
+	mac := plan.MACOf(nodeAddress(o.family, node))
+	mac[1] += byte(o.vni) // an overlay is known by more than its MAC addresses
+	return mac
+}
 
 // Plans returns the plan of each node by its name.
 func (s Shape) Plans() map[string]*plan.Plan {
@@ -119,14 +170,22 @@ func (s Shape) Plans() map[string]*plan.Plan {
 func (s Shape) plan(self int) *plan.Plan {
 	b := plan.NewBuilder(nil)
 	b.Local = plan.Local{Node: NodeName(self), MTU: 1400}
-	if s.Tunnel {
-		b.Local.Tunnel = plan.Tunnel{VTEP: s.vtep(self), MAC: plan.MACOf(s.vtep(self)), Port: 4789}
-		b.PutNetwork(plan.NetworkKey{Name: plan.DefaultNetwork}, plan.Network{Origin: "ClusterNetwork default"})
+	for _, o := range s.overlays(self) {
+		if !s.Tunnel {
+			break
+		}
+		o.VTEP, o.MAC = nodeAddress(o.family, self), o.macOf(self)
+		b.Local.Tunnels = append(b.Local.Tunnels, o.Tunnel)
+		b.PutNetwork(plan.NetworkKey{Name: plan.DefaultNetwork, Tunnel: o.Name},
+			plan.Network{FirstVNI: o.vni, LastVNI: o.vni, Origin: "ClusterNetwork default"})
 	}
 	for _, f := range s.families() {
 		b.Local.Addresses = append(b.Local.Addresses, nodeAddress(f, self))
-		b.Local.Pools = append(b.Local.Pools, plan.Pool{
-			Network: plan.DefaultNetwork, Prefix: poolPrefix(f, self), Gateway: podAddress(f, self, 1)})
+		pool := plan.Pool{Network: plan.DefaultNetwork, Prefix: poolPrefix(f, self), Gateway: podAddress(f, self, 1)}
+		if tunnels := s.tunnels(self, f); len(tunnels) > 0 {
+			pool.Tunnel = tunnels[0]
+		}
+		b.Local.Pools = append(b.Local.Pools, pool)
 	}
 	for j := range s.Endpoints[self-1] {
 		s.putEndpoint(b, self, j+1)
@@ -204,7 +263,9 @@ func (s Shape) putPeer(b *plan.Builder, f, self, peer int) {
 	}
 	if s.Tunnel {
 		way.Way = plan.ToTunnel
-		known.Ends = []plan.TunnelEnd{{VTEP: s.vtep(peer), MAC: plan.MACOf(s.vtep(peer))}}
+		for _, o := range s.overlays(peer) {
+			known.Ends = append(known.Ends, plan.TunnelEnd{Tunnel: o.Name, VTEP: nodeAddress(o.family, peer), MAC: o.macOf(peer)})
+		}
 	}
 	b.PutPeer(plan.PeerKey{Name: NodeName(peer)}, known)
 	b.PutRoute(plan.RouteKey{Network: plan.DefaultNetwork, Prefix: poolPrefix(f, peer)}, way)
@@ -232,6 +293,12 @@ func unpoliced() *rapid.Generator[Shape] {
 		}
 		s.IPv6 = !s.IPv4 || flip.Draw(t, "IPv6")
 		nodes := len(s.Endpoints)
+		switch rapid.IntRange(0, 5).Draw(t, "tunnels") {
+		case 4:
+			s.PerFamily = true
+		case 5:
+			s.Preferring = rapid.SliceOfN(flip, nodes, nodes).Draw(t, "preferring")
+		}
 		if nodes == 1 {
 			return s
 		}

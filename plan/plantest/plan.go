@@ -17,7 +17,7 @@ func Plan() *rapid.Generator[*plan.Plan] {
 		b.Local = local().Draw(t, "local")
 		few := rapid.IntRange(0, 4)
 		for range few.Draw(t, "networks") {
-			b.PutNetwork(plan.NetworkKey{Name: Name().Draw(t, "network")}, plan.Network{
+			b.PutNetwork(plan.NetworkKey{Name: Name().Draw(t, "network"), Tunnel: Name().Draw(t, "tunnel")}, plan.Network{
 				FirstVNI: rapid.Uint32().Draw(t, "first VNI"), LastVNI: rapid.Uint32().Draw(t, "last VNI"), Origin: Name().Draw(t, "origin")})
 		}
 		for range few.Draw(t, "peers") {
@@ -93,10 +93,12 @@ func local() *rapid.Generator[plan.Local] {
 		}
 		for range rapid.IntRange(0, 2).Draw(t, "pools") {
 			l.Pools = append(l.Pools, plan.Pool{
-				Network: Name().Draw(t, "network"), Prefix: Prefix().Draw(t, "prefix"), Gateway: Addr().Draw(t, "gateway")})
+				Network: Name().Draw(t, "network"), Prefix: Prefix().Draw(t, "prefix"), Gateway: Addr().Draw(t, "gateway"), Tunnel: Name().Draw(t, "tunnel")})
 		}
-		if rapid.Bool().Draw(t, "tunnel") {
-			l.Tunnel = plan.Tunnel{VTEP: Addr().Draw(t, "VTEP"), MAC: mac(t), Port: rapid.Uint16().Draw(t, "port"), CarriesTags: rapid.Bool().Draw(t, "carries tags")}
+		for range rapid.IntRange(0, 2).Draw(t, "tunnels") {
+			l.Tunnels = append(l.Tunnels, plan.Tunnel{Name: Name().Draw(t, "tunnel"), VTEP: Addr().Draw(t, "VTEP"), MAC: mac(t),
+				Port: rapid.Uint16().Draw(t, "port"), CarriesTags: rapid.Bool().Draw(t, "carries tags"),
+				Only: rapid.SampledFrom([]plan.Family{plan.BothFamilies, plan.IPv4, plan.IPv6}).Draw(t, "only")})
 		}
 		return l
 	})
@@ -125,7 +127,7 @@ func putEndpoint(t *rapid.T, b *plan.Builder) {
 func putPeer(t *rapid.T, b *plan.Builder) {
 	p := plan.Peer{Addresses: rapid.SliceOfN(Addr(), 0, 3).Draw(t, "addresses"), CarriesTags: rapid.Bool().Draw(t, "carries tags"), Origin: Name().Draw(t, "origin")}
 	for range rapid.IntRange(0, 2).Draw(t, "ends") {
-		p.Ends = append(p.Ends, plan.TunnelEnd{VTEP: Addr().Draw(t, "VTEP"), MAC: mac(t)})
+		p.Ends = append(p.Ends, plan.TunnelEnd{Tunnel: Name().Draw(t, "tunnel"), VTEP: Addr().Draw(t, "VTEP"), MAC: mac(t)})
 	}
 	b.PutPeer(plan.PeerKey{Name: Name().Draw(t, "peer")}, p)
 }

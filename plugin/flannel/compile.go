@@ -372,7 +372,7 @@ func (c *compiler) putLocal() {
 		c.problems = append(c.problems, plugin.Problem{Message: err.Error()})
 	}
 	if s.Backend == BackendVXLAN {
-		c.b.Local.Tunnel = c.localTunnel()
+		c.b.Local.Tunnels = c.localTunnels()
 	}
 	if c.own == nil {
 		return
@@ -384,21 +384,29 @@ func (c *compiler) putLocal() {
 	}
 	for _, prefix := range c.own.subnet.Prefixes() {
 		if c.uses(prefix) {
-			plugin.PutPool(c.b, prefix, c.origin(c.own))
+			plugin.PutPool(c.b, prefix, c.tunnelName(), c.origin(c.own))
 		}
 	}
 }
 
-func (c *compiler) localTunnel() plan.Tunnel {
+// tunnelName is what plans call the overlay; empty where nodes have none.
+func (c *compiler) tunnelName() string {
+	if len(c.b.Local.Tunnels) == 0 {
+		return ""
+	}
+	return Name
+}
+
+func (c *compiler) localTunnels() []plan.Tunnel {
 	s := c.settings
 	vtep := firstOf(c.in.Node.Addresses, s.underlayV6())
 	if !vtep.IsValid() {
 		c.problems = append(c.problems, plugin.Problem{Message: fmt.Sprintf(
 			"node %s has no address of the family of %s, which tunnels need; give it one", c.in.Node.Name, s.families()[0])})
-		return plan.Tunnel{}
+		return nil
 	}
-	c.b.PutNetwork(plan.NetworkKey{Name: plan.DefaultNetwork}, plan.Network{FirstVNI: s.VNI, LastVNI: s.VNI, Origin: c.config.String()})
-	t := plan.Tunnel{VTEP: vtep, MAC: plan.MACOf(vtep), Port: s.port(c.in.Config)}
+	c.b.PutNetwork(plan.NetworkKey{Name: plan.DefaultNetwork, Tunnel: Name}, plan.Network{FirstVNI: s.VNI, LastVNI: s.VNI, Origin: c.config.String()})
+	t := plan.Tunnel{Name: Name, VTEP: vtep, MAC: plan.MACOf(vtep), Port: s.port(c.in.Config)}
 	// What the lease says is what peers go by, until it is written anew.
 	if c.own != nil {
 		if _, end := c.own.tunnelEnd(s); end != nil && end.MAC[0]&1 == 0 && !end.MAC.IsZero() {
@@ -406,7 +414,7 @@ func (c *compiler) localTunnel() plan.Tunnel {
 		}
 	}
 	c.settleTunnels(t)
-	return t
+	return []plan.Tunnel{t}
 }
 
 // putCluster states what holds for the network as a whole.

@@ -36,7 +36,7 @@ func withoutFlannelds(macs []string) []string {
 // harmless holds two plans of a node against each other: with what an attacker
 // says, each entry that comes of others' objects must be as it is without.
 func harmless(t *rapid.T, node, attacker string, without, with *plan.Plan) {
-	if !slices.Equal(without.Local.Pools, with.Local.Pools) || without.Local.Tunnel != with.Local.Tunnel {
+	if !slices.Equal(without.Local.Pools, with.Local.Pools) || !slices.Equal(without.Local.Tunnels, with.Local.Tunnels) {
 		t.Fatalf("%s: the attacker changed what is the node's own:\n%s\nwith it:\n%s", node, without, with)
 	}
 	for k, r := range without.Routes.All() {
@@ -59,7 +59,7 @@ func harmless(t *rapid.T, node, attacker string, without, with *plan.Plan) {
 		if _, had := without.Routes.Get(k); had || r.Origin == attacker {
 			continue
 		}
-		if end, _ := with.EndOf(r.Peer()); r.Way != plan.ToTunnel || end.VTEP == netip.MustParseAddr("172.30.0.9") {
+		if end, _ := with.Peer(r.Peer()).End(Name); r.Way != plan.ToTunnel || end.VTEP == netip.MustParseAddr("172.30.0.9") {
 			t.Fatalf("%s: the attacker made a route of %s: %v %v", node, r.Origin, k, r)
 		}
 	}

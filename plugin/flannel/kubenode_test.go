@@ -303,9 +303,10 @@ func TestTakeoverOnKubernetes(t *testing.T) {
 			t.Error(problems)
 		}
 		route, ok := p.Routes.Get(key(netip.MustParsePrefix("10.244.2.0/24")))
-		end, _ := p.EndOf(route.Peer())
-		if !ok || end.MAC.String() != "0a:58:ac:1e:00:02" || p.Local.Tunnel.MAC.String() != "0a:58:ac:1e:00:01" {
-			t.Errorf("the way to node2 is %+v, and the own end %+v", end, p.Local.Tunnel)
+		end, _ := p.Peer(route.Peer()).End(Name)
+		own, _ := p.Local.Tunnel(Name)
+		if !ok || end.MAC.String() != "0a:58:ac:1e:00:02" || own.MAC.String() != "0a:58:ac:1e:00:01" {
+			t.Errorf("the way to node2 is %+v, and the own end %+v", end, own)
 		}
 	})
 }

@@ -117,9 +117,8 @@ func (c *compiler) tunnel(p peer, prefix netip.Prefix) (plan.Route, bool) {
 	if c.settings.underlayV6() {
 		field, data = c.words.publicIPv6, c.words.dataV6
 	}
-	local := c.b.Local.Tunnel
 	switch {
-	case local.IsZero():
+	case c.tunnelName() == "":
 		return plan.Route{}, false // putLocal has said so
 	case !vtep.IsValid() || end == nil:
 		c.problem(p.lease, "it has no %s or no %s for a tunnel; restart flanneld on its node", field, data)
@@ -146,7 +145,7 @@ func (c *compiler) tunnel(p peer, prefix netip.Prefix) (plan.Route, bool) {
 		c.problem(p.lease, "VtepMAC %s in its %s is that of %s, %s; give its node another", end.MAC, data, c.addresses[other].at, other)
 		return plan.Route{}, false
 	}
-	return plan.Route{Way: plan.ToTunnel, Peers: []string{c.tunnelEnd(p.lease, plan.TunnelEnd{VTEP: vtep, MAC: end.MAC})}, Origin: c.origin(p.lease)}, true
+	return plan.Route{Way: plan.ToTunnel, Peers: []string{c.tunnelEnd(p.lease, plan.TunnelEnd{Tunnel: Name, VTEP: vtep, MAC: end.MAC})}, Origin: c.origin(p.lease)}, true
 }
 
 // separateV6 reports whether the peer sends IPv6 over a second tunnel, as

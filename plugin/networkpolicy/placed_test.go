@@ -31,10 +31,10 @@ func TestNodesSpeakForTheirOwn(t *testing.T) {
 		return n
 	}
 	said := []*node{says("n2", "10.1.2.2", "10.1.2.3"), says("n3", "10.1.3.2", "10.1.2.2", "198.51.100.7", "172.30.0.2")}
-	both := `peer n2 ends 172.30.0.2@0a:58:ac:1e:00:02
+	both := `peer n2 ends vxlan@172.30.0.2@0a:58:ac:1e:00:02
 route default 10.1.2.0/24 tunnel n2
 route default 172.30.0.2/32 tunnel n2 endpoints-only
-peer n3 ends 172.30.0.3@0a:58:ac:1e:00:03
+peer n3 ends vxlan@172.30.0.3@0a:58:ac:1e:00:03
 route default 10.1.3.0/24 tunnel n3
 route default 0.0.0.0/0 gateway
 `
@@ -94,9 +94,9 @@ route default 10.1.0.0/16 drop
 route default 10.1.1.0/24 drop
 route default 10.1.1.1/32 host
 route default 10.1.1.2/32 endpoint weft0
-peer n2 addresses 172.30.0.2 ends 172.30.0.2@0a:58:ac:1e:00:02
+peer n2 addresses 172.30.0.2 ends vxlan@172.30.0.2@0a:58:ac:1e:00:02
 route default 10.1.2.0/24 tunnel n2
-peer n3 ends 172.30.0.3@0a:58:ac:1e:00:03
+peer n3 ends vxlan@172.30.0.3@0a:58:ac:1e:00:03
 route default 10.1.3.0/24 tunnel n3
 route default 172.30.0.1/32 host
 route default 172.30.0.2/32 tunnel n2 endpoints-only
@@ -151,7 +151,7 @@ route default 0.0.0.0/0 gateway
 route default 10.1.0.0/16 drop
 route default 10.1.1.0/24 drop
 route default 10.1.1.1/32 host
-peer n2 ends 172.30.0.2@0a:58:ac:1e:00:02
+peer n2 ends vxlan@172.30.0.2@0a:58:ac:1e:00:02
 route default 10.1.2.0/24 tunnel n2
 route default 172.30.0.1/32 host
 route default 172.30.0.2/32 tunnel n2 endpoints-only

@@ -44,13 +44,13 @@ func (Subnet) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
 	}
 
 	plugin.PutNode(c.b, in.Node)
-	c.putPools()
-	c.b.Local.MTU = c.mtu()
 	if len(in.Node.Addresses) > 0 {
 		vtep := in.Node.Addresses[0]
-		c.b.Local.Tunnel = plan.Tunnel{VTEP: vtep, MAC: plan.MACOf(vtep), Port: c.port()}
-		c.b.PutNetwork(plan.NetworkKey{Name: plan.DefaultNetwork}, plan.Network{Origin: api.ClusterNetwork.Kind + " " + api.DefaultName})
+		c.b.Local.Tunnels = []plan.Tunnel{{Name: tunnelName, VTEP: vtep, MAC: plan.MACOf(vtep), Port: c.port()}}
+		c.b.PutNetwork(plan.NetworkKey{Name: plan.DefaultNetwork, Tunnel: tunnelName}, plan.Network{Origin: api.ClusterNetwork.Kind + " " + api.DefaultName})
 	}
+	c.putPools()
+	c.b.Local.MTU = c.mtu()
 	c.problems = append(c.problems, plugin.PutEndpoints(c.b, in.Node)...)
 	for _, h := range c.hosts {
 		if h.name != in.Node.Name {
@@ -64,6 +64,9 @@ func (Subnet) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
 	})
 	return c.b.Build(), c.problems
 }
+
+// tunnelName is what plans call the overlay.
+const tunnelName = "vxlan"
 
 type compilation struct {
 	in       plugin.Input
@@ -99,8 +102,9 @@ func (c *compilation) putPools() {
 	if len(h.addresses) > 0 && len(node.Addresses) > 0 && h.addresses[0] != node.Addresses[0] {
 		c.report(api.HostSubnet, h.name, "hostIP is %s, but the node's address is %s; the controller takes it from the Node's first InternalIP", h.addresses[0], node.Addresses[0])
 	}
+	tunnel, _ := c.b.Local.Tunnel(tunnelName)
 	for _, p := range h.subnets {
-		plugin.PutPool(c.b, p, h.origin())
+		plugin.PutPool(c.b, p, tunnel.Name, h.origin())
 		c.putPods(p, h.origin())
 	}
 }
@@ -118,7 +122,7 @@ func (c *compilation) putPeer(h *host) {
 	if len(h.addresses) == 0 {
 		return // waiting for its address, or reported
 	}
-	tunnel := c.b.Local.Tunnel
+	tunnel, ok := c.b.Local.Tunnel(tunnelName)
 	vtep := h.addresses[0]
 	for _, a := range h.addresses {
 		if slices.Contains(c.in.Node.Addresses, a) {
@@ -127,7 +131,7 @@ func (c *compilation) putPeer(h *host) {
 		}
 	}
 	switch {
-	case tunnel.IsZero():
+	case !ok:
 		return
 	case vtep.Is4() != tunnel.VTEP.Is4():
 		c.report(api.HostSubnet, h.name, "hostIP %s is not of the family of %s, the address of node %s; give all nodes a first InternalIP of one family",
@@ -140,7 +144,7 @@ func (c *compilation) putPeer(h *host) {
 	}
 	if !h.ghost || len(h.subnets) > 0 { // else nothing leads there, and nothing is taken from there
 		c.b.PutPeer(plan.PeerKey{Name: h.name}, plan.Peer{
-			Addresses: h.addresses, Ends: []plan.TunnelEnd{{VTEP: vtep, MAC: plan.MACOf(vtep)}}, Origin: h.origin()})
+			Addresses: h.addresses, Ends: []plan.TunnelEnd{{Tunnel: tunnelName, VTEP: vtep, MAC: plan.MACOf(vtep)}}, Origin: h.origin()})
 	}
 	route := plan.Route{Way: plan.ToTunnel, Peers: []string{h.name}, Origin: h.origin()}
 	for _, p := range h.subnets {

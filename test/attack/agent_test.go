@@ -33,7 +33,7 @@ var agentAttacks = []attack{
 		left: func(s *stage) string { return firstOf(noLeases(s), noTunnel(s)) },
 		must: "cut another node off, or get what is for it, by a lease that says that its VTEP's MAC address is his",
 		try: func(t *trial) {
-			t.mislead(func(l map[string]any) { setTunnelMAC(l, t.nodes["node2"].plan.Local.Tunnel.MAC.String()) }, t.pods["near"], t.pods["far"])
+			t.mislead(func(l map[string]any) { setTunnelMAC(l, t.nodes["node2"].plan.Local.Tunnels[0].MAC.String()) }, t.pods["near"], t.pods["far"])
 		},
 	},
 	{
@@ -41,7 +41,7 @@ var agentAttacks = []attack{
 		left: func(s *stage) string { return firstOf(noLeases(s), noTunnel(s)) },
 		must: "cut a node off by a lease with its own VTEP's MAC address",
 		try: func(t *trial) {
-			t.mislead(func(l map[string]any) { setTunnelMAC(l, t.nodes["node1"].plan.Local.Tunnel.MAC.String()) }, t.pods["near"], t.pods["far"])
+			t.mislead(func(l map[string]any) { setTunnelMAC(l, t.nodes["node1"].plan.Local.Tunnels[0].MAC.String()) }, t.pods["near"], t.pods["far"])
 		},
 	},
 	{

@@ -23,7 +23,7 @@ var podAttacks = []attack{
 		try: func(t *trial) {
 			w := t.watch(t.pods["far"].arriving)
 			for _, node := range []string{"node2", "node1"} {
-				tunnel := t.nodes[node].plan.Local.Tunnel
+				tunnel := t.nodes[node].plan.Local.Tunnels[0]
 				w.forbid("to "+node, func(word string) {
 					t.must(t.hand(t.pods["mallory"]), order{Do: "udp", To: tunnelEnd(tunnel), Data: t.innerTo("node2", "far", word)})
 				})
@@ -38,7 +38,7 @@ var podAttacks = []attack{
 			vip := t.addUnlisted("node2")
 			w := t.watch(t.pods["far"].arriving)
 			w.forbid("to "+vip.String(), func(word string) {
-				to := netip.AddrPortFrom(vip, t.nodes["node2"].plan.Local.Tunnel.Port)
+				to := netip.AddrPortFrom(vip, t.nodes["node2"].plan.Local.Tunnels[0].Port)
 				t.must(t.hand(t.pods["mallory"]), order{Do: "udp", To: to, Data: t.innerTo("node2", "far", word)})
 			})
 			t.tunnelControl(w)
@@ -49,7 +49,7 @@ var podAttacks = []attack{
 		must: "reach a VTEP through a port that a node translates to it",
 		try: func(t *trial) {
 			const toPeer, toUnlisted, here = 30089, 30090, 30091
-			vip, peer := t.addUnlisted("node2"), tunnelEnd(t.nodes["node2"].plan.Local.Tunnel)
+			vip, peer := t.addUnlisted("node2"), tunnelEnd(t.nodes["node2"].plan.Local.Tunnels[0])
 			t.translate("node1", toPeer, peer)
 			t.translate("node1", toUnlisted, netip.AddrPortFrom(vip, peer.Port()))
 			t.translate("node2", here, peer)
@@ -104,13 +104,13 @@ func (t *trial) innerTo(node, pod, word string) []byte {
 
 // vni is the network identifier of what pods send through the tunnel.
 func (t *trial) vni() uint32 {
-	vni, _ := t.nodes["node1"].plan.Encode(plan.DefaultNetwork, 0)
+	vni, _ := t.nodes["node1"].plan.Encode("vxlan", plan.DefaultNetwork, 0)
 	return vni
 }
 
 // innerFrom is innerTo with another source.
 func (t *trial) innerFrom(source netip.Addr, node, pod, word string) string {
-	there, here := t.nodes[node].plan.Local.Tunnel, t.nodes["node1"].plan.Local.Tunnel
+	there, here := t.nodes[node].plan.Local.Tunnels[0], t.nodes["node1"].plan.Local.Tunnels[0]
 	inner := datagram(netip.AddrPortFrom(source, 4711), t.at(t.pods[pod], 8080), word)
 	return encapsulate(t.vni(), frame(here.MAC, there.MAC, inner))
 }
@@ -127,6 +127,6 @@ func (t *trial) tunnelControl(w *watch) {
 // fromPeer has the machine on the underlay send what a node takes for a tunnel
 // packet of another.
 func (t *trial) fromPeer(from, to, data string) {
-	source, end := tunnelEnd(t.nodes[from].plan.Local.Tunnel), tunnelEnd(t.nodes[to].plan.Local.Tunnel)
+	source, end := tunnelEnd(t.nodes[from].plan.Local.Tunnels[0]), tunnelEnd(t.nodes[to].plan.Local.Tunnels[0])
 	t.frames(t.owner(t.stranger), frame(t.stranger.mac, t.nodes[to].mac, datagram(source, end, data)))
 }
