@@ -115,6 +115,9 @@ type ClusterConfigSpec struct {
 	// with policies, "openshift-networkpolicy" or "flannel-networkpolicy".
 	// Default "openshift-subnet".
 	Plugin string `json:"plugin,omitempty"`
+	// PluginNodes are the nodes that change to Plugin for now, at most 1000. The others
+	// stay with the plug-in that they use, for as long as one likes. Empty means all.
+	PluginNodes []string `json:"pluginNodes,omitempty"`
 	// DataPlane names the data plane, "linux". Default "linux".
 	DataPlane string `json:"dataPlane,omitempty"`
 	// MTU of pods' interfaces in bytes, 576 (1280 with IPv6) to 65535; 0
@@ -132,6 +135,22 @@ type ClusterConfigStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 	// Subnets is the allocator's memory.
 	Subnets *SubnetLedger `json:"subnets,omitempty"`
+
+	// Plugin is the plug-in of those nodes that were not told otherwise. While it is
+	// empty, it is spec.plugin.
+	Plugin string `json:"plugin,omitempty"`
+	// Plugins is the mix: the plug-ins that every node compiles, in order. Plugin is
+	// among them. While it is empty, it is Plugin alone.
+	Plugins []string `json:"plugins,omitempty"`
+	// PreparedPlugin is the plug-in that nodes may change to: all were ready for it,
+	// or it was forced. It is empty where that is none.
+	PreparedPlugin string `json:"preparedPlugin,omitempty"`
+	// PluginRevision counts the changes of Plugin, Plugins and PreparedPlugin. Nodes
+	// repeat it in their reports, so that it is known what these are about.
+	PluginRevision int64 `json:"pluginRevision,omitempty"`
+	// PluginsGrown is the PluginRevision at which a plug-in was last added to Plugins.
+	// Reports of an earlier one do not say who is ready for it.
+	PluginsGrown int64 `json:"pluginsGrown,omitempty"`
 }
 
 // SubnetLedger is what the allocator of node subnets must remember beyond the
@@ -164,7 +183,9 @@ type SubnetGrant struct {
 func (c *ClusterConfig) DeepCopyObject() runtime.Object {
 	out := *c
 	c.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
+	out.Spec.PluginNodes = slices.Clone(c.Spec.PluginNodes)
 	out.Status.Conditions = slices.Clone(c.Status.Conditions)
+	out.Status.Plugins = slices.Clone(c.Status.Plugins)
 	if l := c.Status.Subnets; l != nil {
 		out.Status.Subnets = &SubnetLedger{
 			Pending:     copyGrants(l.Pending),

@@ -107,7 +107,9 @@ func TestDeepCopySharesNothing(t *testing.T) {
 apiVersion: weft.network/v1
 kind: ClusterConfig
 metadata: {name: default, labels: {a: b}}
+spec: {pluginNodes: [node1]}
 status:
+  plugins: [flannel]
   conditions: [{type: Known, status: "True", reason: r, message: m, lastTransitionTime: "2026-01-01T00:00:00Z"}]
   subnets:
     pending: [{subnet: 10.1.0.0/24, node: a, until: "2026-01-01T00:00:00Z"}]
@@ -115,6 +117,7 @@ status:
     cursor: {10.1.0.0/16: 10.1.0.0/24}
 `, func(o registry.Object) {
 			c := o.(*api.ClusterConfig)
+			c.Spec.PluginNodes[0], c.Status.Plugins[0] = "changed", "changed"
 			c.Status.Conditions[0].Message = "changed"
 			c.Status.Subnets.Pending[0].Until.Time = c.Status.Subnets.Pending[0].Until.AddDate(1, 0, 0)
 			c.Status.Subnets.Quarantined[0].Node = "changed"

@@ -3,6 +3,7 @@ package api
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/validation"
@@ -36,9 +37,24 @@ func onlyDefault(name string, _ bool) []string {
 	return nil
 }
 
+// maxPluginNodes is how many nodes spec.pluginNodes of a ClusterConfig may name.
+const maxPluginNodes = 1000
+
 func validateClusterConfig(c *ClusterConfig) field.ErrorList {
 	var problems field.ErrorList
 	spec := field.NewPath("spec")
+	nodes := spec.Child("pluginNodes")
+	if n := len(c.Spec.PluginNodes); n > maxPluginNodes {
+		problems = append(problems, field.TooMany(nodes, n, maxPluginNodes))
+	}
+	for i, name := range c.Spec.PluginNodes[:min(len(c.Spec.PluginNodes), maxPluginNodes)] {
+		switch {
+		case slices.Contains(c.Spec.PluginNodes[:i], name):
+			problems = append(problems, field.Duplicate(nodes.Index(i), name))
+		case len(validation.NameIsDNSSubdomain(name, false)) > 0:
+			problems = append(problems, field.Invalid(nodes.Index(i), name, "must be the name of a node"))
+		}
+	}
 	if m := c.Spec.MTU; m != 0 && (m < MinMTU || m > MaxMTU) {
 		problems = append(problems, field.Invalid(spec.Child("mtu"), m, fmt.Sprintf("must be between %d and %d, or 0 to take that of the nodes' interfaces", MinMTU, MaxMTU)))
 	}

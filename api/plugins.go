@@ -1,0 +1,169 @@
+package api
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/weftnet/weft/internal/printable"
+)
+
+// A running cluster changes its plug-in in stages. All nodes compile the plug-ins of
+// the mix, ClusterConfigStatus.Plugins, and each gives new pods addresses of the one
+// that PluginOf names; the others of the mix keep reachable what is there. Agents
+// report how far they are, and package plugin/change says what follows from that.
+
+// ForcePluginAnnotation names, on the ClusterConfig, the plug-in that the cluster is to
+// change to whatever speaks against it. It counts where it is spec.plugin: then nothing
+// refuses the change, and nodes that are not ready are not waited for.
+const ForcePluginAnnotation = "weft.network/force-plugin"
+
+// PluginChanged is the condition of the ClusterConfig that says whether all nodes do
+// the plug-in that was asked for, and none besides.
+const PluginChanged = "PluginChanged"
+
+// The reasons of PluginChanged.
+const (
+	// PluginSettled: it is so.
+	PluginSettled = "Settled"
+	// PluginPreparing: nodes load the plug-in beside the one they use.
+	PluginPreparing = "Preparing"
+	// PluginSwitching: nodes begin to give pods addresses of the plug-in.
+	PluginSwitching = "Switching"
+	// PluginRetiring: pods live on what a plug-in covers that no node uses any more.
+	PluginRetiring = "Retiring"
+	// PluginRefused: the change would cut something off, or leave policies without
+	// effect, and was not begun.
+	PluginRefused = "Refused"
+	// PluginWaiting: something must be done or told before the change goes on, as a
+	// plug-in has no configuration, or the change is for some nodes for now, and these
+	// are done.
+	PluginWaiting = "Waiting"
+)
+
+// PluginOf returns the name of the plug-in of which a node gives new pods addresses,
+// by a configuration with or without its defaults.
+func PluginOf(config *ClusterConfig, node string) string {
+	wanted := cmp.Or(config.Spec.Plugin, DefaultPlugin)
+	if config.Status.PreparedPlugin == wanted && (len(config.Spec.PluginNodes) == 0 || slices.Contains(config.Spec.PluginNodes, node)) {
+		return wanted
+	}
+	return cmp.Or(config.Status.Plugin, wanted)
+}
+
+// PluginMix returns the names of the plug-ins that every node compiles, in order. All
+// that PluginOf returns is among them.
+func PluginMix(config *ClusterConfig) []string {
+	if len(config.Status.Plugins) > 0 {
+		return slices.Clone(config.Status.Plugins)
+	}
+	return []string{cmp.Or(config.Status.Plugin, config.Spec.Plugin, DefaultPlugin)}
+}
+
+// PluginsAnnotation holds, on a Node, what its data plane does of which plug-ins, as a
+// PluginReport in JSON.
+const PluginsAnnotation = "weft.network/plugins"
+
+// PluginReport is what a node's data plane does of which plug-ins.
+type PluginReport struct {
+	// Revision is ClusterConfigStatus.PluginRevision of the configuration that all of
+	// the report is about: the agent has acted by that one, and by no later one. Of an
+	// earlier one, a report says nothing of what was asked since.
+	Revision int64 `json:"revision,omitempty"`
+	// Uses is the plug-in whose part of the plan gives pods addresses in the data plane,
+	// empty while none does.
+	Uses string `json:"uses,omitempty"`
+	// Ready are the plug-ins of the mix whose part of the plan is whole in the data
+	// plane, a subnet for the node included.
+	Ready []string `json:"ready,omitempty"`
+	// Needs are the plug-ins besides Uses from whose subnets pods of the node have
+	// addresses, those among them that a request in progress has got already. So one
+	// that is neither in Uses nor in Needs gets no pod any more at this Revision.
+	Needs []string `json:"needs,omitempty"`
+}
+
+// IsReady reports whether a plug-in's part of the plan is whole on the node.
+func (r PluginReport) IsReady(plugin string) bool { return slices.Contains(r.Ready, plugin) }
+
+// Keeps reports whether the node gives pods addresses of a plug-in, or has pods with
+// some.
+func (r PluginReport) Keeps(plugin string) bool {
+	return r.Uses == plugin || slices.Contains(r.Needs, plugin)
+}
+
+// Text is the annotation's value. It is the same for the same plug-ins in any order.
+func (r PluginReport) Text() string {
+	r.Ready, r.Needs = inOrder(r.Ready), inOrder(r.Needs)
+	text, err := json.Marshal(r)
+	if err != nil {
+		panic(err) // strings and a number alone
+	}
+	return string(text)
+}
+
+// inOrder returns names in order, each once.
+func inOrder(names []string) []string {
+	return slices.Compact(slices.Sorted(slices.Values(names)))
+}
+
+// What an agent may say of plug-ins.
+const (
+	// MaxPlugins is how many plug-ins a report names in one list, and more than there are.
+	MaxPlugins = 16
+	// MaxPluginRevision is more changes than there can be.
+	MaxPluginRevision = 1 << 53
+	// maxPluginReport is more bytes than such a report has.
+	maxPluginReport = 4096
+)
+
+// pluginName is the form of the names of plug-ins.
+var pluginName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+
+// NodePlugins returns what a Node's agent said of its plug-ins, nil where it has said
+// nothing. It fails where that cannot be read, or where a part of it is nothing that an
+// agent of Weft's says; then nothing is known of the node.
+func NodePlugins(node *corev1.Node) (*PluginReport, error) {
+	text := node.Annotations[PluginsAnnotation]
+	if text == "" {
+		return nil, nil
+	}
+	var r PluginReport
+	err := fmt.Errorf("it has %d bytes, more than %d", len(text), maxPluginReport)
+	if len(text) <= maxPluginReport {
+		if err = json.Unmarshal([]byte(text), &r); err == nil {
+			err = r.check()
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("annotation %s of Node %s cannot be read: %s", PluginsAnnotation, node.Name, printable.Brief(err.Error()))
+	}
+	return &r, nil
+}
+
+// check says what of it no agent says.
+func (r PluginReport) check() error {
+	if r.Revision < 0 || r.Revision > MaxPluginRevision {
+		return fmt.Errorf("revision is %d, not a number from 0 to %d", r.Revision, int64(MaxPluginRevision))
+	}
+	if r.Uses != "" && !pluginName.MatchString(r.Uses) {
+		return fmt.Errorf("uses: %q is no name of a plug-in", shorten(r.Uses))
+	}
+	for _, list := range []struct {
+		name    string
+		plugins []string
+	}{{"ready", r.Ready}, {"needs", r.Needs}} {
+		if n := len(list.plugins); n > MaxPlugins {
+			return fmt.Errorf("%s has %d plug-ins, more than %d", list.name, n, MaxPlugins)
+		}
+		for i, name := range list.plugins {
+			if !pluginName.MatchString(name) {
+				return fmt.Errorf("%s[%d]: %q is no name of a plug-in", list.name, i, shorten(name))
+			}
+		}
+	}
+	return nil
+}
