@@ -48,6 +48,18 @@ func NodeAddresses(n *corev1.Node) []netip.Addr {
 	return addresses
 }
 
+// OnLink returns the prefixes that a Node's agent says its interfaces are on-link
+// with. What does not parse is left out.
+func OnLink(n *corev1.Node) []netip.Prefix {
+	var prefixes []netip.Prefix
+	for s := range strings.SplitSeq(n.Annotations[OnLinkAnnotation], ",") {
+		if p, err := netip.ParsePrefix(strings.TrimSpace(s)); err == nil {
+			prefixes = append(prefixes, p.Masked())
+		}
+	}
+	return prefixes
+}
+
 // parseAll parses a first value, which may be empty, and others separated by
 // commas.
 func parseAll[T any](first, others string, parse func(string) (T, error)) ([]T, error) {

@@ -140,7 +140,7 @@ func (p *planner) putOwn(node *corev1.Node) {
 			made.Routes = made.Routes.Set(k, plan.Route{Way: plan.ToHost, Origin: origin})
 		}
 	}
-	for _, prefix := range linkPrefixes(node) {
+	for _, prefix := range api.OnLink(node) {
 		if a, what, ok := everyone(prefix); ok {
 			put(a, what+" of "+prefix.String())
 		}
@@ -177,7 +177,7 @@ func (p *planner) toEveryone(f plan.Flow) (plan.Explanation, bool) {
 	if !ok {
 		return plan.Explanation{}, false
 	}
-	for _, prefix := range linkPrefixes(node) {
+	for _, prefix := range api.OnLink(node) {
 		a, what, ok := everyone(prefix)
 		if !ok || a != f.Destination {
 			continue
@@ -211,7 +211,7 @@ func (p *planner) answersNot(e *plan.Explanation, f plan.Flow) {
 	if !ok {
 		return
 	}
-	for _, prefix := range linkPrefixes(node) {
+	for _, prefix := range api.OnLink(node) {
 		if a, what, ok := everyone(prefix); ok && a == e.SeenDestination {
 			e.Allowed, e.Reason = false, e.Reason+", but "+unanswered(f.Protocol, what)
 			return
@@ -318,22 +318,11 @@ func (p *planner) next(network string, addresses ...netip.Addr) []string {
 // onLink returns the prefixes that a node's agent says it is on-link with.
 // Where none said so, the other nodes' addresses count as on-link.
 func onLink(node *corev1.Node, addresses []netip.Addr) []netip.Prefix {
-	prefixes := linkPrefixes(node)
+	prefixes := api.OnLink(node)
 	if len(prefixes) == 0 {
 		for _, a := range addresses {
 			everything, _ := a.Prefix(0)
 			prefixes = append(prefixes, everything)
-		}
-	}
-	return prefixes
-}
-
-// linkPrefixes returns the prefixes that a node's agent says it is on-link with.
-func linkPrefixes(node *corev1.Node) []netip.Prefix {
-	var prefixes []netip.Prefix
-	for s := range strings.SplitSeq(node.Annotations[api.OnLinkAnnotation], ",") {
-		if p, err := netip.ParsePrefix(strings.TrimSpace(s)); err == nil {
-			prefixes = append(prefixes, p.Masked())
 		}
 	}
 	return prefixes

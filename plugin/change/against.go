@@ -1,0 +1,247 @@
+package change
+
+import (
+	"cmp"
+	"fmt"
+	"iter"
+	"maps"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/printable"
+	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/plugin"
+	"github.com/weftnet/weft/registry"
+)
+
+// Change is from one plug-in to another, while those of a mix are loaded.
+type Change struct {
+	From, To plugin.Plugin
+	Mix      []plugin.Plugin
+}
+
+// Kinds are those that Against reads.
+func (c Change) Kinds() []*registry.Kind {
+	kinds := append([]*registry.Kind{api.Node}, c.ineffective()...)
+	for _, p := range append([]plugin.Plugin{c.To}, c.Mix...) {
+		for _, k := range base(p).Kinds() {
+			if !slices.Contains(kinds, k) {
+				kinds = append(kinds, k)
+			}
+		}
+	}
+	return kinds
+}
+
+// Against returns what speaks against the change. Pods among the objects, which Kinds
+// does not name, are counted where they would be cut off.
+func (c Change) Against(config *api.ClusterConfig, objects plugin.Objects) Objections {
+	var o Objections
+	for _, k := range c.ineffective() {
+		var names []string
+		for p := range objects.All(k) {
+			names = append(names, registry.KeyOf(p).String())
+		}
+		if len(names) > 0 {
+			o.Refusals = append(o.Refusals, fmt.Sprintf("%d %s, which %s enforces, would be without effect under %s (%s): change to a plug-in that enforces them, or delete them",
+				len(names), plural(k, len(names)), c.From.Name(), c.To.Name(), printable.Few(names, 0)))
+		}
+	}
+	to := landOf(c.To, config, objects)
+	o.Lacks = to.lacks
+	for _, p := range c.Mix {
+		if base(p).Name() != base(c.To).Name() {
+			o.Refusals = append(o.Refusals, to.clashes(landOf(p, config, objects), objects)...)
+		}
+	}
+	return o
+}
+
+func plural(k *registry.Kind, n int) string {
+	if n == 1 {
+		return k.Singular
+	}
+	return k.Plural
+}
+
+// ineffective returns the kinds of policies that are enforced before the change and
+// not after it.
+func (c Change) ineffective() []*registry.Kind {
+	from, to := c.From.Kinds(), c.To.Kinds()
+	return slices.DeleteFunc(slices.Clone(api.PolicyKinds), func(k *registry.Kind) bool {
+		return !slices.Contains(from, k) || slices.Contains(to, k)
+	})
+}
+
+// base returns what gives addresses and ways under a plug-in.
+func base(p plugin.Plugin) plugin.Plugin {
+	if layer, ok := p.(plugin.Layer); ok {
+		return base(layer.Base())
+	}
+	return p
+}
+
+// land is who has which addresses under a plug-in.
+type land struct {
+	plugin string
+	// of is the machine that has a subnet: a node, or another by what it is known.
+	of map[netip.Prefix]string
+	// ranges are what the plug-in gives subnets from, in order.
+	ranges []netip.Prefix
+	// landless are the nodes without a subnet.
+	landless []string
+	lacks    []string
+}
+
+// landOf reads it off the plan of a single node, which tells of all: the plans of all
+// would cost the square of their number.
+func landOf(p plugin.Plugin, config *api.ClusterConfig, objects plugin.Objects) land {
+	p = base(p)
+	l := land{plugin: p.Name(), of: make(map[netip.Prefix]string)}
+	var self *corev1.Node
+	nodes := make(map[netip.Addr]string)
+	landless := make(map[string]bool)
+	for n := range registry.Each[*corev1.Node](objects, api.Node) {
+		landless[n.Name] = true
+		for _, a := range api.NodeAddresses(n) {
+			nodes[a] = n.Name
+			self = cmp.Or(self, n)
+		}
+	}
+	if self == nil {
+		return l // nobody has an address, so nothing has a way
+	}
+	made, problems := p.Compile(plugin.Input{Config: config, Objects: objects, Node: plugin.Node{
+		Name: self.Name, Addresses: api.NodeAddresses(self), Prefixes: api.OnLink(self)}})
+	for _, pool := range made.Local.Pools {
+		l.of[pool.Prefix] = self.Name
+	}
+	owner := func(peer string) string {
+		if landless[peer] {
+			return peer
+		}
+		for _, a := range made.Peer(peer).Addresses {
+			if n := nodes[a]; n != "" {
+				return n
+			}
+		}
+		return peer
+	}
+	for k, r := range made.Routes.All() {
+		if k.Network == plan.DefaultNetwork && r.Peer() != "" && !r.EndpointsOnly && !k.Prefix.IsSingleIP() {
+			l.of[k.Prefix] = owner(r.Peer())
+		}
+	}
+	for k, r := range made.Routes.All() {
+		if k.Network == plan.DefaultNetwork && r.Way == plan.ToDrop && l.of[k.Prefix] == "" {
+			l.ranges = append(l.ranges, k.Prefix)
+		}
+	}
+	has := slices.Collect(maps.Values(l.of))
+	for _, name := range slices.Sorted(maps.Keys(landless)) {
+		if !slices.Contains(has, name) {
+			l.landless = append(l.landless, name)
+		}
+	}
+	_, works := p.(plugin.ClusterRunner)
+	for _, problem := range problems {
+		if problem.Kind == nil || works && objects.Get(problem.Kind, problem.Key) == nil {
+			continue // the node's own, or made by the plug-in's work for the cluster
+		}
+		l.lacks = append(l.lacks, problem.String())
+	}
+	return l
+}
+
+// clashes says which addresses two machines would have, of those that nodes have under
+// another plug-in.
+func (l land) clashes(other land, objects plugin.Objects) []string {
+	var out []string
+	var pods map[string][]netip.Addr
+	clash := func(theirs, ours netip.Prefix) {
+		if l.of[ours] == other.of[theirs] {
+			return // it keeps them
+		}
+		if pods == nil {
+			pods = podsOf(objects)
+		}
+		out = append(out, fmt.Sprintf("%s is the subnet of %s under %s%s, and %s that of %s under %s, so addresses would be given twice: give %s another subnet under %s",
+			theirs, other.of[theirs], other.plugin, within(pods[other.of[theirs]], theirs), ours, l.of[ours], l.plugin, l.of[ours], l.plugin))
+	}
+	for p := range other.of {
+		for q := range containing(p, l.of) {
+			clash(p, q)
+		}
+	}
+	for q := range l.of {
+		for p := range containing(q, other.of) {
+			if p != q { // else it was met
+				clash(p, q)
+			}
+		}
+	}
+	slices.Sort(out)
+	if len(l.landless) == 0 {
+		return out
+	}
+	for _, r := range l.ranges {
+		var taken []string
+		for _, p := range slices.SortedFunc(maps.Keys(other.of), comparePrefixes) {
+			if r.Overlaps(p) && l.of[p] != other.of[p] {
+				taken = append(taken, p.String()+" of "+other.of[p])
+			}
+		}
+		if len(taken) > 0 {
+			out = append(out, fmt.Sprintf("%s gives subnets from %s, in which nodes have %s under %s, and not all nodes have theirs yet (%s), so addresses could be given twice: configure one of the plug-ins with a range of its own",
+				l.plugin, r, printable.Few(taken, 0), other.plugin, printable.Few(l.landless, 0)))
+		}
+	}
+	return out
+}
+
+// containing yields the prefixes of a map that hold all of p, p among them.
+func containing(p netip.Prefix, of map[netip.Prefix]string) iter.Seq[netip.Prefix] {
+	return func(yield func(netip.Prefix) bool) {
+		for bits := range p.Bits() + 1 {
+			wider, err := p.Addr().Prefix(bits)
+			if _, there := of[wider]; err == nil && there && !yield(wider) {
+				return
+			}
+		}
+	}
+}
+
+func comparePrefixes(a, b netip.Prefix) int {
+	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+}
+
+// podsOf returns the addresses of nodes' pods, as far as these are among the objects.
+func podsOf(objects plugin.Objects) map[string][]netip.Addr {
+	of := make(map[string][]netip.Addr)
+	for pod := range registry.Each[*corev1.Pod](objects, api.Pod) {
+		if pod.Spec.HostNetwork || api.Ended(pod) {
+			continue
+		}
+		for _, ip := range pod.Status.PodIPs {
+			if a, err := netip.ParseAddr(ip.IP); err == nil {
+				of[pod.Spec.NodeName] = append(of[pod.Spec.NodeName], a)
+			}
+		}
+	}
+	return of
+}
+
+// within says how many pods' addresses are of a subnet, if any are.
+func within(addresses []netip.Addr, p netip.Prefix) string {
+	n := len(slices.DeleteFunc(slices.Clone(addresses), func(a netip.Addr) bool { return !p.Contains(a) }))
+	switch n {
+	case 0:
+		return ""
+	case 1:
+		return " with a pod"
+	}
+	return fmt.Sprintf(" with %d pods", n)
+}

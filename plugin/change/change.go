@@ -1,0 +1,366 @@
+// Package change decides how a running cluster comes from one plug-in to another
+// without losing a packet. Next is the whole of it, a pure function: from what the
+// ClusterConfig asks for and what nodes report it makes the ClusterConfig's status,
+// which is what nodes go by (api.PluginOf, api.PluginMix). Against says what speaks
+// against a change before it is begun.
+//
+// # The stages
+//
+// The plug-in that is asked for comes into the mix: nodes load its part of the plan
+// beside the one they use. Once all say that this is whole there, it is prepared, and
+// nodes give new pods its addresses; old ones keep theirs. A plug-in that nobody uses
+// stays in the mix while a pod lives on its addresses, and then leaves. Whoever asks
+// for another plug-in meanwhile, as for the old one, is at one of these stages already.
+//
+// # Why nothing in the mix is missing
+//
+// Whatever a node uses or needs must be in the mix, though nodes hear late of the
+// status and are heard late. So the status counts its changes (PluginRevision), and a
+// report says of which one it is. With revision r, and as long as it holds, a node
+// begins to use only what r has as Plugin or PreparedPlugin, whatever users write into
+// the spec. A plug-in leaves the mix by a write that succeeds on revision r alone,
+// where r has it as neither, and each node reports of r that it neither uses nor needs
+// it. No node can come to do so again: it would have to go back to an earlier revision.
+//
+// Who is ready is told by any report since the mix last grew (PluginsGrown): what was
+// in the mix then and still is has been there all the time. A report of before may
+// speak of an earlier time that a plug-in was in the mix.
+//
+// Next must be given Nodes that are no older than the configuration, so that none is
+// missing that has heard of an earlier one.
+package change
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/printable"
+)
+
+// Cluster is what Next decides by.
+type Cluster struct {
+	// Config is the configuration as the registry has it.
+	Config *api.ClusterConfig
+	// Nodes are all there are, in the order of their names, read after Config.
+	Nodes []*corev1.Node
+	// Unknown returns why there is no plug-in of a name, nil where there is one.
+	Unknown func(name string) error
+	// Against returns what speaks against giving pods addresses of a plug-in where the
+	// cluster uses another, while those of a mix are loaded. It is called once at most,
+	// and only where it matters.
+	Against func(from, to string, mix []string) Objections
+	// Now is when a condition that changes has changed.
+	Now metav1.Time
+}
+
+// Objections are what speaks against a change of the plug-in, each for people.
+type Objections struct {
+	// Refusals say what the change would cut off, or leave without effect.
+	Refusals []string
+	// Lacks say why nodes cannot get ready for the plug-in, which keeps nothing from
+	// being loaded.
+	Lacks []string
+}
+
+// Next returns the status that a cluster is to have. What it is to be is the one that
+// it has where there is nothing to do.
+func Next(c Cluster) api.ClusterConfigStatus {
+	n := next{Cluster: c, wanted: cmp.Or(c.Config.Spec.Plugin, api.DefaultPlugin)}
+	n.status = c.Config.DeepCopyObject().(*api.ClusterConfig).Status
+	n.forced = c.Config.Annotations[api.ForcePluginAnnotation] == n.wanted
+	if err := c.Unknown(n.wanted); err != nil {
+		n.say(api.PluginRefused, err.Error())
+		return n.status
+	}
+	n.readReports()
+	n.begin()
+	n.retire()
+	n.prepare()
+	n.count()
+	n.say(n.describe())
+	return n.status
+}
+
+// next is one run of Next.
+type next struct {
+	Cluster
+	wanted string
+	forced bool
+	status api.ClusterConfigStatus
+	// reports are what nodes said, nil where that is nothing or cannot be read, which
+	// unreadable says of.
+	reports    map[string]*api.PluginReport
+	unreadable map[string]error
+	objections Objections
+}
+
+func (n *next) readReports() {
+	n.reports = make(map[string]*api.PluginReport, len(n.Nodes))
+	n.unreadable = make(map[string]error)
+	for _, node := range n.Nodes {
+		r, err := api.NodePlugins(node)
+		if err != nil {
+			n.unreadable[node.Name] = err
+		}
+		n.reports[node.Name] = r
+	}
+}
+
+// begin writes down what a cluster uses that has not been told yet. Nodes that report
+// something else have it from a status that was lost, and keep it in the mix.
+func (n *next) begin() {
+	if n.status.Plugin != "" {
+		n.mix(n.status.Plugin) // should somebody have taken it away
+		return
+	}
+	n.status.Plugin, n.status.PreparedPlugin = n.wanted, n.wanted
+	n.mix(n.wanted)
+	for _, r := range n.reports {
+		if r == nil {
+			continue
+		}
+		// Of the revisions that nodes know none may come again.
+		if r.Revision < api.MaxPluginRevision/2 {
+			n.status.PluginRevision = max(n.status.PluginRevision, r.Revision)
+		}
+		for _, name := range append(slices.Clone(r.Needs), r.Uses) {
+			if name != "" && n.Unknown(name) == nil {
+				n.mix(name)
+			}
+		}
+	}
+}
+
+// mix puts a plug-in into the mix.
+func (n *next) mix(name string) {
+	if i, found := slices.BinarySearch(n.status.Plugins, name); !found {
+		n.status.Plugins = slices.Insert(n.status.Plugins, i, name)
+	}
+}
+
+// retire takes out of the mix what nobody asks for, uses or needs. It goes by what the
+// reports are about, the status before this one.
+func (n *next) retire() {
+	before := n.Config.Status
+	n.status.Plugins = slices.DeleteFunc(n.status.Plugins, func(name string) bool {
+		if slices.Contains([]string{n.wanted, before.Plugin, before.PreparedPlugin, n.status.Plugin}, name) || before.Plugin == "" {
+			return false
+		}
+		return !slices.ContainsFunc(n.Nodes, func(node *corev1.Node) bool {
+			r := n.reports[node.Name]
+			return r == nil || r.Revision != before.PluginRevision || r.Keeps(name)
+		})
+	})
+}
+
+// prepare brings the plug-in that is asked for into the mix, and has nodes use it once
+// they are ready.
+func (n *next) prepare() {
+	s := &n.status
+	switch {
+	case n.wanted == s.Plugin:
+		s.PreparedPlugin = n.wanted
+		return
+	case !slices.Contains(s.Plugins, n.wanted):
+		n.objections = n.Against(s.Plugin, n.wanted, s.Plugins)
+		if len(n.objections.Refusals) > 0 && !n.forced {
+			if s.PreparedPlugin != s.Plugin {
+				s.PreparedPlugin = "" // so that it can leave
+			}
+			return
+		}
+		s.PreparedPlugin = ""
+		n.mix(n.wanted)
+		if n.forced {
+			s.PreparedPlugin = n.wanted
+		}
+	case s.PreparedPlugin != n.wanted:
+		s.PreparedPlugin = ""
+		if !n.kept(n.wanted) {
+			// Since it came into the mix nodes may have got subnets of it, and users
+			// policies. What nodes have pods of was not refused.
+			n.objections = n.Against(s.Plugin, n.wanted, s.Plugins)
+		}
+		if n.forced || len(n.objections.Refusals) == 0 && len(n.unready().all()) == 0 {
+			s.PreparedPlugin = n.wanted
+		}
+	}
+	if s.PreparedPlugin == n.wanted && len(n.Config.Spec.PluginNodes) == 0 {
+		s.Plugin = n.wanted
+	}
+}
+
+// kept reports whether a node gives pods addresses of a plug-in, or has pods with some.
+func (n *next) kept(name string) bool {
+	for _, r := range n.reports {
+		if r != nil && r.Keeps(name) {
+			return true
+		}
+	}
+	return false
+}
+
+// count counts what nodes must hear of.
+func (n *next) count() {
+	s, before := &n.status, n.Config.Status
+	if s.Plugin == before.Plugin && s.PreparedPlugin == before.PreparedPlugin && slices.Equal(s.Plugins, before.Plugins) {
+		return
+	}
+	s.PluginRevision++
+	if slices.ContainsFunc(s.Plugins, func(name string) bool { return !slices.Contains(before.Plugins, name) }) {
+		s.PluginsGrown = s.PluginRevision
+	}
+}
+
+// say sets the condition.
+func (n *next) say(reason, message string) {
+	c := metav1.Condition{Type: api.PluginChanged, Status: metav1.ConditionFalse, Reason: reason, Message: message,
+		ObservedGeneration: n.Config.Generation, LastTransitionTime: n.Now}
+	if reason == api.PluginSettled {
+		c.Status = metav1.ConditionTrue
+	}
+	meta.SetStatusCondition(&n.status.Conditions, c)
+}
+
+// lagging are names of nodes that do not do something yet, by why.
+type lagging struct {
+	// silent have said nothing, unreadable nothing that can be read, late nothing of
+	// what was asked last, behind that they do not.
+	silent, unreadable, late, behind []string
+}
+
+func (l lagging) all() []string { return slices.Concat(l.silent, l.unreadable, l.late, l.behind) }
+
+// text names them, where behind is what is to be said of those who say that they do
+// not.
+func (l lagging) text(behind string) string {
+	var parts []string
+	for _, p := range []struct {
+		names []string
+		what  string
+	}{{l.behind, behind}, {l.late, "not heard of it yet, or the agent is away"}, {l.silent, "nothing reported, or the agent is away"},
+		{l.unreadable, "what the agent reports cannot be read"}} {
+		if len(p.names) > 0 {
+			parts = append(parts, printable.Few(p.names, 0)+" ("+p.what+")")
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// lag returns the nodes among some that have not reported since a revision that they do
+// something.
+func (n *next) lag(since int64, among func(node string) bool, does func(*api.PluginReport) bool) (l lagging) {
+	for _, node := range n.Nodes {
+		r := n.reports[node.Name]
+		switch {
+		case !among(node.Name):
+		case n.unreadable[node.Name] != nil:
+			l.unreadable = append(l.unreadable, node.Name)
+		case r == nil:
+			l.silent = append(l.silent, node.Name)
+		case r.Revision < since || r.Revision > n.status.PluginRevision:
+			l.late = append(l.late, node.Name)
+		case !does(r):
+			l.behind = append(l.behind, node.Name)
+		}
+	}
+	return l
+}
+
+func everyNode(string) bool { return true }
+
+// unready returns the nodes that are not ready for the plug-in that is asked for.
+func (n *next) unready() lagging {
+	return n.lag(n.status.PluginsGrown, everyNode, func(r *api.PluginReport) bool { return r.IsReady(n.wanted) })
+}
+
+// describe says at which stage the cluster is, and what it waits for.
+func (n *next) describe() (reason, message string) {
+	s, nodes := n.status, n.Config.Spec.PluginNodes
+	if len(n.objections.Refusals) > 0 && !n.forced {
+		return api.PluginRefused, fmt.Sprintf("the cluster stays with %s, as a change to %s is refused: %s; put that right, set spec.plugin back to %s, or force the change (weft plugin change %s --force)",
+			s.Plugin, n.wanted, n.few(n.objections.Refusals), s.Plugin, n.wanted)
+	}
+	if s.PreparedPlugin != n.wanted {
+		reason, message = api.PluginPreparing, fmt.Sprintf("nodes load %s beside %s", n.wanted, n.others())
+		if len(n.objections.Lacks) > 0 {
+			reason, message = api.PluginWaiting, fmt.Sprintf("nodes cannot get ready for %s: %s", n.wanted, n.few(n.objections.Lacks))
+		}
+		if l := n.unready(); len(l.all()) > 0 {
+			message += fmt.Sprintf("; %d of %d are not ready: %s", len(l.all()), len(n.Nodes), l.text("not ready"))
+		}
+		return reason, message
+	}
+	among, missing := everyNode, ""
+	if s.Plugin != n.wanted {
+		among = func(node string) bool { return slices.Contains(nodes, node) }
+		missing = n.missing(nodes)
+	}
+	switched := n.lag(s.PluginRevision, among, func(r *api.PluginReport) bool { return r.Uses == n.wanted })
+	switch {
+	case len(s.Plugins) == 1:
+		return api.PluginSettled, n.wanted + " is the only plug-in"
+	case len(switched.all()) > 0:
+		return api.PluginSwitching, fmt.Sprintf("nodes change to %s; %d do not use it yet: %s%s", n.wanted, len(switched.all()), switched.text("still uses another"), missing)
+	case s.Plugin != n.wanted:
+		var these []string
+		for _, node := range n.Nodes {
+			if among(node.Name) {
+				these = append(these, node.Name)
+			}
+		}
+		return api.PluginWaiting, fmt.Sprintf("%d of %d nodes use %s, as spec.pluginNodes says (%s), and the others %s until it is empty, or spec.plugin is %s again%s",
+			len(these), len(n.Nodes), n.wanted, cmp.Or(printable.Few(these, 0), "none"), s.Plugin, s.Plugin, missing)
+	}
+	return api.PluginRetiring, "all nodes use " + n.wanted + "; " + n.retiring()
+}
+
+// few joins the first of some sentences.
+func (n *next) few(sentences []string) string {
+	text := strings.Join(sentences[:min(len(sentences), printable.MaxNamed)], "; ")
+	if more := len(sentences) - printable.MaxNamed; more > 0 {
+		text += fmt.Sprintf("; and %d more", more)
+	}
+	return printable.Brief(text)
+}
+
+// others names the plug-ins of the mix besides the one that is asked for.
+func (n *next) others() string {
+	return strings.Join(slices.DeleteFunc(slices.Clone(n.status.Plugins), func(name string) bool { return name == n.wanted }), ", ")
+}
+
+// missing says which of some nodes there are not.
+func (n *next) missing(names []string) string {
+	absent := slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+		_, there := n.reports[name]
+		return there
+	})
+	if len(absent) == 0 {
+		return ""
+	}
+	return "; spec.pluginNodes names " + printable.Few(absent, 0) + ", of which there is no Node"
+}
+
+// retiring says what keeps plug-ins in the mix that nobody asks for.
+func (n *next) retiring() string {
+	var parts []string
+	for _, name := range n.status.Plugins {
+		if name == n.wanted {
+			continue
+		}
+		l := n.lag(n.status.PluginRevision, everyNode, func(r *api.PluginReport) bool { return !r.Keeps(name) })
+		if len(l.all()) == 0 {
+			parts = append(parts, name+" leaves")
+			continue
+		}
+		parts = append(parts, fmt.Sprintf("%s stays for %d: %s", name, len(l.all()), l.text("pods have its addresses, and keep them until they are made anew")))
+	}
+	return strings.Join(parts, "; ")
+}

@@ -1,0 +1,112 @@
+package change
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/golden"
+)
+
+// TestStories goes through changes line by line, and writes down what the status
+// becomes where that is something else than before:
+//
+//	spec PLUGIN [NODE...]   what the user asks for
+//	force PLUGIN            the annotation; without a plug-in it goes
+//	node NAME [REPORT]      a Node with what its agent says; "is ready" is the report of
+//	                        one that does all that the status says
+//	gone NAME               its end
+//	refused TEXT, lack TEXT what speaks against changes; without text nothing does
+//	lost                    the status is lost
+func TestStories(t *testing.T) {
+	golden.Answers(t, "testdata/stories.txtar", func(t *testing.T, _, text string) string {
+		var b strings.Builder
+		config := &api.ClusterConfig{}
+		nodes := map[string]*corev1.Node{}
+		var objections Objections
+		for line := range strings.Lines(text) {
+			words := strings.Fields(line)
+			if len(words) == 0 {
+				continue
+			}
+			rest := strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(line), words[0]))
+			words = append(words[1:], "")
+			switch verb, _, _ := strings.Cut(line, " "); strings.TrimSpace(verb) {
+			case "spec":
+				config.Spec.Plugin, config.Spec.PluginNodes = words[0], slices.Clone(words[1:max(1, len(words)-1)])
+				config.Generation++
+			case "force":
+				config.Annotations = map[string]string{api.ForcePluginAnnotation: words[0]}
+			case "node":
+				report := strings.TrimSpace(strings.TrimPrefix(rest, words[0]))
+				if report == "is ready" {
+					report = api.PluginReport{Revision: config.Status.PluginRevision, Uses: api.PluginOf(config, words[0]), Ready: api.PluginMix(config)}.Text()
+				}
+				nodes[words[0]] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: words[0], Annotations: map[string]string{api.PluginsAnnotation: report}}}
+			case "gone":
+				delete(nodes, words[0])
+			case "refused":
+				objections.Refusals = addOrEmpty(objections.Refusals, rest)
+			case "lack":
+				objections.Lacks = addOrEmpty(objections.Lacks, rest)
+			case "lost":
+				config.Status = api.ClusterConfigStatus{}
+			default:
+				t.Fatalf("what is %q?", line)
+			}
+			fmt.Fprintf(&b, "> %s", line)
+			asked := 0
+			for rounds := 0; ; rounds++ {
+				before := config.DeepCopyObject().(*api.ClusterConfig).Status
+				var all []*corev1.Node
+				for _, name := range slices.Sorted(maps.Keys(nodes)) {
+					all = append(all, nodes[name])
+				}
+				config.Status = Next(Cluster{Config: config, Nodes: all, Unknown: unknown, Now: metav1.NewTime(began),
+					Against: func(from, to string, mix []string) Objections { asked++; return objections }})
+				if show(before) == show(config.Status) {
+					break
+				}
+				b.WriteString(show(config.Status))
+				if rounds == 5 {
+					t.Fatalf("it finds no end after %q:\n%s", line, &b)
+				}
+			}
+			if asked > 0 {
+				b.WriteString("  (what speaks against it was asked)\n")
+			}
+		}
+		return b.String()
+	})
+}
+
+// addOrEmpty adds a text to a list, or empties it where there is none.
+func addOrEmpty(list []string, text string) []string {
+	if text == "" {
+		return nil
+	}
+	return append(list, text)
+}
+
+func unknown(name string) error {
+	if !slices.Contains([]string{"flannel", "openshift-subnet", "openshift-networkpolicy"}, name) {
+		return fmt.Errorf("plug-in %q is unknown: there are flannel and openshift-subnet", name)
+	}
+	return nil
+}
+
+func show(s api.ClusterConfigStatus) string {
+	text := fmt.Sprintf("  %d: nodes use %s of %s, prepared %s\n", s.PluginRevision, cmp.Or(s.Plugin, "-"), strings.Join(s.Plugins, ","), cmp.Or(s.PreparedPlugin, "-"))
+	if c := meta.FindStatusCondition(s.Conditions, api.PluginChanged); c != nil {
+		text += fmt.Sprintf("  %s %s (of %d): %s\n", c.Status, c.Reason, c.ObservedGeneration, c.Message)
+	}
+	return text
+}

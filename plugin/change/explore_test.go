@@ -1,0 +1,405 @@
+package change
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/explore"
+	"github.com/weftnet/weft/registry"
+)
+
+var configKey = registry.Key{Name: api.DefaultName}
+
+// agent is a node's agent as the others see it. It hears of the configuration and is
+// heard at any time later.
+type agent struct {
+	name string
+	// revision is that of the configuration that it acted by last, uses, mix, ready and
+	// pods what its data plane does and has since: ready and pods are sets.
+	revision    int64
+	uses        string
+	mix         []string
+	ready, pods string
+	// said is a report on its way.
+	said string
+}
+
+// Sets are strings with the names of plug-ins, which are single letters, in order.
+func with(set, name string) string {
+	if name == "" || strings.Contains(set, name) {
+		return set
+	}
+	return strings.Join(slices.Sorted(slices.Values(strings.Split(set+name, ""))), "")
+}
+
+func without(set, name string) string { return strings.ReplaceAll(set, name, "") }
+
+func (a agent) report() string {
+	needs := strings.Split(without(a.pods, a.uses), "")
+	return api.PluginReport{Revision: a.revision, Uses: a.uses, Ready: strings.Split(a.ready, ""), Needs: needs}.Text()
+}
+
+// hear has it act by a configuration: what has left the mix leaves its data plane.
+func (a agent) hear(c *api.ClusterConfig) agent {
+	a.revision, a.uses, a.mix = c.Status.PluginRevision, api.PluginOf(c, a.name), api.PluginMix(c)
+	for _, name := range strings.Split(a.ready, "") {
+		if !slices.Contains(a.mix, name) {
+			a.ready = without(a.ready, name)
+		}
+	}
+	return a
+}
+
+// load has it load what is in the mix.
+func (a agent) load() agent {
+	for _, name := range a.mix {
+		a.ready = with(a.ready, name)
+	}
+	return a
+}
+
+// world is a state: the registry, the controllers, the agents, and how often users may
+// still change their minds.
+type world struct {
+	store       *explore.Store
+	controllers []explore.Process[struct{}]
+	agents      []agent
+	edits       int
+	// swift says that nothing happens between the calls of a controller.
+	swift bool
+}
+
+func (w *world) follow() *world {
+	out := *w
+	out.store, out.controllers, out.agents = w.store.Clone(), slices.Clone(w.controllers), slices.Clone(w.agents)
+	return &out
+}
+
+func (w *world) config() *api.ClusterConfig {
+	return registry.GetAs[*api.ClusterConfig](w.store.Snapshot(api.ClusterConfigKind), api.ClusterConfigKind, configKey)
+}
+
+func (w *world) edit(change func(*api.ClusterConfig)) {
+	c := w.config().DeepCopyObject().(*api.ClusterConfig)
+	change(c)
+	if _, err := w.store.Update(api.ClusterConfigKind, c); err != nil {
+		panic(err)
+	}
+}
+
+func known(names string) func(string) error {
+	return func(name string) error {
+		if !strings.Contains(names, name) {
+			return fmt.Errorf("plug-in %q is unknown", name)
+		}
+		return nil
+	}
+}
+
+func unopposed(string, string, []string) Objections { return Objections{} }
+
+var began = time.Date(2026, 1, 5, 10, 0, 0, 0, time.UTC)
+
+func step(r registry.Registry, against func(string, string, []string) Objections) error {
+	_, err := Step(context.Background(), r, Cluster{Unknown: known("abc"), Against: against, Now: metav1.NewTime(began)})
+	return err
+}
+
+func newWorld(controllers int, nodes ...string) *world {
+	w := &world{store: &explore.Store{Now: began}, controllers: make([]explore.Process[struct{}], controllers)}
+	c := &api.ClusterConfig{ObjectMeta: metav1.ObjectMeta{Name: api.DefaultName}, Spec: api.ClusterConfigSpec{Plugin: "a"}}
+	_, err := w.store.Create(api.ClusterConfigKind, c)
+	for _, name := range nodes {
+		_, e := w.store.Create(api.Node, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
+		err = errors.Join(err, e)
+		w.agents = append(w.agents, agent{name: name})
+	}
+	if err := errors.Join(err, w.settle()); err != nil {
+		panic(err)
+	}
+	return w
+}
+
+// tell has what an agent says arrive.
+func (w *world) tell(i int, text string) {
+	n := registry.GetAs[*corev1.Node](w.store.Snapshot(api.Node), api.Node, registry.Key{Name: w.agents[i].name}).DeepCopy()
+	n.Annotations = map[string]string{api.PluginsAnnotation: text}
+	if _, err := w.store.Update(api.Node, n); err != nil {
+		panic(err)
+	}
+}
+
+// settle has all act, in turn, until nothing happens any more, and pods be made anew.
+func (w *world) settle() error {
+	for range 20 {
+		before := w.store.Version()
+		if err := step(w.store.Registry(), unopposed); err != nil {
+			return err
+		}
+		c := w.config()
+		for i, a := range w.agents {
+			a = a.hear(c).load()
+			if a.pods != "" {
+				a.pods = a.uses
+			}
+			a.said, w.agents[i] = "", a
+			node := registry.GetAs[*corev1.Node](w.store.Snapshot(api.Node), api.Node, registry.Key{Name: a.name})
+			if text := a.report(); node.Annotations[api.PluginsAnnotation] != text {
+				w.tell(i, text)
+			}
+		}
+		if w.store.Version() == before {
+			return nil
+		}
+	}
+	return errors.New("it finds no end")
+}
+
+// lost says what is wrong with a state: what a node gives or has given its pods is not
+// in the mix, or a node does not know the way to it.
+func (w *world) lost() error {
+	mix := api.PluginMix(w.config())
+	for _, a := range w.agents {
+		for _, name := range strings.Split(with(a.pods, a.uses), "") {
+			if !slices.Contains(mix, name) {
+				return fmt.Errorf("%s uses or needs %s, and the mix is %v", a.name, name, mix)
+			}
+			for _, other := range w.agents {
+				if !strings.Contains(other.ready, name) {
+					return fmt.Errorf("%s uses or needs %s, of which %s has loaded nothing", a.name, name, other.name)
+				}
+			}
+		}
+	}
+	c := w.config()
+	for _, node := range []string{"node1", "node2", "other"} {
+		if uses := api.PluginOf(c, node); !slices.Contains(mix, uses) {
+			return fmt.Errorf("%s is to use %s, and the mix is %v", node, uses, mix)
+		}
+	}
+	if !slices.IsSorted(mix) || c.Status.Plugin == "" {
+		return fmt.Errorf("the mix is %v, and status.plugin %q", mix, c.Status.Plugin)
+	}
+	return nil
+}
+
+// ends says what is wrong with what becomes of a state if nobody changes his mind, and
+// if somebody wants back what the cluster uses.
+func (w *world) ends() error {
+	end := w.follow()
+	if err := end.settle(); err != nil {
+		return err
+	}
+	c := end.config()
+	want := []string{c.Spec.Plugin}
+	if len(c.Spec.PluginNodes) > 0 && c.Status.Plugin != c.Spec.Plugin {
+		want = inOrder(c.Spec.Plugin, c.Status.Plugin)
+	}
+	if !slices.Equal(c.Status.Plugins, want) {
+		return fmt.Errorf("in the end the mix is %v, and not %v", c.Status.Plugins, want)
+	}
+	for _, a := range end.agents {
+		if a.uses != api.PluginOf(c, a.name) || c.Spec.PluginNodes == nil && a.uses != c.Spec.Plugin {
+			return fmt.Errorf("in the end %s uses %s", a.name, a.uses)
+		}
+	}
+	back := w.follow()
+	old := back.config().Status.Plugin
+	back.edit(func(c *api.ClusterConfig) { c.Spec.Plugin, c.Spec.PluginNodes = old, nil })
+	for _, a := range back.agents {
+		if uses := api.PluginOf(back.config(), a.name); uses != old {
+			return fmt.Errorf("%s is to use %s, though the user wants %s back", a.name, uses, old)
+		}
+	}
+	if err := back.settle(); err != nil {
+		return err
+	}
+	if c := back.config(); !slices.Equal(c.Status.Plugins, []string{old}) || c.Status.Plugin != old {
+		return fmt.Errorf("back to %s ends with %v", old, c.Status.Plugins)
+	}
+	return nil
+}
+
+func inOrder(names ...string) []string { return slices.Sorted(slices.Values(names)) }
+
+// happens calls yield with all that can happen to a world.
+func (w *world) happens(wants [][]string, against func(string, string, []string) Objections, yield func(string, func(*world) string)) {
+	for i := range w.controllers {
+		yield("controller", func(w *world) (event string) {
+			quiet := func(verb string, _ *registry.Kind) bool { return w.swift && verb != "update" }
+			w.controllers[i], event = w.controllers[i].Step(w.store, quiet, func(calls *explore.Calls, m struct{}) struct{} {
+				_ = step(calls.Registry(), against)
+				return m
+			})
+			return fmt.Sprintf("controller %d: %s", i+1, event)
+		})
+	}
+	c := w.config()
+	for i, a := range w.agents {
+		does := func(what string, change func(agent) agent) {
+			yield(a.name+" "+what, func(w *world) string {
+				w.agents[i] = change(w.agents[i])
+				return a.name + " " + what
+			})
+		}
+		if next := a.hear(c); next.revision != a.revision || next.uses != a.uses {
+			does("hears", func(a agent) agent { return a.hear(c) })
+		}
+		if a.load().ready != a.ready {
+			does("loads", agent.load)
+		}
+		if a.uses != "" && !strings.Contains(a.pods, a.uses) {
+			does("gets a pod", func(a agent) agent { a.pods = with(a.pods, a.uses); return a })
+		}
+		for _, name := range strings.Split(a.pods, "") {
+			does("loses its pods of "+name, func(a agent) agent { a.pods = without(a.pods, name); return a })
+		}
+		if a.said != "" {
+			yield("said", func(w *world) string {
+				w.tell(i, w.agents[i].said)
+				w.agents[i].said = ""
+				return a.name + " is heard"
+			})
+		} else if a.report() != registry.GetAs[*corev1.Node](w.store.Snapshot(api.Node), api.Node, registry.Key{Name: a.name}).Annotations[api.PluginsAnnotation] {
+			does("speaks", func(a agent) agent { a.said = a.report(); return a })
+		}
+	}
+	if w.edits == 0 {
+		return
+	}
+	for _, want := range wants {
+		if want[0] != c.Spec.Plugin || !slices.Equal(want[1:], c.Spec.PluginNodes) {
+			yield("edit", func(w *world) string {
+				w.edits--
+				w.edit(func(c *api.ClusterConfig) { c.Spec.Plugin, c.Spec.PluginNodes = want[0], slices.Clone(want[1:]) })
+				return fmt.Sprintf("the user wants %v", want)
+			})
+		}
+	}
+}
+
+func (w *world) key() []byte {
+	var t explore.Text
+	t.Say(fmt.Sprint(w.edits, w.agents), "\n")
+	w.store.Put(&t)
+	var controllers []explore.Text
+	for _, p := range w.controllers {
+		var one explore.Text
+		p.Put(&one, w.store)
+		controllers = append(controllers, one)
+	}
+	t.AddSet(controllers...)
+	return t.Key(w.store.Now, time.Hour)
+}
+
+// TestAllInterleavings visits all states of small clusters whose users change their
+// minds, with agents that hear late and are heard late.
+func TestAllInterleavings(t *testing.T) {
+	for _, test := range []struct {
+		name               string
+		nodes, controllers int
+		edits, limit       int
+		swift              bool
+		wants              [][]string
+	}{
+		{"a node, there and back", 1, 1, 2, 0, false, [][]string{{"a"}, {"b"}}},
+		{"a node that is one of some", 1, 1, 5, 20_000, true, [][]string{{"a"}, {"b", "node1"}}},
+		{"two nodes", 2, 1, 3, 5_000, true, [][]string{{"a"}, {"b"}}},
+		{"two controllers", 1, 2, 3, 5_000, false, [][]string{{"a"}, {"b"}}},
+		{"some nodes of two", 2, 1, 3, 5_000, true, [][]string{{"a"}, {"b"}, {"b", "node1"}}},
+		{"a third", 1, 1, 3, 5_000, true, [][]string{{"a"}, {"b"}, {"c"}, {"c", "node2"}}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			start := newWorld(test.controllers, []string{"node1", "node2"}[:test.nodes]...)
+			start.edits, start.swift = test.edits, test.swift
+			limit := test.limit
+			if explore.Long() {
+				limit *= 20
+			}
+			ends := map[string]error{}
+			report := explore.Model[*world]{
+				Start: start,
+				Next: func(w *world, yield func(string, *world)) {
+					w.happens(test.wants, unopposed, func(_ string, change func(*world) string) {
+						n := w.follow()
+						event := change(n)
+						yield(event, n)
+					})
+				},
+				Key: (*world).key,
+				Check: func(w *world) error {
+					if err := w.lost(); err != nil {
+						return err
+					}
+					// How it ends follows from the registry and the agents alone.
+					one := *w
+					one.controllers, one.edits = nil, 0
+					key := string(one.key())
+					err, done := ends[key]
+					if !done {
+						err = w.ends()
+						ends[key] = err
+					}
+					return err
+				},
+				Limit: limit,
+			}.Run()
+			if report.Wrong != nil || limit == 0 && !report.Complete {
+				t.Fatal(report)
+			}
+			t.Log(report, "of which", len(slices.Collect(maps.Keys(ends))), "differ in how they end")
+		})
+	}
+}
+
+// TestRandom has clusters of more nodes go through long lives in which changes are
+// refused, too.
+func TestRandom(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(2, "node1", "node2", "node3")
+		w.edits = 1000
+		opposed := func(from, to string, mix []string) (o Objections) {
+			if slices.Contains(mix, from) && to == "c" && rapid.Bool().Draw(t, "refused") {
+				o.Refusals = []string{"pods would be cut off"}
+			}
+			return o
+		}
+		wants := [][]string{{"a"}, {"b"}, {"c"}, {"d"}, {"b", "node1"}, {"c", "node2", "node9"}, {"a", "node3"}}
+		var story []string
+		for range rapid.IntRange(1, 120).Draw(t, "events") {
+			var can []func(*world) string
+			var kinds []string
+			w.happens(wants, opposed, func(what string, change func(*world) string) {
+				can = append(can, change)
+				kinds = append(kinds, what)
+			})
+			i := rapid.IntRange(0, len(can)-1).Draw(t, "event")
+			if kinds[i] == "edit" && rapid.IntRange(0, 3).Draw(t, "patience") > 0 {
+				continue // there would be little else
+			}
+			story = append(story, can[i](w))
+			if err := w.lost(); err != nil {
+				t.Fatalf("%v after\n%s", err, strings.Join(story, "\n"))
+			}
+		}
+		w.edit(func(c *api.ClusterConfig) {
+			if c.Spec.Plugin == "d" { // which there is not
+				c.Spec.Plugin = "c"
+			}
+		})
+		if err := w.ends(); err != nil {
+			t.Fatalf("%v after\n%s", err, strings.Join(story, "\n"))
+		}
+	})
+}

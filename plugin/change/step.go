@@ -1,0 +1,29 @@
+package change
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/registry"
+)
+
+// Step reads the ClusterConfig and then the Nodes, and gives the former the status that
+// follows. c says all that Next goes by but these. It fails with registry.ErrNotFound
+// where there is no ClusterConfig.
+func Step(ctx context.Context, r registry.Registry, c Cluster) (*api.ClusterConfig, error) {
+	return registry.Modify(ctx, r, api.ClusterConfigKind, registry.Key{Name: api.DefaultName}, func(config *api.ClusterConfig) error {
+		objects, _, err := r.List(ctx, api.Node)
+		if err != nil {
+			return err
+		}
+		c := c
+		c.Config, c.Nodes = config, nil
+		for _, o := range objects {
+			c.Nodes = append(c.Nodes, o.(*corev1.Node))
+		}
+		config.Status = Next(c)
+		return nil
+	})
+}
