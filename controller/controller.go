@@ -1,6 +1,7 @@
 // Package controller does what is done once for the cluster. Several may run;
-// the one that holds the lease "controller" leads, and runs the cluster-wide
-// work of the plug-in that the ClusterConfig names (plugin.ClusterRunner).
+// the one that holds the lease "controller" leads. It runs the cluster-wide work of
+// the plug-ins that nodes use (plugin.ClusterRunner), and brings the cluster to the one
+// that the ClusterConfig names (package change).
 //
 // Make one with New; Run works until it is told to stop, and Handler tells how
 // it is doing.
@@ -12,6 +13,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,10 +45,11 @@ type Config struct {
 	Identity string
 	// Plugin finds a plug-in by name; its error names those there are.
 	Plugin func(name string) (plugin.Plugin, error)
-	// Beside returns what runs for the cluster beside the work of a plug-in of
-	// that name, nil where there is no such plug-in: it says of what the plug-in
-	// leaves undone that it is. Beside may be nil, and return nil for nothing.
-	Beside func(name string, plug plugin.Plugin) plugin.ClusterRunner
+	// Beside returns what runs for the cluster beside the work of the plug-ins that it
+	// uses, of which the one of that name is that of most nodes; there are none where
+	// it is unknown. It says of what they leave undone that it is. Beside may be nil,
+	// and return nil for nothing.
+	Beside func(name string, mix []plugin.Plugin) plugin.ClusterRunner
 	// LeaseTTL is how long after the end of a leader another may lead.
 	LeaseTTL time.Duration
 	// Announce has the controller hold a lease of its own while it lives, for
@@ -63,8 +66,9 @@ type Controller struct {
 	metrics *prometheus.Registry
 	leading prometheus.Gauge
 	failed  *prometheus.CounterVec
-	// work holds the metrics of the plug-in's work, nil while there is none.
-	work atomic.Pointer[prometheus.Registry]
+	// work holds the metrics of plug-ins' work that runs, each a *prometheus.Registry,
+	// by its name. No two have one of the same name.
+	work sync.Map
 	// trouble says why the controller can neither lead nor wait for its turn,
 	// nil while it can.
 	trouble atomic.Pointer[error]
@@ -116,9 +120,10 @@ func (c *Controller) Handler() http.Handler {
 	})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
 		gatherers := prometheus.Gatherers{c.metrics}
-		if work := c.work.Load(); work != nil {
-			gatherers = append(gatherers, work)
-		}
+		c.work.Range(func(_, work any) bool {
+			gatherers = append(gatherers, work.(*prometheus.Registry))
+			return true
+		})
 		promhttp.HandlerFor(gatherers, promhttp.HandlerOpts{}).ServeHTTP(w, r)
 	})
 	return mux
@@ -209,29 +214,22 @@ func (c *Controller) lead(ctx context.Context, lease registry.Lease) {
 		case <-ctx.Done():
 		}
 	})
-	configs := registry.NewCache(c.Registry, []*registry.Kind{api.ClusterConfigKind}, c.Log)
-	changes, cancel := configs.Subscribe()
+	objects := registry.NewCache(c.Registry, changedKinds, c.Log)
+	changes, cancel := objects.Subscribe()
 	defer cancel()
-	wg.Go(func() { configs.Run(ctx) })
-	if configs.WaitSynced(ctx) != nil {
+	wg.Go(func() { objects.Run(ctx) })
+	if objects.WaitSynced(ctx) != nil {
 		return
 	}
-	name := func() string {
-		return api.Effective(configs.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName})).Spec.Plugin
-	}
+	wg.Go(func() { (&changer{Controller: c, objects: objects}).run(ctx) })
+	running := make(jobs)
+	defer running.keep(ctx, nil)
 	for ctx.Err() == nil {
-		current := name()
-		term, end := context.WithCancel(ctx)
-		var work sync.WaitGroup
-		work.Go(func() { c.runPlugin(term, current) })
-		for ctx.Err() == nil && name() == current {
-			select {
-			case <-ctx.Done():
-			case <-changes:
-			}
+		running.keep(ctx, c.jobs(api.Effective(objects.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName}))))
+		select {
+		case <-ctx.Done():
+		case <-changes:
 		}
-		end()
-		work.Wait()
 	}
 }
 
@@ -246,33 +244,76 @@ const (
 	lastRetry  = 10 * time.Second
 )
 
-// runPlugin runs the cluster-wide work of a plug-in until ctx ends.
-func (c *Controller) runPlugin(ctx context.Context, name string) {
-	plug, unknown := c.Plugin(name)
-	if unknown != nil {
-		c.Log.Error("the ClusterConfig names a plug-in that there is not", "error", unknown)
+// jobs are what a leading controller does at once, by what they are known by.
+type jobs map[string]job
+
+type job struct {
+	stop  context.CancelFunc
+	ended <-chan struct{}
+}
+
+// keep has the jobs run that are wanted, and no others: it stops those that are not,
+// waits for their end, and starts those that do not run, until ctx ends.
+func (j jobs) keep(ctx context.Context, wanted map[string]func(context.Context)) {
+	for name, job := range j {
+		if wanted[name] == nil {
+			job.stop()
+		}
 	}
-	var work sync.WaitGroup
-	defer work.Wait()
-	if c.Beside != nil {
-		if beside := c.Beside(name, plug); beside != nil {
-			work.Go(func() {
-				c.keep(ctx, name, func() (bool, error) {
-					return false, beside.RunCluster(ctx, plugin.ClusterEnv{Registry: c.Registry, Log: c.Log, Metrics: prometheus.NewRegistry()})
-				})
+	for name, job := range j {
+		if wanted[name] == nil {
+			<-job.ended
+			delete(j, name)
+		}
+	}
+	for name, run := range wanted {
+		if _, runs := j[name]; runs || ctx.Err() != nil {
+			continue
+		}
+		ctx, stop := context.WithCancel(ctx)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			run(ctx)
+		}()
+		j[name] = job{stop, ended}
+	}
+}
+
+// jobs returns what is to be done by a configuration: the work of the plug-ins of the
+// mix, what is beside it, and to say whether there is the plug-in that is asked for.
+// What two plug-ins share is done once, and goes on as others come and go.
+func (c *Controller) jobs(config *api.ClusterConfig) map[string]func(context.Context) {
+	wanted := make(map[string]func(context.Context))
+	asked := config.Spec.Plugin
+	_, unknown := c.Plugin(asked)
+	wanted["say "+asked] = func(ctx context.Context) {
+		if unknown != nil {
+			c.Log.Error("the ClusterConfig names a plug-in that there is not", "error", unknown)
+		}
+		c.keep(ctx, asked, func() (bool, error) {
+			err := c.say(ctx, unknown)
+			return err == nil, err
+		})
+	}
+	mix := c.mixOf(config)
+	for name, runner := range plugin.ClusterWork(mix...) {
+		wanted["work "+name] = func(ctx context.Context) {
+			c.keep(ctx, name, func() (bool, error) { return false, c.runCluster(ctx, name, runner) })
+		}
+	}
+	if c.Beside == nil {
+		return wanted
+	}
+	used := cmp.Or(config.Status.Plugin, asked)
+	if beside := c.Beside(used, mix); beside != nil {
+		wanted[fmt.Sprint("beside ", used, api.PluginMix(config))] = func(ctx context.Context) {
+			c.keep(ctx, used, func() (bool, error) {
+				return false, beside.RunCluster(ctx, plugin.ClusterEnv{Registry: c.Registry, Log: c.Log, Metrics: prometheus.NewRegistry()})
 			})
 		}
 	}
-	c.keep(ctx, name, func() (done bool, err error) {
-		if err := c.say(ctx, unknown); err != nil {
-			return false, err
-		}
-		runner, ok := plug.(plugin.ClusterRunner)
-		if unknown != nil || !ok {
-			return true, nil
-		}
-		return false, c.runCluster(ctx, name, runner)
-	})
+	return wanted
 }
 
 // keep does work for a plug-in, again whenever it ends before it is done, until
@@ -297,8 +338,8 @@ func (c *Controller) keep(ctx context.Context, name string, work func() (done bo
 
 func (c *Controller) runCluster(ctx context.Context, name string, runner plugin.ClusterRunner) error {
 	metrics := prometheus.NewRegistry()
-	c.work.Store(metrics)
-	defer c.work.Store(nil)
+	c.work.Store(name, metrics)
+	defer c.work.Delete(name)
 	return runner.RunCluster(ctx, plugin.ClusterEnv{Registry: c.Registry, Log: c.Log.With("plugin", name), Metrics: metrics})
 }
 

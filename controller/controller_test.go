@@ -14,6 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -26,30 +28,34 @@ import (
 	"github.com/weftnet/weft/registry/memory"
 )
 
-// diary is what the plug-ins of a test did, and checks that no two work at
+// diary is what the plug-ins of a test did, and checks that no work is done twice at
 // once.
 type diary struct {
 	t       *testing.T
 	mu      sync.Mutex
 	entries []string
-	working string
+	// working says which controller does a plug-in's work.
+	working map[string]string
 }
 
-func (d *diary) begin(who string) {
+func (d *diary) begin(controller, work string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.working != "" {
-		d.t.Errorf("%s begins while %s works", who, d.working)
+	if other := d.working[work]; other != "" {
+		d.t.Errorf("%s begins with %s while %s does that", controller, work, other)
 	}
-	d.working = who
-	d.entries = append(d.entries, "+"+who)
+	if d.working == nil {
+		d.working = make(map[string]string)
+	}
+	d.working[work] = controller
+	d.entries = append(d.entries, "+"+controller+":"+work)
 }
 
-func (d *diary) end(who string) {
+func (d *diary) end(controller, work string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.working = ""
-	d.entries = append(d.entries, "-"+who)
+	delete(d.working, work)
+	d.entries = append(d.entries, "-"+controller+":"+work)
 }
 
 // wants holds what was written since the last time against a line.
@@ -77,10 +83,9 @@ func (w worker) Kinds() []*registry.Kind                             { return ni
 func (w worker) Compile(plugin.Input) (*plan.Plan, []plugin.Problem) { return &plan.Plan{}, nil }
 
 func (w worker) RunCluster(ctx context.Context, env plugin.ClusterEnv) error {
-	who := w.controller + ":" + w.name
-	w.diary.begin(who)
-	defer w.diary.end(who)
-	works := prometheus.NewGauge(prometheus.GaugeOpts{Name: "works"})
+	w.diary.begin(w.controller, w.name)
+	defer w.diary.end(w.controller, w.name)
+	works := prometheus.NewGauge(prometheus.GaugeOpts{Name: "works", ConstLabels: prometheus.Labels{"plugin": w.name}})
 	env.Metrics.MustRegister(works)
 	if w.fail != nil {
 		if err := w.fail(); err != nil {
@@ -95,6 +100,17 @@ func (w worker) RunCluster(ctx context.Context, env plugin.ClusterEnv) error {
 type idle struct{ worker }
 
 func (idle) RunCluster() {}
+
+// layer is a plug-in on another whose work is its own.
+type layer struct {
+	worker
+	name string
+	base plugin.Plugin
+}
+
+func (l layer) Name() string        { return l.name }
+func (l layer) Base() plugin.Plugin { return l.base }
+func (l layer) Adds() string        { return l.worker.name }
 
 const ttl = 10 * time.Second
 
@@ -132,6 +148,12 @@ func start(r registry.Registry, identity string, d *diary, fail func() error) (c
 				return worker{name, identity, d, fail}, nil
 			case "idle":
 				return idle{worker{name: name}}, nil
+			case "other-policy", "idle-policy":
+				var base plugin.Plugin = worker{"other", identity, d, fail}
+				if name == "idle-policy" {
+					base = idle{worker{name: "idle"}}
+				}
+				return layer{worker{"policy", identity, d, fail}, name, base}, nil
 			}
 			return nil, fmt.Errorf("plug-in %q is unknown", name)
 		}})
@@ -194,34 +216,166 @@ func TestPluginChanges(t *testing.T) {
 		d := &diary{t: t}
 		configure(t, r, "other")
 		_, stop := start(r, "a", d, nil)
-		d.wants("+a:other")
-		configure(t, r, "") // the default
-		d.wants("-a:other +a:openshift-subnet")
-		configure(t, r, "openshift-subnet") // the same
-		d.wants("")
-		configure(t, r, "idle")
-		d.wants("-a:openshift-subnet")
-		configure(t, r, "othr")
-		d.wants("")
-		condition := func() *metav1.Condition {
-			o, err := r.Get(t.Context(), api.ClusterConfigKind, registry.Key{Name: api.DefaultName})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return meta.FindStatusCondition(o.(*api.ClusterConfig).Status.Conditions, PluginKnown)
+		// So that what follows from what was written has been done.
+		wants := func(want string) {
+			t.Helper()
+			time.Sleep(time.Minute)
+			d.wants(want)
 		}
-		if c := condition(); c == nil || c.Status != metav1.ConditionFalse || !strings.Contains(c.Message, `"othr"`) {
+		wants("+a:other")
+		configure(t, r, "") // the default; there are no nodes to wait for
+		wants("+a:openshift-subnet -a:other")
+		configure(t, r, "openshift-subnet") // the same
+		wants("")
+		configure(t, r, "idle")
+		wants("-a:openshift-subnet")
+		configure(t, r, "othr")
+		wants("")
+		known := func() *metav1.Condition { return conditionOf(t, r, PluginKnown) }
+		if c := known(); c == nil || c.Status != metav1.ConditionFalse || !strings.Contains(c.Message, `"othr"`) {
+			t.Errorf("condition %v", c)
+		}
+		if c := conditionOf(t, r, api.PluginChanged); c == nil || c.Reason != api.PluginRefused || c.Message != known().Message {
 			t.Errorf("condition %v", c)
 		}
 		configure(t, r, "other")
-		d.wants("+a:other")
-		if c := condition(); c == nil || c.Status != metav1.ConditionTrue {
+		wants("+a:other")
+		if c := known(); c == nil || c.Status != metav1.ConditionTrue {
+			t.Errorf("condition %v", c)
+		}
+		if c := conditionOf(t, r, api.PluginChanged); c == nil || c.Status != metav1.ConditionTrue {
 			t.Errorf("condition %v", c)
 		}
 		stop()
 		d.wants("-a:other")
 	})
 }
+
+func configOf(t *testing.T, r registry.Registry) *api.ClusterConfig {
+	t.Helper()
+	o, err := r.Get(t.Context(), api.ClusterConfigKind, registry.Key{Name: api.DefaultName})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o.(*api.ClusterConfig)
+}
+
+func conditionOf(t *testing.T, r registry.Registry, name string) *metav1.Condition {
+	t.Helper()
+	return meta.FindStatusCondition(configOf(t, r).Status.Conditions, name)
+}
+
+// TestChangeWithNodes has nodes report, and the work of plug-ins go on as others come
+// and go; what two do alike is done once.
+func TestChangeWithNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := memory.New()
+		d := &diary{t: t}
+		configure(t, r, "other")
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"}}
+		if _, err := r.Create(t.Context(), api.Node, node); err != nil {
+			t.Fatal(err)
+		}
+		// report has the node do what it is told, with pods that need some plug-ins.
+		report := func(needs ...string) {
+			t.Helper()
+			c := configOf(t, r)
+			text := api.PluginReport{Revision: c.Status.PluginRevision, Uses: api.PluginOf(c, "node1"), Ready: api.PluginMix(c), Needs: needs}.Text()
+			if _, err := registry.Modify(t.Context(), r, api.Node, registry.Key{Name: "node1"}, func(n *corev1.Node) error {
+				n.Annotations = map[string]string{api.PluginsAnnotation: text}
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		is := func(reason, work string) {
+			t.Helper()
+			time.Sleep(time.Minute)
+			if c := conditionOf(t, r, api.PluginChanged); c == nil || c.Reason != reason {
+				t.Errorf("it is %v, and not %s", c, reason)
+			}
+			d.wants(work)
+		}
+		_, stop := start(r, "a", d, nil)
+		is(api.PluginSettled, "+a:other")
+		report()
+		configure(t, r, "other-policy")
+		is(api.PluginPreparing, "+a:policy")
+		report()
+		is(api.PluginSwitching, "")
+		report()
+		is(api.PluginSettled, "")
+		report()
+		configure(t, r, "idle-policy")
+		is(api.PluginPreparing, "")
+		report()
+		is(api.PluginSwitching, "")
+		report("other-policy")
+		is(api.PluginRetiring, "")
+		report()
+		is(api.PluginSettled, "-a:other")
+		report()
+		configure(t, r, "idle")
+		is(api.PluginPreparing, "")
+		configure(t, r, "idle-policy")
+		is(api.PluginSwitching, "")
+		report()
+		is(api.PluginSettled, "")
+		stop()
+		d.wants("-a:policy")
+	})
+}
+
+// TestRefused has a change refused while there are policies that would be without
+// effect, and go on once these are gone, though nobody writes the configuration.
+func TestRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := memory.New()
+		policies := reads{idle{worker{name: "idle"}}, []*registry.Kind{api.NetworkPolicy}}
+		c := New(Config{Registry: r, Identity: "a", LeaseTTL: ttl, Log: slog.New(slog.DiscardHandler),
+			Plugin: func(name string) (plugin.Plugin, error) {
+				if name == "policies" {
+					return policies, nil
+				}
+				return idle{worker{name: name}}, nil
+			}})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); c.Run(ctx) }()
+		configure(t, r, "policies")
+		time.Sleep(time.Minute)
+		policy := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}}
+		if _, err := r.Create(t.Context(), api.NetworkPolicy, policy); err != nil {
+			t.Fatal(err)
+		}
+		configure(t, r, "idle")
+		time.Sleep(time.Hour)
+		if c := conditionOf(t, r, api.PluginChanged); c.Reason != api.PluginRefused || !strings.Contains(c.Message, "1 networkpolicy, which policies enforces") || !strings.Contains(c.Message, "shop/web") {
+			t.Errorf("it is %v", c)
+		}
+		if got := configOf(t, r).Status; got.Plugin != "policies" || len(got.Plugins) != 1 {
+			t.Errorf("the status is %+v", got)
+		}
+		if err := r.Delete(t.Context(), api.NetworkPolicy, registry.KeyOf(policy), ""); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(lastRecheck + 10*changePause)
+		if c := conditionOf(t, r, api.PluginChanged); c.Reason != api.PluginSettled {
+			t.Errorf("it is %v", c)
+		}
+		cancel()
+		<-ended
+	})
+}
+
+// reads is a plug-in that reads some kinds.
+type reads struct {
+	idle
+	kinds []*registry.Kind
+}
+
+func (r reads) Kinds() []*registry.Kind { return r.kinds }
+func (r reads) Name() string            { return "policies" }
 
 func TestWorkThatFailsStartsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -300,10 +454,10 @@ func TestHandler(t *testing.T) {
 				}
 			}
 		}
-		if text := get(a, "/metrics"); !strings.Contains(text, "weft_controller_leader 1") || !strings.Contains(text, "\nworks 0") {
+		if text := get(a, "/metrics"); !strings.Contains(text, "weft_controller_leader 1") || !strings.Contains(text, "\nworks{plugin=\"openshift-subnet\"} 0") {
 			t.Errorf("the leader's metrics:\n%s", text)
 		}
-		if text := get(b, "/metrics"); !strings.Contains(text, "weft_controller_leader 0") || strings.Contains(text, "\nworks") {
+		if text := get(b, "/metrics"); !strings.Contains(text, "weft_controller_leader 0") || strings.Contains(text, "\nworks{") {
 			t.Errorf("the other's metrics:\n%s", text)
 		}
 		stopB()

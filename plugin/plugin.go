@@ -44,11 +44,44 @@ type Incremental interface {
 }
 
 // Layer is a plug-in that adds to another one: it overwrites nothing that the other
-// states.
+// states. Its RunNode does the other's work, too; its RunCluster does not, as the
+// cluster may use the other besides, or the same layer on a third.
 type Layer interface {
 	Plugin
 	// Base is the plug-in that it stands on.
 	Base() Plugin
+	// Adds names what it adds, as "networkpolicy". Layers that add the same do the same
+	// work for the cluster, whatever they stand on. No plug-in has such a name.
+	Adds() string
+}
+
+// BaseOf returns the plug-in that gives addresses and ways under a plug-in: what it
+// stands on, or itself.
+func BaseOf(p Plugin) Plugin {
+	if layer, ok := p.(Layer); ok {
+		return BaseOf(layer.Base())
+	}
+	return p
+}
+
+// ClusterWork returns what is to run for a cluster that uses some plug-ins: the work of
+// each, and of those that they stand on, once. It is known by the plug-in's name, or by
+// what a layer adds.
+func ClusterWork(plugins ...Plugin) map[string]ClusterRunner {
+	work := make(map[string]ClusterRunner)
+	for _, p := range plugins {
+		for p != nil {
+			name, below := p.Name(), Plugin(nil)
+			if layer, ok := p.(Layer); ok {
+				name, below = layer.Adds(), layer.Base()
+			}
+			if runner, ok := p.(ClusterRunner); ok {
+				work[name] = runner
+			}
+			p = below
+		}
+	}
+	return work
 }
 
 // Compiler compiles the plans of one node, one after the other. It is not safe

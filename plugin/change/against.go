@@ -17,7 +17,8 @@ import (
 	"github.com/weftnet/weft/registry"
 )
 
-// Change is from one plug-in to another, while those of a mix are loaded.
+// Change is from one plug-in, nil for one that there is not, to another, while those of
+// a mix are loaded.
 type Change struct {
 	From, To plugin.Plugin
 	Mix      []plugin.Plugin
@@ -27,7 +28,7 @@ type Change struct {
 func (c Change) Kinds() []*registry.Kind {
 	kinds := append([]*registry.Kind{api.Node}, c.ineffective()...)
 	for _, p := range append([]plugin.Plugin{c.To}, c.Mix...) {
-		for _, k := range base(p).Kinds() {
+		for _, k := range plugin.BaseOf(p).Kinds() {
 			if !slices.Contains(kinds, k) {
 				kinds = append(kinds, k)
 			}
@@ -53,7 +54,7 @@ func (c Change) Against(config *api.ClusterConfig, objects plugin.Objects) Objec
 	to := landOf(c.To, config, objects)
 	o.Lacks = to.lacks
 	for _, p := range c.Mix {
-		if base(p).Name() != base(c.To).Name() {
+		if plugin.BaseOf(p).Name() != plugin.BaseOf(c.To).Name() {
 			o.Refusals = append(o.Refusals, to.clashes(landOf(p, config, objects), objects)...)
 		}
 	}
@@ -70,18 +71,13 @@ func plural(k *registry.Kind, n int) string {
 // ineffective returns the kinds of policies that are enforced before the change and
 // not after it.
 func (c Change) ineffective() []*registry.Kind {
+	if c.From == nil {
+		return nil
+	}
 	from, to := c.From.Kinds(), c.To.Kinds()
 	return slices.DeleteFunc(slices.Clone(api.PolicyKinds), func(k *registry.Kind) bool {
 		return !slices.Contains(from, k) || slices.Contains(to, k)
 	})
-}
-
-// base returns what gives addresses and ways under a plug-in.
-func base(p plugin.Plugin) plugin.Plugin {
-	if layer, ok := p.(plugin.Layer); ok {
-		return base(layer.Base())
-	}
-	return p
 }
 
 // land is who has which addresses under a plug-in.
@@ -99,7 +95,7 @@ type land struct {
 // landOf reads it off the plan of a single node, which tells of all: the plans of all
 // would cost the square of their number.
 func landOf(p plugin.Plugin, config *api.ClusterConfig, objects plugin.Objects) land {
-	p = base(p)
+	p = plugin.BaseOf(p)
 	l := land{plugin: p.Name(), of: make(map[netip.Prefix]string)}
 	var self *corev1.Node
 	nodes := make(map[netip.Addr]string)

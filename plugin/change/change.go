@@ -54,8 +54,8 @@ type Cluster struct {
 	Unknown func(name string) error
 	// Against returns what speaks against giving pods addresses of a plug-in where the
 	// cluster uses another, while those of a mix are loaded. It is called once at most,
-	// and only where it matters.
-	Against func(from, to string, mix []string) Objections
+	// and only where it matters. Its error is that of Next.
+	Against func(from, to string, mix []string) (Objections, error)
 	// Now is when a condition that changes has changed.
 	Now metav1.Time
 }
@@ -71,21 +71,23 @@ type Objections struct {
 
 // Next returns the status that a cluster is to have. What it is to be is the one that
 // it has where there is nothing to do.
-func Next(c Cluster) api.ClusterConfigStatus {
+func Next(c Cluster) (api.ClusterConfigStatus, error) {
 	n := next{Cluster: c, wanted: cmp.Or(c.Config.Spec.Plugin, api.DefaultPlugin)}
 	n.status = c.Config.DeepCopyObject().(*api.ClusterConfig).Status
 	n.forced = c.Config.Annotations[api.ForcePluginAnnotation] == n.wanted
 	if err := c.Unknown(n.wanted); err != nil {
 		n.say(api.PluginRefused, err.Error())
-		return n.status
+		return n.status, nil
 	}
 	n.readReports()
 	n.begin()
 	n.retire()
-	n.prepare()
+	if err := n.prepare(); err != nil {
+		return c.Config.Status, err
+	}
 	n.count()
 	n.say(n.describe())
-	return n.status
+	return n.status, nil
 }
 
 // next is one run of Next.
@@ -162,19 +164,21 @@ func (n *next) retire() {
 
 // prepare brings the plug-in that is asked for into the mix, and has nodes use it once
 // they are ready.
-func (n *next) prepare() {
+func (n *next) prepare() (err error) {
 	s := &n.status
 	switch {
 	case n.wanted == s.Plugin:
 		s.PreparedPlugin = n.wanted
-		return
+		return nil
 	case !slices.Contains(s.Plugins, n.wanted):
-		n.objections = n.Against(s.Plugin, n.wanted, s.Plugins)
+		if n.objections, err = n.Against(s.Plugin, n.wanted, s.Plugins); err != nil {
+			return err
+		}
 		if len(n.objections.Refusals) > 0 && !n.forced {
 			if s.PreparedPlugin != s.Plugin {
 				s.PreparedPlugin = "" // so that it can leave
 			}
-			return
+			return nil
 		}
 		s.PreparedPlugin = ""
 		n.mix(n.wanted)
@@ -186,7 +190,9 @@ func (n *next) prepare() {
 		if !n.kept(n.wanted) {
 			// Since it came into the mix nodes may have got subnets of it, and users
 			// policies. What nodes have pods of was not refused.
-			n.objections = n.Against(s.Plugin, n.wanted, s.Plugins)
+			if n.objections, err = n.Against(s.Plugin, n.wanted, s.Plugins); err != nil {
+				return err
+			}
 		}
 		if n.forced || len(n.objections.Refusals) == 0 && len(n.unready().all()) == 0 {
 			s.PreparedPlugin = n.wanted
@@ -195,6 +201,7 @@ func (n *next) prepare() {
 	if s.PreparedPlugin == n.wanted && len(n.Config.Spec.PluginNodes) == 0 {
 		s.Plugin = n.wanted
 	}
+	return nil
 }
 
 // kept reports whether a node gives pods addresses of a plug-in, or has pods with some.

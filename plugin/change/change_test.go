@@ -70,8 +70,12 @@ func TestStories(t *testing.T) {
 				for _, name := range slices.Sorted(maps.Keys(nodes)) {
 					all = append(all, nodes[name])
 				}
-				config.Status = Next(Cluster{Config: config, Nodes: all, Unknown: unknown, Now: metav1.NewTime(began),
-					Against: func(from, to string, mix []string) Objections { asked++; return objections }})
+				var err error
+				config.Status, err = Next(Cluster{Config: config, Nodes: all, Unknown: unknown, Now: metav1.NewTime(began),
+					Against: func(from, to string, mix []string) (Objections, error) { asked++; return objections, nil }})
+				if err != nil {
+					t.Fatal(err)
+				}
 				if show(before) == show(config.Status) {
 					break
 				}

@@ -59,6 +59,9 @@ func (p *withPolicies) Name() string { return p.name }
 // Base implements plugin.Layer.
 func (p *withPolicies) Base() plugin.Plugin { return p.base }
 
+// Adds implements plugin.Layer.
+func (p *withPolicies) Adds() string { return "networkpolicy" }
+
 // Kinds implements plugin.Plugin.
 func (p *withPolicies) Kinds() []*registry.Kind {
 	kinds := slices.Clone(p.base.Kinds())
@@ -111,12 +114,7 @@ func (p *withPolicies) RunNode(ctx context.Context, env plugin.NodeEnv) error {
 
 // RunCluster implements plugin.ClusterRunner.
 func (p *withPolicies) RunCluster(ctx context.Context, env plugin.ClusterEnv) error {
-	g, ctx := errgroup.WithContext(ctx)
-	if base, ok := p.base.(plugin.ClusterRunner); ok {
-		g.Go(func() error { return base.RunCluster(ctx, env) })
-	}
-	g.Go(func() error { return newCluster(env).run(ctx) })
-	return g.Wait()
+	return newCluster(env).run(ctx)
 }
 
 // Durations that are no user's to choose.

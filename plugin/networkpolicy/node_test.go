@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -379,8 +380,7 @@ func TestTrouble(t *testing.T) {
 // runs is a plug-in that has work of its own.
 type runs struct {
 	flat
-	node    chan plugin.NodeEnv
-	cluster chan plugin.ClusterEnv
+	node chan plugin.NodeEnv
 }
 
 func (r runs) RunNode(ctx context.Context, env plugin.NodeEnv) error {
@@ -395,15 +395,12 @@ func (r runs) RunNode(ctx context.Context, env plugin.NodeEnv) error {
 	}
 }
 
-func (r runs) RunCluster(_ context.Context, env plugin.ClusterEnv) error {
-	r.cluster <- env
-	return errors.New("the other's work failed")
-}
+func (runs) RunCluster(context.Context, plugin.ClusterEnv) error { return nil }
 
 // The plug-in below is run, too, and hears of all changes.
 func TestBaseRuns(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
-		base := runs{node: make(chan plugin.NodeEnv, 1), cluster: make(chan plugin.ClusterEnv, 1)}
+		base := runs{node: make(chan plugin.NodeEnv, 1)}
 		m := &machine{world: w, name: "node1"}
 		env := m.env(w.registry)
 		changed, problems, inputs := make(chan struct{}), make(chan string, 10), make(chan struct{}, 10)
@@ -433,9 +430,9 @@ func TestBaseRuns(t *testing.T) {
 		if err := <-ended; !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
-		err := p.(plugin.ClusterRunner).RunCluster(t.Context(), plugin.ClusterEnv{Registry: w.registry, Log: slog.New(slog.DiscardHandler)})
-		if err == nil || err.Error() != "the other's work failed" {
-			t.Error(err)
+		work := plugin.ClusterWork(p, base)
+		if names := slices.Sorted(maps.Keys(work)); !slices.Equal(names, []string{base.Name(), "networkpolicy"}) || work["networkpolicy"] != p.(plugin.ClusterRunner) {
+			t.Errorf("the work for the cluster is %v", names)
 		}
 		if kinds := p.Kinds(); !slices.Contains(kinds, api.TagKind) || slices.Contains(kinds, api.NodeReportKind) {
 			t.Errorf("kinds %v", kinds)

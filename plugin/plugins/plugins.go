@@ -31,10 +31,7 @@ func Base(name string) string {
 	if err != nil {
 		return name
 	}
-	if layer, ok := p.(plugin.Layer); ok {
-		return layer.Base().Name()
-	}
-	return p.Name()
+	return plugin.BaseOf(p).Name()
 }
 
 // Finder returns what finds a plug-in by name among those all of whose kinds
@@ -58,24 +55,27 @@ func Finder(serves func(*registry.Kind) bool) func(name string) (plugin.Plugin, 
 	}
 }
 
-// Beside returns what runs for the cluster beside a plug-in, nil for one that
-// there is not: it says of policies that nobody enforces that this is so. It is
-// nil where the plug-in enforces all kinds of policies.
-func Beside(name string, p plugin.Plugin) plugin.ClusterRunner {
+// Beside returns what runs for the cluster beside the work of the plug-ins that it uses,
+// of which the one of a given name is that of most nodes: it says of policies that
+// nobody enforces that this is so. mix is empty where there is no such plug-in. Beside is
+// nil where all kinds of policies are enforced.
+func Beside(name string, mix []plugin.Plugin) plugin.ClusterRunner {
 	unread := make(map[*registry.Kind]networkpolicy.Unread)
-	for _, k := range Unenforced(p) {
+	for _, k := range Unenforced(mix...) {
 		unread[k] = networkpolicy.Unread{Never: len(Enforcers(k)) == 0, Remedy: Remedy(k)}
 	}
 	if len(unread) == 0 {
 		return nil
 	}
-	return networkpolicy.Unenforced{Plugin: name, Unknown: p == nil, Kinds: unread}
+	return networkpolicy.Unenforced{Plugin: name, Unknown: len(mix) == 0, Kinds: unread}
 }
 
-// Unenforced returns the kinds of policies that a plug-in, nil for one that there is
-// not, does not enforce, as it does not read them.
-func Unenforced(p plugin.Plugin) []*registry.Kind {
-	return slices.DeleteFunc(slices.Clone(api.PolicyKinds), func(k *registry.Kind) bool { return p != nil && slices.Contains(p.Kinds(), k) })
+// Unenforced returns the kinds of policies that none of some plug-ins, nil for one that
+// there is not, enforces, as none reads them.
+func Unenforced(mix ...plugin.Plugin) []*registry.Kind {
+	return slices.DeleteFunc(slices.Clone(api.PolicyKinds), func(k *registry.Kind) bool {
+		return slices.ContainsFunc(mix, func(p plugin.Plugin) bool { return p != nil && slices.Contains(p.Kinds(), k) })
+	})
 }
 
 // Remedy says what to do about policies of a kind that the cluster's plug-in does
