@@ -110,6 +110,10 @@ type agent struct {
 	// api.OrphansAnnotation; nil while that is not known.
 	orphans *string
 
+	// plugins says what the data plane does of which plug-ins, in the form of
+	// api.PluginsAnnotation; empty while that is not known.
+	plugins string
+
 	// leased says that the agent holds the lease of its node's name; first is
 	// closed when it does for the first time.
 	leased atomic.Bool
@@ -267,8 +271,8 @@ func ignoreCanceled(err error) error {
 	return err
 }
 
-// followConfig runs the plug-in and the data plane that the ClusterConfig
-// names, and others when it names others, until ctx ends.
+// followConfig runs the plug-ins and the data plane that the ClusterConfig has the
+// node run, and others when it has others, until ctx ends.
 func (a *agent) followConfig(ctx context.Context) {
 	configs := registry.NewCache(a.Registry, []*registry.Kind{api.ClusterConfigKind}, a.Log)
 	changes, cancel := configs.Subscribe()
@@ -291,7 +295,7 @@ func (a *agent) followConfig(ctx context.Context) {
 		return api.Effective(configs.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName}))
 	}
 	for ctx.Err() == nil {
-		config := effective()
+		now := choiceOf(effective(), a.Node)
 		epoch, end := context.WithCancel(ctx)
 		wg.Go(func() {
 			defer end()
@@ -301,14 +305,13 @@ func (a *agent) followConfig(ctx context.Context) {
 					return
 				case <-changes:
 				}
-				now := effective()
-				if now.Spec.Plugin != config.Spec.Plugin || now.Spec.DataPlane != config.Spec.DataPlane {
+				if !now.equal(choiceOf(effective(), a.Node)) {
 					return
 				}
 				a.kick()
 			}
 		})
-		if err := a.run(epoch, config, effective); err != nil {
+		if err := a.run(epoch, now, effective); err != nil {
 			a.Log.Error("cannot run the cluster's network", "error", err)
 			a.problem(configPart)(err.Error())
 			<-epoch.Done()
@@ -318,18 +321,23 @@ func (a *agent) followConfig(ctx context.Context) {
 	}
 }
 
-// run runs one plug-in on one data plane until ctx ends.
-func (a *agent) run(ctx context.Context, config *api.ClusterConfig, effective func() *api.ClusterConfig) error {
-	plug, err := a.Plugin(config.Spec.Plugin)
+// run runs plug-ins on one data plane until ctx ends.
+func (a *agent) run(ctx context.Context, what choice, effective func() *api.ClusterConfig) error {
+	mix, unknown, err := what.find(a.Plugin)
 	if err != nil {
 		return err
 	}
-	plane, err := a.DataPlane(config.Spec.DataPlane, a.Log)
+	if err := errors.Join(unknown...); err != nil {
+		a.problem(configPart)(err.Error())
+		defer a.problem(configPart)("")
+	}
+	plug := plugin.Mix(mix.all[0], mix.all[1:]...)
+	plane, err := a.DataPlane(what.dataPlane, a.Log)
 	if err != nil {
 		return err
 	}
 	defer plane.Close()
-	a.Log.Info("starting", "node", a.Node, "plugin", plug.Name(), "dataPlane", plane.Name())
+	a.Log.Info("starting", "node", a.Node, "plugin", what.used, "mix", what.mix, "dataPlane", plane.Name())
 
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -374,6 +382,7 @@ func (a *agent) run(ctx context.Context, config *api.ClusterConfig, effective fu
 	var first sync.Once
 	settled := thrifty()
 	report := func(r round) {
+		a.tellPlugins(mix)
 		a.report(r)
 		if r.Whole {
 			first.Do(func() { wg.Go(settled) })
@@ -416,6 +425,21 @@ func (a *agent) gather(ctx context.Context, f *followed) {
 			}
 		}
 		a.kick()
+	}
+}
+
+// tellPlugins has the Node say what the data plane does of which plug-ins.
+func (a *agent) tellPlugins(mix mixed) {
+	done := a.applied()
+	if done == nil {
+		return
+	}
+	// Those that are there now: one may have come by the plan of before.
+	if r := mix.report(done.Input, done.Plan, a.endpoints()); r != nil {
+		text := r.Text()
+		a.mu.Lock()
+		a.plugins = text
+		a.mu.Unlock()
 	}
 }
 

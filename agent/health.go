@@ -36,7 +36,7 @@ func (a *agent) Ready() error {
 		return errors.New("the agent is starting")
 	}
 	last := s.Last()
-	if len(last.Plan.Local.Pools) == 0 {
+	if len(open(last.Plan)) == 0 {
 		words := []string{"the node has no subnet yet"}
 		for _, p := range slices.Concat(last.Problems, last.Undone) {
 			words = append(words, p.String())
@@ -58,9 +58,14 @@ func (a *agent) Admit(namespace, name, uid string) error {
 // Pools implements cni.Node.
 func (a *agent) Pools() []plan.Pool {
 	if p := a.plan(); p != nil {
-		return p.Local.Pools
+		return open(p)
 	}
 	return nil
+}
+
+// open returns the pools that pods get addresses of.
+func open(p *plan.Plan) []plan.Pool {
+	return slices.DeleteFunc(slices.Clone(p.Local.Pools), func(pool plan.Pool) bool { return pool.Closed })
 }
 
 // MTU implements cni.Node.
@@ -92,7 +97,7 @@ func (a *agent) nodeState() nodeState {
 	u := a.underlayNow()
 	state := nodeState{Addresses: u.Addresses, OnLink: u.Prefixes, Others: u.Others}
 	a.mu.Lock()
-	state.Orphans = a.orphans
+	state.Orphans, state.Plugins = a.orphans, a.plugins
 	a.mu.Unlock()
 	if applied := a.applied(); applied != nil {
 		state.MTU = applied.Plan.Local.MTU

@@ -37,6 +37,10 @@ type nodeState struct {
 	// DataPlane is what the data plane can do, in the form of
 	// datapath.Capabilities; empty while that is not known.
 	DataPlane string
+	// Plugins is what the data plane does of which plug-ins, in the form of
+	// api.PluginsAnnotation; empty while that is not known, and then what the Node says
+	// stays, as does what the data plane does.
+	Plugins string
 	// NotReady is why pods cannot be networked; empty when they can.
 	NotReady string
 	// OutOfSync is what of the plan the node does not do, and why.
@@ -52,7 +56,7 @@ type nodeState struct {
 func (s nodeState) equal(o nodeState) bool {
 	return slices.Equal(s.Addresses, o.Addresses) && slices.Equal(s.OnLink, o.OnLink) && slices.Equal(s.Others, o.Others) &&
 		(s.Orphans == nil) == (o.Orphans == nil) && (s.Orphans == nil || *s.Orphans == *o.Orphans) &&
-		s.MTU == o.MTU && s.DataPlane == o.DataPlane && s.NotReady == o.NotReady && s.OutOfSync == o.OutOfSync && s.Unloaded == o.Unloaded && slices.Equal(s.Problems, o.Problems)
+		s.MTU == o.MTU && s.DataPlane == o.DataPlane && s.Plugins == o.Plugins && s.NotReady == o.NotReady && s.OutOfSync == o.OutOfSync && s.Unloaded == o.Unloaded && slices.Equal(s.Problems, o.Problems)
 }
 
 // describe makes node say what state says, and reports whether that changed
@@ -70,7 +74,7 @@ func (s nodeState) describe(node *corev1.Node, now metav1.Time) bool {
 		}
 	}
 	changed = api.SetNodeProblems(node, s.Problems) || changed
-	known := map[string]string{api.DataPlaneAnnotation: s.DataPlane}
+	known := map[string]string{api.DataPlaneAnnotation: s.DataPlane, api.PluginsAnnotation: s.Plugins}
 	if s.MTU != 0 {
 		known[api.MTUAnnotation] = strconv.Itoa(s.MTU)
 	}

@@ -99,6 +99,7 @@ func (p *Plan) parseLine(s *scanner, origin string) {
 		s.options(map[string]func(){
 			"gateway": func() { pool.Gateway = s.address() },
 			"tunnel":  func() { pool.Tunnel = s.name("a tunnel") },
+			"closed":  func() { pool.Closed = true },
 		})
 		p.Local.Pools = append(p.Local.Pools, pool)
 	case "tunnel":

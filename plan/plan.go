@@ -85,6 +85,9 @@ type Pool struct {
 	// Tunnel is the name of the tunnel at whose end the node has an address of the
 	// pool, see TunnelAddress; empty for none.
 	Tunnel string
+	// Closed says that no pod gets an address of it any more. Those that have one keep
+	// it.
+	Closed bool
 }
 
 // GatewayOf returns the address that plug-ins make the gateway of a pool with
@@ -166,7 +169,9 @@ const MaxTunnelName = 10
 
 // Carries reports whether packets from and to addresses of a's family may be in the
 // tunnel.
-func (t Tunnel) Carries(a netip.Addr) bool { return t.Only == BothFamilies || (t.Only == IPv4) == a.Is4() }
+func (t Tunnel) Carries(a netip.Addr) bool {
+	return t.Only == BothFamilies || (t.Only == IPv4) == a.Is4()
+}
 
 // Family is an IP version, or both.
 type Family string

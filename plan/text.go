@@ -158,7 +158,7 @@ func (l Local) appendLines(b []byte, prefix string) []byte {
 	}
 	b = append(append(append(b, prefix...), n...), '\n')
 	for _, p := range l.Pools {
-		n = n[:0].keyword("pool").name(p.Network).name(p.Prefix.String()).address("gateway", p.Gateway).option("tunnel", p.Tunnel)
+		n = n[:0].keyword("pool").name(p.Network).name(p.Prefix.String()).address("gateway", p.Gateway).option("tunnel", p.Tunnel).flag("closed", p.Closed)
 		b = append(append(append(b, prefix...), n...), '\n')
 	}
 	for _, t := range l.Tunnels {

@@ -70,23 +70,23 @@ func PutEndpoints(b *plan.Builder, n Node) []Problem {
 			b.PutRoute(plan.RouteKey{Network: e.Network, Prefix: netip.PrefixFrom(a, a.BitLen())}, plan.Route{Way: plan.ToEndpoint, Interface: e.Interface, Origin: origin})
 		}
 	}
-	if p, ok := outside(b.Local.Pools, n.Endpoints); ok {
+	if p, ok := outside(b.Local.Pools, n); ok {
 		problems = append(problems, p)
 	}
 	return problems
 }
 
 // outside says which endpoints have addresses in none of the node's pools, as
-// after a change of the plug-in: other nodes have no way to them. It is one
+// after a change of the plug-in that was forced: other nodes have no way to them. It is one
 // problem, as it has one cause.
-func outside(pools []plan.Pool, endpoints []Endpoint) (Problem, bool) {
+func outside(pools []plan.Pool, n Node) (Problem, bool) {
 	if len(pools) == 0 {
 		return Problem{}, false // a node without a subnet has another problem
 	}
 	var names, prefixes []string
-	for _, e := range endpoints {
+	for _, e := range n.Endpoints {
 		for _, a := range e.Addresses {
-			if !slices.ContainsFunc(pools, func(p plan.Pool) bool { return p.Network == e.Network && p.Prefix.Contains(a) }) {
+			if !slices.ContainsFunc(pools, func(p plan.Pool) bool { return p.Network == e.Network && p.Prefix.Contains(a) }) && !(e.Network == plan.DefaultNetwork && n.Keeps(a)) {
 				names = append(names, e.Name()+" "+plan.Address{Network: e.Network, IP: a}.String())
 				break
 			}

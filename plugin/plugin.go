@@ -14,6 +14,7 @@ import (
 	"iter"
 	"log/slog"
 	"net/netip"
+	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -53,6 +54,8 @@ type Layer interface {
 	// Adds names what it adds, as "networkpolicy". Layers that add the same do the same
 	// work for the cluster, whatever they stand on. No plug-in has such a name.
 	Adds() string
+	// On returns what adds the same to another plug-in, and has that one's name.
+	On(base Plugin) Plugin
 }
 
 // BaseOf returns the plug-in that gives addresses and ways under a plug-in: what it
@@ -174,6 +177,14 @@ type Node struct {
 	Others []netip.Addr
 	// Endpoints are those attached to the node, in any order.
 	Endpoints []Endpoint
+	// Kept are the subnets that the node has by other plug-ins while the cluster changes
+	// from one to another, see Mix, and Taken are those of others by them.
+	Kept, Taken []netip.Prefix
+}
+
+// Keeps reports whether an address is in a subnet that the node has by another plug-in.
+func (n Node) Keeps(a netip.Addr) bool {
+	return slices.ContainsFunc(n.Kept, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
 // Endpoint is a pod's interface as the node knows it.

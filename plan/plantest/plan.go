@@ -93,7 +93,7 @@ func local() *rapid.Generator[plan.Local] {
 		}
 		for range rapid.IntRange(0, 2).Draw(t, "pools") {
 			l.Pools = append(l.Pools, plan.Pool{
-				Network: Name().Draw(t, "network"), Prefix: Prefix().Draw(t, "prefix"), Gateway: Addr().Draw(t, "gateway"), Tunnel: Name().Draw(t, "tunnel")})
+				Network: Name().Draw(t, "network"), Prefix: Prefix().Draw(t, "prefix"), Gateway: Addr().Draw(t, "gateway"), Tunnel: Name().Draw(t, "tunnel"), Closed: rapid.Bool().Draw(t, "closed")})
 		}
 		for range rapid.IntRange(0, 2).Draw(t, "tunnels") {
 			l.Tunnels = append(l.Tunnels, plan.Tunnel{Name: Name().Draw(t, "tunnel"), VTEP: Addr().Draw(t, "VTEP"), MAC: mac(t),

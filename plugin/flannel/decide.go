@@ -120,6 +120,11 @@ func (v view) choose() (Subnet, string, error) {
 		}
 		return s, "it is reserved for the node", nil
 	}
+	for _, able := range []func(Subnet) bool{v.settings.Allows, v.settings.Bears} {
+		if s := v.subnetOf(addressesOf(v.node.Kept)); !s.IsZero() && able(s) && v.unclaimed(s) {
+			return s, "it is the node's by the plug-in that the cluster changes from", nil
+		}
+	}
 	if v.free(v.former) {
 		return v.former, "it is what the subnet file names", nil
 	}
@@ -171,7 +176,17 @@ func (v view) unclaimed(s Subnet) bool {
 			return false
 		}
 	}
-	return !slices.ContainsFunc(v.leases, func(l *lease) bool { return l.subnet.Overlaps(s) })
+	return !slices.ContainsFunc(v.leases, func(l *lease) bool { return l.subnet.Overlaps(s) }) &&
+		!slices.ContainsFunc(v.node.Taken, func(p netip.Prefix) bool { return slices.ContainsFunc(s.Prefixes(), p.Overlaps) })
+}
+
+// addressesOf returns the first address of each prefix.
+func addressesOf(prefixes []netip.Prefix) []netip.Addr {
+	var all []netip.Addr
+	for _, p := range prefixes {
+		all = append(all, p.Addr())
+	}
+	return all
 }
 
 // subnetOf returns the subnet that addresses are in.
@@ -207,6 +222,7 @@ func (v view) freeIn(r Range) []netip.Prefix {
 	for s := range v.reserved {
 		take(s)
 	}
+	other = append(other, v.node.Taken...)
 	var free []netip.Prefix
 	p, ok := netip.PrefixFrom(r.Min, r.Bits), true
 	for ; ok && len(free) < candidates && r.Allows(p); p, ok = next(p) {

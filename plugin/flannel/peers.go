@@ -177,7 +177,7 @@ func (c *compiler) putStranded() {
 	}
 	for _, e := range c.in.Node.Endpoints {
 		for _, a := range e.Addresses {
-			if slices.ContainsFunc(c.b.Local.Pools, func(p plan.Pool) bool { return p.Prefix.Contains(a) }) {
+			if slices.ContainsFunc(c.b.Local.Pools, func(p plan.Pool) bool { return p.Prefix.Contains(a) }) || c.in.Node.Keeps(a) {
 				continue
 			}
 			everything, _ := a.Prefix(0)

@@ -2,11 +2,7 @@ package networkpolicy
 
 import (
 	"context"
-	"strings"
-	"sync"
 	"time"
-
-	"github.com/weftnet/weft/plugin"
 )
 
 // loop calls round whenever changed delivers, and when the time is over that it
@@ -62,29 +58,4 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	case <-timer.C:
 		return true
 	}
-}
-
-// share is a part of a NodeEnv for one of two that use it at once.
-type share struct {
-	plugin.NodeEnv
-	changed chan struct{}
-}
-
-// split returns what two runners can use as if each had env alone, but for
-// Changed: what that delivers must be handed on to both.
-func split(env plugin.NodeEnv) (a, b share) {
-	var mu sync.Mutex
-	said := [2]string{}
-	of := func(i int) share {
-		s := share{NodeEnv: env, changed: make(chan struct{}, 1)}
-		s.Changed = s.changed
-		s.Problem = func(message string) {
-			mu.Lock()
-			defer mu.Unlock()
-			said[i] = message
-			env.Problem(strings.Trim(said[0]+"; "+said[1], "; "))
-		}
-		return s
-	}
-	return of(0), of(1)
 }

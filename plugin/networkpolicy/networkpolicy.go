@@ -19,8 +19,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
@@ -59,6 +57,9 @@ func (p *withPolicies) Name() string { return p.name }
 // Base implements plugin.Layer.
 func (p *withPolicies) Base() plugin.Plugin { return p.base }
 
+// On implements plugin.Layer.
+func (p *withPolicies) On(base plugin.Plugin) plugin.Plugin { return On(base, base.Name()) }
+
 // Adds implements plugin.Layer.
 func (p *withPolicies) Adds() string { return "networkpolicy" }
 
@@ -86,30 +87,11 @@ func (p *withPolicies) NewCompiler() plugin.Compiler {
 
 // RunNode implements plugin.NodeRunner.
 func (p *withPolicies) RunNode(ctx context.Context, env plugin.NodeEnv) error {
-	base, ok := p.base.(plugin.NodeRunner)
-	if !ok {
-		return newRunner(env).run(ctx)
+	works := []plugin.NodeWork{func(ctx context.Context, env plugin.NodeEnv) error { return newRunner(env).run(ctx) }}
+	if base, ok := p.base.(plugin.NodeRunner); ok {
+		works = append(works, base.RunNode)
 	}
-	g, ctx := errgroup.WithContext(ctx)
-	theirs, ours := split(env)
-	g.Go(func() error {
-		for {
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-env.Changed:
-			}
-			for _, c := range []chan struct{}{theirs.changed, ours.changed} {
-				select {
-				case c <- struct{}{}:
-				default: // it has not looked since the last one
-				}
-			}
-		}
-	})
-	g.Go(func() error { return base.RunNode(ctx, theirs.NodeEnv) })
-	g.Go(func() error { return newRunner(ours.NodeEnv).run(ctx) })
-	return g.Wait()
+	return plugin.RunTogether(ctx, env, works...)
 }
 
 // RunCluster implements plugin.ClusterRunner.

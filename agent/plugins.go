@@ -1,0 +1,122 @@
+package agent
+
+import (
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/plugin"
+	"github.com/weftnet/weft/registry"
+)
+
+// choice is what a ClusterConfig has a node run.
+type choice struct {
+	// used gives pods addresses, and mix are the plug-ins that the node compiles, it
+	// among them.
+	used      string
+	mix       []string
+	dataPlane string
+}
+
+func choiceOf(config *api.ClusterConfig, node string) choice {
+	c := choice{used: api.PluginOf(config, node), mix: api.PluginMix(config), dataPlane: config.Spec.DataPlane}
+	if !slices.Contains(c.mix, c.used) {
+		c.mix = append(c.mix, c.used)
+	}
+	return c
+}
+
+func (c choice) equal(o choice) bool {
+	return c.used == o.used && c.dataPlane == o.dataPlane && slices.Equal(c.mix, o.mix)
+}
+
+// mixed are the plug-ins of a choice.
+type mixed struct {
+	choice
+	all []plugin.Plugin // the one that is used first
+}
+
+// find returns the plug-ins of a choice. It fails where there is none of the name of the
+// one that is used; of others that there are not, unknown has the errors.
+func (c choice) find(named func(string) (plugin.Plugin, error)) (m mixed, unknown []error, err error) {
+	used, err := named(c.used)
+	if err != nil {
+		return mixed{}, nil, err
+	}
+	m = mixed{c, []plugin.Plugin{used}}
+	for _, name := range c.mix {
+		if name == c.used {
+			continue
+		}
+		p, err := named(name)
+		if err != nil {
+			unknown = append(unknown, err)
+			continue
+		}
+		m.all = append(m.all, p)
+	}
+	return m, unknown, nil
+}
+
+// report returns what the node does of which plug-ins, where its data plane does a plan
+// that was compiled from in, and endpoints were there later. It is nil where the
+// configuration asks for another choice already, of which the next report will be.
+func (m mixed) report(in plugin.Input, made *plan.Plan, endpoints []plugin.Endpoint) *api.PluginReport {
+	if !m.equal(choiceOf(in.Config, in.Node.Name)) {
+		return nil
+	}
+	used := plugin.BaseOf(m.all[0]).Name()
+	parts := map[string]*plan.Plan{used: made}
+	if slices.ContainsFunc(m.all, func(p plugin.Plugin) bool { return plugin.BaseOf(p).Name() != used }) {
+		parts = plugin.Parts(in, m.all...)
+	}
+	r := &api.PluginReport{Revision: in.Config.Status.PluginRevision}
+	if len(parts[used].Local.Pools) > 0 {
+		r.Uses = m.used
+	}
+	for _, p := range m.all {
+		base := plugin.BaseOf(p).Name()
+		if len(parts[base].Local.Pools) > 0 && (len(parts) == 1 || knowsAll(parts[base], in)) {
+			r.Ready = append(r.Ready, p.Name())
+		}
+		if base != used && slices.ContainsFunc(endpoints, func(e plugin.Endpoint) bool {
+			return slices.ContainsFunc(e.Addresses, func(a netip.Addr) bool { return inPool(parts[base], a) && !inPool(parts[used], a) })
+		}) {
+			r.Needs = append(r.Needs, p.Name())
+		}
+	}
+	return r
+}
+
+func inPool(p *plan.Plan, a netip.Addr) bool {
+	return slices.ContainsFunc(p.Local.Pools, func(pool plan.Pool) bool { return pool.Prefix.Contains(a) })
+}
+
+// knowsAll reports whether a plan leads to every other node. Else one that changes to
+// the plan's plug-in before this node has heard of it would send what is not expected
+// from it.
+func knowsAll(p *plan.Plan, in plugin.Input) bool {
+	known := make(map[netip.Addr]bool)
+	names := make(map[string]bool)
+	for _, r := range p.Routes.All() {
+		for _, name := range r.Peers {
+			peer := p.Peer(name)
+			names[name] = true
+			for _, a := range peer.Addresses {
+				known[a] = true
+			}
+			for _, e := range peer.Ends {
+				known[e.VTEP] = true
+			}
+		}
+	}
+	for n := range registry.Each[*corev1.Node](in.Objects, api.Node) {
+		if n.Name != in.Node.Name && !names[n.Name] && !slices.ContainsFunc(api.NodeAddresses(n), func(a netip.Addr) bool { return known[a] }) {
+			return false
+		}
+	}
+	return true
+}

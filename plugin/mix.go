@@ -1,0 +1,330 @@
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/registry"
+)
+
+// Mix returns a plug-in that gives pods addresses as one does, and keeps reachable all
+// that others give addresses to: a node's while the cluster changes from one plug-in to
+// another. What any of them adds to its base is added to all of them.
+//
+// Each compiles for itself, and the plan has what all say. Where two say something of the
+// same, the one that is used is right, and then the first of the others.
+func Mix(used Plugin, others ...Plugin) Plugin {
+	m := &mix{}
+	var layers []Layer
+	for _, p := range append([]Plugin{used}, others...) {
+		for {
+			layer, ok := p.(Layer)
+			if !ok {
+				break
+			}
+			if !slices.ContainsFunc(layers, func(l Layer) bool { return l.Adds() == layer.Adds() }) {
+				layers = append(layers, layer)
+			}
+			p = layer.Base()
+		}
+		if !slices.ContainsFunc(m.bases, func(b Plugin) bool { return b.Name() == p.Name() }) {
+			m.bases = append(m.bases, p)
+		}
+	}
+	var all Plugin = m
+	if len(m.bases) == 1 {
+		all = m.bases[0]
+	}
+	for _, layer := range slices.Backward(layers) {
+		all = layer.On(all)
+	}
+	return all
+}
+
+// mix are several plug-ins without layers, of which the first is used.
+type mix struct {
+	bases []Plugin
+}
+
+var _ NodeRunner = (*mix)(nil)
+
+// Name implements Plugin.
+func (m *mix) Name() string { return m.bases[0].Name() }
+
+// Kinds implements Plugin.
+func (m *mix) Kinds() []*registry.Kind {
+	var kinds []*registry.Kind
+	for _, b := range m.bases {
+		for _, k := range b.Kinds() {
+			if !slices.Contains(kinds, k) {
+				kinds = append(kinds, k)
+			}
+		}
+	}
+	return kinds
+}
+
+// Compile implements Plugin.
+func (m *mix) Compile(in Input) (*plan.Plan, []Problem) {
+	plans, problems := m.compile(in)
+	merged, more := merge(in.Previous, plans)
+	return merged, append(problems, more...)
+}
+
+// compile returns the plans of all, each made with what the node and others have by the
+// rest.
+func (m *mix) compile(in Input) (plans []*plan.Plan, problems []Problem) {
+	in.Previous = nil
+	for _, b := range m.bases {
+		p, _ := b.Compile(in)
+		plans = append(plans, p)
+	}
+	final := make([]*plan.Plan, len(plans))
+	for i, b := range m.bases {
+		var said []Problem
+		final[i], said = b.Compile(among(in, plans, i))
+		for _, p := range said {
+			if i > 0 {
+				p.Message = b.Name() + ": " + p.Message
+			}
+			problems = append(problems, p)
+		}
+	}
+	return final, problems
+}
+
+// among returns what one of several is compiled from that have these plans.
+func among(in Input, plans []*plan.Plan, one int) Input {
+	in.Node.Kept, in.Node.Taken = nil, nil
+	for i, p := range plans {
+		if i == one {
+			continue
+		}
+		for _, pool := range p.Local.Pools {
+			in.Node.Kept = append(in.Node.Kept, pool.Prefix)
+		}
+		for k, r := range p.Routes.All() {
+			if k.Network == plan.DefaultNetwork && len(r.Peers) > 0 && !r.EndpointsOnly {
+				in.Node.Taken = append(in.Node.Taken, k.Prefix)
+			}
+		}
+	}
+	return in
+}
+
+// RunNode implements NodeRunner.
+func (m *mix) RunNode(ctx context.Context, env NodeEnv) error {
+	var works []NodeWork
+	for i, b := range m.bases {
+		runner, ok := b.(NodeRunner)
+		if !ok {
+			continue
+		}
+		works = append(works, func(ctx context.Context, share NodeEnv) error {
+			input := share.Input
+			share.Input = func() (Input, bool) {
+				in, complete := input()
+				plans := make([]*plan.Plan, len(m.bases))
+				for j, other := range m.bases {
+					plans[j] = &plan.Plan{}
+					if j != i && complete {
+						plans[j], _ = other.Compile(in)
+					}
+				}
+				return among(in, plans, i), complete
+			}
+			return runner.RunNode(ctx, share)
+		})
+	}
+	if len(works) == 0 {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return RunTogether(ctx, env, works...)
+}
+
+// merge returns the plan that has what all of some plans have, built from a previous one.
+// The first is that of the plug-in that is used.
+func merge(previous *plan.Plan, plans []*plan.Plan) (*plan.Plan, []Problem) {
+	b := plan.NewBuilder(previous)
+	b.Local = plans[0].Local
+	b.Local.Pools, b.Local.Tunnels = slices.Clone(b.Local.Pools), slices.Clone(b.Local.Tunnels)
+	var problems []Problem
+	problem := func(format string, args ...any) {
+		problems = append(problems, Problem{Message: fmt.Sprintf(format, args...)})
+	}
+	for i, p := range plans {
+		if i > 0 {
+			mergeLocal(b, plans[:i], p, problem)
+		}
+		for k, n := range p.Networks.All() {
+			if _, ok := b.Local.Tunnel(k.Tunnel); ok {
+				b.PutNetwork(k, n)
+			}
+		}
+	}
+	peers := mergePeers(plans)
+	for name, peer := range peers {
+		b.PutPeer(plan.PeerKey{Name: name}, peer)
+	}
+	for _, p := range plans {
+		for k, e := range p.Endpoints.All() {
+			b.PutEndpoint(k, e)
+		}
+		for k, t := range p.Tags.All() {
+			b.PutTag(k, t)
+		}
+		for k, e := range p.Egress.All() {
+			b.PutEgress(k, e)
+		}
+	}
+	putRoutes(b, plans, peers, problem)
+	return b.Build(), problems
+}
+
+// mergeLocal adds to the description of the node what another plan says of it. The
+// other's pools give no addresses any more, or not yet.
+func mergeLocal(b *plan.Builder, before []*plan.Plan, p *plan.Plan, problem func(string, ...any)) {
+	if b.Local.MTU == 0 || p.Local.MTU != 0 && p.Local.MTU < b.Local.MTU {
+		b.Local.MTU = p.Local.MTU
+	}
+	for _, t := range p.Local.Tunnels {
+		if other, ok := sharing(b.Local.Tunnels, before, t, p); ok {
+			problem("tunnels %s and %s of node %s have the same UDP port %d and VXLAN network identifier, so what takes the first is out of reach: give one of the plug-ins another port",
+				t.Name, other, b.Local.Node, t.Port)
+			continue
+		}
+		b.Local.Tunnels = append(b.Local.Tunnels, t)
+	}
+	for _, pool := range p.Local.Pools {
+		if slices.ContainsFunc(b.Local.Pools, func(o plan.Pool) bool { return o.Network == pool.Network && o.Prefix == pool.Prefix }) {
+			continue
+		}
+		if i := slices.IndexFunc(b.Local.Pools, func(o plan.Pool) bool { return o.Network == pool.Network && o.Prefix.Overlaps(pool.Prefix) }); i >= 0 {
+			problem("subnets %s and %s of node %s overlap: pods of the second alone are sure to be reached; configure the plug-ins alike", pool.Prefix, b.Local.Pools[i].Prefix, b.Local.Node)
+			continue
+		}
+		if _, ok := b.Local.Tunnel(pool.Tunnel); !ok {
+			pool.Tunnel = ""
+		}
+		pool.Closed = true
+		b.Local.Pools = append(b.Local.Pools, pool)
+	}
+}
+
+// sharing returns the name of a tunnel in which the node would take what is another's.
+func sharing(tunnels []plan.Tunnel, plans []*plan.Plan, t plan.Tunnel, p *plan.Plan) (name string, ok bool) {
+	for _, other := range tunnels {
+		if other.Name == t.Name {
+			return other.Name, true
+		}
+		if other.Port != t.Port || other.VTEP.Is4() != t.VTEP.Is4() {
+			continue
+		}
+		for k, n := range p.Networks.All() {
+			for _, o := range plans {
+				for l, m := range o.Networks.All() {
+					if k.Tunnel == t.Name && l.Tunnel == other.Name && n.FirstVNI <= m.LastVNI && m.FirstVNI <= n.LastVNI {
+						return other.Name, true
+					}
+				}
+			}
+		}
+	}
+	return "", false
+}
+
+// mergePeers returns the peers of all plans by name. One that has the same VTEP as
+// another, be it in another tunnel, is the same machine, so each has the ends of both.
+func mergePeers(plans []*plan.Plan) map[string]plan.Peer {
+	peers := map[string]plan.Peer{}
+	at := map[netip.Addr][]plan.TunnelEnd{}
+	for _, p := range plans {
+		for k, peer := range p.Peers.All() {
+			all, there := peers[k.Name]
+			if !there {
+				all = plan.Peer{CarriesTags: peer.CarriesTags, Origin: peer.Origin}
+			}
+			all.CarriesTags = all.CarriesTags && peer.CarriesTags
+			for _, a := range peer.Addresses {
+				if !slices.Contains(all.Addresses, a) {
+					all.Addresses = append(slices.Clone(all.Addresses), a)
+				}
+			}
+			for _, e := range peer.Ends {
+				all.Ends = withEnd(all.Ends, e)
+				at[e.VTEP] = withEnd(at[e.VTEP], e)
+			}
+			peers[k.Name] = all
+		}
+	}
+	for name, peer := range peers {
+		for _, own := range peer.Ends {
+			for _, e := range at[own.VTEP] {
+				peer.Ends = withEnd(peer.Ends, e)
+			}
+		}
+		slices.SortFunc(peer.Ends, func(a, b plan.TunnelEnd) int { return strings.Compare(a.Tunnel, b.Tunnel) })
+		peers[name] = peer
+	}
+	return peers
+}
+
+// withEnd returns ends with one more, unless there is one of that tunnel already.
+func withEnd(ends []plan.TunnelEnd, e plan.TunnelEnd) []plan.TunnelEnd {
+	if slices.ContainsFunc(ends, func(o plan.TunnelEnd) bool { return o.Tunnel == e.Tunnel }) {
+		return ends
+	}
+	return append(slices.Clone(ends), e)
+}
+
+// putRoutes states the routes of all plans, but those that lead nowhere with the tunnels
+// that the node has.
+func putRoutes(b *plan.Builder, plans []*plan.Plan, peers map[string]plan.Peer, problem func(string, ...any)) {
+	for _, p := range plans {
+		for k, r := range p.Routes.All() {
+			if r.Way == plan.ToTunnel && slices.ContainsFunc(r.Peers, func(name string) bool {
+				_, _, ok := b.Local.EndOf(peers[name], k.Prefix.Addr())
+				return !ok
+			}) {
+				continue // mergeLocal has said which tunnel is missing
+			}
+			if b.PutRoute(k, r) {
+				continue
+			}
+			if first := routeOf(plans, k); first.Peer() != r.Peer() && !r.EndpointsOnly && (first.Way == plan.ToTunnel || first.Way == plan.ToNextHop) && len(r.Peers) > 0 {
+				problem("%s is %s's by one plug-in and %s's by another: what the second has there is out of reach", k.Prefix, first.Peer(), r.Peer())
+			}
+		}
+	}
+}
+
+// routeOf returns the first route to a prefix.
+func routeOf(plans []*plan.Plan, k plan.RouteKey) plan.Route {
+	for _, p := range plans {
+		if r, ok := p.Routes.Get(k); ok {
+			return r
+		}
+	}
+	return plan.Route{}
+}
+
+// Parts returns what each of some plug-ins says of a node, by the names of their bases.
+func Parts(in Input, plugins ...Plugin) map[string]*plan.Plan {
+	m := &mix{}
+	for _, p := range plugins {
+		if p = BaseOf(p); !slices.ContainsFunc(m.bases, func(b Plugin) bool { return b.Name() == p.Name() }) {
+			m.bases = append(m.bases, p)
+		}
+	}
+	plans, _ := m.compile(in)
+	all := make(map[string]*plan.Plan, len(plans))
+	for i, p := range plans {
+		all[m.bases[i].Name()] = p
+	}
+	return all
+}
