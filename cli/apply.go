@@ -113,6 +113,9 @@ func unenforced(ctx context.Context, reg daemon.Registry, targets []target) (war
 	if err != nil {
 		return []string{"whether policies are enforced is not known: " + err.Error()}
 	}
+	if wanted := configOf(objects).Spec.Plugin; changed && wanted != plug.Name() {
+		return refusedChange(ctx, reg, objects, wanted)
+	}
 	more := 0
 	for _, k := range plugins.Unenforced(plug) {
 		policies := applied[k]
@@ -135,6 +138,25 @@ func unenforced(ctx context.Context, reg daemon.Registry, targets []target) (war
 	}
 	if more > 0 {
 		warnings = append(warnings, fmt.Sprintf("nor is any of %d more policies enforced", more))
+	}
+	return warnings
+}
+
+// refusedChange says why the cluster will not change to the plug-in that was asked for.
+func refusedChange(ctx context.Context, reg daemon.Registry, objects explain.Snapshot, wanted string) (warnings []string) {
+	to, err := plugins.Finder(reg.Serves)(wanted)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	against, err := objections(ctx, reg, objects, to)
+	if err != nil {
+		return []string{fmt.Sprintf("whether the cluster can change to %s is not known: %v", wanted, err)}
+	}
+	for _, r := range against.Refusals {
+		warnings = append(warnings, fmt.Sprintf("the cluster will not change to %s: %s", wanted, r))
+	}
+	for _, l := range against.Lacks {
+		warnings = append(warnings, fmt.Sprintf("nodes cannot get ready for %s yet: %s", wanted, l))
 	}
 	return warnings
 }

@@ -92,7 +92,7 @@ configuration file says, or else to the Kubernetes cluster of the kubeconfig.`,
 	}
 	setUp(root)
 	root.AddCommand(
-		newStatus(c), newGet(c), newApply(c), newDelete(c), newWhy(c), newDrops(c), newPolicy(c), newUninstall(c), newEtcd(c),
+		newStatus(c), newGet(c), newApply(c), newDelete(c), newWhy(c), newDrops(c), newPolicy(c), newPlugin(c), newUninstall(c), newEtcd(c),
 		newLab(), newController(c), newVersion(),
 	)
 	return root

@@ -107,6 +107,7 @@ var commands = map[string]func(*testscript.TestScript, bool, []string){
 	"exits":   exits,
 	"put":     put,
 	"hold":    hold,
+	"until":   until,
 	"machine": machine,
 	"killdir": killdir,
 	"crash":   crash,
@@ -143,6 +144,23 @@ func put(ts *testscript.TestScript, neg bool, args []string) {
 func hold(ts *testscript.TestScript, neg bool, args []string) {
 	_, err := registryOf(ts).Acquire(context.Background(), args[0], args[1], time.Minute)
 	ts.Check(err)
+}
+
+// until runs a command again and again until its standard output matches, whatever its
+// exit code: until 'Settled' weft plugin status.
+func until(ts *testscript.TestScript, neg bool, args []string) {
+	pattern, err := regexp.Compile("(?m)" + args[0])
+	ts.Check(err)
+	for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		_ = ts.Exec(args[1], args[2:]...)
+		out := ts.ReadFile("stdout")
+		if pattern.MatchString(out) {
+			return
+		}
+		if time.Now().After(end) {
+			ts.Fatalf("%s does not print %q, but\n%s%s", strings.Join(args[1:], " "), args[0], out, ts.ReadFile("stderr"))
+		}
+	}
 }
 
 // exits runs a command and wants an exit code: exits 2 weft get.

@@ -54,6 +54,7 @@ func wideOf[T registry.Object](title string, value func(T) string) column {
 var columns = map[string][]column{
 	"clusterconfigs": {
 		of("PLUGIN", func(c *api.ClusterConfig) string { return api.Effective(c).Spec.Plugin }),
+		wideOf("USED", func(c *api.ClusterConfig) string { return strings.Join(api.PluginMix(c), ",") }),
 		of("DATAPLANE", func(c *api.ClusterConfig) string { return api.Effective(c).Spec.DataPlane }),
 		of("MTU", func(c *api.ClusterConfig) string { return orAuto(c.Spec.MTU) }),
 		wideOf("VXLAN-PORT", func(c *api.ClusterConfig) string { return orAuto(c.Spec.VXLANPort) }),

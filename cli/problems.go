@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/explain"
@@ -106,7 +105,7 @@ func problemsOf(c explain.Cluster, held map[string]string) (map[string]*plan.Pla
 	config := registry.Key{Name: api.DefaultName}
 	if o, ok := c.Objects.Get(api.ClusterConfigKind, config).(*api.ClusterConfig); ok {
 		for _, condition := range o.Status.Conditions {
-			if condition.Status == metav1.ConditionFalse {
+			if isProblem(condition) {
 				l.about(api.ClusterConfigKind, config, cmp.Or(condition.Message, condition.Reason), "")
 			}
 		}
@@ -358,10 +357,8 @@ func podsAre(names []string) string {
 	return fmt.Sprintf("%d pods (%s) are", len(names), printable.Few(names, 0))
 }
 
-// pluginName is the name of the cluster's plug-in.
-func pluginName(objects plugin.Objects) string {
-	return api.Effective(objects.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName})).Spec.Plugin
-}
+// pluginName is the name of the plug-in that the cluster uses.
+func pluginName(objects plugin.Objects) string { return usedPlugin(configOf(objects)) }
 
 // withoutPolicies are the objects without those that say who may talk to whom,
 // which weft policy status tells of: to compile them for every node of a large

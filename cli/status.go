@@ -21,13 +21,24 @@ import (
 
 // clusterStatus is how the cluster's network is.
 type clusterStatus struct {
-	Plugin    string `json:"plugin"`
-	DataPlane string `json:"dataPlane"`
+	// Plugin is the one that nodes use, and Change how far they are on the way to
+	// another, nil where they are on none.
+	Plugin    string        `json:"plugin"`
+	Change    *pluginChange `json:"change,omitempty"`
+	DataPlane string        `json:"dataPlane"`
 	// Leader is the controller that leads; empty if none does.
 	Leader string            `json:"leader,omitempty"`
 	Nodes  []nodeStatusEntry `json:"nodes"`
 	// Problems are what is wrong, each once. It is not nil.
 	Problems []api.Problem `json:"problems"`
+}
+
+// pluginChange is a change of the plug-in that is going on.
+type pluginChange struct {
+	To    string   `json:"to"`
+	Nodes []string `json:"nodes,omitempty"`
+	// State is the reason of the condition PluginChanged.
+	State string `json:"state,omitempty"`
 }
 
 type nodeStatusEntry struct {
@@ -136,8 +147,11 @@ func membersProblem(ctx context.Context, l *problemList, reg registry.Registry, 
 
 // statusOf says how a cluster is, where held are the leases that somebody holds.
 func statusOf(c explain.Cluster, held map[string]string) clusterStatus {
-	config := api.Effective(c.Objects.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName}))
-	s := clusterStatus{Plugin: config.Spec.Plugin, DataPlane: config.Spec.DataPlane, Leader: held[api.ControllerLease]}
+	config := configOf(c.Objects)
+	s := clusterStatus{Plugin: usedPlugin(config), DataPlane: config.Spec.DataPlane, Leader: held[api.ControllerLease]}
+	if change := pluginStatusOf(c.Objects, c.Lost); !change.Settled {
+		s.Change = &pluginChange{To: change.Wanted, Nodes: change.WantedNodes, State: change.State}
+	}
 	plans, wrong := problemsOf(c, held)
 	s.Problems = append([]api.Problem{}, wrong.list...)
 	pods := make(map[string]int)
@@ -166,7 +180,15 @@ func statusOf(c explain.Cluster, held map[string]string) clusterStatus {
 }
 
 func (s clusterStatus) print(w io.Writer) error {
-	printable.Fprintf(w, "Plug-in %s on data plane %s. Leading controller: %s.\n\n", s.Plugin, s.DataPlane, cmp.Or(s.Leader, "none"))
+	printable.Fprintf(w, "Plug-in %s on data plane %s. Leading controller: %s.\n", s.Plugin, s.DataPlane, cmp.Or(s.Leader, "none"))
+	if c := s.Change; c != nil {
+		to := c.To
+		if len(c.Nodes) > 0 {
+			to += " on " + printable.Few(c.Nodes, 0)
+		}
+		printable.Fprintf(w, "The plug-in is being changed to %s (%s; see: weft plugin status).\n", to, cmp.Or(strings.ToLower(c.State), "no controller has begun"))
+	}
+	fmt.Fprintln(w)
 	t := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
 	fmt.Fprintln(t, "NODE\tADDRESS\tSUBNET\tAGENT\tREADY\tIN-SYNC\tPODS")
 	for _, n := range s.Nodes {
@@ -213,11 +235,17 @@ func nodeStatus(n *corev1.Node) string {
 	}
 }
 
+// isProblem reports whether a condition of a ClusterConfig says that something is wrong.
+// That the cluster changes its plug-in is nothing wrong, unless that is refused.
+func isProblem(c metav1.Condition) bool {
+	return c.Status == metav1.ConditionFalse && (c.Type != api.PluginChanged || c.Reason == api.PluginRefused)
+}
+
 // conditionProblems joins what the conditions of a ClusterConfig say is wrong.
 func conditionProblems(conditions []metav1.Condition) string {
 	var words []string
 	for _, c := range conditions {
-		if c.Status == metav1.ConditionFalse {
+		if isProblem(c) {
 			words = append(words, cmp.Or(c.Message, c.Reason))
 		}
 	}

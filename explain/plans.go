@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -79,7 +80,7 @@ type planner struct {
 
 func (c Cluster) planner() (*planner, error) {
 	config := api.Effective(c.Objects.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName}))
-	plug, err := c.Plugin(config.Spec.Plugin)
+	plug, err := c.Plugin(cmp.Or(config.Status.Plugin, config.Spec.Plugin))
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,271 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/yaml"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/daemon"
+	"github.com/weftnet/weft/explain"
+	"github.com/weftnet/weft/internal/printable"
+	"github.com/weftnet/weft/plugin"
+	"github.com/weftnet/weft/plugin/change"
+	"github.com/weftnet/weft/plugin/plugins"
+	"github.com/weftnet/weft/registry"
+)
+
+func newPlugin(c *connection) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "plugin",
+		Short: "Change the plug-in of the running cluster, and see how far that is",
+		Example: `  weft plugin status
+  weft plugin change flannel --dry-run
+  weft plugin change flannel --wait`,
+		Args: noSuchCommand,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newPluginStatus(c), newPluginChange(c))
+	return cmd
+}
+
+// pluginStatus is which plug-ins the cluster uses, and which it is to use.
+type pluginStatus struct {
+	// Wanted is the plug-in asked for, and WantedNodes the nodes for which it is, all if
+	// empty.
+	Wanted      string   `json:"wanted"`
+	WantedNodes []string `json:"wantedNodes,omitempty"`
+	// Used is the plug-in of nodes that were not told otherwise, Mix those that all
+	// nodes load.
+	Used string   `json:"used"`
+	Mix  []string `json:"mix"`
+	// Settled says that all nodes use what is wanted, and load nothing besides; State
+	// and Message are the reason and message of the condition PluginChanged, empty where
+	// no controller has said anything.
+	Settled bool               `json:"settled"`
+	State   string             `json:"state,omitempty"`
+	Message string             `json:"message,omitempty"`
+	Nodes   []pluginNodeStatus `json:"nodes"`
+}
+
+// pluginNodeStatus is which plug-ins a node uses.
+type pluginNodeStatus struct {
+	Name string `json:"name"`
+	// Uses is the plug-in that gives its new pods addresses, empty where that is not
+	// known; Ready are those that it has loaded whole, Needs those besides Uses that
+	// pods of its live on.
+	Uses  string   `json:"uses,omitempty"`
+	Ready []string `json:"ready"`
+	Needs []string `json:"needs"`
+	// State says in words how far it is.
+	State string `json:"state"`
+	// Changed says that it uses what it is to.
+	Changed bool `json:"changed"`
+}
+
+func newPluginStatus(c *connection) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show which plug-ins nodes use, and how far a change is",
+		Long: `status shows the plug-in that is asked for, the one that nodes use, those that
+they load beside it while the cluster changes from one to another, and what that
+waits for; and of each node the plug-in whose addresses its new pods get (USES), those
+that it has loaded whole (READY) and those that pods of its still live on (NEEDS).
+
+The exit code is 0 if all nodes use what is asked for and load nothing besides, 1 if
+they do not, and 2 if that cannot be said.`,
+		Example: "  weft plugin status\n  weft plugin status -o json",
+		Args:    cobra.NoArgs,
+	}
+	c.AddFlags(cmd)
+	output := outputFlag(cmd, "json", "yaml")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		format, err := output()
+		if err != nil {
+			return err
+		}
+		reg, err := c.open(cmd.Context())
+		if err != nil {
+			return err
+		}
+		defer reg.Close()
+		objects := make(explain.Snapshot)
+		if err := readInto(cmd.Context(), reg, objects, api.ClusterConfigKind, api.Node); err != nil {
+			return err
+		}
+		held, err := reg.Holders(cmd.Context(), api.NodeLease(""))
+		if err != nil {
+			return err
+		}
+		s := pluginStatusOf(objects, lostAgents(objects, held))
+		switch format {
+		case "json":
+			err = printIndented(cmd.OutOrStdout(), s)
+		case "yaml":
+			var text []byte
+			if text, err = yaml.Marshal(s); err == nil {
+				_, err = io.WriteString(cmd.OutOrStdout(), printable.Lines(string(text)))
+			}
+		default:
+			err = s.print(cmd.OutOrStdout())
+		}
+		if err == nil && !s.Settled {
+			return exitError{code: 1}
+		}
+		return err
+	}
+	return cmd
+}
+
+// pluginStatusOf says which plug-ins nodes use, where lost are those whose agents do not
+// run.
+func pluginStatusOf(objects plugin.Objects, lost map[string]bool) pluginStatus {
+	config := configOf(objects)
+	s := pluginStatus{Wanted: config.Spec.Plugin, WantedNodes: config.Spec.PluginNodes, Used: usedPlugin(config), Mix: api.PluginMix(config),
+		Nodes: []pluginNodeStatus{}}
+	s.Settled = s.Used == s.Wanted && len(s.Mix) == 1
+	// What was said before something was asked for says nothing of that.
+	if c := meta.FindStatusCondition(config.Status.Conditions, api.PluginChanged); c != nil && s.Settled == (c.Reason == api.PluginSettled) {
+		s.State, s.Message = c.Reason, c.Message
+	}
+	for node := range registry.Each[*corev1.Node](objects, api.Node) {
+		s.Nodes = append(s.Nodes, pluginOfNode(config, node, lost[node.Name]))
+	}
+	return s
+}
+
+// configOf is the cluster's configuration, with its defaults.
+func configOf(objects plugin.Objects) *api.ClusterConfig {
+	return api.Effective(objects.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName}))
+}
+
+// usedPlugin is the plug-in of the nodes that were not told otherwise.
+func usedPlugin(config *api.ClusterConfig) string {
+	return cmp.Or(config.Status.Plugin, config.Spec.Plugin)
+}
+
+// pluginOfNode says which plug-ins a node uses.
+func pluginOfNode(config *api.ClusterConfig, node *corev1.Node, lost bool) pluginNodeStatus {
+	s := pluginNodeStatus{Name: node.Name, Ready: []string{}, Needs: []string{}}
+	r, err := api.NodePlugins(node)
+	switch {
+	case err != nil:
+		s.State = "what its agent reports cannot be read"
+	case r == nil:
+		s.State = "nothing reported"
+	default:
+		s.Uses, s.Ready, s.Needs = r.Uses, append(s.Ready, r.Ready...), append(s.Needs, r.Needs...)
+		s.State = s.describe(config, r)
+	}
+	if lost {
+		s.State += "; its agent does not run"
+	}
+	return s
+}
+
+// describe says how far a node is that reported something.
+func (s *pluginNodeStatus) describe(config *api.ClusterConfig, r *api.PluginReport) string {
+	wanted, use := config.Spec.Plugin, api.PluginOf(config, s.Name)
+	heard := r.Revision == config.Status.PluginRevision
+	s.Changed = heard && r.Uses == use
+	switch {
+	case !heard && r.Uses != use:
+		return "has not heard that it is to use " + use
+	case r.Uses != use:
+		return "changes to " + use
+	case slices.Contains(api.PluginMix(config), wanted) && !r.IsReady(wanted):
+		return "loads " + wanted
+	case len(r.Needs) > 0:
+		return "has pods with addresses of " + strings.Join(r.Needs, ", ")
+	case use != wanted && r.IsReady(wanted):
+		return "ready for " + wanted
+	case !heard:
+		return "has not heard of the last step"
+	}
+	return "done"
+}
+
+func (s pluginStatus) print(w io.Writer) error {
+	wanted := s.Wanted
+	if len(s.WantedNodes) > 0 {
+		wanted += " on " + printable.Few(s.WantedNodes, 0)
+	}
+	printable.Fprintf(w, "Asked for: %s. Used: %s. Loaded: %s.\n", wanted, s.Used, strings.Join(s.Mix, ", "))
+	switch {
+	case s.State != "":
+		printable.Fprintf(w, "%s: %s\n", s.State, s.Message)
+	case !s.Settled:
+		fmt.Fprintln(w, "No controller has said how far this is.")
+	}
+	fmt.Fprintln(w)
+	if len(s.Nodes) == 0 {
+		_, err := fmt.Fprintln(w, "There are no nodes.")
+		return err
+	}
+	t := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
+	fmt.Fprintln(t, "NODE\tUSES\tREADY\tNEEDS\tSTATE")
+	for _, n := range s.Nodes {
+		printable.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", n.Name, cmp.Or(n.Uses, "-"), cmp.Or(strings.Join(n.Ready, ","), "-"), cmp.Or(strings.Join(n.Needs, ","), "-"), n.State)
+	}
+	return t.Flush()
+}
+
+// objections returns what speaks against a change to a plug-in, as the controller will
+// find. It reads what it needs into objects, which have the ClusterConfig.
+func objections(ctx context.Context, reg daemon.Registry, objects explain.Snapshot, to plugin.Plugin) (change.Objections, error) {
+	config := configOf(objects)
+	find := plugins.Finder(reg.Serves)
+	of := change.Change{To: to}
+	if to.Name() == usedPlugin(config) {
+		return change.Objections{}, nil // nothing changes, or is taken back
+	}
+	for _, name := range api.PluginMix(config) {
+		if name == to.Name() && config.Status.PreparedPlugin == name {
+			return change.Objections{}, nil // it was asked before
+		}
+		if p, err := find(name); err == nil {
+			of.Mix = append(of.Mix, p)
+			if name == usedPlugin(config) {
+				of.From = p
+			}
+		}
+	}
+	if err := readInto(ctx, reg, objects, append(of.Kinds(), api.Pod)...); err != nil {
+		return change.Objections{}, err
+	}
+	return of.Against(config, objects), nil
+}
+
+// editConfig changes the ClusterConfig, and makes one where there is none.
+func editConfig(ctx context.Context, reg registry.Registry, edit func(*api.ClusterConfig)) (*api.ClusterConfig, error) {
+	kind := whole(api.ClusterConfigKind)
+	for {
+		config, err := registry.Modify(ctx, reg, kind, registry.Key{Name: api.DefaultName}, func(c *api.ClusterConfig) error {
+			edit(c)
+			return nil
+		})
+		if !errors.Is(err, registry.ErrNotFound) {
+			return config, err
+		}
+		config = &api.ClusterConfig{}
+		config.Name = api.DefaultName
+		edit(config)
+		o, err := reg.Create(ctx, kind, config)
+		if err == nil {
+			return o.(*api.ClusterConfig), nil
+		}
+		if !errors.Is(err, registry.ErrExists) {
+			return nil, err
+		}
+	}
+}

@@ -1,0 +1,408 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/daemon"
+	"github.com/weftnet/weft/explain"
+	"github.com/weftnet/weft/internal/printable"
+	"github.com/weftnet/weft/plugin/change"
+	"github.com/weftnet/weft/plugin/plugins"
+	"github.com/weftnet/weft/registry"
+)
+
+// changeFlags are those of plugin change.
+type changeFlags struct {
+	dryRun, wait, force, abort bool
+	nodes                      []string
+	timeout                    time.Duration
+}
+
+func newPluginChange(c *connection) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "change NAME",
+		Short: "Change the plug-in of the running cluster, with no packet lost",
+		Long: `change asks for another plug-in. The cluster comes to it in stages: all nodes load
+it beside the one they use; once all are ready, new pods get its addresses; pods that
+are there keep theirs, and stay reachable, until they are made anew. The old plug-in
+leaves when no pod lives on it any more.
+
+With --node only some nodes change for now, and the cluster may stay so. The same
+command without --node has all nodes follow, and --abort takes the change back, at any
+stage.
+
+A change that would cut pods off, or leave policies without effect, is refused, and so
+is --dry-run, which shows the same and changes nothing. --force does it all the same,
+and does not wait for nodes that are not ready, which are cut off from what others
+changed.
+
+The exit code is 0 if the change was asked for (with --wait: if all its nodes use the
+plug-in), 1 if it is refused or not done in time, and 2 on errors. Interrupted while it
+waits, the change goes on.`,
+		Example: `  weft plugin change flannel --dry-run
+  weft plugin change flannel --node node1,node2 --wait
+  weft plugin change flannel --wait
+  weft plugin change --abort`,
+		Args: cobra.MaximumNArgs(1),
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			if len(args) > 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			return plugins.Names(), cobra.ShellCompDirectiveNoFileComp
+		},
+	}
+	c.AddFlags(cmd)
+	var flags changeFlags
+	f := cmd.Flags()
+	f.BoolVar(&flags.dryRun, "dry-run", false, "show what speaks against it, and change nothing")
+	f.StringSliceVar(&flags.nodes, "node", nil, "`NODES` that change for now, separated by commas; the flag may be repeated (default: all)")
+	f.BoolVar(&flags.wait, "wait", false, "wait until the nodes use it, and show how far they are")
+	f.DurationVar(&flags.timeout, "timeout", 0, "`TIME` to wait at most (default: as long as it takes)")
+	f.BoolVar(&flags.force, "force", false, "whatever speaks against it, and without waiting for nodes that are not ready")
+	f.BoolVar(&flags.abort, "abort", false, "take back the change that is going on")
+	cmd.RegisterFlagCompletionFunc("node", func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		return c.names(cmd, api.Node, ""), cobra.ShellCompDirectiveNoFileComp
+	})
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := flags.check(args); err != nil {
+			return fmt.Errorf("%w (see: %s --help)", err, cmd.CommandPath())
+		}
+		reg, err := c.open(cmd.Context())
+		if err != nil {
+			return err
+		}
+		defer reg.Close()
+		p := changing{changeFlags: flags, reg: reg, out: cmd.OutOrStdout(), errs: cmd.ErrOrStderr()}
+		if len(args) > 0 {
+			p.name = args[0]
+		}
+		return p.run(cmd.Context())
+	}
+	return cmd
+}
+
+func (f changeFlags) check(args []string) error {
+	switch {
+	case f.abort && len(args)+len(f.nodes) > 0:
+		return errors.New("--abort takes back the whole change: leave out the plug-in and --node")
+	case f.abort && f.force:
+		return errors.New("nothing refuses --abort: leave out --force")
+	case !f.abort && len(args) == 0:
+		return fmt.Errorf("say which plug-in: there are %s", strings.Join(plugins.Names(), ", "))
+	case f.timeout < 0 || f.timeout > 0 && !f.wait:
+		return errors.New("--timeout is a time that --wait waits")
+	case f.wait && f.dryRun:
+		return errors.New("there is nothing to wait for with --dry-run")
+	}
+	return nil
+}
+
+// changing is one run of plugin change.
+type changing struct {
+	changeFlags
+	name      string
+	reg       daemon.Registry
+	out, errs io.Writer
+}
+
+func (p *changing) run(ctx context.Context) error {
+	objects := make(explain.Snapshot)
+	if err := readInto(ctx, p.reg, objects, api.ClusterConfigKind, api.Node); err != nil {
+		return err
+	}
+	config := configOf(objects)
+	if p.abort {
+		p.name = usedPlugin(config)
+	}
+	to, err := plugins.Finder(p.reg.Serves)(p.name)
+	if err != nil {
+		return err
+	}
+	var absent []string
+	for _, name := range p.nodes {
+		if objects.Get(api.Node, registry.Key{Name: name}) == nil {
+			absent = append(absent, name)
+		}
+	}
+	if len(absent) > 0 {
+		return fmt.Errorf("--node: there is no Node %s (see: weft get nodes)", printable.Few(absent, 0))
+	}
+	against, err := objections(ctx, p.reg, objects, to)
+	if err != nil {
+		return err
+	}
+	if err := p.tell(against); err != nil {
+		return err
+	}
+	if p.dryRun {
+		_, err := printable.Fprintf(p.out, "%s Nothing was changed.\n", p.plan(config, len(objects[api.Node])))
+		return err
+	}
+	if holder, err := p.reg.Holder(ctx, api.ControllerLease); err == nil && holder == "" {
+		fmt.Fprintln(p.errs, "warning: no controller leads; nothing changes until one runs")
+	}
+	if _, err := editConfig(ctx, p.reg, p.edit); err != nil {
+		return err
+	}
+	if _, err := printable.Fprintf(p.out, "%s\n", p.plan(config, len(objects[api.Node]))); err != nil || !p.wait {
+		return err
+	}
+	return p.watch(ctx)
+}
+
+// edit writes down what is asked for.
+func (p *changing) edit(c *api.ClusterConfig) {
+	if p.abort {
+		p.name = usedPlugin(api.Effective(c)) // it may have become another meanwhile
+	}
+	c.Spec.Plugin, c.Spec.PluginNodes = p.name, slices.Compact(slices.Sorted(slices.Values(p.nodes)))
+	delete(c.Annotations, api.ForcePluginAnnotation)
+	if p.force {
+		if c.Annotations == nil {
+			c.Annotations = make(map[string]string)
+		}
+		c.Annotations[api.ForcePluginAnnotation] = p.name
+	}
+}
+
+// tell says what speaks against the change, and fails where that refuses it.
+func (p *changing) tell(against change.Objections) error {
+	for _, l := range against.Lacks {
+		printable.Fprintf(p.errs, "warning: nodes cannot get ready for %s yet: %s\n", p.name, printable.Brief(l))
+	}
+	for _, r := range against.Refusals {
+		word := "refused"
+		if p.force {
+			word = "warning"
+		}
+		printable.Fprintf(p.errs, "%s: %s\n", word, printable.Brief(r))
+	}
+	if len(against.Refusals) > 0 && !p.force {
+		return exitError{code: 1, message: "nothing was changed; put right what is refused, or give --force to change all the same"}
+	}
+	return nil
+}
+
+// plan says what is being done, by the configuration of before and how many nodes there
+// are.
+func (p *changing) plan(config *api.ClusterConfig, nodes int) string {
+	used := usedPlugin(config)
+	switch {
+	case p.name == used && config.Spec.Plugin == used && len(p.nodes) == 0 && len(api.PluginMix(config)) == 1:
+		return fmt.Sprintf("The cluster uses %s already.", used)
+	case p.name == used:
+		return fmt.Sprintf("The cluster stays with %s, and what was changed is taken back.", used)
+	case len(p.nodes) > 0:
+		return fmt.Sprintf("%s of %d nodes (%s) from %s to %s, once all nodes are ready for it; the others stay.", count(len(p.nodes)), nodes, printable.Few(p.nodes, 0), used, p.name)
+	}
+	return fmt.Sprintf("%s from %s to %s, once all are ready for it.", count(nodes), used, p.name)
+}
+
+func count(n int) string {
+	if n == 1 {
+		return "1 node changes"
+	}
+	return fmt.Sprintf("%d nodes change", n)
+}
+
+// goesOn is said by who waits no more.
+const goesOn = "the change goes on (see: weft plugin status; weft plugin change --abort takes it back)"
+
+// watch waits until the nodes use the plug-in.
+func (p *changing) watch(parent context.Context) error {
+	ctx, stop := context.WithCancel(parent)
+	defer stop()
+	if p.timeout > 0 {
+		var end context.CancelFunc
+		ctx, end = context.WithTimeout(ctx, p.timeout)
+		defer end()
+	}
+	cache := registry.NewCache(p.reg, []*registry.Kind{api.ClusterConfigKind, api.Node}, slog.New(slog.NewTextHandler(p.errs, nil)))
+	changes, cancel := cache.Subscribe()
+	defer cancel()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		cache.Run(ctx)
+	}()
+	defer func() { stop(); <-ended }()
+	bar := newProgress(p.out, terminalWidth(p.out))
+	defer bar.end()
+	refusedBefore := false
+	for {
+		if cache.Synced() {
+			s := p.see(cache.Snapshot())
+			bar.show(s)
+			switch {
+			case s.superseded != "":
+				bar.end()
+				return exitError{code: 1, message: "somebody asked for " + s.superseded + " meanwhile"}
+			case s.done:
+				bar.end()
+				_, err := printable.Fprintf(p.out, "%s\n", s.after)
+				return err
+			case s.refused && !refusedBefore:
+				// What the controller said may be of an earlier time: look oneself.
+				refusedBefore = true
+				objects := make(explain.Snapshot)
+				if err := readInto(ctx, p.reg, objects, api.ClusterConfigKind); err != nil {
+					return err
+				}
+				to, err := plugins.Finder(p.reg.Serves)(p.name)
+				if err != nil {
+					return err
+				}
+				against, err := objections(ctx, p.reg, objects, to)
+				if err != nil {
+					return err
+				}
+				if len(against.Refusals) > 0 {
+					bar.end()
+					for _, r := range against.Refusals {
+						printable.Fprintf(p.errs, "refused: %s\n", printable.Brief(r))
+					}
+					return exitError{code: 1, message: "the cluster stays as it is until that is put right (weft plugin change --abort takes the change back)"}
+				}
+			case !s.refused:
+				refusedBefore = false
+			}
+		}
+		select {
+		case <-changes:
+		case <-ctx.Done():
+			bar.end()
+			if parent.Err() != nil {
+				return exitError{code: 1, message: "interrupted; " + goesOn}
+			}
+			return exitError{code: 1, message: fmt.Sprintf("not done within %s; %s", p.timeout, goesOn)}
+		}
+	}
+}
+
+// sight is how far a change is.
+type sight struct {
+	nodes []pluginNodeStatus
+	// changed is how many of the nodes use the plug-in, state what the controller says.
+	changed int
+	state   string
+	done    bool
+	refused bool
+	// after says what is left to happen once it is done, superseded what is asked for by
+	// now.
+	after, superseded string
+}
+
+// see says how far a change is, going by the nodes that are to use the plug-in.
+func (p *changing) see(objects registry.Objects) sight {
+	var s sight
+	config := configOf(objects)
+	if config.Spec.Plugin != p.name {
+		s.superseded = config.Spec.Plugin
+		return s
+	}
+	if c := meta.FindStatusCondition(config.Status.Conditions, api.PluginChanged); c != nil {
+		s.state, s.refused = c.Reason, c.Reason == api.PluginRefused
+	}
+	var keep []string
+	for node := range registry.Each[*corev1.Node](objects, api.Node) {
+		if len(config.Spec.PluginNodes) > 0 && !slices.Contains(config.Spec.PluginNodes, node.Name) {
+			continue
+		}
+		n := pluginOfNode(config, node, false)
+		s.nodes = append(s.nodes, n)
+		if n.Changed && n.Uses == p.name {
+			s.changed++
+			if len(n.Needs) > 0 {
+				keep = append(keep, node.Name)
+			}
+		}
+	}
+	// Of a mix of one, nodes can use no other, whatever they have reported yet.
+	s.done = slices.Equal(api.PluginMix(config), []string{p.name}) && usedPlugin(config) == p.name ||
+		config.Status.PreparedPlugin == p.name && s.changed == len(s.nodes)
+	s.after = fmt.Sprintf("Done: new pods get addresses of %s.", p.name)
+	if len(keep) > 0 {
+		s.after = fmt.Sprintf("Done: new pods get addresses of %s. Older ones keep theirs until they are made anew, on %s (see: weft plugin status).", p.name, printable.Few(keep, 0))
+	}
+	return s
+}
+
+// progress shows how far a change is: as a bar on a terminal, else a line for whatever
+// is new.
+type progress struct {
+	w io.Writer
+	// width is that of the terminal, 0 for none.
+	width int
+	drawn bool
+	said  map[string]string
+}
+
+func newProgress(w io.Writer, width int) *progress {
+	return &progress{w: w, width: width, said: make(map[string]string)}
+}
+
+// barWidth is that of the bar, in characters.
+const barWidth = 20
+
+func (b *progress) show(s sight) {
+	var waiting []string
+	for _, n := range s.nodes {
+		if !n.Changed || n.State != "done" {
+			waiting = append(waiting, n.Name+" "+n.State)
+		}
+		if b.width == 0 && b.said[n.Name] != n.State {
+			b.said[n.Name] = n.State
+			printable.Fprintf(b.w, "%s: %s\n", n.Name, n.State)
+		}
+	}
+	if b.width == 0 {
+		return
+	}
+	full := barWidth
+	if len(s.nodes) > 0 {
+		full = barWidth * s.changed / len(s.nodes)
+	}
+	line := printable.Line(fmt.Sprintf("[%s%s] %d/%d %s  %s", strings.Repeat("#", full), strings.Repeat(".", barWidth-full),
+		s.changed, len(s.nodes), strings.ToLower(s.state), printable.Few(waiting, 0)))
+	if runes := []rune(line); len(runes) >= b.width {
+		line = string(runes[:b.width-1])
+	}
+	fmt.Fprint(b.w, "\r\x1b[K"+line)
+	b.drawn = true
+}
+
+// end leaves the bar as it is, and begins a line below it.
+func (b *progress) end() {
+	if b.drawn {
+		fmt.Fprintln(b.w)
+		b.drawn = false
+	}
+}
+
+// terminalWidth is how many characters are in a line of the terminal that is written to,
+// 0 where it is none.
+func terminalWidth(w io.Writer) int {
+	f, ok := w.(*os.File)
+	if !ok {
+		return 0
+	}
+	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	if err != nil {
+		return 0
+	}
+	return max(int(size.Col), barWidth+2)
+}
