@@ -230,6 +230,10 @@ func (s *server) testSameAsWeft(t *testing.T) {
 			c := &api.ClusterConfig{ObjectMeta: metav1.ObjectMeta{Name: someName.Draw(t, "name")}}
 			numbers := rapid.SampledFrom([]int{-1, 0, 1, 575, 576, 1500, 65535, 65536, 1 << 33})
 			c.Spec.MTU, c.Spec.VXLANPort = numbers.Draw(t, "mtu"), numbers.Draw(t, "port")
+			if rapid.Bool().Draw(t, "for some nodes") {
+				names := rapid.SampledFrom([]string{"node1", "node2", "node1.example.com", "1", "Node1", "", "-node1", "node1.", "node1..a", strings.Repeat("a", 254)})
+				c.Spec.PluginNodes = rapid.SliceOfN(names, 1, 3).Draw(t, "pluginNodes")
+			}
 			return c
 		},
 		api.HostSubnet: func(t *rapid.T) registry.Object {

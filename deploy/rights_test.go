@@ -7,13 +7,16 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	clientset "k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
@@ -132,8 +135,37 @@ func (s *server) testRights(t *testing.T) {
 		t.Error(err)
 	}
 	writePolicies(limited, t, s.client, leader, local)
+	s.testChange(limited, t, cache, changes)
 	if err := lease.Release(limited); err != nil {
 		t.Error(err)
+	}
+}
+
+// testChange has the controller read what speaks against a change of the plug-in, and say
+// how far it is.
+func (s *server) testChange(ctx context.Context, t *testing.T, cache *registry.Cache, changes <-chan struct{}) {
+	t.Helper()
+	patch := func(plugin string) error {
+		return s.client.RESTClient().Patch(types.MergePatchType).AbsPath("/apis/weft.network/v1/clusterconfigs/default").
+			Body([]byte(`{"spec": {"plugin": "` + plugin + `"}}`)).Do(ctx).Error()
+	}
+	if err := patch("flannel-networkpolicy"); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		config := registry.GetAs[*api.ClusterConfig](cache, api.ClusterConfigKind, registry.Key{Name: api.DefaultName})
+		// The Node has no podCIDR, as nothing gives any here.
+		if c := meta.FindStatusCondition(config.Status.Conditions, api.PluginChanged); c != nil && c.Reason == api.PluginWaiting && strings.Contains(c.Message, "podCIDR") {
+			break
+		}
+		select {
+		case <-changes:
+		case <-ctx.Done():
+			t.Fatalf("the controller says nothing of a change but %+v", config.Status.Conditions)
+		}
+	}
+	if err := patch("openshift-subnet"); err != nil {
+		t.Fatal(err)
 	}
 }
 
