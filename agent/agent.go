@@ -323,7 +323,7 @@ func (a *agent) followConfig(ctx context.Context) {
 
 // run runs plug-ins on one data plane until ctx ends.
 func (a *agent) run(ctx context.Context, what choice, effective func() *api.ClusterConfig) error {
-	mix, unknown, err := what.find(a.Plugin)
+	all, unknown, err := plugin.Find(what.used, what.mix, a.Plugin)
 	if err != nil {
 		return err
 	}
@@ -331,7 +331,7 @@ func (a *agent) run(ctx context.Context, what choice, effective func() *api.Clus
 		a.problem(configPart)(err.Error())
 		defer a.problem(configPart)("")
 	}
-	plug := plugin.Mix(mix.all[0], mix.all[1:]...)
+	mix, plug := mixed{what, all}, plugin.Mix(all[0], all[1:]...)
 	plane, err := a.DataPlane(what.dataPlane, a.Log)
 	if err != nil {
 		return err

@@ -39,28 +39,6 @@ type mixed struct {
 	all []plugin.Plugin // the one that is used first
 }
 
-// find returns the plug-ins of a choice. It fails where there is none of the name of the
-// one that is used; of others that there are not, unknown has the errors.
-func (c choice) find(named func(string) (plugin.Plugin, error)) (m mixed, unknown []error, err error) {
-	used, err := named(c.used)
-	if err != nil {
-		return mixed{}, nil, err
-	}
-	m = mixed{c, []plugin.Plugin{used}}
-	for _, name := range c.mix {
-		if name == c.used {
-			continue
-		}
-		p, err := named(name)
-		if err != nil {
-			unknown = append(unknown, err)
-			continue
-		}
-		m.all = append(m.all, p)
-	}
-	return m, unknown, nil
-}
-
 // report returns what the node does of which plug-ins, where its data plane does a plan
 // that was compiled from in, and endpoints were there later. It is nil where the
 // configuration asks for another choice already, of which the next report will be.

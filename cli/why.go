@@ -243,9 +243,10 @@ func readInto(ctx context.Context, reg registry.Registry, into explain.Snapshot,
 	return nil
 }
 
-// pluginOf returns the plug-in that the cluster's configuration names.
+// pluginOf returns the plug-in that the cluster uses, with those that it changes from and
+// to.
 func pluginOf(objects explain.Snapshot, find func(string) (plugin.Plugin, error)) (plugin.Plugin, error) {
-	return find(pluginName(objects))
+	return plugin.MixOf(pluginName(objects), api.PluginMix(configOf(objects)), find)
 }
 
 // notInForce says where policies that decide are not in force yet, or not as

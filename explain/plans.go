@@ -64,8 +64,10 @@ func (c Cluster) OwnAddresses() (map[plan.Address]string, error) {
 
 // planner compiles the plans of the nodes that it is asked for.
 type planner struct {
-	cluster   Cluster
-	plugin    plugin.Plugin
+	cluster Cluster
+	plugin  plugin.Plugin
+	// mixes are what plans of nodes are compiled with that use a plug-in.
+	mixes     map[string]plugin.Plugin
 	config    *api.ClusterConfig
 	endpoints map[string][]plugin.Endpoint
 	// asked holds the nodes that were asked for. Those without an address have
@@ -80,12 +82,13 @@ type planner struct {
 
 func (c Cluster) planner() (*planner, error) {
 	config := api.Effective(c.Objects.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName}))
-	plug, err := c.Plugin(cmp.Or(config.Status.Plugin, config.Spec.Plugin))
+	used := cmp.Or(config.Status.Plugin, config.Spec.Plugin)
+	plug, err := plugin.MixOf(used, api.PluginMix(config), c.Plugin)
 	if err != nil {
 		return nil, err
 	}
 	return &planner{
-		cluster: c, plugin: plug, config: config, endpoints: c.endpoints(),
+		cluster: c, plugin: plug, mixes: map[string]plugin.Plugin{used: plug}, config: config, endpoints: c.endpoints(),
 		asked: make(map[string]bool), plans: make(map[string]*plan.Plan), problems: make(map[string][]plugin.Problem),
 		refused: make(map[string]map[string]string),
 	}, nil
@@ -105,12 +108,29 @@ func (p *planner) compile(name string) {
 	if len(addresses) == 0 {
 		return
 	}
-	p.plans[name], p.problems[name] = p.plugin.Compile(plugin.Input{
+	p.plans[name], p.problems[name] = p.mixOf(node).Compile(plugin.Input{
 		Config: p.config, Objects: p.cluster.Objects,
 		Node: plugin.Node{Name: name, Addresses: addresses, Prefixes: onLink(node, addresses), Others: otherAddresses(node), Endpoints: p.endpoints[name]},
 	})
 	p.enforceable(node)
 	p.putOwn(node)
+}
+
+// mixOf returns what the plan of a node is compiled with: by what its agent says that it
+// uses, or else by what it is to use.
+func (p *planner) mixOf(node *corev1.Node) plugin.Plugin {
+	used := api.PluginOf(p.config, node.Name)
+	if r, err := api.NodePlugins(node); err == nil && r != nil && r.Uses != "" {
+		used = r.Uses
+	}
+	if p.mixes[used] == nil {
+		mix, err := plugin.MixOf(used, api.PluginMix(p.config), p.cluster.Plugin)
+		if err != nil {
+			mix = p.plugin // of one that nobody knows nothing is to be said
+		}
+		p.mixes[used] = mix
+	}
+	return p.mixes[used]
 }
 
 // enforceable leaves out of a node's plan what its data plane cannot do, as its

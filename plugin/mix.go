@@ -18,7 +18,7 @@ import (
 // Each compiles for itself, and the plan has what all say. Where two say something of the
 // same, the one that is used is right, and then the first of the others.
 func Mix(used Plugin, others ...Plugin) Plugin {
-	m := &mix{}
+	m := &mix{name: used.Name()}
 	var layers []Layer
 	for _, p := range append([]Plugin{used}, others...) {
 		for {
@@ -40,20 +40,53 @@ func Mix(used Plugin, others ...Plugin) Plugin {
 		all = m.bases[0]
 	}
 	for _, layer := range slices.Backward(layers) {
-		all = layer.On(all)
+		all = layer.On(all, m.name)
 	}
 	return all
 }
 
+// Find returns the plug-in of a name, and behind it those of others. It fails where there
+// is none of the first name; unknown has the errors of others that there are not.
+func Find(used string, others []string, named func(string) (Plugin, error)) (all []Plugin, unknown []error, err error) {
+	p, err := named(used)
+	if err != nil {
+		return nil, nil, err
+	}
+	all = []Plugin{p}
+	for _, name := range others {
+		if name == used {
+			continue
+		}
+		if p, err := named(name); err != nil {
+			unknown = append(unknown, err)
+		} else {
+			all = append(all, p)
+		}
+	}
+	return all, unknown, nil
+}
+
+// MixOf returns what the plan of a node is compiled with that uses the plug-in of a name,
+// where a cluster has some in its mix. Of those that there are not it takes none; it
+// fails where there is not the first.
+func MixOf(used string, mix []string, named func(string) (Plugin, error)) (Plugin, error) {
+	all, _, err := Find(used, mix, named)
+	if err != nil {
+		return nil, err
+	}
+	return Mix(all[0], all[1:]...), nil
+}
+
 // mix are several plug-ins without layers, of which the first is used.
 type mix struct {
+	name  string
 	bases []Plugin
 }
 
 var _ NodeRunner = (*mix)(nil)
 
 // Name implements Plugin.
-func (m *mix) Name() string { return m.bases[0].Name() }
+func (m *mix) Name() string { return m.name }
 
 // Kinds implements Plugin.
 func (m *mix) Kinds() []*registry.Kind {

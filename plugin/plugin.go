@@ -54,8 +54,8 @@ type Layer interface {
 	// Adds names what it adds, as "networkpolicy". Layers that add the same do the same
 	// work for the cluster, whatever they stand on. No plug-in has such a name.
 	Adds() string
-	// On returns what adds the same to another plug-in, and has that one's name.
-	On(base Plugin) Plugin
+	// On returns what adds the same to another plug-in, under a name.
+	On(base Plugin, name string) Plugin
 }
 
 // BaseOf returns the plug-in that gives addresses and ways under a plug-in: what it

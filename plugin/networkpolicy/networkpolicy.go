@@ -58,7 +58,7 @@ func (p *withPolicies) Name() string { return p.name }
 func (p *withPolicies) Base() plugin.Plugin { return p.base }
 
 // On implements plugin.Layer.
-func (p *withPolicies) On(base plugin.Plugin) plugin.Plugin { return On(base, base.Name()) }
+func (p *withPolicies) On(base plugin.Plugin, name string) plugin.Plugin { return On(base, name) }
 
 // Adds implements plugin.Layer.
 func (p *withPolicies) Adds() string { return "networkpolicy" }
