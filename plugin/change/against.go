@@ -92,16 +92,17 @@ type land struct {
 	lacks    []string
 }
 
-// landOf reads it off the plan of a single node, which tells of all: the plans of all
-// would cost the square of their number.
+// landOf reads it off the plan of a single node, which tells of all that are known to
+// others: the plans of all would cost the square of their number. Of those that are not,
+// as they do not do the plug-in yet, it asks their own.
 func landOf(p plugin.Plugin, config *api.ClusterConfig, objects plugin.Objects) land {
 	p = plugin.BaseOf(p)
 	l := land{plugin: p.Name(), of: make(map[netip.Prefix]string)}
 	var self *corev1.Node
 	nodes := make(map[netip.Addr]string)
-	landless := make(map[string]bool)
+	landless := make(map[string]*corev1.Node)
 	for n := range registry.Each[*corev1.Node](objects, api.Node) {
-		landless[n.Name] = true
+		landless[n.Name] = n
 		for _, a := range api.NodeAddresses(n) {
 			nodes[a] = n.Name
 			self = cmp.Or(self, n)
@@ -110,25 +111,52 @@ func landOf(p plugin.Plugin, config *api.ClusterConfig, objects plugin.Objects) 
 	if self == nil {
 		return l // nobody has an address, so nothing has a way
 	}
-	made, problems := p.Compile(plugin.Input{Config: config, Objects: objects, Node: plugin.Node{
-		Name: self.Name, Addresses: api.NodeAddresses(self), Prefixes: api.OnLink(self)}})
-	for _, pool := range made.Local.Pools {
-		l.of[pool.Prefix] = self.Name
-	}
-	owner := func(peer string) string {
-		if landless[peer] {
-			return peer
-		}
-		for _, a := range made.Peer(peer).Addresses {
-			if n := nodes[a]; n != "" {
-				return n
+	_, works := p.(plugin.ClusterRunner)
+	compile := func(n *corev1.Node, objects plugin.Objects) *plan.Plan {
+		made, problems := p.Compile(plugin.Input{Config: config, Objects: objects, Node: plugin.Node{
+			Name: n.Name, Addresses: api.NodeAddresses(n), Prefixes: api.OnLink(n)}})
+		for _, problem := range problems {
+			if problem.Kind == nil || works && objects.Get(problem.Kind, problem.Key) == nil {
+				continue // the node's own, or made by the plug-in's work for the cluster
+			}
+			if text := problem.String(); !slices.Contains(l.lacks, text) {
+				l.lacks = append(l.lacks, text)
 			}
 		}
-		return peer
+		for _, pool := range made.Local.Pools {
+			l.of[pool.Prefix] = n.Name
+		}
+		return made
 	}
+	made := compile(self, objects)
 	for k, r := range made.Routes.All() {
-		if k.Network == plan.DefaultNetwork && r.Peer() != "" && !r.EndpointsOnly && !k.Prefix.IsSingleIP() {
-			l.of[k.Prefix] = owner(r.Peer())
+		if k.Network != plan.DefaultNetwork || r.Peer() == "" || r.EndpointsOnly || k.Prefix.IsSingleIP() {
+			continue
+		}
+		l.of[k.Prefix] = r.Peer()
+		for _, a := range made.Peer(r.Peer()).Addresses {
+			if n := nodes[a]; n != "" && landless[r.Peer()] == nil {
+				l.of[k.Prefix] = n // a peer that is known by its address
+				break
+			}
+		}
+	}
+	for _, name := range l.of {
+		delete(landless, name)
+	}
+	delete(landless, self.Name) // it was asked
+	for _, name := range slices.Sorted(maps.Keys(landless)) {
+		if n := landless[name]; len(api.NodeAddresses(n)) > 0 {
+			compile(n, alone{objects, n})
+		}
+	}
+	has := make(map[string]bool)
+	for _, name := range l.of {
+		has[name] = true
+	}
+	for n := range objects.All(api.Node) {
+		if !has[n.GetName()] {
+			l.landless = append(l.landless, n.GetName())
 		}
 	}
 	for k, r := range made.Routes.All() {
@@ -136,20 +164,27 @@ func landOf(p plugin.Plugin, config *api.ClusterConfig, objects plugin.Objects) 
 			l.ranges = append(l.ranges, k.Prefix)
 		}
 	}
-	has := slices.Collect(maps.Values(l.of))
-	for _, name := range slices.Sorted(maps.Keys(landless)) {
-		if !slices.Contains(has, name) {
-			l.landless = append(l.landless, name)
-		}
-	}
-	_, works := p.(plugin.ClusterRunner)
-	for _, problem := range problems {
-		if problem.Kind == nil || works && objects.Get(problem.Kind, problem.Key) == nil {
-			continue // the node's own, or made by the plug-in's work for the cluster
-		}
-		l.lacks = append(l.lacks, problem.String())
-	}
 	return l
+}
+
+// alone are objects with one Node, as only that one's subnet is asked for.
+type alone struct {
+	plugin.Objects
+	node *corev1.Node
+}
+
+func (o alone) All(k *registry.Kind) iter.Seq[registry.Object] {
+	if k == api.Node {
+		return func(yield func(registry.Object) bool) { yield(o.node) }
+	}
+	return o.Objects.All(k)
+}
+
+func (o alone) Get(k *registry.Kind, key registry.Key) registry.Object {
+	if k == api.Node && key != registry.KeyOf(o.node) {
+		return nil
+	}
+	return o.Objects.Get(k, key)
 }
 
 // clashes says which addresses two machines would have, of those that nodes have under

@@ -1,0 +1,85 @@
+package change_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/golden"
+	"github.com/weftnet/weft/plugin"
+	"github.com/weftnet/weft/plugin/change"
+	"github.com/weftnet/weft/plugin/plugins"
+	"github.com/weftnet/weft/registry"
+)
+
+// TestAgainst says what speaks against changes. The first line of a question is a comment
+// with the plug-in that the cluster has, the one that it is to have, and what of the mix
+// there is besides; then come the objects. With "on Kubernetes" at its end, plug-ins are
+// in the form that they have there.
+func TestAgainst(t *testing.T) {
+	kinds := slices.Clone(api.Kinds)
+	for _, k := range plugins.Kinds() {
+		if !slices.Contains(kinds, k) {
+			kinds = append(kinds, k)
+		}
+	}
+	golden.Answers(t, "testdata/against.txtar", func(t *testing.T, _, text string) string {
+		first, _, _ := strings.Cut(strings.TrimPrefix(text, "# "), "\n")
+		first, there := strings.CutSuffix(first, " on Kubernetes")
+		find := plugins.Finder(func(k *registry.Kind) bool { return !there || k.Layout == nil })
+		var named []plugin.Plugin
+		for _, name := range strings.Fields(first) {
+			p, err := find(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			named = append(named, p)
+		}
+		decoded, err := api.Decode([]byte(text), kinds)
+		if err != nil {
+			t.Fatal(err)
+		}
+		objects := map[*registry.Kind][]registry.Object{}
+		for _, d := range decoded {
+			objects[d.Kind] = append(objects[d.Kind], d.Object)
+		}
+		c := change.Change{From: named[0], To: named[1], Mix: append(named[2:], named[0])}
+		// It goes by nothing but the kinds that it says, and pods.
+		read := c.Kinds()
+		for k := range objects {
+			if k != api.Pod && !slices.Contains(read, k) {
+				delete(objects, k)
+			}
+		}
+		o := c.Against(api.Effective(nil), registry.NewSnapshot(objects))
+		var b strings.Builder
+		for _, r := range o.Refusals {
+			fmt.Fprintln(&b, "refused:", r)
+		}
+		for _, l := range o.Lacks {
+			fmt.Fprintln(&b, "lacks:", l)
+		}
+		if b.Len() == 0 {
+			return "nothing\n"
+		}
+		return b.String()
+	})
+}
+
+// TestFromNowhere has the cluster come from a plug-in that there is not: nobody knows
+// which policies it enforced.
+func TestFromNowhere(t *testing.T) {
+	to, err := plugins.Get("flannel")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := change.Change{To: to}
+	if k := c.Kinds(); slices.Contains(k, api.NetworkPolicy) || !slices.Contains(k, api.Node) {
+		t.Errorf("it reads %v", k)
+	}
+	if o := c.Against(api.Effective(nil), registry.Snapshot{}); len(o.Refusals) > 0 {
+		t.Errorf("it is refused: %v", o.Refusals)
+	}
+}
