@@ -434,8 +434,14 @@ func (a *agent) tellPlugins(mix mixed) {
 	if done == nil {
 		return
 	}
-	// Those that are there now: one may have come by the plan of before.
-	if r := mix.report(done.Input, done.Plan, a.endpoints()); r != nil {
+	// All that have an address now: one may have got it by the plan of before.
+	var held []plan.Address
+	a.tracer.attachments(func(at ipam.Attachment) {
+		for _, ip := range at.Addresses {
+			held = append(held, plan.Address{Network: at.Network, IP: ip})
+		}
+	})
+	if r := mix.report(done.Input, done.Plan, held); r != nil {
 		text := r.Text()
 		a.mu.Lock()
 		a.plugins = text

@@ -12,7 +12,7 @@ func TestNetworksOfAPlan(t *testing.T) {
 node node1 addresses 172.30.0.2
 pool default 10.1.1.0/24 gateway 10.1.1.1
 pool red 10.1.1.0/24 gateway 10.1.1.1
-network blue vni 7
+network blue in vxlan vni 7
 route default 0.0.0.0/0 gateway
 route default 10.1.0.0/16 drop
 route default 10.1.1.0/24 drop

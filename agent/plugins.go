@@ -40,9 +40,9 @@ type mixed struct {
 }
 
 // report returns what the node does of which plug-ins, where its data plane does a plan
-// that was compiled from in, and endpoints were there later. It is nil where the
+// that was compiled from in, and held are the addresses that pods have had since. It is nil where the
 // configuration asks for another choice already, of which the next report will be.
-func (m mixed) report(in plugin.Input, made *plan.Plan, endpoints []plugin.Endpoint) *api.PluginReport {
+func (m mixed) report(in plugin.Input, made *plan.Plan, held []plan.Address) *api.PluginReport {
 	if !m.equal(choiceOf(in.Config, in.Node.Name)) {
 		return nil
 	}
@@ -60,17 +60,15 @@ func (m mixed) report(in plugin.Input, made *plan.Plan, endpoints []plugin.Endpo
 		if len(parts[base].Local.Pools) > 0 && (len(parts) == 1 || knowsAll(parts[base], in)) {
 			r.Ready = append(r.Ready, p.Name())
 		}
-		if base != used && slices.ContainsFunc(endpoints, func(e plugin.Endpoint) bool {
-			return slices.ContainsFunc(e.Addresses, func(a netip.Addr) bool { return inPool(parts[base], a) && !inPool(parts[used], a) })
-		}) {
+		if base != used && slices.ContainsFunc(held, func(a plan.Address) bool { return inPool(parts[base], a) && !inPool(parts[used], a) }) {
 			r.Needs = append(r.Needs, p.Name())
 		}
 	}
 	return r
 }
 
-func inPool(p *plan.Plan, a netip.Addr) bool {
-	return slices.ContainsFunc(p.Local.Pools, func(pool plan.Pool) bool { return pool.Prefix.Contains(a) })
+func inPool(p *plan.Plan, a plan.Address) bool {
+	return slices.ContainsFunc(p.Local.Pools, func(pool plan.Pool) bool { return pool.Network == a.Network && pool.Prefix.Contains(a.IP) })
 }
 
 // knowsAll reports whether a plan leads to every other node. Else one that changes to

@@ -449,7 +449,7 @@ func TestEndpointsFollowTheKernel(t *testing.T) {
 	defer journal.Close()
 	pools := []plan.Pool{{Network: plan.DefaultNetwork, Prefix: dualStack[0], Gateway: dualStack[0].Addr().Next()}}
 	a, err := journal.Reserve(ipam.Request{Key: ipam.Key{ContainerID: "c1", IfName: "eth0"}, Network: plan.DefaultNetwork, PodName: ipam.PodName{Namespace: "default", Pod: "web", UID: "u1"},
-		NetNS: nsPath(podNS), HostInterface: podlink.HostName("c1", "eth0")}, pools)
+		NetNS: nsPath(podNS), HostInterface: podlink.HostName("c1", "eth0")}, func() []plan.Pool { return pools })
 	if err != nil {
 		t.Fatal(err)
 	}

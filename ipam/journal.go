@@ -208,14 +208,15 @@ func (j *Journal) Close() error {
 
 // Reserve gives req an address of each family that pools has for its network, and
 // records that; from then on they are the attachment's until Release. The errors
-// it wraps are ErrExists, ErrNoPools and ErrExhausted.
-func (j *Journal) Reserve(req Request, pools []plan.Pool) (Attachment, error) {
+// it wraps are ErrExists, ErrNoPools and ErrExhausted. Once pools returns others, Each
+// tells of all that got an address of what it returned before.
+func (j *Journal) Reserve(req Request, pools func() []plan.Pool) (Attachment, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if _, ok := j.state.attachments[req.Key]; ok {
 		return Attachment{}, fmt.Errorf("%s: %w", req.Key, ErrExists)
 	}
-	j.state.usePools(pools)
+	j.state.usePools(pools())
 	addrs, gateways, err := j.state.pick(req.Network)
 	if err != nil {
 		return Attachment{}, err

@@ -58,7 +58,7 @@ func open(t testing.TB, path string) *Journal {
 
 func reserve(t testing.TB, j *Journal, n int, ps []plan.Pool) Attachment {
 	t.Helper()
-	a, err := j.Reserve(request(n), ps)
+	a, err := j.Reserve(request(n), always(ps))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,13 +120,13 @@ func TestReserveErrors(t *testing.T) {
 				defer j.Release(a.Key)
 			}
 			if test.name == "full in its network" {
-				a, err := j.Reserve(requestIn("red", 9), test.pools)
+				a, err := j.Reserve(requestIn("red", 9), always(test.pools))
 				if err != nil {
 					t.Fatal(err)
 				}
 				defer j.Release(a.Key)
 			}
-			_, err := j.Reserve(test.req, test.pools)
+			_, err := j.Reserve(test.req, always(test.pools))
 			if !errors.Is(err, test.is) || err.Error() != test.want {
 				t.Errorf("got %q, want %q", err, test.want)
 			}
@@ -153,7 +153,7 @@ func TestReservedAddressesAreNotGivenOut(t *testing.T) {
 			j := open(t, filepath.Join(t.TempDir(), "journal"))
 			var got []string
 			for n := 0; ; n++ {
-				a, err := j.Reserve(request(n), []plan.Pool{test.pool})
+				a, err := j.Reserve(request(n), always([]plan.Pool{test.pool}))
 				if err != nil {
 					break
 				}
@@ -223,7 +223,7 @@ func TestSameAddressInTwoNetworks(t *testing.T) {
 	ps := append(pools("10.1.0.0/29", "fd00::/125"), poolsIn("red", "10.1.0.0/29", "fd00::/125")...)
 	take := func(req Request) string {
 		t.Helper()
-		a, err := j.Reserve(req, ps)
+		a, err := j.Reserve(req, always(ps))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -290,7 +290,7 @@ func story(t testing.TB, j *Journal) {
 		}
 	}
 	reserve(t, j, 7, ps)
-	if _, err := j.Reserve(requestIn("red", 7), poolsIn("red", "10.1.0.0/28")); err != nil {
+	if _, err := j.Reserve(requestIn("red", 7), always(poolsIn("red", "10.1.0.0/28"))); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -454,14 +454,14 @@ func TestFullFileSystemChangesNothing(t *testing.T) {
 		reserve(t, j, 1, ps)
 		disk := &fullDisk{File: j.file.(*os.File), left: 40, stuck: stuck}
 		j.file = disk
-		if _, err := j.Reserve(request(2), ps); err == nil || !strings.Contains(err.Error(), "no space left on device") {
+		if _, err := j.Reserve(request(2), always(ps)); err == nil || !strings.Contains(err.Error(), "no space left on device") {
 			t.Fatal(err)
 		}
 		if got := len(j.All()); got != 1 {
 			t.Fatalf("there are %d attachments", got)
 		}
 		disk.left = 1 << 20
-		a, err := j.Reserve(request(3), ps)
+		a, err := j.Reserve(request(3), always(ps))
 		if stuck {
 			if err == nil || !strings.Contains(err.Error(), "takes no more records") {
 				t.Fatalf("half a line was followed by another: %v", err)
@@ -563,4 +563,9 @@ func FuzzReplay(f *testing.F) {
 			}
 		}
 	})
+}
+
+// always is what says of pools that do not change.
+func always(pools []plan.Pool) func() []plan.Pool {
+	return func() []plan.Pool { return pools }
 }

@@ -117,7 +117,7 @@ func TestJournalAgainstModel(t *testing.T) {
 			"pools": func(t *rapid.T) { ps = rapid.SampledFrom(choices).Draw(t, "pools") },
 			"reserve": func(t *rapid.T) {
 				req := draw(t)
-				a, err := j.Reserve(req, ps)
+				a, err := j.Reserve(req, always(ps))
 				if _, ok := phases[req.Key]; ok {
 					if !errors.Is(err, ErrExists) {
 						t.Fatalf("reserved twice: %v", err)

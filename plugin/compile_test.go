@@ -26,7 +26,7 @@ func TestEndpointsOfTwoNetworks(t *testing.T) {
 	}}
 	b := plan.NewBuilder(nil)
 	PutNode(b, n)
-	PutPool(b, pool, "")
+	PutPool(b, pool, "", "")
 	b.Local.Pools = append(b.Local.Pools, plan.Pool{Network: "red", Prefix: pool, Gateway: plan.GatewayOf(pool)})
 	problems := PutEndpoints(b, n)
 	p := b.Build()
