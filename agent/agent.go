@@ -86,8 +86,10 @@ type agent struct {
 	denials *denials
 	tracer  *tracer
 	server  *cni.Server
-	// endpoints is that of the server.
+	// endpoints is that of the server, and held are the addresses that pods have,
+	// those whose interface is not there yet among them.
 	endpoints func() []plugin.Endpoint
+	held      func() []plan.Address
 	node      *registrar
 	// pods is nil where they are not followed.
 	pods *podWatch
@@ -152,6 +154,14 @@ func Run(ctx context.Context, cfg Config) error {
 		state: a.nodeState, leased: a.leased.Load, problem: a.problem(nodePart), kick: make(chan struct{}, 1)}
 	a.server = cni.NewServer(cni.Config{Journal: journal, Node: a, Taken: a.taken, Log: cfg.Log, Observe: a.observe, Misfit: a.problem("mtu")})
 	a.endpoints = a.server.Endpoints
+	a.held = func() (held []plan.Address) {
+		journal.Each(func(at ipam.Attachment) {
+			for _, ip := range at.Addresses {
+				held = append(held, plan.Address{Network: at.Network, IP: ip})
+			}
+		})
+		return held
+	}
 	if !cfg.RegisterNode {
 		a.pods = newPodWatch(a)
 	}
@@ -435,13 +445,7 @@ func (a *agent) tellPlugins(mix mixed) {
 		return
 	}
 	// All that have an address now: one may have got it by the plan of before.
-	var held []plan.Address
-	a.tracer.attachments(func(at ipam.Attachment) {
-		for _, ip := range at.Addresses {
-			held = append(held, plan.Address{Network: at.Network, IP: ip})
-		}
-	})
-	if r := mix.report(done.Input, done.Plan, held); r != nil {
+	if r := mix.report(done.Input, done.Plan, a.held()); r != nil {
 		text := r.Text()
 		a.mu.Lock()
 		a.plugins = text

@@ -159,6 +159,7 @@ func seesWhatItCompilesFrom(t *testing.T, kubelet bool) {
 		}
 		var endpoints atomic.Value
 		a.endpoints = func() []plugin.Endpoint { e, _ := endpoints.Load().([]plugin.Endpoint); return e }
+		a.held = func() []plan.Address { return nil }
 		a.underlay.Addresses = addresses("172.30.0.11")
 		close(a.first)
 		ctx, cancel := context.WithCancel(t.Context())

@@ -112,6 +112,13 @@ func (l layer) Name() string        { return l.name }
 func (l layer) Base() plugin.Plugin { return l.base }
 func (l layer) Adds() string        { return l.worker.name }
 
+func (l layer) On(base plugin.Plugin, name string) plugin.Plugin {
+	l.base, l.name = base, name
+	return l
+}
+
+var _ plugin.Layer = layer{}
+
 const ttl = 10 * time.Second
 
 // Each says that it lives, whether it leads or not, until it ends.
