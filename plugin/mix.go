@@ -3,9 +3,7 @@ package plugin
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/registry"
@@ -271,11 +269,11 @@ func sharing(tunnels []plan.Tunnel, plans []*plan.Plan, t plan.Tunnel, p *plan.P
 	return "", false
 }
 
-// mergePeers returns the peers of all plans by name. One that has the same VTEP as
-// another, be it in another tunnel, is the same machine, so each has the ends of both.
+// mergePeers returns the peers of all plans by name. What plug-ins call alike is one
+// machine, as names of nodes are proven; what has but the same address may be somebody
+// else's word for it.
 func mergePeers(plans []*plan.Plan) map[string]plan.Peer {
 	peers := map[string]plan.Peer{}
-	at := map[netip.Addr][]plan.TunnelEnd{}
 	for _, p := range plans {
 		for k, peer := range p.Peers.All() {
 			all, there := peers[k.Name]
@@ -289,30 +287,14 @@ func mergePeers(plans []*plan.Plan) map[string]plan.Peer {
 				}
 			}
 			for _, e := range peer.Ends {
-				all.Ends = withEnd(all.Ends, e)
-				at[e.VTEP] = withEnd(at[e.VTEP], e)
+				if _, ok := all.End(e.Tunnel); !ok {
+					all.Ends = append(slices.Clone(all.Ends), e)
+				}
 			}
 			peers[k.Name] = all
 		}
 	}
-	for name, peer := range peers {
-		for _, own := range peer.Ends {
-			for _, e := range at[own.VTEP] {
-				peer.Ends = withEnd(peer.Ends, e)
-			}
-		}
-		slices.SortFunc(peer.Ends, func(a, b plan.TunnelEnd) int { return strings.Compare(a.Tunnel, b.Tunnel) })
-		peers[name] = peer
-	}
 	return peers
-}
-
-// withEnd returns ends with one more, unless there is one of that tunnel already.
-func withEnd(ends []plan.TunnelEnd, e plan.TunnelEnd) []plan.TunnelEnd {
-	if slices.ContainsFunc(ends, func(o plan.TunnelEnd) bool { return o.Tunnel == e.Tunnel }) {
-		return ends
-	}
-	return append(slices.Clone(ends), e)
 }
 
 // putRoutes states the routes of all plans, but those that lead nowhere with the tunnels

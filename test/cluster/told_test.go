@@ -107,17 +107,20 @@ func TestStatusTells(t *testing.T) {
 	c.weft("", "drops", "-o", "json").want(t, 2, `"node": "node2"`, "not all nodes have told what they drop: node2")
 
 	// An agent that cannot become ready says why in its time, by and by.
-	const nonsense = "weave"
-	choose := func(plugin string) {
+	change := func(f func(*api.ClusterConfigSpec)) {
 		t.Helper()
 		if _, err := registry.Modify(t.Context(), c.registry(), api.ClusterConfigKind, registry.Key{Name: api.DefaultName},
-			func(config *api.ClusterConfig) error { config.Spec.Plugin = plugin; return nil }); err != nil {
+			func(config *api.ClusterConfig) error { f(&config.Spec); return nil }); err != nil {
 			t.Fatal(err)
 		}
 	}
-	choose(nonsense)
+	choose := func(plugin string) { t.Helper(); change(func(s *api.ClusterConfigSpec) { s.Plugin = plugin }) }
+	change(func(s *api.ClusterConfigSpec) { s.DataPlane = "abacus" })
 	c.weft("", "lab", "start-node", "node2", "--timeout", "6s").want(t, 2,
-		`node2 is not ready yet: config: plug-in "weave" is unknown`, `it was not ready in time (context deadline exceeded): config: plug-in "weave" is unknown`)
+		`node2 is not ready yet: config: data plane "abacus" is unknown`, `it was not ready in time (context deadline exceeded): config: data plane "abacus" is unknown`)
+	change(func(s *api.ClusterConfigSpec) { s.DataPlane = api.DefaultDataPlane })
+	c.wantStatus(0, "No problems.")
+	choose("weave")
 	c.wantStatus(1, `clusterconfig default: plug-in "weave" is unknown`)
 	if s := c.weft("", "status"); strings.Count(s.stdout, `"weave" is unknown`) != 1 {
 		t.Errorf("one problem is told several times:\n%s", s.stdout)
@@ -125,13 +128,20 @@ func TestStatusTells(t *testing.T) {
 	choose(api.DefaultPlugin)
 	c.wantStatus(0, "No problems.")
 
-	// Another plug-in has other subnets: pods that there are stay behind.
+	// Another plug-in has other subnets: pods that there are stay reachable with theirs.
 	config := flannelConfig(`{"Network": "10.5.0.0/16", "Backend": {"Type": "vxlan"}}`)
 	if _, err := c.registry().Create(t.Context(), config.Kind, config.Object); err != nil {
 		t.Fatal(err)
 	}
-	choose("flannel")
-	c.wantStatus(1, "pods with addresses outside the node's subnets 10.5.", "default/web "+here.String()+"; delete them, so that they are made anew")
+	c.weft("", "plugin", "change", "flannel", "--wait").want(t, 0, "Done: new pods get addresses of flannel")
+	c.wantStatus(0, "The plug-in is being changed to flannel", "No problems.")
+	c.mustSee("pod/web", there, here)
+	c.eventually(func() error {
+		if s := c.weft("", "plugin", "status"); s.code != 1 || !strings.Contains(s.stdout, "Retiring: ") || !strings.Contains(s.stdout, "openshift-subnet") {
+			return fmt.Errorf("weft plugin status ends with %d:\n%s", s.code, s.stdout)
+		}
+		return nil
+	})
 	choose(api.DefaultPlugin)
 	c.wantStatus(0, "No problems.")
 	c.mustSee("pod/web", there, here)
