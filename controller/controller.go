@@ -31,6 +31,7 @@ import (
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/plugin"
+	"github.com/weftnet/weft/plugin/change"
 	"github.com/weftnet/weft/registry"
 )
 
@@ -340,7 +341,10 @@ func (c *Controller) runCluster(ctx context.Context, name string, runner plugin.
 	metrics := prometheus.NewRegistry()
 	c.work.Store(name, metrics)
 	defer c.work.Delete(name)
-	return runner.RunCluster(ctx, plugin.ClusterEnv{Registry: c.Registry, Log: c.Log.With("plugin", name), Metrics: metrics})
+	return runner.RunCluster(ctx, plugin.ClusterEnv{Registry: c.Registry, Log: c.Log.With("plugin", name), Metrics: metrics,
+		Elsewhere: func(ctx context.Context) (plugin.Holdings, error) {
+			return change.Elsewhere(ctx, c.Registry, name, c.Plugin)
+		}})
 }
 
 // say has the ClusterConfig, if there is one, say whether its plug-in is known.

@@ -280,4 +280,19 @@ type ClusterEnv struct {
 	// Metrics takes the plug-in's own metrics, which are served while
 	// RunCluster runs. It is a new one for each call.
 	Metrics prometheus.Registerer
+	// Elsewhere returns who has which subnets by other plug-ins while the cluster changes
+	// from one to another, as the registry has it; it may be nil, for nobody.
+	Elsewhere func(ctx context.Context) (Holdings, error)
+}
+
+// Holdings are who has which subnets: nodes by their names, other machines by what they
+// are known by.
+type Holdings map[netip.Prefix]string
+
+// Adopter is a plug-in that gives each node the subnet that it has by another plug-in of
+// the mix, where that is one that it could give, and nobody one that another has. So two
+// may have one range.
+type Adopter interface {
+	Plugin
+	AdoptsSubnets()
 }

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -38,6 +39,17 @@ func (a *Allocator) Take(p netip.Prefix) { a.taken.Add(p) }
 func (a *Allocator) Quarantine(p netip.Prefix) {
 	a.taken.Add(p)
 	a.quarantined = append(a.quarantined, p)
+}
+
+// Free reports whether a prefix is a subnet that could be given out.
+func (a *Allocator) Free(p netip.Prefix) bool {
+	if _, taken := a.taken.Overlap(p); taken {
+		return false
+	}
+	return slices.ContainsFunc(a.ranges, func(r Range) bool {
+		o := r.order()
+		return p.Bits() == r.length() && o.base.Contains(p.Addr()) && p == p.Masked()
+	})
 }
 
 // Allocate gives out a subnet of a family, or returns an *ExhaustedError.

@@ -215,3 +215,45 @@ func overlapsAny(p netip.Prefix, list []netip.Prefix) bool {
 	}
 	return false
 }
+
+// What is given out was free, and nothing else of its range is that overlaps it.
+func TestFreeIsWhatIsGivenOut(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		a := NewAllocator([]Range{{prefix("10.1.0.0/22"), 8}, {prefix("10.2.0.0/16"), 14}}, nil)
+		for range rapid.IntRange(0, 6).Draw(t, "taken") {
+			p := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, rapid.SampledFrom([]byte{1, 2}).Draw(t, "range"), rapid.Byte().Draw(t, "third"), 0}), rapid.IntRange(15, 32).Draw(t, "bits"))
+			a.Take(p.Masked())
+		}
+		before := *a
+		before.taken = Set{}
+		for _, p := range []string{"10.1.0.0/24", "10.1.1.0/24", "10.1.2.0/24", "10.1.3.0/24", "10.2.0.0/18", "10.2.64.0/18", "10.2.128.0/18", "10.2.192.0/18"} {
+			if !before.Free(prefix(p)) {
+				t.Fatalf("%s is not free where nothing is taken", p)
+			}
+		}
+		for {
+			free := 0
+			for _, p := range []string{"10.1.0.0/24", "10.1.1.0/24", "10.1.2.0/24", "10.1.3.0/24", "10.2.0.0/18", "10.2.64.0/18", "10.2.128.0/18", "10.2.192.0/18"} {
+				if a.Free(prefix(p)) {
+					free++
+				}
+			}
+			p, err := a.Allocate(IPv4)
+			if (err == nil) != (free > 0) {
+				t.Fatalf("%d subnets are free, and one given out is %s, %v", free, p, err)
+			}
+			if err != nil {
+				return
+			}
+			if a.Free(p) {
+				t.Fatalf("%s is free still", p)
+			}
+		}
+	})
+	a := NewAllocator([]Range{{prefix("10.1.0.0/22"), 8}}, nil)
+	for _, p := range []string{"10.1.0.0/25", "10.1.0.0/23", "10.1.4.0/24", "fd00::/64"} {
+		if a.Free(prefix(p)) {
+			t.Errorf("%s is none of the subnets, and free", p)
+		}
+	}
+}

@@ -90,6 +90,8 @@ type land struct {
 	// landless are the nodes without a subnet.
 	landless []string
 	lacks    []string
+	// adopts says that the plug-in gives nodes the subnets that they have by others.
+	adopts bool
 }
 
 // landOf reads it off the plan of a single node, which tells of all that are known to
@@ -97,7 +99,8 @@ type land struct {
 // as they do not do the plug-in yet, it asks their own.
 func landOf(p plugin.Plugin, config *api.ClusterConfig, objects plugin.Objects) land {
 	p = plugin.BaseOf(p)
-	l := land{plugin: p.Name(), of: make(map[netip.Prefix]string)}
+	_, adopts := p.(plugin.Adopter)
+	l := land{plugin: p.Name(), of: make(map[netip.Prefix]string), adopts: adopts}
 	var self *corev1.Node
 	nodes := make(map[netip.Addr]string)
 	landless := make(map[string]*corev1.Node)
@@ -215,7 +218,7 @@ func (l land) clashes(other land, objects plugin.Objects) []string {
 		}
 	}
 	slices.Sort(out)
-	if len(l.landless) == 0 {
+	if len(l.landless) == 0 || l.adopts {
 		return out
 	}
 	for _, r := range l.ranges {

@@ -97,7 +97,13 @@ func (v view) own() *lease {
 // mayKeep reports whether a lease may stay the node's.
 func (v view) mayKeep(l *lease) bool {
 	said := v.reserved[l.subnet]
-	return v.settings.Allows(l.subnet) || v.inUse(l.subnet) || said != nil && said.Node == v.node.Name && v.settings.Bears(l.subnet)
+	mine := said != nil && said.Node == v.node.Name || v.kept(l.subnet)
+	return v.settings.Allows(l.subnet) || v.inUse(l.subnet) || mine && v.settings.Bears(l.subnet)
+}
+
+// kept reports whether the node has a subnet by another plug-in as well.
+func (v view) kept(s Subnet) bool {
+	return !slices.ContainsFunc(s.Prefixes(), func(p netip.Prefix) bool { return !slices.Contains(v.node.Kept, p) })
 }
 
 // inUse reports whether a pod of the node has an address in the subnet.
@@ -177,7 +183,10 @@ func (v view) unclaimed(s Subnet) bool {
 		}
 	}
 	return !slices.ContainsFunc(v.leases, func(l *lease) bool { return l.subnet.Overlaps(s) }) &&
-		!slices.ContainsFunc(v.node.Taken, func(p netip.Prefix) bool { return slices.ContainsFunc(s.Prefixes(), p.Overlaps) })
+		!slices.ContainsFunc(s.Prefixes(), func(own netip.Prefix) bool {
+			return slices.ContainsFunc(v.node.Taken, own.Overlaps) ||
+				slices.ContainsFunc(v.node.Kept, func(p netip.Prefix) bool { return p != own && p.Overlaps(own) })
+		})
 }
 
 // addressesOf returns the first address of each prefix.
@@ -222,7 +231,7 @@ func (v view) freeIn(r Range) []netip.Prefix {
 	for s := range v.reserved {
 		take(s)
 	}
-	other = append(other, v.node.Taken...)
+	other = slices.Concat(other, v.node.Taken, v.node.Kept)
 	var free []netip.Prefix
 	p, ok := netip.PrefixFrom(r.Min, r.Bits), true
 	for ; ok && len(free) < candidates && r.Allows(p); p, ok = next(p) {

@@ -79,6 +79,7 @@ type Plugin struct {
 var (
 	_ plugin.Plugin     = Plugin{}
 	_ plugin.NodeRunner = Plugin{}
+	_ plugin.Adopter    = Plugin{}
 )
 
 // withDefaults returns p with no field left zero.
@@ -96,6 +97,9 @@ func (p Plugin) withDefaults() Plugin {
 
 // Name implements plugin.Plugin.
 func (Plugin) Name() string { return Name }
+
+// AdoptsSubnets implements plugin.Adopter.
+func (Plugin) AdoptsSubnets() {}
 
 // Kinds implements plugin.Plugin: the configuration, the leases and whom they
 // are reserved for, and the nodes for their names and addresses.

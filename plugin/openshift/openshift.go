@@ -62,6 +62,9 @@ var (
 // Name implements plugin.Plugin.
 func (Subnet) Name() string { return Name }
 
+// AdoptsSubnets implements plugin.Adopter.
+func (Subnet) AdoptsSubnets() {}
+
 // Kinds implements plugin.Plugin.
 func (Subnet) Kinds() []*registry.Kind {
 	return []*registry.Kind{api.ClusterNetwork, api.HostSubnet}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	networkv1 "github.com/openshift/api/network/v1"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/registry"
 	"github.com/weftnet/weft/subnet"
 )
@@ -75,10 +77,12 @@ type usage struct {
 // what is left to do; when nothing is left it returns no writes. objects may
 // be stale in any way but one: the HostSubnets are as they were at one moment
 // after the ClusterConfig was read, and each Node as it was after that. The
-// writes begin with one to the ClusterConfig, or a check of it (see ledger).
-func reconcile(objects registry.Objects, now time.Time, quarantine time.Duration) decision {
+// writes begin with one to the ClusterConfig, or a check of it (see ledger). elsewhere
+// says who has which subnets by other plug-ins: a node without one gets its own there, if
+// that is one to be given, and no other node does.
+func reconcile(objects registry.Objects, elsewhere plugin.Holdings, now time.Time, quarantine time.Duration) decision {
 	r := &reconciliation{
-		now:   now,
+		now: now, elsewhere: elsewhere,
 		until: now.Add(quarantine + time.Second).UTC().Truncate(time.Second),
 		nodes: map[string]*corev1.Node{}, hosts: map[string]*host{}, reasons: map[string][]string{},
 		decision: decision{problems: map[string]string{}},
@@ -121,6 +125,7 @@ func reconcile(objects registry.Objects, now time.Time, quarantine time.Duration
 type reconciliation struct {
 	decision
 	now, until time.Time
+	elsewhere  plugin.Holdings
 	network    network
 	ordered    []*host // the oldest first
 	hosts      map[string]*host
@@ -280,6 +285,7 @@ func (r *reconciliation) allocate() {
 			r.next = g.until
 		}
 	}
+	r.adopt(a, families)
 	failed := map[subnet.Family]error{}
 	for _, h := range r.ordered {
 		for _, f := range r.needs(h, families) {
@@ -312,6 +318,20 @@ func (r *reconciliation) allocate() {
 	l.cursor = a.Cursor()
 	for _, rg := range r.network.ranges {
 		r.usage = append(r.usage, usage{rg.CIDR, a.Usage(rg)})
+	}
+}
+
+// adopt gives nodes the subnets that they have by other plug-ins, and keeps the others of
+// these from being given.
+func (r *reconciliation) adopt(a *subnet.Allocator, families []subnet.Family) {
+	for _, p := range slices.SortedFunc(maps.Keys(r.elsewhere), netip.Prefix.Compare) {
+		h, f := r.hosts[r.elsewhere[p]], subnet.FamilyOf(p.Addr())
+		waits := h != nil && !h.ghost && slices.Contains(r.needs(h, families), f) &&
+			!slices.ContainsFunc(r.ledger.pending, func(g grant) bool { return g.node == h.name && g.family() == f })
+		if waits && a.Free(p) {
+			r.ledger.pending = append(r.ledger.pending, grant{subnet: p, node: h.name})
+		}
+		a.Take(p)
 	}
 }
 

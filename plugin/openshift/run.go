@@ -36,7 +36,7 @@ func (s Subnet) RunCluster(ctx context.Context, env plugin.ClusterEnv) error {
 	defer stop()
 	c := &cluster{
 		registry: env.Registry, log: env.Log, metrics: newMetrics(env.Metrics),
-		quarantine: cmp.Or(s.Quarantine, DefaultQuarantine), now: time.Now,
+		quarantine: cmp.Or(s.Quarantine, DefaultQuarantine), now: time.Now, elsewhere: env.Elsewhere,
 	}
 	cache := registry.NewCache(env.Registry, clusterKinds, env.Log)
 	changes, cancel := cache.Subscribe()
@@ -60,7 +60,7 @@ func (s Subnet) RunCluster(ctx context.Context, env plugin.ClusterEnv) error {
 		case <-changes:
 		case <-timer.C:
 		}
-		d := reconcile(cache.Snapshot(), c.now(), c.quarantine)
+		d := reconcile(cache.Snapshot(), nil, c.now(), c.quarantine) // whether there is anything to write
 		var err error
 		if len(d.writes) > 0 {
 			d, err = c.round(ctx)
@@ -87,6 +87,8 @@ type cluster struct {
 	metrics    *metrics
 	quarantine time.Duration
 	now        func() time.Time
+	// elsewhere is plugin.ClusterEnv.Elsewhere.
+	elsewhere func(context.Context) (plugin.Holdings, error)
 	// said are the problems that the log has.
 	said map[string]string
 }
@@ -112,7 +114,14 @@ func (c *cluster) decide(ctx context.Context) (decision, error) {
 		}
 		objects[k] = list
 	}
-	return reconcile(registry.NewSnapshot(objects), c.now(), c.quarantine), nil
+	var elsewhere plugin.Holdings
+	if c.elsewhere != nil {
+		var err error
+		if elsewhere, err = c.elsewhere(ctx); err != nil {
+			return decision{}, err
+		}
+	}
+	return reconcile(registry.NewSnapshot(objects), elsewhere, c.now(), c.quarantine), nil
 }
 
 // errRaced says that somebody else wrote first, which is no failure: what is

@@ -1,0 +1,59 @@
+package flannel
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/weftnet/weft/plugin"
+)
+
+// A node takes the subnet that it has by another plug-in and keeps it, the first of the
+// network, too; and none in which it or another has a part by one.
+func TestSubnetOfAnotherPlugin(t *testing.T) {
+	const config = `{"Network":"10.1.0.0/20","SubnetLen":24,"Backend":{"Type":"host-gw"}}`
+	settings, err := ParseSettings([]byte(config))
+	if err != nil {
+		t.Fatal(err)
+	}
+	prefixes := func(all ...string) (out []netip.Prefix) {
+		for _, p := range all {
+			out = append(out, netip.MustParsePrefix(p))
+		}
+		return out
+	}
+	for name, test := range map[string]struct {
+		kept, taken []netip.Prefix
+		former      string
+		want        string
+	}{
+		"its own":                         {kept: prefixes("10.1.3.0/24"), taken: prefixes("10.1.1.0/24"), want: "10.1.3.0-24"},
+		"the first of the network":        {kept: prefixes("10.1.0.0/24"), want: "10.1.0.0-24"},
+		"its own rather than its former":  {kept: prefixes("10.1.3.0/24"), former: "10.1.7.0-24", want: "10.1.3.0-24"},
+		"of another length":               {kept: prefixes("10.1.0.0/22"), taken: prefixes("10.1.4.0/22"), want: "10.1.8.0-24"},
+		"of another range":                {kept: prefixes("10.9.1.0/24"), taken: prefixes("10.9.2.0/24"), want: "10.1.1.0-24"},
+		"what others have is not for it":  {taken: prefixes("10.1.1.0/24", "10.1.2.0/25"), want: "10.1.3.0-24"},
+		"nor is what was its own earlier": {taken: prefixes("10.1.5.0/24"), former: "10.1.5.0-24", want: "10.1.1.0-24"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			node := plugin.Node{Name: "node1", Addresses: []netip.Addr{netip.MustParseAddr("172.30.0.1")}, Kept: test.kept, Taken: test.taken}
+			v := view{settings: settings, config: []byte(config), node: node, owner: owner{name: node.Name, addresses: node.Addresses}, pick: func(int) int { return 0 }}
+			if test.former != "" {
+				if v.former, err = ParseSubnet(test.former); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s, err := v.decide()
+			if err != nil || s.verb != create || s.object.Name != test.want {
+				t.Fatalf("it is to %s %s, %v, and not to take %s", s.verb, s.subnet, err, test.want)
+			}
+			a, err := ParseAttributes(s.object.Spec)
+			if err != nil {
+				t.Fatal(err)
+			}
+			v.leases = []*lease{{subnet: s.subnet, Attributes: a, Lease: s.object}}
+			if s, err = v.decide(); err != nil || s.verb != keep {
+				t.Errorf("then it is to %s %s, %v", s.verb, s.subnet, err)
+			}
+		})
+	}
+}
