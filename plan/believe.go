@@ -7,13 +7,15 @@ import (
 )
 
 // A node believes of an address only what it would answer: it takes packets
-// from an address by the way on which it would send packets there, and by no
-// other. Data planes hold to these functions, and Explain does.
+// from an address from the machine to which it would send packets there, and from no
+// other. As a rule there is one way there and back; while nodes change from one to
+// another, each may prefer another of those that both have. Data planes hold to these
+// functions, and Explain does.
 
 // TakesFromPeer reports whether what comes through a tunnel from a VTEP may
-// come from src: the longest route to src, as endpoints have it, must lead into a
-// tunnel to a peer whose VTEP that is; it may be another tunnel that packets there
-// take. A peer's VTEP is its own in any case.
+// come from src: the longest route to src, as endpoints have it, must lead to a peer
+// whose VTEP in that tunnel it is, be it by another tunnel or as a next hop. A peer's
+// VTEP is its own in any case.
 func (p *Plan) TakesFromPeer(tunnel, network string, vtep, src netip.Addr) bool {
 	if t, ok := p.Local.Tunnel(tunnel); !ok || !t.Carries(src) || p.isLocal(network, src) {
 		return false
@@ -23,22 +25,35 @@ func (p *Plan) TakesFromPeer(tunnel, network string, vtep, src netip.Addr) bool 
 		return known
 	}
 	_, r, ok := p.Route(network, src, true)
-	return ok && r.Way == ToTunnel && slices.ContainsFunc(r.Peers, func(peer string) bool {
+	return ok && slices.ContainsFunc(r.Peers, func(peer string) bool {
 		end, ok := p.Peer(peer).End(tunnel)
 		return ok && end.VTEP == vtep
 	})
 }
 
 // TakesPlainly reports whether what comes neither from an endpoint nor through
-// the tunnel may come from src: from what is the node's own or an endpoint's it
-// may not, nor from where a tunnel leads or nothing. From behind a next hop it
-// may, on that one's link; which link a packet comes from a plan does not say.
+// a tunnel may come from src: from what is the node's own or an endpoint's it
+// may not, nor from where nothing leads, or a tunnel to who is no next hop of another
+// route. From behind a next hop it may, on that one's link; which link a packet comes
+// from a plan does not say.
 func (p *Plan) TakesPlainly(network string, src netip.Addr) bool {
 	if p.isLocal(network, src) {
 		return false
 	}
 	k, r, ok := p.Route(network, src, false)
-	return !ok || k.Prefix.Bits() == 0 || r.Way == ToGateway || r.Way == ToNextHop
+	return !ok || k.Prefix.Bits() == 0 || r.Way == ToGateway || r.Way == ToNextHop ||
+		r.Way == ToTunnel && slices.ContainsFunc(r.Peers, func(peer string) bool { return p.isNextHop(peer, src) })
+}
+
+// isNextHop reports whether a route leads to a peer as the next hop for packets of a's
+// family.
+func (p *Plan) isNextHop(peer string, a netip.Addr) bool {
+	for k, r := range p.Routes.All() {
+		if r.Way == ToNextHop && sameFamily(k.Prefix.Addr(), a) && slices.Contains(r.Peers, peer) {
+			return true
+		}
+	}
+	return false
 }
 
 // isLocal reports whether an address is on this node, whatever routes say.

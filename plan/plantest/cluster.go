@@ -34,6 +34,10 @@ type Shape struct {
 	// nodes whether each prefers that, as while nodes change from one tunnel to the
 	// other.
 	Preferring []bool
+	// Plainly has, where it is not nil and there is a tunnel, all nodes know each other
+	// as next hops, too, and says of the first nodes whether each prefers that to the
+	// tunnel.
+	Plainly []bool
 	// NodesThroughTunnel makes endpoints reach other nodes' own addresses
 	// through the tunnel, too.
 	NodesThroughTunnel bool
@@ -268,9 +272,17 @@ func (s Shape) putPeer(b *plan.Builder, f, self, peer int) {
 		}
 	}
 	b.PutPeer(plan.PeerKey{Name: NodeName(peer)}, known)
+	if s.Tunnel && s.Plainly != nil {
+		// The way that the node does not prefer leads where nobody is.
+		other := way
+		if other.Way = plan.ToNextHop; self <= len(s.Plainly) && s.Plainly[self-1] {
+			way.Way, other.Way = plan.ToNextHop, plan.ToTunnel
+		}
+		b.PutRoute(plan.RouteKey{Network: plan.DefaultNetwork, Prefix: poolPrefix(f, 100+peer)}, other)
+	}
 	b.PutRoute(plan.RouteKey{Network: plan.DefaultNetwork, Prefix: poolPrefix(f, peer)}, way)
 	if s.Tunnel && s.NodesThroughTunnel {
-		way.EndpointsOnly = true
+		way.Way, way.EndpointsOnly = plan.ToTunnel, true
 		b.PutRoute(plan.RouteKey{Network: plan.DefaultNetwork, Prefix: own}, way)
 	}
 }
@@ -296,6 +308,8 @@ func unpoliced() *rapid.Generator[Shape] {
 		switch rapid.IntRange(0, 5).Draw(t, "tunnels") {
 		case 4:
 			s.PerFamily = true
+		case 3:
+			s.Plainly = rapid.SliceOfN(flip, nodes, nodes).Draw(t, "plainly")
 		case 5:
 			s.Preferring = rapid.SliceOfN(flip, nodes, nodes).Draw(t, "preferring")
 		}
