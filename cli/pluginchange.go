@@ -315,7 +315,8 @@ func (p *changing) see(objects registry.Objects) sight {
 		return s
 	}
 	if c := meta.FindStatusCondition(config.Status.Conditions, api.PluginChanged); c != nil {
-		s.state, s.refused = c.Reason, c.Reason == api.PluginRefused
+		// Of what is forced nothing is refused: that was said before it was.
+		s.state, s.refused = c.Reason, c.Reason == api.PluginRefused && config.Annotations[api.ForcePluginAnnotation] != p.name
 	}
 	var keep []string
 	for node := range registry.Each[*corev1.Node](objects, api.Node) {

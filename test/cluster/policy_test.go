@@ -349,8 +349,8 @@ spec:
   - {action: Deny, from: [{namespaces: {}}]}
 `
 
-// outliveNothing changes to a plug-in that enforces no policies and back. What is
-// said of policies is so at each point.
+// outliveNothing changes to a plug-in that enforces no policies and back. It is refused
+// unless it is forced. What is said of policies is so at each point.
 func (c *cluster) outliveNothing(web netip.Addr) {
 	c.Helper()
 	choose := func(plugin string) outcome {
@@ -377,7 +377,17 @@ func (c *cluster) outliveNothing(web netip.Addr) {
 	says(metav1.ConditionTrue, networkpolicy.ReasonInForce)
 	c.weft("", "status").want(c, 0, "No problems.")
 
-	choose("openshift-subnet").want(c, 0, "warning: clusternetworkpolicy shut: nobody enforces it under plug-in openshift-subnet", "openshift-networkpolicy")
+	choose("openshift-subnet").want(c, 0, "warning: the cluster will not change to openshift-subnet: 1 clusternetworkpolicy, which openshift-networkpolicy enforces, would be without effect under openshift-subnet (shut)")
+	c.weft("", "plugin", "change", "openshift-subnet", "--wait").want(c, 1, "would be without effect under openshift-subnet (shut)")
+	c.eventually(func() error {
+		if s := c.weft("", "plugin", "status"); s.code != 1 || !strings.Contains(s.stdout, "Refused: ") {
+			return fmt.Errorf("weft plugin status ends with %d:\n%s%s", s.code, s.stdout, s.stderr)
+		}
+		return nil
+	})
+	c.mustNotReach("pod/caller", web)
+	says(metav1.ConditionTrue, networkpolicy.ReasonInForce)
+	c.weft("", "plugin", "change", "openshift-subnet", "--force", "--wait").want(c, 0, "Done: new pods get addresses of openshift-subnet.")
 	c.mustReach("pod/caller", web)
 	says(metav1.ConditionFalse, networkpolicy.ReasonNobodyEnforces)
 	c.weft("", "status").want(c, 1, "policies: 2 are enforced by nobody under plug-in openshift-subnet")
