@@ -323,7 +323,7 @@ func (d *DataPlane) look() (same bool, err error) {
 		return false, err
 	}
 	before := d.count
-	bridge, tunnels := d.ensureDevices(inv, n, p)
+	tunnels, bridge := d.ensureDevices(inv, n, p)
 	if err := errors.Join(bridge, errors.Join(slices.Collect(maps.Values(tunnels))...)); err != nil || d.count != before {
 		return false, err
 	}
@@ -358,7 +358,7 @@ func (d *DataPlane) sync(p *plan.Plan) error {
 	if n.connected, err = d.kernel.connections(inv.ownLinks()); err != nil {
 		return err
 	}
-	bridgeTrouble, tunnelTrouble := d.ensureDevices(inv, n, p)
+	tunnelTrouble, bridgeTrouble := d.ensureDevices(inv, n, p)
 	// Again, as making devices changes what there is.
 	if inv, err = d.kernel.inventory(); err != nil {
 		return err
@@ -565,9 +565,9 @@ func routed(p *plan.Plan) (ipv4, ipv6 bool) {
 }
 
 // ensureDevices makes the devices that the plan needs, as they should be. It
-// returns why there is no bridge, and by their names why there are no tunnels: the
+// returns, by their names, why there are no tunnels, and why there is no bridge: the
 // rest does without.
-func (d *DataPlane) ensureDevices(inv *inventory, n *node, p *plan.Plan) (bridge error, tunnels map[string]error) {
+func (d *DataPlane) ensureDevices(inv *inventory, n *node, p *plan.Plan) (tunnels map[string]error, bridge error) {
 	ipv4, ipv6 := routed(p)
 	if len(p.Local.Pools) > 0 {
 		if bridge = checkName(inv, bridgeName, bridgeKind); bridge == nil {
@@ -580,7 +580,7 @@ func (d *DataPlane) ensureDevices(inv *inventory, n *node, p *plan.Plan) (bridge
 			tunnels[t.Name] = err
 		}
 	}
-	return bridge, tunnels
+	return tunnels, bridge
 }
 
 func (d *DataPlane) ensureTunnel(inv *inventory, n *node, t overlay, ipv4, ipv6 bool) error {
