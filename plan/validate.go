@@ -174,22 +174,16 @@ func (s subject) mac(what string, m MAC) {
 
 func sameFamily(a, b netip.Addr) bool { return a.BitLen() == b.BitLen() }
 
-// networkAddress is an address, which is unique within a network.
-type networkAddress struct {
-	network string
-	address netip.Addr
-}
-
 // owners yields the node's own addresses by what people call them.
-func (p *Plan) owners() map[networkAddress]string {
-	owners := make(map[networkAddress]string, len(p.Local.Addresses)+len(p.Local.Pools)+p.Endpoints.Len())
+func (p *Plan) owners() map[Address]string {
+	owners := make(map[Address]string, len(p.Local.Addresses)+len(p.Local.Pools)+p.Endpoints.Len())
 	for _, a := range p.Local.Addresses {
-		owners[networkAddress{DefaultNetwork, a}] = "the node itself"
+		owners[Address{DefaultNetwork, a}] = "the node itself"
 	}
 	for _, pool := range p.Local.Pools {
-		owners[networkAddress{pool.Network, pool.Gateway}] = "the gateway of pool " + pool.Prefix.String()
+		owners[Address{pool.Network, pool.Gateway}] = "the gateway of pool " + pool.Prefix.String()
 		if a := pool.TunnelAddress(); a.IsValid() {
-			owners[networkAddress{pool.Network, a}] = "the node's end of the tunnel, of pool " + pool.Prefix.String()
+			owners[Address{pool.Network, a}] = "the node's end of the tunnel, of pool " + pool.Prefix.String()
 		}
 	}
 	return owners
@@ -316,7 +310,7 @@ func (v *validator) endpoints() {
 			if !s.unicast("address", a) {
 				continue
 			}
-			at := networkAddress{e.Network, a}
+			at := Address{e.Network, a}
 			if owner, ok := owners[at]; ok {
 				s.add("address %s belongs to %s", a, owner)
 				continue

@@ -176,6 +176,9 @@ func (c *compiler) putStranded() {
 		return
 	}
 	for _, e := range c.in.Node.Endpoints {
+		if e.Network != plan.DefaultNetwork {
+			continue
+		}
 		for _, a := range e.Addresses {
 			if slices.ContainsFunc(c.b.Local.Pools, func(p plan.Pool) bool { return p.Prefix.Contains(a) }) || c.in.Node.Keeps(a) {
 				continue
