@@ -55,9 +55,10 @@ type claims struct {
 	holders map[netip.Prefix]*lease
 	// addresses are nodes' addresses that are believed.
 	addresses map[netip.Addr]claim
-	// vteps and macs are the tunnel ends: each MAC has one VTEP, and each VTEP
-	// one MAC.
-	vteps map[plan.MAC]netip.Addr
+	// vteps and macs are the tunnel ends: in a tunnel each MAC has one VTEP, and
+	// each VTEP one MAC. No two tunnels have a VTEP in common, as each is over
+	// another family.
+	vteps map[tunnelMAC]netip.Addr
 	macs  map[netip.Addr]plan.MAC
 	// nodes are the Nodes of leases in etcd.
 	nodes map[*lease]*corev1.Node
@@ -65,10 +66,16 @@ type claims struct {
 	listed map[netip.Addr]*corev1.Node
 }
 
+// tunnelMAC is a MAC address in a tunnel.
+type tunnelMAC struct {
+	tunnel string
+	mac    plan.MAC
+}
+
 // settle decides whose is what several say is theirs.
 func (c *compiler) settle() {
 	c.claims = claims{holders: map[netip.Prefix]*lease{}, addresses: map[netip.Addr]claim{},
-		vteps: map[plan.MAC]netip.Addr{}, macs: map[netip.Addr]plan.MAC{},
+		vteps: map[tunnelMAC]netip.Addr{}, macs: map[netip.Addr]plan.MAC{},
 		nodes: map[*lease]*corev1.Node{}, listed: map[netip.Addr]*corev1.Node{}}
 	c.ordered = slices.Clone(c.leases)
 	slices.SortStableFunc(c.ordered, func(a, b *lease) int {
@@ -138,7 +145,7 @@ func (c *compiler) claimPublic(l *lease) {
 			continue
 		}
 		g := said
-		if l.reserved != nil || l.node != nil && l.vouchesFor(a) {
+		if l.reserved != nil && l.reserved.names([]netip.Addr{a}) || l.node != nil && l.vouchesFor(a) {
 			g = vouched
 		}
 		c.claim(l, l.at, a, g)
@@ -283,20 +290,39 @@ func (l *lease) disowned() bool {
 		l.PublicIPv6 != l.reserved.PublicIPv6 && l.PublicIPv6.IsValid() && l.reserved.PublicIPv6.IsValid())
 }
 
-// settleTunnels leaves each tunnel end with one lease, beside the node's own. A
-// MAC address that is made of the address of the tunnel's end can be nobody
-// else's.
-func (c *compiler) settleTunnels(own plan.Tunnel) {
-	c.vteps[own.MAC], c.macs[own.VTEP] = own.VTEP, own.MAC
-	for _, derived := range []bool{true, false} {
+// settleTunnel leaves each end of a tunnel with one lease, beside the node's own. By
+// what a lease says of its end in one tunnel it neither gains nor loses in another.
+func (c *compiler) settleTunnel(o overlay, own plan.Tunnel) {
+	c.vteps[tunnelMAC{o.name, own.MAC}], c.macs[own.VTEP] = own.VTEP, own.MAC
+	for weight := range weights {
 		for _, l := range c.ordered {
-			vtep, end := l.tunnelEnd(c.settings)
-			if end == nil || l.BackendType != c.settings.Backend || c.addresses[vtep].lease != l || (end.MAC == plan.MACOf(vtep)) != derived {
+			vtep, end := l.end(o)
+			if end == nil || l.BackendType != c.settings.Backend || c.addresses[vtep].lease != l || c.weigh(l, vtep, end.MAC) != weight {
 				continue
 			}
-			if _, known := c.vteps[end.MAC]; !known && c.macs[vtep].IsZero() {
-				c.vteps[end.MAC], c.macs[vtep] = vtep, end.MAC
+			at := tunnelMAC{o.name, end.MAC}
+			if _, known := c.vteps[at]; !known && c.macs[vtep].IsZero() {
+				c.vteps[at], c.macs[vtep] = vtep, end.MAC
 			}
 		}
 	}
+}
+
+// weights is how many weights weigh knows.
+const weights = 3
+
+// weigh returns how much it counts that a lease, at a VTEP which is believed to be its
+// own, says that a MAC address is its own; the least counts most. One that is made of
+// an IPv4 address can be nobody else's. For one that is made of an IPv6 address others
+// can look for an address that leads to it, too: it proves something at an address
+// that the node's agent cannot choose.
+func (c *compiler) weigh(l *lease, vtep netip.Addr, mac plan.MAC) int {
+	made, known := mac == plan.MACOf(vtep), c.addresses[vtep].grade <= vouched
+	switch {
+	case c.addresses[l.PublicIP].lease == l && mac == plan.MACOf(l.PublicIP), made && known:
+		return 0
+	case known:
+		return 1
+	}
+	return 2
 }

@@ -13,14 +13,6 @@ import (
 	"github.com/weftnet/weft/registry"
 )
 
-// What VXLAN costs in bytes of each packet over IPv4 and over IPv6: outer
-// Ethernet payload is IP, UDP, VXLAN and the inner Ethernet header (RFC 7348,
-// section 5).
-const (
-	overheadV4 = 20 + 8 + 8 + 14
-	overheadV6 = 40 + 8 + 8 + 14
-)
-
 // The bounds of an MTU in bytes: what each host must take (RFC 791, RFC 8200),
 // and what fits the field in a header.
 const (
@@ -61,6 +53,14 @@ type words struct {
 	backendType, publicIP, publicIPv6, data, dataV6 string
 	// otherSubnet says how a node gets another subnet.
 	otherSubnet string
+}
+
+// end returns what the parts are called by which a node is reached over a family.
+func (w words) end(v6 bool) (publicIP, data string) {
+	if v6 {
+		return w.publicIPv6, w.dataV6
+	}
+	return w.publicIP, w.data
 }
 
 var etcdWords = words{"BackendType", "PublicIP", "PublicIPv6", "BackendData", "BackendV6Data", "delete the lease"}
@@ -297,19 +297,6 @@ func (s Settings) families() []netip.Addr {
 	return out
 }
 
-// underlayV6 reports whether tunnels are made over IPv6: only where the
-// cluster has no IPv4.
-func (s Settings) underlayV6() bool { return s.V4.IsZero() }
-
-// tunnelEnd returns the address by which a lease's node is reached over
-// the family that tunnels use, and its end there.
-func (l *lease) tunnelEnd(s Settings) (netip.Addr, *TunnelEnd) {
-	if s.underlayV6() {
-		return l.PublicIPv6, l.TunnelV6
-	}
-	return l.PublicIP, l.Tunnel
-}
-
 // firstOf returns the first address of the family, or the zero Addr.
 func firstOf(addresses []netip.Addr, v6 bool) netip.Addr {
 	for _, a := range addresses {
@@ -332,15 +319,9 @@ func (s Settings) port(config *api.ClusterConfig) uint16 {
 // asked for if the node's network can carry it, else what it can. An error says why it
 // is another than was asked for.
 func (s Settings) mtu(config *api.ClusterConfig, node plugin.Node) (int, error) {
-	least, overhead := minMTU, 0
+	least, overhead := minMTU, s.overhead()
 	if !s.V6.IsZero() {
 		least = minMTUV6
-	}
-	switch {
-	case s.Backend == BackendVXLAN && s.underlayV6():
-		overhead = overheadV6
-	case s.Backend == BackendVXLAN:
-		overhead = overheadV4
 	}
 	mtu, what := 0, ""
 	switch m := config.Spec.MTU; {
@@ -364,16 +345,14 @@ func (s Settings) mtu(config *api.ClusterConfig, node plugin.Node) (int, error) 
 	return min(mtu, maxMTU), nil
 }
 
-// putLocal states the node's own part: its pools, tunnel and MTU.
+// putLocal states the node's own part: its pools, tunnels and MTU.
 func (c *compiler) putLocal() {
 	s := c.settings
 	var err error
 	if c.b.Local.MTU, err = s.mtu(c.in.Config, c.in.Node); err != nil {
 		c.problems = append(c.problems, plugin.Problem{Message: err.Error()})
 	}
-	if s.Backend == BackendVXLAN {
-		c.b.Local.Tunnels = c.localTunnels()
-	}
+	c.putTunnels()
 	if c.own == nil {
 		return
 	}
@@ -384,37 +363,10 @@ func (c *compiler) putLocal() {
 	}
 	for _, prefix := range c.own.subnet.Prefixes() {
 		if c.uses(prefix) {
-			plugin.PutPool(c.b, prefix, c.tunnelName(), c.origin(c.own))
+			o, _ := c.overlay(prefix) // without one the pool names none
+			plugin.PutPool(c.b, prefix, o.name, c.origin(c.own))
 		}
 	}
-}
-
-// tunnelName is what plans call the overlay; empty where nodes have none.
-func (c *compiler) tunnelName() string {
-	if len(c.b.Local.Tunnels) == 0 {
-		return ""
-	}
-	return Name
-}
-
-func (c *compiler) localTunnels() []plan.Tunnel {
-	s := c.settings
-	vtep := firstOf(c.in.Node.Addresses, s.underlayV6())
-	if !vtep.IsValid() {
-		c.problems = append(c.problems, plugin.Problem{Message: fmt.Sprintf(
-			"node %s has no address of the family of %s, which tunnels need; give it one", c.in.Node.Name, s.families()[0])})
-		return nil
-	}
-	c.b.PutNetwork(plan.NetworkKey{Name: plan.DefaultNetwork, Tunnel: Name}, plan.Network{FirstVNI: s.VNI, LastVNI: s.VNI, Origin: c.config.String()})
-	t := plan.Tunnel{Name: Name, VTEP: vtep, MAC: plan.MACOf(vtep), Port: s.port(c.in.Config)}
-	// What the lease says is what peers go by, until it is written anew.
-	if c.own != nil {
-		if _, end := c.own.tunnelEnd(s); end != nil && end.MAC[0]&1 == 0 && !end.MAC.IsZero() {
-			t.MAC = end.MAC
-		}
-	}
-	c.settleTunnels(t)
-	return []plan.Tunnel{t}
 }
 
 // putCluster states what holds for the network as a whole.

@@ -133,7 +133,7 @@ func TestConfigMapComesAndGoes(t *testing.T) {
 		n.start()
 		defer func() { n.stop() }()
 		defaults := []string{"kube-subnet-manager", "true", "backend-type", "vxlan", "backend-data", weftData, "public-ip", "172.30.0.1",
-			"backend-v6-data", weftData, "public-ipv6", "fd00:30::1"}
+			"backend-v6-data", `{"VNI":1,"VtepMAC":"0e:8d:0c:af:40:1b"}`, "public-ipv6", "fd00:30::1"}
 		checkAnnotations(t, r, "node1", nil, defaults...)
 
 		createObject(t, r, ConfigMap, configMap(map[string]string{NetConf: `{ "Network": "10.244.0.0/16", "Backend": {"Type": "host-gw"} }`}))

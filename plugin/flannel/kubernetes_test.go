@@ -81,7 +81,7 @@ func TestAnnotationsOfFlanneld(t *testing.T) {
 		"flannel.alpha.coreos.com/backend-type":        "vxlan",
 		"flannel.alpha.coreos.com/backend-data":        `{"VNI":1,"VtepMAC":"0a:58:ac:1e:00:01"}`,
 		"flannel.alpha.coreos.com/public-ip":           "192.0.2.7",
-		"flannel.alpha.coreos.com/backend-v6-data":     `{"VNI":1,"VtepMAC":"0a:58:ac:1e:00:01"}`,
+		"flannel.alpha.coreos.com/backend-v6-data":     `{"VNI":1,"VtepMAC":"0e:8d:0c:af:40:1b"}`,
 		"flannel.alpha.coreos.com/public-ipv6":         "2001:db8::8",
 		"weft.network/flannel-config":                  "",
 	}

@@ -142,8 +142,7 @@ func (s Settings) attributes(node plugin.Node) (Attributes, error) {
 			return Attributes{}, fmt.Errorf("node %s has no address of the family of network %s; give it one, or disable that family", node.Name, f.r.Network)
 		}
 		if s.Backend == BackendVXLAN {
-			vtep := firstOf(node.Addresses, s.underlayV6())
-			*f.end = &TunnelEnd{VNI: s.VNI, MAC: plan.MACOf(vtep)}
+			*f.end = &TunnelEnd{VNI: s.VNI, MAC: plan.MACOf(*f.addr)}
 		}
 	}
 	return a, nil

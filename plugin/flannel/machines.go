@@ -81,10 +81,13 @@ func (c *compiler) nextHop(l *lease, via netip.Addr) string {
 }
 
 // tunnelEnd returns the name of the peer with an end of the tunnel that a lease speaks
-// of. An end has one MAC address; see settleTunnels.
+// of. Leases by the same name have the same ends, each of one MAC address; see
+// settleTunnel.
 func (c *compiler) tunnelEnd(l *lease, end plan.TunnelEnd) string {
 	name, p := c.machine(l, end.VTEP)
-	p.Ends = []plan.TunnelEnd{end}
+	if !slices.Contains(p.Ends, end) {
+		p.Ends = append(p.Ends, end)
+	}
 	return name
 }
 

@@ -80,16 +80,17 @@ func (c *compiler) putPeer(l *lease) {
 			plugin.PutDirect(c.b, prefix, c.origin(l))
 		}
 		if r.Way == plan.ToTunnel {
-			c.putPeerAddresses(p, r)
+			c.putPeerAddresses(p, prefix.Addr().Is6(), r)
 		}
 	}
 }
 
 // route returns the way to a prefix of the peer's.
 func (c *compiler) route(p peer, prefix netip.Prefix) (plan.Route, bool) {
-	via, field := p.PublicIP, c.words.publicIP
-	if prefix.Addr().Is6() {
-		via, field = p.PublicIPv6, c.words.publicIPv6
+	v6 := prefix.Addr().Is6()
+	via := p.PublicIP
+	if v6 {
+		via = p.PublicIPv6
 	}
 	if via.IsValid() && (c.settings.Backend == BackendHostGW || c.settings.DirectRouting) && c.onLink(via) {
 		return plan.Route{Way: plan.ToNextHop, Peers: []string{c.nextHop(p.lease, via)}, Origin: c.origin(p.lease)}, true
@@ -97,7 +98,7 @@ func (c *compiler) route(p peer, prefix netip.Prefix) (plan.Route, bool) {
 	if c.settings.Backend == BackendVXLAN {
 		return c.tunnel(p, prefix)
 	}
-	switch {
+	switch field, _ := c.words.end(v6); {
 	case !via.IsValid():
 		c.problem(p.lease, "it has no %s, by which %s could be reached; restart flanneld on its node", field, prefix)
 	default:
@@ -112,14 +113,13 @@ func (c *compiler) onLink(a netip.Addr) bool {
 
 // tunnel returns the way through the tunnel to a prefix of the peer's.
 func (c *compiler) tunnel(p peer, prefix netip.Prefix) (plan.Route, bool) {
-	vtep, end := p.tunnelEnd(c.settings)
-	field, data := c.words.publicIP, c.words.data
-	if c.settings.underlayV6() {
-		field, data = c.words.publicIPv6, c.words.dataV6
+	o, ok := c.overlay(prefix)
+	if !ok {
+		return plan.Route{}, false // putTunnels has said so
 	}
+	vtep, end := p.end(o)
+	field, data := c.words.end(o.v6)
 	switch {
-	case c.tunnelName() == "":
-		return plan.Route{}, false // putLocal has said so
 	case !vtep.IsValid() || end == nil:
 		c.problem(p.lease, "it has no %s or no %s for a tunnel; restart flanneld on its node", field, data)
 		return plan.Route{}, false
@@ -128,9 +128,6 @@ func (c *compiler) tunnel(p peer, prefix netip.Prefix) (plan.Route, bool) {
 		return plan.Route{}, false
 	case end.MAC.IsZero() || end.MAC[0]&1 != 0:
 		c.problem(p.lease, "VtepMAC %s in its %s is not the address of one machine; restart flanneld on its node", end.MAC, data)
-		return plan.Route{}, false
-	case prefix.Addr().Is6() && p.separateV6(c.settings):
-		c.problem(p.lease, "its node has a tunnel of its own for IPv6, which is not supported beside IPv4; %s is out of reach", prefix)
 		return plan.Route{}, false
 	}
 	switch holder := c.addresses[vtep]; {
@@ -141,28 +138,21 @@ func (c *compiler) tunnel(p peer, prefix netip.Prefix) (plan.Route, bool) {
 			field, vtep, holder.at, end.MAC)
 		return plan.Route{}, false
 	}
-	if other := c.vteps[end.MAC]; other != vtep {
+	if other := c.vteps[tunnelMAC{o.name, end.MAC}]; other != vtep {
 		c.problem(p.lease, "VtepMAC %s in its %s is that of %s, %s; give its node another", end.MAC, data, c.addresses[other].at, other)
 		return plan.Route{}, false
 	}
-	return plan.Route{Way: plan.ToTunnel, Peers: []string{c.tunnelEnd(p.lease, plan.TunnelEnd{Tunnel: Name, VTEP: vtep, MAC: end.MAC})}, Origin: c.origin(p.lease)}, true
+	return plan.Route{Way: plan.ToTunnel, Peers: []string{c.tunnelEnd(p.lease, plan.TunnelEnd{Tunnel: o.name, VTEP: vtep, MAC: end.MAC})}, Origin: c.origin(p.lease)}, true
 }
 
-// separateV6 reports whether the peer sends IPv6 over a second tunnel, as
-// flanneld does. Weft has one for both, and says so by the same address.
-func (p peer) separateV6(s Settings) bool {
-	return !s.underlayV6() && (p.TunnelV6 == nil || p.TunnelV6.MAC != p.Tunnel.MAC)
-}
-
-// putPeerAddresses states that pods get to the peer's own addresses by the
-// tunnel, where its pods are reached so: without it the peer would see a pod's
-// address come in from where it does not expect it.
-func (c *compiler) putPeerAddresses(p peer, r plan.Route) {
+// putPeerAddresses states that pods get to the peer's own addresses of a family by
+// the tunnel, where its pods are reached so by theirs: without it the peer would see
+// a pod's address come in from where it does not expect it.
+func (c *compiler) putPeerAddresses(p peer, v6 bool, r plan.Route) {
 	r.EndpointsOnly = true
 	for _, h := range hosts(p.addresses) {
-		separate := h.Addr().Is6() && p.separateV6(c.settings)
 		direct := c.settings.DirectRouting && c.onLink(h.Addr())
-		if c.uses(h) && !separate && !direct && !slices.Contains(c.in.Node.Addresses, h.Addr()) {
+		if h.Addr().Is6() == v6 && !direct && !slices.Contains(c.in.Node.Addresses, h.Addr()) {
 			c.b.PutRoute(key(h), r)
 		}
 	}
