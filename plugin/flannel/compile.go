@@ -239,10 +239,11 @@ func (c *compiler) configProblem(format string, args ...any) {
 	c.problems = append(c.problems, plugin.Problem{Kind: c.config.kind, Key: c.config.key, Message: fmt.Sprintf(format, args...)})
 }
 
+// nodeAddresses returns a Node's addresses that others can reach it by.
 func nodeAddresses(n *corev1.Node) []netip.Addr {
 	var out []netip.Addr
 	for _, a := range n.Status.Addresses {
-		if addr, err := netip.ParseAddr(a.Address); err == nil && a.Type == corev1.NodeInternalIP {
+		if addr, err := netip.ParseAddr(a.Address); err == nil && a.Type == corev1.NodeInternalIP && ordinary(addr) && !addr.IsUnspecified() {
 			out = append(out, addr)
 		}
 	}

@@ -23,14 +23,45 @@ import (
 var (
 	attackAddresses = []string{"172.30.0.9", "172.30.0.1", "172.30.0.2", "172.30.0.3", "10.5.1.2", "10.5.2.7", "10.5.3.1", "10.5.9.9", "192.0.2.1", "", "elephant",
 		"fe80::1%eth0", "::ffff:172.30.0.2", "0.0.0.0", "224.0.0.1", "255.255.255.255", "127.0.0.1"}
+	attackAddresses6 = []string{"fd00:30::9", "fd00:30::1", "fd00:30::2", "fd00:30::3", "fd00:5:0:1::2", "fd00:5:0:2::7", "fd00:5:0:9::9", "2001:db8::1", "", "elephant",
+		alikeNode2, alikeNode3, "172.30.0.2", "::", "ff02::1", "::1"}
 	attackMACs  = []string{"0a:58:ac:1e:00:09", "0a:58:ac:1e:00:01", "0a:58:ac:1e:00:02", "02:00:00:00:00:03", "02:00:00:00:00:99", "elephant"}
+	attackMACs6 = []string{"0e:8d:0c:af:32:83", "0a:58:ac:1e:00:09", "0e:8d:0c:af:40:1b", "0e:8d:0c:af:41:ce", "0a:58:ac:1e:00:01", "0a:58:ac:1e:00:02", macOfNode3, "02:00:00:00:00:99", "elephant"}
 	attackNames = []string{"", "attacker", "node1", "node2", "node3"}
 )
 
-// withoutFlannelds leaves out the MAC address of node3, which flanneld made up:
+// An attacker may look for addresses whose MAC addresses are others'.
+const (
+	alikeNode2 = "fd00:30::7939:7a08:f869:937e"
+	alikeNode3 = "fd00:30::abcd"
+)
+
+// macOfNode3 is what flanneld made up for its tunnel over IPv6.
+var macOfNode3 = plan.MACOf(netip.MustParseAddr(alikeNode3)).String()
+
+func TestAddressesAlike(t *testing.T) {
+	if a, b := plan.MACOf(netip.MustParseAddr(alikeNode2)), plan.MACOf(netip.MustParseAddr("fd00:30::2")); a != b {
+		t.Errorf("the MAC address of %s is %s, and not that of node2, %s: find another address", alikeNode2, a, b)
+	}
+}
+
+// withoutFlannelds leaves out the MAC addresses of node3, which flanneld made up:
 // whose such an address is, nothing tells but the leases' age.
 func withoutFlannelds(macs []string) []string {
-	return slices.DeleteFunc(slices.Clone(macs), func(m string) bool { return m == "02:00:00:00:00:03" })
+	return slices.DeleteFunc(slices.Clone(macs), func(m string) bool { return m == "02:00:00:00:00:03" || m == macOfNode3 })
+}
+
+// victims are node1 and node2, which run Weft, and node3, which runs flanneld.
+type victim struct{ address, address6, mac, mac6 string }
+
+// drawVictims returns them by their numbers. node2 may run a Weft that had one tunnel
+// for both families.
+func drawVictims(t *rapid.T) map[int]victim {
+	return map[int]victim{
+		1: {"172.30.0.1", "fd00:30::1", "0a:58:ac:1e:00:01", "0e:8d:0c:af:40:1b"},
+		2: {"172.30.0.2", "fd00:30::2", "0a:58:ac:1e:00:02", rapid.SampledFrom([]string{"0e:8d:0c:af:41:ce", "0a:58:ac:1e:00:02"}).Draw(t, "MAC of node2")},
+		3: {"172.30.0.3", "fd00:30::3", "02:00:00:00:00:03", macOfNode3},
+	}
 }
 
 // harmless holds two plans of a node against each other: with what an attacker
@@ -39,11 +70,18 @@ func harmless(t *rapid.T, node, attacker string, without, with *plan.Plan) {
 	if !slices.Equal(without.Local.Pools, with.Local.Pools) || !slices.Equal(without.Local.Tunnels, with.Local.Tunnels) {
 		t.Fatalf("%s: the attacker changed what is the node's own:\n%s\nwith it:\n%s", node, without, with)
 	}
+	// how is in which way the peer of a route is reached.
+	how := func(p *plan.Plan, k plan.RouteKey, r plan.Route) (plan.TunnelEnd, netip.Addr) {
+		peer := p.Peer(r.Peer())
+		end, _, _ := p.Local.EndOf(peer, k.Prefix.Addr())
+		return end, peer.NextHop(k.Prefix.Addr())
+	}
 	for k, r := range without.Routes.All() {
 		got, ok := with.Routes.Get(k)
-		before, after := without.Peer(r.Peer()), with.Peer(got.Peer())
-		same := slices.Equal(before.Ends, after.Ends) && slices.Equal(before.Addresses, after.Addresses)
-		if got.Peer() == "172.30.0.3" && r.Peer() == "node3" {
+		end, via := how(without, k, r)
+		gotEnd, gotVia := how(with, k, got)
+		same := end == gotEnd && via == gotVia
+		if (got.Peer() == "172.30.0.3" || got.Peer() == "fd00:30::3") && r.Peer() == "node3" {
 			got.Peers = r.Peers // the lease of flanneld names no node, and two say that they are it
 		}
 		if !ok || !same || !got.Equal(r) {
@@ -59,17 +97,32 @@ func harmless(t *rapid.T, node, attacker string, without, with *plan.Plan) {
 		if _, had := without.Routes.Get(k); had || r.Origin == attacker {
 			continue
 		}
-		if end, _ := with.Peer(r.Peer()).End(Name); r.Way != plan.ToTunnel || end.VTEP == netip.MustParseAddr("172.30.0.9") {
+		if end, _ := how(with, k, r); r.Way != plan.ToTunnel || end.VTEP == netip.MustParseAddr("172.30.0.9") || end.VTEP == netip.MustParseAddr("fd00:30::9") {
 			t.Fatalf("%s: the attacker made a route of %s: %v %v", node, r.Origin, k, r)
 		}
 	}
 }
 
-func factsOf(i int) plugin.Node {
+func factsOf(i int, dual bool) plugin.Node {
 	own := netip.AddrFrom4([4]byte{172, 30, 0, byte(i)})
 	pod := netip.AddrFrom4([4]byte{10, 5, byte(i), 2})
-	return plugin.Node{Name: fmt.Sprintf("node%d", i), MTU: 1500, Addresses: []netip.Addr{own}, Prefixes: []netip.Prefix{netip.PrefixFrom(own, 24).Masked()},
+	n := plugin.Node{Name: fmt.Sprintf("node%d", i), MTU: 1500, Addresses: []netip.Addr{own}, Prefixes: []netip.Prefix{netip.PrefixFrom(own, 24).Masked()},
 		Endpoints: []plugin.Endpoint{{Interface: "weft0", Network: plan.DefaultNetwork, Addresses: []netip.Addr{pod}, MAC: plan.MACOf(pod)}}}
+	if dual {
+		own6 := netip.MustParseAddr(fmt.Sprintf("fd00:30::%d", i))
+		n.Addresses, n.Prefixes = append(n.Addresses, own6), append(n.Prefixes, netip.PrefixFrom(own6, 64).Masked())
+		n.Endpoints[0].Addresses = append(n.Endpoints[0].Addresses, netip.MustParseAddr(fmt.Sprintf("fd00:5:0:%d::2", i)))
+	}
+	return n
+}
+
+// harmConfig is a configuration of one family or of both.
+func harmConfig(backend string, dual bool) string {
+	v6 := ""
+	if dual {
+		v6 = `"EnableIPv6":true,"IPv6Network":"fd00:5::/48",`
+	}
+	return `{"Network":"10.5.0.0/16",` + v6 + `"Backend":{"Type":` + backend + `}}`
 }
 
 // An agent that has a lease, younger than those of others or reserved as those of
@@ -78,9 +131,9 @@ func factsOf(i int) plugin.Node {
 func TestLeaseCannotHarmOthers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		backend := rapid.SampledFrom([]string{`"vxlan"`, `"vxlan","DirectRouting":true`, `"host-gw"`}).Draw(t, "backend")
-		config := decode(nothing{}, ConfigKind, ConfigName, []byte(`{"Network":"10.5.0.0/16","Backend":{"Type":`+backend+`}}`), false)
-		// node1 and node2 run Weft, node3 runs flanneld.
-		macs := []string{"0a:58:ac:1e:00:01", "0a:58:ac:1e:00:02", "02:00:00:00:00:03"}
+		dual := rapid.Bool().Draw(t, "dual")
+		config := decode(nothing{}, ConfigKind, ConfigName, []byte(harmConfig(backend, dual)), false)
+		victims := drawVictims(t)
 		reserved := rapid.Bool().Draw(t, "reserved")
 		objects := map[*registry.Kind][]registry.Object{ConfigKind: {config}}
 		add := func(k *registry.Kind, name, value string, created int64) {
@@ -96,16 +149,22 @@ func TestLeaseCannotHarmOthers(t *testing.T) {
 			if i == 3 {
 				stamp = ""
 			}
-			subnet, address := fmt.Sprintf("10.5.%d.0-24", i), fmt.Sprintf("172.30.0.%d", i)
-			add(LeaseKind, subnet, fmt.Sprintf(`{"PublicIP":%q,"BackendType":%q,"BackendData":{"VNI":1,"VtepMAC":%q}%s}`, address, name, macs[i-1], stamp), int64(10+i))
-			objects[api.Node] = append(objects[api.Node], coreNode(fmt.Sprintf("node%d", i), address))
+			subnet, v, second, reserved6, addresses := fmt.Sprintf("10.5.%d.0-24", i), victims[i], "", "", []string{victims[i].address}
+			if dual {
+				subnet += fmt.Sprintf("&fd00:5:0:%d::-64", i)
+				second = fmt.Sprintf(`,"PublicIPv6":%q,"BackendV6Data":{"VNI":1,"VtepMAC":%q}`, v.address6, v.mac6)
+				reserved6, addresses = fmt.Sprintf(`,"publicIPv6":%q`, v.address6), append(addresses, v.address6)
+			}
+			add(LeaseKind, subnet, fmt.Sprintf(`{"PublicIP":%q,"BackendType":%q,"BackendData":{"VNI":1,"VtepMAC":%q}%s%s}`, v.address, name, v.mac, second, stamp), int64(10+i))
+			objects[api.Node] = append(objects[api.Node], coreNode(append([]string{fmt.Sprintf("node%d", i)}, addresses...)...))
 			if reserved {
-				add(ReservationKind, subnet, fmt.Sprintf(`{"node":"node%d","publicIP":%q}`, i, address), int64(i))
+				add(ReservationKind, subnet, fmt.Sprintf(`{"node":"node%d","publicIP":%q%s}`, i, v.address, reserved6), int64(i))
 			}
 		}
 		without := registry.NewSnapshot(objects)
 
-		address, said := rapid.SampledFrom(attackAddresses), attackMACs
+		address, said, said6 := rapid.SampledFrom(attackAddresses), attackMACs, attackMACs6
+		address6 := rapid.SampledFrom(attackAddresses6)
 		created := int64(rapid.IntRange(14, 20).Draw(t, "created"))
 		subnets := []string{"10.5.0.0-24", "10.5.9.0-24"}
 		if reserved {
@@ -114,27 +173,37 @@ func TestLeaseCannotHarmOthers(t *testing.T) {
 			// The key, too, is the attacker's to choose.
 			subnets = append(subnets, "10.5.2.0-25", "10.5.0.0-17", "10.5.3.128-25", "172.30.0.0-24", "172.30.0.2-31")
 		}
-		subnet := rapid.SampledFrom(subnets).Draw(t, "subnet")
+		subnet, second := rapid.SampledFrom(subnets).Draw(t, "subnet"), ""
 		if created <= 13 {
-			said = withoutFlannelds(attackMACs)
+			said, said6 = withoutFlannelds(attackMACs), withoutFlannelds(attackMACs6)
+		}
+		if dual {
+			subnets := []string{"", "&fd00:5:0:9::-64"}
+			if !reserved {
+				subnets = append(subnets, "&fd00:5:0:2::-80", "&fd00:5::-49", "&fd00:5:0:3:8000::-65", "&fd00:30::-64", "&fd00:30::2-127")
+			}
+			subnet += rapid.SampledFrom(subnets).Draw(t, "IPv6 subnet")
+			second = fmt.Sprintf(`,"PublicIPv6":%q,"BackendV6Data":{"VNI":1,"VtepMAC":%q}`, address6.Draw(t, "PublicIPv6"), rapid.SampledFrom(said6).Draw(t, "IPv6 MAC"))
 		}
 		weft := ""
 		if n := rapid.SampledFrom(attackNames).Draw(t, "stamp"); n != "" {
 			weft = fmt.Sprintf(`,"Weft":{"Node":%q,"Config":{}}`, n)
 		}
-		lease := fmt.Sprintf(`{"PublicIP":%q,"BackendType":%q,"BackendData":{"VNI":1,"VtepMAC":%q}%s}`,
-			address.Draw(t, "PublicIP"), rapid.SampledFrom([]string{"vxlan", "host-gw", ""}).Draw(t, "type"), rapid.SampledFrom(said).Draw(t, "MAC"), weft)
+		lease := fmt.Sprintf(`{"PublicIP":%q,"BackendType":%q,"BackendData":{"VNI":1,"VtepMAC":%q}%s%s}`,
+			address.Draw(t, "PublicIP"), rapid.SampledFrom([]string{"vxlan", "host-gw", ""}).Draw(t, "type"), rapid.SampledFrom(said).Draw(t, "MAC"), second, weft)
 		add(LeaseKind, subnet, lease, created)
 		if reserved {
-			add(ReservationKind, subnet, `{"node":"attacker","publicIP":"172.30.0.9"}`, 4)
+			// What it leaves out, nobody vouches for.
+			reserved6 := rapid.SampledFrom([]string{"", `,"publicIPv6":"fd00:30::9"`}).Draw(t, "reserved IPv6")
+			add(ReservationKind, subnet, `{"node":"attacker","publicIP":"172.30.0.9"`+reserved6+`}`, 4)
 		}
-		attacker := coreNode(append([]string{"attacker"}, rapid.SliceOfN(address, 0, 4).Draw(t, "addresses")...)...)
+		attacker := coreNode(append([]string{"attacker"}, rapid.SliceOfN(rapid.OneOf(address, address6), 0, 4).Draw(t, "addresses")...)...)
 		at := rapid.IntRange(0, 3).Draw(t, "place")
 		objects[api.Node] = slices.Insert(slices.Clone(objects[api.Node]), at, registry.Object(attacker))
 		slices.SortFunc(objects[LeaseKind], func(a, b registry.Object) int { return registry.KeyOf(a).Compare(registry.KeyOf(b)) })
 		with := registry.NewSnapshot(objects)
 		for i := 1; i <= 3; i++ {
-			in := plugin.Input{Config: &api.ClusterConfig{}, Node: factsOf(i), Objects: without}
+			in := plugin.Input{Config: &api.ClusterConfig{}, Node: factsOf(i, dual), Objects: without}
 			before, _ := Plugin{}.Compile(in)
 			in.Objects = with
 			after, _ := Plugin{}.Compile(in)
@@ -155,42 +224,57 @@ func TestAnnotationsCannotHarmOthers(t *testing.T) {
 		if backend == `"host-gw"` {
 			name = "host-gw"
 		}
+		dual := rapid.Bool().Draw(t, "dual")
 		objects := map[*registry.Kind][]registry.Object{}
 		if backend != "" {
-			objects[ConfigMap] = []registry.Object{configMap(map[string]string{NetConf: `{"Network":"10.5.0.0/16","Backend":{"Type":` + backend + `}}`})}
+			objects[ConfigMap] = []registry.Object{configMap(map[string]string{NetConf: harmConfig(backend, dual)})}
 		}
-		node := func(name, cidr string, age int64, addresses ...string) *corev1.Node {
+		node := func(name string, i int, age int64, addresses ...string) *corev1.Node {
 			n := coreNode(append([]string{name}, addresses...)...)
 			n.CreationTimestamp = metav1.NewTime(time.Unix(age, 0))
-			n.Spec.PodCIDRs = []string{cidr}
+			n.Spec.PodCIDRs = []string{fmt.Sprintf("10.5.%d.0/24", i)}
+			if dual {
+				n.Spec.PodCIDRs = append(n.Spec.PodCIDRs, fmt.Sprintf("fd00:5:0:%d::/64", i))
+			}
 			return n
 		}
-		tell := func(n *corev1.Node, backend, ip, mac string) {
-			n.Annotations = map[string]string{managedAnnotation: managed, backendTypeAnnotation: backend, publicIPAnnotation: ip,
-				backendDataAnnotation: fmt.Sprintf(`{"VNI":1,"VtepMAC":%q}`, mac)}
+		tell := func(n *corev1.Node, backend string, v victim) {
+			n.Annotations = map[string]string{managedAnnotation: managed, backendTypeAnnotation: backend, publicIPAnnotation: v.address,
+				backendDataAnnotation: fmt.Sprintf(`{"VNI":1,"VtepMAC":%q}`, v.mac)}
+			if dual {
+				n.Annotations[publicIPv6Annotation], n.Annotations[backendV6Annotation] = v.address6, fmt.Sprintf(`{"VNI":1,"VtepMAC":%q}`, v.mac6)
+			}
 		}
+		victims := drawVictims(t)
 		for i := 1; i <= 3; i++ {
-			address := fmt.Sprintf("172.30.0.%d", i)
-			n := node(fmt.Sprintf("node%d", i), fmt.Sprintf("10.5.%d.0/24", i), int64(10+i), address)
-			tell(n, name, address, []string{"0a:58:ac:1e:00:01", "0a:58:ac:1e:00:02", "02:00:00:00:00:03"}[i-1])
+			addresses := []string{victims[i].address}
+			if dual {
+				addresses = append(addresses, victims[i].address6)
+			}
+			n := node(fmt.Sprintf("node%d", i), i, int64(10+i), addresses...)
+			tell(n, name, victims[i])
 			objects[api.Node] = append(objects[api.Node], n)
 		}
 		without := registry.NewSnapshot(objects)
-		address := rapid.SampledFrom(attackAddresses)
-		addresses, age, macs := []string{"172.30.0.9"}, int64(rapid.IntRange(1, 20).Draw(t, "age")), attackMACs
+		address, address6 := rapid.SampledFrom(attackAddresses), rapid.SampledFrom(attackAddresses6)
+		addresses, age, macs, macs6 := []string{"172.30.0.9", "fd00:30::9"}, int64(rapid.IntRange(1, 20).Draw(t, "age")), attackMACs, attackMACs6
 		if rapid.Bool().Draw(t, "kubelet") {
-			addresses, age = rapid.SliceOfN(address, 0, 4).Draw(t, "addresses"), 20
+			addresses, age = rapid.SliceOfN(rapid.OneOf(address, address6), 0, 4).Draw(t, "addresses"), 20
+			// Whoever gives a node an address which leads to the MAC address that
+			// another's flanneld made up can have that.
+			addresses = slices.DeleteFunc(addresses, func(a string) bool { return a == alikeNode3 })
 		}
 		if age <= 13 {
-			macs = withoutFlannelds(attackMACs)
+			macs, macs6 = withoutFlannelds(attackMACs), withoutFlannelds(attackMACs6)
 		}
-		attacker := node("attacker", "10.5.9.0/24", age, addresses...)
-		tell(attacker, rapid.SampledFrom([]string{"vxlan", "host-gw", ""}).Draw(t, "type"), address.Draw(t, "public-ip"), rapid.SampledFrom(macs).Draw(t, "MAC"))
+		attacker := node("attacker", 9, age, addresses...)
+		tell(attacker, rapid.SampledFrom([]string{"vxlan", "host-gw", ""}).Draw(t, "type"), victim{address.Draw(t, "public-ip"), address6.Draw(t, "public-ipv6"),
+			rapid.SampledFrom(macs).Draw(t, "MAC"), rapid.SampledFrom(macs6).Draw(t, "IPv6 MAC")})
 		at := rapid.IntRange(0, 3).Draw(t, "place")
 		objects[api.Node] = slices.Insert(slices.Clone(objects[api.Node]), at, registry.Object(attacker))
 		with := registry.NewSnapshot(objects)
 		for i := 1; i <= 3; i++ {
-			in := plugin.Input{Config: &api.ClusterConfig{}, Node: factsOf(i), Objects: without}
+			in := plugin.Input{Config: &api.ClusterConfig{}, Node: factsOf(i, dual), Objects: without}
 			before, _ := Kubernetes{}.Compile(in)
 			in.Objects = with
 			after, _ := Kubernetes{}.Compile(in)
@@ -200,6 +284,65 @@ func TestAnnotationsCannotHarmOthers(t *testing.T) {
 			harmless(t, in.Node.Name, "Node attacker", before, after)
 		}
 	})
+}
+
+// Each end of a tunnel stays with the lease whose it is, whatever an older lease says, or
+// one at an address that was chosen for it. What is wrong in one tunnel leaves the other.
+func TestTunnelEndsStayWithTheirNodes(t *testing.T) {
+	weft := victim{"172.30.0.2", "fd00:30::2", "0a:58:ac:1e:00:02", "0e:8d:0c:af:41:ce"}
+	former := victim{"172.30.0.2", "fd00:30::2", "0a:58:ac:1e:00:02", "0a:58:ac:1e:00:02"}
+	flanneld := victim{"172.30.0.2", "fd00:30::2", "02:00:00:00:00:02", macOfNode3}
+	for what, c := range map[string]struct {
+		victim, attacker victim
+		// born is when the victim's lease was made, the attacker's at 10.
+		born int64
+		// reserved is what the attacker's reservation says; where it is empty, there
+		// are none.
+		reserved string
+		// v6 says that it is of the IPv6 end.
+		v6 bool
+	}{
+		"a MAC address made of an IPv4 address":     {weft, victim{"172.30.0.9", "fd00:30::9", weft.mac, "02:00:00:00:06:09"}, 20, "", false},
+		"the same, over IPv6":                       {former, victim{"172.30.0.9", "fd00:30::9", "02:00:00:00:00:09", former.mac6}, 20, "", true},
+		"made of an IPv4 address that is another's": {former, victim{"172.30.0.2", "fd00:30::9", former.mac, former.mac6}, 20, `,"publicIPv6":"fd00:30::9"`, true},
+		"made of an IPv6 address that is known":     {weft, victim{"172.30.0.9", "fd00:30::9", "02:00:00:00:00:09", weft.mac6}, 20, `,"publicIPv6":"fd00:30::9"`, true},
+		"at an address with that MAC address":       {weft, victim{"172.30.0.9", alikeNode2, "02:00:00:00:00:09", weft.mac6}, 20, `,"publicIP":"172.30.0.9"`, true},
+		"at an address with flanneld's":             {flanneld, victim{"172.30.0.9", alikeNode3, "02:00:00:00:00:09", macOfNode3}, 1, "", true},
+		"at an address that nobody vouches for":     {flanneld, victim{"172.30.0.9", "fd00:30::99", "02:00:00:00:00:09", macOfNode3}, 20, `,"publicIP":"172.30.0.9"`, true},
+		"with an address that nobody vouches for":   {weft, victim{"172.30.0.9", "fd00:30::2", "02:00:00:00:00:09", "02:00:00:00:06:09"}, 20, `,"publicIP":"172.30.0.9"`, true},
+	} {
+		objects := map[*registry.Kind][]registry.Object{ConfigKind: {decode(t, ConfigKind, ConfigName, []byte(harmConfig(`"vxlan"`, true)), false)}}
+		add := func(i int, v victim, born int64, reserved string) {
+			subnet := fmt.Sprintf("10.5.%d.0-24&fd00:5:0:%d::-64", i, i)
+			objects[LeaseKind] = append(objects[LeaseKind], decodeCreated(t, LeaseKind, subnet, fmt.Appendf(nil,
+				`{"PublicIP":%q,"PublicIPv6":%q,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":%q},"BackendV6Data":{"VNI":1,"VtepMAC":%q}}`,
+				v.address, v.address6, v.mac, v.mac6), true, born))
+			if c.reserved != "" {
+				objects[ReservationKind] = append(objects[ReservationKind], decode(t, ReservationKind, subnet, fmt.Appendf(nil, `{"node":"node%d"%s}`, i, reserved), false))
+			}
+		}
+		add(2, c.victim, c.born, `,"publicIP":"172.30.0.2","publicIPv6":"fd00:30::2"`)
+		add(9, c.attacker, 10, c.reserved)
+		p, problems := Plugin{}.Compile(plugin.Input{Config: &api.ClusterConfig{}, Node: factsOf(1, true), Objects: registry.NewSnapshot(objects)})
+		if err := p.Validate(); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		for _, want := range []struct {
+			prefix, tunnel, vtep, mac string
+			ok                        bool
+		}{
+			{"10.5.2.0/24", Name, c.victim.address, c.victim.mac, true},
+			{"fd00:5:0:2::/64", nameV6, c.victim.address6, c.victim.mac6, true},
+			{"10.5.9.0/24", Name, c.attacker.address, c.attacker.mac, c.v6},
+			{"fd00:5:0:9::/64", nameV6, c.attacker.address6, c.attacker.mac6, !c.v6},
+		} {
+			r, ok := p.Routes.Get(key(netip.MustParsePrefix(want.prefix)))
+			end, _ := p.Peer(r.Peer()).End(want.tunnel)
+			if ok != want.ok || ok && (end.VTEP.String() != want.vtep || end.MAC.String() != want.mac) {
+				t.Errorf("%s: %s is behind %v (%t):\n%s%v", what, want.prefix, end, ok, p, problems)
+			}
+		}
+	}
 }
 
 // nothing is a testing.TB for helpers that cannot fail here.
@@ -215,54 +358,87 @@ func TestPeersAreNamedByProof(t *testing.T) {
 		subnet, address, address6, node string
 		created                         int64
 	}
-	nodes := []*corev1.Node{coreNode("node1", "172.30.0.1"), coreNode("node2", "172.30.0.2", "172.30.0.22", "fd00:30::2"),
-		coreNode("172.30.0.7", "172.30.0.8"), coreNode("attacker", "172.30.0.9", "172.30.0.2")}
-	own := lease{"10.5.1.0-24", "172.30.0.1", "", "node1", 1}
-	victim := lease{"10.5.2.0-24", "172.30.0.2", "", "node2", 10}
+	nodes := []*corev1.Node{coreNode("node1", "172.30.0.1", "fd00:30::1"), coreNode("node2", "172.30.0.2", "172.30.0.22", "fd00:30::2"),
+		coreNode("172.30.0.7", "172.30.0.8"), coreNode("attacker", "172.30.0.9", "172.30.0.2", "fd00:30::9", "fd00:30::2")}
+	own := lease{"10.5.1.0-24", "172.30.0.1", "fd00:30::1", "node1", 1}
+	victim := lease{"10.5.2.0-24", "172.30.0.2", "fd00:30::2", "node2", 10}
 	for what, c := range map[string]struct {
 		leases []lease
 		want   map[string]string // subnet to peer
 	}{
-		"what it says of itself": {[]lease{victim, {"10.5.0.0-24", "172.30.0.9", "", "node2", 5}}, map[string]string{"10.5.2.0/24": "node2", "10.5.0.0/24": "172.30.0.9"}},
-		"two of one node":        {[]lease{victim, {"10.5.3.0-24", "172.30.0.2", "", "node2", 3}}, map[string]string{"10.5.2.0/24": "node2", "10.5.3.0/24": "node2"}},
-		"another's address":      {[]lease{victim, {"10.5.0.0-24", "172.30.0.2", "", "attacker", 20}}, map[string]string{"10.5.2.0/24": "node2", "10.5.0.0/24": "172.30.0.2"}},
-		"the same, and older":    {[]lease{victim, {"10.5.0.0-24", "172.30.0.2", "", "attacker", 5}}, map[string]string{"10.5.2.0/24": "172.30.0.2", "10.5.0.0/24": "attacker"}},
-		"another's second address": {[]lease{victim, {"10.5.0.0-24", "172.30.0.22", "", "node2", 20}},
-			map[string]string{"10.5.2.0/24": "node2", "10.5.0.0/24": "172.30.0.22"}},
-		"an address of the other family": {[]lease{victim, {"10.5.0.0-24", "172.30.0.9", "fd00:30::2", "node2", 5}},
-			map[string]string{"10.5.2.0/24": "node2", "10.5.0.0/24": "172.30.0.9"}},
-		"an address that is a Node's name": {[]lease{victim, {"10.5.7.0-24", "172.30.0.7", "", "gone", 4}},
-			map[string]string{"10.5.2.0/24": "node2", "10.5.7.0/24": "machine at 172.30.0.7"}},
-		"the node's own name": {[]lease{victim, {"10.5.7.0-24", "172.30.0.77", "", "node1", 4}},
-			map[string]string{"10.5.2.0/24": "node2", "10.5.7.0/24": "172.30.0.77"}},
+		"what it says of itself": {[]lease{victim, {"10.5.0.0-24", "172.30.0.9", "fd00:30::9", "node2", 5}},
+			map[string]string{"10.5.2.0/24": "node2", "10.5.0.0/24": "172.30.0.9", "fd00:5:0:2::/64": "node2", "fd00:5::/64": "fd00:30::9"}},
+		"two of one node": {[]lease{victim, {"10.5.3.0-24", "172.30.0.2", "fd00:30::2", "node2", 3}},
+			map[string]string{"10.5.2.0/24": "node2", "10.5.3.0/24": "node2", "fd00:5:0:2::/64": "node2", "fd00:5:0:3::/64": "node2"}},
+		"another's addresses": {[]lease{victim, {"10.5.0.0-24", "172.30.0.2", "fd00:30::2", "attacker", 20}},
+			map[string]string{"10.5.2.0/24": "node2", "10.5.0.0/24": "172.30.0.2", "fd00:5:0:2::/64": "node2", "fd00:5::/64": "fd00:30::2"}},
+		"the same, and older": {[]lease{victim, {"10.5.0.0-24", "172.30.0.2", "fd00:30::2", "attacker", 5}},
+			map[string]string{"10.5.2.0/24": "172.30.0.2", "10.5.0.0/24": "attacker", "fd00:5:0:2::/64": "fd00:30::2", "fd00:5::/64": "attacker"}},
+		"another's IPv4 address alone": {[]lease{victim, {"10.5.0.0-24", "172.30.0.2", "fd00:30::9", "attacker", 20}},
+			map[string]string{"10.5.2.0/24": "node2", "10.5.0.0/24": "172.30.0.2", "fd00:5:0:2::/64": "node2", "fd00:5::/64": "fd00:30::9"}},
+		"another's IPv6 address alone": {[]lease{victim, {"10.5.0.0-24", "172.30.0.9", "fd00:30::2", "attacker", 20}},
+			map[string]string{"10.5.2.0/24": "node2", "10.5.0.0/24": "172.30.0.9", "fd00:5:0:2::/64": "node2", "fd00:5::/64": "fd00:30::2"}},
+		"another's second address": {[]lease{victim, {"10.5.0.0-24", "172.30.0.22", "fd00:30::2", "node2", 20}},
+			map[string]string{"10.5.2.0/24": "node2", "10.5.0.0/24": "172.30.0.22", "fd00:5:0:2::/64": "node2", "fd00:5::/64": "fd00:30::2"}},
+		"an address of the other family": {[]lease{{"10.5.2.0-24", "172.30.0.2", "", "node2", 10}, {"10.5.0.0-24", "172.30.0.9", "fd00:30::2", "node2", 5}},
+			map[string]string{"10.5.2.0/24": "node2", "10.5.0.0/24": "172.30.0.9", "fd00:5::/64": "fd00:30::2"}},
+		"an address that is a Node's name": {[]lease{victim, {"10.5.7.0-24", "172.30.0.7", "fd00:30::7", "gone", 4}},
+			map[string]string{"10.5.2.0/24": "node2", "10.5.7.0/24": "machine at 172.30.0.7", "fd00:5:0:2::/64": "node2", "fd00:5:0:7::/64": "fd00:30::7"}},
+		"the node's own name": {[]lease{victim, {"10.5.7.0-24", "172.30.0.77", "fd00:30::77", "node1", 4}},
+			map[string]string{"10.5.2.0/24": "node2", "10.5.7.0/24": "172.30.0.77", "fd00:5:0:2::/64": "node2", "fd00:5:0:7::/64": "fd00:30::77"}},
 	} {
-		for backend, data := range map[string]string{"host-gw": "", "vxlan": `,"BackendData":{"VNI":1,"VtepMAC":%q}`} {
-			objects := map[*registry.Kind][]registry.Object{
-				ConfigKind: {decode(t, ConfigKind, ConfigName, fmt.Appendf(nil, `{"Network":"10.5.0.0/16","Backend":{"Type":%q}}`, backend), false)}}
-			for _, n := range nodes {
-				objects[api.Node] = append(objects[api.Node], n)
-			}
-			all := append([]lease{own}, c.leases...)
-			slices.SortFunc(all, func(a, b lease) int { return strings.Compare(a.subnet, b.subnet) })
-			for _, l := range all {
-				end, second := data, "null"
-				if end != "" {
-					end = fmt.Sprintf(end, plan.MACOf(netip.MustParseAddr(l.address)))
+		for _, dual := range []bool{false, true} {
+			for _, backend := range []string{"host-gw", "vxlan"} {
+				how := fmt.Sprintf("%s, %s, both families %t", what, backend, dual)
+				objects := map[*registry.Kind][]registry.Object{
+					ConfigKind: {decode(t, ConfigKind, ConfigName, []byte(harmConfig(fmt.Sprintf("%q", backend), dual)), false)}}
+				for _, n := range nodes {
+					objects[api.Node] = append(objects[api.Node], n)
 				}
-				if l.address6 != "" {
-					second = fmt.Sprintf("%q", l.address6)
+				all := append([]lease{own}, c.leases...)
+				slices.SortFunc(all, func(a, b lease) int { return strings.Compare(a.subnet, b.subnet) })
+				for _, l := range all {
+					a := Attributes{PublicIP: netip.MustParseAddr(l.address), BackendType: backend, Weft: &Stamp{Node: l.node, Config: []byte("{}")}}
+					subnet := Subnet{V4: netip.MustParsePrefix(strings.ReplaceAll(l.subnet, "-", "/"))}
+					if backend == BackendVXLAN {
+						a.Tunnel = &TunnelEnd{VNI: 1, MAC: plan.MACOf(a.PublicIP)}
+					}
+					if l.address6 != "" {
+						a.PublicIPv6 = netip.MustParseAddr(l.address6)
+					}
+					if dual {
+						subnet.V6 = netip.MustParsePrefix(fmt.Sprintf("fd00:5:0:%d::/64", subnet.V4.Addr().As4()[2]))
+						if backend == BackendVXLAN && l.address6 != "" {
+							a.TunnelV6 = &TunnelEnd{VNI: 1, MAC: plan.MACOf(a.PublicIPv6)}
+						}
+					}
+					objects[LeaseKind] = append(objects[LeaseKind], decodeCreated(t, LeaseKind, subnet.String(), a.Merge(nil), true, l.created))
 				}
-				objects[LeaseKind] = append(objects[LeaseKind], decodeCreated(t, LeaseKind, l.subnet,
-					fmt.Appendf(nil, `{"PublicIP":%q,"PublicIPv6":%s,"BackendType":%q%s,"Weft":{"Node":%q,"Config":{}}}`, l.address, second, backend, end, l.node), true, l.created))
-			}
-			p, _ := Plugin{}.Compile(plugin.Input{Config: &api.ClusterConfig{}, Node: factsOf(1), Objects: registry.NewSnapshot(objects)})
-			if err := p.Validate(); err != nil {
-				t.Fatalf("%s, %s: %v", what, backend, err)
-			}
-			for prefix, want := range c.want {
-				r, ok := p.Routes.Get(key(netip.MustParsePrefix(prefix)))
-				if ok && r.Way != plan.ToDrop && r.Peer() != want {
-					t.Errorf("%s, %s: %s is behind %q, not %q:\n%s", what, backend, prefix, r.Peer(), want, p)
+				p, _ := Plugin{}.Compile(plugin.Input{Config: &api.ClusterConfig{}, Node: factsOf(1, dual), Objects: registry.NewSnapshot(objects)})
+				if err := p.Validate(); err != nil {
+					t.Fatalf("%s: %v", how, err)
+				}
+				for prefix, want := range c.want {
+					r, ok := p.Routes.Get(key(netip.MustParsePrefix(prefix)))
+					if ok && r.Way != plan.ToDrop && r.Peer() != want {
+						t.Errorf("%s: %s is behind %q, not %q:\n%s", how, prefix, r.Peer(), want, p)
+					}
+				}
+				if r, ok := p.Routes.Get(key(netip.MustParsePrefix("10.5.2.0/24"))); !ok || r.Way == plan.ToDrop {
+					t.Errorf("%s: there is no way to node2:\n%s", how, p)
+				}
+				// What is behind a name is at addresses of its Node alone.
+				for _, n := range nodes {
+					peer := p.Peer(n.Name)
+					at := slices.Clone(peer.Addresses)
+					for _, end := range peer.Ends {
+						at = append(at, end.VTEP)
+					}
+					for _, a := range at {
+						if !slices.Contains(nodeAddresses(n), a) {
+							t.Errorf("%s: %s is at %s:\n%s", how, n.Name, a, p)
+						}
+					}
 				}
 			}
 		}
