@@ -22,7 +22,10 @@ import (
 	"github.com/weftnet/weft/registry/etcd"
 )
 
-const network = "10.5.0.0/16"
+const (
+	network  = "10.5.0.0/16"
+	network6 = "fd00:5::/48"
+)
 
 // cluster is an underlay with the nodes and what they share.
 type cluster struct {
@@ -242,27 +245,50 @@ func (n *node) lease() (*flannel.Lease, error) {
 	return nil, fmt.Errorf("%s has no lease", n.name)
 }
 
-// meet checks that pods see each other under their own addresses, see nodes
-// and are seen by nodes, and see the world behind their node's address.
+// family is what of a cluster is of one family of addresses.
+type family struct {
+	name    string
+	pod     func(*pod) netip.Addr
+	node    func(*node) netip.Addr
+	outside string
+}
+
+var families = []family{
+	{"IPv4", func(p *pod) netip.Addr { return p.address }, func(n *node) netip.Addr { return n.ip }, outside},
+	{"IPv6", func(p *pod) netip.Addr { return p.address6 }, func(n *node) netip.Addr { return n.ip6 }, outside6},
+}
+
+// meet checks, by each family that pods have, that they see each other under their
+// own addresses, see nodes and are seen by nodes, and see the world behind their
+// node's address.
 func (c *cluster) meet(what string, nodes []*node, pods map[*node]*pod) {
+	c.t.Helper()
+	for _, f := range families {
+		if f.pod(pods[nodes[0]]).IsValid() {
+			c.meetBy(f, what+", "+f.name, nodes, pods)
+		}
+	}
+}
+
+func (c *cluster) meetBy(f family, what string, nodes []*node, pods map[*node]*pod) {
 	c.t.Helper()
 	for _, a := range nodes {
 		pa := pods[a]
 		for _, b := range nodes {
 			pb := pods[b]
-			eventually(c.t, what+": a pod and its node", func() error { return b.reach(pb.address, podPort, netip.Addr{}) })
+			eventually(c.t, what+": a pod and its node", func() error { return b.reach(f.pod(pb), podPort, netip.Addr{}) })
 			if a == b {
 				continue
 			}
-			eventually(c.t, what+": pods", func() error { return pa.reach(pb.address, podPort, pa.address) })
-			eventually(c.t, what+": a node and a pod", func() error { return a.reach(pb.address, podPort, netip.Addr{}) })
-			seen := pa.address
+			eventually(c.t, what+": pods", func() error { return pa.reach(f.pod(pb), podPort, f.pod(pa)) })
+			eventually(c.t, what+": a node and a pod", func() error { return a.reach(f.pod(pb), podPort, netip.Addr{}) })
+			seen := f.pod(pa)
 			if !a.weft {
-				seen = a.ip // flanneld masquerades what pods send to nodes
+				seen = f.node(a) // flanneld masquerades what pods send to nodes
 			}
-			eventually(c.t, what+": a pod and a node", func() error { return pa.reach(b.ip, podPort, seen) })
+			eventually(c.t, what+": a pod and a node", func() error { return pa.reach(f.node(b), podPort, seen) })
 		}
-		eventually(c.t, what+": the world", func() error { return pa.reach(netip.MustParseAddr(outside), podPort, a.ip) })
+		eventually(c.t, what+": the world", func() error { return pa.reach(netip.MustParseAddr(f.outside), podPort, f.node(a)) })
 	}
 }
 
@@ -301,9 +327,15 @@ func TestInterop(t *testing.T) {
 func (c *cluster) checkWay(backend string, a, b *node, pods map[*node]*pod) {
 	direct := backend != "vxlan"
 	for _, way := range []struct{ from, to *node }{{a, b}, {b, a}} {
-		route := way.from.sh("ip route get %s", pods[way.to].address)
-		if strings.Contains(route, "dev eth0") != direct {
-			c.t.Errorf("%s reaches the pods of %s by %s", way.from.name, way.to.name, route)
+		for _, f := range families {
+			to := f.pod(pods[way.to])
+			if !to.IsValid() {
+				continue
+			}
+			route := way.from.sh("ip route get %s", to)
+			if strings.Contains(route, "dev eth0") != direct {
+				c.t.Errorf("%s reaches the pods of %s by %s", way.from.name, way.to.name, route)
+			}
 		}
 	}
 }
@@ -392,7 +424,7 @@ func (c *cluster) takeover(a *node, nodes []*node, pods map[*node]*pod) {
 	}
 	// Devices, routes and rules that flanneld and the CNI plug-ins leave
 	// behind are the administrator's to remove: Weft touches only its own.
-	a.sh("for i in cni0 flannel.1 flannel.7; do ip link delete $i 2>/dev/null || true; done; ip route flush root %s; nft flush ruleset", network)
+	a.sh("for i in cni0 flannel.1 flannel.7 flannel-v6.1 flannel-v6.7; do ip link delete $i 2>/dev/null || true; done; ip route flush root %s; ip -6 route flush root %s; nft flush ruleset", network, network6)
 	a.startWeft()
 	after, err := a.lease()
 	if err != nil || after.Name != before.Name {
@@ -402,37 +434,44 @@ func (c *cluster) takeover(a *node, nodes []*node, pods map[*node]*pod) {
 		c.t.Errorf("the subnet file says %s, the lease %s", got, before.Name)
 	}
 	attributes, err := flannel.ParseAttributes(after.Spec)
-	if err != nil || attributes.Tunnel != nil && attributes.Tunnel.MAC != plan.MACOf(a.ip) {
+	if err != nil || attributes.Tunnel != nil && attributes.Tunnel.MAC != plan.MACOf(a.ip) || attributes.TunnelV6 != nil && attributes.TunnelV6.MAC != plan.MACOf(a.ip6) {
 		c.t.Errorf("the lease says %s, %v", after.Spec, err)
 	}
 	pods[a] = a.weftPod("pa2")
 	c.meet("after Weft took over", nodes, pods)
 }
 
-// With both families, IPv4 is as ever. Over host-gw so is IPv6; over vxlan
-// Weft has one tunnel for both and flanneld one for each, so that IPv6 is
-// between Weft nodes only.
+// With both families, what holds for IPv4 holds for IPv6, over vxlan by a tunnel of
+// its own.
 func TestDualStack(t *testing.T) {
-	for backend, everybody := range map[string]bool{"host-gw": true, "vxlan": false} {
-		t.Run(backend, func(t *testing.T) {
-			c := newCluster(t, fmt.Sprintf(`{"Network":%q,"EnableIPv6":true,"IPv6Network":"fd00:5::/48","EnableNFTables":true,"Backend":{"Type":%q}}`, network, backend))
-			a, b, d := c.newNode("a", 0, 1), c.newNode("b", 0, 2), c.newNode("d", 0, 3)
+	for name, backend := range map[string]string{
+		"host-gw":       `{"Type":"host-gw"}`,
+		"vxlan":         `{"Type":"vxlan"}`,
+		"directrouting": `{"Type":"vxlan","VNI":7,"Port":4789,"DirectRouting":true}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t, fmt.Sprintf(`{"Network":%q,"EnableIPv6":true,"IPv6Network":%q,"EnableNFTables":true,"Backend":%s}`, network, network6, backend))
+			a, b := c.newNode("a", 0, 1), c.newNode("b", 0, 2)
 			a.startFlanneld()
 			b.startWeft()
-			d.startWeft()
-			nodes, pods := []*node{a, b, d}, map[*node]*pod{a: a.flannelPod("pa"), b: b.weftPod("pb"), d: d.weftPod("pd")}
-			c.meet("IPv4", nodes, pods)
-			for _, from := range nodes {
-				for _, to := range nodes {
-					if from != to && (everybody || from.weft && to.weft) {
-						eventually(t, "IPv6", func() error { return pods[from].reach(pods[to].address6, podPort, pods[from].address6) })
-					}
-				}
+			nodes, pods := []*node{a, b}, map[*node]*pod{a: a.flannelPod("pa"), b: b.weftPod("pb")}
+			if name != "host-gw" { // which needs one link
+				e := c.newNode("e", 1, 2)
+				e.startWeft()
+				nodes = append(nodes, e)
+				pods[e] = e.weftPod("pe")
 			}
+			c.meet("at first", nodes, pods)
+			c.checkWay(name, a, b, pods)
 			// A lease of Weft's must be one that flanneld can read.
 			if strings.Contains(a.daemon.output(), "error decoding") {
 				t.Errorf("flanneld could not read a lease")
 			}
+			c.restarts(a, b, nodes, pods)
+			if name != "host-gw" {
+				c.newVTEP(a, nodes, pods)
+			}
+			c.takeover(a, nodes, pods)
 		})
 	}
 }

@@ -158,7 +158,10 @@ type underlay struct {
 	wires int
 }
 
-const outside = "198.51.100.7"
+const (
+	outside  = "198.51.100.7"
+	outside6 = "2001:db8::7"
+)
 
 func newUnderlay(t *testing.T) *underlay {
 	u := &underlay{machine: newMachine(t, "underlay")}
@@ -170,6 +173,7 @@ func newUnderlay(t *testing.T) *underlay {
 		u.ip("link set br%d up", i)
 	}
 	u.ip("address add %s/32 dev lo", outside)
+	u.ip("address add %s/128 dev lo", outside6)
 	return u
 }
 
