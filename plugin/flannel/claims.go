@@ -155,7 +155,7 @@ func (c *compiler) claimPublic(l *lease) {
 // vouchesFor reports whether a Node says of an address, where agents cannot
 // write, that it is its own or leads to it.
 func (l *lease) vouchesFor(a netip.Addr) bool {
-	if slices.Contains(nodeAddresses(l.node), a) {
+	if slices.Contains(api.NodeAddresses(l.node), a) {
 		return true
 	}
 	for _, name := range []string{publicIPOverwriteAnnotation, nodePublicIPAnnotation, publicIPv6OverwriteAnnotation, nodePublicIPv6Annotation} {
@@ -217,7 +217,7 @@ func (c *compiler) claimOfNodes() {
 		if c.nodesAreLeases {
 			g = vouched
 		}
-		for _, a := range nodeAddresses(n) {
+		for _, a := range api.NodeAddresses(n) {
 			switch {
 			case !slices.Contains(c.in.Node.Addresses, a):
 				c.claim(l, at, a, g)
@@ -238,7 +238,7 @@ func (c *compiler) claimOfNodes() {
 func (c *compiler) matchNodes(nodes []*corev1.Node, byNode map[registry.Key]*lease) {
 	at := map[netip.Addr][]*corev1.Node{}
 	for _, n := range nodes {
-		for _, a := range nodeAddresses(n) {
+		for _, a := range api.NodeAddresses(n) {
 			at[a] = append(at[a], n)
 		}
 	}

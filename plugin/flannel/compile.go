@@ -170,7 +170,7 @@ func ownerOf(n plugin.Node, objects plugin.Objects) owner {
 		o.pods = append(o.pods, e.Addresses...)
 	}
 	for node := range registry.Each[*corev1.Node](objects, api.Node) {
-		o.nodes[node.Name] = nodeAddresses(node)
+		o.nodes[node.Name] = api.NodeAddresses(node)
 	}
 	return o
 }
@@ -237,17 +237,6 @@ func (c *compiler) problem(l *lease, format string, args ...any) {
 
 func (c *compiler) configProblem(format string, args ...any) {
 	c.problems = append(c.problems, plugin.Problem{Kind: c.config.kind, Key: c.config.key, Message: fmt.Sprintf(format, args...)})
-}
-
-// nodeAddresses returns a Node's addresses that others can reach it by.
-func nodeAddresses(n *corev1.Node) []netip.Addr {
-	var out []netip.Addr
-	for _, a := range n.Status.Addresses {
-		if addr, err := netip.ParseAddr(a.Address); err == nil && a.Type == corev1.NodeInternalIP && ordinary(addr) && !addr.IsUnspecified() {
-			out = append(out, addr)
-		}
-	}
-	return out
 }
 
 // readSettings reads the configuration from the registry.

@@ -435,7 +435,7 @@ func TestPeersAreNamedByProof(t *testing.T) {
 						at = append(at, end.VTEP)
 					}
 					for _, a := range at {
-						if !slices.Contains(nodeAddresses(n), a) {
+						if !slices.Contains(api.NodeAddresses(n), a) {
 							t.Errorf("%s: %s is at %s:\n%s", how, n.Name, a, p)
 						}
 					}

@@ -57,7 +57,7 @@ func (c *compiler) provenName(l *lease) string {
 	if n == nil {
 		return ""
 	}
-	own := nodeAddresses(n)
+	own := api.NodeAddresses(n)
 	for _, a := range []netip.Addr{l.PublicIP, l.PublicIPv6} {
 		if !a.IsValid() {
 			continue

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
 )
@@ -25,7 +26,7 @@ func (c *compiler) peer(l *lease) peer {
 		}
 	}
 	if n := cmp.Or(l.node, c.claims.nodes[l]); n != nil {
-		for _, a := range nodeAddresses(n) {
+		for _, a := range api.NodeAddresses(n) {
 			if !slices.Contains(p.addresses, a) {
 				p.addresses = append(p.addresses, a)
 			}
