@@ -60,7 +60,7 @@ func TestOptionsAreChecked(t *testing.T) {
 		`plug-in "nonsense" is unknown`:           {Plugin: "nonsense"},
 		`data plane "nonsense" is unknown: there`: {DataPlane: "nonsense"},
 		"with IPv6 is 1330 to 65535, not 1329":    {Plugin: "openshift-subnet", IPv6: true, MTU: 1329},
-		"with IPv6 is 1330 to 65535, not 1300":    {Plugin: "flannel", IPv6: true, MTU: 1300},
+		"with IPv6 is 1350 to 65535, not 1349":    {Plugin: "flannel", IPv6: true, MTU: 1349},
 	} {
 		err := o.fill()
 		if err == nil || o.Plugin+o.DataPlane != "" {
@@ -77,6 +77,7 @@ func TestOptionsAreChecked(t *testing.T) {
 func TestLeastMTU(t *testing.T) {
 	for _, o := range []Options{
 		{IPv6: true, MTU: 1330},
+		{Plugin: flannel.Name, IPv6: true, MTU: 1350},
 		{MTU: 1280},
 		{Plugin: flannel.Name, IPv6: true, MTU: 1280, Objects: []Object{{flannel.ConfigKind, &flannel.Config{}}}},
 	} {

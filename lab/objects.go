@@ -27,12 +27,13 @@ const (
 	flannelIPv6   = "fd05::/48"
 )
 
-// What a packet takes in the tunnel in bytes: Ethernet inside, VXLAN (RFC 7348),
-// UDP and IPv4, by which nodes reach each other; and the least MTU of the links
-// below it with which pods can have IPv6 (RFC 8200, section 5).
+// What a packet takes in the tunnel in bytes: Ethernet inside, VXLAN (RFC 7348), UDP,
+// and IPv4 or IPv6, by which nodes reach each other; and the least MTU with which pods
+// can have IPv6 (RFC 8200, section 5).
 const (
-	tunnelOverhead = 14 + 8 + 8 + 20
-	leastIPv6MTU   = 1280 + tunnelOverhead
+	overheadIPv4 = 14 + 8 + 8 + 20
+	overheadIPv6 = 14 + 8 + 8 + 40
+	leastIPv6MTU = 1280
 )
 
 // Object is an object that a lab begins with.
@@ -63,10 +64,14 @@ func (o *Options) objects() ([]Object, error) {
 			objects = append(objects, Object{k, object})
 		}
 	}
+	overhead := overheadIPv4
+	if plugins.Base(config.Spec.Plugin) == flannel.Name {
+		overhead = overheadIPv6 // its tunnel for pods' IPv6 is over that of nodes
+	}
 	// Whoever configures the plug-in may do without the tunnel.
-	if o.IPv6 && o.MTU != 0 && o.MTU < leastIPv6MTU && !has(api.ClusterNetwork) && !has(flannel.ConfigKind) {
+	if least := leastIPv6MTU + overhead; o.IPv6 && o.MTU != 0 && o.MTU < least && !has(api.ClusterNetwork) && !has(flannel.ConfigKind) {
 		return nil, fmt.Errorf("the MTU of the links of a lab with IPv6 is %d to 65535, not %d: pods' IPv6 takes packets of %d bytes, and the tunnel %d more",
-			leastIPv6MTU, o.MTU, leastIPv6MTU-tunnelOverhead, tunnelOverhead)
+			least, o.MTU, leastIPv6MTU, overhead)
 	}
 	add(api.ClusterConfigKind, config)
 	switch plugins.Base(config.Spec.Plugin) {
