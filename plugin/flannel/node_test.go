@@ -394,6 +394,44 @@ func TestTakeoverFromFlanneld(t *testing.T) {
 	})
 }
 
+// A node whose lease an older agent wrote, which had one tunnel for both families, has
+// the end that the lease says until it says another.
+func TestLeaseOfOneTunnelForBothFamilies(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *memory.Registry) {
+		setConfig(r, `{"EnableIPv6":true,"Network":"10.5.0.0/16","IPv6Network":"fd00:5::/48","Backend":{"Type":"vxlan"}}`)
+		o := &Lease{Spec: []byte(`{"PublicIP":"172.30.0.1","PublicIPv6":"fd00:30::1","BackendType":"vxlan",` +
+			`"BackendData":{"VNI":1,"VtepMAC":"0a:58:ac:1e:00:01"},"BackendV6Data":{"VNI":1,"VtepMAC":"0a:58:ac:1e:00:01"},"Weft":{"Node":"node1","Config":{}}}`)}
+		o.Name = "10.5.42.0-24&fd00:5:0:42::-64"
+		if _, err := r.Create(t.Context(), LeaseKind, o, registry.WithTTL(time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+		n := newNode(t, r, "node1", "172.30.0.1")
+		n.node.Addresses = append(n.node.Addresses, netip.MustParseAddr("fd00:30::1"))
+		check := func(mac6 plan.MAC) {
+			t.Helper()
+			config, _, err := r.List(t.Context(), ConfigKind)
+			if err != nil {
+				t.Fatal(err)
+			}
+			leases, _, err := r.List(t.Context(), LeaseKind)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p, problems := Plugin{}.Compile(plugin.Input{Config: &api.ClusterConfig{}, Node: n.node,
+				Objects: registry.NewSnapshot(map[*registry.Kind][]registry.Object{ConfigKind: config, LeaseKind: leases})})
+			v4, _ := p.Local.Tunnel(Name)
+			v6, _ := p.Local.Tunnel(nameV6)
+			if l := only(t, r); len(problems) > 0 || l.Name != o.Name || l.Tunnel.MAC != v4.MAC || l.TunnelV6.MAC != mac6 || v6.MAC != mac6 {
+				t.Errorf("lease %s says %s, and the plan is\n%s%v", l.Name, l.Spec, p, problems)
+			}
+		}
+		check(plan.MACOf(netip.MustParseAddr("172.30.0.1")))
+		n.start()
+		defer func() { n.stop() }()
+		check(plan.MACOf(netip.MustParseAddr("fd00:30::1")))
+	})
+}
+
 // A lease that the configuration does not allow any more stays while a pod
 // lives on it, and goes with the last.
 func TestConfigurationMovesElsewhere(t *testing.T) {
