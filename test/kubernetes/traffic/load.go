@@ -2,6 +2,7 @@ package traffic
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,20 +21,20 @@ type Load struct {
 	// target's share, seven in ten go over connections that stay open, one
 	// over a connection of its own, and two over UDP.
 	Rate int
+	// Held is how many connections to each target stay open; 0 means 2.
+	Held int
 	// Timeout is how long a request waits for its answer, or a connection for
 	// being made, before it is lost.
 	Timeout time.Duration
 }
 
-// held is how many connections to a target stay open.
-const held = 2
-
 // Run sends until ctx ends, then waits for the answers that are due. It calls
 // report every second, and when all is over.
 func (l Load) Run(ctx context.Context, report func(Report)) error {
-	if len(l.Targets) == 0 || l.Rate <= 0 || l.Timeout <= 0 {
+	if len(l.Targets) == 0 || l.Rate <= 0 || l.Timeout <= 0 || l.Held < 0 {
 		return errors.New("a load needs targets, and a rate and a timeout above 0")
 	}
+	held := cmp.Or(l.Held, 2)
 	t := newTally()
 	var flows sync.WaitGroup
 	for i, to := range l.Targets {
@@ -45,7 +46,7 @@ func (l Load) Run(ctx context.Context, report func(Report)) error {
 			flows.Go(func() { run(f, ctx) })
 		}
 		for range held {
-			start("tcp", 0.7/held, flow.keep)
+			start("tcp", 0.7/float64(held), flow.keep)
 		}
 		start("tcp-new", 0.1, flow.renew)
 		start("udp", 0.2, flow.datagrams)

@@ -9,13 +9,18 @@ import (
 
 // tally counts for a report.
 type tally struct {
-	mu     sync.Mutex
-	flows  map[string]Counts
-	worst  time.Duration
-	errors []string
+	mu      sync.Mutex
+	flows   map[string]Counts
+	slowest map[string]float64
+	worst   time.Duration
+	errors  []string
 }
 
-func newTally() *tally { return &tally{flows: make(map[string]Counts)} }
+func newTally() *tally {
+	return &tally{flows: make(map[string]Counts), slowest: make(map[string]float64)}
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
 // add counts for a flow.
 func (t *tally) add(flow string, c Counts) {
@@ -30,6 +35,7 @@ func (t *tally) answered(flow string, after time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.worst = max(t.worst, after)
+	t.slowest[flow] = max(t.slowest[flow], milliseconds(after))
 }
 
 // failed counts what an error did to a flow.
@@ -46,8 +52,8 @@ func (t *tally) failed(flow string, c Counts, err error) {
 func (t *tally) report() Report {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	r := Report{Time: time.Now(), Worst: float64(t.worst) / float64(time.Millisecond),
-		Flows: maps.Clone(t.flows), Errors: append([]string(nil), t.errors...)}
+	r := Report{Time: time.Now(), Worst: milliseconds(t.worst),
+		Flows: maps.Clone(t.flows), Slowest: maps.Clone(t.slowest), Errors: append([]string(nil), t.errors...)}
 	for _, c := range t.flows {
 		r.Counts = r.Add(c)
 	}

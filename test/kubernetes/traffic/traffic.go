@@ -91,6 +91,9 @@ type Report struct {
 	// Flows are the counts of each way to each target, as
 	// "udp 10.244.1.5:7000".
 	Flows map[string]Counts `json:"flows,omitempty"`
+	// Slowest is the longest time to an answer that each way ever took, in
+	// milliseconds.
+	Slowest map[string]float64 `json:"slowest,omitempty"`
 	// Errors are the first that happened, at most [maxErrors].
 	Errors []string `json:"errors,omitempty"`
 	// Last says that the load has ended, and nothing is waited for.

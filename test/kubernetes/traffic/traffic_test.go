@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -100,6 +101,45 @@ func TestLoadOnServersThatAnswerLosesNothing(t *testing.T) {
 		if c.Answered == 0 {
 			t.Errorf("nothing went over %s", name)
 		}
+		if s := r.Slowest[name]; s <= 0 || s > milliseconds(time.Minute) {
+			t.Errorf("the slowest answer over %s took %v ms", name, s)
+		}
+	}
+}
+
+func TestLoadHoldsAsManyConnectionsAsAskedFor(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	to := l.Addr().(*net.TCPAddr).AddrPort()
+	var held atomic.Int64
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				in := bufio.NewReader(c)
+				for n := 1; ; n++ {
+					line, err := in.ReadString('\n')
+					if err != nil {
+						return
+					}
+					if n == 2 { // a connection for a single request has one
+						held.Add(1)
+					}
+					fmt.Fprintln(c, strings.TrimSpace(line), "127.0.0.1:1 me")
+				}
+			}()
+		}
+	}()
+	until(t, Load{Rate: 500, Held: 5, Timeout: time.Second, Targets: []netip.AddrPort{to}}, func(r Report) bool { return held.Load() >= 5 })
+	if n := held.Load(); n != 5 {
+		t.Errorf("%d connections stayed open, not 5", n)
 	}
 }
 
