@@ -25,7 +25,7 @@ import (
 // How much is sent between the pods that are there all the time, six on three nodes, and
 // to and from those that come and go.
 const (
-	baseRate, baseHeld = 1500, 7 // 210 connections, each used five times a second
+	baseRate, baseHeld = 1800, 7 // 210 connections, each used five times a second
 	moreRate, moreHeld = 150, 1
 )
 
@@ -124,6 +124,7 @@ func (p pair) run(t *testing.T) {
 	more.finish() // a connection breaks with its pod
 	c.remove(slices.Concat(there, back)...)
 	c.settled(p.from)
+	c.well()
 	time.Sleep(hold)
 	c.among(old)
 	c.unchanged()

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/lab"
 )
 
@@ -45,12 +46,19 @@ func TestKills(t *testing.T) {
 	if changes < 2 || pods == 0 {
 		t.Errorf("nothing was tested")
 	}
-	c.settled(last)
+	// The addresses of those that were there all the time keep one in the mix.
+	c.status("the cluster comes to "+last, func(s pluginStatus) bool {
+		return s.Used == last && (s.State == api.PluginSettled || s.State == api.PluginRetiring)
+	})
 	fresh := c.onEach("fresh", talker)
 	for _, p := range fresh {
 		c.isOf(p, last)
 	}
 	c.among(old, fresh)
+	c.weft("plugin", "change", openshiftSubnet, "--wait").want(t, 0, "Done")
+	c.among(old, fresh)
+	c.remove(fresh...)
+	c.settled(openshiftSubnet)
 	c.unchanged()
 	always.finish()
 }

@@ -23,6 +23,7 @@ func TestTakenBack(t *testing.T) {
 		c.Helper()
 		start := time.Now()
 		do()
+		c.well()
 		c.unchanged()
 		c.Logf("%s: %s", what, time.Since(start).Round(time.Millisecond))
 	}
