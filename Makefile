@@ -45,13 +45,14 @@ PROPERTIES = $(filter-out $(REGISTRIES),$(addprefix ./,$(sort $(dir $(shell git 
 # a second.
 REGISTRIES = ./registry/etcd/ ./registry/kubernetes/
 
-test-long: deps build flanneld ## The random suites with many more cases, and a long kill test
+test-long: deps build flanneld ## The random suites with many more cases, long kill tests, and changes between all plug-ins
 	WEFT_CONFORMANCE_CLUSTERS=300 $(GO) test -count=1 -timeout 60m ./datapath/...
 	$(GO) test -count=1 -timeout 60m -p 1 $(PROPERTIES) -rapid.checks=20000
 	$(GO) test -count=1 -timeout 60m -p 1 $(REGISTRIES) -rapid.checks=2000
 	WEFT_EXPLORE=long $(GO) test -count=1 -timeout 240m -p 1 ./plugin/... ./ipam -run '^TestAllInterleavings$$' -v
 	$(GO) test -count=1 -timeout 60m ./test/flannel
 	$(GO) test -count=1 -timeout 120m ./test/kill -kills 1000 -seed "$$(date +%s)"
+	$(GO) test -count=1 -timeout 60m ./test/change -matrix -kills 50 -seed "$$(date +%s)"
 
 prove: deps ## A million random packets: network policies against their oracle, and 2,000 real ones; needs root
 	@test "$$(id -u)" = 0 || { echo "make prove needs root: it makes network namespaces and sends packets" >&2; exit 1; }
