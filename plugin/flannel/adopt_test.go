@@ -57,3 +57,22 @@ func TestSubnetOfAnotherPlugin(t *testing.T) {
 		})
 	}
 }
+
+// Pods live on where the node has a subnet of theirs, by whichever plug-in.
+func TestStrandedPods(t *testing.T) {
+	node := plugin.Node{Name: "node1", Kept: []netip.Prefix{netip.MustParsePrefix("10.1.3.0/24")}}
+	for pod, address := range map[string]string{"flannel's": "10.5.7.2", "another plug-in's": "10.1.3.2", "nobody's": "10.1.4.2"} {
+		node.Endpoints = append(node.Endpoints, plugin.Endpoint{Pod: pod, Addresses: []netip.Addr{netip.MustParseAddr(address)}})
+	}
+	to, err := ParseSubnet("10.5.7.0-24")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all := stranded(node, to); len(all) != 1 || all[0].Pod != "nobody's" {
+		t.Errorf("stranded are %v", all)
+	}
+	node.Kept = nil
+	if all := stranded(node, to); len(all) != 2 {
+		t.Errorf("without another plug-in, stranded are %v", all)
+	}
+}

@@ -115,6 +115,18 @@ func (v view) inUse(s Subnet) bool {
 	})
 }
 
+// stranded returns the endpoints of a node that have no address in the subnet that it
+// gets, nor in one that it has by another plug-in.
+func stranded(node plugin.Node, to Subnet) (all []plugin.Endpoint) {
+	for _, e := range node.Endpoints {
+		v := view{node: plugin.Node{Endpoints: []plugin.Endpoint{e}}}
+		if !v.inUse(to) && !slices.ContainsFunc(e.Addresses, node.Keeps) {
+			all = append(all, e)
+		}
+	}
+	return all
+}
+
 // choose returns a subnet to create a lease for, and why that one.
 func (v view) choose() (Subnet, string, error) {
 	for s, r := range v.reserved {

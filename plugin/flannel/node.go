@@ -226,11 +226,8 @@ func (r *runner) hold(v *view, s step) time.Duration {
 
 // sayIfMoved warns when pods live on a subnet that the node cannot get again.
 func (r *runner) sayIfMoved(node plugin.Node, to Subnet) {
-	for _, e := range node.Endpoints {
-		v := view{node: plugin.Node{Endpoints: []plugin.Endpoint{e}}}
-		if !v.inUse(to) {
-			r.Log.Error("a pod lives on a subnet that the node has lost: others cannot connect to it until it is deleted and made anew",
-				"pod", e.Name(), "addresses", e.Addresses, "lost", r.former, "instead", to)
-		}
+	for _, e := range stranded(node, to) {
+		r.Log.Error("a pod lives on a subnet that the node has lost: others cannot connect to it until it is deleted and made anew",
+			"pod", e.Name(), "addresses", e.Addresses, "lost", r.former, "instead", to)
 	}
 }
