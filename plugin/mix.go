@@ -157,6 +157,7 @@ func (m *mix) RunNode(ctx context.Context, env NodeEnv) error {
 		}
 		works = append(works, func(ctx context.Context, share NodeEnv) error {
 			input := share.Input
+			share.Log = share.Log.With("of", b.Name())
 			share.Input = func() (Input, bool) {
 				in, complete := input()
 				plans := make([]*plan.Plan, len(m.bases))
