@@ -190,9 +190,25 @@ func (c *cluster) settled(plugin string) {
 	c.status("settled", func(s pluginStatus) bool { return s.Settled && s.State == api.PluginSettled && s.Used == plugin })
 }
 
-// well waits until there are no problems.
+// well waits until there are no problems, and reports as errors those that daemons have
+// told their logs.
 func (c *cluster) well() {
 	c.Helper()
+	logs, err := filepath.Glob(filepath.Join(c.lab.Logs(), "*.log"))
+	if err != nil {
+		c.Fatal(err)
+	}
+	for _, file := range logs {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			c.Fatal(err)
+		}
+		for line := range strings.Lines(string(b)) {
+			if strings.Contains(line, "level=ERROR") {
+				c.Errorf("%s says: %s", filepath.Base(file), line)
+			}
+		}
+	}
 	await.NoError(c, patience, "all is well", func() error {
 		if o := c.weft("status"); o.code != 0 {
 			return fmt.Errorf("weft status ends with %d:\n%s", o.code, o.text)

@@ -16,14 +16,19 @@ import (
 
 // TestKills kills agents, controllers and etcd at random moments while the plug-in
 // changes to and fro and pods come and go. What was sent between pods that were left
-// alone is all answered, and the cluster comes to what was asked for last.
+// alone is all answered, none of what a policy forbids gets through, and the cluster comes
+// to what was asked for last.
 func TestKills(t *testing.T) {
-	c := up(t, lab.Options{Plugin: openshiftSubnet, Controllers: 2})
-	old := slices.Concat(c.onEach("a", talker), c.onEach("b", talker))
-	c.among(old)
+	const from, to = "openshift-networkpolicy", "flannel-networkpolicy"
+	c := up(t, lab.Options{Plugin: from, Controllers: 2})
+	old, strangers := slices.Concat(c.onEach("a", talker), c.onEach("b", talker)), c.onEach("stranger", stranger)
+	c.among(old, strangers)
+	c.letTalkersIn()
+	c.denied(strangers, old)
 	c.configureFlannel(otherRange)
 	always := &traffics{c: c}
 	always.load(old, old, baseRate, baseHeld)
+	always.knocks(strangers, old)
 
 	going, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -31,7 +36,7 @@ func TestKills(t *testing.T) {
 	var last string
 	var changes, pods int
 	var changing, churning error
-	busy.Go(func() { last, changes, changing = c.changeToAndFro(going) })
+	busy.Go(func() { last, changes, changing = c.changeToAndFro(going, to, from) })
 	busy.Go(func() { pods, churning = c.churn(going) })
 	random := rand.New(rand.NewPCG(*seed, 0))
 	for i := range *kills {
@@ -55,10 +60,10 @@ func TestKills(t *testing.T) {
 		c.isOf(p, last)
 	}
 	c.among(old, fresh)
-	c.weft("plugin", "change", openshiftSubnet, "--wait").want(t, 0, "Done")
+	c.weft("plugin", "change", from, "--wait").want(t, 0, "Done")
 	c.among(old, fresh)
 	c.remove(fresh...)
-	c.settled(openshiftSubnet)
+	c.settled(from)
 	c.unchanged()
 	always.finish()
 }
@@ -84,9 +89,9 @@ func (c *cluster) killOne(random *rand.Rand, i int) {
 	}
 }
 
-// changeToAndFro asks for one plug-in and the other in turn, for all nodes or for one,
-// and returns what it asked for last, for all.
-func (c *cluster) changeToAndFro(ctx context.Context) (last string, changes int, err error) {
+// changeToAndFro asks for each of some plug-ins in turn, for all nodes or for one before
+// the others, and returns what it asked for last, for all.
+func (c *cluster) changeToAndFro(ctx context.Context, plugins ...string) (last string, changes int, err error) {
 	random := rand.New(rand.NewPCG(*seed, 1))
 	ask := func(args ...string) {
 		if err != nil {
@@ -101,7 +106,7 @@ func (c *cluster) changeToAndFro(ctx context.Context) (last string, changes int,
 		})
 	}
 	for i := 0; ctx.Err() == nil && err == nil; i++ {
-		last = []string{flannelPlain, openshiftSubnet}[i%2]
+		last = plugins[i%len(plugins)]
 		if random.IntN(3) == 0 {
 			ask(last, "--node", c.lab.Nodes()[random.IntN(3)])
 			time.Sleep(time.Duration(random.IntN(1000)) * time.Millisecond)
