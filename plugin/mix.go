@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -130,7 +131,7 @@ func (m *mix) compile(in Input) (plans []*plan.Plan, problems []Problem) {
 
 // among returns what one of several is compiled from that have these plans.
 func among(in Input, plans []*plan.Plan, one int) Input {
-	in.Node.Kept, in.Node.Taken = nil, nil
+	in.Node.Kept, in.Node.Taken = nil, Holdings{}
 	for i, p := range plans {
 		if i == one {
 			continue
@@ -140,7 +141,7 @@ func among(in Input, plans []*plan.Plan, one int) Input {
 		}
 		for k, r := range p.Routes.All() {
 			if k.Network == plan.DefaultNetwork && len(r.Peers) > 0 && !r.EndpointsOnly {
-				in.Node.Taken = append(in.Node.Taken, k.Prefix)
+				in.Node.Taken[k.Prefix] = cmp.Or(in.Node.Taken[k.Prefix], r.Peer())
 			}
 		}
 	}

@@ -179,7 +179,8 @@ type Node struct {
 	Endpoints []Endpoint
 	// Kept are the subnets that the node has by other plug-ins while the cluster changes
 	// from one to another, see Mix, and Taken are those of others by them.
-	Kept, Taken []netip.Prefix
+	Kept  []netip.Prefix
+	Taken Holdings
 }
 
 // Keeps reports whether an address is in a subnet that the node has by another plug-in.

@@ -1,10 +1,16 @@
 package flannel
 
 import (
+	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
+	"github.com/weftnet/weft/registry"
 )
 
 // A node takes the subnet that it has by another plug-in and keeps it, the first of the
@@ -35,7 +41,10 @@ func TestSubnetOfAnotherPlugin(t *testing.T) {
 		"nor is what was its own earlier": {taken: prefixes("10.1.5.0/24"), former: "10.1.5.0-24", want: "10.1.1.0-24"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			node := plugin.Node{Name: "node1", Addresses: []netip.Addr{netip.MustParseAddr("172.30.0.1")}, Kept: test.kept, Taken: test.taken}
+			node := plugin.Node{Name: "node1", Addresses: []netip.Addr{netip.MustParseAddr("172.30.0.1")}, Kept: test.kept, Taken: plugin.Holdings{}}
+			for _, p := range test.taken {
+				node.Taken[p] = "another"
+			}
 			v := view{settings: settings, config: []byte(config), node: node, owner: owner{name: node.Name, addresses: node.Addresses}, pick: func(int) int { return 0 }}
 			if test.former != "" {
 				if v.former, err = ParseSubnet(test.former); err != nil {
@@ -74,5 +83,45 @@ func TestStrandedPods(t *testing.T) {
 	node.Kept = nil
 	if all := stranded(node, to); len(all) != 2 {
 		t.Errorf("without another plug-in, stranded are %v", all)
+	}
+}
+
+// What nodes have by another plug-in no lease takes from them, but a lease of the very
+// node has the same.
+func TestLeasesOnWhatAnotherPluginGave(t *testing.T) {
+	lease := func(name, address, mac, node string) registry.Object {
+		return decode(t, LeaseKind, name, fmt.Appendf(nil, `{"PublicIP":%q,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":%q},"Weft":{"Node":%q}}`, address, mac, node), true)
+	}
+	in := plugin.Input{Config: api.Effective(nil), Node: plugin.Node{
+		Name: "node1", Addresses: []netip.Addr{netip.MustParseAddr("172.30.0.1")}, MTU: 1500,
+		Kept:  []netip.Prefix{netip.MustParsePrefix("10.1.1.0/24")},
+		Taken: plugin.Holdings{netip.MustParsePrefix("10.1.2.0/24"): "node2", netip.MustParsePrefix("10.1.3.0/24"): "node3"}},
+		Objects: registry.NewSnapshot(map[*registry.Kind][]registry.Object{
+			ConfigKind: {decode(t, ConfigKind, ConfigName, []byte(`{"Network":"10.1.0.0/20","Backend":{"Type":"vxlan"}}`), false)},
+			LeaseKind: {
+				lease("10.1.1.128-25", "172.30.0.9", "0a:58:ac:1e:00:09", "attacker"),
+				lease("10.1.2.0-24", "172.30.0.2", "0a:58:ac:1e:00:02", "node2"),
+				lease("10.1.3.0-24", "172.30.0.9", "0a:58:ac:1e:00:09", "attacker"),
+				lease("10.1.4.0-24", "172.30.0.1", "0a:58:ac:1e:00:01", "node1"),
+			},
+			api.Node: {coreNode("attacker", "172.30.0.9"), coreNode("node1", "172.30.0.1"), coreNode("node2", "172.30.0.2"), coreNode("node3", "172.30.0.3")},
+		})}
+	p, problems := Plugin{}.Compile(in)
+	for prefix, want := range map[string]string{"10.1.1.128/25": "", "10.1.2.0/24": "node2", "10.1.3.0/24": ""} {
+		r, _ := p.Routes.Get(plan.RouteKey{Network: plan.DefaultNetwork, Prefix: netip.MustParsePrefix(prefix)})
+		if r.Peer() != want {
+			t.Errorf("%s leads to %q, and not to %q", prefix, r.Peer(), want)
+		}
+	}
+	var said []string
+	for _, p := range problems {
+		said = append(said, p.String())
+	}
+	want := []string{
+		"FlannelLease 10.1.1.128-25: 10.1.1.128/25 holds addresses that node1 has by another plug-in of the cluster; delete the lease",
+		"FlannelLease 10.1.3.0-24: 10.1.3.0/24 holds addresses that node3 has by another plug-in of the cluster; delete the lease",
+	}
+	if !slices.Equal(said, want) {
+		t.Errorf("it is said\n%s\nand not\n%s", strings.Join(said, "\n"), strings.Join(want, "\n"))
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/registry"
+	"github.com/weftnet/weft/subnet"
 )
 
 // The bounds of an MTU in bytes: what each host must take (RFC 791, RFC 8200),
@@ -81,6 +82,8 @@ type compiler struct {
 	unconfigured bool
 	// nodesAreLeases says that the plug-in's form is that of Kubernetes.
 	nodesAreLeases bool
+	// others has the subnets by other plug-ins; see elsewhere.
+	others *subnet.Set
 	machines
 	claims
 }

@@ -3,6 +3,7 @@ package flannel
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -196,9 +197,14 @@ func (v view) unclaimed(s Subnet) bool {
 	}
 	return !slices.ContainsFunc(v.leases, func(l *lease) bool { return l.subnet.Overlaps(s) }) &&
 		!slices.ContainsFunc(s.Prefixes(), func(own netip.Prefix) bool {
-			return slices.ContainsFunc(v.node.Taken, own.Overlaps) ||
+			return slices.ContainsFunc(v.taken(), own.Overlaps) ||
 				slices.ContainsFunc(v.node.Kept, func(p netip.Prefix) bool { return p != own && p.Overlaps(own) })
 		})
+}
+
+// taken are the subnets of others by other plug-ins.
+func (v view) taken() []netip.Prefix {
+	return slices.SortedFunc(maps.Keys(v.node.Taken), netip.Prefix.Compare)
 }
 
 // addressesOf returns the first address of each prefix.
@@ -243,7 +249,7 @@ func (v view) freeIn(r Range) []netip.Prefix {
 	for s := range v.reserved {
 		take(s)
 	}
-	other = slices.Concat(other, v.node.Taken, v.node.Kept)
+	other = slices.Concat(other, v.taken(), v.node.Kept)
 	var free []netip.Prefix
 	p, ok := netip.PrefixFrom(r.Min, r.Bits), true
 	for ; ok && len(free) < candidates && r.Allows(p); p, ok = next(p) {

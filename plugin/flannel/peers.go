@@ -8,6 +8,7 @@ import (
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
+	"github.com/weftnet/weft/subnet"
 )
 
 // peer is the node that holds another lease.
@@ -68,6 +69,10 @@ func (c *compiler) putPeer(l *lease) {
 			c.problem(l, "%s overlaps with %s, which node %s is in; %s", prefix, c.near()[clash], c.in.Node.Name, c.words.otherSubnet)
 			continue
 		}
+		if who, ok := c.elsewhere(l, prefix); ok {
+			c.problem(l, "%s holds addresses that %s has by another plug-in of the cluster; %s", prefix, who, c.words.otherSubnet)
+			continue
+		}
 		if !c.holds(l, prefix) {
 			c.problem(l, "%s; %s", c.whyNot(prefix), c.words.otherSubnet)
 			continue
@@ -106,6 +111,27 @@ func (c *compiler) route(p peer, prefix netip.Prefix) (plan.Route, bool) {
 		c.problem(p.lease, "its address %s is not on a link of node %s, which backend host-gw needs; use backend vxlan", via, c.in.Node.Name)
 	}
 	return plan.Route{}, false
+}
+
+// elsewhere returns who else than the node that a lease is proven to be of has addresses
+// of a prefix by another plug-in. What others say of such addresses in their leases is
+// not to be believed, as the other plug-in gave them.
+func (c *compiler) elsewhere(l *lease, p netip.Prefix) (who string, ok bool) {
+	if c.others == nil {
+		c.others = &subnet.Set{}
+		for p := range c.in.Node.Taken {
+			c.others.Add(p)
+		}
+		for _, p := range c.in.Node.Kept {
+			c.others.Add(p)
+		}
+	}
+	for q := range c.others.Within(p) {
+		if who := cmp.Or(c.in.Node.Taken[q], c.in.Node.Name); who != c.names[l] {
+			return who, true
+		}
+	}
+	return "", false
 }
 
 func (c *compiler) onLink(a netip.Addr) bool {
