@@ -36,6 +36,7 @@ func TestTakenBack(t *testing.T) {
 	step("aborted while nodes get ready", func() {
 		c.configureFlannel(otherRange)
 		c.weft("plugin", "change", flannelPlain).want(c, 0)
+		c.status("loads", func(s pluginStatus) bool { return slices.Contains(s.Mix, flannelPlain) })
 		c.weft("plugin", "change", "--abort").want(c, 0)
 		// It may have been too late, and the change be done.
 		c.weft("plugin", "change", openshiftSubnet, "--wait").want(c, 0)
