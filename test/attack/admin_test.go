@@ -88,7 +88,7 @@ var adminAttacks = []attack{
 		must: "join the overlay with a VXLAN device",
 		try: func(t *trial) {
 			guest, far := t.guest("node1"), t.pods["far"]
-			h, there := t.hand(guest), t.nodes["node2"].plan.Local.Tunnels[0]
+			h, there := t.hand(guest), t.tunnel("node2")
 			w := t.watch(far.arriving)
 			for i, to := range []netip.Addr{there.VTEP, t.addUnlisted("node2")} {
 				name := fmt.Sprintf("vx%d", i)

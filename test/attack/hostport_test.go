@@ -141,7 +141,7 @@ var hostPortAttacks = []attack{
 			t.arrives(other.arriving, "a datagram to another port of the node's", func(word string) {
 				t.fromStranger("node2", datagram(t.at(t.stranger, 4711), t.at(t.nodes["node2"], 18080), word))
 			})
-			tunnel := t.nodes["node2"].plan.Local.Tunnels[0]
+			tunnel := t.tunnel("node2")
 			if err := t.attach(taker, tunnel.Port, 9999); err != nil {
 				if !strings.Contains(err.Error(), fmt.Sprint(tunnel.Port)) {
 					t.Fatalf("ADD with the tunnel's port fails, and not for that: %v", err)

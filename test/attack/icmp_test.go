@@ -162,9 +162,9 @@ var icmpAttacks = []attack{
 		must: "set the path MTU of a flow by an error in a tunnel packet, from a hop that the flow does not pass",
 		try: func(t *trial) {
 			t.misled(t.smallMTU(), func(quoted []byte) {
-				there := t.nodes["node1"].plan.Local.Tunnels[0]
+				there := t.tunnel("node1")
 				inner := func(peer string, packet []byte) {
-					t.fromPeer(peer, "node1", encapsulate(t.vni(), frame(t.nodes[peer].plan.Local.Tunnels[0].MAC, there.MAC, packet)))
+					t.fromPeer(peer, "node1", encapsulate(t.vni(), frame(t.tunnel(peer).MAC, there.MAC, packet)))
 				}
 				for peer, from := range map[string][]netip.Addr{
 					"node2": {t.addr(t.pods["third"]), t.addr(t.stranger), t.gatewayAddress()},

@@ -23,7 +23,7 @@ var podAttacks = []attack{
 		try: func(t *trial) {
 			w := t.watch(t.pods["far"].arriving)
 			for _, node := range []string{"node2", "node1"} {
-				tunnel := t.nodes[node].plan.Local.Tunnels[0]
+				tunnel := t.tunnel(node)
 				w.forbid("to "+node, func(word string) {
 					t.must(t.hand(t.pods["mallory"]), order{Do: "udp", To: tunnelEnd(tunnel), Data: t.innerTo("node2", "far", word)})
 				})
@@ -38,7 +38,7 @@ var podAttacks = []attack{
 			vip := t.addUnlisted("node2")
 			w := t.watch(t.pods["far"].arriving)
 			w.forbid("to "+vip.String(), func(word string) {
-				to := netip.AddrPortFrom(vip, t.nodes["node2"].plan.Local.Tunnels[0].Port)
+				to := netip.AddrPortFrom(vip, t.tunnel("node2").Port)
 				t.must(t.hand(t.pods["mallory"]), order{Do: "udp", To: to, Data: t.innerTo("node2", "far", word)})
 			})
 			t.tunnelControl(w)
@@ -49,7 +49,7 @@ var podAttacks = []attack{
 		must: "reach a VTEP through a port that a node translates to it",
 		try: func(t *trial) {
 			const toPeer, toUnlisted, here = 30089, 30090, 30091
-			vip, peer := t.addUnlisted("node2"), tunnelEnd(t.nodes["node2"].plan.Local.Tunnels[0])
+			vip, peer := t.addUnlisted("node2"), tunnelEnd(t.tunnel("node2"))
 			t.translate("node1", toPeer, peer)
 			t.translate("node1", toUnlisted, netip.AddrPortFrom(vip, peer.Port()))
 			t.translate("node2", here, peer)
@@ -84,6 +84,19 @@ func (t *trial) translate(node string, port uint16, to netip.AddrPort) {
 	t.Cleanup(func() { t.run(h, "nft", "delete", "table", "ip", table) })
 }
 
+// tunnel is a node's end of the tunnel that carries the trial's family. The trial is left
+// out where that is over IPv6, as it makes tunnel packets over IPv4 alone.
+func (t *trial) tunnel(node string) plan.Tunnel {
+	t.Helper()
+	for _, tunnel := range t.nodes[node].plan.Local.Tunnels {
+		if tunnel.Carries(t.addr(t.nodes[node])) && tunnel.VTEP.Is4() {
+			return tunnel
+		}
+	}
+	t.Skip("does not apply: the family's tunnel is over IPv6")
+	return plan.Tunnel{}
+}
+
 // tunnelEnd is where a node takes tunnel packets.
 func tunnelEnd(t plan.Tunnel) netip.AddrPort { return netip.AddrPortFrom(t.VTEP, t.Port) }
 
@@ -104,13 +117,13 @@ func (t *trial) innerTo(node, pod, word string) []byte {
 
 // vni is the network identifier of what pods send through the tunnel.
 func (t *trial) vni() uint32 {
-	vni, _ := t.nodes["node1"].plan.Encode("vxlan", plan.DefaultNetwork, 0)
+	vni, _ := t.nodes["node1"].plan.Encode(t.tunnel("node1").Name, plan.DefaultNetwork, 0)
 	return vni
 }
 
 // innerFrom is innerTo with another source.
 func (t *trial) innerFrom(source netip.Addr, node, pod, word string) string {
-	there, here := t.nodes[node].plan.Local.Tunnels[0], t.nodes["node1"].plan.Local.Tunnels[0]
+	there, here := t.tunnel(node), t.tunnel("node1")
 	inner := datagram(netip.AddrPortFrom(source, 4711), t.at(t.pods[pod], 8080), word)
 	return encapsulate(t.vni(), frame(here.MAC, there.MAC, inner))
 }
@@ -127,6 +140,6 @@ func (t *trial) tunnelControl(w *watch) {
 // fromPeer has the machine on the underlay send what a node takes for a tunnel
 // packet of another.
 func (t *trial) fromPeer(from, to, data string) {
-	source, end := tunnelEnd(t.nodes[from].plan.Local.Tunnels[0]), tunnelEnd(t.nodes[to].plan.Local.Tunnels[0])
+	source, end := tunnelEnd(t.tunnel(from)), tunnelEnd(t.tunnel(to))
 	t.frames(t.owner(t.stranger), frame(t.stranger.mac, t.nodes[to].mac, datagram(source, end, data)))
 }

@@ -123,7 +123,7 @@ var underlayAttacks = []attack{
 		must: "bring a packet to a pod through the tunnel",
 		try: func(t *trial) {
 			t.tunnelled(func(w *watch) {
-				end := tunnelEnd(t.nodes["node2"].plan.Local.Tunnels[0])
+				end := tunnelEnd(t.tunnel("node2"))
 				for what, source := range map[string]netip.Addr{"his own address": t.stranger.v4, "the world outside": netip.MustParseAddr("172.30.0.1"),
 					"the receiver's own address": end.Addr(), "a pod's address": t.pods["near"].v4, "loopback": netip.MustParseAddr("127.0.0.1")} {
 					w.forbid("from "+what, func(word string) {
@@ -156,7 +156,7 @@ var underlayAttacks = []attack{
 			t.tunnelled(func(w *watch) {
 				vip := t.addUnlisted("node2")
 				w.forbid("to "+vip.String(), func(word string) {
-					source := tunnelEnd(t.nodes["node1"].plan.Local.Tunnels[0])
+					source := tunnelEnd(t.tunnel("node1"))
 					t.fromStranger("node2", datagram(source, netip.AddrPortFrom(vip, source.Port()), string(t.innerTo("node2", "far", word))))
 				})
 			})
@@ -191,7 +191,7 @@ var underlayAttacks = []attack{
 		name: "inner_vlan", by: onUnderlay, ip: both, left: noTunnel,
 		must: "bring a packet through the tunnel, in a frame with a VLAN tag, past what judges those without",
 		try: func(t *trial) {
-			there, here := t.nodes["node2"].plan.Local.Tunnels[0], t.nodes["node1"].plan.Local.Tunnels[0]
+			there, here := t.tunnel("node2"), t.tunnel("node1")
 			t.tunnelled(func(w *watch) {
 				for what, source := range map[string]netip.Addr{"far's own address": t.addr(t.pods["far"]), "the node": t.addr(t.nodes["node2"])} {
 					for _, vlan := range []uint16{0, 1, 5, 4095} {
@@ -214,7 +214,7 @@ var underlayAttacks = []attack{
 		name: "inner_destination_mac_of_others", by: onUnderlay, ip: both, left: noTunnel,
 		must: "bring a frame through the tunnel that is for others than the receiver",
 		try: func(t *trial) {
-			here := t.nodes["node1"].plan.Local.Tunnels[0]
+			here := t.tunnel("node1")
 			t.tunnelled(func(w *watch) {
 				for _, mac := range []plan.MAC{t.pods["far"].mac, here.MAC, t.nodes["node2"].mac} {
 					w.forbid("to "+mac.String(), func(word string) {
@@ -229,9 +229,9 @@ var underlayAttacks = []attack{
 		name: "vxlan_within_vxlan", by: onUnderlay, ip: both, left: noTunnel,
 		must: "hide a tunnel packet in a tunnel packet, so that its outer source is a peer's that did not send it",
 		try: func(t *trial) {
-			there, here := t.nodes["node2"].plan.Local.Tunnels[0], t.nodes["node1"].plan.Local.Tunnels[0]
+			there, here := t.tunnel("node2"), t.tunnel("node1")
 			t.tunnelled(func(w *watch) {
-				for _, source := range []plan.Tunnel{here, t.nodes["node3"].plan.Local.Tunnels[0], there} {
+				for _, source := range []plan.Tunnel{here, t.tunnel("node3"), there} {
 					w.forbid("as "+source.VTEP.String(), func(word string) {
 						inner := datagram(tunnelEnd(source), tunnelEnd(there), string(t.innerTo("node2", "far", word)))
 						t.fromPeer("node1", "node2", encapsulate(t.vni(), frame(here.MAC, there.MAC, inner)))
@@ -244,7 +244,7 @@ var underlayAttacks = []attack{
 		name: "tunnel_to_the_world_outside", by: onUnderlay, ip: both, left: noTunnel,
 		must: "use a node as his way out, by a tunnel packet for somebody outside of the cluster",
 		try: func(t *trial) {
-			there, here := t.nodes["node2"].plan.Local.Tunnels[0], t.nodes["node1"].plan.Local.Tunnels[0]
+			there, here := t.tunnel("node2"), t.tunnel("node1")
 			send := func(from netip.Addr, to *machine, word string) {
 				t.fromPeer("node1", "node2", encapsulate(t.vni(), frame(here.MAC, there.MAC, udpPacket(from, t.at(to, port), word))))
 			}
