@@ -284,7 +284,14 @@ func (j *Journal) All() []Attachment {
 
 // Of returns the attachments of a container, in the order of their keys.
 func (j *Journal) Of(containerID string) []Attachment {
-	return slices.DeleteFunc(j.All(), func(a Attachment) bool { return a.ContainerID != containerID })
+	var all []Attachment
+	j.Each(func(a Attachment) {
+		if a.ContainerID == containerID {
+			all = append(all, a)
+		}
+	})
+	slices.SortFunc(all, func(a, b Attachment) int { return a.Key.Compare(b.Key) })
+	return all
 }
 
 // Each calls f with every attachment, in no order. f must not call the journal.

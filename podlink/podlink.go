@@ -66,12 +66,9 @@ func Ensure(s Spec) (index int, err error) {
 	}
 	defer host.Close()
 
-	if err := s.create(host, ns); err != nil {
-		return 0, err
-	}
-	link, err := host.LinkByName(s.HostInterface)
+	link, err := s.create(host, ns)
 	if err != nil {
-		return 0, fmt.Errorf("find %s: %w", s.HostInterface, err)
+		return 0, err
 	}
 	if err := s.setUpHost(host, link); err != nil {
 		return 0, fmt.Errorf("set up %s: %w", s.HostInterface, err)
@@ -121,8 +118,8 @@ func Await(s Spec) error {
 // path by which it was found.
 func (s Spec) nsPath(ns *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", ns.Fd()) }
 
-// create makes the pair unless it is there as it should be.
-func (s Spec) create(host *netlink.Handle, ns *os.File) error {
+// create makes the pair unless it is there as it should be, and returns its host end.
+func (s Spec) create(host *netlink.Handle, ns *os.File) (netlink.Link, error) {
 	veth := &netlink.Veth{
 		LinkAttrs:        netlink.NewLinkAttrs(),
 		PeerName:         s.Interface,
@@ -131,40 +128,44 @@ func (s Spec) create(host *netlink.Handle, ns *os.File) error {
 		PeerNamespace:    netlink.NsFd(ns.Fd()),
 	}
 	veth.Name, veth.HardwareAddr, veth.MTU = s.HostInterface, s.HostMAC[:], s.MTU
-	err := host.LinkAdd(veth)
-	if !errors.Is(err, unix.EEXIST) {
-		if err != nil {
-			return fmt.Errorf("make the veth pair %s and %s: %w", s.HostInterface, s.Interface, err)
+	add := func() (netlink.Link, error) {
+		err := host.LinkAdd(veth)
+		if err == nil && veth.Index == 0 { // LinkAdd has asked for it
+			err = errors.New("it is gone again")
 		}
-		return nil
+		if err != nil {
+			return nil, fmt.Errorf("make the veth pair %s and %s: %w", s.HostInterface, s.Interface, err)
+		}
+		return veth, nil
+	}
+	made, err := add()
+	if !errors.Is(err, unix.EEXIST) {
+		return made, err
 	}
 	// One of the two names is taken.
 	old, err := host.LinkByName(s.HostInterface)
 	switch {
 	case isGone(err):
-		return fmt.Errorf("interface %s in %s: %w", s.Interface, s.NetNS, ErrNameTaken)
+		return nil, fmt.Errorf("interface %s in %s: %w", s.Interface, s.NetNS, ErrNameTaken)
 	case err != nil:
-		return fmt.Errorf("find %s: %w", s.HostInterface, err)
+		return nil, fmt.Errorf("find %s: %w", s.HostInterface, err)
 	}
 	if stamp, err := ParseStamp(old.Attrs().Alias); err == nil && (stamp.ContainerID != s.ContainerID || stamp.Interface != s.Interface) {
-		return fmt.Errorf("%s belongs to interface %s of container %s", s.HostInterface, stamp.Interface, stamp.ContainerID)
+		return nil, fmt.Errorf("%s belongs to interface %s of container %s", s.HostInterface, stamp.Interface, stamp.ContainerID)
 	}
 	same, err := s.isPair(host, old, ns)
 	if err != nil || same {
-		return err
+		return old, err
 	}
 	// A pair that leads elsewhere or has other properties is made anew,
 	// unless the name in the pod would still be taken then.
 	if err := s.nameFree(host, old, ns); err != nil {
-		return err
+		return nil, err
 	}
 	if err := host.LinkDel(old); err != nil && !isGone(err) {
-		return fmt.Errorf("remove the half-made %s: %w", s.HostInterface, err)
+		return nil, fmt.Errorf("remove the half-made %s: %w", s.HostInterface, err)
 	}
-	if err := host.LinkAdd(veth); err != nil {
-		return fmt.Errorf("make the veth pair %s and %s: %w", s.HostInterface, s.Interface, err)
-	}
-	return nil
+	return add()
 }
 
 // isPair reports whether old and the pod's interface are the wanted pair.
@@ -247,11 +248,8 @@ func (s Spec) setUpHost(h *netlink.Handle, link netlink.Link) error {
 }
 
 func (s Spec) setUpPod(h *netlink.Handle) error {
-	loopback, err := h.LinkByName("lo")
-	if err != nil {
-		return fmt.Errorf("find lo: %w", err)
-	}
-	if err := setUp(h, loopback); err != nil {
+	// Each namespace has its loopback interface as the first.
+	if err := h.LinkSetUp(&netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: 1}}); err != nil {
 		return fmt.Errorf("bring up lo: %w", err)
 	}
 	link, err := h.LinkByName(s.Interface)
