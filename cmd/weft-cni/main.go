@@ -5,12 +5,11 @@
 package main
 
 import (
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net"
+	"math/rand/v2"
 	"os"
 	"slices"
 	"syscall"
@@ -84,12 +83,16 @@ func run(stdin io.Reader, getenv func(string) string) (version string, stdout []
 		return version, stdout, nil
 	}
 	req := &protocol.Request{
-		Version: protocol.Version, ID: rand.Text(), Command: getenv("CNI_COMMAND"), ContainerID: getenv("CNI_CONTAINERID"),
+		Version: protocol.Version, ID: newID(), Command: getenv("CNI_COMMAND"), ContainerID: getenv("CNI_CONTAINERID"),
 		NetNS: getenv("CNI_NETNS"), IfName: getenv("CNI_IFNAME"), Args: getenv("CNI_ARGS"), Stdin: data,
 	}
 	stdout, failure = send(conf.Socket, req)
 	return version, stdout, failure
 }
+
+// newID returns an identifier of a request. It need be no secret, only another one
+// each time: who reaches the agent's socket is root.
+func newID() string { return fmt.Sprintf("%016x%016x", rand.Uint64(), rand.Uint64()) }
 
 // send has the agent answer req, and keeps asking while it is away or asks
 // for patience.
@@ -137,14 +140,12 @@ func away(command, socket string, err error) *protocol.Error {
 
 // exchange sends req once.
 func exchange(socket string, req *protocol.Request) (*protocol.Response, error) {
-	conn, err := net.DialTimeout("unix", socket, protocol.ProbeWindow)
+	conn, err := dial(socket, protocol.ProbeWindow)
 	if err != nil {
 		return nil, err
 	}
-	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(protocol.AnswerTimeout)); err != nil {
-		return nil, err
-	}
+	defer conn.close()
+	conn.deadline = time.Now().Add(protocol.AnswerTimeout)
 	sent := protocol.Write(conn, req)
 	// An agent with too much to do answers without having read the request.
 	var resp protocol.Response
