@@ -91,11 +91,16 @@ configuration file says, or else to the Kubernetes cluster of the kubeconfig.`,
   weft why node/node2 web          # would this connection work, and why?`,
 	}
 	setUp(root)
-	root.AddCommand(
-		newStatus(c), newGet(c), newApply(c), newDelete(c), newWhy(c), newDrops(c), newPolicy(c), newPlugin(c), newUninstall(c), newEtcd(c),
-		newLab(), newController(c), newVersion(),
-	)
+	root.AddCommand(ofCluster(c)...)
+	root.AddCommand(newEtcd(c), newLab(), newController(c), newVersion())
 	return root
+}
+
+// ofCluster returns the commands about a cluster, whatever keeps its objects.
+func ofCluster(c *connection) []*cobra.Command {
+	return []*cobra.Command{
+		newStatus(c), newGet(c), newApply(c), newDelete(c), newWhy(c), newDrops(c), newPolicy(c), newPlugin(c), newUninstall(c),
+	}
 }
 
 // setUp makes a root command.

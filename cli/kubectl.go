@@ -33,7 +33,8 @@ talks to.`,
 	c.AddFlags(root)
 	c.namespaceFlag(root)
 	root.TraverseChildren = true
-	root.AddCommand(newStatus(c), newGet(c), newApply(c), newDelete(c), newWhy(c), newDrops(c), newPolicy(c), newUninstall(c), newVersion())
+	root.AddCommand(ofCluster(c)...)
+	root.AddCommand(newVersion())
 	retype(root)
 	return root
 }
