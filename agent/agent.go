@@ -102,6 +102,8 @@ type agent struct {
 	syncer *syncer
 	// changed is plugin.NodeEnv.Changed; nil before there is a plug-in.
 	changed chan struct{}
+	// interlude is that between two plug-ins.
+	interlude interlude
 	// caches are those in use.
 	caches map[*registry.Cache]bool
 	// cutOff says which pods have an address and no interface.
@@ -316,12 +318,14 @@ func (a *agent) followConfig(ctx context.Context) {
 				case <-changes:
 				}
 				if !now.equal(choiceOf(effective(), a.Node)) {
+					a.beginInterlude()
 					return
 				}
 				a.kick()
 			}
 		})
 		if err := a.run(epoch, now, effective); err != nil {
+			a.endInterlude()
 			a.Log.Error("cannot run the cluster's network", "error", err)
 			a.problem(configPart)(err.Error())
 			<-epoch.Done()
@@ -392,6 +396,9 @@ func (a *agent) run(ctx context.Context, what choice, effective func() *api.Clus
 	var first sync.Once
 	settled := thrifty()
 	report := func(r round) {
+		if ctx.Err() == nil {
+			a.endInterlude()
+		}
 		a.tellPlugins(mix)
 		a.report(r)
 		if r.Whole {

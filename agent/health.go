@@ -17,14 +17,17 @@ import (
 	"github.com/weftnet/weft/registry"
 )
 
-// Ready says why pods cannot be networked; nil when they can. It implements
-// cni.Node.
+// Ready says why pods cannot be networked; nil when they can. Between two choices of what
+// the node runs it wraps cni.ErrChanging. It implements cni.Node.
 func (a *agent) Ready() error {
 	a.mu.Lock()
 	trouble, s := maps.Clone(a.trouble), a.syncer
 	a.mu.Unlock()
 	if rival := trouble[rivalPart]; rival != "" {
 		return errors.New(rival)
+	}
+	if _, between := a.between(); between {
+		return cni.ErrChanging
 	}
 	if s == nil || s.Last().Plan == nil {
 		if words := sentences(trouble); words != "" {
@@ -81,7 +84,11 @@ func (a *agent) Publish(ctx context.Context, interfaces ...string) error {
 	a.tell()
 	s := a.running()
 	if s == nil {
-		return errors.Join(cni.ErrChanging, a.Ready()) // the next one has not begun
+		err := a.Ready() // the next one has not begun
+		if !errors.Is(err, cni.ErrChanging) {
+			err = errors.Join(cni.ErrChanging, err)
+		}
+		return err
 	}
 	return s.Publish(ctx, interfaces...)
 }
@@ -94,6 +101,9 @@ func (a *agent) observe(command, result string, took time.Duration) {
 const maxMessage = 1024
 
 func (a *agent) nodeState() nodeState {
+	if state, between := a.between(); between && errors.Is(a.Ready(), cni.ErrChanging) {
+		return state
+	}
 	u := a.underlayNow()
 	state := nodeState{Addresses: u.Addresses, OnLink: u.Prefixes, Others: u.Others}
 	a.mu.Lock()

@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/weftnet/weft/cni"
 	"github.com/weftnet/weft/trace"
 )
 
@@ -23,7 +24,7 @@ func (a *agent) serveHTTP(ctx context.Context, wg *sync.WaitGroup) error {
 	public := http.NewServeMux()
 	public.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	public.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if err := a.Ready(); err != nil {
+		if err := a.Ready(); err != nil && !errors.Is(err, cni.ErrChanging) {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}

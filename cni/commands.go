@@ -18,7 +18,10 @@ import (
 func (s *Server) do(ctx context.Context, c *call, gone func() bool) ([]byte, *protocol.Error) {
 	switch c.command {
 	case protocol.Status:
-		if err := s.Node.Ready(); err != nil {
+		switch err := s.Node.Ready(); {
+		case errors.Is(err, ErrChanging):
+			return nil, nil // a runtime would call the whole node not ready
+		case err != nil:
 			return nil, protocol.Errorf(protocol.NotAvailable, "%v", err)
 		}
 		return nil, s.hasNetwork(c.network)

@@ -94,8 +94,14 @@ func (n *hostRoutes) wish(name string) error {
 	return errors.New(strings.TrimSpace(string(text)))
 }
 
-func (n *hostRoutes) Ready() error { return n.wish("not-ready") }
-func (n *hostRoutes) MTU() int     { return 1450 }
+func (n *hostRoutes) Ready() error {
+	if err := n.wish("changing"); err != nil {
+		return fmt.Errorf("%w: %w", ErrChanging, err)
+	}
+	return n.wish("not-ready")
+}
+
+func (n *hostRoutes) MTU() int { return 1450 }
 
 func (n *hostRoutes) Admit(_, _, _ string) error { return n.wish("pod-invalid") }
 

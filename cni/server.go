@@ -47,7 +47,8 @@ import (
 // concurrently.
 type Node interface {
 	// Ready says why pods cannot be networked, in a sentence for people; nil
-	// when they can.
+	// when they can. It wraps ErrChanging where the ones that are there are, and new
+	// ones will be in a moment.
 	Ready() error
 	// Pools are the prefixes that pods get addresses from, of each network the
 	// primary one first.
