@@ -17,8 +17,9 @@ type load struct {
 }
 
 // startLoad has a pod on each of some nodes send requests to a pod on each of
-// some nodes, all in all so many in a second, and waits until it is under way.
-func (x *story) startLoad(rate int, from, to []*node) *load {
+// some nodes, all in all so many in a second, and waits until it is under way. Flags are
+// more for weft-traffic load.
+func (x *story) startLoad(rate int, from, to []*node, flags ...string) *load {
 	x.Helper()
 	var targets []netip.Addr
 	for _, n := range to {
@@ -30,7 +31,7 @@ func (x *story) startLoad(rate int, from, to []*node) *load {
 		targets = append(targets, addresses...)
 	}
 	l := &load{x: x, rate: rate / len(from)}
-	args := []string{"load", "-rate", strconv.Itoa(l.rate)}
+	args := append([]string{"load", "-rate", strconv.Itoa(l.rate)}, flags...)
 	for _, a := range targets {
 		args = append(args, netip.AddrPortFrom(a, port).String())
 	}

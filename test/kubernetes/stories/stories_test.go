@@ -105,6 +105,7 @@ func (s *stage) stories(t *testing.T) {
 	}
 	s.tell(t, "api server away", s.apiServerAway(*away))
 	s.tell(t, "node dies", nodeDies)
+	s.tell(t, "plug-in changed", pluginChanged)
 	s.tell(t, "rights missing", rightsMissing)
 	s.tell(t, "kind missing", kindMissing)
 	s.tell(t, "uninstalled", uninstalled)

@@ -54,6 +54,7 @@ func run(ctx context.Context, args []string) error {
 	case "load":
 		l := traffic.Load{}
 		f.IntVar(&l.Rate, "rate", 1000, "`REQUESTS` a second, in all")
+		f.IntVar(&l.Held, "held", 0, "`CONNECTIONS` to each server that stay open; 0 means 2")
 		f.Parse(args[1:])
 		l.Timeout = *timeout
 		for _, a := range f.Args() {
