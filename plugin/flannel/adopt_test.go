@@ -63,6 +63,16 @@ func TestSubnetOfAnotherPlugin(t *testing.T) {
 			if s, err = v.decide(); err != nil || s.verb != keep {
 				t.Errorf("then it is to %s %s, %v", s.verb, s.subnet, err)
 			}
+			// Who gives subnets by another plug-in may have given it to somebody else at
+			// the same moment.
+			v.node.Taken[s.subnet.V4] = "another"
+			if s, err = v.decide(); err != nil || s.verb != release {
+				t.Errorf("another node got it, too, and it is to %s %s, %v", s.verb, s.subnet, err)
+			}
+			v.node.Endpoints = []plugin.Endpoint{{Pod: "pod", Addresses: []netip.Addr{s.subnet.V4.Addr().Next()}}}
+			if s, err = v.decide(); err != nil || s.verb != keep {
+				t.Errorf("a pod lives on it, and it is to %s %s, %v", s.verb, s.subnet, err)
+			}
 		})
 	}
 }

@@ -59,8 +59,11 @@ func (v view) decide() (step, error) {
 	}
 	attributes.Weft = &Stamp{Node: v.node.Name, Config: v.config}
 	if own := v.own(); own != nil {
-		if !v.mayKeep(own) {
+		switch {
+		case !v.mayKeep(own):
 			return step{release, own.Lease, own.subnet, "the configuration does not allow it and no pod lives on it"}, nil
+		case own.Expires && !v.inUse(own.subnet) && v.given(own.subnet):
+			return step{release, own.Lease, own.subnet, "another node got it by another plug-in at the same time, and no pod lives on it"}, nil
 		}
 		object := own.DeepCopyObject().(*Lease)
 		object.Spec = attributes.Merge(own.Spec)
@@ -195,11 +198,15 @@ func (v view) unclaimed(s Subnet) bool {
 			return false
 		}
 	}
-	return !slices.ContainsFunc(v.leases, func(l *lease) bool { return l.subnet.Overlaps(s) }) &&
+	return !v.given(s) && !slices.ContainsFunc(v.leases, func(l *lease) bool { return l.subnet.Overlaps(s) }) &&
 		!slices.ContainsFunc(s.Prefixes(), func(own netip.Prefix) bool {
-			return slices.ContainsFunc(v.taken(), own.Overlaps) ||
-				slices.ContainsFunc(v.node.Kept, func(p netip.Prefix) bool { return p != own && p.Overlaps(own) })
+			return slices.ContainsFunc(v.node.Kept, func(p netip.Prefix) bool { return p != own && p.Overlaps(own) })
 		})
+}
+
+// given reports whether another node has a part of a subnet by another plug-in.
+func (v view) given(s Subnet) bool {
+	return slices.ContainsFunc(s.Prefixes(), func(own netip.Prefix) bool { return slices.ContainsFunc(v.taken(), own.Overlaps) })
 }
 
 // taken are the subnets of others by other plug-ins.
