@@ -58,6 +58,15 @@ type Layer interface {
 	On(base Plugin, name string) Plugin
 }
 
+// Stack returns a plug-in of a given name: a base with layers on it, the lowest first, each
+// the function that puts it onto another.
+func Stack(name string, base Plugin, layers ...func(base Plugin, name string) Plugin) Plugin {
+	for _, on := range layers {
+		base = on(base, name)
+	}
+	return base
+}
+
 // BaseOf returns the plug-in that gives addresses and ways under a plug-in: what it
 // stands on, or itself.
 func BaseOf(p Plugin) Plugin {

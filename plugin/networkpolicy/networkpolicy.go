@@ -26,8 +26,10 @@ import (
 )
 
 // On returns a plug-in of a given name that does what base does, and enforces
-// policies. What base says in Tags, Verdicts and of endpoints' policies is
-// replaced.
+// policies. All that base says stays, its Tags and what its endpoints wear included. Which
+// policies endpoints have, and all of Classes, Within and Verdicts, is said here: a base
+// says nothing of these, and another language of policies goes into the same
+// policy.World.
 //
 // All kinds of its own have their ordinary place in every registry. A Kubernetes
 // cluster must have the definitions of all of them, ClusterNetworkPolicy's

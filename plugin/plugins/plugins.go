@@ -18,9 +18,10 @@ import (
 // differ in what they can hold, is there once for each, the preferred first.
 var all = []plugin.Plugin{
 	openshift.Subnet{},
-	networkpolicy.On(openshift.Subnet{}, "openshift-networkpolicy"),
+	plugin.Stack("openshift-networkpolicy", openshift.Subnet{}, networkpolicy.On),
 	flannel.Plugin{}, flannel.Kubernetes{},
-	networkpolicy.On(flannel.Plugin{}, "flannel-networkpolicy"), networkpolicy.On(flannel.Kubernetes{}, "flannel-networkpolicy"),
+	plugin.Stack("flannel-networkpolicy", flannel.Plugin{}, networkpolicy.On),
+	plugin.Stack("flannel-networkpolicy", flannel.Kubernetes{}, networkpolicy.On),
 }
 
 // Base returns the name of the plug-in that gives addresses and ways under one of that
