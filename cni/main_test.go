@@ -27,6 +27,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/internal/netns"
+	"github.com/weftnet/weft/internal/retry"
 	"github.com/weftnet/weft/internal/sysctl"
 	"github.com/weftnet/weft/ipam"
 	"github.com/weftnet/weft/plan"
@@ -131,7 +132,7 @@ const routeProtocol = 87
 
 func (n *hostRoutes) Publish(ctx context.Context, interfaces ...string) error {
 	for n.wish("publish-hangs") != nil {
-		if !sleep(ctx, msec(2)) {
+		if !retry.Sleep(ctx, msec(2)) {
 			return ctx.Err()
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/weftnet/weft/internal/retry"
 	"github.com/weftnet/weft/internal/rtnetlink"
 	"github.com/weftnet/weft/ipam"
 	"github.com/weftnet/weft/podlink"
@@ -105,7 +106,7 @@ func (s *Server) Identify(k ipam.Key, p ipam.PodName) error {
 // sweep rolls back what was begun and never finished, when weft-cni has
 // surely stopped asking for it.
 func (s *Server) sweep(ctx context.Context) {
-	for sleep(ctx, s.RetryWindow/4) {
+	for retry.Sleep(ctx, s.RetryWindow/4) {
 		for _, a := range s.Journal.All() {
 			if a.Phase == ipam.Pending && time.Since(a.Created) > s.RetryWindow {
 				s.rollBack(ctx, a)
@@ -134,7 +135,7 @@ func (s *Server) watchLinks(ctx context.Context) {
 		socket, err := rtnetlink.Subscribe(rtnetlink.Removals(), unix.RTNLGRP_LINK)
 		if err != nil {
 			s.Log.Warn("cannot watch interfaces", "error", err)
-			if !sleep(ctx, time.Second) {
+			if !retry.Sleep(ctx, time.Second) {
 				return
 			}
 			continue

@@ -38,6 +38,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/cni/protocol"
+	"github.com/weftnet/weft/internal/retry"
 	"github.com/weftnet/weft/ipam"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
@@ -197,7 +198,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		case err != nil:
 			// Out of file descriptors, as a rule: let requests end.
 			s.Log.Warn("cannot accept a CNI request", "error", err)
-			if !sleep(ctx, 100*time.Millisecond) {
+			if !retry.Sleep(ctx, 100*time.Millisecond) {
 				return nil
 			}
 			continue
@@ -211,15 +212,6 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		default:
 			s.refuse(conn)
 		}
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
 	}
 }
 

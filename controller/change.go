@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/retry"
 	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/plugin/change"
 	"github.com/weftnet/weft/registry"
@@ -48,37 +49,29 @@ type changer struct {
 func (c *changer) run(ctx context.Context) {
 	changes, cancel := c.objects.Subscribe()
 	defer cancel()
-	retry, failed, state := firstRetry, "", ""
-	for ctx.Err() == nil {
-		var again <-chan time.Time
+	failed, state := "", ""
+	retry.Loop{Changed: changes, Pause: changePause, Backoff: backoff}.Run(ctx, func(ctx context.Context) (next time.Duration, err error) {
 		config, err := c.round(ctx)
-		switch {
-		case err != nil:
+		if err != nil {
 			if ctx.Err() == nil && failed != err.Error() {
 				failed = err.Error()
 				c.Log.Warn("cannot say which plug-ins nodes use; trying again", "error", err)
 			}
-			again, retry = time.After(retry), min(2*retry, lastRetry)
-		case c.asked:
-			again = time.After(time.Until(c.due))
-			fallthrough
-		default:
-			failed, retry = "", firstRetry
+			return 0, err
 		}
-		if config != nil && err == nil {
+		failed = ""
+		if config != nil {
 			at := meta.FindStatusCondition(config.Status.Conditions, api.PluginChanged)
 			if now := api.Effective(config).Spec.Plugin + " " + at.Reason; now != state {
 				state = now
 				c.Log.Info("the cluster's plug-in", "plugin", api.Effective(config).Spec.Plugin, "state", at.Reason, "message", at.Message)
 			}
 		}
-		sleep(ctx, changePause)
-		select {
-		case <-ctx.Done():
-		case <-again:
-		case <-changes:
+		if c.asked {
+			next = max(time.Until(c.due), 1)
 		}
-	}
+		return next, nil
+	})
 }
 
 // changedKinds are those that the mix of plug-ins follows from.

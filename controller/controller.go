@@ -30,6 +30,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/retry"
 	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/plugin/change"
 	"github.com/weftnet/weft/registry"
@@ -137,7 +138,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	if c.Announce {
 		announcing.Go(func() { c.announce(ctx) })
 	}
-	wait, said := firstRetry, ""
+	wait, said := retry.Backoff{First: firstRetry, Last: longestAcquireRetry}, ""
 	for ctx.Err() == nil {
 		lease, err := c.acquire(ctx)
 		if err != nil {
@@ -147,12 +148,12 @@ func (c *Controller) Run(ctx context.Context) error {
 					said = err.Error()
 					c.Log.Warn("cannot take the lease to lead; trying again", "error", err)
 				}
-				sleep(ctx, wait)
-				wait = min(2*wait, longestAcquireRetry)
+				retry.Sleep(ctx, wait.Next())
 			}
 			continue
 		}
-		wait, said = firstRetry, ""
+		wait.Reset()
+		said = ""
 		c.Log.Info("leading", "identity", c.Identity)
 		c.leading.Set(1)
 		c.lead(ctx, lease)
@@ -170,7 +171,7 @@ func (c *Controller) Run(ctx context.Context) error {
 // announce holds the lease that says that the controller lives, until ctx ends.
 func (c *Controller) announce(ctx context.Context) {
 	said := ""
-	for ; ctx.Err() == nil; sleep(ctx, longestAcquireRetry) {
+	for ; ctx.Err() == nil; retry.Sleep(ctx, longestAcquireRetry) {
 		lease, err := c.Registry.Acquire(ctx, api.LivingControllerLease(c.Identity), c.Identity, c.LeaseTTL)
 		if err != nil {
 			if ctx.Err() == nil && said != err.Error() {
@@ -244,6 +245,9 @@ const (
 	firstRetry = 100 * time.Millisecond
 	lastRetry  = 10 * time.Second
 )
+
+// backoff has those.
+var backoff = retry.Backoff{First: firstRetry, Last: lastRetry}
 
 // jobs are what a leading controller does at once, by what they are known by.
 type jobs map[string]job
@@ -320,7 +324,7 @@ func (c *Controller) jobs(config *api.ClusterConfig) map[string]func(context.Con
 // keep does work for a plug-in, again whenever it ends before it is done, until
 // ctx ends.
 func (c *Controller) keep(ctx context.Context, name string, work func() (done bool, err error)) {
-	wait := firstRetry
+	wait := backoff
 	for ctx.Err() == nil {
 		began := time.Now()
 		done, err := work()
@@ -330,10 +334,9 @@ func (c *Controller) keep(ctx context.Context, name string, work func() (done bo
 		c.failed.WithLabelValues(name).Inc()
 		c.Log.Warn("the work for the cluster failed; starting it again", "plugin", name, "error", err)
 		if time.Since(began) > lastRetry {
-			wait = firstRetry
+			wait.Reset()
 		}
-		sleep(ctx, wait)
-		wait = min(2*wait, lastRetry)
+		retry.Sleep(ctx, wait.Next())
 	}
 }
 
@@ -364,11 +367,4 @@ func (c *Controller) say(ctx context.Context, unknown error) error {
 		return nil
 	}
 	return err
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
 }

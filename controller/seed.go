@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/retry"
 	"github.com/weftnet/weft/registry"
 )
 
@@ -89,7 +90,7 @@ func (s seed) errorf(err error) error {
 // create creates the object unless there is one, and does not give up before
 // the registry has answered.
 func (s seed) create(ctx context.Context, r registry.Registry, log *slog.Logger) error {
-	said, wait := "", firstRetry
+	said, wait := "", backoff
 	log = log.With("kind", s.Kind.Singular, "name", registry.KeyOf(s.Object), "file", s.file)
 	for {
 		_, err := r.Create(ctx, s.Kind, s.Object)
@@ -107,7 +108,6 @@ func (s seed) create(ctx context.Context, r registry.Registry, log *slog.Logger)
 			said = err.Error()
 			log.Warn("cannot create what the cluster's network begins with; trying again", "error", err)
 		}
-		sleep(ctx, wait)
-		wait = min(2*wait, lastRetry)
+		retry.Sleep(ctx, wait.Next())
 	}
 }

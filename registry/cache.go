@@ -11,6 +11,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/weftnet/weft/internal/retry"
 )
 
 // How long a cache waits before it tries again, at first and at most. The most
@@ -94,7 +96,7 @@ func (c *Cache) Run(ctx context.Context) {
 func (c *Cache) follow(ctx context.Context, m *mirror) {
 	var revision Revision
 	listed := false
-	wait := firstRetry
+	wait := retry.Backoff{First: firstRetry, Last: lastRetry}
 	for ctx.Err() == nil {
 		var err error
 		began := time.Now()
@@ -117,13 +119,10 @@ func (c *Cache) follow(ctx context.Context, m *mirror) {
 			c.failed(m, err)
 		}
 		if time.Since(began) > lastRetry {
-			wait = firstRetry
+			wait.Reset()
 		}
-		select {
-		case <-time.After(wait/2 + rand.N(wait/2)):
-		case <-ctx.Done():
-		}
-		wait = min(2*wait, lastRetry)
+		most := wait.Next()
+		retry.Sleep(ctx, most/2+rand.N(most/2))
 	}
 }
 

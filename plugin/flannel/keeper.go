@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weftnet/weft/internal/retry"
 	"github.com/weftnet/weft/plugin"
 )
 
@@ -17,40 +18,25 @@ type keeper struct {
 }
 
 // run calls reconcile whenever what it works on has changed, and when the time
-// that it returned is over, until ctx ends.
+// that it returned is over, unless that is 0, until ctx ends.
 func (k *keeper) run(ctx context.Context, reconcile func(context.Context, plugin.Input) (time.Duration, error)) error {
-	pause := firstPause
-	for {
+	loop := retry.Loop{Changed: k.Changed, Backoff: retry.Backoff{First: firstPause, Last: longestPause}}
+	return loop.Run(ctx, func(ctx context.Context) (time.Duration, error) {
 		in, complete := k.Input()
 		if !complete {
 			k.tell("the registry has not been read yet")
-			select {
-			case <-k.Changed:
-				continue
-			case <-ctx.Done():
-				return ctx.Err()
-			}
+			return 0, nil
 		}
 		wait, err := reconcile(ctx, in)
 		switch {
 		case ctx.Err() != nil:
-			return ctx.Err()
 		case err != nil:
 			k.report(untold(err))
-			wait, pause = pause, min(2*pause, longestPause)
 		default:
 			k.report("")
-			pause = firstPause
 		}
-		timer := time.NewTimer(wait)
-		select {
-		case <-timer.C:
-		case <-k.Changed:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		timer.Stop()
-	}
+		return wait, err
+	})
 }
 
 // writeSubnetFile tells other programs about the node's subnet.

@@ -216,7 +216,7 @@ func (r *runner) hold(v *view, s step) time.Duration {
 	r.former = s.subnet
 	wait := r.TTL
 	if s.object.Expires {
-		wait = max(0, r.renew.Sub(r.now()))
+		wait = max(1, r.renew.Sub(r.now())) // 0 would be never
 	}
 	if !v.settings.Allows(s.subnet) {
 		wait = min(wait, longestPause) // the last pod on it may go

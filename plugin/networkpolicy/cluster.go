@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/retry"
 	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/registry"
 )
@@ -67,7 +68,7 @@ func (c *cluster) run(ctx context.Context) error {
 			if err := cache.WaitSynced(ctx); err != nil {
 				return err
 			}
-			return loop(ctx, changes, pause, c.failed(part), func(ctx context.Context) (time.Duration, error) {
+			return retry.Loop{Changed: changes, Pause: pause, AfterError: backoff.First, Backoff: backoff, Told: c.failed(part)}.Run(ctx, func(ctx context.Context) (time.Duration, error) {
 				next, err := round(ctx, cache.Snapshot())
 				if next.IsZero() {
 					return 0, err
@@ -131,7 +132,7 @@ func (c *cluster) say(ctx context.Context, objects registry.Objects) (time.Time,
 	c.metrics.pending.Set(float64(d.pending))
 	rest := 4 * time.Since(began)
 	err := errors.Join(c.write(ctx, d.conditions), c.warn(ctx, d))
-	sleep(ctx, rest)
+	retry.Sleep(ctx, rest)
 	return d.next, err
 }
 

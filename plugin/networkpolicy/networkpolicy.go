@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/retry"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/registry"
@@ -105,6 +106,7 @@ func (p *withPolicies) RunCluster(ctx context.Context, env plugin.ClusterEnv) er
 const (
 	// callTimeout bounds each call to the registry.
 	callTimeout = 10 * time.Second
-	// firstRetry and lastRetry bound the time between attempts after an error.
-	firstRetry, lastRetry = 100 * time.Millisecond, 10 * time.Second
 )
+
+// backoff is the time between attempts after an error.
+var backoff = retry.Backoff{First: 100 * time.Millisecond, Last: 10 * time.Second}

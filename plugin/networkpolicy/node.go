@@ -13,6 +13,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/retry"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/policy"
@@ -91,7 +92,7 @@ func newRunner(env plugin.NodeEnv) *runner {
 }
 
 func (r *runner) run(ctx context.Context) error {
-	return loop(ctx, r.Changed, 0, r.failed, func(ctx context.Context) (time.Duration, error) {
+	return retry.Loop{Changed: r.Changed, AfterError: backoff.First, Backoff: backoff, Told: r.failed}.Run(ctx, func(ctx context.Context) (time.Duration, error) {
 		in, complete := r.Input()
 		if !complete {
 			return 0, nil

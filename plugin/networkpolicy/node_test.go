@@ -366,7 +366,7 @@ func TestTrouble(t *testing.T) {
 			t.Errorf("after a while: %q", said())
 		}
 		w.registry.Start()
-		settle(lastRetry)
+		settle(backoff.Last)
 		if said() != "" || len(all[*api.NodePods](w, api.NodePodsKind)) != 1 {
 			t.Errorf("when it is over: %q\n%s", said(), w.state())
 		}

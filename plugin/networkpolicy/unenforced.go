@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
+	"github.com/weftnet/weft/internal/retry"
 	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/registry"
 )
@@ -60,7 +61,7 @@ func (u Unenforced) RunCluster(ctx context.Context, env plugin.ClusterEnv) error
 			if err := cache.WaitSynced(ctx); err != nil {
 				return err
 			}
-			return loop(ctx, changes, slowPause, c.failed("status"), func(ctx context.Context) (time.Duration, error) {
+			return retry.Loop{Changed: changes, Pause: slowPause, AfterError: backoff.First, Backoff: backoff, Told: c.failed("status")}.Run(ctx, func(ctx context.Context) (time.Duration, error) {
 				d := u.decide(cache.Snapshot(), k, c.now())
 				if err := c.write(ctx, d.conditions); err != nil {
 					return 0, err

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/retry"
 	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/registry"
 )
@@ -20,11 +21,8 @@ import (
 // clusterKinds are what RunCluster reads, in the order that reconcile wants.
 var clusterKinds = []*registry.Kind{api.ClusterConfigKind, api.HostSubnet, api.Node, api.ClusterNetwork}
 
-// How long RunCluster waits after a failure, at first and at most.
-const (
-	firstRetry = 50 * time.Millisecond
-	lastRetry  = 5 * time.Second
-)
+// backoff is how long RunCluster waits after a failure.
+var backoff = retry.Backoff{First: 50 * time.Millisecond, Last: 5 * time.Second}
 
 // RunCluster implements plugin.ClusterRunner: it gives each node its subnet.
 //
@@ -50,34 +48,17 @@ func (s Subnet) RunCluster(ctx context.Context, env plugin.ClusterEnv) error {
 	if err := cache.WaitSynced(ctx); err != nil {
 		return err
 	}
-	wait := firstRetry
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-changes:
-		case <-timer.C:
-		}
+	return retry.Loop{Changed: changes, Backoff: backoff}.Run(ctx, func(ctx context.Context) (next time.Duration, err error) {
 		d := reconcile(cache.Snapshot(), nil, c.now(), c.quarantine) // whether there is anything to write
-		var err error
 		if len(d.writes) > 0 {
 			d, err = c.round(ctx)
 		}
 		c.report(d, err)
-		switch {
-		case err != nil && ctx.Err() == nil:
-			timer.Reset(wait)
-			wait = min(2*wait, lastRetry)
-		case !d.next.IsZero():
-			wait = firstRetry
-			timer.Reset(max(d.next.Sub(c.now()), firstRetry))
-		default:
-			wait = firstRetry
-			timer.Stop()
+		if !d.next.IsZero() {
+			next = max(d.next.Sub(c.now()), backoff.First)
 		}
-	}
+		return next, err
+	})
 }
 
 // cluster carries out what reconcile decides.
