@@ -7,11 +7,26 @@ import (
 	"github.com/weftnet/weft/registry"
 )
 
+// seen are the objects of a kind as they were, in key order. What did not change is the
+// same pointer in the next snapshot: this is how all of this package tells what did.
+type seen []registry.Object
+
+func (s seen) same(objects iter.Seq[registry.Object]) bool {
+	i := 0
+	for o := range objects {
+		if i == len(s) || s[i] != o {
+			return false
+		}
+		i++
+	}
+	return i == len(s)
+}
+
 // derived holds what was made of each object of a kind. It is made once for each
 // state of an object, and what is left out is the zero value, nil.
 type derived[V comparable] struct {
 	// sources are in key order, values are what was made of each.
-	sources []registry.Object
+	sources seen
 	values  []V
 	// list are the values in the order asked for. It is never changed, but
 	// replaced.
@@ -23,11 +38,11 @@ type derived[V comparable] struct {
 // should return that where it means the same. gone and came are what list lost
 // and got.
 func (d *derived[V]) update(objects iter.Seq[registry.Object], make func(o registry.Object, before V) V, compare func(a, b V) int) (gone, came []V) {
-	if d.same(objects) {
+	if d.sources.same(objects) {
 		return nil, nil
 	}
 	var none V
-	var sources []registry.Object
+	var sources seen
 	var values []V
 	drop := func(v V) {
 		if v != none {
@@ -77,17 +92,6 @@ func (d *derived[V]) of(o registry.Object) V {
 		return none
 	}
 	return d.values[i]
-}
-
-func (d *derived[V]) same(objects iter.Seq[registry.Object]) bool {
-	i := 0
-	for o := range objects {
-		if i == len(d.sources) || d.sources[i] != o {
-			return false
-		}
-		i++
-	}
-	return i == len(d.sources)
 }
 
 // replace returns an ordered list without some values and with others.

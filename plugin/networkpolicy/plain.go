@@ -16,7 +16,7 @@ type plainCompiler struct {
 	plugin plugin.Plugin
 	plugin.Compiler
 	// What was compiled last, and what came of it.
-	sources  map[*registry.Kind][]registry.Object
+	sources  map[*registry.Kind]seen
 	in       plugin.Input
 	plan     *plan.Plan
 	problems []plugin.Problem
@@ -26,7 +26,7 @@ func (c *plainCompiler) compile(in plugin.Input) (*plan.Plan, []plugin.Problem) 
 	if c.plan != nil && c.same(in) {
 		return c.plan, c.problems
 	}
-	c.in, c.sources = in, map[*registry.Kind][]registry.Object{}
+	c.in, c.sources = in, map[*registry.Kind]seen{}
 	for _, k := range c.plugin.Kinds() {
 		c.sources[k] = slices.Collect(in.Objects.All(k))
 	}
@@ -40,14 +40,7 @@ func (c *plainCompiler) compile(in plugin.Input) (*plan.Plan, []plugin.Problem) 
 // same reports whether all that the plug-in reads is what it was.
 func (c *plainCompiler) same(in plugin.Input) bool {
 	for _, k := range c.plugin.Kinds() {
-		i, was := 0, c.sources[k]
-		for o := range in.Objects.All(k) {
-			if i == len(was) || was[i] != o {
-				return false
-			}
-			i++
-		}
-		if i != len(was) {
+		if !c.sources[k].same(in.Objects.All(k)) {
 			return false
 		}
 	}
