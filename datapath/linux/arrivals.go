@@ -21,13 +21,13 @@ import (
 func (r *ruleset) arrivals(p *plan.Plan, s *sources) {
 	c := r.chain("arrivals")
 	c.hook = &hook{nftables.ChainTypeFilter, *nftables.ChainHookPrerouting, *nftables.ChainPriorityRaw}
-	c.add("what endpoints send", metaEqual(expr.MetaKeyIIFGROUP, hostEndian(endpointGroup)), decide(goTo("from-endpoint")))
-	fromTunnel := metaEqual(expr.MetaKeyIIFNAME, []byte(tunnelPrefix))
+	c.add("what endpoints send", r.isFromEndpoint(), decide(goTo("from-endpoint")))
+	fromTunnel := metaEqual(expr.MetaKeyIIFNAME, []byte(r.stamps.TunnelPrefix))
 	if len(p.Local.Tunnels) > 0 {
 		c.add("out of the tunnel, and no ICMP", fromTunnel, noICMP(), decide(accept))
 	}
 	c.add("what comes from Weft's own devices", fromOwnDevice(), decide(goTo("from-device")))
-	for _, t := range overlays(p) {
+	for _, t := range r.stamps.overlays(p) {
 		is4 := t.VTEP.Is4()
 		c.add("tunnel packets are nobody's to translate", isFamily(is4), isProtocol(unix.IPPROTO_UDP), isAddress(t.VTEP, false), isPort(t.Port),
 			[]expr.Any{&expr.Notrack{}}, decide(accept))
@@ -52,7 +52,7 @@ func (r *ruleset) arrivals(p *plan.Plan, s *sources) {
 		device.add("ICMP out of the tunnel", fromTunnel, decide(goTo("from-tunnel")))
 		r.fromTunnel()
 	}
-	device.add("what the node sends to groups comes back to it", metaEqual(expr.MetaKeyIIFNAME, []byte(interfaceKey(bridgeName))), decide(accept))
+	device.add("what the node sends to groups comes back to it", metaEqual(expr.MetaKeyIIFNAME, []byte(interfaceKey(r.stamps.Bridge))), decide(accept))
 	device.add("an interface that leads to no endpoint", r.drop(datapath.NoEndpoint))
 	r.fromEndpoint(p)
 }

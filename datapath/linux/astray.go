@@ -24,17 +24,17 @@ func (r *routing) astray(t *travel) []string {
 	for _, link := range t.node.links {
 		found.endpoints[link] = true
 	}
-	for _, table := range []int{unix.RT_TABLE_MAIN, endpointsTable} {
+	for _, table := range []int{unix.RT_TABLE_MAIN, r.stamps.RoutingTable} {
 		own := r.own(table)
-		senders := found.senders(own, table == endpointsTable)
+		senders := found.senders(own, table == r.stamps.RoutingTable)
 		ask := func(to netip.Addr, want *foundRoute) {
-			if want == nil || want.kind != unix.RTN_UNICAST || !t.isPods(to, table == endpointsTable) {
+			if want == nil || want.kind != unix.RTN_UNICAST || !t.isPods(to, table == r.stamps.RoutingTable) {
 				return
 			}
 			found.towards(to)
 			for i := range senders {
 				s := &senders[i]
-				if s.incoming && !found.endpoints[want.link] || table == endpointsTable && !found.sends(s, table) {
+				if s.incoming && !found.endpoints[want.link] || table == r.stamps.RoutingTable && !found.sends(s, table) {
 					continue
 				}
 				rule, route := found.decide(s)
@@ -205,8 +205,8 @@ func (s *strays) judge(from *sender, to netip.Addr, want *foundRoute, rule *foun
 		}
 	case route == nil:
 		s.tellRule(rule, nil, from, to)
-	case route.protocol == routeProtocol || route.leadsLike(want):
-	case route.protocol == unix.RTPROT_KERNEL && (route.kind == unix.RTN_BROADCAST || want.table == endpointsTable && route.kind != unix.RTN_UNICAST && route.prefix.IsSingleIP()):
+	case route.protocol == s.stamps.Protocol || route.leadsLike(want):
+	case route.protocol == unix.RTPROT_KERNEL && (route.kind == unix.RTN_BROADCAST || want.table == s.stamps.RoutingTable && route.kind != unix.RTN_UNICAST && route.prefix.IsSingleIP()):
 		// The node's own addresses, whose networks other nodes' are of.
 	case route.table == unix.RT_TABLE_LOCAL:
 		// That is asked before all others, whatever is behind it.
@@ -250,7 +250,7 @@ func (s *strays) judgePeer(from *sender, peer netip.Addr, rule *foundRule, route
 
 // carries reports whether a route may lead tunnel packets to another node.
 func (s *strays) carries(r *foundRoute) bool {
-	return r.protocol == routeProtocol ||
+	return r.protocol == s.stamps.Protocol ||
 		r.kind == unix.RTN_UNICAST && r.link != loopbackLink && !s.node.isTunnel(r.link) && r.link != s.node.bridge
 }
 

@@ -162,7 +162,7 @@ func TestAstray(t *testing.T) {
 // TestAstrayStories shows what is said of others' rules and routes: testdata has a
 // plan, and then some of them with what the survey says.
 func TestAstrayStories(t *testing.T) {
-	names := map[int]string{loopbackLink: "lo", 2: "eth0", 3: bridgeName, 4: vxlanDevice}
+	names := map[int]string{loopbackLink: "lo", 2: "eth0", 3: DefaultStamps.Bridge, 4: vxlanDevice}
 	var p *plan.Plan
 	golden.Answers(t, "testdata/astray.txtar", func(t *testing.T, name, question string) string {
 		if name == "plan" {
@@ -189,10 +189,10 @@ func TestAstrayStories(t *testing.T) {
 // and what the survey of it begins with.
 func surveyed(t interface{ Fatalf(string, ...any) }, p *plan.Plan, is4 bool, names map[int]string) (*routing, *travel) {
 	c := compileFor(t, p)
-	r := &routing{}
+	r := &routing{stamps: DefaultStamps}
 	for key, own := range c.want.routes.now {
 		if key.prefix.Addr().Is4() == is4 {
-			r.add(&foundRoute{routeKey: key, route: own, protocol: routeProtocol})
+			r.add(&foundRoute{routeKey: key, route: own, protocol: DefaultStamps.Protocol})
 		}
 	}
 	all := everything(is4)
@@ -201,7 +201,7 @@ func surveyed(t interface{ Fatalf(string, ...any) }, p *plan.Plan, is4 bool, nam
 	}
 	for own := range c.want.rules.now {
 		if own.from.Addr().Is4() == is4 {
-			r.rules = append(r.rules, foundRule{rule: own, protocol: routeProtocol, action: nl.FR_ACT_TO_TBL, suppressed: -1})
+			r.rules = append(r.rules, foundRule{rule: own, protocol: DefaultStamps.Protocol, action: nl.FR_ACT_TO_TBL, suppressed: -1})
 		}
 	}
 	sortRules(r)
@@ -220,7 +220,7 @@ func (r *routing) plainly(t *travel) []string {
 	for _, link := range t.node.links {
 		found.endpoints[link] = true
 	}
-	for _, table := range []int{unix.RT_TABLE_MAIN, endpointsTable} {
+	for _, table := range []int{unix.RT_TABLE_MAIN, DefaultStamps.RoutingTable} {
 		own := r.own(table)
 		var senders []sender
 		for k, e := range t.plan.Endpoints.All() {
@@ -232,7 +232,7 @@ func (r *routing) plainly(t *travel) []string {
 		}
 		sources := map[netip.Addr]bool{}
 		for _, route := range own.all() {
-			if table == endpointsTable {
+			if table == DefaultStamps.RoutingTable {
 				break
 			}
 			sources[route.source] = true
@@ -252,7 +252,7 @@ func (r *routing) plainly(t *travel) []string {
 			senders = append(senders, sender{in: "lo", from: a, what: "what the node sends to %s"})
 		}
 		ask := func(to netip.Addr, want *foundRoute) {
-			if want == nil || want.kind != unix.RTN_UNICAST || !t.isPods(to, table == endpointsTable) {
+			if want == nil || want.kind != unix.RTN_UNICAST || !t.isPods(to, table == DefaultStamps.RoutingTable) {
 				return
 			}
 			for _, s := range senders {
@@ -260,8 +260,8 @@ func (r *routing) plainly(t *travel) []string {
 					continue
 				}
 				for _, s.protocol = range []uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
-					if table == endpointsTable && !slices.ContainsFunc(r.rules, func(rule foundRule) bool {
-						return rule.protocol == routeProtocol && rule.table == table && rule.fits(s, to)
+					if table == DefaultStamps.RoutingTable && !slices.ContainsFunc(r.rules, func(rule foundRule) bool {
+						return rule.protocol == DefaultStamps.Protocol && rule.table == table && rule.fits(s, to)
 					}) {
 						continue
 					}
@@ -311,7 +311,7 @@ route default fd00:2::/64 tunnel node2
 route default 172.30.0.0/24 tunnel node2 endpoints-only
 route default fd01::/64 tunnel node2 endpoints-only
 `)
-	names := map[int]string{loopbackLink: "lo", 2: "eth0", 3: bridgeName, 4: vxlanDevice}
+	names := map[int]string{loopbackLink: "lo", 2: "eth0", 3: DefaultStamps.Bridge, 4: vxlanDevice}
 	for k := range p.Endpoints.All() {
 		names[linkIndex(k.Interface)] = k.Interface
 	}
@@ -326,10 +326,10 @@ route default fd01::/64 tunnel node2 endpoints-only
 		is4 := rapid.Bool().Draw(t, "IPv4")
 		r, journey := surveyed(t, p, is4, names)
 		prefix := rapid.OneOf(rapid.Just(everything(is4)), rapid.SampledFrom(prefixes[is4]))
-		table := rapid.SampledFrom([]int{unix.RT_TABLE_MAIN, unix.RT_TABLE_LOCAL, unix.RT_TABLE_DEFAULT, endpointsTable, 100, 101})
+		table := rapid.SampledFrom([]int{unix.RT_TABLE_MAIN, unix.RT_TABLE_LOCAL, unix.RT_TABLE_DEFAULT, DefaultStamps.RoutingTable, 100, 101})
 		priority := rapid.SampledFrom([]int{0, 1, 100, 200, 200, 8700, 9000, 32766, 40000})
 		device := rapid.SampledFrom([]string{"", "", "", "weftaaa", vxlanDevice, "lo", "eth0"})
-		protocol := rapid.SampledFrom([]int{unix.RTPROT_BOOT, unix.RTPROT_BOOT, unix.RTPROT_KERNEL, routeProtocol})
+		protocol := rapid.SampledFrom([]uint8{unix.RTPROT_BOOT, unix.RTPROT_BOOT, unix.RTPROT_KERNEL, DefaultStamps.Protocol})
 		rarely := rapid.Map(rapid.IntRange(0, 9), func(n int) bool { return n == 0 })
 		if rarely.Draw(t, "without the kernel's") {
 			r.rules = slices.Delete(r.rules, 0, 1)
@@ -376,7 +376,7 @@ route default fd01::/64 tunnel node2 endpoints-only
 func BenchmarkAstray(b *testing.B) {
 	text := &strings.Builder{}
 	text.WriteString("node node1 addresses 172.30.0.1 mtu 1500\npool default 10.0.0.0/24 gateway 10.0.0.1\ntunnel vxlan port 8472 vtep 172.30.0.1 mac 0a:58:ac:1e:00:01\nnetwork default vni 1\n")
-	names := map[int]string{loopbackLink: "lo", 2: "eth0", 3: bridgeName, 4: vxlanDevice}
+	names := map[int]string{loopbackLink: "lo", 2: "eth0", 3: DefaultStamps.Bridge, 4: vxlanDevice}
 	for i := range 250 {
 		a := netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 2)})
 		fmt.Fprintf(text, "endpoint weft%d network default addresses %s mac %s anti-spoof\nroute default %s/32 endpoint weft%[1]d\n", i, a, plan.MACOf(a), a)
@@ -443,7 +443,7 @@ func TestMatter(t *testing.T) {
 		[]netip.Addr{netip.MustParseAddr("10.0.0.5"), netip.MustParseAddr("192.168.0.5")}, true)
 	for p, want := range map[string]bool{"0.0.0.0/0": true, "10.0.0.0/30": false, "10.0.0.0/29": true, "10.1.2.77/32": true, "10.1.3.0/24": false, "11.0.0.0/8": false,
 		"172.16.0.0/12": true, "172.16.1.0/24": false, "192.168.0.5/32": true, "192.168.0.0/30": false} {
-		if r := (foundRoute{routeKey: routeKey{prefix: netip.MustParsePrefix(p)}}); matter(&r, concerns) != want {
+		if r := (foundRoute{routeKey: routeKey{prefix: netip.MustParsePrefix(p)}}); DefaultStamps.matter(&r, concerns) != want {
 			t.Fatalf("a route to %s: %t", p, !want)
 		}
 	}
@@ -456,9 +456,9 @@ func TestMatter(t *testing.T) {
 		peers := rapid.SliceOf(plantest.Addr().Filter(func(a netip.Addr) bool { return a.Is4() == is4 })).Draw(t, "peers")
 		concerns, plain := of(p, peers, is4)
 		prefix := plantest.Prefix().Filter(func(p netip.Prefix) bool { return p.Addr().Is4() == is4 }).Draw(t, "route")
-		for _, protocol := range []int{routeProtocol, unix.RTPROT_STATIC} {
+		for _, protocol := range []uint8{DefaultStamps.Protocol, unix.RTPROT_STATIC} {
 			r := &foundRoute{routeKey: routeKey{prefix: prefix}, protocol: protocol}
-			if want := protocol == routeProtocol || slices.ContainsFunc(plain, prefix.Overlaps); matter(r, concerns) != want {
+			if want := protocol == DefaultStamps.Protocol || slices.ContainsFunc(plain, prefix.Overlaps); DefaultStamps.matter(r, concerns) != want {
 				t.Fatalf("a route of protocol %d to %s, beside %v: %t", protocol, prefix, plain, !want)
 			}
 		}
@@ -526,7 +526,7 @@ func foreign(t *testing.T, r *routing, is4 bool, names map[int]string, words []s
 		case word == "metric":
 			b.metric = number(next())
 		case word == "proto":
-			b.protocol = number(next())
+			b.protocol = uint8(number(next()))
 		case kind == "rule" && actions[word] != 0:
 			a.action = actions[word]
 		case kind == "route" && kinds[word] != 0:

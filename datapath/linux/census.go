@@ -160,7 +160,7 @@ func (d *DataPlane) census(was map[party]bool) (datapath.Occupancy, error) {
 	if len(was)+len(o.Over) == 0 {
 		return o, nil
 	}
-	return o, renew(over)
+	return o, renew(d.stamps.Table, over)
 }
 
 // hostOf returns the name of the peer by which an endpoint with an address is
@@ -219,8 +219,9 @@ func tooMany(counts map[party]int, was map[party]bool, most int) []party {
 	return over
 }
 
-// renew makes those who have too many the elements of these sets, for a while.
-func renew(over map[string]elements) error {
+// renew makes those who have too many the elements of these sets of a table, for a
+// while.
+func renew(inTable string, over map[string]elements) error {
 	conn, err := nftConn()
 	if err != nil {
 		return err
@@ -229,7 +230,7 @@ func renew(over map[string]elements) error {
 		name string
 		like set
 	}{{overSet, interfacesOver}, {farOverPrefix + suffix(true), addressesOver(true)}, {farOverPrefix + suffix(false), addressesOver(false)}} {
-		there := to.like.to(tableName, to.name)
+		there := to.like.to(inTable, to.name)
 		conn.FlushSet(there)
 		if err := addElements(conn, there, over[to.name], overTimeout); err != nil {
 			return err

@@ -22,6 +22,7 @@ const (
 
 // node is what compiling a plan needs to know of the node besides the plan.
 type node struct {
+	stamps Stamps
 	// links maps interface names to indexes.
 	links map[string]int
 	// bridge is the index of Weft's own device that has the gateways' addresses, 0
@@ -155,10 +156,10 @@ func (n *node) own(link int) (name string, ok bool) {
 	case link == 0:
 		return "", false
 	case link == n.bridge:
-		return bridgeName, true
+		return n.stamps.Bridge, true
 	}
 	name, ok = n.tunnel(link)
-	return tunnelPrefix + name, ok
+	return n.stamps.TunnelPrefix + name, ok
 }
 
 // holding returns the link that has an address, 0 for none.
@@ -284,10 +285,10 @@ func (c *compiler) compile() error {
 		}
 	}
 	_, ipv6 := routed(c.plan)
-	for _, t := range overlays(c.plan) {
+	for _, t := range c.node.stamps.overlays(c.plan) {
 		if d, ok := c.node.tunnels[t.Name]; ok && ipv6 && t.Carries(netip.IPv6Unspecified()) && d.mtu < leastMTU6 {
 			c.problems = append(c.problems, fmt.Errorf("no IPv6 to other nodes: the MTU of %s is %d, and IPv6 needs %d; raise the MTU of the node's interface by %d",
-				t.device(), d.mtu, leastMTU6, leastMTU6-d.mtu))
+				t.device, d.mtu, leastMTU6, leastMTU6-d.mtu))
 		}
 	}
 	c.compileRules()
@@ -309,14 +310,14 @@ func (c *compiler) compileRules() {
 		if !ok {
 			continue
 		}
-		priority := rulePriority
+		priority := c.node.stamps.Priority
 		if to.Bits() == 0 {
 			// Asked for a rule to everywhere, the kernel takes any of the
 			// same priority for it.
 			priority++
 		}
 		for _, from := range endpointSources(c.plan, is4) {
-			put(c, &c.want.rules, rule{priority, from, to, endpointsTable}, struct{}{})
+			put(c, &c.want.rules, rule{priority, from, to, c.node.stamps.RoutingTable}, struct{}{})
 		}
 	}
 }
@@ -362,11 +363,11 @@ func (c *compiler) route(k plan.RouteKey, r plan.Route) {
 		// The endpoints' table is asked first, so it must say where it does
 		// not know best.
 		c.exceptional = true
-		c.putRoute(endpointsTable, k.Prefix, route{kind: unix.RTN_THROW})
+		c.putRoute(c.node.stamps.RoutingTable, k.Prefix, route{kind: unix.RTN_THROW})
 	}
 	table := unix.RT_TABLE_MAIN
 	if r.EndpointsOnly {
-		table = endpointsTable
+		table = c.node.stamps.RoutingTable
 	}
 	switch r.Way {
 	case plan.ToGateway:
@@ -492,9 +493,9 @@ func (c *compiler) blame(link int, err error) error {
 }
 
 func (c *compiler) putRoute(table int, prefix netip.Prefix, r route) {
-	metric := metric4
+	metric := c.node.stamps.Metric + metric4
 	if prefix.Addr().Is6() {
-		metric = metric6
+		metric = c.node.stamps.Metric + metric6
 	}
 	put(c, &c.want.routes, routeKey{table, prefix, metric}, r)
 }

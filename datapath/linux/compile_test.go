@@ -22,7 +22,7 @@ import (
 // testNode is a node on which every endpoint's interface is there, and eth0
 // has the node's addresses.
 func testNode(p *plan.Plan) *node {
-	n := &node{links: map[string]int{}, bridge: 3, tunnels: map[string]device{}}
+	n := &node{stamps: DefaultStamps, links: map[string]int{}, bridge: 3, tunnels: map[string]device{}}
 	for i, t := range p.Local.Tunnels {
 		n.tunnels[t.Name] = device{4 + i, 1450}
 	}
@@ -40,7 +40,7 @@ func testNode(p *plan.Plan) *node {
 }
 
 // vxlanDevice is that of the tunnel that most plans of tests have.
-const vxlanDevice = tunnelPrefix + "vxlan"
+var vxlanDevice = DefaultStamps.TunnelPrefix + "vxlan"
 
 // linkIndex gives each name an index of its own.
 func linkIndex(name string) int {
@@ -71,8 +71,8 @@ func TestCompile(t *testing.T) {
 		c := compileFor(t, p)
 		out := []txtar.File{files[0],
 			{Name: "objects", Data: []byte(describe(p, c))},
-			{Name: "rules", Data: []byte(describeRules(compileRuleset(p, c.sourcesOf(), usualConnections)))}}
-		if _, r := compilePolicies(p); !r.empty() {
+			{Name: "rules", Data: []byte(describeRules(compileRuleset(DefaultStamps, p, c.sourcesOf(), usualConnections)))}}
+		if _, r := compilePolicies(DefaultStamps, p); !r.empty() {
 			out = append(out, txtar.File{Name: "policies", Data: []byte(describeRules(r))})
 		}
 		return out
@@ -81,9 +81,9 @@ func TestCompile(t *testing.T) {
 
 // describe writes objects as ip would be told.
 func describe(p *plan.Plan, c *compiler) string {
-	names := map[int]string{2: "eth0", 3: bridgeName, 4: vxlanDevice}
+	names := map[int]string{2: "eth0", 3: DefaultStamps.Bridge, 4: vxlanDevice}
 	for _, t := range p.Local.Tunnels {
-		names[c.node.tunnels[t.Name].index] = tunnelPrefix + t.Name
+		names[c.node.tunnels[t.Name].index] = DefaultStamps.TunnelPrefix + t.Name
 	}
 	for name, index := range c.node.links {
 		names[index] = name

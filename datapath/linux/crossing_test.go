@@ -20,10 +20,10 @@ egress default any 0.0.0.0/0 drop
 	if err != nil {
 		t.Fatal(err)
 	}
-	own := compileRuleset(p, compileFor(t, p).sourcesOf(), usualConnections)
+	own := compileRuleset(DefaultStamps, p, compileFor(t, p).sourcesOf(), usualConnections)
 	limits := own.chains["crossing"].hook.priority
 	before := map[string]bool{"discard": false, fromEndpoints: false, toEndpoints: false}
-	for _, r := range []*ruleset{own, policyRules()} {
+	for _, r := range []*ruleset{own, policyRules(DefaultStamps)} {
 		for name, c := range r.chains {
 			if c.hook == nil || c.hook.number != *nftables.ChainHookForward || name == "crossing" {
 				continue

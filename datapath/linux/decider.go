@@ -201,7 +201,9 @@ func (d *decider) fits(r askable) bool {
 
 // sends reports whether a rule of Weft's has a table asked.
 func (d *decider) sends(a *asker, table int) bool {
-	is := func(place int) bool { return d.rules[place].protocol == routeProtocol && d.rules[place].table == table }
+	is := func(place int) bool {
+		return d.rules[place].protocol == d.stamps.Protocol && d.rules[place].table == table
+	}
 	return slices.ContainsFunc(a.rules, func(r askable) bool { return is(r.place) && d.fits(r) }) || slices.ContainsFunc(d.about, is)
 }
 

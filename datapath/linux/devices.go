@@ -31,6 +31,7 @@ func overheadOver(vtep netip.Addr) int {
 
 // inventory is what interfaces there are.
 type inventory struct {
+	stamps Stamps
 	all    []netlink.Link
 	byName map[string]netlink.Link
 }
@@ -40,7 +41,7 @@ func (k *kernel) inventory() (*inventory, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list interfaces: %w", err)
 	}
-	inv := &inventory{all: links, byName: make(map[string]netlink.Link, len(links))}
+	inv := &inventory{stamps: k.stamps, all: links, byName: make(map[string]netlink.Link, len(links))}
 	for _, l := range links {
 		inv.byName[l.Attrs().Name] = l
 	}
@@ -86,22 +87,21 @@ func specOf(v *netlink.Vxlan) vxlanSpec {
 type overlay struct {
 	plan.Tunnel
 	vni uint32
+	// device is the name of its device.
+	device string
 }
 
 // overlays returns those of a plan in the order of their names, whichever the node
 // prefers.
-func overlays(p *plan.Plan) []overlay {
+func (s Stamps) overlays(p *plan.Plan) []overlay {
 	var all []overlay
 	for _, t := range p.Local.Tunnels {
 		vni, _ := p.Encode(t.Name, plan.DefaultNetwork, 0)
-		all = append(all, overlay{t, vni})
+		all = append(all, overlay{t, vni, s.TunnelPrefix + t.Name})
 	}
 	slices.SortFunc(all, func(a, b overlay) int { return strings.Compare(a.Name, b.Name) })
 	return all
 }
-
-// device is the name of the tunnel's device.
-func (t overlay) device() string { return tunnelPrefix + t.Name }
 
 // specFor is the device of a tunnel. It is bound to no underlay device, so
 // that the node's routing table picks one for each peer. It learns nothing
@@ -122,7 +122,7 @@ func (i *inventory) own(name, kind string) (netlink.Link, bool) {
 func (i *inventory) ownTunnels() map[string]netlink.Link {
 	own := map[string]netlink.Link{}
 	for _, l := range i.all {
-		if name, ok := strings.CutPrefix(l.Attrs().Name, tunnelPrefix); ok && l.Type() == vxlanKind {
+		if name, ok := strings.CutPrefix(l.Attrs().Name, i.stamps.TunnelPrefix); ok && l.Type() == vxlanKind {
 			own[name] = l
 		}
 	}
@@ -132,7 +132,7 @@ func (i *inventory) ownTunnels() map[string]netlink.Link {
 // ownLinks are the indexes of Weft's own devices, in order.
 func (i *inventory) ownLinks() []int {
 	var own []int
-	if l, ok := i.own(bridgeName, bridgeKind); ok {
+	if l, ok := i.own(i.stamps.Bridge, bridgeKind); ok {
 		own = append(own, l.Attrs().Index)
 	}
 	own = append(own, i.tunnelLinks()...)
@@ -167,7 +167,7 @@ func checkName(inv *inventory, name, kind string) error {
 func checkTunnel(inv *inventory, t overlay) error {
 	for _, l := range inv.all {
 		v, ok := l.(*netlink.Vxlan)
-		if !ok || strings.HasPrefix(v.Name, tunnelPrefix) || v.Port != int(t.Port) {
+		if !ok || strings.HasPrefix(v.Name, inv.stamps.TunnelPrefix) || v.Port != int(t.Port) {
 			continue
 		}
 		if v.FlowBased || v.VxlanId == int(t.vni) {
@@ -191,17 +191,17 @@ func vxlanMTU(inv *inventory, n *node, t overlay) (int, error) {
 // ports: it stands in for a dummy device, which not all kernels have.
 func (k *kernel) ensureBridge(inv *inventory, p *plan.Plan, ipv4, ipv6 bool) error {
 	mac := plan.MACOf(p.Local.Pools[0].Gateway)
-	l, ok := inv.byName[bridgeName]
+	l, ok := inv.byName[k.stamps.Bridge]
 	if !ok {
 		attrs := netlink.NewLinkAttrs()
-		attrs.Name, attrs.HardwareAddr = bridgeName, mac[:]
+		attrs.Name, attrs.HardwareAddr = k.stamps.Bridge, mac[:]
 		if err := k.handle.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
-			return fmt.Errorf("add bridge %s: %w", bridgeName, noModule(err, "bridge"))
+			return fmt.Errorf("add bridge %s: %w", k.stamps.Bridge, noModule(err, "bridge"))
 		}
-		k.record("add bridge %s", bridgeName)
+		k.record("add bridge %s", k.stamps.Bridge)
 		var err error
-		if l, err = k.handle.LinkByName(bridgeName); err != nil {
-			return fmt.Errorf("find bridge %s: %w", bridgeName, err)
+		if l, err = k.handle.LinkByName(k.stamps.Bridge); err != nil {
+			return fmt.Errorf("find bridge %s: %w", k.stamps.Bridge, err)
 		}
 	}
 	if ok && plan.MAC(l.Attrs().HardwareAddr) != mac {
@@ -215,7 +215,7 @@ func (k *kernel) ensureBridge(inv *inventory, p *plan.Plan, ipv4, ipv6 bool) err
 // ensureVXLAN makes a tunnel's device, anew if it differs in what cannot be
 // changed.
 func (k *kernel) ensureVXLAN(inv *inventory, t overlay, mtu int, ipv4, ipv6 bool) error {
-	l, ok := inv.byName[t.device()]
+	l, ok := inv.byName[t.device]
 	if ok {
 		if v := l.(*netlink.Vxlan); specOf(v) != specFor(t) {
 			if err := k.deleteLink(l); err != nil {
@@ -240,9 +240,9 @@ func (k *kernel) ensureVXLAN(inv *inventory, t overlay, mtu int, ipv4, ipv6 bool
 	}
 	if l.Attrs().MTU != mtu {
 		if err := k.handle.LinkSetMTU(l, mtu); err != nil {
-			return fmt.Errorf("set MTU %d of %s: %w", mtu, t.device(), err)
+			return fmt.Errorf("set MTU %d of %s: %w", mtu, t.device, err)
 		}
-		k.record("set MTU %d of %s, it was %d", mtu, t.device(), l.Attrs().MTU)
+		k.record("set MTU %d of %s, it was %d", mtu, t.device, l.Attrs().MTU)
 	}
 	return k.setUp(l, ipv4, ipv6)
 }
@@ -263,18 +263,18 @@ func (k *kernel) clear(inv *inventory, t overlay) error {
 func (k *kernel) addVXLAN(t overlay, mtu int) (netlink.Link, error) {
 	spec := specFor(t)
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.MTU, attrs.HardwareAddr = t.device(), mtu, net.HardwareAddr(t.MAC[:])
+	attrs.Name, attrs.MTU, attrs.HardwareAddr = t.device, mtu, net.HardwareAddr(t.MAC[:])
 	device := &netlink.Vxlan{LinkAttrs: attrs, VxlanId: int(spec.vni), Port: int(spec.port), SrcAddr: ip(spec.local), UDPCSum: spec.checksum}
 	if err := k.handle.LinkAdd(device); err != nil {
 		if errors.Is(err, unix.EEXIST) {
-			return nil, fmt.Errorf("add %s: another device receives VNI %d on UDP port %d already: %w", t.device(), spec.vni, spec.port, err)
+			return nil, fmt.Errorf("add %s: another device receives VNI %d on UDP port %d already: %w", t.device, spec.vni, spec.port, err)
 		}
-		return nil, fmt.Errorf("add %s: %w", t.device(), noModule(err, "vxlan"))
+		return nil, fmt.Errorf("add %s: %w", t.device, noModule(err, "vxlan"))
 	}
-	k.record("add VXLAN device %s: VNI %d, UDP port %d, VTEP %s", t.device(), spec.vni, spec.port, spec.local)
-	l, err := k.handle.LinkByName(t.device())
+	k.record("add VXLAN device %s: VNI %d, UDP port %d, VTEP %s", t.device, spec.vni, spec.port, spec.local)
+	l, err := k.handle.LinkByName(t.device)
 	if err != nil {
-		return nil, fmt.Errorf("find %s: %w", t.device(), err)
+		return nil, fmt.Errorf("find %s: %w", t.device, err)
 	}
 	return l, nil
 }

@@ -16,8 +16,6 @@ import (
 )
 
 const (
-	// logGroup is the netlink group of what is denied: 'W'.
-	logGroup = 87
 	// logRate is how many packets are told of in a second, at most, and in a
 	// burst: no pod can keep an agent busy with packets that are denied.
 	logRate = 100
@@ -26,12 +24,12 @@ const (
 )
 
 // tell hands packets to who follows. Where nobody does, nothing is done.
-func tell(prefix string) []expr.Any {
+func (r *ruleset) tell(prefix string) []expr.Any {
 	return []expr.Any{
 		&expr.Limit{Type: expr.LimitTypePkts, Rate: logRate, Unit: expr.LimitTimeSecond, Burst: logRate},
 		&expr.Log{
 			Key:   1<<unix.NFTA_LOG_GROUP | 1<<unix.NFTA_LOG_PREFIX | 1<<unix.NFTA_LOG_SNAPLEN,
-			Group: logGroup, Snaplen: logLength, Data: []byte(prefix),
+			Group: r.stamps.LogGroup, Snaplen: logLength, Data: []byte(prefix),
 		},
 	}
 }
@@ -44,8 +42,8 @@ func (d *DataPlane) Denied() (map[plan.VerdictKey]uint64, error) {
 	}
 	var counts map[element]uint64
 	err := d.in(func() (err error) {
-		set := policyRules().sets[profileVerdicts]
-		if _, counts, err = readElements(set.to(policyTableName, profileVerdicts)); errors.Is(err, unix.ENOENT) {
+		set := policyRules(d.stamps).sets[profileVerdicts]
+		if _, counts, err = readElements(set.to(d.stamps.PolicyTable, profileVerdicts)); errors.Is(err, unix.ENOENT) {
 			err = nil // the table has gone, or not come yet
 		}
 		return err
@@ -89,7 +87,7 @@ func (d *DataPlane) Follow(ctx context.Context, f func(datapath.Drop)) error {
 		if links, err = vnetlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
 			return fmt.Errorf("open a route netlink socket: %w", err)
 		}
-		if conn, err = openLog(logGroup, logLength); err != nil {
+		if conn, err = openLog(d.stamps.LogGroup, logLength); err != nil {
 			links.Close()
 		}
 		return err

@@ -12,17 +12,17 @@ import (
 	"github.com/weftnet/weft/subnet"
 )
 
-// readRouting reads the rules of a family, and of its routes Weft's and those to
+// readRouting reads the rules of a family, and of its routes the data plane's and those to
 // some of the addresses that it is about: a node may have the routes of the whole
 // Internet.
-func readRouting(is4 bool, concerns *subnet.Set) (*routing, error) {
+func readRouting(stamps Stamps, is4 bool, concerns *subnet.Set) (*routing, error) {
 	family := uint8(unix.AF_INET6)
 	if is4 {
 		family = unix.AF_INET
 	}
 	list := func(kind, answer int, take func(r *routing, m []byte)) func() (*routing, error) {
 		return func() (*routing, error) {
-			r := &routing{}
+			r := &routing{stamps: stamps}
 			req := nl.NewNetlinkRequest(kind, unix.NLM_F_DUMP)
 			req.AddData(&nl.RtMsg{RtMsg: unix.RtMsg{Family: family}})
 			err := req.ExecuteIter(unix.NETLINK_ROUTE, uint16(answer), func(m []byte) bool {
@@ -40,7 +40,7 @@ func readRouting(is4 bool, concerns *subnet.Set) (*routing, error) {
 		return nil, fmt.Errorf("list routing rules: %w", err)
 	}
 	r, err := dump(list(unix.RTM_GETROUTE, unix.RTM_NEWROUTE, func(r *routing, m []byte) {
-		if route, ok := foundRouteFrom(m); ok && matter(&route, concerns) {
+		if route, ok := foundRouteFrom(m); ok && stamps.matter(&route, concerns) {
 			kept := route // so that the others take no memory
 			r.add(&kept)
 		}
@@ -54,9 +54,9 @@ func readRouting(is4 bool, concerns *subnet.Set) (*routing, error) {
 
 // matter reports whether a route says something of packets to some addresses, or
 // is Weft's.
-func matter(r *foundRoute, concerns *subnet.Set) bool {
+func (s Stamps) matter(r *foundRoute, concerns *subnet.Set) bool {
 	_, overlaps := concerns.Overlap(r.prefix)
-	return overlaps || r.protocol == routeProtocol
+	return overlaps || r.protocol == s.Protocol
 }
 
 const (
@@ -117,7 +117,7 @@ func foundRouteFrom(m []byte) (foundRoute, bool) {
 	head := nl.DeserializeRtMsg(m)
 	all := everything(head.Family == unix.AF_INET).Addr()
 	r := foundRoute{routeKey: routeKey{table: int(head.Table), prefix: netip.PrefixFrom(all, int(head.Dst_len))},
-		route: route{kind: int(head.Type)}, protocol: int(head.Protocol), from: netip.PrefixFrom(all, int(head.Src_len))}
+		route: route{kind: int(head.Type)}, protocol: head.Protocol, from: netip.PrefixFrom(all, int(head.Src_len))}
 	for kind, v := range attributes(m[unix.SizeofRtMsg:]) {
 		switch kind {
 		case unix.RTA_DST:

@@ -43,13 +43,13 @@ const (
 // would look like the node's own. Other networks that use the same UDP port are
 // left alone.
 func (r *ruleset) guard(p *plan.Plan, s *sources) {
-	tunnels := overlays(p)
+	tunnels := r.stamps.overlays(p)
 	if p.Endpoints.Len() == 0 && len(tunnels) == 0 {
 		return
 	}
 	c := r.chain("inward")
 	c.hook = &hook{nftables.ChainTypeFilter, *nftables.ChainHookInput, *nftables.ChainPriorityRaw}
-	c.add("what endpoints send to the node", metaEqual(expr.MetaKeyIIFGROUP, hostEndian(endpointGroup)), decide(goTo("endpoint-inward")))
+	c.add("what endpoints send to the node", r.isFromEndpoint(), decide(goTo("endpoint-inward")))
 	r.endpointInward(p)
 	r.departures(tunnels)
 	for _, t := range tunnels {
@@ -182,7 +182,7 @@ func (r *ruleset) endpointInward(p *plan.Plan) {
 // toTunnelPorts adds, to a chain for what does not come from the node itself, the
 // ways to the chains that judge what is for tunnels' ports.
 func (r *ruleset) toTunnelPorts(c *chain, p *plan.Plan) {
-	for _, t := range overlays(p) {
+	for _, t := range r.stamps.overlays(p) {
 		c.add("UDP to the tunnel's port", isProtocol(unix.IPPROTO_UDP), isPort(t.Port), jump(tunnelPortChain+t.Name))
 	}
 }
@@ -194,7 +194,7 @@ const tunnelPortChain = "tunnel-port-"
 // tunnel's port.
 func (r *ruleset) tunnelPort(t overlay) {
 	c := r.chain(tunnelPortChain + t.Name)
-	c.add("from endpoints to the tunnel's port", metaEqual(expr.MetaKeyIIFGROUP, hostEndian(endpointGroup)), r.drop(datapath.TunnelPort))
+	c.add("from endpoints to the tunnel's port", r.isFromEndpoint(), r.drop(datapath.TunnelPort))
 	c.add("out of the tunnel to its port", fromOwnDevice(), r.drop(datapath.TunnelPort))
 	is4 := t.VTEP.Is4()
 	peers := setOf(peersPrefix, t.Name, is4)
@@ -219,7 +219,7 @@ func (r *ruleset) departures(tunnels []overlay) {
 		kind, code byte
 	}{{true, 3, 0}, {true, 3, 1}, {false, 1, 0}, {false, 1, 3}} {
 		c.add("the endpoint is told that there is no way", isFamily(of.is4), isProtocol(icmpOf(of.is4)),
-			metaEqual(expr.MetaKeyOIFGROUP, hostEndian(endpointGroup)), fromTransport(0, 2),
+			r.isToEndpoint(), fromTransport(0, 2),
 			[]expr.Any{&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{of.kind, of.code}}}, r.count(datapath.NoRoute, expr.MetaKeyOIFNAME, accept))
 	}
 }

@@ -22,6 +22,7 @@ const localTimeout = 5 * time.Second
 // kernel reads and writes objects through rtnetlink sockets that belong to the
 // network namespace in which it was opened.
 type kernel struct {
+	stamps Stamps
 	handle *netlink.Handle
 	// raw is the socket of requests that the library cannot make: it knows no
 	// NDA_PROTOCOL, and no settings of interfaces.
@@ -29,7 +30,7 @@ type kernel struct {
 	record func(format string, args ...any)
 }
 
-func openKernel(record func(string, ...any)) (*kernel, error) {
+func openKernel(stamps Stamps, record func(string, ...any)) (*kernel, error) {
 	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("open a route netlink socket: %w", err)
@@ -42,7 +43,7 @@ func openKernel(record func(string, ...any)) (*kernel, error) {
 	// The reason in words that comes with an error; without it, there is
 	// still the error.
 	_ = socket.SetExtAck(true)
-	return &kernel{handle: handle, raw: &nl.SocketHandle{Socket: socket}, record: record}, nil
+	return &kernel{stamps: stamps, handle: handle, raw: &nl.SocketHandle{Socket: socket}, record: record}, nil
 }
 
 func (k *kernel) close() {
@@ -77,7 +78,7 @@ func (k *kernel) read(links []netlink.Link, own, tunnels []int) (*objects, error
 		groups:     map[int]struct{}{},
 	}
 	for _, l := range links {
-		if l.Attrs().Group == endpointGroup {
+		if l.Attrs().Group == k.stamps.Group {
 			o.groups[l.Attrs().Index] = struct{}{}
 		}
 	}
@@ -91,7 +92,7 @@ func (k *kernel) read(links []netlink.Link, own, tunnels []int) (*objects, error
 		}
 	}
 	routes, err := dump(func() ([]netlink.Route, error) {
-		return k.handle.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Protocol: routeProtocol, Table: unix.RT_TABLE_UNSPEC},
+		return k.handle.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Protocol: netlink.RouteProtocol(k.stamps.Protocol), Table: unix.RT_TABLE_UNSPEC},
 			netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
 	})
 	if err != nil {
@@ -107,7 +108,7 @@ func (k *kernel) read(links []netlink.Link, own, tunnels []int) (*objects, error
 		return nil, fmt.Errorf("list rules: %w", err)
 	}
 	for _, r := range rules {
-		if r.Protocol != routeProtocol || r.Src == nil {
+		if r.Protocol != k.stamps.Protocol || r.Src == nil {
 			continue
 		}
 		from := prefixOf(r.Src)
@@ -141,7 +142,7 @@ func (k *kernel) readNeighbours(o *objects, tunnels []int) error {
 				if n.IP != nil && slices.Contains(tunnels, n.LinkIndex) {
 					o.fdb[fdbKey{n.LinkIndex, plan.MAC(n.HardwareAddr)}] = addrOf(n.IP)
 				}
-			case n.State&netlink.NUD_PERMANENT != 0 && (protocol == routeProtocol || n.IP != nil && slices.Contains(tunnels, n.LinkIndex)):
+			case n.State&netlink.NUD_PERMANENT != 0 && (protocol == k.stamps.Protocol || n.IP != nil && slices.Contains(tunnels, n.LinkIndex)):
 				o.neighbours[neighbourKey{n.LinkIndex, addrOf(n.IP)}] = plan.MAC(n.HardwareAddr)
 			}
 		}
@@ -206,7 +207,7 @@ func (k *kernel) apply(d delta, during func() error, blame func(link int, err er
 	for _, c := range d.groups {
 		link = c.key
 		if c.new != nil {
-			try(k.handle.LinkSetGroup(linkAt(c.key), endpointGroup), "set", text("group %d of interface %d", endpointGroup, c.key))
+			try(k.handle.LinkSetGroup(linkAt(c.key), int(k.stamps.Group)), "set", text("group %d of interface %d", k.stamps.Group, c.key))
 		} else if err := k.release(c.key); !gone(err) {
 			try(err, "set", text("group 0 of interface %d", c.key))
 		}
@@ -235,17 +236,17 @@ func (k *kernel) apply(d delta, during func() error, blame func(link int, err er
 	link = 0
 	for _, c := range d.rules {
 		if c.new != nil {
-			try(ignore(k.handle.RuleAdd(ruleTo(c.key)), unix.EEXIST), "add", c.key)
+			try(ignore(k.handle.RuleAdd(k.ruleTo(c.key)), unix.EEXIST), "add", c.key)
 		}
 	}
 	for _, c := range d.rules {
 		if c.new == nil {
-			try(ignore(k.handle.RuleDel(ruleTo(c.key)), unix.ENOENT), "delete", c.key)
+			try(ignore(k.handle.RuleDel(k.ruleTo(c.key)), unix.ENOENT), "delete", c.key)
 		}
 	}
 	for _, c := range d.routes {
 		if c.new == nil {
-			err := k.handle.RouteDel(&netlink.Route{Dst: ipNet(c.key.prefix), Table: c.key.table, Protocol: routeProtocol,
+			err := k.handle.RouteDel(&netlink.Route{Dst: ipNet(c.key.prefix), Table: c.key.table, Protocol: netlink.RouteProtocol(k.stamps.Protocol),
 				Priority: c.key.metric, Type: c.old.kind, Scope: unix.RT_SCOPE_NOWHERE})
 			if gone(err) {
 				continue
@@ -337,7 +338,7 @@ func (k *kernel) setRoute(c change[routeKey, route]) error {
 		Dst:       ipNet(c.key.prefix),
 		Table:     c.key.table,
 		Priority:  c.key.metric,
-		Protocol:  routeProtocol,
+		Protocol:  netlink.RouteProtocol(k.stamps.Protocol),
 		Type:      c.new.kind,
 		LinkIndex: c.new.link,
 		Gw:        ip(c.new.via),
@@ -361,7 +362,7 @@ func (k *kernel) setRoute(c change[routeKey, route]) error {
 		return err
 	}
 	for _, other := range others {
-		if other.Protocol == routeProtocol && other.Priority == r.Priority {
+		if other.Protocol == netlink.RouteProtocol(k.stamps.Protocol) && other.Priority == r.Priority {
 			return k.handle.RouteReplace(r)
 		}
 	}
@@ -379,7 +380,7 @@ func (k *kernel) setNeighbour(key neighbourKey, mac plan.MAC) error {
 	req.AddData(&netlink.Ndmsg{Family: family(key.addr), Index: uint32(key.link), State: netlink.NUD_PERMANENT, Type: unix.RTN_UNICAST})
 	req.AddData(nl.NewRtAttr(netlink.NDA_DST, key.addr.AsSlice()))
 	req.AddData(nl.NewRtAttr(netlink.NDA_LLADDR, mac[:]))
-	req.AddData(nl.NewRtAttr(netlink.NDA_PROTOCOL, nl.Uint8Attr(routeProtocol)))
+	req.AddData(nl.NewRtAttr(netlink.NDA_PROTOCOL, nl.Uint8Attr(k.stamps.Protocol)))
 	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
 	return err
 }
@@ -408,10 +409,10 @@ func (k *kernel) deleteNeighbour(family uint8, link int, addr netip.Addr, mac pl
 	return err
 }
 
-func ruleTo(r rule) *netlink.Rule {
+func (k *kernel) ruleTo(r rule) *netlink.Rule {
 	n := netlink.NewRule()
 	n.Family = int(family(r.from.Addr()))
-	n.Priority, n.Src, n.Table, n.Protocol = r.priority, ipNet(r.from), r.table, routeProtocol
+	n.Priority, n.Src, n.Table, n.Protocol = r.priority, ipNet(r.from), r.table, k.stamps.Protocol
 	if r.to.Bits() > 0 {
 		n.Dst = ipNet(r.to)
 	}

@@ -57,7 +57,7 @@ const (
 // for what may begin a connection (see begins), and one for what passes through
 // the node, with the route that it takes.
 func (r *ruleset) limits(p *plan.Plan) {
-	others := metaNotEqual(expr.MetaKeyIIFGROUP, hostEndian(endpointGroup))
+	others := metaNotEqual(expr.MetaKeyIIFGROUP, hostEndian(r.stamps.Group))
 	r.set(overSet, interfacesOver)
 	r.set(beginningSet, set{key: nftables.TypeIFName, timeout: true, dynamic: true})
 	c := r.chain(beginningsChain)
@@ -80,8 +80,8 @@ func (r *ruleset) limits(p *plan.Plan) {
 	c.add("what no endpoint sent", others, decide(accept))
 	// What tracking takes for nothing looks for neighbours, too.
 	c.add("replies, and what belongs to connections", established(), decide(accept))
-	c.add("to an endpoint", metaEqual(expr.MetaKeyOIFGROUP, hostEndian(endpointGroup)), decide(accept))
-	c.add("through the tunnel", metaEqual(expr.MetaKeyOIFNAME, []byte(tunnelPrefix)), decide(accept))
+	c.add("to an endpoint", r.isToEndpoint(), decide(accept))
+	c.add("through the tunnel", metaEqual(expr.MetaKeyOIFNAME, []byte(r.stamps.TunnelPrefix)), decide(accept))
 	for _, is4 := range families {
 		nodes := r.set(nodesPrefix+suffix(is4), set{key: addressType(is4)})
 		for k, route := range p.Routes.All() {

@@ -27,7 +27,7 @@ egress default any 0.0.0.0/0 masquerade
 	c := compileFor(t, p)
 	for _, most := range []int{1, 65_536, usualConnections, 4 << 20} {
 		var limit *expr.Limit
-		for _, rule := range compileRuleset(p, c.sourcesOf(), most).chains["beginnings"].rules {
+		for _, rule := range compileRuleset(DefaultStamps, p, c.sourcesOf(), most).chains["beginnings"].rules {
 			for _, e := range rule.exprs {
 				if d, ok := e.(*expr.Dynset); ok {
 					limit = d.Exprs[0].(*expr.Limit)

@@ -10,7 +10,8 @@
 // underlay address. Source translation and the check of all sources is one
 // nftables table, policies are another.
 //
-// What is made here can be told from all else: the devices weft0 (a bridge
+// What is made here can be told from all else by its Stamps, which are, unless
+// others are given: the devices weft0 (a bridge
 // without ports that holds the pools' gateways) and weft-NAME for each tunnel, the nftables
 // tables "inet weft" and "inet weft-policy", routes, rules and neighbours of
 // protocol 87, interfaces of group 0x77656674. Nothing else is touched; settings
@@ -60,27 +61,10 @@ import (
 	"github.com/weftnet/weft/plan"
 )
 
-// The names and stamps of what is Weft's.
-const (
-	bridgeName = "weft0"
-	// tunnelPrefix comes before a tunnel's name in that of its device.
-	tunnelPrefix = "weft-"
-	tableName    = "weft"
-
-	// routeProtocol marks routes, rules and neighbours: 'W'.
-	routeProtocol = 87
-	// endpointsTable is the routing table of routes that hold for what
-	// endpoints send only.
-	endpointsTable = 87
-	// rulePriority puts that table before the main one, at 32766; so does the
-	// next number, which is that of rules to everywhere.
-	rulePriority = 8700
-	// endpointGroup marks interfaces that lead to endpoints: "weft".
-	endpointGroup = 0x77656674
-)
-
 // Config is what a data plane needs to start.
 type Config struct {
+	// Stamps tell what the data plane makes from all else; zero means DefaultStamps.
+	Stamps Stamps
 	// Log gets what is worth telling people; nil means slog.Default.
 	Log *slog.Logger
 }
@@ -89,6 +73,7 @@ type Config struct {
 // not be called concurrently, but for those of datapath.Observer and
 // datapath.Watcher.
 type DataPlane struct {
+	stamps Stamps
 	log    *slog.Logger
 	in     func(func() error) error
 	kernel *kernel
@@ -160,19 +145,23 @@ func NewAt(path string, c Config) (*DataPlane, error) {
 }
 
 func open(c Config, in func(func() error) error) (*DataPlane, error) {
-	d := &DataPlane{log: c.Log, in: in, resumed: map[netip.Prefix]bool{}}
+	d := &DataPlane{stamps: cmp.Or(c.Stamps, DefaultStamps), log: c.Log, in: in, resumed: map[netip.Prefix]bool{}}
 	if d.log == nil {
 		d.log = slog.Default()
 	}
+	if err := d.stamps.check(); err != nil {
+		return nil, err
+	}
+	d.policies.stamps = d.stamps
 	err := in(func() (err error) {
 		d.ipv6, d.sctp = ipv6Enabled(), sctpTracked()
-		d.kernel, err = openKernel(d.record)
+		d.kernel, err = openKernel(d.stamps, d.record)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	d.sweeper = startSweeper(in, d.log, &d.policyTable, &d.enforced)
+	d.sweeper = startSweeper(in, d.log, d.stamps.PolicyTable, &d.policyTable, &d.enforced)
 	d.forgetter = startForgetter(in, d.log)
 	return d, nil
 }
@@ -332,7 +321,7 @@ func (d *DataPlane) look() (same bool, err error) {
 		return false, nil
 	}
 	for _, l := range inv.all {
-		if _, leads := c.want.groups.now[l.Attrs().Index]; leads != (l.Attrs().Group == endpointGroup) {
+		if _, leads := c.want.groups.now[l.Attrs().Index]; leads != (l.Attrs().Group == d.stamps.Group) {
 			return false, nil
 		}
 	}
@@ -354,7 +343,7 @@ func (d *DataPlane) sync(p *plan.Plan) error {
 	if err != nil {
 		return err
 	}
-	n := &node{links: map[string]int{}}
+	n := &node{stamps: d.stamps, links: map[string]int{}}
 	if n.connected, err = d.kernel.connections(inv.ownLinks()); err != nil {
 		return err
 	}
@@ -371,11 +360,11 @@ func (d *DataPlane) sync(p *plan.Plan) error {
 		}
 	}
 	if len(p.Local.Pools) > 0 && bridgeTrouble == nil {
-		n.bridge = inv.index(bridgeName)
+		n.bridge = inv.index(d.stamps.Bridge)
 	}
 	n.tunnels = map[string]device{}
 	for _, t := range p.Local.Tunnels {
-		if l, ok := inv.own(tunnelPrefix+t.Name, vxlanKind); ok && tunnelTrouble[t.Name] == nil {
+		if l, ok := inv.own(d.stamps.TunnelPrefix+t.Name, vxlanKind); ok && tunnelTrouble[t.Name] == nil {
 			n.tunnels[t.Name] = device{l.Attrs().Index, l.Attrs().MTU}
 		}
 	}
@@ -387,7 +376,7 @@ func (d *DataPlane) sync(p *plan.Plan) error {
 	if err != nil {
 		return err
 	}
-	if d.table, err = readTable(tableName); err != nil {
+	if d.table, err = readTable(d.stamps.Table); err != nil {
 		return err
 	}
 	c.want.changes() // starts the next round
@@ -489,7 +478,7 @@ func (d *DataPlane) write(delta delta, c *compiler, endpoints iter.Seq2[plan.End
 		d.lost = nil
 		for again := filters; again; {
 			most := d.most
-			table, done, err := writeTable(d.table, compileRuleset(c.plan, c.sourcesOf(), cmp.Or(most, usualConnections)))
+			table, done, err := writeTable(d.table, compileRuleset(d.stamps, c.plan, c.sourcesOf(), cmp.Or(most, usualConnections)))
 			d.table = table
 			for _, line := range done {
 				d.record("%s", line)
@@ -570,12 +559,12 @@ func routed(p *plan.Plan) (ipv4, ipv6 bool) {
 func (d *DataPlane) ensureDevices(inv *inventory, n *node, p *plan.Plan) (tunnels map[string]error, bridge error) {
 	ipv4, ipv6 := routed(p)
 	if len(p.Local.Pools) > 0 {
-		if bridge = checkName(inv, bridgeName, bridgeKind); bridge == nil {
+		if bridge = checkName(inv, d.stamps.Bridge, bridgeKind); bridge == nil {
 			bridge = d.kernel.ensureBridge(inv, p, ipv4, ipv6)
 		}
 	}
 	tunnels = map[string]error{}
-	for _, t := range overlays(p) {
+	for _, t := range d.stamps.overlays(p) {
 		if err := d.ensureTunnel(inv, n, t, ipv4, ipv6); err != nil {
 			tunnels[t.Name] = err
 		}
@@ -584,7 +573,7 @@ func (d *DataPlane) ensureDevices(inv *inventory, n *node, p *plan.Plan) (tunnel
 }
 
 func (d *DataPlane) ensureTunnel(inv *inventory, n *node, t overlay, ipv4, ipv6 bool) error {
-	if err := errors.Join(checkName(inv, t.device(), vxlanKind), checkTunnel(inv, t)); err != nil {
+	if err := errors.Join(checkName(inv, t.device, vxlanKind), checkTunnel(inv, t)); err != nil {
 		return err
 	}
 	mtu, err := vxlanMTU(inv, n, t)
@@ -602,7 +591,7 @@ func (d *DataPlane) removeDevices(inv *inventory, p *plan.Plan) error {
 			errs = append(errs, d.kernel.deleteLink(l))
 		}
 	}
-	if l, ok := inv.own(bridgeName, bridgeKind); ok && len(p.Local.Pools) == 0 {
+	if l, ok := inv.own(d.stamps.Bridge, bridgeKind); ok && len(p.Local.Pools) == 0 {
 		errs = append(errs, d.kernel.deleteLink(l))
 	}
 	return errors.Join(errs...)

@@ -24,6 +24,7 @@ import (
 // news is what the kernel told since somebody looked: of each object, what it
 // told last.
 type news struct {
+	stamps Stamps
 	// links are those of which something was told, by index; the value says
 	// whether it was that they are gone. names are all their names.
 	links map[int]bool
@@ -57,7 +58,7 @@ type news struct {
 
 // toldRoute is what is told of a route. lapsed says that its link lapsed since.
 type toldRoute struct {
-	protocol int
+	protocol uint8
 	route    route
 	lapsed   bool
 }
@@ -77,8 +78,8 @@ type confKey struct {
 	link int
 }
 
-func newNews() *news {
-	return &news{links: map[int]bool{}, names: map[string]bool{}, routes: map[routeKey]*toldRoute{}, neighbours: map[neighbourKey]*toldNeighbour{},
+func newNews(stamps Stamps) *news {
+	return &news{stamps: stamps, links: map[int]bool{}, names: map[string]bool{}, routes: map[routeKey]*toldRoute{}, neighbours: map[neighbourKey]*toldNeighbour{},
 		fdb: map[fdbKey]*netip.Addr{}, addresses: map[addressKey]bool{}, rules: map[rule]toldRule{}, forwarding: map[confKey]bool{},
 		lapsed: map[int]bool{}, removed: map[addressKey]bool{},
 		tables: map[string]string{}, pending: map[uint32]map[string]bool{}}
@@ -190,7 +191,7 @@ func (n *news) route(there bool, data []byte) {
 	}
 	n.routes[key] = nil
 	if there {
-		n.routes[key] = &toldRoute{protocol: int(m.Protocol), route: value}
+		n.routes[key] = &toldRoute{protocol: m.Protocol, route: value}
 	}
 }
 
@@ -274,7 +275,7 @@ func (n *news) conf(data []byte) {
 // next returns what comes after n. A transaction may have been told in part: its
 // end comes last.
 func (n *news) next() *news {
-	next := newNews()
+	next := newNews(n.stamps)
 	next.generation = n.generation
 	if !n.overlooked {
 		next.pending = n.pending
@@ -293,7 +294,7 @@ func (n *news) filter(h unix.NlMsghdr, data []byte) {
 			if kind != unix.NFTA_TABLE_NAME { // the first attribute of all that is in a table names that
 				continue
 			}
-			if table := strings.TrimRight(string(v), "\x00"); data[0] == byte(nftables.TableFamilyINet) && (table == tableName || table == policyTableName) {
+			if table := strings.TrimRight(string(v), "\x00"); data[0] == byte(nftables.TableFamilyINet) && (table == n.stamps.Table || table == n.stamps.PolicyTable) {
 				if n.pending[h.Pid] == nil {
 					n.pending[h.Pid] = map[string]bool{}
 				}
@@ -403,7 +404,7 @@ func (d *DataPlane) judge(n *news) []datapath.Disturbance {
 		return l.Attrs().Flags&net.FlagUp != 0
 	}
 	for key, r := range n.routes {
-		own := r != nil && r.protocol == routeProtocol
+		own := r != nil && r.protocol == d.stamps.Protocol
 		switch want, ok := c.want.routes.now[key]; {
 		case ok && (!own || r.route != want) && stands(want.link), !ok && own && !r.lapsed:
 			say("route %s", key.prefix)
@@ -412,7 +413,7 @@ func (d *DataPlane) judge(n *news) []datapath.Disturbance {
 	for key, is := range n.neighbours {
 		switch want, ok := c.want.neighbours.now[key]; {
 		case ok && (is == nil || is.mac != want) && stands(key.link),
-			!ok && is != nil && (is.protocol == routeProtocol || c.node.isTunnel(key.link)):
+			!ok && is != nil && (is.protocol == d.stamps.Protocol || c.node.isTunnel(key.link)):
 			say("neighbour %s", key.addr)
 		}
 	}
@@ -430,7 +431,7 @@ func (d *DataPlane) judge(n *news) []datapath.Disturbance {
 	}
 	for r, is := range n.rules {
 		_, ok := c.want.rules.now[r]
-		if ok && !is.there || !ok && is.there && is.protocol == routeProtocol && r.from.Bits() > 0 {
+		if ok && !is.there || !ok && is.there && is.protocol == d.stamps.Protocol && r.from.Bits() > 0 {
 			say("%s", r)
 		}
 	}
@@ -480,9 +481,9 @@ func (d *DataPlane) wrongLink(index int, gone bool, names map[int]string) string
 	name, mac, mtu := names[index], plan.MAC{}, 0
 	if tunnel, ok := c.node.tunnel(index); ok {
 		t, _ := c.plan.Local.Tunnel(tunnel)
-		name, mac, mtu = tunnelPrefix+tunnel, t.MAC, c.node.tunnels[tunnel].mtu
+		name, mac, mtu = d.stamps.TunnelPrefix+tunnel, t.MAC, c.node.tunnels[tunnel].mtu
 	} else if index == c.node.bridge {
-		name, mac = bridgeName, plan.MACOf(c.plan.Local.Pools[0].Gateway)
+		name, mac = d.stamps.Bridge, plan.MACOf(c.plan.Local.Pools[0].Gateway)
 	} else if name == "" {
 		return d.wrongLower(index)
 	}
@@ -494,7 +495,7 @@ func (d *DataPlane) wrongLink(index int, gone bool, names map[int]string) string
 		return "interface " + name
 	case l.Attrs().Name != name:
 		return fmt.Sprintf("interface %s, which is %s now", name, l.Attrs().Name)
-	case l.Attrs().Flags&net.FlagUp == 0, endpoint && l.Attrs().Group != endpointGroup:
+	case l.Attrs().Flags&net.FlagUp == 0, endpoint && l.Attrs().Group != d.stamps.Group:
 		return "interface " + name
 	case !endpoint && (plan.MAC(l.Attrs().HardwareAddr) != mac || mtu != 0 && l.Attrs().MTU != mtu):
 		return "interface " + name

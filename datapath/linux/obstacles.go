@@ -21,11 +21,11 @@ func (d *DataPlane) Obstacles() ([]string, error) {
 	var found []string
 	err := d.in(func() error {
 		ways, tunnel4 := d.passages()
-		dropping, err := droppingChains(ways)
+		dropping, err := droppingChains(d.stamps, ways)
 		legacy, legacyErr := droppingLegacy(ways)
 		err, found = errors.Join(err, legacyErr), append(dropping, legacy...)
 		for _, t := range d.travels() {
-			r, routingErr := readRouting(t.is4, t.concerns())
+			r, routingErr := readRouting(d.stamps, t.is4, t.concerns())
 			if err = errors.Join(err, routingErr); routingErr == nil {
 				found = append(found, r.astray(t)...)
 			}
@@ -83,7 +83,7 @@ func droppingLegacy(ways []passage) (found []string, _ error) {
 }
 
 // droppingChains says which chains of others drop packets.
-func droppingChains(ways []passage) (found []string, _ error) {
+func droppingChains(own Stamps, ways []passage) (found []string, _ error) {
 	if len(ways) == 0 {
 		return nil, nil
 	}
@@ -102,7 +102,7 @@ func droppingChains(ways []passage) (found []string, _ error) {
 	var errs []error
 	tables := map[nftables.Table]*nftTable{}
 	for _, c := range chains {
-		if c.Hooknum == nil || c.Priority == nil || c.Table.Name == tableName || c.Table.Name == policyTableName {
+		if c.Hooknum == nil || c.Priority == nil || c.Table.Name == own.Table || c.Table.Name == own.PolicyTable {
 			continue
 		}
 		place, ok := placeOf(c.Table.Family, *c.Hooknum)

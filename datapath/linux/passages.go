@@ -156,7 +156,7 @@ func (d *DataPlane) passages() (ways []passage, tunnel4 bool) {
 			}
 		}
 	}
-	for _, t := range overlays(p) {
+	for _, t := range d.stamps.overlays(p) {
 		if peers := d.compiler.sourcesOf().tunnels[t.Name].peers; len(peers) > 0 {
 			ways = append(ways, d.tunnelled(t, peers)...)
 		}
@@ -208,8 +208,8 @@ func (d *DataPlane) forwarded(ipv6 bool) (ways []passage) {
 	}
 	var others devices
 	var links []string
-	for _, t := range overlays(c.plan) {
-		others.names, links = append(others.names, wholly([]byte(interfaceKey(t.device())))), append(links, t.device())
+	for _, t := range d.stamps.overlays(c.plan) {
+		others.names, links = append(others.names, wholly([]byte(interfaceKey(t.device)))), append(links, t.device)
 		if device, ok := c.node.tunnels[t.Name]; ok {
 			others.indexes = append(others.indexes, wholly(hostEndian(uint32(device.index))))
 		}

@@ -46,7 +46,7 @@ func TestPeersSets(t *testing.T) {
 		for _, i := range flattenFamily(behind, inner4) {
 			s.members = append(s.members, member{i.first, i.last, i.value})
 		}
-		r := newRuleset(tableName)
+		r := newRuleset(DefaultStamps, DefaultStamps.Table)
 		c := r.chain("tunnel")
 		const offset = 40
 		r.peers(p, tunnel, &sources{tunnels: map[string]tunnelSources{"vxlan": s}}).behind(c, "", nil, inner4, offset, accept)

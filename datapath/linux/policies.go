@@ -11,6 +11,7 @@ import (
 
 // policies is what the policy table holds.
 type policies struct {
+	stamps Stamps
 	// present says that there is a table.
 	present bool
 	// shares counts, for each profile, the peers that have it.
@@ -19,11 +20,11 @@ type policies struct {
 
 // compilePolicies returns all of the table for a plan; nothing where no
 // endpoint has a policy.
-func compilePolicies(p *plan.Plan) (policies, *ruleset) {
+func compilePolicies(stamps Stamps, p *plan.Plan) (policies, *ruleset) {
 	if !policed(p) {
-		return policies{}, newRuleset(policyTableName)
+		return policies{stamps: stamps}, newRuleset(stamps, stamps.PolicyTable)
 	}
-	state, r := policies{present: true, shares: map[string]int{}}, policyRules()
+	state, r := policies{stamps: stamps, present: true, shares: map[string]int{}}, policyRules(stamps)
 	put := func(set string, e element, v value) { r.sets[set].elements[e] = v }
 	for k, e := range p.Endpoints.All() {
 		endpointElements(k, e, put)
@@ -267,11 +268,11 @@ func firstFrom(p *plan.Plan, k plan.VerdictKey) (plan.VerdictKey, plan.Verdict, 
 // sync reads the table, and writes where it differs from what a plan needs. It
 // returns what it changed.
 func (s *policies) sync(p *plan.Plan) ([]string, error) {
-	have, err := readTable(policyTableName)
+	have, err := readTable(s.stamps.PolicyTable)
 	if err != nil {
 		return nil, err
 	}
-	state, want := compilePolicies(p)
+	state, want := compilePolicies(s.stamps, p)
 	_, done, err := writeTable(have, want)
 	if err == nil {
 		*s = state
@@ -297,15 +298,15 @@ func (s *policies) update(p, q *plan.Plan, changes plan.Diff) ([]string, error) 
 		return nil, err
 	}
 	var done []string
-	shapes := policyRules().sets
+	shapes := policyRules(s.stamps).sets
 	for _, name := range slices.Sorted(maps.Keys(edit)) {
-		if err := edit[name].write(conn, shapes[name].to(policyTableName, name)); err != nil {
+		if err := edit[name].write(conn, shapes[name].to(s.stamps.PolicyTable, name)); err != nil {
 			return nil, fmt.Errorf("change set %s: %w", name, err)
 		}
 		done = append(done, edit[name].describe(name))
 	}
 	if err := conn.Flush(); err != nil {
-		return nil, fmt.Errorf("change nftables table inet %s: %w", policyTableName, err)
+		return nil, fmt.Errorf("change nftables table inet %s: %w", s.stamps.PolicyTable, err)
 	}
 	return done, nil
 }

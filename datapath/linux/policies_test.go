@@ -19,7 +19,7 @@ import (
 // policySets are all elements of a plan's policy table, by set, and the number
 // of peers by profile.
 func policySets(p *plan.Plan) (map[string]elements, policies) {
-	state, r := compilePolicies(p)
+	state, r := compilePolicies(DefaultStamps, p)
 	sets := map[string]elements{}
 	for name, s := range r.sets {
 		sets[name] = s.elements

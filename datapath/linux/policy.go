@@ -15,7 +15,7 @@ import (
 	"github.com/weftnet/weft/plan"
 )
 
-// policyTableName is the table of the Classes, Tags and Verdicts tables and of what
+// Stamps.PolicyTable is the table of the Classes, Tags and Verdicts tables and of what
 // endpoints say of policies. It is there as long as an endpoint has one.
 //
 // Its rules never change: whatever there is of policies is elements of maps,
@@ -35,7 +35,6 @@ import (
 // who have the same. Egress is judged in one hook and ingress in the next, so
 // that accepting is the end of either, and no element has to name a chain: the
 // kernel would follow each whenever one is added.
-const policyTableName = "weft-policy"
 
 // The chains of the policy table.
 const (
@@ -125,8 +124,8 @@ func widerKey(c plan.Class) string { return "\x00\x00\x00\x00\x00\x00\x00\x00" +
 func classData(c plan.Class) value { return value{data: classKey(c)} }
 
 // policyRules returns the table's rules, with its sets empty.
-func policyRules() *ruleset {
-	r := newRuleset(policyTableName)
+func policyRules(stamps Stamps) *ruleset {
+	r := newRuleset(stamps, stamps.PolicyTable)
 	for _, is4 := range families {
 		own := nftables.MustConcatSetType(nftables.TypeIFName, addressType(is4))
 		r.set(ownAddresses+suffix(is4), set{key: own, concat: true})
@@ -159,7 +158,7 @@ func policyRules() *ruleset {
 	// What the node itself sends to its endpoints passes neither hook.
 	c = r.chain(toNode)
 	c.hook = &hook{nftables.ChainTypeFilter, *nftables.ChainHookInput, *nftables.ChainPriorityFilter}
-	c.add("what no endpoint sent", metaNotEqual(expr.MetaKeyIIFGROUP, hostEndian(endpointGroup)), decide(accept))
+	c.add("what no endpoint sent", metaNotEqual(expr.MetaKeyIIFGROUP, hostEndian(stamps.Group)), decide(accept))
 	c.add("replies, and what belongs to connections", established(), decide(accept))
 	c.add("neighbour and router discovery", isFamily(false), icmpv6Type(), []expr.Any{
 		&expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: []byte{133}, ToData: []byte{136}},
@@ -199,7 +198,7 @@ func (r *ruleset) judge(name string, d plan.Direction) {
 		ask.add("any peer", decide(goTo(anyPeer)))
 	}
 	r.chain(anyPeer).add("any peer", policyOf(d), literal(registerClass, classKey(plan.AnyPeer)), verdictBy(profilesOfPeers))
-	c.add("tell who follows", tell(string(d)))
+	c.add("tell who follows", r.tell(string(d)))
 	c.add("nothing allows it", count(), decide(verdict{kind: expr.VerdictDrop}))
 }
 
@@ -254,7 +253,7 @@ func (r *ruleset) refuseEnded() {
 			}, r.count(datapath.Ended, expr.MetaKeyIIFNAME, goTo(refusedChain)))
 	}
 	for _, of := range []expr.MetaKey{expr.MetaKeyIIFGROUP, expr.MetaKeyOIFGROUP} {
-		c.add("any of an endpoint's, as too many were ended", metaEqual(of, hostEndian(endpointGroup)), []expr.Any{
+		c.add("any of an endpoint's, as too many were ended", metaEqual(of, hostEndian(r.stamps.Group)), []expr.Any{
 			&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
 			&expr.Lookup{SourceRegister: 1, SetName: endedAll},
 		}, r.count(datapath.Ended, expr.MetaKeyIIFNAME, goTo(refusedChain)))

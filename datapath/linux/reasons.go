@@ -37,7 +37,7 @@ func (r *ruleset) count(reason datapath.Reason, by expr.MetaKey, end verdict) []
 	if _, ok := r.chains[name]; !ok {
 		r.set(name, set{key: nftables.TypeIFName, timeout: true, dynamic: true})
 		c := r.chain(name)
-		c.add("tell who follows", tell(string(reason)))
+		c.add("tell who follows", r.tell(string(reason)))
 		c.add("count by interface", []expr.Any{
 			&expr.Meta{Key: by, Register: 1},
 			&expr.Dynset{SrcRegKey: 1, SetName: name, Operation: unix.NFT_DYNSET_OP_UPDATE, Exprs: []expr.Any{&expr.Counter{}}},
@@ -52,9 +52,9 @@ func (d *DataPlane) Dropped() (map[datapath.Dropped]uint64, error) {
 	dropped := map[datapath.Dropped]uint64{}
 	err := d.in(func() error {
 		for _, reason := range datapath.Reasons {
-			in := tableName
+			in := d.stamps.Table
 			if reason == datapath.Ended {
-				in = policyTableName
+				in = d.stamps.PolicyTable
 			}
 			_, counts, err := readElements(&nftables.Set{Table: table(in), Name: droppedPrefix + string(reason)})
 			if errors.Is(err, unix.ENOENT) {

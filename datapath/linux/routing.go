@@ -12,6 +12,7 @@ import (
 
 // routing is how a kernel routes packets of one family.
 type routing struct {
+	stamps Stamps
 	// rules are in the order in which the kernel asks them.
 	rules  []foundRule
 	tables map[int]*routingTable
@@ -39,7 +40,7 @@ type foundRule struct {
 type foundRoute struct {
 	routeKey
 	route
-	protocol  int
+	protocol  uint8
 	from      netip.Prefix // IPv6 may choose by the source, too
 	nextHopID int
 	multipath bool
@@ -114,7 +115,7 @@ func (r *routing) own(table int) *routingTable {
 	if t := r.tables[table]; t != nil {
 		for _, same := range t.routes {
 			for _, route := range same {
-				if route.protocol == routeProtocol {
+				if route.protocol == r.stamps.Protocol {
 					own.add(route)
 				}
 			}
@@ -128,13 +129,13 @@ func (r *routing) prefixes() []netip.Prefix {
 	var all []netip.Prefix
 	for _, t := range r.tables {
 		for p, same := range t.routes {
-			if slices.ContainsFunc(same, func(r *foundRoute) bool { return r.protocol != routeProtocol }) {
+			if slices.ContainsFunc(same, func(route *foundRoute) bool { return route.protocol != r.stamps.Protocol }) {
 				all = append(all, p)
 			}
 		}
 	}
 	for _, rule := range r.rules {
-		if rule.protocol != routeProtocol {
+		if rule.protocol != r.stamps.Protocol {
 			all = append(all, rule.from, rule.to)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 // ruleset is what one of Weft's nftables tables should hold. Chains, rules and
 // sets are its structure, which changes rarely; elements come and go with pods.
 type ruleset struct {
+	stamps Stamps
 	table  string
 	chains map[string]*chain
 	sets   map[string]*set
@@ -23,8 +24,8 @@ type ruleset struct {
 	connections int
 }
 
-func newRuleset(table string) *ruleset {
-	return &ruleset{table: table, chains: map[string]*chain{}, sets: map[string]*set{}}
+func newRuleset(stamps Stamps, table string) *ruleset {
+	return &ruleset{stamps: stamps, table: table, chains: map[string]*chain{}, sets: map[string]*set{}}
 }
 
 type chain struct {
@@ -122,8 +123,8 @@ func (r *ruleset) set(name string, like set) *set {
 // judge where packets come from, and what passes: see arrivals, guard and
 // crossing. Where there is nothing to judge there are no rules. most is how many
 // connections the node tracks at most.
-func compileRuleset(p *plan.Plan, s *sources, most int) *ruleset {
-	r := newRuleset(tableName)
+func compileRuleset(stamps Stamps, p *plan.Plan, s *sources, most int) *ruleset {
+	r := newRuleset(stamps, stamps.Table)
 	var translates, discards bool
 	for _, e := range p.Egress.All() {
 		translates = translates || e.Action == plan.Masquerade || e.Action == plan.SourceNAT
@@ -137,7 +138,7 @@ func compileRuleset(p *plan.Plan, s *sources, most int) *ruleset {
 		r.guard(p, s)
 		r.crossing(p)
 	}
-	local := metaEqual(expr.MetaKeyOIFGROUP, hostEndian(endpointGroup))
+	local := r.isToEndpoint()
 	if translates {
 		c := r.chain("nat")
 		c.hook = &hook{nftables.ChainTypeNAT, *nftables.ChainHookPostrouting, *nftables.ChainPriorityNATSource}
@@ -184,7 +185,7 @@ func (r *ruleset) masquerade(p *plan.Plan) {
 	c := r.chain("masquerade")
 	for _, is4 := range families {
 		if source := sourceTowards(p, everything(is4).Addr()); source.IsValid() && len(p.Local.Tunnels) > 0 {
-			c.add("the node's address towards tunnels", isFamily(is4), metaEqual(expr.MetaKeyOIFNAME, []byte(tunnelPrefix)), sourceNAT(source))
+			c.add("the node's address towards tunnels", isFamily(is4), metaEqual(expr.MetaKeyOIFNAME, []byte(r.stamps.TunnelPrefix)), sourceNAT(source))
 		}
 	}
 	c.add("the node's address becomes the source", []expr.Any{&expr.Masq{FullyRandom: true}})
@@ -236,7 +237,7 @@ func (r *ruleset) egress(name string, p *plan.Plan, decision func(plan.Egress) v
 		c.add("endpoints with rules of their own", interfaceName(), verdictOf(own))
 	}
 	if general {
-		c.add("all other endpoints", metaEqual(expr.MetaKeyIIFGROUP, hostEndian(endpointGroup)), decide(goTo(chainOf(scope{}))))
+		c.add("all other endpoints", r.isFromEndpoint(), decide(goTo(chainOf(scope{}))))
 	}
 }
 

@@ -34,9 +34,11 @@ const (
 
 // sweeper ends connections that a plan forbids, in the background.
 type sweeper struct {
-	in   func(func() error) error
-	log  *slog.Logger
-	lock sync.Locker // who writes the policy table
+	in  func(func() error) error
+	log *slog.Logger
+	// table is that of policies, and lock is held by who writes it.
+	table string
+	lock  sync.Locker
 	// enforced is the plan that the policy table is for, while nobody writes it.
 	enforced *atomic.Pointer[plan.Plan]
 
@@ -50,8 +52,8 @@ type sweeper struct {
 	resumed bool
 }
 
-func startSweeper(in func(func() error) error, log *slog.Logger, lock sync.Locker, enforced *atomic.Pointer[plan.Plan]) *sweeper {
-	s := &sweeper{in: in, log: log, lock: lock, enforced: enforced, wake: make(chan struct{}, 1), ender: startEnder(in, log), stopped: make(chan struct{})}
+func startSweeper(in func(func() error) error, log *slog.Logger, table string, lock sync.Locker, enforced *atomic.Pointer[plan.Plan]) *sweeper {
+	s := &sweeper{in: in, log: log, table: table, lock: lock, enforced: enforced, wake: make(chan struct{}, 1), ender: startEnder(in, log), stopped: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	go s.run()
 	return s
@@ -182,7 +184,7 @@ func (s *sweeper) before() (map[string]leftover, error) {
 	all := map[string]leftover{}
 	for _, is4 := range families {
 		name, like := endedPrefix+suffix(is4), setOfEnded(is4)
-		there, _, err := readElements(like.to(policyTableName, name))
+		there, _, err := readElements(like.to(s.table, name))
 		if errors.Is(err, unix.ENOENT) {
 			continue
 		}
@@ -231,7 +233,7 @@ func (s *sweeper) add(name string, like *set, e elements) error {
 	if err != nil {
 		return err
 	}
-	if err := addElements(conn, like.to(policyTableName, name), e, endedTimeout); err != nil {
+	if err := addElements(conn, like.to(s.table, name), e, endedTimeout); err != nil {
 		return err
 	}
 	if err := conn.Flush(); err != nil {

@@ -28,7 +28,7 @@ const (
 // Watch tells of what others change that is Weft's; see datapath.Watcher.
 func (d *DataPlane) Watch(ctx context.Context, following func(), f func(datapath.Disturbance)) error {
 	var w *watcher
-	if err := d.in(func() (err error) { w, err = openWatcher(); return err }); err != nil {
+	if err := d.in(func() (err error) { w, err = openWatcher(d.stamps); return err }); err != nil {
 		return err
 	}
 	defer w.close()
@@ -174,14 +174,14 @@ type watcher struct {
 	found []datapath.Disturbance
 }
 
-func openWatcher() (_ *watcher, err error) {
-	w := &watcher{buffer: make([]byte, 64<<10), news: newNews()}
+func openWatcher(stamps Stamps) (_ *watcher, err error) {
+	w := &watcher{buffer: make([]byte, 64<<10), news: newNews(stamps)}
 	defer func() {
 		if err != nil {
 			w.close()
 		}
 	}()
-	w.routing, err = rtnetlink.Subscribe(rtnetlink.Owned(routeProtocol), unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
+	w.routing, err = rtnetlink.Subscribe(rtnetlink.Owned(stamps.Protocol), unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
 		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE, unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF)
 	if err != nil {
 		return nil, err
