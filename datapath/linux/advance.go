@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/weftnet/weft/datapath/interval"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -85,7 +86,7 @@ func (c *compiler) advance(p *plan.Plan, changes plan.Diff, index func(name stri
 // alike reports whether packets are handed to two peers, and taken from them, alike.
 func (c *compiler) alike(a, b plan.Peer) bool {
 	return slices.Equal(a.Ends, b.Ends) && !slices.ContainsFunc(families, func(is4 bool) bool {
-		any := everything(is4).Addr()
+		any := interval.Everything(is4).Addr()
 		return a.NextHop(any) != b.NextHop(any)
 	})
 }
@@ -98,8 +99,8 @@ func (c *compiler) alone(k plan.RouteKey, r plan.Route) bool {
 		(!r.EndpointsOnly || k.Prefix.IsSingleIP()) && // covers no other route
 		!slices.ContainsFunc(c.plan.Local.Pools, isPool) &&
 		(r.Way != plan.ToEndpoint || k.Prefix.IsSingleIP()) &&
-		!slices.ContainsFunc(c.gateways, func(g netip.Prefix) bool { return covers(k.Prefix, g) }) &&
-		!slices.ContainsFunc(c.endpointsOnly, func(o netip.Prefix) bool { return covers(o, k.Prefix) })
+		!slices.ContainsFunc(c.gateways, func(g netip.Prefix) bool { return interval.Covers(k.Prefix, g) }) &&
+		!slices.ContainsFunc(c.endpointsOnly, func(o netip.Prefix) bool { return interval.Covers(o, k.Prefix) })
 }
 
 // endpointsOnlyAfter returns the prefixes of the routes that are only endpoints',

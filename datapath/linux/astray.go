@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/weftnet/weft/datapath/interval"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/subnet"
 )
@@ -113,7 +114,7 @@ func (t *travel) concerns() *subnet.Set {
 	}
 	for _, tunnel := range t.tunnels {
 		for _, a := range tunnel.peers {
-			all.Add(single(a))
+			all.Add(interval.Single(a))
 		}
 	}
 	return all

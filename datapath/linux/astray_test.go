@@ -13,6 +13,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
+	"github.com/weftnet/weft/datapath/interval"
 	"github.com/weftnet/weft/internal/golden"
 	"github.com/weftnet/weft/internal/sysctl"
 	"github.com/weftnet/weft/plan"
@@ -195,7 +196,7 @@ func surveyed(t interface{ Fatalf(string, ...any) }, p *plan.Plan, is4 bool, nam
 			r.add(&foundRoute{routeKey: key, route: own, protocol: DefaultStamps.Protocol})
 		}
 	}
-	all := everything(is4)
+	all := interval.Everything(is4)
 	for priority, table := range map[int]int{0: unix.RT_TABLE_LOCAL, 32766: unix.RT_TABLE_MAIN} {
 		r.rules = append(r.rules, foundRule{rule: rule{priority, all, all, table}, protocol: unix.RTPROT_KERNEL, action: nl.FR_ACT_TO_TBL, suppressed: -1})
 	}
@@ -239,7 +240,7 @@ func (r *routing) plainly(t *travel) []string {
 			if route.kind == unix.RTN_UNICAST && !found.endpoints[route.link] {
 				from := []netip.Addr{route.prefix.Addr()}
 				for _, rule := range r.rules {
-					if covers(route.prefix, rule.from) {
+					if interval.Covers(route.prefix, rule.from) {
 						from = append(from, rule.from.Addr())
 					}
 				}
@@ -325,7 +326,7 @@ route default fd01::/64 tunnel node2 endpoints-only
 	rapid.Check(t, func(t *rapid.T) {
 		is4 := rapid.Bool().Draw(t, "IPv4")
 		r, journey := surveyed(t, p, is4, names)
-		prefix := rapid.OneOf(rapid.Just(everything(is4)), rapid.SampledFrom(prefixes[is4]))
+		prefix := rapid.OneOf(rapid.Just(interval.Everything(is4)), rapid.SampledFrom(prefixes[is4]))
 		table := rapid.SampledFrom([]int{unix.RT_TABLE_MAIN, unix.RT_TABLE_LOCAL, unix.RT_TABLE_DEFAULT, DefaultStamps.RoutingTable, 100, 101})
 		priority := rapid.SampledFrom([]int{0, 1, 100, 200, 200, 8700, 9000, 32766, 40000})
 		device := rapid.SampledFrom([]string{"", "", "", "weftaaa", vxlanDevice, "lo", "eth0"})
@@ -354,7 +355,7 @@ route default fd01::/64 tunnel node2 endpoints-only
 		for range rapid.IntRange(0, 8).Draw(t, "routes") {
 			one := &foundRoute{routeKey: routeKey{table.Draw(t, "table"), prefix.Draw(t, "prefix"), rapid.IntRange(0, 2).Draw(t, "metric")},
 				route:    route{kind: rapid.SampledFrom([]int{unix.RTN_UNICAST, unix.RTN_UNICAST, unix.RTN_LOCAL, unix.RTN_BLACKHOLE, unix.RTN_THROW}).Draw(t, "kind"), link: rapid.IntRange(1, 4).Draw(t, "link")},
-				protocol: protocol.Draw(t, "protocol"), from: everything(is4)}
+				protocol: protocol.Draw(t, "protocol"), from: interval.Everything(is4)}
 			if !is4 {
 				one.from = prefix.Draw(t, "source")
 			}
@@ -405,9 +406,9 @@ func BenchmarkAstray(b *testing.B) {
 		b.Run(c.name, func(b *testing.B) {
 			r, journey := surveyed(b, p, true, names)
 			for i := range 250 {
-				r.rules = append(r.rules, foundRule{rule: rule{c.priority, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 2)}), 32), everything(true), c.table(i)},
+				r.rules = append(r.rules, foundRule{rule: rule{c.priority, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 2)}), 32), interval.Everything(true), c.table(i)},
 					action: nl.FR_ACT_TO_TBL, suppressed: -1})
-				other := &foundRoute{routeKey: routeKey{table: c.table(i), prefix: everything(true)}, route: route{kind: unix.RTN_UNICAST, link: 2}, from: everything(true)}
+				other := &foundRoute{routeKey: routeKey{table: c.table(i), prefix: interval.Everything(true)}, route: route{kind: unix.RTN_UNICAST, link: 2}, from: interval.Everything(true)}
 				if c.throws {
 					other.kind = unix.RTN_THROW
 				}
@@ -435,7 +436,7 @@ func TestMatter(t *testing.T) {
 			}
 		}
 		for _, a := range peers {
-			all = append(all, single(a))
+			all = append(all, interval.Single(a))
 		}
 		return (&travel{plan: p, tunnels: []outer{{peers: peers}}, is4: is4}).concerns(), all
 	}
@@ -475,7 +476,7 @@ func foreign(t *testing.T, r *routing, is4 bool, names map[int]string, words []s
 		}
 		return n
 	}
-	all := everything(is4)
+	all := interval.Everything(is4)
 	kind, words := words[0], words[1:]
 	a, b := foundRule{rule: rule{from: all, to: all}, action: nl.FR_ACT_TO_TBL, suppressed: -1}, foundRoute{route: route{kind: unix.RTN_UNICAST}, from: all}
 	b.table = unix.RT_TABLE_MAIN
@@ -532,7 +533,7 @@ func foreign(t *testing.T, r *routing, is4 bool, names map[int]string, words []s
 		case kind == "route" && kinds[word] != 0:
 			b.kind = kinds[word]
 		case word == "default":
-			b.prefix = everything(true)
+			b.prefix = interval.Everything(true)
 		default:
 			b.prefix = netip.MustParsePrefix(word)
 		}

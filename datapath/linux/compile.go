@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/datapath"
+	"github.com/weftnet/weft/datapath/interval"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -231,7 +232,7 @@ func impliedRoutes(p *plan.Plan) []impliedRoute {
 		}
 	}
 	for _, is4 := range families {
-		k := plan.RouteKey{Network: plan.DefaultNetwork, Prefix: everything(is4)}
+		k := plan.RouteKey{Network: plan.DefaultNetwork, Prefix: interval.Everything(is4)}
 		if _, ok := p.Routes.Get(k); !ok && len(endpointSources(p, is4)) > 0 {
 			implied = append(implied, impliedRoute{k, plan.Route{Way: plan.ToDrop, EndpointsOnly: true}})
 		}
@@ -260,13 +261,6 @@ func (c *compiler) routes() iter.Seq2[plan.RouteKey, plan.Route] {
 	}
 }
 
-func everything(is4 bool) netip.Prefix {
-	if is4 {
-		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
-	}
-	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
-}
-
 // compile asks for all that the plan needs.
 func (c *compiler) compile() error {
 	c.assignBases()
@@ -275,13 +269,13 @@ func (c *compiler) compile() error {
 			continue
 		}
 		if c.node.bridge != 0 {
-			put(c, &c.want.addresses, addressKey{c.node.bridge, single(pool.Gateway)}, struct{}{})
+			put(c, &c.want.addresses, addressKey{c.node.bridge, interval.Single(pool.Gateway)}, struct{}{})
 		}
 		// Without an address on this device, others' masquerade takes any of the
 		// node's. The gateway's on two devices would fail programs that listen at
 		// each address of each.
 		if a := pool.TunnelAddress(); a.IsValid() && c.carries(pool.Tunnel, pool.Prefix) {
-			put(c, &c.want.addresses, addressKey{c.node.tunnels[pool.Tunnel].index, single(a)}, struct{}{})
+			put(c, &c.want.addresses, addressKey{c.node.tunnels[pool.Tunnel].index, interval.Single(a)}, struct{}{})
 		}
 	}
 	_, ipv6 := routed(c.plan)
@@ -306,7 +300,7 @@ func (c *compiler) compile() error {
 // all other packets are spared the search.
 func (c *compiler) compileRules() {
 	for _, is4 := range families {
-		to, ok := commonPrefix(c.endpointsOnly, is4)
+		to, ok := interval.Common(c.endpointsOnly, is4)
 		if !ok {
 			continue
 		}
@@ -335,11 +329,11 @@ func endpointSources(p *plan.Plan, is4 bool) []netip.Prefix {
 	for _, e := range p.Endpoints.All() {
 		for _, a := range e.Addresses {
 			if a.Is4() == is4 && !slices.ContainsFunc(prefixes[:pools], func(p netip.Prefix) bool { return p.Contains(a) }) {
-				prefixes = append(prefixes, single(a))
+				prefixes = append(prefixes, interval.Single(a))
 			}
 		}
 	}
-	slices.SortFunc(prefixes, comparePrefix)
+	slices.SortFunc(prefixes, netip.Prefix.Compare)
 	return slices.Compact(prefixes)
 }
 
@@ -359,7 +353,7 @@ func (c *compiler) endpoint(k plan.EndpointKey, e plan.Endpoint) {
 }
 
 func (c *compiler) route(k plan.RouteKey, r plan.Route) {
-	if !r.EndpointsOnly && slices.ContainsFunc(c.endpointsOnly, func(o netip.Prefix) bool { return covers(o, k.Prefix) }) {
+	if !r.EndpointsOnly && slices.ContainsFunc(c.endpointsOnly, func(o netip.Prefix) bool { return interval.Covers(o, k.Prefix) }) {
 		// The endpoints' table is asked first, so it must say where it does
 		// not know best.
 		c.exceptional = true
@@ -525,13 +519,13 @@ func (c *compiler) ownGateway(a netip.Addr) bool {
 func (c *compiler) carve(p netip.Prefix) []netip.Prefix {
 	rest := []netip.Prefix{p}
 	for _, g := range c.gateways {
-		if !covers(p, g) {
+		if !interval.Covers(p, g) {
 			continue
 		}
 		c.exceptional = true
 		var next []netip.Prefix
 		for _, r := range rest {
-			next = append(next, subtract(r, g)...)
+			next = append(next, interval.Subtract(r, g)...)
 		}
 		rest = next
 	}
@@ -595,54 +589,6 @@ func put[K, V comparable](c *compiler, l *ledger[K, V], k K, v V) {
 
 var errConflict = errors.New("two entries of the plan contradict each other")
 
-// covers reports whether outer contains inner and is not the same.
-func covers(outer, inner netip.Prefix) bool {
-	return outer.Bits() < inner.Bits() && outer.Contains(inner.Addr())
-}
-
-// commonPrefix returns the longest prefix that holds all those of one family,
-// and false when there are none.
-func commonPrefix(prefixes []netip.Prefix, is4 bool) (common netip.Prefix, ok bool) {
-	for _, p := range prefixes {
-		switch {
-		case p.Addr().Is4() != is4:
-		case !ok:
-			common, ok = p.Masked(), true
-		default:
-			for bits := min(common.Bits(), p.Bits()); ; bits-- {
-				common = netip.PrefixFrom(common.Addr(), bits).Masked()
-				if common.Contains(p.Addr()) {
-					break
-				}
-			}
-		}
-	}
-	return common, ok
-}
-
-// subtract returns the prefixes that make up p without q.
-func subtract(p, q netip.Prefix) []netip.Prefix {
-	if !p.Overlaps(q) {
-		return []netip.Prefix{p}
-	}
-	if q.Bits() <= p.Bits() {
-		return nil
-	}
-	var rest []netip.Prefix
-	for bits := p.Bits() + 1; bits <= q.Bits(); bits++ {
-		rest = append(rest, sibling(netip.PrefixFrom(q.Addr(), bits).Masked()))
-	}
-	return rest
-}
-
-// sibling returns the other half of the prefix one bit shorter.
-func sibling(p netip.Prefix) netip.Prefix {
-	b := p.Addr().AsSlice()
-	b[(p.Bits()-1)/8] ^= 0x80 >> ((p.Bits() - 1) % 8)
-	a, _ := netip.AddrFromSlice(b)
-	return netip.PrefixFrom(a, p.Bits())
-}
-
 // linkLocal is the IPv6 address that an interface of that MAC address makes
 // for itself (RFC 4291, appendix A). As a next hop it says on its own what link
 // it is on, where any other address is first looked up among the routes that
@@ -650,8 +596,6 @@ func sibling(p netip.Prefix) netip.Prefix {
 func linkLocal(m plan.MAC) netip.Addr {
 	return netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 8: m[0] ^ 2, 9: m[1], 10: m[2], 11: 0xff, 12: 0xfe, 13: m[3], 14: m[4], 15: m[5]})
 }
-
-func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
 // linkScope is the scope of a route without next hop. IPv6 has no scopes.
 func linkScope(p netip.Prefix) int {

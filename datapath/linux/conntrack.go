@@ -182,3 +182,19 @@ func (t *tuple) parse(ad *netlink.AttributeDecoder) error {
 	}
 	return nil
 }
+
+// trackedConnection is an entry of connection tracking.
+type trackedConnection struct {
+	protocol plan.Protocol
+	// source and destination are who began it and who got it, behind the
+	// translation of Services. Ports are 0 for protocols without.
+	source, destination netip.AddrPort
+	// dialled is what the source calls the destination, and seen what the
+	// destination calls the source.
+	dialled, seen netip.AddrPort
+}
+
+// leftover is what both sides have of the connection.
+func (c trackedConnection) leftover() leftover {
+	return leftover{c.protocol, side{c.source, c.dialled}, side{c.destination, c.seen}}
+}

@@ -7,6 +7,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/datapath/interval"
 )
 
 // decider says what routing.decide does, of many senders and destinations. A node
@@ -125,7 +127,7 @@ func newDecider(r *routing) *decider {
 			}
 		}
 	}
-	slices.SortFunc(d.sources, comparePrefix)
+	slices.SortFunc(d.sources, netip.Prefix.Compare)
 	d.sources = slices.Compact(d.sources)
 	return d
 }
@@ -306,7 +308,7 @@ func (d *decider) sourcesWithin() func(netip.Prefix) []netip.Addr {
 			sorted = append(sorted, i)
 		}
 	}
-	slices.SortFunc(sorted, func(a, b int) int { return comparePrefix(d.rules[a].from, d.rules[b].from) })
+	slices.SortFunc(sorted, func(a, b int) int { return d.rules[a].from.Compare(d.rules[b].from) })
 	return func(p netip.Prefix) (all []netip.Addr) {
 		first, _ := slices.BinarySearchFunc(sorted, p.Masked().Addr(), func(place int, a netip.Addr) int { return d.rules[place].from.Addr().Compare(a) })
 		var places []int
@@ -314,7 +316,7 @@ func (d *decider) sourcesWithin() func(netip.Prefix) []netip.Addr {
 			if !p.Contains(d.rules[place].from.Addr()) {
 				break
 			}
-			if covers(p, d.rules[place].from) {
+			if interval.Covers(p, d.rules[place].from) {
 				places = append(places, place)
 			}
 		}

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/datapath"
+	"github.com/weftnet/weft/datapath/profile"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -37,7 +38,7 @@ func (r *ruleset) tell(prefix string) []expr.Any {
 // Denied counts denials; see datapath.Observer.
 func (d *DataPlane) Denied() (map[plan.VerdictKey]uint64, error) {
 	p := d.enforced.Load()
-	if p == nil || !policed(p) {
+	if p == nil || !profile.Policed(p) {
 		return map[plan.VerdictKey]uint64{}, nil
 	}
 	var counts map[element]uint64
@@ -62,15 +63,15 @@ func attribute(p *plan.Plan, counts map[element]uint64) map[plan.VerdictKey]uint
 		return denied
 	}
 	seen := map[string]bool{}
-	for _, of := range peersOf(p) {
-		for _, profile := range []*profile{of.own, of.like} {
-			if profile == nil || seen[profile.id] {
+	for _, of := range profile.Peers(p) {
+		for _, one := range []*profile.Profile{of.Own, of.Like} {
+			if one == nil || seen[one.ID] {
 				continue
 			}
-			seen[profile.id] = true
-			for _, r := range profile.ranges {
-				if n := counts[profile.begin(r)]; n > 0 && !r.allow {
-					denied[r.key] += n
+			seen[one.ID] = true
+			for _, r := range one.Ranges {
+				if n := counts[beginOf(one, r)]; n > 0 && !r.Allow {
+					denied[r.Key] += n
 				}
 			}
 		}

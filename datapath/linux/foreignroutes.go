@@ -9,6 +9,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/weftnet/weft/datapath/interval"
 	"github.com/weftnet/weft/subnet"
 )
 
@@ -71,7 +72,7 @@ const (
 // ruleFrom reads a message about a rule, whose head is struct fib_rule_hdr of
 // linux/fib_rules.h.
 func ruleFrom(m []byte) foundRule {
-	all := everything(m[0] == unix.AF_INET)
+	all := interval.Everything(m[0] == unix.AF_INET)
 	r := foundRule{rule: rule{from: all, to: all, table: int(m[4])}, action: m[7], narrow: m[3] != 0, suppressed: -1,
 		inverted: binary.NativeEndian.Uint32(m[8:])&ruleInverted != 0}
 	for kind, v := range attributes(m[unix.SizeofRtMsg:]) {
@@ -115,7 +116,7 @@ func ruleFrom(m []byte) foundRule {
 // packet takes.
 func foundRouteFrom(m []byte) (foundRoute, bool) {
 	head := nl.DeserializeRtMsg(m)
-	all := everything(head.Family == unix.AF_INET).Addr()
+	all := interval.Everything(head.Family == unix.AF_INET).Addr()
 	r := foundRoute{routeKey: routeKey{table: int(head.Table), prefix: netip.PrefixFrom(all, int(head.Dst_len))},
 		route: route{kind: int(head.Type)}, protocol: head.Protocol, from: netip.PrefixFrom(all, int(head.Src_len))}
 	for kind, v := range attributes(m[unix.SizeofRtMsg:]) {

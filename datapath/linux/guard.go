@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/datapath"
+	"github.com/weftnet/weft/datapath/interval"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -79,7 +80,7 @@ func (r *ruleset) tunnel(t overlay, peers *peers) {
 	c := r.chain("tunnel-" + t.Name)
 	// What came out of it is tracked, unless somebody's rules say otherwise.
 	c.add("out of the tunnel into it", fromOwnDevice(), r.drop(datapath.UnknownPeer))
-	carried := slices.DeleteFunc(slices.Clone(families), func(is4 bool) bool { return !t.Carries(everything(is4).Addr()) })
+	carried := slices.DeleteFunc(slices.Clone(families), func(is4 bool) bool { return !t.Carries(interval.Everything(is4).Addr()) })
 	for _, inner4 := range carried {
 		peers.behind(c, "from an address behind the peer", slices.Concat(isInner(inner4), innerProtocolNot(inner4)), inner4, innerSource(inner4), accept)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/weftnet/weft/datapath/interval"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -112,7 +113,7 @@ func (k *kernel) read(links []netlink.Link, own, tunnels []int) (*objects, error
 			continue
 		}
 		from := prefixOf(r.Src)
-		to := everything(from.Addr().Is4())
+		to := interval.Everything(from.Addr().Is4())
 		if r.Dst != nil {
 			to = prefixOf(r.Dst)
 		}
@@ -181,7 +182,7 @@ func (k *kernel) connections(except []int) ([]connection, error) {
 			all = append(all, connection{netip.PrefixFrom(ip, prefixOf(a.IPNet).Bits()), a.LinkIndex})
 		}
 	}
-	slices.SortFunc(all, func(a, b connection) int { return comparePrefix(a.addr, b.addr) })
+	slices.SortFunc(all, func(a, b connection) int { return a.addr.Compare(b.addr) })
 	return all, nil
 }
 

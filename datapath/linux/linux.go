@@ -34,7 +34,7 @@
 // The parts: compile.go turns plan entries into the values of state.go,
 // egress.go, ruleset.go, sources.go, arrivals.go, guard.go, peers.go, crossing.go
 // and limits.go turn the rest into those of an nftables table, without touching
-// anything; policy.go, profiles.go and policies.go do so for the other table.
+// anything; policy.go and policies.go do so for the other table.
 // kernel.go, devices.go, sysctl.go, settings.go, nft.go and elements.go read and
 // write them; watch.go and news.go notice what others do to them. obstacles.go
 // says what of others' own is in the way: packet.go follows their packet filters,
@@ -57,6 +57,7 @@ import (
 	"sync/atomic"
 
 	"github.com/weftnet/weft/datapath"
+	"github.com/weftnet/weft/datapath/judge"
 	"github.com/weftnet/weft/internal/netns"
 	"github.com/weftnet/weft/plan"
 )
@@ -417,7 +418,7 @@ func (d *DataPlane) update(p *plan.Plan, changes plan.Diff) (bool, error) {
 		if err != nil {
 			return true, err
 		}
-		d.sweeper.judge(p, mayForbid(d.compiler.plan, p, changes))
+		d.sweeper.judge(p, judge.MayForbid(d.compiler.plan, p, changes))
 	}
 	added := func(yield func(plan.EndpointKey, plan.Endpoint) bool) {
 		for _, e := range changes.Endpoints {

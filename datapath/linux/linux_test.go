@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/weftnet/weft/datapath/interval"
 	"github.com/weftnet/weft/internal/netns"
 	"github.com/weftnet/weft/plan"
 )
@@ -492,7 +493,7 @@ func BenchmarkApplyEndpoint(b *testing.B) {
 	q := *p
 	key, addr := plan.EndpointKey{Interface: "weftbbb"}, netip.MustParseAddr("10.1.1.3")
 	q.Endpoints = p.Endpoints.Set(key, plan.Endpoint{Network: plan.DefaultNetwork, Addresses: []netip.Addr{addr}, MAC: plan.MACOf(addr)})
-	q.Routes = p.Routes.Set(plan.RouteKey{Network: plan.DefaultNetwork, Prefix: single(addr)}, plan.Route{Way: plan.ToEndpoint, Interface: key.Interface})
+	q.Routes = p.Routes.Set(plan.RouteKey{Network: plan.DefaultNetwork, Prefix: interval.Single(addr)}, plan.Route{Way: plan.ToEndpoint, Interface: key.Interface})
 	bench.do(func() error {
 		return bench.link(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: key.Interface}, PeerName: "pod2"})
 	})

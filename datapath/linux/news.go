@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/datapath"
+	"github.com/weftnet/weft/datapath/interval"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -157,7 +158,7 @@ func (n *news) route(there bool, data []byte) {
 	m := nl.DeserializeRtMsg(data)
 	r := netlink.Route{Table: int(m.Table), Protocol: netlink.RouteProtocol(m.Protocol), Type: int(m.Type), Scope: netlink.Scope(m.Scope),
 		Flags: int(m.Flags), Tos: int(m.Tos)}
-	to := everything(m.Family == unix.AF_INET).Addr()
+	to := interval.Everything(m.Family == unix.AF_INET).Addr()
 	for kind, v := range attributes(data[unix.SizeofRtMsg:]) {
 		switch kind {
 		case unix.RTA_DST:

@@ -13,6 +13,7 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
+	"github.com/weftnet/weft/datapath/interval"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -201,7 +202,7 @@ func (d *DataPlane) forwarded(ipv6 bool) (ways []passage) {
 			there = append(there, k.Prefix)
 			for _, name := range r.Peers {
 				if via := c.plan.Peer(name).NextHop(k.Prefix.Addr()); via.IsValid() {
-					hops = append(hops, single(via))
+					hops = append(hops, interval.Single(via))
 				}
 			}
 		}
@@ -232,8 +233,8 @@ func (d *DataPlane) forwarded(ipv6 bool) (ways []passage) {
 			from, to, in, out = there, here, others, endpoints
 			inLinks, outLinks = outLinks, inLinks
 		}
-		fromOne, _ := commonPrefix(from, !ipv6)
-		toOne, _ := commonPrefix(to, !ipv6)
+		fromOne, _ := interval.Common(from, !ipv6)
+		toOne, _ := interval.Common(to, !ipv6)
 		p.fields = append(p.fields,
 			field{expr.PayloadBaseNetworkHeader, source, values{within(fromOne, length)}},
 			field{expr.PayloadBaseNetworkHeader, destination, values{within(toOne, length)}})
@@ -262,7 +263,7 @@ func (d *DataPlane) tunnelled(t overlay, peers map[netip.Addr]bool) (ways []pass
 	var hops []netip.Prefix
 	var others values
 	for a := range peers {
-		others, hops = append(others, wholly(a.AsSlice())), append(hops, single(a))
+		others, hops = append(others, wholly(a.AsSlice())), append(hops, interval.Single(a))
 	}
 	own := values{wholly(t.VTEP.AsSlice())}
 	underlay, links := d.leading(hops, t.VTEP)

@@ -9,6 +9,7 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
+	"github.com/weftnet/weft/datapath/interval"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -53,7 +54,7 @@ func (r *ruleset) peers(p *plan.Plan, t plan.Tunnel, s *sources) *peers {
 		e, name := element{key: string(m.vtep.AsSlice()) + string(m.first.AsSlice())}, membersPrefix
 		subnet := netip.PrefixFrom(m.first, known.bits[is4])
 		switch {
-		case subnet.Bits() > 0 && subnet.Masked().Addr() == m.first && lastOf(subnet) == m.last:
+		case subnet.Bits() > 0 && subnet.Masked().Addr() == m.first && interval.Last(subnet) == m.last:
 			name = subnetsPrefix
 		case m.first == m.last:
 			name = hostsPrefix

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
+	"github.com/weftnet/weft/datapath/interval"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -43,8 +44,8 @@ func TestPeersSets(t *testing.T) {
 			behind[prefix("prefix", 22, 24, 26, 32)] = vtep(2 + i%3)
 		}
 		var s tunnelSources
-		for _, i := range flattenFamily(behind, inner4) {
-			s.members = append(s.members, member{i.first, i.last, i.value})
+		for _, i := range interval.FlattenFamily(behind, inner4) {
+			s.members = append(s.members, member{i.First, i.Last, i.Value})
 		}
 		r := newRuleset(DefaultStamps, DefaultStamps.Table)
 		c := r.chain("tunnel")

@@ -1,11 +1,17 @@
 package linux
 
 import (
+	"encoding/binary"
 	"fmt"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
 
+	"github.com/google/nftables/expr"
+
+	"github.com/weftnet/weft/datapath/interval"
+	"github.com/weftnet/weft/datapath/profile"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -21,7 +27,7 @@ type policies struct {
 // compilePolicies returns all of the table for a plan; nothing where no
 // endpoint has a policy.
 func compilePolicies(stamps Stamps, p *plan.Plan) (policies, *ruleset) {
-	if !policed(p) {
+	if !profile.Policed(p) {
 		return policies{stamps: stamps}, newRuleset(stamps, stamps.PolicyTable)
 	}
 	state, r := policies{stamps: stamps, present: true, shares: map[string]int{}}, policyRules(stamps)
@@ -38,10 +44,10 @@ func compilePolicies(stamps Stamps, p *plan.Plan) (policies, *ruleset) {
 	for k, w := range p.Within.All() {
 		put(widerClasses, element{key: widerKey(k.Class)}, classData(w.Class))
 	}
-	for k, of := range peersOf(p) {
-		of.each(k, put, func(p *profile) {
-			if state.shares[p.id]++; state.shares[p.id] == 1 {
-				for e, v := range p.elements {
+	for k, of := range profile.Peers(p) {
+		putPeer(k, of, put, func(p *profile.Profile) {
+			if state.shares[p.ID]++; state.shares[p.ID] == 1 {
+				for e, v := range profileElements(p) {
 					put(profileVerdicts, e, v)
 				}
 			}
@@ -50,24 +56,50 @@ func compilePolicies(stamps Stamps, p *plan.Plan) (policies, *ruleset) {
 	return state, r
 }
 
-// each puts a peer's elements, and calls f for each of its profiles.
-func (s said) each(k peerKey, put func(set string, e element, v value), f func(*profile)) {
-	if s.own != nil {
-		put(profilesOfPeers, element{key: k.id()}, digestData(s.own.id))
-		f(s.own)
+// putPeer puts a peer's elements, and calls f for each of its profiles.
+func putPeer(k profile.PeerKey, s profile.Said, put func(set string, e element, v value), f func(*profile.Profile)) {
+	if s.Own != nil {
+		put(profilesOfPeers, element{key: k.ID()}, digestData(s.Own.ID))
+		f(s.Own)
 	}
-	if s.like != nil {
-		put(profilesOfLikes, element{key: k.id()}, digestData(s.like.id))
-		f(s.like)
+	if s.Like != nil {
+		put(profilesOfLikes, element{key: k.ID()}, digestData(s.Like.ID))
+		f(s.Like)
 	}
+}
+
+// profileElements yields the profile's intervals. An interval ends right behind what
+// is last in it, which is before the next begins: no two share an end.
+func profileElements(p *profile.Profile) iter.Seq2[element, value] {
+	return func(yield func(element, value) bool) {
+		for _, r := range p.Ranges {
+			v := value{verdict: verdict{kind: expr.VerdictReturn}}
+			if r.Allow {
+				v = value{verdict: accept}
+			}
+			if !yield(beginOf(p, r), v) || !yield(element{key: profileKey(p, r.Last) + "\x01", end: true}, value{}) {
+				return
+			}
+		}
+	}
+}
+
+func beginOf(p *profile.Profile, r profile.Range) element {
+	return element{key: profileKey(p, r.First) + "\x00"}
+}
+
+// profileKey is where something is in the map, but for the last byte.
+func profileKey(p *profile.Profile, k profile.Kind) string {
+	b := append([]byte(p.ID), byte(k>>16), 0, 0, 0)
+	return string(append(binary.BigEndian.AppendUint16(b, uint16(k)), 0))
 }
 
 // endpointElements puts what an endpoint has in the table.
 func endpointElements(k plan.EndpointKey, e plan.Endpoint, put func(set string, e element, v value)) {
 	name := interfaceKey(k.Interface)
-	keys := policiesOf(e)
+	keys := profile.PoliciesOf(e)
 	for _, policy := range keys {
-		put(policiesPrefix+string(policy.direction), element{key: name}, digestData(policy.id()))
+		put(policiesPrefix+string(policy.Direction), element{key: name}, digestData(policy.ID()))
 	}
 	if e.Tag != 0 {
 		put(tagsOfEndpoints, element{key: name}, classData(plan.ClassOf(e.Tag)))
@@ -89,7 +121,7 @@ func addressElement(k plan.ClassKey, c plan.Class, put func(set string, e elemen
 // prefixElements returns the intervals of the shorter prefixes. There are few.
 func prefixElements(p *plan.Plan, is4 bool) elements {
 	e := elements{}
-	e.addIntervals(flatten(func(yield func(netip.Prefix, value) bool) {
+	e.addIntervals(interval.Flatten(func(yield func(netip.Prefix, value) bool) {
 		for k, c := range p.AllClasses() {
 			if k.Prefix.Addr().Is4() == is4 && !k.Prefix.IsSingleIP() && !yield(k.Prefix, classData(c)) {
 				return
@@ -172,23 +204,23 @@ func (s *policies) advance(p, q *plan.Plan, changes plan.Diff) policyEdit {
 
 func (s *policies) advancePeers(p, q *plan.Plan, changes plan.Diff, edit policyEdit) {
 	// A policy has a profile for any peer as long as there is anything of it.
-	touched := map[policyKey]map[plan.Class]bool{}
-	touch := func(k policyKey, peer plan.Class) {
+	touched := map[profile.PolicyKey]map[plan.Class]bool{}
+	touch := func(k profile.PolicyKey, peer plan.Class) {
 		if touched[k] == nil {
 			touched[k] = map[plan.Class]bool{plan.AnyPeer: true}
 		}
 		touched[k][peer] = true
 	}
 	for _, c := range changes.Verdicts {
-		k := peerOf(c.Key)
-		touch(k.policyKey, k.peer)
+		k := profile.PeerOf(c.Key)
+		touch(k.PolicyKey, k.Peer)
 	}
 	for _, c := range changes.Endpoints {
 		for _, e := range []*plan.Endpoint{c.Old, c.New} {
 			if e == nil {
 				continue
 			}
-			for _, policy := range policiesOf(*e) {
+			for _, policy := range profile.PoliciesOf(*e) {
 				touch(policy, plan.AnyPeer)
 			}
 		}
@@ -203,39 +235,39 @@ func (s *policies) advancePeers(p, q *plan.Plan, changes plan.Diff, edit policyE
 			touchLikes(q, k, peers)
 		}
 	}
-	compiled, before := map[string]*profile{}, map[string]int{}
+	compiled, before := map[string]*profile.Profile{}, map[string]int{}
 	each := func(p *plan.Plan, put func(string, element, value), by int) {
-		named := policiesNamed(p)
+		named := profile.PoliciesNamed(p)
 		for policy, peers := range touched {
 			has := named[policy]
 			if !has {
-				next, _, ok := firstFrom(p, policy.first())
-				has = ok && peerOf(next).policyKey == policy
+				next, _, ok := firstFrom(p, policy.First())
+				has = ok && profile.PeerOf(next).PolicyKey == policy
 			}
 			if !has {
 				continue
 			}
-			of := profilesOf(p, policy)
+			of := profile.Of(p, policy)
 			for peer := range peers {
-				of.said(peer).each(peerKey{policy, peer}, put, func(p *profile) {
-					if _, ok := compiled[p.id]; !ok {
-						compiled[p.id], before[p.id] = p, s.shares[p.id]
+				putPeer(profile.PeerKey{PolicyKey: policy, Peer: peer}, of.Said(peer), put, func(p *profile.Profile) {
+					if _, ok := compiled[p.ID]; !ok {
+						compiled[p.ID], before[p.ID] = p, s.shares[p.ID]
 					}
-					s.shares[p.id] += by
+					s.shares[p.ID] += by
 				})
 			}
 		}
 	}
 	each(p, edit.remove, -1)
 	each(q, edit.add, 1)
-	for id, profile := range compiled {
+	for id, one := range compiled {
 		switch had, has := before[id] > 0, s.shares[id] > 0; {
 		case had && !has:
-			for e, v := range profile.elements {
+			for e, v := range profileElements(one) {
 				edit.remove(profileVerdicts, e, v)
 			}
 		case !had && has:
-			for e, v := range profile.elements {
+			for e, v := range profileElements(one) {
 				edit.add(profileVerdicts, e, v)
 			}
 		}
@@ -247,9 +279,9 @@ func (s *policies) advancePeers(p, q *plan.Plan, changes plan.Diff, edit policyE
 
 // touchLikes adds to peers of a policy those that a plan says are like one of
 // them.
-func touchLikes(p *plan.Plan, k policyKey, peers map[plan.Class]bool) {
-	for key, v := range p.Verdicts.From(k.first()) {
-		if peerOf(key).policyKey != k {
+func touchLikes(p *plan.Plan, k profile.PolicyKey, peers map[plan.Class]bool) {
+	for key, v := range p.Verdicts.From(k.First()) {
+		if profile.PeerOf(key).PolicyKey != k {
 			break
 		}
 		if v.Like != 0 && peers[v.Like] {
@@ -283,7 +315,7 @@ func (s *policies) sync(p *plan.Plan) ([]string, error) {
 // update writes what leads from one plan to the next, in one transaction.
 // After an error the table must be read anew.
 func (s *policies) update(p, q *plan.Plan, changes plan.Diff) ([]string, error) {
-	if policed(q) != s.present {
+	if profile.Policed(q) != s.present {
 		return s.sync(q)
 	}
 	if !s.present {

@@ -12,6 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/weftnet/weft/datapath/interval"
+	"github.com/weftnet/weft/datapath/profile"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plan/plantest"
 )
@@ -48,7 +50,7 @@ func TestAdvancePolicies(t *testing.T) {
 			second.Policed = other.Policed
 		}
 		p, q := first.Plans()["node1"], second.Plans()["node1"]
-		if p == nil || q == nil || !policed(p) || !policed(q) {
+		if p == nil || q == nil || !profile.Policed(p) || !profile.Policed(q) {
 			return
 		}
 		took++
@@ -92,13 +94,13 @@ func TestAdvancePolicies(t *testing.T) {
 func TestProfiles(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := plantest.Policed(plantest.Shapes()).Draw(t, "shape").Plans()["node1"]
-		if p == nil || !policed(p) {
+		if p == nil || !profile.Policed(p) {
 			return
 		}
 		sets, _ := policySets(p)
 		ranges := slices.SortedFunc(maps.Keys(sets[profileVerdicts]), func(a, b element) int { return strings.Compare(a.key, b.key) })
-		find := func(profile string, protocol plan.Protocol, port uint16) (value, bool) {
-			key := profile + string([]byte{byte(protocol), 0, 0, 0, byte(port >> 8), byte(port), 0, 0})
+		find := func(name string, protocol plan.Protocol, port uint16) (value, bool) {
+			key := name + string([]byte{byte(protocol), 0, 0, 0, byte(port >> 8), byte(port), 0, 0})
 			i, exact := slices.BinarySearchFunc(ranges, key, func(e element, key string) int { return strings.Compare(e.key, key) })
 			if !exact {
 				i--
@@ -109,19 +111,19 @@ func TestProfiles(t *testing.T) {
 			return sets[profileVerdicts][ranges[i]], true
 		}
 		for range 50 {
-			k := peerKey{policyKey{rapid.SampledFrom([]string{"p1", "p2"}).Draw(t, "policy"), rapid.SampledFrom(directions).Draw(t, "direction")},
-				rapid.SampledFrom([]plan.Class{0, 10, 11, plan.FirstOwnClass, plan.FirstOwnClass + 1, plan.MaxClass}).Draw(t, "peer")}
+			k := profile.PeerKey{PolicyKey: profile.PolicyKey{Name: rapid.SampledFrom([]string{"p1", "p2"}).Draw(t, "policy"), Direction: rapid.SampledFrom(directions).Draw(t, "direction")},
+				Peer: rapid.SampledFrom([]plan.Class{0, 10, 11, plan.FirstOwnClass, plan.FirstOwnClass + 1, plan.MaxClass}).Draw(t, "peer")}
 			protocol := rapid.SampledFrom([]plan.Protocol{plan.TCP, plan.UDP, plan.ICMP, plan.ICMPv6, 99, 255}).Draw(t, "protocol")
 			port := rapid.OneOf(rapid.Uint16(), rapid.SampledFrom([]uint16{0, 8079, 8080, 8081, 8082, 65535})).Draw(t, "port")
 			lookupPort := port
 			if !protocol.HasPorts() {
 				lookupPort = 0 // the other bytes must not matter
 			}
-			_, v, _ := p.Verdict(k.name, k.direction, k.peer, protocol, lookupPort)
+			_, v, _ := p.Verdict(k.Name, k.Direction, k.Peer, protocol, lookupPort)
 			got := false
-			peer := k.peer
-			_, own := sets[profilesOfPeers][element{key: k.id()}]
-			_, like := sets[profilesOfLikes][element{key: k.id()}]
+			peer := k.Peer
+			_, own := sets[profilesOfPeers][element{key: k.ID()}]
+			_, like := sets[profilesOfLikes][element{key: k.ID()}]
 			if wider, ok := sets[widerClasses][element{key: widerKey(peer)}]; ok && !own && !like {
 				peer = plan.Class(binary.BigEndian.Uint32([]byte(wider.data)))
 			}
@@ -129,11 +131,11 @@ func TestProfiles(t *testing.T) {
 				in   string
 				peer plan.Class
 			}{{profilesOfPeers, peer}, {profilesOfLikes, peer}, {profilesOfPeers, plan.AnyPeer}} {
-				profile, ok := sets[ask.in][element{key: peerKey{k.policyKey, ask.peer}.id()}]
+				found, ok := sets[ask.in][element{key: profile.PeerKey{PolicyKey: k.PolicyKey, Peer: ask.peer}.ID()}]
 				if !ok {
 					continue
 				}
-				if found, ok := find(profile.data[4:], protocol, port); ok {
+				if found, ok := find(found.data[4:], protocol, port); ok {
 					got = found.verdict == accept
 					break
 				}
@@ -194,7 +196,7 @@ func bigPlan(t testing.TB, tags, verdicts int) *plan.Plan {
 	b := plan.NewBuilder(nil)
 	for i := range tags {
 		a := netip.AddrFrom4([4]byte{10, byte(2 + i>>16), byte(i >> 8), byte(i)})
-		b.PutClass(plan.ClassKey{Network: plan.DefaultNetwork, Prefix: single(a)}, plan.Membership{Class: plan.FirstOwnClass + plan.Class(i/10)})
+		b.PutClass(plan.ClassKey{Network: plan.DefaultNetwork, Prefix: interval.Single(a)}, plan.Membership{Class: plan.FirstOwnClass + plan.Class(i/10)})
 	}
 	for i := range verdicts {
 		policy := i % 100
@@ -248,7 +250,7 @@ func BenchmarkPolicies(b *testing.B) {
 	change("verdict", &one)
 	hundred := *p
 	for i := range 100 {
-		hundred.Classes = hundred.Classes.Set(plan.ClassKey{Network: plan.DefaultNetwork, Prefix: single(netip.AddrFrom4([4]byte{172, 16, 0, byte(i)}))}, plan.Membership{Class: plan.FirstOwnClass})
+		hundred.Classes = hundred.Classes.Set(plan.ClassKey{Network: plan.DefaultNetwork, Prefix: interval.Single(netip.AddrFrom4([4]byte{172, 16, 0, byte(i)}))}, plan.Membership{Class: plan.FirstOwnClass})
 	}
 	change("hundred tags", &hundred)
 }

@@ -1,9 +1,7 @@
 package linux
 
 import (
-	"crypto/sha256"
 	"encoding/binary"
-	"fmt"
 	"net/netip"
 	"slices"
 
@@ -83,34 +81,6 @@ var (
 	// concatenation that is kept in order.
 	typeProfile = nftables.TypeIP6Addr
 )
-
-// policed reports whether an endpoint of the plan has a policy.
-func policed(p *plan.Plan) bool {
-	for _, e := range p.Endpoints.All() {
-		if e.IngressPolicy != "" || e.EgressPolicy != "" {
-			return true
-		}
-	}
-	return false
-}
-
-// policyKey is a policy in one direction.
-type policyKey struct {
-	name      string
-	direction plan.Direction
-}
-
-// id is what the policy is called in the kernel.
-func (k policyKey) id() string { return digest("policy", string(k.direction), k.name) }
-
-// digest is 8 bytes that stand for words, in any number.
-func digest(words ...string) string {
-	h := sha256.New()
-	for _, w := range words {
-		fmt.Fprintf(h, "%d:%s", len(w), w)
-	}
-	return string(h.Sum(nil)[:8])
-}
 
 func classKey(c plan.Class) string { return string(binary.BigEndian.AppendUint32(nil, uint32(c))) }
 

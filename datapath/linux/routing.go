@@ -103,7 +103,7 @@ func (t *routingTable) find(to, from netip.Addr, some func(*foundRoute) bool) *f
 // all returns the routes in an order that depends on them alone.
 func (t *routingTable) all() []*foundRoute {
 	var all []*foundRoute
-	for _, p := range slices.SortedFunc(maps.Keys(t.routes), comparePrefix) {
+	for _, p := range slices.SortedFunc(maps.Keys(t.routes), netip.Prefix.Compare) {
 		all = append(all, t.routes[p]...)
 	}
 	return all
@@ -139,7 +139,7 @@ func (r *routing) prefixes() []netip.Prefix {
 			all = append(all, rule.from, rule.to)
 		}
 	}
-	slices.SortFunc(all, comparePrefix)
+	slices.SortFunc(all, netip.Prefix.Compare)
 	return slices.Compact(all)
 }
 

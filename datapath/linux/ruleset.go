@@ -9,6 +9,7 @@ import (
 	"github.com/google/nftables/expr"
 
 	"github.com/weftnet/weft/datapath"
+	"github.com/weftnet/weft/datapath/interval"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -184,7 +185,7 @@ func (r *ruleset) translation(p *plan.Plan, e plan.Egress) verdict {
 func (r *ruleset) masquerade(p *plan.Plan) {
 	c := r.chain("masquerade")
 	for _, is4 := range families {
-		if source := sourceTowards(p, everything(is4).Addr()); source.IsValid() && len(p.Local.Tunnels) > 0 {
+		if source := sourceTowards(p, interval.Everything(is4).Addr()); source.IsValid() && len(p.Local.Tunnels) > 0 {
 			c.add("the node's address towards tunnels", isFamily(is4), metaEqual(expr.MetaKeyOIFNAME, []byte(r.stamps.TunnelPrefix)), sourceNAT(source))
 		}
 	}
@@ -241,10 +242,10 @@ func (r *ruleset) egress(name string, p *plan.Plan, decision func(plan.Egress) v
 	}
 }
 
-func (e elements) addIntervals(intervals []interval[value]) {
+func (e elements) addIntervals(intervals []interval.Range[value]) {
 	for _, i := range intervals {
-		e[element{key: string(i.first.AsSlice())}] = i.value
-		if after := i.last.Next(); after.IsValid() {
+		e[element{key: string(i.First.AsSlice())}] = i.Value
+		if after := i.Last.Next(); after.IsValid() {
 			e[element{key: string(after.AsSlice()), end: true}] = value{}
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/datapath"
+	"github.com/weftnet/weft/datapath/interval"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -100,7 +101,7 @@ func compileSources(p *plan.Plan, linksTo func(netip.Addr) links) *sources {
 		}
 	}
 	for _, a := range p.Local.Addresses {
-		behind[single(a)], plain[single(a)] = "", manner{}
+		behind[interval.Single(a)], plain[interval.Single(a)] = "", manner{}
 	}
 	for _, t := range p.Local.Tunnels {
 		s.tunnels[t.Name] = sourcesIn(p, t, behind)
@@ -111,9 +112,9 @@ func compileSources(p *plan.Plan, linksTo func(netip.Addr) links) *sources {
 		plain[mappedPrefix] = manner{}
 	}
 	for _, is4 := range families {
-		for _, i := range flattenFamily(plain, is4) {
-			if i.value != (manner{anywhere: true}) {
-				s.plain = append(s.plain, origin{i.first, i.last, i.value})
+		for _, i := range interval.FlattenFamily(plain, is4) {
+			if i.Value != (manner{anywhere: true}) {
+				s.plain = append(s.plain, origin{i.First, i.Last, i.Value})
 			}
 		}
 	}
@@ -136,16 +137,16 @@ func sourcesIn(p *plan.Plan, t plan.Tunnel, behind map[netip.Prefix]string) tunn
 	}
 	for vtep := range s.peers {
 		if !slices.Contains(p.Local.Addresses, vtep) {
-			ends[single(vtep)] = vtep
+			ends[interval.Single(vtep)] = vtep
 		}
 	}
 	for _, is4 := range families {
-		if !t.Carries(everything(is4).Addr()) {
+		if !t.Carries(interval.Everything(is4).Addr()) {
 			continue
 		}
-		for _, i := range flattenFamily(ends, is4) {
-			if i.value.IsValid() {
-				s.members = append(s.members, member{i.first, i.last, i.value})
+		for _, i := range interval.FlattenFamily(ends, is4) {
+			if i.Value.IsValid() {
+				s.members = append(s.members, member{i.First, i.Last, i.Value})
 			}
 		}
 	}
@@ -183,16 +184,6 @@ func nextHops(p *plan.Plan) map[hop]bool {
 	return all
 }
 
-func flattenFamily[V comparable](prefixes map[netip.Prefix]V, is4 bool) []interval[V] {
-	return flatten(func(yield func(netip.Prefix, V) bool) {
-		for p, v := range prefixes {
-			if p.Addr().Is4() == is4 && !yield(p, v) {
-				return
-			}
-		}
-	})
-}
-
 // plainSources fills the maps of what may come without a tunnel, and about
 // what ICMP errors may, and adds the chains that they lead to.
 func (r *ruleset) plainSources(s *sources) {
@@ -209,7 +200,7 @@ func (r *ruleset) plainSources(s *sources) {
 	for _, is4 := range families {
 		like := set{key: addressType(is4), interval: true, verdicts: true}
 		plain, quoted := r.set(plainPrefix+suffix(is4), like), r.set(quotedPrefix+suffix(is4), like)
-		var sources, destinations []interval[value]
+		var sources, destinations []interval.Range[value]
 		for _, o := range s.plain {
 			if o.first.Is4() != is4 {
 				continue
@@ -222,9 +213,9 @@ func (r *ruleset) plainSources(s *sources) {
 				from, about = verdict{expr.VerdictJump, r.onLinks("forged", o.links)}, goTo(r.onLinks("lying", o.links))
 			}
 			if from != (verdict{}) {
-				sources = append(sources, interval[value]{o.first, o.last, value{verdict: from}})
+				sources = append(sources, interval.Range[value]{First: o.first, Last: o.last, Value: value{verdict: from}})
 			}
-			destinations = append(destinations, interval[value]{o.first, o.last, value{verdict: about}})
+			destinations = append(destinations, interval.Range[value]{First: o.first, Last: o.last, Value: value{verdict: about}})
 		}
 		plain.elements.addIntervals(sources)
 		quoted.elements.addIntervals(destinations)

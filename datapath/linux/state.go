@@ -219,16 +219,12 @@ func sorted[K, V any](changes []change[K, V], compare func(a, b K) int) []change
 	return changes
 }
 
-func comparePrefix(a, b netip.Prefix) int {
-	return cmp.Or(cmp.Compare(a.Addr().BitLen(), b.Addr().BitLen()), a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
-}
-
 func compareRouteKey(a, b routeKey) int {
-	return cmp.Or(cmp.Compare(a.table, b.table), comparePrefix(a.prefix, b.prefix), cmp.Compare(a.metric, b.metric))
+	return cmp.Or(cmp.Compare(a.table, b.table), a.prefix.Compare(b.prefix), cmp.Compare(a.metric, b.metric))
 }
 
 func compareAddressKey(a, b addressKey) int {
-	return cmp.Or(cmp.Compare(a.link, b.link), comparePrefix(a.prefix, b.prefix))
+	return cmp.Or(cmp.Compare(a.link, b.link), a.prefix.Compare(b.prefix))
 }
 
 func compareNeighbourKey(a, b neighbourKey) int {
@@ -240,5 +236,5 @@ func compareFDBKey(a, b fdbKey) int {
 }
 
 func compareRule(a, b rule) int {
-	return cmp.Or(cmp.Compare(a.priority, b.priority), comparePrefix(a.from, b.from), comparePrefix(a.to, b.to), cmp.Compare(a.table, b.table))
+	return cmp.Or(cmp.Compare(a.priority, b.priority), netip.Prefix.Compare(a.from, b.from), netip.Prefix.Compare(a.to, b.to), cmp.Compare(a.table, b.table))
 }

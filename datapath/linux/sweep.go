@@ -13,6 +13,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/weftnet/weft/datapath/judge"
+	"github.com/weftnet/weft/datapath/profile"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -104,7 +106,7 @@ func (s *sweeper) run() {
 
 // sweep ends the connections that a plan forbids.
 func (s *sweeper) sweep(p *plan.Plan) error {
-	if p == nil || !policed(p) {
+	if p == nil || !profile.Policed(p) {
 		return nil
 	}
 	before, err := s.before()
@@ -124,7 +126,7 @@ func (s *sweeper) sweep(p *plan.Plan) error {
 		return err
 	}
 	defer t.close()
-	j := newJury(p, addresses)
+	j := judge.NewJury(p, addresses)
 	handles, rest := map[bool][][]byte{}, map[bool]elements{true: {}, false: {}} // by whether it is IPv4
 	var broken error
 	ended := lot{plan: p}
@@ -132,7 +134,7 @@ func (s *sweeper) sweep(p *plan.Plan) error {
 		// What is tracked has begun anew since, or is ended once more.
 		delete(before, endedKey(c.source, c.destination, c.protocol))
 		delete(before, endedKey(c.destination, c.source, c.protocol))
-		if !j.forbids(c) {
+		if !j.Forbids(c.protocol, c.source, c.destination) {
 			return
 		}
 		handle, err := handleOf(entry)
@@ -211,7 +213,7 @@ func (s *sweeper) refuse(is4 bool, rest elements) error {
 	}
 	s.lock.Lock()
 	defer s.lock.Unlock()
-	if p := s.enforced.Load(); p == nil || !policed(p) {
+	if p := s.enforced.Load(); p == nil || !profile.Policed(p) {
 		return errUnpoliced
 	}
 	like := setOfEnded(is4)

@@ -9,6 +9,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/weftnet/weft/datapath/interval"
+	"github.com/weftnet/weft/datapath/judge"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -89,10 +91,10 @@ func BenchmarkMayForbid(b *testing.B) {
 			plan.Endpoint{Network: plan.DefaultNetwork, Addresses: []netip.Addr{a}, IngressPolicy: fmt.Sprintf("p%d", i)})
 	}
 	q := *p
-	q.Classes = p.Classes.Set(plan.ClassKey{Network: plan.DefaultNetwork, Prefix: single(netip.MustParseAddr("172.16.0.1"))}, plan.Membership{Class: plan.FirstOwnClass + 7})
+	q.Classes = p.Classes.Set(plan.ClassKey{Network: plan.DefaultNetwork, Prefix: interval.Single(netip.MustParseAddr("172.16.0.1"))}, plan.Membership{Class: plan.FirstOwnClass + 7})
 	changes := p.Diff(&q)
 	for b.Loop() {
-		if mayForbid(p, &q, changes) {
+		if judge.MayForbid(p, &q, changes) {
 			b.Fatal("it may forbid")
 		}
 	}

@@ -1,4 +1,4 @@
-package linux
+package judge
 
 import (
 	"maps"
@@ -9,12 +9,29 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/weftnet/weft/datapath/interval"
+	"github.com/weftnet/weft/datapath/profile"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plan/plantest"
 )
 
+// flow is who has connected to whom.
+type flow struct {
+	protocol            plan.Protocol
+	source, destination netip.AddrPort
+}
+
+func parse(t *testing.T, text string) *plan.Plan {
+	t.Helper()
+	p, err := plan.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
 func TestJury(t *testing.T) {
-	p := mustParse(t, `node node1 addresses 172.30.0.2
+	p := parse(t, `node node1 addresses 172.30.0.2
 pool default 10.1.1.0/24 gateway 10.1.1.1
 endpoint weftaaa network default addresses 10.1.1.2,fd00::2 tag 10 ingress-policy web
 endpoint weftbbb network default addresses 10.1.1.3 tag 11 egress-policy out
@@ -27,7 +44,7 @@ verdict web ingress from 5 tcp 80 allow
 verdict web ingress from 11 tcp 80 allow
 verdict web ingress from 12 tcp 80 deny
 `)
-	j := newJury(p, []netip.Addr{netip.MustParseAddr("192.0.2.1")})
+	j := NewJury(p, []netip.Addr{netip.MustParseAddr("192.0.2.1")})
 	for _, c := range []struct {
 		protocol    plan.Protocol
 		source      string
@@ -53,7 +70,7 @@ verdict web ingress from 12 tcp 80 deny
 		{plan.TCP, "10.1.1.4:4711", "10.1.2.1:22", false, "no policy"},
 		{plan.TCP, "10.9.9.9:1", "10.1.2.1:22", false, "no endpoint"},
 	} {
-		got := j.forbids(trackedConnection{protocol: c.protocol, source: netip.MustParseAddrPort(c.source), destination: netip.MustParseAddrPort(c.destination)})
+		got := j.Forbids(c.protocol, netip.MustParseAddrPort(c.source), netip.MustParseAddrPort(c.destination))
 		if got != c.forbidden {
 			t.Errorf("%s from %s to %s: forbidden is %t (%s)", c.protocol, c.source, c.destination, got, c.because)
 		}
@@ -78,7 +95,7 @@ verdict web ingress from c1 tcp 80-81 allow
 verdict web ingress from 7 tcp 443 deny
 verdict web ingress from any tcp 443 allow
 `
-	p := mustParse(t, text)
+	p := parse(t, text)
 	for _, c := range []struct {
 		what        string
 		replace, by string
@@ -122,8 +139,8 @@ verdict web ingress from any tcp 443 allow
 		if changed == text {
 			t.Fatalf("%s: nothing to replace", c.what)
 		}
-		q := mustParse(t, changed)
-		if got := mayForbid(p, q, p.Diff(q)); got != c.may {
+		q := parse(t, changed)
+		if got := MayForbid(p, q, p.Diff(q)); got != c.may {
 			t.Errorf("%s: it may forbid is %t; expected %t", c.what, got, c.may)
 		}
 	}
@@ -136,56 +153,56 @@ func TestMayForbidMissesNothing(t *testing.T) {
 	forbid, slip := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
 		p := plantest.Policed(plantest.Shapes()).Draw(t, "shape").Plans()["node1"]
-		if p == nil || !policed(p) {
+		if p == nil || !profile.Policed(p) {
 			return
 		}
 		q := fewChanges(t, p)
 		if q.Validate() != nil {
 			return // what others are like has gone
 		}
-		may := mayForbid(p, q, p.Diff(q))
+		may := MayForbid(p, q, p.Diff(q))
 		outcomes[may]++
-		before, after := newJury(p, nil), newJury(q, nil)
-		changed := map[peerKey]bool{}
+		before, after := NewJury(p, nil), NewJury(q, nil)
+		changed := map[profile.PeerKey]bool{}
 		for _, c := range p.Diff(q).Verdicts {
-			changed[peerOf(c.Key)] = true
+			changed[profile.PeerOf(c.Key)] = true
 		}
 		// passes reports whether a packet may pass in one direction while the change is
 		// made, when it may be taken for what its address was, for one around that, or for
 		// any peer. Where nothing changes of what is said of it, it is what it is.
-		passes := func(e plan.Endpoint, policy policyKey, other netip.Addr, c trackedConnection) bool {
-			if !slices.Contains(policiesOf(e), policy) {
+		passes := func(e plan.Endpoint, policy profile.PolicyKey, other netip.Addr, c flow) bool {
+			if !slices.Contains(profile.PoliciesOf(e), policy) {
 				return true
 			}
 			around := func(in *plan.Plan, c plan.Class) []plan.Class {
 				w, ok := in.Within.Get(plan.WithinKey{Class: c})
-				if of := (peerKey{policy, c}); !ok || len(entriesOf(p, of)) > 0 && len(entriesOf(q, of)) > 0 {
+				if of := (profile.PeerKey{PolicyKey: policy, Peer: c}); !ok || len(profile.Entries(p, of)) > 0 && len(profile.Entries(q, of)) > 0 {
 					return []plan.Class{c}
 				}
 				return []plan.Class{c, w.Class}
 			}
 			was, is := around(p, before.classOf(other)), around(q, after.classOf(other))
 			all := append(slices.Clone(was), is...)
-			if slices.Equal(was, is) && !slices.ContainsFunc(all, func(t plan.Class) bool { return changed[peerKey{policy, t}] }) {
+			if slices.Equal(was, is) && !slices.ContainsFunc(all, func(t plan.Class) bool { return changed[profile.PeerKey{PolicyKey: policy, Peer: t}] }) {
 				all = is[:1]
 			} else {
 				all = append(all, plan.AnyPeer)
 			}
 			return slices.ContainsFunc(all, func(t plan.Class) bool {
-				_, v, _ := q.Verdict(policy.name, policy.direction, t, c.protocol, c.destination.Port())
+				_, v, _ := q.Verdict(policy.Name, policy.Direction, t, c.protocol, c.destination.Port())
 				return v.Allow
 			})
 		}
-		slips := func(c trackedConnection) bool {
+		slips := func(c flow) bool {
 			from, to := after.endpoints[c.source.Addr()], after.endpoints[c.destination.Addr()]
-			return passes(from, policyKey{from.EgressPolicy, plan.Outgoing}, c.destination.Addr(), c) &&
-				(after.own[c.source.Addr()] || passes(to, policyKey{to.IngressPolicy, plan.Incoming}, c.source.Addr(), c))
+			return passes(from, profile.PolicyKey{Name: from.EgressPolicy, Direction: plan.Outgoing}, c.destination.Addr(), c) &&
+				(after.own[c.source.Addr()] || passes(to, profile.PolicyKey{Name: to.IngressPolicy, Direction: plan.Incoming}, c.source.Addr(), c))
 		}
 		for c := range connectionsOf(p, q) {
-			if !after.forbids(c) {
+			if !after.Forbids(c.protocol, c.source, c.destination) {
 				continue
 			}
-			forbidden := !before.forbids(c)
+			forbidden := !before.Forbids(c.protocol, c.source, c.destination)
 			if forbidden {
 				forbid++
 			}
@@ -220,11 +237,11 @@ func fewChanges(t *rapid.T, p *plan.Plan) *plan.Plan {
 		gone := rapid.Bool().Draw(t, "gone")
 		switch {
 		case kind == "address":
-			a := rapid.SampledFrom(slices.SortedFunc(maps.Keys(newJury(p, nil).endpoints), netip.Addr.Compare)).Draw(t, "address")
+			a := rapid.SampledFrom(slices.SortedFunc(maps.Keys(NewJury(p, nil).endpoints), netip.Addr.Compare)).Draw(t, "address")
 			if rapid.Bool().Draw(t, "gets a class") {
-				q.Classes = q.Classes.Set(plan.ClassKey{Network: plan.DefaultNetwork, Prefix: single(a)}, plan.Membership{Class: class.Draw(t, "class")})
+				q.Classes = q.Classes.Set(plan.ClassKey{Network: plan.DefaultNetwork, Prefix: interval.Single(a)}, plan.Membership{Class: class.Draw(t, "class")})
 			} else {
-				q.Tags = q.Tags.Set(plan.TagKey{Network: plan.DefaultNetwork, Prefix: single(a)}, plan.Tagging{Tag: tag.Draw(t, "tag")})
+				q.Tags = q.Tags.Set(plan.TagKey{Network: plan.DefaultNetwork, Prefix: interval.Single(a)}, plan.Tagging{Tag: tag.Draw(t, "tag")})
 			}
 		case kind == "tag" && len(tags) > 0:
 			k := rapid.SampledFrom(tags).Draw(t, "prefix")
@@ -241,7 +258,7 @@ func fewChanges(t *rapid.T, p *plan.Plan) *plan.Plan {
 			k := rapid.SampledFrom(classes).Draw(t, "prefix")
 			was, _ := q.Classes.Get(k)
 			q.Classes = q.Classes.Set(k, plan.Membership{Class: class.Draw(t, "class")})
-			more := plan.Otherwise(rapid.SampledFrom([]string{"p1", "p2"}).Draw(t, "policy"), rapid.SampledFrom(directions).Draw(t, "direction"))
+			more := plan.Otherwise(rapid.SampledFrom([]string{"p1", "p2"}).Draw(t, "policy"), rapid.SampledFrom([]plan.Direction{plan.Outgoing, plan.Incoming}).Draw(t, "direction"))
 			more.Peer = was.Class
 			q.Verdicts = q.Verdicts.Set(more, plan.Verdict{Allow: true})
 		case kind == "verdict" && len(verdicts) > 0:
@@ -251,7 +268,7 @@ func fewChanges(t *rapid.T, p *plan.Plan) *plan.Plan {
 				q.Verdicts = q.Verdicts.Set(k, plan.Verdict{Allow: !v.Allow})
 			}
 		case kind == "new verdict":
-			k := plan.Otherwise(rapid.SampledFrom([]string{"p1", "p2"}).Draw(t, "policy"), rapid.SampledFrom(directions).Draw(t, "direction"))
+			k := plan.Otherwise(rapid.SampledFrom([]string{"p1", "p2"}).Draw(t, "policy"), rapid.SampledFrom([]plan.Direction{plan.Outgoing, plan.Incoming}).Draw(t, "direction"))
 			k.Peer = rapid.SampledFrom([]plan.Class{plan.AnyPeer, 0, 10, plan.FirstOwnClass}).Draw(t, "peer")
 			k.Protocol = rapid.SampledFrom([]plan.Protocol{plan.AnyProtocol, 99}).Draw(t, "protocol")
 			q.Verdicts = q.Verdicts.Set(k, plan.Verdict{Allow: rapid.Bool().Draw(t, "allow")})
@@ -284,7 +301,7 @@ func keysOf[K plan.TableKey[K], V plan.TableValue[V]](t plan.Table[K, V]) []K {
 }
 
 // connectionsOf yields connections between all whom plans tell apart.
-func connectionsOf(plans ...*plan.Plan) func(yield func(trackedConnection) bool) {
+func connectionsOf(plans ...*plan.Plan) func(yield func(flow) bool) {
 	addresses := map[netip.Addr]bool{netip.MustParseAddr("198.18.0.1"): true}
 	for _, p := range plans {
 		for k := range p.Tags.All() {
@@ -297,7 +314,7 @@ func connectionsOf(plans ...*plan.Plan) func(yield func(trackedConnection) bool)
 			}
 		}
 	}
-	return func(yield func(trackedConnection) bool) {
+	return func(yield func(flow) bool) {
 		for from := range addresses {
 			for to := range addresses {
 				for _, protocol := range []plan.Protocol{plan.TCP, plan.UDP, plan.ICMP, plan.ICMPv6, 99} {
@@ -305,7 +322,7 @@ func connectionsOf(plans ...*plan.Plan) func(yield func(trackedConnection) bool)
 						if from.Is4() != to.Is4() || !protocol.HasPorts() && port != 0 {
 							continue
 						}
-						if !yield(trackedConnection{protocol: protocol, source: netip.AddrPortFrom(from, 0), destination: netip.AddrPortFrom(to, port)}) {
+						if !yield(flow{protocol: protocol, source: netip.AddrPortFrom(from, 0), destination: netip.AddrPortFrom(to, port)}) {
 							return
 						}
 					}
