@@ -11,6 +11,9 @@ import (
 	"slices"
 )
 
+// Families are the families of addresses, as whether one is IPv4's.
+var Families = []bool{true, false}
+
 // Range is an inclusive range of addresses of one family with a value.
 type Range[V any] struct {
 	First, Last netip.Addr

@@ -85,7 +85,7 @@ func (c *compiler) advance(p *plan.Plan, changes plan.Diff, index func(name stri
 
 // alike reports whether packets are handed to two peers, and taken from them, alike.
 func (c *compiler) alike(a, b plan.Peer) bool {
-	return slices.Equal(a.Ends, b.Ends) && !slices.ContainsFunc(families, func(is4 bool) bool {
+	return slices.Equal(a.Ends, b.Ends) && !slices.ContainsFunc(interval.Families, func(is4 bool) bool {
 		any := interval.Everything(is4).Addr()
 		return a.NextHop(any) != b.NextHop(any)
 	})

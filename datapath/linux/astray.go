@@ -455,7 +455,7 @@ func (d *DataPlane) travels() []*travel {
 		return names[link]
 	}
 	var all []*travel
-	for _, is4 := range families {
+	for _, is4 := range interval.Families {
 		tunnels := c.outers(is4)
 		if !(is4 && ipv4 || !is4 && ipv6 || len(tunnels) > 0) {
 			continue

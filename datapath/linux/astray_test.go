@@ -13,14 +13,15 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
+
 	"github.com/weftnet/weft/datapath/interval"
 	"github.com/weftnet/weft/internal/golden"
 	"github.com/weftnet/weft/internal/sysctl"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plan/plantest"
 	"github.com/weftnet/weft/subnet"
-	"golang.org/x/sys/unix"
-	"pgregory.net/rapid"
 )
 
 // TestAstray has others' routing rules and routes take what pods send and get.
@@ -174,7 +175,7 @@ func TestAstrayStories(t *testing.T) {
 			return ""
 		}
 		var said []string
-		for _, is4 := range families {
+		for _, is4 := range interval.Families {
 			r, journey := surveyed(t, p, is4, names)
 			for line := range strings.Lines(question) {
 				foreign(t, r, is4, names, strings.Fields(line))
@@ -191,7 +192,7 @@ func TestAstrayStories(t *testing.T) {
 func surveyed(t interface{ Fatalf(string, ...any) }, p *plan.Plan, is4 bool, names map[int]string) (*routing, *travel) {
 	c := compileFor(t, p)
 	r := &routing{stamps: DefaultStamps}
-	for key, own := range c.want.routes.now {
+	for key, own := range c.want.routes.Now {
 		if key.prefix.Addr().Is4() == is4 {
 			r.add(&foundRoute{routeKey: key, route: own, protocol: DefaultStamps.Protocol})
 		}
@@ -200,7 +201,7 @@ func surveyed(t interface{ Fatalf(string, ...any) }, p *plan.Plan, is4 bool, nam
 	for priority, table := range map[int]int{0: unix.RT_TABLE_LOCAL, 32766: unix.RT_TABLE_MAIN} {
 		r.rules = append(r.rules, foundRule{rule: rule{priority, all, all, table}, protocol: unix.RTPROT_KERNEL, action: nl.FR_ACT_TO_TBL, suppressed: -1})
 	}
-	for own := range c.want.rules.now {
+	for own := range c.want.rules.Now {
 		if own.from.Addr().Is4() == is4 {
 			r.rules = append(r.rules, foundRule{rule: own, protocol: DefaultStamps.Protocol, action: nl.FR_ACT_TO_TBL, suppressed: -1})
 		}

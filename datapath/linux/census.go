@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/datapath"
+	"github.com/weftnet/weft/datapath/linux/nft"
 	"github.com/weftnet/weft/internal/sysctl"
 	"github.com/weftnet/weft/plan"
 )
@@ -140,15 +141,15 @@ func (d *DataPlane) census(was map[party]bool) (datapath.Occupancy, error) {
 		e, _ := p.Endpoints.Get(plan.EndpointKey{Interface: who.endpoint})
 		return e.Name
 	}
-	over := map[string]elements{overSet: {}, farOverPrefix + suffix(true): {}, farOverPrefix + suffix(false): {}}
+	over := map[string]nft.Elements{overSet: {}, farOverPrefix + suffix(true): {}, farOverPrefix + suffix(false): {}}
 	for _, who := range tooMany(begun, was, o.MaxConnections) {
 		s := datapath.Share{Interface: who.endpoint, Address: who.address, Connections: begun[who]}
 		if who.endpoint != "" {
 			s.Name = name(who)
-			over[overSet][element{key: interfaceKey(who.endpoint)}] = value{}
+			over[overSet][nft.Element{Key: nft.InterfaceKey(who.endpoint)}] = nft.Value{}
 		} else if node, ok := hostOf(p, who.address); ok {
 			s.Name = who.address.String() + " on " + node
-			over[farOverPrefix+suffix(who.address.Is4())][element{key: string(who.address.AsSlice())}] = value{}
+			over[farOverPrefix+suffix(who.address.Is4())][nft.Element{Key: string(who.address.AsSlice())}] = nft.Value{}
 		} else {
 			continue
 		}
@@ -221,18 +222,18 @@ func tooMany(counts map[party]int, was map[party]bool, most int) []party {
 
 // renew makes those who have too many the elements of these sets of a table, for a
 // while.
-func renew(inTable string, over map[string]elements) error {
-	conn, err := nftConn()
+func renew(inTable string, over map[string]nft.Elements) error {
+	conn, err := nft.Open()
 	if err != nil {
 		return err
 	}
 	for _, to := range []struct {
 		name string
-		like set
+		like nft.Set
 	}{{overSet, interfacesOver}, {farOverPrefix + suffix(true), addressesOver(true)}, {farOverPrefix + suffix(false), addressesOver(false)}} {
-		there := to.like.to(inTable, to.name)
+		there := to.like.In(inTable, to.name)
 		conn.FlushSet(there)
-		if err := addElements(conn, there, over[to.name], overTimeout); err != nil {
+		if err := nft.AddElements(conn, there, over[to.name], overTimeout); err != nil {
 			return err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/datapath/interval"
+	"github.com/weftnet/weft/datapath/reconcile"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -231,7 +232,7 @@ func impliedRoutes(p *plan.Plan) []impliedRoute {
 			implied = append(implied, impliedRoute{k, plan.Route{Way: plan.ToDrop}})
 		}
 	}
-	for _, is4 := range families {
+	for _, is4 := range interval.Families {
 		k := plan.RouteKey{Network: plan.DefaultNetwork, Prefix: interval.Everything(is4)}
 		if _, ok := p.Routes.Get(k); !ok && len(endpointSources(p, is4)) > 0 {
 			implied = append(implied, impliedRoute{k, plan.Route{Way: plan.ToDrop, EndpointsOnly: true}})
@@ -299,7 +300,7 @@ func (c *compiler) compile() error {
 // are only theirs, if there are such routes, and only towards where they lead:
 // all other packets are spared the search.
 func (c *compiler) compileRules() {
-	for _, is4 := range families {
+	for _, is4 := range interval.Families {
 		to, ok := interval.Common(c.endpointsOnly, is4)
 		if !ok {
 			continue
@@ -575,12 +576,12 @@ func (c *compiler) assignBases() {
 }
 
 // put asks for an object, or takes it back.
-func put[K, V comparable](c *compiler, l *ledger[K, V], k K, v V) {
+func put[K, V comparable](c *compiler, l *reconcile.Ledger[K, V], k K, v V) {
 	ok := true
 	if c.erase {
-		ok = l.remove(k, v)
+		ok = l.Remove(k, v)
 	} else {
-		ok = l.add(k, v)
+		ok = l.Add(k, v)
 	}
 	if !ok && c.conflict == nil {
 		c.conflict = fmt.Errorf("%w: %v is asked to be %v and something else as well", errConflict, k, v)

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/tools/txtar"
 	"pgregory.net/rapid"
 
+	"github.com/weftnet/weft/datapath/linux/nft"
 	"github.com/weftnet/weft/internal/golden"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plan/plantest"
@@ -72,7 +73,7 @@ func TestCompile(t *testing.T) {
 		out := []txtar.File{files[0],
 			{Name: "objects", Data: []byte(describe(p, c))},
 			{Name: "rules", Data: []byte(describeRules(compileRuleset(DefaultStamps, p, c.sourcesOf(), usualConnections)))}}
-		if _, r := compilePolicies(DefaultStamps, p); !r.empty() {
+		if _, r := compilePolicies(DefaultStamps, p); !r.Empty() {
 			out = append(out, txtar.File{Name: "policies", Data: []byte(describeRules(r))})
 		}
 		return out
@@ -91,40 +92,40 @@ func describe(p *plan.Plan, c *compiler) string {
 	var b strings.Builder
 	w := c.want.against(&objects{})
 	for _, x := range w.addresses {
-		fmt.Fprintf(&b, "address %s dev %s\n", x.key.prefix, names[x.key.link])
+		fmt.Fprintf(&b, "address %s dev %s\n", x.Key.prefix, names[x.Key.link])
 	}
 	for _, x := range w.groups {
-		fmt.Fprintf(&b, "group weft dev %s\n", names[x.key])
+		fmt.Fprintf(&b, "group weft dev %s\n", names[x.Key])
 	}
 	for _, x := range w.neighbours {
-		fmt.Fprintf(&b, "neighbour %s lladdr %s dev %s\n", x.key.addr, x.new, names[x.key.link])
+		fmt.Fprintf(&b, "neighbour %s lladdr %s dev %s\n", x.Key.addr, x.New, names[x.Key.link])
 	}
 	for _, x := range w.fdb {
-		fmt.Fprintf(&b, "fdb %s dst %s dev %s\n", x.key.mac, x.new, names[x.key.link])
+		fmt.Fprintf(&b, "fdb %s dst %s dev %s\n", x.Key.mac, x.New, names[x.Key.link])
 	}
 	for _, x := range w.rules {
-		fmt.Fprintln(&b, x.key)
+		fmt.Fprintln(&b, x.Key)
 	}
 	for _, x := range w.routes {
 		kinds := map[int]string{unix.RTN_UNICAST: "route", unix.RTN_UNREACHABLE: "unreachable", unix.RTN_THROW: "throw"}
-		fmt.Fprintf(&b, "%s %s", kinds[x.new.kind], x.key.prefix)
-		if x.new.via.IsValid() {
-			fmt.Fprintf(&b, " via %s", x.new.via)
+		fmt.Fprintf(&b, "%s %s", kinds[x.New.kind], x.Key.prefix)
+		if x.New.via.IsValid() {
+			fmt.Fprintf(&b, " via %s", x.New.via)
 		}
-		if x.new.link != 0 {
-			fmt.Fprintf(&b, " dev %s", names[x.new.link])
+		if x.New.link != 0 {
+			fmt.Fprintf(&b, " dev %s", names[x.New.link])
 		}
-		if x.new.onlink {
+		if x.New.onlink {
 			b.WriteString(" onlink")
 		}
-		if x.new.scope == unix.RT_SCOPE_LINK {
+		if x.New.scope == unix.RT_SCOPE_LINK {
 			b.WriteString(" scope link")
 		}
-		if x.new.source.IsValid() {
-			fmt.Fprintf(&b, " src %s", x.new.source)
+		if x.New.source.IsValid() {
+			fmt.Fprintf(&b, " src %s", x.New.source)
 		}
-		if x.key.table != unix.RT_TABLE_MAIN {
-			fmt.Fprintf(&b, " table %d", x.key.table)
+		if x.Key.table != unix.RT_TABLE_MAIN {
+			fmt.Fprintf(&b, " table %d", x.Key.table)
 		}
 		b.WriteByte('\n')
 	}
@@ -137,30 +138,31 @@ func describe(p *plan.Plan, c *compiler) string {
 // describeRules writes chains by their comments, and sets by their elements.
 func describeRules(r *ruleset) string {
 	var b strings.Builder
-	for _, name := range slices.Sorted(maps.Keys(r.chains)) {
-		c := r.chains[name]
+	for _, name := range slices.Sorted(maps.Keys(r.Chains)) {
+		c := r.Chains[name]
 		fmt.Fprintf(&b, "chain %s", name)
-		if c.hook != nil {
-			fmt.Fprintf(&b, " %s hook %d priority %d", c.hook.kind, c.hook.number, c.hook.priority)
+		if c.Hook != nil {
+			fmt.Fprintf(&b, " %s hook %d priority %d", c.Hook.Kind, c.Hook.Number, c.Hook.Priority)
 		}
 		b.WriteByte('\n')
-		for _, rule := range c.rules {
-			fmt.Fprintf(&b, "\t%s%s\n", rule.comment, describeEnd(rule.exprs))
+		for _, rule := range c.Rules {
+			fmt.Fprintf(&b, "\t%s%s\n", rule.Comment, describeEnd(rule.Exprs))
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(r.sets)) {
-		fmt.Fprintf(&b, "set %s %s\n", name, r.sets[name].key.Name)
-		for _, e := range r.sets[name].elements.list(r.sets[name].elements.keys(), 0) {
+	for _, name := range slices.Sorted(maps.Keys(r.Sets)) {
+		fmt.Fprintf(&b, "set %s %s\n", name, r.Sets[name].Key.Name)
+		for _, e := range r.Sets[name].Elements.Keys() {
 			end := ""
-			if e.IntervalEnd {
+			if e.End {
 				end = " end"
 			}
-			fmt.Fprintf(&b, "\t%s%s", describeKey(r.sets[name], e.Key), end)
-			if v := e.VerdictData; v != nil {
-				b.WriteString(describeVerdict(v))
+			fmt.Fprintf(&b, "\t%s%s", describeKey(r.Sets[name], []byte(e.Key)), end)
+			v := r.Sets[name].Elements[e]
+			if v.Verdict != (nft.Verdict{}) {
+				b.WriteString(describeVerdict(&expr.Verdict{Kind: v.Verdict.Kind, Chain: v.Verdict.Chain}))
 			}
-			if len(e.Val) > 0 {
-				fmt.Fprintf(&b, ": %x", e.Val)
+			if v.Data != "" {
+				fmt.Fprintf(&b, ": %x", v.Data)
 			}
 			b.WriteByte('\n')
 		}
@@ -188,13 +190,13 @@ func describeVerdict(v *expr.Verdict) string {
 	return strings.TrimSuffix(": "+kinds[v.Kind]+" "+v.Chain, " ")
 }
 
-func describeKey(s *set, key []byte) string {
+func describeKey(s *nft.Set, key []byte) string {
 	var words []string
-	if strings.HasPrefix(s.key.Name, "ifname") {
+	if strings.HasPrefix(s.Key.Name, "ifname") {
 		words = append(words, strings.TrimRight(string(key[:unix.IFNAMSIZ]), "\x00"))
 		key = key[unix.IFNAMSIZ:]
 	}
-	if a, ok := netip.AddrFromSlice(key); ok && (s.key != typeProfile || !s.counts) {
+	if a, ok := netip.AddrFromSlice(key); ok && (s.Key != typeProfile || !s.Counts) {
 		words = append(words, a.String())
 	} else if len(key) > 0 {
 		words = append(words, fmt.Sprintf("%x", key))
@@ -238,9 +240,7 @@ func TestAdvance(t *testing.T) {
 		if d := fresh.want.against(next.want.asObjects()); size(d) > 0 {
 			t.Fatalf("differs from what the whole plan gives by %+v\nfrom:\n%s\nto:\n%s", d, p, q)
 		}
-		if diff := cmp.Diff(next.want.changes(), fresh.want.against(before), cmp.AllowUnexported(delta{},
-			change[netip.Prefix, int]{}, change[routeKey, route]{}, change[neighbourKey, plan.MAC]{}, change[fdbKey, netip.Addr]{},
-			change[rule, struct{}]{}, change[int, struct{}]{}, routeKey{}, route{}, neighbourKey{}, fdbKey{}, rule{}),
+		if diff := cmp.Diff(next.want.changes(), fresh.want.against(before), cmp.AllowUnexported(delta{}, routeKey{}, route{}, neighbourKey{}, fdbKey{}, rule{}),
 			cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
 			t.Fatalf("the changes differ from those between both wholes:\n%s", diff)
 		}

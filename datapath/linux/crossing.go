@@ -6,6 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/datapath"
+	"github.com/weftnet/weft/datapath/interval"
+	"github.com/weftnet/weft/datapath/linux/nft"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -18,8 +20,8 @@ const (
 
 // forwarding is the hook of what passes through the node. Chains in one place
 // would be asked in whatever order the kernel came to know them.
-func forwarding(place nftables.ChainPriority) *hook {
-	return &hook{nftables.ChainTypeFilter, *nftables.ChainHookForward, *nftables.ChainPriorityFilter + place}
+func forwarding(place nftables.ChainPriority) *nft.Hook {
+	return &nft.Hook{Kind: nftables.ChainTypeFilter, Number: *nftables.ChainHookForward, Priority: *nftables.ChainPriorityFilter + place}
 }
 
 // crossing judges what passes through the node, with the destination that it
@@ -27,18 +29,18 @@ func forwarding(place nftables.ChainPriority) *hook {
 // that a packet passes costs it more than a rule does, so all of this is in one;
 // it is behind policies, so that what they forbid counts for nothing.
 func (r *ruleset) crossing(p *plan.Plan) {
-	c := r.chain("crossing")
-	c.hook = forwarding(asWhole)
+	c := r.Chain("crossing")
+	c.Hook = forwarding(asWhole)
 	if r.connections > 0 {
-		c.add("TCP with an answer", isProtocol(unix.IPPROTO_TCP), inState(expr.CtStateBitESTABLISHED), decide(accept))
+		c.Add("TCP with an answer", nft.IsProtocol(unix.IPPROTO_TCP), nft.InState(expr.CtStateBitESTABLISHED), nft.Decide(nft.Accept))
 	}
 	r.toTunnelPorts(c, p)
-	for _, is4 := range families {
-		c.add("redirects", isFamily(is4), isProtocol(icmpOf(is4)), icmpType(), equals(redirectOf(is4)), r.drop(datapath.Redirect))
+	for _, is4 := range interval.Families {
+		c.Add("redirects", nft.IsFamily(is4), nft.IsProtocol(icmpOf(is4)), icmpType(), nft.Equals(redirectOf(is4)), r.drop(datapath.Redirect))
 	}
 	if p.Endpoints.Len() > 0 {
 		r.limits(p)
 		r.begins(c)
-		c.add("what may look for a neighbour", decide(goTo("next-hops")))
+		c.Add("what may look for a neighbour", nft.Decide(nft.GoTo("next-hops")))
 	}
 }

@@ -21,15 +21,15 @@ egress default any 0.0.0.0/0 drop
 		t.Fatal(err)
 	}
 	own := compileRuleset(DefaultStamps, p, compileFor(t, p).sourcesOf(), usualConnections)
-	limits := own.chains["crossing"].hook.priority
+	limits := own.Chains["crossing"].Hook.Priority
 	before := map[string]bool{"discard": false, fromEndpoints: false, toEndpoints: false}
 	for _, r := range []*ruleset{own, policyRules(DefaultStamps)} {
-		for name, c := range r.chains {
-			if c.hook == nil || c.hook.number != *nftables.ChainHookForward || name == "crossing" {
+		for name, c := range r.Chains {
+			if c.Hook == nil || c.Hook.Number != *nftables.ChainHookForward || name == "crossing" {
 				continue
 			}
-			if before[name] = true; c.hook.priority >= limits {
-				t.Errorf("chain %s has priority %d, and limits have %d", name, c.hook.priority, limits)
+			if before[name] = true; c.Hook.Priority >= limits {
+				t.Errorf("chain %s has priority %d, and limits have %d", name, c.Hook.Priority, limits)
 			}
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/weftnet/weft/datapath/linux/message"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -37,7 +38,7 @@ type inventory struct {
 }
 
 func (k *kernel) inventory() (*inventory, error) {
-	links, err := dump(k.handle.LinkList)
+	links, err := message.Dump(k.handle.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list interfaces: %w", err)
 	}

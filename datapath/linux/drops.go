@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/datapath"
+	"github.com/weftnet/weft/datapath/linux/nft"
 	"github.com/weftnet/weft/datapath/profile"
 	"github.com/weftnet/weft/plan"
 )
@@ -41,10 +42,10 @@ func (d *DataPlane) Denied() (map[plan.VerdictKey]uint64, error) {
 	if p == nil || !profile.Policed(p) {
 		return map[plan.VerdictKey]uint64{}, nil
 	}
-	var counts map[element]uint64
+	var counts map[nft.Element]uint64
 	err := d.in(func() (err error) {
-		set := policyRules(d.stamps).sets[profileVerdicts]
-		if _, counts, err = readElements(set.to(d.stamps.PolicyTable, profileVerdicts)); errors.Is(err, unix.ENOENT) {
+		set := policyRules(d.stamps).Sets[profileVerdicts]
+		if _, counts, err = nft.ReadElements(set.In(d.stamps.PolicyTable, profileVerdicts)); errors.Is(err, unix.ENOENT) {
 			err = nil // the table has gone, or not come yet
 		}
 		return err
@@ -57,7 +58,7 @@ func (d *DataPlane) Denied() (map[plan.VerdictKey]uint64, error) {
 
 // attribute says which verdicts have denied what elements counted. What peers
 // share that have the same verdicts of the same origin, the first one gets.
-func attribute(p *plan.Plan, counts map[element]uint64) map[plan.VerdictKey]uint64 {
+func attribute(p *plan.Plan, counts map[nft.Element]uint64) map[plan.VerdictKey]uint64 {
 	denied := map[plan.VerdictKey]uint64{}
 	if len(counts) == 0 {
 		return denied

@@ -2,10 +2,8 @@ package linux
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -13,6 +11,9 @@ import (
 	"github.com/google/nftables/expr"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/datapath/linux/message"
+	"github.com/weftnet/weft/datapath/linux/nft"
 )
 
 // chainKey names a chain of nftables.
@@ -25,7 +26,7 @@ type chainKey struct {
 // library does not read. A name that ends with an asterisk is the beginning of
 // several.
 func chainDevices() (map[chainKey][]string, error) {
-	messages, err := dump(listChains)
+	messages, err := message.Dump(listChains)
 	if err != nil {
 		return nil, fmt.Errorf("list the devices of nftables chains: %w", err)
 	}
@@ -37,19 +38,19 @@ func chainDevices() (map[chainKey][]string, error) {
 			continue
 		}
 		key, devices := chainKey{family: nftables.TableFamily(m[0])}, []string(nil)
-		for kind, v := range attributes(m[nl.SizeofNfgenmsg:]) {
+		for kind, v := range message.Attributes(m[nl.SizeofNfgenmsg:]) {
 			switch kind {
 			case unix.NFTA_CHAIN_TABLE:
 				key.table = text(v)
 			case unix.NFTA_CHAIN_NAME:
 				key.name = text(v)
 			case unix.NFTA_CHAIN_HOOK:
-				for kind, v := range attributes(v) {
+				for kind, v := range message.Attributes(v) {
 					switch kind {
 					case hookDevice:
 						devices = append(devices, text(v))
 					case hookDevices:
-						for kind, v := range attributes(v) {
+						for kind, v := range message.Attributes(v) {
 							if name := text(v); kind == devicePrefix {
 								devices = append(devices, name+"*")
 							} else {
@@ -83,7 +84,7 @@ type nftTable struct {
 
 // finder returns what a set says of all keys from one to another; perhaps where it
 // does not say the same of all.
-type finder func(low, high []byte) (verdict, certainty)
+type finder func(low, high []byte) (nft.Verdict, certainty)
 
 // rules returns the rules of a chain; false if there is no such chain, as it
 // may just have been removed.
@@ -120,57 +121,47 @@ func (t *nftTable) read(name string) finder {
 	if err != nil || s.Dynamic {
 		return nil
 	}
-	all, _, err := readElements(s)
+	all, _, err := nft.ReadElements(s)
 	if err != nil {
 		return nil
 	}
-	return all.finder(s.Interval)
+	return finderOf(all, s.Interval)
 }
 
-// finder returns what finds keys among the elements of somebody's set. Those of
+// finderOf returns what finds keys among the elements of somebody's set. Those of
 // an interval set are where an interval begins, and where one has ended.
-func (all elements) finder(interval bool) finder {
-	sorted := slices.SortedFunc(maps.Keys(all), func(a, b element) int {
-		// Where one ends and another begins, it is in that.
-		return cmp.Or(strings.Compare(a.key, b.key), cmp.Compare(end(b), end(a)))
-	})
-	miss, has := verdict{}, no
-	if len(sorted) > 0 && sorted[0].key == "" {
-		miss, has = all[sorted[0]].verdict, yes // what holds for all that is not there
+func finderOf(all nft.Elements, interval bool) finder {
+	sorted := all.Keys()
+	miss, has := nft.Verdict{}, no
+	if len(sorted) > 0 && sorted[0].Key == "" {
+		miss, has = all[sorted[0]].Verdict, yes // what holds for all that is not there
 		sorted = sorted[1:]
 	}
 	// after returns how many elements are not behind a key.
 	after := func(key []byte) int {
-		n, _ := slices.BinarySearchFunc(sorted, string(key), func(e element, key string) int {
-			if e.key <= key {
+		n, _ := slices.BinarySearchFunc(sorted, string(key), func(e nft.Element, key string) int {
+			if e.Key <= key {
 				return -1
 			}
 			return 1
 		})
 		return n
 	}
-	return func(low, high []byte) (verdict, certainty) {
-		if len(sorted) > 0 && (len(sorted[0].key) != len(low) || sorted[0].last != "") {
-			return verdict{}, perhaps // a part of the key alone is known
+	return func(low, high []byte) (nft.Verdict, certainty) {
+		if len(sorted) > 0 && (len(sorted[0].Key) != len(low) || sorted[0].Last != "") {
+			return nft.Verdict{}, perhaps // a part of the key alone is known
 		}
 		n := after(low)
 		one := bytes.Equal(low, high)
 		switch {
 		case !one && after(high) != n:
-			return verdict{}, perhaps
-		case n == 0 || sorted[n-1].end:
-		case interval, one && sorted[n-1].key == string(low):
-			return all[sorted[n-1]].verdict, yes
-		case sorted[n-1].key == string(low):
-			return verdict{}, perhaps
+			return nft.Verdict{}, perhaps
+		case n == 0 || sorted[n-1].End:
+		case interval, one && sorted[n-1].Key == string(low):
+			return all[sorted[n-1]].Verdict, yes
+		case sorted[n-1].Key == string(low):
+			return nft.Verdict{}, perhaps
 		}
 		return miss, has
 	}
-}
-
-func end(e element) int {
-	if e.end {
-		return 1
-	}
-	return 0
 }

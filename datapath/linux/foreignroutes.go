@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/datapath/interval"
+	"github.com/weftnet/weft/datapath/linux/message"
 	"github.com/weftnet/weft/subnet"
 )
 
@@ -36,11 +37,11 @@ func readRouting(stamps Stamps, is4 bool, concerns *subnet.Set) (*routing, error
 			return r, err
 		}
 	}
-	rules, err := dump(list(unix.RTM_GETRULE, unix.RTM_NEWRULE, func(r *routing, m []byte) { r.rules = append(r.rules, ruleFrom(m)) }))
+	rules, err := message.Dump(list(unix.RTM_GETRULE, unix.RTM_NEWRULE, func(r *routing, m []byte) { r.rules = append(r.rules, ruleFrom(m)) }))
 	if err != nil {
 		return nil, fmt.Errorf("list routing rules: %w", err)
 	}
-	r, err := dump(list(unix.RTM_GETROUTE, unix.RTM_NEWROUTE, func(r *routing, m []byte) {
+	r, err := message.Dump(list(unix.RTM_GETROUTE, unix.RTM_NEWROUTE, func(r *routing, m []byte) {
 		if route, ok := foundRouteFrom(m); ok && stamps.matter(&route, concerns) {
 			kept := route // so that the others take no memory
 			r.add(&kept)
@@ -75,7 +76,7 @@ func ruleFrom(m []byte) foundRule {
 	all := interval.Everything(m[0] == unix.AF_INET)
 	r := foundRule{rule: rule{from: all, to: all, table: int(m[4])}, action: m[7], narrow: m[3] != 0, suppressed: -1,
 		inverted: binary.NativeEndian.Uint32(m[8:])&ruleInverted != 0}
-	for kind, v := range attributes(m[unix.SizeofRtMsg:]) {
+	for kind, v := range message.Attributes(m[unix.SizeofRtMsg:]) {
 		switch kind {
 		case nl.FRA_SRC:
 			r.from = netip.PrefixFrom(addrOf(v), int(m[2])).Masked()
@@ -86,21 +87,21 @@ func ruleFrom(m []byte) foundRule {
 		case nl.FRA_OIFNAME:
 			r.out = strings.TrimRight(string(v), "\x00")
 		case nl.FRA_GOTO:
-			r.target = number(v)
+			r.target = message.Int(v)
 		case nl.FRA_PRIORITY:
-			r.priority = number(v)
+			r.priority = message.Int(v)
 		case nl.FRA_FWMARK:
-			r.mark = uint32(number(v))
+			r.mark = uint32(message.Int(v))
 		case nl.FRA_FWMASK:
-			r.mask = uint32(number(v))
+			r.mask = uint32(message.Int(v))
 		case nl.FRA_TABLE:
-			r.table = number(v)
+			r.table = message.Int(v)
 		case nl.FRA_PROTOCOL:
-			r.protocol = octet(v)
+			r.protocol = message.Octet(v)
 		case nl.FRA_IP_PROTO:
-			r.ip = octet(v)
+			r.ip = message.Octet(v)
 		case nl.FRA_SUPPRESS_PREFIXLEN:
-			r.suppressed = number(v)
+			r.suppressed = message.Int(v)
 		case nl.FRA_UID_RANGE:
 			// What the node forwards has the first user's number.
 			r.narrow = r.narrow || len(v) < 4 || binary.NativeEndian.Uint32(v) != 0
@@ -119,18 +120,18 @@ func foundRouteFrom(m []byte) (foundRoute, bool) {
 	all := interval.Everything(head.Family == unix.AF_INET).Addr()
 	r := foundRoute{routeKey: routeKey{table: int(head.Table), prefix: netip.PrefixFrom(all, int(head.Dst_len))},
 		route: route{kind: int(head.Type)}, protocol: head.Protocol, from: netip.PrefixFrom(all, int(head.Src_len))}
-	for kind, v := range attributes(m[unix.SizeofRtMsg:]) {
+	for kind, v := range message.Attributes(m[unix.SizeofRtMsg:]) {
 		switch kind {
 		case unix.RTA_DST:
 			r.prefix = netip.PrefixFrom(addrOf(v), int(head.Dst_len))
 		case unix.RTA_SRC:
 			r.from = netip.PrefixFrom(addrOf(v), int(head.Src_len))
 		case unix.RTA_TABLE:
-			r.table = number(v)
+			r.table = message.Int(v)
 		case unix.RTA_PRIORITY:
-			r.metric = number(v)
+			r.metric = message.Int(v)
 		case unix.RTA_OIF:
-			r.link = number(v)
+			r.link = message.Int(v)
 		case unix.RTA_GATEWAY:
 			r.via = addrOf(v)
 		case unix.RTA_PREFSRC:
@@ -138,16 +139,9 @@ func foundRouteFrom(m []byte) (foundRoute, bool) {
 		case unix.RTA_MULTIPATH:
 			r.multipath = true
 		case nextHopAttribute:
-			r.nextHopID = number(v)
+			r.nextHopID = message.Int(v)
 		}
 	}
 	const unusable = unix.RTNH_F_DEAD | unix.RTM_F_CLONED
 	return r, head.Tos == 0 && head.Flags&unusable == 0 && r.prefix.IsValid()
-}
-
-func octet(b []byte) uint8 {
-	if len(b) != 1 {
-		return 0
-	}
-	return b[0]
 }

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weftnet/weft/datapath/interval"
 	"github.com/weftnet/weft/internal/sysctl"
 	"github.com/weftnet/weft/plan"
 )
@@ -145,7 +146,7 @@ func forget(of func(netip.Addr) bool) error {
 	if err = errors.Join(err, broken); err != nil {
 		return err
 	}
-	for _, is4 := range families {
+	for _, is4 := range interval.Families {
 		for _, h := range handles[is4] {
 			if err := t.remove(is4, h); err != nil {
 				return fmt.Errorf("delete a tracked connection of an address that has lost its endpoint: %w", err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/datapath/interval"
+	"github.com/weftnet/weft/datapath/linux/nft"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -48,16 +49,16 @@ func (r *ruleset) guard(p *plan.Plan, s *sources) {
 	if p.Endpoints.Len() == 0 && len(tunnels) == 0 {
 		return
 	}
-	c := r.chain("inward")
-	c.hook = &hook{nftables.ChainTypeFilter, *nftables.ChainHookInput, *nftables.ChainPriorityRaw}
-	c.add("what endpoints send to the node", r.isFromEndpoint(), decide(goTo("endpoint-inward")))
+	c := r.Chain("inward")
+	c.Hook = &nft.Hook{Kind: nftables.ChainTypeFilter, Number: *nftables.ChainHookInput, Priority: *nftables.ChainPriorityRaw}
+	c.Add("what endpoints send to the node", r.isFromEndpoint(), nft.Decide(nft.GoTo("endpoint-inward")))
 	r.endpointInward(p)
 	r.departures(tunnels)
 	for _, t := range tunnels {
-		c.add("the tunnel's packets", t.packets(), isFamily(t.VTEP.Is4()), isAddress(t.VTEP, false), untracked(), decide(goTo("tunnel-"+t.Name)))
+		c.Add("the tunnel's packets", t.packets(), nft.IsFamily(t.VTEP.Is4()), nft.IsAddress(t.VTEP, false), nft.Untracked(), nft.Decide(nft.GoTo("tunnel-"+t.Name)))
 	}
 	for _, t := range tunnels {
-		c.add("not where tunnel packets come from, or go to", t.packets(), r.drop(datapath.UnknownPeer))
+		c.Add("not where tunnel packets come from, or go to", t.packets(), r.drop(datapath.UnknownPeer))
 	}
 	r.begins(c)
 	for _, t := range tunnels {
@@ -69,7 +70,7 @@ func (r *ruleset) guard(p *plan.Plan, s *sources) {
 // packets matches those of a tunnel, whoever sent them.
 func (t overlay) packets() []expr.Any {
 	// The kernel reads four bytes with less work than three.
-	return slices.Concat(isProtocol(unix.IPPROTO_UDP), isPort(t.Port), fromTransport(offsetVNI, 4), []expr.Any{
+	return slices.Concat(nft.IsProtocol(unix.IPPROTO_UDP), nft.IsPort(t.Port), nft.FromTransport(offsetVNI, 4), []expr.Any{
 		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: []byte{0xff, 0xff, 0xff, 0}, Xor: make([]byte, 4)},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binary.BigEndian.AppendUint32(nil, t.vni<<8)},
 	})
@@ -77,18 +78,18 @@ func (t overlay) packets() []expr.Any {
 
 // tunnel judges what a tunnel's device is about to get.
 func (r *ruleset) tunnel(t overlay, peers *peers) {
-	c := r.chain("tunnel-" + t.Name)
+	c := r.Chain("tunnel-" + t.Name)
 	// What came out of it is tracked, unless somebody's rules say otherwise.
-	c.add("out of the tunnel into it", fromOwnDevice(), r.drop(datapath.UnknownPeer))
-	carried := slices.DeleteFunc(slices.Clone(families), func(is4 bool) bool { return !t.Carries(interval.Everything(is4).Addr()) })
+	c.Add("out of the tunnel into it", fromOwnDevice(), r.drop(datapath.UnknownPeer))
+	carried := slices.DeleteFunc(slices.Clone(interval.Families), func(is4 bool) bool { return !t.Carries(interval.Everything(is4).Addr()) })
 	for _, inner4 := range carried {
-		peers.behind(c, "from an address behind the peer", slices.Concat(isInner(inner4), innerProtocolNot(inner4)), inner4, innerSource(inner4), accept)
+		peers.behind(c, "from an address behind the peer", slices.Concat(isInner(inner4), innerProtocolNot(inner4)), inner4, innerSource(inner4), nft.Accept)
 	}
 	for _, inner4 := range carried {
-		peers.behind(c, "ICMP from an address behind the peer", isInner(inner4), inner4, innerSource(inner4), goTo("tunnel-"+t.Name+"-icmp"+suffix(inner4)))
+		peers.behind(c, "ICMP from an address behind the peer", isInner(inner4), inner4, innerSource(inner4), nft.GoTo("tunnel-"+t.Name+"-icmp"+suffix(inner4)))
 	}
-	c.add("from an unknown peer", address(t.VTEP.Is4(), true), notInSet(peers.set(peersPrefix, t.VTEP.Is4())), r.drop(datapath.UnknownPeer))
-	c.add("from an address that is not behind the peer", r.drop(datapath.NotThePeers))
+	c.Add("from an unknown peer", nft.Address(t.VTEP.Is4(), true), nft.NotInSet(peers.set(peersPrefix, t.VTEP.Is4())), r.drop(datapath.UnknownPeer))
+	c.Add("from an address that is not behind the peer", r.drop(datapath.NotThePeers))
 	for _, inner4 := range carried {
 		if inner4 {
 			r.tunnelICMP4(t, peers)
@@ -111,16 +112,16 @@ func isInner(is4 bool) []expr.Any {
 	if is4 {
 		etherType = []byte{0x08, 0x00}
 	}
-	return append(fromTransport(offsetEtherType, 2), &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: etherType})
+	return append(nft.FromTransport(offsetEtherType, 2), &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: etherType})
 }
 
 // innerProtocolNot matches inner packets whose header is not followed by ICMP,
 // nor, over IPv6, by what may be a part of ICMP.
 func innerProtocolNot(is4 bool) []expr.Any {
 	if is4 {
-		return append(fromTransport(offsetInner+9, 1), &expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{unix.IPPROTO_ICMP}})
+		return append(nft.FromTransport(offsetInner+9, 1), &expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{unix.IPPROTO_ICMP}})
 	}
-	return append(fromTransport(offsetInner+6, 1), &expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{unix.IPPROTO_ICMPV6}},
+	return append(nft.FromTransport(offsetInner+6, 1), &expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{unix.IPPROTO_ICMPV6}},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{unix.IPPROTO_FRAGMENT}})
 }
 
@@ -128,63 +129,63 @@ func innerProtocolNot(is4 bool) []expr.Any {
 // a packet to an address behind the peer that sent it. Where options precede
 // the error it is judged when it is out of the tunnel; see fromTunnel.
 func (r *ruleset) tunnelICMP4(t overlay, p *peers) {
-	c := r.chain("tunnel-" + t.Name + "-icmp" + suffix(true))
-	c.add("with options", fromTransport(offsetInner, 1), []expr.Any{&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{0x45}}}, decide(accept))
-	c.add("later parts of what is not whole", fromTransport(offsetInner+6, 2), masked([]byte{0x1f, 0xff}), decide(accept))
+	c := r.Chain("tunnel-" + t.Name + "-icmp" + suffix(true))
+	c.Add("with options", nft.FromTransport(offsetInner, 1), []expr.Any{&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{0x45}}}, nft.Decide(nft.Accept))
+	c.Add("later parts of what is not whole", nft.FromTransport(offsetInner+6, 2), nft.Masked([]byte{0x1f, 0xff}), nft.Decide(nft.Accept))
 	const icmp = offsetInner + header4
-	c.add("redirects", fromTransport(icmp, 1), equals(redirectOf(true)), r.drop(datapath.Redirect))
-	c.add("what is no error", fromTransport(icmp, 1), notInSet(r.icmpErrors()), decide(accept))
-	p.behind(c, "about packets to behind the peer", nil, true, icmp+headerICMP+16, accept)
-	c.add("about packets to elsewhere", r.drop(datapath.ICMPError))
+	c.Add("redirects", nft.FromTransport(icmp, 1), nft.Equals(redirectOf(true)), r.drop(datapath.Redirect))
+	c.Add("what is no error", nft.FromTransport(icmp, 1), nft.NotInSet(r.icmpErrors()), nft.Decide(nft.Accept))
+	p.behind(c, "about packets to behind the peer", nil, true, icmp+headerICMP+16, nft.Accept)
+	c.Add("about packets to elsewhere", r.drop(datapath.ICMPError))
 }
 
 // tunnelICMP6 does so for ICMPv6. Where extension headers precede the error
 // it is judged when it is out of the tunnel, but for that of fragments, which
 // may be gone by then.
 func (r *ruleset) tunnelICMP6(t overlay, p *peers) {
-	c := r.chain("tunnel-" + t.Name + "-icmp" + suffix(false))
+	c := r.Chain("tunnel-" + t.Name + "-icmp" + suffix(false))
 	const next = offsetInner + header6
-	c.add("parts of what is not whole", fromTransport(offsetInner+6, 1), equals(unix.IPPROTO_FRAGMENT), decide(goTo("tunnel-fragment")))
-	c.add("redirects", fromTransport(next, 1), equals(redirectOf(false)), r.drop(datapath.Redirect))
-	c.add("what is no error", fromTransport(next, 1), atLeast(128), decide(accept))
-	p.behind(c, "about packets to behind the peer", nil, false, next+headerICMP+24, accept)
-	c.add("about packets to elsewhere", r.drop(datapath.ICMPError))
+	c.Add("parts of what is not whole", nft.FromTransport(offsetInner+6, 1), nft.Equals(unix.IPPROTO_FRAGMENT), nft.Decide(nft.GoTo("tunnel-fragment")))
+	c.Add("redirects", nft.FromTransport(next, 1), nft.Equals(redirectOf(false)), r.drop(datapath.Redirect))
+	c.Add("what is no error", nft.FromTransport(next, 1), nft.AtLeast(128), nft.Decide(nft.Accept))
+	p.behind(c, "about packets to behind the peer", nil, false, next+headerICMP+24, nft.Accept)
+	c.Add("about packets to elsewhere", r.drop(datapath.ICMPError))
 
-	if _, ok := r.chains["tunnel-fragment"]; ok {
+	if _, ok := r.Chains["tunnel-fragment"]; ok {
 		return // another tunnel's, too
 	}
-	f := r.chain("tunnel-fragment") // RFC 8200, section 4.5
-	f.add("not of ICMP", fromTransport(next, 1), []expr.Any{&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{unix.IPPROTO_ICMPV6}}}, decide(accept))
-	f.add("later parts", fromTransport(next+2, 2), masked([]byte{0xff, 0xf8}), decide(accept))
-	f.add("redirects", fromTransport(next+8, 1), equals(redirectOf(false)), r.drop(datapath.Redirect))
-	f.add("what is no error", fromTransport(next+8, 1), atLeast(128), decide(accept))
-	f.add("an error in parts", r.drop(datapath.ICMPError))
+	f := r.Chain("tunnel-fragment") // RFC 8200, section 4.5
+	f.Add("not of ICMP", nft.FromTransport(next, 1), []expr.Any{&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{unix.IPPROTO_ICMPV6}}}, nft.Decide(nft.Accept))
+	f.Add("later parts", nft.FromTransport(next+2, 2), nft.Masked([]byte{0xff, 0xf8}), nft.Decide(nft.Accept))
+	f.Add("redirects", nft.FromTransport(next+8, 1), nft.Equals(redirectOf(false)), r.drop(datapath.Redirect))
+	f.Add("what is no error", nft.FromTransport(next+8, 1), nft.AtLeast(128), nft.Decide(nft.Accept))
+	f.Add("an error in parts", r.drop(datapath.ICMPError))
 }
 
 // endpointInward judges what endpoints send to the node itself, with the
 // destination that it has after translation.
 func (r *ruleset) endpointInward(p *plan.Plan) {
-	c := r.chain("endpoint-inward")
-	c.add("loopback addresses", isFamily(true), address(true, false), isLoopback4(), decide(goTo("endpoint-loopback")))
-	c.add("the loopback address", isFamily(false), address(false, false), []expr.Any{
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: append(make([]byte, 15), 1)}}, decide(goTo("endpoint-loopback")))
+	c := r.Chain("endpoint-inward")
+	c.Add("loopback addresses", nft.IsFamily(true), nft.Address(true, false), nft.IsLoopback4(), nft.Decide(nft.GoTo("endpoint-loopback")))
+	c.Add("the loopback address", nft.IsFamily(false), nft.Address(false, false), []expr.Any{
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: append(make([]byte, 15), 1)}}, nft.Decide(nft.GoTo("endpoint-loopback")))
 	r.toTunnelPorts(c, p)
 	r.begins(c)
 	// A port of the node's loopback address may lead to an endpoint, which then
 	// answers there.
-	l := r.chain("endpoint-loopback")
-	l.add("replies", []expr.Any{
+	l := r.Chain("endpoint-loopback")
+	l.Add("replies", []expr.Any{
 		&expr.Ct{Key: expr.CtKeyDIRECTION, Register: 1},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{1}}, // IP_CT_DIR_REPLY
-	}, decide(accept))
-	l.add("the node's own affairs", r.drop(datapath.Loopback))
+	}, nft.Decide(nft.Accept))
+	l.Add("the node's own affairs", r.drop(datapath.Loopback))
 }
 
 // toTunnelPorts adds, to a chain for what does not come from the node itself, the
 // ways to the chains that judge what is for tunnels' ports.
-func (r *ruleset) toTunnelPorts(c *chain, p *plan.Plan) {
+func (r *ruleset) toTunnelPorts(c *nft.Chain, p *plan.Plan) {
 	for _, t := range r.stamps.overlays(p) {
-		c.add("UDP to the tunnel's port", isProtocol(unix.IPPROTO_UDP), isPort(t.Port), jump(tunnelPortChain+t.Name))
+		c.Add("UDP to the tunnel's port", nft.IsProtocol(unix.IPPROTO_UDP), nft.IsPort(t.Port), nft.Jump(tunnelPortChain+t.Name))
 	}
 }
 
@@ -194,13 +195,13 @@ const tunnelPortChain = "tunnel-port-"
 // tunnelPort judges what does not come from the node itself, and is for a
 // tunnel's port.
 func (r *ruleset) tunnelPort(t overlay) {
-	c := r.chain(tunnelPortChain + t.Name)
-	c.add("from endpoints to the tunnel's port", r.isFromEndpoint(), r.drop(datapath.TunnelPort))
-	c.add("out of the tunnel to its port", fromOwnDevice(), r.drop(datapath.TunnelPort))
+	c := r.Chain(tunnelPortChain + t.Name)
+	c.Add("from endpoints to the tunnel's port", r.isFromEndpoint(), r.drop(datapath.TunnelPort))
+	c.Add("out of the tunnel to its port", fromOwnDevice(), r.drop(datapath.TunnelPort))
 	is4 := t.VTEP.Is4()
 	peers := setOf(peersPrefix, t.Name, is4)
-	c.add("from a peer, of which the node is a router", isFamily(is4), address(is4, true), inSet(peers), decide(accept))
-	c.add("through the node to a peer", isFamily(is4), address(is4, false), inSet(peers), r.drop(datapath.TunnelPort))
+	c.Add("from a peer, of which the node is a router", nft.IsFamily(is4), nft.Address(is4, true), nft.InSet(peers), nft.Decide(nft.Accept))
+	c.Add("through the node to a peer", nft.IsFamily(is4), nft.Address(is4, false), nft.InSet(peers), r.drop(datapath.TunnelPort))
 }
 
 // departures keeps tunnel packets from connection tracking, and so from all
@@ -208,19 +209,19 @@ func (r *ruleset) tunnelPort(t overlay) {
 // no route to the network or the host, and nobody there (RFC 792; RFC 4443,
 // section 3.1).
 func (r *ruleset) departures(tunnels []overlay) {
-	c := r.chain("departures")
-	c.hook = &hook{nftables.ChainTypeFilter, *nftables.ChainHookOutput, *nftables.ChainPriorityRaw}
+	c := r.Chain("departures")
+	c.Hook = &nft.Hook{Kind: nftables.ChainTypeFilter, Number: *nftables.ChainHookOutput, Priority: *nftables.ChainPriorityRaw}
 	for _, t := range tunnels {
 		is4 := t.VTEP.Is4()
-		c.add("tunnel packets are nobody's to translate", isFamily(is4), isProtocol(unix.IPPROTO_UDP), isPort(t.Port),
-			address(is4, false), inSet(setOf(peersPrefix, t.Name, is4)), []expr.Any{&expr.Notrack{}}, decide(accept))
+		c.Add("tunnel packets are nobody's to translate", nft.IsFamily(is4), nft.IsProtocol(unix.IPPROTO_UDP), nft.IsPort(t.Port),
+			nft.Address(is4, false), nft.InSet(setOf(peersPrefix, t.Name, is4)), []expr.Any{&expr.Notrack{}}, nft.Decide(nft.Accept))
 	}
 	for _, of := range []struct {
 		is4        bool
 		kind, code byte
 	}{{true, 3, 0}, {true, 3, 1}, {false, 1, 0}, {false, 1, 3}} {
-		c.add("the endpoint is told that there is no way", isFamily(of.is4), isProtocol(icmpOf(of.is4)),
-			r.isToEndpoint(), fromTransport(0, 2),
-			[]expr.Any{&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{of.kind, of.code}}}, r.count(datapath.NoRoute, expr.MetaKeyOIFNAME, accept))
+		c.Add("the endpoint is told that there is no way", nft.IsFamily(of.is4), nft.IsProtocol(icmpOf(of.is4)),
+			r.isToEndpoint(), nft.FromTransport(0, 2),
+			[]expr.Any{&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{of.kind, of.code}}}, r.count(datapath.NoRoute, expr.MetaKeyOIFNAME, nft.Accept))
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/datapath/linux/nft"
 )
 
 // icmpErrors is the set of the types of ICMP messages that are about another
@@ -13,9 +15,9 @@ import (
 const icmpErrors = "icmp-errors"
 
 func (r *ruleset) icmpErrors() string {
-	s := r.set(icmpErrors, set{key: nftables.TypeICMPType})
+	s := r.Set(icmpErrors, nft.Set{Key: nftables.TypeICMPType})
 	for _, t := range []byte{3, 4, 5, 11, 12} {
-		s.elements[element{key: string([]byte{t})}] = value{}
+		s.Elements[nft.Element{Key: string([]byte{t})}] = nft.Value{}
 	}
 	return icmpErrors
 }
@@ -46,15 +48,15 @@ func noICMP() []expr.Any {
 }
 
 // icmpType loads the type of an ICMP message.
-func icmpType() []expr.Any { return fromTransport(0, 1) }
+func icmpType() []expr.Any { return nft.FromTransport(0, 1) }
 
 // noError matches ICMP messages that are not about another packet; of ICMPv6,
 // also redirects.
 func (r *ruleset) noError(is4 bool) []expr.Any {
 	if is4 {
-		return append(icmpType(), notInSet(r.icmpErrors())...)
+		return append(icmpType(), nft.NotInSet(r.icmpErrors())...)
 	}
-	return append(icmpType(), atLeast(128)...)
+	return append(icmpType(), nft.AtLeast(128)...)
 }
 
 // quotedDestination loads the destination of the packet that an ICMP error is

@@ -13,6 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/datapath/interval"
+	"github.com/weftnet/weft/datapath/linux/message"
+	"github.com/weftnet/weft/datapath/reconcile"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -52,20 +54,6 @@ func (k *kernel) close() {
 	k.raw.Close()
 }
 
-// dump repeats a dump that others' changes interrupted (NLM_F_DUMP_INTR). One
-// that never comes through is an error.
-func dump[T any](f func() (T, error)) (T, error) {
-	var result T
-	var err error
-	for range 20 {
-		result, err = f()
-		if !errors.Is(err, netlink.ErrDumpInterrupted) && !errors.Is(err, unix.EINTR) {
-			break
-		}
-	}
-	return result, err
-}
-
 // read returns what is Weft's on this node. Neighbours and forwarding entries
 // of the VXLAN device, and addresses of both devices, are Weft's whoever made
 // them.
@@ -84,7 +72,7 @@ func (k *kernel) read(links []netlink.Link, own, tunnels []int) (*objects, error
 		}
 	}
 	for _, device := range own {
-		addrs, err := dump(func() ([]netlink.Addr, error) { return k.handle.AddrList(linkAt(device), netlink.FAMILY_ALL) })
+		addrs, err := message.Dump(func() ([]netlink.Addr, error) { return k.handle.AddrList(linkAt(device), netlink.FAMILY_ALL) })
 		if err != nil {
 			return nil, fmt.Errorf("list addresses of interface %d: %w", device, err)
 		}
@@ -92,7 +80,7 @@ func (k *kernel) read(links []netlink.Link, own, tunnels []int) (*objects, error
 			o.addresses[addressKey{device, prefixOf(a.IPNet)}] = struct{}{}
 		}
 	}
-	routes, err := dump(func() ([]netlink.Route, error) {
+	routes, err := message.Dump(func() ([]netlink.Route, error) {
 		return k.handle.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Protocol: netlink.RouteProtocol(k.stamps.Protocol), Table: unix.RT_TABLE_UNSPEC},
 			netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
 	})
@@ -104,7 +92,7 @@ func (k *kernel) read(links []netlink.Link, own, tunnels []int) (*objects, error
 			o.routes[key] = value
 		}
 	}
-	rules, err := dump(func() ([]netlink.Rule, error) { return k.handle.RuleList(netlink.FAMILY_ALL) })
+	rules, err := message.Dump(func() ([]netlink.Rule, error) { return k.handle.RuleList(netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list rules: %w", err)
 	}
@@ -124,7 +112,7 @@ func (k *kernel) read(links []netlink.Link, own, tunnels []int) (*objects, error
 
 func (k *kernel) readNeighbours(o *objects, tunnels []int) error {
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6, unix.AF_BRIDGE} {
-		msgs, err := dump(func() ([][]byte, error) {
+		msgs, err := message.Dump(func() ([][]byte, error) {
 			req := k.request(unix.RTM_GETNEIGH, unix.NLM_F_DUMP)
 			req.AddData(&netlink.Ndmsg{Family: family})
 			return req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWNEIGH)
@@ -169,7 +157,7 @@ func neighbourFrom(m []byte) (n *netlink.Neigh, protocol uint8, err error) {
 
 // connections returns the addresses of all interfaces but some.
 func (k *kernel) connections(except []int) ([]connection, error) {
-	addrs, err := dump(func() ([]netlink.Addr, error) { return k.handle.AddrList(nil, netlink.FAMILY_ALL) })
+	addrs, err := message.Dump(func() ([]netlink.Addr, error) { return k.handle.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list addresses: %w", err)
 	}
@@ -201,83 +189,83 @@ func (k *kernel) apply(d delta, during func() error, blame func(link int, err er
 		}
 	}
 	for _, c := range d.addresses {
-		if c.new != nil {
-			try(k.addAddress(c.key), "add", text("address %s on interface %d", c.key.prefix, c.key.link))
+		if c.New != nil {
+			try(k.addAddress(c.Key), "add", text("address %s on interface %d", c.Key.prefix, c.Key.link))
 		}
 	}
 	for _, c := range d.groups {
-		link = c.key
-		if c.new != nil {
-			try(k.handle.LinkSetGroup(linkAt(c.key), int(k.stamps.Group)), "set", text("group %d of interface %d", k.stamps.Group, c.key))
-		} else if err := k.release(c.key); !gone(err) {
-			try(err, "set", text("group 0 of interface %d", c.key))
+		link = c.Key
+		if c.New != nil {
+			try(k.handle.LinkSetGroup(linkAt(c.Key), int(k.stamps.Group)), "set", text("group %d of interface %d", k.stamps.Group, c.Key))
+		} else if err := k.release(c.Key); !gone(err) {
+			try(err, "set", text("group 0 of interface %d", c.Key))
 		}
 	}
 	for _, c := range d.neighbours {
-		link = c.key.link
-		if c.new != nil {
-			try(k.setNeighbour(c.key, *c.new), verb(c.old), text("neighbour %s at %s on interface %d", c.key.addr, c.new, c.key.link))
+		link = c.Key.link
+		if c.New != nil {
+			try(k.setNeighbour(c.Key, *c.New), verb(c.Old), text("neighbour %s at %s on interface %d", c.Key.addr, c.New, c.Key.link))
 		}
 	}
 	link = 0
 	for _, c := range d.fdb {
-		if c.new != nil {
-			try(k.setFDB(c.key, *c.new), verb(c.old), text("forwarding of %s to %s", c.key.mac, c.new))
+		if c.New != nil {
+			try(k.setFDB(c.Key, *c.New), verb(c.Old), text("forwarding of %s to %s", c.Key.mac, c.New))
 		}
 	}
 	if err := during(); err != nil {
 		errs = append(errs, err)
 	}
 	for _, c := range d.routes {
-		if c.new != nil {
-			link = c.new.link
-			try(k.setRoute(c), verb(c.old), describeRoute(c.key, *c.new))
+		if c.New != nil {
+			link = c.New.link
+			try(k.setRoute(c), verb(c.Old), describeRoute(c.Key, *c.New))
 		}
 	}
 	link = 0
 	for _, c := range d.rules {
-		if c.new != nil {
-			try(ignore(k.handle.RuleAdd(k.ruleTo(c.key)), unix.EEXIST), "add", c.key)
+		if c.New != nil {
+			try(ignore(k.handle.RuleAdd(k.ruleTo(c.Key)), unix.EEXIST), "add", c.Key)
 		}
 	}
 	for _, c := range d.rules {
-		if c.new == nil {
-			try(ignore(k.handle.RuleDel(k.ruleTo(c.key)), unix.ENOENT), "delete", c.key)
+		if c.New == nil {
+			try(ignore(k.handle.RuleDel(k.ruleTo(c.Key)), unix.ENOENT), "delete", c.Key)
 		}
 	}
 	for _, c := range d.routes {
-		if c.new == nil {
-			err := k.handle.RouteDel(&netlink.Route{Dst: ipNet(c.key.prefix), Table: c.key.table, Protocol: netlink.RouteProtocol(k.stamps.Protocol),
-				Priority: c.key.metric, Type: c.old.kind, Scope: unix.RT_SCOPE_NOWHERE})
+		if c.New == nil {
+			err := k.handle.RouteDel(&netlink.Route{Dst: ipNet(c.Key.prefix), Table: c.Key.table, Protocol: netlink.RouteProtocol(k.stamps.Protocol),
+				Priority: c.Key.metric, Type: c.Old.kind, Scope: unix.RT_SCOPE_NOWHERE})
 			if gone(err) {
 				continue
 			}
-			try(err, "delete", describeRoute(c.key, *c.old))
+			try(err, "delete", describeRoute(c.Key, *c.Old))
 		}
 	}
 	for _, c := range d.fdb {
-		if c.new == nil {
-			if err := k.deleteNeighbour(unix.AF_BRIDGE, c.key.link, *c.old, c.key.mac); !gone(err) {
-				try(err, "delete", text("forwarding of %s", c.key.mac))
+		if c.New == nil {
+			if err := k.deleteNeighbour(unix.AF_BRIDGE, c.Key.link, *c.Old, c.Key.mac); !gone(err) {
+				try(err, "delete", text("forwarding of %s", c.Key.mac))
 			}
 		}
 	}
 	for _, c := range d.neighbours {
-		link = c.key.link
-		if c.new == nil {
-			if err := k.deleteNeighbour(family(c.key.addr), c.key.link, c.key.addr, plan.MAC{}); !gone(err) {
-				try(err, "delete", text("neighbour %s on interface %d", c.key.addr, c.key.link))
+		link = c.Key.link
+		if c.New == nil {
+			if err := k.deleteNeighbour(family(c.Key.addr), c.Key.link, c.Key.addr, plan.MAC{}); !gone(err) {
+				try(err, "delete", text("neighbour %s on interface %d", c.Key.addr, c.Key.link))
 			}
 		}
 	}
 	link = 0
 	for _, c := range d.addresses {
-		if c.new == nil {
-			err := k.handle.AddrDel(linkAt(c.key.link), &netlink.Addr{IPNet: ipNet(c.key.prefix)})
+		if c.New == nil {
+			err := k.handle.AddrDel(linkAt(c.Key.link), &netlink.Addr{IPNet: ipNet(c.Key.prefix)})
 			if gone(err) || errors.Is(err, unix.EADDRNOTAVAIL) {
 				continue
 			}
-			try(err, "delete", text("address %s on interface %d", c.key.prefix, c.key.link))
+			try(err, "delete", text("address %s on interface %d", c.Key.prefix, c.Key.link))
 		}
 	}
 	return errors.Join(errs...)
@@ -334,29 +322,29 @@ func (k *kernel) addAddress(key addressKey) error {
 }
 
 // setRoute adds a route, or replaces Weft's own. It never replaces another's.
-func (k *kernel) setRoute(c change[routeKey, route]) error {
+func (k *kernel) setRoute(c reconcile.Change[routeKey, route]) error {
 	r := &netlink.Route{
-		Dst:       ipNet(c.key.prefix),
-		Table:     c.key.table,
-		Priority:  c.key.metric,
+		Dst:       ipNet(c.Key.prefix),
+		Table:     c.Key.table,
+		Priority:  c.Key.metric,
 		Protocol:  netlink.RouteProtocol(k.stamps.Protocol),
-		Type:      c.new.kind,
-		LinkIndex: c.new.link,
-		Gw:        ip(c.new.via),
-		Src:       ip(c.new.source),
-		Scope:     netlink.Scope(c.new.scope),
+		Type:      c.New.kind,
+		LinkIndex: c.New.link,
+		Gw:        ip(c.New.via),
+		Src:       ip(c.New.source),
+		Scope:     netlink.Scope(c.New.scope),
 	}
-	if c.new.onlink {
+	if c.New.onlink {
 		r.Flags = unix.RTNH_F_ONLINK
 	}
-	if c.old != nil {
+	if c.Old != nil {
 		return k.handle.RouteReplace(r)
 	}
 	err := k.handle.RouteAdd(r)
 	if !errors.Is(err, unix.EEXIST) {
 		return err
 	}
-	others, listErr := dump(func() ([]netlink.Route, error) {
+	others, listErr := message.Dump(func() ([]netlink.Route, error) {
 		return k.handle.RouteListFiltered(r.Family, &netlink.Route{Dst: r.Dst, Table: r.Table}, netlink.RT_FILTER_DST|netlink.RT_FILTER_TABLE)
 	})
 	if listErr != nil {

@@ -8,6 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/datapath"
+	"github.com/weftnet/weft/datapath/interval"
+	"github.com/weftnet/weft/datapath/linux/nft"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -57,52 +59,52 @@ const (
 // for what may begin a connection (see begins), and one for what passes through
 // the node, with the route that it takes.
 func (r *ruleset) limits(p *plan.Plan) {
-	others := metaNotEqual(expr.MetaKeyIIFGROUP, hostEndian(r.stamps.Group))
-	r.set(overSet, interfacesOver)
-	r.set(beginningSet, set{key: nftables.TypeIFName, timeout: true, dynamic: true})
-	c := r.chain(beginningsChain)
-	c.add("what belongs to a connection", tracked(), decide(verdict{kind: expr.VerdictReturn}))
+	others := nft.MetaNotEqual(expr.MetaKeyIIFGROUP, nft.HostEndian(r.stamps.Group))
+	r.Set(overSet, interfacesOver)
+	r.Set(beginningSet, nft.Set{Key: nftables.TypeIFName, Timeout: true, Dynamic: true})
+	c := r.Chain(beginningsChain)
+	c.Add("what belongs to a connection", tracked(), nft.Decide(nft.Verdict{Kind: expr.VerdictReturn}))
 	// A reset in answer to what nobody asked for is such: who is answered must not be
 	// able to use up what the endpoint may begin.
-	c.add("what is not tracked", inState(expr.CtStateBitINVALID|expr.CtStateBitUNTRACKED), decide(verdict{kind: expr.VerdictReturn}))
-	c.add("what no endpoint of the node sent", others, decide(goTo("far-beginnings")))
-	c.add("who has too many connections begins no more", interfaceName(), inSet(overSet), r.drop(datapath.TooMany))
-	c.add("nobody begins too many at a time", interfaceName(),
+	c.Add("what is not tracked", nft.InState(expr.CtStateBitINVALID|expr.CtStateBitUNTRACKED), nft.Decide(nft.Verdict{Kind: expr.VerdictReturn}))
+	c.Add("what no endpoint of the node sent", others, nft.Decide(nft.GoTo("far-beginnings")))
+	c.Add("who has too many connections begins no more", nft.InterfaceName(), nft.InSet(overSet), r.drop(datapath.TooMany))
+	c.Add("nobody begins too many at a time", nft.InterfaceName(),
 		above(beginningSet, uint64(max(1, r.connections/beginRate)), uint32(max(1, r.connections/beginBurst))), r.drop(datapath.TooMany))
-	far := r.chain("far-beginnings")
-	for _, is4 := range families {
+	far := r.Chain("far-beginnings")
+	for _, is4 := range interval.Families {
 		name := farOverPrefix + suffix(is4)
-		r.set(name, addressesOver(is4))
-		far.add("who has too many connections begins no more", isFamily(is4), address(is4, true), inSet(name), r.drop(datapath.TooMany))
+		r.Set(name, addressesOver(is4))
+		far.Add("who has too many connections begins no more", nft.IsFamily(is4), nft.Address(is4, true), nft.InSet(name), r.drop(datapath.TooMany))
 	}
 
-	c = r.chain("next-hops")
-	c.add("what no endpoint sent", others, decide(accept))
+	c = r.Chain("next-hops")
+	c.Add("what no endpoint sent", others, nft.Decide(nft.Accept))
 	// What tracking takes for nothing looks for neighbours, too.
-	c.add("replies, and what belongs to connections", established(), decide(accept))
-	c.add("to an endpoint", r.isToEndpoint(), decide(accept))
-	c.add("through the tunnel", metaEqual(expr.MetaKeyOIFNAME, []byte(r.stamps.TunnelPrefix)), decide(accept))
-	for _, is4 := range families {
-		nodes := r.set(nodesPrefix+suffix(is4), set{key: addressType(is4)})
+	c.Add("replies, and what belongs to connections", nft.Established(), nft.Decide(nft.Accept))
+	c.Add("to an endpoint", r.isToEndpoint(), nft.Decide(nft.Accept))
+	c.Add("through the tunnel", nft.MetaEqual(expr.MetaKeyOIFNAME, []byte(r.stamps.TunnelPrefix)), nft.Decide(nft.Accept))
+	for _, is4 := range interval.Families {
+		nodes := r.Set(nodesPrefix+suffix(is4), nft.Set{Key: nft.AddressType(is4)})
 		for k, route := range p.Routes.All() {
 			if route.Way != plan.ToNextHop || k.Prefix.Addr().Is4() != is4 {
 				continue
 			}
 			for _, name := range route.Peers {
-				nodes.elements[element{key: string(p.Peer(name).NextHop(k.Prefix.Addr()).AsSlice())}] = value{}
+				nodes.Elements[nft.Element{Key: string(p.Peer(name).NextHop(k.Prefix.Addr()).AsSlice())}] = nft.Value{}
 			}
 		}
-		c.add("to a next hop of the plan", isFamily(is4), nextHop(is4, 1), inSet(nodesPrefix+suffix(is4)), decide(accept))
+		c.Add("to a next hop of the plan", nft.IsFamily(is4), nextHop(is4, 1), nft.InSet(nodesPrefix+suffix(is4)), nft.Decide(nft.Accept))
 	}
-	r.set(newHopsSet, set{key: nftables.TypeIFName, timeout: true, dynamic: true})
-	for _, is4 := range families {
+	r.Set(newHopsSet, nft.Set{Key: nftables.TypeIFName, Timeout: true, Dynamic: true})
+	for _, is4 := range interval.Families {
 		name := hopsPrefix + suffix(is4)
-		r.set(name, set{key: nftables.MustConcatSetType(nftables.TypeIFName, addressType(is4)), concat: true, timeout: true, dynamic: true, size: maxHops})
-		c.add("to a next hop that is known", isFamily(is4), interfaceName(), nextHop(is4, 2), inSet(name), decide(accept))
+		r.Set(name, nft.Set{Key: nftables.MustConcatSetType(nftables.TypeIFName, nft.AddressType(is4)), Concat: true, Timeout: true, Dynamic: true, Size: maxHops})
+		c.Add("to a next hop that is known", nft.IsFamily(is4), nft.InterfaceName(), nextHop(is4, 2), nft.InSet(name), nft.Decide(nft.Accept))
 	}
-	c.add("nobody looks for too many at a time", interfaceName(), above(newHopsSet, hopRate, hopBurst), r.drop(datapath.TooMany))
-	for _, is4 := range families {
-		c.add("then it is known", isFamily(is4), interfaceName(), nextHop(is4, 2), []expr.Any{
+	c.Add("nobody looks for too many at a time", nft.InterfaceName(), above(newHopsSet, hopRate, hopBurst), r.drop(datapath.TooMany))
+	for _, is4 := range interval.Families {
+		c.Add("then it is known", nft.IsFamily(is4), nft.InterfaceName(), nextHop(is4, 2), []expr.Any{
 			&expr.Dynset{SrcRegKey: 1, SetName: hopsPrefix + suffix(is4), Operation: unix.NFT_DYNSET_OP_ADD, Timeout: hopTimeout},
 		})
 	}
@@ -113,17 +115,17 @@ func (r *ruleset) limits(p *plan.Plan) {
 // behind policies (see crossing), and what is for the node itself before them.
 // What the node answers in place of passing it on, as it has no hop left or is too
 // long, begins nothing and is not limited.
-func (r *ruleset) begins(c *chain) {
+func (r *ruleset) begins(c *nft.Chain) {
 	if r.connections > 0 {
-		c.add("what may begin a connection", jump(beginningsChain))
+		c.Add("what may begin a connection", nft.Jump(beginningsChain))
 	}
 }
 
 // interfacesOver and addressesOver are sets of those who have too many
 // connections.
-var interfacesOver = set{key: nftables.TypeIFName, timeout: true}
+var interfacesOver = nft.Set{Key: nftables.TypeIFName, Timeout: true}
 
-func addressesOver(is4 bool) set { return set{key: addressType(is4), timeout: true} }
+func addressesOver(is4 bool) nft.Set { return nft.Set{Key: nft.AddressType(is4), Timeout: true} }
 
 // tracked matches, before a packet leaves or is delivered, all but the first of a
 // connection. Its state would not do: to the kernel all packets are of a new
@@ -133,7 +135,7 @@ func tracked() []expr.Any {
 	const confirmed = 1 << 3 // IPS_CONFIRMED, of the kernel's nf_conntrack_common.h
 	return []expr.Any{
 		&expr.Ct{Register: 1, Key: expr.CtKeySTATUS},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: hostEndian(confirmed), Xor: make([]byte, 4)},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: nft.HostEndian(confirmed), Xor: make([]byte, 4)},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
 	}
 }

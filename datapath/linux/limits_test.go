@@ -27,8 +27,8 @@ egress default any 0.0.0.0/0 masquerade
 	c := compileFor(t, p)
 	for _, most := range []int{1, 65_536, usualConnections, 4 << 20} {
 		var limit *expr.Limit
-		for _, rule := range compileRuleset(DefaultStamps, p, c.sourcesOf(), most).chains["beginnings"].rules {
-			for _, e := range rule.exprs {
+		for _, rule := range compileRuleset(DefaultStamps, p, c.sourcesOf(), most).Chains["beginnings"].Rules {
+			for _, e := range rule.Exprs {
 				if d, ok := e.(*expr.Dynset); ok {
 					limit = d.Exprs[0].(*expr.Limit)
 				}

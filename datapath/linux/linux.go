@@ -58,6 +58,7 @@ import (
 
 	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/datapath/judge"
+	"github.com/weftnet/weft/datapath/linux/nft"
 	"github.com/weftnet/weft/internal/netns"
 	"github.com/weftnet/weft/plan"
 )
@@ -99,7 +100,7 @@ type DataPlane struct {
 	looks   int
 
 	compiler *compiler
-	table    content
+	table    nft.Content
 	policies policies
 	// policyTable is held by who writes it. The sweeper does beside Apply.
 	policyTable sync.Mutex
@@ -322,7 +323,7 @@ func (d *DataPlane) look() (same bool, err error) {
 		return false, nil
 	}
 	for _, l := range inv.all {
-		if _, leads := c.want.groups.now[l.Attrs().Index]; leads != (l.Attrs().Group == d.stamps.Group) {
+		if _, leads := c.want.groups.Now[l.Attrs().Index]; leads != (l.Attrs().Group == d.stamps.Group) {
 			return false, nil
 		}
 	}
@@ -377,7 +378,7 @@ func (d *DataPlane) sync(p *plan.Plan) error {
 	if err != nil {
 		return err
 	}
-	if d.table, err = readTable(d.stamps.Table); err != nil {
+	if d.table, err = reading(d.stamps.Table); err != nil {
 		return err
 	}
 	c.want.changes() // starts the next round
@@ -479,7 +480,7 @@ func (d *DataPlane) write(delta delta, c *compiler, endpoints iter.Seq2[plan.End
 		d.lost = nil
 		for again := filters; again; {
 			most := d.most
-			table, done, err := writeTable(d.table, compileRuleset(d.stamps, c.plan, c.sourcesOf(), cmp.Or(most, usualConnections)))
+			table, done, err := nft.Write(d.table, compileRuleset(d.stamps, c.plan, c.sourcesOf(), cmp.Or(most, usualConnections)).Table)
 			d.table = table
 			for _, line := range done {
 				d.record("%s", line)
@@ -512,12 +513,19 @@ func (d *DataPlane) write(delta delta, c *compiler, endpoints iter.Seq2[plan.End
 	return errors.Join(append(errs, err)...)
 }
 
+// guards reports whether the table checks the sources of what comes from an
+// interface.
+func guards(c nft.Content, name string) bool {
+	_, ok := c.Elements["guarded"][nft.Element{Key: nft.InterfaceKey(name)}]
+	return ok
+}
+
 // open lets packets to and from an endpoint, of which all other rules hold
 // now.
 func (d *DataPlane) open(name string, s *settings, ipv4 bool) error {
 	if ipv4 {
 		// The packet filter checks sources now, where it shall.
-		if err := d.kernel.endpointSources(s, d.table.guards(name)); err != nil {
+		if err := d.kernel.endpointSources(s, guards(d.table, name)); err != nil {
 			return err
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/datapath/interval"
+	"github.com/weftnet/weft/datapath/linux/nft"
 	"github.com/weftnet/weft/internal/netns"
 	"github.com/weftnet/weft/plan"
 )
@@ -286,7 +287,7 @@ func TestTampering(t *testing.T) {
 	b := newBench(t)
 	b.mustApply(mustParse(t, policedPlan))
 	b.nothingToRepair()
-	policy := table(DefaultStamps.PolicyTable)
+	policy := nft.InetTable(DefaultStamps.PolicyTable)
 	eth0 := func() (netlink.Link, error) { return netlink.LinkByName("eth0") }
 	vxlan := func() (netlink.Link, error) { return netlink.LinkByName(vxlanDevice) }
 	edit := func(f func(*nftables.Conn) error) func() error {
@@ -312,29 +313,29 @@ func TestTampering(t *testing.T) {
 		do           func() error
 	}{
 		{"a rule is added to a chain", "changed chain nat", edit(func(c *nftables.Conn) error {
-			c.InsertRule(&nftables.Rule{Table: table(DefaultStamps.Table), Chain: &nftables.Chain{Name: "nat"}, Exprs: []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}}})
+			c.InsertRule(&nftables.Rule{Table: nft.InetTable(DefaultStamps.Table), Chain: &nftables.Chain{Name: "nat"}, Exprs: []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}}})
 			return nil
 		})},
 		{"an element goes", "set own-4: 1 elements come, 0 go", edit(func(c *nftables.Conn) error {
-			c.FlushSet((&set{}).to(DefaultStamps.Table, "own-4"))
+			c.FlushSet((&nft.Set{}).In(DefaultStamps.Table, "own-4"))
 			return nil
 		})},
 		{"an element comes", "set peers-vxlan-4: 0 elements come, 1 go", edit(func(c *nftables.Conn) error {
-			return c.SetAddElements((&set{}).to(DefaultStamps.Table, "peers-vxlan-4"), []nftables.SetElement{{Key: []byte{192, 0, 2, 1}}})
+			return c.SetAddElements((&nft.Set{}).In(DefaultStamps.Table, "peers-vxlan-4"), []nftables.SetElement{{Key: []byte{192, 0, 2, 1}}})
 		})},
 		{"a set comes", "no set more", edit(func(c *nftables.Conn) error {
-			return c.AddSet((&set{key: nftables.TypeIPAddr}).to(DefaultStamps.Table, "more"), nil)
+			return c.AddSet((&nft.Set{Key: nftables.TypeIPAddr}).In(DefaultStamps.Table, "more"), nil)
 		})},
 		{"a rule of policies goes", "changed chain to-endpoints", edit(func(c *nftables.Conn) error {
 			c.FlushChain(&nftables.Chain{Table: policy, Name: toEndpoints})
 			return nil
 		})},
 		{"verdicts go", "set verdicts: ", edit(func(c *nftables.Conn) error {
-			c.FlushSet(policyRules(DefaultStamps).sets[profileVerdicts].to(DefaultStamps.PolicyTable, profileVerdicts))
+			c.FlushSet(policyRules(DefaultStamps).Sets[profileVerdicts].In(DefaultStamps.PolicyTable, profileVerdicts))
 			return nil
 		})},
 		{"a class changes", "set addresses-4: 1 elements come, 1 go", edit(func(c *nftables.Conn) error {
-			s, key := policyRules(DefaultStamps).sets[classesOfAddresses+"-4"].to(DefaultStamps.PolicyTable, classesOfAddresses+"-4"), []byte{10, 1, 2, 7}
+			s, key := policyRules(DefaultStamps).Sets[classesOfAddresses+"-4"].In(DefaultStamps.PolicyTable, classesOfAddresses+"-4"), []byte{10, 1, 2, 7}
 			return errors.Join(c.SetDeleteElements(s, []nftables.SetElement{{Key: key}}),
 				c.SetAddElements(s, []nftables.SetElement{{Key: key, Val: []byte(classKey(5))}}))
 		})},

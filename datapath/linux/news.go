@@ -1,24 +1,22 @@
 package linux
 
 import (
-	"encoding/binary"
 	"fmt"
-	"iter"
 	"maps"
 	"net"
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/google/nftables"
-	mdlayher "github.com/mdlayher/netlink"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/datapath/interval"
+	"github.com/weftnet/weft/datapath/linux/message"
+	"github.com/weftnet/weft/datapath/linux/nft"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -86,29 +84,6 @@ func newNews(stamps Stamps) *news {
 		tables: map[string]string{}, pending: map[uint32]map[string]bool{}}
 }
 
-// attributes yields the attributes of a message.
-func attributes(b []byte) iter.Seq2[uint16, []byte] {
-	return func(yield func(uint16, []byte) bool) {
-		for len(b) >= unix.SizeofRtAttr {
-			length := int(binary.NativeEndian.Uint16(b))
-			if length < unix.SizeofRtAttr || length > len(b) {
-				return
-			}
-			if !yield(binary.NativeEndian.Uint16(b[2:])&nl.NLA_TYPE_MASK, b[unix.SizeofRtAttr:length]) {
-				return
-			}
-			b = b[min(len(b), (length+unix.RTA_ALIGNTO-1)&^(unix.RTA_ALIGNTO-1)):]
-		}
-	}
-}
-
-func number(b []byte) int {
-	if len(b) != 4 {
-		return 0
-	}
-	return int(int32(binary.NativeEndian.Uint32(b)))
-}
-
 // routing takes note of a message of rtnetlink(7).
 func (n *news) routing(h unix.NlMsghdr, data []byte) {
 	switch h.Type {
@@ -122,7 +97,7 @@ func (n *news) routing(h unix.NlMsghdr, data []byte) {
 		if n.links[index] || m.Flags&unix.IFF_UP == 0 {
 			n.lapse(index)
 		}
-		for kind, v := range attributes(data[unix.SizeofIfInfomsg:]) {
+		for kind, v := range message.Attributes(data[unix.SizeofIfInfomsg:]) {
 			if kind == unix.IFLA_IFNAME {
 				n.names[strings.TrimRight(string(v), "\x00")] = true
 				break
@@ -159,16 +134,16 @@ func (n *news) route(there bool, data []byte) {
 	r := netlink.Route{Table: int(m.Table), Protocol: netlink.RouteProtocol(m.Protocol), Type: int(m.Type), Scope: netlink.Scope(m.Scope),
 		Flags: int(m.Flags), Tos: int(m.Tos)}
 	to := interval.Everything(m.Family == unix.AF_INET).Addr()
-	for kind, v := range attributes(data[unix.SizeofRtMsg:]) {
+	for kind, v := range message.Attributes(data[unix.SizeofRtMsg:]) {
 		switch kind {
 		case unix.RTA_DST:
 			to = addrOf(v)
 		case unix.RTA_TABLE:
-			r.Table = number(v)
+			r.Table = message.Int(v)
 		case unix.RTA_PRIORITY:
-			r.Priority = number(v)
+			r.Priority = message.Int(v)
 		case unix.RTA_OIF:
-			r.LinkIndex = number(v)
+			r.LinkIndex = message.Int(v)
 		case unix.RTA_GATEWAY:
 			r.Gw = v
 		case unix.RTA_PREFSRC:
@@ -176,9 +151,9 @@ func (n *news) route(there bool, data []byte) {
 		case unix.RTA_MULTIPATH:
 			r.MultiPath = []*netlink.NexthopInfo{{}}
 		case unix.RTA_METRICS:
-			for kind, v := range attributes(v) {
+			for kind, v := range message.Attributes(v) {
 				if kind == unix.RTAX_MTU {
-					r.MTU = number(v)
+					r.MTU = message.Int(v)
 				}
 			}
 		}
@@ -226,7 +201,7 @@ func (n *news) address(there bool, data []byte) {
 	}
 	m := nl.DeserializeIfAddrmsg(data)
 	var a netip.Addr
-	for kind, v := range attributes(data[unix.SizeofIfAddrmsg:]) {
+	for kind, v := range message.Attributes(data[unix.SizeofIfAddrmsg:]) {
 		if kind == unix.IFA_LOCAL || kind == unix.IFA_ADDRESS && !a.IsValid() {
 			a = addrOf(v)
 		}
@@ -260,12 +235,12 @@ func (n *news) conf(data []byte) {
 		return
 	}
 	key, forwarding := confKey{ipv6: data[0] == unix.AF_INET6}, -1
-	for kind, v := range attributes(data[unix.NLMSG_ALIGNTO:]) {
+	for kind, v := range message.Attributes(data[unix.NLMSG_ALIGNTO:]) {
 		switch kind {
 		case netconfIndex:
-			key.link = number(v)
+			key.link = message.Int(v)
 		case netconfForwarding:
-			forwarding = number(v)
+			forwarding = message.Int(v)
 		}
 	}
 	if forwarding >= 0 {
@@ -291,7 +266,7 @@ func (n *news) filter(h unix.NlMsghdr, data []byte) {
 		return
 	}
 	if h.Type&0xff != unix.NFT_MSG_NEWGEN {
-		for kind, v := range attributes(data[nl.SizeofNfgenmsg:]) {
+		for kind, v := range message.Attributes(data[nl.SizeofNfgenmsg:]) {
 			if kind != unix.NFTA_TABLE_NAME { // the first attribute of all that is in a table names that
 				continue
 			}
@@ -308,60 +283,22 @@ func (n *news) filter(h unix.NlMsghdr, data []byte) {
 	touched := n.pending[h.Pid]
 	delete(n.pending, h.Pid)
 	by := ""
-	for kind, v := range attributes(data[nl.SizeofNfgenmsg:]) {
+	for kind, v := range message.Attributes(data[nl.SizeofNfgenmsg:]) {
 		switch {
 		case kind == unix.NFTA_GEN_ID && len(v) == 4:
-			n.generation = bigEndian(v)
+			n.generation = message.BigEndian(v)
 		case kind == unix.NFTA_GEN_PROC_NAME:
 			by = strings.TrimRight(string(v), "\x00") + by
 		case kind == unix.NFTA_GEN_PROC_PID && len(v) == 4:
-			by += fmt.Sprintf(" (process %d)", bigEndian(v))
+			by += fmt.Sprintf(" (process %d)", message.BigEndian(v))
 		}
 	}
-	if ownSockets.has(h.Pid) {
+	if nft.OwnSocket(h.Pid) {
 		return
 	}
 	for table := range touched {
 		n.tables[table] = by
 	}
-}
-
-// ownSockets are the addresses of the sockets by which this process writes
-// nftables, of late.
-var ownSockets socketSet
-
-// socketSet remembers the last few hundred of sockets.
-type socketSet struct {
-	mu    sync.Mutex
-	order []uint32
-}
-
-// add takes note of a socket.
-func (s *socketSet) add(c *mdlayher.Conn) error {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var address unix.Sockaddr
-	var failure error
-	if err := raw.Control(func(fd uintptr) { address, failure = unix.Getsockname(int(fd)) }); err != nil {
-		return err
-	}
-	if a, ok := address.(*unix.SockaddrNetlink); ok {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if len(s.order) > 500 {
-			s.order = slices.Delete(s.order, 0, 250)
-		}
-		s.order = append(s.order, a.Pid)
-	}
-	return failure
-}
-
-func (s *socketSet) has(address uint32) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Contains(s.order, address)
 }
 
 // judge says what of the news is not as the data plane wants it.
@@ -406,32 +343,32 @@ func (d *DataPlane) judge(n *news) []datapath.Disturbance {
 	}
 	for key, r := range n.routes {
 		own := r != nil && r.protocol == d.stamps.Protocol
-		switch want, ok := c.want.routes.now[key]; {
+		switch want, ok := c.want.routes.Now[key]; {
 		case ok && (!own || r.route != want) && stands(want.link), !ok && own && !r.lapsed:
 			say("route %s", key.prefix)
 		}
 	}
 	for key, is := range n.neighbours {
-		switch want, ok := c.want.neighbours.now[key]; {
+		switch want, ok := c.want.neighbours.Now[key]; {
 		case ok && (is == nil || is.mac != want) && stands(key.link),
 			!ok && is != nil && (is.protocol == d.stamps.Protocol || c.node.isTunnel(key.link)):
 			say("neighbour %s", key.addr)
 		}
 	}
 	for key, vtep := range n.fdb {
-		switch want, ok := c.want.fdb.now[key]; {
+		switch want, ok := c.want.fdb.Now[key]; {
 		case ok && (vtep == nil || *vtep != want), !ok && vtep != nil && c.node.isTunnel(key.link):
 			say("forwarding of %s", key.mac)
 		}
 	}
 	for key, there := range n.addresses {
 		name, own := c.node.own(key.link)
-		if _, ok := c.want.addresses.now[key]; own && ok != there {
+		if _, ok := c.want.addresses.Now[key]; own && ok != there {
 			say("address %s of %s", key.prefix, name)
 		}
 	}
 	for r, is := range n.rules {
-		_, ok := c.want.rules.now[r]
+		_, ok := c.want.rules.Now[r]
 		if ok && !is.there || !ok && is.there && is.protocol == d.stamps.Protocol && r.from.Bits() > 0 {
 			say("%s", r)
 		}
@@ -454,7 +391,7 @@ func (d *DataPlane) judge(n *news) []datapath.Disturbance {
 func (d *DataPlane) untold(n *news) bool {
 	c := d.compiler
 	for key := range n.removed {
-		if _, ok := c.want.addresses.now[key]; ok {
+		if _, ok := c.want.addresses.Now[key]; ok {
 			return true
 		}
 	}
@@ -462,7 +399,7 @@ func (d *DataPlane) untold(n *news) bool {
 		return false
 	}
 	suspects := map[int]bool{}
-	for key, r := range c.want.routes.now {
+	for key, r := range c.want.routes.Now {
 		if told := n.routes[key]; n.lapsed[r.link] && (told == nil || told.lapsed) {
 			suspects[r.link] = true
 		}

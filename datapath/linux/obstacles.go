@@ -10,6 +10,8 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/datapath/linux/nft"
 )
 
 // Obstacles says which chains of others drop what endpoints send and get, or
@@ -87,7 +89,7 @@ func droppingChains(own Stamps, ways []passage) (found []string, _ error) {
 	if len(ways) == 0 {
 		return nil, nil
 	}
-	conn, err := nftConn()
+	conn, err := nft.Open()
 	if err != nil {
 		return nil, err
 	}

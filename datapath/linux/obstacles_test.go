@@ -18,6 +18,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/weftnet/weft/datapath/linux/nft"
 	"github.com/weftnet/weft/internal/netns"
 	"github.com/weftnet/weft/internal/sysctl"
 )
@@ -508,7 +509,7 @@ func TestChainsChangeWhileListed(t *testing.T) {
 	change, changed := make(chan bool), make(chan error, 1)
 	// One buffer must not hold the chains, or there is nothing to interrupt.
 	const chains = 2000
-	conn, err := nftConn()
+	conn, err := nft.Open()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,8 @@ import (
 	"github.com/google/nftables/expr"
 	"github.com/google/nftables/xt"
 	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/datapath/linux/nft"
 )
 
 // packet is what is known of packets of which it is asked what becomes of them
@@ -225,7 +227,7 @@ func (w *walk) along(chain string, depth int) (fate, error) {
 			continue
 		}
 		end := goesOn
-		switch decides.kind {
+		switch decides.Kind {
 		case expr.VerdictAccept:
 			end = isAccepted
 		case expr.VerdictDrop:
@@ -236,10 +238,10 @@ func (w *walk) along(chain string, depth int) (fate, error) {
 			}
 			end = isUnknown
 		case expr.VerdictJump, expr.VerdictGoto:
-			if end, err = w.through(decides.chain, depth+1); err != nil {
+			if end, err = w.through(decides.Chain, depth+1); err != nil {
 				return isUnknown, err
 			}
-			if decides.kind == expr.VerdictGoto && end == goesOn {
+			if decides.Kind == expr.VerdictGoto && end == goesOn {
 				if matches == yes {
 					return goesOn, nil
 				}
@@ -263,7 +265,7 @@ func (w *walk) along(chain string, depth int) (fate, error) {
 
 // match says whether a rule is about the packet, and what it decides; nil where
 // it decides nothing.
-func (p *packet) match(t ruleTable, exprs []expr.Any) (certainty, *verdict) {
+func (p *packet) match(t ruleTable, exprs []expr.Any) (certainty, *nft.Verdict) {
 	known := map[uint32]values{} // by register
 	sure := yes
 	for _, e := range exprs {
@@ -284,7 +286,7 @@ func (p *packet) match(t ruleTable, exprs []expr.Any) (certainty, *verdict) {
 			case e.SourceRegister:
 			case p.state == 0:
 			case e.Key == expr.CtKeySTATE:
-				known[e.Register] = values{wholly(hostEndian(p.state))}
+				known[e.Register] = values{wholly(nft.HostEndian(p.state))}
 			case !p.tracked():
 				holds = no // there is no connection that could have it
 			case e.Key == expr.CtKeySTATUS:
@@ -293,7 +295,7 @@ func (p *packet) match(t ruleTable, exprs []expr.Any) (certainty, *verdict) {
 		case *expr.Fib:
 			delete(known, e.Register)
 			if e.ResultADDRTYPE && e.FlagDADDR && !e.FlagSADDR {
-				known[e.Register] = values{wholly(hostEndian(uint32(p.destination)))}
+				known[e.Register] = values{wholly(nft.HostEndian(uint32(p.destination)))}
 			}
 		case *expr.Immediate:
 			known[e.Register] = values{wholly(e.Data)}
@@ -341,20 +343,20 @@ func (p *packet) match(t ruleTable, exprs []expr.Any) (certainty, *verdict) {
 		case *expr.Match:
 			holds = p.extension(e)
 		case *expr.Reject:
-			return sure, &verdict{kind: expr.VerdictDrop}
+			return sure, &nft.Verdict{Kind: expr.VerdictDrop}
 		case *expr.NAT, *expr.Masq, *expr.Redir:
-			return sure, &verdict{kind: expr.VerdictAccept}
+			return sure, &nft.Verdict{Kind: expr.VerdictAccept}
 		case *expr.Queue, *expr.SynProxy: // it goes to a program, or is answered
-			return perhaps, &verdict{kind: expr.VerdictAccept}
+			return perhaps, &nft.Verdict{Kind: expr.VerdictAccept}
 		case *expr.Target:
 			if e.Name == "REJECT" {
-				return sure, &verdict{kind: expr.VerdictDrop}
+				return sure, &nft.Verdict{Kind: expr.VerdictDrop}
 			}
 			if e.Name != "LOG" && e.Name != "NFLOG" {
-				return perhaps, &verdict{kind: expr.VerdictAccept}
+				return perhaps, &nft.Verdict{Kind: expr.VerdictAccept}
 			}
 		case *expr.Verdict:
-			return sure, &verdict{kind: e.Kind, chain: e.Chain}
+			return sure, &nft.Verdict{Kind: e.Kind, Chain: e.Chain}
 		default:
 			holds = perhaps
 			clear(known) // it may have put anything anywhere
@@ -409,11 +411,11 @@ func compare(v bits, op expr.CmpOp, with []byte) certainty {
 
 // lookup says whether a set has what may be any of some values, and, of a map
 // to verdicts, which. A map that cannot be followed might accept.
-func (p *packet) lookup(t ruleTable, e *expr.Lookup, v values) (certainty, *verdict) {
+func (p *packet) lookup(t ruleTable, e *expr.Lookup, v values) (certainty, *nft.Verdict) {
 	decides := e.IsDestRegSet && e.DestRegister == unix.NFT_REG_VERDICT
-	unknown := func() (certainty, *verdict) {
+	unknown := func() (certainty, *nft.Verdict) {
 		if decides {
-			return perhaps, &verdict{kind: expr.VerdictAccept}
+			return perhaps, &nft.Verdict{Kind: expr.VerdictAccept}
 		}
 		return perhaps, nil
 	}
@@ -424,7 +426,7 @@ func (p *packet) lookup(t ruleTable, e *expr.Lookup, v values) (certainty, *verd
 	if !ok {
 		return unknown()
 	}
-	var says verdict
+	var says nft.Verdict
 	var has certainty
 	for i, one := range v {
 		low, high, _ := one.bounds(len(one.value))
@@ -504,7 +506,7 @@ func (p *packet) conntrack(info *xt.ConntrackMtinfoBase, states, statuses uint16
 	sure := yes
 	if flags&xt.ConntrackStatus != 0 {
 		sure = whether(p.status, func(v bits) certainty {
-			masked := v.masked(hostEndian(uint32(statuses)), make([]byte, len(v.value)))
+			masked := v.masked(nft.HostEndian(uint32(statuses)), make([]byte, len(v.value)))
 			return compare(masked, map[bool]expr.CmpOp{false: expr.CmpOpNeq, true: expr.CmpOpEq}[inverted&xt.ConntrackStatus != 0], make([]byte, len(v.value)))
 		})
 	}

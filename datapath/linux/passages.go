@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/datapath/interval"
+	"github.com/weftnet/weft/datapath/linux/nft"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -125,9 +126,9 @@ func (w *passage) on(devices []string) (*packet, bool) {
 		}) {
 			continue
 		}
-		names = append(names, wholly([]byte(interfaceKey(name))))
+		names = append(names, wholly([]byte(nft.InterfaceKey(name))))
 		if i, err := net.InterfaceByName(name); err == nil {
-			indexes = append(indexes, wholly(hostEndian(uint32(i.Index))))
+			indexes = append(indexes, wholly(nft.HostEndian(uint32(i.Index))))
 		}
 	}
 	p := w.at(0)
@@ -187,9 +188,9 @@ func (d *DataPlane) forwarded(ipv6 bool) (ways []passage) {
 	const translated = 1<<4 | 1<<5 // IPS_SRC_NAT, IPS_DST_NAT
 	c := d.compiler
 	// Endpoints come and go, and any name of Weft's stands for theirs.
-	endpoints := devices{names: values{wholly([]byte(interfaceKey("weft0123456789a")))}}
+	endpoints := devices{names: values{wholly([]byte(nft.InterfaceKey("weft0123456789a")))}}
 	for _, link := range c.node.links {
-		endpoints.indexes = append(endpoints.indexes, wholly(hostEndian(uint32(link))))
+		endpoints.indexes = append(endpoints.indexes, wholly(nft.HostEndian(uint32(link))))
 	}
 	var here, there, hops []netip.Prefix
 	for _, pool := range c.plan.Local.Pools {
@@ -210,9 +211,9 @@ func (d *DataPlane) forwarded(ipv6 bool) (ways []passage) {
 	var others devices
 	var links []string
 	for _, t := range d.stamps.overlays(c.plan) {
-		others.names, links = append(others.names, wholly([]byte(interfaceKey(t.device)))), append(links, t.device)
+		others.names, links = append(others.names, wholly([]byte(nft.InterfaceKey(t.device)))), append(links, t.device)
 		if device, ok := c.node.tunnels[t.Name]; ok {
-			others.indexes = append(others.indexes, wholly(hostEndian(uint32(device.index))))
+			others.indexes = append(others.indexes, wholly(nft.HostEndian(uint32(device.index))))
 		}
 	}
 	if len(links) == 0 {
@@ -226,7 +227,7 @@ func (d *DataPlane) forwarded(ipv6 bool) (ways []passage) {
 	}
 	for _, incoming := range []bool{false, true} {
 		p := newPacket(ipv6, unix.IPPROTO_TCP, unix.RTN_UNICAST, unix.RTN_UNICAST)
-		p.status = values{{make([]byte, 4), hostEndian(translated)}}
+		p.status = values{{make([]byte, 4), nft.HostEndian(translated)}}
 		from, to, in, out := here, there, endpoints, others
 		inLinks, outLinks := slices.Collect(maps.Keys(c.node.links)), links
 		if incoming {
@@ -308,8 +309,8 @@ func (d *DataPlane) leading(machines []netip.Prefix, own netip.Addr) (all device
 		if err != nil || i.Flags&net.FlagLoopback != 0 {
 			continue
 		}
-		all.indexes = append(all.indexes, wholly(hostEndian(uint32(link))))
-		all.names = append(all.names, wholly([]byte(interfaceKey(i.Name))))
+		all.indexes = append(all.indexes, wholly(nft.HostEndian(uint32(link))))
+		all.names = append(all.names, wholly([]byte(nft.InterfaceKey(i.Name))))
 		links = append(links, i.Name)
 	}
 	return all, links

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/datapath/interval"
+	"github.com/weftnet/weft/datapath/linux/nft"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -37,21 +38,21 @@ func (r *ruleset) peers(p *plan.Plan, t plan.Tunnel, s *sources) *peers {
 	for _, pool := range slices.Backward(p.Local.Pools) {
 		known.bits[pool.Prefix.Addr().Is4()] = pool.Prefix.Bits()
 	}
-	vteps := r.set(known.set(peersPrefix, known.outer4), set{key: addressType(known.outer4)})
+	vteps := r.Set(known.set(peersPrefix, known.outer4), nft.Set{Key: nft.AddressType(known.outer4)})
 	for a := range s.tunnels[t.Name].peers {
-		vteps.elements[element{key: string(a.AsSlice())}] = value{}
+		vteps.Elements[nft.Element{Key: string(a.AsSlice())}] = nft.Value{}
 	}
-	for _, is4 := range families {
-		key := nftables.MustConcatSetType(addressType(known.outer4), addressType(is4))
-		r.set(known.set(hostsPrefix, is4), set{key: key, concat: true})
-		r.set(known.set(membersPrefix, is4), set{key: key, concat: true, interval: true})
+	for _, is4 := range interval.Families {
+		key := nftables.MustConcatSetType(nft.AddressType(known.outer4), nft.AddressType(is4))
+		r.Set(known.set(hostsPrefix, is4), nft.Set{Key: key, Concat: true})
+		r.Set(known.set(membersPrefix, is4), nft.Set{Key: key, Concat: true, Interval: true})
 		if known.bits[is4] > 0 {
-			r.set(known.set(subnetsPrefix, is4), set{key: key, concat: true})
+			r.Set(known.set(subnetsPrefix, is4), nft.Set{Key: key, Concat: true})
 		}
 	}
 	for _, m := range s.tunnels[t.Name].members {
 		is4 := m.first.Is4()
-		e, name := element{key: string(m.vtep.AsSlice()) + string(m.first.AsSlice())}, membersPrefix
+		e, name := nft.Element{Key: string(m.vtep.AsSlice()) + string(m.first.AsSlice())}, membersPrefix
 		subnet := netip.PrefixFrom(m.first, known.bits[is4])
 		switch {
 		case subnet.Bits() > 0 && subnet.Masked().Addr() == m.first && interval.Last(subnet) == m.last:
@@ -59,16 +60,16 @@ func (r *ruleset) peers(p *plan.Plan, t plan.Tunnel, s *sources) *peers {
 		case m.first == m.last:
 			name = hostsPrefix
 		default:
-			e.last = string(m.vtep.AsSlice()) + string(m.last.AsSlice())
+			e.Last = string(m.vtep.AsSlice()) + string(m.last.AsSlice())
 		}
-		r.sets[known.set(name, is4)].elements[e] = value{}
+		r.Sets[known.set(name, is4)].Elements[e] = nft.Value{}
 	}
 	return known
 }
 
 // behind adds rules for what is from a peer and matches what is given, with an
 // inner address that the peer answers for, of which offset says where it is.
-func (p *peers) behind(c *chain, comment string, of []expr.Any, inner4 bool, offset uint32, then verdict) {
+func (p *peers) behind(c *nft.Chain, comment string, of []expr.Any, inner4 bool, offset uint32, then nft.Verdict) {
 	length, next := uint32(16), uint32(unix.NFT_REG32_04)
 	if inner4 {
 		length = 4
@@ -76,15 +77,15 @@ func (p *peers) behind(c *chain, comment string, of []expr.Any, inner4 bool, off
 	if p.outer4 {
 		next = unix.NFT_REG32_01
 	}
-	key := append(addressInto(p.outer4, true, unix.NFT_REG32_00),
+	key := append(nft.AddressInto(p.outer4, true, unix.NFT_REG32_00),
 		&expr.Payload{DestRegister: next, Base: expr.PayloadBaseTransportHeader, Offset: offset, Len: length})
 	if bits := p.bits[inner4]; bits > 0 {
-		c.add(comment, of, key, []expr.Any{
+		c.Add(comment, of, key, []expr.Any{
 			&expr.Bitwise{SourceRegister: next, DestRegister: next, Len: length, Mask: net.CIDRMask(bits, int(length)*8), Xor: make([]byte, length)},
 			&expr.Lookup{SourceRegister: unix.NFT_REG32_00, SetName: p.set(subnetsPrefix, inner4)},
-		}, decide(then))
+		}, nft.Decide(then))
 	}
 	for _, name := range []string{hostsPrefix, membersPrefix} {
-		c.add(comment, of, key, []expr.Any{&expr.Lookup{SourceRegister: unix.NFT_REG32_00, SetName: p.set(name, inner4)}}, decide(then))
+		c.Add(comment, of, key, []expr.Any{&expr.Lookup{SourceRegister: unix.NFT_REG32_00, SetName: p.set(name, inner4)}}, nft.Decide(then))
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/weftnet/weft/datapath/interval"
+	"github.com/weftnet/weft/datapath/linux/nft"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -48,9 +49,9 @@ func TestPeersSets(t *testing.T) {
 			s.members = append(s.members, member{i.First, i.Last, i.Value})
 		}
 		r := newRuleset(DefaultStamps, DefaultStamps.Table)
-		c := r.chain("tunnel")
+		c := r.Chain("tunnel")
 		const offset = 40
-		r.peers(p, tunnel, &sources{tunnels: map[string]tunnelSources{"vxlan": s}}).behind(c, "", nil, inner4, offset, accept)
+		r.peers(p, tunnel, &sources{tunnels: map[string]tunnelSources{"vxlan": s}}).behind(c, "", nil, inner4, offset, nft.Accept)
 		for range 20 {
 			a, peer := address("address"), vtep(rapid.IntRange(2, 4).Draw(t, "peer"))
 			want := false
@@ -67,8 +68,8 @@ func TestPeersSets(t *testing.T) {
 // accepts reports whether a rule of a chain takes a packet from a source with
 // what is given from its transport header on. It knows the expressions that load,
 // mask and look up.
-func accepts(t *rapid.T, r *ruleset, c *chain, source netip.Addr, transport []byte) bool {
-	for _, rule := range c.rules {
+func accepts(t *rapid.T, r *ruleset, c *nft.Chain, source netip.Addr, transport []byte) bool {
+	for _, rule := range c.Rules {
 		var registers [80]byte
 		at := func(register uint32) []byte {
 			if register >= unix.NFT_REG32_00 {
@@ -77,7 +78,7 @@ func accepts(t *rapid.T, r *ruleset, c *chain, source netip.Addr, transport []by
 			return registers[(register-unix.NFT_REG_1)*16:]
 		}
 		matches := true
-		for _, e := range rule.exprs {
+		for _, e := range rule.Exprs {
 			switch e := e.(type) {
 			case *expr.Payload:
 				from := transport[min(int(e.Offset), len(transport)):]
@@ -97,7 +98,7 @@ func accepts(t *rapid.T, r *ruleset, c *chain, source netip.Addr, transport []by
 					at(e.DestRegister)[i] = at(e.SourceRegister)[i]&e.Mask[i] ^ e.Xor[i]
 				}
 			case *expr.Lookup:
-				matches = matches && hasPair(r.sets[e.SetName], source, at(e.SourceRegister))
+				matches = matches && hasPair(r.Sets[e.SetName], source, at(e.SourceRegister))
 			case *expr.Verdict:
 				if matches {
 					return e.Kind == expr.VerdictAccept
@@ -114,15 +115,15 @@ func accepts(t *rapid.T, r *ruleset, c *chain, source netip.Addr, transport []by
 
 // hasPair reports whether a set of pairs of addresses has the pair that registers
 // begin with, the first of which is of the source's family.
-func hasPair(s *set, source netip.Addr, registers []byte) bool {
+func hasPair(s *nft.Set, source netip.Addr, registers []byte) bool {
 	first := source.BitLen() / 8
-	for e := range s.elements {
-		key := string(registers[:len(e.key)])
-		last := e.last
+	for e := range s.Elements {
+		key := string(registers[:len(e.Key)])
+		last := e.Last
 		if last == "" {
-			last = e.key
+			last = e.Key
 		}
-		if e.key[:first] <= key[:first] && key[:first] <= last[:first] && e.key[first:] <= key[first:] && key[first:] <= last[first:] {
+		if e.Key[:first] <= key[:first] && key[:first] <= last[:first] && e.Key[first:] <= key[first:] && key[first:] <= last[first:] {
 			return true
 		}
 	}

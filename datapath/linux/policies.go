@@ -7,11 +7,14 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/google/nftables/expr"
 
 	"github.com/weftnet/weft/datapath/interval"
+	"github.com/weftnet/weft/datapath/linux/nft"
 	"github.com/weftnet/weft/datapath/profile"
+	"github.com/weftnet/weft/datapath/reconcile"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -20,8 +23,8 @@ type policies struct {
 	stamps Stamps
 	// present says that there is a table.
 	present bool
-	// shares counts, for each profile, the peers that have it.
-	shares map[string]int
+	// shares has the profiles, for which the peers ask that have them.
+	shares reconcile.Ledger[string, struct{}]
 }
 
 // compilePolicies returns all of the table for a plan; nothing where no
@@ -30,62 +33,64 @@ func compilePolicies(stamps Stamps, p *plan.Plan) (policies, *ruleset) {
 	if !profile.Policed(p) {
 		return policies{stamps: stamps}, newRuleset(stamps, stamps.PolicyTable)
 	}
-	state, r := policies{stamps: stamps, present: true, shares: map[string]int{}}, policyRules(stamps)
-	put := func(set string, e element, v value) { r.sets[set].elements[e] = v }
+	state, r := policies{stamps: stamps, present: true}, policyRules(stamps)
+	put := func(set string, e nft.Element, v nft.Value) { r.Sets[set].Elements[e] = v }
 	for k, e := range p.Endpoints.All() {
 		endpointElements(k, e, put)
 	}
 	for k, c := range p.AllClasses() {
 		addressElement(k, c, put)
 	}
-	for _, is4 := range families {
-		r.sets[classesOfPrefixes+suffix(is4)].elements = prefixElements(p, is4)
+	for _, is4 := range interval.Families {
+		r.Sets[classesOfPrefixes+suffix(is4)].Elements = prefixElements(p, is4)
 	}
 	for k, w := range p.Within.All() {
-		put(widerClasses, element{key: widerKey(k.Class)}, classData(w.Class))
+		put(widerClasses, nft.Element{Key: widerKey(k.Class)}, classData(w.Class))
 	}
 	for k, of := range profile.Peers(p) {
 		putPeer(k, of, put, func(p *profile.Profile) {
-			if state.shares[p.ID]++; state.shares[p.ID] == 1 {
+			_, known := state.shares.Now[p.ID]
+			if state.shares.Add(p.ID, struct{}{}); !known {
 				for e, v := range profileElements(p) {
 					put(profileVerdicts, e, v)
 				}
 			}
 		})
 	}
+	state.shares.Changes(strings.Compare) // starts the next round
 	return state, r
 }
 
 // putPeer puts a peer's elements, and calls f for each of its profiles.
-func putPeer(k profile.PeerKey, s profile.Said, put func(set string, e element, v value), f func(*profile.Profile)) {
+func putPeer(k profile.PeerKey, s profile.Said, put func(set string, e nft.Element, v nft.Value), f func(*profile.Profile)) {
 	if s.Own != nil {
-		put(profilesOfPeers, element{key: k.ID()}, digestData(s.Own.ID))
+		put(profilesOfPeers, nft.Element{Key: k.ID()}, digestData(s.Own.ID))
 		f(s.Own)
 	}
 	if s.Like != nil {
-		put(profilesOfLikes, element{key: k.ID()}, digestData(s.Like.ID))
+		put(profilesOfLikes, nft.Element{Key: k.ID()}, digestData(s.Like.ID))
 		f(s.Like)
 	}
 }
 
 // profileElements yields the profile's intervals. An interval ends right behind what
 // is last in it, which is before the next begins: no two share an end.
-func profileElements(p *profile.Profile) iter.Seq2[element, value] {
-	return func(yield func(element, value) bool) {
+func profileElements(p *profile.Profile) iter.Seq2[nft.Element, nft.Value] {
+	return func(yield func(nft.Element, nft.Value) bool) {
 		for _, r := range p.Ranges {
-			v := value{verdict: verdict{kind: expr.VerdictReturn}}
+			v := nft.Value{Verdict: nft.Verdict{Kind: expr.VerdictReturn}}
 			if r.Allow {
-				v = value{verdict: accept}
+				v = nft.Value{Verdict: nft.Accept}
 			}
-			if !yield(beginOf(p, r), v) || !yield(element{key: profileKey(p, r.Last) + "\x01", end: true}, value{}) {
+			if !yield(beginOf(p, r), v) || !yield(nft.Element{Key: profileKey(p, r.Last) + "\x01", End: true}, nft.Value{}) {
 				return
 			}
 		}
 	}
 }
 
-func beginOf(p *profile.Profile, r profile.Range) element {
-	return element{key: profileKey(p, r.First) + "\x00"}
+func beginOf(p *profile.Profile, r profile.Range) nft.Element {
+	return nft.Element{Key: profileKey(p, r.First) + "\x00"}
 }
 
 // profileKey is where something is in the map, but for the last byte.
@@ -95,33 +100,33 @@ func profileKey(p *profile.Profile, k profile.Kind) string {
 }
 
 // endpointElements puts what an endpoint has in the table.
-func endpointElements(k plan.EndpointKey, e plan.Endpoint, put func(set string, e element, v value)) {
-	name := interfaceKey(k.Interface)
+func endpointElements(k plan.EndpointKey, e plan.Endpoint, put func(set string, e nft.Element, v nft.Value)) {
+	name := nft.InterfaceKey(k.Interface)
 	keys := profile.PoliciesOf(e)
 	for _, policy := range keys {
-		put(policiesPrefix+string(policy.Direction), element{key: name}, digestData(policy.ID()))
+		put(policiesPrefix+string(policy.Direction), nft.Element{Key: name}, digestData(policy.ID()))
 	}
 	if e.Tag != 0 {
-		put(tagsOfEndpoints, element{key: name}, classData(plan.ClassOf(e.Tag)))
+		put(tagsOfEndpoints, nft.Element{Key: name}, classData(plan.ClassOf(e.Tag)))
 	}
 	for _, a := range e.Addresses {
 		if len(keys) > 0 {
-			put(ownAddresses+suffix(a.Is4()), element{key: name + string(a.AsSlice())}, value{})
+			put(ownAddresses+suffix(a.Is4()), nft.Element{Key: name + string(a.AsSlice())}, nft.Value{})
 		}
 	}
 }
 
 // addressElement puts the class of a whole address.
-func addressElement(k plan.ClassKey, c plan.Class, put func(set string, e element, v value)) {
+func addressElement(k plan.ClassKey, c plan.Class, put func(set string, e nft.Element, v nft.Value)) {
 	if a := k.Prefix.Addr(); k.Prefix.IsSingleIP() {
-		put(classesOfAddresses+suffix(a.Is4()), element{key: string(a.AsSlice())}, classData(c))
+		put(classesOfAddresses+suffix(a.Is4()), nft.Element{Key: string(a.AsSlice())}, classData(c))
 	}
 }
 
 // prefixElements returns the intervals of the shorter prefixes. There are few.
-func prefixElements(p *plan.Plan, is4 bool) elements {
-	e := elements{}
-	e.addIntervals(interval.Flatten(func(yield func(netip.Prefix, value) bool) {
+func prefixElements(p *plan.Plan, is4 bool) nft.Elements {
+	e := nft.Elements{}
+	e.AddIntervals(interval.Flatten(func(yield func(netip.Prefix, nft.Value) bool) {
 		for k, c := range p.AllClasses() {
 			if k.Prefix.Addr().Is4() == is4 && !k.Prefix.IsSingleIP() && !yield(k.Prefix, classData(c)) {
 				return
@@ -132,34 +137,24 @@ func prefixElements(p *plan.Plan, is4 bool) elements {
 }
 
 // policyEdit is what must be done to the table's elements, by set.
-type policyEdit map[string]*setChange
+type policyEdit map[string]*reconcile.Edit[nft.Element, nft.Value]
 
-func (e policyEdit) of(set string) *setChange {
-	c, ok := e[set]
-	if !ok {
-		c = &setChange{add: elements{}, del: elements{}}
-		e[set] = c
+func (e policyEdit) of(set string) *reconcile.Edit[nft.Element, nft.Value] {
+	if e[set] == nil {
+		e[set] = &reconcile.Edit[nft.Element, nft.Value]{}
 	}
-	return c
+	return e[set]
 }
 
 // add and remove note what the next plan has and what the one before had. What
 // both have is left alone.
-func (e policyEdit) remove(set string, k element, v value) { e.of(set).del[k] = v }
-
-func (e policyEdit) add(set string, k element, v value) {
-	c := e.of(set)
-	if old, ok := c.del[k]; ok && old == v {
-		delete(c.del, k)
-		return
-	}
-	c.add[k] = v
-}
+func (e policyEdit) remove(set string, k nft.Element, v nft.Value) { e.of(set).Remove(k, v) }
+func (e policyEdit) add(set string, k nft.Element, v nft.Value)    { e.of(set).Add(k, v) }
 
 // advance compiles the changes that lead from one plan to the next, of which
 // the table has the first. It costs in proportion to the changes, and, where
 // shorter prefixes are among them, to all of those.
-func (s *policies) advance(p, q *plan.Plan, changes plan.Diff) policyEdit {
+func (s *policies) advance(p, q *plan.Plan, changes plan.Diff) map[string]nft.Change {
 	edit := policyEdit{}
 	for _, c := range changes.Endpoints {
 		if c.Old != nil {
@@ -171,7 +166,7 @@ func (s *policies) advance(p, q *plan.Plan, changes plan.Diff) policyEdit {
 			endpointElements(c.Key, *c.New, edit.add)
 		}
 	}
-	ranges := map[bool]bool{}
+	done, ranges := map[string]nft.Change{}, map[bool]bool{}
 	for _, c := range p.ClassChanges(q, changes) {
 		if !c.Key.Prefix.IsSingleIP() {
 			ranges[c.Key.Prefix.Addr().Is4()] = true
@@ -186,20 +181,24 @@ func (s *policies) advance(p, q *plan.Plan, changes plan.Diff) policyEdit {
 	for is4 := range ranges {
 		old, next := prefixElements(p, is4), prefixElements(q, is4)
 		if !maps.Equal(old, next) {
-			edit[classesOfPrefixes+suffix(is4)] = &setChange{add: next, whole: true}
+			done[classesOfPrefixes+suffix(is4)] = nft.Change{Whole: next}
 		}
 	}
 	for _, c := range changes.Within {
 		if c.Old != nil {
-			edit.remove(widerClasses, element{key: widerKey(c.Key.Class)}, classData(c.Old.Class))
+			edit.remove(widerClasses, nft.Element{Key: widerKey(c.Key.Class)}, classData(c.Old.Class))
 		}
 		if c.New != nil {
-			edit.add(widerClasses, element{key: widerKey(c.Key.Class)}, classData(c.New.Class))
+			edit.add(widerClasses, nft.Element{Key: widerKey(c.Key.Class)}, classData(c.New.Class))
 		}
 	}
 	s.advancePeers(p, q, changes, edit)
-	maps.DeleteFunc(edit, func(_ string, c *setChange) bool { return c.empty() })
-	return edit
+	for set, e := range edit {
+		if changes := e.Changes(nft.Element.Compare); len(changes) > 0 {
+			done[set] = nft.Change{Elements: changes}
+		}
+	}
+	return done
 }
 
 func (s *policies) advancePeers(p, q *plan.Plan, changes plan.Diff, edit policyEdit) {
@@ -235,8 +234,8 @@ func (s *policies) advancePeers(p, q *plan.Plan, changes plan.Diff, edit policyE
 			touchLikes(q, k, peers)
 		}
 	}
-	compiled, before := map[string]*profile.Profile{}, map[string]int{}
-	each := func(p *plan.Plan, put func(string, element, value), by int) {
+	compiled := map[string]*profile.Profile{}
+	each := func(p *plan.Plan, put func(string, nft.Element, nft.Value), ask func(id string, _ struct{}) bool) {
 		named := profile.PoliciesNamed(p)
 		for policy, peers := range touched {
 			has := named[policy]
@@ -250,29 +249,21 @@ func (s *policies) advancePeers(p, q *plan.Plan, changes plan.Diff, edit policyE
 			of := profile.Of(p, policy)
 			for peer := range peers {
 				putPeer(profile.PeerKey{PolicyKey: policy, Peer: peer}, of.Said(peer), put, func(p *profile.Profile) {
-					if _, ok := compiled[p.ID]; !ok {
-						compiled[p.ID], before[p.ID] = p, s.shares[p.ID]
-					}
-					s.shares[p.ID] += by
+					compiled[p.ID] = p
+					ask(p.ID, struct{}{})
 				})
 			}
 		}
 	}
-	each(p, edit.remove, -1)
-	each(q, edit.add, 1)
-	for id, one := range compiled {
-		switch had, has := before[id] > 0, s.shares[id] > 0; {
-		case had && !has:
-			for e, v := range profileElements(one) {
-				edit.remove(profileVerdicts, e, v)
-			}
-		case !had && has:
-			for e, v := range profileElements(one) {
-				edit.add(profileVerdicts, e, v)
-			}
+	each(p, edit.remove, s.shares.Remove)
+	each(q, edit.add, s.shares.Add)
+	for _, c := range s.shares.Changes(strings.Compare) {
+		put := edit.add
+		if c.New == nil {
+			put = edit.remove
 		}
-		if s.shares[id] == 0 {
-			delete(s.shares, id)
+		for e, v := range profileElements(compiled[c.Key]) {
+			put(profileVerdicts, e, v)
 		}
 	}
 }
@@ -300,12 +291,12 @@ func firstFrom(p *plan.Plan, k plan.VerdictKey) (plan.VerdictKey, plan.Verdict, 
 // sync reads the table, and writes where it differs from what a plan needs. It
 // returns what it changed.
 func (s *policies) sync(p *plan.Plan) ([]string, error) {
-	have, err := readTable(s.stamps.PolicyTable)
+	have, err := reading(s.stamps.PolicyTable)
 	if err != nil {
 		return nil, err
 	}
 	state, want := compilePolicies(s.stamps, p)
-	_, done, err := writeTable(have, want)
+	_, done, err := nft.Write(have, want.Table)
 	if err == nil {
 		*s = state
 	}
@@ -325,17 +316,17 @@ func (s *policies) update(p, q *plan.Plan, changes plan.Diff) ([]string, error) 
 	if len(edit) == 0 {
 		return nil, nil
 	}
-	conn, err := nftConn()
+	conn, err := nft.Open()
 	if err != nil {
 		return nil, err
 	}
 	var done []string
-	shapes := policyRules(s.stamps).sets
+	shapes := policyRules(s.stamps).Sets
 	for _, name := range slices.Sorted(maps.Keys(edit)) {
-		if err := edit[name].write(conn, shapes[name].to(s.stamps.PolicyTable, name)); err != nil {
+		if err := edit[name].Write(conn, shapes[name].In(s.stamps.PolicyTable, name)); err != nil {
 			return nil, fmt.Errorf("change set %s: %w", name, err)
 		}
-		done = append(done, edit[name].describe(name))
+		done = append(done, edit[name].Describe(name))
 	}
 	if err := conn.Flush(); err != nil {
 		return nil, fmt.Errorf("change nftables table inet %s: %w", s.stamps.PolicyTable, err)

@@ -13,18 +13,20 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/weftnet/weft/datapath/interval"
+	"github.com/weftnet/weft/datapath/linux/nft"
 	"github.com/weftnet/weft/datapath/profile"
+	"github.com/weftnet/weft/datapath/reconcile"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plan/plantest"
 )
 
 // policySets are all elements of a plan's policy table, by set, and the number
 // of peers by profile.
-func policySets(p *plan.Plan) (map[string]elements, policies) {
+func policySets(p *plan.Plan) (map[string]nft.Elements, policies) {
 	state, r := compilePolicies(DefaultStamps, p)
-	sets := map[string]elements{}
-	for name, s := range r.sets {
-		sets[name] = s.elements
+	sets := map[string]nft.Elements{}
+	for name, s := range r.Sets {
+		sets[name] = s.Elements
 	}
 	return sets, state
 }
@@ -57,21 +59,29 @@ func TestAdvancePolicies(t *testing.T) {
 		have, state := policySets(p)
 		want, wantState := policySets(q)
 		for name, c := range state.advance(p, q, p.Diff(q)) {
-			if c.whole {
-				have[name] = elements{}
+			if c.Whole != nil {
+				have[name] = c.Whole
 			}
-			for e, v := range c.del {
+			for _, change := range c.Elements {
+				if change.Old == nil {
+					continue
+				}
+				e, v := change.Key, *change.Old
 				if old, ok := have[name][e]; !ok || old != v {
-					t.Fatalf("%s: %q goes, which was not there", name, e.key)
+					t.Fatalf("%s: %q goes, which was not there", name, e.Key)
 				}
 				if next, ok := want[name][e]; ok && next == v {
-					t.Fatalf("%s: %q goes, which is wanted", name, e.key)
+					t.Fatalf("%s: %q goes, which is wanted", name, e.Key)
 				}
 				delete(have[name], e)
 			}
-			for e, v := range c.add {
+			for _, change := range c.Elements {
+				if change.New == nil {
+					continue
+				}
+				e, v := change.Key, *change.New
 				if _, ok := have[name][e]; ok {
-					t.Fatalf("%s: %q comes, which is there", name, e.key)
+					t.Fatalf("%s: %q comes, which is there", name, e.Key)
 				}
 				have[name][e] = v
 			}
@@ -81,7 +91,7 @@ func TestAdvancePolicies(t *testing.T) {
 				t.Fatalf("%s differs from what the whole plan gives\nfrom:\n%s\nto:\n%s", name, p, q)
 			}
 		}
-		if diff := cmp.Diff(wantState, state, cmp.AllowUnexported(policies{})); diff != "" {
+		if diff := cmp.Diff(wantState, state, cmp.AllowUnexported(policies{}, reconcile.Ledger[string, struct{}]{}, reconcile.Edit[string, struct{}]{})); diff != "" {
 			t.Fatalf("the state differs: %s", diff)
 		}
 	})
@@ -98,15 +108,15 @@ func TestProfiles(t *testing.T) {
 			return
 		}
 		sets, _ := policySets(p)
-		ranges := slices.SortedFunc(maps.Keys(sets[profileVerdicts]), func(a, b element) int { return strings.Compare(a.key, b.key) })
-		find := func(name string, protocol plan.Protocol, port uint16) (value, bool) {
+		ranges := slices.SortedFunc(maps.Keys(sets[profileVerdicts]), func(a, b nft.Element) int { return strings.Compare(a.Key, b.Key) })
+		find := func(name string, protocol plan.Protocol, port uint16) (nft.Value, bool) {
 			key := name + string([]byte{byte(protocol), 0, 0, 0, byte(port >> 8), byte(port), 0, 0})
-			i, exact := slices.BinarySearchFunc(ranges, key, func(e element, key string) int { return strings.Compare(e.key, key) })
+			i, exact := slices.BinarySearchFunc(ranges, key, func(e nft.Element, key string) int { return strings.Compare(e.Key, key) })
 			if !exact {
 				i--
 			}
-			if i < 0 || ranges[i].end {
-				return value{}, false
+			if i < 0 || ranges[i].End {
+				return nft.Value{}, false
 			}
 			return sets[profileVerdicts][ranges[i]], true
 		}
@@ -122,21 +132,21 @@ func TestProfiles(t *testing.T) {
 			_, v, _ := p.Verdict(k.Name, k.Direction, k.Peer, protocol, lookupPort)
 			got := false
 			peer := k.Peer
-			_, own := sets[profilesOfPeers][element{key: k.ID()}]
-			_, like := sets[profilesOfLikes][element{key: k.ID()}]
-			if wider, ok := sets[widerClasses][element{key: widerKey(peer)}]; ok && !own && !like {
-				peer = plan.Class(binary.BigEndian.Uint32([]byte(wider.data)))
+			_, own := sets[profilesOfPeers][nft.Element{Key: k.ID()}]
+			_, like := sets[profilesOfLikes][nft.Element{Key: k.ID()}]
+			if wider, ok := sets[widerClasses][nft.Element{Key: widerKey(peer)}]; ok && !own && !like {
+				peer = plan.Class(binary.BigEndian.Uint32([]byte(wider.Data)))
 			}
 			for _, ask := range []struct {
 				in   string
 				peer plan.Class
 			}{{profilesOfPeers, peer}, {profilesOfLikes, peer}, {profilesOfPeers, plan.AnyPeer}} {
-				found, ok := sets[ask.in][element{key: profile.PeerKey{PolicyKey: k.PolicyKey, Peer: ask.peer}.ID()}]
+				found, ok := sets[ask.in][nft.Element{Key: profile.PeerKey{PolicyKey: k.PolicyKey, Peer: ask.peer}.ID()}]
 				if !ok {
 					continue
 				}
-				if found, ok := find(found.data[4:], protocol, port); ok {
-					got = found.verdict == accept
+				if found, ok := find(found.Data[4:], protocol, port); ok {
+					got = found.Verdict == nft.Accept
 					break
 				}
 			}
@@ -167,10 +177,10 @@ verdict web ingress from 9 any like 8
 		k.Peer = peer
 		return k
 	}
-	counts, want := map[element]uint64{}, map[plan.VerdictKey]uint64{}
+	counts, want := map[nft.Element]uint64{}, map[plan.VerdictKey]uint64{}
 	sets, _ := policySets(p)
 	for e, v := range sets[profileVerdicts] {
-		if !e.end && v.verdict != (verdict{}) {
+		if !e.End && v.Verdict != (nft.Verdict{}) {
 			counts[e] = 1
 		}
 	}

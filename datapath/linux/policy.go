@@ -10,6 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/datapath"
+	"github.com/weftnet/weft/datapath/interval"
+	"github.com/weftnet/weft/datapath/linux/nft"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -85,56 +87,56 @@ var (
 func classKey(c plan.Class) string { return string(binary.BigEndian.AppendUint32(nil, uint32(c))) }
 
 // digestData is a digest as data of a map.
-func digestData(digest string) value { return value{data: "\x00\x00\x00\x00" + digest} }
+func digestData(digest string) nft.Value { return nft.Value{Data: "\x00\x00\x00\x00" + digest} }
 
 // widerKey is a class as the key of the wider one: where a policy's peer has the
 // policy, it has nothing.
 func widerKey(c plan.Class) string { return "\x00\x00\x00\x00\x00\x00\x00\x00" + classKey(c) }
 
-func classData(c plan.Class) value { return value{data: classKey(c)} }
+func classData(c plan.Class) nft.Value { return nft.Value{Data: classKey(c)} }
 
 // policyRules returns the table's rules, with its sets empty.
 func policyRules(stamps Stamps) *ruleset {
 	r := newRuleset(stamps, stamps.PolicyTable)
-	for _, is4 := range families {
-		own := nftables.MustConcatSetType(nftables.TypeIFName, addressType(is4))
-		r.set(ownAddresses+suffix(is4), set{key: own, concat: true})
-		r.set(classesOfAddresses+suffix(is4), set{key: addressType(is4), data: nftables.TypeMark})
-		r.set(classesOfPrefixes+suffix(is4), set{key: addressType(is4), interval: true, data: nftables.TypeMark})
-		r.set(endedPrefix+suffix(is4), setOfEnded(is4))
+	for _, is4 := range interval.Families {
+		own := nftables.MustConcatSetType(nftables.TypeIFName, nft.AddressType(is4))
+		r.Set(ownAddresses+suffix(is4), nft.Set{Key: own, Concat: true})
+		r.Set(classesOfAddresses+suffix(is4), nft.Set{Key: nft.AddressType(is4), Data: nftables.TypeMark})
+		r.Set(classesOfPrefixes+suffix(is4), nft.Set{Key: nft.AddressType(is4), Interval: true, Data: nftables.TypeMark})
+		r.Set(endedPrefix+suffix(is4), setOfEnded(is4))
 	}
 	for _, d := range directions {
-		r.set(policiesPrefix+string(d), set{key: nftables.TypeIFName, data: typeDigest})
+		r.Set(policiesPrefix+string(d), nft.Set{Key: nftables.TypeIFName, Data: typeDigest})
 	}
-	r.set(endedAll, setOfAllEnded)
-	r.set(tagsOfEndpoints, set{key: nftables.TypeIFName, data: nftables.TypeMark})
-	r.set(widerClasses, set{key: typePeer, concat: true, data: nftables.TypeMark})
-	r.set(profilesOfPeers, set{key: typePeer, concat: true, data: typeDigest})
-	r.set(profilesOfLikes, set{key: typePeer, concat: true, data: typeDigest})
-	r.set(profileVerdicts, set{key: typeProfile, interval: true, verdicts: true, counts: true})
+	r.Set(endedAll, setOfAllEnded)
+	r.Set(tagsOfEndpoints, nft.Set{Key: nftables.TypeIFName, Data: nftables.TypeMark})
+	r.Set(widerClasses, nft.Set{Key: typePeer, Concat: true, Data: nftables.TypeMark})
+	r.Set(profilesOfPeers, nft.Set{Key: typePeer, Concat: true, Data: typeDigest})
+	r.Set(profilesOfLikes, nft.Set{Key: typePeer, Concat: true, Data: typeDigest})
+	r.Set(profileVerdicts, nft.Set{Key: typeProfile, Interval: true, Verdicts: true, Counts: true})
 
 	r.refuseEnded()
-	c := r.chain(fromEndpoints)
-	c.hook = forwarding(bySender)
-	c.add("replies, and what belongs to connections", established(), decide(accept))
-	c.add("of connections that were ended", jump(endedChain))
-	c.add("endpoints with an egress policy", policyOf(plan.Outgoing), decide(goTo("leave")))
+	c := r.Chain(fromEndpoints)
+	c.Hook = forwarding(bySender)
+	c.Add("replies, and what belongs to connections", nft.Established(), nft.Decide(nft.Accept))
+	c.Add("of connections that were ended", nft.Jump(endedChain))
+	c.Add("endpoints with an egress policy", policyOf(plan.Outgoing), nft.Decide(nft.GoTo("leave")))
 
-	c = r.chain(toEndpoints)
-	c.hook = forwarding(byReceiver)
-	c.add("replies, and what belongs to connections", established(), decide(accept))
-	c.add("endpoints with an ingress policy", policyOf(plan.Incoming), decide(goTo("enter")))
+	c = r.Chain(toEndpoints)
+	c.Hook = forwarding(byReceiver)
+	c.Add("replies, and what belongs to connections", nft.Established(), nft.Decide(nft.Accept))
+	c.Add("endpoints with an ingress policy", policyOf(plan.Incoming), nft.Decide(nft.GoTo("enter")))
 
 	// What the node itself sends to its endpoints passes neither hook.
-	c = r.chain(toNode)
-	c.hook = &hook{nftables.ChainTypeFilter, *nftables.ChainHookInput, *nftables.ChainPriorityFilter}
-	c.add("what no endpoint sent", metaNotEqual(expr.MetaKeyIIFGROUP, hostEndian(stamps.Group)), decide(accept))
-	c.add("replies, and what belongs to connections", established(), decide(accept))
-	c.add("neighbour and router discovery", isFamily(false), icmpv6Type(), []expr.Any{
+	c = r.Chain(toNode)
+	c.Hook = &nft.Hook{Kind: nftables.ChainTypeFilter, Number: *nftables.ChainHookInput, Priority: *nftables.ChainPriorityFilter}
+	c.Add("what no endpoint sent", nft.MetaNotEqual(expr.MetaKeyIIFGROUP, nft.HostEndian(stamps.Group)), nft.Decide(nft.Accept))
+	c.Add("replies, and what belongs to connections", nft.Established(), nft.Decide(nft.Accept))
+	c.Add("neighbour and router discovery", nft.IsFamily(false), nft.ICMPv6Type(), []expr.Any{
 		&expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: []byte{133}, ToData: []byte{136}},
-	}, decide(accept))
-	c.add("of connections that were ended", jump(endedChain))
-	c.add("endpoints with an egress policy", policyOf(plan.Outgoing), decide(goTo("leave")))
+	}, nft.Decide(nft.Accept))
+	c.Add("of connections that were ended", nft.Jump(endedChain))
+	c.Add("endpoints with an egress policy", policyOf(plan.Outgoing), nft.Decide(nft.GoTo("leave")))
 
 	r.judge("leave", plan.Outgoing)
 	r.judge("enter", plan.Incoming)
@@ -144,49 +146,49 @@ func policyRules(stamps Stamps) *ruleset {
 // judge adds the chain in which the first packet of a connection is judged in
 // one direction. It ends with a verdict.
 func (r *ruleset) judge(name string, d plan.Direction) {
-	c := r.chain(name)
+	c := r.Chain(name)
 	anyPeer := string(d) + "-any"
-	for _, is4 := range families {
-		c.add("an endpoint to itself", isFamily(is4), interfaceName(), addressInto(is4, false, 2),
-			[]expr.Any{&expr.Lookup{SourceRegister: 1, SetName: ownAddresses + suffix(is4)}}, decide(accept))
+	for _, is4 := range interval.Families {
+		c.Add("an endpoint to itself", nft.IsFamily(is4), nft.InterfaceName(), nft.AddressInto(is4, false, 2),
+			[]expr.Any{&expr.Lookup{SourceRegister: 1, SetName: ownAddresses + suffix(is4)}}, nft.Decide(nft.Accept))
 	}
-	for _, is4 := range families {
-		c.add("what its policy says", isFamily(is4), jump(string(d)+suffix(is4)))
-		ask := r.chain(string(d) + suffix(is4))
+	for _, is4 := range interval.Families {
+		c.Add("what its policy says", nft.IsFamily(is4), nft.Jump(string(d)+suffix(is4)))
+		ask := r.Chain(string(d) + suffix(is4))
 		for _, source := range []struct {
 			comment string
 			class   []expr.Any
 		}{
-			{"the address", classOf(classesOfAddresses+suffix(is4), addressInto(is4, d == plan.Incoming, registerLookup))},
-			{"the longest prefix", classOf(classesOfPrefixes+suffix(is4), addressInto(is4, d == plan.Incoming, registerLookup))},
+			{"the address", classOf(classesOfAddresses+suffix(is4), nft.AddressInto(is4, d == plan.Incoming, registerLookup))},
+			{"the longest prefix", classOf(classesOfPrefixes+suffix(is4), nft.AddressInto(is4, d == plan.Incoming, registerLookup))},
 			{"the endpoint's own tag", classOf(tagsOfEndpoints, otherInterface(d))},
 		} {
 			r.ask(ask, source.comment, d, source.class)
-			ask.add(source.comment+" is known", source.class, decide(goTo(anyPeer)))
+			ask.Add(source.comment+" is known", source.class, nft.Decide(nft.GoTo(anyPeer)))
 		}
-		r.ask(ask, "no class", d, literal(registerClass, classKey(0)))
-		ask.add("any peer", decide(goTo(anyPeer)))
+		r.ask(ask, "no class", d, nft.Literal(registerClass, classKey(0)))
+		ask.Add("any peer", nft.Decide(nft.GoTo(anyPeer)))
 	}
-	r.chain(anyPeer).add("any peer", policyOf(d), literal(registerClass, classKey(plan.AnyPeer)), verdictBy(profilesOfPeers))
-	c.add("tell who follows", r.tell(string(d)))
-	c.add("nothing allows it", count(), decide(verdict{kind: expr.VerdictDrop}))
+	r.Chain(anyPeer).Add("any peer", policyOf(d), nft.Literal(registerClass, classKey(plan.AnyPeer)), verdictBy(profilesOfPeers))
+	c.Add("tell who follows", r.tell(string(d)))
+	c.Add("nothing allows it", nft.Count(), nft.Decide(nft.Verdict{Kind: expr.VerdictDrop}))
 }
 
 // ask adds the rules that look for the verdict of a class, which the last argument
 // loads.
-func (r *ruleset) ask(c *chain, comment string, d plan.Direction, class []expr.Any) {
-	c.add(comment, class, policyOf(d), class, verdictBy(profilesOfPeers))
-	c.add(comment+" goes like another", class, policyOf(d), class, verdictBy(profilesOfLikes))
-	c.add(comment+" has no such port", class, policyOf(d), class, []expr.Any{
+func (r *ruleset) ask(c *nft.Chain, comment string, d plan.Direction, class []expr.Any) {
+	c.Add(comment, class, policyOf(d), class, verdictBy(profilesOfPeers))
+	c.Add(comment+" goes like another", class, policyOf(d), class, verdictBy(profilesOfLikes))
+	c.Add(comment+" has no such port", class, policyOf(d), class, []expr.Any{
 		&expr.Lookup{SourceRegister: registerKey, DestRegister: registerDigest, IsDestRegSet: true, SetName: profilesOfPeers},
-	}, decide(goTo(string(d)+"-any")))
+	}, nft.Decide(nft.GoTo(string(d)+"-any")))
 	// The wider class takes the place of the class before the policy comes into the
 	// words before it, which are blank for as long.
 	wider := slices.Concat(blankKey(), class, []expr.Any{
 		&expr.Lookup{SourceRegister: registerKey, DestRegister: registerClass, IsDestRegSet: true, SetName: widerClasses},
 	}, digestOf(d))
-	c.add(comment+" is within a wider one", wider, verdictBy(profilesOfPeers))
-	c.add(comment+" is within one that goes like another", wider, verdictBy(profilesOfLikes))
+	c.Add(comment+" is within a wider one", wider, verdictBy(profilesOfPeers))
+	c.Add(comment+" is within one that goes like another", wider, verdictBy(profilesOfLikes))
 }
 
 // refuseEnded adds the chain that refuses what is left of TCP and SCTP
@@ -194,47 +196,47 @@ func (r *ruleset) ask(c *chain, comment string, d plan.Direction, class []expr.A
 // tracking, a packet of the side that was connected to would look like the
 // first of a connection of its own, which may be allowed.
 func (r *ruleset) refuseEnded() {
-	c := r.chain(endedChain)
-	back := decide(verdict{kind: expr.VerdictReturn})
+	c := r.Chain(endedChain)
+	back := nft.Decide(nft.Verdict{Kind: expr.VerdictReturn})
 	flags := []expr.Any{&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 13, Len: 1}}
 	const syn, ack = 0x02, 0x10 // RFC 9293, section 3.1
-	c.add("TCP begins", metaEqual(expr.MetaKeyL4PROTO, []byte{unix.IPPROTO_TCP}), flags, []expr.Any{
+	c.Add("TCP begins", nft.MetaEqual(expr.MetaKeyL4PROTO, []byte{unix.IPPROTO_TCP}), flags, []expr.Any{
 		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 1, Mask: []byte{syn | ack}, Xor: []byte{0}},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{syn}},
 	}, back)
 	const initiation = 1 // RFC 9260, section 3.2
-	c.add("SCTP begins", metaEqual(expr.MetaKeyL4PROTO, []byte{unix.IPPROTO_SCTP}), []expr.Any{
+	c.Add("SCTP begins", nft.MetaEqual(expr.MetaKeyL4PROTO, []byte{unix.IPPROTO_SCTP}), []expr.Any{
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 12, Len: 1},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{initiation}},
 	}, back)
-	for _, is4 := range families {
+	for _, is4 := range interval.Families {
 		width := uint32(unix.NFT_REG32_01 - unix.NFT_REG32_00)
 		if !is4 {
 			width *= 4
 		}
 		protocol := uint32(unix.NFT_REG32_00) + 2*width
-		c.add("a connection that was ended", isFamily(is4),
-			addressInto(is4, true, unix.NFT_REG32_00), addressInto(is4, false, unix.NFT_REG32_00+width),
+		c.Add("a connection that was ended", nft.IsFamily(is4),
+			nft.AddressInto(is4, true, unix.NFT_REG32_00), nft.AddressInto(is4, false, unix.NFT_REG32_00+width),
 			[]expr.Any{
 				&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: protocol},
 				&expr.Payload{DestRegister: protocol + 1, Base: expr.PayloadBaseTransportHeader, Offset: 0, Len: 2},
 				&expr.Payload{DestRegister: protocol + 2, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
 				&expr.Lookup{SourceRegister: unix.NFT_REG32_00, SetName: endedPrefix + suffix(is4)},
-			}, r.count(datapath.Ended, expr.MetaKeyIIFNAME, goTo(refusedChain)))
+			}, r.count(datapath.Ended, expr.MetaKeyIIFNAME, nft.GoTo(refusedChain)))
 	}
 	for _, of := range []expr.MetaKey{expr.MetaKeyIIFGROUP, expr.MetaKeyOIFGROUP} {
-		c.add("any of an endpoint's, as too many were ended", metaEqual(of, hostEndian(r.stamps.Group)), []expr.Any{
+		c.Add("any of an endpoint's, as too many were ended", nft.MetaEqual(of, nft.HostEndian(r.stamps.Group)), []expr.Any{
 			&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
 			&expr.Lookup{SourceRegister: 1, SetName: endedAll},
-		}, r.count(datapath.Ended, expr.MetaKeyIIFNAME, goTo(refusedChain)))
+		}, r.count(datapath.Ended, expr.MetaKeyIIFNAME, nft.GoTo(refusedChain)))
 	}
-	c = r.chain(refusedChain)
-	c.add("who sends TCP is told", metaEqual(expr.MetaKeyL4PROTO, []byte{unix.IPPROTO_TCP}), []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}})
-	c.add("what nobody can be told", decide(verdict{kind: expr.VerdictDrop}))
+	c = r.Chain(refusedChain)
+	c.Add("who sends TCP is told", nft.MetaEqual(expr.MetaKeyL4PROTO, []byte{unix.IPPROTO_TCP}), []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}})
+	c.Add("what nobody can be told", nft.Decide(nft.Verdict{Kind: expr.VerdictDrop}))
 }
 
 func typeEnded(is4 bool) nftables.SetDatatype {
-	return nftables.MustConcatSetType(addressType(is4), addressType(is4), nftables.TypeInetProto, nftables.TypeInetService, nftables.TypeInetService)
+	return nftables.MustConcatSetType(nft.AddressType(is4), nft.AddressType(is4), nftables.TypeInetProto, nftables.TypeInetService, nftables.TypeInetService)
 }
 
 // maxEnded is how many elements the set of ended connections may have for a family,
@@ -244,11 +246,11 @@ func typeEnded(is4 bool) nftables.SetDatatype {
 // connects anew does not notice it, nor does who is connected. Only tests set it.
 var maxEnded uint32 = 1 << 16
 
-func setOfEnded(is4 bool) set {
-	return set{key: typeEnded(is4), concat: true, timeout: true, size: maxEnded}
+func setOfEnded(is4 bool) nft.Set {
+	return nft.Set{Key: typeEnded(is4), Concat: true, Timeout: true, Size: maxEnded}
 }
 
-var setOfAllEnded = set{key: nftables.TypeInetProto, timeout: true}
+var setOfAllEnded = nft.Set{Key: nftables.TypeInetProto, Timeout: true}
 
 // endedKey is a packet's addresses and ports as an element.
 func endedKey(from, to netip.AddrPort, protocol plan.Protocol) string {

@@ -3,48 +3,43 @@ package linux
 import (
 	"errors"
 	"strings"
-	"time"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/datapath"
+	"github.com/weftnet/weft/datapath/linux/nft"
 )
 
 const (
 	// droppedPrefix begins the name of the set that counts what is dropped for a
 	// reason: interface -> packets. Elements come with the first packet.
 	droppedPrefix = "dropped-"
-	// droppedSize is more interfaces than a node has.
-	droppedSize = 16384
-	// droppedTimeout is how long an interface's count is kept after the last
-	// packet; whoever adds up reads it more often.
-	droppedTimeout = time.Hour
 )
 
 // drop returns where a rule goes with what it drops for a reason: a chain that
 // tells who follows of some packets, counts all by the interface that they came
 // from, and drops them.
 func (r *ruleset) drop(reason datapath.Reason) []expr.Any {
-	return r.count(reason, expr.MetaKeyIIFNAME, verdict{kind: expr.VerdictDrop})
+	return r.count(reason, expr.MetaKeyIIFNAME, nft.Verdict{Kind: expr.VerdictDrop})
 }
 
 // count returns where a rule goes with what is told and counted for a reason,
 // by one of its interfaces, before the verdict.
-func (r *ruleset) count(reason datapath.Reason, by expr.MetaKey, end verdict) []expr.Any {
+func (r *ruleset) count(reason datapath.Reason, by expr.MetaKey, end nft.Verdict) []expr.Any {
 	name := droppedPrefix + string(reason)
-	if _, ok := r.chains[name]; !ok {
-		r.set(name, set{key: nftables.TypeIFName, timeout: true, dynamic: true})
-		c := r.chain(name)
-		c.add("tell who follows", r.tell(string(reason)))
-		c.add("count by interface", []expr.Any{
+	if _, ok := r.Chains[name]; !ok {
+		r.Set(name, nft.Set{Key: nftables.TypeIFName, Timeout: true, Dynamic: true})
+		c := r.Chain(name)
+		c.Add("tell who follows", r.tell(string(reason)))
+		c.Add("count by interface", []expr.Any{
 			&expr.Meta{Key: by, Register: 1},
 			&expr.Dynset{SrcRegKey: 1, SetName: name, Operation: unix.NFT_DYNSET_OP_UPDATE, Exprs: []expr.Any{&expr.Counter{}}},
-		}, decide(end))
-		c.add("what no interface could be counted for", count(), decide(end))
+		}, nft.Decide(end))
+		c.Add("what no interface could be counted for", nft.Count(), nft.Decide(end))
 	}
-	return decide(goTo(name))
+	return nft.Decide(nft.GoTo(name))
 }
 
 // Dropped counts what was dropped; see datapath.Observer.
@@ -56,14 +51,14 @@ func (d *DataPlane) Dropped() (map[datapath.Dropped]uint64, error) {
 			if reason == datapath.Ended {
 				in = d.stamps.PolicyTable
 			}
-			_, counts, err := readElements(&nftables.Set{Table: table(in), Name: droppedPrefix + string(reason)})
+			_, counts, err := nft.ReadElements(&nftables.Set{Table: nft.InetTable(in), Name: droppedPrefix + string(reason)})
 			if errors.Is(err, unix.ENOENT) {
 				continue // nothing can be dropped for it now
 			} else if err != nil {
 				return err
 			}
 			for e, packets := range counts {
-				dropped[datapath.Dropped{Reason: reason, Interface: strings.TrimRight(e.key, "\x00")}] += packets
+				dropped[datapath.Dropped{Reason: reason, Interface: strings.TrimRight(e.Key, "\x00")}] += packets
 			}
 		}
 		return nil

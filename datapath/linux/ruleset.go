@@ -2,7 +2,6 @@ package linux
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/google/nftables"
@@ -10,115 +9,25 @@ import (
 
 	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/datapath/interval"
+	"github.com/weftnet/weft/datapath/linux/nft"
 	"github.com/weftnet/weft/plan"
 )
 
-// ruleset is what one of Weft's nftables tables should hold. Chains, rules and
-// sets are its structure, which changes rarely; elements come and go with pods.
+// ruleset is what the table of all but policies should hold, or that of these.
 type ruleset struct {
+	*nft.Table
 	stamps Stamps
-	table  string
-	chains map[string]*chain
-	sets   map[string]*set
 	// connections is how many the node tracks at most; 0 where it has no endpoint
 	// to limit.
 	connections int
 }
 
 func newRuleset(stamps Stamps, table string) *ruleset {
-	return &ruleset{stamps: stamps, table: table, chains: map[string]*chain{}, sets: map[string]*set{}}
+	return &ruleset{Table: nft.NewTable(table), stamps: stamps}
 }
 
-type chain struct {
-	// hook is nil for a chain that others jump to.
-	hook  *hook
-	rules []filterRule
-}
-
-type hook struct {
-	kind     nftables.ChainType
-	number   nftables.ChainHook
-	priority nftables.ChainPriority
-}
-
-type filterRule struct {
-	comment string // for people, at most 120 bytes
-	exprs   []expr.Any
-}
-
-// set is a set, a map to verdicts, or a map to data.
-type set struct {
-	key      nftables.SetDatatype
-	interval bool
-	concat   bool
-	verdicts bool
-	// data is what a map to data maps to.
-	data nftables.SetDatatype
-	// counts makes every element count what it matches.
-	counts bool
-	// timeout makes elements end by themselves. They come while packets do,
-	// and are not compared.
-	timeout bool
-	// dynamic makes rules add elements.
-	dynamic bool
-	// size is how many elements there may be; 0 is droppedSize where rules add
-	// them, and else no bound.
-	size     uint32
-	elements elements
-}
-
-// elements are those of one set.
-type elements map[element]value
-
-// element is one key. An interval is two: its first address, and, marked as
-// end, the address after its last. In a set of concatenations an interval is
-// one, whose last key is given.
-type element struct {
-	key  string
-	end  bool
-	last string
-}
-
-// value is what a map has for an element, a verdict or data; the zero value in
-// a set that is no map.
-type value struct {
-	verdict verdict
-	data    string
-}
-
-type verdict struct {
-	kind  expr.VerdictKind
-	chain string
-}
-
-var accept = verdict{kind: expr.VerdictAccept}
-
-func goTo(chain string) verdict { return verdict{expr.VerdictGoto, chain} }
-
-func (r *ruleset) empty() bool { return len(r.chains) == 0 }
-
-func (r *ruleset) chain(name string) *chain {
-	c, ok := r.chains[name]
-	if !ok {
-		c = &chain{}
-		r.chains[name] = c
-	}
-	return c
-}
-
-func (c *chain) add(comment string, exprs ...[]expr.Any) {
-	c.rules = append(c.rules, filterRule{comment, slices.Concat(exprs...)})
-}
-
-func (r *ruleset) set(name string, like set) *set {
-	s, ok := r.sets[name]
-	if !ok {
-		s = &like
-		s.elements = elements{}
-		r.sets[name] = s
-	}
-	return s
-}
+// reading reads a table. Only tests set it.
+var reading = nft.Read
 
 // compileRuleset returns the rules for a plan's Egress table, and those that
 // judge where packets come from, and what passes: see arrivals, guard and
@@ -141,80 +50,80 @@ func compileRuleset(stamps Stamps, p *plan.Plan, s *sources, most int) *ruleset 
 	}
 	local := r.isToEndpoint()
 	if translates {
-		c := r.chain("nat")
-		c.hook = &hook{nftables.ChainTypeNAT, *nftables.ChainHookPostrouting, *nftables.ChainPriorityNATSource}
-		c.add("what stays on the node keeps its source", local, decide(accept))
-		r.egress("nat", p, func(e plan.Egress) verdict { return r.translation(p, e) })
+		c := r.Chain("nat")
+		c.Hook = &nft.Hook{Kind: nftables.ChainTypeNAT, Number: *nftables.ChainHookPostrouting, Priority: *nftables.ChainPriorityNATSource}
+		c.Add("what stays on the node keeps its source", local, nft.Decide(nft.Accept))
+		r.egress("nat", p, func(e plan.Egress) nft.Verdict { return r.translation(p, e) })
 	}
 	if discards {
-		c := r.chain("discard")
-		c.hook = forwarding(bySender)
-		c.add("what stays on the node is not discarded", local, decide(accept))
-		c.add("nor are replies", established(), decide(accept))
-		r.egress("discard", p, func(e plan.Egress) verdict {
+		c := r.Chain("discard")
+		c.Hook = forwarding(bySender)
+		c.Add("what stays on the node is not discarded", local, nft.Decide(nft.Accept))
+		c.Add("nor are replies", nft.Established(), nft.Decide(nft.Accept))
+		r.egress("discard", p, func(e plan.Egress) nft.Verdict {
 			if e.Action != plan.Discard {
-				return accept
+				return nft.Accept
 			}
-			return goTo("discarded")
+			return nft.GoTo("discarded")
 		})
-		r.chain("discarded").add("no way out (Egress table)", r.drop(datapath.NoEgress))
+		r.Chain("discarded").Add("no way out (Egress table)", r.drop(datapath.NoEgress))
 	}
 	return r
 }
 
 // translation is where the nat chain goes for an egress rule.
-func (r *ruleset) translation(p *plan.Plan, e plan.Egress) verdict {
+func (r *ruleset) translation(p *plan.Plan, e plan.Egress) nft.Verdict {
 	switch e.Action {
 	case plan.Masquerade:
-		if _, ok := r.chains["masquerade"]; !ok {
+		if _, ok := r.Chains["masquerade"]; !ok {
 			r.masquerade(p)
 		}
-		return goTo("masquerade")
+		return nft.GoTo("masquerade")
 	case plan.SourceNAT:
 		name := "source-" + identifier(e.Source.String())
-		if _, ok := r.chains[name]; !ok {
-			r.chain(name).add(e.Source.String()+" becomes the source", sourceNAT(e.Source))
+		if _, ok := r.Chains[name]; !ok {
+			r.Chain(name).Add(e.Source.String()+" becomes the source", nft.SourceNAT(e.Source))
 		}
-		return goTo(name)
+		return nft.GoTo(name)
 	}
-	return accept
+	return nft.Accept
 }
 
 // masquerade makes the node's address the source. Tunnels' devices have none
 // for it, so there it is what the node itself uses towards other nodes' pods.
 func (r *ruleset) masquerade(p *plan.Plan) {
-	c := r.chain("masquerade")
-	for _, is4 := range families {
+	c := r.Chain("masquerade")
+	for _, is4 := range interval.Families {
 		if source := sourceTowards(p, interval.Everything(is4).Addr()); source.IsValid() && len(p.Local.Tunnels) > 0 {
-			c.add("the node's address towards tunnels", isFamily(is4), metaEqual(expr.MetaKeyOIFNAME, []byte(r.stamps.TunnelPrefix)), sourceNAT(source))
+			c.Add("the node's address towards tunnels", nft.IsFamily(is4), nft.MetaEqual(expr.MetaKeyOIFNAME, []byte(r.stamps.TunnelPrefix)), nft.SourceNAT(source))
 		}
 	}
-	c.add("the node's address becomes the source", []expr.Any{&expr.Masq{FullyRandom: true}})
+	c.Add("the node's address becomes the source", []expr.Any{&expr.Masq{FullyRandom: true}})
 }
 
 // egress adds, to the chain of that name, the way from the interface that a
 // packet came from to its endpoint's own rules, from there to its tag's, and
 // from there to the network's; each is a chain that looks up the destination.
-func (r *ruleset) egress(name string, p *plan.Plan, decision func(plan.Egress) verdict) {
+func (r *ruleset) egress(name string, p *plan.Plan, decision func(plan.Egress) nft.Verdict) {
 	scopes := egressScopes(p)
 	chainOf := func(s scope) string { return name + "-" + s.name() }
 	for s, rules := range scopes {
-		c := r.chain(chainOf(s))
-		for _, is4 := range families {
-			intervals := decisions(rules, is4, func(e plan.Egress) value { return value{verdict: decision(e)} })
+		c := r.Chain(chainOf(s))
+		for _, is4 := range interval.Families {
+			intervals := decisions(rules, is4, func(e plan.Egress) nft.Value { return nft.Value{Verdict: decision(e)} })
 			if len(intervals) == 0 {
 				continue
 			}
 			destinations := chainOf(s) + suffix(is4)
-			m := r.set(destinations, set{key: addressType(is4), interval: true, verdicts: true})
-			m.elements.addIntervals(intervals)
-			c.add("longest destination prefix", isFamily(is4), address(is4, false), verdictOf(destinations))
+			m := r.Set(destinations, nft.Set{Key: nft.AddressType(is4), Interval: true, Verdicts: true})
+			m.Elements.AddIntervals(intervals)
+			c.Add("longest destination prefix", nft.IsFamily(is4), nft.Address(is4, false), nft.VerdictOf(destinations))
 		}
 	}
 	_, general := scopes[scope{}]
 	for s := range scopes {
 		if s.tagged && general {
-			r.chain(chainOf(s)).add("then the network's rules", decide(goTo(chainOf(scope{}))))
+			r.Chain(chainOf(s)).Add("then the network's rules", nft.Decide(nft.GoTo(chainOf(scope{}))))
 		}
 	}
 	own := name + "-endpoints"
@@ -226,28 +135,19 @@ func (r *ruleset) egress(name string, p *plan.Plan, decision func(plan.Egress) v
 			}
 		}
 		if len(way) > 1 && way[0].endpoint != "" {
-			r.chain(chainOf(way[0])).add("then the rules of its tag or network", decide(goTo(chainOf(way[1]))))
+			r.Chain(chainOf(way[0])).Add("then the rules of its tag or network", nft.Decide(nft.GoTo(chainOf(way[1]))))
 		}
 		if len(way) > 0 && way[0] != (scope{}) {
-			m := r.set(own, set{key: nftables.TypeIFName, verdicts: true})
-			m.elements[element{key: interfaceKey(k.Interface)}] = value{verdict: goTo(chainOf(way[0]))}
+			m := r.Set(own, nft.Set{Key: nftables.TypeIFName, Verdicts: true})
+			m.Elements[nft.Element{Key: nft.InterfaceKey(k.Interface)}] = nft.Value{Verdict: nft.GoTo(chainOf(way[0]))}
 		}
 	}
-	c := r.chain(name)
-	if _, ok := r.sets[own]; ok {
-		c.add("endpoints with rules of their own", interfaceName(), verdictOf(own))
+	c := r.Chain(name)
+	if _, ok := r.Sets[own]; ok {
+		c.Add("endpoints with rules of their own", nft.InterfaceName(), nft.VerdictOf(own))
 	}
 	if general {
-		c.add("all other endpoints", r.isFromEndpoint(), decide(goTo(chainOf(scope{}))))
-	}
-}
-
-func (e elements) addIntervals(intervals []interval.Range[value]) {
-	for _, i := range intervals {
-		e[element{key: string(i.First.AsSlice())}] = i.Value
-		if after := i.Last.Next(); after.IsValid() {
-			e[element{key: string(after.AsSlice()), end: true}] = value{}
-		}
+		c.Add("all other endpoints", r.isFromEndpoint(), nft.Decide(nft.GoTo(chainOf(scope{}))))
 	}
 }
 
@@ -274,18 +174,9 @@ func identifier(s string) string {
 	return b.String()
 }
 
-var families = []bool{true, false} // is it IPv4
-
 func suffix(is4 bool) string {
 	if is4 {
 		return "-4"
 	}
 	return "-6"
-}
-
-func addressType(is4 bool) nftables.SetDatatype {
-	if is4 {
-		return nftables.TypeIPAddr
-	}
-	return nftables.TypeIP6Addr
 }

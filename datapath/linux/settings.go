@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/weftnet/weft/datapath/linux/message"
 	"github.com/weftnet/weft/internal/sysctl"
 )
 
@@ -59,13 +60,13 @@ func (k *kernel) settings(link int) (*settings, error) {
 
 // parse reads a message about an interface.
 func (s *settings) parse(m []byte) {
-	for kind, v := range attributes(m[min(len(m), unix.SizeofIfInfomsg):]) {
+	for kind, v := range message.Attributes(m[min(len(m), unix.SizeofIfInfomsg):]) {
 		switch kind {
 		case unix.IFLA_IFNAME:
 			s.name = strings.TrimRight(string(v), "\x00")
 		case unix.IFLA_AF_SPEC:
-			for family, v := range attributes(v) {
-				for kind, v := range attributes(v) {
+			for family, v := range message.Attributes(v) {
+				for kind, v := range message.Attributes(v) {
 					switch {
 					case family == unix.AF_INET && kind == unix.IFLA_INET_CONF:
 						s.ipv4 = v

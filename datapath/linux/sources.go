@@ -10,6 +10,7 @@ import (
 
 	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/datapath/interval"
+	"github.com/weftnet/weft/datapath/linux/nft"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -111,7 +112,7 @@ func compileSources(p *plan.Plan, linksTo func(netip.Addr) links) *sources {
 		// 2.5.5.2), which some would take for the address itself.
 		plain[mappedPrefix] = manner{}
 	}
-	for _, is4 := range families {
+	for _, is4 := range interval.Families {
 		for _, i := range interval.FlattenFamily(plain, is4) {
 			if i.Value != (manner{anywhere: true}) {
 				s.plain = append(s.plain, origin{i.First, i.Last, i.Value})
@@ -140,7 +141,7 @@ func sourcesIn(p *plan.Plan, t plan.Tunnel, behind map[netip.Prefix]string) tunn
 			ends[interval.Single(vtep)] = vtep
 		}
 	}
-	for _, is4 := range families {
+	for _, is4 := range interval.Families {
 		if !t.Carries(interval.Everything(is4).Addr()) {
 			continue
 		}
@@ -187,38 +188,38 @@ func nextHops(p *plan.Plan) map[hop]bool {
 // plainSources fills the maps of what may come without a tunnel, and about
 // what ICMP errors may, and adds the chains that they lead to.
 func (r *ruleset) plainSources(s *sources) {
-	forged := r.chain("forged")
-	forged.add("the node to itself", metaEqual(expr.MetaKeyIIFNAME, []byte(interfaceKey("lo"))), decide(accept))
+	forged := r.Chain("forged")
+	forged.Add("the node to itself", nft.MetaEqual(expr.MetaKeyIIFNAME, []byte(nft.InterfaceKey("lo"))), nft.Decide(nft.Accept))
 	for _, to := range []uint32{unix.RTN_MULTICAST, unix.RTN_BROADCAST} {
-		forged.add("what the node sends to groups comes back to it", fibType(true, unix.RTN_LOCAL), fibType(false, to), decide(accept))
+		forged.Add("what the node sends to groups comes back to it", nft.FibType(true, unix.RTN_LOCAL), nft.FibType(false, to), nft.Decide(nft.Accept))
 	}
-	forged.add("not the way it would be answered", r.drop(datapath.ForgedSource))
-	beyond := r.chain("beyond")
-	beyond.add("what the node itself sends", fibType(false, unix.RTN_LOCAL), decide(accept))
-	beyond.add("about what takes the tunnel", r.drop(datapath.ICMPError))
-	r.chain("lying").add("who is not on the way", r.drop(datapath.ICMPError))
-	for _, is4 := range families {
-		like := set{key: addressType(is4), interval: true, verdicts: true}
-		plain, quoted := r.set(plainPrefix+suffix(is4), like), r.set(quotedPrefix+suffix(is4), like)
-		var sources, destinations []interval.Range[value]
+	forged.Add("not the way it would be answered", r.drop(datapath.ForgedSource))
+	beyond := r.Chain("beyond")
+	beyond.Add("what the node itself sends", nft.FibType(false, unix.RTN_LOCAL), nft.Decide(nft.Accept))
+	beyond.Add("about what takes the tunnel", r.drop(datapath.ICMPError))
+	r.Chain("lying").Add("who is not on the way", r.drop(datapath.ICMPError))
+	for _, is4 := range interval.Families {
+		like := nft.Set{Key: nft.AddressType(is4), Interval: true, Verdicts: true}
+		plain, quoted := r.Set(plainPrefix+suffix(is4), like), r.Set(quotedPrefix+suffix(is4), like)
+		var sources, destinations []interval.Range[nft.Value]
 		for _, o := range s.plain {
 			if o.first.Is4() != is4 {
 				continue
 			}
-			from, about := goTo("forged"), goTo("lying")
+			from, about := nft.GoTo("forged"), nft.GoTo("lying")
 			switch {
 			case o.anywhere:
-				from, about = verdict{}, goTo("beyond")
+				from, about = nft.Verdict{}, nft.GoTo("beyond")
 			case o.links != links{}:
-				from, about = verdict{expr.VerdictJump, r.onLinks("forged", o.links)}, goTo(r.onLinks("lying", o.links))
+				from, about = nft.Verdict{Kind: expr.VerdictJump, Chain: r.onLinks("forged", o.links)}, nft.GoTo(r.onLinks("lying", o.links))
 			}
-			if from != (verdict{}) {
-				sources = append(sources, interval.Range[value]{First: o.first, Last: o.last, Value: value{verdict: from}})
+			if from != (nft.Verdict{}) {
+				sources = append(sources, interval.Range[nft.Value]{First: o.first, Last: o.last, Value: nft.Value{Verdict: from}})
 			}
-			destinations = append(destinations, interval.Range[value]{First: o.first, Last: o.last, Value: value{verdict: about}})
+			destinations = append(destinations, interval.Range[nft.Value]{First: o.first, Last: o.last, Value: nft.Value{Verdict: about}})
 		}
-		plain.elements.addIntervals(sources)
-		quoted.elements.addIntervals(destinations)
+		plain.Elements.AddIntervals(sources)
+		quoted.Elements.AddIntervals(destinations)
 	}
 }
 
@@ -231,15 +232,15 @@ func (r *ruleset) onLinks(otherwise string, from links) string {
 			name += fmt.Sprintf("-%d", link)
 		}
 	}
-	if _, ok := r.chains[name]; ok {
+	if _, ok := r.Chains[name]; ok {
 		return name
 	}
-	c := r.chain(name)
+	c := r.Chain(name)
 	for _, link := range from {
 		if link != 0 {
-			c.add("a link to the next hop", metaEqual(expr.MetaKeyIIF, hostEndian(uint32(link))), decide(verdict{kind: expr.VerdictReturn}))
+			c.Add("a link to the next hop", nft.MetaEqual(expr.MetaKeyIIF, nft.HostEndian(uint32(link))), nft.Decide(nft.Verdict{Kind: expr.VerdictReturn}))
 		}
 	}
-	c.add("another link", decide(goTo(otherwise)))
+	c.Add("another link", nft.Decide(nft.GoTo(otherwise)))
 	return name
 }

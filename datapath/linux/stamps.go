@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/datapath"
+	"github.com/weftnet/weft/datapath/linux/nft"
 )
 
 // Stamps are the names and numbers by which a data plane tells what it made from
@@ -78,9 +79,15 @@ func (s Stamps) check() error {
 // isFromEndpoint and isToEndpoint match packets by whether an endpoint's interface is
 // where they came from, or go to.
 func (r *ruleset) isFromEndpoint() []expr.Any {
-	return metaEqual(expr.MetaKeyIIFGROUP, hostEndian(r.stamps.Group))
+	return nft.MetaEqual(expr.MetaKeyIIFGROUP, nft.HostEndian(r.stamps.Group))
 }
 
 func (r *ruleset) isToEndpoint() []expr.Any {
-	return metaEqual(expr.MetaKeyOIFGROUP, hostEndian(r.stamps.Group))
+	return nft.MetaEqual(expr.MetaKeyOIFGROUP, nft.HostEndian(r.stamps.Group))
+}
+
+// fromOwnDevice matches where the interface that a packet came from is one of
+// Weft's, an endpoint's included.
+func fromOwnDevice() []expr.Any {
+	return nft.MetaEqual(expr.MetaKeyIIFNAME, []byte(datapath.InterfacePrefix))
 }

@@ -13,7 +13,10 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/weftnet/weft/datapath/interval"
 	"github.com/weftnet/weft/datapath/judge"
+	"github.com/weftnet/weft/datapath/linux/message"
+	"github.com/weftnet/weft/datapath/linux/nft"
 	"github.com/weftnet/weft/datapath/profile"
 	"github.com/weftnet/weft/plan"
 )
@@ -127,7 +130,7 @@ func (s *sweeper) sweep(p *plan.Plan) error {
 	}
 	defer t.close()
 	j := judge.NewJury(p, addresses)
-	handles, rest := map[bool][][]byte{}, map[bool]elements{true: {}, false: {}} // by whether it is IPv4
+	handles, rest := map[bool][][]byte{}, map[bool]nft.Elements{true: {}, false: {}} // by whether it is IPv4
 	var broken error
 	ended := lot{plan: p}
 	err = t.list(func(c trackedConnection, entry []byte) {
@@ -143,14 +146,14 @@ func (s *sweeper) sweep(p *plan.Plan) error {
 		handles[is4] = append(handles[is4], handle)
 		ended.leftovers = append(ended.leftovers, c.leftover())
 		if c.protocol == plan.TCP || c.protocol == plan.SCTP {
-			rest[is4][element{key: endedKey(c.source, c.destination, c.protocol)}] = value{}
-			rest[is4][element{key: endedKey(c.destination, c.source, c.protocol)}] = value{}
+			rest[is4][nft.Element{Key: endedKey(c.source, c.destination, c.protocol)}] = nft.Value{}
+			rest[is4][nft.Element{Key: endedKey(c.destination, c.source, c.protocol)}] = nft.Value{}
 		}
 	})
 	if err = errors.Join(err, broken); err != nil {
 		return err
 	}
-	for _, is4 := range families {
+	for _, is4 := range interval.Families {
 		// What is left of them is refused before anything could begin anew.
 		if err := s.refuse(is4, rest[is4]); errors.Is(err, errUnpoliced) {
 			return nil
@@ -184,9 +187,9 @@ func (s *sweeper) before() (map[string]leftover, error) {
 		return nil, nil
 	}
 	all := map[string]leftover{}
-	for _, is4 := range families {
+	for _, is4 := range interval.Families {
 		name, like := endedPrefix+suffix(is4), setOfEnded(is4)
-		there, _, err := readElements(like.to(s.table, name))
+		there, _, err := nft.ReadElements(like.In(s.table, name))
 		if errors.Is(err, unix.ENOENT) {
 			continue
 		}
@@ -194,9 +197,9 @@ func (s *sweeper) before() (map[string]leftover, error) {
 			return nil, fmt.Errorf("read set %s: %w", name, err)
 		}
 		for e := range there {
-			from, to, protocol := readEndedKey(e.key, is4)
+			from, to, protocol := readEndedKey(e.Key, is4)
 			if _, known := all[endedKey(to, from, protocol)]; !known && protocol == plan.TCP {
-				all[e.key] = leftover{protocol, side{from, to}, side{to, from}}
+				all[e.Key] = leftover{protocol, side{from, to}, side{to, from}}
 			}
 		}
 	}
@@ -207,7 +210,7 @@ func (s *sweeper) before() (map[string]leftover, error) {
 // table, and nothing is forbidden.
 var errUnpoliced = errors.New("no endpoint has a policy any more")
 
-func (s *sweeper) refuse(is4 bool, rest elements) error {
+func (s *sweeper) refuse(is4 bool, rest nft.Elements) error {
 	if len(rest) == 0 {
 		return nil
 	}
@@ -220,9 +223,9 @@ func (s *sweeper) refuse(is4 bool, rest elements) error {
 	err := s.add(endedPrefix+suffix(is4), &like, rest)
 	if errors.Is(err, unix.ENFILE) {
 		s.log.Warn("more connections were ended than can be remembered; what is not tracked is refused from now on, unless it begins a connection", "most", maxEnded/2, "for", endedTimeout)
-		all := elements{}
+		all := nft.Elements{}
 		for _, protocol := range []plan.Protocol{plan.TCP, plan.SCTP} {
-			all[element{key: string([]byte{byte(protocol)})}] = value{}
+			all[nft.Element{Key: string([]byte{byte(protocol)})}] = nft.Value{}
 		}
 		err = s.add(endedAll, &setOfAllEnded, all)
 	}
@@ -230,12 +233,12 @@ func (s *sweeper) refuse(is4 bool, rest elements) error {
 }
 
 // add adds elements to a set of the policy table, all or none.
-func (s *sweeper) add(name string, like *set, e elements) error {
-	conn, err := nftConn()
+func (s *sweeper) add(name string, like *nft.Set, e nft.Elements) error {
+	conn, err := nft.Open()
 	if err != nil {
 		return err
 	}
-	if err := addElements(conn, like.to(s.table, name), e, endedTimeout); err != nil {
+	if err := nft.AddElements(conn, like.In(s.table, name), e, endedTimeout); err != nil {
 		return err
 	}
 	if err := conn.Flush(); err != nil {
@@ -246,7 +249,7 @@ func (s *sweeper) add(name string, like *set, e elements) error {
 
 // localAddresses are the addresses of the node's interfaces.
 func localAddresses() ([]netip.Addr, error) {
-	addrs, err := dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	addrs, err := message.Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list addresses: %w", err)
 	}

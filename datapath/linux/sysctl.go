@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/datapath"
+	"github.com/weftnet/weft/datapath/linux/message"
 	"github.com/weftnet/weft/internal/sysctl"
 )
 
@@ -136,7 +137,7 @@ func (k *kernel) keepAdvertisements() error {
 	if v, err := sysctl.Get("ipv6/conf/all/forwarding"); err != nil || v != "0" {
 		return nil // it is a router already, as somebody wanted it
 	}
-	routes, err := dump(func() ([]netlink.Route, error) {
+	routes, err := message.Dump(func() ([]netlink.Route, error) {
 		return k.handle.RouteListFiltered(netlink.FAMILY_V6, &netlink.Route{Protocol: unix.RTPROT_RA, Table: unix.RT_TABLE_UNSPEC},
 			netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
 	})

@@ -12,6 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/datapath"
+	"github.com/weftnet/weft/datapath/linux/message"
+	"github.com/weftnet/weft/datapath/linux/nft"
 	"github.com/weftnet/weft/internal/rtnetlink"
 )
 
@@ -154,9 +156,9 @@ func generation() (uint32, error) {
 		return 0, fmt.Errorf("read the ruleset's generation: %w", err)
 	}
 	for _, m := range messages {
-		for kind, v := range attributes(m[min(len(m), nl.SizeofNfgenmsg):]) {
+		for kind, v := range message.Attributes(m[min(len(m), nl.SizeofNfgenmsg):]) {
 			if kind == unix.NFTA_GEN_ID && len(v) == 4 {
-				return bigEndian(v), nil
+				return message.BigEndian(v), nil
 			}
 		}
 	}
@@ -191,7 +193,7 @@ func openWatcher(stamps Stamps) (_ *watcher, err error) {
 	}
 	for _, s := range []*nl.NetlinkSocket{w.routing, w.filter} {
 		// A bound only, and where it cannot be had, there is less to follow.
-		_ = s.SetReceiveBufferSize(bufferSize, true)
+		_ = s.SetReceiveBufferSize(nft.BufferSize, true)
 	}
 	if w.wakeRead, w.wakeWrite, err = os.Pipe(); err != nil {
 		return nil, fmt.Errorf("open a pipe: %w", err)

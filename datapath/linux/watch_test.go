@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/datapath"
+	"github.com/weftnet/weft/datapath/linux/nft"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -171,7 +172,7 @@ func TestNothingIsMissedWhileUnheard(t *testing.T) {
 		if err != nil {
 			return nil, err
 		}
-		conn.DelTable(table(DefaultStamps.PolicyTable))
+		conn.DelTable(nft.InetTable(DefaultStamps.PolicyTable))
 		return nil, conn.Flush()
 	})
 	told := func() {
@@ -218,7 +219,7 @@ func TestTransactionInParts(t *testing.T) {
 // tablesRead counts the tables that are read until the test ends.
 func tablesRead(t *testing.T) *int {
 	n, was := 0, reading
-	reading = func(string) { n++ }
+	reading = func(name string) (nft.Content, error) { n++; return was(name) }
 	t.Cleanup(func() { reading = was })
 	return &n
 }

@@ -1,4 +1,4 @@
-package linux
+package nft
 
 import (
 	"encoding/binary"
@@ -9,22 +9,24 @@ import (
 	"github.com/mdlayher/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/datapath/linux/message"
 )
 
-// readElements lists a set's elements, and how many packets those matched that
+// ReadElements lists a set's elements, and how many packets those matched that
 // count any. Sets are large, and the kernel begins anew at the first element
 // for each of the buffers that it fills. So they are read by the socket with
 // the larger buffer, and as they come.
-func readElements(s *nftables.Set) (elements, map[element]uint64, error) {
+func ReadElements(s *nftables.Set) (Elements, map[Element]uint64, error) {
 	socket, err := nl.Subscribe(unix.NETLINK_NETFILTER)
 	if err != nil {
 		return nil, nil, fmt.Errorf("open a netfilter netlink socket: %w", err)
 	}
 	defer socket.Close()
-	var counts map[element]uint64
-	all, err := dump(func() (elements, error) {
-		all := elements{}
-		counts = map[element]uint64{}
+	var counts map[Element]uint64
+	all, err := message.Dump(func() (Elements, error) {
+		all := Elements{}
+		counts = map[Element]uint64{}
 		r := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP)
 		r.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_NETFILTER: {Socket: socket}}
 		r.AddData(&nl.Nfgenmsg{NfgenFamily: uint8(s.Table.Family), Version: nl.NFNETLINK_V0})
@@ -32,7 +34,7 @@ func readElements(s *nftables.Set) (elements, map[element]uint64, error) {
 		r.AddData(nl.NewRtAttr(unix.NFTA_SET_ELEM_LIST_SET, nl.ZeroTerminated(s.Name)))
 		var broken error
 		err := r.ExecuteIter(unix.NETLINK_NETFILTER, 0, func(msg []byte) bool {
-			broken = errors.Join(broken, parseElements(msg, func(e element, v value, packets uint64) {
+			broken = errors.Join(broken, parseElements(msg, func(e Element, v Value, packets uint64) {
 				all[e] = v
 				if packets > 0 {
 					counts[e] = packets
@@ -50,7 +52,7 @@ func readElements(s *nftables.Set) (elements, map[element]uint64, error) {
 
 // parseElements reads a message of a list of elements, with the header of
 // netfilter.
-func parseElements(msg []byte, f func(e element, v value, packets uint64)) error {
+func parseElements(msg []byte, f func(e Element, v Value, packets uint64)) error {
 	if len(msg) < nl.SizeofNfgenmsg {
 		return nil
 	}
@@ -79,20 +81,20 @@ func parseElements(msg []byte, f func(e element, v value, packets uint64)) error
 	return ad.Err()
 }
 
-func parseElement(ad *netlink.AttributeDecoder) (e element, v value, packets uint64, err error) {
+func parseElement(ad *netlink.AttributeDecoder) (e Element, v Value, packets uint64, err error) {
 	for ad.Next() {
 		switch ad.Type() {
 		case unix.NFTA_SET_ELEM_KEY:
 			ad.Nested(func(ad *netlink.AttributeDecoder) error {
 				for ad.Next() {
-					e.key = string(ad.Bytes())
+					e.Key = string(ad.Bytes())
 				}
 				return nil
 			})
 		case nftables.NFTA_SET_ELEM_KEY_END:
 			ad.Nested(func(ad *netlink.AttributeDecoder) error {
 				for ad.Next() {
-					e.last = string(ad.Bytes())
+					e.Last = string(ad.Bytes())
 				}
 				return nil
 			})
@@ -100,15 +102,15 @@ func parseElement(ad *netlink.AttributeDecoder) (e element, v value, packets uin
 			ad.Nested(func(ad *netlink.AttributeDecoder) (err error) {
 				for ad.Next() {
 					if ad.Type() == unix.NFTA_DATA_VERDICT {
-						v.verdict, err = verdictFrom(ad.Bytes())
+						v.Verdict, err = verdictFrom(ad.Bytes())
 					} else {
-						v.data = string(ad.Bytes())
+						v.Data = string(ad.Bytes())
 					}
 				}
 				return err
 			})
 		case unix.NFTA_SET_ELEM_FLAGS:
-			e.end = ad.Uint32()&unix.NFT_SET_ELEM_INTERVAL_END != 0
+			e.End = ad.Uint32()&unix.NFT_SET_ELEM_INTERVAL_END != 0
 		case unix.NFTA_SET_ELEM_EXPR:
 			// A counter is the only expression that elements have here.
 			ad.Nested(func(ad *netlink.AttributeDecoder) error {

@@ -1,0 +1,451 @@
+package nft
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"github.com/google/nftables/userdata"
+	"github.com/mdlayher/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/datapath/linux/message"
+	"github.com/weftnet/weft/datapath/reconcile"
+)
+
+// digestType is the type of the piece of a rule's user data that holds a
+// digest of its expressions. nft shows the comment only and keeps both.
+const digestType userdata.Type = 'W'
+
+// elementsPerMessage keeps a netlink attribute well below its 64 KiB.
+const elementsPerMessage = 200
+
+// BufferSize is more than a big transaction, or its acknowledgements, take in a
+// socket, in bytes. It is a bound only: nothing is set aside.
+const BufferSize = 64 << 20
+
+const (
+	// dynamicSize is how many elements rules add to a set at most, where it does not
+	// say: one for each interface, and more than a node has.
+	dynamicSize = 16384
+	// dynamicTimeout is how long such an element is kept after the last packet;
+	// whoever adds up what it counts reads it more often.
+	dynamicTimeout = time.Hour
+)
+
+// Content is an nftables table in a form that can be compared: what Weft
+// would write, or what the kernel holds. The structure is text.
+type Content struct {
+	exists bool
+	// flags are those of the table, of which Weft's have none: one with
+	// NFT_TABLE_F_DORMANT is asked about no packet.
+	flags        uint32
+	chains, sets map[string]string
+	Elements     map[string]Elements
+}
+
+func (c Content) equal(o Content) bool {
+	return c.sameStructure(o) && maps.EqualFunc(c.Elements, o.Elements, maps.Equal[Elements, Elements])
+}
+
+func (c Content) sameStructure(o Content) bool {
+	return c.exists == o.exists && c.flags == o.flags && maps.Equal(c.chains, o.chains) && maps.Equal(c.sets, o.sets)
+}
+
+func newContent() Content {
+	return Content{chains: map[string]string{}, sets: map[string]string{}, Elements: map[string]Elements{}}
+}
+
+// content returns what the kernel holds once the ruleset is written.
+func (r *Table) content() (Content, error) {
+	c := newContent()
+	c.exists = !r.Empty()
+	for name, chain := range r.Chains {
+		var b strings.Builder
+		if h := chain.Hook; h != nil {
+			fmt.Fprintf(&b, "%s %d %d %d\n", h.Kind, h.Number, h.Priority, nftables.ChainPolicyAccept)
+		}
+		for _, rule := range chain.Rules {
+			data, err := rule.userData()
+			if err != nil {
+				return Content{}, err
+			}
+			fmt.Fprintf(&b, "%x\n", data)
+		}
+		c.chains[name] = b.String()
+	}
+	for name, s := range r.Sets {
+		c.sets[name] = describeSet(s.In(r.Name, name))
+		c.Elements[name] = s.Elements
+	}
+	return c, nil
+}
+
+func describeSet(s *nftables.Set) string {
+	data := uint32(0)
+	if s.IsMap && !mapsToVerdicts(s) {
+		data = s.DataType.Bytes
+	}
+	return fmt.Sprintf("interval=%t concat=%t map=%t data=%d timeout=%t", s.Interval, s.Concatenation, s.IsMap, data, s.HasTimeout)
+}
+
+// mapsToVerdicts tells maps to verdicts from maps to data. The library knows no
+// name of a verdict map's type when it reads one.
+func mapsToVerdicts(s *nftables.Set) bool {
+	return s.IsMap && (s.DataType == nftables.TypeVerdict || s.DataType.Name == "")
+}
+
+// userData is the rule's comment and its digest, by which it is known again.
+func (r filterRule) userData() ([]byte, error) {
+	digest := sha256.New()
+	for _, e := range r.Exprs {
+		b, err := expr.Marshal(byte(nftables.TableFamilyINet), e)
+		if err != nil {
+			return nil, fmt.Errorf("write a rule's %T: %w", e, err)
+		}
+		digest.Write(b)
+	}
+	data := userdata.AppendString(nil, userdata.TypeComment, r.Comment)
+	return userdata.Append(data, digestType, digest.Sum(nil)[:8]), nil
+}
+
+// Read returns what one of Weft's tables holds; nothing where there is
+// none. It opens its socket in the calling thread's network namespace, as does
+// writeTable.
+func Read(name string) (Content, error) {
+	c := newContent()
+	conn, err := Open()
+	if err != nil {
+		return c, err
+	}
+	tables, err := conn.ListTablesOfFamily(nftables.TableFamilyINet)
+	if err != nil {
+		return c, fmt.Errorf("list nftables tables: %w", noTables(err))
+	}
+	i := slices.IndexFunc(tables, func(t *nftables.Table) bool { return t.Name == name })
+	if i < 0 {
+		return c, nil
+	}
+	c.exists, c.flags = true, tables[i].Flags
+	chains, err := conn.ListChainsOfTableFamily(nftables.TableFamilyINet)
+	if err != nil {
+		return c, fmt.Errorf("list nftables chains: %w", err)
+	}
+	for _, chain := range chains {
+		if chain.Table.Name != name {
+			continue
+		}
+		var b strings.Builder
+		if chain.Hooknum != nil {
+			fmt.Fprintf(&b, "%s %d %d %d\n", chain.Type, *chain.Hooknum, *chain.Priority, *chain.Policy)
+		}
+		rules, err := conn.GetRules(chain.Table, chain)
+		if err != nil {
+			return c, fmt.Errorf("list rules of chain %s: %w", chain.Name, err)
+		}
+		for _, rule := range rules {
+			fmt.Fprintf(&b, "%x\n", rule.UserData)
+		}
+		c.chains[chain.Name] = b.String()
+	}
+	sets, err := conn.GetSets(InetTable(name))
+	if err != nil {
+		return c, fmt.Errorf("list sets: %w", err)
+	}
+	for _, s := range sets {
+		c.sets[s.Name], c.Elements[s.Name] = describeSet(s), Elements{}
+		if s.HasTimeout {
+			continue
+		}
+		if c.Elements[s.Name], _, err = ReadElements(s); err != nil {
+			return c, err
+		}
+	}
+	return c, nil
+}
+
+// verdictFrom reads the attributes of a verdict, NFTA_VERDICT_CODE and
+// NFTA_VERDICT_CHAIN.
+func verdictFrom(b []byte) (Verdict, error) {
+	var v Verdict
+	if len(b) == 0 {
+		return v, nil
+	}
+	attrs, err := nl.ParseRouteAttr(b)
+	if err != nil {
+		return v, err
+	}
+	for _, a := range attrs {
+		switch a.Attr.Type {
+		case unix.NFTA_VERDICT_CODE:
+			if len(a.Value) == 4 {
+				v.Kind = expr.VerdictKind(int32(message.BigEndian(a.Value)))
+			}
+		case unix.NFTA_VERDICT_CHAIN:
+			v.Chain = strings.TrimRight(string(a.Value), "\x00")
+		}
+	}
+	return v, nil
+}
+
+// Write makes the table hold the ruleset, in one transaction, and returns
+// what it changed. Where the structure is the same, only elements are touched.
+func Write(have Content, want *Table) (Content, []string, error) {
+	next, err := want.content()
+	if err != nil {
+		return have, nil, err
+	}
+	if have.equal(next) {
+		return next, nil, nil
+	}
+	conn, err := Open()
+	if err != nil {
+		return have, nil, err
+	}
+	var done []string
+	if !have.sameStructure(next) {
+		done = append(done, "write table inet "+want.Name+" ("+structureChange(have, next)+")")
+		// Adding first makes deleting succeed whether it is there or not.
+		conn.AddTable(InetTable(want.Name))
+		conn.DelTable(InetTable(want.Name))
+		if !want.Empty() {
+			err = addTable(conn, want)
+		}
+	} else {
+		done, err = changeElements(conn, have, want)
+	}
+	if err == nil {
+		err = conn.Flush()
+	}
+	if err != nil {
+		return have, nil, fmt.Errorf("write nftables table inet %s: %w", want.Name, err)
+	}
+	return next, done, nil
+}
+
+// structureChange says which chains and sets come, change and go.
+func structureChange(have, next Content) string {
+	var names []string
+	if have.flags != next.flags {
+		names = append(names, fmt.Sprintf("flags %#x", have.flags))
+	}
+	for _, part := range []struct {
+		kind       string
+		have, next map[string]string
+	}{{"chain", have.chains, next.chains}, {"set", have.sets, next.sets}} {
+		for name, shape := range part.next {
+			if old, ok := part.have[name]; !ok {
+				names = append(names, "new "+part.kind+" "+name)
+			} else if old != shape {
+				names = append(names, "changed "+part.kind+" "+name)
+			}
+		}
+		for name := range part.have {
+			if _, ok := part.next[name]; !ok {
+				names = append(names, "no "+part.kind+" "+name)
+			}
+		}
+	}
+	slices.Sort(names)
+	return strings.Join(names, ", ")
+}
+
+func addTable(conn *nftables.Conn, r *Table) error {
+	t := conn.AddTable(InetTable(r.Name))
+	chains := map[string]*nftables.Chain{}
+	for _, name := range slices.Sorted(maps.Keys(r.Chains)) {
+		c := &nftables.Chain{Table: t, Name: name}
+		if h := r.Chains[name].Hook; h != nil {
+			policy := nftables.ChainPolicyAccept
+			c.Type, c.Hooknum, c.Priority, c.Policy = h.Kind, &h.Number, &h.Priority, &policy
+		}
+		chains[name] = conn.AddChain(c)
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.Sets)) {
+		s := r.Sets[name].In(r.Name, name)
+		if err := conn.AddSet(s, nil); err != nil {
+			return err
+		}
+		if err := AddElements(conn, s, r.Sets[name].Elements, 0); err != nil {
+			return err
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.Chains)) {
+		for _, rule := range r.Chains[name].Rules {
+			data, err := rule.userData()
+			if err != nil {
+				return err
+			}
+			conn.AddRule(&nftables.Rule{Table: t, Chain: chains[name], Exprs: rule.Exprs, UserData: data})
+		}
+	}
+	return nil
+}
+
+// changeElements brings elements up to date. A changed set of intervals is
+// filled anew, because the kernel judges overlaps one interval's end at a
+// time.
+func changeElements(conn *nftables.Conn, have Content, want *Table) ([]string, error) {
+	var done []string
+	for _, name := range slices.Sorted(maps.Keys(want.Sets)) {
+		s := want.Sets[name]
+		c := Change{Elements: reconcile.Diff(have.Elements[name], s.Elements, Element.Compare)}
+		if len(c.Elements) == 0 {
+			continue
+		}
+		done = append(done, c.Describe(name))
+		if s.Interval && !s.Concat {
+			c.Whole = s.Elements
+		}
+		if err := c.Write(conn, s.In(want.Name, name)); err != nil {
+			return nil, err
+		}
+	}
+	return done, nil
+}
+
+// Change is what becomes of a set's elements.
+type Change struct {
+	// Elements are those that come, go or get another value.
+	Elements []reconcile.Change[Element, Value]
+	// Whole, if it is not nil, takes the place of all that there are.
+	Whole Elements
+}
+
+// Describe says for people what becomes of the set of a name.
+func (c Change) Describe(name string) string {
+	if c.Whole != nil {
+		return fmt.Sprintf("fill set %s anew: %d elements", name, len(c.Whole))
+	}
+	come, gone := c.list()
+	return fmt.Sprintf("change set %s: %d elements come, %d go", name, len(come), len(gone))
+}
+
+// list returns the elements that come, and those that go. What gets another value does
+// both.
+func (c Change) list() (come, gone []nftables.SetElement) {
+	for _, e := range c.Elements {
+		if e.Old != nil {
+			gone = append(gone, e.Key.with(*e.Old, 0))
+		}
+		if e.New != nil {
+			come = append(come, e.Key.with(*e.New, 0))
+		}
+	}
+	return come, gone
+}
+
+// Write adds the change to a transaction.
+func (c Change) Write(conn *nftables.Conn, s *nftables.Set) error {
+	if c.Whole != nil {
+		conn.FlushSet(s)
+		return AddElements(conn, s, c.Whole, 0)
+	}
+	come, gone := c.list()
+	for chunk := range slices.Chunk(gone, elementsPerMessage) {
+		if err := conn.SetDeleteElements(s, chunk); err != nil {
+			return err
+		}
+	}
+	for chunk := range slices.Chunk(come, elementsPerMessage) {
+		if err := conn.SetAddElements(s, chunk); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// AddElements adds elements that end by themselves after some time, if it is
+// not 0.
+func AddElements(conn *nftables.Conn, s *nftables.Set, e Elements, timeout time.Duration) error {
+	for chunk := range slices.Chunk(e.Keys(), elementsPerMessage) {
+		list := make([]nftables.SetElement, len(chunk))
+		for i, k := range chunk {
+			list[i] = k.with(e[k], timeout)
+		}
+		if err := conn.SetAddElements(s, list); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Keys returns the keys in order.
+func (e Elements) Keys() []Element { return slices.SortedFunc(maps.Keys(e), Element.Compare) }
+
+// Compare is the order of elements. An interval ends before the next begins.
+func (e Element) Compare(o Element) int {
+	return cmp.Or(strings.Compare(e.Key, o.Key), end(o)-end(e), strings.Compare(e.Last, o.Last))
+}
+
+func end(e Element) int {
+	if e.End {
+		return 1
+	}
+	return 0
+}
+
+// with returns an element with its value, and after what time it ends by itself, as
+// the library wants it.
+func (e Element) with(v Value, timeout time.Duration) nftables.SetElement {
+	one := nftables.SetElement{Key: []byte(e.Key), KeyEnd: []byte(e.Last), IntervalEnd: e.End, Timeout: timeout}
+	if v.Verdict != (Verdict{}) {
+		one.VerdictData = &expr.Verdict{Kind: v.Verdict.Kind, Chain: v.Verdict.Chain}
+	}
+	if v.Data != "" {
+		one.Val = []byte(v.Data)
+	}
+	return one
+}
+
+// In is the set of a name in a table as the library wants it.
+func (s *Set) In(inTable, name string) *nftables.Set {
+	n := &nftables.Set{Table: InetTable(inTable), Name: name, KeyType: s.Key, Interval: s.Interval, Concatenation: s.Concat,
+		IsMap: s.Verdicts || s.Data.Bytes > 0, DataType: s.Data, Counter: s.Counts, HasTimeout: s.Timeout, Size: s.Size}
+	if s.Dynamic {
+		n.Dynamic, n.Size, n.Timeout = true, cmp.Or(s.Size, dynamicSize), dynamicTimeout
+	}
+	if s.Key == nftables.TypeIFName {
+		n.KeyByteOrder = binaryutil.NativeEndian // for people: nft shows names then
+	}
+	if s.Verdicts {
+		n.DataType = nftables.TypeVerdict
+	}
+	return n
+}
+
+// InetTable is the table of a name as the library wants it.
+func InetTable(name string) *nftables.Table {
+	return &nftables.Table{Name: name, Family: nftables.TableFamilyINet}
+}
+
+// noTables says what to do where the kernel does not know nftables.
+func noTables(err error) error {
+	for _, unknown := range []error{unix.EPROTONOSUPPORT, unix.EOPNOTSUPP, unix.EAFNOSUPPORT, unix.EINVAL} {
+		if errors.Is(err, unknown) {
+			return fmt.Errorf("%w: no pod is connected without a packet filter; load nftables (modprobe nf_tables), or boot a kernel that has it", err)
+		}
+	}
+	return err
+}
+
+// Open opens a socket, in the calling thread's network namespace, that OwnSocket then
+// knows.
+func Open() (*nftables.Conn, error) {
+	conn, err := nftables.New(nftables.WithSockOptions(func(c *netlink.Conn) error {
+		return errors.Join(c.SetReadBuffer(BufferSize), c.SetWriteBuffer(BufferSize), ownSockets.add(c))
+	}))
+	if err != nil {
+		return nil, fmt.Errorf("open a netfilter netlink socket: %w", err)
+	}
+	return conn, nil
+}
