@@ -64,14 +64,14 @@ func (c *compiler) advance(p *plan.Plan, changes plan.Diff, index func(name stri
 	next.erase, next.peers = false, p.Peers
 	for _, e := range changes.Endpoints {
 		if e.New == nil {
-			delete(next.node.links, e.Key.Interface)
+			delete(next.node.Links, e.Key.Interface)
 			continue
 		}
 		if i := index(e.Key.Interface); i != 0 {
-			if old, ok := next.node.links[e.Key.Interface]; ok && old != i {
+			if old, ok := next.node.Links[e.Key.Interface]; ok && old != i {
 				return nil, false // another interface of the same name
 			}
-			next.node.links[e.Key.Interface] = i
+			next.node.Links[e.Key.Interface] = i
 		}
 		next.endpoint(e.Key, *e.New)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/datapath/interval"
 	"github.com/weftnet/weft/datapath/linux/nft"
+	"github.com/weftnet/weft/datapath/linux/rtnl"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -29,7 +30,7 @@ func (r *ruleset) arrivals(p *plan.Plan, s *sources) {
 		c.Add("out of the tunnel, and no ICMP", fromTunnel, noICMP(), nft.Decide(nft.Accept))
 	}
 	c.Add("what comes from Weft's own devices", fromOwnDevice(), nft.Decide(nft.GoTo("from-device")))
-	for _, t := range r.stamps.overlays(p) {
+	for _, t := range rtnl.Overlays(r.stamps, p) {
 		is4 := t.VTEP.Is4()
 		c.Add("tunnel packets are nobody's to translate", nft.IsFamily(is4), nft.IsProtocol(unix.IPPROTO_UDP), nft.IsAddress(t.VTEP, false), nft.IsPort(t.Port),
 			[]expr.Any{&expr.Notrack{}}, nft.Decide(nft.Accept))

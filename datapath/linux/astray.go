@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/datapath/interval"
+	"github.com/weftnet/weft/datapath/linux/rtnl"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/subnet"
 )
@@ -22,20 +23,20 @@ import (
 // alone, as by their ports, it leaves to whoever wanted that.
 func (r *routing) astray(t *travel) []string {
 	found := &strays{decider: newDecider(r), travel: t, needed: r.needed(), endpoints: map[int]bool{}, told: map[any]bool{}}
-	for _, link := range t.node.links {
+	for _, link := range t.node.Links {
 		found.endpoints[link] = true
 	}
 	for _, table := range []int{unix.RT_TABLE_MAIN, r.stamps.RoutingTable} {
 		own := r.own(table)
 		senders := found.senders(own, table == r.stamps.RoutingTable)
-		ask := func(to netip.Addr, want *foundRoute) {
-			if want == nil || want.kind != unix.RTN_UNICAST || !t.isPods(to, table == r.stamps.RoutingTable) {
+		ask := func(to netip.Addr, want *rtnl.FoundRoute) {
+			if want == nil || want.Kind != unix.RTN_UNICAST || !t.isPods(to, table == r.stamps.RoutingTable) {
 				return
 			}
 			found.towards(to)
 			for i := range senders {
 				s := &senders[i]
-				if s.incoming && !found.endpoints[want.link] || table == r.stamps.RoutingTable && !found.sends(s, table) {
+				if s.incoming && !found.endpoints[want.Link] || table == r.stamps.RoutingTable && !found.sends(s, table) {
 					continue
 				}
 				rule, route := found.decide(s)
@@ -43,11 +44,11 @@ func (r *routing) astray(t *travel) []string {
 			}
 		}
 		for _, want := range own.all() {
-			ask(want.prefix.Addr(), want)
+			ask(want.Prefix.Addr(), want)
 		}
 		// What is for others than the first address of a route as well.
 		for _, p := range r.prefixes() {
-			if want := own.find(p.Addr(), netip.Addr{}, nil); want != nil && want.prefix.Bits() < p.Bits() {
+			if want := own.find(p.Addr(), netip.Addr{}, nil); want != nil && want.Prefix.Bits() < p.Bits() {
 				ask(p.Addr(), want)
 			}
 		}
@@ -66,7 +67,7 @@ func (r *routing) astray(t *travel) []string {
 // travel is what the survey of a family's routing needs to know of a node.
 type travel struct {
 	plan *plan.Plan
-	node *node
+	node *rtnl.Node
 	// tunnels are where tunnel packets of the family come from and go to.
 	tunnels []outer
 	// name returns that of an interface, and addresses its own.
@@ -132,7 +133,7 @@ type strays struct {
 	*decider
 	*travel
 	// needed are the rules that nobody must delete.
-	needed map[*foundRule]bool
+	needed map[*rtnl.FoundRule]bool
 	// endpoints are the interfaces that lead to endpoints.
 	endpoints map[int]bool
 	// told are the culprits of what was found: the words for them, and the rules and
@@ -146,7 +147,7 @@ type strays struct {
 func (s *strays) senders(own *routingTable, endpointsOnly bool) []asker {
 	var all []sender
 	for k, e := range s.plan.Endpoints.All() {
-		if s.node.links[k.Interface] == 0 {
+		if s.node.Links[k.Interface] == 0 {
 			continue
 		}
 		for _, a := range e.Addresses {
@@ -158,17 +159,17 @@ func (s *strays) senders(own *routingTable, endpointsOnly bool) []asker {
 	if !endpointsOnly {
 		sources, within := map[netip.Addr]bool{}, s.sourcesWithin()
 		for _, r := range own.all() {
-			if r.kind != unix.RTN_UNICAST || s.endpoints[r.link] {
-				sources[r.source] = true
+			if r.Kind != unix.RTN_UNICAST || s.endpoints[r.Link] {
+				sources[r.Source] = true
 				continue
 			}
-			incoming := sender{in: s.name(r.link), from: r.prefix.Addr(), incoming: true, what: "what comes to %s from other nodes"}
+			incoming := sender{in: s.name(r.Link), from: r.Prefix.Addr(), incoming: true, what: "what comes to %s from other nodes"}
 			all = append(all, incoming)
-			for _, from := range within(r.prefix) {
+			for _, from := range within(r.Prefix) {
 				incoming.from = from
 				all = append(all, incoming)
 			}
-			sources[r.source] = true
+			sources[r.Source] = true
 		}
 		for _, a := range slices.SortedFunc(maps.Keys(sources), netip.Addr.Compare) {
 			all = append(all, sender{in: "lo", from: a, what: "what the node sends to %s"})
@@ -197,52 +198,52 @@ func (s *strays) distinct(all []sender) []asker {
 
 // judge takes note of what leads a packet another way than a route of Weft's: a
 // rule and a route that have decided about it.
-func (s *strays) judge(from *sender, to netip.Addr, want *foundRoute, rule *foundRule, route *foundRoute) {
+func (s *strays) judge(from *sender, to netip.Addr, want *rtnl.FoundRoute, rule *rtnl.FoundRule, route *rtnl.FoundRoute) {
 	switch {
-	case rule == nil, rule.protocol == unix.RTPROT_KERNEL && rule.table == unix.RT_TABLE_DEFAULT:
+	case rule == nil, rule.Protocol == unix.RTPROT_KERNEL && rule.Table == unix.RT_TABLE_DEFAULT:
 		// The kernel asks the table default after main.
-		if want.table == unix.RT_TABLE_MAIN && !s.told[""] {
+		if want.Table == unix.RT_TABLE_MAIN && !s.told[""] {
 			s.tell("", fmt.Sprintf("no routing rule has the table main asked for %s; add one: ip%s rule add priority 32766 lookup main", fmt.Sprintf(from.what, to), s.version()))
 		}
 	case route == nil:
 		s.tellRule(rule, nil, from, to)
-	case route.protocol == s.stamps.Protocol || route.leadsLike(want):
-	case route.protocol == unix.RTPROT_KERNEL && (route.kind == unix.RTN_BROADCAST || want.table == s.stamps.RoutingTable && route.kind != unix.RTN_UNICAST && route.prefix.IsSingleIP()):
+	case route.Protocol == s.stamps.Protocol || route.LeadsLike(want):
+	case route.Protocol == unix.RTPROT_KERNEL && (route.Kind == unix.RTN_BROADCAST || want.Table == s.stamps.RoutingTable && route.Kind != unix.RTN_UNICAST && route.Prefix.IsSingleIP()):
 		// The node's own addresses, whose networks other nodes' are of.
-	case route.table == unix.RT_TABLE_LOCAL:
+	case route.Table == unix.RT_TABLE_LOCAL:
 		// That is asked before all others, whatever is behind it.
 		s.tellRoute(rule, route, from, to)
-	case route.prefix.Bits() >= want.prefix.Bits() && !s.isNetwork(route, want):
+	case route.Prefix.Bits() >= want.Prefix.Bits() && !s.isNetwork(route, want):
 		s.tellRoute(rule, route, from, to)
-	case rule.protocol != unix.RTPROT_KERNEL:
+	case rule.Protocol != unix.RTPROT_KERNEL:
 		s.tellRule(rule, route, from, to)
 	}
 }
 
 // isNetwork reports whether a route is to a network of the node's, and in a table
 // that is right not to know what another's route says.
-func (s *strays) isNetwork(r, other *foundRoute) bool {
-	return r.protocol == unix.RTPROT_KERNEL && r.kind == unix.RTN_UNICAST && r.table != other.table
+func (s *strays) isNetwork(r, other *rtnl.FoundRoute) bool {
+	return r.Protocol == unix.RTPROT_KERNEL && r.Kind == unix.RTN_UNICAST && r.Table != other.Table
 }
 
 // judgePeer takes note of what drops tunnel packets to another node.
-func (s *strays) judgePeer(from *sender, peer netip.Addr, rule *foundRule, route *foundRoute) {
+func (s *strays) judgePeer(from *sender, peer netip.Addr, rule *rtnl.FoundRule, route *rtnl.FoundRoute) {
 	switch {
 	case rule == nil:
 		s.tell("", fmt.Sprintf("no route leads to another node, %s; add one, or set up the interface that has one", peer))
 	case route == nil:
 		s.tellRule(rule, nil, from, peer)
 	case s.carries(route):
-	case route.table == unix.RT_TABLE_LOCAL:
+	case route.Table == unix.RT_TABLE_LOCAL:
 		s.tellRoute(rule, route, from, peer)
 	case !s.reaches(from, peer):
 		// Without that there would be no way either.
 		verb := "leads them astray"
-		if route.rejects() {
+		if route.Rejects() {
 			verb = "drops them"
 		}
 		s.tell("", fmt.Sprintf("%s have no route but %s, which %s; add one, or set up the interface that has one", fmt.Sprintf(from.what, peer), s.describe(route), verb))
-	case route.prefix.Bits() > 0 || s.needed[rule]:
+	case route.Prefix.Bits() > 0 || s.needed[rule]:
 		s.tellRoute(rule, route, from, peer)
 	default:
 		s.tellRule(rule, route, from, peer)
@@ -250,9 +251,9 @@ func (s *strays) judgePeer(from *sender, peer netip.Addr, rule *foundRule, route
 }
 
 // carries reports whether a route may lead tunnel packets to another node.
-func (s *strays) carries(r *foundRoute) bool {
-	return r.protocol == s.stamps.Protocol ||
-		r.kind == unix.RTN_UNICAST && r.link != loopbackLink && !s.node.isTunnel(r.link) && r.link != s.node.bridge
+func (s *strays) carries(r *rtnl.FoundRoute) bool {
+	return r.Protocol == s.stamps.Protocol ||
+		r.Kind == unix.RTN_UNICAST && r.Link != loopbackLink && !s.node.IsTunnel(r.Link) && r.Link != s.node.Bridge
 }
 
 // reaches reports whether a packet would get to another node without the routes
@@ -267,7 +268,7 @@ func (s *strays) reaches(from *sender, peer netip.Addr) bool {
 const loopbackLink = 1
 
 // tellRule takes note of a rule that drops a packet, or leads it to a route.
-func (s *strays) tellRule(rule *foundRule, route *foundRoute, from *sender, to netip.Addr) {
+func (s *strays) tellRule(rule *rtnl.FoundRule, route *rtnl.FoundRoute, from *sender, to netip.Addr) {
 	if s.told[rule] {
 		return
 	}
@@ -276,46 +277,46 @@ func (s *strays) tellRule(rule *foundRule, route *foundRoute, from *sender, to n
 	if route != nil {
 		how = ", by the route " + s.describe(route)
 	}
-	if rule.action != nl.FR_ACT_TO_TBL {
+	if rule.Action != nl.FR_ACT_TO_TBL {
 		verb = "drops"
 	}
 	text := s.describeRule(rule)
 	mend := "delete it:"
-	if s.needed[rule] && rule.forAll() {
+	if s.needed[rule] && rule.ForAll() {
 		mend = fmt.Sprintf("put it where the kernel had it: ip%s rule add priority 32766 lookup main;", s.version())
 	}
-	s.tell("rule "+text, fmt.Sprintf("routing rule %d %s %s%s; %s ip%s rule del %s", rule.priority, verb, fmt.Sprintf(from.what, to), how, mend, s.version(), text))
+	s.tell("rule "+text, fmt.Sprintf("routing rule %d %s %s%s; %s ip%s rule del %s", rule.Priority, verb, fmt.Sprintf(from.what, to), how, mend, s.version(), text))
 }
 
 // tellRoute takes note of a route that a rule has led a packet to.
-func (s *strays) tellRoute(rule *foundRule, route *foundRoute, from *sender, to netip.Addr) {
+func (s *strays) tellRoute(rule *rtnl.FoundRule, route *rtnl.FoundRoute, from *sender, to netip.Addr) {
 	if s.told[route] {
 		return
 	}
 	s.told[route] = true
 	verb, asked := "leads astray", ""
-	if route.rejects() {
+	if route.Rejects() {
 		verb = "drops"
 	}
-	if route.table != unix.RT_TABLE_MAIN && route.table != unix.RT_TABLE_LOCAL {
-		asked = fmt.Sprintf(", as routing rule %d has its table asked", rule.priority)
+	if route.Table != unix.RT_TABLE_MAIN && route.Table != unix.RT_TABLE_LOCAL {
+		asked = fmt.Sprintf(", as routing rule %d has its table asked", rule.Priority)
 	}
 	text := s.describe(route)
 	mend := fmt.Sprintf("delete it: ip%s route del %s", s.version(), text)
 	if held := s.held(route); held.IsValid() {
-		mend = fmt.Sprintf("take the address away: ip%s addr del %s dev %s", s.version(), held, s.name(route.link))
+		mend = fmt.Sprintf("take the address away: ip%s addr del %s dev %s", s.version(), held, s.name(route.Link))
 	}
-	s.tell("route "+text, fmt.Sprintf("the route to %s %s %s%s; %s", route.prefix, verb, fmt.Sprintf(from.what, to), asked, mend))
+	s.tell("route "+text, fmt.Sprintf("the route to %s %s %s%s; %s", route.Prefix, verb, fmt.Sprintf(from.what, to), asked, mend))
 }
 
 // held returns the address of the node's for which the kernel has made a route.
-func (s *strays) held(r *foundRoute) netip.Prefix {
-	if r.kind != unix.RTN_LOCAL || r.protocol != unix.RTPROT_KERNEL {
+func (s *strays) held(r *rtnl.FoundRoute) netip.Prefix {
+	if r.Kind != unix.RTN_LOCAL || r.Protocol != unix.RTPROT_KERNEL {
 		return netip.Prefix{}
 	}
-	for _, p := range s.addresses(r.link) {
+	for _, p := range s.addresses(r.Link) {
 		// One of lo's has its whole network be the node's.
-		if p.Addr() == r.prefix.Addr() || !r.prefix.IsSingleIP() && p.Masked() == r.prefix {
+		if p.Addr() == r.Prefix.Addr() || !r.Prefix.IsSingleIP() && p.Masked() == r.Prefix {
 			return p
 		}
 	}
@@ -350,35 +351,35 @@ func (s *strays) version() string {
 }
 
 // describeRule returns a rule as ip-rule(8) takes it.
-func (s *strays) describeRule(r *foundRule) string {
-	text := fmt.Sprintf("priority %d", r.priority)
+func (s *strays) describeRule(r *rtnl.FoundRule) string {
+	text := fmt.Sprintf("priority %d", r.Priority)
 	add := func(format string, args ...any) { text += " " + fmt.Sprintf(format, args...) }
-	if r.inverted {
+	if r.Inverted {
 		add("not")
 	}
-	if r.from.Bits() > 0 {
-		add("from %s", r.from)
+	if r.From.Bits() > 0 {
+		add("from %s", r.From)
 	} else {
 		add("from all")
 	}
-	if r.to.Bits() > 0 {
-		add("to %s", r.to)
+	if r.To.Bits() > 0 {
+		add("to %s", r.To)
 	}
-	if r.in != "" {
-		add("iif %s", r.in)
+	if r.In != "" {
+		add("iif %s", r.In)
 	}
-	if r.out != "" {
-		add("oif %s", r.out)
+	if r.Out != "" {
+		add("oif %s", r.Out)
 	}
-	if r.mask != 0 {
-		add("fwmark %#x/%#x", r.mark, r.mask)
+	if r.Mask != 0 {
+		add("fwmark %#x/%#x", r.Mark, r.Mask)
 	}
-	if r.ip != 0 {
-		add("ipproto %d", r.ip)
+	if r.IP != 0 {
+		add("ipproto %d", r.IP)
 	}
-	switch r.action {
+	switch r.Action {
 	case nl.FR_ACT_TO_TBL:
-		add("lookup %s", tableNameOf(r.table))
+		add("lookup %s", tableNameOf(r.Table))
 	case nl.FR_ACT_PROHIBIT:
 		add("prohibit")
 	case nl.FR_ACT_UNREACHABLE:
@@ -390,34 +391,34 @@ func (s *strays) describeRule(r *foundRule) string {
 }
 
 // describe returns a route as ip-route(8) takes it.
-func (s *strays) describe(r *foundRoute) string {
+func (s *strays) describe(r *rtnl.FoundRoute) string {
 	text := ""
-	if kind := kindNames[r.kind]; kind != "" && r.nextHopID == 0 {
+	if kind := kindNames[r.Kind]; kind != "" && r.NextHopID == 0 {
 		text = kind + " "
 	}
-	if r.prefix.Bits() > 0 {
-		text += r.prefix.String()
+	if r.Prefix.Bits() > 0 {
+		text += r.Prefix.String()
 	} else {
 		text += "default"
 	}
-	if r.from.Bits() > 0 {
-		text += " from " + r.from.String()
+	if r.From.Bits() > 0 {
+		text += " from " + r.From.String()
 	}
 	switch {
-	case r.nextHopID != 0:
-		text += fmt.Sprintf(" nhid %d", r.nextHopID)
-	case r.rejects(), r.multipath:
+	case r.NextHopID != 0:
+		text += fmt.Sprintf(" nhid %d", r.NextHopID)
+	case r.Rejects(), r.Multipath:
 	default:
-		if r.via.IsValid() {
-			text += " via " + r.via.String()
+		if r.Via.IsValid() {
+			text += " via " + r.Via.String()
 		}
-		if r.link != 0 {
-			text += " dev " + s.name(r.link)
+		if r.Link != 0 {
+			text += " dev " + s.name(r.Link)
 		}
 	}
-	text += " table " + tableNameOf(r.table)
-	if r.metric != 0 {
-		text += fmt.Sprintf(" metric %d", r.metric)
+	text += " table " + tableNameOf(r.Table)
+	if r.Metric != 0 {
+		text += fmt.Sprintf(" metric %d", r.Metric)
 	}
 	return text
 }
@@ -446,7 +447,7 @@ func (d *DataPlane) travels() []*travel {
 	c := d.compiler
 	ipv4, ipv6 := routed(c.plan)
 	// The node may change while this is used.
-	n := &node{links: maps.Clone(c.node.links), bridge: c.node.bridge, tunnels: maps.Clone(c.node.tunnels)}
+	n := &rtnl.Node{Links: maps.Clone(c.node.Links), Bridge: c.node.Bridge, Tunnels: maps.Clone(c.node.Tunnels)}
 	names := map[int]string{} // to ask the kernel costs as much as to list all
 	name := func(link int) string {
 		if names[link] == "" {
@@ -485,7 +486,7 @@ func linkAddresses(link int) (prefixes []netip.Prefix) {
 	}
 	for _, a := range addrs {
 		if n, ok := a.(*net.IPNet); ok {
-			prefixes = append(prefixes, prefixOf(n))
+			prefixes = append(prefixes, rtnl.PrefixOf(n))
 		}
 	}
 	return prefixes

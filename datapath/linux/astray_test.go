@@ -17,6 +17,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/weftnet/weft/datapath/interval"
+	"github.com/weftnet/weft/datapath/linux/rtnl"
+	"github.com/weftnet/weft/datapath/linux/stamps"
 	"github.com/weftnet/weft/internal/golden"
 	"github.com/weftnet/weft/internal/sysctl"
 	"github.com/weftnet/weft/plan"
@@ -164,7 +166,7 @@ func TestAstray(t *testing.T) {
 // TestAstrayStories shows what is said of others' rules and routes: testdata has a
 // plan, and then some of them with what the survey says.
 func TestAstrayStories(t *testing.T) {
-	names := map[int]string{loopbackLink: "lo", 2: "eth0", 3: DefaultStamps.Bridge, 4: vxlanDevice}
+	names := map[int]string{loopbackLink: "lo", 2: "eth0", 3: stamps.Default.Bridge, 4: vxlanDevice}
 	var p *plan.Plan
 	golden.Answers(t, "testdata/astray.txtar", func(t *testing.T, name, question string) string {
 		if name == "plan" {
@@ -191,19 +193,19 @@ func TestAstrayStories(t *testing.T) {
 // and what the survey of it begins with.
 func surveyed(t interface{ Fatalf(string, ...any) }, p *plan.Plan, is4 bool, names map[int]string) (*routing, *travel) {
 	c := compileFor(t, p)
-	r := &routing{stamps: DefaultStamps}
-	for key, own := range c.want.routes.Now {
-		if key.prefix.Addr().Is4() == is4 {
-			r.add(&foundRoute{routeKey: key, route: own, protocol: DefaultStamps.Protocol})
+	r := &routing{stamps: stamps.Default}
+	for key, own := range c.want.Routes.Now {
+		if key.Prefix.Addr().Is4() == is4 {
+			r.add(&rtnl.FoundRoute{RouteKey: key, Route: own, Protocol: stamps.Default.Protocol})
 		}
 	}
 	all := interval.Everything(is4)
 	for priority, table := range map[int]int{0: unix.RT_TABLE_LOCAL, 32766: unix.RT_TABLE_MAIN} {
-		r.rules = append(r.rules, foundRule{rule: rule{priority, all, all, table}, protocol: unix.RTPROT_KERNEL, action: nl.FR_ACT_TO_TBL, suppressed: -1})
+		r.rules = append(r.rules, rtnl.FoundRule{Rule: rtnl.Rule{Priority: priority, From: all, To: all, Table: table}, Protocol: unix.RTPROT_KERNEL, Action: nl.FR_ACT_TO_TBL, Suppressed: -1})
 	}
-	for own := range c.want.rules.Now {
-		if own.from.Addr().Is4() == is4 {
-			r.rules = append(r.rules, foundRule{rule: own, protocol: DefaultStamps.Protocol, action: nl.FR_ACT_TO_TBL, suppressed: -1})
+	for own := range c.want.Rules.Now {
+		if own.From.Addr().Is4() == is4 {
+			r.rules = append(r.rules, rtnl.FoundRule{Rule: own, Protocol: stamps.Default.Protocol, Action: nl.FR_ACT_TO_TBL, Suppressed: -1})
 		}
 	}
 	sortRules(r)
@@ -213,16 +215,16 @@ func surveyed(t interface{ Fatalf(string, ...any) }, p *plan.Plan, is4 bool, nam
 }
 
 func sortRules(r *routing) {
-	slices.SortStableFunc(r.rules, func(a, b foundRule) int { return a.priority - b.priority })
+	slices.SortStableFunc(r.rules, func(a, b rtnl.FoundRule) int { return a.Priority - b.Priority })
 }
 
 // plainly says what astray does, by asking each rule about each packet.
 func (r *routing) plainly(t *travel) []string {
 	found := &strays{decider: newDecider(r), travel: t, needed: r.needed(), endpoints: map[int]bool{}, told: map[any]bool{}}
-	for _, link := range t.node.links {
+	for _, link := range t.node.Links {
 		found.endpoints[link] = true
 	}
-	for _, table := range []int{unix.RT_TABLE_MAIN, DefaultStamps.RoutingTable} {
+	for _, table := range []int{unix.RT_TABLE_MAIN, stamps.Default.RoutingTable} {
 		own := r.own(table)
 		var senders []sender
 		for k, e := range t.plan.Endpoints.All() {
@@ -234,36 +236,36 @@ func (r *routing) plainly(t *travel) []string {
 		}
 		sources := map[netip.Addr]bool{}
 		for _, route := range own.all() {
-			if table == DefaultStamps.RoutingTable {
+			if table == stamps.Default.RoutingTable {
 				break
 			}
-			sources[route.source] = true
-			if route.kind == unix.RTN_UNICAST && !found.endpoints[route.link] {
-				from := []netip.Addr{route.prefix.Addr()}
+			sources[route.Source] = true
+			if route.Kind == unix.RTN_UNICAST && !found.endpoints[route.Link] {
+				from := []netip.Addr{route.Prefix.Addr()}
 				for _, rule := range r.rules {
-					if interval.Covers(route.prefix, rule.from) {
-						from = append(from, rule.from.Addr())
+					if interval.Covers(route.Prefix, rule.From) {
+						from = append(from, rule.From.Addr())
 					}
 				}
 				for _, a := range from {
-					senders = append(senders, sender{in: t.name(route.link), from: a, incoming: true, what: "what comes to %s from other nodes"})
+					senders = append(senders, sender{in: t.name(route.Link), from: a, incoming: true, what: "what comes to %s from other nodes"})
 				}
 			}
 		}
 		for _, a := range slices.SortedFunc(maps.Keys(sources), netip.Addr.Compare) {
 			senders = append(senders, sender{in: "lo", from: a, what: "what the node sends to %s"})
 		}
-		ask := func(to netip.Addr, want *foundRoute) {
-			if want == nil || want.kind != unix.RTN_UNICAST || !t.isPods(to, table == DefaultStamps.RoutingTable) {
+		ask := func(to netip.Addr, want *rtnl.FoundRoute) {
+			if want == nil || want.Kind != unix.RTN_UNICAST || !t.isPods(to, table == stamps.Default.RoutingTable) {
 				return
 			}
 			for _, s := range senders {
-				if s.incoming && !found.endpoints[want.link] {
+				if s.incoming && !found.endpoints[want.Link] {
 					continue
 				}
 				for _, s.protocol = range []uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
-					if table == DefaultStamps.RoutingTable && !slices.ContainsFunc(r.rules, func(rule foundRule) bool {
-						return rule.protocol == DefaultStamps.Protocol && rule.table == table && rule.fits(s, to)
+					if table == stamps.Default.RoutingTable && !slices.ContainsFunc(r.rules, func(rule rtnl.FoundRule) bool {
+						return rule.Protocol == stamps.Default.Protocol && rule.Table == table && fits(&rule, s, to)
 					}) {
 						continue
 					}
@@ -273,10 +275,10 @@ func (r *routing) plainly(t *travel) []string {
 			}
 		}
 		for _, want := range own.all() {
-			ask(want.prefix.Addr(), want)
+			ask(want.Prefix.Addr(), want)
 		}
 		for _, p := range r.prefixes() {
-			if want := own.find(p.Addr(), netip.Addr{}, nil); want != nil && want.prefix.Bits() < p.Bits() {
+			if want := own.find(p.Addr(), netip.Addr{}, nil); want != nil && want.Prefix.Bits() < p.Bits() {
 				ask(p.Addr(), want)
 			}
 		}
@@ -313,7 +315,7 @@ route default fd00:2::/64 tunnel node2
 route default 172.30.0.0/24 tunnel node2 endpoints-only
 route default fd01::/64 tunnel node2 endpoints-only
 `)
-	names := map[int]string{loopbackLink: "lo", 2: "eth0", 3: DefaultStamps.Bridge, 4: vxlanDevice}
+	names := map[int]string{loopbackLink: "lo", 2: "eth0", 3: stamps.Default.Bridge, 4: vxlanDevice}
 	for k := range p.Endpoints.All() {
 		names[linkIndex(k.Interface)] = k.Interface
 	}
@@ -328,10 +330,10 @@ route default fd01::/64 tunnel node2 endpoints-only
 		is4 := rapid.Bool().Draw(t, "IPv4")
 		r, journey := surveyed(t, p, is4, names)
 		prefix := rapid.OneOf(rapid.Just(interval.Everything(is4)), rapid.SampledFrom(prefixes[is4]))
-		table := rapid.SampledFrom([]int{unix.RT_TABLE_MAIN, unix.RT_TABLE_LOCAL, unix.RT_TABLE_DEFAULT, DefaultStamps.RoutingTable, 100, 101})
+		table := rapid.SampledFrom([]int{unix.RT_TABLE_MAIN, unix.RT_TABLE_LOCAL, unix.RT_TABLE_DEFAULT, stamps.Default.RoutingTable, 100, 101})
 		priority := rapid.SampledFrom([]int{0, 1, 100, 200, 200, 8700, 9000, 32766, 40000})
 		device := rapid.SampledFrom([]string{"", "", "", "weftaaa", vxlanDevice, "lo", "eth0"})
-		protocol := rapid.SampledFrom([]uint8{unix.RTPROT_BOOT, unix.RTPROT_BOOT, unix.RTPROT_KERNEL, DefaultStamps.Protocol})
+		protocol := rapid.SampledFrom([]uint8{unix.RTPROT_BOOT, unix.RTPROT_BOOT, unix.RTPROT_KERNEL, stamps.Default.Protocol})
 		rarely := rapid.Map(rapid.IntRange(0, 9), func(n int) bool { return n == 0 })
 		if rarely.Draw(t, "without the kernel's") {
 			r.rules = slices.Delete(r.rules, 0, 1)
@@ -341,24 +343,24 @@ route default fd01::/64 tunnel node2 endpoints-only
 			actions = append(actions, nl.FR_ACT_GOTO, nl.FR_ACT_GOTO, nl.FR_ACT_GOTO)
 		}
 		for range rapid.IntRange(0, 8).Draw(t, "rules") {
-			one := foundRule{rule: rule{priority.Draw(t, "priority"), prefix.Draw(t, "from"), prefix.Draw(t, "to"), table.Draw(t, "table")},
-				protocol: uint8(protocol.Draw(t, "protocol")), in: device.Draw(t, "in"), target: priority.Draw(t, "target"),
-				inverted: rarely.Draw(t, "inverted"), narrow: rarely.Draw(t, "narrow"),
-				action:     rapid.SampledFrom(actions).Draw(t, "action"),
-				ip:         rapid.SampledFrom([]uint8{0, 0, 0, unix.IPPROTO_UDP}).Draw(t, "ip"),
-				suppressed: rapid.SampledFrom([]int{-1, -1, 0, 24}).Draw(t, "suppressed")}
+			one := rtnl.FoundRule{Rule: rtnl.Rule{Priority: priority.Draw(t, "priority"), From: prefix.Draw(t, "from"), To: prefix.Draw(t, "to"), Table: table.Draw(t, "table")},
+				Protocol: uint8(protocol.Draw(t, "protocol")), In: device.Draw(t, "in"), Target: priority.Draw(t, "target"),
+				Inverted: rarely.Draw(t, "inverted"), Narrow: rarely.Draw(t, "narrow"),
+				Action:     rapid.SampledFrom(actions).Draw(t, "action"),
+				IP:         rapid.SampledFrom([]uint8{0, 0, 0, unix.IPPROTO_UDP}).Draw(t, "ip"),
+				Suppressed: rapid.SampledFrom([]int{-1, -1, 0, 24}).Draw(t, "suppressed")}
 			if rarely.Draw(t, "marked") {
-				one.mark, one.mask = 7, uint32(rapid.SampledFrom([]int{7, 8}).Draw(t, "mask"))
+				one.Mark, one.Mask = 7, uint32(rapid.SampledFrom([]int{7, 8}).Draw(t, "mask"))
 			}
 			r.rules = append(r.rules, one)
 		}
 		sortRules(r)
 		for range rapid.IntRange(0, 8).Draw(t, "routes") {
-			one := &foundRoute{routeKey: routeKey{table.Draw(t, "table"), prefix.Draw(t, "prefix"), rapid.IntRange(0, 2).Draw(t, "metric")},
-				route:    route{kind: rapid.SampledFrom([]int{unix.RTN_UNICAST, unix.RTN_UNICAST, unix.RTN_LOCAL, unix.RTN_BLACKHOLE, unix.RTN_THROW}).Draw(t, "kind"), link: rapid.IntRange(1, 4).Draw(t, "link")},
-				protocol: protocol.Draw(t, "protocol"), from: interval.Everything(is4)}
+			one := &rtnl.FoundRoute{RouteKey: rtnl.RouteKey{Table: table.Draw(t, "table"), Prefix: prefix.Draw(t, "prefix"), Metric: rapid.IntRange(0, 2).Draw(t, "metric")},
+				Route:    rtnl.Route{Kind: rapid.SampledFrom([]int{unix.RTN_UNICAST, unix.RTN_UNICAST, unix.RTN_LOCAL, unix.RTN_BLACKHOLE, unix.RTN_THROW}).Draw(t, "kind"), Link: rapid.IntRange(1, 4).Draw(t, "link")},
+				Protocol: protocol.Draw(t, "protocol"), From: interval.Everything(is4)}
 			if !is4 {
-				one.from = prefix.Draw(t, "source")
+				one.From = prefix.Draw(t, "source")
 			}
 			r.add(one)
 		}
@@ -378,7 +380,7 @@ route default fd01::/64 tunnel node2 endpoints-only
 func BenchmarkAstray(b *testing.B) {
 	text := &strings.Builder{}
 	text.WriteString("node node1 addresses 172.30.0.1 mtu 1500\npool default 10.0.0.0/24 gateway 10.0.0.1\ntunnel vxlan port 8472 vtep 172.30.0.1 mac 0a:58:ac:1e:00:01\nnetwork default vni 1\n")
-	names := map[int]string{loopbackLink: "lo", 2: "eth0", 3: DefaultStamps.Bridge, 4: vxlanDevice}
+	names := map[int]string{loopbackLink: "lo", 2: "eth0", 3: stamps.Default.Bridge, 4: vxlanDevice}
 	for i := range 250 {
 		a := netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 2)})
 		fmt.Fprintf(text, "endpoint weft%d network default addresses %s mac %s anti-spoof\nroute default %s/32 endpoint weft%[1]d\n", i, a, plan.MACOf(a), a)
@@ -407,13 +409,13 @@ func BenchmarkAstray(b *testing.B) {
 		b.Run(c.name, func(b *testing.B) {
 			r, journey := surveyed(b, p, true, names)
 			for i := range 250 {
-				r.rules = append(r.rules, foundRule{rule: rule{c.priority, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 2)}), 32), interval.Everything(true), c.table(i)},
-					action: nl.FR_ACT_TO_TBL, suppressed: -1})
-				other := &foundRoute{routeKey: routeKey{table: c.table(i), prefix: interval.Everything(true)}, route: route{kind: unix.RTN_UNICAST, link: 2}, from: interval.Everything(true)}
+				r.rules = append(r.rules, rtnl.FoundRule{Rule: rtnl.Rule{Priority: c.priority, From: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 2)}), 32), To: interval.Everything(true), Table: c.table(i)},
+					Action: nl.FR_ACT_TO_TBL, Suppressed: -1})
+				other := &rtnl.FoundRoute{RouteKey: rtnl.RouteKey{Table: c.table(i), Prefix: interval.Everything(true)}, Route: rtnl.Route{Kind: unix.RTN_UNICAST, Link: 2}, From: interval.Everything(true)}
 				if c.throws {
-					other.kind = unix.RTN_THROW
+					other.Kind = unix.RTN_THROW
 				}
-				if r.tables[other.table] == nil {
+				if r.tables[other.Table] == nil {
 					r.add(other)
 				}
 			}
@@ -445,7 +447,7 @@ func TestMatter(t *testing.T) {
 		[]netip.Addr{netip.MustParseAddr("10.0.0.5"), netip.MustParseAddr("192.168.0.5")}, true)
 	for p, want := range map[string]bool{"0.0.0.0/0": true, "10.0.0.0/30": false, "10.0.0.0/29": true, "10.1.2.77/32": true, "10.1.3.0/24": false, "11.0.0.0/8": false,
 		"172.16.0.0/12": true, "172.16.1.0/24": false, "192.168.0.5/32": true, "192.168.0.0/30": false} {
-		if r := (foundRoute{routeKey: routeKey{prefix: netip.MustParsePrefix(p)}}); DefaultStamps.matter(&r, concerns) != want {
+		if r := (rtnl.FoundRoute{RouteKey: rtnl.RouteKey{Prefix: netip.MustParsePrefix(p)}}); matter(stamps.Default, r, concerns) != want {
 			t.Fatalf("a route to %s: %t", p, !want)
 		}
 	}
@@ -458,9 +460,9 @@ func TestMatter(t *testing.T) {
 		peers := rapid.SliceOf(plantest.Addr().Filter(func(a netip.Addr) bool { return a.Is4() == is4 })).Draw(t, "peers")
 		concerns, plain := of(p, peers, is4)
 		prefix := plantest.Prefix().Filter(func(p netip.Prefix) bool { return p.Addr().Is4() == is4 }).Draw(t, "route")
-		for _, protocol := range []uint8{DefaultStamps.Protocol, unix.RTPROT_STATIC} {
-			r := &foundRoute{routeKey: routeKey{prefix: prefix}, protocol: protocol}
-			if want := protocol == DefaultStamps.Protocol || slices.ContainsFunc(plain, prefix.Overlaps); DefaultStamps.matter(r, concerns) != want {
+		for _, protocol := range []uint8{stamps.Default.Protocol, unix.RTPROT_STATIC} {
+			r := &rtnl.FoundRoute{RouteKey: rtnl.RouteKey{Prefix: prefix}, Protocol: protocol}
+			if want := protocol == stamps.Default.Protocol || slices.ContainsFunc(plain, prefix.Overlaps); matter(stamps.Default, *r, concerns) != want {
 				t.Fatalf("a route of protocol %d to %s, beside %v: %t", protocol, prefix, plain, !want)
 			}
 		}
@@ -479,10 +481,10 @@ func foreign(t *testing.T, r *routing, is4 bool, names map[int]string, words []s
 	}
 	all := interval.Everything(is4)
 	kind, words := words[0], words[1:]
-	a, b := foundRule{rule: rule{from: all, to: all}, action: nl.FR_ACT_TO_TBL, suppressed: -1}, foundRoute{route: route{kind: unix.RTN_UNICAST}, from: all}
-	b.table = unix.RT_TABLE_MAIN
+	a, b := rtnl.FoundRule{Rule: rtnl.Rule{From: all, To: all}, Action: nl.FR_ACT_TO_TBL, Suppressed: -1}, rtnl.FoundRoute{Route: rtnl.Route{Kind: unix.RTN_UNICAST}, From: all}
+	b.Table = unix.RT_TABLE_MAIN
 	if kind == "rule" {
-		a.priority, words = number(words[0]), words[1:]
+		a.Priority, words = number(words[0]), words[1:]
 	}
 	kinds := map[string]int{"throw": unix.RTN_THROW}
 	for k, name := range kindNames {
@@ -495,57 +497,57 @@ func foreign(t *testing.T, r *routing, is4 bool, names map[int]string, words []s
 		next := func() string { w := words[0]; words = words[1:]; return w }
 		switch {
 		case word == "from" && kind == "rule":
-			a.from = netip.MustParsePrefix(next())
+			a.From = netip.MustParsePrefix(next())
 		case word == "from":
-			b.from = netip.MustParsePrefix(next())
+			b.From = netip.MustParsePrefix(next())
 		case word == "to":
-			a.to = netip.MustParsePrefix(next())
+			a.To = netip.MustParsePrefix(next())
 		case word == "iif":
-			a.in = next()
+			a.In = next()
 		case word == "oif":
-			a.out = next()
+			a.Out = next()
 		case word == "not":
-			a.inverted = true
+			a.Inverted = true
 		case word == "narrow":
-			a.narrow = true
+			a.Narrow = true
 		case word == "lookup":
-			a.table = number(next())
+			a.Table = number(next())
 		case word == "suppress":
-			a.suppressed = number(next())
+			a.Suppressed = number(next())
 		case word == "goto":
-			a.action, a.target = nl.FR_ACT_GOTO, number(next())
+			a.Action, a.Target = nl.FR_ACT_GOTO, number(next())
 		case word == "via":
-			b.via = netip.MustParseAddr(next())
+			b.Via = netip.MustParseAddr(next())
 		case word == "dev":
 			device := next()
 			for link, name := range names {
 				if name == device {
-					b.link = link
+					b.Link = link
 				}
 			}
 		case word == "table":
-			b.table = number(next())
+			b.Table = number(next())
 		case word == "metric":
-			b.metric = number(next())
+			b.Metric = number(next())
 		case word == "proto":
-			b.protocol = uint8(number(next()))
+			b.Protocol = uint8(number(next()))
 		case kind == "rule" && actions[word] != 0:
-			a.action = actions[word]
+			a.Action = actions[word]
 		case kind == "route" && kinds[word] != 0:
-			b.kind = kinds[word]
+			b.Kind = kinds[word]
 		case word == "default":
-			b.prefix = interval.Everything(true)
+			b.Prefix = interval.Everything(true)
 		default:
-			b.prefix = netip.MustParsePrefix(word)
+			b.Prefix = netip.MustParsePrefix(word)
 		}
 	}
 	of4 := func(some ...netip.Prefix) bool {
 		return !slices.ContainsFunc(some, func(p netip.Prefix) bool { return p.Bits() > 0 && p.Addr().Is4() != is4 })
 	}
 	switch {
-	case kind == "rule" && of4(a.from, a.to):
+	case kind == "rule" && of4(a.From, a.To):
 		r.rules = append(r.rules, a)
-	case kind == "route" && b.prefix.Addr().Is4() == is4:
+	case kind == "route" && b.Prefix.Addr().Is4() == is4:
 		r.add(&b)
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/datapath/interval"
+	"github.com/weftnet/weft/datapath/linux/rtnl"
 	"github.com/weftnet/weft/datapath/reconcile"
 	"github.com/weftnet/weft/plan"
 )
@@ -22,169 +23,17 @@ const (
 	metric6 = 1024
 )
 
-// node is what compiling a plan needs to know of the node besides the plan.
-type node struct {
-	stamps Stamps
-	// links maps interface names to indexes.
-	links map[string]int
-	// bridge is the index of Weft's own device that has the gateways' addresses, 0
-	// where the plan needs none or it cannot be had.
-	bridge int
-	// tunnels are the devices of tunnels by the tunnels' names, those that can be had.
-	tunnels map[string]device
-	// connected are the prefixes of addresses on other interfaces.
-	connected []connection
-}
-
-// device is one of Weft's own for a tunnel.
-type device struct {
-	index int
-	// mtu is in bytes.
-	mtu int
-}
-
-// tunnel returns the name of the tunnel whose device has an index.
-func (n *node) tunnel(link int) (name string, ok bool) {
-	for name, d := range n.tunnels {
-		if d.index == link && link != 0 {
-			return name, true
-		}
-	}
-	return "", false
-}
-
-// isTunnel reports whether a tunnel's device has an index.
-func (n *node) isTunnel(link int) bool {
-	_, ok := n.tunnel(link)
-	return ok
-}
-
-// ownLinks are the indexes of Weft's own devices, in order.
-func (n *node) ownLinks() []int {
-	var own []int
-	if n.bridge != 0 {
-		own = append(own, n.bridge)
-	}
-	for _, d := range n.tunnels {
-		own = append(own, d.index)
-	}
-	slices.Sort(own)
-	return own
-}
-
-type connection struct {
-	addr netip.Prefix // not masked
-	link int
-}
-
-// linkTo returns the link that leads to a next hop, and whether the kernel has
-// to be told that the next hop is on it.
-func (n *node) linkTo(via netip.Addr, own []netip.Addr) (link int, onlink bool) {
-	best := -1
-	for _, c := range n.connected {
-		if c.addr.Contains(via) && c.addr.Bits() > best && !c.addr.IsSingleIP() {
-			best, link = c.addr.Bits(), c.link
-		}
-	}
-	if best >= 0 {
-		return link, false
-	}
-	for _, a := range own {
-		if a.Is4() != via.Is4() {
-			continue
-		}
-		if i := n.holding(a); i != 0 {
-			return i, true
-		}
-	}
-	return 0, false
-}
-
-// links are the indexes of interfaces, in order and then 0.
-type links [mostLinks]int
-
-// mostLinks is more than a machine has in one network.
-const mostLinks = 8
-
-// linksTo returns the links by which packets may come from a next hop: those
-// with a prefix that has it, as its answers may take any of them, or the one
-// that leads to it.
-func (n *node) linksTo(via netip.Addr, own []netip.Addr) links {
-	leads, _ := n.linkTo(via, own)
-	if leads == 0 {
-		return links{}
-	}
-	all := []int{}
-	for _, c := range n.connected {
-		if c.addr.Contains(via) && !c.addr.IsSingleIP() && c.link != leads {
-			all = append(all, c.link)
-		}
-	}
-	slices.Sort(all)
-	all = slices.Compact(all)
-	all = append(all[:min(len(all), mostLinks-1)], leads)
-	slices.Sort(all)
-	var some links
-	copy(some[:], all)
-	return some
-}
-
-// leadingTo returns the links by which packets may come to an address of the
-// node from other machines: those with a prefix of one of theirs or of the
-// node's, and all where one is behind a router.
-func (n *node) leadingTo(machines iter.Seq[netip.Addr], own netip.Addr) map[int]bool {
-	links := map[int]bool{}
-	all := false
-	for m := range machines {
-		near := false
-		for _, c := range n.connected {
-			if c.addr.Contains(m) && !c.addr.IsSingleIP() {
-				links[c.link], near = true, true
-			}
-		}
-		all = all || !near
-	}
-	for _, c := range n.connected {
-		if c.addr.Contains(own) || all && c.addr.Addr().Is4() == own.Is4() {
-			links[c.link] = true
-		}
-	}
-	return links
-}
-
-// own returns the name of that of Weft's own devices that has an index.
-func (n *node) own(link int) (name string, ok bool) {
-	switch {
-	case link == 0:
-		return "", false
-	case link == n.bridge:
-		return n.stamps.Bridge, true
-	}
-	name, ok = n.tunnel(link)
-	return n.stamps.TunnelPrefix + name, ok
-}
-
-// holding returns the link that has an address, 0 for none.
-func (n *node) holding(a netip.Addr) int {
-	for _, c := range n.connected {
-		if c.addr.Addr() == a {
-			return c.link
-		}
-	}
-	return 0
-}
-
 // compiler turns plan entries into kernel objects. Most entries turn into the
 // same objects whatever the rest of the plan is. The exceptions, in which a
 // kernel's routing tables differ from one plan table, are collected when the
 // compiler is made.
 type compiler struct {
-	node *node
+	node *rtnl.Node
 	plan *plan.Plan
 	// peers are those that routes speak of: another plan's while what it asked
 	// for is taken back.
 	peers plan.Table[plan.PeerKey, plan.Peer]
-	want  *wanted
+	want  *rtnl.Wanted
 	erase bool // take objects back instead of asking for them
 
 	implied []impliedRoute
@@ -206,7 +55,7 @@ type compiler struct {
 	conflict error           // two entries ask for different things under one key
 }
 
-func newCompiler(n *node, p *plan.Plan, w *wanted) *compiler {
+func newCompiler(n *rtnl.Node, p *plan.Plan, w *rtnl.Wanted) *compiler {
 	c := &compiler{node: n, plan: p, peers: p.Peers, want: w,
 		bases: map[netip.Prefix]netip.Addr{}, missing: map[string]bool{}}
 	c.implied = impliedRoutes(p)
@@ -269,21 +118,21 @@ func (c *compiler) compile() error {
 		if !pool.Gateway.IsValid() {
 			continue
 		}
-		if c.node.bridge != 0 {
-			put(c, &c.want.addresses, addressKey{c.node.bridge, interval.Single(pool.Gateway)}, struct{}{})
+		if c.node.Bridge != 0 {
+			put(c, &c.want.Addresses, rtnl.AddressKey{Link: c.node.Bridge, Prefix: interval.Single(pool.Gateway)}, struct{}{})
 		}
 		// Without an address on this device, others' masquerade takes any of the
 		// node's. The gateway's on two devices would fail programs that listen at
 		// each address of each.
 		if a := pool.TunnelAddress(); a.IsValid() && c.carries(pool.Tunnel, pool.Prefix) {
-			put(c, &c.want.addresses, addressKey{c.node.tunnels[pool.Tunnel].index, interval.Single(a)}, struct{}{})
+			put(c, &c.want.Addresses, rtnl.AddressKey{Link: c.node.Tunnels[pool.Tunnel].Index, Prefix: interval.Single(a)}, struct{}{})
 		}
 	}
 	_, ipv6 := routed(c.plan)
-	for _, t := range c.node.stamps.overlays(c.plan) {
-		if d, ok := c.node.tunnels[t.Name]; ok && ipv6 && t.Carries(netip.IPv6Unspecified()) && d.mtu < leastMTU6 {
+	for _, t := range rtnl.Overlays(c.node.Stamps, c.plan) {
+		if d, ok := c.node.Tunnels[t.Name]; ok && ipv6 && t.Carries(netip.IPv6Unspecified()) && d.MTU < leastMTU6 {
 			c.problems = append(c.problems, fmt.Errorf("no IPv6 to other nodes: the MTU of %s is %d, and IPv6 needs %d; raise the MTU of the node's interface by %d",
-				t.device, d.mtu, leastMTU6, leastMTU6-d.mtu))
+				t.Device, d.MTU, leastMTU6, leastMTU6-d.MTU))
 		}
 	}
 	c.compileRules()
@@ -305,14 +154,14 @@ func (c *compiler) compileRules() {
 		if !ok {
 			continue
 		}
-		priority := c.node.stamps.Priority
+		priority := c.node.Stamps.Priority
 		if to.Bits() == 0 {
 			// Asked for a rule to everywhere, the kernel takes any of the
 			// same priority for it.
 			priority++
 		}
 		for _, from := range endpointSources(c.plan, is4) {
-			put(c, &c.want.rules, rule{priority, from, to, c.node.stamps.RoutingTable}, struct{}{})
+			put(c, &c.want.Rules, rtnl.Rule{Priority: priority, From: from, To: to, Table: c.node.Stamps.RoutingTable}, struct{}{})
 		}
 	}
 }
@@ -339,17 +188,17 @@ func endpointSources(p *plan.Plan, is4 bool) []netip.Prefix {
 }
 
 func (c *compiler) endpoint(k plan.EndpointKey, e plan.Endpoint) {
-	link, ok := c.node.links[k.Interface]
+	link, ok := c.node.Links[k.Interface]
 	if !ok {
 		c.missing[k.Interface] = true
 		return
 	}
-	put(c, &c.want.groups, link, struct{}{})
+	put(c, &c.want.Groups, link, struct{}{})
 	if e.MAC.IsZero() {
 		return
 	}
 	for _, a := range e.Addresses {
-		put(c, &c.want.neighbours, neighbourKey{link, a}, e.MAC)
+		put(c, &c.want.Neighbours, rtnl.NeighbourKey{Link: link, Addr: a}, e.MAC)
 	}
 }
 
@@ -358,17 +207,17 @@ func (c *compiler) route(k plan.RouteKey, r plan.Route) {
 		// The endpoints' table is asked first, so it must say where it does
 		// not know best.
 		c.exceptional = true
-		c.putRoute(c.node.stamps.RoutingTable, k.Prefix, route{kind: unix.RTN_THROW})
+		c.putRoute(c.node.Stamps.RoutingTable, k.Prefix, rtnl.Route{Kind: unix.RTN_THROW})
 	}
 	table := unix.RT_TABLE_MAIN
 	if r.EndpointsOnly {
-		table = c.node.stamps.RoutingTable
+		table = c.node.Stamps.RoutingTable
 	}
 	switch r.Way {
 	case plan.ToGateway:
 		return
 	case plan.ToHost:
-		if k.Prefix.IsSingleIP() && c.node.holding(k.Prefix.Addr()) == 0 && !c.ownGateway(k.Prefix.Addr()) {
+		if k.Prefix.IsSingleIP() && c.node.Holding(k.Prefix.Addr()) == 0 && !c.ownGateway(k.Prefix.Addr()) {
 			c.problem(k, r, "no interface of the node has this address")
 		}
 		return
@@ -384,28 +233,28 @@ func (c *compiler) route(k plan.RouteKey, r plan.Route) {
 
 // piece compiles one prefix of a route.
 func (c *compiler) piece(table int, prefix netip.Prefix, k plan.RouteKey, r plan.Route) {
-	to := route{kind: unix.RTN_UNICAST}
+	to := rtnl.Route{Kind: unix.RTN_UNICAST}
 	switch r.Way {
 	case plan.ToDrop:
-		to.kind = unix.RTN_UNREACHABLE
+		to.Kind = unix.RTN_UNREACHABLE
 	case plan.ToNextHop:
 		peer, _ := c.peers.Get(plan.PeerKey{Name: r.Peer()})
-		to.via = peer.NextHop(prefix.Addr())
-		to.link, to.onlink = c.node.linkTo(to.via, c.plan.Local.Addresses)
-		if to.link == 0 {
+		to.Via = peer.NextHop(prefix.Addr())
+		to.Link, to.Onlink = c.node.LinkTo(to.Via, c.plan.Local.Addresses)
+		if to.Link == 0 {
 			// A shorter prefix must not take its packets elsewhere.
 			c.problem(k, r, "the next hop is on no interface of the node: what is sent there is dropped")
-			to = route{kind: unix.RTN_UNREACHABLE}
+			to = rtnl.Route{Kind: unix.RTN_UNREACHABLE}
 		}
 	case plan.ToEndpoint:
-		link, ok := c.node.links[r.Interface]
+		link, ok := c.node.Links[r.Interface]
 		if !ok {
 			c.missing[r.Interface] = true
 			return
 		}
-		to.link, to.source = link, c.source(prefix)
+		to.Link, to.Source = link, c.source(prefix)
 		if prefix.IsSingleIP() {
-			to.scope = linkScope(prefix)
+			to.Scope = linkScope(prefix)
 			break
 		}
 		c.exceptional = true
@@ -415,30 +264,30 @@ func (c *compiler) piece(table int, prefix netip.Prefix, k plan.RouteKey, r plan
 			c.problem(k, r, "the endpoint has no address of this family")
 			return
 		}
-		to.via, to.onlink = e.Addresses[i], true
+		to.Via, to.Onlink = e.Addresses[i], true
 	case plan.ToTunnel:
 		end := c.end(r, prefix)
 		if !c.carries(end.Tunnel, prefix) {
-			to.kind = unix.RTN_UNREACHABLE
+			to.Kind = unix.RTN_UNREACHABLE
 			break
 		}
-		link := c.node.tunnels[end.Tunnel].index
-		to.link, to.source = link, c.source(prefix)
+		link := c.node.Tunnels[end.Tunnel].Index
+		to.Link, to.Source = link, c.source(prefix)
 		hop := prefix.Addr()
 		switch other, ok := c.bases[prefix]; {
 		case prefix.IsSingleIP():
-			to.scope = linkScope(prefix)
+			to.Scope = linkScope(prefix)
 		case prefix.Addr().Is6():
 			hop = linkLocal(end.MAC)
-			to.via = hop
+			to.Via = hop
 		case ok:
 			hop = other
 			fallthrough
 		default:
-			to.via, to.onlink = hop, true
+			to.Via, to.Onlink = hop, true
 		}
-		put(c, &c.want.neighbours, neighbourKey{link, hop}, end.MAC)
-		put(c, &c.want.fdb, fdbKey{link, end.MAC}, end.VTEP)
+		put(c, &c.want.Neighbours, rtnl.NeighbourKey{Link: link, Addr: hop}, end.MAC)
+		put(c, &c.want.FDB, rtnl.FDBKey{Link: link, MAC: end.MAC}, end.VTEP)
 	}
 	c.putRoute(table, prefix, to)
 }
@@ -452,8 +301,8 @@ func (c *compiler) end(r plan.Route, prefix netip.Prefix) plan.TunnelEnd {
 
 // carries reports whether a tunnel can carry packets to a prefix here.
 func (c *compiler) carries(tunnel string, prefix netip.Prefix) bool {
-	d, ok := c.node.tunnels[tunnel]
-	return ok && (prefix.Addr().Is4() || d.mtu >= leastMTU6)
+	d, ok := c.node.Tunnels[tunnel]
+	return ok && (prefix.Addr().Is4() || d.MTU >= leastMTU6)
 }
 
 // leastMTU6 is the least MTU of a link with IPv6, in bytes (RFC 8200, section
@@ -462,7 +311,7 @@ const leastMTU6 = 1280
 
 // source is what the node sends from to a prefix, where it has that address.
 func (c *compiler) source(prefix netip.Prefix) netip.Addr {
-	if c.node.bridge == 0 {
+	if c.node.Bridge == 0 {
 		return netip.Addr{}
 	}
 	return sourceTowards(c.plan, prefix.Addr())
@@ -478,7 +327,7 @@ func (c *compiler) blame(link int, err error) error {
 	if err == nil {
 		return nil
 	}
-	for name, i := range c.node.links {
+	for name, i := range c.node.Links {
 		if k := (plan.EndpointKey{Interface: name}); i == link {
 			e, _ := c.plan.Endpoints.Get(k)
 			return &datapath.EndpointError{Interface: name, Name: e.Name, Err: err}
@@ -487,12 +336,12 @@ func (c *compiler) blame(link int, err error) error {
 	return err
 }
 
-func (c *compiler) putRoute(table int, prefix netip.Prefix, r route) {
-	metric := c.node.stamps.Metric + metric4
+func (c *compiler) putRoute(table int, prefix netip.Prefix, r rtnl.Route) {
+	metric := c.node.Stamps.Metric + metric4
 	if prefix.Addr().Is6() {
-		metric = c.node.stamps.Metric + metric6
+		metric = c.node.Stamps.Metric + metric6
 	}
-	put(c, &c.want.routes, routeKey{table, prefix, metric}, r)
+	put(c, &c.want.Routes, rtnl.RouteKey{Table: table, Prefix: prefix, Metric: metric}, r)
 }
 
 // sourceTowards is what the node sends from to a pod's address, on the node or

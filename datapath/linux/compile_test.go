@@ -15,6 +15,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/weftnet/weft/datapath/linux/nft"
+	"github.com/weftnet/weft/datapath/linux/rtnl"
+	"github.com/weftnet/weft/datapath/linux/stamps"
 	"github.com/weftnet/weft/internal/golden"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plan/plantest"
@@ -22,26 +24,26 @@ import (
 
 // testNode is a node on which every endpoint's interface is there, and eth0
 // has the node's addresses.
-func testNode(p *plan.Plan) *node {
-	n := &node{stamps: DefaultStamps, links: map[string]int{}, bridge: 3, tunnels: map[string]device{}}
+func testNode(p *plan.Plan) *rtnl.Node {
+	n := &rtnl.Node{Stamps: stamps.Default, Links: map[string]int{}, Bridge: 3, Tunnels: map[string]rtnl.Device{}}
 	for i, t := range p.Local.Tunnels {
-		n.tunnels[t.Name] = device{4 + i, 1450}
+		n.Tunnels[t.Name] = rtnl.Device{Index: 4 + i, MTU: 1450}
 	}
 	for k := range p.Endpoints.All() {
-		n.links[k.Interface] = linkIndex(k.Interface)
+		n.Links[k.Interface] = linkIndex(k.Interface)
 	}
 	for _, a := range p.Local.Addresses {
 		bits := 24
 		if a.Is6() {
 			bits = 64
 		}
-		n.connected = append(n.connected, connection{netip.PrefixFrom(a, bits), 2})
+		n.Connected = append(n.Connected, rtnl.Connection{Addr: netip.PrefixFrom(a, bits), Link: 2})
 	}
 	return n
 }
 
 // vxlanDevice is that of the tunnel that most plans of tests have.
-var vxlanDevice = DefaultStamps.TunnelPrefix + "vxlan"
+var vxlanDevice = stamps.Default.TunnelPrefix + "vxlan"
 
 // linkIndex gives each name an index of its own.
 func linkIndex(name string) int {
@@ -53,7 +55,7 @@ func linkIndex(name string) int {
 }
 
 func compileFor(t interface{ Fatalf(string, ...any) }, p *plan.Plan) *compiler {
-	c := newCompiler(testNode(p), p, &wanted{})
+	c := newCompiler(testNode(p), p, &rtnl.Wanted{})
 	if err := c.compile(); err != nil {
 		t.Fatalf("compile: %v\n%s", err, p)
 	}
@@ -72,8 +74,8 @@ func TestCompile(t *testing.T) {
 		c := compileFor(t, p)
 		out := []txtar.File{files[0],
 			{Name: "objects", Data: []byte(describe(p, c))},
-			{Name: "rules", Data: []byte(describeRules(compileRuleset(DefaultStamps, p, c.sourcesOf(), usualConnections)))}}
-		if _, r := compilePolicies(DefaultStamps, p); !r.Empty() {
+			{Name: "rules", Data: []byte(describeRules(compileRuleset(stamps.Default, p, c.sourcesOf(), usualConnections)))}}
+		if _, r := compilePolicies(stamps.Default, p); !r.Empty() {
 			out = append(out, txtar.File{Name: "policies", Data: []byte(describeRules(r))})
 		}
 		return out
@@ -82,50 +84,50 @@ func TestCompile(t *testing.T) {
 
 // describe writes objects as ip would be told.
 func describe(p *plan.Plan, c *compiler) string {
-	names := map[int]string{2: "eth0", 3: DefaultStamps.Bridge, 4: vxlanDevice}
+	names := map[int]string{2: "eth0", 3: stamps.Default.Bridge, 4: vxlanDevice}
 	for _, t := range p.Local.Tunnels {
-		names[c.node.tunnels[t.Name].index] = DefaultStamps.TunnelPrefix + t.Name
+		names[c.node.Tunnels[t.Name].Index] = stamps.Default.TunnelPrefix + t.Name
 	}
-	for name, index := range c.node.links {
+	for name, index := range c.node.Links {
 		names[index] = name
 	}
 	var b strings.Builder
-	w := c.want.against(&objects{})
-	for _, x := range w.addresses {
-		fmt.Fprintf(&b, "address %s dev %s\n", x.Key.prefix, names[x.Key.link])
+	w := c.want.Against(&rtnl.Objects{})
+	for _, x := range w.Addresses {
+		fmt.Fprintf(&b, "address %s dev %s\n", x.Key.Prefix, names[x.Key.Link])
 	}
-	for _, x := range w.groups {
+	for _, x := range w.Groups {
 		fmt.Fprintf(&b, "group weft dev %s\n", names[x.Key])
 	}
-	for _, x := range w.neighbours {
-		fmt.Fprintf(&b, "neighbour %s lladdr %s dev %s\n", x.Key.addr, x.New, names[x.Key.link])
+	for _, x := range w.Neighbours {
+		fmt.Fprintf(&b, "neighbour %s lladdr %s dev %s\n", x.Key.Addr, x.New, names[x.Key.Link])
 	}
-	for _, x := range w.fdb {
-		fmt.Fprintf(&b, "fdb %s dst %s dev %s\n", x.Key.mac, x.New, names[x.Key.link])
+	for _, x := range w.FDB {
+		fmt.Fprintf(&b, "fdb %s dst %s dev %s\n", x.Key.MAC, x.New, names[x.Key.Link])
 	}
-	for _, x := range w.rules {
+	for _, x := range w.Rules {
 		fmt.Fprintln(&b, x.Key)
 	}
-	for _, x := range w.routes {
+	for _, x := range w.Routes {
 		kinds := map[int]string{unix.RTN_UNICAST: "route", unix.RTN_UNREACHABLE: "unreachable", unix.RTN_THROW: "throw"}
-		fmt.Fprintf(&b, "%s %s", kinds[x.New.kind], x.Key.prefix)
-		if x.New.via.IsValid() {
-			fmt.Fprintf(&b, " via %s", x.New.via)
+		fmt.Fprintf(&b, "%s %s", kinds[x.New.Kind], x.Key.Prefix)
+		if x.New.Via.IsValid() {
+			fmt.Fprintf(&b, " via %s", x.New.Via)
 		}
-		if x.New.link != 0 {
-			fmt.Fprintf(&b, " dev %s", names[x.New.link])
+		if x.New.Link != 0 {
+			fmt.Fprintf(&b, " dev %s", names[x.New.Link])
 		}
-		if x.New.onlink {
+		if x.New.Onlink {
 			b.WriteString(" onlink")
 		}
-		if x.New.scope == unix.RT_SCOPE_LINK {
+		if x.New.Scope == unix.RT_SCOPE_LINK {
 			b.WriteString(" scope link")
 		}
-		if x.New.source.IsValid() {
-			fmt.Fprintf(&b, " src %s", x.New.source)
+		if x.New.Source.IsValid() {
+			fmt.Fprintf(&b, " src %s", x.New.Source)
 		}
-		if x.Key.table != unix.RT_TABLE_MAIN {
-			fmt.Fprintf(&b, " table %d", x.Key.table)
+		if x.Key.Table != unix.RT_TABLE_MAIN {
+			fmt.Fprintf(&b, " table %d", x.Key.Table)
 		}
 		b.WriteByte('\n')
 	}
@@ -229,7 +231,7 @@ func TestAdvance(t *testing.T) {
 			return
 		}
 		old := compileFor(t, p)
-		old.want.changes()
+		old.want.Changes()
 		before := clone(old.want)
 		next, ok := old.advance(q, p.Diff(q), linkIndex)
 		if !ok {
@@ -237,10 +239,10 @@ func TestAdvance(t *testing.T) {
 		}
 		took++
 		fresh := compileFor(t, q)
-		if d := fresh.want.against(next.want.asObjects()); size(d) > 0 {
+		if d := fresh.want.Against(next.want.AsObjects()); size(d) > 0 {
 			t.Fatalf("differs from what the whole plan gives by %+v\nfrom:\n%s\nto:\n%s", d, p, q)
 		}
-		if diff := cmp.Diff(next.want.changes(), fresh.want.against(before), cmp.AllowUnexported(delta{}, routeKey{}, route{}, neighbourKey{}, fdbKey{}, rule{}),
+		if diff := cmp.Diff(next.want.Changes(), fresh.want.Against(before), cmp.AllowUnexported(rtnl.Delta{}, rtnl.RouteKey{}, rtnl.Route{}, rtnl.NeighbourKey{}, rtnl.FDBKey{}, rtnl.Rule{}),
 			cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
 			t.Fatalf("the changes differ from those between both wholes:\n%s", diff)
 		}
@@ -279,12 +281,12 @@ route default 172.30.9.4/32 tunnel node3 endpoints-only
 	c := compileFor(t, p)
 	for _, peers := range []string{node2, node2 + node3, node3, ""} {
 		q := parse(peers)
-		c.want.changes()
+		c.want.Changes()
 		next, ok := c.advance(q, p.Diff(q), linkIndex)
 		if !ok {
 			t.Fatalf("all is compiled anew for the peers\n%s", peers)
 		}
-		if d := compileFor(t, q).want.against(next.want.asObjects()); size(d) > 0 {
+		if d := compileFor(t, q).want.Against(next.want.AsObjects()); size(d) > 0 {
 			t.Fatalf("differs from what the whole plan gives by %+v\nto:\n%s", d, q)
 		}
 		p, c = q, next
@@ -304,11 +306,11 @@ route default 172.30.9.4/32 tunnel node3 endpoints-only
 	}
 }
 
-func size(d delta) int {
-	return len(d.addresses) + len(d.routes) + len(d.neighbours) + len(d.fdb) + len(d.rules) + len(d.groups)
+func size(d rtnl.Delta) int {
+	return len(d.Addresses) + len(d.Routes) + len(d.Neighbours) + len(d.FDB) + len(d.Rules) + len(d.Groups)
 }
 
-func clone(w *wanted) *objects {
-	o := w.asObjects()
-	return &objects{maps.Clone(o.addresses), maps.Clone(o.routes), maps.Clone(o.neighbours), maps.Clone(o.fdb), maps.Clone(o.rules), maps.Clone(o.groups)}
+func clone(w *rtnl.Wanted) *rtnl.Objects {
+	o := w.AsObjects()
+	return &rtnl.Objects{Addresses: maps.Clone(o.Addresses), Routes: maps.Clone(o.Routes), Neighbours: maps.Clone(o.Neighbours), FDB: maps.Clone(o.FDB), Rules: maps.Clone(o.Rules), Groups: maps.Clone(o.Groups)}
 }

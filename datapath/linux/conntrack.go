@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strconv"
 
 	"github.com/mdlayher/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/weftnet/weft/internal/sysctl"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -197,4 +199,30 @@ type trackedConnection struct {
 // leftover is what both sides have of the connection.
 func (c trackedConnection) leftover() leftover {
 	return leftover{c.protocol, side{c.source, c.dialled}, side{c.destination, c.seen}}
+}
+
+// sctpTracked reports whether the kernel tracks SCTP connections by port.
+func sctpTracked() bool {
+	_, err := sysctl.Get("netfilter/nf_conntrack_sctp_timeout_established")
+	return err == nil
+}
+
+// noneTracked reports whether the kernel tracks no connection at all.
+func noneTracked() bool {
+	v, err := sysctl.Get("netfilter/nf_conntrack_count")
+	return err == nil && v == "0"
+}
+
+// mostTracked is how many connections the kernel tracks at most; 0 where it does
+// not say, as it tracks none yet or has no bound.
+func mostTracked() int {
+	v, err := sysctl.Get("netfilter/nf_conntrack_max")
+	if err != nil {
+		return 0
+	}
+	most, err := strconv.Atoi(v)
+	if err != nil {
+		return 0
+	}
+	return max(most, 0)
 }

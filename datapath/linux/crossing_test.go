@@ -5,6 +5,7 @@ import (
 
 	"github.com/google/nftables"
 
+	"github.com/weftnet/weft/datapath/linux/stamps"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -20,10 +21,10 @@ egress default any 0.0.0.0/0 drop
 	if err != nil {
 		t.Fatal(err)
 	}
-	own := compileRuleset(DefaultStamps, p, compileFor(t, p).sourcesOf(), usualConnections)
+	own := compileRuleset(stamps.Default, p, compileFor(t, p).sourcesOf(), usualConnections)
 	limits := own.Chains["crossing"].Hook.Priority
 	before := map[string]bool{"discard": false, fromEndpoints: false, toEndpoints: false}
-	for _, r := range []*ruleset{own, policyRules(DefaultStamps)} {
+	for _, r := range []*ruleset{own, policyRules(stamps.Default)} {
 		for name, c := range r.Chains {
 			if c.Hook == nil || c.Hook.Number != *nftables.ChainHookForward || name == "crossing" {
 				continue

@@ -6,9 +6,9 @@ import (
 	"slices"
 
 	"github.com/vishvananda/netlink/nl"
-	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/datapath/interval"
+	"github.com/weftnet/weft/datapath/linux/rtnl"
 )
 
 // decider says what routing.decide does, of many senders and destinations. A node
@@ -48,14 +48,14 @@ type decider struct {
 // lookup is the route that a table has to the destination of a round.
 type lookup struct {
 	round int
-	route *foundRoute
+	route *rtnl.FoundRoute
 }
 
 // decision is what the rule at a place decided in a round; none is behind all.
 type decision struct {
 	round, place int
-	rule         *foundRule
-	route        *foundRoute
+	rule         *rtnl.FoundRule
+	route        *rtnl.FoundRoute
 }
 
 // ruleIndex has the places of rules by a prefix that chooses packets.
@@ -95,34 +95,34 @@ func newDecider(r *routing) *decider {
 	at := map[int]int{} // the places of tables
 	for i := range r.rules {
 		rule := &r.rules[i]
-		if rule.action == nl.FR_ACT_GOTO {
-			d.targets[rule.target] = r.has(rule.target)
+		if rule.Action == nl.FR_ACT_GOTO {
+			d.targets[rule.Target] = r.has(rule.Target)
 		}
-		place, ok := at[rule.table]
+		place, ok := at[rule.Table]
 		if !ok {
 			place = len(d.tables)
-			at[rule.table], d.tables = place, append(d.tables, r.tables[rule.table])
+			at[rule.Table], d.tables = place, append(d.tables, r.tables[rule.Table])
 		}
 		d.tableOf[i] = place
 		switch {
-		case rule.inverted:
+		case rule.Inverted:
 			d.others = append(d.others, i)
-		case rule.elsewhere():
-		case rule.from.Bits() > 0:
-			d.bySource.add(rule.from, i)
-		case rule.in != "":
-			d.byInterface[rule.in] = append(d.byInterface[rule.in], i)
-		case rule.ip != 0:
+		case rule.Elsewhere():
+		case rule.From.Bits() > 0:
+			d.bySource.add(rule.From, i)
+		case rule.In != "":
+			d.byInterface[rule.In] = append(d.byInterface[rule.In], i)
+		case rule.IP != 0:
 			d.others = append(d.others, i)
 		default:
-			d.byDestination.add(rule.to, i)
+			d.byDestination.add(rule.To, i)
 		}
 	}
 	for _, t := range r.tables {
 		for _, same := range t.routes {
 			for _, route := range same {
-				if route.from.Bits() > 0 {
-					d.sources = append(d.sources, route.from)
+				if route.From.Bits() > 0 {
+					d.sources = append(d.sources, route.From)
 				}
 			}
 		}
@@ -153,7 +153,7 @@ func (d *decider) asker(s sender) asker {
 	some = append(append(some, d.byInterface[s.in]...), d.others...)
 	slices.Sort(some)
 	for _, i := range some {
-		if known := d.rules[i].knows(s); known || d.rules[i].inverted {
+		if known := knows(&d.rules[i], s); known || d.rules[i].Inverted {
 			a.rules = append(a.rules, askable{i, known})
 		}
 	}
@@ -198,19 +198,19 @@ func (d *decider) towards(to netip.Addr) {
 // fits reports whether a rule about some senders is asked.
 func (d *decider) fits(r askable) bool {
 	rule := &d.rules[r.place]
-	return (r.known && holds(rule.to, d.to)) != rule.inverted
+	return (r.known && holds(rule.To, d.to)) != rule.Inverted
 }
 
 // sends reports whether a rule of Weft's has a table asked.
 func (d *decider) sends(a *asker, table int) bool {
 	is := func(place int) bool {
-		return d.rules[place].protocol == d.stamps.Protocol && d.rules[place].table == table
+		return d.rules[place].Protocol == d.stamps.Protocol && d.rules[place].Table == table
 	}
 	return slices.ContainsFunc(a.rules, func(r askable) bool { return is(r.place) && d.fits(r) }) || slices.ContainsFunc(d.about, is)
 }
 
 // decide returns what decides where a packet goes, as routing.decide does.
-func (d *decider) decide(a *asker) (*foundRule, *foundRoute) {
+func (d *decider) decide(a *asker) (*rtnl.FoundRule, *rtnl.FoundRoute) {
 	if len(d.targets) > 0 {
 		return d.jump(a)
 	}
@@ -229,7 +229,7 @@ func (d *decider) decide(a *asker) (*foundRule, *foundRoute) {
 }
 
 // jump is decide where a rule may have others passed over.
-func (d *decider) jump(a *asker) (*foundRule, *foundRoute) {
+func (d *decider) jump(a *asker) (*rtnl.FoundRule, *rtnl.FoundRoute) {
 	after := 0 // the priority below which no rule is asked any more
 	some, about := a.rules, d.about
 	for len(some) > 0 || len(about) > 0 {
@@ -244,10 +244,10 @@ func (d *decider) jump(a *asker) (*foundRule, *foundRoute) {
 			place, about = about[0], about[1:]
 		}
 		switch rule := &d.rules[place]; {
-		case rule.priority < after:
-		case rule.action == nl.FR_ACT_GOTO:
-			if d.targets[rule.target] {
-				after = rule.target
+		case rule.Priority < after:
+		case rule.Action == nl.FR_ACT_GOTO:
+			if d.targets[rule.Target] {
+				after = rule.Target
 			}
 		default:
 			if rule, route, ok := d.apply(place, a); ok {
@@ -274,19 +274,19 @@ func (d *decider) common(a *asker) *decision {
 }
 
 // apply returns what a rule decides that is asked; false if the next one is.
-func (d *decider) apply(place int, a *asker) (*foundRule, *foundRoute, bool) {
+func (d *decider) apply(place int, a *asker) (*rtnl.FoundRule, *rtnl.FoundRoute, bool) {
 	rule := &d.rules[place]
-	switch rule.action {
+	switch rule.Action {
 	case nl.FR_ACT_TO_TBL:
 		route := d.find(d.tableOf[place], a)
-		return rule, route, rule.takes(route)
+		return rule, route, rule.Takes(route)
 	case nl.FR_ACT_NOP:
 		return nil, nil, false
 	}
 	return rule, nil, true
 }
 
-func (d *decider) find(table int, a *asker) *foundRoute {
+func (d *decider) find(table int, a *asker) *rtnl.FoundRoute {
 	known := &d.lookups[table*len(d.decisions)+a.class]
 	if known.round != d.round {
 		*known = lookup{d.round, d.tables[table].find(d.to, a.from, nil)}
@@ -294,35 +294,30 @@ func (d *decider) find(table int, a *asker) *foundRoute {
 	return known.route
 }
 
-// takes reports whether a rule takes what its table has.
-func (r *foundRule) takes(route *foundRoute) bool {
-	return route != nil && route.kind != unix.RTN_THROW && (route.rejects() || route.prefix.Bits() > r.suppressed)
-}
-
 // sourcesWithin returns what finds the addresses in a prefix, and not those of the
 // whole of it, that rules speak of as sources, in the order of the rules.
 func (d *decider) sourcesWithin() func(netip.Prefix) []netip.Addr {
 	var sorted []int
 	for i := range d.rules {
-		if d.rules[i].from.Bits() > 0 {
+		if d.rules[i].From.Bits() > 0 {
 			sorted = append(sorted, i)
 		}
 	}
-	slices.SortFunc(sorted, func(a, b int) int { return d.rules[a].from.Compare(d.rules[b].from) })
+	slices.SortFunc(sorted, func(a, b int) int { return d.rules[a].From.Compare(d.rules[b].From) })
 	return func(p netip.Prefix) (all []netip.Addr) {
-		first, _ := slices.BinarySearchFunc(sorted, p.Masked().Addr(), func(place int, a netip.Addr) int { return d.rules[place].from.Addr().Compare(a) })
+		first, _ := slices.BinarySearchFunc(sorted, p.Masked().Addr(), func(place int, a netip.Addr) int { return d.rules[place].From.Addr().Compare(a) })
 		var places []int
 		for _, place := range sorted[first:] {
-			if !p.Contains(d.rules[place].from.Addr()) {
+			if !p.Contains(d.rules[place].From.Addr()) {
 				break
 			}
-			if interval.Covers(p, d.rules[place].from) {
+			if interval.Covers(p, d.rules[place].From) {
 				places = append(places, place)
 			}
 		}
 		slices.Sort(places)
 		for _, place := range places {
-			all = append(all, d.rules[place].from.Addr())
+			all = append(all, d.rules[place].From.Addr())
 		}
 		return all
 	}

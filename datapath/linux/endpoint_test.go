@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/datapath"
+	"github.com/weftnet/weft/datapath/linux/stamps"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -192,7 +193,7 @@ func TestEndpointsAreNotBelieved(t *testing.T) {
 	check := func(disabled string) {
 		t.Helper()
 		b.do(func() error {
-			for _, device := range []string{"weftbbb", DefaultStamps.Bridge, vxlanDevice} {
+			for _, device := range []string{"weftbbb", stamps.Default.Bridge, vxlanDevice} {
 				for name := range hostile {
 					if v, err := os.ReadFile(conf + fmt.Sprintf(name, device)); err != nil || strings.TrimSpace(string(v)) != "0" {
 						t.Errorf("%s is %q, %v", fmt.Sprintf(name, device), v, err)

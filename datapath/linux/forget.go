@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/weftnet/weft/datapath/interval"
+	"github.com/weftnet/weft/datapath/linux/rtnl"
 	"github.com/weftnet/weft/internal/sysctl"
 	"github.com/weftnet/weft/plan"
 )
@@ -186,7 +187,7 @@ func (d *DataPlane) resume(p *plan.Plan) error {
 	if len(pools) == 0 {
 		return nil
 	}
-	own, err := localAddresses()
+	own, err := rtnl.LocalAddresses()
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/datapath/interval"
 	"github.com/weftnet/weft/datapath/linux/nft"
+	"github.com/weftnet/weft/datapath/linux/rtnl"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -45,7 +46,7 @@ const (
 // would look like the node's own. Other networks that use the same UDP port are
 // left alone.
 func (r *ruleset) guard(p *plan.Plan, s *sources) {
-	tunnels := r.stamps.overlays(p)
+	tunnels := rtnl.Overlays(r.stamps, p)
 	if p.Endpoints.Len() == 0 && len(tunnels) == 0 {
 		return
 	}
@@ -55,10 +56,10 @@ func (r *ruleset) guard(p *plan.Plan, s *sources) {
 	r.endpointInward(p)
 	r.departures(tunnels)
 	for _, t := range tunnels {
-		c.Add("the tunnel's packets", t.packets(), nft.IsFamily(t.VTEP.Is4()), nft.IsAddress(t.VTEP, false), nft.Untracked(), nft.Decide(nft.GoTo("tunnel-"+t.Name)))
+		c.Add("the tunnel's packets", packetsOf(t), nft.IsFamily(t.VTEP.Is4()), nft.IsAddress(t.VTEP, false), nft.Untracked(), nft.Decide(nft.GoTo("tunnel-"+t.Name)))
 	}
 	for _, t := range tunnels {
-		c.Add("not where tunnel packets come from, or go to", t.packets(), r.drop(datapath.UnknownPeer))
+		c.Add("not where tunnel packets come from, or go to", packetsOf(t), r.drop(datapath.UnknownPeer))
 	}
 	r.begins(c)
 	for _, t := range tunnels {
@@ -67,17 +68,17 @@ func (r *ruleset) guard(p *plan.Plan, s *sources) {
 	}
 }
 
-// packets matches those of a tunnel, whoever sent them.
-func (t overlay) packets() []expr.Any {
+// packetsOf matches those of a tunnel, whoever sent them.
+func packetsOf(t rtnl.Overlay) []expr.Any {
 	// The kernel reads four bytes with less work than three.
 	return slices.Concat(nft.IsProtocol(unix.IPPROTO_UDP), nft.IsPort(t.Port), nft.FromTransport(offsetVNI, 4), []expr.Any{
 		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: []byte{0xff, 0xff, 0xff, 0}, Xor: make([]byte, 4)},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binary.BigEndian.AppendUint32(nil, t.vni<<8)},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binary.BigEndian.AppendUint32(nil, t.VNI<<8)},
 	})
 }
 
 // tunnel judges what a tunnel's device is about to get.
-func (r *ruleset) tunnel(t overlay, peers *peers) {
+func (r *ruleset) tunnel(t rtnl.Overlay, peers *peers) {
 	c := r.Chain("tunnel-" + t.Name)
 	// What came out of it is tracked, unless somebody's rules say otherwise.
 	c.Add("out of the tunnel into it", fromOwnDevice(), r.drop(datapath.UnknownPeer))
@@ -128,7 +129,7 @@ func innerProtocolNot(is4 bool) []expr.Any {
 // tunnelICMP4 judges ICMP that comes through the tunnel: an error must be about
 // a packet to an address behind the peer that sent it. Where options precede
 // the error it is judged when it is out of the tunnel; see fromTunnel.
-func (r *ruleset) tunnelICMP4(t overlay, p *peers) {
+func (r *ruleset) tunnelICMP4(t rtnl.Overlay, p *peers) {
 	c := r.Chain("tunnel-" + t.Name + "-icmp" + suffix(true))
 	c.Add("with options", nft.FromTransport(offsetInner, 1), []expr.Any{&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{0x45}}}, nft.Decide(nft.Accept))
 	c.Add("later parts of what is not whole", nft.FromTransport(offsetInner+6, 2), nft.Masked([]byte{0x1f, 0xff}), nft.Decide(nft.Accept))
@@ -142,7 +143,7 @@ func (r *ruleset) tunnelICMP4(t overlay, p *peers) {
 // tunnelICMP6 does so for ICMPv6. Where extension headers precede the error
 // it is judged when it is out of the tunnel, but for that of fragments, which
 // may be gone by then.
-func (r *ruleset) tunnelICMP6(t overlay, p *peers) {
+func (r *ruleset) tunnelICMP6(t rtnl.Overlay, p *peers) {
 	c := r.Chain("tunnel-" + t.Name + "-icmp" + suffix(false))
 	const next = offsetInner + header6
 	c.Add("parts of what is not whole", nft.FromTransport(offsetInner+6, 1), nft.Equals(unix.IPPROTO_FRAGMENT), nft.Decide(nft.GoTo("tunnel-fragment")))
@@ -184,7 +185,7 @@ func (r *ruleset) endpointInward(p *plan.Plan) {
 // toTunnelPorts adds, to a chain for what does not come from the node itself, the
 // ways to the chains that judge what is for tunnels' ports.
 func (r *ruleset) toTunnelPorts(c *nft.Chain, p *plan.Plan) {
-	for _, t := range r.stamps.overlays(p) {
+	for _, t := range rtnl.Overlays(r.stamps, p) {
 		c.Add("UDP to the tunnel's port", nft.IsProtocol(unix.IPPROTO_UDP), nft.IsPort(t.Port), nft.Jump(tunnelPortChain+t.Name))
 	}
 }
@@ -194,7 +195,7 @@ const tunnelPortChain = "tunnel-port-"
 
 // tunnelPort judges what does not come from the node itself, and is for a
 // tunnel's port.
-func (r *ruleset) tunnelPort(t overlay) {
+func (r *ruleset) tunnelPort(t rtnl.Overlay) {
 	c := r.Chain(tunnelPortChain + t.Name)
 	c.Add("from endpoints to the tunnel's port", r.isFromEndpoint(), r.drop(datapath.TunnelPort))
 	c.Add("out of the tunnel to its port", fromOwnDevice(), r.drop(datapath.TunnelPort))
@@ -208,7 +209,7 @@ func (r *ruleset) tunnelPort(t overlay) {
 // translation. And it counts what the node tells endpoints that it has no way to:
 // no route to the network or the host, and nobody there (RFC 792; RFC 4443,
 // section 3.1).
-func (r *ruleset) departures(tunnels []overlay) {
+func (r *ruleset) departures(tunnels []rtnl.Overlay) {
 	c := r.Chain("departures")
 	c.Hook = &nft.Hook{Kind: nftables.ChainTypeFilter, Number: *nftables.ChainHookOutput, Priority: *nftables.ChainPriorityRaw}
 	for _, t := range tunnels {

@@ -98,7 +98,7 @@ func TestSmallMTU(t *testing.T) {
 // opened, as nothing would check what it sends, and it is said what to do.
 func TestNoNftables(t *testing.T) {
 	b := newBench(t)
-	b.do(func() error { return b.DataPlane.kernel.handle.LinkSetDown(mustLink(t, "weftaaa")) })
+	b.do(func() error { return b.DataPlane.kernel.LinkSetDown(mustLink(t, "weftaaa")) })
 	err := netns.Do(b.path, func() error {
 		if err := refuseNetfilter(); err != nil {
 			return err
@@ -171,7 +171,7 @@ func TestReadOnlySettings(t *testing.T) {
 			p := mustParse(t, tunnelPlan)
 			if right {
 				b.mustApply(p)
-				b.do(func() error { return b.DataPlane.kernel.handle.LinkSetDown(mustLink(t, "weftaaa")) })
+				b.do(func() error { return b.DataPlane.kernel.LinkSetDown(mustLink(t, "weftaaa")) })
 			} else {
 				b.do(func() error {
 					return errors.Join(netlink.LinkSetDown(mustLink(t, "weftaaa")),
@@ -204,16 +204,5 @@ func TestReadOnlySettings(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
-	}
-}
-
-// TestNoModule has the words for a kernel without a kind of device. The path
-// after it is that of TestInTheWay.
-func TestNoModule(t *testing.T) {
-	if err := noModule(unix.EOPNOTSUPP, "vxlan"); !errors.Is(err, unix.EOPNOTSUPP) || !strings.Contains(err.Error(), "modprobe vxlan") {
-		t.Error(err)
-	}
-	if err := noModule(unix.EEXIST, "vxlan"); err != unix.EEXIST {
-		t.Error(err)
 	}
 }

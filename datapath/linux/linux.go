@@ -59,13 +59,18 @@ import (
 	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/datapath/judge"
 	"github.com/weftnet/weft/datapath/linux/nft"
+	"github.com/weftnet/weft/datapath/linux/rtnl"
+	"github.com/weftnet/weft/datapath/linux/stamps"
 	"github.com/weftnet/weft/internal/netns"
 	"github.com/weftnet/weft/plan"
 )
 
+// Stamps tell what a data plane makes from all else; see stamps.Stamps.
+type Stamps = stamps.Stamps
+
 // Config is what a data plane needs to start.
 type Config struct {
-	// Stamps tell what the data plane makes from all else; zero means DefaultStamps.
+	// Stamps are the data plane's own; zero means stamps.Default.
 	Stamps Stamps
 	// Log gets what is worth telling people; nil means slog.Default.
 	Log *slog.Logger
@@ -75,10 +80,10 @@ type Config struct {
 // not be called concurrently, but for those of datapath.Observer and
 // datapath.Watcher.
 type DataPlane struct {
-	stamps Stamps
+	stamps stamps.Stamps
 	log    *slog.Logger
 	in     func(func() error) error
-	kernel *kernel
+	kernel *rtnl.Kernel
 	ipv6   bool
 	writes []string // since the last call of take
 	count  uint64
@@ -147,17 +152,17 @@ func NewAt(path string, c Config) (*DataPlane, error) {
 }
 
 func open(c Config, in func(func() error) error) (*DataPlane, error) {
-	d := &DataPlane{stamps: cmp.Or(c.Stamps, DefaultStamps), log: c.Log, in: in, resumed: map[netip.Prefix]bool{}}
+	d := &DataPlane{stamps: cmp.Or(c.Stamps, stamps.Default), log: c.Log, in: in, resumed: map[netip.Prefix]bool{}}
 	if d.log == nil {
 		d.log = slog.Default()
 	}
-	if err := d.stamps.check(); err != nil {
+	if err := d.stamps.Check(); err != nil {
 		return nil, err
 	}
 	d.policies.stamps = d.stamps
 	err := in(func() (err error) {
-		d.ipv6, d.sctp = ipv6Enabled(), sctpTracked()
-		d.kernel, err = openKernel(d.stamps, d.record)
+		d.ipv6, d.sctp = rtnl.IPv6Enabled(), sctpTracked()
+		d.kernel, err = rtnl.Open(d.stamps, d.record)
 		return err
 	})
 	if err != nil {
@@ -173,7 +178,7 @@ func open(c Config, in func(func() error) error) (*DataPlane, error) {
 func (d *DataPlane) Close() error {
 	d.sweeper.close()
 	d.forgetter.close()
-	d.kernel.close()
+	d.kernel.Close()
 	return nil
 }
 
@@ -193,12 +198,12 @@ func (d *DataPlane) Name() string { return "linux" }
 // Capabilities says what Apply accepts. It asks the kernel each time, as IPv6
 // may be turned on and off.
 func (d *DataPlane) Capabilities() datapath.Capabilities {
-	if err := d.in(func() error { d.ipv6 = ipv6Enabled(); return nil }); err != nil {
+	if err := d.in(func() error { d.ipv6 = rtnl.IPv6Enabled(); return nil }); err != nil {
 		d.log.Warn("cannot see whether there is IPv6", "error", err)
 	}
 	return datapath.Capabilities{
 		IPv6:          d.ipv6,
-		NoIPv6:        noIPv6,
+		NoIPv6:        rtnl.NoIPv6,
 		Tunnels:       true,
 		Verdicts:      true,
 		SCTP:          d.sctp,
@@ -305,12 +310,12 @@ func (d *DataPlane) look() (same bool, err error) {
 	}
 	d.looks++
 	c, p := d.compiler, d.current
-	inv, err := d.kernel.inventory()
+	inv, err := d.kernel.List()
 	if err != nil {
 		return false, err
 	}
-	n := &node{}
-	if n.connected, err = d.kernel.connections(c.node.ownLinks()); err != nil {
+	n := &rtnl.Node{}
+	if n.Connected, err = d.kernel.Connections(c.node.OwnLinks()); err != nil {
 		return false, err
 	}
 	before := d.count
@@ -318,22 +323,22 @@ func (d *DataPlane) look() (same bool, err error) {
 	if err := errors.Join(bridge, errors.Join(slices.Collect(maps.Values(tunnels))...)); err != nil || d.count != before {
 		return false, err
 	}
-	if !slices.Equal(inv.ownLinks(), c.node.ownLinks()) ||
-		!slices.Equal(n.connected, c.node.connected) || d.most != mostTracked() {
+	if !slices.Equal(inv.OwnLinks(), c.node.OwnLinks()) ||
+		!slices.Equal(n.Connected, c.node.Connected) || d.most != mostTracked() {
 		return false, nil
 	}
-	for _, l := range inv.all {
-		if _, leads := c.want.groups.Now[l.Attrs().Index]; leads != (l.Attrs().Group == d.stamps.Group) {
+	for _, l := range inv.All {
+		if _, leads := c.want.Groups.Now[l.Attrs().Index]; leads != (l.Attrs().Group == d.stamps.Group) {
 			return false, nil
 		}
 	}
-	for name, index := range c.node.links {
-		if l, ok := inv.byName[name]; !ok || l.Attrs().Index != index || l.Attrs().Flags&net.FlagUp == 0 {
+	for name, index := range c.node.Links {
+		if l, ok := inv.ByName[name]; !ok || l.Attrs().Index != index || l.Attrs().Flags&net.FlagUp == 0 {
 			return false, nil
 		}
 	}
 	d.forwards = [2]bool{}
-	return true, d.write(delta{}, c, p.Endpoints.All(), false)
+	return true, d.write(rtnl.Delta{}, c, p.Endpoints.All(), false)
 }
 
 // sync reads what is there and changes what differs.
@@ -341,53 +346,53 @@ func (d *DataPlane) sync(p *plan.Plan) error {
 	// What is told from here on is judged by what this writes.
 	d.follows, d.looks = d.watcher, 0
 	d.forwards, d.most = [2]bool{}, mostTracked()
-	inv, err := d.kernel.inventory()
+	inv, err := d.kernel.List()
 	if err != nil {
 		return err
 	}
-	n := &node{stamps: d.stamps, links: map[string]int{}}
-	if n.connected, err = d.kernel.connections(inv.ownLinks()); err != nil {
+	n := &rtnl.Node{Stamps: d.stamps, Links: map[string]int{}}
+	if n.Connected, err = d.kernel.Connections(inv.OwnLinks()); err != nil {
 		return err
 	}
 	tunnelTrouble, bridgeTrouble := d.ensureDevices(inv, n, p)
 	// Again, as making devices changes what there is.
-	if inv, err = d.kernel.inventory(); err != nil {
+	if inv, err = d.kernel.List(); err != nil {
 		return err
 	}
 	d.down = map[string]bool{}
 	for k := range p.Endpoints.All() {
-		if l, ok := inv.byName[k.Interface]; ok {
-			n.links[k.Interface] = l.Attrs().Index
+		if l, ok := inv.ByName[k.Interface]; ok {
+			n.Links[k.Interface] = l.Attrs().Index
 			d.down[k.Interface] = l.Attrs().Flags&net.FlagUp == 0
 		}
 	}
 	if len(p.Local.Pools) > 0 && bridgeTrouble == nil {
-		n.bridge = inv.index(d.stamps.Bridge)
+		n.Bridge = inv.Index(d.stamps.Bridge)
 	}
-	n.tunnels = map[string]device{}
+	n.Tunnels = map[string]rtnl.Device{}
 	for _, t := range p.Local.Tunnels {
-		if l, ok := inv.own(d.stamps.TunnelPrefix+t.Name, vxlanKind); ok && tunnelTrouble[t.Name] == nil {
-			n.tunnels[t.Name] = device{l.Attrs().Index, l.Attrs().MTU}
+		if l, ok := inv.Own(d.stamps.TunnelPrefix+t.Name, rtnl.VXLANKind); ok && tunnelTrouble[t.Name] == nil {
+			n.Tunnels[t.Name] = rtnl.Device{Index: l.Attrs().Index, MTU: l.Attrs().MTU}
 		}
 	}
-	c := newCompiler(n, p, &wanted{})
+	c := newCompiler(n, p, &rtnl.Wanted{})
 	if err := c.compile(); err != nil {
 		return err
 	}
-	have, err := d.kernel.read(inv.all, inv.ownLinks(), inv.tunnelLinks())
+	have, err := d.kernel.Read(inv.All, inv.OwnLinks(), inv.TunnelLinks())
 	if err != nil {
 		return err
 	}
 	if d.table, err = reading(d.stamps.Table); err != nil {
 		return err
 	}
-	c.want.changes() // starts the next round
+	c.want.Changes() // starts the next round
 	if err := d.enforce(p, func() ([]string, error) { return d.unheard(func() ([]string, error) { return d.policies.sync(p) }) }); err != nil {
 		return err
 	}
 	// Whatever there was to change: another instance may not have come to it.
 	d.sweeper.judge(p, true)
-	err = d.write(c.want.against(have), c, p.Endpoints.All(), true)
+	err = d.write(c.want.Against(have), c, p.Endpoints.All(), true)
 	return errors.Join(bridgeTrouble, errors.Join(slices.Collect(maps.Values(tunnelTrouble))...), err, d.removeDevices(inv, p), d.report(c))
 }
 
@@ -398,7 +403,7 @@ func (d *DataPlane) update(p *plan.Plan, changes plan.Diff) (bool, error) {
 		return false, nil // Weft's own devices have to do with another family
 	}
 	c, ok := d.compiler.advance(p, changes, func(name string) int {
-		l, err := d.kernel.handle.LinkByName(name)
+		l, err := d.kernel.LinkByName(name)
 		if err != nil {
 			return 0
 		}
@@ -408,7 +413,7 @@ func (d *DataPlane) update(p *plan.Plan, changes plan.Diff) (bool, error) {
 	if !ok {
 		return false, nil
 	}
-	delta := c.want.changes()
+	delta := c.want.Changes()
 	elements := len(changes.Tags) + len(changes.Classes) + len(changes.Within) + len(changes.Verdicts)
 	if len(changes.Endpoints)+elements > 0 {
 		write := func() ([]string, error) { return d.policies.update(d.compiler.plan, p, changes) }
@@ -449,32 +454,32 @@ func (d *DataPlane) enforce(p *plan.Plan, write func() ([]string, error)) error 
 }
 
 // write brings the kernel up to date and remembers what was written.
-func (d *DataPlane) write(delta delta, c *compiler, endpoints iter.Seq2[plan.EndpointKey, plan.Endpoint], filters bool) error {
+func (d *DataPlane) write(delta rtnl.Delta, c *compiler, endpoints iter.Seq2[plan.EndpointKey, plan.Endpoint], filters bool) error {
 	ipv4, ipv6 := routed(c.plan)
 	var errs []error
 	if families := [2]bool{ipv4, ipv6}; d.forwards != families {
-		err := d.kernel.forwarding(ipv4, ipv6)
+		err := d.kernel.Forwarding(ipv4, ipv6)
 		if err == nil {
 			d.forwards = families
 		}
 		errs = append(errs, err)
 	}
-	safe := map[string]*settings{}
+	safe := map[string]*rtnl.Settings{}
 	for k, e := range endpoints {
 		if c.missing[k.Interface] {
 			continue
 		}
-		link := c.node.links[k.Interface]
-		s, err := d.kernel.settings(link)
+		link := c.node.Links[k.Interface]
+		s, err := d.kernel.Settings(link)
 		if err == nil {
-			err = d.kernel.endpointSettings(s, ipv4, slices.ContainsFunc(e.Addresses, netip.Addr.Is6))
+			err = d.kernel.EndpointSettings(s, ipv4, slices.ContainsFunc(e.Addresses, netip.Addr.Is6))
 		}
-		if err == nil && s.name == k.Interface { // and no other by now
+		if err == nil && s.Name == k.Interface { // and no other by now
 			safe[k.Interface] = s
 		}
 		errs = append(errs, c.blame(link, err))
 	}
-	err := d.kernel.apply(delta, func() error {
+	err := d.kernel.Apply(delta, func() error {
 		// The interfaces that leave are gone or down.
 		d.forgetter.lost(d.lost)
 		d.lost = nil
@@ -504,7 +509,7 @@ func (d *DataPlane) write(delta delta, c *compiler, endpoints iter.Seq2[plan.End
 		var errs []error
 		for k := range endpoints {
 			if s := safe[k.Interface]; s != nil {
-				errs = append(errs, c.blame(c.node.links[k.Interface], d.open(k.Interface, s, ipv4)))
+				errs = append(errs, c.blame(c.node.Links[k.Interface], d.open(k.Interface, s, ipv4)))
 			}
 		}
 		return errors.Join(errs...)
@@ -522,19 +527,19 @@ func guards(c nft.Content, name string) bool {
 
 // open lets packets to and from an endpoint, of which all other rules hold
 // now.
-func (d *DataPlane) open(name string, s *settings, ipv4 bool) error {
+func (d *DataPlane) open(name string, s *rtnl.Settings, ipv4 bool) error {
 	if ipv4 {
 		// The packet filter checks sources now, where it shall.
-		if err := d.kernel.endpointSources(s, guards(d.table, name)); err != nil {
+		if err := d.kernel.EndpointSources(s, guards(d.table, name)); err != nil {
 			return err
 		}
 	}
 	if !d.down[name] {
 		return nil
 	}
-	l, err := d.kernel.handle.LinkByName(name)
+	l, err := d.kernel.LinkByName(name)
 	if err == nil {
-		err = d.kernel.handle.LinkSetUp(l)
+		err = d.kernel.LinkSetUp(l)
 	}
 	if err != nil {
 		return fmt.Errorf("set %s up: %w", name, err)
@@ -565,15 +570,15 @@ func routed(p *plan.Plan) (ipv4, ipv6 bool) {
 // ensureDevices makes the devices that the plan needs, as they should be. It
 // returns, by their names, why there are no tunnels, and why there is no bridge: the
 // rest does without.
-func (d *DataPlane) ensureDevices(inv *inventory, n *node, p *plan.Plan) (tunnels map[string]error, bridge error) {
+func (d *DataPlane) ensureDevices(inv *rtnl.Links, n *rtnl.Node, p *plan.Plan) (tunnels map[string]error, bridge error) {
 	ipv4, ipv6 := routed(p)
 	if len(p.Local.Pools) > 0 {
-		if bridge = checkName(inv, d.stamps.Bridge, bridgeKind); bridge == nil {
-			bridge = d.kernel.ensureBridge(inv, p, ipv4, ipv6)
+		if bridge = rtnl.CheckName(inv, d.stamps.Bridge, rtnl.BridgeKind); bridge == nil {
+			bridge = d.kernel.EnsureBridge(inv, p, ipv4, ipv6)
 		}
 	}
 	tunnels = map[string]error{}
-	for _, t := range d.stamps.overlays(p) {
+	for _, t := range rtnl.Overlays(d.stamps, p) {
 		if err := d.ensureTunnel(inv, n, t, ipv4, ipv6); err != nil {
 			tunnels[t.Name] = err
 		}
@@ -581,27 +586,27 @@ func (d *DataPlane) ensureDevices(inv *inventory, n *node, p *plan.Plan) (tunnel
 	return tunnels, bridge
 }
 
-func (d *DataPlane) ensureTunnel(inv *inventory, n *node, t overlay, ipv4, ipv6 bool) error {
-	if err := errors.Join(checkName(inv, t.device, vxlanKind), checkTunnel(inv, t)); err != nil {
+func (d *DataPlane) ensureTunnel(inv *rtnl.Links, n *rtnl.Node, t rtnl.Overlay, ipv4, ipv6 bool) error {
+	if err := errors.Join(rtnl.CheckName(inv, t.Device, rtnl.VXLANKind), rtnl.CheckTunnel(inv, t)); err != nil {
 		return err
 	}
-	mtu, err := vxlanMTU(inv, n, t)
+	mtu, err := rtnl.VXLANMTU(inv, n, t)
 	if err != nil {
 		return err
 	}
-	return d.kernel.ensureVXLAN(inv, t, mtu, ipv4, ipv6)
+	return d.kernel.EnsureVXLAN(inv, t, mtu, ipv4, ipv6)
 }
 
 // removeDevices deletes Weft's devices that the plan does not need.
-func (d *DataPlane) removeDevices(inv *inventory, p *plan.Plan) error {
+func (d *DataPlane) removeDevices(inv *rtnl.Links, p *plan.Plan) error {
 	var errs []error
-	for name, l := range inv.ownTunnels() {
+	for name, l := range inv.OwnTunnels() {
 		if _, wanted := p.Local.Tunnel(name); !wanted {
-			errs = append(errs, d.kernel.deleteLink(l))
+			errs = append(errs, d.kernel.DeleteLink(l))
 		}
 	}
-	if l, ok := inv.own(d.stamps.Bridge, bridgeKind); ok && len(p.Local.Pools) == 0 {
-		errs = append(errs, d.kernel.deleteLink(l))
+	if l, ok := inv.Own(d.stamps.Bridge, rtnl.BridgeKind); ok && len(p.Local.Pools) == 0 {
+		errs = append(errs, d.kernel.DeleteLink(l))
 	}
 	return errors.Join(errs...)
 }

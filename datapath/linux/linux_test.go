@@ -19,6 +19,7 @@ import (
 
 	"github.com/weftnet/weft/datapath/interval"
 	"github.com/weftnet/weft/datapath/linux/nft"
+	"github.com/weftnet/weft/datapath/linux/stamps"
 	"github.com/weftnet/weft/internal/netns"
 	"github.com/weftnet/weft/plan"
 )
@@ -101,6 +102,12 @@ func (b *bench) link(l netlink.Link) error {
 	return netlink.LinkSetUp(l)
 }
 
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+func ip(a netip.Addr) net.IP { return a.AsSlice() }
+
 func mustParse(t testing.TB, text string) *plan.Plan {
 	t.Helper()
 	p, err := plan.Parse(text)
@@ -158,7 +165,7 @@ func TestInTheWay(t *testing.T) {
 			for _, r := range routes {
 				protocols[r.Dst.String()] = r.Protocol
 			}
-			if protocols["10.1.2.0/24"] != unix.RTPROT_STATIC || protocols["10.1.3.0/24"] != netlink.RouteProtocol(DefaultStamps.Protocol) {
+			if protocols["10.1.2.0/24"] != unix.RTPROT_STATIC || protocols["10.1.3.0/24"] != netlink.RouteProtocol(stamps.Default.Protocol) {
 				t.Errorf("routes by protocol: %v", protocols)
 			}
 			return netlink.RouteDel(foreign)
@@ -189,17 +196,17 @@ func TestInTheWay(t *testing.T) {
 	t.Run("name", func(t *testing.T) {
 		b := newBench(t)
 		b.do(func() error {
-			return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: DefaultStamps.Bridge}, PeerName: "other"})
+			return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: stamps.Default.Bridge}, PeerName: "other"})
 		})
-		if err := b.Apply(t.Context(), mustParse(t, tunnelPlan)); err == nil || !strings.Contains(err.Error(), DefaultStamps.Bridge) {
-			t.Errorf("the error is %v; expected one that names %s", err, DefaultStamps.Bridge)
+		if err := b.Apply(t.Context(), mustParse(t, tunnelPlan)); err == nil || !strings.Contains(err.Error(), stamps.Default.Bridge) {
+			t.Errorf("the error is %v; expected one that names %s", err, stamps.Default.Bridge)
 		}
 		b.loaded(map[string]int{"10.1.1.2/32": unix.RTN_UNICAST, "10.1.2.0/24": unix.RTN_UNICAST})
 		if err := b.Remove(t.Context()); err != nil {
 			t.Error(err)
 		}
 		b.do(func() error {
-			l, err := netlink.LinkByName(DefaultStamps.Bridge)
+			l, err := netlink.LinkByName(stamps.Default.Bridge)
 			if err == nil && (l.Type() != "veth" || l.Attrs().Flags&net.FlagUp != 0) {
 				err = fmt.Errorf("another's interface was changed: %v", l)
 			}
@@ -220,7 +227,7 @@ func TestInTheWay(t *testing.T) {
 func (b *bench) loaded(want map[string]int) {
 	b.t.Helper()
 	b.do(func() error {
-		routes, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Protocol: netlink.RouteProtocol(DefaultStamps.Protocol)}, netlink.RT_FILTER_PROTOCOL)
+		routes, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Protocol: netlink.RouteProtocol(stamps.Default.Protocol)}, netlink.RT_FILTER_PROTOCOL)
 		if err != nil {
 			return err
 		}
@@ -249,9 +256,9 @@ func TestForeignStays(t *testing.T) {
 		}
 		conn.AddTable(other)
 		r := netlink.NewRule()
-		r.Family, r.Priority, r.Table, r.Src = unix.AF_INET, DefaultStamps.Priority, DefaultStamps.RoutingTable, ipNet(prefix)
+		r.Family, r.Priority, r.Table, r.Src = unix.AF_INET, stamps.Default.Priority, stamps.Default.RoutingTable, ipNet(prefix)
 		return errors.Join(conn.Flush(), netlink.RuleAdd(r), netlink.RouteAdd(&netlink.Route{Dst: ipNet(prefix), Gw: ip(netip.MustParseAddr("172.30.0.9"))}),
-			netlink.RouteAdd(&netlink.Route{Dst: ipNet(prefix), Gw: ip(netip.MustParseAddr("172.30.0.9")), Table: DefaultStamps.RoutingTable}))
+			netlink.RouteAdd(&netlink.Route{Dst: ipNet(prefix), Gw: ip(netip.MustParseAddr("172.30.0.9")), Table: stamps.Default.RoutingTable}))
 	})
 	b.mustApply(mustParse(t, tunnelPlan))
 	if err := b.Remove(t.Context()); err != nil {
@@ -265,7 +272,7 @@ func TestForeignStays(t *testing.T) {
 		if tables, err := conn.ListTables(); err != nil || len(tables) != 1 || tables[0].Name != "other" {
 			t.Errorf("tables: %v, %v", tables, err)
 		}
-		rules, err := netlink.RuleListFiltered(netlink.FAMILY_V4, &netlink.Rule{Priority: DefaultStamps.Priority}, netlink.RT_FILTER_PRIORITY)
+		rules, err := netlink.RuleListFiltered(netlink.FAMILY_V4, &netlink.Rule{Priority: stamps.Default.Priority}, netlink.RT_FILTER_PRIORITY)
 		if err != nil || len(rules) != 1 {
 			t.Errorf("rules: %v, %v", rules, err)
 		}
@@ -273,7 +280,7 @@ func TestForeignStays(t *testing.T) {
 		if err != nil || len(routes) != 2 {
 			t.Errorf("routes: %v, %v", routes, err)
 		}
-		for _, name := range []string{DefaultStamps.Bridge, vxlanDevice} {
+		for _, name := range []string{stamps.Default.Bridge, vxlanDevice} {
 			if _, err := netlink.LinkByName(name); err == nil {
 				t.Errorf("%s is still there", name)
 			}
@@ -287,7 +294,7 @@ func TestTampering(t *testing.T) {
 	b := newBench(t)
 	b.mustApply(mustParse(t, policedPlan))
 	b.nothingToRepair()
-	policy := nft.InetTable(DefaultStamps.PolicyTable)
+	policy := nft.InetTable(stamps.Default.PolicyTable)
 	eth0 := func() (netlink.Link, error) { return netlink.LinkByName("eth0") }
 	vxlan := func() (netlink.Link, error) { return netlink.LinkByName(vxlanDevice) }
 	edit := func(f func(*nftables.Conn) error) func() error {
@@ -313,29 +320,29 @@ func TestTampering(t *testing.T) {
 		do           func() error
 	}{
 		{"a rule is added to a chain", "changed chain nat", edit(func(c *nftables.Conn) error {
-			c.InsertRule(&nftables.Rule{Table: nft.InetTable(DefaultStamps.Table), Chain: &nftables.Chain{Name: "nat"}, Exprs: []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}}})
+			c.InsertRule(&nftables.Rule{Table: nft.InetTable(stamps.Default.Table), Chain: &nftables.Chain{Name: "nat"}, Exprs: []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}}})
 			return nil
 		})},
 		{"an element goes", "set own-4: 1 elements come, 0 go", edit(func(c *nftables.Conn) error {
-			c.FlushSet((&nft.Set{}).In(DefaultStamps.Table, "own-4"))
+			c.FlushSet((&nft.Set{}).In(stamps.Default.Table, "own-4"))
 			return nil
 		})},
 		{"an element comes", "set peers-vxlan-4: 0 elements come, 1 go", edit(func(c *nftables.Conn) error {
-			return c.SetAddElements((&nft.Set{}).In(DefaultStamps.Table, "peers-vxlan-4"), []nftables.SetElement{{Key: []byte{192, 0, 2, 1}}})
+			return c.SetAddElements((&nft.Set{}).In(stamps.Default.Table, "peers-vxlan-4"), []nftables.SetElement{{Key: []byte{192, 0, 2, 1}}})
 		})},
 		{"a set comes", "no set more", edit(func(c *nftables.Conn) error {
-			return c.AddSet((&nft.Set{Key: nftables.TypeIPAddr}).In(DefaultStamps.Table, "more"), nil)
+			return c.AddSet((&nft.Set{Key: nftables.TypeIPAddr}).In(stamps.Default.Table, "more"), nil)
 		})},
 		{"a rule of policies goes", "changed chain to-endpoints", edit(func(c *nftables.Conn) error {
 			c.FlushChain(&nftables.Chain{Table: policy, Name: toEndpoints})
 			return nil
 		})},
 		{"verdicts go", "set verdicts: ", edit(func(c *nftables.Conn) error {
-			c.FlushSet(policyRules(DefaultStamps).Sets[profileVerdicts].In(DefaultStamps.PolicyTable, profileVerdicts))
+			c.FlushSet(policyRules(stamps.Default).Sets[profileVerdicts].In(stamps.Default.PolicyTable, profileVerdicts))
 			return nil
 		})},
 		{"a class changes", "set addresses-4: 1 elements come, 1 go", edit(func(c *nftables.Conn) error {
-			s, key := policyRules(DefaultStamps).Sets[classesOfAddresses+"-4"].In(DefaultStamps.PolicyTable, classesOfAddresses+"-4"), []byte{10, 1, 2, 7}
+			s, key := policyRules(stamps.Default).Sets[classesOfAddresses+"-4"].In(stamps.Default.PolicyTable, classesOfAddresses+"-4"), []byte{10, 1, 2, 7}
 			return errors.Join(c.SetDeleteElements(s, []nftables.SetElement{{Key: key}}),
 				c.SetAddElements(s, []nftables.SetElement{{Key: key, Val: []byte(classKey(5))}}))
 		})},
@@ -351,7 +358,7 @@ func TestTampering(t *testing.T) {
 			return netlink.NeighSet(&netlink.Neigh{LinkIndex: l.Attrs().Index, IP: ip(netip.MustParseAddr("10.1.2.0")), HardwareAddr: []byte{2, 0, 0, 0, 0, 1}, State: netlink.NUD_PERMANENT})
 		})},
 		{"a route changes", "replace route 10.1.2.0/24", func() error {
-			return netlink.RouteReplace(&netlink.Route{Dst: ipNet(netip.MustParsePrefix("10.1.2.0/24")), Gw: ip(netip.MustParseAddr("172.30.0.9")), Protocol: netlink.RouteProtocol(DefaultStamps.Protocol)})
+			return netlink.RouteReplace(&netlink.Route{Dst: ipNet(netip.MustParsePrefix("10.1.2.0/24")), Gw: ip(netip.MustParseAddr("172.30.0.9")), Protocol: netlink.RouteProtocol(stamps.Default.Protocol)})
 		}},
 		{"forwarding is turned off", "set ipv4/ip_forward to 1", func() error { return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("0"), 0) }},
 		{"the kernel checks sources again", "set ipv4/conf/weftaaa/accept_local to 1", func() error {
@@ -384,7 +391,7 @@ func TestRulesFollowRoutes(t *testing.T) {
 		b.mustApply(c.plan)
 		b.nothingToRepair()
 		b.do(func() error {
-			rules, err := netlink.RuleListFiltered(netlink.FAMILY_V4, &netlink.Rule{Table: DefaultStamps.RoutingTable}, netlink.RT_FILTER_TABLE)
+			rules, err := netlink.RuleListFiltered(netlink.FAMILY_V4, &netlink.Rule{Table: stamps.Default.RoutingTable}, netlink.RT_FILTER_TABLE)
 			if err == nil && (len(rules) != 1 || fmt.Sprint(rules[0].Dst) != c.to) {
 				t.Errorf("the rules are %v; expected one to %s", rules, c.to)
 			}
@@ -434,7 +441,7 @@ func TestNftShowsTables(t *testing.T) {
 	b := newBench(t)
 	b.mustApply(mustParse(t, policedPlan))
 	b.do(func() error {
-		for table, line := range map[string]string{DefaultStamps.PolicyTable: "10.1.2.7 : ", DefaultStamps.Table: "update @dropped-spoofed-source { iifname"} {
+		for table, line := range map[string]string{stamps.Default.PolicyTable: "10.1.2.7 : ", stamps.Default.Table: "update @dropped-spoofed-source { iifname"} {
 			shown, err := exec.Command("nft", "list", "table", "inet", table).CombinedOutput()
 			if err != nil || !strings.Contains(string(shown), line) {
 				t.Errorf("nft list: %v\n%s", err, shown)

@@ -4,46 +4,25 @@ import (
 	"fmt"
 	"maps"
 	"net"
-	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/google/nftables"
-	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/datapath"
-	"github.com/weftnet/weft/datapath/interval"
 	"github.com/weftnet/weft/datapath/linux/message"
 	"github.com/weftnet/weft/datapath/linux/nft"
+	"github.com/weftnet/weft/datapath/linux/rtnl"
+	"github.com/weftnet/weft/datapath/linux/stamps"
 	"github.com/weftnet/weft/plan"
 )
 
-// news is what the kernel told since somebody looked: of each object, what it
-// told last.
+// news is what the kernel told since somebody looked.
 type news struct {
-	stamps Stamps
-	// links are those of which something was told, by index; the value says
-	// whether it was that they are gone. names are all their names.
-	links map[int]bool
-	names map[string]bool
-	// routes, neighbours, fdb, addresses and rules hold what was added or
-	// changed, or nil for what was deleted.
-	routes     map[routeKey]*toldRoute
-	neighbours map[neighbourKey]*toldNeighbour
-	fdb        map[fdbKey]*netip.Addr
-	addresses  map[addressKey]bool
-	rules      map[rule]toldRule
-	// lapsed are the links that were down, or lost an IPv4 address, if only for a
-	// moment: the kernel takes a link's IPv4 routes with it, or with the last of
-	// these, and does not tell.
-	// removed are the addresses that were deleted, which take the sources of routes
-	// with them the same way.
-	lapsed  map[int]bool
-	removed map[addressKey]bool
-	// forwarding is the setting of an interface, or of all (index -1).
-	forwarding map[confKey]bool
+	*rtnl.News
+	stamps stamps.Stamps
 	// tables are those of the packet filter that others changed, and who.
 	tables map[string]string
 	// pending are the tables that a transaction touched of which the end was
@@ -55,197 +34,8 @@ type news struct {
 	overlooked bool
 }
 
-// toldRoute is what is told of a route. lapsed says that its link lapsed since.
-type toldRoute struct {
-	protocol uint8
-	route    route
-	lapsed   bool
-}
-
-type toldNeighbour struct {
-	protocol uint8
-	mac      plan.MAC
-}
-
-type toldRule struct {
-	protocol uint8
-	there    bool
-}
-
-type confKey struct {
-	ipv6 bool
-	link int
-}
-
-func newNews(stamps Stamps) *news {
-	return &news{stamps: stamps, links: map[int]bool{}, names: map[string]bool{}, routes: map[routeKey]*toldRoute{}, neighbours: map[neighbourKey]*toldNeighbour{},
-		fdb: map[fdbKey]*netip.Addr{}, addresses: map[addressKey]bool{}, rules: map[rule]toldRule{}, forwarding: map[confKey]bool{},
-		lapsed: map[int]bool{}, removed: map[addressKey]bool{},
-		tables: map[string]string{}, pending: map[uint32]map[string]bool{}}
-}
-
-// routing takes note of a message of rtnetlink(7).
-func (n *news) routing(h unix.NlMsghdr, data []byte) {
-	switch h.Type {
-	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
-		if len(data) < unix.SizeofIfInfomsg {
-			return
-		}
-		m := nl.DeserializeIfInfomsg(data)
-		index := int(m.Index)
-		n.links[index] = h.Type == unix.RTM_DELLINK && m.Family == unix.AF_UNSPEC
-		if n.links[index] || m.Flags&unix.IFF_UP == 0 {
-			n.lapse(index)
-		}
-		for kind, v := range message.Attributes(data[unix.SizeofIfInfomsg:]) {
-			if kind == unix.IFLA_IFNAME {
-				n.names[strings.TrimRight(string(v), "\x00")] = true
-				break
-			}
-		}
-	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
-		n.route(h.Type == unix.RTM_NEWROUTE, data)
-	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
-		n.neighbour(h.Type == unix.RTM_NEWNEIGH, data)
-	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
-		n.address(h.Type == unix.RTM_NEWADDR, data)
-	case unix.RTM_NEWRULE, unix.RTM_DELRULE:
-		n.rule(h.Type == unix.RTM_NEWRULE, data)
-	case unix.RTM_NEWNETCONF:
-		n.conf(data)
-	}
-}
-
-// lapse takes note that a link was down or lost an IPv4 address.
-func (n *news) lapse(link int) {
-	n.lapsed[link] = true
-	for _, r := range n.routes {
-		if r != nil && r.route.link == link {
-			r.lapsed = true
-		}
-	}
-}
-
-func (n *news) route(there bool, data []byte) {
-	if len(data) < unix.SizeofRtMsg {
-		return
-	}
-	m := nl.DeserializeRtMsg(data)
-	r := netlink.Route{Table: int(m.Table), Protocol: netlink.RouteProtocol(m.Protocol), Type: int(m.Type), Scope: netlink.Scope(m.Scope),
-		Flags: int(m.Flags), Tos: int(m.Tos)}
-	to := interval.Everything(m.Family == unix.AF_INET).Addr()
-	for kind, v := range message.Attributes(data[unix.SizeofRtMsg:]) {
-		switch kind {
-		case unix.RTA_DST:
-			to = addrOf(v)
-		case unix.RTA_TABLE:
-			r.Table = message.Int(v)
-		case unix.RTA_PRIORITY:
-			r.Priority = message.Int(v)
-		case unix.RTA_OIF:
-			r.LinkIndex = message.Int(v)
-		case unix.RTA_GATEWAY:
-			r.Gw = v
-		case unix.RTA_PREFSRC:
-			r.Src = v
-		case unix.RTA_MULTIPATH:
-			r.MultiPath = []*netlink.NexthopInfo{{}}
-		case unix.RTA_METRICS:
-			for kind, v := range message.Attributes(v) {
-				if kind == unix.RTAX_MTU {
-					r.MTU = message.Int(v)
-				}
-			}
-		}
-	}
-	if prefix := netip.PrefixFrom(to, int(m.Dst_len)); prefix.IsValid() {
-		r.Dst = ipNet(prefix)
-	}
-	key, value, ok := routeFrom(r)
-	if !ok {
-		return
-	}
-	n.routes[key] = nil
-	if there {
-		n.routes[key] = &toldRoute{protocol: m.Protocol, route: value}
-	}
-}
-
-func (n *news) neighbour(there bool, data []byte) {
-	neigh, protocol, err := neighbourFrom(data)
-	if err != nil || neigh.IP == nil {
-		return
-	}
-	mac, is := plan.MAC{}, there && len(neigh.HardwareAddr) == 6
-	if len(neigh.HardwareAddr) == 6 {
-		mac = plan.MAC(neigh.HardwareAddr)
-	}
-	if neigh.Family == unix.AF_BRIDGE {
-		key := fdbKey{neigh.LinkIndex, mac}
-		n.fdb[key] = nil
-		if vtep := addrOf(neigh.IP); is {
-			n.fdb[key] = &vtep
-		}
-		return
-	}
-	key := neighbourKey{neigh.LinkIndex, addrOf(neigh.IP)}
-	n.neighbours[key] = nil
-	if is && neigh.State&netlink.NUD_PERMANENT != 0 {
-		n.neighbours[key] = &toldNeighbour{protocol, mac}
-	}
-}
-
-func (n *news) address(there bool, data []byte) {
-	if len(data) < unix.SizeofIfAddrmsg {
-		return
-	}
-	m := nl.DeserializeIfAddrmsg(data)
-	var a netip.Addr
-	for kind, v := range message.Attributes(data[unix.SizeofIfAddrmsg:]) {
-		if kind == unix.IFA_LOCAL || kind == unix.IFA_ADDRESS && !a.IsValid() {
-			a = addrOf(v)
-		}
-	}
-	key := addressKey{int(m.Index), netip.PrefixFrom(a, int(m.Prefixlen))}
-	n.addresses[key] = there
-	if !there {
-		n.removed[key] = true
-		if a.Is4() {
-			n.lapse(key.link)
-		}
-	}
-}
-
-func (n *news) rule(there bool, data []byte) {
-	if len(data) < unix.SizeofRtMsg {
-		return
-	}
-	r := ruleFrom(data)
-	n.rules[r.rule] = toldRule{r.protocol, there}
-}
-
-// The attributes of a message about settings (linux/netconf.h).
-const (
-	netconfIndex      = 1
-	netconfForwarding = 2
-)
-
-func (n *news) conf(data []byte) {
-	if len(data) < unix.NLMSG_ALIGNTO {
-		return
-	}
-	key, forwarding := confKey{ipv6: data[0] == unix.AF_INET6}, -1
-	for kind, v := range message.Attributes(data[unix.NLMSG_ALIGNTO:]) {
-		switch kind {
-		case netconfIndex:
-			key.link = message.Int(v)
-		case netconfForwarding:
-			forwarding = message.Int(v)
-		}
-	}
-	if forwarding >= 0 {
-		n.forwarding[key] = forwarding > 0
-	}
+func newNews(stamps stamps.Stamps) *news {
+	return &news{News: rtnl.NewNews(), stamps: stamps, tables: map[string]string{}, pending: map[uint32]map[string]bool{}}
 }
 
 // next returns what comes after n. A transaction may have been told in part: its
@@ -314,18 +104,18 @@ func (d *DataPlane) judge(n *news) []datapath.Disturbance {
 		found = append(found, datapath.Disturbance{What: "nftables table inet " + table, By: n.tables[table]})
 	}
 	c := d.compiler
-	names := make(map[int]string, len(c.node.links))
-	for name, index := range c.node.links {
+	names := make(map[int]string, len(c.node.Links))
+	for name, index := range c.node.Links {
 		names[index] = name
 	}
-	for index, gone := range n.links {
+	for index, gone := range n.Links {
 		if what := d.wrongLink(index, gone, names); what != "" {
 			say("%s", what)
 		}
 	}
 	for name := range c.missing {
-		if n.names[name] {
-			if _, err := d.kernel.handle.LinkByName(name); err == nil {
+		if n.Names[name] {
+			if _, err := d.kernel.LinkByName(name); err == nil {
 				say("interface %s is there", name)
 			}
 		}
@@ -335,51 +125,51 @@ func (d *DataPlane) judge(n *news) []datapath.Disturbance {
 		if names[link] == "" {
 			return true
 		}
-		l, err := d.kernel.handle.LinkByIndex(link)
+		l, err := d.kernel.LinkByIndex(link)
 		if err != nil {
-			return !gone(err)
+			return !rtnl.Gone(err)
 		}
 		return l.Attrs().Flags&net.FlagUp != 0
 	}
-	for key, r := range n.routes {
-		own := r != nil && r.protocol == d.stamps.Protocol
-		switch want, ok := c.want.routes.Now[key]; {
-		case ok && (!own || r.route != want) && stands(want.link), !ok && own && !r.lapsed:
-			say("route %s", key.prefix)
+	for key, r := range n.Routes {
+		own := r != nil && r.Protocol == d.stamps.Protocol
+		switch want, ok := c.want.Routes.Now[key]; {
+		case ok && (!own || r.Route != want) && stands(want.Link), !ok && own && !r.Lapsed:
+			say("route %s", key.Prefix)
 		}
 	}
-	for key, is := range n.neighbours {
-		switch want, ok := c.want.neighbours.Now[key]; {
-		case ok && (is == nil || is.mac != want) && stands(key.link),
-			!ok && is != nil && (is.protocol == d.stamps.Protocol || c.node.isTunnel(key.link)):
-			say("neighbour %s", key.addr)
+	for key, is := range n.Neighbours {
+		switch want, ok := c.want.Neighbours.Now[key]; {
+		case ok && (is == nil || is.MAC != want) && stands(key.Link),
+			!ok && is != nil && (is.Protocol == d.stamps.Protocol || c.node.IsTunnel(key.Link)):
+			say("neighbour %s", key.Addr)
 		}
 	}
-	for key, vtep := range n.fdb {
-		switch want, ok := c.want.fdb.Now[key]; {
-		case ok && (vtep == nil || *vtep != want), !ok && vtep != nil && c.node.isTunnel(key.link):
-			say("forwarding of %s", key.mac)
+	for key, vtep := range n.FDB {
+		switch want, ok := c.want.FDB.Now[key]; {
+		case ok && (vtep == nil || *vtep != want), !ok && vtep != nil && c.node.IsTunnel(key.Link):
+			say("forwarding of %s", key.MAC)
 		}
 	}
-	for key, there := range n.addresses {
-		name, own := c.node.own(key.link)
-		if _, ok := c.want.addresses.Now[key]; own && ok != there {
-			say("address %s of %s", key.prefix, name)
+	for key, there := range n.Addresses {
+		name, own := c.node.Own(key.Link)
+		if _, ok := c.want.Addresses.Now[key]; own && ok != there {
+			say("address %s of %s", key.Prefix, name)
 		}
 	}
-	for r, is := range n.rules {
-		_, ok := c.want.rules.Now[r]
-		if ok && !is.there || !ok && is.there && is.protocol == d.stamps.Protocol && r.from.Bits() > 0 {
+	for r, is := range n.Rules {
+		_, ok := c.want.Rules.Now[r]
+		if ok && !is.There || !ok && is.There && is.Protocol == d.stamps.Protocol && r.From.Bits() > 0 {
 			say("%s", r)
 		}
 	}
-	for key, on := range n.forwarding {
-		needed := d.forwards[0] && !key.ipv6 || d.forwards[1] && key.ipv6
-		name := names[key.link]
-		if own, ok := c.node.own(key.link); ok && !key.ipv6 {
+	for key, on := range n.Forwarding {
+		needed := d.forwards[0] && !key.IPv6 || d.forwards[1] && key.IPv6
+		name := names[key.Link]
+		if own, ok := c.node.Own(key.Link); ok && !key.IPv6 {
 			name = own // of IPv6 the kernel asks the setting for all
 		}
-		if needed && !on && (key.link == -1 || name != "") {
+		if needed && !on && (key.Link == -1 || name != "") {
 			say("forwarding of %s", map[bool]string{true: "all interfaces", false: name}[name == ""])
 		}
 	}
@@ -390,22 +180,22 @@ func (d *DataPlane) judge(n *news) []datapath.Disturbance {
 // told. Of an interface that is gone, its absence shows.
 func (d *DataPlane) untold(n *news) bool {
 	c := d.compiler
-	for key := range n.removed {
-		if _, ok := c.want.addresses.Now[key]; ok {
+	for key := range n.Removed {
+		if _, ok := c.want.Addresses.Now[key]; ok {
 			return true
 		}
 	}
-	if len(n.lapsed) == 0 {
+	if len(n.Lapsed) == 0 {
 		return false
 	}
 	suspects := map[int]bool{}
-	for key, r := range c.want.routes.Now {
-		if told := n.routes[key]; n.lapsed[r.link] && (told == nil || told.lapsed) {
-			suspects[r.link] = true
+	for key, r := range c.want.Routes.Now {
+		if told := n.Routes[key]; n.Lapsed[r.Link] && (told == nil || told.Lapsed) {
+			suspects[r.Link] = true
 		}
 	}
 	for link := range suspects {
-		if _, err := d.kernel.handle.LinkByIndex(link); !gone(err) {
+		if _, err := d.kernel.LinkByIndex(link); !rtnl.Gone(err) {
 			return true
 		}
 	}
@@ -417,15 +207,15 @@ func (d *DataPlane) untold(n *news) bool {
 func (d *DataPlane) wrongLink(index int, gone bool, names map[int]string) string {
 	c := d.compiler
 	name, mac, mtu := names[index], plan.MAC{}, 0
-	if tunnel, ok := c.node.tunnel(index); ok {
+	if tunnel, ok := c.node.Tunnel(index); ok {
 		t, _ := c.plan.Local.Tunnel(tunnel)
-		name, mac, mtu = d.stamps.TunnelPrefix+tunnel, t.MAC, c.node.tunnels[tunnel].mtu
-	} else if index == c.node.bridge {
+		name, mac, mtu = d.stamps.TunnelPrefix+tunnel, t.MAC, c.node.Tunnels[tunnel].MTU
+	} else if index == c.node.Bridge {
 		name, mac = d.stamps.Bridge, plan.MACOf(c.plan.Local.Pools[0].Gateway)
 	} else if name == "" {
 		return d.wrongLower(index)
 	}
-	l, err := d.kernel.handle.LinkByIndex(index)
+	l, err := d.kernel.LinkByIndex(index)
 	switch endpoint := names[index] != ""; {
 	case err != nil && endpoint:
 		return "" // who makes them tells of that
@@ -446,11 +236,11 @@ func (d *DataPlane) wrongLink(index int, gone bool, names map[int]string) string
 func (d *DataPlane) wrongLower(index int) string {
 	c := d.compiler
 	for _, t := range c.plan.Local.Tunnels {
-		device, ok := c.node.tunnels[t.Name]
-		if !ok || index != c.node.holding(t.VTEP) {
+		device, ok := c.node.Tunnels[t.Name]
+		if !ok || index != c.node.Holding(t.VTEP) {
 			continue
 		}
-		if l, err := d.kernel.handle.LinkByIndex(index); err == nil && l.Attrs().MTU-overheadOver(t.VTEP) != device.mtu {
+		if l, err := d.kernel.LinkByIndex(index); err == nil && l.Attrs().MTU-rtnl.OverheadOver(t.VTEP) != device.MTU {
 			return "MTU of " + l.Attrs().Name
 		}
 	}

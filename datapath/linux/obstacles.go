@@ -12,6 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/datapath/linux/nft"
+	"github.com/weftnet/weft/datapath/linux/stamps"
+	"github.com/weftnet/weft/internal/sysctl"
 )
 
 // Obstacles says which chains of others drop what endpoints send and get, or
@@ -85,7 +87,7 @@ func droppingLegacy(ways []passage) (found []string, _ error) {
 }
 
 // droppingChains says which chains of others drop packets.
-func droppingChains(own Stamps, ways []passage) (found []string, _ error) {
+func droppingChains(own stamps.Stamps, ways []passage) (found []string, _ error) {
 	if len(ways) == 0 {
 		return nil, nil
 	}
@@ -223,4 +225,14 @@ func (w *passage) mendIptables(command, table string) string {
 		return fmt.Sprintf("%[1]s -I FORWARD -i weft+ -j ACCEPT; %[1]s -I FORWARD -o weft+ -j ACCEPT", command)
 	}
 	return fmt.Sprintf("%s -I %s %s -j ACCEPT", command, iptablesChains[w.place], w.iptables)
+}
+
+// strictFilter says why the kernel will drop packets that took a tunnel there
+// and another way back, if it will.
+func strictFilter() (string, error) {
+	v, err := sysctl.Get("ipv4/conf/all/rp_filter")
+	if err != nil || v != "1" {
+		return "", err
+	}
+	return "net.ipv4.conf.all.rp_filter is 1, so that packets between pods and other nodes' addresses may be dropped: set it to 0 or 2", nil
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/weftnet/weft/datapath/interval"
 	"github.com/weftnet/weft/datapath/linux/nft"
+	"github.com/weftnet/weft/datapath/linux/rtnl"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -158,7 +159,7 @@ func (d *DataPlane) passages() (ways []passage, tunnel4 bool) {
 			}
 		}
 	}
-	for _, t := range d.stamps.overlays(p) {
+	for _, t := range rtnl.Overlays(d.stamps, p) {
 		if peers := d.compiler.sourcesOf().tunnels[t.Name].peers; len(peers) > 0 {
 			ways = append(ways, d.tunnelled(t, peers)...)
 		}
@@ -189,7 +190,7 @@ func (d *DataPlane) forwarded(ipv6 bool) (ways []passage) {
 	c := d.compiler
 	// Endpoints come and go, and any name of Weft's stands for theirs.
 	endpoints := devices{names: values{wholly([]byte(nft.InterfaceKey("weft0123456789a")))}}
-	for _, link := range c.node.links {
+	for _, link := range c.node.Links {
 		endpoints.indexes = append(endpoints.indexes, wholly(nft.HostEndian(uint32(link))))
 	}
 	var here, there, hops []netip.Prefix
@@ -210,10 +211,10 @@ func (d *DataPlane) forwarded(ipv6 bool) (ways []passage) {
 	}
 	var others devices
 	var links []string
-	for _, t := range d.stamps.overlays(c.plan) {
-		others.names, links = append(others.names, wholly([]byte(nft.InterfaceKey(t.device)))), append(links, t.device)
-		if device, ok := c.node.tunnels[t.Name]; ok {
-			others.indexes = append(others.indexes, wholly(nft.HostEndian(uint32(device.index))))
+	for _, t := range rtnl.Overlays(d.stamps, c.plan) {
+		others.names, links = append(others.names, wholly([]byte(nft.InterfaceKey(t.Device)))), append(links, t.Device)
+		if device, ok := c.node.Tunnels[t.Name]; ok {
+			others.indexes = append(others.indexes, wholly(nft.HostEndian(uint32(device.Index))))
 		}
 	}
 	if len(links) == 0 {
@@ -229,7 +230,7 @@ func (d *DataPlane) forwarded(ipv6 bool) (ways []passage) {
 		p := newPacket(ipv6, unix.IPPROTO_TCP, unix.RTN_UNICAST, unix.RTN_UNICAST)
 		p.status = values{{make([]byte, 4), nft.HostEndian(translated)}}
 		from, to, in, out := here, there, endpoints, others
-		inLinks, outLinks := slices.Collect(maps.Keys(c.node.links)), links
+		inLinks, outLinks := slices.Collect(maps.Keys(c.node.Links)), links
 		if incoming {
 			from, to, in, out = there, here, others, endpoints
 			inLinks, outLinks = outLinks, inLinks
@@ -259,7 +260,7 @@ func (d *DataPlane) forwarded(ipv6 bool) (ways []passage) {
 }
 
 // tunnelled are the passages of a tunnel's packets, which nothing tracks.
-func (d *DataPlane) tunnelled(t overlay, peers map[netip.Addr]bool) (ways []passage) {
+func (d *DataPlane) tunnelled(t rtnl.Overlay, peers map[netip.Addr]bool) (ways []passage) {
 	ipv6 := !t.VTEP.Is4()
 	var hops []netip.Prefix
 	var others values
@@ -304,7 +305,7 @@ func (d *DataPlane) leading(machines []netip.Prefix, own netip.Addr) (all device
 			}
 		}
 	}
-	for link := range d.compiler.node.leadingTo(addresses, own) {
+	for link := range d.compiler.node.LeadingTo(addresses, own) {
 		i, err := net.InterfaceByIndex(link)
 		if err != nil || i.Flags&net.FlagLoopback != 0 {
 			continue

@@ -10,6 +10,7 @@ import (
 
 	"github.com/weftnet/weft/datapath/interval"
 	"github.com/weftnet/weft/datapath/linux/nft"
+	"github.com/weftnet/weft/datapath/linux/stamps"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -48,7 +49,7 @@ func TestPeersSets(t *testing.T) {
 		for _, i := range interval.FlattenFamily(behind, inner4) {
 			s.members = append(s.members, member{i.First, i.Last, i.Value})
 		}
-		r := newRuleset(DefaultStamps, DefaultStamps.Table)
+		r := newRuleset(stamps.Default, stamps.Default.Table)
 		c := r.Chain("tunnel")
 		const offset = 40
 		r.peers(p, tunnel, &sources{tunnels: map[string]tunnelSources{"vxlan": s}}).behind(c, "", nil, inner4, offset, nft.Accept)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/weftnet/weft/datapath/interval"
 	"github.com/weftnet/weft/datapath/linux/nft"
+	"github.com/weftnet/weft/datapath/linux/stamps"
 	"github.com/weftnet/weft/datapath/profile"
 	"github.com/weftnet/weft/datapath/reconcile"
 	"github.com/weftnet/weft/plan"
@@ -20,7 +21,7 @@ import (
 
 // policies is what the policy table holds.
 type policies struct {
-	stamps Stamps
+	stamps stamps.Stamps
 	// present says that there is a table.
 	present bool
 	// shares has the profiles, for which the peers ask that have them.
@@ -29,7 +30,7 @@ type policies struct {
 
 // compilePolicies returns all of the table for a plan; nothing where no
 // endpoint has a policy.
-func compilePolicies(stamps Stamps, p *plan.Plan) (policies, *ruleset) {
+func compilePolicies(stamps stamps.Stamps, p *plan.Plan) (policies, *ruleset) {
 	if !profile.Policed(p) {
 		return policies{stamps: stamps}, newRuleset(stamps, stamps.PolicyTable)
 	}

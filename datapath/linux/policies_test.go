@@ -14,6 +14,7 @@ import (
 
 	"github.com/weftnet/weft/datapath/interval"
 	"github.com/weftnet/weft/datapath/linux/nft"
+	"github.com/weftnet/weft/datapath/linux/stamps"
 	"github.com/weftnet/weft/datapath/profile"
 	"github.com/weftnet/weft/datapath/reconcile"
 	"github.com/weftnet/weft/plan"
@@ -23,7 +24,7 @@ import (
 // policySets are all elements of a plan's policy table, by set, and the number
 // of peers by profile.
 func policySets(p *plan.Plan) (map[string]nft.Elements, policies) {
-	state, r := compilePolicies(DefaultStamps, p)
+	state, r := compilePolicies(stamps.Default, p)
 	sets := map[string]nft.Elements{}
 	for name, s := range r.Sets {
 		sets[name] = s.Elements

@@ -12,6 +12,7 @@ import (
 	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/datapath/interval"
 	"github.com/weftnet/weft/datapath/linux/nft"
+	"github.com/weftnet/weft/datapath/linux/stamps"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -96,7 +97,7 @@ func widerKey(c plan.Class) string { return "\x00\x00\x00\x00\x00\x00\x00\x00" +
 func classData(c plan.Class) nft.Value { return nft.Value{Data: classKey(c)} }
 
 // policyRules returns the table's rules, with its sets empty.
-func policyRules(stamps Stamps) *ruleset {
+func policyRules(stamps stamps.Stamps) *ruleset {
 	r := newRuleset(stamps, stamps.PolicyTable)
 	for _, is4 := range interval.Families {
 		own := nftables.MustConcatSetType(nftables.TypeIFName, nft.AddressType(is4))

@@ -8,81 +8,86 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/datapath/linux/rtnl"
+	"github.com/weftnet/weft/datapath/linux/stamps"
+	"github.com/weftnet/weft/subnet"
 )
 
 // routing is how a kernel routes packets of one family.
 type routing struct {
-	stamps Stamps
+	stamps stamps.Stamps
 	// rules are in the order in which the kernel asks them.
-	rules  []foundRule
+	rules  []rtnl.FoundRule
 	tables map[int]*routingTable
 }
 
-// foundRule is a routing rule that somebody made.
-type foundRule struct {
-	rule
-	protocol uint8
-	action   uint8
-	in, out  string // names of interfaces
-	inverted bool
-	mark     uint32
-	mask     uint32
-	target   int
-	ip       uint8 // the protocol that it is about, 0 for all
-	// suppressed is the length of prefixes up to which what it finds is not taken;
-	// -1 for none.
-	suppressed int
-	// narrow says that it chooses by more than is followed here.
-	narrow bool
+// readRouting reads the rules of a family, and of its routes the data plane's and those to
+// some of the addresses that it is about.
+func readRouting(stamps stamps.Stamps, is4 bool, concerns *subnet.Set) (*routing, error) {
+	family := uint8(unix.AF_INET6)
+	if is4 {
+		family = unix.AF_INET
+	}
+	rules, err := rtnl.ListRules(family)
+	if err != nil {
+		return nil, err
+	}
+	routes, err := rtnl.ListRoutes(family, func(r rtnl.FoundRoute) bool { return r.TOS == 0 && !r.Dead && matter(stamps, r, concerns) })
+	if err != nil {
+		return nil, err
+	}
+	r := &routing{stamps: stamps, rules: rules}
+	for _, route := range routes {
+		r.add(route)
+	}
+	return r, nil
 }
 
-// foundRoute is a route that somebody made.
-type foundRoute struct {
-	routeKey
-	route
-	protocol  uint8
-	from      netip.Prefix // IPv6 may choose by the source, too
-	nextHopID int
-	multipath bool
+// matter reports whether a route says something of packets to some addresses, or
+// is Weft's.
+func matter(s stamps.Stamps, r rtnl.FoundRoute, concerns *subnet.Set) bool {
+	_, overlaps := concerns.Overlap(r.Prefix)
+	return overlaps || r.Protocol == s.Protocol
 }
 
 // routingTable has routes by the length of their prefixes.
 type routingTable struct {
-	routes  map[netip.Prefix][]*foundRoute
+	routes  map[netip.Prefix][]*rtnl.FoundRoute
 	lengths []int // from the longest
 }
 
-func (r *routing) add(route *foundRoute) {
+func (r *routing) add(route *rtnl.FoundRoute) {
 	if r.tables == nil {
 		r.tables = map[int]*routingTable{}
 	}
-	t := r.tables[route.table]
+	t := r.tables[route.Table]
 	if t == nil {
 		t = &routingTable{}
-		r.tables[route.table] = t
+		r.tables[route.Table] = t
 	}
 	t.add(route)
 }
 
 // add adds a route behind those that the kernel prefers or has told before.
-func (t *routingTable) add(r *foundRoute) {
+func (t *routingTable) add(r *rtnl.FoundRoute) {
 	if t.routes == nil {
-		t.routes = map[netip.Prefix][]*foundRoute{}
+		t.routes = map[netip.Prefix][]*rtnl.FoundRoute{}
 	}
-	if i, ok := slices.BinarySearchFunc(t.lengths, r.prefix.Bits(), func(a, b int) int { return b - a }); !ok {
-		t.lengths = slices.Insert(t.lengths, i, r.prefix.Bits())
+	if i, ok := slices.BinarySearchFunc(t.lengths, r.Prefix.Bits(), func(a, b int) int { return b - a }); !ok {
+		t.lengths = slices.Insert(t.lengths, i, r.Prefix.Bits())
 	}
-	same := append(t.routes[r.prefix], r)
-	slices.SortStableFunc(same, func(a, b *foundRoute) int {
-		return cmp.Or(b.from.Bits()-a.from.Bits(), a.metric-b.metric)
+	same := append(t.routes[r.Prefix], r)
+	slices.SortStableFunc(same, func(a, b *rtnl.FoundRoute) int {
+		return cmp.Or(b.From.Bits()-a.From.Bits(), a.Metric-b.Metric)
 	})
-	t.routes[r.prefix] = same
+	t.routes[r.Prefix] = same
 }
 
 // find returns the route that a packet takes, or nil, as if there were only some
 // of the routes; where it does not matter which, some is nil. A source that is not
 // valid is one of those of which no route speaks.
-func (t *routingTable) find(to, from netip.Addr, some func(*foundRoute) bool) *foundRoute {
+func (t *routingTable) find(to, from netip.Addr, some func(*rtnl.FoundRoute) bool) *rtnl.FoundRoute {
 	if t == nil {
 		return nil
 	}
@@ -92,7 +97,7 @@ func (t *routingTable) find(to, from netip.Addr, some func(*foundRoute) bool) *f
 			continue
 		}
 		for _, r := range t.routes[p] {
-			if holds(r.from, from) && (some == nil || some(r)) {
+			if holds(r.From, from) && (some == nil || some(r)) {
 				return r
 			}
 		}
@@ -101,8 +106,8 @@ func (t *routingTable) find(to, from netip.Addr, some func(*foundRoute) bool) *f
 }
 
 // all returns the routes in an order that depends on them alone.
-func (t *routingTable) all() []*foundRoute {
-	var all []*foundRoute
+func (t *routingTable) all() []*rtnl.FoundRoute {
+	var all []*rtnl.FoundRoute
 	for _, p := range slices.SortedFunc(maps.Keys(t.routes), netip.Prefix.Compare) {
 		all = append(all, t.routes[p]...)
 	}
@@ -115,7 +120,7 @@ func (r *routing) own(table int) *routingTable {
 	if t := r.tables[table]; t != nil {
 		for _, same := range t.routes {
 			for _, route := range same {
-				if route.protocol == r.stamps.Protocol {
+				if route.Protocol == r.stamps.Protocol {
 					own.add(route)
 				}
 			}
@@ -129,14 +134,14 @@ func (r *routing) prefixes() []netip.Prefix {
 	var all []netip.Prefix
 	for _, t := range r.tables {
 		for p, same := range t.routes {
-			if slices.ContainsFunc(same, func(route *foundRoute) bool { return route.protocol != r.stamps.Protocol }) {
+			if slices.ContainsFunc(same, func(route *rtnl.FoundRoute) bool { return route.Protocol != r.stamps.Protocol }) {
 				all = append(all, p)
 			}
 		}
 	}
 	for _, rule := range r.rules {
-		if rule.protocol != r.stamps.Protocol {
-			all = append(all, rule.from, rule.to)
+		if rule.Protocol != r.stamps.Protocol {
+			all = append(all, rule.From, rule.To)
 		}
 	}
 	slices.SortFunc(all, netip.Prefix.Compare)
@@ -159,33 +164,24 @@ type sender struct {
 func holds(p netip.Prefix, a netip.Addr) bool { return p.Bits() <= 0 || p.Contains(a) }
 
 // fits reports whether a rule is asked for packets to an address.
-func (r *foundRule) fits(s sender, to netip.Addr) bool {
-	return (r.knows(s) && holds(r.to, to)) != r.inverted
+func fits(r *rtnl.FoundRule, s sender, to netip.Addr) bool {
+	return (knows(r, s) && holds(r.To, to)) != r.Inverted
 }
 
 // knows reports whether a rule chooses the packets of a sender, before it looks
 // where they go to.
-func (r *foundRule) knows(s sender) bool {
-	return !r.elsewhere() && (r.in == "" || r.in == s.in) && holds(r.from, s.from) && (r.ip == 0 || r.ip == s.protocol)
-}
-
-// elsewhere reports whether a rule chooses none of the packets that are followed.
-func (r *foundRule) elsewhere() bool { return r.narrow || r.out != "" || r.mark&r.mask != 0 }
-
-// forAll reports whether a rule has its table asked for every packet.
-func (r *foundRule) forAll() bool {
-	return r.action == nl.FR_ACT_TO_TBL && r.suppressed < 0 && !r.inverted && !r.narrow &&
-		r.from.Bits() <= 0 && r.to.Bits() <= 0 && r.in == "" && r.out == "" && r.mask == 0 && r.ip == 0
+func knows(r *rtnl.FoundRule, s sender) bool {
+	return !r.Elsewhere() && (r.In == "" || r.In == s.in) && holds(r.From, s.from) && (r.IP == 0 || r.IP == s.protocol)
 }
 
 // needed returns the rules without which the node loses its own addresses or its
 // networks: the kernel's, and what somebody has put in their place.
-func (r *routing) needed() map[*foundRule]bool {
-	all := map[*foundRule]bool{}
+func (r *routing) needed() map[*rtnl.FoundRule]bool {
+	all := map[*rtnl.FoundRule]bool{}
 	for _, table := range []int{unix.RT_TABLE_LOCAL, unix.RT_TABLE_MAIN} {
-		var asking []*foundRule
+		var asking []*rtnl.FoundRule
 		for i := range r.rules {
-			if rule := &r.rules[i]; rule.table == table && rule.forAll() {
+			if rule := &r.rules[i]; rule.Table == table && rule.ForAll() {
 				asking = append(asking, rule)
 			}
 		}
@@ -194,7 +190,7 @@ func (r *routing) needed() map[*foundRule]bool {
 		}
 	}
 	for i := range r.rules {
-		if rule := &r.rules[i]; rule.protocol == unix.RTPROT_KERNEL {
+		if rule := &r.rules[i]; rule.Protocol == unix.RTPROT_KERNEL {
 			all[rule] = true
 		}
 	}
@@ -204,21 +200,21 @@ func (r *routing) needed() map[*foundRule]bool {
 // decide returns what decides where a packet goes: a rule and, unless that rule
 // drops it, a route; nothing where no rule finds any. It is as if there were only
 // some of the routes, as for find.
-func (r *routing) decide(s sender, to netip.Addr, some func(*foundRoute) bool) (*foundRule, *foundRoute) {
+func (r *routing) decide(s sender, to netip.Addr, some func(*rtnl.FoundRoute) bool) (*rtnl.FoundRule, *rtnl.FoundRoute) {
 	after := 0 // the priority below which no rule is asked any more
 	for i := range r.rules {
 		rule := &r.rules[i]
-		if rule.priority < after || !rule.fits(s, to) {
+		if rule.Priority < after || !fits(rule, s, to) {
 			continue
 		}
-		switch rule.action {
+		switch rule.Action {
 		case nl.FR_ACT_TO_TBL:
-			if route := r.tables[rule.table].find(to, s.from, some); rule.takes(route) {
+			if route := r.tables[rule.Table].find(to, s.from, some); rule.Takes(route) {
 				return rule, route
 			}
 		case nl.FR_ACT_GOTO:
-			if r.has(rule.target) {
-				after = rule.target
+			if r.has(rule.Target) {
+				after = rule.Target
 			}
 		case nl.FR_ACT_NOP:
 		default:
@@ -230,14 +226,5 @@ func (r *routing) decide(s sender, to netip.Addr, some func(*foundRoute) bool) (
 
 // has reports whether there is a rule of a priority.
 func (r *routing) has(priority int) bool {
-	return slices.ContainsFunc(r.rules, func(rule foundRule) bool { return rule.priority == priority })
-}
-
-func (r *foundRoute) rejects() bool {
-	return r.kind == unix.RTN_BLACKHOLE || r.kind == unix.RTN_UNREACHABLE || r.kind == unix.RTN_PROHIBIT
-}
-
-// leadsLike reports whether a route leads where another does.
-func (r *foundRoute) leadsLike(other *foundRoute) bool {
-	return r.kind == other.kind && r.link == other.link && r.via == other.via && !r.multipath
+	return slices.ContainsFunc(r.rules, func(rule rtnl.FoundRule) bool { return rule.Priority == priority })
 }

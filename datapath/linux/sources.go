@@ -11,6 +11,7 @@ import (
 	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/datapath/interval"
 	"github.com/weftnet/weft/datapath/linux/nft"
+	"github.com/weftnet/weft/datapath/linux/rtnl"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -48,7 +49,7 @@ type origin struct {
 // manner is how an address may come without a tunnel: not at all, or from some
 // links.
 type manner struct {
-	links links
+	links rtnl.LinkSet
 	// endpointsOnly: the address itself may come, but endpoints get to it by the
 	// tunnel.
 	endpointsOnly bool
@@ -70,12 +71,12 @@ func matters(p *plan.Plan, k plan.RouteKey, r plan.Route) bool {
 // sources returns those of the compiler's plan.
 func (c *compiler) sourcesOf() *sources {
 	if c.sources == nil {
-		c.sources = compileSources(c.plan, func(via netip.Addr) links { return c.node.linksTo(via, c.plan.Local.Addresses) })
+		c.sources = compileSources(c.plan, func(via netip.Addr) rtnl.LinkSet { return c.node.LinksTo(via, c.plan.Local.Addresses) })
 	}
 	return c.sources
 }
 
-func compileSources(p *plan.Plan, linksTo func(netip.Addr) links) *sources {
+func compileSources(p *plan.Plan, linksTo func(netip.Addr) rtnl.LinkSet) *sources {
 	s := &sources{tunnels: make(map[string]tunnelSources, len(p.Local.Tunnels))}
 	// behind are the peers behind which prefixes are; those of no peer are local, or
 	// not behind a tunnel.
@@ -156,7 +157,7 @@ func sourcesIn(p *plan.Plan, t plan.Tunnel, behind map[netip.Prefix]string) tunn
 
 // mannerOf says how the addresses of a route may come; those of no route from
 // anywhere.
-func mannerOf(p *plan.Plan, prefix netip.Prefix, r plan.Route, hops map[hop]bool, linksTo func(netip.Addr) links) manner {
+func mannerOf(p *plan.Plan, prefix netip.Prefix, r plan.Route, hops map[hop]bool, linksTo func(netip.Addr) rtnl.LinkSet) manner {
 	switch r.Way {
 	case plan.ToGateway, "":
 		return manner{anywhere: true}
@@ -210,7 +211,7 @@ func (r *ruleset) plainSources(s *sources) {
 			switch {
 			case o.anywhere:
 				from, about = nft.Verdict{}, nft.GoTo("beyond")
-			case o.links != links{}:
+			case o.links != rtnl.LinkSet{}:
 				from, about = nft.Verdict{Kind: expr.VerdictJump, Chain: r.onLinks("forged", o.links)}, nft.GoTo(r.onLinks("lying", o.links))
 			}
 			if from != (nft.Verdict{}) {
@@ -225,7 +226,7 @@ func (r *ruleset) plainSources(s *sources) {
 
 // onLinks adds the chain that returns what comes from some links, for what else
 // there is to judge, and goes to the other otherwise.
-func (r *ruleset) onLinks(otherwise string, from links) string {
+func (r *ruleset) onLinks(otherwise string, from rtnl.LinkSet) string {
 	name := otherwise + "-unless-from"
 	for _, link := range from {
 		if link != 0 {

@@ -9,9 +9,11 @@ import (
 	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/datapath/linux/stamps"
 )
 
-var otherStamps = Stamps{Bridge: "weftx0", TunnelPrefix: "weftx-", Table: "weftx", PolicyTable: "weftx-policy", Protocol: 88, RoutingTable: 88,
+var otherStamps = stamps.Stamps{Bridge: "weftx0", TunnelPrefix: "weftx-", Table: "weftx", PolicyTable: "weftx-policy", Protocol: 88, RoutingTable: 88,
 	Metric: 10, Priority: 8710, Group: 0x77656678, LogGroup: 88}
 
 // TestStampsApart checks that two data planes of different stamps stand in one
@@ -38,10 +40,10 @@ func TestStampsApart(t *testing.T) {
 		}
 	}
 	b.mustApply(mustParse(t, alone))
-	before := b.stamped(DefaultStamps)
+	before := b.stamped(stamps.Default)
 	other.mustApply(mustParse(t, beside))
 	unharmed()
-	if is := b.stamped(DefaultStamps); !slices.Equal(is, before) {
+	if is := b.stamped(stamps.Default); !slices.Equal(is, before) {
 		t.Errorf("the first has %q since there is another; it had %q", is, before)
 	}
 	if is := b.stamped(otherStamps); len(is) != len(before) {
@@ -52,7 +54,7 @@ func TestStampsApart(t *testing.T) {
 		if err := b.Remove(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if is := b.stamped(DefaultStamps); len(is) > 0 {
+		if is := b.stamped(stamps.Default); len(is) > 0 {
 			t.Errorf("the first has left %q", is)
 		}
 		if is := b.stamped(otherStamps); !slices.Equal(is, after) {
@@ -71,7 +73,7 @@ func TestStampsApart(t *testing.T) {
 }
 
 // stamped are the things in the namespace that wear stamps.
-func (b *bench) stamped(s Stamps) (all []string) {
+func (b *bench) stamped(s stamps.Stamps) (all []string) {
 	b.t.Helper()
 	add := func(kind string, of any) { all = append(all, fmt.Sprint(kind, " ", of)) }
 	b.do(func() error {
@@ -118,18 +120,18 @@ func (b *bench) stamped(s Stamps) (all []string) {
 }
 
 func TestStampsThatCannotBe(t *testing.T) {
-	for want, change := range map[string]func(*Stamps){
-		"br0":                func(s *Stamps) { s.Bridge = "br0" },
-		"tun-":               func(s *Stamps) { s.TunnelPrefix = "tun-" },
-		"weft-0 would":       func(s *Stamps) { s.Bridge = "weft-0" },
-		"two names":          func(s *Stamps) { s.PolicyTable = s.Table },
-		"protocol 4":         func(s *Stamps) { s.Protocol = unix.RTPROT_STATIC },
-		"254 is no":          func(s *Stamps) { s.RoutingTable = unix.RT_TABLE_MAIN },
-		"metric -1":          func(s *Stamps) { s.Metric = -1 },
-		"priority is 32766;": func(s *Stamps) { s.Priority = 32766 },
-		"group 0":            func(s *Stamps) { s.Group = 0 },
+	for want, change := range map[string]func(*stamps.Stamps){
+		"br0":                func(s *stamps.Stamps) { s.Bridge = "br0" },
+		"tun-":               func(s *stamps.Stamps) { s.TunnelPrefix = "tun-" },
+		"weft-0 would":       func(s *stamps.Stamps) { s.Bridge = "weft-0" },
+		"two names":          func(s *stamps.Stamps) { s.PolicyTable = s.Table },
+		"protocol 4":         func(s *stamps.Stamps) { s.Protocol = unix.RTPROT_STATIC },
+		"254 is no":          func(s *stamps.Stamps) { s.RoutingTable = unix.RT_TABLE_MAIN },
+		"metric -1":          func(s *stamps.Stamps) { s.Metric = -1 },
+		"priority is 32766;": func(s *stamps.Stamps) { s.Priority = 32766 },
+		"group 0":            func(s *stamps.Stamps) { s.Group = 0 },
 	} {
-		s := DefaultStamps
+		s := stamps.Default
 		change(&s)
 		if d, err := New(Config{Stamps: s}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: the error is %v; expected one about %s", s, err, want)
@@ -138,8 +140,8 @@ func TestStampsThatCannotBe(t *testing.T) {
 			}
 		}
 	}
-	for _, s := range []Stamps{DefaultStamps, otherStamps} {
-		if err := s.check(); err != nil {
+	for _, s := range []stamps.Stamps{stamps.Default, otherStamps} {
+		if err := s.Check(); err != nil {
 			t.Error(err)
 		}
 	}

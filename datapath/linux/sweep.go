@@ -5,18 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/datapath/interval"
 	"github.com/weftnet/weft/datapath/judge"
-	"github.com/weftnet/weft/datapath/linux/message"
 	"github.com/weftnet/weft/datapath/linux/nft"
+	"github.com/weftnet/weft/datapath/linux/rtnl"
 	"github.com/weftnet/weft/datapath/profile"
 	"github.com/weftnet/weft/plan"
 )
@@ -120,7 +118,7 @@ func (s *sweeper) sweep(p *plan.Plan) error {
 		s.resumed = true
 		return nil
 	}
-	addresses, err := localAddresses()
+	addresses, err := rtnl.LocalAddresses()
 	if err != nil {
 		return err
 	}
@@ -245,17 +243,4 @@ func (s *sweeper) add(name string, like *nft.Set, e nft.Elements) error {
 		return fmt.Errorf("change set %s: %w", name, err)
 	}
 	return nil
-}
-
-// localAddresses are the addresses of the node's interfaces.
-func localAddresses() ([]netip.Addr, error) {
-	addrs, err := message.Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
-	if err != nil {
-		return nil, fmt.Errorf("list addresses: %w", err)
-	}
-	var all []netip.Addr
-	for _, a := range addrs {
-		all = append(all, addrOf(a.IP))
-	}
-	return all, nil
 }

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/datapath"
-	"github.com/weftnet/weft/datapath/linux/message"
 	"github.com/weftnet/weft/datapath/linux/nft"
+	"github.com/weftnet/weft/datapath/linux/stamps"
 	"github.com/weftnet/weft/internal/rtnetlink"
 )
 
@@ -100,7 +100,7 @@ func (d *DataPlane) followed() (bool, error) {
 		w.wake() // it tells of that
 	}
 	// Of a transaction that was not told yet nobody knows whose it is.
-	now, err := generation()
+	now, err := nft.Generation()
 	return d.follows == w && w.news.generation == now, err
 }
 
@@ -129,7 +129,7 @@ func (d *DataPlane) unheard(write func() ([]string, error)) ([]string, error) {
 	// Others' transactions must have been told until here, of which the kernel
 	// tells a moment after they have got their number.
 	w.drain()
-	before, err := generation()
+	before, err := nft.Generation()
 	heard := err == nil && w.news.generation == before
 	done, failure := write()
 	if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, unix.NFNLGRP_NFTABLES); err != nil {
@@ -139,30 +139,11 @@ func (d *DataPlane) unheard(write func() ([]string, error)) ([]string, error) {
 	if len(done) > 0 {
 		own = 1
 	}
-	after, err := generation()
+	after, err := nft.Generation()
 	w.news.overlooked = w.news.overlooked || !heard || err != nil || after != before+own
 	w.wake() // for what was read here
 	w.news.generation = after
 	return done, failure
-}
-
-// generation is the number of the namespace's nftables ruleset, which every
-// transaction increases.
-func generation() (uint32, error) {
-	r := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETGEN, 0)
-	r.AddData(&nl.Nfgenmsg{Version: nl.NFNETLINK_V0})
-	messages, err := r.Execute(unix.NETLINK_NETFILTER, 0)
-	if err != nil {
-		return 0, fmt.Errorf("read the ruleset's generation: %w", err)
-	}
-	for _, m := range messages {
-		for kind, v := range message.Attributes(m[min(len(m), nl.SizeofNfgenmsg):]) {
-			if kind == unix.NFTA_GEN_ID && len(v) == 4 {
-				return message.BigEndian(v), nil
-			}
-		}
-	}
-	return 0, errors.New("read the ruleset's generation: the kernel did not tell it")
 }
 
 // watcher has the sockets of one call of Watch.
@@ -176,7 +157,7 @@ type watcher struct {
 	found []datapath.Disturbance
 }
 
-func openWatcher(stamps Stamps) (_ *watcher, err error) {
+func openWatcher(stamps stamps.Stamps) (_ *watcher, err error) {
 	w := &watcher{buffer: make([]byte, 64<<10), news: newNews(stamps)}
 	defer func() {
 		if err != nil {
@@ -199,7 +180,7 @@ func openWatcher(stamps Stamps) (_ *watcher, err error) {
 		return nil, fmt.Errorf("open a pipe: %w", err)
 	}
 	// Where it cannot be had, nothing counts as followed until it is told.
-	w.news.generation, _ = generation()
+	w.news.generation, _ = nft.Generation()
 	return w, nil
 }
 
@@ -239,7 +220,7 @@ func (w *watcher) wait() (urgent bool, err error) {
 
 // drain reads all that was told until now.
 func (w *watcher) drain() {
-	w.read(w.routing.GetFd(), w.news.routing)
+	w.read(w.routing.GetFd(), w.news.Take)
 	w.read(w.filter.GetFd(), w.news.filter)
 }
 

@@ -18,6 +18,7 @@ import (
 
 	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/datapath/linux/nft"
+	"github.com/weftnet/weft/datapath/linux/stamps"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -172,7 +173,7 @@ func TestNothingIsMissedWhileUnheard(t *testing.T) {
 		if err != nil {
 			return nil, err
 		}
-		conn.DelTable(nft.InetTable(DefaultStamps.PolicyTable))
+		conn.DelTable(nft.InetTable(stamps.Default.PolicyTable))
 		return nil, conn.Flush()
 	})
 	told := func() {
@@ -201,13 +202,13 @@ func TestTransactionInParts(t *testing.T) {
 		return unix.NlMsghdr{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | kind, Pid: 4711}
 	}
 	family := (&nl.Nfgenmsg{NfgenFamily: uint8(nftables.TableFamilyINet)}).Serialize()
-	n := newNews(DefaultStamps)
-	n.filter(header(unix.NFT_MSG_DELTABLE), append(family, nl.NewRtAttr(unix.NFTA_TABLE_NAME, nl.ZeroTerminated(DefaultStamps.Table)).Serialize()...))
+	n := newNews(stamps.Default)
+	n.filter(header(unix.NFT_MSG_DELTABLE), append(family, nl.NewRtAttr(unix.NFTA_TABLE_NAME, nl.ZeroTerminated(stamps.Default.Table)).Serialize()...))
 	if n = n.next(); len(n.tables) > 0 {
 		t.Fatalf("it is told before its end: %v", n.tables)
 	}
 	n.filter(header(unix.NFT_MSG_NEWGEN), append(family, nl.NewRtAttr(unix.NFTA_GEN_PROC_NAME, nl.ZeroTerminated("nft")).Serialize()...))
-	if by, ok := n.tables[DefaultStamps.Table]; !ok || by != "nft" {
+	if by, ok := n.tables[stamps.Default.Table]; !ok || by != "nft" {
 		t.Errorf("told of are %v", n.tables)
 	}
 	n.overlooked = true
@@ -349,7 +350,7 @@ func TestRepairPutsRightWhatIsNotTold(t *testing.T) {
 		{"an endpoint's interface has no neighbours", "ip link set weftaaa arp off", "neighbour 10.1.1.2 at", bothTables},
 		{"the tunnel has no neighbours", "ip link set weft-vxlan arp off", "neighbour 10.1.2.0 at", bothTables},
 		{"the tunnel learns", "ip link set weft-vxlan type vxlan learning", "add VXLAN device weft-vxlan", bothTables},
-		{"a stranger is stamped", fmt.Sprintf("ip link add other type bridge; ip link set other group %d", DefaultStamps.Group), "group 0 of interface", bothTables},
+		{"a stranger is stamped", fmt.Sprintf("ip link add other type bridge; ip link set other group %d", stamps.Default.Group), "group 0 of interface", bothTables},
 		{"the node's own interface was down", "ip link set eth0 down; ip link set eth0 up", "route 10.1.9.0/24 via 172.30.0.9", bothTables},
 		{"the tunnel was without address", "a=$(ip -o -4 addr show dev weft-vxlan | awk '{print $4}'); ip addr del $a dev weft-vxlan; ip addr add $a dev weft-vxlan", "route 10.1.2.0/24 via", bothTables},
 		{"the node has another address", "ip link add more type bridge; ip link set more up; ip addr add 172.30.0.8/29 dev more", "replace route 10.1.9.0/24", bothTables},
@@ -407,12 +408,12 @@ func TestWhatWasReadBesideAWriteWakesWatch(t *testing.T) {
 	b := newBench(t)
 	b.mustApply(mustParse(t, policedPlan))
 	var w *watcher
-	b.do(func() (err error) { w, err = openWatcher(DefaultStamps); return err })
+	b.do(func() (err error) { w, err = openWatcher(stamps.Default); return err })
 	defer w.close()
 	b.setWatcher(w)
 	defer b.setWatcher(nil)
 	b.do(func() error {
-		out, err := exec.Command("nft", "delete", "table", "inet", DefaultStamps.PolicyTable).CombinedOutput()
+		out, err := exec.Command("nft", "delete", "table", "inet", stamps.Default.PolicyTable).CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("%w: %s", err, out)
 		}

@@ -91,6 +91,8 @@ var rules = []rule{
 		"what leads from what there is to what is wanted does not depend on what that is"},
 	{"datapath/linux/nft", []string{"plan", "datapath/profile", "datapath/judge"},
 		"an nftables table is a value, whatever it is for"},
+	{"datapath/linux/rtnl", []string{"datapath/linux/nft", "datapath/profile", "datapath/judge", "ext:github.com/google/nftables"},
+		"a node's interfaces and routes are one thing, and its packet filter is another"},
 	{"datapath/linux/message", []string{"plan", "datapath"},
 		"what a netlink message says does not depend on who asked"},
 	{"trace", []string{"registry", "api", "plugin", "datapath", "agent", "controller", "cni", "lab", "cli", "explain", "ext:k8s.io"},

@@ -449,3 +449,22 @@ func Open() (*nftables.Conn, error) {
 	}
 	return conn, nil
 }
+
+// Generation is the number of the namespace's nftables ruleset, which every
+// transaction increases.
+func Generation() (uint32, error) {
+	r := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETGEN, 0)
+	r.AddData(&nl.Nfgenmsg{Version: nl.NFNETLINK_V0})
+	messages, err := r.Execute(unix.NETLINK_NETFILTER, 0)
+	if err != nil {
+		return 0, fmt.Errorf("read the ruleset's generation: %w", err)
+	}
+	for _, m := range messages {
+		for kind, v := range message.Attributes(m[min(len(m), nl.SizeofNfgenmsg):]) {
+			if kind == unix.NFTA_GEN_ID && len(v) == 4 {
+				return message.BigEndian(v), nil
+			}
+		}
+	}
+	return 0, errors.New("read the ruleset's generation: the kernel did not tell it")
+}

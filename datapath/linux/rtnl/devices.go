@@ -1,4 +1,4 @@
-package linux
+package rtnl
 
 import (
 	"errors"
@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/datapath/linux/message"
+	"github.com/weftnet/weft/datapath/linux/stamps"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -22,43 +23,45 @@ const (
 	overhead6 = 40 + 8 + 8 + 14
 )
 
-// overheadOver is what VXLAN puts in front of a packet to a VTEP, in bytes.
-func overheadOver(vtep netip.Addr) int {
+// OverheadOver is what VXLAN puts in front of a packet to a VTEP, in bytes.
+func OverheadOver(vtep netip.Addr) int {
 	if vtep.Is4() {
 		return overhead4
 	}
 	return overhead6
 }
 
-// inventory is what interfaces there are.
-type inventory struct {
-	stamps Stamps
-	all    []netlink.Link
-	byName map[string]netlink.Link
+// Links is what interfaces there are.
+type Links struct {
+	stamps stamps.Stamps
+	All    []netlink.Link
+	ByName map[string]netlink.Link
 }
 
-func (k *kernel) inventory() (*inventory, error) {
-	links, err := message.Dump(k.handle.LinkList)
+// List returns what interfaces there are.
+func (k *Kernel) List() (*Links, error) {
+	links, err := message.Dump(k.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list interfaces: %w", err)
 	}
-	inv := &inventory{stamps: k.stamps, all: links, byName: make(map[string]netlink.Link, len(links))}
+	inv := &Links{stamps: k.stamps, All: links, ByName: make(map[string]netlink.Link, len(links))}
 	for _, l := range links {
-		inv.byName[l.Attrs().Name] = l
+		inv.ByName[l.Attrs().Name] = l
 	}
 	return inv, nil
 }
 
-func (i *inventory) index(name string) int {
-	if l, ok := i.byName[name]; ok {
+// Index returns that of an interface, or 0.
+func (i *Links) Index(name string) int {
+	if l, ok := i.ByName[name]; ok {
 		return l.Attrs().Index
 	}
 	return 0
 }
 
 // byIndex returns the interface of an index, or nil.
-func (i *inventory) byIndex(index int) netlink.Link {
-	for _, l := range i.all {
+func (i *Links) byIndex(index int) netlink.Link {
+	for _, l := range i.All {
 		if l.Attrs().Index == index {
 			return l
 		}
@@ -83,24 +86,24 @@ func specOf(v *netlink.Vxlan) vxlanSpec {
 		external: v.FlowBased, checksum: v.UDPCSum, lower: v.VtepDevIndex, group: addrOf(v.Group)}
 }
 
-// overlay is the node's end of a tunnel, and the network identifier of all that it
+// Overlay is the node's end of a tunnel, and the network identifier of all that it
 // sends and takes there: no tags travel, and there is one network.
-type overlay struct {
+type Overlay struct {
 	plan.Tunnel
-	vni uint32
-	// device is the name of its device.
-	device string
+	VNI uint32
+	// Device is the name of its device.
+	Device string
 }
 
-// overlays returns those of a plan in the order of their names, whichever the node
+// Overlays returns those of a plan in the order of their names, whichever the node
 // prefers.
-func (s Stamps) overlays(p *plan.Plan) []overlay {
-	var all []overlay
+func Overlays(s stamps.Stamps, p *plan.Plan) []Overlay {
+	var all []Overlay
 	for _, t := range p.Local.Tunnels {
 		vni, _ := p.Encode(t.Name, plan.DefaultNetwork, 0)
-		all = append(all, overlay{t, vni, s.TunnelPrefix + t.Name})
+		all = append(all, Overlay{t, vni, s.TunnelPrefix + t.Name})
 	}
-	slices.SortFunc(all, func(a, b overlay) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(all, func(a, b Overlay) int { return strings.Compare(a.Name, b.Name) })
 	return all
 }
 
@@ -109,42 +112,42 @@ func (s Stamps) overlays(p *plan.Plan) []overlay {
 // and floods nothing. Outer checksums are on, as with iproute2: the sender
 // derives them from the inner one (local checksum offload), and the receiver
 // can then merge packets of a stream (GRO) without computing the inner one.
-func specFor(t overlay) vxlanSpec {
-	return vxlanSpec{vni: t.vni, port: t.Port, local: t.VTEP, checksum: true}
+func specFor(t Overlay) vxlanSpec {
+	return vxlanSpec{vni: t.VNI, port: t.Port, local: t.VTEP, checksum: true}
 }
 
-// own returns Weft's device of a name, if it is of the kind that Weft makes.
-func (i *inventory) own(name, kind string) (netlink.Link, bool) {
-	l, ok := i.byName[name]
+// Own returns Weft's device of a name, if it is of the kind that Weft makes.
+func (i *Links) Own(name, kind string) (netlink.Link, bool) {
+	l, ok := i.ByName[name]
 	return l, ok && l.Type() == kind
 }
 
-// ownTunnels are Weft's devices of tunnels, by the names of these.
-func (i *inventory) ownTunnels() map[string]netlink.Link {
+// OwnTunnels are Weft's devices of tunnels, by the names of these.
+func (i *Links) OwnTunnels() map[string]netlink.Link {
 	own := map[string]netlink.Link{}
-	for _, l := range i.all {
-		if name, ok := strings.CutPrefix(l.Attrs().Name, i.stamps.TunnelPrefix); ok && l.Type() == vxlanKind {
+	for _, l := range i.All {
+		if name, ok := strings.CutPrefix(l.Attrs().Name, i.stamps.TunnelPrefix); ok && l.Type() == VXLANKind {
 			own[name] = l
 		}
 	}
 	return own
 }
 
-// ownLinks are the indexes of Weft's own devices, in order.
-func (i *inventory) ownLinks() []int {
+// OwnLinks are the indexes of Weft's own devices, in order.
+func (i *Links) OwnLinks() []int {
 	var own []int
-	if l, ok := i.own(i.stamps.Bridge, bridgeKind); ok {
+	if l, ok := i.Own(i.stamps.Bridge, BridgeKind); ok {
 		own = append(own, l.Attrs().Index)
 	}
-	own = append(own, i.tunnelLinks()...)
+	own = append(own, i.TunnelLinks()...)
 	slices.Sort(own)
 	return own
 }
 
-// tunnelLinks are the indexes of the devices of tunnels.
-func (i *inventory) tunnelLinks() []int {
+// TunnelLinks are the indexes of the devices of tunnels.
+func (i *Links) TunnelLinks() []int {
 	var own []int
-	for _, l := range i.ownTunnels() {
+	for _, l := range i.OwnTunnels() {
 		own = append(own, l.Attrs().Index)
 	}
 	return own
@@ -152,56 +155,56 @@ func (i *inventory) tunnelLinks() []int {
 
 // The kinds of Weft's devices.
 const (
-	bridgeKind = "bridge"
-	vxlanKind  = "vxlan"
+	BridgeKind = "bridge"
+	VXLANKind  = "vxlan"
 )
 
-// checkName reports that another's device has the name of one of Weft's.
-func checkName(inv *inventory, name, kind string) error {
-	if l, ok := inv.byName[name]; ok && l.Type() != kind {
+// CheckName reports that another's device has the name of one of Weft's.
+func CheckName(inv *Links, name, kind string) error {
+	if l, ok := inv.ByName[name]; ok && l.Type() != kind {
 		return fmt.Errorf("interface %s is in the way: Weft needs the name for a %s device, and it is a %s; delete or rename it", name, kind, l.Type())
 	}
 	return nil
 }
 
-// checkTunnel reports another's device that receives what the tunnel should.
-func checkTunnel(inv *inventory, t overlay) error {
-	for _, l := range inv.all {
+// CheckTunnel reports another's device that receives what the tunnel should.
+func CheckTunnel(inv *Links, t Overlay) error {
+	for _, l := range inv.All {
 		v, ok := l.(*netlink.Vxlan)
 		if !ok || strings.HasPrefix(v.Name, inv.stamps.TunnelPrefix) || v.Port != int(t.Port) {
 			continue
 		}
-		if v.FlowBased || v.VxlanId == int(t.vni) {
+		if v.FlowBased || v.VxlanId == int(t.VNI) {
 			return fmt.Errorf("interface %s is in the way: it receives VNI %d on UDP port %d already; stop what made it and delete it",
-				v.Name, t.vni, t.Port)
+				v.Name, t.VNI, t.Port)
 		}
 	}
 	return nil
 }
 
-// vxlanMTU returns what the VXLAN device may carry on the link of its VTEP.
-func vxlanMTU(inv *inventory, n *node, t overlay) (int, error) {
-	lower := inv.byIndex(n.holding(t.VTEP))
+// VXLANMTU returns what the VXLAN device may carry on the link of its VTEP.
+func VXLANMTU(inv *Links, n *Node, t Overlay) (int, error) {
+	lower := inv.byIndex(n.Holding(t.VTEP))
 	if lower == nil {
 		return 0, fmt.Errorf("tunnel: no interface has the VTEP address %s", t.VTEP)
 	}
-	return lower.Attrs().MTU - overheadOver(t.VTEP), nil
+	return lower.Attrs().MTU - OverheadOver(t.VTEP), nil
 }
 
-// ensureBridge makes the device that holds the pools' gateways. It has no
+// EnsureBridge makes the device that holds the pools' gateways. It has no
 // ports: it stands in for a dummy device, which not all kernels have.
-func (k *kernel) ensureBridge(inv *inventory, p *plan.Plan, ipv4, ipv6 bool) error {
+func (k *Kernel) EnsureBridge(inv *Links, p *plan.Plan, ipv4, ipv6 bool) error {
 	mac := plan.MACOf(p.Local.Pools[0].Gateway)
-	l, ok := inv.byName[k.stamps.Bridge]
+	l, ok := inv.ByName[k.stamps.Bridge]
 	if !ok {
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name, attrs.HardwareAddr = k.stamps.Bridge, mac[:]
-		if err := k.handle.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
+		if err := k.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
 			return fmt.Errorf("add bridge %s: %w", k.stamps.Bridge, noModule(err, "bridge"))
 		}
 		k.record("add bridge %s", k.stamps.Bridge)
 		var err error
-		if l, err = k.handle.LinkByName(k.stamps.Bridge); err != nil {
+		if l, err = k.LinkByName(k.stamps.Bridge); err != nil {
 			return fmt.Errorf("find bridge %s: %w", k.stamps.Bridge, err)
 		}
 	}
@@ -213,13 +216,13 @@ func (k *kernel) ensureBridge(inv *inventory, p *plan.Plan, ipv4, ipv6 bool) err
 	return k.setUp(l, ipv4, ipv6)
 }
 
-// ensureVXLAN makes a tunnel's device, anew if it differs in what cannot be
+// EnsureVXLAN makes a tunnel's device, anew if it differs in what cannot be
 // changed.
-func (k *kernel) ensureVXLAN(inv *inventory, t overlay, mtu int, ipv4, ipv6 bool) error {
-	l, ok := inv.byName[t.device]
+func (k *Kernel) EnsureVXLAN(inv *Links, t Overlay, mtu int, ipv4, ipv6 bool) error {
+	l, ok := inv.ByName[t.Device]
 	if ok {
 		if v := l.(*netlink.Vxlan); specOf(v) != specFor(t) {
-			if err := k.deleteLink(l); err != nil {
+			if err := k.DeleteLink(l); err != nil {
 				return err
 			}
 			ok = false
@@ -240,20 +243,20 @@ func (k *kernel) ensureVXLAN(inv *inventory, t overlay, mtu int, ipv4, ipv6 bool
 		}
 	}
 	if l.Attrs().MTU != mtu {
-		if err := k.handle.LinkSetMTU(l, mtu); err != nil {
-			return fmt.Errorf("set MTU %d of %s: %w", mtu, t.device, err)
+		if err := k.LinkSetMTU(l, mtu); err != nil {
+			return fmt.Errorf("set MTU %d of %s: %w", mtu, t.Device, err)
 		}
-		k.record("set MTU %d of %s, it was %d", mtu, t.device, l.Attrs().MTU)
+		k.record("set MTU %d of %s, it was %d", mtu, t.Device, l.Attrs().MTU)
 	}
 	return k.setUp(l, ipv4, ipv6)
 }
 
 // clear deletes another device of Weft's that receives what a tunnel is to: one of
 // an earlier name, or one whose own tunnel is another now.
-func (k *kernel) clear(inv *inventory, t overlay) error {
-	for name, l := range inv.ownTunnels() {
-		if v, ok := l.(*netlink.Vxlan); ok && name != t.Name && v.VxlanId == int(t.vni) && v.Port == int(t.Port) && addrOf(v.SrcAddr).Is4() == t.VTEP.Is4() {
-			if err := k.deleteLink(l); err != nil {
+func (k *Kernel) clear(inv *Links, t Overlay) error {
+	for name, l := range inv.OwnTunnels() {
+		if v, ok := l.(*netlink.Vxlan); ok && name != t.Name && v.VxlanId == int(t.VNI) && v.Port == int(t.Port) && addrOf(v.SrcAddr).Is4() == t.VTEP.Is4() {
+			if err := k.DeleteLink(l); err != nil {
 				return err
 			}
 		}
@@ -261,21 +264,21 @@ func (k *kernel) clear(inv *inventory, t overlay) error {
 	return nil
 }
 
-func (k *kernel) addVXLAN(t overlay, mtu int) (netlink.Link, error) {
+func (k *Kernel) addVXLAN(t Overlay, mtu int) (netlink.Link, error) {
 	spec := specFor(t)
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.MTU, attrs.HardwareAddr = t.device, mtu, net.HardwareAddr(t.MAC[:])
+	attrs.Name, attrs.MTU, attrs.HardwareAddr = t.Device, mtu, net.HardwareAddr(t.MAC[:])
 	device := &netlink.Vxlan{LinkAttrs: attrs, VxlanId: int(spec.vni), Port: int(spec.port), SrcAddr: ip(spec.local), UDPCSum: spec.checksum}
-	if err := k.handle.LinkAdd(device); err != nil {
+	if err := k.LinkAdd(device); err != nil {
 		if errors.Is(err, unix.EEXIST) {
-			return nil, fmt.Errorf("add %s: another device receives VNI %d on UDP port %d already: %w", t.device, spec.vni, spec.port, err)
+			return nil, fmt.Errorf("add %s: another device receives VNI %d on UDP port %d already: %w", t.Device, spec.vni, spec.port, err)
 		}
-		return nil, fmt.Errorf("add %s: %w", t.device, noModule(err, "vxlan"))
+		return nil, fmt.Errorf("add %s: %w", t.Device, noModule(err, "vxlan"))
 	}
-	k.record("add VXLAN device %s: VNI %d, UDP port %d, VTEP %s", t.device, spec.vni, spec.port, spec.local)
-	l, err := k.handle.LinkByName(t.device)
+	k.record("add VXLAN device %s: VNI %d, UDP port %d, VTEP %s", t.Device, spec.vni, spec.port, spec.local)
+	l, err := k.LinkByName(t.Device)
 	if err != nil {
-		return nil, fmt.Errorf("find %s: %w", t.device, err)
+		return nil, fmt.Errorf("find %s: %w", t.Device, err)
 	}
 	return l, nil
 }
@@ -288,8 +291,8 @@ func noModule(err error, kind string) error {
 	return err
 }
 
-func (k *kernel) setMAC(l netlink.Link, mac plan.MAC) error {
-	if err := k.handle.LinkSetHardwareAddr(l, net.HardwareAddr(mac[:])); err != nil {
+func (k *Kernel) setMAC(l netlink.Link, mac plan.MAC) error {
+	if err := k.LinkSetHardwareAddr(l, net.HardwareAddr(mac[:])); err != nil {
 		return fmt.Errorf("set MAC %s of %s: %w", mac, l.Attrs().Name, err)
 	}
 	k.record("set MAC %s of %s", mac, l.Attrs().Name)
@@ -298,7 +301,7 @@ func (k *kernel) setMAC(l netlink.Link, mac plan.MAC) error {
 
 // setUp makes a device of Weft's ready: no addresses of its own making, no
 // reverse path filter, no belief in what it hears, up. It comes up last.
-func (k *kernel) setUp(l netlink.Link, ipv4, ipv6 bool) error {
+func (k *Kernel) setUp(l netlink.Link, ipv4, ipv6 bool) error {
 	name := l.Attrs().Name
 	if err := k.ownDeviceSettings(l.Attrs().Index, ipv4, ipv6); err != nil {
 		return err
@@ -306,15 +309,16 @@ func (k *kernel) setUp(l netlink.Link, ipv4, ipv6 bool) error {
 	if l.Attrs().Flags&net.FlagUp != 0 {
 		return nil
 	}
-	if err := k.handle.LinkSetUp(l); err != nil {
+	if err := k.LinkSetUp(l); err != nil {
 		return fmt.Errorf("set %s up: %w", name, err)
 	}
 	k.record("set %s up", name)
 	return nil
 }
 
-func (k *kernel) deleteLink(l netlink.Link) error {
-	if err := k.handle.LinkDel(l); err != nil && !gone(err) {
+// DeleteLink deletes a device, unless it is gone.
+func (k *Kernel) DeleteLink(l netlink.Link) error {
+	if err := k.LinkDel(l); err != nil && !Gone(err) {
 		return fmt.Errorf("delete %s: %w", l.Attrs().Name, err)
 	}
 	k.record("delete %s", l.Attrs().Name)

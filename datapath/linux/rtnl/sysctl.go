@@ -1,9 +1,8 @@
-package linux
+package rtnl
 
 import (
 	"errors"
 	"fmt"
-	"strconv"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -18,7 +17,7 @@ import (
 const addrGenModeNone = "1"
 
 // set makes a setting have a value, and writes only if it has another.
-func (k *kernel) set(name, value string) error {
+func (k *Kernel) set(name, value string) error {
 	old, err := sysctl.Get(name)
 	if err != nil || old == value {
 		return err
@@ -30,40 +29,14 @@ func (k *kernel) set(name, value string) error {
 	return nil
 }
 
-// ipv6Enabled reports whether the kernel speaks IPv6 in this namespace.
-func ipv6Enabled() bool {
+// IPv6Enabled reports whether the kernel speaks IPv6 in this namespace.
+func IPv6Enabled() bool {
 	v, err := sysctl.Get("ipv6/conf/all/disable_ipv6")
 	return err == nil && v == "0"
 }
 
-// noIPv6 says why there is no IPv6, and what to do.
-const noIPv6 = "IPv6 is turned off: set net.ipv6.conf.all.disable_ipv6 to 0 and boot without ipv6.disable=1, or use no IPv6 in the cluster"
-
-// sctpTracked reports whether the kernel tracks SCTP connections by port.
-func sctpTracked() bool {
-	_, err := sysctl.Get("netfilter/nf_conntrack_sctp_timeout_established")
-	return err == nil
-}
-
-// noneTracked reports whether the kernel tracks no connection at all.
-func noneTracked() bool {
-	v, err := sysctl.Get("netfilter/nf_conntrack_count")
-	return err == nil && v == "0"
-}
-
-// mostTracked is how many connections the kernel tracks at most; 0 where it does
-// not say, as it tracks none yet or has no bound.
-func mostTracked() int {
-	v, err := sysctl.Get("netfilter/nf_conntrack_max")
-	if err != nil {
-		return 0
-	}
-	most, err := strconv.Atoi(v)
-	if err != nil {
-		return 0
-	}
-	return max(most, 0)
-}
+// NoIPv6 says why there is no IPv6, and what to do.
+const NoIPv6 = "IPv6 is turned off: set net.ipv6.conf.all.disable_ipv6 to 0 and boot without ipv6.disable=1, or use no IPv6 in the cluster"
 
 // What the node must not believe, or do for, what is behind Weft's interfaces,
 // whatever the node's defaults are: nothing there routes, redirects, or speaks
@@ -90,7 +63,7 @@ var distrusted = [][2]string{
 
 // distrust gives an interface of Weft's those settings, before it comes up.
 // Where it has nothing to do with IPv6, it does none at all.
-func (k *kernel) distrust(s *settings, ipv6 bool) error {
+func (k *Kernel) distrust(s *Settings, ipv6 bool) error {
 	var errs []error
 	for _, d := range distrusted {
 		errs = append(errs, k.setOf(s, d[0], d[1]))
@@ -106,8 +79,8 @@ func (k *kernel) distrust(s *settings, ipv6 bool) error {
 // tunnel goes on to endpoints, and never to the node's loopback addresses. On
 // endpoints' interfaces the plug-in portmap may open these for hostPorts, and the
 // packet filter keeps endpoints off them; see endpointInward.
-func (k *kernel) ownDeviceSettings(link int, ipv4, ipv6 bool) error {
-	s, err := k.settings(link)
+func (k *Kernel) ownDeviceSettings(link int, ipv4, ipv6 bool) error {
+	s, err := k.Settings(link)
 	if err != nil {
 		return err
 	}
@@ -118,8 +91,8 @@ func (k *kernel) ownDeviceSettings(link int, ipv4, ipv6 bool) error {
 	return errors.Join(errs...)
 }
 
-// forwarding makes the node a router for the families.
-func (k *kernel) forwarding(ipv4, ipv6 bool) error {
+// Forwarding makes the node a router for the families.
+func (k *Kernel) Forwarding(ipv4, ipv6 bool) error {
 	var errs []error
 	if ipv4 {
 		errs = append(errs, k.set("ipv4/ip_forward", "1"))
@@ -133,12 +106,12 @@ func (k *kernel) forwarding(ipv4, ipv6 bool) error {
 // keepAdvertisements has the node go on to take router advertisements on the
 // interfaces where it lives by them. Once it is a router, the kernel ignores
 // them where accept_ra is 1, and throws away what it learnt.
-func (k *kernel) keepAdvertisements() error {
+func (k *Kernel) keepAdvertisements() error {
 	if v, err := sysctl.Get("ipv6/conf/all/forwarding"); err != nil || v != "0" {
 		return nil // it is a router already, as somebody wanted it
 	}
 	routes, err := message.Dump(func() ([]netlink.Route, error) {
-		return k.handle.RouteListFiltered(netlink.FAMILY_V6, &netlink.Route{Protocol: unix.RTPROT_RA, Table: unix.RT_TABLE_UNSPEC},
+		return k.RouteListFiltered(netlink.FAMILY_V6, &netlink.Route{Protocol: unix.RTPROT_RA, Table: unix.RT_TABLE_UNSPEC},
 			netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
 	})
 	if err != nil {
@@ -151,7 +124,7 @@ func (k *kernel) keepAdvertisements() error {
 			continue
 		}
 		seen[r.LinkIndex] = true
-		l, err := k.handle.LinkByIndex(r.LinkIndex)
+		l, err := k.LinkByIndex(r.LinkIndex)
 		if err != nil || datapath.OwnsInterface(l.Attrs().Name) {
 			continue
 		}
@@ -163,10 +136,10 @@ func (k *kernel) keepAdvertisements() error {
 	return errors.Join(errs...)
 }
 
-// endpointSettings makes the node a router for what comes from an endpoint's
+// EndpointSettings makes the node a router for what comes from an endpoint's
 // interface, which it is unless someone turned that off for new interfaces,
 // and distrust what the endpoint says of the network.
-func (k *kernel) endpointSettings(s *settings, ipv4, ipv6 bool) error {
+func (k *Kernel) EndpointSettings(s *Settings, ipv4, ipv6 bool) error {
 	errs := []error{k.distrust(s, ipv6)}
 	if ipv4 {
 		errs = append(errs, k.setOf(s, "ipv4/forwarding", "1"))
@@ -177,24 +150,14 @@ func (k *kernel) endpointSettings(s *settings, ipv4, ipv6 bool) error {
 	return errors.Join(errs...)
 }
 
-// endpointSources says who checks the IPv4 sources of what comes from an
+// EndpointSources says who checks the IPv4 sources of what comes from an
 // interface. The kernel does by default, with a lookup in all routing tables
 // for each packet where there are routing rules. Where the packet filter has
 // let nothing through but the endpoint's own addresses, that is turned off:
 // no reverse path filter, and no search for the node's own addresses.
-func (k *kernel) endpointSources(s *settings, filtered bool) error {
+func (k *Kernel) EndpointSources(s *Settings, filtered bool) error {
 	if !filtered {
 		return k.setOf(s, "ipv4/accept_local", "0")
 	}
 	return errors.Join(k.setOf(s, "ipv4/rp_filter", "0"), k.setOf(s, "ipv4/accept_local", "1"))
-}
-
-// strictFilter says why the kernel will drop packets that took a tunnel there
-// and another way back, if it will.
-func strictFilter() (string, error) {
-	v, err := sysctl.Get("ipv4/conf/all/rp_filter")
-	if err != nil || v != "1" {
-		return "", err
-	}
-	return "net.ipv4.conf.all.rp_filter is 1, so that packets between pods and other nodes' addresses may be dropped: set it to 0 or 2", nil
 }

@@ -1,4 +1,4 @@
-package linux
+package rtnl
 
 import (
 	"encoding/binary"
@@ -15,11 +15,11 @@ import (
 	"github.com/weftnet/weft/internal/sysctl"
 )
 
-// settings are those of an interface below net/ipv4/conf and net/ipv6/conf. The
+// Settings are those of an interface below net/ipv4/conf and net/ipv6/conf. The
 // kernel tells all of them in one message about the interface, where to read
 // their files would take three system calls for each.
-type settings struct {
-	name string
+type Settings struct {
+	Name string
 	// ipv4 and ipv6 hold a number of four bytes for each setting. One is empty
 	// where the interface has nothing to do with the protocol, and has no files
 	// then; an older kernel has fewer.
@@ -40,18 +40,18 @@ var places = map[string]int{
 // (RTEXT_FILTER_SKIP_STATS of linux/rtnetlink.h).
 const withoutStatistics = 1 << 3
 
-// settings reads those of an interface. One that is gone has none.
-func (k *kernel) settings(link int) (*settings, error) {
+// Settings reads those of an interface. One that is gone has none.
+func (k *Kernel) Settings(link int) (*Settings, error) {
 	req := k.request(unix.RTM_GETLINK, 0)
 	m := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	m.Index = int32(link)
 	req.AddData(m)
 	req.AddData(nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(withoutStatistics)))
 	messages, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWLINK)
-	if err != nil && !gone(err) {
+	if err != nil && !Gone(err) {
 		return nil, fmt.Errorf("read the settings of interface %d: %w", link, err)
 	}
-	s := &settings{}
+	s := &Settings{}
 	for _, m := range messages {
 		s.parse(m)
 	}
@@ -59,11 +59,11 @@ func (k *kernel) settings(link int) (*settings, error) {
 }
 
 // parse reads a message about an interface.
-func (s *settings) parse(m []byte) {
+func (s *Settings) parse(m []byte) {
 	for kind, v := range message.Attributes(m[min(len(m), unix.SizeofIfInfomsg):]) {
 		switch kind {
 		case unix.IFLA_IFNAME:
-			s.name = strings.TrimRight(string(v), "\x00")
+			s.Name = strings.TrimRight(string(v), "\x00")
 		case unix.IFLA_AF_SPEC:
 			for family, v := range message.Attributes(v) {
 				for kind, v := range message.Attributes(v) {
@@ -80,7 +80,7 @@ func (s *settings) parse(m []byte) {
 }
 
 // at returns where the value of a setting is; nil where there is none.
-func (s *settings) at(setting string) []byte {
+func (s *Settings) at(setting string) []byte {
 	all := s.ipv4
 	if strings.HasPrefix(setting, "ipv6/") {
 		all = s.ipv6
@@ -94,7 +94,7 @@ func (s *settings) at(setting string) []byte {
 
 // value returns that of a setting, as its file shows it; false where the kernel,
 // or the interface, has no such setting.
-func (s *settings) value(setting string) (string, bool) {
+func (s *Settings) value(setting string) (string, bool) {
 	at := s.at(setting)
 	if at == nil {
 		return "", false
@@ -104,13 +104,13 @@ func (s *settings) value(setting string) (string, bool) {
 
 // setOf makes a setting of an interface have a value, if there is such a one, and
 // writes only if it has another.
-func (k *kernel) setOf(s *settings, setting, value string) error {
+func (k *Kernel) setOf(s *Settings, setting, value string) error {
 	old, ok := s.value(setting)
 	if !ok || old == value {
 		return nil
 	}
 	family, name, _ := strings.Cut(setting, "/")
-	file := family + "/conf/" + s.name + "/" + name
+	file := family + "/conf/" + s.Name + "/" + name
 	if err := sysctl.Set(file, value); errors.Is(err, fs.ErrNotExist) {
 		return nil // the interface is gone
 	} else if err != nil {

@@ -1,14 +1,14 @@
-package linux
+// Package stamps has the names and numbers by which what a data plane makes in a kernel
+// is told from all else.
+package stamps
 
 import (
 	"fmt"
 	"strings"
 
-	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/datapath"
-	"github.com/weftnet/weft/datapath/linux/nft"
 )
 
 // Stamps are the names and numbers by which a data plane tells what it made from
@@ -37,8 +37,8 @@ type Stamps struct {
 	LogGroup uint16
 }
 
-// DefaultStamps are those of a data plane that is told no others.
-var DefaultStamps = Stamps{
+// Default are those of a data plane that is told no others.
+var Default = Stamps{
 	Bridge:       "weft0",
 	TunnelPrefix: "weft-",
 	Table:        "weft",
@@ -50,8 +50,8 @@ var DefaultStamps = Stamps{
 	LogGroup:     87,
 }
 
-// check says what of the stamps cannot be.
-func (s Stamps) check() error {
+// Check says what of the stamps cannot be.
+func (s Stamps) Check() error {
 	for _, name := range []string{s.Bridge, s.TunnelPrefix} {
 		if !datapath.OwnsInterface(name) || len(name) >= unix.IFNAMSIZ {
 			return fmt.Errorf("stamps: a device's name begins with %q and has less than %d bytes; %q does not", datapath.InterfacePrefix, unix.IFNAMSIZ, name)
@@ -74,20 +74,4 @@ func (s Stamps) check() error {
 		return fmt.Errorf("stamps: the group 0 is that of all other interfaces; give endpoints' another")
 	}
 	return nil
-}
-
-// isFromEndpoint and isToEndpoint match packets by whether an endpoint's interface is
-// where they came from, or go to.
-func (r *ruleset) isFromEndpoint() []expr.Any {
-	return nft.MetaEqual(expr.MetaKeyIIFGROUP, nft.HostEndian(r.stamps.Group))
-}
-
-func (r *ruleset) isToEndpoint() []expr.Any {
-	return nft.MetaEqual(expr.MetaKeyOIFGROUP, nft.HostEndian(r.stamps.Group))
-}
-
-// fromOwnDevice matches where the interface that a packet came from is one of
-// Weft's, an endpoint's included.
-func fromOwnDevice() []expr.Any {
-	return nft.MetaEqual(expr.MetaKeyIIFNAME, []byte(datapath.InterfacePrefix))
 }

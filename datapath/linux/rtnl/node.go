@@ -1,0 +1,162 @@
+package rtnl
+
+import (
+	"iter"
+	"net/netip"
+	"slices"
+
+	"github.com/weftnet/weft/datapath/linux/stamps"
+)
+
+// Node is what compiling a plan needs to know of the node besides the plan.
+type Node struct {
+	Stamps stamps.Stamps
+	// Links maps interface names to indexes.
+	Links map[string]int
+	// Bridge is the index of Weft's own device that has the gateways' addresses, 0
+	// where the plan needs none or it cannot be had.
+	Bridge int
+	// Tunnels are the devices of tunnels by the tunnels' names, those that can be had.
+	Tunnels map[string]Device
+	// Connected are the prefixes of addresses on other interfaces.
+	Connected []Connection
+}
+
+// Device is one of Weft's own for a tunnel.
+type Device struct {
+	Index int
+	// MTU is in bytes.
+	MTU int
+}
+
+// Tunnel returns the name of the tunnel whose device has an index.
+func (n *Node) Tunnel(link int) (name string, ok bool) {
+	for name, d := range n.Tunnels {
+		if d.Index == link && link != 0 {
+			return name, true
+		}
+	}
+	return "", false
+}
+
+// IsTunnel reports whether a tunnel's device has an index.
+func (n *Node) IsTunnel(link int) bool {
+	_, ok := n.Tunnel(link)
+	return ok
+}
+
+// OwnLinks are the indexes of Weft's own devices, in order.
+func (n *Node) OwnLinks() []int {
+	var own []int
+	if n.Bridge != 0 {
+		own = append(own, n.Bridge)
+	}
+	for _, d := range n.Tunnels {
+		own = append(own, d.Index)
+	}
+	slices.Sort(own)
+	return own
+}
+
+// Connection is an address of an interface, with the prefix that it leads to.
+type Connection struct {
+	Addr netip.Prefix // not masked
+	Link int
+}
+
+// LinkTo returns the link that leads to a next hop, and whether the kernel has
+// to be told that the next hop is on it.
+func (n *Node) LinkTo(via netip.Addr, own []netip.Addr) (link int, onlink bool) {
+	best := -1
+	for _, c := range n.Connected {
+		if c.Addr.Contains(via) && c.Addr.Bits() > best && !c.Addr.IsSingleIP() {
+			best, link = c.Addr.Bits(), c.Link
+		}
+	}
+	if best >= 0 {
+		return link, false
+	}
+	for _, a := range own {
+		if a.Is4() != via.Is4() {
+			continue
+		}
+		if i := n.Holding(a); i != 0 {
+			return i, true
+		}
+	}
+	return 0, false
+}
+
+// LinkSet are the indexes of interfaces, in order and then 0.
+type LinkSet [mostLinks]int
+
+// mostLinks is more than a machine has in one network.
+const mostLinks = 8
+
+// LinksTo returns the links by which packets may come from a next hop: those
+// with a prefix that has it, as its answers may take any of them, or the one
+// that leads to it.
+func (n *Node) LinksTo(via netip.Addr, own []netip.Addr) LinkSet {
+	leads, _ := n.LinkTo(via, own)
+	if leads == 0 {
+		return LinkSet{}
+	}
+	all := []int{}
+	for _, c := range n.Connected {
+		if c.Addr.Contains(via) && !c.Addr.IsSingleIP() && c.Link != leads {
+			all = append(all, c.Link)
+		}
+	}
+	slices.Sort(all)
+	all = slices.Compact(all)
+	all = append(all[:min(len(all), mostLinks-1)], leads)
+	slices.Sort(all)
+	var some LinkSet
+	copy(some[:], all)
+	return some
+}
+
+// LeadingTo returns the links by which packets may come to an address of the
+// node from other machines: those with a prefix of one of theirs or of the
+// node's, and all where one is behind a router.
+func (n *Node) LeadingTo(machines iter.Seq[netip.Addr], own netip.Addr) map[int]bool {
+	links := map[int]bool{}
+	all := false
+	for m := range machines {
+		near := false
+		for _, c := range n.Connected {
+			if c.Addr.Contains(m) && !c.Addr.IsSingleIP() {
+				links[c.Link], near = true, true
+			}
+		}
+		all = all || !near
+	}
+	for _, c := range n.Connected {
+		if c.Addr.Contains(own) || all && c.Addr.Addr().Is4() == own.Is4() {
+			links[c.Link] = true
+		}
+	}
+	return links
+}
+
+// Own returns the name of that of Weft's own devices that has an index.
+func (n *Node) Own(link int) (name string, ok bool) {
+	switch {
+	case link == 0:
+		return "", false
+	case link == n.Bridge:
+		return n.Stamps.Bridge, true
+	}
+	name, ok = n.Tunnel(link)
+	return n.Stamps.TunnelPrefix + name, ok
+}
+
+// Holding returns the link that has an address, 0 for none.
+func (n *Node) Holding(a netip.Addr) int {
+	for _, c := range n.Connected {
+		if c.Addr.Addr() == a {
+			return c.Link
+		}
+	}
+	return 0
+}
