@@ -128,7 +128,7 @@ func (c *compiler) compile() error {
 			put(c, &c.want.Addresses, rtnl.AddressKey{Link: c.node.Tunnels[pool.Tunnel].Index, Prefix: interval.Single(a)}, struct{}{})
 		}
 	}
-	_, ipv6 := routed(c.plan)
+	_, ipv6 := rtnl.Routed(c.plan)
 	for _, t := range rtnl.Overlays(c.node.Stamps, c.plan) {
 		if d, ok := c.node.Tunnels[t.Name]; ok && ipv6 && t.Carries(netip.IPv6Unspecified()) && d.MTU < leastMTU6 {
 			c.problems = append(c.problems, fmt.Errorf("no IPv6 to other nodes: the MTU of %s is %d, and IPv6 needs %d; raise the MTU of the node's interface by %d",

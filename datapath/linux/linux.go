@@ -31,15 +31,13 @@
 // What an endpoint leaves behind in connection tracking is deleted before
 // another has its address, by forget.go.
 //
-// The parts: compile.go turns plan entries into the values of state.go,
+// The parts: compile.go turns plan entries into the values of package rtnl,
 // egress.go, ruleset.go, sources.go, arrivals.go, guard.go, peers.go, crossing.go
 // and limits.go turn the rest into those of an nftables table, without touching
 // anything; policy.go and policies.go do so for the other table.
-// kernel.go, devices.go, sysctl.go, settings.go, nft.go and elements.go read and
-// write them; watch.go and news.go notice what others do to them. obstacles.go
-// says what of others' own is in the way: packet.go follows their packet filters,
-// astray.go their routing, which foreignroutes.go reads; routing.go and decider.go
-// say what it decides. Start at DataPlane.sync.
+// Packages rtnl and nft read and write them; watch.go and news.go notice what others
+// do to them. Package survey says what of others' own is in the way. Start at
+// DataPlane.sync.
 package linux
 
 import (
@@ -399,7 +397,7 @@ func (d *DataPlane) sync(p *plan.Plan) error {
 // update changes what leads from the current plan to p. It returns false when
 // that cannot be told from the changes alone, and has then changed nothing.
 func (d *DataPlane) update(p *plan.Plan, changes plan.Diff) (bool, error) {
-	if ipv4, ipv6 := routed(p); d.forwards != [2]bool{ipv4, ipv6} {
+	if ipv4, ipv6 := rtnl.Routed(p); d.forwards != [2]bool{ipv4, ipv6} {
 		return false, nil // Weft's own devices have to do with another family
 	}
 	c, ok := d.compiler.advance(p, changes, func(name string) int {
@@ -455,7 +453,7 @@ func (d *DataPlane) enforce(p *plan.Plan, write func() ([]string, error)) error 
 
 // write brings the kernel up to date and remembers what was written.
 func (d *DataPlane) write(delta rtnl.Delta, c *compiler, endpoints iter.Seq2[plan.EndpointKey, plan.Endpoint], filters bool) error {
-	ipv4, ipv6 := routed(c.plan)
+	ipv4, ipv6 := rtnl.Routed(c.plan)
 	var errs []error
 	if families := [2]bool{ipv4, ipv6}; d.forwards != families {
 		err := d.kernel.Forwarding(ipv4, ipv6)
@@ -549,29 +547,11 @@ func (d *DataPlane) open(name string, s *rtnl.Settings, ipv4 bool) error {
 	return nil
 }
 
-// routed says for which families the node must be a router: those in which it
-// has endpoints, or knows the way to those of others. By the way out of the
-// cluster alone there is nobody to send.
-func routed(p *plan.Plan) (ipv4, ipv6 bool) {
-	for _, pool := range p.Local.Pools {
-		ipv4, ipv6 = ipv4 || pool.Prefix.Addr().Is4(), ipv6 || pool.Prefix.Addr().Is6()
-	}
-	for k, r := range p.Routes.All() {
-		if ipv4 && ipv6 {
-			break
-		}
-		if r.Way == plan.ToEndpoint || r.Way == plan.ToTunnel || r.Way == plan.ToNextHop {
-			ipv4, ipv6 = ipv4 || k.Prefix.Addr().Is4(), ipv6 || k.Prefix.Addr().Is6()
-		}
-	}
-	return ipv4, ipv6
-}
-
 // ensureDevices makes the devices that the plan needs, as they should be. It
 // returns, by their names, why there are no tunnels, and why there is no bridge: the
 // rest does without.
 func (d *DataPlane) ensureDevices(inv *rtnl.Links, n *rtnl.Node, p *plan.Plan) (tunnels map[string]error, bridge error) {
-	ipv4, ipv6 := routed(p)
+	ipv4, ipv6 := rtnl.Routed(p)
 	if len(p.Local.Pools) > 0 {
 		if bridge = rtnl.CheckName(inv, d.stamps.Bridge, rtnl.BridgeKind); bridge == nil {
 			bridge = d.kernel.EnsureBridge(inv, p, ipv4, ipv6)

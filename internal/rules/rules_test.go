@@ -93,6 +93,8 @@ var rules = []rule{
 		"an nftables table is a value, whatever it is for"},
 	{"datapath/linux/rtnl", []string{"datapath/linux/nft", "datapath/profile", "datapath/judge", "ext:github.com/google/nftables"},
 		"a node's interfaces and routes are one thing, and its packet filter is another"},
+	{"datapath/linux/survey", []string{"datapath/profile", "datapath/judge", "datapath/linux/conntrack"},
+		"what others have set up is looked at, and nothing is changed"},
 	{"datapath/linux/message", []string{"plan", "datapath"},
 		"what a netlink message says does not depend on who asked"},
 	{"trace", []string{"registry", "api", "plugin", "datapath", "agent", "controller", "cni", "lab", "cli", "explain", "ext:k8s.io"},

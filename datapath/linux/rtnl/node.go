@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/weftnet/weft/datapath/linux/stamps"
+	"github.com/weftnet/weft/plan"
 )
 
 // Node is what compiling a plan needs to know of the node besides the plan.
@@ -159,4 +160,22 @@ func (n *Node) Holding(a netip.Addr) int {
 		}
 	}
 	return 0
+}
+
+// Routed says for which families the node must be a router: those in which it
+// has endpoints, or knows the way to those of others. By the way out of the
+// cluster alone there is nobody to send.
+func Routed(p *plan.Plan) (ipv4, ipv6 bool) {
+	for _, pool := range p.Local.Pools {
+		ipv4, ipv6 = ipv4 || pool.Prefix.Addr().Is4(), ipv6 || pool.Prefix.Addr().Is6()
+	}
+	for k, r := range p.Routes.All() {
+		if ipv4 && ipv6 {
+			break
+		}
+		if r.Way == plan.ToEndpoint || r.Way == plan.ToTunnel || r.Way == plan.ToNextHop {
+			ipv4, ipv6 = ipv4 || k.Prefix.Addr().Is4(), ipv6 || k.Prefix.Addr().Is6()
+		}
+	}
+	return ipv4, ipv6
 }

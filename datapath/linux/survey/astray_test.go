@@ -1,17 +1,15 @@
-package linux
+package survey
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
-	"os/exec"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
-	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
@@ -20,148 +18,11 @@ import (
 	"github.com/weftnet/weft/datapath/linux/rtnl"
 	"github.com/weftnet/weft/datapath/linux/stamps"
 	"github.com/weftnet/weft/internal/golden"
-	"github.com/weftnet/weft/internal/sysctl"
+	"github.com/weftnet/weft/internal/netns"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plan/plantest"
 	"github.com/weftnet/weft/subnet"
 )
-
-// TestAstray has others' routing rules and routes take what pods send and get.
-// The kernel is asked whether they do; it is said which of them, and how to be
-// rid of it; what is said is done, and the kernel routes as Weft wants.
-func TestAstray(t *testing.T) {
-	if _, err := exec.LookPath("ip"); err != nil {
-		t.Skip("needs ip")
-	}
-	const (
-		onward  = "ip route get 10.1.2.7 from 10.1.1.2 iif weftaaa"
-		udp     = onward + " ipproto udp"
-		peer    = "ip route get 10.1.2.0 from 10.1.1.2 iif weftaaa"
-		direct  = "ip route get 10.1.3.9 from 10.1.1.2 iif weftaaa"
-		near    = "ip route get 10.1.1.3 from 10.1.1.2 iif weftaaa"
-		inward  = "ip route get 10.1.1.2 from 10.1.2.7 iif weft-vxlan"
-		node    = "ip route get 172.30.0.3 from 10.1.1.2 iif weftaaa"
-		local   = "ip route get 10.1.1.2"
-		onward6 = "ip route get fd00:2::7 from fd00:1::2 iif weftaaa"
-		inward6 = "ip route get fd00:1::2 from fd00:2::7 iif weft-vxlan"
-		outer   = "ip route get 172.30.0.3 from 172.30.0.2 ipproto udp"
-	)
-	leads := map[string]string{onward: "weft-vxlan", udp: "weft-vxlan", peer: "weft-vxlan", direct: "eth0", near: "weftbbb", inward: "weftaaa", node: "weft-vxlan", local: "weftaaa",
-		onward6: "weft-vxlan", inward6: "weftaaa", outer: "eth0"}
-	for _, c := range []struct{ do, wrong, want string }{
-		// Rules that drop.
-		{"ip rule add priority 100 from 10.1.1.0/24 blackhole", onward, "ip rule del priority 100 from 10.1.1.0/24 blackhole"},
-		{"ip rule add priority 100 to 10.1.1.0/24 unreachable", inward, "ip rule del priority 100 from all to 10.1.1.0/24 unreachable"},
-		{"ip rule add priority 100 to 10.1.2.7 prohibit", onward, "ip rule del priority 100 from all to 10.1.2.7/32 prohibit"},
-		{"ip rule add priority 100 from 10.1.2.7 blackhole", inward, "ip rule del priority 100 from 10.1.2.7/32 blackhole"},
-		{"ip rule add priority 100 iif weftaaa blackhole", onward, "ip rule del priority 100 from all iif weftaaa blackhole"},
-		{"ip rule add priority 100 iif lo to 10.1.1.2 blackhole", local, "ip rule del priority 100 from all to 10.1.1.2/32 iif lo blackhole"},
-		{"ip rule add priority 100 not from 10.9.0.0/16 blackhole", onward, "ip rule del priority 100 not from 10.9.0.0/16 blackhole"},
-		{"ip rule add priority 100 from 10.1.1.0/24 ipproto udp blackhole", udp, "ip rule del priority 100 from 10.1.1.0/24 ipproto 17 blackhole"},
-		{"ip rule add priority 100 not fwmark 7 lookup 100; ip route add unreachable default table 100", onward, "ip rule del priority 100 not from all fwmark 0x7/0xffffffff lookup 100"},
-		{"ip rule add priority 200 to 10.1.1.0/24 blackhole; ip rule add priority 100 goto 200", inward, "ip rule del priority 200 from all to 10.1.1.0/24 blackhole"},
-		{"ip -6 rule add priority 100 from fd00:1::/64 unreachable", onward6, "ip -6 rule del priority 100 from fd00:1::/64 unreachable"},
-		{"ip rule del priority 32766", onward, "ip rule add priority 32766 lookup main"},
-		{"ip rule del priority 32766; ip route add default dev eth0 table default", onward, "ip rule add priority 32766 lookup main"},
-		// Rules that have others' tables asked.
-		{"ip rule add priority 100 from 10.1.1.0/24 lookup 100; ip route add default via 172.30.0.9 table 100", onward, "ip rule del priority 100 from 10.1.1.0/24 lookup 100"},
-		{"ip rule add priority 100 lookup 100; ip route add blackhole 10.1.2.7 table 100", onward, "ip route del blackhole 10.1.2.7/32 table 100"},
-		{"ip rule add priority 100 to 172.30.0.0/16 lookup main", node, "ip rule del priority 100 from all to 172.30.0.0/16 lookup main"},
-		{"ip rule add priority 100 to 172.30.0.0/24 lookup main; ip route add 172.30.0.3 dev eth0 proto kernel", node, "ip rule del priority 100 from all to 172.30.0.0/24 lookup main"},
-		{"ip rule add priority 100 lookup main; ip rule del priority 32766", node, "ip rule add priority 32766 lookup main; ip rule del priority 100 from all lookup main"},
-		// Routes.
-		{"ip route add blackhole 10.1.2.7", onward, "ip route del blackhole 10.1.2.7/32 table main"},
-		{"ip route add unreachable 10.1.2.0/25", onward, "ip route del unreachable 10.1.2.0/25 table main"},
-		{"ip route add prohibit 10.1.3.9", direct, "ip route del prohibit 10.1.3.9/32 table main"},
-		{"ip route add 10.1.2.7 dev eth0", onward, "ip route del 10.1.2.7/32 dev eth0 table main"},
-		{"ip route add 10.1.2.7 dev lo", onward, "ip route del 10.1.2.7/32 dev lo table main"},
-		{"ip route add 10.1.2.7 via 172.30.0.9 metric 5", onward, "ip route del 10.1.2.7/32 via 172.30.0.9 dev eth0 table main metric 5"},
-		{"ip nexthop add id 7 blackhole; ip route add 10.1.2.7 nhid 7", onward, "ip route del 10.1.2.7/32 nhid 7 table main"},
-		{"ip nexthop add id 8 dev eth0; ip route add 10.1.2.7 nhid 8", onward, "ip route del 10.1.2.7/32 nhid 8 table main"},
-		{"ip route prepend blackhole 10.1.2.0/24", peer, "ip route del blackhole 10.1.2.0/24 table main"},
-		{"ip route prepend 10.1.1.3 dev eth0", near, "ip route del 10.1.1.3/32 dev eth0 table main"},
-		{"ip route add local 10.1.2.7 dev lo table local", onward, "ip route del local 10.1.2.7/32 dev lo table local"},
-		{"ip route add local 10.0.0.0/8 dev lo", onward, "ip route del local 10.0.0.0/8 dev lo table local"},
-		{"ip route add local 10.1.0.0/16 dev lo; ip rule add priority 50 lookup local; ip rule del priority 0", onward, "ip route del local 10.1.0.0/16 dev lo table local"},
-		{"ip -6 route add local fd00::/16 dev lo", inward6, "ip -6 route del local fd00::/16 dev lo table local metric 1024"},
-		{"ip addr add 10.1.0.9/16 dev lo", inward, "ip addr del 10.1.0.9/16 dev lo"},
-		{"ip addr add 172.30.0.3/32 dev lo", outer, "ip addr del 172.30.0.3/32 dev lo"},
-		{"ip addr add 10.1.1.2/31 dev eth0", inward, "ip addr del 10.1.1.2/31 dev eth0"},
-		{"ip -6 route add blackhole fd00:2::7", onward6, "ip -6 route del blackhole fd00:2::7/128 table main metric 1024"},
-		{"ip -6 route add blackhole fd00:1::2 metric 1", inward6, "ip -6 route del blackhole fd00:1::2/128 table main metric 1"},
-		{"ip -6 route add fd00:2::7 dev eth0", onward6, "ip -6 route del fd00:2::7/128 dev eth0 table main metric 1024"},
-		{"ip route add blackhole 172.30.0.3", outer, "ip route del blackhole 172.30.0.3/32 table main"},
-		{"ip rule add priority 100 from 172.30.0.2 to 172.30.0.3 prohibit", outer, "ip rule del priority 100 from 172.30.0.2/32 to 172.30.0.3/32 prohibit"},
-		// What takes nothing.
-		{"ip route add blackhole 10.7.0.0/16", "", ""},
-		{"ip route add blackhole 10.1.2.7 table 100", "", ""},
-		{"ip route add blackhole default metric 9", "", ""},
-		{"ip route add blackhole 10.1.2.0/24 metric 9", "", ""},
-		{"ip route add 10.1.2.7 via 10.1.2.0 dev weft-vxlan onlink", "", ""},
-		{"ip rule add priority 100 fwmark 7 blackhole", "", ""},
-		{"ip rule add priority 100 dport 25 ipproto tcp blackhole", "", ""},
-		{"ip rule add priority 100 iif eth0 to 192.0.2.0/24 blackhole", "", ""},
-		{"ip rule add priority 8900 lookup main suppress_prefixlength 0; ip rule add priority 9000 lookup 100; ip route add default dev eth0 table 100", "", ""},
-		{"ip rule add priority 100 lookup 100; ip route add throw 10.1.0.0/16 table 100", "", ""},
-		{"ip rule add priority 200 nop; ip rule add priority 100 goto 200; ip rule add priority 150 blackhole", "", ""},
-		{"ip addr add 172.30.0.77/24 dev eth0", "", ""},
-		{"ip addr add 172.30.0.50/32 dev lo; ip addr add 10.96.0.1/32 dev lo; ip route add local 192.0.2.0/24 dev lo", "", ""},
-		{"ip rule add priority 50 lookup local; ip rule del priority 0", "", ""},
-		{"ip route add unreachable default metric 9999", "", ""},
-	} {
-		t.Run(c.do, func(t *testing.T) {
-			b := newBench(t)
-			b.do(func() error {
-				return errors.Join(sysctl.Set("ipv6/conf/all/disable_ipv6", "0"), b.down("weftbbb", "pod2"), netlink.LinkSetUp(mustLink(t, "lo")))
-			})
-			b.mustApply(mustParse(t, strings.Replace(dualPlan, "default ::/0 gateway\n", "default ::/0 gateway\nroute default 172.30.0.3/32 tunnel node2 endpoints-only\n", 1)+
-				secondEndpoint+"peer 172.30.0.4 addresses 172.30.0.4\nroute default 10.1.3.0/24 nexthop 172.30.0.4\n"))
-			run := func(command string) (out string, err error) {
-				b.do(func() error {
-					said, failure := exec.Command("sh", "-ec", command).CombinedOutput()
-					out, err = string(said), failure
-					return nil
-				})
-				return out, err
-			}
-			right := func(question string) bool {
-				out, err := run(question)
-				return err == nil && strings.Contains(out, " dev "+leads[question]+" ")
-			}
-			for question := range leads {
-				if !right(question) {
-					out, err := run(question)
-					t.Fatalf("%s: %s, %v; expected that it leads to %s", question, out, err, leads[question])
-				}
-			}
-			if found, err := b.Obstacles(); err != nil || len(found) > 0 {
-				t.Fatalf("of a node of its own it is said %q, %v", found, err)
-			}
-			if out, err := run(c.do); err != nil {
-				t.Fatalf("%v: %s", err, out)
-			}
-			if c.wrong != "" && right(c.wrong) {
-				t.Errorf("the kernel says that all is right: %s", c.wrong)
-			}
-			found, err := b.Obstacles()
-			if err != nil || (len(found) > 0) != (c.want != "") || !strings.HasSuffix(strings.Join(found, "\n"), c.want) {
-				t.Errorf("the obstacles are %q, %v; expected %q", found, err, c.want)
-			}
-			if len(found) > 0 {
-				_, mend, _ := strings.Cut(found[0], ": ")
-				if out, err := run(mend); err != nil {
-					t.Errorf("%s: %v: %s", mend, err, out)
-				}
-				if found, err := b.Obstacles(); err != nil || len(found) > 0 {
-					t.Errorf("after %s there is still %q, %v", mend, found, err)
-				}
-				if c.wrong != "" && !right(c.wrong) {
-					t.Errorf("after %s the kernel still says that %s is wrong", mend, c.wrong)
-				}
-			}
-		})
-	}
-}
 
 // TestAstrayStories shows what is said of others' rules and routes: testdata has a
 // plan, and then some of them with what the survey says.
@@ -170,7 +31,7 @@ func TestAstrayStories(t *testing.T) {
 	var p *plan.Plan
 	golden.Answers(t, "testdata/astray.txtar", func(t *testing.T, name, question string) string {
 		if name == "plan" {
-			p = mustParse(t, question)
+			p = parse(t, question)
 			for k := range p.Endpoints.All() {
 				names[linkIndex(k.Interface)] = k.Interface
 			}
@@ -178,7 +39,7 @@ func TestAstrayStories(t *testing.T) {
 		}
 		var said []string
 		for _, is4 := range interval.Families {
-			r, journey := surveyed(t, p, is4, names)
+			r, journey := surveyed(p, is4, names)
 			for line := range strings.Lines(question) {
 				foreign(t, r, is4, names, strings.Fields(line))
 			}
@@ -191,27 +52,128 @@ func TestAstrayStories(t *testing.T) {
 
 // surveyed returns the routing of a node that is as a plan wants it, of a family,
 // and what the survey of it begins with.
-func surveyed(t interface{ Fatalf(string, ...any) }, p *plan.Plan, is4 bool, names map[int]string) (*routing, *travel) {
-	c := compileFor(t, p)
+func surveyed(p *plan.Plan, is4 bool, names map[int]string) (*routing, *travel) {
 	r := &routing{stamps: stamps.Default}
-	for key, own := range c.want.Routes.Now {
-		if key.Prefix.Addr().Is4() == is4 {
-			r.add(&rtnl.FoundRoute{RouteKey: key, Route: own, Protocol: stamps.Default.Protocol})
-		}
-	}
+	n := loaded(r, p, is4)
 	all := interval.Everything(is4)
 	for priority, table := range map[int]int{0: unix.RT_TABLE_LOCAL, 32766: unix.RT_TABLE_MAIN} {
 		r.rules = append(r.rules, rtnl.FoundRule{Rule: rtnl.Rule{Priority: priority, From: all, To: all, Table: table}, Protocol: unix.RTPROT_KERNEL, Action: nl.FR_ACT_TO_TBL, Suppressed: -1})
 	}
-	for own := range c.want.Rules.Now {
-		if own.From.Addr().Is4() == is4 {
-			r.rules = append(r.rules, rtnl.FoundRule{Rule: own, Protocol: stamps.Default.Protocol, Action: nl.FR_ACT_TO_TBL, Suppressed: -1})
+	sortRules(r)
+	s := &Subject{Plan: p, Node: n, Peers: map[string]map[netip.Addr]bool{}}
+	for _, t := range p.Local.Tunnels {
+		s.Peers[t.Name] = map[netip.Addr]bool{}
+		for _, peer := range p.Peers.All() {
+			if end, ok := peer.End(t.Name); ok {
+				s.Peers[t.Name][end.VTEP] = true
+			}
 		}
 	}
-	sortRules(r)
-	journey := &travel{plan: p, node: c.node, is4: is4, name: func(link int) string { return names[link] },
-		addresses: func(int) []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix("10.1.1.2/31")} }, tunnels: c.outers(is4)}
-	return r, journey
+	return r, &travel{plan: p, node: n, is4: is4, name: func(link int) string { return names[link] },
+		addresses: func(int) []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix("10.1.1.2/31")} }, tunnels: s.outers(is4)}
+}
+
+// loaded adds the routes and rules of a family that the data plane has for a plan
+// whose prefixes are not within each other, and returns the node.
+func loaded(r *routing, p *plan.Plan, is4 bool) *rtnl.Node {
+	n := &rtnl.Node{Stamps: stamps.Default, Links: map[string]int{}, Bridge: 3, Tunnels: map[string]rtnl.Device{}}
+	for i, t := range p.Local.Tunnels {
+		n.Tunnels[t.Name] = rtnl.Device{Index: 4 + i, MTU: 1450}
+	}
+	for k := range p.Endpoints.All() {
+		n.Links[k.Interface] = linkIndex(k.Interface)
+	}
+	add := func(table int, prefix netip.Prefix, to rtnl.Route) {
+		r.add(&rtnl.FoundRoute{RouteKey: rtnl.RouteKey{Table: table, Prefix: prefix}, Route: to, Protocol: stamps.Default.Protocol})
+	}
+	var source netip.Addr
+	var pools, apart []netip.Prefix
+	for _, pool := range p.Local.Pools {
+		if pool.Prefix.Addr().Is4() == is4 {
+			source, pools = pool.Gateway, append(pools, pool.Prefix)
+			add(unix.RT_TABLE_MAIN, pool.Prefix, rtnl.Route{Kind: unix.RTN_UNREACHABLE})
+		}
+	}
+	for k, to := range p.Routes.All() {
+		if to.EndpointsOnly && k.Prefix.Addr().Is4() == is4 {
+			apart = append(apart, k.Prefix)
+		}
+	}
+	for k, to := range p.Routes.All() {
+		if k.Prefix.Addr().Is4() != is4 {
+			continue
+		}
+		table := unix.RT_TABLE_MAIN
+		if to.EndpointsOnly {
+			table = stamps.Default.RoutingTable
+		} else if slices.ContainsFunc(apart, func(only netip.Prefix) bool { return interval.Covers(only, k.Prefix) }) {
+			add(stamps.Default.RoutingTable, k.Prefix, rtnl.Route{Kind: unix.RTN_THROW})
+		}
+		switch peer := p.Peer(to.Peer()); to.Way {
+		case plan.ToEndpoint:
+			add(table, k.Prefix, rtnl.Route{Kind: unix.RTN_UNICAST, Link: n.Links[to.Interface], Source: source})
+		case plan.ToTunnel:
+			end, _, _ := p.Local.EndOf(peer, k.Prefix.Addr())
+			add(table, k.Prefix, rtnl.Route{Kind: unix.RTN_UNICAST, Link: n.Tunnels[end.Tunnel].Index, Via: k.Prefix.Addr(), Source: source})
+		case plan.ToNextHop:
+			add(table, k.Prefix, rtnl.Route{Kind: unix.RTN_UNICAST, Link: 2, Via: peer.NextHop(k.Prefix.Addr())})
+		case plan.ToDrop:
+			add(table, k.Prefix, rtnl.Route{Kind: unix.RTN_UNREACHABLE})
+		}
+	}
+	if to, ok := interval.Common(apart, is4); ok {
+		for _, from := range pools {
+			r.rules = append(r.rules, rtnl.FoundRule{Rule: rtnl.Rule{Priority: stamps.Default.Priority, From: from, To: to, Table: stamps.Default.RoutingTable},
+				Protocol: stamps.Default.Protocol, Action: nl.FR_ACT_TO_TBL, Suppressed: -1})
+		}
+	}
+	return n
+}
+
+// linkIndex gives each name an index of its own.
+func linkIndex(name string) int {
+	index := 10
+	for _, c := range []byte(name) {
+		index = index*31%100003 + int(c)
+	}
+	return index
+}
+
+var vxlanDevice = stamps.Default.TunnelPrefix + "vxlan"
+
+func parse(t testing.TB, text string) *plan.Plan {
+	t.Helper()
+	p, err := plan.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// namespace returns the path of a new network namespace.
+func namespace(t testing.TB) string {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	var ns *os.File
+	err := netns.Thread(func() (err error) {
+		if err = unix.Unshare(unix.CLONE_NEWNET); err == nil {
+			ns, err = os.Open("/proc/thread-self/ns/net")
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ns.Close() })
+	return fmt.Sprintf("/proc/self/fd/%d", ns.Fd())
+}
+
+func do(t testing.TB, path string, f func() error) {
+	t.Helper()
+	if err := netns.Do(path, f); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func sortRules(r *routing) {
@@ -296,7 +258,7 @@ func (r *routing) plainly(t *travel) []string {
 // TestAstrayIsPlain checks that the survey finds what it would if it asked each
 // rule and each table about each packet.
 func TestAstrayIsPlain(t *testing.T) {
-	p := mustParse(t, `node node1 addresses 172.30.0.2,fd01::2 mtu 1500
+	p := parse(t, `node node1 addresses 172.30.0.2,fd01::2 mtu 1500
 pool default 10.1.1.0/24 gateway 10.1.1.1 tunnel vxlan
 pool default fd00:1::/64 gateway fd00:1::1 tunnel vxlan
 tunnel vxlan port 8472 vtep 172.30.0.2 mac 0a:58:ac:1e:00:02
@@ -328,7 +290,7 @@ route default fd01::/64 tunnel node2 endpoints-only
 	worlds, found := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
 		is4 := rapid.Bool().Draw(t, "IPv4")
-		r, journey := surveyed(t, p, is4, names)
+		r, journey := surveyed(p, is4, names)
 		prefix := rapid.OneOf(rapid.Just(interval.Everything(is4)), rapid.SampledFrom(prefixes[is4]))
 		table := rapid.SampledFrom([]int{unix.RT_TABLE_MAIN, unix.RT_TABLE_LOCAL, unix.RT_TABLE_DEFAULT, stamps.Default.RoutingTable, 100, 101})
 		priority := rapid.SampledFrom([]int{0, 1, 100, 200, 200, 8700, 9000, 32766, 40000})
@@ -391,7 +353,7 @@ func BenchmarkAstray(b *testing.B) {
 		fmt.Fprintf(text, "peer node%d ends %s@%s\nroute default 10.%d.%d.0/24 tunnel node%[1]d\n", n, a, plan.MACOf(a), n>>8, n&255)
 		fmt.Fprintf(text, "route default %s/32 tunnel node%d endpoints-only\n", a, n)
 	}
-	p := mustParse(b, text.String())
+	p := parse(b, text.String())
 	for k := range p.Endpoints.All() {
 		names[linkIndex(k.Interface)] = k.Interface
 	}
@@ -407,7 +369,7 @@ func BenchmarkAstray(b *testing.B) {
 		{"of tables that know no way", 100, func(pod int) int { return 100 + pod }, true},
 	} {
 		b.Run(c.name, func(b *testing.B) {
-			r, journey := surveyed(b, p, true, names)
+			r, journey := surveyed(p, true, names)
 			for i := range 250 {
 				r.rules = append(r.rules, rtnl.FoundRule{Rule: rtnl.Rule{Priority: c.priority, From: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 2)}), 32), To: interval.Everything(true), Table: c.table(i)},
 					Action: nl.FR_ACT_TO_TBL, Suppressed: -1})
@@ -443,7 +405,7 @@ func TestMatter(t *testing.T) {
 		}
 		return (&travel{plan: p, tunnels: []outer{{peers: peers}}, is4: is4}).concerns(), all
 	}
-	concerns, _ := of(mustParse(t, "peer 10.0.0.5 addresses 10.0.0.5\nroute default 10.1.2.0/24 nexthop 10.0.0.5\nroute default 172.16.0.0/24 nexthop 10.0.0.5\n"),
+	concerns, _ := of(parse(t, "peer 10.0.0.5 addresses 10.0.0.5\nroute default 10.1.2.0/24 nexthop 10.0.0.5\nroute default 172.16.0.0/24 nexthop 10.0.0.5\n"),
 		[]netip.Addr{netip.MustParseAddr("10.0.0.5"), netip.MustParseAddr("192.168.0.5")}, true)
 	for p, want := range map[string]bool{"0.0.0.0/0": true, "10.0.0.0/30": false, "10.0.0.0/29": true, "10.1.2.77/32": true, "10.1.3.0/24": false, "11.0.0.0/8": false,
 		"172.16.0.0/12": true, "172.16.1.0/24": false, "192.168.0.5/32": true, "192.168.0.0/30": false} {

@@ -1,4 +1,4 @@
-package linux
+package survey
 
 import (
 	"encoding/binary"
@@ -144,24 +144,19 @@ func (w *passage) on(devices []string) (*packet, bool) {
 // passages are those that the plan in force needs: from endpoints to those of
 // other nodes and back, of each family, and for the tunnel packets that carry it.
 // It also says whether IPv4 goes through the tunnel.
-func (d *DataPlane) passages() (ways []passage, tunnel4 bool) {
-	d.state.Lock()
-	defer d.state.Unlock()
-	if d.compiler == nil {
-		return nil, false
-	}
-	p := d.compiler.plan
-	ipv4, ipv6 := routed(p)
+func (s *Subject) passages() (ways []passage, tunnel4 bool) {
+	p := s.Plan
+	ipv4, ipv6 := rtnl.Routed(p)
 	if len(p.Local.Pools) > 0 {
 		for _, is6 := range []bool{false, true} {
 			if is6 && ipv6 || !is6 && ipv4 {
-				ways = append(ways, d.forwarded(is6)...)
+				ways = append(ways, s.forwarded(is6)...)
 			}
 		}
 	}
-	for _, t := range rtnl.Overlays(d.stamps, p) {
-		if peers := d.compiler.sourcesOf().tunnels[t.Name].peers; len(peers) > 0 {
-			ways = append(ways, d.tunnelled(t, peers)...)
+	for _, t := range rtnl.Overlays(s.Node.Stamps, p) {
+		if peers := s.Peers[t.Name]; len(peers) > 0 {
+			ways = append(ways, s.tunnelled(t, peers)...)
 		}
 	}
 	return ways, ipv4 && len(p.Local.Tunnels) > 0
@@ -185,25 +180,24 @@ func (p packet) between(in, out devices) packet {
 
 // forwarded are the passages of the first packets of TCP connections between an
 // endpoint and another node's. Nothing translated them.
-func (d *DataPlane) forwarded(ipv6 bool) (ways []passage) {
+func (s *Subject) forwarded(ipv6 bool) (ways []passage) {
 	const translated = 1<<4 | 1<<5 // IPS_SRC_NAT, IPS_DST_NAT
-	c := d.compiler
 	// Endpoints come and go, and any name of Weft's stands for theirs.
 	endpoints := devices{names: values{wholly([]byte(nft.InterfaceKey("weft0123456789a")))}}
-	for _, link := range c.node.Links {
+	for _, link := range s.Node.Links {
 		endpoints.indexes = append(endpoints.indexes, wholly(nft.HostEndian(uint32(link))))
 	}
 	var here, there, hops []netip.Prefix
-	for _, pool := range c.plan.Local.Pools {
+	for _, pool := range s.Plan.Local.Pools {
 		if pool.Prefix.Addr().Is6() == ipv6 {
 			here = append(here, pool.Prefix)
 		}
 	}
-	for k, r := range c.plan.Routes.All() {
+	for k, r := range s.Plan.Routes.All() {
 		if (r.Way == plan.ToTunnel || r.Way == plan.ToNextHop) && !r.EndpointsOnly && k.Prefix.Addr().Is6() == ipv6 {
 			there = append(there, k.Prefix)
 			for _, name := range r.Peers {
-				if via := c.plan.Peer(name).NextHop(k.Prefix.Addr()); via.IsValid() {
+				if via := s.Plan.Peer(name).NextHop(k.Prefix.Addr()); via.IsValid() {
 					hops = append(hops, interval.Single(via))
 				}
 			}
@@ -211,14 +205,14 @@ func (d *DataPlane) forwarded(ipv6 bool) (ways []passage) {
 	}
 	var others devices
 	var links []string
-	for _, t := range rtnl.Overlays(d.stamps, c.plan) {
+	for _, t := range rtnl.Overlays(s.Node.Stamps, s.Plan) {
 		others.names, links = append(others.names, wholly([]byte(nft.InterfaceKey(t.Device)))), append(links, t.Device)
-		if device, ok := c.node.Tunnels[t.Name]; ok {
+		if device, ok := s.Node.Tunnels[t.Name]; ok {
 			others.indexes = append(others.indexes, wholly(nft.HostEndian(uint32(device.Index))))
 		}
 	}
 	if len(links) == 0 {
-		others, links = d.leading(hops, netip.Addr{})
+		others, links = s.leading(hops, netip.Addr{})
 	}
 	const fromAny, toAny = 12, 16
 	source, destination, length := uint32(fromAny), uint32(toAny), 4
@@ -230,7 +224,7 @@ func (d *DataPlane) forwarded(ipv6 bool) (ways []passage) {
 		p := newPacket(ipv6, unix.IPPROTO_TCP, unix.RTN_UNICAST, unix.RTN_UNICAST)
 		p.status = values{{make([]byte, 4), nft.HostEndian(translated)}}
 		from, to, in, out := here, there, endpoints, others
-		inLinks, outLinks := slices.Collect(maps.Keys(c.node.Links)), links
+		inLinks, outLinks := slices.Collect(maps.Keys(s.Node.Links)), links
 		if incoming {
 			from, to, in, out = there, here, others, endpoints
 			inLinks, outLinks = outLinks, inLinks
@@ -245,7 +239,7 @@ func (d *DataPlane) forwarded(ipv6 bool) (ways []passage) {
 		}
 		comes, goes := "iifname 'weft*'", "oifname 'weft*'"
 		iptablesComes, iptablesGoes := "-i weft+", "-o weft+"
-		if tunnelled := len(c.plan.Local.Tunnels) > 0; !tunnelled && incoming {
+		if tunnelled := len(s.Plan.Local.Tunnels) > 0; !tunnelled && incoming {
 			comes, iptablesComes = fmt.Sprintf("%s daddr %s", ip, toOne), fmt.Sprintf("-d %s", toOne)
 		} else if !tunnelled {
 			goes, iptablesGoes = fmt.Sprintf("%s saddr %s", ip, fromOne), fmt.Sprintf("-s %s", fromOne)
@@ -260,7 +254,7 @@ func (d *DataPlane) forwarded(ipv6 bool) (ways []passage) {
 }
 
 // tunnelled are the passages of a tunnel's packets, which nothing tracks.
-func (d *DataPlane) tunnelled(t rtnl.Overlay, peers map[netip.Addr]bool) (ways []passage) {
+func (s *Subject) tunnelled(t rtnl.Overlay, peers map[netip.Addr]bool) (ways []passage) {
 	ipv6 := !t.VTEP.Is4()
 	var hops []netip.Prefix
 	var others values
@@ -268,7 +262,7 @@ func (d *DataPlane) tunnelled(t rtnl.Overlay, peers map[netip.Addr]bool) (ways [
 		others, hops = append(others, wholly(a.AsSlice())), append(hops, interval.Single(a))
 	}
 	own := values{wholly(t.VTEP.AsSlice())}
-	underlay, links := d.leading(hops, t.VTEP)
+	underlay, links := s.leading(hops, t.VTEP)
 	source, destination := uint32(12), uint32(16)
 	if ipv6 {
 		source, destination = 8, 24
@@ -297,7 +291,7 @@ func (d *DataPlane) tunnelled(t rtnl.Overlay, peers map[netip.Addr]bool) (ways [
 }
 
 // leading returns the devices that lead to other machines.
-func (d *DataPlane) leading(machines []netip.Prefix, own netip.Addr) (all devices, links []string) {
+func (s *Subject) leading(machines []netip.Prefix, own netip.Addr) (all devices, links []string) {
 	addresses := func(yield func(netip.Addr) bool) {
 		for _, m := range machines {
 			if !yield(m.Addr()) {
@@ -305,7 +299,7 @@ func (d *DataPlane) leading(machines []netip.Prefix, own netip.Addr) (all device
 			}
 		}
 	}
-	for link := range d.compiler.node.LeadingTo(addresses, own) {
+	for link := range s.Node.LeadingTo(addresses, own) {
 		i, err := net.InterfaceByIndex(link)
 		if err != nil || i.Flags&net.FlagLoopback != 0 {
 			continue

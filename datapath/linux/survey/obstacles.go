@@ -1,9 +1,18 @@
-package linux
+// Package survey says what of others' settings keeps a node from working, and what to do
+// about each: their packet filters, those of nftables (foreign.go) and of
+// iptables-legacy (legacy.go), which may drop what endpoints send and get, and their
+// routing rules and routes (astray.go), which may lead it elsewhere.
+//
+// It changes nothing. passages.go says where packets pass, packet.go follows one through
+// the rules of a chain, routing.go decides as a kernel does where one goes, and
+// decider.go does so for many. Start at Subject.Obstacles.
+package survey
 
 import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strconv"
 
@@ -12,36 +21,43 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/datapath/linux/nft"
+	"github.com/weftnet/weft/datapath/linux/rtnl"
 	"github.com/weftnet/weft/datapath/linux/stamps"
 	"github.com/weftnet/weft/internal/sysctl"
+	"github.com/weftnet/weft/plan"
 )
+
+// Subject is a node, and what it is to do.
+type Subject struct {
+	Plan *plan.Plan
+	Node *rtnl.Node
+	// Peers are the VTEPs that may send through each tunnel, by its name.
+	Peers map[string]map[netip.Addr]bool
+}
 
 // Obstacles says which chains of others drop what endpoints send and get, or
 // the tunnel packets that carry it, which routing rules and routes lead it astray,
 // and which setting drops it; see datapath.Surveyor. What it cannot tell it leaves
 // out: it follows the rules of a chain as such a packet would meet them, and where
-// one that it does not understand might accept the packet, it is silent.
-func (d *DataPlane) Obstacles() ([]string, error) {
-	var found []string
-	err := d.in(func() error {
-		ways, tunnel4 := d.passages()
-		dropping, err := droppingChains(d.stamps, ways)
-		legacy, legacyErr := droppingLegacy(ways)
-		err, found = errors.Join(err, legacyErr), append(dropping, legacy...)
-		for _, t := range d.travels() {
-			r, routingErr := readRouting(d.stamps, t.is4, t.concerns())
-			if err = errors.Join(err, routingErr); routingErr == nil {
-				found = append(found, r.astray(t)...)
-			}
+// one that it does not understand might accept the packet, it is silent. It looks
+// at the calling thread's network namespace.
+func (s *Subject) Obstacles() ([]string, error) {
+	ways, tunnel4 := s.passages()
+	dropping, err := droppingChains(s.Node.Stamps, ways)
+	legacy, legacyErr := droppingLegacy(ways)
+	err, found := errors.Join(err, legacyErr), append(dropping, legacy...)
+	for _, t := range s.travels() {
+		r, routingErr := readRouting(s.Node.Stamps, t.is4, t.concerns())
+		if err = errors.Join(err, routingErr); routingErr == nil {
+			found = append(found, r.astray(t)...)
 		}
-		if tunnel4 {
-			why, strictErr := strictFilter()
-			if err = errors.Join(err, strictErr); why != "" {
-				found = append(found, why)
-			}
+	}
+	if tunnel4 {
+		why, strictErr := strictFilter()
+		if err = errors.Join(err, strictErr); why != "" {
+			found = append(found, why)
 		}
-		return err
-	})
+	}
 	slices.Sort(found)
 	return slices.Compact(found), err
 }

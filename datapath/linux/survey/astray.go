@@ -1,4 +1,4 @@
-package linux
+package survey
 
 import (
 	"fmt"
@@ -83,16 +83,16 @@ type outer struct {
 }
 
 // outers are those of a family. Tunnels that begin at one address are one.
-func (c *compiler) outers(is4 bool) []outer {
+func (s *Subject) outers(is4 bool) []outer {
 	peers := map[netip.Addr]map[netip.Addr]bool{}
-	for _, t := range c.plan.Local.Tunnels {
+	for _, t := range s.Plan.Local.Tunnels {
 		if t.VTEP.Is4() != is4 {
 			continue
 		}
 		if peers[t.VTEP] == nil {
 			peers[t.VTEP] = map[netip.Addr]bool{}
 		}
-		maps.Copy(peers[t.VTEP], c.sourcesOf().tunnels[t.Name].peers)
+		maps.Copy(peers[t.VTEP], s.Peers[t.Name])
 	}
 	var all []outer
 	for _, vtep := range slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare) {
@@ -438,16 +438,8 @@ func tableNameOf(table int) string {
 }
 
 // travels are those of the families that the plan in force routes.
-func (d *DataPlane) travels() []*travel {
-	d.state.Lock()
-	defer d.state.Unlock()
-	if d.compiler == nil {
-		return nil
-	}
-	c := d.compiler
-	ipv4, ipv6 := routed(c.plan)
-	// The node may change while this is used.
-	n := &rtnl.Node{Links: maps.Clone(c.node.Links), Bridge: c.node.Bridge, Tunnels: maps.Clone(c.node.Tunnels)}
+func (s *Subject) travels() []*travel {
+	ipv4, ipv6 := rtnl.Routed(s.Plan)
 	names := map[int]string{} // to ask the kernel costs as much as to list all
 	name := func(link int) string {
 		if names[link] == "" {
@@ -457,11 +449,11 @@ func (d *DataPlane) travels() []*travel {
 	}
 	var all []*travel
 	for _, is4 := range interval.Families {
-		tunnels := c.outers(is4)
+		tunnels := s.outers(is4)
 		if !(is4 && ipv4 || !is4 && ipv6 || len(tunnels) > 0) {
 			continue
 		}
-		t := &travel{plan: c.plan, node: n, is4: is4, name: name, addresses: linkAddresses, tunnels: tunnels}
+		t := &travel{plan: s.Plan, node: s.Node, is4: is4, name: name, addresses: linkAddresses, tunnels: tunnels}
 		all = append(all, t)
 	}
 	return all

@@ -1,4 +1,4 @@
-package linux
+package survey
 
 import (
 	"encoding/binary"
@@ -18,10 +18,10 @@ func TestDamagedLegacyTable(t *testing.T) {
 	if _, err := exec.LookPath("iptables-legacy"); err != nil {
 		t.Skip("needs iptables-legacy")
 	}
-	b := newBench(t)
+	path := namespace(t)
 	f := legacyFamilies[false]
 	var info, entries []byte
-	b.do(func() error {
+	do(t, path, func() error {
 		if used, err := f.inUse(); err != nil || len(used) > 0 {
 			t.Errorf("before there is a table, it is in use: %v, %v", used, err)
 		}

@@ -1,0 +1,35 @@
+package linux
+
+import (
+	"maps"
+	"net/netip"
+
+	"github.com/weftnet/weft/datapath/linux/survey"
+)
+
+// Obstacles says what of others' own is in the way; see survey.Subject.
+func (d *DataPlane) Obstacles() (found []string, err error) {
+	s, ok := d.subject()
+	if !ok {
+		return nil, nil
+	}
+	err = d.in(func() (err error) { found, err = s.Obstacles(); return err })
+	return found, err
+}
+
+// subject is what the survey looks at; false before there is a plan.
+func (d *DataPlane) subject() (s survey.Subject, ok bool) {
+	d.state.Lock()
+	defer d.state.Unlock()
+	if d.compiler == nil {
+		return s, false
+	}
+	// The node may change while this is used.
+	n := *d.compiler.node
+	n.Links, n.Tunnels = maps.Clone(n.Links), maps.Clone(n.Tunnels)
+	s = survey.Subject{Plan: d.compiler.plan, Node: &n, Peers: map[string]map[netip.Addr]bool{}}
+	for name, t := range d.compiler.sourcesOf().tunnels {
+		s.Peers[name] = t.peers
+	}
+	return s, true
+}
