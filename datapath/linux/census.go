@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/datapath"
+	"github.com/weftnet/weft/datapath/linux/conntrack"
 	"github.com/weftnet/weft/datapath/linux/nft"
 	"github.com/weftnet/weft/internal/sysctl"
 	"github.com/weftnet/weft/plan"
@@ -115,19 +116,19 @@ func (d *DataPlane) census(was map[party]bool) (datapath.Occupancy, error) {
 			endpoints[a] = k
 		}
 	}
-	t, err := openTracker()
+	t, err := conntrack.Open()
 	if err != nil {
 		return o, err
 	}
-	defer t.close()
+	defer t.Close()
 	begun, got, others := map[party]int{}, map[party]int{}, tally{}
-	err = t.list(func(c trackedConnection, _ []byte) {
-		if k, ok := endpoints[c.source.Addr()]; ok {
+	err = t.List(func(c conntrack.Connection, _ []byte) {
+		if k, ok := endpoints[c.Source.Addr()]; ok {
 			begun[party{endpoint: k.Interface}]++
 		} else {
-			others.add(c.source.Addr())
+			others.add(c.Source.Addr())
 		}
-		if k, ok := endpoints[c.destination.Addr()]; ok {
+		if k, ok := endpoints[c.Destination.Addr()]; ok {
 			got[party{endpoint: k.Interface}]++
 		}
 	})

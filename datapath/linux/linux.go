@@ -20,16 +20,16 @@
 // kernel's own check of them is off for that interface. Router advertisements,
 // redirects and the like are taken from no interface of Weft's.
 // A firewall of the node's own that drops what is forwarded keeps dropping it,
-// as a verdict of another table cannot be overruled from here; obstacles.go
+// as a verdict of another table cannot be overruled from here; package survey
 // says so.
 //
 // Policies are asked about what passes through the node, and about what its
 // endpoints send to the node itself; policy.go shows how. What they deny is
 // told to netlink log group 87. Connections that they come to forbid are ended
-// in the background, by sweep.go, and both sides are told, by ending.go.
+// in the background, by sweep.go, and both sides are told, by package conntrack.
 //
 // What an endpoint leaves behind in connection tracking is deleted before
-// another has its address, by forget.go.
+// another has its address, by package conntrack.
 //
 // The parts: compile.go turns plan entries into the values of package rtnl,
 // egress.go, ruleset.go, sources.go, arrivals.go, guard.go, peers.go, crossing.go
@@ -56,6 +56,7 @@ import (
 
 	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/datapath/judge"
+	"github.com/weftnet/weft/datapath/linux/conntrack"
 	"github.com/weftnet/weft/datapath/linux/nft"
 	"github.com/weftnet/weft/datapath/linux/rtnl"
 	"github.com/weftnet/weft/datapath/linux/stamps"
@@ -125,7 +126,7 @@ type DataPlane struct {
 	// lost are addresses that have lost their endpoint since the kernel was last
 	// brought up to date, and forgetter has their connections forgotten.
 	lost      []netip.Addr
-	forgetter *forgetter
+	forgetter *conntrack.Forgetter
 	// resumed are the pools whose addresses were looked through for connections
 	// of before.
 	resumed map[netip.Prefix]bool
@@ -159,7 +160,7 @@ func open(c Config, in func(func() error) error) (*DataPlane, error) {
 	}
 	d.policies.stamps = d.stamps
 	err := in(func() (err error) {
-		d.ipv6, d.sctp = rtnl.IPv6Enabled(), sctpTracked()
+		d.ipv6, d.sctp = rtnl.IPv6Enabled(), conntrack.SCTPTracked()
 		d.kernel, err = rtnl.Open(d.stamps, d.record)
 		return err
 	})
@@ -167,7 +168,7 @@ func open(c Config, in func(func() error) error) (*DataPlane, error) {
 		return nil, err
 	}
 	d.sweeper = startSweeper(in, d.log, d.stamps.PolicyTable, &d.policyTable, &d.enforced)
-	d.forgetter = startForgetter(in, d.log)
+	d.forgetter = conntrack.StartForgetter(in, d.log)
 	return d, nil
 }
 
@@ -175,7 +176,7 @@ func open(c Config, in func(func() error) error) (*DataPlane, error) {
 // background. What it made in the kernel stays.
 func (d *DataPlane) Close() error {
 	d.sweeper.close()
-	d.forgetter.close()
+	d.forgetter.Close()
 	d.kernel.Close()
 	return nil
 }
@@ -322,7 +323,7 @@ func (d *DataPlane) look() (same bool, err error) {
 		return false, err
 	}
 	if !slices.Equal(inv.OwnLinks(), c.node.OwnLinks()) ||
-		!slices.Equal(n.Connected, c.node.Connected) || d.most != mostTracked() {
+		!slices.Equal(n.Connected, c.node.Connected) || d.most != conntrack.MostTracked() {
 		return false, nil
 	}
 	for _, l := range inv.All {
@@ -343,7 +344,7 @@ func (d *DataPlane) look() (same bool, err error) {
 func (d *DataPlane) sync(p *plan.Plan) error {
 	// What is told from here on is judged by what this writes.
 	d.follows, d.looks = d.watcher, 0
-	d.forwards, d.most = [2]bool{}, mostTracked()
+	d.forwards, d.most = [2]bool{}, conntrack.MostTracked()
 	inv, err := d.kernel.List()
 	if err != nil {
 		return err
@@ -479,7 +480,7 @@ func (d *DataPlane) write(delta rtnl.Delta, c *compiler, endpoints iter.Seq2[pla
 	}
 	err := d.kernel.Apply(delta, func() error {
 		// The interfaces that leave are gone or down.
-		d.forgetter.lost(d.lost)
+		d.forgetter.Lost(d.lost)
 		d.lost = nil
 		for again := filters; again; {
 			most := d.most
@@ -493,7 +494,7 @@ func (d *DataPlane) write(delta rtnl.Delta, c *compiler, endpoints iter.Seq2[pla
 			}
 			// The first rule about connections may be what makes the kernel track any.
 			if most == 0 {
-				d.most = mostTracked()
+				d.most = conntrack.MostTracked()
 			}
 			again = most != d.most
 		}
@@ -501,7 +502,7 @@ func (d *DataPlane) write(delta rtnl.Delta, c *compiler, endpoints iter.Seq2[pla
 		for _, e := range endpoints {
 			all = append(all, e.Addresses...)
 		}
-		if err := errors.Join(d.resume(c.plan), d.forgetter.settle(all)); err != nil {
+		if err := errors.Join(d.resume(c.plan), d.forgetter.Settle(all)); err != nil {
 			return fmt.Errorf("delete the connections of endpoints that have gone, before others get their addresses: %w", err)
 		}
 		var errs []error

@@ -13,6 +13,7 @@ import (
 
 	"github.com/weftnet/weft/datapath/interval"
 	"github.com/weftnet/weft/datapath/judge"
+	"github.com/weftnet/weft/datapath/linux/conntrack"
 	"github.com/weftnet/weft/datapath/linux/nft"
 	"github.com/weftnet/weft/datapath/linux/rtnl"
 	"github.com/weftnet/weft/datapath/profile"
@@ -45,7 +46,7 @@ type sweeper struct {
 	// enforced is the plan that the policy table is for, while nobody writes it.
 	enforced *atomic.Pointer[plan.Plan]
 
-	ender   *ender
+	ender   *conntrack.Ender
 	plan    atomic.Pointer[plan.Plan]
 	wake    chan struct{}
 	ctx     context.Context
@@ -56,7 +57,7 @@ type sweeper struct {
 }
 
 func startSweeper(in func(func() error) error, log *slog.Logger, table string, lock sync.Locker, enforced *atomic.Pointer[plan.Plan]) *sweeper {
-	s := &sweeper{in: in, log: log, table: table, lock: lock, enforced: enforced, wake: make(chan struct{}, 1), ender: startEnder(in, log), stopped: make(chan struct{})}
+	s := &sweeper{in: in, log: log, table: table, lock: lock, enforced: enforced, wake: make(chan struct{}, 1), ender: conntrack.StartEnder(in, log), stopped: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	go s.run()
 	return s
@@ -78,7 +79,7 @@ func (s *sweeper) judge(p *plan.Plan, forbids bool) {
 func (s *sweeper) close() {
 	s.cancel()
 	<-s.stopped
-	s.ender.close()
+	s.ender.Close()
 }
 
 func (s *sweeper) run() {
@@ -114,7 +115,7 @@ func (s *sweeper) sweep(p *plan.Plan) error {
 	if err != nil {
 		return err
 	}
-	if len(before) == 0 && noneTracked() {
+	if len(before) == 0 && conntrack.NoneTracked() {
 		s.resumed = true
 		return nil
 	}
@@ -122,30 +123,30 @@ func (s *sweeper) sweep(p *plan.Plan) error {
 	if err != nil {
 		return err
 	}
-	t, err := openTracker()
+	t, err := conntrack.Open()
 	if err != nil {
 		return err
 	}
-	defer t.close()
+	defer t.Close()
 	j := judge.NewJury(p, addresses)
 	handles, rest := map[bool][][]byte{}, map[bool]nft.Elements{true: {}, false: {}} // by whether it is IPv4
 	var broken error
-	ended := lot{plan: p}
-	err = t.list(func(c trackedConnection, entry []byte) {
+	ended := conntrack.Lot{Plan: p}
+	err = t.List(func(c conntrack.Connection, entry []byte) {
 		// What is tracked has begun anew since, or is ended once more.
-		delete(before, endedKey(c.source, c.destination, c.protocol))
-		delete(before, endedKey(c.destination, c.source, c.protocol))
-		if !j.Forbids(c.protocol, c.source, c.destination) {
+		delete(before, endedKey(c.Source, c.Destination, c.Protocol))
+		delete(before, endedKey(c.Destination, c.Source, c.Protocol))
+		if !j.Forbids(c.Protocol, c.Source, c.Destination) {
 			return
 		}
-		handle, err := handleOf(entry)
+		handle, err := conntrack.HandleOf(entry)
 		broken = errors.Join(broken, err)
-		is4 := c.source.Addr().Is4()
+		is4 := c.Source.Addr().Is4()
 		handles[is4] = append(handles[is4], handle)
-		ended.leftovers = append(ended.leftovers, c.leftover())
-		if c.protocol == plan.TCP || c.protocol == plan.SCTP {
-			rest[is4][nft.Element{Key: endedKey(c.source, c.destination, c.protocol)}] = nft.Value{}
-			rest[is4][nft.Element{Key: endedKey(c.destination, c.source, c.protocol)}] = nft.Value{}
+		ended.Leftovers = append(ended.Leftovers, c.Leftover())
+		if c.Protocol == plan.TCP || c.Protocol == plan.SCTP {
+			rest[is4][nft.Element{Key: endedKey(c.Source, c.Destination, c.Protocol)}] = nft.Value{}
+			rest[is4][nft.Element{Key: endedKey(c.Destination, c.Source, c.Protocol)}] = nft.Value{}
 		}
 	})
 	if err = errors.Join(err, broken); err != nil {
@@ -159,19 +160,19 @@ func (s *sweeper) sweep(p *plan.Plan) error {
 			return err
 		}
 		for _, h := range handles[is4] {
-			if err := t.remove(is4, h); err != nil {
+			if err := t.Remove(is4, h); err != nil {
 				return fmt.Errorf("end a connection: %w", err)
 			}
 		}
 	}
-	if n := len(ended.leftovers); n > 0 {
+	if n := len(ended.Leftovers); n > 0 {
 		s.log.Info("connections ended that policies forbid now", "count", n)
 	}
 	for _, l := range before {
-		ended.leftovers = append(ended.leftovers, l)
+		ended.Leftovers = append(ended.Leftovers, l)
 	}
-	if len(ended.leftovers) > 0 {
-		s.ender.end(ended)
+	if len(ended.Leftovers) > 0 {
+		s.ender.End(ended)
 	}
 	s.resumed = true
 	return nil
@@ -180,11 +181,11 @@ func (s *sweeper) sweep(p *plan.Plan) error {
 // before returns, for the first sweep, the TCP connections that were ended
 // before: who ended them may not have come to tell both sides. They are by their
 // keys in either direction, of which the sides need one.
-func (s *sweeper) before() (map[string]leftover, error) {
+func (s *sweeper) before() (map[string]conntrack.Leftover, error) {
 	if s.resumed {
 		return nil, nil
 	}
-	all := map[string]leftover{}
+	all := map[string]conntrack.Leftover{}
 	for _, is4 := range interval.Families {
 		name, like := endedPrefix+suffix(is4), setOfEnded(is4)
 		there, _, err := nft.ReadElements(like.In(s.table, name))
@@ -197,7 +198,7 @@ func (s *sweeper) before() (map[string]leftover, error) {
 		for e := range there {
 			from, to, protocol := readEndedKey(e.Key, is4)
 			if _, known := all[endedKey(to, from, protocol)]; !known && protocol == plan.TCP {
-				all[e.Key] = leftover{protocol, side{from, to}, side{to, from}}
+				all[e.Key] = conntrack.Leftover{Protocol: protocol, Client: conntrack.Side{Own: from, Other: to}, Server: conntrack.Side{Own: to, Other: from}}
 			}
 		}
 	}

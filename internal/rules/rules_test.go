@@ -95,6 +95,8 @@ var rules = []rule{
 		"a node's interfaces and routes are one thing, and its packet filter is another"},
 	{"datapath/linux/survey", []string{"datapath/profile", "datapath/judge", "datapath/linux/conntrack"},
 		"what others have set up is looked at, and nothing is changed"},
+	{"datapath/linux/conntrack", []string{"datapath/linux/nft", "datapath/linux/rtnl", "datapath/profile", "datapath/judge", "datapath/reconcile", "ext:github.com/google/nftables"},
+		"which connections end is decided elsewhere"},
 	{"datapath/linux/message", []string{"plan", "datapath"},
 		"what a netlink message says does not depend on who asked"},
 	{"trace", []string{"registry", "api", "plugin", "datapath", "agent", "controller", "cni", "lab", "cli", "explain", "ext:k8s.io"},

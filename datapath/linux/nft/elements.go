@@ -2,11 +2,11 @@ package nft
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/google/nftables"
-	"github.com/mdlayher/netlink"
+	"github.com/google/nftables/expr"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
@@ -32,17 +32,16 @@ func ReadElements(s *nftables.Set) (Elements, map[Element]uint64, error) {
 		r.AddData(&nl.Nfgenmsg{NfgenFamily: uint8(s.Table.Family), Version: nl.NFNETLINK_V0})
 		r.AddData(nl.NewRtAttr(unix.NFTA_SET_ELEM_LIST_TABLE, nl.ZeroTerminated(s.Table.Name)))
 		r.AddData(nl.NewRtAttr(unix.NFTA_SET_ELEM_LIST_SET, nl.ZeroTerminated(s.Name)))
-		var broken error
 		err := r.ExecuteIter(unix.NETLINK_NETFILTER, 0, func(msg []byte) bool {
-			broken = errors.Join(broken, parseElements(msg, func(e Element, v Value, packets uint64) {
+			parseElements(msg, func(e Element, v Value, packets uint64) {
 				all[e] = v
 				if packets > 0 {
 					counts[e] = packets
 				}
-			}))
+			})
 			return true
 		})
-		return all, errors.Join(err, broken)
+		return all, err
 	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("list elements of set %s: %w", s.Name, err)
@@ -52,83 +51,67 @@ func ReadElements(s *nftables.Set) (Elements, map[Element]uint64, error) {
 
 // parseElements reads a message of a list of elements, with the header of
 // netfilter.
-func parseElements(msg []byte, f func(e Element, v Value, packets uint64)) error {
-	if len(msg) < nl.SizeofNfgenmsg {
-		return nil
-	}
-	ad, err := netlink.NewAttributeDecoder(msg[nl.SizeofNfgenmsg:])
-	if err != nil {
-		return err
-	}
-	ad.ByteOrder = binary.BigEndian
-	for ad.Next() {
-		if ad.Type() != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
+func parseElements(msg []byte, f func(e Element, v Value, packets uint64)) {
+	for kind, list := range message.Attributes(msg[min(len(msg), nl.SizeofNfgenmsg):]) {
+		if kind != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
 			continue
 		}
-		ad.Nested(func(list *netlink.AttributeDecoder) error {
-			for list.Next() {
-				list.Nested(func(ad *netlink.AttributeDecoder) error {
-					e, v, packets, err := parseElement(ad)
-					if err == nil {
-						f(e, v, packets)
-					}
-					return err
-				})
-			}
-			return nil
-		})
-	}
-	return ad.Err()
-}
-
-func parseElement(ad *netlink.AttributeDecoder) (e Element, v Value, packets uint64, err error) {
-	for ad.Next() {
-		switch ad.Type() {
-		case unix.NFTA_SET_ELEM_KEY:
-			ad.Nested(func(ad *netlink.AttributeDecoder) error {
-				for ad.Next() {
-					e.Key = string(ad.Bytes())
-				}
-				return nil
-			})
-		case nftables.NFTA_SET_ELEM_KEY_END:
-			ad.Nested(func(ad *netlink.AttributeDecoder) error {
-				for ad.Next() {
-					e.Last = string(ad.Bytes())
-				}
-				return nil
-			})
-		case unix.NFTA_SET_ELEM_DATA:
-			ad.Nested(func(ad *netlink.AttributeDecoder) (err error) {
-				for ad.Next() {
-					if ad.Type() == unix.NFTA_DATA_VERDICT {
-						v.Verdict, err = verdictFrom(ad.Bytes())
-					} else {
-						v.Data = string(ad.Bytes())
-					}
-				}
-				return err
-			})
-		case unix.NFTA_SET_ELEM_FLAGS:
-			e.End = ad.Uint32()&unix.NFT_SET_ELEM_INTERVAL_END != 0
-		case unix.NFTA_SET_ELEM_EXPR:
-			// A counter is the only expression that elements have here.
-			ad.Nested(func(ad *netlink.AttributeDecoder) error {
-				for ad.Next() {
-					if ad.Type() == unix.NFTA_EXPR_DATA {
-						ad.Nested(func(ad *netlink.AttributeDecoder) error {
-							for ad.Next() {
-								if ad.Type() == unix.NFTA_COUNTER_PACKETS {
-									packets = ad.Uint64()
-								}
-							}
-							return nil
-						})
-					}
-				}
-				return nil
-			})
+		for _, one := range message.Attributes(list) {
+			f(parseElement(one))
 		}
 	}
-	return e, v, packets, nil
+}
+
+func parseElement(b []byte) (e Element, v Value, packets uint64) {
+	for kind, b := range message.Attributes(b) {
+		switch kind {
+		case unix.NFTA_SET_ELEM_KEY:
+			e.Key = string(only(b))
+		case nftables.NFTA_SET_ELEM_KEY_END:
+			e.Last = string(only(b))
+		case unix.NFTA_SET_ELEM_DATA:
+			for kind, b := range message.Attributes(b) {
+				if kind == unix.NFTA_DATA_VERDICT {
+					v.Verdict = verdictFrom(b)
+				} else {
+					v.Data = string(b)
+				}
+			}
+		case unix.NFTA_SET_ELEM_FLAGS:
+			e.End = len(b) == 4 && message.BigEndian(b)&unix.NFT_SET_ELEM_INTERVAL_END != 0
+		case unix.NFTA_SET_ELEM_EXPR:
+			// A counter is the only expression that elements have here.
+			for kind, b := range message.Attributes(b) {
+				if kind != unix.NFTA_EXPR_DATA {
+					continue
+				}
+				for kind, b := range message.Attributes(b) {
+					if kind == unix.NFTA_COUNTER_PACKETS && len(b) == 8 {
+						packets = binary.BigEndian.Uint64(b)
+					}
+				}
+			}
+		}
+	}
+	return e, v, packets
+}
+
+// only returns what the only attribute holds.
+func only(b []byte) (v []byte) {
+	for _, v = range message.Attributes(b) {
+	}
+	return v
+}
+
+// verdictFrom reads the attributes of a verdict.
+func verdictFrom(b []byte) (v Verdict) {
+	for kind, b := range message.Attributes(b) {
+		switch {
+		case kind == unix.NFTA_VERDICT_CODE && len(b) == 4:
+			v.Kind = expr.VerdictKind(int32(message.BigEndian(b)))
+		case kind == unix.NFTA_VERDICT_CHAIN:
+			v.Chain = strings.TrimRight(string(b), "\x00")
+		}
+	}
+	return v
 }

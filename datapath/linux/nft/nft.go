@@ -173,30 +173,6 @@ func Read(name string) (Content, error) {
 	return c, nil
 }
 
-// verdictFrom reads the attributes of a verdict, NFTA_VERDICT_CODE and
-// NFTA_VERDICT_CHAIN.
-func verdictFrom(b []byte) (Verdict, error) {
-	var v Verdict
-	if len(b) == 0 {
-		return v, nil
-	}
-	attrs, err := nl.ParseRouteAttr(b)
-	if err != nil {
-		return v, err
-	}
-	for _, a := range attrs {
-		switch a.Attr.Type {
-		case unix.NFTA_VERDICT_CODE:
-			if len(a.Value) == 4 {
-				v.Kind = expr.VerdictKind(int32(message.BigEndian(a.Value)))
-			}
-		case unix.NFTA_VERDICT_CHAIN:
-			v.Chain = strings.TrimRight(string(a.Value), "\x00")
-		}
-	}
-	return v, nil
-}
-
 // Write makes the table hold the ruleset, in one transaction, and returns
 // what it changed. Where the structure is the same, only elements are touched.
 func Write(have Content, want *Table) (Content, []string, error) {

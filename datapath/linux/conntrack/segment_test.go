@@ -1,4 +1,4 @@
-package linux
+package conntrack
 
 import (
 	"net/netip"
@@ -79,13 +79,13 @@ func TestProhibited(t *testing.T) {
 		{"fd01::1", "[fd01::2]:40000", "[fd01:0:0:1::3]:53"},
 	} {
 		router := netip.MustParseAddr(c.router)
-		s := side{netip.MustParseAddrPort(c.own), netip.MustParseAddrPort(c.other)}
+		s := Side{netip.MustParseAddrPort(c.own), netip.MustParseAddrPort(c.other)}
 		packet := prohibited(router, s)
 		header := ipv4Header
 		var pseudo []byte
 		if router.Is6() {
 			header = ipv6Header
-			pseudo = pseudoHeader(router, s.own.Addr(), unix.IPPROTO_ICMPV6, len(packet)-header)
+			pseudo = pseudoHeader(router, s.Own.Addr(), unix.IPPROTO_ICMPV6, len(packet)-header)
 		}
 		if sum := checksum(pseudo, packet[header:]); sum != 0 {
 			t.Errorf("the error of %s has a wrong checksum", c.router)

@@ -1,4 +1,4 @@
-package linux
+package conntrack
 
 import (
 	"encoding/binary"
@@ -97,13 +97,13 @@ func readSegment(packet []byte) (s segment, ok bool) {
 // prohibited returns the ICMP error that tells who sent a UDP datagram that it
 // may not (RFC 1812, section 5.2.7.1; RFC 4443, section 3.1). It comes from a
 // router on the way.
-func prohibited(router netip.Addr, s side) []byte {
+func prohibited(router netip.Addr, s Side) []byte {
 	quoted := make([]byte, udpHeader)
-	binary.BigEndian.PutUint16(quoted, s.own.Port())
-	binary.BigEndian.PutUint16(quoted[2:], s.other.Port())
+	binary.BigEndian.PutUint16(quoted, s.Own.Port())
+	binary.BigEndian.PutUint16(quoted[2:], s.Other.Port())
 	binary.BigEndian.PutUint16(quoted[4:], udpHeader)
-	body := append(make([]byte, icmpHeader), ipPacket(s.own.Addr(), s.other.Addr(), unix.IPPROTO_UDP, quoted)...)
-	to := s.own.Addr()
+	body := append(make([]byte, icmpHeader), ipPacket(s.Own.Addr(), s.Other.Addr(), unix.IPPROTO_UDP, quoted)...)
+	to := s.Own.Addr()
 	if to.Is4() {
 		body[0], body[1] = 3, 13 // communication administratively prohibited
 		binary.BigEndian.PutUint16(body[2:], checksum(body))

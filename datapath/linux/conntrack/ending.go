@@ -1,4 +1,4 @@
-package linux
+package conntrack
 
 import (
 	"context"
@@ -25,15 +25,15 @@ import (
 // segment that is out of its window, it answers with one that has both numbers
 // (RFC 9293, section 3.10.7.4).
 
-// leftover is what the two sides still have of a connection that was ended.
-type leftover struct {
-	protocol       plan.Protocol
-	client, server side
+// Leftover is what the two sides still have of a connection that was ended.
+type Leftover struct {
+	Protocol       plan.Protocol
+	Client, Server Side
 }
 
-// side is a connection as one who has it sees it, before or behind what the
+// Side is a connection as one who has it sees it, before or behind what the
 // node translates.
-type side struct{ own, other netip.AddrPort }
+type Side struct{ Own, Other netip.AddrPort }
 
 const (
 	// askRounds is how often an endpoint is asked that does not answer, and
@@ -51,24 +51,26 @@ const (
 	maxAnswer = 14 + 60 + 60
 )
 
-// ender tells both sides of connections that they have ended, in the background.
-type ender struct {
+// Ender tells both sides of connections that they have ended, in the background.
+type Ender struct {
 	in      func(func() error) error
 	log     *slog.Logger
-	queue   chan lot
+	queue   chan Lot
 	stopped chan struct{}
 	ctx     context.Context
 	cancel  context.CancelFunc
 }
 
-// lot are leftovers of one sweep, and the plan that forbade the connections.
-type lot struct {
-	plan      *plan.Plan
-	leftovers []leftover
+// Lot are leftovers of one sweep, and the plan that forbade the connections.
+type Lot struct {
+	Plan      *plan.Plan
+	Leftovers []Leftover
 }
 
-func startEnder(in func(func() error) error, log *slog.Logger) *ender {
-	e := &ender{in: in, log: log, queue: make(chan lot, maxWaiting), stopped: make(chan struct{})}
+// StartEnder starts one, whose sockets are those of the network namespace that in runs
+// functions in.
+func StartEnder(in func(func() error) error, log *slog.Logger) *Ender {
+	e := &Ender{in: in, log: log, queue: make(chan Lot, maxWaiting), stopped: make(chan struct{})}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	go func() {
 		defer close(e.stopped)
@@ -86,29 +88,30 @@ func startEnder(in func(func() error) error, log *slog.Logger) *ender {
 	return e
 }
 
-func (e *ender) close() {
+// Close ends it; what it has not come to is not told.
+func (e *Ender) Close() {
 	e.cancel()
 	<-e.stopped
 }
 
-// end has both sides told, and does not wait.
-func (e *ender) end(l lot) {
+// End has both sides told, and does not wait.
+func (e *Ender) End(l Lot) {
 	select {
 	case e.queue <- l:
 	default:
-		e.log.Warn("too many connections end at a time: some sides find out only when they send", "connections", len(l.leftovers))
+		e.log.Warn("too many connections end at a time: some sides find out only when they send", "connections", len(l.Leftovers))
 	}
 }
 
 // tell tells both sides of each leftover.
-func (e *ender) tell(l lot) error {
+func (e *Ender) tell(l Lot) error {
 	out, err := e.openRaw()
 	if err != nil {
 		return err
 	}
 	defer out.close()
 	links := map[netip.Addr]plan.EndpointKey{}
-	for k, ep := range l.plan.Endpoints.All() {
+	for k, ep := range l.Plan.Endpoints.All() {
 		for _, a := range ep.Addresses {
 			links[a] = k
 		}
@@ -116,20 +119,20 @@ func (e *ender) tell(l lot) error {
 	// Each is asked on the interface of the side that is here.
 	asked := map[plan.EndpointKey][]*question{}
 	var errs []error
-	for _, left := range l.leftovers {
-		switch left.protocol {
+	for _, left := range l.Leftovers {
+		switch left.Protocol {
 		case plan.UDP:
-			for _, s := range []side{left.client, left.server} {
-				if router := routerOf(l.plan, s.own.Addr().Is4()); router.IsValid() {
+			for _, s := range []Side{left.Client, left.Server} {
+				if router := routerOf(l.Plan, s.Own.Addr().Is4()); router.IsValid() {
 					errs = append(errs, out.send(prohibited(router, s)))
 				}
 			}
 		case plan.TCP:
-			q := &question{local: left.client, remote: left.server}
-			k, ok := links[q.local.own.Addr()]
+			q := &question{local: left.Client, remote: left.Server}
+			k, ok := links[q.local.Own.Addr()]
 			if !ok {
 				q.local, q.remote = q.remote, q.local
-				k, ok = links[q.local.own.Addr()]
+				k, ok = links[q.local.Own.Addr()]
 			}
 			if ok {
 				asked[k] = append(asked[k], q)
@@ -143,7 +146,7 @@ func (e *ender) tell(l lot) error {
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			endpoint, _ := l.plan.Endpoints.Get(k)
+			endpoint, _ := l.Plan.Endpoints.Get(k)
 			if err := e.ask(k.Interface, endpoint.MAC, questions, out); err != nil {
 				mu.Lock()
 				defer mu.Unlock()
@@ -167,16 +170,16 @@ func routerOf(p *plan.Plan, is4 bool) netip.Addr {
 
 // question asks one side of a connection for the numbers of the next segment in
 // either direction.
-type question struct{ local, remote side }
+type question struct{ local, remote Side }
 
 // ask asks an endpoint, and resets both sides of what it answers for.
-func (e *ender) ask(interfaceName string, mac plan.MAC, questions []*question, out *rawSockets) error {
+func (e *Ender) ask(interfaceName string, mac plan.MAC, questions []*question, out *rawSockets) error {
 	link, err := e.openLink(interfaceName, mac)
 	if err != nil || link == nil {
 		return err
 	}
 	defer link.close()
-	open := make(map[side]*question, len(questions))
+	open := make(map[Side]*question, len(questions))
 	for _, q := range questions {
 		open[q.local] = q
 	}
@@ -184,7 +187,7 @@ func (e *ender) ask(interfaceName string, mac plan.MAC, questions []*question, o
 		for _, q := range open {
 			// Most likely no number within the window; if it is in one, the
 			// next is in none.
-			probe := segment{from: q.local.other, to: q.local.own, seq: rand.Uint32(), ack: rand.Uint32(), flags: tcpACK}
+			probe := segment{from: q.local.Other, to: q.local.Own, seq: rand.Uint32(), ack: rand.Uint32(), flags: tcpACK}
 			if err := link.send(probe.packet()); err != nil {
 				return err
 			}
@@ -201,7 +204,7 @@ func (e *ender) ask(interfaceName string, mac plan.MAC, questions []*question, o
 			if !ok {
 				continue
 			}
-			q := open[side{s.from, s.to}]
+			q := open[Side{s.from, s.to}]
 			if q == nil || s.flags&tcpACK == 0 && s.flags&tcpRST == 0 {
 				continue
 			}
@@ -214,8 +217,8 @@ func (e *ender) ask(interfaceName string, mac plan.MAC, questions []*question, o
 				next++
 			}
 			err = errors.Join(
-				link.send(segment{from: q.local.other, to: q.local.own, seq: s.ack, ack: next, flags: tcpRST | tcpACK}.packet()),
-				out.send(segment{from: q.remote.other, to: q.remote.own, seq: next, ack: s.ack, flags: tcpRST | tcpACK}.packet()))
+				link.send(segment{from: q.local.Other, to: q.local.Own, seq: s.ack, ack: next, flags: tcpRST | tcpACK}.packet()),
+				out.send(segment{from: q.remote.Other, to: q.remote.Own, seq: next, ack: s.ack, flags: tcpRST | tcpACK}.packet()))
 			if err != nil {
 				return err
 			}
@@ -237,7 +240,7 @@ type packetLink struct {
 }
 
 // openLink opens an endpoint's interface; nil if it is gone.
-func (e *ender) openLink(name string, mac plan.MAC) (*packetLink, error) {
+func (e *Ender) openLink(name string, mac plan.MAC) (*packetLink, error) {
 	l := &packetLink{buffer: make([]byte, maxAnswer)}
 	err := e.in(func() error {
 		host, err := net.InterfaceByName(name)
@@ -326,7 +329,7 @@ func (l *packetLink) receive(patience time.Duration) ([]byte, error) {
 // rawSockets send whole IP packets, from whatever source, as the node's own.
 type rawSockets struct{ fd4, fd6 int }
 
-func (e *ender) openRaw() (*rawSockets, error) {
+func (e *Ender) openRaw() (*rawSockets, error) {
 	s := &rawSockets{fd4: -1, fd6: -1}
 	err := e.in(func() (err error) {
 		if s.fd4, err = unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_RAW); err != nil {
