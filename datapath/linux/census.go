@@ -13,6 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/google/nftables"
+
 	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/datapath/linux/conntrack"
 	"github.com/weftnet/weft/datapath/linux/nft"
@@ -224,22 +226,21 @@ func tooMany(counts map[party]int, was map[party]bool, most int) []party {
 // renew makes those who have too many the elements of these sets of a table, for a
 // while.
 func renew(inTable string, over map[string]nft.Elements) error {
-	conn, err := nft.Open()
-	if err != nil {
-		return err
-	}
-	for _, to := range []struct {
-		name string
-		like nft.Set
-	}{{overSet, interfacesOver}, {farOverPrefix + suffix(true), addressesOver(true)}, {farOverPrefix + suffix(false), addressesOver(false)}} {
-		there := to.like.In(inTable, to.name)
-		conn.FlushSet(there)
-		if err := nft.AddElements(conn, there, over[to.name], overTimeout); err != nil {
-			return err
+	err := nft.Transaction(inTable, func(conn *nftables.Conn) error {
+		for _, to := range []struct {
+			name string
+			like nft.Set
+		}{{overSet, interfacesOver}, {farOverPrefix + suffix(true), addressesOver(true)}, {farOverPrefix + suffix(false), addressesOver(false)}} {
+			there := to.like.In(inTable, to.name)
+			conn.FlushSet(there)
+			if err := nft.AddElements(conn, there, over[to.name], overTimeout); err != nil {
+				return err
+			}
 		}
+		return nil
+	})
+	if errors.Is(err, unix.ENOENT) {
+		return nil
 	}
-	if err := conn.Flush(); err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("change the sets of who has too many connections: %w", err)
-	}
-	return nil
+	return err
 }

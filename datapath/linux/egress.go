@@ -3,7 +3,6 @@ package linux
 import (
 	"net/netip"
 
-	"github.com/weftnet/weft/datapath/interval"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -27,15 +26,4 @@ func egressScopes(p *plan.Plan) map[scope]map[netip.Prefix]plan.Egress {
 		scopes[s][k.Destination] = e
 	}
 	return scopes
-}
-
-// decisions returns a scope's intervals of one family.
-func decisions[V comparable](rules map[netip.Prefix]plan.Egress, is4 bool, value func(plan.Egress) V) []interval.Range[V] {
-	return interval.Flatten(func(yield func(netip.Prefix, V) bool) {
-		for p, e := range rules {
-			if p.Addr().Is4() == is4 && !yield(p, value(e)) {
-				return
-			}
-		}
-	})
 }

@@ -2,11 +2,9 @@ package linux
 
 import (
 	"encoding/binary"
-	"fmt"
 	"iter"
 	"maps"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/google/nftables/expr"
@@ -313,24 +311,5 @@ func (s *policies) update(p, q *plan.Plan, changes plan.Diff) ([]string, error) 
 	if !s.present {
 		return nil, nil
 	}
-	edit := s.advance(p, q, changes)
-	if len(edit) == 0 {
-		return nil, nil
-	}
-	conn, err := nft.Open()
-	if err != nil {
-		return nil, err
-	}
-	var done []string
-	shapes := policyRules(s.stamps).Sets
-	for _, name := range slices.Sorted(maps.Keys(edit)) {
-		if err := edit[name].Write(conn, shapes[name].In(s.stamps.PolicyTable, name)); err != nil {
-			return nil, fmt.Errorf("change set %s: %w", name, err)
-		}
-		done = append(done, edit[name].Describe(name))
-	}
-	if err := conn.Flush(); err != nil {
-		return nil, fmt.Errorf("change nftables table inet %s: %w", s.stamps.PolicyTable, err)
-	}
-	return done, nil
+	return policyRules(s.stamps).Edit(s.advance(p, q, changes))
 }

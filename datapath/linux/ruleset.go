@@ -2,6 +2,7 @@ package linux
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 
 	"github.com/google/nftables"
@@ -110,8 +111,12 @@ func (r *ruleset) egress(name string, p *plan.Plan, decision func(plan.Egress) n
 	chainOf := func(s scope) string { return name + "-" + s.name() }
 	for s, rules := range scopes {
 		c := r.Chain(chainOf(s))
+		verdicts := map[netip.Prefix]nft.Value{}
+		for destination, e := range rules {
+			verdicts[destination] = nft.Value{Verdict: decision(e)}
+		}
 		for _, is4 := range interval.Families {
-			intervals := decisions(rules, is4, func(e plan.Egress) nft.Value { return nft.Value{Verdict: decision(e)} })
+			intervals := interval.FlattenFamily(verdicts, is4)
 			if len(intervals) == 0 {
 				continue
 			}

@@ -11,6 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/google/nftables"
+
 	"github.com/weftnet/weft/datapath/interval"
 	"github.com/weftnet/weft/datapath/judge"
 	"github.com/weftnet/weft/datapath/linux/conntrack"
@@ -233,15 +235,5 @@ func (s *sweeper) refuse(is4 bool, rest nft.Elements) error {
 
 // add adds elements to a set of the policy table, all or none.
 func (s *sweeper) add(name string, like *nft.Set, e nft.Elements) error {
-	conn, err := nft.Open()
-	if err != nil {
-		return err
-	}
-	if err := nft.AddElements(conn, like.In(s.table, name), e, endedTimeout); err != nil {
-		return err
-	}
-	if err := conn.Flush(); err != nil {
-		return fmt.Errorf("change set %s: %w", name, err)
-	}
-	return nil
+	return nft.Transaction(s.table, func(conn *nftables.Conn) error { return nft.AddElements(conn, like.In(s.table, name), e, endedTimeout) })
 }

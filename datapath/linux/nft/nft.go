@@ -183,29 +183,74 @@ func Write(have Content, want *Table) (Content, []string, error) {
 	if have.equal(next) {
 		return next, nil, nil
 	}
-	conn, err := Open()
-	if err != nil {
-		return have, nil, err
+	if have.sameStructure(next) {
+		changes := map[string]Change{}
+		for name, set := range want.Sets {
+			c := Change{Elements: reconcile.Diff(have.Elements[name], set.Elements, Element.Compare)}
+			if set.Interval && !set.Concat {
+				c.all = set.Elements
+			}
+			if len(c.Elements) > 0 {
+				changes[name] = c
+			}
+		}
+		done, err := want.Edit(changes)
+		if err != nil {
+			return have, nil, err
+		}
+		return next, done, nil
 	}
-	var done []string
-	if !have.sameStructure(next) {
-		done = append(done, "write table inet "+want.Name+" ("+structureChange(have, next)+")")
+	err = Transaction(want.Name, func(conn *nftables.Conn) error {
 		// Adding first makes deleting succeed whether it is there or not.
 		conn.AddTable(InetTable(want.Name))
 		conn.DelTable(InetTable(want.Name))
-		if !want.Empty() {
-			err = addTable(conn, want)
+		if want.Empty() {
+			return nil
 		}
-	} else {
-		done, err = changeElements(conn, have, want)
+		return addTable(conn, want)
+	})
+	if err != nil {
+		return have, nil, err
 	}
-	if err == nil {
+	return next, []string{"write table inet " + want.Name + " (" + structureChange(have, next) + ")"}, nil
+}
+
+// Transaction changes a table as f says, whole or not at all. It opens its socket in
+// the calling thread's network namespace.
+func Transaction(table string, f func(*nftables.Conn) error) error {
+	conn, err := Open()
+	if err != nil {
+		return err
+	}
+	if err = f(conn); err == nil {
 		err = conn.Flush()
 	}
 	if err != nil {
-		return have, nil, fmt.Errorf("write nftables table inet %s: %w", want.Name, err)
+		return fmt.Errorf("write nftables table inet %s: %w", table, err)
 	}
-	return next, done, nil
+	return nil
+}
+
+// Edit changes elements of the table's sets, by the sets' names, in one transaction,
+// and returns what it did.
+func (t *Table) Edit(changes map[string]Change) ([]string, error) {
+	if len(changes) == 0 {
+		return nil, nil
+	}
+	var done []string
+	err := Transaction(t.Name, func(conn *nftables.Conn) error {
+		for _, name := range slices.Sorted(maps.Keys(changes)) {
+			if err := changes[name].write(conn, t.Sets[name].In(t.Name, name)); err != nil {
+				return fmt.Errorf("change set %s: %w", name, err)
+			}
+			done = append(done, changes[name].describe(name))
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return done, nil
 }
 
 // structureChange says which chains and sets come, change and go.
@@ -267,38 +312,19 @@ func addTable(conn *nftables.Conn, r *Table) error {
 	return nil
 }
 
-// changeElements brings elements up to date. A changed set of intervals is
-// filled anew, because the kernel judges overlaps one interval's end at a
-// time.
-func changeElements(conn *nftables.Conn, have Content, want *Table) ([]string, error) {
-	var done []string
-	for _, name := range slices.Sorted(maps.Keys(want.Sets)) {
-		s := want.Sets[name]
-		c := Change{Elements: reconcile.Diff(have.Elements[name], s.Elements, Element.Compare)}
-		if len(c.Elements) == 0 {
-			continue
-		}
-		done = append(done, c.Describe(name))
-		if s.Interval && !s.Concat {
-			c.Whole = s.Elements
-		}
-		if err := c.Write(conn, s.In(want.Name, name)); err != nil {
-			return nil, err
-		}
-	}
-	return done, nil
-}
-
 // Change is what becomes of a set's elements.
 type Change struct {
 	// Elements are those that come, go or get another value.
 	Elements []reconcile.Change[Element, Value]
 	// Whole, if it is not nil, takes the place of all that there are.
 	Whole Elements
+	// all are the elements of a set of intervals. To change it, it is filled anew, as
+	// the kernel judges overlaps one interval's end at a time.
+	all Elements
 }
 
-// Describe says for people what becomes of the set of a name.
-func (c Change) Describe(name string) string {
+// describe says for people what becomes of the set of a name.
+func (c Change) describe(name string) string {
 	if c.Whole != nil {
 		return fmt.Sprintf("fill set %s anew: %d elements", name, len(c.Whole))
 	}
@@ -320,11 +346,13 @@ func (c Change) list() (come, gone []nftables.SetElement) {
 	return come, gone
 }
 
-// Write adds the change to a transaction.
-func (c Change) Write(conn *nftables.Conn, s *nftables.Set) error {
-	if c.Whole != nil {
-		conn.FlushSet(s)
-		return AddElements(conn, s, c.Whole, 0)
+// write adds the change to a transaction.
+func (c Change) write(conn *nftables.Conn, s *nftables.Set) error {
+	for _, anew := range []Elements{c.Whole, c.all} {
+		if anew != nil {
+			conn.FlushSet(s)
+			return AddElements(conn, s, anew, 0)
+		}
 	}
 	come, gone := c.list()
 	for chunk := range slices.Chunk(gone, elementsPerMessage) {

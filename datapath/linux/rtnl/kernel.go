@@ -10,6 +10,7 @@
 package rtnl
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -115,47 +116,51 @@ func (k *Kernel) Read(links []netlink.Link, own, tunnels []int) (*Objects, error
 
 func (k *Kernel) readNeighbours(o *Objects, tunnels []int) error {
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6, unix.AF_BRIDGE} {
-		msgs, err := message.Dump(func() ([][]byte, error) {
-			req := k.request(unix.RTM_GETNEIGH, unix.NLM_F_DUMP)
-			req.AddData(&netlink.Ndmsg{Family: family})
-			return req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWNEIGH)
+		all, err := list(unix.RTM_GETNEIGH, unix.RTM_NEWNEIGH, family, func(m []byte) (neighbour, bool) {
+			n := neighbourFrom(m)
+			return n, n.addr.IsValid() && n.known
 		})
 		if err != nil {
 			return fmt.Errorf("list neighbours: %w", err)
 		}
-		for _, m := range msgs {
-			n, protocol, err := neighbourFrom(m)
-			if err != nil {
-				return err
-			}
+		for _, n := range all {
+			own := slices.Contains(tunnels, n.link)
 			switch {
-			case n.HardwareAddr == nil || len(n.HardwareAddr) != 6:
-			case family == unix.AF_BRIDGE:
-				if n.IP != nil && slices.Contains(tunnels, n.LinkIndex) {
-					o.FDB[FDBKey{n.LinkIndex, plan.MAC(n.HardwareAddr)}] = addrOf(n.IP)
-				}
-			case n.State&netlink.NUD_PERMANENT != 0 && (protocol == k.stamps.Protocol || n.IP != nil && slices.Contains(tunnels, n.LinkIndex)):
-				o.Neighbours[NeighbourKey{n.LinkIndex, addrOf(n.IP)}] = plan.MAC(n.HardwareAddr)
+			case n.forwards && own:
+				o.FDB[FDBKey{n.link, n.mac}] = n.addr
+			case !n.forwards && n.permanent && (n.protocol == k.stamps.Protocol || own):
+				o.Neighbours[NeighbourKey{n.link, n.addr}] = n.mac
 			}
 		}
 	}
 	return nil
 }
 
-func neighbourFrom(m []byte) (n *netlink.Neigh, protocol uint8, err error) {
-	if n, err = netlink.NeighDeserialize(m); err != nil {
-		return nil, 0, fmt.Errorf("read a neighbour: %w", err)
-	}
-	attrs, err := nl.ParseRouteAttr(m[unix.SizeofNdMsg:])
-	if err != nil {
-		return nil, 0, fmt.Errorf("read a neighbour: %w", err)
-	}
-	for _, a := range attrs {
-		if a.Attr.Type == netlink.NDA_PROTOCOL && len(a.Value) > 0 {
-			protocol = a.Value[0]
+// neighbour is a neighbour, or a forwarding entry of a bridge or VXLAN device.
+type neighbour struct {
+	forwards, permanent bool
+	link                int
+	addr                netip.Addr
+	mac                 plan.MAC
+	known               bool // the MAC, which may be zero: an entry with that floods
+	protocol            uint8
+}
+
+// neighbourFrom reads a message about a neighbour, whose head is struct ndmsg of
+// linux/neighbour.h.
+func neighbourFrom(m []byte) neighbour {
+	n := neighbour{forwards: m[0] == unix.AF_BRIDGE, link: message.Int(m[4:8]), permanent: binary.NativeEndian.Uint16(m[8:])&netlink.NUD_PERMANENT != 0}
+	for kind, v := range message.Attributes(m[unix.SizeofNdMsg:]) {
+		switch {
+		case kind == netlink.NDA_DST:
+			n.addr = addrOf(v)
+		case kind == netlink.NDA_LLADDR && len(v) == len(n.mac):
+			n.mac, n.known = plan.MAC(v), true
+		case kind == netlink.NDA_PROTOCOL:
+			n.protocol = message.Octet(v)
 		}
 	}
-	return n, protocol, nil
+	return n
 }
 
 // Connections returns the addresses of all interfaces but some.

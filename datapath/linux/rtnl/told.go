@@ -4,7 +4,6 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
@@ -123,26 +122,23 @@ func (n *News) route(there bool, data []byte) {
 }
 
 func (n *News) neighbour(there bool, data []byte) {
-	neigh, protocol, err := neighbourFrom(data)
-	if err != nil || neigh.IP == nil {
+	if len(data) < unix.SizeofNdMsg {
 		return
 	}
-	mac, is := plan.MAC{}, there && len(neigh.HardwareAddr) == 6
-	if len(neigh.HardwareAddr) == 6 {
-		mac = plan.MAC(neigh.HardwareAddr)
-	}
-	if neigh.Family == unix.AF_BRIDGE {
-		key := FDBKey{neigh.LinkIndex, mac}
-		n.FDB[key] = nil
-		if vtep := addrOf(neigh.IP); is {
-			n.FDB[key] = &vtep
+	is := neighbourFrom(data)
+	key, known := NeighbourKey{is.link, is.addr}, there && is.known
+	switch {
+	case !is.addr.IsValid():
+	case is.forwards:
+		n.FDB[FDBKey{is.link, is.mac}] = nil
+		if known {
+			n.FDB[FDBKey{is.link, is.mac}] = &is.addr
 		}
-		return
-	}
-	key := NeighbourKey{neigh.LinkIndex, addrOf(neigh.IP)}
-	n.Neighbours[key] = nil
-	if is && neigh.State&netlink.NUD_PERMANENT != 0 {
-		n.Neighbours[key] = &toldNeighbour{protocol, mac}
+	default:
+		n.Neighbours[key] = nil
+		if known && is.permanent {
+			n.Neighbours[key] = &toldNeighbour{is.protocol, is.mac}
+		}
 	}
 }
 
