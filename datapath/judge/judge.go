@@ -175,7 +175,7 @@ func entriesLike(p *plan.Plan, k profile.PeerKey) []profile.Entry {
 	return all
 }
 
-// mostCompared is how many verdicts mayForbid compares to be sure. Beyond that,
+// mostCompared is how many verdicts MayForbid compares to be sure. Beyond that,
 // judging all connections is cheaper.
 const mostCompared = 4096
 

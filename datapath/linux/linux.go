@@ -79,7 +79,7 @@ type Config struct {
 // not be called concurrently, but for those of datapath.Observer and
 // datapath.Watcher.
 type DataPlane struct {
-	stamps stamps.Stamps
+	stamps Stamps
 	log    *slog.Logger
 	in     func(func() error) error
 	kernel *rtnl.Kernel

@@ -15,14 +15,13 @@ import (
 	"github.com/weftnet/weft/datapath/linux/message"
 	"github.com/weftnet/weft/datapath/linux/nft"
 	"github.com/weftnet/weft/datapath/linux/rtnl"
-	"github.com/weftnet/weft/datapath/linux/stamps"
 	"github.com/weftnet/weft/plan"
 )
 
 // news is what the kernel told since somebody looked.
 type news struct {
 	*rtnl.News
-	stamps stamps.Stamps
+	stamps Stamps
 	// tables are those of the packet filter that others changed, and who.
 	tables map[string]string
 	// pending are the tables that a transaction touched of which the end was
@@ -34,7 +33,7 @@ type news struct {
 	overlooked bool
 }
 
-func newNews(stamps stamps.Stamps) *news {
+func newNews(stamps Stamps) *news {
 	return &news{News: rtnl.NewNews(), stamps: stamps, tables: map[string]string{}, pending: map[uint32]map[string]bool{}}
 }
 

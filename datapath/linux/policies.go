@@ -11,7 +11,6 @@ import (
 
 	"github.com/weftnet/weft/datapath/interval"
 	"github.com/weftnet/weft/datapath/linux/nft"
-	"github.com/weftnet/weft/datapath/linux/stamps"
 	"github.com/weftnet/weft/datapath/profile"
 	"github.com/weftnet/weft/datapath/reconcile"
 	"github.com/weftnet/weft/plan"
@@ -19,7 +18,7 @@ import (
 
 // policies is what the policy table holds.
 type policies struct {
-	stamps stamps.Stamps
+	stamps Stamps
 	// present says that there is a table.
 	present bool
 	// shares has the profiles, for which the peers ask that have them.
@@ -28,7 +27,7 @@ type policies struct {
 
 // compilePolicies returns all of the table for a plan; nothing where no
 // endpoint has a policy.
-func compilePolicies(stamps stamps.Stamps, p *plan.Plan) (policies, *ruleset) {
+func compilePolicies(stamps Stamps, p *plan.Plan) (policies, *ruleset) {
 	if !profile.Policed(p) {
 		return policies{stamps: stamps}, newRuleset(stamps, stamps.PolicyTable)
 	}

@@ -12,7 +12,6 @@ import (
 	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/datapath/interval"
 	"github.com/weftnet/weft/datapath/linux/nft"
-	"github.com/weftnet/weft/datapath/linux/stamps"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -97,7 +96,7 @@ func widerKey(c plan.Class) string { return "\x00\x00\x00\x00\x00\x00\x00\x00" +
 func classData(c plan.Class) nft.Value { return nft.Value{Data: classKey(c)} }
 
 // policyRules returns the table's rules, with its sets empty.
-func policyRules(stamps stamps.Stamps) *ruleset {
+func policyRules(stamps Stamps) *ruleset {
 	r := newRuleset(stamps, stamps.PolicyTable)
 	for _, is4 := range interval.Families {
 		own := nftables.MustConcatSetType(nftables.TypeIFName, nft.AddressType(is4))

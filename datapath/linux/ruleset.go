@@ -11,20 +11,19 @@ import (
 	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/datapath/interval"
 	"github.com/weftnet/weft/datapath/linux/nft"
-	"github.com/weftnet/weft/datapath/linux/stamps"
 	"github.com/weftnet/weft/plan"
 )
 
 // ruleset is what the table of all but policies should hold, or that of these.
 type ruleset struct {
 	*nft.Table
-	stamps stamps.Stamps
+	stamps Stamps
 	// connections is how many the node tracks at most; 0 where it has no endpoint
 	// to limit.
 	connections int
 }
 
-func newRuleset(stamps stamps.Stamps, table string) *ruleset {
+func newRuleset(stamps Stamps, table string) *ruleset {
 	return &ruleset{Table: nft.NewTable(table), stamps: stamps}
 }
 
@@ -35,7 +34,7 @@ var reading = nft.Read
 // judge where packets come from, and what passes: see arrivals, guard and
 // crossing. Where there is nothing to judge there are no rules. most is how many
 // connections the node tracks at most.
-func compileRuleset(stamps stamps.Stamps, p *plan.Plan, s *sources, most int) *ruleset {
+func compileRuleset(stamps Stamps, p *plan.Plan, s *sources, most int) *ruleset {
 	r := newRuleset(stamps, stamps.Table)
 	var translates, discards bool
 	for _, e := range p.Egress.All() {

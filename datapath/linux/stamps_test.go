@@ -13,7 +13,7 @@ import (
 	"github.com/weftnet/weft/datapath/linux/stamps"
 )
 
-var otherStamps = stamps.Stamps{Bridge: "weftx0", TunnelPrefix: "weftx-", Table: "weftx", PolicyTable: "weftx-policy", Protocol: 88, RoutingTable: 88,
+var otherStamps = Stamps{Bridge: "weftx0", TunnelPrefix: "weftx-", Table: "weftx", PolicyTable: "weftx-policy", Protocol: 88, RoutingTable: 88,
 	Metric: 10, Priority: 8710, Group: 0x77656678, LogGroup: 88}
 
 // TestStampsApart checks that two data planes of different stamps stand in one
@@ -73,7 +73,7 @@ func TestStampsApart(t *testing.T) {
 }
 
 // stamped are the things in the namespace that wear stamps.
-func (b *bench) stamped(s stamps.Stamps) (all []string) {
+func (b *bench) stamped(s Stamps) (all []string) {
 	b.t.Helper()
 	add := func(kind string, of any) { all = append(all, fmt.Sprint(kind, " ", of)) }
 	b.do(func() error {
@@ -120,16 +120,16 @@ func (b *bench) stamped(s stamps.Stamps) (all []string) {
 }
 
 func TestStampsThatCannotBe(t *testing.T) {
-	for want, change := range map[string]func(*stamps.Stamps){
-		"br0":                func(s *stamps.Stamps) { s.Bridge = "br0" },
-		"tun-":               func(s *stamps.Stamps) { s.TunnelPrefix = "tun-" },
-		"weft-0 would":       func(s *stamps.Stamps) { s.Bridge = "weft-0" },
-		"two names":          func(s *stamps.Stamps) { s.PolicyTable = s.Table },
-		"protocol 4":         func(s *stamps.Stamps) { s.Protocol = unix.RTPROT_STATIC },
-		"254 is no":          func(s *stamps.Stamps) { s.RoutingTable = unix.RT_TABLE_MAIN },
-		"metric -1":          func(s *stamps.Stamps) { s.Metric = -1 },
-		"priority is 32766;": func(s *stamps.Stamps) { s.Priority = 32766 },
-		"group 0":            func(s *stamps.Stamps) { s.Group = 0 },
+	for want, change := range map[string]func(*Stamps){
+		"br0":                func(s *Stamps) { s.Bridge = "br0" },
+		"tun-":               func(s *Stamps) { s.TunnelPrefix = "tun-" },
+		"weft-0 would":       func(s *Stamps) { s.Bridge = "weft-0" },
+		"two names":          func(s *Stamps) { s.PolicyTable = s.Table },
+		"protocol 4":         func(s *Stamps) { s.Protocol = unix.RTPROT_STATIC },
+		"254 is no":          func(s *Stamps) { s.RoutingTable = unix.RT_TABLE_MAIN },
+		"metric -1":          func(s *Stamps) { s.Metric = -1 },
+		"priority is 32766;": func(s *Stamps) { s.Priority = 32766 },
+		"group 0":            func(s *Stamps) { s.Group = 0 },
 	} {
 		s := stamps.Default
 		change(&s)
@@ -140,7 +140,7 @@ func TestStampsThatCannotBe(t *testing.T) {
 			}
 		}
 	}
-	for _, s := range []stamps.Stamps{stamps.Default, otherStamps} {
+	for _, s := range []Stamps{stamps.Default, otherStamps} {
 		if err := s.Check(); err != nil {
 			t.Error(err)
 		}

@@ -13,7 +13,6 @@ import (
 
 	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/datapath/linux/nft"
-	"github.com/weftnet/weft/datapath/linux/stamps"
 	"github.com/weftnet/weft/internal/rtnetlink"
 )
 
@@ -157,7 +156,7 @@ type watcher struct {
 	found []datapath.Disturbance
 }
 
-func openWatcher(stamps stamps.Stamps) (_ *watcher, err error) {
+func openWatcher(stamps Stamps) (_ *watcher, err error) {
 	w := &watcher{buffer: make([]byte, 64<<10), news: newNews(stamps)}
 	defer func() {
 		if err != nil {

@@ -89,7 +89,7 @@ func (t *Tracker) List(f func(c Connection, entry []byte)) error {
 	return nil
 }
 
-// Remove deletes the connection that handleOf told the handle of; one that has
+// Remove deletes the connection that HandleOf told the handle of; one that has
 // ended is no error.
 func (t *Tracker) Remove(is4 bool, handle []byte) error {
 	family := uint8(unix.AF_INET6)

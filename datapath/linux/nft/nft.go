@@ -120,7 +120,7 @@ func (r filterRule) userData() ([]byte, error) {
 
 // Read returns what one of Weft's tables holds; nothing where there is
 // none. It opens its socket in the calling thread's network namespace, as does
-// writeTable.
+// Write.
 func Read(name string) (Content, error) {
 	c := newContent()
 	conn, err := Open()

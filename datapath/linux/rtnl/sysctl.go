@@ -78,7 +78,7 @@ func (k *Kernel) distrust(s *Settings, ipv6 bool) error {
 // ownDeviceSettings are those of weft0 and weft-vxlan. What comes out of the
 // tunnel goes on to endpoints, and never to the node's loopback addresses. On
 // endpoints' interfaces the plug-in portmap may open these for hostPorts, and the
-// packet filter keeps endpoints off them; see endpointInward.
+// packet filter keeps endpoints off them.
 func (k *Kernel) ownDeviceSettings(link int, ipv4, ipv6 bool) error {
 	s, err := k.Settings(link)
 	if err != nil {
