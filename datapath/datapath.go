@@ -28,6 +28,16 @@ var ErrNotSupported = errors.New("not supported by the data plane")
 // done, and the next call tries again.
 var ErrMissing = errors.New("the endpoint's interface is missing")
 
+// SwitchTime is for how long at most a switch to another data plane may drop what it
+// may drop.
+const SwitchTime = time.Second
+
+// ErrNotTaken is wrapped by the error of an Apply that was to take over from other
+// data planes and did not: what they have still decides about packets. Nothing passes
+// that the plan does not let pass, but what passes is not sure: one of the others has
+// to take over in turn, or the same call has to succeed.
+var ErrNotTaken = errors.New("the data plane has not taken over")
+
 // DataPlane makes a node do what a plan says. It works in the network
 // namespace it was made in. Its methods must not be called concurrently.
 //
@@ -35,6 +45,40 @@ var ErrMissing = errors.New("the endpoint's interface is missing")
 // not so stamped it never touches; what is, and is no longer wanted, it
 // removes. It makes no pod interfaces: an endpoint's interface is there when
 // a plan names it, or the endpoint is left out and reported as Missing.
+//
+// # Another data plane
+//
+// A node changes its data plane while pods run. Each data plane's stamps are its own,
+// so that state of two can be on a node; whoever drives them has at most one Applied,
+// in these steps:
+//
+//  1. Prepare, of the one that comes, beside the state of the one that is there. No
+//     packet notices. After an error the one that is there goes on, and Remove of the
+//     one that comes takes back what there is of it; no packet notices that either.
+//  2. Apply, of the one that comes: the switch. Nothing passes at any time that the
+//     plan forbids. Connections that are open go on and are handed over with what is
+//     known of them, so that none is reset, and none is judged as if it were new.
+//     Packets that begin a connection may be dropped until Apply returns, and so may
+//     those in tunnels, for SwitchTime at most; packets of open connections between
+//     endpoints of the node are not. From here on nobody calls the one that was there,
+//     but for Remove and Close.
+//  3. Remove, of the one that was there. No packet notices.
+//
+// A process may be killed anywhere in this, also within a step. What is in the kernel
+// then stays: open connections go on, what the plan forbids stays forbidden, and
+// between the beginning and the end of a switch no new connections begin. Who starts
+// next asks every data plane whether it is Present, and does the steps again, to
+// whichever is to be in force, from all others that are there.
+//
+// # What changes at once
+//
+// A change of a plan is one step for every packet as far as it is about policies:
+// which endpoint has which, what they say, and who has which class and tag. Routes and
+// egress rules change one after the other. What they forbid from now on is in force
+// before policies allow more, and what they allow from now on comes after policies
+// forbid more. So nothing passes, at any time, that neither of two plans lets pass to
+// where it goes, and what both let pass in the same way is not disturbed. Only a
+// packet whose way changes may take the way of one plan by the policies of the other.
 type DataPlane interface {
 	// Name is what a ClusterConfig calls it.
 	Name() string
@@ -52,6 +96,13 @@ type DataPlane interface {
 	// no endpoint any more. It changes settings of an endpoint's interface that
 	// would make the node believe what an endpoint says of the network.
 	//
+	// What the node refuses to take of a plan, as a route where somebody else has
+	// one, keeps nothing else from being done, and no packet takes another way for it
+	// that the plan does not have. The error names it, and is the same as long as the
+	// reason is. The next call tries it again.
+	//
+	// The first call after Prepare is the switch.
+	//
 	// Policies are asked about the first packet of a connection; its other
 	// packets and the replies pass until a plan forbids what the connection
 	// began with, and then no longer than a second; whoever has such a TCP or
@@ -66,7 +117,17 @@ type DataPlane interface {
 	// since, where it may have overlooked something, while nobody watches, and now
 	// and then for no reason, in case it is wrong about that.
 	Repair(ctx context.Context) ([]string, error)
-	// Remove takes away all that is Weft's, except pods' interfaces.
+	// Present reports whether something with this data plane's stamps is on the node,
+	// whoever made it and however little it is. It changes nothing.
+	Present(ctx context.Context) (bool, error)
+	// Prepare makes ready to take over from other data planes, each of which may have
+	// something on the node: it finds out what can be found out before, and puts
+	// beside what they have as much of p as no packet notices. The others need not be
+	// in use; they are asked what their stamps are, and removed where nothing is known
+	// of their kind. See the steps above.
+	Prepare(ctx context.Context, p *plan.Plan, from ...DataPlane) error
+	// Remove takes away all that has this data plane's stamps, except pods'
+	// interfaces. What another has taken over it leaves alone.
 	Remove(ctx context.Context) error
 	// Close releases what the instance itself holds, such as sockets. What it
 	// put into the kernel stays.

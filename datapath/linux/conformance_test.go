@@ -18,6 +18,13 @@ func TestConformanceOfManyEnded(t *testing.T) {
 	conformance.Run(t, "linux", at, "policy")
 }
 
+// TestTakeOver has two data planes of this kind take over from one another.
+func TestTakeOver(t *testing.T) {
+	conformance.TakeOver(t, at, func(n conformance.Namespace) (datapath.DataPlane, error) {
+		return linux.NewAt(n.Path(), linux.Config{Stamps: linux.OtherStamps})
+	})
+}
+
 func at(n conformance.Namespace) (datapath.DataPlane, error) {
 	return linux.NewAt(n.Path(), linux.Config{})
 }

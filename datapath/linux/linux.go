@@ -127,6 +127,8 @@ type DataPlane struct {
 	// brought up to date, and forgetter has their connections forgotten.
 	lost      []netip.Addr
 	forgetter *conntrack.Forgetter
+	// from are those that the next Apply takes over from.
+	from []datapath.DataPlane
 	// resumed are the pools whose addresses were looked through for connections
 	// of before.
 	resumed map[netip.Prefix]bool
@@ -243,6 +245,11 @@ func (d *DataPlane) Apply(ctx context.Context, p *plan.Plan) error {
 		}
 		d.current, d.previous = nil, p
 		var err error
+		if d.from != nil {
+			if err := d.take(ctx, p); err != nil {
+				return err
+			}
+		}
 		if known {
 			known, err = d.update(p, changes)
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/weftnet/weft/datapath/linux/stamps"
 )
 
-var otherStamps = Stamps{Bridge: "weftx0", TunnelPrefix: "weftx-", Table: "weftx", PolicyTable: "weftx-policy", Protocol: 88, RoutingTable: 88,
+var OtherStamps = Stamps{Bridge: "weftx0", TunnelPrefix: "weftx-", Table: "weftx", PolicyTable: "weftx-policy", Protocol: 88, RoutingTable: 88,
 	Metric: 10, Priority: 8710, Group: 0x77656678, LogGroup: 88}
 
 // TestStampsApart checks that two data planes of different stamps stand in one
@@ -24,7 +24,7 @@ func TestStampsApart(t *testing.T) {
 	b.do(func() error {
 		return b.link(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "weftbbb"}, PeerName: "pod2"})
 	})
-	d, err := NewAt(b.path, Config{Stamps: otherStamps})
+	d, err := NewAt(b.path, Config{Stamps: OtherStamps})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,10 +46,10 @@ func TestStampsApart(t *testing.T) {
 	if is := b.stamped(stamps.Default); !slices.Equal(is, before) {
 		t.Errorf("the first has %q since there is another; it had %q", is, before)
 	}
-	if is := b.stamped(otherStamps); len(is) != len(before) {
+	if is := b.stamped(OtherStamps); len(is) != len(before) {
 		t.Errorf("the other has %q; the first has %q", is, before)
 	}
-	after := b.stamped(otherStamps)
+	after := b.stamped(OtherStamps)
 	for range 2 {
 		if err := b.Remove(t.Context()); err != nil {
 			t.Fatal(err)
@@ -57,7 +57,7 @@ func TestStampsApart(t *testing.T) {
 		if is := b.stamped(stamps.Default); len(is) > 0 {
 			t.Errorf("the first has left %q", is)
 		}
-		if is := b.stamped(otherStamps); !slices.Equal(is, after) {
+		if is := b.stamped(OtherStamps); !slices.Equal(is, after) {
 			t.Errorf("the other has %q since the first is gone; it had %q", is, after)
 		}
 		b.mustApply(mustParse(t, alone))
@@ -66,7 +66,7 @@ func TestStampsApart(t *testing.T) {
 	if err := other.Remove(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if is := b.stamped(otherStamps); len(is) > 0 {
+	if is := b.stamped(OtherStamps); len(is) > 0 {
 		t.Errorf("the other has left %q", is)
 	}
 	b.nothingToRepair()
@@ -140,7 +140,7 @@ func TestStampsThatCannotBe(t *testing.T) {
 			}
 		}
 	}
-	for _, s := range []Stamps{stamps.Default, otherStamps} {
+	for _, s := range []Stamps{stamps.Default, OtherStamps} {
 		if err := s.Check(); err != nil {
 			t.Error(err)
 		}
