@@ -51,8 +51,10 @@ type Config struct {
 	RegisterNode bool
 	Registry     registry.Registry
 	// Plugin and DataPlane find one by name; the errors name those there are.
-	Plugin    func(name string) (plugin.Plugin, error)
-	DataPlane func(name string, log *slog.Logger) (datapath.DataPlane, error)
+	// DataPlanes are the names of those that DataPlane finds.
+	Plugin     func(name string) (plugin.Plugin, error)
+	DataPlane  func(name string, log *slog.Logger) (datapath.DataPlane, error)
+	DataPlanes []string
 	// RunDir holds the sockets and the journal of addresses, and should not
 	// survive a reboot of the node. StateDir should.
 	RunDir, StateDir string
@@ -98,8 +100,10 @@ type agent struct {
 	underlay underlay
 	// trouble is what keeps a part from working, by the part's name.
 	trouble map[string]string
-	// syncer is that of the plug-in in use; nil before there is one.
+	// syncer is that of the plug-in in use; nil before there is one. So is planes,
+	// the node's data plane.
 	syncer *syncer
+	planes *dataPlanes
 	// changed is plugin.NodeEnv.Changed; nil before there is a plug-in.
 	changed chan struct{}
 	// interlude is that between two plug-ins.
@@ -227,6 +231,8 @@ const (
 	// it cannot be seen whether they do.
 	disputePart = "repair"
 	watchPart   = "watch"
+	// dataPlanePart is that the node has not the data plane that it is asked to have.
+	dataPlanePart = "data plane"
 )
 
 // setLeased takes note that the agent holds the lease of its node's name, or
@@ -283,8 +289,8 @@ func ignoreCanceled(err error) error {
 	return err
 }
 
-// followConfig runs the plug-ins and the data plane that the ClusterConfig has the
-// node run, and others when it has others, until ctx ends.
+// followConfig runs the plug-ins that the ClusterConfig has the node run, and others
+// when it has others, until ctx ends.
 func (a *agent) followConfig(ctx context.Context) {
 	configs := registry.NewCache(a.Registry, []*registry.Kind{api.ClusterConfigKind}, a.Log)
 	changes, cancel := configs.Subscribe()
@@ -335,7 +341,7 @@ func (a *agent) followConfig(ctx context.Context) {
 	}
 }
 
-// run runs plug-ins on one data plane until ctx ends.
+// run runs plug-ins until ctx ends, on the node's data plane.
 func (a *agent) run(ctx context.Context, what choice, effective func() *api.ClusterConfig) error {
 	all, unknown, err := plugin.Find(what.used, what.mix, a.Plugin)
 	if err != nil {
@@ -346,12 +352,10 @@ func (a *agent) run(ctx context.Context, what choice, effective func() *api.Clus
 		defer a.problem(configPart)("")
 	}
 	mix, plug := mixed{what, all}, plugin.Mix(all[0], all[1:]...)
-	plane, err := a.DataPlane(what.dataPlane, a.Log)
-	if err != nil {
-		return err
-	}
-	defer plane.Close()
-	a.Log.Info("starting", "node", a.Node, "plugin", what.used, "mix", what.mix, "dataPlane", plane.Name())
+	a.Log.Info("starting", "node", a.Node, "plugin", what.used, "mix", what.mix)
+	planes := newDataPlanes(a.DataPlanes, func(name string) (datapath.DataPlane, error) { return a.DataPlane(name, a.Log) },
+		a.Log, a.problem(dataPlanePart), a.kick)
+	defer planes.close()
 
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -365,16 +369,20 @@ func (a *agent) run(ctx context.Context, what choice, effective func() *api.Clus
 	// The plug-in's own work may be what makes the objects complete, so it
 	// starts before they are.
 	changed := make(chan struct{}, 1)
-	a.setRunning(nil, changed)
-	defer a.setRunning(nil, nil)
+	a.setRunning(nil, planes, changed)
+	defer a.setRunning(nil, nil, nil)
 	if runner, ok := plug.(plugin.NodeRunner); ok {
 		wg.Go(func() { a.runPlugin(ctx, plug, runner, input, changed) })
 	}
 	wg.Go(func() { a.gather(ctx, followed) })
 	wg.Go(func() { a.withdraw(ctx, plug) })
-	if observer, ok := plane.(datapath.Observer); ok {
-		wg.Go(func() { a.denials.run(ctx, observer) })
-	}
+	wg.Go(func() {
+		planes.each(ctx, func(ctx context.Context, plane datapath.DataPlane) {
+			if observer, ok := plane.(datapath.Observer); ok {
+				a.denials.run(ctx, observer)
+			}
+		})
+	})
 	for _, c := range followed.caches {
 		// A plan without the node's pods, say, would cut those off that run.
 		if err := a.waitSynced(ctx, c); err != nil {
@@ -405,21 +413,34 @@ func (a *agent) run(ctx context.Context, what choice, effective func() *api.Clus
 			first.Do(func() { wg.Go(settled) })
 		}
 	}
-	s := newSyncer(plane, a.Log, a.RepairEvery, a.metrics, plug.Kinds(), compile, report)
+	s := newSyncer(planes, a.Log, a.RepairEvery, a.metrics, plug.Kinds(), compile, report)
+	s.choose = func(ctx context.Context, compiled plugin.Applied) (bool, error) {
+		return planes.choose(ctx, dataPlaneOf(compiled.Input), compiled.Input.Config.Spec.DataPlane, compiled.Plan)
+	}
 	if gradual, ok := compiler.(plugin.Gradual); ok {
 		gradual.LeaveForLater()
 		s.gradual = gradual
 	}
-	if limiter, ok := plane.(datapath.Limiter); ok {
-		wg.Go(func() { a.limit(ctx, limiter) })
+	for _, use := range []func(context.Context, datapath.DataPlane){
+		func(ctx context.Context, plane datapath.DataPlane) {
+			if limiter, ok := plane.(datapath.Limiter); ok {
+				a.limit(ctx, limiter)
+			}
+		},
+		func(ctx context.Context, plane datapath.DataPlane) {
+			if watcher, ok := plane.(datapath.Watcher); ok {
+				a.watch(ctx, s, watcher)
+			}
+		},
+		func(ctx context.Context, plane datapath.DataPlane) {
+			if surveyor, ok := plane.(datapath.Surveyor); ok {
+				a.survey(ctx, surveyor)
+			}
+		},
+	} {
+		wg.Go(func() { planes.each(ctx, use) })
 	}
-	if watcher, ok := plane.(datapath.Watcher); ok {
-		wg.Go(func() { a.watch(ctx, s, watcher) })
-	}
-	if surveyor, ok := plane.(datapath.Surveyor); ok {
-		wg.Go(func() { a.survey(ctx, surveyor) })
-	}
-	a.setRunning(s, changed)
+	a.setRunning(s, planes, changed)
 	s.Run(ctx)
 	a.problem(disputePart)("")
 	return nil
@@ -460,10 +481,10 @@ func (a *agent) tellPlugins(mix mixed) {
 	}
 }
 
-func (a *agent) setRunning(s *syncer, changed chan struct{}) {
+func (a *agent) setRunning(s *syncer, planes *dataPlanes, changed chan struct{}) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.syncer, a.changed = s, changed
+	a.syncer, a.planes, a.changed = s, planes, changed
 }
 
 // runPlugin runs a plug-in's own work, and again when it fails.

@@ -135,8 +135,9 @@ func (w *worker) last() (compiled, told plugin.Input, complete bool) {
 	return w.compiled, w.told[i], w.complete[i]
 }
 
-func (*recorder) Name() string { return "recorder" }
-func (*recorder) Close() error { return nil }
+func (*recorder) Name() string                          { return "recorder" }
+func (*recorder) Close() error                          { return nil }
+func (*recorder) Present(context.Context) (bool, error) { return false, nil }
 
 // TestAPluginsWorkSeesWhatItCompilesFrom runs a plug-in whose own work is what
 // makes its objects complete, and changes each thing that it is told of. Pods
@@ -152,8 +153,9 @@ func seesWhatItCompilesFrom(t *testing.T, kubelet bool) {
 		w := &worker{}
 		a := &agent{
 			Config: Config{Node: "node1", Registry: reg, Log: slog.New(slog.DiscardHandler), RepairEvery: time.Hour,
-				Plugin:    func(string) (plugin.Plugin, error) { return w, nil },
-				DataPlane: func(string, *slog.Logger) (datapath.DataPlane, error) { return &recorder{}, nil }},
+				Plugin:     func(string) (plugin.Plugin, error) { return w, nil },
+				DataPlanes: []string{api.DefaultDataPlane},
+				DataPlane:  func(string, *slog.Logger) (datapath.DataPlane, error) { return &recorder{}, nil }},
 			metrics: newMetrics(), trouble: map[string]string{}, caches: map[*registry.Cache]bool{}, first: make(chan struct{}),
 			node: &registrar{kick: make(chan struct{}, 1)},
 		}

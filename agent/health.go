@@ -108,7 +108,13 @@ func (a *agent) nodeState() nodeState {
 	state := nodeState{Addresses: u.Addresses, OnLink: u.Prefixes, Others: u.Others}
 	a.mu.Lock()
 	state.Orphans, state.Plugins = a.orphans, a.plugins
+	planes := a.planes
 	a.mu.Unlock()
+	if planes != nil {
+		if r := planes.report(); r.Uses != "" {
+			state.DataPlane = r.Text()
+		}
+	}
 	if applied := a.applied(); applied != nil {
 		state.MTU = applied.Plan.Local.MTU
 	}
@@ -118,7 +124,7 @@ func (a *agent) nodeState() nodeState {
 	if s := a.running(); s != nil {
 		last := s.Last()
 		if last.Able != nil {
-			state.DataPlane = last.Able.String()
+			state.Capabilities = last.Able.String()
 		}
 		state.Unloaded = !last.Whole || s.Contested()
 	}

@@ -34,8 +34,11 @@ type nodeState struct {
 	// did wholly; 0 while there is none, and then what the Node says stays, as pods
 	// keep their interfaces when an agent ends.
 	MTU int
-	// DataPlane is what the data plane can do, in the form of
+	// Capabilities are what the data plane can do, in the form of
 	// datapath.Capabilities; empty while that is not known.
+	Capabilities string
+	// DataPlane is which one the node uses, in the form of
+	// api.DataPlaneReportAnnotation; empty while that is not known.
 	DataPlane string
 	// Plugins is what the data plane does of which plug-ins, in the form of
 	// api.PluginsAnnotation; empty while that is not known, and then what the Node says
@@ -56,7 +59,7 @@ type nodeState struct {
 func (s nodeState) equal(o nodeState) bool {
 	return slices.Equal(s.Addresses, o.Addresses) && slices.Equal(s.OnLink, o.OnLink) && slices.Equal(s.Others, o.Others) &&
 		(s.Orphans == nil) == (o.Orphans == nil) && (s.Orphans == nil || *s.Orphans == *o.Orphans) &&
-		s.MTU == o.MTU && s.DataPlane == o.DataPlane && s.Plugins == o.Plugins && s.NotReady == o.NotReady && s.OutOfSync == o.OutOfSync && s.Unloaded == o.Unloaded && slices.Equal(s.Problems, o.Problems)
+		s.MTU == o.MTU && s.Capabilities == o.Capabilities && s.DataPlane == o.DataPlane && s.Plugins == o.Plugins && s.NotReady == o.NotReady && s.OutOfSync == o.OutOfSync && s.Unloaded == o.Unloaded && slices.Equal(s.Problems, o.Problems)
 }
 
 // describe makes node say what state says, and reports whether that changed
@@ -74,7 +77,11 @@ func (s nodeState) describe(node *corev1.Node, now metav1.Time) bool {
 		}
 	}
 	changed = api.SetNodeProblems(node, s.Problems) || changed
-	known := map[string]string{api.DataPlaneAnnotation: s.DataPlane, api.PluginsAnnotation: s.Plugins}
+	if _, said := node.Annotations[api.DataPlaneAnnotation]; said && s.Capabilities != "" && api.AskedDataPlane(node) == "" {
+		delete(node.Annotations, api.DataPlaneAnnotation) // an agent of an earlier version said what it could do there
+		changed = true
+	}
+	known := map[string]string{api.CapabilitiesAnnotation: s.Capabilities, api.DataPlaneReportAnnotation: s.DataPlane, api.PluginsAnnotation: s.Plugins}
 	if s.MTU != 0 {
 		known[api.MTUAnnotation] = strconv.Itoa(s.MTU)
 	}

@@ -16,13 +16,12 @@ import (
 type choice struct {
 	// used gives pods addresses, and mix are the plug-ins that the node compiles, it
 	// among them.
-	used      string
-	mix       []string
-	dataPlane string
+	used string
+	mix  []string
 }
 
 func choiceOf(config *api.ClusterConfig, node string) choice {
-	c := choice{used: api.PluginOf(config, node), mix: api.PluginMix(config), dataPlane: config.Spec.DataPlane}
+	c := choice{used: api.PluginOf(config, node), mix: api.PluginMix(config)}
 	if !slices.Contains(c.mix, c.used) {
 		c.mix = append(c.mix, c.used)
 	}
@@ -30,7 +29,7 @@ func choiceOf(config *api.ClusterConfig, node string) choice {
 }
 
 func (c choice) equal(o choice) bool {
-	return c.used == o.used && c.dataPlane == o.dataPlane && slices.Equal(c.mix, o.mix)
+	return c.used == o.used && slices.Equal(c.mix, o.mix)
 }
 
 // mixed are the plug-ins of a choice.

@@ -24,6 +24,9 @@ import (
 type syncer struct {
 	plane   datapath.DataPlane
 	compile func(previous *plan.Plan) (plugin.Applied, error)
+	// choose, where it is not nil, brings the data plane into force that is asked for,
+	// and says whether that is another than before; plane is that one then.
+	choose func(context.Context, plugin.Applied) (changed bool, err error)
 	// gradual is what compile compiles with, nil where that leaves nothing for later.
 	gradual plugin.Gradual
 	// kinds are those that origins in plans may name.
@@ -268,11 +271,22 @@ func (s *syncer) round(ctx context.Context, previous round, repairing bool) roun
 		stay.Err = fmt.Errorf("plan not loaded, it is invalid: %w", err)
 		return stay
 	}
+	enforced := previous.Plan
+	if s.choose != nil {
+		changed, err := s.choose(ctx, compiled)
+		if err != nil {
+			stay.Err = err
+			return stay
+		}
+		if changed { // which may do other things
+			enforced = nil
+		}
+	}
 	able := s.plane.Capabilities()
 	next := round{compiled: compiled.Plan, Able: &able, Repaired: repairing}
 	possible, impossible := datapath.Possible(compiled.Plan, able)
 	var refused []datapath.Refusal
-	next.Plan, refused = datapath.Enforceable(possible, able, previous.Plan)
+	next.Plan, refused = datapath.Enforceable(possible, able, enforced)
 	next.Problems, next.Undone = compiled.Problems, slices.Concat(problems(s.kinds, impossible), problems(s.kinds, refused))
 	compiled.Plan, compiled.Problems = next.Plan, slices.Concat(next.Problems, next.Undone)
 	if repairing {

@@ -15,9 +15,6 @@ const (
 	// the addresses in its status and in its pods' subnets, separated by commas:
 	// addresses of its other interfaces, broadcast and anycast addresses.
 	OtherAddressesAnnotation = "weft.network/other-addresses"
-	// DataPlaneAnnotation holds, on a Node, what its data plane can do there, in
-	// the form of datapath.Capabilities.
-	DataPlaneAnnotation = "weft.network/data-plane"
 	// NodeInSync is the condition by which an agent says whether its node does
 	// all that its plan says, and why not. Whether pods can be networked it
 	// says in Kubernetes' own NetworkUnavailable.

@@ -136,7 +136,7 @@ func (p *planner) mixOf(node *corev1.Node) plugin.Plugin {
 // enforceable leaves out of a node's plan what its data plane cannot do, as its
 // agent does.
 func (p *planner) enforceable(node *corev1.Node) {
-	able, err := datapath.ParseCapabilities(node.Annotations[api.DataPlaneAnnotation])
+	able, err := datapath.ParseCapabilities(node.Annotations[api.CapabilitiesAnnotation])
 	if err != nil {
 		return // none has said what it can do
 	}

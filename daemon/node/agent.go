@@ -125,7 +125,7 @@ When it ends, pods keep their network; when it starts again, it adopts them.`,
 // config is what the flags say of the agent itself.
 func (f *flags) config() (agent.Config, error) {
 	config := agent.Config{
-		Node: f.name, RegisterNode: f.register, DataPlane: dataplanes.New,
+		Node: f.name, RegisterNode: f.register, DataPlane: dataplanes.New, DataPlanes: dataplanes.Names(),
 		RunDir: f.runDir, StateDir: f.stateDir, SubnetFile: f.subnetFile,
 		CNI: cni.Install{ConfFile: f.confFile, BinDir: f.binDir, Backend: f.backend}, Listen: f.listen,
 		RepairEvery: f.repairEvery,
