@@ -74,11 +74,16 @@ var ErrNotTaken = errors.New("the data plane has not taken over")
 //
 // A change of a plan is one step for every packet as far as it is about policies:
 // which endpoint has which, what they say, and who has which class and tag. Routes and
-// egress rules change one after the other. What they forbid from now on is in force
-// before policies allow more, and what they allow from now on comes after policies
-// forbid more. So nothing passes, at any time, that neither of two plans lets pass to
-// where it goes, and what both let pass in the same way is not disturbed. Only a
-// packet whose way changes may take the way of one plan by the policies of the other.
+// egress rules change after them, one by one; what of them drops from now on does so
+// before policies allow more (see Between). So nothing passes, at any time, that
+// neither of two plans lets pass, and open connections that both let pass go on as if
+// nothing happened.
+//
+// What is not one step: a packet whose way changes, or who may send it by which way,
+// may take the way of one plan by the policies of the other. One that begins a
+// connection and is being judged in that very moment may be dropped, though both plans
+// allow it. And the first Apply of an instance knows no plan before; it changes
+// policies first, then all else.
 type DataPlane interface {
 	// Name is what a ClusterConfig calls it.
 	Name() string

@@ -106,13 +106,14 @@ func (l *load) sink(h *host, ports int) {
 
 func (l *load) receive(h *host, c net.PacketConn) {
 	for data := make([]byte, 100); ; {
-		n, _, err := c.ReadFrom(data)
+		n, from, err := c.ReadFrom(data)
 		if err != nil {
 			return
 		}
 		if n < 16 {
 			continue
 		}
+		first := false
 		l.mu.Lock()
 		if i := binary.BigEndian.Uint64(data); i < uint64(len(l.streams)) {
 			s, now := l.streams[i], time.Now()
@@ -120,9 +121,12 @@ func (l *load) receive(h *host, c net.PacketConn) {
 			if s.got++; s.got > 1 {
 				s.gap = max(s.gap, now.Sub(s.last))
 			}
-			s.last, s.receiver = now, h.name
+			s.last, s.receiver, first = now, h.name, s.got == 1
 		}
 		l.mu.Unlock()
+		if first {
+			_, _ = c.WriteTo(data[:n], from) // with an answer it is an open connection
+		}
 	}
 }
 
@@ -130,12 +134,18 @@ func (l *load) receive(h *host, c net.PacketConn) {
 // that they are forbidden, does not stop it.
 func (l *load) stream(name string, from *host, to netip.AddrPort) *stream {
 	l.t.Helper()
+	return l.streamFrom(name, from, netip.Addr{}, to)
+}
+
+// streamFrom is stream under an address that need not be the host's.
+func (l *load) streamFrom(name string, from *host, source netip.Addr, to netip.AddrPort) *stream {
+	l.t.Helper()
 	s := &stream{name: name}
 	l.mu.Lock()
 	data := binary.BigEndian.AppendUint64(nil, uint64(len(l.streams)))
 	l.streams = append(l.streams, s)
 	l.mu.Unlock()
-	c, err := from.dial("udp", netip.Addr{}, to, patience)
+	c, err := from.dial("udp", source, to, patience)
 	must(l.t, err)
 	l.running.Go(func() {
 		defer c.Close()
@@ -195,7 +205,7 @@ func (l *load) missed(s *stream) []uint64 {
 	return s.missed
 }
 
-// flowing waits until something of a stream has arrived.
+// flowing waits until something of a stream has arrived, and its answer is on the way.
 func (l *load) flowing(s *stream) {
 	l.t.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(pause) {

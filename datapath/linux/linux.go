@@ -225,6 +225,10 @@ func (d *DataPlane) Apply(ctx context.Context, p *plan.Plan) error {
 	}
 	var changes plan.Diff
 	var err error
+	if between := datapath.Between(d.previous, p); between != d.previous && d.supports(p) == nil {
+		// What keeps it from being wholly so is said of the plan itself.
+		_ = d.Apply(ctx, between)
+	}
 	if d.current == nil {
 		err = errors.Join(p.Validate(), d.supports(p))
 	} else if changes = d.current.Diff(p); changes.Empty() {
