@@ -170,7 +170,9 @@ func (p *strictPlane) enter(method string) (leave func(), err error) {
 
 func (p *strictPlane) Name() string { return p.name }
 
-func (*strictPlane) Capabilities() datapath.Capabilities { return datapath.Capabilities{Verdicts: true} }
+func (*strictPlane) Capabilities() datapath.Capabilities {
+	return datapath.Capabilities{Verdicts: true}
+}
 
 func (p *strictPlane) Present(context.Context) (bool, error) {
 	leave, err := p.enter("present")

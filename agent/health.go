@@ -47,8 +47,11 @@ func (a *agent) Ready() error {
 		words = append(words, a.degraded()...)
 		return errors.New(strings.Join(words, "; "))
 	}
-	return datapath.Concerning(last.Err)
+	return datapath.Concerning(last.Err, noInterface)
 }
+
+// noInterface stands for the endpoint of a pod that is still to come.
+const noInterface = ""
 
 // Admit implements cni.Node.
 func (a *agent) Admit(namespace, name, uid string) error {

@@ -2,6 +2,7 @@ package datapath
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/weftnet/weft/plan"
 )
@@ -10,11 +11,12 @@ import (
 // data plane that changes policies in one step and routes and egress rules after them,
 // one by one. It has the policies of p, and of next's routes and egress rules those
 // that keep packets from passing. So what these forbid is forbidden before next's
-// policies allow it. What both plans let pass it lets pass, but what an egress rule of
-// another scope than one that comes to drop takes out of that. It is pure. Where it
-// need not be gone through it is p itself.
+// policies allow it. What both plans let pass it lets pass. It is pure. Where it need not
+// be gone through it is p itself.
 //
-// It does not see to rules that hold for an endpoint only by its next tag, nor to where
+// Egress rules are looked at scope by scope, those of an endpoint, of a tag and of a
+// network. Where a change lets those of one scope hide less of another's, or gives an
+// endpoint another tag, what the other scope drops is not seen to; nor is it where
 // packets may come from.
 //
 // Both must be valid, and what is returned is.
@@ -49,8 +51,9 @@ func (b *between) routes(changes []plan.Change[plan.RouteKey, plan.Route]) {
 		switch {
 		case c.New == nil:
 			// What a shorter prefix says then.
-			if _, r, ok := b.next.Route(c.Key.Network, c.Key.Prefix.Addr(), c.Old.EndpointsOnly); !ok || r.Way == plan.ToDrop {
+			if c.Old.Way != plan.ToDrop && dropped(b.next, c.Key.Network, c.Key.Prefix.Addr(), c.Old.EndpointsOnly) {
 				b.plan.Routes, b.changed = b.plan.Routes.Delete(c.Key), true
+				closed = append(closed, c.Key)
 			}
 		case c.New.Way == plan.ToDrop:
 			set(c.Key, *c.New)
@@ -62,13 +65,22 @@ func (b *between) routes(changes []plan.Change[plan.RouteKey, plan.Route]) {
 		if c.New == nil || c.Old != nil || c.New.Way == plan.ToDrop || !b.refersWell(*c.New) {
 			continue
 		}
-		_, r, ok := b.from.Route(c.Key.Network, c.Key.Prefix.Addr(), true)
+		open := !dropped(b.from, c.Key.Network, c.Key.Prefix.Addr(), true)
 		for _, k := range closed {
-			if ok && r.Way != plan.ToDrop && k.Network == c.Key.Network && within(c.Key.Prefix, k.Prefix) {
+			if open && k.Network == c.Key.Network && within(c.Key.Prefix, k.Prefix) {
 				set(c.Key, *c.New)
 			}
 		}
 	}
+}
+
+// dropped reports whether a plan's routes lead nowhere for an address: what is in a
+// pool, and has no route there, is nowhere.
+func dropped(p *plan.Plan, network string, a netip.Addr, fromEndpoint bool) bool {
+	k, r, ok := p.Route(network, a, fromEndpoint)
+	return !ok || r.Way == plan.ToDrop || slices.ContainsFunc(p.Local.Pools, func(pool plan.Pool) bool {
+		return pool.Network == network && pool.Prefix.Contains(a) && k.Prefix.Bits() < pool.Prefix.Bits()
+	})
 }
 
 // refersWell reports whether all that a route speaks of is in the plan.
@@ -100,8 +112,9 @@ func (b *between) egress(changes []plan.Change[plan.EgressKey, plan.Egress]) {
 	for _, c := range changes {
 		switch {
 		case c.New == nil:
-			if e, ok := of(b.next, c.Key); ok && e.Action == plan.Discard {
+			if e, ok := of(b.next, c.Key); c.Old.Action != plan.Discard && ok && e.Action == plan.Discard {
 				b.plan.Egress, b.changed = b.plan.Egress.Delete(c.Key), true
+				closed = append(closed, c.Key)
 			}
 		case c.New.Action == plan.Discard && known(c.Key):
 			set(c.Key, *c.New)
@@ -112,15 +125,35 @@ func (b *between) egress(changes []plan.Change[plan.EgressKey, plan.Egress]) {
 		if c.New == nil || c.Old != nil || c.New.Action == plan.Discard || c.New.Action == plan.ViaNode || !known(c.Key) {
 			continue
 		}
-		e, ok := of(b.from, c.Key)
 		for _, k := range closed {
 			scope := k
 			scope.Destination = c.Key.Destination
-			if (!ok || e.Action != plan.Discard) && scope == c.Key && within(c.Key.Destination, k.Destination) {
+			if scope == c.Key && !b.drops(c.Key) && within(c.Key.Destination, k.Destination) {
 				set(c.Key, *c.New)
 			}
 		}
 	}
+}
+
+// drops reports whether p drops some of what a new rule would let pass: by what holds
+// for its destination in its own scope, or by any rule of another scope.
+func (b *between) drops(k plan.EgressKey) bool {
+	longest, dropped := -1, false
+	for other, e := range b.from.Egress.All() {
+		bits := other.Destination.Bits()
+		scope := other
+		scope.Destination = k.Destination
+		switch {
+		case other.Network != k.Network || !other.Destination.Overlaps(k.Destination):
+		case scope != k:
+			if e.Action == plan.Discard {
+				return true
+			}
+		case bits > longest && bits <= k.Destination.Bits():
+			longest, dropped = bits, e.Action == plan.Discard
+		}
+	}
+	return dropped
 }
 
 // within reports whether a prefix is a longer one of another.

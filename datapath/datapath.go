@@ -101,10 +101,11 @@ type DataPlane interface {
 	// no endpoint any more. It changes settings of an endpoint's interface that
 	// would make the node believe what an endpoint says of the network.
 	//
-	// What the node refuses to take of a plan, as a route where somebody else has
-	// one, keeps nothing else from being done, and no packet takes another way for it
-	// that the plan does not have. The error names it, and is the same as long as the
-	// reason is. The next call tries it again.
+	// What the node refuses to take of a plan keeps nothing else from being done. The
+	// error names it, and is the same as long as the reason is; of a single entry it is
+	// an EntryError. The next call tries it again. What is not there carries no packets,
+	// unless it is in the way of what somebody else has, as a route: whose is there is
+	// asked, and stays.
 	//
 	// The first call after Prepare is the switch.
 	//
@@ -302,10 +303,29 @@ func (e *EndpointError) Error() string {
 // Unwrap returns what is wrong.
 func (e *EndpointError) Unwrap() error { return e.Err }
 
+// EntryError is what keeps one entry of a plan from being done, as a route to some
+// prefix, and concerns nothing else.
+type EntryError struct {
+	// Entry is what is not done, for people.
+	Entry string
+	Err   error
+}
+
+func (e *EntryError) Error() string { return fmt.Sprintf("%s: %v", e.Entry, e.Err) }
+
+// Unwrap returns what is wrong.
+func (e *EntryError) Unwrap() error { return e.Err }
+
 // Concerning returns what of an error of Apply matters to the endpoints with
-// the given interfaces: all of it, but what concerns other endpoints alone.
+// the given interfaces: all of it, but what concerns other endpoints, or a single
+// entry, alone. Without interfaces it is what keeps the plan from being whole: all of
+// it, but what concerns endpoints alone.
 func Concerning(err error, interfaces ...string) error {
 	switch e := err.(type) {
+	case *EntryError:
+		if len(interfaces) > 0 {
+			return nil
+		}
 	case *EndpointError:
 		if !slices.Contains(interfaces, e.Interface) {
 			return nil

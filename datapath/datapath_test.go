@@ -8,7 +8,7 @@ import (
 
 func TestConcerning(t *testing.T) {
 	mine, others := &EndpointError{Interface: "weftmine", Name: "default/mine", Err: ErrMissing}, &EndpointError{Interface: "weftgone", Name: "default/gone", Err: ErrMissing}
-	kernel := errors.New("no buffer space")
+	kernel, route := errors.New("no buffer space"), &EntryError{Entry: "add route 10.1.2.0/24", Err: errors.New("another's is in the way")}
 	for _, c := range []struct {
 		name string
 		err  error
@@ -19,6 +19,8 @@ func TestConcerning(t *testing.T) {
 		{"another's interface, in words", fmt.Errorf("repair: %w", errors.Join(others)), ""},
 		{"mine", mine, mine.Error()},
 		{"mine and another's", errors.Join(others, mine), mine.Error()},
+		{"a route", errors.Join(route, others), ""},
+		{"a route, and the kernel", errors.Join(route, kernel), kernel.Error()},
 		{"the kernel, and another's interface", errors.Join(kernel, others), kernel.Error()},
 		{"the kernel, hidden behind a missing interface", fmt.Errorf("repair: %w", errors.Join(others, kernel)), "repair: " + others.Error() + "\n" + kernel.Error()},
 	} {
@@ -31,6 +33,9 @@ func TestConcerning(t *testing.T) {
 				t.Errorf("got %q, want %q", got, c.want)
 			}
 		})
+	}
+	if err := Concerning(errors.Join(route, others)); err == nil || err.Error() != "add route 10.1.2.0/24: another's is in the way" {
+		t.Errorf("of a plan that lacks a route it is said: %v", err)
 	}
 	if !errors.Is(mine, ErrMissing) {
 		t.Error("an EndpointError does not wrap what is wrong")

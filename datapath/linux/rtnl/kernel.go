@@ -22,6 +22,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/datapath/linux/message"
 	"github.com/weftnet/weft/datapath/linux/stamps"
 	"github.com/weftnet/weft/datapath/reconcile"
@@ -240,7 +241,12 @@ func (k *Kernel) Apply(d Delta, during func() error, blame func(link int, err er
 	for _, c := range d.Routes {
 		if c.New != nil {
 			link = c.New.Link
-			try(k.setRoute(c), verb(c.Old), describeRoute(c.Key, *c.New))
+			what, err := describeRoute(c.Key, *c.New), k.setRoute(c)
+			if errors.Is(err, errForeignRoute) {
+				errs = append(errs, blame(link, &datapath.EntryError{Entry: verb(c.Old) + " " + what.String(), Err: err}))
+				continue
+			}
+			try(err, verb(c.Old), what)
 		}
 	}
 	link = 0
@@ -376,8 +382,10 @@ func (k *Kernel) setRoute(c reconcile.Change[RouteKey, Route]) error {
 			return k.RouteReplace(r)
 		}
 	}
-	return fmt.Errorf("%w: another program's route is in the way: %v; delete that", err, others)
+	return fmt.Errorf("%w: %w: %v; delete that", err, errForeignRoute, others)
 }
+
+var errForeignRoute = errors.New("another program's route is in the way")
 
 func (k *Kernel) request(kind, flags int) *nl.NetlinkRequest {
 	req := nl.NewNetlinkRequest(kind, flags)
