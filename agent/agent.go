@@ -104,6 +104,9 @@ type agent struct {
 	// the node's data plane.
 	syncer *syncer
 	planes *dataPlanes
+	// asked is the data plane that the Node asks for, as far as it was read; nil while
+	// it was not.
+	asked *string
 	// changed is plugin.NodeEnv.Changed; nil before there is a plug-in.
 	changed chan struct{}
 	// interlude is that between two plug-ins.
@@ -157,7 +160,7 @@ func Run(ctx context.Context, cfg Config) error {
 	a.denials = &denials{log: cfg.Log, node: cfg.Node, plan: a.plan}
 	a.metrics.registry.MustRegister(a.denials)
 	a.node = &registrar{registry: cfg.Registry, name: cfg.Node, register: cfg.RegisterNode,
-		state: a.nodeState, leased: a.leased.Load, problem: a.problem(nodePart), kick: make(chan struct{}, 1)}
+		state: a.nodeState, read: a.readNode, leased: a.leased.Load, problem: a.problem(nodePart), kick: make(chan struct{}, 1)}
 	a.server = cni.NewServer(cni.Config{Journal: journal, Node: a, Taken: a.taken, Log: cfg.Log, Observe: a.observe, Misfit: a.problem("mtu")})
 	a.endpoints = a.server.Endpoints
 	a.held = func() (held []plan.Address) {
@@ -415,7 +418,11 @@ func (a *agent) run(ctx context.Context, what choice, effective func() *api.Clus
 	}
 	s := newSyncer(planes, a.Log, a.RepairEvery, a.metrics, plug.Kinds(), compile, report)
 	s.choose = func(ctx context.Context, compiled plugin.Applied) (bool, error) {
-		return planes.choose(ctx, dataPlaneOf(compiled.Input), compiled.Input.Config.Spec.DataPlane, compiled.Plan)
+		asked, err := a.askedDataPlane(ctx, compiled.Input)
+		if err != nil {
+			return false, err
+		}
+		return planes.choose(ctx, asked, compiled.Input.Config.Spec.DataPlane, compiled.Plan)
 	}
 	if gradual, ok := compiler.(plugin.Gradual); ok {
 		gradual.LeaveForLater()

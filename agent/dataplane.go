@@ -513,10 +513,39 @@ func (c *dataPlanes) close() {
 	c.problem("")
 }
 
-// dataPlaneOf is the data plane that a node's own object asks for.
-func dataPlaneOf(in plugin.Input) string {
-	if node, ok := in.Objects.Get(api.Node, registry.Key{Name: in.Node.Name}).(*corev1.Node); ok {
-		return api.AskedDataPlane(node)
+// askedDataPlane is the data plane that the node's own object asks for. It is read once
+// where no plug-in follows Nodes; from then on the registrar says what it has read.
+func (a *agent) askedDataPlane(ctx context.Context, in plugin.Input) (string, error) {
+	if node, ok := in.Objects.Get(api.Node, registry.Key{Name: a.Node}).(*corev1.Node); ok {
+		return api.AskedDataPlane(node), nil
 	}
-	return ""
+	a.mu.Lock()
+	asked := a.asked
+	a.mu.Unlock()
+	if asked != nil {
+		return *asked, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	switch o, err := a.Registry.Get(ctx, api.Node, registry.Key{Name: a.Node}); {
+	case err == nil:
+		a.readNode(o.(*corev1.Node))
+		return api.AskedDataPlane(o.(*corev1.Node)), nil
+	case errors.Is(err, registry.ErrNotFound):
+		return "", nil
+	default:
+		return "", fmt.Errorf("see which data plane Node %s asks for: %w", a.Node, err)
+	}
+}
+
+// readNode takes note of what the node's own object asks for.
+func (a *agent) readNode(node *corev1.Node) {
+	asked := api.AskedDataPlane(node)
+	a.mu.Lock()
+	same := a.asked != nil && *a.asked == asked
+	a.asked = &asked
+	a.mu.Unlock()
+	if !same {
+		a.kick()
+	}
 }

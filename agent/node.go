@@ -162,6 +162,8 @@ type registrar struct {
 	// else's, the kubelet's say, and only its conditions are the agent's.
 	register bool
 	state    func() nodeState
+	// read, where it is not nil, is told of the object whenever it was read.
+	read func(*corev1.Node)
 	// leased says whether the agent holds the lease of the node's name; while
 	// it does not, the object may be another's to write.
 	leased func() bool
@@ -246,6 +248,9 @@ func (r *registrar) write(ctx context.Context, state nodeState, create bool) err
 			return err
 		}
 		node := o.(*corev1.Node)
+		if r.read != nil {
+			r.read(node)
+		}
 		if !r.register {
 			state.Addresses = nil
 		}

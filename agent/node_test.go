@@ -7,6 +7,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/weftnet/weft/api"
 )
 
 func TestNodeStateIsWrittenOnce(t *testing.T) {
@@ -58,4 +60,24 @@ func addresses(list ...string) (out []netip.Addr) {
 		out = append(out, netip.MustParseAddr(a))
 	}
 	return out
+}
+
+// TestWhatEarlierAgentsWrote has a Node say what an agent of an earlier version wrote
+// where a user asks for a data plane now.
+func TestWhatEarlierAgentsWrote(t *testing.T) {
+	for text, stays := range map[string]bool{`{"IPv6":true}`: false, "ovs": true} {
+		node := &corev1.Node{}
+		metav1.SetMetaDataAnnotation(&node.ObjectMeta, api.DataPlaneAnnotation, text)
+		state := nodeState{Capabilities: `{"IPv6":false}`, DataPlane: api.DataPlaneReport{Uses: "linux"}.Text()}
+		state.describe(node, metav1.Now())
+		if got, there := node.Annotations[api.DataPlaneAnnotation]; there != stays || there && got != text {
+			t.Errorf("of %q there is %q", text, got)
+		}
+		if node.Annotations[api.CapabilitiesAnnotation] != state.Capabilities || node.Annotations[api.DataPlaneReportAnnotation] != state.DataPlane {
+			t.Errorf("the Node says %v", node.Annotations)
+		}
+		if state.describe(node, metav1.Now()) {
+			t.Error("there is always something to write")
+		}
+	}
 }

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/validation"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 
@@ -277,9 +278,12 @@ func (t target) check(ctx context.Context, reg registry.Registry) error {
 	return err
 }
 
-// checkParts says whether there are the parts that a ClusterConfig names, which
-// the kind's own rules cannot know.
+// checkParts says whether there are the parts that a ClusterConfig or a Node names,
+// which the kind's own rules cannot know.
 func checkParts(o registry.Object) error {
+	if node, ok := o.(*corev1.Node); ok {
+		return checkDataPlane(api.AskedDataPlane(node), fmt.Sprintf("node %s: annotation %s", node.Name, api.DataPlaneAnnotation))
+	}
 	config, ok := o.(*api.ClusterConfig)
 	if !ok {
 		return nil
@@ -288,8 +292,13 @@ func checkParts(o registry.Object) error {
 	if _, err := plugins.Get(spec.Plugin); err != nil {
 		return fmt.Errorf("clusterconfig %s: spec.plugin: %w", config.Name, err)
 	}
-	if names := dataplanes.Names(); !slices.Contains(names, spec.DataPlane) {
-		return fmt.Errorf("clusterconfig %s: spec.dataPlane: data plane %q is unknown: there are %s", config.Name, spec.DataPlane, strings.Join(names, ", "))
+	return checkDataPlane(spec.DataPlane, fmt.Sprintf("clusterconfig %s: spec.dataPlane", config.Name))
+}
+
+// checkDataPlane says that there is no data plane of a name, where one is given.
+func checkDataPlane(name, where string) error {
+	if names := dataplanes.Names(); name != "" && !slices.Contains(names, name) {
+		return fmt.Errorf("%s: data plane %q is unknown: there are %s", where, name, strings.Join(names, ", "))
 	}
 	return nil
 }

@@ -194,7 +194,8 @@ func saidOf(node *corev1.Node) []api.Problem {
 	said := api.NodeProblems(node)
 	orphans, orphansErr := api.NodeOrphans(node)
 	_, mtuErr := api.NodeMTU(node)
-	for _, err := range []error{orphansErr, mtuErr} {
+	_, planeErr := api.NodeDataPlane(node)
+	for _, err := range []error{orphansErr, mtuErr, planeErr} {
 		if err != nil {
 			said = append(said, api.Problem{Kind: api.Node.Kind, Name: node.Name, Message: err.Error(), Remedy: "restart its agent, which writes it anew"})
 		}

@@ -47,6 +47,10 @@ type nodeStatusEntry struct {
 	Subnets   []string `json:"subnets"`
 	// Agent is "running" or "lost".
 	Agent string `json:"agent"`
+	// DataPlane is the one that the node uses, empty where that is not known, and
+	// NextDataPlane the one that is to take over, empty where none is.
+	DataPlane     string `json:"dataPlane,omitempty"`
+	NextDataPlane string `json:"nextDataPlane,omitempty"`
 	// Ready says that pods can be networked, and InSync that the node does all
 	// that its plan says. Both are null where that is not known, as of a node
 	// whose agent is lost.
@@ -60,8 +64,9 @@ func newStatus(c *connection) *cobra.Command {
 		Use:   "status",
 		Short: "Show how the cluster's network is, and what is wrong with it",
 		Long: `status shows the nodes with their addresses and subnets, whether their agents
-run and do what the cluster's objects say, and all that is wrong, a line each
-with what to do about it. Of a node whose agent does not run it says that how the
+run and do what the cluster's objects say, which of them have, or are to have,
+another data plane than the cluster, and all that is wrong, a line each with what
+to do about it. Of a node whose agent does not run it says that how the
 node is is not known.
 
 The exit code is 0 if nothing is, 1 if something is, and 2 if that cannot be said.`,
@@ -169,6 +174,9 @@ func statusOf(c explain.Cluster, held map[string]string) clusterStatus {
 			ready, inSync := explain.Ready(node), explain.InSync(node)
 			entry.Ready, entry.InSync = &ready, &inSync
 		}
+		if r, err := api.NodeDataPlane(node); err == nil { // else it is a problem
+			entry.DataPlane, entry.NextDataPlane = r.Uses, r.Wants
+		}
 		if p := plans[node.Name]; p != nil {
 			for _, pool := range p.Local.Pools {
 				entry.Subnets = append(entry.Subnets, pool.Prefix.String())
@@ -187,6 +195,14 @@ func (s clusterStatus) print(w io.Writer) error {
 			to += " on " + printable.Few(c.Nodes, 0)
 		}
 		printable.Fprintf(w, "The plug-in is being changed to %s (%s; see: weft plugin status).\n", to, cmp.Or(strings.ToLower(c.State), "no controller has begun"))
+	}
+	for _, n := range s.Nodes {
+		switch {
+		case n.NextDataPlane != "":
+			printable.Fprintf(w, "Node %s is to change its data plane from %s to %s.\n", n.Name, cmp.Or(n.DataPlane, "none"), n.NextDataPlane)
+		case n.DataPlane != "" && n.DataPlane != s.DataPlane:
+			printable.Fprintf(w, "Node %s is on data plane %s.\n", n.Name, n.DataPlane)
+		}
 	}
 	fmt.Fprintln(w)
 	t := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
