@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/datapath/interval"
 	"github.com/weftnet/weft/datapath/linux/nft"
 	"github.com/weftnet/weft/datapath/linux/stamps"
@@ -155,6 +156,30 @@ func TestInTheWay(t *testing.T) {
 		p := mustParse(t, tunnelPlan)
 		if err := b.Apply(t.Context(), p); err == nil || !strings.Contains(err.Error(), "10.1.2.0/24") || !strings.Contains(err.Error(), "in the way") {
 			t.Errorf("the error is %v; expected one that names the route in the way", err)
+		}
+		var first error
+		found := b.watch()
+		for range 3 {
+			// All else is watched and repaired meanwhile, and the same is said.
+			b.do(func() error {
+				return netlink.RouteDel(&netlink.Route{Dst: ipNet(netip.MustParsePrefix("10.1.3.0/24"))})
+			})
+			if d := <-found; d.What != "route 10.1.3.0/24" {
+				t.Errorf("it is told of %+v", d)
+			}
+			lines, err := b.Repair(t.Context())
+			if !slices.ContainsFunc(lines, func(line string) bool { return strings.Contains(line, "add route 10.1.3.0/24") }) {
+				t.Errorf("a repair did %q", lines)
+			}
+			var entry *datapath.EntryError
+			if !errors.As(err, &entry) || !strings.Contains(entry.Entry, "route 10.1.2.0/24") || datapath.Concerning(err, "weftaaa") != nil || datapath.Concerning(err) == nil {
+				t.Errorf("the error is %v; expected one of that route alone", err)
+			}
+			if first == nil {
+				first = err
+			} else if err == nil || err.Error() != first.Error() {
+				t.Errorf("the error is %v now; it was %v", err, first)
+			}
 		}
 		b.do(func() error {
 			routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
