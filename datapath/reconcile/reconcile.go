@@ -38,41 +38,38 @@ func Diff[K, V comparable](have, want map[K]V, compare func(a, b K) int) []Chang
 // Edit collects what becomes of objects of which those are not kept that stay as they
 // are. The zero Edit changes nothing.
 type Edit[K, V comparable] struct {
-	touched map[K]Change[K, V]
+	touched map[K]fate[V]
 }
+
+// fate is what an object was, and what it is to be.
+type fate[V any] struct{ old, new *V }
 
 // Remove takes an object away that is there, with the value that it has.
 func (e *Edit[K, V]) Remove(k K, v V) {
-	c, ok := e.touched[k]
+	f, ok := e.touched[k]
 	if !ok {
-		c.Old = &v
+		f.old = &v
 	}
-	c.New = nil
-	e.touch(k, c)
+	e.touch(k, fate[V]{old: f.old})
 }
 
 // Add adds an object that is not there, or not any more.
-func (e *Edit[K, V]) Add(k K, v V) {
-	c := e.touched[k]
-	c.New = &v
-	e.touch(k, c)
-}
+func (e *Edit[K, V]) Add(k K, v V) { e.touch(k, fate[V]{e.touched[k].old, &v}) }
 
-func (e *Edit[K, V]) touch(k K, c Change[K, V]) {
+func (e *Edit[K, V]) touch(k K, f fate[V]) {
 	if e.touched == nil {
-		e.touched = map[K]Change[K, V]{}
+		e.touched = map[K]fate[V]{}
 	}
-	c.Key = k
-	e.touched[k] = c
+	e.touched[k] = f
 }
 
 // Changes returns what has become of the objects in the end, and begins anew. What
 // has come back with the value that it had is not among it.
 func (e *Edit[K, V]) Changes(compare func(a, b K) int) []Change[K, V] {
 	var changes []Change[K, V]
-	for _, c := range e.touched {
-		if same := c.Old == c.New || c.Old != nil && c.New != nil && *c.Old == *c.New; !same {
-			changes = append(changes, c)
+	for k, f := range e.touched {
+		if same := f.old == f.new || f.old != nil && f.new != nil && *f.old == *f.new; !same {
+			changes = append(changes, Change[K, V]{k, f.old, f.new})
 		}
 	}
 	e.touched = nil
