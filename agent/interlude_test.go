@@ -32,12 +32,12 @@ func TestInterlude(t *testing.T) {
 		is("an agent that never worked", false, false)
 
 		run := func() *syncer { return start(t, &recorder{}, networked) }
-		a.setRunning(run(), nil)
+		a.setRunning(run(), nil, nil)
 		synctest.Wait()
 		is("one that works", true, true)
 
 		a.beginInterlude()
-		a.setRunning(nil, nil)
+		a.setRunning(nil, nil, nil)
 		a.problem("flannel")("the registry has not been read yet")
 		is("no plug-in, for a moment", true, true)
 		if err := a.Ready(); !errors.Is(err, cni.ErrChanging) {
@@ -47,7 +47,7 @@ func TestInterlude(t *testing.T) {
 			t.Errorf("a pod on its way is told: %v", err)
 		}
 		a.problem("flannel")("")
-		a.setRunning(run(), nil)
+		a.setRunning(run(), nil, nil)
 		synctest.Wait()
 		a.endInterlude()
 		is("the next one", true, true)
@@ -56,14 +56,14 @@ func TestInterlude(t *testing.T) {
 		}
 
 		a.beginInterlude()
-		a.setRunning(nil, nil)
+		a.setRunning(nil, nil, nil)
 		time.Sleep(mostInterlude)
 		is("none that comes in time", false, false)
 
-		a.setRunning(run(), nil)
+		a.setRunning(run(), nil, nil)
 		synctest.Wait()
 		a.beginInterlude()
-		a.setRunning(nil, nil)
+		a.setRunning(nil, nil, nil)
 		a.problem(rivalPart)("another agent has the name")
 		if err := a.Ready(); err == nil || errors.Is(err, cni.ErrChanging) {
 			t.Errorf("another agent has the node's name, and a new pod is told: %v", err)
