@@ -24,7 +24,8 @@ type Network struct {
 	// FirstVNI and LastVNI are the VXLAN network identifiers of the network, 0 to
 	// MaxVNI, which no other network has in that tunnel: what endpoints with tag t send
 	// has the identifier FirstVNI+t. Where that is beyond LastVNI, or who sends
-	// carries no tags, it is FirstVNI, as of tag 0.
+	// carries no tags, it is FirstVNI, as of tag 0. A receiver takes all of these
+	// identifiers from every peer, and believes the tags of some; see Peer.
 	FirstVNI, LastVNI uint32
 	// Origin says where the entry comes from, as "Kind name", for people.
 	Origin string

@@ -24,7 +24,10 @@ type Peer struct {
 	// Ends are its ends of tunnels, at most one of each.
 	Ends []TunnelEnd
 	// CarriesTags says that what it sends through the tunnel carries tags that are
-	// to be believed, as of its own endpoints. Of another's packets none is.
+	// to be believed, as of its own endpoints. Of another's packets none is: who sends
+	// them wears what the Tags or Classes table says, and tag 0 where they say nothing. A
+	// plug-in for which tag 0 may do something must not leave it at that. It gives the
+	// prefixes of a peer whose tags it does not believe a tag that no verdict allows.
 	CarriesTags bool
 	// Origin says where the entry comes from, as "Kind name", for people.
 	Origin string

@@ -21,7 +21,9 @@ func (k TagKey) Compare(o TagKey) int {
 
 // Tagging says which tag the addresses of a prefix wear. The longest prefix wins,
 // whichever way the Routes table sends packets; it wins over a tag that came with
-// the packet, too.
+// the packet, too. So an entry for a whole prefix holds for all who are in it,
+// whatever they send: that of a peer without tags, to be denied as such; see
+// Peer.CarriesTags.
 type Tagging struct {
 	Tag Tag
 	// Origin says where the entry comes from, as "NodePods node2", for people.

@@ -69,7 +69,7 @@ func Run(t *testing.T, name string, make func(node Namespace) (datapath.DataPlan
 	}{
 		{"story", s.stories}, {"cluster", s.clusters}, {"length", s.lengths}, {"connection", s.connections},
 		{"policy", s.policies}, {"change", s.changes}, {"successor", s.successors}, {"stranger", s.strangers}, {"source", s.sources},
-		{"disturbance", s.disturbances}, {"refusal", s.refusals},
+		{"tag", s.tags}, {"disturbance", s.disturbances}, {"refusal", s.refusals},
 	} {
 		if len(parts) == 0 || slices.Contains(parts, part.name) {
 			t.Run(part.name, part.try)

@@ -20,6 +20,19 @@ type Jury struct {
 	// endpoints are those of the plan by address, own the node's addresses.
 	endpoints map[netip.Addr]plan.Endpoint
 	own       map[netip.Addr]bool
+	belief    *Belief // nil before anybody had a tag
+}
+
+// Connection is what is judged.
+type Connection struct {
+	Protocol plan.Protocol
+	// Source and Destination are who began it and who got it, behind the translation
+	// of Services. Ports are 0 for protocols without.
+	Source, Destination netip.AddrPort
+	// Tag is the one that came with its first packet through a tunnel, and Tagged
+	// says whether one did.
+	Tag    plan.Tag
+	Tagged bool
 }
 
 // NewJury returns a jury for a plan, on a node that has those addresses beside
@@ -38,21 +51,33 @@ func NewJury(p *plan.Plan, addresses []netip.Addr) *Jury {
 }
 
 // Forbids reports whether a policy denies a connection now.
-func (j *Jury) Forbids(protocol plan.Protocol, source, destination netip.AddrPort) bool {
-	from, sends := j.endpoints[source.Addr()]
-	to, gets := j.endpoints[destination.Addr()]
-	if sends && slices.Contains(from.Addresses, destination.Addr()) {
+func (j *Jury) Forbids(c Connection) bool {
+	from, sends := j.endpoints[c.Source.Addr()]
+	to, gets := j.endpoints[c.Destination.Addr()]
+	if sends && slices.Contains(from.Addresses, c.Destination.Addr()) {
 		return false // to itself
 	}
-	denies := func(policy string, d plan.Direction, other netip.Addr) bool {
-		if policy == "" {
-			return false
-		}
-		_, v, ok := j.plan.Verdict(policy, d, j.classOf(other), protocol, destination.Port())
+	denies := func(policy string, d plan.Direction, other plan.Class) bool {
+		_, v, ok := j.plan.Verdict(policy, d, other, c.Protocol, c.Destination.Port())
 		return !ok || !v.Allow
 	}
-	return sends && denies(from.EgressPolicy, plan.Outgoing, destination.Addr()) ||
-		gets && !j.own[source.Addr()] && denies(to.IngressPolicy, plan.Incoming, source.Addr())
+	return sends && from.EgressPolicy != "" && denies(from.EgressPolicy, plan.Outgoing, j.classOf(c.Destination.Addr())) ||
+		gets && !j.own[c.Source.Addr()] && to.IngressPolicy != "" && denies(to.IngressPolicy, plan.Incoming, j.sourceClass(c))
+}
+
+// sourceClass is what policies see who began a connection as.
+func (j *Jury) sourceClass(c Connection) plan.Class {
+	a := c.Source.Addr()
+	if c.Tagged && j.belief == nil {
+		j.belief = BeliefOf(j.plan)
+	}
+	if _, local := j.endpoints[a]; local || !c.Tagged || !j.belief.In(a) {
+		return j.classOf(a)
+	}
+	if class, ok := j.plan.ClassAt(plan.DefaultNetwork, a); ok {
+		return class
+	}
+	return plan.ClassOf(c.Tag)
 }
 
 // classOf is what policies see an address as.
@@ -64,7 +89,8 @@ func (j *Jury) classOf(a netip.Addr) plan.Class {
 }
 
 // MayForbid reports whether there can be connections that p allows and q, to
-// which the changes lead, forbids. Both describe the node itself in the same
+// which the changes lead, forbids, by something other than a change of whose tags are
+// believed: see Belief. Both describe the node itself in the same
 // way. It costs in proportion to the changes and the endpoints; where it would
 // cost more to be sure, it says so.
 //

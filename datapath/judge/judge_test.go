@@ -70,7 +70,7 @@ verdict web ingress from 12 tcp 80 deny
 		{plan.TCP, "10.1.1.4:4711", "10.1.2.1:22", false, "no policy"},
 		{plan.TCP, "10.9.9.9:1", "10.1.2.1:22", false, "no endpoint"},
 	} {
-		got := j.Forbids(c.protocol, netip.MustParseAddrPort(c.source), netip.MustParseAddrPort(c.destination))
+		got := j.Forbids(Connection{Protocol: c.protocol, Source: netip.MustParseAddrPort(c.source), Destination: netip.MustParseAddrPort(c.destination)})
 		if got != c.forbidden {
 			t.Errorf("%s from %s to %s: forbidden is %t (%s)", c.protocol, c.source, c.destination, got, c.because)
 		}
@@ -199,10 +199,10 @@ func TestMayForbidMissesNothing(t *testing.T) {
 				(after.own[c.source.Addr()] || passes(to, profile.PolicyKey{Name: to.IngressPolicy, Direction: plan.Incoming}, c.source.Addr(), c))
 		}
 		for c := range connectionsOf(p, q) {
-			if !after.Forbids(c.protocol, c.source, c.destination) {
+			if !after.Forbids(Connection{Protocol: c.protocol, Source: c.source, Destination: c.destination}) {
 				continue
 			}
-			forbidden := !before.Forbids(c.protocol, c.source, c.destination)
+			forbidden := !before.Forbids(Connection{Protocol: c.protocol, Source: c.source, Destination: c.destination})
 			if forbidden {
 				forbid++
 			}

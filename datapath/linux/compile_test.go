@@ -75,7 +75,7 @@ func TestCompile(t *testing.T) {
 		out := []txtar.File{files[0],
 			{Name: "objects", Data: []byte(describe(p, c))},
 			{Name: "rules", Data: []byte(describeRules(compileRuleset(stamps.Default, p, c.sourcesOf(), usualConnections)))}}
-		if _, r := compilePolicies(stamps.Default, p); !r.Empty() {
+		if _, r := compilePolicies(stamps.Default, p, true); !r.Empty() {
 			out = append(out, txtar.File{Name: "policies", Data: []byte(describeRules(r))})
 		}
 		return out

@@ -25,6 +25,17 @@ func TestTakeOver(t *testing.T) {
 	})
 }
 
+// TestConformanceWithoutLabels has a kernel that labels no connections.
+func TestConformanceWithoutLabels(t *testing.T) {
+	conformance.Run(t, "linux", func(n conformance.Namespace) (datapath.DataPlane, error) {
+		d, err := linux.NewAt(n.Path(), linux.Config{})
+		if err == nil {
+			linux.WithoutLabels(d)
+		}
+		return d, err
+	}, "refusal", "tag")
+}
+
 func at(n conformance.Namespace) (datapath.DataPlane, error) {
 	return linux.NewAt(n.Path(), linux.Config{})
 }

@@ -44,7 +44,7 @@ func (d *DataPlane) Denied() (map[plan.VerdictKey]uint64, error) {
 	}
 	var counts map[nft.Element]uint64
 	err := d.in(func() (err error) {
-		set := policyRules(d.stamps).Sets[profileVerdicts]
+		set := policyRules(d.stamps, false).Sets[profileVerdicts]
 		if _, counts, err = nft.ReadElements(set.In(d.stamps.PolicyTable, profileVerdicts)); errors.Is(err, unix.ENOENT) {
 			err = nil // the table has gone, or not come yet
 		}

@@ -6,3 +6,6 @@ func SetMaxEnded(n uint32) (back func()) {
 	maxEnded = n
 	return func() { maxEnded = was }
 }
+
+// WithoutLabels makes a data plane take the kernel for one that labels no connections.
+func WithoutLabels(d *DataPlane) { d.policies.tags = false }

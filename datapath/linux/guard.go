@@ -70,10 +70,9 @@ func (r *ruleset) guard(p *plan.Plan, s *sources) {
 
 // packetsOf matches those of a tunnel, whoever sent them.
 func packetsOf(t rtnl.Overlay) []expr.Any {
-	// The kernel reads four bytes with less work than three.
+	// The kernel reads four bytes with less work than three. The last is reserved.
 	return slices.Concat(nft.IsProtocol(unix.IPPROTO_UDP), nft.IsPort(t.Port), nft.FromTransport(offsetVNI, 4), []expr.Any{
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: []byte{0xff, 0xff, 0xff, 0}, Xor: make([]byte, 4)},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binary.BigEndian.AppendUint32(nil, t.VNI<<8)},
+		&expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: onWire(t.VNI), ToData: binary.BigEndian.AppendUint32(nil, t.LastVNI<<8|0xff)},
 	})
 }
 
@@ -215,7 +214,7 @@ func (r *ruleset) departures(tunnels []rtnl.Overlay) {
 	for _, t := range tunnels {
 		is4 := t.VTEP.Is4()
 		c.Add("tunnel packets are nobody's to translate", nft.IsFamily(is4), nft.IsProtocol(unix.IPPROTO_UDP), nft.IsPort(t.Port),
-			nft.Address(is4, false), nft.InSet(setOf(peersPrefix, t.Name, is4)), []expr.Any{&expr.Notrack{}}, nft.Decide(nft.Accept))
+			nft.Address(is4, false), nft.InSet(setOf(peersPrefix, t.Name, is4)), []expr.Any{&expr.Notrack{}}, nft.Decide(departure(t)))
 	}
 	for _, of := range []struct {
 		is4        bool

@@ -34,7 +34,8 @@
 // The parts: compile.go turns plan entries into the values of package rtnl,
 // egress.go, ruleset.go, sources.go, arrivals.go, guard.go, peers.go, crossing.go
 // and limits.go turn the rest into those of an nftables table, without touching
-// anything; policy.go and policies.go do so for the other table.
+// anything, and tags.go those by which tags travel; policy.go, policies.go and
+// believed.go do so for the other table.
 // Packages rtnl and nft read and write them; watch.go and news.go notice what others
 // do to them. Package survey says what of others' own is in the way. Start at
 // DataPlane.sync.
@@ -163,6 +164,9 @@ func open(c Config, in func(func() error) error) (*DataPlane, error) {
 	d.policies.stamps = d.stamps
 	err := in(func() (err error) {
 		d.ipv6, d.sctp = rtnl.IPv6Enabled(), conntrack.SCTPTracked()
+		if d.policies.tags, err = labelsConnections(); err != nil {
+			return err
+		}
 		d.kernel, err = rtnl.Open(d.stamps, d.record)
 		return err
 	})
@@ -206,6 +210,7 @@ func (d *DataPlane) Capabilities() datapath.Capabilities {
 		IPv6:          d.ipv6,
 		NoIPv6:        rtnl.NoIPv6,
 		Tunnels:       true,
+		Tags:          d.policies.tags,
 		Verdicts:      true,
 		SCTP:          d.sctp,
 		AntiSpoof:     true,
@@ -425,7 +430,7 @@ func (d *DataPlane) update(p *plan.Plan, changes plan.Diff) (bool, error) {
 	}
 	delta := c.want.Changes()
 	elements := len(changes.Tags) + len(changes.Classes) + len(changes.Within) + len(changes.Verdicts)
-	if len(changes.Endpoints)+elements > 0 {
+	if len(changes.Endpoints)+elements > 0 || movesSources(d.compiler.plan, p, changes) {
 		write := func() ([]string, error) { return d.policies.update(d.compiler.plan, p, changes) }
 		if update := write; elements > manyElements {
 			write = func() ([]string, error) { return d.unheard(update) }
@@ -434,7 +439,7 @@ func (d *DataPlane) update(p *plan.Plan, changes plan.Diff) (bool, error) {
 		if err != nil {
 			return true, err
 		}
-		d.sweeper.judge(p, judge.MayForbid(d.compiler.plan, p, changes))
+		d.sweeper.judge(p, judge.MayForbid(d.compiler.plan, p, changes) || movesBelief(d.stamps, d.compiler.plan, p, changes))
 	}
 	added := func(yield func(plan.EndpointKey, plan.Endpoint) bool) {
 		for _, e := range changes.Endpoints {

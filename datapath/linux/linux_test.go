@@ -363,11 +363,11 @@ func TestTampering(t *testing.T) {
 			return nil
 		})},
 		{"verdicts go", "set verdicts: ", edit(func(c *nftables.Conn) error {
-			c.FlushSet(policyRules(stamps.Default).Sets[profileVerdicts].In(stamps.Default.PolicyTable, profileVerdicts))
+			c.FlushSet(policyRules(stamps.Default, true).Sets[profileVerdicts].In(stamps.Default.PolicyTable, profileVerdicts))
 			return nil
 		})},
 		{"a class changes", "set addresses-4: 1 elements come, 1 go", edit(func(c *nftables.Conn) error {
-			s, key := policyRules(stamps.Default).Sets[classesOfAddresses+"-4"].In(stamps.Default.PolicyTable, classesOfAddresses+"-4"), []byte{10, 1, 2, 7}
+			s, key := policyRules(stamps.Default, true).Sets[classesOfAddresses+"-4"].In(stamps.Default.PolicyTable, classesOfAddresses+"-4"), []byte{10, 1, 2, 7}
 			return errors.Join(c.SetDeleteElements(s, []nftables.SetElement{{Key: key}}),
 				c.SetAddElements(s, []nftables.SetElement{{Key: key, Val: []byte(classKey(5))}}))
 		})},

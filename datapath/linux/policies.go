@@ -19,6 +19,8 @@ import (
 // policies is what the policy table holds.
 type policies struct {
 	stamps Stamps
+	// tags says whether the kernel labels connections.
+	tags bool
 	// present says that there is a table.
 	present bool
 	// shares has the profiles, for which the peers ask that have them.
@@ -26,12 +28,12 @@ type policies struct {
 }
 
 // compilePolicies returns all of the table for a plan; nothing where no
-// endpoint has a policy.
-func compilePolicies(stamps Stamps, p *plan.Plan) (policies, *ruleset) {
+// endpoint has a policy. tags says whether the kernel labels connections.
+func compilePolicies(stamps Stamps, p *plan.Plan, tags bool) (policies, *ruleset) {
 	if !profile.Policed(p) {
-		return policies{stamps: stamps}, newRuleset(stamps, stamps.PolicyTable)
+		return policies{stamps: stamps, tags: tags}, newRuleset(stamps, stamps.PolicyTable)
 	}
-	state, r := policies{stamps: stamps, present: true}, policyRules(stamps)
+	state, r := policies{stamps: stamps, tags: tags, present: true}, policyRules(stamps, tags)
 	put := func(set string, e nft.Element, v nft.Value) { r.Sets[set].Elements[e] = v }
 	for k, e := range p.Endpoints.All() {
 		endpointElements(k, e, put)
@@ -41,6 +43,9 @@ func compilePolicies(stamps Stamps, p *plan.Plan) (policies, *ruleset) {
 	}
 	for _, is4 := range interval.Families {
 		r.Sets[classesOfPrefixes+suffix(is4)].Elements = prefixElements(p, is4)
+	}
+	for name, sources := range believedSources(stamps, p) {
+		r.Sets[name].Elements = sources
 	}
 	for k, w := range p.Within.All() {
 		put(widerClasses, nft.Element{Key: widerKey(k.Class)}, classData(w.Class))
@@ -190,6 +195,7 @@ func (s *policies) advance(p, q *plan.Plan, changes plan.Diff) map[string]nft.Ch
 			edit.add(widerClasses, nft.Element{Key: widerKey(c.Key.Class)}, classData(c.New.Class))
 		}
 	}
+	advanceBelieved(s.stamps, p, q, changes, done)
 	s.advancePeers(p, q, changes, edit)
 	for set, e := range edit {
 		if changes := e.Changes(nft.Element.Compare); len(changes) > 0 {
@@ -293,7 +299,7 @@ func (s *policies) sync(p *plan.Plan) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	state, want := compilePolicies(s.stamps, p)
+	state, want := compilePolicies(s.stamps, p, s.tags)
 	_, done, err := nft.Write(have, want.Table)
 	if err == nil {
 		*s = state
@@ -310,5 +316,5 @@ func (s *policies) update(p, q *plan.Plan, changes plan.Diff) ([]string, error) 
 	if !s.present {
 		return nil, nil
 	}
-	return policyRules(s.stamps).Edit(s.advance(p, q, changes))
+	return policyRules(s.stamps, s.tags).Edit(s.advance(p, q, changes))
 }

@@ -24,7 +24,7 @@ import (
 // policySets are all elements of a plan's policy table, by set, and the number
 // of peers by profile.
 func policySets(p *plan.Plan) (map[string]nft.Elements, policies) {
-	state, r := compilePolicies(stamps.Default, p)
+	state, r := compilePolicies(stamps.Default, p, true)
 	sets := map[string]nft.Elements{}
 	for name, s := range r.Sets {
 		sets[name] = s.Elements
@@ -51,6 +51,9 @@ func TestAdvancePolicies(t *testing.T) {
 		}
 		if rapid.Bool().Draw(t, "endpoints change") {
 			second.Policed = other.Policed
+		}
+		if len(first.Believing) > 0 && rapid.Bool().Draw(t, "whose tags are believed changes") {
+			second.Believing = first.Believing[1:]
 		}
 		p, q := first.Plans()["node1"], second.Plans()["node1"]
 		if p == nil || q == nil || !profile.Policed(p) || !profile.Policed(q) {

@@ -24,7 +24,8 @@ import (
 // is asked:
 //
 //	interface                  -> policy    (policies-egress, policies-ingress)
-//	address of the other side  -> class     (addresses, prefixes, endpoint-tags)
+//	address of the other side  -> class     (addresses, prefixes, endpoint-tags, or
+//	                                         the tag that came with it: believed)
 //	policy, class              -> profile   (peers)
 //	profile, protocol, port    -> verdict   (verdicts)
 //
@@ -56,6 +57,7 @@ const (
 	profilesOfLikes    = "likes"         // policy, class -> profile of whom it goes like
 	widerClasses       = "within"        // class -> wider class
 	profileVerdicts    = "verdicts"      // ranges of profile, protocol, port -> verdict
+	believedPrefix     = "believed"      // tunnel's device, ranges of addresses whose tags are believed
 	endedPrefix        = "ended"         // addresses, protocol, ports
 	endedAll           = "ended-all"     // protocol, once there are more than maxEnded
 )
@@ -95,10 +97,12 @@ func widerKey(c plan.Class) string { return "\x00\x00\x00\x00\x00\x00\x00\x00" +
 
 func classData(c plan.Class) nft.Value { return nft.Value{Data: classKey(c)} }
 
-// policyRules returns the table's rules, with its sets empty.
-func policyRules(stamps Stamps) *ruleset {
+// policyRules returns the table's rules, with its sets empty. tags says whether the
+// kernel labels connections, so that tags which come with them can be judged.
+func policyRules(stamps Stamps, tags bool) *ruleset {
 	r := newRuleset(stamps, stamps.PolicyTable)
 	for _, is4 := range interval.Families {
+		r.Set(believedPrefix+suffix(is4), setOfBelieved(is4))
 		own := nftables.MustConcatSetType(nftables.TypeIFName, nft.AddressType(is4))
 		r.Set(ownAddresses+suffix(is4), nft.Set{Key: own, Concat: true})
 		r.Set(classesOfAddresses+suffix(is4), nft.Set{Key: nft.AddressType(is4), Data: nftables.TypeMark})
@@ -138,14 +142,15 @@ func policyRules(stamps Stamps) *ruleset {
 	c.Add("of connections that were ended", nft.Jump(endedChain))
 	c.Add("endpoints with an egress policy", policyOf(plan.Outgoing), nft.Decide(nft.GoTo("leave")))
 
-	r.judge("leave", plan.Outgoing)
-	r.judge("enter", plan.Incoming)
+	r.judge("leave", plan.Outgoing, false)
+	r.judge("enter", plan.Incoming, tags)
 	return r
 }
 
 // judge adds the chain in which the first packet of a connection is judged in
-// one direction. It ends with a verdict.
-func (r *ruleset) judge(name string, d plan.Direction) {
+// one direction. It ends with a verdict. tags says whether the tag that came with it
+// is asked about.
+func (r *ruleset) judge(name string, d plan.Direction, tags bool) {
 	c := r.Chain(name)
 	anyPeer := string(d) + "-any"
 	for _, is4 := range interval.Families {
@@ -163,28 +168,37 @@ func (r *ruleset) judge(name string, d plan.Direction) {
 			{"the longest prefix", classOf(classesOfPrefixes+suffix(is4), nft.AddressInto(is4, d == plan.Incoming, registerLookup))},
 			{"the endpoint's own tag", classOf(tagsOfEndpoints, otherInterface(d))},
 		} {
-			r.ask(ask, source.comment, d, source.class)
+			r.ask(ask, source.comment, d, append(blankKey(), source.class...))
 			ask.Add(source.comment+" is known", source.class, nft.Decide(nft.GoTo(anyPeer)))
 		}
-		r.ask(ask, "no class", d, nft.Literal(registerClass, classKey(0)))
+		if tags {
+			ask.Add("the tag that came with it", believed(is4), labelled(), nft.Decide(nft.GoTo(string(d)+"-tagged")))
+		}
+		r.ask(ask, "no class", d, append(blankKey(), nft.Literal(registerClass, classKey(0))...))
 		ask.Add("any peer", nft.Decide(nft.GoTo(anyPeer)))
+	}
+	if tags {
+		tagged := r.Chain(string(d) + "-tagged")
+		r.ask(tagged, "the tag that came with it", d, keyOfLabel())
+		tagged.Add("any peer", nft.Decide(nft.GoTo(anyPeer)))
 	}
 	r.Chain(anyPeer).Add("any peer", policyOf(d), nft.Literal(registerClass, classKey(plan.AnyPeer)), verdictBy(profilesOfPeers))
 	c.Add("tell who follows", r.tell(string(d)))
 	c.Add("nothing allows it", nft.Count(), nft.Decide(nft.Verdict{Kind: expr.VerdictDrop}))
 }
 
-// ask adds the rules that look for the verdict of a class, which the last argument
-// loads.
-func (r *ruleset) ask(c *nft.Chain, comment string, d plan.Direction, class []expr.Any) {
-	c.Add(comment, class, policyOf(d), class, verdictBy(profilesOfPeers))
-	c.Add(comment+" goes like another", class, policyOf(d), class, verdictBy(profilesOfLikes))
-	c.Add(comment+" has no such port", class, policyOf(d), class, []expr.Any{
+// ask adds the rules that look for the verdict of a class. key fills the registers of
+// the key with it, and with nothing where the policy comes.
+func (r *ruleset) ask(c *nft.Chain, comment string, d plan.Direction, key []expr.Any) {
+	of := slices.Concat(key, digestOf(d))
+	c.Add(comment, of, verdictBy(profilesOfPeers))
+	c.Add(comment+" goes like another", of, verdictBy(profilesOfLikes))
+	c.Add(comment+" has no such port", of, []expr.Any{
 		&expr.Lookup{SourceRegister: registerKey, DestRegister: registerDigest, IsDestRegSet: true, SetName: profilesOfPeers},
 	}, nft.Decide(nft.GoTo(string(d)+"-any")))
 	// The wider class takes the place of the class before the policy comes into the
 	// words before it, which are blank for as long.
-	wider := slices.Concat(blankKey(), class, []expr.Any{
+	wider := slices.Concat(key, []expr.Any{
 		&expr.Lookup{SourceRegister: registerKey, DestRegister: registerClass, IsDestRegSet: true, SetName: widerClasses},
 	}, digestOf(d))
 	c.Add(comment+" is within a wider one", wider, verdictBy(profilesOfPeers))

@@ -47,6 +47,7 @@ func compileRuleset(stamps Stamps, p *plan.Plan, s *sources, most int) *ruleset 
 	if p.Endpoints.Len() > 0 || len(p.Local.Pools) > 0 || len(p.Local.Tunnels) > 0 || len(s.plain) > 0 {
 		r.arrivals(p, s)
 		r.guard(p, s)
+		r.tags(p)
 		r.crossing(p)
 	}
 	local := r.isToEndpoint()

@@ -78,18 +78,15 @@ func (c *compiler) sourcesOf() *sources {
 
 func compileSources(p *plan.Plan, linksTo func(netip.Addr) rtnl.LinkSet) *sources {
 	s := &sources{tunnels: make(map[string]tunnelSources, len(p.Local.Tunnels))}
-	// behind are the peers behind which prefixes are; those of no peer are local, or
-	// not behind a tunnel.
-	behind, plain := map[netip.Prefix]string{}, map[netip.Prefix]manner{}
+	behind, plain := behindPeers(p), map[netip.Prefix]manner{}
 	for _, pool := range p.Local.Pools {
-		behind[pool.Prefix.Masked()], plain[pool.Prefix.Masked()] = "", manner{}
+		plain[pool.Prefix.Masked()] = manner{}
 	}
 	hops := nextHops(p)
 	for k, r := range p.Routes.All() {
 		if !matters(p, k, r) {
 			continue
 		}
-		behind[k.Prefix] = r.Peer()
 		switch {
 		case k.Prefix.Bits() == 0:
 			// Where all else goes, anything may come from.
@@ -103,7 +100,7 @@ func compileSources(p *plan.Plan, linksTo func(netip.Addr) rtnl.LinkSet) *source
 		}
 	}
 	for _, a := range p.Local.Addresses {
-		behind[interval.Single(a)], plain[interval.Single(a)] = "", manner{}
+		plain[interval.Single(a)] = manner{}
 	}
 	for _, t := range p.Local.Tunnels {
 		s.tunnels[t.Name] = sourcesIn(p, t, behind)
@@ -121,6 +118,24 @@ func compileSources(p *plan.Plan, linksTo func(netip.Addr) rtnl.LinkSet) *source
 		}
 	}
 	return s
+}
+
+// behindPeers returns the peers behind which prefixes are; those of no peer are local,
+// or not behind a tunnel.
+func behindPeers(p *plan.Plan) map[netip.Prefix]string {
+	behind := map[netip.Prefix]string{}
+	for _, pool := range p.Local.Pools {
+		behind[pool.Prefix.Masked()] = ""
+	}
+	for k, r := range p.Routes.All() {
+		if matters(p, k, r) {
+			behind[k.Prefix] = r.Peer()
+		}
+	}
+	for _, a := range p.Local.Addresses {
+		behind[interval.Single(a)] = ""
+	}
+	return behind
 }
 
 // sourcesIn returns who may send through a tunnel, where behind says which peers

@@ -16,8 +16,8 @@ func (d *DataPlane) supports(p *plan.Plan) error {
 		errs = append(errs, d.network(pool.Network, line), d.family(pool.Prefix.Addr().Is6(), line))
 	}
 	for _, t := range p.Local.Tunnels {
-		if t.CarriesTags {
-			errs = append(errs, notSupported(func() string { return "tunnel " + t.Name }, "tags in the tunnel"))
+		if t.CarriesTags && !d.policies.tags {
+			errs = append(errs, notSupported(func() string { return "tunnel " + t.Name }, "tags in the tunnel, as the kernel labels no connections,"))
 		}
 	}
 	for k, n := range p.Networks.All() {
@@ -96,8 +96,8 @@ func (d *DataPlane) supportsChanges(p *plan.Plan, changes plan.Diff) error {
 }
 
 func (d *DataPlane) supportsPeer(k plan.PeerKey, p plan.Peer) error {
-	if p.CarriesTags {
-		return notSupported(func() string { return k.Line(p) }, "tags in the tunnel")
+	if p.CarriesTags && !d.policies.tags {
+		return notSupported(func() string { return k.Line(p) }, "tags in the tunnel, as the kernel labels no connections,")
 	}
 	return nil
 }

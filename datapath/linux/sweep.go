@@ -138,7 +138,8 @@ func (s *sweeper) sweep(p *plan.Plan) error {
 		// What is tracked has begun anew since, or is ended once more.
 		delete(before, endedKey(c.Source, c.Destination, c.Protocol))
 		delete(before, endedKey(c.Destination, c.Source, c.Protocol))
-		if !j.Forbids(c.Protocol, c.Source, c.Destination) {
+		tag, tagged := tagIn(c.Label[:])
+		if !j.Forbids(judge.Connection{Protocol: c.Protocol, Source: c.Source, Destination: c.Destination, Tag: tag, Tagged: tagged}) {
 			return
 		}
 		handle, err := conntrack.HandleOf(entry)

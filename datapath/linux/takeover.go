@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
@@ -108,7 +109,7 @@ func (d *DataPlane) besidePolicies(p *plan.Plan) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, r := compilePolicies(d.stamps, p); !have.Exists() && !r.Empty() {
+	if _, r := compilePolicies(d.stamps, p, d.policies.tags); !have.Exists() && !r.Empty() {
 		if err := nft.Replace(r.Table, false); err != nil {
 			return nil, err
 		}
@@ -283,6 +284,9 @@ func otherStamp(key expr.MetaKey, value []byte, own, other Stamps) []byte {
 	case expr.MetaKeyIIFNAME, expr.MetaKeyOIFNAME:
 		if bytes.Equal(value, []byte(own.TunnelPrefix)) {
 			return []byte(other.TunnelPrefix)
+		}
+		if tunnel, ok := strings.CutPrefix(strings.TrimRight(string(value), "\x00"), own.TunnelPrefix); ok {
+			return []byte(nft.InterfaceKey(other.TunnelPrefix + tunnel))
 		}
 		if bytes.Equal(value, []byte(nft.InterfaceKey(own.Bridge))) {
 			return []byte(nft.InterfaceKey(other.Bridge))

@@ -27,15 +27,19 @@ func TestAlternatives(t *testing.T) {
 	bridge := func(s Stamps) []expr.Any {
 		return nft.MetaEqual(expr.MetaKeyIIFNAME, []byte(nft.InterfaceKey(s.Bridge)))
 	}
+	device := func(s Stamps) []expr.Any {
+		return nft.MetaEqual(expr.MetaKeyOIFNAME, []byte(nft.InterfaceKey(s.TunnelPrefix+"vxlan")))
+	}
 	other := nft.MetaEqual(expr.MetaKeyIIFNAME, []byte(nft.InterfaceKey("lo")))
 	drop := nft.Decide(nft.Accept)
 	for name, test := range map[string]struct {
 		rule []expr.Any
 		want [][]expr.Any
 	}{
-		"nothing of ours": {slices.Concat(other, drop), [][]expr.Any{slices.Concat(other, drop)}},
-		"a group":         {slices.Concat(group(a), drop), [][]expr.Any{slices.Concat(group(a), drop), slices.Concat(group(b), drop)}},
-		"the bridge":      {slices.Concat(bridge(a), drop), [][]expr.Any{slices.Concat(bridge(a), drop), slices.Concat(bridge(b), drop)}},
+		"nothing of ours":   {slices.Concat(other, drop), [][]expr.Any{slices.Concat(other, drop)}},
+		"a group":           {slices.Concat(group(a), drop), [][]expr.Any{slices.Concat(group(a), drop), slices.Concat(group(b), drop)}},
+		"a tunnel's device": {slices.Concat(device(a), drop), [][]expr.Any{slices.Concat(device(a), drop), slices.Concat(device(b), drop)}},
+		"the bridge":        {slices.Concat(bridge(a), drop), [][]expr.Any{slices.Concat(bridge(a), drop), slices.Concat(bridge(b), drop)}},
 		"another group": {slices.Concat(notGroup(a), drop), [][]expr.Any{slices.Concat(notGroup(a),
 			[]expr.Any{&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: nft.HostEndian(b.Group)}}, drop)}},
 		"a group, and the tunnel": {slices.Concat(group(a), other, tunnel(a), drop), [][]expr.Any{

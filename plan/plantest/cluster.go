@@ -38,6 +38,15 @@ type Shape struct {
 	// as next hops, too, and says of the first nodes whether each prefers that to the
 	// tunnel.
 	Plainly []bool
+	// FirstVNI is how much higher the first network identifier of each tunnel is than
+	// the tunnel's own, and Room how many there are beside it, for tags.
+	FirstVNI, Room uint32
+	// Carrying says of the first nodes whether what they send through tunnels carries
+	// tags.
+	Carrying []bool
+	// Believing are pairs of nodes of which the first believes the tags of what the
+	// second sends.
+	Believing [][2]int
 	// NodesThroughTunnel makes endpoints reach other nodes' own addresses
 	// through the tunnel, too.
 	NodesThroughTunnel bool
@@ -179,9 +188,10 @@ func (s Shape) plan(self int) *plan.Plan {
 			break
 		}
 		o.VTEP, o.MAC = nodeAddress(o.family, self), o.macOf(self)
+		o.CarriesTags = self <= len(s.Carrying) && s.Carrying[self-1]
 		b.Local.Tunnels = append(b.Local.Tunnels, o.Tunnel)
 		b.PutNetwork(plan.NetworkKey{Name: plan.DefaultNetwork, Tunnel: o.Name},
-			plan.Network{FirstVNI: o.vni, LastVNI: o.vni, Origin: "ClusterNetwork default"})
+			plan.Network{FirstVNI: o.vni + s.FirstVNI, LastVNI: o.vni + s.FirstVNI + s.Room, Origin: "ClusterNetwork default"})
 	}
 	for _, f := range s.families() {
 		b.Local.Addresses = append(b.Local.Addresses, nodeAddress(f, self))
@@ -261,7 +271,7 @@ func (s Shape) putPeer(b *plan.Builder, f, self, peer int) {
 		}
 	}
 	way := plan.Route{Way: plan.ToNextHop, Peers: []string{NodeName(peer)}, Origin: origin}
-	known := plan.Peer{Origin: origin}
+	known := plan.Peer{Origin: origin, CarriesTags: slices.Contains(s.Believing, [2]int{self, peer})}
 	for _, f := range s.families() {
 		known.Addresses = append(known.Addresses, nodeAddress(f, peer))
 	}
@@ -333,8 +343,47 @@ func unpoliced() *rapid.Generator[Shape] {
 		if rarely.Draw(t, "has banned") == 3 {
 			s.Banned = rapid.SliceOfN(pair, 1, 2).Draw(t, "banned")
 		}
+		if s.Tunnel && flip.Draw(t, "tags in tunnels") {
+			s = s.carrying(t)
+		}
 		return s
 	})
+}
+
+// carrying returns the shape with tags in its tunnels: some nodes send them, and some
+// believe some.
+func (s Shape) carrying(t *rapid.T) Shape {
+	nodes := len(s.Endpoints)
+	s.FirstVNI = rapid.SampledFrom([]uint32{0, 7, 1 << 20}).Draw(t, "first VNI")
+	s.Room = rapid.SampledFrom(rooms).Draw(t, "room")
+	s.Carrying = rapid.SliceOfN(rapid.SampledFrom([]bool{true, true, false}), nodes, nodes).Draw(t, "carrying")
+	s.Believing = nil
+	for believer := range nodes {
+		for peer := range nodes {
+			if believer != peer && rapid.IntRange(0, 3).Draw(t, "believes") > 0 {
+				s.Believing = append(s.Believing, [2]int{believer + 1, peer + 1})
+			}
+		}
+	}
+	return s
+}
+
+// Tagged generates shapes of two or three nodes with policies and tags in tunnels.
+func Tagged() *rapid.Generator[Shape] {
+	return Policed(rapid.Custom(func(t *rapid.T) Shape {
+		s := unpoliced().Draw(t, "shape")
+		s.Tunnel, s.Ghost, s.Strangers, s.Banned = true, false, nil, nil
+		s.Endpoints = rapid.SliceOfN(rapid.IntRange(1, 3), 2, 3).Draw(t, "tagged endpoints")
+		// What no route of a plan covers is not what these are about.
+		s.Drop = s.Drop || s.Plainly != nil
+		return s.carrying(t)
+	}))
+}
+
+// Recarried generates shapes that differ from one in which identifiers there are for
+// tags, and in who sends tags and who believes them.
+func (s Shape) Recarried() *rapid.Generator[Shape] {
+	return rapid.Custom(func(t *rapid.T) Shape { return s.carrying(t) })
 }
 
 // Cluster generates the plans of small clusters, by the nodes' names. They are

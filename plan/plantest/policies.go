@@ -10,9 +10,8 @@ import (
 
 // Policing is what policies make of an endpoint.
 type Policing struct {
-	// Tag is the endpoint's own. Where it is not 0 the shape's Tags or Classes have
-	// each of the endpoint's addresses, so that it does not matter whether a tunnel
-	// carries tags.
+	// Tag is the endpoint's own. Where it is not 0 and tunnels have no room for tags, the
+	// shape's Tags or Classes have each of the endpoint's addresses.
 	Tag plan.Tag
 	// Ingress and Egress name the policies that hold, or none.
 	Ingress, Egress string
@@ -24,8 +23,10 @@ var (
 	// There are few, so that several wear one.
 	clusterTags = []plan.Tag{10, 11}
 	anyTags     = []plan.Tag{0, 10, 11, plan.MaxTag}
-	ownClasses  = []plan.Class{plan.FirstOwnClass, plan.FirstOwnClass + 1, plan.MaxClass}
-	anyClasses  = append([]plan.Class{0, 10, 11, plan.ClassOf(plan.MaxTag)}, ownClasses...)
+	// rooms are for none of these, one, both and all.
+	rooms      = []uint32{0, 10, 11, uint32(plan.MaxTag) - 1<<21}
+	ownClasses = []plan.Class{plan.FirstOwnClass, plan.FirstOwnClass + 1, plan.MaxClass}
+	anyClasses = append([]plan.Class{0, 10, 11, plan.ClassOf(plan.MaxTag)}, ownClasses...)
 	// peerless is a class that no address is of.
 	peerless = plan.FirstOwnClass + 2
 	// ports are those that Flows asks for; they are neighbours, and ranges
@@ -88,7 +89,9 @@ func (s Shape) police(t *rapid.T, node, number int) {
 		for _, f := range s.families() {
 			// What the node's own policies tell apart comes before what the
 			// endpoint wears.
-			if a := hostPrefix(podAddress(f, node, number+1)); rapid.Bool().Draw(t, "of a class") {
+			if a := hostPrefix(podAddress(f, node, number+1)); s.Room > 0 && rapid.Bool().Draw(t, "by the tunnel alone") {
+				continue
+			} else if rapid.Bool().Draw(t, "of a class") {
 				s.Classes[a] = rapid.SampledFrom(ownClasses).Draw(t, "seen as")
 			} else {
 				s.Tags[a] = p.Tag

@@ -27,6 +27,7 @@ const (
 	ctaTupleReply = 2
 	ctaID         = 12
 	ctaZone       = 18
+	ctaLabels     = 22
 
 	ctaTupleIP    = 1
 	ctaTupleProto = 2
@@ -125,12 +126,15 @@ func HandleOf(entry []byte) ([]byte, error) {
 // parseConnection reads an entry's attributes.
 func parseConnection(entry []byte) (Connection, error) {
 	var orig, reply tuple
+	var label [16]byte
 	for kind, v := range message.Attributes(entry) {
 		switch kind {
 		case ctaTupleOrig:
 			orig.parse(v)
 		case ctaTupleReply:
 			reply.parse(v)
+		case ctaLabels:
+			copy(label[:], v)
 		}
 	}
 	if !orig.source.IsValid() || !reply.source.IsValid() {
@@ -140,6 +144,7 @@ func parseConnection(entry []byte) (Connection, error) {
 		Protocol: orig.protocol,
 		Source:   orig.at(orig.source, orig.sourcePort), Destination: orig.at(reply.source, reply.sourcePort),
 		dialled: orig.at(orig.destination, orig.destinationPort), seen: orig.at(reply.destination, reply.destinationPort),
+		Label: label,
 	}, nil
 }
 
@@ -187,6 +192,8 @@ type Connection struct {
 	// dialled is what the source calls the destination, and seen what the
 	// destination calls the source.
 	dialled, seen netip.AddrPort
+	// Label is what labels it; all is 0 where nothing does.
+	Label [16]byte
 }
 
 // Leftover is what both sides have of the connection.

@@ -86,11 +86,12 @@ func specOf(v *netlink.Vxlan) vxlanSpec {
 		external: v.FlowBased, checksum: v.UDPCSum, lower: v.VtepDevIndex, group: addrOf(v.Group)}
 }
 
-// Overlay is the node's end of a tunnel, and the network identifier of all that it
-// sends and takes there: no tags travel, and there is one network.
+// Overlay is the node's end of a tunnel, and the network identifiers of what it takes
+// there, as there is one network. The tunnel's device has the first; the others carry
+// tags.
 type Overlay struct {
 	plan.Tunnel
-	VNI uint32
+	VNI, LastVNI uint32
 	// Device is the name of its device.
 	Device string
 }
@@ -100,8 +101,8 @@ type Overlay struct {
 func Overlays(s stamps.Stamps, p *plan.Plan) []Overlay {
 	var all []Overlay
 	for _, t := range p.Local.Tunnels {
-		vni, _ := p.Encode(t.Name, plan.DefaultNetwork, 0)
-		all = append(all, Overlay{t, vni, s.TunnelPrefix + t.Name})
+		n, _ := p.Networks.Get(plan.NetworkKey{Name: plan.DefaultNetwork, Tunnel: t.Name})
+		all = append(all, Overlay{t, n.FirstVNI, n.LastVNI, s.TunnelPrefix + t.Name})
 	}
 	slices.SortFunc(all, func(a, b Overlay) int { return strings.Compare(a.Name, b.Name) })
 	return all
@@ -174,9 +175,9 @@ func CheckTunnel(inv *Links, t Overlay) error {
 		if !ok || strings.HasPrefix(v.Name, inv.stamps.TunnelPrefix) || v.Port != int(t.Port) {
 			continue
 		}
-		if v.FlowBased || v.VxlanId == int(t.VNI) {
+		if v.FlowBased || int(t.VNI) <= v.VxlanId && v.VxlanId <= int(t.LastVNI) {
 			return fmt.Errorf("interface %s is in the way: it receives VNI %d on UDP port %d already; stop what made it and delete it",
-				v.Name, t.VNI, t.Port)
+				v.Name, max(v.VxlanId, int(t.VNI)), t.Port)
 		}
 	}
 	return nil

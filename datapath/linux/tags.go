@@ -1,0 +1,249 @@
+package linux
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/datapath/linux/nft"
+	"github.com/weftnet/weft/datapath/linux/rtnl"
+	"github.com/weftnet/weft/plan"
+)
+
+// Tags travel in the VXLAN network identifier: a tag is what an identifier is more
+// than the first of the network. The tunnel's device sends and takes the first alone.
+//
+// What an endpoint sends has the identifier of its tag as its mark from the last
+// chain before the tunnel's device to the first behind it, which writes it into the
+// outer packet. Of others' chains only those of raw priority can be between the two.
+//
+// What comes has its identifier taken out by the last chain before the tunnel's
+// socket, and the first one set in its place. The tag is the packet's mark from
+// there to connection tracking on its way out of the tunnel's device; there the
+// connection gets it as a label, with its first packet, and the mark is 0 again.
+// Before connection tracking only chains of raw priority see it. Others' marks have
+// a meaning to others: kube-proxy's rules drop what has one of the bits.
+//
+// So a label says what a connection began with, whoever sent it. Whether that is
+// believed is for policies to say, which change at once with all else of theirs: see
+// believedSources, and labelled.
+//
+// The UDP source port takes up what the identifier changes of the outer packet's
+// checksum, so that this stays right whoever computes it, and when: the kernel before
+// its packet comes here, or after, where it takes a long one apart late, or a network
+// card. The port still tells connections apart: for one tag it moves by one number.
+
+// What a mark, and the word of a label, say of a tag: a flag, and 24 bits.
+var (
+	tagFlag = []byte{1, 0, 0, 0}
+	tagBits = []byte{0, 0xff, 0xff, 0xff}
+	noMark  = make([]byte, 4)
+)
+
+const (
+	// labelWord is the one of the label's four words that holds the tag. Others'
+	// names of labels are numbered from the first on (connlabel.conf, in
+	// iptables-extensions(8)).
+	labelWord  = 2
+	labelBytes = 16
+)
+
+// How long an IP header without options is, in bytes.
+const ipv4Header, ipv6Header = 20, 40
+
+const (
+	tagsOutward = "tags-outward"
+	tagsInward  = "tags-inward"
+	tagsKept    = "tags-kept"
+	// lastPlace is behind the chains of all others, but before connection tracking
+	// makes a connection of the packet.
+	lastPlace nftables.ChainPriority = 1<<31 - 2
+)
+
+// hasTags reports whether the tunnel's network has identifiers for tags.
+func hasTags(t rtnl.Overlay) bool { return t.LastVNI > t.VNI }
+
+// sendsTags reports whether what the node sends through the tunnel carries tags.
+func sendsTags(t rtnl.Overlay) bool { return t.CarriesTags && hasTags(t) }
+
+// tags adds what sends tags, and what takes them out of what comes. What writes
+// them into outer packets is a part of departures.
+func (r *ruleset) tags(p *plan.Plan) {
+	tunnels := rtnl.Overlays(r.stamps, p)
+	if slices.ContainsFunc(tunnels, sendsTags) {
+		r.tagsOutward(p, tunnels)
+	}
+	if slices.ContainsFunc(tunnels, hasTags) {
+		r.tagsInward(tunnels)
+	}
+}
+
+func (r *ruleset) tagsOutward(p *plan.Plan, tunnels []rtnl.Overlay) {
+	c := r.Chain(tagsOutward)
+	c.Hook = &nft.Hook{Kind: nftables.ChainTypeFilter, Number: *nftables.ChainHookPostrouting, Priority: lastPlace}
+	c.Add("what takes no tunnel", nft.MetaNotEqual(expr.MetaKeyOIFNAME, []byte(r.stamps.TunnelPrefix)), nft.Decide(nft.Accept))
+	for _, t := range tunnels {
+		if !sendsTags(t) {
+			continue
+		}
+		into := nft.MetaEqual(expr.MetaKeyOIFNAME, []byte(nft.InterfaceKey(t.Device)))
+		sent := r.Set("vnis-"+t.Name, nft.Set{Key: nftables.TypeIFName, Data: nftables.TypeMark})
+		for k, e := range p.Endpoints.All() {
+			if vni, ok := p.Encode(t.Name, e.Network, e.Tag); ok && vni != t.VNI {
+				sent.Elements[nft.Element{Key: nft.InterfaceKey(k.Interface)}] = nft.Value{Data: string(onWire(vni))}
+			}
+		}
+		c.Add("the identifier of who sends it", into, nft.InterfaceName(), []expr.Any{
+			&expr.Lookup{SourceRegister: 1, SetName: "vnis-" + t.Name, DestRegister: 1, IsDestRegSet: true},
+		}, setMark(1), nft.Decide(nft.Accept))
+		c.Add("of nobody who has a tag", into, nft.Literal(1, string(noMark)), setMark(1))
+
+		o := r.Chain(tagsOutward + "-" + t.Name)
+		o.Add("the identifier of who sent it", nft.MetaNotEqual(expr.MetaKeyMARK, noMark), writeOuterVNI(t.VTEP.Is4(), 1), nft.Literal(1, string(noMark)), setMark(1))
+	}
+}
+
+// departure is where the node's own tunnel packets go.
+func departure(t rtnl.Overlay) nft.Verdict {
+	if sendsTags(t) {
+		return nft.GoTo(tagsOutward + "-" + t.Name)
+	}
+	return nft.Accept
+}
+
+func (r *ruleset) tagsInward(tunnels []rtnl.Overlay) {
+	c := r.Chain(tagsInward)
+	c.Hook = &nft.Hook{Kind: nftables.ChainTypeFilter, Number: *nftables.ChainHookInput, Priority: lastPlace}
+	kept := r.Chain(tagsKept)
+	kept.Hook = &nft.Hook{Kind: nftables.ChainTypeFilter, Number: *nftables.ChainHookPrerouting, Priority: *nftables.ChainPriorityConntrack + 1}
+	kept.Add("what comes out of no tunnel", nft.MetaNotEqual(expr.MetaKeyIIFNAME, []byte(r.stamps.TunnelPrefix)), nft.Decide(nft.Accept))
+	for _, t := range tunnels {
+		if !hasTags(t) {
+			kept.Add("out of a tunnel without tags", nft.MetaEqual(expr.MetaKeyIIFNAME, []byte(nft.InterfaceKey(t.Device))), nft.Decide(nft.Accept))
+			continue
+		}
+		name := tagsInward + "-" + t.Name
+		// All others of these have been dropped; see guard.
+		c.Add("the tunnel's packets", packetsOf(t), nft.IsFamily(t.VTEP.Is4()), nft.Decide(nft.GoTo(name)))
+		in := r.Chain(name)
+		in.Add("the tag becomes the mark", r.tagOf(t), setMark(1))
+		in.Add("the identifier of the tunnel's device", nft.FromTransport(offsetVNI, 3), []expr.Any{
+			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: onWire(t.VNI)[:3]},
+		}, nft.Literal(1, string(onWire(t.VNI))), []expr.Any{writeVNI(1, 0, 3, true)})
+	}
+	kept.Add("the mark becomes the connection's label", unconfirmed(), nft.Literal(unix.NFT_REG32_00, string(make([]byte, labelBytes))), []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyMARK, Register: unix.NFT_REG32_00 + labelWord},
+		&expr.Ct{Key: expr.CtKeyLABELS, Register: unix.NFT_REG32_00, SourceRegister: true},
+	})
+	kept.Add("and nobody else's mark", nft.Literal(1, string(noMark)), setMark(1))
+}
+
+// onWire is a network identifier as it is in a packet, in four bytes.
+func onWire(vni uint32) []byte { return binary.BigEndian.AppendUint32(nil, vni<<8) }
+
+func setMark(register uint32) []expr.Any {
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeyMARK, Register: register, SourceRegister: true}}
+}
+
+// unconfirmed matches the first packet of a connection. Packets after it are new,
+// too, to connection tracking, until one is answered.
+func unconfirmed() []expr.Any {
+	const confirmed = 1 << 3 // IPS_CONFIRMED
+	return []expr.Any{
+		&expr.Ct{Key: expr.CtKeySTATUS, Register: 1},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: nft.HostEndian(confirmed), Xor: nft.HostEndian(0)},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: nft.HostEndian(0)},
+	}
+}
+
+// writeVNI writes some bytes of the identifier into a tunnel packet that came. The
+// source port takes up what that changes of the checksum, or nothing does.
+func writeVNI(register, at, length uint32, taken bool) expr.Any {
+	w := &expr.Payload{OperationType: expr.PayloadWrite, SourceRegister: register,
+		Base: expr.PayloadBaseTransportHeader, Offset: offsetVNI + at, Len: length}
+	if taken {
+		w.CsumType, w.CsumOffset = expr.CsumTypeInet, 0
+	}
+	return w
+}
+
+// writeOuterVNI loads the mark and writes it into a tunnel packet that the node
+// sends, as its identifier. Its IP header has no options. Counted from the transport
+// header, the kernel would leave the checksum of a packet alone of which it has to
+// complete the inner one.
+func writeOuterVNI(is4 bool, register uint32) []expr.Any {
+	header := uint32(ipv6Header)
+	if is4 {
+		header = ipv4Header
+	}
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyMARK, Register: register},
+		&expr.Payload{OperationType: expr.PayloadWrite, SourceRegister: register, Base: expr.PayloadBaseNetworkHeader,
+			Offset: header + offsetVNI, Len: 3, CsumType: expr.CsumTypeInet, CsumOffset: header},
+	}
+}
+
+// tagOf loads the tag of a tunnel packet, with the flag that there is one.
+func (r *ruleset) tagOf(t rtnl.Overlay) []expr.Any {
+	// Before the identifier is a reserved byte (RFC 7348, section 5).
+	read := nft.FromTransport(offsetVNI-1, 4)
+	flagged := slices.Clone(tagFlag)
+	room := uint32(plan.MaxVNI)
+	for room>>1 >= t.LastVNI-t.VNI {
+		room >>= 1
+	}
+	if t.VNI&room == 0 { // the first ends where tags begin
+		for i, b := range binary.BigEndian.AppendUint32(nil, t.VNI) {
+			flagged[i] |= b
+		}
+		return append(read, &expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: tagBits, Xor: flagged})
+	}
+	return slices.Concat(r.subtract(t), read,
+		[]expr.Any{&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: tagBits, Xor: flagged}},
+		[]expr.Any{writeVNI(registerLookup, 0, 3, false)})
+}
+
+// subtract makes the tag of a packet's identifier, in the packet, and keeps the
+// identifier in registerLookup. The packet filter cannot count; so maps say of each
+// byte, and of what the one before borrowed, the byte of the difference and what it
+// borrows.
+func (r *ruleset) subtract(t rtnl.Overlay) []expr.Any {
+	kind := nftables.MustConcatSetType(nftables.TypeInetProto, nftables.TypeInetProto)
+	first := onWire(t.VNI)
+	const result = unix.NFT_REG32_00 // and what was borrowed, in the next
+	all := []expr.Any{
+		&expr.Payload{DestRegister: registerLookup, Base: expr.PayloadBaseTransportHeader, Offset: offsetVNI, Len: 3},
+		&expr.Immediate{Register: result, Data: make([]byte, 8)},
+	}
+	for at := 2; at >= 0; at-- {
+		name := "less-" + t.Name + "-" + string(rune('0'+at))
+		less := r.Set(name, nft.Set{Key: kind, Concat: true, Data: kind})
+		for b := range 256 {
+			for before := range 2 {
+				difference := b - int(first[at]) - before
+				after := byte(0)
+				if difference < 0 {
+					after = 1
+				}
+				less.Elements[nft.Element{Key: words(byte(b), byte(before))}] = nft.Value{Data: words(byte(difference), after)}
+			}
+		}
+		all = append(all,
+			&expr.Payload{DestRegister: result, Base: expr.PayloadBaseTransportHeader, Offset: offsetVNI + uint32(at), Len: 1},
+			&expr.Lookup{SourceRegister: result, SetName: name, DestRegister: result, IsDestRegSet: true},
+			writeVNI(result, uint32(at), 1, false))
+	}
+	return all
+}
+
+// words are bytes as registers have them, each in one of four bytes.
+func words(all ...byte) string {
+	var b []byte
+	for _, v := range all {
+		b = append(b, v, 0, 0, 0)
+	}
+	return string(b)
+}
