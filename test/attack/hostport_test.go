@@ -155,7 +155,7 @@ var hostPortAttacks = []attack{
 			for source := range uint16(5) {
 				word := newWord()
 				sent = append(sent, word)
-				from := netip.AddrPortFrom(t.nodes["node1"].v4, 40000+source)
+				from := netip.AddrPortFrom(t.outer(t.nodes["node1"]), 40000+source)
 				t.fromStranger("node2", datagram(from, tunnelEnd(tunnel), string(t.innerTo("node2", "far", word))))
 			}
 			w.control("a tunnel packet that the node knows from before", func(word string) {

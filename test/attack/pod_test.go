@@ -55,9 +55,9 @@ var podAttacks = []attack{
 			t.translate("node2", here, peer)
 			w := t.watch(t.pods["far"].arriving)
 			for what, to := range map[string]netip.AddrPort{
-				"his node's port that leads to the VTEP":                 netip.AddrPortFrom(t.nodes["node1"].v4, toPeer),
-				"his node's port that leads to an unlisted address":      netip.AddrPortFrom(t.nodes["node1"].v4, toUnlisted),
-				"the other node's port":                                  netip.AddrPortFrom(t.nodes["node2"].v4, here),
+				"his node's port that leads to the VTEP":                 netip.AddrPortFrom(t.outer(t.nodes["node1"]), toPeer),
+				"his node's port that leads to an unlisted address":      netip.AddrPortFrom(t.outer(t.nodes["node1"]), toUnlisted),
+				"the other node's port":                                  netip.AddrPortFrom(t.outer(t.nodes["node2"]), here),
 				"the other node's port at an address that is not listed": netip.AddrPortFrom(vip, here),
 			} {
 				w.forbid(what, func(word string) {
@@ -69,7 +69,7 @@ var podAttacks = []attack{
 			const echo = 30092
 			t.translate("node1", echo, netip.AddrPortFrom(vip, 4711))
 			t.arrives(t.nodes["node2"].delivering, "a datagram through a node's port", func(word string) {
-				t.must(t.hand(t.pods["mallory"]), order{Do: "udp", To: netip.AddrPortFrom(t.nodes["node1"].v4, echo), Data: []byte(word)})
+				t.must(t.hand(t.pods["mallory"]), order{Do: "udp", To: netip.AddrPortFrom(t.outer(t.nodes["node1"]), echo), Data: []byte(word)})
 			})
 		},
 	},
@@ -79,22 +79,38 @@ var podAttacks = []attack{
 // a Service of type NodePort, until the trial ends.
 func (t *trial) translate(node string, port uint16, to netip.AddrPort) {
 	t.Helper()
-	h, table := t.owner(t.nodes[node]), fmt.Sprintf("services-%d", port)
-	t.run(h, "nft", fmt.Sprintf("table ip %s { chain pre { type nat hook prerouting priority dstnat; fib daddr type local udp dport %d dnat to %s; }; }", table, port, to))
-	t.Cleanup(func() { t.run(h, "nft", "delete", "table", "ip", table) })
+	h, table, family := t.owner(t.nodes[node]), fmt.Sprintf("services-%d", port), "ip"
+	if to.Addr().Is6() {
+		family = "ip6"
+	}
+	t.run(h, "nft", fmt.Sprintf("table %s %s { chain pre { type nat hook prerouting priority dstnat; fib daddr type local udp dport %d dnat to %s; }; }", family, table, port, to))
+	t.Cleanup(func() { t.run(h, "nft", "delete", "table", family, table) })
 }
 
-// tunnel is a node's end of the tunnel that carries the trial's family. The trial is left
-// out where that is over IPv6, as it makes tunnel packets over IPv4 alone.
+// tunnel is a node's end of the tunnel that carries the trial's family.
 func (t *trial) tunnel(node string) plan.Tunnel {
 	t.Helper()
 	for _, tunnel := range t.nodes[node].plan.Local.Tunnels {
-		if tunnel.Carries(t.addr(t.nodes[node])) && tunnel.VTEP.Is4() {
+		if tunnel.Carries(t.addr(t.nodes[node])) {
 			return tunnel
 		}
 	}
-	t.Skip("does not apply: the family's tunnel is over IPv6")
+	t.Fatalf("%s has no tunnel for the family", node)
 	return plan.Tunnel{}
+}
+
+// over6 says that the tunnel of the trial's family is over IPv6.
+func (t *trial) over6() bool { return t.tunnel("node1").VTEP.Is6() }
+
+// outer is a machine's address of the family of tunnel packets.
+func (t *trial) outer(m *machine) netip.Addr { return m.address(t.over6()) }
+
+// pickOuter is pick by that family.
+func (t *trial) pickOuter(v4, v6 string) netip.Addr {
+	if t.over6() {
+		return netip.MustParseAddr(v6)
+	}
+	return netip.MustParseAddr(v4)
 }
 
 // tunnelEnd is where a node takes tunnel packets.
@@ -102,10 +118,15 @@ func tunnelEnd(t plan.Tunnel) netip.AddrPort { return netip.AddrPortFrom(t.VTEP,
 
 // addUnlisted gives a node one more address until the trial ends.
 func (t *trial) addUnlisted(node string) netip.Addr {
-	vip := netip.MustParseAddr("172.30.200.2") // of the VTEPs' family
+	vip, prefix := t.pickOuter("172.30.200.2", "fd30::c8:2"), "/16"
+	add := []string{"ip", "addr", "add"}
+	if vip.Is6() {
+		prefix = "/64"
+		add = append(add, "nodad") // it can be used at once
+	}
 	h := t.owner(t.nodes[node])
-	t.run(h, "ip", "addr", "add", vip.String()+"/16", "dev", "eth0")
-	t.Cleanup(func() { t.run(h, "ip", "addr", "del", vip.String()+"/16", "dev", "eth0") })
+	t.run(h, append(add, vip.String()+prefix, "dev", "eth0")...)
+	t.Cleanup(func() { t.run(h, "ip", "addr", "del", vip.String()+prefix, "dev", "eth0") })
 	return vip
 }
 

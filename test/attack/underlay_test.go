@@ -124,8 +124,8 @@ var underlayAttacks = []attack{
 		try: func(t *trial) {
 			t.tunnelled(func(w *watch) {
 				end := tunnelEnd(t.tunnel("node2"))
-				for what, source := range map[string]netip.Addr{"his own address": t.stranger.v4, "the world outside": netip.MustParseAddr("172.30.0.1"),
-					"the receiver's own address": end.Addr(), "a pod's address": t.pods["near"].v4, "loopback": netip.MustParseAddr("127.0.0.1")} {
+				for what, source := range map[string]netip.Addr{"his own address": t.outer(t.stranger), "the world outside": t.pickOuter("172.30.0.1", "fd30::ffff"),
+					"the receiver's own address": end.Addr(), "a pod's address": t.outer(t.pods["near"]), "loopback": t.pickOuter("127.0.0.1", "::1")} {
 					w.forbid("from "+what, func(word string) {
 						t.fromStranger("node2", datagram(netip.AddrPortFrom(source, 4789), end, string(t.innerTo("node2", "far", word))))
 					})
