@@ -12,15 +12,21 @@ import (
 	"time"
 
 	"github.com/weftnet/weft/datapath/interval"
+	"github.com/weftnet/weft/internal/retry"
 	"github.com/weftnet/weft/internal/sysctl"
 )
 
-// forgetRetry is how long after an error it is tried again.
-const forgetRetry = time.Second
+const (
+	// gather is for how long addresses are gathered whose connections are deleted at
+	// once.
+	gather = 100 * time.Millisecond
+	// forgetRetry is how long after an error it is tried again.
+	forgetRetry = time.Second
+)
 
 // Forgetter has the kernel forget the connections of addresses that have lost
 // their endpoint, so that none of them gets to the next endpoint with the
-// address. It does so in the background, as soon as no packet can make them
+// address. It does so in the background, once no packet can make them
 // anew; whoever gives an address to an endpoint waits for it.
 type Forgetter struct {
 	in  func(func() error) error
@@ -62,10 +68,13 @@ func (f *Forgetter) run() {
 		case <-f.ctx.Done():
 			return
 		}
+		// What a kernel tracks is read whole, so endpoints that leave one after the
+		// other are dealt with at once. Who needs an address does not wait for this.
+		if !retry.Sleep(f.ctx, gather) {
+			return
+		}
 		for f.in(func() error { return f.Settle(f.owed()) }) != nil {
-			select {
-			case <-time.After(forgetRetry):
-			case <-f.ctx.Done():
+			if !retry.Sleep(f.ctx, forgetRetry) {
 				return
 			}
 		}
