@@ -29,6 +29,7 @@ import (
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/cni"
 	"github.com/weftnet/weft/datapath"
+	"github.com/weftnet/weft/internal/retry"
 	"github.com/weftnet/weft/ipam"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
@@ -465,7 +466,7 @@ func (a *agent) gather(ctx context.Context, f *followed) {
 		}
 		if s := a.running(); s != nil {
 			if breath := s.Note(); breath > 0 {
-				sleep(ctx, breath)
+				retry.Sleep(ctx, breath)
 				f.drain() // the same round has what came meanwhile
 			}
 		}
@@ -511,7 +512,7 @@ func (a *agent) runPlugin(ctx context.Context, plug plugin.Plugin, runner plugin
 			a.Log.Warn("the plug-in's work on this node failed; trying again", "plugin", plug.Name(), "error", err)
 			problem(err.Error())
 		}
-		sleep(ctx, time.Second)
+		retry.Sleep(ctx, time.Second)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/drops"
+	"github.com/weftnet/weft/internal/retry"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -69,11 +70,11 @@ func (d *denials) run(ctx context.Context, o datapath.Observer) {
 				d.log.Warn("cannot follow what is dropped; trying again", "error", err)
 				d.setBlind(fmt.Errorf("the packets themselves cannot be followed: %w", err))
 			}
-			sleep(ctx, followAgain)
+			retry.Sleep(ctx, followAgain)
 		}
 	})
 	for ctx.Err() == nil {
-		sleep(ctx, countEvery)
+		retry.Sleep(ctx, countEvery)
 		if _, err := d.counts(); err != nil && ctx.Err() == nil {
 			d.log.Warn("cannot count what is dropped; trying again", "error", err)
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weftnet/weft/datapath"
+	"github.com/weftnet/weft/internal/retry"
 )
 
 // dispute paces repairs of what others keep changing. The first is at once. If
@@ -146,7 +147,7 @@ func (a *agent) watch(ctx context.Context, s *syncer, w datapath.Watcher) {
 	for ctx.Err() == nil {
 		if err := w.Watch(ctx, func() { problem("") }, s.Disturbed); err != nil && ctx.Err() == nil {
 			problem(fmt.Sprintf("cannot follow what others change of Weft's, which is put right every %v only: %v", a.RepairEvery, err))
-			sleep(ctx, a.RepairEvery)
+			retry.Sleep(ctx, a.RepairEvery)
 		}
 	}
 }
@@ -156,7 +157,7 @@ func (a *agent) watch(ctx context.Context, s *syncer, w datapath.Watcher) {
 func (a *agent) survey(ctx context.Context, s datapath.Surveyor) {
 	defer a.obstruct(nil)
 	for every := surveyFirst; ; every = a.RepairEvery {
-		sleep(ctx, every)
+		retry.Sleep(ctx, every)
 		if ctx.Err() != nil {
 			return
 		}

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/retry"
 	"github.com/weftnet/weft/ipam"
 	"github.com/weftnet/weft/plan"
 )
@@ -37,7 +38,7 @@ func (a *agent) identify(ctx context.Context) {
 		if err != nil {
 			problem(fmt.Sprintf("of %d pods the node has lost which they are, so that every policy which could be about them denies what it can: %v; "+
 				"a pod that stays unknown is freed of it by being started anew", len(lost), err))
-			sleep(ctx, identifyEvery)
+			retry.Sleep(ctx, identifyEvery)
 		}
 	}
 }

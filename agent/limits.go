@@ -6,6 +6,7 @@ import (
 
 	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/internal/printable"
+	"github.com/weftnet/weft/internal/retry"
 )
 
 // limit holds pods to their share of what the node's pods share, until ctx ends,
@@ -22,7 +23,7 @@ func (a *agent) limit(ctx context.Context, l datapath.Limiter) {
 		})
 		if err != nil && ctx.Err() == nil {
 			problem(fmt.Sprintf("it is not known whether a pod fills the node's table of connections: %v", err))
-			sleep(ctx, retryAfter)
+			retry.Sleep(ctx, retryAfter)
 		}
 	}
 }

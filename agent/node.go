@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/retry"
 	"github.com/weftnet/weft/registry"
 )
 
@@ -277,7 +278,7 @@ func holdLease(ctx context.Context, r registry.Registry, node, holder string, tt
 		if err != nil {
 			if ctx.Err() == nil {
 				problem(fmt.Sprintf("cannot take the lease of node %s: %v", node, err))
-				sleep(ctx, time.Second)
+				retry.Sleep(ctx, time.Second)
 			}
 			continue
 		}
@@ -302,7 +303,7 @@ func holdLease(ctx context.Context, r registry.Registry, node, holder string, tt
 // when ctx has not ended after a while. It says so in the registry as well, by a
 // lease, until ctx ends: the Node is the other's to write.
 func tellOfRival(ctx context.Context, r registry.Registry, node, holder string, ttl time.Duration, rival func(string)) {
-	sleep(ctx, ttl/5)
+	retry.Sleep(ctx, ttl/5)
 	other, err := r.Holder(ctx, api.NodeLease(node))
 	if ctx.Err() != nil || err != nil || other == "" || other == holder {
 		return
@@ -313,7 +314,7 @@ func tellOfRival(ctx context.Context, r registry.Registry, node, holder string, 
 		// name either.
 		lease, err := r.Acquire(ctx, api.RivalLease(node), holder, ttl)
 		if err != nil {
-			sleep(ctx, ttl)
+			retry.Sleep(ctx, ttl)
 			continue
 		}
 		select {
@@ -323,12 +324,5 @@ func tellOfRival(ctx context.Context, r registry.Registry, node, holder string, 
 			cancel()
 		case <-lease.Lost():
 		}
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
 	}
 }

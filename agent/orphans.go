@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/retry"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/registry"
@@ -79,7 +80,7 @@ func newOrphanWatch(a *agent) *orphanWatch {
 func (w *orphanWatch) run(ctx context.Context) {
 	for {
 		w.look(ctx, time.Now())
-		sleep(ctx, lookForOrphansEvery)
+		retry.Sleep(ctx, lookForOrphansEvery)
 		if ctx.Err() != nil {
 			return
 		}

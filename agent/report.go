@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/retry"
 	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/registry"
 )
@@ -35,7 +36,7 @@ func (a *agent) withdraw(ctx context.Context, plug plugin.Plugin) {
 		if err == nil || errors.Is(err, registry.ErrNotFound) {
 			return
 		}
-		sleep(ctx, withdrawRetry)
+		retry.Sleep(ctx, withdrawRetry)
 	}
 }
 

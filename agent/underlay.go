@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/datapath"
+	"github.com/weftnet/weft/internal/retry"
 	"github.com/weftnet/weft/internal/rtnetlink"
 )
 
@@ -329,7 +330,7 @@ func watchUnderlay(ctx context.Context, interval time.Duration, log *slog.Logger
 // followUnderlay delivers to changes after each change that may concern the
 // node's own network, until ctx ends.
 func followUnderlay(ctx context.Context, log *slog.Logger, changes chan<- struct{}) {
-	for ; ctx.Err() == nil; sleep(ctx, lookEvery) {
+	for ; ctx.Err() == nil; retry.Sleep(ctx, lookEvery) {
 		socket, err := rtnetlink.Subscribe(rtnetlink.Underlay([4]byte([]byte(datapath.InterfacePrefix))), unix.RTNLGRP_LINK,
 			unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
 		if err != nil {
