@@ -46,10 +46,11 @@ const (
 )
 
 // PluginOf returns the name of the plug-in of which a node gives new pods addresses,
-// by a configuration with or without its defaults.
+// by a configuration with or without its defaults. What all nodes use the status says,
+// once it is known that nothing speaks against that.
 func PluginOf(config *ClusterConfig, node string) string {
 	wanted := cmp.Or(config.Spec.Plugin, DefaultPlugin)
-	if config.Status.PreparedPlugin == wanted && (len(config.Spec.PluginNodes) == 0 || slices.Contains(config.Spec.PluginNodes, node)) {
+	if config.Status.PreparedPlugin == wanted && slices.Contains(config.Spec.PluginNodes, node) {
 		return wanted
 	}
 	return cmp.Or(config.Status.Plugin, wanted)

@@ -94,11 +94,11 @@ func TestPluginOf(t *testing.T) {
 		"settled":                {ClusterConfigSpec{Plugin: "a"}, ClusterConfigStatus{Plugin: "a", Plugins: []string{"a"}}, "a a [a]"},
 		"asked for":              {ClusterConfigSpec{Plugin: "b"}, ClusterConfigStatus{Plugin: "a"}, "a a [a]"},
 		"preparing":              {ClusterConfigSpec{Plugin: "b"}, ClusterConfigStatus{Plugin: "a", Plugins: []string{"a", "b"}}, "a a [a b]"},
-		"prepared":               {ClusterConfigSpec{Plugin: "b"}, ClusterConfigStatus{Plugin: "a", PreparedPlugin: "b", Plugins: []string{"a", "b"}}, "b b [a b]"},
+		"prepared":               {ClusterConfigSpec{Plugin: "b"}, ClusterConfigStatus{Plugin: "a", PreparedPlugin: "b", Plugins: []string{"a", "b"}}, "a a [a b]"},
 		"prepared for some":      {ClusterConfigSpec{Plugin: "b", PluginNodes: []string{"node2"}}, ClusterConfigStatus{Plugin: "a", PreparedPlugin: "b", Plugins: []string{"a", "b"}}, "a b [a b]"},
 		"another was prepared":   {ClusterConfigSpec{Plugin: "c"}, ClusterConfigStatus{Plugin: "a", PreparedPlugin: "b", Plugins: []string{"a", "b"}}, "a a [a b]"},
 		"back to what it was":    {ClusterConfigSpec{Plugin: "a"}, ClusterConfigStatus{Plugin: "a", PreparedPlugin: "b", Plugins: []string{"a", "b"}}, "a a [a b]"},
-		"the default is meant":   {ClusterConfigSpec{}, ClusterConfigStatus{Plugin: "a", PreparedPlugin: "openshift-subnet", Plugins: []string{"a", "openshift-subnet"}}, "openshift-subnet openshift-subnet [a openshift-subnet]"},
+		"the default is meant":   {ClusterConfigSpec{}, ClusterConfigStatus{Plugin: "a", PreparedPlugin: "openshift-subnet", Plugins: []string{"a", "openshift-subnet"}}, "a a [a openshift-subnet]"},
 		"some, of what all have": {ClusterConfigSpec{Plugin: "b", PluginNodes: []string{"node2"}}, ClusterConfigStatus{Plugin: "b", Plugins: []string{"b"}}, "b b [b]"},
 	} {
 		c := &ClusterConfig{Spec: test.spec, Status: test.status}

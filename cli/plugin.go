@@ -230,9 +230,6 @@ func objections(ctx context.Context, reg daemon.Registry, objects explain.Snapsh
 		return change.Objections{}, nil // nothing changes, or is taken back
 	}
 	for _, name := range api.PluginMix(config) {
-		if name == to.Name() && config.Status.PreparedPlugin == name {
-			return change.Objections{}, nil // it was asked before
-		}
 		if p, err := find(name); err == nil {
 			of.Mix = append(of.Mix, p)
 			if name == usedPlugin(config) {

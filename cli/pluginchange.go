@@ -42,8 +42,8 @@ are there keep theirs, and stay reachable, until they are made anew. The old plu
 leaves when no pod lives on it any more.
 
 With --node only some nodes change for now, and the cluster may stay so. The same
-command without --node has all nodes follow, and --abort takes the change back, at any
-stage.
+command without --node has all nodes follow. --abort takes the change back, at any stage
+until the old plug-in has left.
 
 A change that would cut pods off, or leave policies without effect, is refused, and so
 is --dry-run, which shows the same and changes nothing. --force does it all the same,
@@ -125,8 +125,11 @@ func (p *changing) run(ctx context.Context) error {
 		return err
 	}
 	config := configOf(objects)
+	var err error
 	if p.abort {
-		p.name = usedPlugin(config)
+		if p.name, err = before(config); err != nil {
+			return err
+		}
 	}
 	to, err := plugins.Finder(p.reg.Serves)(p.name)
 	if err != nil {
@@ -167,7 +170,10 @@ func (p *changing) run(ctx context.Context) error {
 // edit writes down what is asked for.
 func (p *changing) edit(c *api.ClusterConfig) {
 	if p.abort {
-		p.name = usedPlugin(api.Effective(c)) // it may have become another meanwhile
+		// It may have become another meanwhile.
+		if name, err := before(api.Effective(c)); err == nil {
+			p.name = name
+		}
 	}
 	c.Spec.Plugin, c.Spec.PluginNodes = p.name, slices.Compact(slices.Sorted(slices.Values(p.nodes)))
 	delete(c.Annotations, api.ForcePluginAnnotation)
@@ -177,6 +183,22 @@ func (p *changing) edit(c *api.ClusterConfig) {
 		}
 		c.Annotations[api.ForcePluginAnnotation] = p.name
 	}
+}
+
+// before returns the plug-in that a cluster is to have again where its change is taken
+// back: the one in use, or, where all nodes use what is asked for, the one that is still
+// loaded beside it.
+func before(config *api.ClusterConfig) (string, error) {
+	used := usedPlugin(config)
+	mix := api.PluginMix(config)
+	if config.Spec.Plugin != used || len(config.Spec.PluginNodes) > 0 || len(mix) == 1 {
+		return used, nil
+	}
+	others := slices.DeleteFunc(slices.Clone(mix), func(name string) bool { return name == used })
+	if len(others) > 1 {
+		return "", exitError{code: 1, message: fmt.Sprintf("nothing was changed; all nodes use %s already, and %s are loaded still: say which one to go back to (weft plugin change NAME)", used, strings.Join(others, ", "))}
+	}
+	return others[0], nil
 }
 
 // tell says what speaks against the change, and fails where that refuses it.

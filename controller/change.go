@@ -95,6 +95,11 @@ func (c *changer) round(ctx context.Context) (*api.ClusterConfig, error) {
 		return c.known, nil
 	}
 	status, err := change.Next(cluster)
+	if c.asked && (status.Plugin != config.Status.Plugin || status.PreparedPlugin != config.Status.PreparedPlugin) {
+		// Nodes are to go by it, so it must be true now: what made the last one ready is
+		// often what speaks against the change.
+		c.due, stale = now, true
+	}
 	if err != nil || !stale && equality.Semantic.DeepEqual(status, config.Status) {
 		return config, err
 	}

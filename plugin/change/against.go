@@ -48,7 +48,7 @@ func (c Change) Against(config *api.ClusterConfig, objects plugin.Objects) Objec
 		}
 		if len(names) > 0 {
 			o.Refusals = append(o.Refusals, fmt.Sprintf("%d %s, which %s enforces, would be without effect under %s (%s): change to a plug-in that enforces them, or delete them",
-				len(names), plural(k, len(names)), c.From.Name(), c.To.Name(), printable.Few(names, 0)))
+				len(names), plural(k, len(names)), c.enforcer(k).Name(), c.To.Name(), printable.Few(names, 0)))
 		}
 	}
 	to := landOf(c.To, config, objects)
@@ -68,16 +68,24 @@ func plural(k *registry.Kind, n int) string {
 	return k.Plural
 }
 
-// ineffective returns the kinds of policies that are enforced before the change and
-// not after it.
+// ineffective returns the kinds of policies that are enforced before the change, by
+// whatever is loaded, and not after it.
 func (c Change) ineffective() []*registry.Kind {
-	if c.From == nil {
-		return nil
-	}
-	from, to := c.From.Kinds(), c.To.Kinds()
+	to := c.To.Kinds()
 	return slices.DeleteFunc(slices.Clone(api.PolicyKinds), func(k *registry.Kind) bool {
-		return !slices.Contains(from, k) || slices.Contains(to, k)
+		return c.enforcer(k) == nil || slices.Contains(to, k)
 	})
+}
+
+// enforcer is the plug-in that enforces a kind of policies before the change, nil for
+// none.
+func (c Change) enforcer(k *registry.Kind) plugin.Plugin {
+	for _, p := range append([]plugin.Plugin{c.From}, c.Mix...) {
+		if p != nil && slices.Contains(p.Kinds(), k) {
+			return p
+		}
+	}
+	return nil
 }
 
 // land is who has which addresses under a plug-in.

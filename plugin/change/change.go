@@ -185,16 +185,15 @@ func (n *next) prepare() (err error) {
 		if n.forced {
 			s.PreparedPlugin = n.wanted
 		}
-	case s.PreparedPlugin != n.wanted:
+	case s.PreparedPlugin != n.wanted || len(n.Config.Spec.PluginNodes) == 0:
+		// Since it came into the mix, and since some nodes use it, others may have got
+		// subnets of it, and users policies.
+		prepared := s.PreparedPlugin == n.wanted
 		s.PreparedPlugin = ""
-		if !n.kept(n.wanted) {
-			// Since it came into the mix nodes may have got subnets of it, and users
-			// policies. What nodes have pods of was not refused.
-			if n.objections, err = n.Against(s.Plugin, n.wanted, s.Plugins); err != nil {
-				return err
-			}
+		if n.objections, err = n.Against(s.Plugin, n.wanted, s.Plugins); err != nil {
+			return err
 		}
-		if n.forced || len(n.objections.Refusals) == 0 && len(n.unready().all()) == 0 {
+		if n.forced || len(n.objections.Refusals) == 0 && (prepared || len(n.unready().all()) == 0) {
 			s.PreparedPlugin = n.wanted
 		}
 	}
@@ -202,16 +201,6 @@ func (n *next) prepare() (err error) {
 		s.Plugin = n.wanted
 	}
 	return nil
-}
-
-// kept reports whether a node gives pods addresses of a plug-in, or has pods with some.
-func (n *next) kept(name string) bool {
-	for _, r := range n.reports {
-		if r != nil && r.Keeps(name) {
-			return true
-		}
-	}
-	return false
 }
 
 // count counts what nodes must hear of.
