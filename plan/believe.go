@@ -45,6 +45,14 @@ func (p *Plan) TakesPlainly(network string, src netip.Addr) bool {
 		r.Way == ToTunnel && slices.ContainsFunc(r.Peers, func(peer string) bool { return p.isNextHop(peer, src) })
 }
 
+// LeadsToPeer reports whether a route leads to a peer for an address. What comes
+// from there plainly is forwarded only to where a route leads, too: the plan knows
+// who sends, and no way for it.
+func (p *Plan) LeadsToPeer(network string, a netip.Addr) bool {
+	_, r, ok := p.Route(network, a, false)
+	return ok && len(r.Peers) > 0
+}
+
 // isNextHop reports whether a route leads to a peer as the next hop for packets of a's
 // family.
 func (p *Plan) isNextHop(peer string, a netip.Addr) bool {
@@ -73,7 +81,7 @@ func (x *explainer) plainly(p *Plan) stage {
 		x.note(p, "routes", "%s is not answered where the packet comes from: dropped", x.src)
 		return x.deny("%s takes nothing from %s that comes this way", p.Local.Node, x.src)
 	}
-	return x.at(p, fromWire, EndpointKey{}, Endpoint{})
+	return x.at(p, fromOutside, EndpointKey{}, Endpoint{})
 }
 
 // throughTunnel is the stage of a node that gets the packet from a peer's VTEP.

@@ -31,8 +31,11 @@ import (
 // addresses.
 //
 // An address in a node's own pool that no longer route covers is unreachable.
-// What an endpoint sends and no route covers is dropped; what the node itself
-// sends goes out as its own routing table says.
+// What an endpoint sends and no route covers is dropped, on its own node and on
+// others: there it is what comes out of a tunnel, or plainly from where a route
+// leads to a peer. All else that no route covers goes out as the node's own routing
+// table says: what the node itself sends, and what comes from others, whose
+// router it may be.
 //
 // A packet handed to a node or a next hop of which plans has nothing is
 // allowed, as far as is known: the reason says so, and SeenSource and
@@ -80,7 +83,8 @@ type stage func() stage
 type sender int
 
 const (
-	fromWire     sender = iota // the underlay or the tunnel
+	fromOutside  sender = iota // another machine, without a tunnel
+	fromTunnel                 // a peer, through a tunnel
 	fromHost                   // the node itself
 	fromEndpoint               // an endpoint of the node
 	fromPeer                   // another node's endpoint, to leave the cluster here
@@ -255,7 +259,7 @@ func (x *explainer) at(p *Plan, from sender, k EndpointKey, e Endpoint) stage {
 		return x.deny("no endpoint has %s, which is in the pool of %s", x.dst, p.Local.Node)
 	}
 	switch {
-	case !routed && from == fromHost:
+	case !routed && (from == fromHost || from == fromOutside && !p.LeadsToPeer(x.network, x.src)):
 		x.note(p, "node", "no route covers %s: out as the node's own routing table says", x.dst)
 		route = Route{Way: ToGateway}
 	case !routed:
@@ -417,7 +421,7 @@ func (x *explainer) leave(p *Plan, from sender, k EndpointKey, e Endpoint, route
 	}
 	switch route.Way {
 	case ToTunnel:
-		return x.tunnel(p, route, fromWire)
+		return x.tunnel(p, route, fromTunnel)
 	case ToNextHop:
 		x.tag = 0 // nothing carries it
 		via := p.Peer(route.Peer()).NextHop(x.dst)
