@@ -40,6 +40,9 @@ const (
 	// there, and has told the endpoint so. The kernel tells, and what it does
 	// not tell is not counted, no more than some a second for each endpoint.
 	NoRoute Reason = "no-route"
+	// Unrouted: a packet of another node's endpoint is to where no route leads.
+	// Unlike an endpoint of its own the node tells nobody.
+	Unrouted Reason = "unrouted"
 	// TooMany: an endpoint begins more connections, or looks for more machines
 	// next to the node, than is its share of what all endpoints of the node use.
 	TooMany Reason = "too-many"
@@ -48,7 +51,7 @@ const (
 )
 
 // Reasons are all reasons, in the order in which they are shown.
-var Reasons = []Reason{SpoofedSource, NoEndpoint, ForgedSource, TunnelPort, UnknownPeer, NotThePeers, Discovery, Loopback, ICMPError, Redirect, NoEgress, NoRoute, TooMany, Ended}
+var Reasons = []Reason{SpoofedSource, NoEndpoint, ForgedSource, TunnelPort, UnknownPeer, NotThePeers, Discovery, Loopback, ICMPError, Redirect, NoEgress, NoRoute, Unrouted, TooMany, Ended}
 
 var reasonTexts = map[Reason]string{
 	SpoofedSource: "a source that is not the endpoint's own",
@@ -63,6 +66,7 @@ var reasonTexts = map[Reason]string{
 	Redirect:      "an ICMP redirect",
 	NoEgress:      "no way out of the cluster is allowed",
 	NoRoute:       "the node knows no way there",
+	Unrouted:      "from another node to where this one knows no way",
 	TooMany:       "more than the endpoint's share of what the node can track",
 	Ended:         "of a connection that policies ended",
 }

@@ -33,8 +33,13 @@ type sourceBench struct {
 
 func (s *suite) newSourceBench(t *testing.T, tunnel, ipv4 bool) *sourceBench {
 	t.Helper()
-	shape := plantest.Shape{Endpoints: []int{2, 2, 1}, IPv4: ipv4, IPv6: s.able.IPv6, Tunnel: tunnel, NodesThroughTunnel: true,
-		Drop: true, Gateway: true, Masquerade: ipv4}
+	return s.newSourceBenchOf(t, plantest.Shape{IPv4: ipv4, Tunnel: tunnel, Drop: true, Gateway: true, Masquerade: ipv4})
+}
+
+// newSourceBenchOf makes one of a shape, but for what all have in common.
+func (s *suite) newSourceBenchOf(t *testing.T, shape plantest.Shape) *sourceBench {
+	t.Helper()
+	shape.Endpoints, shape.IPv6, shape.NodesThroughTunnel = []int{2, 2, 1}, s.able.IPv6, true
 	plans := shape.Plans()
 	for name, p := range plans {
 		q := *p
@@ -153,6 +158,7 @@ func (s *suite) sources(t *testing.T) {
 		t.Run("through the tunnel from larger subnets"+over, func(t *testing.T) { s.throughTunnel(t, ipv4, 2) })
 		t.Run("into the tunnel"+over, func(t *testing.T) { s.intoTunnel(t, ipv4) })
 	}
+	t.Run("to where no route leads", s.unrouted)
 	t.Run("translated tunnel", s.translatedTunnel)
 	t.Run("nested tunnel", s.nestedTunnel)
 	t.Run("masqueraded tunnel", s.masqueradedTunnel)
@@ -271,6 +277,69 @@ func (s *suite) fromNextHops(t *testing.T) {
 		add("the outside", "", of(to, plantest.Outside...), wire)
 	}
 	b.run(t, trials)
+}
+
+// unrouted checks that a node without a route to everywhere sends nothing out that
+// comes from other nodes' pods, or out of the tunnel, and that it is a router for
+// others, and for nodes.
+func (s *suite) unrouted(t *testing.T) {
+	for _, tunnel := range []bool{false, true} {
+		t.Run(map[bool]string{false: "from next hops", true: "out of the tunnel"}[tunnel], func(t *testing.T) {
+			b := s.newSourceBenchOf(t, plantest.Shape{IPv4: true, Tunnel: tunnel})
+			var trials []trial
+			for i := range b.peer.addresses {
+				to := outside[i]
+				add := func(what string, reason datapath.Reason, from netip.Addr, send func(packet []byte) error) {
+					trials = append(trials, trial{fmt.Sprintf("%s, %s to %s", what, from, to.Addr()), reason, b.node1, func(word string) error {
+						return send(udp(at(from), at(to.Addr()), word))
+					}})
+				}
+				wire := func(packet []byte) error { return b.fromWire(t, b.node1, packet) }
+				add("another machine", "", unlisted[i].Addr(), wire)
+				add("another node", "", of(to.Addr(), b.node2.plan.Local.Addresses...), wire)
+				if !tunnel {
+					add("another node's pod", datapath.Unrouted, b.peer.addresses[i], wire)
+					continue
+				}
+				mine, theirs := b.node1.plan.Local.Tunnels[0], b.node2.plan.Local.Tunnels[0]
+				through := func(packet []byte) error {
+					return b.fromPeer(b.node2, mine.VTEP, frame(theirs.MAC, mine.MAC, packet))
+				}
+				add("another node's pod", datapath.Unrouted, b.peer.addresses[i], through)
+				add("another node", datapath.Unrouted, of(to.Addr(), b.node2.plan.Local.Addresses...), through)
+			}
+			b.run(t, trials)
+			if !tunnel {
+				b.answersThrough(t)
+			}
+		})
+	}
+}
+
+// answersThrough checks that node1 forwards what a pod of node2 answers to the
+// outside, which asks through node1.
+func (b *sourceBench) answersThrough(t *testing.T) {
+	p := *b.node2.plan
+	for i := range b.peer.addresses {
+		asks := outside[i]
+		p.Routes = p.Routes.Set(plan.RouteKey{Network: plan.DefaultNetwork, Prefix: asks}, plan.Route{Way: plan.ToNextHop, Peers: []string{b.node1.name}})
+		must(t, b.out.Do(func() error {
+			return netlink.RouteReplace(&netlink.Route{Dst: ipNet(netip.PrefixFrom(b.peer.addresses[i], asks.Bits())),
+				Gw: of(asks.Addr(), b.node1.plan.Local.Addresses...).AsSlice()})
+		}))
+	}
+	b.apply(b.node2, &p)
+	for i := range b.peer.addresses {
+		asks := outside[i]
+		word, _ := b.expect()
+		c, err := b.out.dial("udp", asks.Addr(), at(b.peer.addresses[i]), patience)
+		must(t, err)
+		err = converse(c, word)
+		c.Close()
+		if err != nil {
+			t.Errorf("%s asks %s through %s: %v", asks.Addr(), b.peer.addresses[i], b.node1.name, err)
+		}
+	}
 }
 
 // oneWay checks that datagrams which nobody answers are of one connection, however

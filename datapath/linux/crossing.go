@@ -28,11 +28,16 @@ func forwarding(place nftables.ChainPriority) *nft.Hook {
 // has after translation, and limits what endpoints begin that way. Each hook
 // that a packet passes costs it more than a rule does, so all of this is in one;
 // it is behind policies, so that what they forbid counts for nothing.
-func (r *ruleset) crossing(p *plan.Plan) {
+func (r *ruleset) crossing(p *plan.Plan, s *sources) {
 	c := r.Chain("crossing")
 	c.Hook = forwarding(asWhole)
 	if r.connections > 0 {
 		c.Add("TCP with an answer", nft.IsProtocol(unix.IPPROTO_TCP), nft.InState(expr.CtStateBitESTABLISHED), nft.Decide(nft.Accept))
+	}
+	for _, is4 := range interval.Families {
+		if routed, ok := s.routed[is4]; ok {
+			r.unrouted(c, is4, routed, s.throughTunnel(is4))
+		}
 	}
 	r.toTunnelPorts(c, p)
 	for _, is4 := range interval.Families {
@@ -43,4 +48,36 @@ func (r *ruleset) crossing(p *plan.Plan) {
 		r.begins(c)
 		c.Add("what may look for a neighbour", nft.Decide(nft.GoTo("next-hops")))
 	}
+}
+
+// unrouted drops what other nodes' endpoints send to where no route leads: what
+// comes out of a tunnel, and from where a route leads to a peer (see
+// plan.Plan.LeadsToPeer). The kernel would send it out by its own default route. All
+// else it may, as the node may be somebody's router.
+func (r *ruleset) unrouted(c *nft.Chain, is4 bool, routed []interval.Range[bool], tunnel bool) {
+	chain, all, toPeers := "unrouted"+suffix(is4), routedPrefix+suffix(is4), toPeersPrefix+suffix(is4)
+	var covered, senders []interval.Range[nft.Value]
+	for _, i := range routed {
+		one := interval.Range[nft.Value]{First: i.First, Last: i.Last}
+		covered = append(covered, one)
+		if i.Value {
+			senders = append(senders, one)
+		}
+	}
+	if tunnel {
+		c.Add("out of the tunnel", nft.IsFamily(is4), nft.MetaEqual(expr.MetaKeyIIFNAME, []byte(r.stamps.TunnelPrefix)), nft.Jump(chain))
+	}
+	like := nft.Set{Key: nft.AddressType(is4), Interval: true}
+	if len(senders) > 0 {
+		r.Set(toPeers, like).Elements.AddIntervals(senders)
+		c.Add("from where a route leads to a peer", nft.IsFamily(is4), nft.Address(is4, true), nft.InSet(toPeers), nft.Jump(chain))
+	}
+	if !tunnel && len(senders) == 0 {
+		return
+	}
+	r.Set(all, like).Elements.AddIntervals(covered)
+	n := r.Chain(chain)
+	n.Add("what endpoints of the node send has routes of its own", r.isFromEndpoint(), nft.Decide(nft.Verdict{Kind: expr.VerdictReturn}))
+	n.Add("replies", nft.Established(), nft.Decide(nft.Verdict{Kind: expr.VerdictReturn}))
+	n.Add("to where no route leads", nft.Address(is4, false), nft.NotInSet(all), r.drop(datapath.Unrouted))
 }

@@ -24,6 +24,8 @@ const (
 	membersPrefix = "members" // VTEP, ranges of other addresses behind it
 	plainPrefix   = "plain"   // ranges of addresses -> how they may come without a tunnel
 	quotedPrefix  = "quoted"  // ranges of addresses -> who may tell of packets to them
+	routedPrefix  = "routed"  // ranges of addresses that routes cover
+	toPeersPrefix = "to-peer" // ranges of addresses that routes to peers cover
 )
 
 // Offsets in a tunnel packet, in bytes from the UDP header: 8 bytes of UDP, 8

@@ -48,7 +48,7 @@ func compileRuleset(stamps Stamps, p *plan.Plan, s *sources, most int) *ruleset 
 		r.arrivals(p, s)
 		r.guard(p, s)
 		r.tags(p)
-		r.crossing(p)
+		r.crossing(p, s)
 	}
 	local := r.isToEndpoint()
 	if translates {

@@ -24,6 +24,19 @@ type sources struct {
 	// plain says of addresses how they may come without a tunnel. Others may
 	// come from anywhere.
 	plain []origin
+	// routed are the addresses that routes cover, each with whether it leads to a
+	// peer, by whether they are IPv4. A family of which all are covered is not in it.
+	routed map[bool][]interval.Range[bool]
+}
+
+// throughTunnel reports whether addresses of a family may come through a tunnel.
+func (s *sources) throughTunnel(is4 bool) bool {
+	for _, t := range s.tunnels {
+		if slices.ContainsFunc(t.members, func(m member) bool { return m.first.Is4() == is4 }) {
+			return true
+		}
+	}
+	return false
 }
 
 // tunnelSources is who may send through a tunnel.
@@ -77,15 +90,20 @@ func (c *compiler) sourcesOf() *sources {
 }
 
 func compileSources(p *plan.Plan, linksTo func(netip.Addr) rtnl.LinkSet) *sources {
-	s := &sources{tunnels: make(map[string]tunnelSources, len(p.Local.Tunnels))}
+	s := &sources{tunnels: make(map[string]tunnelSources, len(p.Local.Tunnels)), routed: map[bool][]interval.Range[bool]{}}
 	behind, plain := behindPeers(p), map[netip.Prefix]manner{}
+	routed := map[netip.Prefix]bool{}
 	for _, pool := range p.Local.Pools {
 		plain[pool.Prefix.Masked()] = manner{}
+		routed[pool.Prefix.Masked()] = false
 	}
 	hops := nextHops(p)
 	for k, r := range p.Routes.All() {
 		if !matters(p, k, r) {
 			continue
+		}
+		if !r.EndpointsOnly {
+			routed[k.Prefix] = len(r.Peers) > 0
 		}
 		switch {
 		case k.Prefix.Bits() == 0:
@@ -115,6 +133,9 @@ func compileSources(p *plan.Plan, linksTo func(netip.Addr) rtnl.LinkSet) *source
 			if i.Value != (manner{anywhere: true}) {
 				s.plain = append(s.plain, origin{i.First, i.Last, i.Value})
 			}
+		}
+		if _, all := routed[interval.Everything(is4)]; !all {
+			s.routed[is4] = interval.FlattenFamily(routed, is4)
 		}
 	}
 	return s

@@ -185,7 +185,7 @@ spec: {podSelector: {matchLabels: {app: db}}, policyTypes: [Ingress]}
 	}{
 		{func(asking *os.Process) error { return asking.Kill() }, "", nil},
 		{func(*os.Process) error { return c.lab.Kill("node2") }, "node2", []string{"warning: node node2: "}},
-		{func(*os.Process) error { return c.lab.Kill("node1") }, "node1", []string{"node node1, which sends: its answer ended before"}},
+		{func(*os.Process) error { return c.lab.Kill("node1") }, "node1", []string{"error: node node1, which sends: "}},
 		{func(*os.Process) error { return c.lab.Delete(t.Context(), "", "web") }, "", nil},
 	} {
 		asking := exec.Command(bin+"weft", "why", "--live", "web", "db")

@@ -43,6 +43,7 @@ func TestRunWithoutAgent(t *testing.T) {
 func TestUpFails(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
+	unknown := `data plane: ClusterConfig default asks for data plane "abacus", which is unknown: there are linux; the node has none`
 	abacus := &api.ClusterConfig{ObjectMeta: metav1.ObjectMeta{Name: api.DefaultName}, Spec: api.ClusterConfigSpec{DataPlane: "abacus"}}
 	fails := func(program, when string) string {
 		return fmt.Sprintf("#!/bin/sh\ncase \"$*\" in %s) echo port 4789 is taken; exit 3;; esac\nexec %s%s \"$@\"\n", when, bin, program)
@@ -52,12 +53,14 @@ func TestUpFails(t *testing.T) {
 		controllers int
 		objects     []lab.Object
 		want        []string
+		// told is what is said meanwhile.
+		told string
 	}{
 		"controller":        {weft: fails("weft", "controller*"), want: []string{"controller1 ended", "port 4789 is taken"}},
 		"second controller": {weft: fails("weft", "controller*controller2*"), controllers: 2, want: []string{"controller2 ended", "port 4789 is taken"}},
 		"outside":           {weft: fails("weft", "*outside*"), want: []string{"outside", "port 4789 is taken"}},
 		"agent":             {agent: fails("weft-agent", "*node2*"), want: []string{"agent of node2: it ended", "port 4789 is taken"}},
-		"data plane":        {objects: []lab.Object{{Kind: api.ClusterConfigKind, Object: abacus}}, want: []string{"agent of node", "not ready in time", `data plane "abacus" is unknown`}},
+		"data plane":        {objects: []lab.Object{{Kind: api.ClusterConfigKind, Object: abacus}}, want: []string{"agent of node", "not ready in time (context deadline exceeded): " + unknown}, told: "is not ready yet: " + unknown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := shortDir(t)
@@ -75,7 +78,9 @@ func TestUpFails(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
 			defer cancel()
-			o := lab.Options{Dir: filepath.Join(dir, "lab"), Nodes: 2, Controllers: test.controllers, Objects: test.objects, Weft: filepath.Join(programs, "weft")}
+			var told strings.Builder
+			o := lab.Options{Dir: filepath.Join(dir, "lab"), Nodes: 2, Controllers: test.controllers, Objects: test.objects, Weft: filepath.Join(programs, "weft"),
+				Progress: func(line string) { fmt.Fprintln(&told, line) }}
 			_, err := lab.Up(ctx, o)
 			if err == nil {
 				lab.Down(o.Dir)
@@ -85,6 +90,9 @@ func TestUpFails(t *testing.T) {
 				if !strings.Contains(err.Error(), w) {
 					t.Errorf("it does not say %q: %v", w, err)
 				}
+			}
+			if !strings.Contains(told.String(), test.told) {
+				t.Errorf("it does not say meanwhile %q:\n%s", test.told, told.String())
 			}
 			if _, err := os.Stat(o.Dir); !os.IsNotExist(err) {
 				t.Errorf("its directory is left: %v", err)
