@@ -524,7 +524,7 @@ func (d *DataPlane) write(delta rtnl.Delta, c *compiler, endpoints iter.Seq2[pla
 		var errs []error
 		for k := range endpoints {
 			if s := safe[k.Interface]; s != nil {
-				errs = append(errs, c.blame(c.node.Links[k.Interface], d.open(k.Interface, s, ipv4)))
+				errs = append(errs, c.blame(c.node.Links[k.Interface], d.open(k.Interface, c.node.Links[k.Interface], s, ipv4)))
 			}
 		}
 		return errors.Join(errs...)
@@ -542,7 +542,7 @@ func guards(c nft.Content, name string) bool {
 
 // open lets packets to and from an endpoint, of which all other rules hold
 // now.
-func (d *DataPlane) open(name string, s *rtnl.Settings, ipv4 bool) error {
+func (d *DataPlane) open(name string, link int, s *rtnl.Settings, ipv4 bool) error {
 	if ipv4 {
 		// The packet filter checks sources now, where it shall.
 		if err := d.kernel.EndpointSources(s, guards(d.table, name)); err != nil {
@@ -552,11 +552,7 @@ func (d *DataPlane) open(name string, s *rtnl.Settings, ipv4 bool) error {
 	if !d.down[name] {
 		return nil
 	}
-	l, err := d.kernel.LinkByName(name)
-	if err == nil {
-		err = d.kernel.LinkSetUp(l)
-	}
-	if err != nil {
+	if err := d.kernel.SetUp(link); err != nil {
 		return fmt.Errorf("set %s up: %w", name, err)
 	}
 	delete(d.down, name)

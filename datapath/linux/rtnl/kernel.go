@@ -298,6 +298,9 @@ func (k *Kernel) Apply(d Delta, during func() error, blame func(link int, err er
 	return errors.Join(errs...)
 }
 
+// SetUp sets an interface up.
+func (k *Kernel) SetUp(link int) error { return k.LinkSetUp(linkAt(link)) }
+
 // release makes an interface one that leads to no endpoint. It goes down, as no
 // rule tells any more what may come from there.
 func (k *Kernel) release(index int) error {

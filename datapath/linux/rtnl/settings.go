@@ -20,6 +20,7 @@ import (
 // their files would take three system calls for each.
 type Settings struct {
 	Name string
+	link int
 	// ipv4 and ipv6 hold a number of four bytes for each setting. One is empty
 	// where the interface has nothing to do with the protocol, and has no files
 	// then; an older kernel has fewer.
@@ -51,7 +52,7 @@ func (k *Kernel) Settings(link int) (*Settings, error) {
 	if err != nil && !Gone(err) {
 		return nil, fmt.Errorf("read the settings of interface %d: %w", link, err)
 	}
-	s := &Settings{}
+	s := &Settings{link: link}
 	for _, m := range messages {
 		s.parse(m)
 	}
@@ -102,20 +103,74 @@ func (s *Settings) value(setting string) (string, bool) {
 	return strconv.Itoa(int(int32(binary.NativeEndian.Uint32(at)))), true
 }
 
-// setOf makes a setting of an interface have a value, if there is such a one, and
-// writes only if it has another.
-func (k *Kernel) setOf(s *Settings, setting, value string) error {
-	old, ok := s.value(setting)
-	if !ok || old == value {
-		return nil
+// assignment is a setting and the value that it is to have.
+type assignment struct{ setting, value string }
+
+// assign gives an interface settings, those that it has, and writes only what has
+// another value: IPv4's in one message where that does all that the files do, the
+// others by their files, each of which takes three system calls.
+func (k *Kernel) assign(s *Settings, wanted ...assignment) error {
+	var errs []error
+	told := nl.NewRtAttr(unix.IFLA_INET_CONF, nil)
+	var done []string
+	for _, a := range wanted {
+		old, ok := s.value(a.setting)
+		if !ok || old == a.value {
+			continue
+		}
+		family, name, _ := strings.Cut(a.setting, "/")
+		file := family + "/conf/" + s.Name + "/" + name
+		line := fmt.Sprintf("set %s to %s, it was %s", file, a.value, old)
+		if n, err := strconv.ParseUint(a.value, 10, 31); err == nil && family == "ipv4" && !fileDoesMore(name, n) {
+			told.AddRtAttr(places[a.setting]+1, nl.Uint32Attr(uint32(n)))
+			done = append(done, line)
+			continue
+		}
+		switch err := sysctl.Set(file, a.value); {
+		case errors.Is(err, fs.ErrNotExist): // the interface is gone
+		case err != nil:
+			errs = append(errs, err)
+		default:
+			k.record("%s", line)
+		}
 	}
-	family, name, _ := strings.Cut(setting, "/")
-	file := family + "/conf/" + s.Name + "/" + name
-	if err := sysctl.Set(file, value); errors.Is(err, fs.ErrNotExist) {
-		return nil // the interface is gone
-	} else if err != nil {
-		return err
+	if len(done) > 0 {
+		err := k.tell(s.link, told)
+		switch {
+		case Gone(err):
+		case err != nil:
+			errs = append(errs, fmt.Errorf("%s: %w", strings.Join(done, ", "), err))
+		default:
+			for _, line := range done {
+				k.record("%s", line)
+			}
+		}
 	}
-	k.record("set %s to %s, it was %s", file, value, old)
-	return nil
+	return errors.Join(errs...)
+}
+
+// fileDoesMore reports whether writing the file of an IPv4 setting does more than a
+// message to the kernel: it lets go of routes that sockets remember, or tells those who
+// listen.
+func fileDoesMore(name string, value uint64) bool {
+	switch name {
+	case "forwarding":
+		return true
+	case "accept_local", "route_localnet":
+		return value == 0
+	}
+	return false
+}
+
+// tell gives an interface IPv4 settings, attributes of IFLA_INET_CONF.
+func (k *Kernel) tell(link int, settings *nl.RtAttr) error {
+	req := k.request(unix.RTM_SETLINK, unix.NLM_F_ACK)
+	m := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	m.Index = int32(link)
+	req.AddData(m)
+	families := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
+	families.AddRtAttr(unix.AF_INET, nil).AddChild(settings)
+	req.AddData(families)
+	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
+	return err
 }

@@ -13,14 +13,15 @@ import (
 )
 
 // TestSettingsAreThoseOfTheFiles changes each setting by its file, and looks for
-// that in what the kernel tells of the interface.
+// that in what the kernel tells of the interface; and changes it as Weft does, and
+// looks into the file.
 func TestSettingsAreThoseOfTheFiles(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
 	for _, d := range distrusted {
-		if _, ok := places[d[0]]; !ok {
-			t.Errorf("it is not known where the kernel tells %s", d[0])
+		if _, ok := places[d.setting]; !ok {
+			t.Errorf("it is not known where the kernel tells %s", d.setting)
 		}
 	}
 	result := make(chan error)
@@ -74,13 +75,32 @@ func settingsAreThoseOfTheFiles(t *testing.T) error {
 				t.Errorf("%s of %s is told to be %q, %t, and is %s", setting, s.Name, got, ok, value)
 			}
 		}
-		if err := os.WriteFile(file, was, 0); err != nil {
+		before := strings.TrimSpace(string(was))
+		s, err := k.Settings(link)
+		if err == nil {
+			err = k.assign(s, assignment{setting, before})
+		}
+		if err != nil {
 			return err
+		}
+		if now, err := os.ReadFile(file); string(now) != string(was) {
+			t.Errorf("%s is %q and not %q, %v", setting, now, was, err)
 		}
 	}
 	gone, err := k.Settings(1 << 20)
 	if _, ok := gone.value("ipv4/forwarding"); err != nil || ok {
 		t.Errorf("an interface that is not there has settings: %v, %v", gone, err)
+	}
+	// What was read of an interface that is gone meanwhile is not set, and no error.
+	s, err := k.Settings(link)
+	if err == nil {
+		err = k.LinkDel(l)
+	}
+	if err == nil {
+		err = k.assign(s, assignment{"ipv4/arp_ignore", "7"}, assignment{"ipv4/forwarding", "0"}, assignment{"ipv6/accept_ra", "2"})
+	}
+	if err != nil {
+		return err
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package rtnl
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -47,7 +48,7 @@ const NoIPv6 = "IPv6 is turned off: set net.ipv6.conf.all.disable_ipv6 to 0 and 
 // about questions that no endpoint needs. Without shared_media, fewer redirects are
 // sent. src_valid_mark is about packets with a mark, and Weft gives them none.
 // log_martians only tells. drop_unicast_in_l2_multicast drops what no kernel sends.
-var distrusted = [][2]string{
+var distrusted = []assignment{
 	{"ipv4/accept_redirects", "0"}, {"ipv4/secure_redirects", "0"}, {"ipv4/send_redirects", "0"}, {"ipv4/accept_source_route", "0"},
 	{"ipv4/proxy_arp", "0"}, {"ipv4/proxy_arp_pvlan", "0"}, {"ipv4/bootp_relay", "0"}, {"ipv4/arp_accept", "0"},
 	// Neighbours are known for good: who asks is not answered, and not remembered.
@@ -61,18 +62,14 @@ var distrusted = [][2]string{
 	{"ipv6/proxy_ndp", "0"}, {"ipv6/seg6_enabled", "0"}, {"ipv6/rpl_seg_enabled", "0"},
 }
 
-// distrust gives an interface of Weft's those settings, before it comes up.
-// Where it has nothing to do with IPv6, it does none at all.
-func (k *Kernel) distrust(s *Settings, ipv6 bool) error {
-	var errs []error
-	for _, d := range distrusted {
-		errs = append(errs, k.setOf(s, d[0], d[1]))
-	}
+// distrust returns the settings of an interface of Weft's, which it gets before it
+// comes up. Where it has nothing to do with IPv6, it does none at all.
+func distrust(ipv6 bool) []assignment {
 	disabled := "1"
 	if ipv6 {
 		disabled = "0"
 	}
-	return errors.Join(append(errs, k.setOf(s, "ipv6/disable_ipv6", disabled))...)
+	return append(slices.Clip(distrusted), assignment{"ipv6/disable_ipv6", disabled})
 }
 
 // ownDeviceSettings are those of weft0 and weft-vxlan. What comes out of the
@@ -84,11 +81,11 @@ func (k *Kernel) ownDeviceSettings(link int, ipv4, ipv6 bool) error {
 	if err != nil {
 		return err
 	}
-	errs := []error{k.setOf(s, "ipv4/rp_filter", "0"), k.setOf(s, "ipv4/route_localnet", "0"), k.setOf(s, "ipv6/addr_gen_mode", addrGenModeNone), k.distrust(s, ipv6)}
+	wanted := append(distrust(ipv6), assignment{"ipv4/rp_filter", "0"}, assignment{"ipv4/route_localnet", "0"}, assignment{"ipv6/addr_gen_mode", addrGenModeNone})
 	if ipv4 {
-		errs = append(errs, k.setOf(s, "ipv4/forwarding", "1"))
+		wanted = append(wanted, assignment{"ipv4/forwarding", "1"})
 	}
-	return errors.Join(errs...)
+	return k.assign(s, wanted...)
 }
 
 // Forwarding makes the node a router for the families.
@@ -140,14 +137,14 @@ func (k *Kernel) keepAdvertisements() error {
 // interface, which it is unless someone turned that off for new interfaces,
 // and distrust what the endpoint says of the network.
 func (k *Kernel) EndpointSettings(s *Settings, ipv4, ipv6 bool) error {
-	errs := []error{k.distrust(s, ipv6)}
+	wanted := distrust(ipv6)
 	if ipv4 {
-		errs = append(errs, k.setOf(s, "ipv4/forwarding", "1"))
+		wanted = append(wanted, assignment{"ipv4/forwarding", "1"})
 	}
 	if ipv6 {
-		errs = append(errs, k.setOf(s, "ipv6/forwarding", "1"))
+		wanted = append(wanted, assignment{"ipv6/forwarding", "1"})
 	}
-	return errors.Join(errs...)
+	return k.assign(s, wanted...)
 }
 
 // EndpointSources says who checks the IPv4 sources of what comes from an
@@ -157,7 +154,7 @@ func (k *Kernel) EndpointSettings(s *Settings, ipv4, ipv6 bool) error {
 // no reverse path filter, and no search for the node's own addresses.
 func (k *Kernel) EndpointSources(s *Settings, filtered bool) error {
 	if !filtered {
-		return k.setOf(s, "ipv4/accept_local", "0")
+		return k.assign(s, assignment{"ipv4/accept_local", "0"})
 	}
-	return errors.Join(k.setOf(s, "ipv4/rp_filter", "0"), k.setOf(s, "ipv4/accept_local", "1"))
+	return k.assign(s, assignment{"ipv4/rp_filter", "0"}, assignment{"ipv4/accept_local", "1"})
 }
