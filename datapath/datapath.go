@@ -98,7 +98,8 @@ type DataPlane interface {
 	// An endpoint's interface may be down when it comes. Apply brings it up,
 	// once all that holds for the endpoint is in place, and never before: so
 	// whoever makes interfaces makes them down. It takes down one that leads to
-	// no endpoint any more. It changes settings of an endpoint's interface that
+	// no endpoint any more, before the policies go under which that was. A tunnel's
+	// device is up only once it is judged what comes out of it. It changes settings of an endpoint's interface that
 	// would make the node believe what an endpoint says of the network.
 	//
 	// What the node refuses to take of a plan keeps nothing else from being done. The

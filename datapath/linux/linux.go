@@ -61,6 +61,7 @@ import (
 	"github.com/weftnet/weft/datapath/linux/nft"
 	"github.com/weftnet/weft/datapath/linux/rtnl"
 	"github.com/weftnet/weft/datapath/linux/stamps"
+	"github.com/weftnet/weft/datapath/reconcile"
 	"github.com/weftnet/weft/internal/netns"
 	"github.com/weftnet/weft/plan"
 )
@@ -120,8 +121,8 @@ type DataPlane struct {
 	// forwards says for which families the node was made a router since the
 	// kernel was read.
 	forwards [2]bool
-	// down are the endpoints' interfaces that were down when they were last
-	// looked at.
+	// down are the endpoints' interfaces, and the tunnels' devices, that were down when
+	// they were last looked at.
 	down map[string]bool
 
 	// lost are addresses that have lost their endpoint since the kernel was last
@@ -347,6 +348,11 @@ func (d *DataPlane) look() (same bool, err error) {
 			return false, nil
 		}
 	}
+	for _, l := range inv.OwnTunnels() {
+		if l.Attrs().Flags&net.FlagUp == 0 {
+			return false, nil
+		}
+	}
 	for name, index := range c.node.Links {
 		if l, ok := inv.ByName[name]; !ok || l.Attrs().Index != index || l.Attrs().Flags&net.FlagUp == 0 {
 			return false, nil
@@ -388,6 +394,7 @@ func (d *DataPlane) sync(p *plan.Plan) error {
 	for _, t := range p.Local.Tunnels {
 		if l, ok := inv.Own(d.stamps.TunnelPrefix+t.Name, rtnl.VXLANKind); ok && tunnelTrouble[t.Name] == nil {
 			n.Tunnels[t.Name] = rtnl.Device{Index: l.Attrs().Index, MTU: l.Attrs().MTU}
+			d.down[l.Attrs().Name] = l.Attrs().Flags&net.FlagUp == 0
 		}
 	}
 	c := newCompiler(n, p, &rtnl.Wanted{})
@@ -402,13 +409,15 @@ func (d *DataPlane) sync(p *plan.Plan) error {
 		return err
 	}
 	c.want.Changes() // starts the next round
+	delta := c.want.Against(have)
+	released := d.release(delta.Groups)
 	if err := d.enforce(p, func() ([]string, error) { return d.unheard(func() ([]string, error) { return d.policies.sync(p) }) }); err != nil {
-		return err
+		return errors.Join(released, err)
 	}
 	// Whatever there was to change: another instance may not have come to it.
 	d.sweeper.judge(p, true)
-	err = d.write(c.want.Against(have), c, p.Endpoints.All(), true)
-	return errors.Join(bridgeTrouble, errors.Join(slices.Collect(maps.Values(tunnelTrouble))...), err, d.removeDevices(inv, p), d.report(c))
+	err = d.write(delta, c, p.Endpoints.All(), true)
+	return errors.Join(bridgeTrouble, released, errors.Join(slices.Collect(maps.Values(tunnelTrouble))...), err, d.removeDevices(inv, p), d.report(c))
 }
 
 // update changes what leads from the current plan to p. It returns false when
@@ -429,6 +438,7 @@ func (d *DataPlane) update(p *plan.Plan, changes plan.Diff) (bool, error) {
 		return false, nil
 	}
 	delta := c.want.Changes()
+	released := d.release(delta.Groups)
 	elements := len(changes.Tags) + len(changes.Classes) + len(changes.Within) + len(changes.Verdicts)
 	if len(changes.Endpoints)+elements > 0 || movesSources(d.compiler.plan, p, changes) {
 		write := func() ([]string, error) { return d.policies.update(d.compiler.plan, p, changes) }
@@ -437,7 +447,7 @@ func (d *DataPlane) update(p *plan.Plan, changes plan.Diff) (bool, error) {
 		}
 		err := d.enforce(p, write)
 		if err != nil {
-			return true, err
+			return true, errors.Join(released, err)
 		}
 		d.sweeper.judge(p, judge.MayForbid(d.compiler.plan, p, changes) || movesBelief(d.stamps, d.compiler.plan, p, changes))
 	}
@@ -449,7 +459,19 @@ func (d *DataPlane) update(p *plan.Plan, changes plan.Diff) (bool, error) {
 		}
 	}
 	filters := len(changes.Endpoints)+len(changes.Egress) > 0 || c.sources == nil
-	return true, errors.Join(d.write(delta, c, added, filters), d.report(c))
+	return true, errors.Join(released, d.write(delta, c, added, filters), d.report(c))
+}
+
+// release takes down the interfaces that lead to no endpoint any more, before the
+// policies are gone under which they are. It is said which could not be.
+func (d *DataPlane) release(groups []reconcile.Change[int, struct{}]) error {
+	var errs []error
+	for _, c := range groups {
+		if c.New == nil {
+			errs = append(errs, d.kernel.Release(c.Key))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // enforce brings the policies up to date, before anything else changes: what
@@ -514,17 +536,18 @@ func (d *DataPlane) write(delta rtnl.Delta, c *compiler, endpoints iter.Seq2[pla
 			}
 			again = most != d.most
 		}
+		tunnels := d.openTunnels(c)
 		var all []netip.Addr
 		for _, e := range endpoints {
 			all = append(all, e.Addresses...)
 		}
 		if err := errors.Join(d.resume(c.plan), d.forgetter.Settle(all)); err != nil {
-			return fmt.Errorf("delete the connections of endpoints that have gone, before others get their addresses: %w", err)
+			return errors.Join(tunnels, fmt.Errorf("delete the connections of endpoints that have gone, before others get their addresses: %w", err))
 		}
-		var errs []error
+		errs := []error{tunnels}
 		for k := range endpoints {
 			if s := safe[k.Interface]; s != nil {
-				errs = append(errs, c.blame(c.node.Links[k.Interface], d.open(k.Interface, c.node.Links[k.Interface], s, ipv4)))
+				errs = append(errs, c.blame(c.node.Links[k.Interface], d.open(k.Interface, s, ipv4)))
 			}
 		}
 		return errors.Join(errs...)
@@ -542,21 +565,39 @@ func guards(c nft.Content, name string) bool {
 
 // open lets packets to and from an endpoint, of which all other rules hold
 // now.
-func (d *DataPlane) open(name string, link int, s *rtnl.Settings, ipv4 bool) error {
+func (d *DataPlane) open(name string, s *rtnl.Settings, ipv4 bool) error {
 	if ipv4 {
 		// The packet filter checks sources now, where it shall.
 		if err := d.kernel.EndpointSources(s, guards(d.table, name)); err != nil {
 			return err
 		}
 	}
+	return d.setUp(name)
+}
+
+// openTunnels lets packets into the node's tunnels and out of them, of which the table
+// is in force now. Before, whoever knows the node's address could send what he likes.
+func (d *DataPlane) openTunnels(c *compiler) error {
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(c.node.Tunnels)) {
+		errs = append(errs, d.setUp(d.stamps.TunnelPrefix+name))
+	}
+	return errors.Join(errs...)
+}
+
+// setUp brings an interface up that was down.
+func (d *DataPlane) setUp(name string) error {
 	if !d.down[name] {
 		return nil
 	}
-	if err := d.kernel.SetUp(link); err != nil {
+	l, err := d.kernel.LinkByName(name)
+	if err != nil {
 		return fmt.Errorf("set %s up: %w", name, err)
 	}
+	if err := d.kernel.SetUp(l); err != nil {
+		return err
+	}
 	delete(d.down, name)
-	d.record("set %s up", name)
 	return nil
 }
 

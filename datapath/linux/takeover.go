@@ -32,7 +32,8 @@ import (
 //  3. One after the other, interfaces of endpoints get this one's group, and the
 //     bridge and the tunnels' devices its names. They keep their indexes, and so
 //     their routes, neighbours and forwarding entries.
-//  4. The other's policy table goes.
+//  4. Interfaces that lead to no endpoint any more go down, and the other's policy
+//     table goes.
 //  5. All else is as at any start: what differs is written, as this one's routes, which
 //     stand beside the other's with another metric, and its table, which now takes
 //     only what is its own.
@@ -158,6 +159,9 @@ func (d *DataPlane) take(ctx context.Context, p *plan.Plan) error {
 			return err
 		}
 	}
+	if err := d.releaseAllBut(p, inv, others); err != nil {
+		return err
+	}
 	var policies []string
 	for _, other := range others {
 		policies = append(policies, other.PolicyTable)
@@ -167,6 +171,18 @@ func (d *DataPlane) take(ctx context.Context, p *plan.Plan) error {
 	}
 	d.from = nil
 	return nil
+}
+
+// releaseAllBut takes down the interfaces of others' endpoints that are none of a plan.
+func (d *DataPlane) releaseAllBut(p *plan.Plan, inv *rtnl.Links, others []Stamps) error {
+	var errs []error
+	for _, l := range inv.All {
+		_, wanted := p.Endpoints.Get(plan.EndpointKey{Interface: l.Attrs().Name})
+		if !wanted && slices.ContainsFunc(others, func(s Stamps) bool { return s.Group == l.Attrs().Group }) {
+			errs = append(errs, d.kernel.Release(l.Attrs().Index))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // takeForce is steps 1 and 2.

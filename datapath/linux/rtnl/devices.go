@@ -214,11 +214,15 @@ func (k *Kernel) EnsureBridge(inv *Links, p *plan.Plan, ipv4, ipv6 bool) error {
 			return err
 		}
 	}
-	return k.setUp(l, ipv4, ipv6)
+	if err := k.ownDeviceSettings(l.Attrs().Index, ipv4, ipv6); err != nil || l.Attrs().Flags&net.FlagUp != 0 {
+		return err
+	}
+	return k.SetUp(l)
 }
 
 // EnsureVXLAN makes a tunnel's device, anew if it differs in what cannot be
-// changed.
+// changed. A new one is down: whoever guards what comes out of it brings it up then
+// (see SetUp).
 func (k *Kernel) EnsureVXLAN(inv *Links, t Overlay, mtu int, ipv4, ipv6 bool) error {
 	l, ok := inv.ByName[t.Device]
 	if ok {
@@ -249,7 +253,7 @@ func (k *Kernel) EnsureVXLAN(inv *Links, t Overlay, mtu int, ipv4, ipv6 bool) er
 		}
 		k.record("set MTU %d of %s, it was %d", mtu, t.Device, l.Attrs().MTU)
 	}
-	return k.setUp(l, ipv4, ipv6)
+	return k.ownDeviceSettings(l.Attrs().Index, ipv4, ipv6)
 }
 
 // clear deletes another device of Weft's that receives what a tunnel is to: one of
@@ -300,20 +304,12 @@ func (k *Kernel) setMAC(l netlink.Link, mac plan.MAC) error {
 	return nil
 }
 
-// setUp makes a device of Weft's ready: no addresses of its own making, no
-// reverse path filter, no belief in what it hears, up. It comes up last.
-func (k *Kernel) setUp(l netlink.Link, ipv4, ipv6 bool) error {
-	name := l.Attrs().Name
-	if err := k.ownDeviceSettings(l.Attrs().Index, ipv4, ipv6); err != nil {
-		return err
-	}
-	if l.Attrs().Flags&net.FlagUp != 0 {
-		return nil
-	}
+// SetUp brings an interface up.
+func (k *Kernel) SetUp(l netlink.Link) error {
 	if err := k.LinkSetUp(l); err != nil {
-		return fmt.Errorf("set %s up: %w", name, err)
+		return fmt.Errorf("set %s up: %w", l.Attrs().Name, err)
 	}
-	k.record("set %s up", name)
+	k.record("set %s up", l.Attrs().Name)
 	return nil
 }
 

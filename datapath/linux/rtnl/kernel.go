@@ -196,10 +196,10 @@ func LocalAddresses() ([]netip.Addr, error) {
 	return all, nil
 }
 
-// Apply writes what a delta says. What is new comes before what goes, and
-// before it what it depends on; before routes, during runs. Every object is
-// tried; the errors are joined, each as blame makes it one of the interface
-// that the object is on.
+// Apply writes what a delta says, but for what goes of groups: see Release. What is
+// new comes before what goes, and before it what it depends on; before routes, during
+// runs. Every object is tried; the errors are joined, each as blame makes it one of the
+// interface that the object is on.
 func (k *Kernel) Apply(d Delta, during func() error, blame func(link int, err error) error) error {
 	var errs []error
 	link := 0
@@ -219,8 +219,6 @@ func (k *Kernel) Apply(d Delta, during func() error, blame func(link int, err er
 		link = c.Key
 		if c.New != nil {
 			try(k.LinkSetGroup(linkAt(c.Key), int(k.stamps.Group)), "set", text("group %d of interface %d", k.stamps.Group, c.Key))
-		} else if err := k.release(c.Key); !Gone(err) {
-			try(err, "set", text("group 0 of interface %d", c.Key))
 		}
 	}
 	for _, c := range d.Neighbours {
@@ -298,19 +296,27 @@ func (k *Kernel) Apply(d Delta, during func() error, blame func(link int, err er
 	return errors.Join(errs...)
 }
 
-// SetUp sets an interface up.
-func (k *Kernel) SetUp(link int) error { return k.LinkSetUp(linkAt(link)) }
-
-// release makes an interface one that leads to no endpoint. It goes down, as no
-// rule tells any more what may come from there.
-func (k *Kernel) release(index int) error {
+// Release makes an interface one that leads to no endpoint, unless it is gone. It goes
+// down, as no rule tells any more what may come from there.
+func (k *Kernel) Release(index int) error {
 	l, err := k.LinkByIndex(index)
-	if err != nil {
-		return err
+	if err == nil {
+		err = k.release(l)
 	}
+	switch {
+	case Gone(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("set group 0 of interface %d: %w", index, err)
+	}
+	k.record("set group 0 of interface %d", index)
+	return nil
+}
+
+func (k *Kernel) release(l netlink.Link) error {
 	// It keeps the group while it is up, as that is how it is told that it may
 	// not send what it likes.
-	s, err := k.Settings(index)
+	s, err := k.Settings(l.Attrs().Index)
 	if err != nil {
 		return err
 	}
