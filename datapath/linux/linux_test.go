@@ -520,7 +520,7 @@ func BenchmarkApplyEndpoint(b *testing.B) {
 	text.WriteString(tunnelPlan)
 	for i := range 1000 {
 		a := netip.AddrFrom4([4]byte{172, 31, byte(i >> 8), byte(i)})
-		fmt.Fprintf(&text, "peer n%d ends %s@%s\nroute default 10.%d.%d.0/24 tunnel n%[1]d\n", i, a, plan.MACOf(a), 8+i>>8, i&255)
+		fmt.Fprintf(&text, "peer n%d ends vxlan@%s@%s\nroute default 10.%d.%d.0/24 tunnel n%[1]d\n", i, a, plan.MACOf(a), 8+i>>8, i&255)
 	}
 	p := mustParse(b, text.String())
 	q := *p
