@@ -35,7 +35,9 @@ const SwitchTime = time.Second
 // ErrNotTaken is wrapped by the error of an Apply that was to take over from other
 // data planes and did not: what they have still decides about packets. Nothing passes
 // that the plan does not let pass, but what passes is not sure: one of the others has
-// to take over in turn, or the same call has to succeed.
+// to take over in turn, or the same call has to succeed. Until then none of them may be
+// removed. An Apply has taken over where its error wraps something else: that is of
+// single entries or endpoints, or says what is wrong with the node or the plan.
 var ErrNotTaken = errors.New("the data plane has not taken over")
 
 // DataPlane makes a node do what a plan says. It works in the network

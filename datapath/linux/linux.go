@@ -223,27 +223,15 @@ func (d *DataPlane) Capabilities() datapath.Capabilities {
 // interface is not there are left out, and the error then wraps
 // datapath.ErrMissing.
 func (d *DataPlane) Apply(ctx context.Context, p *plan.Plan) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
 	if p == nil {
 		p = &plan.Plan{}
 	}
-	var changes plan.Diff
-	var err error
-	if between := datapath.Between(d.previous, p); between != d.previous && d.supports(p) == nil {
-		// What keeps it from being wholly so is said of the plan itself.
-		_ = d.Apply(ctx, between)
-	}
-	if d.current == nil {
-		err = errors.Join(p.Validate(), d.supports(p))
-	} else if changes = d.current.Diff(p); changes.Empty() {
-		return nil
-	} else {
-		err = d.supportsChanges(p, changes)
-	}
+	changes, err := d.accept(ctx, p)
 	if err != nil {
-		return err
+		return d.unlessTaken(err)
+	}
+	if d.current != nil && changes.Empty() {
+		return nil
 	}
 	d.state.Lock()
 	defer d.state.Unlock()
@@ -254,23 +242,46 @@ func (d *DataPlane) Apply(ctx context.Context, p *plan.Plan) error {
 			d.lost = append(d.lost, lostBy(d.previous.Diff(p))...)
 		}
 		d.current, d.previous = nil, p
-		var err error
 		if d.from != nil {
 			if err := d.take(ctx, p); err != nil {
-				return err
+				return d.unlessTaken(err)
 			}
 		}
+		var trouble, err error
 		if known {
 			known, err = d.update(p, changes)
 		}
 		if !known {
-			err = d.sync(p)
+			trouble, err = d.sync(p)
 		}
-		if err == nil {
+		if err = d.unlessTaken(err); !errors.Is(err, datapath.ErrNotTaken) {
+			d.from = nil
+		}
+		if err = errors.Join(trouble, err); err == nil {
 			d.current = p
 		}
 		return err
 	})
+}
+
+// accept returns what leads from the current plan to p, if there is one, or why p
+// cannot be done. Where the way there is by another plan, it is gone.
+func (d *DataPlane) accept(ctx context.Context, p *plan.Plan) (plan.Diff, error) {
+	if err := ctx.Err(); err != nil {
+		return plan.Diff{}, err
+	}
+	if between := datapath.Between(d.previous, p); d.from == nil && between != d.previous && d.supports(p) == nil {
+		// What keeps it from being wholly so is said of the plan itself.
+		_ = d.Apply(ctx, between)
+	}
+	if d.current == nil {
+		return plan.Diff{}, errors.Join(p.Validate(), d.supports(p))
+	}
+	changes := d.current.Diff(p)
+	if changes.Empty() {
+		return changes, nil
+	}
+	return changes, d.supportsChanges(p, changes)
 }
 
 // Repair puts right what others changed; see datapath.DataPlane.
@@ -292,7 +303,7 @@ func (d *DataPlane) Repair(ctx context.Context) ([]string, error) {
 			// What is wrong comes to light, or is told, when all is read.
 			d.current = nil
 		}
-		err := d.sync(d.previous)
+		err := errors.Join(d.sync(d.previous))
 		if err == nil {
 			d.current = d.previous
 		}
@@ -310,9 +321,9 @@ func (d *DataPlane) Remove(ctx context.Context) error {
 	defer d.state.Unlock()
 	return d.in(func() error {
 		d.writes = nil
-		d.current, d.previous, d.lost = nil, nil, nil
+		d.current, d.previous, d.lost, d.from = nil, nil, nil, nil
 		clear(d.resumed)
-		return d.sync(&plan.Plan{})
+		return errors.Join(d.sync(&plan.Plan{}))
 	})
 }
 
@@ -359,26 +370,27 @@ func (d *DataPlane) look() (same bool, err error) {
 		}
 	}
 	d.forwards = [2]bool{}
-	return true, d.write(rtnl.Delta{}, c, p.Endpoints.All(), false)
+	return true, errors.Join(d.write(rtnl.Delta{}, c, p.Endpoints.All(), false))
 }
 
-// sync reads what is there and changes what differs.
-func (d *DataPlane) sync(p *plan.Plan) error {
+// sync reads what is there and changes what differs. It returns what is wrong with the
+// node or the plan, and all else that kept it from doing so.
+func (d *DataPlane) sync(p *plan.Plan) (trouble, err error) {
 	// What is told from here on is judged by what this writes.
 	d.follows, d.looks = d.watcher, 0
 	d.forwards, d.most = [2]bool{}, conntrack.MostTracked()
 	inv, err := d.kernel.List()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	n := &rtnl.Node{Stamps: d.stamps, Links: map[string]int{}}
 	if n.Connected, err = d.kernel.Connections(inv.OwnLinks()); err != nil {
-		return err
+		return nil, err
 	}
 	tunnelTrouble, bridgeTrouble := d.ensureDevices(inv, n, p)
 	// Again, as making devices changes what there is.
 	if inv, err = d.kernel.List(); err != nil {
-		return err
+		return nil, err
 	}
 	d.down = map[string]bool{}
 	for k := range p.Endpoints.All() {
@@ -399,25 +411,25 @@ func (d *DataPlane) sync(p *plan.Plan) error {
 	}
 	c := newCompiler(n, p, &rtnl.Wanted{})
 	if err := c.compile(); err != nil {
-		return err
+		return nil, err
 	}
 	have, err := d.kernel.Read(inv.All, inv.OwnLinks(), inv.TunnelLinks())
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if d.table, err = reading(d.stamps.Table); err != nil {
-		return err
+		return nil, err
 	}
 	c.want.Changes() // starts the next round
 	delta := c.want.Against(have)
 	released := d.release(delta.Groups)
 	if err := d.enforce(p, func() ([]string, error) { return d.unheard(func() ([]string, error) { return d.policies.sync(p) }) }); err != nil {
-		return errors.Join(released, err)
+		return released, err
 	}
 	// Whatever there was to change: another instance may not have come to it.
 	d.sweeper.judge(p, true)
-	err = d.write(delta, c, p.Endpoints.All(), true)
-	return errors.Join(bridgeTrouble, released, errors.Join(slices.Collect(maps.Values(tunnelTrouble))...), err, d.removeDevices(inv, p), d.report(c))
+	settings, err := d.write(delta, c, p.Endpoints.All(), true)
+	return errors.Join(bridgeTrouble, released, errors.Join(slices.Collect(maps.Values(tunnelTrouble))...), settings, d.removeDevices(inv, p), d.report(c)), err
 }
 
 // update changes what leads from the current plan to p. It returns false when
@@ -459,7 +471,8 @@ func (d *DataPlane) update(p *plan.Plan, changes plan.Diff) (bool, error) {
 		}
 	}
 	filters := len(changes.Endpoints)+len(changes.Egress) > 0 || c.sources == nil
-	return true, errors.Join(released, d.write(delta, c, added, filters), d.report(c))
+	settings, err := d.write(delta, c, added, filters)
+	return true, errors.Join(released, settings, err, d.report(c))
 }
 
 // release takes down the interfaces that lead to no endpoint any more, before the
@@ -490,8 +503,9 @@ func (d *DataPlane) enforce(p *plan.Plan, write func() ([]string, error)) error 
 	return nil
 }
 
-// write brings the kernel up to date and remembers what was written.
-func (d *DataPlane) write(delta rtnl.Delta, c *compiler, endpoints iter.Seq2[plan.EndpointKey, plan.Endpoint], filters bool) error {
+// write brings the kernel up to date and remembers what was written. It returns which
+// settings could not be made, and what else could not be written.
+func (d *DataPlane) write(delta rtnl.Delta, c *compiler, endpoints iter.Seq2[plan.EndpointKey, plan.Endpoint], filters bool) (settings, err error) {
 	ipv4, ipv6 := rtnl.Routed(c.plan)
 	var errs []error
 	if families := [2]bool{ipv4, ipv6}; d.forwards != families {
@@ -516,7 +530,7 @@ func (d *DataPlane) write(delta rtnl.Delta, c *compiler, endpoints iter.Seq2[pla
 		}
 		errs = append(errs, c.blame(link, err))
 	}
-	err := d.kernel.Apply(delta, func() error {
+	err = d.kernel.Apply(delta, func() error {
 		// The interfaces that leave are gone or down.
 		d.forgetter.Lost(d.lost)
 		d.lost = nil
@@ -553,7 +567,7 @@ func (d *DataPlane) write(delta rtnl.Delta, c *compiler, endpoints iter.Seq2[pla
 		return errors.Join(errs...)
 	}, c.blame)
 	d.compiler = c
-	return errors.Join(append(errs, err)...)
+	return errors.Join(errs...), err
 }
 
 // guards reports whether the table checks the sources of what comes from an

@@ -74,7 +74,7 @@ func (d *DataPlane) Prepare(ctx context.Context, p *plan.Plan, from ...datapath.
 	}
 	d.state.Lock()
 	defer d.state.Unlock()
-	d.from, d.current = nil, nil
+	d.from, d.current, d.previous = nil, nil, nil // what another has since done is not known
 	return d.in(func() error {
 		d.writes = nil
 		inv, err := d.kernel.List()
@@ -136,17 +136,28 @@ func tunnelsOf(inv *rtnl.Links, others []Stamps) (all []int) {
 	return all
 }
 
+// unlessTaken returns an error of an Apply, which says that the data plane has not taken
+// over, where it was to and the error is of more than single entries and endpoints: what
+// the others have would be removed, and is all that some packets have.
+func (d *DataPlane) unlessTaken(err error) error {
+	if d.from == nil || datapath.Concerning(err, "") == nil {
+		return err
+	}
+	return fmt.Errorf("%w: %w", datapath.ErrNotTaken, err)
+}
+
 // take makes this data plane the one in force, in the place of those that Prepare was
-// told of, and gives it what they have. It is called in the node's namespace.
+// told of, and gives it what they have. What was done before is done again. It is called
+// in the node's namespace.
 func (d *DataPlane) take(ctx context.Context, p *plan.Plan) error {
 	others := kin(d.from)
 	if err := d.takeForce(p, others); err != nil {
-		return fmt.Errorf("%w: %w", datapath.ErrNotTaken, err)
+		return err
 	}
 	for _, f := range d.from {
 		if _, ok := f.(*DataPlane); !ok {
 			if err := f.Remove(ctx); err != nil {
-				return fmt.Errorf("%w: remove what data plane %s has: %w", datapath.ErrNotTaken, f.Name(), err)
+				return fmt.Errorf("remove what data plane %s has: %w", f.Name(), err)
 			}
 		}
 	}
@@ -169,7 +180,6 @@ func (d *DataPlane) take(ctx context.Context, p *plan.Plan) error {
 	if err := nft.Delete(policies...); err != nil {
 		return fmt.Errorf("delete the policies of another data plane: %w", err)
 	}
-	d.from = nil
 	return nil
 }
 

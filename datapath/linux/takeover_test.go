@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/datapath/linux/nft"
@@ -145,3 +147,57 @@ func TestAnotherKind(t *testing.T) {
 type failing struct{ datapath.DataPlane }
 
 func (failing) Remove(ctx context.Context) error { return errors.New("device is busy") }
+
+// TestTakenInPart has a take-over that fails where this data plane is in force and has not
+// written what packets need: it says so each time, until the same call succeeds. What
+// concerns a single entry is no such failure.
+func TestTakenInPart(t *testing.T) {
+	b := newBench(t)
+	p := mustParse(t, policedPlan)
+	b.mustApply(p)
+	d, err := NewAt(b.path, Config{Stamps: OtherStamps})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if err := d.Prepare(t.Context(), p, b.DataPlane); err != nil {
+		t.Fatal(err)
+	}
+	unable := mustParse(t, policedPlan+"egress default any 198.51.100.0/24 via node2\n")
+	if err := d.Apply(t.Context(), unable); !errors.Is(err, datapath.ErrNotTaken) || !errors.Is(err, datapath.ErrNotSupported) {
+		t.Errorf("a plan is asked for that cannot be done, and the error is %v", err)
+	}
+	failure := errors.New("not now")
+	hear(t, func(table string) error {
+		if table == OtherStamps.Table {
+			return failure
+		}
+		return nil
+	})
+	for range 2 {
+		if err := d.Apply(t.Context(), p); !errors.Is(err, datapath.ErrNotTaken) || !errors.Is(err, failure) {
+			t.Errorf("the packet filter cannot be read, and the error is %v", err)
+		}
+	}
+	failure = nil
+	foreign := &netlink.Route{Dst: ipNet(netip.MustParsePrefix("10.1.9.0/24")), Gw: ip(netip.MustParseAddr("172.30.0.9")), Protocol: unix.RTPROT_STATIC, Priority: OtherStamps.Metric + metric4}
+	b.do(func() error { return netlink.RouteAdd(foreign) })
+	p = mustParse(t, policedPlan+"route default 10.1.9.0/24 tunnel node2\n")
+	var entry *datapath.EntryError
+	for range 2 {
+		if err := d.Apply(t.Context(), p); !errors.As(err, &entry) || errors.Is(err, datapath.ErrNotTaken) {
+			t.Errorf("somebody has a route of the plan's, and the error is %v", err)
+		}
+	}
+	if err := b.Remove(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if is := b.stamped(stamps.Default); len(is) > 0 {
+		t.Errorf("of the other there is %q", is)
+	}
+	b.do(func() error { return netlink.RouteDel(foreign) })
+	if err := d.Apply(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	(&bench{t: t, path: b.path, DataPlane: d}).nothingToRepair()
+}
