@@ -74,7 +74,7 @@ func TestCompile(t *testing.T) {
 		c := compileFor(t, p)
 		out := []txtar.File{files[0],
 			{Name: "objects", Data: []byte(describe(p, c))},
-			{Name: "rules", Data: []byte(describeRules(compileRuleset(stamps.Default, p, c.sourcesOf(), usualConnections)))}}
+			{Name: "rules", Data: []byte(describeRules(compileRuleset(stamps.Default, p, c.sourcesOf(), usualConnections, true)))}}
 		if _, r := compilePolicies(stamps.Default, p, true); !r.Empty() {
 			out = append(out, txtar.File{Name: "policies", Data: []byte(describeRules(r))})
 		}

@@ -21,7 +21,7 @@ egress default any 0.0.0.0/0 drop
 	if err != nil {
 		t.Fatal(err)
 	}
-	own := compileRuleset(stamps.Default, p, compileFor(t, p).sourcesOf(), usualConnections)
+	own := compileRuleset(stamps.Default, p, compileFor(t, p).sourcesOf(), usualConnections, true)
 	limits := own.Chains["crossing"].Hook.Priority
 	before := map[string]bool{"discard": false, fromEndpoints: false, toEndpoints: false}
 	for _, r := range []*ruleset{own, policyRules(stamps.Default, true)} {

@@ -28,7 +28,7 @@ egress default any 0.0.0.0/0 masquerade
 	c := compileFor(t, p)
 	for _, most := range []int{1, 65_536, usualConnections, 4 << 20} {
 		var limit *expr.Limit
-		for _, rule := range compileRuleset(stamps.Default, p, c.sourcesOf(), most).Chains["beginnings"].Rules {
+		for _, rule := range compileRuleset(stamps.Default, p, c.sourcesOf(), most, true).Chains["beginnings"].Rules {
 			for _, e := range rule.Exprs {
 				if d, ok := e.(*expr.Dynset); ok {
 					limit = d.Exprs[0].(*expr.Limit)

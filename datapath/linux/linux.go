@@ -536,7 +536,7 @@ func (d *DataPlane) write(delta rtnl.Delta, c *compiler, endpoints iter.Seq2[pla
 		d.lost = nil
 		for again := filters; again; {
 			most := d.most
-			table, done, err := nft.Write(d.table, compileRuleset(d.stamps, c.plan, c.sourcesOf(), cmp.Or(most, usualConnections)).Table)
+			table, done, err := nft.Write(d.table, compileRuleset(d.stamps, c.plan, c.sourcesOf(), cmp.Or(most, usualConnections), d.policies.tags).Table)
 			d.table = table
 			for _, line := range done {
 				d.record("%s", line)

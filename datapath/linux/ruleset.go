@@ -33,8 +33,8 @@ var reading = nft.Read
 // compileRuleset returns the rules for a plan's Egress table, and those that
 // judge where packets come from, and what passes: see arrivals, guard and
 // crossing. Where there is nothing to judge there are no rules. most is how many
-// connections the node tracks at most.
-func compileRuleset(stamps Stamps, p *plan.Plan, s *sources, most int) *ruleset {
+// connections the node tracks at most, and labels says whether the kernel labels them.
+func compileRuleset(stamps Stamps, p *plan.Plan, s *sources, most int, labels bool) *ruleset {
 	r := newRuleset(stamps, stamps.Table)
 	var translates, discards bool
 	for _, e := range p.Egress.All() {
@@ -47,7 +47,7 @@ func compileRuleset(stamps Stamps, p *plan.Plan, s *sources, most int) *ruleset 
 	if p.Endpoints.Len() > 0 || len(p.Local.Pools) > 0 || len(p.Local.Tunnels) > 0 || len(s.plain) > 0 {
 		r.arrivals(p, s)
 		r.guard(p, s)
-		r.tags(p)
+		r.tags(p, labels)
 		r.crossing(p, s)
 	}
 	local := r.isToEndpoint()

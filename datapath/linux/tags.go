@@ -27,6 +27,9 @@ import (
 // Before connection tracking only chains of raw priority see it. Others' marks have
 // a meaning to others: kube-proxy's rules drop what has one of the bits.
 //
+// A kernel that labels no connections can keep no tag of what comes. It takes all
+// identifiers of the network as if they were the first.
+//
 // So a label says what a connection began with, whoever sent it. Whether that is
 // believed is for policies to say, which change at once with all else of theirs: see
 // believedSources, and labelled.
@@ -70,14 +73,18 @@ func hasTags(t rtnl.Overlay) bool { return t.LastVNI > t.VNI }
 func sendsTags(t rtnl.Overlay) bool { return t.CarriesTags && hasTags(t) }
 
 // tags adds what sends tags, and what takes them out of what comes. What writes
-// them into outer packets is a part of departures.
-func (r *ruleset) tags(p *plan.Plan) {
+// them into outer packets is a part of departures. labels says whether the kernel
+// labels connections.
+func (r *ruleset) tags(p *plan.Plan, labels bool) {
 	tunnels := rtnl.Overlays(r.stamps, p)
 	if slices.ContainsFunc(tunnels, sendsTags) {
 		r.tagsOutward(p, tunnels)
 	}
 	if slices.ContainsFunc(tunnels, hasTags) {
-		r.tagsInward(tunnels)
+		r.tagsInward(tunnels, labels)
+	}
+	if labels && slices.ContainsFunc(tunnels, hasTags) {
+		r.tagsKept(tunnels)
 	}
 }
 
@@ -114,31 +121,41 @@ func departure(t rtnl.Overlay) nft.Verdict {
 	return nft.Accept
 }
 
-func (r *ruleset) tagsInward(tunnels []rtnl.Overlay) {
+func (r *ruleset) tagsInward(tunnels []rtnl.Overlay, labels bool) {
 	c := r.Chain(tagsInward)
 	c.Hook = &nft.Hook{Kind: nftables.ChainTypeFilter, Number: *nftables.ChainHookInput, Priority: lastPlace}
-	kept := r.Chain(tagsKept)
-	kept.Hook = &nft.Hook{Kind: nftables.ChainTypeFilter, Number: *nftables.ChainHookPrerouting, Priority: *nftables.ChainPriorityConntrack + 1}
-	kept.Add("what comes out of no tunnel", nft.MetaNotEqual(expr.MetaKeyIIFNAME, []byte(r.stamps.TunnelPrefix)), nft.Decide(nft.Accept))
 	for _, t := range tunnels {
 		if !hasTags(t) {
-			kept.Add("out of a tunnel without tags", nft.MetaEqual(expr.MetaKeyIIFNAME, []byte(nft.InterfaceKey(t.Device))), nft.Decide(nft.Accept))
 			continue
 		}
 		name := tagsInward + "-" + t.Name
 		// All others of these have been dropped; see guard.
 		c.Add("the tunnel's packets", packetsOf(t), nft.IsFamily(t.VTEP.Is4()), nft.Decide(nft.GoTo(name)))
 		in := r.Chain(name)
-		in.Add("the tag becomes the mark", r.tagOf(t), setMark(1))
+		if labels {
+			in.Add("the tag becomes the mark", r.tagOf(t), setMark(1))
+		}
 		in.Add("the identifier of the tunnel's device", nft.FromTransport(offsetVNI, 3), []expr.Any{
 			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: onWire(t.VNI)[:3]},
 		}, nft.Literal(1, string(onWire(t.VNI))), []expr.Any{writeVNI(1, 0, 3, true)})
 	}
-	kept.Add("the mark becomes the connection's label", unconfirmed(), nft.Literal(unix.NFT_REG32_00, string(make([]byte, labelBytes))), []expr.Any{
+}
+
+// tagsKept adds what keeps the tag with the connection.
+func (r *ruleset) tagsKept(tunnels []rtnl.Overlay) {
+	c := r.Chain(tagsKept)
+	c.Hook = &nft.Hook{Kind: nftables.ChainTypeFilter, Number: *nftables.ChainHookPrerouting, Priority: *nftables.ChainPriorityConntrack + 1}
+	c.Add("what comes out of no tunnel", nft.MetaNotEqual(expr.MetaKeyIIFNAME, []byte(r.stamps.TunnelPrefix)), nft.Decide(nft.Accept))
+	for _, t := range tunnels {
+		if !hasTags(t) {
+			c.Add("out of a tunnel without tags", nft.MetaEqual(expr.MetaKeyIIFNAME, []byte(nft.InterfaceKey(t.Device))), nft.Decide(nft.Accept))
+		}
+	}
+	c.Add("the mark becomes the connection's label", unconfirmed(), nft.Literal(unix.NFT_REG32_00, string(make([]byte, labelBytes))), []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyMARK, Register: unix.NFT_REG32_00 + labelWord},
 		&expr.Ct{Key: expr.CtKeyLABELS, Register: unix.NFT_REG32_00, SourceRegister: true},
 	})
-	kept.Add("and nobody else's mark", nft.Literal(1, string(noMark)), setMark(1))
+	c.Add("and nobody else's mark", nft.Literal(1, string(noMark)), setMark(1))
 }
 
 // onWire is a network identifier as it is in a packet, in four bytes.

@@ -223,7 +223,7 @@ func (d *DataPlane) takeForce(p *plan.Plan, others []Stamps) error {
 		most = usualConnections
 	}
 	sources := compileSources(p, func(via netip.Addr) rtnl.LinkSet { return n.LinksTo(via, p.Local.Addresses) })
-	r := compileRuleset(d.stamps, p, sources, most)
+	r := compileRuleset(d.stamps, p, sources, most, d.policies.tags)
 	for _, other := range others {
 		r.takeFor(other)
 	}
