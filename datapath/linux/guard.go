@@ -207,16 +207,21 @@ func (r *ruleset) tunnelPort(t rtnl.Overlay) {
 }
 
 // departures keeps tunnel packets from connection tracking, and so from all
-// translation. And it counts what the node tells endpoints that it has no way to:
+// translation, and writes tags into them. And it counts what the node tells endpoints that it has no way to:
 // no route to the network or the host, and nobody there (RFC 792; RFC 4443,
 // section 3.1).
 func (r *ruleset) departures(tunnels []rtnl.Overlay) {
 	c := r.Chain("departures")
 	c.Hook = &nft.Hook{Kind: nftables.ChainTypeFilter, Number: *nftables.ChainHookOutput, Priority: *nftables.ChainPriorityRaw}
 	for _, t := range tunnels {
+		if sendsTags(t) {
+			writesVNI(c, t)
+		}
+	}
+	for _, t := range tunnels {
 		is4 := t.VTEP.Is4()
 		c.Add("tunnel packets are nobody's to translate", nft.IsFamily(is4), nft.IsProtocol(unix.IPPROTO_UDP), nft.IsPort(t.Port),
-			nft.Address(is4, false), nft.InSet(setOf(peersPrefix, t.Name, is4)), []expr.Any{&expr.Notrack{}}, nft.Decide(departure(t)))
+			nft.Address(is4, false), nft.InSet(setOf(peersPrefix, t.Name, is4)), []expr.Any{&expr.Notrack{}}, nft.Decide(nft.Accept))
 	}
 	for _, of := range []struct {
 		is4        bool

@@ -16,16 +16,22 @@ import (
 // Tags travel in the VXLAN network identifier: a tag is what an identifier is more
 // than the first of the network. The tunnel's device sends and takes the first alone.
 //
-// What an endpoint sends has the identifier of its tag as its mark from the last
+// What an endpoint sends has the identifier of its tag as its priority from the last
 // chain before the tunnel's device to the first behind it, which writes it into the
-// outer packet. Of others' chains only those of raw priority can be between the two.
+// outer packet. Of others' chains only those of raw priority can be between the two, and
+// queueing disciplines of the device, which has none unless somebody gives it one. It is
+// not the mark: the kernel looks for the way of the outer packet between the two, and
+// goes by rules about marks (ip rule fwmark), which are others', in doing so. The priority
+// that the packet had before, as by its type of service, is lost; that of the outer
+// packet is the least, as is its own type of service.
 //
 // What comes has its identifier taken out by the last chain before the tunnel's
 // socket, and the first one set in its place. The tag is the packet's mark from
 // there to connection tracking on its way out of the tunnel's device; there the
 // connection gets it as a label, with its first packet, and the mark is 0 again.
-// Before connection tracking only chains of raw priority see it. Others' marks have
-// a meaning to others: kube-proxy's rules drop what has one of the bits.
+// Before connection tracking only chains of raw priority see it, and no way is looked
+// for. Others' marks have a meaning to others: kube-proxy's rules drop what has one of
+// the bits.
 //
 // A kernel that labels no connections can keep no tag of what comes. It takes all
 // identifiers of the network as if they were the first.
@@ -39,11 +45,15 @@ import (
 // its packet comes here, or after, where it takes a long one apart late, or a network
 // card. The port still tells connections apart: for one tag it moves by one number.
 
-// What a mark, and the word of a label, say of a tag: a flag, and 24 bits.
+// What a mark, and the word of a label, say of a tag: a flag, and 24 bits. A priority says
+// them of an identifier the other way round.
 var (
 	tagFlag = []byte{1, 0, 0, 0}
 	tagBits = []byte{0, 0xff, 0xff, 0xff}
 	noMark  = make([]byte, 4)
+	// vniFlag says that a priority is an identifier. Others' are small numbers, which
+	// end with 0 in memory on nearly all machines.
+	vniFlag = []byte{0, 0, 0, 1}
 )
 
 const (
@@ -100,25 +110,31 @@ func (r *ruleset) tagsOutward(p *plan.Plan, tunnels []rtnl.Overlay) {
 		sent := r.Set("vnis-"+t.Name, nft.Set{Key: nftables.TypeIFName, Data: nftables.TypeMark})
 		for k, e := range p.Endpoints.All() {
 			if vni, ok := p.Encode(t.Name, e.Network, e.Tag); ok && vni != t.VNI {
-				sent.Elements[nft.Element{Key: nft.InterfaceKey(k.Interface)}] = nft.Value{Data: string(onWire(vni))}
+				flagged := onWire(vni)
+				flagged[3] = vniFlag[3]
+				sent.Elements[nft.Element{Key: nft.InterfaceKey(k.Interface)}] = nft.Value{Data: string(flagged)}
 			}
 		}
 		c.Add("the identifier of who sends it", into, nft.InterfaceName(), []expr.Any{
 			&expr.Lookup{SourceRegister: 1, SetName: "vnis-" + t.Name, DestRegister: 1, IsDestRegSet: true},
-		}, setMark(1), nft.Decide(nft.Accept))
-		c.Add("of nobody who has a tag", into, nft.Literal(1, string(noMark)), setMark(1))
-
-		o := r.Chain(tagsOutward + "-" + t.Name)
-		o.Add("the identifier of who sent it", nft.MetaNotEqual(expr.MetaKeyMARK, noMark), writeOuterVNI(t.VTEP.Is4(), 1), nft.Literal(1, string(noMark)), setMark(1))
+		}, setPriority(1), nft.Decide(nft.Accept))
+		c.Add("of nobody who has a tag", into, hasVNI(), nft.Literal(1, string(noMark)), setPriority(1))
 	}
 }
 
-// departure is where the node's own tunnel packets go.
-func departure(t rtnl.Overlay) nft.Verdict {
-	if sendsTags(t) {
-		return nft.GoTo(tagsOutward + "-" + t.Name)
-	}
-	return nft.Accept
+// writesVNI adds, to the chain of what the node sends, the rule that gives a tunnel's
+// packets the identifier of who sent what is in them. Until then they have that of the
+// tunnel's device: what has another is of somebody else's network.
+func writesVNI(c *nft.Chain, t rtnl.Overlay) {
+	is4 := t.VTEP.Is4()
+	c.Add("the identifier of who sent it", nft.IsFamily(is4), nft.IsProtocol(unix.IPPROTO_UDP), nft.IsPort(t.Port), hasVNI(),
+		nft.FromTransport(offsetVNI, 3), []expr.Any{&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: onWire(t.VNI)[:3]}},
+		writeOuterVNI(is4, 1), nft.Literal(1, string(noMark)), setPriority(1))
+}
+
+// hasVNI matches packets whose priority is an identifier.
+func hasVNI() []expr.Any {
+	return append([]expr.Any{&expr.Meta{Key: expr.MetaKeyPRIORITY, Register: 1}}, nft.Masked(vniFlag)...)
 }
 
 func (r *ruleset) tagsInward(tunnels []rtnl.Overlay, labels bool) {
@@ -165,6 +181,10 @@ func setMark(register uint32) []expr.Any {
 	return []expr.Any{&expr.Meta{Key: expr.MetaKeyMARK, Register: register, SourceRegister: true}}
 }
 
+func setPriority(register uint32) []expr.Any {
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeyPRIORITY, Register: register, SourceRegister: true}}
+}
+
 // unconfirmed matches the first packet of a connection. Packets after it are new,
 // too, to connection tracking, until one is answered.
 func unconfirmed() []expr.Any {
@@ -187,7 +207,7 @@ func writeVNI(register, at, length uint32, taken bool) expr.Any {
 	return w
 }
 
-// writeOuterVNI loads the mark and writes it into a tunnel packet that the node
+// writeOuterVNI loads the priority and writes it into a tunnel packet that the node
 // sends, as its identifier. Its IP header has no options. Counted from the transport
 // header, the kernel would leave the checksum of a packet alone of which it has to
 // complete the inner one.
@@ -197,7 +217,7 @@ func writeOuterVNI(is4 bool, register uint32) []expr.Any {
 		header = ipv4Header
 	}
 	return []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyMARK, Register: register},
+		&expr.Meta{Key: expr.MetaKeyPRIORITY, Register: register},
 		&expr.Payload{OperationType: expr.PayloadWrite, SourceRegister: register, Base: expr.PayloadBaseNetworkHeader,
 			Offset: header + offsetVNI, Len: 3, CsumType: expr.CsumTypeInet, CsumOffset: header},
 	}
