@@ -43,6 +43,7 @@ func (s *suite) tags(t *testing.T) {
 	}
 	t.Run("who lies", s.liars)
 	t.Run("the first packet", s.firstTag)
+	t.Run("who was a peer", s.formerPeer)
 	t.Run("others' marks", s.marks)
 	t.Run("others' networks", s.othersNetworks)
 	t.Run("turned on and off", s.beliefs)
@@ -561,6 +562,54 @@ func (b *tagBench) sendTunnel(t *testing.T, from *node, payload []byte) {
 	defer c.Close()
 	_, err = c.Write(payload)
 	must(t, err)
+}
+
+// formerPeer checks that nothing leaves through a tunnel with tags to who is no peer any
+// more, whatever still leads there.
+func (s *suite) formerPeer(t *testing.T) {
+	for _, ipv4 := range []bool{true, false} {
+		b := s.newTagBench(t, 0, plan.MaxVNI, ipv4)
+		n, seen, port := b.nodes["node2"], b.listenTo(t, "node2"), b.plans["node2"].Local.Tunnels[0].Port
+		leaves := func(node string) bool {
+			word, _ := b.expect()
+			last, _ := b.expect()
+			for _, send := range [][2]string{{node, word}, {"node3", last}} {
+				c, err := n.dial("udp", b.plans["node2"].Local.Tunnels[0].VTEP, netip.AddrPortFrom(b.plans[send[0]].Local.Tunnels[0].VTEP, port), patience)
+				must(t, err)
+				_, err = c.Write(vxlan(0, []byte(send[1])))
+				if err != nil && !errors.Is(err, unix.EPERM) {
+					t.Fatal(err)
+				}
+				must(t, c.Close())
+			}
+			if _, ok := seen.of(last, port); !ok {
+				t.Fatal("what is sent to a peer does not leave")
+			}
+			return seen.has(word)
+		}
+		if !leaves("node1") {
+			t.Error("what is sent to node1, which is a peer, does not leave")
+		}
+		var lines []string
+		for line := range strings.Lines(b.plans["node2"].String()) {
+			if !strings.Contains(line, "tunnel node1") && !strings.HasPrefix(line, "peer node1 ") {
+				lines = append(lines, line)
+			}
+		}
+		p, err := plan.Parse(strings.Join(lines, ""))
+		must(t, err)
+		b.apply(n, p)
+		if leaves("node1") {
+			t.Error("what is sent to node1, which was a peer, leaves")
+		}
+	}
+}
+
+// has reports whether a packet with a word has passed.
+func (w *wiretap) has(word string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.ContainsFunc(w.frames, func(f []byte) bool { return strings.Contains(string(f), word) })
 }
 
 // firstTag checks that a connection has the tag of its first packet, whatever comes

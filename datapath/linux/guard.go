@@ -207,7 +207,9 @@ func (r *ruleset) tunnelPort(t rtnl.Overlay) {
 }
 
 // departures keeps tunnel packets from connection tracking, and so from all
-// translation, and writes tags into them. And it counts what the node tells endpoints that it has no way to:
+// translation, and writes tags into them. Routes to a peer that leaves go after the peer,
+// and what they lead there meanwhile is dropped where tags are sent, as it would leave
+// with the tag of nobody. And it counts what the node tells endpoints that it has no way to:
 // no route to the network or the host, and nobody there (RFC 792; RFC 4443,
 // section 3.1).
 func (r *ruleset) departures(tunnels []rtnl.Overlay) {
@@ -222,6 +224,11 @@ func (r *ruleset) departures(tunnels []rtnl.Overlay) {
 		is4 := t.VTEP.Is4()
 		c.Add("tunnel packets are nobody's to translate", nft.IsFamily(is4), nft.IsProtocol(unix.IPPROTO_UDP), nft.IsPort(t.Port),
 			nft.Address(is4, false), nft.InSet(setOf(peersPrefix, t.Name, is4)), []expr.Any{&expr.Notrack{}}, nft.Decide(nft.Accept))
+	}
+	for _, t := range tunnels {
+		if sendsTags(t) {
+			c.Add("to who is no peer any more", packetsOf(t), nft.IsFamily(t.VTEP.Is4()), nft.IsAddress(t.VTEP, true), nft.Count(), nft.Decide(nft.Verdict{Kind: expr.VerdictDrop}))
+		}
 	}
 	for _, of := range []struct {
 		is4        bool
