@@ -408,7 +408,7 @@ func (x *explainer) leave(p *Plan, from sender, k EndpointKey, e Endpoint, route
 			noteEntry(x, p, "egress", rule, egress, "the source becomes %s", x.src)
 		case ViaNode:
 			noteEntry(x, p, "egress", rule, egress, "leaves the cluster through %s", egress.Node)
-			return x.handOver(p, egress.Node)
+			return x.handOver(p, from, egress.Node)
 		case Discard:
 			noteEntry(x, p, "egress", rule, egress, "dropped")
 			return x.deny("%s lets nothing out to %s", p.Local.Node, rule.Destination)
@@ -421,7 +421,7 @@ func (x *explainer) leave(p *Plan, from sender, k EndpointKey, e Endpoint, route
 	}
 	switch route.Way {
 	case ToTunnel:
-		return x.tunnel(p, route, fromTunnel)
+		return x.tunnel(p, from, route, fromTunnel)
 	case ToNextHop:
 		x.tag = 0 // nothing carries it
 		via := p.Peer(route.Peer()).NextHop(x.dst)
@@ -464,20 +464,21 @@ func (x *explainer) nodeAt(a netip.Addr) *Plan {
 }
 
 // handOver sends the packet to the node where it is to leave the cluster.
-func (x *explainer) handOver(p *Plan, node string) stage {
+func (x *explainer) handOver(p *Plan, from sender, node string) stage {
 	for k, r := range p.Routes.All() {
 		if r.Way == ToTunnel && r.Peer() == node && sameFamily(k.Prefix.Addr(), x.dst) {
-			return x.tunnel(p, r, fromPeer)
+			return x.tunnel(p, from, r, fromPeer)
 		}
 	}
 	return x.deny("%s has no tunnel to %s, through which the packet would leave", p.Local.Node, node)
 }
 
-// tunnel sends the packet through the tunnel of a route. The receiver treats
-// it as what comes from as.
-func (x *explainer) tunnel(p *Plan, route Route, as sender) stage {
+// tunnel sends the packet, which is from from, through the tunnel of a route. The
+// receiver treats it as what comes from as. It has the tag of an endpoint of the node that
+// sent it: what came from elsewhere, and is on its way through the node, has that of nobody.
+func (x *explainer) tunnel(p *Plan, from sender, route Route, as sender) stage {
 	end, own, _ := p.Local.EndOf(p.Peer(route.Peer()), x.dst)
-	if !own.CarriesTags {
+	if !own.CarriesTags || from != fromEndpoint {
 		x.tag = 0
 	}
 	vni, _ := p.Encode(own.Name, x.network, x.tag)
