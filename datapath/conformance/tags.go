@@ -43,6 +43,7 @@ func (s *suite) tags(t *testing.T) {
 	}
 	t.Run("who lies", s.liars)
 	t.Run("the first packet", s.firstTag)
+	t.Run("of no connection", s.untracked)
 	t.Run("who was a peer", s.formerPeer)
 	t.Run("others' marks", s.marks)
 	t.Run("others' networks", s.othersNetworks)
@@ -562,6 +563,47 @@ func (b *tagBench) sendTunnel(t *testing.T, from *node, payload []byte) {
 	defer c.Close()
 	_, err = c.Write(payload)
 	must(t, err)
+}
+
+// untracked checks that what is of no connection, as somebody keeps it from connection
+// tracking, is not taken for what has no tag where tags are believed.
+func (s *suite) untracked(t *testing.T) {
+	for _, ipv4 := range []bool{true, false} {
+		b := s.newTagBench(t, 0, plan.MaxVNI, ipv4)
+		b.edit(t, "node1", "verdict server ingress from 5 any allow\n", "verdict server ingress from 0 any allow\n")
+		b.listen(b.server.host, service{plan.UDP, sourcePort})
+		must(t, b.node.Do(func() error {
+			conn, err := nftables.New()
+			if err != nil {
+				return err
+			}
+			in := conn.AddTable(&nftables.Table{Name: "somebody", Family: nftables.TableFamilyINet})
+			c := conn.AddChain(&nftables.Chain{Table: in, Name: "raw", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityRaw})
+			conn.AddRule(&nftables.Rule{Table: in, Chain: c, Exprs: []expr.Any{&expr.Notrack{}}})
+			return conn.Flush()
+		}))
+		for family := range 2 {
+			arrives := map[string]<-chan arrival{}
+			for _, from := range []struct{ node, pod string }{{"node2", "six"}, {"node3", "liar"}} {
+				c, err := b.nodes[from.node].pods[from.pod].dial("udp", netip.Addr{}, netip.AddrPortFrom(b.server.addresses[family], sourcePort), patience)
+				must(t, err)
+				word, arrived := b.expect()
+				arrives[from.pod] = arrived
+				_, err = c.Write([]byte(word))
+				must(t, errors.Join(err, c.Close()))
+			}
+			select {
+			case <-arrives["liar"]:
+			case <-time.After(patience):
+				t.Errorf("what has no tag that is believed does not arrive (over IPv4: %t)", ipv4)
+			}
+			select {
+			case <-arrives["six"]:
+				t.Errorf("what wears tag 6 arrives, as if it had none (over IPv4: %t)", ipv4)
+			case <-time.After(disappointment):
+			}
+		}
+	}
 }
 
 // formerPeer checks that nothing leaves through a tunnel with tags to who is no peer any

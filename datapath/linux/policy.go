@@ -172,6 +172,11 @@ func (r *ruleset) judge(name string, d plan.Direction, tags bool) {
 			ask.Add(source.comment+" is known", source.class, nft.Decide(nft.GoTo(anyPeer)))
 		}
 		if tags {
+			// Back to where nothing allows it. Which tag came with it only a connection
+			// knows, and that of nobody may be allowed more. What is lost is TCP that its
+			// receiver discards, too, ICMP errors about what nobody knows of, and what
+			// somebody's rules keep from connection tracking; what the tables know passes.
+			ask.Add("a tag that no connection keeps", believed(is4), nft.InState(expr.CtStateBitINVALID|expr.CtStateBitUNTRACKED), nft.Decide(nft.Verdict{Kind: expr.VerdictReturn}))
 			ask.Add("the tag that came with it", believed(is4), labelled(), nft.Decide(nft.GoTo(string(d)+"-tagged")))
 		}
 		r.ask(ask, "no class", d, append(blankKey(), nft.Literal(registerClass, classKey(0))...))
