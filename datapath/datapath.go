@@ -82,10 +82,18 @@ var ErrNotTaken = errors.New("the data plane has not taken over")
 // nothing happened.
 //
 // What is not one step: a packet whose way changes, or who may send it by which way,
-// may take the way of one plan by the policies of the other. One that begins a
-// connection and is being judged in that very moment may be dropped, though both plans
-// allow it. And the first Apply of an instance knows no plan before; it changes
-// policies first, then all else.
+// may take the way of one plan by the policies of the other. So may one for which
+// another scope of the egress rules comes to count, as its endpoint gets another tag.
+// One that begins a connection and is being judged in that very moment may be dropped,
+// though both plans allow it. One that is within the node in that very moment, which is microseconds, may
+// be let pass by the policies of the one plan and leave with the tag of the other. And
+// the first Apply of an instance knows no plan before; it changes policies first, then
+// all else.
+//
+// What is of other nodes is known by its address: where one changes hands there, who has
+// it now goes on with the connections of who had it, and with the tag that these began
+// with, until they end or nothing is heard of them for long. A plug-in gives addresses
+// out again as late as it can.
 type DataPlane interface {
 	// Name is what a ClusterConfig calls it.
 	Name() string

@@ -48,6 +48,7 @@ func (s *suite) tags(t *testing.T) {
 	t.Run("others' marks", s.marks)
 	t.Run("others' networks", s.othersNetworks)
 	t.Run("turned on and off", s.beliefs)
+	t.Run("changed", s.retagged)
 }
 
 // taggedClusters loads random clusters with tags in tunnels, and others with other
@@ -890,6 +891,46 @@ func (s *suite) beliefs(t *testing.T) {
 	tagged.ends(t, "five, whose tag is forbidden,")
 	either.ends(t, "five, whose tag is forbidden,")
 	stop()
+}
+
+// retagged checks that an endpoint's tag changes with its policies: what five sends its
+// own policy forbids while it wears the tag that the server takes, and the server's while
+// it wears another.
+func (s *suite) retagged(t *testing.T) {
+	for name, pool := range map[string]string{"alone": "", "with all else": "pool default 10.7.1.0/24 gateway 10.7.1.1\n"} {
+		t.Run(name, func(t *testing.T) {
+			b := s.newTagBench(t, 0, plan.MaxVNI, true)
+			const five, policed = "mac 0a:58:0a:01:02:02 tag 5\n", "mac 0a:58:0a:01:02:02 tag 5 egress-policy shut\n"
+			text := strings.Replace(b.plans["node2"].String(), five, policed, 1)
+			shut, err := plan.Parse(text + "verdict shut egress otherwise deny\n")
+			must(t, err)
+			open, err := plan.Parse(strings.Replace(text, policed, strings.Replace(policed, "tag 5", "tag 6", 1), 1) + pool + "verdict shut egress otherwise allow\n")
+			must(t, err)
+			n := b.nodes["node2"]
+			for range flips {
+				b.apply(n, shut)
+				// On the way back, what is between two chains in that moment may take the
+				// policy of one plan and the tag of the other.
+				stop := b.pester(t, "five")
+				b.apply(n, open)
+				stop()
+			}
+			b.apply(n, shut)
+			b.plans["node2"] = shut
+			// With the tag of one and the policy of the other it would arrive.
+			b.edit(t, "node2", "verdict shut egress otherwise deny\n", "verdict shut egress otherwise allow\n")
+			word, arrived := b.expect()
+			c, err := n.pods["five"].dial("udp", netip.Addr{}, netip.AddrPortFrom(b.server.addresses[0], sourcePort), patience)
+			must(t, err)
+			_, err = c.Write([]byte(word))
+			must(t, errors.Join(err, c.Close()))
+			select {
+			case <-arrived:
+			case <-time.After(patience):
+				t.Error("what neither plan lets pass would not be noticed")
+			}
+		})
+	}
 }
 
 // edit applies a node's plan with some words replaced.

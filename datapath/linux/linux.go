@@ -423,9 +423,13 @@ func (d *DataPlane) sync(p *plan.Plan) (trouble, err error) {
 	c.want.Changes() // starts the next round
 	delta := c.want.Against(have)
 	released := d.release(delta.Groups)
-	if err := d.enforce(p, func() ([]string, error) { return d.unheard(func() ([]string, error) { return d.policies.sync(p) }) }); err != nil {
+	retag := d.retag(p)
+	if err := d.enforce(p, func() ([]string, error) {
+		return d.unheard(func() ([]string, error) { return d.policies.sync(p, retag) })
+	}); err != nil {
 		return released, err
 	}
+	d.retagged(retag)
 	// Whatever there was to change: another instance may not have come to it.
 	d.sweeper.judge(p, true)
 	settings, err := d.write(delta, c, p.Endpoints.All(), true)
@@ -453,7 +457,8 @@ func (d *DataPlane) update(p *plan.Plan, changes plan.Diff) (bool, error) {
 	released := d.release(delta.Groups)
 	elements := len(changes.Tags) + len(changes.Classes) + len(changes.Within) + len(changes.Verdicts)
 	if len(changes.Endpoints)+elements > 0 || movesSources(d.compiler.plan, p, changes) {
-		write := func() ([]string, error) { return d.policies.update(d.compiler.plan, p, changes) }
+		retag := d.retag(p)
+		write := func() ([]string, error) { return d.policies.update(d.compiler.plan, p, changes, retag) }
 		if update := write; elements > manyElements {
 			write = func() ([]string, error) { return d.unheard(update) }
 		}
@@ -461,6 +466,7 @@ func (d *DataPlane) update(p *plan.Plan, changes plan.Diff) (bool, error) {
 		if err != nil {
 			return true, errors.Join(released, err)
 		}
+		d.retagged(retag)
 		d.sweeper.judge(p, judge.MayForbid(d.compiler.plan, p, changes) || movesBelief(d.stamps, d.compiler.plan, p, changes))
 	}
 	added := func(yield func(plan.EndpointKey, plan.Endpoint) bool) {

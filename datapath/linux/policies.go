@@ -292,29 +292,29 @@ func firstFrom(p *plan.Plan, k plan.VerdictKey) (plan.VerdictKey, plan.Verdict, 
 	return plan.VerdictKey{}, plan.Verdict{}, false
 }
 
-// sync reads the table, and writes where it differs from what a plan needs. It
-// returns what it changed.
-func (s *policies) sync(p *plan.Plan) ([]string, error) {
+// sync reads the table, and writes where it differs from what a plan needs, in one
+// transaction with edits of other tables. It returns what it changed.
+func (s *policies) sync(p *plan.Plan, also ...nft.Edit) ([]string, error) {
 	have, err := reading(s.stamps.PolicyTable)
 	if err != nil {
 		return nil, err
 	}
 	state, want := compilePolicies(s.stamps, p, s.tags)
-	_, done, err := nft.Write(have, want.Table)
+	_, done, err := nft.Write(have, want.Table, also...)
 	if err == nil {
 		*s = state
 	}
 	return done, err
 }
 
-// update writes what leads from one plan to the next, in one transaction.
-// After an error the table must be read anew.
-func (s *policies) update(p, q *plan.Plan, changes plan.Diff) ([]string, error) {
+// update writes what leads from one plan to the next, in one transaction with edits of
+// other tables. After an error the table must be read anew.
+func (s *policies) update(p, q *plan.Plan, changes plan.Diff, also ...nft.Edit) ([]string, error) {
 	if profile.Policed(q) != s.present {
-		return s.sync(q)
+		return s.sync(q, also...)
 	}
 	if !s.present {
-		return nil, nil
+		return nft.Apply(also...)
 	}
-	return policyRules(s.stamps, s.tags).Edit(s.advance(p, q, changes))
+	return nft.Apply(append([]nft.Edit{{Table: policyRules(s.stamps, s.tags).Table, Changes: s.advance(p, q, changes)}}, also...)...)
 }

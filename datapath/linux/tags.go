@@ -38,7 +38,14 @@ import (
 //
 // So a label says what a connection began with, whoever sent it. Whether that is
 // believed is for policies to say, which change at once with all else of theirs: see
-// believedSources, and labelled.
+// believedSources, and labelled. Packets of a connection are known by their addresses and
+// ports: if another endpoint behind a peer gets the address, and the connection is not
+// over, it goes on with the tag of the one before. What endpoints of the node leave behind
+// is forgotten when they go; of others nobody tells.
+//
+// The tags that endpoints send with change in the transaction that changes their policies
+// (see retag). A packet is asked about policies by one chain and gets its tag from the
+// next, so that one which is between the two in that moment has what either says.
 //
 // The UDP source port takes up what the identifier changes of the outer packet's
 // checksum, so that this stays right whoever computes it, and when: the kernel before
@@ -107,18 +114,50 @@ func (r *ruleset) tagsOutward(p *plan.Plan, tunnels []rtnl.Overlay) {
 			continue
 		}
 		into := nft.MetaEqual(expr.MetaKeyOIFNAME, []byte(nft.InterfaceKey(t.Device)))
-		sent := r.Set("vnis-"+t.Name, nft.Set{Key: nftables.TypeIFName, Data: nftables.TypeMark})
-		for k, e := range p.Endpoints.All() {
-			if vni, ok := p.Encode(t.Name, e.Network, e.Tag); ok && vni != t.VNI {
-				flagged := onWire(vni)
-				flagged[3] = vniFlag[3]
-				sent.Elements[nft.Element{Key: nft.InterfaceKey(k.Interface)}] = nft.Value{Data: string(flagged)}
-			}
-		}
 		c.Add("the identifier of who sends it", into, nft.InterfaceName(), []expr.Any{
-			&expr.Lookup{SourceRegister: 1, SetName: "vnis-" + t.Name, DestRegister: 1, IsDestRegSet: true},
+			&expr.Lookup{SourceRegister: 1, SetName: r.senders(p, t), DestRegister: 1, IsDestRegSet: true},
 		}, setPriority(1), nft.Decide(nft.Accept))
 		c.Add("of nobody who has a tag", into, hasVNI(), nft.Literal(1, string(noMark)), setPriority(1))
+	}
+}
+
+// senders fills the map of the endpoints that send with a tag through a tunnel, and
+// returns its name.
+func (r *ruleset) senders(p *plan.Plan, t rtnl.Overlay) (name string) {
+	name = "vnis-" + t.Name
+	sent := r.Set(name, nft.Set{Key: nftables.TypeIFName, Data: nftables.TypeMark})
+	for k, e := range p.Endpoints.All() {
+		if vni, ok := p.Encode(t.Name, e.Network, e.Tag); ok && vni != t.VNI {
+			flagged := onWire(vni)
+			flagged[3] = vniFlag[3]
+			sent.Elements[nft.Element{Key: nft.InterfaceKey(k.Interface)}] = nft.Value{Data: string(flagged)}
+		}
+	}
+	return name
+}
+
+// retag returns how the tags change that endpoints send with, for the transaction that
+// changes their policies: neither may hold without the other. A table that has no such
+// map, or another, gets it later, with all else.
+func (d *DataPlane) retag(p *plan.Plan) nft.Edit {
+	r := newRuleset(d.stamps, d.stamps.Table)
+	edit := nft.Edit{Table: r.Table, Changes: map[string]nft.Change{}}
+	for _, t := range rtnl.Overlays(d.stamps, p) {
+		if !sendsTags(t) {
+			continue
+		}
+		name := r.senders(p, t)
+		if changes := d.table.Difference(r.Table, name); len(changes) > 0 {
+			edit.Changes[name] = nft.Change{Elements: changes}
+		}
+	}
+	return edit
+}
+
+// retagged takes note that it was done.
+func (d *DataPlane) retagged(e nft.Edit) {
+	for name := range e.Changes {
+		d.table = d.table.With(name, e.Sets[name].Elements)
 	}
 }
 

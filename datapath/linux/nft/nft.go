@@ -173,15 +173,16 @@ func Read(name string) (Content, error) {
 	return c, nil
 }
 
-// Write makes the table hold the ruleset, in one transaction, and returns
-// what it changed. Where the structure is the same, only elements are touched.
-func Write(have Content, want *Table) (Content, []string, error) {
+// Write makes the table hold the ruleset, in one transaction with edits of other tables,
+// and returns what it changed. Where the structure is the same, only elements are touched.
+func Write(have Content, want *Table, also ...Edit) (Content, []string, error) {
 	next, err := want.content()
 	if err != nil {
 		return have, nil, err
 	}
 	if have.equal(next) {
-		return next, nil, nil
+		done, err := Apply(also...)
+		return next, done, err
 	}
 	if have.sameStructure(next) {
 		changes := map[string]Change{}
@@ -194,25 +195,29 @@ func Write(have Content, want *Table) (Content, []string, error) {
 				changes[name] = c
 			}
 		}
-		done, err := want.Edit(changes)
+		done, err := Apply(append([]Edit{{want, changes}}, also...)...)
 		if err != nil {
 			return have, nil, err
 		}
 		return next, done, nil
 	}
+	var done []string
 	err = Transaction(want.Name, func(conn *nftables.Conn) error {
 		// Adding first makes deleting succeed whether it is there or not.
 		conn.AddTable(InetTable(want.Name))
 		conn.DelTable(InetTable(want.Name))
-		if want.Empty() {
-			return nil
+		if !want.Empty() {
+			if err := addTable(conn, want); err != nil {
+				return err
+			}
 		}
-		return addTable(conn, want)
+		done, err = write(conn, also)
+		return err
 	})
 	if err != nil {
 		return have, nil, err
 	}
-	return next, []string{"write table inet " + want.Name + " (" + structureChange(have, next) + ")"}, nil
+	return next, append([]string{"write table inet " + want.Name + " (" + structureChange(have, next) + ")"}, done...), nil
 }
 
 // Transaction changes a table as f says, whole or not at all. It opens its socket in
@@ -231,26 +236,61 @@ func Transaction(table string, f func(*nftables.Conn) error) error {
 	return nil
 }
 
-// Edit changes elements of the table's sets, by the sets' names, in one transaction,
-// and returns what it did.
-func (t *Table) Edit(changes map[string]Change) ([]string, error) {
-	if len(changes) == 0 {
+// Edit is a change of elements of a table's sets, by the sets' names.
+type Edit struct {
+	*Table
+	Changes map[string]Change
+}
+
+// Apply does edits of one or more tables in one transaction, and returns what it did.
+func Apply(edits ...Edit) ([]string, error) {
+	edits = slices.DeleteFunc(slices.Clone(edits), func(e Edit) bool { return len(e.Changes) == 0 })
+	if len(edits) == 0 {
 		return nil, nil
 	}
+	var names []string
+	for _, e := range edits {
+		names = append(names, e.Name)
+	}
 	var done []string
-	err := Transaction(t.Name, func(conn *nftables.Conn) error {
-		for _, name := range slices.Sorted(maps.Keys(changes)) {
-			if err := changes[name].write(conn, t.Sets[name].In(t.Name, name)); err != nil {
-				return fmt.Errorf("change set %s: %w", name, err)
-			}
-			done = append(done, changes[name].describe(name))
-		}
-		return nil
+	err := Transaction(strings.Join(names, " and "), func(conn *nftables.Conn) (err error) {
+		done, err = write(conn, edits)
+		return err
 	})
 	if err != nil {
 		return nil, err
 	}
 	return done, nil
+}
+
+// write adds edits to a transaction, and returns what they are for people.
+func write(conn *nftables.Conn, edits []Edit) (done []string, err error) {
+	for _, e := range edits {
+		for _, name := range slices.Sorted(maps.Keys(e.Changes)) {
+			if err := e.Changes[name].write(conn, e.Sets[name].In(e.Name, name)); err != nil {
+				return nil, fmt.Errorf("change set %s: %w", name, err)
+			}
+			done = append(done, e.Changes[name].describe(name))
+		}
+	}
+	return done, nil
+}
+
+// Difference returns what makes the elements of a set of the content those of a table's
+// set of that name; nothing where the content has none like it.
+func (c Content) Difference(t *Table, set string) []reconcile.Change[Element, Value] {
+	s := t.Sets[set]
+	if c.sets[set] != describeSet(s.In(t.Name, set)) {
+		return nil
+	}
+	return reconcile.Diff(c.Elements[set], s.Elements, Element.Compare)
+}
+
+// With returns the content with other elements of a set.
+func (c Content) With(set string, elements Elements) Content {
+	c.Elements = maps.Clone(c.Elements)
+	c.Elements[set] = elements
+	return c
 }
 
 // structureChange says which chains and sets come, change and go.
