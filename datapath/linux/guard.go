@@ -73,9 +73,13 @@ func (r *ruleset) guard(p *plan.Plan, s *sources) {
 // packetsOf matches those of a tunnel, whoever sent them.
 func packetsOf(t rtnl.Overlay) []expr.Any {
 	// The kernel reads four bytes with less work than three. The last is reserved.
-	return slices.Concat(nft.IsProtocol(unix.IPPROTO_UDP), nft.IsPort(t.Port), nft.FromTransport(offsetVNI, 4), []expr.Any{
-		&expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: onWire(t.VNI), ToData: binary.BigEndian.AppendUint32(nil, t.LastVNI<<8|0xff)},
-	})
+	return slices.Concat(nft.IsProtocol(unix.IPPROTO_UDP), nft.IsPort(t.Port), nft.FromTransport(offsetVNI, 4), []expr.Any{isVNIOf(t)})
+}
+
+// isVNIOf matches where what was loaded, with the reserved byte behind it, is an
+// identifier of a tunnel.
+func isVNIOf(t rtnl.Overlay) expr.Any {
+	return &expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: onWire(t.VNI), ToData: binary.BigEndian.AppendUint32(nil, t.LastVNI<<8|0xff)}
 }
 
 // tunnel judges what a tunnel's device is about to get.
