@@ -62,6 +62,14 @@ verdict e egress to any any allow
 verdict e egress to c3 any deny
 `
 
+// deniedPlan lets near talk to all but the server, at some ports.
+const deniedPlan = `endpoint near network default addresses 10.1.1.3 mac 0a:58:0a:01:01:03 egress-policy e anti-spoof
+endpoint server network default addresses 10.1.1.2 mac 0a:58:0a:01:01:02 anti-spoof
+route default 10.1.1.2/32 endpoint server
+class default 10.1.1.2/32 c3
+verdict e egress to any any allow
+verdict e egress to c3 udp 7000-`
+
 // mixed has the classes of one of swapped and the verdicts of the other, as a change
 // that is not one step would.
 var mixed = strings.NewReplacer("10.1.1.3/32 c0", "10.1.1.3/32 c1", "10.1.2.2/32 c1", "10.1.2.2/32 c0").Replace(swapped[0])
@@ -105,6 +113,10 @@ func drawn(random *rand.Rand) string {
 	return b.String()
 }
 
+// torn is how often a node changes plans while a packet is always being judged, which
+// is looked up in several tables one after the other.
+const torn = 200
+
 // flips is how often a node goes from one plan to the other and back.
 const flips = 8
 
@@ -121,6 +133,16 @@ func (s *suite) changes(t *testing.T) {
 	b.load(map[string]*plan.Plan{"node1": p, "node2": b.second})
 	t.Run("swapped", func(t *testing.T) { b.flip(t, 3*flips, p, q) })
 	t.Run("excepted", func(t *testing.T) { b.flip(t, 3*flips, b.parse(t, excepted[0]), b.parse(t, excepted[1])) })
+	t.Run("torn", func(t *testing.T) {
+		t.Run("class", func(t *testing.T) { b.tear(t, p, q) })
+		t.Run("prefix", func(t *testing.T) {
+			prefix := strings.NewReplacer("class default 10.1.1.3/32", "class default 10.1.1.2/31")
+			b.tear(t, b.parse(t, prefix.Replace(swapped[0])), b.parse(t, prefix.Replace(swapped[1])))
+		})
+		t.Run("denial", func(t *testing.T) {
+			b.tear(t, b.parse(t, deniedPlan+"7001 deny\n"), b.parse(t, deniedPlan+"7002 deny\n"))
+		})
+	})
 	t.Run("what would be noticed", func(t *testing.T) {
 		l := b.begin(t)
 		b.apply(b.nodes["node1"], b.parse(t, mixed))
@@ -180,6 +202,31 @@ func (b *changingBench) begin(t *testing.T) *load {
 	}
 	l.streamFrom("near under the address of third", b.nodes["node1"].pods["near"].host, netip.MustParseAddr("10.1.1.4"), netip.AddrPortFrom(netip.MustParseAddr("10.1.1.2"), loadPort))
 	return l
+}
+
+// tear changes between two plans of which neither lets near talk to the server, while
+// near sends as fast as it can: so some packet is on its way at each moment of a change.
+func (b *changingBench) tear(t *testing.T, p, q *plan.Plan) {
+	n := b.nodes["node1"]
+	b.apply(n, p)
+	l := newLoad(t)
+	l.sink(n.pods["server"].host, 2)
+	for _, f := range b.flows() {
+		if f.Source == n.pods["near"].addresses[0] && f.Destination == n.pods["server"].addresses[0] {
+			l.flood(f.String(), n.pods["near"].host, netip.AddrPortFrom(f.Destination, f.Port))
+		}
+	}
+	for i := range torn {
+		b.apply(n, []*plan.Plan{q, p}[i%2])
+	}
+	l.end()
+	for _, s := range l.streams {
+		got, _, _ := l.arrived(s)
+		if got > 0 {
+			t.Errorf("%d of %d datagrams of %s arrived; neither plan allows them\nplans:\n%s\n%s", got, s.sent.Load(), s.name, p, q)
+		}
+		t.Logf("%d changes: %d datagrams of %s were sent", torn, s.sent.Load(), s.name)
+	}
 }
 
 // flip takes the node from one plan to another and back under load.

@@ -137,8 +137,22 @@ func (l *load) stream(name string, from *host, to netip.AddrPort) *stream {
 	return l.streamFrom(name, from, netip.Addr{}, to)
 }
 
+// flood is stream without pauses.
+func (l *load) flood(name string, from *host, to netip.AddrPort) *stream {
+	l.t.Helper()
+	at := make(chan time.Time)
+	close(at)
+	return l.send(name, from, netip.Addr{}, to, at)
+}
+
 // streamFrom is stream under an address that need not be the host's.
 func (l *load) streamFrom(name string, from *host, source netip.Addr, to netip.AddrPort) *stream {
+	l.t.Helper()
+	return l.send(name, from, source, to, time.NewTicker(pause).C)
+}
+
+// send sends a datagram each time that there is something to receive from at.
+func (l *load) send(name string, from *host, source netip.Addr, to netip.AddrPort, at <-chan time.Time) *stream {
 	l.t.Helper()
 	s := &stream{name: name}
 	l.mu.Lock()
@@ -149,15 +163,14 @@ func (l *load) streamFrom(name string, from *host, source netip.Addr, to netip.A
 	must(l.t, err)
 	l.running.Go(func() {
 		defer c.Close()
-		for tick := time.NewTicker(pause); ; {
+		for {
 			if _, err := c.Write(binary.BigEndian.AppendUint64(data, s.sent.Load())); err == nil {
 				s.sent.Add(1)
 			}
 			select {
 			case <-l.stop:
-				tick.Stop()
 				return
-			case <-tick.C:
+			case <-at:
 			}
 		}
 	})

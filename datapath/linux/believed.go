@@ -83,8 +83,8 @@ func movesSources(p, q *plan.Plan, changes plan.Diff) bool {
 }
 
 // believed matches what is from an address of which tags are believed.
-func believed(is4 bool) []expr.Any {
-	return slices.Concat(nft.InterfaceName(), nft.AddressInto(is4, true, 2), nft.InSet(believedPrefix+suffix(is4)))
+func believed(is4 bool, side int) []expr.Any {
+	return slices.Concat(nft.InterfaceName(), nft.AddressInto(is4, true, 2), nft.InSet(setOn(believedPrefix+suffix(is4), side)))
 }
 
 // labelled matches packets of connections that began with a tag.

@@ -170,7 +170,7 @@ func TestTagIn(t *testing.T) {
 func TestNoLabels(t *testing.T) {
 	p := mustParse(t, "node node1 addresses 172.30.0.2\nendpoint weftaaa network default addresses 10.1.1.2 ingress-policy p\n")
 	for _, tags := range []bool{true, false} {
-		_, r := compilePolicies(stamps.Default, p, tags)
+		_, r := compilePolicies(stamps.Default, p, tags, counting{})
 		asked := false
 		for _, c := range r.Chains {
 			for _, rule := range c.Rules {

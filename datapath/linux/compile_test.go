@@ -75,7 +75,7 @@ func TestCompile(t *testing.T) {
 		out := []txtar.File{files[0],
 			{Name: "objects", Data: []byte(describe(p, c))},
 			{Name: "rules", Data: []byte(describeRules(compileRuleset(stamps.Default, p, c.sourcesOf(), usualConnections, true)))}}
-		if _, r := compilePolicies(stamps.Default, p, true); !r.Empty() {
+		if _, r := compilePolicies(stamps.Default, p, true, counting{}); !r.Empty() {
 			out = append(out, txtar.File{Name: "policies", Data: []byte(describeRules(r))})
 		}
 		return out
@@ -175,6 +175,9 @@ func describeRules(r *ruleset) string {
 func describeEnd(exprs []expr.Any) string {
 	switch e := exprs[len(exprs)-1].(type) {
 	case *expr.Verdict:
+		if asked, ok := exprs[max(0, len(exprs)-2)].(*expr.Lookup); ok && asked.IsDestRegSet && asked.DestRegister == unix.NFT_REG_VERDICT {
+			return ": map " + asked.SetName + ", or" + strings.TrimPrefix(describeVerdict(e), ":")
+		}
 		return describeVerdict(e)
 	case *expr.Lookup:
 		return ": map " + e.SetName
@@ -188,7 +191,7 @@ func describeEnd(exprs []expr.Any) string {
 }
 
 func describeVerdict(v *expr.Verdict) string {
-	kinds := map[expr.VerdictKind]string{expr.VerdictAccept: "accept", expr.VerdictDrop: "drop", expr.VerdictReturn: "return", expr.VerdictJump: "jump", expr.VerdictGoto: "goto"}
+	kinds := map[expr.VerdictKind]string{expr.VerdictAccept: "accept", expr.VerdictDrop: "drop", expr.VerdictReturn: "return", expr.VerdictContinue: "continue", expr.VerdictJump: "jump", expr.VerdictGoto: "goto"}
 	return strings.TrimSuffix(": "+kinds[v.Kind]+" "+v.Chain, " ")
 }
 

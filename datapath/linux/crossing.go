@@ -13,9 +13,9 @@ import (
 
 // The order in which Weft's chains judge what passes through the node.
 const (
-	bySender   nftables.ChainPriority = iota // what endpoints send
-	byReceiver                               // what they get
-	asWhole                                  // what neither forbids
+	byEgress nftables.ChainPriority = iota // what egress rules drop
+	byPolicy                               // what policies deny, of who sends it or who gets it
+	asWhole                                // what neither forbids
 )
 
 // forwarding is the hook of what passes through the node. Chains in one place

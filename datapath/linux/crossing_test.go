@@ -23,7 +23,7 @@ egress default any 0.0.0.0/0 drop
 	}
 	own := compileRuleset(stamps.Default, p, compileFor(t, p).sourcesOf(), usualConnections, true)
 	limits := own.Chains["crossing"].Hook.Priority
-	before := map[string]bool{"discard": false, fromEndpoints: false, toEndpoints: false}
+	before := map[string]bool{"discard": false, throughNode: false}
 	for _, r := range []*ruleset{own, policyRules(stamps.Default, true)} {
 		for name, c := range r.Chains {
 			if c.Hook == nil || c.Hook.Number != *nftables.ChainHookForward || name == "crossing" {

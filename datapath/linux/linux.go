@@ -424,8 +424,8 @@ func (d *DataPlane) sync(p *plan.Plan) (trouble, err error) {
 	delta := c.want.Against(have)
 	released := d.release(delta.Groups)
 	retag := d.retag(p)
-	if err := d.enforce(p, func() ([]string, error) {
-		return d.unheard(func() ([]string, error) { return d.policies.sync(p, retag) })
+	if err := d.enforce(p, func() ([][]string, error) {
+		return d.unheard(func() ([][]string, error) { return d.policies.sync(p, retag) })
 	}); err != nil {
 		return released, err
 	}
@@ -458,9 +458,9 @@ func (d *DataPlane) update(p *plan.Plan, changes plan.Diff) (bool, error) {
 	elements := len(changes.Tags) + len(changes.Classes) + len(changes.Within) + len(changes.Verdicts)
 	if len(changes.Endpoints)+elements > 0 || movesSources(d.compiler.plan, p, changes) {
 		retag := d.retag(p)
-		write := func() ([]string, error) { return d.policies.update(d.compiler.plan, p, changes, retag) }
+		write := func() ([][]string, error) { return d.policies.update(d.compiler.plan, p, changes, retag) }
 		if update := write; elements > manyElements {
-			write = func() ([]string, error) { return d.unheard(update) }
+			write = func() ([][]string, error) { return d.unheard(update) }
 		}
 		err := d.enforce(p, write)
 		if err != nil {
@@ -495,11 +495,11 @@ func (d *DataPlane) release(groups []reconcile.Change[int, struct{}]) error {
 
 // enforce brings the policies up to date, before anything else changes: what
 // is new is under them before it can be reached, or not there at all.
-func (d *DataPlane) enforce(p *plan.Plan, write func() ([]string, error)) error {
+func (d *DataPlane) enforce(p *plan.Plan, write func() ([][]string, error)) error {
 	d.policyTable.Lock()
 	defer d.policyTable.Unlock()
 	done, err := write()
-	for _, line := range done {
+	for _, line := range slices.Concat(done...) {
 		d.record("%s", line)
 	}
 	if err != nil {

@@ -358,8 +358,8 @@ func TestTampering(t *testing.T) {
 		{"a set comes", "no set more", edit(func(c *nftables.Conn) error {
 			return c.AddSet((&nft.Set{Key: nftables.TypeIPAddr}).In(stamps.Default.Table, "more"), nil)
 		})},
-		{"a rule of policies goes", "changed chain to-endpoints", edit(func(c *nftables.Conn) error {
-			c.FlushChain(&nftables.Chain{Table: policy, Name: toEndpoints})
+		{"a rule of policies goes", "changed chain through-node", edit(func(c *nftables.Conn) error {
+			c.FlushChain(&nftables.Chain{Table: policy, Name: throughNode})
 			return nil
 		})},
 		{"verdicts go", "set verdicts: ", edit(func(c *nftables.Conn) error {
@@ -481,17 +481,18 @@ func TestNftShowsTables(t *testing.T) {
 func TestOneVerdictCostsItsOwn(t *testing.T) {
 	b := newBench(t)
 	b.mustApply(mustParse(t, policedPlan))
+	const another = "fill set generation anew: 1 elements"
 	for _, c := range []struct {
 		what, replace, by string
 		want              []string
 	}{
 		{"a verdict comes", "tcp 80 allow\n", "tcp 80 allow\nverdict web ingress from c0 udp allow\n",
-			[]string{"change set peers: 1 elements come, 1 go", "change set verdicts: 4 elements come, 2 go"}},
+			[]string{"change set verdicts: 4 elements come, 0 go", another, "change set peers: 1 elements come, 1 go", "change set verdicts: 0 elements come, 2 go"}},
 		{"its origin changes", "tcp 80 allow", "tcp 80 allow # rule", nil},
-		{"a class changes", "10.1.2.7/32 c0", "10.1.2.7/32 c2", []string{"change set addresses-4: 1 elements come, 1 go"}},
-		{"a prefix comes", "class default 10.1.3.0/24", "class default 10.1.4.0/24 c1\nclass default 10.1.3.0/24", []string{"fill set prefixes-4 anew: 2 elements"}},
+		{"a class changes", "10.1.2.7/32 c0", "10.1.2.7/32 c2", []string{"change set addresses-4: 1 elements come, 1 go", another}},
+		{"a prefix comes", "class default 10.1.3.0/24", "class default 10.1.4.0/24 c1\nclass default 10.1.3.0/24", []string{"fill set prefixes-4-1 anew: 2 elements", another, "fill set prefixes-4-0 anew: 0 elements", "fill set sides anew: 4 elements"}},
 		{"all allowed of any", "c1 any deny", "c1 any allow",
-			[]string{"change set peers: 1 elements come, 1 go", "change set verdicts: 2 elements come, 2 go"}},
+			[]string{"change set verdicts: 2 elements come, 0 go", another, "change set peers: 1 elements come, 1 go", "change set verdicts: 0 elements come, 2 go"}},
 	} {
 		text := strings.Replace(policedPlan, c.replace, c.by, 1)
 		if text == policedPlan {

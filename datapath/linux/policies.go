@@ -5,9 +5,8 @@ import (
 	"iter"
 	"maps"
 	"net/netip"
+	"slices"
 	"strings"
-
-	"github.com/google/nftables/expr"
 
 	"github.com/weftnet/weft/datapath/interval"
 	"github.com/weftnet/weft/datapath/linux/nft"
@@ -23,18 +22,64 @@ type policies struct {
 	tags bool
 	// present says that there is a table.
 	present bool
+	// counts says which of its elements count.
+	counts counting
 	// shares has the profiles, for which the peers ask that have them.
 	shares reconcile.Ledger[string, struct{}]
 }
 
+// counting is the generation of a table's elements, and the sides of sets that are
+// there twice.
+type counting struct {
+	generation int
+	sides      sides
+}
+
+func (n counting) generationElements() nft.Elements {
+	return nft.Elements{{Key: generationKey(n.generation)}: {}}
+}
+
+func (n counting) sideElements() nft.Elements {
+	all := nft.Elements{}
+	for i, name := range sided {
+		all[nft.Element{Key: sideKey(name, n.sides[i])}] = nft.Value{}
+	}
+	return all
+}
+
+// countingIn is that of a table, or any where it says none.
+func countingIn(c nft.Content) (n counting) {
+	has := func(set, key string) bool {
+		_, ok := c.Elements[set][nft.Element{Key: key}]
+		return ok
+	}
+	for g := range generations {
+		if has(currentGeneration, generationKey(g)) {
+			n.generation = g
+			break
+		}
+	}
+	for i, name := range sided {
+		if has(currentSides, sideKey(name, 1)) {
+			n.sides[i] = 1
+		}
+	}
+	return n
+}
+
 // compilePolicies returns all of the table for a plan; nothing where no
-// endpoint has a policy. tags says whether the kernel labels connections.
-func compilePolicies(stamps Stamps, p *plan.Plan, tags bool) (policies, *ruleset) {
+// endpoint has a policy. tags says whether the kernel labels connections, and
+// counts which of the elements are to count.
+func compilePolicies(stamps Stamps, p *plan.Plan, tags bool, counts counting) (policies, *ruleset) {
 	if !profile.Policed(p) {
 		return policies{stamps: stamps, tags: tags}, newRuleset(stamps, stamps.PolicyTable)
 	}
-	state, r := policies{stamps: stamps, tags: tags, present: true}, policyRules(stamps, tags)
+	state, r := policies{stamps: stamps, tags: tags, present: true, counts: counts}, policyRules(stamps, tags)
 	put := func(set string, e nft.Element, v nft.Value) { r.Sets[set].Elements[e] = v }
+	r.Sets[currentGeneration].Elements, r.Sets[currentSides].Elements = counts.generationElements(), counts.sideElements()
+	fill := func(name string, all nft.Elements) {
+		r.Sets[setOn(name, counts.sides[slices.Index(sided, name)])].Elements = all
+	}
 	for k, e := range p.Endpoints.All() {
 		endpointElements(k, e, put)
 	}
@@ -42,10 +87,10 @@ func compilePolicies(stamps Stamps, p *plan.Plan, tags bool) (policies, *ruleset
 		addressElement(k, c, put)
 	}
 	for _, is4 := range interval.Families {
-		r.Sets[classesOfPrefixes+suffix(is4)].Elements = prefixElements(p, is4)
+		fill(classesOfPrefixes+suffix(is4), prefixElements(p, is4))
 	}
 	for name, sources := range believedSources(stamps, p) {
-		r.Sets[name].Elements = sources
+		fill(name, sources)
 	}
 	for k, w := range p.Within.All() {
 		put(widerClasses, nft.Element{Key: widerKey(k.Class)}, classData(w.Class))
@@ -81,9 +126,9 @@ func putPeer(k profile.PeerKey, s profile.Said, put func(set string, e nft.Eleme
 func profileElements(p *profile.Profile) iter.Seq2[nft.Element, nft.Value] {
 	return func(yield func(nft.Element, nft.Value) bool) {
 		for _, r := range p.Ranges {
-			v := nft.Value{Verdict: nft.Verdict{Kind: expr.VerdictReturn}}
+			v := nft.Value{Verdict: denied}
 			if r.Allow {
-				v = nft.Value{Verdict: nft.Accept}
+				v = nft.Value{Verdict: allowed}
 			}
 			if !yield(beginOf(p, r), v) || !yield(nft.Element{Key: profileKey(p, r.Last) + "\x01", End: true}, nft.Value{}) {
 				return
@@ -156,7 +201,8 @@ func (e policyEdit) add(set string, k nft.Element, v nft.Value)    { e.of(set).A
 
 // advance compiles the changes that lead from one plan to the next, of which
 // the table has the first. It costs in proportion to the changes, and, where
-// shorter prefixes are among them, to all of those.
+// shorter prefixes are among them, to all of those. What is there twice is under the
+// name of both.
 func (s *policies) advance(p, q *plan.Plan, changes plan.Diff) map[string]nft.Change {
 	edit := policyEdit{}
 	for _, c := range changes.Endpoints {
@@ -292,29 +338,132 @@ func firstFrom(p *plan.Plan, k plan.VerdictKey) (plan.VerdictKey, plan.Verdict, 
 	return plan.VerdictKey{}, plan.Verdict{}, false
 }
 
-// sync reads the table, and writes where it differs from what a plan needs, in one
-// transaction with edits of other tables. It returns what it changed.
-func (s *policies) sync(p *plan.Plan, also ...nft.Edit) ([]string, error) {
+// stages are the two transactions that make changes of elements, by set, and which
+// elements count then. The first changes nothing for packets, and is empty where there is
+// nothing to bring before.
+func (n counting) stages(edits map[string]nft.Change) (first, second map[string]nft.Change, next counting) {
+	next = counting{(n.generation + 1) % generations, n.sides}
+	first, second = map[string]nft.Change{}, maps.Clone(edits)
+	for i, name := range sided {
+		if c, ok := edits[name]; ok {
+			next.sides[i] = 1 - n.sides[i]
+			delete(second, name)
+			first[setOn(name, next.sides[i])] = c
+			second[setOn(name, n.sides[i])] = nft.Change{Whole: nft.Elements{}}
+		}
+	}
+	var come, rest []reconcile.Change[nft.Element, nft.Value]
+	for _, c := range edits[profileVerdicts].Elements {
+		if c.Old == nil {
+			come = append(come, c)
+		} else {
+			rest = append(rest, c)
+		}
+	}
+	if len(come) > 0 {
+		first[profileVerdicts] = nft.Change{Elements: come}
+		second[profileVerdicts] = nft.Change{Elements: rest}
+	}
+	if len(rest) == 0 {
+		delete(second, profileVerdicts)
+	}
+	second[currentGeneration] = nft.Change{Whole: next.generationElements()}
+	if next.sides != n.sides {
+		second[currentSides] = nft.Change{Whole: next.sideElements()}
+	}
+	return first, second, next
+}
+
+// edit makes changes of elements, which no packet sees in part, and edits of other tables
+// in the same moment. It returns what each of its transactions did, and which elements
+// count from then on.
+func (n counting) edit(r *ruleset, edits map[string]nft.Change, also ...nft.Edit) (done [][]string, next counting, err error) {
+	first, second, next := n.stages(edits)
+	for _, edits := range [][]nft.Edit{{{Table: r.Table, Changes: first}}, append([]nft.Edit{{Table: r.Table, Changes: second}}, also...)} {
+		lines, err := nft.Apply(edits...)
+		if err != nil {
+			return done, n, err
+		}
+		done = append(done, transactions(lines)...)
+	}
+	return done, next, nil
+}
+
+// transactions is one, of which lines tell what it did, or none where it did nothing.
+func transactions(lines []string) [][]string {
+	if len(lines) == 0 {
+		return nil
+	}
+	return [][]string{lines}
+}
+
+// sync reads the table, and writes where it differs from what a plan needs, with edits
+// of other tables in the transaction that packets notice. It returns what each of its
+// transactions changed.
+func (s *policies) sync(p *plan.Plan, also ...nft.Edit) (done [][]string, err error) {
 	have, err := reading(s.stamps.PolicyTable)
 	if err != nil {
 		return nil, err
 	}
-	state, want := compilePolicies(s.stamps, p, s.tags)
-	_, done, err := nft.Write(have, want.Table, also...)
-	if err == nil {
-		*s = state
+	counts := countingIn(have)
+	state, want := compilePolicies(s.stamps, p, s.tags, counts)
+	edits, alike, err := nft.Difference(have, want.Table)
+	switch {
+	case err != nil:
+		return nil, err
+	case alike && len(edits) > 0:
+		if done, state.counts, err = counts.edit(want, counts.bySets(edits, want), also...); err != nil {
+			// What others put there may be in the way.
+			state.counts = counts
+			done, err = append(done, []string{"write table inet " + want.Name + " anew"}), nft.Replace(want.Table, true, nil, also...)
+		}
+	case alike || have.Exists() || want.Empty():
+		var lines []string
+		_, lines, err = nft.Write(have, want.Table, also...)
+		done = transactions(lines)
+	default:
+		done = [][]string{{"write table inet " + want.Name}, {"have packets meet table inet " + want.Name}}
+		err = nft.Replace(want.Table, false, nil, also...)
 	}
-	return done, err
+	if err != nil {
+		return done, err
+	}
+	*s = state
+	return done, nil
 }
 
-// update writes what leads from one plan to the next, in one transaction with edits of
-// other tables. After an error the table must be read anew.
-func (s *policies) update(p, q *plan.Plan, changes plan.Diff, also ...nft.Edit) ([]string, error) {
+// bySets are changes of a table's elements with those of a set that is there twice under
+// the name of both.
+func (n counting) bySets(edits map[string]nft.Change, want *ruleset) map[string]nft.Change {
+	for i, name := range sided {
+		counts, other := setOn(name, n.sides[i]), setOn(name, 1-n.sides[i])
+		if _, ok := edits[counts]; ok {
+			delete(edits, counts)
+			delete(edits, other)
+			edits[name] = nft.Change{Whole: want.Sets[counts].Elements}
+		}
+	}
+	if c, ok := edits[profileVerdicts]; ok {
+		edits[profileVerdicts] = nft.Change{Elements: c.Elements}
+	}
+	return edits
+}
+
+// update writes what leads from one plan to the next, with edits of other tables in the
+// transaction that packets notice. It returns what each of its transactions did. After an
+// error the table must be read anew.
+func (s *policies) update(p, q *plan.Plan, changes plan.Diff, also ...nft.Edit) (done [][]string, err error) {
 	if profile.Policed(q) != s.present {
 		return s.sync(q, also...)
 	}
-	if !s.present {
-		return nft.Apply(also...)
+	var edits map[string]nft.Change
+	if s.present {
+		edits = s.advance(p, q, changes)
 	}
-	return nft.Apply(append([]nft.Edit{{Table: policyRules(s.stamps, s.tags).Table, Changes: s.advance(p, q, changes)}}, also...)...)
+	if len(edits) == 0 {
+		lines, err := nft.Apply(also...)
+		return transactions(lines), err
+	}
+	done, s.counts, err = s.counts.edit(policyRules(s.stamps, s.tags), edits, also...)
+	return done, err
 }

@@ -24,10 +24,14 @@ import (
 // policySets are all elements of a plan's policy table, by set, and the number
 // of peers by profile.
 func policySets(p *plan.Plan) (map[string]nft.Elements, policies) {
-	state, r := compilePolicies(stamps.Default, p, true)
+	state, r := compilePolicies(stamps.Default, p, true, counting{})
 	sets := map[string]nft.Elements{}
 	for name, s := range r.Sets {
 		sets[name] = s.Elements
+	}
+	for _, name := range sided {
+		sets[name] = sets[setOn(name, 0)]
+		delete(sets, setOn(name, 0))
 	}
 	return sets, state
 }
@@ -95,7 +99,7 @@ func TestAdvancePolicies(t *testing.T) {
 				t.Fatalf("%s differs from what the whole plan gives\nfrom:\n%s\nto:\n%s", name, p, q)
 			}
 		}
-		if diff := cmp.Diff(wantState, state, cmp.AllowUnexported(policies{}, reconcile.Ledger[string, struct{}]{}, reconcile.Edit[string, struct{}]{})); diff != "" {
+		if diff := cmp.Diff(wantState, state, cmp.AllowUnexported(policies{}, counting{}, reconcile.Ledger[string, struct{}]{}, reconcile.Edit[string, struct{}]{})); diff != "" {
 			t.Fatalf("the state differs: %s", diff)
 		}
 	})
@@ -150,7 +154,7 @@ func TestProfiles(t *testing.T) {
 					continue
 				}
 				if found, ok := find(found.Data[4:], protocol, port); ok {
-					got = found.Verdict == nft.Accept
+					got = found.Verdict == allowed
 					break
 				}
 			}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"slices"
+	"strconv"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -33,18 +34,40 @@ import (
 // like (likes), or else with that of the class that stands for any peer. Where the
 // policy has nothing of the class, it is the wider one that counts (within).
 // A profile is a list of protocols and ports with verdicts, which all share
-// who have the same. Egress is judged in one hook and ingress in the next, so
-// that accepting is the end of either, and no element has to name a chain: the
-// kernel would follow each whenever one is added.
+// who have the same. What allows returns to whom the chain was asked by, and all
+// else ends in a chain that drops. So no element has to name a chain: the kernel
+// would follow each whenever one is added.
+//
+// A transaction is one step for rules, but not for the lookups of a packet that is
+// being judged: each finds the elements that hold at its own moment. A packet whose
+// class was looked up before a change, and the policy's peer behind it, would go by
+// the old class and the new verdicts, which may allow what neither plan does. So a
+// set says which generation the elements are of, and each transaction about them
+// puts the next in its place. Which one a packet finds there first is kept by the
+// chain that it goes through, as the kernel keeps nothing else from one rule to the
+// next, and what is allowed must find the same there once more, behind all other
+// lookups. A packet that does not is judged anew. Both directions are judged in one
+// hook for the same reason: nothing could be kept from one hook to the next.
+//
+// Sets of intervals, of some kernels, show a transaction's elements only a while after
+// all other sets do. What comes to the verdicts is therefore written in a transaction
+// before, when nothing leads to it yet, and each of the others is there twice: the next
+// elements are written to the side that no packet is looked up in, and the transaction
+// that changes all else says which side it is from then on.
 
 // The chains of the policy table.
 const (
-	fromEndpoints = "from-endpoints"
-	toEndpoints   = "to-endpoints"
-	toNode        = "to-node"
-	endedChain    = "ended"
-	refusedChain  = "refused"
+	throughNode      = "through-node"
+	toNode           = "to-node"
+	judgeChain       = "judge"
+	generationPrefix = "generation-" // and its number
+	endedChain       = "ended"
+	refusedChain     = "refused"
 )
+
+// generations is how many there are before the first comes again. As many
+// transactions would have to be done while one packet is judged to be taken for none.
+const generations = 4
 
 // The sets of the policy table; some are one for each family, with a suffix.
 const (
@@ -58,6 +81,8 @@ const (
 	widerClasses       = "within"        // class -> wider class
 	profileVerdicts    = "verdicts"      // ranges of profile, protocol, port -> verdict
 	believedPrefix     = "believed"      // tunnel's device, ranges of addresses whose tags are believed
+	currentGeneration  = "generation"    // that of the elements of those above
+	currentSides       = "sides"         // of each set that is there twice, the one that counts
 	endedPrefix        = "ended"         // addresses, protocol, ports
 	endedAll           = "ended-all"     // protocol, once there are more than maxEnded
 )
@@ -95,6 +120,30 @@ func digestData(digest string) nft.Value { return nft.Value{Data: "\x00\x00\x00\
 // policy, it has nothing.
 func widerKey(c plan.Class) string { return "\x00\x00\x00\x00\x00\x00\x00\x00" + classKey(c) }
 
+func generationKey(g int) string { return string(binary.BigEndian.AppendUint32(nil, uint32(g))) }
+
+// sided are the sets that are there twice.
+var sided = []string{
+	classesOfPrefixes + suffix(true), classesOfPrefixes + suffix(false),
+	believedPrefix + suffix(true), believedPrefix + suffix(false),
+}
+
+// sides says, in the order of sided, which side of each counts.
+type sides [4]int
+
+// setOn is the name of one side of a set.
+func setOn(name string, side int) string { return name + "-" + strconv.Itoa(side) }
+
+// sideKey says that a side of a set counts, as an element.
+func sideKey(name string, side int) string {
+	return string(binary.BigEndian.AppendUint32(nil, uint32(2*slices.Index(sided, name)+side)))
+}
+
+// onSide matches where a side of a set counts.
+func onSide(name string, side int) []expr.Any {
+	return slices.Concat(nft.Literal(1, sideKey(name, side)), nft.InSet(currentSides))
+}
+
 func classData(c plan.Class) nft.Value { return nft.Value{Data: classKey(c)} }
 
 // policyRules returns the table's rules, with its sets empty. tags says whether the
@@ -102,16 +151,20 @@ func classData(c plan.Class) nft.Value { return nft.Value{Data: classKey(c)} }
 func policyRules(stamps Stamps, tags bool) *ruleset {
 	r := newRuleset(stamps, stamps.PolicyTable)
 	for _, is4 := range interval.Families {
-		r.Set(believedPrefix+suffix(is4), setOfBelieved(is4))
 		own := nftables.MustConcatSetType(nftables.TypeIFName, nft.AddressType(is4))
 		r.Set(ownAddresses+suffix(is4), nft.Set{Key: own, Concat: true})
 		r.Set(classesOfAddresses+suffix(is4), nft.Set{Key: nft.AddressType(is4), Data: nftables.TypeMark})
-		r.Set(classesOfPrefixes+suffix(is4), nft.Set{Key: nft.AddressType(is4), Interval: true, Data: nftables.TypeMark})
+		for side := range 2 {
+			r.Set(setOn(classesOfPrefixes+suffix(is4), side), nft.Set{Key: nft.AddressType(is4), Interval: true, Data: nftables.TypeMark})
+			r.Set(setOn(believedPrefix+suffix(is4), side), setOfBelieved(is4))
+		}
 		r.Set(endedPrefix+suffix(is4), setOfEnded(is4))
 	}
 	for _, d := range directions {
 		r.Set(policiesPrefix+string(d), nft.Set{Key: nftables.TypeIFName, Data: typeDigest})
 	}
+	r.Set(currentGeneration, nft.Set{Key: nftables.TypeMark})
+	r.Set(currentSides, nft.Set{Key: nftables.TypeMark})
 	r.Set(endedAll, setOfAllEnded)
 	r.Set(tagsOfEndpoints, nft.Set{Key: nftables.TypeIFName, Data: nftables.TypeMark})
 	r.Set(widerClasses, nft.Set{Key: typePeer, Concat: true, Data: nftables.TypeMark})
@@ -120,16 +173,11 @@ func policyRules(stamps Stamps, tags bool) *ruleset {
 	r.Set(profileVerdicts, nft.Set{Key: typeProfile, Interval: true, Verdicts: true, Counts: true})
 
 	r.refuseEnded()
-	c := r.Chain(fromEndpoints)
-	c.Hook = forwarding(bySender)
+	c := r.Chain(throughNode)
+	c.Hook = forwarding(byPolicy)
 	c.Add("replies, and what belongs to connections", nft.Established(), nft.Decide(nft.Accept))
 	c.Add("of connections that were ended", nft.Jump(endedChain))
-	c.Add("endpoints with an egress policy", policyOf(plan.Outgoing), nft.Decide(nft.GoTo("leave")))
-
-	c = r.Chain(toEndpoints)
-	c.Hook = forwarding(byReceiver)
-	c.Add("replies, and what belongs to connections", nft.Established(), nft.Decide(nft.Accept))
-	c.Add("endpoints with an ingress policy", policyOf(plan.Incoming), nft.Decide(nft.GoTo("enter")))
+	r.judgeTwice(c)
 
 	// What the node itself sends to its endpoints passes neither hook.
 	c = r.Chain(toNode)
@@ -140,44 +188,76 @@ func policyRules(stamps Stamps, tags bool) *ruleset {
 		&expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: []byte{133}, ToData: []byte{136}},
 	}, nft.Decide(nft.Accept))
 	c.Add("of connections that were ended", nft.Jump(endedChain))
-	c.Add("endpoints with an egress policy", policyOf(plan.Outgoing), nft.Decide(nft.GoTo("leave")))
+	r.judgeTwice(c)
 
+	r.ofGenerations()
 	r.judge("leave", plan.Outgoing, false)
 	r.judge("enter", plan.Incoming, tags)
 	return r
 }
 
+// judgeTwice ends a chain with the verdict of policies.
+func (r *ruleset) judgeTwice(c *nft.Chain) {
+	c.Add("what policies say", nft.Jump(judgeChain))
+	c.Add("they changed meanwhile", nft.Jump(judgeChain))
+	c.Add("they changed once more", nft.Count(), nft.Decide(nft.Verdict{Kind: expr.VerdictDrop}))
+}
+
+// ofGenerations adds the chain that asks policies. It accepts what they allow in both
+// directions, and drops what they do not in one of them. It returns where elements
+// were changed while they were asked.
+func (r *ruleset) ofGenerations() {
+	for g := range generations {
+		name := generationPrefix + strconv.Itoa(g)
+		is := slices.Concat(nft.Literal(1, generationKey(g)), nft.InSet(currentGeneration))
+		r.Chain(judgeChain).Add("elements of generation "+strconv.Itoa(g), is, nft.Decide(nft.GoTo(name)))
+		c := r.Chain(name)
+		c.Add("endpoints with an egress policy", policyOf(plan.Outgoing), nft.Jump("leave"))
+		c.Add("endpoints with an ingress policy", policyOf(plan.Incoming), nft.Jump("enter"))
+		c.Add("the elements are still of generation "+strconv.Itoa(g), is, nft.Decide(nft.Accept))
+	}
+}
+
 // judge adds the chain in which the first packet of a connection is judged in
-// one direction. It ends with a verdict. tags says whether the tag that came with it
-// is asked about.
+// one direction. It returns for what is allowed, and drops the rest. tags says whether
+// the tag that came with it is asked about.
 func (r *ruleset) judge(name string, d plan.Direction, tags bool) {
 	c := r.Chain(name)
 	anyPeer := string(d) + "-any"
 	for _, is4 := range interval.Families {
 		c.Add("an endpoint to itself", nft.IsFamily(is4), nft.InterfaceName(), nft.AddressInto(is4, false, 2),
-			[]expr.Any{&expr.Lookup{SourceRegister: 1, SetName: ownAddresses + suffix(is4)}}, nft.Decide(nft.Accept))
+			[]expr.Any{&expr.Lookup{SourceRegister: 1, SetName: ownAddresses + suffix(is4)}}, nft.Decide(allowed))
 	}
 	for _, is4 := range interval.Families {
-		c.Add("what its policy says", nft.IsFamily(is4), nft.Jump(string(d)+suffix(is4)))
+		c.Add("what its policy says", nft.IsFamily(is4), nft.Decide(nft.GoTo(string(d)+suffix(is4))))
 		ask := r.Chain(string(d) + suffix(is4))
-		for _, source := range []struct {
-			comment string
-			class   []expr.Any
-		}{
-			{"the address", classOf(classesOfAddresses+suffix(is4), nft.AddressInto(is4, d == plan.Incoming, registerLookup))},
-			{"the longest prefix", classOf(classesOfPrefixes+suffix(is4), nft.AddressInto(is4, d == plan.Incoming, registerLookup))},
-			{"the endpoint's own tag", classOf(tagsOfEndpoints, otherInterface(d))},
-		} {
-			r.ask(ask, source.comment, d, append(blankKey(), source.class...))
-			ask.Add(source.comment+" is known", source.class, nft.Decide(nft.GoTo(anyPeer)))
+		from := func(c *nft.Chain, comment string, class []expr.Any) {
+			r.ask(c, comment, d, append(blankKey(), class...))
+			c.Add(comment+" is known", class, nft.Decide(nft.GoTo(anyPeer)))
 		}
+		address := nft.AddressInto(is4, d == plan.Incoming, registerLookup)
+		from(ask, "the address", classOf(classesOfAddresses+suffix(is4), address))
+		prefixes, rest := classesOfPrefixes+suffix(is4), string(d)+"-of-no-prefix"+suffix(is4)
+		for side := range 2 {
+			name := string(d) + "-" + setOn(prefixes, side)
+			ask.Add("the prefixes are on side "+strconv.Itoa(side), onSide(prefixes, side), nft.Decide(nft.GoTo(name)))
+			from(r.Chain(name), "the longest prefix", classOf(setOn(prefixes, side), address))
+			r.Chain(name).Add("of no prefix", nft.Decide(nft.GoTo(rest)))
+		}
+		ask.Add("they change", nft.Decide(nft.GoTo(deniedChain(d))))
+		ask = r.Chain(rest)
+		from(ask, "the endpoint's own tag", classOf(tagsOfEndpoints, otherInterface(d)))
 		if tags {
-			// Back to where nothing allows it. Which tag came with it only a connection
-			// knows, and that of nobody may be allowed more. What is lost is TCP that its
-			// receiver discards, too, ICMP errors about what nobody knows of, and what
-			// somebody's rules keep from connection tracking; what the tables know passes.
-			ask.Add("a tag that no connection keeps", believed(is4), nft.InState(expr.CtStateBitINVALID|expr.CtStateBitUNTRACKED), nft.Decide(nft.Verdict{Kind: expr.VerdictReturn}))
-			ask.Add("the tag that came with it", believed(is4), labelled(), nft.Decide(nft.GoTo(string(d)+"-tagged")))
+			for side := range 2 {
+				name := believedPrefix + suffix(is4)
+				from := slices.Concat(onSide(name, side), believed(is4, side))
+				// Which tag came with it only a connection knows, and that of nobody may be
+				// allowed more. What is lost is TCP that its receiver discards, too, ICMP
+				// errors about what nobody knows of, and what somebody's rules keep from
+				// connection tracking; what the tables know passes.
+				ask.Add("a tag that no connection keeps", from, nft.InState(expr.CtStateBitINVALID|expr.CtStateBitUNTRACKED), nft.Decide(nft.GoTo(deniedChain(d))))
+				ask.Add("the tag that came with it", from, labelled(), nft.Decide(nft.GoTo(string(d)+"-tagged")))
+			}
 		}
 		r.ask(ask, "no class", d, append(blankKey(), nft.Literal(registerClass, classKey(0))...))
 		ask.Add("any peer", nft.Decide(nft.GoTo(anyPeer)))
@@ -187,17 +267,31 @@ func (r *ruleset) judge(name string, d plan.Direction, tags bool) {
 		r.ask(tagged, "the tag that came with it", d, keyOfLabel())
 		tagged.Add("any peer", nft.Decide(nft.GoTo(anyPeer)))
 	}
-	r.Chain(anyPeer).Add("any peer", policyOf(d), nft.Literal(registerClass, classKey(plan.AnyPeer)), verdictBy(profilesOfPeers))
-	c.Add("tell who follows", r.tell(string(d)))
-	c.Add("nothing allows it", nft.Count(), nft.Decide(nft.Verdict{Kind: expr.VerdictDrop}))
+	last := r.Chain(anyPeer)
+	last.Add("any peer", policyOf(d), nft.Literal(registerClass, classKey(plan.AnyPeer)), verdictBy(profilesOfPeers, d))
+	last.Add("nothing is said of it", nft.Decide(nft.GoTo(deniedChain(d))))
+	c.Add("of no family", nft.Decide(nft.GoTo(deniedChain(d))))
+	denied := r.Chain(deniedChain(d))
+	denied.Add("tell who follows", r.tell(string(d)))
+	denied.Add("nothing allows it", nft.Count(), nft.Decide(nft.Verdict{Kind: expr.VerdictDrop}))
 }
+
+// deniedChain is where all goes that a direction's policy does not allow.
+func deniedChain(d plan.Direction) string { return string(d) + "-denied" }
+
+// allowed is the verdict of an element that allows. One that denies goes on with the
+// rule, which then denies.
+var (
+	allowed = nft.Verdict{Kind: expr.VerdictReturn}
+	denied  = nft.Verdict{Kind: expr.VerdictContinue}
+)
 
 // ask adds the rules that look for the verdict of a class. key fills the registers of
 // the key with it, and with nothing where the policy comes.
 func (r *ruleset) ask(c *nft.Chain, comment string, d plan.Direction, key []expr.Any) {
 	of := slices.Concat(key, digestOf(d))
-	c.Add(comment, of, verdictBy(profilesOfPeers))
-	c.Add(comment+" goes like another", of, verdictBy(profilesOfLikes))
+	c.Add(comment, of, verdictBy(profilesOfPeers, d))
+	c.Add(comment+" goes like another", of, verdictBy(profilesOfLikes, d))
 	c.Add(comment+" has no such port", of, []expr.Any{
 		&expr.Lookup{SourceRegister: registerKey, DestRegister: registerDigest, IsDestRegSet: true, SetName: profilesOfPeers},
 	}, nft.Decide(nft.GoTo(string(d)+"-any")))
@@ -206,8 +300,8 @@ func (r *ruleset) ask(c *nft.Chain, comment string, d plan.Direction, key []expr
 	wider := slices.Concat(key, []expr.Any{
 		&expr.Lookup{SourceRegister: registerKey, DestRegister: registerClass, IsDestRegSet: true, SetName: widerClasses},
 	}, digestOf(d))
-	c.Add(comment+" is within a wider one", wider, verdictBy(profilesOfPeers))
-	c.Add(comment+" is within one that goes like another", wider, verdictBy(profilesOfLikes))
+	c.Add(comment+" is within a wider one", wider, verdictBy(profilesOfPeers, d))
+	c.Add(comment+" is within one that goes like another", wider, verdictBy(profilesOfLikes, d))
 }
 
 // refuseEnded adds the chain that refuses what is left of TCP and SCTP
@@ -322,7 +416,7 @@ func otherInterface(d plan.Direction) []expr.Any {
 
 // classOf loads the class that a map has for what was loaded.
 func classOf(mapName string, load []expr.Any) []expr.Any {
-	return append(load, &expr.Lookup{SourceRegister: registerLookup, DestRegister: registerClass, IsDestRegSet: true, SetName: mapName})
+	return append(slices.Clone(load), &expr.Lookup{SourceRegister: registerLookup, DestRegister: registerClass, IsDestRegSet: true, SetName: mapName})
 }
 
 // verdictBy ends a rule with the verdict of the profile that a map has for the
@@ -330,11 +424,11 @@ func classOf(mapName string, load []expr.Any) []expr.Any {
 // port. For protocols
 // without ports those two bytes are something else, and profiles have the same
 // for all that they can be. A packet too short to have them matches nothing.
-func verdictBy(profiles string) []expr.Any {
-	return []expr.Any{
+func verdictBy(profiles string, d plan.Direction) []expr.Any {
+	return append([]expr.Any{
 		&expr.Lookup{SourceRegister: registerKey, DestRegister: registerDigest, IsDestRegSet: true, SetName: profiles},
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: registerProtocol},
 		&expr.Payload{DestRegister: registerPort, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
 		&expr.Lookup{SourceRegister: registerKey, DestRegister: unix.NFT_REG_VERDICT, IsDestRegSet: true, SetName: profileVerdicts},
-	}
+	}, nft.Decide(nft.GoTo(deniedChain(d)))...)
 }

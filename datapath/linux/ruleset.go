@@ -59,7 +59,7 @@ func compileRuleset(stamps Stamps, p *plan.Plan, s *sources, most int, labels bo
 	}
 	if discards {
 		c := r.Chain("discard")
-		c.Hook = forwarding(bySender)
+		c.Hook = forwarding(byEgress)
 		c.Add("what stays on the node is not discarded", local, nft.Decide(nft.Accept))
 		c.Add("nor are replies", nft.Established(), nft.Decide(nft.Accept))
 		r.egress("discard", p, func(e plan.Egress) nft.Verdict {

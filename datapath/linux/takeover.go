@@ -95,7 +95,7 @@ func (d *DataPlane) Prepare(ctx context.Context, p *plan.Plan, from ...datapath.
 		if err := errors.Join(inTheWay...); err != nil {
 			return err
 		}
-		if err := d.enforce(p, func() ([]string, error) { return d.besidePolicies(p) }); err != nil {
+		if err := d.enforce(p, func() ([][]string, error) { return d.besidePolicies(p) }); err != nil {
 			return err
 		}
 		d.from = from
@@ -105,13 +105,13 @@ func (d *DataPlane) Prepare(ctx context.Context, p *plan.Plan, from ...datapath.
 
 // besidePolicies writes the policy table where another data plane has one that is in
 // force.
-func (d *DataPlane) besidePolicies(p *plan.Plan) ([]string, error) {
+func (d *DataPlane) besidePolicies(p *plan.Plan) ([][]string, error) {
 	have, err := nft.Read(d.stamps.PolicyTable)
 	if err != nil {
 		return nil, err
 	}
-	if _, r := compilePolicies(d.stamps, p, d.policies.tags); !have.Exists() && !r.Empty() {
-		if err := nft.Replace(r.Table, false); err != nil {
+	if _, r := compilePolicies(d.stamps, p, d.policies.tags, counting{}); !have.Exists() && !r.Empty() {
+		if err := nft.Replace(r.Table, false, nil); err != nil {
 			return nil, err
 		}
 	}
@@ -197,7 +197,7 @@ func (d *DataPlane) releaseAllBut(p *plan.Plan, inv *rtnl.Links, others []Stamps
 
 // takeForce is steps 1 and 2.
 func (d *DataPlane) takeForce(p *plan.Plan, others []Stamps) error {
-	if err := d.enforce(p, func() ([]string, error) {
+	if err := d.enforce(p, func() ([][]string, error) {
 		done, err := d.policies.sync(p)
 		if err == nil && profile.Policed(p) {
 			err = d.takeEnded(others)
@@ -235,7 +235,7 @@ func (d *DataPlane) takeForce(p *plan.Plan, others []Stamps) error {
 	for _, other := range others {
 		gone = append(gone, other.Table)
 	}
-	if err := nft.Replace(r.Table, have.Exists(), gone...); err != nil {
+	if err := nft.Replace(r.Table, have.Exists(), gone); err != nil {
 		return err
 	}
 	d.record("write table inet %s, and delete those of other data planes", r.Name)

@@ -112,11 +112,10 @@ func (d *DataPlane) setWatcher(w *watcher) {
 // manyElements is how many elements of one change are too many to be told each.
 const manyElements = 1000
 
-// unheard writes nftables in one transaction, or not at all, and returns what
-// that did. The kernel need not tell Watch each of many elements then, which
+// unheard writes nftables, and returns what each transaction did. The kernel need not tell Watch each of many elements then, which
 // would take longer than to write them: what others do meanwhile shows in the
 // number of the ruleset's generation.
-func (d *DataPlane) unheard(write func() ([]string, error)) ([]string, error) {
+func (d *DataPlane) unheard(write func() ([][]string, error)) ([][]string, error) {
 	w := d.watcher
 	if w == nil {
 		return write()
@@ -134,12 +133,8 @@ func (d *DataPlane) unheard(write func() ([]string, error)) ([]string, error) {
 	if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, unix.NFNLGRP_NFTABLES); err != nil {
 		failure = errors.Join(failure, os.NewSyscallError("follow the packet filter again", err))
 	}
-	own := uint32(0)
-	if len(done) > 0 {
-		own = 1
-	}
 	after, err := nft.Generation()
-	w.news.overlooked = w.news.overlooked || !heard || err != nil || after != before+own
+	w.news.overlooked = w.news.overlooked || !heard || err != nil || after != before+uint32(len(done))
 	w.wake() // for what was read here
 	w.news.generation = after
 	return done, failure

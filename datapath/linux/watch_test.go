@@ -159,7 +159,7 @@ func TestNothingIsMissedWhileUnheard(t *testing.T) {
 	p := mustParse(t, policedPlan)
 	b.mustApply(p)
 	found := b.watch()
-	unheard := func(write func() ([]string, error)) {
+	unheard := func(write func() ([][]string, error)) {
 		b.do(func() error {
 			b.state.Lock()
 			defer b.state.Unlock()
@@ -167,8 +167,8 @@ func TestNothingIsMissedWhileUnheard(t *testing.T) {
 			return err
 		})
 	}
-	unheard(func() ([]string, error) { return nil, nil })
-	unheard(func() ([]string, error) {
+	unheard(func() ([][]string, error) { return nil, nil })
+	unheard(func() ([][]string, error) {
 		conn, err := nftables.New()
 		if err != nil {
 			return nil, err
@@ -192,7 +192,7 @@ func TestNothingIsMissedWhileUnheard(t *testing.T) {
 	b.state.Lock()
 	b.watcher.news.generation--
 	b.state.Unlock()
-	unheard(func() ([]string, error) { return nil, nil })
+	unheard(func() ([][]string, error) { return nil, nil })
 	told()
 }
 
@@ -274,7 +274,7 @@ func TestRepairGoesByWhatWasHeard(t *testing.T) {
 	b.do(func() error {
 		b.state.Lock()
 		defer b.state.Unlock()
-		_, err := b.unheard(func() ([]string, error) { return nil, nil })
+		_, err := b.unheard(func() ([][]string, error) { return nil, nil })
 		return err
 	})
 	expect("after nothing happened unheard", 0)
@@ -417,7 +417,7 @@ func TestWhatWasReadBesideAWriteWakesWatch(t *testing.T) {
 		if err != nil {
 			return fmt.Errorf("%w: %s", err, out)
 		}
-		_, err = b.unheard(func() ([]string, error) { return nil, nil })
+		_, err = b.unheard(func() ([][]string, error) { return nil, nil })
 		return err
 	})
 	n, err := unix.Poll([]unix.PollFd{{Fd: int32(w.wakeRead.Fd()), Events: unix.POLLIN}}, 0)

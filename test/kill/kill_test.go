@@ -319,7 +319,7 @@ func (c *cluster) holdings(ctx context.Context) string {
 			// Counters and handles are not state.
 			// Elements that end by themselves come and go with packets.
 			`nft list table inet weft | sed -e 's/counter packets [0-9]* bytes [0-9]*/counter/' -e '/ expires /d'` + elementwise,
-			`nft list tables | grep weft-policy && for s in policies-ingress policies-egress addresses-4 prefixes-4 peers; do nft list map inet weft-policy $s; done` + elementwise,
+			`nft list tables | grep weft-policy && for s in policies-ingress policies-egress addresses-4 prefixes-4-0 prefixes-4-1 peers; do nft list map inet weft-policy $s; done` + elementwise,
 			`ls -A /run/netns`,
 			`ls -A /run/weft`,
 		} {

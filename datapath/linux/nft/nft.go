@@ -185,17 +185,7 @@ func Write(have Content, want *Table, also ...Edit) (Content, []string, error) {
 		return next, done, err
 	}
 	if have.sameStructure(next) {
-		changes := map[string]Change{}
-		for name, set := range want.Sets {
-			c := Change{Elements: reconcile.Diff(have.Elements[name], set.Elements, Element.Compare)}
-			if set.Interval && !set.Concat {
-				c.all = set.Elements
-			}
-			if len(c.Elements) > 0 {
-				changes[name] = c
-			}
-		}
-		done, err := Apply(append([]Edit{{want, changes}}, also...)...)
+		done, err := Apply(append([]Edit{{want, difference(have, want)}}, also...)...)
 		if err != nil {
 			return have, nil, err
 		}
@@ -218,6 +208,30 @@ func Write(have Content, want *Table, also ...Edit) (Content, []string, error) {
 		return have, nil, err
 	}
 	return next, append([]string{"write table inet " + want.Name + " (" + structureChange(have, next) + ")"}, done...), nil
+}
+
+// Difference is what becomes of the elements of each set that differs from what the table
+// should hold. It is to be had where the two are alike but for elements.
+func Difference(have Content, want *Table) (changes map[string]Change, alike bool, err error) {
+	next, err := want.content()
+	if err != nil || !have.sameStructure(next) {
+		return nil, false, err
+	}
+	return difference(have, want), true, nil
+}
+
+func difference(have Content, want *Table) map[string]Change {
+	changes := map[string]Change{}
+	for name, set := range want.Sets {
+		c := Change{Elements: reconcile.Diff(have.Elements[name], set.Elements, Element.Compare)}
+		if set.Interval && !set.Concat {
+			c.all = set.Elements
+		}
+		if len(c.Elements) > 0 {
+			changes[name] = c
+		}
+	}
+	return changes
 }
 
 // Transaction changes a table as f says, whole or not at all. It opens its socket in

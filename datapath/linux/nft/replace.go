@@ -8,12 +8,12 @@ import (
 	"github.com/google/nftables/expr"
 )
 
-// Replace writes a table whole, and deletes those of some names in the same moment; there
-// says whether the table is there already. One that is there is replaced in one
+// Replace writes a table whole, and in the same moment deletes those of some names and
+// edits others; there says whether the table is there already. One that is there is replaced in one
 // transaction. One that is new is written in two: for a moment after a transaction,
 // kernels find in some of its sets only what was there before, so packets are sent through
 // the table when its sets are complete.
-func Replace(t *Table, there bool, gone ...string) error {
+func Replace(t *Table, there bool, gone []string, also ...Edit) error {
 	conn, err := Open()
 	if err != nil {
 		return err
@@ -45,6 +45,9 @@ func Replace(t *Table, there bool, gone ...string) error {
 	}
 	for _, name := range gone {
 		deleteTable(conn, name)
+	}
+	if _, err := write(conn, also); err != nil {
+		return err
 	}
 	if err := conn.Flush(); err != nil {
 		return fmt.Errorf("write nftables table inet %s: %w", t.Name, err)
