@@ -40,7 +40,8 @@ const (
 	// there, and has told the endpoint so. The kernel tells, and what it does
 	// not tell is not counted, no more than some a second for each endpoint.
 	NoRoute Reason = "no-route"
-	// Unrouted: a packet of another node's endpoint is to where no route leads.
+	// Unrouted: a packet of another node's endpoint, or of one that uses an address
+	// of others, is to where no route leads.
 	// Unlike an endpoint of its own the node tells nobody.
 	Unrouted Reason = "unrouted"
 	// TooMany: an endpoint begins more connections, or looks for more machines
@@ -66,7 +67,7 @@ var reasonTexts = map[Reason]string{
 	Redirect:      "an ICMP redirect",
 	NoEgress:      "no way out of the cluster is allowed",
 	NoRoute:       "the node knows no way there",
-	Unrouted:      "from another node to where this one knows no way",
+	Unrouted:      "from another node, or under an address of others, to where this node knows no way",
 	TooMany:       "more than the endpoint's share of what the node can track",
 	Ended:         "of a connection that policies ended",
 }

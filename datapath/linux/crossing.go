@@ -1,6 +1,8 @@
 package linux
 
 import (
+	"net/netip"
+
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
@@ -37,6 +39,12 @@ func (r *ruleset) crossing(p *plan.Plan, s *sources) {
 	for _, is4 := range interval.Families {
 		if routed, ok := s.routed[is4]; ok {
 			r.unrouted(c, is4, routed, s.throughTunnel(is4))
+		}
+	}
+	for _, e := range p.Endpoints.All() {
+		if !e.AntiSpoof {
+			r.foreignUnrouted(c, p, s)
+			break
 		}
 	}
 	r.toTunnelPorts(c, p)
@@ -80,4 +88,35 @@ func (r *ruleset) unrouted(c *nft.Chain, is4 bool, routed []interval.Range[bool]
 	n.Add("what endpoints of the node send has routes of its own", r.isFromEndpoint(), nft.Decide(nft.Verdict{Kind: expr.VerdictReturn}))
 	n.Add("replies", nft.Established(), nft.Decide(nft.Verdict{Kind: expr.VerdictReturn}))
 	n.Add("to where no route leads", nft.Address(is4, false), nft.NotInSet(all), r.drop(datapath.Unrouted))
+}
+
+// foreignUnrouted drops what endpoints send under others' addresses to where no route
+// leads. Routing rules go by the source, so these find neither the endpoints' routes nor
+// the end of these, and the kernel would send them out by its own default route. Where
+// only endpoints have a route they are not taken another way.
+func (r *ruleset) foreignUnrouted(c *nft.Chain, p *plan.Plan, s *sources) {
+	for _, is4 := range interval.Families {
+		like := nft.Set{Key: nft.AddressType(is4), Interval: true}
+		own, shared := ruledPrefix+suffix(is4), sharedPrefix+suffix(is4)
+		var ruled, leads []interval.Range[nft.Value]
+		sources := map[netip.Prefix]bool{}
+		for _, from := range endpointSources(p, is4) {
+			sources[from] = true
+		}
+		for _, i := range interval.FlattenFamily(sources, is4) {
+			ruled = append(ruled, interval.Range[nft.Value]{First: i.First, Last: i.Last})
+		}
+		for _, i := range s.shared[is4] {
+			if i.Value {
+				leads = append(leads, interval.Range[nft.Value]{First: i.First, Last: i.Last})
+			}
+		}
+		r.Set(own, like).Elements.AddIntervals(ruled)
+		r.Set(shared, like).Elements.AddIntervals(leads)
+		chain := "foreign-unrouted" + suffix(is4)
+		c.Add("endpoints under others' addresses", nft.IsFamily(is4), r.isFromEndpoint(), nft.Address(is4, true), nft.NotInSet(own), nft.Jump(chain))
+		n := r.Chain(chain)
+		n.Add("replies", nft.Established(), nft.Decide(nft.Verdict{Kind: expr.VerdictReturn}))
+		n.Add("to where no route leads that they could take", nft.Address(is4, false), nft.NotInSet(shared), r.drop(datapath.Unrouted))
+	}
 }

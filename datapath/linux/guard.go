@@ -26,6 +26,8 @@ const (
 	quotedPrefix  = "quoted"  // ranges of addresses -> who may tell of packets to them
 	routedPrefix  = "routed"  // ranges of addresses that routes cover
 	toPeersPrefix = "to-peer" // ranges of addresses that routes to peers cover
+	ruledPrefix   = "ruled"   // ranges of addresses of which the endpoints' routing rules are
+	sharedPrefix  = "shared"  // ranges of addresses to which everybody's routes lead
 )
 
 // Offsets in a tunnel packet, in bytes from the UDP header: 8 bytes of UDP, 8

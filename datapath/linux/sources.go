@@ -27,6 +27,9 @@ type sources struct {
 	// routed are the addresses that routes cover, each with whether it leads to a
 	// peer, by whether they are IPv4. A family of which all are covered is not in it.
 	routed map[bool][]interval.Range[bool]
+	// shared are the addresses, each with whether the route there is everybody's, and
+	// not that of endpoints only, by whether they are IPv4.
+	shared map[bool][]interval.Range[bool]
 }
 
 // throughTunnel reports whether addresses of a family may come through a tunnel.
@@ -90,19 +93,19 @@ func (c *compiler) sourcesOf() *sources {
 }
 
 func compileSources(p *plan.Plan, linksTo func(netip.Addr) rtnl.LinkSet) *sources {
-	s := &sources{tunnels: make(map[string]tunnelSources, len(p.Local.Tunnels)), routed: map[bool][]interval.Range[bool]{}}
+	s := &sources{tunnels: make(map[string]tunnelSources, len(p.Local.Tunnels)), routed: map[bool][]interval.Range[bool]{}, shared: map[bool][]interval.Range[bool]{}}
 	behind, plain := behindPeers(p), map[netip.Prefix]manner{}
-	routed := map[netip.Prefix]bool{}
+	routed, shared := map[netip.Prefix]bool{}, map[netip.Prefix]bool{}
 	for _, pool := range p.Local.Pools {
 		plain[pool.Prefix.Masked()] = manner{}
-		routed[pool.Prefix.Masked()] = false
+		routed[pool.Prefix.Masked()], shared[pool.Prefix.Masked()] = false, true
 	}
 	hops := nextHops(p)
 	for k, r := range p.Routes.All() {
 		if !matters(p, k, r) {
 			continue
 		}
-		if !r.EndpointsOnly {
+		if shared[k.Prefix] = !r.EndpointsOnly; !r.EndpointsOnly {
 			routed[k.Prefix] = len(r.Peers) > 0
 		}
 		switch {
@@ -137,6 +140,7 @@ func compileSources(p *plan.Plan, linksTo func(netip.Addr) rtnl.LinkSet) *source
 		if _, all := routed[interval.Everything(is4)]; !all {
 			s.routed[is4] = interval.FlattenFamily(routed, is4)
 		}
+		s.shared[is4] = interval.FlattenFamily(shared, is4)
 	}
 	return s
 }

@@ -31,6 +31,15 @@ func TestRouted(t *testing.T) {
 			if !a.IsValid() || slices.ContainsFunc(p.Local.Pools, func(pool plan.Pool) bool { return pool.Prefix.Contains(a) }) {
 				continue
 			}
+			shared := false
+			for _, r := range s.shared[a.Is4()] {
+				if !a.Less(r.First) && !r.Last.Less(a) {
+					shared = r.Value
+				}
+			}
+			if _, r, ok := p.Route(plan.DefaultNetwork, a, true); shared != (ok && !r.EndpointsOnly) {
+				t.Fatalf("everybody's route leads to %s: %v; the plan says %v, %+v", a, shared, ok, r)
+			}
 			_, everywhere, _ := p.Route(plan.DefaultNetwork, interval.Everything(a.Is4()).Addr(), false)
 			ranges, listed := s.routed[a.Is4()]
 			if all := everywhere.Way != ""; listed == all {
