@@ -21,8 +21,8 @@ import (
 //
 // Its rules never change: whatever there is of policies is elements of maps,
 // so that a new connection costs the same however many there are, and a change
-// is a few elements in one transaction. What a packet that starts a connection
-// is asked:
+// is a few elements, all of which one transaction brings into force. What a packet
+// that starts a connection is asked:
 //
 //	interface                  -> policy    (policies-egress, policies-ingress)
 //	address of the other side  -> class     (addresses, prefixes, endpoint-tags, or
@@ -46,7 +46,8 @@ import (
 // puts the next in its place. Which one a packet finds there first is kept by the
 // chain that it goes through, as the kernel keeps nothing else from one rule to the
 // next, and what is allowed must find the same there once more, behind all other
-// lookups. A packet that does not is judged anew. Both directions are judged in one
+// lookups. A packet that does not is judged anew. What is denied is not: at worst a
+// connection's first packet is lost, which its sender repeats. Both directions are judged in one
 // hook for the same reason: nothing could be kept from one hook to the next.
 //
 // Sets of intervals, of some kernels, show a transaction's elements only a while after
@@ -271,9 +272,9 @@ func (r *ruleset) judge(name string, d plan.Direction, tags bool) {
 	last.Add("any peer", policyOf(d), nft.Literal(registerClass, classKey(plan.AnyPeer)), verdictBy(profilesOfPeers, d))
 	last.Add("nothing is said of it", nft.Decide(nft.GoTo(deniedChain(d))))
 	c.Add("of no family", nft.Decide(nft.GoTo(deniedChain(d))))
-	denied := r.Chain(deniedChain(d))
-	denied.Add("tell who follows", r.tell(string(d)))
-	denied.Add("nothing allows it", nft.Count(), nft.Decide(nft.Verdict{Kind: expr.VerdictDrop}))
+	end := r.Chain(deniedChain(d))
+	end.Add("tell who follows", r.tell(string(d)))
+	end.Add("nothing allows it", nft.Count(), nft.Decide(nft.Verdict{Kind: expr.VerdictDrop}))
 }
 
 // deniedChain is where all goes that a direction's policy does not allow.
