@@ -345,7 +345,7 @@ func (c *Controller) runCluster(ctx context.Context, name string, runner plugin.
 	c.work.Store(name, metrics)
 	defer c.work.Delete(name)
 	return runner.RunCluster(ctx, plugin.ClusterEnv{Registry: c.Registry, Log: c.Log.With("plugin", name), Metrics: metrics,
-		Elsewhere: func(ctx context.Context) (plugin.Holdings, error) {
+		Elsewhere: func(ctx context.Context) (plugin.Elsewhere, error) {
 			return change.Elsewhere(ctx, c.Registry, name, c.Plugin)
 		}})
 }

@@ -290,9 +290,19 @@ type ClusterEnv struct {
 	// Metrics takes the plug-in's own metrics, which are served while
 	// RunCluster runs. It is a new one for each call.
 	Metrics prometheus.Registerer
-	// Elsewhere returns who has which subnets by other plug-ins while the cluster changes
-	// from one to another, as the registry has it; it may be nil, for nobody.
-	Elsewhere func(ctx context.Context) (Holdings, error)
+	// Elsewhere returns what other plug-ins give while the cluster changes from one to
+	// another, as the registry has it; it may be nil, for nothing.
+	Elsewhere func(ctx context.Context) (Elsewhere, error)
+}
+
+// Elsewhere is what plug-ins give besides the one that asks.
+type Elsewhere struct {
+	// Holdings are who has which subnets by them.
+	Holdings Holdings
+	// Foreign are what those of them give subnets from that are no Adopter: the ranges,
+	// as far as they are known, and the subnets. Any node may get any subnet there at
+	// any moment, so no other plug-in can know of one that it stays free.
+	Foreign []netip.Prefix
 }
 
 // Holdings are who has which subnets: nodes by their names, other machines by what they

@@ -17,7 +17,9 @@ type Allocator struct {
 	taken  Set
 	// quarantined are among taken.
 	quarantined []netip.Prefix
-	cursor      map[netip.Prefix]netip.Prefix
+	// closed are the CIDRs of ranges that Allocate passes over.
+	closed []netip.Prefix
+	cursor map[netip.Prefix]netip.Prefix
 }
 
 // NewAllocator returns an allocator over ranges for which Check is nil. cursor
@@ -41,6 +43,10 @@ func (a *Allocator) Quarantine(p netip.Prefix) {
 	a.quarantined = append(a.quarantined, p)
 }
 
+// Close keeps Allocate from giving out what a range has. Free says of it still what could
+// be given out.
+func (a *Allocator) Close(r Range) { a.closed = append(a.closed, r.CIDR) }
+
 // Free reports whether a prefix is a subnet that could be given out.
 func (a *Allocator) Free(p netip.Prefix) bool {
 	if _, taken := a.taken.Overlap(p); taken {
@@ -55,7 +61,7 @@ func (a *Allocator) Free(p netip.Prefix) bool {
 // Allocate gives out a subnet of a family, or returns an *ExhaustedError.
 func (a *Allocator) Allocate(f Family) (netip.Prefix, error) {
 	for _, r := range a.ranges {
-		if r.Family() != f {
+		if r.Family() != f || slices.Contains(a.closed, r.CIDR) {
 			continue
 		}
 		o := r.order()
@@ -85,19 +91,19 @@ func (a *Allocator) Cursor() map[netip.Prefix]netip.Prefix { return maps.Clone(a
 // ExhaustedError says that no subnet of a family is free.
 type ExhaustedError struct {
 	Family Family
-	// Ranges are those of the family.
-	Ranges []Range
-	// Quarantined is how many of their subnets are quarantined.
+	// Ranges are those of the family, without the Closed ones.
+	Ranges, Closed []Range
+	// Quarantined is how many subnets of Ranges are quarantined.
 	Quarantined int
 }
 
 func (e *ExhaustedError) Error() string {
 	if len(e.Ranges) == 0 {
-		return fmt.Sprintf("there is no %s range", e.Family)
-	}
-	list := make([]string, len(e.Ranges))
-	for i, r := range e.Ranges {
-		list[i] = r.String()
+		other := ""
+		if len(e.Closed) > 0 {
+			other = "other "
+		}
+		return fmt.Sprintf("there is no %s%s range", other, e.Family)
 	}
 	quarantined := "none of them is quarantined"
 	if e.Quarantined == 1 {
@@ -105,13 +111,25 @@ func (e *ExhaustedError) Error() string {
 	} else if e.Quarantined > 1 {
 		quarantined = fmt.Sprintf("%d of them are quarantined", e.Quarantined)
 	}
-	return fmt.Sprintf("all subnets of %s are taken (%s); add a range", strings.Join(list, " and "), quarantined)
+	return fmt.Sprintf("all subnets of %s are taken (%s); add a range", joined(e.Ranges), quarantined)
+}
+
+func joined(ranges []Range) string {
+	list := make([]string, len(ranges))
+	for i, r := range ranges {
+		list[i] = r.String()
+	}
+	return strings.Join(list, " and ")
 }
 
 func (a *Allocator) exhausted(f Family) error {
 	e := &ExhaustedError{Family: f}
 	for _, r := range a.ranges {
 		if r.Family() != f {
+			continue
+		}
+		if slices.Contains(a.closed, r.CIDR) {
+			e.Closed = append(e.Closed, r)
 			continue
 		}
 		e.Ranges = append(e.Ranges, r)

@@ -257,3 +257,26 @@ func TestFreeIsWhatIsGivenOut(t *testing.T) {
 		}
 	}
 }
+
+func TestClosedRange(t *testing.T) {
+	closed := Range{prefix("10.1.0.0/16"), 8}
+	a := NewAllocator([]Range{closed, {prefix("10.2.0.0/24"), 8}}, nil)
+	a.Close(closed)
+	if !a.Free(prefix("10.1.3.0/24")) {
+		t.Error("nothing of it could be given out")
+	}
+	allocate(t, a, IPv4, "10.2.0.0/24")
+	_, err := a.Allocate(IPv4)
+	var exhausted *ExhaustedError
+	if !errors.As(err, &exhausted) || len(exhausted.Ranges) != 1 || len(exhausted.Closed) != 1 {
+		t.Fatalf("got %#v", err)
+	}
+	if u := a.Usage(closed); u.Taken != 0 || u.Total != 256 {
+		t.Errorf("%v of %v are taken", u.Taken, u.Total)
+	}
+	a = NewAllocator([]Range{closed}, nil)
+	a.Close(closed)
+	if _, err = a.Allocate(IPv4); err == nil || err.Error() != "there is no other IPv4 range" {
+		t.Errorf("got %v", err)
+	}
+}

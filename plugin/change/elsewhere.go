@@ -3,6 +3,7 @@ package change
 import (
 	"context"
 	"maps"
+	"net/netip"
 	"slices"
 
 	"github.com/weftnet/weft/api"
@@ -10,12 +11,13 @@ import (
 	"github.com/weftnet/weft/registry"
 )
 
-// Elsewhere returns who has which subnets by the plug-ins of the mix that do not stand on
-// the one of a name, as the registry has it. Those that named does not find have none.
-func Elsewhere(ctx context.Context, r registry.Registry, base string, named func(string) (plugin.Plugin, error)) (plugin.Holdings, error) {
+// Elsewhere returns what the plug-ins of the mix give that do not stand on the one of a
+// name, as the registry has it. Those that named does not find give nothing.
+func Elsewhere(ctx context.Context, r registry.Registry, base string, named func(string) (plugin.Plugin, error)) (plugin.Elsewhere, error) {
+	var out plugin.Elsewhere
 	object, err := r.Get(ctx, api.ClusterConfigKind, registry.Key{Name: api.DefaultName})
 	if err != nil {
-		return nil, err
+		return out, err
 	}
 	config := api.Effective(object)
 	var others []plugin.Plugin
@@ -33,17 +35,28 @@ func Elsewhere(ctx context.Context, r registry.Registry, base string, named func
 		}
 	}
 	if len(others) == 0 {
-		return nil, nil
+		return out, nil
 	}
 	objects := map[*registry.Kind][]registry.Object{}
 	for _, k := range kinds {
 		if objects[k], _, err = r.List(ctx, k); err != nil {
-			return nil, err
+			return out, err
 		}
 	}
-	all := make(plugin.Holdings)
-	for _, p := range others {
-		maps.Copy(all, landOf(p, config, registry.NewSnapshot(objects)).of)
+	return given(others, config, registry.NewSnapshot(objects)), nil
+}
+
+// given returns what some plug-ins give. One that has given nothing to anybody yet may
+// never do so, as flannel where nobody gives Nodes podCIDRs.
+func given(plugins []plugin.Plugin, config *api.ClusterConfig, objects plugin.Objects) plugin.Elsewhere {
+	out := plugin.Elsewhere{Holdings: make(plugin.Holdings)}
+	for _, p := range plugins {
+		l := landOf(p, config, objects)
+		maps.Copy(out.Holdings, l.of)
+		if !l.adopts && len(l.of) > 0 {
+			out.Foreign = slices.AppendSeq(append(out.Foreign, l.ranges...), maps.Keys(l.of))
+		}
 	}
-	return all, nil
+	slices.SortFunc(out.Foreign, netip.Prefix.Compare)
+	return out
 }

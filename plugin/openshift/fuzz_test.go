@@ -36,6 +36,6 @@ func FuzzObjects(f *testing.F) {
 				t.Errorf("%v\n%s", err, p)
 			}
 		}
-		reconcile(objects, nil, time.Unix(0, 0), time.Minute)
+		reconcile(objects, plugin.Elsewhere{}, time.Unix(0, 0), time.Minute)
 	})
 }

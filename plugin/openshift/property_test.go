@@ -190,7 +190,7 @@ func TestAnyObjects(t *testing.T) {
 			t.Fatalf("in another order: -before +after\n%s", d)
 		}
 		// Also the controller has to bear them.
-		reconcile(registry.NewSnapshot(objects), nil, time.Unix(0, 0), time.Minute)
+		reconcile(registry.NewSnapshot(objects), plugin.Elsewhere{}, time.Unix(0, 0), time.Minute)
 	})
 }
 

@@ -3,6 +3,7 @@ package openshift
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -79,8 +80,9 @@ type usage struct {
 // after the ClusterConfig was read, and each Node as it was after that. The
 // writes begin with one to the ClusterConfig, or a check of it (see ledger). elsewhere
 // says who has which subnets by other plug-ins: a node without one gets its own there, if
-// that is one to be given, and no other node does.
-func reconcile(objects registry.Objects, elsewhere plugin.Holdings, now time.Time, quarantine time.Duration) decision {
+// that is one to be given, and no other node does. Of a range of which some is foreign
+// there, nodes get nothing else.
+func reconcile(objects registry.Objects, elsewhere plugin.Elsewhere, now time.Time, quarantine time.Duration) decision {
 	r := &reconciliation{
 		now: now, elsewhere: elsewhere,
 		until: now.Add(quarantine + time.Second).UTC().Truncate(time.Second),
@@ -99,6 +101,9 @@ func reconcile(objects registry.Objects, elsewhere plugin.Holdings, now time.Tim
 		return r.decision
 	}
 	r.network = readNetwork(cn)
+	r.foreign = slices.DeleteFunc(slices.Clone(r.network.ranges), func(rg subnet.Range) bool {
+		return !slices.ContainsFunc(elsewhere.Foreign, rg.CIDR.Overlaps)
+	})
 	r.ordered = readHosts(r.network, objects.All(api.HostSubnet))
 	for _, h := range r.ordered {
 		r.hosts[h.name] = h
@@ -125,20 +130,26 @@ func reconcile(objects registry.Objects, elsewhere plugin.Holdings, now time.Tim
 type reconciliation struct {
 	decision
 	now, until time.Time
-	elsewhere  plugin.Holdings
+	elsewhere  plugin.Elsewhere
 	network    network
-	ordered    []*host // the oldest first
-	hosts      map[string]*host
-	nodes      map[string]*corev1.Node
-	ledger     ledger
+	// foreign are the ranges of which others give subnets that do not ask what is free.
+	// That of a range only a part is theirs is not believed: who gives Nodes their
+	// podCIDRs is configured for itself.
+	foreign []subnet.Range
+	ordered []*host // the oldest first
+	hosts   map[string]*host
+	nodes   map[string]*corev1.Node
+	ledger  ledger
 	// reasons says, by node, why it has no subnet of some family.
 	reasons map[string][]string
 	// addresses are those of Nodes that are believed, disbelieved says by Node
 	// why others are not.
 	addresses   map[string][]netip.Addr
 	disbelieved map[string][]string
-	// exhausted says of which families there are no subnets left.
+	// exhausted says of which families there are no subnets left, lack is the reason of
+	// that for a condition.
 	exhausted []string
+	lack      string
 	// barred: a barrier cannot be passed.
 	barred bool
 }
@@ -225,13 +236,13 @@ func (r *reconciliation) sortOut() {
 
 // mayHave reports whether a node may still be given the subnet of a grant: it
 // is there and has none of that family, and the subnet is in the cluster's
-// CIDRs and overlaps with nothing else.
+// CIDRs and overlaps with nothing else, by this plug-in or another.
 func (r *reconciliation) mayHave(g grant) bool {
 	h, node := r.hosts[g.node], r.nodes[g.node]
 	if h == nil && node == nil || h != nil && !slices.Contains(r.needs(h, []subnet.Family{g.family()}), g.family()) {
 		return false
 	}
-	if !r.network.covers(g.subnet) || r.network.service.IsValid() && r.network.service.Overlaps(g.subnet) {
+	if !r.network.covers(g.subnet) || r.network.service.IsValid() && r.network.service.Overlaps(g.subnet) || r.othersHave(g) {
 		return false
 	}
 	for _, other := range r.ordered {
@@ -244,6 +255,20 @@ func (r *reconciliation) mayHave(g grant) bool {
 	same := func(e grant) bool { return e.node == g.node && e.family() == g.family() }
 	return !slices.ContainsFunc(r.ledger.pending, func(e grant) bool { return clashes(e) || same(e) }) &&
 		!slices.ContainsFunc(r.ledger.quarantined, func(e grant) bool { return clashes(e) && r.quarantined(e) })
+}
+
+// othersHave reports whether part of the subnet of a grant is another machine's by
+// another plug-in, or may become so.
+func (r *reconciliation) othersHave(g grant) bool {
+	if r.elsewhere.Holdings[g.subnet] != g.node && slices.ContainsFunc(r.foreign, func(rg subnet.Range) bool { return rg.CIDR.Overlaps(g.subnet) }) {
+		return true
+	}
+	for p, holder := range r.elsewhere.Holdings {
+		if holder != g.node && p.Overlaps(g.subnet) {
+			return true
+		}
+	}
+	return false
 }
 
 // quarantined reports whether a subnet must not be given to another node yet.
@@ -286,6 +311,9 @@ func (r *reconciliation) allocate() {
 		}
 	}
 	r.adopt(a, families)
+	for _, rg := range r.foreign {
+		a.Close(rg)
+	}
 	failed := map[subnet.Family]error{}
 	for _, h := range r.ordered {
 		for _, f := range r.needs(h, families) {
@@ -300,7 +328,8 @@ func (r *reconciliation) allocate() {
 				l.pending = append(l.pending, grant{subnet: p, node: h.name})
 				continue
 			}
-			r.reasons[h.name] = append(r.reasons[h.name], fmt.Sprintf("no %s subnet: %v", f, failed[f]))
+			_, why := lackOf(failed[f])
+			r.reasons[h.name] = append(r.reasons[h.name], fmt.Sprintf("no %s subnet: %s", f, why))
 			if h.waits() && f == families[0] {
 				break // see grantsFor
 			}
@@ -308,7 +337,11 @@ func (r *reconciliation) allocate() {
 	}
 	for _, f := range families {
 		if failed[f] != nil {
-			r.exhausted = append(r.exhausted, failed[f].Error())
+			reason, why := lackOf(failed[f])
+			r.lack, r.exhausted = reason, append(r.exhausted, why)
+			if again := r.now.Add(lookElsewhere); len(r.foreign) > 0 && (r.next.IsZero() || again.Before(r.next)) {
+				r.next = again
+			}
 		}
 	}
 	// What others hold now is not kept for those who had it.
@@ -321,11 +354,28 @@ func (r *reconciliation) allocate() {
 	}
 }
 
+// lookElsewhere is after how long it is asked again what others give that a node waits for:
+// not all of that is followed.
+const lookElsewhere = 10 * time.Second
+
+// lackOf says why there is no subnet for a node, and the reason for a condition.
+func lackOf(err error) (reason, message string) {
+	var e *subnet.ExhaustedError
+	if !errors.As(err, &e) || len(e.Closed) == 0 {
+		return "RangeExhausted", err.Error()
+	}
+	var closed []string
+	for _, rg := range e.Closed {
+		closed = append(closed, rg.String())
+	}
+	return "RangeShared", fmt.Sprintf("of %s, from which another plug-in of the cluster gives, too, a node gets that alone which it has by the other one, as its podCIDR; %v", strings.Join(closed, " and "), err)
+}
+
 // adopt gives nodes the subnets that they have by other plug-ins, and keeps the others of
 // these from being given.
 func (r *reconciliation) adopt(a *subnet.Allocator, families []subnet.Family) {
-	for _, p := range slices.SortedFunc(maps.Keys(r.elsewhere), netip.Prefix.Compare) {
-		h, f := r.hosts[r.elsewhere[p]], subnet.FamilyOf(p.Addr())
+	for _, p := range slices.SortedFunc(maps.Keys(r.elsewhere.Holdings), netip.Prefix.Compare) {
+		h, f := r.hosts[r.elsewhere.Holdings[p]], subnet.FamilyOf(p.Addr())
 		waits := h != nil && !h.ghost && slices.Contains(r.needs(h, families), f) &&
 			!slices.ContainsFunc(r.ledger.pending, func(g grant) bool { return g.node == h.name && g.family() == f })
 		if waits && a.Free(p) {
@@ -377,7 +427,7 @@ func (r *reconciliation) writeConfig(config *api.ClusterConfig) {
 	case len(r.network.ranges) == 0:
 		condition(SubnetsAvailable, "NoRange", "ClusterNetwork "+api.DefaultName+" has no CIDR that can be used")
 	case len(r.exhausted) > 0:
-		condition(SubnetsAvailable, "RangeExhausted", strings.Join(r.exhausted, "; "))
+		condition(SubnetsAvailable, r.lack, strings.Join(r.exhausted, "; "))
 	default:
 		condition(SubnetsAvailable, "", "")
 	}

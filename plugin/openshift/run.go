@@ -49,7 +49,7 @@ func (s Subnet) RunCluster(ctx context.Context, env plugin.ClusterEnv) error {
 		return err
 	}
 	return retry.Loop{Changed: changes, Backoff: backoff}.Run(ctx, func(ctx context.Context) (next time.Duration, err error) {
-		d := reconcile(cache.Snapshot(), nil, c.now(), c.quarantine) // whether there is anything to write
+		d := reconcile(cache.Snapshot(), plugin.Elsewhere{}, c.now(), c.quarantine) // whether there is anything to write
 		if len(d.writes) > 0 {
 			d, err = c.round(ctx)
 		}
@@ -69,7 +69,7 @@ type cluster struct {
 	quarantine time.Duration
 	now        func() time.Time
 	// elsewhere is plugin.ClusterEnv.Elsewhere.
-	elsewhere func(context.Context) (plugin.Holdings, error)
+	elsewhere func(context.Context) (plugin.Elsewhere, error)
 	// said are the problems that the log has.
 	said map[string]string
 }
@@ -95,7 +95,7 @@ func (c *cluster) decide(ctx context.Context) (decision, error) {
 		}
 		objects[k] = list
 	}
-	var elsewhere plugin.Holdings
+	var elsewhere plugin.Elsewhere
 	if c.elsewhere != nil {
 		var err error
 		if elsewhere, err = c.elsewhere(ctx); err != nil {

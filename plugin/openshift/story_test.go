@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -103,8 +104,17 @@ func (w *world) do(words []string) {
 			EgressIPs: []networkv1.HostSubnetEgressIP{"192.168.7.100"}})
 	case verb == "delete" && args[0] == "node":
 		w.remove(api.Node, args[1])
+		maps.DeleteFunc(w.elsewhere.Holdings, func(_ netip.Prefix, node string) bool { return node == args[1] })
 	case verb == "delete" && args[0] == "hostsubnet":
 		w.remove(api.HostSubnet, args[1])
+	case verb == "other": // NODE has PREFIX by another plug-in
+		w.gives(args[0], netip.MustParsePrefix(args[1]))
+	case verb == "podcidr": // so NODE has, by one that gives them to any
+		p := netip.MustParsePrefix(args[1])
+		w.gives(args[0], p)
+		w.elsewhere.Foreign = append(w.elsewhere.Foreign, p)
+	case verb == "others" && args[0] == "leave":
+		w.elsewhere = plugin.Elsewhere{}
 	case verb == "after":
 		d, err := time.ParseDuration(args[0])
 		if err != nil {

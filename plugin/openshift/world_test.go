@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/internal/explore"
+	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/registry"
 	"github.com/weftnet/weft/registry/memory"
 )
@@ -91,6 +93,8 @@ type world struct {
 	uids       int
 	// controllers is how many were made.
 	controllers int
+	// elsewhere is what other plug-ins give.
+	elsewhere plugin.Elsewhere
 }
 
 func newWorld(t tester) *world {
@@ -110,7 +114,16 @@ func (w *world) clock() time.Time { return w.now }
 
 func (w *world) cluster(r registry.Registry) *cluster {
 	return &cluster{registry: r, log: slog.New(slog.DiscardHandler), metrics: newMetrics(nil),
-		quarantine: w.quarantine, now: w.clock}
+		quarantine: w.quarantine, now: w.clock,
+		elsewhere: func(context.Context) (plugin.Elsewhere, error) { return w.elsewhere, nil }}
+}
+
+// gives has another plug-in give a node a subnet.
+func (w *world) gives(node string, p netip.Prefix) {
+	if w.elsewhere.Holdings == nil {
+		w.elsewhere.Holdings = plugin.Holdings{}
+	}
+	w.elsewhere.Holdings[p] = node
 }
 
 // settle runs one controller until it has nothing to do.
