@@ -24,15 +24,21 @@ type Change struct {
 	Mix      []plugin.Plugin
 }
 
-// Kinds are those that Against reads.
+// Kinds are those that Against and Clashes read, and all that nodes will under the plug-in
+// that the cluster changes to: where one cannot be read, as there is no such kind, the change
+// comes to nothing. Pods are not among them, as they are many.
 func (c Change) Kinds() []*registry.Kind {
 	kinds := append([]*registry.Kind{api.Node}, c.ineffective()...)
-	for _, p := range append([]plugin.Plugin{c.To}, c.Mix...) {
-		for _, k := range plugin.BaseOf(p).Kinds() {
-			if !slices.Contains(kinds, k) {
+	read := func(more []*registry.Kind) {
+		for _, k := range more {
+			if k != api.Pod && !slices.Contains(kinds, k) {
 				kinds = append(kinds, k)
 			}
 		}
+	}
+	read(c.To.Kinds())
+	for _, p := range c.Mix {
+		read(plugin.BaseOf(p).Kinds())
 	}
 	return kinds
 }
@@ -55,10 +61,32 @@ func (c Change) Against(config *api.ClusterConfig, objects plugin.Objects) Objec
 	o.Lacks = to.lacks
 	for _, p := range c.Mix {
 		if plugin.BaseOf(p).Name() != plugin.BaseOf(c.To).Name() {
-			o.Refusals = append(o.Refusals, to.clashes(landOf(p, config, objects), objects)...)
+			other := landOf(p, config, objects)
+			o.Refusals = append(append(o.Refusals, to.clashes(other, objects)...), to.mayClash(other)...)
 		}
 	}
 	return o
+}
+
+// Clashes returns which addresses two machines have by plug-ins of the mix and the one that
+// the cluster changes to. Against keeps a change from being begun where there are such; they
+// may come up at any moment later, as whoever gives subnets by one may know nothing of the
+// others.
+func (c Change) Clashes(config *api.ClusterConfig, objects plugin.Objects) []string {
+	var lands []land
+	for _, p := range append(slices.Clone(c.Mix), c.To) {
+		name := plugin.BaseOf(p).Name()
+		if !slices.ContainsFunc(lands, func(l land) bool { return l.plugin == name }) {
+			lands = append(lands, landOf(p, config, objects))
+		}
+	}
+	var out []string
+	for i, l := range lands {
+		for _, other := range lands[:i] {
+			out = append(out, l.clashes(other, objects)...)
+		}
+	}
+	return out
 }
 
 func plural(k *registry.Kind, n int) string {
@@ -226,8 +254,14 @@ func (l land) clashes(other land, objects plugin.Objects) []string {
 		}
 	}
 	slices.Sort(out)
+	return out
+}
+
+// mayClash says from which ranges nodes that have no subnet yet could get one that nodes
+// have under another plug-in.
+func (l land) mayClash(other land) (out []string) {
 	if len(l.landless) == 0 || l.adopts {
-		return out
+		return nil
 	}
 	for _, r := range l.ranges {
 		var taken []string

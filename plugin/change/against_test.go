@@ -61,6 +61,9 @@ func TestAgainst(t *testing.T) {
 		for _, l := range o.Lacks {
 			fmt.Fprintln(&b, "lacks:", l)
 		}
+		for _, l := range c.Clashes(api.Effective(nil), registry.NewSnapshot(objects)) {
+			fmt.Fprintln(&b, "clash:", l)
+		}
 		if b.Len() == 0 {
 			return "nothing\n"
 		}
@@ -81,5 +84,24 @@ func TestFromNowhere(t *testing.T) {
 	}
 	if o := c.Against(api.Effective(nil), registry.Snapshot{}); len(o.Refusals) > 0 {
 		t.Errorf("it is refused: %v", o.Refusals)
+	}
+}
+
+// TestKindsToRead has the cluster come to a plug-in whose policies are of kinds that the
+// one before does not read: that there are such kinds is seen before the change.
+func TestKindsToRead(t *testing.T) {
+	from, err := plugins.Get("flannel")
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, err := plugins.Get("openshift-networkpolicy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := change.Change{From: from, To: to, Mix: []plugin.Plugin{from}}.Kinds()
+	for _, k := range append(to.Kinds(), from.Kinds()...) {
+		if slices.Contains(read, k) != (k != api.Pod) {
+			t.Errorf("it reads %v, and %s", read, k.Plural)
+		}
 	}
 }
