@@ -235,6 +235,8 @@ const (
 	// it cannot be seen whether they do.
 	disputePart = "repair"
 	watchPart   = "watch"
+	// nextPart is that the node cannot load yet what it is asked to.
+	nextPart = "plug-in"
 	// dataPlanePart is that the node has not the data plane that it is asked to have.
 	dataPlanePart = "data plane"
 )
@@ -254,15 +256,22 @@ func (a *agent) setLeased(held bool) {
 	a.node.Kick()
 }
 
-// follow runs a cache until ctx ends.
+// follow runs a cache that the node goes by until ctx ends.
 func (a *agent) follow(ctx context.Context, c *registry.Cache) {
-	a.mu.Lock()
-	a.caches[c] = true
-	a.mu.Unlock()
+	defer a.goBy(c)()
 	c.Run(ctx)
+}
+
+// goBy has it be said what keeps a cache from following the registry, until end is called.
+func (a *agent) goBy(c *registry.Cache) (end func()) {
 	a.mu.Lock()
-	delete(a.caches, c)
-	a.mu.Unlock()
+	defer a.mu.Unlock()
+	a.caches[c] = true
+	return func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		delete(a.caches, c)
+	}
 }
 
 // waitSynced waits until the objects of a cache have been read, and says
@@ -316,25 +325,20 @@ func (a *agent) followConfig(ctx context.Context) {
 	effective := func() *api.ClusterConfig {
 		return api.Effective(configs.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName}))
 	}
+	f := a.newFollower(ctx, &wg)
 	for ctx.Err() == nil {
 		now := choiceOf(effective(), a.Node)
+		objects := f.use(a.kindsOf(now))
 		epoch, end := context.WithCancel(ctx)
-		wg.Go(func() {
+		awaited := make(chan struct{})
+		go func() {
+			defer close(awaited)
 			defer end()
-			for {
-				select {
-				case <-epoch.Done():
-					return
-				case <-changes:
-				}
-				if !now.equal(choiceOf(effective(), a.Node)) {
-					a.beginInterlude()
-					return
-				}
-				a.kick()
+			if a.awaitNext(epoch, f, now, changes, effective) {
+				a.beginInterlude()
 			}
-		})
-		if err := a.run(epoch, now, effective); err != nil {
+		}()
+		if err := a.run(epoch, now, objects, effective); err != nil {
 			a.endInterlude()
 			a.Log.Error("cannot run the cluster's network", "error", err)
 			a.problem(configPart)(err.Error())
@@ -342,11 +346,13 @@ func (a *agent) followConfig(ctx context.Context) {
 			a.problem(configPart)("")
 		}
 		end()
+		<-awaited
+		objects.end()
 	}
 }
 
 // run runs plug-ins until ctx ends, on the node's data plane.
-func (a *agent) run(ctx context.Context, what choice, effective func() *api.ClusterConfig) error {
+func (a *agent) run(ctx context.Context, what choice, objects *followed, effective func() *api.ClusterConfig) error {
 	all, unknown, err := plugin.Find(what.used, what.mix, a.Plugin)
 	if err != nil {
 		return err
@@ -363,22 +369,21 @@ func (a *agent) run(ctx context.Context, what choice, effective func() *api.Clus
 
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	followed := a.followKinds(ctx, &wg, plug.Kinds())
-	defer followed.cancel()
 	input := func() (plugin.Input, bool) {
-		objects, complete := followed.snapshot()
-		return plugin.Input{Config: effective(), Objects: objects, Node: a.facts()}, complete
+		now, complete := objects.snapshot()
+		return plugin.Input{Config: effective(), Objects: now, Node: a.facts()}, complete
 	}
 
 	// The plug-in's own work may be what makes the objects complete, so it
-	// starts before they are.
+	// starts before they are. That is so at the agent's start: what a node comes to
+	// later has been read.
 	changed := make(chan struct{}, 1)
 	a.setRunning(nil, planes, changed)
 	defer a.setRunning(nil, nil, nil)
 	if runner, ok := plug.(plugin.NodeRunner); ok {
 		wg.Go(func() { a.runPlugin(ctx, plug, runner, input, changed) })
 	}
-	wg.Go(func() { a.gather(ctx, followed) })
+	wg.Go(func() { a.gather(ctx, objects) })
 	wg.Go(func() { a.withdraw(ctx, plug) })
 	wg.Go(func() {
 		planes.each(ctx, func(ctx context.Context, plane datapath.DataPlane) {
@@ -387,7 +392,7 @@ func (a *agent) run(ctx context.Context, what choice, effective func() *api.Clus
 			}
 		})
 	})
-	for _, c := range followed.caches {
+	for _, c := range objects.caches {
 		// A plan without the node's pods, say, would cut those off that run.
 		if err := a.waitSynced(ctx, c); err != nil {
 			return nil
@@ -461,8 +466,7 @@ func (a *agent) gather(ctx context.Context, f *followed) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-f.changes[0]:
-		case <-f.changes[1]:
+		case <-f.changes:
 		}
 		if s := a.running(); s != nil {
 			if breath := s.Note(); breath > 0 {

@@ -10,39 +10,79 @@ import (
 	"github.com/weftnet/weft/registry"
 )
 
-// followed is what an agent follows for a plug-in.
+// follower follows kinds for one choice of plug-ins after the other. What the next reads,
+// too, is not read again, and what it reads besides can be read before it begins. It is not
+// safe for concurrent use.
+type follower struct {
+	agent *agent
+	// run follows a cache until stop is called.
+	run func(*registry.Cache) (stop func())
+	// own are the kinds that are followed, but pods where the agent follows those anyway.
+	own map[*registry.Kind]following
+}
+
+// following is one kind that is followed.
+type following struct {
+	cache *registry.Cache
+	stop  func()
+}
+
+// newFollower returns one that follows nothing yet, and nothing after ctx ends.
+func (a *agent) newFollower(ctx context.Context, wg *sync.WaitGroup) *follower {
+	run := func(c *registry.Cache) func() {
+		ctx, stop := context.WithCancel(ctx)
+		wg.Go(func() { c.Run(ctx) })
+		return stop
+	}
+	return &follower{agent: a, run: run, own: make(map[*registry.Kind]following)}
+}
+
+// follow follows kinds, and no others from now on, and returns their caches.
+func (f *follower) follow(kinds []*registry.Kind) (caches []*registry.Cache) {
+	for _, k := range kinds {
+		if k == api.Pod && f.agent.pods != nil {
+			caches = append(caches, f.agent.pods.pods)
+			continue
+		}
+		one, there := f.own[k]
+		if !there {
+			one.cache = registry.NewCache(f.agent.Registry, []*registry.Kind{k}, f.agent.Log)
+			one.stop = f.run(one.cache)
+			f.own[k] = one
+		}
+		caches = append(caches, one.cache)
+	}
+	for k, one := range f.own {
+		if !slices.Contains(kinds, k) {
+			one.stop()
+			delete(f.own, k)
+		}
+	}
+	return caches
+}
+
+// followed is what the node goes by under a choice of plug-ins.
 type followed struct {
-	// caches hold the plug-in's kinds between them. Where the agent follows its
-	// node's pods anyway, the second is that of the pods.
 	caches []*registry.Cache
-	// changes are those of the caches; one that is not there is nil.
-	changes [2]<-chan struct{}
+	// changes delivers after changes in any of them.
+	changes chan struct{}
 	cancels []func()
 }
 
-// followKinds follows kinds until ctx ends, pods not a second time.
-func (a *agent) followKinds(ctx context.Context, wg *sync.WaitGroup, kinds []*registry.Kind) *followed {
-	f := &followed{}
-	own := kinds
-	if a.pods != nil {
-		own = slices.DeleteFunc(slices.Clone(kinds), func(k *registry.Kind) bool { return k == api.Pod })
+// use has the node go by kinds, and no others be followed, until end is called. What keeps
+// them from being followed is said of the node.
+func (f *follower) use(kinds []*registry.Kind) *followed {
+	u := &followed{caches: f.follow(kinds), changes: make(chan struct{}, 1)}
+	for _, c := range u.caches {
+		u.cancels = append(u.cancels, c.Notify(u.changes))
+		if f.agent.pods == nil || c != f.agent.pods.pods { // of which it is said anyway
+			u.cancels = append(u.cancels, f.agent.goBy(c))
+		}
 	}
-	objects := registry.NewCache(a.Registry, own, a.Log)
-	f.add(objects)
-	if len(own) < len(kinds) {
-		f.add(a.pods.pods)
-	}
-	wg.Go(func() { a.follow(ctx, objects) })
-	return f
+	return u
 }
 
-func (f *followed) add(c *registry.Cache) {
-	changes, cancel := c.Subscribe()
-	f.changes[len(f.caches)] = changes
-	f.caches, f.cancels = append(f.caches, c), append(f.cancels, cancel)
-}
-
-func (f *followed) cancel() {
+func (f *followed) end() {
 	for _, cancel := range f.cancels {
 		cancel()
 	}
@@ -50,11 +90,9 @@ func (f *followed) cancel() {
 
 // drain forgets the changes that there were.
 func (f *followed) drain() {
-	for _, c := range f.changes {
-		select {
-		case <-c:
-		default:
-		}
+	select {
+	case <-f.changes:
+	default:
 	}
 }
 

@@ -32,6 +32,11 @@ func (c choice) equal(o choice) bool {
 	return c.used == o.used && slices.Equal(c.mix, o.mix)
 }
 
+// beyond returns what a choice has in the mix and another has not.
+func (c choice) beyond(o choice) []string {
+	return slices.DeleteFunc(slices.Clone(c.mix), func(name string) bool { return slices.Contains(o.mix, name) })
+}
+
 // mixed are the plug-ins of a choice.
 type mixed struct {
 	choice
@@ -40,9 +45,11 @@ type mixed struct {
 
 // report returns what the node does of which plug-ins, where its data plane does a plan
 // that was compiled from in, and held are the addresses that pods have had since. It is nil where the
-// configuration asks for another choice already, of which the next report will be.
+// configuration asks for another choice already, of which the next report will be. Where that
+// one has more in the mix, it may not begin soon, see awaitNext, and this goes on.
 func (m mixed) report(in plugin.Input, made *plan.Plan, held []plan.Address) *api.PluginReport {
-	if !m.equal(choiceOf(in.Config, in.Node.Name)) {
+	asked := choiceOf(in.Config, in.Node.Name)
+	if !m.equal(asked) && len(asked.beyond(m.choice)) == 0 {
 		return nil
 	}
 	used := plugin.BaseOf(m.all[0]).Name()
@@ -51,7 +58,8 @@ func (m mixed) report(in plugin.Input, made *plan.Plan, held []plan.Address) *ap
 		parts = plugin.Parts(in, m.all...)
 	}
 	r := &api.PluginReport{Revision: in.Config.Status.PluginRevision}
-	if len(parts[used].Local.Pools) > 0 {
+	// What nobody asks it to use any more it may begin to use all the same.
+	if len(parts[used].Local.Pools) > 0 || !m.equal(asked) {
 		r.Uses = m.used
 	}
 	for _, p := range m.all {

@@ -248,7 +248,8 @@ type NodeEnv struct {
 	// Input returns what Compile would be given now, without a Previous.
 	// complete says whether each of Plugin.Kinds has been read at least once;
 	// until it is, and RunNode may be what makes it so, Objects holds those
-	// kinds alone that have been read. It does not wait.
+	// kinds alone that have been read. It does not wait. A node that changes
+	// to a plug-in has read them before.
 	//
 	// The agent follows these kinds already, and RunNode should not follow
 	// them once more: there may be thousands of nodes. Objects is behind the

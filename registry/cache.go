@@ -230,16 +230,25 @@ func (c *Cache) announce() {
 // is something already.
 func (c *Cache) Subscribe() (changed <-chan struct{}, cancel func()) {
 	ch := make(chan struct{}, 1)
+	return ch, c.Notify(ch)
+}
+
+// Notify is Subscribe with a channel that may be that of several caches. It must have a
+// buffer; what it has no room for is not delivered.
+func (c *Cache) Notify(ch chan struct{}) (cancel func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.subscribers[ch] = struct{}{}
 	for _, m := range c.mirrors {
 		if m.listed {
-			ch <- struct{}{}
+			select {
+			case ch <- struct{}{}:
+			default:
+			}
 			break
 		}
 	}
-	return ch, func() {
+	return func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		delete(c.subscribers, ch)

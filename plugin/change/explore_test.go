@@ -61,6 +61,13 @@ func (a agent) hear(c *api.ClusterConfig) agent {
 	return a
 }
 
+// hold has it hear of a configuration whose mix has what it cannot load yet, and go on as
+// it was.
+func (a agent) hold(c *api.ClusterConfig) agent {
+	a.revision = c.Status.PluginRevision
+	return a
+}
+
 // load has it load what is in the mix.
 func (a agent) load() agent {
 	for _, name := range a.mix {
@@ -253,8 +260,13 @@ func (w *world) happens(wants [][]string, against func(string, string, []string)
 				return a.name + " " + what
 			})
 		}
-		if next := a.hear(c); next.revision != a.revision || next.uses != a.uses {
+		next := a.hear(c)
+		if next.revision != a.revision || next.uses != a.uses || !slices.Equal(next.mix, a.mix) {
 			does("hears", func(a agent) agent { return a.hear(c) })
+		}
+		more := slices.ContainsFunc(next.mix, func(name string) bool { return !slices.Contains(a.mix, name) })
+		if more && next.revision != a.revision {
+			does("hears, and cannot load it", func(a agent) agent { return a.hold(c) })
 		}
 		if a.load().ready != a.ready {
 			does("loads", agent.load)

@@ -1,0 +1,197 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/cni"
+	"github.com/weftnet/weft/datapath"
+	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/plugin"
+	"github.com/weftnet/weft/registry"
+	"github.com/weftnet/weft/registry/memory"
+)
+
+// lacking is a registry that has no HostSubnets until somebody makes the kind, and counts
+// who follows what.
+type lacking struct {
+	registry.Registry
+	mu      sync.Mutex
+	made    bool
+	watched map[string]int
+}
+
+var errNoKind = errors.New("the server could not find the requested resource")
+
+func (l *lacking) List(ctx context.Context, k *registry.Kind) ([]registry.Object, registry.Revision, error) {
+	l.mu.Lock()
+	made := l.made
+	l.mu.Unlock()
+	if k == api.HostSubnet && !made {
+		return nil, "", errNoKind
+	}
+	return l.Registry.List(ctx, k)
+}
+
+func (l *lacking) Watch(ctx context.Context, k *registry.Kind, after registry.Revision) (registry.Watch, error) {
+	l.mu.Lock()
+	l.watched[k.Plural]++
+	l.mu.Unlock()
+	return l.Registry.Watch(ctx, k, after)
+}
+
+// pooled is a plug-in that gives the node a subnet, and notes for how many Nodes.
+type pooled struct {
+	name   string
+	subnet netip.Prefix
+	kinds  []*registry.Kind
+	mu     sync.Mutex
+	nodes  int
+}
+
+func (p *pooled) Name() string            { return p.name }
+func (p *pooled) Kinds() []*registry.Kind { return p.kinds }
+
+func (p *pooled) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
+	p.mu.Lock()
+	p.nodes = len(slices.Collect(in.Objects.All(api.Node)))
+	p.mu.Unlock()
+	b := plan.NewBuilder(in.Previous)
+	plugin.PutNode(b, in.Node)
+	plugin.PutPool(b, p.subnet, "", p.name)
+	return b.Build(), nil
+}
+
+func (p *pooled) compiledWith() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.nodes
+}
+
+// TestNextThatCannotBeRead has the mix grow by a plug-in of which a kind cannot be read. The
+// node goes on as it was, in full, and says why, until it can be, or nobody wants it any more.
+func TestNextThatCannotBeRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reg := &lacking{Registry: memory.New(), watched: map[string]int{}}
+		old := &pooled{name: "old", subnet: netip.MustParsePrefix("10.1.1.0/24"), kinds: []*registry.Kind{api.Node}}
+		young := &pooled{name: "young", subnet: netip.MustParsePrefix("10.2.1.0/24"), kinds: []*registry.Kind{api.Node, api.HostSubnet}}
+		plane := &recorder{}
+		a := &agent{
+			Config: Config{Node: "node1", Registry: reg, Log: slog.New(slog.DiscardHandler), RepairEvery: time.Hour,
+				Plugin: func(name string) (plugin.Plugin, error) {
+					return map[string]plugin.Plugin{"old": old, "young": young}[name], nil
+				},
+				DataPlanes: []string{api.DefaultDataPlane},
+				DataPlane:  func(string, *slog.Logger) (datapath.DataPlane, error) { return plane, nil }},
+			metrics: newMetrics(), trouble: map[string]string{}, caches: map[*registry.Cache]bool{}, first: make(chan struct{}),
+			node: &registrar{kick: make(chan struct{}, 1)}, installed: true,
+		}
+		a.server = cni.NewServer(cni.Config{Node: a, Log: a.Log})
+		a.endpoints = func() []plugin.Endpoint { return nil }
+		a.held = func() []plan.Address { return nil }
+		a.underlay.Addresses = addresses("172.30.0.11")
+		close(a.first)
+		node := func(name, address string) {
+			n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+			n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address}}
+			if _, err := reg.Create(t.Context(), api.Node, n); err != nil {
+				t.Fatal(err)
+			}
+		}
+		config := func(wanted string, revision int64, mix ...string) {
+			t.Helper()
+			change := func(c *api.ClusterConfig) error {
+				c.Spec.Plugin = wanted
+				c.Status.Plugin, c.Status.Plugins, c.Status.PluginRevision = "old", mix, revision
+				return nil
+			}
+			var err error
+			if revision == 1 {
+				c := &api.ClusterConfig{ObjectMeta: metav1.ObjectMeta{Name: api.DefaultName}}
+				_ = change(c)
+				_, err = reg.Create(t.Context(), api.ClusterConfigKind, c)
+			} else {
+				_, err = registry.Modify(t.Context(), reg, api.ClusterConfigKind, registry.Key{Name: api.DefaultName}, change)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(5 * time.Second)
+			synctest.Wait()
+		}
+		said := func(report string, problem bool) {
+			t.Helper()
+			s := a.nodeState()
+			if s.Plugins != report || s.NotReady != "" {
+				t.Errorf("the Node says %s, not ready: %q, and not %s", s.Plugins, s.NotReady, report)
+			}
+			const want = "plug-in: the node goes on with old, and cannot load young yet: not following hostsubnets since "
+			told := slices.ContainsFunc(s.Problems, func(p api.Problem) bool {
+				return strings.HasPrefix(p.Message, want) && strings.HasSuffix(p.Message, errNoKind.Error())
+			})
+			if told != problem || problem != (len(s.Problems) > 0) {
+				t.Errorf("the Node's problems are %v", s.Problems)
+			}
+		}
+		node("node1", "172.30.0.11")
+		config("old", 1, "old")
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { a.followConfig(ctx) })
+		defer func() { cancel(); wg.Wait() }()
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		said(`{"revision":1,"uses":"old","ready":["old"]}`, false)
+		running := a.running()
+
+		config("young", 2, "old", "young")
+		said(`{"revision":2,"uses":"old","ready":["old"]}`, true)
+		if a.running() != running || young.compiledWith() != 0 {
+			t.Error("the former one ended")
+		}
+		if err := a.Publish(ctx); err != nil {
+			t.Errorf("a new pod is told: %v", err)
+		}
+		node("node2", "172.30.0.12")
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		if n := old.compiledWith(); n != 2 {
+			t.Errorf("it knows %d nodes", n)
+		}
+
+		config("old", 3, "old")
+		said(`{"revision":3,"uses":"old","ready":["old"]}`, false)
+		if a.running() != running {
+			t.Error("the former one ended, though nobody wants another any more")
+		}
+
+		config("young", 4, "old", "young")
+		said(`{"revision":4,"uses":"old","ready":["old"]}`, true)
+		reg.mu.Lock()
+		reg.made = true
+		reg.mu.Unlock()
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		said(`{"revision":4,"uses":"old"}`, false) // nobody gives node2 a way by any
+		if a.running() == running || young.compiledWith() != 2 {
+			t.Error("the next one has not begun")
+		}
+		reg.mu.Lock()
+		defer reg.mu.Unlock()
+		if reg.watched["nodes"] != 1 || reg.watched["hostsubnets"] != 1 {
+			t.Errorf("followed are %v", reg.watched)
+		}
+	})
+}
