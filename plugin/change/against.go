@@ -163,14 +163,22 @@ func landOf(p plugin.Plugin, config *api.ClusterConfig, objects plugin.Objects) 
 			}
 		}
 		for _, pool := range made.Local.Pools {
-			l.of[pool.Prefix] = n.Name
+			l.of[pool.Prefix] = cmp.Or(l.of[pool.Prefix], n.Name)
 		}
 		return made
+	}
+	all := &apart{Objects: objects, nodes: make(map[string]bool), known: make(map[*registry.Kind]map[registry.Key]bool), common: make(map[*registry.Kind][]registry.Object)}
+	kinds := p.Kinds()
+	for _, k := range kinds {
+		all.known[k] = make(map[registry.Key]bool)
 	}
 	made := compile(self, objects)
 	for k, r := range made.Routes.All() {
 		if k.Network != plan.DefaultNetwork || r.Peer() == "" || r.EndpointsOnly || k.Prefix.IsSingleIP() {
 			continue
+		}
+		if kind, key, ok := plugin.ParseOrigin(kinds, r.Origin); ok {
+			all.known[kind][key] = true
 		}
 		l.of[k.Prefix] = r.Peer()
 		for _, a := range made.Peer(r.Peer()).Addresses {
@@ -180,13 +188,16 @@ func landOf(p plugin.Plugin, config *api.ClusterConfig, objects plugin.Objects) 
 			}
 		}
 	}
+	for name := range landless {
+		all.nodes[name] = true
+	}
 	for _, name := range l.of {
 		delete(landless, name)
 	}
 	delete(landless, self.Name) // it was asked
 	for _, name := range slices.Sorted(maps.Keys(landless)) {
 		if n := landless[name]; len(api.NodeAddresses(n)) > 0 {
-			compile(n, alone{objects, n})
+			compile(n, alone{all, registry.KeyOf(n)})
 		}
 	}
 	has := make(map[string]bool)
@@ -206,21 +217,54 @@ func landOf(p plugin.Plugin, config *api.ClusterConfig, objects plugin.Objects) 
 	return l
 }
 
-// alone are objects with one Node, as only that one's subnet is asked for.
-type alone struct {
+// apart are objects of which those of single nodes can be told from what is nobody's: their
+// Nodes, what is named like these, and what is known to say where others are.
+type apart struct {
 	plugin.Objects
-	node *corev1.Node
+	nodes  map[string]bool
+	known  map[*registry.Kind]map[registry.Key]bool
+	common map[*registry.Kind][]registry.Object
 }
 
-func (o alone) All(k *registry.Kind) iter.Seq[registry.Object] {
-	if k == api.Node {
-		return func(yield func(registry.Object) bool) { yield(o.node) }
+// isOf reports whether an object is a node's, or that of a machine whose subnet is known.
+func (a *apart) isOf(k *registry.Kind, key registry.Key) bool {
+	return key.Namespace == "" && a.nodes[key.Name] || a.known[k][key]
+}
+
+// commonOf returns the objects of a kind that are nobody's.
+func (a *apart) commonOf(k *registry.Kind) []registry.Object {
+	all, there := a.common[k]
+	if !there {
+		for o := range a.Objects.All(k) {
+			if !a.isOf(k, registry.KeyOf(o)) {
+				all = append(all, o)
+			}
+		}
+		a.common[k] = all
 	}
-	return o.Objects.All(k)
+	return all
 }
 
+// alone are objects without those of other nodes, as only one's subnet is asked for: to go
+// through all, for each node, would cost the square of their number.
+type alone struct {
+	*apart
+	node registry.Key
+}
+
+// All implements plugin.Objects.
+func (o alone) All(k *registry.Kind) iter.Seq[registry.Object] {
+	all := o.commonOf(k)
+	if own := o.Objects.Get(k, o.node); own != nil {
+		i, _ := slices.BinarySearchFunc(all, o.node, func(o registry.Object, key registry.Key) int { return registry.KeyOf(o).Compare(key) })
+		all = slices.Insert(slices.Clone(all), i, own)
+	}
+	return slices.Values(all)
+}
+
+// Get implements plugin.Objects.
 func (o alone) Get(k *registry.Kind, key registry.Key) registry.Object {
-	if k == api.Node && key != registry.KeyOf(o.node) {
+	if key != o.node && o.isOf(k, key) {
 		return nil
 	}
 	return o.Objects.Get(k, key)

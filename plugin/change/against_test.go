@@ -2,6 +2,7 @@ package change_test
 
 import (
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"testing"
@@ -103,5 +104,57 @@ func TestKindsToRead(t *testing.T) {
 		if slices.Contains(read, k) != (k != api.Pod) {
 			t.Errorf("it reads %v, and %s", read, k.Plural)
 		}
+	}
+}
+
+// counting are objects that count how many were looked at.
+type counting struct {
+	plugin.Objects
+	looks int
+}
+
+func (c *counting) All(k *registry.Kind) iter.Seq[registry.Object] {
+	return func(yield func(registry.Object) bool) {
+		for o := range c.Objects.All(k) {
+			if c.looks++; !yield(o) {
+				return
+			}
+		}
+	}
+}
+
+// TestManyNodesWithoutASubnet has half of the nodes have got a lease, as while the cluster
+// prepares: what is asked of each of the others must not grow with their number.
+func TestManyNodesWithoutASubnet(t *testing.T) {
+	looks := func(nodes int) int {
+		var text strings.Builder
+		for i := range nodes {
+			address := fmt.Sprintf("172.30.%d.%d", i/200, i%200+1)
+			fmt.Fprintf(&text, "---\napiVersion: v1\nkind: Node\nmetadata: {name: node%d, annotations: {weft.network/on-link: 172.30.0.0/16}}\nstatus: {addresses: [{type: InternalIP, address: %s}]}\n", i, address)
+			if i%2 == 0 {
+				fmt.Fprintf(&text, "---\napiVersion: weft.network/v1\nkind: FlannelLease\nmetadata: {name: 10.5.%d.0-24}\nspec: {PublicIP: %s, BackendType: host-gw}\n", i/2+1, address)
+			}
+		}
+		text.WriteString("---\napiVersion: weft.network/v1\nkind: FlannelConfig\nmetadata: {name: config}\nspec: {Network: 10.5.0.0/16, SubnetLen: 24, Backend: {Type: host-gw}}\n")
+		to, err := plugins.Get("flannel")
+		if err != nil {
+			t.Fatal(err)
+		}
+		decoded, err := api.Decode([]byte(text.String()), to.Kinds())
+		if err != nil {
+			t.Fatal(err)
+		}
+		objects := map[*registry.Kind][]registry.Object{}
+		for _, d := range decoded {
+			objects[d.Kind] = append(objects[d.Kind], d.Object)
+		}
+		c := &counting{Objects: registry.NewSnapshot(objects)}
+		if o := (change.Change{To: to}).Against(api.Effective(nil), c); len(o.Refusals)+len(o.Lacks) > 0 {
+			t.Fatal(o)
+		}
+		return c.looks
+	}
+	if few, many := looks(50), looks(400); many > 9*few {
+		t.Errorf("of 50 nodes it looks at %d objects, and of 400 at %d", few, many)
 	}
 }
