@@ -361,7 +361,7 @@ func (a *agent) run(ctx context.Context, what choice, objects *followed, effecti
 		a.problem(configPart)(err.Error())
 		defer a.problem(configPart)("")
 	}
-	mix, plug := mixed{what, all}, plugin.Mix(all[0], all[1:]...)
+	mix, plug := mixedOf(what, all), plugin.Mix(all[0], all[1:]...)
 	a.Log.Info("starting", "node", a.Node, "plugin", what.used, "mix", what.mix)
 	planes := newDataPlanes(a.DataPlanes, func(name string) (datapath.DataPlane, error) { return a.DataPlane(name, a.Log) },
 		a.Log, a.problem(dataPlanePart), a.kick)

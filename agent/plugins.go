@@ -41,7 +41,11 @@ func (c choice) beyond(o choice) []string {
 type mixed struct {
 	choice
 	all []plugin.Plugin // the one that is used first
+	// parts are plugin.Parts of all.
+	parts func(plugin.Input) map[string]*plan.Plan
 }
+
+func mixedOf(c choice, all []plugin.Plugin) mixed { return mixed{c, all, plugin.Parts(all...)} }
 
 // report returns what the node does of which plug-ins, where its data plane does a plan
 // that was compiled from in, and held are the addresses that pods have had since. It is nil where the
@@ -55,7 +59,7 @@ func (m mixed) report(in plugin.Input, made *plan.Plan, held []plan.Address) *ap
 	used := plugin.BaseOf(m.all[0]).Name()
 	parts := map[string]*plan.Plan{used: made}
 	if slices.ContainsFunc(m.all, func(p plugin.Plugin) bool { return plugin.BaseOf(p).Name() != used }) {
-		parts = plugin.Parts(in, m.all...)
+		parts = m.parts(in)
 	}
 	r := &api.PluginReport{Revision: in.Config.Status.PluginRevision}
 	// What nobody asks it to use any more it may begin to use all the same.

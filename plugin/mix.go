@@ -82,7 +82,10 @@ type mix struct {
 	bases []Plugin
 }
 
-var _ NodeRunner = (*mix)(nil)
+var (
+	_ NodeRunner  = (*mix)(nil)
+	_ Incremental = (*mix)(nil)
+)
 
 // Name implements Plugin.
 func (m *mix) Name() string { return m.name }
@@ -101,24 +104,40 @@ func (m *mix) Kinds() []*registry.Kind {
 }
 
 // Compile implements Plugin.
-func (m *mix) Compile(in Input) (*plan.Plan, []Problem) {
-	plans, problems := m.compile(in)
-	merged, more := merge(in.Previous, plans)
+func (m *mix) Compile(in Input) (*plan.Plan, []Problem) { return m.NewCompiler().Compile(in) }
+
+// NewCompiler implements Incremental.
+func (m *mix) NewCompiler() Compiler { return &mixCompiler{bases: m.bases} }
+
+// mixCompiler compiles the plans of a mix for one node, each with what is shared with the
+// one before.
+type mixCompiler struct {
+	bases []Plugin
+	// apart are the plans that each made last without regard to others, final those with.
+	apart, final []*plan.Plan
+}
+
+// Compile implements Compiler.
+func (c *mixCompiler) Compile(in Input) (*plan.Plan, []Problem) {
+	problems := c.compile(in)
+	merged, more := merge(in.Previous, c.final)
 	return merged, append(problems, more...)
 }
 
-// compile returns the plans of all, each made with what the node and others have by the
-// rest.
-func (m *mix) compile(in Input) (plans []*plan.Plan, problems []Problem) {
-	in.Previous = nil
-	for _, b := range m.bases {
-		p, _ := b.Compile(in)
-		plans = append(plans, p)
+// compile makes the final plans, each with what the node and others have by the rest.
+func (c *mixCompiler) compile(in Input) (problems []Problem) {
+	if c.apart == nil {
+		c.apart, c.final = make([]*plan.Plan, len(c.bases)), make([]*plan.Plan, len(c.bases))
 	}
-	final := make([]*plan.Plan, len(plans))
-	for i, b := range m.bases {
+	for i, b := range c.bases {
+		in.Previous = c.apart[i]
+		c.apart[i], _ = b.Compile(in)
+	}
+	for i, b := range c.bases {
+		with := among(in, c.apart, i)
+		with.Previous = c.final[i]
 		var said []Problem
-		final[i], said = b.Compile(among(in, plans, i))
+		c.final[i], said = b.Compile(with)
 		for _, p := range said {
 			if i > 0 {
 				p.Message = b.Name() + ": " + p.Message
@@ -126,7 +145,7 @@ func (m *mix) compile(in Input) (plans []*plan.Plan, problems []Problem) {
 			problems = append(problems, p)
 		}
 	}
-	return final, problems
+	return problems
 }
 
 // among returns what one of several is compiled from that have these plans.
@@ -330,18 +349,22 @@ func routeOf(plans []*plan.Plan, k plan.RouteKey) plan.Route {
 	return plan.Route{}
 }
 
-// Parts returns what each of some plug-ins says of a node, by the names of their bases.
-func Parts(in Input, plugins ...Plugin) map[string]*plan.Plan {
-	m := &mix{}
+// Parts returns a function that says what each of some plug-ins states of a node, by the
+// names of their bases. It is not safe for concurrent use, and costs less where it is called
+// again.
+func Parts(plugins ...Plugin) func(in Input) map[string]*plan.Plan {
+	c := &mixCompiler{}
 	for _, p := range plugins {
-		if p = BaseOf(p); !slices.ContainsFunc(m.bases, func(b Plugin) bool { return b.Name() == p.Name() }) {
-			m.bases = append(m.bases, p)
+		if p = BaseOf(p); !slices.ContainsFunc(c.bases, func(b Plugin) bool { return b.Name() == p.Name() }) {
+			c.bases = append(c.bases, p)
 		}
 	}
-	plans, _ := m.compile(in)
-	all := make(map[string]*plan.Plan, len(plans))
-	for i, p := range plans {
-		all[m.bases[i].Name()] = p
+	return func(in Input) map[string]*plan.Plan {
+		c.compile(in)
+		all := make(map[string]*plan.Plan, len(c.final))
+		for i, p := range c.final {
+			all[c.bases[i].Name()] = p
+		}
+		return all
 	}
-	return all
 }

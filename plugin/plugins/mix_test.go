@@ -1,0 +1,82 @@
+package plugins_test
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+
+	networkv1 "github.com/openshift/api/network/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/plugin"
+	"github.com/weftnet/weft/plugin/plugins"
+	"github.com/weftnet/weft/registry"
+)
+
+// TestMixAfterAnother compiles for a node of a mix after whatever was compiled before, as
+// nodes come, get subnets of each plug-in, and go: it comes to the same as anew.
+func TestMixAfterAnother(t *testing.T) {
+	find := plugins.Finder(func(k *registry.Kind) bool { return k.Layout == nil }) // flannel's form with podCIDRs
+	rapid.Check(t, func(t *rapid.T) {
+		mix := rapid.SampledFrom([][]string{
+			{"openshift-subnet", "flannel"}, {"flannel", "openshift-subnet"}, {"openshift-subnet", "flannel-networkpolicy"}}).Draw(t, "mix")
+		p, err := plugin.MixOf(mix[0], mix, find)
+		if err != nil {
+			t.Fatal(err)
+		}
+		compiler := plugin.CompilerOf(p)
+		var previous *plan.Plan
+		for range rapid.IntRange(2, 5).Draw(t, "times") {
+			in := plugin.Input{Config: api.Effective(nil), Objects: drawCluster(t), Node: plugin.Node{Name: "node1", MTU: 1500,
+				Addresses: []netip.Addr{netip.MustParseAddr("172.30.0.1")}, Prefixes: []netip.Prefix{netip.MustParsePrefix("172.30.0.0/24")}}}
+			for i := range rapid.IntRange(0, 2).Draw(t, "pods") {
+				a := netip.AddrFrom4([4]byte{10, byte(i + 1), 1, 2})
+				in.Node.Endpoints = append(in.Node.Endpoints, plugin.Endpoint{Interface: fmt.Sprintf("weft%d", i), Network: plan.DefaultNetwork,
+					Addresses: []netip.Addr{a}, MAC: plan.MACOf(a), Namespace: "default", Pod: fmt.Sprintf("pod%d", i)})
+			}
+			anew, wanted := p.Compile(in)
+			in.Previous = previous
+			made, problems := compiler.Compile(in)
+			if !made.Equal(anew) {
+				t.Fatalf("after another it is\n%s\nand anew\n%s", made, anew)
+			}
+			if !slices.Equal(problems, wanted) {
+				t.Fatalf("after another it is said %v, and anew %v", problems, wanted)
+			}
+			previous = made
+		}
+	})
+}
+
+// drawCluster returns nodes that have subnets of some plug-ins.
+func drawCluster(t *rapid.T) registry.Snapshot {
+	objects := map[*registry.Kind][]registry.Object{api.ClusterNetwork: {&networkv1.ClusterNetwork{
+		ObjectMeta:      metav1.ObjectMeta{Name: api.DefaultName},
+		ClusterNetworks: []networkv1.ClusterNetworkEntry{{CIDR: "10.1.0.0/16", HostSubnetLength: 8}}}}}
+	for i := 1; i <= 4; i++ {
+		if !rapid.Bool().Draw(t, "a node is there") {
+			continue
+		}
+		address := netip.AddrFrom4([4]byte{172, 30, 0, byte(i)})
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node%d", i)}}
+		n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address.String()}}
+		if rapid.Bool().Draw(t, "it has a podCIDR") {
+			n.Spec.PodCIDRs = []string{rapid.SampledFrom([]string{"10.2.%d.0/24", "10.1.%d.0/24", "10.1.%d.128/25"}).Draw(t, "which")}
+			n.Spec.PodCIDRs[0] = fmt.Sprintf(n.Spec.PodCIDRs[0], i)
+			n.Annotations = map[string]string{"flannel.alpha.coreos.com/kube-subnet-manager": "true", "flannel.alpha.coreos.com/backend-type": "vxlan",
+				"flannel.alpha.coreos.com/backend-data": fmt.Sprintf(`{"VNI":1,"VtepMAC":%q}`, plan.MACOf(address)), "flannel.alpha.coreos.com/public-ip": address.String()}
+		}
+		objects[api.Node] = append(objects[api.Node], n)
+		if rapid.Bool().Draw(t, "it has a HostSubnet") {
+			objects[api.HostSubnet] = append(objects[api.HostSubnet], &networkv1.HostSubnet{
+				ObjectMeta: metav1.ObjectMeta{Name: n.Name, Annotations: map[string]string{networkv1.NodeUIDAnnotation: n.Name}},
+				Host:       n.Name, HostIP: address.String(), Subnet: fmt.Sprintf("10.1.%d.0/24", i)})
+		}
+	}
+	return registry.NewSnapshot(objects)
+}
