@@ -48,9 +48,10 @@ type mixed struct {
 func mixedOf(c choice, all []plugin.Plugin) mixed { return mixed{c, all, plugin.Parts(all...)} }
 
 // report returns what the node does of which plug-ins, where its data plane does a plan
-// that was compiled from in, and held are the addresses that pods have had since. It is nil where the
-// configuration asks for another choice already, of which the next report will be. Where that
-// one has more in the mix, it may not begin soon, see awaitNext, and this goes on.
+// that was compiled from in, and held are the addresses that pods have had since. It is
+// nil where the configuration asks for another choice already, of which the next report
+// will be. Where that one has more in the mix, it may not begin soon, see awaitNext, and
+// this goes on.
 func (m mixed) report(in plugin.Input, made *plan.Plan, held []plan.Address) *api.PluginReport {
 	asked := choiceOf(in.Config, in.Node.Name)
 	if !m.equal(asked) && len(asked.beyond(m.choice)) == 0 {
@@ -71,11 +72,26 @@ func (m mixed) report(in plugin.Input, made *plan.Plan, held []plan.Address) *ap
 		if len(parts[base].Local.Pools) > 0 && (len(parts) == 1 || knowsAll(parts[base], in)) {
 			r.Ready = append(r.Ready, p.Name())
 		}
-		if base != used && slices.ContainsFunc(held, func(a plan.Address) bool { return inPool(parts[base], a) && !inPool(parts[used], a) }) {
+		if base != used && slices.ContainsFunc(held, func(a plan.Address) bool { return needs(parts, base, a) && !inPool(parts[used], a) }) {
 			r.Needs = append(r.Needs, p.Name())
 		}
 	}
 	return r
+}
+
+// needs reports whether an address may be of a plug-in, where plans are by plug-ins. One
+// that has no subnet just now, as its configuration cannot be read or the subnet was lost,
+// may have given all those that no other has: pods live on them still.
+func needs(plans map[string]*plan.Plan, plugin string, a plan.Address) bool {
+	if p := plans[plugin]; len(p.Local.Pools) > 0 {
+		return inPool(p, a)
+	}
+	for _, p := range plans {
+		if inPool(p, a) {
+			return false
+		}
+	}
+	return true
 }
 
 func inPool(p *plan.Plan, a plan.Address) bool {

@@ -1,0 +1,81 @@
+package agent
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/plugin"
+	"github.com/weftnet/weft/registry"
+)
+
+// gives is a plug-in that gives the node a subnet; none where that is the zero value.
+type gives struct {
+	name   string
+	subnet netip.Prefix
+}
+
+func (g gives) Name() string            { return g.name }
+func (g gives) Kinds() []*registry.Kind { return nil }
+
+func (g gives) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
+	b := plan.NewBuilder(nil)
+	plugin.PutNode(b, in.Node)
+	if g.subnet.IsValid() {
+		plugin.PutPool(b, g.subnet, "", g.name)
+	}
+	return b.Build(), nil
+}
+
+// TestReport has a node whose pods have addresses of some plug-ins, of which the first is
+// used, say what it does of which. The others may have lost their subnets.
+func TestReport(t *testing.T) {
+	subnets := map[string]netip.Prefix{"a": netip.MustParsePrefix("10.1.1.0/24"), "b": netip.MustParsePrefix("10.2.1.0/24"), "c": netip.MustParsePrefix("10.3.1.0/24")}
+	for _, test := range []struct {
+		// without are the plug-ins of the mix that give no subnet.
+		name, mix, without string
+		held               string
+		want               api.PluginReport
+	}{
+		{"one, before it gives a subnet", "a", "a", "10.1.1.2", api.PluginReport{}},
+		{"one", "a", "", "10.1.1.2", api.PluginReport{Uses: "a", Ready: []string{"a"}}},
+		{"pods of the one in use", "ab", "", "10.1.1.2", api.PluginReport{Uses: "a", Ready: []string{"a", "b"}}},
+		{"pods of another", "ab", "", "10.1.1.2 10.2.1.2", api.PluginReport{Uses: "a", Ready: []string{"a", "b"}, Needs: []string{"b"}}},
+		{"pods of nobody", "ab", "", "10.9.9.2", api.PluginReport{Uses: "a", Ready: []string{"a", "b"}}},
+		{"another without a subnet", "ab", "b", "10.1.1.2", api.PluginReport{Uses: "a", Ready: []string{"a"}}},
+		{"another without the subnet that its pods have", "ab", "b", "10.1.1.2 10.2.1.2", api.PluginReport{Uses: "a", Ready: []string{"a"}, Needs: []string{"b"}}},
+		{"two without subnets", "abc", "bc", "10.2.1.2", api.PluginReport{Uses: "a", Ready: []string{"a"}, Needs: []string{"b", "c"}}},
+		{"one of two without a subnet, and not the one of the pods", "abc", "b", "10.3.1.2", api.PluginReport{Uses: "a", Ready: []string{"a", "c"}, Needs: []string{"c"}}},
+		{"none has a subnet", "ab", "ab", "10.1.1.2", api.PluginReport{Needs: []string{"b"}}},
+	} {
+		config := &api.ClusterConfig{Spec: api.ClusterConfigSpec{Plugin: "a"},
+			Status: api.ClusterConfigStatus{Plugin: "a", Plugins: strings.Split(test.mix, ""), PluginRevision: 7}}
+		m := mixed{choice: choiceOf(config, "node1")}
+		for _, name := range m.mix {
+			g := gives{name, subnets[name]}
+			if strings.Contains(test.without, name) {
+				g.subnet = netip.Prefix{}
+			}
+			m.all = append(m.all, g)
+		}
+		var held []plan.Address
+		for _, a := range strings.Fields(test.held) {
+			held = append(held, plan.Address{Network: plan.DefaultNetwork, IP: netip.MustParseAddr(a)})
+		}
+		in := plugin.Input{Config: config, Objects: registry.Snapshot{}, Node: plugin.Node{Name: "node1", Addresses: []netip.Addr{netip.MustParseAddr("172.30.0.11")}}}
+		made, _ := plugin.Mix(m.all[0], m.all[1:]...).Compile(in)
+		test.want.Revision = 7
+		if got := m.report(in, made, held); got == nil || got.Text() != test.want.Text() {
+			t.Errorf("%s: the node says %+v, not %+v", test.name, got, test.want)
+		}
+		other := *config
+		other.Status.Plugins = slices.Concat(config.Status.Plugins, []string{"x"})
+		in.Config = &other
+		if got := m.report(in, made, held); got != nil {
+			t.Errorf("%s: of another mix it says %+v", test.name, got)
+		}
+	}
+}
