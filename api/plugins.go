@@ -34,14 +34,15 @@ const (
 	PluginPreparing = "Preparing"
 	// PluginSwitching: nodes begin to give pods addresses of the plug-in.
 	PluginSwitching = "Switching"
-	// PluginRetiring: pods live on what a plug-in covers that no node uses any more.
+	// PluginRetiring: pods live on what a plug-in covers that no node uses any more, or
+	// policies on what it enforces.
 	PluginRetiring = "Retiring"
 	// PluginRefused: the change would cut something off, or leave policies without
 	// effect, and was not begun.
 	PluginRefused = "Refused"
 	// PluginWaiting: something must be done or told before the change goes on, as a
 	// plug-in has no configuration, or the change is for some nodes for now, and these
-	// are done.
+	// are done; or nobody knows what speaks against it.
 	PluginWaiting = "Waiting"
 )
 

@@ -224,18 +224,14 @@ func (s pluginStatus) print(w io.Writer) error {
 // find. It reads what it needs into objects, which have the ClusterConfig.
 func objections(ctx context.Context, reg daemon.Registry, objects explain.Snapshot, to plugin.Plugin) (change.Objections, error) {
 	config := configOf(objects)
-	find := plugins.Finder(reg.Serves)
-	of := change.Change{To: to}
 	if to.Name() == usedPlugin(config) {
 		return change.Objections{}, nil // nothing changes, or is taken back
 	}
-	for _, name := range api.PluginMix(config) {
-		if p, err := find(name); err == nil {
-			of.Mix = append(of.Mix, p)
-			if name == usedPlugin(config) {
-				of.From = p
-			}
-		}
+	status := config.Status
+	status.Plugin, status.Plugins = usedPlugin(config), api.PluginMix(config)
+	of, err := change.QuestionOf(status, to.Name()).Find(plugins.Finder(reg.Serves))
+	if err != nil {
+		return change.Objections{}, err
 	}
 	if err := readInto(ctx, reg, objects, append(of.Kinds(), api.Pod)...); err != nil {
 		return change.Objections{}, err

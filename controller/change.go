@@ -35,14 +35,17 @@ const (
 type changer struct {
 	*Controller
 	objects *registry.Cache
-	// known is what speaks against a change, of is which change that was asked of, due
-	// when it is to be asked anew, after how long a time, and asked says that it
-	// matters.
-	known   change.Objections
-	of      string
+	// known is what was found to speak against steps, by the question. Those that no
+	// longer matter are not in it.
+	known map[string]*answer
+}
+
+// answer is what speaks against a step.
+type answer struct {
+	change.Objections
+	// due is when it is to be asked anew, after how long a time.
 	due     time.Time
 	recheck time.Duration
-	asked   bool
 }
 
 // run works until ctx ends. The cache follows changedKinds.
@@ -50,7 +53,7 @@ func (c *changer) run(ctx context.Context) {
 	changes, cancel := c.objects.Subscribe()
 	defer cancel()
 	failed, state := "", ""
-	retry.Loop{Changed: changes, Pause: changePause, Backoff: backoff}.Run(ctx, func(ctx context.Context) (next time.Duration, err error) {
+	retry.Loop{Changed: changes, Pause: changePause, AfterError: firstRecheck, Backoff: backoff}.Run(ctx, func(ctx context.Context) (next time.Duration, err error) {
 		config, err := c.round(ctx)
 		if err != nil {
 			if ctx.Err() == nil && failed != err.Error() {
@@ -67,8 +70,10 @@ func (c *changer) run(ctx context.Context) {
 				c.Log.Info("the cluster's plug-in", "plugin", api.Effective(config).Spec.Plugin, "state", at.Reason, "message", at.Message)
 			}
 		}
-		if c.asked {
-			next = max(time.Until(c.due), 1)
+		for _, a := range c.known {
+			if left := max(time.Until(a.due), 1); next == 0 || left < next {
+				next = left
+			}
 		}
 		return next, nil
 	})
@@ -86,69 +91,75 @@ func (c *changer) round(ctx context.Context) (*api.ClusterConfig, error) {
 		return nil, nil
 	}
 	now := time.Now()
-	c.asked = false
-	stale := false
 	cluster := change.Cluster{Config: config, Nodes: slices.Collect(registry.Each[*corev1.Node](c.objects, api.Node)),
 		Unknown: c.unknown, Now: metav1.NewTime(now)}
-	cluster.Against = func(from, to string, mix []string) (change.Objections, error) {
-		c.asked, stale = true, c.of != nameOf(from, to, mix) || !now.Before(c.due)
-		return c.known, nil
+	matters := make(map[string]*answer)
+	stale := false
+	cluster.Against = func(q change.Question) (change.Objections, error) {
+		a := c.known[nameOf(q)]
+		if a == nil || !now.Before(a.due) {
+			stale = true
+			return change.Objections{}, nil
+		}
+		matters[nameOf(q)] = a
+		return a.Objections, nil
 	}
-	status, err := change.Next(cluster)
-	if c.asked && (status.Plugin != config.Status.Plugin || status.PreparedPlugin != config.Status.PreparedPlugin) {
-		// Nodes are to go by it, so it must be true now: what made the last one ready is
-		// often what speaks against the change.
-		c.due, stale = now, true
-	}
-	if err != nil || !stale && equality.Semantic.DeepEqual(status, config.Status) {
-		return config, err
+	status := change.Next(cluster)
+	if !stale && equality.Semantic.DeepEqual(status, config.Status) {
+		c.known = matters
+		return config, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
-	cluster.Against = func(from, to string, mix []string) (_ change.Objections, err error) {
-		c.asked = true
-		name := nameOf(from, to, mix)
-		if name == c.of && now.Before(c.due) {
-			return c.known, nil
+	// Nodes are to go by a new revision, so it must be true now: what made the last one
+	// ready is often what speaks against the change.
+	anew := status.PluginRevision != config.Status.PluginRevision
+	matters = make(map[string]*answer)
+	var failed error
+	cluster.Against = func(q change.Question) (change.Objections, error) {
+		name := nameOf(q)
+		a := matters[name]
+		if a == nil && !anew && c.known[name] != nil && now.Before(c.known[name].due) {
+			a = c.known[name]
 		}
-		c.recheck = min(2*c.recheck, lastRecheck)
-		if name != c.of {
-			c.recheck = firstRecheck
+		if a == nil {
+			o, err := c.against(ctx, config, q)
+			if err != nil {
+				failed = err
+				return o, err
+			}
+			a = &answer{Objections: o, recheck: firstRecheck}
+			if before := c.known[name]; before != nil {
+				a.recheck = min(2*before.recheck, lastRecheck)
+			}
+			a.due = now.Add(a.recheck)
 		}
-		if c.known, err = c.against(ctx, config, from, to, mix); err == nil {
-			c.of, c.due = name, now.Add(c.recheck)
-		}
-		return c.known, err
+		matters[name] = a
+		return a.Objections, nil
 	}
-	config, err = change.Step(ctx, c.Registry, cluster)
+	config, err := change.Step(ctx, c.Registry, cluster)
 	if errors.Is(err, registry.ErrNotFound) {
 		return nil, nil
 	}
+	if err == nil {
+		err = failed
+	}
+	c.known = matters
 	return config, err
 }
 
-func nameOf(from, to string, mix []string) string { return fmt.Sprint(from, to, mix) }
+func nameOf(q change.Question) string { return fmt.Sprintf("%+v", q) }
 
 func (c *changer) unknown(name string) error {
 	_, err := c.Plugin(name)
 	return err
 }
 
-// against reads what speaks against a change from the registry.
-func (c *changer) against(ctx context.Context, config *api.ClusterConfig, from, to string, mix []string) (change.Objections, error) {
-	of := change.Change{}
-	var err error
-	if of.To, err = c.Plugin(to); err != nil {
+// against reads what speaks against a step from the registry.
+func (c *changer) against(ctx context.Context, config *api.ClusterConfig, q change.Question) (change.Objections, error) {
+	of, err := q.Find(c.Plugin)
+	if err != nil {
 		return change.Objections{}, err
-	}
-	for _, name := range mix {
-		// Of what this controller does not know nobody knows anything.
-		if p, err := c.Plugin(name); err == nil {
-			of.Mix = append(of.Mix, p)
-			if name == from {
-				of.From = p
-			}
-		}
 	}
 	objects := map[*registry.Kind][]registry.Object{}
 	for _, k := range of.Kinds() {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -283,18 +284,6 @@ func TestChangeWithNodes(t *testing.T) {
 		if _, err := r.Create(t.Context(), api.Node, node); err != nil {
 			t.Fatal(err)
 		}
-		// report has the node do what it is told, with pods that need some plug-ins.
-		report := func(needs ...string) {
-			t.Helper()
-			c := configOf(t, r)
-			text := api.PluginReport{Revision: c.Status.PluginRevision, Uses: api.PluginOf(c, "node1"), Ready: api.PluginMix(c), Needs: needs}.Text()
-			if _, err := registry.Modify(t.Context(), r, api.Node, registry.Key{Name: "node1"}, func(n *corev1.Node) error {
-				n.Annotations = map[string]string{api.PluginsAnnotation: text}
-				return nil
-			}); err != nil {
-				t.Fatal(err)
-			}
-		}
 		is := func(reason, work string) {
 			t.Helper()
 			time.Sleep(time.Minute)
@@ -305,28 +294,28 @@ func TestChangeWithNodes(t *testing.T) {
 		}
 		_, stop := start(r, "a", d, nil)
 		is(api.PluginSettled, "+a:other")
-		report()
+		report(t, r)
 		configure(t, r, "other-policy")
 		is(api.PluginPreparing, "+a:policy")
-		report()
+		report(t, r)
 		is(api.PluginSwitching, "")
-		report()
+		report(t, r)
 		is(api.PluginSettled, "")
-		report()
+		report(t, r)
 		configure(t, r, "idle-policy")
 		is(api.PluginPreparing, "")
-		report()
+		report(t, r)
 		is(api.PluginSwitching, "")
-		report("other-policy")
+		report(t, r, "other-policy")
 		is(api.PluginRetiring, "")
-		report()
+		report(t, r)
 		is(api.PluginSettled, "-a:other")
-		report()
+		report(t, r)
 		configure(t, r, "idle")
 		is(api.PluginPreparing, "")
 		configure(t, r, "idle-policy")
 		is(api.PluginSwitching, "")
-		report()
+		report(t, r)
 		is(api.PluginSettled, "")
 		stop()
 		d.wants("-a:policy")
@@ -373,6 +362,87 @@ func TestRefused(t *testing.T) {
 		cancel()
 		<-ended
 	})
+}
+
+// unreadable is a registry that cannot list policies while there is an error.
+type unreadable struct {
+	registry.Registry
+	err   atomic.Pointer[string]
+	asked atomic.Int32
+}
+
+func (u *unreadable) List(ctx context.Context, k *registry.Kind) ([]registry.Object, registry.Revision, error) {
+	if err := u.err.Load(); k == api.NetworkPolicy && err != nil {
+		return nil, "", fmt.Errorf("%s (attempt %d)", *err, u.asked.Add(1))
+	}
+	return u.Registry.List(ctx, k)
+}
+
+// TestUnreadable has nobody know what speaks against a change, with another error each
+// time; and then has the old plug-in stay for a policy that was made meanwhile.
+func TestUnreadable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &unreadable{Registry: memory.New()}
+		policies := reads{idle{worker{name: "idle"}}, []*registry.Kind{api.NetworkPolicy}}
+		c := New(Config{Registry: r, Identity: "a", LeaseTTL: ttl, Log: slog.New(slog.DiscardHandler),
+			Plugin: func(name string) (plugin.Plugin, error) {
+				if name == "policies" {
+					return policies, nil
+				}
+				return idle{worker{name: name}}, nil
+			}})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); c.Run(ctx) }()
+		configure(t, r, "policies")
+		if _, err := r.Create(t.Context(), api.Node, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"}}); err != nil {
+			t.Fatal(err)
+		}
+		is := func(reason, message string) {
+			t.Helper()
+			time.Sleep(2 * lastRecheck)
+			if c := conditionOf(t, r, api.PluginChanged); c.Reason != reason || !strings.Contains(c.Message, message) {
+				t.Errorf("it is %v", c)
+			}
+		}
+		is(api.PluginSettled, "")
+		broken := "the registry has no time"
+		r.err.Store(&broken)
+		configure(t, r, "idle")
+		is(api.PluginWaiting, broken)
+		if n := r.asked.Load(); n < 2 || n > int32(2*lastRecheck/firstRecheck)+1 {
+			t.Errorf("it was asked %d times", n)
+		}
+		r.err.Store(nil)
+		is(api.PluginPreparing, "")
+		report(t, r)
+		is(api.PluginSwitching, "")
+		policy := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}}
+		if _, err := r.Create(t.Context(), api.NetworkPolicy, policy); err != nil {
+			t.Fatal(err)
+		}
+		report(t, r)
+		is(api.PluginRetiring, "policies stays, as 1 networkpolicy")
+		if err := r.Delete(t.Context(), api.NetworkPolicy, registry.KeyOf(policy), ""); err != nil {
+			t.Fatal(err)
+		}
+		is(api.PluginSettled, "")
+		cancel()
+		<-ended
+	})
+}
+
+// report has node1 do what it is told, with pods that need some plug-ins.
+func report(t *testing.T, r registry.Registry, needs ...string) {
+	t.Helper()
+	c := configOf(t, r)
+	text := api.PluginReport{Revision: c.Status.PluginRevision, Uses: api.PluginOf(c, "node1"), Ready: api.PluginMix(c), Needs: needs}.Text()
+	if _, err := registry.Modify(t.Context(), r, api.Node, registry.Key{Name: "node1"}, func(n *corev1.Node) error {
+		n.Annotations = map[string]string{api.PluginsAnnotation: text}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // reads is a plug-in that reads some kinds.

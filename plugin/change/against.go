@@ -17,18 +17,42 @@ import (
 	"github.com/weftnet/weft/registry"
 )
 
-// Change is from one plug-in, nil for one that there is not, to another, while those of
-// a mix are loaded.
+// Change is a Question whose plug-ins were found.
 type Change struct {
-	From, To plugin.Plugin
-	Mix      []plugin.Plugin
+	To                    plugin.Plugin // nil where nodes go on as they do
+	Beside, Before, After []plugin.Plugin
+}
+
+// Find returns the change that a question is of. It fails where there is not the plug-in
+// that nodes are to use; of others that there are not nobody knows anything.
+func (q Question) Find(named func(string) (plugin.Plugin, error)) (c Change, err error) {
+	if q.To != "" {
+		if c.To, err = named(q.To); err != nil {
+			return Change{}, err
+		}
+	}
+	for _, list := range []struct {
+		names []string
+		found *[]plugin.Plugin
+	}{{q.Beside, &c.Beside}, {q.Before, &c.Before}, {q.After, &c.After}} {
+		for _, name := range list.names {
+			if p, err := named(name); err == nil {
+				*list.found = append(*list.found, p)
+			}
+		}
+	}
+	return c, nil
 }
 
 // Kinds are those that Against and Clashes read, and all that nodes will under the plug-in
 // that the cluster changes to: where one cannot be read, as there is no such kind, the change
 // comes to nothing. Pods are not among them, as they are many.
 func (c Change) Kinds() []*registry.Kind {
-	kinds := append([]*registry.Kind{api.Node}, c.ineffective()...)
+	kinds := c.ineffective()
+	if c.To == nil {
+		return kinds
+	}
+	kinds = append([]*registry.Kind{api.Node}, kinds...)
 	read := func(more []*registry.Kind) {
 		for _, k := range more {
 			if k != api.Pod && !slices.Contains(kinds, k) {
@@ -37,7 +61,7 @@ func (c Change) Kinds() []*registry.Kind {
 		}
 	}
 	read(c.To.Kinds())
-	for _, p := range c.Mix {
+	for _, p := range c.Beside {
 		read(plugin.BaseOf(p).Kinds())
 	}
 	return kinds
@@ -47,19 +71,22 @@ func (c Change) Kinds() []*registry.Kind {
 // does not name, are counted where they would be cut off.
 func (c Change) Against(config *api.ClusterConfig, objects plugin.Objects) Objections {
 	var o Objections
+	under := ""
+	if c.To != nil {
+		under = " under " + c.To.Name()
+	}
 	for _, k := range c.ineffective() {
-		var names []string
-		for p := range objects.All(k) {
-			names = append(names, registry.KeyOf(p).String())
+		if names := namesOf(objects, k); len(names) > 0 {
+			o.Refusals = append(o.Refusals, fmt.Sprintf("%d %s, which %s enforces, would be without effect%s (%s): change to a plug-in that enforces them, or delete them",
+				len(names), plural(k, len(names)), enforcer(c.Before, k).Name(), under, printable.Few(names, 0)))
 		}
-		if len(names) > 0 {
-			o.Refusals = append(o.Refusals, fmt.Sprintf("%d %s, which %s enforces, would be without effect under %s (%s): change to a plug-in that enforces them, or delete them",
-				len(names), plural(k, len(names)), c.enforcer(k).Name(), c.To.Name(), printable.Few(names, 0)))
-		}
+	}
+	if c.To == nil {
+		return o
 	}
 	to := landOf(c.To, config, objects)
 	o.Lacks = to.lacks
-	for _, p := range c.Mix {
+	for _, p := range c.Beside {
 		if plugin.BaseOf(p).Name() != plugin.BaseOf(c.To).Name() {
 			other := landOf(p, config, objects)
 			o.Refusals = append(append(o.Refusals, to.clashes(other, objects)...), to.mayClash(other)...)
@@ -68,13 +95,16 @@ func (c Change) Against(config *api.ClusterConfig, objects plugin.Objects) Objec
 	return o
 }
 
-// Clashes returns which addresses two machines have by plug-ins of the mix and the one that
-// the cluster changes to. Against keeps a change from being begun where there are such; they
+// Clashes returns which addresses two machines have by plug-ins that are loaded and the one
+// that nodes are to use. Against keeps a change from being begun where there are such; they
 // may come up at any moment later, as whoever gives subnets by one may know nothing of the
 // others.
 func (c Change) Clashes(config *api.ClusterConfig, objects plugin.Objects) []string {
 	var lands []land
-	for _, p := range append(slices.Clone(c.Mix), c.To) {
+	for _, p := range append(slices.Clone(c.Beside), c.To) {
+		if p == nil {
+			continue
+		}
 		name := plugin.BaseOf(p).Name()
 		if !slices.ContainsFunc(lands, func(l land) bool { return l.plugin == name }) {
 			lands = append(lands, landOf(p, config, objects))
@@ -89,6 +119,14 @@ func (c Change) Clashes(config *api.ClusterConfig, objects plugin.Objects) []str
 	return out
 }
 
+func namesOf(objects plugin.Objects, k *registry.Kind) []string {
+	var names []string
+	for o := range objects.All(k) {
+		names = append(names, registry.KeyOf(o).String())
+	}
+	return names
+}
+
 func plural(k *registry.Kind, n int) string {
 	if n == 1 {
 		return k.Singular
@@ -96,20 +134,18 @@ func plural(k *registry.Kind, n int) string {
 	return k.Plural
 }
 
-// ineffective returns the kinds of policies that are enforced before the change, by
-// whatever is loaded, and not after it.
+// ineffective returns the kinds of policies that are enforced before the change and not
+// after it.
 func (c Change) ineffective() []*registry.Kind {
-	to := c.To.Kinds()
 	return slices.DeleteFunc(slices.Clone(api.PolicyKinds), func(k *registry.Kind) bool {
-		return c.enforcer(k) == nil || slices.Contains(to, k)
+		return enforcer(c.Before, k) == nil || enforcer(c.After, k) != nil
 	})
 }
 
-// enforcer is the plug-in that enforces a kind of policies before the change, nil for
-// none.
-func (c Change) enforcer(k *registry.Kind) plugin.Plugin {
-	for _, p := range append([]plugin.Plugin{c.From}, c.Mix...) {
-		if p != nil && slices.Contains(p.Kinds(), k) {
+// enforcer is the first of some plug-ins that enforces a kind of policies, nil for none.
+func enforcer(plugins []plugin.Plugin, k *registry.Kind) plugin.Plugin {
+	for _, p := range plugins {
+		if slices.Contains(p.Kinds(), k) {
 			return p
 		}
 	}

@@ -17,8 +17,9 @@ import (
 
 // TestAgainst says what speaks against changes. The first line of a question is a comment
 // with the plug-in that the cluster has, the one that it is to have, and what of the mix
-// there is besides; then come the objects. With "on Kubernetes" at its end, plug-ins are
-// in the form that they have there.
+// there is besides, or with "the end of" and the plug-in that is to leave a mix; then come
+// the objects. With "on Kubernetes" at its end, plug-ins are in the form that they have
+// there.
 func TestAgainst(t *testing.T) {
 	kinds := slices.Clone(api.Kinds)
 	for _, k := range plugins.Kinds() {
@@ -29,6 +30,7 @@ func TestAgainst(t *testing.T) {
 	golden.Answers(t, "testdata/against.txtar", func(t *testing.T, _, text string) string {
 		first, _, _ := strings.Cut(strings.TrimPrefix(text, "# "), "\n")
 		first, there := strings.CutSuffix(first, " on Kubernetes")
+		first, end := strings.CutPrefix(first, "the end of ")
 		find := plugins.Finder(func(k *registry.Kind) bool { return !there || k.Layout == nil })
 		var named []plugin.Plugin
 		for _, name := range strings.Fields(first) {
@@ -46,7 +48,11 @@ func TestAgainst(t *testing.T) {
 		for _, d := range decoded {
 			objects[d.Kind] = append(objects[d.Kind], d.Object)
 		}
-		c := change.Change{From: named[0], To: named[1], Mix: append(named[2:], named[0])}
+		mix := append([]plugin.Plugin{named[0]}, named[2:]...)
+		c := change.Change{To: named[1], Beside: mix, Before: mix, After: named[1:2]}
+		if end {
+			c = change.Change{Before: named, After: named[1:]}
+		}
 		// It goes by nothing but the kinds that it says, and pods.
 		read := c.Kinds()
 		for k := range objects {
@@ -79,7 +85,7 @@ func TestFromNowhere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := change.Change{To: to}
+	c := change.Change{To: to, After: []plugin.Plugin{to}}
 	if k := c.Kinds(); slices.Contains(k, api.NetworkPolicy) || !slices.Contains(k, api.Node) {
 		t.Errorf("it reads %v", k)
 	}
@@ -99,7 +105,7 @@ func TestKindsToRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	read := change.Change{From: from, To: to, Mix: []plugin.Plugin{from}}.Kinds()
+	read := change.Change{To: to, Beside: []plugin.Plugin{from}, Before: []plugin.Plugin{from}, After: []plugin.Plugin{to}}.Kinds()
 	for _, k := range append(to.Kinds(), from.Kinds()...) {
 		if slices.Contains(read, k) != (k != api.Pod) {
 			t.Errorf("it reads %v, and %s", read, k.Plural)

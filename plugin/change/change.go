@@ -52,15 +52,37 @@ type Cluster struct {
 	Nodes []*corev1.Node
 	// Unknown returns why there is no plug-in of a name, nil where there is one.
 	Unknown func(name string) error
-	// Against returns what speaks against giving pods addresses of a plug-in where the
-	// cluster uses another, while those of a mix are loaded. It is called once at most,
-	// and only where it matters. Its error is that of Next.
-	Against func(from, to string, mix []string) (Objections, error)
+	// Against returns what speaks against a step. It is called only where it matters,
+	// for each plug-in that is to leave and the one that is asked for, and where it fails
+	// the cluster stays as it is.
+	Against func(Question) (Objections, error)
 	// Now is when a condition that changes has changed.
 	Now metav1.Time
 }
 
-// Objections are what speaks against a change of the plug-in, each for people.
+// Question is which step Against is asked of.
+type Question struct {
+	// To is the plug-in that nodes are to give pods addresses of, empty where they go on
+	// as they do, and Beside are those that are loaded with it.
+	To     string
+	Beside []string
+	// Before are the plug-ins that policies are in force by now, those first that the
+	// step is to replace, and After those by which they will be in the end.
+	Before, After []string
+}
+
+// QuestionOf returns what is to be asked before a cluster changes to a plug-in.
+func QuestionOf(status api.ClusterConfigStatus, to string) Question {
+	q := Question{To: to, Beside: slices.Clone(status.Plugins), Before: []string{status.Plugin}, After: []string{to}}
+	for _, name := range status.Plugins {
+		if name != status.Plugin {
+			q.Before = append(q.Before, name)
+		}
+	}
+	return q
+}
+
+// Objections are what speaks against a step, each for people.
 type Objections struct {
 	// Refusals say what the change would cut off, or leave without effect.
 	Refusals []string
@@ -71,23 +93,28 @@ type Objections struct {
 
 // Next returns the status that a cluster is to have. What it is to be is the one that
 // it has where there is nothing to do.
-func Next(c Cluster) (api.ClusterConfigStatus, error) {
+func Next(c Cluster) api.ClusterConfigStatus {
 	n := next{Cluster: c, wanted: cmp.Or(c.Config.Spec.Plugin, api.DefaultPlugin)}
 	n.status = c.Config.DeepCopyObject().(*api.ClusterConfig).Status
 	n.forced = c.Config.Annotations[api.ForcePluginAnnotation] == n.wanted
 	if err := c.Unknown(n.wanted); err != nil {
 		n.say(api.PluginRefused, err.Error())
-		return n.status, nil
+		return n.status
 	}
 	n.readReports()
 	n.begin()
-	n.retire()
-	if err := n.prepare(); err != nil {
-		return c.Config.Status, err
+	err := n.retire()
+	if err == nil {
+		err = n.prepare()
+	}
+	if err != nil {
+		n.status = c.Config.DeepCopyObject().(*api.ClusterConfig).Status
+		n.say(api.PluginWaiting, fmt.Sprintf("all stays as it is, as what speaks against a change cannot be read, which is tried again: %s", printable.Brief(err.Error())))
+		return n.status
 	}
 	n.count()
 	n.say(n.describe())
-	return n.status, nil
+	return n.status
 }
 
 // next is one run of Next.
@@ -101,6 +128,8 @@ type next struct {
 	reports    map[string]*api.PluginReport
 	unreadable map[string]error
 	objections Objections
+	// kept says of plug-ins that could leave why they do not.
+	kept map[string]string
 }
 
 func (n *next) readReports() {
@@ -147,19 +176,36 @@ func (n *next) mix(name string) {
 	}
 }
 
-// retire takes out of the mix what nobody asks for, uses or needs. It goes by what the
-// reports are about, the status before this one.
-func (n *next) retire() {
+// retire takes out of the mix what nobody asks for, uses or needs, and of which policies
+// have no need either: these stay in force until somebody decides otherwise. It goes by
+// what the reports are about, the status before this one.
+func (n *next) retire() error {
 	before := n.Config.Status
-	n.status.Plugins = slices.DeleteFunc(n.status.Plugins, func(name string) bool {
-		if slices.Contains([]string{n.wanted, before.Plugin, before.PreparedPlugin, n.status.Plugin}, name) || before.Plugin == "" {
-			return false
-		}
-		return !slices.ContainsFunc(n.Nodes, func(node *corev1.Node) bool {
+	if before.Plugin == "" {
+		return nil
+	}
+	n.kept = make(map[string]string)
+	for _, name := range slices.Clone(n.status.Plugins) {
+		if slices.Contains([]string{n.wanted, before.Plugin, before.PreparedPlugin}, name) || slices.ContainsFunc(n.Nodes, func(node *corev1.Node) bool {
 			r := n.reports[node.Name]
 			return r == nil || r.Revision != before.PluginRevision || r.Keeps(name)
-		})
-	})
+		}) {
+			continue
+		}
+		after := slices.DeleteFunc(slices.Clone(n.status.Plugins), func(other string) bool { return other == name })
+		if !n.forced {
+			o, err := n.Against(Question{Before: append([]string{name}, after...), After: after})
+			if err != nil {
+				return err
+			}
+			if len(o.Refusals) > 0 {
+				n.kept[name] = n.few(o.Refusals)
+				continue
+			}
+		}
+		n.status.Plugins = after
+	}
+	return nil
 }
 
 // prepare brings the plug-in that is asked for into the mix, and has nodes use it once
@@ -171,7 +217,7 @@ func (n *next) prepare() (err error) {
 		s.PreparedPlugin = n.wanted
 		return nil
 	case !slices.Contains(s.Plugins, n.wanted):
-		if n.objections, err = n.Against(s.Plugin, n.wanted, s.Plugins); err != nil {
+		if n.objections, err = n.Against(QuestionOf(*s, n.wanted)); err != nil {
 			return err
 		}
 		if len(n.objections.Refusals) > 0 && !n.forced {
@@ -190,7 +236,7 @@ func (n *next) prepare() (err error) {
 		// subnets of it, and users policies.
 		prepared := s.PreparedPlugin == n.wanted
 		s.PreparedPlugin = ""
-		if n.objections, err = n.Against(s.Plugin, n.wanted, s.Plugins); err != nil {
+		if n.objections, err = n.Against(QuestionOf(*s, n.wanted)); err != nil {
 			return err
 		}
 		if n.forced || len(n.objections.Refusals) == 0 && (prepared || len(n.unready().all()) == 0) {
@@ -349,6 +395,10 @@ func (n *next) retiring() string {
 	var parts []string
 	for _, name := range n.status.Plugins {
 		if name == n.wanted {
+			continue
+		}
+		if why := n.kept[name]; why != "" {
+			parts = append(parts, fmt.Sprintf("%s stays, as %s, or force the change (weft plugin change %s --force)", name, why, n.wanted))
 			continue
 		}
 		l := n.lag(n.status.PluginRevision, everyNode, func(r *api.PluginReport) bool { return !r.Keeps(name) })

@@ -2,6 +2,7 @@ package change
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -25,6 +26,8 @@ import (
 //	                        one that does all that the status says
 //	gone NAME               its end
 //	refused TEXT, lack TEXT what speaks against changes; without text nothing does
+//	needed NAME [TEXT]      what speaks against the end of a plug-in
+//	unread [TEXT]           why neither can be read
 //	lost                    the status is lost
 func TestStories(t *testing.T) {
 	golden.Answers(t, "testdata/stories.txtar", func(t *testing.T, _, text string) string {
@@ -32,6 +35,8 @@ func TestStories(t *testing.T) {
 		config := &api.ClusterConfig{}
 		nodes := map[string]*corev1.Node{}
 		var objections Objections
+		needed := map[string][]string{}
+		var unread error
 		for line := range strings.Lines(text) {
 			words := strings.Fields(line)
 			if len(words) == 0 {
@@ -57,25 +62,34 @@ func TestStories(t *testing.T) {
 				objections.Refusals = addOrEmpty(objections.Refusals, rest)
 			case "lack":
 				objections.Lacks = addOrEmpty(objections.Lacks, rest)
+			case "needed":
+				needed[words[0]] = addOrEmpty(nil, strings.TrimSpace(strings.TrimPrefix(rest, words[0])))
+			case "unread":
+				if unread = nil; rest != "" {
+					unread = errors.New(rest)
+				}
 			case "lost":
 				config.Status = api.ClusterConfigStatus{}
 			default:
 				t.Fatalf("what is %q?", line)
 			}
 			fmt.Fprintf(&b, "> %s", line)
-			asked := 0
+			asked := map[string]bool{}
 			for rounds := 0; ; rounds++ {
 				before := config.DeepCopyObject().(*api.ClusterConfig).Status
 				var all []*corev1.Node
 				for _, name := range slices.Sorted(maps.Keys(nodes)) {
 					all = append(all, nodes[name])
 				}
-				var err error
-				config.Status, err = Next(Cluster{Config: config, Nodes: all, Unknown: unknown, Now: metav1.NewTime(began),
-					Against: func(from, to string, mix []string) (Objections, error) { asked++; return objections, nil }})
-				if err != nil {
-					t.Fatal(err)
-				}
+				config.Status = Next(Cluster{Config: config, Nodes: all, Unknown: unknown, Now: metav1.NewTime(began),
+					Against: func(q Question) (Objections, error) {
+						if q.To != "" {
+							asked["a change to "+q.To] = true
+							return objections, unread
+						}
+						asked[fmt.Sprintf("the end of %s beside %s", q.Before[0], strings.Join(q.After, ","))] = true
+						return Objections{Refusals: needed[q.Before[0]]}, unread
+					}})
 				if show(before) == show(config.Status) {
 					break
 				}
@@ -84,8 +98,8 @@ func TestStories(t *testing.T) {
 					t.Fatalf("it finds no end after %q:\n%s", line, &b)
 				}
 			}
-			if asked > 0 {
-				b.WriteString("  (what speaks against it was asked)\n")
+			for _, what := range slices.Sorted(maps.Keys(asked)) {
+				fmt.Fprintf(&b, "  (what speaks against %s was asked)\n", what)
 			}
 		}
 		return b.String()

@@ -114,11 +114,11 @@ func known(names string) func(string) error {
 	}
 }
 
-func unopposed(string, string, []string) (Objections, error) { return Objections{}, nil }
+func unopposed(Question) (Objections, error) { return Objections{}, nil }
 
 var began = time.Date(2026, 1, 5, 10, 0, 0, 0, time.UTC)
 
-func step(r registry.Registry, against func(string, string, []string) (Objections, error)) error {
+func step(r registry.Registry, against func(Question) (Objections, error)) error {
 	_, err := Step(context.Background(), r, Cluster{Unknown: known("abc"), Against: against, Now: metav1.NewTime(began)})
 	return err
 }
@@ -241,7 +241,7 @@ func (w *world) ends() error {
 func inOrder(names ...string) []string { return slices.Sorted(slices.Values(names)) }
 
 // happens calls yield with all that can happen to a world.
-func (w *world) happens(wants [][]string, against func(string, string, []string) (Objections, error), yield func(string, func(*world) string)) {
+func (w *world) happens(wants [][]string, against func(Question) (Objections, error), yield func(string, func(*world) string)) {
 	for i := range w.controllers {
 		yield("controller", func(w *world) (event string) {
 			quiet := func(verb string, _ *registry.Kind) bool { return w.swift && verb != "update" }
@@ -381,11 +381,16 @@ func TestRandom(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(2, "node1", "node2", "node3")
 		w.edits = 1000
-		opposed := func(from, to string, mix []string) (o Objections, _ error) {
-			if slices.Contains(mix, from) && to == "c" && rapid.Bool().Draw(t, "refused") {
-				o.Refusals = []string{"pods would be cut off"}
+		opposed := func(q Question) (o Objections, err error) {
+			switch rapid.IntRange(0, 8).Draw(t, "against") {
+			case 0:
+				err = registry.ErrUnavailable
+			case 1, 2, 3:
+				if q.To == "c" || !slices.Contains(q.After, "a") {
+					o.Refusals = []string{"something would be cut off"}
+				}
 			}
-			return o, nil
+			return o, err
 		}
 		wants := [][]string{{"a"}, {"b"}, {"c"}, {"d"}, {"b", "node1"}, {"c", "node2", "node9"}, {"a", "node3"}}
 		var story []string

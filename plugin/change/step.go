@@ -23,7 +23,7 @@ func Step(ctx context.Context, r registry.Registry, c Cluster) (*api.ClusterConf
 		for _, o := range objects {
 			c.Nodes = append(c.Nodes, o.(*corev1.Node))
 		}
-		config.Status, err = Next(c)
-		return err
+		config.Status = Next(c)
+		return nil
 	})
 }
