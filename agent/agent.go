@@ -353,7 +353,7 @@ func (a *agent) followConfig(ctx context.Context) {
 
 // run runs plug-ins until ctx ends, on the node's data plane.
 func (a *agent) run(ctx context.Context, what choice, objects *followed, effective func() *api.ClusterConfig) error {
-	all, unknown, err := plugin.Find(what.used, what.mix, a.Plugin)
+	all, unknown, err := plugin.Find(what.used, what.mix, what.loading, a.Plugin)
 	if err != nil {
 		return err
 	}
@@ -362,7 +362,7 @@ func (a *agent) run(ctx context.Context, what choice, objects *followed, effecti
 		defer a.problem(configPart)("")
 	}
 	mix, plug := mixedOf(what, all), plugin.Mix(all[0], all[1:]...)
-	a.Log.Info("starting", "node", a.Node, "plugin", what.used, "mix", what.mix)
+	a.Log.Info("starting", "node", a.Node, "plugin", what.used, "mix", what.mix, "loading", what.loading)
 	planes := newDataPlanes(a.DataPlanes, func(name string) (datapath.DataPlane, error) { return a.DataPlane(name, a.Log) },
 		a.Log, a.problem(dataPlanePart), a.kick)
 	defer planes.close()

@@ -102,7 +102,7 @@ func waiting(now, next choice, unread []*registry.Cache) string {
 
 // kindsOf returns the kinds that a choice of plug-ins reads, of those that there are.
 func (a *agent) kindsOf(c choice) []*registry.Kind {
-	all, _, err := plugin.Find(c.used, c.mix, a.Plugin)
+	all, _, err := plugin.Find(c.used, c.mix, c.loading, a.Plugin)
 	if err != nil {
 		return nil
 	}

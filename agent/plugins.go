@@ -15,13 +15,13 @@ import (
 // choice is what a ClusterConfig has a node run.
 type choice struct {
 	// used gives pods addresses, and mix are the plug-ins that the node compiles, it
-	// among them.
-	used string
-	mix  []string
+	// among them. Of these some are but loading.
+	used         string
+	mix, loading []string
 }
 
 func choiceOf(config *api.ClusterConfig, node string) choice {
-	c := choice{used: api.PluginOf(config, node), mix: api.PluginMix(config)}
+	c := choice{used: api.PluginOf(config, node), mix: api.PluginMix(config), loading: config.Status.LoadingPlugins}
 	if !slices.Contains(c.mix, c.used) {
 		c.mix = append(c.mix, c.used)
 	}
@@ -29,7 +29,7 @@ func choiceOf(config *api.ClusterConfig, node string) choice {
 }
 
 func (c choice) equal(o choice) bool {
-	return c.used == o.used && slices.Equal(c.mix, o.mix)
+	return c.used == o.used && slices.Equal(c.mix, o.mix) && slices.Equal(c.loading, o.loading)
 }
 
 // beyond returns what a choice has in the mix and another has not.
@@ -43,9 +43,14 @@ type mixed struct {
 	all []plugin.Plugin // the one that is used first
 	// parts are plugin.Parts of all.
 	parts func(plugin.Input) map[string]*plan.Plan
+	// announced are those that are loading and of which others once knew all that they
+	// must of the node. Of a pod that comes later they will learn as they always do.
+	announced map[string]bool
 }
 
-func mixedOf(c choice, all []plugin.Plugin) mixed { return mixed{c, all, plugin.Parts(all...)} }
+func mixedOf(c choice, all []plugin.Plugin) mixed {
+	return mixed{c, all, plugin.Parts(all...), make(map[string]bool)}
+}
 
 // report returns what the node does of which plug-ins, where its data plane does a plan
 // that was compiled from in, and held are the addresses that pods have had since. It is
@@ -69,7 +74,8 @@ func (m mixed) report(in plugin.Input, made *plan.Plan, held []plan.Address) *ap
 	}
 	for _, p := range m.all {
 		base := plugin.BaseOf(p).Name()
-		if len(parts[base].Local.Pools) > 0 && (len(parts) == 1 || knowsAll(parts[base], in)) {
+		m.announced[p.Name()] = m.announced[p.Name()] || !slices.Contains(m.loading, p.Name()) || plugin.Announced(p, in)
+		if m.announced[p.Name()] && len(parts[base].Local.Pools) > 0 && (len(parts) == 1 || knowsAll(parts[base], in)) {
 			r.Ready = append(r.Ready, p.Name())
 		}
 		if base != used && slices.ContainsFunc(held, func(a plan.Address) bool { return needs(parts, base, a) && !inPool(parts[used], a) }) {

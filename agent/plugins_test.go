@@ -30,6 +30,49 @@ func (g gives) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
 	return b.Build(), nil
 }
 
+// tells is a plug-in with a layer whose nodes must tell each other something.
+type tells struct {
+	gives
+	told *bool
+}
+
+func (p tells) Base() plugin.Plugin                    { return p.gives }
+func (tells) Adds() string                             { return "telling" }
+func (p tells) On(plugin.Plugin, string) plugin.Plugin { return p }
+func (p tells) Standby() plugin.Layer                  { return p }
+func (p tells) Announced(plugin.Input) bool            { return *p.told }
+
+// TestReadyOnceAnnounced has a node get ready for a plug-in that is loading once others
+// know of its pods; of one that comes later they need not know before it says so.
+func TestReadyOnceAnnounced(t *testing.T) {
+	config := &api.ClusterConfig{Status: api.ClusterConfigStatus{Plugin: "a", Plugins: []string{"a", "b"}, LoadingPlugins: []string{"b"}}}
+	told := false
+	all := []plugin.Plugin{gives{"a", netip.MustParsePrefix("10.1.1.0/24")}, tells{gives{"b", netip.MustParsePrefix("10.2.1.0/24")}, &told}}
+	in := plugin.Input{Config: config, Objects: registry.Snapshot{}, Node: plugin.Node{Name: "node1", Addresses: []netip.Addr{netip.MustParseAddr("172.30.0.11")}}}
+	made, _ := plugin.Mix(all[0], all[1:]...).Compile(in)
+	m := mixedOf(choiceOf(config, "node1"), all)
+	is := func(want bool) {
+		t.Helper()
+		if r := m.report(in, made, nil); !r.IsReady("a") || r.IsReady("b") != want {
+			t.Errorf("others know: %v; the node says %+v", told, r)
+		}
+	}
+	is(false)
+	told = true
+	is(true)
+	told = false
+	is(true)
+
+	config = config.DeepCopyObject().(*api.ClusterConfig)
+	config.Status.LoadingPlugins = nil
+	in.Config = config
+	if r := m.report(in, made, nil); r != nil {
+		t.Errorf("of what is not loading any more it says %+v", r)
+	}
+	m = mixedOf(choiceOf(config, "node1"), all)
+	is(true)
+}
+
 // TestReport has a node whose pods have addresses of some plug-ins, of which the first is
 // used, say what it does of which. The others may have lost their subnets.
 func TestReport(t *testing.T) {
@@ -53,7 +96,7 @@ func TestReport(t *testing.T) {
 	} {
 		config := &api.ClusterConfig{Spec: api.ClusterConfigSpec{Plugin: "a"},
 			Status: api.ClusterConfigStatus{Plugin: "a", Plugins: strings.Split(test.mix, ""), PluginRevision: 7}}
-		m := mixed{choice: choiceOf(config, "node1")}
+		m := mixedOf(choiceOf(config, "node1"), nil)
 		for _, name := range m.mix {
 			g := gives{name, subnets[name]}
 			if strings.Contains(test.without, name) {

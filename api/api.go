@@ -145,8 +145,11 @@ type ClusterConfigStatus struct {
 	// PreparedPlugin is the plug-in that nodes may change to: all were ready for it,
 	// or it was forced. It is empty where that is none.
 	PreparedPlugin string `json:"preparedPlugin,omitempty"`
-	// PluginRevision counts the changes of Plugin, Plugins and PreparedPlugin. Nodes
-	// repeat it in their reports, so that it is known what these are about.
+	// LoadingPlugins are those of Plugins that no node was told to use since they came
+	// in: what they enforce is not in force yet.
+	LoadingPlugins []string `json:"loadingPlugins,omitempty"`
+	// PluginRevision counts the changes of these four. Nodes repeat it in their reports,
+	// so that it is known what these are about.
 	PluginRevision int64 `json:"pluginRevision,omitempty"`
 	// PluginsGrown is the PluginRevision at which a plug-in was last added to Plugins.
 	// Reports of an earlier one do not say who is ready for it.

@@ -156,6 +156,7 @@ func refusedChange(ctx context.Context, reg daemon.Registry, objects explain.Sna
 	for _, r := range against.Refusals {
 		warnings = append(warnings, fmt.Sprintf("the cluster will not change to %s: %s", wanted, r))
 	}
+	warnings = append(warnings, against.Effects...)
 	for _, l := range against.Lacks {
 		warnings = append(warnings, fmt.Sprintf("nodes cannot get ready for %s yet: %s", wanted, l))
 	}

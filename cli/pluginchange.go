@@ -201,10 +201,14 @@ func before(config *api.ClusterConfig) (string, error) {
 	return others[0], nil
 }
 
-// tell says what speaks against the change, and fails where that refuses it.
+// tell says what speaks against the change and what comes with it, and fails where it is
+// refused.
 func (p *changing) tell(against change.Objections) error {
 	for _, l := range against.Lacks {
 		printable.Fprintf(p.errs, "warning: nodes cannot get ready for %s yet: %s\n", p.name, printable.Brief(l))
+	}
+	for _, e := range against.Effects {
+		printable.Fprintf(p.errs, "warning: %s\n", printable.Brief(e))
 	}
 	for _, r := range against.Refusals {
 		word := "refused"

@@ -246,7 +246,7 @@ func readInto(ctx context.Context, reg registry.Registry, into explain.Snapshot,
 // pluginOf returns the plug-in that the cluster uses, with those that it changes from and
 // to.
 func pluginOf(objects explain.Snapshot, find func(string) (plugin.Plugin, error)) (plugin.Plugin, error) {
-	return plugin.MixOf(pluginName(objects), api.PluginMix(configOf(objects)), find)
+	return plugin.MixOf(pluginName(objects), configOf(objects), find)
 }
 
 // notInForce says where policies that decide are not in force yet, or not as

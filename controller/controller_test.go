@@ -118,6 +118,9 @@ func (l layer) On(base plugin.Plugin, name string) plugin.Plugin {
 	return l
 }
 
+func (l layer) Standby() plugin.Layer       { return l }
+func (l layer) Announced(plugin.Input) bool { return true }
+
 var _ plugin.Layer = layer{}
 
 const ttl = 10 * time.Second

@@ -83,7 +83,7 @@ type planner struct {
 func (c Cluster) planner() (*planner, error) {
 	config := api.Effective(c.Objects.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName}))
 	used := cmp.Or(config.Status.Plugin, config.Spec.Plugin)
-	plug, err := plugin.MixOf(used, api.PluginMix(config), c.Plugin)
+	plug, err := plugin.MixOf(used, config, c.Plugin)
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +124,7 @@ func (p *planner) mixOf(node *corev1.Node) plugin.Plugin {
 		used = r.Uses
 	}
 	if p.mixes[used] == nil {
-		mix, err := plugin.MixOf(used, api.PluginMix(p.config), p.cluster.Plugin)
+		mix, err := plugin.MixOf(used, p.config, p.cluster.Plugin)
 		if err != nil {
 			mix = p.plugin // of one that nobody knows nothing is to be said
 		}

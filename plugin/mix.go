@@ -6,13 +6,15 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/registry"
 )
 
 // Mix returns a plug-in that gives pods addresses as one does, and keeps reachable all
 // that others give addresses to: a node's while the cluster changes from one plug-in to
-// another. What any of them adds to its base is added to all of them.
+// another. What any of them adds to its base is added to all of them, by the first that
+// does: those on standby come last.
 //
 // Each compiles for itself, and the plan has what all say. Where two say something of the
 // same, the one that is used is right, and then the first of the others.
@@ -44,32 +46,38 @@ func Mix(used Plugin, others ...Plugin) Plugin {
 	return all
 }
 
-// Find returns the plug-in of a name, and behind it those of others. It fails where there
-// is none of the first name; unknown has the errors of others that there are not.
-func Find(used string, others []string, named func(string) (Plugin, error)) (all []Plugin, unknown []error, err error) {
+// Find returns the plug-in of a name, and behind it those of a mix, of which some are but
+// loading and last, on standby. It fails where there is none of the first name; unknown
+// has the errors of others that there are not.
+func Find(used string, mix, loading []string, named func(string) (Plugin, error)) (all []Plugin, unknown []error, err error) {
 	p, err := named(used)
 	if err != nil {
 		return nil, nil, err
 	}
 	all = []Plugin{p}
-	for _, name := range others {
+	var last []Plugin
+	for _, name := range mix {
 		if name == used {
 			continue
 		}
-		if p, err := named(name); err != nil {
+		p, err := named(name)
+		switch {
+		case err != nil:
 			unknown = append(unknown, err)
-		} else {
+		case slices.Contains(loading, name):
+			last = append(last, Standby(p))
+		default:
 			all = append(all, p)
 		}
 	}
-	return all, unknown, nil
+	return append(all, last...), unknown, nil
 }
 
 // MixOf returns what the plan of a node is compiled with that uses the plug-in of a name,
-// where a cluster has some in its mix. Of those that there are not it takes none; it
+// by a cluster's configuration. Of the rest of the mix it takes those that there are; it
 // fails where there is not the first.
-func MixOf(used string, mix []string, named func(string) (Plugin, error)) (Plugin, error) {
-	all, _, err := Find(used, mix, named)
+func MixOf(used string, config *api.ClusterConfig, named func(string) (Plugin, error)) (Plugin, error) {
+	all, _, err := Find(used, api.PluginMix(config), config.Status.LoadingPlugins, named)
 	if err != nil {
 		return nil, err
 	}

@@ -56,6 +56,28 @@ type Layer interface {
 	Adds() string
 	// On returns what adds the same to another plug-in, under a name.
 	On(base Plugin, name string) Plugin
+	// Standby returns the layer as it is while all nodes load it and none may use it yet:
+	// it adds nothing to the plan, and its RunNode tells others of the node what they
+	// must know once it does.
+	Standby() Layer
+	// Announced reports whether the objects say of the node what others must know of it.
+	Announced(in Input) bool
+}
+
+// Standby returns a plug-in with all of its layers on standby.
+func Standby(p Plugin) Plugin {
+	layer, ok := p.(Layer)
+	if !ok {
+		return p
+	}
+	return layer.Standby().On(Standby(layer.Base()), p.Name())
+}
+
+// Announced reports whether the objects say of a node what others must know of it for
+// all layers of a plug-in.
+func Announced(p Plugin, in Input) bool {
+	layer, ok := p.(Layer)
+	return !ok || layer.Announced(in) && Announced(layer.Base(), in)
 }
 
 // Stack returns a plug-in of a given name: a base with layers on it, the lowest first, each

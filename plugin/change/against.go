@@ -52,7 +52,7 @@ func (c Change) Kinds() []*registry.Kind {
 	if c.To == nil {
 		return kinds
 	}
-	kinds = append([]*registry.Kind{api.Node}, kinds...)
+	kinds = slices.Concat([]*registry.Kind{api.Node}, kinds, c.effective())
 	read := func(more []*registry.Kind) {
 		for _, k := range more {
 			if k != api.Pod && !slices.Contains(kinds, k) {
@@ -83,6 +83,15 @@ func (c Change) Against(config *api.ClusterConfig, objects plugin.Objects) Objec
 	}
 	if c.To == nil {
 		return o
+	}
+	for _, k := range c.effective() {
+		if names := namesOf(objects, k); len(names) > 0 {
+			comes := "come"
+			if len(names) == 1 {
+				comes = "comes"
+			}
+			o.Effects = append(o.Effects, fmt.Sprintf("%d %s %s into force with %s: %s", len(names), plural(k, len(names)), comes, c.To.Name(), printable.Few(names, 0)))
+		}
 	}
 	to := landOf(c.To, config, objects)
 	o.Lacks = to.lacks
@@ -136,9 +145,16 @@ func plural(k *registry.Kind, n int) string {
 
 // ineffective returns the kinds of policies that are enforced before the change and not
 // after it.
-func (c Change) ineffective() []*registry.Kind {
+func (c Change) ineffective() []*registry.Kind { return enforcedOnly(c.Before, c.After) }
+
+// effective returns the kinds of policies that are enforced after the change and not
+// before it.
+func (c Change) effective() []*registry.Kind { return enforcedOnly(c.After, c.Before) }
+
+// enforcedOnly returns the kinds of policies that some plug-ins enforce and others do not.
+func enforcedOnly(by, not []plugin.Plugin) []*registry.Kind {
 	return slices.DeleteFunc(slices.Clone(api.PolicyKinds), func(k *registry.Kind) bool {
-		return enforcer(c.Before, k) == nil || enforcer(c.After, k) != nil
+		return enforcer(by, k) == nil || enforcer(not, k) != nil
 	})
 }
 

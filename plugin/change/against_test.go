@@ -71,6 +71,9 @@ func TestAgainst(t *testing.T) {
 		for _, l := range c.Clashes(api.Effective(nil), registry.NewSnapshot(objects)) {
 			fmt.Fprintln(&b, "clash:", l)
 		}
+		for _, e := range o.Effects {
+			fmt.Fprintln(&b, "effect:", e)
+		}
 		if b.Len() == 0 {
 			return "nothing\n"
 		}

@@ -26,6 +26,13 @@
 // in the mix then and still is has been there all the time. A report of before may
 // speak of an earlier time that a plug-in was in the mix.
 //
+// # When policies are in force
+//
+// Those of a plug-in that comes in are not until it is prepared (LoadingPlugins): to be
+// ready, a node must have told the others of its pods, so that nobody takes these for
+// strangers. Those of one that is to leave are in force as long as it is in the mix, and
+// the last that enforces what there is stays in it.
+//
 // Next must be given Nodes that are no older than the configuration, so that none is
 // missing that has heard of an earlier one.
 package change
@@ -74,12 +81,22 @@ type Question struct {
 // QuestionOf returns what is to be asked before a cluster changes to a plug-in.
 func QuestionOf(status api.ClusterConfigStatus, to string) Question {
 	q := Question{To: to, Beside: slices.Clone(status.Plugins), Before: []string{status.Plugin}, After: []string{to}}
-	for _, name := range status.Plugins {
+	for _, name := range inForce(status) {
 		if name != status.Plugin {
 			q.Before = append(q.Before, name)
 		}
 	}
 	return q
+}
+
+// inForce returns the plug-ins of the mix whose policies are enforced.
+func inForce(status api.ClusterConfigStatus) []string {
+	return without(status.Plugins, status.LoadingPlugins...)
+}
+
+// without returns some names without others.
+func without(names []string, others ...string) []string {
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return slices.Contains(others, name) })
 }
 
 // Objections are what speaks against a step, each for people.
@@ -89,6 +106,8 @@ type Objections struct {
 	// Lacks say why nodes cannot get ready for the plug-in, which keeps nothing from
 	// being loaded.
 	Lacks []string
+	// Effects say which policies come into force with the change.
+	Effects []string
 }
 
 // Next returns the status that a cluster is to have. What it is to be is the one that
@@ -192,8 +211,7 @@ func (n *next) retire() error {
 		}) {
 			continue
 		}
-		after := slices.DeleteFunc(slices.Clone(n.status.Plugins), func(other string) bool { return other == name })
-		if !n.forced {
+		if after := without(inForce(n.status), name); !n.forced && len(after) < len(inForce(n.status)) {
 			o, err := n.Against(Question{Before: append([]string{name}, after...), After: after})
 			if err != nil {
 				return err
@@ -203,7 +221,8 @@ func (n *next) retire() error {
 				continue
 			}
 		}
-		n.status.Plugins = after
+		n.status.Plugins = without(n.status.Plugins, name)
+		n.status.LoadingPlugins = without(n.status.LoadingPlugins, name)
 	}
 	return nil
 }
@@ -228,6 +247,7 @@ func (n *next) prepare() (err error) {
 		}
 		s.PreparedPlugin = ""
 		n.mix(n.wanted)
+		s.LoadingPlugins = append(s.LoadingPlugins, n.wanted)
 		if n.forced {
 			s.PreparedPlugin = n.wanted
 		}
@@ -243,6 +263,9 @@ func (n *next) prepare() (err error) {
 			s.PreparedPlugin = n.wanted
 		}
 	}
+	if s.PreparedPlugin == n.wanted {
+		s.LoadingPlugins = without(s.LoadingPlugins, n.wanted)
+	}
 	if s.PreparedPlugin == n.wanted && len(n.Config.Spec.PluginNodes) == 0 {
 		s.Plugin = n.wanted
 	}
@@ -252,7 +275,8 @@ func (n *next) prepare() (err error) {
 // count counts what nodes must hear of.
 func (n *next) count() {
 	s, before := &n.status, n.Config.Status
-	if s.Plugin == before.Plugin && s.PreparedPlugin == before.PreparedPlugin && slices.Equal(s.Plugins, before.Plugins) {
+	if s.Plugin == before.Plugin && s.PreparedPlugin == before.PreparedPlugin && slices.Equal(s.Plugins, before.Plugins) &&
+		slices.Equal(s.LoadingPlugins, before.LoadingPlugins) {
 		return
 	}
 	s.PluginRevision++
@@ -375,7 +399,7 @@ func (n *next) few(sentences []string) string {
 
 // others names the plug-ins of the mix besides the one that is asked for.
 func (n *next) others() string {
-	return strings.Join(slices.DeleteFunc(slices.Clone(n.status.Plugins), func(name string) bool { return name == n.wanted }), ", ")
+	return strings.Join(without(n.status.Plugins, n.wanted), ", ")
 }
 
 // missing says which of some nodes there are not.

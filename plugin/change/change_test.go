@@ -122,7 +122,11 @@ func unknown(name string) error {
 }
 
 func show(s api.ClusterConfigStatus) string {
-	text := fmt.Sprintf("  %d: nodes use %s of %s, prepared %s\n", s.PluginRevision, cmp.Or(s.Plugin, "-"), strings.Join(s.Plugins, ","), cmp.Or(s.PreparedPlugin, "-"))
+	text := fmt.Sprintf("  %d: nodes use %s of %s, prepared %s", s.PluginRevision, cmp.Or(s.Plugin, "-"), strings.Join(s.Plugins, ","), cmp.Or(s.PreparedPlugin, "-"))
+	if len(s.LoadingPlugins) > 0 {
+		text += ", loading " + strings.Join(s.LoadingPlugins, ",")
+	}
+	text += "\n"
 	if c := meta.FindStatusCondition(s.Conditions, api.PluginChanged); c != nil {
 		text += fmt.Sprintf("  %s %s (of %d): %s\n", c.Status, c.Reason, c.ObservedGeneration, c.Message)
 	}

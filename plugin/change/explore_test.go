@@ -43,10 +43,10 @@ func with(set, name string) string {
 	return strings.Join(slices.Sorted(slices.Values(strings.Split(set+name, ""))), "")
 }
 
-func without(set, name string) string { return strings.ReplaceAll(set, name, "") }
+func less(set, name string) string { return strings.ReplaceAll(set, name, "") }
 
 func (a agent) report() string {
-	needs := strings.Split(without(a.pods, a.uses), "")
+	needs := strings.Split(less(a.pods, a.uses), "")
 	return api.PluginReport{Revision: a.revision, Uses: a.uses, Ready: strings.Split(a.ready, ""), Needs: needs}.Text()
 }
 
@@ -55,7 +55,7 @@ func (a agent) hear(c *api.ClusterConfig) agent {
 	a.revision, a.uses, a.mix = c.Status.PluginRevision, api.PluginOf(c, a.name), api.PluginMix(c)
 	for _, name := range strings.Split(a.ready, "") {
 		if !slices.Contains(a.mix, name) {
-			a.ready = without(a.ready, name)
+			a.ready = less(a.ready, name)
 		}
 	}
 	return a
@@ -174,7 +174,8 @@ func (w *world) settle() error {
 }
 
 // lost says what is wrong with a state: what a node gives or has given its pods is not
-// in the mix, or a node does not know the way to it.
+// in the mix, or a node does not know the way to it; or policies may be in force that a
+// node has not prepared for.
 func (w *world) lost() error {
 	mix := api.PluginMix(w.config())
 	for _, a := range w.agents {
@@ -190,10 +191,22 @@ func (w *world) lost() error {
 		}
 	}
 	c := w.config()
+	for _, name := range inForce(c.Status) {
+		for _, a := range w.agents {
+			if !strings.Contains(a.ready, name) {
+				return fmt.Errorf("policies of %s are in force, for which %s is not ready", name, a.name)
+			}
+		}
+	}
 	for _, node := range []string{"node1", "node2", "other"} {
 		if uses := api.PluginOf(c, node); !slices.Contains(mix, uses) {
 			return fmt.Errorf("%s is to use %s, and the mix is %v", node, uses, mix)
 		}
+	}
+	if slices.ContainsFunc(c.Status.LoadingPlugins, func(name string) bool {
+		return !slices.Contains(mix, name) || name == c.Status.Plugin || name == c.Status.PreparedPlugin
+	}) {
+		return fmt.Errorf("of %v some are used, or not in the mix", c.Status.LoadingPlugins)
 	}
 	if !slices.IsSorted(mix) || c.Status.Plugin == "" {
 		return fmt.Errorf("the mix is %v, and status.plugin %q", mix, c.Status.Plugin)
@@ -275,7 +288,7 @@ func (w *world) happens(wants [][]string, against func(Question) (Objections, er
 			does("gets a pod", func(a agent) agent { a.pods = with(a.pods, a.uses); return a })
 		}
 		for _, name := range strings.Split(a.pods, "") {
-			does("loses its pods of "+name, func(a agent) agent { a.pods = without(a.pods, name); return a })
+			does("loses its pods of "+name, func(a agent) agent { a.pods = less(a.pods, name); return a })
 		}
 		if a.said != "" {
 			yield("said", func(w *world) string {

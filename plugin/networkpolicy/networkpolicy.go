@@ -41,10 +41,11 @@ func On(base plugin.Plugin, name string) plugin.Plugin { return &withPolicies{ba
 // policyKinds are the kinds of policies, in the order of their names.
 var policyKinds = []*registry.Kind{api.ClusterNetworkPolicy, api.NetworkPolicy}
 
-// withPolicies is a plug-in with policies.
+// withPolicies is a plug-in with policies, which are not in force on standby.
 type withPolicies struct {
-	base plugin.Plugin
-	name string
+	base    plugin.Plugin
+	name    string
+	standby bool
 }
 
 var (
@@ -61,7 +62,18 @@ func (p *withPolicies) Name() string { return p.name }
 func (p *withPolicies) Base() plugin.Plugin { return p.base }
 
 // On implements plugin.Layer.
-func (p *withPolicies) On(base plugin.Plugin, name string) plugin.Plugin { return On(base, name) }
+func (p *withPolicies) On(base plugin.Plugin, name string) plugin.Plugin {
+	return &withPolicies{base: base, name: name, standby: p.standby}
+}
+
+// Standby implements plugin.Layer: others are told of the node's pods, of which they know
+// nothing else when their own policies come into force.
+func (p *withPolicies) Standby() plugin.Layer {
+	return &withPolicies{base: p.base, name: p.name, standby: true}
+}
+
+// Announced implements plugin.Layer.
+func (p *withPolicies) Announced(in plugin.Input) bool { return announced(in) }
 
 // Adds implements plugin.Layer.
 func (p *withPolicies) Adds() string { return "networkpolicy" }
@@ -85,12 +97,19 @@ func (p *withPolicies) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
 
 // NewCompiler implements plugin.Incremental.
 func (p *withPolicies) NewCompiler() plugin.Compiler {
+	if p.standby {
+		return plugin.CompilerOf(p.base)
+	}
 	return &compiler{base: plainCompiler{plugin: p.base, Compiler: plugin.CompilerOf(p.base)}}
 }
 
 // RunNode implements plugin.NodeRunner.
 func (p *withPolicies) RunNode(ctx context.Context, env plugin.NodeEnv) error {
-	works := []plugin.NodeWork{func(ctx context.Context, env plugin.NodeEnv) error { return newRunner(env).run(ctx) }}
+	works := []plugin.NodeWork{func(ctx context.Context, env plugin.NodeEnv) error {
+		r := newRunner(env)
+		r.standby = p.standby
+		return r.run(ctx)
+	}}
 	if base, ok := p.base.(plugin.NodeRunner); ok {
 		works = append(works, base.RunNode)
 	}

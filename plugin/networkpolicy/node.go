@@ -41,6 +41,8 @@ const (
 // policies are in force for them.
 type runner struct {
 	plugin.NodeEnv
+	// standby says that none are, though others are told of the pods.
+	standby bool
 	// now is the node as the agent knows it, applied as the data plane does it.
 	now     view
 	tags    tags
@@ -131,6 +133,9 @@ func (r *runner) round(ctx context.Context, in plugin.Input, applied *plugin.App
 	r.tags.update(in.Objects)
 	want, failed := r.tagged(ctx, in)
 	wait, err := r.writePods(ctx, in, want)
+	if r.standby {
+		return wait, errors.Join(failed, err)
+	}
 	again, err2 := r.writeReport(ctx, in.Node.Name, applied)
 	return sooner(wait, again), errors.Join(failed, err, err2)
 }
@@ -195,6 +200,25 @@ func (r *runner) tagged(ctx context.Context, in plugin.Input) ([]api.TaggedPods,
 		}
 	}
 	return format(byTag), failed
+}
+
+// announced reports whether the node's NodePods says of its pods what others must know,
+// with Tags that there are.
+func announced(in plugin.Input) bool {
+	var now view
+	var known tags
+	now.update(in, outline)
+	known.update(in.Objects)
+	byTag := map[plan.Tag][]netip.Addr{}
+	for _, k := range kindred(now.locals.list) {
+		t := known.of(k.identity)
+		if t == nil {
+			return false
+		}
+		byTag[t.group.Tag] = append(byTag[t.group.Tag], k.addresses...)
+	}
+	said := own(in)
+	return said == nil && len(byTag) == 0 || said != nil && samePods(said.Pods, format(byTag))
 }
 
 // own returns the node's NodePods, or nil.

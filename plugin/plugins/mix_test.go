@@ -25,7 +25,7 @@ func TestMixAfterAnother(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		mix := rapid.SampledFrom([][]string{
 			{"openshift-subnet", "flannel"}, {"flannel", "openshift-subnet"}, {"openshift-subnet", "flannel-networkpolicy"}}).Draw(t, "mix")
-		p, err := plugin.MixOf(mix[0], mix, find)
+		p, err := plugin.MixOf(mix[0], &api.ClusterConfig{Status: api.ClusterConfigStatus{Plugin: mix[0], Plugins: mix}}, find)
 		if err != nil {
 			t.Fatal(err)
 		}
