@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/cni"
@@ -125,6 +126,8 @@ type agent struct {
 	// plugins says what the data plane does of which plug-ins, in the form of
 	// api.PluginsAnnotation; empty while that is not known.
 	plugins string
+	// status is what nodes were last told to do of which plug-ins.
+	status lastStatus
 
 	// leased says that the agent holds the lease of its node's name; first is
 	// closed when it does for the first time.
@@ -322,8 +325,11 @@ func (a *agent) followConfig(ctx context.Context) {
 	case <-ctx.Done():
 		return
 	}
+	if err := a.readReport(ctx); err != nil {
+		return
+	}
 	effective := func() *api.ClusterConfig {
-		return api.Effective(configs.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName}))
+		return a.status.heard(api.Effective(configs.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName})))
 	}
 	f := a.newFollower(ctx, &wg)
 	for ctx.Err() == nil {
@@ -348,6 +354,30 @@ func (a *agent) followConfig(ctx context.Context) {
 		end()
 		<-awaited
 		objects.end()
+	}
+}
+
+// readReport reads what the Node says that the node did before the agent started. It fails
+// when ctx ends.
+func (a *agent) readReport(ctx context.Context) error {
+	problem := a.problem("registry")
+	for {
+		o, err := a.Registry.Get(ctx, api.Node, registry.Key{Name: a.Node})
+		if err == nil {
+			r, err := api.NodePlugins(o.(*corev1.Node))
+			if err != nil {
+				a.Log.Warn("what the node did before the agent started is not known", "error", err)
+			}
+			a.status.reported(r)
+		}
+		if err == nil || errors.Is(err, registry.ErrNotFound) {
+			problem("")
+			return nil
+		}
+		problem(err.Error())
+		if !retry.Sleep(ctx, time.Second) {
+			return ctx.Err()
+		}
 	}
 }
 
@@ -486,6 +516,7 @@ func (a *agent) tellPlugins(mix mixed) {
 	}
 	// All that have an address now: one may have got it by the plan of before.
 	if r := mix.report(done.Input, done.Plan, a.held()); r != nil {
+		a.status.reported(r)
 		text := r.Text()
 		a.mu.Lock()
 		a.plugins = text

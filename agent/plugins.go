@@ -3,6 +3,7 @@ package agent
 import (
 	"net/netip"
 	"slices"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -35,6 +36,41 @@ func (c choice) equal(o choice) bool {
 // beyond returns what a choice has in the mix and another has not.
 func (c choice) beyond(o choice) []string {
 	return slices.DeleteFunc(slices.Clone(c.mix), func(name string) bool { return slices.Contains(o.mix, name) })
+}
+
+// lastStatus is what the ClusterConfig's status said last of the cluster's plug-ins. A node
+// goes by it while a later status says nothing, as one that was lost: what pods live on
+// must not go with it.
+type lastStatus struct {
+	mu     sync.Mutex
+	status api.ClusterConfigStatus
+}
+
+// heard returns a configuration, which is changed, with what was said last where its
+// status says nothing.
+func (l *lastStatus) heard(c *api.ClusterConfig) *api.ClusterConfig {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case c.Status.Plugin != "":
+		l.status = c.Status
+	case l.status.Plugin != "":
+		c.Status = l.status
+	}
+	return c
+}
+
+// reported has what a node says that it does, or said before its agent started, stand for
+// a status that nobody has heard.
+func (l *lastStatus) reported(r *api.PluginReport) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.status.Plugin != "" || r == nil || r.Uses == "" {
+		return
+	}
+	mix := slices.Concat([]string{r.Uses}, r.Ready, r.Needs)
+	slices.Sort(mix)
+	l.status = api.ClusterConfigStatus{Plugin: r.Uses, Plugins: slices.Compact(mix), PluginRevision: r.Revision}
 }
 
 // mixed are the plug-ins of a choice.

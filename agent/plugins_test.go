@@ -122,3 +122,34 @@ func TestReport(t *testing.T) {
 		}
 	}
 }
+
+// TestLastStatus has the status of the ClusterConfig be lost: the node goes by the last
+// one that it heard, or by what it said before its agent started.
+func TestLastStatus(t *testing.T) {
+	written := func(status api.ClusterConfigStatus) *api.ClusterConfig {
+		return &api.ClusterConfig{Spec: api.ClusterConfigSpec{Plugin: "b", PluginNodes: []string{"node1"}}, Status: status}
+	}
+	lost := api.ClusterConfigStatus{}
+	preparing := api.ClusterConfigStatus{Plugin: "a", Plugins: []string{"a", "b"}, LoadingPlugins: []string{"b"}, PluginRevision: 7}
+	prepared := api.ClusterConfigStatus{Plugin: "a", Plugins: []string{"a", "b"}, PreparedPlugin: "b", PluginRevision: 8}
+	var l lastStatus
+	is := func(what string, c *api.ClusterConfig, want choice, revision int64) {
+		t.Helper()
+		c = l.heard(c)
+		if got := choiceOf(c, "node1"); !got.equal(want) || c.Status.PluginRevision != revision {
+			t.Errorf("%s: the node runs %+v of revision %d, and not %+v of %d", what, got, c.Status.PluginRevision, want, revision)
+		}
+	}
+	is("no status yet", written(lost), choice{used: "b", mix: []string{"b"}}, 0)
+	l.reported(&api.PluginReport{})
+	is("no plug-in in use yet", written(lost), choice{used: "b", mix: []string{"b"}}, 0)
+	l.reported(nil)
+	l.reported(&api.PluginReport{Revision: 5, Uses: "a", Ready: []string{"b", "a"}, Needs: []string{"c"}})
+	is("what it said before", written(lost), choice{used: "a", mix: []string{"a", "b", "c"}}, 5)
+	is("a status", written(preparing), choice{used: "a", mix: []string{"a", "b"}, loading: []string{"b"}}, 7)
+	is("it is lost", written(lost), choice{used: "a", mix: []string{"a", "b"}, loading: []string{"b"}}, 7)
+	l.reported(&api.PluginReport{Revision: 7, Uses: "a", Ready: []string{"a"}})
+	is("what it says then", written(lost), choice{used: "a", mix: []string{"a", "b"}, loading: []string{"b"}}, 7)
+	is("the next status", written(prepared), choice{used: "b", mix: []string{"a", "b"}}, 8)
+	is("it is lost as well", written(lost), choice{used: "b", mix: []string{"a", "b"}}, 8)
+}

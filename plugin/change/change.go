@@ -22,6 +22,12 @@
 // where r has it as neither, and each node reports of r that it neither uses nor needs
 // it. No node can come to do so again: it would have to go back to an earlier revision.
 //
+// Where the status is lost, nodes go on as the last one said that they heard, and report
+// of its revision. What one came to use by it was prepared, so that all had reported to be
+// ready: a new status has all that any report names. Its revision is the time, in
+// milliseconds, which is greater than any that a node has heard of, so that none means two
+// things; and all its plug-ins came in with it, so that nobody is ready by an older report.
+//
 // Who is ready is told by any report since the mix last grew (PluginsGrown): what was
 // in the mix then and still is has been there all the time. A report of before may
 // speak of an earlier time that a plug-in was in the mix.
@@ -63,7 +69,8 @@ type Cluster struct {
 	// for each plug-in that is to leave and the one that is asked for, and where it fails
 	// the cluster stays as it is.
 	Against func(Question) (Objections, error)
-	// Now is when a condition that changes has changed.
+	// Now is when a condition that changes has changed, and the revision of a status in the
+	// place of one that was lost.
 	Now metav1.Time
 }
 
@@ -121,7 +128,14 @@ func Next(c Cluster) api.ClusterConfigStatus {
 		return n.status
 	}
 	n.readReports()
-	n.begin()
+	if n.status.Plugin == "" {
+		n.begin()
+		n.count()
+		n.status.PluginsGrown = n.status.PluginRevision
+		n.say(n.describe())
+		return n.status
+	}
+	n.mix(n.status.Plugin) // should somebody have taken it away
 	err := n.retire()
 	if err == nil {
 		err = n.prepare()
@@ -163,29 +177,38 @@ func (n *next) readReports() {
 	}
 }
 
-// begin writes down what a cluster uses that has not been told yet. Nodes that report
-// something else have it from a status that was lost, and keep it in the mix.
+// begin writes down what a cluster uses that has not been told yet, or whose status was
+// lost: what most nodes use, beside all that any has loaded. Which of that was but loading
+// nobody knows, so its policies are in force.
 func (n *next) begin() {
-	if n.status.Plugin != "" {
-		n.mix(n.status.Plugin) // should somebody have taken it away
-		return
-	}
-	n.status.Plugin, n.status.PreparedPlugin = n.wanted, n.wanted
-	n.mix(n.wanted)
+	s := &n.status
+	users := make(map[string]int)
 	for _, r := range n.reports {
 		if r == nil {
 			continue
 		}
-		// Of the revisions that nodes know none may come again.
-		if r.Revision < api.MaxPluginRevision/2 {
-			n.status.PluginRevision = max(n.status.PluginRevision, r.Revision)
+		// Of the revisions that nodes know none may come again, of which they may not have
+		// reported. No status changes each millisecond.
+		if r.Revision > 0 && r.Revision < api.MaxPluginRevision/2 {
+			s.PluginRevision = max(s.PluginRevision, r.Revision, n.Now.UnixMilli())
 		}
-		for _, name := range append(slices.Clone(r.Needs), r.Uses) {
+		for _, name := range slices.Concat([]string{r.Uses}, r.Needs, r.Ready) {
 			if name != "" && n.Unknown(name) == nil {
 				n.mix(name)
+				if name == r.Uses {
+					users[name]++
+				}
 			}
 		}
 	}
+	s.Plugin = n.wanted
+	for _, name := range s.Plugins { // in order
+		if users[name] > users[s.Plugin] {
+			s.Plugin = name
+		}
+	}
+	s.PreparedPlugin, s.LoadingPlugins = s.Plugin, nil
+	n.mix(s.Plugin)
 }
 
 // mix puts a plug-in into the mix.
@@ -200,9 +223,6 @@ func (n *next) mix(name string) {
 // what the reports are about, the status before this one.
 func (n *next) retire() error {
 	before := n.Config.Status
-	if before.Plugin == "" {
-		return nil
-	}
 	n.kept = make(map[string]string)
 	for _, name := range slices.Clone(n.status.Plugins) {
 		if slices.Contains([]string{n.wanted, before.Plugin, before.PreparedPlugin}, name) || slices.ContainsFunc(n.Nodes, func(node *corev1.Node) bool {

@@ -27,10 +27,11 @@ type agent struct {
 	name string
 	// revision is that of the configuration that it acted by last, uses, mix, ready and
 	// pods what its data plane does and has since: ready and pods are sets.
-	revision    int64
-	uses        string
-	mix         []string
-	ready, pods string
+	revision         int64
+	uses             string
+	mix              []string
+	ready, pods      string
+	plugin, prepared string // as it heard last
 	// said is a report on its way.
 	said string
 }
@@ -50,8 +51,15 @@ func (a agent) report() string {
 	return api.PluginReport{Revision: a.revision, Uses: a.uses, Ready: strings.Split(a.ready, ""), Needs: needs}.Text()
 }
 
-// hear has it act by a configuration: what has left the mix leaves its data plane.
+// hear has it act by a configuration: what has left the mix leaves its data plane. Where
+// the status says nothing, it goes by the one that it heard last.
 func (a agent) hear(c *api.ClusterConfig) agent {
+	if c.Status.Plugin == "" && a.plugin != "" {
+		known := *c
+		known.Status = api.ClusterConfigStatus{Plugin: a.plugin, Plugins: a.mix, PreparedPlugin: a.prepared, PluginRevision: a.revision}
+		c = &known
+	}
+	a.plugin, a.prepared = c.Status.Plugin, c.Status.PreparedPlugin
 	a.revision, a.uses, a.mix = c.Status.PluginRevision, api.PluginOf(c, a.name), api.PluginMix(c)
 	for _, name := range strings.Split(a.ready, "") {
 		if !slices.Contains(a.mix, name) {
@@ -76,13 +84,16 @@ func (a agent) load() agent {
 	return a
 }
 
-// world is a state: the registry, the controllers, the agents, and how often users may
-// still change their minds.
+// world is a state: the registry, the controllers, the agents, how often users may still
+// change their minds, and how often the status may still be lost.
 type world struct {
 	store       *explore.Store
 	controllers []explore.Process[struct{}]
 	agents      []agent
 	edits       int
+	losses      int
+	// lossy says that it may have been lost.
+	lossy bool
 	// swift says that nothing happens between the calls of a controller.
 	swift bool
 }
@@ -92,6 +103,9 @@ func (w *world) follow() *world {
 	out.store, out.controllers, out.agents = w.store.Clone(), slices.Clone(w.controllers), slices.Clone(w.agents)
 	return &out
 }
+
+// now is the time, which goes on by a second whenever a status is lost.
+func (w *world) now() time.Time { return began.Add(-time.Duration(w.losses) * time.Second) }
 
 func (w *world) config() *api.ClusterConfig {
 	return registry.GetAs[*api.ClusterConfig](w.store.Snapshot(api.ClusterConfigKind), api.ClusterConfigKind, configKey)
@@ -118,8 +132,8 @@ func unopposed(Question) (Objections, error) { return Objections{}, nil }
 
 var began = time.Date(2026, 1, 5, 10, 0, 0, 0, time.UTC)
 
-func step(r registry.Registry, against func(Question) (Objections, error)) error {
-	_, err := Step(context.Background(), r, Cluster{Unknown: known("abc"), Against: against, Now: metav1.NewTime(began)})
+func step(r registry.Registry, against func(Question) (Objections, error), now time.Time) error {
+	_, err := Step(context.Background(), r, Cluster{Unknown: known("abc"), Against: against, Now: metav1.NewTime(now)})
 	return err
 }
 
@@ -151,7 +165,7 @@ func (w *world) tell(i int, text string) {
 func (w *world) settle() error {
 	for range 20 {
 		before := w.store.Version()
-		if err := step(w.store.Registry(), unopposed); err != nil {
+		if err := step(w.store.Registry(), unopposed, w.now()); err != nil {
 			return err
 		}
 		c := w.config()
@@ -177,6 +191,9 @@ func (w *world) settle() error {
 // in the mix, or a node does not know the way to it; or policies may be in force that a
 // node has not prepared for.
 func (w *world) lost() error {
+	if w.config().Status.Plugin == "" {
+		return nil // whoever has no status yet goes by the last one
+	}
 	mix := api.PluginMix(w.config())
 	for _, a := range w.agents {
 		for _, name := range strings.Split(with(a.pods, a.uses), "") {
@@ -193,7 +210,7 @@ func (w *world) lost() error {
 	c := w.config()
 	for _, name := range inForce(c.Status) {
 		for _, a := range w.agents {
-			if !strings.Contains(a.ready, name) {
+			if !w.lossy && !strings.Contains(a.ready, name) {
 				return fmt.Errorf("policies of %s are in force, for which %s is not ready", name, a.name)
 			}
 		}
@@ -236,6 +253,9 @@ func (w *world) ends() error {
 	}
 	back := w.follow()
 	old := back.config().Status.Plugin
+	if old == "" {
+		return nil // nobody knows which it is
+	}
 	back.edit(func(c *api.ClusterConfig) { c.Spec.Plugin, c.Spec.PluginNodes = old, nil })
 	for _, a := range back.agents {
 		if uses := api.PluginOf(back.config(), a.name); uses != old {
@@ -259,7 +279,7 @@ func (w *world) happens(wants [][]string, against func(Question) (Objections, er
 		yield("controller", func(w *world) (event string) {
 			quiet := func(verb string, _ *registry.Kind) bool { return w.swift && verb != "update" }
 			w.controllers[i], event = w.controllers[i].Step(w.store, quiet, func(calls *explore.Calls, m struct{}) struct{} {
-				_ = step(calls.Registry(), against)
+				_ = step(calls.Registry(), against, w.now())
 				return m
 			})
 			return fmt.Sprintf("controller %d: %s", i+1, event)
@@ -300,6 +320,13 @@ func (w *world) happens(wants [][]string, against func(Question) (Objections, er
 			does("speaks", func(a agent) agent { a.said = a.report(); return a })
 		}
 	}
+	if w.losses > 0 && c.Status.Plugin != "" {
+		yield("loss", func(w *world) string {
+			w.losses--
+			w.edit(func(c *api.ClusterConfig) { c.Status = api.ClusterConfigStatus{} })
+			return "the status is lost"
+		})
+	}
 	if w.edits == 0 {
 		return
 	}
@@ -316,7 +343,7 @@ func (w *world) happens(wants [][]string, against func(Question) (Objections, er
 
 func (w *world) key() []byte {
 	var t explore.Text
-	t.Say(fmt.Sprint(w.edits, w.agents), "\n")
+	t.Say(fmt.Sprint(w.edits, w.losses, w.agents), "\n")
 	w.store.Put(&t)
 	var controllers []explore.Text
 	for _, p := range w.controllers {
@@ -337,17 +364,21 @@ func TestAllInterleavings(t *testing.T) {
 		edits, limit       int
 		swift              bool
 		wants              [][]string
+		losses             int
 	}{
-		{"a node, there and back", 1, 1, 2, 0, false, [][]string{{"a"}, {"b"}}},
-		{"a node that is one of some", 1, 1, 5, 20_000, true, [][]string{{"a"}, {"b", "node1"}}},
-		{"two nodes", 2, 1, 3, 5_000, true, [][]string{{"a"}, {"b"}}},
-		{"two controllers", 1, 2, 3, 5_000, false, [][]string{{"a"}, {"b"}}},
-		{"some nodes of two", 2, 1, 3, 5_000, true, [][]string{{"a"}, {"b"}, {"b", "node1"}}},
-		{"a third", 1, 1, 3, 5_000, true, [][]string{{"a"}, {"b"}, {"c"}, {"c", "node2"}}},
+		{"a node, there and back", 1, 1, 2, 0, false, [][]string{{"a"}, {"b"}}, 0},
+		{"a node that is one of some", 1, 1, 5, 20_000, true, [][]string{{"a"}, {"b", "node1"}}, 0},
+		{"two nodes", 2, 1, 3, 5_000, true, [][]string{{"a"}, {"b"}}, 0},
+		{"two controllers", 1, 2, 3, 5_000, false, [][]string{{"a"}, {"b"}}, 0},
+		{"some nodes of two", 2, 1, 3, 5_000, true, [][]string{{"a"}, {"b"}, {"b", "node1"}}, 0},
+		{"a third", 1, 1, 3, 5_000, true, [][]string{{"a"}, {"b"}, {"c"}, {"c", "node2"}}, 0},
+		{"a node whose status is lost", 1, 1, 2, 5_000, true, [][]string{{"a"}, {"b"}}, 2},
+		{"two nodes whose status is lost", 2, 1, 2, 5_000, true, [][]string{{"a"}, {"b"}, {"b", "node1"}}, 1},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			start := newWorld(test.controllers, []string{"node1", "node2"}[:test.nodes]...)
 			start.edits, start.swift = test.edits, test.swift
+			start.losses, start.lossy = test.losses, test.losses > 0
 			limit := test.limit
 			if explore.Long() {
 				limit *= 20
@@ -369,7 +400,7 @@ func TestAllInterleavings(t *testing.T) {
 					}
 					// How it ends follows from the registry and the agents alone.
 					one := *w
-					one.controllers, one.edits = nil, 0
+					one.controllers, one.edits, one.losses = nil, 0, 0
 					key := string(one.key())
 					err, done := ends[key]
 					if !done {
@@ -394,6 +425,8 @@ func TestRandom(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(2, "node1", "node2", "node3")
 		w.edits = 1000
+		w.losses = rapid.SampledFrom([]int{0, 0, 3}).Draw(t, "losses")
+		w.lossy = w.losses > 0
 		opposed := func(q Question) (o Objections, err error) {
 			switch rapid.IntRange(0, 8).Draw(t, "against") {
 			case 0:
