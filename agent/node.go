@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,7 +44,8 @@ type nodeState struct {
 	DataPlane string
 	// Plugins is what the data plane does of which plug-ins, in the form of
 	// api.PluginsAnnotation; empty while that is not known, and then what the Node says
-	// stays, as does what the data plane does.
+	// stays, as does what the data plane does. What a Node says first is that it does
+	// nothing yet, see api.KnowsNoStages.
 	Plugins string
 	// NotReady is why pods cannot be networked; empty when they can.
 	NotReady string
@@ -82,7 +84,8 @@ func (s nodeState) describe(node *corev1.Node, now metav1.Time) bool {
 		delete(node.Annotations, api.DataPlaneAnnotation) // an agent of an earlier version said what it could do there
 		changed = true
 	}
-	known := map[string]string{api.CapabilitiesAnnotation: s.Capabilities, api.DataPlaneReportAnnotation: s.DataPlane, api.PluginsAnnotation: s.Plugins}
+	known := map[string]string{api.CapabilitiesAnnotation: s.Capabilities, api.DataPlaneReportAnnotation: s.DataPlane,
+		api.PluginsAnnotation: cmp.Or(s.Plugins, node.Annotations[api.PluginsAnnotation], api.PluginReport{}.Text())}
 	if s.MTU != 0 {
 		known[api.MTUAnnotation] = strconv.Itoa(s.MTU)
 	}

@@ -81,3 +81,26 @@ func TestWhatEarlierAgentsWrote(t *testing.T) {
 		}
 	}
 }
+
+// TestFirstWord has an agent that has loaded nothing yet say so: by that it is told from
+// those of earlier versions. What one said before it is not taken back.
+func TestFirstWord(t *testing.T) {
+	node := &corev1.Node{}
+	if api.KnowsNoStages(node) {
+		t.Error("a Node without an agent has one of an earlier version")
+	}
+	node.Status.Conditions = []corev1.NodeCondition{{Type: api.NodeInSync, Status: corev1.ConditionTrue}}
+	if !api.KnowsNoStages(node) {
+		t.Error("an agent that says nothing of plug-ins is not of an earlier version")
+	}
+	nodeState{}.describe(node, metav1.Now())
+	if r, err := api.NodePlugins(node); err != nil || r == nil || r.Revision != 0 || r.Uses != "" || len(r.Ready)+len(r.Needs) > 0 || api.KnowsNoStages(node) {
+		t.Errorf("its first word is %+v, %v", r, err)
+	}
+	says := api.PluginReport{Revision: 7, Uses: "flannel"}.Text()
+	nodeState{Plugins: says}.describe(node, metav1.Now())
+	nodeState{}.describe(node, metav1.Now())
+	if got := node.Annotations[api.PluginsAnnotation]; got != says {
+		t.Errorf("the next agent says %s", got)
+	}
+}

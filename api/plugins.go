@@ -88,6 +88,14 @@ type PluginReport struct {
 	Needs []string `json:"needs,omitempty"`
 }
 
+// KnowsNoStages reports whether a Node has had an agent, and none that knows that plug-ins
+// are changed in stages, as those of earlier versions: it does what spec.plugin says at
+// once. All others say something of plug-ins with the first word that they say at all.
+func KnowsNoStages(node *corev1.Node) bool {
+	_, says := node.Annotations[PluginsAnnotation]
+	return !says && slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == NodeInSync })
+}
+
 // IsReady reports whether a plug-in's part of the plan is whole on the node.
 func (r PluginReport) IsReady(plugin string) bool { return slices.Contains(r.Ready, plugin) }
 

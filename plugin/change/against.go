@@ -84,6 +84,16 @@ func (c Change) Against(config *api.ClusterConfig, objects plugin.Objects) Objec
 	if c.To == nil {
 		return o
 	}
+	var hasty []string
+	for n := range registry.Each[*corev1.Node](objects, api.Node) {
+		if api.KnowsNoStages(n) {
+			hasty = append(hasty, n.Name)
+		}
+	}
+	if len(hasty) > 0 {
+		o.Refusals = append(o.Refusals, fmt.Sprintf("agents of an earlier version of Weft change as soon as they are asked, before others are ready, and these are such: %s; upgrade them first, or delete Nodes that are gone",
+			printable.Few(hasty, 0)))
+	}
 	for _, k := range c.effective() {
 		if names := namesOf(objects, k); len(names) > 0 {
 			comes := "come"
