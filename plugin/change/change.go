@@ -32,15 +32,15 @@
 // in the mix then and still is has been there all the time. A report of before may
 // speak of an earlier time that a plug-in was in the mix.
 //
+// Next must be given Nodes that are no older than the configuration, so that none is
+// missing that has heard of an earlier one.
+//
 // # When policies are in force
 //
 // Those of a plug-in that comes in are not until it is prepared (LoadingPlugins): to be
 // ready, a node must have told the others of its pods, so that nobody takes these for
 // strangers. Those of one that is to leave are in force as long as it is in the mix, and
 // the last that enforces what there is stays in it.
-//
-// Next must be given Nodes that are no older than the configuration, so that none is
-// missing that has heard of an earlier one.
 package change
 
 import (
@@ -65,9 +65,9 @@ type Cluster struct {
 	Nodes []*corev1.Node
 	// Unknown returns why there is no plug-in of a name, nil where there is one.
 	Unknown func(name string) error
-	// Against returns what speaks against a step. It is called only where it matters,
-	// for each plug-in that is to leave and the one that is asked for, and where it fails
-	// the cluster stays as it is.
+	// Against returns what speaks against a step. It is called only where it matters: for
+	// each plug-in that is to leave, and for the one that is asked for. Where it fails the
+	// cluster stays as it is.
 	Against func(Question) (Objections, error)
 	// Now is when a condition that changes has changed, and the revision of a status in the
 	// place of one that was lost.
@@ -80,7 +80,7 @@ type Question struct {
 	// as they do, and Beside are those that are loaded with it.
 	To     string
 	Beside []string
-	// Before are the plug-ins that policies are in force by now, those first that the
+	// Before are the plug-ins by which policies are in force now, those first that the
 	// step is to replace, and After those by which they will be in the end.
 	Before, After []string
 }
@@ -101,9 +101,14 @@ func inForce(status api.ClusterConfigStatus) []string {
 	return without(status.Plugins, status.LoadingPlugins...)
 }
 
-// without returns some names without others.
-func without(names []string, others ...string) []string {
-	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return slices.Contains(others, name) })
+// without returns some names without others, nil where none are left, as a registry does.
+func without(names []string, others ...string) (left []string) {
+	for _, name := range names {
+		if !slices.Contains(others, name) {
+			left = append(left, name)
+		}
+	}
+	return left
 }
 
 // Objections are what speaks against a step, each for people.
@@ -218,8 +223,8 @@ func (n *next) mix(name string) {
 	}
 }
 
-// retire takes out of the mix what nobody asks for, uses or needs, and of which policies
-// have no need either: these stay in force until somebody decides otherwise. It goes by
+// retire takes out of the mix what nobody asks for, uses or needs, unless policies would
+// be without effect then: these stay in force until somebody decides otherwise. It goes by
 // what the reports are about, the status before this one.
 func (n *next) retire() error {
 	before := n.Config.Status

@@ -14,7 +14,7 @@ import (
 func TestStandby(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		named := func(name string) (plugin.Plugin, error) {
-			return map[string]plugin.Plugin{"flat": flat{}, "policies": On(flat{}, "policies")}[name], nil
+			return map[string]plugin.Plugin{"flat": flat{}, "policies": On(flat{}, "policies"), "retiring": On(flat{}, "retiring")}[name], nil
 		}
 		w.apply(`{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {namespace: shop, name: web}, spec: {podSelector: {}}}`)
 		m := &machine{world: w, name: "node1"}
@@ -64,7 +64,11 @@ func TestStandby(t *testing.T) {
 		m.stop("shop/web")
 		announced(false)
 
-		config.Status.LoadingPlugins = nil
+		config.Status.Plugins = []string{"flat", "policies", "retiring"}
+		if !enforces() {
+			t.Error("policies are not in force though another plug-in of the mix enforces them")
+		}
+		config.Status.Plugins, config.Status.LoadingPlugins = []string{"flat", "policies"}, nil
 		if !enforces() {
 			t.Error("policies are not in force though their plug-in is loaded")
 		}
