@@ -85,7 +85,7 @@ func (s *server) testAdmission(t *testing.T) {
 	})
 
 	const (
-		onLink    = `{"metadata": {"annotations": {"weft.network/on-link": "172.30.0.0/24"}}}`
+		onLink    = `{"metadata": {"annotations": {"weft.network/on-link": "172.30.0.0/24", "weft.network/plugins": "{}"}}}`
 		flannel   = `{"metadata": {"annotations": {"flannel.alpha.coreos.com/backend-type": "vxlan"}}}`
 		networked = `{"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"},
  {"type": "NetworkUnavailable", "status": "False", "reason": "WeftIsReady"}, {"type": "weft.network/InSync", "status": "True", "reason": "PlanLoaded"}]}}`
@@ -99,7 +99,7 @@ func (s *server) testAdmission(t *testing.T) {
 		path, patch string
 		refusal     string // empty if it is taken
 	}{
-		{"what the node is on-link with", agent, "nodes/node1", onLink, ""},
+		{"what the node is on-link with, and that it does no plug-in yet", agent, "nodes/node1", onLink, ""},
 		{"flannel's annotations", agent, "nodes/node1", flannel, ""},
 		{"another address for the node, as an administrator gives it", agent, "nodes/node1", `{"metadata": {"annotations": {"flannel.alpha.coreos.com/public-ip-overwrite": "172.30.0.12"}}}`, "Weft may not write the annotation flannel.alpha.coreos.com/public-ip-overwrite"},
 		{"which of its addresses a node uses, as an administrator says", agent, "nodes/node1", `{"metadata": {"annotations": {"flannel.alpha.coreos.com/node-public-ip": "172.30.0.12"}}}`, "Weft may not write the annotation flannel.alpha.coreos.com/node-public-ip"},

@@ -119,6 +119,7 @@ func (s *server) testRights(t *testing.T) {
 	}
 	if _, err := registry.Modify(limited, local, api.Node, key, func(n *corev1.Node) error {
 		metav1.SetMetaDataAnnotation(&n.ObjectMeta, api.OnLinkAnnotation, "172.30.0.0/24")
+		metav1.SetMetaDataAnnotation(&n.ObjectMeta, api.PluginsAnnotation, api.PluginReport{}.Text())
 		n.Status.Conditions = append(n.Status.Conditions,
 			corev1.NodeCondition{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse, Reason: "WeftIsReady"},
 			corev1.NodeCondition{Type: api.NodeInSync, Status: corev1.ConditionTrue, Reason: "PlanLoaded"})
