@@ -44,6 +44,9 @@ const (
 	// plug-in has no configuration, or the change is for some nodes for now, and these
 	// are done; or nobody knows what speaks against it.
 	PluginWaiting = "Waiting"
+	// PluginClashing: machines have one address by several plug-ins that are loaded. The
+	// change goes on meanwhile, as it may be what ends it.
+	PluginClashing = "Clashing"
 )
 
 // PluginOf returns the name of the plug-in of which a node gives new pods addresses,

@@ -252,9 +252,10 @@ func nodeStatus(n *corev1.Node) string {
 }
 
 // isProblem reports whether a condition of a ClusterConfig says that something is wrong.
-// That the cluster changes its plug-in is nothing wrong, unless that is refused.
+// That the cluster changes its plug-in is nothing wrong, unless that is refused, or
+// addresses are given twice.
 func isProblem(c metav1.Condition) bool {
-	return c.Status == metav1.ConditionFalse && (c.Type != api.PluginChanged || c.Reason == api.PluginRefused)
+	return c.Status == metav1.ConditionFalse && (c.Type != api.PluginChanged || c.Reason == api.PluginRefused || c.Reason == api.PluginClashing)
 }
 
 // conditionProblems joins what the conditions of a ClusterConfig say is wrong.

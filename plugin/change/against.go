@@ -44,12 +44,12 @@ func (q Question) Find(named func(string) (plugin.Plugin, error)) (c Change, err
 	return c, nil
 }
 
-// Kinds are those that Against and Clashes read, and all that nodes will under the plug-in
-// that the cluster changes to: where one cannot be read, as there is no such kind, the change
-// comes to nothing. Pods are not among them, as they are many.
+// Kinds are those that Against reads, and all that nodes will under the plug-in that the
+// cluster changes to: where one cannot be read, as there is no such kind, the change comes
+// to nothing. Pods are not among them, as they are many.
 func (c Change) Kinds() []*registry.Kind {
 	kinds := c.ineffective()
-	if c.To == nil {
+	if c.To == nil && len(c.Beside) == 0 {
 		return kinds
 	}
 	kinds = slices.Concat([]*registry.Kind{api.Node}, kinds, c.effective())
@@ -60,7 +60,9 @@ func (c Change) Kinds() []*registry.Kind {
 			}
 		}
 	}
-	read(c.To.Kinds())
+	if c.To != nil {
+		read(c.To.Kinds())
+	}
 	for _, p := range c.Beside {
 		read(plugin.BaseOf(p).Kinds())
 	}
@@ -81,6 +83,7 @@ func (c Change) Against(config *api.ClusterConfig, objects plugin.Objects) Objec
 				len(names), plural(k, len(names)), enforcer(c.Before, k).Name(), under, printable.Few(names, 0)))
 		}
 	}
+	o.Clashes = clashes(c.Beside, config, objects)
 	if c.To == nil {
 		return o
 	}
@@ -114,22 +117,17 @@ func (c Change) Against(config *api.ClusterConfig, objects plugin.Objects) Objec
 	return o
 }
 
-// Clashes returns which addresses two machines have by plug-ins that are loaded and the one
-// that nodes are to use. Against keeps a change from being begun where there are such; they
-// may come up at any moment later, as whoever gives subnets by one may know nothing of the
-// others.
-func (c Change) Clashes(config *api.ClusterConfig, objects plugin.Objects) []string {
+// clashes returns which addresses two machines have by plug-ins that are loaded beside each
+// other. A change is not begun where there would be such; they may come up at any moment
+// later, as whoever gives subnets by one may know nothing of the others.
+func clashes(loaded []plugin.Plugin, config *api.ClusterConfig, objects plugin.Objects) (out []string) {
 	var lands []land
-	for _, p := range append(slices.Clone(c.Beside), c.To) {
-		if p == nil {
-			continue
-		}
+	for _, p := range loaded {
 		name := plugin.BaseOf(p).Name()
 		if !slices.ContainsFunc(lands, func(l land) bool { return l.plugin == name }) {
 			lands = append(lands, landOf(p, config, objects))
 		}
 	}
-	var out []string
 	for i, l := range lands {
 		for _, other := range lands[:i] {
 			out = append(out, l.clashes(other, objects)...)

@@ -68,7 +68,7 @@ func TestAgainst(t *testing.T) {
 		for _, l := range o.Lacks {
 			fmt.Fprintln(&b, "lacks:", l)
 		}
-		for _, l := range c.Clashes(api.Effective(nil), registry.NewSnapshot(objects)) {
+		for _, l := range o.Clashes {
 			fmt.Fprintln(&b, "clash:", l)
 		}
 		for _, e := range o.Effects {

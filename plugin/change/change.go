@@ -66,8 +66,8 @@ type Cluster struct {
 	// Unknown returns why there is no plug-in of a name, nil where there is one.
 	Unknown func(name string) error
 	// Against returns what speaks against a step. It is called only where it matters: for
-	// each plug-in that is to leave, and for the one that is asked for. Where it fails the
-	// cluster stays as it is.
+	// each plug-in that is to leave, for the one that is asked for, and for several that are
+	// loaded. Where it fails for a step the cluster stays as it is.
 	Against func(Question) (Objections, error)
 	// Now is when a condition that changes has changed, and the revision of a status in the
 	// place of one that was lost.
@@ -77,7 +77,7 @@ type Cluster struct {
 // Question is which step Against is asked of.
 type Question struct {
 	// To is the plug-in that nodes are to give pods addresses of, empty where they go on
-	// as they do, and Beside are those that are loaded with it.
+	// as they do, and Beside are those that are loaded.
 	To     string
 	Beside []string
 	// Before are the plug-ins by which policies are in force now, those first that the
@@ -120,6 +120,8 @@ type Objections struct {
 	Lacks []string
 	// Effects say which policies come into force with the change.
 	Effects []string
+	// Clashes say which addresses two machines have by plug-ins that are loaded already.
+	Clashes []string
 }
 
 // Next returns the status that a cluster is to have. What it is to be is the one that
@@ -151,7 +153,7 @@ func Next(c Cluster) api.ClusterConfigStatus {
 		return n.status
 	}
 	n.count()
-	n.say(n.describe())
+	n.say(n.compared(n.describe()))
 	return n.status
 }
 
@@ -295,6 +297,25 @@ func (n *next) prepare() (err error) {
 		s.Plugin = n.wanted
 	}
 	return nil
+}
+
+// compared adds to what is said whether machines have one address by several plug-ins
+// that are loaded. That nobody knows keeps none of these from leaving.
+func (n *next) compared(reason, message string) (string, string) {
+	if len(n.status.Plugins) < 2 {
+		return reason, message
+	}
+	o, err := n.Against(Question{Beside: slices.Clone(n.status.Plugins)})
+	switch {
+	case err != nil:
+		message += "; whether addresses are given twice cannot be read: " + printable.Brief(err.Error())
+	case len(o.Clashes) > 0:
+		message = fmt.Sprintf("addresses are given twice: %s; %s", n.few(o.Clashes), message)
+		if reason != api.PluginRefused {
+			reason = api.PluginClashing
+		}
+	}
+	return reason, message
 }
 
 // count counts what nodes must hear of.

@@ -36,6 +36,7 @@ func TestStories(t *testing.T) {
 		nodes := map[string]*corev1.Node{}
 		var objections Objections
 		needed := map[string][]string{}
+		var clashes []string
 		var unread error
 		for line := range strings.Lines(text) {
 			words := strings.Fields(line)
@@ -62,6 +63,8 @@ func TestStories(t *testing.T) {
 				objections.Refusals = addOrEmpty(objections.Refusals, rest)
 			case "lack":
 				objections.Lacks = addOrEmpty(objections.Lacks, rest)
+			case "clash":
+				clashes = addOrEmpty(clashes, rest)
 			case "needed":
 				needed[words[0]] = addOrEmpty(nil, strings.TrimSpace(strings.TrimPrefix(rest, words[0])))
 			case "unread":
@@ -86,6 +89,9 @@ func TestStories(t *testing.T) {
 						if q.To != "" {
 							asked["a change to "+q.To] = true
 							return objections, unread
+						}
+						if len(q.Before) == 0 {
+							return Objections{Clashes: clashes}, unread
 						}
 						asked[fmt.Sprintf("the end of %s beside %s", q.Before[0], strings.Join(q.After, ","))] = true
 						return Objections{Refusals: needed[q.Before[0]]}, unread
