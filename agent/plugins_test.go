@@ -2,7 +2,6 @@ package agent
 
 import (
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 
@@ -96,29 +95,30 @@ func TestReport(t *testing.T) {
 	} {
 		config := &api.ClusterConfig{Spec: api.ClusterConfigSpec{Plugin: "a"},
 			Status: api.ClusterConfigStatus{Plugin: "a", Plugins: strings.Split(test.mix, ""), PluginRevision: 7}}
-		m := mixedOf(choiceOf(config, "node1"), nil)
-		for _, name := range m.mix {
+		var all []plugin.Plugin
+		for _, name := range config.Status.Plugins {
 			g := gives{name, subnets[name]}
 			if strings.Contains(test.without, name) {
 				g.subnet = netip.Prefix{}
 			}
-			m.all = append(m.all, g)
+			all = append(all, g)
 		}
+		m := mixedOf(choiceOf(config, "node1"), all)
 		var held []plan.Address
 		for _, a := range strings.Fields(test.held) {
 			held = append(held, plan.Address{Network: plan.DefaultNetwork, IP: netip.MustParseAddr(a)})
 		}
 		in := plugin.Input{Config: config, Objects: registry.Snapshot{}, Node: plugin.Node{Name: "node1", Addresses: []netip.Addr{netip.MustParseAddr("172.30.0.11")}}}
-		made, _ := plugin.Mix(m.all[0], m.all[1:]...).Compile(in)
+		made, _ := plugin.Mix(all[0], all[1:]...).Compile(in)
 		test.want.Revision = 7
 		if got := m.report(in, made, held); got == nil || got.Text() != test.want.Text() {
 			t.Errorf("%s: the node says %+v, not %+v", test.name, got, test.want)
 		}
 		other := *config
-		other.Status.Plugins = slices.Concat(config.Status.Plugins, []string{"x"})
+		other.Status.LoadingPlugins = config.Status.Plugins
 		in.Config = &other
 		if got := m.report(in, made, held); got != nil {
-			t.Errorf("%s: of another mix it says %+v", test.name, got)
+			t.Errorf("%s: of another choice it says %+v", test.name, got)
 		}
 	}
 }
