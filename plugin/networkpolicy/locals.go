@@ -2,6 +2,7 @@ package networkpolicy
 
 import (
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -38,16 +39,23 @@ func (l *locals) update(in plugin.Input, named map[string]bool) {
 	list := make([]*policy.Local, 0, len(in.Node.Endpoints))
 	sameNames := maps.Equal(l.named, named)
 	l.named = named
+	var left said
 	for _, e := range in.Node.Endpoints {
 		if _, twice := l.byInterface[e.Interface]; twice {
 			continue
 		}
 		now := local{pod: podOf(in, e), endpoint: e}
 		had, known := before[e.Interface]
-		if known && sameNames && had.pod == now.pod && sameEndpoint(had.endpoint, e) {
+		if known && sameNames && now.pod != nil && had.pod == now.pod && sameEndpoint(had.endpoint, e) {
 			now.Local = had.Local
 		} else {
 			now.Local = readLocal(e, now.pod, named)
+			if now.pod == nil && len(now.Addresses) > 0 {
+				if left == nil {
+					left = leftBehind(in)
+				}
+				now.Identity = left.identity(in.Objects, e)
+			}
 			if known && had.Identity != nil && now.Identity != nil && sameIdentity(had.Identity, now.Identity) {
 				now.Identity = had.Identity
 			}
@@ -97,6 +105,45 @@ func readLocal(e plugin.Endpoint, p *corev1.Pod, named map[string]bool) *policy.
 		l.Ended = api.Ended(p)
 	}
 	return l
+}
+
+// said is what the node told others of its pods last: the tag of each address.
+type said map[netip.Addr]plan.Tag
+
+// leftBehind returns what the node said of its pods while it knew them. A pod whose
+// object is gone, as after a deletion by force, may run on. No object says then what it
+// is, but it is what it was: it stays under its policies, and others, who know it by its
+// tag, deny it what they denied it before.
+func leftBehind(in plugin.Input) said {
+	s := said{}
+	if object := own(in); object != nil {
+		for _, p := range readNodePods(object, nil).Pods {
+			for _, a := range p.Addresses {
+				s[a] = p.Tag
+			}
+		}
+	}
+	return s
+}
+
+// identity returns what a pod was, nil where that is not known. An address may have been
+// another pod's before; one of another namespace says nothing of this one.
+func (s said) identity(objects registry.Objects, e plugin.Endpoint) *policy.Identity {
+	t, known := s[e.Addresses[0]]
+	for _, a := range e.Addresses {
+		if other, same := s[a]; !same || other != t {
+			return nil
+		}
+	}
+	o := registry.GetAs[*api.Tag](objects, api.TagKind, registry.Key{Name: tagName(t)})
+	if !known || o == nil || e.Unidentified {
+		return nil
+	}
+	read := readTag(o, nil)
+	if read == nil || read.group == nil || read.group.Namespace != e.Namespace {
+		return nil
+	}
+	return &read.group.Identity
 }
 
 // counts reports whether others should know of a pod of the node.
