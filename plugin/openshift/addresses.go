@@ -44,7 +44,7 @@ func (r *reconciliation) settleAddresses() {
 		for _, a := range api.NodeAddresses(n) {
 			why := ""
 			if h == nil || !slices.Contains(written(h), a) {
-				why = r.whyNot(h, n, a, holder)
+				why = r.whyNot(n, a, holder)
 			}
 			if why == "" && len(r.addresses[n.Name]) >= maxAddresses {
 				why = fmt.Sprintf("address %s is one more than the %d that are used", a, maxAddresses)
@@ -96,9 +96,9 @@ func (r *reconciliation) byAge() []*corev1.Node {
 	return nodes
 }
 
-// whyNot says why an address that the HostSubnet of a Node, nil for none, does
-// not have is not to get into it, or "".
-func (r *reconciliation) whyNot(h *host, n *corev1.Node, a netip.Addr, holder map[netip.Addr]string) string {
+// whyNot says why an address that the HostSubnet of a Node does not have is not to
+// get into it, or "".
+func (r *reconciliation) whyNot(n *corev1.Node, a netip.Addr, holder map[netip.Addr]string) string {
 	if other, taken := holder[a]; taken && other != n.Name {
 		return fmt.Sprintf("address %s is that of HostSubnet %s, which had it first; delete the Node that is gone, else give each node an address of its own", a, other)
 	}
@@ -117,25 +117,15 @@ func (r *reconciliation) whyNot(h *host, n *corev1.Node, a netip.Addr, holder ma
 	if r.network.service.IsValid() && r.network.service.Contains(a) {
 		return fmt.Sprintf("address %s is in serviceNetwork %s; give the node an address of the nodes' own network", a, r.network.service)
 	}
-	// Where nodes are in the pods' CIDR from the beginning, that is told of the
-	// ClusterNetwork. A node that is not does not get there.
-	if h != nil && len(written(h)) > 0 || !slices.Contains(firsts(api.NodeAddresses(n)), a) {
-		for _, rg := range r.network.ranges {
-			if rg.CIDR.Contains(a) {
-				return fmt.Sprintf("address %s is in CIDR %s, where pods' addresses are; give the node an address of the nodes' own network", a, rg.CIDR)
-			}
-		}
+	if p, in := r.network.rangeOf(a); in {
+		return inCIDR(a, p)
 	}
 	return ""
 }
 
-// firsts returns the first address of each family.
-func firsts(addresses []netip.Addr) []netip.Addr {
-	var out []netip.Addr
-	for _, a := range addresses {
-		if !slices.ContainsFunc(out, func(o netip.Addr) bool { return o.Is4() == a.Is4() }) {
-			out = append(out, a)
-		}
-	}
-	return out
+// inCIDR says why an address in one of the pods' CIDRs is not a node's. That nothing
+// leaves the cluster, or comes in, under an address there which no pod has, holds on
+// all nodes: what one says of itself must not end it.
+func inCIDR(a netip.Addr, p netip.Prefix) string {
+	return fmt.Sprintf("address %s is in CIDR %s, where pods' addresses are; give the node an address of the nodes' own network", a, p)
 }

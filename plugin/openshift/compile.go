@@ -54,6 +54,7 @@ func (Subnet) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
 	c.problems = append(c.problems, plugin.PutEndpoints(c.b, in.Node)...)
 	for _, h := range c.hosts {
 		if h.name != in.Node.Name {
+			c.leaveOut(h)
 			c.putPeer(h)
 		}
 	}
@@ -117,6 +118,30 @@ func (c *compilation) putPods(p netip.Prefix, origin string) {
 	}
 }
 
+// leaveOut takes from another machine the addresses in the pods' CIDRs: to what is in
+// there and no pod's, no packet gets. Where this node itself is in one, as its kernel
+// says, nothing is left out of that; see putCluster.
+func (c *compilation) leaveOut(h *host) {
+	var kept []netip.Addr
+	for i, a := range h.addresses {
+		p, in := c.network.rangeOf(a)
+		if !in || c.isIn(p) {
+			kept = append(kept, a)
+			continue
+		}
+		c.report(api.HostSubnet, h.name, "%s", inCIDR(a, p))
+		if i == 0 {
+			break // without the tunnels' end the others are of no use
+		}
+	}
+	h.addresses = kept
+}
+
+// isIn reports whether the node itself has an address in a prefix.
+func (c *compilation) isIn(p netip.Prefix) bool {
+	return slices.ContainsFunc(c.in.Node.Addresses, p.Contains)
+}
+
 // putPeer states the way to another machine's pods, and to itself.
 func (c *compilation) putPeer(h *host) {
 	if len(h.addresses) == 0 {
@@ -169,9 +194,11 @@ func (c *compilation) putPeer(h *host) {
 func (c *compilation) putCluster() {
 	origin := api.ClusterNetwork.Kind + " " + api.DefaultName
 	for _, r := range c.network.ranges {
-		if a, ok := c.nodeAddressIn(r.CIDR); ok {
-			// To drop what no node has would cut off the nodes.
-			c.report(api.ClusterNetwork, api.DefaultName, "CIDR %s contains the node address %s; use a CIDR apart from the nodes' own network", r.CIDR, a)
+		if i := slices.IndexFunc(c.in.Node.Addresses, r.CIDR.Contains); i >= 0 {
+			// To drop what no pod has would cut off the nodes. Only the node's own
+			// kernel has a say in that.
+			c.report(api.ClusterNetwork, api.DefaultName, "CIDR %s contains address %s of node %s, so that what no pod has in there is not dropped; use a CIDR apart from the nodes' own network",
+				r.CIDR, c.in.Node.Addresses[i], c.in.Node.Name)
 			plugin.PutDirect(c.b, r.CIDR, origin)
 			continue
 		}
@@ -182,23 +209,6 @@ func (c *compilation) putCluster() {
 	}
 	plugin.PutExit(c.b, netip.IPv4Unspecified(), origin)
 	plugin.PutExit(c.b, netip.IPv6Unspecified(), origin)
-}
-
-// nodeAddressIn returns an address of a node in p, the lowest.
-func (c *compilation) nodeAddressIn(p netip.Prefix) (netip.Addr, bool) {
-	var lowest netip.Addr
-	see := func(addresses []netip.Addr) {
-		for _, a := range addresses {
-			if p.Contains(a) && (!lowest.IsValid() || a.Less(lowest)) {
-				lowest = a
-			}
-		}
-	}
-	see(c.in.Node.Addresses)
-	for _, h := range c.hosts {
-		see(h.addresses)
-	}
-	return lowest, lowest.IsValid()
 }
 
 func (c *compilation) port() uint16 {

@@ -160,6 +160,16 @@ func (n network) covers(p netip.Prefix) bool {
 	return false
 }
 
+// rangeOf returns the range that an address is in.
+func (n network) rangeOf(a netip.Addr) (netip.Prefix, bool) {
+	for _, r := range n.ranges {
+		if r.CIDR.Contains(a) {
+			return r.CIDR, true
+		}
+	}
+	return netip.Prefix{}, false
+}
+
 // families returns the families that ranges belong to, in their order.
 func families(ranges []subnet.Range) []subnet.Family {
 	var out []subnet.Family
