@@ -190,33 +190,44 @@ type land struct {
 	adopts bool
 }
 
-// landOf reads it off the plan of a single node, which tells of all that are known to
-// others: the plans of all would cost the square of their number. Of those that are not,
-// as they do not do the plug-in yet, it asks their own.
+// landOf reads it off the plan of a machine that is no node, which tells of all that are
+// known to others: the plans of all nodes would cost the square of their number, and what a
+// node says of itself, as with which prefixes it is on-link or by which configuration it
+// goes, must not decide for the others. Of those that are not known, as they do not do the
+// plug-in yet, it asks their own.
 func landOf(p plugin.Plugin, config *api.ClusterConfig, objects plugin.Objects) land {
 	p = plugin.BaseOf(p)
 	_, adopts := p.(plugin.Adopter)
 	l := land{plugin: p.Name(), of: make(map[netip.Prefix]string), adopts: adopts}
-	var self *corev1.Node
 	nodes := make(map[netip.Addr]string)
 	landless := make(map[string]*corev1.Node)
+	more6 := 0 // by how many nodes more IPv6 comes first than IPv4
 	for n := range registry.Each[*corev1.Node](objects, api.Node) {
 		landless[n.Name] = n
-		for _, a := range api.NodeAddresses(n) {
-			nodes[a] = n.Name
-			self = cmp.Or(self, n)
+		for i, a := range api.NodeAddresses(n) {
+			switch {
+			case i > 0:
+			case a.Is6():
+				more6++
+			default:
+				more6--
+			}
+			if had, twice := nodes[a]; twice && had != n.Name {
+				nodes[a] = "" // which of the two it is of nobody knows
+			} else {
+				nodes[a] = n.Name
+			}
 		}
 	}
-	if self == nil {
+	if len(nodes) == 0 {
 		return l // nobody has an address, so nothing has a way
 	}
 	_, works := p.(plugin.ClusterRunner)
-	compile := func(n *corev1.Node, objects plugin.Objects) *plan.Plan {
-		made, problems := p.Compile(plugin.Input{Config: config, Objects: objects, Node: plugin.Node{
-			Name: n.Name, Addresses: api.NodeAddresses(n), Prefixes: api.OnLink(n)}})
+	compile := func(n plugin.Node, objects plugin.Objects) *plan.Plan {
+		made, problems := p.Compile(plugin.Input{Config: config, Objects: objects, Node: n})
 		for _, problem := range problems {
-			if problem.Kind == nil || works && objects.Get(problem.Kind, problem.Key) == nil {
-				continue // the node's own, or made by the plug-in's work for the cluster
+			if problem.Kind == nil || problem.Key.Name == "" || works && objects.Get(problem.Kind, problem.Key) == nil {
+				continue // the machine's own, or made by the plug-in's work for the cluster
 			}
 			if text := problem.String(); !slices.Contains(l.lacks, text) {
 				l.lacks = append(l.lacks, text)
@@ -232,7 +243,7 @@ func landOf(p plugin.Plugin, config *api.ClusterConfig, objects plugin.Objects) 
 	for _, k := range kinds {
 		all.known[k] = make(map[registry.Key]bool)
 	}
-	made := compile(self, objects)
+	made := compile(noNode(more6 > 0), objects)
 	for k, r := range made.Routes.All() {
 		if k.Network != plan.DefaultNetwork || r.Peer() == "" || r.EndpointsOnly || k.Prefix.IsSingleIP() {
 			continue
@@ -254,10 +265,9 @@ func landOf(p plugin.Plugin, config *api.ClusterConfig, objects plugin.Objects) 
 	for _, name := range l.of {
 		delete(landless, name)
 	}
-	delete(landless, self.Name) // it was asked
 	for _, name := range slices.Sorted(maps.Keys(landless)) {
 		if n := landless[name]; len(api.NodeAddresses(n)) > 0 {
-			compile(n, alone{all, registry.KeyOf(n)})
+			compile(plugin.Node{Name: n.Name, Addresses: api.NodeAddresses(n), Prefixes: api.OnLink(n)}, alone{all, registry.KeyOf(n)})
 		}
 	}
 	has := make(map[string]bool)
@@ -275,6 +285,18 @@ func landOf(p plugin.Plugin, config *api.ClusterConfig, objects plugin.Objects) 
 		}
 	}
 	return l
+}
+
+// noNode is a machine without a name, at addresses that no machine can have (RFC 1112,
+// section 4; RFC 6666), of which that of IPv6 may come first. It is on-link with everyone,
+// as who is not with others may be so in part.
+func noNode(v6First bool) plugin.Node {
+	addresses := []netip.Addr{netip.MustParseAddr("240.0.0.1"), netip.MustParseAddr("100::1")}
+	if v6First {
+		slices.Reverse(addresses)
+	}
+	return plugin.Node{Addresses: addresses, Prefixes: []netip.Prefix{
+		netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)}}
 }
 
 // apart are objects of which those of single nodes can be told from what is nobody's: their

@@ -371,7 +371,7 @@ func (c *compiler) putCluster() {
 		}
 		if clash := slices.IndexFunc(c.near(), r.Network.Overlaps); clash >= 0 {
 			// What the cluster does not know in there may well be a machine.
-			c.configProblem("the network %s overlaps with %s, which the node is in; use one that is free", r.Network, c.near()[clash])
+			c.configProblem("the network %s overlaps with %s, which node %s is in; use one that is free", r.Network, c.near()[clash], c.in.Node.Name)
 			plugin.PutDirect(c.b, r.Network, origin)
 		} else {
 			plugin.PutCluster(c.b, r.Network, origin)
@@ -401,11 +401,11 @@ func (c *compiler) putUnconfigured() {
 }
 
 // near returns the prefixes that the node itself is in, without those of its
-// own pods.
+// own pods. One that holds all addresses is no network apart from the pods'.
 func (c *compiler) near() []netip.Prefix {
 	out := hosts(c.in.Node.Addresses)
 	for _, p := range c.in.Node.Prefixes {
-		if c.own == nil || !slices.ContainsFunc(c.own.subnet.Prefixes(), p.Overlaps) {
+		if p.Bits() > 0 && (c.own == nil || !slices.ContainsFunc(c.own.subnet.Prefixes(), p.Overlaps)) {
 			out = append(out, p)
 		}
 	}
