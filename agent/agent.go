@@ -333,7 +333,7 @@ func (a *agent) followConfig(ctx context.Context) {
 	}
 	f := a.newFollower(ctx, &wg)
 	for ctx.Err() == nil {
-		now := choiceOf(effective(), a.Node)
+		now := a.choice(effective())
 		objects := f.use(a.kindsOf(now))
 		epoch, end := context.WithCancel(ctx)
 		awaited := make(chan struct{})
@@ -388,9 +388,10 @@ func (a *agent) run(ctx context.Context, what choice, objects *followed, effecti
 		return err
 	}
 	if err := errors.Join(unknown...); err != nil {
-		a.problem(configPart)(err.Error())
+		a.problem(configPart)(fmt.Sprintf("%v; the node goes on with %s", err, what.used))
 		defer a.problem(configPart)("")
 	}
+	a.status.uses(what.used)
 	mix, plug := mixedOf(what, all), plugin.Mix(all[0], all[1:]...)
 	a.Log.Info("starting", "node", a.Node, "plugin", what.used, "mix", what.mix, "loading", what.loading)
 	planes := newDataPlanes(a.DataPlanes, func(name string) (datapath.DataPlane, error) { return a.DataPlane(name, a.Log) },
@@ -515,7 +516,7 @@ func (a *agent) tellPlugins(mix mixed) {
 		return
 	}
 	// All that have an address now: one may have got it by the plan of before.
-	if r := mix.report(done.Input, done.Plan, a.held()); r != nil {
+	if r := mix.report(done.Input, a.choice(done.Input.Config), done.Plan, a.held()); r != nil {
 		a.status.reported(r)
 		text := r.Text()
 		a.mu.Lock()

@@ -29,7 +29,7 @@ func (a *agent) awaitNext(ctx context.Context, f *follower, now choice, changes 
 	defer late.Stop()
 	heard := false
 	for {
-		next := choiceOf(effective(), a.Node)
+		next := a.choice(effective())
 		if !next.equal(last) {
 			last, said = next, ""
 			problem("")

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -80,6 +81,33 @@ func (p *pooled) compiledWith() int {
 	return p.nodes
 }
 
+// changing is an agent of node1 that knows some plug-ins, and has a data plane that takes
+// all.
+func changing(reg registry.Registry, known ...plugin.Plugin) *agent {
+	plane := &recorder{}
+	a := &agent{
+		Config: Config{Node: "node1", Registry: reg, Log: slog.New(slog.DiscardHandler), RepairEvery: time.Hour,
+			Plugin: func(name string) (plugin.Plugin, error) {
+				for _, p := range known {
+					if p.Name() == name {
+						return p, nil
+					}
+				}
+				return nil, fmt.Errorf("plug-in %q is unknown", name)
+			},
+			DataPlanes: []string{api.DefaultDataPlane},
+			DataPlane:  func(string, *slog.Logger) (datapath.DataPlane, error) { return plane, nil }},
+		metrics: newMetrics(), trouble: map[string]string{}, caches: map[*registry.Cache]bool{}, first: make(chan struct{}),
+		node: &registrar{kick: make(chan struct{}, 1)}, installed: true,
+	}
+	a.server = cni.NewServer(cni.Config{Node: a, Log: a.Log})
+	a.endpoints = func() []plugin.Endpoint { return nil }
+	a.held = func() []plan.Address { return nil }
+	a.underlay.Addresses = addresses("172.30.0.11")
+	close(a.first)
+	return a
+}
+
 // TestNextThatCannotBeRead has the mix grow by a plug-in of which a kind cannot be read. The
 // node goes on as it was, in full, and says why, until it can be, or nobody wants it any more.
 func TestNextThatCannotBeRead(t *testing.T) {
@@ -87,22 +115,7 @@ func TestNextThatCannotBeRead(t *testing.T) {
 		reg := &lacking{Registry: memory.New(), watched: map[string]int{}}
 		old := &pooled{name: "old", subnet: netip.MustParsePrefix("10.1.1.0/24"), kinds: []*registry.Kind{api.Node}}
 		young := &pooled{name: "young", subnet: netip.MustParsePrefix("10.2.1.0/24"), kinds: []*registry.Kind{api.Node, api.HostSubnet}}
-		plane := &recorder{}
-		a := &agent{
-			Config: Config{Node: "node1", Registry: reg, Log: slog.New(slog.DiscardHandler), RepairEvery: time.Hour,
-				Plugin: func(name string) (plugin.Plugin, error) {
-					return map[string]plugin.Plugin{"old": old, "young": young}[name], nil
-				},
-				DataPlanes: []string{api.DefaultDataPlane},
-				DataPlane:  func(string, *slog.Logger) (datapath.DataPlane, error) { return plane, nil }},
-			metrics: newMetrics(), trouble: map[string]string{}, caches: map[*registry.Cache]bool{}, first: make(chan struct{}),
-			node: &registrar{kick: make(chan struct{}, 1)}, installed: true,
-		}
-		a.server = cni.NewServer(cni.Config{Node: a, Log: a.Log})
-		a.endpoints = func() []plugin.Endpoint { return nil }
-		a.held = func() []plan.Address { return nil }
-		a.underlay.Addresses = addresses("172.30.0.11")
-		close(a.first)
+		a := changing(reg, old, young)
 		node := func(name, address string) {
 			n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 			n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address}}
@@ -193,5 +206,81 @@ func TestNextThatCannotBeRead(t *testing.T) {
 		if reg.watched["nodes"] != 1 || reg.watched["hostsubnets"] != 1 {
 			t.Errorf("followed are %v", reg.watched)
 		}
+	})
+}
+
+// TestNextThatIsUnknown has the cluster use a plug-in that this version does not know, as
+// one that came with a later one. The node goes on with the one that it uses, in full, says
+// so, and is not ready for the other; so does an agent that starts then.
+func TestNextThatIsUnknown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reg := memory.New()
+		old := &pooled{name: "old", subnet: netip.MustParsePrefix("10.1.1.0/24"), kinds: []*registry.Kind{api.Node}}
+		third := &pooled{name: "third", subnet: netip.MustParsePrefix("10.3.1.0/24"), kinds: []*registry.Kind{api.Node}}
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"}}
+		n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "172.30.0.11"}}
+		if _, err := reg.Create(t.Context(), api.Node, n); err != nil {
+			t.Fatal(err)
+		}
+		c := &api.ClusterConfig{ObjectMeta: metav1.ObjectMeta{Name: api.DefaultName}}
+		c.Spec.Plugin, c.Status = "old", api.ClusterConfigStatus{Plugin: "old", Plugins: []string{"old"}, PluginRevision: 1}
+		if _, err := reg.Create(t.Context(), api.ClusterConfigKind, c); err != nil {
+			t.Fatal(err)
+		}
+		config := func(s api.ClusterConfigStatus) {
+			t.Helper()
+			if _, err := registry.Modify(t.Context(), reg, api.ClusterConfigKind, registry.Key{Name: api.DefaultName}, func(c *api.ClusterConfig) error {
+				c.Spec.Plugin, c.Status = s.Plugin, s
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(5 * time.Second)
+			synctest.Wait()
+		}
+		var a *agent
+		run := func() (end func()) {
+			a = changing(reg, old, third)
+			ctx, cancel := context.WithCancel(t.Context())
+			var wg sync.WaitGroup
+			wg.Go(func() { a.followConfig(ctx) })
+			time.Sleep(5 * time.Second)
+			synctest.Wait()
+			return func() { cancel(); wg.Wait() }
+		}
+		said := func(report string, problem bool) {
+			t.Helper()
+			s := a.nodeState()
+			if s.Plugins != report || s.NotReady != "" {
+				t.Errorf("the Node says %s, not ready: %q, and not %s", s.Plugins, s.NotReady, report)
+			}
+			want := api.Problem{Kind: api.ClusterConfigKind.Kind, Name: api.DefaultName, Message: `plug-in "later" is unknown; the node goes on with old`}
+			if told := slices.Contains(s.Problems, want); told != problem || problem != (len(s.Problems) > 0) {
+				t.Errorf("the Node's problems are %v", s.Problems)
+			}
+		}
+		end := run()
+		said(`{"revision":1,"uses":"old","ready":["old"]}`, false)
+		forced := api.ClusterConfigStatus{Plugin: "later", Plugins: []string{"later", "old", "third"}, PreparedPlugin: "later", PluginRevision: 2}
+		config(forced)
+		const goesOn = `{"revision":2,"uses":"old","ready":["old","third"]}`
+		said(goesOn, true)
+		if err := a.Publish(t.Context()); err != nil {
+			t.Errorf("a new pod is told: %v", err)
+		}
+
+		end()
+		if _, err := registry.Modify(t.Context(), reg, api.Node, registry.Key{Name: "node1"}, func(n *corev1.Node) error {
+			metav1.SetMetaDataAnnotation(&n.ObjectMeta, api.PluginsAnnotation, goesOn)
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		end = run()
+		defer func() { end() }()
+		said(goesOn, true)
+
+		config(api.ClusterConfigStatus{Plugin: "third", Plugins: []string{"old", "third"}, PreparedPlugin: "third", PluginRevision: 3})
+		said(`{"revision":3,"uses":"third","ready":["old","third"]}`, false)
 	})
 }

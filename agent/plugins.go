@@ -38,12 +38,45 @@ func (c choice) beyond(o choice) []string {
 	return slices.DeleteFunc(slices.Clone(c.mix), func(name string) bool { return slices.Contains(o.mix, name) })
 }
 
+// choice is what a configuration has the node run. Where that is to use a plug-in that this
+// version does not know, as one that came with a later one, the node goes on to use the one
+// that it does: what pods live on must not go for a name.
+func (a *agent) choice(config *api.ClusterConfig) choice {
+	c := choiceOf(config, a.Node)
+	if _, err := a.Plugin(c.used); err == nil {
+		return c
+	}
+	if used := a.status.lastUsed(); used != "" {
+		c.used = used
+		if !slices.Contains(c.mix, used) {
+			c.mix = append(c.mix, used)
+		}
+	}
+	return c
+}
+
 // lastStatus is what the ClusterConfig's status said last of the cluster's plug-ins. A node
 // goes by it while a later status says nothing, as one that was lost: what pods live on
 // must not go with it.
 type lastStatus struct {
 	mu     sync.Mutex
 	status api.ClusterConfigStatus
+	// used is the plug-in that the node used last, empty where that is not known.
+	used string
+}
+
+// uses takes note of the plug-in that the node uses.
+func (l *lastStatus) uses(plugin string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.used = plugin
+}
+
+// lastUsed returns the plug-in that the node used last.
+func (l *lastStatus) lastUsed() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.used
 }
 
 // heard returns a configuration, which is changed, with what was said last where its
@@ -65,7 +98,10 @@ func (l *lastStatus) heard(c *api.ClusterConfig) *api.ClusterConfig {
 func (l *lastStatus) reported(r *api.PluginReport) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.status.Plugin != "" || r == nil || r.Uses == "" {
+	if r == nil || r.Uses == "" {
+		return
+	}
+	if l.used = r.Uses; l.status.Plugin != "" {
 		return
 	}
 	mix := slices.Concat([]string{r.Uses}, r.Ready, r.Needs)
@@ -93,8 +129,7 @@ func mixedOf(c choice, all []plugin.Plugin) mixed {
 // nil where the configuration asks for another choice already, of which the next report
 // will be. Where that one has more in the mix, it may not begin soon, see awaitNext, and
 // this goes on.
-func (m mixed) report(in plugin.Input, made *plan.Plan, held []plan.Address) *api.PluginReport {
-	asked := choiceOf(in.Config, in.Node.Name)
+func (m mixed) report(in plugin.Input, asked choice, made *plan.Plan, held []plan.Address) *api.PluginReport {
 	if !m.equal(asked) && len(asked.beyond(m.choice)) == 0 {
 		return nil
 	}

@@ -52,7 +52,7 @@ func TestReadyOnceAnnounced(t *testing.T) {
 	m := mixedOf(choiceOf(config, "node1"), all)
 	is := func(want bool) {
 		t.Helper()
-		if r := m.report(in, made, nil); !r.IsReady("a") || r.IsReady("b") != want {
+		if r := m.report(in, choiceOf(in.Config, "node1"), made, nil); !r.IsReady("a") || r.IsReady("b") != want {
 			t.Errorf("others know: %v; the node says %+v", told, r)
 		}
 	}
@@ -65,7 +65,7 @@ func TestReadyOnceAnnounced(t *testing.T) {
 	config = config.DeepCopyObject().(*api.ClusterConfig)
 	config.Status.LoadingPlugins = nil
 	in.Config = config
-	if r := m.report(in, made, nil); r != nil {
+	if r := m.report(in, choiceOf(in.Config, "node1"), made, nil); r != nil {
 		t.Errorf("of what is not loading any more it says %+v", r)
 	}
 	m = mixedOf(choiceOf(config, "node1"), all)
@@ -111,13 +111,13 @@ func TestReport(t *testing.T) {
 		in := plugin.Input{Config: config, Objects: registry.Snapshot{}, Node: plugin.Node{Name: "node1", Addresses: []netip.Addr{netip.MustParseAddr("172.30.0.11")}}}
 		made, _ := plugin.Mix(all[0], all[1:]...).Compile(in)
 		test.want.Revision = 7
-		if got := m.report(in, made, held); got == nil || got.Text() != test.want.Text() {
+		if got := m.report(in, choiceOf(in.Config, "node1"), made, held); got == nil || got.Text() != test.want.Text() {
 			t.Errorf("%s: the node says %+v, not %+v", test.name, got, test.want)
 		}
 		other := *config
 		other.Status.LoadingPlugins = config.Status.Plugins
 		in.Config = &other
-		if got := m.report(in, made, held); got != nil {
+		if got := m.report(in, choiceOf(in.Config, "node1"), made, held); got != nil {
 			t.Errorf("%s: of another choice it says %+v", test.name, got)
 		}
 	}
