@@ -128,6 +128,9 @@ type agent struct {
 	plugins string
 	// status is what nodes were last told to do of which plug-ins.
 	status lastStatus
+	// pluginReport is tellPlugins' own: what it said last, or the Node before the agent
+	// started; nil where that is nothing.
+	pluginReport *api.PluginReport
 
 	// leased says that the agent holds the lease of its node's name; first is
 	// closed when it does for the first time.
@@ -369,6 +372,7 @@ func (a *agent) readReport(ctx context.Context) error {
 				a.Log.Warn("what the node did before the agent started is not known", "error", err)
 			}
 			a.status.reported(r)
+			a.pluginReport = r
 		}
 		if err == nil || errors.Is(err, registry.ErrNotFound) {
 			problem("")
@@ -447,7 +451,7 @@ func (a *agent) run(ctx context.Context, what choice, objects *followed, effecti
 		if ctx.Err() == nil {
 			a.endInterlude()
 		}
-		a.tellPlugins(mix)
+		a.tellPlugins(mix, r.Whole)
 		a.report(r)
 		if r.Whole {
 			first.Do(func() { wg.Go(settled) })
@@ -509,20 +513,27 @@ func (a *agent) gather(ctx context.Context, f *followed) {
 	}
 }
 
-// tellPlugins has the Node say what the data plane does of which plug-ins.
-func (a *agent) tellPlugins(mix mixed) {
-	done := a.applied()
-	if done == nil {
+// tellPlugins has the Node say what the data plane does of which plug-ins. Where it does
+// not hold the whole of the last plan, the node is ready for none, whatever it said before.
+func (a *agent) tellPlugins(mix mixed, whole bool) {
+	if done := a.applied(); done != nil {
+		// All that have an address now: one may have got it by the plan of before.
+		if r := mix.report(done.Input, a.choice(done.Input.Config), done.Plan, a.held()); r != nil {
+			a.status.reported(r)
+			a.pluginReport = r
+		}
+	}
+	if a.pluginReport == nil {
 		return
 	}
-	// All that have an address now: one may have got it by the plan of before.
-	if r := mix.report(done.Input, a.choice(done.Input.Config), done.Plan, a.held()); r != nil {
-		a.status.reported(r)
-		text := r.Text()
-		a.mu.Lock()
-		a.plugins = text
-		a.mu.Unlock()
+	r := *a.pluginReport
+	if !whole {
+		r.Ready = nil
 	}
+	text := r.Text()
+	a.mu.Lock()
+	a.plugins = text
+	a.mu.Unlock()
 }
 
 func (a *agent) setRunning(s *syncer, planes *dataPlanes, changed chan struct{}) {

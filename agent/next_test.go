@@ -284,3 +284,65 @@ func TestNextThatIsUnknown(t *testing.T) {
 		said(`{"revision":3,"uses":"third","ready":["old","third"]}`, false)
 	})
 }
+
+// TestReadyForNothing has the data plane of a node not take the plan: the node is ready for
+// no plug-in, whatever it said before, until it does; so it is where its agent starts anew,
+// or comes to another choice.
+func TestReadyForNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reg := memory.New()
+		old := &pooled{name: "old", subnet: netip.MustParsePrefix("10.1.1.0/24"), kinds: []*registry.Kind{api.Node}}
+		young := &pooled{name: "young", subnet: netip.MustParsePrefix("10.2.1.0/24"), kinds: []*registry.Kind{api.Node}}
+		const whole, none = `{"revision":1,"uses":"old","ready":["old","young"]}`, `{"revision":1,"uses":"old"}`
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1", Annotations: map[string]string{api.PluginsAnnotation: whole}}}
+		n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "172.30.0.11"}}
+		if _, err := reg.Create(t.Context(), api.Node, n); err != nil {
+			t.Fatal(err)
+		}
+		c := &api.ClusterConfig{ObjectMeta: metav1.ObjectMeta{Name: api.DefaultName}}
+		c.Spec.Plugin, c.Status = "young", api.ClusterConfigStatus{Plugin: "old", Plugins: []string{"old", "young"}, PluginRevision: 1}
+		if _, err := reg.Create(t.Context(), api.ClusterConfigKind, c); err != nil {
+			t.Fatal(err)
+		}
+		a := changing(reg, old, young)
+		plane, _ := a.DataPlane(api.DefaultDataPlane, nil)
+		refuses := func(err error) {
+			plane.(*recorder).set(err)
+			a.kick()
+			time.Sleep(time.Minute)
+			synctest.Wait()
+		}
+		said := func(what, report string) {
+			t.Helper()
+			if s := a.nodeState(); s.Plugins != report {
+				t.Errorf("%s: the Node says %s, and not %s", what, s.Plugins, report)
+			}
+		}
+		refuses(errors.New("no memory"))
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { a.followConfig(ctx) })
+		defer func() { cancel(); wg.Wait() }()
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		said("an agent that starts, and whose data plane takes nothing", none)
+		refuses(nil)
+		said("it takes the plan", whole)
+		refuses(&datapath.EntryError{Entry: "add route 10.2.2.0/24", Err: errors.New("another's is in the way")})
+		said("it does not take all of it", none)
+		refuses(nil)
+		said("it takes all of it again", whole)
+		plane.(*recorder).set(errors.New("no memory"))
+		if _, err := registry.Modify(t.Context(), reg, api.ClusterConfigKind, registry.Key{Name: api.DefaultName}, func(c *api.ClusterConfig) error {
+			c.Status.Plugin, c.Status.PreparedPlugin, c.Status.PluginRevision = "young", "young", 2
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		said("it does not take the next choice", none)
+		refuses(nil)
+		said("it takes that", `{"revision":2,"uses":"young","ready":["old","young"]}`)
+	})
+}

@@ -146,7 +146,7 @@ func (m mixed) report(in plugin.Input, asked choice, made *plan.Plan, held []pla
 	for _, p := range m.all {
 		base := plugin.BaseOf(p).Name()
 		m.announced[p.Name()] = m.announced[p.Name()] || !slices.Contains(m.loading, p.Name()) || plugin.Announced(p, in)
-		if m.announced[p.Name()] && len(parts[base].Local.Pools) > 0 && (len(parts) == 1 || knowsAll(parts[base], in)) {
+		if m.announced[p.Name()] && len(parts[base].Local.Pools) > 0 && (len(parts) == 1 || knowsAll(parts[base], in) && isWithin(parts[base], made)) {
 			r.Ready = append(r.Ready, p.Name())
 		}
 		if base != used && slices.ContainsFunc(held, func(a plan.Address) bool { return needs(parts, base, a) && !inPool(parts[used], a) }) {
@@ -173,6 +173,26 @@ func needs(plans map[string]*plan.Plan, plugin string, a plan.Address) bool {
 
 func inPool(p *plan.Plan, a plan.Address) bool {
 	return slices.ContainsFunc(p.Local.Pools, func(pool plan.Pool) bool { return pool.Network == a.Network && pool.Prefix.Contains(a.IP) })
+}
+
+// isWithin reports whether a plan leads to all other machines that a part of it leads to.
+// It may not, as where a tunnel of another plug-in is in the way, or where the data plane
+// cannot do it.
+func isWithin(part, all *plan.Plan) bool {
+	for _, t := range part.Local.Tunnels {
+		if _, there := all.Local.Tunnel(t.Name); !there {
+			return false
+		}
+	}
+	for k, r := range part.Routes.All() {
+		if len(r.Peers) == 0 || r.EndpointsOnly {
+			continue
+		}
+		if way, there := all.Routes.Get(k); !there || !slices.Equal(way.Peers, r.Peers) {
+			return false
+		}
+	}
+	return true
 }
 
 // knowsAll reports whether a plan leads to every other node. Else one that changes to

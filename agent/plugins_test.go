@@ -2,6 +2,7 @@ package agent
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -70,6 +71,59 @@ func TestReadyOnceAnnounced(t *testing.T) {
 	}
 	m = mixedOf(choiceOf(config, "node1"), all)
 	is(true)
+}
+
+// leads is a plug-in whose nodes reach another's subnet by a tunnel on a port.
+type leads struct {
+	gives
+	port uint16
+	to   netip.Prefix
+}
+
+func (l leads) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
+	b := plan.NewBuilder(nil)
+	plugin.PutNode(b, in.Node)
+	plugin.PutPool(b, l.subnet, l.name, l.name)
+	own, other := in.Node.Addresses[0], netip.MustParseAddr("172.30.0.12")
+	b.Local.Tunnels = []plan.Tunnel{{Name: l.name, VTEP: own, MAC: plan.MACOf(own), Port: l.port}}
+	b.PutNetwork(plan.NetworkKey{Name: plan.DefaultNetwork, Tunnel: l.name}, plan.Network{Origin: l.name})
+	b.PutPeer(plan.PeerKey{Name: "node2"}, plan.Peer{Addresses: []netip.Addr{other}, Ends: []plan.TunnelEnd{{Tunnel: l.name, VTEP: other, MAC: plan.MACOf(other)}}})
+	b.PutRoute(plan.RouteKey{Network: plan.DefaultNetwork, Prefix: l.to}, plan.Route{Way: plan.ToTunnel, Peers: []string{"node2"}, Origin: l.name})
+	return b.Build(), nil
+}
+
+// TestReadyForWhatThePlanHas has a node compile two plug-ins, and the data plane do what is
+// left of both: the node is ready for one of which all that leads to other nodes is there.
+func TestReadyForWhatThePlanHas(t *testing.T) {
+	config := &api.ClusterConfig{Status: api.ClusterConfigStatus{Plugin: "a", Plugins: []string{"a", "b"}}}
+	in := plugin.Input{Config: config, Objects: registry.Snapshot{}, Node: plugin.Node{Name: "node1", Addresses: []netip.Addr{netip.MustParseAddr("172.30.0.11")}}}
+	for _, test := range []struct {
+		name     string
+		portOfB  uint16
+		subnetOf string // what b leads to
+		leftOut  string // what the data plane cannot do
+		want     []string
+	}{
+		{"nothing is in the way", 8472, "10.2.2.0/24", "", []string{"a", "b"}},
+		{"another node has one subnet by both", 8472, "10.1.2.0/24", "", []string{"a", "b"}},
+		{"their tunnels are one", 4789, "10.2.2.0/24", "", []string{"a"}},
+		{"their tunnels are one, as are another node's subnets", 4789, "10.1.2.0/24", "", []string{"a"}},
+		{"the data plane cannot do a route", 8472, "10.2.2.0/24", "10.2.2.0/24", []string{"a"}},
+		{"the data plane cannot do one of the plug-in in use", 8472, "10.2.2.0/24", "10.1.2.0/24", []string{"b"}},
+	} {
+		all := []plugin.Plugin{
+			leads{gives{"a", netip.MustParsePrefix("10.1.1.0/24")}, 4789, netip.MustParsePrefix("10.1.2.0/24")},
+			leads{gives{"b", netip.MustParsePrefix("10.2.1.0/24")}, test.portOfB, netip.MustParsePrefix(test.subnetOf)}}
+		made, _ := plugin.Mix(all[0], all[1:]...).Compile(in)
+		if test.leftOut != "" {
+			less := *made
+			less.Routes = less.Routes.Delete(plan.RouteKey{Network: plan.DefaultNetwork, Prefix: netip.MustParsePrefix(test.leftOut)})
+			made = &less
+		}
+		if r := mixedOf(choiceOf(config, "node1"), all).report(in, choiceOf(config, "node1"), made, nil); !slices.Equal(r.Ready, test.want) {
+			t.Errorf("%s: the node is ready for %v, and not %v", test.name, r.Ready, test.want)
+		}
+	}
 }
 
 // TestReport has a node whose pods have addresses of some plug-ins, of which the first is
