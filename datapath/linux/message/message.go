@@ -46,9 +46,12 @@ func Octet(b []byte) uint8 {
 	return b[0]
 }
 
-// BigEndian is a number of four bytes in the network's order.
+// BigEndian is a number of four bytes in the network's order; 0 for any other length.
 func BigEndian(b []byte) uint32 {
-	return uint32(b[0])<<24 | uint32(b[1])<<16 | uint32(b[2])<<8 | uint32(b[3])
+	if len(b) != 4 {
+		return 0
+	}
+	return binary.BigEndian.Uint32(b)
 }
 
 // Dump repeats a dump that others' changes interrupted (NLM_F_DUMP_INTR). One
