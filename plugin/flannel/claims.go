@@ -62,8 +62,6 @@ type claims struct {
 	macs  map[netip.Addr]plan.MAC
 	// nodes are the Nodes of leases in etcd.
 	nodes map[*lease]*corev1.Node
-	// listed are the Nodes by those of their addresses that are believed.
-	listed map[netip.Addr]*corev1.Node
 }
 
 // tunnelMAC is a MAC address in a tunnel.
@@ -76,7 +74,7 @@ type tunnelMAC struct {
 func (c *compiler) settle() {
 	c.claims = claims{holders: map[netip.Prefix]*lease{}, addresses: map[netip.Addr]claim{},
 		vteps: map[tunnelMAC]netip.Addr{}, macs: map[netip.Addr]plan.MAC{},
-		nodes: map[*lease]*corev1.Node{}, listed: map[netip.Addr]*corev1.Node{}}
+		nodes: map[*lease]*corev1.Node{}}
 	c.ordered = slices.Clone(c.leases)
 	slices.SortStableFunc(c.ordered, func(a, b *lease) int {
 		rank := func(l *lease) int {
@@ -174,6 +172,10 @@ func (c *compiler) claim(l *lease, at reference, a netip.Addr, g grade) {
 		c.problemAt(at, "its address %s is in the subnet %s of %s, and is not used; give its node an address of the nodes' network", a, p, c.holders[p].at)
 		return
 	}
+	if p, in := c.podsNetwork(a); in {
+		c.problemAt(at, "its address %s is in the network %s of %s, where pods' addresses are, and is not used; give its node an address of the nodes' network", a, p, c.config)
+		return
+	}
 	had, known := c.addresses[a]
 	switch {
 	case known && had.grade <= g:
@@ -183,6 +185,18 @@ func (c *compiler) claim(l *lease, at reference, a netip.Addr, g grade) {
 	default:
 		c.addresses[a] = claim{g, l, at}
 	}
+}
+
+// podsNetwork returns the cluster's network where an address is in it, which is no
+// node's then, even if no lease has it yet. Where the node itself is in there, other
+// nodes may be, too.
+func (c *compiler) podsNetwork(a netip.Addr) (netip.Prefix, bool) {
+	for _, r := range []Range{c.settings.V4, c.settings.V6} {
+		if !r.IsZero() && r.Network.Contains(a) && !slices.ContainsFunc(c.near(), r.Network.Overlaps) {
+			return r.Network, true
+		}
+	}
+	return netip.Prefix{}, false
 }
 
 // problemAt says what is wrong with an object, once.
@@ -223,10 +237,6 @@ func (c *compiler) claimOfNodes() {
 				c.claim(l, at, a, g)
 			case n.Name != c.in.Node.Name:
 				c.problemAt(at, "it has address %s of node %s; delete the one that is gone, else give each an address of its own", a, c.in.Node.Name)
-				continue
-			}
-			if had := c.addresses[a]; had.at == at || had.lease == l && l != nil {
-				c.listed[a] = n
 			}
 		}
 	}

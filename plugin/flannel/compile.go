@@ -380,9 +380,6 @@ func (c *compiler) putCluster() {
 		plugin.PutDirect(c.b, multicast, origin)
 		plugin.PutExit(c.b, r.Network.Addr(), origin)
 	}
-	for a, n := range c.listed {
-		c.putNodeDirect([]netip.Addr{a}, "Node "+n.Name)
-	}
 }
 
 // putUnconfigured states that the cluster's network is what nodes have, be they

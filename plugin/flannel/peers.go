@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/subnet"
@@ -14,26 +13,29 @@ import (
 // peer is the node that holds another lease.
 type peer struct {
 	*lease
-	// addresses are those of the node that are known and believed, PublicIP and
-	// PublicIPv6 among them.
+	// addresses are PublicIP and PublicIPv6, as far as they are believed to be the
+	// node's own. What else its Node lists is not among them: packets for such an
+	// address would go to the end of a tunnel that is elsewhere, so that a node could
+	// draw those for any machine by listing its address. Pods reach it as they reach
+	// machines outside of the cluster.
 	addresses []netip.Addr
 }
 
 func (c *compiler) peer(l *lease) peer {
 	p := peer{lease: l}
-	for _, a := range []netip.Addr{l.PublicIP, l.PublicIPv6} {
-		if a.IsValid() {
-			p.addresses = append(p.addresses, a)
+	for _, f := range []struct {
+		address          netip.Addr
+		field, byAnAdmin string
+	}{{l.PublicIP, c.words.publicIP, nodePublicIPAnnotation}, {l.PublicIPv6, c.words.publicIPv6, nodePublicIPv6Annotation}} {
+		switch had := c.addresses[f.address]; {
+		case !f.address.IsValid() || had.lease != l:
+		case c.nodesAreLeases && had.grade > vouched:
+			c.problem(l, "%s %s is in none of its status.addresses: its pods are reached there, but pods reach that address itself as one outside of the cluster; add annotation %s: %s, which agents may not write",
+				f.field, f.address, f.byAnAdmin, f.address)
+		default:
+			p.addresses = append(p.addresses, f.address)
 		}
 	}
-	if n := cmp.Or(l.node, c.claims.nodes[l]); n != nil {
-		for _, a := range api.NodeAddresses(n) {
-			if !slices.Contains(p.addresses, a) {
-				p.addresses = append(p.addresses, a)
-			}
-		}
-	}
-	p.addresses = slices.DeleteFunc(p.addresses, func(a netip.Addr) bool { return c.addresses[a].lease != l })
 	return p
 }
 
