@@ -194,11 +194,14 @@ func (s standing) wants(annotated, configured string) standing {
 	return s
 }
 
-// due is when something that failed is to be tried again; zero where nothing is.
+// due is when something that failed is to be tried again; zero where nothing is. What is
+// not wanted more than the one in force is not tried.
 func (s standing) due() (due time.Time) {
-	wanted := s.candidates()
-	for name, f := range s.failed {
-		if slices.Contains(wanted, name) && (due.IsZero() || f.until.Before(due)) {
+	for _, name := range s.candidates() {
+		if name == s.inForce {
+			break
+		}
+		if f, failed := s.failed[name]; failed && (due.IsZero() || f.until.Before(due)) {
 			due = f.until
 		}
 	}

@@ -91,6 +91,9 @@ func tellDataPlanes(t *testing.T, story string) string {
 		fmt.Fprintf(&out, "  = %s", s.report().Text())
 		if due := s.due(); !due.IsZero() {
 			fmt.Fprintf(&out, ", again after %v", due.Sub(now))
+			if !due.After(now) {
+				t.Errorf("%s: it is woken again and again, and has nothing to do", line)
+			}
 		}
 		if trouble := s.trouble(); trouble != "" {
 			fmt.Fprintf(&out, "\n  ! %s", trouble)
