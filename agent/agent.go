@@ -348,7 +348,7 @@ func (a *agent) followConfig(ctx context.Context) {
 			}
 		}()
 		if err := a.run(epoch, now, objects, effective); err != nil {
-			a.endInterlude()
+			a.endInterlude(nil)
 			a.Log.Error("cannot run the cluster's network", "error", err)
 			a.problem(configPart)(err.Error())
 			<-epoch.Done()
@@ -447,17 +447,16 @@ func (a *agent) run(ctx context.Context, what choice, objects *followed, effecti
 	}
 	var first sync.Once
 	settled := thrifty()
+	var s *syncer
 	report := func(r round) {
-		if ctx.Err() == nil {
-			a.endInterlude()
-		}
 		a.tellPlugins(mix, r.Whole)
+		a.endInterlude(s) // only now may pods get addresses of what the Node is to say
 		a.report(r)
 		if r.Whole {
 			first.Do(func() { wg.Go(settled) })
 		}
 	}
-	s := newSyncer(planes, a.Log, a.RepairEvery, a.metrics, plug.Kinds(), compile, report)
+	s = newSyncer(planes, a.Log, a.RepairEvery, a.metrics, plug.Kinds(), compile, report)
 	s.choose = func(ctx context.Context, compiled plugin.Applied) (bool, error) {
 		asked, err := a.askedDataPlane(ctx, compiled.Input)
 		if err != nil {
@@ -714,10 +713,10 @@ func (a *agent) report(r round) {
 			a.server.Resize()
 		}
 	}
-	ready := a.Ready() == nil
-	a.metrics.report(r, ready)
+	err := a.Ready()
+	a.metrics.report(r, err == nil || errors.Is(err, cni.ErrChanging))
 	a.node.Kick()
-	if !ready {
+	if err != nil {
 		return
 	}
 	if a.installed {

@@ -12,28 +12,40 @@ type interlude struct {
 	// until is when it ends though there was no round; zero where there is none.
 	until time.Time
 	state nodeState
+	// after is who did the rounds before it, which do not end it.
+	after *syncer
 }
 
 // mostInterlude is how long a node is believed to be what it was though nothing of the
 // next choice works yet.
 const mostInterlude = 15 * time.Second
 
-// beginInterlude begins one, where pods can be networked.
+// beginInterlude begins one, where pods can be networked. One that goes on is not longer
+// for that.
 func (a *agent) beginInterlude() {
-	if a.Ready() != nil {
+	a.mu.Lock()
+	goesOn := time.Now().Before(a.interlude.until)
+	if goesOn {
+		a.interlude.after = a.syncer
+	}
+	a.mu.Unlock()
+	if goesOn || a.Ready() != nil {
 		return
 	}
 	state := a.nodeState()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.interlude = interlude{time.Now().Add(mostInterlude), state}
+	a.interlude = interlude{time.Now().Add(mostInterlude), state, a.syncer}
 }
 
-// endInterlude has said what is, from now on.
-func (a *agent) endInterlude() {
+// endInterlude has said what is, from now on, after a round by someone, or where there will
+// be none.
+func (a *agent) endInterlude(by *syncer) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.interlude = interlude{}
+	if by == nil || by != a.interlude.after {
+		a.interlude = interlude{}
+	}
 }
 
 // between returns what is said of the node while one choice follows another.

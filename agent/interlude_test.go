@@ -49,15 +49,24 @@ func TestInterlude(t *testing.T) {
 		a.problem("flannel")("")
 		a.setRunning(run(), nil, nil)
 		synctest.Wait()
-		a.endInterlude()
+		a.endInterlude(a.running())
 		is("the next one", true, true)
 		if err := a.Ready(); err != nil {
 			t.Errorf("a new pod is told: %v", err)
 		}
 
+		former := a.running()
 		a.beginInterlude()
+		a.endInterlude(former) // by its last round, which was under way
 		a.setRunning(nil, nil, nil)
-		time.Sleep(mostInterlude)
+		is("the one before had a round more", true, true)
+		a.setRunning(run(), nil, nil)
+		time.Sleep(mostInterlude / 2)
+		a.beginInterlude()
+		a.endInterlude(a.running())
+		a.setRunning(nil, nil, nil)
+		is("yet another one, before a round of the next", true, true)
+		time.Sleep(mostInterlude / 2)
 		is("none that comes in time", false, false)
 
 		a.setRunning(run(), nil, nil)

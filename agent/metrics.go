@@ -50,10 +50,11 @@ func (m *metrics) report(r round, ready bool) {
 	if r.Err != nil {
 		m.failed.Inc()
 	}
-	m.ready.Set(0)
+	value := 0.
 	if ready {
-		m.ready.Set(1)
+		value = 1
 	}
+	m.ready.Set(value)
 	if p := r.Plan; p != nil {
 		for table, n := range map[string]int{"networks": p.Networks.Len(), "peers": p.Peers.Len(), "endpoints": p.Endpoints.Len(), "routes": p.Routes.Len(), "tags": p.Tags.Len(),
 			"classes": p.Classes.Len(), "within": p.Within.Len(), "verdicts": p.Verdicts.Len(), "services": p.Services.Len(), "egress": p.Egress.Len()} {

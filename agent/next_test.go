@@ -305,6 +305,11 @@ func TestReadyForNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		a := changing(reg, old, young)
+		var attaches []error
+		a.held = func() []plan.Address { // as the Node comes to say something else
+			attaches = append(attaches, a.Ready())
+			return nil
+		}
 		plane, _ := a.DataPlane(api.DefaultDataPlane, nil)
 		refuses := func(err error) {
 			plane.(*recorder).set(err)
@@ -344,5 +349,19 @@ func TestReadyForNothing(t *testing.T) {
 		said("it does not take the next choice", none)
 		refuses(nil)
 		said("it takes that", `{"revision":2,"uses":"young","ready":["old","young"]}`)
+
+		attaches = nil
+		if _, err := registry.Modify(t.Context(), reg, api.ClusterConfigKind, registry.Key{Name: api.DefaultName}, func(c *api.ClusterConfig) error {
+			c.Status.Plugin, c.Status.PreparedPlugin, c.Status.PluginRevision = "old", "old", 3
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		said("it comes to another", `{"revision":3,"uses":"old","ready":["old","young"]}`)
+		if len(attaches) == 0 || !errors.Is(attaches[0], cni.ErrChanging) {
+			t.Errorf("a pod that gets an address of that before the Node can say so is told: %v", attaches)
+		}
 	})
 }
