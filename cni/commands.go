@@ -11,6 +11,7 @@ import (
 
 	"github.com/weftnet/weft/cni/protocol"
 	"github.com/weftnet/weft/ipam"
+	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/podlink"
 )
 
@@ -73,6 +74,14 @@ func (s *Server) add(ctx context.Context, c *call) (ipam.Attachment, *protocol.E
 	if err := s.Node.Ready(); err != nil {
 		return none, protocol.Errorf(protocol.TryAgainLater, "%v", err)
 	}
+	if known && a.Phase == ipam.Pending && !isFrom(a, s.Node.Pools()) {
+		// No runtime has heard of what pods get addresses of no more, and which may be
+		// another node's by now: it is begun anew.
+		if failure := s.remove(a.Key, a.HostInterface); failure != nil {
+			return none, failure
+		}
+		known = false
+	}
 	if !known {
 		if err := s.Node.Admit(c.namespace, c.pod, c.uid); err != nil {
 			return none, protocol.Errorf(protocol.InvalidPod, "%v", err)
@@ -123,6 +132,13 @@ func (s *Server) add(ctx context.Context, c *call) (ipam.Attachment, *protocol.E
 		s.Resize() // it changed meanwhile
 	}
 	return a, nil
+}
+
+// isFrom reports whether all addresses of an attachment are of some pools.
+func isFrom(a ipam.Attachment, pools []plan.Pool) bool {
+	return !slices.ContainsFunc(a.Addresses, func(ip netip.Addr) bool {
+		return !slices.ContainsFunc(pools, func(p plan.Pool) bool { return p.Network == a.Network && p.Prefix.Contains(ip) })
+	})
 }
 
 // hasNetwork says that the node has no network of a name; nil where it has.

@@ -142,6 +142,26 @@ func TestAddGoesOnWithTheNextAgent(t *testing.T) {
 	}
 }
 
+// What an agent began with an address that pods get no more, as the node's subnet became
+// another's or its plug-in another one, is begun anew by the next.
+func TestAddBeginsAnewWithOtherPools(t *testing.T) {
+	n := newNode(t, settings{Pools: dualStack})
+	wait := n.hang(t.Context(), "c1", newNetNS(t))
+	n.kill()
+	n.wish("publish-hangs", "")
+	n.Pools = []netip.Prefix{netip.MustParsePrefix("10.2.0.0/24"), dualStack[1]}
+	n.start()
+	out, code := wait()
+	if code != 0 || !strings.Contains(out, "10.2.0.2/32") {
+		t.Errorf("exit status %d: %s", code, out)
+	}
+	links := n.links()
+	n.kill()
+	if all := n.records(); len(links) != 1 || len(all) != 1 || all[0].Phase != ipam.Ready || all[0].HostInterface != links[0].Name {
+		t.Errorf("there are interfaces %v, and the journal has %v", links, all)
+	}
+}
+
 // A data plane that hears of neither must bring up the interface that there is in the
 // end, though it has the name and the address of the one before. That one may also have
 // gone by itself, before the DEL.
