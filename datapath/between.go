@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/weftnet/weft/datapath/interval"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -11,150 +12,309 @@ import (
 // data plane that changes policies in one step and routes and egress rules after them,
 // one by one. It has the policies of p, and of next's routes and egress rules those
 // that keep packets from passing. So what these forbid is forbidden before next's
-// policies allow it. What both plans let pass it lets pass. It is pure. Where it need not
-// be gone through it is p itself.
+// policies allow it. It lets nothing pass that p does not, and what both plans let pass
+// it lets pass. It is pure. Where it need not be gone through it is p itself.
 //
-// Egress rules are looked at scope by scope, those of an endpoint, of a tag and of a
-// network. Where a change lets those of one scope hide less of another's, or gives an
-// endpoint another tag, what the other scope drops is not seen to; nor is it where
-// packets may come from.
+// A prefix is taken apart where a longer one of either plan begins, so that each part
+// fares alike in all of it. Egress rules are looked at scope by scope, those of an
+// endpoint, of a tag and of a network. Where those of one come or go, and those of the
+// next scope drop only some of what they were about, more of it may be dropped meanwhile
+// than either plan drops. What another scope drops is not seen to where an endpoint gets
+// another tag; nor is where packets may come from.
+//
+// Nothing need be seen to for an endpoint that leaves or comes: without its policies it
+// has no interface that is up. It costs in proportion to the changes and to the entries
+// within changed prefixes; and where egress rules change, to those of the scopes that they
+// hide.
 //
 // Both must be valid, and what is returned is.
 func Between(p, next *plan.Plan) *plan.Plan {
 	if p == nil || next == nil {
 		return p
 	}
-	changes := p.Diff(next)
-	if len(changes.Endpoints)+len(changes.Tags)+len(changes.Classes)+len(changes.Within)+len(changes.Verdicts) == 0 ||
-		len(changes.Routes)+len(changes.Egress) == 0 {
-		return p
-	}
-	b := &between{plan: *p, from: p, next: next}
-	b.routes(changes.Routes)
-	b.egress(changes.Egress)
-	if !b.changed {
+	b := newBetween(p, next)
+	b.through()
+	if len(p.Routes.Diff(b.plan.Routes))+len(p.Egress.Diff(b.plan.Egress)) == 0 {
 		return p
 	}
 	return &b.plan
 }
 
+// between is a plan on its way to the one between two.
 type between struct {
 	plan       plan.Plan
 	from, next *plan.Plan
-	changed    bool
+	// dropping are the destinations that a plan's egress rules of the same sources drop,
+	// in order.
+	dropping map[sourcesIn][]netip.Prefix
+	// looked is how many entries were looked at.
+	looked int
 }
 
-func (b *between) routes(changes []plan.Change[plan.RouteKey, plan.Route]) {
-	var closed []plan.RouteKey
-	set := func(k plan.RouteKey, r plan.Route) { b.plan.Routes, b.changed = b.plan.Routes.Set(k, r), true }
-	for _, c := range changes {
-		switch {
-		case c.New == nil:
-			// What a shorter prefix says then.
-			if c.Old.Way != plan.ToDrop && dropped(b.next, c.Key.Network, c.Key.Prefix.Addr(), c.Old.EndpointsOnly) {
-				b.plan.Routes, b.changed = b.plan.Routes.Delete(c.Key), true
-				closed = append(closed, c.Key)
-			}
-		case c.New.Way == plan.ToDrop:
-			set(c.Key, *c.New)
-			closed = append(closed, c.Key)
+// sourcesIn are the sources of egress rules of a plan.
+type sourcesIn struct {
+	in *plan.Plan
+	of plan.EgressKey
+}
+
+func newBetween(p, next *plan.Plan) *between {
+	return &between{plan: *p, from: p, next: next, dropping: map[sourcesIn][]netip.Prefix{}}
+}
+
+func (b *between) through() {
+	changes := b.from.Diff(b.next)
+	if len(changes.Endpoints)+len(changes.Tags)+len(changes.Classes)+len(changes.Within)+len(changes.Verdicts) == 0 {
+		return
+	}
+	b.routes(changes)
+	b.egress(changes.Egress)
+}
+
+// routes closes the parts of changed prefixes that lead nowhere in the next plan.
+func (b *between) routes(changes plan.Diff) {
+	var all []plan.RouteKey
+	for _, c := range changes.Routes {
+		if !b.leaves(c) {
+			all = append(all, c.Key)
 		}
 	}
-	// What goes on within prefixes that are dropped as a whole from now on.
-	for _, c := range changes {
-		if c.New == nil || c.Old != nil || c.New.Way == plan.ToDrop || !b.refersWell(*c.New) {
-			continue
+	if changes.Local {
+		all = append(all, poolsOf(b.from)...)
+		all = append(all, poolsOf(b.next)...)
+	}
+	slices.SortFunc(all, plan.RouteKey.Compare)
+	var last plan.RouteKey
+	for _, k := range all {
+		if k.Network == last.Network && last.Prefix.IsValid() && contains(last.Prefix, k.Prefix) {
+			continue // which was taken apart whole
 		}
-		open := !dropped(b.from, c.Key.Network, c.Key.Prefix.Addr(), true)
-		for _, k := range closed {
-			if open && k.Network == c.Key.Network && within(c.Key.Prefix, k.Prefix) {
-				set(c.Key, *c.New)
-			}
+		last = k
+		for _, part := range b.partsOfRoutes(k) {
+			b.looked++
+			b.route(part)
 		}
 	}
 }
 
-// dropped reports whether a plan's routes lead nowhere for an address: what is in a
-// pool, and has no route there, is nowhere.
-func dropped(p *plan.Plan, network string, a netip.Addr, fromEndpoint bool) bool {
-	k, r, ok := p.Route(network, a, fromEndpoint)
+// leaves reports whether a route goes with the endpoint that it leads to.
+func (b *between) leaves(c plan.Change[plan.RouteKey, plan.Route]) bool {
+	if c.New != nil || c.Old.Way != plan.ToEndpoint {
+		return false
+	}
+	_, stays := b.next.Endpoints.Get(plan.EndpointKey{Interface: c.Old.Interface})
+	return !stays
+}
+
+func poolsOf(p *plan.Plan) []plan.RouteKey {
+	var all []plan.RouteKey
+	for _, pool := range p.Local.Pools {
+		all = append(all, plan.RouteKey{Network: pool.Network, Prefix: pool.Prefix})
+	}
+	return all
+}
+
+// partsOfRoutes returns a prefix and all within it that either plan says something of,
+// each before those within it.
+func (b *between) partsOfRoutes(k plan.RouteKey) []plan.RouteKey {
+	parts := []plan.RouteKey{k}
+	for _, p := range []*plan.Plan{b.from, b.next} {
+		for part := range p.Routes.From(k) {
+			if part.Network != k.Network || !contains(k.Prefix, part.Prefix) {
+				break
+			}
+			parts = append(parts, part)
+		}
+		for _, pool := range poolsOf(p) {
+			if pool.Network == k.Network && contains(k.Prefix, pool.Prefix) {
+				parts = append(parts, pool)
+			}
+		}
+	}
+	slices.SortFunc(parts, plan.RouteKey.Compare)
+	return slices.Compact(parts)
+}
+
+// route sees to what of a prefix is in none of its parts.
+func (b *between) route(k plan.RouteKey) {
+	// By whether it is what endpoints send.
+	var shut, closed, open [2]bool
+	views := []bool{false, true}
+	for i, fromEndpoint := range views {
+		is, was := !nowhere(b.next, k, fromEndpoint), !nowhere(b.from, k, fromEndpoint)
+		shut[i], closed[i], open[i] = was && !is, !was || !is, was && is
+	}
+	if shut[0] || shut[1] {
+		b.plan.Routes = b.plan.Routes.Delete(k)
+		// Where next has no route at all, none is left now.
+		all, own := closed[0] && !nowhere(&b.plan, k, false), closed[1] && !nowhere(&b.plan, k, true)
+		if all || own {
+			_, r, _ := b.next.RouteAround(k.Network, k.Prefix, true)
+			b.plan.Routes = b.plan.Routes.Set(k, plan.Route{Way: plan.ToDrop, EndpointsOnly: !all, Origin: r.Origin})
+		}
+		if open[1] && !all && nowhere(&b.plan, k, true) {
+			if r, ok := b.forEndpoints(k); ok {
+				b.plan.Routes = b.plan.Routes.Set(k, r)
+			}
+		}
+		return
+	}
+	// What goes on within a prefix that is closed from now on goes on as it did. A route
+	// that is everybody's is endpoints', too.
+	for i, fromEndpoint := range views {
+		if open[i] && nowhere(&b.plan, k, fromEndpoint) && !nowhere(b.from, k, true) {
+			_, r, _ := b.from.RouteAround(k.Network, k.Prefix, fromEndpoint)
+			b.plan.Routes = b.plan.Routes.Set(k, r)
+		}
+	}
+}
+
+// forEndpoints returns a route for endpoints only that leads as one of the plans does. There
+// are such of peers alone.
+func (b *between) forEndpoints(k plan.RouteKey) (plan.Route, bool) {
+	for _, p := range []*plan.Plan{b.from, b.next} {
+		_, r, _ := p.RouteAround(k.Network, k.Prefix, true)
+		if len(r.Peers) > 0 && !slices.ContainsFunc(r.Peers, func(name string) bool { return !b.from.Peer(name).Equal(p.Peer(name)) }) &&
+			(p == b.from || b.from.Local.Equal(p.Local) && len(b.from.Networks.Diff(p.Networks)) == 0) {
+			r.EndpointsOnly = true
+			return r, true
+		}
+	}
+	return plan.Route{}, false
+}
+
+// nowhere reports whether a plan's routes lead nowhere for what of a prefix is in no
+// longer one: what is in a pool, and has no route there, is nowhere.
+func nowhere(p *plan.Plan, of plan.RouteKey, fromEndpoint bool) bool {
+	k, r, ok := p.RouteAround(of.Network, of.Prefix, fromEndpoint)
 	return !ok || r.Way == plan.ToDrop || slices.ContainsFunc(p.Local.Pools, func(pool plan.Pool) bool {
-		return pool.Network == network && pool.Prefix.Contains(a) && k.Prefix.Bits() < pool.Prefix.Bits()
+		return pool.Network == of.Network && contains(pool.Prefix, of.Prefix) && k.Prefix.Bits() < pool.Prefix.Bits()
 	})
 }
 
-// refersWell reports whether all that a route speaks of is in the plan.
-func (b *between) refersWell(r plan.Route) bool {
-	for _, name := range r.Peers {
-		if _, ok := b.from.Peers.Get(plan.PeerKey{Name: name}); !ok {
-			return false
-		}
-	}
-	_, ok := b.from.Endpoints.Get(plan.EndpointKey{Interface: r.Interface})
-	return ok || r.Way != plan.ToEndpoint
-}
-
+// egress closes the parts of changed destinations that the next plan drops. A wider
+// scope's come before a narrower's, which hide them.
 func (b *between) egress(changes []plan.Change[plan.EgressKey, plan.Egress]) {
-	var closed []plan.EgressKey
-	set := func(k plan.EgressKey, e plan.Egress) { b.plan.Egress, b.changed = b.plan.Egress.Set(k, e), true }
-	of := func(p *plan.Plan, k plan.EgressKey) (plan.Egress, bool) {
-		tag := k.Tag
-		if e, ok := p.Endpoints.Get(plan.EndpointKey{Interface: k.Interface}); ok {
-			tag = e.Tag
-		}
-		_, e, ok := p.EgressOf(k.Network, k.Interface, tag, k.Destination.Addr())
-		return e, ok
-	}
-	known := func(k plan.EgressKey) bool {
-		_, ok := b.from.Endpoints.Get(plan.EndpointKey{Interface: k.Interface})
-		return ok || k.Interface == ""
-	}
+	var last plan.EgressKey
 	for _, c := range changes {
-		switch {
-		case c.New == nil:
-			if e, ok := of(b.next, c.Key); c.Old.Action != plan.Discard && ok && e.Action == plan.Discard {
-				b.plan.Egress, b.changed = b.plan.Egress.Delete(c.Key), true
-				closed = append(closed, c.Key)
-			}
-		case c.New.Action == plan.Discard && known(c.Key):
-			set(c.Key, *c.New)
-			closed = append(closed, c.Key)
-		}
-	}
-	for _, c := range changes {
-		if c.New == nil || c.Old != nil || c.New.Action == plan.Discard || c.New.Action == plan.ViaNode || !known(c.Key) {
+		if !b.stays(c.Key) || c.Key.Sources() == last.Sources() && contains(last.Destination, c.Key.Destination) {
 			continue
 		}
-		for _, k := range closed {
-			scope := k
-			scope.Destination = c.Key.Destination
-			if scope == c.Key && !b.drops(c.Key) && within(c.Key.Destination, k.Destination) {
-				set(c.Key, *c.New)
-			}
+		last = c.Key
+		for _, part := range b.partsOfEgress(c.Key) {
+			b.looked++
+			b.rule(part)
 		}
 	}
 }
 
-// drops reports whether p drops some of what a new rule would let pass: by what holds
-// for its destination in its own scope, or by any rule of another scope.
-func (b *between) drops(k plan.EgressKey) bool {
-	longest, dropped := -1, false
-	for other, e := range b.from.Egress.All() {
-		bits := other.Destination.Bits()
-		scope := other
-		scope.Destination = k.Destination
-		switch {
-		case other.Network != k.Network || !other.Destination.Overlaps(k.Destination):
-		case scope != k:
-			if e.Action == plan.Discard {
-				return true
-			}
-		case bits > longest && bits <= k.Destination.Bits():
-			longest, dropped = bits, e.Action == plan.Discard
-		}
+// stays reports whether a rule is not one of an endpoint that leaves or comes.
+func (b *between) stays(k plan.EgressKey) bool {
+	if k.Interface == "" {
+		return true
 	}
-	return dropped
+	_, was := b.from.Endpoints.Get(plan.EndpointKey{Interface: k.Interface})
+	_, is := b.next.Endpoints.Get(plan.EndpointKey{Interface: k.Interface})
+	return was && is
 }
 
-// within reports whether a prefix is a longer one of another.
-func within(p, of netip.Prefix) bool { return p.Bits() > of.Bits() && of.Contains(p.Addr()) }
+// partsOfEgress is partsOfRoutes for the rules of the same sources.
+func (b *between) partsOfEgress(k plan.EgressKey) []plan.EgressKey {
+	parts := []plan.EgressKey{k}
+	for _, p := range []*plan.Plan{b.from, b.next} {
+		for part := range p.Egress.From(k) {
+			if part.Sources() != k.Sources() || !contains(k.Destination, part.Destination) {
+				break
+			}
+			parts = append(parts, part)
+		}
+	}
+	slices.SortFunc(parts, plan.EgressKey.Compare)
+	return slices.Compact(parts)
+}
+
+// rule sees to what of a destination is in none of its parts.
+func (b *between) rule(k plan.EgressKey) {
+	_, was, wasThere := b.from.EgressAround(k)
+	_, is, isThere := b.next.EgressAround(k)
+	set := func(e plan.Egress) { b.plan.Egress = b.plan.Egress.Set(k, e) }
+	closed := func() bool {
+		_, e, ok := b.plan.EgressAround(k)
+		return ok && e.Action == plan.Discard
+	}
+	switch {
+	case wasThere && was.Action == plan.Discard:
+		// It stays so.
+	case isThere && is.Action == plan.Discard:
+		set(is)
+	case isThere && wasThere:
+		if closed() {
+			set(was)
+		}
+	case wasThere:
+		// What wider scopes say then, of which the plan between has what next's drop.
+		if b.dropsBelow(b.next, k) {
+			b.plan.Egress = b.plan.Egress.Delete(k)
+		} else if closed() {
+			set(was)
+		}
+	case !b.dropsBelow(b.from, k) && is.Action != plan.ViaNode && (closed() || b.dropsBelow(b.next, k)):
+		set(is)
+	}
+}
+
+// dropsBelow reports whether a plan's rules of the scopes that a rule hides drop some of
+// its destination.
+func (b *between) dropsBelow(p *plan.Plan, k plan.EgressKey) bool {
+	var below []plan.EgressKey
+	if k.Interface != "" {
+		e, _ := p.Endpoints.Get(plan.EndpointKey{Interface: k.Interface})
+		below = append(below, plan.EgressKey{Network: k.Network, Tagged: true, Tag: e.Tag})
+	}
+	if k.Interface != "" || k.Tagged {
+		below = append(below, plan.EgressKey{Network: k.Network})
+	}
+	for _, of := range below {
+		drops := b.dropped(sourcesIn{p, of})
+		of.Destination = k.Destination
+		_, e, ok := p.EgressAround(of)
+		if ok && e.Action == plan.Discard {
+			return true
+		}
+		i, _ := slices.BinarySearchFunc(drops, k.Destination, comparePrefixes)
+		if i < len(drops) && contains(k.Destination, drops[i]) {
+			return true
+		}
+		if ok {
+			return false // and hides the next
+		}
+	}
+	return false
+}
+
+// dropped returns the destinations that rules of the same sources drop, in order.
+func (b *between) dropped(of sourcesIn) []netip.Prefix {
+	all, known := b.dropping[of]
+	if known {
+		return all
+	}
+	for k, e := range of.in.Egress.From(of.of) {
+		if k.Sources() != of.of {
+			break
+		}
+		b.looked++
+		if e.Action == plan.Discard {
+			all = append(all, k.Destination)
+		}
+	}
+	b.dropping[of] = all
+	return all
+}
+
+// comparePrefixes is the order of destinations in a table: a prefix comes before all that
+// it contains.
+func comparePrefixes(a, b netip.Prefix) int {
+	return plan.EgressKey{Destination: a}.Compare(plan.EgressKey{Destination: b})
+}
+
+// contains reports whether a prefix is another, or contains it.
+func contains(p, o netip.Prefix) bool { return p == o || interval.Covers(p, o) }

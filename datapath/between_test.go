@@ -32,13 +32,15 @@ egress default any 0.0.0.0/0 masquerade
 			fmt.Fprintf(&b, "route default 10.1.1.2/32 %s\n", r)
 		}
 	}
-	for _, prefix := range []string{"10.1.2.0/24", "10.1.0.0/16", "203.0.113.0/24", "203.0.113.7/32", "203.0.112.0/20"} {
-		if r := one("", "tunnel node2", "drop", "gateway"); r != "" && !(r == "gateway" && strings.HasPrefix(prefix, "10.")) {
-			fmt.Fprintf(&b, "route default %s %s\n", prefix, r)
+	// Some begin with the same address: what holds for the first of a prefix need not
+	// for the rest.
+	for _, prefix := range []string{"10.1.2.0/24", "10.1.2.0/25", "10.1.0.0/16", "203.0.113.0/24", "203.0.113.0/30", "203.0.113.7/32", "203.0.112.0/20"} {
+		if r := one("", "", "tunnel node2", "drop", "gateway"); r != "" && !(r == "gateway" && strings.HasPrefix(prefix, "10.")) {
+			fmt.Fprintf(&b, "route default %s %s%s\n", prefix, r, one("", "", map[bool]string{true: " endpoints-only"}[r != "gateway"]))
 		}
 	}
 	for _, scope := range scopes {
-		for _, prefix := range []string{"203.0.113.0/24", "203.0.113.7/32", "203.0.112.0/20"} {
+		for _, prefix := range []string{"203.0.113.0/24", "203.0.113.0/30", "203.0.113.7/32", "203.0.112.0/20"} {
 			if e := one("", "", "direct", "drop", "masquerade"); e != "" {
 				fmt.Fprintf(&b, "egress default %s %s %s\n", scope, prefix, e)
 			}
@@ -60,8 +62,8 @@ egress default any 0.0.0.0/0 masquerade
 }
 
 // TestBetween checks that the plan between two is valid and lets nothing pass that the
-// first does not. Where egress rules are of one scope it lets pass, by the next one's
-// policies, nothing that neither does, and by the first one's what both let pass.
+// first does not, nor, by the next one's policies, what neither does. Where egress rules
+// are of one scope it lets pass, by the first one's policies, what both let pass.
 func TestBetween(t *testing.T) {
 	gone := 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -79,14 +81,17 @@ func TestBetween(t *testing.T) {
 		// is about endpoints that the one plan does not have goes and comes with them.
 		then := *next
 		then.Routes, then.Egress = between.Routes, between.Egress
-		for _, to := range []string{"10.1.1.2", "10.1.2.9", "10.1.7.7", "203.0.113.7", "203.0.113.8", "203.0.112.9", "198.51.100.7"} {
-			f := plan.Flow{Source: netip.MustParseAddr("10.1.1.3"), Destination: netip.MustParseAddr(to), Protocol: plan.UDP, Port: 7000}
+		for _, to := range []string{"10.1.1.2", "10.1.2.9", "10.1.2.200", "10.1.7.7", "203.0.113.1", "203.0.113.7", "203.0.113.8", "203.0.112.9", "198.51.100.7", "from outside"} {
+			f := plan.Flow{Source: netip.MustParseAddr("10.1.1.3"), Protocol: plan.UDP, Port: 7000}
+			if f.Destination, _ = netip.ParseAddr(to); to == "from outside" {
+				f.Source, f.Destination = netip.MustParseAddr("198.51.100.7"), netip.MustParseAddr("10.1.1.2")
+			}
 			passes := func(p *plan.Plan) bool { return plan.Explain(map[string]*plan.Plan{"node1": p}, f).Allowed }
 			is := [...]bool{passes(p), passes(between), passes(next)}
 			if is[1] && !is[0] || is[0] && is[2] && !is[1] && len(scopes) == 1 {
 				t.Errorf("%s passes by the first, the one between and the last: %v\nfrom\n%s\nto\n%s\nbetween\n%s", f, is, p, next, between)
 			}
-			if len(scopes) == 1 && then.Validate() == nil && passes(&then) && !is[0] && !is[2] {
+			if then.Validate() == nil && passes(&then) && !is[0] && !is[2] {
 				t.Errorf("%s passes in between, though neither plan allows it\nfrom\n%s\nto\n%s\nbetween\n%s", f, p, next, between)
 			}
 		}
@@ -109,4 +114,73 @@ func TestBetweenIsFree(t *testing.T) {
 			t.Errorf("where %s changes alone there is a plan between", what)
 		}
 	}
+}
+
+// TestBetweenCosts counts the entries that are looked at: they grow with the changes and
+// with what is within changed prefixes, and not with the square of either.
+func TestBetweenCosts(t *testing.T) {
+	const tags, each = 30, 100
+	build := func(policies, action string, wide bool) *plan.Plan {
+		var text strings.Builder
+		text.WriteString("node node1 addresses 172.30.0.2\nendpoint near network default addresses 10.1.1.3\n" + policies)
+		for i := range each {
+			fmt.Fprintf(&text, "egress default any 198.18.%d.0/24 direct\nroute default 198.18.%d.0/24 gateway\n", i, i)
+			for tag := range tags {
+				fmt.Fprintf(&text, "egress default tag %d 198.18.%d.0/24 %s\n", tag, i, action)
+			}
+		}
+		if wide {
+			text.WriteString("route default 198.18.0.0/15 drop\negress default any 198.18.0.0/15 drop\n")
+		}
+		return mustParse(t, text.String())
+	}
+	const policies = "class default 10.1.1.3/32 c0\n"
+	p := build("", "direct", false)
+	entries := p.Routes.Len() + p.Egress.Len()
+	for _, c := range []struct {
+		what string
+		next *plan.Plan
+		most int
+	}{
+		{"all that tags may do", build(policies, "drop", false), 2 * entries},
+		{"what is around all", build(policies, "direct", true), 2 * entries},
+		{"an endpoint that leaves", mustParse(t, strings.Replace(p.String(), "endpoint near network default addresses 10.1.1.3\n", "", 1)), 0},
+	} {
+		b := newBetween(p, c.next)
+		if b.through(); b.looked > c.most {
+			t.Errorf("%s: of %d entries %d were looked at; expected at most %d", c.what, entries, b.looked, c.most)
+		}
+	}
+}
+
+// TestBetweenEndpoints has endpoints leave and come with all that is theirs: there is
+// nothing to go through, as nothing is sent to them or by them without their policies.
+func TestBetweenEndpoints(t *testing.T) {
+	const node = `node node1 addresses 172.30.0.2
+pool default 10.1.1.0/24 gateway 10.1.1.1
+endpoint a network default addresses 10.1.1.2 egress-policy e
+route default 10.1.1.2/32 endpoint a
+`
+	const other = `endpoint b network default addresses 10.1.1.3 ingress-policy i
+route default 10.1.1.3/32 endpoint b
+egress default endpoint b 0.0.0.0/0 masquerade
+class default 10.1.1.3/32 c0
+verdict i ingress otherwise allow
+`
+	p, q := mustParse(t, node), mustParse(t, node+other)
+	if between := Between(q, p); between != q {
+		t.Errorf("an endpoint leaves, and there is a plan between:\n%s", between)
+	}
+	if between := Between(p, q); between != p {
+		t.Errorf("an endpoint comes, and there is a plan between:\n%s", between)
+	}
+}
+
+func mustParse(t *testing.T, text string) *plan.Plan {
+	t.Helper()
+	p, err := plan.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
 }

@@ -82,8 +82,8 @@ var ErrNotTaken = errors.New("the data plane has not taken over")
 // nothing happened.
 //
 // What is not one step: a packet whose way changes, or who may send it by which way,
-// may take the way of one plan by the policies of the other. So may one for which
-// another scope of the egress rules comes to count, as its endpoint gets another tag.
+// may take the way of one plan by the policies of the other. So may one for which the
+// egress rules of another tag come to count, as its endpoint gets that.
 // One that begins a connection and is being judged in that very moment may be dropped,
 // though both plans allow it. One that is within the node in that very moment, which is microseconds, may
 // be let pass by the policies of the one plan and leave with the tag of the other. And

@@ -21,6 +21,12 @@ type EgressKey struct {
 	Destination netip.Prefix
 }
 
+// Sources is the key without its destination: equal for all rules of the same sources.
+func (k EgressKey) Sources() EgressKey {
+	k.Destination = netip.Prefix{}
+	return k
+}
+
 // Compare orders keys.
 func (k EgressKey) Compare(o EgressKey) int {
 	tagged := func(b bool) int {

@@ -9,7 +9,13 @@ import (
 // Route returns the longest of a network's prefixes that contains a. It leaves
 // out routes that hold for endpoints only unless fromEndpoint is set.
 func (p *Plan) Route(network string, a netip.Addr, fromEndpoint bool) (RouteKey, Route, bool) {
-	return longest(p.Routes, a,
+	return p.RouteAround(network, netip.PrefixFrom(a, a.BitLen()), fromEndpoint)
+}
+
+// RouteAround is Route for all addresses of a prefix that no longer one has: it returns
+// the longest that contains the whole.
+func (p *Plan) RouteAround(network string, all netip.Prefix, fromEndpoint bool) (RouteKey, Route, bool) {
+	return around(p.Routes, all,
 		func(prefix netip.Prefix) RouteKey { return RouteKey{network, prefix} },
 		func(k RouteKey) (netip.Prefix, bool) { return k.Prefix, k.Network == network },
 		func(r Route) bool { return fromEndpoint || !r.EndpointsOnly })
@@ -24,19 +30,22 @@ func (p *Plan) EgressOf(network, iface string, tag Tag, a netip.Addr) (EgressKey
 		sources = slices.Insert(sources, 0, EgressKey{Network: network, Interface: iface})
 	}
 	for _, source := range sources {
-		k, e, ok := longest(p.Egress, a,
-			func(prefix netip.Prefix) EgressKey { k := source; k.Destination = prefix; return k },
-			func(k EgressKey) (netip.Prefix, bool) {
-				same := k
-				same.Destination = netip.Prefix{}
-				return k.Destination, same == source
-			},
-			func(Egress) bool { return true })
-		if ok {
+		source.Destination = netip.PrefixFrom(a, a.BitLen())
+		if k, e, ok := p.EgressAround(source); ok {
 			return k, e, true
 		}
 	}
 	return EgressKey{}, Egress{}, false
+}
+
+// EgressAround returns, of the rules for the sources that a key selects, the one for the
+// longest destination prefix that contains all of the key's.
+func (p *Plan) EgressAround(of EgressKey) (EgressKey, Egress, bool) {
+	sources := of.Sources()
+	return around(p.Egress, of.Destination,
+		func(prefix netip.Prefix) EgressKey { k := sources; k.Destination = prefix; return k },
+		func(k EgressKey) (netip.Prefix, bool) { return k.Destination, k.Sources() == sources },
+		func(Egress) bool { return true })
 }
 
 // Verdict returns the entry that decides about a connection under a policy;

@@ -270,10 +270,22 @@ func (d *DataPlane) accept(ctx context.Context, p *plan.Plan) (plan.Diff, error)
 	if err := ctx.Err(); err != nil {
 		return plan.Diff{}, err
 	}
-	if between := datapath.Between(d.previous, p); d.from == nil && between != d.previous && d.supports(p) == nil {
-		// What keeps it from being wholly so is said of the plan itself.
-		_ = d.Apply(ctx, between)
+	changes, err := d.check(p)
+	if err != nil || d.from != nil || d.current != nil && changes.Empty() {
+		return changes, err
 	}
+	between := datapath.Between(d.previous, p)
+	if between == d.previous {
+		return changes, nil
+	}
+	// What keeps it from being wholly so is said of the plan itself.
+	_ = d.Apply(ctx, between)
+	return d.check(p)
+}
+
+// check returns what leads from the current plan to p, if there is one, or why p cannot
+// be done. Where there is one it costs what the changes do.
+func (d *DataPlane) check(p *plan.Plan) (plan.Diff, error) {
 	if d.current == nil {
 		return plan.Diff{}, errors.Join(p.Validate(), d.supports(p))
 	}
