@@ -142,7 +142,7 @@ type ClusterConfigStatus struct {
 	// Plugins is the mix: the plug-ins that every node compiles, in order. Plugin is
 	// among them. While it is empty, it is Plugin alone.
 	Plugins []string `json:"plugins,omitempty"`
-	// PreparedPlugin is the plug-in that nodes may change to: all were ready for it,
+	// PreparedPlugin is the plug-in that PluginNodes may change to: all were ready for it,
 	// or it was forced. It is empty where that is none.
 	PreparedPlugin string `json:"preparedPlugin,omitempty"`
 	// LoadingPlugins are those of Plugins that no node was told to use since they came
@@ -151,9 +151,9 @@ type ClusterConfigStatus struct {
 	// PluginRevision counts the changes of these four. Nodes repeat it in their reports,
 	// so that it is known what these are about.
 	PluginRevision int64 `json:"pluginRevision,omitempty"`
-	// PluginsGrown is the PluginRevision at which a plug-in was last added to Plugins.
-	// Reports of an earlier one do not say who is ready for it.
-	PluginsGrown int64 `json:"pluginsGrown,omitempty"`
+	// PluginNodes are the nodes that use PreparedPlugin before the others, as far as
+	// spec.pluginNodes names them still, or is empty: then the others are to follow.
+	PluginNodes []string `json:"pluginNodes,omitempty"`
 }
 
 // SubnetLedger is what the allocator of node subnets must remember beyond the
@@ -189,6 +189,8 @@ func (c *ClusterConfig) DeepCopyObject() runtime.Object {
 	out.Spec.PluginNodes = slices.Clone(c.Spec.PluginNodes)
 	out.Status.Conditions = slices.Clone(c.Status.Conditions)
 	out.Status.Plugins = slices.Clone(c.Status.Plugins)
+	out.Status.LoadingPlugins = slices.Clone(c.Status.LoadingPlugins)
+	out.Status.PluginNodes = slices.Clone(c.Status.PluginNodes)
 	if l := c.Status.Subnets; l != nil {
 		out.Status.Subnets = &SubnetLedger{
 			Pending:     copyGrants(l.Pending),

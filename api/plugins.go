@@ -54,7 +54,8 @@ const (
 // once it is known that nothing speaks against that.
 func PluginOf(config *ClusterConfig, node string) string {
 	wanted := cmp.Or(config.Spec.Plugin, DefaultPlugin)
-	if config.Status.PreparedPlugin == wanted && slices.Contains(config.Spec.PluginNodes, node) {
+	named := len(config.Spec.PluginNodes) == 0 || slices.Contains(config.Spec.PluginNodes, node)
+	if config.Status.PreparedPlugin == wanted && named && slices.Contains(config.Status.PluginNodes, node) {
 		return wanted
 	}
 	return cmp.Or(config.Status.Plugin, wanted)

@@ -26,11 +26,11 @@
 // of its revision. What one came to use by it was prepared, so that all had reported to be
 // ready: a new status has all that any report names. Its revision is the time, in
 // milliseconds, which is greater than any that a node has heard of, so that none means two
-// things; and all its plug-ins came in with it, so that nobody is ready by an older report.
+// things.
 //
-// Who is ready is told by any report since the mix last grew (PluginsGrown): what was
-// in the mix then and still is has been there all the time. A report of before may
-// speak of an earlier time that a plug-in was in the mix.
+// Who is ready is told by reports of the present revision alone. Where some nodes use a
+// plug-in before the others, all are asked again before these follow: who was ready for
+// the first step may have lost what it had, and Nodes have come.
 //
 // Next must be given Nodes that are no older than the configuration, so that none is
 // missing that has heard of an earlier one.
@@ -138,7 +138,6 @@ func Next(c Cluster) api.ClusterConfigStatus {
 	if n.status.Plugin == "" {
 		n.begin()
 		n.count()
-		n.status.PluginsGrown = n.status.PluginRevision
 		n.say(n.describe())
 		return n.status
 	}
@@ -151,6 +150,9 @@ func Next(c Cluster) api.ClusterConfigStatus {
 		n.status = c.Config.DeepCopyObject().(*api.ClusterConfig).Status
 		n.say(api.PluginWaiting, fmt.Sprintf("all stays as it is, as what speaks against a change cannot be read, which is tried again: %s", printable.Brief(err.Error())))
 		return n.status
+	}
+	if s := &n.status; s.PreparedPlugin != n.wanted || s.Plugin == n.wanted {
+		s.PluginNodes = nil
 	}
 	n.count()
 	n.say(n.compared(n.describe()))
@@ -258,6 +260,7 @@ func (n *next) retire() error {
 // they are ready.
 func (n *next) prepare() (err error) {
 	s := &n.status
+	first, followers := n.first()
 	switch {
 	case n.wanted == s.Plugin:
 		s.PreparedPlugin = n.wanted
@@ -278,25 +281,56 @@ func (n *next) prepare() (err error) {
 		if n.forced {
 			s.PreparedPlugin = n.wanted
 		}
-	case s.PreparedPlugin != n.wanted || len(n.Config.Spec.PluginNodes) == 0:
+	case len(followers) > 0:
 		// Since it came into the mix, and since some nodes use it, others may have got
-		// subnets of it, and users policies.
-		prepared := s.PreparedPlugin == n.wanted
-		s.PreparedPlugin = ""
+		// subnets of it, and users policies, and who was ready may be so no more.
 		if n.objections, err = n.Against(QuestionOf(*s, n.wanted)); err != nil {
 			return err
 		}
-		if n.forced || len(n.objections.Refusals) == 0 && (prepared || len(n.unready().all()) == 0) {
+		switch {
+		case n.forced || len(n.objections.Refusals) == 0 && len(n.unready().all()) == 0:
 			s.PreparedPlugin = n.wanted
+		case s.PreparedPlugin != n.wanted:
+			s.PreparedPlugin = ""
+			return nil
+		default: // some use it already, and stay
+			s.PluginNodes = first
+			return nil
 		}
 	}
 	if s.PreparedPlugin == n.wanted {
 		s.LoadingPlugins = without(s.LoadingPlugins, n.wanted)
-	}
-	if s.PreparedPlugin == n.wanted && len(n.Config.Spec.PluginNodes) == 0 {
-		s.Plugin = n.wanted
+		if s.PluginNodes = slices.Clone(n.Config.Spec.PluginNodes); len(s.PluginNodes) == 0 {
+			s.Plugin = n.wanted
+		}
 	}
 	return nil
+}
+
+// others stands for the nodes that spec.pluginNodes does not name.
+const others = "the other nodes"
+
+// first returns the nodes that use the plug-in that is asked for before the others, and
+// followers those that are to follow.
+func (n *next) first() (first, followers []string) {
+	asked := n.Config.Spec.PluginNodes
+	if n.status.PreparedPlugin == n.wanted {
+		first = n.status.PluginNodes
+	}
+	if len(asked) == 0 {
+		return first, []string{others}
+	}
+	used, named := setOf(first), setOf(asked)
+	first = slices.DeleteFunc(slices.Clone(first), func(name string) bool { return !named[name] })
+	return first, slices.DeleteFunc(slices.Clone(asked), func(name string) bool { return used[name] })
+}
+
+func setOf(names []string) map[string]bool {
+	set := make(map[string]bool, len(names))
+	for _, name := range names {
+		set[name] = true
+	}
+	return set
 }
 
 // compared adds to what is said whether machines have one address by several plug-ins
@@ -326,9 +360,6 @@ func (n *next) count() {
 		return
 	}
 	s.PluginRevision++
-	if slices.ContainsFunc(s.Plugins, func(name string) bool { return !slices.Contains(before.Plugins, name) }) {
-		s.PluginsGrown = s.PluginRevision
-	}
 }
 
 // say sets the condition.
@@ -366,9 +397,9 @@ func (l lagging) text(behind string) string {
 	return strings.Join(parts, ", ")
 }
 
-// lag returns the nodes among some that have not reported since a revision that they do
-// something.
-func (n *next) lag(since int64, among func(node string) bool, does func(*api.PluginReport) bool) (l lagging) {
+// lag returns the nodes among some that have not reported of the present revision that
+// they do something. Of an earlier one a report does not say what is so now.
+func (n *next) lag(among func(node string) bool, does func(*api.PluginReport) bool) (l lagging) {
 	for _, node := range n.Nodes {
 		r := n.reports[node.Name]
 		switch {
@@ -377,7 +408,7 @@ func (n *next) lag(since int64, among func(node string) bool, does func(*api.Plu
 			l.unreadable = append(l.unreadable, node.Name)
 		case r == nil:
 			l.silent = append(l.silent, node.Name)
-		case r.Revision < since || r.Revision > n.status.PluginRevision:
+		case r.Revision != n.status.PluginRevision:
 			l.late = append(l.late, node.Name)
 		case !does(r):
 			l.behind = append(l.behind, node.Name)
@@ -390,15 +421,19 @@ func everyNode(string) bool { return true }
 
 // unready returns the nodes that are not ready for the plug-in that is asked for.
 func (n *next) unready() lagging {
-	return n.lag(n.status.PluginsGrown, everyNode, func(r *api.PluginReport) bool { return r.IsReady(n.wanted) })
+	return n.lag(everyNode, func(r *api.PluginReport) bool { return r.IsReady(n.wanted) })
 }
 
 // describe says at which stage the cluster is, and what it waits for.
 func (n *next) describe() (reason, message string) {
 	s, nodes := n.status, n.Config.Spec.PluginNodes
 	if len(n.objections.Refusals) > 0 && !n.forced {
-		return api.PluginRefused, fmt.Sprintf("the cluster stays with %s, as a change to %s is refused: %s; put that right, set spec.plugin back to %s, or force the change (weft plugin change %s --force)",
-			s.Plugin, n.wanted, n.few(n.objections.Refusals), s.Plugin, n.wanted)
+		some := ""
+		if len(s.PluginNodes) > 0 && s.PreparedPlugin == n.wanted {
+			some = fmt.Sprintf(", and %s with %s", printable.Few(s.PluginNodes, 0), n.wanted)
+		}
+		return api.PluginRefused, fmt.Sprintf("the cluster stays with %s%s, as a change to %s is refused: %s; put that right, set spec.plugin back to %s, or force the change (weft plugin change %s --force)",
+			s.Plugin, some, n.wanted, n.few(n.objections.Refusals), s.Plugin, n.wanted)
 	}
 	if s.PreparedPlugin != n.wanted {
 		reason, message = api.PluginPreparing, fmt.Sprintf("nodes load %s beside %s", n.wanted, n.others())
@@ -412,10 +447,18 @@ func (n *next) describe() (reason, message string) {
 	}
 	among, missing := everyNode, ""
 	if s.Plugin != n.wanted {
+		if _, f := n.first(); len(f) > 0 {
+			reason, message = api.PluginPreparing, fmt.Sprintf("%s is used on %s, and to follow once all nodes are ready: %s",
+				n.wanted, cmp.Or(printable.Few(s.PluginNodes, 0), "no node"), printable.Few(f, 0))
+			if l := n.unready(); len(l.all()) > 0 {
+				message += fmt.Sprintf("; %d of %d are not ready: %s", len(l.all()), len(n.Nodes), l.text("not ready"))
+			}
+			return reason, message
+		}
 		among = func(node string) bool { return slices.Contains(nodes, node) }
 		missing = n.missing(nodes)
 	}
-	switched := n.lag(s.PluginRevision, among, func(r *api.PluginReport) bool { return r.Uses == n.wanted })
+	switched := n.lag(among, func(r *api.PluginReport) bool { return r.Uses == n.wanted })
 	switch {
 	case len(s.Plugins) == 1:
 		return api.PluginSettled, n.wanted + " is the only plug-in"
@@ -471,7 +514,7 @@ func (n *next) retiring() string {
 			parts = append(parts, fmt.Sprintf("%s stays, as %s, or force the change (weft plugin change %s --force)", name, why, n.wanted))
 			continue
 		}
-		l := n.lag(n.status.PluginRevision, everyNode, func(r *api.PluginReport) bool { return !r.Keeps(name) })
+		l := n.lag(everyNode, func(r *api.PluginReport) bool { return !r.Keeps(name) })
 		if len(l.all()) == 0 {
 			parts = append(parts, name+" leaves")
 			continue

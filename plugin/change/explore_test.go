@@ -32,6 +32,7 @@ type agent struct {
 	mix              []string
 	ready, pods      string
 	plugin, prepared string // as it heard last
+	first            []string
 	// said is a report on its way.
 	said string
 }
@@ -56,10 +57,10 @@ func (a agent) report() string {
 func (a agent) hear(c *api.ClusterConfig) agent {
 	if c.Status.Plugin == "" && a.plugin != "" {
 		known := *c
-		known.Status = api.ClusterConfigStatus{Plugin: a.plugin, Plugins: a.mix, PreparedPlugin: a.prepared, PluginRevision: a.revision}
+		known.Status = api.ClusterConfigStatus{Plugin: a.plugin, Plugins: a.mix, PreparedPlugin: a.prepared, PluginNodes: a.first, PluginRevision: a.revision}
 		c = &known
 	}
-	a.plugin, a.prepared = c.Status.Plugin, c.Status.PreparedPlugin
+	a.plugin, a.prepared, a.first = c.Status.Plugin, c.Status.PreparedPlugin, c.Status.PluginNodes
 	a.revision, a.uses, a.mix = c.Status.PluginRevision, api.PluginOf(c, a.name), api.PluginMix(c)
 	for _, name := range strings.Split(a.ready, "") {
 		if !slices.Contains(a.mix, name) {
