@@ -27,7 +27,11 @@ func (s *Server) resize(ctx context.Context) {
 			return
 		case <-s.resized:
 		}
-		said := s.resizeAll(ctx, s.Node.MTU())
+		mtu := s.Node.MTU()
+		if mtu == 0 {
+			continue // it is not known just now, and what was said is so still
+		}
+		said := s.resizeAll(ctx, mtu)
 		s.misfits.Store(said != "")
 		s.Misfit(said)
 	}
@@ -38,9 +42,6 @@ const toldPods = 5
 
 // resizeAll gives all pods' interfaces an MTU, and says which it could not.
 func (s *Server) resizeAll(ctx context.Context, mtu int) string {
-	if mtu == 0 {
-		return ""
-	}
 	there := map[string]int{}
 	ends, err := podlink.List()
 	if err != nil {
