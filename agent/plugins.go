@@ -98,15 +98,19 @@ func (l *lastStatus) heard(c *api.ClusterConfig) *api.ClusterConfig {
 func (l *lastStatus) reported(r *api.PluginReport) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if r == nil || r.Uses == "" {
+	if r == nil {
 		return
 	}
-	if l.used = r.Uses; l.status.Plugin != "" {
+	s := r.Status()
+	if s.Plugin == "" {
 		return
 	}
-	mix := slices.Concat([]string{r.Uses}, r.Ready, r.Needs)
-	slices.Sort(mix)
-	l.status = api.ClusterConfigStatus{Plugin: r.Uses, Plugins: slices.Compact(mix), PluginRevision: r.Revision}
+	if r.Uses != "" || l.used == "" {
+		l.used = s.Plugin
+	}
+	if l.status.Plugin == "" {
+		l.status = s
+	}
 }
 
 // mixed are the plug-ins of a choice.
@@ -149,7 +153,7 @@ func (m mixed) report(in plugin.Input, asked choice, made *plan.Plan, held []pla
 		if m.announced[p.Name()] && len(parts[base].Local.Pools) > 0 && (len(parts) == 1 || knowsAll(parts[base], in) && isWithin(parts[base], made)) {
 			r.Ready = append(r.Ready, p.Name())
 		}
-		if base != used && slices.ContainsFunc(held, func(a plan.Address) bool { return needs(parts, base, a) && !inPool(parts[used], a) }) {
+		if (base != used || r.Uses == "") && slices.ContainsFunc(held, func(a plan.Address) bool { return needs(parts, base, a) && !inPool(parts[used], a) }) {
 			r.Needs = append(r.Needs, p.Name())
 		}
 	}

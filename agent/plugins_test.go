@@ -136,7 +136,8 @@ func TestReport(t *testing.T) {
 		held               string
 		want               api.PluginReport
 	}{
-		{"one, before it gives a subnet", "a", "a", "10.1.1.2", api.PluginReport{}},
+		{"one, before it gives a subnet", "a", "a", "", api.PluginReport{}},
+		{"one that has lost its subnet", "a", "a", "10.1.1.2", api.PluginReport{Needs: []string{"a"}}},
 		{"one", "a", "", "10.1.1.2", api.PluginReport{Uses: "a", Ready: []string{"a"}}},
 		{"pods of the one in use", "ab", "", "10.1.1.2", api.PluginReport{Uses: "a", Ready: []string{"a", "b"}}},
 		{"pods of another", "ab", "", "10.1.1.2 10.2.1.2", api.PluginReport{Uses: "a", Ready: []string{"a", "b"}, Needs: []string{"b"}}},
@@ -145,7 +146,9 @@ func TestReport(t *testing.T) {
 		{"another without the subnet that its pods have", "ab", "b", "10.1.1.2 10.2.1.2", api.PluginReport{Uses: "a", Ready: []string{"a"}, Needs: []string{"b"}}},
 		{"two without subnets", "abc", "bc", "10.2.1.2", api.PluginReport{Uses: "a", Ready: []string{"a"}, Needs: []string{"b", "c"}}},
 		{"one of two without a subnet, and not the one of the pods", "abc", "b", "10.3.1.2", api.PluginReport{Uses: "a", Ready: []string{"a", "c"}, Needs: []string{"c"}}},
-		{"none has a subnet", "ab", "ab", "10.1.1.2", api.PluginReport{Needs: []string{"b"}}},
+		{"none has a subnet", "ab", "ab", "10.1.1.2", api.PluginReport{Needs: []string{"a", "b"}}},
+		{"the one in use has lost its subnet, and pods have it", "ab", "a", "10.1.1.2", api.PluginReport{Ready: []string{"b"}, Needs: []string{"a"}}},
+		{"the one in use has lost its subnet, and no pod has it", "ab", "a", "10.2.1.2", api.PluginReport{Ready: []string{"b"}, Needs: []string{"b"}}},
 	} {
 		config := &api.ClusterConfig{Spec: api.ClusterConfigSpec{Plugin: "a"},
 			Status: api.ClusterConfigStatus{Plugin: "a", Plugins: strings.Split(test.mix, ""), PluginRevision: 7}}
@@ -198,6 +201,11 @@ func TestLastStatus(t *testing.T) {
 	l.reported(&api.PluginReport{})
 	is("no plug-in in use yet", written(lost), choice{used: "b", mix: []string{"b"}}, 0)
 	l.reported(nil)
+	without := lastStatus{}
+	without.reported(&api.PluginReport{Revision: 5, Ready: []string{"b"}, Needs: []string{"a"}})
+	if c := choiceOf(without.heard(written(lost)), "node1"); c.used != "a" || !slices.Equal(c.mix, []string{"a", "b"}) {
+		t.Errorf("a node whose plug-in had no subnet, and whose pods need it, runs %+v", c)
+	}
 	l.reported(&api.PluginReport{Revision: 5, Uses: "a", Ready: []string{"b", "a"}, Needs: []string{"c"}})
 	is("what it said before", written(lost), choice{used: "a", mix: []string{"a", "b", "c"}}, 5)
 	is("a status", written(preparing), choice{used: "a", mix: []string{"a", "b"}, loading: []string{"b"}}, 7)

@@ -87,8 +87,9 @@ type PluginReport struct {
 	// plane, a subnet for the node included.
 	Ready []string `json:"ready,omitempty"`
 	// Needs are the plug-ins besides Uses from whose subnets pods of the node have
-	// addresses, those among them that a request in progress has got already. So one
-	// that is neither in Uses nor in Needs gets no pod any more at this Revision.
+	// addresses, those among them that a request in progress has got already. Where Uses
+	// is empty, the one that the node is to use may be among them. So one that is neither
+	// in Uses nor in Needs gets no pod any more at this Revision.
 	Needs []string `json:"needs,omitempty"`
 }
 
@@ -107,6 +108,20 @@ func (r PluginReport) IsReady(plugin string) bool { return slices.Contains(r.Rea
 // some.
 func (r PluginReport) Keeps(plugin string) bool {
 	return r.Uses == plugin || slices.Contains(r.Needs, plugin)
+}
+
+// Status is by what a node goes that says r, where nobody hears the ClusterConfig's status,
+// as one that was lost: the node uses what it did, or else what its pods need, beside all
+// that it has loaded. It has no Plugin where the node says nothing of that.
+func (r PluginReport) Status() ClusterConfigStatus {
+	used := r.Uses
+	if used == "" && len(r.Needs) > 0 {
+		used = slices.Min(r.Needs)
+	}
+	if used == "" {
+		return ClusterConfigStatus{}
+	}
+	return ClusterConfigStatus{Plugin: used, Plugins: inOrder(slices.Concat([]string{used}, r.Ready, r.Needs)), PluginRevision: r.Revision}
 }
 
 // Text is the annotation's value. It is the same for the same plug-ins in any order.
