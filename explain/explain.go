@@ -140,13 +140,13 @@ func (c Cluster) answer(a *Answer, flow plan.Flow, planner *planner) {
 	if Enforces(planner.plugin) {
 		c.judge(a, flow, planner)
 	}
-	c.doubt(a, planner.problems)
+	c.doubt(a, planner)
 	c.warnOfOrphans(a, planner.plans)
 }
 
-// doubt says what is not known of the nodes that the packet meets, where
-// compiled is what compiling their plans came upon.
-func (c Cluster) doubt(a *Answer, compiled map[string][]plugin.Problem) {
+// doubt says what is not known of the nodes that the packet meets, whose plans were
+// compiled.
+func (c Cluster) doubt(a *Answer, planner *planner) {
 	seen := map[string]bool{"": true}
 	for _, s := range a.Steps {
 		if seen[s.Node] {
@@ -161,11 +161,14 @@ func (c Cluster) doubt(a *Answer, compiled map[string][]plugin.Problem) {
 		case !Reported(node):
 			a.Doubt("no agent has reported on " + s.Node)
 		default:
+			for _, why := range planner.doubts[s.Node] {
+				a.Doubt(why)
+			}
 			for _, p := range api.NodeProblems(node) {
 				switch {
 				case InSync(node) && p.Kind == api.Node.Kind && p.Name == node.Name:
 					// It does what its plan says all the same.
-				case slices.ContainsFunc(compiled[s.Node], func(o plugin.Problem) bool { return Told(s.Node, o).Same(p) }):
+				case slices.ContainsFunc(planner.problems[s.Node], func(o plugin.Problem) bool { return Told(s.Node, o).Same(p) }):
 					// The plan says already what follows from it.
 				case p.Kind == api.Pod.Kind:
 					if c.involvesPod(*a, registry.Key{Namespace: p.Namespace, Name: p.Name}) {

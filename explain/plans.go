@@ -3,6 +3,7 @@ package explain
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -78,10 +79,12 @@ type planner struct {
 	// refused says, by node and line of the entry, what of a plan the node's
 	// data plane cannot do.
 	refused map[string]map[string]string
+	// doubts say, by node, why the node may go by other plug-ins than its plan here.
+	doubts map[string][]string
 }
 
 func (c Cluster) planner() (*planner, error) {
-	config := api.Effective(c.Objects.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName}))
+	config := c.config()
 	used := cmp.Or(config.Status.Plugin, config.Spec.Plugin)
 	plug, err := plugin.MixOf(used, config, c.Plugin)
 	if err != nil {
@@ -90,8 +93,40 @@ func (c Cluster) planner() (*planner, error) {
 	return &planner{
 		cluster: c, plugin: plug, mixes: map[string]plugin.Plugin{used: plug}, config: config, endpoints: c.endpoints(),
 		asked: make(map[string]bool), plans: make(map[string]*plan.Plan), problems: make(map[string][]plugin.Problem),
-		refused: make(map[string]map[string]string),
+		refused: make(map[string]map[string]string), doubts: make(map[string][]string),
 	}, nil
+}
+
+// config is the cluster's configuration. Where its status says nothing of plug-ins, as one
+// that was lost, it has what nodes go by then: what most of them use, beside all that any
+// has loaded.
+func (c Cluster) config() *api.ClusterConfig {
+	config := api.Effective(c.Objects.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName}))
+	if config.Status.Plugin != "" {
+		return config
+	}
+	users := make(map[string]int)
+	for n := range registry.Each[*corev1.Node](c.Objects, api.Node) {
+		if r, err := api.NodePlugins(n); err == nil && r != nil {
+			s := r.Status()
+			for _, name := range s.Plugins {
+				users[name] += 0
+			}
+			if s.Plugin != "" {
+				users[s.Plugin]++
+			}
+		}
+	}
+	s := &config.Status
+	for _, name := range slices.Sorted(maps.Keys(users)) {
+		if _, err := c.Plugin(name); err != nil {
+			continue
+		}
+		if s.Plugins = append(s.Plugins, name); users[name] > users[s.Plugin] {
+			s.Plugin = name
+		}
+	}
+	return config
 }
 
 // compile makes the plan of a node unless it was made before.
@@ -117,16 +152,32 @@ func (p *planner) compile(name string) {
 }
 
 // mixOf returns what the plan of a node is compiled with: by what its agent says that it
-// uses, or else by what it is to use.
+// uses, or else by what it is to use. That the node may do something else is a doubt.
 func (p *planner) mixOf(node *corev1.Node) plugin.Plugin {
+	doubt := func(format string, args ...any) {
+		p.doubts[node.Name] = append(p.doubts[node.Name], node.Name+" "+fmt.Sprintf(format, args...))
+	}
 	used := api.PluginOf(p.config, node.Name)
-	if r, err := api.NodePlugins(node); err == nil && r != nil && r.Uses != "" {
-		used = r.Uses
+	switch r, err := api.NodePlugins(node); {
+	case err != nil:
+		doubt("says of its plug-ins what cannot be read")
+	case r == nil:
+	default:
+		used = cmp.Or(r.Uses, used)
+		if at := p.config.Status.PluginRevision; at != 0 && r.Revision != at {
+			doubt("has not taken up what the ClusterConfig says of plug-ins last")
+		}
+	}
+	for _, name := range api.PluginMix(p.config) {
+		if _, err := p.cluster.Plugin(name); err != nil {
+			doubt("loads a plug-in that is not known here: %v", err)
+		}
 	}
 	if p.mixes[used] == nil {
 		mix, err := plugin.MixOf(used, p.config, p.cluster.Plugin)
 		if err != nil {
-			mix = p.plugin // of one that nobody knows nothing is to be said
+			doubt("uses a plug-in that is not known here: %v", err)
+			return p.plugin
 		}
 		p.mixes[used] = mix
 	}
