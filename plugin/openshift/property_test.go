@@ -101,7 +101,12 @@ func TestReachability(t *testing.T) {
 					if a.Is4() != from.address.Is4() {
 						continue
 					}
-					ask(from.address, a, from.address, true)
+					// Where no tunnel ends, a node is as the world is.
+					seen := from.address
+					if n.Name != from.node && a != n.Addresses[0] {
+						seen = outsideAs(nodes, from.node, a)
+					}
+					ask(from.address, a, seen, true)
 					if n.Name == from.node {
 						ask(from.address, outside(a), a, true)
 					}
@@ -115,6 +120,16 @@ func TestReachability(t *testing.T) {
 			ask(from.address, free, netip.Addr{}, false)
 		}
 	})
+}
+
+// outsideAs is the address of a node by which the world sees its pods, of a's family.
+func outsideAs(nodes []plugin.Node, name string, a netip.Addr) netip.Addr {
+	for _, n := range nodes {
+		if i := slices.IndexFunc(n.Addresses, func(own netip.Addr) bool { return own.Is4() == a.Is4() }); n.Name == name && i >= 0 {
+			return n.Addresses[i]
+		}
+	}
+	return netip.Addr{}
 }
 
 func familiesOf(layout []string) map[bool]bool {
