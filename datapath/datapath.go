@@ -120,9 +120,9 @@ type DataPlane interface {
 	//
 	// The first call after Prepare is the switch.
 	//
-	// Policies are asked about the first packet of a connection; its other
-	// packets and the replies pass until a plan forbids what the connection
-	// began with, and then no longer than a second; whoever has such a TCP or
+	// Policies, and egress rules that drop, are asked about the first packet of a
+	// connection; its other packets and the replies pass until a plan forbids what the
+	// connection began with, and then no longer than a second; whoever has such a TCP or
 	// UDP connection is told, though it only waits. An endpoint that comes is
 	// under its policies before the first packet can reach or leave it, and gets
 	// nothing of the connections of whoever had its addresses before.

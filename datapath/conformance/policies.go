@@ -96,13 +96,19 @@ type talk struct{ client, server net.Conn }
 // connect opens a TCP connection to a listener of the server.
 func (b *policyBench) connect(t *testing.T, l net.Listener, from *host) talk {
 	t.Helper()
+	return b.connectTo(t, l, from, b.address)
+}
+
+// connectTo opens a TCP connection to a listener, which has an address.
+func (b *policyBench) connectTo(t *testing.T, l net.Listener, from *host, address netip.Addr) talk {
+	t.Helper()
 	accepted := make(chan net.Conn, 1)
 	go func() {
 		if c, err := l.Accept(); err == nil {
 			accepted <- c
 		}
 	}()
-	client, err := from.dial("tcp", netip.Addr{}, netip.AddrPortFrom(b.address, 8080), patience)
+	client, err := from.dial("tcp", netip.Addr{}, netip.AddrPortFrom(address, 8080), patience)
 	if err != nil {
 		t.Fatalf("connect from %s: %v", from.name, err)
 	}
@@ -196,14 +202,7 @@ func (b *policyBench) stays(t *testing.T, k talk) {
 // others.
 func (s *suite) forbidden(t *testing.T) {
 	b := s.newPolicyBench(t)
-	var l net.Listener
-	must(t, b.server.Do(func() (err error) {
-		config := net.ListenConfig{}
-		config.SetMultipathTCP(false)
-		l, err = config.Listen(t.Context(), "tcp4", ":8080")
-		return err
-	}))
-	defer l.Close()
+	l := b.accepting(t, b.server)
 	near, far := b.connect(t, l, b.near), b.connect(t, l, b.far)
 	near.alive(t, "near")
 	far.alive(t, "far")
@@ -249,6 +248,29 @@ func (s *suite) forbidden(t *testing.T) {
 	b.change(t, " egress-policy nowhere", "", " ingress-policy server", "")
 	b.connect(t, l, b.near).alive(t, "near, when there is no policy,")
 	far.alive(t, "far, when there is no policy,")
+
+	// Nothing that near sends there passes any more; far's own connections go on.
+	address, elsewhere := netip.MustParseAddr("10.1.2.2"), b.accepting(t, b.far)
+	out := b.connectTo(t, elsewhere, b.near, address)
+	out.alive(t, "near, to far,")
+	b.change(t, "route default 0.0.0.0/0 gateway", "egress default any 10.1.2.0/24 drop\nroute default 0.0.0.0/0 gateway")
+	out.ends(t, "near, which may not leave the node any more,")
+	far.alive(t, "far, to which no connection may begin,")
+	b.change(t, "egress default any 10.1.2.0/24 drop\n", "")
+	b.connectTo(t, elsewhere, b.near, address).alive(t, "near, which may leave the node again,")
+}
+
+// accepting returns a listener of a host, until the test ends.
+func (b *policyBench) accepting(t *testing.T, h *host) (l net.Listener) {
+	t.Helper()
+	must(t, h.Do(func() (err error) {
+		config := net.ListenConfig{}
+		config.SetMultipathTCP(false)
+		l, err = config.Listen(t.Context(), "tcp4", ":8080")
+		return err
+	}))
+	t.Cleanup(func() { l.Close() })
+	return l
 }
 
 // firstPacket checks that an endpoint that comes is under its policies at once:

@@ -1,9 +1,9 @@
 // Package judge says which connections a plan forbids, as a data plane must end those
 // that are open when its policies change.
 //
-// A Jury judges single connections. MayForbid says, from the changes alone, whether
-// there can be any to judge: most changes forbid nothing, and to look at all
-// connections takes long. It is pure.
+// A Jury judges single connections: by policies, and by egress rules that drop. MayForbid
+// and MayDrop say, from the changes alone, whether there can be any to judge: most changes
+// forbid nothing, and to look at all connections takes long. It is pure.
 package judge
 
 import (
@@ -20,7 +20,9 @@ type Jury struct {
 	// endpoints are those of the plan by address, own the node's addresses.
 	endpoints map[netip.Addr]plan.Endpoint
 	own       map[netip.Addr]bool
-	belief    *Belief // nil before anybody had a tag
+	// interfaces are those of the endpoints, where egress rules drop something.
+	interfaces map[netip.Addr]string
+	belief     *Belief // nil before anybody had a tag
 }
 
 // Connection is what is judged.
@@ -39,9 +41,14 @@ type Connection struct {
 // what the plan says.
 func NewJury(p *plan.Plan, addresses []netip.Addr) *Jury {
 	j := &Jury{plan: p, endpoints: map[netip.Addr]plan.Endpoint{}, own: map[netip.Addr]bool{}}
-	for _, e := range p.Endpoints.All() {
+	if Drops(p) {
+		j.interfaces = map[netip.Addr]string{}
+	}
+	for k, e := range p.Endpoints.All() {
 		for _, a := range e.Addresses {
-			j.endpoints[a] = e
+			if j.endpoints[a] = e; j.interfaces != nil {
+				j.interfaces[a] = k.Interface
+			}
 		}
 	}
 	for _, a := range slices.Concat(p.Local.Addresses, p.Local.PoolAddresses(), addresses) {
@@ -50,7 +57,22 @@ func NewJury(p *plan.Plan, addresses []netip.Addr) *Jury {
 	return j
 }
 
-// Forbids reports whether a policy denies a connection now.
+// Needed reports whether a plan may forbid connections: an endpoint has a policy, or an
+// egress rule drops something.
+func Needed(p *plan.Plan) bool { return profile.Policed(p) || Drops(p) }
+
+// Drops reports whether an egress rule of a plan drops something.
+func Drops(p *plan.Plan) bool {
+	for _, e := range p.Egress.All() {
+		if e.Action == plan.Discard {
+			return true
+		}
+	}
+	return false
+}
+
+// Forbids reports whether a policy denies a connection now, or an egress rule drops what
+// began it.
 func (j *Jury) Forbids(c Connection) bool {
 	from, sends := j.endpoints[c.Source.Addr()]
 	to, gets := j.endpoints[c.Destination.Addr()]
@@ -62,7 +84,17 @@ func (j *Jury) Forbids(c Connection) bool {
 		return !ok || !v.Allow
 	}
 	return sends && from.EgressPolicy != "" && denies(from.EgressPolicy, plan.Outgoing, j.classOf(c.Destination.Addr())) ||
-		gets && !j.own[c.Source.Addr()] && to.IngressPolicy != "" && denies(to.IngressPolicy, plan.Incoming, j.sourceClass(c))
+		gets && !j.own[c.Source.Addr()] && to.IngressPolicy != "" && denies(to.IngressPolicy, plan.Incoming, j.sourceClass(c)) ||
+		sends && !gets && !j.own[c.Destination.Addr()] && j.drops(c.Source.Addr(), from, c.Destination.Addr())
+}
+
+// drops reports whether what an endpoint sends to an address off the node is dropped.
+func (j *Jury) drops(from netip.Addr, e plan.Endpoint, to netip.Addr) bool {
+	if j.interfaces == nil {
+		return false
+	}
+	_, rule, ok := j.plan.EgressOf(e.Network, j.interfaces[from], e.Tag, to)
+	return ok && rule.Action == plan.Discard
 }
 
 // sourceClass is what policies see who began a connection as.
@@ -88,9 +120,29 @@ func (j *Jury) classOf(a netip.Addr) plan.Class {
 	return plan.ClassOf(j.endpoints[a].Tag)
 }
 
+// MayDrop reports whether there can be connections that p allows and q, to which the
+// changes lead, forbids by egress rules. Where it would cost more than the changes to be
+// sure, it says so.
+func MayDrop(p, q *plan.Plan, changes plan.Diff) bool {
+	loosened := false
+	for _, c := range changes.Egress {
+		switch {
+		case c.New != nil && c.New.Action == plan.Discard && (c.Old == nil || c.Old.Action != plan.Discard):
+			return true
+		case c.New == nil && c.Old.Action != plan.Discard:
+			loosened = true // what holds around it may drop
+		}
+	}
+	for _, c := range changes.Endpoints {
+		// Of who comes with an address there are no connections yet.
+		loosened = loosened || c.Old != nil && c.New != nil && (c.Old.Tag != c.New.Tag || c.Old.Network != c.New.Network)
+	}
+	return loosened && Drops(q)
+}
+
 // MayForbid reports whether there can be connections that p allows and q, to
-// which the changes lead, forbids, by something other than a change of whose tags are
-// believed: see Belief. Both describe the node itself in the same
+// which the changes lead, forbids by policies, and by something other than a change of
+// whose tags are believed: see Belief. Both describe the node itself in the same
 // way. It costs in proportion to the changes and the endpoints; where it would
 // cost more to be sure, it says so.
 //

@@ -77,6 +77,80 @@ verdict web ingress from 12 tcp 80 deny
 	}
 }
 
+// TestJuryOfEgress judges by egress rules that drop: what leaves the node, by who began it.
+func TestJuryOfEgress(t *testing.T) {
+	p := parse(t, `node node1 addresses 172.30.0.2
+pool default 10.1.1.0/24 gateway 10.1.1.1
+endpoint weftaaa network default addresses 10.1.1.2,fd00::2
+endpoint weftbbb network default addresses 10.1.1.3 tag 11
+endpoint weftccc network default addresses 10.1.1.4 tag 11
+egress default any 0.0.0.0/0 drop
+egress default any 203.0.113.0/24 masquerade
+egress default tag 11 203.0.113.7/32 drop
+egress default endpoint weftccc 203.0.113.7/32 direct
+`)
+	j := NewJury(p, []netip.Addr{netip.MustParseAddr("192.0.2.1")})
+	for _, c := range []struct {
+		source, destination string
+		forbidden           bool
+		because             string
+	}{
+		{"10.1.1.2:4711", "198.51.100.7:80", true, "the network's rule drops it"},
+		{"[fd00::2]:4711", "[fd00:9::7]:80", false, "no rule of the family"},
+		{"10.1.1.2:4711", "203.0.113.7:80", false, "a longer prefix lets it out"},
+		{"10.1.1.3:4711", "203.0.113.7:80", true, "the tag's rule drops it"},
+		{"10.1.1.3:4711", "203.0.113.8:80", false, "the tag has no rule for it"},
+		{"10.1.1.4:4711", "203.0.113.7:80", false, "the endpoint's own rule lets it out"},
+		{"198.51.100.7:4711", "10.1.1.2:80", false, "it came from there"},
+		{"10.1.1.2:4711", "10.1.1.3:80", false, "it stays on the node"},
+		{"10.1.1.2:4711", "172.30.0.2:80", false, "it is for the node"},
+		{"10.1.1.2:4711", "192.0.2.1:80", false, "it is for another of the node's addresses"},
+		{"10.9.9.9:4711", "198.51.100.7:80", false, "no endpoint of the node began it"},
+	} {
+		got := j.Forbids(Connection{Protocol: plan.TCP, Source: netip.MustParseAddrPort(c.source), Destination: netip.MustParseAddrPort(c.destination)})
+		if got != c.forbidden {
+			t.Errorf("from %s to %s: forbidden is %t (%s)", c.source, c.destination, got, c.because)
+		}
+	}
+}
+
+// TestMayDrop holds what changes tell against all that a jury says before and after.
+func TestMayDrop(t *testing.T) {
+	outcomes := map[bool]int{}
+	rapid.Check(t, func(t *rapid.T) {
+		draw := func(name string) *plan.Plan {
+			text := "node node1 addresses 172.30.0.2\nendpoint weftaaa network default addresses 10.1.1.2" + rapid.SampledFrom([]string{"", " tag 11"}).Draw(t, "tag") + "\n"
+			for _, scope := range []string{"any", "tag 11", "endpoint weftaaa"} {
+				for _, prefix := range []string{"0.0.0.0/0", "203.0.113.0/24", "203.0.113.7/32"} {
+					if e := rapid.SampledFrom([]string{"", "", "direct", "drop"}).Draw(t, name); e != "" {
+						text += "egress default " + scope + " " + prefix + " " + e + "\n"
+					}
+				}
+			}
+			p, err := plan.Parse(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return p
+		}
+		p, q := draw("before"), draw("after")
+		may := MayDrop(p, q, p.Diff(q))
+		for _, to := range []string{"203.0.113.7:1", "203.0.113.8:1", "198.51.100.7:1"} {
+			c := Connection{Protocol: plan.TCP, Source: netip.MustParseAddrPort("10.1.1.2:4711"), Destination: netip.MustParseAddrPort(to)}
+			drops := !NewJury(p, nil).Forbids(c) && NewJury(q, nil).Forbids(c)
+			if outcomes[drops]++; drops && !may {
+				t.Fatalf("to %s is dropped from now on, and nothing may be:\n%s\n%s", to, p, q)
+			}
+		}
+		if MayDrop(p, p, p.Diff(p)) {
+			t.Fatalf("nothing changes, and something may be dropped:\n%s", p)
+		}
+	})
+	if outcomes[true] == 0 {
+		t.Errorf("outcomes: %v", outcomes)
+	}
+}
+
 func TestMayForbid(t *testing.T) {
 	const text = `node node1 addresses 172.30.0.2
 endpoint weftaaa network default addresses 10.1.1.2,10.1.1.9 ingress-policy web egress-policy out

@@ -25,8 +25,8 @@
 //
 // Policies are asked about what passes through the node, and about what its
 // endpoints send to the node itself; policy.go shows how. What they deny is
-// told to netlink log group 87. Connections that they come to forbid are ended
-// in the background, by sweep.go, and both sides are told, by package conntrack.
+// told to netlink log group 87. Connections that they, or egress rules, come to forbid are
+// ended in the background, by sweep.go, and both sides are told, by package conntrack.
 //
 // What an endpoint leaves behind in connection tracking is deleted before
 // another has its address, by package conntrack.
@@ -111,6 +111,9 @@ type DataPlane struct {
 	// policyTable is held by who writes it. The sweeper does beside Apply.
 	policyTable sync.Mutex
 	sweeper     *sweeper
+	// passing says that what is applied is a plan to go through on the way to another, and
+	// owed that it may forbid connections, of which the other judges.
+	passing, owed bool
 	// enforced is the plan whose policies the kernel has, for Denied.
 	enforced atomic.Pointer[plan.Plan]
 
@@ -278,8 +281,11 @@ func (d *DataPlane) accept(ctx context.Context, p *plan.Plan) (plan.Diff, error)
 	if between == d.previous {
 		return changes, nil
 	}
-	// What keeps it from being wholly so is said of the plan itself.
+	// What keeps it from being wholly so is said of the plan itself. Connections are judged
+	// by that alone, too.
+	d.passing = true
 	_ = d.Apply(ctx, between)
+	d.passing = false
 	return d.check(p)
 }
 
@@ -443,8 +449,9 @@ func (d *DataPlane) sync(p *plan.Plan) (trouble, err error) {
 	}
 	d.retagged(retag)
 	// Whatever there was to change: another instance may not have come to it.
-	d.sweeper.judge(p, true)
+	d.sweep(p, true)
 	settings, err := d.write(delta, c, p.Endpoints.All(), true)
+	d.sweep(p, judge.Drops(p))
 	return errors.Join(bridgeTrouble, released, errors.Join(slices.Collect(maps.Values(tunnelTrouble))...), settings, d.removeDevices(inv, p), d.report(c)), err
 }
 
@@ -468,9 +475,10 @@ func (d *DataPlane) update(p *plan.Plan, changes plan.Diff) (bool, error) {
 	delta := c.want.Changes()
 	released := d.release(delta.Groups)
 	elements := len(changes.Tags) + len(changes.Classes) + len(changes.Within) + len(changes.Verdicts)
-	if len(changes.Endpoints)+elements > 0 || movesSources(d.compiler.plan, p, changes) {
+	before := d.compiler.plan
+	if len(changes.Endpoints)+elements > 0 || movesSources(before, p, changes) || len(changes.Egress) > 0 && judge.Needed(p) != d.policies.present {
 		retag := d.retag(p)
-		write := func() ([][]string, error) { return d.policies.update(d.compiler.plan, p, changes, retag) }
+		write := func() ([][]string, error) { return d.policies.update(before, p, changes, retag) }
 		if update := write; elements > manyElements {
 			write = func() ([][]string, error) { return d.unheard(update) }
 		}
@@ -479,7 +487,7 @@ func (d *DataPlane) update(p *plan.Plan, changes plan.Diff) (bool, error) {
 			return true, errors.Join(released, err)
 		}
 		d.retagged(retag)
-		d.sweeper.judge(p, judge.MayForbid(d.compiler.plan, p, changes) || movesBelief(d.stamps, d.compiler.plan, p, changes))
+		d.sweep(p, judge.MayForbid(before, p, changes) || movesBelief(d.stamps, before, p, changes))
 	}
 	added := func(yield func(plan.EndpointKey, plan.Endpoint) bool) {
 		for _, e := range changes.Endpoints {
@@ -490,7 +498,19 @@ func (d *DataPlane) update(p *plan.Plan, changes plan.Diff) (bool, error) {
 	}
 	filters := len(changes.Endpoints)+len(changes.Egress) > 0 || c.sources == nil
 	settings, err := d.write(delta, c, added, filters)
+	// Until here, what egress rules drop now could begin.
+	d.sweep(p, judge.MayDrop(before, p, changes))
 	return true, errors.Join(released, settings, err, d.report(c))
+}
+
+// sweep makes p the plan that connections are judged by, and, if it may forbid some that
+// were allowed, has them judged.
+func (d *DataPlane) sweep(p *plan.Plan, forbids bool) {
+	if d.owed = d.owed || forbids; d.passing {
+		return
+	}
+	d.sweeper.judge(p, d.owed)
+	d.owed = false
 }
 
 // release takes down the interfaces that lead to no endpoint any more, before the

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/weftnet/weft/datapath/interval"
+	"github.com/weftnet/weft/datapath/judge"
 	"github.com/weftnet/weft/datapath/linux/nft"
 	"github.com/weftnet/weft/datapath/profile"
 	"github.com/weftnet/weft/datapath/reconcile"
@@ -67,11 +68,11 @@ func countingIn(c nft.Content) (n counting) {
 	return n
 }
 
-// compilePolicies returns all of the table for a plan; nothing where no
-// endpoint has a policy. tags says whether the kernel labels connections, and
+// compilePolicies returns all of the table for a plan; nothing where it forbids no
+// connection. tags says whether the kernel labels connections, and
 // counts which of the elements are to count.
 func compilePolicies(stamps Stamps, p *plan.Plan, tags bool, counts counting) (policies, *ruleset) {
-	if !profile.Policed(p) {
+	if !judge.Needed(p) {
 		return policies{stamps: stamps, tags: tags}, newRuleset(stamps, stamps.PolicyTable)
 	}
 	state, r := policies{stamps: stamps, tags: tags, present: true, counts: counts}, policyRules(stamps, tags)
@@ -453,7 +454,7 @@ func (n counting) bySets(edits map[string]nft.Change, want *ruleset) map[string]
 // transaction that packets notice. It returns what each of its transactions did. After an
 // error the table must be read anew.
 func (s *policies) update(p, q *plan.Plan, changes plan.Diff, also ...nft.Edit) (done [][]string, err error) {
-	if profile.Policed(q) != s.present {
+	if judge.Needed(q) != s.present {
 		return s.sync(q, also...)
 	}
 	var edits map[string]nft.Change

@@ -17,7 +17,8 @@ import (
 )
 
 // Stamps.PolicyTable is the table of the Classes, Tags and Verdicts tables and of what
-// endpoints say of policies. It is there as long as an endpoint has one.
+// endpoints say of policies. It is there as long as an endpoint has one, or an egress rule
+// drops something: either may end connections, of which it keeps what is left out.
 //
 // Its rules never change: whatever there is of policies is elements of maps,
 // so that a new connection costs the same however many there are, and a change

@@ -18,7 +18,6 @@ import (
 	"github.com/weftnet/weft/datapath/linux/conntrack"
 	"github.com/weftnet/weft/datapath/linux/nft"
 	"github.com/weftnet/weft/datapath/linux/rtnl"
-	"github.com/weftnet/weft/datapath/profile"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -101,7 +100,7 @@ func (s *sweeper) run() {
 			}
 			last, wait = time.Now(), 0
 			if err := s.in(func() error { return s.sweep(s.plan.Load()) }); err != nil {
-				s.log.Warn("connections that policies forbid may go on for now", "error", err)
+				s.log.Warn("connections that are forbidden may go on for now", "error", err)
 				wait = sweepRetry
 			}
 		}
@@ -110,7 +109,7 @@ func (s *sweeper) run() {
 
 // sweep ends the connections that a plan forbids.
 func (s *sweeper) sweep(p *plan.Plan) error {
-	if p == nil || !profile.Policed(p) {
+	if p == nil || !judge.Needed(p) {
 		return nil
 	}
 	before, err := s.before()
@@ -169,7 +168,7 @@ func (s *sweeper) sweep(p *plan.Plan) error {
 		}
 	}
 	if n := len(ended.Leftovers); n > 0 {
-		s.log.Info("connections ended that policies forbid now", "count", n)
+		s.log.Info("connections ended that are forbidden now", "count", n)
 	}
 	for _, l := range before {
 		ended.Leftovers = append(ended.Leftovers, l)
@@ -208,9 +207,8 @@ func (s *sweeper) before() (map[string]conntrack.Leftover, error) {
 	return all, nil
 }
 
-// errUnpoliced says that meanwhile no endpoint has a policy: there is no policy
-// table, and nothing is forbidden.
-var errUnpoliced = errors.New("no endpoint has a policy any more")
+// errUnpoliced says that meanwhile nothing is forbidden: there is no policy table.
+var errUnpoliced = errors.New("no endpoint has a policy any more, and no egress rule drops anything")
 
 func (s *sweeper) refuse(is4 bool, rest nft.Elements) error {
 	if len(rest) == 0 {
@@ -218,7 +216,7 @@ func (s *sweeper) refuse(is4 bool, rest nft.Elements) error {
 	}
 	s.lock.Lock()
 	defer s.lock.Unlock()
-	if p := s.enforced.Load(); p == nil || !profile.Policed(p) {
+	if p := s.enforced.Load(); p == nil || !judge.Needed(p) {
 		return errUnpoliced
 	}
 	like := setOfEnded(is4)

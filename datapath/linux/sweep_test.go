@@ -30,13 +30,21 @@ func TestSweepsWhereNeeded(t *testing.T) {
 		{"more is allowed", more, false},
 		{"a route comes", more + "route default 10.9.0.0/16 drop\n", false},
 		{"less is allowed", policedPlan, true},
+		{"an egress rule drops", policedPlan + "egress default any 203.0.113.0/24 drop\n", true},
+		{"another lets some of it out", policedPlan + "egress default any 203.0.113.0/24 drop\negress default any 203.0.113.7/32 direct\n", false},
+		{"it goes", policedPlan + "egress default any 203.0.113.0/24 drop\n", true},
+		{"all may leave", policedPlan, false},
+		{"a route and a policy forbid at once", strings.Replace(policedPlan, "tcp 80 allow", "tcp 81 allow", 1) + "egress default any 203.0.113.0/24 drop\n", true},
+		{"no endpoint has a policy", strings.Replace(policedPlan, " ingress-policy web", "", 1) + "egress default any 203.0.113.0/24 drop\n", false},
+		{"nor does anything drop", strings.Replace(policedPlan, " ingress-policy web", "", 1), false},
+		{"an egress rule drops, and there are no policies", strings.Replace(policedPlan, " ingress-policy web", "", 1) + "egress default any 203.0.113.0/24 drop\n", true},
 	} {
 		p := mustParse(t, c.plan)
 		b.mustApply(p)
 		if got := len(b.sweeper.wake) > 0; got != c.sweeps {
 			t.Errorf("%s: connections are judged is %t; expected %t", c.what, got, c.sweeps)
 		}
-		if diff := b.sweeper.plan.Load().Diff(p); len(diff.Endpoints)+len(diff.Tags)+len(diff.Verdicts) > 0 {
+		if diff := b.sweeper.plan.Load().Diff(p); len(diff.Endpoints)+len(diff.Tags)+len(diff.Verdicts)+len(diff.Egress) > 0 {
 			t.Errorf("%s: connections would be judged by another plan", c.what)
 		}
 		b.sweeper.wake = make(chan struct{}, 1)

@@ -14,10 +14,10 @@ import (
 
 	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/datapath/interval"
+	"github.com/weftnet/weft/datapath/judge"
 	"github.com/weftnet/weft/datapath/linux/conntrack"
 	"github.com/weftnet/weft/datapath/linux/nft"
 	"github.com/weftnet/weft/datapath/linux/rtnl"
-	"github.com/weftnet/weft/datapath/profile"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -199,7 +199,7 @@ func (d *DataPlane) releaseAllBut(p *plan.Plan, inv *rtnl.Links, others []Stamps
 func (d *DataPlane) takeForce(p *plan.Plan, others []Stamps) error {
 	if err := d.enforce(p, func() ([][]string, error) {
 		done, err := d.policies.sync(p)
-		if err == nil && profile.Policed(p) {
+		if err == nil && judge.Needed(p) {
 			err = d.takeEnded(others)
 		}
 		return done, err
