@@ -145,6 +145,9 @@ type ClusterConfigStatus struct {
 	// PreparedPlugin is the plug-in that PluginNodes may change to: all were ready for it,
 	// or it was forced. It is empty where that is none.
 	PreparedPlugin string `json:"preparedPlugin,omitempty"`
+	// PreviousPlugin is what Plugin was before, empty where that has left Plugins or was
+	// come back to: the plug-in that a change is taken back to while it goes on.
+	PreviousPlugin string `json:"previousPlugin,omitempty"`
 	// LoadingPlugins are those of Plugins that no node was told to use since they came
 	// in: what they enforce is not in force yet.
 	LoadingPlugins []string `json:"loadingPlugins,omitempty"`

@@ -239,20 +239,20 @@ func objections(ctx context.Context, reg daemon.Registry, objects explain.Snapsh
 	return of.Against(config, objects), nil
 }
 
-// editConfig changes the ClusterConfig, and makes one where there is none.
-func editConfig(ctx context.Context, reg registry.Registry, edit func(*api.ClusterConfig)) (*api.ClusterConfig, error) {
+// editConfig changes the ClusterConfig, and makes one where there is none. edit is asked
+// anew whenever somebody else wrote meanwhile, and may refuse.
+func editConfig(ctx context.Context, reg registry.Registry, edit func(*api.ClusterConfig) error) (*api.ClusterConfig, error) {
 	kind := whole(api.ClusterConfigKind)
 	for {
-		config, err := registry.Modify(ctx, reg, kind, registry.Key{Name: api.DefaultName}, func(c *api.ClusterConfig) error {
-			edit(c)
-			return nil
-		})
+		config, err := registry.Modify(ctx, reg, kind, registry.Key{Name: api.DefaultName}, edit)
 		if !errors.Is(err, registry.ErrNotFound) {
 			return config, err
 		}
 		config = &api.ClusterConfig{}
 		config.Name = api.DefaultName
-		edit(config)
+		if err := edit(config); err != nil {
+			return nil, err
+		}
 		o, err := reg.Create(ctx, kind, config)
 		if err == nil {
 			return o.(*api.ClusterConfig), nil

@@ -99,8 +99,6 @@ func (f changeFlags) check(args []string) error {
 	switch {
 	case f.abort && len(args)+len(f.nodes) > 0:
 		return errors.New("--abort takes back the whole change: leave out the plug-in and --node")
-	case f.abort && f.force:
-		return errors.New("nothing refuses --abort: leave out --force")
 	case !f.abort && len(args) == 0:
 		return fmt.Errorf("say which plug-in: there are %s", strings.Join(plugins.Names(), ", "))
 	case f.timeout < 0 || f.timeout > 0 && !f.wait:
@@ -117,23 +115,63 @@ type changing struct {
 	name      string
 	reg       daemon.Registry
 	out, errs io.Writer
+	// told is what was told already.
+	told map[string]bool
 }
 
 func (p *changing) run(ctx context.Context) error {
-	objects := make(explain.Snapshot)
-	if err := readInto(ctx, p.reg, objects, api.ClusterConfigKind, api.Node); err != nil {
+	var config *api.ClusterConfig
+	nodes := 0
+	// Whoever wrote meanwhile may have changed all that was asked before.
+	ask := func(now *api.ClusterConfig) (err error) {
+		config = api.Effective(now)
+		nodes, err = p.ask(ctx, config)
 		return err
 	}
-	config := configOf(objects)
-	var err error
-	if p.abort {
-		if p.name, err = before(config); err != nil {
+	if p.dryRun {
+		objects := make(explain.Snapshot)
+		if err := readInto(ctx, p.reg, objects, api.ClusterConfigKind); err != nil {
 			return err
+		}
+		if err := ask(configOf(objects)); err != nil {
+			return err
+		}
+		_, err := printable.Fprintf(p.out, "%s Nothing was changed.\n", p.plan(config, nodes))
+		return err
+	}
+	if _, err := editConfig(ctx, p.reg, func(c *api.ClusterConfig) error {
+		if err := ask(c); err != nil {
+			return err
+		}
+		p.edit(c)
+		return nil
+	}); err != nil {
+		return err
+	}
+	if holder, err := p.reg.Holder(ctx, api.ControllerLease); err == nil && holder == "" {
+		fmt.Fprintln(p.errs, "warning: no controller leads; nothing changes until one runs")
+	}
+	if _, err := printable.Fprintf(p.out, "%s\n", p.plan(config, nodes)); err != nil || !p.wait {
+		return err
+	}
+	return p.watch(ctx)
+}
+
+// ask reads what speaks against the change, tells it, and fails where the change is refused.
+// It returns how many nodes there are.
+func (p *changing) ask(ctx context.Context, config *api.ClusterConfig) (nodes int, err error) {
+	objects := explain.Snapshot{api.ClusterConfigKind: {config}}
+	if err := readInto(ctx, p.reg, objects, api.Node); err != nil {
+		return 0, err
+	}
+	if p.abort {
+		if p.name, err = change.Back(config); err != nil {
+			return 0, exitError{code: 1, message: "nothing was changed: " + err.Error()}
 		}
 	}
 	to, err := plugins.Finder(p.reg.Serves)(p.name)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	var absent []string
 	for _, name := range p.nodes {
@@ -142,39 +180,17 @@ func (p *changing) run(ctx context.Context) error {
 		}
 	}
 	if len(absent) > 0 {
-		return fmt.Errorf("--node: there is no Node %s (see: weft get nodes)", printable.Few(absent, 0))
+		return 0, fmt.Errorf("--node: there is no Node %s (see: weft get nodes)", printable.Few(absent, 0))
 	}
 	against, err := objections(ctx, p.reg, objects, to)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	if err := p.tell(against); err != nil {
-		return err
-	}
-	if p.dryRun {
-		_, err := printable.Fprintf(p.out, "%s Nothing was changed.\n", p.plan(config, len(objects[api.Node])))
-		return err
-	}
-	if holder, err := p.reg.Holder(ctx, api.ControllerLease); err == nil && holder == "" {
-		fmt.Fprintln(p.errs, "warning: no controller leads; nothing changes until one runs")
-	}
-	if _, err := editConfig(ctx, p.reg, p.edit); err != nil {
-		return err
-	}
-	if _, err := printable.Fprintf(p.out, "%s\n", p.plan(config, len(objects[api.Node]))); err != nil || !p.wait {
-		return err
-	}
-	return p.watch(ctx)
+	return len(objects[api.Node]), p.tell(against)
 }
 
 // edit writes down what is asked for.
 func (p *changing) edit(c *api.ClusterConfig) {
-	if p.abort {
-		// It may have become another meanwhile.
-		if name, err := before(api.Effective(c)); err == nil {
-			p.name = name
-		}
-	}
 	c.Spec.Plugin, c.Spec.PluginNodes = p.name, slices.Compact(slices.Sorted(slices.Values(p.nodes)))
 	delete(c.Annotations, api.ForcePluginAnnotation)
 	if p.force {
@@ -185,42 +201,38 @@ func (p *changing) edit(c *api.ClusterConfig) {
 	}
 }
 
-// before returns the plug-in that a cluster is to have again where its change is taken
-// back: the one in use, or, where all nodes use what is asked for, the one that is still
-// loaded beside it.
-func before(config *api.ClusterConfig) (string, error) {
-	used := usedPlugin(config)
-	mix := api.PluginMix(config)
-	if config.Spec.Plugin != used || len(config.Spec.PluginNodes) > 0 || len(mix) == 1 {
-		return used, nil
-	}
-	others := slices.DeleteFunc(slices.Clone(mix), func(name string) bool { return name == used })
-	if len(others) > 1 {
-		return "", exitError{code: 1, message: fmt.Sprintf("nothing was changed; all nodes use %s already, and %s are loaded still: say which one to go back to (weft plugin change NAME)", used, strings.Join(others, ", "))}
-	}
-	return others[0], nil
-}
-
 // tell says what speaks against the change and what comes with it, and fails where it is
 // refused.
 func (p *changing) tell(against change.Objections) error {
 	for _, l := range against.Lacks {
-		printable.Fprintf(p.errs, "warning: nodes cannot get ready for %s yet: %s\n", p.name, printable.Brief(l))
+		p.once("warning: nodes cannot get ready for %s yet: %s\n", p.name, printable.Brief(l))
 	}
 	for _, e := range against.Effects {
-		printable.Fprintf(p.errs, "warning: %s\n", printable.Brief(e))
+		p.once("warning: %s\n", printable.Brief(e))
 	}
 	for _, r := range against.Refusals {
 		word := "refused"
 		if p.force {
 			word = "warning"
 		}
-		printable.Fprintf(p.errs, "%s: %s\n", word, printable.Brief(r))
+		p.once("%s: %s\n", word, printable.Brief(r))
 	}
 	if len(against.Refusals) > 0 && !p.force {
 		return exitError{code: 1, message: "nothing was changed; put right what is refused, or give --force to change all the same"}
 	}
 	return nil
+}
+
+// once tells what was not told yet.
+func (p *changing) once(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	if p.told == nil {
+		p.told = make(map[string]bool)
+	}
+	if !p.told[text] {
+		p.told[text] = true
+		printable.Fprintf(p.errs, format, args...)
+	}
 }
 
 // plan says what is being done, by the configuration of before and how many nodes there

@@ -45,6 +45,7 @@ package change
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -151,9 +152,7 @@ func Next(c Cluster) api.ClusterConfigStatus {
 		n.say(api.PluginWaiting, fmt.Sprintf("all stays as it is, as what speaks against a change cannot be read, which is tried again: %s", printable.Brief(err.Error())))
 		return n.status
 	}
-	if s := &n.status; s.PreparedPlugin != n.wanted || s.Plugin == n.wanted {
-		s.PluginNodes = nil
-	}
+	n.remember()
 	n.count()
 	n.say(n.compared(n.describe()))
 	return n.status
@@ -333,6 +332,41 @@ func setOf(names []string) map[string]bool {
 	return set
 }
 
+// remember keeps what tells how a change began: which plug-in it came from, and which nodes
+// changed first.
+func (n *next) remember() {
+	s, before := &n.status, n.Config.Status.Plugin
+	if s.Plugin != before {
+		came := s.PreviousPlugin
+		if s.PreviousPlugin = before; s.Plugin == came {
+			s.PreviousPlugin = "" // it was taken back
+		}
+	}
+	if !slices.Contains(s.Plugins, s.PreviousPlugin) {
+		s.PreviousPlugin = ""
+	}
+	if s.PreparedPlugin != n.wanted || s.Plugin == n.wanted {
+		s.PluginNodes = nil
+	}
+}
+
+// ErrUnknown says that nobody knows where a change came from.
+var ErrUnknown = errors.New("the status of the ClusterConfig does not say which plug-in nodes use: let a controller lead, which writes that down")
+
+// Back returns the plug-in that a cluster is to have where what was asked for is taken
+// back: the one that nodes use that were not told otherwise, or, where that is what was
+// asked for, the one that they used before, as long as it is loaded.
+func Back(config *api.ClusterConfig) (string, error) {
+	s, wanted := config.Status, cmp.Or(config.Spec.Plugin, api.DefaultPlugin)
+	switch {
+	case s.Plugin == "":
+		return "", ErrUnknown
+	case s.Plugin == wanted:
+		return cmp.Or(s.PreviousPlugin, s.Plugin), nil
+	}
+	return s.Plugin, nil
+}
+
 // compared adds to what is said whether machines have one address by several plug-ins
 // that are loaded. That nobody knows keeps none of these from leaving.
 func (n *next) compared(reason, message string) (string, string) {
@@ -419,9 +453,14 @@ func (n *next) lag(among func(node string) bool, does func(*api.PluginReport) bo
 
 func everyNode(string) bool { return true }
 
-// unready returns the nodes that are not ready for the plug-in that is asked for.
+// unready returns the nodes that are not ready for the plug-in that is asked for. To what
+// all used before, and have had loaded since, the way back waits for nobody who is away.
 func (n *next) unready() lagging {
-	return n.lag(everyNode, func(r *api.PluginReport) bool { return r.IsReady(n.wanted) })
+	l := n.lag(everyNode, func(r *api.PluginReport) bool { return r.IsReady(n.wanted) })
+	if n.wanted == n.status.PreviousPlugin {
+		l.late, l.silent = nil, nil
+	}
+	return l
 }
 
 // describe says at which stage the cluster is, and what it waits for.

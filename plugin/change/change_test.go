@@ -112,6 +112,33 @@ func TestStories(t *testing.T) {
 	})
 }
 
+// TestBack takes changes back at each stage.
+func TestBack(t *testing.T) {
+	for what, test := range map[string]struct {
+		plugin string
+		nodes  []string
+		status api.ClusterConfigStatus
+		want   string
+	}{
+		"nothing is known":      {"b", nil, api.ClusterConfigStatus{}, ""},
+		"settled":               {"a", nil, api.ClusterConfigStatus{Plugin: "a", Plugins: []string{"a"}}, "a"},
+		"by default":            {"", nil, api.ClusterConfigStatus{Plugin: api.DefaultPlugin}, api.DefaultPlugin},
+		"refused":               {"b", nil, api.ClusterConfigStatus{Plugin: "a", Plugins: []string{"a"}}, "a"},
+		"preparing":             {"b", nil, api.ClusterConfigStatus{Plugin: "a", Plugins: []string{"a", "b"}}, "a"},
+		"some nodes":            {"b", []string{"node1"}, api.ClusterConfigStatus{Plugin: "a", Plugins: []string{"a", "b"}, PreparedPlugin: "b"}, "a"},
+		"retiring":              {"b", nil, api.ClusterConfigStatus{Plugin: "b", Plugins: []string{"a", "b"}, PreviousPlugin: "a"}, "a"},
+		"retiring, and a third": {"b", nil, api.ClusterConfigStatus{Plugin: "b", Plugins: []string{"a", "b", "c"}, PreviousPlugin: "c"}, "c"},
+		"to a third":            {"c", nil, api.ClusterConfigStatus{Plugin: "b", Plugins: []string{"a", "b", "c"}, PreviousPlugin: "a"}, "b"},
+		"taken back already":    {"a", nil, api.ClusterConfigStatus{Plugin: "a", Plugins: []string{"a", "b"}}, "a"},
+		"retiring, and of all some are asked for": {"b", []string{"node1"}, api.ClusterConfigStatus{Plugin: "b", Plugins: []string{"a", "b"}, PreviousPlugin: "a"}, "a"},
+	} {
+		got, err := Back(&api.ClusterConfig{Spec: api.ClusterConfigSpec{Plugin: test.plugin, PluginNodes: test.nodes}, Status: test.status})
+		if got != test.want || (err != nil) != (test.want == "") {
+			t.Errorf("%s: back to %q, %v; want %q", what, got, err, test.want)
+		}
+	}
+}
+
 // addOrEmpty adds a text to a list, or empties it where there is none.
 func addOrEmpty(list []string, text string) []string {
 	if text == "" {
@@ -129,6 +156,9 @@ func unknown(name string) error {
 
 func show(s api.ClusterConfigStatus) string {
 	text := fmt.Sprintf("  %d: nodes use %s of %s, prepared %s", s.PluginRevision, cmp.Or(s.Plugin, "-"), strings.Join(s.Plugins, ","), cmp.Or(s.PreparedPlugin, "-"))
+	if s.PreviousPlugin != "" {
+		text += ", before " + s.PreviousPlugin
+	}
 	if len(s.LoadingPlugins) > 0 {
 		text += ", loading " + strings.Join(s.LoadingPlugins, ",")
 	}
