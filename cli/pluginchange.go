@@ -189,9 +189,12 @@ func (p *changing) ask(ctx context.Context, config *api.ClusterConfig) (nodes in
 	return len(objects[api.Node]), p.tell(against)
 }
 
+// some returns the nodes that change for now, each once, none for all.
+func (p *changing) some() []string { return slices.Compact(slices.Sorted(slices.Values(p.nodes))) }
+
 // edit writes down what is asked for.
 func (p *changing) edit(c *api.ClusterConfig) {
-	c.Spec.Plugin, c.Spec.PluginNodes = p.name, slices.Compact(slices.Sorted(slices.Values(p.nodes)))
+	c.Spec.Plugin, c.Spec.PluginNodes = p.name, p.some()
 	delete(c.Annotations, api.ForcePluginAnnotation)
 	if p.force {
 		if c.Annotations == nil {
@@ -245,7 +248,7 @@ func (p *changing) plan(config *api.ClusterConfig, nodes int) string {
 	case p.name == used:
 		return fmt.Sprintf("The cluster stays with %s, and what was changed is taken back.", used)
 	case len(p.nodes) > 0:
-		return fmt.Sprintf("%s of %d nodes (%s) from %s to %s, once all nodes are ready for it; the others stay.", count(len(p.nodes)), nodes, printable.Few(p.nodes, 0), used, p.name)
+		return fmt.Sprintf("%s of %d nodes (%s) from %s to %s, once all nodes are ready for it; the others stay.", count(len(p.some())), nodes, printable.Few(p.some(), 0), used, p.name)
 	}
 	return fmt.Sprintf("%s from %s to %s, once all are ready for it.", count(nodes), used, p.name)
 }
@@ -280,10 +283,17 @@ func (p *changing) watch(parent context.Context) error {
 	defer func() { stop(); <-ended }()
 	bar := newProgress(p.out, terminalWidth(p.out))
 	defer bar.end()
-	refusedBefore := false
+	// What is refused is not always said anew, as it may be the same as before.
+	again := time.NewTicker(lookAgain)
+	defer again.Stop()
+	look, seen := false, ""
 	for {
 		if cache.Synced() {
-			s := p.see(cache.Snapshot())
+			objects := cache.Snapshot()
+			s := p.see(objects)
+			if version := configOf(objects).ResourceVersion; version != seen {
+				look, seen = true, version
+			}
 			bar.show(s)
 			switch {
 			case s.superseded != "":
@@ -293,34 +303,25 @@ func (p *changing) watch(parent context.Context) error {
 				bar.end()
 				_, err := printable.Fprintf(p.out, "%s\n", s.after)
 				return err
-			case s.refused && !refusedBefore:
-				// What the controller said may be of an earlier time: look oneself.
-				refusedBefore = true
-				objects := make(explain.Snapshot)
-				if err := readInto(ctx, p.reg, objects, api.ClusterConfigKind); err != nil {
+			case s.refused && look:
+				look = false
+				refusals, err := p.refusals(ctx)
+				if err != nil && ctx.Err() == nil {
 					return err
 				}
-				to, err := plugins.Finder(p.reg.Serves)(p.name)
-				if err != nil {
-					return err
-				}
-				against, err := objections(ctx, p.reg, objects, to)
-				if err != nil {
-					return err
-				}
-				if len(against.Refusals) > 0 {
+				if len(refusals) > 0 {
 					bar.end()
-					for _, r := range against.Refusals {
+					for _, r := range refusals {
 						printable.Fprintf(p.errs, "refused: %s\n", printable.Brief(r))
 					}
 					return exitError{code: 1, message: "the cluster stays as it is until that is put right (weft plugin change --abort takes the change back)"}
 				}
-			case !s.refused:
-				refusedBefore = false
 			}
 		}
 		select {
 		case <-changes:
+		case <-again.C:
+			look = true
 		case <-ctx.Done():
 			bar.end()
 			if parent.Err() != nil {
@@ -329,6 +330,24 @@ func (p *changing) watch(parent context.Context) error {
 			return exitError{code: 1, message: fmt.Sprintf("not done within %s; %s", p.timeout, goesOn)}
 		}
 	}
+}
+
+// lookAgain is how often what a controller refused is asked anew.
+const lookAgain = 5 * time.Second
+
+// refusals returns what speaks against the change by now. What the controller said may be
+// of an earlier time.
+func (p *changing) refusals(ctx context.Context) ([]string, error) {
+	objects := make(explain.Snapshot)
+	if err := readInto(ctx, p.reg, objects, api.ClusterConfigKind); err != nil {
+		return nil, err
+	}
+	to, err := plugins.Finder(p.reg.Serves)(p.name)
+	if err != nil {
+		return nil, err
+	}
+	against, err := objections(ctx, p.reg, objects, to)
+	return against.Refusals, err
 }
 
 // sight is how far a change is.
@@ -348,8 +367,11 @@ type sight struct {
 func (p *changing) see(objects registry.Objects) sight {
 	var s sight
 	config := configOf(objects)
-	if config.Spec.Plugin != p.name {
+	if some := p.some(); config.Spec.Plugin != p.name || !slices.Equal(config.Spec.PluginNodes, some) {
 		s.superseded = config.Spec.Plugin
+		if nodes := config.Spec.PluginNodes; len(nodes) > 0 {
+			s.superseded += " on " + printable.Few(nodes, 0)
+		}
 		return s
 	}
 	if c := meta.FindStatusCondition(config.Status.Conditions, api.PluginChanged); c != nil {
