@@ -134,12 +134,15 @@ func pluginStatusOf(objects plugin.Objects, lost map[string]bool) pluginStatus {
 	s := pluginStatus{Wanted: config.Spec.Plugin, WantedNodes: config.Spec.PluginNodes, Used: usedPlugin(config), Mix: api.PluginMix(config),
 		Nodes: []pluginNodeStatus{}}
 	s.Settled = s.Used == s.Wanted && len(s.Mix) == 1
+	for node := range registry.Each[*corev1.Node](objects, api.Node) {
+		n := pluginOfNode(config, node, lost[node.Name])
+		// Where the status was lost, nodes alone know what they do.
+		s.Settled = s.Settled && !slices.ContainsFunc(append(n.Needs, n.Uses), func(name string) bool { return name != "" && name != s.Wanted })
+		s.Nodes = append(s.Nodes, n)
+	}
 	// What was said before something was asked for says nothing of that.
 	if c := meta.FindStatusCondition(config.Status.Conditions, api.PluginChanged); c != nil && s.Settled == (c.Reason == api.PluginSettled) {
 		s.State, s.Message = c.Reason, c.Message
-	}
-	for node := range registry.Each[*corev1.Node](objects, api.Node) {
-		s.Nodes = append(s.Nodes, pluginOfNode(config, node, lost[node.Name]))
 	}
 	return s
 }
