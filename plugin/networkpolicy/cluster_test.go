@@ -26,19 +26,19 @@ func TestCollectorLosesToAllocator(t *testing.T) {
 	now := time.Date(2026, 1, 5, 10, 0, 0, 0, time.UTC)
 	for name, meanwhile := range map[string]func(w *world){
 		"the mark is gone": func(w *world) {
-			if _, err := allocate(context.Background(), w.registry, identity("shop")); err != nil {
+			if _, err := allocate(context.Background(), w.registry, identity("shop"), nil); err != nil {
 				w.t.Fatal(err)
 			}
 		},
 		"what the controller knows is old": func(w *world) {
 			w.create(api.NodePodsKind, &api.NodePods{ObjectMeta: metav1.ObjectMeta{Name: "node1"},
-				Pods: []api.TaggedPods{{Tag: int32(candidate(identity("shop"), 0)), Addresses: []string{"10.1.1.1"}}}})
+				Pods: []api.TaggedPods{{Tag: int32(candidate(identity("shop"))), Addresses: []string{"10.1.1.1"}}}})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			mark := metav1.NewTime(now.Add(-DefaultKeepTags))
-			o := &api.Tag{ObjectMeta: metav1.ObjectMeta{Name: tagName(candidate(identity("shop"), 0))}, Spec: specOf(identity("shop"))}
+			o := &api.Tag{ObjectMeta: metav1.ObjectMeta{Name: tagName(candidate(identity("shop")))}, Spec: specOf(identity("shop"))}
 			o.Spec.UnusedSince = &mark
 			w.create(api.TagKind, o)
 			k := &collector{keep: DefaultKeepTags}

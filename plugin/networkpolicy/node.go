@@ -50,6 +50,8 @@ type runner struct {
 	// made are the Tags that this run got from the registry, which what the
 	// agent follows may not show yet.
 	made map[plan.Tag]madeTag
+	// draw returns numbers for new Tags.
+	draw func() plan.Tag
 	// budgets say, by namespace, how many more Tags the node may make for its
 	// pods.
 	budgets map[string]*rate.Limiter
@@ -90,7 +92,9 @@ type madeTag struct {
 }
 
 func newRunner(env plugin.NodeEnv) *runner {
-	return &runner{NodeEnv: env, made: map[plan.Tag]madeTag{}, budgets: map[string]*rate.Limiter{}}
+	r := &runner{NodeEnv: env, made: map[plan.Tag]madeTag{}, budgets: map[string]*rate.Limiter{}}
+	r.draw = r.tags.draw
+	return r
 }
 
 func (r *runner) run(ctx context.Context) error {
@@ -155,7 +159,7 @@ func kindred(pods []*policy.Local) []*kin {
 		if !counts(l) {
 			continue
 		}
-		h := hash(l.Identity)
+		h := bucket(l.Identity)
 		i := slices.IndexFunc(byHash[h], func(k *kin) bool { return sameIdentity(k.identity, l.Identity) })
 		if i < 0 {
 			i = len(byHash[h])
@@ -169,10 +173,12 @@ func kindred(pods []*policy.Local) []*kin {
 }
 
 // tagged returns what the NodePods must say, nil where that is not known. Of pods
-// that can get no Tag it goes on saying what it says, and the error says why.
+// that can get no Tag it goes on saying what it says, but for what is not so any more,
+// as they have other labels; the error says why.
 func (r *runner) tagged(ctx context.Context, in plugin.Input) ([]api.TaggedPods, error) {
 	byTag := map[plan.Tag][]netip.Addr{}
 	r.meant = map[plan.Tag]*policy.Identity{}
+	var said map[netip.Addr]plan.Tag
 	var failed error
 	for _, k := range kindred(r.now.locals.list) {
 		t, err := r.tagOf(ctx, k.identity)
@@ -188,18 +194,32 @@ func (r *runner) tagged(ctx context.Context, in plugin.Input) ([]api.TaggedPods,
 		if errors.Is(err, registry.ErrUnavailable) || ctx.Err() != nil {
 			return nil, failed
 		}
-		if said := own(in); said != nil {
-			for _, p := range readNodePods(said, nil).Pods {
-				for _, a := range p.Addresses {
-					if slices.Contains(k.addresses, a) {
-						byTag[p.Tag] = append(byTag[p.Tag], a)
-						r.meant[p.Tag] = k.identity
-					}
-				}
+		if said == nil {
+			said = saidOf(own(in))
+		}
+		for _, a := range k.addresses {
+			n, was := said[a]
+			if t := r.tags.numbered(n); was && (t == nil || sameIdentity(&t.group.Identity, k.identity)) {
+				byTag[n] = append(byTag[n], a)
+				r.meant[n] = k.identity
 			}
 		}
 	}
 	return format(byTag), failed
+}
+
+// saidOf returns which tags addresses have by a NodePods, which may be nil.
+func saidOf(pods *api.NodePods) map[netip.Addr]plan.Tag {
+	said := map[netip.Addr]plan.Tag{}
+	if pods == nil {
+		return said
+	}
+	for _, p := range readNodePods(pods, nil).Pods {
+		for _, a := range p.Addresses {
+			said[a] = p.Tag
+		}
+	}
+	return said
 }
 
 // announced reports whether the node's NodePods says of its pods what others must know,
@@ -211,6 +231,9 @@ func announced(in plugin.Input) bool {
 	known.update(in.Objects)
 	byTag := map[plan.Tag][]netip.Addr{}
 	for _, k := range kindred(now.locals.list) {
+		if sizeOf(k.identity) > maxIdentity {
+			continue // others are not told of it, however long one waits
+		}
 		t := known.of(k.identity)
 		if t == nil {
 			return false
@@ -244,6 +267,10 @@ func format(byTag map[plan.Tag][]netip.Addr) []api.TaggedPods {
 // tagOf returns the tag of pods of an identity, and sees to it that there is a
 // Tag for them that the controller leaves alone.
 func (r *runner) tagOf(ctx context.Context, id *policy.Identity) (plan.Tag, error) {
+	size := sizeOf(id)
+	if size > maxIdentity {
+		return 0, errTooLarge(size)
+	}
 	t := r.tags.of(id)
 	if t != nil && !t.marked() {
 		return t.group.Tag, nil
@@ -264,10 +291,10 @@ func (r *runner) tagOf(ctx context.Context, id *policy.Identity) (plan.Tag, erro
 		o, err = use(ctx, r.Registry, t.object.Name, id)
 	}
 	if errors.Is(err, registry.ErrNotFound) || errors.Is(err, errTaken) {
-		if err := r.spend(id.Namespace, now); err != nil {
+		if err := r.spend(id.Namespace, size, now); err != nil {
 			return 0, err
 		}
-		o, err = allocate(ctx, r.Registry, id)
+		o, err = allocate(ctx, r.Registry, id, r.draw)
 	}
 	if err != nil {
 		return 0, err
@@ -282,15 +309,16 @@ func (r *runner) tagOf(ctx context.Context, id *policy.Identity) (plan.Tag, erro
 
 // Every node of the cluster holds every Tag, and who owns a pod can give it other
 // labels at any time. So the pods of one namespace on one node cause no more than
-// these: as many as a large namespace needs at once, and then so many a second.
-// Tags that nobody uses any more go after collectAfter.
+// these: as many as a large namespace needs at once, and then so many a second. One
+// counts as several that has more than usualIdentity bytes.
 const (
 	tagsAtOnce    = 100
 	tagsPerSecond = 1
+	usualIdentity = 1 << 10
 )
 
-// spend takes a Tag from what a namespace may cause, or says that it may not.
-func (r *runner) spend(namespace string, now time.Time) error {
+// spend takes a Tag of a size from what a namespace may cause, or says that it may not.
+func (r *runner) spend(namespace string, size int, now time.Time) error {
 	b := r.budgets[namespace]
 	if b == nil {
 		for other, b := range r.budgets {
@@ -301,9 +329,9 @@ func (r *runner) spend(namespace string, now time.Time) error {
 		b = rate.NewLimiter(tagsPerSecond, tagsAtOnce)
 		r.budgets[namespace] = b
 	}
-	if !b.AllowN(now, 1) {
-		return fmt.Errorf("they have got new sets of labels more than %d times, and more often than %d a second: whoever owns them should not give each its own labels, or change them all the time",
-			tagsAtOnce, tagsPerSecond)
+	if !b.AllowN(now, 1+size/usualIdentity) {
+		return fmt.Errorf("they have got new sets of labels more than %d times, and more often than %d a second (one of more than %d bytes counts as several): whoever owns them should not give each its own labels, or change them all the time",
+			tagsAtOnce, tagsPerSecond, usualIdentity)
 	}
 	return nil
 }

@@ -45,7 +45,7 @@ func TestAllocateAtOnce(t *testing.T) {
 		wg.Go(func() {
 			for k := range kinds {
 				k = (k + a) % kinds
-				o, err := allocate(t.Context(), w.registry, identity("shop", fmt.Sprint("app=", k)))
+				o, err := allocate(t.Context(), w.registry, identity("shop", fmt.Sprint("app=", k)), nil)
 				if err != nil {
 					t.Error(err)
 					return
@@ -68,31 +68,97 @@ func TestAllocateAtOnce(t *testing.T) {
 	}
 }
 
-// TestAllocateWhereNumbersAreTaken has other things where the numbers lead.
+// TestAllocateWhereNumbersAreTaken has other things where the numbers lead: the first,
+// which anybody can tell beforehand, and some of those that are drawn.
 func TestAllocateWhereNumbersAreTaken(t *testing.T) {
 	w := newWorld(t)
 	id := identity("shop", "app=web")
-	take := func(attempt int, spec api.TagSpec) {
-		w.create(api.TagKind, &api.Tag{ObjectMeta: metav1.ObjectMeta{Name: tagName(candidate(id, attempt))}, Spec: spec})
+	take := func(n plan.Tag, spec api.TagSpec) {
+		w.create(api.TagKind, &api.Tag{ObjectMeta: metav1.ObjectMeta{Name: tagName(n)}, Spec: spec})
 	}
-	take(0, specOf(identity("other", "app=web")))
-	w.registry.PutValue(api.TagKind, registry.Key{Name: tagName(candidate(id, 1))}, []byte("{"))
+	from := func(numbers ...plan.Tag) func() plan.Tag {
+		return func() plan.Tag {
+			n := numbers[0]
+			numbers = numbers[1:]
+			return n
+		}
+	}
+	take(candidate(id), specOf(identity("other", "app=web")))
+	w.registry.PutValue(api.TagKind, registry.Key{Name: "20"}, []byte("{"))
 	mark := metav1.NewTime(time.Unix(0, 0))
 	marked := specOf(id)
 	marked.UnusedSince = &mark
-	take(2, marked)
+	take(30, marked)
 	w.registry.SetLog(slog.New(slog.DiscardHandler))
-	o, err := allocate(t.Context(), w.registry, id)
-	if err != nil || o.Name != tagName(candidate(id, 2)) || o.Spec.UnusedSince != nil {
+	o, err := allocate(t.Context(), w.registry, id, from(20, 30, 40))
+	if err != nil || o.Name != "30" || o.Spec.UnusedSince != nil {
 		t.Fatalf("got %+v, %v", o, err)
 	}
-	other := identity("third")
-	for attempt := range probes {
-		w.create(api.TagKind, &api.Tag{ObjectMeta: metav1.ObjectMeta{Name: tagName(candidate(other, attempt))}, Spec: specOf(id)})
-	}
-	if o, err := allocate(t.Context(), w.registry, other); err == nil || !strings.Contains(err.Error(), "third") {
+	w.remove(api.TagKind, registry.Key{Name: "30"})
+	if o, err := allocate(t.Context(), w.registry, id, from(20, 40)); err != nil || o.Name != "40" {
 		t.Errorf("got %+v, %v", o, err)
 	}
+	other := identity("third")
+	take(candidate(other), specOf(id))
+	if o, err := allocate(t.Context(), w.registry, other, func() plan.Tag { return 40 }); err == nil || !strings.Contains(err.Error(), "third") {
+		t.Errorf("got %+v, %v", o, err)
+	}
+}
+
+// TestDraw draws numbers for Tags: nobody can tell which, they are in bounds, and what is
+// taken is not among them.
+func TestDraw(t *testing.T) {
+	w := newWorld(t)
+	for n := range 1000 {
+		w.create(api.TagKind, &api.Tag{ObjectMeta: metav1.ObjectMeta{Name: tagName(plan.Tag(api.MinTag + n))}, Spec: specOf(identity("shop", fmt.Sprint("app=", n)))})
+	}
+	var known tags
+	known.update(w.snapshot(collectorKinds))
+	drawn := map[plan.Tag]bool{}
+	for range 10000 {
+		n := known.draw()
+		if n < api.MinTag+1000 || n > api.MaxTag {
+			t.Fatalf("it draws %d", n)
+		}
+		drawn[n] = true
+	}
+	if len(drawn) < 9900 {
+		t.Errorf("of 10000 numbers, %d are different ones", len(drawn))
+	}
+}
+
+// Pods with more labels than others are told of are no pods' to them, whatever they were
+// before. Others are told of all the same.
+func TestLabelsThatAreTooLarge(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		m := &machine{world: w, name: "node1"}
+		large := []string{"app=friend", "10.1.1.2"}
+		for i := range 300 {
+			large = append(large, fmt.Sprintf("%d/%s=%s", i, strings.Repeat("k", 20), strings.Repeat("v", 60)))
+		}
+		r := newRunner(m.env(w.registry))
+		m.start("evil/pod", "app=friend", "10.1.1.2")
+		if _, err := r.round(t.Context(), m.input(), nil); err != nil {
+			t.Fatal(err)
+		}
+		w.remove(api.Pod, registry.Key{Namespace: "evil", Name: "pod"})
+		m.pods = nil
+		m.start("evil/pod", large...)
+		m.start("shop/web", "app=web", "10.1.1.3")
+		time.Sleep(gather)
+		if _, err := r.round(t.Context(), m.input(), nil); err == nil || !strings.Contains(err.Error(), "namespace evil") || !strings.Contains(err.Error(), "bytes") {
+			t.Errorf("it is refused with %v", err)
+		}
+		pods := all[*api.NodePods](w, api.NodePodsKind)
+		if len(pods) != 1 || len(pods[0].Pods) != 1 || !slices.Equal(pods[0].Pods[0].Addresses, []string{"10.1.1.3"}) {
+			t.Errorf("others are told %+v", pods[0].Pods)
+		}
+		// Who writes such a Tag himself says nothing by it.
+		o := &api.Tag{ObjectMeta: metav1.ObjectMeta{Name: "77"}, Spec: specOf(r.now.locals.list[0].Identity)}
+		if read := readTag(o, nil); read.group != nil || read.problem == nil {
+			t.Errorf("it is read as %+v", read)
+		}
+	})
 }
 
 // TestKilledAtEachCall kills the agent instead of each of its calls to the
@@ -271,7 +337,7 @@ func TestNoTag(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := strings.ReplaceAll(w.state(), "10.1.1.3]", "10.1.1.3 10.1.1.4]")
-		lost, err := w.registry.Get(t.Context(), api.TagKind, registry.Key{Name: tagName(candidate(identity("shop", "app=web"), 0))})
+		lost, err := w.registry.Get(t.Context(), api.TagKind, registry.Key{Name: tagName(candidate(identity("shop", "app=web")))})
 		if err != nil {
 			t.Fatal(err)
 		}

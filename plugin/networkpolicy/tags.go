@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"hash/maphash"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -51,7 +53,7 @@ func (t *tags) update(objects registry.Objects) {
 		if g.group == nil {
 			continue
 		}
-		h := hash(&g.group.Identity)
+		h := bucket(&g.group.Identity)
 		t.byIdentity[h] = slices.DeleteFunc(t.byIdentity[h], func(o *tag) bool { return o == g })
 		if len(t.byIdentity[h]) == 0 {
 			delete(t.byIdentity, h)
@@ -59,7 +61,7 @@ func (t *tags) update(objects registry.Objects) {
 	}
 	for _, c := range came {
 		if c.group != nil {
-			h := hash(&c.group.Identity)
+			h := bucket(&c.group.Identity)
 			t.byIdentity[h] = append(t.byIdentity[h], c)
 		}
 	}
@@ -78,7 +80,7 @@ func (t *tags) update(objects registry.Objects) {
 // marked, so that all agents agree; or the least; or nil.
 func (t *tags) of(id *policy.Identity) *tag {
 	var best *tag
-	for _, c := range t.byIdentity[hash(id)] {
+	for _, c := range t.byIdentity[bucket(id)] {
 		if sameIdentity(&c.group.Identity, id) && (best == nil ||
 			best.marked() && !c.marked() || best.marked() == c.marked() && c.group.Tag < best.group.Tag) {
 			best = c
@@ -87,15 +89,26 @@ func (t *tags) of(id *policy.Identity) *tag {
 	return best
 }
 
+// number is the tag that it says the meaning of, 0 where it means nothing.
+func (t *tag) number() plan.Tag {
+	if t.group == nil {
+		return 0
+	}
+	return t.group.Tag
+}
+
+// numbered returns the Tag of a number, nil for one that is not known or means nothing.
+func (t *tags) numbered(n plan.Tag) *tag {
+	i, found := slices.BinarySearchFunc(t.list, n, func(t *tag, n plan.Tag) int { return cmp.Compare(t.number(), n) })
+	if !found {
+		return nil
+	}
+	return t.list[i]
+}
+
 // compareTags orders by number, those that mean nothing first.
 func compareTags(a, b *tag) int {
-	number := func(t *tag) plan.Tag {
-		if t.group == nil {
-			return 0
-		}
-		return t.group.Tag
-	}
-	return cmp.Or(cmp.Compare(number(a), number(b)), strings.Compare(a.object.Name, b.object.Name))
+	return cmp.Or(cmp.Compare(a.number(), b.number()), strings.Compare(a.object.Name, b.object.Name))
 }
 
 var protocols = map[string]plan.Protocol{"TCP": plan.TCP, "UDP": plan.UDP, "SCTP": plan.SCTP}
@@ -109,6 +122,10 @@ func readTag(o registry.Object, before *tag) *tag {
 	t := &tag{object: object}
 	g := &policy.Group{Identity: policy.Identity{Namespace: object.Spec.Namespace, Labels: object.Spec.Labels}}
 	if g.Tag, t.problem = tagNumber(object.Name); t.problem != nil {
+		return t
+	}
+	if size := sizeOf(&g.Identity); size > maxIdentity {
+		t.problem = fmt.Errorf("spec has %d bytes of labels, and %d are the most; delete the Tag", size, maxIdentity)
 		return t
 	}
 	if g.Namespace == "" {
@@ -145,6 +162,44 @@ func sameIdentity(a, b *policy.Identity) bool {
 	return a.Namespace == b.Namespace && maps.Equal(a.Labels, b.Labels) && slices.Equal(a.Ports, b.Ports)
 }
 
+// seed is that of bucket.
+var seed = maphash.MakeSeed()
+
+// bucket is the same for identities that are the same, for as long as the process runs.
+// Nobody can choose labels so that many of them are in one.
+func bucket(id *policy.Identity) uint64 {
+	h := maphash.String(seed, id.Namespace)
+	for key, value := range id.Labels {
+		h += maphash.Comparable(seed, [2]string{key, value})
+	}
+	for i, p := range id.Ports {
+		h += uint64(i+1) * maphash.Comparable(seed, p)
+	}
+	return h
+}
+
+// maxIdentity is how many bytes of labels and ports a Tag has at most, as each node of
+// the cluster holds it. Kubernetes lets a pod have a megabyte of labels; few have a
+// thousandth of that.
+const maxIdentity = 16 << 10
+
+// sizeOf is how many bytes of labels and ports an identity has.
+func sizeOf(id *policy.Identity) int {
+	n := len(id.Namespace)
+	for key, value := range id.Labels {
+		n += len(key) + len(value)
+	}
+	for _, p := range id.Ports {
+		n += len(p.Name) + 8
+	}
+	return n
+}
+
+// errTooLarge says that an identity is more than others are told.
+func errTooLarge(size int) error {
+	return fmt.Errorf("their labels and ports have %d bytes, and %d are the most; use fewer or shorter ones", size, maxIdentity)
+}
+
 // hash is the same for identities that are the same, on every node.
 func hash(id *policy.Identity) uint64 {
 	h := fnv.New64a()
@@ -173,17 +228,28 @@ func specOf(id *policy.Identity) api.TagSpec {
 	return s
 }
 
-// probes is how many numbers allocate tries: where a million are taken, one in
-// eight, there is next to no chance that all of these are.
+// probes is how many numbers allocate tries.
 const probes = 30
 
-// candidate is the number that allocate tries at an attempt, counted from 0. All
-// agents try the same ones for the same pods, and so find each other's Tags.
-func candidate(id *policy.Identity, attempt int) plan.Tag {
+// candidate is the number that all agents try first for the same pods, and so find each
+// other's Tags. Whoever takes it beforehand, or gives pods labels that lead to it, gains
+// nothing, as the others are drawn.
+func candidate(id *policy.Identity) plan.Tag {
 	const all = api.MaxTag - api.MinTag + 1
-	// Each attempt lands elsewhere, so that taken numbers form no clusters.
-	step := hash(id)>>40 | 1
-	return plan.Tag(api.MinTag + (hash(id)+uint64(attempt)*step)%all)
+	return plan.Tag(api.MinTag + hash(id)%all)
+}
+
+// draw returns a number that nobody can tell beforehand, as a rule one that is not known
+// to be taken.
+func (t *tags) draw() plan.Tag {
+	var n plan.Tag
+	for range 100 {
+		n = api.MinTag + rand.N(plan.Tag(api.MaxTag-api.MinTag+1))
+		if t.numbered(n) == nil {
+			break
+		}
+	}
+	return n
 }
 
 // errTaken says that a number is not to be had.
@@ -192,9 +258,14 @@ var errTaken = errors.New("it stands for other pods")
 // allocate returns a Tag that stands for pods of an identity, and that is not
 // marked. Killed anywhere, it leaves a Tag at most, which the next call finds and
 // which the controller collects if nobody needs it.
-func allocate(ctx context.Context, r registry.Registry, id *policy.Identity) (*api.Tag, error) {
+// draw returns the numbers that it tries behind the first.
+func allocate(ctx context.Context, r registry.Registry, id *policy.Identity, draw func() plan.Tag) (*api.Tag, error) {
 	for attempt := range probes {
-		o := &api.Tag{ObjectMeta: metav1.ObjectMeta{Name: tagName(candidate(id, attempt))}, Spec: specOf(id)}
+		number := candidate(id)
+		if attempt > 0 {
+			number = draw()
+		}
+		o := &api.Tag{ObjectMeta: metav1.ObjectMeta{Name: tagName(number)}, Spec: specOf(id)}
 		made, err := r.Create(ctx, api.TagKind, o)
 		if err == nil {
 			return made.(*api.Tag), nil
@@ -212,7 +283,7 @@ func allocate(ctx context.Context, r registry.Registry, id *policy.Identity) (*a
 			return nil, err
 		}
 	}
-	return nil, fmt.Errorf("no Tag for pods of namespace %s: %d numbers in a row are taken; delete Tags that nobody needs", id.Namespace, probes)
+	return nil, fmt.Errorf("no Tag for pods of namespace %s: %d numbers that were tried are taken; delete Tags that nobody needs", id.Namespace, probes)
 }
 
 // use takes the mark from a Tag, if it has one, and returns it as it is then. It
