@@ -188,7 +188,7 @@ func TestLastStatus(t *testing.T) {
 	}
 	lost := api.ClusterConfigStatus{}
 	preparing := api.ClusterConfigStatus{Plugin: "a", Plugins: []string{"a", "b"}, LoadingPlugins: []string{"b"}, PluginRevision: 7}
-	prepared := api.ClusterConfigStatus{Plugin: "a", Plugins: []string{"a", "b"}, PreparedPlugin: "b", PluginRevision: 8}
+	prepared := api.ClusterConfigStatus{Plugin: "a", Plugins: []string{"a", "b"}, PreparedPlugin: "b", PluginNodes: []string{"node1"}, PluginRevision: 8}
 	var l lastStatus
 	is := func(what string, c *api.ClusterConfig, want choice, revision int64) {
 		t.Helper()

@@ -39,7 +39,7 @@ func (l *locals) update(in plugin.Input, named map[string]bool) {
 	list := make([]*policy.Local, 0, len(in.Node.Endpoints))
 	sameNames := maps.Equal(l.named, named)
 	l.named = named
-	var left said
+	var said map[netip.Addr]plan.Tag
 	for _, e := range in.Node.Endpoints {
 		if _, twice := l.byInterface[e.Interface]; twice {
 			continue
@@ -51,10 +51,10 @@ func (l *locals) update(in plugin.Input, named map[string]bool) {
 		} else {
 			now.Local = readLocal(e, now.pod, named)
 			if now.pod == nil && len(now.Addresses) > 0 {
-				if left == nil {
-					left = leftBehind(in)
+				if said == nil {
+					said = saidOf(own(in))
 				}
-				now.Identity = left.identity(in.Objects, e)
+				now.Identity = leftBehind(in.Objects, e, said)
 			}
 			if known && had.Identity != nil && now.Identity != nil && sameIdentity(had.Identity, now.Identity) {
 				now.Identity = had.Identity
@@ -107,31 +107,15 @@ func readLocal(e plugin.Endpoint, p *corev1.Pod, named map[string]bool) *policy.
 	return l
 }
 
-// said is what the node told others of its pods last: the tag of each address.
-type said map[netip.Addr]plan.Tag
-
-// leftBehind returns what the node said of its pods while it knew them. A pod whose
-// object is gone, as after a deletion by force, may run on. No object says then what it
-// is, but it is what it was: it stays under its policies, and others, who know it by its
-// tag, deny it what they denied it before.
-func leftBehind(in plugin.Input) said {
-	s := said{}
-	if object := own(in); object != nil {
-		for _, p := range readNodePods(object, nil).Pods {
-			for _, a := range p.Addresses {
-				s[a] = p.Tag
-			}
-		}
-	}
-	return s
-}
-
-// identity returns what a pod was, nil where that is not known. An address may have been
-// another pod's before; one of another namespace says nothing of this one.
-func (s said) identity(objects registry.Objects, e plugin.Endpoint) *policy.Identity {
-	t, known := s[e.Addresses[0]]
+// leftBehind returns what a pod was whose object is gone, by what the node said of it while
+// it knew it; nil where that is not known. Such a pod, as after a deletion by force, may run
+// on. No object says then what it is, but it is what it was: it stays under its policies,
+// and others, who know it by its tag, deny it what they denied it before. An address may
+// have been another pod's before; one of another namespace says nothing of this one.
+func leftBehind(objects registry.Objects, e plugin.Endpoint, said map[netip.Addr]plan.Tag) *policy.Identity {
+	t, known := said[e.Addresses[0]]
 	for _, a := range e.Addresses {
-		if other, same := s[a]; !same || other != t {
+		if other, same := said[a]; !same || other != t {
 			return nil
 		}
 	}
