@@ -7,9 +7,11 @@ import (
 	"regexp"
 	"slices"
 
+	networkv1 "github.com/openshift/api/network/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/weftnet/weft/internal/printable"
+	"github.com/weftnet/weft/registry"
 )
 
 // A running cluster changes its plug-in in stages. All nodes compile the plug-ins of
@@ -68,6 +70,17 @@ func PluginMix(config *ClusterConfig) []string {
 		return slices.Clone(config.Status.Plugins)
 	}
 	return []string{cmp.Or(config.Status.Plugin, config.Spec.Plugin, DefaultPlugin)}
+}
+
+// MadeKinds are the kinds of which a plug-in's work for the cluster makes an object for each
+// Node, of the Node's name, and deletes it when that is gone, as long as the plug-in is
+// loaded.
+var MadeKinds = []*registry.Kind{HostSubnet}
+
+// MadeForNode reports whether an object of one of MadeKinds was made for a Node, and not by
+// a user for a machine of another kind.
+func MadeForNode(o registry.Object) bool {
+	return o.GetAnnotations()[networkv1.NodeUIDAnnotation] != ""
 }
 
 // PluginsAnnotation holds, on a Node, what its data plane does of which plug-ins, as a

@@ -97,6 +97,14 @@ func (c *changer) round(ctx context.Context) (*api.ClusterConfig, error) {
 	stale := false
 	cluster.Against = func(q change.Question) (change.Objections, error) {
 		a := c.known[nameOf(q)]
+		if q.Only != "" && (a == nil || !now.Before(a.due)) {
+			// Nothing follows from it but what is said: of a cluster that is settled no more
+			// is read than this, again and again.
+			if o, err := c.against(ctx, config, q); err == nil {
+				a = c.answered(q, o, now)
+				c.known[nameOf(q)] = a
+			}
+		}
 		if a == nil || !now.Before(a.due) {
 			stale = true
 			return change.Objections{}, nil
@@ -128,11 +136,7 @@ func (c *changer) round(ctx context.Context) (*api.ClusterConfig, error) {
 				failed = err
 				return o, err
 			}
-			a = &answer{Objections: o, recheck: firstRecheck}
-			if before := c.known[name]; before != nil {
-				a.recheck = min(2*before.recheck, lastRecheck)
-			}
-			a.due = now.Add(a.recheck)
+			a = c.answered(q, o, now)
 		}
 		matters[name] = a
 		return a.Objections, nil
@@ -146,6 +150,16 @@ func (c *changer) round(ctx context.Context) (*api.ClusterConfig, error) {
 	}
 	c.known = matters
 	return config, err
+}
+
+// answered returns an answer that is asked anew after a while, ever less often.
+func (c *changer) answered(q change.Question, o change.Objections, now time.Time) *answer {
+	a := &answer{Objections: o, recheck: firstRecheck}
+	if before := c.known[nameOf(q)]; before != nil {
+		a.recheck = min(2*before.recheck, lastRecheck)
+	}
+	a.due = now.Add(a.recheck)
+	return a
 }
 
 func nameOf(q change.Question) string { return fmt.Sprintf("%+v", q) }

@@ -223,7 +223,7 @@ func (c *Controller) lead(ctx context.Context, lease registry.Lease) {
 	if objects.WaitSynced(ctx) != nil {
 		return
 	}
-	wg.Go(func() { (&changer{Controller: c, objects: objects}).run(ctx) })
+	wg.Go(func() { (&changer{Controller: c, objects: objects, known: make(map[string]*answer)}).run(ctx) })
 	running := make(jobs)
 	defer running.keep(ctx, nil)
 	for ctx.Err() == nil {

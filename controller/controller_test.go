@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	networkv1 "github.com/openshift/api/network/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -432,6 +433,45 @@ func TestUnreadable(t *testing.T) {
 		is(api.PluginSettled, "")
 		cancel()
 		<-ended
+	})
+}
+
+// TestLeftBehind has a cluster be settled, while there are objects that a plug-in made that
+// has left: of those whose Nodes are gone it is said, and of no other.
+func TestLeftBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := memory.New()
+		configure(t, r, "idle")
+		for _, name := range []string{"node1", "node7", "router"} {
+			hs := &networkv1.HostSubnet{ObjectMeta: metav1.ObjectMeta{Name: name}, Host: name, HostIP: "172.30.0.7", Subnet: "10.1.7.0/24"}
+			if name != "router" {
+				hs.Annotations = map[string]string{networkv1.NodeUIDAnnotation: "uid-of-" + name}
+			}
+			if _, err := r.Create(t.Context(), api.HostSubnet, hs); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := r.Create(t.Context(), api.Node, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"}}); err != nil {
+			t.Fatal(err)
+		}
+		for _, left := range []string{"1 hostsubnet (node7), which no plug-in that is loaded deletes", "1 hostsubnet (node7)", ""} {
+			c := New(Config{Registry: r, Identity: "a", LeaseTTL: ttl, Log: slog.New(slog.DiscardHandler),
+				Plugin: func(name string) (plugin.Plugin, error) { return idle{worker{name: name}}, nil }})
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan struct{})
+			go func() { defer close(ended); c.Run(ctx) }()
+			if left == "" {
+				if err := r.Delete(t.Context(), api.HostSubnet, registry.Key{Name: "node7"}, ""); err != nil {
+					t.Fatal(err)
+				}
+			}
+			time.Sleep(3 * lastRecheck)
+			if c := conditionOf(t, r, api.PluginChanged); c.Reason != api.PluginSettled || !strings.Contains(c.Message, left) || (left == "") != !strings.Contains(c.Message, "left behind") {
+				t.Errorf("it is %v", c)
+			}
+			cancel()
+			<-ended
+		}
 	})
 }
 

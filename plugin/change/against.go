@@ -21,13 +21,20 @@ import (
 type Change struct {
 	To                    plugin.Plugin // nil where nodes go on as they do
 	Beside, Before, After []plugin.Plugin
+	// Only is nil but where it is asked what others have left behind.
+	Only plugin.Plugin
 }
 
 // Find returns the change that a question is of. It fails where there is not the plug-in
-// that nodes are to use; of others that there are not nobody knows anything.
+// that nodes are to use, or do alone; of others that there are not nobody knows anything.
 func (q Question) Find(named func(string) (plugin.Plugin, error)) (c Change, err error) {
 	if q.To != "" {
 		if c.To, err = named(q.To); err != nil {
+			return Change{}, err
+		}
+	}
+	if q.Only != "" {
+		if c.Only, err = named(q.Only); err != nil {
 			return Change{}, err
 		}
 	}
@@ -49,6 +56,9 @@ func (q Question) Find(named func(string) (plugin.Plugin, error)) (c Change, err
 // to nothing. Pods are not among them, as they are many.
 func (c Change) Kinds() []*registry.Kind {
 	kinds := c.ineffective()
+	if c.Only != nil {
+		return without(api.MadeKinds, c.Only.Kinds()...)
+	}
 	if c.To == nil && len(c.Beside) == 0 {
 		return kinds
 	}
@@ -73,6 +83,17 @@ func (c Change) Kinds() []*registry.Kind {
 // does not name, are counted where they would be cut off.
 func (c Change) Against(config *api.ClusterConfig, objects plugin.Objects) Objections {
 	var o Objections
+	if c.Only != nil {
+		o.Made = make(map[*registry.Kind][]string)
+		for _, k := range c.Kinds() {
+			for object := range objects.All(k) {
+				if api.MadeForNode(object) {
+					o.Made[k] = append(o.Made[k], object.GetName())
+				}
+			}
+		}
+		return o
+	}
 	under := ""
 	if c.To != nil {
 		under = " under " + c.To.Name()

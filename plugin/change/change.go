@@ -56,6 +56,7 @@ import (
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/internal/printable"
+	"github.com/weftnet/weft/registry"
 )
 
 // Cluster is what Next decides by.
@@ -84,6 +85,9 @@ type Question struct {
 	// Before are the plug-ins by which policies are in force now, those first that the
 	// step is to replace, and After those by which they will be in the end.
 	Before, After []string
+	// Only is the one plug-in that is loaded, where what is asked is but what others have
+	// left behind.
+	Only string
 }
 
 // QuestionOf returns what is to be asked before a cluster changes to a plug-in.
@@ -102,8 +106,8 @@ func inForce(status api.ClusterConfigStatus) []string {
 	return without(status.Plugins, status.LoadingPlugins...)
 }
 
-// without returns some names without others, nil where none are left, as a registry does.
-func without(names []string, others ...string) (left []string) {
+// without returns some names, or what else, without others, nil where none are left, as a registry does.
+func without[T comparable](names []T, others ...T) (left []T) {
 	for _, name := range names {
 		if !slices.Contains(others, name) {
 			left = append(left, name)
@@ -123,6 +127,9 @@ type Objections struct {
 	Effects []string
 	// Clashes say which addresses two machines have by plug-ins that are loaded already.
 	Clashes []string
+	// Made are the objects that were made for Nodes by plug-ins that are not loaded, by
+	// their kind: of those whose Nodes are gone nobody deletes them.
+	Made map[*registry.Kind][]string
 }
 
 // Next returns the status that a cluster is to have. What it is to be is the one that
@@ -371,6 +378,9 @@ func Back(config *api.ClusterConfig) (string, error) {
 // that are loaded. That nobody knows keeps none of these from leaving.
 func (n *next) compared(reason, message string) (string, string) {
 	if len(n.status.Plugins) < 2 {
+		if reason == api.PluginSettled {
+			message += n.left()
+		}
 		return reason, message
 	}
 	o, err := n.Against(Question{Beside: slices.Clone(n.status.Plugins)})
@@ -384,6 +394,25 @@ func (n *next) compared(reason, message string) (string, string) {
 		}
 	}
 	return reason, message
+}
+
+// left says which objects of Nodes that are gone nobody deletes.
+func (n *next) left() (message string) {
+	o, err := n.Against(Question{Only: n.status.Plugin})
+	if err != nil {
+		return "; whether others have left something behind cannot be read: " + printable.Brief(err.Error())
+	}
+	for _, k := range api.MadeKinds {
+		gone := slices.DeleteFunc(slices.Clone(o.Made[k]), func(name string) bool {
+			_, there := n.reports[name]
+			return there
+		})
+		if len(gone) > 0 {
+			message += fmt.Sprintf("; left behind of Nodes that are gone: %d %s (%s), which no plug-in that is loaded deletes: do that (weft delete %s NAME...)",
+				len(gone), plural(k, len(gone)), printable.Few(gone, 0), k.Singular)
+		}
+	}
+	return message
 }
 
 // count counts what nodes must hear of.

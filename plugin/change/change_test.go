@@ -15,6 +15,7 @@ import (
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/internal/golden"
+	"github.com/weftnet/weft/registry"
 )
 
 // TestStories goes through changes line by line, and writes down what the status
@@ -28,6 +29,7 @@ import (
 //	refused TEXT, lack TEXT what speaks against changes; without text nothing does
 //	needed NAME [TEXT]      what speaks against the end of a plug-in
 //	unread [TEXT]           why neither can be read
+//	made NAME...            what others have left behind, of the Nodes of these names
 //	lost                    the status is lost
 func TestStories(t *testing.T) {
 	golden.Answers(t, "testdata/stories.txtar", func(t *testing.T, _, text string) string {
@@ -36,7 +38,7 @@ func TestStories(t *testing.T) {
 		nodes := map[string]*corev1.Node{}
 		var objections Objections
 		needed := map[string][]string{}
-		var clashes []string
+		var clashes, made []string
 		var unread error
 		for line := range strings.Lines(text) {
 			words := strings.Fields(line)
@@ -71,6 +73,8 @@ func TestStories(t *testing.T) {
 				if unread = nil; rest != "" {
 					unread = errors.New(rest)
 				}
+			case "made":
+				made = words[:len(words)-1]
 			case "lost":
 				config.Status = api.ClusterConfigStatus{}
 			default:
@@ -89,6 +93,9 @@ func TestStories(t *testing.T) {
 						if q.To != "" {
 							asked["a change to "+q.To] = true
 							return objections, unread
+						}
+						if q.Only != "" {
+							return Objections{Made: map[*registry.Kind][]string{api.HostSubnet: made}}, unread
 						}
 						if len(q.Before) == 0 {
 							return Objections{Clashes: clashes}, unread
