@@ -30,11 +30,16 @@ func TestSubnetOfAnotherPlugin(t *testing.T) {
 	for name, test := range map[string]struct {
 		kept, taken []netip.Prefix
 		former      string
+		pod         string // the address of one
 		want        string
 	}{
 		"its own":                         {kept: prefixes("10.1.3.0/24"), taken: prefixes("10.1.1.0/24"), want: "10.1.3.0-24"},
 		"the first of the network":        {kept: prefixes("10.1.0.0/24"), want: "10.1.0.0-24"},
 		"its own rather than its former":  {kept: prefixes("10.1.3.0/24"), former: "10.1.7.0-24", want: "10.1.3.0-24"},
+		"where its pods live, rather":     {kept: prefixes("10.1.3.0/24"), former: "10.1.7.0-24", pod: "10.1.7.2", want: "10.1.7.0-24"},
+		"also if the file is lost":        {kept: prefixes("10.1.3.0/24"), pod: "10.1.7.2", want: "10.1.7.0-24"},
+		"not for pods on what it keeps":   {kept: prefixes("10.1.3.0/24"), former: "10.1.7.0-24", pod: "10.1.3.2", want: "10.1.3.0-24"},
+		"nor where another has that":      {kept: prefixes("10.1.3.0/24"), taken: prefixes("10.1.7.0/24"), former: "10.1.7.0-24", pod: "10.1.7.2", want: "10.1.3.0-24"},
 		"of another length":               {kept: prefixes("10.1.0.0/22"), taken: prefixes("10.1.4.0/22"), want: "10.1.8.0-24"},
 		"of another range":                {kept: prefixes("10.9.1.0/24"), taken: prefixes("10.9.2.0/24"), want: "10.1.1.0-24"},
 		"what others have is not for it":  {taken: prefixes("10.1.1.0/24", "10.1.2.0/25"), want: "10.1.3.0-24"},
@@ -46,6 +51,9 @@ func TestSubnetOfAnotherPlugin(t *testing.T) {
 				node.Taken[p] = "another"
 			}
 			v := view{settings: settings, config: []byte(config), node: node, owner: owner{name: node.Name, addresses: node.Addresses}, pick: func(int) int { return 0 }}
+			if test.pod != "" {
+				v.node.Endpoints = []plugin.Endpoint{{Pod: "pod", Addresses: []netip.Addr{netip.MustParseAddr(test.pod)}}}
+			}
 			if test.former != "" {
 				if v.former, err = ParseSubnet(test.former); err != nil {
 					t.Fatal(err)
@@ -65,7 +73,7 @@ func TestSubnetOfAnotherPlugin(t *testing.T) {
 			}
 			// Who gives subnets by another plug-in may have given it to somebody else at
 			// the same moment.
-			v.node.Taken[s.subnet.V4] = "another"
+			v.node.Taken[s.subnet.V4], v.node.Endpoints = "another", nil
 			if s, err = v.decide(); err != nil || s.verb != release {
 				t.Errorf("another node got it, too, and it is to %s %s, %v", s.verb, s.subnet, err)
 			}

@@ -142,6 +142,17 @@ func (v view) choose() (Subnet, string, error) {
 		}
 		return s, "it is reserved for the node", nil
 	}
+	// By any other subnet others would lose pods that live on this one alone.
+	if v.free(v.former) && v.inUse(v.former) && !v.kept(v.former) {
+		return v.former, "it is what the subnet file names, and pods live on it", nil
+	}
+	for _, able := range []func(Subnet) bool{v.settings.Allows, v.settings.Bears} {
+		for _, e := range v.node.Endpoints {
+			if s := v.subnetOf(e.Addresses); !s.IsZero() && !slices.ContainsFunc(e.Addresses, v.node.Keeps) && able(s) && v.unclaimed(s) {
+				return s, "pod " + e.Name() + " lives on it", nil
+			}
+		}
+	}
 	for _, able := range []func(Subnet) bool{v.settings.Allows, v.settings.Bears} {
 		if s := v.subnetOf(addressesOf(v.node.Kept)); !s.IsZero() && able(s) && v.unclaimed(s) {
 			return s, "it is the node's by the plug-in that the cluster changes from", nil
@@ -149,14 +160,6 @@ func (v view) choose() (Subnet, string, error) {
 	}
 	if v.free(v.former) {
 		return v.former, "it is what the subnet file names", nil
-	}
-	// Pods that were there before flannel was keep their addresses.
-	for _, able := range []func(Subnet) bool{v.settings.Allows, v.settings.Bears} {
-		for _, e := range v.node.Endpoints {
-			if s := v.subnetOf(e.Addresses); !s.IsZero() && able(s) && v.unclaimed(s) {
-				return s, "pod " + e.Name() + " lives on it", nil
-			}
-		}
 	}
 	// Both families are picked by the same number, so that nodes that pick at
 	// once either pick the same pair, and notice, or subnets that have nothing
