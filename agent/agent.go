@@ -598,7 +598,7 @@ func (a *agent) underlayNow() underlay {
 // facts is what the node knows of itself.
 func (a *agent) facts() plugin.Node {
 	u := a.underlayNow()
-	return plugin.Node{Name: a.Node, Addresses: u.Addresses, MTU: u.MTU, Prefixes: u.Prefixes, Others: u.Others, Endpoints: a.endpoints()}
+	return plugin.Node{Name: a.Node, Addresses: u.Addresses, MTU: u.MTU, Prefixes: u.Prefixes, Others: u.Others, Endpoints: a.endpoints(), Held: a.held()}
 }
 
 // kick has the data plane synced again, and the plug-in's own work look again.

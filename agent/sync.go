@@ -85,6 +85,8 @@ type round struct {
 
 	// compiled is the last valid plan as it was compiled.
 	compiled *plan.Plan
+	// applied is what the data plane does if it does the whole.
+	applied *plugin.Applied
 }
 
 // retryAfter is how long after a failed round the next one begins by itself.
@@ -251,6 +253,10 @@ func (s *syncer) Run(ctx context.Context) {
 		close(s.finished)
 		s.finished = make(chan struct{})
 		s.mu.Unlock()
+		// Who gives addresses goes by last, so nobody gets one of what was before.
+		if next.applied != nil {
+			s.applied.Store(next.applied)
+		}
 		s.reported(next)
 	}
 }
@@ -258,7 +264,7 @@ func (s *syncer) Run(ctx context.Context) {
 func (s *syncer) round(ctx context.Context, previous round, repairing bool) round {
 	start := time.Now()
 	stay := previous
-	stay.Whole, stay.Repaired = false, false
+	stay.Whole, stay.Repaired, stay.applied = false, false, nil
 	compiled, err := s.compile(previous.compiled)
 	if err != nil {
 		stay.Err = err
@@ -305,7 +311,7 @@ func (s *syncer) round(ctx context.Context, previous round, repairing bool) roun
 		s.metrics.applied.Observe(time.Since(start).Seconds())
 	}
 	if next.Whole = datapath.Concerning(next.Err) == nil; next.Whole {
-		s.applied.Store(&compiled)
+		next.applied = &compiled
 	}
 	return next
 }

@@ -208,6 +208,9 @@ type Node struct {
 	Others []netip.Addr
 	// Endpoints are those attached to the node, in any order.
 	Endpoints []Endpoint
+	// Held are the addresses that pods have, those of which the interface is still to be
+	// made among them.
+	Held []plan.Address
 	// Kept are the subnets that the node has by other plug-ins while the cluster changes
 	// from one to another, see Mix, and Taken are those of others by them.
 	Kept  []netip.Prefix
@@ -281,7 +284,8 @@ type NodeEnv struct {
 	Input func() (in Input, complete bool)
 	// Applied returns what was last in the data plane whole, nil while nothing
 	// was. An endpoint whose interface is missing takes nothing from that: no
-	// packet comes from there or goes there.
+	// packet comes from there or goes there. Who gets an address of a pool that
+	// is open no more in what it returns is in Node.Held of each later Input.
 	Applied func() *Applied
 	// Changed delivers after one or several changes to what Input returns,
 	// complete included, or to what Applied returns. It is never closed.

@@ -29,6 +29,11 @@ func (p Plugin) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
 	c.config = reference{p.Config, registry.Key{Name: ConfigName}}
 	c.leases, c.problems = p.readLeases(in.Objects)
 	known := c.chooseSettings()
+	if known && c.own != nil {
+		reserved, _ := readReservations(in.Objects, p.Reservations)
+		v := view{settings: c.settings, node: in.Node, reserved: reserved}
+		c.surrendered = v.surrenders(c.own) != ""
+	}
 	if known && c.own == nil {
 		c.problems = append(c.problems, plugin.Problem{Message: fmt.Sprintf("node %s has no lease below %s yet", in.Node.Name, p.Leases.Layout.Prefix)})
 	}
@@ -77,6 +82,8 @@ type compiler struct {
 	// config is where settings come from.
 	config   reference
 	settings Settings
+	// surrendered says that the node is to give its lease back.
+	surrendered bool
 	// unconfigured says that nobody told the cluster's network: it is what
 	// nodes have.
 	unconfigured bool
@@ -358,6 +365,7 @@ func (c *compiler) putLocal() {
 		if c.uses(prefix) {
 			o, _ := c.overlay(prefix) // without one the pool names none
 			plugin.PutPool(c.b, prefix, o.name, c.origin(c.own))
+			c.b.Local.Pools[len(c.b.Local.Pools)-1].Closed = c.surrendered
 		}
 	}
 }

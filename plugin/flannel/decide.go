@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
 )
 
@@ -59,11 +60,8 @@ func (v view) decide() (step, error) {
 	}
 	attributes.Weft = &Stamp{Node: v.node.Name, Config: v.config}
 	if own := v.own(); own != nil {
-		switch {
-		case !v.mayKeep(own):
-			return step{release, own.Lease, own.subnet, "the configuration does not allow it and no pod lives on it"}, nil
-		case own.Expires && !v.inUse(own.subnet) && v.given(own.subnet):
-			return step{release, own.Lease, own.subnet, "another node got it by another plug-in at the same time, and no pod lives on it"}, nil
+		if why := v.surrenders(own); why != "" {
+			return step{release, own.Lease, own.subnet, why}, nil
 		}
 		object := own.DeepCopyObject().(*Lease)
 		object.Spec = attributes.Merge(own.Spec)
@@ -89,6 +87,19 @@ func (v view) decide() (step, error) {
 	return step{create, object, subnet, reason}, nil
 }
 
+// surrenders says why the node is to give its lease back; empty where it is not to. No pod
+// gets addresses of it then.
+func (v view) surrenders(own *lease) string {
+	switch {
+	case !own.Expires:
+	case !v.mayKeep(own):
+		return "the configuration does not allow it and no pod lives on it"
+	case !v.inUse(own.subnet) && v.given(own.subnet):
+		return "another node got it by another plug-in at the same time, and no pod lives on it"
+	}
+	return ""
+}
+
 // own returns the lease that is this node's, or nil. A reservation that the
 // configuration does not allow is an administrator's to remove.
 func (v view) own() *lease {
@@ -110,9 +121,9 @@ func (v view) kept(s Subnet) bool {
 	return !slices.ContainsFunc(s.Prefixes(), func(p netip.Prefix) bool { return !slices.Contains(v.node.Kept, p) })
 }
 
-// inUse reports whether a pod of the node has an address in the subnet.
+// inUse reports whether a pod of the node has an address in the subnet, or is about to.
 func (v view) inUse(s Subnet) bool {
-	return slices.ContainsFunc(v.node.Endpoints, func(e plugin.Endpoint) bool {
+	return slices.ContainsFunc(v.node.Held, func(a plan.Address) bool { return s.contains(a.IP) }) || slices.ContainsFunc(v.node.Endpoints, func(e plugin.Endpoint) bool {
 		return slices.ContainsFunc(e.Addresses, func(a netip.Addr) bool {
 			return slices.ContainsFunc(s.Prefixes(), func(p netip.Prefix) bool { return p.Contains(a) })
 		})

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/registry"
 )
@@ -65,13 +66,14 @@ func (r *runner) reconcile(ctx context.Context, in plugin.Input) (time.Duration,
 }
 
 // settle takes steps until there is none left, and returns what that was decided
-// by, and the last, which is to keep the lease. Without a configuration there is no
-// view.
+// by, and the last, which is to keep the lease, or to give it back once no pod gets
+// addresses of it. Without a configuration there is no view.
 func (r *runner) settle(ctx context.Context, in plugin.Input) (*view, step, error) {
 	// Most changes are to other nodes' leases: those are looked at in what the
 	// agent knows, which may be behind. What is to be done is decided on fresh
 	// objects alone.
 	var lost error
+	var gone Subnet // of which nobody can get an address any more
 	for i := range attempts {
 		if i > 0 {
 			fresh, err := r.fresh(ctx)
@@ -91,6 +93,15 @@ func (r *runner) settle(ctx context.Context, in plugin.Input) (*view, step, erro
 		if s.verb == keep {
 			return v, s, configErr
 		}
+		if s.verb == release && s.subnet != gone {
+			// Once the node gives no addresses of it, it is looked again whether a pod
+			// has got one meanwhile.
+			if r.gives(v, s.subnet) {
+				return v, s, configErr
+			}
+			gone = s.subnet
+			continue
+		}
 		if i == 0 {
 			continue
 		}
@@ -99,6 +110,18 @@ func (r *runner) settle(ctx context.Context, in plugin.Input) (*view, step, erro
 		}
 	}
 	return nil, step{}, fmt.Errorf("lost %d races for a lease in a row, the last with: %w", attempts, lost)
+}
+
+// gives reports whether pods may still get addresses of a subnet that are no other
+// plug-in's, by what the data plane does.
+func (r *runner) gives(v *view, s Subnet) bool {
+	if r.Applied == nil || v.kept(s) {
+		return false
+	}
+	done := r.Applied()
+	return done == nil || slices.ContainsFunc(done.Plan.Local.Pools, func(p plan.Pool) bool {
+		return !p.Closed && p.Network == plan.DefaultNetwork && slices.ContainsFunc(s.Prefixes(), p.Prefix.Overlaps)
+	})
 }
 
 func lostRace(err error) bool {

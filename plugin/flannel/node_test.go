@@ -40,6 +40,7 @@ type testNode struct {
 	config  *api.ClusterConfig
 	behind  registry.Snapshot // what the node sees instead of the registry, if not nil
 	input   func() (plugin.Input, bool)
+	applied func() *plugin.Applied // nil where nobody gives addresses
 	problem string
 }
 
@@ -84,7 +85,7 @@ func (n *testNode) begin() {
 	}
 	wg.Go(func() {
 		_ = n.runner.RunNode(ctx, plugin.NodeEnv{
-			Registry: n.registry, Log: log, Changed: n.changed, SubnetFile: n.subnetFile(), Input: n.input,
+			Registry: n.registry, Log: log, Changed: n.changed, SubnetFile: n.subnetFile(), Input: n.input, Applied: n.applied,
 			Problem: func(s string) {
 				n.mu.Lock()
 				defer n.mu.Unlock()
@@ -577,4 +578,66 @@ func TestNodesRaceForTheLastSubnets(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A subnet that the configuration no longer allows is given back once no pod can get an
+// address of it any more: not while the node gives some, nor when a pod got one last.
+func TestSubnetIsGivenBackOnceNobodyGetsAddressesOfIt(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *memory.Registry) {
+		setConfig(r, goodConfig)
+		n := newNode(t, r, "node1", "172.30.0.1")
+		var does *plan.Plan // what the data plane does
+		n.applied = func() *plugin.Applied {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			if does == nil {
+				return nil
+			}
+			return &plugin.Applied{Plan: does}
+		}
+		apply := func() plan.Pool {
+			t.Helper()
+			in, _ := n.input()
+			p, _ := n.runner.Compile(in)
+			n.change(func(*plugin.Node) { does = p })
+			if len(p.Local.Pools) != 1 {
+				t.Fatalf("its pools are %v", p.Local.Pools)
+			}
+			return p.Local.Pools[0]
+		}
+		n.start()
+		defer func() { n.stop() }()
+		first := only(t, r)
+		if pool := apply(); pool.Closed {
+			t.Errorf("of %v it gives no addresses", pool)
+		}
+		last := plan.Address{Network: plan.DefaultNetwork, IP: first.subnet.V4.Addr().Next().Next()}
+		setConfig(r, `{"Network":"10.6.0.0/16","Backend":{"Type":"vxlan"}}`)
+		if l := only(t, r); l.Name != first.Name {
+			t.Fatalf("it gave back %s, of which it gives addresses", first.Name)
+		}
+		n.change(func(p *plugin.Node) { p.Held = []plan.Address{last} }) // its interface is still to be made
+		if pool := apply(); pool.Closed {
+			t.Errorf("of %v it gives no addresses, and keeps it", pool)
+		}
+		n.change(func(p *plugin.Node) { p.Held = nil })
+		pool := apply()
+		if l := only(t, r); !pool.Closed || l.Name == first.Name {
+			t.Errorf("of %v it gives addresses, and has %s", pool, l.Name)
+		}
+		if pool := apply(); pool.Closed {
+			t.Errorf("of %v it gives no addresses", pool)
+		}
+
+		// The last pod gets its address as the node stops giving some.
+		second := only(t, r)
+		last.IP = second.subnet.V4.Addr().Next().Next()
+		setConfig(r, goodConfig)
+		in, _ := n.input()
+		closed, _ := n.runner.Compile(in)
+		n.change(func(p *plugin.Node) { does, p.Held = closed, []plan.Address{last} })
+		if l := only(t, r); !closed.Local.Pools[0].Closed || l.Name != second.Name {
+			t.Errorf("it gave back %s, of which a pod has an address", second.Name)
+		}
+	})
 }
