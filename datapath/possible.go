@@ -13,6 +13,10 @@ import (
 // tables. It is pure. Where all can be done it returns p itself. What is left
 // out carries no packets, so that nothing passes that p does not let pass.
 //
+// Where the data plane takes no tags from the tunnel, who is known by nothing else may do
+// what a policy allows any peer, if there is none to whom it denies something, and else
+// nothing.
+//
 // Without IPv6, what merely follows from the rest, as the way out of the
 // cluster, is left out in silence; it is said that the node's pods get no
 // address of a pool, and which pods lose the one that they have. p must be
@@ -95,8 +99,9 @@ func (f *possibility) pools() {
 	f.plan.Local.Pools = left
 }
 
-// tags leaves out that they travel. Where tables do not say who an address is, it
-// wears tag 0 then.
+// tags leaves out that they travel. Who is known by the tag that comes with his packets
+// alone is of nobody then, whom no verdict allows anything: without a tag he would be of
+// tag 0, which may do what others may not.
 func (f *possibility) tags() {
 	if f.able.Tags {
 		return
@@ -111,12 +116,105 @@ func (f *possibility) tags() {
 		tunnels[i].CarriesTags, f.changed = false, true
 	}
 	f.plan.Local.Tunnels = tunnels
+	believed := map[string]bool{}
 	for k, peer := range f.from.Peers.All() {
 		if peer.CarriesTags {
+			believed[k.Name] = true
 			peer.CarriesTags = false
 			f.plan.Peers, f.changed = f.plan.Peers.Set(k, peer), true
 		}
 	}
+	if len(believed) > 0 {
+		f.disown(believed)
+	}
+}
+
+// disown makes nobody's what is behind peers whose tags were believed, and of which the
+// tables do not know who it is. What else is within that is who it was.
+func (f *possibility) disown(believed map[string]bool) {
+	nobody := unknownTag(f.from)
+	// What denies something of some may do so of who is known by a tag alone.
+	for k, v := range f.from.Verdicts.All() {
+		if !v.Allow && v.Like == 0 && k.Peer != plan.AnyPeer {
+			f.plan.Verdicts = f.plan.Verdicts.Set(plan.Rest(k.Policy, k.Direction, plan.ClassOf(nobody)), plan.Verdict{Origin: v.Origin})
+		}
+	}
+	said := map[string]bool{}
+	set := func(k plan.TagKey, t plan.Tag, origin string) {
+		f.plan.Tags = f.plan.Tags.Set(k, plan.Tagging{Tag: t, Origin: origin})
+	}
+	disown := func(network string, prefix netip.Prefix, origin string) {
+		k := plan.TagKey{Network: network, Prefix: prefix}
+		if _, known := f.from.ClassAround(network, prefix); known {
+			return
+		}
+		set(k, nobody, origin)
+		if !said[origin] {
+			said[origin] = true
+			f.refuse(origin, "this data plane takes no tags from the tunnel: who is known by nothing else is of tag %d here, which no policy allows anything", nobody)
+		}
+	}
+	leads := func(r plan.Route) bool {
+		return slices.ContainsFunc(r.Peers, func(name string) bool { return believed[name] })
+	}
+	for k, r := range f.from.Routes.All() {
+		if leads(r) {
+			disown(k.Network, k.Prefix, f.from.Peer(r.Peer()).Origin)
+		}
+	}
+	for k, peer := range f.from.Peers.All() {
+		for _, end := range peer.Ends {
+			if believed[k.Name] {
+				disown(plan.DefaultNetwork, netip.PrefixFrom(end.VTEP, end.VTEP.BitLen()), peer.Origin)
+			}
+		}
+	}
+	keep := func(network string, prefix netip.Prefix, t plan.Tag, origin string) {
+		if _, known := f.from.ClassAround(network, prefix); known {
+			return
+		}
+		if _, now, _ := f.plan.TagAround(network, prefix); now.Tag == nobody {
+			set(plan.TagKey{Network: network, Prefix: prefix}, t, origin)
+		}
+	}
+	for k, r := range f.from.Routes.All() {
+		if !leads(r) {
+			e, _ := f.from.Endpoints.Get(plan.EndpointKey{Interface: r.Interface})
+			keep(k.Network, k.Prefix, e.Tag, r.Origin)
+		}
+	}
+	for _, pool := range f.from.Local.Pools {
+		keep(pool.Network, pool.Prefix, 0, "")
+	}
+	for _, a := range f.from.Local.Addresses {
+		keep(plan.DefaultNetwork, netip.PrefixFrom(a, a.BitLen()), 0, "")
+	}
+}
+
+// unknownTag returns the largest tag that a plan does not speak of. It has far fewer
+// entries than there are tags.
+func unknownTag(p *plan.Plan) plan.Tag {
+	known := map[plan.Class]bool{}
+	for k, v := range p.Verdicts.All() {
+		known[k.Peer], known[v.Like] = true, true
+	}
+	for k := range p.Within.All() {
+		known[k.Class] = true
+	}
+	for _, m := range p.Classes.All() {
+		known[m.Class] = true
+	}
+	for _, t := range p.Tags.All() {
+		known[plan.ClassOf(t.Tag)] = true
+	}
+	for _, e := range p.Endpoints.All() {
+		known[plan.ClassOf(e.Tag)] = true
+	}
+	t := plan.MaxTag
+	for known[plan.ClassOf(t)] {
+		t--
+	}
+	return t
 }
 
 func (f *possibility) endpoints() {

@@ -1,12 +1,16 @@
 package datapath
 
 import (
+	"fmt"
+	"maps"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
 
 	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/plan/plantest"
 )
 
 const dualPlan = `node node1 addresses 172.30.0.2 mtu 1450
@@ -68,8 +72,9 @@ egress default any 0.0.0.0/0 masquerade
 			only4 + peers + "route default 10.1.2.0/24 nexthop node2,node3 # Lease a\n", only4 + peers + "route default 10.1.2.0/24 nexthop node2 # Lease a\n",
 			[]Refusal{{Origin: "Lease a", Message: "this data plane shares nothing among peers: all for 10.1.2.0/24 goes by way of node2"}}},
 		{"no tags in the tunnel", without(func(c *Capabilities) { c.Tags = false }),
-			only4 + tunnel + " carries-tags\npeer node3 ends vxlan@172.30.0.4@0a:58:ac:1e:00:04 carries-tags\n", only4 + tunnel + "\npeer node3 ends vxlan@172.30.0.4@0a:58:ac:1e:00:04\n",
-			[]Refusal{{Origin: "ClusterNetwork default", Message: "this data plane sends no tags through the tunnel: other nodes know those of this one's pods by their addresses"}}},
+			only4 + tunnel + " carries-tags\npeer node3 ends vxlan@172.30.0.4@0a:58:ac:1e:00:04 carries-tags\n", only4 + tunnel + "\npeer node3 ends vxlan@172.30.0.4@0a:58:ac:1e:00:04\ntag default 172.30.0.4/32 16777215\n",
+			[]Refusal{{Origin: "ClusterNetwork default", Message: "this data plane sends no tags through the tunnel: other nodes know those of this one's pods by their addresses"},
+				{Message: "this data plane takes no tags from the tunnel: who is known by nothing else is of tag 16777215 here, which no policy allows anything"}}},
 		{"no bandwidth", without(func(c *Capabilities) { c.Bandwidth = false }),
 			strings.Replace(only4, " anti-spoof", " anti-spoof ingress-rate 1000", 1), only4,
 			[]Refusal{{Origin: "Pod default/web", Message: "this data plane limits no bandwidth: pod default/web has no limit"}}},
@@ -100,5 +105,36 @@ egress default any 0.0.0.0/0 masquerade
 				t.Error("what is possible is not possible")
 			}
 		})
+	}
+}
+
+// TestPossibleWithoutTags has a node that takes no tags from the tunnel: nothing gets to
+// its endpoints that does not with tags, and what is known without them does.
+func TestPossibleWithoutTags(t *testing.T) {
+	outcomes := map[string]int{}
+	rapid.Check(t, func(t *rapid.T) {
+		plans := plantest.Tagged().Draw(t, "shape").Plans()
+		without := maps.Clone(plans)
+		p, _ := Possible(plans["node1"], Capabilities{IPv6: true, Multipath: true, OverlappingNetworks: true, Services: true, Bandwidth: true,
+			EgressActions: []plan.EgressAction{plan.Masquerade, plan.Discard, plan.SourceNAT, plan.ViaNode}})
+		without["node1"] = p
+		if err := p.Validate(); err != nil {
+			t.Fatal(err)
+		}
+		for range 10 {
+			f := plantest.Flows(plans).Draw(t, "flow")
+			with, is := plan.Explain(plans, f), plan.Explain(without, f)
+			if is.Node != "node1" && with.Node != "node1" || with.Steps[0].Node == "node1" {
+				continue // where others are asked, they go by what this node sends
+			}
+			if outcomes[fmt.Sprint(with.Allowed, is.Allowed)]++; is.Allowed && !with.Allowed {
+				t.Fatalf("%s passes where no tag is known:\n%s\n%s", f, is, p)
+			}
+		}
+	})
+	for _, o := range []string{"true true", "true false"} {
+		if outcomes[o] == 0 {
+			t.Errorf("with tags and without them it passes: %v; expected some %s", outcomes, o)
+		}
 	}
 }

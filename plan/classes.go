@@ -96,10 +96,16 @@ func (m Membership) Equal(o Membership) bool { return m == o }
 // it is the tag of the local endpoint that counts, or the one that came with the
 // packet.
 func (p *Plan) ClassAt(network string, a netip.Addr) (Class, bool) {
-	if m, ok := p.membership(network, netip.PrefixFrom(a, a.BitLen())); ok {
+	return p.ClassAround(network, netip.PrefixFrom(a, a.BitLen()))
+}
+
+// ClassAround is ClassAt for all addresses of a prefix that no longer one has in either
+// table.
+func (p *Plan) ClassAround(network string, all netip.Prefix) (Class, bool) {
+	if m, ok := p.membership(network, all); ok {
 		return m.Class, true
 	}
-	_, t, ok := p.TagOf(network, a)
+	_, t, ok := p.TagAround(network, all)
 	return ClassOf(t.Tag), ok
 }
 

@@ -80,12 +80,6 @@ func (p *Plan) Verdict(policy string, d Direction, peer Class, protocol Protocol
 	return VerdictKey{}, Verdict{}, false
 }
 
-// longest returns the entry with the longest prefix that contains a.
-func longest[K TableKey[K], V TableValue[V]](t Table[K, V], a netip.Addr,
-	key func(netip.Prefix) K, prefix func(K) (netip.Prefix, bool), holds func(V) bool) (K, V, bool) {
-	return around(t, netip.PrefixFrom(a, a.BitLen()), key, prefix, holds)
-}
-
 // around returns the entry with the longest prefix that contains all of another, in a
 // table whose keys order by prefix once all else in them is equal. It costs
 // O(log n) for each prefix nested around that, rather than for each length.

@@ -35,7 +35,13 @@ func (t Tagging) Equal(o Tagging) bool { return t == o }
 
 // TagOf returns the longest of a network's tagged prefixes that contains a.
 func (p *Plan) TagOf(network string, a netip.Addr) (TagKey, Tagging, bool) {
-	return longest(p.Tags, a,
+	return p.TagAround(network, netip.PrefixFrom(a, a.BitLen()))
+}
+
+// TagAround returns the longest of a network's tagged prefixes that contains all of
+// another.
+func (p *Plan) TagAround(network string, all netip.Prefix) (TagKey, Tagging, bool) {
+	return around(p.Tags, all,
 		func(prefix netip.Prefix) TagKey { return TagKey{network, prefix} },
 		func(k TagKey) (netip.Prefix, bool) { return k.Prefix, k.Network == network },
 		func(Tagging) bool { return true })
