@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 	"unsafe"
@@ -48,6 +49,7 @@ func (s *suite) tags(t *testing.T) {
 	t.Run("others' marks", s.marks)
 	t.Run("others' networks", s.othersNetworks)
 	t.Run("turned on and off", s.beliefs)
+	t.Run("of what began before", s.before)
 	t.Run("changed", s.retagged)
 }
 
@@ -155,7 +157,7 @@ type tagBench struct {
 }
 
 // newTagBench gives the network the identifiers from first to last, and a tunnel over
-// IPv4 or IPv6. Where the data plane can do no tags, the server takes what has none.
+// IPv4 or IPv6. Where the data plane can do no tags, the server takes what comes from anybody.
 func (s *suite) newTagBench(t *testing.T, first, last uint32, ipv4 bool) *tagBench {
 	t.Helper()
 	words := []string{"FIRST", fmt.Sprint(first), "LAST", fmt.Sprint(last)}
@@ -167,7 +169,7 @@ func (s *suite) newTagBench(t *testing.T, first, last uint32, ipv4 bool) *tagBen
 		words = append(words, "VTEP"+strconv.Itoa(i), vtep.String())
 	}
 	if !s.able.Tags {
-		words = append(words, "verdict server ingress from 5 any allow", "verdict server ingress from 0 any allow")
+		words = append(words, "verdict server ingress from 5 any allow", "verdict server ingress from any any allow")
 	}
 	plans, err := plan.ParseAll(strings.NewReplacer(words...).Replace(tagPlans))
 	must(t, err)
@@ -891,6 +893,77 @@ func (s *suite) beliefs(t *testing.T) {
 	tagged.ends(t, "five, whose tag is forbidden,")
 	either.ends(t, "five, whose tag is forbidden,")
 	stop()
+}
+
+// before checks what becomes of datagrams that nobody answers, and that were sent before
+// there were tags: they count as having the tag that they have now.
+func (s *suite) before(t *testing.T) {
+	b := s.newTagBench(t, 0, 0, true)
+	b.edit(t, "node1", "verdict server ingress from 5 any allow\n", "verdict server ingress from 5 any allow\nverdict server ingress from 0 any allow\n")
+	arrived := map[string]*atomic.Int64{}
+	for i, from := range []string{"five", "six"} {
+		count := &atomic.Int64{}
+		arrived[from] = count
+		var silent net.PacketConn
+		must(t, b.server.Do(func() (err error) {
+			silent, err = net.ListenPacket("udp4", fmt.Sprintf(":%d", sourcePort+1+i))
+			return err
+		}))
+		c, err := b.nodes["node2"].pods[from].dial("udp", netip.Addr{}, netip.AddrPortFrom(b.server.addresses[0], uint16(sourcePort+1+i)), patience)
+		must(t, err)
+		stop, stopped := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(stopped)
+			for {
+				select {
+				case <-stop:
+					return
+				case <-time.After(pause):
+					_, _ = c.Write([]byte("x")) // it may be told that nobody takes it
+				}
+			}
+		}()
+		go func() {
+			for data := make([]byte, 10); ; count.Add(1) {
+				if _, _, err := silent.ReadFrom(data); err != nil {
+					return
+				}
+			}
+		}()
+		t.Cleanup(func() {
+			close(stop)
+			<-stopped
+			c.Close()
+			silent.Close()
+		})
+	}
+	arrives := func(from string) bool {
+		before := arrived[from].Load()
+		for deadline := time.Now().Add(patience); arrived[from].Load() == before; time.Sleep(pause) {
+			if time.Now().After(deadline) {
+				return false
+			}
+		}
+		return true
+	}
+	for _, from := range []string{"five", "six"} {
+		if !arrives(from) {
+			t.Fatalf("nothing arrives from %s, when there are no tags", from)
+		}
+	}
+	const none, some = "in vxlan vni 0\n", "in vxlan vni 0-1000\n"
+	b.edit(t, "node2", none, some)
+	b.edit(t, "node1", none, some)
+	// What has no tag may do so still.
+	time.Sleep(afterlife)
+	if !arrives("five") {
+		t.Error("nothing arrives from five, which has the tag that is allowed")
+	}
+	was := arrived["six"].Load()
+	time.Sleep(disappointment)
+	if n := arrived["six"].Load() - was; n > 0 {
+		t.Errorf("%d datagrams arrived from six, which has another tag", n)
+	}
 }
 
 // retagged checks that an endpoint's tag changes with its policies: what five sends its

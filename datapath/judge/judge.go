@@ -35,6 +35,8 @@ type Connection struct {
 	// says whether one did.
 	Tag    plan.Tag
 	Tagged bool
+	// Unanswered says that nothing came back yet: each packet is judged as the first.
+	Unanswered bool
 }
 
 // NewJury returns a jury for a plan, on a node that has those addresses beside
@@ -84,7 +86,7 @@ func (j *Jury) Forbids(c Connection) bool {
 		return !ok || !v.Allow
 	}
 	return sends && from.EgressPolicy != "" && denies(from.EgressPolicy, plan.Outgoing, j.classOf(c.Destination.Addr())) ||
-		gets && !j.own[c.Source.Addr()] && to.IngressPolicy != "" && denies(to.IngressPolicy, plan.Incoming, j.sourceClass(c)) ||
+		gets && !j.own[c.Source.Addr()] && to.IngressPolicy != "" && (j.lacksTag(c) || denies(to.IngressPolicy, plan.Incoming, j.sourceClass(c))) ||
 		sends && !gets && !j.own[c.Destination.Addr()] && j.drops(c.Source.Addr(), from, c.Destination.Addr())
 }
 
@@ -97,13 +99,29 @@ func (j *Jury) drops(from netip.Addr, e plan.Endpoint, to netip.Addr) bool {
 	return ok && rule.Action == plan.Discard
 }
 
+// lacksTag reports whether a connection began before tags were kept, and is judged by the
+// tag that it has not: nothing passes until it begins anew.
+func (j *Jury) lacksTag(c Connection) bool {
+	if c.Tagged || !c.Unanswered || !j.believes(c.Source.Addr()) {
+		return false
+	}
+	_, known := j.plan.ClassAt(plan.DefaultNetwork, c.Source.Addr())
+	return !known
+}
+
+// believes reports whether the tag is believed of what comes from an address.
+func (j *Jury) believes(a netip.Addr) bool {
+	if j.belief == nil {
+		j.belief = BeliefOf(j.plan)
+	}
+	_, local := j.endpoints[a]
+	return !local && j.belief.In(a)
+}
+
 // sourceClass is what policies see who began a connection as.
 func (j *Jury) sourceClass(c Connection) plan.Class {
 	a := c.Source.Addr()
-	if c.Tagged && j.belief == nil {
-		j.belief = BeliefOf(j.plan)
-	}
-	if _, local := j.endpoints[a]; local || !c.Tagged || !j.belief.In(a) {
+	if !c.Tagged || !j.believes(a) {
 		return j.classOf(a)
 	}
 	if class, ok := j.plan.ClassAt(plan.DefaultNetwork, a); ok {

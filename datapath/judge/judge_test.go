@@ -114,6 +114,40 @@ egress default endpoint weftccc 203.0.113.7/32 direct
 	}
 }
 
+// TestJuryOfUntagged judges connections that began before tags were kept: where the tag is
+// believed, those are forbidden of which each packet is judged as the first.
+func TestJuryOfUntagged(t *testing.T) {
+	j := NewJury(parse(t, `node node1 addresses 172.30.0.2
+tunnel vxlan port 4789 vtep 172.30.0.2 mac 0a:58:ac:1e:00:02
+network default in vxlan vni 0-100
+peer node2 ends vxlan@172.30.0.3@0a:58:ac:1e:00:03 carries-tags
+peer node3 ends vxlan@172.30.0.4@0a:58:ac:1e:00:04
+endpoint weftaaa network default addresses 10.1.1.2 ingress-policy p
+endpoint weftbbb network default addresses 10.1.1.3
+route default 10.1.2.0/24 tunnel node2
+route default 10.1.3.0/24 tunnel node3
+class default 10.1.2.9/32 c1
+verdict p ingress from any any allow
+`), nil)
+	for _, c := range []struct {
+		source             string
+		tagged, unanswered bool
+		forbidden          bool
+	}{
+		{"10.1.2.2:1", false, true, true},
+		{"10.1.2.2:1", false, false, false},
+		{"10.1.2.2:1", true, true, false},
+		{"10.1.2.9:1", false, true, false}, // a table knows it
+		{"10.1.3.2:1", false, true, false}, // its peer is not believed
+		{"10.1.1.3:1", false, true, false}, // it is of this node
+	} {
+		got := j.Forbids(Connection{Protocol: plan.UDP, Source: netip.MustParseAddrPort(c.source), Destination: netip.MustParseAddrPort("10.1.1.2:53"), Tagged: c.tagged, Unanswered: c.unanswered})
+		if got != c.forbidden {
+			t.Errorf("%+v: forbidden is %t", c, got)
+		}
+	}
+}
+
 // TestMayDrop holds what changes tell against all that a jury says before and after.
 func TestMayDrop(t *testing.T) {
 	outcomes := map[bool]int{}

@@ -259,6 +259,9 @@ func (r *ruleset) judge(name string, d plan.Direction, tags bool) {
 				// connection tracking; what the tables know passes.
 				ask.Add("a tag that no connection keeps", from, nft.InState(expr.CtStateBitINVALID|expr.CtStateBitUNTRACKED), nft.Decide(nft.GoTo(deniedChain(d))))
 				ask.Add("the tag that came with it", from, labelled(), nft.Decide(nft.GoTo(string(d)+"-tagged")))
+				// It began before tags were kept, which is no tag of nobody. The sweeper
+				// has it begin anew.
+				ask.Add("a connection without a tag", from, nft.Decide(nft.GoTo(deniedChain(d))))
 			}
 		}
 		r.ask(ask, "no class", d, append(blankKey(), nft.Literal(registerClass, classKey(0))...))

@@ -138,7 +138,7 @@ func (s *sweeper) sweep(p *plan.Plan) error {
 		delete(before, endedKey(c.Source, c.Destination, c.Protocol))
 		delete(before, endedKey(c.Destination, c.Source, c.Protocol))
 		tag, tagged := tagIn(c.Label[:])
-		if !j.Forbids(judge.Connection{Protocol: c.Protocol, Source: c.Source, Destination: c.Destination, Tag: tag, Tagged: tagged}) {
+		if !j.Forbids(judge.Connection{Protocol: c.Protocol, Source: c.Source, Destination: c.Destination, Tag: tag, Tagged: tagged, Unanswered: c.Unanswered}) {
 			return
 		}
 		handle, err := conntrack.HandleOf(entry)

@@ -25,6 +25,7 @@ import (
 const (
 	ctaTupleOrig  = 1
 	ctaTupleReply = 2
+	ctaStatus     = 3
 	ctaID         = 12
 	ctaZone       = 18
 	ctaLabels     = 22
@@ -41,6 +42,10 @@ const (
 	ctaProtoSrcPort = 2
 	ctaProtoDstPort = 3
 )
+
+// seenReply is the bit of a connection's status that says that something came back
+// (IPS_SEEN_REPLY of linux/netfilter/nf_conntrack_common.h).
+const seenReply = 1 << 1
 
 // Tracker lists and deletes entries of connection tracking in the network
 // namespace that it was opened in.
@@ -127,6 +132,7 @@ func HandleOf(entry []byte) ([]byte, error) {
 func parseConnection(entry []byte) (Connection, error) {
 	var orig, reply tuple
 	var label [16]byte
+	answered := true // where nobody says
 	for kind, v := range message.Attributes(entry) {
 		switch kind {
 		case ctaTupleOrig:
@@ -135,6 +141,8 @@ func parseConnection(entry []byte) (Connection, error) {
 			reply.parse(v)
 		case ctaLabels:
 			copy(label[:], v)
+		case ctaStatus:
+			answered = len(v) != 4 || message.BigEndian(v)&seenReply != 0
 		}
 	}
 	if !orig.source.IsValid() || !reply.source.IsValid() {
@@ -144,7 +152,7 @@ func parseConnection(entry []byte) (Connection, error) {
 		Protocol: orig.protocol,
 		Source:   orig.at(orig.source, orig.sourcePort), Destination: orig.at(reply.source, reply.sourcePort),
 		dialled: orig.at(orig.destination, orig.destinationPort), seen: orig.at(reply.destination, reply.destinationPort),
-		Label: label,
+		Label: label, Unanswered: !answered,
 	}, nil
 }
 
@@ -194,6 +202,8 @@ type Connection struct {
 	dialled, seen netip.AddrPort
 	// Label is what labels it; all is 0 where nothing does.
 	Label [16]byte
+	// Unanswered says that nothing came back yet.
+	Unanswered bool
 }
 
 // Leftover is what both sides have of the connection.

@@ -22,6 +22,11 @@ func TestParseConnection(t *testing.T) {
 	if c, err := parseConnection([]byte(entry)); err != nil || c != want {
 		t.Errorf("it is read as %+v, %v; expected %+v", c, err, want)
 	}
+	for status, unanswered := range map[string]bool{"\x00\x00\x00\x08": true, "\x00\x00\x00\x0a": false} {
+		if c, err := parseConnection([]byte("\x08\x00\x03\x00" + status + entry)); err != nil || c.Unanswered != unanswered {
+			t.Errorf("with status %x it is unanswered is %t, %v", status, c.Unanswered, err)
+		}
+	}
 	// The kernel finds it by its first direction and its number.
 	handle, err := HandleOf([]byte(entry))
 	if err != nil || !strings.HasPrefix(entry, string(handle[:52])) || !strings.HasSuffix(entry, string(handle[52:])) || len(handle) != 60 {
