@@ -158,7 +158,16 @@ func (k *kubernetesCluster) createNode(n *node, link, host int) {
 	if k.v6 {
 		o.Spec.PodCIDRs = append(o.Spec.PodCIDRs, fmt.Sprintf("fd00:10:244:%x::/64", 16*link+host))
 	}
-	if _, err := k.client.CoreV1().Nodes().Create(k.t.Context(), o, metav1.CreateOptions{}); err != nil {
+	made, err := k.client.CoreV1().Nodes().Create(k.t.Context(), o, metav1.CreateOptions{})
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	// What a node's own agent says of its address counts for less than what its kubelet does.
+	made.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: n.ip.String()}}
+	if k.v6 {
+		made.Status.Addresses = append(made.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: n.ip6.String()})
+	}
+	if _, err := k.client.CoreV1().Nodes().UpdateStatus(k.t.Context(), made, metav1.UpdateOptions{}); err != nil {
 		k.t.Fatal(err)
 	}
 }
