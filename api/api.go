@@ -148,6 +148,9 @@ type ClusterConfigStatus struct {
 	// PreviousPlugin is what Plugin was before, empty where that has left Plugins or was
 	// come back to: the plug-in that a change is taken back to while it goes on.
 	PreviousPlugin string `json:"previousPlugin,omitempty"`
+	// SpentForce is the value of ForcePluginAnnotation that counts no more, as the change is
+	// at its end that it was given for.
+	SpentForce string `json:"spentForce,omitempty"`
 	// LoadingPlugins are those of Plugins that no node was told to use since they came
 	// in: what they enforce is not in force yet.
 	LoadingPlugins []string `json:"loadingPlugins,omitempty"`

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 
 	networkv1 "github.com/openshift/api/network/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -21,8 +22,20 @@ import (
 
 // ForcePluginAnnotation names, on the ClusterConfig, the plug-in that the cluster is to
 // change to whatever speaks against it. It counts where it is spec.plugin: then nothing
-// refuses the change, and nodes that are not ready are not waited for.
+// refuses the change, and nodes that are not ready are not waited for. Behind the name and a
+// space may come anything, which tells one such wish from the next: it counts for one change,
+// see ClusterConfigStatus.SpentForce.
 const ForcePluginAnnotation = "weft.network/force-plugin"
+
+// ForcedPlugin returns the plug-in that a configuration forces, empty where it is none.
+func ForcedPlugin(config *ClusterConfig) string {
+	wish := config.Annotations[ForcePluginAnnotation]
+	if wish == config.Status.SpentForce {
+		return ""
+	}
+	name, _, _ := strings.Cut(wish, " ")
+	return name
+}
 
 // PluginChanged is the condition of the ClusterConfig that says whether all nodes do
 // the plug-in that was asked for, and none besides.

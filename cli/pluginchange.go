@@ -200,7 +200,7 @@ func (p *changing) edit(c *api.ClusterConfig) {
 		if c.Annotations == nil {
 			c.Annotations = make(map[string]string)
 		}
-		c.Annotations[api.ForcePluginAnnotation] = p.name
+		c.Annotations[api.ForcePluginAnnotation] = p.name + " " + time.Now().UTC().Format(time.RFC3339Nano)
 	}
 }
 
@@ -376,7 +376,7 @@ func (p *changing) see(objects registry.Objects) sight {
 	}
 	if c := meta.FindStatusCondition(config.Status.Conditions, api.PluginChanged); c != nil {
 		// Of what is forced nothing is refused: that was said before it was.
-		s.state, s.refused = c.Reason, c.Reason == api.PluginRefused && config.Annotations[api.ForcePluginAnnotation] != p.name
+		s.state, s.refused = c.Reason, c.Reason == api.PluginRefused && api.ForcedPlugin(config) != p.name
 	}
 	var keep []string
 	for node := range registry.Each[*corev1.Node](objects, api.Node) {

@@ -137,7 +137,7 @@ type Objections struct {
 func Next(c Cluster) api.ClusterConfigStatus {
 	n := next{Cluster: c, wanted: cmp.Or(c.Config.Spec.Plugin, api.DefaultPlugin)}
 	n.status = c.Config.DeepCopyObject().(*api.ClusterConfig).Status
-	n.forced = c.Config.Annotations[api.ForcePluginAnnotation] == n.wanted
+	n.forced = api.ForcedPlugin(c.Config) == n.wanted
 	if err := c.Unknown(n.wanted); err != nil {
 		n.say(api.PluginRefused, err.Error())
 		return n.status
@@ -193,12 +193,18 @@ func (n *next) readReports() {
 }
 
 // begin writes down what a cluster uses that has not been told yet, or whose status was
-// lost: what most nodes use, beside all that any has loaded. Which of that was but loading
-// nobody knows, so its policies are in force.
+// lost: what most nodes use, beside all that any has loaded. A node that says nothing, as
+// one whose agent is still to come, counts for what is asked for, so that the first to say
+// something does not decide for all. Which of what is loaded was but loading nobody knows,
+// so its policies are in force; not of what one node alone speaks of, as a mix is loaded by
+// all.
 func (n *next) begin() {
 	s := &n.status
-	users := make(map[string]int)
+	users, speakers := make(map[string]int), make(map[string]int)
 	for _, r := range n.reports {
+		if r == nil || r.Uses == "" || n.Unknown(r.Uses) != nil {
+			users[n.wanted]++
+		}
 		if r == nil {
 			continue
 		}
@@ -207,9 +213,10 @@ func (n *next) begin() {
 		if r.Revision > 0 && r.Revision < api.MaxPluginRevision/2 {
 			s.PluginRevision = max(s.PluginRevision, r.Revision, n.Now.UnixMilli())
 		}
-		for _, name := range slices.Concat([]string{r.Uses}, r.Needs, r.Ready) {
+		for name := range setOf(slices.Concat([]string{r.Uses}, r.Needs, r.Ready)) {
 			if name != "" && n.Unknown(name) == nil {
 				n.mix(name)
+				speakers[name]++
 				if name == r.Uses {
 					users[name]++
 				}
@@ -223,6 +230,11 @@ func (n *next) begin() {
 		}
 	}
 	s.PreparedPlugin, s.LoadingPlugins = s.Plugin, nil
+	for _, name := range s.Plugins {
+		if speakers[name] == 1 && len(n.Nodes) > 1 && name != s.Plugin {
+			s.LoadingPlugins = append(s.LoadingPlugins, name)
+		}
+	}
 	n.mix(s.Plugin)
 }
 
@@ -340,8 +352,15 @@ func setOf(names []string) map[string]bool {
 }
 
 // remember keeps what tells how a change began: which plug-in it came from, and which nodes
-// changed first.
+// changed first. At its end it keeps that it was the one that was forced: who asks for the
+// same again has not said that it is to be so whatever speaks against it then.
 func (n *next) remember() {
+	wish := n.Config.Annotations[api.ForcePluginAnnotation]
+	if len(n.Config.Status.Plugins) > 1 && len(n.status.Plugins) == 1 {
+		n.status.SpentForce = wish
+	} else if n.status.SpentForce != wish {
+		n.status.SpentForce = ""
+	}
 	s, before := &n.status, n.Config.Status.Plugin
 	if s.Plugin != before {
 		came := s.PreviousPlugin

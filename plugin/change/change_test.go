@@ -52,7 +52,7 @@ func TestStories(t *testing.T) {
 				config.Spec.Plugin, config.Spec.PluginNodes = words[0], slices.Clone(words[1:max(1, len(words)-1)])
 				config.Generation++
 			case "force":
-				config.Annotations = map[string]string{api.ForcePluginAnnotation: words[0]}
+				config.Annotations = map[string]string{api.ForcePluginAnnotation: rest}
 			case "node":
 				report := strings.TrimSpace(strings.TrimPrefix(rest, words[0]))
 				if report == "is ready" {
