@@ -21,10 +21,10 @@ const (
 
 // Compile implements plugin.Plugin.
 //
-// Pods reach pods, and nodes where their tunnels end, under their own addresses,
-// through tunnels; all else they reach behind the address of their node. A packet to an address of
-// the service network is meant for kube-proxy, which replaces the destination
-// before this plan is asked; one that it does not know keeps its source, so
+// Pods reach pods and nodes, these at one address of each family, under their own
+// addresses, through tunnels; all else they reach behind the address of their node. A
+// packet to an address of the service network is meant for kube-proxy, which replaces the
+// destination before this plan is asked; one that it does not know keeps its source, so
 // that it never looks like the node's own.
 //
 // The host address of a ghost gets no tunnel: it is an appliance's own, which
@@ -182,13 +182,12 @@ func (c *compilation) putPeer(h *host) {
 		}
 		return
 	}
-	// To its other addresses, pods get as to those of machines outside of the cluster:
-	// a node that draws packets for whatever its Node lists could list anybody's. What is
-	// for the end of the tunnel comes there anyway.
 	route.EndpointsOnly = true
-	p := netip.PrefixFrom(vtep, vtep.BitLen())
-	c.b.PutRoute(plan.RouteKey{Network: plan.DefaultNetwork, Prefix: p}, route)
-	plugin.PutDirect(c.b, p, h.origin())
+	for _, a := range h.reachedAt() {
+		p := netip.PrefixFrom(a, a.BitLen())
+		c.b.PutRoute(plan.RouteKey{Network: plan.DefaultNetwork, Prefix: p}, route)
+		plugin.PutDirect(c.b, p, h.origin())
+	}
 }
 
 // putCluster states what holds for the cluster as a whole, and the way out.

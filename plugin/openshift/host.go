@@ -56,6 +56,20 @@ func (h *host) claimsFamily(f subnet.Family) bool {
 	return slices.ContainsFunc(h.claims, func(p netip.Prefix) bool { return subnet.FamilyOf(p.Addr()) == f })
 }
 
+// reachedAt returns the addresses at which pods of other nodes reach the host under their
+// own: where its tunnel ends, and of the other family the first. To the rest they get as to
+// machines outside of the cluster, since a node that draws packets for whatever its Node
+// lists could list anybody's.
+func (h *host) reachedAt() []netip.Addr {
+	out := h.addresses[:1:1]
+	for _, a := range h.addresses[1:] {
+		if a.Is4() != out[0].Is4() {
+			return append(out, a)
+		}
+	}
+	return out
+}
+
 // readHost returns what a HostSubnet says, without regard to others.
 func readHost(hs *networkv1.HostSubnet) *host {
 	h := &host{object: hs, name: hs.Name, ghost: hs.Annotations[NodeUID] == ""}

@@ -101,9 +101,9 @@ func TestReachability(t *testing.T) {
 					if a.Is4() != from.address.Is4() {
 						continue
 					}
-					// Where no tunnel ends, a node is as the world is.
+					// But for its first address of a family, a node is as the world is.
 					seen := from.address
-					if n.Name != from.node && a != n.Addresses[0] {
+					if n.Name != from.node && a != first(n.Addresses, a) {
 						seen = outsideAs(nodes, from.node, a)
 					}
 					ask(from.address, a, seen, true)
@@ -124,12 +124,17 @@ func TestReachability(t *testing.T) {
 
 // outsideAs is the address of a node by which the world sees its pods, of a's family.
 func outsideAs(nodes []plugin.Node, name string, a netip.Addr) netip.Addr {
-	for _, n := range nodes {
-		if i := slices.IndexFunc(n.Addresses, func(own netip.Addr) bool { return own.Is4() == a.Is4() }); n.Name == name && i >= 0 {
-			return n.Addresses[i]
-		}
+	i := slices.IndexFunc(nodes, func(n plugin.Node) bool { return n.Name == name })
+	return first(nodes[i].Addresses, a)
+}
+
+// first returns the first of the addresses that is of a's family, the zero Addr for none.
+func first(addresses []netip.Addr, a netip.Addr) netip.Addr {
+	i := slices.IndexFunc(addresses, func(own netip.Addr) bool { return own.Is4() == a.Is4() })
+	if i < 0 {
+		return netip.Addr{}
 	}
-	return netip.Addr{}
+	return addresses[i]
 }
 
 func familiesOf(layout []string) map[bool]bool {
