@@ -195,7 +195,8 @@ func (n *next) readReports() {
 // begin writes down what a cluster uses that has not been told yet, or whose status was
 // lost: what most nodes use, beside all that any has loaded. A node that says nothing, as
 // one whose agent is still to come, counts for what is asked for, so that the first to say
-// something does not decide for all. Which of what is loaded was but loading nobody knows,
+// something does not decide for all. Of two that as many use it is the one that is not asked
+// for: what nodes change to is not ready everywhere. Which of what is loaded was but loading nobody knows,
 // so its policies are in force; not of what one node alone speaks of, as a mix is loaded by
 // all.
 func (n *next) begin() {
@@ -225,7 +226,7 @@ func (n *next) begin() {
 	}
 	s.Plugin = n.wanted
 	for _, name := range s.Plugins { // in order
-		if users[name] > users[s.Plugin] {
+		if votes := users[s.Plugin]; users[name] > votes || users[name] == votes && s.Plugin == n.wanted && votes > 0 {
 			s.Plugin = name
 		}
 	}

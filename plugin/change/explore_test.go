@@ -25,16 +25,19 @@ var configKey = registry.Key{Name: api.DefaultName}
 // heard at any time later.
 type agent struct {
 	name string
-	// revision is that of the configuration that it acted by last, uses, mix, ready and
-	// pods what its data plane does and has since: ready and pods are sets.
-	revision         int64
-	uses             string
-	mix              []string
-	ready, pods      string
-	plugin, prepared string // as it heard last
-	first            []string
+	// revision is that of the configuration that it acted by last, uses, mix, held and
+	// pods what its data plane does and has since, and ready what it knows that this
+	// holds: held, pods and ready are sets.
+	revision          int64
+	uses              string
+	mix               []string
+	held, ready, pods string
+	plugin, prepared  string // as it heard last
+	first             []string
 	// said is a report on its way.
 	said string
+	// fresh says that its data plane was never loaded, so that it has no pods.
+	fresh bool
 }
 
 // Sets are strings with the names of plug-ins, which are single letters, in order.
@@ -62,9 +65,9 @@ func (a agent) hear(c *api.ClusterConfig) agent {
 	}
 	a.plugin, a.prepared, a.first = c.Status.Plugin, c.Status.PreparedPlugin, c.Status.PluginNodes
 	a.revision, a.uses, a.mix = c.Status.PluginRevision, api.PluginOf(c, a.name), api.PluginMix(c)
-	for _, name := range strings.Split(a.ready, "") {
+	for _, name := range strings.Split(a.held, "") {
 		if !slices.Contains(a.mix, name) {
-			a.ready = less(a.ready, name)
+			a.held, a.ready = less(a.held, name), less(a.ready, name)
 		}
 	}
 	return a
@@ -80,9 +83,20 @@ func (a agent) hold(c *api.ClusterConfig) agent {
 // load has it load what is in the mix.
 func (a agent) load() agent {
 	for _, name := range a.mix {
-		a.ready = with(a.ready, name)
+		a.held, a.ready = with(a.held, name), with(a.ready, name)
 	}
+	a.fresh = false
 	return a
+}
+
+// restart has it start anew, with what the data plane holds, and what its Node says.
+func (a agent) restart(node *corev1.Node) agent {
+	var s api.ClusterConfigStatus
+	if r, _ := api.NodePlugins(node); r != nil {
+		s = r.Status()
+	}
+	return agent{name: a.name, held: a.held, pods: a.pods, fresh: a.fresh,
+		plugin: s.Plugin, mix: s.Plugins, revision: s.PluginRevision}
 }
 
 // world is a state: the registry, the controllers, the agents, how often users may still
@@ -93,6 +107,11 @@ type world struct {
 	agents      []agent
 	edits       int
 	losses      int
+	// joins, leaves and restarts are how often nodes may still come, go, and have their
+	// agents start anew.
+	joins, leaves, restarts int
+	// forced says that nodes that are not ready may have been passed over.
+	forced bool
 	// lossy says that it may have been lost.
 	lossy bool
 	// swift says that nothing happens between the calls of a controller.
@@ -145,7 +164,7 @@ func newWorld(controllers int, nodes ...string) *world {
 	for _, name := range nodes {
 		_, e := w.store.Create(api.Node, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
 		err = errors.Join(err, e)
-		w.agents = append(w.agents, agent{name: name})
+		w.agents = append(w.agents, agent{name: name, fresh: true})
 	}
 	if err := errors.Join(err, w.settle()); err != nil {
 		panic(err)
@@ -197,12 +216,16 @@ func (w *world) lost() error {
 	}
 	mix := api.PluginMix(w.config())
 	for _, a := range w.agents {
-		for _, name := range strings.Split(with(a.pods, a.uses), "") {
+		uses := a.uses
+		if !strings.Contains(a.held, uses) {
+			uses = "" // it gives no pod an address yet
+		}
+		for _, name := range strings.Split(with(a.pods, uses), "") {
 			if !slices.Contains(mix, name) {
 				return fmt.Errorf("%s uses or needs %s, and the mix is %v", a.name, name, mix)
 			}
 			for _, other := range w.agents {
-				if !strings.Contains(other.ready, name) {
+				if !w.forced && !other.fresh && !strings.Contains(other.held, name) {
 					return fmt.Errorf("%s uses or needs %s, of which %s has loaded nothing", a.name, name, other.name)
 				}
 			}
@@ -211,7 +234,7 @@ func (w *world) lost() error {
 	c := w.config()
 	for _, name := range inForce(c.Status) {
 		for _, a := range w.agents {
-			if !w.lossy && !strings.Contains(a.ready, name) {
+			if !w.lossy && !w.forced && !a.fresh && !strings.Contains(a.held, name) {
 				return fmt.Errorf("policies of %s are in force, for which %s is not ready", name, a.name)
 			}
 		}
@@ -274,7 +297,8 @@ func (w *world) ends() error {
 
 func inOrder(names ...string) []string { return slices.Sorted(slices.Values(names)) }
 
-// happens calls yield with all that can happen to a world.
+// happens calls yield with all that can happen to a world. What users may want is a
+// plug-in, with "!" if it is forced, and the nodes that are to use it first.
 func (w *world) happens(wants [][]string, against func(Question) (Objections, error), yield func(string, func(*world) string)) {
 	for i := range w.controllers {
 		yield("controller", func(w *world) (event string) {
@@ -295,6 +319,11 @@ func (w *world) happens(wants [][]string, against func(Question) (Objections, er
 			})
 		}
 		next := a.hear(c)
+		// A node that comes while the status is lost goes by what is asked for alone, until
+		// there is one: nothing is said of that.
+		if c.Status.Plugin == "" && a.plugin == "" {
+			continue
+		}
 		if next.revision != a.revision || next.uses != a.uses || !slices.Equal(next.mix, a.mix) {
 			does("hears", func(a agent) agent { return a.hear(c) })
 		}
@@ -305,7 +334,7 @@ func (w *world) happens(wants [][]string, against func(Question) (Objections, er
 		if a.load().ready != a.ready {
 			does("loads", agent.load)
 		}
-		if a.uses != "" && !strings.Contains(a.pods, a.uses) {
+		if a.uses != "" && strings.Contains(a.held, a.uses) && !strings.Contains(a.pods, a.uses) {
 			does("gets a pod", func(a agent) agent { a.pods = with(a.pods, a.uses); return a })
 		}
 		for _, name := range strings.Split(a.pods, "") {
@@ -317,9 +346,40 @@ func (w *world) happens(wants [][]string, against func(Question) (Objections, er
 				w.agents[i].said = ""
 				return a.name + " is heard"
 			})
-		} else if a.report() != registry.GetAs[*corev1.Node](w.store.Snapshot(api.Node), api.Node, registry.Key{Name: a.name}).Annotations[api.PluginsAnnotation] {
+		} else if a.uses != "" && a.report() != registry.GetAs[*corev1.Node](w.store.Snapshot(api.Node), api.Node, registry.Key{Name: a.name}).Annotations[api.PluginsAnnotation] {
 			does("speaks", func(a agent) agent { a.said = a.report(); return a })
 		}
+	}
+	for i, a := range w.agents {
+		if w.restarts > 0 && a.uses != "" {
+			yield("restart", func(w *world) string {
+				w.restarts--
+				node := registry.GetAs[*corev1.Node](w.store.Snapshot(api.Node), api.Node, registry.Key{Name: a.name})
+				w.agents[i] = a.restart(node)
+				return a.name + " starts anew"
+			})
+		}
+		if w.leaves > 0 && len(w.agents) > 1 {
+			yield("leave", func(w *world) string {
+				w.leaves--
+				if err := w.store.Delete(api.Node, registry.Key{Name: a.name}, ""); err != nil {
+					panic(err)
+				}
+				w.agents = slices.Delete(w.agents, i, i+1)
+				return a.name + " leaves"
+			})
+		}
+	}
+	if w.joins > 0 {
+		yield("join", func(w *world) string {
+			name := fmt.Sprintf("node%d", 3+w.joins)
+			w.joins--
+			if _, err := w.store.Create(api.Node, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
+				panic(err)
+			}
+			w.agents = append(w.agents, agent{name: name, fresh: true})
+			return name + " joins"
+		})
 	}
 	if w.losses > 0 && c.Status.Plugin != "" {
 		yield("loss", func(w *world) string {
@@ -335,7 +395,14 @@ func (w *world) happens(wants [][]string, against func(Question) (Objections, er
 		if want[0] != c.Spec.Plugin || !slices.Equal(want[1:], c.Spec.PluginNodes) {
 			yield("edit", func(w *world) string {
 				w.edits--
-				w.edit(func(c *api.ClusterConfig) { c.Spec.Plugin, c.Spec.PluginNodes = want[0], slices.Clone(want[1:]) })
+				w.edit(func(c *api.ClusterConfig) {
+					name, forced := strings.CutSuffix(want[0], "!")
+					c.Spec.Plugin, c.Spec.PluginNodes = name, slices.Clone(want[1:])
+					if forced {
+						w.forced = true
+						c.Annotations = map[string]string{api.ForcePluginAnnotation: fmt.Sprint(name, " ", w.edits)}
+					}
+				})
 				return fmt.Sprintf("the user wants %v", want)
 			})
 		}
@@ -344,7 +411,7 @@ func (w *world) happens(wants [][]string, against func(Question) (Objections, er
 
 func (w *world) key() []byte {
 	var t explore.Text
-	t.Say(fmt.Sprint(w.edits, w.losses, w.agents), "\n")
+	t.Say(fmt.Sprint(w.edits, w.losses, w.joins, w.leaves, w.restarts, w.agents), "\n")
 	w.store.Put(&t)
 	var controllers []explore.Text
 	for _, p := range w.controllers {
@@ -366,20 +433,28 @@ func TestAllInterleavings(t *testing.T) {
 		swift              bool
 		wants              [][]string
 		losses             int
+		joins, leaves      int
+		restarts           int
 	}{
-		{"a node, there and back", 1, 1, 2, 0, false, [][]string{{"a"}, {"b"}}, 0},
-		{"a node that is one of some", 1, 1, 5, 20_000, true, [][]string{{"a"}, {"b", "node1"}}, 0},
-		{"two nodes", 2, 1, 3, 5_000, true, [][]string{{"a"}, {"b"}}, 0},
-		{"two controllers", 1, 2, 3, 5_000, false, [][]string{{"a"}, {"b"}}, 0},
-		{"some nodes of two", 2, 1, 3, 5_000, true, [][]string{{"a"}, {"b"}, {"b", "node1"}}, 0},
-		{"a third", 1, 1, 3, 5_000, true, [][]string{{"a"}, {"b"}, {"c"}, {"c", "node2"}}, 0},
-		{"a node whose status is lost", 1, 1, 2, 5_000, true, [][]string{{"a"}, {"b"}}, 2},
-		{"two nodes whose status is lost", 2, 1, 2, 5_000, true, [][]string{{"a"}, {"b"}, {"b", "node1"}}, 1},
+		{"a node, there and back", 1, 1, 2, 0, false, [][]string{{"a"}, {"b"}}, 0, 0, 0, 0},
+		{"a node that is one of some", 1, 1, 5, 20_000, true, [][]string{{"a"}, {"b", "node1"}}, 0, 0, 0, 0},
+		{"two nodes", 2, 1, 3, 5_000, true, [][]string{{"a"}, {"b"}}, 0, 0, 0, 0},
+		{"two controllers", 1, 2, 3, 5_000, false, [][]string{{"a"}, {"b"}}, 0, 0, 0, 0},
+		{"some nodes of two", 2, 1, 3, 5_000, true, [][]string{{"a"}, {"b"}, {"b", "node1"}}, 0, 0, 0, 0},
+		{"a third", 1, 1, 3, 5_000, true, [][]string{{"a"}, {"b"}, {"c"}, {"c", "node2"}}, 0, 0, 0, 0},
+		{"a node whose status is lost", 1, 1, 2, 5_000, true, [][]string{{"a"}, {"b"}}, 2, 0, 0, 0},
+		{"two nodes whose status is lost", 2, 1, 2, 5_000, true, [][]string{{"a"}, {"b"}, {"b", "node1"}}, 1, 0, 0, 0},
+		{"nodes that come and go", 1, 1, 2, 5_000, true, [][]string{{"a"}, {"b"}}, 0, 2, 1, 0},
+		{"a node comes between the calls of a controller", 1, 1, 2, 5_000, false, [][]string{{"a"}, {"b"}}, 0, 1, 0, 0},
+		{"agents that start anew", 2, 1, 2, 5_000, true, [][]string{{"a"}, {"b"}, {"b", "node1"}}, 0, 0, 0, 2},
+		{"an agent starts anew while the status is lost", 2, 1, 1, 5_000, true, [][]string{{"a"}, {"b"}}, 1, 0, 0, 2},
+		{"forced", 2, 1, 3, 5_000, true, [][]string{{"a"}, {"b!"}, {"b", "node1"}}, 0, 1, 0, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			start := newWorld(test.controllers, []string{"node1", "node2"}[:test.nodes]...)
 			start.edits, start.swift = test.edits, test.swift
 			start.losses, start.lossy = test.losses, test.losses > 0
+			start.joins, start.leaves, start.restarts = test.joins, test.leaves, test.restarts
 			limit := test.limit
 			if explore.Long() {
 				limit *= 20
@@ -428,6 +503,10 @@ func TestRandom(t *testing.T) {
 		w.edits = 1000
 		w.losses = rapid.SampledFrom([]int{0, 0, 3}).Draw(t, "losses")
 		w.lossy = w.losses > 0
+		if w.joins, w.leaves = 3, 3; w.lossy {
+			w.joins, w.leaves = 1, 0 // else those that say nothing may decide
+		}
+		w.restarts = rapid.SampledFrom([]int{0, 3}).Draw(t, "restarts")
 		opposed := func(q Question) (o Objections, err error) {
 			switch rapid.IntRange(0, 8).Draw(t, "against") {
 			case 0:
@@ -440,6 +519,10 @@ func TestRandom(t *testing.T) {
 			return o, err
 		}
 		wants := [][]string{{"a"}, {"b"}, {"c"}, {"d"}, {"b", "node1"}, {"c", "node2", "node9"}, {"a", "node3"}}
+		// What is forced nodes do before they report, so that nobody knows if it is lost then.
+		if !w.lossy && rapid.Bool().Draw(t, "forces") {
+			wants = append(wants, []string{"a!"}, []string{"c!"}, []string{"b!", "node2"})
+		}
 		var story []string
 		for range rapid.IntRange(1, 120).Draw(t, "events") {
 			var can []func(*world) string
