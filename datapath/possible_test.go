@@ -121,7 +121,7 @@ func TestPossibleWithoutTags(t *testing.T) {
 		if err := p.Validate(); err != nil {
 			t.Fatal(err)
 		}
-		for range 10 {
+		for range 300 {
 			f := plantest.Flows(plans).Draw(t, "flow")
 			with, is := plan.Explain(plans, f), plan.Explain(without, f)
 			if is.Node != "node1" && with.Node != "node1" || with.Steps[0].Node == "node1" {
