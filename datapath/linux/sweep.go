@@ -100,7 +100,7 @@ func (s *sweeper) run() {
 			}
 			last, wait = time.Now(), 0
 			if err := s.in(func() error { return s.sweep(s.plan.Load()) }); err != nil {
-				s.log.Warn("connections that are forbidden may go on for now", "error", err)
+				s.log.Warn("connections that are denied may go on for now", "error", err)
 				wait = sweepRetry
 			}
 		}
@@ -168,7 +168,7 @@ func (s *sweeper) sweep(p *plan.Plan) error {
 		}
 	}
 	if n := len(ended.Leftovers); n > 0 {
-		s.log.Info("connections ended that are forbidden now", "count", n)
+		s.log.Info("connections ended that are denied now", "count", n)
 	}
 	for _, l := range before {
 		ended.Leftovers = append(ended.Leftovers, l)
