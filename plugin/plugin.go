@@ -9,10 +9,12 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"iter"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -21,6 +23,7 @@ import (
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/registry"
+	"github.com/weftnet/weft/subnet"
 )
 
 // Plugin is a network plug-in.
@@ -220,6 +223,19 @@ type Node struct {
 // Keeps reports whether an address is in a subnet that the node has by another plug-in.
 func (n Node) Keeps(a netip.Addr) bool {
 	return slices.ContainsFunc(n.Kept, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// Elsewhere returns the subnets that the node and others have by other plug-ins, and whose
+// each is. An address in there is a pod's, and no machine's.
+func (n Node) Elsewhere() (all *subnet.Set, whose func(netip.Prefix) string) {
+	all = &subnet.Set{}
+	for _, p := range slices.SortedFunc(maps.Keys(n.Taken), netip.Prefix.Compare) {
+		all.Add(p)
+	}
+	for _, p := range n.Kept {
+		all.Add(p)
+	}
+	return all, func(p netip.Prefix) string { return cmp.Or(n.Taken[p], n.Name) }
 }
 
 // Endpoint is a pod's interface as the node knows it.

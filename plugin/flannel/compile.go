@@ -89,14 +89,17 @@ type compiler struct {
 	unconfigured bool
 	// nodesAreLeases says that the plug-in's form is that of Kubernetes.
 	nodesAreLeases bool
-	// others has the subnets by other plug-ins; see elsewhere.
+	// others and whose are plugin.Node.Elsewhere.
 	others *subnet.Set
+	whose  func(netip.Prefix) string
 	machines
 	claims
 }
 
 func newCompiler(in plugin.Input, w words) *compiler {
-	return &compiler{in: in, words: w, b: plan.NewBuilder(in.Previous)}
+	c := &compiler{in: in, words: w, b: plan.NewBuilder(in.Previous)}
+	c.others, c.whose = in.Node.Elsewhere()
+	return c
 }
 
 // compile states all that follows from the leases and, where they are known,

@@ -1,13 +1,11 @@
 package flannel
 
 import (
-	"cmp"
 	"net/netip"
 	"slices"
 
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
-	"github.com/weftnet/weft/subnet"
 )
 
 // peer is the node that holds another lease.
@@ -119,17 +117,8 @@ func (c *compiler) route(p peer, prefix netip.Prefix) (plan.Route, bool) {
 // of a prefix by another plug-in. What others say of such addresses in their leases is
 // not to be believed, as the other plug-in gave them.
 func (c *compiler) elsewhere(l *lease, p netip.Prefix) (who string, ok bool) {
-	if c.others == nil {
-		c.others = &subnet.Set{}
-		for p := range c.in.Node.Taken {
-			c.others.Add(p)
-		}
-		for _, p := range c.in.Node.Kept {
-			c.others.Add(p)
-		}
-	}
 	for q := range c.others.Within(p) {
-		if who := cmp.Or(c.in.Node.Taken[q], c.in.Node.Name); who != c.names[l] {
+		if who := c.whose(q); who != c.names[l] {
 			return who, true
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/plan"
 )
 
 // A node writes the status of its own Node, and could say there that another
@@ -26,16 +27,20 @@ const maxAddresses = 16
 func (r *reconciliation) settleAddresses() {
 	r.addresses, r.disbelieved = map[string][]netip.Addr{}, map[string][]string{}
 	holder := map[netip.Addr]string{} // the name of the HostSubnet
+	ends := map[plan.MAC]string{}     // likewise, by what its tunnel's end has in the overlay
 	for _, h := range r.ordered {
 		if r.gone(h) {
 			continue
 		}
 		n := r.nodes[h.name]
-		for _, a := range written(h) {
+		for i, a := range written(h) {
 			// A node that does not know its address for a while keeps the last.
 			stands := n == nil || len(api.NodeAddresses(n)) == 0 || slices.Contains(api.NodeAddresses(n), a)
 			if _, taken := holder[a]; stands && !taken {
 				holder[a] = h.name
+				if _, taken := ends[plan.MACOf(a)]; i == 0 && !taken {
+					ends[plan.MACOf(a)] = h.name
+				}
 			}
 		}
 	}
@@ -45,6 +50,10 @@ func (r *reconciliation) settleAddresses() {
 			why := ""
 			if h == nil || !slices.Contains(written(h), a) {
 				why = r.whyNot(n, a, holder)
+			}
+			mac, isEnd := plan.MACOf(a), len(r.addresses[n.Name]) == 0
+			if other, taken := ends[mac]; why == "" && isEnd && taken && other != n.Name {
+				why = fmt.Sprintf("address %s has the MAC address %s in the overlay, which is that of HostSubnet %s; give the node another address", a, mac, other)
 			}
 			if why == "" && len(r.addresses[n.Name]) >= maxAddresses {
 				why = fmt.Sprintf("address %s is one more than the %d that are used", a, maxAddresses)
@@ -58,6 +67,9 @@ func (r *reconciliation) settleAddresses() {
 			}
 			if _, taken := holder[a]; !taken {
 				holder[a] = n.Name
+			}
+			if isEnd {
+				ends[mac] = n.Name
 			}
 			r.addresses[n.Name] = append(r.addresses[n.Name], a)
 		}
@@ -120,7 +132,16 @@ func (r *reconciliation) whyNot(n *corev1.Node, a netip.Addr, holder map[netip.A
 	if p, in := r.network.rangeOf(a); in {
 		return inCIDR(a, p)
 	}
+	// The first is where its tunnel ends: see compilation.leaveOut.
+	if p, in := r.heldElsewhere.Overlap(netip.PrefixFrom(a, a.BitLen())); in && a != api.NodeAddresses(n)[0] {
+		return inSubnet(a, p, r.elsewhere.Holdings[p])
+	}
 	return ""
+}
+
+// inSubnet says why an address that is a pod's by another plug-in is not a node's.
+func inSubnet(a netip.Addr, p netip.Prefix, who string) string {
+	return fmt.Sprintf("address %s is in subnet %s, where %s has pods' addresses by another plug-in of the cluster; give the node an address of the nodes' own network", a, p, who)
 }
 
 // inCIDR says why an address in one of the pods' CIDRs is not a node's. That nothing

@@ -10,6 +10,7 @@ import (
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/registry"
+	"github.com/weftnet/weft/subnet"
 )
 
 // What VXLAN adds to each packet, in bytes: an Ethernet header within, VXLAN's
@@ -35,6 +36,7 @@ func (Subnet) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
 		b:       plan.NewBuilder(in.Previous),
 		network: networkOf(in.Objects),
 	}
+	c.elsewhere, c.whose = in.Node.Elsewhere()
 	c.hosts = readHosts(c.network, in.Objects.All(api.HostSubnet))
 	for _, p := range c.network.problems {
 		c.report(api.ClusterNetwork, api.DefaultName, "%s", p.message)
@@ -75,6 +77,9 @@ type compilation struct {
 	network  network
 	hosts    []*host
 	problems []plugin.Problem
+	// elsewhere and whose are plugin.Node.Elsewhere.
+	elsewhere *subnet.Set
+	whose     func(netip.Prefix) string
 }
 
 func kindOf(p plugin.Problem) string {
@@ -120,16 +125,23 @@ func (c *compilation) putPods(p netip.Prefix, origin string) {
 
 // leaveOut takes from another machine the addresses in the pods' CIDRs: to what is in
 // there and no pod's, no packet gets. Where this node itself is in one, as its kernel
-// says, nothing is left out of that; see putCluster.
+// says, nothing is left out of that; see putCluster. Nor is a machine's what is a pod's by
+// another plug-in, but for its end of the tunnel, which draws nothing: who says that pods
+// are where a node is must not cut the node off.
 func (c *compilation) leaveOut(h *host) {
 	var kept []netip.Addr
 	for i, a := range h.addresses {
 		p, in := c.network.rangeOf(a)
-		if !in || c.isIn(p) {
+		q, taken := c.elsewhere.Overlap(netip.PrefixFrom(a, a.BitLen()))
+		switch {
+		case taken && i > 0:
+			c.report(api.HostSubnet, h.name, "%s", inSubnet(a, q, c.whose(q)))
+		case in && !c.isIn(p):
+			c.report(api.HostSubnet, h.name, "%s", inCIDR(a, p))
+		default:
 			kept = append(kept, a)
 			continue
 		}
-		c.report(api.HostSubnet, h.name, "%s", inCIDR(a, p))
 		if i == 0 {
 			break // without the tunnels' end the others are of no use
 		}

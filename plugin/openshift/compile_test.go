@@ -109,3 +109,29 @@ func lines(problems []plugin.Problem) string {
 	}
 	return b.String()
 }
+
+// TestPodsElsewhere has a node list what is a pod's by another plug-in: it draws nothing of
+// that, though its tunnel ends where it says.
+func TestPodsElsewhere(t *testing.T) {
+	objects, nodes := readStory(t, archive(t, "testdata/compile/dual-stack.txtar"))
+	first := nodes[0]
+	first.Taken = plugin.Holdings{netip.MustParsePrefix("fd00::/112"): "node3", netip.MustParsePrefix("192.168.7.0/24"): "node3"}
+	p, problems := compile(objects, first, nil)
+	for prefix, want := range map[string]bool{"192.168.7.2/32": true, "fd00::2/128": false} {
+		if _, got := p.Routes.Get(plan.RouteKey{Network: plan.DefaultNetwork, Prefix: netip.MustParsePrefix(prefix)}); got != want {
+			t.Errorf("there is a route to %s: %t", prefix, got)
+		}
+	}
+	if want := "address fd00::2 is in subnet fd00::/112, where node3 has pods' addresses by another plug-in"; !strings.Contains(lines(problems), want) {
+		t.Errorf("nothing says %q:\n%s", want, lines(problems))
+	}
+}
+
+func archive(t *testing.T, path string) []txtar.File {
+	t.Helper()
+	a, err := txtar.ParseFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a.Files
+}

@@ -141,16 +141,20 @@ func resolveAddresses(hosts []*host) {
 	for _, h := range hosts {
 		kept := h.addresses[:0]
 		for i, a := range h.addresses {
-			other := holder[a]
-			if other == nil && i == 0 {
-				other = macs[plan.MACOf(a)]
+			other, alike := holder[a], (*host)(nil)
+			if i == 0 {
+				alike = macs[plan.MACOf(a)]
 			}
-			if other == nil {
+			switch {
+			case other != nil:
+				h.problem("address %s is that of HostSubnet %s, which is older; give each node an address of its own", a, other.name)
+			case alike != nil:
+				h.problem("address %s has the MAC address %s in the overlay, which is that of HostSubnet %s, which is older; give the node another address", a, plan.MACOf(a), alike.name)
+			default:
 				holder[a] = h
 				kept = append(kept, a)
 				continue
 			}
-			h.problem("address %s is that of HostSubnet %s, which is older; give each node an address of its own", a, other.name)
 			if i == 0 {
 				break // without the tunnels' end the others are of no use
 			}

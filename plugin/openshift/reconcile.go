@@ -112,6 +112,7 @@ func reconcile(objects registry.Objects, elsewhere plugin.Elsewhere, now time.Ti
 		r.nodes[n.Name] = n
 	}
 	r.ledger = readLedger(config.Status.Subnets)
+	r.heldElsewhere, _ = plugin.Node{Taken: elsewhere.Holdings}.Elsewhere()
 	r.settleAddresses()
 	r.sortOut()
 	r.allocate()
@@ -131,7 +132,9 @@ type reconciliation struct {
 	decision
 	now, until time.Time
 	elsewhere  plugin.Elsewhere
-	network    network
+	// heldElsewhere are the subnets of elsewhere.Holdings.
+	heldElsewhere *subnet.Set
+	network       network
 	// foreign are the ranges of which others give subnets that do not ask what is free.
 	// That of a range only a part is theirs is not believed: who gives Nodes their
 	// podCIDRs is configured for itself.
