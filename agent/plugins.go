@@ -192,7 +192,11 @@ func isWithin(part, all *plan.Plan) bool {
 		if len(r.Peers) == 0 || r.EndpointsOnly {
 			continue
 		}
-		if way, there := all.Routes.Get(k); !there || !slices.Equal(way.Peers, r.Peers) {
+		way, there := all.Routes.Get(k)
+		if !there || !slices.Equal(way.Peers, r.Peers) {
+			return false
+		}
+		if hop := func(p *plan.Plan) netip.Addr { return p.Peer(r.Peer()).NextHop(k.Prefix.Addr()) }; r.Way == plan.ToNextHop && hop(all) != hop(part) {
 			return false
 		}
 	}

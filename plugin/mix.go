@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/weftnet/weft/api"
@@ -123,12 +124,37 @@ type mixCompiler struct {
 	bases []Plugin
 	// apart are the plans that each made last without regard to others, final those with.
 	apart, final []*plan.Plan
+	// valid is the last plan of all that was.
+	valid *plan.Plan
 }
 
 // Compile implements Compiler.
 func (c *mixCompiler) Compile(in Input) (*plan.Plan, []Problem) {
 	problems := c.compile(in)
 	merged, more := merge(in.Previous, c.final)
+	if merged.ValidateAfter(c.valid) == nil {
+		c.valid = merged
+		return merged, append(problems, more...)
+	}
+	merged, more = c.mergeValid(in.Previous)
+	return merged, append(problems, more...)
+}
+
+// mergeValid returns the plan that has what as many of the plug-ins have as go together,
+// where all do not: a node that loads another plug-in goes on with its own whatever comes
+// of it.
+func (c *mixCompiler) mergeValid(previous *plan.Plan) (*plan.Plan, []Problem) {
+	kept := c.final[:1:1]
+	var problems []Problem
+	for i, p := range c.final[1:] {
+		with, _ := merge(nil, append(kept, p))
+		if err := with.Validate(); err != nil {
+			problems = append(problems, Problem{Message: fmt.Sprintf("%s is left out on this node, as its plan would be invalid with it: %v; put that right, or take the change back (weft plugin change --abort)", c.bases[i+1].Name(), err)})
+			continue
+		}
+		kept = append(kept, p)
+	}
+	merged, more := merge(previous, kept)
 	return merged, append(problems, more...)
 }
 
@@ -227,23 +253,59 @@ func merge(previous *plan.Plan, plans []*plan.Plan) (*plan.Plan, []Problem) {
 			}
 		}
 	}
-	peers := mergePeers(plans)
+	if b.Local.MTU > 0 && b.Local.MTU < leastIPv6 && slices.ContainsFunc(b.Local.Pools, func(p plan.Pool) bool { return p.Prefix.Addr().Is6() }) {
+		problem("MTU %d of one plug-in is below %d, the least that IPv6 has, which another gives pods: they have %d, and larger packets are fragmented or lost where no more than %d get through; give both an MTU of at least %d",
+			b.Local.MTU, leastIPv6, leastIPv6, b.Local.MTU, leastIPv6)
+		b.Local.MTU = leastIPv6
+	}
+	peers := mergePeers(plans, problem)
 	for name, peer := range peers {
 		b.PutPeer(plan.PeerKey{Name: name}, peer)
 	}
+	beside := besideNode(b.Local, plans)
 	for _, p := range plans {
 		for k, e := range p.Endpoints.All() {
-			b.PutEndpoint(k, e)
+			if !beside[k.Interface] {
+				b.PutEndpoint(k, e)
+			}
 		}
 		for k, t := range p.Tags.All() {
 			b.PutTag(k, t)
 		}
 		for k, e := range p.Egress.All() {
-			b.PutEgress(k, e)
+			if !beside[k.Interface] {
+				b.PutEgress(k, e)
+			}
 		}
 	}
-	putRoutes(b, plans, peers, problem)
+	putRoutes(b, plans, peers, beside, problem)
 	return b.Build(), problems
+}
+
+// leastIPv6 is the least MTU of a link of IPv6, in bytes (RFC 8200, section 5).
+const leastIPv6 = 1280
+
+// besideNode returns the interfaces of endpoints with an address that the node itself has
+// by one of the plug-ins: the gateway's of a subnet, or that of a tunnel's end. That one
+// has left it out, and said so.
+func besideNode(l plan.Local, plans []*plan.Plan) map[string]bool {
+	own := make(map[plan.Address]bool)
+	for _, a := range l.Addresses {
+		own[plan.Address{Network: plan.DefaultNetwork, IP: a}] = true
+	}
+	for _, p := range l.Pools {
+		own[plan.Address{Network: p.Network, IP: p.Gateway}] = true
+		own[plan.Address{Network: p.Network, IP: p.TunnelAddress()}] = true
+	}
+	beside := make(map[string]bool)
+	for _, p := range plans {
+		for k, e := range p.Endpoints.All() {
+			if slices.ContainsFunc(e.Addresses, func(a netip.Addr) bool { return own[plan.Address{Network: e.Network, IP: a}] }) {
+				beside[k.Interface] = true
+			}
+		}
+	}
+	return beside
 }
 
 // mergeLocal adds to the description of the node what another plan says of it. The
@@ -300,14 +362,16 @@ func sharing(tunnels []plan.Tunnel, plans []*plan.Plan, t plan.Tunnel, p *plan.P
 
 // mergePeers returns the peers of all plans by name. What plug-ins call alike is one
 // machine, as names of nodes are proven; what has but the same address may be somebody
-// else's word for it.
-func mergePeers(plans []*plan.Plan) map[string]plan.Peer {
+// else's word for it. A peer is a next hop by its first address of a family: that is the
+// one of the plug-in which has such routes.
+func mergePeers(plans []*plan.Plan, problem func(string, ...any)) map[string]plan.Peer {
 	peers := map[string]plan.Peer{}
+	hops := nextHops(plans, problem)
 	for _, p := range plans {
 		for k, peer := range p.Peers.All() {
 			all, there := peers[k.Name]
 			if !there {
-				all = plan.Peer{CarriesTags: peer.CarriesTags, Origin: peer.Origin}
+				all = plan.Peer{Addresses: hops[k.Name], CarriesTags: peer.CarriesTags, Origin: peer.Origin}
 			}
 			all.CarriesTags = all.CarriesTags && peer.CarriesTags
 			for _, a := range peer.Addresses {
@@ -326,11 +390,40 @@ func mergePeers(plans []*plan.Plan) map[string]plan.Peer {
 	return peers
 }
 
-// putRoutes states the routes of all plans, but those that lead nowhere with the tunnels
-// that the node has.
-func putRoutes(b *plan.Builder, plans []*plan.Plan, peers map[string]plan.Peer, problem func(string, ...any)) {
+// nextHops returns the addresses by which plans have peers as next hops, at most one of
+// each family.
+func nextHops(plans []*plan.Plan, problem func(string, ...any)) map[string][]netip.Addr {
+	hops := make(map[string][]netip.Addr)
+	said := make(map[string]bool)
 	for _, p := range plans {
 		for k, r := range p.Routes.All() {
+			if r.Way != plan.ToNextHop {
+				continue
+			}
+			for _, name := range r.Peers {
+				a := p.Peer(name).NextHop(k.Prefix.Addr())
+				i := slices.IndexFunc(hops[name], func(o netip.Addr) bool { return o.Is4() == a.Is4() })
+				switch {
+				case i < 0:
+					hops[name] = append(hops[name], a)
+				case hops[name][i] != a && !said[name]:
+					said[name] = true
+					problem("%s is handed packets at %s by one plug-in and at %s by another: it gets those of the second at the first; give both one address", name, hops[name][i], a)
+				}
+			}
+		}
+	}
+	return hops
+}
+
+// putRoutes states the routes of all plans, but those that lead nowhere with the tunnels
+// that the node has, or to endpoints that are left out.
+func putRoutes(b *plan.Builder, plans []*plan.Plan, peers map[string]plan.Peer, leftOut map[string]bool, problem func(string, ...any)) {
+	for _, p := range plans {
+		for k, r := range p.Routes.All() {
+			if r.Way == plan.ToEndpoint && leftOut[r.Interface] {
+				continue
+			}
 			if r.Way == plan.ToTunnel && slices.ContainsFunc(r.Peers, func(name string) bool {
 				_, _, ok := b.Local.EndOf(peers[name], k.Prefix.Addr())
 				return !ok

@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -44,3 +45,37 @@ func TestMerge(t *testing.T) {
 		return append(out, txtar.File{Name: "all", Data: []byte(merged.String())}, txtar.File{Name: "problems", Data: []byte(said.String())})
 	})
 }
+
+// TestMixGoesOn has two plug-ins whose plans do not go together: the node goes on with the
+// one that it uses, and says so.
+func TestMixGoesOn(t *testing.T) {
+	made := func(text string) Plugin {
+		p, err := plan.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fixed{name: p.Local.Pools[0].Prefix.String(), plan: p}
+	}
+	const node = "node node1 addresses 172.30.0.2\npool default 10.%d.1.0/24 gateway 10.%[1]d.1.1\nendpoint weft%[1]d network default addresses 10.1.1.%d name default/a\n"
+	used, rival, other := made(fmt.Sprintf(node, 1, 2)), made(fmt.Sprintf(node, 2, 2)), made(fmt.Sprintf(node, 3, 3))
+	p, problems := Mix(used, rival, other).Compile(Input{Node: Node{Name: "node1"}})
+	if err := p.Validate(); err != nil {
+		t.Error(err)
+	}
+	if p.Endpoints.Len() != 2 || len(p.Local.Pools) != 2 {
+		t.Errorf("the plan has not what goes together:\n%s", p)
+	}
+	if len(problems) != 1 || !strings.Contains(problems[0].Message, "10.2.1.0/24 is left out on this node") {
+		t.Errorf("what is said is %v", problems)
+	}
+}
+
+// fixed is a plug-in that states the same of every node.
+type fixed struct {
+	Plugin
+	name string
+	plan *plan.Plan
+}
+
+func (f fixed) Name() string                          { return f.name }
+func (f fixed) Compile(Input) (*plan.Plan, []Problem) { return f.plan, nil }
