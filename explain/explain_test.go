@@ -146,17 +146,22 @@ func (c crowded) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
 	p, problems := c.Plugin.Compile(in)
 	with := *p
 	everything, node17 := netip.MustParsePrefix("0.0.0.0/0"), []string{"node17"}
-	// The pods of the stories have the addresses that are the node's own there.
-	with.Local.Pools = append(with.Local.Pools[:len(with.Local.Pools):len(with.Local.Pools)],
-		plan.Pool{Network: "red", Prefix: everything, Gateway: netip.MustParseAddr("10.1.1.2")},
-		plan.Pool{Network: "red", Prefix: netip.MustParsePrefix("10.1.1.4/30"), Gateway: netip.MustParseAddr("10.1.1.5")})
+	// Some pods of the stories have the addresses that are the node's own there.
+	gateways := []netip.Addr{netip.MustParseAddr("10.1.1.2"), netip.MustParseAddr("10.1.1.5")}
+	with.Local.Pools = slices.Clone(with.Local.Pools)
+	for _, a := range gateways {
+		with.Local.Pools = append(with.Local.Pools, plan.Pool{Network: "red", Prefix: netip.PrefixFrom(a, 30).Masked(), Gateway: a})
+	}
+	with.Peers = p.Peers.Set(plan.PeerKey{Name: node17[0]}, plan.Peer{Addresses: []netip.Addr{netip.MustParseAddr("198.51.100.17"), netip.MustParseAddr("2001:db8::17")}})
 	for k := range p.Routes.All() {
 		with.Routes = with.Routes.Set(plan.RouteKey{Network: "red", Prefix: k.Prefix}, plan.Route{Way: plan.ToNextHop, Peers: node17})
 	}
 	with.Egress = p.Egress.Set(plan.EgressKey{Network: "red", Destination: everything}, plan.Egress{Action: plan.ViaNode, Node: node17[0]})
 	for k, e := range p.Endpoints.All() {
-		e.Network, e.Name = "red", "red/"+e.Name
-		with.Endpoints = with.Endpoints.Set(plan.EndpointKey{Interface: "red-" + k.Interface}, e)
+		if !slices.ContainsFunc(e.Addresses, func(a netip.Addr) bool { return slices.Contains(gateways, a) }) {
+			e.Network, e.Name = "red", "red/"+e.Name
+			with.Endpoints = with.Endpoints.Set(plan.EndpointKey{Interface: "red-" + k.Interface}, e)
+		}
 	}
 	return &with, problems
 }

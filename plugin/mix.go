@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/registry"
 )
@@ -149,7 +150,8 @@ func (c *mixCompiler) mergeValid(previous *plan.Plan) (*plan.Plan, []Problem) {
 	for i, p := range c.final[1:] {
 		with, _ := merge(nil, append(kept, p))
 		if err := with.Validate(); err != nil {
-			problems = append(problems, Problem{Message: fmt.Sprintf("%s is left out on this node, as its plan would be invalid with it: %v; put that right, or take the change back (weft plugin change --abort)", c.bases[i+1].Name(), err)})
+			problems = append(problems, Problem{Message: fmt.Sprintf("%s is left out on this node, as its plan would be invalid with it: %s; put that right, or take the change back (weft plugin change --abort)",
+				c.bases[i+1].Name(), printable.Brief(err.Error()))})
 			continue
 		}
 		kept = append(kept, p)
