@@ -70,6 +70,8 @@ type compiler struct {
 	node     string
 	view     view
 	list     []*policy.Policy
+	denying  denying
+	untold   untoldPods
 	tooLarge map[*translated]string
 	closed   map[*policy.Policy]*policy.Policy
 	tags     tags
@@ -127,6 +129,8 @@ func (c *compiler) world(in plugin.Input) *policy.World {
 	}
 	if c.view.update(in, translate) || c.list == nil {
 		c.list, c.tooLarge = limited(c.view.policies.all(), c.closed)
+		c.denying = denyingAmong(c.list)
+		c.list = c.denying.with(c.list)
 	}
 	c.tags.update(in.Objects)
 	other := func(o registry.Object, before *node) *node {
@@ -141,7 +145,7 @@ func (c *compiler) world(in plugin.Input) *policy.World {
 	c.domains.update(in.Objects.All(api.DomainNameKind), readDomain, compareDomains)
 	return &policy.World{
 		Network: plan.DefaultNetwork, Policies: c.list, Namespaces: c.view.namespaces.list, Groups: c.tags.groups,
-		Nodes: c.nodes.list, Machines: c.nodes.machines, Domains: c.domains.list, Local: c.view.locals.list,
+		Nodes: c.nodes.list, Machines: c.nodes.machines, Domains: c.domains.list, Local: c.untold.mark(in, &c.view, c.denying),
 	}
 }
 
