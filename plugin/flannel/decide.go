@@ -74,7 +74,7 @@ func (v view) decide() (step, error) {
 		return step{keep, own.Lease, own.subnet, ""}, nil
 	}
 	for name, addresses := range v.owner.nodes {
-		if name != v.node.Name && slices.ContainsFunc(addresses, func(a netip.Addr) bool { return a == attributes.PublicIP || a == attributes.PublicIPv6 }) {
+		if name != v.node.Name && !v.isVouchedFor(attributes) && slices.ContainsFunc(addresses, func(a netip.Addr) bool { return a == attributes.PublicIP || a == attributes.PublicIPv6 }) {
 			return step{}, fmt.Errorf("node %s has the address of node %s; delete it if it is gone, else give each an address of its own", name, v.node.Name)
 		}
 	}
@@ -85,6 +85,17 @@ func (v view) decide() (step, error) {
 	object := &Lease{Expires: true, Spec: attributes.Merge(nil)}
 	object.Name = subnet.String()
 	return step{create, object, subnet, reason}, nil
+}
+
+// isVouchedFor reports whether an administrator has said that the node is at its addresses:
+// what others say of these counts less then.
+func (v view) isVouchedFor(a Attributes) bool {
+	for _, r := range v.reserved {
+		if r.Node == v.node.Name && r.names([]netip.Addr{a.PublicIP}) && (!a.PublicIPv6.IsValid() || r.names([]netip.Addr{a.PublicIPv6})) {
+			return true
+		}
+	}
+	return false
 }
 
 // surrenders says why the node is to give its lease back; empty where it is not to. No pod

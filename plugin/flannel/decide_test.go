@@ -289,3 +289,42 @@ func FuzzCompile(f *testing.F) {
 		}
 	})
 }
+
+// A Node that lists another node's address keeps that one from a lease, unless an
+// administrator has said whose it is.
+func TestListedAddress(t *testing.T) {
+	settings, err := ParseSettings([]byte(`{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := netip.MustParseAddr("172.30.0.1")
+	node := plugin.Node{Name: "node1", Addresses: []netip.Addr{own}, MTU: 1500}
+	reserved := Subnet{V4: netip.MustParsePrefix("10.5.7.0/24")}
+	for name, test := range map[string]struct {
+		reservation *reservation
+		want        string
+	}{
+		"nobody has said whose it is": {nil, ""},
+		"it is the node's":            {&reservation{Node: "node1", PublicIP: own}, "10.5.7.0-24"},
+		"another is the node's":       {&reservation{Node: "node1", PublicIP: netip.MustParseAddr("172.30.0.9")}, ""},
+		"it is another's":             {&reservation{Node: "liar", PublicIP: own}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := view{settings: settings, node: node, pick: func(int) int { return 0 },
+				owner: owner{name: "node1", addresses: node.Addresses, nodes: map[string][]netip.Addr{"node1": {own}, "liar": {own}}}}
+			if test.reservation != nil {
+				v.reserved = map[Subnet]*reservation{reserved: test.reservation}
+			}
+			s, err := v.decide()
+			if test.want == "" {
+				if err == nil || !strings.Contains(err.Error(), "node liar has the address of node node1") {
+					t.Errorf("it is not said who has the address: %v, %v", s, err)
+				}
+				return
+			}
+			if err != nil || s.object.Name != test.want {
+				t.Errorf("the node gets %v (%v), not %s", s, err, test.want)
+			}
+		})
+	}
+}
