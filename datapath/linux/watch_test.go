@@ -75,10 +75,11 @@ func TestWatch(t *testing.T) {
 			return nil
 		}
 	}
-	for _, c := range []struct {
+	type change struct {
 		what, told, by string
 		do             func() error
-	}{
+	}
+	changes := []change{
 		{"the ruleset goes", "nftables table inet weft", "nft (process ", run("nft flush ruleset")},
 		{"a table goes", "nftables table inet weft-policy", "nft (process ", run("nft delete table inet weft-policy")},
 		{"a table sleeps", "nftables table inet weft-policy", "nft (process ", run("nft add table inet weft-policy '{ flags dormant; }'")},
@@ -106,7 +107,35 @@ func TestWatch(t *testing.T) {
 		{"a rule comes", "rule 8700 from 10.1.1.0/24 to 192.0.2.0/24 lookup 87", "", run("ip rule add priority 8700 from 10.1.1.0/24 to 192.0.2.0/24 lookup 87 protocol 87")},
 		{"forwarding is turned off", "forwarding of all interfaces", "", run("sysctl -qw net.ipv4.ip_forward=0")},
 		{"forwarding from the tunnel is turned off", "forwarding of weft-vxlan", "", run("sysctl -qw net.ipv4.conf.weft-vxlan.forwarding=0")},
-	} {
+	}
+	b.do(func() error {
+		conn, err := nftables.New()
+		if err != nil {
+			return err
+		}
+		for _, table := range []string{stamps.Default.Table, stamps.Default.PolicyTable} {
+			sets, err := conn.GetSets(nft.InetTable(table))
+			if err != nil {
+				return err
+			}
+			for _, s := range sets {
+				elements, err := conn.GetSetElements(s)
+				if err != nil {
+					return err
+				}
+				if len(elements) == 0 || s.Anonymous || s.Dynamic {
+					continue
+				}
+				kind := "set"
+				if s.IsMap {
+					kind = "map"
+				}
+				changes = append(changes, change{"all of " + s.Name + " goes", "nftables table inet " + table, "nft (process ", run(fmt.Sprintf("nft flush %s inet %s %s", kind, table, s.Name))})
+			}
+		}
+		return nil
+	})
+	for _, c := range changes {
 		t.Run(c.what, func(t *testing.T) {
 			// What is not to be told comes first.
 			b.do(func() error { return b.down("weftbbb", "pod2") })
