@@ -26,7 +26,7 @@ const untold = "weft.network/untold?"
 
 // deniesUntold is the policy that denies them everything.
 var deniesUntold = func() *policy.Policy {
-	everything := []policy.Rule{{Origin: "other nodes do not know yet what this pod is, and policies deny something to such pods", Action: policy.Deny}}
+	everything := []policy.Rule{{Origin: "what other nodes do not know yet of this pod, as policies deny something to such pods", Action: policy.Deny}}
 	return &policy.Policy{
 		Name: "Pods untold", Tier: policy.Admin, Priority: -1,
 		Subject: policy.Selector{Pods: labels.SelectorFromSet(labels.Set{untold: ""})},
