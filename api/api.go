@@ -149,7 +149,7 @@ type ClusterConfigStatus struct {
 	// come back to: the plug-in that a change is taken back to while it goes on.
 	PreviousPlugin string `json:"previousPlugin,omitempty"`
 	// SpentForce is the value of ForcePluginAnnotation that counts no more, as the change is
-	// at its end that it was given for.
+	// at its end that it was given for, or as it was given before there was a status.
 	SpentForce string `json:"spentForce,omitempty"`
 	// LoadingPlugins are those of Plugins that no node was told to use since they came
 	// in: what they enforce is not in force yet.

@@ -198,9 +198,11 @@ func (n *next) readReports() {
 // something does not decide for all. Of two that as many use it is the one that is not asked
 // for: what nodes change to is not ready everywhere. Which of what is loaded was but loading nobody knows,
 // so its policies are in force; not of what one node alone speaks of, as a mix is loaded by
-// all.
+// all. Whether a force has served its change already nobody knows either, so none counts that
+// was given before.
 func (n *next) begin() {
 	s := &n.status
+	s.SpentForce = n.Config.Annotations[api.ForcePluginAnnotation]
 	users, speakers := make(map[string]int), make(map[string]int)
 	for _, r := range n.reports {
 		if r == nil || r.Uses == "" || n.Unknown(r.Uses) != nil {
