@@ -505,11 +505,16 @@ func (n *next) lag(among func(node string) bool, does func(*api.PluginReport) bo
 func everyNode(string) bool { return true }
 
 // unready returns the nodes that are not ready for the plug-in that is asked for. To what
-// all used before, and have had loaded since, the way back waits for nobody who is away.
+// nodes used before, and have had loaded since, the way back waits for none of which nothing
+// is heard any more, where its last word was that it has that plug-in. Of others nobody knows
+// that they do: a Node may have come since, and an agent may have lost what it had.
 func (n *next) unready() lagging {
 	l := n.lag(everyNode, func(r *api.PluginReport) bool { return r.IsReady(n.wanted) })
 	if n.wanted == n.status.PreviousPlugin {
-		l.late, l.silent = nil, nil
+		l.late = slices.DeleteFunc(l.late, func(name string) bool {
+			r := n.reports[name]
+			return r.IsReady(n.wanted) || r.Keeps(n.wanted)
+		})
 	}
 	return l
 }
