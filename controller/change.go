@@ -119,17 +119,12 @@ func (c *changer) round(ctx context.Context) (*api.ClusterConfig, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
-	// Nodes are to go by a new revision, so it must be true now: what made the last one
-	// ready is often what speaks against the change.
-	anew := status.PluginRevision != config.Status.PluginRevision
 	matters = make(map[string]*answer)
+	fresh := make(map[string]*answer)
 	var failed error
 	cluster.Against = func(q change.Question) (change.Objections, error) {
 		name := nameOf(q)
-		a := matters[name]
-		if a == nil && !anew && c.known[name] != nil && now.Before(c.known[name].due) {
-			a = c.known[name]
-		}
+		a := fresh[name]
 		if a == nil {
 			o, err := c.against(ctx, config, q)
 			if err != nil {
@@ -137,9 +132,21 @@ func (c *changer) round(ctx context.Context) (*api.ClusterConfig, error) {
 				return o, err
 			}
 			a = c.answered(q, o, now)
+			fresh[name] = a
 		}
 		matters[name] = a
 		return a.Objections, nil
+	}
+	// Nodes may have said more than the cache knows, and what made the last of them ready is
+	// often what speaks against the change: so what they are to do follows from Against alone.
+	cluster.Known = func(q change.Question) (change.Objections, bool) {
+		name := nameOf(q)
+		a := c.known[name]
+		if a == nil || fresh[name] != nil || !now.Before(a.due) {
+			return change.Objections{}, false
+		}
+		matters[name] = a
+		return a.Objections, true
 	}
 	config, err := change.Step(ctx, c.Registry, cluster)
 	if errors.Is(err, registry.ErrNotFound) {

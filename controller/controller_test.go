@@ -436,6 +436,71 @@ func TestUnreadable(t *testing.T) {
 	})
 }
 
+// overtaken is a registry in which something happens before Nodes are listed.
+type overtaken struct {
+	registry.Registry
+	meanwhile atomic.Pointer[func()]
+}
+
+func (o *overtaken) List(ctx context.Context, k *registry.Kind) ([]registry.Object, registry.Revision, error) {
+	if k == api.Node {
+		if happens := o.meanwhile.Swap(nil); happens != nil {
+			(*happens)()
+		}
+	}
+	return o.Registry.List(ctx, k)
+}
+
+// TestOvertaken has the last node become ready, and a policy be made, after the controller
+// looked at its cache: what was known to speak against the change before is not enough then.
+func TestOvertaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &overtaken{Registry: memory.New()}
+		policies := reads{idle{worker{name: "idle"}}, []*registry.Kind{api.NetworkPolicy}}
+		c := New(Config{Registry: r, Identity: "a", LeaseTTL: ttl, Log: slog.New(slog.DiscardHandler),
+			Plugin: func(name string) (plugin.Plugin, error) {
+				if name == "policies" {
+					return policies, nil
+				}
+				return idle{worker{name: name}}, nil
+			}})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); c.Run(ctx) }()
+		configure(t, r, "policies")
+		for _, name := range []string{"node1", "node2"} {
+			if _, err := r.Create(t.Context(), api.Node, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Minute)
+		configure(t, r, "idle")
+		time.Sleep(10 * lastRecheck)
+		if c := conditionOf(t, r, api.PluginChanged); c.Reason != api.PluginPreparing {
+			t.Fatalf("it is %v", c)
+		}
+		before := configOf(t, r).Status.PluginRevision
+		happens := func() {
+			policy := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}}
+			if _, err := r.Create(t.Context(), api.NetworkPolicy, policy); err != nil {
+				t.Error(err)
+			}
+			reportOf(t, r, "node2")
+		}
+		r.meanwhile.Store(&happens)
+		report(t, r)
+		time.Sleep(2 * changePause)
+		if r.meanwhile.Load() != nil {
+			t.Fatal("the controller has not looked")
+		}
+		if c := conditionOf(t, r, api.PluginChanged); c.Reason != api.PluginRefused || configOf(t, r).Status.PluginRevision != before {
+			t.Errorf("it is %v", c)
+		}
+		cancel()
+		<-ended
+	})
+}
+
 // TestLeftBehind has a cluster be settled, while there are objects that a plug-in made that
 // has left: of those whose Nodes are gone it is said, and of no other.
 func TestLeftBehind(t *testing.T) {
@@ -478,9 +543,15 @@ func TestLeftBehind(t *testing.T) {
 // report has node1 do what it is told, with pods that need some plug-ins.
 func report(t *testing.T, r registry.Registry, needs ...string) {
 	t.Helper()
+	reportOf(t, r, "node1", needs...)
+}
+
+// reportOf has a node do what it is told.
+func reportOf(t *testing.T, r registry.Registry, node string, needs ...string) {
+	t.Helper()
 	c := configOf(t, r)
-	text := api.PluginReport{Revision: c.Status.PluginRevision, Uses: api.PluginOf(c, "node1"), Ready: api.PluginMix(c), Needs: needs}.Text()
-	if _, err := registry.Modify(t.Context(), r, api.Node, registry.Key{Name: "node1"}, func(n *corev1.Node) error {
+	text := api.PluginReport{Revision: c.Status.PluginRevision, Uses: api.PluginOf(c, node), Ready: api.PluginMix(c), Needs: needs}.Text()
+	if _, err := registry.Modify(t.Context(), r, api.Node, registry.Key{Name: node}, func(n *corev1.Node) error {
 		n.Annotations = map[string]string{api.PluginsAnnotation: text}
 		return nil
 	}); err != nil {

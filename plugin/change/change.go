@@ -71,6 +71,10 @@ type Cluster struct {
 	// each plug-in that is to leave, for the one that is asked for, and for several that are
 	// loaded. Where it fails for a step the cluster stays as it is.
 	Against func(Question) (Objections, error)
+	// Known returns what Against said a while ago, false where that is nothing or too long
+	// ago. It may be nil. It serves to say how far a change is; nothing that nodes are to do
+	// follows from it.
+	Known func(Question) (Objections, bool)
 	// Now is when a condition that changes has changed, and the revision of a status in the
 	// place of one that was lost.
 	Now metav1.Time
@@ -135,6 +139,26 @@ type Objections struct {
 // Next returns the status that a cluster is to have. What it is to be is the one that
 // it has where there is nothing to do.
 func Next(c Cluster) api.ClusterConfigStatus {
+	if c.Known == nil {
+		return decide(c)
+	}
+	byKnown, recalled := c, false
+	byKnown.Against = func(q Question) (Objections, error) {
+		if o, known := c.Known(q); known {
+			recalled = true
+			return o, nil
+		}
+		return c.Against(q)
+	}
+	status, before := decide(byKnown), c.Config.Status
+	if recalled && (status.PluginRevision != before.PluginRevision || !slices.Equal(status.PluginNodes, before.PluginNodes)) {
+		return decide(c)
+	}
+	return status
+}
+
+// decide returns the status by what Against says.
+func decide(c Cluster) api.ClusterConfigStatus {
 	n := next{Cluster: c, wanted: cmp.Or(c.Config.Spec.Plugin, api.DefaultPlugin)}
 	n.status = c.Config.DeepCopyObject().(*api.ClusterConfig).Status
 	n.forced = api.ForcedPlugin(c.Config) == n.wanted

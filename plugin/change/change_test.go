@@ -119,6 +119,53 @@ func TestStories(t *testing.T) {
 	})
 }
 
+// TestKnown has Next know what was found a while ago: it says how far the change is by that,
+// and has nodes do nothing by it.
+func TestKnown(t *testing.T) {
+	node := func(name string, ready ...string) *corev1.Node {
+		report := api.PluginReport{Revision: 2, Uses: "openshift-subnet", Ready: ready}
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{api.PluginsAnnotation: report.Text()}}}
+	}
+	refused := Objections{Refusals: []string{"policies"}}
+	for what, test := range map[string]struct {
+		first         []string // asked for
+		used          []string // told so already
+		known, now    Objections
+		ready         []string
+		want          string
+		revision      int64
+		asked, unread bool
+	}{
+		"not all are ready":               {want: api.PluginPreparing, revision: 2, now: refused},
+		"it was refused":                  {want: api.PluginRefused, revision: 2, known: refused, ready: []string{"flannel"}},
+		"nothing speaks against it still": {want: api.PluginSwitching, revision: 3, ready: []string{"flannel"}, asked: true},
+		"something came up":               {want: api.PluginRefused, revision: 2, now: refused, ready: []string{"flannel"}, asked: true},
+		"more are to follow":              {first: []string{"node1", "node2"}, used: []string{"node1"}, want: api.PluginRefused, revision: 2, now: refused, ready: []string{"flannel"}, asked: true},
+		"it cannot be read":               {want: api.PluginWaiting, revision: 2, ready: []string{"flannel"}, asked: true, unread: true},
+	} {
+		c := &api.ClusterConfig{Spec: api.ClusterConfigSpec{Plugin: "flannel", PluginNodes: test.first}, Status: api.ClusterConfigStatus{
+			Plugin: "openshift-subnet", Plugins: []string{"flannel", "openshift-subnet"}, PluginRevision: 2}}
+		if c.Status.LoadingPlugins = []string{"flannel"}; len(test.used) > 0 {
+			c.Status.PreparedPlugin, c.Status.PluginNodes, c.Status.LoadingPlugins = "flannel", test.used, nil
+		}
+		asked := false
+		status := Next(Cluster{Config: c, Nodes: []*corev1.Node{node("node1", "flannel"), node("node2", test.ready...)}, Unknown: unknown, Now: metav1.NewTime(began),
+			Known: func(q Question) (Objections, bool) { return test.known, q.To != "" },
+			Against: func(q Question) (Objections, error) {
+				if q.To == "" {
+					return Objections{}, nil
+				}
+				if asked = true; test.unread {
+					return Objections{}, errors.New("the registry cannot be reached")
+				}
+				return test.now, nil
+			}})
+		if got := meta.FindStatusCondition(status.Conditions, api.PluginChanged).Reason; got != test.want || status.PluginRevision != test.revision || asked != test.asked || !slices.Equal(status.PluginNodes, test.used) {
+			t.Errorf("%s: it is %s at revision %d, with nodes %v, and it was asked anew: %v", what, got, status.PluginRevision, status.PluginNodes, asked)
+		}
+	}
+}
+
 // TestBack takes changes back at each stage.
 func TestBack(t *testing.T) {
 	for what, test := range map[string]struct {
