@@ -3,6 +3,7 @@ package api
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -33,19 +34,37 @@ func HostAddresses(h *networkv1.HostSubnet) ([]netip.Addr, error) {
 	return parseAll(h.HostIP, h.Annotations[AdditionalHostIPs], parseAddress)
 }
 
+// MaxNodeAddresses is how many addresses in a Node's status are believed. Who owns a
+// node's agent or kubelet writes there what he likes, and each address is work for all
+// other nodes.
+const MaxNodeAddresses = 16
+
 // NodeAddresses returns the internal addresses in a Node's status, the primary
-// one first. What does not parse, which Validate would refuse, is left out.
+// one first, as AddressesOf does.
 func NodeAddresses(n *corev1.Node) []netip.Addr {
+	addresses, _ := AddressesOf(n, corev1.NodeInternalIP)
+	return addresses
+}
+
+// AddressesOf returns the addresses of some types in a Node's status, each once. What
+// does not parse, which Validate would refuse, is left out. Of more than
+// MaxNodeAddresses it returns the first, and an error that says so.
+func AddressesOf(n *corev1.Node, types ...corev1.NodeAddressType) ([]netip.Addr, error) {
 	var addresses []netip.Addr
 	for _, a := range n.Status.Addresses {
-		if a.Type != corev1.NodeInternalIP {
+		if !slices.Contains(types, a.Type) {
 			continue
 		}
-		if addr, err := parseAddress(a.Address); err == nil {
-			addresses = append(addresses, addr)
+		address, err := parseAddress(a.Address)
+		switch {
+		case err != nil || slices.Contains(addresses, address):
+		case len(addresses) == MaxNodeAddresses:
+			return addresses, fmt.Errorf("address %s in its status.addresses is one more than the %d that are used, and it and those behind it are left out; list no more there", address, MaxNodeAddresses)
+		default:
+			addresses = append(addresses, address)
 		}
 	}
-	return addresses
+	return addresses, nil
 }
 
 // OnLink returns the prefixes that a Node's agent says its interfaces are on-link

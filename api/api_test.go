@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -281,5 +282,36 @@ func TestManyNodeProblems(t *testing.T) {
 	api.SetNodeProblems(node, said[:api.MaxNodeProblems])
 	if got := api.NodeProblems(node); len(got) != api.MaxNodeProblems {
 		t.Errorf("of as many as an agent says %d are read", len(got))
+	}
+}
+
+// TestManyNodeAddresses tries which addresses of a Node are believed.
+func TestManyNodeAddresses(t *testing.T) {
+	n := &corev1.Node{}
+	put := func(kind corev1.NodeAddressType, text string) {
+		n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: kind, Address: text})
+	}
+	for _, text := range []string{"172.30.0.1", "172.30.0.1", "127.0.0.1", "nonsense", "fd00:30::1"} {
+		put(corev1.NodeInternalIP, text)
+	}
+	put(corev1.NodeExternalIP, "198.51.100.1")
+	if got := fmt.Sprint(api.NodeAddresses(n)); got != "[172.30.0.1 fd00:30::1]" {
+		t.Errorf("internal addresses %s", got)
+	}
+	if got, err := api.AddressesOf(n, corev1.NodeInternalIP, corev1.NodeExternalIP); fmt.Sprint(got) != "[172.30.0.1 fd00:30::1 198.51.100.1]" || err != nil {
+		t.Errorf("internal and external addresses %v, error %v", got, err)
+	}
+	for i := range 100 {
+		put(corev1.NodeInternalIP, fmt.Sprintf("172.30.1.%d", i+1))
+	}
+	got, err := api.AddressesOf(n, corev1.NodeInternalIP)
+	if len(got) != api.MaxNodeAddresses || err == nil || !strings.Contains(err.Error(), "172.30.1.15") {
+		t.Errorf("of 102 internal addresses %v are believed, error %v", got, err)
+	}
+	// What is there again is not one more.
+	put(corev1.NodeInternalIP, "172.30.0.1")
+	n.Status.Addresses = slices.Concat(n.Status.Addresses[:20], n.Status.Addresses[len(n.Status.Addresses)-1:])
+	if got, err := api.AddressesOf(n, corev1.NodeInternalIP); len(got) != api.MaxNodeAddresses || err != nil {
+		t.Errorf("addresses %v, error %v", got, err)
 	}
 }

@@ -225,13 +225,8 @@ func (c Cluster) party(p Party, named map[string]bool) policy.Party {
 
 // machine returns what policies see of a node.
 func machine(n *corev1.Node) *policy.Machine {
-	m := &policy.Machine{Name: n.Name, Labels: n.Labels}
-	for _, a := range n.Status.Addresses {
-		if a.Type == corev1.NodeInternalIP || a.Type == corev1.NodeExternalIP {
-			m.Addresses = append(m.Addresses, parse([]string{a.Address})...)
-		}
-	}
-	return m
+	addresses, _ := api.AddressesOf(n, corev1.NodeInternalIP, corev1.NodeExternalIP)
+	return &policy.Machine{Name: n.Name, Labels: n.Labels, Addresses: addresses}
 }
 
 // unknown says what keeps other nodes from knowing a pod as its object is; ""

@@ -244,13 +244,15 @@ func landOf(p plugin.Plugin, config *api.ClusterConfig, objects plugin.Objects) 
 		return l // nobody has an address, so nothing has a way
 	}
 	_, works := p.(plugin.ClusterRunner)
+	told := make(map[string]bool)
 	compile := func(n plugin.Node, objects plugin.Objects) *plan.Plan {
 		made, problems := p.Compile(plugin.Input{Config: config, Objects: objects, Node: n})
 		for _, problem := range problems {
 			if problem.Kind == nil || problem.Key.Name == "" || works && objects.Get(problem.Kind, problem.Key) == nil {
 				continue // the machine's own, or made by the plug-in's work for the cluster
 			}
-			if text := problem.String(); !slices.Contains(l.lacks, text) {
+			if text := problem.String(); !told[text] {
+				told[text] = true
 				l.lacks = append(l.lacks, text)
 			}
 		}

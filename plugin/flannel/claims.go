@@ -62,6 +62,8 @@ type claims struct {
 	macs  map[netip.Addr]plan.MAC
 	// nodes are the Nodes of leases in etcd.
 	nodes map[*lease]*corev1.Node
+	// told are the problems that problemAt has said.
+	told map[plugin.Problem]bool
 }
 
 // tunnelMAC is a MAC address in a tunnel.
@@ -74,7 +76,7 @@ type tunnelMAC struct {
 func (c *compiler) settle() {
 	c.claims = claims{holders: map[netip.Prefix]*lease{}, addresses: map[netip.Addr]claim{},
 		vteps: map[tunnelMAC]netip.Addr{}, macs: map[netip.Addr]plan.MAC{},
-		nodes: map[*lease]*corev1.Node{}}
+		nodes: map[*lease]*corev1.Node{}, told: map[plugin.Problem]bool{}}
 	c.ordered = slices.Clone(c.leases)
 	slices.SortStableFunc(c.ordered, func(a, b *lease) int {
 		rank := func(l *lease) int {
@@ -202,7 +204,8 @@ func (c *compiler) podsNetwork(a netip.Addr) (netip.Prefix, bool) {
 // problemAt says what is wrong with an object, once.
 func (c *compiler) problemAt(at reference, format string, args ...any) {
 	p := plugin.Problem{Kind: at.kind, Key: at.key, Message: fmt.Sprintf(format, args...)}
-	if !slices.Contains(c.problems, p) {
+	if !c.told[p] {
+		c.told[p] = true
 		c.problems = append(c.problems, p)
 	}
 }
@@ -231,7 +234,11 @@ func (c *compiler) claimOfNodes() {
 		if c.nodesAreLeases {
 			g = vouched
 		}
-		for _, a := range api.NodeAddresses(n) {
+		addresses, more := api.AddressesOf(n, corev1.NodeInternalIP)
+		if more != nil {
+			c.problemAt(at, "%v", more)
+		}
+		for _, a := range addresses {
 			switch {
 			case !slices.Contains(c.in.Node.Addresses, a):
 				c.claim(l, at, a, g)

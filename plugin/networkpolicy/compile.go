@@ -77,7 +77,7 @@ type compiler struct {
 	tags     tags
 	others   derived[*node]
 	nodes    placed
-	machines derived[*policy.Machine]
+	listings derived[*listing]
 	domains  derived[*policy.Domain]
 	tables   policy.Compiler
 	made     policy.Tables
@@ -140,8 +140,8 @@ func (c *compiler) world(in plugin.Input) *policy.World {
 		return readNodePods(o, before)
 	}
 	gone, came := c.others.update(in.Objects.All(api.NodePodsKind), other, compareNodes)
-	c.machines.update(in.Objects.All(api.Node), readMachine, compareMachines)
-	c.nodes.update(c.others.list, c.machines.list, in.Node.Others, c.base.plan, len(gone)+len(came) > 0)
+	c.listings.update(in.Objects.All(api.Node), readListing, compareListings)
+	c.nodes.update(c.others.list, c.listings.list, in.Node.Others, c.base.plan, len(gone)+len(came) > 0)
 	c.domains.update(in.Objects.All(api.DomainNameKind), readDomain, compareDomains)
 	return &policy.World{
 		Network: plan.DefaultNetwork, Policies: c.list, Namespaces: c.view.namespaces.list, Groups: c.tags.groups,
@@ -180,9 +180,13 @@ func (c *compiler) problems() []plugin.Problem {
 			problems = append(problems, plugin.Problem{Kind: api.NodePodsKind, Key: registry.Key{Name: n.Name}, Message: p.Error()})
 		}
 	}
-	for _, m := range c.machines.list {
-		if p := c.nodes.unbelieved[m.Name]; p != nil {
-			problems = append(problems, plugin.Problem{Kind: api.Node, Key: registry.Key{Name: m.Name}, Message: p.Error()})
+	for _, l := range c.listings.list {
+		key := registry.Key{Name: l.Name}
+		if l.problem != "" {
+			problems = append(problems, plugin.Problem{Kind: api.Node, Key: key, Message: l.problem})
+		}
+		if p := c.nodes.unbelieved[l.Name]; p != nil {
+			problems = append(problems, plugin.Problem{Kind: api.Node, Key: key, Message: p.Error()})
 		}
 	}
 	for _, t := range c.tags.list {

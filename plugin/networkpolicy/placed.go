@@ -21,13 +21,13 @@ type placed struct {
 	// replaced.
 	list []*policy.Node
 
-	// said are the machines as their Nodes say they are, machines those with the
+	// listed are the machines as their Nodes say they are, machines those with the
 	// addresses that they can have and what else leads to them, unbelieved says
 	// why others have less. others is what the node itself says of itself.
-	said       []*policy.Machine
+	listed     []*listing
 	others     []netip.Addr
 	machines   []*policy.Machine
-	kept       map[*policy.Machine]*policy.Machine
+	kept       map[*listing]*policy.Machine
 	unbelieved map[string]error
 }
 
@@ -43,16 +43,16 @@ type place struct {
 // update follows what nodes say, in the order of their names, and what the base
 // plan says. A network without routes to nodes, in which the node itself has no
 // subnet either, is flat, and there is no telling.
-func (p *placed) update(said []*node, machines []*policy.Machine, others []netip.Addr, base *plan.Plan, changed bool) {
+func (p *placed) update(said []*node, listed []*listing, others []netip.Addr, base *plan.Plan, changed bool) {
 	moved := p.base == nil || !slices.Equal(p.others, others) || leadsElsewhere(p.base, base)
 	p.base, p.others = base, others
-	again := moved || !slices.Equal(p.said, machines)
+	again := moved || !slices.Equal(p.listed, listed)
 	if !again && !changed {
 		return
 	}
 	prefixes := p.prefixes()
 	if again {
-		p.placeMachines(machines, prefixes, moved)
+		p.placeMachines(listed, prefixes, moved)
 	}
 	if changed || moved {
 		p.placePods(said, prefixes)
@@ -154,25 +154,25 @@ func (p *place) keep() {
 // another node's, a pod's, or what no pod has yet. It adds what leads to a node
 // besides: its addresses in the subnets of its pods, and, of the node itself,
 // whatever it delivers to itself.
-func (p *placed) placeMachines(said []*policy.Machine, prefixes map[string][]netip.Prefix, moved bool) {
+func (p *placed) placeMachines(listed []*listing, prefixes map[string][]netip.Prefix, moved bool) {
 	before := p.kept
-	p.said, p.kept, p.unbelieved = said, make(map[*policy.Machine]*policy.Machine, len(said)), map[string]error{}
-	machines := make([]*policy.Machine, 0, len(said))
-	for _, m := range said {
-		k := before[m]
+	p.listed, p.kept, p.unbelieved = listed, make(map[*listing]*policy.Machine, len(listed)), map[string]error{}
+	machines := make([]*policy.Machine, 0, len(listed))
+	for _, l := range listed {
+		k := before[l]
 		if k == nil || moved {
 			// What means the same stays the same pointer.
-			if now := p.placeMachine(m, prefixes[m.Name]); k == nil || !slices.Equal(k.Addresses, now.Addresses) || !slices.Equal(k.Prefixes, now.Prefixes) {
+			if now := p.placeMachine(l.Machine, prefixes[l.Name]); k == nil || !slices.Equal(k.Addresses, now.Addresses) || !slices.Equal(k.Prefixes, now.Prefixes) {
 				k = now
 			}
 		}
-		for _, a := range m.Addresses {
-			if !slices.Contains(k.Addresses, a) {
-				p.unbelieved[m.Name] = fmt.Errorf("its address %s is another's as routes have it, and is not the node's for policies; give each node an address of its own", a)
+		for _, a := range l.Addresses {
+			if _, kept := slices.BinarySearchFunc(k.Addresses, a, netip.Addr.Compare); !kept {
+				p.unbelieved[l.Name] = fmt.Errorf("its address %s is another's as routes have it, and is not the node's for policies; give each node an address of its own", a)
 				break
 			}
 		}
-		p.kept[m] = k
+		p.kept[l] = k
 		machines = append(machines, k)
 	}
 	if !slices.Equal(p.machines, machines) {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weftnet/weft/api"
@@ -105,18 +106,18 @@ route default 172.30.0.3/32 tunnel n3 endpoints-only
 	if err != nil {
 		t.Fatal(err)
 	}
-	machine := func(name string, addresses ...string) *policy.Machine {
-		m := &policy.Machine{Name: name}
+	lists := func(name string, addresses ...string) *listing {
+		l := &listing{Machine: &policy.Machine{Name: name}}
 		for _, a := range addresses {
-			m.Addresses = append(m.Addresses, netip.MustParseAddr(a))
+			l.Addresses = append(l.Addresses, netip.MustParseAddr(a))
 		}
-		return m
+		return l
 	}
-	machines := []*policy.Machine{machine("n1", "172.30.0.1"), machine("n2", "172.30.0.2", "198.51.100.2"),
-		machine("n3", "172.30.0.3", "172.30.0.1", "172.30.0.2", "10.1.1.1", "10.1.1.2", "10.1.1.9", "10.1.2.2", "10.1.3.2", "10.1.9.9", "198.51.100.3")}
+	listed := []*listing{lists("n1", "172.30.0.1"), lists("n2", "172.30.0.2", "198.51.100.2"),
+		lists("n3", "172.30.0.3", "172.30.0.1", "172.30.0.2", "10.1.1.1", "10.1.1.2", "10.1.1.9", "10.1.2.2", "10.1.3.2", "10.1.9.9", "198.51.100.3")}
 	others := []netip.Addr{netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("198.51.100.255")}
 	var p placed
-	p.update(nil, machines, others, base, true)
+	p.update(nil, listed, others, base, true)
 	if got := fmt.Sprint(p.machines[0].Addresses, p.machines[0].Prefixes); got != "[10.1.1.0 10.1.1.1 172.30.0.1 198.51.100.1 198.51.100.255] "+fmt.Sprint(plan.NodeOnly) {
 		t.Errorf("n1 has %s", got)
 	}
@@ -131,12 +132,12 @@ route default 172.30.0.3/32 tunnel n3 endpoints-only
 		t.Errorf("problems %v", p.unbelieved)
 	}
 	before := p.machines
-	p.update(nil, slices.Clone(machines), others, base, false)
+	p.update(nil, slices.Clone(listed), others, base, false)
 	if &p.machines[0] != &before[0] {
 		t.Error("the list was made anew though nothing changed")
 	}
 	n3 := p.machines[2]
-	p.update(nil, []*policy.Machine{machine("n1", "172.30.0.1", "fd00::1"), machines[1], machines[2]}, others, base, false)
+	p.update(nil, []*listing{lists("n1", "172.30.0.1", "fd00::1"), listed[1], listed[2]}, others, base, false)
 	if p.machines[2] != n3 || len(p.machines[0].Addresses) != 6 {
 		t.Errorf("after a change of n1: %v", p.machines)
 	}
@@ -181,19 +182,47 @@ route default 172.30.0.2/32 tunnel n2 endpoints-only
 			}
 			plans[i] = p
 		}
-		machines := []*policy.Machine{{Name: "n2", Addresses: []netip.Addr{netip.MustParseAddr("172.30.0.2"), netip.MustParseAddr("198.51.100.2")}}}
+		listed := []*listing{{Machine: &policy.Machine{Name: "n2", Addresses: []netip.Addr{netip.MustParseAddr("172.30.0.2"), netip.MustParseAddr("198.51.100.2")}}}}
 		var p placed
-		p.update(nil, machines, nil, plans[0], true)
+		p.update(nil, listed, nil, plans[0], true)
 		// Who is not asked about is forgotten when machines are placed.
-		mark := &policy.Machine{}
-		p.kept[mark] = mark
-		p.update(nil, machines, nil, plans[1], false)
+		mark := &listing{}
+		p.kept[mark] = &policy.Machine{}
+		p.update(nil, listed, nil, plans[1], false)
 		if placed := p.kept[mark] == nil; placed != x.placed {
 			t.Errorf("%s: placed anew: %t, want %t", what, placed, x.placed)
 		}
 		if got := strings.Trim(fmt.Sprint(p.machines[0].Addresses), "[]"); got != x.n2 {
 			t.Errorf("%s: n2 has %s, want %s", what, got, x.n2)
 		}
+	}
+}
+
+// TestTooManyAddressesOfNodes tries a Node that lists more addresses than are believed of
+// one: what is left out is no node's for policies, and it is said.
+func TestTooManyAddressesOfNodes(t *testing.T) {
+	o := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n2"}}
+	types := []corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP}
+	list := func(last int) *listing {
+		o.Status.Addresses = nil
+		for i := range last {
+			o.Status.Addresses = append(o.Status.Addresses, corev1.NodeAddress{Type: types[i%2], Address: fmt.Sprintf("198.51.100.%d", i+1)})
+		}
+		return readListing(o, nil)
+	}
+	if l := list(api.MaxNodeAddresses); len(l.Addresses) != api.MaxNodeAddresses || l.problem != "" {
+		t.Errorf("as many as there may be: %v, problem %q", l.Addresses, l.problem)
+	}
+	fine := list(api.MaxNodeAddresses)
+	l := list(200)
+	if !slices.Equal(l.Addresses, fine.Addresses) || !strings.Contains(l.problem, "198.51.100.17") {
+		t.Errorf("of 200 addresses %v are believed, problem %q", l.Addresses, l.problem)
+	}
+	if again := readListing(o, l); again != l {
+		t.Error("what means the same is not the same pointer")
+	}
+	if again := readListing(o, fine); again == fine {
+		t.Error("that there are more is not told where there were not")
 	}
 }
 

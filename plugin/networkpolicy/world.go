@@ -220,28 +220,31 @@ func parseAddress(text string) (netip.Addr, error) {
 	return a, err
 }
 
-// readMachine reads a Node.
-func readMachine(o registry.Object, before *policy.Machine) *policy.Machine {
+// listing is what a Node lists of its machine.
+type listing struct {
+	*policy.Machine
+	// problem says what of it was left out, or is empty.
+	problem string
+}
+
+// readListing reads a Node.
+func readListing(o registry.Object, before *listing) *listing {
 	n, ok := o.(*corev1.Node)
 	if !ok {
 		return nil
 	}
-	m := &policy.Machine{Name: n.Name, Labels: n.Labels}
-	for _, a := range n.Status.Addresses {
-		if a.Type != corev1.NodeInternalIP && a.Type != corev1.NodeExternalIP {
-			continue
-		}
-		if address, err := parseAddress(a.Address); err == nil && !slices.Contains(m.Addresses, address) {
-			m.Addresses = append(m.Addresses, address)
-		}
+	addresses, more := api.AddressesOf(n, corev1.NodeInternalIP, corev1.NodeExternalIP)
+	l := &listing{Machine: &policy.Machine{Name: n.Name, Labels: n.Labels, Addresses: addresses}}
+	if more != nil {
+		l.problem = more.Error()
 	}
-	if before != nil && maps.Equal(before.Labels, m.Labels) && slices.Equal(before.Addresses, m.Addresses) {
+	if before != nil && before.problem == l.problem && maps.Equal(before.Labels, l.Labels) && slices.Equal(before.Addresses, l.Addresses) {
 		return before
 	}
-	return m
+	return l
 }
 
-func compareMachines(a, b *policy.Machine) int { return strings.Compare(a.Name, b.Name) }
+func compareListings(a, b *listing) int { return strings.Compare(a.Name, b.Name) }
 
 // readDomain reads a DomainName.
 func readDomain(o registry.Object, before *policy.Domain) *policy.Domain {
@@ -250,8 +253,10 @@ func readDomain(o registry.Object, before *policy.Domain) *policy.Domain {
 		return nil
 	}
 	d := &policy.Domain{Name: name.Name}
+	seen := map[netip.Addr]bool{}
 	for _, text := range name.Addresses {
-		if a, err := parseAddress(text); err == nil && !slices.Contains(d.Addresses, a) {
+		if a, err := parseAddress(text); err == nil && !seen[a] {
+			seen[a] = true
 			d.Addresses = append(d.Addresses, a)
 		}
 	}

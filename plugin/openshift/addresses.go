@@ -18,10 +18,6 @@ import (
 // HostSubnet keeps it for as long as its Node says so, and others do not get it,
 // however old they are.
 
-// maxAddresses is how many addresses of a Node are believed at most, and of how
-// many it is said why they are not.
-const maxAddresses = 16
-
 // settleAddresses decides which of the addresses that Nodes say they have are
 // theirs, and says of each other why it is not.
 func (r *reconciliation) settleAddresses() {
@@ -46,7 +42,8 @@ func (r *reconciliation) settleAddresses() {
 	}
 	for _, n := range r.byAge() {
 		h := r.hosts[n.Name]
-		for _, a := range api.NodeAddresses(n) {
+		addresses, more := api.AddressesOf(n, corev1.NodeInternalIP)
+		for _, a := range addresses {
 			why := ""
 			if h == nil || !slices.Contains(written(h), a) {
 				why = r.whyNot(n, a, holder)
@@ -54,12 +51,6 @@ func (r *reconciliation) settleAddresses() {
 			mac, isEnd := plan.MACOf(a), len(r.addresses[n.Name]) == 0
 			if other, taken := ends[mac]; why == "" && isEnd && taken && other != n.Name {
 				why = fmt.Sprintf("address %s has the MAC address %s in the overlay, which is that of HostSubnet %s; give the node another address", a, mac, other)
-			}
-			if why == "" && len(r.addresses[n.Name]) >= maxAddresses {
-				why = fmt.Sprintf("address %s is one more than the %d that are used", a, maxAddresses)
-			}
-			if len(r.disbelieved[n.Name]) >= maxAddresses {
-				break // whoever says so much is not worth the time
 			}
 			if why != "" {
 				r.disbelieved[n.Name] = append(r.disbelieved[n.Name], why)
@@ -72,6 +63,9 @@ func (r *reconciliation) settleAddresses() {
 				ends[mac] = n.Name
 			}
 			r.addresses[n.Name] = append(r.addresses[n.Name], a)
+		}
+		if more != nil {
+			r.disbelieved[n.Name] = append(r.disbelieved[n.Name], more.Error())
 		}
 		if h != nil {
 			h.problems = append(h.problems, r.disbelieved[n.Name]...)
