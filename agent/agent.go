@@ -126,6 +126,8 @@ type agent struct {
 	// plugins says what the data plane does of which plug-ins, in the form of
 	// api.PluginsAnnotation; empty while that is not known.
 	plugins string
+	// unready says what keeps the node from being ready for plug-ins of the mix.
+	unready []string
 	// status is what nodes were last told to do of which plug-ins.
 	status lastStatus
 	// pluginReport is tellPlugins' own: what it said last, or the Node before the agent
@@ -517,9 +519,12 @@ func (a *agent) gather(ctx context.Context, f *followed) {
 func (a *agent) tellPlugins(mix mixed, whole bool) {
 	if done := a.applied(); done != nil {
 		// All that have an address now: one may have got it by the plan of before.
-		if r := mix.report(done.Input, a.choice(done.Input.Config), done.Plan, a.held()); r != nil {
+		if r, unready := mix.report(done.Input, a.choice(done.Input.Config), done.Plan, a.held()); r != nil {
 			a.status.reported(r)
 			a.pluginReport = r
+			a.mu.Lock()
+			a.unready = unready
+			a.mu.Unlock()
 		}
 	}
 	if a.pluginReport == nil {

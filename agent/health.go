@@ -153,7 +153,7 @@ func (a *agent) own(message string) api.Problem {
 // was found in objects, by which the plan is what it should be.
 func (a *agent) problems() (undone, found []api.Problem) {
 	a.mu.Lock()
-	trouble, s, cutOff, obstacles := maps.Clone(a.trouble), a.syncer, slices.Clone(a.cutOff), a.obstacles
+	trouble, s, cutOff, obstacles, unready := maps.Clone(a.trouble), a.syncer, slices.Clone(a.cutOff), a.obstacles, a.unready
 	a.mu.Unlock()
 	// What keeps the object from being written would never be read there, but
 	// once it can be written again.
@@ -179,7 +179,11 @@ func (a *agent) problems() (undone, found []api.Problem) {
 	if last.Err != nil {
 		undone = append(undone, a.own(last.Err.Error()))
 	}
-	return append(undone, cutOff...), a.untold(last.Problems)
+	// They come before what others could make many.
+	for _, line := range unready {
+		found = append(found, a.own(line))
+	}
+	return append(undone, cutOff...), append(found, a.untold(last.Problems)...)
 }
 
 // untold are those problems of which nobody else tells.

@@ -87,6 +87,18 @@ func TestWhatIsWrongWithAnObject(t *testing.T) {
 		if s := a.nodeState(); s.OutOfSync != "no IPv6 here" || len(s.Problems) != 2 {
 			t.Errorf("the Node says that it is out of sync, %q, and %v", s.OutOfSync, s.Problems)
 		}
+		// Others could make the problems of their objects many: this one is not lost.
+		a.unready = []string{api.UnreadyFor("flannel") + "it knows no way"}
+		many := make([]plugin.Problem, 2*api.MaxNodeProblems)
+		for i := range many {
+			many[i] = bogus
+		}
+		a.syncer.mu.Lock()
+		a.syncer.last.Undone, a.syncer.last.Problems = nil, many
+		a.syncer.mu.Unlock()
+		if s := a.nodeState(); s.OutOfSync != "" || s.Problems[0] != a.own("not ready for flannel: it knows no way") {
+			t.Errorf("the Node says that it is out of sync, %q, and %v", s.OutOfSync, s.Problems)
+		}
 	})
 }
 

@@ -144,15 +144,31 @@ func TestNextThatCannotBeRead(t *testing.T) {
 			time.Sleep(5 * time.Second)
 			synctest.Wait()
 		}
-		said := func(report string, problem bool) {
+		// noWay says that the node is ready for neither, as it knows no way to node2.
+		said := func(report string, problem, noWay bool) {
 			t.Helper()
 			s := a.nodeState()
+			var unready []string
+			s.Problems = slices.DeleteFunc(s.Problems, func(p api.Problem) bool {
+				name, _, ok := strings.Cut(p.Message, ": it knows no way to the pods of node2 under it;")
+				if ok {
+					unready = append(unready, name)
+				}
+				return ok
+			})
+			want := ""
+			if noWay {
+				want = "not ready for old, not ready for young"
+			}
+			if got := strings.Join(unready, ", "); got != want {
+				t.Errorf("of node2 it says %q, not %q", got, want)
+			}
 			if s.Plugins != report || s.NotReady != "" {
 				t.Errorf("the Node says %s, not ready: %q, and not %s", s.Plugins, s.NotReady, report)
 			}
-			const want = "plug-in: the node goes on with old, and cannot load young yet: not following hostsubnets since "
+			const begin = "plug-in: the node goes on with old, and cannot load young yet: not following hostsubnets since "
 			told := slices.ContainsFunc(s.Problems, func(p api.Problem) bool {
-				return strings.HasPrefix(p.Message, want) && strings.HasSuffix(p.Message, errNoKind.Error())
+				return strings.HasPrefix(p.Message, begin) && strings.HasSuffix(p.Message, errNoKind.Error())
 			})
 			if told != problem || problem != (len(s.Problems) > 0) {
 				t.Errorf("the Node's problems are %v", s.Problems)
@@ -166,11 +182,11 @@ func TestNextThatCannotBeRead(t *testing.T) {
 		defer func() { cancel(); wg.Wait() }()
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
-		said(`{"revision":1,"uses":"old","ready":["old"]}`, false)
+		said(`{"revision":1,"uses":"old","ready":["old"]}`, false, false)
 		running := a.running()
 
 		config("young", 2, "old", "young")
-		said(`{"revision":2,"uses":"old","ready":["old"]}`, true)
+		said(`{"revision":2,"uses":"old","ready":["old"]}`, true, false)
 		if a.running() != running || young.compiledWith() != 0 {
 			t.Error("the former one ended")
 		}
@@ -185,27 +201,30 @@ func TestNextThatCannotBeRead(t *testing.T) {
 		}
 
 		config("old", 3, "old")
-		said(`{"revision":3,"uses":"old","ready":["old"]}`, false)
+		said(`{"revision":3,"uses":"old","ready":["old"]}`, false, false)
 		if a.running() != running {
 			t.Error("the former one ended, though nobody wants another any more")
 		}
 
 		config("young", 4, "old", "young")
-		said(`{"revision":4,"uses":"old","ready":["old"]}`, true)
+		said(`{"revision":4,"uses":"old","ready":["old"]}`, true, false)
 		reg.mu.Lock()
 		reg.made = true
 		reg.mu.Unlock()
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
-		said(`{"revision":4,"uses":"old"}`, false) // nobody gives node2 a way by any
+		said(`{"revision":4,"uses":"old"}`, false, true) // nobody gives node2 a way by any
 		if a.running() == running || young.compiledWith() != 2 {
 			t.Error("the next one has not begun")
 		}
 		reg.mu.Lock()
-		defer reg.mu.Unlock()
 		if reg.watched["nodes"] != 1 || reg.watched["hostsubnets"] != 1 {
 			t.Errorf("followed are %v", reg.watched)
 		}
+		reg.mu.Unlock()
+
+		config("old", 5, "old")
+		said(`{"revision":5,"uses":"old","ready":["old"]}`, false, false)
 	})
 }
 

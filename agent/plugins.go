@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"sync"
@@ -8,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/registry"
@@ -129,20 +131,21 @@ func mixedOf(c choice, all []plugin.Plugin) mixed {
 }
 
 // report returns what the node does of which plug-ins, where its data plane does a plan
-// that was compiled from in, and held are the addresses that pods have had since. It is
-// nil where the configuration asks for another choice already, of which the next report
-// will be. Where that one has more in the mix, it may not begin soon, see awaitNext, and
-// this goes on.
-func (m mixed) report(in plugin.Input, asked choice, made *plan.Plan, held []plan.Address) *api.PluginReport {
+// that was compiled from in, and held are the addresses that pods have had since; and
+// which other nodes keep it from being ready, in sentences for people. It is nil where
+// the configuration asks for another choice already, of which the next report will be.
+// Where that one has more in the mix, it may not begin soon, see awaitNext, and this
+// goes on.
+func (m mixed) report(in plugin.Input, asked choice, made *plan.Plan, held []plan.Address) (r *api.PluginReport, unready []string) {
 	if !m.equal(asked) && len(asked.beyond(m.choice)) == 0 {
-		return nil
+		return nil, nil
 	}
 	used := plugin.BaseOf(m.all[0]).Name()
 	parts := map[string]*plan.Plan{used: made}
 	if slices.ContainsFunc(m.all, func(p plugin.Plugin) bool { return plugin.BaseOf(p).Name() != used }) {
 		parts = m.parts(in)
 	}
-	r := &api.PluginReport{Revision: in.Config.Status.PluginRevision}
+	r = &api.PluginReport{Revision: in.Config.Status.PluginRevision}
 	// What nobody asks it to use any more it may begin to use all the same.
 	if len(parts[used].Local.Pools) > 0 || !m.equal(asked) {
 		r.Uses = m.used
@@ -150,14 +153,21 @@ func (m mixed) report(in plugin.Input, asked choice, made *plan.Plan, held []pla
 	for _, p := range m.all {
 		base := plugin.BaseOf(p).Name()
 		m.announced[p.Name()] = m.announced[p.Name()] || !slices.Contains(m.loading, p.Name()) || plugin.Announced(p, in)
-		if m.announced[p.Name()] && len(parts[base].Local.Pools) > 0 && (len(parts) == 1 || knowsAll(parts[base], in) && isWithin(parts[base], made)) {
+		ready := m.announced[p.Name()] && len(parts[base].Local.Pools) > 0
+		if ready && len(parts) > 1 {
+			if names := unknownNodes(parts[base], in); len(names) > 0 {
+				ready, unready = false, append(unready, api.UnreadyFor(p.Name())+noWayTo(names))
+			}
+			ready = ready && isWithin(parts[base], made)
+		}
+		if ready {
 			r.Ready = append(r.Ready, p.Name())
 		}
 		if (base != used || r.Uses == "") && slices.ContainsFunc(held, func(a plan.Address) bool { return needs(parts, base, a) && !inPool(parts[used], a) }) {
 			r.Needs = append(r.Needs, p.Name())
 		}
 	}
-	return r
+	return r, unready
 }
 
 // needs reports whether an address may be of a plug-in, where plans are by plug-ins. One
@@ -203,16 +213,16 @@ func isWithin(part, all *plan.Plan) bool {
 	return true
 }
 
-// knowsAll reports whether a plan leads to every other node. Else one that changes to
-// the plan's plug-in before this node has heard of it would send what is not expected
-// from it.
-func knowsAll(p *plan.Plan, in plugin.Input) bool {
+// unknownNodes returns the other nodes to which a plan does not lead, in order. One of them
+// that changes to the plan's plug-in before this node has heard of it would send what is
+// not expected from it.
+func unknownNodes(p *plan.Plan, in plugin.Input) (names []string) {
 	known := make(map[netip.Addr]bool)
-	names := make(map[string]bool)
+	peers := make(map[string]bool)
 	for _, r := range p.Routes.All() {
 		for _, name := range r.Peers {
 			peer := p.Peer(name)
-			names[name] = true
+			peers[name] = true
 			for _, a := range peer.Addresses {
 				known[a] = true
 			}
@@ -222,9 +232,20 @@ func knowsAll(p *plan.Plan, in plugin.Input) bool {
 		}
 	}
 	for n := range registry.Each[*corev1.Node](in.Objects, api.Node) {
-		if n.Name != in.Node.Name && !names[n.Name] && !slices.ContainsFunc(api.NodeAddresses(n), func(a netip.Addr) bool { return known[a] }) {
-			return false
+		if n.Name != in.Node.Name && !peers[n.Name] && !slices.ContainsFunc(api.NodeAddresses(n), func(a netip.Addr) bool { return known[a] }) {
+			names = append(names, n.Name)
 		}
 	}
-	return true
+	return names
+}
+
+// noWayTo says to which nodes this one knows no way. How many more there are it does
+// not say: while all nodes load a plug-in each of them becomes known to each, and no node
+// is to write that into its Node every time.
+func noWayTo(names []string) string {
+	more := ""
+	if len(names) > printable.MaxNamed {
+		names, more = names[:printable.MaxNamed], " and others"
+	}
+	return fmt.Sprintf("it knows no way to the pods of %s%s under it; see what their agents say, and delete Nodes that are gone", printable.Few(names, 0), more)
 }

@@ -1,14 +1,22 @@
 package agent
 
 import (
+	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 
+	networkv1 "github.com/openshift/api/network/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
+	"github.com/weftnet/weft/plugin/flannel"
+	"github.com/weftnet/weft/plugin/openshift"
 	"github.com/weftnet/weft/registry"
 )
 
@@ -53,7 +61,7 @@ func TestReadyOnceAnnounced(t *testing.T) {
 	m := mixedOf(choiceOf(config, "node1"), all)
 	is := func(want bool) {
 		t.Helper()
-		if r := m.report(in, choiceOf(in.Config, "node1"), made, nil); !r.IsReady("a") || r.IsReady("b") != want {
+		if r, _ := m.report(in, choiceOf(in.Config, "node1"), made, nil); !r.IsReady("a") || r.IsReady("b") != want {
 			t.Errorf("others know: %v; the node says %+v", told, r)
 		}
 	}
@@ -66,7 +74,7 @@ func TestReadyOnceAnnounced(t *testing.T) {
 	config = config.DeepCopyObject().(*api.ClusterConfig)
 	config.Status.LoadingPlugins = nil
 	in.Config = config
-	if r := m.report(in, choiceOf(in.Config, "node1"), made, nil); r != nil {
+	if r, _ := m.report(in, choiceOf(in.Config, "node1"), made, nil); r != nil {
 		t.Errorf("of what is not loading any more it says %+v", r)
 	}
 	m = mixedOf(choiceOf(config, "node1"), all)
@@ -120,8 +128,64 @@ func TestReadyForWhatThePlanHas(t *testing.T) {
 			less.Routes = less.Routes.Delete(plan.RouteKey{Network: plan.DefaultNetwork, Prefix: netip.MustParsePrefix(test.leftOut)})
 			made = &less
 		}
-		if r := mixedOf(choiceOf(config, "node1"), all).report(in, choiceOf(config, "node1"), made, nil); !slices.Equal(r.Ready, test.want) {
+		if r, _ := mixedOf(choiceOf(config, "node1"), all).report(in, choiceOf(config, "node1"), made, nil); !slices.Equal(r.Ready, test.want) {
 			t.Errorf("%s: the node is ready for %v, and not %v", test.name, r.Ready, test.want)
+		}
+	}
+}
+
+// TestNotReadyForWantOfAWay has a node know no way to others under a plug-in, as these do not
+// say what they must: it names them, a few at most, until it knows them.
+func TestNotReadyForWantOfAWay(t *testing.T) {
+	config := &api.ClusterConfig{Status: api.ClusterConfigStatus{Plugin: "openshift-subnet", Plugins: []string{"openshift-subnet", "flannel"}, PluginRevision: 2}}
+	hosts := map[string]registry.Object{}
+	nodes := map[string]*corev1.Node{}
+	for i := range 7 {
+		name, ip, subnet := fmt.Sprintf("node%d", i), fmt.Sprintf("172.30.0.1%d", i), fmt.Sprintf("10.1.%d.0/24", i)
+		hosts[name] = &networkv1.HostSubnet{ObjectMeta: metav1.ObjectMeta{Name: name}, Host: name, HostIP: ip, Subnet: subnet}
+		cidr := fmt.Sprintf("10.5.%d.0/24", i)
+		nodes[name] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{
+			"flannel.alpha.coreos.com/kube-subnet-manager": "true", "flannel.alpha.coreos.com/public-ip": ip,
+			"flannel.alpha.coreos.com/backend-type": "vxlan", "flannel.alpha.coreos.com/backend-data": fmt.Sprintf(`{"VNI":1,"VtepMAC":"%s"}`, plan.MACOf(netip.MustParseAddr(ip)))}},
+			Spec:   corev1.NodeSpec{PodCIDR: cidr, PodCIDRs: []string{cidr}},
+			Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: ip}}}}
+	}
+	network := &networkv1.ClusterNetwork{ObjectMeta: metav1.ObjectMeta{Name: api.DefaultName}, Network: "10.1.0.0/16", HostSubnetLength: 8,
+		ClusterNetworks: []networkv1.ClusterNetworkEntry{{CIDR: "10.1.0.0/16", HostSubnetLength: 8}}}
+	settings := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: flannel.ConfigMap.Only.Namespace, Name: flannel.ConfigMap.Only.Name},
+		Data: map[string]string{flannel.NetConf: `{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}`}}
+	sorted := func(of map[string]registry.Object) []registry.Object {
+		var all []registry.Object
+		for _, name := range slices.Sorted(maps.Keys(of)) {
+			all = append(all, of[name])
+		}
+		return all
+	}
+	all := []plugin.Plugin{openshift.Subnet{}, flannel.Kubernetes{}}
+	m := mixedOf(choiceOf(config, "node0"), all)
+	for _, test := range []struct {
+		silent string
+		want   []string
+	}{
+		{"", nil},
+		{"3", []string{"not ready for flannel: it knows no way to the pods of node3 under it; see what their agents say, and delete Nodes that are gone"}},
+		{"654321", []string{"not ready for flannel: it knows no way to the pods of node1, node2, node3 and others under it; see what their agents say, and delete Nodes that are gone"}},
+		{"", nil},
+	} {
+		said := map[string]registry.Object{}
+		for name, n := range nodes {
+			n := n.DeepCopy()
+			if strings.Contains(test.silent, strings.TrimPrefix(name, "node")) {
+				delete(n.Annotations, "flannel.alpha.coreos.com/backend-type")
+			}
+			said[name] = n
+		}
+		in := plugin.Input{Config: config, Node: plugin.Node{Name: "node0", Addresses: []netip.Addr{netip.MustParseAddr("172.30.0.10")}, MTU: 1500},
+			Objects: registry.NewSnapshot(map[*registry.Kind][]registry.Object{api.ClusterNetwork: {network}, flannel.ConfigMap: {settings}, api.HostSubnet: sorted(hosts), api.Node: sorted(said)})}
+		made, _ := plugin.Mix(all[0], all[1:]...).Compile(in)
+		r, unready := m.report(in, choiceOf(config, "node0"), made, nil)
+		if !slices.Equal(unready, test.want) || !r.IsReady("openshift-subnet") || r.IsReady("flannel") != (test.want == nil) {
+			t.Errorf("where nodes %q do not say how they are reached, the node is ready for %v, and says %q", test.silent, r.Ready, unready)
 		}
 	}
 }
@@ -168,13 +232,13 @@ func TestReport(t *testing.T) {
 		in := plugin.Input{Config: config, Objects: registry.Snapshot{}, Node: plugin.Node{Name: "node1", Addresses: []netip.Addr{netip.MustParseAddr("172.30.0.11")}}}
 		made, _ := plugin.Mix(all[0], all[1:]...).Compile(in)
 		test.want.Revision = 7
-		if got := m.report(in, choiceOf(in.Config, "node1"), made, held); got == nil || got.Text() != test.want.Text() {
+		if got, _ := m.report(in, choiceOf(in.Config, "node1"), made, held); got == nil || got.Text() != test.want.Text() {
 			t.Errorf("%s: the node says %+v, not %+v", test.name, got, test.want)
 		}
 		other := *config
 		other.Status.LoadingPlugins = config.Status.Plugins
 		in.Config = &other
-		if got := m.report(in, choiceOf(in.Config, "node1"), made, held); got != nil {
+		if got, _ := m.report(in, choiceOf(in.Config, "node1"), made, held); got != nil {
 			t.Errorf("%s: of another choice it says %+v", test.name, got)
 		}
 	}

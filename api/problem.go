@@ -85,6 +85,10 @@ func SetNodeProblems(node *corev1.Node, problems []Problem) (changed bool) {
 // said anything.
 const NotReported = "no agent has reported yet"
 
+// UnreadyFor is what the message of a Node's problem begins with that says what keeps
+// the node from being ready for a plug-in that it has loaded.
+func UnreadyFor(plugin string) string { return "not ready for " + plugin + ": " }
+
 // NodeProblems returns what a Node's agent said is wrong.
 func NodeProblems(node *corev1.Node) []Problem {
 	var problems []Problem

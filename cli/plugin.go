@@ -67,8 +67,10 @@ type pluginNodeStatus struct {
 	Uses  string   `json:"uses,omitempty"`
 	Ready []string `json:"ready"`
 	Needs []string `json:"needs"`
-	// State says in words how far it is.
-	State string `json:"state"`
+	// State says in words how far it is, and Reason what it says that keeps it from
+	// being ready for the plug-in that is asked for.
+	State  string `json:"state"`
+	Reason string `json:"reason,omitempty"`
 	// Changed says that it uses what it is to.
 	Changed bool `json:"changed"`
 }
@@ -169,11 +171,24 @@ func pluginOfNode(config *api.ClusterConfig, node *corev1.Node, lost bool) plugi
 	default:
 		s.Uses, s.Ready, s.Needs = r.Uses, append(s.Ready, r.Ready...), append(s.Needs, r.Needs...)
 		s.State = s.describe(config, r)
+		if !r.IsReady(config.Spec.Plugin) {
+			s.Reason = unreadyFor(config.Spec.Plugin, node)
+		}
 	}
 	if lost {
 		s.State += "; its agent does not run"
 	}
 	return s
+}
+
+// unreadyFor is what a node says that keeps it from being ready for a plug-in, or "".
+func unreadyFor(plugin string, node *corev1.Node) string {
+	for _, p := range api.NodeProblems(node) {
+		if why, ok := strings.CutPrefix(p.Message, api.UnreadyFor(plugin)); ok && p.Kind == api.Node.Kind && p.Name == node.Name {
+			return why
+		}
+	}
+	return ""
 }
 
 // describe says how far a node is that reported something.
@@ -218,7 +233,11 @@ func (s pluginStatus) print(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
 	fmt.Fprintln(t, "NODE\tUSES\tREADY\tNEEDS\tSTATE")
 	for _, n := range s.Nodes {
-		printable.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", n.Name, cmp.Or(n.Uses, "-"), cmp.Or(strings.Join(n.Ready, ","), "-"), cmp.Or(strings.Join(n.Needs, ","), "-"), n.State)
+		state := n.State
+		if n.Reason != "" {
+			state += "; " + n.Reason
+		}
+		printable.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", n.Name, cmp.Or(n.Uses, "-"), cmp.Or(strings.Join(n.Ready, ","), "-"), cmp.Or(strings.Join(n.Needs, ","), "-"), state)
 	}
 	return t.Flush()
 }
