@@ -203,6 +203,17 @@ func (s *server) testAdmissionOfOwn(t *testing.T, agent, unbound *kubernetes.Cli
 		const never = "what a tag stands for never changes"
 		const mark = "an agent may take the mark unusedSince from a Tag, and not set it"
 		expect(t, create(agent, "Tag", "1000", `, "spec": {"namespace": "shop", "labels": {"app": "web"}, "ports": [{"name": "http", "protocol": "TCP", "port": 80}]}`), "")
+		large := func(size int) string {
+			var labels []string
+			for i := 0; size > 0; i++ {
+				n := min(size, 8+60)
+				labels = append(labels, fmt.Sprintf("%q: %q", fmt.Sprintf("key-%04d", i), strings.Repeat("v", max(n-8, 0))))
+				size -= n
+			}
+			return `, "spec": {"namespace": "shop", "ports": [{"name": "http", "protocol": "TCP", "port": 80}], "labels": {` + strings.Join(labels, ", ") + "}}"
+		}
+		expect(t, create(agent, "Tag", "1007", large(16384-12)), "")
+		expect(t, create(agent, "Tag", "1008", large(16384-11)), "no more than 16384 characters")
 		expect(t, create(agent, "Tag", "1009", `, "spec": {"namespace": "shop", "unusedSince": "2026-01-01T00:00:00Z"}`), mark)
 		for _, c := range []struct{ patch, byAgent, byOthers string }{
 			{`{"spec": {"unusedSince": "2026-01-01T00:00:00Z"}}`, mark, ""},
