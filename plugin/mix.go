@@ -192,7 +192,9 @@ func among(in Input, plans []*plan.Plan, one int) Input {
 			continue
 		}
 		for _, pool := range p.Local.Pools {
-			in.Node.Kept = append(in.Node.Kept, pool.Prefix)
+			if pool.Network == plan.DefaultNetwork {
+				in.Node.Kept = append(in.Node.Kept, pool.Prefix)
+			}
 		}
 		for k, r := range p.Routes.All() {
 			if k.Network == plan.DefaultNetwork && len(r.Peers) > 0 && !r.EndpointsOnly {

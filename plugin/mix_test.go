@@ -2,6 +2,8 @@ package plugin
 
 import (
 	"fmt"
+	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -79,3 +81,13 @@ type fixed struct {
 
 func (f fixed) Name() string                          { return f.name }
 func (f fixed) Compile(Input) (*plan.Plan, []Problem) { return f.plan, nil }
+
+// TestAmongOtherNetworks has a node whose other plug-in gives pods addresses of a second
+// network, too. What that network's subnets are takes no address of Nodes' own network.
+func TestAmongOtherNetworks(t *testing.T) {
+	subnet, other := netip.MustParsePrefix("10.1.1.0/24"), netip.MustParsePrefix("10.2.1.0/24")
+	with := &plan.Plan{Local: plan.Local{Pools: []plan.Pool{{Network: plan.DefaultNetwork, Prefix: subnet}, {Network: "red", Prefix: other}}}}
+	if kept := among(Input{}, []*plan.Plan{{}, with}, 0).Node.Kept; !slices.Equal(kept, []netip.Prefix{subnet}) {
+		t.Errorf("the node keeps %v, want %s", kept, subnet)
+	}
+}
