@@ -137,7 +137,7 @@ func (c Cluster) answer(a *Answer, flow plan.Flow, planner *planner) {
 		a.Verdict = Allowed
 	}
 	c.warn(a, planner.plans, planner.problems)
-	if Enforces(planner.plugin) {
+	if planner.enforces() {
 		c.judge(a, flow, planner)
 	}
 	c.doubt(a, planner)

@@ -40,6 +40,9 @@ func (c Cluster) OwnAddresses() (map[plan.Address]string, error) {
 	}
 	own := make(map[plan.Address]string)
 	for o := range c.Objects.All(api.Node) {
+		if p.configOf(o.(*corev1.Node)) == p.unsaid {
+			continue // it knows less than others
+		}
 		p.compile(o.GetName())
 		made := p.plans[o.GetName()]
 		if made == nil || len(made.Local.Pools) == 0 {
@@ -67,9 +70,13 @@ func (c Cluster) OwnAddresses() (map[plan.Address]string, error) {
 type planner struct {
 	cluster Cluster
 	plugin  plugin.Plugin
-	// mixes are what plans of nodes are compiled with that use a plug-in.
-	mixes     map[string]plugin.Plugin
-	config    *api.ClusterConfig
+	// mixes are what plans of nodes are compiled with, by the plug-in that a node uses and
+	// those that it loads.
+	mixes  map[string]plugin.Plugin
+	config *api.ClusterConfig
+	// unsaid is the configuration without what nodes say, where its status says nothing of
+	// plug-ins and some node does; else it is nil.
+	unsaid    *api.ClusterConfig
 	endpoints map[string][]plugin.Endpoint
 	// asked holds the nodes that were asked for. Those without an address have
 	// no plan.
@@ -84,27 +91,29 @@ type planner struct {
 }
 
 func (c Cluster) planner() (*planner, error) {
-	config := c.config()
-	used := cmp.Or(config.Status.Plugin, config.Spec.Plugin)
-	plug, err := plugin.MixOf(used, config, c.Plugin)
-	if err != nil {
-		return nil, err
-	}
-	return &planner{
-		cluster: c, plugin: plug, mixes: map[string]plugin.Plugin{used: plug}, config: config, endpoints: c.endpoints(),
+	config, unsaid := c.config()
+	p := &planner{
+		cluster: c, mixes: make(map[string]plugin.Plugin), config: config, unsaid: unsaid, endpoints: c.endpoints(),
 		asked: make(map[string]bool), plans: make(map[string]*plan.Plan), problems: make(map[string][]plugin.Problem),
 		refused: make(map[string]map[string]string), doubts: make(map[string][]string),
-	}, nil
+	}
+	var err error
+	if p.plugin, err = p.mix(cmp.Or(config.Status.Plugin, config.Spec.Plugin), config); err != nil {
+		return nil, err
+	}
+	return p, nil
 }
 
 // config is the cluster's configuration. Where its status says nothing of plug-ins, as one
 // that was lost, it has what nodes go by then: what most of them use, beside all that any
-// has loaded.
-func (c Cluster) config() *api.ClusterConfig {
-	config := api.Effective(c.Objects.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName}))
+// has loaded. A node that says nothing knows nothing of that, and goes by unsaid, the
+// configuration as it is. That is nil where there is no difference.
+func (c Cluster) config() (config, unsaid *api.ClusterConfig) {
+	config = api.Effective(c.Objects.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName}))
 	if config.Status.Plugin != "" {
-		return config
+		return config, nil
 	}
+	unsaid = config.DeepCopyObject().(*api.ClusterConfig)
 	users := make(map[string]int)
 	for n := range registry.Each[*corev1.Node](c.Objects, api.Node) {
 		if r, err := api.NodePlugins(n); err == nil && r != nil {
@@ -126,7 +135,10 @@ func (c Cluster) config() *api.ClusterConfig {
 			s.Plugin = name
 		}
 	}
-	return config
+	if s.Plugin == "" {
+		return config, nil
+	}
+	return config, unsaid
 }
 
 // compile makes the plan of a node unless it was made before.
@@ -157,31 +169,68 @@ func (p *planner) mixOf(node *corev1.Node) plugin.Plugin {
 	doubt := func(format string, args ...any) {
 		p.doubts[node.Name] = append(p.doubts[node.Name], node.Name+" "+fmt.Sprintf(format, args...))
 	}
-	used := api.PluginOf(p.config, node.Name)
+	config := p.configOf(node)
+	used := api.PluginOf(config, node.Name)
 	switch r, err := api.NodePlugins(node); {
 	case err != nil:
 		doubt("says of its plug-ins what cannot be read")
+	case config == p.unsaid:
+		doubt("does not say which plug-in it uses, nor does the ClusterConfig's status")
 	case r == nil:
+	case p.unsaid != nil:
+		used = r.Status().Plugin
 	default:
 		used = cmp.Or(r.Uses, used)
 		if at := p.config.Status.PluginRevision; at != 0 && r.Revision != at {
 			doubt("has not taken up what the ClusterConfig says of plug-ins last")
 		}
 	}
-	for _, name := range api.PluginMix(p.config) {
+	for _, name := range api.PluginMix(config) {
 		if _, err := p.cluster.Plugin(name); err != nil {
 			doubt("loads a plug-in that is not known here: %v", err)
 		}
 	}
-	if p.mixes[used] == nil {
-		mix, err := plugin.MixOf(used, p.config, p.cluster.Plugin)
-		if err != nil {
-			doubt("uses a plug-in that is not known here: %v", err)
-			return p.plugin
-		}
-		p.mixes[used] = mix
+	mix, err := p.mix(used, config)
+	if err != nil {
+		doubt("uses a plug-in that is not known here: %v", err)
+		return p.plugin
 	}
-	return p.mixes[used]
+	return mix
+}
+
+// configOf returns the configuration by which a node goes.
+func (p *planner) configOf(node *corev1.Node) *api.ClusterConfig {
+	if p.unsaid == nil {
+		return p.config
+	}
+	if r, err := api.NodePlugins(node); err == nil && r != nil && r.Status().Plugin != "" {
+		return p.config
+	}
+	return p.unsaid
+}
+
+// enforces reports whether any node whose plan was compiled enforces policies.
+func (p *planner) enforces() bool {
+	for _, mix := range p.mixes {
+		if Enforces(mix) {
+			return true
+		}
+	}
+	return false
+}
+
+// mix returns what the plan of a node is compiled with that uses a plug-in and goes by a
+// configuration.
+func (p *planner) mix(used string, config *api.ClusterConfig) (plugin.Plugin, error) {
+	key := fmt.Sprint(used, api.PluginMix(config))
+	if p.mixes[key] == nil {
+		mix, err := plugin.MixOf(used, config, p.cluster.Plugin)
+		if err != nil {
+			return nil, err
+		}
+		p.mixes[key] = mix
+	}
+	return p.mixes[key], nil
 }
 
 // enforceable leaves out of a node's plan what its data plane cannot do, as its
