@@ -421,7 +421,7 @@ func (a *agent) run(ctx context.Context, what choice, objects *followed, effecti
 		wg.Go(func() { a.runPlugin(ctx, plug, runner, input, changed) })
 	}
 	wg.Go(func() { a.gather(ctx, objects) })
-	wg.Go(func() { a.withdraw(ctx, plug) })
+	wg.Go(func() { a.withdraw(ctx, mix) })
 	wg.Go(func() {
 		planes.each(ctx, func(ctx context.Context, plane datapath.DataPlane) {
 			if observer, ok := plane.(datapath.Observer); ok {

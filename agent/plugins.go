@@ -130,6 +130,14 @@ func mixedOf(c choice, all []plugin.Plugin) mixed {
 	return mixed{c, all, plugin.Parts(all...), make(map[string]bool)}
 }
 
+// enforces reports whether policies are in force on the node. Those of a plug-in that is but
+// loading are not, though it reads them.
+func (m mixed) enforces() bool {
+	return slices.ContainsFunc(m.all, func(p plugin.Plugin) bool {
+		return (p.Name() == m.used || !slices.Contains(m.loading, p.Name())) && slices.Contains(p.Kinds(), api.NetworkPolicy)
+	})
+}
+
 // report returns what the node does of which plug-ins, where its data plane does a plan
 // that was compiled from in, and held are the addresses that pods have had since; and
 // which other nodes keep it from being ready, in sentences for people. It is nil where
