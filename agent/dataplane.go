@@ -290,8 +290,7 @@ func (c *dataPlanes) choose(ctx context.Context, annotated, configured string, p
 		return false, err
 	}
 	for {
-		now := time.Now()
-		next := c.standing.next(now)
+		next := c.standing.next(time.Now())
 		if next.deed == "" {
 			break
 		}
@@ -302,7 +301,7 @@ func (c *dataPlanes) choose(ctx context.Context, annotated, configured string, p
 		if next.deed == remove || len(next.from) > 0 {
 			c.log.Info("data plane", "step", next.String(), "error", err)
 		}
-		c.set(c.standing.after(next, err, now))
+		c.set(c.standing.after(next, err, time.Now())) // a step may take longer than the wait for the next attempt
 		if next.deed == switchTo {
 			if err != nil {
 				c.closeAll() // an instance that was taken from does not know what is on the node

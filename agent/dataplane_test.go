@@ -118,6 +118,7 @@ type strictNode struct {
 	kill    context.CancelFunc
 	misuse  []string
 	fails   map[string]error
+	takes   map[string]time.Duration
 	done    []string
 }
 
@@ -168,6 +169,7 @@ func (p *strictPlane) enter(method string) (leave func(), err error) {
 		return p.node.mu.Unlock, err
 	}
 	p.node.done = append(p.node.done, method+" "+p.name)
+	time.Sleep(p.node.takes[method+" "+p.name])
 	return p.node.mu.Unlock, p.node.fails[method+" "+p.name]
 }
 
@@ -368,6 +370,42 @@ func TestWhatCannotTakeOver(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestWhatFailsAfterLong has a data plane that takes longer to fail than the longest wait for
+// another attempt: the node has the one that was there before it is tried again.
+func TestWhatFailsAfterLong(t *testing.T) {
+	for _, slow := range []string{"prepare b", "switch to b"} {
+		synctest.Test(t, func(t *testing.T) {
+			n := &strictNode{present: map[string]bool{}, moments: -1, fails: map[string]error{slow: errors.New("no answer")}, takes: map[string]time.Duration{slow: 2 * takeOverMost}}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			defer cancel()
+			var said []string
+			woken := make(chan time.Time, 1)
+			c := agentOn(n, &said, func() { woken <- time.Now() })
+			if err := once(ctx, c, ""); err != nil {
+				t.Fatal(err)
+			}
+			for attempt := range 10 {
+				n.done = nil
+				if err := once(ctx, c, "b"); err != nil {
+					t.Fatalf("%s: attempt %d does not end: %v; done was %q", slow, attempt, err, n.done)
+				}
+				tried := slices.DeleteFunc(slices.Clone(n.done), func(s string) bool { return s != slow })
+				if len(tried) != 1 || !slices.Equal(n.inForce, []string{"a"}) {
+					t.Errorf("%s: attempt %d is made %d times, and in force is %q", slow, attempt, len(tried), n.inForce)
+				}
+				ended := time.Now()
+				if wait, want := (<-woken).Sub(ended), min(takeOverFirst<<attempt, takeOverMost); wait != want {
+					t.Errorf("%s: attempt %d is followed by the next after %v, want %v", slow, attempt, wait, want)
+				}
+			}
+			c.close()
+			if len(n.misuse) > 0 {
+				t.Errorf("%s: misuse: %q", slow, n.misuse)
+			}
+		})
+	}
 }
 
 // TestUsersOfADataPlaneFollow has what observes and watches a data plane end before
