@@ -359,3 +359,13 @@ type Adopter interface {
 	Plugin
 	AdoptsSubnets()
 }
+
+// Admitter is a plug-in in whose network there may be machines that are no nodes, as an
+// administrator's appliance. No agent speaks for these, so whoever takes the plug-in away
+// must know of them.
+type Admitter interface {
+	Plugin
+	// Admits reports whether an object that a route comes from gives a subnet to such a
+	// machine. Of a Node that is gone it does not.
+	Admits(registry.Object) bool
+}

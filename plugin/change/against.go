@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -59,7 +60,8 @@ func (c Change) Kinds() []*registry.Kind {
 	if c.Only != nil {
 		return without(api.MadeKinds, c.Only.Kinds()...)
 	}
-	if c.To == nil && len(c.Beside) == 0 {
+	leaving := c.leaving()
+	if c.To == nil && len(c.Beside) == 0 && len(leaving) == 0 {
 		return kinds
 	}
 	kinds = slices.Concat([]*registry.Kind{api.Node}, kinds, c.effective())
@@ -73,7 +75,11 @@ func (c Change) Kinds() []*registry.Kind {
 	if c.To != nil {
 		read(c.To.Kinds())
 	}
-	for _, p := range c.Beside {
+	surveyed := slices.Concat(c.Beside, leaving)
+	if len(leaving) > 0 {
+		surveyed = append(surveyed, c.After...)
+	}
+	for _, p := range surveyed {
 		read(plugin.BaseOf(p).Kinds())
 	}
 	return kinds
@@ -104,7 +110,11 @@ func (c Change) Against(config *api.ClusterConfig, objects plugin.Objects) Objec
 				len(names), plural(k, len(names)), enforcer(c.Before, k).Name(), under, printable.Few(names, 0)))
 		}
 	}
-	o.Clashes = clashes(c.Beside, config, objects)
+	lands := survey{config, objects, make(map[string]land)}
+	for _, p := range c.leaving() {
+		o.Refusals = append(o.Refusals, c.cutOff(p, lands)...)
+	}
+	o.Clashes = clashes(c.Beside, lands)
 	if c.To == nil {
 		return o
 	}
@@ -127,11 +137,11 @@ func (c Change) Against(config *api.ClusterConfig, objects plugin.Objects) Objec
 			o.Effects = append(o.Effects, fmt.Sprintf("%d %s %s into force with %s: %s", len(names), plural(k, len(names)), comes, c.To.Name(), printable.Few(names, 0)))
 		}
 	}
-	to := landOf(c.To, config, objects)
+	to := lands.land(c.To)
 	o.Lacks = to.lacks
 	for _, p := range c.Beside {
 		if plugin.BaseOf(p).Name() != plugin.BaseOf(c.To).Name() {
-			other := landOf(p, config, objects)
+			other := lands.land(p)
 			o.Refusals = append(append(o.Refusals, to.clashes(other, objects)...), to.mayClash(other)...)
 		}
 	}
@@ -141,20 +151,90 @@ func (c Change) Against(config *api.ClusterConfig, objects plugin.Objects) Objec
 // clashes returns which addresses two machines have by plug-ins that are loaded beside each
 // other. A change is not begun where there would be such; they may come up at any moment
 // later, as whoever gives subnets by one may know nothing of the others.
-func clashes(loaded []plugin.Plugin, config *api.ClusterConfig, objects plugin.Objects) (out []string) {
-	var lands []land
-	for _, p := range loaded {
-		name := plugin.BaseOf(p).Name()
-		if !slices.ContainsFunc(lands, func(l land) bool { return l.plugin == name }) {
-			lands = append(lands, landOf(p, config, objects))
-		}
-	}
-	for i, l := range lands {
-		for _, other := range lands[:i] {
-			out = append(out, l.clashes(other, objects)...)
+func clashes(loaded []plugin.Plugin, lands survey) (out []string) {
+	bases := basesOf(loaded)
+	for i, p := range bases {
+		for _, other := range bases[:i] {
+			out = append(out, lands.land(p).clashes(lands.land(other), lands.objects)...)
 		}
 	}
 	return out
+}
+
+// basesOf returns what some plug-ins stand on, each once.
+func basesOf(plugins []plugin.Plugin) (bases []plugin.Plugin) {
+	for _, p := range plugins {
+		p = plugin.BaseOf(p)
+		if !slices.ContainsFunc(bases, func(b plugin.Plugin) bool { return b.Name() == p.Name() }) {
+			bases = append(bases, p)
+		}
+	}
+	return bases
+}
+
+// leaving returns the plug-ins whose networks there are before the change and not after it,
+// of those that may have machines in there that are no nodes. One that was but loading is
+// not among them: nobody was to rely on it.
+func (c Change) leaving() []plugin.Plugin {
+	after := basesOf(c.After)
+	return slices.DeleteFunc(basesOf(c.Before), func(p plugin.Plugin) bool {
+		_, admits := p.(plugin.Admitter)
+		return !admits || slices.ContainsFunc(after, func(a plugin.Plugin) bool { return a.Name() == p.Name() })
+	})
+}
+
+// cutOff says which machines that are no nodes have subnets by a plug-in that leaves, and
+// none after the change. Nodes are asked whether they are ready, and whether they need the
+// plug-in still; for these nobody answers.
+func (c Change) cutOff(leaves plugin.Plugin, lands survey) []string {
+	var after []string
+	stays := make(map[netip.Addr]bool)
+	admits := false
+	for _, p := range basesOf(c.After) {
+		after = append(after, p.Name())
+		maps.Copy(stays, lands.land(p).at)
+		if _, ok := p.(plugin.Admitter); ok {
+			admits = true
+		}
+	}
+	has := lands.land(leaves)
+	machines := make(map[string]bool)
+	var subnets []string
+	for _, p := range slices.SortedFunc(maps.Keys(has.outsiders), comparePrefixes) {
+		if o := has.outsiders[p]; !slices.ContainsFunc(o.addresses, func(a netip.Addr) bool { return stays[a] }) {
+			machines[o.name] = true
+			subnets = append(subnets, fmt.Sprintf("%s with %s of %s", o.name, p, o.origin))
+		}
+	}
+	if len(machines) == 0 {
+		return nil
+	}
+	names := cmp.Or(strings.Join(after, ", "), "any other")
+	who, what, do := "1 machine that is no node has a subnet", "it", "delete the objects of those that may be cut off"
+	if n := len(machines); n > 1 {
+		who, what = fmt.Sprintf("%d machines that are no nodes have subnets", n), "they"
+	}
+	if admits {
+		do = fmt.Sprintf("give each another subnet under %s, at the same address, or %s", names, do)
+	}
+	return []string{fmt.Sprintf("%s under %s and none under %s, so %s would lose all pods (%s): %s", who, leaves.Name(), names, what, printable.Few(subnets, 0), do)}
+}
+
+// survey has each plug-in's land taken once.
+type survey struct {
+	config  *api.ClusterConfig
+	objects plugin.Objects
+	lands   map[string]land
+}
+
+func (s survey) land(p plugin.Plugin) land {
+	name := plugin.BaseOf(p).Name()
+	l, taken := s.lands[name]
+	if !taken {
+		l = landOf(p, s.config, s.objects)
+		s.lands[name] = l
+	}
+	return l
 }
 
 func namesOf(objects plugin.Objects, k *registry.Kind) []string {
@@ -209,6 +289,17 @@ type land struct {
 	lacks    []string
 	// adopts says that the plug-in gives nodes the subnets that they have by others.
 	adopts bool
+	// at are the addresses of the machines that have subnets, and outsiders those of them
+	// that are no nodes, by these subnets.
+	at        map[netip.Addr]bool
+	outsiders map[netip.Prefix]outsider
+}
+
+// outsider is a machine that is no node: what it is known by, which object gives it a
+// subnet, and where it is.
+type outsider struct {
+	name, origin string
+	addresses    []netip.Addr
 }
 
 // landOf reads it off the plan of a machine that is no node, which tells of all that are
@@ -219,7 +310,9 @@ type land struct {
 func landOf(p plugin.Plugin, config *api.ClusterConfig, objects plugin.Objects) land {
 	p = plugin.BaseOf(p)
 	_, adopts := p.(plugin.Adopter)
-	l := land{plugin: p.Name(), of: make(map[netip.Prefix]string), adopts: adopts}
+	admitter, admits := p.(plugin.Admitter)
+	l := land{plugin: p.Name(), of: make(map[netip.Prefix]string), adopts: adopts,
+		at: make(map[netip.Addr]bool), outsiders: make(map[netip.Prefix]outsider)}
 	nodes := make(map[netip.Addr]string)
 	landless := make(map[string]*corev1.Node)
 	more6 := 0 // by how many nodes more IPv6 comes first than IPv4
@@ -271,11 +364,26 @@ func landOf(p plugin.Plugin, config *api.ClusterConfig, objects plugin.Objects) 
 		if k.Network != plan.DefaultNetwork || r.Peer() == "" || r.EndpointsOnly || k.Prefix.IsSingleIP() {
 			continue
 		}
+		peer := made.Peer(r.Peer())
+		at := slices.Clone(peer.Addresses)
+		for _, end := range peer.Ends {
+			at = append(at, end.VTEP)
+		}
+		nodeless := landless[r.Peer()] == nil
+		for _, a := range at {
+			l.at[a] = true
+			if _, node := nodes[a]; node {
+				nodeless = false
+			}
+		}
 		if kind, key, ok := plugin.ParseOrigin(kinds, r.Origin); ok {
 			all.known[kind][key] = true
+			if o := objects.Get(kind, key); admits && nodeless && o != nil && admitter.Admits(o) {
+				l.outsiders[k.Prefix] = outsider{r.Peer(), r.Origin, at}
+			}
 		}
 		l.of[k.Prefix] = r.Peer()
-		for _, a := range made.Peer(r.Peer()).Addresses {
+		for _, a := range peer.Addresses {
 			if n := nodes[a]; n != "" && landless[r.Peer()] == nil {
 				l.of[k.Prefix] = n // a peer that is known by its address
 				break

@@ -40,7 +40,8 @@
 // Those of a plug-in that comes in are not until it is prepared (LoadingPlugins): to be
 // ready, a node must have told the others of its pods, so that nobody takes these for
 // strangers. Those of one that is to leave are in force as long as it is in the mix, and
-// the last that enforces what there is stays in it.
+// the last that enforces what there is stays in it. So does one by which a machine is
+// reached that is no node, of which no report tells that it needs it.
 package change
 
 import (
@@ -86,8 +87,9 @@ type Question struct {
 	// as they do, and Beside are those that are loaded.
 	To     string
 	Beside []string
-	// Before are the plug-ins by which policies are in force now, those first that the
-	// step is to replace, and After those by which they will be in the end.
+	// Before are the plug-ins by which policies are in force now, and by which machines that
+	// are no nodes are reached, those first that the step is to replace, and After those by
+	// which it will be so in the end.
 	Before, After []string
 	// Only is the one plug-in that is loaded, where what is asked is but what others have
 	// left behind.
@@ -273,8 +275,9 @@ func (n *next) mix(name string) {
 }
 
 // retire takes out of the mix what nobody asks for, uses or needs, unless policies would
-// be without effect then: these stay in force until somebody decides otherwise. It goes by
-// what the reports are about, the status before this one.
+// be without effect then, or machines cut off that are no nodes and so report nothing: all
+// that stays until somebody decides otherwise. It goes by what the reports are about, the
+// status before this one.
 func (n *next) retire() error {
 	before := n.Config.Status
 	n.kept = make(map[string]string)

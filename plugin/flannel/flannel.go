@@ -80,6 +80,7 @@ var (
 	_ plugin.Plugin     = Plugin{}
 	_ plugin.NodeRunner = Plugin{}
 	_ plugin.Adopter    = Plugin{}
+	_ plugin.Admitter   = Plugin{}
 )
 
 // withDefaults returns p with no field left zero.
@@ -100,6 +101,16 @@ func (Plugin) Name() string { return Name }
 
 // AdoptsSubnets implements plugin.Adopter.
 func (Plugin) AdoptsSubnets() {}
+
+// Admits implements plugin.Admitter: whoever holds a lease that no agent of Weft's wrote.
+func (Plugin) Admits(o registry.Object) bool {
+	l, ok := o.(*Lease)
+	if !ok {
+		return false
+	}
+	a, err := ParseAttributes(l.Spec)
+	return err == nil && a.Weft == nil
+}
 
 // Kinds implements plugin.Plugin: the configuration, the leases and whom they
 // are reserved for, and the nodes for their names and addresses.

@@ -57,6 +57,7 @@ type Subnet struct {
 var (
 	_ plugin.Plugin        = Subnet{}
 	_ plugin.ClusterRunner = Subnet{}
+	_ plugin.Admitter      = Subnet{}
 )
 
 // Name implements plugin.Plugin.
@@ -64,6 +65,9 @@ func (Subnet) Name() string { return Name }
 
 // AdoptsSubnets implements plugin.Adopter.
 func (Subnet) AdoptsSubnets() {}
+
+// Admits implements plugin.Admitter: whom a HostSubnet is for that nobody made for a Node.
+func (Subnet) Admits(o registry.Object) bool { return !api.MadeForNode(o) }
 
 // Kinds implements plugin.Plugin.
 func (Subnet) Kinds() []*registry.Kind {
