@@ -78,6 +78,9 @@ waits, the change goes on.`,
 		return c.names(cmd, api.Node, ""), cobra.ShellCompDirectiveNoFileComp
 	})
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if cmd.Flags().Changed("node") && (len(flags.nodes) == 0 || slices.Contains(flags.nodes, "")) {
+			return fmt.Errorf("--node: a name is empty; name nodes, or leave the flag out for all of them (see: %s --help)", cmd.CommandPath())
+		}
 		if err := flags.check(args); err != nil {
 			return fmt.Errorf("%w (see: %s --help)", err, cmd.CommandPath())
 		}
@@ -243,7 +246,7 @@ func (p *changing) once(format string, args ...any) {
 func (p *changing) plan(config *api.ClusterConfig, nodes int) string {
 	used := usedPlugin(config)
 	switch {
-	case p.name == used && config.Spec.Plugin == used && len(p.nodes) == 0 && len(api.PluginMix(config)) == 1:
+	case p.name == used && config.Spec.Plugin == used && len(p.nodes)+len(config.Spec.PluginNodes) == 0 && (!p.abort || len(api.PluginMix(config)) == 1):
 		return fmt.Sprintf("The cluster uses %s already.", used)
 	case p.name == used:
 		return fmt.Sprintf("The cluster stays with %s, and what was changed is taken back.", used)

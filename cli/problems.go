@@ -130,7 +130,15 @@ func problemsOf(c explain.Cluster, held map[string]string) (map[string]*plan.Pla
 		}
 	}
 	if plug, err := c.Plugin(pluginName(c.Objects)); err == nil {
-		policyProblems(&l, c, plug)
+		// What leaves enforces what it did as long as it is loaded.
+		var beside []plugin.Plugin
+		config := configOf(c.Objects)
+		for _, name := range api.PluginMix(config) {
+			if p, err := c.Plugin(name); err == nil && !slices.Contains(config.Status.LoadingPlugins, name) {
+				beside = append(beside, p)
+			}
+		}
+		policyProblems(&l, c, plug, beside...)
 	}
 	return plans, l
 }
@@ -281,12 +289,13 @@ func missingNodes(l *problemList, c explain.Cluster, held map[string]string) {
 	}
 }
 
-// policyProblems adds what is wrong with the cluster's policies.
-func policyProblems(l *problemList, c explain.Cluster, plug plugin.Plugin) {
+// policyProblems adds what is wrong with the cluster's policies, where nodes use a plug-in
+// beside others.
+func policyProblems(l *problemList, c explain.Cluster, plug plugin.Plugin, beside ...plugin.Plugin) {
 	// Kinds about which the same is to be done are one problem.
 	var remedies []string
 	names := make(map[string][]string)
-	for _, k := range plugins.Unenforced(plug) {
+	for _, k := range plugins.Unenforced(append(beside, plug)...) {
 		remedy := plugins.Remedy(k)
 		if !slices.Contains(remedies, remedy) {
 			remedies = append(remedies, remedy)

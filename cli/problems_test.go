@@ -169,3 +169,30 @@ func TestUntoldOfMany(t *testing.T) {
 		t.Errorf("it takes %v allocations with 1000 problems of others, and %v with none", many, few)
 	}
 }
+
+// TestEnforcedBeside has policies be enforced by a plug-in that the cluster uses no more, as
+// it changes to another, or by nobody.
+func TestEnforcedBeside(t *testing.T) {
+	find := func(name string) plugin.Plugin {
+		p, err := plugins.Finder(func(*registry.Kind) bool { return true })(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	objects := make(explain.Snapshot)
+	policy := api.NetworkPolicy.New()
+	policy.SetNamespace("shop")
+	policy.SetName("web")
+	objects.Put(api.NetworkPolicy, policy)
+	for _, c := range []struct {
+		beside []plugin.Plugin
+		want   bool
+	}{{nil, true}, {[]plugin.Plugin{find("openshift-subnet")}, true}, {[]plugin.Plugin{find("openshift-networkpolicy")}, false}} {
+		var l problemList
+		policyProblems(&l, explain.Cluster{Objects: objects, Plugin: func(name string) (plugin.Plugin, error) { return find(name), nil }}, find("openshift-subnet"), c.beside...)
+		if got := len(l.list) > 0 && strings.Contains(l.list[0].Message, "1 is enforced by nobody"); got != c.want {
+			t.Errorf("beside %v, it is said that nobody enforces it: %t (%v)", c.beside, got, l.list)
+		}
+	}
+}
