@@ -250,10 +250,22 @@ func (p *changing) plan(config *api.ClusterConfig, nodes int) string {
 		return fmt.Sprintf("The cluster uses %s already.", used)
 	case p.name == used:
 		return fmt.Sprintf("The cluster stays with %s, and what was changed is taken back.", used)
-	case len(p.nodes) > 0:
-		return fmt.Sprintf("%s of %d nodes (%s) from %s to %s, once all nodes are ready for it; the others stay.", count(len(p.some())), nodes, printable.Few(p.some(), 0), used, p.name)
 	}
-	return fmt.Sprintf("%s from %s to %s, once all are ready for it.", count(nodes), used, p.name)
+	when := "once all nodes are ready for it"
+	if p.force {
+		when = "whether all nodes are ready for it or not"
+	}
+	if len(p.nodes) == 0 {
+		return fmt.Sprintf("%s from %s to %s, %s.", count(nodes), used, p.name, when)
+	}
+	rest := "the others stay"
+	if config.Spec.Plugin == p.name {
+		back := slices.DeleteFunc(slices.Clone(config.Spec.PluginNodes), func(name string) bool { return slices.Contains(p.nodes, name) })
+		if len(back) > 0 {
+			rest = fmt.Sprintf("back to %s, as they are named no more, go: %s; %s", used, printable.Few(back, 0), rest)
+		}
+	}
+	return fmt.Sprintf("%s of %d nodes (%s) from %s to %s, %s; %s.", count(len(p.some())), nodes, printable.Few(p.some(), 0), used, p.name, when, rest)
 }
 
 func count(n int) string {
