@@ -58,8 +58,8 @@ type Config struct {
 	DataPlane  func(name string, log *slog.Logger) (datapath.DataPlane, error)
 	DataPlanes []string
 	// RunDir holds the sockets and the journal of addresses, and should not
-	// survive a reboot of the node. StateDir should.
-	RunDir, StateDir string
+	// survive a reboot of the node.
+	RunDir string
 	// SubnetFile is plugin.NodeEnv.SubnetFile.
 	SubnetFile string
 	// CNI says where the runtime looks for plug-ins.
@@ -553,8 +553,7 @@ func (a *agent) runPlugin(ctx context.Context, plug plugin.Plugin, runner plugin
 	for ctx.Err() == nil {
 		err := runner.RunNode(ctx, plugin.NodeEnv{
 			Registry: a.Registry, Log: a.Log.With("plugin", plug.Name()), Input: input, Applied: a.applied, Changed: changed,
-			StateDir: filepath.Join(a.StateDir, plug.Name()), SubnetFile: a.SubnetFile,
-			Problem: problem,
+			SubnetFile: a.SubnetFile, Problem: problem,
 		})
 		if ctx.Err() != nil {
 			return

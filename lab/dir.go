@@ -28,7 +28,7 @@ var ErrNoLab = errors.New("no lab is up")
 //	pod.sock              tells the kubelet that there are other pods
 //	daemons/NAME.json     the process record of switch, controllers and agents
 //	daemons/NAME.log      its output
-//	disk/NODE/            what a node keeps when its power is cut
+//	run/NODE              where the /run of a node that boots is put together
 //	pods/NAMESPACE/POD/   pod.json, process.json, log, ended
 type dir string
 
@@ -43,7 +43,7 @@ func (d dir) etcdData() string               { return filepath.Join(string(d), "
 func (d dir) daemons() string                { return filepath.Join(string(d), "daemons") }
 func (d dir) record(daemon string) string    { return filepath.Join(string(d), "daemons", daemon+".json") }
 func (d dir) log(daemon string) string       { return filepath.Join(string(d), "daemons", daemon+".log") }
-func (d dir) disk(node string) string        { return filepath.Join(string(d), "disk", node) }
+func (d dir) run(node string) string         { return filepath.Join(string(d), "run", node) }
 func (d dir) pods() string                   { return filepath.Join(string(d), "pods") }
 func (d dir) pod(namespace, n string) string { return filepath.Join(string(d), "pods", namespace, n) }
 

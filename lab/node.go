@@ -24,7 +24,6 @@ import (
 
 // Where things lie on a node, whose /run is its own.
 const (
-	nodeDisk    = "/run/disk"
 	nodeCNI     = "/run/cni/net.d"
 	nodeCache   = "/run/cni/cache"
 	nodeNetns   = "/run/netns"
@@ -66,17 +65,15 @@ func (l *Lab) bootNode(m machine) error {
 	if err := l.plugIn(m); err != nil {
 		return err
 	}
-	run := l.dir.disk(m.name) + ".run"
-	for _, d := range []string{l.dir.disk(m.name), run} {
-		if err := os.MkdirAll(d, 0o755); err != nil {
-			return err
-		}
+	run := l.dir.run(m.name)
+	if err := os.MkdirAll(run, 0o755); err != nil {
+		return err
 	}
 	err := newMounts(l.dir.mounts(m.name), l.dir.network(m.name), func() error { return l.nodeMounts(m, run) })
 	return errors.Join(err, os.Remove(run))
 }
 
-// nodeMounts gives a node a /run and a /sys of its own, and its disk. The lab
+// nodeMounts gives a node a /run and a /sys of its own. The lab
 // may lie below /run, so all is put together in a directory beside it first.
 func (l *Lab) nodeMounts(m machine, run string) error {
 	if err := followHost(); err != nil {
@@ -85,13 +82,10 @@ func (l *Lab) nodeMounts(m machine, run string) error {
 	if err := unix.Mount("tmpfs", run, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755"); err != nil {
 		return fmt.Errorf("mount %s's /run: %w", m.name, err)
 	}
-	for _, d := range []string{nodeDisk, nodeCNI, nodeCache, nodeNetns} {
+	for _, d := range []string{nodeCNI, nodeCache, nodeNetns} {
 		if err := os.MkdirAll(filepath.Join(run, strings.TrimPrefix(d, "/run")), 0o755); err != nil {
 			return err
 		}
-	}
-	if err := unix.Mount(l.dir.disk(m.name), filepath.Join(run, strings.TrimPrefix(nodeDisk, "/run")), "", unix.MS_BIND, ""); err != nil {
-		return fmt.Errorf("mount %s's disk: %w", m.name, err)
 	}
 	if err := mountSys(filepath.Join(run, "sys")); err != nil {
 		return err
@@ -116,7 +110,7 @@ func (l *Lab) startAgent(ctx context.Context, m machine) error {
 	args := []string{filepath.Join(filepath.Dir(l.options.Weft), agentBinary),
 		"--node-name", m.name, "--register-node",
 		"--etcd-endpoints", l.endpoint(),
-		"--run-dir", agentRunDir, "--state-dir", nodeDisk,
+		"--run-dir", agentRunDir,
 		"--cni-conf-file", nodeCNI + "/10-weft.conflist", "--cni-bin-dir", ""}
 	if login := l.login(m.name); login != "" {
 		args = append(args, "--etcd-user", login)
@@ -229,8 +223,8 @@ func ask(ctx context.Context, c *http.Client, path string) error {
 var ErrOff = errors.New("is off already")
 
 // StopNode cuts a node's power: its agent, its pods and its namespaces are
-// gone at once. What it kept on its disk, and its objects, stay. It returns
-// ErrOff where nothing of the node was there.
+// gone at once. Its objects stay. It returns ErrOff where nothing of the node was
+// there.
 func (l *Lab) StopNode(name string) error {
 	m, err := l.node(name)
 	if err != nil {

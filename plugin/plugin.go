@@ -306,9 +306,6 @@ type NodeEnv struct {
 	// Changed delivers after one or several changes to what Input returns,
 	// complete included, or to what Applied returns. It is never closed.
 	Changed <-chan struct{}
-	// StateDir is a directory on the node's disk for the plug-in alone. It
-	// survives a restart of the agent.
-	StateDir string
 	// SubnetFile is where other programs expect the node's subnet in the
 	// form of flannel's subnet.env.
 	SubnetFile string

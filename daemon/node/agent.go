@@ -27,8 +27,8 @@ import (
 
 // places are where an agent leaves things on the node's disk.
 type places struct {
-	runDir, stateDir, subnetFile string
-	confFile, binDir             string
+	runDir, subnetFile string
+	confFile, binDir   string
 }
 
 // defaultRunDir is the agent's --run-dir where none is given.
@@ -36,7 +36,6 @@ const defaultRunDir = "/run/weft"
 
 func (p *places) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&p.runDir, "run-dir", defaultRunDir, "`DIRECTORY` of the agent's own, made accessible to root alone, for sockets and the journal of pods' addresses; must not survive a reboot")
-	f.StringVar(&p.stateDir, "state-dir", "/var/lib/weft", "`DIRECTORY` for what must survive a reboot")
 	f.StringVar(&p.subnetFile, "subnet-file", flannel.DefaultSubnetFile, "`FILE` for other programs to find the node's subnet in, as flanneld writes it")
 	f.StringVar(&p.confFile, "cni-conf-file", "/etc/cni/net.d/10-weft.conflist", "`FILE` to write the CNI configuration to once pods can be networked; empty writes none")
 	f.StringVar(&p.binDir, "cni-bin-dir", "/opt/cni/bin", "`DIRECTORY` in which the runtime looks for CNI plug-ins, to copy weft-cni to; empty copies nothing")
@@ -126,7 +125,7 @@ When it ends, pods keep their network; when it starts again, it adopts them.`,
 func (f *flags) config() (agent.Config, error) {
 	config := agent.Config{
 		Node: f.name, RegisterNode: f.register, DataPlane: dataplanes.New, DataPlanes: dataplanes.Names(),
-		RunDir: f.runDir, StateDir: f.stateDir, SubnetFile: f.subnetFile,
+		RunDir: f.runDir, SubnetFile: f.subnetFile,
 		CNI: cni.Install{ConfFile: f.confFile, BinDir: f.binDir, Backend: f.backend}, Listen: f.listen,
 		RepairEvery: f.repairEvery,
 	}

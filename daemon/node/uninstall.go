@@ -22,7 +22,6 @@ import (
 	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/datapath/dataplanes"
 	"github.com/weftnet/weft/plan"
-	"github.com/weftnet/weft/plugin/plugins"
 	"github.com/weftnet/weft/podlink"
 )
 
@@ -122,10 +121,6 @@ func (r *removal) run(ctx context.Context, wait time.Duration) error {
 		}
 		r.removed("interface " + describe(p))
 	}
-	for _, name := range plugins.Names() {
-		errs = append(errs, r.removeTree(filepath.Join(r.stateDir, name)))
-	}
-	errs = append(errs, r.removeDir(r.stateDir))
 	// The journal has its lock and what replaces it beside it.
 	journal, err := filepath.Glob(filepath.Join(r.runDir, agent.JournalName+"*"))
 	errs = append(errs, err)
@@ -242,17 +237,6 @@ func (r *removal) removeFile(path string) error {
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	if err == nil {
-		r.removed(path)
-	}
-	return err
-}
-
-func (r *removal) removeTree(path string) error {
-	if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	err := os.RemoveAll(path)
 	if err == nil {
 		r.removed(path)
 	}

@@ -42,7 +42,7 @@ func startAgent(t *testing.T, setup string, args ...string) *loneAgent {
 	dir := shortDir(t)
 	a := &loneAgent{t: t, runDir: filepath.Join(dir, "run"), log: new(lockedBuffer), done: make(chan error, 1)}
 	all := append([]string{"-ec", setup + `exec "$@"`, "sh", bin + "weft-agent", "--register-node",
-		"--run-dir", a.runDir, "--state-dir", filepath.Join(dir, "state"), "--subnet-file", filepath.Join(dir, "subnet.env"),
+		"--run-dir", a.runDir, "--subnet-file", filepath.Join(dir, "subnet.env"),
 		"--cni-conf-file", "", "--cni-bin-dir", ""}, args...)
 	cmd := exec.Command("sh", all...)
 	cmd.Stdout, cmd.Stderr = a.log, a.log

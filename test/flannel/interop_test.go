@@ -179,7 +179,7 @@ func (n *node) startWeft() {
 	os.Remove(conflist) // is written anew when pods can be networked
 	n.weft = true
 	n.daemon = n.start(filepath.Join(n.c.weft, "weft-agent"), append(n.c.weftFlags(n), "--node-name", n.name, "--node-ip", n.ip.String()+","+n.ip6.String(),
-		"--run-dir", filepath.Join(n.dir, "run"), "--state-dir", filepath.Join(n.dir, "state"), "--subnet-file", n.subnetFile(),
+		"--run-dir", filepath.Join(n.dir, "run"), "--subnet-file", n.subnetFile(),
 		"--cni-conf-file", conflist, "--cni-bin-dir", filepath.Join(n.dir, "bin"), "--repair-every", "1s", "--log-level", "debug")...)
 	eventually(n.t, n.name+": the agent is ready", func() error {
 		_, err := os.Stat(conflist)

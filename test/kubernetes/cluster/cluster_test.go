@@ -316,7 +316,7 @@ func (f *fixture) nodeDies(node string) {
 	if name := f.must(node, "hostname"); name != node {
 		f.Errorf("the host name is %s", name)
 	}
-	for _, file := range []string{"/run/mark", "/tmp/mark", "/etc/mark", "/var/lib/weft/mark"} {
+	for _, file := range []string{"/run/mark", "/tmp/mark", "/etc/mark", "/var/lib/cni/mark"} {
 		f.must(node, "touch", file)
 		if exists(file) {
 			f.Errorf("%s is on the machine", file)
@@ -341,7 +341,7 @@ func (f *fixture) nodeDies(node string) {
 	if err := f.c.StartNode(ctx, node); err == nil {
 		f.Error("a node that is on was booted")
 	}
-	f.must(node, "test", "-e", "/etc/mark", "-a", "-e", "/var/lib/weft/mark")
+	f.must(node, "test", "-e", "/etc/mark", "-a", "-e", "/var/lib/cni/mark")
 	f.must(node, "test", "!", "-e", "/run/mark", "-a", "!", "-e", "/tmp/mark")
 	for _, gone := range [][]string{{"ip", "link", "show", "left"}, {"nft", "list", "table", "inet", "left"}} {
 		if out, err := f.run(node, gone...); err == nil {

@@ -44,7 +44,7 @@ type machine struct {
 // machine's own.
 var kept = []string{
 	"/etc/cni", "/etc/containerd", "/etc/kubernetes", "/opt/cni", "/opt/containerd",
-	"/var/lib/cni", "/var/lib/containerd", "/var/lib/kubelet", "/var/lib/weft", "/var/log",
+	"/var/lib/cni", "/var/lib/containerd", "/var/lib/kubelet", "/var/log",
 }
 
 // issue makes what a node needs to join.

@@ -70,7 +70,7 @@ func (n *node) exec(args ...string) (string, error) {
 // inventory lists what is on the node. The directories are those that Weft
 // writes to.
 func (n *node) inventory() (Inventory, error) {
-	text, err := n.exec("sh", "-c", inventoryScript, "sh", "/etc/cni/net.d", "/opt/cni/bin", "/run/weft", "/var/lib/weft", "/run/flannel")
+	text, err := n.exec("sh", "-c", inventoryScript, "sh", "/etc/cni/net.d", "/opt/cni/bin", "/run/weft", "/run/flannel")
 	return ParseInventory(text), err
 }
 
