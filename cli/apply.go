@@ -106,7 +106,7 @@ func unenforced(ctx context.Context, reg daemon.Registry, targets []target) (war
 		return nil
 	}
 	objects := make(explain.Snapshot)
-	err := readInto(ctx, reg, objects, api.ClusterConfigKind)
+	err := readConfig(ctx, reg, objects)
 	var plug plugin.Plugin
 	if err == nil {
 		plug, err = pluginOf(objects, plugins.Finder(reg.Serves))

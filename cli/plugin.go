@@ -149,9 +149,16 @@ func pluginStatusOf(objects plugin.Objects, lost map[string]bool) pluginStatus {
 	return s
 }
 
-// configOf is the cluster's configuration, with its defaults.
-func configOf(objects plugin.Objects) *api.ClusterConfig {
-	return api.Effective(objects.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName}))
+// configOf is the cluster's configuration, with its defaults and, where its status is lost,
+// what nodes go by, as far as the objects have Nodes.
+func configOf(objects plugin.Objects) *api.ClusterConfig { return explain.Config(objects, plugins.Get) }
+
+// readConfig reads what configOf goes by.
+func readConfig(ctx context.Context, reg registry.Registry, into explain.Snapshot) error {
+	if err := readInto(ctx, reg, into, api.ClusterConfigKind); err != nil || configOf(into).Status.Plugin != "" {
+		return err
+	}
+	return readInto(ctx, reg, into, api.Node)
 }
 
 // usedPlugin is the plug-in of the nodes that were not told otherwise.
@@ -197,6 +204,8 @@ func (s *pluginNodeStatus) describe(config *api.ClusterConfig, r *api.PluginRepo
 	heard := r.Revision == config.Status.PluginRevision
 	s.Changed = heard && r.Uses == use
 	switch {
+	case !heard && config.Status.PluginRevision == 0:
+		return "goes on as it was told last"
 	case !heard && r.Uses != use:
 		return "has not heard that it is to use " + use
 	case r.Uses != use:

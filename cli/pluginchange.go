@@ -127,8 +127,7 @@ func (p *changing) run(ctx context.Context) error {
 	nodes := 0
 	// Whoever wrote meanwhile may have changed all that was asked before.
 	ask := func(now *api.ClusterConfig) (err error) {
-		config = api.Effective(now)
-		nodes, err = p.ask(ctx, config)
+		config, nodes, err = p.ask(ctx, now)
 		return err
 	}
 	if p.dryRun {
@@ -136,7 +135,7 @@ func (p *changing) run(ctx context.Context) error {
 		if err := readInto(ctx, p.reg, objects, api.ClusterConfigKind); err != nil {
 			return err
 		}
-		if err := ask(configOf(objects)); err != nil {
+		if err := ask(registry.GetAs[*api.ClusterConfig](objects, api.ClusterConfigKind, registry.Key{Name: api.DefaultName})); err != nil {
 			return err
 		}
 		_, err := printable.Fprintf(p.out, "%s Nothing was changed.\n", p.plan(config, nodes))
@@ -161,20 +160,21 @@ func (p *changing) run(ctx context.Context) error {
 }
 
 // ask reads what speaks against the change, tells it, and fails where the change is refused.
-// It returns how many nodes there are.
-func (p *changing) ask(ctx context.Context, config *api.ClusterConfig) (nodes int, err error) {
+// It returns what nodes go by, and how many there are.
+func (p *changing) ask(ctx context.Context, now *api.ClusterConfig) (config *api.ClusterConfig, nodes int, err error) {
+	config = api.Effective(now)
 	objects := explain.Snapshot{api.ClusterConfigKind: {config}}
 	if err := readInto(ctx, p.reg, objects, api.Node); err != nil {
-		return 0, err
+		return nil, 0, err
 	}
 	if p.abort {
 		if p.name, err = change.Back(config); err != nil {
-			return 0, exitError{code: 1, message: "nothing was changed: " + err.Error()}
+			return nil, 0, exitError{code: 1, message: "nothing was changed: " + err.Error()}
 		}
 	}
 	to, err := plugins.Finder(p.reg.Serves)(p.name)
 	if err != nil {
-		return 0, err
+		return nil, 0, err
 	}
 	var absent []string
 	for _, name := range p.nodes {
@@ -183,13 +183,13 @@ func (p *changing) ask(ctx context.Context, config *api.ClusterConfig) (nodes in
 		}
 	}
 	if len(absent) > 0 {
-		return 0, fmt.Errorf("--node: there is no Node %s (see: weft get nodes)", printable.Few(absent, 0))
+		return nil, 0, fmt.Errorf("--node: there is no Node %s (see: weft get nodes)", printable.Few(absent, 0))
 	}
 	against, err := objections(ctx, p.reg, objects, to)
 	if err != nil {
-		return 0, err
+		return nil, 0, err
 	}
-	return len(objects[api.Node]), p.tell(against)
+	return configOf(objects), len(objects[api.Node]), p.tell(against)
 }
 
 // some returns the nodes that change for now, each once, none for all.

@@ -213,16 +213,16 @@ func readCluster(ctx context.Context, reg registry.Registry) (explain.Cluster, e
 	}
 	// That there is no such plug-in is for Cluster.Plans to say: status has
 	// more to tell.
-	if plug, err := pluginOf(snapshot, c.Plugin); err == nil {
-		kinds := plug.Kinds()
-		if explain.Enforces(plug) {
+	c.Objects = snapshot
+	if kinds, err := c.Kinds(); err == nil {
+		if slices.ContainsFunc(kinds, func(k *registry.Kind) bool { return slices.Contains(explain.PolicyKinds, k) }) {
 			kinds = slices.Concat(kinds, networkpolicy.StateKinds())
 		}
 		if err := readInto(ctx, reg, snapshot, kinds...); err != nil {
 			return c, err
 		}
 	}
-	c.Objects, c.Resolve = snapshot, resolveHost(ctx)
+	c.Resolve = resolveHost(ctx)
 	held, err := reg.Holders(ctx, api.NodeLease(""))
 	c.Lost = lostAgents(snapshot, held)
 	return c, err

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -77,7 +78,7 @@ type planner struct {
 	// unsaid is the configuration without what nodes say, where its status says nothing of
 	// plug-ins and some node does; else it is nil.
 	unsaid    *api.ClusterConfig
-	endpoints map[string][]plugin.Endpoint
+	endpoints func() map[string][]plugin.Endpoint
 	// asked holds the nodes that were asked for. Those without an address have
 	// no plan.
 	asked    map[string]bool
@@ -91,9 +92,9 @@ type planner struct {
 }
 
 func (c Cluster) planner() (*planner, error) {
-	config, unsaid := c.config()
+	config, unsaid := config(c.Objects, c.Plugin)
 	p := &planner{
-		cluster: c, mixes: make(map[string]plugin.Plugin), config: config, unsaid: unsaid, endpoints: c.endpoints(),
+		cluster: c, mixes: make(map[string]plugin.Plugin), config: config, unsaid: unsaid, endpoints: sync.OnceValue(c.endpoints),
 		asked: make(map[string]bool), plans: make(map[string]*plan.Plan), problems: make(map[string][]plugin.Problem),
 		refused: make(map[string]map[string]string), doubts: make(map[string][]string),
 	}
@@ -104,18 +105,44 @@ func (c Cluster) planner() (*planner, error) {
 	return p, nil
 }
 
-// config is the cluster's configuration. Where its status says nothing of plug-ins, as one
-// that was lost, it has what nodes go by then: what most of them use, beside all that any
-// has loaded. A node that says nothing knows nothing of that, and goes by unsaid, the
-// configuration as it is. That is nil where there is no difference.
-func (c Cluster) config() (config, unsaid *api.ClusterConfig) {
-	config = api.Effective(c.Objects.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName}))
-	if config.Status.Plugin != "" {
-		return config, nil
+// Kinds returns the kinds of objects that plans are compiled of. It fails as Plans does.
+func (c Cluster) Kinds() ([]*registry.Kind, error) {
+	p, err := c.planner()
+	if err != nil {
+		return nil, err
 	}
-	unsaid = config.DeepCopyObject().(*api.ClusterConfig)
-	users := make(map[string]int)
 	for n := range registry.Each[*corev1.Node](c.Objects, api.Node) {
+		p.mixOf(n)
+	}
+	var kinds []*registry.Kind
+	for _, name := range slices.Sorted(maps.Keys(p.mixes)) {
+		for _, k := range p.mixes[name].Kinds() {
+			if !slices.Contains(kinds, k) {
+				kinds = append(kinds, k)
+			}
+		}
+	}
+	return kinds, nil
+}
+
+// Config is the cluster's configuration with its defaults. Where its status says nothing of
+// plug-ins, as one that was lost, it has what nodes go by then: what most of them use, beside
+// all that any has loaded, as far as find finds it.
+func Config(objects plugin.Objects, find func(name string) (plugin.Plugin, error)) *api.ClusterConfig {
+	said, _ := config(objects, find)
+	return said
+}
+
+// config is Config. A node that says nothing knows nothing of what others use, and goes by
+// unsaid, the configuration as it is. That is nil where there is no difference.
+func config(objects plugin.Objects, find func(name string) (plugin.Plugin, error)) (said, unsaid *api.ClusterConfig) {
+	said = api.Effective(objects.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName}))
+	if said.Status.Plugin != "" {
+		return said, nil
+	}
+	unsaid = said.DeepCopyObject().(*api.ClusterConfig)
+	users := make(map[string]int)
+	for n := range registry.Each[*corev1.Node](objects, api.Node) {
 		if r, err := api.NodePlugins(n); err == nil && r != nil {
 			s := r.Status()
 			for _, name := range s.Plugins {
@@ -126,9 +153,9 @@ func (c Cluster) config() (config, unsaid *api.ClusterConfig) {
 			}
 		}
 	}
-	s := &config.Status
+	s := &said.Status
 	for _, name := range slices.Sorted(maps.Keys(users)) {
-		if _, err := c.Plugin(name); err != nil {
+		if _, err := find(name); err != nil {
 			continue
 		}
 		if s.Plugins = append(s.Plugins, name); users[name] > users[s.Plugin] {
@@ -136,9 +163,9 @@ func (c Cluster) config() (config, unsaid *api.ClusterConfig) {
 		}
 	}
 	if s.Plugin == "" {
-		return config, nil
+		return said, nil
 	}
-	return config, unsaid
+	return said, unsaid
 }
 
 // compile makes the plan of a node unless it was made before.
@@ -157,7 +184,7 @@ func (p *planner) compile(name string) {
 	}
 	p.plans[name], p.problems[name] = p.mixOf(node).Compile(plugin.Input{
 		Config: p.config, Objects: p.cluster.Objects,
-		Node: plugin.Node{Name: name, Addresses: addresses, Prefixes: onLink(node, addresses), Others: otherAddresses(node), Endpoints: p.endpoints[name]},
+		Node: plugin.Node{Name: name, Addresses: addresses, Prefixes: onLink(node, addresses), Others: otherAddresses(node), Endpoints: p.endpoints()[name]},
 	})
 	p.enforceable(node)
 	p.putOwn(node)
