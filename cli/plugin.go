@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -41,8 +42,8 @@ func newPlugin(c *connection) *cobra.Command {
 
 // pluginStatus is which plug-ins the cluster uses, and which it is to use.
 type pluginStatus struct {
-	// Wanted is the plug-in asked for, and WantedNodes the nodes for which it is, all if
-	// empty.
+	// Wanted is the plug-in asked for, empty where the ClusterConfig that asked is gone, and
+	// WantedNodes the nodes for which it is, all if empty.
 	Wanted      string   `json:"wanted"`
 	WantedNodes []string `json:"wantedNodes,omitempty"`
 	// Used is the plug-in of nodes that were not told otherwise, Mix those that all
@@ -51,7 +52,7 @@ type pluginStatus struct {
 	Mix  []string `json:"mix"`
 	// Settled says that all nodes use what is wanted, and load nothing besides; State
 	// and Message are the reason and message of the condition PluginChanged, empty where
-	// no controller has said anything.
+	// no controller has said anything. Where the ClusterConfig is gone, Message says so.
 	Settled bool               `json:"settled"`
 	State   string             `json:"state,omitempty"`
 	Message string             `json:"message,omitempty"`
@@ -142,11 +143,43 @@ func pluginStatusOf(objects plugin.Objects, lost map[string]bool) pluginStatus {
 		s.Settled = s.Settled && !slices.ContainsFunc(append(n.Needs, n.Uses), func(name string) bool { return name != "" && name != s.Wanted })
 		s.Nodes = append(s.Nodes, n)
 	}
+	if p, gone := goneConfig(objects); gone {
+		s.Wanted, s.Settled, s.Message = "", false, p.String()
+		return s
+	}
 	// What was said before something was asked for says nothing of that.
 	if c := meta.FindStatusCondition(config.Status.Conditions, api.PluginChanged); c != nil && s.Settled == (c.Reason == api.PluginSettled) {
 		s.State, s.Message = c.Reason, c.Message
 	}
 	return s
+}
+
+// goneConfig says that there is no ClusterConfig though Nodes use plug-ins: they were told
+// to, and what told them is gone. A cluster that begins may have none: no Node has said yet
+// that it uses one.
+func goneConfig(objects plugin.Objects) (p api.Problem, gone bool) {
+	key := registry.Key{Name: api.DefaultName}
+	if objects.Get(api.ClusterConfigKind, key) != nil {
+		return p, false
+	}
+	users, nodes := make(map[string]int), 0
+	for node := range registry.Each[*corev1.Node](objects, api.Node) {
+		nodes++
+		if r, err := api.NodePlugins(node); err == nil && r != nil && r.Status().Plugin != "" {
+			users[r.Status().Plugin]++
+		}
+	}
+	if len(users) == 0 {
+		return p, false
+	}
+	var use []string
+	for _, name := range slices.Sorted(maps.Keys(users)) {
+		use = append(use, fmt.Sprintf("%s on %d of %d", name, users[name], nodes))
+	}
+	most := cmp.Or(configOf(objects).Status.Plugin, slices.Sorted(maps.Keys(users))[0])
+	return api.Problem{Kind: api.ClusterConfigKind.Kind, Name: key.Name,
+		Message: fmt.Sprintf("there is none; nodes go on with the plug-ins that they use (%s), and with the defaults of all else", printable.Few(use, 0)),
+		Remedy:  fmt.Sprintf("create it with weft apply, with spec.plugin %s and what else it said", most)}, true
 }
 
 // configOf is the cluster's configuration, with its defaults and, where its status is lost,
@@ -223,7 +256,7 @@ func (s *pluginNodeStatus) describe(config *api.ClusterConfig, r *api.PluginRepo
 }
 
 func (s pluginStatus) print(w io.Writer) error {
-	wanted := s.Wanted
+	wanted := cmp.Or(s.Wanted, "nothing")
 	if len(s.WantedNodes) > 0 {
 		wanted += " on " + printable.Few(s.WantedNodes, 0)
 	}
@@ -231,6 +264,8 @@ func (s pluginStatus) print(w io.Writer) error {
 	switch {
 	case s.State != "":
 		printable.Fprintf(w, "%s: %s\n", s.State, s.Message)
+	case s.Message != "":
+		printable.Fprintf(w, "%s\n", s.Message)
 	case !s.Settled:
 		fmt.Fprintln(w, "No controller has said how far this is.")
 	}

@@ -109,6 +109,8 @@ func problemsOf(c explain.Cluster, held map[string]string) (map[string]*plan.Pla
 				l.about(api.ClusterConfigKind, config, cmp.Or(condition.Message, condition.Reason), "")
 			}
 		}
+	} else if p, gone := goneConfig(c.Objects); gone {
+		l.add(p)
 	}
 	// A plan is compiled of what says where nodes and pods are.
 	unpoliced := c

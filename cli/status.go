@@ -154,7 +154,7 @@ func membersProblem(ctx context.Context, l *problemList, reg registry.Registry, 
 func statusOf(c explain.Cluster, held map[string]string) clusterStatus {
 	config := configOf(c.Objects)
 	s := clusterStatus{Plugin: usedPlugin(config), DataPlane: config.Spec.DataPlane, Leader: held[api.ControllerLease]}
-	if change := pluginStatusOf(c.Objects, c.Lost); !change.Settled {
+	if change := pluginStatusOf(c.Objects, c.Lost); !change.Settled && change.Wanted != "" {
 		s.Change = &pluginChange{To: change.Wanted, Nodes: change.WantedNodes, State: change.State}
 	}
 	plans, wrong := problemsOf(c, held)
