@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -26,28 +27,36 @@ import (
 func looking(node string, first, atSend, atEnd []trace.Event, end error) func() askedAgent {
 	return func() askedAgent {
 		in, out := io.Pipe()
-		tell := func(events []trace.Event) {
-			for _, e := range events {
-				if e.Kind == "" {
-					out.CloseWithError(io.ErrUnexpectedEOF)
-					return
+		told := make(chan struct{})
+		close(told)
+		// tell has it tell events, once it has told all that it was to tell before.
+		tell := func(events ...trace.Event) {
+			before, now := told, make(chan struct{})
+			told = now
+			go func() {
+				<-before
+				defer close(now)
+				for _, e := range events {
+					if e.Kind == "" {
+						out.CloseWithError(io.ErrUnexpectedEOF)
+						return
+					}
+					if json.NewEncoder(out).Encode(e); e.Kind == trace.Ended {
+						out.Close()
+					}
 				}
-				json.NewEncoder(out).Encode(e)
-			}
+			}()
 		}
 		return askedAgent{node: node, trace: func(ctx context.Context, w trace.Watch) (io.ReadCloser, error) {
 			context.AfterFunc(ctx, func() { in.CloseWithError(ctx.Err()) })
-			go tell(append([]trace.Event{{Kind: trace.Watching, Source: w.Source, SourcePort: 4711}}, first...))
+			tell(append([]trace.Event{{Kind: trace.Watching, Source: w.Source, SourcePort: 4711}}, first...)...)
 			return in, nil
 		}, send: func(context.Context, string) error {
-			go tell(atSend)
+			tell(atSend...)
 			return nil
 		}, end: func(context.Context, string) error {
 			if end == nil {
-				go func() {
-					tell(append(atEnd, trace.Event{Kind: trace.Ended}))
-					out.Close()
-				}()
+				tell(append(slices.Clone(atEnd), trace.Event{Kind: trace.Ended})...)
 			}
 			return end
 		}}
