@@ -454,16 +454,22 @@ func routeOf(plans []*plan.Plan, k plan.RouteKey) plan.Route {
 	return plan.Route{}
 }
 
+// BasesOf returns what some plug-ins stand on, each once, in their order.
+func BasesOf(plugins []Plugin) (bases []Plugin) {
+	for _, p := range plugins {
+		p = BaseOf(p)
+		if !slices.ContainsFunc(bases, func(b Plugin) bool { return b.Name() == p.Name() }) {
+			bases = append(bases, p)
+		}
+	}
+	return bases
+}
+
 // Parts returns a function that says what each of some plug-ins states of a node, by the
 // names of their bases. It is not safe for concurrent use, and costs less where it is called
 // again.
 func Parts(plugins ...Plugin) func(in Input) map[string]*plan.Plan {
-	c := &mixCompiler{}
-	for _, p := range plugins {
-		if p = BaseOf(p); !slices.ContainsFunc(c.bases, func(b Plugin) bool { return b.Name() == p.Name() }) {
-			c.bases = append(c.bases, p)
-		}
-	}
+	c := &mixCompiler{bases: BasesOf(plugins)}
 	return func(in Input) map[string]*plan.Plan {
 		c.compile(in)
 		all := make(map[string]*plan.Plan, len(c.final))

@@ -152,7 +152,7 @@ func (c Change) Against(config *api.ClusterConfig, objects plugin.Objects) Objec
 // other. A change is not begun where there would be such; they may come up at any moment
 // later, as whoever gives subnets by one may know nothing of the others.
 func clashes(loaded []plugin.Plugin, lands survey) (out []string) {
-	bases := basesOf(loaded)
+	bases := plugin.BasesOf(loaded)
 	for i, p := range bases {
 		for _, other := range bases[:i] {
 			out = append(out, lands.land(p).clashes(lands.land(other), lands.objects)...)
@@ -161,23 +161,12 @@ func clashes(loaded []plugin.Plugin, lands survey) (out []string) {
 	return out
 }
 
-// basesOf returns what some plug-ins stand on, each once.
-func basesOf(plugins []plugin.Plugin) (bases []plugin.Plugin) {
-	for _, p := range plugins {
-		p = plugin.BaseOf(p)
-		if !slices.ContainsFunc(bases, func(b plugin.Plugin) bool { return b.Name() == p.Name() }) {
-			bases = append(bases, p)
-		}
-	}
-	return bases
-}
-
 // leaving returns the plug-ins whose networks there are before the change and not after it,
 // of those that may have machines in there that are no nodes. One that was but loading is
 // not among them: nobody was to rely on it.
 func (c Change) leaving() []plugin.Plugin {
-	after := basesOf(c.After)
-	return slices.DeleteFunc(basesOf(c.Before), func(p plugin.Plugin) bool {
+	after := plugin.BasesOf(c.After)
+	return slices.DeleteFunc(plugin.BasesOf(c.Before), func(p plugin.Plugin) bool {
 		_, admits := p.(plugin.Admitter)
 		return !admits || slices.ContainsFunc(after, func(a plugin.Plugin) bool { return a.Name() == p.Name() })
 	})
@@ -190,7 +179,7 @@ func (c Change) cutOff(leaves plugin.Plugin, lands survey) []string {
 	var after []string
 	stays := make(map[netip.Addr]bool)
 	admits := false
-	for _, p := range basesOf(c.After) {
+	for _, p := range plugin.BasesOf(c.After) {
 		after = append(after, p.Name())
 		maps.Copy(stays, lands.land(p).at)
 		if _, ok := p.(plugin.Admitter); ok {
