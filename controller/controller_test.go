@@ -331,18 +331,7 @@ func TestChangeWithNodes(t *testing.T) {
 func TestRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := memory.New()
-		policies := reads{idle{worker{name: "idle"}}, []*registry.Kind{api.NetworkPolicy}}
-		c := New(Config{Registry: r, Identity: "a", LeaseTTL: ttl, Log: slog.New(slog.DiscardHandler),
-			Plugin: func(name string) (plugin.Plugin, error) {
-				if name == "policies" {
-					return policies, nil
-				}
-				return idle{worker{name: name}}, nil
-			}})
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan struct{})
-		go func() { defer close(ended); c.Run(ctx) }()
-		configure(t, r, "policies")
+		stop := runPolicies(t, r)
 		time.Sleep(time.Minute)
 		policy := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}}
 		if _, err := r.Create(t.Context(), api.NetworkPolicy, policy); err != nil {
@@ -363,8 +352,7 @@ func TestRefused(t *testing.T) {
 		if c := conditionOf(t, r, api.PluginChanged); c.Reason != api.PluginSettled {
 			t.Errorf("it is %v", c)
 		}
-		cancel()
-		<-ended
+		stop()
 	})
 }
 
@@ -382,23 +370,31 @@ func (u *unreadable) List(ctx context.Context, k *registry.Kind) ([]registry.Obj
 	return u.Registry.List(ctx, k)
 }
 
+// runPolicies runs a controller, until stop, of a cluster with a plug-in that enforces
+// policies and others that do not.
+func runPolicies(t *testing.T, r registry.Registry) (stop func()) {
+	t.Helper()
+	policies := reads{idle{worker{name: "idle"}}, []*registry.Kind{api.NetworkPolicy}}
+	c := New(Config{Registry: r, Identity: "a", LeaseTTL: ttl, Log: slog.New(slog.DiscardHandler),
+		Plugin: func(name string) (plugin.Plugin, error) {
+			if name == "policies" {
+				return policies, nil
+			}
+			return idle{worker{name: name}}, nil
+		}})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); c.Run(ctx) }()
+	configure(t, r, "policies")
+	return func() { cancel(); <-ended }
+}
+
 // TestUnreadable has nobody know what speaks against a change, with another error each
 // time; and then has the old plug-in stay for a policy that was made meanwhile.
 func TestUnreadable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &unreadable{Registry: memory.New()}
-		policies := reads{idle{worker{name: "idle"}}, []*registry.Kind{api.NetworkPolicy}}
-		c := New(Config{Registry: r, Identity: "a", LeaseTTL: ttl, Log: slog.New(slog.DiscardHandler),
-			Plugin: func(name string) (plugin.Plugin, error) {
-				if name == "policies" {
-					return policies, nil
-				}
-				return idle{worker{name: name}}, nil
-			}})
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan struct{})
-		go func() { defer close(ended); c.Run(ctx) }()
-		configure(t, r, "policies")
+		stop := runPolicies(t, r)
 		if _, err := r.Create(t.Context(), api.Node, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"}}); err != nil {
 			t.Fatal(err)
 		}
@@ -431,8 +427,7 @@ func TestUnreadable(t *testing.T) {
 			t.Fatal(err)
 		}
 		is(api.PluginSettled, "")
-		cancel()
-		<-ended
+		stop()
 	})
 }
 
@@ -456,18 +451,7 @@ func (o *overtaken) List(ctx context.Context, k *registry.Kind) ([]registry.Obje
 func TestOvertaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &overtaken{Registry: memory.New()}
-		policies := reads{idle{worker{name: "idle"}}, []*registry.Kind{api.NetworkPolicy}}
-		c := New(Config{Registry: r, Identity: "a", LeaseTTL: ttl, Log: slog.New(slog.DiscardHandler),
-			Plugin: func(name string) (plugin.Plugin, error) {
-				if name == "policies" {
-					return policies, nil
-				}
-				return idle{worker{name: name}}, nil
-			}})
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan struct{})
-		go func() { defer close(ended); c.Run(ctx) }()
-		configure(t, r, "policies")
+		stop := runPolicies(t, r)
 		for _, name := range []string{"node1", "node2"} {
 			if _, err := r.Create(t.Context(), api.Node, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
 				t.Fatal(err)
@@ -496,8 +480,7 @@ func TestOvertaken(t *testing.T) {
 		if c := conditionOf(t, r, api.PluginChanged); c.Reason != api.PluginRefused || configOf(t, r).Status.PluginRevision != before {
 			t.Errorf("it is %v", c)
 		}
-		cancel()
-		<-ended
+		stop()
 	})
 }
 
