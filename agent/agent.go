@@ -704,7 +704,7 @@ func (a *agent) logError(err error) {
 
 // report takes note of a round of the syncer.
 func (a *agent) report(r round) {
-	a.logError(r.Err)
+	a.logError(r.Told)
 	if s := a.running(); s != nil {
 		a.problem(disputePart)(s.Disputed())
 	}

@@ -176,8 +176,8 @@ func (a *agent) problems() (undone, found []api.Problem) {
 	}
 	last := s.Last()
 	undone = append(undone, a.untold(last.Undone)...)
-	if last.Err != nil {
-		undone = append(undone, a.own(last.Err.Error()))
+	if last.Told != nil {
+		undone = append(undone, a.own(last.Told.Error()))
 	}
 	// They come before what others could make many.
 	for _, line := range unready {

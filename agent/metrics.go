@@ -47,7 +47,7 @@ func newMetrics(others ...prometheus.Collector) *metrics {
 }
 
 func (m *metrics) report(r round, ready bool) {
-	if r.Err != nil {
+	if r.Told != nil {
 		m.failed.Inc()
 	}
 	value := 0.

@@ -73,6 +73,9 @@ type round struct {
 	// Err is why the plan could not be compiled or is not wholly in the data
 	// plane.
 	Err error
+	// Told is what of Err is said: not that an interface is missing that the round
+	// before did not miss.
+	Told error
 	// Whole says that the data plane does all of the plan that it can do: what
 	// is left out are endpoints whose interface is missing. Nothing can come
 	// from there or go there, so that no policy is broken by it, and when it
@@ -217,6 +220,7 @@ func (s *syncer) Run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		next.Told = datapath.Lasting(next.Err, previous.Err)
 		retry.Stop()
 		if next.Err != nil {
 			if previous.Err == nil || previous.Err.Error() != next.Err.Error() {

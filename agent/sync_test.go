@@ -211,6 +211,29 @@ func TestAnotherPodsMissingInterfaceIsNotOurs(t *testing.T) {
 	})
 }
 
+// A pod may leave between a plan that still has it and the data plane that misses it. A
+// round that comes by itself soon tells whether it did.
+func TestAMissingInterfaceIsToldOnceItStaysMissing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		plane := &recorder{fail: errors.Join(&datapath.EndpointError{Interface: "weftgone", Name: "default/gone", Err: datapath.ErrMissing})}
+		s := start(t, plane, somePlan)
+		synctest.Wait()
+		if last := s.Last(); last.Err == nil || last.Told != nil {
+			t.Errorf("after the first round: %v, told %v", last.Err, last.Told)
+		}
+		time.Sleep(retryAfter + time.Millisecond)
+		synctest.Wait()
+		if last := s.Last(); last.Told == nil {
+			t.Error("it stays missing, and is not told")
+		}
+		plane.set(nil)
+		s.Publish(t.Context())
+		if last := s.Last(); last.Told != nil {
+			t.Errorf("nothing is missing any more, and told is %v", last.Told)
+		}
+	})
+}
+
 func TestRepairsComeByThemselves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		plane := &recorder{}

@@ -332,23 +332,58 @@ func (e *EntryError) Unwrap() error { return e.Err }
 // entry, alone. Without interfaces it is what keeps the plan from being whole: all of
 // it, but what concerns endpoints alone.
 func Concerning(err error, interfaces ...string) error {
+	return except(err, func(part error) bool {
+		switch e := part.(type) {
+		case *EntryError:
+			return len(interfaces) > 0
+		case *EndpointError:
+			return !slices.Contains(interfaces, e.Interface)
+		}
+		return false
+	})
+}
+
+// Lasting returns what of an error of Apply is to be told to people, where before is that
+// of the plan applied before: all of it, but what was not missing then. A pod may leave
+// while a plan is applied that still has it, and the next plan knows.
+func Lasting(err, before error) error {
+	missed := make(map[string]bool)
+	except(before, func(part error) bool {
+		if name, ok := missing(part); ok {
+			missed[name] = true
+		}
+		return false
+	})
+	return except(err, func(part error) bool {
+		name, ok := missing(part)
+		return ok && !missed[name]
+	})
+}
+
+// missing returns the interface that a part of an error says is missing.
+func missing(part error) (name string, ok bool) {
+	e, ok := part.(*EndpointError)
+	if !ok || !errors.Is(e, ErrMissing) {
+		return "", false
+	}
+	return e.Interface, true
+}
+
+// except returns an error without those of its parts that without says yes to; nil where
+// nothing is left.
+func except(err error, without func(part error) bool) error {
+	if err == nil || without(err) {
+		return nil
+	}
 	switch e := err.(type) {
-	case *EntryError:
-		if len(interfaces) > 0 {
-			return nil
-		}
-	case *EndpointError:
-		if !slices.Contains(interfaces, e.Interface) {
-			return nil
-		}
 	case interface{ Unwrap() []error }:
 		var left []error
 		for _, part := range e.Unwrap() {
-			left = append(left, Concerning(part, interfaces...))
+			left = append(left, except(part, without))
 		}
 		return errors.Join(left...)
 	case interface{ Unwrap() error }:
-		if inner := e.Unwrap(); inner != nil && Concerning(inner, interfaces...) == nil {
+		if inner := e.Unwrap(); inner != nil && except(inner, without) == nil {
 			return nil
 		}
 	}

@@ -41,3 +41,34 @@ func TestConcerning(t *testing.T) {
 		t.Error("an EndpointError does not wrap what is wrong")
 	}
 }
+
+// A pod may leave while a plan is applied: what is missing is told once two plans in a
+// row missed it, and everything else at once.
+func TestLasting(t *testing.T) {
+	a, b := &EndpointError{Interface: "wefta", Name: "default/a", Err: ErrMissing}, &EndpointError{Interface: "weftb", Name: "default/b", Err: ErrMissing}
+	refused := &EndpointError{Interface: "wefta", Name: "default/a", Err: errors.New("no buffer space")}
+	kernel := errors.New("permission denied")
+	for _, c := range []struct {
+		name        string
+		err, before error
+		want        string
+	}{
+		{"nothing failed", nil, errors.Join(a), ""},
+		{"the first is missing", errors.Join(a), nil, ""},
+		{"it still is", errors.Join(a), fmt.Errorf("apply: %w", errors.Join(a)), a.Error()},
+		{"another is, too", fmt.Errorf("apply: %w", errors.Join(b)), errors.Join(a), ""},
+		{"and the kernel fails", errors.Join(kernel, b), errors.Join(a), kernel.Error()},
+		{"what is there is refused", errors.Join(refused), nil, refused.Error()},
+		{"it was refused, and went", errors.Join(a), errors.Join(refused), ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := ""
+			if err := Lasting(c.err, c.before); err != nil {
+				got = err.Error()
+			}
+			if got != c.want {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+}
