@@ -119,7 +119,7 @@ const nodeConfigurations = "/run/cni/net.d"
 func (c *cluster) attacher(node, weft, cache string) (attacher, error) {
 	pid := c.lab.PID(node)
 	network, mounts := fmt.Sprintf("/proc/%d/ns/net", pid), fmt.Sprintf("/proc/%d/ns/mnt", pid)
-	a := attacher{name: "weft-cni", within: func(f func() error) error { return netns.DoMount(network, mounts, f) }}
+	a := attacher{name: "weft-cni", daemon: pid, within: func(f func() error) error { return netns.DoMount(network, mounts, f) }}
 	a.cni = libcni.NewCNIConfigWithCacheDir([]string{filepath.Dir(weft)}, cache, nil)
 	err := a.within(func() error {
 		files, err := libcni.ConfFiles(nodeConfigurations, []string{".conflist"})

@@ -32,6 +32,7 @@ func TestReport(t *testing.T) {
 		}
 		return out
 	}
+	seconds := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 	res := results{
 		Machine: machine{Processors: 2, Model: "A Processor", Memory: 8 << 30, Kernel: "6.1.0", Go: "go1.26"},
 		Rounds:  3, Sample: time.Second,
@@ -40,13 +41,12 @@ func TestReport(t *testing.T) {
 		Traffic:  make(traffic),
 		Own:      "weft-cni", Pods: 3, InFlight: 2,
 		Attached: map[string][]batch{
-			"weft-cni": {{Add: times(5, 6, 70), Delete: times(1, 2, 3)}, {Add: times(7, 8, 90), Delete: times(1, 2, 3)}},
-			"bridge":   {{Add: times(50, 60, 70), Delete: times(10, 20, 30)}, {Add: times(70, 80, 90), Delete: times(10, 20, 30)}},
+			"weft-cni": {{times(5, 6, 70), times(1, 2, 3), spent{seconds(0.006), seconds(0.009)}}, {times(7, 8, 90), times(1, 2, 3), spent{seconds(0.003), seconds(0.009)}}},
+			"bridge":   {{times(50, 60, 70), times(10, 20, 30), spent{Plugin: seconds(0.03)}}, {times(70, 80, 90), times(10, 20, 30), spent{Plugin: seconds(0.012)}}},
 		},
 		Agent: &footprint{Pods: 3, Peers: 4, memory: memory{Resident: 36 << 20, Proportional: 20 << 20, Anonymous: 15 << 20}, AtOnce: 38 << 20, Heap: 7 << 20},
 		Ups:   []upTime{up(10, 13, 700<<20), up(3, 2, 300<<20), up(3, 9, 320<<20), up(3, 1, 310<<20), up(100, 30, 3<<30)},
 	}
-	seconds := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 	res.Policy = &policyResults{
 		World: worldResult{Nodes: 10, Pods: 1000, Namespaces: 20, Policies: 200,
 			Before: memory{Resident: 90 << 20, Anonymous: 60 << 20}, First: memory{Resident: 140 << 20, Anonymous: 110 << 20},
