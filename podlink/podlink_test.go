@@ -23,7 +23,7 @@ import (
 
 // newNetNS makes a network namespace that lives as long as the test, and
 // returns a path to it.
-func newNetNS(t *testing.T) string {
+func newNetNS(t testing.TB) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
