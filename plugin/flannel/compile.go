@@ -40,7 +40,7 @@ func (p Plugin) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
 	if c.own != nil && c.own.reserved != nil && !c.own.reserved.names(in.Node.Addresses) {
 		c.problem(c.own, "it is reserved for a node %s at %s, and this node has none of that; others leave it out: make the reservation anew", c.own.reserved.Node, c.own.reserved)
 	}
-	if known && c.own != nil && !c.settings.Allows(c.own.subnet) {
+	if known && c.own != nil && !c.settings.Bears(c.own.subnet) {
 		c.problem(c.own, "%s gives no such subnet; the node keeps it while pods live on it: drain the node to move it", p.Config.Layout.Prefix)
 	}
 	return c.compile(known)
