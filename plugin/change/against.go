@@ -139,6 +139,8 @@ func (c Change) Against(config *api.ClusterConfig, objects plugin.Objects) Objec
 	}
 	to := lands.land(c.To)
 	o.Lacks = to.lacks
+	o.Refusals = append(o.Refusals, to.covers(objects)...)
+	o.Effects = append(o.Effects, c.otherAddresses(to, lands)...)
 	for _, p := range c.Beside {
 		if plugin.BaseOf(p).Name() != plugin.BaseOf(c.To).Name() {
 			other := lands.land(p)

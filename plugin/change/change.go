@@ -129,7 +129,8 @@ type Objections struct {
 	// Lacks say why nodes cannot get ready for the plug-in, which keeps nothing from
 	// being loaded.
 	Lacks []string
-	// Effects say which policies come into force with the change.
+	// Effects say which policies come into force with the change, and what new pods'
+	// addresses make otherwise.
 	Effects []string
 	// Clashes say which addresses two machines have by plug-ins that are loaded already.
 	Clashes []string
