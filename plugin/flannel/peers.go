@@ -4,8 +4,10 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
+	"github.com/weftnet/weft/registry"
 )
 
 // peer is the node that holds another lease.
@@ -66,7 +68,12 @@ func (c *compiler) putPeer(l *lease) {
 			continue
 		}
 		if clash := slices.IndexFunc(c.near(), prefix.Overlaps); clash >= 0 {
-			c.problem(l, "%s overlaps with %s, which node %s is in; %s", prefix, c.near()[clash], c.in.Node.Name, c.words.otherSubnet)
+			if near := c.near()[clash]; near.IsSingleIP() && c.inNetwork(prefix) {
+				// The lease is where it is to be, and the address is not.
+				c.problemAt(reference{api.Node, registry.Key{Name: c.in.Node.Name}}, "its address %s is in the subnet %s of %s, where pods' addresses are; give the node an address of the nodes' network", near.Addr(), prefix, l.at)
+			} else {
+				c.problem(l, "%s overlaps with %s, which node %s is in; %s", prefix, near, c.in.Node.Name, c.words.otherSubnet)
+			}
 			continue
 		}
 		if who, ok := c.elsewhere(l, prefix); ok {
