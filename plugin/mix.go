@@ -186,19 +186,24 @@ func (c *mixCompiler) compile(in Input) (problems []Problem) {
 
 // among returns what one of several is compiled from that have these plans.
 func among(in Input, plans []*plan.Plan, one int) Input {
-	in.Node.Kept, in.Node.Taken = nil, Holdings{}
+	in.Node.Kept, in.Node.Taken, in.Node.Ranges = nil, Holdings{}, nil
 	for i, p := range plans {
 		if i == one {
 			continue
 		}
+		own := make(map[netip.Prefix]bool)
 		for _, pool := range p.Local.Pools {
 			if pool.Network == plan.DefaultNetwork {
-				in.Node.Kept = append(in.Node.Kept, pool.Prefix)
+				in.Node.Kept, own[pool.Prefix] = append(in.Node.Kept, pool.Prefix), true
 			}
 		}
 		for k, r := range p.Routes.All() {
-			if k.Network == plan.DefaultNetwork && len(r.Peers) > 0 && !r.EndpointsOnly {
+			switch {
+			case k.Network != plan.DefaultNetwork:
+			case len(r.Peers) > 0 && !r.EndpointsOnly:
 				in.Node.Taken[k.Prefix] = cmp.Or(in.Node.Taken[k.Prefix], r.Peer())
+			case r.Way == plan.ToDrop && !own[k.Prefix]:
+				in.Node.Ranges = append(in.Node.Ranges, k.Prefix)
 			}
 		}
 	}

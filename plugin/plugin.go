@@ -218,6 +218,19 @@ type Node struct {
 	// from one to another, see Mix, and Taken are those of others by them.
 	Kept  []netip.Prefix
 	Taken Holdings
+	// Ranges are what other plug-ins give subnets from then, as their configurations say.
+	// An address in there is a pod's, even if no node has that subnet yet.
+	Ranges []netip.Prefix
+}
+
+// RangeOf returns the range of another plug-in that an address is in. What ranges the node
+// itself is in tell nothing of an address: others may be there, too.
+func (n Node) RangeOf(a netip.Addr) (netip.Prefix, bool) {
+	i := slices.IndexFunc(n.Ranges, func(r netip.Prefix) bool { return r.Contains(a) && !slices.ContainsFunc(n.Addresses, r.Contains) })
+	if i < 0 {
+		return netip.Prefix{}, false
+	}
+	return n.Ranges[i], true
 }
 
 // Keeps reports whether an address is in a subnet that the node has by another plug-in.
@@ -339,6 +352,8 @@ type ClusterEnv struct {
 type Elsewhere struct {
 	// Holdings are who has which subnets by them.
 	Holdings Holdings
+	// Ranges are what they give subnets from.
+	Ranges []netip.Prefix
 	// Foreign are what those of them give subnets from that are no Adopter: the ranges,
 	// as far as they are known, and the subnets. Any node may get any subnet there at
 	// any moment, so no other plug-in can know of one that it stays free.

@@ -53,10 +53,12 @@ func given(plugins []plugin.Plugin, config *api.ClusterConfig, objects plugin.Ob
 	for _, p := range plugins {
 		l := landOf(p, config, objects)
 		maps.Copy(out.Holdings, l.of)
+		out.Ranges = append(out.Ranges, l.ranges...)
 		if !l.adopts && len(l.of) > 0 {
 			out.Foreign = slices.AppendSeq(append(out.Foreign, l.ranges...), maps.Keys(l.of))
 		}
 	}
+	slices.SortFunc(out.Ranges, netip.Prefix.Compare)
 	slices.SortFunc(out.Foreign, netip.Prefix.Compare)
 	return out
 }

@@ -46,6 +46,9 @@ func TestElsewhere(t *testing.T) {
 			lines = append(lines, fmt.Sprintf("%s is %s's\n", p, holder))
 		}
 		slices.Sort(lines)
+		for _, p := range all.Ranges {
+			lines = append(lines, fmt.Sprintf("gives from: %s\n", p))
+		}
 		for _, p := range all.Foreign {
 			lines = append(lines, fmt.Sprintf("foreign: %s\n", p))
 		}

@@ -178,6 +178,10 @@ func (c *compiler) claim(l *lease, at reference, a netip.Addr, g grade) {
 		c.problemAt(at, "its address %s is in the network %s of %s, where pods' addresses are, and is not used; give its node an address of the nodes' network", a, p, c.config)
 		return
 	}
+	if r, in := c.in.Node.RangeOf(a); in {
+		c.problemAt(at, "its address %s is in %s, from which another plug-in of the cluster gives pods theirs, and is not used; give its node an address of the nodes' network", a, r)
+		return
+	}
 	had, known := c.addresses[a]
 	switch {
 	case known && had.grade <= g:

@@ -126,6 +126,9 @@ func (r *reconciliation) whyNot(n *corev1.Node, a netip.Addr, holder map[netip.A
 	if p, in := r.network.rangeOf(a); in {
 		return inCIDR(a, p)
 	}
+	if i := slices.IndexFunc(r.elsewhere.Ranges, func(p netip.Prefix) bool { return p.Contains(a) }); i >= 0 {
+		return inRange(a, r.elsewhere.Ranges[i])
+	}
 	// The first is where its tunnel ends: see compilation.leaveOut.
 	if p, in := r.heldElsewhere.Overlap(netip.PrefixFrom(a, a.BitLen())); in && a != api.NodeAddresses(n)[0] {
 		return inSubnet(a, p, r.elsewhere.Holdings[p])
@@ -136,6 +139,11 @@ func (r *reconciliation) whyNot(n *corev1.Node, a netip.Addr, holder map[netip.A
 // inSubnet says why an address that is a pod's by another plug-in is not a node's.
 func inSubnet(a netip.Addr, p netip.Prefix, who string) string {
 	return fmt.Sprintf("address %s is in subnet %s, where %s has pods' addresses by another plug-in of the cluster; give the node an address of the nodes' own network", a, p, who)
+}
+
+// inRange says why an address in a range of another plug-in is not a node's.
+func inRange(a netip.Addr, r netip.Prefix) string {
+	return fmt.Sprintf("address %s is in %s, from which another plug-in of the cluster gives pods theirs; give the node an address of the nodes' own network", a, r)
 }
 
 // inCIDR says why an address in one of the pods' CIDRs is not a node's. That nothing

@@ -125,15 +125,19 @@ func (c *compilation) putPods(p netip.Prefix, origin string) {
 
 // leaveOut takes from another machine the addresses in the pods' CIDRs: to what is in
 // there and no pod's, no packet gets. Where this node itself is in one, as its kernel
-// says, nothing is left out of that; see putCluster. Nor is a machine's what is a pod's by
-// another plug-in, but for its end of the tunnel, which draws nothing: who says that pods
-// are where a node is must not cut the node off.
+// says, nothing is left out of that; see putCluster. The same holds for the ranges of
+// other plug-ins, which administrators configure. Nor is a machine's what is in a subnet by
+// another plug-in elsewhere, but for its end of the tunnel: who says that pods are where a
+// node is must not cut the node off.
 func (c *compilation) leaveOut(h *host) {
 	var kept []netip.Addr
 	for i, a := range h.addresses {
 		p, in := c.network.rangeOf(a)
 		q, taken := c.elsewhere.Overlap(netip.PrefixFrom(a, a.BitLen()))
+		r, ranged := c.in.Node.RangeOf(a)
 		switch {
+		case ranged:
+			c.report(api.HostSubnet, h.name, "%s", inRange(a, r))
 		case taken && i > 0:
 			c.report(api.HostSubnet, h.name, "%s", inSubnet(a, q, c.whose(q)))
 		case in && !c.isIn(p):

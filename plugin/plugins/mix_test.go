@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	networkv1 "github.com/openshift/api/network/v1"
@@ -79,4 +80,91 @@ func drawCluster(t *rapid.T) registry.Snapshot {
 		}
 	}
 	return registry.NewSnapshot(objects)
+}
+
+// TestAPodsAddressIsNoMachines has machines say, while two plug-ins are loaded, that they
+// are at addresses which one of the two gives pods: by a HostSubnet that the controller
+// made of a Node, and by a lease. Nothing leads to them there, and nothing is taken from
+// there but what pods send.
+func TestAPodsAddressIsNoMachines(t *testing.T) {
+	const objects = `
+apiVersion: network.openshift.io/v1
+kind: ClusterNetwork
+metadata: {name: default}
+network: 10.1.0.0/16
+hostsubnetlength: 8
+clusterNetworks: [{CIDR: 10.1.0.0/16, hostSubnetLength: 8}]
+serviceNetwork: ""
+---
+apiVersion: network.openshift.io/v1
+kind: HostSubnet
+metadata: {name: node1}
+host: node1
+hostIP: 172.30.0.11
+subnet: 10.1.1.0/24
+---
+apiVersion: network.openshift.io/v1
+kind: HostSubnet
+metadata: {name: node3}
+host: node3
+hostIP: 10.5.64.2
+subnet: 10.1.3.0/24
+---
+apiVersion: weft.network/v1
+kind: FlannelConfig
+metadata: {name: config}
+spec: {Network: 10.5.0.0/16, SubnetLen: 24, Backend: {Type: vxlan}}
+---
+apiVersion: weft.network/v1
+kind: FlannelLease
+metadata: {name: 10.5.64.0-24}
+spec: {PublicIP: 172.30.0.11, BackendType: vxlan, BackendData: {VNI: 1, VtepMAC: "0a:59:ac:1e:00:0b"}}
+---
+apiVersion: weft.network/v1
+kind: FlannelLease
+metadata: {name: 10.5.99.0-24}
+spec: {PublicIP: 10.1.1.2, BackendType: vxlan, BackendData: {VNI: 1, VtepMAC: "0a:58:ac:1e:00:50"}}
+`
+	for _, mix := range [][]string{{"openshift-subnet", "flannel"}, {"flannel", "openshift-subnet"}} {
+		t.Run(mix[0], func(t *testing.T) {
+			p, err := plugin.MixOf(mix[0], &api.ClusterConfig{Status: api.ClusterConfigStatus{Plugin: mix[0], Plugins: mix}}, plugins.Get)
+			if err != nil {
+				t.Fatal(err)
+			}
+			decoded, err := api.Decode([]byte(objects), append(slices.Clone(api.Kinds), p.Kinds()...))
+			if err != nil {
+				t.Fatal(err)
+			}
+			there := map[*registry.Kind][]registry.Object{}
+			for _, d := range decoded {
+				there[d.Kind] = append(there[d.Kind], d.Object)
+			}
+			made, problems := p.Compile(plugin.Input{Config: api.Effective(nil), Objects: registry.NewSnapshot(there), Node: plugin.Node{Name: "node2", MTU: 1500,
+				Addresses: []netip.Addr{netip.MustParseAddr("172.30.0.12")}, Prefixes: []netip.Prefix{netip.MustParsePrefix("172.30.0.0/24")}}})
+			if err := made.Validate(); err != nil {
+				t.Fatal(err)
+			}
+			for _, s := range []string{"10.5.64.2", "10.1.1.2"} {
+				pod := netip.MustParseAddr(s)
+				if r, ok := made.Routes.Get(plan.RouteKey{Network: plan.DefaultNetwork, Prefix: netip.PrefixFrom(pod, 32)}); ok {
+					t.Errorf("there is a route to %s by itself: %v", pod, r)
+				}
+				for k, peer := range made.Peers.All() {
+					if slices.Contains(peer.Addresses, pod) || slices.ContainsFunc(peer.Ends, func(e plan.TunnelEnd) bool { return e.VTEP == pod }) {
+						t.Errorf("peer %s is at %s", k.Name, pod)
+					}
+				}
+				if !slices.ContainsFunc(problems, func(p plugin.Problem) bool {
+					return p.Kind != nil && strings.Contains(p.Message, s) && strings.Contains(p.Message, "another plug-in")
+				}) {
+					t.Errorf("nothing is said of %s: %v", pod, problems)
+				}
+			}
+			for _, s := range []string{"10.1.1.0/24", "10.5.64.0/24"} {
+				if r, ok := made.Routes.Get(plan.RouteKey{Network: plan.DefaultNetwork, Prefix: netip.MustParsePrefix(s)}); !ok || r.Way != plan.ToTunnel {
+					t.Errorf("%s is not reached through a tunnel: %v", s, r)
+				}
+			}
+		})
+	}
 }
