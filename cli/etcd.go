@@ -175,9 +175,10 @@ brought to what it should be, so it can be repeated; it prints what it did. Othe
 roles of the user are taken from it. With --password-file a user that is there is
 made anew, so that it has that password.
 
-Where the cluster's plug-in is flannel, a node's lease must be known before the
-node has it, as a role names keys: grant reserves a subnet for the node, which
-other agents then hold to it and to its address.`,
+Where the cluster's plug-in is flannel, or one of those that it changes between, a
+node's lease must be known before the node has it, as a role names keys: grant
+reserves a subnet for the node, which other agents then hold to it and to its
+address. So grant the nodes anew once a change to flannel is asked for.`,
 		Example: `  weft etcd grant controller
   weft etcd grant node node1 node2 node3
   weft etcd grant node node4 --address 10.0.0.14 --password-file node4.password
@@ -262,8 +263,14 @@ func checkAccounts(args []string) error {
 	return nil
 }
 
+// hasLeases reports whether nodes hold leases of flannel's, as they use it or load it, or
+// will, as it is asked for.
+func hasLeases(config *api.ClusterConfig) bool {
+	return slices.ContainsFunc(append(api.PluginMix(config), config.Spec.Plugin), func(name string) bool { return plugins.Base(name) == flannel.Name })
+}
+
 // reserve returns the names of flannel's leases that are reserved for a node.
-// Where the cluster's plug-in is flannel it makes a reservation if there is none.
+// Where nodes have leases it makes a reservation if there is none.
 func reserve(ctx context.Context, r *etcd.Registry, node string, addresses []netip.Addr, print bool, out io.Writer) ([]string, error) {
 	config, err := r.Get(ctx, api.ClusterConfigKind, registry.Key{Name: api.DefaultName})
 	if err != nil && !errors.Is(err, registry.ErrNotFound) {
@@ -275,7 +282,7 @@ func reserve(ctx context.Context, r *etcd.Registry, node string, addresses []net
 			return nil, err
 		}
 	}
-	if config == nil || plugins.Base(config.(*api.ClusterConfig).Spec.Plugin) != flannel.Name {
+	if config == nil || !hasLeases(config.(*api.ClusterConfig)) {
 		var reserved []string
 		for o := range registry.Each[*flannel.Reservation](objects, flannel.ReservationKind) {
 			if o.Spec.Node == node {

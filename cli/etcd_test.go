@@ -369,3 +369,25 @@ func testEtcdAccounts(t *testing.T, endpoint string) {
 		t.Errorf("who is nobody is told: %s", err)
 	}
 }
+
+// TestHasLeases has nodes hold leases of flannel's wherever it is asked for, used or loaded.
+func TestHasLeases(t *testing.T) {
+	const openshift = "openshift-networkpolicy"
+	for _, c := range []struct {
+		wanted, used string
+		mix          []string
+		want         bool
+	}{
+		{"flannel", "", nil, true},
+		{openshift, "", nil, false},
+		{"flannel-networkpolicy", openshift, []string{openshift}, true},
+		{openshift, "flannel-networkpolicy", []string{"flannel-networkpolicy"}, true},
+		{openshift, openshift, []string{"flannel-networkpolicy", openshift}, true},
+		{openshift, openshift, []string{openshift}, false},
+	} {
+		config := &api.ClusterConfig{Spec: api.ClusterConfigSpec{Plugin: c.wanted}, Status: api.ClusterConfigStatus{Plugin: c.used, Plugins: c.mix}}
+		if got := hasLeases(config); got != c.want {
+			t.Errorf("%s asked for, %s used, of %v: %v", c.wanted, c.used, c.mix, got)
+		}
+	}
+}
