@@ -14,12 +14,21 @@ import (
 	"time"
 )
 
+// The ways in which a load asks a target.
+const (
+	Kept      = "tcp"     // over connections that stay open
+	Renewed   = "tcp-new" // each over a connection of its own
+	Datagrams = "udp"
+)
+
+// Ways says which part of a target's requests goes which way.
+var Ways = map[string]float64{Kept: 0.7, Renewed: 0.1, Datagrams: 0.2}
+
 // Load sends requests to servers.
 type Load struct {
 	Targets []netip.AddrPort
-	// Rate is how many requests are sent in a second, all in all. Of each
-	// target's share, seven in ten go over connections that stay open, one
-	// over a connection of its own, and two over UDP.
+	// Rate is how many requests are sent in a second, all in all: as many to
+	// each target, and to that as [Ways] says.
 	Rate int
 	// Held is how many connections to each target stay open; 0 means 2.
 	Held int
@@ -28,28 +37,53 @@ type Load struct {
 	Timeout time.Duration
 }
 
+// split is of how many flows a way to a target consists, and how many requests a second
+// go over each of them.
+func (l Load) split(way string) (flows int, rate float64) {
+	flows = 1
+	if way == Kept {
+		flows = cmp.Or(l.Held, 2)
+	}
+	return flows, float64(l.Rate) / float64(len(l.Targets)) * Ways[way] / float64(flows)
+}
+
+// Due is how many requests should have been sent at least to each target in one way,
+// after some time of sending. Each flow may have waited for one interval before its first
+// request.
+func (l Load) Due(way string, sending time.Duration) float64 {
+	flows, rate := l.split(way)
+	return float64(flows) * max(0, rate*sending.Seconds()-1)
+}
+
+// flows returns those of a load that begins now. They begin at different moments of their
+// intervals.
+func (l Load) flows(t *tally) (all []flow) {
+	now := time.Now()
+	for i, to := range l.Targets {
+		for way := range Ways {
+			n, rate := l.split(way)
+			f := flow{way: way, name: way + " " + to.String(), to: to, timeout: l.Timeout, tally: t, every: time.Duration(float64(time.Second) / rate)}
+			for k := range n {
+				f.next = now.Add(f.every * time.Duration(i*n+k) / time.Duration(len(l.Targets)*n))
+				all = append(all, f)
+			}
+		}
+	}
+	return all
+}
+
 // Run sends until ctx ends, then waits for the answers that are due. It calls
 // report every second, and when all is over.
 func (l Load) Run(ctx context.Context, report func(Report)) error {
 	if len(l.Targets) == 0 || l.Rate <= 0 || l.Timeout <= 0 || l.Held < 0 {
 		return errors.New("a load needs targets, and a rate and a timeout above 0")
 	}
-	held := cmp.Or(l.Held, 2)
 	t := newTally()
+	defer context.AfterFunc(ctx, t.end)()
 	var flows sync.WaitGroup
-	for i, to := range l.Targets {
-		share := float64(l.Rate) / float64(len(l.Targets))
-		start := func(name string, part float64, run func(flow, context.Context)) {
-			f := flow{name: name + " " + to.String(), to: to, timeout: l.Timeout, tally: t, every: time.Duration(float64(time.Second) / (share * part))}
-			// The flows begin at different moments of their intervals.
-			f.next = time.Now().Add(f.every * time.Duration(i) / time.Duration(len(l.Targets)))
-			flows.Go(func() { run(f, ctx) })
-		}
-		for range held {
-			start("tcp", 0.7/float64(held), flow.keep)
-		}
-		start("tcp-new", 0.1, flow.renew)
-		start("udp", 0.2, flow.datagrams)
+	run := map[string]func(flow, context.Context){Kept: flow.keep, Renewed: flow.renew, Datagrams: flow.datagrams}
+	for _, f := range l.flows(t) {
+		flows.Go(func() { run[f.way](f, ctx) })
 	}
 	done := make(chan struct{})
 	go func() { flows.Wait(); close(done) }()
@@ -70,7 +104,8 @@ func (l Load) Run(ctx context.Context, report func(Report)) error {
 
 // flow is requests to one target in one way.
 type flow struct {
-	name    string
+	way     string // one of Ways
+	name    string // way and target, as a Report names it
 	to      netip.AddrPort
 	timeout time.Duration
 	tally   *tally

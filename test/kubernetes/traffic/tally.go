@@ -1,6 +1,7 @@
 package traffic
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"sync"
@@ -9,7 +10,10 @@ import (
 
 // tally counts for a report.
 type tally struct {
+	began time.Time
+
 	mu      sync.Mutex
+	ended   time.Time // zero while requests are sent
 	flows   map[string]Counts
 	slowest map[string]float64
 	worst   time.Duration
@@ -17,10 +21,17 @@ type tally struct {
 }
 
 func newTally() *tally {
-	return &tally{flows: make(map[string]Counts), slowest: make(map[string]float64)}
+	return &tally{began: time.Now(), flows: make(map[string]Counts), slowest: make(map[string]float64)}
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// end is to be called when no more requests are sent.
+func (t *tally) end() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.ended = time.Now()
+}
 
 // add counts for a flow.
 func (t *tally) add(flow string, c Counts) {
@@ -52,7 +63,8 @@ func (t *tally) failed(flow string, c Counts, err error) {
 func (t *tally) report() Report {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	r := Report{Time: time.Now(), Worst: milliseconds(t.worst),
+	now := time.Now()
+	r := Report{Time: now, Sending: cmp.Or(t.ended, now).Sub(t.began), Worst: milliseconds(t.worst),
 		Flows: maps.Clone(t.flows), Slowest: maps.Clone(t.slowest), Errors: append([]string(nil), t.errors...)}
 	for _, c := range t.flows {
 		r.Counts = r.Add(c)

@@ -85,6 +85,9 @@ func (c Counts) Waiting() int64 { return c.Sent - c.Answered - c.Lost }
 type Report struct {
 	Time time.Time `json:"time"`
 	Counts
+	// Sending is for how long requests have been sent: until now, or until the load was
+	// told to end. In JSON it is in nanoseconds.
+	Sending time.Duration `json:"sending,omitempty"`
 	// Worst is the longest time to an answer since the report before, in
 	// milliseconds.
 	Worst float64 `json:"worst"`

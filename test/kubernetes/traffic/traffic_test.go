@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"pgregory.net/rapid"
@@ -105,6 +106,56 @@ func TestLoadOnServersThatAnswerLosesNothing(t *testing.T) {
 			t.Errorf("the slowest answer over %s took %v ms", name, s)
 		}
 	}
+}
+
+// However long a load sends, it has sent what is due, and no more than its rate says.
+func TestDueIsWhatALoadSendsAtLeast(t *testing.T) {
+	targets := []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:7000"), netip.MustParseAddrPort("10.0.0.2:7000"), netip.MustParseAddrPort("10.0.0.3:7000")}
+	for _, l := range []Load{{Rate: 1, Targets: targets[:1]}, {Rate: 300, Targets: targets, Held: 9}, {Rate: 25, Targets: targets}} {
+		for _, sending := range []time.Duration{time.Millisecond, 2900 * time.Millisecond, time.Minute} {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), sending)
+				defer cancel()
+				tally := newTally()
+				var flows sync.WaitGroup
+				for _, f := range l.flows(tally) {
+					flows.Go(func() {
+						for f.wait(ctx) {
+							tally.add(f.name, Counts{Sent: 1})
+						}
+					})
+				}
+				flows.Wait()
+				all := 0.0
+				for name, c := range tally.flows {
+					way, _, _ := strings.Cut(name, " ")
+					n, _ := l.split(way)
+					sent, due := float64(c.Sent), l.Due(way, sending)
+					if all += due; sent < due || sent > due+2*float64(n) {
+						t.Errorf("%+v for %s: %g requests by %s, and %g are due", l, sending, sent, name, due)
+					}
+				}
+				if most := float64(l.Rate) * sending.Seconds(); all > most || sending == time.Minute && l.Rate > 1 && all < 0.9*most {
+					t.Errorf("%+v for %s: %g requests are due", l, sending, all)
+				}
+			})
+		}
+	}
+}
+
+func TestReportsSayForHowLongALoadSends(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tally := newTally()
+		for _, want := range []time.Duration{time.Second, 2 * time.Second, 2 * time.Second} {
+			time.Sleep(time.Second)
+			if got := tally.report().Sending; got != want {
+				t.Errorf("it says %s instead of %s", got, want)
+			}
+			if want == 2*time.Second {
+				tally.end()
+			}
+		}
+	})
 }
 
 func TestLoadHoldsAsManyConnectionsAsAskedFor(t *testing.T) {
