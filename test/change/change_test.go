@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +15,7 @@ import (
 
 	networkv1 "github.com/openshift/api/network/v1"
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/internal/await"
@@ -22,10 +25,19 @@ import (
 	"github.com/weftnet/weft/registry"
 )
 
+// leastRate and leastHeld are how many requests a second there must be between nodes at
+// least while a cluster changes, and over how many connections that stay open.
+const leastRate, leastHeld = 1000, 200
+
 // How much is sent between the pods that are there all the time, six on three nodes, and
 // to and from those that come and go.
+//
+// Of the 36 pairs of pods that are there all the time, a pod with itself among them, 24 are
+// of two nodes. So 216 of the 324 connections are between nodes, and two thirds of the
+// requests: 1,200 a second, and at least 1,080 where judge finds no fault. Each connection
+// is used four times a second.
 const (
-	baseRate, baseHeld = 1800, 7 // 210 connections, each used five times a second
+	baseRate, baseHeld = 1800, 9
 	moreRate, moreHeld = 150, 1
 )
 
@@ -40,6 +52,8 @@ type pair struct {
 	from, to string
 	// same says that both give subnets of one range.
 	same bool
+	// edited says that the ClusterConfig is edited, rather than the command used.
+	edited bool
 }
 
 func (p pair) String() string {
@@ -50,17 +64,51 @@ func (p pair) String() string {
 	case p.same:
 		ranges = " same range"
 	}
+	if p.edited {
+		ranges += " edited"
+	}
 	return p.from + " to " + p.to + ranges
 }
 
+// network is what flannel gives subnets from.
+func (p pair) network() string {
+	if p.same {
+		return openshift.DefaultCIDR
+	}
+	return otherRange
+}
+
+// options are those of a lab with the first plug-in.
+func (p pair) options() lab.Options {
+	o := lab.Options{Plugin: p.from}
+	if base(p.from) == flannel.Name {
+		o.Objects = []lab.Object{flannelObject(p.network())}
+	}
+	return o
+}
+
+// configure gives flannel what it needs where only the second plug-in needs it.
+func (p pair) configure(c *cluster) {
+	c.Helper()
+	if base(p.to) == flannel.Name && base(p.from) != flannel.Name {
+		c.configureFlannel(p.network())
+	}
+}
+
+// policies says whether policies are in force all the time.
+func (p pair) policies() bool { return hasPolicies(p.from) && hasPolicies(p.to) }
+
 // few has each kind of change once: of the family of addresses with other ranges and
-// with the same, between two with policies, and to one without.
+// with the same, between two with policies, and to one without; by the command and by an
+// edit.
 var few = []pair{
 	{from: "openshift-networkpolicy", to: "flannel-networkpolicy"},
-	{from: "flannel", to: "openshift-subnet", same: true},
+	{from: "flannel", to: "openshift-subnet", same: true, edited: true},
 	{from: "openshift-networkpolicy", to: "openshift-subnet"},
 }
 
+// allPairs has each pair of plug-ins, with each relation of their ranges, by the command and
+// by an edit in turn.
 func allPairs() (all []pair) {
 	names := []string{"openshift-subnet", "openshift-networkpolicy", "flannel", "flannel-networkpolicy"}
 	for _, from := range names {
@@ -68,9 +116,9 @@ func allPairs() (all []pair) {
 			if from == to {
 				continue
 			}
-			all = append(all, pair{from: from, to: to})
+			all = append(all, pair{from: from, to: to, edited: len(all)%2 == 1})
 			if base(from) != base(to) {
-				all = append(all, pair{from: from, to: to, same: true})
+				all = append(all, pair{from: from, to: to, same: true, edited: len(all)%2 == 1})
 			}
 		}
 	}
@@ -89,19 +137,11 @@ func TestChanges(t *testing.T) {
 }
 
 func (p pair) run(t *testing.T) {
-	network := otherRange
-	if p.same {
-		network = openshift.DefaultCIDR
-	}
-	o := lab.Options{Plugin: p.from}
-	if base(p.from) == flannel.Name {
-		o.Objects = []lab.Object{flannelObject(network)}
-	}
-	c := up(t, o)
+	c := up(t, p.options())
 	old := slices.Concat(c.onEach("a", talker), c.onEach("b", talker))
 	c.among(old)
 	var strangers []pod
-	if hasPolicies(p.from) && hasPolicies(p.to) {
+	if p.policies() {
 		strangers = c.onEach("stranger", stranger)
 		c.reach(strangers, old) // nothing but the policy keeps them out
 		c.letTalkersIn()
@@ -112,12 +152,10 @@ func (p pair) run(t *testing.T) {
 	always.knocks(strangers, old)
 	time.Sleep(hold)
 
-	if base(p.to) == flannel.Name && base(p.from) != flannel.Name {
-		c.configureFlannel(network)
-	}
-	there := c.change(p.from, p.to, "new", old, strangers, more)
+	p.configure(c)
+	there := c.change(p, "new", old, strangers, more)
 	time.Sleep(hold)
-	back := c.change(p.to, p.from, "late", slices.Concat(old, there), strangers, more)
+	back := c.change(pair{from: p.to, to: p.from, edited: p.edited}, "late", slices.Concat(old, there), strangers, more)
 	time.Sleep(hold)
 
 	c.unchanged()
@@ -128,7 +166,7 @@ func (p pair) run(t *testing.T) {
 	time.Sleep(hold)
 	c.among(old)
 	c.unchanged()
-	always.finish()
+	always.finishFull()
 }
 
 func flannelObject(network string) lab.Object {
@@ -155,19 +193,29 @@ func (c *cluster) denied(from, to []pod) {
 // change has the cluster change to another plug-in while pods come, and returns those,
 // which are of a name. Old ones and they reach each other, and strangers, who are denied
 // if there are any, do not reach them.
-func (c *cluster) change(from, to, name string, old, strangers []pod, all *traffics) (fresh []pod) {
+func (c *cluster) change(p pair, name string, old, strangers []pod, all *traffics) (fresh []pod) {
 	c.Helper()
-	if hasPolicies(from) && !hasPolicies(to) {
-		c.refused(from, to)
+	if hasPolicies(p.from) && !hasPolicies(p.to) {
+		c.refused(p.from, p.to)
 	}
 	done := make(chan outcome, 1)
-	go func() { done <- c.weft("plugin", "change", to, "--wait") }()
+	if p.edited {
+		c.edit(p.to)
+	} else {
+		go func() { done <- c.weft("plugin", "change", p.to, "--wait") }()
+	}
 	fresh = c.onEach(name+"-amid", talker)
-	(<-done).want(c, 0, "Done: new pods get addresses of "+to)
+	if p.edited {
+		c.status("new pods get addresses of "+p.to, func(s pluginStatus) bool {
+			return s.Used == p.to && (s.State == api.PluginRetiring || s.State == api.PluginSettled)
+		})
+	} else {
+		(<-done).want(c, 0, "Done: new pods get addresses of "+p.to)
+	}
 	fresh = append(fresh, c.onEach(name, talker)...)
-	if base(from) != base(to) {
-		for _, p := range fresh[len(c.lab.Nodes()):] {
-			c.isOf(p, to)
+	if base(p.from) != base(p.to) {
+		for _, f := range fresh[len(c.lab.Nodes()):] {
+			c.isOf(f, p.to)
 		}
 	}
 	c.among(old, fresh)
@@ -178,6 +226,28 @@ func (c *cluster) change(from, to, name string, old, strangers []pod, all *traff
 		all.knocks(strangers, fresh)
 	}
 	return fresh
+}
+
+// edit asks for a plug-in as whoever edits the ClusterConfig: it is read, changed and
+// applied.
+func (c *cluster) edit(plugin string) {
+	c.Helper()
+	read := c.weft("get", api.ClusterConfigKind.Singular, api.DefaultName, "-o", "yaml")
+	read.want(c, 0)
+	var config api.ClusterConfig
+	if err := yaml.Unmarshal([]byte(read.text), &config); err != nil {
+		c.Fatalf("%v in\n%s", err, read.text)
+	}
+	config.Spec.Plugin = plugin
+	text, err := yaml.Marshal(&config)
+	if err != nil {
+		c.Fatal(err)
+	}
+	file := filepath.Join(c.TempDir(), "clusterconfig.yaml")
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		c.Fatal(err)
+	}
+	c.weft("apply", "-f", file).want(c, 0, "configured")
 }
 
 // isOf wants a pod to have an address of the subnet that its node has of a plug-in.

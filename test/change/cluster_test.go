@@ -91,6 +91,9 @@ type pod struct {
 	pid        int
 }
 
+// serves is where the pod answers, by TCP and by UDP.
+func (p pod) serves() netip.AddrPort { return netip.AddrPortFrom(p.address, port) }
+
 // up makes a lab, and takes it down when the test ends.
 func up(t *testing.T, o lab.Options) *cluster {
 	t.Helper()
@@ -423,6 +426,7 @@ func addresses(pods []pod) (all []string) {
 type program struct {
 	from pod
 	to   []pod
+	load traffic.Load // of one that is a load
 	stop func() error
 	done chan error
 	out  bytes.Buffer
@@ -466,7 +470,13 @@ func (t *traffics) load(from, to []pod, rate, held int) {
 		if !slices.Contains(to, f) {
 			all = append(slices.Clone(to), f)
 		}
-		t.loads = append(t.loads, t.c.start(f, all, "load", strconv.Itoa(max(1, rate/len(from))), strconv.Itoa(held)))
+		l := traffic.Load{Rate: max(1, rate/len(from)), Held: held}
+		for _, p := range all {
+			l.Targets = append(l.Targets, p.serves())
+		}
+		p := t.c.start(f, all, "load", strconv.Itoa(l.Rate), strconv.Itoa(l.Held))
+		p.load = l
+		t.loads = append(t.loads, p)
 	}
 }
 
@@ -478,62 +488,30 @@ func (t *traffics) knocks(from, to []pod) {
 	}
 }
 
-// finish ends all, and reports as errors whatever was lost or got through. What is
-// said of connections is the longest that each waited for an answer.
-func (t *traffics) finish() {
+// finish ends all, says what came of it, and reports faults and whatever got through as
+// errors.
+func (t *traffics) finish() judgement {
 	t.c.Helper()
-	var sum traffic.Counts
-	slowest := make(map[string]float64) // by nodes, in milliseconds
-	var itself float64                  // of pods that ask themselves
-	flows := 0
-	for _, l := range t.loads {
-		if err := l.end(); err != nil {
+	var loads []loaded
+	for _, p := range t.loads {
+		if err := p.end(); err != nil {
 			t.c.Error(err)
 			continue
 		}
-		var r traffic.Report
-		if err := json.Unmarshal(l.out.Bytes(), &r); err != nil {
-			t.c.Errorf("the load in %s printed %s: %v", l.from.name, &l.out, err)
+		l := loaded{from: p.from, to: p.to, load: p.load}
+		if err := json.Unmarshal(p.out.Bytes(), &l.report); err != nil {
+			t.c.Errorf("the load in %s printed %s: %v", p.from.name, &p.out, err)
 			continue
 		}
-		sum = sum.Add(r.Counts)
-		for _, e := range r.Errors {
-			t.c.Errorf("%s (%s on %s): %s", l.from.name, l.from.address, l.from.node, e)
-		}
-		for name, ms := range r.Slowest {
-			kind, to, _ := strings.Cut(name, " ")
-			if kind != "tcp" {
-				continue
-			}
-			flows++
-			i := slices.IndexFunc(l.to, func(p pod) bool { return netip.AddrPortFrom(p.address, port).String() == to })
-			if i < 0 {
-				t.c.Fatalf("the load in %s speaks of %s", l.from.name, name)
-			}
-			if l.to[i] == l.from {
-				itself = max(itself, ms)
-				continue
-			}
-			pair := l.from.node + " to " + l.to[i].node
-			slowest[pair] = max(slowest[pair], ms)
-		}
+		loads = append(loads, l)
 	}
-	if flows == 0 || sum.Answered < int64(flows) {
-		t.c.Errorf("nothing was tested: %+v over %d flows", sum, flows)
+	j := judge(loads)
+	for _, line := range j.said {
+		t.c.Log(line)
 	}
-	if sum.Lost+sum.Resets+sum.Reconnects+sum.Waiting() != 0 {
-		t.c.Errorf("lost: %+v", sum)
+	for _, fault := range j.faults {
+		t.c.Error(fault)
 	}
-	t.c.Logf("%d requests, %d lost, %d connections refused or reset, %d broken", sum.Sent, sum.Lost, sum.Resets, sum.Reconnects)
-	var pairs []string
-	for pair, ms := range slowest {
-		pairs = append(pairs, fmt.Sprintf("%s %.0f ms", pair, ms))
-		if ms > itself+longestGap {
-			t.c.Errorf("%s: an answer over a connection took %.0f ms, and within a pod %.0f ms at most", pair, ms, itself)
-		}
-	}
-	slices.Sort(pairs)
-	t.c.Logf("slowest answers over connections that stay open: %s; within a pod %.0f ms", strings.Join(pairs, ", "), itself)
 	for _, k := range t.knock {
 		if err := k.end(); err != nil {
 			t.c.Error(err)
@@ -544,11 +522,16 @@ func (t *traffics) finish() {
 		}
 	}
 	t.loads, t.knock = nil, nil
+	return j
 }
 
-// longestGap is for how much longer than within a pod no connection must stall between
-// two, in milliseconds: far less than TCP lives through.
-const longestGap = 1000
+// finishFull finishes what was to be as much as is wanted between nodes.
+func (t *traffics) finishFull() {
+	t.c.Helper()
+	if j := t.finish(); j.rate < leastRate || j.held < leastHeld {
+		t.c.Errorf("between nodes there were %.0f requests a second over %d open connections, not %d over %d", j.rate, j.held, leastRate, leastHeld)
+	}
+}
 
 // base is the name of a plug-in without policies.
 func base(plugin string) string {

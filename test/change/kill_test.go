@@ -65,7 +65,7 @@ func TestKills(t *testing.T) {
 	c.remove(fresh...)
 	c.settled(from)
 	c.unchanged()
-	always.finish()
+	always.finishFull()
 }
 
 // killOne kills a process at a random moment, and starts it again at another. The first

@@ -79,7 +79,7 @@ func TestTakenBack(t *testing.T) {
 		c.remove(slices.Concat(fresh, after)...)
 		c.settled(openshiftSubnet)
 	})
-	always.finish()
+	always.finishFull()
 }
 
 // canary has the first node alone change to flannel, and all live with that for a while.
