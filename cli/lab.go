@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"os/exec"
 	"slices"
@@ -21,6 +22,7 @@ import (
 	"github.com/weftnet/weft/datapath/dataplanes"
 	"github.com/weftnet/weft/lab"
 	"github.com/weftnet/weft/plugin/plugins"
+	"github.com/weftnet/weft/registry/etcd/embedded"
 )
 
 func newLab() *cobra.Command {
@@ -42,7 +44,7 @@ real CNI plug-in. It needs root and changes nothing outside its directory.`,
 	}
 	cmd.PersistentFlags().StringVar(dir, "dir", "", "`DIRECTORY` the lab lies in ($"+lab.DirVariable+"; default "+lab.DefaultDir+")")
 	cmd.AddCommand(newLabUp(dir), newLabDown(dir), newLabStatus(dir), newLabRun(dir), newLabExec(dir), newLabDelete(dir),
-		newLabAddress(dir), newLabStop(dir), newLabStart(dir), newLabServe(), newLabFetch(), newLabStage(), newLabKubelet(dir))
+		newLabAddress(dir), newLabStop(dir), newLabStart(dir), newLabServe(), newLabFetch(), newLabStage(), newLabKubelet(dir), newLabEtcd())
 	return cmd
 }
 
@@ -438,6 +440,32 @@ func newLabKubelet(dir *string) *cobra.Command {
 				lab.SayReady(*ready)
 			}
 		})
+	}
+	return cmd
+}
+
+func newLabEtcd() *cobra.Command {
+	cmd := &cobra.Command{Use: "etcd", Short: "Be the etcd of a lab", Hidden: true, Args: cobra.NoArgs}
+	data := cmd.Flags().String("data-dir", "", "`DIRECTORY` of its data")
+	listen := cmd.Flags().StringSlice("listen", nil, "`URLs` at which it serves")
+	ready := cmd.Flags().Int("ready-fd", -1, "file `DESCRIPTOR` to write to once it serves")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		// A lab's underlay is for nobody else.
+		server, err := embedded.Start(cmd.Context(), embedded.Config{Dir: *data, ListenClient: *listen, AllowInsecure: true,
+			Log: slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))})
+		if err != nil {
+			return err
+		}
+		defer server.Close()
+		if *ready >= 0 {
+			lab.SayReady(*ready)
+		}
+		select {
+		case err := <-server.Failed():
+			return err
+		case <-cmd.Context().Done():
+			return nil
+		}
 	}
 	return cmd
 }

@@ -18,15 +18,27 @@ import (
 	"github.com/weftnet/weft/registry/etcd"
 )
 
-// etcdPort is where the embedded etcd answers on the underlay.
+// etcdPort is where etcd answers on the underlay.
 const etcdPort = "2379"
 
-// endpoint is the embedded etcd's, as the lab's machines reach it.
+// Etcd is the name of etcd as a daemon of its own, which runs on the machine of the first
+// controller.
+const Etcd = "etcd"
+
+// etcdDaemon is the name of the daemon that etcd is, or is in.
+func (l *Lab) etcdDaemon() string {
+	if l.options.EtcdApart {
+		return Etcd
+	}
+	return controllerMachine(1).name
+}
+
+// endpoint is etcd's, as the lab's machines reach it.
 func (l *Lab) endpoint() string {
 	return "http://" + net.JoinHostPort(controllerMachine(1).addresses(false)[0].String(), etcdPort)
 }
 
-// Endpoint is the embedded etcd's, as this machine reaches it.
+// Endpoint is etcd's, as this machine reaches it.
 func (l *Lab) Endpoint() string { return "unix://" + l.dir.etcdSocket() }
 
 // Registry returns a connection to the lab's registry. It must be closed.
@@ -46,12 +58,35 @@ func (l *Lab) login(name string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// startController starts a controller; the first returns when its etcd
-// accepts connections.
+// plugInController makes the namespace of a controller, where there is none.
+func (l *Lab) plugInController(m machine) error {
+	if l.isMounted(l.dir.network(m.name)) {
+		return nil
+	}
+	return errors.Join(releaseFile(l.dir.network(m.name)), l.plugIn(m))
+}
+
+// startEtcd starts etcd as a daemon of its own, and returns when it accepts connections.
+func (l *Lab) startEtcd(ctx context.Context) error {
+	m := controllerMachine(1)
+	if err := l.plugInController(m); err != nil {
+		return err
+	}
+	_, err := launch{
+		Weft: l.options.Weft, Record: l.dir.record(Etcd), Log: l.dir.log(Etcd), Ready: true,
+		Within: l.inNetwork(m.name),
+		Stage: stage{Args: []string{l.options.Weft, "lab", "etcd", "--data-dir", l.dir.etcdData(),
+			"--listen", l.endpoint() + "," + l.Endpoint(), "--ready-fd", fmt.Sprint(readyFD)}},
+	}.start(ctx)
+	return err
+}
+
+// startController starts a controller; one that etcd is in returns when that accepts
+// connections.
 func (l *Lab) startController(ctx context.Context, i int) error {
 	m := controllerMachine(i)
 	args := []string{l.options.Weft, "controller", "--name", m.name}
-	if i == 1 {
+	if m.name == l.etcdDaemon() {
 		args = append(args, "--embedded-etcd", "--etcd-data-dir", l.dir.etcdData(), "--etcd-allow-insecure",
 			"--etcd-listen", l.endpoint()+","+l.Endpoint())
 	} else {
@@ -60,10 +95,8 @@ func (l *Lab) startController(ctx context.Context, i int) error {
 	if login := l.login(m.name); login != "" {
 		args = append(args, "--etcd-user", login)
 	}
-	if !l.isMounted(l.dir.network(m.name)) {
-		if err := errors.Join(releaseFile(l.dir.network(m.name)), l.plugIn(m)); err != nil {
-			return err
-		}
+	if err := l.plugInController(m); err != nil {
+		return err
 	}
 	l.options.say("%s: %s", m.name, m.addresses(l.options.IPv6)[0])
 	p, err := launch{
@@ -73,7 +106,7 @@ func (l *Lab) startController(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
-	if i > 1 {
+	if m.name != l.etcdDaemon() {
 		return nil
 	}
 	for wait := 10 * time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
@@ -119,10 +152,13 @@ func (l *Lab) inNetwork(name string) func(func() error) error {
 }
 
 // Start starts what does not run: a node and its agent (see StartNode), a
-// controller, or the server outside the cluster.
+// controller, etcd where that is a daemon of its own, or the server outside the cluster.
 func (l *Lab) Start(ctx context.Context, name string) error {
 	if name == kubeletName {
 		return l.startAlone(name, func() error { return l.startKubelet(ctx) })
+	}
+	if name == Etcd && l.options.EtcdApart {
+		return l.startAlone(name, func() error { return l.startEtcd(ctx) })
 	}
 	if name != switchName && name != "" {
 		for i := range l.options.Controllers {

@@ -24,7 +24,7 @@ var ErrNoLab = errors.New("no lab is up")
 //	lab.json              the Options, written first and last (see Lab.complete)
 //	ns/                   a mount of its own
 //	ns/NAME.net .mnt      the namespaces of switch, controllers and nodes
-//	etcd.sock etcd/       the embedded etcd's socket and data
+//	etcd.sock etcd/       etcd's socket and data
 //	pod.sock              tells the kubelet that there are other pods
 //	daemons/NAME.json     the process record of switch, controllers and agents
 //	daemons/NAME.log      its output

@@ -2,7 +2,7 @@
 // try Weft in and to test it in.
 //
 // A lab is a switch (a namespace with a bridge, which is also the world
-// outside the cluster), controllers with an embedded etcd, and nodes. A node
+// outside the cluster), controllers with an embedded etcd or one beside them, and nodes. A node
 // is a network namespace and a mount namespace in which the real agent runs
 // with its ordinary flags; nothing in the agent or the controller knows of
 // labs. The lab plays the part of the kubelet and of the container runtime: a

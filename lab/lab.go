@@ -38,6 +38,9 @@ type Options struct {
 	// Controllers is how many controllers there are, 1 to MaxControllers; 0
 	// means 1. The first has the embedded etcd.
 	Controllers int `json:"controllers"`
+	// EtcdApart has etcd be a daemon of its own, Etcd, beside the first controller
+	// instead of within it, so that either can be killed without the other.
+	EtcdApart bool `json:"etcdApart,omitempty"`
 	// Plugin and DataPlane are what the ClusterConfig says; empty means the
 	// defaults.
 	Plugin    string `json:"plugin,omitempty"`
@@ -225,6 +228,11 @@ func (l *Lab) up(ctx context.Context, objects []Object) error {
 	tasks.Go(func() error { return l.startOutside(tctx) })
 	tasks.Go(func() error { return l.startKubelet(tctx) })
 	tasks.Go(func() error {
+		if l.options.EtcdApart {
+			if err := l.startEtcd(tctx); err != nil {
+				return err
+			}
+		}
 		for i := range l.options.Controllers {
 			if err := l.startController(tctx, i+1); err != nil {
 				return err

@@ -305,4 +305,8 @@ func TestLeftNamesWhatIsDead(t *testing.T) {
 	check("weft lab start-node controller1 && weft lab delete web -n shop")
 	runs("controller1")
 	check("weft lab delete web -n shop")
+	l.options.EtcdApart = true
+	check("weft lab start-node etcd && weft lab delete web -n shop")
+	runs(Etcd)
+	check("weft lab delete web -n shop")
 }

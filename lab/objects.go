@@ -106,10 +106,10 @@ func (l *Lab) createObjects(ctx context.Context, objects []Object) error {
 		return err
 	}
 	defer reg.Close()
-	first := controllerMachine(1).name
+	daemon := l.etcdDaemon()
 	return putAll(ctx, reg, objects, func() error {
-		if l.PID(first) == 0 {
-			return l.ended(first)
+		if l.PID(daemon) == 0 {
+			return l.ended(daemon)
 		}
 		return nil
 	})

@@ -357,8 +357,8 @@ func (l *Lab) removePod(ctx context.Context, reg registry.Registry, r podRecord)
 // away.
 func (l *Lab) left(r podRecord, what string, err error) error {
 	first := ""
-	// The agent needs the registry, which the first controller has.
-	for _, name := range []string{controllerMachine(1).name, r.Node} {
+	// The agent needs the registry, and so etcd.
+	for _, name := range []string{l.etcdDaemon(), r.Node} {
 		if l.PID(name) == 0 {
 			first += fmt.Sprintf("weft lab start-node %s && ", name)
 		}

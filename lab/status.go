@@ -78,6 +78,9 @@ func (l *Lab) Status() (Status, error) {
 	}
 	add(switchName, outside, "weft lab start-node "+switchName)
 	add(kubeletName, nil, "weft lab start-node "+kubeletName)
+	if l.options.EtcdApart {
+		add(Etcd, controllerMachine(1).addresses(l.options.IPv6)[:1], "weft lab start-node "+Etcd)
+	}
 	for i := range l.options.Controllers {
 		m := controllerMachine(i + 1)
 		add(m.name, m.addresses(l.options.IPv6), "weft lab start-node "+m.name)
