@@ -12,8 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// connections is how many stay open, over a change of the plug-in, between the pods that
-// send requests and those that answer.
+// connections is how many stay open between nodes over a change of the plug-in.
 const connections = 200
 
 // pluginChanged: the cluster comes to another plug-in and back, and no pod notices. Under
@@ -28,9 +27,9 @@ func pluginChanged(x *story) {
 		x.apply(clusterNetwork(ranges))
 		x.Cleanup(func() { x.must(x.command(x.kubectl, "delete", "clusternetworks.network.openshift.io", "default")) })
 	}
-	// Two pods send, to two addresses of a pod on each node.
-	held := connections/(2*2*len(x.nodes)) + 1
-	l := x.startLoad(requests, x.nodes[:2], x.nodes, "-held", strconv.Itoa(held))
+	const families = 2
+	rate, held := betweenNodes(len(x.nodes), families, requests, connections)
+	l := x.startLoad(rate, x.nodes, x.nodes, "-held", strconv.Itoa(held))
 	restarts, transitions := x.restarts(), x.transitions()
 
 	for i, name := range []string{other, x.plugin} {
@@ -69,7 +68,7 @@ func pluginChanged(x *story) {
 				return err
 			})
 		}
-		l.undisturbed(fmt.Sprintf("%d connections, %s", len(l.pods)*2*len(x.nodes)*held, name), start, time.Now())
+		l.undisturbed(fmt.Sprintf("%d connections, %s", len(l.pods)*families*len(x.nodes)*held, name), start, time.Now())
 	}
 	if now := x.restarts(); now != restarts {
 		x.Errorf("containers were started anew: %d times before and %d after", restarts, now)

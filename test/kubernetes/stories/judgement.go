@@ -69,6 +69,10 @@ func SpanOf(reports []traffic.Report, from, to time.Time) (Span, error) {
 // Rate is how many requests were sent in a second.
 func (s Span) Rate() float64 { return float64(s.Sent) / s.Took.Seconds() }
 
+// longestGap is how long nothing that may not be disturbed waits for an answer: no longer
+// than TCP waits before it sends the first packet of a connection once more.
+const longestGap = time.Second
+
 // Faults says what a load that nothing may disturb shows of a disturbance; rate
 // is how many requests a second should have been sent.
 func (s Span) Faults(rate float64) []string {
@@ -79,6 +83,9 @@ func (s Span) Faults(rate float64) []string {
 	if s.Rate() < rate*0.9 {
 		faults = append(faults, fmt.Sprintf("%.0f requests a second were sent, not %.0f", s.Rate(), rate))
 	}
+	if s.Worst > longestGap {
+		faults = append(faults, fmt.Sprintf("an answer took %s, and %s is the most", s.Worst.Round(time.Millisecond), longestGap))
+	}
 	if s.Waiting() > int64(rate*5) {
 		faults = append(faults, fmt.Sprintf("%d requests wait for an answer", s.Waiting()))
 	}
@@ -88,4 +95,12 @@ func (s Span) Faults(rate float64) []string {
 func (s Span) String() string {
 	return fmt.Sprintf("%d requests in %s (%.0f/s), %d lost, %d reset, %d reconnects, worst %s",
 		s.Sent, s.Took.Round(time.Second), s.Rate(), s.Lost, s.Resets, s.Reconnects, s.Worst.Round(time.Millisecond))
+}
+
+// betweenNodes is how much must be sent in all, from a pod on each node to each address of
+// a pod on each node, so that a number of requests a second go between nodes, and over how
+// many connections to each address, so that a number of these are between nodes.
+func betweenNodes(nodes, addresses, requests, connections int) (rate, held int) {
+	ceil := func(a, b int) int { return (a + b - 1) / b }
+	return ceil(requests*nodes, nodes-1), ceil(connections, nodes*(nodes-1)*addresses)
 }

@@ -166,9 +166,29 @@ func TestASpanIsJudgedByWhatHappenedInIt(t *testing.T) {
 	if faults := broken.Faults(1000); len(faults) != 1 || !strings.Contains(faults[0], "1 of 1000 requests lost") {
 		t.Errorf("the faults are %q", faults)
 	}
+	for worst, faults := range map[float64]int{1000: 0, 1001: 1} {
+		reports[2].Worst = worst
+		slow, err := SpanOf(reports, time.Unix(1, 5), time.Unix(3, 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := slow.Faults(1000); len(got) != faults || faults > 0 && !strings.Contains(got[0], "an answer took 1.001s") {
+			t.Errorf("where an answer took %g ms the faults are %q", worst, got)
+		}
+	}
 	for _, span := range [][2]int64{{0, 2}, {2, 6}} {
 		if s, err := SpanOf(reports, time.Unix(span[0], 0), time.Unix(span[1], 0)); err == nil {
 			t.Errorf("reports that do not cover %v give %+v", span, s)
+		}
+	}
+}
+
+func TestLoadsBetweenNodes(t *testing.T) {
+	for _, test := range []struct{ nodes, addresses, rate, held int }{{2, 1, 2000, 100}, {3, 2, 1500, 17}, {4, 2, 1334, 9}} {
+		rate, held := betweenNodes(test.nodes, test.addresses, 1000, 200)
+		if rate != test.rate || held != test.held {
+			t.Errorf("%d nodes with pods of %d addresses: %d requests a second and %d connections to each address, not %d and %d",
+				test.nodes, test.addresses, rate, held, test.rate, test.held)
 		}
 	}
 }
