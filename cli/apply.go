@@ -21,7 +21,6 @@ import (
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/daemon"
 	"github.com/weftnet/weft/datapath/dataplanes"
-	"github.com/weftnet/weft/explain"
 	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/plugin/plugins"
@@ -105,7 +104,7 @@ func unenforced(ctx context.Context, reg daemon.Registry, targets []target) (war
 	if !changed && !slices.ContainsFunc(api.PolicyKinds, func(k *registry.Kind) bool { return len(applied[k]) > 0 }) {
 		return nil
 	}
-	objects := make(explain.Snapshot)
+	objects := make(registry.Snapshot)
 	err := readConfig(ctx, reg, objects)
 	var plug plugin.Plugin
 	if err == nil {
@@ -144,7 +143,7 @@ func unenforced(ctx context.Context, reg daemon.Registry, targets []target) (war
 }
 
 // refusedChange says why the cluster will not change to the plug-in that was asked for.
-func refusedChange(ctx context.Context, reg daemon.Registry, objects explain.Snapshot, wanted string) (warnings []string) {
+func refusedChange(ctx context.Context, reg daemon.Registry, objects registry.Snapshot, wanted string) (warnings []string) {
 	to, err := plugins.Finder(reg.Serves)(wanted)
 	if err != nil {
 		return []string{err.Error()}

@@ -326,7 +326,7 @@ func (h *holders) of(ctx context.Context, a plan.Address) string {
 	}
 	h.read = time.Now()
 	// What cannot be read is not told; the address is.
-	snapshot := make(explain.Snapshot)
+	snapshot := make(registry.Snapshot)
 	if readInto(ctx, h.reg, snapshot, api.Pod, api.Node) != nil {
 		return ""
 	}
@@ -341,7 +341,7 @@ func (h *holders) of(ctx context.Context, a plan.Address) string {
 
 // inPools returns which node has which address of the pods' subnets, as far as the
 // registry tells.
-func (h *holders) inPools(ctx context.Context, snapshot explain.Snapshot) map[plan.Address]string {
+func (h *holders) inPools(ctx context.Context, snapshot registry.Snapshot) map[plan.Address]string {
 	c := explain.Cluster{Plugin: plugins.Finder(h.reg.Serves), Objects: withoutPolicies{snapshot}}
 	if readInto(ctx, h.reg, snapshot, api.ClusterConfigKind) != nil {
 		return nil

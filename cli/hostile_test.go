@@ -26,7 +26,7 @@ const hostile = "\x1b[2J\u009b2J\u202e\tcolumn\nallowed: by the plans"
 // TestHostileAgent has every text form show what an agent says: it is one line there,
 // and nothing in it reaches the terminal but text.
 func TestHostileAgent(t *testing.T) {
-	objects := explain.Snapshot{}
+	objects := registry.Snapshot{}
 	decoded, err := api.Decode([]byte(twoNodes), kinds())
 	if err != nil {
 		t.Fatal(err)

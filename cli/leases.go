@@ -7,13 +7,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/weftnet/weft/api"
-	"github.com/weftnet/weft/explain"
 	"github.com/weftnet/weft/registry"
 )
 
 // lostAgents returns the nodes whose agent does not live, where held are the
 // leases that somebody holds.
-func lostAgents(objects explain.Snapshot, held map[string]string) map[string]bool {
+func lostAgents(objects registry.Snapshot, held map[string]string) map[string]bool {
 	lost := make(map[string]bool)
 	for node := range objects.All(api.Node) {
 		lost[node.GetName()] = held[api.NodeLease(node.GetName())] == ""

@@ -102,7 +102,7 @@ they do not, and 2 if that cannot be said.`,
 			return err
 		}
 		defer reg.Close()
-		objects := make(explain.Snapshot)
+		objects := make(registry.Snapshot)
 		if err := readInto(cmd.Context(), reg, objects, api.ClusterConfigKind, api.Node); err != nil {
 			return err
 		}
@@ -132,7 +132,7 @@ they do not, and 2 if that cannot be said.`,
 
 // pluginStatusOf says which plug-ins nodes use, where lost are those whose agents do not
 // run.
-func pluginStatusOf(objects plugin.Objects, lost map[string]bool) pluginStatus {
+func pluginStatusOf(objects registry.Objects, lost map[string]bool) pluginStatus {
 	config := configOf(objects)
 	s := pluginStatus{Wanted: config.Spec.Plugin, WantedNodes: config.Spec.PluginNodes, Used: usedPlugin(config), Mix: api.PluginMix(config),
 		Nodes: []pluginNodeStatus{}}
@@ -157,7 +157,7 @@ func pluginStatusOf(objects plugin.Objects, lost map[string]bool) pluginStatus {
 // goneConfig says that there is no ClusterConfig though Nodes use plug-ins: they were told
 // to, and what told them is gone. A cluster that begins may have none: no Node has said yet
 // that it uses one.
-func goneConfig(objects plugin.Objects) (p api.Problem, gone bool) {
+func goneConfig(objects registry.Objects) (p api.Problem, gone bool) {
 	key := registry.Key{Name: api.DefaultName}
 	if objects.Get(api.ClusterConfigKind, key) != nil {
 		return p, false
@@ -184,10 +184,12 @@ func goneConfig(objects plugin.Objects) (p api.Problem, gone bool) {
 
 // configOf is the cluster's configuration, with its defaults and, where its status is lost,
 // what nodes go by, as far as the objects have Nodes.
-func configOf(objects plugin.Objects) *api.ClusterConfig { return explain.Config(objects, plugins.Get) }
+func configOf(objects registry.Objects) *api.ClusterConfig {
+	return explain.Config(objects, plugins.Get)
+}
 
 // readConfig reads what configOf goes by.
-func readConfig(ctx context.Context, reg registry.Registry, into explain.Snapshot) error {
+func readConfig(ctx context.Context, reg registry.Registry, into registry.Snapshot) error {
 	if err := readInto(ctx, reg, into, api.ClusterConfigKind); err != nil || configOf(into).Status.Plugin != "" {
 		return err
 	}
@@ -288,7 +290,7 @@ func (s pluginStatus) print(w io.Writer) error {
 
 // objections returns what speaks against a change to a plug-in, as the controller will
 // find. It reads what it needs into objects, which have the ClusterConfig.
-func objections(ctx context.Context, reg daemon.Registry, objects explain.Snapshot, to plugin.Plugin) (change.Objections, error) {
+func objections(ctx context.Context, reg daemon.Registry, objects registry.Snapshot, to plugin.Plugin) (change.Objections, error) {
 	config := configOf(objects)
 	if to.Name() == usedPlugin(config) {
 		return change.Objections{}, nil // nothing changes, or is taken back

@@ -18,7 +18,6 @@ import (
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/daemon"
-	"github.com/weftnet/weft/explain"
 	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/plugin/change"
 	"github.com/weftnet/weft/plugin/plugins"
@@ -131,7 +130,7 @@ func (p *changing) run(ctx context.Context) error {
 		return err
 	}
 	if p.dryRun {
-		objects := make(explain.Snapshot)
+		objects := make(registry.Snapshot)
 		if err := readInto(ctx, p.reg, objects, api.ClusterConfigKind); err != nil {
 			return err
 		}
@@ -163,7 +162,7 @@ func (p *changing) run(ctx context.Context) error {
 // It returns what nodes go by, and how many there are.
 func (p *changing) ask(ctx context.Context, now *api.ClusterConfig) (config *api.ClusterConfig, nodes int, err error) {
 	config = api.Effective(now)
-	objects := explain.Snapshot{api.ClusterConfigKind: {config}}
+	objects := registry.Snapshot{api.ClusterConfigKind: {config}}
 	if err := readInto(ctx, p.reg, objects, api.Node); err != nil {
 		return nil, 0, err
 	}
@@ -353,7 +352,7 @@ const lookAgain = 5 * time.Second
 // refusals returns what speaks against the change by now. What the controller said may be
 // of an earlier time.
 func (p *changing) refusals(ctx context.Context) ([]string, error) {
-	objects := make(explain.Snapshot)
+	objects := make(registry.Snapshot)
 	if err := readInto(ctx, p.reg, objects, api.ClusterConfigKind); err != nil {
 		return nil, err
 	}

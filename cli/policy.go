@@ -17,7 +17,6 @@ import (
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/explain"
 	"github.com/weftnet/weft/internal/printable"
-	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/plugin/networkpolicy"
 	"github.com/weftnet/weft/plugin/plugins"
 	"github.com/weftnet/weft/policy"
@@ -116,7 +115,7 @@ the policies are applied.`,
 // try says what would change if objects were what the targets say, or gone.
 func try(ctx context.Context, reg registry.Registry, targets []target, without bool, most int) (trial, error) {
 	t := trial{Differences: []policy.Difference{}}
-	objects := make(explain.Snapshot)
+	objects := make(registry.Snapshot)
 	if err := readInto(ctx, reg, objects, slices.Concat(explain.PolicyKinds,
 		[]*registry.Kind{api.ClusterConfigKind, api.Namespace, api.Pod, api.Node, api.DomainNameKind})...); err != nil {
 		return t, err
@@ -219,7 +218,7 @@ func (s *policyState) disown(why string) {
 
 // doubt says where the nodes with a policy's pods have no agent that lives, or are
 // in trouble with their plans: what they said was so then.
-func (s *policyState) doubt(held map[string]string, objects plugin.Objects) {
+func (s *policyState) doubt(held map[string]string, objects registry.Objects) {
 	for _, n := range s.Nodes {
 		node := registry.GetAs[*corev1.Node](objects, api.Node, registry.Key{Name: n})
 		switch {
@@ -283,7 +282,7 @@ enforced as they are written, and 2 if that cannot be said.`,
 			return err
 		}
 		defer reg.Close()
-		objects := make(explain.Snapshot)
+		objects := make(registry.Snapshot)
 		if err := readInto(cmd.Context(), reg, objects, append(networkpolicy.StateKinds(), api.ClusterConfigKind, api.Pod, api.Node)...); err != nil {
 			return err
 		}
@@ -334,7 +333,7 @@ enforced as they are written, and 2 if that cannot be said.`,
 	return cmd
 }
 
-func policyStates(objects explain.Snapshot, wanted func(networkpolicy.State) bool) []policyState {
+func policyStates(objects registry.Snapshot, wanted func(networkpolicy.State) bool) []policyState {
 	policies := explain.Policies(objects)
 	scene := explain.Scene(objects, kubernetes.Named(policies))
 	namespaces := make(map[string]labels.Set)

@@ -9,13 +9,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weftnet/weft/api"
-	"github.com/weftnet/weft/explain"
+	"github.com/weftnet/weft/registry"
 )
 
 // TestDoubt has nodes that said that a policy is in force, and may not do what they
 // said any more.
 func TestDoubt(t *testing.T) {
-	objects := explain.Snapshot{}
+	objects := registry.Snapshot{}
 	held := map[string]string{}
 	node := func(name string, status corev1.ConditionStatus, reason string) {
 		objects.Put(api.Node, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{

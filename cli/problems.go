@@ -318,7 +318,7 @@ func policyProblems(l *problemList, c explain.Cluster, plug plugin.Plugin, besid
 	if !explain.Enforces(plug) {
 		return
 	}
-	objects, ok := c.Objects.(explain.Snapshot)
+	objects, ok := c.Objects.(registry.Snapshot)
 	if !ok {
 		return
 	}
@@ -370,12 +370,12 @@ func podsAre(names []string) string {
 }
 
 // pluginName is the name of the plug-in that the cluster uses.
-func pluginName(objects plugin.Objects) string { return usedPlugin(configOf(objects)) }
+func pluginName(objects registry.Objects) string { return usedPlugin(configOf(objects)) }
 
 // withoutPolicies are the objects without those that say who may talk to whom,
 // which weft policy status tells of: to compile them for every node of a large
 // cluster takes minutes.
-type withoutPolicies struct{ plugin.Objects }
+type withoutPolicies struct{ registry.Objects }
 
 func (o withoutPolicies) All(k *registry.Kind) iter.Seq[registry.Object] {
 	if ofPolicies(k) {

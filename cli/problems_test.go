@@ -54,7 +54,7 @@ func TestManyFaultyRules(t *testing.T) {
 		policy.Spec.Ingress = append(policy.Spec.Ingress, networkingv1.NetworkPolicyIngressRule{
 			From: []networkingv1.NetworkPolicyPeer{{IPBlock: &networkingv1.IPBlock{CIDR: fmt.Sprintf("10.0.%d.0/99", i)}}}})
 	}
-	objects := explain.Snapshot{}
+	objects := registry.Snapshot{}
 	objects.Put(api.NetworkPolicy, policy)
 	states := networkpolicy.States(objects)
 	if len(states) != 1 || len(states[0].Problems) != faults {
@@ -86,7 +86,7 @@ func TestUnfitMTU(t *testing.T) {
 		9000: "ClusterConfig default: mtu 9000 is more than node %s can carry in tunnels; its pods get 1450.",
 		500:  "an mtu of 500 is too small for pods on node %s, which get 576;",
 	} {
-		objects := explain.Snapshot{}
+		objects := registry.Snapshot{}
 		config := &api.ClusterConfig{ObjectMeta: metav1.ObjectMeta{Name: api.DefaultName}, Spec: api.ClusterConfigSpec{Plugin: "openshift-subnet", MTU: mtu}}
 		objects.Put(api.ClusterConfigKind, config)
 		decoded, err := api.Decode([]byte(twoNodes), kinds())
@@ -180,7 +180,7 @@ func TestEnforcedBeside(t *testing.T) {
 		}
 		return p
 	}
-	objects := make(explain.Snapshot)
+	objects := make(registry.Snapshot)
 	policy := api.NetworkPolicy.New()
 	policy.SetNamespace("shop")
 	policy.SetName("web")

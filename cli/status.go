@@ -115,7 +115,7 @@ func readStatus(ctx context.Context, reg registry.Registry) (clusterStatus, erro
 	// one may then have no right to.
 	var unknown problemList
 	for _, k := range api.PolicyKinds {
-		if err := readInto(ctx, reg, cluster.Objects.(explain.Snapshot), k); err != nil {
+		if err := readInto(ctx, reg, cluster.Objects.(registry.Snapshot), k); err != nil {
 			unknown.about(nil, registry.Key{Name: k.Plural}, "whether all are enforced is not known: "+err.Error(), "")
 		}
 	}

@@ -173,7 +173,7 @@ func askWhy(ctx context.Context, reg registry.Registry, question explain.Questio
 	}
 	// Services matter only where the destination is one, and not everybody
 	// may read them.
-	unread := readInto(ctx, reg, cluster.Objects.(explain.Snapshot), api.Service)
+	unread := readInto(ctx, reg, cluster.Objects.(registry.Snapshot), api.Service)
 	answer, err := cluster.Why(question)
 	if err != nil {
 		return answer, errors.Join(err, unread)
@@ -207,7 +207,7 @@ const resolveTimeout = 5 * time.Second
 // readCluster reads what explaining takes out of the registry.
 func readCluster(ctx context.Context, reg registry.Registry) (explain.Cluster, error) {
 	c := explain.Cluster{Plugin: plugins.Finder(reg.Serves)}
-	snapshot := make(explain.Snapshot)
+	snapshot := make(registry.Snapshot)
 	if err := readInto(ctx, reg, snapshot, api.ClusterConfigKind, api.Node, api.Pod); err != nil {
 		return c, err
 	}
@@ -229,7 +229,7 @@ func readCluster(ctx context.Context, reg registry.Registry) (explain.Cluster, e
 }
 
 // readInto reads those kinds that were not read yet.
-func readInto(ctx context.Context, reg registry.Registry, into explain.Snapshot, kinds ...*registry.Kind) error {
+func readInto(ctx context.Context, reg registry.Registry, into registry.Snapshot, kinds ...*registry.Kind) error {
 	for _, k := range kinds {
 		if _, done := into[k]; done {
 			continue
@@ -245,14 +245,14 @@ func readInto(ctx context.Context, reg registry.Registry, into explain.Snapshot,
 
 // pluginOf returns the plug-in that the cluster uses, with those that it changes from and
 // to.
-func pluginOf(objects explain.Snapshot, find func(string) (plugin.Plugin, error)) (plugin.Plugin, error) {
+func pluginOf(objects registry.Snapshot, find func(string) (plugin.Plugin, error)) (plugin.Plugin, error) {
 	return plugin.MixOf(pluginName(objects), configOf(objects), find)
 }
 
 // notInForce says where policies that decide are not in force yet, or not as
 // they are written, on the node of the pod for which they decide. It doubts the
 // answer, and warns of the whole of which that is a part.
-func notInForce(states []networkpolicy.State, objects plugin.Objects, answer *explain.Answer, warn func(node string, p api.Problem)) {
+func notInForce(states []networkpolicy.State, objects registry.Objects, answer *explain.Answer, warn func(node string, p api.Problem)) {
 	for i := range answer.Backends {
 		notInForce(states, objects, &answer.Backends[i], warn)
 	}

@@ -12,7 +12,6 @@ package explain
 
 import (
 	"fmt"
-	"iter"
 	"net/netip"
 	"slices"
 	"strings"
@@ -25,35 +24,9 @@ import (
 	"github.com/weftnet/weft/registry"
 )
 
-// Snapshot holds the objects of some kinds. It implements plugin.Objects.
-type Snapshot map[*registry.Kind][]registry.Object
-
-// Put adds an object or replaces the one of its name.
-func (s Snapshot) Put(k *registry.Kind, o registry.Object) {
-	i, found := slices.BinarySearchFunc(s[k], registry.KeyOf(o), compareKey)
-	if found {
-		s[k][i] = o
-		return
-	}
-	s[k] = slices.Insert(s[k], i, o)
-}
-
-// All implements plugin.Objects.
-func (s Snapshot) All(k *registry.Kind) iter.Seq[registry.Object] { return slices.Values(s[k]) }
-
-// Get implements plugin.Objects.
-func (s Snapshot) Get(k *registry.Kind, key registry.Key) registry.Object {
-	if i, found := slices.BinarySearchFunc(s[k], key, compareKey); found {
-		return s[k][i]
-	}
-	return nil
-}
-
-func compareKey(o registry.Object, key registry.Key) int { return registry.KeyOf(o).Compare(key) }
-
 // Cluster is what an answer is found from.
 type Cluster struct {
-	Objects plugin.Objects
+	Objects registry.Objects
 	// Plugin finds a plug-in by name.
 	Plugin func(name string) (plugin.Plugin, error)
 	// Lost names the nodes whose agent does not hold its lease.

@@ -50,7 +50,7 @@ func read(t *testing.T, text []byte) Cluster {
 	t.Helper()
 	c := Cluster{Plugin: plugins.Get, Lost: make(map[string]bool)}
 	kinds := append(plugins.Kinds(), api.Kinds...)
-	snapshot := make(Snapshot)
+	snapshot := make(registry.Snapshot)
 	for _, doc := range bytes.Split(text, []byte("---\n")) {
 		if node, ok := bytes.CutPrefix(bytes.TrimSpace(doc), []byte("lost: ")); ok {
 			c.Lost[string(node)] = true
@@ -198,7 +198,7 @@ func TestOnlyNodesOnTheWayAreCompiledFor(t *testing.T) {
 	for i := 3; i < 30; i++ {
 		node := &corev1.Node{Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: fmt.Sprint("172.30.0.", i+10)}}}}
 		node.Name = fmt.Sprint("node", i)
-		c.Objects.(Snapshot).Put(api.Node, node)
+		c.Objects.(registry.Snapshot).Put(api.Node, node)
 	}
 	plug, err := plugins.Get("openshift-networkpolicy")
 	if err != nil {
@@ -235,7 +235,7 @@ func (c *counter) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
 // Every order of putting objects into a snapshot gives the same one.
 func TestSnapshotIsOrdered(t *testing.T) {
 	names := []string{"b", "a", "c", "a"}
-	s := make(Snapshot)
+	s := make(registry.Snapshot)
 	for _, n := range names {
 		node := api.Node.New()
 		node.SetName(n)

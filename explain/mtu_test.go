@@ -41,7 +41,7 @@ func TestUnfitMTU(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := read(t, txtar.Parse(text).Files[0].Data)
-			objects := c.Objects.(Snapshot)
+			objects := c.Objects.(registry.Snapshot)
 			config := &api.ClusterConfig{ObjectMeta: metav1.ObjectMeta{Name: api.DefaultName}, Spec: api.ClusterConfigSpec{Plugin: "openshift-subnet", MTU: test.config}}
 			objects.Put(api.ClusterConfigKind, config)
 			if test.cluster != 0 {

@@ -128,14 +128,14 @@ func (c Cluster) Kinds() ([]*registry.Kind, error) {
 // Config is the cluster's configuration with its defaults. Where its status says nothing of
 // plug-ins, as one that was lost, it has what nodes go by then: what most of them use, beside
 // all that any has loaded, as far as find finds it.
-func Config(objects plugin.Objects, find func(name string) (plugin.Plugin, error)) *api.ClusterConfig {
+func Config(objects registry.Objects, find func(name string) (plugin.Plugin, error)) *api.ClusterConfig {
 	said, _ := config(objects, find)
 	return said
 }
 
 // config is Config. A node that says nothing knows nothing of what others use, and goes by
 // unsaid, the configuration as it is. That is nil where there is no difference.
-func config(objects plugin.Objects, find func(name string) (plugin.Plugin, error)) (said, unsaid *api.ClusterConfig) {
+func config(objects registry.Objects, find func(name string) (plugin.Plugin, error)) (said, unsaid *api.ClusterConfig) {
 	said = api.Effective(objects.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName}))
 	if said.Status.Plugin != "" {
 		return said, nil

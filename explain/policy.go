@@ -66,7 +66,7 @@ func Enforces(p plugin.Plugin) bool {
 }
 
 // Policies returns the cluster's policies.
-func Policies(objects plugin.Objects) []*policy.Policy {
+func Policies(objects registry.Objects) []*policy.Policy {
 	var all []*policy.Policy
 	for _, k := range PolicyKinds {
 		for o := range objects.All(k) {
@@ -258,7 +258,7 @@ func (c Cluster) unknown(p Party, named map[string]bool) string {
 
 // Scene returns all whom policies can be about. It is for policies that select
 // by those of kubernetes.Replicas that are in named.
-func Scene(objects plugin.Objects, named map[string]bool) policy.Scene {
+func Scene(objects registry.Objects, named map[string]bool) policy.Scene {
 	var s policy.Scene
 	for o := range objects.All(api.Namespace) {
 		s.Namespaces = append(s.Namespaces, &policy.Namespace{Name: o.GetName(), Labels: o.GetLabels()})

@@ -12,7 +12,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"iter"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -182,18 +181,10 @@ type Input struct {
 	Previous *plan.Plan
 	// Config is the cluster's configuration, never nil.
 	Config *api.ClusterConfig
-	// Objects holds the kinds that Plugin.Kinds named.
-	Objects Objects
+	// Objects holds the kinds that Plugin.Kinds named. They must not be changed.
+	Objects registry.Objects
 	// Node is the node to compile for.
 	Node Node
-}
-
-// Objects is a snapshot of objects. They must not be changed.
-type Objects interface {
-	// All yields a kind's objects in key order.
-	All(k *registry.Kind) iter.Seq[registry.Object]
-	// Get returns one, or nil.
-	Get(k *registry.Kind, key registry.Key) registry.Object
 }
 
 // Node is what is known of a node without asking the registry.

@@ -329,7 +329,7 @@ func (c *Cache) Snapshot() Snapshot {
 	return s
 }
 
-// Snapshot is an unchanging set of objects: those of each kind in key order.
+// Snapshot is a set of objects that changes by Put alone: those of each kind in key order.
 type Snapshot map[*Kind][]Object
 
 // NewSnapshot returns a snapshot of the given objects, in any order.
@@ -339,6 +339,17 @@ func NewSnapshot(objects map[*Kind][]Object) Snapshot {
 		s[k] = slices.SortedFunc(slices.Values(list), func(a, b Object) int { return KeyOf(a).Compare(KeyOf(b)) })
 	}
 	return s
+}
+
+// Put adds an object, or replaces the one of its name. What shares the objects with s, as
+// the Cache that s is of, keeps those that it has.
+func (s Snapshot) Put(k *Kind, o Object) {
+	i, found := find(s[k], KeyOf(o))
+	rest := s[k][i:]
+	if found {
+		rest = rest[1:]
+	}
+	s[k] = slices.Concat(s[k][:i], []Object{o}, rest)
 }
 
 // Get returns an object, or nil.

@@ -87,7 +87,7 @@ func (c Change) Kinds() []*registry.Kind {
 
 // Against returns what speaks against the change. Pods among the objects, which Kinds
 // does not name, are counted where they would be cut off.
-func (c Change) Against(config *api.ClusterConfig, objects plugin.Objects) Objections {
+func (c Change) Against(config *api.ClusterConfig, objects registry.Objects) Objections {
 	var o Objections
 	if c.Only != nil {
 		o.Made = make(map[*registry.Kind][]string)
@@ -214,7 +214,7 @@ func (c Change) cutOff(leaves plugin.Plugin, lands survey) []string {
 // survey has each plug-in's land taken once.
 type survey struct {
 	config  *api.ClusterConfig
-	objects plugin.Objects
+	objects registry.Objects
 	lands   map[string]land
 }
 
@@ -228,7 +228,7 @@ func (s survey) land(p plugin.Plugin) land {
 	return l
 }
 
-func namesOf(objects plugin.Objects, k *registry.Kind) []string {
+func namesOf(objects registry.Objects, k *registry.Kind) []string {
 	var names []string
 	for o := range objects.All(k) {
 		names = append(names, registry.KeyOf(o).String())
@@ -298,7 +298,7 @@ type outsider struct {
 // node says of itself, as with which prefixes it is on-link or by which configuration it
 // goes, must not decide for the others. Of those that are not known, as they do not do the
 // plug-in yet, it asks their own.
-func landOf(p plugin.Plugin, config *api.ClusterConfig, objects plugin.Objects) land {
+func landOf(p plugin.Plugin, config *api.ClusterConfig, objects registry.Objects) land {
 	p = plugin.BaseOf(p)
 	_, adopts := p.(plugin.Adopter)
 	admitter, admits := p.(plugin.Admitter)
@@ -329,7 +329,7 @@ func landOf(p plugin.Plugin, config *api.ClusterConfig, objects plugin.Objects) 
 	}
 	_, works := p.(plugin.ClusterRunner)
 	told := make(map[string]bool)
-	compile := func(n plugin.Node, objects plugin.Objects) *plan.Plan {
+	compile := func(n plugin.Node, objects registry.Objects) *plan.Plan {
 		made, problems := p.Compile(plugin.Input{Config: config, Objects: objects, Node: n})
 		for _, problem := range problems {
 			if problem.Kind == nil || problem.Key.Name == "" || works && objects.Get(problem.Kind, problem.Key) == nil {
@@ -424,7 +424,7 @@ func noNode(v6First bool) plugin.Node {
 // apart are objects of which those of single nodes can be told from what is nobody's: their
 // Nodes, what is named like these, and what is known to say where others are.
 type apart struct {
-	plugin.Objects
+	registry.Objects
 	nodes  map[string]bool
 	known  map[*registry.Kind]map[registry.Key]bool
 	common map[*registry.Kind][]registry.Object
@@ -456,7 +456,7 @@ type alone struct {
 	node registry.Key
 }
 
-// All implements plugin.Objects.
+// All implements registry.Objects.
 func (o alone) All(k *registry.Kind) iter.Seq[registry.Object] {
 	all := o.commonOf(k)
 	if own := o.Objects.Get(k, o.node); own != nil {
@@ -466,7 +466,7 @@ func (o alone) All(k *registry.Kind) iter.Seq[registry.Object] {
 	return slices.Values(all)
 }
 
-// Get implements plugin.Objects.
+// Get implements registry.Objects.
 func (o alone) Get(k *registry.Kind, key registry.Key) registry.Object {
 	if key != o.node && o.isOf(k, key) {
 		return nil
@@ -476,7 +476,7 @@ func (o alone) Get(k *registry.Kind, key registry.Key) registry.Object {
 
 // clashes says which addresses two machines would have, of those that nodes have under
 // another plug-in.
-func (l land) clashes(other land, objects plugin.Objects) []string {
+func (l land) clashes(other land, objects registry.Objects) []string {
 	var out []string
 	var pods map[string][]netip.Addr
 	clash := func(theirs, ours netip.Prefix) {
@@ -543,7 +543,7 @@ func comparePrefixes(a, b netip.Prefix) int {
 }
 
 // podsOf returns the addresses of nodes' pods, as far as these are among the objects.
-func podsOf(objects plugin.Objects) map[string][]netip.Addr {
+func podsOf(objects registry.Objects) map[string][]netip.Addr {
 	of := make(map[string][]netip.Addr)
 	for pod := range registry.Each[*corev1.Pod](objects, api.Pod) {
 		if pod.Spec.HostNetwork || api.Ended(pod) {

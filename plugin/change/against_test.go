@@ -118,7 +118,7 @@ func TestKindsToRead(t *testing.T) {
 
 // counting are objects that count how many were looked at.
 type counting struct {
-	plugin.Objects
+	registry.Objects
 	looks int
 }
 

@@ -48,7 +48,7 @@ func Elsewhere(ctx context.Context, r registry.Registry, base string, named func
 
 // given returns what some plug-ins give. One that has given nothing to anybody yet may
 // never do so, as flannel where nobody gives Nodes podCIDRs.
-func given(plugins []plugin.Plugin, config *api.ClusterConfig, objects plugin.Objects) plugin.Elsewhere {
+func given(plugins []plugin.Plugin, config *api.ClusterConfig, objects registry.Objects) plugin.Elsewhere {
 	out := plugin.Elsewhere{Holdings: make(plugin.Holdings)}
 	for _, p := range plugins {
 		l := landOf(p, config, objects)

@@ -146,7 +146,7 @@ type lease struct {
 
 // readLeases returns the leases whose names can be read, in key order, and why
 // others cannot.
-func (p Plugin) readLeases(objects plugin.Objects) ([]*lease, []plugin.Problem) {
+func (p Plugin) readLeases(objects registry.Objects) ([]*lease, []plugin.Problem) {
 	var leases []*lease
 	k := p.Leases
 	reservations, problems := readReservations(objects, p.Reservations)
@@ -177,7 +177,7 @@ type owner struct {
 	nodes map[string][]netip.Addr
 }
 
-func ownerOf(n plugin.Node, objects plugin.Objects) owner {
+func ownerOf(n plugin.Node, objects registry.Objects) owner {
 	o := owner{n.Name, n.Addresses, nil, map[string][]netip.Addr{}}
 	for _, e := range n.Endpoints {
 		o.pods = append(o.pods, e.Addresses...)
@@ -253,7 +253,7 @@ func (c *compiler) configProblem(format string, args ...any) {
 }
 
 // readSettings reads the configuration from the registry.
-func readSettings(objects plugin.Objects, k *registry.Kind) (Settings, error) {
+func readSettings(objects registry.Objects, k *registry.Kind) (Settings, error) {
 	o := registry.GetAs[*Config](objects, k, registry.Key{Name: ConfigName})
 	if o == nil {
 		return Settings{}, fmt.Errorf(`key %s is missing: write it, for example {"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}`, k.Layout.Prefix)

@@ -113,7 +113,7 @@ const maxConfig = 16 << 10
 
 // configurationOf returns what a node, nil before there is one, goes by, and
 // what is wrong with the ConfigMap.
-func configurationOf(objects plugin.Objects, node *corev1.Node) (configuration, error) {
+func configurationOf(objects registry.Objects, node *corev1.Node) (configuration, error) {
 	c := configuration{from: reference{ConfigMap, ConfigMap.Only}}
 	var err error
 	m := registry.GetAs[*corev1.ConfigMap](objects, ConfigMap, ConfigMap.Only)

@@ -123,7 +123,7 @@ func (r *reservation) names(addresses []netip.Addr) bool {
 // one that is free. It returns also the lease to make for it, where there is none,
 // by which flanneld learns that the subnet is taken. objects are Configs, Leases
 // and Reservations.
-func (p Plugin) Reserve(objects plugin.Objects, node string, addresses []netip.Addr) (*Reservation, *Lease, error) {
+func (p Plugin) Reserve(objects registry.Objects, node string, addresses []netip.Addr) (*Reservation, *Lease, error) {
 	p = p.withDefaults()
 	settings, err := readSettings(objects, p.Config)
 	if err != nil {
@@ -171,7 +171,7 @@ func (p Plugin) Reserve(objects plugin.Objects, node string, addresses []netip.A
 
 // readReservations returns what administrators said, by subnet, and what of it
 // means nothing.
-func readReservations(objects plugin.Objects, k *registry.Kind) (map[Subnet]*reservation, []plugin.Problem) {
+func readReservations(objects registry.Objects, k *registry.Kind) (map[Subnet]*reservation, []plugin.Problem) {
 	reservations := map[Subnet]*reservation{}
 	var problems []plugin.Problem
 	for o := range registry.Each[*Reservation](objects, k) {

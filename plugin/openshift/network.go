@@ -8,7 +8,6 @@ import (
 	networkv1 "github.com/openshift/api/network/v1"
 
 	"github.com/weftnet/weft/api"
-	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/registry"
 	"github.com/weftnet/weft/subnet"
 )
@@ -185,7 +184,7 @@ func families(ranges []subnet.Range) []subnet.Family {
 var networkKey = registry.Key{Name: api.DefaultName}
 
 // networkOf reads the ClusterNetwork among objects.
-func networkOf(objects plugin.Objects) network {
+func networkOf(objects registry.Objects) network {
 	cn, _ := objects.Get(api.ClusterNetwork, networkKey).(*networkv1.ClusterNetwork)
 	return readNetwork(cn)
 }

@@ -242,7 +242,7 @@ func (c *cluster) plans(plugin string) explain.Cluster {
 	if err != nil {
 		c.Fatal(err)
 	}
-	r, objects := c.registry(), make(explain.Snapshot)
+	r, objects := c.registry(), make(registry.Snapshot)
 	for _, k := range append([]*registry.Kind{api.ClusterConfigKind, api.Node, api.Pod}, plug.Kinds()...) {
 		if objects[k], _, err = r.List(c.Context(), k); err != nil {
 			c.Fatal(err)

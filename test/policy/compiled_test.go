@@ -14,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weftnet/weft/api"
-	"github.com/weftnet/weft/explain"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/plugin/openshift"
@@ -62,7 +61,7 @@ func newCompiled() subject {
 // become implements subject.
 func (s *compiled) become(c *oracle.Cluster) error {
 	s.write(c)
-	shared := explain.Snapshot{}
+	shared := registry.Snapshot{}
 	shared.Put(api.ClusterNetwork, s.network)
 	for _, o := range c.Namespaces {
 		shared.Put(api.Namespace, o)
