@@ -110,7 +110,7 @@ var few = []pair{
 // allPairs has each pair of plug-ins, with each relation of their ranges, by the command and
 // by an edit in turn.
 func allPairs() (all []pair) {
-	names := []string{"openshift-subnet", "openshift-networkpolicy", "flannel", "flannel-networkpolicy"}
+	names := []string{"openshift-networkpolicy", "flannel-networkpolicy", "openshift-subnet", "flannel"}
 	for _, from := range names {
 		for _, to := range names {
 			if from == to {

@@ -17,10 +17,10 @@ import (
 // TestKills kills agents, controllers and etcd at random moments while the plug-in
 // changes to and fro and pods come and go. What was sent between pods that were left
 // alone is all answered, none of what a policy forbids gets through, and the cluster comes
-// to what was asked for last. The seed says between which plug-ins it changes.
+// to what was asked for last. Seeds go through all pairs of plug-ins in turn, from 1 on.
 func TestKills(t *testing.T) {
 	pairs := allPairs()
-	p := pairs[rand.New(rand.NewPCG(*seed, 3)).IntN(len(pairs))]
+	p := pairs[(*seed-1)%uint64(len(pairs))]
 	p.edited = false // what fails, as etcd is away, is asked for again by the command
 	t.Logf("seed %d: %s", *seed, p)
 	from, to := p.from, p.to
