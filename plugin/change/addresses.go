@@ -22,7 +22,7 @@ import (
 // covers says which addresses of nodes are in the ranges that a plug-in gives subnets
 // from. What is there, and all that is beside it on the nodes' network, would be taken for
 // pods: what pods send to it is no longer masqueraded, or leads nowhere.
-func (l land) covers(objects plugin.Objects) (out []string) {
+func (l land) covers(objects registry.Objects) (out []string) {
 	for _, r := range l.ranges {
 		var covered []string
 		for n := range registry.Each[*corev1.Node](objects, api.Node) {
@@ -75,7 +75,7 @@ func family(v6 bool) string {
 // namingOld says which policies in force after the change have a block that overlaps a
 // range of one plug-in, and not all of those of the other: they mean old pods, and no new
 // ones.
-func (c Change) namingOld(from, to land, objects plugin.Objects) (effects []string) {
+func (c Change) namingOld(from, to land, objects registry.Objects) (effects []string) {
 	for _, k := range api.PolicyKinds {
 		if enforcer(c.After, k) == nil {
 			continue
