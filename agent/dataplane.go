@@ -467,6 +467,18 @@ func (c *dataPlanes) release() {
 	}
 }
 
+// errNoneInForce is what Repair returns where no data plane is in force.
+var errNoneInForce = errors.New("no data plane is in force")
+
+// Repair implements datapath.DataPlane, for the one in force. Where a switch failed, there
+// is none: the one that was before has been closed, and another may decide about packets.
+func (c *dataPlanes) Repair(ctx context.Context) ([]string, error) {
+	if c.standing.inForce == "" {
+		return nil, errNoneInForce
+	}
+	return c.DataPlane.Repair(ctx)
+}
+
 // each runs f on the data plane in force, and again whenever another is, until ctx
 // ends.
 func (c *dataPlanes) each(ctx context.Context, f func(context.Context, datapath.DataPlane)) {

@@ -226,6 +226,15 @@ func (p *strictPlane) Apply(context.Context, *plan.Plan) error {
 	return n.moment()
 }
 
+func (p *strictPlane) Repair(context.Context) ([]string, error) {
+	leave, err := p.enter("repair")
+	defer leave()
+	if p.node.applied != p || !slices.Equal(p.node.inForce, []string{p.name}) {
+		p.node.wrong("%s is told to repair while %q decide about packets", p.name, p.node.inForce)
+	}
+	return nil, err
+}
+
 func (p *strictPlane) Remove(context.Context) error {
 	leave, err := p.enter("remove")
 	defer leave()

@@ -41,6 +41,8 @@ type syncer struct {
 	kick chan struct{}
 	// mend ends when what others changed is to be put right.
 	mend *time.Timer
+	// owed says that this is due, and that no round has done it yet. It is Run's own.
+	owed bool
 	// calm ends when nobody has changed anything for so long that a dispute is
 	// over, which the round that follows reports.
 	calm *time.Timer
@@ -179,7 +181,7 @@ func (s *syncer) Run(ctx context.Context) {
 	defer left.Stop()
 	wait, yielded, owner := retryAfter, false, ""
 	for {
-		repairing, retried, advancing := false, false, false
+		retried, advancing := false, false
 		select {
 		case <-ctx.Done():
 			return
@@ -188,10 +190,10 @@ func (s *syncer) Run(ctx context.Context) {
 		case <-retry.C:
 			retried = true
 		case <-repair.C:
-			repairing = true
+			s.owed = true
 		case <-s.mend.C:
 			s.mending()
-			repairing = true
+			s.owed = true
 		case <-left.C:
 			advancing = true
 			if !yielded { // who asked goes first, once
@@ -214,7 +216,7 @@ func (s *syncer) Run(ctx context.Context) {
 		if s.gradual != nil {
 			s.gradual.Rest(s.turns.resting(start))
 		}
-		next := s.round(ctx, previous, repairing)
+		next := s.round(ctx, previous)
 		now := time.Now()
 		took, worked := now.Sub(start), processorTime()-used
 		if ctx.Err() != nil {
@@ -265,10 +267,34 @@ func (s *syncer) Run(ctx context.Context) {
 	}
 }
 
-func (s *syncer) round(ctx context.Context, previous round, repairing bool) round {
-	start := time.Now()
+// repair puts right what others changed of what was applied last, where that is owed. It
+// stays owed until it succeeds.
+func (s *syncer) repair(ctx context.Context) {
+	if !s.owed {
+		return
+	}
+	drift, err := s.plane.Repair(ctx)
+	for _, line := range drift {
+		s.log.Warn("put right what others changed", "what", line)
+	}
+	s.metrics.repaired.Add(float64(len(drift)))
+	if err != nil {
+		s.log.Debug("cannot put all right", "error", err)
+	}
+	s.owed = err != nil
+}
+
+func (s *syncer) round(ctx context.Context, previous round) round {
 	stay := previous
-	stay.Whole, stay.Repaired, stay.applied = false, false, nil
+	stay.Whole, stay.applied = false, nil
+	owed := s.owed
+	if previous.Plan != nil {
+		// Before all that can end the round: what holds on the node must hold also while
+		// nothing new can be compiled.
+		s.repair(ctx)
+	}
+	stay.Repaired = owed && !s.owed
+	start := time.Now()
 	compiled, err := s.compile(previous.compiled)
 	if err != nil {
 		stay.Err = err
@@ -293,27 +319,19 @@ func (s *syncer) round(ctx context.Context, previous round, repairing bool) roun
 		}
 	}
 	able := s.plane.Capabilities()
-	next := round{compiled: compiled.Plan, Able: &able, Repaired: repairing}
+	next := round{compiled: compiled.Plan, Able: &able, Repaired: owed}
 	possible, impossible := datapath.Possible(compiled.Plan, able)
 	var refused []datapath.Refusal
 	next.Plan, refused = datapath.Enforceable(possible, able, enforced)
 	next.Problems, next.Undone = compiled.Problems, slices.Concat(problems(s.kinds, impossible), problems(s.kinds, refused))
 	compiled.Plan, compiled.Problems = next.Plan, slices.Concat(next.Problems, next.Undone)
-	if repairing {
-		drift, err := s.plane.Repair(ctx)
-		for _, line := range drift {
-			s.log.Warn("put right what others changed", "what", line)
-		}
-		s.metrics.repaired.Add(float64(len(drift)))
-		if err != nil {
-			// Apply reads everything again, and says it if it is still so.
-			s.log.Debug("cannot put all right", "error", err)
-		}
-	}
 	start = time.Now()
 	if next.Err = s.plane.Apply(ctx, next.Plan); next.Err == nil {
 		s.metrics.applied.Observe(time.Since(start).Seconds())
 	}
+	// What a Repair could not put right Apply has read again, and says it if it is still
+	// so. An Apply that fails has the next one read all as well.
+	s.owed = false
 	if next.Whole = datapath.Concerning(next.Err) == nil; next.Whole {
 		next.applied = &compiled
 	}

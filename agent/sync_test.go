@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -29,6 +30,8 @@ type recorder struct {
 	applied []*plan.Plan
 	repairs int
 	fail    error
+	// unrepaired is what Repair returns.
+	unrepaired error
 }
 
 func (r *recorder) Apply(_ context.Context, p *plan.Plan) error {
@@ -44,7 +47,13 @@ func (r *recorder) Repair(context.Context) ([]string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.repairs++
-	return nil, nil
+	return nil, r.unrepaired
+}
+
+func (r *recorder) unrepairable(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.unrepaired = err
 }
 
 func (r *recorder) rounds() int {
@@ -244,6 +253,137 @@ func TestRepairsComeByThemselves(t *testing.T) {
 		defer plane.mu.Unlock()
 		if plane.repairs != 2 {
 			t.Errorf("%d repairs in two and a half minutes", plane.repairs)
+		}
+	})
+}
+
+// TestRepairsNeedNoPlan has others change what is Weft's while nothing can be compiled. It
+// is put right at once, as it needs only what was applied before.
+func TestRepairsNeedNoPlan(t *testing.T) {
+	for what, compile := range map[string]func() (plugin.Applied, error){
+		"an invalid plan": func() (plugin.Applied, error) {
+			return plugin.Applied{Plan: &plan.Plan{Local: plan.Local{Node: "node1", MTU: -1}}}, nil
+		},
+		"no plan": func() (plugin.Applied, error) { return plugin.Applied{}, errors.New("nothing is known") },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			plane, broken := &recorder{}, false
+			s := start(t, plane, func(*plan.Plan) (plugin.Applied, error) {
+				if broken {
+					return compile()
+				}
+				return somePlan(nil)
+			})
+			s.Publish(t.Context())
+			broken = true
+			s.Publish(t.Context())
+			applied, began := plane.rounds(), time.Now()
+			s.Disturbed(datapath.Disturbance{What: "nftables table inet weft"})
+			synctest.Wait()
+			if last := s.Last(); plane.repaired() != 1 || time.Since(began) > 0 || plane.rounds() != applied || !last.Repaired || last.Whole {
+				t.Errorf("%s: %d repairs after %v; the round is %+v", what, plane.repaired(), time.Since(began), last)
+			}
+			time.Sleep(150 * time.Second)
+			synctest.Wait()
+			if plane.repaired() != 3 {
+				t.Errorf("%s: %d repairs, of which the clock should have asked for two", what, plane.repaired())
+			}
+			broken = false
+			s.Publish(t.Context())
+			if last := s.Last(); plane.repaired() != 3 || last.Repaired || !last.Whole {
+				t.Errorf("%s: once there is a plan there are %d repairs; the round is %+v", what, plane.repaired(), last)
+			}
+		})
+	}
+}
+
+// TestARepairIsOwedUntilItIsDone has a repair fail while nothing can be compiled. It is
+// tried again, until it works or a plan is applied, which reads everything.
+func TestARepairIsOwedUntilItIsDone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		plane, broken := &recorder{}, false
+		s := start(t, plane, func(*plan.Plan) (plugin.Applied, error) {
+			if broken {
+				return plugin.Applied{}, errors.New("nothing is known")
+			}
+			return somePlan(nil)
+		})
+		s.Publish(t.Context())
+		check := func(what string, repairs int, repaired bool) {
+			t.Helper()
+			s.Publish(t.Context())
+			if plane.repaired() != repairs || s.Last().Repaired != repaired {
+				t.Errorf("%s: %d repairs, expected %d; the round says %v", what, plane.repaired(), repairs, s.Last().Repaired)
+			}
+		}
+		broken = true
+		plane.unrepairable(errors.New("no buffer space"))
+		s.Disturbed(datapath.Disturbance{What: "nftables table inet weft"})
+		synctest.Wait()
+		check("one that fails is tried again", 2, false)
+		plane.unrepairable(nil)
+		check("it works", 3, true)
+		check("it is done", 3, false)
+		plane.unrepairable(errors.New("no buffer space"))
+		time.Sleep(2 * disputeCools)
+		s.Disturbed(datapath.Disturbance{What: "nftables table inet weft"})
+		synctest.Wait()
+		failed := plane.repaired()
+		broken = false
+		check("one that fails, and an Apply", failed+1, true)
+		check("it is done by that", failed+1, false)
+	})
+}
+
+// TestNoRepairWhereNoneIsInForce has the switch to another data plane fail, and what was
+// before not be ready to take over in turn. Neither is told to repair: the one has never
+// applied a plan, the other no longer knows what is on the node.
+func TestNoRepairWhereNoneIsInForce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &strictNode{present: map[string]bool{}, moments: -1, fails: map[string]error{}}
+		var said []string
+		planes := agentOn(n, &said, func() {})
+		defer planes.close()
+		annotated := ""
+		s := newSyncer(planes, slog.New(slog.DiscardHandler), time.Minute, newMetrics(), nil, somePlan, func(round) {})
+		s.choose = func(ctx context.Context, compiled plugin.Applied) (bool, error) {
+			return planes.choose(ctx, annotated, "a", compiled.Plan)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { s.Run(ctx) })
+		defer wg.Wait()
+		defer cancel()
+		repair := func() (repaired []string) {
+			n.done = nil
+			s.Disturbed(datapath.Disturbance{What: "nftables table inet weft"})
+			synctest.Wait()
+			for _, done := range n.done {
+				if strings.HasPrefix(done, "repair ") {
+					repaired = append(repaired, done)
+				}
+			}
+			time.Sleep(disputeOver)
+			return repaired
+		}
+		s.Publish(ctx)
+		if got := repair(); !slices.Equal(got, []string{"repair a"}) {
+			t.Errorf("where a is in force the steps are %q", got)
+		}
+		n.fails["switch to b"], n.fails["prepare a"] = errors.New("no memory"), errors.New("no memory")
+		annotated = "b"
+		s.Publish(ctx)
+		if got := repair(); len(got) > 0 || planes.report().Uses != "" {
+			t.Errorf("where none is in force the steps are %q", got)
+		}
+		clear(n.fails)
+		time.Sleep(takeOverMost)
+		s.Publish(ctx)
+		if got := repair(); !slices.Equal(got, []string{"repair b"}) {
+			t.Errorf("where b is in force the steps are %q", got)
+		}
+		if len(n.misuse) > 0 {
+			t.Errorf("misuse: %q", n.misuse)
 		}
 	})
 }
