@@ -180,6 +180,7 @@ func (s standing) after(done step, err error, now time.Time) standing {
 		}
 	case done.deed == switchTo:
 		delete(s.failed, done.plane)
+		delete(s.stuck, done.plane) // what it has on the node is in use
 	}
 	return s
 }
@@ -194,23 +195,22 @@ func (s standing) wants(annotated, configured string) standing {
 	return s
 }
 
-// due is when something that failed is to be tried again; zero where nothing is. What is
-// not wanted more than the one in force is not tried.
-func (s standing) due() (due time.Time) {
-	for _, name := range s.candidates() {
-		if name == s.inForce {
-			break
-		}
-		if f, failed := s.failed[name]; failed && (due.IsZero() || f.until.Before(due)) {
-			due = f.until
+// due is when something that failed is to be tried again; zero where nothing is. It is
+// asked when there is nothing to do before.
+func (s standing) due() time.Time {
+	var ends []time.Time
+	for _, failures := range []map[string]failure{s.failed, s.stuck} {
+		for _, f := range failures {
+			ends = append(ends, f.until)
 		}
 	}
-	for _, f := range s.stuck {
-		if due.IsZero() || f.until.Before(due) {
-			due = f.until
+	slices.SortFunc(ends, time.Time.Compare)
+	for _, end := range ends {
+		if s.next(end).deed != "" {
+			return end
 		}
 	}
-	return due
+	return time.Time{}
 }
 
 // report is what the Node says of its data plane.
