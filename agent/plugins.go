@@ -193,8 +193,19 @@ func needs(plans map[string]*plan.Plan, plugin string, a plan.Address) bool {
 	return true
 }
 
+// inPool reports whether an address is of a pool of a plan.
 func inPool(p *plan.Plan, a plan.Address) bool {
-	return slices.ContainsFunc(p.Local.Pools, func(pool plan.Pool) bool { return pool.Network == a.Network && pool.Prefix.Contains(a.IP) })
+	_, in := poolOf(p, a)
+	return in
+}
+
+// poolOf returns the pool of a plan that an address is of.
+func poolOf(p *plan.Plan, a plan.Address) (plan.Pool, bool) {
+	i := slices.IndexFunc(p.Local.Pools, func(pool plan.Pool) bool { return pool.Network == a.Network && pool.Prefix.Contains(a.IP) })
+	if i < 0 {
+		return plan.Pool{}, false
+	}
+	return p.Local.Pools[i], true
 }
 
 // isWithin reports whether a plan leads to all other machines that a part of it leads to.

@@ -307,6 +307,10 @@ func (s *syncer) round(ctx context.Context, previous round) round {
 		stay.Err = fmt.Errorf("plan not loaded, it is invalid: %w", err)
 		return stay
 	}
+	if err := strands(previous.compiled, compiled.Plan, compiled.Input.Node.Endpoints); err != nil {
+		stay.Err = err
+		return stay
+	}
 	enforced := previous.Plan
 	if s.choose != nil {
 		changed, err := s.choose(ctx, compiled)
