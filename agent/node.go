@@ -271,13 +271,17 @@ func (r *registrar) write(ctx context.Context, state nodeState, create bool) err
 // agent that holds it, problem why it cannot be had otherwise, held when this
 // one holds it and when it no longer does.
 func holdLease(ctx context.Context, r registry.Registry, node, holder string, ttl time.Duration, log *slog.Logger, rival, problem func(string), held func(bool)) {
+	found := func(other string) {
+		problem("") // the registry answers
+		rival(other)
+	}
 	for ctx.Err() == nil {
 		waiting, over := context.WithCancel(ctx)
 		var told sync.WaitGroup
-		told.Go(func() { tellOfRival(waiting, r, node, holder, ttl, rival) })
+		told.Go(func() { tellOfRival(waiting, r, node, holder, ttl, found) })
 		lease, err := r.Acquire(ctx, api.NodeLease(node), holder, ttl)
 		over()
-		told.Wait()
+		told.Wait() // what is said of a rival comes before what is said below
 		if err != nil {
 			if ctx.Err() == nil {
 				problem(fmt.Sprintf("cannot take the lease of node %s: %v", node, err))
