@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -36,6 +37,8 @@ func liveAgents(held map[string]string) (agents, rivals map[string]string) {
 			agents[name] = holder
 		}
 	}
+	// An agent that has got the name may not have been able to say that it no longer waits.
+	maps.DeleteFunc(rivals, func(node, rival string) bool { return agents[node] == rival })
 	return agents, rivals
 }
 
