@@ -16,6 +16,7 @@ import (
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/datapath"
+	"github.com/weftnet/weft/internal/retry"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/registry"
@@ -41,11 +42,11 @@ type standing struct {
 	failed, stuck map[string]failure
 }
 
-// failure is what went wrong, and how often in a row.
+// failure is what went wrong.
 type failure struct {
 	why   string
-	times int
 	until time.Time // before that it is not tried again
+	wait  retry.Backoff
 }
 
 // The second attempt at what failed comes after takeOverFirst. Each later one waits
@@ -56,11 +57,9 @@ const (
 )
 
 func (f failure) again(why string, now time.Time) failure {
-	wait := takeOverMost
-	if f.times < 6 { // a minute is less than 2^6 seconds
-		wait = takeOverFirst << f.times
-	}
-	return failure{why, f.times + 1, now.Add(wait)}
+	f.wait.First, f.wait.Last = takeOverFirst, takeOverMost
+	f.why, f.until = why, now.Add(f.wait.Next())
+	return f
 }
 
 // errNotOpened says that a data plane cannot even be opened, and has done nothing.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/weftnet/weft/cni"
 	"github.com/weftnet/weft/datapath"
+	"github.com/weftnet/weft/internal/retry"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/registry"
@@ -174,12 +175,13 @@ func (s *syncer) Run(ctx context.Context) {
 	defer close(s.ended)
 	repair := time.NewTicker(s.repairEvery)
 	defer repair.Stop()
-	retry := time.NewTimer(0) // the first round needs no kick
-	defer retry.Stop()
+	again := time.NewTimer(0) // the first round needs no kick
+	defer again.Stop()
 	left := time.NewTimer(0)
 	left.Stop()
 	defer left.Stop()
-	wait, yielded, owner := retryAfter, false, ""
+	backoff := retry.Backoff{First: retryAfter, Last: retryAtLatest}
+	wait, yielded, owner := time.Duration(0), false, ""
 	for {
 		retried, advancing := false, false
 		select {
@@ -187,7 +189,7 @@ func (s *syncer) Run(ctx context.Context) {
 			return
 		case <-s.kick:
 		case <-s.calm.C:
-		case <-retry.C:
+		case <-again.C:
 			retried = true
 		case <-repair.C:
 			s.owed = true
@@ -223,14 +225,16 @@ func (s *syncer) Run(ctx context.Context) {
 			return
 		}
 		next.Told = datapath.Lasting(next.Err, previous.Err)
-		retry.Stop()
+		again.Stop()
 		if next.Err != nil {
-			if previous.Err == nil || previous.Err.Error() != next.Err.Error() {
-				wait = retryAfter
-			} else if retried {
-				wait = min(2*wait, retryAtLatest)
+			fresh := previous.Err == nil || previous.Err.Error() != next.Err.Error()
+			if fresh {
+				backoff.Reset()
 			}
-			retry.Reset(wait)
+			if fresh || retried {
+				wait = backoff.Next()
+			}
+			again.Reset(wait)
 		}
 		if next.Whole && !since.IsZero() {
 			s.metrics.enforced.Observe(now.Sub(since).Seconds())
