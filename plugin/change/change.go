@@ -488,11 +488,17 @@ func (n *next) say(reason, message string) {
 // lagging are names of nodes that do not do something yet, by why.
 type lagging struct {
 	// silent have said nothing, unreadable nothing that can be read, late nothing of
-	// what was asked last, behind that they do not.
-	silent, unreadable, late, behind []string
+	// what was asked last, behind that they do not. The last word of unconfirmed is that
+	// they do, but it is not of what was asked last either.
+	silent, unreadable, late, behind, unconfirmed []string
 }
 
-func (l lagging) all() []string { return slices.Concat(l.silent, l.unreadable, l.late, l.behind) }
+func (l lagging) all() []string {
+	return slices.Concat(l.silent, l.unreadable, l.late, l.behind, l.unconfirmed)
+}
+
+// unconfirmed is what is to be said of nodes whose last word was of an earlier revision.
+const unconfirmed = "not confirmed yet, or the agent is away"
 
 // text names them, where behind is what is to be said of those who say that they do
 // not.
@@ -502,7 +508,7 @@ func (l lagging) text(behind string) string {
 		names []string
 		what  string
 	}{{l.behind, behind}, {l.late, "not heard of it yet, or the agent is away"}, {l.silent, "nothing reported, or the agent is away"},
-		{l.unreadable, "what the agent reports cannot be read"}} {
+		{l.unreadable, "what the agent reports cannot be read"}, {l.unconfirmed, unconfirmed}} {
 		if len(p.names) > 0 {
 			parts = append(parts, printable.Few(p.names, 0)+" ("+p.what+")")
 		}
@@ -521,6 +527,8 @@ func (n *next) lag(among func(node string) bool, does func(*api.PluginReport) bo
 			l.unreadable = append(l.unreadable, node.Name)
 		case r == nil:
 			l.silent = append(l.silent, node.Name)
+		case r.Revision != n.status.PluginRevision && does(r):
+			l.unconfirmed = append(l.unconfirmed, node.Name)
 		case r.Revision != n.status.PluginRevision:
 			l.late = append(l.late, node.Name)
 		case !does(r):
@@ -539,10 +547,8 @@ func everyNode(string) bool { return true }
 func (n *next) unready() lagging {
 	l := n.lag(everyNode, func(r *api.PluginReport) bool { return r.IsReady(n.wanted) })
 	if n.wanted == n.status.PreviousPlugin {
-		l.late = slices.DeleteFunc(l.late, func(name string) bool {
-			r := n.reports[name]
-			return r.IsReady(n.wanted) || r.Keeps(n.wanted)
-		})
+		l.unconfirmed = nil // they are ready by their last word
+		l.late = slices.DeleteFunc(l.late, func(name string) bool { return n.reports[name].Keeps(n.wanted) })
 	}
 	return l
 }
@@ -564,7 +570,7 @@ func (n *next) describe() (reason, message string) {
 			reason, message = api.PluginWaiting, fmt.Sprintf("nodes cannot get ready for %s: %s", n.wanted, n.few(n.objections.Lacks))
 		}
 		if l := n.unready(); len(l.all()) > 0 {
-			message += fmt.Sprintf("; %d of %d are not ready: %s", len(l.all()), len(n.Nodes), l.text("not ready"))
+			message += fmt.Sprintf("; %d of %d are not ready: %s", len(l.all()), len(n.Nodes), l.text("not loaded yet"))
 		}
 		return reason, message
 	}
@@ -574,7 +580,7 @@ func (n *next) describe() (reason, message string) {
 			reason, message = api.PluginPreparing, fmt.Sprintf("%s is used on %s, and to follow once all nodes are ready: %s",
 				n.wanted, cmp.Or(printable.Few(s.PluginNodes, 0), "no node"), printable.Few(f, 0))
 			if l := n.unready(); len(l.all()) > 0 {
-				message += fmt.Sprintf("; %d of %d are not ready: %s", len(l.all()), len(n.Nodes), l.text("not ready"))
+				message += fmt.Sprintf("; %d of %d are not ready: %s", len(l.all()), len(n.Nodes), l.text("not loaded yet"))
 			}
 			return reason, message
 		}
@@ -586,7 +592,7 @@ func (n *next) describe() (reason, message string) {
 	case len(s.Plugins) == 1:
 		return api.PluginSettled, n.wanted + " is the only plug-in"
 	case len(switched.all()) > 0:
-		return api.PluginSwitching, fmt.Sprintf("nodes change to %s; %d do not use it yet: %s%s", n.wanted, len(switched.all()), switched.text("still uses another"), missing)
+		return api.PluginSwitching, fmt.Sprintf("nodes change to %s%s%s", n.wanted, switching(switched), missing)
 	case s.Plugin != n.wanted:
 		var these []string
 		for _, node := range n.Nodes {
@@ -598,6 +604,20 @@ func (n *next) describe() (reason, message string) {
 			len(these), len(n.Nodes), n.wanted, cmp.Or(printable.Few(these, 0), "none"), s.Plugin, s.Plugin, missing)
 	}
 	return api.PluginRetiring, "all nodes use " + n.wanted + "; " + n.retiring()
+}
+
+// switching says which nodes do not use a plug-in yet. Those that use it by their last word
+// are told apart, as only their word of the present revision is missing.
+func switching(l lagging) (text string) {
+	waiting := l.unconfirmed
+	l.unconfirmed = nil
+	if n := len(l.all()); n > 0 {
+		text = fmt.Sprintf("; %d do not use it yet: %s", n, l.text("still uses another"))
+	}
+	if n := len(waiting); n > 0 {
+		text += fmt.Sprintf("; %d use it, and have not confirmed that since the last step: %s (the agent has not heard of it yet, or is away)", n, printable.Few(waiting, 0))
+	}
+	return text
 }
 
 // few joins the first of some sentences.
