@@ -223,6 +223,14 @@ func pluginOfNode(config *api.ClusterConfig, node *corev1.Node, lost bool) plugi
 	return s
 }
 
+// text says how far the node is, and what keeps it there.
+func (s pluginNodeStatus) text() string {
+	if s.Reason == "" {
+		return s.State
+	}
+	return s.State + "; " + s.Reason
+}
+
 // unreadyFor is what a node says that keeps it from being ready for a plug-in, or "".
 func unreadyFor(plugin string, node *corev1.Node) string {
 	for _, p := range api.NodeProblems(node) {
@@ -249,6 +257,8 @@ func (s *pluginNodeStatus) describe(config *api.ClusterConfig, r *api.PluginRepo
 		return "loads " + wanted
 	case len(r.Needs) > 0:
 		return "has pods with addresses of " + strings.Join(r.Needs, ", ")
+	case use != wanted && !slices.Contains(api.PluginMix(config), wanted):
+		return "stays with " + use
 	case use != wanted && r.IsReady(wanted):
 		return "ready for " + wanted
 	case !heard:
@@ -279,11 +289,7 @@ func (s pluginStatus) print(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
 	fmt.Fprintln(t, "NODE\tUSES\tREADY\tNEEDS\tSTATE")
 	for _, n := range s.Nodes {
-		state := n.State
-		if n.Reason != "" {
-			state += "; " + n.Reason
-		}
-		printable.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", n.Name, cmp.Or(n.Uses, "-"), cmp.Or(strings.Join(n.Ready, ","), "-"), cmp.Or(strings.Join(n.Needs, ","), "-"), state)
+		printable.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", n.Name, cmp.Or(n.Uses, "-"), cmp.Or(strings.Join(n.Ready, ","), "-"), cmp.Or(strings.Join(n.Needs, ","), "-"), n.text())
 	}
 	return t.Flush()
 }

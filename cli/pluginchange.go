@@ -1,11 +1,13 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -15,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/daemon"
@@ -43,6 +46,9 @@ leaves when no pod lives on it any more.
 With --node only some nodes change for now, and the cluster may stay so. The same
 command without --node has all nodes follow. --abort takes the change back, at any stage
 until the old plug-in has left.
+
+--wait prints what the controller says and what each node is at, and ends once the nodes
+use the plug-in and the controller says so, too.
 
 A change that would cut pods off, or leave policies without effect, is refused, and so
 is --dry-run, which shows the same and changes nothing. --force does it all the same,
@@ -119,6 +125,9 @@ type changing struct {
 	out, errs io.Writer
 	// told is what was told already.
 	told map[string]bool
+	// asked is the condition PluginChanged as it was when the change was asked for. It is
+	// nil where there was none, or where nothing was asked for yet.
+	asked *metav1.Condition
 }
 
 func (p *changing) run(ctx context.Context) error {
@@ -162,8 +171,13 @@ func (p *changing) run(ctx context.Context) error {
 // It returns what nodes go by, and how many there are.
 func (p *changing) ask(ctx context.Context, now *api.ClusterConfig) (config *api.ClusterConfig, nodes int, err error) {
 	config = api.Effective(now)
+	p.asked = meta.FindStatusCondition(config.Status.Conditions, api.PluginChanged)
 	objects := registry.Snapshot{api.ClusterConfigKind: {config}}
 	if err := readInto(ctx, p.reg, objects, api.Node); err != nil {
+		return nil, 0, err
+	}
+	held, err := p.reg.Holders(ctx, api.NodeLease(""))
+	if err != nil {
 		return nil, 0, err
 	}
 	if p.abort {
@@ -188,7 +202,38 @@ func (p *changing) ask(ctx context.Context, now *api.ClusterConfig) (config *api
 	if err != nil {
 		return nil, 0, err
 	}
-	return configOf(objects), len(objects[api.Node]), p.tell(against)
+	if err := p.tell(against); err != nil {
+		return nil, 0, err
+	}
+	config = configOf(objects)
+	if !p.nothingChanges(config) {
+		p.tellAway(lostAgents(objects, held))
+	}
+	return config, len(objects[api.Node]), nil
+}
+
+// tellAway says which nodes the change waits for though their agents do not run.
+func (p *changing) tellAway(lost map[string]bool) {
+	var away []string
+	for _, name := range slices.Sorted(maps.Keys(lost)) {
+		if lost[name] {
+			away = append(away, name)
+		}
+	}
+	switch {
+	case len(away) == 0:
+	case p.force:
+		p.once("warning: agents do not run on: %s; these nodes do not use %s before they run again\n", printable.Few(away, 0), p.name)
+	default:
+		p.once("warning: agents do not run on: %s; the change waits for these nodes: start their agents, or delete the Nodes that will not come back\n", printable.Few(away, 0))
+	}
+}
+
+// nothingChanges reports whether the cluster has what is asked for already, by the
+// configuration of before.
+func (p *changing) nothingChanges(config *api.ClusterConfig) bool {
+	used := usedPlugin(config)
+	return p.name == used && config.Spec.Plugin == used && len(p.nodes)+len(config.Spec.PluginNodes) == 0 && (!p.abort || len(api.PluginMix(config)) == 1)
 }
 
 // some returns the nodes that change for now, each once, none for all.
@@ -245,7 +290,7 @@ func (p *changing) once(format string, args ...any) {
 func (p *changing) plan(config *api.ClusterConfig, nodes int) string {
 	used := usedPlugin(config)
 	switch {
-	case p.name == used && config.Spec.Plugin == used && len(p.nodes)+len(config.Spec.PluginNodes) == 0 && (!p.abort || len(api.PluginMix(config)) == 1):
+	case p.nothingChanges(config):
 		return fmt.Sprintf("The cluster uses %s already.", used)
 	case p.name == used:
 		return fmt.Sprintf("The cluster stays with %s, and what was changed is taken back.", used)
@@ -301,10 +346,15 @@ func (p *changing) watch(parent context.Context) error {
 	again := time.NewTicker(lookAgain)
 	defer again.Stop()
 	look, seen := false, ""
+	held, err := p.reg.Holders(ctx, api.NodeLease(""))
+	if err != nil && ctx.Err() == nil {
+		return err
+	}
+	var s sight
 	for {
 		if cache.Synced() {
 			objects := cache.Snapshot()
-			s := p.see(objects)
+			s = p.see(objects, held)
 			if version := configOf(objects).ResourceVersion; version != seen {
 				look, seen = true, version
 			}
@@ -336,17 +386,21 @@ func (p *changing) watch(parent context.Context) error {
 		case <-changes:
 		case <-again.C:
 			look = true
+			// Of an answer that does not come, what was known before goes on to hold.
+			if now, err := p.reg.Holders(ctx, api.NodeLease("")); err == nil {
+				held = now
+			}
 		case <-ctx.Done():
 			bar.end()
 			if parent.Err() != nil {
 				return exitError{code: 1, message: "interrupted; " + goesOn}
 			}
-			return exitError{code: 1, message: fmt.Sprintf("not done within %s; %s", p.timeout, goesOn)}
+			return exitError{code: 1, message: fmt.Sprintf("not done within %s: %s; %s", p.timeout, s.lacking(), goesOn)}
 		}
 	}
 }
 
-// lookAgain is how often what a controller refused is asked anew.
+// lookAgain is how often what a controller refused is asked anew, and which agents run.
 const lookAgain = 5 * time.Second
 
 // refusals returns what speaks against the change by now. What the controller said may be
@@ -366,19 +420,24 @@ func (p *changing) refusals(ctx context.Context) ([]string, error) {
 
 // sight is how far a change is.
 type sight struct {
-	nodes []pluginNodeStatus
-	// changed is how many of the nodes use the plug-in, state what the controller says.
-	changed int
-	state   string
-	done    bool
-	refused bool
+	// answered says that the controller has decided by what was asked for. Before, what it
+	// and the nodes say is about what was asked for earlier, and the rest is empty.
+	answered bool
+	nodes    []pluginNodeStatus
+	// changed is how many of the nodes use the plug-in. state and message are what the
+	// controller says.
+	changed        int
+	state, message string
+	done           bool
+	refused        bool
 	// after says what is left to happen once it is done, superseded what is asked for by
 	// now.
 	after, superseded string
 }
 
-// see says how far a change is, going by the nodes that are to use the plug-in.
-func (p *changing) see(objects registry.Objects) sight {
+// see says how far a change is, going by the nodes that are to use the plug-in, where held
+// are the leases of agents that run.
+func (p *changing) see(objects registry.Objects, held map[string]string) sight {
 	var s sight
 	config := configOf(objects)
 	if some := p.some(); config.Spec.Plugin != p.name || !slices.Equal(config.Spec.PluginNodes, some) {
@@ -388,27 +447,47 @@ func (p *changing) see(objects registry.Objects) sight {
 		}
 		return s
 	}
-	if c := meta.FindStatusCondition(config.Status.Conditions, api.PluginChanged); c != nil {
-		// Of what is forced nothing is refused: that was said before it was.
-		s.state, s.refused = c.Reason, c.Reason == api.PluginRefused && api.ForcedPlugin(config) != p.name
+	c := meta.FindStatusCondition(config.Status.Conditions, api.PluginChanged)
+	// Of what is forced nothing is refused: that was said before it was.
+	s.refused = c != nil && c.Reason == api.PluginRefused && api.ForcedPlugin(config) != p.name
+	if s.answered = p.answered(config, c); !s.answered {
+		return s
 	}
+	if c != nil {
+		s.state, s.message = c.Reason, c.Message
+	}
+	// Where there is one plug-in again, nodes have no other step to take.
+	settled := s.state == api.PluginSettled && slices.Equal(api.PluginMix(config), []string{p.name})
 	var keep []string
+	all := true
 	for node := range registry.Each[*corev1.Node](objects, api.Node) {
 		if len(config.Spec.PluginNodes) > 0 && !slices.Contains(config.Spec.PluginNodes, node.Name) {
 			continue
 		}
-		n := pluginOfNode(config, node, false)
+		n := pluginOfNode(config, node, held[api.NodeLease(node.Name)] == "")
+		if settled && n.Uses == p.name {
+			n.Changed, n.State = true, "done"
+		}
 		s.nodes = append(s.nodes, n)
-		if n.Changed && n.Uses == p.name {
-			s.changed++
-			if len(n.Needs) > 0 {
-				keep = append(keep, node.Name)
-			}
+		if !n.Changed || n.Uses != p.name {
+			all = false
+			continue
+		}
+		s.changed++
+		if len(n.Needs) > 0 {
+			keep = append(keep, node.Name)
 		}
 	}
-	// Of a mix of one, nodes can use no other, whatever they have reported yet.
-	s.done = slices.Equal(api.PluginMix(config), []string{p.name}) && usedPlugin(config) == p.name ||
-		config.Status.PreparedPlugin == p.name && s.changed == len(s.nodes)
+	// Nodes say what they do before the controller has read it. What waits for this command
+	// finds the same as it only once the condition says so as well.
+	switch s.state {
+	case "", api.PluginRefused, api.PluginPreparing, api.PluginSwitching:
+	case api.PluginSettled:
+		s.done = settled
+	default:
+		told := usedPlugin(config) == p.name || slices.Equal(config.Status.PluginNodes, config.Spec.PluginNodes)
+		s.done = all && told && config.Status.PreparedPlugin == p.name
+	}
 	s.after = fmt.Sprintf("Done: new pods get addresses of %s.", p.name)
 	if len(keep) > 0 {
 		s.after = fmt.Sprintf("Done: new pods get addresses of %s. Older ones keep theirs until they are made anew, on %s (see: weft plugin status).", p.name, printable.Few(keep, 0))
@@ -416,43 +495,90 @@ func (p *changing) see(objects registry.Objects) sight {
 	return s
 }
 
+// answered reports whether the status follows from what this command asked for. c is what it
+// says of the change. Every write of a status is about the configuration that it is written
+// to. So what is said in other words than before was said since, and so was it that nodes
+// are told of the plug-in. Not every registry counts the changes of a spec.
+func (p *changing) answered(config *api.ClusterConfig, c *metav1.Condition) bool {
+	if c != nil && (p.asked == nil || c.ObservedGeneration != p.asked.ObservedGeneration || c.Reason != p.asked.Reason || c.Message != p.asked.Message) {
+		return true
+	}
+	s := config.Status
+	return s.PreparedPlugin == p.name || s.Plugin != p.name && slices.Contains(s.Plugins, p.name)
+}
+
+// waiting returns what the nodes are at that are not done, with their names.
+func (s sight) waiting() (list []string) {
+	for _, n := range s.nodes {
+		if !n.Changed || n.State != "done" {
+			list = append(list, fmt.Sprintf("%s (%s)", n.Name, n.text()))
+		}
+	}
+	return list
+}
+
+// lacking says what a change waits for.
+func (s sight) lacking() string {
+	var what []string
+	if waiting := s.waiting(); len(waiting) > 0 {
+		what = append(what, printable.Few(waiting, 0))
+	}
+	if s.message != "" {
+		what = append(what, s.state+": "+printable.Brief(s.message))
+	}
+	if len(what) == 0 {
+		return "no controller has begun"
+	}
+	return strings.Join(what, "; ")
+}
+
 // progress shows how far a change is: as a bar on a terminal, else a line for whatever
-// is new.
+// is new. What the controller says has a line of its own on either.
 type progress struct {
 	w io.Writer
 	// width is that of the terminal, 0 for none.
 	width int
 	drawn bool
-	said  map[string]string
+	// said is what was printed last of a node, and of the controller under the name "".
+	said map[string]string
 }
 
 func newProgress(w io.Writer, width int) *progress {
 	return &progress{w: w, width: width, said: make(map[string]string)}
 }
 
+// isNew reports whether something else was said before, and keeps it.
+func (b *progress) isNew(who, what string) bool {
+	before := b.said[who]
+	b.said[who] = what
+	return before != what
+}
+
 // barWidth is that of the bar, in characters.
 const barWidth = 20
 
 func (b *progress) show(s sight) {
-	var waiting []string
-	for _, n := range s.nodes {
-		if !n.Changed || n.State != "done" {
-			waiting = append(waiting, n.Name+" "+n.State)
+	// Why a change is refused is said where the command ends.
+	if s.message != "" && !s.refused && b.isNew("", s.state+": "+s.message) {
+		if b.drawn {
+			fmt.Fprint(b.w, "\r\x1b[K")
 		}
-		if b.width == 0 && b.said[n.Name] != n.State {
-			b.said[n.Name] = n.State
-			printable.Fprintf(b.w, "%s: %s\n", n.Name, n.State)
-		}
+		printable.Fprintf(b.w, "%s: %s\n", s.state, s.message)
 	}
 	if b.width == 0 {
+		for _, n := range s.nodes {
+			if text := n.text(); b.isNew(n.Name, text) {
+				printable.Fprintf(b.w, "%s: %s\n", n.Name, text)
+			}
+		}
 		return
 	}
-	full := barWidth
+	full := 0
 	if len(s.nodes) > 0 {
 		full = barWidth * s.changed / len(s.nodes)
 	}
 	line := printable.Line(fmt.Sprintf("[%s%s] %d/%d %s  %s", strings.Repeat("#", full), strings.Repeat(".", barWidth-full),
-		s.changed, len(s.nodes), strings.ToLower(s.state), printable.Few(waiting, 0)))
+		s.changed, len(s.nodes), cmp.Or(strings.ToLower(s.state), "asked for"), printable.Few(s.waiting(), 0)))
 	if runes := []rune(line); len(runes) >= b.width {
 		line = string(runes[:b.width-1])
 	}
