@@ -37,8 +37,10 @@ type clusterStatus struct {
 type pluginChange struct {
 	To    string   `json:"to"`
 	Nodes []string `json:"nodes,omitempty"`
-	// State is the reason of the condition PluginChanged.
-	State string `json:"state,omitempty"`
+	// State and Message are the reason and the message of the condition PluginChanged, empty
+	// where no controller has begun.
+	State   string `json:"state,omitempty"`
+	Message string `json:"message,omitempty"`
 }
 
 type nodeStatusEntry struct {
@@ -155,7 +157,7 @@ func statusOf(c explain.Cluster, held map[string]string) clusterStatus {
 	config := configOf(c.Objects)
 	s := clusterStatus{Plugin: usedPlugin(config), DataPlane: config.Spec.DataPlane, Leader: held[api.ControllerLease]}
 	if change := pluginStatusOf(c.Objects, c.Lost); !change.Settled && change.Wanted != "" {
-		s.Change = &pluginChange{To: change.Wanted, Nodes: change.WantedNodes, State: change.State}
+		s.Change = &pluginChange{To: change.Wanted, Nodes: change.WantedNodes, State: change.State, Message: change.Message}
 	}
 	plans, wrong := problemsOf(c, held)
 	s.Problems = append([]api.Problem{}, wrong.list...)
@@ -194,7 +196,16 @@ func (s clusterStatus) print(w io.Writer) error {
 		if len(c.Nodes) > 0 {
 			to += " on " + printable.Few(c.Nodes, 0)
 		}
-		printable.Fprintf(w, "The plug-in is being changed to %s (%s; see: weft plugin status).\n", to, cmp.Or(strings.ToLower(c.State), "no controller has begun"))
+		switch c.State {
+		case api.PluginRefused: // why is among the problems
+			printable.Fprintf(w, "A change to %s is refused (see: weft plugin status).\n", to)
+		case api.PluginClashing: // the same
+			printable.Fprintf(w, "The plug-in is being changed to %s (clashing; see: weft plugin status).\n", to)
+		case "":
+			printable.Fprintf(w, "The plug-in is being changed to %s (no controller has begun; see: weft plugin status).\n", to)
+		default:
+			printable.Fprintf(w, "The plug-in is being changed to %s (%s: %s; see: weft plugin status).\n", to, strings.ToLower(c.State), printable.Brief(c.Message))
+		}
 	}
 	for _, n := range s.Nodes {
 		switch {
