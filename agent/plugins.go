@@ -171,41 +171,11 @@ func (m mixed) report(in plugin.Input, asked choice, made *plan.Plan, held []pla
 		if ready {
 			r.Ready = append(r.Ready, p.Name())
 		}
-		if (base != used || r.Uses == "") && slices.ContainsFunc(held, func(a plan.Address) bool { return needs(parts, base, a) && !inPool(parts[used], a) }) {
+		if (base != used || r.Uses == "") && slices.ContainsFunc(held, func(a plan.Address) bool { return plugin.Outlives(parts, base, used, a) }) {
 			r.Needs = append(r.Needs, p.Name())
 		}
 	}
 	return r, unready
-}
-
-// needs reports whether an address may be of a plug-in, where plans are by plug-ins. One
-// that has no subnet just now, as its configuration cannot be read or the subnet was lost,
-// may have given all those that no other has: pods live on them still.
-func needs(plans map[string]*plan.Plan, plugin string, a plan.Address) bool {
-	if p := plans[plugin]; len(p.Local.Pools) > 0 {
-		return inPool(p, a)
-	}
-	for _, p := range plans {
-		if inPool(p, a) {
-			return false
-		}
-	}
-	return true
-}
-
-// inPool reports whether an address is of a pool of a plan.
-func inPool(p *plan.Plan, a plan.Address) bool {
-	_, in := poolOf(p, a)
-	return in
-}
-
-// poolOf returns the pool of a plan that an address is of.
-func poolOf(p *plan.Plan, a plan.Address) (plan.Pool, bool) {
-	i := slices.IndexFunc(p.Local.Pools, func(pool plan.Pool) bool { return pool.Network == a.Network && pool.Prefix.Contains(a.IP) })
-	if i < 0 {
-		return plan.Pool{}, false
-	}
-	return p.Local.Pools[i], true
 }
 
 // isWithin reports whether a plan leads to all other machines that a part of it leads to.
