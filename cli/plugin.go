@@ -68,6 +68,11 @@ type pluginNodeStatus struct {
 	Uses  string   `json:"uses,omitempty"`
 	Ready []string `json:"ready"`
 	Needs []string `json:"needs"`
+	// OldPods are the pods, as "default/web", that have addresses of other plug-ins than Uses,
+	// as far as the registry tells, and OldPodsUnknown says why there may be more, empty where
+	// these are all.
+	OldPods        []string `json:"oldPods"`
+	OldPodsUnknown string   `json:"oldPodsUnknown,omitempty"`
 	// State says in words how far it is, and Reason what it says that keeps it from
 	// being ready for the plug-in that is asked for.
 	State  string `json:"state"`
@@ -83,7 +88,9 @@ func newPluginStatus(c *connection) *cobra.Command {
 		Long: `status shows the plug-in that is asked for, the one that nodes use, those that
 they load beside it while the cluster changes from one to another, and what that
 waits for; and of each node the plug-in whose addresses its new pods get (USES), those
-that it has loaded whole (READY) and those that pods of its still live on (NEEDS).
+that it has loaded whole (READY), those, besides USES, whose addresses pods of the node
+still have (NEEDS), and how many such pods the registry knows (PODS). -o json and -o yaml
+name these pods, so that one knows which to make anew.
 
 The exit code is 0 if all nodes use what is asked for and load nothing besides, 1 if
 they do not, and 2 if that cannot be said.`,
@@ -111,6 +118,7 @@ they do not, and 2 if that cannot be said.`,
 			return err
 		}
 		s := pluginStatusOf(objects, lostAgents(objects, held))
+		s.addOldPods(oldPodsOf(cmd.Context(), reg, objects))
 		switch format {
 		case "json":
 			err = printIndented(cmd.OutOrStdout(), s)
@@ -152,6 +160,55 @@ func pluginStatusOf(objects registry.Objects, lost map[string]bool) pluginStatus
 		s.State, s.Message = c.Reason, c.Message
 	}
 	return s
+}
+
+// oldPodsOf reads which pods have addresses of plug-ins that their nodes do not use, where
+// objects have the ClusterConfig and the Nodes. It reads nothing where there is one plug-in,
+// as then there are none.
+func oldPodsOf(ctx context.Context, reg daemon.Registry, objects explain.Snapshot) (map[string]explain.OldPods, error) {
+	mix := api.PluginMix(configOf(objects))
+	if len(mix) < 2 {
+		return nil, nil
+	}
+	find := plugins.Finder(reg.Serves)
+	kinds := []*registry.Kind{api.Pod}
+	for _, name := range mix {
+		p, err := find(name)
+		if err != nil {
+			return nil, err
+		}
+		kinds = append(kinds, plugin.BaseOf(p).Kinds()...)
+	}
+	if err := readInto(ctx, reg, objects, kinds...); err != nil {
+		return nil, err
+	}
+	return explain.Cluster{Objects: objects, Plugin: find}.OldPods(), nil
+}
+
+// addOldPods adds to the nodes which pods have addresses of other plug-ins, or why that is
+// not known.
+func (s *pluginStatus) addOldPods(old map[string]explain.OldPods, err error) {
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		o := old[n.Name]
+		if err != nil {
+			o.Unknown = err.Error()
+		}
+		n.OldPods, n.OldPodsUnknown = append(n.OldPods, o.Names...), o.Unknown
+	}
+}
+
+// pods says how many pods have addresses of other plug-ins.
+func (s pluginNodeStatus) pods() string {
+	switch {
+	case s.OldPodsUnknown == "" && s.Uses == "":
+		return "-"
+	case s.OldPodsUnknown == "":
+		return fmt.Sprint(len(s.OldPods))
+	case len(s.OldPods) == 0:
+		return "unknown"
+	}
+	return fmt.Sprintf("%d or more", len(s.OldPods))
 }
 
 // goneConfig says that there is no ClusterConfig though Nodes use plug-ins: they were told
@@ -203,7 +260,7 @@ func usedPlugin(config *api.ClusterConfig) string {
 
 // pluginOfNode says which plug-ins a node uses.
 func pluginOfNode(config *api.ClusterConfig, node *corev1.Node, lost bool) pluginNodeStatus {
-	s := pluginNodeStatus{Name: node.Name, Ready: []string{}, Needs: []string{}}
+	s := pluginNodeStatus{Name: node.Name, Ready: []string{}, Needs: []string{}, OldPods: []string{}}
 	r, err := api.NodePlugins(node)
 	switch {
 	case err != nil:
@@ -287,11 +344,34 @@ func (s pluginStatus) print(w io.Writer) error {
 		return err
 	}
 	t := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
-	fmt.Fprintln(t, "NODE\tUSES\tREADY\tNEEDS\tSTATE")
+	fmt.Fprintln(t, "NODE\tUSES\tREADY\tNEEDS\tPODS\tSTATE")
 	for _, n := range s.Nodes {
-		printable.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", n.Name, cmp.Or(n.Uses, "-"), cmp.Or(strings.Join(n.Ready, ","), "-"), cmp.Or(strings.Join(n.Needs, ","), "-"), n.text())
+		printable.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", n.Name, cmp.Or(n.Uses, "-"), cmp.Or(strings.Join(n.Ready, ","), "-"), cmp.Or(strings.Join(n.Needs, ","), "-"), n.pods(), n.text())
 	}
-	return t.Flush()
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	return s.printUnknown(w)
+}
+
+// printUnknown says why it is not known which pods have addresses of other plug-ins, of
+// nodes of which the same is to be said in one line.
+func (s pluginStatus) printUnknown(w io.Writer) error {
+	nodes := make(map[string][]string)
+	for _, n := range s.Nodes {
+		if n.OldPodsUnknown != "" {
+			nodes[n.OldPodsUnknown] = append(nodes[n.OldPodsUnknown], n.Name)
+		}
+	}
+	if len(nodes) > 0 {
+		fmt.Fprintln(w)
+	}
+	for _, why := range slices.Sorted(maps.Keys(nodes)) {
+		if _, err := printable.Fprintf(w, "Not all pods with old addresses are known of %s: %s.\n", printable.Few(nodes[why], 0), printable.Brief(why)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // objections returns what speaks against a change to a plug-in, as the controller will
