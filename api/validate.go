@@ -52,7 +52,7 @@ func validateClusterConfig(c *ClusterConfig) field.ErrorList {
 		case slices.Contains(c.Spec.PluginNodes[:i], name):
 			problems = append(problems, field.Duplicate(nodes.Index(i), name))
 		case len(validation.NameIsDNSSubdomain(name, false)) > 0:
-			problems = append(problems, field.Invalid(nodes.Index(i), name, "must be the name of a node"))
+			problems = append(problems, field.Invalid(nodes.Index(i), name, "is no valid name of a node, which has lower-case letters, digits, \"-\" and \".\", and begins and ends with a letter or a digit"))
 		}
 	}
 	if m := c.Spec.MTU; m != 0 && (m < MinMTU || m > MaxMTU) {
