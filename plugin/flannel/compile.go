@@ -256,7 +256,7 @@ func (c *compiler) configProblem(format string, args ...any) {
 func readSettings(objects registry.Objects, k *registry.Kind) (Settings, error) {
 	o := registry.GetAs[*Config](objects, k, registry.Key{Name: ConfigName})
 	if o == nil {
-		return Settings{}, fmt.Errorf(`key %s is missing: write it, for example {"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}`, k.Layout.Prefix)
+		return Settings{}, fmt.Errorf(`key %s is missing: write it, or apply %s %s with the same as its spec (weft apply -f), for example {"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}`, k.Layout.Prefix, k.Kind, ConfigName)
 	}
 	return ParseSettings(o.Spec)
 }
