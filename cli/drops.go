@@ -188,7 +188,7 @@ func (d *dropsCommand) once(ctx context.Context) error {
 	}
 	var err error
 	if d.json {
-		err = printIndented(d.out, all)
+		err = printValue(d.out, "json", all)
 	} else {
 		err = all.Print(d.out, d.zone)
 	}

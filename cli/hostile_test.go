@@ -68,7 +68,8 @@ func TestHostileAgent(t *testing.T) {
 	}
 	for form, print := range map[string]func(io.Writer) error{
 		"status":      status.print,
-		"status json": func(w io.Writer) error { return printIndented(w, status) },
+		"status json": func(w io.Writer) error { return printValue(w, "json", status) },
+		"status yaml": func(w io.Writer) error { return printValue(w, "yaml", status) },
 		"why":         text(answer),
 		"why verbose": func(w io.Writer) error { _, err := io.WriteString(w, answer.Verbose()); return err },
 		"policy status": func(w io.Writer) error {

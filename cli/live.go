@@ -104,10 +104,10 @@ func (l live) run(ctx context.Context) (a explain.Answer, report trace.Report, e
 }
 
 // showLive shows an answer and what became of a probe.
-func showLive(out io.Writer, a explain.Answer, report trace.Report, asJSON, verbose bool) (err error) {
+func showLive(out io.Writer, a explain.Answer, report trace.Report, format string, verbose bool) (err error) {
 	switch {
-	case asJSON:
-		err = printIndented(out, struct {
+	case format != "":
+		err = printValue(out, format, struct {
 			explain.Answer
 			Live trace.Report `json:"live"`
 		}{a, report})

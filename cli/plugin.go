@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"sigs.k8s.io/yaml"
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/daemon"
@@ -98,7 +97,7 @@ they do not, and 2 if that cannot be said.`,
 		Args:    cobra.NoArgs,
 	}
 	c.AddFlags(cmd)
-	output := outputFlag(cmd, "json", "yaml")
+	output := outputFlag(cmd, valueFormats...)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		format, err := output()
 		if err != nil {
@@ -119,15 +118,9 @@ they do not, and 2 if that cannot be said.`,
 		}
 		s := pluginStatusOf(objects, lostAgents(objects, held))
 		s.addOldPods(oldPodsOf(cmd.Context(), reg, objects))
-		switch format {
-		case "json":
-			err = printIndented(cmd.OutOrStdout(), s)
-		case "yaml":
-			var text []byte
-			if text, err = yaml.Marshal(s); err == nil {
-				_, err = io.WriteString(cmd.OutOrStdout(), printable.Lines(string(text)))
-			}
-		default:
+		if format != "" {
+			err = printValue(cmd.OutOrStdout(), format, s)
+		} else {
 			err = s.print(cmd.OutOrStdout())
 		}
 		if err == nil && !s.Settled {

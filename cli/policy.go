@@ -76,7 +76,7 @@ the policies are applied.`,
 	cmd.MarkFlagRequired("filename")
 	without := cmd.Flags().Bool("delete", false, "try what would be without the policies that the file names")
 	all := cmd.Flags().Bool("all", false, fmt.Sprintf("show all differences, not the first %d alone", shownAtFirst))
-	output := outputFlag(cmd, "json")
+	output := outputFlag(cmd, valueFormats...)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		format, err := output()
 		if err != nil {
@@ -104,8 +104,8 @@ the policies are applied.`,
 		if err != nil {
 			return err
 		}
-		if format == "json" {
-			return printIndented(cmd.OutOrStdout(), t)
+		if format != "" {
+			return printValue(cmd.OutOrStdout(), format, t)
 		}
 		return t.print(cmd.OutOrStdout(), cmd.ErrOrStderr())
 	}
@@ -260,7 +260,7 @@ enforced as they are written, and 2 if that cannot be said.`,
 	c.AddFlags(cmd)
 	namespace := c.namespaceFlag(cmd)
 	all := cmd.Flags().BoolP("all-namespaces", "A", false, "policies of all namespaces, whatever -n says")
-	output := outputFlag(cmd, "json")
+	output := outputFlag(cmd, valueFormats...)
 	cmd.ValidArgsFunction = c.completeReference(namespace)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		format, err := output()
@@ -320,8 +320,8 @@ enforced as they are written, and 2 if that cannot be said.`,
 				s.doubt(held, objects)
 			}
 		}
-		if format == "json" {
-			err = printIndented(cmd.OutOrStdout(), states)
+		if format != "" {
+			err = printValue(cmd.OutOrStdout(), format, states)
 		} else {
 			err = printPolicyStates(cmd.OutOrStdout(), states, within)
 		}
@@ -426,8 +426,4 @@ func printPolicyStates(w io.Writer, states []policyState, within string) error {
 			cmp.Or(strings.Join(problems, "; "), "-"))
 	}
 	return t.Flush()
-}
-
-func printIndented(w io.Writer, v any) error {
-	return printable.JSON(w, "  ", v)
 }

@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"io"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -184,9 +186,37 @@ var columns = map[string][]column{
 		of("SPEC", func(c *flannel.Config) string { return string(c.Spec) }),
 	},
 	"flannelleases": {
-		of("EXPIRES", func(l *flannel.Lease) string { return fmt.Sprint(l.Expires) }),
-		of("SPEC", func(l *flannel.Lease) string { return string(l.Spec) }),
+		of("NODE", ofLease(func(a flannel.Attributes) string {
+			if a.Weft == nil {
+				return "" // of flanneld's leases none says it
+			}
+			return a.Weft.Node
+		})),
+		of("SUBNET", func(l *flannel.Lease) string {
+			s, err := flannel.ParseSubnet(l.Name)
+			if err != nil {
+				return ""
+			}
+			return joinedBy(s.Prefixes(), netip.Prefix.String)
+		}),
+		of("PUBLIC-IP", ofLease(func(a flannel.Attributes) string {
+			addresses := slices.DeleteFunc([]netip.Addr{a.PublicIP, a.PublicIPv6}, func(ip netip.Addr) bool { return !ip.IsValid() })
+			return joinedBy(addresses, netip.Addr.String)
+		})),
+		of("BACKEND", ofLease(func(a flannel.Attributes) string { return a.BackendType })),
+		of("EXPIRES", func(l *flannel.Lease) string { return yesNo(&l.Expires) }),
 	},
+}
+
+// ofLease returns what a lease of flannel's says, nothing where it cannot be read.
+func ofLease(value func(flannel.Attributes) string) func(*flannel.Lease) string {
+	return func(l *flannel.Lease) string {
+		a, err := flannel.ParseAttributes(l.Spec)
+		if err != nil {
+			return ""
+		}
+		return value(a)
+	}
 }
 
 func annotatedProblem[T registry.Object](o T) string {
@@ -243,7 +273,12 @@ func printTable(w io.Writer, k *registry.Kind, objects []registry.Object, wide, 
 	for _, c := range columns {
 		titles = append(titles, c.title)
 	}
-	fmt.Fprintln(t, strings.Join(append(titles, "AGE"), "\t"))
+	// What has a form of another system does not say when it was made.
+	aged := k.Layout == nil
+	if aged {
+		titles = append(titles, "AGE")
+	}
+	fmt.Fprintln(t, strings.Join(titles, "\t"))
 	for _, o := range objects {
 		var cells []string
 		if namespaces {
@@ -253,16 +288,38 @@ func printTable(w io.Writer, k *registry.Kind, objects []registry.Object, wide, 
 		for _, c := range columns {
 			cells = append(cells, cmp.Or(c.value(o), "<none>"))
 		}
-		age := "<unknown>"
-		if created := o.GetCreationTimestamp(); !created.IsZero() {
-			age = duration.HumanDuration(now.Sub(created.Time))
+		if created := o.GetCreationTimestamp(); aged && created.IsZero() {
+			cells = append(cells, "<unknown>")
+		} else if aged {
+			cells = append(cells, duration.HumanDuration(now.Sub(created.Time)))
 		}
 		for i, c := range cells {
 			cells[i] = printable.Line(c)
 		}
-		fmt.Fprintln(t, strings.Join(append(cells, age), "\t"))
+		fmt.Fprintln(t, strings.Join(cells, "\t"))
 	}
 	return t.Flush()
+}
+
+// valueFormats are those of printValue.
+var valueFormats = []string{"json", "yaml"}
+
+// printValue prints what a command says in one of valueFormats. Both have the same names.
+func printValue(w io.Writer, format string, v any) error {
+	if format == "json" {
+		return printable.JSON(w, "  ", v)
+	}
+	// YAML is made of the JSON in which all that a terminal would obey is escaped already:
+	// what agents say may hold characters that no YAML may have.
+	var text bytes.Buffer
+	if err := printable.JSON(&text, "", v); err != nil {
+		return err
+	}
+	lines, err := yaml.JSONToYAML(text.Bytes())
+	if err == nil {
+		_, err = io.WriteString(w, printable.Lines(string(lines)))
+	}
+	return err
 }
 
 // printYAML prints objects as documents that apply reads.

@@ -76,7 +76,7 @@ The exit code is 0 if nothing is, 1 if something is, and 2 if that cannot be sai
 		Args:    cobra.NoArgs,
 	}
 	c.AddFlags(cmd)
-	output := outputFlag(cmd, "json")
+	output := outputFlag(cmd, valueFormats...)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		format, err := output()
 		if err != nil {
@@ -91,8 +91,8 @@ The exit code is 0 if nothing is, 1 if something is, and 2 if that cannot be sai
 		if err != nil {
 			return err
 		}
-		if format == "json" {
-			err = printIndented(cmd.OutOrStdout(), s)
+		if format != "" {
+			err = printValue(cmd.OutOrStdout(), format, s)
 		} else {
 			err = s.print(cmd.OutOrStdout())
 		}

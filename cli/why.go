@@ -77,7 +77,7 @@ answer was lost on the way back, and 2 if that cannot be said.`,
 	cmd.MarkFlagsMutuallyExclusive("ipv4", "ipv6")
 	verbose := cmd.Flags().BoolP("verbose", "v", false, "show every step with the plan's entry that decides it")
 	withProbe := cmd.Flags().Bool("live", false, "send a packet, too, follow it through the nodes' kernels, and say where these do something else")
-	output := outputFlag(cmd, "json")
+	output := outputFlag(cmd, valueFormats...)
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 1 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
@@ -117,7 +117,7 @@ answer was lost on the way back, and 2 if that cannot be said.`,
 			if err != nil {
 				return err
 			}
-			return showLive(out, answer, report, format == "json", *verbose)
+			return showLive(out, answer, report, format, *verbose)
 		}
 		reg, err := c.open(cmd.Context())
 		if err != nil {
@@ -129,8 +129,8 @@ answer was lost on the way back, and 2 if that cannot be said.`,
 			return err
 		}
 		switch {
-		case format == "json":
-			err = printIndented(out, answer)
+		case format != "":
+			err = printValue(out, format, answer)
 		case *verbose:
 			_, err = fmt.Fprint(out, answer.Verbose())
 		default:
