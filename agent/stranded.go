@@ -62,3 +62,12 @@ func lostPool(previous, next *plan.Plan, e plugin.Endpoint) (netip.Prefix, bool)
 	}
 	return netip.Prefix{}, false
 }
+
+// poolOf returns the pool of a plan that an address is of.
+func poolOf(p *plan.Plan, a plan.Address) (plan.Pool, bool) {
+	i := slices.IndexFunc(p.Local.Pools, func(pool plan.Pool) bool { return pool.Network == a.Network && pool.Prefix.Contains(a.IP) })
+	if i < 0 {
+		return plan.Pool{}, false
+	}
+	return p.Local.Pools[i], true
+}

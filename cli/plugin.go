@@ -158,7 +158,7 @@ func pluginStatusOf(objects registry.Objects, lost map[string]bool) pluginStatus
 // oldPodsOf reads which pods have addresses of plug-ins that their nodes do not use, where
 // objects have the ClusterConfig and the Nodes. It reads nothing where there is one plug-in,
 // as then there are none.
-func oldPodsOf(ctx context.Context, reg daemon.Registry, objects explain.Snapshot) (map[string]explain.OldPods, error) {
+func oldPodsOf(ctx context.Context, reg daemon.Registry, objects registry.Snapshot) (map[string]explain.OldPods, error) {
 	mix := api.PluginMix(configOf(objects))
 	if len(mix) < 2 {
 		return nil, nil

@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weftnet/weft/api"
-	"github.com/weftnet/weft/explain"
 	"github.com/weftnet/weft/plugin/change"
 	"github.com/weftnet/weft/registry"
 )
