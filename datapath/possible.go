@@ -219,32 +219,50 @@ func unknownTag(p *plan.Plan) plan.Tag {
 
 func (f *possibility) endpoints() {
 	for k, e := range f.from.Endpoints.All() {
-		able := e
-		able.Addresses = slices.DeleteFunc(slices.Clone(e.Addresses), func(a netip.Addr) bool { return !f.family(a) })
-		if !f.able.Bandwidth {
-			able.IngressRate, able.EgressRate = 0, 0
-		}
-		switch {
-		case !f.network(e.Network):
-			f.refuse(e.Origin, "this data plane knows no network of its own as %s: pod %s is cut off", e.Network, e.Name)
+		if why := f.cuts(e); len(why) > 0 {
+			for _, reason := range why {
+				f.refuse(e.Origin, "pod %s is cut off: %s", e.Name, reason)
+			}
 			f.plan.Endpoints, f.changed = f.plan.Endpoints.Delete(k), true
 			continue
-		case len(able.Addresses) < len(e.Addresses):
-			f.refuse(e.Origin, "pod %s is not reached under its IPv6 address: %s", e.Name, f.able.NoIPv6)
-		case able.IngressRate != e.IngressRate || able.EgressRate != e.EgressRate:
-			f.refuse(e.Origin, "this data plane limits no bandwidth: pod %s has no limit", e.Name)
-		default:
-			continue
 		}
-		f.plan.Endpoints, f.changed = f.plan.Endpoints.Set(k, able), true
+		able := e
+		able.Addresses = slices.DeleteFunc(slices.Clone(e.Addresses), func(a netip.Addr) bool { return !f.family(a) })
+		if len(able.Addresses) < len(e.Addresses) {
+			f.refuse(e.Origin, "pod %s is not reached under its IPv6 address: %s", e.Name, f.able.NoIPv6)
+		}
+		if !f.able.Bandwidth && (e.IngressRate != 0 || e.EgressRate != 0) {
+			able.IngressRate, able.EgressRate = 0, 0
+			f.refuse(e.Origin, "this data plane limits no bandwidth: pod %s has no limit", e.Name)
+		}
+		if !able.Equal(e) {
+			f.plan.Endpoints, f.changed = f.plan.Endpoints.Set(k, able), true
+		}
 	}
+}
+
+// cuts says why an endpoint cannot be there at all.
+func (f *possibility) cuts(e plan.Endpoint) []string {
+	var why []string
+	if !f.network(e.Network) {
+		why = append(why, "this data plane knows no network of its own as "+e.Network)
+	}
+	if !slices.ContainsFunc(e.Addresses, f.family) {
+		why = append(why, "it has no address but of IPv6, and "+f.able.NoIPv6)
+	}
+	return why
 }
 
 func (f *possibility) routes() {
 	for k, r := range f.from.Routes.All() {
+		_, there := f.plan.Endpoints.Get(plan.EndpointKey{Interface: r.Interface})
 		switch {
 		case !f.network(k.Network), !f.family(k.Prefix.Addr()):
 			f.plan.Routes, f.changed = f.plan.Routes.Delete(k), true
+		case r.Way == plan.ToEndpoint && !there:
+			// What a shorter prefix says would lead packets elsewhere, and take others'
+			// packets from there.
+			f.plan.Routes, f.changed = f.plan.Routes.Set(k, plan.Route{Way: plan.ToDrop, Origin: r.Origin}), true
 		case len(r.Peers) > 1 && !f.able.Multipath:
 			f.refuse(r.Origin, "this data plane shares nothing among peers: all for %s goes by way of %s", k.Prefix, r.Peer())
 			r.Peers = r.Peers[:1]
