@@ -64,14 +64,15 @@ func (p *Plan) isNextHop(peer string, a netip.Addr) bool {
 	return false
 }
 
-// isLocal reports whether an address is on this node, whatever routes say.
+// isLocal reports whether an address is on this node, whatever routes say. The route of all
+// that has no other says of no address where it is.
 func (p *Plan) isLocal(network string, a netip.Addr) bool {
 	if p.owns(network, a) {
 		return true
 	}
 	pool, inPool := p.pool(network, a)
 	k, r, ok := p.Route(network, a, true)
-	return inPool && (!ok || k.Prefix.Bits() <= pool.Prefix.Bits()) || ok && r.Way == ToEndpoint
+	return inPool && (!ok || k.Prefix.Bits() <= pool.Prefix.Bits()) || ok && r.Way == ToEndpoint && k.Prefix.Bits() > 0
 }
 
 // plainly is the stage of a node that gets the packet from outside, or from

@@ -250,11 +250,12 @@ func (x *explainer) at(p *Plan, from sender, k EndpointKey, e Endpoint) stage {
 			return nil
 		}
 	}
-	if p.owns(x.network, x.dst) && (!routed || route.Way != ToHost) {
+	own := p.owns(x.network, x.dst)
+	if own && (!routed || route.Way != ToHost) {
 		x.note(p, "node", "%s is the node's own address", x.dst)
 		return x.atHost(p, from)
 	}
-	if pool, ok := p.pool(x.network, x.dst); ok && (!routed || routeKey.Prefix.Bits() < pool.Prefix.Bits()) {
+	if pool, ok := p.pool(x.network, x.dst); ok && !own && (!routed || routeKey.Prefix.Bits() < pool.Prefix.Bits()) {
 		x.note(p, "node", "%s is in the node's pool %s, but no endpoint has it: dropped", x.dst, pool.Prefix)
 		return x.deny("no endpoint has %s, which is in the pool of %s", x.dst, p.Local.Node)
 	}
