@@ -176,7 +176,7 @@ func (p *strictPlane) enter(method string) (leave func(), err error) {
 func (p *strictPlane) Name() string { return p.name }
 
 func (*strictPlane) Capabilities() datapath.Capabilities {
-	return datapath.Capabilities{Verdicts: true}
+	return datapath.Capabilities{Tunnels: true, Verdicts: true, AntiSpoof: true}
 }
 
 func (p *strictPlane) Present(context.Context) (bool, error) {

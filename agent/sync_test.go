@@ -41,7 +41,9 @@ func (r *recorder) Apply(_ context.Context, p *plan.Plan) error {
 	return r.fail
 }
 
-func (*recorder) Capabilities() datapath.Capabilities { return datapath.Capabilities{Verdicts: true} }
+func (*recorder) Capabilities() datapath.Capabilities {
+	return datapath.Capabilities{Tunnels: true, Verdicts: true, AntiSpoof: true}
+}
 
 func (r *recorder) Repair(context.Context) ([]string, error) {
 	r.mu.Lock()

@@ -161,6 +161,9 @@ type Capabilities struct {
 	Tunnels bool
 	// Multipath: routes that lead to several peers.
 	Multipath bool
+	// EndpointsOnlyHere: routes for endpoints only that lead to an endpoint, the node
+	// itself or the gateway. Those to peers and to nowhere always are done.
+	EndpointsOnlyHere bool
 	// OverlappingNetworks: more than one network whose addresses overlap.
 	OverlappingNetworks bool
 	// Tags travel in the tunnel's network identifier.
@@ -171,7 +174,7 @@ type Capabilities struct {
 	// Where they cannot, Enforceable makes of a plan what can be done, as
 	// Possible does for all other lack.
 	SCTP bool
-	// EgressActions that are done; Direct always is.
+	// EgressActions that are done; Direct and Discard always are.
 	EgressActions []plan.EgressAction
 	// Bandwidth: Endpoint.IngressRate and EgressRate.
 	Bandwidth bool

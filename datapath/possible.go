@@ -11,7 +11,12 @@ import (
 // Possible returns the plan without what a data plane of such capabilities
 // cannot do at all, and what of that somebody asked for, in the order of the
 // tables. It is pure. Where all can be done it returns p itself. What is left
-// out carries no packets, so that nothing passes that p does not let pass.
+// out carries no packets, and what would go there is dropped, so that nothing passes that p
+// does not let pass. Only to the address of a Service that is left out packets go as routes
+// say.
+//
+// A pod of which a part cannot be done that keeps it, or others, from harm is cut off: it
+// is no endpoint, and nothing goes to it or comes from it.
 //
 // Where the data plane takes no tags from the tunnel, who is known by nothing else may do
 // what a policy allows any peer, if there is none to whom it denies something, and else
@@ -25,35 +30,15 @@ func Possible(p *plan.Plan, able Capabilities) (*plan.Plan, []Refusal) {
 	if p == nil {
 		return nil, nil
 	}
-	f := possibility{able: able, from: p, plan: *p}
-	f.pools()
+	f := possibility{able: able, from: p, plan: *p, missing: map[string]string{}}
+	f.tunnels()
+	f.addresses()
 	f.tags()
 	f.endpoints()
 	f.routes()
 	f.egress()
-	if !able.OverlappingNetworks {
-		for k := range p.Networks.All() {
-			if k.Name != plan.DefaultNetwork {
-				f.plan.Networks, f.changed = f.plan.Networks.Delete(k), true
-			}
-		}
-		for k := range p.Tags.All() {
-			if k.Network != plan.DefaultNetwork {
-				f.plan.Tags, f.changed = f.plan.Tags.Delete(k), true
-			}
-		}
-		for k := range p.Classes.All() {
-			if k.Network != plan.DefaultNetwork {
-				f.plan.Classes, f.changed = f.plan.Classes.Delete(k), true
-			}
-		}
-	}
-	if !able.Services {
-		for k, s := range p.Services.All() {
-			f.plan.Services, f.changed = f.plan.Services.Delete(k), true
-			f.refuse(s.Origin, "this data plane does no Services: %s is not there on this node", k.Line(s))
-		}
-	}
+	f.identities()
+	f.services()
 	if !f.changed {
 		return p, nil
 	}
@@ -67,6 +52,8 @@ type possibility struct {
 	plan     plan.Plan
 	changed  bool
 	refusals []Refusal
+	// missing are the tunnels that are left out, each with the reason.
+	missing map[string]string
 }
 
 func (f *possibility) refuse(origin, format string, args ...any) {
@@ -81,22 +68,48 @@ func (f *possibility) network(name string) bool {
 	return name == plan.DefaultNetwork || f.able.OverlappingNetworks
 }
 
-func (f *possibility) pools() {
+func (f *possibility) addresses() {
+	is6 := func(a netip.Addr) bool { return !f.family(a) }
+	if slices.ContainsFunc(f.from.Local.Addresses, is6) {
+		f.plan.Local.Addresses, f.changed = slices.DeleteFunc(slices.Clone(f.from.Local.Addresses), is6), true
+	}
 	var left []plan.Pool
 	for _, pool := range f.from.Local.Pools {
-		r, _ := f.from.Routes.Get(plan.RouteKey{Network: pool.Network, Prefix: pool.Prefix})
+		_, r, _ := f.from.RouteAround(pool.Network, pool.Prefix, false)
 		switch {
 		case !f.network(pool.Network):
 			f.refuse(r.Origin, "this data plane knows no network of its own as %s: pods get no address of %s on this node", pool.Network, pool.Prefix)
 		case !f.family(pool.Prefix.Addr()):
 			f.refuse(r.Origin, "pods get no address of %s on this node: %s", pool.Prefix, f.able.NoIPv6)
 		default:
+			if _, missing := f.missing[pool.Tunnel]; missing {
+				pool.Tunnel, f.changed = "", true
+			}
 			left = append(left, pool)
 			continue
 		}
 		f.changed = true
 	}
 	f.plan.Local.Pools = left
+}
+
+// tunnels leaves out those that cannot be. Nothing comes out of them then, and routes sees
+// to what would go in.
+func (f *possibility) tunnels() {
+	var left []plan.Tunnel
+	for _, t := range f.from.Local.Tunnels {
+		switch {
+		case !f.able.Tunnels:
+			f.missing[t.Name] = "this data plane makes no tunnels"
+		case !f.family(t.VTEP):
+			f.missing[t.Name] = fmt.Sprintf("tunnel %s is over IPv6, and %s", t.Name, f.able.NoIPv6)
+		default:
+			left = append(left, t)
+			continue
+		}
+		f.changed = true
+	}
+	f.plan.Local.Tunnels = left
 }
 
 // tags leaves out that they travel. Who is known by the tag that comes with his packets
@@ -106,7 +119,7 @@ func (f *possibility) tags() {
 	if f.able.Tags {
 		return
 	}
-	tunnels := slices.Clone(f.from.Local.Tunnels)
+	tunnels := slices.Clone(f.plan.Local.Tunnels)
 	for i := range tunnels {
 		if !tunnels[i].CarriesTags {
 			continue
@@ -124,7 +137,7 @@ func (f *possibility) tags() {
 			f.plan.Peers, f.changed = f.plan.Peers.Set(k, peer), true
 		}
 	}
-	if len(believed) > 0 {
+	if len(believed) > 0 && f.able.Verdicts {
 		f.disown(believed)
 	}
 }
@@ -250,25 +263,57 @@ func (f *possibility) cuts(e plan.Endpoint) []string {
 	if !slices.ContainsFunc(e.Addresses, f.family) {
 		why = append(why, "it has no address but of IPv6, and "+f.able.NoIPv6)
 	}
+	if !f.able.Verdicts && (e.IngressPolicy != "" || e.EgressPolicy != "") {
+		why = append(why, "this data plane enforces no policies, and it is under one")
+	}
+	if !f.able.AntiSpoof && e.AntiSpoof {
+		why = append(why, "this data plane cannot keep it from sending with others' addresses")
+	}
 	return why
 }
 
 func (f *possibility) routes() {
 	for k, r := range f.from.Routes.All() {
-		_, there := f.plan.Endpoints.Get(plan.EndpointKey{Interface: r.Interface})
-		switch {
-		case !f.network(k.Network), !f.family(k.Prefix.Addr()):
+		if !f.network(k.Network) || !f.family(k.Prefix.Addr()) {
 			f.plan.Routes, f.changed = f.plan.Routes.Delete(k), true
-		case r.Way == plan.ToEndpoint && !there:
-			// What a shorter prefix says would lead packets elsewhere, and take others'
-			// packets from there.
-			f.plan.Routes, f.changed = f.plan.Routes.Set(k, plan.Route{Way: plan.ToDrop, Origin: r.Origin}), true
-		case len(r.Peers) > 1 && !f.able.Multipath:
-			f.refuse(r.Origin, "this data plane shares nothing among peers: all for %s goes by way of %s", k.Prefix, r.Peer())
-			r.Peers = r.Peers[:1]
-			f.plan.Routes, f.changed = f.plan.Routes.Set(k, r), true
+			continue
+		}
+		able := f.route(k, r)
+		if !able.Equal(r) {
+			f.plan.Routes, f.changed = f.plan.Routes.Set(k, able), true
 		}
 	}
+}
+
+// route returns what can be done in the place of a route. It is there in any case: by what
+// a shorter prefix says, packets would go elsewhere, and others' would be taken from there.
+func (f *possibility) route(k plan.RouteKey, r plan.Route) plan.Route {
+	drop := plan.Route{Way: plan.ToDrop, EndpointsOnly: r.EndpointsOnly, Origin: r.Origin}
+	if r.Way == plan.ToEndpoint {
+		// The address is an endpoint's for all, whoever may send there.
+		drop.EndpointsOnly = false
+		if _, there := f.plan.Endpoints.Get(plan.EndpointKey{Interface: r.Interface}); !there {
+			return drop
+		}
+	}
+	if r.EndpointsOnly && endsHere(r.Way) && !f.able.EndpointsOnlyHere {
+		f.refuse(r.Origin, "this data plane has no way of its own for pods that leads to %s: what pods send to %s is dropped", r.Way, k.Prefix)
+		return drop
+	}
+	if r.Way == plan.ToTunnel {
+		for _, name := range r.Peers {
+			_, t, _ := f.from.Local.EndOf(f.from.Peer(name), k.Prefix.Addr())
+			if why, missing := f.missing[t.Name]; missing {
+				f.refuse(r.Origin, "%s: what is for %s, by way of %s, is dropped", why, k.Prefix, name)
+				return drop
+			}
+		}
+	}
+	if len(r.Peers) > 1 && !f.able.Multipath {
+		f.refuse(r.Origin, "this data plane shares nothing among peers: all for %s goes by way of %s", k.Prefix, r.Peer())
+		r.Peers = r.Peers[:1]
+	}
+	return r
 }
 
 func (f *possibility) egress() {
@@ -277,10 +322,54 @@ func (f *possibility) egress() {
 		switch {
 		case !f.network(k.Network), !f.family(k.Destination.Addr()), k.Interface != "" && !there:
 			f.plan.Egress, f.changed = f.plan.Egress.Delete(k), true
-		case e.Action != plan.Direct && !slices.Contains(f.able.EgressActions, e.Action):
+		case !f.able.does(e.Action):
 			// What a shorter prefix says would let it out another way.
 			f.refuse(e.Origin, "this data plane cannot do %s: what it is about is dropped", k.Line(e))
 			f.plan.Egress, f.changed = f.plan.Egress.Set(k, plan.Egress{Action: plan.Discard, Origin: e.Origin}), true
 		}
+	}
+}
+
+// identities leaves out what says who is who, where nobody asks.
+func (f *possibility) identities() {
+	if !f.able.OverlappingNetworks {
+		f.plan.Networks = without(f, f.plan.Networks, func(k plan.NetworkKey) bool { return !f.network(k.Name) })
+		f.plan.Tags = without(f, f.plan.Tags, func(k plan.TagKey) bool { return !f.network(k.Network) })
+		f.plan.Classes = without(f, f.plan.Classes, func(k plan.ClassKey) bool { return !f.network(k.Network) })
+	}
+	if !f.able.Verdicts {
+		f.plan.Tags = without(f, f.plan.Tags, func(plan.TagKey) bool { return true })
+		f.plan.Classes = without(f, f.plan.Classes, func(plan.ClassKey) bool { return true })
+		f.plan.Within = without(f, f.plan.Within, func(plan.WithinKey) bool { return true })
+		f.plan.Verdicts = without(f, f.plan.Verdicts, func(plan.VerdictKey) bool { return true })
+	}
+}
+
+// without returns a table without the entries of some keys.
+func without[K plan.TableKey[K], V plan.TableValue[V]](f *possibility, t plan.Table[K, V], of func(K) bool) plan.Table[K, V] {
+	left := t
+	for k := range t.All() {
+		if of(k) {
+			left, f.changed = left.Delete(k), true
+		}
+	}
+	return left
+}
+
+func (f *possibility) services() {
+	for k, s := range f.from.Services.All() {
+		why := ""
+		switch {
+		case !f.able.Services:
+			why = "this data plane does no Services"
+		case !f.network(k.Network):
+			why = "this data plane knows no network of its own as " + k.Network
+		case !f.family(k.Address):
+			why = f.able.NoIPv6
+		default:
+			continue
+		}
+		f.plan.Services, f.changed = f.plan.Services.Delete(k), true
+		f.refuse(s.Origin, "%s: %s is not there on this node", why, k.Line(s))
 	}
 }

@@ -3,6 +3,8 @@ package datapath
 import (
 	"fmt"
 	"maps"
+	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -29,9 +31,15 @@ egress default any 0.0.0.0/0 masquerade
 egress default any ::/0 masquerade
 `
 
+// everything is what a data plane can do that lacks nothing.
+func everything() Capabilities {
+	return Capabilities{IPv6: true, Tunnels: true, Multipath: true, EndpointsOnlyHere: true, OverlappingNetworks: true, Tags: true,
+		Verdicts: true, Services: true, SCTP: true, Bandwidth: true, AntiSpoof: true,
+		EgressActions: []plan.EgressAction{plan.Masquerade, plan.SourceNAT, plan.ViaNode}}
+}
+
 func TestPossible(t *testing.T) {
-	all := Capabilities{IPv6: true, Multipath: true, Tags: true, OverlappingNetworks: true, Services: true, Bandwidth: true,
-		EgressActions: []plan.EgressAction{plan.Masquerade, plan.Discard, plan.SourceNAT, plan.ViaNode}}
+	all := everything()
 	without := func(f func(*Capabilities)) Capabilities {
 		c := all
 		f(&c)
@@ -68,7 +76,7 @@ egress default any 0.0.0.0/0 masquerade
 			strings.Replace(only4, "10.1.1.2 mac 0a:58:0a:01:01:02 anti-spoof", "10.1.1.2,fd00:1::2 mac 0a:58:0a:01:01:02 anti-spoof ingress-rate 1000", 1), only4, []Refusal{
 				{Origin: "Pod default/web", Message: "pod default/web is not reached under its IPv6 address: IPv6 is off"},
 				{Origin: "Pod default/web", Message: "this data plane limits no bandwidth: pod default/web has no limit"}}},
-		{"no way through another node", without(func(c *Capabilities) { c.EgressActions = c.EgressActions[:3] }),
+		{"no way through another node", without(func(c *Capabilities) { c.EgressActions = c.EgressActions[:2] }),
 			only4 + "egress default any 203.0.113.0/24 via node2 # EgressIP x\n", only4 + "egress default any 203.0.113.0/24 drop # EgressIP x\n",
 			[]Refusal{{Origin: "EgressIP x", Message: "this data plane cannot do egress default any 203.0.113.0/24 via node2 # EgressIP x: what it is about is dropped"}}},
 		{"no services", without(func(c *Capabilities) { c.Services = false }),
@@ -84,6 +92,31 @@ egress default any 0.0.0.0/0 masquerade
 			only4 + tunnel + " carries-tags\npeer node3 ends vxlan@172.30.0.4@0a:58:ac:1e:00:04 carries-tags\n", only4 + tunnel + "\npeer node3 ends vxlan@172.30.0.4@0a:58:ac:1e:00:04\ntag default 172.30.0.4/32 16777215\n",
 			[]Refusal{{Origin: "ClusterNetwork default", Message: "this data plane sends no tags through the tunnel: other nodes know those of this one's pods by their addresses"},
 				{Message: "this data plane takes no tags from the tunnel: who is known by nothing else is of tag 16777215 here, which no policy allows anything"}}},
+		{"no tunnels", without(func(c *Capabilities) { c.Tunnels = false }),
+			strings.Replace(only4, "gateway 10.1.1.1", "gateway 10.1.1.1 tunnel vxlan", 1) + tunnel + "\npeer node3 addresses 172.30.0.4 ends vxlan@172.30.0.4@0a:58:ac:1e:00:04\n" +
+				"route default 10.1.3.0/24 tunnel node3 # HostSubnet node3\nroute default 172.30.0.4/32 tunnel node3 endpoints-only # Node node3\n",
+			only4 + "network default in vxlan vni 0-99 # ClusterNetwork default\npeer node3 addresses 172.30.0.4 ends vxlan@172.30.0.4@0a:58:ac:1e:00:04\n" +
+				"route default 10.1.3.0/24 drop # HostSubnet node3\nroute default 172.30.0.4/32 drop endpoints-only # Node node3\n", []Refusal{
+				{Origin: "HostSubnet node3", Message: "this data plane makes no tunnels: what is for 10.1.3.0/24, by way of node3, is dropped"},
+				{Origin: "Node node3", Message: "this data plane makes no tunnels: what is for 172.30.0.4/32, by way of node3, is dropped"}}},
+		{"no IPv6, and a tunnel over it", noIPv6,
+			only4 + strings.ReplaceAll(tunnel, "172.30.0.2", "fd00:9::2") + "\npeer node3 ends vxlan@fd00:9::4@0a:58:ac:1e:00:04\nroute default 10.1.3.0/24 tunnel node3 # HostSubnet node3\n",
+			only4 + "network default in vxlan vni 0-99 # ClusterNetwork default\npeer node3 ends vxlan@fd00:9::4@0a:58:ac:1e:00:04\nroute default 10.1.3.0/24 drop # HostSubnet node3\n",
+			[]Refusal{{Origin: "HostSubnet node3", Message: "tunnel vxlan is over IPv6, and IPv6 is off: what is for 10.1.3.0/24, by way of node3, is dropped"}}},
+		{"no policies", without(func(c *Capabilities) { c.Verdicts = false }),
+			only4 + "endpoint weftbbb name default/db network default addresses 10.1.1.3 mac 0a:58:0a:01:01:03 ingress-policy p # Pod default/db\n" +
+				"route default 10.1.1.3/32 endpoint weftbbb # Pod default/db\nverdict p ingress from 5 tcp 80 allow\nclass default 10.1.2.0/24 c1\nwithin c1 c2\ntag default 10.1.3.0/24 5\n",
+			only4 + "route default 10.1.1.3/32 drop # Pod default/db\n",
+			[]Refusal{{Origin: "Pod default/db", Message: "pod default/db is cut off: this data plane enforces no policies, and it is under one"}}},
+		{"no check of sources", without(func(c *Capabilities) { c.AntiSpoof = false }), only4,
+			"node node1 addresses 172.30.0.2 mtu 1450\npool default 10.1.1.0/24 gateway 10.1.1.1\nroute default 0.0.0.0/0 gateway\n" +
+				"route default 10.1.1.0/24 drop # HostSubnet node1\nroute default 10.1.1.2/32 drop\negress default any 0.0.0.0/0 masquerade\n",
+			[]Refusal{{Origin: "Pod default/web", Message: "pod default/web is cut off: this data plane cannot keep it from sending with others' addresses"}}},
+		{"no ways here for endpoints only", without(func(c *Capabilities) { c.EndpointsOnlyHere = false }),
+			only4 + "route default 10.7.0.0/16 gateway endpoints-only # Route a\nroute default 10.8.0.0/16 drop endpoints-only\nroute default 10.9.9.9/32 endpoint weftaaa endpoints-only # Route b\n",
+			only4 + "route default 10.7.0.0/16 drop endpoints-only # Route a\nroute default 10.8.0.0/16 drop endpoints-only\nroute default 10.9.9.9/32 drop # Route b\n", []Refusal{
+				{Origin: "Route a", Message: "this data plane has no way of its own for pods that leads to gateway: what pods send to 10.7.0.0/16 is dropped"},
+				{Origin: "Route b", Message: "this data plane has no way of its own for pods that leads to endpoint: what pods send to 10.9.9.9/32 is dropped"}}},
 		{"no bandwidth", without(func(c *Capabilities) { c.Bandwidth = false }),
 			strings.Replace(only4, " anti-spoof", " anti-spoof ingress-rate 1000", 1), only4,
 			[]Refusal{{Origin: "Pod default/web", Message: "this data plane limits no bandwidth: pod default/web has no limit"}}},
@@ -124,8 +157,9 @@ func TestPossibleWithoutTags(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		plans := plantest.Tagged().Draw(t, "shape").Plans()
 		without := maps.Clone(plans)
-		p, _ := Possible(plans["node1"], Capabilities{IPv6: true, Multipath: true, OverlappingNetworks: true, Services: true, Bandwidth: true,
-			EgressActions: []plan.EgressAction{plan.Masquerade, plan.Discard, plan.SourceNAT, plan.ViaNode}})
+		able := everything()
+		able.Tags = false
+		p, _ := Possible(plans["node1"], able)
 		without["node1"] = p
 		if err := p.Validate(); err != nil {
 			t.Fatal(err)
@@ -146,4 +180,127 @@ func TestPossibleWithoutTags(t *testing.T) {
 			t.Errorf("with tags and without them it passes: %v; expected some %s", outcomes, o)
 		}
 	}
+}
+
+// capabilities generates what a data plane may be able to do: anything, most often much.
+func capabilities() *rapid.Generator[Capabilities] {
+	return rapid.Custom(func(t *rapid.T) Capabilities {
+		can := func(what string) bool { return rapid.IntRange(0, 3).Draw(t, what) > 0 }
+		c := Capabilities{IPv6: can("IPv6"), Tunnels: can("tunnels"), Multipath: can("multipath"), EndpointsOnlyHere: can("endpoints only"),
+			OverlappingNetworks: can("networks"), Tags: can("tags"), Verdicts: can("verdicts"), Services: can("services"),
+			SCTP: can("SCTP"), Bandwidth: can("bandwidth"), AntiSpoof: can("anti-spoof"), NoIPv6: "IPv6 is off"}
+		for _, a := range []plan.EgressAction{plan.Masquerade, plan.Discard, plan.SourceNAT, plan.ViaNode} {
+			if can(string(a)) {
+				c.EgressActions = append(c.EgressActions, a)
+			}
+		}
+		return c
+	})
+}
+
+// TestPossibleForAnybody has data planes that lack anything, and plans that ask for
+// everything: what is made of a plan can be done, and lets nothing pass that the plan does
+// not.
+func TestPossibleForAnybody(t *testing.T) {
+	outcomes := map[string]int{}
+	rapid.Check(t, func(t *rapid.T) {
+		plans, able := plantest.Demanding().Draw(t, "plans"), capabilities().Draw(t, "capabilities")
+		p := plans["node1"]
+		possible, impossible := Possible(p, able)
+		got, refused := Enforceable(possible, able, nil)
+		if err := got.Validate(); err != nil {
+			t.Fatalf("%v\nof:\n%s\nwith %+v", err, p, able)
+		}
+		if lacks := Lacks(got, able); len(lacks) > 0 {
+			t.Fatalf("it asks for %s, with %+v:\n%s", lacks, able, got)
+		}
+		if Lacks(p, able) == nil && (got != p || len(impossible)+len(refused) > 0) {
+			t.Fatalf("all of it can be done, and there is refused %v %v", impossible, refused)
+		}
+		for _, r := range impossible {
+			if r.Origin == "" && !isPool(p, r.Message) {
+				t.Fatalf("%q is of no object, in:\n%s", r.Message, p)
+			}
+		}
+		for _, r := range refused {
+			if r.Verdict.Origin == "" {
+				t.Fatalf("%q is of no object, in:\n%s", r.Message, p)
+			}
+		}
+		without := maps.Clone(plans)
+		without["node1"] = got
+		for range 60 {
+			f := flows(plans).Draw(t, "flow")
+			if f.Source.Is6() && !able.IPv6 {
+				continue // no such packet is on the node
+			}
+			if _, ok := p.Services.Get(plan.ServiceKey{Network: f.Network, Address: f.Destination, Port: f.Port, Protocol: f.Protocol}); ok && !able.Services {
+				continue // routes say what becomes of it
+			}
+			with, is := plan.Explain(plans, f), plan.Explain(without, f)
+			if !slices.ContainsFunc(is.Steps, func(s plan.Step) bool { return s.Node == "node1" }) && is.Allowed {
+				continue // it is none of the node's
+			}
+			if !able.Tags && is.Allowed && is.Steps[0].Node == "node1" && is.Node != "node1" {
+				continue // the other node judges by the tag, which it does not get
+			}
+			// Where it leaves the cluster for somebody in it, it does so in both.
+			passes := with.Allowed || strings.Contains(with.Reason, "lets it leave the cluster")
+			if outcomes[fmt.Sprint(with.Allowed, is.Allowed)]++; is.Allowed && !passes {
+				t.Fatalf("%s passes with %+v:\n%s\nand not with all:\n%s\n%s\n%s", f, able, is, with, p, got)
+			}
+		}
+	})
+	for _, o := range []string{"true true", "true false", "false false"} {
+		if outcomes[o] == 0 {
+			t.Errorf("as asked for and as it is made it passes: %v; expected some %s", outcomes, o)
+		}
+	}
+}
+
+// isPool reports whether a message is about a pool, which has no origin where no route is
+// there for the whole of it.
+func isPool(p *plan.Plan, message string) bool {
+	return slices.ContainsFunc(p.Local.Pools, func(pool plan.Pool) bool {
+		_, _, routed := p.RouteAround(pool.Network, pool.Prefix, false)
+		return !routed && strings.Contains(message, pool.Prefix.String())
+	})
+}
+
+// flows generates flows for the plans of a cluster, many of which the first node's entries
+// are about.
+func flows(plans map[string]*plan.Plan) *rapid.Generator[plan.Flow] {
+	p := plans["node1"]
+	ordinary := plantest.Flows(plans)
+	return rapid.Custom(func(t *rapid.T) plan.Flow {
+		f := ordinary.Draw(t, "ordinary")
+		f.Network = plan.DefaultNetwork
+		var keys []plan.EndpointKey
+		for k := range p.Endpoints.All() {
+			keys = append(keys, k)
+		}
+		if len(keys) > 0 && rapid.Bool().Draw(t, "from an endpoint") {
+			k := rapid.SampledFrom(keys).Draw(t, "endpoint")
+			e, _ := p.Endpoints.Get(k)
+			f.Network, f.Interface = e.Network, k.Interface
+			f.Source = rapid.SampledFrom(e.Addresses).Draw(t, "source")
+			if rapid.IntRange(0, 4).Draw(t, "forges") == 0 {
+				f.Source = plantest.Addr().Draw(t, "forged")
+			}
+		}
+		var to []netip.Addr
+		for k := range p.Routes.All() {
+			if k.Network == f.Network && k.Prefix.Addr().Is4() == f.Source.Is4() {
+				to = append(to, k.Prefix.Addr(), k.Prefix.Addr().Next())
+			}
+		}
+		if f.Destination.Is4() != f.Source.Is4() {
+			to = append(to, plantest.Outside[map[bool]int{true: 0, false: 1}[f.Source.Is4()]])
+		}
+		if len(to) > 0 && (rapid.Bool().Draw(t, "to a route") || f.Destination.Is4() != f.Source.Is4()) {
+			f.Destination = rapid.SampledFrom(to).Draw(t, "destination")
+		}
+		f.Protocol = rapid.SampledFrom([]plan.Protocol{plan.TCP, plan.UDP, plan.SCTP}).Draw(t, "with")
+		return f
+	})
 }

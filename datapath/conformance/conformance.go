@@ -169,42 +169,11 @@ func (l *topology) restart(plans map[string]*plan.Plan) {
 // lacks names what plans need and the data plane cannot do.
 func (s *suite) lacks(plans map[string]*plan.Plan) []string {
 	var lacks []string
-	need := func(able bool, what string) {
-		if !able && !slices.Contains(lacks, what) {
-			lacks = append(lacks, what)
-		}
-	}
 	for _, p := range plans {
-		for _, a := range p.Local.Addresses {
-			need(a.Is4() || s.able.IPv6, "IPv6")
-		}
-		for _, t := range p.Local.Tunnels {
-			need(!t.CarriesTags || s.able.Tags, "tags in the tunnel")
-		}
-		for _, peer := range p.Peers.All() {
-			need(!peer.CarriesTags || s.able.Tags, "tags in the tunnel")
-		}
-		need(p.Verdicts.Len() == 0 || s.able.Verdicts, "verdicts")
-		for k := range p.Verdicts.All() {
-			need(k.Protocol != plan.SCTP || s.able.SCTP, "SCTP")
-		}
-		need(p.Services.Len() == 0 || s.able.Services, "services")
-		for _, e := range p.Endpoints.All() {
-			need(e.Network == plan.DefaultNetwork || s.able.OverlappingNetworks, "overlapping networks")
-			need(e.IngressPolicy+e.EgressPolicy == "" || s.able.Verdicts, "verdicts")
-			need(!e.AntiSpoof || s.able.AntiSpoof, "anti-spoof")
-			need(e.IngressRate+e.EgressRate == 0 || s.able.Bandwidth, "bandwidth limits")
-		}
-		for _, r := range p.Routes.All() {
-			need(r.Way != plan.ToTunnel || s.able.Tunnels, "tunnels")
-			need(len(r.Peers) < 2 || s.able.Multipath, "several peers")
-		}
-		for _, e := range p.Egress.All() {
-			need(e.Action == plan.Direct || slices.Contains(s.able.EgressActions, e.Action), "egress action "+string(e.Action))
-		}
+		lacks = append(lacks, datapath.Lacks(p, s.able)...)
 	}
 	slices.Sort(lacks)
-	return lacks
+	return slices.Compact(lacks)
 }
 
 // clusters loads two random clusters one after the other on the same nodes,
