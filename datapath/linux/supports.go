@@ -41,9 +41,7 @@ func (d *DataPlane) supports(p *plan.Plan) error {
 	for k, m := range p.Classes.All() {
 		errs = append(errs, d.network(k.Network, func() string { return k.Line(m) }))
 	}
-	for k, v := range p.Verdicts.All() {
-		errs = append(errs, d.supportsVerdict(k, v))
-	}
+	errs = append(errs, d.supportsVerdicts(p, nil))
 	for k, s := range p.Services.All() {
 		errs = append(errs, notSupported(func() string { return k.Line(s) }, "services"))
 		break
@@ -87,12 +85,7 @@ func (d *DataPlane) supportsChanges(p *plan.Plan, changes plan.Diff) error {
 			errs = append(errs, d.network(c.Key.Network, func() string { return c.Key.Line(*c.New) }))
 		}
 	}
-	for _, c := range changes.Verdicts {
-		if c.New != nil {
-			errs = append(errs, d.supportsVerdict(c.Key, *c.New))
-		}
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, d.supportsVerdicts(p, d.current))...)
 }
 
 func (d *DataPlane) supportsPeer(k plan.PeerKey, p plan.Peer) error {
@@ -134,13 +127,16 @@ func (d *DataPlane) supportsEgress(k plan.EgressKey, e plan.Egress) error {
 	return errors.Join(d.network(k.Network, line), d.family(k.Destination.Addr().Is6(), line))
 }
 
-// supportsVerdict refuses what only connection tracking of SCTP could do. What
-// is left then is datapath.Enforceable's to say.
-func (d *DataPlane) supportsVerdict(k plan.VerdictKey, v plan.Verdict) error {
-	if k.Protocol == plan.SCTP && k.Ports != plan.AllPorts && !d.sctp {
-		return notSupported(func() string { return k.Line(v) }, "telling SCTP's ports apart, which the kernel does not track,")
+// supportsVerdicts refuses what only connection tracking of SCTP could do. Verdicts of single
+// ports are nothing of that where all ports are treated alike, as datapath.Enforceable sees
+// to. accepted is a plan of which that is known, or nil.
+func (d *DataPlane) supportsVerdicts(p, accepted *plan.Plan) error {
+	var errs []error
+	_, refusals := datapath.Enforceable(p, datapath.Capabilities{SCTP: d.sctp}, accepted)
+	for _, r := range refusals {
+		errs = append(errs, notSupported(func() string { return r.Key.Line(r.Verdict) }, "telling SCTP's ports apart, which the kernel does not track,"))
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // network refuses all networks but the one that node and pods share: they
