@@ -67,7 +67,7 @@ func (p *Plan) isNextHop(peer string, a netip.Addr) bool {
 // isLocal reports whether an address is on this node, whatever routes say. The route of all
 // that has no other says of no address where it is.
 func (p *Plan) isLocal(network string, a netip.Addr) bool {
-	if p.owns(network, a) {
+	if p.Owns(network, a) {
 		return true
 	}
 	pool, inPool := p.pool(network, a)

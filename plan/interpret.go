@@ -159,7 +159,7 @@ func (x *explainer) begin(f Flow) stage {
 	}
 	for _, name := range among {
 		p := x.plans[name]
-		if p.owns(x.network, x.src) {
+		if p.Owns(x.network, x.src) {
 			x.note(p, "node", "%s is an address of the node itself", x.src)
 			if StaysHome(x.dst) {
 				return x.stay(p, "", name)
@@ -250,7 +250,7 @@ func (x *explainer) at(p *Plan, from sender, k EndpointKey, e Endpoint) stage {
 			return nil
 		}
 	}
-	own := p.owns(x.network, x.dst)
+	own := p.Owns(x.network, x.dst)
 	if own && (!routed || route.Way != ToHost) {
 		x.note(p, "node", "%s is the node's own address", x.dst)
 		return x.atHost(p, from)
@@ -347,7 +347,7 @@ func (x *explainer) verdict(p *Plan, policy string, d Direction, peer Class) boo
 
 // atHost ends at the node itself.
 func (x *explainer) atHost(p *Plan, from sender) stage {
-	if from == fromHost && p.owns(x.network, x.dst) {
+	if from == fromHost && p.Owns(x.network, x.dst) {
 		x.src = x.dst // the kernel's choice towards its own addresses
 	}
 	return x.arrive(p, "", "delivered to %s itself", p.Local.Node)

@@ -126,8 +126,8 @@ func commonBits(a, b netip.Addr) int {
 	return len(x) * 8
 }
 
-// owns reports whether a is an address of the node itself in a network.
-func (p *Plan) owns(network string, a netip.Addr) bool {
+// Owns reports whether a is an address of the node itself in a network.
+func (p *Plan) Owns(network string, a netip.Addr) bool {
 	if network == DefaultNetwork && slices.Contains(p.Local.Addresses, a) {
 		return true
 	}
@@ -149,7 +149,7 @@ func (p *Plan) pool(network string, a netip.Addr) (Pool, bool) {
 // has reports whether a is the node's own, in one of its pools, or an
 // endpoint's.
 func (p *Plan) has(network string, a netip.Addr) bool {
-	if _, ok := p.pool(network, a); ok || p.owns(network, a) {
+	if _, ok := p.pool(network, a); ok || p.Owns(network, a) {
 		return true
 	}
 	_, _, ok := p.endpointOf(network, a)

@@ -43,11 +43,12 @@ func (b *Belief) InNobody() bool { return len(b.vteps) == 0 }
 
 // In reports whether the tag is believed of what comes through a tunnel from an
 // address.
-func (b *Belief) In(a netip.Addr) bool {
+func (b *Belief) In(at plan.Address) bool {
+	a := at.IP
 	if b.InNobody() {
 		return false
 	}
-	_, r, ok := b.plan.Route(plan.DefaultNetwork, a, true)
+	_, r, ok := b.plan.Route(at.Network, a, true)
 	if !ok || b.vteps[a] {
 		return b.vteps[a]
 	}

@@ -17,16 +17,19 @@ import (
 // Jury judges connections as a data plane does their first packets.
 type Jury struct {
 	plan *plan.Plan
-	// endpoints are those of the plan by address, own the node's addresses.
-	endpoints map[netip.Addr]plan.Endpoint
-	own       map[netip.Addr]bool
+	// endpoints are those of the plan by address, own the node's addresses beside what
+	// the plan says.
+	endpoints map[plan.Address]plan.Endpoint
+	own       map[plan.Address]bool
 	// interfaces are those of the endpoints, where egress rules drop something.
-	interfaces map[netip.Addr]string
+	interfaces map[plan.Address]string
 	belief     *Belief // nil before anybody had a tag
 }
 
 // Connection is what is judged.
 type Connection struct {
+	// Network is the one in which its addresses mean something.
+	Network  string
 	Protocol plan.Protocol
 	// Source and Destination are who began it and who got it, behind the translation
 	// of Services. Ports are 0 for protocols without.
@@ -41,23 +44,27 @@ type Connection struct {
 
 // NewJury returns a jury for a plan, on a node that has those addresses beside
 // what the plan says.
-func NewJury(p *plan.Plan, addresses []netip.Addr) *Jury {
-	j := &Jury{plan: p, endpoints: map[netip.Addr]plan.Endpoint{}, own: map[netip.Addr]bool{}}
+func NewJury(p *plan.Plan, addresses []plan.Address) *Jury {
+	j := &Jury{plan: p, endpoints: map[plan.Address]plan.Endpoint{}, own: map[plan.Address]bool{}}
 	if Drops(p) {
-		j.interfaces = map[netip.Addr]string{}
+		j.interfaces = map[plan.Address]string{}
 	}
 	for k, e := range p.Endpoints.All() {
-		for _, a := range e.Addresses {
+		for _, ip := range e.Addresses {
+			a := plan.Address{Network: e.Network, IP: ip}
 			if j.endpoints[a] = e; j.interfaces != nil {
 				j.interfaces[a] = k.Interface
 			}
 		}
 	}
-	for _, a := range slices.Concat(p.Local.Addresses, p.Local.PoolAddresses(), addresses) {
+	for _, a := range addresses {
 		j.own[a] = true
 	}
 	return j
 }
+
+// owns reports whether an address is the node's own.
+func (j *Jury) owns(a plan.Address) bool { return j.own[a] || j.plan.Owns(a.Network, a.IP) }
 
 // Needed reports whether a plan may forbid connections: an endpoint has a policy, or an
 // egress rule drops something.
@@ -76,22 +83,28 @@ func Drops(p *plan.Plan) bool {
 // Forbids reports whether a policy denies a connection now, or an egress rule drops what
 // began it.
 func (j *Jury) Forbids(c Connection) bool {
-	from, sends := j.endpoints[c.Source.Addr()]
-	to, gets := j.endpoints[c.Destination.Addr()]
-	if sends && slices.Contains(from.Addresses, c.Destination.Addr()) {
+	source, destination := c.source(), plan.Address{Network: c.Network, IP: c.Destination.Addr()}
+	from, sends := j.endpoints[source]
+	to, gets := j.endpoints[destination]
+	if sends && slices.Contains(from.Addresses, destination.IP) {
 		return false // to itself
 	}
 	denies := func(policy string, d plan.Direction, other plan.Class) bool {
 		_, v, ok := j.plan.Verdict(policy, d, other, c.Protocol, c.Destination.Port())
 		return !ok || !v.Allow
 	}
-	return sends && from.EgressPolicy != "" && denies(from.EgressPolicy, plan.Outgoing, j.classOf(c.Destination.Addr())) ||
-		gets && !j.own[c.Source.Addr()] && to.IngressPolicy != "" && (j.lacksTag(c) || denies(to.IngressPolicy, plan.Incoming, j.sourceClass(c))) ||
-		sends && !gets && !j.own[c.Destination.Addr()] && j.drops(c.Source.Addr(), from, c.Destination.Addr())
+	return sends && from.EgressPolicy != "" && denies(from.EgressPolicy, plan.Outgoing, j.classOf(destination)) ||
+		gets && !j.owns(source) && to.IngressPolicy != "" && (j.lacksTag(c) || denies(to.IngressPolicy, plan.Incoming, j.sourceClass(c))) ||
+		sends && !gets && !j.owns(destination) && j.drops(source, from, destination.IP)
+}
+
+// source is who began the connection.
+func (c Connection) source() plan.Address {
+	return plan.Address{Network: c.Network, IP: c.Source.Addr()}
 }
 
 // drops reports whether what an endpoint sends to an address off the node is dropped.
-func (j *Jury) drops(from netip.Addr, e plan.Endpoint, to netip.Addr) bool {
+func (j *Jury) drops(from plan.Address, e plan.Endpoint, to netip.Addr) bool {
 	if j.interfaces == nil {
 		return false
 	}
@@ -102,15 +115,15 @@ func (j *Jury) drops(from netip.Addr, e plan.Endpoint, to netip.Addr) bool {
 // lacksTag reports whether a connection began before tags were kept, and is judged by the
 // tag that it has not: nothing passes until it begins anew.
 func (j *Jury) lacksTag(c Connection) bool {
-	if c.Tagged || !c.Unanswered || !j.believes(c.Source.Addr()) {
+	if c.Tagged || !c.Unanswered || !j.believes(c.source()) {
 		return false
 	}
-	_, known := j.plan.ClassAt(plan.DefaultNetwork, c.Source.Addr())
+	_, known := j.plan.ClassAt(c.Network, c.Source.Addr())
 	return !known
 }
 
 // believes reports whether the tag is believed of what comes from an address.
-func (j *Jury) believes(a netip.Addr) bool {
+func (j *Jury) believes(a plan.Address) bool {
 	if j.belief == nil {
 		j.belief = BeliefOf(j.plan)
 	}
@@ -120,19 +133,19 @@ func (j *Jury) believes(a netip.Addr) bool {
 
 // sourceClass is what policies see who began a connection as.
 func (j *Jury) sourceClass(c Connection) plan.Class {
-	a := c.Source.Addr()
+	a := c.source()
 	if !c.Tagged || !j.believes(a) {
 		return j.classOf(a)
 	}
-	if class, ok := j.plan.ClassAt(plan.DefaultNetwork, a); ok {
+	if class, ok := j.plan.ClassAt(a.Network, a.IP); ok {
 		return class
 	}
 	return plan.ClassOf(c.Tag)
 }
 
 // classOf is what policies see an address as.
-func (j *Jury) classOf(a netip.Addr) plan.Class {
-	if c, ok := j.plan.ClassAt(plan.DefaultNetwork, a); ok {
+func (j *Jury) classOf(a plan.Address) plan.Class {
+	if c, ok := j.plan.ClassAt(a.Network, a.IP); ok {
 		return c
 	}
 	return plan.ClassOf(j.endpoints[a].Tag)
@@ -174,11 +187,14 @@ func MayForbid(p, q *plan.Plan, changes plan.Diff) bool {
 		return false
 	}
 	before, after := NewJury(p, nil), NewJury(q, nil)
-	var addresses []netip.Addr // of which something changed
+	var addresses []plan.Address // of which something changed
 	for _, c := range changes.Endpoints {
 		for _, e := range []*plan.Endpoint{c.Old, c.New} {
-			if e != nil {
-				addresses = append(addresses, e.Addresses...)
+			if e == nil {
+				continue
+			}
+			for _, ip := range e.Addresses {
+				addresses = append(addresses, plan.Address{Network: e.Network, IP: ip})
 			}
 		}
 	}
@@ -194,7 +210,7 @@ func MayForbid(p, q *plan.Plan, changes plan.Diff) bool {
 		if !c.Key.Prefix.IsSingleIP() {
 			return true
 		}
-		addresses = append(addresses, c.Key.Prefix.Addr())
+		addresses = append(addresses, plan.Address{Network: c.Key.Network, IP: c.Key.Prefix.Addr()})
 	}
 	type step struct{ from, to plan.Class }
 	steps := map[step]bool{}

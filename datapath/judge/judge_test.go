@@ -1,6 +1,7 @@
 package judge
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -15,8 +16,14 @@ import (
 	"github.com/weftnet/weft/plan/plantest"
 )
 
+// connection is a flow as a jury gets it.
+func (f flow) connection() Connection {
+	return Connection{Network: f.network, Protocol: f.protocol, Source: f.source, Destination: f.destination}
+}
+
 // flow is who has connected to whom.
 type flow struct {
+	network             string
 	protocol            plan.Protocol
 	source, destination netip.AddrPort
 }
@@ -36,6 +43,13 @@ pool default 10.1.1.0/24 gateway 10.1.1.1
 endpoint weftaaa network default addresses 10.1.1.2,fd00::2 tag 10 ingress-policy web
 endpoint weftbbb network default addresses 10.1.1.3 tag 11 egress-policy out
 endpoint weftccc network default addresses 10.1.1.4 tag 12
+pool blue 10.1.1.0/24 gateway 10.1.1.9
+endpoint blueaaa network blue addresses 10.1.1.2 ingress-policy blue-web
+endpoint bluebbb network blue addresses 10.1.1.3 tag 13
+endpoint blueccc network blue addresses 10.1.1.4 tag 14 egress-policy nothing
+tag blue 10.1.2.0/24 6
+verdict blue-web ingress from 6 tcp 81 allow
+verdict blue-web ingress from 13 tcp 81 allow
 tag default 10.1.2.0/24 5
 tag default fd00:2::/64 5
 verdict out egress to 10 tcp allow
@@ -44,7 +58,7 @@ verdict web ingress from 5 tcp 80 allow
 verdict web ingress from 11 tcp 80 allow
 verdict web ingress from 12 tcp 80 deny
 `)
-	j := NewJury(p, []netip.Addr{netip.MustParseAddr("192.0.2.1")})
+	j := NewJury(p, []plan.Address{{Network: plan.DefaultNetwork, IP: netip.MustParseAddr("192.0.2.1")}})
 	for _, c := range []struct {
 		protocol    plan.Protocol
 		source      string
@@ -70,9 +84,29 @@ verdict web ingress from 12 tcp 80 deny
 		{plan.TCP, "10.1.1.4:4711", "10.1.2.1:22", false, "no policy"},
 		{plan.TCP, "10.9.9.9:1", "10.1.2.1:22", false, "no endpoint"},
 	} {
-		got := j.Forbids(Connection{Protocol: c.protocol, Source: netip.MustParseAddrPort(c.source), Destination: netip.MustParseAddrPort(c.destination)})
+		got := j.Forbids(Connection{Network: plan.DefaultNetwork, Protocol: c.protocol, Source: netip.MustParseAddrPort(c.source), Destination: netip.MustParseAddrPort(c.destination)})
 		if got != c.forbidden {
 			t.Errorf("%s from %s to %s: forbidden is %t (%s)", c.protocol, c.source, c.destination, got, c.because)
+		}
+	}
+	for _, c := range []struct {
+		source, destination  string
+		inDefault, forbidden bool
+		because              string
+	}{
+		{"10.1.2.9:4711", "10.1.1.2:80", false, true, "the policies are those of the network's endpoint"},
+		{"10.1.2.9:4711", "10.1.1.2:81", true, false, "the tag is the network's"},
+		{"10.1.1.3:4711", "10.1.1.2:81", true, false, "so is the tag of an endpoint"},
+		{"10.1.1.4:4711", "10.1.1.3:80", false, true, "so is who sends"},
+		{"192.0.2.1:4711", "10.1.1.2:22", false, true, "the node has the address in another network"},
+		{"172.30.0.2:4711", "10.1.1.2:22", false, true, "so it has its own"},
+		{"10.1.1.9:4711", "10.1.1.2:22", true, false, "the gateway of the network"},
+	} {
+		for network, want := range map[string]bool{plan.DefaultNetwork: c.inDefault, "blue": c.forbidden} {
+			got := j.Forbids(Connection{Network: network, Protocol: plan.TCP, Source: netip.MustParseAddrPort(c.source), Destination: netip.MustParseAddrPort(c.destination)})
+			if got != want {
+				t.Errorf("from %s to %s in network %s: forbidden is %t (%s)", c.source, c.destination, network, got, c.because)
+			}
 		}
 	}
 }
@@ -89,7 +123,7 @@ egress default any 203.0.113.0/24 masquerade
 egress default tag 11 203.0.113.7/32 drop
 egress default endpoint weftccc 203.0.113.7/32 direct
 `)
-	j := NewJury(p, []netip.Addr{netip.MustParseAddr("192.0.2.1")})
+	j := NewJury(p, []plan.Address{{Network: plan.DefaultNetwork, IP: netip.MustParseAddr("192.0.2.1")}})
 	for _, c := range []struct {
 		source, destination string
 		forbidden           bool
@@ -107,7 +141,7 @@ egress default endpoint weftccc 203.0.113.7/32 direct
 		{"10.1.1.2:4711", "192.0.2.1:80", false, "it is for another of the node's addresses"},
 		{"10.9.9.9:4711", "198.51.100.7:80", false, "no endpoint of the node began it"},
 	} {
-		got := j.Forbids(Connection{Protocol: plan.TCP, Source: netip.MustParseAddrPort(c.source), Destination: netip.MustParseAddrPort(c.destination)})
+		got := j.Forbids(Connection{Network: plan.DefaultNetwork, Protocol: plan.TCP, Source: netip.MustParseAddrPort(c.source), Destination: netip.MustParseAddrPort(c.destination)})
 		if got != c.forbidden {
 			t.Errorf("from %s to %s: forbidden is %t (%s)", c.source, c.destination, got, c.because)
 		}
@@ -141,7 +175,7 @@ verdict p ingress from any any allow
 		{"10.1.3.2:1", false, true, false}, // its peer is not believed
 		{"10.1.1.3:1", false, true, false}, // it is of this node
 	} {
-		got := j.Forbids(Connection{Protocol: plan.UDP, Source: netip.MustParseAddrPort(c.source), Destination: netip.MustParseAddrPort("10.1.1.2:53"), Tagged: c.tagged, Unanswered: c.unanswered})
+		got := j.Forbids(Connection{Network: plan.DefaultNetwork, Protocol: plan.UDP, Source: netip.MustParseAddrPort(c.source), Destination: netip.MustParseAddrPort("10.1.1.2:53"), Tagged: c.tagged, Unanswered: c.unanswered})
 		if got != c.forbidden {
 			t.Errorf("%+v: forbidden is %t", c, got)
 		}
@@ -170,7 +204,7 @@ func TestMayDrop(t *testing.T) {
 		p, q := draw("before"), draw("after")
 		may := MayDrop(p, q, p.Diff(q))
 		for _, to := range []string{"203.0.113.7:1", "203.0.113.8:1", "198.51.100.7:1"} {
-			c := Connection{Protocol: plan.TCP, Source: netip.MustParseAddrPort("10.1.1.2:4711"), Destination: netip.MustParseAddrPort(to)}
+			c := Connection{Network: plan.DefaultNetwork, Protocol: plan.TCP, Source: netip.MustParseAddrPort("10.1.1.2:4711"), Destination: netip.MustParseAddrPort(to)}
 			drops := !NewJury(p, nil).Forbids(c) && NewJury(q, nil).Forbids(c)
 			if outcomes[drops]++; drops && !may {
 				t.Fatalf("to %s is dropped from now on, and nothing may be:\n%s\n%s", to, p, q)
@@ -259,11 +293,13 @@ verdict web ingress from any tcp 443 allow
 func TestMayForbidMissesNothing(t *testing.T) {
 	outcomes := map[bool]int{}
 	forbid, slip := 0, 0
+	in := map[string]int{}
 	rapid.Check(t, func(t *rapid.T) {
 		p := plantest.Policed(plantest.Shapes()).Draw(t, "shape").Plans()["node1"]
 		if p == nil || !profile.Policed(p) {
 			return
 		}
+		p = withTwins(t, p)
 		q := fewChanges(t, p)
 		if q.Validate() != nil {
 			return // what others are like has gone
@@ -278,7 +314,7 @@ func TestMayForbidMissesNothing(t *testing.T) {
 		// passes reports whether a packet may pass in one direction while the change is
 		// made, when it may be taken for what its address was, for one around that, or for
 		// any peer. Where nothing changes of what is said of it, it is what it is.
-		passes := func(e plan.Endpoint, policy profile.PolicyKey, other netip.Addr, c flow) bool {
+		passes := func(e plan.Endpoint, policy profile.PolicyKey, other plan.Address, c flow) bool {
 			if !slices.Contains(profile.PoliciesOf(e), policy) {
 				return true
 			}
@@ -302,17 +338,19 @@ func TestMayForbidMissesNothing(t *testing.T) {
 			})
 		}
 		slips := func(c flow) bool {
-			from, to := after.endpoints[c.source.Addr()], after.endpoints[c.destination.Addr()]
-			return passes(from, profile.PolicyKey{Name: from.EgressPolicy, Direction: plan.Outgoing}, c.destination.Addr(), c) &&
-				(after.own[c.source.Addr()] || passes(to, profile.PolicyKey{Name: to.IngressPolicy, Direction: plan.Incoming}, c.source.Addr(), c))
+			source, destination := plan.Address{Network: c.network, IP: c.source.Addr()}, plan.Address{Network: c.network, IP: c.destination.Addr()}
+			from, to := after.endpoints[source], after.endpoints[destination]
+			return passes(from, profile.PolicyKey{Name: from.EgressPolicy, Direction: plan.Outgoing}, destination, c) &&
+				(after.owns(source) || passes(to, profile.PolicyKey{Name: to.IngressPolicy, Direction: plan.Incoming}, source, c))
 		}
 		for c := range connectionsOf(p, q) {
-			if !after.Forbids(Connection{Protocol: c.protocol, Source: c.source, Destination: c.destination}) {
+			if !after.Forbids(c.connection()) {
 				continue
 			}
-			forbidden := !before.Forbids(Connection{Protocol: c.protocol, Source: c.source, Destination: c.destination})
+			forbidden := !before.Forbids(c.connection())
 			if forbidden {
 				forbid++
+				in[c.network]++
 			}
 			if slips(c) {
 				slip++
@@ -320,7 +358,7 @@ func TestMayForbidMissesNothing(t *testing.T) {
 			}
 			if forbidden {
 				if !may {
-					t.Fatalf("%s from %s to %s is forbidden now, and was or may have been allowed, though nothing may be\nfrom:\n%s\nto:\n%s", c.protocol, c.source, c.destination, p, q)
+					t.Fatalf("%s in network %s from %s to %s is forbidden now, and was or may have been allowed, though nothing may be\nfrom:\n%s\nto:\n%s", c.protocol, c.network, c.source, c.destination, p, q)
 				}
 				if forbid > 0 && slip > 0 {
 					return
@@ -328,9 +366,31 @@ func TestMayForbidMissesNothing(t *testing.T) {
 			}
 		}
 	})
+	if in[plan.DefaultNetwork] == 0 || in["blue"] == 0 {
+		t.Errorf("what is forbidden by networks: %v; both are to be tried", in)
+	}
 	if forbid == 0 || slip == 0 || outcomes[true] == 0 || outcomes[false] == 0 {
 		t.Errorf("outcomes %v, %d changes that forbid, %d that let by: something was not tried", outcomes, forbid, slip)
 	}
+}
+
+// withTwins draws a plan whose endpoints have twins in another network, with the same
+// addresses, tags and policies of their own.
+func withTwins(t *rapid.T, p *plan.Plan) *plan.Plan {
+	q := *p
+	for k, e := range p.Endpoints.All() {
+		e.Network = "blue"
+		e.Tag = rapid.SampledFrom([]plan.Tag{0, 10, 11}).Draw(t, "twin's tag")
+		policy := rapid.SampledFrom([]string{"", "p1", "p2"})
+		e.IngressPolicy, e.EgressPolicy = policy.Draw(t, "twin's ingress"), policy.Draw(t, "twin's egress")
+		q.Endpoints = q.Endpoints.Set(plan.EndpointKey{Interface: "twin-" + k.Interface}, e)
+		for _, a := range e.Addresses {
+			if rapid.Bool().Draw(t, "twin has a class") {
+				q.Classes = q.Classes.Set(plan.ClassKey{Network: e.Network, Prefix: interval.Single(a)}, plan.Membership{Class: plan.FirstOwnClass})
+			}
+		}
+	}
+	return &q
 }
 
 // fewChanges draws a plan in which little differs.
@@ -345,11 +405,12 @@ func fewChanges(t *rapid.T, p *plan.Plan) *plan.Plan {
 		gone := rapid.Bool().Draw(t, "gone")
 		switch {
 		case kind == "address":
-			a := rapid.SampledFrom(slices.SortedFunc(maps.Keys(NewJury(p, nil).endpoints), netip.Addr.Compare)).Draw(t, "address")
+			byNetwork := func(a, b plan.Address) int { return cmp.Or(strings.Compare(a.Network, b.Network), a.IP.Compare(b.IP)) }
+			a := rapid.SampledFrom(slices.SortedFunc(maps.Keys(NewJury(p, nil).endpoints), byNetwork)).Draw(t, "address")
 			if rapid.Bool().Draw(t, "gets a class") {
-				q.Classes = q.Classes.Set(plan.ClassKey{Network: plan.DefaultNetwork, Prefix: interval.Single(a)}, plan.Membership{Class: class.Draw(t, "class")})
+				q.Classes = q.Classes.Set(plan.ClassKey{Network: a.Network, Prefix: interval.Single(a.IP)}, plan.Membership{Class: class.Draw(t, "class")})
 			} else {
-				q.Tags = q.Tags.Set(plan.TagKey{Network: plan.DefaultNetwork, Prefix: interval.Single(a)}, plan.Tagging{Tag: tag.Draw(t, "tag")})
+				q.Tags = q.Tags.Set(plan.TagKey{Network: a.Network, Prefix: interval.Single(a.IP)}, plan.Tagging{Tag: tag.Draw(t, "tag")})
 			}
 		case kind == "tag" && len(tags) > 0:
 			k := rapid.SampledFrom(tags).Draw(t, "prefix")
@@ -430,8 +491,10 @@ func connectionsOf(plans ...*plan.Plan) func(yield func(flow) bool) {
 						if from.Is4() != to.Is4() || !protocol.HasPorts() && port != 0 {
 							continue
 						}
-						if !yield(flow{protocol: protocol, source: netip.AddrPortFrom(from, 0), destination: netip.AddrPortFrom(to, port)}) {
-							return
+						for _, network := range []string{plan.DefaultNetwork, "blue"} {
+							if !yield(flow{network: network, protocol: protocol, source: netip.AddrPortFrom(from, 0), destination: netip.AddrPortFrom(to, port)}) {
+								return
+							}
 						}
 					}
 				}

@@ -125,7 +125,7 @@ func movesBelief(stamps Stamps, p, q *plan.Plan, changes plan.Diff) bool {
 		return false
 	}
 	for _, c := range p.ClassChanges(q, changes) {
-		if a := c.Key.Prefix.Addr(); (c.Old == nil || c.New == nil) && (old.In(a) || next.In(a)) {
+		if a := (plan.Address{Network: c.Key.Network, IP: c.Key.Prefix.Addr()}); (c.Old == nil || c.New == nil) && (old.In(a) || next.In(a)) {
 			return true
 		}
 	}

@@ -53,7 +53,7 @@ func TestBelievedSources(t *testing.T) {
 				outcomes[got]++
 				any = any || got
 			}
-			if got := belief.In(a); any && !got {
+			if got := belief.In(plan.Address{Network: plan.DefaultNetwork, IP: a}); any && !got {
 				t.Fatalf("%s is believed, and is not when connections are judged, in:\n%s", a, p)
 			} else if got && !any && !isLocal(p, a) {
 				t.Fatalf("%s is not believed, and is when connections are judged, in:\n%s", a, p)

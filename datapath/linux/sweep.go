@@ -129,16 +129,20 @@ func (s *sweeper) sweep(p *plan.Plan) error {
 		return err
 	}
 	defer t.Close()
-	j := judge.NewJury(p, addresses)
+	own := make([]plan.Address, len(addresses))
+	for i, a := range addresses {
+		own[i] = plan.Address{Network: plan.DefaultNetwork, IP: a}
+	}
+	j := judge.NewJury(p, own)
 	handles, rest := map[bool][][]byte{}, map[bool]nft.Elements{true: {}, false: {}} // by whether it is IPv4
 	var broken error
-	ended := conntrack.Lot{Plan: p}
+	ended := conntrack.Lot{Plan: p, Network: plan.DefaultNetwork}
 	err = t.List(func(c conntrack.Connection, entry []byte) {
 		// What is tracked has begun anew since, or is ended once more.
 		delete(before, endedKey(c.Source, c.Destination, c.Protocol))
 		delete(before, endedKey(c.Destination, c.Source, c.Protocol))
 		tag, tagged := tagIn(c.Label[:])
-		if !j.Forbids(judge.Connection{Protocol: c.Protocol, Source: c.Source, Destination: c.Destination, Tag: tag, Tagged: tagged, Unanswered: c.Unanswered}) {
+		if !j.Forbids(judge.Connection{Network: plan.DefaultNetwork, Protocol: c.Protocol, Source: c.Source, Destination: c.Destination, Tag: tag, Tagged: tagged, Unanswered: c.Unanswered}) {
 			return
 		}
 		handle, err := conntrack.HandleOf(entry)

@@ -61,9 +61,11 @@ type Ender struct {
 	cancel  context.CancelFunc
 }
 
-// Lot are leftovers of one sweep, and the plan that forbade the connections.
+// Lot are leftovers of one sweep, the plan that forbade the connections, and the network in
+// which their addresses mean something.
 type Lot struct {
 	Plan      *plan.Plan
+	Network   string
 	Leftovers []Leftover
 }
 
@@ -112,6 +114,9 @@ func (e *Ender) tell(l Lot) error {
 	defer out.close()
 	links := map[netip.Addr]plan.EndpointKey{}
 	for k, ep := range l.Plan.Endpoints.All() {
+		if ep.Network != l.Network {
+			continue
+		}
 		for _, a := range ep.Addresses {
 			links[a] = k
 		}
@@ -123,7 +128,7 @@ func (e *Ender) tell(l Lot) error {
 		switch left.Protocol {
 		case plan.UDP:
 			for _, s := range []Side{left.Client, left.Server} {
-				if router := routerOf(l.Plan, s.Own.Addr().Is4()); router.IsValid() {
+				if router := routerOf(l.Plan, l.Network, s.Own.Addr().Is4()); router.IsValid() {
 					errs = append(errs, out.send(prohibited(router, s)))
 				}
 			}
@@ -158,10 +163,10 @@ func (e *Ender) tell(l Lot) error {
 	return errors.Join(errs...)
 }
 
-// routerOf is the node's own address towards its endpoints.
-func routerOf(p *plan.Plan, is4 bool) netip.Addr {
+// routerOf is the node's own address towards its endpoints in a network.
+func routerOf(p *plan.Plan, network string, is4 bool) netip.Addr {
 	for _, pool := range p.Local.Pools {
-		if pool.Gateway.Is4() == is4 {
+		if pool.Network == network && pool.Gateway.Is4() == is4 {
 			return pool.Gateway
 		}
 	}
