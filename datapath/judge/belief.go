@@ -1,7 +1,6 @@
 package judge
 
 import (
-	"net/netip"
 	"slices"
 
 	"github.com/weftnet/weft/plan"
@@ -11,27 +10,21 @@ import (
 // tunnel from what is behind a peer that carries them.
 type Belief struct {
 	plan *plan.Plan
-	// tunnels are those that carry tags to the node.
-	tunnels []string
-	// vteps are the believed peers' own.
-	vteps map[netip.Addr]bool
+	// ends are those of believed peers, by who has the VTEP's address in which network.
+	ends map[plan.Address][]string
 }
 
 // BeliefOf returns that of a plan.
 func BeliefOf(p *plan.Plan) *Belief {
-	b := &Belief{plan: p, vteps: map[netip.Addr]bool{}}
-	for _, t := range p.Local.Tunnels {
-		if n, _ := p.Networks.Get(plan.NetworkKey{Name: plan.DefaultNetwork, Tunnel: t.Name}); n.LastVNI > n.FirstVNI {
-			b.tunnels = append(b.tunnels, t.Name)
+	b := &Belief{plan: p, ends: map[plan.Address][]string{}}
+	for k, n := range p.Networks.All() {
+		if _, ok := p.Local.Tunnel(k.Tunnel); !ok || n.LastVNI == n.FirstVNI {
+			continue // no tag comes out of it
 		}
-	}
-	if len(b.tunnels) == 0 {
-		return b
-	}
-	for _, peer := range p.Peers.All() {
-		for _, end := range peer.Ends {
-			if peer.CarriesTags && slices.Contains(b.tunnels, end.Tunnel) {
-				b.vteps[end.VTEP] = true
+		for _, peer := range p.Peers.All() {
+			if end, ok := peer.End(k.Tunnel); ok && peer.CarriesTags {
+				a := plan.Address{Network: k.Name, IP: end.VTEP}
+				b.ends[a] = append(b.ends[a], k.Tunnel)
 			}
 		}
 	}
@@ -39,20 +32,25 @@ func BeliefOf(p *plan.Plan) *Belief {
 }
 
 // InNobody reports whether no tag is believed.
-func (b *Belief) InNobody() bool { return len(b.vteps) == 0 }
+func (b *Belief) InNobody() bool { return len(b.ends) == 0 }
 
 // In reports whether the tag is believed of what comes through a tunnel from an
-// address.
-func (b *Belief) In(at plan.Address) bool {
-	a := at.IP
+// address: it is where the plan takes that from a believed peer's end of the tunnel.
+func (b *Belief) In(a plan.Address) bool {
 	if b.InNobody() {
 		return false
 	}
-	_, r, ok := b.plan.Route(at.Network, a, true)
-	if !ok || b.vteps[a] {
-		return b.vteps[a]
+	vteps := []plan.Address{a}
+	if _, r, ok := b.plan.Route(a.Network, a.IP, true); ok {
+		for _, name := range r.Peers {
+			for _, end := range b.plan.Peer(name).Ends {
+				vteps = append(vteps, plan.Address{Network: a.Network, IP: end.VTEP})
+			}
+		}
 	}
-	return slices.ContainsFunc(b.plan.Peer(r.Peer()).Ends, func(e plan.TunnelEnd) bool {
-		return slices.Contains(b.tunnels, e.Tunnel) && b.vteps[e.VTEP]
+	return slices.ContainsFunc(vteps, func(vtep plan.Address) bool {
+		return slices.ContainsFunc(b.ends[vtep], func(tunnel string) bool {
+			return b.plan.TakesFromPeer(tunnel, a.Network, vtep.IP, a.IP)
+		})
 	})
 }
