@@ -206,7 +206,7 @@ func TestTagIsThatOfTheLongestPrefix(t *testing.T) {
 			}
 		}
 		tagging, _ := p.Tags.Get(want)
-		got, found, ok := p.TagOf("b", a)
+		got, found, ok := p.TagAround("b", netip.PrefixFrom(a, a.BitLen()))
 		if got != want || found != tagging || ok != want.Prefix.IsValid() {
 			t.Fatalf("%s wears that of %v, want %v, in:\n%s", a, got.Prefix, want.Prefix, p)
 		}

@@ -33,11 +33,6 @@ type Tagging struct {
 // Equal reports whether both are the same in every field.
 func (t Tagging) Equal(o Tagging) bool { return t == o }
 
-// TagOf returns the longest of a network's tagged prefixes that contains a.
-func (p *Plan) TagOf(network string, a netip.Addr) (TagKey, Tagging, bool) {
-	return p.TagAround(network, netip.PrefixFrom(a, a.BitLen()))
-}
-
 // TagAround returns the longest of a network's tagged prefixes that contains all of
 // another.
 func (p *Plan) TagAround(network string, all netip.Prefix) (TagKey, Tagging, bool) {
