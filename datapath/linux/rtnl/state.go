@@ -118,11 +118,6 @@ func (w *Wanted) Changes() Delta {
 	}
 }
 
-// AsObjects returns the wanted objects as if the kernel held them.
-func (w *Wanted) AsObjects() *Objects {
-	return &Objects{w.Addresses.Now, w.Routes.Now, w.Neighbours.Now, w.FDB.Now, w.Rules.Now, w.Groups.Now}
-}
-
 func compareRouteKey(a, b RouteKey) int {
 	return cmp.Or(cmp.Compare(a.Table, b.Table), a.Prefix.Compare(b.Prefix), cmp.Compare(a.Metric, b.Metric))
 }
