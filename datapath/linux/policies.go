@@ -445,6 +445,8 @@ func (n counting) bySets(edits map[string]nft.Change, want *ruleset) map[string]
 		}
 	}
 	if c, ok := edits[profileVerdicts]; ok {
+		// A set of intervals would be emptied and filled anew; of this one the changes alone
+		// are written, as stages writes them in two parts.
 		edits[profileVerdicts] = nft.Change{Elements: c.Elements}
 	}
 	return edits

@@ -16,8 +16,9 @@ import (
 )
 
 // sources is where packets may come from: each address only by the way on
-// which it would be answered (see plan.Plan.Believes). Both are values of the
-// plan's Routes and of the node's links, and do not depend on single endpoints.
+// which it would be answered (see plan.Plan.TakesFromPeer and TakesPlainly). Both are
+// values of the plan's Routes and of the node's links, and do not depend on single
+// endpoints.
 type sources struct {
 	// tunnels are who may send through each tunnel, by its name.
 	tunnels map[string]tunnelSources
