@@ -522,15 +522,21 @@ func (s *scanner) end(item string) TunnelEnd {
 	if err != nil {
 		s.fail("%w", err)
 	}
-	vtep, mac, err := cut(end, "@")
+	vtep, rest, err := cut(end, "@")
 	if err != nil {
 		s.fail("%w", err)
 	}
+	mac, key, hasKey := strings.Cut(rest, "@")
 	e := TunnelEnd{Tunnel: s.unquote(tunnel)}
 	if e.MAC, err = ParseMAC(mac); err != nil && s.err == nil {
 		s.fail("%q is not the end of a tunnel such as vxlan@172.30.0.3@0a:58:ac:1e:00:03: %w", item, err)
 	}
 	e.VTEP = s.addressOf(vtep)
+	if hasKey {
+		if e.Key, err = ParsePublicKey(key); err != nil {
+			s.fail("%w", err)
+		}
+	}
 	return e
 }
 

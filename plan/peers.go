@@ -33,7 +33,7 @@ type Peer struct {
 	Origin string
 }
 
-// TunnelEnd is another machine's end of a VXLAN overlay (RFC 7348).
+// TunnelEnd is another machine's end of a tunnel, a VXLAN overlay (RFC 7348).
 type TunnelEnd struct {
 	// Tunnel is the name of the tunnel.
 	Tunnel string
@@ -42,6 +42,11 @@ type TunnelEnd struct {
 	VTEP netip.Addr
 	// MAC is the address of this VTEP in the overlay.
 	MAC MAC
+	// Key is the public key by which a tunnel that encrypts knows this end; the zero
+	// value where there is none. It belongs to the end and not to the machine, which may
+	// have another key in another tunnel. No plug-in gives one yet, and no data plane
+	// looks at it.
+	Key PublicKey
 }
 
 // Equal reports whether both are the same in every field.

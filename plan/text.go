@@ -187,7 +187,11 @@ func (k PeerKey) appendEntry(l line, p Peer) line {
 		l = l.keyword("ends").list(len(p.Ends), func(l line, i int) line {
 			e := p.Ends[i]
 			l = append(l.quoted(e.Tunnel), '@').quoted(e.VTEP.String())
-			return append(append(l, '@'), e.MAC.String()...)
+			l = append(append(l, '@'), e.MAC.String()...)
+			if e.Key.IsZero() {
+				return l
+			}
+			return append(append(l, '@'), e.Key.String()...)
 		})
 	}
 	return l.flag("carries-tags", p.CarriesTags)

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"encoding/base64"
 	"fmt"
 	"net"
 	"net/netip"
@@ -51,6 +52,32 @@ func MACOf(a netip.Addr) MAC {
 	}
 	return MAC{0x0e, byte(h >> 32), byte(h >> 24), byte(h >> 16), byte(h >> 8), byte(h)}
 }
+
+// PublicKey is an X25519 public key (RFC 7748), as WireGuard knows a machine by. The
+// zero value means none.
+type PublicKey [32]byte
+
+// keyText is how keys are written: as wg(8) writes them, and in no second way.
+var keyText = base64.StdEncoding.Strict()
+
+// ParsePublicKey reads the base64 form that wg(8) has.
+func ParsePublicKey(s string) (PublicKey, error) {
+	var k PublicKey
+	// The decoder skips ends of lines, so that the length alone does not tell.
+	b, err := keyText.DecodeString(s)
+	if err != nil || len(b) != len(k) || len(s) != keyText.EncodedLen(len(k)) {
+		return PublicKey{}, fmt.Errorf("public key %q is not %d bytes in base64, as wg pubkey writes them", s, len(k))
+	}
+	if k = PublicKey(b); k.IsZero() {
+		return PublicKey{}, fmt.Errorf("public key %q is that of nobody, as all of its bytes are 0: leave it out where there is none", s)
+	}
+	return k, nil
+}
+
+func (k PublicKey) String() string { return keyText.EncodeToString(k[:]) }
+
+// IsZero reports whether k is no key.
+func (k PublicKey) IsZero() bool { return k == PublicKey{} }
 
 // Protocol is an IP protocol number (IANA "Assigned Internet Protocol
 // Numbers"). 0 means any.

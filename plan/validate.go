@@ -375,7 +375,7 @@ func (v *validator) networks() {
 
 func (v *validator) peers() {
 	// Each end is one machine's, which may be there by several names, and so is a
-	// MAC address among the ends of one tunnel.
+	// MAC address among the ends of one tunnel, and a public key.
 	type at struct {
 		tunnel string
 		vtep   netip.Addr
@@ -384,12 +384,16 @@ func (v *validator) peers() {
 		tunnel string
 		mac    MAC
 	}
+	type keyed struct {
+		tunnel string
+		key    PublicKey
+	}
 	type known struct {
 		end         TunnelEnd
 		carriesTags bool
 		peer        string
 	}
-	vteps, macs := map[at]known{}, map[called]known{}
+	vteps, macs, keys := map[at]known{}, map[called]known{}, map[keyed]known{}
 	for k, p := range v.plan.Peers.All() {
 		s := about(v, k, p)
 		s.name("the peer", k.Name)
@@ -426,8 +430,14 @@ func (v *validator) peers() {
 			if other, ok := macs[called{e.Tunnel, e.MAC}]; ok && other.end != e {
 				s.add("mac %s is that of peer %s, which is another", e.MAC, other.peer)
 			}
+			if other, ok := keys[keyed{e.Tunnel, e.Key}]; ok && other.end != e {
+				s.add("public key %s is that of peer %s, which is another", e.Key, other.peer)
+			}
 			this := known{e, p.CarriesTags, k.Name}
 			vteps[at{e.Tunnel, e.VTEP}], macs[called{e.Tunnel, e.MAC}] = this, this
+			if !e.Key.IsZero() {
+				keys[keyed{e.Tunnel, e.Key}] = this
+			}
 		}
 	}
 }

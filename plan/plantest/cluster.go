@@ -169,6 +169,14 @@ func (o overlay) macOf(node int) plan.MAC {
 	return mac
 }
 
+// keyOf returns the public key of a node's end of a tunnel. Every other node has one.
+func (o overlay) keyOf(node int) plan.PublicKey {
+	if node%2 == 0 {
+		return plan.PublicKey{0: byte(node), 1: byte(o.vni), 2: byte(o.family), 31: 1}
+	}
+	return plan.PublicKey{}
+}
+
 // Plans returns the plan of each node by its name.
 func (s Shape) Plans() map[string]*plan.Plan {
 	plans := make(map[string]*plan.Plan, len(s.Endpoints))
@@ -278,7 +286,7 @@ func (s Shape) putPeer(b *plan.Builder, f, self, peer int) {
 	if s.Tunnel {
 		way.Way = plan.ToTunnel
 		for _, o := range s.overlays(peer) {
-			known.Ends = append(known.Ends, plan.TunnelEnd{Tunnel: o.Name, VTEP: nodeAddress(o.family, peer), MAC: o.macOf(peer)})
+			known.Ends = append(known.Ends, plan.TunnelEnd{Tunnel: o.Name, VTEP: nodeAddress(o.family, peer), MAC: o.macOf(peer), Key: o.keyOf(peer)})
 		}
 	}
 	b.PutPeer(plan.PeerKey{Name: NodeName(peer)}, known)

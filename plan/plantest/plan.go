@@ -106,6 +106,13 @@ func local() *rapid.Generator[plan.Local] {
 
 func mac(t *rapid.T) plan.MAC { return plan.MACOf(Addr().Draw(t, "MAC")) }
 
+// key draws a public key, or none.
+func key(t *rapid.T) plan.PublicKey {
+	var k plan.PublicKey
+	copy(k[:], rapid.SliceOfN(rapid.Byte(), 0, len(k)).Draw(t, "key"))
+	return k
+}
+
 func class(t *rapid.T) plan.Class {
 	return plan.Class(rapid.Uint32Range(0, uint32(plan.MaxClass)).Draw(t, "class"))
 }
@@ -127,7 +134,7 @@ func putEndpoint(t *rapid.T, b *plan.Builder) {
 func putPeer(t *rapid.T, b *plan.Builder) {
 	p := plan.Peer{Addresses: rapid.SliceOfN(Addr(), 0, 3).Draw(t, "addresses"), CarriesTags: rapid.Bool().Draw(t, "carries tags"), Origin: Name().Draw(t, "origin")}
 	for range rapid.IntRange(0, 2).Draw(t, "ends") {
-		p.Ends = append(p.Ends, plan.TunnelEnd{Tunnel: Name().Draw(t, "tunnel"), VTEP: Addr().Draw(t, "VTEP"), MAC: mac(t)})
+		p.Ends = append(p.Ends, plan.TunnelEnd{Tunnel: Name().Draw(t, "tunnel"), VTEP: Addr().Draw(t, "VTEP"), MAC: mac(t), Key: key(t)})
 	}
 	b.PutPeer(plan.PeerKey{Name: Name().Draw(t, "peer")}, p)
 }
