@@ -28,8 +28,9 @@ func setOfBelieved(is4 bool) nft.Set {
 }
 
 // believedSources returns, by sets of the policy table, from which addresses tags are
-// believed that come out of tunnels: those behind peers whose tags are.
-func believedSources(stamps Stamps, p *plan.Plan) map[string]nft.Elements {
+// believed that come out of tunnels: those behind peers whose tags are. A tunnel's device
+// may still have its name of one of the others, from which this data plane takes over.
+func believedSources(stamps Stamps, p *plan.Plan, others ...Stamps) map[string]nft.Elements {
 	all := map[string]nft.Elements{believedPrefix + suffix(true): {}, believedPrefix + suffix(false): {}}
 	var behind map[netip.Prefix]string
 	for _, t := range rtnl.Overlays(stamps, p) {
@@ -48,9 +49,15 @@ func believedSources(stamps Stamps, p *plan.Plan) map[string]nft.Elements {
 		if behind == nil {
 			behind = behindPeers(p)
 		}
-		from := nft.InterfaceKey(t.Device)
+		devices := []string{nft.InterfaceKey(t.Device)}
+		for _, other := range others {
+			devices = append(devices, nft.InterfaceKey(other.TunnelPrefix+t.Name))
+		}
 		for _, m := range sourcesIn(p, t.Tunnel, behind).members {
-			if vteps[m.vtep] {
+			if !vteps[m.vtep] {
+				continue
+			}
+			for _, from := range devices {
 				all[believedPrefix+suffix(m.first.Is4())][nft.Element{Key: from + string(m.first.AsSlice()), Last: from + string(m.last.AsSlice())}] = nft.Value{}
 			}
 		}

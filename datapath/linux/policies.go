@@ -70,8 +70,8 @@ func countingIn(c nft.Content) (n counting) {
 
 // compilePolicies returns all of the table for a plan; nothing where it forbids no
 // connection. tags says whether the kernel labels connections, and
-// counts which of the elements are to count.
-func compilePolicies(stamps Stamps, p *plan.Plan, tags bool, counts counting) (policies, *ruleset) {
+// counts which of the elements are to count. Devices may have the names of others.
+func compilePolicies(stamps Stamps, p *plan.Plan, tags bool, counts counting, others ...Stamps) (policies, *ruleset) {
 	if !judge.Needed(p) {
 		return policies{stamps: stamps, tags: tags}, newRuleset(stamps, stamps.PolicyTable)
 	}
@@ -90,7 +90,7 @@ func compilePolicies(stamps Stamps, p *plan.Plan, tags bool, counts counting) (p
 	for _, is4 := range interval.Families {
 		fill(classesOfPrefixes+suffix(is4), prefixElements(p, is4))
 	}
-	for name, sources := range believedSources(stamps, p) {
+	for name, sources := range believedSources(stamps, p, others...) {
 		fill(name, sources)
 	}
 	for k, w := range p.Within.All() {
@@ -402,12 +402,18 @@ func transactions(lines []string) [][]string {
 // of other tables in the transaction that packets notice. It returns what each of its
 // transactions changed.
 func (s *policies) sync(p *plan.Plan, also ...nft.Edit) (done [][]string, err error) {
+	return s.syncBeside(p, nil, also...)
+}
+
+// syncBeside is sync while devices may still have the names of others, from which this
+// data plane takes over. The next sync knows its own alone.
+func (s *policies) syncBeside(p *plan.Plan, others []Stamps, also ...nft.Edit) (done [][]string, err error) {
 	have, err := reading(s.stamps.PolicyTable)
 	if err != nil {
 		return nil, err
 	}
 	counts := countingIn(have)
-	state, want := compilePolicies(s.stamps, p, s.tags, counts)
+	state, want := compilePolicies(s.stamps, p, s.tags, counts, others...)
 	edits, alike, err := nft.Difference(have, want.Table)
 	switch {
 	case err != nil:

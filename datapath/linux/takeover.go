@@ -25,7 +25,9 @@ import (
 // stamps. What the two have is alike, so that nearly all can change hands without
 // being gone for a moment:
 //
-//  1. The policy table comes beside the other's. A packet passes where both let it.
+//  1. The policy table comes beside the other's. A packet passes where both let it. As
+//     devices still have the other's names, the table believes the tags of what comes out
+//     of a tunnel under either name, until step 5.
 //  2. In one transaction the other's table of sources, guards and translation goes,
 //     and this one's comes, which takes devices for its own that wear either's
 //     stamps. From here on this one is in force.
@@ -95,7 +97,7 @@ func (d *DataPlane) Prepare(ctx context.Context, p *plan.Plan, from ...datapath.
 		if err := errors.Join(inTheWay...); err != nil {
 			return err
 		}
-		if err := d.enforce(p, func() ([][]string, error) { return d.besidePolicies(p) }); err != nil {
+		if err := d.enforce(p, func() ([][]string, error) { return d.besidePolicies(p, kin(from)) }); err != nil {
 			return err
 		}
 		d.from = from
@@ -103,19 +105,18 @@ func (d *DataPlane) Prepare(ctx context.Context, p *plan.Plan, from ...datapath.
 	})
 }
 
-// besidePolicies writes the policy table where another data plane has one that is in
-// force.
-func (d *DataPlane) besidePolicies(p *plan.Plan) ([][]string, error) {
+// besidePolicies writes the policy table where one of the others has one that is in force.
+func (d *DataPlane) besidePolicies(p *plan.Plan, others []Stamps) ([][]string, error) {
 	have, err := nft.Read(d.stamps.PolicyTable)
 	if err != nil {
 		return nil, err
 	}
-	if _, r := compilePolicies(d.stamps, p, d.policies.tags, counting{}); !have.Exists() && !r.Empty() {
+	if _, r := compilePolicies(d.stamps, p, d.policies.tags, counting{}, others...); !have.Exists() && !r.Empty() {
 		if err := nft.Replace(r.Table, false, nil); err != nil {
 			return nil, err
 		}
 	}
-	return d.policies.sync(p) // which finds all as it should be, or writes what differs
+	return d.policies.syncBeside(p, others) // which finds all as it should be, or writes what differs
 }
 
 // kin are the stamps of data planes of this kind.
@@ -198,7 +199,7 @@ func (d *DataPlane) releaseAllBut(p *plan.Plan, inv *rtnl.Links, others []Stamps
 // takeForce is steps 1 and 2.
 func (d *DataPlane) takeForce(p *plan.Plan, others []Stamps) error {
 	if err := d.enforce(p, func() ([][]string, error) {
-		done, err := d.policies.sync(p)
+		done, err := d.policies.syncBeside(p, others)
 		if err == nil && judge.Needed(p) {
 			err = d.takeEnded(others)
 		}
