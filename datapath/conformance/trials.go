@@ -163,7 +163,8 @@ func (s *suite) connections(t *testing.T) {
 }
 
 // disturbances checks that what others did to a node is put right, by a repair
-// or by a new instance.
+// or by a new instance, and that a data plane which is a Watcher tells of that, and of
+// nothing that it does itself.
 func (s *suite) disturbances(t *testing.T) {
 	shape := plantest.Shape{Endpoints: []int{2, 1}, IPv4: true, IPv6: s.able.IPv6, Tunnel: true, NodesThroughTunnel: true,
 		Gateway: true, Masquerade: true}
@@ -184,19 +185,31 @@ func (s *suite) disturbances(t *testing.T) {
 		flows = append(flows, plantest.Flows(plans).Example(i))
 	}
 	n := l.nodes["node1"]
+	if _, ok := n.dataPlane.(datapath.Watcher); !ok {
+		t.Log("left out: what is told of disturbances, as the data plane is no Watcher")
+	}
+	l.unwatched(t, n, shape)
 	for _, d := range disturbances {
 		for _, restart := range []bool{false, true} {
+			w := watch(t, n)
 			count := 0
 			must(t, n.Do(func() (err error) {
 				count, err = d.do(n)
 				return err
 			}))
+			if count > 0 {
+				w.mustTell(d.what)
+			}
 			var done []string
 			if restart {
+				w.end()
 				l.start(n)
+				w = watch(t, n)
 				l.apply(n, plans["node1"])
+				w.mustNotTell(d.what + ", and a new instance puts it right")
 			} else {
 				done = l.repair(n)
+				w.mustNotTell(d.what + ", and a repair puts it right")
 			}
 			switch {
 			case count == 0:
@@ -207,6 +220,7 @@ func (s *suite) disturbances(t *testing.T) {
 			if again := l.repair(n); len(again) > 0 {
 				t.Errorf("%s: a second repair still found %q", d.what, again)
 			}
+			w.end()
 			l.try(t, plans, flows[:10])
 		}
 	}
