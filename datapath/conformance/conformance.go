@@ -84,8 +84,9 @@ type suite struct {
 
 // stories plays the files of testdata. Their parts are played in order:
 // "plans" are the plans of all nodes from then on, "flows" are lines as
-// plan.ParseFlow reads them, each of which may end with "=> denied" or
-// "=> from ADDRESS" to say what Explain must say; "restart" gives every node
+// plan.ParseFlow reads them, each of which may end with "=> denied",
+// "=> from ADDRESS" or "=> from ADDRESS at RECEIVER" to say what Explain must say, where the
+// receiver is an endpoint's interface, a node or "outside"; "restart" gives every node
 // a new data plane.
 func (s *suite) stories(t *testing.T) {
 	names, err := fs.Glob(stories, "testdata/*.txtar")
@@ -141,6 +142,9 @@ func parseFlows(t *testing.T, plans map[string]*plan.Plan, text string) []plan.F
 		want := "denied"
 		if says.Allowed {
 			want = "from " + says.SeenSource.String()
+			if strings.Contains(pinned, " at ") {
+				want += " at " + receiver(says)
+			}
 		}
 		if pinned != "" && pinned != want {
 			t.Errorf("%s: the file says %q, and the interpreter:\n%s", words, pinned, says)

@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -118,7 +119,7 @@ func (l *topology) attempt(t *testing.T, plans, open map[string]*plan.Plan, f pl
 	if !a.says.Allowed {
 		return a, true
 	}
-	a.receiver = l.receiver(plans, a.says)
+	a.receiver = receiver(a.says)
 	if a.receiver == "" {
 		return nil, false
 	}
@@ -135,7 +136,7 @@ func (l *topology) attempt(t *testing.T, plans, open map[string]*plan.Plan, f pl
 // backAt names the node at which an answer from outside comes in.
 func (a *attempt) backAt(plans map[string]*plan.Plan) string {
 	for name, p := range plans {
-		if slices.Contains(p.Local.Addresses, a.says.SeenSource) && a.receiver == "outside" {
+		if slices.Contains(p.Local.Addresses, a.says.SeenSource) && a.receiver == outsideName {
 			return name
 		}
 	}
@@ -147,17 +148,22 @@ func isOutside(a netip.Addr) bool {
 	return slices.ContainsFunc(routers, is) || slices.ContainsFunc(outside, is)
 }
 
-// sender is who sends a flow, as Explain finds it.
+// sender is who sends a flow, as Explain finds it. Nodes and the outside are of the
+// network of nodes alone.
 func (l *topology) sender(plans map[string]*plan.Plan, f plan.Flow) *host {
+	network := cmp.Or(f.Network, plan.DefaultNetwork)
 	for name, p := range plans {
 		if f.Node != "" && f.Node != name {
 			continue
 		}
 		for k, e := range p.Endpoints.All() {
-			if f.Interface == k.Interface || f.Interface == "" && slices.Contains(e.Addresses, f.Source) {
+			if f.Interface == k.Interface || f.Interface == "" && e.Network == network && slices.Contains(e.Addresses, f.Source) {
 				return l.nodes[name].pods[k.Interface].host
 			}
 		}
+	}
+	if network != plan.DefaultNetwork {
+		return nil
 	}
 	for name, p := range plans {
 		if owns(p, f.Source) {
@@ -174,24 +180,19 @@ func owns(p *plan.Plan, a netip.Addr) bool {
 	return slices.Contains(p.Local.Addresses, a) || slices.Contains(p.Local.PoolAddresses(), a)
 }
 
-// receiver is who must get what the interpreter let through: whoever has the
-// destination on the node where the packet was last, or the outside. It is
-// empty when the packet went to a node without a plan.
-func (l *topology) receiver(plans map[string]*plan.Plan, says plan.Explanation) string {
-	last := says.Steps[len(says.Steps)-1].Node
-	p := plans[last]
-	for k, e := range p.Endpoints.All() {
-		if slices.Contains(e.Addresses, says.SeenDestination) {
-			return k.Interface
-		}
-	}
-	if owns(p, says.SeenDestination) {
-		return last
-	}
-	if strings.Contains(says.Reason, "no plan is known") {
+// receiver names who must get what the interpreter let through: an endpoint, a node, or
+// the outside. It is empty when the packet went to a node without a plan.
+func receiver(says plan.Explanation) string {
+	switch {
+	case says.Interface != "":
+		return says.Interface
+	case says.Node != "":
+		return says.Node
+	case strings.Contains(says.Reason, "no plan is known"):
 		return ""
+	default:
+		return outsideName
 	}
-	return l.out.name
 }
 
 // deny tries what must not come about.

@@ -71,7 +71,7 @@ func (l *topology) newPod(n *node, p *plan.Plan, name string, e plan.Endpoint) *
 			if err := addAddress("eth0", netip.PrefixFrom(a, a.BitLen())); err != nil {
 				return err
 			}
-			if err := defaultRoute(gatewayOf(p, a), hostMAC); err != nil {
+			if err := defaultRoute(gatewayOf(p, e.Network, a), hostMAC); err != nil {
 				return fmt.Errorf("route of %s: %w", name, err)
 			}
 		}
@@ -81,13 +81,13 @@ func (l *topology) newPod(n *node, p *plan.Plan, name string, e plan.Endpoint) *
 	return made
 }
 
-// gatewayOf is the next hop of a pod's address.
-func gatewayOf(p *plan.Plan, a netip.Addr) netip.Addr {
+// gatewayOf is the next hop of a pod's address in a network.
+func gatewayOf(p *plan.Plan, network string, a netip.Addr) netip.Addr {
 	if a.Is6() {
 		return hostEnd6.Addr()
 	}
 	for _, pool := range p.Local.Pools {
-		if pool.Gateway.Is4() {
+		if pool.Network == network && pool.Gateway.Is4() {
 			return pool.Gateway
 		}
 	}

@@ -68,6 +68,9 @@ var (
 	outside = []netip.Prefix{netip.MustParsePrefix("198.51.100.7/32"), netip.MustParsePrefix("2001:db8::7/128")}
 )
 
+// outsideName is what the outside is called among hosts.
+const outsideName = "outside"
+
 // topology is nodes on one link, pods on nodes, and the outside.
 type topology struct {
 	t     *testing.T
@@ -98,7 +101,7 @@ type node struct {
 func newTopology(t *testing.T, makeDataPlane func(Namespace) (datapath.DataPlane, error)) *topology {
 	t.Helper()
 	l := &topology{t: t, make: makeDataPlane, nodes: map[string]*node{}, observer: newObserver(t)}
-	l.out = l.newHost("outside")
+	l.out = l.newHost(outsideName)
 	must(t, l.out.Do(func() error {
 		// Without an address of its own the bridge takes one of its ports',
 		// and another as ports come.
@@ -281,6 +284,9 @@ func (l *topology) routeOutside(plans map[string]*plan.Plan) {
 		}
 		for _, p := range plans {
 			for _, pool := range p.Local.Pools {
+				if pool.Network != plan.DefaultNetwork {
+					continue // the outside is of the network of nodes
+				}
 				i := slices.IndexFunc(p.Local.Addresses, func(a netip.Addr) bool { return a.Is4() == pool.Prefix.Addr().Is4() })
 				if i < 0 {
 					continue
