@@ -537,3 +537,42 @@ func TestDecodeUndoesEncode(t *testing.T) {
 		}
 	})
 }
+
+// Networks that are alike do not know of one another: what one pod sends to another becomes
+// of it in either, with the same addresses, and it ends in the network where it began.
+func TestNetworksAreApart(t *testing.T) {
+	outcomes := map[bool]int{}
+	rapid.Check(t, func(t *rapid.T) {
+		plans := plantest.Networked().Draw(t, "plans")
+		var pods []netip.Addr
+		for name, p := range plans {
+			if err := p.Validate(); err != nil {
+				t.Fatalf("plan of %s: %v", name, err)
+			}
+			for _, e := range p.Endpoints.All() {
+				pods = append(pods, e.Addresses...)
+			}
+		}
+		slices.SortFunc(pods, netip.Addr.Compare)
+		if len(pods) == 0 {
+			return
+		}
+		f := plantest.Flows(plans).Draw(t, "flow")
+		f.Source = rapid.SampledFrom(pods).Draw(t, "source")
+		f.Destination = rapid.SampledFrom(pods).Filter(func(a netip.Addr) bool { return a.Is4() == f.Source.Is4() }).Draw(t, "destination")
+		one := plan.Explain(plans, f)
+		f.Network = plantest.OtherNetwork
+		other := plan.Explain(plans, f)
+		want := ""
+		if one.Interface != "" {
+			want = plantest.Twin(one.Interface)
+		}
+		if want != other.Interface || one.Interface != "" && (one.SeenSource != other.SeenSource || one.Node != other.Node) || !one.Allowed && other.Allowed {
+			t.Fatalf("%s\n%s\nand in the default network\n%s\nin:\n%s", f, other, one, plan.FormatAll(plans))
+		}
+		outcomes[other.Allowed]++
+	})
+	if outcomes[true] == 0 || outcomes[false] == 0 {
+		t.Errorf("outcomes: %v", outcomes)
+	}
+}

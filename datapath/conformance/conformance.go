@@ -22,6 +22,7 @@ import (
 	"embed"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -32,6 +33,7 @@ import (
 	"time"
 
 	"golang.org/x/tools/txtar"
+	"pgregory.net/rapid"
 
 	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/plan"
@@ -67,7 +69,7 @@ func Run(t *testing.T, name string, make func(node Namespace) (datapath.DataPlan
 		name string
 		try  func(*testing.T)
 	}{
-		{"story", s.stories}, {"cluster", s.clusters}, {"length", s.lengths}, {"connection", s.connections},
+		{"story", s.stories}, {"cluster", s.clusters}, {"network", s.networks}, {"length", s.lengths}, {"connection", s.connections},
 		{"policy", s.policies}, {"change", s.changes}, {"successor", s.successors}, {"stranger", s.strangers}, {"source", s.sources},
 		{"tag", s.tags}, {"disturbance", s.disturbances}, {"refusal", s.refusals},
 	} {
@@ -180,21 +182,31 @@ func (s *suite) lacks(plans map[string]*plan.Plan) []string {
 	return slices.Compact(lacks)
 }
 
+// networks is clusters with a second network of the same addresses.
+func (s *suite) networks(t *testing.T) {
+	if !s.able.OverlappingNetworks {
+		t.Skip("left out: the data plane has no overlapping networks")
+	}
+	s.clustersOf(t, plantest.Networked())
+}
+
 // clusters loads two random clusters one after the other on the same nodes,
 // restarts in between, and tries random flows in both.
-func (s *suite) clusters(t *testing.T) {
+func (s *suite) clusters(t *testing.T) { s.clustersOf(t, plantest.Cluster()) }
+
+func (s *suite) clustersOf(t *testing.T, clusters *rapid.Generator[map[string]*plan.Plan]) {
 	count, seed := number(t, "WEFT_CONFORMANCE_CLUSTERS", defaultClusters), number(t, "WEFT_CONFORMANCE_SEED", defaultSeed)
 	for i := range count {
-		t.Run(strconv.Itoa(seed+i), func(t *testing.T) { s.cluster(t, seed+i) })
+		t.Run(strconv.Itoa(seed+i), func(t *testing.T) { s.cluster(t, clusters, seed+i) })
 	}
 }
 
-func (s *suite) cluster(t *testing.T, seed int) {
+func (s *suite) cluster(t *testing.T, clusters *rapid.Generator[map[string]*plan.Plan], seed int) {
 	l := newTopology(t, s.make)
 	for round := range 2 {
 		// Far apart, so that neighbouring seeds do not share rounds.
 		draw := seed*1000 + round*100
-		plans := plantest.Cluster().Example(draw)
+		plans := clusters.Example(draw)
 		if lacks := s.lacks(plans); len(lacks) > 0 {
 			t.Logf("round %d left out: the data plane has no %s", round, strings.Join(lacks, ", "))
 			continue
@@ -210,6 +222,7 @@ func (s *suite) cluster(t *testing.T, seed int) {
 					f.Protocol = plan.ICMPv6
 				}
 			}
+			f.Network = networkOf(plans, f.Source, i+i/4)
 			flows = append(flows, f)
 		}
 		// The nodes have both families whatever the plans use, and nodes that
@@ -229,6 +242,23 @@ func (s *suite) cluster(t *testing.T, seed int) {
 			t.Fatalf("plans:\n%s", plan.FormatAll(plans))
 		}
 	}
+}
+
+// networkOf returns a network in which an endpoint has an address, one after the other, and
+// the default network where none has it.
+func networkOf(plans map[string]*plan.Plan, a netip.Addr, turn int) string {
+	networks := map[string]bool{}
+	for _, p := range plans {
+		for _, e := range p.Endpoints.All() {
+			if slices.Contains(e.Addresses, a) {
+				networks[e.Network] = true
+			}
+		}
+	}
+	if len(networks) == 0 {
+		return plan.DefaultNetwork
+	}
+	return slices.Sorted(maps.Keys(networks))[turn%len(networks)]
 }
 
 func underlayAddresses(i int) []netip.Addr {

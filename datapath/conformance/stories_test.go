@@ -13,6 +13,7 @@ import (
 
 	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/plan/plantest"
 )
 
 // TestStories holds what stories say of their flows against the interpreter, also those
@@ -104,6 +105,33 @@ func TestNetworksStory(t *testing.T) {
 		if networks := slices.Sorted(maps.Keys(allowed)); !slices.Equal(networks, []string{plan.DefaultNetwork, "red"}) || len(denied) != 2 {
 			t.Errorf("%s: allowed are %v and denied %v by network; expected some of each in default and in red", name, allowed, denied)
 		}
+	}
+}
+
+// TestNetworkClusters has random flows of several networks sent by somebody of the network.
+func TestNetworkClusters(t *testing.T) {
+	sent := map[string]int{}
+	for seed := range 20 {
+		plans := plantest.Networked().Example(seed)
+		l := onPaper(plans)
+		for i := range flowsPerCluster {
+			f := plantest.Flows(plans).Example(i)
+			f.Network = networkOf(plans, f.Source, i+i/4)
+			from := l.sender(plans, f)
+			if from == nil {
+				t.Fatalf("%s: nobody can send that in:\n%s", f, plan.FormatAll(plans))
+			}
+			for _, p := range plans {
+				if e, ok := p.Endpoints.Get(plan.EndpointKey{Interface: from.name}); ok {
+					if sent[e.Network]++; e.Network != f.Network {
+						t.Fatalf("%s is sent by %s of network %s", f, from.name, e.Network)
+					}
+				}
+			}
+		}
+	}
+	if sent[plan.DefaultNetwork] == 0 || sent[plantest.OtherNetwork] == 0 {
+		t.Errorf("endpoints send %v by network; expected some of each", sent)
 	}
 }
 
