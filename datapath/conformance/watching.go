@@ -76,10 +76,10 @@ func (w *watching) end() {
 // mustTell checks that something is told in time of what somebody just did, and returns
 // when all of that was told.
 func (w *watching) mustTell(what string) {
-	w.t.Helper()
 	if w == nil {
 		return
 	}
+	w.t.Helper()
 	select {
 	case <-w.more:
 	case <-time.After(telling):
@@ -93,10 +93,10 @@ func (w *watching) mustTell(what string) {
 
 // mustNotTell checks that nothing is told of what the data plane itself just did.
 func (w *watching) mustNotTell(what string) {
-	w.t.Helper()
 	if w == nil {
 		return
 	}
+	w.t.Helper()
 	time.Sleep(disappointment)
 	if told := w.all(); len(told) > 0 {
 		w.t.Errorf("%s: nobody disturbed anything, and it was told %+v", what, told)
