@@ -102,8 +102,9 @@ type DataPlane interface {
 	// Apply makes the node do what p says. The first call reads what is
 	// there and changes only what differs, so that no packet is lost when an
 	// agent starts again: a new instance with an unchanged plan writes
-	// nothing. Later calls touch only what changed since the last. After an
-	// error the next call reads everything again.
+	// nothing. Later calls touch only what changed since the last, and try again
+	// what the node did not take. After an error of more than single entries, and
+	// endpoints whose interface is missing, the next call reads everything again.
 	//
 	// An endpoint's interface may be down when it comes. Apply brings it up,
 	// once all that holds for the endpoint is in place, and never before: so

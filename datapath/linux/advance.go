@@ -1,6 +1,7 @@
 package linux
 
 import (
+	"iter"
 	"net/netip"
 	"slices"
 
@@ -10,11 +11,12 @@ import (
 
 // advance compiles the changes that lead from the compiler's plan to p, and
 // returns a compiler for p that asks for the same as one that compiled all of
-// p would. index finds an interface that is new, 0 for none. Where more than
-// the changed entries must be looked at it returns false; neither compiler
-// can be used then.
+// p would. index finds an interface that is new, 0 for none. An endpoint whose
+// interface was missing gets what it needs where it is among the changes; see
+// withArrived. Where more than the changed entries must be looked at it returns
+// false; neither compiler can be used then.
 func (c *compiler) advance(p *plan.Plan, changes plan.Diff, index func(name string) int) (*compiler, bool) {
-	if changes.Local || len(changes.Networks) > 0 || c.exceptional || len(c.missing) > 0 || len(c.problems) > 0 {
+	if changes.Local || len(changes.Networks) > 0 || c.exceptional || len(c.problems) > 0 {
 		return nil, false
 	}
 	moved := false
@@ -63,14 +65,16 @@ func (c *compiler) advance(p *plan.Plan, changes plan.Diff, index func(name stri
 	}
 	next.erase, next.peers = false, p.Peers
 	for _, e := range changes.Endpoints {
+		delete(next.missing, e.Key.Interface)
 		if e.New == nil {
 			delete(next.node.Links, e.Key.Interface)
 			continue
 		}
-		if i := index(e.Key.Interface); i != 0 {
-			if old, ok := next.node.Links[e.Key.Interface]; ok && old != i {
-				return nil, false // another interface of the same name
-			}
+		i := index(e.Key.Interface)
+		if old, ok := next.node.Links[e.Key.Interface]; ok && old != i {
+			return nil, false // it is gone, or another interface has the name
+		}
+		if i != 0 {
 			next.node.Links[e.Key.Interface] = i
 		}
 		next.endpoint(e.Key, *e.New)
@@ -81,6 +85,37 @@ func (c *compiler) advance(p *plan.Plan, changes plan.Diff, index func(name stri
 		}
 	}
 	return &next, next.conflict == nil && !next.exceptional
+}
+
+// withArrived returns the changes that lead to p, and with them the endpoints that were
+// missing and whose interface is there now, and the routes to these. An entry that is the
+// same in both plans is among the changes as one of which Old and New are equal.
+func (c *compiler) withArrived(p *plan.Plan, changes plan.Diff, index func(name string) int) plan.Diff {
+	arrived := map[string]bool{}
+	for name := range c.missing {
+		if _, stays := p.Endpoints.Get(plan.EndpointKey{Interface: name}); stays && index(name) != 0 {
+			arrived[name] = true
+		}
+	}
+	if len(arrived) > 0 {
+		changes.Endpoints = withSame(changes.Endpoints, p.Endpoints.All(), func(k plan.EndpointKey, _ plan.Endpoint) bool { return arrived[k.Interface] })
+		changes.Routes = withSame(changes.Routes, p.Routes.All(), func(_ plan.RouteKey, r plan.Route) bool { return arrived[r.Interface] })
+	}
+	return changes
+}
+
+// withSame returns changes, and with them the selected entries that are not among these.
+func withSame[K comparable, V any](changes []plan.Change[K, V], entries iter.Seq2[K, V], selected func(K, V) bool) []plan.Change[K, V] {
+	all, known := slices.Clone(changes), make(map[K]bool, len(changes))
+	for _, c := range changes {
+		known[c.Key] = true
+	}
+	for k, v := range entries {
+		if selected(k, v) && !known[k] {
+			all = append(all, plan.Change[K, V]{Key: k, Old: &v, New: &v})
+		}
+	}
+	return all
 }
 
 // alike reports whether packets are handed to two peers, and taken from them, alike.

@@ -50,7 +50,7 @@ type compiler struct {
 	// sources is what sourcesOf returns, once it was asked for.
 	sources *sources
 
-	missing  map[string]bool // endpoints' interfaces that are not there
+	missing  map[string]bool // endpoints' interfaces that are not there; nothing on them is asked for
 	problems []error         // what could not be done, but keeps nothing else from being done
 	conflict error           // two entries ask for different things under one key
 }
@@ -190,7 +190,9 @@ func endpointSources(p *plan.Plan, is4 bool) []netip.Prefix {
 func (c *compiler) endpoint(k plan.EndpointKey, e plan.Endpoint) {
 	link, ok := c.node.Links[k.Interface]
 	if !ok {
-		c.missing[k.Interface] = true
+		if !c.erase {
+			c.missing[k.Interface] = true
+		}
 		return
 	}
 	put(c, &c.want.Groups, link, struct{}{})
@@ -249,8 +251,7 @@ func (c *compiler) piece(table int, prefix netip.Prefix, k plan.RouteKey, r plan
 	case plan.ToEndpoint:
 		link, ok := c.node.Links[r.Interface]
 		if !ok {
-			c.missing[r.Interface] = true
-			return
+			return // the endpoint is missing, and is said to be
 		}
 		to.Link, to.Source = link, c.source(prefix)
 		if prefix.IsSingleIP() {

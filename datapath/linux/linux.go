@@ -89,7 +89,8 @@ type DataPlane struct {
 	writes []string // since the last call of take
 	count  uint64
 
-	// What was applied last; nil when it has to be read from the kernel.
+	// What was applied last; nil when it has to be read from the kernel. What the
+	// kernel lacks of it is owed: what report tells.
 	current *plan.Plan
 	// previous is the plan that Repair repairs, also after an error.
 	previous *plan.Plan
@@ -106,6 +107,8 @@ type DataPlane struct {
 	looks   int
 
 	compiler *compiler
+	// refused are the routes of the compiler's plan that other programs' are in the way of.
+	refused  []rtnl.Refusal
 	table    nft.Content
 	policies policies
 	// policyTable is held by who writes it. The sweeper does beside Apply.
@@ -224,7 +227,9 @@ func (d *DataPlane) Capabilities() datapath.Capabilities {
 
 // Apply makes the node do what p says; see datapath.DataPlane. Endpoints whose
 // interface is not there are left out, and the error then wraps
-// datapath.ErrMissing.
+// datapath.ErrMissing. They, and the routes that other programs' are in the way of, are
+// owed: a later call tries them again, also one with the same plan, and it reads no more
+// than these need.
 func (d *DataPlane) Apply(ctx context.Context, p *plan.Plan) error {
 	if p == nil {
 		p = &plan.Plan{}
@@ -233,7 +238,7 @@ func (d *DataPlane) Apply(ctx context.Context, p *plan.Plan) error {
 	if err != nil {
 		return d.unlessTaken(err)
 	}
-	if d.current != nil && changes.Empty() {
+	if d.current != nil && changes.Empty() && d.report(d.current) == nil {
 		return nil
 	}
 	d.state.Lock()
@@ -263,7 +268,7 @@ func (d *DataPlane) Apply(ctx context.Context, p *plan.Plan) error {
 		if err = errors.Join(trouble, err); err == nil {
 			d.current = p
 		}
-		return err
+		return errors.Join(err, d.report(p))
 	})
 }
 
@@ -316,7 +321,7 @@ func (d *DataPlane) Repair(ctx context.Context) ([]string, error) {
 		d.writes = nil
 		if d.current != nil {
 			if same, err := d.look(); same && err == nil {
-				return nil
+				return d.report(d.current)
 			}
 			// What is wrong comes to light, or is told, when all is read.
 			d.current = nil
@@ -325,7 +330,7 @@ func (d *DataPlane) Repair(ctx context.Context) ([]string, error) {
 		if err == nil {
 			d.current = d.previous
 		}
-		return err
+		return errors.Join(err, d.report(d.previous))
 	})
 	return slices.Clone(d.writes), err
 }
@@ -348,7 +353,7 @@ func (d *DataPlane) Remove(ctx context.Context) error {
 // look puts right what the kernel does not tell Watch, which is settings, and
 // says whether all else is what it was when everything was read last: by what
 // Watch heard, and by what it is not told, or not in full, of interfaces and of
-// other interfaces' addresses.
+// other interfaces' addresses. Routes that were refused are tried again.
 func (d *DataPlane) look() (same bool, err error) {
 	if same, err := d.followed(); !same || err != nil {
 		return false, err
@@ -379,6 +384,11 @@ func (d *DataPlane) look() (same bool, err error) {
 	}
 	for _, l := range inv.OwnTunnels() {
 		if l.Attrs().Flags&net.FlagUp == 0 {
+			return false, nil
+		}
+	}
+	for name := range c.missing {
+		if _, ok := inv.ByName[name]; ok {
 			return false, nil
 		}
 	}
@@ -439,6 +449,7 @@ func (d *DataPlane) sync(p *plan.Plan) (trouble, err error) {
 		return nil, err
 	}
 	c.want.Changes() // starts the next round
+	d.refused = nil  // as all that is there was read
 	delta := c.want.Against(have)
 	released := d.release(delta.Groups)
 	retag := d.retag(p)
@@ -452,23 +463,28 @@ func (d *DataPlane) sync(p *plan.Plan) (trouble, err error) {
 	d.sweep(p, true)
 	settings, err := d.write(delta, c, p.Endpoints.All(), true)
 	d.sweep(p, judge.Drops(p))
-	return errors.Join(bridgeTrouble, released, errors.Join(slices.Collect(maps.Values(tunnelTrouble))...), settings, d.removeDevices(inv, p), d.report(c)), err
+	return errors.Join(bridgeTrouble, released, errors.Join(slices.Collect(maps.Values(tunnelTrouble))...), settings, d.removeDevices(inv, p)), err
 }
 
-// update changes what leads from the current plan to p. It returns false when
-// that cannot be told from the changes alone, and has then changed nothing.
+// update changes what leads from the current plan to p, and tries again what is owed. It
+// returns false when that cannot be told from the changes and what is owed alone, and has
+// then changed nothing.
 func (d *DataPlane) update(p *plan.Plan, changes plan.Diff) (bool, error) {
 	if ipv4, ipv6 := rtnl.Routed(p); d.forwards != [2]bool{ipv4, ipv6} {
 		return false, nil // Weft's own devices have to do with another family
 	}
-	c, ok := d.compiler.advance(p, changes, func(name string) int {
+	index := func(name string) int {
 		l, err := d.kernel.LinkByName(name)
 		if err != nil {
 			return 0
 		}
 		d.down[name] = l.Attrs().Flags&net.FlagUp == 0
 		return l.Attrs().Index
-	})
+	}
+	// What judges packets has an endpoint by its name, also while its interface is
+	// missing.
+	loaded := d.compiler.withArrived(p, changes, index)
+	c, ok := d.compiler.advance(p, loaded, index)
 	if !ok {
 		return false, nil
 	}
@@ -490,7 +506,7 @@ func (d *DataPlane) update(p *plan.Plan, changes plan.Diff) (bool, error) {
 		d.sweep(p, judge.MayForbid(before, p, changes) || movesBelief(d.stamps, before, p, changes))
 	}
 	added := func(yield func(plan.EndpointKey, plan.Endpoint) bool) {
-		for _, e := range changes.Endpoints {
+		for _, e := range loaded.Endpoints {
 			if e.New != nil && !yield(e.Key, *e.New) {
 				return
 			}
@@ -500,7 +516,7 @@ func (d *DataPlane) update(p *plan.Plan, changes plan.Diff) (bool, error) {
 	settings, err := d.write(delta, c, added, filters)
 	// Until here, what egress rules drop now could begin.
 	d.sweep(p, judge.MayDrop(before, p, changes))
-	return true, errors.Join(released, settings, err, d.report(c))
+	return true, errors.Join(released, settings, err)
 }
 
 // sweep makes p the plan that connections are judged by, and, if it may forbid some that
@@ -541,8 +557,9 @@ func (d *DataPlane) enforce(p *plan.Plan, write func() ([][]string, error)) erro
 	return nil
 }
 
-// write brings the kernel up to date and remembers what was written. It returns which
-// settings could not be made, and what else could not be written.
+// write brings the kernel up to date, tries again the routes that it refused, and remembers
+// what was written and what was refused. It returns which settings could not be made, and
+// what else could not be written.
 func (d *DataPlane) write(delta rtnl.Delta, c *compiler, endpoints iter.Seq2[plan.EndpointKey, plan.Endpoint], filters bool) (settings, err error) {
 	ipv4, ipv6 := rtnl.Routed(c.plan)
 	var errs []error
@@ -568,7 +585,7 @@ func (d *DataPlane) write(delta rtnl.Delta, c *compiler, endpoints iter.Seq2[pla
 		}
 		errs = append(errs, c.blame(link, err))
 	}
-	err = d.kernel.Apply(delta, func() error {
+	d.refused, err = d.kernel.Apply(delta.Again(d.refused, c.want), func() error {
 		// The interfaces that leave are gone or down.
 		d.forgetter.Lost(d.lost)
 		d.lost = nil
@@ -697,10 +714,23 @@ func (d *DataPlane) removeDevices(inv *rtnl.Links, p *plan.Plan) error {
 	return errors.Join(errs...)
 }
 
-// report says what was left out.
-func (d *DataPlane) report(c *compiler) error {
-	errs := slices.Clone(c.problems)
-	for k, e := range c.plan.Endpoints.All() {
+// report says what the kernel lacks of a plan, where it was brought up to date with that: the
+// routes that it refused, what the node cannot do, and the endpoints whose interface is
+// missing.
+func (d *DataPlane) report(p *plan.Plan) error {
+	c := d.compiler
+	if c == nil || c.plan != p {
+		return nil
+	}
+	var errs []error
+	for _, r := range d.refused {
+		errs = append(errs, c.blame(r.Route.Link, &datapath.EntryError{Entry: r.String(), Err: r.Err}))
+	}
+	errs = append(errs, c.problems...)
+	if len(c.missing) == 0 {
+		return errors.Join(errs...)
+	}
+	for k, e := range p.Endpoints.All() {
 		if c.missing[k.Interface] {
 			errs = append(errs, &datapath.EndpointError{Interface: k.Interface, Name: e.Name, Err: datapath.ErrMissing})
 		}

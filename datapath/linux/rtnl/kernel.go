@@ -22,7 +22,6 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/datapath/linux/message"
 	"github.com/weftnet/weft/datapath/linux/stamps"
 	"github.com/weftnet/weft/datapath/reconcile"
@@ -196,11 +195,24 @@ func LocalAddresses() ([]netip.Addr, error) {
 	return all, nil
 }
 
+// Refusal is a route that the kernel did not take, as another program has one there.
+type Refusal struct {
+	Key   RouteKey
+	Route Route
+	// Err names the other program's route and says what to do about it.
+	Err error
+}
+
+// String says what was refused, for people.
+func (r Refusal) String() string { return "add " + describeRoute(r.Key, r.Route).String() }
+
 // Apply writes what a delta says, but for what goes of groups: see Release. What is
 // new comes before what goes, and before it what it depends on; before routes, during
-// runs. Every object is tried; the errors are joined, each as blame makes it one of the
-// interface that the object is on.
-func (k *Kernel) Apply(d Delta, during func() error, blame func(link int, err error) error) error {
+// runs. Every object is tried. It returns the routes that other programs' are in the way
+// of, by their keys; all other errors are joined, each as blame makes it one of the
+// interface that the object is on. Without an error, the kernel holds what the delta
+// leads to, but for what was refused.
+func (k *Kernel) Apply(d Delta, during func() error, blame func(link int, err error) error) (refused []Refusal, err error) {
 	var errs []error
 	link := 0
 	try := func(err error, verb string, what fmt.Stringer) {
@@ -241,7 +253,7 @@ func (k *Kernel) Apply(d Delta, during func() error, blame func(link int, err er
 			link = c.New.Link
 			what, err := describeRoute(c.Key, *c.New), k.setRoute(c)
 			if errors.Is(err, errForeignRoute) {
-				errs = append(errs, blame(link, &datapath.EntryError{Entry: verb(c.Old) + " " + what.String(), Err: err}))
+				refused = append(refused, Refusal{c.Key, *c.New, err})
 				continue
 			}
 			try(err, verb(c.Old), what)
@@ -293,7 +305,7 @@ func (k *Kernel) Apply(d Delta, during func() error, blame func(link int, err er
 			try(err, "delete", text("address %s on interface %d", c.Key.Prefix, c.Key.Link))
 		}
 	}
-	return errors.Join(errs...)
+	return refused, errors.Join(errs...)
 }
 
 // Release makes an interface one that leads to no endpoint, unless it is gone. It goes

@@ -118,6 +118,31 @@ func (w *Wanted) Changes() Delta {
 	}
 }
 
+// Again returns a delta that also adds the routes that the kernel refused before, where
+// they are still wanted. The kernel holds none of these, so nothing of them is to be
+// replaced or deleted.
+func (d Delta) Again(refused []Refusal, w *Wanted) Delta {
+	if len(refused) == 0 {
+		return d
+	}
+	var again []reconcile.Change[RouteKey, Route]
+	was := map[RouteKey]bool{}
+	for _, r := range refused {
+		was[r.Key] = true
+		if route, ok := w.Routes.Now[r.Key]; ok {
+			again = append(again, reconcile.Change[RouteKey, Route]{Key: r.Key, New: &route})
+		}
+	}
+	for _, c := range d.Routes {
+		if !was[c.Key] {
+			again = append(again, c)
+		}
+	}
+	slices.SortFunc(again, func(a, b reconcile.Change[RouteKey, Route]) int { return compareRouteKey(a.Key, b.Key) })
+	d.Routes = again
+	return d
+}
+
 func compareRouteKey(a, b RouteKey) int {
 	return cmp.Or(cmp.Compare(a.Table, b.Table), a.Prefix.Compare(b.Prefix), cmp.Compare(a.Metric, b.Metric))
 }

@@ -1,0 +1,194 @@
+package linux
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/datapath"
+	"github.com/weftnet/weft/plan"
+)
+
+// owed is a plan of which the kernel lacks something, and what it takes for it to have all.
+type owed struct {
+	text string
+	// begin makes it so that something is owed, and heal that it is not any more.
+	begin, heal func(b *bench) error
+	// owes reports whether an error says so.
+	owes func(error) bool
+	// has is the route that comes in the end.
+	has string
+	// told says that Watch tells when it may come. It is not told of others' routes.
+	told bool
+}
+
+// eachOwed runs a test for each thing that may be owed.
+func eachOwed(t *testing.T, test func(t *testing.T, b *bench, o owed)) {
+	foreign := &netlink.Route{Dst: ipNet(netip.MustParsePrefix("10.1.2.0/24")), Gw: ip(netip.MustParseAddr("172.30.0.9")), Protocol: unix.RTPROT_STATIC}
+	own := &netlink.Route{Dst: ipNet(netip.MustParsePrefix("10.1.1.2/32")), Gw: ip(netip.MustParseAddr("172.30.0.9")), Protocol: unix.RTPROT_STATIC}
+	inTheWay := func(interfaces ...string) func(error) bool {
+		return func(err error) bool {
+			var entry *datapath.EntryError
+			return errors.As(err, &entry) && datapath.Concerning(err, interfaces...) == nil
+		}
+	}
+	for name, o := range map[string]owed{
+		"a route in the way": {
+			text:  policedPlan,
+			begin: func(*bench) error { return netlink.RouteAdd(foreign) },
+			heal:  func(*bench) error { return netlink.RouteDel(foreign) },
+			owes:  inTheWay("weftaaa"), has: "10.1.2.0/24",
+		},
+		"a route in the way of an endpoint's": {
+			text:  policedPlan,
+			begin: func(*bench) error { return netlink.RouteAdd(own) },
+			heal:  func(*bench) error { return netlink.RouteDel(own) },
+			owes:  inTheWay("weftother"), has: "10.1.1.2/32",
+		},
+		"a missing interface": {
+			text:  policedPlan + secondEndpoint,
+			begin: func(*bench) error { return nil },
+			heal:  func(b *bench) error { return b.down("weftbbb", "pod2") },
+			owes:  func(err error) bool { return errors.Is(err, datapath.ErrMissing) }, has: "10.1.1.3/32", told: true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.do(func() error { return o.begin(b) })
+			if err := b.Apply(t.Context(), mustParse(t, o.text)); !o.owes(err) {
+				t.Fatalf("the error is %v", err)
+			}
+			test(t, b, o)
+		})
+	}
+}
+
+// healed checks that the kernel has all of a plan.
+func (b *bench) healed(o owed, p *plan.Plan) {
+	b.t.Helper()
+	b.mustApply(p)
+	b.loaded(map[string]int{o.has: unix.RTN_UNICAST})
+	b.nothingToRepair()
+}
+
+// TestWhatIsOwedCostsItsOwn has endpoints come and go, and the same plan applied again,
+// while the kernel lacks something. What is there is not read for that, what is lacking is
+// said each time, and it comes with the Apply that follows what heals it.
+func TestWhatIsOwedCostsItsOwn(t *testing.T) {
+	eachOwed(t, func(t *testing.T, b *bench, o owed) {
+		read, text := tablesRead(t), o.text
+		expect := func(when string) {
+			t.Helper()
+			if err := b.Apply(t.Context(), mustParse(t, text)); !o.owes(err) {
+				t.Errorf("%s, the error is %v", when, err)
+			}
+			if *read > 0 {
+				t.Errorf("%s, %d tables are read", when, *read)
+			}
+			*read = 0
+		}
+		for i := range 10 {
+			name, a := fmt.Sprintf("weftc%d", i), fmt.Sprintf("10.1.1.%d", 20+i)
+			b.do(func() error { return b.down(name, fmt.Sprintf("podc%d", i)) })
+			text += fmt.Sprintf("endpoint %s network default addresses %s mac 0a:58:0a:01:01:%02x anti-spoof\nroute default %s/32 endpoint %[1]s\n", name, a, 20+i, a)
+			expect("as an endpoint comes")
+			b.loaded(map[string]int{a + "/32": unix.RTN_UNICAST})
+			expect("as nothing changes")
+		}
+		text = o.text
+		expect("as endpoints go")
+		b.do(func() error { return o.heal(b) })
+		b.mustApply(mustParse(t, text))
+		if *read > 0 {
+			t.Errorf("as what was owed comes, %d tables are read", *read)
+		}
+		b.healed(o, mustParse(t, text))
+	})
+}
+
+// TestWhatIsOwedComesWithARepair checks that a repair says what is owed, whether or not
+// somebody watches, and that what was owed comes with one.
+func TestWhatIsOwedComesWithARepair(t *testing.T) {
+	eachOwed(t, func(t *testing.T, b *bench, o owed) {
+		for range 2 {
+			if _, err := b.Repair(t.Context()); !o.owes(err) {
+				t.Errorf("while nobody watches, the error is %v", err)
+			}
+		}
+		found := b.watch()
+		for range 3 {
+			if _, err := b.Repair(t.Context()); !o.owes(err) {
+				t.Errorf("while somebody watches, the error is %v", err)
+			}
+		}
+		b.do(func() error { return o.heal(b) })
+		if o.told {
+			<-found
+		}
+		if _, err := b.Repair(t.Context()); err != nil {
+			t.Errorf("once nothing is in the way, the error is %v", err)
+		}
+		b.loaded(map[string]int{o.has: unix.RTN_UNICAST})
+		b.nothingToRepair()
+		b.healed(o, mustParse(t, o.text))
+	})
+}
+
+// TestWhatIsOwedMayGo checks that what the kernel lacks is owed no longer, and that nothing
+// of others' is taken away, when a plan comes without it.
+func TestWhatIsOwedMayGo(t *testing.T) {
+	eachOwed(t, func(t *testing.T, b *bench, o owed) {
+		p := mustParse(t, o.text)
+		b.mustApply(mustParse(t, withoutLines(o.text, o.has, "weftbbb")))
+		if err := b.Apply(t.Context(), p); !o.owes(err) {
+			t.Errorf("as it is asked for again, the error is %v", err)
+		}
+		b.do(func() error { return o.heal(b) }) // which fails where somebody's route was taken away
+		b.healed(o, p)
+	})
+}
+
+func withoutLines(text string, with ...string) string {
+	var rest strings.Builder
+lines:
+	for line := range strings.Lines(text) {
+		for _, w := range with {
+			if strings.Contains(line, w) {
+				continue lines
+			}
+		}
+		rest.WriteString(line)
+	}
+	return rest.String()
+}
+
+// TestAnInterfaceThatGoesIsOwed has the interface of an endpoint go and come back while its
+// plan stays. That it is gone is found by the next repair, and costs others nothing.
+func TestAnInterfaceThatGoesIsOwed(t *testing.T) {
+	b := newBench(t)
+	p := mustParse(t, policedPlan+secondEndpoint)
+	b.do(func() error { return b.down("weftbbb", "pod2") })
+	b.mustApply(p)
+	b.do(func() error { return netlink.LinkDel(mustLink(t, "weftbbb")) })
+	if _, err := b.Repair(t.Context()); !errors.Is(err, datapath.ErrMissing) {
+		t.Errorf("the error is %v", err)
+	}
+	read := tablesRead(t)
+	b.do(func() error { return b.down("weftccc", "pod3") })
+	third := strings.NewReplacer("weftbbb", "weftccc", "10.1.1.3", "10.1.1.4", "01:03", "01:04").Replace(secondEndpoint)
+	if err := b.Apply(t.Context(), mustParse(t, policedPlan+secondEndpoint+third)); !errors.Is(err, datapath.ErrMissing) || datapath.Concerning(err, "weftccc") != nil || *read > 0 {
+		t.Errorf("another comes, and the error is %v; %d tables are read", err, *read)
+	}
+	// It comes with another MAC address, and in the same moment the third goes.
+	b.do(func() error { return b.down("weftbbb", "pod2") })
+	b.mustApply(mustParse(t, policedPlan+strings.Replace(secondEndpoint, "01:03", "01:33", 1)))
+	if *read > 0 {
+		t.Errorf("as it comes back, %d tables are read", *read)
+	}
+	b.nothingToRepair()
+}
