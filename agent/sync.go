@@ -80,9 +80,9 @@ type round struct {
 	// before did not miss.
 	Told error
 	// Whole says that the data plane does all of the plan that it can do: what
-	// is left out are endpoints whose interface is missing. Nothing can come
-	// from there or go there, so that no policy is broken by it, and when it
-	// comes it is under its policies from the first packet.
+	// is left out concerns single endpoints alone, as that an interface is missing,
+	// or that another program's route is in the way of an endpoint's own. No policy is
+	// broken by it: an endpoint is under its policies from the first packet.
 	Whole bool
 	// Repaired says that what others changed was put right as well.
 	Repaired bool

@@ -319,7 +319,8 @@ func (e *EndpointError) Error() string {
 func (e *EndpointError) Unwrap() error { return e.Err }
 
 // EntryError is what keeps one entry of a plan from being done, as a route to some
-// prefix, and concerns nothing else.
+// prefix, and concerns nothing else. Of an entry that an endpoint needs to be reached, it
+// is within an EndpointError.
 type EntryError struct {
 	// Entry is what is not done, for people.
 	Entry string
@@ -333,17 +334,18 @@ func (e *EntryError) Unwrap() error { return e.Err }
 
 // Concerning returns what of an error of Apply matters to the endpoints with
 // the given interfaces: all of it, but what concerns other endpoints, or a single
-// entry, alone. Without interfaces it is what keeps the plan from being whole: all of
-// it, but what concerns endpoints alone.
+// entry, alone. What concerns one of these endpoints stays whatever it is, also that
+// another program's route is in the way of the endpoint's own. Without interfaces it is
+// what keeps the plan from being whole: all of it, but what concerns endpoints alone.
 func Concerning(err error, interfaces ...string) error {
-	return except(err, func(part error) bool {
+	return except(err, func(part error) fate {
 		switch e := part.(type) {
 		case *EntryError:
-			return len(interfaces) > 0
+			return fateOf(len(interfaces) == 0)
 		case *EndpointError:
-			return !slices.Contains(interfaces, e.Interface)
+			return fateOf(slices.Contains(interfaces, e.Interface))
 		}
-		return false
+		return open
 	})
 }
 
@@ -352,15 +354,17 @@ func Concerning(err error, interfaces ...string) error {
 // while a plan is applied that still has it, and the next plan knows.
 func Lasting(err, before error) error {
 	missed := make(map[string]bool)
-	except(before, func(part error) bool {
+	except(before, func(part error) fate {
 		if name, ok := missing(part); ok {
 			missed[name] = true
 		}
-		return false
+		return open
 	})
-	return except(err, func(part error) bool {
-		name, ok := missing(part)
-		return ok && !missed[name]
+	return except(err, func(part error) fate {
+		if name, ok := missing(part); ok {
+			return fateOf(missed[name])
+		}
+		return open
 	})
 }
 
@@ -373,21 +377,42 @@ func missing(part error) (name string, ok bool) {
 	return e.Interface, true
 }
 
-// except returns an error without those of its parts that without says yes to; nil where
-// nothing is left.
-func except(err error, without func(part error) bool) error {
-	if err == nil || without(err) {
+// fate is what becomes of a part of an error.
+type fate int
+
+const (
+	open  fate = iota // its own parts are asked about
+	stays             // with all that it wraps
+	goes              // with all that it wraps
+)
+
+func fateOf(remains bool) fate {
+	if remains {
+		return stays
+	}
+	return goes
+}
+
+// except returns an error without those of its parts that go; nil where nothing is left.
+func except(err error, of func(part error) fate) error {
+	if err == nil {
+		return nil
+	}
+	switch of(err) {
+	case stays:
+		return err
+	case goes:
 		return nil
 	}
 	switch e := err.(type) {
 	case interface{ Unwrap() []error }:
 		var left []error
 		for _, part := range e.Unwrap() {
-			left = append(left, except(part, without))
+			left = append(left, except(part, of))
 		}
 		return errors.Join(left...)
 	case interface{ Unwrap() error }:
-		if inner := e.Unwrap(); inner != nil && except(inner, without) == nil {
+		if inner := e.Unwrap(); inner != nil && except(inner, of) == nil {
 			return nil
 		}
 	}

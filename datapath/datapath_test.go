@@ -9,6 +9,7 @@ import (
 func TestConcerning(t *testing.T) {
 	mine, others := &EndpointError{Interface: "weftmine", Name: "default/mine", Err: ErrMissing}, &EndpointError{Interface: "weftgone", Name: "default/gone", Err: ErrMissing}
 	kernel, route := errors.New("no buffer space"), &EntryError{Entry: "add route 10.1.2.0/24", Err: errors.New("another's is in the way")}
+	refused := &EndpointError{Interface: "weftmine", Name: "default/mine", Err: route}
 	for _, c := range []struct {
 		name string
 		err  error
@@ -18,6 +19,9 @@ func TestConcerning(t *testing.T) {
 		{"another's interface", others, ""},
 		{"another's interface, in words", fmt.Errorf("repair: %w", errors.Join(others)), ""},
 		{"mine", mine, mine.Error()},
+		{"mine, as a route is refused", refused, refused.Error()},
+		{"mine, as a route is refused, and other routes", errors.Join(route, refused), refused.Error()},
+		{"another's, as a route is refused", &EndpointError{Interface: "weftgone", Name: "default/gone", Err: route}, ""},
 		{"mine and another's", errors.Join(others, mine), mine.Error()},
 		{"a route", errors.Join(route, others), ""},
 		{"a route, and the kernel", errors.Join(route, kernel), kernel.Error()},
