@@ -241,9 +241,17 @@ func (d *DataPlane) Apply(ctx context.Context, p *plan.Plan) error {
 	if d.current != nil && changes.Empty() && d.report(d.current) == nil {
 		return nil
 	}
+	trouble, err := d.load(ctx, p, changes)
+	return errors.Join(trouble, err, d.report(p))
+}
+
+// load brings the kernel to p, where changes lead to it from the current plan. It returns
+// what is wrong with the node or the plan, and all else that kept it from doing so, but for
+// what report says.
+func (d *DataPlane) load(ctx context.Context, p *plan.Plan, changes plan.Diff) (trouble, err error) {
 	d.state.Lock()
 	defer d.state.Unlock()
-	return d.in(func() error {
+	err = d.in(func() (err error) {
 		d.writes = nil
 		known := d.current != nil && !changes.Local && len(changes.Networks) == 0
 		if d.previous != nil {
@@ -255,7 +263,6 @@ func (d *DataPlane) Apply(ctx context.Context, p *plan.Plan) error {
 				return d.unlessTaken(err)
 			}
 		}
-		var trouble, err error
 		if known {
 			known, err = d.update(p, changes)
 		}
@@ -265,11 +272,12 @@ func (d *DataPlane) Apply(ctx context.Context, p *plan.Plan) error {
 		if err = d.unlessTaken(err); !errors.Is(err, datapath.ErrNotTaken) {
 			d.from = nil
 		}
-		if err = errors.Join(trouble, err); err == nil {
+		if errors.Join(trouble, err) == nil {
 			d.current = p
 		}
-		return errors.Join(err, d.report(p))
+		return err
 	})
+	return trouble, err
 }
 
 // accept returns what leads from the current plan to p, if there is one, or why p
@@ -286,11 +294,21 @@ func (d *DataPlane) accept(ctx context.Context, p *plan.Plan) (plan.Diff, error)
 	if between == d.previous {
 		return changes, nil
 	}
-	// What keeps it from being wholly so is said of the plan itself. Connections are judged
-	// by that alone, too.
+	if changes, err = d.check(between); err != nil {
+		return changes, err
+	}
+	// Trouble, and what is owed, is said of the plan itself: where a device or an interface
+	// is missing, nothing passes. Connections are judged by that plan alone, too.
+	before := d.previous
 	d.passing = true
-	_ = d.Apply(ctx, between)
+	_, err = d.load(ctx, between, changes)
 	d.passing = false
+	if datapath.Concerning(err, "") != nil {
+		// What drops packets may not be in place, and p may allow more. The next call goes
+		// the same way.
+		d.previous = before
+		return changes, err
+	}
 	return d.check(p)
 }
 
