@@ -322,10 +322,16 @@ func addAddress(link string, p netip.Prefix) error {
 		return err
 	}
 	routes, done := make(chan netlink.RouteUpdate), make(chan struct{})
-	defer close(done)
 	if err := netlink.RouteSubscribe(routes, done); err != nil {
+		close(done)
 		return err
 	}
+	// Who sends waits for each update to be taken, and ends behind the last.
+	defer func() {
+		close(done)
+		for range routes {
+		}
+	}()
 	a := &netlink.Addr{IPNet: ipNet(p)}
 	if p.Addr().Is6() {
 		a.Flags = unix.IFA_F_NODAD

@@ -2,12 +2,17 @@ package linux
 
 import (
 	"errors"
+	"fmt"
+	"net/netip"
+	"runtime"
 	"strings"
 	"testing"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/datapath/linux/stamps"
+	"github.com/weftnet/weft/internal/netns"
 )
 
 // TestNothingIsAllowedBeforeItIsDropped has a plan that drops by its routes what its
@@ -40,4 +45,41 @@ func TestNothingIsAllowedBeforeItIsDropped(t *testing.T) {
 	b.mustApply(q)
 	b.loaded(map[string]int{"10.1.3.0/24": unix.RTN_UNREACHABLE})
 	b.nothingToRepair()
+}
+
+// TestAddressesLeaveNothingBehind has many IPv6 addresses come while others change routes
+// all the time. Whoever waits until an address can be used ends with that.
+func TestAddressesLeaveNothingBehind(t *testing.T) {
+	b := newBench(t)
+	b.mustApply(mustParse(t, tunnelPlan))
+	var text strings.Builder
+	text.WriteString(tunnelPlan)
+	for i := range 40 {
+		fmt.Fprintf(&text, "pool default fd00:%x::/64 gateway fd00:%[1]x::1\n", i+1)
+	}
+	busy, stop := make(chan error), make(chan struct{})
+	go func() {
+		r := &netlink.Route{Dst: ipNet(netip.MustParsePrefix("fd77::/64")), Type: unix.RTN_UNREACHABLE}
+		busy <- netns.Do(b.path, func() error {
+			for {
+				if err := errors.Join(netlink.RouteAdd(r), netlink.RouteDel(r)); err != nil {
+					return err
+				}
+				select {
+				case <-stop:
+					return nil
+				default:
+				}
+			}
+		})
+	}()
+	before := runtime.NumGoroutine()
+	b.mustApply(mustParse(t, text.String()))
+	close(stop)
+	if err := <-busy; err != nil {
+		t.Fatal(err)
+	}
+	if after := runtime.NumGoroutine(); after > before+1 { // who is about to end
+		t.Errorf("there are %d goroutines more", after-before)
+	}
 }

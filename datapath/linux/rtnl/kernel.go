@@ -349,10 +349,16 @@ func (k *Kernel) addAddress(key AddressKey) error {
 	// The kernel makes an IPv6 address local some time later, on a worker of
 	// its own. The route that it then adds shows when.
 	routes, done := make(chan netlink.RouteUpdate), make(chan struct{})
-	defer close(done)
 	if err := netlink.RouteSubscribe(routes, done); err != nil {
+		close(done)
 		return fmt.Errorf("watch routes: %w", err)
 	}
+	// Who sends waits for each update to be taken, and ends behind the last.
+	defer func() {
+		close(done)
+		for range routes {
+		}
+	}()
 	if err := k.AddrAdd(linkAt(key.Link), a); err != nil {
 		return ignore(err, unix.EEXIST)
 	}
