@@ -327,6 +327,9 @@ func (s *syncer) round(ctx context.Context, previous round) round {
 		}
 	}
 	able := s.plane.Capabilities()
+	if previous.Able == nil || previous.Able.SCTP != able.SCTP {
+		enforced = nil // it was made for another data plane's, or kernel's, lack
+	}
 	next := round{compiled: compiled.Plan, Able: &able, Repaired: owed}
 	possible, impossible := datapath.Possible(compiled.Plan, able)
 	var refused []datapath.Refusal

@@ -170,10 +170,11 @@ func open(c Config, in func(func() error) error) (*DataPlane, error) {
 	}
 	d.policies.stamps = d.stamps
 	err := in(func() (err error) {
-		d.ipv6, d.sctp = rtnl.IPv6Enabled(), conntrack.SCTPTracked()
 		if d.policies.tags, err = labelsConnections(); err != nil {
 			return err
 		}
+		// Behind that, as it has the kernel load connection tracking where that is a module.
+		d.able()
 		d.kernel, err = rtnl.Open(d.stamps, d.record)
 		return err
 	})
@@ -207,11 +208,14 @@ func (d *DataPlane) Writes() uint64 { return d.count }
 // Name returns "linux".
 func (d *DataPlane) Name() string { return "linux" }
 
+// able asks the kernel for what it may come to do, or cease to do.
+func (d *DataPlane) able() { d.ipv6, d.sctp = rtnl.IPv6Enabled(), conntrack.SCTPTracked() }
+
 // Capabilities says what Apply accepts. It asks the kernel each time, as IPv6
-// may be turned on and off.
+// may be turned on and off, and connection tracking loaded later.
 func (d *DataPlane) Capabilities() datapath.Capabilities {
-	if err := d.in(func() error { d.ipv6 = rtnl.IPv6Enabled(); return nil }); err != nil {
-		d.log.Warn("cannot see whether there is IPv6", "error", err)
+	if err := d.in(func() error { d.able(); return nil }); err != nil {
+		d.log.Warn("cannot see whether there is IPv6, and whether SCTP is tracked", "error", err)
 	}
 	return datapath.Capabilities{
 		IPv6:          d.ipv6,

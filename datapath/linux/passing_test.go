@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/weftnet/weft/datapath/linux/conntrack"
 	"github.com/weftnet/weft/datapath/linux/stamps"
 	"github.com/weftnet/weft/internal/netns"
 )
@@ -81,5 +82,16 @@ func TestAddressesLeaveNothingBehind(t *testing.T) {
 	}
 	if after := runtime.NumGoroutine(); after > before+1 { // who is about to end
 		t.Errorf("there are %d goroutines more", after-before)
+	}
+}
+
+// TestSCTPIsAskedForAgain has a kernel that came to track SCTP after the data plane began.
+func TestSCTPIsAskedForAgain(t *testing.T) {
+	b := newBench(t)
+	b.sctp = false
+	able := false
+	b.do(func() error { able = conntrack.SCTPTracked(); return nil })
+	if is := b.Capabilities().SCTP; is != able {
+		t.Errorf("it is said to be tracked: %t, and is: %t", is, able)
 	}
 }
