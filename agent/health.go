@@ -176,8 +176,10 @@ func (a *agent) problems() (undone, found []api.Problem) {
 	}
 	last := s.Last()
 	undone = append(undone, a.untold(last.Undone)...)
-	if last.Told != nil {
-		undone = append(undone, a.own(last.Told.Error()))
+	refused, rest := datapath.Refused(last.Told)
+	undone = append(undone, a.untold(problems(s.kinds, refused))...)
+	if rest != nil {
+		undone = append(undone, a.own(rest.Error()))
 	}
 	// They come before what others could make many.
 	for _, line := range unready {

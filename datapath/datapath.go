@@ -305,8 +305,9 @@ func OwnsInterface(name string) bool { return strings.HasPrefix(name, InterfaceP
 // EndpointError is what keeps one endpoint from being reached or from reaching
 // others, and concerns nothing else.
 type EndpointError struct {
-	// Interface is the endpoint's key, Name its name for people.
-	Interface, Name string
+	// Interface is the endpoint's key, Name its name for people, Origin that of its entry
+	// in the plan.
+	Interface, Name, Origin string
 	// Err is what is wrong, as ErrMissing.
 	Err error
 }
@@ -322,9 +323,9 @@ func (e *EndpointError) Unwrap() error { return e.Err }
 // prefix, and concerns nothing else. Of an entry that an endpoint needs to be reached, it
 // is within an EndpointError.
 type EntryError struct {
-	// Entry is what is not done, for people.
-	Entry string
-	Err   error
+	// Entry is what is not done, for people, Origin that of the entry in the plan.
+	Entry, Origin string
+	Err           error
 }
 
 func (e *EntryError) Error() string { return fmt.Sprintf("%s: %v", e.Entry, e.Err) }
@@ -347,6 +348,26 @@ func Concerning(err error, interfaces ...string) error {
 		}
 		return open
 	})
+}
+
+// Refused returns what an error of Apply says of single entries whose origin is known, and
+// the rest of it.
+func Refused(err error) (refused []Refusal, rest error) {
+	rest = except(err, func(part error) fate {
+		origin := ""
+		switch e := part.(type) {
+		case *EntryError:
+			origin = e.Origin
+		case *EndpointError:
+			origin = e.Origin
+		}
+		if origin == "" {
+			return open
+		}
+		refused = append(refused, Refusal{Origin: origin, Message: part.Error()})
+		return goes
+	})
+	return refused, rest
 }
 
 // Lasting returns what of an error of Apply is to be told to people, where before is that

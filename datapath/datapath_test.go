@@ -3,6 +3,7 @@ package datapath
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 )
 
@@ -74,5 +75,27 @@ func TestLasting(t *testing.T) {
 				t.Errorf("got %q, want %q", got, c.want)
 			}
 		})
+	}
+}
+
+// What is wrong with single entries is a problem of the objects that they come from.
+func TestRefused(t *testing.T) {
+	route := &EntryError{Entry: "add route 10.1.2.0/24", Origin: "HostSubnet node2", Err: errors.New("another's is in the way")}
+	pod := &EndpointError{Interface: "wefta", Name: "default/a", Origin: "Pod default/a", Err: ErrMissing}
+	nobodys, kernel := &EntryError{Entry: "add route 10.9.0.0/16", Err: errors.New("no way")}, errors.New("no buffer space")
+	refused, rest := Refused(fmt.Errorf("apply: %w", errors.Join(route, kernel, pod, nobodys)))
+	var got []string
+	for _, r := range refused {
+		got = append(got, r.Origin+": "+r.Message)
+	}
+	want := []string{"HostSubnet node2: " + route.Error(), "Pod default/a: " + pod.Error()}
+	if !slices.Equal(got, want) {
+		t.Errorf("of objects it says %q, and not %q", got, want)
+	}
+	if rest == nil || !errors.Is(rest, kernel) {
+		t.Errorf("the rest is %v", rest)
+	}
+	if refused, rest := Refused(errors.Join(route, pod)); len(refused) != 2 || rest != nil {
+		t.Errorf("where nothing is left it returns %v and %v", refused, rest)
 	}
 }

@@ -331,10 +331,16 @@ func (c *compiler) blame(link int, err error) error {
 	for name, i := range c.node.Links {
 		if k := (plan.EndpointKey{Interface: name}); i == link {
 			e, _ := c.plan.Endpoints.Get(k)
-			return &datapath.EndpointError{Interface: name, Name: e.Name, Err: err}
+			return &datapath.EndpointError{Interface: name, Name: e.Name, Origin: e.Origin, Err: err}
 		}
 	}
 	return err
+}
+
+// originOf returns the origin of the entry that a route of the kernel is there for.
+func (c *compiler) originOf(k rtnl.RouteKey) string {
+	_, r, _ := c.plan.RouteAround(plan.DefaultNetwork, k.Prefix, k.Table == c.node.Stamps.RoutingTable)
+	return r.Origin
 }
 
 func (c *compiler) putRoute(table int, prefix netip.Prefix, r rtnl.Route) {

@@ -746,7 +746,7 @@ func (d *DataPlane) report(p *plan.Plan) error {
 	}
 	var errs []error
 	for _, r := range d.refused {
-		errs = append(errs, c.blame(r.Route.Link, &datapath.EntryError{Entry: r.String(), Err: r.Err}))
+		errs = append(errs, c.blame(r.Route.Link, &datapath.EntryError{Entry: r.String(), Origin: c.originOf(r.Key), Err: r.Err}))
 	}
 	errs = append(errs, c.problems...)
 	if len(c.missing) == 0 {
@@ -754,7 +754,7 @@ func (d *DataPlane) report(p *plan.Plan) error {
 	}
 	for k, e := range p.Endpoints.All() {
 		if c.missing[k.Interface] {
-			errs = append(errs, &datapath.EndpointError{Interface: k.Interface, Name: e.Name, Err: datapath.ErrMissing})
+			errs = append(errs, &datapath.EndpointError{Interface: k.Interface, Name: e.Name, Origin: e.Origin, Err: datapath.ErrMissing})
 		}
 	}
 	return errors.Join(errs...)

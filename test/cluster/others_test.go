@@ -212,7 +212,7 @@ func TestForeignRoute(t *testing.T) {
 	}
 	c.weft("", "status").want(t, 0)
 	c.mustExec("node/node1", "ip", "route", "replace", prefix, "via", "172.30.0.1", "proto", "static")
-	c.wantStatus(1, "another program's route is in the way", prefix)
+	c.wantStatus(1, "flannellease "+strings.ReplaceAll(prefix, "/", "-")+": add route "+prefix+": another program's route is in the way; delete that: ip route del "+prefix+" via 172.30.0.1 dev eth0")
 	c.triesSeldom("node1")
 	// What is new comes all the same.
 	late := c.run("late", "node1")[0]

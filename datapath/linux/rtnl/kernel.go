@@ -16,6 +16,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -204,7 +205,12 @@ type Refusal struct {
 }
 
 // String says what was refused, for people.
-func (r Refusal) String() string { return "add " + describeRoute(r.Key, r.Route).String() }
+func (r Refusal) String() string {
+	if r.Key.Table == unix.RT_TABLE_MAIN {
+		return fmt.Sprintf("add route %s", r.Key.Prefix)
+	}
+	return fmt.Sprintf("add route %s in table %d", r.Key.Prefix, r.Key.Table)
+}
 
 // Apply writes what a delta says, but for what goes of groups: see Release. What is
 // new comes before what goes, and before it what it depends on; before routes, during
@@ -409,7 +415,34 @@ func (k *Kernel) setRoute(c reconcile.Change[RouteKey, Route]) error {
 			return k.RouteReplace(r)
 		}
 	}
-	return fmt.Errorf("%w: %w: %v; delete that", err, errForeignRoute, others)
+	var mends []string
+	for _, other := range others {
+		mends = append(mends, "ip route del "+k.describeForeign(other))
+	}
+	return fmt.Errorf("%w; delete that: %s", errForeignRoute, strings.Join(mends, "; "))
+}
+
+// describeForeign writes another program's route as ip-route(8) takes it.
+func (k *Kernel) describeForeign(r netlink.Route) string {
+	var b strings.Builder
+	if r.Dst == nil {
+		b.WriteString("default")
+	} else {
+		b.WriteString(r.Dst.String())
+	}
+	if len(r.Gw) > 0 {
+		fmt.Fprintf(&b, " via %s", r.Gw)
+	}
+	if l, err := k.LinkByIndex(r.LinkIndex); err == nil {
+		fmt.Fprintf(&b, " dev %s", l.Attrs().Name)
+	}
+	if r.Table != unix.RT_TABLE_MAIN {
+		fmt.Fprintf(&b, " table %d", r.Table)
+	}
+	if r.Priority != 0 {
+		fmt.Fprintf(&b, " metric %d", r.Priority)
+	}
+	return b.String()
 }
 
 var errForeignRoute = errors.New("another program's route is in the way")
