@@ -2,6 +2,7 @@ package datapath
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/weftnet/weft/plan"
@@ -26,12 +27,13 @@ route default 10.9.0.0/24 tunnel node2,node3 # Network machines
 	for _, c := range []struct {
 		multipath     bool
 		first, second bool
-		refused       int
-	}{{true, true, true, 0}, {false, true, false, 1}} {
+		refused       []Refusal
+	}{{true, true, true, nil}, {false, true, false, []Refusal{{Origin: "Network machines",
+		Message: "this data plane shares nothing among peers: all for 10.9.0.0/24 goes by way of node2, and what the others send from there is dropped"}}}} {
 		able.Multipath = c.multipath
 		p, refusals := Possible(asked, able)
-		if len(refusals) != c.refused {
-			t.Errorf("multipath is %t, and refused is %v; expected %d", c.multipath, refusals, c.refused)
+		if !slices.Equal(refusals, c.refused) {
+			t.Errorf("multipath is %t, and refused is %v; expected %v", c.multipath, refusals, c.refused)
 		}
 		machine := netip.MustParseAddr("10.9.0.5")
 		if _, r, _ := p.Route(plan.DefaultNetwork, machine, true); r.Peer() != "node2" {

@@ -310,7 +310,12 @@ func (f *possibility) route(k plan.RouteKey, r plan.Route) plan.Route {
 		}
 	}
 	if len(r.Peers) > 1 && !f.able.Multipath {
-		f.refuse(r.Origin, "this data plane shares nothing among peers: all for %s goes by way of %s", k.Prefix, r.Peer())
+		text := fmt.Sprintf("this data plane shares nothing among peers: all for %s goes by way of %s", k.Prefix, r.Peer())
+		if r.Way == plan.ToTunnel {
+			// Who else may send from there is who the route leads to.
+			text += ", and what the others send from there is dropped"
+		}
+		f.refuse(r.Origin, "%s", text)
 		r.Peers = r.Peers[:1]
 	}
 	return r
