@@ -228,8 +228,8 @@ func goneConfig(objects registry.Objects) (p api.Problem, gone bool) {
 	}
 	most := cmp.Or(configOf(objects).Status.Plugin, slices.Sorted(maps.Keys(users))[0])
 	return api.Problem{Kind: api.ClusterConfigKind.Kind, Name: key.Name,
-		Message: fmt.Sprintf("there is none; nodes go on with the plug-ins that they use (%s), and with the defaults of all else", printable.Few(use, 0)),
-		Remedy:  fmt.Sprintf("create it with weft apply, with spec.plugin %s and what else it said", most)}, true
+		Message: fmt.Sprintf("there is none that can be read; nodes go on with the plug-ins that they use (%s), and with the defaults of all else", printable.Few(use, 0)),
+		Remedy:  fmt.Sprintf("create it with weft apply, with spec.plugin %s and what else it said; one that is there and cannot be read must be deleted before", most)}, true
 }
 
 // configOf is the cluster's configuration, with its defaults and, where its status is lost,

@@ -178,6 +178,10 @@ func nodeProblems(l *problemList, c explain.Cluster, compiled map[string][]plugi
 				said[i].Message += " (so its agent said last)"
 			}
 		}
+		if _, err := api.NodePlugins(node); err != nil && !c.Lost[node.Name] {
+			l.about(api.Node, key, fmt.Sprintf("what its agent reports of plug-ins cannot be read, so no change of the plug-in goes on: %v", err),
+				"look at its annotation "+api.PluginsAnnotation+" and at status.pluginRevision of the ClusterConfig")
+		}
 		for _, p := range said {
 			if p.Kind == api.Node.Kind && p.Name == node.Name {
 				l.add(p)
