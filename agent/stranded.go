@@ -54,20 +54,11 @@ func givesIn(p *plan.Plan, network string) bool {
 func lostPool(previous, next *plan.Plan, e plugin.Endpoint) (netip.Prefix, bool) {
 	for _, ip := range e.Addresses {
 		a := plan.Address{Network: e.Network, IP: ip}
-		if before, had := poolOf(previous, a); had {
-			if _, has := poolOf(next, a); !has {
+		if before, had := previous.PoolOf(a.Network, a.IP); had {
+			if _, has := next.PoolOf(a.Network, a.IP); !has {
 				return before.Prefix, true
 			}
 		}
 	}
 	return netip.Prefix{}, false
-}
-
-// poolOf returns the pool of a plan that an address is of.
-func poolOf(p *plan.Plan, a plan.Address) (plan.Pool, bool) {
-	i := slices.IndexFunc(p.Local.Pools, func(pool plan.Pool) bool { return pool.Network == a.Network && pool.Prefix.Contains(a.IP) })
-	if i < 0 {
-		return plan.Pool{}, false
-	}
-	return p.Local.Pools[i], true
 }

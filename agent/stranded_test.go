@@ -122,7 +122,7 @@ func TestPodsKeepTheirNetwork(t *testing.T) {
 func TestWhatAnotherPluginGaveStays(t *testing.T) {
 	was := gives{"a", netip.MustParsePrefix("10.1.1.0/24")}
 	p, _ := plugin.Mix(gives{name: "b"}, was).Compile(plugin.Input{Objects: registry.Snapshot{}, Node: plugin.Node{Name: "node1"}})
-	if pool, has := poolOf(p, plan.Address{Network: plan.DefaultNetwork, IP: netip.MustParseAddr("10.1.1.2")}); !has || !pool.Closed {
+	if pool, has := p.PoolOf(plan.DefaultNetwork, netip.MustParseAddr("10.1.1.2")); !has || !pool.Closed {
 		t.Errorf("the plan is\n%s", p)
 	}
 }

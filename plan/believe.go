@@ -70,7 +70,7 @@ func (p *Plan) isLocal(network string, a netip.Addr) bool {
 	if p.Owns(network, a) {
 		return true
 	}
-	pool, inPool := p.pool(network, a)
+	pool, inPool := p.PoolOf(network, a)
 	k, r, ok := p.Route(network, a, true)
 	return inPool && (!ok || k.Prefix.Bits() <= pool.Prefix.Bits()) || ok && r.Way == ToEndpoint && k.Prefix.Bits() > 0
 }

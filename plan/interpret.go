@@ -169,7 +169,7 @@ func (x *explainer) begin(f Flow) stage {
 	}
 	for _, name := range among {
 		p := x.plans[name]
-		if pool, ok := p.pool(x.network, x.src); ok {
+		if pool, ok := p.PoolOf(x.network, x.src); ok {
 			x.note(p, "node", "%s is in the node's pool %s, but no endpoint has it", x.src, pool.Prefix)
 			return x.deny("no endpoint has the source address %s", x.src)
 		}
@@ -255,7 +255,7 @@ func (x *explainer) at(p *Plan, from sender, k EndpointKey, e Endpoint) stage {
 		x.note(p, "node", "%s is the node's own address", x.dst)
 		return x.atHost(p, from)
 	}
-	if pool, ok := p.pool(x.network, x.dst); ok && !own && (!routed || routeKey.Prefix.Bits() < pool.Prefix.Bits()) {
+	if pool, ok := p.PoolOf(x.network, x.dst); ok && !own && (!routed || routeKey.Prefix.Bits() < pool.Prefix.Bits()) {
 		x.note(p, "node", "%s is in the node's pool %s, but no endpoint has it: dropped", x.dst, pool.Prefix)
 		return x.deny("no endpoint has %s, which is in the pool of %s", x.dst, p.Local.Node)
 	}

@@ -136,8 +136,8 @@ func (p *Plan) Owns(network string, a netip.Addr) bool {
 	})
 }
 
-// pool returns the pool that contains a.
-func (p *Plan) pool(network string, a netip.Addr) (Pool, bool) {
+// PoolOf returns the pool of a network that contains a, if there is one.
+func (p *Plan) PoolOf(network string, a netip.Addr) (Pool, bool) {
 	for _, pool := range p.Local.Pools {
 		if pool.Network == network && pool.Prefix.Contains(a) {
 			return pool, true
@@ -149,7 +149,7 @@ func (p *Plan) pool(network string, a netip.Addr) (Pool, bool) {
 // has reports whether a is the node's own, in one of its pools, or an
 // endpoint's.
 func (p *Plan) has(network string, a netip.Addr) bool {
-	if _, ok := p.pool(network, a); ok || p.Owns(network, a) {
+	if _, ok := p.PoolOf(network, a); ok || p.Owns(network, a) {
 		return true
 	}
 	_, _, ok := p.endpointOf(network, a)
@@ -186,7 +186,7 @@ func (p *Plan) underlayAddress(a netip.Addr) netip.Addr {
 // gatewayAddress returns the gateway of the pool that contains a or, else, of
 // the network's first pool of a's family.
 func (p *Plan) gatewayAddress(network string, a netip.Addr) netip.Addr {
-	if pool, ok := p.pool(network, a); ok {
+	if pool, ok := p.PoolOf(network, a); ok {
 		return pool.Gateway
 	}
 	for _, pool := range p.Local.Pools {

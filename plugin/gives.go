@@ -1,10 +1,6 @@
 package plugin
 
-import (
-	"slices"
-
-	"github.com/weftnet/weft/plan"
-)
+import "github.com/weftnet/weft/plan"
 
 // Outlives reports whether an address of a node's pod may be of a plug-in other than the one
 // that the node uses. parts are what plug-ins state of the node, as Parts returns it, and of
@@ -28,5 +24,6 @@ func Outlives(parts map[string]*plan.Plan, of, used string, a plan.Address) bool
 
 // gives reports whether an address is of a subnet that a plan gives its node.
 func gives(p *plan.Plan, a plan.Address) bool {
-	return slices.ContainsFunc(p.Local.Pools, func(pool plan.Pool) bool { return pool.Network == a.Network && pool.Prefix.Contains(a.IP) })
+	_, in := p.PoolOf(a.Network, a.IP)
+	return in
 }
