@@ -243,6 +243,8 @@ const (
 	// it cannot be seen whether they do.
 	disputePart = "repair"
 	watchPart   = "watch"
+	// surveyPart is that it cannot be followed what others change of their own.
+	surveyPart = "survey"
 	// nextPart is that the node cannot load yet what it is asked to.
 	nextPart = "plug-in"
 	// dataPlanePart is that the node has not the data plane that it is asked to have.
@@ -483,7 +485,7 @@ func (a *agent) run(ctx context.Context, what choice, objects *followed, effecti
 		},
 		func(ctx context.Context, plane datapath.DataPlane) {
 			if surveyor, ok := plane.(datapath.Surveyor); ok {
-				a.survey(ctx, surveyor)
+				a.survey(ctx, s, surveyor)
 			}
 		},
 	} {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/weftnet/weft/datapath"
@@ -152,20 +153,55 @@ func (a *agent) watch(ctx context.Context, s *syncer, w datapath.Watcher) {
 	}
 }
 
-// survey says now and then, until ctx ends, what others keep from working, or
-// that it cannot be seen.
-func (a *agent) survey(ctx context.Context, s datapath.Surveyor) {
+// survey says, until ctx ends, what others keep from working, or that it cannot be seen.
+// It looks soon after others have changed something, and now and then as well, as not all
+// that they change is told. What Apply was refused it has tried again then.
+func (a *agent) survey(ctx context.Context, s *syncer, plane datapath.Surveyor) {
 	defer a.obstruct(nil)
-	for every := surveyFirst; ; every = a.RepairEvery {
-		retry.Sleep(ctx, every)
-		if ctx.Err() != nil {
+	changed := make(chan struct{}, 1)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() {
+		a.followOthers(ctx, plane, func() {
+			select {
+			case changed <- struct{}{}:
+			default:
+			}
+		})
+	})
+	next := time.NewTimer(surveyFirst)
+	defer next.Stop()
+	for {
+		select {
+		case <-ctx.Done():
 			return
+		case <-changed:
+			if s.Last().Err != nil {
+				s.Kick()
+			}
+		case <-next.C:
 		}
-		found, err := s.Obstacles()
+		start := time.Now()
+		found, err := plane.Obstacles()
 		if err != nil {
 			found = append(found, fmt.Sprintf("it is not known whether others keep what Weft forwards from passing: %v", err))
 		}
 		a.obstruct(found)
+		next.Reset(a.RepairEvery)
+		retry.Sleep(ctx, max(surveyRest, surveyShare*time.Since(start)))
+	}
+}
+
+// followOthers calls f when others change what is theirs, until ctx ends.
+func (a *agent) followOthers(ctx context.Context, plane datapath.Surveyor, f func()) {
+	problem := a.problem(surveyPart)
+	defer problem("")
+	for ctx.Err() == nil {
+		err := plane.Others(ctx, func() { problem("") }, f)
+		if err != nil && ctx.Err() == nil {
+			problem(fmt.Sprintf("cannot follow what others change of their own, which is looked at every %v only: %v", a.RepairEvery, err))
+			retry.Sleep(ctx, a.RepairEvery)
+		}
 	}
 }
 
@@ -190,6 +226,13 @@ func (a *agent) obstruct(found []string) {
 	a.node.Kick()
 }
 
-// surveyFirst is how long after its start an agent looks first, when it has
-// loaded a plan as a rule.
-const surveyFirst = 2 * time.Second
+const (
+	// surveyFirst is how long after its start an agent looks first, when it has
+	// loaded a plan as a rule.
+	surveyFirst = 2 * time.Second
+	// surveyRest is how long at least it does not look again, and surveyShare how many
+	// times as long as it has looked, so that who changes things all the time has it
+	// take two percent of a processor at most.
+	surveyRest  = time.Second
+	surveyShare = 50
+)

@@ -114,6 +114,12 @@ type blind struct {
 	// found are its obstacles, broken ends what follows others.
 	found  []string
 	broken chan error
+	// looked is how often its obstacles were asked for, others what is called when
+	// others change something.
+	looked int
+	others func()
+	// deaf is what it has for an error where it cannot tell that.
+	deaf error
 }
 
 func (b *blind) see(err error, found ...string) {
@@ -141,7 +147,78 @@ func (b *blind) Watch(ctx context.Context, following func(), _ func(datapath.Dis
 func (b *blind) Obstacles() ([]string, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.looked++
 	return b.found, b.err
+}
+
+func (b *blind) Others(ctx context.Context, following, f func()) error {
+	b.mu.Lock()
+	err := b.deaf
+	b.others = f
+	b.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	following()
+	<-ctx.Done()
+	return nil
+}
+
+// TestOthersChange has others change what is theirs. What is in the way is looked at
+// soon after, not too often though they go on, and what was refused is tried again.
+func TestOthersChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &blind{recorder: &recorder{}, deaf: errors.New("no buffer space")}
+		a := &agent{Config: Config{Log: slog.New(slog.DiscardHandler), RepairEvery: time.Minute}, trouble: map[string]string{}, node: &registrar{kick: make(chan struct{}, 1)}}
+		a.syncer = start(t, b.recorder, somePlan)
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		defer cancel()
+		wg.Go(func() { a.survey(ctx, a.syncer, b) })
+		time.Sleep(10 * time.Second)
+		if is := undoneOf(a); len(is) != 1 || !strings.Contains(is[0].Message, "cannot follow what others change of their own") {
+			t.Errorf("the node says %v", is)
+		}
+		b.mu.Lock()
+		b.deaf = nil
+		b.mu.Unlock()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if is := undoneOf(a); len(is) != 0 {
+			t.Errorf("others can be followed again, and the node says %v", is)
+		}
+		looked, rounds := b.looked, b.rounds()
+		b.see(nil, "one drops")
+		b.others()
+		synctest.Wait()
+		if is := undoneOf(a); len(is) != 1 || is[0].Message != "obstacle: one drops" {
+			t.Errorf("others have put something in the way, and the node says %v", is)
+		}
+		if b.looked != looked+1 || b.rounds() != rounds {
+			t.Errorf("for one change it was looked %d times, and %d rounds were made, though nothing was refused", b.looked-looked, b.rounds()-rounds)
+		}
+		time.Sleep(surveyRest)
+		looked = b.looked
+		for range 1000 {
+			b.others()
+			time.Sleep(10 * time.Millisecond)
+		}
+		if n := b.looked - looked; n < 5 || n > 11 {
+			t.Errorf("others changed something all the time for ten seconds, and it was looked %d times", n)
+		}
+		time.Sleep(time.Minute)
+		b.set(errors.New("a route of somebody's is in the way"))
+		a.syncer.Kick()
+		time.Sleep(100 * time.Second) // until it is tried seldom
+		synctest.Wait()
+		b.set(nil)
+		b.others()
+		synctest.Wait()
+		if err := a.syncer.Last().Err; err != nil {
+			t.Errorf("what was in the way is gone, and it is still said that %v", err)
+		}
+	})
 }
 
 // TestBlindness has a data plane that cannot see what others change, and what
@@ -152,7 +229,7 @@ func TestBlindness(t *testing.T) {
 		says string
 	}{
 		"what others change": {func(a *agent, ctx context.Context, b *blind) { a.watch(ctx, a.syncer, b) }, "cannot follow what others change"},
-		"what others drop":   {func(a *agent, ctx context.Context, b *blind) { a.survey(ctx, b) }, "it is not known whether others keep"},
+		"what others drop":   {func(a *agent, ctx context.Context, b *blind) { a.survey(ctx, a.syncer, b) }, "it is not known whether others keep"},
 	} {
 		t.Run(part, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -219,6 +219,12 @@ type Surveyor interface {
 	// each, in an order that depends on them alone. With an error it returns those
 	// that it found nevertheless.
 	Obstacles() ([]string, error)
+	// Others calls following once it follows what others do, and from then on f, from any
+	// goroutine, soon after they have changed something of their own that Obstacles may
+	// see, or that may have been in the way of Apply. It returns nil when ctx ends. It
+	// calls f some times a second at most, and may call it for nothing. What it cannot
+	// notice, Obstacles finds when it is called next.
+	Others(ctx context.Context, following, f func()) error
 }
 
 // Disturbance is something of Weft's that somebody else changed.

@@ -2,6 +2,7 @@ package linux
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -611,5 +612,82 @@ func TestAstray(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestOthers has others change what is theirs, which is told, and what a pod and a plan
+// bring, which is not.
+func TestOthers(t *testing.T) {
+	b := newBench(t)
+	const near = "route default 172.30.0.3/32 tunnel node2 endpoints-only\n"
+	few, more := mustParse(t, policedPlan+near), mustParse(t, policedPlan+near+secondEndpoint+"route default 10.1.4.0/24 tunnel node2\n")
+	b.mustApply(few)
+	told, following := make(chan struct{}, 1000), make(chan struct{})
+	done := make(chan error)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		done <- b.Others(ctx, func() { close(following) }, func() { told <- struct{}{} })
+	}()
+	<-following
+	quiet := func(after string) {
+		t.Helper()
+		select {
+		case <-told:
+			t.Errorf("after %s it is told that others changed something", after)
+		case <-time.After(500 * time.Millisecond):
+		}
+	}
+	for range 3 {
+		b.do(func() error { return b.down("weftbbb", "weftpod2") })
+		b.mustApply(more)
+		b.do(func() error { return netlink.LinkDel(mustLink(t, "weftbbb")) })
+		b.mustApply(few)
+	}
+	quiet("changes of the plan")
+	for _, change := range []string{
+		"ip link add others0 type bridge",
+		"ip link del others0",
+		"ip route add unreachable 198.51.100.0/24 metric 7",
+		"ip route del unreachable 198.51.100.0/24 metric 7",
+		"ip -6 route add unreachable 2001:db8:7::/64 metric 7",
+		"ip rule add to 198.51.100.0/24 lookup 77",
+		"nft add table inet wefts",
+		"nft add table ip weft-polic",
+		"nft add chain inet wefts in '{ type filter hook input priority 0; }'",
+		"nft add rule inet wefts in udp dport 8472 drop",
+		"nft delete table inet wefts",
+	} {
+		b.do(func() error {
+			out, err := exec.Command("sh", "-c", change).CombinedOutput()
+			if err != nil {
+				err = fmt.Errorf("%s: %w: %s", change, err, out)
+			}
+			return err
+		})
+		select {
+		case <-told:
+		case <-time.After(10 * time.Second):
+			t.Errorf("%s: it is not told that others changed something", change)
+		}
+		time.Sleep(150 * time.Millisecond)
+		for len(told) > 0 {
+			<-told
+		}
+	}
+	// More than anybody can follow is told seldom, and ends.
+	b.do(func() error {
+		return exec.Command("sh", "-c", "for i in $(seq 3000); do echo route add unreachable 198.51.$((i/250)).$((i%250))/32 metric 7; done | ip -batch -").Run()
+	})
+	time.Sleep(time.Second)
+	if n := len(told); n == 0 || n > 15 {
+		t.Errorf("3000 changes were told in %d calls", n)
+	}
+	for len(told) > 0 {
+		<-told
+	}
+	quiet("all that was told")
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }

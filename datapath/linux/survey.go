@@ -1,6 +1,7 @@
 package linux
 
 import (
+	"context"
 	"maps"
 	"net/netip"
 
@@ -15,6 +16,17 @@ func (d *DataPlane) Obstacles() (found []string, err error) {
 	}
 	err = d.in(func() (err error) { found, err = s.Obstacles(); return err })
 	return found, err
+}
+
+// Others tells when others change what is their own; see survey.Changes.
+func (d *DataPlane) Others(ctx context.Context, following, f func()) error {
+	var c *survey.Changes
+	if err := d.in(func() (err error) { c, err = survey.Listen(d.stamps); return err }); err != nil {
+		return err
+	}
+	defer c.Close()
+	following()
+	return c.Follow(ctx, f)
 }
 
 // subject is what the survey looks at; false before there is a plan.

@@ -104,6 +104,40 @@ func Owned(protocol byte) Filter {
 	}
 }
 
+// Others passes what may concern all that is not of one protocol's stamp: of routes,
+// those of other protocols; of interfaces, those whose names do not begin with the four
+// bytes given; and all else. Routes to IPv6's link-local and multicast addresses, which
+// come with each interface, are not passed.
+func Others(protocol byte, prefix [4]byte) Filter {
+	return Filter{
+		0:  load(unix.BPF_H, typeOffset),
+		1:  compare(half(unix.RTM_NEWLINK), 17, 0),
+		2:  compare(half(unix.RTM_DELLINK), 16, 0),
+		3:  compare(half(unix.RTM_NEWROUTE), 1, 0),
+		4:  compare(half(unix.RTM_DELROUTE), 0, 13),
+		5:  load(unix.BPF_B, unix.SizeofNlMsghdr+5), // rtm_protocol
+		6:  compare(uint32(protocol), 17, 0),
+		7:  load(unix.BPF_B, unix.SizeofNlMsghdr), // rtm_family
+		8:  compare(unix.AF_INET6, 0, 9),
+		9:  {Code: unix.BPF_LD | unix.BPF_IMM, K: unix.SizeofNlMsghdr + unix.SizeofRtMsg},
+		10: {Code: unix.BPF_LDX | unix.BPF_IMM, K: unix.RTA_DST},
+		11: load(unix.BPF_W, findAttribute),
+		12: compare(0, 5, 0), // to everywhere
+		13: {Code: unix.BPF_MISC | unix.BPF_TAX},
+		14: {Code: unix.BPF_LD | unix.BPF_H | unix.BPF_IND, K: unix.SizeofRtAttr},
+		15: {Code: unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K, K: 0xff00, Jt: 8, Jf: 0},
+		16: {Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: 0xffc0},
+		17: compare(0xfe80, 6, 0),
+		18: all,
+		19: load(unix.BPF_H, attributeOffset+2),
+		20: compare(half(unix.IFLA_IFNAME), 0, 2),
+		21: load(unix.BPF_W, nameOffset),
+		22: compare(binary.BigEndian.Uint32(prefix[:]), 1, 0),
+		23: all,
+		24: none,
+	}
+}
+
 // findAttribute, as the offset of a load, gives the offset of the attribute
 // whose type is in the index register, from the one in the accumulator on, or 0
 // (SKF_AD_NLATTR).

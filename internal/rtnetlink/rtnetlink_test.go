@@ -3,6 +3,7 @@ package rtnetlink
 import (
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"slices"
 	"testing"
@@ -34,6 +35,11 @@ func TestFilters(t *testing.T) {
 			return err
 		}
 		defer others.Close()
+		foreign, err := Subscribe(Others(87, [4]byte([]byte("weft"))), unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
+		if err != nil {
+			return err
+		}
+		defer foreign.Close()
 
 		bridge := func(name string) netlink.Link {
 			return &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name}}
@@ -64,6 +70,17 @@ func TestFilters(t *testing.T) {
 				return fmt.Errorf("add the route to %s: %w", destination, err)
 			}
 		}
+		for _, destination := range []string{"198.51.100.8/32", "2001:db8::7/128", "fe80:1::/64", "fec0::/64"} {
+			for _, protocol := range []netlink.RouteProtocol{unix.RTPROT_STATIC, 87} {
+				_, to, _ := net.ParseCIDR(destination)
+				if err := netlink.RouteAdd(&netlink.Route{LinkIndex: lo.Attrs().Index, Dst: to, Protocol: protocol, Priority: 1 + int(protocol)}); err != nil {
+					return fmt.Errorf("add the route to %s: %w", destination, err)
+				}
+			}
+		}
+		if err := netlink.RouteAdd(&netlink.Route{LinkIndex: lo.Attrs().Index, Dst: &net.IPNet{IP: net.IPv6zero, Mask: make(net.IPMask, 16)}}); err != nil {
+			return fmt.Errorf("add the default route of IPv6: %w", err)
+		}
 		for _, name := range []string{"weft12", "end0"} {
 			if err := netlink.LinkDel(bridge(name)); err != nil {
 				return fmt.Errorf("delete %s: %w", name, err)
@@ -75,9 +92,16 @@ func TestFilters(t *testing.T) {
 		got := slices.DeleteFunc(told(t, others), func(s string) bool { return s == "16 we0" || s == "16 end0" || s == "16 lo" })
 		// Addresses of weft12 and lo come, each with its route in the table local,
 		// and lo's with that of its prefix and its broadcast address (20, 24); then
-		// the default route (24). The first goes with its interface (21, 25).
-		if !slices.Equal(got, []string{"20 ", "24 ", "20 ", "24 ", "24 ", "24 ", "24 ", "21 ", "25 ", "17 end0"}) {
+		// the default route. The first goes with its interface (21, 25).
+		if !slices.Equal(got, []string{"20 ", "24 192.0.2.1", "20 ", "24 127.0.0.1", "24 127.0.0.0", "24 127.255.255.255", "24 everywhere",
+			"21 ", "25 192.0.2.1", "17 end0"}) {
 			t.Errorf("of the underlay, these are told: %v", got)
+		}
+		// Of what is not Weft's: nothing of weft12 but its address, and of routes those of
+		// others, but what each interface has of IPv6.
+		if got := told(t, foreign); !slices.Equal(slices.Compact(got), []string{"16 we0", "16 end0", "24 192.0.2.1", "16 lo", "24 127.0.0.1", "24 127.0.0.0", "24 127.255.255.255", "24 ::1",
+			"24 198.51.100.7", "24 everywhere", "24 198.51.100.8", "24 2001:db8::7", "24 fec0::", "24 everywhere", "25 192.0.2.1", "17 end0"}) {
+			t.Errorf("of others', these are told: %q", got)
 		}
 		return nil
 	})
@@ -86,7 +110,7 @@ func TestFilters(t *testing.T) {
 	}
 }
 
-// told returns the types and names of messages up to the removal of end0.
+// told returns the types of messages, with the names of interfaces and the destinations of routes, up to the removal of end0.
 func told(t *testing.T, socket *nl.NetlinkSocket) (messages []string) {
 	t.Helper()
 	for {
@@ -102,6 +126,18 @@ func told(t *testing.T, socket *nl.NetlinkSocket) (messages []string) {
 					t.Fatal(err)
 				}
 				name = link.Attrs().Name
+			}
+			if m.Header.Type == unix.RTM_NEWROUTE || m.Header.Type == unix.RTM_DELROUTE {
+				name = "everywhere"
+				attributes, err := nl.ParseRouteAttr(m.Data[unix.SizeofRtMsg:])
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, attribute := range attributes {
+					if to, ok := netip.AddrFromSlice(attribute.Value); ok && attribute.Attr.Type == unix.RTA_DST {
+						name = to.String()
+					}
+				}
 			}
 			messages = append(messages, fmt.Sprintf("%d %s", m.Header.Type, name))
 			if m.Header.Type == unix.RTM_DELLINK && name == "end0" {

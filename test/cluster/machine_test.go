@@ -124,14 +124,14 @@ ip link add mark type veth peer name peer2; ip link set mark up`)
 }
 
 // TestAnothersFirewall has a firewall on a node that drops what is forwarded,
-// as docker sets it. It is said, and what is said to do about it helps.
+// as docker sets it. It is said, and what is said to do about it helps at once.
 func TestAnothersFirewall(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("iptables"); err != nil {
 		t.Skip("needs iptables")
 	}
 	c := up(t, lab.Options{Nodes: 1})
-	a := startAgent(t, "iptables -P FORWARD DROP\n"+oneAddress, "--node-name", "docked", "--etcd-endpoints", c.lab.Endpoint(), "--repair-every", "1s")
+	a := startAgent(t, "iptables -P FORWARD DROP\n"+oneAddress, "--node-name", "docked", "--etcd-endpoints", c.lab.Endpoint(), "--repair-every", "1h")
 	a.wantReady()
 	c.wantProblem("obstacle: chain FORWARD of nftables table ip filter drops what pods send and get; let it through: iptables -I FORWARD -i weft+ -j ACCEPT")
 	run(t, nsenter(a.pid, "sh", "-ec", "iptables -I FORWARD -i weft+ -j ACCEPT; iptables -I FORWARD -o weft+ -j ACCEPT"), "").want(t, 0)
