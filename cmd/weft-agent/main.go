@@ -6,6 +6,7 @@ import (
 
 	"github.com/weftnet/weft/daemon"
 	"github.com/weftnet/weft/daemon/node"
+	"github.com/weftnet/weft/datapath/dataplanes"
 )
 
-func main() { os.Exit(daemon.Main(node.New(), os.Args[1:])) }
+func main() { os.Exit(daemon.Main(node.New(dataplanes.All()), os.Args[1:])) }

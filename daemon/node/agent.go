@@ -67,8 +67,8 @@ func (f *flags) add(cmd *cobra.Command) {
 	set.DurationVar(&f.repairEvery, "repair-every", 30*time.Second, "`TIME` between looks for what others changed in the node's network")
 }
 
-// New returns the command that runs a node's agent.
-func New() *cobra.Command {
+// New returns the command that runs a node's agent, on one of some data planes.
+func New(planes dataplanes.Planes) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "weft-agent",
 		Short: "Run the agent of a node",
@@ -93,7 +93,7 @@ When it ends, pods keep their network; when it starts again, it adopts them.`,
 		if err != nil {
 			return err
 		}
-		config, err := f.config()
+		config, err := f.config(planes)
 		if err != nil {
 			return err
 		}
@@ -117,14 +117,14 @@ When it ends, pods keep their network; when it starts again, it adopts them.`,
 		config.Registry, config.Plugin, config.Collectors = reg, plugins.Finder(reg.Serves), daemon.Collectors(reg)
 		return agent.Run(cmd.Context(), config)
 	}
-	cmd.AddCommand(newDrops(), newTrace(), newUninstall())
+	cmd.AddCommand(newDrops(), newTrace(), newUninstall(planes))
 	return cmd
 }
 
 // config is what the flags say of the agent itself.
-func (f *flags) config() (agent.Config, error) {
+func (f *flags) config(planes dataplanes.Planes) (agent.Config, error) {
 	config := agent.Config{
-		Node: f.name, RegisterNode: f.register, DataPlane: dataplanes.New, DataPlanes: dataplanes.Names(),
+		Node: f.name, RegisterNode: f.register, DataPlane: planes.New, DataPlanes: planes.Names(),
 		RunDir: f.runDir, SubnetFile: f.subnetFile,
 		CNI: cni.Install{ConfFile: f.confFile, BinDir: f.binDir, Backend: f.backend}, Listen: f.listen,
 		RepairEvery: f.repairEvery,

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/weftnet/weft/datapath/dataplanes"
+
 	"github.com/spf13/cobra"
 )
 
@@ -25,7 +27,7 @@ func TestFlags(t *testing.T) {
 		if err := cmd.ParseFlags(append(strings.Fields(test.flags), "--node-name=node1", "--cni-bin-dir=")); err != nil {
 			t.Fatal(err)
 		}
-		config, err := f.config()
+		config, err := f.config(dataplanes.All())
 		got := fmt.Sprint(config.Node, " ", config.NodeIPs)
 		if err != nil {
 			got = err.Error()

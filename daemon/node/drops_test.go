@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/weftnet/weft/agent"
+	"github.com/weftnet/weft/datapath/dataplanes"
 	"github.com/weftnet/weft/drops"
 )
 
@@ -39,7 +40,7 @@ func TestDrops(t *testing.T) {
 
 	run := func(flags ...string) (string, error) {
 		var out strings.Builder
-		cmd := New()
+		cmd := New(dataplanes.All())
 		cmd.SetArgs(append([]string{"drops", "--run-dir", dir}, flags...))
 		cmd.SetOut(&out)
 		err := cmd.ExecuteContext(t.Context())

@@ -25,7 +25,7 @@ import (
 	"github.com/weftnet/weft/podlink"
 )
 
-func newUninstall() *cobra.Command {
+func newUninstall(planes dataplanes.Planes) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "uninstall",
 		Short: "Take away what the agent left on this node",
@@ -59,7 +59,7 @@ It takes the agent's own flags; those that have nothing to do with it are ignore
 		if err != nil {
 			return err
 		}
-		r := &removal{places: f.places, force: *force, out: cmd.OutOrStdout(), log: log}
+		r := &removal{places: f.places, planes: planes, force: *force, out: cmd.OutOrStdout(), log: log}
 		if err := r.run(cmd.Context(), *wait); err != nil {
 			return err
 		}
@@ -74,9 +74,10 @@ It takes the agent's own flags; those that have nothing to do with it are ignore
 // removal takes away what an agent left on the node.
 type removal struct {
 	places
-	force bool
-	out   io.Writer
-	log   *slog.Logger
+	planes dataplanes.Planes
+	force  bool
+	out    io.Writer
+	log    *slog.Logger
 	// done says that something was removed.
 	done bool
 }
@@ -111,7 +112,7 @@ func (r *removal) run(ctx context.Context, wait time.Duration) error {
 		r.removed(f)
 	}
 	errs = append(errs, err, r.removeSubnetFile())
-	for _, name := range dataplanes.Names() {
+	for _, name := range r.planes.Names() {
 		errs = append(errs, r.removeDataPlane(ctx, name))
 	}
 	for _, p := range pods {
@@ -170,7 +171,7 @@ func describe(end podlink.HostEnd) string {
 }
 
 func (r *removal) removeDataPlane(ctx context.Context, name string) error {
-	plane, err := dataplanes.New(name, r.log)
+	plane, err := r.planes.New(name, r.log)
 	if err != nil {
 		return fmt.Errorf("data plane %s: %w", name, err)
 	}

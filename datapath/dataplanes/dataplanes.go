@@ -12,18 +12,28 @@ import (
 	"github.com/weftnet/weft/datapath/linux"
 )
 
-var all = map[string]func(*slog.Logger) (datapath.DataPlane, error){
-	"linux": func(log *slog.Logger) (datapath.DataPlane, error) { return linux.New(linux.Config{Log: log}) },
+// Planes are data planes by their names. Each function returns one for the network
+// namespace of the calling process.
+type Planes map[string]func(*slog.Logger) (datapath.DataPlane, error)
+
+// All returns the data planes there are.
+func All() Planes {
+	return Planes{
+		"linux": func(log *slog.Logger) (datapath.DataPlane, error) { return linux.New(linux.Config{Log: log}) },
+	}
 }
+
+// Names lists the data planes there are in alphabetical order.
+func Names() []string { return All().Names() }
 
 // New returns the data plane of that name, for the network namespace of the
 // calling process.
-func New(name string, log *slog.Logger) (datapath.DataPlane, error) {
-	if make, ok := all[name]; ok {
+func (p Planes) New(name string, log *slog.Logger) (datapath.DataPlane, error) {
+	if make, ok := p[name]; ok {
 		return make(log)
 	}
-	return nil, fmt.Errorf("data plane %q is unknown: there are %s", name, strings.Join(Names(), ", "))
+	return nil, fmt.Errorf("data plane %q is unknown: there are %s", name, strings.Join(p.Names(), ", "))
 }
 
-// Names lists the data planes in alphabetical order.
-func Names() []string { return slices.Sorted(maps.Keys(all)) }
+// Names lists them in alphabetical order.
+func (p Planes) Names() []string { return slices.Sorted(maps.Keys(p)) }

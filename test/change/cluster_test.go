@@ -106,7 +106,7 @@ func up(t *testing.T, o lab.Options) *cluster {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(parent) })
-	o.Dir, o.Weft, o.Nodes = filepath.Join(parent, "lab"), bin+"weft", 3
+	o.Dir, o.Weft, o.Nodes = filepath.Join(parent, "lab"), cmp.Or(o.Weft, bin+"weft"), 3
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	l, err := lab.Up(ctx, o)
