@@ -371,8 +371,9 @@ func (c *compiler) ownGateway(a netip.Addr) bool {
 	return slices.ContainsFunc(c.plan.Local.Pools, func(p plan.Pool) bool { return p.Gateway == a })
 }
 
-// carve returns the prefix, or, where destinations in it must follow the
-// node's own routing table, the prefixes that remain without those.
+// carve returns a route's prefix, or, where destinations in it must follow the
+// node's own routing table, the prefixes that remain without those. What remains may
+// be within a longer prefix that has a route of its own, and is that route's then.
 func (c *compiler) carve(p netip.Prefix) []netip.Prefix {
 	rest := []netip.Prefix{p}
 	for _, g := range c.gateways {
@@ -386,7 +387,22 @@ func (c *compiler) carve(p netip.Prefix) []netip.Prefix {
 		}
 		rest = next
 	}
-	return rest
+	return slices.DeleteFunc(rest, func(piece netip.Prefix) bool { return c.routedWithin(p, piece) })
+}
+
+// routedWithin reports whether a route to less than p leads to all of a part of p.
+func (c *compiler) routedWithin(p, part netip.Prefix) bool {
+	for bits := p.Bits() + 1; bits <= part.Bits(); bits++ {
+		k := plan.RouteKey{Network: plan.DefaultNetwork, Prefix: netip.PrefixFrom(part.Addr(), bits).Masked()}
+		r, ok := c.plan.Routes.Get(k)
+		if ok && !r.EndpointsOnly && r.Way != plan.ToHost {
+			return true
+		}
+		if slices.ContainsFunc(c.implied, func(i impliedRoute) bool { return i.key == k && !i.route.EndpointsOnly }) {
+			return true
+		}
+	}
+	return false
 }
 
 // assignBases finds the IPv4 tunnel routes whose first address is already the
