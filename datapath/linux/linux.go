@@ -233,7 +233,8 @@ func (d *DataPlane) Capabilities() datapath.Capabilities {
 // interface is not there are left out, and the error then wraps
 // datapath.ErrMissing. They, and the routes that other programs' are in the way of, are
 // owed: a later call tries them again, also one with the same plan, and it reads no more
-// than these need.
+// than these need. An interface that was made anew, under the name that one has that is
+// there by the plan, is seen by Watch and Repair alone.
 func (d *DataPlane) Apply(ctx context.Context, p *plan.Plan) error {
 	if p == nil {
 		p = &plan.Plan{}
@@ -392,7 +393,7 @@ func (d *DataPlane) look() (same bool, err error) {
 	}
 	before := d.count
 	tunnels, bridge := d.ensureDevices(inv, n, p)
-	if err := errors.Join(bridge, errors.Join(slices.Collect(maps.Values(tunnels))...)); err != nil || d.count != before {
+	if err := errors.Join(bridge, inOrder(tunnels)); err != nil || d.count != before {
 		return false, err
 	}
 	if !slices.Equal(inv.OwnLinks(), c.node.OwnLinks()) ||
@@ -485,7 +486,7 @@ func (d *DataPlane) sync(p *plan.Plan) (trouble, err error) {
 	d.sweep(p, true)
 	settings, err := d.write(delta, c, p.Endpoints.All(), true)
 	d.sweep(p, judge.Drops(p))
-	return errors.Join(bridgeTrouble, released, errors.Join(slices.Collect(maps.Values(tunnelTrouble))...), settings, d.removeDevices(inv, p)), err
+	return errors.Join(bridgeTrouble, released, inOrder(tunnelTrouble), settings, d.removeDevices(inv, p)), err
 }
 
 // update changes what leads from the current plan to p, and tries again what is owed. It
@@ -722,18 +723,28 @@ func (d *DataPlane) ensureTunnel(inv *rtnl.Links, n *rtnl.Node, t rtnl.Overlay, 
 	return d.kernel.EnsureVXLAN(inv, t, mtu, ipv4, ipv6)
 }
 
+// inOrder joins errors in the order of what they are about: what is said of one reason is
+// always the same.
+func inOrder(about map[string]error) error {
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(about)) {
+		errs = append(errs, about[name])
+	}
+	return errors.Join(errs...)
+}
+
 // removeDevices deletes Weft's devices that the plan does not need.
 func (d *DataPlane) removeDevices(inv *rtnl.Links, p *plan.Plan) error {
-	var errs []error
+	errs := map[string]error{}
 	for name, l := range inv.OwnTunnels() {
 		if _, wanted := p.Local.Tunnel(name); !wanted {
-			errs = append(errs, d.kernel.DeleteLink(l))
+			errs[name] = d.kernel.DeleteLink(l)
 		}
 	}
 	if l, ok := inv.Own(d.stamps.Bridge, rtnl.BridgeKind); ok && len(p.Local.Pools) == 0 {
-		errs = append(errs, d.kernel.DeleteLink(l))
+		errs[""] = d.kernel.DeleteLink(l)
 	}
-	return errors.Join(errs...)
+	return inOrder(errs)
 }
 
 // report says what the kernel lacks of a plan, where it was brought up to date with that: the

@@ -119,6 +119,13 @@ func (d *DataPlane) judge(n *news) []datapath.Disturbance {
 			}
 		}
 	}
+	for name := range n.Names {
+		if index, ok := c.node.Links[name]; ok && n.Links[index] {
+			if l, err := d.kernel.LinkByName(name); err == nil && l.Attrs().Index != index {
+				say("interface %s, which is another now", name)
+			}
+		}
+	}
 	// What was on an endpoint's interface goes with it.
 	stands := func(link int) bool {
 		if names[link] == "" {
@@ -130,7 +137,14 @@ func (d *DataPlane) judge(n *news) []datapath.Disturbance {
 		}
 		return l.Attrs().Flags&net.FlagUp != 0
 	}
+	refused := make(map[rtnl.RouteKey]bool, len(d.refused))
+	for _, r := range d.refused {
+		refused[r.Key] = true
+	}
 	for key, r := range n.Routes {
+		if refused[key] {
+			continue // what is there is another's, who may do with it as he likes
+		}
 		own := r != nil && r.Protocol == d.stamps.Protocol
 		switch want, ok := c.want.Routes.Now[key]; {
 		case ok && (!own || r.Route != want) && stands(want.Link), !ok && own && !r.Lapsed:

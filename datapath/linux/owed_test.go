@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/datapath"
@@ -137,6 +138,75 @@ func TestWhatIsOwedComesWithARepair(t *testing.T) {
 		b.nothingToRepair()
 		b.healed(o, mustParse(t, o.text))
 	})
+}
+
+// TestManyRoutesInTheWay has another program, as a network plug-in of before, have a route
+// to the subnet of each node. However many they are, what there is is read once for each
+// Apply, and none of them is tried that is still there.
+func TestManyRoutesInTheWay(t *testing.T) {
+	b := newBench(t)
+	text := policedPlan
+	routes := func(change func(*netlink.Route) error) {
+		b.do(func() error {
+			for i := range 200 {
+				if err := change(&netlink.Route{Dst: ipNet(netip.MustParsePrefix(fmt.Sprintf("10.7.%d.0/24", i))), Gw: ip(netip.MustParseAddr("172.30.0.9")), Protocol: unix.RTPROT_STATIC}); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	for i := range 200 {
+		text += fmt.Sprintf("route default 10.7.%d.0/24 tunnel node2\n", i)
+	}
+	routes(netlink.RouteAdd)
+	for i, when := range []string{"first", "again", "again"} {
+		before := nl.NewNetlinkRequest(unix.RTM_GETROUTE, 0).Seq
+		err := b.Apply(t.Context(), mustParse(t, text))
+		if err == nil || strings.Count(err.Error(), "another program's route is in the way; delete that: ip route del 10.7.") != 200 {
+			t.Errorf("%s, the error is %v", when, err)
+		}
+		// Requests have numbers in a row.
+		if made := nl.NewNetlinkRequest(unix.RTM_GETROUTE, 0).Seq - before; i > 0 && made > 10 {
+			t.Errorf("%s, %d requests are made", when, made)
+		}
+	}
+	routes(netlink.RouteDel)
+	b.mustApply(mustParse(t, text))
+	b.loaded(map[string]int{"10.7.0.0/24": unix.RTN_UNICAST, "10.7.199.0/24": unix.RTN_UNICAST})
+	b.nothingToRepair()
+}
+
+// TestAnothersRouteStays has another program take the place of a route of Weft's, and the plan
+// change what that says before anybody looks. The other's stays, and is in the way.
+func TestAnothersRouteStays(t *testing.T) {
+	b := newBench(t)
+	b.mustApply(mustParse(t, tunnelPlan))
+	foreign := &netlink.Route{Dst: ipNet(netip.MustParsePrefix("10.1.3.0/24")), Gw: ip(netip.MustParseAddr("172.30.0.9")), Protocol: unix.RTPROT_STATIC}
+	b.do(func() error { return netlink.RouteReplace(foreign) })
+	p := mustParse(t, strings.Replace(tunnelPlan, "10.1.3.0/24 tunnel node3", "10.1.3.0/24 drop", 1))
+	var entry *datapath.EntryError
+	if err := b.Apply(t.Context(), p); !errors.As(err, &entry) {
+		t.Errorf("the error is %v", err)
+	}
+	b.do(func() error { return netlink.RouteDel(foreign) }) // fails where it is gone
+	b.mustApply(p)
+	b.nothingToRepair()
+}
+
+// TestOnlyWhatIsInTheWayIsNamed has two routes of others to one prefix, of which one is in the
+// way, and the other, of another metric, is not.
+func TestOnlyWhatIsInTheWayIsNamed(t *testing.T) {
+	b := newBench(t)
+	to := ipNet(netip.MustParsePrefix("10.1.3.0/24"))
+	b.do(func() error {
+		return errors.Join(netlink.RouteAdd(&netlink.Route{Dst: to, Gw: ip(netip.MustParseAddr("172.30.0.8")), Priority: 700, Protocol: unix.RTPROT_STATIC}),
+			netlink.RouteAdd(&netlink.Route{Dst: to, Gw: ip(netip.MustParseAddr("172.30.0.9")), Protocol: unix.RTPROT_STATIC}))
+	})
+	const want = "add route 10.1.3.0/24: another program's route is in the way; delete that: ip route del 10.1.3.0/24 via 172.30.0.9 dev eth0"
+	if err := b.Apply(t.Context(), mustParse(t, tunnelPlan)); err == nil || !strings.HasSuffix(err.Error(), want) {
+		t.Errorf("the error is %v", err)
+	}
 }
 
 // TestWhatIsOwedMayGo checks that what the kernel lacks is owed no longer, and that nothing

@@ -246,6 +246,53 @@ func TestTransactionInParts(t *testing.T) {
 	}
 }
 
+// TestAnothersOwnRouteChanges has another program change its own route, which is in the way
+// of one of Weft's. That is nothing of Weft's, and is not told.
+func TestAnothersOwnRouteChanges(t *testing.T) {
+	b := newBench(t)
+	foreign := func(via string) error {
+		return netlink.RouteReplace(&netlink.Route{Dst: ipNet(netip.MustParsePrefix("10.1.2.0/24")), Gw: ip(netip.MustParseAddr(via)), Protocol: unix.RTPROT_STATIC})
+	}
+	b.do(func() error { return foreign("172.30.0.9") })
+	p := mustParse(t, tunnelPlan)
+	if err := b.Apply(t.Context(), p); err == nil {
+		t.Fatal("no error")
+	}
+	found := b.watch()
+	b.do(func() error { return foreign("172.30.0.8") })
+	// What is told of comes after.
+	b.do(func() error { return netlink.AddrDel(mustLink(t, "weft0"), &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("10.1.1.1/32"))}) })
+	for d := range found {
+		if strings.HasPrefix(d.What, "address ") {
+			break
+		}
+		if d.What == "route 10.1.2.0/24" {
+			t.Errorf("it is told that somebody changed what is Weft's: %+v", d)
+		}
+	}
+}
+
+// TestInterfaceMadeAnew has the interface of an endpoint made anew, under the same name, while
+// the plan stays. It is told, and put right.
+func TestInterfaceMadeAnew(t *testing.T) {
+	b := newBench(t)
+	b.mustApply(mustParse(t, tunnelPlan))
+	found := b.watch()
+	b.do(func() error { return netlink.LinkDel(mustLink(t, "weftaaa")) })
+	b.do(func() error { return b.down("weftaaa", "podnew") })
+	for d := range found {
+		if d.What == "interface weftaaa, which is another now" {
+			break
+		}
+		t.Logf("it is told: %+v", d)
+	}
+	if lines, err := b.Repair(t.Context()); err != nil || len(lines) == 0 {
+		t.Errorf("repair: %q, %v", lines, err)
+	}
+	b.loaded(map[string]int{"10.1.1.2/32": unix.RTN_UNICAST})
+	b.nothingToRepair()
+}
+
 // tablesRead counts the tables that are read until the test ends.
 func tablesRead(t *testing.T) *int {
 	n, was := 0, reading

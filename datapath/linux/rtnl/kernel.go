@@ -16,7 +16,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -254,17 +253,10 @@ func (k *Kernel) Apply(d Delta, during func() error, blame func(link int, err er
 	if err := during(); err != nil {
 		errs = append(errs, err)
 	}
-	for _, c := range d.Routes {
-		if c.New != nil {
-			link = c.New.Link
-			what, err := describeRoute(c.Key, *c.New), k.setRoute(c)
-			if errors.Is(err, errForeignRoute) {
-				refused = append(refused, Refusal{c.Key, *c.New, err})
-				continue
-			}
-			try(err, verb(c.Old), what)
-		}
-	}
+	refused = k.setRoutes(d, func(c reconcile.Change[RouteKey, Route], err error) {
+		link = c.New.Link
+		try(err, verb(c.Old), describeRoute(c.Key, *c.New))
+	})
 	link = 0
 	for _, c := range d.Rules {
 		if c.New != nil {
@@ -380,72 +372,6 @@ func (k *Kernel) addAddress(key AddressKey) error {
 		}
 	}
 }
-
-// setRoute adds a route, or replaces Weft's own. It never replaces another's.
-func (k *Kernel) setRoute(c reconcile.Change[RouteKey, Route]) error {
-	r := &netlink.Route{
-		Dst:       ipNet(c.Key.Prefix),
-		Table:     c.Key.Table,
-		Priority:  c.Key.Metric,
-		Protocol:  netlink.RouteProtocol(k.stamps.Protocol),
-		Type:      c.New.Kind,
-		LinkIndex: c.New.Link,
-		Gw:        ip(c.New.Via),
-		Src:       ip(c.New.Source),
-		Scope:     netlink.Scope(c.New.Scope),
-	}
-	if c.New.Onlink {
-		r.Flags = unix.RTNH_F_ONLINK
-	}
-	if c.Old != nil {
-		return k.RouteReplace(r)
-	}
-	err := k.RouteAdd(r)
-	if !errors.Is(err, unix.EEXIST) {
-		return err
-	}
-	others, listErr := message.Dump(func() ([]netlink.Route, error) {
-		return k.RouteListFiltered(r.Family, &netlink.Route{Dst: r.Dst, Table: r.Table}, netlink.RT_FILTER_DST|netlink.RT_FILTER_TABLE)
-	})
-	if listErr != nil {
-		return err
-	}
-	for _, other := range others {
-		if other.Protocol == netlink.RouteProtocol(k.stamps.Protocol) && other.Priority == r.Priority {
-			return k.RouteReplace(r)
-		}
-	}
-	var mends []string
-	for _, other := range others {
-		mends = append(mends, "ip route del "+k.describeForeign(other))
-	}
-	return fmt.Errorf("%w; delete that: %s", errForeignRoute, strings.Join(mends, "; "))
-}
-
-// describeForeign writes another program's route as ip-route(8) takes it.
-func (k *Kernel) describeForeign(r netlink.Route) string {
-	var b strings.Builder
-	if r.Dst == nil {
-		b.WriteString("default")
-	} else {
-		b.WriteString(r.Dst.String())
-	}
-	if len(r.Gw) > 0 {
-		fmt.Fprintf(&b, " via %s", r.Gw)
-	}
-	if l, err := k.LinkByIndex(r.LinkIndex); err == nil {
-		fmt.Fprintf(&b, " dev %s", l.Attrs().Name)
-	}
-	if r.Table != unix.RT_TABLE_MAIN {
-		fmt.Fprintf(&b, " table %d", r.Table)
-	}
-	if r.Priority != 0 {
-		fmt.Fprintf(&b, " metric %d", r.Priority)
-	}
-	return b.String()
-}
-
-var errForeignRoute = errors.New("another program's route is in the way")
 
 func (k *Kernel) request(kind, flags int) *nl.NetlinkRequest {
 	req := nl.NewNetlinkRequest(kind, flags)

@@ -92,6 +92,8 @@ type Delta struct {
 	FDB        []reconcile.Change[FDBKey, netip.Addr]
 	Rules      []reconcile.Change[Rule, struct{}]
 	Groups     []reconcile.Change[int, struct{}]
+	// again are the routes that the kernel refused before.
+	again map[RouteKey]bool
 }
 
 // Against returns what leads from have to what is wanted.
@@ -139,7 +141,7 @@ func (d Delta) Again(refused []Refusal, w *Wanted) Delta {
 		}
 	}
 	slices.SortFunc(again, func(a, b reconcile.Change[RouteKey, Route]) int { return compareRouteKey(a.Key, b.Key) })
-	d.Routes = again
+	d.Routes, d.again = again, was
 	return d
 }
 
