@@ -232,6 +232,14 @@ func (s *suite) forbidden(t *testing.T) {
 	if answered(disappointment) {
 		t.Error("a datagram is answered though its verdict has gone")
 	}
+	// The server may begin to send to far. An answer that it was about to give is no
+	// beginning, to which far's datagrams would be the answers.
+	gateway := plan.MACOf(b.plans["node1"].Local.Pools[0].Gateway)
+	late := udp(netip.AddrPortFrom(b.address, 8080), datagrams.LocalAddr().(*net.UDPAddr).AddrPort(), "late")
+	must(t, b.server.inject("eth0", gateway, late))
+	if answered(disappointment) {
+		t.Error("a datagram is answered though its verdict has gone, once an answer came late")
+	}
 	b.restart(b.plans)
 	near.alive(t, "near")
 

@@ -87,6 +87,7 @@ const (
 	currentSides       = "sides"         // of each set that is there twice, the one that counts
 	endedPrefix        = "ended"         // addresses, protocol, ports
 	endedAll           = "ended-all"     // protocol, once there are more than maxEnded
+	latePrefix         = "late"          // addresses, protocol, ports of answers to datagrams
 )
 
 var directions = []plan.Direction{plan.Outgoing, plan.Incoming}
@@ -161,6 +162,7 @@ func policyRules(stamps Stamps, tags bool) *ruleset {
 			r.Set(setOn(believedPrefix+suffix(is4), side), setOfBelieved(is4))
 		}
 		r.Set(endedPrefix+suffix(is4), setOfEnded(is4))
+		r.Set(latePrefix+suffix(is4), setOfEnded(is4))
 	}
 	for _, d := range directions {
 		r.Set(policiesPrefix+string(d), nft.Set{Key: nftables.TypeIFName, Data: typeDigest})
@@ -309,10 +311,12 @@ func (r *ruleset) ask(c *nft.Chain, comment string, d plan.Direction, key []expr
 	c.Add(comment+" is within one that goes like another", wider, verdictBy(profilesOfLikes, d))
 }
 
-// refuseEnded adds the chain that refuses what is left of TCP and SCTP
-// connections that a change forbade. Without their entries in connection
-// tracking, a packet of the side that was connected to would look like the
-// first of a connection of its own, which may be allowed.
+// refuseEnded adds the chain that refuses what is left of connections that a change
+// forbade. Without their entries in connection tracking, a packet of the side that was
+// connected to would look like the first of a connection of its own, which may be
+// allowed. Of TCP and SCTP what begins one says so. Of datagrams nobody can tell: those
+// that may be late answers are refused for a while, and what the side sends then it
+// sends of its own accord.
 func (r *ruleset) refuseEnded() {
 	c := r.Chain(endedChain)
 	back := nft.Decide(nft.Verdict{Kind: expr.VerdictReturn})
@@ -333,14 +337,17 @@ func (r *ruleset) refuseEnded() {
 			width *= 4
 		}
 		protocol := uint32(unix.NFT_REG32_00) + 2*width
-		c.Add("a connection that was ended", nft.IsFamily(is4),
-			nft.AddressInto(is4, true, unix.NFT_REG32_00), nft.AddressInto(is4, false, unix.NFT_REG32_00+width),
-			[]expr.Any{
+		within := func(set string) []expr.Any {
+			return slices.Concat(nft.AddressInto(is4, true, unix.NFT_REG32_00), nft.AddressInto(is4, false, unix.NFT_REG32_00+width), []expr.Any{
 				&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: protocol},
 				&expr.Payload{DestRegister: protocol + 1, Base: expr.PayloadBaseTransportHeader, Offset: 0, Len: 2},
 				&expr.Payload{DestRegister: protocol + 2, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
-				&expr.Lookup{SourceRegister: unix.NFT_REG32_00, SetName: endedPrefix + suffix(is4)},
-			}, r.count(datapath.Ended, expr.MetaKeyIIFNAME, nft.GoTo(refusedChain)))
+				&expr.Lookup{SourceRegister: unix.NFT_REG32_00, SetName: set + suffix(is4)},
+			})
+		}
+		refuse := r.count(datapath.Ended, expr.MetaKeyIIFNAME, nft.GoTo(refusedChain))
+		c.Add("a late answer", nft.IsFamily(is4), nft.MetaEqual(expr.MetaKeyL4PROTO, []byte{unix.IPPROTO_UDP}), within(latePrefix), refuse)
+		c.Add("a connection that was ended", nft.IsFamily(is4), within(endedPrefix), refuse)
 	}
 	for _, of := range []expr.MetaKey{expr.MetaKeyIIFGROUP, expr.MetaKeyOIFGROUP} {
 		c.Add("any of an endpoint's, as too many were ended", nft.MetaEqual(of, nft.HostEndian(r.stamps.Group)), []expr.Any{

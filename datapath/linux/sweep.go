@@ -35,6 +35,9 @@ const (
 	// one. The side that knows nothing yet asks after two hours of silence
 	// (tcp_keepalive_time), and gives up some minutes later.
 	endedTimeout = 3 * time.Hour
+	// lateTimeout is how long the answer to a datagram may be on its way. It is as
+	// long as the kernel waits for one (nf_conntrack_udp_timeout).
+	lateTimeout = 30 * time.Second
 )
 
 // sweeper ends connections that a plan forbids, in the background.
@@ -134,7 +137,8 @@ func (s *sweeper) sweep(p *plan.Plan) error {
 		own[i] = plan.Address{Network: plan.DefaultNetwork, IP: a}
 	}
 	j := judge.NewJury(p, own)
-	handles, rest := map[bool][][]byte{}, map[bool]nft.Elements{true: {}, false: {}} // by whether it is IPv4
+	// By whether it is IPv4.
+	handles, rest, late := map[bool][][]byte{}, map[bool]nft.Elements{true: {}, false: {}}, map[bool]nft.Elements{true: {}, false: {}}
 	var broken error
 	ended := conntrack.Lot{Plan: p, Network: plan.DefaultNetwork}
 	err = t.List(func(c conntrack.Connection, entry []byte) {
@@ -150,9 +154,12 @@ func (s *sweeper) sweep(p *plan.Plan) error {
 		is4 := c.Source.Addr().Is4()
 		handles[is4] = append(handles[is4], handle)
 		ended.Leftovers = append(ended.Leftovers, c.Leftover())
-		if c.Protocol == plan.TCP || c.Protocol == plan.SCTP {
+		switch c.Protocol {
+		case plan.TCP, plan.SCTP:
 			rest[is4][nft.Element{Key: endedKey(c.Source, c.Destination, c.Protocol)}] = nft.Value{}
 			rest[is4][nft.Element{Key: endedKey(c.Destination, c.Source, c.Protocol)}] = nft.Value{}
+		case plan.UDP:
+			late[is4][nft.Element{Key: endedKey(c.Destination, c.Source, c.Protocol)}] = nft.Value{}
 		}
 	})
 	if err = errors.Join(err, broken); err != nil {
@@ -160,7 +167,7 @@ func (s *sweeper) sweep(p *plan.Plan) error {
 	}
 	for _, is4 := range interval.Families {
 		// What is left of them is refused before anything could begin anew.
-		if err := s.refuse(is4, rest[is4]); errors.Is(err, errUnpoliced) {
+		if err := s.refuse(is4, rest[is4], late[is4]); errors.Is(err, errUnpoliced) {
 			return nil
 		} else if err != nil {
 			return err
@@ -214,8 +221,9 @@ func (s *sweeper) before() (map[string]conntrack.Leftover, error) {
 // errUnpoliced says that meanwhile nothing is forbidden: there is no policy table.
 var errUnpoliced = errors.New("no endpoint has a policy any more, and no egress rule drops anything")
 
-func (s *sweeper) refuse(is4 bool, rest nft.Elements) error {
-	if len(rest) == 0 {
+// refuse has what is left of connections refused, and late answers to datagrams.
+func (s *sweeper) refuse(is4 bool, rest, late nft.Elements) error {
+	if len(rest)+len(late) == 0 {
 		return nil
 	}
 	s.lock.Lock()
@@ -224,19 +232,28 @@ func (s *sweeper) refuse(is4 bool, rest nft.Elements) error {
 		return errUnpoliced
 	}
 	like := setOfEnded(is4)
-	err := s.add(endedPrefix+suffix(is4), &like, rest)
+	err := s.add(latePrefix+suffix(is4), &like, late, lateTimeout)
+	if errors.Is(err, unix.ENFILE) {
+		s.log.Warn("more exchanges of datagrams were ended than can be remembered; an answer that is on its way may let one go on", "most", maxEnded, "for", lateTimeout)
+	} else if err != nil {
+		return err
+	}
+	err = s.add(endedPrefix+suffix(is4), &like, rest, endedTimeout)
 	if errors.Is(err, unix.ENFILE) {
 		s.log.Warn("more connections were ended than can be remembered; what is not tracked is refused from now on, unless it begins a connection", "most", maxEnded/2, "for", endedTimeout)
 		all := nft.Elements{}
 		for _, protocol := range []plan.Protocol{plan.TCP, plan.SCTP} {
 			all[nft.Element{Key: string([]byte{byte(protocol)})}] = nft.Value{}
 		}
-		err = s.add(endedAll, &setOfAllEnded, all)
+		err = s.add(endedAll, &setOfAllEnded, all, endedTimeout)
 	}
 	return err
 }
 
-// add adds elements to a set of the policy table, all or none.
-func (s *sweeper) add(name string, like *nft.Set, e nft.Elements) error {
-	return nft.Transaction(s.table, func(conn *nftables.Conn) error { return nft.AddElements(conn, like.In(s.table, name), e, endedTimeout) })
+// add adds elements to a set of the policy table for some time, all or none.
+func (s *sweeper) add(name string, like *nft.Set, e nft.Elements, timeout time.Duration) error {
+	if len(e) == 0 {
+		return nil
+	}
+	return nft.Transaction(s.table, func(conn *nftables.Conn) error { return nft.AddElements(conn, like.In(s.table, name), e, timeout) })
 }

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
@@ -246,8 +247,10 @@ func (d *DataPlane) takeForce(p *plan.Plan, others []Stamps) error {
 // takeEnded takes over what others know of connections that were ended.
 func (d *DataPlane) takeEnded(others []Stamps) error {
 	sets := map[string]nft.Set{endedAll: setOfAllEnded}
+	timeouts := map[string]time.Duration{endedAll: endedTimeout}
 	for _, is4 := range interval.Families {
-		sets[endedPrefix+suffix(is4)] = setOfEnded(is4)
+		sets[endedPrefix+suffix(is4)], timeouts[endedPrefix+suffix(is4)] = setOfEnded(is4), endedTimeout
+		sets[latePrefix+suffix(is4)], timeouts[latePrefix+suffix(is4)] = setOfEnded(is4), lateTimeout
 	}
 	for name, like := range sets {
 		for _, other := range others {
@@ -256,7 +259,7 @@ func (d *DataPlane) takeEnded(others []Stamps) error {
 				continue
 			}
 			if err == nil {
-				err = d.sweeper.add(name, &like, ended)
+				err = d.sweeper.add(name, &like, ended, timeouts[name])
 			}
 			if err != nil {
 				return fmt.Errorf("take over which connections were ended: %w", err)

@@ -261,7 +261,9 @@ func TestAnothersOwnRouteChanges(t *testing.T) {
 	found := b.watch()
 	b.do(func() error { return foreign("172.30.0.8") })
 	// What is told of comes after.
-	b.do(func() error { return netlink.AddrDel(mustLink(t, "weft0"), &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("10.1.1.1/32"))}) })
+	b.do(func() error {
+		return netlink.AddrDel(mustLink(t, "weft0"), &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("10.1.1.1/32"))})
+	})
 	for d := range found {
 		if strings.HasPrefix(d.What, "address ") {
 			break
