@@ -55,6 +55,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/datapath/judge"
 	"github.com/weftnet/weft/datapath/linux/conntrack"
@@ -270,6 +272,9 @@ func (d *DataPlane) load(ctx context.Context, p *plan.Plan, changes plan.Diff) (
 		}
 		if known {
 			known, err = d.update(p, changes)
+			if errors.Is(err, unix.ENOENT) { // somebody has just deleted what was to be changed
+				known = false
+			}
 		}
 		if !known {
 			trouble, err = d.sync(p)
@@ -406,7 +411,7 @@ func (d *DataPlane) look() (same bool, err error) {
 		}
 	}
 	for _, l := range inv.OwnTunnels() {
-		if l.Attrs().Flags&net.FlagUp == 0 {
+		if l.Attrs().Flags&net.FlagUp == 0 || l.Attrs().MasterIndex != 0 {
 			return false, nil
 		}
 	}
@@ -416,7 +421,7 @@ func (d *DataPlane) look() (same bool, err error) {
 		}
 	}
 	for name, index := range c.node.Links {
-		if l, ok := inv.ByName[name]; !ok || l.Attrs().Index != index || l.Attrs().Flags&net.FlagUp == 0 {
+		if l, ok := inv.ByName[name]; !ok || l.Attrs().Index != index || l.Attrs().Flags&net.FlagUp == 0 || l.Attrs().MasterIndex != 0 {
 			return false, nil
 		}
 	}
@@ -433,6 +438,12 @@ func (d *DataPlane) sync(p *plan.Plan) (trouble, err error) {
 	inv, err := d.kernel.List()
 	if err != nil {
 		return nil, err
+	}
+	changed, notBack := d.kernel.PutBack(inv, d.names())
+	if changed {
+		if inv, err = d.kernel.List(); err != nil {
+			return nil, err
+		}
 	}
 	n := &rtnl.Node{Stamps: d.stamps, Links: map[string]int{}}
 	if n.Connected, err = d.kernel.Connections(inv.OwnLinks()); err != nil {
@@ -486,7 +497,23 @@ func (d *DataPlane) sync(p *plan.Plan) (trouble, err error) {
 	d.sweep(p, true)
 	settings, err := d.write(delta, c, p.Endpoints.All(), true)
 	d.sweep(p, judge.Drops(p))
-	return errors.Join(bridgeTrouble, released, inOrder(tunnelTrouble), settings, d.removeDevices(inv, p)), err
+	return errors.Join(notBack, bridgeTrouble, released, inOrder(tunnelTrouble), settings, d.removeDevices(inv, p)), err
+}
+
+// names are those of the interfaces that lead to endpoints and into tunnels, by their
+// indexes, as they were known last.
+func (d *DataPlane) names() map[int]string {
+	names := map[int]string{}
+	if d.compiler == nil {
+		return names
+	}
+	for name, index := range d.compiler.node.Links {
+		names[index] = name
+	}
+	for name, device := range d.compiler.node.Tunnels {
+		names[device.Index] = d.stamps.TunnelPrefix + name
+	}
+	return names
 }
 
 // update changes what leads from the current plan to p, and tries again what is owed. It

@@ -236,6 +236,8 @@ func (d *DataPlane) wrongLink(index int, gone bool, names map[int]string) string
 		return "interface " + name
 	case l.Attrs().Name != name:
 		return fmt.Sprintf("interface %s, which is %s now", name, l.Attrs().Name)
+	case l.Attrs().MasterIndex != 0:
+		return "interface " + name + ", which is in a bridge now"
 	case l.Attrs().Flags&net.FlagUp == 0, endpoint && l.Attrs().Group != d.stamps.Group:
 		return "interface " + name
 	case !endpoint && (plan.MAC(l.Attrs().HardwareAddr) != mac || mtu != 0 && l.Attrs().MTU != mtu):

@@ -7,11 +7,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/datapath"
+	"github.com/weftnet/weft/datapath/linux/nft"
+	"github.com/weftnet/weft/datapath/linux/stamps"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -206,6 +209,26 @@ func TestOnlyWhatIsInTheWayIsNamed(t *testing.T) {
 	const want = "add route 10.1.3.0/24: another program's route is in the way; delete that: ip route del 10.1.3.0/24 via 172.30.0.9 dev eth0"
 	if err := b.Apply(t.Context(), mustParse(t, tunnelPlan)); err == nil || !strings.HasSuffix(err.Error(), want) {
 		t.Errorf("the error is %v", err)
+	}
+}
+
+// TestTablesGoBeforeApply has others delete the packet filter's tables before an endpoint
+// comes, and nobody who watches. The endpoint gets all that it needs all the same.
+func TestTablesGoBeforeApply(t *testing.T) {
+	for _, table := range []string{stamps.Default.Table, stamps.Default.PolicyTable} {
+		b := newBench(t)
+		b.mustApply(mustParse(t, policedPlan))
+		b.do(func() error {
+			conn, err := nftables.New()
+			if err != nil {
+				return err
+			}
+			conn.DelTable(nft.InetTable(table))
+			return errors.Join(conn.Flush(), b.down("weftbbb", "pod2"))
+		})
+		p := mustParse(t, strings.Replace(policedPlan+secondEndpoint, "mac 0a:58:0a:01:01:03 anti-spoof", "mac 0a:58:0a:01:01:03 anti-spoof ingress-policy web", 1))
+		b.mustApply(p)
+		b.nothingToRepair()
 	}
 }
 

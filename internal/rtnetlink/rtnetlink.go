@@ -37,9 +37,14 @@ var (
 	none = unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 0}
 )
 
-// Removals passes messages about interfaces that are gone.
+// Removals passes messages about interfaces that are gone. One of the family of bridges
+// says only that an interface has left one.
 func Removals() Filter {
-	return Filter{load(unix.BPF_H, typeOffset), compare(half(unix.RTM_DELLINK), 0, 1), all, none}
+	return Filter{
+		load(unix.BPF_H, typeOffset), compare(half(unix.RTM_DELLINK), 0, 3),
+		load(unix.BPF_B, unix.SizeofNlMsghdr), compare(unix.AF_UNSPEC, 0, 1), // ifi_family
+		all, none,
+	}
 }
 
 // Underlay passes what may concern the node's own network: of routes, those to

@@ -53,6 +53,22 @@ func TestFilters(t *testing.T) {
 		if err != nil {
 			return err
 		}
+		veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "weftport"}, PeerName: "weftpeer"}
+		we0, err := netlink.LinkByName("we0")
+		if err != nil {
+			return err
+		}
+		if err := netlink.LinkAdd(veth); err != nil {
+			return err
+		}
+		for range 2 { // it leaves the bridge, and stays
+			if err := netlink.LinkSetMaster(veth, we0); err != nil {
+				return err
+			}
+			if err := netlink.LinkSetNoMaster(veth); err != nil {
+				return err
+			}
+		}
 		addr, _ := netlink.ParseAddr("192.0.2.1/32")
 		if err := netlink.AddrAdd(link, addr); err != nil {
 			return err
@@ -99,7 +115,7 @@ func TestFilters(t *testing.T) {
 		}
 		// Of what is not Weft's: nothing of weft12 but its address, and of routes those of
 		// others, but what each interface has of IPv6.
-		if got := told(t, foreign); !slices.Equal(slices.Compact(got), []string{"16 we0", "16 end0", "24 192.0.2.1", "16 lo", "24 127.0.0.1", "24 127.0.0.0", "24 127.255.255.255", "24 ::1",
+		if got := told(t, foreign); !slices.Equal(slices.Compact(got), []string{"16 we0", "16 end0", "16 we0", "24 192.0.2.1", "16 lo", "24 127.0.0.1", "24 127.0.0.0", "24 127.255.255.255", "24 ::1",
 			"24 198.51.100.7", "24 everywhere", "24 198.51.100.8", "24 2001:db8::7", "24 fec0::", "24 everywhere", "25 192.0.2.1", "17 end0"}) {
 			t.Errorf("of others', these are told: %q", got)
 		}

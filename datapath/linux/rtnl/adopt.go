@@ -71,6 +71,36 @@ func (k *Kernel) Adopt(theirs *Links) error {
 	return errors.Join(errs...)
 }
 
+// PutBack gives interfaces their names back, which are known by their indexes, and takes
+// them, and Weft's devices, out of others' bridges. Only those are renamed that still wear
+// the data plane's stamps: the group, or a tunnel's kind. It reports whether anything was
+// changed.
+func (k *Kernel) PutBack(inv *Links, names map[int]string) (bool, error) {
+	var errs []error
+	changed := false
+	for _, l := range inv.All {
+		name, known := names[l.Attrs().Index]
+		stamped := l.Attrs().Group == k.stamps.Group || l.Type() == VXLANKind
+		if known && stamped && l.Attrs().Name != name {
+			if _, taken := inv.ByName[name]; !taken {
+				errs = append(errs, k.rename(inv, l, name))
+				changed = true
+			}
+		}
+		own := slices.Contains(inv.OwnLinks(), l.Attrs().Index) || l.Attrs().Group == k.stamps.Group
+		if l.Attrs().MasterIndex == 0 || !own {
+			continue
+		}
+		changed = true
+		if err := k.LinkSetNoMaster(l); err != nil && !Gone(err) {
+			errs = append(errs, fmt.Errorf("take %s out of the bridge that somebody put it into: %w", l.Attrs().Name, err))
+			continue
+		}
+		k.record("take %s out of interface %d", l.Attrs().Name, l.Attrs().MasterIndex)
+	}
+	return changed, errors.Join(errs...)
+}
+
 // rename gives an interface another name, unless there is one of that name; then
 // whoever is removed takes the interface away.
 func (k *Kernel) rename(inv *Links, l netlink.Link, name string) error {
