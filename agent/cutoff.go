@@ -32,22 +32,29 @@ type cutOffWatch struct {
 	// attached are the attachments that the node knows, and lost those of them
 	// that were ready and whose interface is gone.
 	attached, lost func() []ipam.Attachment
+	// collected are those that the runtime had taken away, as none of its containers,
+	// since the last call.
+	collected func() []ipam.Attachment
 	// own asks the registry for the node's pods, and get for one.
 	own func(context.Context) ([]*corev1.Pod, error)
 	get func(context.Context, registry.Key) (registry.Object, error)
 	// tell is told what is wrong when that changes.
 	tell func([]api.Problem)
 
-	// unrecorded are pods that had an address when the agent started, and of which
-	// the node knew nothing; nil before the registry was asked.
+	// unrecorded are pods that have an address, and of which the node knew nothing when
+	// the agent started, or knows nothing since the runtime had what it knew taken away;
+	// nil before the registry was asked.
 	unrecorded map[registry.Key]*corev1.Pod
+	// taken are the attachments collected of which it is not known yet whether their
+	// pods run.
+	taken []ipam.Attachment
 	// before is what was found last, and told what was told last.
 	before map[registry.Key]api.Problem
 	told   []api.Problem
 }
 
 func newCutOffWatch(a *agent) *cutOffWatch {
-	return &cutOffWatch{node: a.Node, log: a.Log, attached: a.server.Attachments, lost: a.server.Lost, own: a.ownPods,
+	return &cutOffWatch{node: a.Node, log: a.Log, attached: a.server.Attachments, lost: a.server.Lost, collected: a.server.Collected, own: a.ownPods,
 		get: func(ctx context.Context, key registry.Key) (registry.Object, error) {
 			return a.Registry.Get(ctx, api.Pod, key)
 		},
@@ -129,6 +136,16 @@ func (w *cutOffWatch) find(ctx context.Context) map[registry.Key]api.Problem {
 			}
 		}
 	}
+	w.taken = slices.DeleteFunc(append(w.taken, w.collected()...), func(a ipam.Attachment) bool {
+		key, answered := registry.Key{Namespace: a.Namespace, Name: a.Pod}, false
+		mayRun := a.Pod != "" && w.runs(ctx, key, func(p *corev1.Pod) bool {
+			if answered = true; api.IsPod(p, a.UID) && len(podAddresses(p)) > 0 {
+				w.unrecorded[key] = p
+			}
+			return true
+		})
+		return answered || !mayRun
+	})
 	if len(w.unrecorded) == 0 {
 		return found
 	}

@@ -68,7 +68,7 @@ func TestCutOff(t *testing.T) {
 			var told []api.Problem
 			current, outage := test.start, error(nil)
 			w := &cutOffWatch{node: "node1", log: slog.New(slog.DiscardHandler),
-				attached: func() []ipam.Attachment { return test.attached }, lost: func() []ipam.Attachment { return test.lost },
+				attached: func() []ipam.Attachment { return test.attached }, lost: func() []ipam.Attachment { return test.lost }, collected: func() []ipam.Attachment { return nil },
 				own: func(context.Context) ([]*corev1.Pod, error) {
 					if current == nil || current.Spec.NodeName != "node1" {
 						return nil, nil
@@ -113,7 +113,7 @@ func TestCutOffIsLookedForLater(t *testing.T) {
 	away, told := errors.New("away"), []api.Problem(nil)
 	p := addressed("web", "u1", "10.1.0.2")
 	w := &cutOffWatch{node: "node1", log: slog.New(slog.DiscardHandler),
-		attached: func() []ipam.Attachment { return nil }, lost: func() []ipam.Attachment { return nil },
+		attached: func() []ipam.Attachment { return nil }, lost: func() []ipam.Attachment { return nil }, collected: func() []ipam.Attachment { return nil },
 		own:  func(context.Context) ([]*corev1.Pod, error) { return []*corev1.Pod{p}, away },
 		get:  func(context.Context, registry.Key) (registry.Object, error) { return p, nil },
 		tell: func(wrong []api.Problem) { told = wrong }}
@@ -130,6 +130,43 @@ func TestCutOffIsLookedForLater(t *testing.T) {
 	if len(told) != 1 {
 		t.Errorf("told is %v", told)
 	}
+}
+
+// TestCollected has the runtime take the interface of a pod away that runs on, while the
+// registry is away. It is told once the registry is there, until the pod is gone; of one
+// that has gone with its interface nothing is told.
+func TestCollected(t *testing.T) {
+	runs, away, told := true, error(nil), []api.Problem(nil)
+	p := addressed("web", "u1", "10.1.0.2")
+	attached := []ipam.Attachment{attachment("web", "u1"), attachment("gone", "u2")}
+	var collected []ipam.Attachment
+	w := &cutOffWatch{node: "node1", log: slog.New(slog.DiscardHandler),
+		attached: func() []ipam.Attachment { return attached }, lost: func() []ipam.Attachment { return nil },
+		collected: func() []ipam.Attachment { all := collected; collected = nil; return all },
+		own:       func(context.Context) ([]*corev1.Pod, error) { return []*corev1.Pod{p}, away },
+		get: func(_ context.Context, key registry.Key) (registry.Object, error) {
+			if away == nil && (key.Name != "web" || !runs) {
+				return nil, registry.ErrNotFound
+			}
+			return p, away
+		},
+		tell: func(wrong []api.Problem) { told = wrong }}
+	look := func(when string, want int) {
+		t.Helper()
+		for range 3 {
+			w.look(t.Context())
+		}
+		if len(told) != want {
+			t.Errorf("%s, told is %v", when, told)
+		}
+	}
+	look("while all is well", 0)
+	attached, collected, away = nil, attached, registry.ErrUnavailable
+	look("while nobody can be asked", 0)
+	away = nil
+	look("as it runs on", 1)
+	runs = false
+	look("as it is gone", 0)
 }
 
 // TestPodsCutOffAreProblems looks at what the Node says of pods that are cut

@@ -291,7 +291,22 @@ func (s *Server) collect(ctx context.Context, a ipam.Attachment) error {
 	if now, ok := s.Journal.Get(a.Key); !ok || now.ID != a.ID {
 		return nil
 	}
-	return s.removeUnknown(a)
+	if err := s.removeUnknown(a); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.collected = append(s.collected, a)
+	return nil
+}
+
+// Collected returns the attachments that GC has taken away since the last call.
+func (s *Server) Collected() []ipam.Attachment {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := s.collected
+	s.collected = nil
+	return all
 }
 
 // Attachments returns all that the node has a record of.

@@ -120,6 +120,8 @@ type Server struct {
 	// links holds the index of the host end of each attachment whose
 	// interface is there.
 	links map[ipam.Key]int
+	// collected are the attachments that GC took away, until Collected is asked.
+	collected []ipam.Attachment
 	// leaving are the attachments that went and that the data plane may not have
 	// let go of, each with the number of the removals up to it.
 	leaving  map[ipam.Key]uint64
