@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/weftnet/weft/agent"
 	"github.com/weftnet/weft/api"
@@ -141,7 +142,13 @@ func (f *flags) config(planes dataplanes.Planes) (agent.Config, error) {
 		if err != nil {
 			return config, fmt.Errorf("--node-ip %q is no IP address", s)
 		}
+		if !a.IsGlobalUnicast() {
+			return config, fmt.Errorf("--node-ip %s is no address that other nodes can send to; give one that an interface of the node has", a)
+		}
 		config.NodeIPs = append(config.NodeIPs, a.Unmap())
+	}
+	if errs := validation.IsDNS1123Subdomain(config.Node); len(errs) > 0 {
+		return config, fmt.Errorf("--node-name %q is no name of a Node: %s", config.Node, errs[0])
 	}
 	if f.repairEvery < time.Second {
 		return config, fmt.Errorf("--repair-every %s must be at least a second", f.repairEvery)
