@@ -78,18 +78,7 @@ func (c *compiler) settle() {
 		vteps: map[tunnelMAC]netip.Addr{}, macs: map[netip.Addr]plan.MAC{},
 		nodes: map[*lease]*corev1.Node{}, told: map[plugin.Problem]bool{}}
 	c.ordered = slices.Clone(c.leases)
-	slices.SortStableFunc(c.ordered, func(a, b *lease) int {
-		rank := func(l *lease) int {
-			switch {
-			case l == c.own:
-				return 0
-			case l.reserved != nil:
-				return 1
-			}
-			return 2
-		}
-		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a.born, b.born))
-	})
+	slices.SortFunc(c.ordered, c.compare)
 	c.settleSubnets()
 	for _, a := range c.in.Node.Addresses {
 		c.addresses[a] = claim{ownAddress, c.own, reference{api.Node, registry.Key{Name: c.in.Node.Name}}}
@@ -99,6 +88,19 @@ func (c *compiler) settle() {
 	}
 	c.claimOfNodes()
 	c.settleNames()
+}
+
+// compare orders leases by who is right: the node's own goes before all others.
+func (c *compiler) compare(a, b *lease) int {
+	switch {
+	case a == b:
+		return 0
+	case a == c.own:
+		return -1
+	case b == c.own:
+		return 1
+	}
+	return a.compare(b)
 }
 
 // settleSubnets leaves each subnet with one lease. The key of a lease in etcd is

@@ -1,6 +1,7 @@
 package flannel
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -31,7 +32,7 @@ func (p Plugin) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
 	known := c.chooseSettings()
 	if known && c.own != nil {
 		reserved, _ := readReservations(in.Objects, p.Reservations)
-		v := view{settings: c.settings, node: in.Node, reserved: reserved}
+		v := view{settings: c.settings, node: in.Node, leases: c.leases, reserved: reserved}
 		c.surrendered = v.surrenders(c.own) != ""
 	}
 	if known && c.own == nil {
@@ -161,6 +162,21 @@ func (p Plugin) readLeases(objects registry.Objects) ([]*lease, []plugin.Problem
 	}
 	return leases, problems
 }
+
+// compare orders leases by whose word counts: what is reserved goes before what is not,
+// and the older before the younger.
+func (l *lease) compare(o *lease) int {
+	rank := func(l *lease) int {
+		if l.reserved != nil {
+			return 0
+		}
+		return 1
+	}
+	return cmp.Or(cmp.Compare(rank(l), rank(o)), cmp.Compare(l.born, o.born), l.at.key.Compare(o.at.key))
+}
+
+// displaces reports whether the lease has a part of another's subnet, and is right.
+func (l *lease) displaces(o *lease) bool { return l.subnet.Overlaps(o.subnet) && l.compare(o) < 0 }
 
 // heldBy reports whether the lease says that a node with these addresses has it.
 func (l *lease) heldBy(addresses []netip.Addr) bool {
@@ -360,7 +376,11 @@ func (c *compiler) putLocal() {
 		return
 	}
 	for _, other := range c.leases {
-		if other != c.own && other.subnet.Overlaps(c.own.subnet) {
+		switch {
+		case other == c.own || !other.subnet.Overlaps(c.own.subnet):
+		case c.own.Lease != nil && c.own.Expires && other.displaces(c.own):
+			c.problem(c.own, "its subnet overlaps with %s of %s, which is older or reserved; the node keeps it while pods live on it: drain the node to move it", other.subnet, other.at)
+		default:
 			c.problem(other, "its subnet %s overlaps with that of node %s, %s; %s", other.subnet, c.in.Node.Name, c.own.subnet, c.words.otherSubnet)
 		}
 	}

@@ -53,6 +53,9 @@ const candidates = 100
 
 // decide says what to do next. Nodes that decide at the same time may pick the
 // same subnet; that only one creates its lease is for the registry to see to.
+// Where they pick subnets that overlap, under different names, both create theirs.
+// Whoever sees his own lease sees the older ones, too, and so the younger goes, whenever
+// its node looks, and before it has had a pod.
 func (v view) decide() (step, error) {
 	attributes, err := v.settings.attributes(v.node)
 	if err != nil {
@@ -101,12 +104,16 @@ func (v view) isVouchedFor(a Attributes) bool {
 // surrenders says why the node is to give its lease back; empty where it is not to. No pod
 // gets addresses of it then.
 func (v view) surrenders(own *lease) string {
-	switch {
-	case !own.Expires:
+	if !own.Expires || v.inUse(own.subnet) {
+		return ""
+	}
+	switch i := slices.IndexFunc(v.leases, func(l *lease) bool { return l.displaces(own) }); {
 	case !v.mayKeep(own):
 		return "the configuration does not allow it and no pod lives on it"
-	case !v.inUse(own.subnet) && v.given(own.subnet):
+	case v.given(own.subnet):
 		return "another node got it by another plug-in at the same time, and no pod lives on it"
+	case i >= 0:
+		return fmt.Sprintf("%s has a part of it and is older or reserved, and no pod lives on it", v.leases[i].at)
 	}
 	return ""
 }

@@ -23,8 +23,10 @@ type world struct {
 	t      *rapid.T
 	config string
 	leases map[string]*Lease
-	nodes  map[string]*plugin.Node
-	former map[string]Subnet
+	// created is how many leases were made.
+	created int64
+	nodes   map[string]*plugin.Node
+	former  map[string]Subnet
 }
 
 func (w *world) objects() registry.Objects {
@@ -74,6 +76,8 @@ func (w *world) settle(name string) (Subnet, error) {
 			if !v.free(s.subnet) && !(v.inUse(s.subnet) && v.settings.Bears(s.subnet) && v.unclaimed(s.subnet)) {
 				w.t.Fatalf("node %s takes %s, which is not free", name, s.subnet)
 			}
+			w.created++
+			s.object.Created = w.created
 			w.leases[s.object.Name] = s.object
 		case update:
 			w.leases[s.object.Name] = s.object
@@ -84,9 +88,9 @@ func (w *world) settle(name string) (Subnet, error) {
 }
 
 // Whatever happens to nodes, leases and configuration: nodes come to rest,
-// never have addresses in common, keep a subnet on which pods live for as
-// long as nobody takes it from them, and agree with Compile on which lease is
-// theirs.
+// never have addresses in common, give way to an older lease before they have pods, keep
+// a subnet on which pods live for as long as nobody takes it from them, and agree with
+// Compile on which lease is theirs.
 func TestNodesAndLeases(t *testing.T) {
 	configs := []string{
 		`{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}`,
@@ -121,6 +125,18 @@ func TestNodesAndLeases(t *testing.T) {
 					stolen.Spec = []byte(`{"PublicIP":"172.30.9.9","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"02:00:00:00:00:99"}}`)
 					w.leases[l.Name] = stolen
 				}
+			},
+			"take a part": func(t *rapid.T) {
+				s, err := ParseSubnet(leaseName())
+				if err != nil || s.V4.Bits() > 30 {
+					return
+				}
+				l := &Lease{Expires: true, Spec: []byte(`{"PublicIP":"172.30.9.8","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"02:00:00:00:00:98"}}`)}
+				l.Name = Subnet{V4: netip.PrefixFrom(s.V4.Addr(), s.V4.Bits()+1)}.String()
+				if w.created++; rapid.Bool().Draw(t, "younger") {
+					l.Created = w.created
+				}
+				w.leases[l.Name] = l
 			},
 			"change address": func(t *rapid.T) {
 				if n := w.nodes[name.Draw(t, "readdress")]; n != nil {
@@ -161,6 +177,11 @@ func TestNodesAndLeases(t *testing.T) {
 						}
 					}
 					held[n] = s
+					for name, l := range w.leases {
+						if o, err := ParseSubnet(name); err == nil && o != s && o.Overlaps(s) && l.Created < w.leases[s.String()].Created && !(view{node: *w.nodes[n]}).inUse(s) {
+							t.Fatalf("%s stays on %s, though %s is older and no pod lives there", n, s, name)
+						}
+					}
 					if lease != nil && s != before && strings.Contains(string(lease.Spec), fmt.Sprintf(`"Node":%q`, n)) && (view{node: *w.nodes[n]}).inUse(before) {
 						t.Fatalf("%s moved from %s, where pods live, to %s", n, before, s)
 					}
@@ -259,6 +280,9 @@ func (w *world) compile(name string, s Subnet) {
 		if pool.Prefix != s.V4 && pool.Prefix != s.V6 {
 			w.t.Fatalf("%s has lease %s and pool %s", name, s, pool.Prefix)
 		}
+		if pool.Closed {
+			w.t.Fatalf("%s keeps lease %s, and gives no addresses of %s", name, s, pool.Prefix)
+		}
 	}
 }
 
@@ -288,6 +312,77 @@ func FuzzCompile(f *testing.F) {
 			t.Errorf("%v\n%s", err, p)
 		}
 	})
+}
+
+// Of leases that overlap the older stays, and of those that an administrator reserved for
+// their nodes; the other goes while no pod lives on it.
+func TestLeasesThatOverlap(t *testing.T) {
+	const config = `{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:5::/48","Backend":{"Type":"vxlan"}}`
+	settings, err := ParseSettings([]byte(config))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const mine, beside = "10.5.1.0-24&fd00:5:0:1::-64", "10.5.2.0-24&fd00:5:0:1::-64"
+	subnet := func(name string) Subnet {
+		s, err := ParseSubnet(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	const older, younger = 4, 6 // than the node's own
+	for name, test := range map[string]struct {
+		other             string
+		born              int64
+		mineFor, otherFor string // whom they are reserved for
+		permanent         bool
+		pod, about        bool // one lives on it, or is about to
+		want              verb
+	}{
+		"the other is older":                      {other: beside, born: older, want: release},
+		"it is younger":                           {other: beside, born: younger, want: keep},
+		"it is older, and elsewhere":              {other: "10.5.2.0-24&fd00:5:0:2::-64", born: older, want: keep},
+		"it is older, of one family":              {other: "10.5.1.0-24", born: older, want: release},
+		"it is older, of all":                     {other: "10.5.0.0-17", born: older, want: release},
+		"it is older, and a pod lives on this":    {other: beside, born: older, pod: true, want: keep},
+		"it is older, and one is about to":        {other: beside, born: older, about: true, want: keep},
+		"it is older, and this one has no end":    {other: beside, born: older, permanent: true, want: keep},
+		"it is older, and this one is reserved":   {other: beside, born: older, mineFor: "node1", want: keep},
+		"it is older, and both are reserved":      {other: beside, born: older, mineFor: "node1", otherFor: "node2", want: release},
+		"it is younger, and it alone is reserved": {other: beside, born: younger, otherFor: "node2", want: release},
+		"it is younger, and both are reserved":    {other: beside, born: younger, mineFor: "node1", otherFor: "node2", want: keep},
+	} {
+		t.Run(name, func(t *testing.T) {
+			node := plugin.Node{Name: "node1", Addresses: []netip.Addr{netip.MustParseAddr("172.30.0.1"), netip.MustParseAddr("fd00:30::1")}}
+			v := view{settings: settings, config: []byte(config), node: node, owner: owner{name: node.Name, addresses: node.Addresses}, former: subnet(mine), pick: func(int) int { return 0 }}
+			s, err := v.decide()
+			if err != nil || s.verb != create || s.object.Name != mine {
+				t.Fatalf("first it is to %s %s, %v", s.verb, s.subnet, err)
+			}
+			a, err := ParseAttributes(s.object.Spec)
+			if err != nil {
+				t.Fatal(err)
+			}
+			own, other := &lease{subnet: s.subnet, Attributes: a, Lease: s.object, born: 5}, &lease{subnet: subnet(test.other), Lease: &Lease{Expires: true}, born: test.born}
+			own.Expires = !test.permanent
+			for l, who := range map[*lease]string{own: test.mineFor, other: test.otherFor} {
+				if who != "" {
+					l.reserved = &reservation{Node: who}
+				}
+			}
+			v.leases = []*lease{own, other}
+			pod := s.subnet.V6.Addr().Next().Next()
+			if test.pod {
+				v.node.Endpoints = []plugin.Endpoint{{Pod: "pod", Addresses: []netip.Addr{pod}}}
+			}
+			if test.about {
+				v.node.Held = []plan.Address{{Network: plan.DefaultNetwork, IP: pod}}
+			}
+			if s, err = v.decide(); err != nil || s.verb != test.want {
+				t.Errorf("it is to %s %s, %v, and not to %s it", s.verb, s.subnet, err, test.want)
+			}
+		})
+	}
 }
 
 // A Node that lists another node's address keeps that one from a lease, unless an

@@ -32,6 +32,8 @@ type scope struct {
 	changes, ticks int
 	// picks is how many of the free subnets a node may pick.
 	picks int
+	// flanneld is the name of a lease that a node of flanneld's has at the start, if any.
+	flanneld string
 	// limit is how many states are visited, 0 for all.
 	limit int
 	// long says that it takes minutes or hours.
@@ -39,7 +41,11 @@ type scope struct {
 }
 
 func (sc scope) String() string {
-	return fmt.Sprintf("%d nodes %d configurations %d changes %d ticks %d picks", sc.nodes, len(sc.configs), sc.changes, sc.ticks, sc.picks)
+	text := fmt.Sprintf("%d nodes %d configurations %d changes %d ticks %d picks", sc.nodes, len(sc.configs), sc.changes, sc.ticks, sc.picks)
+	if sc.flanneld != "" {
+		text += " beside " + sc.flanneld
+	}
+	return text
 }
 
 const exploredTTL = time.Hour
@@ -220,6 +226,11 @@ func configure(s *explore.Store, spec string) error {
 func (sc scope) world() *cell {
 	c := &cell{store: &explore.Store{Now: time.Date(2026, 1, 5, 10, 0, 0, 0, time.UTC)}}
 	must(configure(c.store, sc.configs[0]))
+	if sc.flanneld != "" {
+		_, err := c.store.Create(LeaseKind, &Lease{ObjectMeta: metav1.ObjectMeta{Name: sc.flanneld},
+			Spec: json.RawMessage(`{"PublicIP":"192.168.7.9","BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"02:00:00:00:00:09"}}`)})
+		must(err)
+	}
 	for i := range sc.nodes {
 		m := lessee{name: fmt.Sprintf("node%d", i+1), number: byte(i + 1)}
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.name}}
@@ -298,15 +309,20 @@ func TestAllInterleavings(t *testing.T) {
 		wide  = `{"Network":"10.5.0.0/21","SubnetLen":23,"Backend":{"Type":"vxlan"}}`
 		other = `{"Network":"10.5.0.0/21","SubnetLen":24,"Backend":{"Type":"vxlan"}}`
 		dual  = `{"Network":"10.5.0.0/22","SubnetLen":24,"Backend":{"Type":"vxlan"},"EnableIPv6":true,"IPv6Network":"fd05::/62"}`
+		large = `{"Network":"10.5.0.0/21","SubnetLen":24,"Backend":{"Type":"vxlan"},"EnableIPv6":true,"IPv6Network":"fd05::/61"}`
 	)
 	for _, sc := range []scope{
 		{nodes: 2, configs: []string{three}, picks: 2},
 		{nodes: 2, configs: []string{other, wide}, changes: 1, picks: 2, limit: 10_000},
 		{nodes: 2, configs: []string{dual}, picks: 2, limit: 10_000},
+		// With a lease of one family nodes count the free subnets of the other differently,
+		// once it is gone: they pick pairs that have one in common.
+		{nodes: 2, configs: []string{large}, changes: 1, picks: 2, flanneld: "10.5.1.0-24", limit: 10_000},
 		{nodes: 2, configs: []string{three}, ticks: 1, picks: 1, long: true},
 		{nodes: 2, configs: []string{three}, changes: 1, ticks: 1, picks: 2, limit: millions, long: true},
 		{nodes: 2, configs: []string{other, wide}, changes: 2, ticks: 1, picks: 2, limit: millions, long: true},
 		{nodes: 2, configs: []string{dual, three}, changes: 1, ticks: 1, picks: 2, limit: millions, long: true},
+		{nodes: 2, configs: []string{large}, changes: 2, ticks: 1, picks: 2, flanneld: "10.5.1.0-24", limit: millions, long: true},
 		{nodes: 3, configs: []string{three}, picks: 2, limit: millions, long: true},
 	} {
 		t.Run(sc.String(), func(t *testing.T) {

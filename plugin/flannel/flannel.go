@@ -34,6 +34,16 @@
 // Compile names each such pod as a problem. The same holds for a lease that a
 // changed configuration no longer allows, except that it is kept for as long
 // as a pod lives on it.
+//
+// # Leases that overlap
+//
+// Nodes that take subnets at the same moment may make leases that overlap, under
+// different names: where the network has two families, or just got another length of
+// subnets. The one that is reserved, or else the older, stays. Whoever sees his own lease
+// sees all older ones, so the node of the other gives it back before a pod can have an
+// address of it; where pods live on it, it does so once they are gone, and Compile says
+// that they live there. flanneld does not look: a lease that it makes on a part of an
+// older one of Weft's stays, and Compile names it as a problem.
 package flannel
 
 import (

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// attempts is how often a node that loses a race for a subnet tries again
-	// before it pauses.
+	// attempts is how often a node looks what is to be done for its lease, and does it,
+	// before it pauses: it loses races for subnets.
 	attempts = 10
 	// callTimeout bounds each call to the registry.
 	callTimeout = 10 * time.Second
@@ -72,7 +72,7 @@ func (r *runner) settle(ctx context.Context, in plugin.Input) (*view, step, erro
 	// Most changes are to other nodes' leases: those are looked at in what the
 	// agent knows, which may be behind. What is to be done is decided on fresh
 	// objects alone.
-	var lost error
+	var last string // what was done last, and what came of it
 	var gone Subnet // of which nobody can get an address any more
 	for i := range attempts {
 		if i > 0 {
@@ -105,11 +105,14 @@ func (r *runner) settle(ctx context.Context, in plugin.Input) (*view, step, erro
 		if i == 0 {
 			continue
 		}
-		if lost = r.do(ctx, v.node, s); lost != nil && !lostRace(lost) {
-			return nil, step{}, lost
+		last = fmt.Sprintf("%s %s (%s)", s.verb, s.subnet, s.reason)
+		if err := r.do(ctx, v.node, s); lostRace(err) {
+			last += ": " + err.Error()
+		} else if err != nil {
+			return nil, step{}, err
 		}
 	}
-	return nil, step{}, fmt.Errorf("lost %d races for a lease in a row, the last with: %w", attempts, lost)
+	return nil, step{}, fmt.Errorf("looked %d times, and the node still has no lease that it keeps; the last step was to %s", attempts, last)
 }
 
 // gives reports whether pods may still get addresses of a subnet that are no other
@@ -189,11 +192,9 @@ func (r *runner) do(ctx context.Context, node plugin.Node, s step) error {
 	case create:
 		r.sayIfMoved(node, s.subnet)
 		log.Info("taking a lease")
-		o, err := r.Registry.Create(ctx, r.Leases, s.object, registry.WithTTL(r.TTL))
-		if err != nil {
+		if _, err := r.Registry.Create(ctx, r.Leases, s.object, registry.WithTTL(r.TTL)); err != nil {
 			return err
 		}
-		return r.confirm(ctx, o.(*Lease), s.subnet)
 	default:
 		log.Debug("writing the lease")
 		var options []registry.WriteOption
@@ -203,33 +204,10 @@ func (r *runner) do(ctx context.Context, node plugin.Node, s step) error {
 		if _, err := r.Registry.Update(ctx, r.Leases, s.object, options...); err != nil {
 			return err
 		}
-		r.wrote()
-		return nil
 	}
+	r.renew = r.now().Add(r.TTL - r.RenewMargin)
+	return nil
 }
-
-// confirm gives a new lease back if another, whose name differs, has some of
-// the same addresses. Creating it could not tell; of two that do this at the
-// same time, at least one notices.
-func (r *runner) confirm(ctx context.Context, l *Lease, subnet Subnet) error {
-	in, err := r.fresh(ctx)
-	if err != nil {
-		return errors.Join(err, r.Registry.Delete(ctx, r.Leases, registry.KeyOf(l), l.ResourceVersion))
-	}
-	leases, _ := r.readLeases(in.Objects)
-	i := slices.IndexFunc(leases, func(o *lease) bool { return o.Name != l.Name && o.subnet.Overlaps(subnet) })
-	if i < 0 {
-		r.wrote()
-		return nil
-	}
-	if err := r.Registry.Delete(ctx, r.Leases, registry.KeyOf(l), l.ResourceVersion); err != nil {
-		return err
-	}
-	return fmt.Errorf("lease %s overlaps with %s: %w", l.Name, leases[i].Name, registry.ErrExists)
-}
-
-// wrote notes that the lease was just written.
-func (r *runner) wrote() { r.renew = r.now().Add(r.TTL - r.RenewMargin) }
 
 // hold notes that the node has its lease, and returns when to look again.
 func (r *runner) hold(v *view, s step) time.Duration {

@@ -513,6 +513,56 @@ func TestTheNodeIsBehindTheRegistry(t *testing.T) {
 	})
 }
 
+// Two agents were killed when they had just made leases that overlap: when they start
+// again, at once, the older stays and the other moves. Where a pod lives on the younger,
+// it stays as long, and the node says so.
+func TestAgentsAreKilledWithLeasesThatOverlap(t *testing.T) {
+	for _, pod := range []bool{false, true} {
+		inBubble(t, func(t *testing.T, r *memory.Registry) {
+			setConfig(r, `{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:5::/48","Backend":{"Type":"vxlan"}}`)
+			var nodes []*testNode
+			for i, name := range []string{"10.5.2.0-24&fd00:5:0:1::-64", "10.5.1.0-24&fd00:5:0:1::-64"} {
+				n := newNode(t, r, fmt.Sprintf("node%d", i+1), fmt.Sprintf("172.30.0.%d", i+1))
+				n.node.Addresses = append(n.node.Addresses, netip.MustParseAddr(fmt.Sprintf("fd00:30::%d", i+1)))
+				nodes = append(nodes, n)
+				o := &Lease{Spec: fmt.Appendf(nil, `{"PublicIP":%q,"PublicIPv6":%q,"BackendType":"vxlan","Weft":{"Node":%q,"Config":{}}}`, n.node.Addresses[0], n.node.Addresses[1], n.node.Name)}
+				o.Name = name
+				if _, err := r.Create(t.Context(), LeaseKind, o, registry.WithTTL(DefaultTTL)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			older, younger := "10.5.2.0-24&fd00:5:0:1::-64", "10.5.1.0-24&fd00:5:0:1::-64"
+			if pod {
+				putPod(&nodes[1].node, "10.5.1.2")
+			}
+			for _, n := range nodes {
+				n.begin()
+				defer func() { n.stop() }()
+			}
+			synctest.Wait()
+			if pod {
+				if leases := all(t, r); len(leases) != 2 || leases[older] == nil || leases[younger] == nil {
+					t.Errorf("with a pod on %s there are the leases %v", younger, leases)
+				}
+				nodes[1].says("FlannelLease " + younger + ": its subnet overlaps with " + older + " of FlannelLease " + older + ", which is older or reserved; the node keeps it while pods live on it: drain the node to move it")
+				nodes[1].change(func(n *plugin.Node) { n.Endpoints = nil })
+			}
+			leases := all(t, r)
+			if len(leases) != 2 || leases[older] == nil || leases[younger] != nil {
+				t.Errorf("there are the leases %v, and not %s and another than %s", leases, older, younger)
+			}
+			for name, l := range leases {
+				if name != older && l.subnet.Overlaps(leases[older].subnet) {
+					t.Errorf("%s overlaps with %s", name, older)
+				}
+			}
+			for _, n := range nodes {
+				n.says("")
+			}
+		})
+	}
+}
+
 // The node starts while the registry is away.
 func TestTheRegistryComesLater(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *memory.Registry) {
