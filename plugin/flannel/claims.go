@@ -108,16 +108,20 @@ func (c *compiler) compare(a, b *lease) int {
 // that is outside of the cluster's network must not contain an address by which
 // an older lease's node is reached.
 func (c *compiler) settleSubnets() {
-	for i, l := range c.ordered {
+	var older subnet.Set // by which older leases' nodes are reached
+	for _, l := range c.ordered {
 		for _, p := range l.subnet.Prefixes() {
 			if _, overlaps := c.subnets.Overlap(p); overlaps {
 				continue
 			}
-			if l != c.own && !c.inNetwork(p) && slices.ContainsFunc(c.ordered[:i], func(o *lease) bool { return p.Contains(o.PublicIP) || p.Contains(o.PublicIPv6) }) {
+			if _, contains := older.Overlap(p); contains && l != c.own && !c.inNetwork(p) {
 				continue
 			}
 			c.subnets.Add(p)
 			c.holders[p] = l
+		}
+		for _, p := range hosts([]netip.Addr{l.PublicIP, l.PublicIPv6}) {
+			older.Add(p)
 		}
 	}
 }
@@ -172,7 +176,7 @@ func (l *lease) vouchesFor(a netip.Addr) bool {
 // Node without a lease. What is a pod's address is no node's.
 func (c *compiler) claim(l *lease, at reference, a netip.Addr, g grade) {
 	if p, overlaps := c.subnets.Overlap(netip.PrefixFrom(a, a.BitLen())); overlaps && c.holders[p] != l &&
-		(c.inNetwork(p) || slices.Index(c.ordered, c.holders[p]) < slices.Index(c.ordered, l)) {
+		(c.inNetwork(p) || l != nil && c.compare(c.holders[p], l) < 0) {
 		c.problemAt(at, "its address %s is in the subnet %s of %s, and is not used; give its node an address of the nodes' network", a, p, c.holders[p].at)
 		return
 	}

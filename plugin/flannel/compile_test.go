@@ -144,11 +144,19 @@ func readNode(t *testing.T, text string) plugin.Node {
 	return n
 }
 
-// BenchmarkCompile compiles again for one node among 1000 when nothing has
-// changed, which is what most events come to.
+// BenchmarkCompile compiles again for one node among many when nothing has changed,
+// which is what most events come to. After a change of the network the leases are outside
+// of it.
 func BenchmarkCompile(b *testing.B) {
-	objects := map[*registry.Kind][]registry.Object{ConfigKind: {decode(b, ConfigKind, ConfigName, []byte(`{"Network":"10.0.0.0/8","Backend":{"Type":"vxlan"}}`), false)}}
-	for i := range 1000 {
+	for _, leases := range []int{1000, 8000} {
+		b.Run(fmt.Sprintf("%d leases in the network", leases), func(b *testing.B) { benchmarkCompile(b, leases, "10.0.0.0/8") })
+		b.Run(fmt.Sprintf("%d leases outside", leases), func(b *testing.B) { benchmarkCompile(b, leases, "11.0.0.0/8") })
+	}
+}
+
+func benchmarkCompile(b *testing.B, leases int, network string) {
+	objects := map[*registry.Kind][]registry.Object{ConfigKind: {decode(b, ConfigKind, ConfigName, fmt.Appendf(nil, `{"Network":%q,"Backend":{"Type":"vxlan"}}`, network), false)}}
+	for i := range leases {
 		address := fmt.Sprintf("172.30.%d.%d", i/250, i%250+1)
 		value := fmt.Sprintf(`{"PublicIP":%q,"PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":%q}}`, address, plan.MACOf(netip.MustParseAddr(address)))
 		objects[LeaseKind] = append(objects[LeaseKind], decode(b, LeaseKind, fmt.Sprintf("10.%d.%d.0-24", i/256+1, i%256), []byte(value), true))
