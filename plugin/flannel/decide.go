@@ -21,7 +21,7 @@ type view struct {
 	leases []*lease
 	// reserved are what administrators said of subnets, whether or not they
 	// have leases.
-	reserved map[Subnet]*reservation
+	reserved reservations
 	// due says that the lease is to be written again to live on.
 	due bool
 	// former is the subnet that subnet.env names.
@@ -76,10 +76,8 @@ func (v view) decide() (step, error) {
 		}
 		return step{keep, own.Lease, own.subnet, ""}, nil
 	}
-	for name, addresses := range v.owner.nodes {
-		if name != v.node.Name && !v.isVouchedFor(attributes) && slices.ContainsFunc(addresses, func(a netip.Addr) bool { return a == attributes.PublicIP || a == attributes.PublicIPv6 }) {
-			return step{}, fmt.Errorf("node %s has the address of node %s; delete it if it is gone, else give each an address of its own", name, v.node.Name)
-		}
+	if other := v.double(attributes); other != "" && !v.isVouchedFor(attributes) {
+		return step{}, fmt.Errorf("node %s has the address of node %s; delete it if it is gone, else give each an address of its own", other, v.node.Name)
 	}
 	subnet, reason, err := v.choose()
 	if err != nil {
@@ -88,6 +86,17 @@ func (v view) decide() (step, error) {
 	object := &Lease{Expires: true, Spec: attributes.Merge(nil)}
 	object.Name = subnet.String()
 	return step{create, object, subnet, reason}, nil
+}
+
+// double returns the first of the other nodes that have an address by which the node is
+// reached, "" for none.
+func (v view) double(a Attributes) string {
+	for _, name := range slices.Sorted(maps.Keys(v.owner.nodes)) {
+		if addresses := v.owner.nodes[name]; name != v.node.Name && (slices.Contains(addresses, a.PublicIP) || slices.Contains(addresses, a.PublicIPv6)) {
+			return name
+		}
+	}
+	return ""
 }
 
 // isVouchedFor reports whether an administrator has said that the node is at its addresses:
@@ -162,14 +171,10 @@ func stranded(node plugin.Node, to Subnet) (all []plugin.Endpoint) {
 
 // choose returns a subnet to create a lease for, and why that one.
 func (v view) choose() (Subnet, string, error) {
-	for s, r := range v.reserved {
-		if r.Node != v.node.Name {
-			continue
-		}
-		if !v.settings.Bears(s) || !v.unclaimed(s) {
-			return Subnet{}, "", fmt.Errorf("subnet %s is reserved for node %s, but the configuration does not allow it, or another has a part of it; make the reservation anew", s, v.node.Name)
-		}
+	if s, able := v.granted(); able {
 		return s, "it is reserved for the node", nil
+	} else if !s.IsZero() {
+		return Subnet{}, "", fmt.Errorf("subnet %s is reserved for node %s, but the configuration does not allow it, or another has a part of it; make the reservation anew", s, v.node.Name)
 	}
 	// By any other subnet others would lose pods that live on this one alone.
 	if v.free(v.former) && v.inUse(v.former) && !v.kept(v.former) {
@@ -215,6 +220,25 @@ func (v view) choose() (Subnet, string, error) {
 		s.V6 = families[1][i]
 	}
 	return s, "it is free", nil
+}
+
+// granted returns the first subnet that is reserved for the node and that it can have,
+// by the order in which it finds its lease: one that the configuration gives goes before
+// one that it bears. Where it can have none, it is the first; the zero Subnet where none
+// is reserved.
+func (v view) granted() (s Subnet, able bool) {
+	mine := v.reserved.of(v.node.Name)
+	for _, able := range []func(Subnet) bool{v.settings.Allows, v.settings.Bears} {
+		for _, s := range mine {
+			if able(s) && v.unclaimed(s) {
+				return s, true
+			}
+		}
+	}
+	if len(mine) == 0 {
+		return Subnet{}, false
+	}
+	return mine[0], false
 }
 
 // free reports whether the configuration allows a subnet and nobody has it, nor

@@ -314,6 +314,25 @@ func FuzzCompile(f *testing.F) {
 	})
 }
 
+// Of several nodes that have the node's address the first is named, whoever asks.
+func TestSeveralNodesWithOneAddress(t *testing.T) {
+	settings, err := ParseSettings([]byte(goodConfig))
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := []netip.Addr{netip.MustParseAddr("172.30.0.1")}
+	nodes := map[string][]netip.Addr{"node1": own, "node2": {netip.MustParseAddr("172.30.0.2")}}
+	for i := 3; i <= 9; i++ {
+		nodes[fmt.Sprint("node", i)] = own
+	}
+	for range 50 {
+		v := view{settings: settings, node: plugin.Node{Name: "node1", Addresses: own}, owner: owner{name: "node1", addresses: own, nodes: nodes}}
+		if _, err := v.decide(); err == nil || !strings.HasPrefix(err.Error(), "node node3 has the address of node node1;") {
+			t.Fatalf("it is said that %v", err)
+		}
+	}
+}
+
 // Of leases that overlap the older stays, and of those that an administrator reserved for
 // their nodes; the other goes while no pod lives on it.
 func TestLeasesThatOverlap(t *testing.T) {

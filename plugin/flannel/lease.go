@@ -3,7 +3,9 @@ package flannel
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -283,9 +285,9 @@ func (o object) setTunnel(name string, t *TunnelEnd) {
 		return
 	}
 	var data object
-	for k, v := range o {
+	for _, k := range slices.Sorted(maps.Keys(o)) { // there may be two in different cases
 		if strings.EqualFold(k, name) {
-			data = fieldsOf(v)
+			data = fieldsOf(o[k])
 		}
 	}
 	if data == nil {

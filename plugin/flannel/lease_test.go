@@ -57,6 +57,18 @@ func TestMergeKeepsUnknownFields(t *testing.T) {
 	}
 }
 
+// What is said twice, in different cases, is merged into the same each time.
+func TestMergeOfWhatIsSaidTwice(t *testing.T) {
+	a := Attributes{BackendType: BackendVXLAN, Tunnel: &TunnelEnd{VNI: 1}}
+	value := json.RawMessage(`{"BackendData":{"Rack":7},"backenddata":{"Rack":8},"BACKENDDATA":{"Rack":9}}`)
+	first := a.Merge(value)
+	for range 50 {
+		if again := a.Merge(value); string(again) != string(first) {
+			t.Fatalf("%s becomes %s, and %s", value, first, again)
+		}
+	}
+}
+
 func FuzzParseSubnet(f *testing.F) {
 	for _, s := range []string{"10.5.1.0-24", "10.5.1.0-24&fd00:5::-64", "0.0.0.0-0&fd00::-64", "10.5.1.0-24&::-64", "&", "-"} {
 		f.Add(s)

@@ -1,6 +1,7 @@
 package flannel
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/netip"
@@ -119,8 +120,8 @@ func (r *reservation) names(addresses []netip.Addr) bool {
 
 // Reserve returns a Reservation for a node that others reach at an address of
 // each of the cluster's families: the one that the node has, brought to these
-// addresses; or one of the subnet whose lease names the node or its address; or of
-// one that is free. It returns also the lease to make for it, where there is none,
+// addresses, and of several the one that it goes by; or one of the subnet whose lease
+// names the node or its address; or of one that is free. It returns also the lease to make for it, where there is none,
 // by which flanneld learns that the subnet is taken. objects are Configs, Leases
 // and Reservations.
 func (p Plugin) Reserve(objects registry.Objects, node string, addresses []netip.Addr) (*Reservation, *Lease, error) {
@@ -143,14 +144,11 @@ func (p Plugin) Reserve(objects registry.Objects, node string, addresses []netip
 			spec.PublicIPv6 = a.String()
 		}
 	}
-	v := view{settings: settings, node: plugin.Node{Name: node, Addresses: addresses}, leases: leases, reserved: reserved, pick: func(int) int { return 0 }}
-	var subnet Subnet
-	for s, r := range reserved {
-		if r.Node == node {
-			subnet = s
-		}
-	}
-	if own := (owner{name: node, addresses: addresses}).find(leases, &settings); subnet.IsZero() && own != nil {
+	o := owner{name: node, addresses: addresses}
+	others := slices.DeleteFunc(slices.Clone(leases), o.reserved)
+	v := view{settings: settings, node: plugin.Node{Name: node, Addresses: addresses}, leases: others, reserved: reserved, pick: func(int) int { return 0 }}
+	subnet, _ := v.granted()
+	if own := o.find(leases, &settings); own != nil && (subnet.IsZero() || o.reserved(own) && settings.Bears(own.subnet)) {
 		subnet = own.subnet
 	}
 	if subnet.IsZero() {
@@ -169,20 +167,35 @@ func (p Plugin) Reserve(objects registry.Objects, node string, addresses []netip
 	return r, l, err
 }
 
+// reservations are what administrators said, by subnet.
+type reservations map[Subnet]*reservation
+
+// of returns the subnets that are reserved for a node, in the order of their leases' keys.
+func (r reservations) of(node string) []Subnet {
+	var all []Subnet
+	for s := range r {
+		if r[s].Node == node {
+			all = append(all, s)
+		}
+	}
+	slices.SortFunc(all, func(a, b Subnet) int { return cmp.Compare(a.String(), b.String()) })
+	return all
+}
+
 // readReservations returns what administrators said, by subnet, and what of it
 // means nothing.
-func readReservations(objects registry.Objects, k *registry.Kind) (map[Subnet]*reservation, []plugin.Problem) {
-	reservations := map[Subnet]*reservation{}
+func readReservations(objects registry.Objects, k *registry.Kind) (reservations, []plugin.Problem) {
+	said := reservations{}
 	var problems []plugin.Problem
 	for o := range registry.Each[*Reservation](objects, k) {
 		subnet, err := ParseSubnet(o.Name)
 		if err == nil {
-			reservations[subnet], err = o.Spec.read()
+			said[subnet], err = o.Spec.read()
 		}
 		if err != nil {
-			delete(reservations, subnet)
+			delete(said, subnet)
 			problems = append(problems, plugin.Problem{Kind: k, Key: registry.KeyOf(o), Message: err.Error()})
 		}
 	}
-	return reservations, problems
+	return said, problems
 }
