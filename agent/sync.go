@@ -123,8 +123,12 @@ func (s *syncer) Kick() {
 
 // Publish asks for a round that begins after the call and waits for its end.
 // It returns nil if the interfaces named are in the data plane then, whatever
-// else may have failed; and cni.ErrChanging when there are no more rounds.
+// else may have failed, and where none is, if one that is still to come would be;
+// and cni.ErrChanging when there are no more rounds.
 func (s *syncer) Publish(ctx context.Context, interfaces ...string) error {
+	if len(interfaces) == 0 {
+		interfaces = []string{noInterface}
+	}
 	s.mu.Lock()
 	s.asked++
 	want := s.asked

@@ -222,6 +222,23 @@ func TestAnotherPodsMissingInterfaceIsNotOurs(t *testing.T) {
 	})
 }
 
+// TestWhoNamesNoInterfaceIsToldOfTheWhole has another program's route be in the way of another
+// node's subnet. Whoever asks only whether pods that went are gone is told that they are.
+func TestWhoNamesNoInterfaceIsToldOfTheWhole(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inTheWay := &datapath.EntryError{Entry: "add route 10.1.2.0/24", Origin: "HostSubnet node2", Err: errors.New("another program's route is in the way")}
+		plane := &recorder{fail: errors.Join(inTheWay)}
+		s := start(t, plane, somePlan)
+		if err := s.Publish(t.Context()); err != nil {
+			t.Errorf("of a single entry it is told: %v", err)
+		}
+		plane.set(errors.Join(inTheWay, errors.New("no buffer space")))
+		if err := s.Publish(t.Context()); err == nil || strings.Contains(err.Error(), "in the way") {
+			t.Errorf("of more than a single entry it is told: %v", err)
+		}
+	})
+}
+
 // A pod may leave between a plan that still has it and the data plane that misses it. A
 // round that comes by itself soon tells whether it did.
 func TestAMissingInterfaceIsToldOnceItStaysMissing(t *testing.T) {

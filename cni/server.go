@@ -66,8 +66,10 @@ type Node interface {
 	// MTU is what pods' interfaces get, in bytes; 0 leaves it to the kernel.
 	MTU() int
 	// Publish returns when the data plane holds what Server.Endpoints says
-	// now, as far as it concerns the given interfaces, or why it does not. It
-	// wraps ErrChanging where the node comes to have another network instead.
+	// now, as far as it concerns the given interfaces, or why it does not. What
+	// concerns single interfaces, or single entries of the plan, is of no account
+	// to others, nor where no interface is given. The error wraps ErrChanging where
+	// the node comes to have another network instead.
 	Publish(ctx context.Context, interfaces ...string) error
 }
 
