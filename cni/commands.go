@@ -177,29 +177,36 @@ func (s *Server) plumb(ctx context.Context, a ipam.Attachment) *protocol.Error {
 		}
 		return protocol.Errorf(code, "%v", err)
 	}
-	if had := s.link(a.Key); had != 0 && had != index || s.mayKnow(a.Key) {
-		// Another interface of the same name: the data plane must let go of
-		// the one that it knows.
-		s.setLink(a.Key, 0)
+	if s.link(a.Key) != index {
+		s.replaced(a.Key)
+	}
+	if s.mayKnow(a.Key) {
+		// Told of this one beside what it was told last, the data plane would take it for the
+		// one that it knows, and leave it down.
 		if err := s.letGo(ctx); err != nil {
-			s.Log.Debug("the data plane does not know yet that an interface was made anew", "interface", a.HostInterface, "error", err)
+			return unpublished(ctx, err)
 		}
 	}
 	s.setLink(a.Key, index)
 	if err := s.Node.Publish(ctx, a.HostInterface); err != nil {
-		switch {
-		case ctx.Err() != nil:
-			// Not least because this agent is being replaced by another.
-			return protocol.Errorf(protocol.TryAgainLater, "%v: %v", context.Cause(ctx), err)
-		case errors.Is(err, ErrChanging):
-			return protocol.Errorf(protocol.TryAgainLater, "%v", err)
-		}
-		return protocol.Errorf(protocol.DataPlaneFailure, "%v", err)
+		return unpublished(ctx, err)
 	}
 	if err := podlink.Await(linkSpec(a)); err != nil {
 		return protocol.Errorf(protocol.KernelFailure, "%v", err)
 	}
 	return nil
+}
+
+// unpublished says that the data plane does not do what an ADD needs.
+func unpublished(ctx context.Context, err error) *protocol.Error {
+	switch {
+	case ctx.Err() != nil:
+		// Not least because this agent is being replaced by another.
+		return protocol.Errorf(protocol.TryAgainLater, "%v: %v", context.Cause(ctx), err)
+	case errors.Is(err, ErrChanging):
+		return protocol.Errorf(protocol.TryAgainLater, "%v", err)
+	}
+	return protocol.Errorf(protocol.DataPlaneFailure, "%v", err)
 }
 
 // undo takes an attachment away after an ADD that failed. What cannot be

@@ -125,7 +125,8 @@ type Server struct {
 	// collected are the attachments that GC took away, until Collected is asked.
 	collected []ipam.Attachment
 	// leaving are the attachments that went and that the data plane may not have
-	// let go of, each with the number of the removals up to it.
+	// let go of, each with the number of the removals up to it. None of them is in
+	// links.
 	leaving  map[ipam.Key]uint64
 	removals uint64
 }
@@ -341,6 +342,17 @@ func (s *Server) setLink(k ipam.Key, index int) {
 func (s *Server) leave(k ipam.Key) {
 	s.removals++
 	s.leaving[k] = s.removals
+}
+
+// replaced takes note that an attachment has another interface of the same name, where it
+// had one.
+func (s *Server) replaced(k ipam.Key) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.links[k] != 0 {
+		delete(s.links, k)
+		s.leave(k)
+	}
 }
 
 // mayKnow reports whether the data plane may still have an interface of an
