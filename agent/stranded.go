@@ -10,38 +10,44 @@ import (
 	"github.com/weftnet/weft/plugin"
 )
 
-// strands says which endpoints a plan takes the network from that follows another one; nil
-// where there are none. Those are endpoints with an address in a pool that only the previous
-// plan has, of a network in which the next plan gives no addresses at all. This happens where
-// the object that says the node's subnet is lost, or the plug-in's configuration. A plan
-// that gives addresses of another pool is no such plan: the node has its new subnet then.
+// strands says from which endpoints a plan takes the network; nil where it takes it from
+// none. It does where it gives no addresses at all in a network, and has not a subnet that
+// the node has, while endpoints of that network have addresses in none of its subnets. This
+// happens where the object that says the node's subnet is lost, or the plug-in's
+// configuration. A plan that gives addresses of another subnet is no such plan: the node has
+// its new one then. Nor is one that takes nothing away, as where the node had no subnet.
 //
-// Endpoints that the previous plan does not have do not count. They have never had the
-// network.
-func strands(previous, next *plan.Plan, endpoints []plugin.Endpoint) error {
-	if previous == nil {
-		return nil
-	}
+// gateways returns those of the subnets that the node has. It is asked only where that
+// decides.
+//
+// Endpoints whose ADD has not ended count as well: it fails as the plan is refused, and they
+// go.
+func strands(gateways func() ([]netip.Addr, error), next *plan.Plan, endpoints []plugin.Endpoint) error {
 	var pods []string
-	var lost []netip.Prefix
 	for _, e := range endpoints {
-		if _, had := previous.Endpoints.Get(plan.EndpointKey{Interface: e.Interface}); !had || givesIn(next, e.Network) {
+		if givesIn(next, e.Network) {
 			continue
 		}
-		if pool, ok := lostPool(previous, next, e); ok {
-			pods = append(pods, e.Name())
-			if !slices.Contains(lost, pool) {
-				lost = append(lost, pool)
-			}
+		if a, lost := firstOutside(next, e); lost {
+			pods = append(pods, e.Name()+" "+a.String())
 		}
 	}
 	if len(pods) == 0 {
 		return nil
 	}
+	had, err := gateways()
+	if err != nil {
+		return fmt.Errorf("plan not loaded: it cannot be seen whether it takes the network from pods: %w", err)
+	}
+	isLost := func(gateway netip.Addr) bool {
+		return !slices.ContainsFunc(next.Local.Pools, func(p plan.Pool) bool { return p.Prefix.Contains(gateway) })
+	}
+	if !slices.ContainsFunc(had, isLost) {
+		return nil
+	}
 	slices.Sort(pods)
-	slices.SortFunc(lost, netip.Prefix.Compare)
-	return fmt.Errorf("plan not loaded: by it node %s has no subnet, and pods live on %v (%s); the node goes on with the plan before: "+
-		"put right what is said of its subnet, or drain the node", next.Local.Node, lost, printable.Few(pods, 0))
+	return fmt.Errorf("plan not loaded: by it node %s has no subnet, and pods live on the network that it has (%s); the node goes on as it was: "+
+		"put right what is said of its subnet, or drain the node", next.Local.Node, printable.Few(pods, 0))
 }
 
 // givesIn reports whether a plan gives addresses in a network.
@@ -49,16 +55,20 @@ func givesIn(p *plan.Plan, network string) bool {
 	return slices.ContainsFunc(open(p), func(pool plan.Pool) bool { return pool.Network == network })
 }
 
-// lostPool returns the pool of the first address of an endpoint that has one by the previous
-// plan alone.
-func lostPool(previous, next *plan.Plan, e plugin.Endpoint) (netip.Prefix, bool) {
+// firstOutside returns the first address of an endpoint that is in no subnet of a plan.
+func firstOutside(p *plan.Plan, e plugin.Endpoint) (plan.Address, bool) {
 	for _, ip := range e.Addresses {
-		a := plan.Address{Network: e.Network, IP: ip}
-		if before, had := previous.PoolOf(a.Network, a.IP); had {
-			if _, has := next.PoolOf(a.Network, a.IP); !has {
-				return before.Prefix, true
-			}
+		if _, in := p.PoolOf(e.Network, ip); !in {
+			return plan.Address{Network: e.Network, IP: ip}, true
 		}
 	}
-	return netip.Prefix{}, false
+	return plan.Address{}, false
+}
+
+// gatewaysOf returns the gateways of a plan's subnets.
+func gatewaysOf(p *plan.Plan) (gateways []netip.Addr) {
+	for _, pool := range p.Local.Pools {
+		gateways = append(gateways, pool.Gateway)
+	}
+	return gateways
 }

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -50,71 +51,112 @@ func planOf(pools string, pods ...plugin.Endpoint) *plan.Plan {
 func TestStrands(t *testing.T) {
 	for _, test := range []struct {
 		what, before, after string
-		pods, come          []string
+		pods                []string
 		says                string
 	}{
-		{"the subnet is gone", "10.1.1.0/24", "", []string{"web 10.1.1.2"}, nil, "pods live on [10.1.1.0/24] (default/web)"},
-		{"both are gone", "10.1.1.0/24 fd01::/64", "", []string{"web 10.1.1.2 fd01::2", "db fd01::3"}, nil, "pods live on [10.1.1.0/24 fd01::/64] (default/db, default/web)"},
-		{"the one that pods have left is gone", "10.9.1.0/24 closed 10.1.1.0/24", "", []string{"web 10.1.1.2"}, nil, "pods live on [10.1.1.0/24] (default/web)"},
-		{"no pod has an address of it", "10.1.1.0/24", "", nil, nil, ""},
-		{"a pod has one of another", "10.1.1.0/24", "", []string{"web 10.7.1.2"}, nil, ""},
-		{"it is still there", "10.1.1.0/24", "10.1.1.0/24", []string{"web 10.1.1.2"}, nil, ""},
-		{"it gives no addresses any more", "10.1.1.0/24", "closed 10.1.1.0/24", []string{"web 10.1.1.2"}, nil, ""},
-		{"there is another", "10.1.1.0/24", "10.1.3.0/24", []string{"web 10.1.1.2"}, nil, ""},
-		{"there is another, which gives no addresses", "10.1.1.0/24 closed 10.9.1.0/24", "closed 10.9.1.0/24", []string{"web 10.1.1.2"}, nil, "pods live on [10.1.1.0/24] (default/web)"},
-		{"the pod comes with it", "10.1.1.0/24", "", nil, []string{"web 10.1.1.2"}, ""},
-		{"there was none", "", "", []string{"web 10.1.1.2"}, nil, ""},
+		{"the subnet is gone", "10.1.1.0/24", "", []string{"web 10.1.1.2"}, "(default/web 10.1.1.2)"},
+		{"both are gone", "10.1.1.0/24 fd01::/64", "", []string{"web 10.1.1.2 fd01::2", "db fd01::3"}, "(default/db fd01::3, default/web 10.1.1.2)"},
+		{"the one that pods have left is gone", "10.9.1.0/24 closed 10.1.1.0/24", "", []string{"web 10.1.1.2"}, "(default/web 10.1.1.2)"},
+		{"no pod is there", "10.1.1.0/24", "", nil, ""},
+		{"a pod has an address of one that was lost before", "10.1.1.0/24", "", []string{"web 10.7.1.2"}, "(default/web 10.7.1.2)"},
+		{"it is still there", "10.1.1.0/24", "10.1.1.0/24", []string{"web 10.1.1.2"}, ""},
+		{"it gives no addresses any more", "10.1.1.0/24", "closed 10.1.1.0/24", []string{"web 10.1.1.2"}, ""},
+		{"it gives no addresses any more, and a pod has one of one that was lost before", "10.1.1.0/24", "closed 10.1.1.0/24", []string{"web 10.7.1.2"}, ""},
+		{"there is another", "10.1.1.0/24", "10.1.3.0/24", []string{"web 10.1.1.2"}, ""},
+		{"there is another, which gives no addresses", "10.1.1.0/24 closed 10.9.1.0/24", "closed 10.9.1.0/24", []string{"web 10.1.1.2"}, "(default/web 10.1.1.2)"},
+		{"there was none", "", "", []string{"web 10.1.1.2"}, ""},
+		{"many are there", "10.1.1.0/24", "", []string{"a 10.1.1.2", "b 10.1.1.3", "c 10.1.1.4", "d 10.1.1.5"}, "(default/a 10.1.1.2, default/b 10.1.1.3, default/c 10.1.1.4 and 1 more)"},
 	} {
-		var pods, all []plugin.Endpoint
+		var pods []plugin.Endpoint
 		for _, text := range test.pods {
 			pods = append(pods, podAt(t, text))
 		}
-		all = append(all, pods...)
-		for _, text := range test.come {
-			all = append(all, podAt(t, text))
-		}
-		err := strands(planOf(test.before, pods...), planOf(test.after, all...), all)
+		before := func() ([]netip.Addr, error) { return gatewaysOf(planOf(test.before, pods...)), nil }
+		err := strands(before, planOf(test.after, pods...), pods)
 		if said := fmt.Sprint(err); (err == nil) != (test.says == "") || err != nil && !strings.Contains(said, test.says) {
 			t.Errorf("%s: %s", test.what, said)
 		}
 	}
-	if err := strands(nil, planOf(""), []plugin.Endpoint{podAt(t, "web 10.1.1.2")}); err != nil {
-		t.Errorf("the first plan: %v", err)
+}
+
+// TestWhatTheNodeHasIsAskedWhereItDecides has it not be seen which subnets the node has. A plan
+// that may take them from pods is not loaded then; for others nobody asks.
+func TestWhatTheNodeHasIsAskedWhereItDecides(t *testing.T) {
+	unseen := errors.New("no buffer space")
+	asked := func() ([]netip.Addr, error) { return nil, unseen }
+	web := podAt(t, "web 10.1.1.2")
+	if err := strands(asked, planOf("", web), []plugin.Endpoint{web}); !errors.Is(err, unseen) {
+		t.Errorf("of a plan without a subnet: %v", err)
+	}
+	if err := strands(asked, planOf("10.1.3.0/24", web), []plugin.Endpoint{web}); err != nil {
+		t.Errorf("of a plan with a subnet: %v", err)
 	}
 }
 
 // TestPodsKeepTheirNetwork has a node lose its subnet under its pods. They have what they had
-// until the last of them is gone; a pod that would come meanwhile does not keep that up.
+// until the last of them is gone, and a pod that comes meanwhile is told why it cannot. All
+// of this is so wherever the agent is killed, or the choice of plug-ins changes.
 func TestPodsKeepTheirNetwork(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		pods, pools := []plugin.Endpoint{podAt(t, "web 10.1.1.2"), podAt(t, "db 10.1.1.3")}, "10.1.1.0/24"
-		compile := func(*plan.Plan) (plugin.Applied, error) {
-			return plugin.Applied{Input: plugin.Input{Node: plugin.Node{Name: "node1", Endpoints: pods}}, Plan: planOf(pools, pods...)}, nil
-		}
-		s := newSyncer(&recorder{}, slog.New(slog.DiscardHandler), time.Minute, newMetrics(), nil, compile, func(round) {})
+	const steps = 6
+	for kills := range 1 << steps {
+		synctest.Test(t, func(t *testing.T) { keepTheirNetwork(t, kills) })
+	}
+}
+
+// keepTheirNetwork kills the agent before each step whose bit is set in kills.
+func keepTheirNetwork(t *testing.T, kills int) {
+	pods, pools := []plugin.Endpoint{podAt(t, "web 10.1.1.2"), podAt(t, "db 10.1.1.3")}, "10.1.1.0/24"
+	compile := func(*plan.Plan) (plugin.Applied, error) {
+		return plugin.Applied{Input: plugin.Input{Node: plugin.Node{Name: "node1", Endpoints: pods}}, Plan: planOf(pools, pods...)}, nil
+	}
+	node := &recorder{}
+	var s *syncer
+	var wg sync.WaitGroup
+	kill := func() {}
+	begin := func() {
+		kill()
+		s = newSyncer(node, slog.New(slog.DiscardHandler), time.Minute, newMetrics(), nil, compile, func(round) {})
+		s.gateways = node.gateways
 		ctx, cancel := context.WithCancel(t.Context())
-		var wg sync.WaitGroup
 		wg.Go(func() { s.Run(ctx) })
-		defer wg.Wait()
-		defer cancel()
-		check := func(what, said string, left int) {
-			t.Helper()
-			s.Publish(ctx)
-			last := s.Last()
-			if len(last.Plan.Local.Pools) != left || (last.Err == nil) != (said == "") || said != "" && !strings.Contains(last.Err.Error(), said) {
-				t.Errorf("%s: %d pools, and it is said: %v", what, len(last.Plan.Local.Pools), last.Err)
-			}
+		kill = func() { cancel(); wg.Wait() }
+	}
+	begin()
+	defer func() { kill() }()
+	step := 0
+	check := func(what, said, has string, interfaces ...string) {
+		t.Helper()
+		if kills>>step&1 == 1 {
+			begin()
 		}
-		check("at first", "", 1)
-		pools = ""
-		check("the subnet is gone", "(default/db, default/web)", 1)
-		pods = pods[1:]
-		check("one pod is gone", "(default/db)", 1)
-		pods = []plugin.Endpoint{podAt(t, "new 10.1.1.4")}
-		check("but for one that comes, all are gone", "", 0)
-		pools = "10.1.1.0/24"
-		check("the subnet is back", "", 1)
-	})
+		step++
+		err := s.Publish(t.Context(), interfaces...)
+		synctest.Wait()
+		if is, _ := node.gateways(); fmt.Sprint(is) != has || (err == nil) != (said == "") || said != "" && !strings.Contains(err.Error(), said) {
+			t.Errorf("kills %b: %s: the node has the gateways %v, and it is said: %v", kills, what, is, err)
+		}
+	}
+	check("at first", "", "[10.1.1.1]")
+	pools = ""
+	check("the subnet is gone", "(default/db 10.1.1.3, default/web 10.1.1.2)", "[10.1.1.1]")
+	pods = pods[1:]
+	check("one pod is gone", "(default/db 10.1.1.3)", "[10.1.1.1]")
+	pods = []plugin.Endpoint{podAt(t, "new 10.1.1.4")}
+	check("all are gone, and one comes", "by it node node1 has no subnet", "[10.1.1.1]", "weftnew")
+	pods = nil
+	check("that is gone again", "", "[]")
+	pools = "10.1.1.0/24"
+	check("the subnet is back", "", "[10.1.1.1]")
+}
+
+// gateways are those of the plan that was applied last, as of a kernel.
+func (r *recorder) gateways() ([]netip.Addr, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.applied) == 0 {
+		return nil, nil
+	}
+	return gatewaysOf(r.applied[len(r.applied)-1]), nil
 }
 
 // TestWhatAnotherPluginGaveStays has a node use a plug-in that gives it no subnet, as after

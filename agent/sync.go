@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -28,6 +29,9 @@ type syncer struct {
 	// choose, where it is not nil, brings the data plane into force that is asked for,
 	// and says whether that is another than before; plane is that one then.
 	choose func(context.Context, plugin.Applied) (changed bool, err error)
+	// gateways returns those of the subnets that the node has by the plan that another syncer
+	// loaded, or another agent. It is asked while this one has loaded none.
+	gateways func() ([]netip.Addr, error)
 	// gradual is what compile compiles with, nil where that leaves nothing for later.
 	gradual plugin.Gradual
 	// kinds are those that origins in plans may name.
@@ -109,7 +113,7 @@ func newSyncer(plane datapath.DataPlane, log *slog.Logger, repairEvery time.Dura
 	mend.Stop()
 	calm.Stop()
 	return &syncer{mend: mend, calm: calm, plane: plane, compile: compile, kinds: kinds, log: log, repairEvery: repairEvery, metrics: m, reported: reported,
-		pace: paceOfChanges(), turns: newTurns(),
+		gateways: readGateways, pace: paceOfChanges(), turns: newTurns(),
 		kick: make(chan struct{}, 1), finished: make(chan struct{}), ended: make(chan struct{})}
 }
 
@@ -315,7 +319,11 @@ func (s *syncer) round(ctx context.Context, previous round) round {
 		stay.Err = fmt.Errorf("plan not loaded, it is invalid: %w", err)
 		return stay
 	}
-	if err := strands(previous.compiled, compiled.Plan, compiled.Input.Node.Endpoints); err != nil {
+	gateways := s.gateways
+	if previous.Plan != nil {
+		gateways = func() ([]netip.Addr, error) { return gatewaysOf(previous.Plan), nil }
+	}
+	if err := strands(gateways, compiled.Plan, compiled.Input.Node.Endpoints); err != nil {
 		stay.Err = err
 		return stay
 	}

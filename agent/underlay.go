@@ -234,6 +234,29 @@ func readLinks() (links []link, local []netip.Addr, err error) {
 	return links, local, nil
 }
 
+// readGateways reads the addresses of the interfaces that Weft made. Those of the node's
+// subnets are gateways, and ends of tunnels.
+func readGateways() (gateways []netip.Addr, err error) {
+	links, err := dump(netlink.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("list interfaces: %w", err)
+	}
+	own := make(map[int]bool)
+	for _, l := range links {
+		own[l.Attrs().Index] = datapath.OwnsInterface(l.Attrs().Name)
+	}
+	addresses, err := dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
+	for _, a := range addresses {
+		if ip, _ := netip.AddrFromSlice(a.IP); own[a.LinkIndex] && !ip.IsLinkLocalUnicast() {
+			gateways = append(gateways, ip.Unmap())
+		}
+	}
+	return gateways, nil
+}
+
 // deliveredTo returns the address of a route by which the kernel takes packets to
 // that address for its own. The kernel makes these routes, and users can add some.
 // Which there are depends on its version, on the state of the interface and on the

@@ -86,7 +86,8 @@ func parseLinks(t *testing.T, text string) []link {
 }
 
 // TestWhatANodeDeliversToItself holds what the agent reads against what the kernel
-// does: how it looks up each address of a few interfaces and beside them.
+// does: how it looks up each address of a few interfaces and beside them. What is Weft's
+// own it reads apart from that.
 func TestWhatANodeDeliversToItself(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: it makes a network namespace")
@@ -152,6 +153,9 @@ func TestWhatANodeDeliversToItself(t *testing.T) {
 		got := othersOf(local, nil)
 		if text := strings.Trim(fmt.Sprint(got), "[]"); text != its {
 			t.Errorf("got  %s\nwant %s", text, its)
+		}
+		if gateways, err := readGateways(); err != nil || fmt.Sprint(gateways) != "[10.1.1.1 fd01::1]" {
+			t.Errorf("the gateways are %v; %v", gateways, err)
 		}
 		for a := range strings.FieldsSeq(its + " " + nobodys) {
 			if told, local := slices.Contains(got, netip.MustParseAddr(a)), isLocal(a); told != local {

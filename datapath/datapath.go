@@ -302,7 +302,9 @@ type Drop struct {
 }
 
 // InterfacePrefix begins the name of every interface that Weft makes on a
-// node, those of pods included.
+// node, those of pods included. The gateways of a plan's pools are addresses of such
+// interfaces as long as the plan is applied: so whoever starts can tell which subnets the
+// node has.
 const InterfacePrefix = "weft"
 
 // OwnsInterface reports whether a node's interface is Weft's, by its name.

@@ -32,6 +32,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/tools/txtar"
 	"pgregory.net/rapid"
 
@@ -156,7 +157,7 @@ func parseFlows(t *testing.T, plans map[string]*plan.Plan, text string) []plan.F
 }
 
 // restart gives every node another instance of the data plane, which must
-// find nothing to do.
+// find nothing to do. Whoever starts with it finds which subnets the node has.
 func (l *topology) restart(plans map[string]*plan.Plan) {
 	l.t.Helper()
 	for name, p := range plans {
@@ -169,7 +170,40 @@ func (l *topology) restart(plans map[string]*plan.Plan) {
 		if lines := l.repair(n); len(lines) > 0 {
 			l.t.Errorf("%s: a new instance with the same plan has something to repair: %q", name, lines)
 		}
+		has := l.gateways(n)
+		for _, pool := range p.Local.Pools {
+			if !has[pool.Gateway] {
+				l.t.Errorf("%s: no interface of Weft's has the gateway %s, only %v", name, pool.Gateway, slices.Collect(maps.Keys(has)))
+			}
+		}
 	}
+}
+
+// gateways returns the addresses of a node's interfaces that are named as Weft's.
+func (l *topology) gateways(n *node) map[netip.Addr]bool {
+	l.t.Helper()
+	all := make(map[netip.Addr]bool)
+	must(l.t, n.Do(func() error {
+		links, err := netlink.LinkList()
+		if err != nil {
+			return err
+		}
+		for _, link := range links {
+			if !datapath.OwnsInterface(link.Attrs().Name) {
+				continue
+			}
+			addresses, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+			if err != nil {
+				return err
+			}
+			for _, a := range addresses {
+				ip, _ := netip.AddrFromSlice(a.IP)
+				all[ip.Unmap()] = true
+			}
+		}
+		return nil
+	}))
+	return all
 }
 
 // lacks names what plans need and the data plane cannot do.
