@@ -47,9 +47,9 @@ func newApply(c *connection) *cobra.Command {
 		Use:   "apply -f FILE",
 		Short: "Create or change objects as a file says",
 		Long: `apply makes objects what the documents of a YAML or JSON file say. Fields that
-the file does not have keep their value, unless an earlier apply set them. The
-status of objects that exist is not touched. All documents are checked before
-the first is written.`,
+the file does not have keep their value, unless an earlier apply set them: those
+go, and nothing that is beside them. The status of objects that exist is not
+touched. All documents are checked before the first is written.`,
 		Example: `  weft apply -f network.yaml
   weft get clusterconfig default -o yaml | sed s/openshift-subnet/flannel/ | weft apply -f -`,
 		Args: cobra.NoArgs,
@@ -357,8 +357,9 @@ func (t target) merge(have registry.Object) (registry.Object, error) {
 	}
 	if t.kind.Layout != nil {
 		// Such a kind keeps nothing but its value, which the file says whole.
-		last = result
+		last = maps.Clone(result)
 	}
+	delete(last, "status")
 	mergeFields(result, last, want)
 	o := t.kind.New()
 	if err := convert(result, o); err != nil {
@@ -391,23 +392,46 @@ func (t target) merge(have registry.Object) (registry.Object, error) {
 	return o, nil
 }
 
-// mergeFields is the three-way merge of JSON objects (in the sense of RFC
-// 7396 for what lists are): have gets what want says, and loses what last said
-// and want does not.
+// mergeFields is a three-way merge of JSON objects, in which a list is one value:
+// have gets what want says, and loses what last said and want does not. What neither
+// ever named stays. A null takes away a value, and of an object what last said.
 func mergeFields(have, last, want map[string]any) {
-	for k := range last {
-		if _, still := want[k]; !still && k != "status" {
-			delete(have, k)
+	for k, l := range last {
+		if want[k] == nil {
+			forget(have, k, l)
 		}
 	}
 	for k, w := range want {
-		wm, isMap := w.(map[string]any)
-		if hm, ok := have[k].(map[string]any); ok && isMap {
+		wm, isObject := w.(map[string]any)
+		hm, wasObject := have[k].(map[string]any)
+		switch {
+		case isObject && wasObject:
 			lm, _ := last[k].(map[string]any)
 			mergeFields(hm, lm, wm)
-			continue
+		case w != nil:
+			have[k] = w
+		case !wasObject:
+			delete(have, k)
 		}
-		have[k] = w
+	}
+}
+
+// forget takes from have what last said of a field, and the field itself where
+// nothing is left of it.
+func forget(have map[string]any, field string, last any) {
+	hm, isObject := have[field].(map[string]any)
+	lm, wasObject := last.(map[string]any)
+	switch {
+	case last == nil || wasObject && !isObject: // nothing of what it said is there
+	case wasObject:
+		for k, l := range lm {
+			forget(hm, k, l)
+		}
+		if len(hm) == 0 {
+			delete(have, field)
+		}
+	default:
+		delete(have, field)
 	}
 }
 

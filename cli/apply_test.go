@@ -2,10 +2,15 @@ package cli
 
 import (
 	"fmt"
+	"maps"
+	"reflect"
 	"strings"
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/registry"
 )
 
 // TestTooLargeToKeep applies policies of which apply's copy has room in the object's
@@ -37,4 +42,146 @@ func TestTooLargeToKeep(t *testing.T) {
 			t.Errorf("of %d rules it says\n%.300s\nnot\n%s", rules, got, want)
 		}
 	}
+}
+
+// TestOthersAnnotationsStay applies a file that has an annotation, then one that has
+// none: what an agent or a controller wrote on the object meanwhile stays.
+func TestOthersAnnotationsStay(t *testing.T) {
+	const hostSubnet = "apiVersion: network.openshift.io/v1\nkind: HostSubnet\nmetadata: {name: node1%s}\nhost: node1\nhostIP: 172.30.0.11\nsubnet: 10.1.0.0/24\n"
+	const node = "apiVersion: v1\nkind: Node\nmetadata: {name: node1%s}\n"
+	apply := func(have registry.Object, text string) registry.Object {
+		decoded, err := api.Decode([]byte(text), kinds())
+		if err != nil {
+			t.Fatal(err)
+		}
+		o, err := newTarget(decoded[0], "default").merge(have)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+	for _, object := range []string{hostSubnet, node} {
+		for _, without := range []string{"", ", annotations: {}", ", annotations: null"} {
+			o := apply(nil, fmt.Sprintf(object, ", annotations: {note: mine}"))
+			theirs := maps.Clone(o.GetAnnotations())
+			theirs["weft.network/theirs"] = "fd00::/64"
+			o.SetAnnotations(theirs)
+			o = apply(o, fmt.Sprintf(object, without))
+			got := maps.Clone(o.GetAnnotations())
+			delete(got, lastApplied)
+			if want := map[string]string{"weft.network/theirs": "fd00::/64"}; !maps.Equal(got, want) {
+				t.Errorf("after a file with %q the annotations are %v, want %v:\n%s", without, got, want, object)
+			}
+		}
+	}
+}
+
+// TestWhatNobodyNamedStays merges any files into any objects: what neither the last
+// file nor this one names stays, what this one names is as it says, and what the last
+// one named and this one does not is gone.
+func TestWhatNobodyNamedStays(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		have, last, want := anyFields(3).Draw(t, "have"), anyFields(3).Draw(t, "last"), anyFields(3).Draw(t, "want")
+		got := copied(have)
+		mergeFields(got, copied(last), copied(want))
+		for path, v := range values(have, "") {
+			if says(last, path) == nil && says(want, path) == nil && !named(want, path) && !reflect.DeepEqual(at(got, path), v) {
+				t.Fatalf("%s was %v, and is %v, though no file named it: %v", path, v, at(got, path), got)
+			}
+		}
+		for path, v := range values(want, "") {
+			if !reflect.DeepEqual(at(got, path), v) {
+				t.Fatalf("%s is %v, where the file says %v: %v", path, at(got, path), v, got)
+			}
+		}
+		for path := range values(last, "") {
+			if says(want, path) == nil && at(got, path) != nil && !isObject(at(want, path)) {
+				t.Fatalf("%s is %v, where the last file named it and this one does not: %v", path, at(got, path), got)
+			}
+		}
+		for path, v := range values(got, "") {
+			if !reflect.DeepEqual(at(have, path), v) && !reflect.DeepEqual(at(want, path), v) {
+				t.Fatalf("%s is %v, which is neither the object's nor the file's: %v", path, v, got)
+			}
+		}
+	})
+}
+
+// anyFields are those of a JSON object, with objects within it so deep.
+func anyFields(depth int) *rapid.Generator[map[string]any] {
+	return rapid.Custom(func(t *rapid.T) map[string]any {
+		o := make(map[string]any)
+		for _, name := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"a", "b", "status"}), 0, 3, rapid.ID[string]).Draw(t, "names") {
+			kind := rapid.IntRange(0, 9).Draw(t, "kind")
+			switch {
+			case kind == 0:
+				o[name] = nil
+			case kind == 1:
+				o[name] = []any{rapid.SampledFrom([]string{"u", "v"}).Draw(t, "item")}
+			case kind <= 3 || depth == 0:
+				o[name] = rapid.SampledFrom([]string{"u", "v", "w"}).Draw(t, "value")
+			default:
+				o[name] = anyFields(depth-1).Draw(t, name)
+			}
+		}
+		return o
+	})
+}
+
+func copied(o map[string]any) map[string]any {
+	c := maps.Clone(o)
+	for k, v := range c {
+		if inner, ok := v.(map[string]any); ok {
+			c[k] = copied(inner)
+		}
+	}
+	return c
+}
+
+func isObject(v any) bool { _, ok := v.(map[string]any); return ok }
+
+// values are those of an object and of objects within it, by their paths. A null is none.
+func values(o map[string]any, under string) map[string]any {
+	all := make(map[string]any)
+	for k, v := range o {
+		switch inner, ok := v.(map[string]any); {
+		case ok:
+			maps.Copy(all, values(inner, under+k+"."))
+		case v != nil:
+			all[under+k] = v
+		}
+	}
+	return all
+}
+
+// at returns what an object has at a path, nil where that is nothing.
+func at(o map[string]any, path string) any {
+	first, rest, more := strings.Cut(path, ".")
+	if !more {
+		return o[first]
+	}
+	inner, _ := o[first].(map[string]any)
+	return at(inner, rest)
+}
+
+// says returns the value that an object has at a path or at what the path is within.
+func says(o map[string]any, path string) any {
+	first, rest, more := strings.Cut(path, ".")
+	if inner, ok := o[first].(map[string]any); ok {
+		if !more {
+			return nil
+		}
+		return says(inner, rest)
+	}
+	return o[first]
+}
+
+// named reports whether an object has the very path, be it with null.
+func named(o map[string]any, path string) bool {
+	if i := strings.LastIndexByte(path, '.'); i >= 0 {
+		o, _ = at(o, path[:i]).(map[string]any)
+		path = path[i+1:]
+	}
+	_, ok := o[path]
+	return ok
 }
