@@ -427,15 +427,15 @@ func (o *Watching) readDecisions(ctx context.Context, f func(trace.Event)) error
 		// out is the device that it is to leave on.
 		out uint32
 	}
-	own := tablePrefix + o.watch.ID
+	table := tablePrefix + o.watch.ID
 	packets := make(map[uint32]*packet)
-	return o.each(ctx, o.traces.SetReadDeadline, func() error {
+	return o.each(ctx, o.traces, func() (own bool, err error) {
 		messages, err := o.traces.Receive()
 		switch {
 		case errors.Is(err, unix.ENOBUFS):
-			return errors.New("some of what the kernel decided was lost, as it tells more than can be read: ask again")
+			return false, errors.New("some of what the kernel decided was lost, as it tells more than can be read: ask again")
 		case err != nil:
-			return fmt.Errorf("read what the kernel decides: %w", err)
+			return false, fmt.Errorf("read what the kernel decides: %w", err)
 		}
 		for _, m := range messages {
 			d, ok := parseDecision(m)
@@ -448,7 +448,8 @@ func (o *Watching) readDecisions(ctx context.Context, f func(trace.Event)) error
 			if strings.HasPrefix(d.table, tablePrefix) {
 				switch headers := slices.Concat(d.header, d.transport); {
 				case d.kind != traceRule || d.word() != "accept":
-				case d.table == own:
+				case d.table == table:
+					own = true
 					p := &packet{reply: strings.HasSuffix(d.chain, replySuffix), tunnel: strings.HasPrefix(d.chain, tunnelPrefix), headers: headers}
 					p.hook = strings.TrimSuffix(strings.TrimPrefix(d.chain, tunnelPrefix), replySuffix)
 					packets[d.id] = p
@@ -461,6 +462,7 @@ func (o *Watching) readDecisions(ctx context.Context, f func(trace.Event)) error
 			if p == nil {
 				continue
 			}
+			own = true
 			if to, ok := o.destination(d); ok && !p.reply && !p.tunnel {
 				p.out = d.out
 				if p.to = to; to == netip.AddrPortFrom(o.watch.Destination, o.watch.Port) {
@@ -472,12 +474,12 @@ func (o *Watching) readDecisions(ctx context.Context, f func(trace.Event)) error
 				continue
 			}
 			if err := o.names.refresh(); err != nil {
-				return err
+				return own, err
 			}
 			k := chainKey{d.family, d.table, d.chain}
 			hook, err := o.names.hook(k)
 			if err != nil {
-				return err
+				return own, err
 			}
 			p.hook = cmp.Or(hook, p.hook)
 			e := trace.Event{Kind: trace.Decided, Time: time.Now(), Reply: p.reply, Tunnel: p.tunnel, Family: familyName(d.family),
@@ -493,6 +495,6 @@ func (o *Watching) readDecisions(ctx context.Context, f func(trace.Event)) error
 			}
 			f(e)
 		}
-		return nil
+		return own, nil
 	})
 }

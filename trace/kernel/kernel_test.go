@@ -11,7 +11,10 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -182,6 +185,93 @@ func TestLost(t *testing.T) {
 		}
 		o.Close()
 	}
+}
+
+// TestOthersSend has others send between the same addresses all the while, more often
+// than a source is waited for: it ends with what is told of the probe.
+func TestOthersSend(t *testing.T) {
+	b := newBench(t, drops10+` comment "no"`)
+	stop := make(chan struct{})
+	var others sync.WaitGroup
+	defer others.Wait()
+	defer close(stop)
+	others.Go(func() {
+		for tick := time.Tick(settle / 20); ; {
+			select {
+			case <-tick:
+				b.send(sourcePort+1, 10, 1)
+			case <-stop:
+				return
+			}
+		}
+	})
+	o := b.watch("0123abcd", 10, sourcePort)
+	b.send(sourcePort, 10, 1)
+	if got := decided(b.events(o)); !slices.Equal(got, []string{"drop input no"}) {
+		t.Errorf("decided is %q", got)
+	}
+}
+
+// TestTheEndComes counts what is read of a source once the end was asked for, which is
+// up to a moment without the probe, whatever others send, and never for ever.
+func TestTheEndComes(t *testing.T) {
+	const gap = settle / 10
+	for name, test := range map[string]struct {
+		// own says of what comes, one each gap, whether it is of the probe.
+		own func(n int) bool
+		// reads is how many times it is read, and failed what the error says.
+		reads  int
+		failed string
+	}{
+		"others alone":              {func(int) bool { return false }, 9, ""},
+		"the probe among others":    {func(n int) bool { return n == 5 }, 5 + 9, ""},
+		"the probe without any end": {func(int) bool { return true }, int(mostSettle/gap) - 1, "more of what looks like the probe"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var asked atomic.Bool
+			asked.Store(true)
+			var until time.Time
+			began, reads := time.Now(), 0
+			err := each(t.Context(), &asked, func(d time.Time) error { until = d; return nil },
+				func() (bool, error) { return false, nil },
+				func() (bool, error) {
+					next := began.Add(time.Duration(reads+1) * gap)
+					if !next.Before(until) {
+						time.Sleep(time.Until(until))
+						return false, os.ErrDeadlineExceeded
+					}
+					time.Sleep(time.Until(next))
+					reads++
+					return test.own(reads), nil
+				})
+			if reads != test.reads {
+				t.Errorf("%s: it was read %d times, want %d", name, reads, test.reads)
+			}
+			if (err == nil) != (test.failed == "") || err != nil && !strings.Contains(err.Error(), test.failed) {
+				t.Errorf("%s: the error is %v", name, err)
+			}
+		})
+	}
+}
+
+// TestWhatWaitsIsRead has a source hold more than can be read until it is quiet: it is
+// read up to the end, where the probe may be.
+func TestWhatWaitsIsRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var asked atomic.Bool
+		asked.Store(true)
+		const waiting = 5
+		reads := 0
+		if err := each(t.Context(), &asked, func(time.Time) error { return nil },
+			func() (bool, error) { return reads < waiting, nil },
+			func() (bool, error) { time.Sleep(settle); reads++; return false, nil },
+		); err != nil {
+			t.Error(err)
+		}
+		if reads != waiting {
+			t.Errorf("it was read %d times, want %d", reads, waiting)
+		}
+	})
 }
 
 // TestAlike has somebody else send what looks like a probe whose port is not

@@ -194,7 +194,7 @@ func (o *Watching) readPackets(ctx context.Context, f func(trace.Event)) error {
 	encapsulates := make(map[int]bool)
 	var only uint16 // the source port of all packets so far
 	b := make([]byte, snap)
-	return o.each(ctx, o.packets.SetReadDeadline, func() error {
+	return o.each(ctx, o.packets, func() (bool, error) {
 		var n int
 		var from unix.Sockaddr
 		var lost uint32
@@ -214,37 +214,37 @@ func (o *Watching) readPackets(ctx context.Context, f func(trace.Event)) error {
 		})
 		switch {
 		case err != nil:
-			return err
+			return false, err
 		case lost > 0:
-			return errors.New("some of the packets were lost to sight, as there are more than can be read: ask again")
+			return false, errors.New("some of the packets were lost to sight, as there are more than can be read: ask again")
 		case errors.Is(failed, unix.ENETDOWN):
-			return nil // a device went down
+			return false, nil // a device went down
 		case failed != nil:
-			return fmt.Errorf("look at packets: %w", failed)
+			return false, fmt.Errorf("look at packets: %w", failed)
 		}
 		link, ok := from.(*unix.SockaddrLinklayer)
 		if !ok {
-			return nil
+			return false, nil
 		}
 		reply, tunnel, port, ok := o.recognise(b[:n])
 		if !ok {
-			return nil
+			return false, nil
 		}
 		if only == 0 {
 			only = port
 		} else if port != only {
-			return fmt.Errorf("others send the same from %s, so that the probe, whose port was translated, cannot be told from theirs: ask again", o.watch.Source)
+			return false, fmt.Errorf("others send the same from %s, so that the probe, whose port was translated, cannot be told from theirs: ask again", o.watch.Source)
 		}
 		name, known := names[link.Ifindex]
 		if !known {
 			i, err := net.InterfaceByIndex(link.Ifindex)
 			if err != nil {
-				return fmt.Errorf("the device that the packet passed is gone: ask again: %w", err)
+				return false, fmt.Errorf("the device that the packet passed is gone: ask again: %w", err)
 			}
 			name = i.Name
 			names[link.Ifindex] = name
 			if encapsulates[link.Ifindex], err = isOverlay(link.Ifindex); err != nil {
-				return err
+				return false, err
 			}
 		}
 		out := link.Pkttype == unix.PACKET_OUTGOING
@@ -253,7 +253,7 @@ func (o *Watching) readPackets(ctx context.Context, f func(trace.Event)) error {
 		}
 		f(trace.Event{Kind: trace.Seen, Time: time.Now(), Reply: reply, Device: name, Out: out, Tunnel: tunnel,
 			Encapsulates: encapsulates[link.Ifindex]})
-		return nil
+		return true, nil
 	})
 }
 

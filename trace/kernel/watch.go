@@ -11,6 +11,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/mdlayher/netlink"
@@ -38,9 +39,12 @@ const (
 	// traceBuffer is how much the kernel keeps of what it tells until that is
 	// read, in bytes: some thousand decisions.
 	traceBuffer = 4 << 20
-	// settle is how long a source has nothing more to tell before it is at its
-	// end, for packets that are still on their way.
+	// settle is how long a source has nothing more to tell of the probe before it is
+	// at its end, for packets that are still on their way.
 	settle = 200 * time.Millisecond
+	// mostSettle bounds that, where what looks like the probe does not end: who asked
+	// waits little longer.
+	mostSettle = 3 * time.Second
 )
 
 // Open begins to look. It must be closed.
@@ -141,24 +145,68 @@ func (o *Watching) Run(ctx context.Context, ending <-chan struct{}, f func(trace
 	return o.tellUntraced(f)
 }
 
-// each calls next, which waits for something to be read, until ctx ends, or
-// until there is nothing more once the end was asked for.
-func (o *Watching) each(ctx context.Context, deadline func(time.Time) error, next func() error) error {
+// source is what is read.
+type source interface {
+	syscall.Conn
+	SetReadDeadline(time.Time) error
+}
+
+// each calls next, which waits for something to be read and says whether that was of
+// the probe, until ctx ends; or once the end was asked for, until nothing of the probe
+// has come for a while and all that came beside it is read. Others may send without end.
+func (o *Watching) each(ctx context.Context, from source, next func() (own bool, err error)) error {
+	return each(ctx, &o.ending, from.SetReadDeadline, func() (bool, error) { return isReadable(from) }, next)
+}
+
+func each(ctx context.Context, asked *atomic.Bool, deadline func(time.Time) error, readable func() (bool, error), next func() (own bool, err error)) error {
+	var quiet, last time.Time // once the end was asked for
 	for ctx.Err() == nil {
-		last := o.ending.Load()
-		if last {
-			if err := deadline(time.Now().Add(settle)); err != nil {
+		ending := asked.Load()
+		if now := time.Now(); ending {
+			if last.IsZero() {
+				quiet, last = now.Add(settle), now.Add(mostSettle)
+			}
+			until := quiet
+			if !now.Before(quiet) {
+				if more, err := readable(); err != nil || !more {
+					return err
+				}
+				until = last
+			}
+			if !now.Before(last) {
+				return fmt.Errorf("%s after the end more of what looks like the probe was still to be read: others send too much between these addresses, ask again when it is less", mostSettle)
+			}
+			if until.After(last) {
+				until = last
+			}
+			if err := deadline(until); err != nil {
 				return err
 			}
 		}
-		err := next()
+		own, err := next()
 		switch {
-		case err == nil:
-		case !errors.Is(err, os.ErrDeadlineExceeded):
+		case err != nil && !errors.Is(err, os.ErrDeadlineExceeded):
 			return err
-		case last:
-			return nil
+		case own && ending:
+			quiet = time.Now().Add(settle)
 		}
 	}
 	return nil
+}
+
+// isReadable reports whether there is something to be read now.
+func isReadable(from source) (is bool, err error) {
+	conn, err := from.SyscallConn()
+	if err != nil {
+		return false, err
+	}
+	var failed error
+	err = conn.Control(func(fd uintptr) {
+		var n int
+		if n, failed = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0); errors.Is(failed, unix.EINTR) {
+			n, failed = 1, nil // to be asked again after a read, which waits no longer than it may
+		}
+		is = n > 0
+	})
+	return is, os.NewSyscallError("poll", errors.Join(err, failed))
 }
