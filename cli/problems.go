@@ -280,13 +280,13 @@ func missingNodes(l *problemList, c explain.Cluster, held map[string]string) {
 		}
 		message := "there is no such Node, though its agent runs"
 		if pods := orphans[name]; len(pods) > 0 {
-			message += " and " + podsAre(pods) + " on it; no other node has a way there"
+			message += " and " + podsAre(pods) + " on it; other nodes may have no way there"
 		}
 		l.about(api.Node, registry.Key{Name: name}, message, "if it was not to be deleted, start its agent again to register it; else stop the agent")
 		delete(orphans, name)
 	}
 	for _, name := range slices.Sorted(maps.Keys(orphans)) {
-		l.about(api.Node, registry.Key{Name: name}, "there is no such Node, but "+podsAre(orphans[name])+" on it; no other node has a way there",
+		l.about(api.Node, registry.Key{Name: name}, "there is no such Node, but "+podsAre(orphans[name])+" on it; other nodes may have no way there",
 			"start its agent to register it, or delete the pods")
 	}
 	for _, name := range slices.Sorted(maps.Keys(rivals)) {

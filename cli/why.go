@@ -44,7 +44,8 @@ of their nodes, and asks no kernel: that a node has not yet taken in that a poli
 gone, say, it cannot know. --live asks the kernels.
 
 What is not known is not claimed. Of a node on the way whose agent is lost, or
-that does not do all that its plan says, of a pod that has lost its interface, and
+that does not do all that its plan says, of a machine to which a node hands the
+packet and that is no node of the cluster, of a pod that has lost its interface, and
 of a Service, which others than Weft translate, the verdict is unknown, with what
 is known.
 

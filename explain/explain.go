@@ -117,9 +117,16 @@ func (c Cluster) answer(a *Answer, flow plan.Flow, planner *planner) {
 	c.warnOfOrphans(a, planner.plans)
 }
 
-// doubt says what is not known of the nodes that the packet meets, whose plans were
-// compiled.
+// doubt says what is not known of the nodes that the packet meets, and of machines of
+// which there is no plan: a node that was deleted may run or not, and what others than
+// nodes do with packets nothing in the registry tells.
 func (c Cluster) doubt(a *Answer, planner *planner) {
+	if from := a.Source.Node; from != "" && planner.plans[from] == nil {
+		a.Doubt("what " + from + " does is not known")
+	}
+	if a.Peer != "" {
+		a.Doubt("what becomes of it at " + a.Peer + " is not known")
+	}
 	seen := map[string]bool{"": true}
 	for _, s := range a.Steps {
 		if seen[s.Node] {

@@ -40,6 +40,9 @@ type Explanation struct {
 	// it is allowed at all, if both are.
 	Node      string `json:"node,omitempty"`
 	Interface string `json:"interface,omitempty"`
+	// Peer is the machine beyond what plans know to which a node hands the packet, as
+	// the node's plan calls it; empty where it does not leave for a peer.
+	Peer string `json:"peer,omitempty"`
 	// SeenSource and SeenDestination are the addresses in the packet as it
 	// arrives; invalid where it does not.
 	SeenSource      netip.Addr `json:"seenSource,omitzero"`

@@ -432,6 +432,7 @@ func (x *explainer) leave(p *Plan, from sender, k EndpointKey, e Endpoint, route
 		if next := x.plans[route.Peer()]; next != nil {
 			return x.deny("%s sends to %s at %s, which is not an address of that node", p.Local.Node, route.Peer(), via)
 		}
+		x.result.Peer = route.Peer()
 		if route.Peer() == via.String() {
 			return x.allow("left to next hop %s", via)
 		}
@@ -512,6 +513,7 @@ func (x *explainer) tunnel(p *Plan, from sender, route Route, as sender) stage {
 	if x.plans[route.Peer()] != nil {
 		return x.deny("%s sends to %s at VTEP %s, which is not that node's", p.Local.Node, route.Peer(), end.VTEP)
 	}
+	x.result.Peer = route.Peer()
 	return x.allow("left to %s at VTEP %s, of which no plan is known", route.Peer(), end.VTEP)
 }
 
