@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"os"
 	"os/exec"
+	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,6 +19,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/weftnet/weft/datapath/dataplanes"
@@ -271,7 +274,8 @@ func newLabExec(dir *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "exec POD|node/NODE|outside -- COMMAND...",
 		Short: "Run a command in a pod, on a node, or outside the cluster",
-		Long:  "exec runs any command of this machine in the namespaces of a pod or a node, and ends with its exit code.",
+		Long: `exec runs any command of this machine in the namespaces of a pod or a node, and ends
+with its exit code. The command gets the signals that exec gets.`,
 		Example: `  weft lab exec web -- ip address
   weft lab exec -n shop db -- ping -c 1 10.1.0.2
   weft lab exec node/node1 -- ip route`,
@@ -290,7 +294,13 @@ func newLabExec(dir *string) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		c := lab.Command{Args: command, Stdin: cmd.InOrStdin(), Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr()}
+		signals := make(chan os.Signal, 8)
+		signal.Notify(signals, unix.SIGTERM, unix.SIGHUP)
+		if !isForeground() {
+			signal.Notify(signals, unix.SIGINT, unix.SIGQUIT)
+		}
+		defer signal.Stop(signals)
+		c := lab.Command{Args: command, Stdin: cmd.InOrStdin(), Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(), Signals: signals}
 		if node, ok := strings.CutPrefix(target, "node/"); ok {
 			err = l.ExecNode(node, c)
 		} else if target == "outside" {
@@ -309,6 +319,19 @@ func newLabExec(dir *string) *cobra.Command {
 		return err
 	}
 	return cmd
+}
+
+// isForeground reports whether the terminal tells this process and what it runs of what
+// is typed there, as Ctrl-C: the command has had such a signal already, and must not
+// have it twice.
+func isForeground() bool {
+	tty, err := os.Open("/dev/tty")
+	if err != nil {
+		return false
+	}
+	defer tty.Close()
+	group, err := unix.IoctlGetInt(int(tty.Fd()), unix.TIOCGPGRP)
+	return err == nil && group == unix.Getpgrp()
 }
 
 func newLabDelete(dir *string) *cobra.Command {

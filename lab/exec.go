@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -20,6 +21,8 @@ type Command struct {
 	Stdin  io.Reader
 	Stdout io.Writer
 	Stderr io.Writer
+	// Signals are passed on to the command while it runs; nil passes on none.
+	Signals <-chan os.Signal
 }
 
 func (c Command) run() error {
@@ -29,7 +32,24 @@ func (c Command) run() error {
 	cmd := exec.Command(c.Args[0], c.Args[1:]...)
 	cmd.Dir = "/"
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = c.Stdin, c.Stdout, c.Stderr
-	return cmd.Run()
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	ended := make(chan struct{})
+	var passing sync.WaitGroup
+	passing.Go(func() {
+		for {
+			select {
+			case s := <-c.Signals:
+				_ = cmd.Process.Signal(s) // it may have ended
+			case <-ended:
+				return
+			}
+		}
+	})
+	defer passing.Wait()
+	defer close(ended)
+	return cmd.Wait()
 }
 
 // Exec runs a command in a pod's namespaces and returns when it has ended.

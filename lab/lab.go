@@ -321,6 +321,10 @@ func (l *Lab) remove() error {
 	if err := l.killAll("daemons/*.json", "pods/*/*/process.json"); err != nil {
 		return err
 	}
+	// What else runs there, as by Exec, would go on where nobody finds it any more.
+	if err := l.endWithinAll(); err != nil {
+		return err
+	}
 	if err := unmountBelow(string(l.dir)); err != nil {
 		return err
 	}

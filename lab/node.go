@@ -222,8 +222,8 @@ func ask(ctx context.Context, c *http.Client, path string) error {
 // ErrOff says that a node is off already.
 var ErrOff = errors.New("is off already")
 
-// StopNode cuts a node's power: its agent, its pods and its namespaces are
-// gone at once. Its objects stay. It returns ErrOff where nothing of the node was
+// StopNode cuts a node's power: its agent, its pods, whatever else runs there and its
+// namespaces are gone at once. Its objects stay. It returns ErrOff where nothing of the node was
 // there.
 func (l *Lab) StopNode(name string) error {
 	m, err := l.node(name)
@@ -248,6 +248,9 @@ func (l *Lab) StopNode(name string) error {
 		}
 	}
 	if err := tasks.Wait(); err != nil {
+		return err
+	}
+	if err := endWithin(l.dir.network(m.name)); err != nil {
 		return err
 	}
 	// The record of the agent goes last: without it the node is off.
