@@ -4,8 +4,6 @@
 # behind.
 set -eu
 
-WEFT_LAB_DIR=${WEFT_LAB_DIR:-/run/weft-demo}
-export WEFT_LAB_DIR
 bold='' cyan='' plain=''
 if [ -t 1 ]; then
 	bold=$(printf '\033[1m') cyan=$(printf '\033[36m') plain=$(printf '\033[0m')
@@ -17,7 +15,10 @@ run() {
 }
 
 [ "$(id -u)" = 0 ] || { echo "the demo needs root: its nodes are network namespaces" >&2; exit 1; }
-trap 'weft lab down >/dev/null 2>&1 || true; rm -f "$WEFT_LAB_DIR.yaml"' EXIT
+# A directory of its own: what the end takes down is never another's lab.
+WEFT_LAB_DIR=$(mktemp -d /run/weft-demo.XXXXXX)
+export WEFT_LAB_DIR
+trap 'weft lab down >/dev/null 2>&1 || rmdir "$WEFT_LAB_DIR" 2>/dev/null || true; rm -f "$WEFT_LAB_DIR.yaml"' EXIT
 trap 'exit 130' INT TERM
 
 say "Three nodes, each with the real agent; etcd and a controller beside them"
