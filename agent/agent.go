@@ -166,7 +166,7 @@ func Run(ctx context.Context, cfg Config) error {
 
 	a := &agent{Config: cfg, metrics: newMetrics(cfg.Collectors...), trouble: make(map[string]string), caches: make(map[*registry.Cache]bool), first: make(chan struct{})}
 	a.tracer = &tracer{node: cfg.Node, plan: a.plan, attachments: journal.Each}
-	a.denials = &denials{log: cfg.Log, node: cfg.Node, plan: a.plan}
+	a.denials = &denials{log: cfg.Log, node: cfg.Node, plans: a.plans}
 	a.metrics.registry.MustRegister(a.denials)
 	a.node = &registrar{registry: cfg.Registry, name: cfg.Node, register: cfg.RegisterNode,
 		state: a.nodeState, read: a.readNode, leased: a.leased.Load, problem: a.problem(nodePart), kick: make(chan struct{}, 1)}
@@ -664,6 +664,21 @@ func (a *agent) plan() *plan.Plan {
 		return s.Last().Plan
 	}
 	return nil
+}
+
+// plans are what the data plane does, and what it is being brought to, as far as there is
+// either.
+func (a *agent) plans() (all []*plan.Plan) {
+	s := a.running()
+	if s == nil {
+		return nil
+	}
+	for _, p := range []*plan.Plan{s.Last().Plan, s.Coming()} {
+		if p != nil {
+			all = append(all, p)
+		}
+	}
+	return all
 }
 
 // problem returns a function that says what keeps a part from working, or ""

@@ -26,8 +26,9 @@ import (
 type denials struct {
 	log  *slog.Logger
 	node string
-	// plan returns what the data plane does, or nil.
-	plan   func() *plan.Plan
+	// plans returns what the data plane does, and what it is being brought to, as far
+	// as there is either.
+	plans  func() []*plan.Plan
 	recent drops.Log
 
 	mu sync.Mutex
@@ -64,7 +65,7 @@ func (d *denials) run(ctx context.Context, o datapath.Observer) {
 	wg.Go(func() {
 		for ctx.Err() == nil {
 			follows := time.AfterFunc(followAgain, func() { d.setBlind(nil) })
-			err := o.Follow(ctx, func(drop datapath.Drop) { d.recent.Add(drops.Attribute(drop, d.plan())) })
+			err := o.Follow(ctx, func(drop datapath.Drop) { d.recent.Add(drops.Attribute(drop, d.plans()...)) })
 			follows.Stop()
 			if err != nil && ctx.Err() == nil {
 				d.log.Warn("cannot follow what is dropped; trying again", "error", err)
@@ -115,14 +116,15 @@ func (d *denials) counts() ([]drops.Count, error) {
 	if time.Since(d.counted) < countAgain {
 		return d.counter.Counts(), nil
 	}
-	p := d.plan() // before the kernel is asked, which may be ahead then
+	plans := d.plans()
 	denied, err := d.observer.Denied()
 	dropped, droppedErr := d.observer.Dropped()
+	plans = append(plans, d.plans()...) // the kernel may have gone on meanwhile
 	if err == nil {
-		d.counter.Add(denied, p)
+		d.counter.Add(denied, plans...)
 	}
 	if droppedErr == nil {
-		d.counter.AddDropped(dropped, p)
+		d.counter.AddDropped(dropped, plans...)
 	}
 	if err = errors.Join(err, droppedErr); err == nil {
 		d.counted = time.Now()

@@ -94,7 +94,7 @@ verdict web ingress otherwise deny # ` + isolation)
 
 func observe(t *testing.T, o *observed) (d *denials, end func()) {
 	p := isolatedPlan(t)
-	d = &denials{log: slog.New(slog.DiscardHandler), node: "node1", plan: func() *plan.Plan { return p }}
+	d = &denials{log: slog.New(slog.DiscardHandler), node: "node1", plans: func() []*plan.Plan { return []*plan.Plan{p} }}
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { d.run(ctx, o) })

@@ -67,6 +67,8 @@ type syncer struct {
 	since time.Time
 
 	applied atomic.Pointer[plugin.Applied]
+	// coming is the plan that the data plane was brought to last, or is being.
+	coming atomic.Pointer[plan.Plan]
 }
 
 // round is the outcome of one round.
@@ -170,6 +172,10 @@ func (s *syncer) Note() time.Duration {
 
 // Applied is what plugin.NodeEnv.Applied returns.
 func (s *syncer) Applied() *plugin.Applied { return s.applied.Load() }
+
+// Coming is what the data plane is being brought to, also before the round has ended, or
+// nil: what it has of that may be in force already.
+func (s *syncer) Coming() *plan.Plan { return s.coming.Load() }
 
 // Last is the outcome of the last round.
 func (s *syncer) Last() round {
@@ -327,6 +333,7 @@ func (s *syncer) round(ctx context.Context, previous round) round {
 		stay.Err = err
 		return stay
 	}
+	s.coming.Store(compiled.Plan)
 	enforced := previous.Plan
 	if s.choose != nil {
 		changed, err := s.choose(ctx, compiled)

@@ -98,6 +98,22 @@ func TestPublishWaitsForARoundThatBeganAfterIt(t *testing.T) {
 	})
 }
 
+// What the data plane is being brought to is known before that is done: it may be in
+// force already.
+func TestWhatComesIsKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSyncer(&recorder{}, slog.New(slog.DiscardHandler), time.Minute, newMetrics(), nil, somePlan, func(round) {})
+		s.plane = stuck{s.plane}
+		ctx, cancel := context.WithCancel(t.Context())
+		go s.Run(ctx)
+		synctest.Wait()
+		if p := s.Coming(); p == nil || p.Local.Node != "node1" || s.Last().Plan != nil {
+			t.Errorf("what comes is %v, what there is %v", p, s.Last().Plan)
+		}
+		cancel()
+	})
+}
+
 // Who waits for a round, and who asks for one, when there are no more is told so at
 // once: whoever wants a pod attached must ask again, of what comes after.
 func TestPublishEndsWithTheRounds(t *testing.T) {

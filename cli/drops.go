@@ -29,11 +29,12 @@ func newDrops(c *connection) *cobra.Command {
 		Use:   "drops",
 		Short: "Show which packets are dropped, and by which rule or why else",
 		Long: `drops asks the agents which rules of policies denied how many packets, how many were
-dropped for other reasons and who sent them, and shows the last of these packets. Agents are asked one by one: those of a lab on their nodes,
-those of Kubernetes in their pods, for which one needs the right to create
-pods/exec there.
+dropped for other reasons and who sent them, and shows the last of these packets.
+Agents are asked one by one: those of a lab on their nodes, those of Kubernetes in
+their pods, for which one needs the right to create pods/exec there.
 
-Counts are of all packets. Of the packets themselves, nodes tell some each second.
+Counts are of all packets. Of the packets themselves, nodes tell some each second;
+those of discovery, which every pod sends that has IPv6, are shown with -f and in JSON.
 Where a node does not answer, or its kernel cannot be asked, that is said with the
 rest, and the exit code is 2.`,
 		Example: "  weft drops\n  weft drops -f --node node1\n  weft drops -o json",

@@ -24,27 +24,28 @@ type Counter struct {
 	dropped tally[datapath.Dropped]
 }
 
-// Add takes note of what each verdict has denied by now. p is the plan that
-// they are from.
-func (c *Counter) Add(now map[plan.VerdictKey]uint64, p *plan.Plan) {
+// Add takes note of what each verdict has denied by now. They are from one of the
+// plans.
+func (c *Counter) Add(now map[plan.VerdictKey]uint64, plans ...*plan.Plan) {
 	c.denied.add(now, func(k plan.VerdictKey, last Count) Count {
 		// What is no longer in the plan, the kernel may still have.
 		count := Count{Rule: last.Rule, Direction: k.Direction}
-		if p != nil {
+		for _, p := range plans {
 			if v, ok := p.Verdicts.Get(k); ok {
 				count.Rule = v.Origin
+				break
 			}
 		}
 		return count
 	}, func(c Count) Count { return Count{Rule: Other, Direction: c.Direction} })
 }
 
-// AddDropped takes note of what was dropped for each reason by now. p is the
-// plan by which that was.
-func (c *Counter) AddDropped(now map[datapath.Dropped]uint64, p *plan.Plan) {
+// AddDropped takes note of what was dropped for each reason by now, by one of the
+// plans, as Attribute has it.
+func (c *Counter) AddDropped(now map[datapath.Dropped]uint64, plans ...*plan.Plan) {
 	c.dropped.add(now, func(k datapath.Dropped, last Count) Count {
 		count := Count{Reason: k.Reason}
-		if count.Direction, count.From = sender(k.Interface, p); count.Direction == plan.Incoming && last.Direction == plan.Outgoing {
+		if count.Direction, count.From = sender(k.Interface, knowing(k.Interface, plans)); count.Direction == plan.Incoming && last.Direction == plan.Outgoing {
 			return last // an endpoint that has gone
 		}
 		return count

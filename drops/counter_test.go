@@ -161,7 +161,7 @@ func TestDroppedIsBounded(t *testing.T) {
 		now[datapath.Dropped{Reason: datapath.SpoofedSource, Interface: fmt.Sprint("weft", i)}] = 1
 	}
 	var c Counter
-	c.AddDropped(now, nil)
+	c.AddDropped(now)
 	total := uint64(0)
 	for _, count := range c.Counts() {
 		total += count.Packets

@@ -120,9 +120,11 @@ func Join(reports ...Report) Report {
 	return all
 }
 
-// Attribute says what a node's plan knows of a packet that was dropped there. p
-// may be nil, or another than that which dropped it.
-func Attribute(d datapath.Drop, p *plan.Plan) Record {
+// Attribute says what a node's plans know of a packet that was dropped there: what the
+// node does, and what it is being brought to, as a pod sends before that is done. There
+// may be none, or others than that which dropped it.
+func Attribute(d datapath.Drop, plans ...*plan.Plan) Record {
+	p := knowing(d.Interface, plans)
 	r := Record{Time: d.Time, Network: d.Network, Direction: d.Direction, Reason: d.Reason, Peer: d.Peer, Protocol: d.Protocol.String(),
 		Source: End{Address: d.Source, Port: d.SourcePort}, Destination: End{Address: d.Destination, Port: d.Port}}
 	if r.Reason != "" {
@@ -167,6 +169,19 @@ func Attribute(d datapath.Drop, p *plan.Plan) Record {
 
 // sender says who sends from an interface of the plan's node, and whether that
 // is an endpoint's.
+// knowing returns the first of some plans that has an endpoint, or the first, or nil.
+func knowing(iface string, plans []*plan.Plan) *plan.Plan {
+	for _, p := range plans {
+		if _, ok := p.Endpoints.Get(plan.EndpointKey{Interface: iface}); ok {
+			return p
+		}
+	}
+	if len(plans) == 0 {
+		return nil
+	}
+	return plans[0]
+}
+
 func sender(iface string, p *plan.Plan) (plan.Direction, string) {
 	if p == nil {
 		return plan.Incoming, iface

@@ -83,12 +83,47 @@ func TestAttribute(t *testing.T) {
 	})
 }
 
+// A pod sends as soon as it may, before the change that lets it is done: lines and counts
+// name it all the same, and say the same of it.
+func TestWhoHasJustCome(t *testing.T) {
+	doing, coming := parsePlan(t, "node node1"), parsePlan(t, "node node1\nendpoint weft1 network default addresses 10.1.1.2 name default/web\nroute default 10.1.1.2/32 endpoint weft1")
+	d := parseDrops(t, "ingress weft1 10.1.1.2:4711 10.1.1.9:22 tcp")[0]
+	d.Reason = datapath.Discovery
+	for _, plans := range [][]*plan.Plan{{doing, coming}, {coming}, {coming, doing}} {
+		r := Attribute(d, plans...)
+		var c Counter
+		c.AddDropped(map[datapath.Dropped]uint64{{Reason: d.Reason, Interface: d.Interface}: 1}, plans...)
+		want := Count{Reason: datapath.Discovery, Direction: plan.Outgoing, From: "default/web", Packets: 1}
+		if got := c.Counts(); len(got) != 1 || got[0] != want {
+			t.Errorf("counted is %+v", got)
+		}
+		if got := (Count{Reason: r.Reason, Direction: r.Direction, From: r.From, Packets: 1}); got != want || r.Source.Pod != "default/web" {
+			t.Errorf("the line is %+v", r)
+		}
+	}
+}
+
+// What pods send in the ordinary course is counted and does not hide the rest.
+func TestDiscoveryHidesNothing(t *testing.T) {
+	discovery := Record{Time: noon, Node: "node1", Direction: plan.Outgoing, Reason: datapath.Discovery, From: "default/web", Protocol: "icmpv6"}
+	spoofed := discovery
+	spoofed.Reason = datapath.SpoofedSource
+	var text strings.Builder
+	if err := (Report{Recent: []Record{discovery, spoofed, discovery}}).Print(&text, time.UTC); err != nil {
+		t.Fatal(err)
+	}
+	if got := text.String(); strings.Count(got, string(datapath.SpoofedSource)+":") != 1 || strings.Contains(got, string(datapath.Discovery)+":") ||
+		!strings.HasSuffix(got, "\n\nPackets of discovery are shown one by one with -f and -o json alone: 2.\n") {
+		t.Errorf("it says\n%s", got)
+	}
+}
+
 // Before there is a plan, a record says what the packet says.
 func TestAttributeWithoutAPlan(t *testing.T) {
 	d := parseDrops(t, "ingress weft1 10.1.1.3:4711 10.1.1.2:22 tcp")[0]
 	want := Record{Time: noon, Network: plan.DefaultNetwork, Direction: plan.Incoming, Protocol: "tcp",
 		Source: End{Address: d.Source, Port: 4711}, Destination: End{Address: d.Destination, Port: 22}}
-	if got := Attribute(d, nil); got != want {
+	if got := Attribute(d); got != want {
 		t.Errorf("got %+v", got)
 	}
 }

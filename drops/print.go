@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"slices"
 	"text/tabwriter"
 	"time"
 
@@ -16,7 +17,9 @@ import (
 const unknown = "(not known, the policies have changed since)"
 
 // Print writes a report for people: a table of the rules and reasons with their
-// counts, one of the last packets, and what is missing. Times are in zone.
+// counts, one of the last packets, and what is missing. Times are in zone. Of what every
+// pod sends in the ordinary course, discovery, there are the counts alone: packets of it
+// would hide the rest.
 func (r Report) Print(w io.Writer, zone *time.Location) error {
 	if err := r.printTables(w, zone); err != nil || len(r.Missing) == 0 {
 		return err
@@ -44,16 +47,26 @@ func (r Report) printTables(w io.Writer, zone *time.Location) error {
 	for _, c := range r.Counts {
 		printable.Fprintf(t, "%d\t%s\t%s\n", c.Packets, c.Direction, why(c.Rule, c.Reason, c.From, netip.Addr{}))
 	}
-	if err := t.Flush(); err != nil || len(r.Recent) == 0 {
+	if err := t.Flush(); err != nil {
 		return err
 	}
-	fmt.Fprintln(w)
-	t = tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
-	printRow(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", titles)
-	for _, record := range r.Recent {
-		printRow(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", record.cells(zone))
+	shown := slices.DeleteFunc(slices.Clone(r.Recent), func(r Record) bool { return r.Reason == datapath.Discovery })
+	if len(shown) > 0 {
+		fmt.Fprintln(w)
+		t = tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
+		printRow(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", titles)
+		for _, record := range shown {
+			printRow(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", record.cells(zone))
+		}
+		if err := t.Flush(); err != nil {
+			return err
+		}
 	}
-	return t.Flush()
+	if left := len(r.Recent) - len(shown); left > 0 {
+		_, err := fmt.Fprintf(w, "\nPackets of %s are shown one by one with -f and -o json alone: %d.\n", datapath.Discovery, left)
+		return err
+	}
+	return nil
 }
 
 // aligned are the columns of lines that are written as they come, for names
