@@ -27,6 +27,11 @@ type results struct {
 	Policy         *policyResults
 }
 
+// ofPolicies reports whether policies alone were measured, and nothing else.
+func (r results) ofPolicies() bool {
+	return (r.Policy != nil || len(r.Tenants) > 0) && len(r.Traffic) == 0 && len(r.Attached) == 0 && r.Agent == nil && len(r.Ups) == 0
+}
+
 // The targets that are not ratios.
 const (
 	addMedianTarget   = 20 * time.Millisecond
@@ -80,9 +85,13 @@ func render(res results, notes string) string {
 	body.policyTenants(res.Tenants)
 
 	top := &report{}
-	top.line("# Benchmarks\n")
+	title, by := "Benchmarks", "notes.md"
+	if res.ofPolicies() {
+		title, by = "Network policy at scale, measured", "policy-notes.md"
+	}
+	top.line("# %s\n", title)
 	top.line("Written by `make bench`, which measures everything here anew; what is written by")
-	top.line("hand is in [bench/notes.md](../bench/notes.md), which is appended. Absolute numbers")
+	top.line("hand is in [bench/%s](../bench/%s), which is appended. Absolute numbers", by, by)
 	top.line("are those of one small machine that does everything at once, so look at the")
 	top.line("ratios: what they compare was measured in turns, in one run.\n")
 	top.line("**Targets: %d met, %d met within noise, %d missed.**\n", body.outcomes[met], body.outcomes[within], body.outcomes[missed])
@@ -91,7 +100,11 @@ func render(res results, notes string) string {
 	top.line("  A ratio is the median of the rounds' own ratios, and after it stands the middle half of them.")
 	top.line("- “Met within noise” says that the median misses the target and the middle half of the rounds reaches it.")
 	top.line("- To repeat: `make bench` as root, with nothing else running. `go run ./bench -h` lists what can be set;")
-	top.line("  `go run ./bench -only traffic -rounds 3` is a quick look.")
+	if res.ofPolicies() {
+		top.line("  `go run ./bench -only policy -rounds 3` is the half of it. What else is measured is in [benchmarks.md](benchmarks.md).")
+	} else {
+		top.line("  `go run ./bench -only traffic -rounds 3` is a quick look.")
+	}
 	return top.String() + body.String() + "\n" + strings.TrimSpace(notes) + "\n"
 }
 

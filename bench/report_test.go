@@ -3,6 +3,7 @@ package main
 import (
 	"flag"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -88,5 +89,15 @@ func TestReport(t *testing.T) {
 	}
 	if diff := cmp.Diff(string(want), got); diff != "" {
 		t.Errorf("differs from %s (- golden, + now):\n%s", golden, diff)
+	}
+}
+
+// What says of policies alone is called by that, and names its own notes.
+func TestReportOfPolicies(t *testing.T) {
+	got := render(results{Tenants: []tenantResult{{Revoked: []time.Duration{1}, Started: []time.Duration{1}}}}, "")
+	for _, want := range []string{"# Network policy at scale, measured\n", "[bench/policy-notes.md](../bench/policy-notes.md)", "[benchmarks.md](benchmarks.md)"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q is missing:\n%s", want, got)
+		}
 	}
 }
