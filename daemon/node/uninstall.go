@@ -25,6 +25,14 @@ import (
 	"github.com/weftnet/weft/podlink"
 )
 
+// removes says of the agent's flags what uninstall does with the places that they name.
+var removes = map[string]string{
+	"run-dir":       "the agent's own `DIRECTORY`, whose sockets and journal are removed, and itself where nothing else is in it",
+	"subnet-file":   "`FILE` in which the agent told the node's subnet, removed if that is of Weft's interfaces",
+	"cni-conf-file": "`FILE` to which the agent wrote the CNI configuration, removed if it is Weft's; empty removes none",
+	"cni-bin-dir":   "`DIRECTORY` to which the agent copied weft-cni, whose copies there are removed; empty removes none",
+}
+
 func newUninstall(planes dataplanes.Planes) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "uninstall",
@@ -47,6 +55,9 @@ It takes the agent's own flags; those that have nothing to do with it are ignore
 	known.addFlags(concerned)
 	cmd.Flags().VisitAll(func(flag *pflag.Flag) {
 		flag.Hidden = concerned.Lookup(flag.Name) == nil
+		if usage, ok := removes[flag.Name]; ok {
+			flag.Usage = usage
+		}
 	})
 	force := cmd.Flags().Bool("force", false, "take away the interfaces of pods that still run, which cuts them off")
 	wait := cmd.Flags().Duration("wait", 0, "`TIME` to wait for the agent on this node to end")
