@@ -241,7 +241,7 @@ func TestDeviceNameTaken(t *testing.T) {
 	c.mustReach("pod/web", there)
 	tunnel := c.tunnelDevice("node1")
 	c.mustExec("node/node1", "sh", "-ec", "ip link add mine type bridge; until ip link del "+tunnel+"; ip link set mine name "+tunnel+"; do :; done; ip link set "+tunnel+" up")
-	c.wantStatus(1, "interface "+tunnel+" is in the way: Weft needs the name for a vxlan device, and it is a bridge; delete or rename it")
+	c.wantStatus(1, "interface "+tunnel+" is in the way: Weft needs the name for a vxlan device, and it is a bridge; delete it (ip link del "+tunnel+") or rename it")
 	c.triesSeldom("node1")
 	c.mustNotReach("pod/web", there)
 	if way, err := c.exec("node/node1", "ip", "route", "get", there.String(), "from", here.String(), "iif", "lo"); err == nil && !strings.Contains(way, "unreachable") {

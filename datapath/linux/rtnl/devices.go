@@ -163,7 +163,7 @@ const (
 // CheckName reports that another's device has the name of one of Weft's.
 func CheckName(inv *Links, name, kind string) error {
 	if l, ok := inv.ByName[name]; ok && l.Type() != kind {
-		return fmt.Errorf("interface %s is in the way: Weft needs the name for a %s device, and it is a %s; delete or rename it", name, kind, l.Type())
+		return fmt.Errorf("interface %s is in the way: Weft needs the name for a %s device, and it is a %s; delete it (ip link del %s) or rename it", name, kind, l.Type(), name)
 	}
 	return nil
 }
@@ -176,8 +176,8 @@ func CheckTunnel(inv *Links, t Overlay) error {
 			continue
 		}
 		if v.FlowBased || int(t.VNI) <= v.VxlanId && v.VxlanId <= int(t.LastVNI) {
-			return fmt.Errorf("interface %s is in the way: it receives VNI %d on UDP port %d already; stop what made it and delete it",
-				v.Name, max(v.VxlanId, int(t.VNI)), t.Port)
+			return fmt.Errorf("interface %s is in the way: it receives VNI %d on UDP port %d already; stop what made it and delete it (ip link del %s)",
+				v.Name, max(v.VxlanId, int(t.VNI)), t.Port, v.Name)
 		}
 	}
 	return nil
