@@ -365,7 +365,7 @@ func testEtcdAccounts(t *testing.T, endpoint string) {
 	if _, err := raw("weft-controller").Put(ctx, "/coreos.com/network/config", "x"); !errors.Is(rpctypes.Error(err), rpctypes.ErrPermissionDenied) {
 		t.Errorf("a controller writes flannel's configuration: %v", err)
 	}
-	if err := fmt.Sprint(before.Ping(ctx)); !strings.Contains(err, "wants a user name") {
+	if err := fmt.Sprint(before.Ping(ctx)); !strings.Contains(err, "name a user with --etcd-user") {
 		t.Errorf("who is nobody is told: %s", err)
 	}
 }

@@ -67,8 +67,10 @@ func (c *Config) check() error {
 		return errors.New("a client certificate needs both a certificate file and a key file")
 	case first != "https" && c.CAFile+c.CertFile+c.ServerName != "":
 		return fmt.Errorf("certificates are given, but the endpoint %s does not use TLS", c.Endpoints[0])
-	case (c.Username == "") != (c.Password == ""):
-		return errors.New("a user name needs a password and a password needs a user name")
+	case c.Username != "" && c.Password == "":
+		return fmt.Errorf("user %q has no password: give it as --etcd-user %s:PASSWORD, or better in $WEFT_ETCD_PASSWORD or a file, --etcd-password-file", c.Username, c.Username)
+	case c.Username == "" && c.Password != "":
+		return errors.New("there is a password, but no user: name one with --etcd-user")
 	case !strings.HasPrefix(c.Prefix, "/"):
 		return fmt.Errorf("prefix %q: it must begin with / and be more than that", c.Prefix)
 	}

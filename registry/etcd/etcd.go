@@ -180,10 +180,10 @@ func (r *Registry) failure(ctx context.Context, err error) error {
 	case rpctypes.ErrAuthFailed:
 		return unavailable("wrong password, or no such user as %q", r.config.Username)
 	case rpctypes.ErrUserEmpty:
-		return unavailable("it wants a user name and a password, or a client certificate of a user with rights")
+		return unavailable(wantsUser)
 	case rpctypes.ErrPermissionDenied:
 		if r.config.Username == "" {
-			return unavailable("it wants a user name and a password, or a client certificate of a user with rights; weft etcd grant gives them")
+			return unavailable(wantsUser + "; weft etcd grant gives these")
 		}
 		return unavailable("user %q may not do this; grant it what it needs below %s/, as weft etcd grant does", r.config.Username, r.config.Prefix)
 	case rpctypes.ErrNoSpace:
@@ -194,6 +194,9 @@ func (r *Registry) failure(ctx context.Context, err error) error {
 	}
 	return unavailable("%s", cause(err, strings.HasPrefix(r.config.where(), "https:")))
 }
+
+// wantsUser is of an etcd that asks who one is.
+const wantsUser = "it wants to know who asks: name a user with --etcd-user and --etcd-password-file, or with --etcd-cert and --etcd-key a client certificate of one with rights"
 
 // cause digs what went wrong out of the layers of a gRPC error.
 func cause(err error, useTLS bool) string {
@@ -211,6 +214,8 @@ func cause(err error, useTLS bool) string {
 	message = strings.TrimPrefix(message, "transport: ")
 	contains := func(part string) bool { return strings.Contains(message, part) }
 	switch {
+	case contains("server preface") && (contains("closed network connection") || contains("timeout") || contains("deadline")):
+		return "it takes connections and does not answer: its process may hang"
 	case contains("x509:"):
 		return message + "; is the CA file the one that signed its certificate, and is the address in that?"
 	// A server that refuses a client certificate closes the connection, and

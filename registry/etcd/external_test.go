@@ -183,7 +183,7 @@ func TestPingSays(t *testing.T) {
 		{"wrong password", func(c *etcd.Config) { c.Password = "guess" }, []string{"wrong password", `"weft"`}},
 		{"unknown user", func(c *etcd.Config) { c.Username = "nobody" }, []string{"wrong password", `"nobody"`}},
 		{"user without a role", func(c *etcd.Config) { c.Username = "stranger" }, []string{`"stranger" may not`, "/weft/"}},
-		{"no user", func(c *etcd.Config) { c.Username, c.Password = "", "" }, []string{"wants a user name"}},
+		{"no user", func(c *etcd.Config) { c.Username, c.Password = "", "" }, []string{"name a user with --etcd-user"}},
 		{"server of another authority", func(c *etcd.Config) { c.CAFile = other.path("other.crt") }, []string{"unknown authority", "CA file"}},
 		{"wrong name", func(c *etcd.Config) { c.ServerName = "example.test" }, []string{"example.test", "x509"}},
 		{"client of another authority", func(c *etcd.Config) {
