@@ -52,7 +52,7 @@ go, and nothing that is beside them. The status of objects that exist is not
 touched. All documents are checked before the first is written.`,
 		Example: `  weft apply -f network.yaml
   weft get clusterconfig default -o yaml | sed s/openshift-subnet/flannel/ | weft apply -f -`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 	}
 	c.AddFlags(cmd)
 	namespace := c.namespaceFlag(cmd)

@@ -128,7 +128,7 @@ func noSuchCommand(cmd *cobra.Command, args []string) error {
 
 func newVersion() *cobra.Command {
 	return &cobra.Command{
-		Use: "version", Short: "Print the version", Example: "  weft version", Args: cobra.NoArgs,
+		Use: "version", Short: "Print the version", Example: "  weft version", Args: noArgs,
 		Run: func(cmd *cobra.Command, _ []string) { fmt.Fprintln(cmd.OutOrStdout(), "weft", daemon.Version) },
 	}
 }

@@ -38,7 +38,7 @@ those of discovery, which every pod sends that has IPv6, are shown with -f and i
 Where a node does not answer, or its kernel cannot be asked, that is said with the
 rest, and the exit code is 2.`,
 		Example: "  weft drops\n  weft drops -f --node node1\n  weft drops -o json",
-		Args:    cobra.NoArgs,
+		Args:    noArgs,
 	}
 	c.AddFlags(cmd)
 	follow := cmd.Flags().BoolP("follow", "f", false, "show packets as they are dropped, until interrupted")

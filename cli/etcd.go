@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net/netip"
 	"os"
 	"slices"
@@ -183,7 +184,7 @@ address. So grant the nodes anew once a change to flannel is asked for.`,
   weft etcd grant node node1 node2 node3
   weft etcd grant node node4 --address 10.0.0.14 --password-file node4.password
   weft etcd grant node node5 --print`,
-		Args:      cobra.MinimumNArgs(1),
+		Args:      argsBetween("node and NAMEs, controller, admin or view", 1, math.MaxInt),
 		ValidArgs: []string{"node", "controller", "admin", "view"},
 	}
 	c.AddFlags(cmd)
@@ -348,7 +349,7 @@ func newEtcdRevoke(c *connection) *cobra.Command {
 of flannel's. Objects stay: delete the Node with weft delete node NAME.`,
 		Example: `  weft etcd revoke node node4
   weft etcd revoke view --print`,
-		Args:      cobra.MinimumNArgs(1),
+		Args:      argsBetween("node and NAMEs, controller, admin or view", 1, math.MaxInt),
 		ValidArgs: []string{"node", "controller", "admin", "view"},
 	}
 	c.AddFlags(cmd)
@@ -410,7 +411,7 @@ func newEtcdList(c *connection) *cobra.Command {
 which belong to nodes that are no more, and who may do more by another role, which
 grant takes away. The exit code is 1 if anything is missing, left over or more.`,
 		Example: "  weft etcd list",
-		Args:    cobra.NoArgs,
+		Args:    noArgs,
 	}
 	c.AddFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -478,7 +479,7 @@ with their users' passwords or certificates it cannot see: it names them, and wh
 was not is locked out until it is started again with its own.`,
 		Example: `  weft etcd enable-auth --password-file root.password
   weft etcd enable-auth --password-file root.password --print`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 	}
 	c.AddFlags(cmd)
 	password := passwordFlag(cmd, "`FILE` with the password to give root; without, this connection must show a client certificate with the common name root")

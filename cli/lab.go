@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -63,7 +64,7 @@ func newLabUp(dir *string) *cobra.Command {
 		Short: "Make a cluster and wait until pods can run",
 		Example: `  weft lab up
   weft lab up --nodes 5 --plugin flannel --ipv6`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 	}
 	f := cmd.Flags()
 	f.IntVar(&o.Nodes, "nodes", 3, fmt.Sprintf("`NUMBER` of nodes, 1 to %d", lab.MaxNodes))
@@ -111,7 +112,7 @@ Next:
 
 func newLabDown(dir *string) *cobra.Command {
 	return &cobra.Command{
-		Use: "down", Short: "Stop and remove the cluster", Args: cobra.NoArgs,
+		Use: "down", Short: "Stop and remove the cluster", Args: noArgs,
 		Long:    "down removes all that lab up and lab run made, also when these were killed. It is no error when there is nothing.",
 		Example: "  weft lab down",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -130,7 +131,7 @@ func newLabDown(dir *string) *cobra.Command {
 
 func newLabStatus(dir *string) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "status", Short: "Show which processes of the cluster run", Args: cobra.NoArgs,
+		Use: "status", Short: "Show which processes of the cluster run", Args: noArgs,
 		Long: `status shows the processes of the lab. How the cluster's network is, weft status
 shows. The exit code is 0 if all daemons run and 1 if one is dead.`,
 		Example: "  weft lab status",
@@ -336,7 +337,7 @@ func isForeground() bool {
 
 func newLabDelete(dir *string) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "delete POD...", Short: "End pods", Args: cobra.MinimumNArgs(1),
+		Use: "delete POD...", Short: "End pods", Args: argsBetween("PODs", 1, math.MaxInt),
 		Example: "  weft lab delete web\n  weft lab delete -n shop db",
 	}
 	namespace := namespaceFlag(cmd)
@@ -440,7 +441,7 @@ switch, it starts that.`,
 // The hidden commands are what pods run.
 
 func newLabServe() *cobra.Command {
-	cmd := &cobra.Command{Use: "serve", Short: "Serve HTTP and UDP and answer with name and client", Hidden: true, Args: cobra.NoArgs}
+	cmd := &cobra.Command{Use: "serve", Short: "Serve HTTP and UDP and answer with name and client", Hidden: true, Args: noArgs}
 	name := cmd.Flags().String("name", "", "`NAME` to answer with")
 	port := cmd.Flags().Uint16("port", lab.ServerPort, "`PORT` to serve on")
 	ready := cmd.Flags().Int("ready-fd", -1, "file `DESCRIPTOR` to write to once it serves")
@@ -455,7 +456,7 @@ func newLabServe() *cobra.Command {
 }
 
 func newLabKubelet(dir *string) *cobra.Command {
-	cmd := &cobra.Command{Use: "kubelet", Short: "See to pods that end", Hidden: true, Args: cobra.NoArgs}
+	cmd := &cobra.Command{Use: "kubelet", Short: "See to pods that end", Hidden: true, Args: noArgs}
 	ready := cmd.Flags().Int("ready-fd", -1, "file `DESCRIPTOR` to write to once it does")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return lab.WatchPods(cmd.Context(), *dir, func() {
@@ -468,7 +469,7 @@ func newLabKubelet(dir *string) *cobra.Command {
 }
 
 func newLabEtcd() *cobra.Command {
-	cmd := &cobra.Command{Use: "etcd", Short: "Be the etcd of a lab", Hidden: true, Args: cobra.NoArgs}
+	cmd := &cobra.Command{Use: "etcd", Short: "Be the etcd of a lab", Hidden: true, Args: noArgs}
 	data := cmd.Flags().String("data-dir", "", "`DIRECTORY` of its data")
 	listen := cmd.Flags().StringSlice("listen", nil, "`URLs` at which it serves")
 	ready := cmd.Flags().Int("ready-fd", -1, "file `DESCRIPTOR` to write to once it serves")
@@ -497,6 +498,9 @@ func newLabFetch() *cobra.Command {
 	cmd := &cobra.Command{Use: "fetch URL", Short: "Print what a server answers", Args: exactArgs("a URL", 1)}
 	timeout := cmd.Flags().Duration("timeout", 5*time.Second, "`TIME` to wait for the answer")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if *timeout <= 0 {
+			return fmt.Errorf("--timeout %s must be more than 0", *timeout)
+		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), *timeout)
 		defer cancel()
 		answer, err := lab.Fetch(ctx, args[0])
@@ -507,7 +511,7 @@ func newLabFetch() *cobra.Command {
 }
 
 func newLabStage() *cobra.Command {
-	return &cobra.Command{Use: "stage", Hidden: true, Args: cobra.NoArgs,
+	return &cobra.Command{Use: "stage", Hidden: true, Args: noArgs,
 		RunE: func(*cobra.Command, []string) error { return lab.RunStage() }}
 }
 

@@ -94,7 +94,7 @@ name these pods, so that one knows which to make anew.
 The exit code is 0 if all nodes use what is asked for and load nothing besides, 1 if
 they do not, and 2 if that cannot be said.`,
 		Example: "  weft plugin status\n  weft plugin status -o json",
-		Args:    cobra.NoArgs,
+		Args:    noArgs,
 	}
 	c.AddFlags(cmd)
 	output := outputFlag(cmd, valueFormats...)

@@ -68,7 +68,7 @@ docs/policy.md), and are shown here as if they did. weft policy status says so o
 the policies are applied.`,
 		Example: `  weft policy try -f policy.yaml
   weft get networkpolicy web -o yaml | weft policy try --delete -f -`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 	}
 	c.AddFlags(cmd)
 	namespace := c.namespaceFlag(cmd)
@@ -255,7 +255,7 @@ enforced as they are written, and 2 if that cannot be said.`,
 		Example: `  weft policy status
   weft policy status -n shop networkpolicy/web
   weft policy status -o json`,
-		Args: cobra.MaximumNArgs(2),
+		Args: argsBetween("KIND and NAME, KIND/NAME or nothing", 0, 2),
 	}
 	c.AddFlags(cmd)
 	namespace := c.namespaceFlag(cmd)
@@ -271,7 +271,7 @@ enforced as they are written, and 2 if that cannot be said.`,
 		var key registry.Key
 		if len(args) > 0 {
 			if kind, key, err = reference(args, namespace()); err != nil {
-				return err
+				return c.policyMeant(cmd, args, err)
 			}
 			if !slices.Contains(api.PolicyKinds, kind) {
 				return fmt.Errorf("%s are no policies", kind.Plural)
@@ -331,6 +331,39 @@ enforced as they are written, and 2 if that cannot be said.`,
 		return err
 	}
 	return cmd
+}
+
+// policyMeant says what was meant where the first argument is no kind: the policies that
+// have such a name, if there are any.
+func (c *connection) policyMeant(cmd *cobra.Command, args []string, otherwise error) error {
+	if _, err := kindNamed(args[0]); len(args) > 1 || err == nil || strings.Contains(args[0], "/") {
+		return otherwise
+	}
+	var kinds, meant []string
+	for _, k := range api.PolicyKinds {
+		kinds = append(kinds, k.Plural)
+	}
+	if reg, err := c.open(cmd.Context()); err == nil {
+		defer reg.Close()
+		objects := make(registry.Snapshot)
+		if readInto(cmd.Context(), reg, objects, api.PolicyKinds...) == nil {
+			for _, k := range api.PolicyKinds {
+				for _, o := range objects[k] {
+					in := ""
+					if k.Namespaced {
+						in = "-n " + o.GetNamespace() + " "
+					}
+					if o.GetName() == args[0] {
+						meant = append(meant, fmt.Sprintf("%s %s%s/%s", cmd.CommandPath(), in, k.Singular, o.GetName()))
+					}
+				}
+			}
+		}
+	}
+	if len(meant) > 0 {
+		return fmt.Errorf("%s wants the kind before the name %q: %s", cmd.CommandPath(), args[0], printable.Few(meant, 0))
+	}
+	return fmt.Errorf("%s wants KIND and NAME, KIND/NAME or KIND, and no kind of policies is called %q: there are %s", cmd.CommandPath(), args[0], strings.Join(kinds, ", "))
 }
 
 func policyStates(objects registry.Snapshot, wanted func(networkpolicy.State) bool) []policyState {

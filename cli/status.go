@@ -73,7 +73,7 @@ node is is not known.
 
 The exit code is 0 if nothing is, 1 if something is, and 2 if that cannot be said.`,
 		Example: "  weft status\n  weft status -o json",
-		Args:    cobra.NoArgs,
+		Args:    noArgs,
 	}
 	c.AddFlags(cmd)
 	output := outputFlag(cmd, valueFormats...)

@@ -28,7 +28,7 @@ What users asked for, the custom resources and their definitions, stays unless
 		Example: `  weft uninstall
   weft uninstall --yes
   weft uninstall --yes --force --purge`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 	}
 	c.AddFlags(cmd)
 	f := cmd.Flags()

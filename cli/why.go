@@ -277,16 +277,6 @@ func notInForce(states []networkpolicy.State, objects registry.Objects, answer *
 	}
 }
 
-// exactArgs wants n arguments, called what.
-func exactArgs(what string, n int) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if len(args) != n {
-			return fmt.Errorf("%s wants %s, but %d arguments were given (see: %s --help)", cmd.CommandPath(), what, len(args), cmd.CommandPath())
-		}
-		return nil
-	}
-}
-
 // oneOf joins alternatives for people.
 func oneOf(values []string) string {
 	if len(values) < 2 {
