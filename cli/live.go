@@ -94,6 +94,9 @@ func (l live) run(ctx context.Context) (a explain.Answer, report trace.Report, e
 		now, err = askWhy(ctx, reg, l.question)
 		return err
 	})
+	// That a node doubts itself meanwhile, as of what it has found in its way, makes no
+	// other plan.
+	now.Explanation.Allowed = a.Explanation.Allowed
 	switch {
 	case err != nil:
 		report.Changed(err.Error())
