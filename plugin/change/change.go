@@ -584,7 +584,8 @@ func (n *next) describe() (reason, message string) {
 			}
 			return reason, message
 		}
-		among = func(node string) bool { return slices.Contains(nodes, node) }
+		named := setOf(nodes)
+		among = func(node string) bool { return named[node] }
 		missing = n.missing(nodes)
 	}
 	switched := n.lag(among, func(r *api.PluginReport) bool { return r.Uses == n.wanted })
