@@ -67,13 +67,30 @@ const (
 // PluginOf returns the name of the plug-in of which a node gives new pods addresses,
 // by a configuration with or without its defaults. What all nodes use the status says,
 // once it is known that nothing speaks against that.
-func PluginOf(config *ClusterConfig, node string) string {
+func PluginOf(config *ClusterConfig, node string) string { return PluginsOf(config)(node) }
+
+// PluginsOf is PluginOf for whoever asks of many nodes: what it costs to ask of one does not
+// grow with how many spec.pluginNodes names.
+func PluginsOf(config *ClusterConfig) func(node string) string {
 	wanted := cmp.Or(config.Spec.Plugin, DefaultPlugin)
-	named := len(config.Spec.PluginNodes) == 0 || slices.Contains(config.Spec.PluginNodes, node)
-	if config.Status.PreparedPlugin == wanted && named && slices.Contains(config.Status.PluginNodes, node) {
-		return wanted
+	used := cmp.Or(config.Status.Plugin, wanted)
+	first := make(map[string]bool) // says of those in status.pluginNodes whether they are asked for
+	if config.Status.PreparedPlugin == wanted {
+		for _, name := range config.Status.PluginNodes {
+			first[name] = len(config.Spec.PluginNodes) == 0
+		}
+		for _, name := range config.Spec.PluginNodes {
+			if _, told := first[name]; told {
+				first[name] = true
+			}
+		}
 	}
-	return cmp.Or(config.Status.Plugin, wanted)
+	return func(node string) string {
+		if first[node] {
+			return wanted
+		}
+		return used
+	}
 }
 
 // PluginMix returns the names of the plug-ins that every node compiles, in order. All

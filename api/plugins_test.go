@@ -116,7 +116,16 @@ func TestPluginOf(t *testing.T) {
 			}
 		}
 	}
-	c := &ClusterConfig{Status: ClusterConfigStatus{Plugins: []string{"a"}}}
+	c := &ClusterConfig{Spec: ClusterConfigSpec{Plugin: "b", PluginNodes: []string{"node1", "node2", "node3"}},
+		Status: ClusterConfigStatus{Plugin: "a", PreparedPlugin: "b", PluginNodes: []string{"node0", "node2", "node3"}}}
+	uses := PluginsOf(c)
+	// Who asks of many nodes has these lists read once, and not for each node.
+	clear(c.Spec.PluginNodes)
+	clear(c.Status.PluginNodes)
+	if got := fmt.Sprint(uses("node0"), uses("node1"), uses("node2"), uses("node3"), uses("")); got != "aabba" {
+		t.Errorf("of many nodes it says %s", got)
+	}
+	c = &ClusterConfig{Status: ClusterConfigStatus{Plugins: []string{"a"}}}
 	if PluginMix(c)[0] = "changed"; c.Status.Plugins[0] != "a" {
 		t.Error("who changes the mix that is returned changes the configuration")
 	}

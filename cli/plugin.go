@@ -138,8 +138,9 @@ func pluginStatusOf(objects registry.Objects, lost map[string]bool) pluginStatus
 	s := pluginStatus{Wanted: config.Spec.Plugin, WantedNodes: config.Spec.PluginNodes, Used: usedPlugin(config), Mix: api.PluginMix(config),
 		Nodes: []pluginNodeStatus{}}
 	s.Settled = s.Used == s.Wanted && len(s.Mix) == 1
+	uses := api.PluginsOf(config)
 	for node := range registry.Each[*corev1.Node](objects, api.Node) {
-		n := pluginOfNode(config, node, lost[node.Name])
+		n := pluginOfNode(config, node, uses(node.Name), lost[node.Name])
 		// Where the status was lost, nodes alone know what they do.
 		s.Settled = s.Settled && !slices.ContainsFunc(append(n.Needs, n.Uses), func(name string) bool { return name != "" && name != s.Wanted })
 		s.Nodes = append(s.Nodes, n)
@@ -251,8 +252,8 @@ func usedPlugin(config *api.ClusterConfig) string {
 	return cmp.Or(config.Status.Plugin, config.Spec.Plugin)
 }
 
-// pluginOfNode says which plug-ins a node uses.
-func pluginOfNode(config *api.ClusterConfig, node *corev1.Node, lost bool) pluginNodeStatus {
+// pluginOfNode says which plug-ins a node uses that is to use one, as api.PluginsOf says.
+func pluginOfNode(config *api.ClusterConfig, node *corev1.Node, use string, lost bool) pluginNodeStatus {
 	s := pluginNodeStatus{Name: node.Name, Ready: []string{}, Needs: []string{}, OldPods: []string{}}
 	r, err := api.NodePlugins(node)
 	switch {
@@ -262,7 +263,7 @@ func pluginOfNode(config *api.ClusterConfig, node *corev1.Node, lost bool) plugi
 		s.State = "nothing reported"
 	default:
 		s.Uses, s.Ready, s.Needs = r.Uses, append(s.Ready, r.Ready...), append(s.Needs, r.Needs...)
-		s.State = s.describe(config, r)
+		s.State = s.describe(config, use, r)
 		if !r.IsReady(config.Spec.Plugin) {
 			s.Reason = unreadyFor(config.Spec.Plugin, node)
 		}
@@ -291,9 +292,9 @@ func unreadyFor(plugin string, node *corev1.Node) string {
 	return ""
 }
 
-// describe says how far a node is that reported something.
-func (s *pluginNodeStatus) describe(config *api.ClusterConfig, r *api.PluginReport) string {
-	wanted, use := config.Spec.Plugin, api.PluginOf(config, s.Name)
+// describe says how far a node is that is to use a plug-in, and reported something.
+func (s *pluginNodeStatus) describe(config *api.ClusterConfig, use string, r *api.PluginReport) string {
+	wanted := config.Spec.Plugin
 	heard := r.Revision == config.Status.PluginRevision
 	s.Changed = heard && r.Uses == use
 	switch {

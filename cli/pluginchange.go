@@ -236,8 +236,14 @@ func (p *changing) nothingChanges(config *api.ClusterConfig) bool {
 	return p.name == used && config.Spec.Plugin == used && len(p.nodes)+len(config.Spec.PluginNodes) == 0 && (!p.abort || len(api.PluginMix(config)) == 1)
 }
 
-// some returns the nodes that change for now, each once, none for all.
+// some returns the nodes that change for now, in order and each once, none for all.
 func (p *changing) some() []string { return slices.Compact(slices.Sorted(slices.Values(p.nodes))) }
+
+// has reports whether a name is among names in order.
+func has(names []string, name string) bool {
+	_, found := slices.BinarySearch(names, name)
+	return found
+}
 
 // edit writes down what is asked for.
 func (p *changing) edit(c *api.ClusterConfig) {
@@ -303,13 +309,14 @@ func (p *changing) plan(config *api.ClusterConfig, nodes int) string {
 		return fmt.Sprintf("%s from %s to %s, %s.", count(nodes), used, p.name, when)
 	}
 	rest := "the others stay"
+	some := p.some()
 	if config.Spec.Plugin == p.name {
-		back := slices.DeleteFunc(slices.Clone(config.Spec.PluginNodes), func(name string) bool { return slices.Contains(p.nodes, name) })
+		back := slices.DeleteFunc(slices.Clone(config.Spec.PluginNodes), func(name string) bool { return has(some, name) })
 		if len(back) > 0 {
 			rest = fmt.Sprintf("back to %s, as they are named no more, go: %s; %s", used, printable.Few(back, 0), rest)
 		}
 	}
-	return fmt.Sprintf("%s of %d nodes (%s) from %s to %s, %s; %s.", count(len(p.some())), nodes, printable.Few(p.some(), 0), used, p.name, when, rest)
+	return fmt.Sprintf("%s of %d nodes (%s) from %s to %s, %s; %s.", count(len(some)), nodes, printable.Few(some, 0), used, p.name, when, rest)
 }
 
 func count(n int) string {
@@ -439,8 +446,8 @@ type sight struct {
 // are the leases of agents that run.
 func (p *changing) see(objects registry.Objects, held map[string]string) sight {
 	var s sight
-	config := configOf(objects)
-	if some := p.some(); config.Spec.Plugin != p.name || !slices.Equal(config.Spec.PluginNodes, some) {
+	config, some := configOf(objects), p.some()
+	if config.Spec.Plugin != p.name || !slices.Equal(config.Spec.PluginNodes, some) {
 		s.superseded = config.Spec.Plugin
 		if nodes := config.Spec.PluginNodes; len(nodes) > 0 {
 			s.superseded += " on " + printable.Few(nodes, 0)
@@ -459,12 +466,12 @@ func (p *changing) see(objects registry.Objects, held map[string]string) sight {
 	// Where there is one plug-in again, nodes have no other step to take.
 	settled := s.state == api.PluginSettled && slices.Equal(api.PluginMix(config), []string{p.name})
 	var keep []string
-	all := true
+	all, uses := true, api.PluginsOf(config)
 	for node := range registry.Each[*corev1.Node](objects, api.Node) {
-		if len(config.Spec.PluginNodes) > 0 && !slices.Contains(config.Spec.PluginNodes, node.Name) {
+		if len(some) > 0 && !has(some, node.Name) {
 			continue
 		}
-		n := pluginOfNode(config, node, held[api.NodeLease(node.Name)] == "")
+		n := pluginOfNode(config, node, uses(node.Name), held[api.NodeLease(node.Name)] == "")
 		if settled && n.Uses == p.name {
 			n.Changed, n.State = true, "done"
 		}

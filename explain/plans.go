@@ -75,6 +75,8 @@ type planner struct {
 	// those that it loads.
 	mixes  map[string]plugin.Plugin
 	config *api.ClusterConfig
+	// uses says which plug-in a node is to use by config.
+	uses func(node string) string
 	// unsaid is the configuration without what nodes say, where its status says nothing of
 	// plug-ins and some node does; else it is nil.
 	unsaid    *api.ClusterConfig
@@ -94,7 +96,7 @@ type planner struct {
 func (c Cluster) planner() (*planner, error) {
 	config, unsaid := config(c.Objects, c.Plugin)
 	p := &planner{
-		cluster: c, mixes: make(map[string]plugin.Plugin), config: config, unsaid: unsaid, endpoints: sync.OnceValue(c.endpoints),
+		cluster: c, mixes: make(map[string]plugin.Plugin), config: config, uses: api.PluginsOf(config), unsaid: unsaid, endpoints: sync.OnceValue(c.endpoints),
 		asked: make(map[string]bool), plans: make(map[string]*plan.Plan), problems: make(map[string][]plugin.Problem),
 		refused: make(map[string]map[string]string), doubts: make(map[string][]string),
 	}
@@ -196,8 +198,11 @@ func (p *planner) mixOf(node *corev1.Node) plugin.Plugin {
 	doubt := func(format string, args ...any) {
 		p.doubts[node.Name] = append(p.doubts[node.Name], node.Name+" "+fmt.Sprintf(format, args...))
 	}
-	config := p.configOf(node)
-	used := api.PluginOf(config, node.Name)
+	config, uses := p.configOf(node), p.uses
+	if config == p.unsaid {
+		uses = api.PluginsOf(config)
+	}
+	used := uses(node.Name)
 	switch r, err := api.NodePlugins(node); {
 	case err != nil:
 		doubt("says of its plug-ins what cannot be read")
