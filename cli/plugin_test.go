@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/plugin/change"
@@ -59,64 +61,104 @@ func TestProgress(t *testing.T) {
 	}
 }
 
+const old, other = "openshift-subnet", "flannel"
+
+// staged is a cluster as its controller and the command that changes it see it.
+type staged struct {
+	config *api.ClusterConfig
+	// counts says that the registry counts the changes of a spec.
+	counts bool
+	nodes  []string
+	held   map[string]string
+	// said is what nodes report, late are those that report no more.
+	said map[string]string
+	late []string
+	// against is what speaks against changes to plug-ins.
+	against map[string]change.Objections
+}
+
+// settled returns a cluster that has one plug-in.
+func settled() *staged {
+	c := &staged{config: &api.ClusterConfig{ObjectMeta: metav1.ObjectMeta{Name: api.DefaultName}, Spec: api.ClusterConfigSpec{Plugin: old}},
+		nodes: []string{"node1", "node2"}, held: map[string]string{api.NodeLease("node1"): "node1"}, said: map[string]string{}, against: map[string]change.Objections{}}
+	c.answer()
+	c.report()
+	c.answer()
+	return c
+}
+
+func (c *staged) objects() registry.Snapshot {
+	s := registry.Snapshot{api.ClusterConfigKind: {c.config}}
+	for _, name := range c.nodes {
+		s[api.Node] = append(s[api.Node], &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{api.PluginsAnnotation: c.said[name]}}})
+	}
+	return s
+}
+
+// report has the nodes do what they are told, and say so.
+func (c *staged) report() {
+	for _, name := range c.nodes {
+		if !slices.Contains(c.late, name) {
+			c.said[name] = api.PluginReport{Revision: c.config.Status.PluginRevision, Uses: api.PluginOf(c.config, name), Ready: api.PluginMix(c.config)}.Text()
+		}
+	}
+}
+
+// answer has the controller look.
+func (c *staged) answer() {
+	c.config = c.config.DeepCopyObject().(*api.ClusterConfig)
+	c.config.Status = change.Next(change.Cluster{Config: c.config, Nodes: slices.Collect(registry.Each[*corev1.Node](c.objects(), api.Node)),
+		Unknown: func(string) error { return nil },
+		Against: func(q change.Question) (change.Objections, error) { return c.against[q.To], nil }})
+}
+
+// settle has controller and nodes act until they have nothing to do.
+func (c *staged) settle() {
+	for range 3 {
+		c.answer()
+		c.report()
+	}
+	c.answer()
+}
+
+// notReady has a node report no more, whose last word is that it has nothing but what all use.
+func (c *staged) notReady(node string) {
+	c.late = append(c.late, node)
+	c.said[node] = api.PluginReport{Revision: c.config.Status.PluginRevision, Uses: old, Ready: []string{old}}.Text()
+}
+
+// ask has a user ask for a plug-in.
+func (c *staged) ask(plugin string, nodes ...string) *changing {
+	return c.askWith(plugin, changeFlags{nodes: nodes})
+}
+
+func (c *staged) askWith(plugin string, flags changeFlags) *changing {
+	p := &changing{name: plugin, changeFlags: flags, before: api.Effective(c.config)}
+	c.config = c.config.DeepCopyObject().(*api.ClusterConfig)
+	p.edit(c.config)
+	if c.counts && !reflect.DeepEqual(c.config.Spec, p.before.Spec) {
+		c.config.Generation++
+	}
+	return p
+}
+
+// show is what the command sees.
+func (c *staged) show(p *changing) string {
+	s := p.see(c.objects(), c.held)
+	if !s.answered {
+		return fmt.Sprint("not answered, done ", s.done)
+	}
+	return fmt.Sprintf("%s, %d of %d, done %v: %s", s.state, s.changed, len(s.nodes), s.done, strings.Join(s.waiting(), ", "))
+}
+
 // TestSee looks at changes just as they are asked for, as the controller answers, and as
 // nodes report that they have changed, each before the controller does the next.
 func TestSee(t *testing.T) {
-	const old, other = "openshift-subnet", "flannel"
-	type cluster struct {
-		config *api.ClusterConfig
-		nodes  []string
-		held   map[string]string
-		// said is what nodes report, late are those that report no more.
-		said map[string]string
-		late []string
-	}
-	objects := func(c *cluster) registry.Snapshot {
-		s := registry.Snapshot{api.ClusterConfigKind: {c.config}}
-		for _, name := range c.nodes {
-			s[api.Node] = append(s[api.Node], &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{api.PluginsAnnotation: c.said[name]}}})
-		}
-		return s
-	}
-	report := func(c *cluster) {
-		for _, name := range c.nodes {
-			if !slices.Contains(c.late, name) {
-				c.said[name] = api.PluginReport{Revision: c.config.Status.PluginRevision, Uses: api.PluginOf(c.config, name), Ready: api.PluginMix(c.config)}.Text()
-			}
-		}
-	}
-	answer := func(c *cluster) {
-		c.config = c.config.DeepCopyObject().(*api.ClusterConfig)
-		c.config.Status = change.Next(change.Cluster{Config: c.config, Nodes: slices.Collect(registry.Each[*corev1.Node](objects(c), api.Node)),
-			Unknown: func(string) error { return nil },
-			Against: func(change.Question) (change.Objections, error) { return change.Objections{}, nil }})
-	}
-	settled := func() *cluster {
-		c := &cluster{config: &api.ClusterConfig{ObjectMeta: metav1.ObjectMeta{Name: api.DefaultName}, Spec: api.ClusterConfigSpec{Plugin: old}},
-			nodes: []string{"node1", "node2"}, held: map[string]string{api.NodeLease("node1"): "node1"}, said: map[string]string{}}
-		answer(c)
-		report(c)
-		answer(c)
-		return c
-	}
-	ask := func(c *cluster, plugin string, nodes ...string) *changing {
-		c.config = c.config.DeepCopyObject().(*api.ClusterConfig)
-		p := &changing{name: plugin, changeFlags: changeFlags{nodes: nodes}, asked: meta.FindStatusCondition(c.config.Status.Conditions, api.PluginChanged)}
-		p.edit(c.config)
-		return p
-	}
-	show := func(c *cluster, p *changing) string {
-		s := p.see(objects(c), c.held)
-		if !s.answered {
-			return fmt.Sprint("not answered, done ", s.done)
-		}
-		return fmt.Sprintf("%s, %d of %d, done %v: %s", s.state, s.changed, len(s.nodes), s.done, strings.Join(s.waiting(), ", "))
-	}
 	for what, test := range map[string]struct {
-		begin func(*cluster) *changing
+		begin func(*staged) *changing
 		want  []string
 	}{
-		"to another": {func(c *cluster) *changing { return ask(c, other) }, []string{
+		"to another": {func(c *staged) *changing { return c.ask(other) }, []string{
 			"not answered, done false",
 			"Preparing, 0 of 2, done false: node1 (loads flannel), node2 (loads flannel; its agent does not run)",
 			"Preparing, 0 of 2, done false: node1 (ready for flannel), node2 (ready for flannel; its agent does not run)",
@@ -124,7 +166,7 @@ func TestSee(t *testing.T) {
 			"Switching, 2 of 2, done false: node2 (done; its agent does not run)",
 			"Settled, 2 of 2, done true: ",
 		}},
-		"some nodes": {func(c *cluster) *changing { return ask(c, other, "node1") }, []string{
+		"some nodes": {func(c *staged) *changing { return c.ask(other, "node1") }, []string{
 			"not answered, done false",
 			"Preparing, 0 of 1, done false: node1 (loads flannel)",
 			"Preparing, 0 of 1, done false: node1 (ready for flannel)",
@@ -132,44 +174,183 @@ func TestSee(t *testing.T) {
 			"Switching, 1 of 1, done false: ",
 			"Waiting, 1 of 1, done true: ",
 		}},
-		"back while nodes prepare": {func(c *cluster) *changing {
-			ask(c, other)
-			answer(c)
-			return ask(c, old)
+		"back while nodes prepare": {func(c *staged) *changing {
+			c.ask(other)
+			c.answer()
+			return c.ask(old)
 		}, []string{
 			"not answered, done false",
 			"Switching, 0 of 2, done false: node1 (has not heard of the last step), node2 (has not heard of the last step; its agent does not run)",
 			"Switching, 2 of 2, done false: node2 (done; its agent does not run)",
 			"Settled, 2 of 2, done true: ",
 		}},
-		"back from some nodes, one of which is away": {func(c *cluster) *changing {
-			ask(c, other, "node1")
-			for range 3 {
-				answer(c)
-				report(c)
-			}
-			answer(c)
+		"back from some nodes, one of which is away": {func(c *staged) *changing {
+			c.ask(other, "node1")
+			c.settle()
 			c.late = []string{"node2"}
-			return ask(c, old)
+			return c.ask(old)
 		}, []string{
 			"not answered, done false",
 			"Switching, 0 of 2, done false: node1 (has not heard that it is to use openshift-subnet), node2 (has not heard of the last step; its agent does not run)",
 			"Switching, 1 of 2, done false: node2 (has not heard of the last step; its agent does not run)",
 			"Switching, 1 of 2, done false: node2 (has not heard of the last step; its agent does not run)",
 		}},
+		"all, after some": {func(c *staged) *changing {
+			c.ask(other, "node1")
+			c.settle()
+			return c.ask(other)
+		}, []string{
+			"not answered, done false",
+			"Switching, 0 of 2, done false: node1 (has not heard of the last step), node2 (has not heard that it is to use flannel; its agent does not run)",
+			"Switching, 2 of 2, done false: node2 (done; its agent does not run)",
+			"Settled, 2 of 2, done true: ",
+		}},
+		"some, asked for again": {func(c *staged) *changing {
+			c.ask(other, "node1")
+			c.settle()
+			return c.ask(other, "node1")
+		}, []string{
+			"Waiting, 1 of 1, done true: ",
+		}},
+		"all, after some, asked for again while one node is not ready": {func(c *staged) *changing {
+			c.ask(other, "node1")
+			c.settle()
+			c.notReady("node2")
+			c.ask(other)
+			c.answer()
+			return c.ask(other)
+		}, []string{
+			"Preparing, 1 of 2, done false: node2 (loads flannel; its agent does not run)",
+		}},
+		"only those that changed already, while others are to follow": {func(c *staged) *changing {
+			c.ask(other, "node1")
+			c.settle()
+			c.notReady("node2")
+			c.ask(other)
+			c.answer()
+			return c.ask(other, "node1")
+		}, []string{
+			"not answered, done false",
+			"Waiting, 1 of 1, done true: ",
+		}},
+		"by force, while nodes prepare": {func(c *staged) *changing {
+			c.ask(other)
+			c.answer()
+			return c.askWith(other, changeFlags{force: true})
+		}, []string{
+			"not answered, done false",
+			"Switching, 0 of 2, done false: node1 (has not heard that it is to use flannel), node2 (has not heard that it is to use flannel; its agent does not run)",
+		}},
+		"back to what all use, after a refusal": {func(c *staged) *changing {
+			c.against[other] = change.Objections{Refusals: []string{"a policy would be without effect"}}
+			c.ask(other)
+			c.answer()
+			return c.ask(old)
+		}, []string{
+			"not answered, done false",
+			"Settled, 2 of 2, done true: ",
+		}},
+		"all, after some, asked for twice before the controller looks": {func(c *staged) *changing {
+			c.ask(other, "node1")
+			c.settle()
+			c.ask(other)
+			return c.ask(other)
+		}, []string{
+			"not answered, done false",
+			"Switching, 0 of 2, done false: node1 (has not heard of the last step), node2 (has not heard that it is to use flannel; its agent does not run)",
+		}},
+		"back while nodes prepare, asked for twice before the controller looks": {func(c *staged) *changing {
+			c.ask(other)
+			c.answer()
+			c.ask(old)
+			return c.ask(old)
+		}, []string{
+			"not answered, done false",
+			"Switching, 0 of 2, done false: node1 (has not heard of the last step), node2 (has not heard of the last step; its agent does not run)",
+		}},
+		"back while nodes switch, asked for twice before the controller looks": {func(c *staged) *changing {
+			c.ask(other)
+			c.answer()
+			c.report()
+			c.answer()
+			c.ask(old)
+			return c.ask(old)
+		}, []string{
+			"not answered, done false",
+			"Switching, 0 of 2, done false: node1 (has not heard of the last step), node2 (has not heard of the last step; its agent does not run)",
+		}},
+		"some, of what all use": {func(c *staged) *changing { return c.ask(old, "node1") }, []string{
+			"Settled, 1 of 1, done true: ",
+		}},
 	} {
 		c := settled()
 		p := test.begin(c)
 		var got []string
 		for len(got) < len(test.want) {
-			if got = append(got, show(c, p)); len(got)%2 == 1 {
-				answer(c)
+			if got = append(got, c.show(p)); len(got)%2 == 1 {
+				c.answer()
 			} else {
-				report(c)
+				c.report()
 			}
 		}
 		if !slices.Equal(got, test.want) {
 			t.Errorf("%s: it is\n%s\nand not\n%s", what, strings.Join(got, "\n"), strings.Join(test.want, "\n"))
 		}
 	}
+}
+
+// TestAnsweredIsWhatWasAsked has users ask for one thing after the other, at any stage of a
+// change, and looks at each: what is an answer before the controller has looked is the same
+// afterwards, and what it says then is one. So nobody waits for what has come already.
+func TestAnsweredIsWhatWasAsked(t *testing.T) {
+	refused := change.Objections{Refusals: []string{"a policy would be without effect"}}
+	rapid.Check(t, func(t *rapid.T) {
+		c := settled()
+		c.nodes = append(c.nodes, "node3")
+		c.counts = rapid.Bool().Draw(t, "counts")
+		c.settle()
+		said := func() string {
+			condition := meta.FindStatusCondition(c.config.Status.Conditions, api.PluginChanged)
+			return condition.Reason + ": " + condition.Message
+		}
+		// look has the controller look until it has nothing more to decide.
+		look := func() {
+			for before := ""; before != said(); {
+				before = said()
+				c.answer()
+			}
+		}
+		for range rapid.IntRange(1, 8).Draw(t, "asks") {
+			for range rapid.IntRange(0, 3).Draw(t, "steps") {
+				c.late = rapid.SliceOfDistinct(rapid.SampledFrom(c.nodes), rapid.ID).Draw(t, "late")
+				c.report()
+				c.answer()
+			}
+			plugin := rapid.SampledFrom([]string{old, other, "openshift-networkpolicy"}).Draw(t, "plug-in")
+			c.against[plugin] = change.Objections{}
+			if rapid.Bool().Draw(t, "refused") {
+				c.against[plugin] = refused
+			}
+			look()
+			flags := changeFlags{force: rapid.IntRange(0, 4).Draw(t, "force") == 0,
+				nodes: rapid.SliceOfNDistinct(rapid.SampledFrom(c.nodes), 0, 2, rapid.ID).Draw(t, "nodes")}
+			p := c.askWith(plugin, flags)
+			if rapid.Bool().Draw(t, "again") {
+				// A registry that does not count cannot always tell whether the controller has looked.
+				if !c.counts || rapid.Bool().Draw(t, "later") {
+					look()
+				}
+				p = c.askWith(plugin, flags)
+			}
+			before, saw := said(), p.see(c.objects(), c.held)
+			look()
+			after := said()
+			if saw.answered && before != after {
+				t.Fatalf("%q was no answer, as that is %q", before, after)
+			}
+			if now := p.see(c.objects(), c.held); !now.answered && !now.refused {
+				t.Fatalf("%q is the answer, and not taken for one", after)
+			}
+		}
+	})
 }

@@ -125,9 +125,8 @@ type changing struct {
 	out, errs io.Writer
 	// told is what was told already.
 	told map[string]bool
-	// asked is the condition PluginChanged as it was when the change was asked for. It is
-	// nil where there was none, or where nothing was asked for yet.
-	asked *metav1.Condition
+	// before is the configuration as it was when the change was asked for, with its defaults.
+	before *api.ClusterConfig
 }
 
 func (p *changing) run(ctx context.Context) error {
@@ -171,7 +170,7 @@ func (p *changing) run(ctx context.Context) error {
 // It returns what nodes go by, and how many there are.
 func (p *changing) ask(ctx context.Context, now *api.ClusterConfig) (config *api.ClusterConfig, nodes int, err error) {
 	config = api.Effective(now)
-	p.asked = meta.FindStatusCondition(config.Status.Conditions, api.PluginChanged)
+	p.before = config
 	objects := registry.Snapshot{api.ClusterConfigKind: {config}}
 	if err := readInto(ctx, p.reg, objects, api.Node); err != nil {
 		return nil, 0, err
@@ -492,8 +491,7 @@ func (p *changing) see(objects registry.Objects, held map[string]string) sight {
 	case api.PluginSettled:
 		s.done = settled
 	default:
-		told := usedPlugin(config) == p.name || slices.Equal(config.Status.PluginNodes, config.Spec.PluginNodes)
-		s.done = all && told && config.Status.PreparedPlugin == p.name
+		s.done = all && p.decided(config)
 	}
 	s.after = fmt.Sprintf("Done: new pods get addresses of %s.", p.name)
 	if len(keep) > 0 {
@@ -502,16 +500,35 @@ func (p *changing) see(objects registry.Objects, held map[string]string) sight {
 	return s
 }
 
+// decided reports whether the status tells all nodes that are to use the plug-in to use it.
+func (p *changing) decided(config *api.ClusterConfig) bool {
+	s := config.Status
+	return s.PreparedPlugin == p.name && (s.Plugin == p.name || slices.Equal(s.PluginNodes, config.Spec.PluginNodes))
+}
+
 // answered reports whether the status follows from what this command asked for. c is what it
 // says of the change. Every write of a status is about the configuration that it is written
-// to. So what is said in other words than before was said since, and so was it that nodes
-// are told of the plug-in. Not every registry counts the changes of a spec.
+// to, so what is said in other words than before was said since. Not every registry counts
+// the changes of a spec. What is said in the same words may be about what was asked for
+// earlier: it is an answer only where the controller would say it again.
 func (p *changing) answered(config *api.ClusterConfig, c *metav1.Condition) bool {
-	if c != nil && (p.asked == nil || c.ObservedGeneration != p.asked.ObservedGeneration || c.Reason != p.asked.Reason || c.Message != p.asked.Message) {
-		return true
+	before := meta.FindStatusCondition(p.before.Status.Conditions, api.PluginChanged)
+	if c == nil || before == nil || c.ObservedGeneration != before.ObservedGeneration || c.Reason != before.Reason || c.Message != before.Message {
+		return c != nil
+	}
+	if p.decided(config) {
+		// Who says that something is waited for, or refused, speaks of more nodes, or of another plug-in.
+		return c.Reason != api.PluginPreparing && c.Reason != api.PluginRefused
+	}
+	if p.force || p.before.Spec.Plugin != p.name || c.ObservedGeneration != p.before.Generation {
+		return false // a force waits for nothing, and the rest is about another plug-in, or an earlier wish
 	}
 	s := config.Status
-	return s.PreparedPlugin == p.name || s.Plugin != p.name && slices.Contains(s.Plugins, p.name)
+	if s.PreparedPlugin == p.name {
+		// The same others are to follow those that use it.
+		return slices.Equal(p.before.Spec.PluginNodes, config.Spec.PluginNodes) && c.Reason != api.PluginSwitching && c.Reason != api.PluginWaiting
+	}
+	return s.PreparedPlugin == "" && s.Plugin != p.name && slices.Contains(s.Plugins, p.name)
 }
 
 // waiting returns what the nodes are at that are not done, with their names.
