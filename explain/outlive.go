@@ -2,6 +2,7 @@ package explain
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
+	"github.com/weftnet/weft/plugin/change"
 	"github.com/weftnet/weft/registry"
 )
 
@@ -27,46 +29,74 @@ type OldPods struct {
 // any more. It goes by the Pod objects, and by what agents say of pods without objects. The
 // objects must have the kinds of all bases of the mix, and Pods.
 func (c Cluster) OldPods() map[string]OldPods {
-	config, unsaid := config(c.Objects, c.Plugin)
-	p := &planner{cluster: c, config: config, unsaid: unsaid}
+	m, err := c.mixed()
 	endpoints := c.endpoints()
 	old := make(map[string]OldPods)
 	for node := range registry.Each[*corev1.Node](c.Objects, api.Node) {
-		old[node.Name] = p.oldPods(node, endpoints[node.Name])
+		if err != nil {
+			old[node.Name] = OldPods{Unknown: err.Error()}
+			continue
+		}
+		old[node.Name] = m.oldPods(node, endpoints[node.Name])
 	}
 	return old
 }
 
+// mixed is which subnets nodes have by the plug-ins of the mix.
+type mixed struct {
+	// bases are the names of what plug-ins of the mix stand on, by their own.
+	bases map[string]string
+	// subnets are those of nodes by their names, of each base. All are of the network
+	// plan.DefaultNetwork.
+	subnets map[string]map[string][]netip.Prefix
+}
+
+// mixed asks each plug-in once for all nodes: the plans of all nodes would cost the square of
+// their number. All nodes that say which plug-in they use go by one mix. It fails where a
+// plug-in of the mix is not known.
+func (c Cluster) mixed() (mixed, error) {
+	config := Config(c.Objects, c.Plugin)
+	m := mixed{make(map[string]string), make(map[string]map[string][]netip.Prefix)}
+	for _, name := range api.PluginMix(config) {
+		p, err := c.Plugin(name)
+		if err != nil {
+			return mixed{}, err
+		}
+		base := plugin.BaseOf(p)
+		if m.bases[name] = base.Name(); m.subnets[base.Name()] == nil {
+			m.subnets[base.Name()] = change.SubnetsOf(base, config, c.Objects)
+		}
+	}
+	return m, nil
+}
+
+// parts returns what the plug-ins state of a node, by the names of their bases: its subnets, and
+// nothing else.
+func (m mixed) parts(node string) map[string]*plan.Plan {
+	parts := make(map[string]*plan.Plan, len(m.subnets))
+	for base, of := range m.subnets {
+		parts[base] = &plan.Plan{}
+		for _, prefix := range of[node] {
+			parts[base].Local.Pools = append(parts[base].Local.Pools, plan.Pool{Network: plan.DefaultNetwork, Prefix: prefix})
+		}
+	}
+	return parts
+}
+
 // oldPods is OldPods of one node.
-func (p *planner) oldPods(node *corev1.Node, endpoints []plugin.Endpoint) (old OldPods) {
+func (m mixed) oldPods(node *corev1.Node, endpoints []plugin.Endpoint) (old OldPods) {
 	report, err := api.NodePlugins(node)
 	switch {
 	case err != nil:
 		return OldPods{Unknown: err.Error()}
 	case report == nil || report.Uses == "":
 		return OldPods{Unknown: "its agent does not say which plug-in the node uses"}
-	}
-	config := p.configOf(node)
-	all := make([]plugin.Plugin, 0, 2)
-	used := ""
-	for _, name := range api.PluginMix(config) {
-		plug, err := p.cluster.Plugin(name)
-		if err != nil {
-			return OldPods{Unknown: err.Error()}
-		}
-		if all = append(all, plug); name == report.Uses {
-			used = plugin.BaseOf(plug).Name()
-		}
-	}
-	if used == "" {
-		return OldPods{Unknown: fmt.Sprintf("the node uses %s, which is not among the plug-ins of the cluster (%s)", report.Uses, strings.Join(api.PluginMix(config), ", "))}
-	}
-	addresses := api.NodeAddresses(node)
-	if len(addresses) == 0 {
+	case m.bases[report.Uses] == "":
+		return OldPods{Unknown: fmt.Sprintf("the node uses %s, which is not among the plug-ins of the cluster (%s)", report.Uses, strings.Join(slices.Sorted(maps.Keys(m.bases)), ", "))}
+	case len(api.NodeAddresses(node)) == 0:
 		return OldPods{Unknown: "the node has no address in its status, so its subnets are not known"}
 	}
-	parts := plugin.Parts(all...)(plugin.Input{Config: p.config, Objects: p.cluster.Objects,
-		Node: plugin.Node{Name: node.Name, Addresses: addresses, Prefixes: onLink(node, addresses), Others: otherAddresses(node)}})
+	parts, used := m.parts(node.Name), m.bases[report.Uses]
 	for _, e := range endpoints {
 		if slices.ContainsFunc(e.Addresses, func(ip netip.Addr) bool { return outlives(parts, used, plan.Address{Network: e.Network, IP: ip}) }) {
 			old.Names = append(old.Names, e.Namespace+"/"+e.Pod)

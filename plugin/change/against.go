@@ -409,6 +409,16 @@ func landOf(p plugin.Plugin, config *api.ClusterConfig, objects registry.Objects
 	return l
 }
 
+// SubnetsOf returns the subnets that machines have under a plug-in, by their names, in any
+// order. It costs what one plan does, and a little for each node that others do not know yet.
+func SubnetsOf(p plugin.Plugin, config *api.ClusterConfig, objects registry.Objects) map[string][]netip.Prefix {
+	of := make(map[string][]netip.Prefix)
+	for prefix, name := range landOf(p, config, objects).of {
+		of[name] = append(of[name], prefix)
+	}
+	return of
+}
+
 // noNode is a machine without a name, at addresses that no machine can have (RFC 1112,
 // section 4; RFC 6666), of which that of IPv6 may come first. It is on-link with everyone,
 // as who is not with others may be so in part.
