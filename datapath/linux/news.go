@@ -120,7 +120,8 @@ func (d *DataPlane) judge(n *news) []datapath.Disturbance {
 		}
 	}
 	for name := range n.Names {
-		if index, ok := c.node.Links[name]; ok && n.Links[index] {
+		index, ok := c.node.Links[name]
+		if gone, told := n.Links[index]; ok && (gone || !told) {
 			if l, err := d.kernel.LinkByName(name); err == nil && l.Attrs().Index != index {
 				say("interface %s, which is another now", name)
 			}

@@ -9,6 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/datapath/linux/stamps"
 	"github.com/weftnet/weft/plan"
 )
@@ -74,14 +75,14 @@ func (k *Kernel) Adopt(theirs *Links) error {
 // PutBack gives interfaces their names back, which are known by their indexes, and takes
 // them, and Weft's devices, out of others' bridges. Only those are renamed that still wear
 // the data plane's stamps: the group, or a tunnel's kind. It reports whether anything was
-// changed.
+// changed. What is named as Weft's another data plane may have taken over.
 func (k *Kernel) PutBack(inv *Links, names map[int]string) (bool, error) {
 	var errs []error
 	changed := false
 	for _, l := range inv.All {
 		name, known := names[l.Attrs().Index]
 		stamped := l.Attrs().Group == k.stamps.Group || l.Type() == VXLANKind
-		if known && stamped && l.Attrs().Name != name {
+		if known && stamped && !datapath.OwnsInterface(l.Attrs().Name) {
 			if _, taken := inv.ByName[name]; !taken {
 				errs = append(errs, k.rename(inv, l, name))
 				changed = true
