@@ -173,10 +173,12 @@ func (l *lease) vouchesFor(a netip.Addr) bool {
 }
 
 // claim takes note of an address that is said to be a node's, l's or that of a
-// Node without a lease. What is a pod's address is no node's.
+// Node without a lease. What is a pod's address is no node's, be it of that node's own
+// pods: the way to the node would lead through the tunnel that is to end there. That the
+// node itself is in there it knows, and putCluster says so.
 func (c *compiler) claim(l *lease, at reference, a netip.Addr, g grade) {
-	if p, overlaps := c.subnets.Overlap(netip.PrefixFrom(a, a.BitLen())); overlaps && c.holders[p] != l &&
-		(c.inNetwork(p) || l != nil && c.compare(c.holders[p], l) < 0) {
+	if p, overlaps := c.subnets.Overlap(netip.PrefixFrom(a, a.BitLen())); overlaps && (l != c.own || c.holders[p] != c.own) &&
+		(c.inNetwork(p) || l != nil && c.compare(c.holders[p], l) <= 0) {
 		c.problemAt(at, "its address %s is in the subnet %s of %s, and is not used; give its node an address of the nodes' network", a, p, c.holders[p].at)
 		return
 	}

@@ -308,6 +308,73 @@ func TestAnnotationsCannotHarmOthers(t *testing.T) {
 	})
 }
 
+// An address among a node's own pods is no node's, whether the network is known or not, and
+// whether nodes are in it or beside it: nothing ends there, and no packets for it keep pods'
+// addresses. What else the node lists is its own.
+func TestAddressAmongItsOwnPodsIsNoNodes(t *testing.T) {
+	const inSubnet, beside = "10.5.9.9", "172.30.0.9"
+	kubernetes := func(public string, networks ...string) registry.Objects {
+		n1, n9 := coreNode("node1", "172.30.0.1"), coreNode("node9", inSubnet, beside)
+		n1.Spec.PodCIDRs, n9.Spec.PodCIDRs = []string{"10.5.1.0/24"}, []string{"10.5.9.0/24"}
+		n9.Annotations = map[string]string{managedAnnotation: managed, backendTypeAnnotation: BackendVXLAN, publicIPAnnotation: public,
+			backendDataAnnotation: `{"VNI":1,"VtepMAC":"02:00:00:00:00:09"}`}
+		objects := map[*registry.Kind][]registry.Object{api.Node: {n1, n9}}
+		for _, network := range networks {
+			objects[ConfigMap] = append(objects[ConfigMap], configMap(map[string]string{NetConf: fmt.Sprintf(`{"Network":%q,"Backend":{"Type":"vxlan"}}`, network)}))
+		}
+		return registry.NewSnapshot(objects)
+	}
+	etcd := func(public, network string) registry.Objects {
+		lease := func(name, address string) registry.Object {
+			return decode(t, LeaseKind, name, fmt.Appendf(nil, `{"PublicIP":%q,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":%q}}`, address, plan.MACOf(netip.MustParseAddr(address))), true)
+		}
+		return registry.NewSnapshot(map[*registry.Kind][]registry.Object{
+			ConfigKind: {decode(t, ConfigKind, ConfigName, fmt.Appendf(nil, `{"Network":%q,"Backend":{"Type":"vxlan"}}`, network), false)},
+			LeaseKind:  {lease("10.5.1.0-24", "172.30.0.1"), lease("10.5.9.0-24", public)},
+			api.Node:   {coreNode("node1", "172.30.0.1"), coreNode("node9", inSubnet, beside)},
+		})
+	}
+	for what, c := range map[string]struct {
+		plugin  plugin.Plugin
+		objects func(public string) registry.Objects
+	}{
+		"nobody has told the network": {Kubernetes{}, func(public string) registry.Objects { return kubernetes(public) }},
+		"a ConfigMap tells it":        {Kubernetes{}, func(public string) registry.Objects { return kubernetes(public, "10.5.0.0/16") }},
+		"nodes are in it":             {Kubernetes{}, func(public string) registry.Objects { return kubernetes(public, "10.0.0.0/8") }},
+		"leases are in etcd":          {Plugin{}, func(public string) registry.Objects { return etcd(public, "10.5.0.0/16") }},
+		"and nodes in the network":    {Plugin{}, func(public string) registry.Objects { return etcd(public, "10.0.0.0/8") }},
+		"and pods outside of it":      {Plugin{}, func(public string) registry.Objects { return etcd(public, "10.6.0.0/16") }},
+	} {
+		for _, public := range []string{inSubnet, beside} {
+			in := plugin.Input{Config: &api.ClusterConfig{}, Node: factsOf(1, false), Objects: c.objects(public)}
+			if strings.Contains(what, "nodes") { // as if others were where the node is
+				in.Node.Addresses, in.Node.Prefixes = append(in.Node.Addresses, netip.MustParseAddr("10.7.0.1")), nil
+			}
+			p, problems := c.plugin.Compile(in)
+			if err := p.Validate(); err != nil {
+				t.Fatalf("%s, %s: %v", what, public, err)
+			}
+			for _, a := range []string{inSubnet, beside} {
+				host := netip.MustParsePrefix(a + "/32")
+				r, led := p.Routes.Get(key(host))
+				_, direct := p.Egress.Get(plan.EgressKey{Network: plan.DefaultNetwork, Destination: host})
+				if want := a == public && a == beside; led != want || direct != want {
+					t.Errorf("%s, %s: to %s it goes by %v (%t), and with pods' own addresses %t:\n%s", what, public, a, r, led, direct, p)
+				}
+			}
+			r, led := p.Routes.Get(key(netip.MustParsePrefix("10.5.9.0/24")))
+			if through := led && r.Way == plan.ToTunnel; through != (public == beside) {
+				t.Errorf("%s, %s: to the pods it goes by %v:\n%s", what, public, r, p)
+			}
+			if !slices.ContainsFunc(problems, func(p plugin.Problem) bool {
+				return strings.HasPrefix(p.Message, "its address "+inSubnet+" is in the ") && strings.HasSuffix(p.Message, "and is not used; give its node an address of the nodes' network")
+			}) {
+				t.Errorf("%s, %s: of %s nothing is said: %v", what, public, inSubnet, problems)
+			}
+		}
+	}
+}
+
 // Each end of a tunnel stays with the lease whose it is, whatever an older lease says, or
 // one at an address that was chosen for it. What is wrong in one tunnel leaves the other.
 func TestTunnelEndsStayWithTheirNodes(t *testing.T) {
