@@ -29,11 +29,11 @@ func (p Plugin) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
 	c := newCompiler(in, etcdWords)
 	c.config = reference{p.Config, registry.Key{Name: ConfigName}}
 	c.leases, c.problems = p.readLeases(in.Objects)
-	known := c.chooseSettings()
-	if known && c.own != nil {
-		reserved, _ := readReservations(in.Objects, p.Reservations)
-		v := view{settings: c.settings, node: in.Node, leases: c.leases, reserved: reserved}
-		c.surrendered = v.surrenders(c.own) != ""
+	reserved, _ := readReservations(in.Objects, p.Reservations)
+	v, known := c.chooseSettings(reserved)
+	if known {
+		c.own = v.own()
+		c.surrendered = c.own != nil && v.surrenders(c.own) != ""
 	}
 	if known && c.own == nil {
 		c.problems = append(c.problems, plugin.Problem{Message: fmt.Sprintf("node %s has no lease below %s yet", in.Node.Name, p.Leases.Layout.Prefix)})
@@ -277,32 +277,28 @@ func readSettings(objects registry.Objects, k *registry.Kind) (Settings, error) 
 	return ParseSettings(o.Spec)
 }
 
-// chooseSettings finds the node's lease and what it goes by: what the
-// configuration says, or else what it said when the lease was last written. It
-// returns false when neither is there.
-func (c *compiler) chooseSettings() bool {
+// chooseSettings finds what the node goes by: what the configuration says, or else what
+// it said when the node's lease was last written. It returns what the node's steps follow
+// from, and false when neither is there.
+func (c *compiler) chooseSettings(reserved reservations) (view, bool) {
+	v := view{node: c.in.Node, owner: ownerOf(c.in.Node, c.in.Objects), leases: c.leases, reserved: reserved}
 	settings, err := readSettings(c.in.Objects, c.config.kind)
-	var known *Settings
 	if err == nil {
-		known = &settings
-	}
-	c.own = ownerOf(c.in.Node, c.in.Objects).find(c.leases, known)
-	if err == nil {
-		c.settings = settings
 		for _, text := range settings.Ignored {
 			c.configProblem("%s", text)
 		}
-		return true
+		c.settings, v.settings = settings, settings
+		return v, true
 	}
-	if c.own != nil && c.own.Weft != nil {
+	if c.own = v.owner.find(c.leases, nil); c.own != nil && c.own.Weft != nil {
 		if former, formerErr := ParseSettings(c.own.Weft.Config); formerErr == nil {
 			c.configProblem("%v (until then the node goes by what it said before)", err)
-			c.settings = former
-			return true
+			c.settings, v.settings = former, former
+			return v, true
 		}
 	}
 	c.configProblem("%v", err)
-	return false
+	return v, false
 }
 
 // families returns an address of each family that the cluster uses.
@@ -378,7 +374,7 @@ func (c *compiler) putLocal() {
 	for _, other := range c.leases {
 		switch {
 		case other == c.own || !other.subnet.Overlaps(c.own.subnet):
-		case c.own.Lease != nil && c.own.Expires && other.displaces(c.own):
+		case c.own.Lease != nil && other.displaces(c.own):
 			c.problem(c.own, "its subnet overlaps with %s of %s, which is older or reserved; the node keeps it while pods live on it: drain the node to move it", other.subnet, other.at)
 		default:
 			c.problem(other, "its subnet %s overlaps with that of node %s, %s; %s", other.subnet, c.in.Node.Name, c.own.subnet, c.words.otherSubnet)

@@ -113,27 +113,41 @@ func (v view) isVouchedFor(a Attributes) bool {
 // surrenders says why the node is to give its lease back; empty where it is not to. No pod
 // gets addresses of it then.
 func (v view) surrenders(own *lease) string {
-	if !own.Expires || v.inUse(own.subnet) {
+	if !own.Expires {
 		return ""
 	}
-	switch i := slices.IndexFunc(v.leases, func(l *lease) bool { return l.displaces(own) }); {
-	case !v.mayKeep(own):
+	return v.unfit(own)
+}
+
+// unfit says why a lease cannot be the node's, as long as no pod lives on it; empty where
+// it can.
+func (v view) unfit(l *lease) string {
+	if v.inUse(l.subnet) {
+		return ""
+	}
+	switch {
+	case !v.mayKeep(l):
 		return "the configuration does not allow it and no pod lives on it"
-	case v.given(own.subnet):
+	case v.given(l.subnet):
 		return "another node got it by another plug-in at the same time, and no pod lives on it"
-	case i >= 0:
+	}
+	if i := slices.IndexFunc(v.leases, func(o *lease) bool { return o.displaces(l) }); i >= 0 {
 		return fmt.Sprintf("%s has a part of it and is older or reserved, and no pod lives on it", v.leases[i].at)
 	}
 	return ""
 }
 
-// own returns the lease that is this node's, or nil. A reservation that the
-// configuration does not allow is an administrator's to remove.
+// own returns the lease that is this node's, or nil. One without an end that is unfit is
+// an administrator's to remove, and the node takes another.
 func (v view) own() *lease {
-	usable := slices.DeleteFunc(slices.Clone(v.leases), func(l *lease) bool {
-		return !l.Expires && !v.mayKeep(l)
-	})
-	return v.owner.find(usable, &v.settings)
+	leases := v.leases
+	for {
+		own := v.owner.find(leases, &v.settings)
+		if own == nil || own.Expires || v.unfit(own) == "" {
+			return own
+		}
+		leases = slices.DeleteFunc(slices.Clone(leases), func(l *lease) bool { return l == own })
+	}
 }
 
 // mayKeep reports whether a lease may stay the node's.

@@ -334,7 +334,8 @@ func TestSeveralNodesWithOneAddress(t *testing.T) {
 }
 
 // Of leases that overlap the older stays, and of those that an administrator reserved for
-// their nodes; the other goes while no pod lives on it.
+// their nodes; the other goes while no pod lives on it. One without an end stays where it is,
+// for an administrator, and its node takes another.
 func TestLeasesThatOverlap(t *testing.T) {
 	const config = `{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:5::/48","Backend":{"Type":"vxlan"}}`
 	settings, err := ParseSettings([]byte(config))
@@ -365,7 +366,8 @@ func TestLeasesThatOverlap(t *testing.T) {
 		"it is older, of all":                     {other: "10.5.0.0-17", born: older, want: release},
 		"it is older, and a pod lives on this":    {other: beside, born: older, pod: true, want: keep},
 		"it is older, and one is about to":        {other: beside, born: older, about: true, want: keep},
-		"it is older, and this one has no end":    {other: beside, born: older, permanent: true, want: keep},
+		"it is older, and this one has no end":    {other: beside, born: older, permanent: true, want: create},
+		"and a pod lives on this":                 {other: beside, born: older, permanent: true, pod: true, want: keep},
 		"it is older, and this one is reserved":   {other: beside, born: older, mineFor: "node1", want: keep},
 		"it is older, and both are reserved":      {other: beside, born: older, mineFor: "node1", otherFor: "node2", want: release},
 		"it is younger, and it alone is reserved": {other: beside, born: younger, otherFor: "node2", want: release},

@@ -42,8 +42,9 @@
 // subnets. The one that is reserved, or else the older, stays. Whoever sees his own lease
 // sees all older ones, so the node of the other gives it back before a pod can have an
 // address of it; where pods live on it, it does so once they are gone, and Compile says
-// that they live there. flanneld does not look: a lease that it makes on a part of an
-// older one of Weft's stays, and Compile names it as a problem.
+// that they live there. Of one without an end, which is an administrator's to remove, the
+// node takes another in the same way. flanneld does not look: a lease that it makes on a
+// part of an older one of Weft's stays, and Compile names it as a problem.
 package flannel
 
 import (
