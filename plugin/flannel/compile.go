@@ -208,12 +208,6 @@ func ownerOf(n plugin.Node, objects registry.Objects) owner {
 // Whoever may write the lease can make it say so.
 func (o owner) wrote(l *lease) bool { return l.Weft != nil && l.Weft.Node == o.name }
 
-// has reports whether the lease is the node's, going by what the node knows
-// itself: it names its address, or its pods live on it.
-func (o owner) has(l *lease) bool {
-	return o.wrote(l) && l.heldBy(o.addresses) || (o.wrote(l) || o.mayTake(l)) && slices.ContainsFunc(o.pods, l.subnet.contains)
-}
-
 // had reports whether the lease may be the node's from when it had another
 // address, which no other node has.
 func (o owner) had(l *lease) bool {
@@ -237,27 +231,77 @@ func (o owner) mayTake(l *lease) bool {
 // reserved reports whether the lease is the node's by an administrator's word.
 func (o owner) reserved(l *lease) bool { return l.reserved != nil && l.reserved.Node == o.name }
 
-// find returns the node's lease, or nil: one that is reserved for it, or else
-// one that it wrote, or else one that names its address. Of several, the first
-// that the settings, where known, allow is the one. What is reserved for another
-// node is none of its leases, whatever it says.
-func (o owner) find(leases []*lease, s *Settings) *lease {
-	for _, mine := range []func(*lease) bool{o.reserved, o.has, o.had, o.mayTake} {
-		var other *lease
-		for _, l := range leases {
-			switch {
-			case !mine(l) || l.reserved != nil && !o.reserved(l):
-			case s == nil || s.Allows(l.subnet):
-				return l
-			case other == nil:
-				other = l
-			}
+// proof is what speaks for a lease's being a node's; the least counts most.
+type proof int
+
+const (
+	reservedFor    proof = iota
+	reservedInVain       // the configuration does not allow it
+	livedOn              // the node's pods live on it
+	livedOnStill         // and the configuration does not allow it
+	addressed            // it names an address of the node, and no other node
+	named                // it names the node, and an address that the node may have had
+	renamed              // it names an address of the node, and a node that has not this address
+	livedInVain          // pods live on it, and an older lease has a part of it
+	// What the configuration does not allow is only to be given back.
+	leftAddressed
+	leftNamed
+	none
+)
+
+// proves returns what speaks for a lease's being the node's by the settings, where known.
+// What is reserved for another node is none of its leases, whatever it says. Nor is what
+// would make an address of the node itself one for pods, unless the configuration does.
+func (o owner) proves(l *lease, s *Settings) proof {
+	addresses, names := o.mayTake(l), o.had(l)
+	allowed := s == nil || s.Allows(l.subnet)
+	switch {
+	case o.reserved(l) && allowed:
+		return reservedFor
+	case o.reserved(l):
+		return reservedInVain
+	case l.reserved != nil:
+		return none
+	case (addresses || o.wrote(l)) && slices.ContainsFunc(o.pods, l.subnet.contains):
+		if allowed {
+			return livedOn
 		}
-		if other != nil {
-			return other
+		return livedOnStill
+	case addresses && allowed && (l.Weft == nil || o.wrote(l)):
+		return addressed
+	case names && allowed:
+		return named
+	case addresses && allowed:
+		return renamed
+	case slices.ContainsFunc(o.addresses, l.subnet.contains):
+		return none
+	case addresses:
+		return leftAddressed
+	case names:
+		return leftNamed
+	}
+	return none
+}
+
+// find returns the node's lease, or nil: that for which most speaks. Of several that are
+// reserved for it, it is the first, by which the reservation is made again, too. Of others
+// it is the one that counts most for all nodes, the oldest: whoever may make leases can
+// make one that names the node and its address, but none older than what the node has.
+// What overlaps with an older one, as what pods of a lost lease live on may, leads nobody
+// to the node: it goes before nothing that the node can use.
+func (o owner) find(leases []*lease, s *Settings) *lease {
+	var mine *lease
+	most := none
+	for _, l := range leases {
+		p := o.proves(l, s)
+		if (p == livedOn || p == livedOnStill) && slices.ContainsFunc(leases, func(other *lease) bool { return other.displaces(l) }) {
+			p = livedInVain
+		}
+		if p < most || p == most && p > reservedInVain && p < none && l.compare(mine) < 0 {
+			mine, most = l, p
 		}
 	}
-	return nil
+	return mine
 }
 
 func (c *compiler) problem(l *lease, format string, args ...any) {

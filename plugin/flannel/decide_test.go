@@ -2,6 +2,7 @@ package flannel
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -87,8 +88,8 @@ func (w *world) settle(name string) (Subnet, error) {
 	return Subnet{}, nil
 }
 
-// Whatever happens to nodes, leases and configuration: nodes come to rest,
-// never have addresses in common, give way to an older lease before they have pods, keep
+// Whatever happens to nodes, leases and configuration, and whatever leases say: nodes come
+// to rest, never have addresses in common, give way to an older lease before they have pods, keep
 // a subnet on which pods live for as long as nobody takes it from them, and agree with
 // Compile on which lease is theirs.
 func TestNodesAndLeases(t *testing.T) {
@@ -138,6 +139,20 @@ func TestNodesAndLeases(t *testing.T) {
 				}
 				w.leases[l.Name] = l
 			},
+			"say that a lease is a node's": func(t *rapid.T) {
+				n := name.Draw(t, "say")
+				address := "192.0.2.1"
+				if o := w.nodes[n]; o != nil && rapid.Bool().Draw(t, "with its address") {
+					address = o.Addresses[0].String()
+				}
+				l := &Lease{Expires: rapid.Bool().Draw(t, "expires"), Spec: fmt.Appendf(nil, `{"PublicIP":%q,"BackendType":"vxlan","Weft":{"Node":%q,"Config":{}}}`, address, n)}
+				l.Name = rapid.SampledFrom([]string{"10.5.10.0-24", "10.5.10.0-24&fd00:5:0:1::-64", "10.5.1.0-25", "10.7.1.0-24", "172.30.0.0-24"}).Draw(t, "lease")
+				if w.leases[l.Name] == nil {
+					w.created++
+					l.Created = w.created
+					w.leases[l.Name] = l
+				}
+			},
 			"change address": func(t *rapid.T) {
 				if n := w.nodes[name.Draw(t, "readdress")]; n != nil {
 					n.Addresses = addresses()
@@ -164,6 +179,16 @@ func TestNodesAndLeases(t *testing.T) {
 			"": func(t *rapid.T) {
 				w.t = t
 				held := map[string]Subnet{}
+				// behind reports whether an older lease has a part of a subnet.
+				behind := func(s Subnet) bool {
+					for name, l := range w.leases {
+						if o, err := ParseSubnet(name); err == nil && o != s && o.Overlaps(s) && l.Created < w.leases[s.String()].Created {
+							return true
+						}
+					}
+					return false
+				}
+				inUse := func(n string, s Subnet) bool { return (view{node: *w.nodes[n]}).inUse(s) }
 				for _, n := range slices.Sorted(maps.Keys(w.nodes)) {
 					before := w.former[n]
 					lease := w.leases[before.String()]
@@ -172,25 +197,29 @@ func TestNodesAndLeases(t *testing.T) {
 						continue // no subnet, or two nodes with one address
 					}
 					for other, o := range held {
-						if o.Overlaps(s) {
+						if o.Overlaps(s) && !(behind(s) && inUse(n, s)) && !(behind(o) && inUse(other, o)) {
 							t.Fatalf("%s has %s and %s has %s", n, s, other, o)
 						}
 					}
 					held[n] = s
-					for name, l := range w.leases {
-						if o, err := ParseSubnet(name); err == nil && o != s && o.Overlaps(s) && l.Created < w.leases[s.String()].Created && !(view{node: *w.nodes[n]}).inUse(s) {
-							t.Fatalf("%s stays on %s, though %s is older and no pod lives there", n, s, name)
-						}
+					if behind(s) && !inUse(n, s) {
+						t.Fatalf("%s stays on %s, though another is older and no pod lives there", n, s)
 					}
-					if lease != nil && s != before && strings.Contains(string(lease.Spec), fmt.Sprintf(`"Node":%q`, n)) && (view{node: *w.nodes[n]}).inUse(before) {
+					if lease != nil && s != before && strings.Contains(string(lease.Spec), fmt.Sprintf(`"Node":%q`, n)) && inUse(n, before) && !behind(before) && !inUse(n, s) {
 						t.Fatalf("%s moved from %s, where pods live, to %s", n, before, s)
 					}
 				}
-				for n, s := range held {
+				for _, n := range slices.Sorted(maps.Keys(held)) {
+					s := held[n]
 					if w.leases[s.String()] == nil {
 						t.Fatalf("%s believes to have %s", n, s)
 					}
-					w.compile(n, s)
+					// What others gave back meanwhile may have been in the way of an older one.
+					again, err := w.settle(n)
+					if err != nil || again != s && inUse(n, s) && !inUse(n, again) {
+						t.Fatalf("%s had %s, and then has %s: %v", n, s, again, err)
+					}
+					w.compile(n, again)
 				}
 			},
 		})
@@ -401,6 +430,98 @@ func TestLeasesThatOverlap(t *testing.T) {
 			}
 			if s, err = v.decide(); err != nil || s.verb != test.want {
 				t.Errorf("it is to %s %s, %v, and not to %s it", s.verb, s.subnet, err, test.want)
+			}
+		})
+	}
+}
+
+// Which lease is a node's follows from what is reserved for it, from where its pods live, from
+// the addresses in leases and from their age. Who makes a lease that says that it is the
+// node's has the node leave no lease that it had. Where there is nothing else, the node takes
+// what names it, as it may have been at another address when it wrote that.
+func TestWhichLeaseIsTheNodes(t *testing.T) {
+	type said struct {
+		subnet        string
+		born          int64
+		address, node string // node is in the stamp, "" without one
+		permanent     bool
+		reserved      string // whom it is reserved for
+	}
+	const own, others, nobodys, before = "172.30.0.1", "172.30.0.9", "192.0.2.1", "172.30.0.77"
+	weft := said{subnet: "10.5.2.0-24", born: 10, address: own, node: "node1"}
+	moved := said{subnet: "10.5.2.0-24", born: 10, address: before, node: "node1"}
+	flanneld := said{subnet: "10.5.2.0-24", born: 10, address: own}
+	former := said{subnet: "10.4.2.0-24", born: 10, address: own, node: "node1"} // of another network
+	for what, c := range map[string]struct {
+		mine string // the lease that is the node's
+		all  []said
+		pods []string
+	}{
+		"its own":                              {"10.5.2.0-24", []said{weft}, nil},
+		"one of flanneld's":                    {"10.5.2.0-24", []said{flanneld}, nil},
+		"one from when it was elsewhere":       {"10.5.2.0-24", []said{moved}, nil},
+		"not one of another's address":         {"", []said{{subnet: "10.5.2.0-24", address: others, node: "node1"}}, nil},
+		"nor one that another has, there too":  {"", []said{{subnet: "10.5.2.0-24", address: own, node: "twin"}}, nil},
+		"nor one that is reserved for another": {"", []said{{subnet: "10.5.2.0-24", address: own, node: "node1", reserved: "node9"}}, nil},
+
+		"its own, not a younger that is alike":         {"10.5.2.0-24", []said{weft, {subnet: "10.5.10.0-24", born: 20, address: own, node: "node1"}}, nil},
+		"where its pods live, not a younger":           {"10.5.2.0-24", []said{weft, {subnet: "10.5.10.0-24", born: 20, address: own, node: "node1"}}, []string{"10.5.2.2"}},
+		"where its pods live, not an older":            {"10.5.2.0-24", []said{weft, {subnet: "10.5.10.0-24", born: 1, address: own, node: "node1"}}, []string{"10.5.2.2"}},
+		"its own, not a younger with its name":         {"10.5.2.0-24", []said{weft, {subnet: "10.5.10.0-24", born: 20, address: nobodys, node: "node1"}}, nil},
+		"its own, not an older that got its address":   {"10.5.2.0-24", []said{weft, {subnet: "10.5.10.0-24", born: 1, address: own, node: "node9"}}, nil},
+		"from elsewhere, not another's at its address": {"10.5.2.0-24", []said{moved, {subnet: "10.5.10.0-24", born: 1, address: own, node: "node9"}}, nil},
+		"one from when it had another name":            {"10.5.10.0-24", []said{{subnet: "10.5.10.0-24", address: own, node: "gone"}}, nil},
+		"flanneld's, not one with its name":            {"10.5.2.0-24", []said{flanneld, {subnet: "10.5.10.0-24", born: 1, address: nobodys, node: "node1"}}, nil},
+		"flanneld's, not a younger with both":          {"10.5.2.0-24", []said{flanneld, {subnet: "10.5.10.0-24", born: 20, address: own, node: "node1"}}, nil},
+		"flanneld's, not one of another network":       {"10.5.2.0-24", []said{flanneld, {subnet: "10.4.1.0-24", born: 1, address: own, node: "node1"}}, nil},
+		"flanneld's, not one of the nodes' network":    {"10.5.2.0-24", []said{flanneld, {subnet: "172.30.0.0-24", born: 1, address: nobodys, node: "node1"}}, nil},
+		"an administrator's, not one with its name":    {"10.5.2.0-24", []said{{subnet: "10.5.2.0-24", born: 10, address: own, permanent: true}, {subnet: "10.5.10.0-24", born: 20, address: nobodys, node: "node1"}}, nil},
+		"from elsewhere, not a younger from there":     {"10.5.2.0-24", []said{moved, {subnet: "10.5.10.0-24", born: 20, address: nobodys, node: "node1"}}, nil},
+		"from elsewhere, with pods, not its address":   {"10.5.2.0-24", []said{moved, {subnet: "10.5.10.0-24", born: 1, address: own, node: "node1"}}, []string{"10.5.2.2"}},
+		"its own, not where lost pods live":            {"10.5.2.0-24", []said{weft, {subnet: "10.5.3.0-24", born: 11, address: others}, {subnet: "10.5.0.0-17", born: 20, address: own, node: "node1"}}, []string{"10.5.3.2"}},
+		"of a former network, while its pods live":     {"10.4.2.0-24", []said{former, {subnet: "10.5.10.0-24", born: 20, address: own, node: "node1"}}, []string{"10.4.2.2"}},
+		"and then one of the network":                  {"10.5.10.0-24", []said{former, {subnet: "10.5.10.0-24", born: 20, address: own, node: "node1"}}, nil},
+		"what is reserved for it, be it younger":       {"10.5.10.0-24", []said{weft, {subnet: "10.5.10.0-24", born: 20, address: own, permanent: true, reserved: "node1"}}, []string{"10.5.2.2"}},
+
+		"where there is nothing else, what names it":     {"10.5.10.0-24", []said{{subnet: "10.5.10.0-24", address: nobodys, node: "node1"}}, nil},
+		"not with the node itself in its subnet, though": {"", []said{{subnet: "172.30.0.0-24", address: nobodys, node: "node1"}}, nil},
+		"and not even at its address":                    {"", []said{{subnet: "172.30.0.0-24", address: own, node: "node1"}}, nil},
+	} {
+		t.Run(what, func(t *testing.T) {
+			objects := map[*registry.Kind][]registry.Object{
+				ConfigKind: {decode(t, ConfigKind, ConfigName, []byte(goodConfig), false)},
+				api.Node:   {coreNode("node1", own), coreNode("node9", others), coreNode("twin", own)},
+			}
+			for _, l := range c.all {
+				value := map[string]any{"PublicIP": l.address}
+				if l.node != "" {
+					value["Weft"] = Stamp{Node: l.node, Config: []byte("{}")}
+				}
+				text, err := json.Marshal(value)
+				if err != nil {
+					t.Fatal(err)
+				}
+				objects[LeaseKind] = append(objects[LeaseKind], decodeCreated(t, LeaseKind, l.subnet, text, !l.permanent, l.born))
+				if l.reserved != "" {
+					objects[ReservationKind] = append(objects[ReservationKind], decode(t, ReservationKind, l.subnet, fmt.Appendf(nil, `{"node":%q,"publicIP":"172.30.0.1"}`, l.reserved), false))
+				}
+			}
+			snapshot := registry.NewSnapshot(objects)
+			node := plugin.Node{Name: "node1", Addresses: []netip.Addr{netip.MustParseAddr(own)}}
+			for _, pod := range c.pods {
+				putPod(&node, pod)
+			}
+			leases, _ := Plugin{}.withDefaults().readLeases(snapshot)
+			settings, err := readSettings(snapshot, ConfigKind)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := ""
+			if l := ownerOf(node, snapshot).find(leases, &settings); l != nil {
+				got = l.Name
+			}
+			if got != c.mine {
+				t.Errorf("it is %q, and not %q", got, c.mine)
 			}
 		})
 	}

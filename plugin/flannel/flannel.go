@@ -45,6 +45,16 @@
 // that they live there. Of one without an end, which is an administrator's to remove, the
 // node takes another in the same way. flanneld does not look: a lease that it makes on a
 // part of an older one of Weft's stays, and Compile names it as a problem.
+//
+// # Whose a lease is
+//
+// A node finds its lease again by what others cannot make so: that an administrator
+// reserved it for the node, that the node's pods live on it, and that it is older than
+// others that name the node or its address. A node that comes back with another address
+// goes by its name in the lease, where no other lease names its address. Where it has no
+// lease at all, it takes what names it, as one of flanneld's or an administrator's names
+// its address and nothing more: whoever may make leases can give such a node a subnet of
+// his choice, which the configuration must allow, unless one is reserved for it.
 package flannel
 
 import (

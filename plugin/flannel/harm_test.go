@@ -1,7 +1,9 @@
 package flannel
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -66,34 +68,12 @@ func drawVictims(t *rapid.T) map[int]victim {
 
 // harmless holds two plans of a node against each other: with what an attacker
 // says, each entry that comes of others' objects must be as it is without. believed says
-// which addresses the attacker may have.
-func harmless(t *rapid.T, node, attacker string, believed func(netip.Addr) bool, without, with *plan.Plan) {
+// which addresses the attacker may have, and unnamed which nodes' leases name no node.
+func harmless(t *rapid.T, node, attacker string, unnamed map[string]victim, believed func(netip.Addr) bool, without, with *plan.Plan) {
 	if !slices.Equal(without.Local.Pools, with.Local.Pools) || !slices.Equal(without.Local.Tunnels, with.Local.Tunnels) {
 		t.Fatalf("%s: the attacker changed what is the node's own:\n%s\nwith it:\n%s", node, without, with)
 	}
-	// how is in which way the peer of a route is reached.
-	how := func(p *plan.Plan, k plan.RouteKey, r plan.Route) (plan.TunnelEnd, netip.Addr) {
-		peer := p.Peer(r.Peer())
-		end, _, _ := p.Local.EndOf(peer, k.Prefix.Addr())
-		return end, peer.NextHop(k.Prefix.Addr())
-	}
-	for k, r := range without.Routes.All() {
-		got, ok := with.Routes.Get(k)
-		end, via := how(without, k, r)
-		gotEnd, gotVia := how(with, k, got)
-		same := end == gotEnd && via == gotVia
-		if (got.Peer() == "172.30.0.3" || got.Peer() == "fd00:30::3") && r.Peer() == "node3" {
-			got.Peers = r.Peers // the lease of flanneld names no node, and two say that they are it
-		}
-		if !ok || !same || !got.Equal(r) {
-			t.Fatalf("%s: the attacker changed the route to %v from %v to %v:\n%s\nwith it:\n%s", node, k, r, got, without, with)
-		}
-	}
-	for k, e := range without.Egress.All() {
-		if got, ok := with.Egress.Get(k); !ok || got.Action != e.Action {
-			t.Fatalf("%s: the attacker changed the way out %v from %v to %v:\n%s\nwith it:\n%s", node, k, e, got, without, with)
-		}
-	}
+	keepsWays(t, node, unnamed, without, with)
 	// Of machines that are nobody's it gets no packets: at most those for an address where
 	// they come anyway, as its tunnel ends there.
 	for k, e := range with.Egress.All() {
@@ -112,6 +92,34 @@ func harmless(t *rapid.T, node, attacker string, believed func(netip.Addr) bool,
 		}
 		if end, _ := how(with, k, r); r.Way != plan.ToTunnel || end.VTEP == netip.MustParseAddr("172.30.0.9") || end.VTEP == netip.MustParseAddr("fd00:30::9") {
 			t.Fatalf("%s: the attacker made a route of %s: %v %v", node, r.Origin, k, r)
+		}
+	}
+}
+
+// how returns in which way the peer of a route is reached.
+func how(p *plan.Plan, k plan.RouteKey, r plan.Route) (plan.TunnelEnd, netip.Addr) {
+	peer := p.Peer(r.Peer())
+	end, _, _ := p.Local.EndOf(peer, k.Prefix.Addr())
+	return end, peer.NextHop(k.Prefix.Addr())
+}
+
+// keepsWays holds to it that what goes somewhere without the attacker goes the same way with it.
+func keepsWays(t *rapid.T, node string, unnamed map[string]victim, without, with *plan.Plan) {
+	for k, r := range without.Routes.All() {
+		got, ok := with.Routes.Get(k)
+		end, via := how(without, k, r)
+		gotEnd, gotVia := how(with, k, got)
+		same := end == gotEnd && via == gotVia
+		if v, ok := unnamed[r.Peer()]; ok && (got.Peer() == v.address || got.Peer() == v.address6) {
+			got.Peers = r.Peers // two say that they are it
+		}
+		if !ok || !same || !got.Equal(r) {
+			t.Fatalf("%s: the attacker changed the route to %v from %v to %v:\n%s\nwith it:\n%s", node, k, r, got, without, with)
+		}
+	}
+	for k, e := range without.Egress.All() {
+		if got, ok := with.Egress.Get(k); !ok || got.Action != e.Action {
+			t.Fatalf("%s: the attacker changed the way out %v from %v to %v:\n%s\nwith it:\n%s", node, k, e, got, without, with)
 		}
 	}
 }
@@ -162,10 +170,14 @@ func TestLeaseCannotHarmOthers(t *testing.T) {
 		if kind {
 			name = "vxlan"
 		}
+		// Others than node3 may have run flanneld until now, and one may have no lease.
+		flannelds := rapid.Bool().Draw(t, "all leases of flanneld's")
+		leaseless := rapid.IntRange(0, 2).Draw(t, "leaseless")
+		unnamed := map[string]victim{"node3": victims[3]}
 		for i := 1; i <= 3; i++ {
 			stamp := fmt.Sprintf(`,"Weft":{"Node":"node%d","Config":{}}`, i)
-			if i == 3 {
-				stamp = ""
+			if i == 3 || flannelds {
+				stamp, unnamed[fmt.Sprintf("node%d", i)] = "", victims[i]
 			}
 			subnet, v, second, reserved6, addresses := fmt.Sprintf("10.5.%d.0-24", i), victims[i], "", "", []string{victims[i].address}
 			if dual {
@@ -173,7 +185,9 @@ func TestLeaseCannotHarmOthers(t *testing.T) {
 				second = fmt.Sprintf(`,"PublicIPv6":%q,"BackendV6Data":{"VNI":1,"VtepMAC":%q}`, v.address6, v.mac6)
 				reserved6, addresses = fmt.Sprintf(`,"publicIPv6":%q`, v.address6), append(addresses, v.address6)
 			}
-			add(LeaseKind, subnet, fmt.Sprintf(`{"PublicIP":%q,"BackendType":%q,"BackendData":{"VNI":1,"VtepMAC":%q}%s%s}`, v.address, name, v.mac, second, stamp), int64(10+i))
+			if i != leaseless {
+				add(LeaseKind, subnet, fmt.Sprintf(`{"PublicIP":%q,"BackendType":%q,"BackendData":{"VNI":1,"VtepMAC":%q}%s%s}`, v.address, name, v.mac, second, stamp), int64(10+i))
+			}
 			objects[api.Node] = append(objects[api.Node], coreNode(append([]string{fmt.Sprintf("node%d", i)}, addresses...)...))
 			if reserved {
 				add(ReservationKind, subnet, fmt.Sprintf(`{"node":"node%d","publicIP":%q%s}`, i, v.address, reserved6), int64(i))
@@ -184,7 +198,7 @@ func TestLeaseCannotHarmOthers(t *testing.T) {
 		address, said, said6 := rapid.SampledFrom(attackAddresses), attackMACs, attackMACs6
 		address6 := rapid.SampledFrom(attackAddresses6)
 		created := int64(rapid.IntRange(14, 20).Draw(t, "created"))
-		subnets := []string{"10.5.0.0-24", "10.5.9.0-24"}
+		subnets := []string{"10.5.0.0-24", "10.5.9.0-24", "10.5.10.0-24"} // the last is the first by its key
 		if reserved {
 			created = int64(rapid.IntRange(1, 20).Draw(t, "reserved created")) // it may be the oldest
 		} else {
@@ -198,7 +212,7 @@ func TestLeaseCannotHarmOthers(t *testing.T) {
 		if dual {
 			subnets := []string{"", "&fd00:5:0:9::-64"}
 			if !reserved {
-				subnets = append(subnets, "&fd00:5:0:2::-80", "&fd00:5::-49", "&fd00:5:0:3:8000::-65", "&fd00:30::-64", "&fd00:30::2-127")
+				subnets = append(subnets, "&fd00:5:0:3::-64", "&fd00:5:0:2::-80", "&fd00:5::-49", "&fd00:5:0:3:8000::-65", "&fd00:30::-64", "&fd00:30::2-127")
 			}
 			subnet += rapid.SampledFrom(subnets).Draw(t, "IPv6 subnet")
 			second = fmt.Sprintf(`,"PublicIPv6":%q,"BackendV6Data":{"VNI":1,"VtepMAC":%q}`, address6.Draw(t, "PublicIPv6"), rapid.SampledFrom(said6).Draw(t, "IPv6 MAC"))
@@ -209,7 +223,7 @@ func TestLeaseCannotHarmOthers(t *testing.T) {
 		}
 		lease := fmt.Sprintf(`{"PublicIP":%q,"BackendType":%q,"BackendData":{"VNI":1,"VtepMAC":%q}%s%s}`,
 			address.Draw(t, "PublicIP"), rapid.SampledFrom([]string{"vxlan", "host-gw", ""}).Draw(t, "type"), rapid.SampledFrom(said).Draw(t, "MAC"), second, weft)
-		add(LeaseKind, subnet, lease, created)
+		objects[LeaseKind] = append(objects[LeaseKind], decodeCreated(nothing{}, LeaseKind, subnet, []byte(lease), rapid.Bool().Draw(t, "expires"), created))
 		if reserved {
 			// What it leaves out, nobody vouches for.
 			reserved6 := rapid.SampledFrom([]string{"", `,"publicIPv6":"fd00:30::9"`}).Draw(t, "reserved IPv6")
@@ -223,7 +237,7 @@ func TestLeaseCannotHarmOthers(t *testing.T) {
 		pods := rapid.Bool().Draw(t, "pods")
 		for i := 1; i <= 3; i++ {
 			in := plugin.Input{Config: &api.ClusterConfig{}, Node: factsOf(i, dual), Objects: without}
-			if !pods && i < 3 { // that flanneld's lease is node3's, its pods alone prove
+			if (!pods || i == leaseless) && i < 3 {
 				in.Node.Endpoints = nil
 			}
 			before, _ := Plugin{}.Compile(in)
@@ -232,9 +246,47 @@ func TestLeaseCannotHarmOthers(t *testing.T) {
 			if err := after.Validate(); err != nil {
 				t.Fatal(err)
 			}
-			harmless(t, in.Node.Name, "FlannelLease "+subnet, outside, before, after)
+			if i == leaseless && !reserved {
+				// It may take what says that it is its own. Then it has a subnet as it might have
+				// chosen itself, and the ways to the others.
+				in.Objects = settled(t, in, with)
+				after, _ = Plugin{}.Compile(in)
+				for _, pool := range after.Local.Pools {
+					if p := pool.Prefix; pool.Closed || outside(p.Addr()) || p.Bits() != 24 && p.Bits() != 64 {
+						t.Fatalf("node%d takes %s:\n%s", i, p, after)
+					}
+				}
+				keepsWays(t, in.Node.Name, unnamed, before, after)
+				continue
+			}
+			harmless(t, in.Node.Name, "FlannelLease "+subnet, unnamed, outside, before, after)
 		}
 	})
+}
+
+// settled returns what is in the registry once a node has done all that it has to do for
+// its lease, or cannot go on.
+func settled(t *rapid.T, in plugin.Input, objects registry.Snapshot) registry.Snapshot {
+	for range 5 {
+		v, err := (&runner{Plugin: Plugin{}.withDefaults(), now: time.Now}).view(plugin.Input{Objects: objects, Node: in.Node})
+		if err != nil {
+			t.Fatal(err)
+		}
+		v.due = false
+		s, err := v.decide()
+		if err != nil || s.verb == keep {
+			return objects
+		}
+		objects = maps.Clone(objects)
+		objects[LeaseKind] = slices.DeleteFunc(slices.Clone(objects[LeaseKind]), func(o registry.Object) bool { return o.GetName() == s.subnet.String() })
+		if s.verb != release {
+			s.object.Created = cmp.Or(s.object.Created, 100)
+			objects[LeaseKind] = append(objects[LeaseKind], s.object)
+		}
+		objects = registry.NewSnapshot(objects)
+	}
+	t.Fatalf("%s does not come to rest", in.Node.Name)
+	return nil
 }
 
 // The same on Kubernetes: an agent writes the annotations of its own Node, which
@@ -303,7 +355,7 @@ func TestAnnotationsCannotHarmOthers(t *testing.T) {
 			if err := after.Validate(); err != nil {
 				t.Fatal(err)
 			}
-			harmless(t, in.Node.Name, "Node attacker", func(a netip.Addr) bool { return outside(a) && slices.Contains(addresses, a.String()) }, before, after)
+			harmless(t, in.Node.Name, "Node attacker", nil, func(a netip.Addr) bool { return outside(a) && slices.Contains(addresses, a.String()) }, before, after)
 		}
 	})
 }
