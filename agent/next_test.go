@@ -150,7 +150,7 @@ func TestNextThatCannotBeRead(t *testing.T) {
 			s := a.nodeState()
 			var unready []string
 			s.Problems = slices.DeleteFunc(s.Problems, func(p api.Problem) bool {
-				name, _, ok := strings.Cut(p.Message, ": it knows no way to the pods of node2 under it;")
+				name, _, ok := strings.Cut(p.Message, ": it knows no way yet to the pods of node2 under it;")
 				if ok {
 					unready = append(unready, name)
 				}

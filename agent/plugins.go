@@ -236,5 +236,5 @@ func noWayTo(names []string) string {
 	if len(names) > printable.MaxNamed {
 		names, more = names[:printable.MaxNamed], " and others"
 	}
-	return fmt.Sprintf("it knows no way to the pods of %s%s under it; see what their agents say, and delete Nodes that are gone", printable.Few(names, 0), more)
+	return fmt.Sprintf("it knows no way yet to the pods of %s%s under it; if that does not pass, see what their agents say, and delete Nodes that are gone", printable.Few(names, 0), more)
 }

@@ -168,8 +168,8 @@ func TestNotReadyForWantOfAWay(t *testing.T) {
 		want   []string
 	}{
 		{"", nil},
-		{"3", []string{"not ready for flannel: it knows no way to the pods of node3 under it; see what their agents say, and delete Nodes that are gone"}},
-		{"654321", []string{"not ready for flannel: it knows no way to the pods of node1, node2, node3 and others under it; see what their agents say, and delete Nodes that are gone"}},
+		{"3", []string{"not ready for flannel: it knows no way yet to the pods of node3 under it; if that does not pass, see what their agents say, and delete Nodes that are gone"}},
+		{"654321", []string{"not ready for flannel: it knows no way yet to the pods of node1, node2, node3 and others under it; if that does not pass, see what their agents say, and delete Nodes that are gone"}},
 		{"", nil},
 	} {
 		said := map[string]registry.Object{}

@@ -157,6 +157,9 @@ type ClusterConfigStatus struct {
 	// PluginRevision counts the changes of these four. Nodes repeat it in their reports,
 	// so that it is known what these are about.
 	PluginRevision int64 `json:"pluginRevision,omitempty"`
+	// FirstRevision is PluginRevision as it was when this status began, where none was, or the
+	// one before was lost: of an earlier one a report does not say what a node has used since.
+	FirstRevision int64 `json:"firstRevision,omitempty"`
 	// PluginNodes are the nodes that use PreparedPlugin before the others, as far as
 	// spec.pluginNodes names them still, or is empty: then the others are to follow.
 	PluginNodes []string `json:"pluginNodes,omitempty"`

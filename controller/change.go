@@ -35,6 +35,9 @@ const (
 type changer struct {
 	*Controller
 	objects *registry.Cache
+	// forced says that the change that is going on is forced, for which no agent is waited
+	// that does not run. That one runs no more no watch tells.
+	forced bool
 	// known is what was found to speak against steps, by the question. Those that no
 	// longer matter are not in it.
 	known map[string]*answer
@@ -70,6 +73,9 @@ func (c *changer) run(ctx context.Context) {
 				c.Log.Info("the cluster's plug-in", "plugin", api.Effective(config).Spec.Plugin, "state", at.Reason, "message", at.Message)
 			}
 		}
+		if c.forced {
+			next = firstRecheck
+		}
 		for _, a := range c.known {
 			if left := max(time.Until(a.due), 1); next == 0 || left < next {
 				next = left
@@ -91,8 +97,9 @@ func (c *changer) round(ctx context.Context) (*api.ClusterConfig, error) {
 		return nil, nil
 	}
 	now := time.Now()
+	c.forced = false
 	cluster := change.Cluster{Config: config, Nodes: slices.Collect(registry.Each[*corev1.Node](c.objects, api.Node)),
-		Unknown: c.unknown, Now: metav1.NewTime(now)}
+		Unknown: c.unknown, Now: metav1.NewTime(now), Away: func() map[string]bool { return c.away(ctx) }}
 	matters := make(map[string]*answer)
 	stale := false
 	cluster.Against = func(q change.Question) (change.Objections, error) {
@@ -167,6 +174,22 @@ func (c *changer) answered(q change.Question, o change.Objections, now time.Time
 	}
 	a.due = now.Add(a.recheck)
 	return a
+}
+
+// away returns the nodes whose agents do not run, among those that the cache knows; none
+// where nobody knows.
+func (c *changer) away(ctx context.Context) map[string]bool {
+	c.forced = true
+	held, err := c.Registry.Holders(ctx, api.NodeLease(""))
+	if err != nil {
+		c.Log.Warn("cannot say which agents run, so a change that is forced waits for all", "error", err)
+		return nil
+	}
+	away := make(map[string]bool)
+	for node := range c.objects.All(api.Node) {
+		away[node.GetName()] = held[api.NodeLease(node.GetName())] == ""
+	}
+	return away
 }
 
 func nameOf(q change.Question) string { return fmt.Sprintf("%+v", q) }

@@ -318,11 +318,46 @@ func TestChangeWithNodes(t *testing.T) {
 		configure(t, r, "idle")
 		is(api.PluginPreparing, "")
 		configure(t, r, "idle-policy")
-		is(api.PluginSwitching, "")
-		report(t, r)
 		is(api.PluginSettled, "")
 		stop()
 		d.wants("-a:policy")
+	})
+}
+
+// TestForcedWithoutAgents forces a change while an agent runs that does not come to it. Once
+// it runs no more, which no watch tells, the change waits for it no longer.
+func TestForcedWithoutAgents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := memory.New()
+		stop := runPolicies(t, r)
+		lease, err := r.Acquire(t.Context(), api.NodeLease("node1"), "agent", time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.Create(t.Context(), api.Node, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"}}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		report(t, r)
+		if _, err := registry.Modify(t.Context(), r, api.ClusterConfigKind, registry.Key{Name: api.DefaultName}, func(c *api.ClusterConfig) error {
+			c.Spec.Plugin, c.Annotations = "idle", map[string]string{api.ForcePluginAnnotation: "idle"}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		is := func(reason string) {
+			t.Helper()
+			time.Sleep(10 * time.Second)
+			if c := conditionOf(t, r, api.PluginChanged); c.Reason != reason {
+				t.Errorf("it is %v, and not %s", c, reason)
+			}
+		}
+		is(api.PluginSwitching)
+		if err := lease.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		is(api.PluginRetiring)
+		stop()
 	})
 }
 

@@ -21,12 +21,15 @@
 // the spec. A plug-in leaves the mix by a write that succeeds on revision r alone,
 // where r has it as neither, and each node reports of r that it neither uses nor needs
 // it. No node can come to do so again: it would have to go back to an earlier revision.
+// What has been loading ever since it came into the mix, no revision has had as either, so
+// no node uses it, and it leaves without a word of r: who takes a change back while nodes
+// prepare waits for nobody.
 //
 // Where the status is lost, nodes go on as the last one said that they heard, and report
 // of its revision. What one came to use by it was prepared, so that all had reported to be
 // ready: a new status has all that any report names. Its revision is the time, in
 // milliseconds, which is greater than any that a node has heard of, so that none means two
-// things.
+// things. What nodes use that have not reported since then (FirstRevision) nobody knows.
 //
 // Who is ready is told by reports of the present revision alone. Where some nodes use a
 // plug-in before the others, all are asked again before these follow: who was ready for
@@ -76,6 +79,9 @@ type Cluster struct {
 	// ago. It may be nil. It serves to say how far a change is; nothing that nodes are to do
 	// follows from it.
 	Known func(Question) (Objections, bool)
+	// Away returns the nodes whose agents do not run. It is asked where a change is forced,
+	// which waits for none of them. It may be nil: then none is known to be away.
+	Away func() map[string]bool
 	// Now is when a condition that changes has changed, and the revision of a status in the
 	// place of one that was lost.
 	Now metav1.Time
@@ -173,10 +179,13 @@ func decide(c Cluster) api.ClusterConfigStatus {
 	if n.status.Plugin == "" {
 		n.begin()
 		n.count()
-		n.say(n.describe())
+		n.say(n.unmet(n.describe()))
 		return n.status
 	}
 	n.mix(n.status.Plugin) // should somebody have taken it away
+	if n.forced && n.Away != nil {
+		n.away = n.Away()
+	}
 	err := n.retire()
 	if err == nil {
 		err = n.prepare()
@@ -188,7 +197,7 @@ func decide(c Cluster) api.ClusterConfigStatus {
 	}
 	n.remember()
 	n.count()
-	n.say(n.compared(n.describe()))
+	n.say(n.unmet(n.compared(n.describe())))
 	return n.status
 }
 
@@ -203,6 +212,8 @@ type next struct {
 	reports    map[string]*api.PluginReport
 	unreadable map[string]error
 	objections Objections
+	// away are the nodes that a forced change does not wait for.
+	away map[string]bool
 	// kept says of plug-ins that could leave why they do not.
 	kept map[string]string
 }
@@ -266,6 +277,7 @@ func (n *next) begin() {
 		}
 	}
 	n.mix(s.Plugin)
+	s.FirstRevision = s.PluginRevision + 1 // which this status is to have
 }
 
 // mix puts a plug-in into the mix.
@@ -284,8 +296,7 @@ func (n *next) retire() error {
 	n.kept = make(map[string]string)
 	for _, name := range slices.Clone(n.status.Plugins) {
 		if slices.Contains([]string{n.wanted, before.Plugin, before.PreparedPlugin}, name) || slices.ContainsFunc(n.Nodes, func(node *corev1.Node) bool {
-			r := n.reports[node.Name]
-			return r == nil || r.Revision != before.PluginRevision || r.Keeps(name)
+			return n.mayKeep(before, node.Name, name)
 		}) {
 			continue
 		}
@@ -303,6 +314,23 @@ func (n *next) retire() error {
 		n.status.LoadingPlugins = without(n.status.LoadingPlugins, name)
 	}
 	return nil
+}
+
+// mayKeep reports whether a node uses or needs a plug-in that no node is told to use, or
+// may do so for all that is known. What was but loading since it came into the mix no node
+// was told to use, of whatever revision its last word is; only what was before a status that
+// was lost nobody knows. Of who is away, a force goes by the last word.
+func (n *next) mayKeep(told api.ClusterConfigStatus, node, name string) bool {
+	r := n.reports[node]
+	switch {
+	case r != nil && r.Keeps(name):
+		return true
+	case r != nil && slices.Contains(told.LoadingPlugins, name) && r.Revision >= told.FirstRevision:
+		return false
+	case n.away[node] && n.unreadable[node] == nil:
+		return false
+	}
+	return r == nil || r.Revision != told.PluginRevision
 }
 
 // prepare brings the plug-in that is asked for into the mix, and has nodes use it once
@@ -497,9 +525,6 @@ func (l lagging) all() []string {
 	return slices.Concat(l.silent, l.unreadable, l.late, l.behind, l.unconfirmed)
 }
 
-// unconfirmed is what is to be said of nodes whose last word was of an earlier revision.
-const unconfirmed = "not confirmed yet, or the agent is away"
-
 // text names them, where behind is what is to be said of those who say that they do
 // not.
 func (l lagging) text(behind string) string {
@@ -507,8 +532,8 @@ func (l lagging) text(behind string) string {
 	for _, p := range []struct {
 		names []string
 		what  string
-	}{{l.behind, behind}, {l.late, "not heard of it yet, or the agent is away"}, {l.silent, "nothing reported, or the agent is away"},
-		{l.unreadable, "what the agent reports cannot be read"}, {l.unconfirmed, unconfirmed}} {
+	}{{l.behind, behind}, {l.late, "no word of the last step yet"}, {l.silent, "nothing reported yet"},
+		{l.unreadable, "what the agent reports cannot be read"}, {l.unconfirmed, "not confirmed yet"}} {
 		if len(p.names) > 0 {
 			parts = append(parts, printable.Few(p.names, 0)+" ("+p.what+")")
 		}
@@ -561,7 +586,7 @@ func (n *next) describe() (reason, message string) {
 		if len(s.PluginNodes) > 0 && s.PreparedPlugin == n.wanted {
 			some = fmt.Sprintf(", and %s with %s", printable.Few(s.PluginNodes, 0), n.wanted)
 		}
-		return api.PluginRefused, fmt.Sprintf("the cluster stays with %s%s, as a change to %s is refused: %s; put that right, set spec.plugin back to %s, or force the change (weft plugin change %s --force)",
+		return api.PluginRefused, fmt.Sprintf("the cluster stays with %s%s, as a change to %s is refused: %s; put that right, ask for %s again (weft plugin change --abort), or force the change (weft plugin change %s --force)",
 			s.Plugin, some, n.wanted, n.few(n.objections.Refusals), s.Plugin, n.wanted)
 	}
 	if s.PreparedPlugin != n.wanted {
@@ -574,7 +599,7 @@ func (n *next) describe() (reason, message string) {
 		}
 		return reason, message
 	}
-	among, missing := everyNode, ""
+	among := n.present
 	if s.Plugin != n.wanted {
 		if _, f := n.first(); len(f) > 0 {
 			reason, message = api.PluginPreparing, fmt.Sprintf("%s is used on %s, and to follow once all nodes are ready: %s",
@@ -585,15 +610,16 @@ func (n *next) describe() (reason, message string) {
 			return reason, message
 		}
 		named := setOf(nodes)
-		among = func(node string) bool { return named[node] }
-		missing = n.missing(nodes)
+		among = func(node string) bool { return named[node] && n.present(node) }
 	}
 	switched := n.lag(among, func(r *api.PluginReport) bool { return r.Uses == n.wanted })
 	switch {
 	case len(s.Plugins) == 1:
 		return api.PluginSettled, n.wanted + " is the only plug-in"
+	case len(switched.all()) > 0 && n.back():
+		return api.PluginSwitching, fmt.Sprintf("the change to %s is being taken back: nodes use %s again%s", n.others(), n.wanted, switching(switched))
 	case len(switched.all()) > 0:
-		return api.PluginSwitching, fmt.Sprintf("nodes change to %s%s%s", n.wanted, switching(switched), missing)
+		return api.PluginSwitching, fmt.Sprintf("nodes change to %s%s", n.wanted, switching(switched))
 	case s.Plugin != n.wanted:
 		var these []string
 		for _, node := range n.Nodes {
@@ -601,11 +627,24 @@ func (n *next) describe() (reason, message string) {
 				these = append(these, node.Name)
 			}
 		}
-		return api.PluginWaiting, fmt.Sprintf("%d of %d nodes use %s, as spec.pluginNodes says (%s), and the others %s until it is empty, or spec.plugin is %s again%s",
-			len(these), len(n.Nodes), n.wanted, cmp.Or(printable.Few(these, 0), "none"), s.Plugin, s.Plugin, missing)
+		return api.PluginWaiting, fmt.Sprintf("%d of %d nodes use %s, as spec.pluginNodes says (%s), and the others %s until it is empty, or spec.plugin is %s again",
+			len(these), len(n.Nodes), n.wanted, cmp.Or(printable.Few(these, 0), "none"), s.Plugin, s.Plugin)
 	}
-	return api.PluginRetiring, "all nodes use " + n.wanted + "; " + n.retiring()
+	message = "all nodes use " + n.wanted
+	if n.back() {
+		message = fmt.Sprintf("the change to %s is being taken back: all nodes use %s again", n.others(), n.wanted)
+	}
+	if l := n.lag(n.isAway, func(r *api.PluginReport) bool { return r.Uses == n.wanted }); len(l.all()) > 0 {
+		message += fmt.Sprintf(", but for those whose agents do not run (%s)", printable.Few(slices.Sorted(slices.Values(l.all())), 0))
+	}
+	return api.PluginRetiring, message + "; " + n.retiring()
 }
+
+// back reports whether nodes come back to what they used before the change.
+func (n *next) back() bool { return n.status.Plugin == n.wanted && n.status.PreviousPlugin == "" }
+
+func (n *next) isAway(node string) bool  { return n.away[node] }
+func (n *next) present(node string) bool { return !n.away[node] }
 
 // switching says which nodes do not use a plug-in yet. Those that use it by their last word
 // are told apart, as only their word of the present revision is missing.
@@ -616,7 +655,7 @@ func switching(l lagging) (text string) {
 		text = fmt.Sprintf("; %d do not use it yet: %s", n, l.text("still uses another"))
 	}
 	if n := len(waiting); n > 0 {
-		text += fmt.Sprintf("; %d use it, and have not confirmed that since the last step: %s (the agent has not heard of it yet, or is away)", n, printable.Few(waiting, 0))
+		text += fmt.Sprintf("; %d use it, and have not confirmed that since the last step: %s", n, printable.Few(waiting, 0))
 	}
 	return text
 }
@@ -635,16 +674,36 @@ func (n *next) others() string {
 	return strings.Join(without(n.status.Plugins, n.wanted), ", ")
 }
 
-// missing says which of some nodes there are not.
-func (n *next) missing(names []string) string {
-	absent := slices.DeleteFunc(slices.Clone(names), func(name string) bool {
-		_, there := n.reports[name]
-		return there
-	})
-	if len(absent) == 0 {
-		return ""
+// Unmet says what of a wish means nothing that there is, where nodes are the names of all:
+// nodes that spec.pluginNodes names, and a plug-in that is to be forced.
+func Unmet(config *api.ClusterConfig, nodes map[string]bool, unknown func(plugin string) error) (out []string) {
+	absent := slices.DeleteFunc(slices.Clone(config.Spec.PluginNodes), func(name string) bool { return nodes[name] })
+	if len(absent) > 0 {
+		out = append(out, "spec.pluginNodes names "+printable.Few(absent, 0)+", of which there is no Node")
 	}
-	return "; spec.pluginNodes names " + printable.Few(absent, 0) + ", of which there is no Node"
+	wanted := cmp.Or(config.Spec.Plugin, api.DefaultPlugin)
+	switch name := api.ForcedPlugin(config); {
+	case name == "" || name == wanted:
+	case unknown(name) != nil:
+		out = append(out, fmt.Sprintf("annotation %s forces nothing, as there is no plug-in %q: name %s in it, or remove it", api.ForcePluginAnnotation, printable.Brief(name), wanted))
+	case len(api.PluginMix(config)) > 1 || config.Status.Plugin != "" && config.Status.Plugin != wanted:
+		out = append(out, fmt.Sprintf("annotation %s forces nothing, as it names %s and spec.plugin is %s", api.ForcePluginAnnotation, name, wanted))
+	}
+	return out
+}
+
+// unmet says the same behind what is said of the change.
+func (n *next) unmet(reason, message string) (string, string) {
+	there := make(map[string]bool, len(n.Nodes))
+	for _, node := range n.Nodes {
+		there[node.Name] = true
+	}
+	c := *n.Config
+	c.Status = n.status
+	for _, text := range Unmet(&c, there, n.Unknown) {
+		message += "; " + text
+	}
+	return reason, message
 }
 
 // retiring says what keeps plug-ins in the mix that nobody asks for.
@@ -658,7 +717,7 @@ func (n *next) retiring() string {
 			parts = append(parts, fmt.Sprintf("%s stays, as %s, or force the change (weft plugin change %s --force)", name, why, n.wanted))
 			continue
 		}
-		l := n.lag(everyNode, func(r *api.PluginReport) bool { return !r.Keeps(name) })
+		l := n.lag(func(node string) bool { return n.mayKeep(n.status, node, name) }, func(r *api.PluginReport) bool { return !r.Keeps(name) })
 		if len(l.all()) == 0 {
 			parts = append(parts, name+" leaves")
 			continue

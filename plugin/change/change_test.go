@@ -26,6 +26,7 @@ import (
 //	node NAME [REPORT]      a Node with what its agent says; "is ready" is the report of
 //	                        one that does all that the status says
 //	gone NAME               its end
+//	away [NAME...]          those whose agents do not run, of which only a force asks
 //	refused TEXT, lack TEXT what speaks against changes; without text nothing does
 //	needed NAME [TEXT]      what speaks against the end of a plug-in
 //	unread [TEXT]           why neither can be read
@@ -39,6 +40,7 @@ func TestStories(t *testing.T) {
 		var objections Objections
 		needed := map[string][]string{}
 		var clashes, made []string
+		var away map[string]bool
 		var unread error
 		for line := range strings.Lines(text) {
 			words := strings.Fields(line)
@@ -59,6 +61,8 @@ func TestStories(t *testing.T) {
 					report = api.PluginReport{Revision: config.Status.PluginRevision, Uses: api.PluginOf(config, words[0]), Ready: api.PluginMix(config)}.Text()
 				}
 				nodes[words[0]] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: words[0], Annotations: map[string]string{api.PluginsAnnotation: report}}}
+			case "away":
+				away = setOf(words[:len(words)-1])
 			case "gone":
 				delete(nodes, words[0])
 			case "refused":
@@ -89,6 +93,7 @@ func TestStories(t *testing.T) {
 					all = append(all, nodes[name])
 				}
 				config.Status = Next(Cluster{Config: config, Nodes: all, Unknown: unknown, Now: metav1.NewTime(began),
+					Away: func() map[string]bool { return away },
 					Against: func(q Question) (Objections, error) {
 						if q.To != "" {
 							asked["a change to "+q.To] = true
