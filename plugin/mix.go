@@ -186,7 +186,7 @@ func (c *mixCompiler) compile(in Input) (problems []Problem) {
 
 // among returns what one of several is compiled from that have these plans.
 func among(in Input, plans []*plan.Plan, one int) Input {
-	in.Node.Kept, in.Node.Taken, in.Node.Ranges = nil, Holdings{}, nil
+	in.Node.Beside, in.Node.Kept, in.Node.Taken, in.Node.Ranges = one > 0, nil, Holdings{}, nil
 	for i, p := range plans {
 		if i == one {
 			continue

@@ -205,6 +205,8 @@ type Node struct {
 	// Held are the addresses that pods have, those of which the interface is still to be
 	// made among them.
 	Held []plan.Address
+	// Beside says that the node uses another plug-in than the one that this is given to.
+	Beside bool
 	// Kept are the subnets that the node has by other plug-ins while the cluster changes
 	// from one to another, see Mix, and Taken are those of others by them.
 	Kept  []netip.Prefix

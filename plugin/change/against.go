@@ -138,8 +138,11 @@ func (c Change) Against(config *api.ClusterConfig, objects registry.Objects) Obj
 		}
 	}
 	to := lands.land(c.To)
-	o.Lacks = to.lacks
-	o.Refusals = append(o.Refusals, to.covers(objects)...)
+	over := to.covers(objects)
+	o.Refusals = append(o.Refusals, over...)
+	if len(over) == 0 { // else most of what lacks comes of that
+		o.Lacks = to.lacks
+	}
 	o.Effects = append(o.Effects, c.otherAddresses(to, lands)...)
 	for _, p := range c.Beside {
 		if plugin.BaseOf(p).Name() != plugin.BaseOf(c.To).Name() {

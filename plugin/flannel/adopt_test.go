@@ -85,6 +85,73 @@ func TestSubnetOfAnotherPlugin(t *testing.T) {
 	}
 }
 
+// A lease of an earlier configuration is kept for pods that live on it alone. Where they are
+// reached by another plug-in as well, the node gives it back, and takes one of the network.
+func TestLeaseOfAnEarlierNetwork(t *testing.T) {
+	own, subnet := netip.MustParseAddr("172.30.0.1"), netip.MustParsePrefix("10.1.3.0/24")
+	decide := func(network string, n plugin.Node, leases ...*lease) step {
+		t.Helper()
+		config := fmt.Appendf(nil, `{"Network":%q,"Backend":{"Type":"vxlan"}}`, network)
+		settings, err := ParseSettings(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.Name, n.Addresses = "node1", []netip.Addr{own}
+		s, err := view{settings: settings, config: config, node: n, owner: owner{name: n.Name, addresses: n.Addresses}, leases: leases, pick: func(int) int { return 0 }}.decide()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	node := plugin.Node{Kept: []netip.Prefix{subnet}, Beside: true}
+	first := decide("10.1.0.0/16", node)
+	a, err := ParseAttributes(first.object.Spec)
+	if err != nil || first.subnet.V4 != subnet {
+		t.Fatalf("first it takes %s, %v", first.subnet, err)
+	}
+	lease := &lease{subnet: first.subnet, Attributes: a, Lease: first.object}
+	node.Endpoints = []plugin.Endpoint{{Pod: "pod", Addresses: []netip.Addr{netip.MustParseAddr("10.1.3.2")}}}
+	if s := decide("10.1.0.0/16", node, lease); s.verb != keep {
+		t.Errorf("the configuration is the same, and it is to %s %s", s.verb, s.subnet)
+	}
+	if s := decide("10.5.0.0/16", node, lease); s.verb != release {
+		t.Errorf("its pods are reached by another plug-in, and it is to %s %s", s.verb, s.subnet)
+	}
+	if s := decide("10.5.0.0/16", node); s.verb != create || !netip.MustParsePrefix("10.5.0.0/16").Contains(s.subnet.V4.Addr()) {
+		t.Errorf("then it is to %s %s", s.verb, s.subnet)
+	}
+	node.Kept = nil
+	if s := decide("10.5.0.0/16", node, lease); s.verb == release {
+		t.Error("its pods are reached by nothing else, and it gives their subnet back")
+	}
+}
+
+// A network that holds addresses of nodes is none from which a node takes a subnet that
+// uses another plug-in; so it gets ready for none. Where nodes use flannel, or are forced to,
+// there are subnets in it.
+func TestNetworkOverNodes(t *testing.T) {
+	settings, err := ParseSettings([]byte(`{"Network":"172.30.0.0/16","Backend":{"Type":"vxlan"}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, other := netip.MustParseAddr("172.31.0.2"), netip.MustParseAddr("172.30.0.1")
+	for name, test := range map[string]struct{ beside, forced, able bool }{
+		"nodes use another":         {beside: true},
+		"another, and it is forced": {beside: true, forced: true, able: true},
+		"nodes use flannel":         {able: true},
+	} {
+		v := view{settings: settings, node: plugin.Node{Name: "node2", Addresses: []netip.Addr{own}, Beside: test.beside}, forced: test.forced, pick: func(int) int { return 0 },
+			owner: owner{name: "node2", addresses: []netip.Addr{own}, nodes: map[string][]netip.Addr{"node1": {other}, "node2": {own}}}}
+		s, err := v.decide()
+		if test.able && (err != nil || s.verb != create) {
+			t.Errorf("%s: it is to %s, %v", name, s.verb, err)
+		}
+		if !test.able && (err == nil || err.Error() != "the network 172.30.0.0/16 holds addresses of nodes (172.30.0.1 of node1)") {
+			t.Errorf("%s: it is to %s %s, %v", name, s.verb, s.subnet, err)
+		}
+	}
+}
+
 // Pods live on where the node has a subnet of theirs, by whichever plug-in.
 func TestStrandedPods(t *testing.T) {
 	node := plugin.Node{Name: "node1", Kept: []netip.Prefix{netip.MustParsePrefix("10.1.3.0/24")}}

@@ -3,6 +3,7 @@ package flannel
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -202,6 +203,21 @@ func ownerOf(n plugin.Node, objects registry.Objects) owner {
 		o.nodes[node.Name] = api.NodeAddresses(node)
 	}
 	return o
+}
+
+// within returns the first node by its name, be it this one, that has an address in a
+// prefix, and the address; "" where there is none. So all nodes name the same one.
+func (o owner) within(p netip.Prefix) (a netip.Addr, who string) {
+	for _, name := range append(slices.Sorted(maps.Keys(o.nodes)), o.name) {
+		addresses := o.nodes[name]
+		if name == o.name {
+			addresses = o.addresses
+		}
+		if i := slices.IndexFunc(addresses, p.Contains); i >= 0 {
+			return addresses[i], name
+		}
+	}
+	return a, ""
 }
 
 // wrote reports whether the lease says that the node was the last to write it.
@@ -404,6 +420,8 @@ func (s Settings) mtu(config *api.ClusterConfig, node plugin.Node) (int, error) 
 	return min(mtu, maxMTU), nil
 }
 
+func (c *compiler) owner() owner { return ownerOf(c.in.Node, c.in.Objects) }
+
 // putLocal states the node's own part: its pools, tunnels and MTU.
 func (c *compiler) putLocal() {
 	s := c.settings
@@ -442,7 +460,11 @@ func (c *compiler) putCluster() {
 		}
 		if clash := slices.IndexFunc(c.near(), r.Network.Overlaps); clash >= 0 {
 			// What the cluster does not know in there may well be a machine.
-			c.configProblem("the network %s overlaps with %s, which node %s is in; use one that is free", r.Network, c.near()[clash], c.in.Node.Name)
+			what := fmt.Sprintf("overlaps with %s, which node %s is in", c.near()[clash], c.in.Node.Name)
+			if a, who := c.owner().within(r.Network); who != "" {
+				what = fmt.Sprintf("holds addresses of nodes (%s of %s)", a, who)
+			}
+			c.configProblem("the network %s %s; use one that is free", r.Network, what)
 			plugin.PutDirect(c.b, r.Network, origin)
 		} else {
 			plugin.PutCluster(c.b, r.Network, origin)

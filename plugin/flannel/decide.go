@@ -24,6 +24,8 @@ type view struct {
 	reserved reservations
 	// due says that the lease is to be written again to live on.
 	due bool
+	// forced says that the cluster changes its plug-in whatever speaks against it.
+	forced bool
 	// former is the subnet that subnet.env names.
 	former Subnet
 	pick   func(n int) int
@@ -79,6 +81,9 @@ func (v view) decide() (step, error) {
 	if other := v.double(attributes); other != "" && !v.isVouchedFor(attributes) {
 		return step{}, fmt.Errorf("node %s has the address of node %s; delete it if it is gone, else give each an address of its own", other, v.node.Name)
 	}
+	if err := v.over(); err != nil {
+		return step{}, compileTells(err)
+	}
 	subnet, reason, err := v.choose()
 	if err != nil {
 		return step{}, err
@@ -120,14 +125,17 @@ func (v view) surrenders(own *lease) string {
 }
 
 // unfit says why a lease cannot be the node's, as long as no pod lives on it; empty where
-// it can.
+// it can. One that the configuration does not allow is no longer needed for pods that are
+// reached by another plug-in as well.
 func (v view) unfit(l *lease) string {
-	if v.inUse(l.subnet) {
+	if v.livesOn(l.subnet) {
 		return ""
 	}
 	switch {
 	case !v.mayKeep(l):
-		return "the configuration does not allow it and no pod lives on it"
+		return "the configuration does not allow it and no pod lives on it alone"
+	case v.inUse(l.subnet):
+		return ""
 	case v.given(l.subnet):
 		return "another node got it by another plug-in at the same time, and no pod lives on it"
 	}
@@ -154,8 +162,30 @@ func (v view) own() *lease {
 func (v view) mayKeep(l *lease) bool {
 	said := v.reserved[l.subnet]
 	mine := said != nil && said.Node == v.node.Name || v.kept(l.subnet)
-	return v.settings.Allows(l.subnet) || v.inUse(l.subnet) || mine && v.settings.Bears(l.subnet)
+	return v.settings.Allows(l.subnet) || v.livesOn(l.subnet) || mine && v.settings.Bears(l.subnet)
 }
+
+// over says that nodes have addresses where the configuration gives subnets from, while
+// the node uses another plug-in: so it takes none in there, and does not get ready, unless
+// the change is forced. Where nodes use flannel already, they live with it.
+func (v view) over() error {
+	if !v.node.Beside || v.forced {
+		return nil
+	}
+	for _, r := range []Range{v.settings.V4, v.settings.V6} {
+		if r.IsZero() {
+			continue
+		}
+		if a, who := v.owner.within(r.Network); who != "" {
+			return fmt.Errorf("the network %s holds addresses of nodes (%s of %s)", r.Network, a, who)
+		}
+	}
+	return nil
+}
+
+// livesOn reports whether a pod of the node has an address in the subnet, or is about to,
+// and is not reached there by another plug-in.
+func (v view) livesOn(s Subnet) bool { return v.inUse(s) && !v.kept(s) }
 
 // kept reports whether the node has a subnet by another plug-in as well.
 func (v view) kept(s Subnet) bool {
