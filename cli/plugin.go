@@ -49,6 +49,8 @@ type pluginStatus struct {
 	// nodes load.
 	Used string   `json:"used"`
 	Mix  []string `json:"mix"`
+	// Back says that a change is being taken back, and Wanted is what nodes used before it.
+	Back bool `json:"back,omitempty"`
 	// Settled says that all nodes use what is wanted, and load nothing besides; State
 	// and Message are the reason and message of the condition PluginChanged, empty where
 	// no controller has said anything. Where the ClusterConfig is gone, Message says so.
@@ -150,7 +152,8 @@ func pluginStatusOf(objects registry.Objects, lost map[string]bool) pluginStatus
 		return s
 	}
 	// What was said before something was asked for says nothing of that.
-	if c := meta.FindStatusCondition(config.Status.Conditions, api.PluginChanged); c != nil && s.Settled == (c.Reason == api.PluginSettled) {
+	s.Back = change.IsBack(config)
+	if c := meta.FindStatusCondition(config.Status.Conditions, api.PluginChanged); c != nil && change.IsAbout(config, c) && s.Settled == (c.Reason == api.PluginSettled) {
 		s.State, s.Message = c.Reason, c.Message
 	}
 	return s
@@ -304,12 +307,15 @@ func (s *pluginNodeStatus) describe(config *api.ClusterConfig, use string, r *ap
 		return "has not heard that it is to use " + use
 	case r.Uses != use:
 		return "changes to " + use
+	case use == wanted && slices.Equal(api.PluginMix(config), []string{wanted}) && len(r.Needs) == 0:
+		s.Changed = true // there is no other step to take
+		return "done"
 	case slices.Contains(api.PluginMix(config), wanted) && !r.IsReady(wanted):
 		return "loads " + wanted
 	case len(r.Needs) > 0:
 		return "has pods with addresses of " + strings.Join(r.Needs, ", ")
 	case use != wanted && !slices.Contains(api.PluginMix(config), wanted):
-		return "stays with " + use
+		return "uses " + use
 	case use != wanted && r.IsReady(wanted):
 		return "ready for " + wanted
 	case !heard:
@@ -330,7 +336,7 @@ func (s pluginStatus) print(w io.Writer) error {
 	case s.Message != "":
 		printable.Fprintf(w, "%s\n", s.Message)
 	case !s.Settled:
-		fmt.Fprintln(w, "No controller has said how far this is.")
+		fmt.Fprintln(w, "No controller has taken this up yet.")
 	}
 	fmt.Fprintln(w)
 	if len(s.Nodes) == 0 {

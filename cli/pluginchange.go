@@ -10,6 +10,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -21,7 +22,9 @@ import (
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/daemon"
+	"github.com/weftnet/weft/explain"
 	"github.com/weftnet/weft/internal/printable"
+	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/plugin/change"
 	"github.com/weftnet/weft/plugin/plugins"
 	"github.com/weftnet/weft/registry"
@@ -83,8 +86,14 @@ waits, the change goes on.`,
 		return c.names(cmd, api.Node, ""), cobra.ShellCompDirectiveNoFileComp
 	})
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if cmd.Flags().Changed("node") && (len(flags.nodes) == 0 || slices.Contains(flags.nodes, "")) {
+		if cmd.Flags().Changed("node") && (len(flags.nodes) == 0 || slices.ContainsFunc(flags.nodes, func(name string) bool { return strings.TrimSpace(name) == "" })) {
 			return fmt.Errorf("--node: a name is empty; name nodes, or leave the flag out for all of them (see: %s --help)", cmd.CommandPath())
+		}
+		for i, name := range flags.nodes {
+			flags.nodes[i] = strings.TrimSpace(name)
+		}
+		if cmd.Flags().Changed("timeout") && flags.timeout <= 0 {
+			return fmt.Errorf("--timeout %s: give a time such as 5m, or leave the flag out to wait as long as it takes (see: %s --help)", flags.timeout, cmd.CommandPath())
 		}
 		if err := flags.check(args); err != nil {
 			return fmt.Errorf("%w (see: %s --help)", err, cmd.CommandPath())
@@ -109,8 +118,8 @@ func (f changeFlags) check(args []string) error {
 		return errors.New("--abort takes back the whole change: leave out the plug-in and --node")
 	case !f.abort && len(args) == 0:
 		return fmt.Errorf("say which plug-in: there are %s", strings.Join(plugins.Names(), ", "))
-	case f.timeout < 0 || f.timeout > 0 && !f.wait:
-		return errors.New("--timeout is a time that --wait waits")
+	case f.timeout > 0 && !f.wait:
+		return errors.New("--timeout is a time that --wait waits: give --wait, too")
 	case f.wait && f.dryRun:
 		return errors.New("there is nothing to wait for with --dry-run")
 	}
@@ -125,6 +134,8 @@ type changing struct {
 	out, errs io.Writer
 	// told is what was told already.
 	told map[string]bool
+	// made says that there was no ClusterConfig.
+	made bool
 	// before is the configuration as it was when the change was asked for, with its defaults.
 	before *api.ClusterConfig
 }
@@ -191,7 +202,7 @@ func (p *changing) ask(ctx context.Context, now *api.ClusterConfig) (config *api
 	var absent []string
 	for _, name := range p.nodes {
 		if objects.Get(api.Node, registry.Key{Name: name}) == nil {
-			absent = append(absent, name)
+			absent = append(absent, strconv.Quote(name))
 		}
 	}
 	if len(absent) > 0 {
@@ -205,27 +216,60 @@ func (p *changing) ask(ctx context.Context, now *api.ClusterConfig) (config *api
 		return nil, 0, err
 	}
 	config = configOf(objects)
+	p.made = now == nil || now.ResourceVersion == ""
 	if !p.nothingChanges(config) {
-		p.tellAway(lostAgents(objects, held))
+		p.tellAway(config, objects, to, lostAgents(objects, held))
 	}
 	return config, len(objects[api.Node]), nil
 }
 
-// tellAway says which nodes the change waits for though their agents do not run.
-func (p *changing) tellAway(lost map[string]bool) {
-	var away []string
-	for _, name := range slices.Sorted(maps.Keys(lost)) {
-		if lost[name] {
-			away = append(away, name)
+// tellAway says which nodes the change waits for though their agents do not run, or what
+// becomes of them where it does not wait. config is what nodes go by.
+func (p *changing) tellAway(config *api.ClusterConfig, objects registry.Objects, to plugin.Plugin, lost map[string]bool) {
+	away := slices.DeleteFunc(slices.Sorted(maps.Keys(lost)), func(name string) bool { return !lost[name] })
+	if len(away) == 0 {
+		return
+	}
+	names, used := printable.Few(away, 0), usedPlugin(config)
+	back := p.abort || p.name == used
+	switch {
+	case p.name == used && !slices.ContainsFunc(api.PluginMix(config), func(name string) bool {
+		return name != used && !slices.Contains(config.Status.LoadingPlugins, name)
+	}): // no node was told to use what leaves
+	case p.force && back:
+		p.once("warning: agents do not run on: %s; the change is taken back without them, and what their pods need by their last word stays loaded\n", names)
+	case p.force:
+		p.once("warning: agents do not run on: %s; these nodes do not use %s before they run again%s\n", names, p.name, p.cutOff(objects, to, away))
+	case back:
+		p.once("warning: agents do not run on: %s; the change is taken back once they do: start their agents, delete the Nodes that will not come back, or do not wait for them (weft plugin change --abort --force)\n", names)
+	default:
+		p.once("warning: agents do not run on: %s; the change waits for these nodes: start their agents, or delete the Nodes that will not come back\n", names)
+	}
+}
+
+// cutOff says how many pods are cut off that are on nodes which have not loaded the plug-in.
+func (p *changing) cutOff(objects registry.Objects, to plugin.Plugin, away []string) string {
+	find := plugins.Finder(p.reg.Serves)
+	lacking := slices.DeleteFunc(slices.Clone(away), func(name string) bool {
+		return !explain.Lacks(registry.GetAs[*corev1.Node](objects, api.Node, registry.Key{Name: name}), to, find)
+	})
+	if len(lacking) == 0 {
+		return ""
+	}
+	pods := 0
+	for pod := range registry.Each[*corev1.Pod](objects, api.Pod) {
+		if slices.Contains(lacking, pod.Spec.NodeName) && !pod.Spec.HostNetwork && !api.Ended(pod) {
+			pods++
 		}
 	}
-	switch {
-	case len(away) == 0:
-	case p.force:
-		p.once("warning: agents do not run on: %s; these nodes do not use %s before they run again\n", printable.Few(away, 0), p.name)
-	default:
-		p.once("warning: agents do not run on: %s; the change waits for these nodes: start their agents, or delete the Nodes that will not come back\n", printable.Few(away, 0))
+	who := fmt.Sprintf("%d pods on %s are", pods, printable.Few(lacking, 0))
+	switch pods {
+	case 0:
+		who = "pods there are"
+	case 1:
+		who = "1 pod on " + printable.Few(lacking, 0) + " is"
 	}
+	return fmt.Sprintf(", and until then %s cut off from the nodes that change, and from their pods", who)
 }
 
 // nothingChanges reports whether the cluster has what is asked for already, by the
@@ -290,43 +334,61 @@ func (p *changing) once(format string, args ...any) {
 	}
 }
 
-// plan says what is being done, by the configuration of before and how many nodes there
-// are.
+// plan says what is being done, or would be, by the configuration of before and how many
+// nodes there are.
 func (p *changing) plan(config *api.ClusterConfig, nodes int) string {
+	made, is, change, changes := "", "is", "change", "changes"
+	if p.dryRun {
+		is, change, changes = "would be", "would change", "would change"
+	}
+	if p.made {
+		made = fmt.Sprintf("There is no ClusterConfig: one %s made, with spec.plugin %s and the defaults of all else. ", is, p.name)
+	}
+	count := func(n int) string {
+		if n == 1 {
+			return "1 node " + changes
+		}
+		return fmt.Sprintf("%d nodes %s", n, change)
+	}
 	used := usedPlugin(config)
+	leaves := strings.Join(slices.DeleteFunc(api.PluginMix(config), func(name string) bool { return name == used }), ", ")
 	switch {
 	case p.nothingChanges(config):
-		return fmt.Sprintf("The cluster uses %s already.", used)
+		return made + fmt.Sprintf("The cluster uses %s already.", used)
+	case p.name == used && leaves != "":
+		return made + fmt.Sprintf("What was changed %s taken back: nodes use %s, and %s leaves.", is, used, leaves)
+	case p.name == used && p.made:
+		return made + fmt.Sprintf("Nodes use %s already.", used)
 	case p.name == used:
-		return fmt.Sprintf("The cluster stays with %s, and what was changed is taken back.", used)
+		return fmt.Sprintf("The cluster stays with %s; no node has begun to change to %s.", used, config.Spec.Plugin)
 	}
 	when := "once all nodes are ready for it"
 	if p.force {
 		when = "whether all nodes are ready for it or not"
 	}
 	if len(p.nodes) == 0 {
-		return fmt.Sprintf("%s from %s to %s, %s.", count(nodes), used, p.name, when)
+		return made + fmt.Sprintf("%s from %s to %s, %s.", count(nodes), used, p.name, when)
 	}
 	rest := "the others stay"
-	some := p.some()
 	if config.Spec.Plugin == p.name {
-		back := slices.DeleteFunc(slices.Clone(config.Spec.PluginNodes), func(name string) bool { return has(some, name) })
+		back := slices.DeleteFunc(slices.Clone(config.Spec.PluginNodes), func(name string) bool { return slices.Contains(p.nodes, name) })
 		if len(back) > 0 {
 			rest = fmt.Sprintf("back to %s, as they are named no more, go: %s; %s", used, printable.Few(back, 0), rest)
 		}
 	}
-	return fmt.Sprintf("%s of %d nodes (%s) from %s to %s, %s; %s.", count(len(some)), nodes, printable.Few(some, 0), used, p.name, when, rest)
-}
-
-func count(n int) string {
-	if n == 1 {
-		return "1 node changes"
-	}
-	return fmt.Sprintf("%d nodes change", n)
+	return made + fmt.Sprintf("%s of %d nodes (%s) from %s to %s, %s; %s.", count(len(p.some())), nodes, printable.Few(p.some(), 0), used, p.name, when, rest)
 }
 
 // goesOn is said by who waits no more.
-const goesOn = "the change goes on (see: weft plugin status; weft plugin change --abort takes it back)"
+func (p *changing) goesOn() string {
+	switch {
+	case p.abort && p.force:
+		return "it goes on being taken back (see: weft plugin status)"
+	case p.abort:
+		return "it goes on being taken back (see: weft plugin status; weft plugin change --abort --force waits for no agent that does not run)"
+	}
+	return "the change goes on (see: weft plugin status; weft plugin change --abort takes it back)"
+}
 
 // watch waits until the nodes use the plug-in.
 func (p *changing) watch(parent context.Context) error {
@@ -399,9 +461,9 @@ func (p *changing) watch(parent context.Context) error {
 		case <-ctx.Done():
 			bar.end()
 			if parent.Err() != nil {
-				return exitError{code: 1, message: "interrupted; " + goesOn}
+				return exitError{code: 1, message: "interrupted; " + p.goesOn()}
 			}
-			return exitError{code: 1, message: fmt.Sprintf("not done within %s: %s; %s", p.timeout, s.lacking(), goesOn)}
+			return exitError{code: 1, message: fmt.Sprintf("not done within %s: %s; %s", p.timeout, s.lacking(), p.goesOn())}
 		}
 	}
 }
@@ -470,13 +532,14 @@ func (p *changing) see(objects registry.Objects, held map[string]string) sight {
 		if len(some) > 0 && !has(some, node.Name) {
 			continue
 		}
-		n := pluginOfNode(config, node, uses(node.Name), held[api.NodeLease(node.Name)] == "")
+		lost := held[api.NodeLease(node.Name)] == ""
+		n := pluginOfNode(config, node, uses(node.Name), lost)
 		if settled && n.Uses == p.name {
 			n.Changed, n.State = true, "done"
 		}
 		s.nodes = append(s.nodes, n)
 		if !n.Changed || n.Uses != p.name {
-			all = false
+			all = all && p.force && lost // whom a force does not wait for
 			continue
 		}
 		s.changed++

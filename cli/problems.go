@@ -15,6 +15,7 @@ import (
 	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
+	"github.com/weftnet/weft/plugin/change"
 	"github.com/weftnet/weft/plugin/networkpolicy"
 	"github.com/weftnet/weft/plugin/plugins"
 	"github.com/weftnet/weft/registry"
@@ -109,6 +110,13 @@ func problemsOf(c explain.Cluster, held map[string]string) (map[string]*plan.Pla
 				l.about(api.ClusterConfigKind, config, cmp.Or(condition.Message, condition.Reason), "")
 			}
 		}
+		there := make(map[string]bool)
+		for node := range c.Objects.All(api.Node) {
+			there[node.GetName()] = true
+		}
+		for _, text := range change.Unmet(o, there, func(name string) error { _, err := c.Plugin(name); return err }) {
+			l.about(api.ClusterConfigKind, config, text, "")
+		}
 	} else if p, gone := goneConfig(c.Objects); gone {
 		l.add(p)
 	}
@@ -171,7 +179,11 @@ func nodeProblems(l *problemList, c explain.Cluster, compiled map[string][]plugi
 			l.add(said[0])
 			said = nil
 		} else if c.Lost[node.Name] {
-			l.about(api.Node, key, "its agent does not run, so its state is not known; its pods keep the network they have",
+			keep := "its pods keep the network they have"
+			if names := cutOffBy(c, node); len(names) > 0 {
+				keep = fmt.Sprintf("it has not loaded %s, so its pods are cut off from the nodes that use it, and from their pods", strings.Join(names, ", "))
+			}
+			l.about(api.Node, key, "its agent does not run, so its state is not known; "+keep,
 				"start the agent, or delete the Node if it will not come back")
 			said = slices.DeleteFunc(said, current.has)
 			for i := range said {
@@ -200,6 +212,22 @@ func nodeProblems(l *problemList, c explain.Cluster, compiled map[string][]plugi
 	if !some {
 		l.about(nil, registry.Key{Name: "nodes"}, "there are none", "")
 	}
+}
+
+// cutOffBy returns the plug-ins that other nodes are told to use and whose networks and
+// tunnels a node has not loaded.
+func cutOffBy(c explain.Cluster, node *corev1.Node) (names []string) {
+	config := configOf(c.Objects)
+	used := []string{config.Status.Plugin}
+	if len(config.Status.PluginNodes) > 0 {
+		used = append(used, config.Status.PreparedPlugin)
+	}
+	for _, name := range used {
+		if p, err := c.Plugin(name); err == nil && explain.Lacks(node, p, c.Plugin) && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // saidOf returns what a node's agent said is wrong, pods without objects among it, and

@@ -35,7 +35,9 @@ type clusterStatus struct {
 
 // pluginChange is a change of the plug-in that is going on.
 type pluginChange struct {
-	To    string   `json:"to"`
+	To string `json:"to"`
+	// Back says that it is being taken back: To is what nodes used before it.
+	Back  bool     `json:"back,omitempty"`
 	Nodes []string `json:"nodes,omitempty"`
 	// State and Message are the reason and the message of the condition PluginChanged, empty
 	// where no controller has begun.
@@ -157,7 +159,7 @@ func statusOf(c explain.Cluster, held map[string]string) clusterStatus {
 	config := configOf(c.Objects)
 	s := clusterStatus{Plugin: usedPlugin(config), DataPlane: config.Spec.DataPlane, Leader: held[api.ControllerLease]}
 	if change := pluginStatusOf(c.Objects, c.Lost); !change.Settled && change.Wanted != "" {
-		s.Change = &pluginChange{To: change.Wanted, Nodes: change.WantedNodes, State: change.State, Message: change.Message}
+		s.Change = &pluginChange{To: change.Wanted, Back: change.Back, Nodes: change.WantedNodes, State: change.State, Message: change.Message}
 	}
 	plans, wrong := problemsOf(c, held)
 	s.Problems = append([]api.Problem{}, wrong.list...)
@@ -192,7 +194,10 @@ func statusOf(c explain.Cluster, held map[string]string) clusterStatus {
 func (s clusterStatus) print(w io.Writer) error {
 	printable.Fprintf(w, "Plug-in %s on data plane %s. Leading controller: %s.\n", s.Plugin, s.DataPlane, cmp.Or(s.Leader, "none"))
 	if c := s.Change; c != nil {
-		to := c.To
+		to, what := c.To, "The plug-in is being changed"
+		if c.Back {
+			what = "A change of the plug-in is being taken back,"
+		}
 		if len(c.Nodes) > 0 {
 			to += " on " + printable.Few(c.Nodes, 0)
 		}
@@ -200,11 +205,11 @@ func (s clusterStatus) print(w io.Writer) error {
 		case api.PluginRefused: // why is among the problems
 			printable.Fprintf(w, "A change to %s is refused (see: weft plugin status).\n", to)
 		case api.PluginClashing: // the same
-			printable.Fprintf(w, "The plug-in is being changed to %s (clashing; see: weft plugin status).\n", to)
+			printable.Fprintf(w, "%s to %s (clashing; see: weft plugin status).\n", what, to)
 		case "":
-			printable.Fprintf(w, "The plug-in is being changed to %s (no controller has begun; see: weft plugin status).\n", to)
+			printable.Fprintf(w, "%s to %s (no controller has taken this up yet; see: weft plugin status).\n", what, to)
 		default:
-			printable.Fprintf(w, "The plug-in is being changed to %s (%s: %s; see: weft plugin status).\n", to, strings.ToLower(c.State), printable.Brief(c.Message))
+			printable.Fprintf(w, "%s to %s (%s: %s; see: weft plugin status).\n", what, to, strings.ToLower(c.State), printable.Brief(c.Message))
 		}
 	}
 	for _, n := range s.Nodes {

@@ -222,12 +222,44 @@ func (p *planner) mixOf(node *corev1.Node) plugin.Plugin {
 			doubt("loads a plug-in that is not known here: %v", err)
 		}
 	}
+	if p.cluster.Lost[node.Name] {
+		config = asLoaded(node, config)
+	}
 	mix, err := p.mix(used, config)
 	if err != nil {
 		doubt("uses a plug-in that is not known here: %v", err)
 		return p.plugin
 	}
 	return mix
+}
+
+// asLoaded returns the configuration with the plug-ins that a node has loaded by its last
+// word, which goes on while its agent does not run. Without such a word it is as it is.
+func asLoaded(node *corev1.Node, config *api.ClusterConfig) *api.ClusterConfig {
+	r, err := api.NodePlugins(node)
+	if err != nil || r == nil || r.Status().Plugin == "" || r.Revision >= config.Status.PluginRevision {
+		return config
+	}
+	as := config.DeepCopyObject().(*api.ClusterConfig)
+	as.Status.Plugins = r.Status().Plugins
+	return as
+}
+
+// Lacks reports whether a node has by its last word nothing loaded of what a plug-in stands
+// on, so that it has no way to and from nodes that use it. Where it has said nothing, nobody
+// knows.
+func Lacks(node *corev1.Node, p plugin.Plugin, find func(string) (plugin.Plugin, error)) bool {
+	if node == nil {
+		return false
+	}
+	r, err := api.NodePlugins(node)
+	if err != nil || r == nil || r.Status().Plugin == "" {
+		return false
+	}
+	return !slices.ContainsFunc(r.Status().Plugins, func(name string) bool {
+		loaded, err := find(name)
+		return err != nil || plugin.BaseOf(loaded).Name() == plugin.BaseOf(p).Name()
+	})
 }
 
 // configOf returns the configuration by which a node goes.

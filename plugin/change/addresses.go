@@ -57,12 +57,22 @@ func (c Change) otherAddresses(to land, lands survey) (effects []string) {
 			of := func(r netip.Prefix) bool { return r.Addr().Is6() == v6 }
 			if slices.ContainsFunc(from.ranges, of) && !slices.ContainsFunc(to.ranges, of) {
 				effects = append(effects, fmt.Sprintf("new pods get no %s addresses under %s, as they do under %s: configure %s with a range of that family, too, if they need them",
-					family(v6), to.plugin, from.plugin, to.plugin))
+					family(v6), c.To.Name(), c.standingOn(from), to.plugin))
 			}
 		}
 		effects = append(effects, c.namingOld(from, to, lands.objects)...)
 	}
 	return effects
+}
+
+// standingOn names the plug-in that gives addresses of a land, first the one that is used.
+func (c Change) standingOn(l land) string {
+	for _, p := range slices.Concat(c.Before, c.Beside) {
+		if plugin.BaseOf(p).Name() == l.plugin {
+			return p.Name()
+		}
+	}
+	return l.plugin
 }
 
 func family(v6 bool) string {
@@ -101,7 +111,7 @@ func (c Change) namingOld(from, to land, objects registry.Objects) (effects []st
 			verb = "names"
 		}
 		effects = append(effects, fmt.Sprintf("%d %s %s addresses of %s, from which %s gives pods theirs, and new pods have theirs from %s: name pods by labels instead, or both ranges (%s)",
-			len(policies), plural(k, len(policies)), verb, text(slices.SortedFunc(maps.Keys(named), comparePrefixes)), from.plugin, text(to.ranges), printable.Few(policies, 0)))
+			len(policies), plural(k, len(policies)), verb, text(slices.SortedFunc(maps.Keys(named), comparePrefixes)), c.standingOn(from), text(to.ranges), printable.Few(policies, 0)))
 	}
 	return effects
 }

@@ -591,6 +591,9 @@ func (n *next) describe() (reason, message string) {
 	}
 	if s.PreparedPlugin != n.wanted {
 		reason, message = api.PluginPreparing, fmt.Sprintf("nodes load %s beside %s", n.wanted, n.others())
+		if n.back() {
+			message = fmt.Sprintf("the change to %s is being taken back: %s", s.Plugin, message)
+		}
 		if len(n.objections.Lacks) > 0 {
 			reason, message = api.PluginWaiting, fmt.Sprintf("nodes cannot get ready for %s: %s", n.wanted, n.few(n.objections.Lacks))
 		}
@@ -640,8 +643,37 @@ func (n *next) describe() (reason, message string) {
 	return api.PluginRetiring, message + "; " + n.retiring()
 }
 
-// back reports whether nodes come back to what they used before the change.
-func (n *next) back() bool { return n.status.Plugin == n.wanted && n.status.PreviousPlugin == "" }
+// IsBack reports whether a change is being taken back: nodes come back to what they used
+// before it, or are to.
+func IsBack(config *api.ClusterConfig) bool {
+	s, wanted := config.Status, cmp.Or(config.Spec.Plugin, api.DefaultPlugin)
+	return len(s.Plugins) > 1 && (wanted == s.Plugin && s.PreviousPlugin == "" || wanted == s.PreviousPlugin)
+}
+
+// IsAbout reports whether what a condition says of a change can be about what the
+// configuration asks for by now. Not every registry counts the changes of a spec.
+func IsAbout(config *api.ClusterConfig, c *metav1.Condition) bool {
+	s, wanted := config.Status, cmp.Or(config.Spec.Plugin, api.DefaultPlugin)
+	switch {
+	case c.ObservedGeneration != config.Generation:
+		return false
+	case c.Reason == api.PluginPreparing:
+		return slices.Contains(s.Plugins, wanted) && (s.Plugin != wanted || s.PreparedPlugin != wanted)
+	case c.Reason == api.PluginSwitching:
+		return s.PreparedPlugin == wanted
+	case c.Reason == api.PluginRetiring:
+		return s.Plugin == wanted && s.PreparedPlugin == wanted
+	case c.Reason == api.PluginSettled:
+		return s.Plugin == wanted && len(s.Plugins) == 1
+	}
+	return true
+}
+
+func (n *next) back() bool {
+	c := *n.Config
+	c.Status = n.status
+	return IsBack(&c)
+}
 
 func (n *next) isAway(node string) bool  { return n.away[node] }
 func (n *next) present(node string) bool { return !n.away[node] }
@@ -679,7 +711,7 @@ func (n *next) others() string {
 func Unmet(config *api.ClusterConfig, nodes map[string]bool, unknown func(plugin string) error) (out []string) {
 	absent := slices.DeleteFunc(slices.Clone(config.Spec.PluginNodes), func(name string) bool { return nodes[name] })
 	if len(absent) > 0 {
-		out = append(out, "spec.pluginNodes names "+printable.Few(absent, 0)+", of which there is no Node")
+		out = append(out, "spec.pluginNodes names "+printable.Few(absent, 0)+", of which there is no Node (see: weft get nodes)")
 	}
 	wanted := cmp.Or(config.Spec.Plugin, api.DefaultPlugin)
 	switch name := api.ForcedPlugin(config); {

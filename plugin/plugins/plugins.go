@@ -52,7 +52,11 @@ func Finder(serves func(*registry.Kind) bool) func(name string) (plugin.Plugin, 
 		if known {
 			return nil, fmt.Errorf("plug-in %q needs a registry that can hold its objects, and this one cannot", name)
 		}
-		return nil, fmt.Errorf("plug-in %q is unknown: there are %s", name, strings.Join(Names(), ", "))
+		instead := ""
+		if name == "openshift-multitenant" {
+			instead = "; what openshift-multitenant isolates, NetworkPolicies can isolate under openshift-networkpolicy"
+		}
+		return nil, fmt.Errorf("plug-in %q is unknown: there are %s%s", name, strings.Join(Names(), ", "), instead)
 	}
 }
 
