@@ -353,7 +353,7 @@ func (p *changing) plan(config *api.ClusterConfig, nodes int) string {
 	used := usedPlugin(config)
 	leaves := strings.Join(slices.DeleteFunc(api.PluginMix(config), func(name string) bool { return name == used }), ", ")
 	switch {
-	case p.nothingChanges(config):
+	case p.nothingChanges(config) || p.name == used && config.Spec.Plugin == used && leaves == "":
 		return made + fmt.Sprintf("The cluster uses %s already.", used)
 	case p.name == used && leaves != "":
 		return made + fmt.Sprintf("What was changed %s taken back: nodes use %s, and %s leaves.", is, used, leaves)

@@ -3,6 +3,7 @@ package flannel
 import (
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/plan"
@@ -91,11 +92,28 @@ func (c *compiler) putPeer(l *lease) {
 		c.b.PutRoute(key(prefix), r)
 		if !c.settings.V4.holds(prefix) && !c.settings.V6.holds(prefix) {
 			plugin.PutDirect(c.b, prefix, c.origin(l))
+			c.sayIfNobodys(l, prefix)
 		}
 		if r.Way == plan.ToTunnel {
 			c.putPeerAddresses(p, prefix.Addr().Is6(), r)
 		}
 	}
+}
+
+// sayIfNobodys says of a lease outside of the network that it is of no node, and does not end:
+// nobody else tells of it. A node's own agent tells of that node's. All nodes do what it says.
+func (c *compiler) sayIfNobodys(l *lease, p netip.Prefix) {
+	if c.nodesAreLeases || c.unconfigured || l.Expires || l.nodeName() != "" || c.claims.nodes[l] != nil {
+		return
+	}
+	var networks []string
+	for _, r := range []Range{c.settings.V4, c.settings.V6} {
+		if !r.IsZero() {
+			networks = append(networks, r.Network.String())
+		}
+	}
+	c.problem(l, "%s is outside of the network %s, and of no Node: give the machine that has it a subnet of the network, or delete the lease", p, strings.Join(networks, ", "))
+	c.problems[len(c.problems)-1].Told = true
 }
 
 // route returns the way to a prefix of the peer's.
