@@ -146,6 +146,13 @@ func TestNetworkOverNodes(t *testing.T) {
 		if test.able && (err != nil || s.verb != create) {
 			t.Errorf("%s: it is to %s, %v", name, s.verb, err)
 		}
+		in := plugin.Input{Config: &api.ClusterConfig{}, Node: v.node, Objects: registry.NewSnapshot(map[*registry.Kind][]registry.Object{
+			ConfigKind: {decode(t, ConfigKind, ConfigName, []byte(`{"Network":"172.30.0.0/16","Backend":{"Type":"vxlan"}}`), false)},
+			api.Node:   {coreNode("node1", "172.30.0.1"), coreNode("node2", "172.30.0.2")}})}
+		in.Node.Addresses = []netip.Addr{netip.MustParseAddr("172.30.0.2")}
+		if _, problems := (Plugin{}).Compile(in); !test.able && (len(problems) != 1 || problems[0].String() != "FlannelConfig config: the network 172.30.0.0/16 holds addresses of nodes (172.30.0.1 of node1); use one that is free") {
+			t.Errorf("%s: it is said %v", name, problems)
+		}
 		if !test.able && (err == nil || err.Error() != "the network 172.30.0.0/16 holds addresses of nodes (172.30.0.1 of node1)") {
 			t.Errorf("%s: it is to %s %s, %v", name, s.verb, s.subnet, err)
 		}

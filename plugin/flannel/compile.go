@@ -36,7 +36,8 @@ func (p Plugin) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
 		c.own = v.own()
 		c.surrendered = c.own != nil && v.surrenders(c.own) != ""
 	}
-	if known && c.own == nil {
+	// Why the node takes none over the nodes' network the configuration's problem says.
+	if over := (view{settings: c.settings, node: in.Node, owner: c.owner(), forced: forced(in)}).over(); known && c.own == nil && over == nil {
 		c.problems = append(c.problems, plugin.Problem{Message: fmt.Sprintf("node %s has no lease below %s yet", in.Node.Name, p.Leases.Layout.Prefix)})
 	}
 	if c.own != nil && c.own.reserved != nil && !c.own.reserved.names(in.Node.Addresses) {

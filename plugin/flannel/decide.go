@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
 )
@@ -182,6 +183,9 @@ func (v view) over() error {
 	}
 	return nil
 }
+
+// forced reports whether the cluster changes its plug-in whatever speaks against it.
+func forced(in plugin.Input) bool { return in.Config != nil && api.ForcedPlugin(in.Config) != "" }
 
 // livesOn reports whether a pod of the node has an address in the subnet, or is about to,
 // and is not reached there by another plug-in.

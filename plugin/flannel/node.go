@@ -176,7 +176,7 @@ func (r *runner) view(in plugin.Input) (*view, error) {
 	}
 	return &view{
 		settings: *r.settings, config: r.config, node: node, owner: who, leases: leases,
-		reserved: reserved, due: !r.now().Before(r.renew), forced: in.Config != nil && api.ForcedPlugin(in.Config) != "", former: r.former, pick: r.Pick,
+		reserved: reserved, due: !r.now().Before(r.renew), forced: forced(in), former: r.former, pick: r.Pick,
 	}, configErr
 }
 
