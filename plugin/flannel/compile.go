@@ -37,7 +37,7 @@ func (p Plugin) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
 		c.surrendered = c.own != nil && v.surrenders(c.own) != ""
 	}
 	// Why the node takes none over the nodes' network the configuration's problem says.
-	if over := (view{settings: c.settings, node: in.Node, owner: c.owner(), forced: forced(in)}).over(); known && c.own == nil && over == nil {
+	if known && c.own == nil && v.over() == nil {
 		c.problems = append(c.problems, plugin.Problem{Message: fmt.Sprintf("node %s has no lease below %s yet", in.Node.Name, p.Leases.Layout.Prefix)})
 	}
 	if c.own != nil && c.own.reserved != nil && !c.own.reserved.names(in.Node.Addresses) {
@@ -342,7 +342,7 @@ func readSettings(objects registry.Objects, k *registry.Kind) (Settings, error) 
 // it said when the node's lease was last written. It returns what the node's steps follow
 // from, and false when neither is there.
 func (c *compiler) chooseSettings(reserved reservations) (view, bool) {
-	v := view{node: c.in.Node, owner: ownerOf(c.in.Node, c.in.Objects), leases: c.leases, reserved: reserved}
+	v := view{node: c.in.Node, owner: c.owner(), leases: c.leases, reserved: reserved, forced: forced(c.in)}
 	settings, err := readSettings(c.in.Objects, c.config.kind)
 	if err == nil {
 		for _, text := range settings.Ignored {
