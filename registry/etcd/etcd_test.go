@@ -177,7 +177,7 @@ func TestOpenRefuses(t *testing.T) {
 		{etcd.Config{Endpoints: https, CAFile: filepath.Join(dir, "none.pem")}, "none.pem"},
 		{etcd.Config{Endpoints: https, CertFile: rubbish}, "needs both"},
 		{etcd.Config{Endpoints: https, CertFile: rubbish, KeyFile: rubbish}, "rubbish.pem"},
-		{etcd.Config{Endpoints: https, Username: "weft"}, "needs a password"},
+		{etcd.Config{Endpoints: https, Username: "weft"}, "user \"weft\" has no password: give it as --etcd-user weft:PASSWORD"},
 		{etcd.Config{Endpoints: https, Prefix: "weft"}, "must begin with /"},
 	} {
 		r, err := etcd.Open(c.config)
