@@ -33,17 +33,18 @@ const (
 )
 
 var (
-	all  = unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: math.MaxUint32}
-	none = unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 0}
+	// All ends a filter and passes the message, None ends it and does not.
+	All  = unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: math.MaxUint32}
+	None = unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 0}
 )
 
 // Removals passes messages about interfaces that are gone. One of the family of bridges
 // says only that an interface has left one.
 func Removals() Filter {
 	return Filter{
-		load(unix.BPF_H, typeOffset), compare(half(unix.RTM_DELLINK), 0, 3),
-		load(unix.BPF_B, unix.SizeofNlMsghdr), compare(unix.AF_UNSPEC, 0, 1), // ifi_family
-		all, none,
+		Load(unix.BPF_H, typeOffset), Compare(Half(unix.RTM_DELLINK), 0, 3),
+		Load(unix.BPF_B, unix.SizeofNlMsghdr), Compare(unix.AF_UNSPEC, 0, 1), // ifi_family
+		All, None,
 	}
 }
 
@@ -53,24 +54,24 @@ func Removals() Filter {
 // else.
 func Underlay(prefix [4]byte) Filter {
 	return Filter{
-		0:  load(unix.BPF_H, typeOffset),
-		1:  compare(half(unix.RTM_NEWLINK), 10, 0),
-		2:  compare(half(unix.RTM_DELLINK), 9, 0),
-		3:  compare(half(unix.RTM_NEWROUTE), 2, 0),
-		4:  compare(half(unix.RTM_DELROUTE), 1, 0),
-		5:  all,
-		6:  load(unix.BPF_B, destinationOffset),
-		7:  compare(0, 9, 0),
-		8:  load(unix.BPF_B, routeTypeOffset),
-		9:  compare(unix.RTN_LOCAL, 7, 0),
-		10: compare(unix.RTN_BROADCAST, 6, 0),
-		11: compare(unix.RTN_ANYCAST, 5, 4),
-		12: load(unix.BPF_H, attributeOffset+2),
-		13: compare(half(unix.IFLA_IFNAME), 0, 3),
-		14: load(unix.BPF_W, nameOffset),
-		15: compare(binary.BigEndian.Uint32(prefix[:]), 0, 1),
-		16: none,
-		17: all,
+		0:  Load(unix.BPF_H, typeOffset),
+		1:  Compare(Half(unix.RTM_NEWLINK), 10, 0),
+		2:  Compare(Half(unix.RTM_DELLINK), 9, 0),
+		3:  Compare(Half(unix.RTM_NEWROUTE), 2, 0),
+		4:  Compare(Half(unix.RTM_DELROUTE), 1, 0),
+		5:  All,
+		6:  Load(unix.BPF_B, destinationOffset),
+		7:  Compare(0, 9, 0),
+		8:  Load(unix.BPF_B, routeTypeOffset),
+		9:  Compare(unix.RTN_LOCAL, 7, 0),
+		10: Compare(unix.RTN_BROADCAST, 6, 0),
+		11: Compare(unix.RTN_ANYCAST, 5, 4),
+		12: Load(unix.BPF_H, attributeOffset+2),
+		13: Compare(Half(unix.IFLA_IFNAME), 0, 3),
+		14: Load(unix.BPF_W, nameOffset),
+		15: Compare(binary.BigEndian.Uint32(prefix[:]), 0, 1),
+		16: None,
+		17: All,
 	}
 }
 
@@ -81,31 +82,31 @@ func Underlay(prefix [4]byte) Filter {
 // passed.
 func Owned(protocol byte) Filter {
 	return Filter{
-		0:  load(unix.BPF_H, typeOffset),
-		1:  compare(half(unix.RTM_NEWROUTE), 3, 0),
-		2:  compare(half(unix.RTM_DELROUTE), 2, 0),
-		3:  compare(half(unix.RTM_NEWNEIGH), 6, 0),
-		4:  compare(half(unix.RTM_DELNEIGH), 5, 12),
-		5:  load(unix.BPF_B, unix.SizeofNlMsghdr+5), // rtm_protocol
-		6:  compare(uint32(protocol), 10, 0),
-		7:  load(unix.BPF_H, flagsOffset),
-		8:  {Code: unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, K: half(unix.NLM_F_REPLACE), Jt: 8, Jf: 0},
-		9:  none,
-		10: load(unix.BPF_B, unix.SizeofNlMsghdr), // ndm_family
-		11: compare(unix.AF_BRIDGE, 5, 0),
-		12: load(unix.BPF_H, unix.SizeofNlMsghdr+8), // ndm_state
-		13: {Code: unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, K: half(unix.NUD_PERMANENT), Jt: 3, Jf: 0},
+		0:  Load(unix.BPF_H, typeOffset),
+		1:  Compare(Half(unix.RTM_NEWROUTE), 3, 0),
+		2:  Compare(Half(unix.RTM_DELROUTE), 2, 0),
+		3:  Compare(Half(unix.RTM_NEWNEIGH), 6, 0),
+		4:  Compare(Half(unix.RTM_DELNEIGH), 5, 12),
+		5:  Load(unix.BPF_B, unix.SizeofNlMsghdr+5), // rtm_protocol
+		6:  Compare(uint32(protocol), 10, 0),
+		7:  Load(unix.BPF_H, flagsOffset),
+		8:  {Code: unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, K: Half(unix.NLM_F_REPLACE), Jt: 8, Jf: 0},
+		9:  None,
+		10: Load(unix.BPF_B, unix.SizeofNlMsghdr), // ndm_family
+		11: Compare(unix.AF_BRIDGE, 5, 0),
+		12: Load(unix.BPF_H, unix.SizeofNlMsghdr+8), // ndm_state
+		13: {Code: unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, K: Half(unix.NUD_PERMANENT), Jt: 3, Jf: 0},
 		14: {Code: unix.BPF_LD | unix.BPF_IMM, K: unix.SizeofNlMsghdr + unix.SizeofNdMsg},
 		15: {Code: unix.BPF_LDX | unix.BPF_IMM, K: netlink.NDA_PROTOCOL},
 		16: {Code: unix.BPF_JMP | unix.BPF_JA, K: 1},
-		17: all,
-		18: load(unix.BPF_W, findAttribute),
-		19: compare(0, 4, 0),
+		17: All,
+		18: Load(unix.BPF_W, findAttribute),
+		19: Compare(0, 4, 0),
 		20: {Code: unix.BPF_MISC | unix.BPF_TAX},
 		21: {Code: unix.BPF_LD | unix.BPF_B | unix.BPF_IND, K: unix.SizeofRtAttr},
-		22: compare(uint32(protocol), 0, 1),
-		23: all,
-		24: none,
+		22: Compare(uint32(protocol), 0, 1),
+		23: All,
+		24: None,
 	}
 }
 
@@ -115,31 +116,31 @@ func Owned(protocol byte) Filter {
 // come with each interface, are not passed.
 func Others(protocol byte, prefix [4]byte) Filter {
 	return Filter{
-		0:  load(unix.BPF_H, typeOffset),
-		1:  compare(half(unix.RTM_NEWLINK), 17, 0),
-		2:  compare(half(unix.RTM_DELLINK), 16, 0),
-		3:  compare(half(unix.RTM_NEWROUTE), 1, 0),
-		4:  compare(half(unix.RTM_DELROUTE), 0, 13),
-		5:  load(unix.BPF_B, unix.SizeofNlMsghdr+5), // rtm_protocol
-		6:  compare(uint32(protocol), 17, 0),
-		7:  load(unix.BPF_B, unix.SizeofNlMsghdr), // rtm_family
-		8:  compare(unix.AF_INET6, 0, 9),
+		0:  Load(unix.BPF_H, typeOffset),
+		1:  Compare(Half(unix.RTM_NEWLINK), 17, 0),
+		2:  Compare(Half(unix.RTM_DELLINK), 16, 0),
+		3:  Compare(Half(unix.RTM_NEWROUTE), 1, 0),
+		4:  Compare(Half(unix.RTM_DELROUTE), 0, 13),
+		5:  Load(unix.BPF_B, unix.SizeofNlMsghdr+5), // rtm_protocol
+		6:  Compare(uint32(protocol), 17, 0),
+		7:  Load(unix.BPF_B, unix.SizeofNlMsghdr), // rtm_family
+		8:  Compare(unix.AF_INET6, 0, 9),
 		9:  {Code: unix.BPF_LD | unix.BPF_IMM, K: unix.SizeofNlMsghdr + unix.SizeofRtMsg},
 		10: {Code: unix.BPF_LDX | unix.BPF_IMM, K: unix.RTA_DST},
-		11: load(unix.BPF_W, findAttribute),
-		12: compare(0, 5, 0), // to everywhere
+		11: Load(unix.BPF_W, findAttribute),
+		12: Compare(0, 5, 0), // to everywhere
 		13: {Code: unix.BPF_MISC | unix.BPF_TAX},
 		14: {Code: unix.BPF_LD | unix.BPF_H | unix.BPF_IND, K: unix.SizeofRtAttr},
 		15: {Code: unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K, K: 0xff00, Jt: 8, Jf: 0},
 		16: {Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: 0xffc0},
-		17: compare(0xfe80, 6, 0),
-		18: all,
-		19: load(unix.BPF_H, attributeOffset+2),
-		20: compare(half(unix.IFLA_IFNAME), 0, 2),
-		21: load(unix.BPF_W, nameOffset),
-		22: compare(binary.BigEndian.Uint32(prefix[:]), 1, 0),
-		23: all,
-		24: none,
+		17: Compare(0xfe80, 6, 0),
+		18: All,
+		19: Load(unix.BPF_H, attributeOffset+2),
+		20: Compare(Half(unix.IFLA_IFNAME), 0, 2),
+		21: Load(unix.BPF_W, nameOffset),
+		22: Compare(binary.BigEndian.Uint32(prefix[:]), 1, 0),
+		23: All,
+		24: None,
 	}
 }
 
@@ -148,18 +149,19 @@ func Others(protocol byte, prefix [4]byte) Filter {
 // (SKF_AD_NLATTR).
 const findAttribute = 0xfffff000 + 12
 
-func load(size uint16, offset uint32) unix.SockFilter {
+// Load reads so many bytes (unix.BPF_B, BPF_H or BPF_W) of a message, at an offset.
+func Load(size uint16, offset uint32) unix.SockFilter {
 	return unix.SockFilter{Code: unix.BPF_LD | size | unix.BPF_ABS, K: offset}
 }
 
-// compare skips some instructions if what was loaded is value, and others if
+// Compare skips some instructions if what was loaded is value, and others if
 // it is not.
-func compare(value uint32, same, other uint8) unix.SockFilter {
+func Compare(value uint32, same, other uint8) unix.SockFilter {
 	return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: value, Jt: same, Jf: other}
 }
 
-// half is a value of two bytes in the machine's order, read in the network's.
-func half(value uint16) uint32 {
+// Half is a value of two bytes in the machine's order, read in the network's.
+func Half(value uint16) uint32 {
 	return uint32(binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, value)))
 }
 
@@ -170,10 +172,15 @@ func Subscribe(filter Filter, groups ...uint) (*nl.NetlinkSocket, error) {
 	if err != nil {
 		return nil, fmt.Errorf("subscribe to changes of the node's network: %w", err)
 	}
-	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	if err := unix.SetsockoptSockFprog(socket.GetFd(), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program); err != nil {
+	if err := filter.Attach(socket); err != nil {
 		socket.Close()
-		return nil, os.NewSyscallError("attach a filter to a netlink socket", err)
+		return nil, err
 	}
 	return socket, nil
+}
+
+// Attach has a socket get only what the filter passes.
+func (f Filter) Attach(socket *nl.NetlinkSocket) error {
+	program := unix.SockFprog{Len: uint16(len(f)), Filter: &f[0]}
+	return os.NewSyscallError("attach a filter to a netlink socket", unix.SetsockoptSockFprog(socket.GetFd(), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program))
 }

@@ -78,7 +78,7 @@ func (k *Kernel) Adopt(theirs *Links) error {
 // changed. What is named as Weft's another data plane may have taken over.
 func (k *Kernel) PutBack(inv *Links, names map[int]string) (bool, error) {
 	var errs []error
-	changed := false
+	changed, devices := false, inv.OwnLinks()
 	for _, l := range inv.All {
 		name, known := names[l.Attrs().Index]
 		stamped := l.Attrs().Group == k.stamps.Group || l.Type() == VXLANKind
@@ -88,7 +88,7 @@ func (k *Kernel) PutBack(inv *Links, names map[int]string) (bool, error) {
 				changed = true
 			}
 		}
-		own := slices.Contains(inv.OwnLinks(), l.Attrs().Index) || l.Attrs().Group == k.stamps.Group
+		own := slices.Contains(devices, l.Attrs().Index) || l.Attrs().Group == k.stamps.Group
 		if l.Attrs().MasterIndex == 0 || !own {
 			continue
 		}
