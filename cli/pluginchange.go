@@ -65,7 +65,7 @@ waits, the change goes on.`,
   weft plugin change flannel --node node1,node2 --wait
   weft plugin change flannel --wait
   weft plugin change --abort`,
-		Args: cobra.MaximumNArgs(1),
+		Args: argsBetween("PLUGIN or nothing", 0, 1),
 		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			if len(args) > 0 {
 				return nil, cobra.ShellCompDirectiveNoFileComp
@@ -258,7 +258,7 @@ func (p *changing) cutOff(objects registry.Objects, to plugin.Plugin, away []str
 	}
 	pods := 0
 	for pod := range registry.Each[*corev1.Pod](objects, api.Pod) {
-		if slices.Contains(lacking, pod.Spec.NodeName) && !pod.Spec.HostNetwork && !api.Ended(pod) {
+		if has(lacking, pod.Spec.NodeName) && !pod.Spec.HostNetwork && !api.Ended(pod) {
 			pods++
 		}
 	}
