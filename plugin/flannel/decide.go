@@ -10,6 +10,7 @@ import (
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
+	"github.com/weftnet/weft/subnet"
 )
 
 // view is all that a node's next step follows from.
@@ -341,32 +342,33 @@ func (v view) subnetOf(addresses []netip.Addr) Subnet {
 	return s
 }
 
-// freeIn returns the first subnets of a range that nobody has.
+// freeIn returns the first subnets of a range that nobody has. It takes a step for each of
+// them and for each that somebody has, however much of the range that one covers.
 func (v view) freeIn(r Range) []netip.Prefix {
-	same := map[netip.Prefix]bool{} // taken, of the range's own length
-	var other []netip.Prefix        // taken, of other lengths
-	take := func(s Subnet) {
-		for _, p := range s.Prefixes() {
-			if p.Bits() == r.Bits {
-				same[p] = true
-			} else {
-				other = append(other, p)
-			}
-		}
-	}
+	var prefixes []netip.Prefix
 	for _, l := range v.leases {
-		take(l.subnet)
+		prefixes = append(prefixes, l.subnet.Prefixes()...)
 	}
 	for s := range v.reserved {
-		take(s)
+		prefixes = append(prefixes, s.Prefixes()...)
 	}
-	other = slices.Concat(other, v.taken(), v.node.Kept)
+	prefixes = slices.Concat(prefixes, v.taken(), v.node.Kept)
+	slices.SortFunc(prefixes, netip.Prefix.Compare)
+	var taken subnet.Set
+	for _, p := range prefixes {
+		taken.Add(p)
+	}
 	var free []netip.Prefix
 	p, ok := netip.PrefixFrom(r.Min, r.Bits), true
-	for ; ok && len(free) < candidates && r.Allows(p); p, ok = next(p) {
-		if !same[p] && !slices.ContainsFunc(other, p.Overlaps) {
+	for ok && len(free) < candidates && r.Allows(p) {
+		passed := p
+		if t, overlaps := taken.Overlap(p); !overlaps {
 			free = append(free, p)
+		} else if t.Bits() < p.Bits() {
+			passed = t
 		}
+		passed, ok = next(passed)
+		p = netip.PrefixFrom(passed.Addr(), r.Bits)
 	}
 	return free
 }

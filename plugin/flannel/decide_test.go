@@ -285,6 +285,49 @@ func TestManyLeasesToGiveBack(t *testing.T) {
 	})
 }
 
+// The free subnets of a range are those that share no address with what somebody has,
+// however wide or narrow that is.
+func TestFreeSubnets(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		network := netip.MustParsePrefix("255.255.0.0/16")
+		if rapid.Bool().Draw(t, "in the middle") {
+			network = netip.MustParsePrefix("10.5.0.0/16")
+		}
+		within := func(label string, least, most int) netip.Prefix {
+			a := network.Addr().As4()
+			a[2], a[3] = rapid.Byte().Draw(t, label), rapid.Byte().Draw(t, label)
+			return netip.PrefixFrom(netip.AddrFrom4(a), rapid.IntRange(least, most).Draw(t, label)).Masked()
+		}
+		r := Range{Network: network, Bits: rapid.IntRange(18, 26).Draw(t, "length")}
+		r.Min, r.Max = within("first", r.Bits, r.Bits).Addr(), within("last", r.Bits, r.Bits).Addr()
+		v := view{reserved: reservations{}, node: plugin.Node{Taken: map[netip.Prefix]string{}}}
+		var taken []netip.Prefix
+		for range rapid.IntRange(0, 20).Draw(t, "many") {
+			p := within("taken", 16, 30)
+			taken = append(taken, p)
+			switch rapid.IntRange(0, 3).Draw(t, "by") {
+			case 0:
+				v.leases = append(v.leases, &lease{subnet: Subnet{V4: p}})
+			case 1:
+				v.reserved[Subnet{V4: p}] = &reservation{}
+			case 2:
+				v.node.Taken[p] = "another"
+			default:
+				v.node.Kept = append(v.node.Kept, p)
+			}
+		}
+		var want []netip.Prefix
+		for p, ok := netip.PrefixFrom(r.Min, r.Bits), true; ok && r.Allows(p) && len(want) < candidates; p, ok = next(p) {
+			if !slices.ContainsFunc(taken, p.Overlaps) {
+				want = append(want, p)
+			}
+		}
+		if got := v.freeIn(r); !slices.Equal(got, want) {
+			t.Fatalf("from %s to %s of length %d, without %s, the first free ones are %s, want %s", r.Min, r.Max, r.Bits, taken, got, want)
+		}
+	})
+}
+
 // compile holds Compile against what the node has.
 func (w *world) compile(name string, s Subnet) {
 	config := &Config{Spec: []byte(w.config)}

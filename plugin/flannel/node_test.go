@@ -289,6 +289,31 @@ func TestLeaseIsRenewedUntilTheNodeStops(t *testing.T) {
 	})
 }
 
+// A lease that has half of the network, 2^55 subnets, costs a node that looks for a free
+// one no more than any other lease. It takes one behind it, and stops when it is told to.
+func TestFreeSubnetBehindAWideLease(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *memory.Registry) {
+		setConfig(r, `{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00::/8","Backend":{"Type":"vxlan"}}`)
+		const wide = "10.5.0.0-17&fd00::-9"
+		r.PutValue(LeaseKind, registry.Key{Name: wide}, []byte(`{"PublicIP":"172.30.0.9","PublicIPv6":"fc00::9","BackendType":"vxlan"}`))
+		n := newNode(t, r, "node1", "172.30.0.1")
+		n.node.Addresses = append(n.node.Addresses, netip.MustParseAddr("fc00::1"))
+		n.start()
+		n.says("")
+		leases := all(t, r)
+		delete(leases, wide)
+		for name, l := range leases {
+			if !netip.MustParsePrefix("10.5.128.0/17").Overlaps(l.subnet.V4) || !netip.MustParsePrefix("fd80::/9").Overlaps(l.subnet.V6) {
+				t.Errorf("beside %s the node takes %s", wide, name)
+			}
+		}
+		if len(leases) != 1 {
+			t.Errorf("beside %s there are %d leases, want the node's", wide, len(leases))
+		}
+		n.stop()
+	})
+}
+
 // A reservation becomes the node's lease and stays a reservation.
 func TestReservationIsKept(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *memory.Registry) {
