@@ -394,7 +394,8 @@ func (t target) merge(have registry.Object) (registry.Object, error) {
 
 // mergeFields is a three-way merge of JSON objects, in which a list is one value:
 // have gets what want says, and loses what last said and want does not. What neither
-// ever named stays. A null takes away a value, and of an object what last said.
+// ever named stays. A null takes away a value, and of an object what last said; it is
+// never a value itself, so that what is made is what the same file would leave of it.
 func mergeFields(have, last, want map[string]any) {
 	for k, l := range last {
 		if want[k] == nil {
@@ -405,7 +406,11 @@ func mergeFields(have, last, want map[string]any) {
 		wm, isObject := w.(map[string]any)
 		hm, wasObject := have[k].(map[string]any)
 		switch {
-		case isObject && wasObject:
+		case isObject:
+			if !wasObject {
+				hm = map[string]any{}
+				have[k] = hm
+			}
 			lm, _ := last[k].(map[string]any)
 			mergeFields(hm, lm, wm)
 		case w != nil:

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	networkingv1 "k8s.io/api/networking/v1"
 	"pgregory.net/rapid"
 
 	"github.com/weftnet/weft/api"
@@ -76,9 +77,34 @@ func TestOthersAnnotationsStay(t *testing.T) {
 	}
 }
 
+// TestNullInWhatIsMade applies a file with nulls, where the object is not there, and once
+// more: the second time changes nothing.
+func TestNullInWhatIsMade(t *testing.T) {
+	decoded, err := api.Decode([]byte("apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: web, labels: {tier: null}}\n"+
+		"spec: {podSelector: {matchLabels: {app: null, role: db}}}\n"), kinds())
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, err := newTarget(decoded[0], "default").merge(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	policy := made.(*networkingv1.NetworkPolicy)
+	if got, want := policy.Spec.PodSelector.MatchLabels, map[string]string{"role": "db"}; !maps.Equal(got, want) || len(policy.Labels) > 0 {
+		t.Errorf("the policy is made with the labels %v, and selects by %v; want none, and %v", policy.Labels, got, want)
+	}
+	again, err := newTarget(decoded[0], "default").merge(made)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !sameJSON(made, again) {
+		t.Errorf("the second time the same file makes\n%+v\nof\n%+v", again, made)
+	}
+}
+
 // TestWhatNobodyNamedStays merges any files into any objects: what neither the last
-// file nor this one names stays, what this one names is as it says, and what the last
-// one named and this one does not is gone.
+// file nor this one names stays, what this one names is as it says, what the last one
+// named and this one does not is gone, and the same file once more changes nothing.
 func TestWhatNobodyNamedStays(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		have, last, want := anyFields(3).Draw(t, "have"), anyFields(3).Draw(t, "last"), anyFields(3).Draw(t, "want")
@@ -103,6 +129,10 @@ func TestWhatNobodyNamedStays(t *testing.T) {
 			if !reflect.DeepEqual(at(have, path), v) && !reflect.DeepEqual(at(want, path), v) {
 				t.Fatalf("%s is %v, which is neither the object's nor the file's: %v", path, v, got)
 			}
+		}
+		again := copied(got)
+		if mergeFields(again, copied(want), copied(want)); !reflect.DeepEqual(again, got) {
+			t.Fatalf("once more merged, %v becomes %v", got, again)
 		}
 	})
 }
