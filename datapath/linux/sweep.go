@@ -250,10 +250,12 @@ func (s *sweeper) refuse(is4 bool, rest, late nft.Elements) error {
 	return err
 }
 
-// add adds elements to a set of the policy table for some time, all or none.
+// add puts elements into a set of the policy table for some time from now, all or none.
 func (s *sweeper) add(name string, like *nft.Set, e nft.Elements, timeout time.Duration) error {
 	if len(e) == 0 {
 		return nil
 	}
-	return nft.Transaction(s.table, func(conn *nftables.Conn) error { return nft.AddElements(conn, like.In(s.table, name), e, timeout) })
+	return nft.Transaction(s.table, func(conn *nftables.Conn) error {
+		return nft.RenewElements(conn, like.In(s.table, name), e, timeout)
+	})
 }

@@ -1,16 +1,19 @@
 package linux
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
 	"github.com/weftnet/weft/datapath/interval"
 	"github.com/weftnet/weft/datapath/judge"
+	"github.com/weftnet/weft/datapath/linux/nft"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -48,6 +51,69 @@ func TestSweepsWhereNeeded(t *testing.T) {
 			t.Errorf("%s: connections would be judged by another plan", c.what)
 		}
 		b.sweeper.wake = make(chan struct{}, 1)
+	}
+}
+
+// TestWhatIsEndedAgainIsRefusedAsLongAgain ends a connection, an exchange of datagrams,
+// and more than can be remembered, and then the same again: each time what is left of them
+// is refused for all of its time.
+func TestWhatIsEndedAgainIsRefusedAsLongAgain(t *testing.T) {
+	defer SetMaxEnded(1)()
+	b := newBench(t)
+	b.mustApply(mustParse(t, policedPlan))
+	sets := map[string]nft.Set{endedPrefix + suffix(true): setOfEnded(true), latePrefix + suffix(true): setOfEnded(true), endedAll: setOfAllEnded}
+	// left returns how long what is refused still is, by the names of the sets.
+	left := func() map[string]time.Duration {
+		all := map[string]time.Duration{}
+		b.do(func() error {
+			conn, err := nft.Open()
+			if err != nil {
+				return err
+			}
+			for name, like := range sets {
+				there, err := conn.GetSetElements(like.In(b.stamps.PolicyTable, name))
+				if err != nil {
+					return fmt.Errorf("%s: %w", name, err)
+				}
+				for _, e := range there {
+					all[name] = e.Expires
+				}
+			}
+			return nil
+		})
+		return all
+	}
+	of := func(p plan.Protocol, first, last int) nft.Elements {
+		all := nft.Elements{}
+		for port := first; port <= last; port++ {
+			all[nft.Element{Key: endedKey(netip.MustParseAddrPort("10.1.1.2:80"), netip.AddrPortFrom(netip.MustParseAddr("10.1.2.2"), uint16(port)), p)}] = nft.Value{}
+		}
+		return all
+	}
+	end := func() {
+		b.do(func() error {
+			return errors.Join(b.sweeper.refuse(true, of(plan.TCP, 1, 1), of(plan.UDP, 1, 1)), b.sweeper.refuse(true, of(plan.TCP, 2, int(maxEnded)+2), nil))
+		})
+	}
+	end()
+	if n := len(left()); n != len(sets) {
+		t.Fatalf("what is ended is in %d sets, want %d", n, len(sets))
+	}
+	for name := range sets {
+		// Of what is not renewed there is ever less left.
+		renewed := false
+		for range 50 {
+			before := left()[name]
+			for left()[name] == before {
+			}
+			end()
+			if renewed = left()[name] >= before; renewed {
+				break
+			}
+		}
+		if !renewed {
+			t.Errorf("what is in %s stays there as long as if it had not been ended again: for %s", name, left()[name])
+		}
 	}
 }
 

@@ -423,14 +423,31 @@ func (c Change) write(conn *nftables.Conn, s *nftables.Set) error {
 }
 
 // AddElements adds elements that end by themselves after some time, if it is
-// not 0.
+// not 0. Those that are there end when they would have.
 func AddElements(conn *nftables.Conn, s *nftables.Set, e Elements, timeout time.Duration) error {
+	return each(conn.SetAddElements, s, e, timeout)
+}
+
+// RenewElements makes elements end after some time from now, whether or not they are
+// there. The kernel does not prolong what is there when it is added, and does not delete
+// what is not there. So all are added, deleted and added.
+func RenewElements(conn *nftables.Conn, s *nftables.Set, e Elements, timeout time.Duration) error {
+	for _, write := range []func(*nftables.Set, []nftables.SetElement) error{conn.SetAddElements, conn.SetDeleteElements, conn.SetAddElements} {
+		if err := each(write, s, e, timeout); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// each writes elements, with the time after which they end, some per message.
+func each(write func(*nftables.Set, []nftables.SetElement) error, s *nftables.Set, e Elements, timeout time.Duration) error {
 	for chunk := range slices.Chunk(e.Keys(), elementsPerMessage) {
 		list := make([]nftables.SetElement, len(chunk))
 		for i, k := range chunk {
 			list[i] = k.with(e[k], timeout)
 		}
-		if err := conn.SetAddElements(s, list); err != nil {
+		if err := write(s, list); err != nil {
 			return err
 		}
 	}
