@@ -24,7 +24,7 @@ type view struct {
 	// reserved are what administrators said of subnets, whether or not they
 	// have leases.
 	reserved reservations
-	// due says that the lease is to be written again to live on.
+	// due says that the node's lease is to be written again to live on.
 	due bool
 	// forced says that the cluster changes its plug-in whatever speaks against it.
 	forced bool

@@ -56,7 +56,7 @@ type lessee struct {
 	name   string
 	number byte
 	former Subnet
-	renew  time.Time
+	renew  renewal
 	// pick is what it will pick of the free subnets.
 	pick int
 	// kept is the lease that it found to be its own when it looked last.
@@ -109,8 +109,9 @@ func (c *cell) key() []byte {
 	for _, p := range c.nodes {
 		m := p.Memory
 		t.Say(m.name, m.former.String(), m.kept.String(), strconv.Itoa(m.pick))
-		if !m.renew.IsZero() {
-			t.Time(m.renew)
+		if m.renew != (renewal{}) {
+			t.Say(m.renew.lease)
+			t.Time(m.renew.at)
 		}
 		p.Put(&t, c.store)
 	}
@@ -170,10 +171,10 @@ func (sc scope) next(c *cell, yield func(string, *cell)) {
 				yield(fmt.Sprintf("%s: %s (pick %d)", p.Memory.name, event, n.nodes[i].Memory.pick), n)
 			}
 		}
-		if !p.Idle() || !p.Memory.renew.IsZero() {
+		if !p.Idle() || p.Memory.renew != (renewal{}) {
 			n := c.follow()
 			m := p.Memory
-			m.renew, m.pick = time.Time{}, 0
+			m.renew, m.pick = renewal{}, 0
 			n.nodes[i] = explore.Process[lessee]{Memory: m}
 			yield(m.name+"'s agent is killed, and another starts", n)
 		}

@@ -45,14 +45,20 @@ type runner struct {
 	keeper
 	now func() time.Time
 
-	// renew is when the lease is to be written again; zero before this run
-	// has written it, as nobody says how long it still lives.
-	renew time.Time
+	// renew is of the lease that this run has written last. How long any other still
+	// lives nobody says.
+	renew renewal
 	// former is the subnet that the node had last.
 	former Subnet
 	// settings and config are the last configuration that meant something.
 	settings *Settings
 	config   []byte
+}
+
+// renewal is when a lease is to be written again to live on.
+type renewal struct {
+	lease string // its name
+	at    time.Time
 }
 
 // reconcile brings the lease and the subnet file to what they must be, and
@@ -174,10 +180,13 @@ func (r *runner) view(in plugin.Input) (*view, error) {
 	if r.settings == nil {
 		return nil, configErr
 	}
-	return &view{
+	v := &view{
 		settings: *r.settings, config: r.config, node: node, owner: who, leases: leases,
-		reserved: reserved, due: !r.now().Before(r.renew), forced: forced(in), former: r.former, pick: r.Pick,
-	}, configErr
+		reserved: reserved, forced: forced(in), former: r.former, pick: r.Pick,
+	}
+	own := v.own()
+	v.due = own != nil && (own.Name != r.renew.lease || !r.now().Before(r.renew.at))
+	return v, configErr
 }
 
 // do takes a step.
@@ -205,7 +214,7 @@ func (r *runner) do(ctx context.Context, node plugin.Node, s step) error {
 			return err
 		}
 	}
-	r.renew = r.now().Add(r.TTL - r.RenewMargin)
+	r.renew = renewal{s.object.Name, r.now().Add(r.TTL - r.RenewMargin)}
 	return nil
 }
 
@@ -217,7 +226,7 @@ func (r *runner) hold(v *view, s step) time.Duration {
 	r.former = s.subnet
 	wait := r.TTL
 	if s.object.Expires {
-		wait = max(1, r.renew.Sub(r.now())) // 0 would be never
+		wait = max(1, r.renew.at.Sub(r.now())) // 0 would be never
 	}
 	if !v.settings.Allows(s.subnet) {
 		wait = min(wait, longestPause) // the last pod on it may go

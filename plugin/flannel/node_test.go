@@ -314,6 +314,41 @@ func TestFreeSubnetBehindAWideLease(t *testing.T) {
 	})
 }
 
+// An administrator has a node move to another subnet for some time. It comes back to its
+// first lease, which it has not renewed meanwhile, and does not lose it.
+func TestLeaseOfBeforeIsRenewed(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *memory.Registry) {
+		setConfig(r, goodConfig)
+		n := newNode(t, r, "node1", "172.30.0.1")
+		n.runner = Plugin{Pick: func(int) int { return 0 }}
+		n.start()
+		defer func() { n.stop() }()
+		first := only(t, r)
+		time.Sleep(DefaultTTL - 4*time.Hour)
+		other := registry.Key{Name: "10.5.77.0-24"}
+		r.PutValue(ReservationKind, other, []byte(`{"node":"node1","publicIP":"172.30.0.1"}`))
+		r.PutValue(LeaseKind, other, []byte(`{"PublicIP":"172.30.0.1"}`))
+		synctest.Wait()
+		if l := all(t, r)[other.Name]; l.Tunnel == nil {
+			t.Fatalf("the node does not use %s: %s", other.Name, l.Spec)
+		}
+		time.Sleep(time.Hour)
+		for _, k := range []*registry.Kind{ReservationKind, LeaseKind} {
+			if err := r.Delete(t.Context(), k, other, ""); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		for range 3 {
+			if l := only(t, r); l.Name != first.Name || l.born != first.born {
+				t.Fatalf("the node had the lease %s of %d, and has %s of %d", first.Name, first.born, l.Name, l.born)
+			}
+			time.Sleep(DefaultTTL)
+			synctest.Wait()
+		}
+	})
+}
+
 // A reservation becomes the node's lease and stays a reservation.
 func TestReservationIsKept(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *memory.Registry) {
