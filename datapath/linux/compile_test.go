@@ -32,13 +32,15 @@ func testNode(p *plan.Plan) *rtnl.Node {
 	for k := range p.Endpoints.All() {
 		n.Links[k.Interface] = linkIndex(k.Interface)
 	}
+	var connected []rtnl.Connection
 	for _, a := range p.Local.Addresses {
 		bits := 24
 		if a.Is6() {
 			bits = 64
 		}
-		n.Connected = append(n.Connected, rtnl.Connection{Addr: netip.PrefixFrom(a, bits), Link: 2})
+		connected = append(connected, rtnl.Connection{Addr: netip.PrefixFrom(a, bits), Link: 2})
 	}
+	n.Connected = rtnl.NewConnections(connected)
 	return n
 }
 

@@ -402,7 +402,7 @@ func (d *DataPlane) look() (same bool, err error) {
 		return false, err
 	}
 	if !slices.Equal(inv.OwnLinks(), c.node.OwnLinks()) ||
-		!slices.Equal(n.Connected, c.node.Connected) || d.most != conntrack.MostTracked() {
+		!n.Connected.Equal(c.node.Connected) || d.most != conntrack.MostTracked() {
 		return false, nil
 	}
 	for _, l := range inv.All {

@@ -164,10 +164,10 @@ func neighbourFrom(m []byte) neighbour {
 }
 
 // Connections returns the addresses of all interfaces but some.
-func (k *Kernel) Connections(except []int) ([]Connection, error) {
+func (k *Kernel) Connections(except []int) (Connections, error) {
 	addrs, err := message.Dump(func() ([]netlink.Addr, error) { return k.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
-		return nil, fmt.Errorf("list addresses: %w", err)
+		return Connections{}, fmt.Errorf("list addresses: %w", err)
 	}
 	var all []Connection
 	for _, a := range addrs {
@@ -178,8 +178,7 @@ func (k *Kernel) Connections(except []int) ([]Connection, error) {
 			all = append(all, Connection{netip.PrefixFrom(ip, PrefixOf(a.IPNet).Bits()), a.LinkIndex})
 		}
 	}
-	slices.SortFunc(all, func(a, b Connection) int { return a.Addr.Compare(b.Addr) })
-	return all, nil
+	return NewConnections(all), nil
 }
 
 // LocalAddresses are those of all interfaces, link-local ones included.

@@ -19,8 +19,8 @@ type Node struct {
 	Bridge int
 	// Tunnels are the devices of tunnels by the tunnels' names, those that can be had.
 	Tunnels map[string]Device
-	// Connected are the prefixes of addresses on other interfaces.
-	Connected []Connection
+	// Connected are the addresses on other interfaces.
+	Connected Connections
 }
 
 // Device is one of Weft's own for a tunnel.
@@ -65,12 +65,44 @@ type Connection struct {
 	Link int
 }
 
+// Connections are addresses of interfaces. There may be one for each Service, as
+// kube-proxy's mode ipvs has them, and each leads to itself alone; those that lead to other
+// machines are few.
+type Connections struct {
+	// leading are those whose prefixes have more than one address, single the others.
+	leading, single []Connection
+	// holding is the link that has an address.
+	holding map[netip.Addr]int
+}
+
+// NewConnections makes them of all there are, which it puts in order.
+func NewConnections(all []Connection) Connections {
+	slices.SortFunc(all, func(a, b Connection) int { return a.Addr.Compare(b.Addr) })
+	c := Connections{holding: make(map[netip.Addr]int, len(all))}
+	for _, one := range all {
+		if one.Addr.IsSingleIP() {
+			c.single = append(c.single, one)
+		} else {
+			c.leading = append(c.leading, one)
+		}
+		if _, known := c.holding[one.Addr.Addr()]; !known {
+			c.holding[one.Addr.Addr()] = one.Link
+		}
+	}
+	return c
+}
+
+// Equal reports whether the addresses are the same, and on the same interfaces.
+func (c Connections) Equal(o Connections) bool {
+	return slices.Equal(c.leading, o.leading) && slices.Equal(c.single, o.single)
+}
+
 // LinkTo returns the link that leads to a next hop, and whether the kernel has
 // to be told that the next hop is on it.
 func (n *Node) LinkTo(via netip.Addr, own []netip.Addr) (link int, onlink bool) {
 	best := -1
-	for _, c := range n.Connected {
-		if c.Addr.Contains(via) && c.Addr.Bits() > best && !c.Addr.IsSingleIP() {
+	for _, c := range n.Connected.leading {
+		if c.Addr.Contains(via) && c.Addr.Bits() > best {
 			best, link = c.Addr.Bits(), c.Link
 		}
 	}
@@ -103,8 +135,8 @@ func (n *Node) LinksTo(via netip.Addr, own []netip.Addr) LinkSet {
 		return LinkSet{}
 	}
 	all := []int{}
-	for _, c := range n.Connected {
-		if c.Addr.Contains(via) && !c.Addr.IsSingleIP() && c.Link != leads {
+	for _, c := range n.Connected.leading {
+		if c.Addr.Contains(via) && c.Link != leads {
 			all = append(all, c.Link)
 		}
 	}
@@ -125,16 +157,18 @@ func (n *Node) LeadingTo(machines iter.Seq[netip.Addr], own netip.Addr) map[int]
 	all := false
 	for m := range machines {
 		near := false
-		for _, c := range n.Connected {
-			if c.Addr.Contains(m) && !c.Addr.IsSingleIP() {
+		for _, c := range n.Connected.leading {
+			if c.Addr.Contains(m) {
 				links[c.Link], near = true, true
 			}
 		}
 		all = all || !near
 	}
-	for _, c := range n.Connected {
-		if c.Addr.Contains(own) || all && c.Addr.Addr().Is4() == own.Is4() {
-			links[c.Link] = true
+	for _, list := range [][]Connection{n.Connected.leading, n.Connected.single} {
+		for _, c := range list {
+			if c.Addr.Contains(own) || all && c.Addr.Addr().Is4() == own.Is4() {
+				links[c.Link] = true
+			}
 		}
 	}
 	return links
@@ -153,14 +187,7 @@ func (n *Node) Own(link int) (name string, ok bool) {
 }
 
 // Holding returns the link that has an address, 0 for none.
-func (n *Node) Holding(a netip.Addr) int {
-	for _, c := range n.Connected {
-		if c.Addr.Addr() == a {
-			return c.Link
-		}
-	}
-	return 0
-}
+func (n *Node) Holding(a netip.Addr) int { return n.Connected.holding[a] }
 
 // Routed says for which families the node must be a router: those in which it
 // has endpoints, or knows the way to those of others. By the way out of the
