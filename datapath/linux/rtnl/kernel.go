@@ -359,13 +359,20 @@ func (k *Kernel) addAddress(key AddressKey) error {
 	if err := k.AddrAdd(linkAt(key.Link), a); err != nil {
 		return ignore(err, unix.EEXIST)
 	}
-	for timeout := time.After(localTimeout); ; {
+	return seenLocal(routes, key.Prefix, time.After(localTimeout))
+}
+
+// seenLocal waits until the kernel tells that it has added the local route to a prefix.
+func seenLocal(routes <-chan netlink.RouteUpdate, prefix netip.Prefix, timeout <-chan time.Time) error {
+	for {
 		select {
 		case r, ok := <-routes:
-			if ok && (r.Dst == nil || r.Route.Type != unix.RTN_LOCAL || PrefixOf(r.Dst) != key.Prefix) {
-				continue
+			switch {
+			case !ok:
+				return errors.New("the kernel stopped telling of routes before it made it local, as when more change at once than a socket holds")
+			case r.Type == unix.RTM_NEWROUTE && r.Dst != nil && r.Route.Type == unix.RTN_LOCAL && PrefixOf(r.Dst) == prefix:
+				return nil
 			}
-			return nil
 		case <-timeout:
 			return fmt.Errorf("the kernel did not make it local within %s", localTimeout)
 		}
