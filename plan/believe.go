@@ -33,16 +33,16 @@ func (p *Plan) TakesFromPeer(tunnel, network string, vtep, src netip.Addr) bool 
 
 // TakesPlainly reports whether what comes neither from an endpoint nor through
 // a tunnel may come from src: from what is the node's own or an endpoint's it
-// may not, nor from where nothing leads, or a tunnel to who is no next hop of another
-// route. From behind a next hop it may, on that one's link; which link a packet comes
-// from a plan does not say.
+// may not, nor from where nothing leads, or a tunnel to who sends through tunnels alone.
+// From behind a next hop, or who may send plainly, it may, on that one's link; which link
+// a packet comes from a plan does not say.
 func (p *Plan) TakesPlainly(network string, src netip.Addr) bool {
 	if p.isLocal(network, src) {
 		return false
 	}
 	k, r, ok := p.Route(network, src, false)
 	return !ok || k.Prefix.Bits() == 0 || r.Way == ToGateway || r.Way == ToNextHop ||
-		r.Way == ToTunnel && slices.ContainsFunc(r.Peers, func(peer string) bool { return p.isNextHop(peer, src) })
+		r.Way == ToTunnel && slices.ContainsFunc(r.Peers, func(peer string) bool { return p.Peer(peer).MaySendPlainly(src) })
 }
 
 // LeadsToPeer reports whether a route leads to a peer for an address. What comes
@@ -51,17 +51,6 @@ func (p *Plan) TakesPlainly(network string, src netip.Addr) bool {
 func (p *Plan) LeadsToPeer(network string, a netip.Addr) bool {
 	_, r, ok := p.Route(network, a, false)
 	return ok && len(r.Peers) > 0
-}
-
-// isNextHop reports whether a route leads to a peer as the next hop for packets of a's
-// family.
-func (p *Plan) isNextHop(peer string, a netip.Addr) bool {
-	for k, r := range p.Routes.All() {
-		if r.Way == ToNextHop && sameFamily(k.Prefix.Addr(), a) && slices.Contains(r.Peers, peer) {
-			return true
-		}
-	}
-	return false
 }
 
 // isLocal reports whether an address is on this node, whatever routes say. The route of all

@@ -200,6 +200,11 @@ func parsePeer(s *scanner, origin string) (PeerKey, Peer) {
 			}
 		},
 		"carries-tags": func() { p.CarriesTags = true },
+		"plain": func() {
+			for _, name := range s.names("families") {
+				p.Plain = append(p.Plain, Family(name))
+			}
+		},
 	})
 	return k, p
 }

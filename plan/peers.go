@@ -29,6 +29,11 @@ type Peer struct {
 	// plug-in for which tag 0 may do something must not leave it at that. It gives the
 	// prefixes of a peer whose tags it does not believe a tag that no verdict allows.
 	CarriesTags bool
+	// Plain are the families, IPv4 before IPv6, of which the peer may send packets of its
+	// own endpoints without a tunnel as well, where a route leads to it through one: it
+	// may know this node as a next hop. What a route leads to as a next hop may send them
+	// in any case.
+	Plain []Family
 	// Origin says where the entry comes from, as "Kind name", for people.
 	Origin string
 }
@@ -51,7 +56,8 @@ type TunnelEnd struct {
 
 // Equal reports whether both are the same in every field.
 func (p Peer) Equal(o Peer) bool {
-	return p.CarriesTags == o.CarriesTags && p.Origin == o.Origin && slices.Equal(p.Addresses, o.Addresses) && slices.Equal(p.Ends, o.Ends)
+	return p.CarriesTags == o.CarriesTags && p.Origin == o.Origin && slices.Equal(p.Addresses, o.Addresses) &&
+		slices.Equal(p.Ends, o.Ends) && slices.Equal(p.Plain, o.Plain)
 }
 
 // NextHop returns the address by which packets of a's family are handed to the
@@ -63,6 +69,12 @@ func (p Peer) NextHop(a netip.Addr) netip.Addr {
 		}
 	}
 	return netip.Addr{}
+}
+
+// MaySendPlainly reports whether packets from an endpoint's address behind the peer may
+// come without a tunnel, where a route leads there through one.
+func (p Peer) MaySendPlainly(a netip.Addr) bool {
+	return slices.Contains(p.Plain, FamilyOf(a))
 }
 
 // End returns the peer's end of the tunnel of a name.

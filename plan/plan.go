@@ -183,6 +183,14 @@ const (
 	IPv6         Family = "ipv6"
 )
 
+// FamilyOf returns the family of an address.
+func FamilyOf(a netip.Addr) Family {
+	if a.Is4() {
+		return IPv4
+	}
+	return IPv6
+}
+
 // Tunnel returns the node's end of the tunnel of a name.
 func (l Local) Tunnel(name string) (Tunnel, bool) {
 	i := slices.IndexFunc(l.Tunnels, func(t Tunnel) bool { return t.Name == name })

@@ -194,7 +194,11 @@ func (k PeerKey) appendEntry(l line, p Peer) line {
 			return append(append(l, '@'), e.Key.String()...)
 		})
 	}
-	return l.flag("carries-tags", p.CarriesTags)
+	l = l.flag("carries-tags", p.CarriesTags)
+	if len(p.Plain) > 0 {
+		l = l.keyword("plain").list(len(p.Plain), func(l line, i int) line { return l.quoted(string(p.Plain[i])) })
+	}
+	return l
 }
 
 func (EndpointKey) origin(e Endpoint) string { return e.Origin }

@@ -402,6 +402,17 @@ func (v *validator) peers() {
 				s.add("address %s is there twice", a)
 			}
 		}
+		for i, f := range p.Plain {
+			any, ok := map[Family]netip.Addr{IPv4: netip.IPv4Unspecified(), IPv6: netip.IPv6Unspecified()}[f]
+			switch {
+			case !ok:
+				s.add("plain family %q is neither %s nor %s", f, IPv4, IPv6)
+			case i > 0 && f <= p.Plain[i-1]:
+				s.add("plain family %s is there twice, or behind %s", f, p.Plain[i-1])
+			case !p.NextHop(any).IsValid():
+				s.add("it has no %s address to send plainly from", f)
+			}
+		}
 		for i, e := range p.Ends {
 			s.name("the tunnel", e.Tunnel)
 			if slices.ContainsFunc(p.Ends[:i], func(o TunnelEnd) bool { return o.Tunnel == e.Tunnel }) {

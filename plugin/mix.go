@@ -381,6 +381,12 @@ func mergePeers(plans []*plan.Plan, problem func(string, ...any)) map[string]pla
 			all, there := peers[k.Name]
 			if !there {
 				all = plan.Peer{Addresses: hops[k.Name], CarriesTags: peer.CarriesTags, Origin: peer.Origin}
+				for _, a := range hops[k.Name] {
+					// A node that uses another plug-in than this one may send plainly from
+					// where this one has a tunnel to.
+					all.Plain = append(all.Plain, plan.FamilyOf(a))
+				}
+				slices.Sort(all.Plain)
 			}
 			all.CarriesTags = all.CarriesTags && peer.CarriesTags
 			for _, a := range peer.Addresses {

@@ -26,6 +26,8 @@ func (c *compiler) advance(p *plan.Plan, changes plan.Diff, index func(name stri
 			moved = true
 		case !c.alike(*change.Old, *change.New):
 			return nil, false // routes that speak of it may be as they were
+		case !slices.Equal(change.Old.Plain, change.New.Plain):
+			moved = true
 		}
 	}
 	for _, r := range changes.Routes {

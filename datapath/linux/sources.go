@@ -101,7 +101,6 @@ func compileSources(p *plan.Plan, linksTo func(netip.Addr) rtnl.LinkSet) *source
 		plain[pool.Prefix.Masked()] = manner{}
 		routed[pool.Prefix.Masked()], shared[pool.Prefix.Masked()] = false, true
 	}
-	hops := nextHops(p)
 	for k, r := range p.Routes.All() {
 		if !matters(p, k, r) {
 			continue
@@ -114,11 +113,11 @@ func compileSources(p *plan.Plan, linksTo func(netip.Addr) rtnl.LinkSet) *source
 			// Where all else goes, anything may come from.
 		case r.EndpointsOnly:
 			_, main, _ := p.Route(k.Network, k.Prefix.Addr(), false)
-			m := mannerOf(p, k.Prefix, main, hops, linksTo)
+			m := mannerOf(p, k.Prefix, main, linksTo)
 			m.endpointsOnly = r.Way == plan.ToTunnel
 			plain[k.Prefix] = m
 		default:
-			plain[k.Prefix] = mannerOf(p, k.Prefix, r, hops, linksTo)
+			plain[k.Prefix] = mannerOf(p, k.Prefix, r, linksTo)
 		}
 	}
 	for _, a := range p.Local.Addresses {
@@ -198,33 +197,16 @@ func sourcesIn(p *plan.Plan, t plan.Tunnel, behind map[netip.Prefix]string) tunn
 
 // mannerOf says how the addresses of a route may come; those of no route from
 // anywhere.
-func mannerOf(p *plan.Plan, prefix netip.Prefix, r plan.Route, hops map[hop]bool, linksTo func(netip.Addr) rtnl.LinkSet) manner {
+func mannerOf(p *plan.Plan, prefix netip.Prefix, r plan.Route, linksTo func(netip.Addr) rtnl.LinkSet) manner {
 	switch r.Way {
 	case plan.ToGateway, "":
 		return manner{anywhere: true}
 	case plan.ToNextHop, plan.ToTunnel:
-		if hops[hop{r.Peer(), prefix.Addr().Is4()}] {
-			return manner{links: linksTo(p.Peer(r.Peer()).NextHop(prefix.Addr()))}
+		if peer := p.Peer(r.Peer()); r.Way == plan.ToNextHop || peer.MaySendPlainly(prefix.Addr()) {
+			return manner{links: linksTo(peer.NextHop(prefix.Addr()))}
 		}
 	}
 	return manner{}
-}
-
-// hop is a peer that is a next hop for packets of a family.
-type hop struct {
-	peer string
-	is4  bool
-}
-
-// nextHops returns those of a plan.
-func nextHops(p *plan.Plan) map[hop]bool {
-	all := map[hop]bool{}
-	for k, r := range p.Routes.All() {
-		if r.Way == plan.ToNextHop {
-			all[hop{r.Peer(), k.Prefix.Addr().Is4()}] = true
-		}
-	}
-	return all
 }
 
 // plainSources fills the maps of what may come without a tunnel, and about

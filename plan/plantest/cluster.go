@@ -34,9 +34,8 @@ type Shape struct {
 	// nodes whether each prefers that, as while nodes change from one tunnel to the
 	// other.
 	Preferring []bool
-	// Plainly has, where it is not nil and there is a tunnel, all nodes know each other
-	// as next hops, too, and says of the first nodes whether each prefers that to the
-	// tunnel.
+	// Plainly has, where it is not nil and there is a tunnel, all nodes take from each
+	// other what comes without it, too, and says of the first nodes whether each sends so.
 	Plainly []bool
 	// FirstVNI is how much higher the first network identifier of each tunnel is than
 	// the tunnel's own, and Room how many there are beside it, for tags.
@@ -282,6 +281,9 @@ func (s Shape) putPeer(b *plan.Builder, f, self, peer int) {
 	known := plan.Peer{Origin: origin, CarriesTags: slices.Contains(s.Believing, [2]int{self, peer})}
 	for _, f := range s.families() {
 		known.Addresses = append(known.Addresses, nodeAddress(f, peer))
+		if s.Tunnel && s.Plainly != nil {
+			known.Plain = append(known.Plain, plan.FamilyOf(nodeAddress(f, peer)))
+		}
 	}
 	if s.Tunnel {
 		way.Way = plan.ToTunnel
@@ -290,13 +292,8 @@ func (s Shape) putPeer(b *plan.Builder, f, self, peer int) {
 		}
 	}
 	b.PutPeer(plan.PeerKey{Name: NodeName(peer)}, known)
-	if s.Tunnel && s.Plainly != nil {
-		// The way that the node does not prefer leads where nobody is.
-		other := way
-		if other.Way = plan.ToNextHop; self <= len(s.Plainly) && s.Plainly[self-1] {
-			way.Way, other.Way = plan.ToNextHop, plan.ToTunnel
-		}
-		b.PutRoute(plan.RouteKey{Network: plan.DefaultNetwork, Prefix: poolPrefix(f, 100+peer)}, other)
+	if s.Tunnel && self <= len(s.Plainly) && s.Plainly[self-1] {
+		way.Way = plan.ToNextHop
 	}
 	b.PutRoute(plan.RouteKey{Network: plan.DefaultNetwork, Prefix: poolPrefix(f, peer)}, way)
 	if s.Tunnel && s.NodesThroughTunnel {

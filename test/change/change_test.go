@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -54,6 +55,16 @@ type pair struct {
 	same bool
 	// edited says that the ClusterConfig is edited, rather than the command used.
 	edited bool
+	// backend is how flannel's nodes reach each other: one of backends.
+	backend string
+}
+
+// backends are what flannel is configured with, by what they are called here. All nodes of a
+// lab are on-link with each other, so two of them send without a tunnel.
+var backends = map[string]string{
+	"":        `{"Type": "vxlan"}`,
+	"direct":  `{"Type": "vxlan", "DirectRouting": true}`,
+	"host-gw": `{"Type": "host-gw"}`,
 }
 
 func (p pair) String() string {
@@ -64,25 +75,28 @@ func (p pair) String() string {
 	case p.same:
 		ranges = " same range"
 	}
+	if p.backend != "" {
+		ranges += " " + p.backend
+	}
 	if p.edited {
 		ranges += " edited"
 	}
 	return p.from + " to " + p.to + ranges
 }
 
-// network is what flannel gives subnets from.
-func (p pair) network() string {
+// flannel is what flannel is configured with.
+func (p pair) flannel() string {
 	if p.same {
-		return openshift.DefaultCIDR
+		return flannelConfig(openshift.DefaultCIDR, p.backend)
 	}
-	return otherRange
+	return flannelConfig(otherRange, p.backend)
 }
 
 // options are those of a lab with the first plug-in.
 func (p pair) options() lab.Options {
 	o := lab.Options{Plugin: p.from}
 	if base(p.from) == flannel.Name {
-		o.Objects = []lab.Object{flannelObject(p.network())}
+		o.Objects = []lab.Object{flannelObject(p.flannel())}
 	}
 	return o
 }
@@ -91,24 +105,30 @@ func (p pair) options() lab.Options {
 func (p pair) configure(c *cluster) {
 	c.Helper()
 	if base(p.to) == flannel.Name && base(p.from) != flannel.Name {
-		c.configureFlannel(p.network())
+		c.configureFlannel(p.flannel())
 	}
+}
+
+// back is the change back.
+func (p pair) back() pair {
+	p.from, p.to = p.to, p.from
+	return p
 }
 
 // policies says whether policies are in force all the time.
 func (p pair) policies() bool { return hasPolicies(p.from) && hasPolicies(p.to) }
 
 // few has each kind of change once: of the family of addresses with other ranges and
-// with the same, between two with policies, and to one without; by the command and by an
-// edit.
+// with the same, through tunnels and without, between two with policies, and to one
+// without; by the command and by an edit.
 var few = []pair{
 	{from: "openshift-networkpolicy", to: "flannel-networkpolicy"},
-	{from: "flannel", to: "openshift-subnet", same: true, edited: true},
+	{from: "flannel", to: "openshift-subnet", same: true, edited: true, backend: "host-gw"},
 	{from: "openshift-networkpolicy", to: "openshift-subnet"},
 }
 
 // allPairs has each pair of plug-ins, with each relation of their ranges, by the command and
-// by an edit in turn.
+// by an edit in turn; with the same range with each backend of flannel.
 func allPairs() (all []pair) {
 	names := []string{"openshift-networkpolicy", "flannel-networkpolicy", "openshift-subnet", "flannel"}
 	for _, from := range names {
@@ -117,8 +137,11 @@ func allPairs() (all []pair) {
 				continue
 			}
 			all = append(all, pair{from: from, to: to, edited: len(all)%2 == 1})
-			if base(from) != base(to) {
-				all = append(all, pair{from: from, to: to, same: true, edited: len(all)%2 == 1})
+			if base(from) == base(to) {
+				continue
+			}
+			for _, backend := range slices.Sorted(maps.Keys(backends)) {
+				all = append(all, pair{from: from, to: to, same: true, edited: len(all)%2 == 1, backend: backend})
 			}
 		}
 	}
@@ -155,7 +178,7 @@ func (p pair) run(t *testing.T) {
 	p.configure(c)
 	there := c.change(p, "new", old, strangers, more)
 	time.Sleep(hold)
-	back := c.change(pair{from: p.to, to: p.from, edited: p.edited}, "late", slices.Concat(old, there), strangers, more)
+	back := c.change(p.back(), "late", slices.Concat(old, there), strangers, more)
 	time.Sleep(hold)
 
 	c.unchanged()
@@ -169,8 +192,8 @@ func (p pair) run(t *testing.T) {
 	always.finishFull()
 }
 
-func flannelObject(network string) lab.Object {
-	config := &flannel.Config{Spec: json.RawMessage(flannelConfig(network))}
+func flannelObject(text string) lab.Object {
+	config := &flannel.Config{Spec: json.RawMessage(text)}
 	config.Name = flannel.ConfigName
 	return lab.Object{Kind: flannel.ConfigKind, Object: config}
 }
@@ -190,14 +213,24 @@ func (c *cluster) denied(from, to []pod) {
 	}
 }
 
-// change has the cluster change to another plug-in while pods come, and returns those,
-// which are of a name. Old ones and they reach each other, and strangers, who are denied
+// change has one node, and then the cluster, change to another plug-in while pods come, and
+// returns those, which are of a name. Old ones and they reach each other, and strangers, who are denied
 // if there are any, do not reach them.
 func (c *cluster) change(p pair, name string, old, strangers []pod, all *traffics) (fresh []pod) {
 	c.Helper()
 	if hasPolicies(p.from) && !hasPolicies(p.to) {
 		c.refused(p.from, p.to)
 	}
+	if one := c.lab.Nodes()[0]; p.edited {
+		c.edit(p.to, one)
+		c.status("one node uses "+p.to, func(s pluginStatus) bool {
+			return s.State == api.PluginWaiting && s.Used == p.from && slices.Contains(s.Mix, p.to)
+		})
+	} else {
+		c.weft("plugin", "change", p.to, "--node", one, "--wait").want(c, 0, "Done: new pods get addresses of "+p.to)
+	}
+	c.among(old)
+	time.Sleep(hold)
 	done := make(chan outcome, 1)
 	if p.edited {
 		c.edit(p.to)
@@ -228,9 +261,9 @@ func (c *cluster) change(p pair, name string, old, strangers []pod, all *traffic
 	return fresh
 }
 
-// edit asks for a plug-in as whoever edits the ClusterConfig: it is read, changed and
-// applied.
-func (c *cluster) edit(plugin string) {
+// edit asks for a plug-in, on some nodes or on all, as whoever edits the ClusterConfig: it
+// is read, changed and applied.
+func (c *cluster) edit(plugin string, nodes ...string) {
 	c.Helper()
 	read := c.weft("get", api.ClusterConfigKind.Singular, api.DefaultName, "-o", "yaml")
 	read.want(c, 0)
@@ -238,7 +271,7 @@ func (c *cluster) edit(plugin string) {
 	if err := yaml.Unmarshal([]byte(read.text), &config); err != nil {
 		c.Fatalf("%v in\n%s", err, read.text)
 	}
-	config.Spec.Plugin = plugin
+	config.Spec.Plugin, config.Spec.PluginNodes = plugin, nodes
 	text, err := yaml.Marshal(&config)
 	if err != nil {
 		c.Fatal(err)

@@ -246,20 +246,22 @@ func (c *cluster) write(change func(context.Context, registry.Registry) error) {
 
 // configureFlannel writes what flannel is configured by, as an administrator of flannel
 // does.
-func (c *cluster) configureFlannel(network string) {
+func (c *cluster) configureFlannel(text string) {
 	c.Helper()
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{c.lab.Endpoint()}, Logger: zap.NewNop()})
 	if err != nil {
 		c.Fatal(err)
 	}
 	defer client.Close()
-	if _, err := client.Put(c.Context(), "/coreos.com/network/config", flannelConfig(network)); err != nil {
+	if _, err := client.Put(c.Context(), "/coreos.com/network/config", text); err != nil {
 		c.Fatal(err)
 	}
 }
 
-func flannelConfig(network string) string {
-	return fmt.Sprintf(`{"Network": %q, "SubnetLen": 24, "Backend": {"Type": "vxlan"}}`, network)
+// flannelConfig is what flannel is configured with to give subnets from a network, with
+// one of backends.
+func flannelConfig(network, backend string) string {
+	return fmt.Sprintf(`{"Network": %q, "SubnetLen": 24, "Backend": %s}`, network, backends[backend])
 }
 
 // policyName is that of the policy that letTalkersIn makes.

@@ -15,7 +15,7 @@ import (
 // nothing, and those of the node that joined reach whatever there is.
 func TestNodesComeAndGo(t *testing.T) {
 	c := up(t, lab.Options{Plugin: openshiftSubnet})
-	c.configureFlannel(otherRange)
+	c.configureFlannel(flannelConfig(otherRange, ""))
 	const third = "node3"
 	var old []pod
 	for i, name := range []string{"a1", "a2"} {

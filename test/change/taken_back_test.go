@@ -34,7 +34,7 @@ func TestTakenBack(t *testing.T) {
 		c.settled(openshiftSubnet)
 	})
 	step("aborted while nodes get ready", func() {
-		c.configureFlannel(otherRange)
+		c.configureFlannel(flannelConfig(otherRange, ""))
 		c.weft("plugin", "change", flannelPlain).want(c, 0)
 		c.status("loads", func(s pluginStatus) bool { return slices.Contains(s.Mix, flannelPlain) })
 		c.weft("plugin", "change", "--abort").want(c, 0)
