@@ -80,8 +80,8 @@ func TestHostileAgent(t *testing.T) {
 			return printTable(w, api.NodeReportKind, []registry.Object{report}, true, false, time.Now())
 		},
 		"reports json": func(w io.Writer) error { return printJSON(w, []registry.Object{report}, true) },
-		"live":         text(trace.Compare(plan.Explanation{}, events, blind)),
-		"live blind":   text(trace.Compare(plan.Explanation{}, nil, map[string]string{hostile: hostile})),
+		"live":         text(trace.Compare(plan.Explanation{}, trace.Owner{}, events, blind)),
+		"live blind":   text(trace.Compare(plan.Explanation{}, trace.Owner{}, nil, map[string]string{hostile: hostile})),
 		"drops":        func(w io.Writer) error { return dropped.Print(w, time.UTC) },
 		"drops follow": func(w io.Writer) error { return dropped.Recent[0].Print(w, time.UTC) },
 	} {

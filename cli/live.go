@@ -189,7 +189,15 @@ func probe(ctx context.Context, all []askedAgent, a explain.Answer, sender, watc
 	if asked.Err() != nil {
 		return failed(nil)
 	}
-	return trace.Compare(a.Explanation, p.events, blind), nil
+	return trace.Compare(a.Explanation, ownerOf(a.Destination), p.events, blind), nil
+}
+
+// ownerOf is who has the address that a probe is sent to.
+func ownerOf(to explain.Party) trace.Owner {
+	if pod, isPod := strings.CutPrefix(to.Name, "pod "); isPod && !to.OnHost() {
+		return trace.Owner{Pod: pod, Node: to.Node}
+	}
+	return trace.Owner{Node: to.Node}
 }
 
 func probeID() string {

@@ -270,3 +270,26 @@ status:
   addresses: [{type: InternalIP, address: 172.30.0.12}]
   conditions: [{type: NetworkUnavailable, status: "False"}, {type: weft.network/InSync, status: "True"}]
 `
+
+// TestExitCodeOfLive ends with what became of the packet: what came to somebody else than
+// whom it was sent to has not arrived.
+func TestExitCodeOfLive(t *testing.T) {
+	for name, test := range map[string]struct {
+		report trace.Report
+		want   int
+	}{
+		"arrived":            {trace.Report{Arrived: true, Agree: true}, 0},
+		"lost the answer":    {trace.Report{Arrived: true, Lost: "lost on node1"}, 1},
+		"did not arrive":     {trace.Report{Difference: "delivered to node2 itself"}, 1},
+		"was lost sight of":  {trace.Report{Open: true}, exitFailed},
+		"seems to have come": {trace.Report{Open: true, Arrived: true}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var exit exitError
+			err := showLive(io.Discard, explain.Answer{}, test.report, "", false)
+			if errors.As(err, &exit); exit.code != test.want || err != nil && exit.code == 0 {
+				t.Errorf("it ends with %d (%v), not %d", exit.code, err, test.want)
+			}
+		})
+	}
+}

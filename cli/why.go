@@ -57,8 +57,9 @@ that takes, some seconds and a minute at most, and leave nothing behind. It take
 the rights of weft drops.
 
 The exit code is 0 if the connection is allowed, 1 if it is denied, and 2 if
-that cannot be said; with --live, 0 if the packet arrived, 1 if it did not or its
-answer was lost on the way back, and 2 if that cannot be said.`,
+that cannot be said; with --live, 0 if the packet came to whom it was sent, 1 if it
+did not, came to somebody else or its answer was lost on the way back, and 2 if that
+cannot be said.`,
 		Example: `  weft why web db:5432
   weft why -n shop web node/node2 --protocol icmp
   weft why web svc/db

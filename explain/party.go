@@ -33,6 +33,10 @@ type Party struct {
 // Attached reports whether the party is a pod with an interface of its own.
 func (p Party) Attached() bool { return p.pod != nil }
 
+// OnHost reports whether the party has no interface of its own, as a node has none, and a
+// pod in its node's network.
+func (p Party) OnHost() bool { return p.pod == nil && p.orphan == nil }
+
 // meet chooses addresses of one family: the source's primary one where the
 // destination has one of that family. Only addresses of the given family, if
 // it is not 0, come into question.

@@ -114,7 +114,7 @@ func (a Answer) brief() []plan.Step {
 		switch {
 		case last && a.stopped() != nil:
 			steps = append(steps, plan.Step{Node: s.Node, Decision: "stopped by a policy"})
-		case i == len(a.Steps)-2 && a.stopped() != nil && s.Table == "routes" && !strings.HasPrefix(s.Decision, "through"):
+		case i == len(a.Steps)-2 && a.stopped() != nil && s.Table == "routes" && !s.Tunnels():
 		case s.Table == "verdicts" && len(a.Policies) > 0:
 		case last && s.Table != "endpoints":
 			steps = append(steps, s)

@@ -64,6 +64,14 @@ type Step struct {
 	Origin string `json:"origin,omitempty"`
 }
 
+// Tunnels reports whether the packet goes on within a tunnel.
+func (s Step) Tunnels() bool {
+	return s.Table == "routes" && strings.HasPrefix(s.Decision, throughTunnel)
+}
+
+// throughTunnel begins the decision of a Route to a tunnel.
+const throughTunnel = "through the tunnel to "
+
 // SourceStays begins the decision of an Egress entry that changes nothing.
 const SourceStays = "the source stays"
 
@@ -150,7 +158,7 @@ func (p *Plan) decisionOf(r Route, to netip.Addr) string {
 		return "to the local endpoint " + r.Interface
 	case ToTunnel:
 		end, _, _ := p.Local.EndOf(p.Peer(r.Peer()), to)
-		return fmt.Sprintf("through the tunnel to %s at %s%s", r.Peer(), end.VTEP, oneOf(r.Peers))
+		return fmt.Sprintf(throughTunnel+"%s at %s%s", r.Peer(), end.VTEP, oneOf(r.Peers))
 	case ToNextHop:
 		via := p.Peer(r.Peer()).NextHop(to)
 		if name := r.Peer(); name != via.String() {

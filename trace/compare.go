@@ -13,8 +13,8 @@ import (
 
 // Report is what became of a probe, beside what the interpreter says.
 type Report struct {
-	// Arrived says that the probe came to where it was sent, or left the cluster
-	// on its way there.
+	// Arrived says that the probe came to whom it was sent, or left the cluster
+	// on its way there. Who else got it is none of them.
 	Arrived bool `json:"arrived"`
 	// Outcome says what the kernels did with it, in a sentence.
 	Outcome string `json:"outcome"`
@@ -55,10 +55,27 @@ type Hop struct {
 	Reply bool `json:"reply,omitempty"`
 }
 
-// Compare says what became of a probe, by the events of all nodes, and whether
-// that is what the interpreter says. blind says which nodes could not look, and
+// Owner is who has the address to which a probe is sent, as far as that is known: the
+// Pod "namespace/name" or, where that is empty, the Node itself.
+type Owner struct {
+	Pod, Node string
+}
+
+// is reports whether it was the Owner who got a probe, where nothing says otherwise.
+func (o Owner) is(got end) bool {
+	switch {
+	case o.Pod != "":
+		return got.endpoint == o.Pod
+	case o.Node != "":
+		return got.toNode && got.node == o.Node
+	}
+	return true
+}
+
+// Compare says what became of a probe to an Owner, by the events of all nodes, and
+// whether that is what the interpreter says. blind says which nodes could not look, and
 // why; those that Failed missed something.
-func Compare(says plan.Explanation, events []Event, blind map[string]string) Report {
+func Compare(says plan.Explanation, to Owner, events []Event, blind map[string]string) Report {
 	blind = maps.Clone(blind)
 	for _, e := range events {
 		if e.Kind == Failed && blind[e.Node] == "" {
@@ -108,6 +125,11 @@ func Compare(says plan.Explanation, events []Event, blind map[string]string) Rep
 		return r
 	}
 	r.Difference = differs(says, got)
+	if says.SeenSource.IsValid() {
+		r.Arrived = got.arrived && r.Difference == ""
+	} else {
+		r.Arrived = got.arrived && to.is(got)
+	}
 	if says.SeenSource.IsValid() && r.Answer == Silence && (got.arrived || got.left) {
 		answer := followBack(order, events, blind)
 		if answer.open && r.Difference == "" {

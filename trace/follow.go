@@ -50,7 +50,7 @@ func follow(says plan.Explanation, order []string, events []Event, blind map[str
 		case i == 0:
 			return last
 		default:
-			return end{node: order[i-1], lost: true, text: lostBetween(order[i-1], node)}
+			return end{node: order[i-1], lost: true, text: lostBetween(events, order[i-1], node, false, tunnels(says, order[i-1]))}
 		}
 		if e := find(here, dropped); e != nil {
 			text := fmt.Sprintf("dropped on %s%s by %s", node, e.within(), e.place())
@@ -118,7 +118,7 @@ func followBack(order []string, events []Event, blind map[string]string) end {
 			// It comes with other addresses, and is seen only once it has its own.
 			return end{node: last, text: fmt.Sprintf("lost behind %s: it left there, and %s, which translates it back, was not seen to pass it on", last, node)}
 		default:
-			return end{node: last, text: lostBetween(last, node)}
+			return end{node: last, text: lostBetween(events, last, node, true, false)}
 		}
 		last = node
 		if e := find(here, dropped); e != nil {
@@ -147,9 +147,19 @@ func followBack(order []string, events []Event, blind map[string]string) end {
 	return end{}
 }
 
-// lostBetween says of a packet that it left a node and was not seen on the next.
-// Programs of XDP come before all that can see it.
-func lostBetween(node, next string) string {
+// tunnels reports whether the interpreter has a node send the packet on in a tunnel.
+func tunnels(says plan.Explanation, node string) bool {
+	return slices.ContainsFunc(says.Steps, func(s plan.Step) bool { return s.Node == node && s.Tunnels() })
+}
+
+// lostBetween says of a packet that it left a node and was not seen on the next. Programs
+// of XDP come before all that can see it. What should have left in a tunnel, and did not,
+// went by another way, so that the next never had it.
+func lostBetween(events []Event, node, next string, reply, tunnels bool) string {
+	here := at(events, node, reply)
+	if out := find(here, wentOut); tunnels && out != nil && !out.Encapsulates && tunnelDevice(here) == "" {
+		return fmt.Sprintf("led past the tunnel: it left %s on %s and not in the tunnel to %s, so that a route or a rule that is not Weft's decides", node, deviceOf(*out), next)
+	}
 	return fmt.Sprintf("lost between %s and %s: it left the one and was not seen on the other, where an XDP program may have dropped it unseen", node, next)
 }
 

@@ -2,7 +2,9 @@ package trace_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +23,7 @@ import (
 func TestStories(t *testing.T) {
 	golden.Archives(t, "testdata/*.txtar", func(t *testing.T, files []txtar.File) []txtar.File {
 		var plans map[string]*plan.Plan
+		var flow plan.Flow
 		var says plan.Explanation
 		return golden.Answer(files, func(name, in string) string {
 			switch name {
@@ -31,11 +34,11 @@ func TestStories(t *testing.T) {
 				}
 				return ""
 			case "flow":
-				f, err := plan.ParseFlow(strings.TrimSpace(in))
-				if err != nil {
+				var err error
+				if flow, err = plan.ParseFlow(strings.TrimSpace(in)); err != nil {
 					t.Fatal(err)
 				}
-				says = plan.Explain(plans, f)
+				says = plan.Explain(plans, flow)
 				// As of the pods' objects, which do not tell interfaces.
 				for _, p := range plans {
 					if e, ok := p.Endpoints.Get(plan.EndpointKey{Interface: says.Interface}); ok {
@@ -49,9 +52,25 @@ func TestStories(t *testing.T) {
 			if strings.Contains(name, "blind") {
 				blind["node2"] = "no agent runs there that could look"
 			}
-			return trace.Compare(says, events(t, in), blind).String()
+			report := trace.Compare(says, owner(flow, plans), events(t, in), blind)
+			return fmt.Sprintf("%sarrived: %v\n", report, report.Arrived)
 		})
 	})
+}
+
+// owner is who has the address that a flow goes to, by the plans.
+func owner(flow plan.Flow, plans map[string]*plan.Plan) trace.Owner {
+	for node, p := range plans {
+		if slices.Contains(p.Local.Addresses, flow.Destination) {
+			return trace.Owner{Node: node}
+		}
+		for _, e := range p.Endpoints.All() {
+			if slices.Contains(e.Addresses, flow.Destination) {
+				return trace.Owner{Pod: e.Name, Node: node}
+			}
+		}
+	}
+	return trace.Owner{}
 }
 
 // events reads lines such as

@@ -139,6 +139,15 @@ func TestLive(t *testing.T) {
 	c.live(1, "web", "db").is(t, false, trace.Silence, "live: delivered to default/db on node2", "the answer was lost within the kernel of node1, which no rule of nftables did")
 	c.mustExec(node1, "sh", "-c", "ip rule del"+hole)
 
+	// To somebody else than whom it was sent to: to the node itself, which has the pod's
+	// address, too, and past the tunnel.
+	c.mustExec(node2, "ip", "address", "add", a.Destination.Address.String()+"/32", "dev", "lo")
+	c.live(1, "web", "db").is(t, false, trace.Refused, "live: delivered to node2 itself", "by the plans: delivered to default/db on node2")
+	c.mustExec(node2, "ip", "address", "del", a.Destination.Address.String()+"/32", "dev", "lo")
+	c.mustExec(node1, "ip", "route", "add", a.Destination.Address.String(), "via", lab.Outside.String())
+	c.live(1, "web", "db").is(t, false, trace.Silence, "live: led past the tunnel: it left node1 on eth0 and not in the tunnel to node2")
+	c.mustExec(node1, "ip", "route", "del", a.Destination.Address.String())
+
 	// A node that noticed what dropped its packets says so for a while, and nothing is
 	// certain of it meanwhile.
 	await.NoError(t, 2*time.Minute, "no node has a problem any more", func() error {
