@@ -154,8 +154,9 @@ func (a *agent) watch(ctx context.Context, s *syncer, w datapath.Watcher) {
 }
 
 // survey says, until ctx ends, what others keep from working, or that it cannot be seen.
-// It looks soon after others have changed something, and now and then as well, as not all
-// that they change is told. What Apply was refused it has tried again then.
+// It looks soon after others have changed something, and again a moment later, as what they
+// have changed may be in the way of a pod that was just starting then; and now and then as
+// well, as not all that they change is told. What Apply was refused it has tried again then.
 func (a *agent) survey(ctx context.Context, s *syncer, plane datapath.Surveyor) {
 	defer a.obstruct(nil)
 	changed := make(chan struct{}, 1)
@@ -172,10 +173,12 @@ func (a *agent) survey(ctx context.Context, s *syncer, plane datapath.Surveyor) 
 	next := time.NewTimer(surveyFirst)
 	defer next.Stop()
 	for {
+		again := a.RepairEvery
 		select {
 		case <-ctx.Done():
 			return
 		case <-changed:
+			again = min(again, surveyAgain)
 			if s.Last().Err != nil {
 				s.Kick()
 			}
@@ -187,7 +190,7 @@ func (a *agent) survey(ctx context.Context, s *syncer, plane datapath.Surveyor) 
 			found = append(found, fmt.Sprintf("it is not known whether others keep what Weft forwards from passing: %v", err))
 		}
 		a.obstruct(found)
-		next.Reset(a.RepairEvery)
+		next.Reset(again)
 		retry.Sleep(ctx, max(surveyRest, surveyShare*time.Since(start)))
 	}
 }
@@ -230,6 +233,8 @@ const (
 	// surveyFirst is how long after its start an agent looks first, when it has
 	// loaded a plan as a rule.
 	surveyFirst = 2 * time.Second
+	// surveyAgain is how long after others have changed something it looks again.
+	surveyAgain = 2 * time.Second
 	// surveyRest is how long at least it does not look again, and surveyShare how many
 	// times as long as it has looked, so that who changes things all the time has it
 	// take two percent of a processor at most.

@@ -198,6 +198,13 @@ func TestOthersChange(t *testing.T) {
 		if b.looked != looked+1 || b.rounds() != rounds {
 			t.Errorf("for one change it was looked %d times, and %d rounds were made, though nothing was refused", b.looked-looked, b.rounds()-rounds)
 		}
+		// A pod that was starting then is looked for in a moment, though nothing changes.
+		b.see(nil, "one is in the way of a pod")
+		time.Sleep(surveyRest + surveyAgain)
+		synctest.Wait()
+		if is := undoneOf(a); len(is) != 1 || is[0].Message != "obstacle: one is in the way of a pod" || b.looked != looked+2 {
+			t.Errorf("it was looked %d times, and the node says %v", b.looked-looked, is)
+		}
 		time.Sleep(surveyRest)
 		looked = b.looked
 		for range 1000 {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -68,6 +69,9 @@ func (a *agent) Pools() []plan.Pool {
 	}
 	return nil
 }
+
+// Has implements cni.Node.
+func (*agent) Has(a netip.Addr) bool { return has(a) }
 
 // open returns the pools that pods get addresses of.
 func open(p *plan.Plan) []plan.Pool {

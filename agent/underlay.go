@@ -275,6 +275,14 @@ func deliveredTo(r netlink.Route) (netip.Addr, bool) {
 	return a, ones == a.BitLen() && !a.IsLoopback() && !(a.Is6() && a.IsLinkLocalUnicast())
 }
 
+// has asks the kernel whether it takes what is sent to an address for its own, whatever
+// was seen of its addresses before: one may have come just now. Where it knows no way, it
+// does not.
+func has(a netip.Addr) bool {
+	routes, err := netlink.RouteGet(a.AsSlice())
+	return err == nil && slices.ContainsFunc(routes, func(r netlink.Route) bool { return isLocal(r.Type) })
+}
+
 // isLocal reports whether the kernel delivers to itself what goes by a route of
 // this type, RTN_….
 func isLocal(kind int) bool {

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -14,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 	"golang.org/x/tools/txtar"
@@ -137,10 +135,7 @@ func TestWhatANodeDeliversToItself(t *testing.T) {
 				return err
 			}
 		}
-		isLocal := func(a string) bool {
-			routes, err := netlink.RouteGet(net.ParseIP(a))
-			return err == nil && (routes[0].Type == unix.RTN_LOCAL || routes[0].Type == unix.RTN_BROADCAST || routes[0].Type == unix.RTN_ANYCAST)
-		}
+		isLocal := func(a string) bool { return has(netip.MustParseAddr(a)) }
 		// The kernel takes an IPv6 address for its own once it has noticed, by a work
 		// queue, that the link has a carrier.
 		for deadline := time.Now().Add(time.Minute); !isLocal("fd00:1::5") && time.Now().Before(deadline); {
@@ -218,4 +213,12 @@ func FuzzNameIn(f *testing.F) {
 			t.Errorf("%q is in %v", name, data)
 		}
 	})
+}
+
+// BenchmarkHas is what an ADD asks the kernel for each of the pod's addresses.
+func BenchmarkHas(b *testing.B) {
+	a := netip.MustParseAddr("10.1.2.7")
+	for b.Loop() {
+		has(a)
+	}
 }

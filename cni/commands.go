@@ -108,7 +108,7 @@ func (s *Server) add(ctx context.Context, c *call) (ipam.Attachment, *protocol.E
 			PodName:       ipam.PodName{Namespace: c.namespace, Pod: c.pod, UID: c.uid},
 			HostInterface: podlink.HostName(c.key.ContainerID, c.key.IfName), MTU: s.Node.MTU(),
 			Secondary: secondary, Prefixes: prefixes,
-		}, s.Node.Pools)
+		}, s.Node.Pools, s.Node.Has)
 		switch {
 		case errors.Is(err, ipam.ErrExhausted):
 			return none, protocol.Errorf(protocol.AddressesExhausted, "%v", err)

@@ -408,6 +408,7 @@ func (nothing) Pools() []plan.Pool                       { return nil }
 func (nothing) Networks() []string                       { return []string{plan.DefaultNetwork} }
 func (nothing) Prefixes(string) []netip.Prefix           { return nil }
 func (nothing) Admit(_, _, _ string) error               { return nil }
+func (nothing) Has(netip.Addr) bool                      { return false }
 func (nothing) MTU() int                                 { return 0 }
 func (nothing) Publish(context.Context, ...string) error { return nil }
 
@@ -469,7 +470,7 @@ func TestEndpointsFollowTheKernel(t *testing.T) {
 	defer journal.Close()
 	pools := []plan.Pool{{Network: plan.DefaultNetwork, Prefix: dualStack[0], Gateway: dualStack[0].Addr().Next()}}
 	a, err := journal.Reserve(ipam.Request{Key: ipam.Key{ContainerID: "c1", IfName: "eth0"}, Network: plan.DefaultNetwork, PodName: ipam.PodName{Namespace: "default", Pod: "web", UID: "u1"},
-		NetNS: nsPath(podNS), HostInterface: podlink.HostName("c1", "eth0")}, func() []plan.Pool { return pools })
+		NetNS: nsPath(podNS), HostInterface: podlink.HostName("c1", "eth0")}, func() []plan.Pool { return pools }, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

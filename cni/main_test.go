@@ -116,6 +116,8 @@ func (n *hostRoutes) Pools() []plan.Pool {
 	return pools
 }
 
+func (n *hostRoutes) Has(netip.Addr) bool { return false }
+
 func (n *hostRoutes) Networks() []string {
 	return append([]string{plan.DefaultNetwork}, slices.Sorted(maps.Keys(n.settings.Networks))...)
 }

@@ -54,6 +54,9 @@ type Node interface {
 	// Pools are the prefixes that pods get addresses from, of each network the
 	// primary one first.
 	Pools() []plan.Pool
+	// Has reports whether the node takes what is sent to an address for its own, so that
+	// no pod that had it would be reached.
+	Has(netip.Addr) bool
 	// Networks are the names of the networks that pods can be in, in order.
 	Networks() []string
 	// Prefixes are what has a way in a network, on this node and elsewhere, but

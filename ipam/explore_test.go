@@ -72,7 +72,7 @@ func (s scratch) next(pods int) func(*cell, func(string, *cell)) {
 			if !reserved {
 				r.state.usePools(s.pools)
 				if _, _, err := r.state.pick(req.Network); err == nil {
-					writes(fmt.Sprintf("addresses are reserved for pod %d", n), func(j *Journal) error { _, err := j.Reserve(req, always(s.pools)); return err })
+					writes(fmt.Sprintf("addresses are reserved for pod %d", n), func(j *Journal) error { _, err := j.Reserve(req, always(s.pools), nil); return err })
 				}
 				continue
 			}

@@ -23,6 +23,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -207,23 +208,52 @@ func (j *Journal) Close() error {
 }
 
 // Reserve gives req an address of each family that pools has for its network, and
-// records that; from then on they are the attachment's until Release. The errors
+// records that; from then on they are the attachment's until Release. It gives none of
+// which node says that the node has it itself: nil says so of none. The errors
 // it wraps are ErrExists, ErrNoPools and ErrExhausted. Once pools returns others, Each
 // tells of all that got an address of what it returned before.
-func (j *Journal) Reserve(req Request, pools func() []plan.Pool) (Attachment, error) {
+func (j *Journal) Reserve(req Request, pools func() []plan.Pool, node func(netip.Addr) bool) (Attachment, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if _, ok := j.state.attachments[req.Key]; ok {
 		return Attachment{}, fmt.Errorf("%s: %w", req.Key, ErrExists)
 	}
 	j.state.usePools(pools())
-	addrs, gateways, err := j.state.pick(req.Network)
+	addrs, gateways, err := j.pick(req.Network, node)
 	if err != nil {
 		return Attachment{}, err
 	}
 	a := Attachment{Request: req, Addresses: addrs, Gateways: gateways, Router: j.state.poolsOf(req.Network)[0].Gateway,
 		Phase: Pending, Created: time.Now().UTC().Round(0)}
 	return a, j.commit(record{Op: opAttach, Attachment: &a})
+}
+
+// mostOfNode is how many addresses that the node has itself are passed over for one
+// attachment: it may have a prefix of very many.
+const mostOfNode = 256
+
+// pick returns addresses as state.pick does, but for those that the node has itself. Such
+// a one is recorded as freed just now, so that it is asked for again only once all others
+// have been given out.
+func (j *Journal) pick(network string, node func(netip.Addr) bool) (addrs, gateways []netip.Addr, err error) {
+	passed := make(map[netip.Addr]bool)
+	for {
+		addrs, gateways, err = j.state.pick(network)
+		if err != nil || node == nil {
+			return addrs, gateways, err
+		}
+		i := slices.IndexFunc(addrs, node)
+		if i < 0 {
+			return addrs, gateways, nil
+		}
+		if passed[addrs[i]] || len(passed) == mostOfNode {
+			return nil, nil, fmt.Errorf("%w: the node has %s itself, and so all of the %d that were looked at: take them off its interfaces (ip address), or its routes of type local", ErrExhausted, addrs[i], len(passed))
+		}
+		passed[addrs[i]] = true
+		if err := j.commit(record{Op: opFreed, Network: network, Freed: addrs[i : i+1]}); err != nil {
+			return nil, nil, err
+		}
+	}
 }
 
 // Adopt records an attachment that was found rather than made. It is an error

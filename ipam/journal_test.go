@@ -58,7 +58,7 @@ func open(t testing.TB, path string) *Journal {
 
 func reserve(t testing.TB, j *Journal, n int, ps []plan.Pool) Attachment {
 	t.Helper()
-	a, err := j.Reserve(request(n), always(ps))
+	a, err := j.Reserve(request(n), always(ps), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,13 +120,13 @@ func TestReserveErrors(t *testing.T) {
 				defer j.Release(a.Key)
 			}
 			if test.name == "full in its network" {
-				a, err := j.Reserve(requestIn("red", 9), always(test.pools))
+				a, err := j.Reserve(requestIn("red", 9), always(test.pools), nil)
 				if err != nil {
 					t.Fatal(err)
 				}
 				defer j.Release(a.Key)
 			}
-			_, err := j.Reserve(test.req, always(test.pools))
+			_, err := j.Reserve(test.req, always(test.pools), nil)
 			if !errors.Is(err, test.is) || err.Error() != test.want {
 				t.Errorf("got %q, want %q", err, test.want)
 			}
@@ -153,7 +153,7 @@ func TestReservedAddressesAreNotGivenOut(t *testing.T) {
 			j := open(t, filepath.Join(t.TempDir(), "journal"))
 			var got []string
 			for n := 0; ; n++ {
-				a, err := j.Reserve(request(n), always([]plan.Pool{test.pool}))
+				a, err := j.Reserve(request(n), always([]plan.Pool{test.pool}), nil)
 				if err != nil {
 					break
 				}
@@ -223,7 +223,7 @@ func TestSameAddressInTwoNetworks(t *testing.T) {
 	ps := append(pools("10.1.0.0/29", "fd00::/125"), poolsIn("red", "10.1.0.0/29", "fd00::/125")...)
 	take := func(req Request) string {
 		t.Helper()
-		a, err := j.Reserve(req, always(ps))
+		a, err := j.Reserve(req, always(ps), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -290,7 +290,7 @@ func story(t testing.TB, j *Journal) {
 		}
 	}
 	reserve(t, j, 7, ps)
-	if _, err := j.Reserve(requestIn("red", 7), always(poolsIn("red", "10.1.0.0/28"))); err != nil {
+	if _, err := j.Reserve(requestIn("red", 7), always(poolsIn("red", "10.1.0.0/28")), nil); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -454,14 +454,14 @@ func TestFullFileSystemChangesNothing(t *testing.T) {
 		reserve(t, j, 1, ps)
 		disk := &fullDisk{File: j.file.(*os.File), left: 40, stuck: stuck}
 		j.file = disk
-		if _, err := j.Reserve(request(2), always(ps)); err == nil || !strings.Contains(err.Error(), "no space left on device") {
+		if _, err := j.Reserve(request(2), always(ps), nil); err == nil || !strings.Contains(err.Error(), "no space left on device") {
 			t.Fatal(err)
 		}
 		if got := len(j.All()); got != 1 {
 			t.Fatalf("there are %d attachments", got)
 		}
 		disk.left = 1 << 20
-		a, err := j.Reserve(request(3), always(ps))
+		a, err := j.Reserve(request(3), always(ps), nil)
 		if stuck {
 			if err == nil || !strings.Contains(err.Error(), "takes no more records") {
 				t.Fatalf("half a line was followed by another: %v", err)
@@ -568,4 +568,53 @@ func FuzzReplay(f *testing.F) {
 // always is what says of pools that do not change.
 func always(pools []plan.Pool) func() []plan.Pool {
 	return func() []plan.Pool { return pools }
+}
+
+// TestNodesOwnAddressesAreGivenToNoPod has a node that has addresses of its pool itself:
+// a pod with one would not be reached. They are given out once the node has them no more,
+// as late as what was freed then, also by an agent that starts anew meanwhile.
+func TestNodesOwnAddressesAreGivenToNoPod(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal")
+	j := open(t, path)
+	ps := pools("10.1.0.0/29") // .1 is the gateway, so .2 to .6
+	node, asked := map[string]bool{"10.1.0.3": true, "10.1.0.4": true}, 0
+	var got []string
+	give := func(n int) error {
+		a, err := j.Reserve(request(n), always(ps), func(a netip.Addr) bool { asked++; return node[a.String()] })
+		if err == nil {
+			got = append(got, a.Addresses[0].String())
+		}
+		return err
+	}
+	for n := range 3 {
+		if err := give(n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want := "10.1.0.2 10.1.0.5 10.1.0.6"; strings.Join(got, " ") != want {
+		t.Fatalf("given are %v, not %s", got, want)
+	}
+	if asked != 5 {
+		t.Errorf("the node was asked %d times for 3 pods and 2 addresses of its own", asked)
+	}
+	if err := give(3); !errors.Is(err, ErrExhausted) || !strings.Contains(err.Error(), "the node has 10.1.0.3 itself") {
+		t.Fatalf("what is left the node has itself: %v", err)
+	}
+	j.Close()
+	j = open(t, path)
+	delete(node, "10.1.0.4")
+	if err := give(3); err != nil || got[3] != "10.1.0.4" {
+		t.Fatalf("the node has no 10.1.0.4 any more, and given are %v (%v)", got, err)
+	}
+}
+
+// TestNodeWithPrefixOfItsPool has a node that takes a prefix of very many addresses for
+// its own: one attachment asks for a bounded number of them.
+func TestNodeWithPrefixOfItsPool(t *testing.T) {
+	j := open(t, filepath.Join(t.TempDir(), "journal"))
+	asked := 0
+	_, err := j.Reserve(request(1), always(pools("fd00::/64")), func(netip.Addr) bool { asked++; return true })
+	if !errors.Is(err, ErrExhausted) || asked > mostOfNode+1 {
+		t.Errorf("it asked %d times: %v", asked, err)
+	}
 }

@@ -19,6 +19,27 @@ type model struct {
 	holder map[plan.Address]Key
 	freed  map[plan.Address]int
 	clock  int
+	// node has the addresses that the node has itself.
+	node map[netip.Addr]bool
+}
+
+// reserve picks addresses until the node has none of them itself. What it has counts as
+// freed just then.
+func (m *model) reserve(network string, ps []plan.Pool) ([]netip.Addr, bool) {
+	passed := map[netip.Addr]bool{}
+	for {
+		addrs, ok := m.pick(network, ps)
+		i := slices.IndexFunc(addrs, func(a netip.Addr) bool { return m.node[a] })
+		if i < 0 || !ok {
+			return addrs, ok
+		}
+		if passed[addrs[i]] {
+			return nil, false
+		}
+		passed[addrs[i]] = true
+		m.clock++
+		m.freed[plan.Address{Network: network, IP: addrs[i]}] = m.clock
+	}
 }
 
 func (m *model) pick(network string, ps []plan.Pool) ([]netip.Addr, bool) {
@@ -84,7 +105,7 @@ func TestJournalAgainstModel(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { j.Close() }()
-		m := &model{holder: map[plan.Address]Key{}, freed: map[plan.Address]int{}}
+		m := &model{holder: map[plan.Address]Key{}, freed: map[plan.Address]int{}, node: map[netip.Addr]bool{}}
 		phases := map[Key]Phase{}
 		ps := choices[0]
 		number := rapid.IntRange(0, 12)
@@ -115,16 +136,20 @@ func TestJournalAgainstModel(t *testing.T) {
 		}
 		t.Repeat(map[string]func(*rapid.T){
 			"pools": func(t *rapid.T) { ps = rapid.SampledFrom(choices).Draw(t, "pools") },
+			"node": func(t *rapid.T) {
+				a := netip.AddrFrom4([4]byte{10, 1, 0, byte(rapid.IntRange(0, 9).Draw(t, "address"))})
+				m.node[a] = !m.node[a]
+			},
 			"reserve": func(t *rapid.T) {
 				req := draw(t)
-				a, err := j.Reserve(req, always(ps))
+				a, err := j.Reserve(req, always(ps), func(a netip.Addr) bool { return m.node[a] })
 				if _, ok := phases[req.Key]; ok {
 					if !errors.Is(err, ErrExists) {
 						t.Fatalf("reserved twice: %v", err)
 					}
 					return
 				}
-				want, ok := m.pick(req.Network, ps)
+				want, ok := m.reserve(req.Network, ps)
 				if ok != (err == nil) {
 					t.Fatalf("got %v, want %v", err, want)
 				}

@@ -78,7 +78,7 @@ func TestJournalOfTheFirstVersion(t *testing.T) {
 	if err != nil || !strings.HasPrefix(string(now), `{"op":"weft-journal","version":2}`+"\n") {
 		t.Fatalf("the file is %s, %v", now, err)
 	}
-	if _, err := j.Reserve(requestIn("red", 0), always(poolsIn("red", "10.1.0.0/28"))); err != nil {
+	if _, err := j.Reserve(requestIn("red", 0), always(poolsIn("red", "10.1.0.0/28")), nil); err != nil {
 		t.Fatal(err)
 	}
 	want = j.All()

@@ -115,3 +115,25 @@ func containsAddress(text, address string) bool {
 	return slices.ContainsFunc(strings.FieldsFunc(text, func(r rune) bool { return !strings.ContainsRune("0123456789abcdef.:", r) }),
 		func(word string) bool { return word == address })
 }
+
+// TestNodeHasAddressOfPod gives a node the next free address of its pods' subnet: the pod
+// that starts at once gets another, and is reached. What the node gets later, while a pod
+// has it, the node tells.
+func TestNodeHasAddressOfPod(t *testing.T) {
+	c := up(t, lab.Options{Plugin: "openshift-subnet", Nodes: 1})
+	first := c.run("first", "node1")[0]
+	next := first.Next()
+	c.mustExec("node/node1", "ip", "address", "add", next.String()+"/32", "dev", "lo")
+	second := c.run("second", "node1")[0]
+	if second == next {
+		t.Fatalf("the node has %s, and so has the pod", next)
+	}
+	c.mustSee("pod/first", second, first)
+	c.mustExec("node/node1", "ip", "address", "add", second.String()+"/32", "dev", "lo")
+	c.eventually(func() error {
+		if said := c.weft("", "status"); said.code == 0 || !strings.Contains(said.stdout, second.String()) {
+			return fmt.Errorf("status does not name %s: %s", second, said.stdout)
+		}
+		return nil
+	})
+}
