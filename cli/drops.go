@@ -33,15 +33,20 @@ dropped for other reasons and who sent them, and shows the last of these packets
 Agents are asked one by one: those of a lab on their nodes, those of Kubernetes in
 their pods, for which one needs the right to create pods/exec there.
 
-Counts are of all packets. Of the packets themselves, nodes tell some each second;
+Counts are of all packets of an hour, also by policies that are gone since. Of the
+packets themselves, nodes tell some each second. The last 20 are shown, or as --tail and
+--since say; in JSON all are, where neither is given;
 those of discovery, which every pod sends that has IPv6, are shown with -f and in JSON.
 Where a node does not answer, or its kernel cannot be asked, that is said with the
 rest, and the exit code is 2.`,
-		Example: "  weft drops\n  weft drops -f --node node1\n  weft drops -o json",
+		Example: "  weft drops\n  weft drops --since 5m\n  weft drops -f --node node1\n  weft drops -o json",
 		Args:    noArgs,
 	}
 	c.AddFlags(cmd)
 	follow := cmd.Flags().BoolP("follow", "f", false, "show packets as they are dropped, until interrupted")
+	choice := drops.ChoiceFlags(cmd.Flags())
+	cmd.MarkFlagsMutuallyExclusive("follow", "tail")
+	cmd.MarkFlagsMutuallyExclusive("follow", "since")
 	node := cmd.Flags().String("node", "", "`NODE` to ask (default: all)")
 	cmd.RegisterFlagCompletionFunc("node", func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 		return c.names(cmd, api.Node, ""), cobra.ShellCompDirectiveNoFileComp
@@ -49,6 +54,10 @@ rest, and the exit code is 2.`,
 	output := outputFlag(cmd, "text", "json")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		format, err := output()
+		if err != nil {
+			return err
+		}
+		chosen, err := choice(time.Now(), format != "json")
 		if err != nil {
 			return err
 		}
@@ -61,7 +70,7 @@ rest, and the exit code is 2.`,
 		if err != nil {
 			return err
 		}
-		d := &dropsCommand{agents: agents, names: &holders{reg: reg}, out: cmd.OutOrStdout(), errs: cmd.ErrOrStderr(), json: format == "json", zone: time.Local}
+		d := &dropsCommand{agents: agents, names: &holders{reg: reg}, out: cmd.OutOrStdout(), errs: cmd.ErrOrStderr(), json: format == "json", zone: time.Local, chosen: chosen}
 		if *follow {
 			return d.follow(cmd.Context())
 		}
@@ -152,6 +161,7 @@ type dropsCommand struct {
 	out, errs io.Writer
 	json      bool
 	zone      *time.Location
+	chosen    drops.Choice
 
 	mu     sync.Mutex // for what is written
 	failed map[string]bool
@@ -189,9 +199,10 @@ func (d *dropsCommand) once(ctx context.Context) error {
 	}
 	var err error
 	if d.json {
+		all.Recent = d.chosen.Of(all.Recent)
 		err = printValue(d.out, "json", all)
 	} else {
-		err = all.Print(d.out, d.zone)
+		err = all.Print(d.out, d.zone, d.chosen)
 	}
 	if err == nil && len(all.Missing) > 0 {
 		err = exitError{code: exitFailed, message: fmt.Sprintf("not all nodes have told what they drop: %s", printable.Few(nodesOf(all.Missing), 0))}

@@ -26,6 +26,7 @@ import (
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/daemon"
+	"github.com/weftnet/weft/drops"
 	"github.com/weftnet/weft/internal/golden"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/registry"
@@ -90,7 +91,7 @@ func TestDrops(t *testing.T) {
 		agents = append(agents, answering("node3"))
 		for _, asJSON := range []bool{false, true} {
 			var text, errs bytes.Buffer
-			d := &dropsCommand{agents: agents, names: &holders{reg: dropsCluster(t)}, out: &text, errs: &errs, json: asJSON, zone: time.UTC}
+			d := &dropsCommand{agents: agents, names: &holders{reg: dropsCluster(t)}, out: &text, errs: &errs, json: asJSON, zone: time.UTC, chosen: drops.All}
 			err := d.once(t.Context())
 			if err == nil || err.Error() != "not all nodes have told what they drop: node3" {
 				t.Errorf("the error is %v", err)
@@ -105,9 +106,9 @@ func TestDrops(t *testing.T) {
 // Where nobody answers, nothing is said to be so.
 func TestNobodyTellsOfDrops(t *testing.T) {
 	var text bytes.Buffer
-	d := &dropsCommand{agents: []askedAgent{answering("node1"), answering("node2", "{")}, names: &holders{reg: dropsCluster(t)}, out: &text, zone: time.UTC}
+	d := &dropsCommand{agents: []askedAgent{answering("node1"), answering("node2", "{")}, names: &holders{reg: dropsCluster(t)}, out: &text, zone: time.UTC, chosen: drops.All}
 	err := d.once(t.Context())
-	if want := "Of no packet is known that it was dropped.\n\nThis is not all:\n  node node1: connection refused\n  node node2: the agent's answer is not whole\n"; err == nil || text.String() != want {
+	if want := "No dropped packet is known.\n\nThis is not all:\n  node node1: connection refused\n  node node2: the agent's answer is not whole\n"; err == nil || text.String() != want {
 		t.Errorf("it ends with %v and says\n%s", err, text.String())
 	}
 }
@@ -121,7 +122,7 @@ func TestDropsAreFollowed(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		var text, errs bytes.Buffer
-		d := &dropsCommand{names: &holders{reg: dropsCluster(t)}, out: &text, errs: &errs, zone: time.UTC,
+		d := &dropsCommand{names: &holders{reg: dropsCluster(t)}, out: &text, errs: &errs, zone: time.UTC, chosen: drops.All,
 			agents: []askedAgent{answering("node1", line(1, "web")+line(2, "web"), line(3, "web")+line(4, "db")[:40])}}
 		ended := make(chan error, 1)
 		go func() { ended <- d.follow(ctx) }()
@@ -239,7 +240,7 @@ func TestSilentAgentsOfDrops(t *testing.T) {
 			return nil, fmt.Errorf(`ask the agent at /proc/1/root: Get "http://agent/drops": %w`, ctx.Err())
 		}}
 		var text, errs bytes.Buffer
-		d := &dropsCommand{agents: []askedAgent{hangs}, names: &holders{reg: dropsCluster(t)}, out: &text, errs: &errs, zone: time.UTC}
+		d := &dropsCommand{agents: []askedAgent{hangs}, names: &holders{reg: dropsCluster(t)}, out: &text, errs: &errs, zone: time.UTC, chosen: drops.All}
 		const want = "node node1: it has not answered in 5s: its agent may hang (see: weft status)"
 		if err := d.once(t.Context()); err == nil || !strings.Contains(text.String(), want+"\n") {
 			t.Errorf("it ends with %v and says\n%s", err, text.String())

@@ -82,7 +82,7 @@ func TestHostileAgent(t *testing.T) {
 		"reports json": func(w io.Writer) error { return printJSON(w, []registry.Object{report}, true) },
 		"live":         text(trace.Compare(plan.Explanation{}, trace.Owner{}, events, blind)),
 		"live blind":   text(trace.Compare(plan.Explanation{}, trace.Owner{}, nil, map[string]string{hostile: hostile})),
-		"drops":        func(w io.Writer) error { return dropped.Print(w, time.UTC) },
+		"drops":        func(w io.Writer) error { return dropped.Print(w, time.UTC, drops.All) },
 		"drops follow": func(w io.Writer) error { return dropped.Recent[0].Print(w, time.UTC) },
 	} {
 		t.Run(form, func(t *testing.T) {

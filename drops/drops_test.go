@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/pflag"
 	"golang.org/x/tools/txtar"
 
 	"github.com/weftnet/weft/datapath"
@@ -109,7 +110,7 @@ func TestDiscoveryHidesNothing(t *testing.T) {
 	spoofed := discovery
 	spoofed.Reason = datapath.SpoofedSource
 	var text strings.Builder
-	if err := (Report{Recent: []Record{discovery, spoofed, discovery}}).Print(&text, time.UTC); err != nil {
+	if err := (Report{Recent: []Record{discovery, spoofed, discovery}}).Print(&text, time.UTC, All); err != nil {
 		t.Fatal(err)
 	}
 	if got := text.String(); strings.Count(got, string(datapath.SpoofedSource)+":") != 1 || strings.Contains(got, string(datapath.Discovery)+":") ||
@@ -155,7 +156,7 @@ func TestReport(t *testing.T) {
 			}
 		}
 		var text strings.Builder
-		if err := Join(reports...).Print(&text, time.UTC); err != nil {
+		if err := Join(reports...).Print(&text, time.UTC, All); err != nil {
 			t.Fatal(err)
 		}
 		return append(files[:len(reports):len(reports)], txtar.File{Name: "text", Data: []byte(text.String())})
@@ -164,10 +165,61 @@ func TestReport(t *testing.T) {
 
 func TestAReportOfNothing(t *testing.T) {
 	var text strings.Builder
-	if err := Join().Print(&text, time.UTC); err != nil || text.String() != "No packet was dropped.\n" {
+	if err := Join().Print(&text, time.UTC, All); err != nil || text.String() != "No packet was dropped.\n" {
 		t.Errorf("%q, %v", text.String(), err)
 	}
 	if b, err := json.Marshal(Join(Report{})); err != nil || string(b) != `{"counts":[],"recent":[]}` {
 		t.Errorf("%s, %v", b, err)
+	}
+}
+
+// The packets that are shown are the last ones, or those of the last while, and how many
+// there are besides is said. What is counted stays.
+func TestChoice(t *testing.T) {
+	var all []Record
+	for minute := range 30 {
+		all = append(all, Record{Time: noon.Add(time.Duration(minute) * time.Minute), Node: "node1", Direction: plan.Incoming, Rule: fmt.Sprint("rule ", minute), Protocol: "tcp"})
+	}
+	now := noon.Add(30 * time.Minute)
+	for name, test := range map[string]struct {
+		flags                []string
+		people               bool
+		first, rows, earlier int
+	}{
+		"people see the last":  {nil, true, 10, 20, 10},
+		"programs get all":     {nil, false, 0, 30, 0},
+		"the last few":         {[]string{"--tail", "3"}, true, 27, 3, 27},
+		"programs as they ask": {[]string{"--tail=3"}, false, 27, 3, 27},
+		"all":                  {[]string{"--tail", "-1"}, true, 0, 30, 0},
+		"none":                 {[]string{"--tail", "0"}, true, 0, 0, 30},
+		"of a while":           {[]string{"--since", "25m"}, true, 5, 25, 5},
+		"the last of a while":  {[]string{"--since", "25m", "--tail", "2"}, true, 28, 2, 28},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := pflag.NewFlagSet("drops", pflag.ContinueOnError)
+			choice := ChoiceFlags(f)
+			if err := f.Parse(test.flags); err != nil {
+				t.Fatal(err)
+			}
+			c, err := choice(now, test.people)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var text strings.Builder
+			if err := (Report{Counts: []Count{{Packets: 30, Rule: "some"}}, Recent: all}).Print(&text, time.UTC, c); err != nil {
+				t.Fatal(err)
+			}
+			got := text.String()
+			if n := strings.Count(got, "node1"); n != test.rows || n > 0 && !strings.Contains(got, fmt.Sprintf("rule %d\n", test.first)) || !strings.Contains(got, "30 ") {
+				t.Errorf("%d are shown, and not %d from %d on:\n%s", n, test.rows, test.first, got)
+			}
+			if said := fmt.Sprintf("not shown: %d ", test.earlier); strings.Contains(got, said) != (test.earlier > 0) {
+				t.Errorf("it is said, and %d are not shown:\n%s", test.earlier, got)
+			}
+		})
+	}
+	choice := ChoiceFlags(pflag.NewFlagSet("drops", pflag.ContinueOnError))
+	if c, err := choice(now, false); err != nil || c != All {
+		t.Errorf("chosen is %v, %v", c, err)
 	}
 }

@@ -17,11 +17,11 @@ import (
 const unknown = "(not known, the policies have changed since)"
 
 // Print writes a report for people: a table of the rules and reasons with their
-// counts, one of the last packets, and what is missing. Times are in zone. Of what every
-// pod sends in the ordinary course, discovery, there are the counts alone: packets of it
-// would hide the rest.
-func (r Report) Print(w io.Writer, zone *time.Location) error {
-	if err := r.printTables(w, zone); err != nil || len(r.Missing) == 0 {
+// counts, one of the packets that are chosen, and what is missing. Times are in zone. Of
+// what every pod sends in the ordinary course, discovery, there are the counts alone:
+// packets of it would hide the rest.
+func (r Report) Print(w io.Writer, zone *time.Location, c Choice) error {
+	if err := r.printTables(w, zone, c); err != nil || len(r.Missing) == 0 {
 		return err
 	}
 	fmt.Fprintln(w, "\nThis is not all:")
@@ -33,11 +33,11 @@ func (r Report) Print(w io.Writer, zone *time.Location) error {
 	return nil
 }
 
-func (r Report) printTables(w io.Writer, zone *time.Location) error {
+func (r Report) printTables(w io.Writer, zone *time.Location, choice Choice) error {
 	if len(r.Counts) == 0 && len(r.Recent) == 0 {
 		text := "No packet was dropped."
 		if len(r.Missing) > 0 {
-			text = "Of no packet is known that it was dropped."
+			text = "No dropped packet is known."
 		}
 		_, err := fmt.Fprintln(w, text)
 		return err
@@ -50,7 +50,8 @@ func (r Report) printTables(w io.Writer, zone *time.Location) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	shown := slices.DeleteFunc(slices.Clone(r.Recent), func(r Record) bool { return r.Reason == datapath.Discovery })
+	telling := slices.DeleteFunc(slices.Clone(r.Recent), func(r Record) bool { return r.Reason == datapath.Discovery })
+	shown := choice.Of(telling)
 	if len(shown) > 0 {
 		fmt.Fprintln(w)
 		t = tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
@@ -62,7 +63,10 @@ func (r Report) printTables(w io.Writer, zone *time.Location) error {
 			return err
 		}
 	}
-	if left := len(r.Recent) - len(shown); left > 0 {
+	if left := len(telling) - len(shown); left > 0 {
+		fmt.Fprintf(w, "\nEarlier packets that are not shown: %d (--tail -1 shows all, --since 10m those of ten minutes).\n", left)
+	}
+	if left := len(r.Recent) - len(telling); left > 0 {
 		_, err := fmt.Fprintf(w, "\nPackets of %s are shown one by one with -f and -o json alone: %d.\n", datapath.Discovery, left)
 		return err
 	}

@@ -20,18 +20,25 @@ func newDrops() *cobra.Command {
 		Use:   "drops",
 		Short: "Show which packets are dropped on this node",
 		Long: `drops asks the agent of this node which rules of policies denied how many packets,
-and shows the last of these. It needs root.`,
+and shows the last of these: 20, or as --tail and --since say. It needs root.`,
 		Example: "  weft-agent drops\n  weft-agent drops -f\n  weft-agent drops -o json",
 		Args:    cobra.NoArgs,
 	}
 	f := cmd.Flags()
 	runDir := f.String("run-dir", defaultRunDir, "`DIRECTORY` of the agent's own")
 	follow := f.BoolP("follow", "f", false, "show packets as they are dropped, until interrupted")
+	choice := drops.ChoiceFlags(f)
+	cmd.MarkFlagsMutuallyExclusive("follow", "tail")
+	cmd.MarkFlagsMutuallyExclusive("follow", "since")
 	limit := f.Duration("for", 0, "with -f, `TIME` after which to end")
 	output := f.StringP("output", "o", "text", "output `FORMAT`: text or json")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if *output != "text" && *output != "json" {
 			return fmt.Errorf("-o %q: the formats are text and json", *output)
+		}
+		chosen, err := choice(time.Now(), *output == "text")
+		if err != nil {
+			return err
 		}
 		ctx := cmd.Context()
 		if *limit > 0 {
@@ -44,7 +51,7 @@ and shows the last of these. It needs root.`,
 			return err
 		}
 		defer answer.Close()
-		err = showDrops(cmd.OutOrStdout(), answer, *follow, *output == "json", time.Local)
+		err = showDrops(cmd.OutOrStdout(), answer, *follow, *output == "json", time.Local, chosen)
 		if *follow && ctx.Err() != nil {
 			return nil // as it is meant to end
 		}
@@ -54,7 +61,7 @@ and shows the last of these. It needs root.`,
 }
 
 // showDrops writes what an agent answers.
-func showDrops(out io.Writer, answer io.Reader, follow, asJSON bool, zone *time.Location) error {
+func showDrops(out io.Writer, answer io.Reader, follow, asJSON bool, zone *time.Location, chosen drops.Choice) error {
 	switch {
 	case follow && asJSON:
 		encode := json.NewEncoder(out)
@@ -70,11 +77,12 @@ func showDrops(out io.Writer, answer io.Reader, follow, asJSON bool, zone *time.
 		return err
 	}
 	if asJSON {
+		report.Recent = chosen.Of(report.Recent)
 		encode := json.NewEncoder(out)
 		encode.SetIndent("", "  ")
 		return encode.Encode(report)
 	}
-	if err := report.Print(out, zone); err != nil || len(report.Missing) == 0 {
+	if err := report.Print(out, zone, chosen); err != nil || len(report.Missing) == 0 {
 		return err
 	}
 	return errors.New("this is not all that was dropped")
