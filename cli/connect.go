@@ -3,14 +3,16 @@ package cli
 import (
 	"context"
 	"errors"
-	"log/slog"
+	"fmt"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/weftnet/weft/daemon"
 	"github.com/weftnet/weft/lab"
+	"github.com/weftnet/weft/registry"
 )
 
 // connection is how a command reaches the registry.
@@ -70,7 +72,7 @@ func (c *connection) open(ctx context.Context) (daemon.Registry, error) {
 	if err != nil {
 		return nil, err
 	}
-	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	log := warningsTo(os.Stderr)
 	daemon.LogClient(log)
 	reg, err := settings.Open(daemon.Use{Program: "weft", Log: log})
 	if err != nil {
@@ -78,7 +80,33 @@ func (c *connection) open(ctx context.Context) (daemon.Registry, error) {
 	}
 	if err := reg.Ping(ctx); err != nil {
 		reg.Close()
-		return nil, err
+		return nil, c.inLab(err)
 	}
 	return reg, nil
+}
+
+// lab returns the lab whose registry is meant, or nil where it is none's.
+func (c *connection) lab() *lab.Lab {
+	settings, err := c.settings()
+	if err != nil || settings.Etcd == nil {
+		return nil
+	}
+	l, err := lab.Open("")
+	if err != nil || !slices.Contains(settings.Etcd.Endpoints, l.Endpoint()) {
+		return nil
+	}
+	return l
+}
+
+// inLab adds to an error of a registry that does not answer what starts it again, where it
+// is that of a lab.
+func (c *connection) inLab(err error) error {
+	l := c.lab()
+	if l == nil || !errors.Is(err, registry.ErrUnavailable) {
+		return err
+	}
+	if name, remedy := l.RegistryRemedy(); remedy != "" {
+		return fmt.Errorf("%w: %s of the lab, which has it, does not run: start it with: %s", err, name, remedy)
+	}
+	return fmt.Errorf("%w: it is that of the lab in %s (see: weft lab status)", err, lab.Dir())
 }

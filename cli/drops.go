@@ -101,7 +101,7 @@ func (c *connection) agents(ctx context.Context, reg registry.Registry, node str
 	if settings.Kubernetes != nil {
 		agents, err = agentPods(ctx, reg, settings.Kubernetes)
 	} else {
-		agents, err = labAgents(settings.Etcd.Endpoints)
+		agents, err = labAgents(c.lab())
 	}
 	if err != nil {
 		return nil, err
@@ -119,10 +119,9 @@ func (c *connection) agents(ctx context.Context, reg registry.Registry, node str
 	}
 }
 
-// labAgents returns the agents of the lab whose etcd is meant.
-func labAgents(endpoints []string) ([]askedAgent, error) {
-	l, err := lab.Open("")
-	if err != nil || !slices.Contains(endpoints, l.Endpoint()) {
+// labAgents returns the agents of the lab whose registry is meant.
+func labAgents(l *lab.Lab) ([]askedAgent, error) {
+	if l == nil {
 		return nil, errors.New("the registry is neither that of a lab here nor Kubernetes, so that nobody can be asked from here: run weft-agent drops on each node")
 	}
 	var agents []askedAgent

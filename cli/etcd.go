@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"math"
 	"net/netip"
 	"os"
@@ -118,12 +117,12 @@ func (c *connection) openEtcd(ctx context.Context) (*etcd.Registry, error) {
 		return nil, errors.New("the registry is Kubernetes, whose RBAC says who may write what: see weft-agent in docs/kubernetes.md")
 	}
 	config := *settings.Etcd
-	config.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	config.Log = warningsTo(os.Stderr)
 	r, err := etcd.Open(config)
 	if err == nil {
 		if err = r.Ping(ctx); err != nil {
 			r.Close()
-			return nil, err
+			return nil, c.inLab(err)
 		}
 	}
 	return r, err

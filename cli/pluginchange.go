@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"maps"
 	"os"
 	"slices"
@@ -399,7 +398,7 @@ func (p *changing) watch(parent context.Context) error {
 		ctx, end = context.WithTimeout(ctx, p.timeout)
 		defer end()
 	}
-	cache := registry.NewCache(p.reg, []*registry.Kind{api.ClusterConfigKind, api.Node}, slog.New(slog.NewTextHandler(p.errs, nil)))
+	cache := registry.NewCache(p.reg, []*registry.Kind{api.ClusterConfigKind, api.Node}, warningsTo(p.errs))
 	changes, cancel := cache.Subscribe()
 	defer cancel()
 	ended := make(chan struct{})

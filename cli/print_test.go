@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -57,5 +58,19 @@ func TestReportsOfLostAgents(t *testing.T) {
 	lines := strings.Split(text.String(), "\n")
 	if !strings.Contains(lines[0], "PROBLEM") || strings.Contains(lines[1], "its agent") || !strings.Contains(lines[2], "its agent does not run; this is what it said last") {
 		t.Errorf("it is\n%s", text.String())
+	}
+}
+
+// Warnings are read by people: a line each that says what and why, and once.
+func TestWarnings(t *testing.T) {
+	var text strings.Builder
+	log := warningsTo(&text)
+	log.Info("following the registry again", "kind", "nodes")
+	for _, kind := range []string{"nodes", "clusterconfigs"} {
+		log.Warn("cannot follow the registry, going on with what is known", "kind", kind, "error", errors.New("connection\nrefused"))
+	}
+	log.With("error", "it is late").Error("cannot write")
+	if want := "warning: cannot follow the registry, going on with what is known: connection; refused\nwarning: cannot write: it is late\n"; text.String() != want {
+		t.Errorf("it is said\n%s", text.String())
 	}
 }

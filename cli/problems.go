@@ -95,6 +95,9 @@ func (l *problemList) untold(k *registry.Kind, key registry.Key, text string) st
 	return strings.Join(rest, "; ")
 }
 
+// startAgent is what to do about a Node whose agent does not run.
+const startAgent = "start the agent, or delete the Node if it will not come back"
+
 // problemsOf says what is wrong with a cluster, where held are the leases that
 // somebody holds, and returns the nodes' plans, too, as far as these say what
 // subnets nodes have.
@@ -184,7 +187,7 @@ func nodeProblems(l *problemList, c explain.Cluster, compiled map[string][]plugi
 				keep = fmt.Sprintf("it has not loaded %s, so its pods are cut off from the nodes that use it, and from their pods", strings.Join(names, ", "))
 			}
 			l.about(api.Node, key, "its agent does not run, so its state is not known; "+keep,
-				"start the agent, or delete the Node if it will not come back")
+				startAgent)
 			said = slices.DeleteFunc(said, current.has)
 			for i := range said {
 				said[i].Message += " (so its agent said last)"

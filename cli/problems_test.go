@@ -196,3 +196,15 @@ func TestEnforcedBeside(t *testing.T) {
 		}
 	}
 }
+
+// In a lab a node whose agent does not run is said to be started by a command of the lab.
+func TestRemedyInLab(t *testing.T) {
+	problems := []api.Problem{{Kind: api.Node.Kind, Name: "node3", Remedy: startAgent}, {Kind: api.Node.Kind, Name: "node1", Remedy: "give it an address"}}
+	startInLab(problems)
+	if got, want := problems[0].Remedy, "start it with weft lab start-node node3, or delete the Node if it will not come back"; got != want {
+		t.Errorf("the remedy is %q", got)
+	}
+	if got := problems[1].Remedy; got != "give it an address" {
+		t.Errorf("the remedy of another is %q", got)
+	}
+}

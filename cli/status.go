@@ -93,6 +93,9 @@ The exit code is 0 if nothing is, 1 if something is, and 2 if that cannot be sai
 		if err != nil {
 			return err
 		}
+		if c.lab() != nil {
+			startInLab(s.Problems)
+		}
 		if format != "" {
 			err = printValue(cmd.OutOrStdout(), format, s)
 		} else {
@@ -104,6 +107,15 @@ The exit code is 0 if nothing is, 1 if something is, and 2 if that cannot be sai
 		return err
 	}
 	return cmd
+}
+
+// startInLab names the command that starts an agent of a lab.
+func startInLab(problems []api.Problem) {
+	for i, p := range problems {
+		if p.Remedy == startAgent {
+			problems[i].Remedy = strings.Replace(startAgent, "start the agent", "start it with weft lab start-node "+p.Name, 1)
+		}
+	}
 }
 
 func readStatus(ctx context.Context, reg registry.Registry) (clusterStatus, error) {

@@ -33,6 +33,16 @@ func (l *Lab) etcdDaemon() string {
 	return controllerMachine(1).name
 }
 
+// RegistryRemedy names the daemon that has the registry, and the command that starts it; ""
+// where it runs.
+func (l *Lab) RegistryRemedy() (daemon, command string) {
+	daemon = l.etcdDaemon()
+	if l.PID(daemon) != 0 {
+		return daemon, ""
+	}
+	return daemon, "weft lab start-node " + daemon
+}
+
 // endpoint is etcd's, as the lab's machines reach it.
 func (l *Lab) endpoint() string {
 	return "http://" + net.JoinHostPort(controllerMachine(1).addresses(false)[0].String(), etcdPort)

@@ -48,7 +48,7 @@ func TestRegistryAway(t *testing.T) {
 			t.Errorf("%s is not ready: %s", node, said)
 		}
 	}
-	c.weft("", "get", "nodes").want(t, 2, "registry unavailable")
+	c.weft("", "get", "nodes").want(t, 2, "registry unavailable", "start it with: weft lab start-node controller1")
 
 	// An agent that starts has no subnet to give addresses of until it has
 	// read the registry, and says so. It cleans up, and touches nothing.
