@@ -147,18 +147,39 @@ func passwordFlag(cmd *cobra.Command, usage string) func() (string, error) {
 	}
 }
 
+// told writes commands of etcdctl below what is to be known of them: whether what they do
+// is done.
+type told struct {
+	out   io.Writer
+	print bool
+	begun bool
+}
+
+// Write implements io.Writer.
+func (t *told) Write(b []byte) (int, error) {
+	if !t.begun {
+		t.begun = true
+		if t.print {
+			io.WriteString(t.out, "# nothing is done yet; these commands of etcdctl do it:\n")
+		} else {
+			io.WriteString(t.out, "# this is done, as by these commands of etcdctl:\n")
+		}
+	}
+	return t.out.Write(b)
+}
+
 // carryOut does steps, or prints them.
-func carryOut(ctx context.Context, r *etcd.Registry, out io.Writer, print bool, steps []etcd.Step) error {
+func carryOut(ctx context.Context, r *etcd.Registry, out *told, steps []etcd.Step) error {
 	for _, s := range steps {
-		if !print {
+		if !out.print {
 			if err := r.Do(ctx, s); err != nil {
 				return err
 			}
 		}
 		fmt.Fprintln(out, s)
 	}
-	if len(steps) == 0 {
-		fmt.Fprintln(out, "# nothing is to be done")
+	if !out.begun {
+		fmt.Fprintln(out.out, "# nothing is to be done")
 	}
 	return nil
 }
@@ -171,7 +192,8 @@ func newEtcdGrant(c *connection) *cobra.Command {
 		Short: "Make a user and its role, or bring them to what they should be",
 		Long: `grant makes a user and a role of etcd for each agent, for the controllers, or for
 people: admin may change all objects, view may read them. What is there already is
-brought to what it should be, so it can be repeated; it prints what it did. Other
+brought to what it should be, so it can be repeated; it prints what it did, as commands
+of etcdctl that do the same. Other
 roles of the user are taken from it. With --password-file a user that is there is
 made anew, so that it has that password.
 
@@ -216,6 +238,7 @@ address. So grant the nodes anew once a change to flannel is asked for.`,
 			return err
 		}
 		defer r.Close()
+		out := &told{out: cmd.OutOrStdout(), print: *print}
 		var accounts []etcd.Account
 		if args[0] != "node" {
 			a, err := accountNamed(r.Prefix(), args[0])
@@ -225,7 +248,7 @@ address. So grant the nodes anew once a change to flannel is asked for.`,
 			accounts = append(accounts, a)
 		}
 		for _, node := range args[1:] {
-			reserved, err := reserve(cmd.Context(), r, node, own, *print, cmd.OutOrStdout())
+			reserved, err := reserve(cmd.Context(), r, node, own, *print, out)
 			if err != nil {
 				return err
 			}
@@ -239,7 +262,7 @@ address. So grant the nodes anew once a change to flannel is asked for.`,
 			}
 			steps = append(steps, missing...)
 		}
-		return carryOut(cmd.Context(), r, cmd.OutOrStdout(), *print, steps)
+		return carryOut(cmd.Context(), r, out, steps)
 	}
 	return cmd
 }
@@ -362,6 +385,7 @@ of flannel's. Objects stay: delete the Node with weft delete node NAME.`,
 			return err
 		}
 		defer r.Close()
+		out := &told{out: cmd.OutOrStdout(), print: *print}
 		names := args[1:]
 		for i, node := range names {
 			names[i] = nodeAccount + node
@@ -379,7 +403,7 @@ of flannel's. Objects stay: delete the Node with weft delete node NAME.`,
 						return err
 					}
 				}
-				fmt.Fprintf(cmd.OutOrStdout(), "etcdctl del '%s'\n", path)
+				fmt.Fprintf(out, "etcdctl del '%s'\n", path)
 			}
 		}
 		if args[0] != "node" {
@@ -397,7 +421,7 @@ of flannel's. Objects stay: delete the Node with weft delete node NAME.`,
 			}
 			steps = append(steps, removal...)
 		}
-		return carryOut(cmd.Context(), r, cmd.OutOrStdout(), *print, steps)
+		return carryOut(cmd.Context(), r, out, steps)
 	}
 	return cmd
 }
@@ -408,7 +432,8 @@ func newEtcdList(c *connection) *cobra.Command {
 		Short: "Show Weft's users and roles, and what is missing",
 		Long: `list shows who has a user and a role of Weft's in etcd, which nodes have none, and
 which belong to nodes that are no more, and who may do more by another role, which
-grant takes away. The exit code is 1 if anything is missing, left over or more.`,
+grant takes away. The exit code is 1 if anything is missing, left over or more. Where
+authentication is off, which it says, and nobody has a user, nothing is missing.`,
 		Example: "  weft etcd list",
 		Args:    noArgs,
 	}
@@ -428,6 +453,16 @@ grant takes away. The exit code is 1 if anything is missing, left over or more.`
 			return err
 		}
 		out, wrong := cmd.OutOrStdout(), false
+		on, err := r.Authenticates(cmd.Context())
+		if err != nil {
+			return err
+		}
+		if !on {
+			fmt.Fprintln(out, "Authentication is off: whoever reaches etcd may write every key, and users count for nothing. Where machines that reach it are not trusted, give all their users and turn it on: weft etcd enable-auth")
+			if len(have) == 0 {
+				return nil
+			}
+		}
 		for _, name := range have {
 			node, ofNode := strings.CutPrefix(name, nodeAccount)
 			left := ofNode && !slices.ContainsFunc(nodes, func(o registry.Object) bool { return o.GetName() == node })
@@ -482,7 +517,7 @@ was not is locked out until it is started again with its own.`,
 	}
 	c.AddFlags(cmd)
 	password := passwordFlag(cmd, "`FILE` with the password to give root; without, this connection must show a client certificate with the common name root")
-	force := cmd.Flags().Bool("force", false, "turn it on also where agents or controllers run for which weft etcd grant has made no user, and which have one of your own making")
+	force := cmd.Flags().Bool("force", false, "turn it on also where agents or controllers run for which weft etcd grant has made no user, and which have one of your own making; and in a lab, whose agents log in as nobody")
 	print := cmd.Flags().Bool("print", false, printUsage)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		secret, err := password()
@@ -498,10 +533,17 @@ was not is locked out until it is started again with its own.`,
 		if err != nil {
 			return err
 		}
+		if l := c.lab(); l != nil && len(steps) > 0 && !l.LogsIn() && !*force && !*print {
+			return errors.New("the agents and controllers of this lab log in as nobody, and so does weft lab: all of them would get nothing from etcd any more; say --force to turn it on all the same")
+		}
 		if err := checkNobodyIsCutOff(cmd.Context(), r, *force, cmd.ErrOrStderr()); err != nil {
 			return err
 		}
-		return carryOut(cmd.Context(), r, cmd.OutOrStdout(), *print, steps)
+		if err := carryOut(cmd.Context(), r, &told{out: cmd.OutOrStdout(), print: *print}, steps); err != nil || *print || len(steps) == 0 {
+			return err
+		}
+		_, err = fmt.Fprintln(cmd.OutOrStdout(), "# etcd asks from now on: commands need --etcd-user and --etcd-password-file, or WEFT_ETCD_USER and WEFT_ETCD_PASSWORD, or a certificate\n# as root it is turned off again with: etcdctl auth disable --user root")
+		return err
 	}
 	return cmd
 }

@@ -166,8 +166,14 @@ func testEtcdAccounts(t *testing.T, endpoint string) {
 			t.Errorf("printed no %q:\n%s", want, printed)
 		}
 	}
+	if !strings.HasPrefix(printed, "# nothing is done yet; these commands of etcdctl do it:\n") {
+		t.Errorf("it is not said that nothing is done:\n%s", printed)
+	}
 	if names, err := before.Accounts(ctx, ""); err != nil || len(names) > 0 {
 		t.Fatalf("to print made %q, %v", names, err)
+	}
+	if out := weft(0, "list"); !strings.HasPrefix(out, "Authentication is off: ") || strings.Contains(out, "missing") {
+		t.Errorf("of an etcd that asks nobody list says\n%s", out)
 	}
 	// Nobody is locked out: not root, nor who holds a lease.
 	var leases []registry.Lease
@@ -218,7 +224,7 @@ func testEtcdAccounts(t *testing.T, endpoint string) {
 		if out := weft(1, "list"); !strings.Contains(out, user+"  has also the role weft-admin: weft etcd grant "+who+"\n") {
 			t.Errorf("list:\n%s", out)
 		}
-		if out := weft(0, append([]string{"grant"}, strings.Fields(who)...)...); out != "etcdctl user revoke-role "+user+" weft-admin\n" {
+		if out := weft(0, append([]string{"grant"}, strings.Fields(who)...)...); out != "# this is done, as by these commands of etcdctl:\netcdctl user revoke-role "+user+" weft-admin\n" {
 			t.Errorf("grant %s did\n%s", who, out)
 		}
 		roles, err := alone.UserGet(ctx, user)

@@ -68,6 +68,9 @@ func (l *Lab) login(name string) string {
 	return strings.TrimSpace(string(b))
 }
 
+// LogsIn reports whether the lab's daemons are users of etcd.
+func (l *Lab) LogsIn() bool { return l.options.Credentials != "" }
+
 // plugInController makes the namespace of a controller, where there is none.
 func (l *Lab) plugInController(m machine) error {
 	if l.isMounted(l.dir.network(m.name)) {
