@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"regexp"
 	"strconv"
 	"strings"
@@ -118,6 +119,9 @@ func decodeJSON(text []byte, kinds []*registry.Kind) ([]Decoded, error) {
 	}
 	o := k.New()
 	strict, err := kjson.UnmarshalStrict(text, o)
+	for i, e := range strict {
+		strict[i] = suggest(e, reflect.TypeOf(o))
+	}
 	if err := errors.Join(append(strict, err)...); err != nil {
 		metadata, _ := fields["metadata"].(map[string]any)
 		return nil, fmt.Errorf("%s %v: %w", k.Singular, metadata["name"], err)
