@@ -108,6 +108,19 @@ func setUp(root *cobra.Command) {
 	root.SilenceUsage, root.SilenceErrors = true, true
 	root.Args = noSuchCommand
 	root.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	root.Version = daemon.Version
+	root.SetVersionTemplate("weft {{.Version}}\n")
+	// As of flags that there are not, it is said where to read which there are.
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+		err := cmd.ValidateRequiredFlags()
+		if err == nil {
+			err = cmd.ValidateFlagGroups()
+		}
+		if err != nil {
+			return fmt.Errorf("%w (see: %s --help)", err, cmd.CommandPath())
+		}
+		return nil
+	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w (see: %s --help)", err, cmd.CommandPath())
 	})
