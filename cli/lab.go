@@ -40,7 +40,7 @@ real CNI plug-in. It needs root and changes nothing outside its directory.`,
 		Example: `  weft lab up --nodes 3
   weft lab run web --node node1
   weft lab run db --node node2 -n shop -l app=db
-  weft lab exec web -- curl -s http://$(weft lab address db -n shop):8080/
+  weft lab exec web -- weft lab fetch http://$(weft lab address db -n shop):8080/
   weft lab stop-node node2
   weft lab down`,
 		Args: noSuchCommand,
@@ -100,7 +100,7 @@ func newLabUp(dir *string) *cobra.Command {
 Next:
   weft lab run web --node %s
   weft lab run api --node %s
-  weft lab exec web -- curl -s "http://$(weft lab address api):8080/"
+  weft lab exec web -- weft lab fetch "http://$(weft lab address api):8080/"
   weft why web api
   weft status
   weft lab down
