@@ -219,9 +219,13 @@ func (d *DataPlane) Capabilities() datapath.Capabilities {
 	if err := d.in(func() error { d.able(); return nil }); err != nil {
 		d.log.Warn("cannot see whether there is IPv6, and whether SCTP is tracked", "error", err)
 	}
+	without := ""
+	if !d.ipv6 {
+		without = rtnl.NoIPv6
+	}
 	return datapath.Capabilities{
 		IPv6:          d.ipv6,
-		NoIPv6:        rtnl.NoIPv6,
+		NoIPv6:        without,
 		Tunnels:       true,
 		Tags:          d.policies.tags,
 		Verdicts:      true,
