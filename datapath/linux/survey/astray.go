@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -280,12 +281,18 @@ func (s *strays) tellRule(rule *rtnl.FoundRule, route *rtnl.FoundRoute, from *se
 	if rule.Action != nl.FR_ACT_TO_TBL {
 		verb = "drops"
 	}
+	what := from.what
+	if rule.To.Bits() <= 0 && (route == nil || route.Prefix.Bits() == 0) {
+		// Whatever the destination: this one is of many.
+		what = strings.Replace(what, " to %s", ", also to %s,", 1)
+	}
+	what = strings.TrimSuffix(fmt.Sprintf(what, to), ",")
 	text := s.describeRule(rule)
 	mend := "delete it:"
 	if s.needed[rule] && rule.ForAll() {
 		mend = fmt.Sprintf("put it where the kernel had it: ip%s rule add priority 32766 lookup main;", s.version())
 	}
-	s.tell("rule "+text, fmt.Sprintf("routing rule %d %s %s%s; %s ip%s rule del %s", rule.Priority, verb, fmt.Sprintf(from.what, to), how, mend, s.version(), text))
+	s.tell("rule "+text, fmt.Sprintf("routing rule %d %s %s%s; %s ip%s rule del %s", rule.Priority, verb, what, how, mend, s.version(), text))
 }
 
 // tellRoute takes note of a route that a rule has led a packet to.
