@@ -60,6 +60,9 @@ func TestNoIPv6(t *testing.T) {
 	b.nothingToRepair()
 	b.loaded(map[string]int{"10.1.1.2/32": unix.RTN_UNICAST, "10.1.2.0/24": unix.RTN_UNICAST})
 	set("0")
+	if is := b.Capabilities(); !is.IPv6 || is.NoIPv6 != "" {
+		t.Errorf("IPv6 is turned on (%v), and why there is none is said: %q", is.IPv6, is.NoIPv6)
+	}
 	if p, refusals = possible(dualPlan); len(refusals) > 0 {
 		t.Errorf("IPv6 is turned on, and it is said that %v", refusals)
 	}
