@@ -230,7 +230,7 @@ func (p *changing) tellAway(config *api.ClusterConfig, objects registry.Objects,
 		return
 	}
 	names, used := printable.Few(away, 0), usedPlugin(config)
-	back := p.abort || p.name == used
+	back := p.back() || p.name == used
 	switch {
 	case p.name == used && !slices.ContainsFunc(api.PluginMix(config), func(name string) bool {
 		return name != used && !slices.Contains(config.Status.LoadingPlugins, name)
@@ -350,6 +350,9 @@ func (p *changing) plan(config *api.ClusterConfig, nodes int) string {
 		return fmt.Sprintf("%d nodes %s", n, change)
 	}
 	used := usedPlugin(config)
+	if p.back() && p.name != used {
+		made += fmt.Sprintf("The change to %s %s taken back: ", used, is)
+	}
 	leaves := strings.Join(slices.DeleteFunc(api.PluginMix(config), func(name string) bool { return name == used }), ", ")
 	switch {
 	case p.nothingChanges(config) || p.name == used && config.Spec.Plugin == used && leaves == "":
@@ -378,12 +381,23 @@ func (p *changing) plan(config *api.ClusterConfig, nodes int) string {
 	return made + fmt.Sprintf("%s of %d nodes (%s) from %s to %s, %s; %s.", count(len(p.some())), nodes, printable.Few(p.some(), 0), used, p.name, when, rest)
 }
 
+// back reports whether what is asked for is that a change be taken back, in these words or
+// by the name of the plug-in that all nodes used before it.
+func (p *changing) back() bool {
+	if p.before == nil || p.abort {
+		return p.abort
+	}
+	c := *p.before
+	c.Spec.Plugin = p.name
+	return len(p.some()) == 0 && change.IsBack(&c)
+}
+
 // goesOn is said by who waits no more.
 func (p *changing) goesOn() string {
-	switch {
-	case p.abort && p.force:
+	switch back := p.back(); {
+	case back && p.force:
 		return "it goes on being taken back (see: weft plugin status)"
-	case p.abort:
+	case back:
 		return "it goes on being taken back (see: weft plugin status; weft plugin change --abort --force waits for no agent that does not run)"
 	}
 	return "the change goes on (see: weft plugin status; weft plugin change --abort takes it back)"
@@ -445,7 +459,11 @@ func (p *changing) watch(parent context.Context) error {
 					for _, r := range refusals {
 						printable.Fprintf(p.errs, "refused: %s\n", printable.Brief(r))
 					}
-					return exitError{code: 1, message: "the cluster stays as it is until that is put right (weft plugin change --abort takes the change back)"}
+					undo := "--abort takes the change back"
+					if used := usedPlugin(p.before); p.back() {
+						undo = used + " goes on with the change"
+					}
+					return exitError{code: 1, message: fmt.Sprintf("the cluster stays as it is until that is put right (weft plugin change %s)", undo)}
 				}
 			}
 		}

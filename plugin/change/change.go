@@ -440,16 +440,20 @@ var ErrUnknown = errors.New("the status of the ClusterConfig does not say which 
 
 // Back returns the plug-in that a cluster is to have where what was asked for is taken
 // back: the one that nodes use that were not told otherwise, or, where that is what was
-// asked for, the one that they used before, as long as it is loaded.
+// asked for, the one that they used before, as long as it is loaded. What is being taken
+// back already goes on that way, however often one asks; where only some nodes come back,
+// that is a change like any other.
 func Back(config *api.ClusterConfig) (string, error) {
 	s, wanted := config.Status, cmp.Or(config.Spec.Plugin, api.DefaultPlugin)
 	switch {
 	case s.Plugin == "":
 		return "", ErrUnknown
-	case s.Plugin == wanted:
+	case IsBack(config) && len(config.Spec.PluginNodes) == 0:
+		return wanted, nil
+	case s.Plugin == wanted && s.PreparedPlugin == wanted && len(s.LoadingPlugins) == 0:
 		return cmp.Or(s.PreviousPlugin, s.Plugin), nil
 	}
-	return s.Plugin, nil
+	return s.Plugin, nil // from which no node was told to go on, or to which some come back
 }
 
 // compared adds to what is said whether machines have one address by several plug-ins
@@ -586,8 +590,8 @@ func (n *next) describe() (reason, message string) {
 		if len(s.PluginNodes) > 0 && s.PreparedPlugin == n.wanted {
 			some = fmt.Sprintf(", and %s with %s", printable.Few(s.PluginNodes, 0), n.wanted)
 		}
-		return api.PluginRefused, fmt.Sprintf("the cluster stays with %s%s, as a change to %s is refused: %s; put that right, ask for %s again (weft plugin change --abort), or force the change (weft plugin change %s --force)",
-			s.Plugin, some, n.wanted, n.few(n.objections.Refusals), s.Plugin, n.wanted)
+		return api.PluginRefused, fmt.Sprintf("the cluster stays with %s%s, as a change to %s is refused: %s; put that right, ask for %s again (weft plugin change %s), or force the change (weft plugin change %s --force)",
+			s.Plugin, some, n.wanted, n.few(n.objections.Refusals), s.Plugin, n.undo(), n.wanted)
 	}
 	if s.PreparedPlugin != n.wanted {
 		reason, message = api.PluginPreparing, fmt.Sprintf("nodes load %s beside %s", n.wanted, n.others())
@@ -673,6 +677,14 @@ func (n *next) back() bool {
 	c := *n.Config
 	c.Status = n.status
 	return IsBack(&c)
+}
+
+// undo is what weft plugin change is to be told so that the cluster stays with what nodes use.
+func (n *next) undo() string {
+	if n.back() {
+		return n.status.Plugin
+	}
+	return "--abort"
 }
 
 func (n *next) isAway(node string) bool  { return n.away[node] }

@@ -180,16 +180,22 @@ func TestBack(t *testing.T) {
 		want   string
 	}{
 		"nothing is known":      {"b", nil, api.ClusterConfigStatus{}, ""},
-		"settled":               {"a", nil, api.ClusterConfigStatus{Plugin: "a", Plugins: []string{"a"}}, "a"},
-		"by default":            {"", nil, api.ClusterConfigStatus{Plugin: api.DefaultPlugin}, api.DefaultPlugin},
+		"settled":               {"a", nil, api.ClusterConfigStatus{Plugin: "a", PreparedPlugin: "a", Plugins: []string{"a"}}, "a"},
+		"by default":            {"", nil, api.ClusterConfigStatus{Plugin: api.DefaultPlugin, PreparedPlugin: api.DefaultPlugin}, api.DefaultPlugin},
 		"refused":               {"b", nil, api.ClusterConfigStatus{Plugin: "a", Plugins: []string{"a"}}, "a"},
-		"preparing":             {"b", nil, api.ClusterConfigStatus{Plugin: "a", Plugins: []string{"a", "b"}}, "a"},
+		"preparing":             {"b", nil, api.ClusterConfigStatus{Plugin: "a", Plugins: []string{"a", "b"}, LoadingPlugins: []string{"b"}}, "a"},
 		"some nodes":            {"b", []string{"node1"}, api.ClusterConfigStatus{Plugin: "a", Plugins: []string{"a", "b"}, PreparedPlugin: "b"}, "a"},
-		"retiring":              {"b", nil, api.ClusterConfigStatus{Plugin: "b", Plugins: []string{"a", "b"}, PreviousPlugin: "a"}, "a"},
-		"retiring, and a third": {"b", nil, api.ClusterConfigStatus{Plugin: "b", Plugins: []string{"a", "b", "c"}, PreviousPlugin: "c"}, "c"},
-		"to a third":            {"c", nil, api.ClusterConfigStatus{Plugin: "b", Plugins: []string{"a", "b", "c"}, PreviousPlugin: "a"}, "b"},
-		"taken back already":    {"a", nil, api.ClusterConfigStatus{Plugin: "a", Plugins: []string{"a", "b"}}, "a"},
-		"retiring, and of all some are asked for": {"b", []string{"node1"}, api.ClusterConfigStatus{Plugin: "b", Plugins: []string{"a", "b"}, PreviousPlugin: "a"}, "a"},
+		"retiring":              {"b", nil, api.ClusterConfigStatus{Plugin: "b", PreparedPlugin: "b", Plugins: []string{"a", "b"}, PreviousPlugin: "a"}, "a"},
+		"retiring, and a third": {"b", nil, api.ClusterConfigStatus{Plugin: "b", PreparedPlugin: "b", Plugins: []string{"a", "b", "c"}, PreviousPlugin: "c"}, "c"},
+		"to a third":            {"c", nil, api.ClusterConfigStatus{Plugin: "b", Plugins: []string{"a", "b", "c"}, PreviousPlugin: "a", LoadingPlugins: []string{"c"}}, "b"},
+		"taken back already":    {"a", nil, api.ClusterConfigStatus{Plugin: "a", PreparedPlugin: "a", Plugins: []string{"a", "b"}}, "a"},
+		"retiring, and of all some are asked for":       {"b", []string{"node1"}, api.ClusterConfigStatus{Plugin: "b", PreparedPlugin: "b", Plugins: []string{"a", "b"}, PreviousPlugin: "a"}, "a"},
+		"retiring, and some are to come back":           {"a", []string{"node1"}, api.ClusterConfigStatus{Plugin: "b", Plugins: []string{"a", "b"}, PreviousPlugin: "a"}, "b"},
+		"taken back, and not taken up":                  {"a", nil, api.ClusterConfigStatus{Plugin: "b", PreparedPlugin: "b", Plugins: []string{"a", "b"}, PreviousPlugin: "a"}, "a"},
+		"taken back, while nodes prepare":               {"a", nil, api.ClusterConfigStatus{Plugin: "b", Plugins: []string{"a", "b"}, PreviousPlugin: "a"}, "a"},
+		"taken back from a third, and not taken up":     {"b", nil, api.ClusterConfigStatus{Plugin: "b", Plugins: []string{"a", "b", "c"}, PreviousPlugin: "a", LoadingPlugins: []string{"c"}}, "b"},
+		"taken back from a third that is to leave yet":  {"b", nil, api.ClusterConfigStatus{Plugin: "b", PreparedPlugin: "b", Plugins: []string{"a", "b", "c"}, PreviousPlugin: "a", LoadingPlugins: []string{"c"}}, "b"},
+		"taken back from a third, which some nodes use": {"b", nil, api.ClusterConfigStatus{Plugin: "b", PreparedPlugin: "c", PluginNodes: []string{"node1"}, Plugins: []string{"a", "b", "c"}, PreviousPlugin: "a"}, "b"},
 	} {
 		got, err := Back(&api.ClusterConfig{Spec: api.ClusterConfigSpec{Plugin: test.plugin, PluginNodes: test.nodes}, Status: test.status})
 		if got != test.want || (err != nil) != (test.want == "") {
