@@ -21,6 +21,7 @@ import (
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/daemon"
 	"github.com/weftnet/weft/datapath/dataplanes"
+	"github.com/weftnet/weft/explain"
 	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/plugin/plugins"
@@ -83,12 +84,28 @@ touched. All documents are checked before the first is written.`,
 			}
 			printable.Fprintf(cmd.OutOrStdout(), "%s/%s %s\n", t.kind.Singular, t.key.Name, done)
 		}
-		for _, w := range unenforced(cmd.Context(), reg, targets) {
+		for _, w := range slices.Concat(unmetWish(cmd.Context(), reg, targets), unenforced(cmd.Context(), reg, targets)) {
 			printable.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", printable.Brief(w))
 		}
 		return nil
 	}
 	return cmd
+}
+
+// unmetWish says what means nothing of a ClusterConfig that was applied.
+func unmetWish(ctx context.Context, reg daemon.Registry, targets []target) []string {
+	if !slices.ContainsFunc(targets, func(t target) bool { return t.kind.Plural == api.ClusterConfigKind.Plural }) {
+		return nil
+	}
+	objects := make(registry.Snapshot)
+	if err := readInto(ctx, reg, objects, api.ClusterConfigKind, api.Node); err != nil {
+		return []string{"whether the cluster has what clusterconfig " + api.DefaultName + " names is not known: " + err.Error()}
+	}
+	var warnings []string
+	for _, text := range unmet(configOf(objects), explain.Cluster{Objects: objects, Plugin: plugins.Finder(reg.Serves)}) {
+		warnings = append(warnings, fmt.Sprintf("clusterconfig %s: %s", api.DefaultName, text))
+	}
+	return warnings
 }
 
 // unenforced says which policies nobody enforces after objects were applied or

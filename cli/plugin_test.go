@@ -134,6 +134,7 @@ func (c *staged) ask(plugin string, nodes ...string) *changing {
 
 func (c *staged) askWith(plugin string, flags changeFlags) *changing {
 	p := &changing{name: plugin, changeFlags: flags, before: api.Effective(c.config)}
+	p.used = usedPlugin(p.before)
 	c.config = c.config.DeepCopyObject().(*api.ClusterConfig)
 	p.edit(c.config)
 	if c.counts && !reflect.DeepEqual(c.config.Spec, p.before.Spec) {
@@ -277,8 +278,8 @@ func TestSee(t *testing.T) {
 			"not answered, done false",
 			"Switching, 0 of 2, done false: node1 (has not heard of the last step), node2 (has not heard of the last step; its agent does not run)",
 		}},
-		"some, of what all use": {func(c *staged) *changing { return c.ask(old, "node1") }, []string{
-			"Settled, 1 of 1, done true: ",
+		"some, of what all use, which are all": {func(c *staged) *changing { return c.ask(old, "node1") }, []string{
+			"Settled, 2 of 2, done true: ",
 		}},
 	} {
 		c := settled()

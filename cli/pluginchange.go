@@ -135,8 +135,10 @@ type changing struct {
 	told map[string]bool
 	// made says that there was no ClusterConfig.
 	made bool
-	// before is the configuration as it was when the change was asked for, with its defaults.
+	// before is the configuration as it was when the change was asked for, with its defaults,
+	// and used the plug-in of nodes that were not told otherwise then.
 	before *api.ClusterConfig
+	used   string
 }
 
 func (p *changing) run(ctx context.Context) error {
@@ -207,6 +209,10 @@ func (p *changing) ask(ctx context.Context, now *api.ClusterConfig) (config *api
 	if len(absent) > 0 {
 		return nil, 0, fmt.Errorf("--node: there is no Node %s (see: weft get nodes)", printable.Few(absent, 0))
 	}
+	p.used = usedPlugin(configOf(objects))
+	if err := p.meansNothing(configOf(objects)); err != nil {
+		return nil, 0, err
+	}
 	against, err := objections(ctx, p.reg, objects, to)
 	if err != nil {
 		return nil, 0, err
@@ -271,15 +277,39 @@ func (p *changing) cutOff(objects registry.Objects, to plugin.Plugin, away []str
 	return fmt.Sprintf(", and until then %s cut off from the nodes that change, and from their pods", who)
 }
 
+// meansNothing says why there is nothing to do: no change that could be taken back, or nodes
+// that are named of a plug-in which all have that were not told otherwise. config is what
+// nodes go by.
+func (p *changing) meansNothing(config *api.ClusterConfig) error {
+	switch alone := len(api.PluginMix(config)) == 1 && config.Spec.Plugin == p.used; {
+	case p.name != p.used:
+	case p.abort && alone && len(config.Spec.PluginNodes) == 0:
+		return exitError{code: 1, message: fmt.Sprintf("there is nothing to take back: no change is going on, and %s is the only plug-in; to come to another, also to the one before, ask for it (weft plugin change NAME)", p.used)}
+	case len(p.nodes) > 0 && !alone:
+		other := ""
+		if first := cmp.Or(config.Status.PreparedPlugin, config.Spec.Plugin); first != p.used {
+			other = fmt.Sprintf(", or name those that are to use %s (weft plugin change %s --node NODES)", first, first)
+		}
+		return exitError{code: 1, message: fmt.Sprintf("nothing was changed: %s is what all nodes use that are not told otherwise, so --node cannot name some for it; leave it out to have all of them use it (weft plugin change %s)%s", p.used, p.used, other)}
+	}
+	return nil
+}
+
 // nothingChanges reports whether the cluster has what is asked for already, by the
 // configuration of before.
 func (p *changing) nothingChanges(config *api.ClusterConfig) bool {
 	used := usedPlugin(config)
-	return p.name == used && config.Spec.Plugin == used && len(p.nodes)+len(config.Spec.PluginNodes) == 0 && (!p.abort || len(api.PluginMix(config)) == 1)
+	return p.name == used && config.Spec.Plugin == used && len(config.Spec.PluginNodes) == 0 && (!p.abort || len(api.PluginMix(config)) == 1)
 }
 
-// some returns the nodes that change for now, in order and each once, none for all.
-func (p *changing) some() []string { return slices.Compact(slices.Sorted(slices.Values(p.nodes))) }
+// some returns the nodes that change for now, in order and each once, none for all: of a
+// plug-in that nodes use unless they are told otherwise, these are always all.
+func (p *changing) some() []string {
+	if p.name == p.used {
+		return nil
+	}
+	return slices.Compact(slices.Sorted(slices.Values(p.nodes)))
+}
 
 // has reports whether a name is among names in order.
 func has(names []string, name string) bool {

@@ -113,11 +113,7 @@ func problemsOf(c explain.Cluster, held map[string]string) (map[string]*plan.Pla
 				l.about(api.ClusterConfigKind, config, cmp.Or(condition.Message, condition.Reason), "")
 			}
 		}
-		there := make(map[string]bool)
-		for node := range c.Objects.All(api.Node) {
-			there[node.GetName()] = true
-		}
-		for _, text := range change.Unmet(o, there, func(name string) error { _, err := c.Plugin(name); return err }) {
+		for _, text := range unmet(o, c) {
 			l.about(api.ClusterConfigKind, config, text, "")
 		}
 	} else if p, gone := goneConfig(c.Objects); gone {
@@ -154,6 +150,15 @@ func problemsOf(c explain.Cluster, held map[string]string) (map[string]*plan.Pla
 		policyProblems(&l, c, plug, beside...)
 	}
 	return plans, l
+}
+
+// unmet says what of a ClusterConfig means nothing in a cluster.
+func unmet(config *api.ClusterConfig, c explain.Cluster) []string {
+	there := make(map[string]bool)
+	for node := range c.Objects.All(api.Node) {
+		there[node.GetName()] = true
+	}
+	return change.Unmet(config, there, func(name string) error { _, err := c.Plugin(name); return err })
 }
 
 // nodeProblems adds what is wrong with the nodes there are, where compiled is

@@ -718,14 +718,18 @@ func (n *next) others() string {
 	return strings.Join(without(n.status.Plugins, n.wanted), ", ")
 }
 
-// Unmet says what of a wish means nothing that there is, where nodes are the names of all:
-// nodes that spec.pluginNodes names, and a plug-in that is to be forced.
+// Unmet says what of a wish means nothing, where nodes are the names of all: nodes that
+// spec.pluginNodes names and there are not, or for a plug-in that all use, and a plug-in that
+// is to be forced.
 func Unmet(config *api.ClusterConfig, nodes map[string]bool, unknown func(plugin string) error) (out []string) {
 	absent := slices.DeleteFunc(slices.Clone(config.Spec.PluginNodes), func(name string) bool { return nodes[name] })
 	if len(absent) > 0 {
 		out = append(out, "spec.pluginNodes names "+printable.Few(absent, 0)+", of which there is no Node (see: weft get nodes)")
 	}
 	wanted := cmp.Or(config.Spec.Plugin, api.DefaultPlugin)
+	if len(config.Spec.PluginNodes) > 0 && config.Status.Plugin == wanted {
+		out = append(out, fmt.Sprintf("spec.pluginNodes means nothing, as %s is what all nodes use that are not told otherwise: empty it", wanted))
+	}
 	switch name := api.ForcedPlugin(config); {
 	case name == "" || name == wanted:
 	case unknown(name) != nil:
