@@ -21,8 +21,16 @@ func exactArgs(what string, n int) cobra.PositionalArgs { return argsBetween(wha
 func argsBetween(what string, least, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) < least || len(args) > most {
-			return fmt.Errorf("%s wants %s, but %d arguments were given (see: %s --help)", cmd.CommandPath(), what, len(args), cmd.CommandPath())
+			return fmt.Errorf("%s wants %s, but %s (see: %s --help)", cmd.CommandPath(), what, given(args), cmd.CommandPath())
 		}
 		return nil
 	}
+}
+
+// given says how many arguments were given.
+func given(args []string) string {
+	if len(args) == 1 {
+		return "1 argument was given"
+	}
+	return fmt.Sprintf("%d arguments were given", len(args))
 }

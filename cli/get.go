@@ -40,7 +40,7 @@ func newGet(c *connection) *cobra.Command {
 			case 1, 2:
 				return nil
 			}
-			return fmt.Errorf("%s wants KIND and perhaps NAME, but %d arguments were given (see: %s --help)", cmd.CommandPath(), len(args), cmd.CommandPath())
+			return fmt.Errorf("%s wants KIND and perhaps NAME, but %s (see: %s --help)", cmd.CommandPath(), given(args), cmd.CommandPath())
 		},
 	}
 	c.AddFlags(cmd)

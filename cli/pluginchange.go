@@ -383,12 +383,16 @@ func (p *changing) plan(config *api.ClusterConfig, nodes int) string {
 	if p.back() && p.name != used {
 		made += fmt.Sprintf("The change to %s %s taken back: ", used, is)
 	}
-	leaves := strings.Join(slices.DeleteFunc(api.PluginMix(config), func(name string) bool { return name == used }), ", ")
+	others := slices.DeleteFunc(api.PluginMix(config), func(name string) bool { return name == used })
+	leaves := strings.Join(others, ", ") + " leaves"
+	if len(others) > 1 {
+		leaves = strings.Join(others, ", ") + " leave"
+	}
 	switch {
-	case p.nothingChanges(config) || p.name == used && config.Spec.Plugin == used && leaves == "":
+	case p.nothingChanges(config) || p.name == used && config.Spec.Plugin == used && len(others) == 0:
 		return made + fmt.Sprintf("The cluster uses %s already.", used)
-	case p.name == used && leaves != "":
-		return made + fmt.Sprintf("What was changed %s taken back: nodes use %s, and %s leaves.", is, used, leaves)
+	case p.name == used && len(others) > 0:
+		return made + fmt.Sprintf("What was changed %s taken back: nodes use %s, and %s.", is, used, leaves)
 	case p.name == used && p.made:
 		return made + fmt.Sprintf("Nodes use %s already.", used)
 	case p.name == used:

@@ -478,6 +478,14 @@ func (n *next) compared(reason, message string) (string, string) {
 	return reason, message
 }
 
+// verb returns the form of a verb for so many.
+func verb(n int, one, many string) string {
+	if n == 1 {
+		return one
+	}
+	return many
+}
+
 // left says which objects of Nodes that are gone nobody deletes.
 func (n *next) left() (message string) {
 	o, err := n.Against(Question{Only: n.status.Plugin})
@@ -602,7 +610,7 @@ func (n *next) describe() (reason, message string) {
 			reason, message = api.PluginWaiting, fmt.Sprintf("nodes cannot get ready for %s: %s", n.wanted, n.few(n.objections.Lacks))
 		}
 		if l := n.unready(); len(l.all()) > 0 {
-			message += fmt.Sprintf("; %d of %d are not ready: %s", len(l.all()), len(n.Nodes), l.text("not loaded yet"))
+			message += fmt.Sprintf("; %d of %d %s not ready: %s", len(l.all()), len(n.Nodes), verb(len(l.all()), "is", "are"), l.text("not loaded yet"))
 		}
 		return reason, message
 	}
@@ -612,7 +620,7 @@ func (n *next) describe() (reason, message string) {
 			reason, message = api.PluginPreparing, fmt.Sprintf("%s is used on %s, and to follow once all nodes are ready: %s",
 				n.wanted, cmp.Or(printable.Few(s.PluginNodes, 0), "no node"), printable.Few(f, 0))
 			if l := n.unready(); len(l.all()) > 0 {
-				message += fmt.Sprintf("; %d of %d are not ready: %s", len(l.all()), len(n.Nodes), l.text("not loaded yet"))
+				message += fmt.Sprintf("; %d of %d %s not ready: %s", len(l.all()), len(n.Nodes), verb(len(l.all()), "is", "are"), l.text("not loaded yet"))
 			}
 			return reason, message
 		}
@@ -634,8 +642,8 @@ func (n *next) describe() (reason, message string) {
 				these = append(these, node.Name)
 			}
 		}
-		return api.PluginWaiting, fmt.Sprintf("%d of %d nodes use %s, as spec.pluginNodes says (%s), and the others %s until it is empty, or spec.plugin is %s again",
-			len(these), len(n.Nodes), n.wanted, cmp.Or(printable.Few(these, 0), "none"), s.Plugin, s.Plugin)
+		return api.PluginWaiting, fmt.Sprintf("%d of %d nodes %s %s, as spec.pluginNodes says (%s), and the others %s until it is empty, or spec.plugin is %s again",
+			len(these), len(n.Nodes), verb(len(these), "uses", "use"), n.wanted, cmp.Or(printable.Few(these, 0), "none"), s.Plugin, s.Plugin)
 	}
 	message = "all nodes use " + n.wanted
 	if n.back() {
@@ -696,10 +704,10 @@ func switching(l lagging) (text string) {
 	waiting := l.unconfirmed
 	l.unconfirmed = nil
 	if n := len(l.all()); n > 0 {
-		text = fmt.Sprintf("; %d do not use it yet: %s", n, l.text("still uses another"))
+		text = fmt.Sprintf("; %d %s not use it yet: %s", n, verb(n, "does", "do"), l.text("still uses another"))
 	}
 	if n := len(waiting); n > 0 {
-		text += fmt.Sprintf("; %d use it, and have not confirmed that since the last step: %s", n, printable.Few(waiting, 0))
+		text += fmt.Sprintf("; %d %s it, and %s not confirmed that since the last step: %s", n, verb(n, "uses", "use"), verb(n, "has", "have"), printable.Few(waiting, 0))
 	}
 	return text
 }
