@@ -334,26 +334,35 @@ func missingNodes(l *problemList, c explain.Cluster, held map[string]string) {
 // policyProblems adds what is wrong with the cluster's policies, where nodes use a plug-in
 // beside others.
 func policyProblems(l *problemList, c explain.Cluster, plug plugin.Plugin, beside ...plugin.Plugin) {
-	// Kinds about which the same is to be done are one problem.
-	var remedies []string
-	names := make(map[string][]string)
-	for _, k := range plugins.Unenforced(append(beside, plug)...) {
-		remedy := plugins.Remedy(k)
-		if !slices.Contains(remedies, remedy) {
-			remedies = append(remedies, remedy)
+	of := func(kinds []*registry.Kind, what string) {
+		// Kinds about which the same is to be done are one problem.
+		var remedies []string
+		names := make(map[string][]string)
+		for _, k := range kinds {
+			remedy := plugins.Remedy(k)
+			if !slices.Contains(remedies, remedy) {
+				remedies = append(remedies, remedy)
+			}
+			for o := range c.Objects.All(k) {
+				names[remedy] = append(names[remedy], k.Singular+" "+registry.KeyOf(o).String())
+			}
 		}
-		for o := range c.Objects.All(k) {
-			names[remedy] = append(names[remedy], k.Singular+" "+registry.KeyOf(o).String())
+		for _, remedy := range remedies {
+			switch these := names[remedy]; len(these) {
+			case 0:
+			case 1:
+				l.about(nil, registry.Key{Name: "policies"}, fmt.Sprintf("1 is enforced %s (%s)", what, these[0]), remedy)
+			default:
+				l.about(nil, registry.Key{Name: "policies"}, fmt.Sprintf("%d are enforced %s (%s)", len(these), what, printable.Few(these, 0)), remedy)
+			}
 		}
 	}
-	for _, remedy := range remedies {
-		switch these := names[remedy]; len(these) {
-		case 0:
-		case 1:
-			l.about(nil, registry.Key{Name: "policies"}, fmt.Sprintf("1 is enforced by nobody under plug-in %s (%s)", plug.Name(), these[0]), remedy)
-		default:
-			l.about(nil, registry.Key{Name: "policies"}, fmt.Sprintf("%d are enforced by nobody under plug-in %s (%s)", len(these), plug.Name(), printable.Few(these, 0)), remedy)
-		}
+	now := plugins.Unenforced(append(beside, plug)...)
+	of(now, "by nobody under plug-in "+plug.Name())
+	if config := configOf(c.Objects); api.ForcedPlugin(config) == plug.Name() && config.Spec.Plugin == plug.Name() {
+		// What leaves does not stay for them, once no pod needs it.
+		later := slices.DeleteFunc(plugins.Unenforced(plug), func(k *registry.Kind) bool { return slices.Contains(now, k) })
+		of(later, "only until the plug-ins beside "+plug.Name()+" leave, as the change to it is forced")
 	}
 	if !explain.Enforces(plug) {
 		return

@@ -208,3 +208,33 @@ func TestRemedyInLab(t *testing.T) {
 		t.Errorf("the remedy of another is %q", got)
 	}
 }
+
+// TestForcedPastPolicies has policies be in force by a plug-in that is to leave, and that
+// stays for them only where the change is not forced.
+func TestForcedPastPolicies(t *testing.T) {
+	for wish, want := range map[string][]string{
+		"": nil,
+		"flannel again": {"policies: 1 is enforced only until the plug-ins beside flannel leave, as the change to it is forced (networkpolicy shop/web); " +
+			"choose a plug-in that enforces policies, which are flannel-networkpolicy, openshift-networkpolicy, or delete them"},
+	} {
+		objects := make(registry.Snapshot)
+		policy := api.NetworkPolicy.New()
+		policy.SetNamespace("shop")
+		policy.SetName("web")
+		objects.Put(api.NetworkPolicy, policy)
+		objects.Put(api.ClusterConfigKind, &api.ClusterConfig{
+			ObjectMeta: metav1.ObjectMeta{Name: api.DefaultName, Annotations: map[string]string{api.ForcePluginAnnotation: wish}},
+			Spec:       api.ClusterConfigSpec{Plugin: "flannel"},
+			Status:     api.ClusterConfigStatus{Plugin: "flannel", PreparedPlugin: "flannel", Plugins: []string{"flannel", "openshift-networkpolicy"}}})
+		_, l := problemsOf(explain.Cluster{Objects: objects, Plugin: plugins.Get}, nil)
+		var got []string
+		for _, p := range l.list {
+			if p.Name == "policies" {
+				got = append(got, p.String())
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("forced by %q, it is said %q, and not %q", wish, got, want)
+		}
+	}
+}

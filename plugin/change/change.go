@@ -197,7 +197,7 @@ func decide(c Cluster) api.ClusterConfigStatus {
 	}
 	n.remember()
 	n.count()
-	n.say(n.unmet(n.compared(n.describe())))
+	n.say(n.unmet(n.losing(n.compared(n.describe()))))
 	return n.status
 }
 
@@ -474,6 +474,23 @@ func (n *next) compared(reason, message string) (string, string) {
 		if reason != api.PluginRefused {
 			reason = api.PluginClashing
 		}
+	}
+	return reason, message
+}
+
+// losing adds to what is said of a forced change what ends with the plug-ins that leave: a
+// force does not have them stay for that.
+func (n *next) losing(reason, message string) (string, string) {
+	leaving := without(inForce(n.status), n.wanted)
+	if !n.forced || n.status.Plugin != n.wanted || len(leaving) == 0 {
+		return reason, message
+	}
+	o, err := n.Against(Question{Before: append(leaving, n.wanted), After: []string{n.wanted}})
+	switch names := strings.Join(leaving, ", "); {
+	case err != nil:
+		message += fmt.Sprintf("; what ends with %s cannot be read: %s", names, printable.Brief(err.Error()))
+	case len(o.Refusals) > 0:
+		message += fmt.Sprintf("; as the change is forced, this comes true when %s %s: %s", names, verb(len(leaving), "leaves", "leave"), n.few(o.Refusals))
 	}
 	return reason, message
 }
