@@ -279,6 +279,9 @@ type Problem struct {
 	// Told says that the plug-in sees to it that the object's owner learns of
 	// it, as of a rule that a user wrote: the node is not out of sync for that.
 	Told bool
+	// Passing says that an agent puts it right by itself as soon as its node does the
+	// plug-in, so it keeps no node from getting ready for it.
+	Passing bool
 }
 
 func (p Problem) String() string {

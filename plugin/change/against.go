@@ -335,8 +335,8 @@ func landOf(p plugin.Plugin, config *api.ClusterConfig, objects registry.Objects
 	compile := func(n plugin.Node, objects registry.Objects) *plan.Plan {
 		made, problems := p.Compile(plugin.Input{Config: config, Objects: objects, Node: n})
 		for _, problem := range problems {
-			if problem.Told || problem.Kind == nil || problem.Key.Name == "" || works && objects.Get(problem.Kind, problem.Key) == nil {
-				continue // said of what is done all the same, the machine's own, or made by the plug-in's work for the cluster
+			if problem.Told || problem.Passing || problem.Kind == nil || problem.Key.Name == "" || works && objects.Get(problem.Kind, problem.Key) == nil {
+				continue // said of what is done all the same, or as soon as nodes do the plug-in, the machine's own, or made by the plug-in's work for the cluster
 			}
 			if text := problem.String(); !told[text] {
 				told[text] = true

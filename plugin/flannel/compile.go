@@ -44,7 +44,11 @@ func (p Plugin) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
 		c.problem(c.own, "it is reserved for a node %s at %s, and this node has none of that; others leave it out: make the reservation anew", c.own.reserved.Node, c.own.reserved)
 	}
 	if known && c.own != nil && !c.settings.Bears(c.own.subnet) {
-		c.problem(c.own, "%s gives no such subnet; the node keeps it while pods live on it: drain the node to move it", p.Config.Layout.Prefix)
+		if c.surrendered {
+			c.passing(c.own, "%s gives no such subnet, and no pod lives on it: the node takes another", p.Config.Layout.Prefix)
+		} else {
+			c.problem(c.own, "%s gives no such subnet; the node keeps it while pods live on it: drain the node to move it", p.Config.Layout.Prefix)
+		}
 	}
 	return c.compile(known)
 }
@@ -323,6 +327,29 @@ func (o owner) find(leases []*lease, s *Settings) *lease {
 
 func (c *compiler) problem(l *lease, format string, args ...any) {
 	c.problems = append(c.problems, plugin.Problem{Kind: l.at.kind, Key: l.at.key, Message: fmt.Sprintf(format, args...)})
+}
+
+// passing states a problem that an agent puts right by itself.
+func (c *compiler) passing(l *lease, format string, args ...any) {
+	c.problem(l, format, args...)
+	c.problems[len(c.problems)-1].Passing = true
+}
+
+// outdated states that a lease does not say what whoever keeps it would write by now. Weft's
+// agents do so by themselves, once their nodes do the plug-in.
+func (c *compiler) outdated(l *lease, format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	if l.isWefts() {
+		c.passing(l, "%s; the agent of its node writes it anew", text)
+	} else {
+		c.problem(l, "%s; restart flanneld on its node", text)
+	}
+}
+
+// isWefts reports whether an agent of Weft's keeps the lease. Where Nodes are leases it is
+// known by what it says of plug-ins.
+func (l *lease) isWefts() bool {
+	return l.Weft != nil || l.node != nil && l.node.Annotations[api.PluginsAnnotation] != ""
 }
 
 func (c *compiler) configProblem(format string, args ...any) {

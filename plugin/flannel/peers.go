@@ -57,7 +57,7 @@ func (c *compiler) putPeer(l *lease) {
 			c.words.publicIP, c.words.publicIPv6, l.reserved.Node, l.reserved)
 		return
 	case l.BackendType != c.settings.Backend:
-		c.problem(l, "its %s is %s, but that of the cluster is %s; restart flanneld on its node", c.words.backendType, l.BackendType, c.settings.Backend)
+		c.outdated(l, "its %s is %s, but that of the cluster is %s", c.words.backendType, l.BackendType, c.settings.Backend)
 		return
 	case c.own != nil && l.subnet.Overlaps(c.own.subnet):
 		return // putLocal has said so
@@ -131,7 +131,7 @@ func (c *compiler) route(p peer, prefix netip.Prefix) (plan.Route, bool) {
 	}
 	switch field, _ := c.words.end(v6); {
 	case !via.IsValid():
-		c.problem(p.lease, "it has no %s, by which %s could be reached; restart flanneld on its node", field, prefix)
+		c.outdated(p.lease, "it has no %s, by which %s could be reached", field, prefix)
 	default:
 		c.problem(p.lease, "its address %s is not on a link of node %s, which backend host-gw needs; use backend vxlan", via, c.in.Node.Name)
 	}
@@ -164,13 +164,13 @@ func (c *compiler) tunnel(p peer, prefix netip.Prefix) (plan.Route, bool) {
 	field, data := c.words.end(o.v6)
 	switch {
 	case !vtep.IsValid() || end == nil:
-		c.problem(p.lease, "it has no %s or no %s for a tunnel; restart flanneld on its node", field, data)
+		c.outdated(p.lease, "it has no %s or no %s for a tunnel", field, data)
 		return plan.Route{}, false
 	case end.VNI != c.settings.VNI:
-		c.problem(p.lease, "VNI in its %s is %d, but that of the cluster is %d; restart flanneld on its node", data, end.VNI, c.settings.VNI)
+		c.outdated(p.lease, "VNI in its %s is %d, but that of the cluster is %d", data, end.VNI, c.settings.VNI)
 		return plan.Route{}, false
 	case end.MAC.IsZero() || end.MAC[0]&1 != 0:
-		c.problem(p.lease, "VtepMAC %s in its %s is not the address of one machine; restart flanneld on its node", end.MAC, data)
+		c.outdated(p.lease, "VtepMAC %s in its %s is not the address of one machine", end.MAC, data)
 		return plan.Route{}, false
 	}
 	switch holder := c.addresses[vtep]; {
