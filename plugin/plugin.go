@@ -368,6 +368,15 @@ type Adopter interface {
 	AdoptsSubnets()
 }
 
+// Beginner is a plug-in whose work for the cluster makes objects that users may leave out, as
+// its configuration. So what it will do is known before it has begun.
+type Beginner interface {
+	Plugin
+	// Begins returns the object of a kind that it makes where there is none of that name,
+	// nil for a kind of which it makes none. It is not to be changed.
+	Begins(k *registry.Kind) registry.Object
+}
+
 // Admitter is a plug-in in whose network there may be machines that are no nodes, as an
 // administrator's appliance. No agent speaks for these, so whoever takes the plug-in away
 // must know of them.

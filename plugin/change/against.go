@@ -225,10 +225,49 @@ func (s survey) land(p plugin.Plugin) land {
 	name := plugin.BaseOf(p).Name()
 	l, taken := s.lands[name]
 	if !taken {
-		l = landOf(p, s.config, s.objects)
+		l = landOf(p, s.config, begun{s.objects, plugin.BaseOf(p)})
 		s.lands[name] = l
 	}
 	return l
+}
+
+// begun are objects beside what a plug-in begins with where there is none.
+type begun struct {
+	registry.Objects
+	by plugin.Plugin
+}
+
+// begins returns what the plug-in makes of a kind, nil where there is such an object, or
+// where it makes none.
+func (b begun) begins(k *registry.Kind) registry.Object {
+	p, ok := b.by.(plugin.Beginner)
+	if !ok {
+		return nil
+	}
+	o := p.Begins(k)
+	if o == nil || b.Objects.Get(k, registry.KeyOf(o)) != nil {
+		return nil
+	}
+	return o
+}
+
+// Get implements registry.Objects.
+func (b begun) Get(k *registry.Kind, key registry.Key) registry.Object {
+	if o := b.begins(k); o != nil && registry.KeyOf(o) == key {
+		return o
+	}
+	return b.Objects.Get(k, key)
+}
+
+// All implements registry.Objects.
+func (b begun) All(k *registry.Kind) iter.Seq[registry.Object] {
+	o := b.begins(k)
+	if o == nil {
+		return b.Objects.All(k)
+	}
+	all := slices.Collect(b.Objects.All(k))
+	i, _ := slices.BinarySearchFunc(all, registry.KeyOf(o), func(o registry.Object, key registry.Key) int { return registry.KeyOf(o).Compare(key) })
+	return slices.Values(slices.Insert(all, i, o))
 }
 
 func namesOf(objects registry.Objects, k *registry.Kind) []string {

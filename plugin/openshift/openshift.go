@@ -58,6 +58,7 @@ var (
 	_ plugin.Plugin        = Subnet{}
 	_ plugin.ClusterRunner = Subnet{}
 	_ plugin.Admitter      = Subnet{}
+	_ plugin.Beginner      = Subnet{}
 )
 
 // Name implements plugin.Plugin.
@@ -68,6 +69,15 @@ func (Subnet) AdoptsSubnets() {}
 
 // Admits implements plugin.Admitter: whom a HostSubnet is for that nobody made for a Node.
 func (Subnet) Admits(o registry.Object) bool { return !api.MadeForNode(o) }
+
+// Begins implements plugin.Beginner: with a ClusterNetwork that says nothing but what goes
+// without saying.
+func (Subnet) Begins(k *registry.Kind) registry.Object {
+	if k != api.ClusterNetwork {
+		return nil
+	}
+	return withDefaults(nil)
+}
 
 // Kinds implements plugin.Plugin.
 func (Subnet) Kinds() []*registry.Kind {

@@ -91,7 +91,7 @@ func reconcile(objects registry.Objects, elsewhere plugin.Elsewhere, now time.Ti
 	}
 	cn := registry.GetAs[*networkv1.ClusterNetwork](objects, api.ClusterNetwork, networkKey)
 	if cn == nil {
-		r.write(write{verb: doCreate, kind: api.ClusterNetwork, object: withDefaults(nil), why: "there was none"})
+		r.write(write{verb: doCreate, kind: api.ClusterNetwork, object: Subnet{}.Begins(api.ClusterNetwork), why: "there was none"})
 		return r.decision
 	}
 	config := registry.GetAs[*api.ClusterConfig](objects, api.ClusterConfigKind, networkKey)
