@@ -89,9 +89,9 @@ func newPluginStatus(c *connection) *cobra.Command {
 		Long: `status shows the plug-in that is asked for, the one that nodes use, those that
 they load beside it while the cluster changes from one to another, and what that
 waits for; and of each node the plug-in whose addresses its new pods get (USES), those
-that it has loaded whole (READY), those, besides USES, whose addresses pods of the node
-still have (NEEDS), and how many such pods the registry knows (PODS). -o json and -o yaml
-name these pods, so that one knows which to make anew.
+that it has loaded whole, with a way to every other node (READY-FOR), those, besides USES,
+whose addresses pods of the node still have (NEEDS), and how many such pods the registry
+knows (OLD-PODS). -o json and -o yaml name these pods, so that one knows which to make anew.
 
 The exit code is 0 if all nodes use what is asked for and load nothing besides, 1 if
 they do not, and 2 if that cannot be said.`,
@@ -344,7 +344,7 @@ func (s pluginStatus) print(w io.Writer) error {
 		return err
 	}
 	t := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
-	fmt.Fprintln(t, "NODE\tUSES\tREADY\tNEEDS\tPODS\tSTATE")
+	fmt.Fprintln(t, "NODE\tUSES\tREADY-FOR\tNEEDS\tOLD-PODS\tSTATE")
 	for _, n := range s.Nodes {
 		printable.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", n.Name, cmp.Or(n.Uses, "-"), cmp.Or(strings.Join(n.Ready, ","), "-"), cmp.Or(strings.Join(n.Needs, ","), "-"), n.pods(), n.text())
 	}
