@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 	"sync"
@@ -9,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/weftnet/weft/api"
-	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/registry"
@@ -164,7 +162,7 @@ func (m mixed) report(in plugin.Input, asked choice, made *plan.Plan, held []pla
 		ready := m.announced[p.Name()] && len(parts[base].Local.Pools) > 0
 		if ready && len(parts) > 1 {
 			if names := unknownNodes(parts[base], in); len(names) > 0 {
-				ready, unready = false, append(unready, api.UnreadyFor(p.Name())+noWayTo(names))
+				ready, unready = false, append(unready, api.UnreadyFor(p.Name())+api.NoWayTo(names))
 			}
 			ready = ready && isWithin(parts[base], made)
 		}
@@ -226,15 +224,4 @@ func unknownNodes(p *plan.Plan, in plugin.Input) (names []string) {
 		}
 	}
 	return names
-}
-
-// noWayTo says to which nodes this one knows no way. How many more there are it does
-// not say: while all nodes load a plug-in each of them becomes known to each, and no node
-// is to write that into its Node every time.
-func noWayTo(names []string) string {
-	more := ""
-	if len(names) > printable.MaxNamed {
-		names, more = names[:printable.MaxNamed], " and others"
-	}
-	return fmt.Sprintf("it knows no way yet to the pods of %s%s under it; if that does not pass, see what their agents say, and delete Nodes that are gone", printable.Few(names, 0), more)
 }

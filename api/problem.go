@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/weftnet/weft/internal/printable"
 )
 
 // Problem is something that is wrong with a cluster's network. Whoever finds it
@@ -88,6 +90,35 @@ const NotReported = "no agent has reported yet"
 // UnreadyFor is what the message of a Node's problem begins with that says what keeps
 // the node from being ready for a plug-in that it has loaded.
 func UnreadyFor(plugin string) string { return "not ready for " + plugin + ": " }
+
+// What is said between the names of the nodes to which one knows no way.
+const (
+	noWayTo   = "it knows no way yet to the pods of "
+	andOthers = " and others"
+	noWayEnd  = " under it; if that does not pass, see what their agents say, and delete Nodes that are gone"
+)
+
+// NoWayTo is what keeps a node from being ready for a plug-in that knows no way to others.
+// How many more there are than the first it does not say: while all nodes load a plug-in each
+// of them becomes known to each, and no node is to write that into its Node every time.
+func NoWayTo(names []string) string {
+	more := ""
+	if len(names) > printable.MaxNamed {
+		names, more = names[:printable.MaxNamed], andOthers
+	}
+	return noWayTo + printable.Few(names, 0) + more + noWayEnd
+}
+
+// LacksWayTo returns the nodes that a problem names to which its node knows no way, none where
+// it says something else, or does not name all.
+func LacksWayTo(message string) []string {
+	_, names, found := strings.Cut(message, ": "+noWayTo)
+	names, whole := strings.CutSuffix(names, noWayEnd)
+	if !found || !whole || strings.HasSuffix(names, andOthers) {
+		return nil
+	}
+	return strings.Split(names, ", ")
+}
 
 // NodeProblems returns what a Node's agent said is wrong.
 func NodeProblems(node *corev1.Node) []Problem {

@@ -310,6 +310,8 @@ func (s *pluginNodeStatus) describe(config *api.ClusterConfig, use string, r *ap
 	case use == wanted && slices.Equal(api.PluginMix(config), []string{wanted}) && len(r.Needs) == 0:
 		s.Changed = true // there is no other step to take
 		return "done"
+	case r.Uses == wanted && len(api.PluginMix(config)) > 1 && !r.IsReady(wanted):
+		return "uses " + wanted + ", and has not loaded it whole"
 	case slices.Contains(api.PluginMix(config), wanted) && !r.IsReady(wanted):
 		return "loads " + wanted
 	case len(r.Needs) > 0:

@@ -204,6 +204,9 @@ func nodeProblems(l *problemList, c explain.Cluster, compiled map[string][]plugi
 		}
 		for _, p := range said {
 			if p.Kind == api.Node.Kind && p.Name == node.Name {
+				if away := api.LacksWayTo(p.Message); len(away) > 0 && !slices.ContainsFunc(away, func(name string) bool { return !c.Lost[name] }) {
+					continue // what is wrong is said of those
+				}
 				l.add(p)
 			} else {
 				told.add(node.Name, p)

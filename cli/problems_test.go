@@ -238,3 +238,33 @@ func TestForcedPastPolicies(t *testing.T) {
 		}
 	}
 }
+
+// TestOneDeadNode has a Node whose agent never ran. Nobody can know a way to its pods, and who
+// says so of two plug-ins says nothing that is not said of that Node.
+func TestOneDeadNode(t *testing.T) {
+	objects := make(registry.Snapshot)
+	for _, name := range []string{"node1", "node2", "node3"} {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		var said []api.Problem
+		for _, plugin := range []string{"flannel", "openshift-subnet"} {
+			said = append(said, api.Problem{Kind: api.Node.Kind, Name: name, Message: api.UnreadyFor(plugin) + api.NoWayTo([]string{"node4"})})
+		}
+		if name == "node1" {
+			said = append(said, api.Problem{Kind: api.Node.Kind, Name: name, Message: api.UnreadyFor("flannel") + api.NoWayTo([]string{"node3", "node4"})})
+		}
+		api.SetNodeProblems(node, said)
+		objects.Put(api.Node, node)
+	}
+	objects.Put(api.Node, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node4"}})
+	var l problemList
+	nodeProblems(&l, explain.Cluster{Objects: objects, Plugin: plugins.Get, Lost: map[string]bool{"node4": true}}, nil)
+	var got []string
+	for _, p := range l.list {
+		got = append(got, p.Name+": "+p.Message)
+	}
+	want := []string{"node1: not ready for flannel: it knows no way yet to the pods of node3, node4 under it; if that does not pass, see what their agents say, and delete Nodes that are gone",
+		"node4: " + api.NotReported}
+	if !slices.Equal(got, want) {
+		t.Errorf("it is said\n%s\nand not\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
