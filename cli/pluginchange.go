@@ -58,8 +58,8 @@ and does not wait for nodes that are not ready, which are cut off from what othe
 changed.
 
 The exit code is 0 if the change was asked for (with --wait: if all its nodes use the
-plug-in), 1 if it is refused or not done in time, and 2 on errors. Interrupted while it
-waits, the change goes on.`,
+plug-in), 1 if it is refused, or the command ends before it is done, as when it is
+interrupted, and 2 on errors. The change goes on without the command.`,
 		Example: `  weft plugin change flannel --dry-run
   weft plugin change flannel --node node1,node2 --wait
   weft plugin change flannel --wait
@@ -512,7 +512,8 @@ func (p *changing) watch(parent context.Context) error {
 		case <-ctx.Done():
 			bar.end()
 			if parent.Err() != nil {
-				return exitError{code: 1, message: "interrupted; " + p.goesOn()}
+				printable.Fprintf(p.errs, "interrupted: %s\n", p.goesOn())
+				return exitError{code: 1}
 			}
 			return exitError{code: 1, message: fmt.Sprintf("not done within %s: %s; %s", p.timeout, s.lacking(), p.goesOn())}
 		}

@@ -89,6 +89,34 @@ func TestChangeAsksAnew(t *testing.T) {
 	}
 }
 
+// written is called when something is written.
+type written func()
+
+func (w written) Write(b []byte) (int, error) {
+	w()
+	return len(b), nil
+}
+
+// TestInterruptedWait ends the command while it waits: that is no error, and the change goes
+// on without it.
+func TestInterruptedWait(t *testing.T) {
+	r := memory.New()
+	config := &api.ClusterConfig{ObjectMeta: metav1.ObjectMeta{Name: api.DefaultName}, Spec: api.ClusterConfigSpec{Plugin: "openshift-subnet"}}
+	if _, err := r.Create(t.Context(), api.ClusterConfigKind, config); err != nil {
+		t.Fatal(err)
+	}
+	ctx, interrupt := context.WithCancel(t.Context())
+	var errs strings.Builder
+	p := changing{changeFlags: changeFlags{wait: true}, name: "flannel", reg: &busy{Registry: r}, out: written(interrupt), errs: &errs}
+	err := p.run(ctx)
+	if exit, ok := err.(exitError); !ok || exit.code != 1 || exit.message != "" {
+		t.Errorf("it ends with %#v", err)
+	}
+	if want := "\ninterrupted: the change goes on (see: weft plugin status; weft plugin change --abort takes it back)\n"; !strings.HasSuffix(errs.String(), want) {
+		t.Errorf("it says %q", errs.String())
+	}
+}
+
 func errorText(err error) string {
 	if err == nil {
 		return ""
