@@ -52,12 +52,28 @@ func Finder(serves func(*registry.Kind) bool) func(name string) (plugin.Plugin, 
 		if known {
 			return nil, fmt.Errorf("plug-in %q needs a registry that can hold its objects, and this one cannot", name)
 		}
-		instead := ""
-		if name == "openshift-multitenant" {
-			instead = "; what openshift-multitenant isolates, NetworkPolicies can isolate under openshift-networkpolicy"
+		instead := elsewhere[strings.ToLower(name)]
+		if instead != "" {
+			instead = "; " + instead
 		}
 		return nil, fmt.Errorf("plug-in %q is unknown: there are %s%s", name, strings.Join(Names(), ", "), instead)
 	}
+}
+
+const noMultitenant = "what openshift-multitenant isolates, NetworkPolicies can isolate under openshift-networkpolicy"
+
+// elsewhere says of names by which others know what there is here, in lower case, what it is
+// here. OpenShift 3 had the first in the networkPluginName of its nodes, OpenShift 4 calls
+// them all OpenShiftSDN.
+var elsewhere = map[string]string{
+	"redhat/openshift-ovs-subnet":        "it is openshift-subnet here",
+	"redhat/openshift-ovs-networkpolicy": "it is openshift-networkpolicy here",
+	"redhat/openshift-ovs-multitenant":   noMultitenant,
+	"openshift-multitenant":              noMultitenant,
+	"openshift-sdn":                      "it is openshift-subnet here, or openshift-networkpolicy where policies are enforced",
+	"openshiftsdn":                       "it is openshift-subnet here, or openshift-networkpolicy where policies are enforced",
+	"kube-flannel":                       "it is flannel here",
+	"canal":                              "flannel with policies is flannel-networkpolicy here",
 }
 
 // Beside returns what runs for the cluster beside the work of the plug-ins that it uses,

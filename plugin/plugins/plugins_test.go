@@ -92,3 +92,22 @@ func TestUnenforced(t *testing.T) {
 		t.Errorf("none of %s and %s enforces %d kinds", one.Name(), other.Name(), len(got))
 	}
 }
+
+// TestNamesElsewhere asks for what there is by the names that others call it: who does is told
+// of a plug-in that there is.
+func TestNamesElsewhere(t *testing.T) {
+	for name := range elsewhere {
+		for _, name := range []string{name, strings.ToUpper(name)} {
+			_, err := Get(name)
+			if err == nil {
+				t.Fatalf("there is a plug-in %q", name)
+			}
+			_, hint, _ := strings.Cut(err.Error(), "; ")
+			if !slices.ContainsFunc(Names(), func(here string) bool {
+				return slices.Contains(strings.Fields(strings.ReplaceAll(hint, ",", " ")), here)
+			}) {
+				t.Errorf("of %q it is said %q", name, err)
+			}
+		}
+	}
+}
