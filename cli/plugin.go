@@ -389,6 +389,7 @@ func objections(ctx context.Context, reg daemon.Registry, objects registry.Snaps
 	if err != nil {
 		return change.Objections{}, err
 	}
+	of.Enforcers = plugins.Enforcers
 	if err := readInto(ctx, reg, objects, append(of.Kinds(), api.Pod)...); err != nil {
 		return change.Objections{}, err
 	}

@@ -205,6 +205,7 @@ func (c *changer) against(ctx context.Context, config *api.ClusterConfig, q chan
 	if err != nil {
 		return change.Objections{}, err
 	}
+	of.Enforcers = c.Enforcers
 	objects := map[*registry.Kind][]registry.Object{}
 	for _, k := range of.Kinds() {
 		if objects[k], _, err = c.Registry.List(ctx, k); err != nil {

@@ -52,6 +52,9 @@ type Config struct {
 	// it is unknown. It says of what they leave undone that it is. Beside may be nil,
 	// and return nil for nothing.
 	Beside func(name string, mix []plugin.Plugin) plugin.ClusterRunner
+	// Enforcers returns the names of all plug-ins that enforce a kind of policies, for what
+	// is said of a change. It may be nil.
+	Enforcers func(*registry.Kind) []string
 	// LeaseTTL is how long after the end of a leader another may lead.
 	LeaseTTL time.Duration
 	// Announce has the controller hold a lease of its own while it lives, for

@@ -82,7 +82,7 @@ to nodes. Several may run; one of them leads.`,
 		}
 		defer reg.Close()
 		config.Registry, config.Plugin, config.Collectors = reg, plugins.Finder(reg.Serves), daemon.Collectors(reg)
-		config.Beside = plugins.Beside
+		config.Beside, config.Enforcers = plugins.Beside, plugins.Enforcers
 		config.Announce = settings.Etcd != nil // of others the pods tell
 		return run(ctx, config, *listen, *seed)
 	}

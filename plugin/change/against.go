@@ -24,6 +24,9 @@ type Change struct {
 	Beside, Before, After []plugin.Plugin
 	// Only is nil but where it is asked what others have left behind.
 	Only plugin.Plugin
+	// Enforcers returns the names of all plug-ins that enforce a kind of policies. It may be
+	// nil: then none is named.
+	Enforcers func(*registry.Kind) []string
 }
 
 // Find returns the change that a question is of. It fails where there is not the plug-in
@@ -106,8 +109,15 @@ func (c Change) Against(config *api.ClusterConfig, objects registry.Objects) Obj
 	}
 	for _, k := range c.ineffective() {
 		if names := namesOf(objects, k); len(names) > 0 {
-			o.Refusals = append(o.Refusals, fmt.Sprintf("%d %s, which %s enforces, would be without effect%s (%s): change to a plug-in that enforces them, or delete them",
-				len(names), plural(k, len(names)), enforcer(c.Before, k).Name(), under, printable.Few(names, 0)))
+			of, which := "them", ""
+			if len(names) == 1 {
+				of = "it"
+			}
+			if c.Enforcers != nil {
+				which = " (" + strings.Join(c.Enforcers(k), ", ") + ")"
+			}
+			o.Refusals = append(o.Refusals, fmt.Sprintf("%d %s, which %s enforces, would be without effect%s (%s): change to a plug-in that enforces %s%s, or delete %s",
+				len(names), plural(k, len(names)), enforcer(c.Before, k).Name(), under, printable.Few(names, 0), of, which, of))
 		}
 	}
 	lands := survey{config, objects, make(map[string]land)}

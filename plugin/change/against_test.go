@@ -53,6 +53,7 @@ func TestAgainst(t *testing.T) {
 		if end {
 			c = change.Change{Before: named, After: named[1:]}
 		}
+		c.Enforcers = plugins.Enforcers
 		// It goes by nothing but the kinds that it says, and pods.
 		read := c.Kinds()
 		for k := range objects {
