@@ -278,6 +278,17 @@ func TestSee(t *testing.T) {
 			"not answered, done false",
 			"Switching, 0 of 2, done false: node1 (has not heard of the last step), node2 (has not heard of the last step; its agent does not run)",
 		}},
+		"all, asked for twice, after other nodes than those that were forced": {func(c *staged) *changing {
+			c.askWith(other, changeFlags{force: true, nodes: []string{"node1"}})
+			c.answer()
+			c.ask(other, "node2")
+			c.answer()
+			c.ask(other)
+			c.answer()
+			return c.ask(other)
+		}, []string{
+			"Preparing, 0 of 2, done false: node1 (loads flannel), node2 (loads flannel; its agent does not run)",
+		}},
 		"some, of what all use, which are all": {func(c *staged) *changing { return c.ask(old, "node1") }, []string{
 			"Settled, 2 of 2, done true: ",
 		}},

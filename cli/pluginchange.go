@@ -618,7 +618,7 @@ func (p *changing) see(objects registry.Objects, held map[string]string) sight {
 // decided reports whether the status tells all nodes that are to use the plug-in to use it.
 func (p *changing) decided(config *api.ClusterConfig) bool {
 	s := config.Status
-	return s.PreparedPlugin == p.name && (s.Plugin == p.name || slices.Equal(s.PluginNodes, config.Spec.PluginNodes))
+	return s.PreparedPlugin == p.name && (s.Plugin == p.name || len(config.Spec.PluginNodes) > 0 && slices.Equal(s.PluginNodes, config.Spec.PluginNodes))
 }
 
 // answered reports whether the status follows from what this command asked for. c is what it
