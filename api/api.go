@@ -148,6 +148,11 @@ type ClusterConfigStatus struct {
 	// PreviousPlugin is what Plugin was before, empty where that has left Plugins or was
 	// come back to: the plug-in that a change is taken back to while it goes on.
 	PreviousPlugin string `json:"previousPlugin,omitempty"`
+	// TakenBack says that Plugin was come back to, for as long as others are in Plugins.
+	TakenBack bool `json:"takenBack,omitempty"`
+	// DecidedWish is the Wish that the status, and what its condition PluginChanged says,
+	// are about.
+	DecidedWish string `json:"decidedWish,omitempty"`
 	// SpentForce is the value of ForcePluginAnnotation that counts no more, as the change is
 	// at its end that it was given for, or as it was given before there was a status.
 	SpentForce string `json:"spentForce,omitempty"`

@@ -2,6 +2,8 @@ package api
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"regexp"
@@ -35,6 +37,28 @@ func ForcedPlugin(config *ClusterConfig) string {
 	}
 	name, _, _ := strings.Cut(wish, " ")
 	return name
+}
+
+// Wish identifies what a configuration asks for of plug-ins: which one, and by digests on
+// which nodes, and by which annotation that is forced. Two that ask for the same have the
+// same.
+func Wish(config *ClusterConfig) string {
+	wish := cmp.Or(config.Spec.Plugin, DefaultPlugin)
+	if len(config.Spec.PluginNodes) > 0 {
+		wish += " on " + digest(config.Spec.PluginNodes...)
+	}
+	if force := config.Annotations[ForcePluginAnnotation]; force != "" {
+		wish += " forced " + digest(force)
+	}
+	return wish
+}
+
+func digest(words ...string) string {
+	h := sha256.New()
+	for _, word := range words {
+		fmt.Fprintf(h, "%q ", word)
+	}
+	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 
 // PluginChanged is the condition of the ClusterConfig that says whether all nodes do

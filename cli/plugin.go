@@ -153,7 +153,7 @@ func pluginStatusOf(objects registry.Objects, lost map[string]bool) pluginStatus
 	}
 	// What was said before something was asked for says nothing of that.
 	s.Back = change.IsBack(config)
-	if c := meta.FindStatusCondition(config.Status.Conditions, api.PluginChanged); c != nil && change.IsAbout(config, c) && s.Settled == (c.Reason == api.PluginSettled) {
+	if c := meta.FindStatusCondition(config.Status.Conditions, api.PluginChanged); c != nil && config.Status.DecidedWish == api.Wish(config) && s.Settled == (c.Reason == api.PluginSettled) {
 		s.State, s.Message = c.Reason, c.Message
 	}
 	return s

@@ -17,7 +17,6 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/daemon"
@@ -568,14 +567,10 @@ func (p *changing) see(objects registry.Objects, held map[string]string) sight {
 		return s
 	}
 	c := meta.FindStatusCondition(config.Status.Conditions, api.PluginChanged)
-	// Of what is forced nothing is refused: that was said before it was.
-	s.refused = c != nil && c.Reason == api.PluginRefused && api.ForcedPlugin(config) != p.name
-	if s.answered = p.answered(config, c); !s.answered {
+	if s.answered = c != nil && config.Status.DecidedWish == api.Wish(config); !s.answered {
 		return s
 	}
-	if c != nil {
-		s.state, s.message = c.Reason, c.Message
-	}
+	s.state, s.message, s.refused = c.Reason, c.Message, c.Reason == api.PluginRefused
 	// Where there is one plug-in again, nodes have no other step to take.
 	settled := s.state == api.PluginSettled && slices.Equal(api.PluginMix(config), []string{p.name})
 	var keep []string
@@ -619,31 +614,6 @@ func (p *changing) see(objects registry.Objects, held map[string]string) sight {
 func (p *changing) decided(config *api.ClusterConfig) bool {
 	s := config.Status
 	return s.PreparedPlugin == p.name && (s.Plugin == p.name || len(config.Spec.PluginNodes) > 0 && slices.Equal(s.PluginNodes, config.Spec.PluginNodes))
-}
-
-// answered reports whether the status follows from what this command asked for. c is what it
-// says of the change. Every write of a status is about the configuration that it is written
-// to, so what is said in other words than before was said since. Not every registry counts
-// the changes of a spec. What is said in the same words may be about what was asked for
-// earlier: it is an answer only where the controller would say it again.
-func (p *changing) answered(config *api.ClusterConfig, c *metav1.Condition) bool {
-	before := meta.FindStatusCondition(p.before.Status.Conditions, api.PluginChanged)
-	if c == nil || before == nil || c.ObservedGeneration != before.ObservedGeneration || c.Reason != before.Reason || c.Message != before.Message {
-		return c != nil
-	}
-	if p.decided(config) {
-		// Who says that something is waited for, or refused, speaks of more nodes, or of another plug-in.
-		return c.Reason != api.PluginPreparing && c.Reason != api.PluginRefused
-	}
-	if p.force || p.before.Spec.Plugin != p.name || c.ObservedGeneration != p.before.Generation {
-		return false // a force waits for nothing, and the rest is about another plug-in, or an earlier wish
-	}
-	s := config.Status
-	if s.PreparedPlugin == p.name {
-		// The same others are to follow those that use it.
-		return slices.Equal(p.before.Spec.PluginNodes, config.Spec.PluginNodes) && c.Reason != api.PluginSwitching && c.Reason != api.PluginWaiting
-	}
-	return s.PreparedPlugin == "" && s.Plugin != p.name && slices.Contains(s.Plugins, p.name)
 }
 
 // waiting returns what the nodes are at that are not done, with their names.

@@ -126,36 +126,39 @@ func (c *changer) round(ctx context.Context) (*api.ClusterConfig, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
-	matters = make(map[string]*answer)
-	fresh := make(map[string]*answer)
 	var failed error
-	cluster.Against = func(q change.Question) (change.Objections, error) {
-		name := nameOf(q)
-		a := fresh[name]
-		if a == nil {
-			o, err := c.against(ctx, config, q)
-			if err != nil {
-				failed = err
-				return o, err
+	config, err := change.Step(ctx, c.Registry, func(config *api.ClusterConfig) change.Cluster {
+		matters, failed = make(map[string]*answer), nil
+		fresh := make(map[string]*answer)
+		cluster := cluster
+		cluster.Against = func(q change.Question) (change.Objections, error) {
+			name := nameOf(q)
+			a := fresh[name]
+			if a == nil {
+				o, err := c.against(ctx, config, q)
+				if err != nil {
+					failed = err
+					return o, err
+				}
+				a = c.answered(q, o, now)
+				fresh[name] = a
 			}
-			a = c.answered(q, o, now)
-			fresh[name] = a
+			matters[name] = a
+			return a.Objections, nil
 		}
-		matters[name] = a
-		return a.Objections, nil
-	}
-	// Nodes may have said more than the cache knows, and what made the last of them ready is
-	// often what speaks against the change: so what they are to do follows from Against alone.
-	cluster.Known = func(q change.Question) (change.Objections, bool) {
-		name := nameOf(q)
-		a := c.known[name]
-		if a == nil || fresh[name] != nil || !now.Before(a.due) {
-			return change.Objections{}, false
+		// Nodes may have said more than the cache knows, and what made the last of them ready is
+		// often what speaks against the change: so what they are to do follows from Against alone.
+		cluster.Known = func(q change.Question) (change.Objections, bool) {
+			name := nameOf(q)
+			a := c.known[name]
+			if a == nil || fresh[name] != nil || !now.Before(a.due) {
+				return change.Objections{}, false
+			}
+			matters[name] = a
+			return a.Objections, true
 		}
-		matters[name] = a
-		return a.Objections, true
-	}
-	config, err := change.Step(ctx, c.Registry, cluster)
+		return cluster
+	})
 	if errors.Is(err, registry.ErrNotFound) {
 		return nil, nil
 	}

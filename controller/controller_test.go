@@ -409,6 +409,13 @@ func (u *unreadable) List(ctx context.Context, k *registry.Kind) ([]registry.Obj
 // policies and others that do not.
 func runPolicies(t *testing.T, r registry.Registry) (stop func()) {
 	t.Helper()
+	configure(t, r, "policies")
+	return runController(t, r)
+}
+
+// runController runs a controller that knows the plug-ins policies and idle.
+func runController(t *testing.T, r registry.Registry) (stop func()) {
+	t.Helper()
 	policies := reads{idle{worker{name: "idle"}}, []*registry.Kind{api.NetworkPolicy}}
 	c := New(Config{Registry: r, Identity: "a", LeaseTTL: ttl, Log: slog.New(slog.DiscardHandler),
 		Plugin: func(name string) (plugin.Plugin, error) {
@@ -420,7 +427,6 @@ func runPolicies(t *testing.T, r registry.Registry) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { defer close(ended); c.Run(ctx) }()
-	configure(t, r, "policies")
 	return func() { cancel(); <-ended }
 }
 
@@ -469,7 +475,16 @@ func TestUnreadable(t *testing.T) {
 // overtaken is a registry in which something happens before Nodes are listed.
 type overtaken struct {
 	registry.Registry
-	meanwhile atomic.Pointer[func()]
+	meanwhile, beforeWrite atomic.Pointer[func()]
+}
+
+func (o *overtaken) Update(ctx context.Context, k *registry.Kind, object registry.Object, opts ...registry.WriteOption) (registry.Object, error) {
+	if k == api.ClusterConfigKind {
+		if happens := o.beforeWrite.Swap(nil); happens != nil {
+			(*happens)()
+		}
+	}
+	return o.Registry.Update(ctx, k, object, opts...)
 }
 
 func (o *overtaken) List(ctx context.Context, k *registry.Kind) ([]registry.Object, registry.Revision, error) {
@@ -511,6 +526,53 @@ func TestOvertaken(t *testing.T) {
 		time.Sleep(2 * changePause)
 		if r.meanwhile.Load() != nil {
 			t.Fatal("the controller has not looked")
+		}
+		if c := conditionOf(t, r, api.PluginChanged); c.Reason != api.PluginRefused || configOf(t, r).Status.PluginRevision != before {
+			t.Errorf("it is %v", c)
+		}
+		stop()
+	})
+}
+
+// TestOvertakenInWriting has all of that happen after the controller has read what speaks
+// against the change, and before it writes, as another writes the ClusterConfig: what it has
+// read is not enough for what it writes then.
+func TestOvertakenInWriting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &overtaken{Registry: memory.New()}
+		stop := runPolicies(t, r)
+		for _, name := range []string{"node1", "node2"} {
+			if _, err := r.Create(t.Context(), api.Node, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Minute)
+		configure(t, r, "idle")
+		time.Sleep(10 * lastRecheck)
+		stop()
+		if c := conditionOf(t, r, api.PluginChanged); c.Reason != api.PluginPreparing {
+			t.Fatalf("it is %v", c)
+		}
+		before := configOf(t, r).Status.PluginRevision
+		happens := func() {
+			policy := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}}
+			if _, err := r.Create(t.Context(), api.NetworkPolicy, policy); err != nil {
+				t.Error(err)
+			}
+			reportOf(t, r, "node2")
+			if _, err := registry.Modify(t.Context(), r, api.ClusterConfigKind, registry.Key{Name: api.DefaultName}, func(c *api.ClusterConfig) error {
+				c.Labels = map[string]string{"written": "meanwhile"}
+				return nil
+			}); err != nil {
+				t.Error(err)
+			}
+		}
+		r.beforeWrite.Store(&happens)
+		report(t, r)
+		stop = runController(t, r) // which knows nothing yet of what speaks against it
+		time.Sleep(2 * changePause)
+		if r.beforeWrite.Load() != nil {
+			t.Fatal("the controller has not written")
 		}
 		if c := conditionOf(t, r, api.PluginChanged); c.Reason != api.PluginRefused || configOf(t, r).Status.PluginRevision != before {
 			t.Errorf("it is %v", c)

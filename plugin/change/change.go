@@ -170,6 +170,7 @@ func Next(c Cluster) api.ClusterConfigStatus {
 func decide(c Cluster) api.ClusterConfigStatus {
 	n := next{Cluster: c, wanted: cmp.Or(c.Config.Spec.Plugin, api.DefaultPlugin)}
 	n.status = c.Config.DeepCopyObject().(*api.ClusterConfig).Status
+	n.status.DecidedWish = api.Wish(c.Config)
 	n.forced = api.ForcedPlugin(c.Config) == n.wanted
 	if err := c.Unknown(n.wanted); err != nil {
 		n.say(api.PluginRefused, err.Error())
@@ -192,6 +193,7 @@ func decide(c Cluster) api.ClusterConfigStatus {
 	}
 	if err != nil {
 		n.status = c.Config.DeepCopyObject().(*api.ClusterConfig).Status
+		n.status.DecidedWish = api.Wish(c.Config)
 		n.say(api.PluginWaiting, fmt.Sprintf("all stays as it is, as what speaks against a change cannot be read, which is tried again: %s", printable.Brief(err.Error())))
 		return n.status
 	}
@@ -422,21 +424,25 @@ func (n *next) remember() {
 	}
 	s, before := &n.status, n.Config.Status.Plugin
 	if s.Plugin != before {
-		came := s.PreviousPlugin
-		if s.PreviousPlugin = before; s.Plugin == came {
-			s.PreviousPlugin = "" // it was taken back
+		s.TakenBack = s.Plugin == s.PreviousPlugin
+		if s.PreviousPlugin = before; s.TakenBack {
+			s.PreviousPlugin = ""
 		}
 	}
 	if !slices.Contains(s.Plugins, s.PreviousPlugin) {
 		s.PreviousPlugin = ""
 	}
+	s.TakenBack = s.TakenBack && len(s.Plugins) > 1
 	if s.PreparedPlugin != n.wanted || s.Plugin == n.wanted {
 		s.PluginNodes = nil
 	}
 }
 
-// ErrUnknown says that nobody knows where a change came from.
-var ErrUnknown = errors.New("the status of the ClusterConfig does not say which plug-in nodes use: let a controller lead, which writes that down")
+// Why nobody knows where a change came from.
+var (
+	ErrUnknown   = errors.New("the status of the ClusterConfig does not say which plug-in nodes use: let a controller lead, which writes that down")
+	ErrForgotten = errors.New("the status of the ClusterConfig does not say which plug-in nodes used before, as that is loaded no more, or the status was lost: say which one they are to use (weft plugin change NAME)")
+)
 
 // Back returns the plug-in that a cluster is to have where what was asked for is taken
 // back: the one that nodes use that were not told otherwise, or, where that is what was
@@ -451,6 +457,9 @@ func Back(config *api.ClusterConfig) (string, error) {
 	case IsBack(config) && len(config.Spec.PluginNodes) == 0:
 		return wanted, nil
 	case s.Plugin == wanted && s.PreparedPlugin == wanted && len(s.LoadingPlugins) == 0:
+		if s.PreviousPlugin == "" && len(s.Plugins) > 1 {
+			return "", ErrForgotten
+		}
 		return cmp.Or(s.PreviousPlugin, s.Plugin), nil
 	}
 	return s.Plugin, nil // from which no node was told to go on, or to which some come back
@@ -676,26 +685,8 @@ func (n *next) describe() (reason, message string) {
 // before it, or are to.
 func IsBack(config *api.ClusterConfig) bool {
 	s, wanted := config.Status, cmp.Or(config.Spec.Plugin, api.DefaultPlugin)
-	return len(s.Plugins) > 1 && (wanted == s.Plugin && s.PreviousPlugin == "" || wanted == s.PreviousPlugin)
-}
-
-// IsAbout reports whether what a condition says of a change can be about what the
-// configuration asks for by now. Not every registry counts the changes of a spec.
-func IsAbout(config *api.ClusterConfig, c *metav1.Condition) bool {
-	s, wanted := config.Status, cmp.Or(config.Spec.Plugin, api.DefaultPlugin)
-	switch {
-	case c.ObservedGeneration != config.Generation:
-		return false
-	case c.Reason == api.PluginPreparing:
-		return slices.Contains(s.Plugins, wanted) && (s.Plugin != wanted || s.PreparedPlugin != wanted)
-	case c.Reason == api.PluginSwitching:
-		return s.PreparedPlugin == wanted
-	case c.Reason == api.PluginRetiring:
-		return s.Plugin == wanted && s.PreparedPlugin == wanted
-	case c.Reason == api.PluginSettled:
-		return s.Plugin == wanted && len(s.Plugins) == 1
-	}
-	return true
+	// What is but loading nodes were to change to, and do no more.
+	return len(s.Plugins) > 1 && (wanted == s.PreviousPlugin || wanted == s.Plugin && s.PreviousPlugin == "" && (s.TakenBack || len(s.LoadingPlugins) > 0))
 }
 
 func (n *next) back() bool {

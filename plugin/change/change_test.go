@@ -188,7 +188,8 @@ func TestBack(t *testing.T) {
 		"retiring":              {"b", nil, api.ClusterConfigStatus{Plugin: "b", PreparedPlugin: "b", Plugins: []string{"a", "b"}, PreviousPlugin: "a"}, "a"},
 		"retiring, and a third": {"b", nil, api.ClusterConfigStatus{Plugin: "b", PreparedPlugin: "b", Plugins: []string{"a", "b", "c"}, PreviousPlugin: "c"}, "c"},
 		"to a third":            {"c", nil, api.ClusterConfigStatus{Plugin: "b", Plugins: []string{"a", "b", "c"}, PreviousPlugin: "a", LoadingPlugins: []string{"c"}}, "b"},
-		"taken back already":    {"a", nil, api.ClusterConfigStatus{Plugin: "a", PreparedPlugin: "a", Plugins: []string{"a", "b"}}, "a"},
+		"taken back already":    {"a", nil, api.ClusterConfigStatus{Plugin: "a", PreparedPlugin: "a", Plugins: []string{"a", "b"}, TakenBack: true}, "a"},
+		"from what has left":    {"b", nil, api.ClusterConfigStatus{Plugin: "b", PreparedPlugin: "b", Plugins: []string{"b", "c"}}, ""},
 		"retiring, and of all some are asked for":       {"b", []string{"node1"}, api.ClusterConfigStatus{Plugin: "b", PreparedPlugin: "b", Plugins: []string{"a", "b"}, PreviousPlugin: "a"}, "a"},
 		"retiring, and some are to come back":           {"a", []string{"node1"}, api.ClusterConfigStatus{Plugin: "b", Plugins: []string{"a", "b"}, PreviousPlugin: "a"}, "b"},
 		"taken back, and not taken up":                  {"a", nil, api.ClusterConfigStatus{Plugin: "b", PreparedPlugin: "b", Plugins: []string{"a", "b"}, PreviousPlugin: "a"}, "a"},
@@ -200,6 +201,28 @@ func TestBack(t *testing.T) {
 		got, err := Back(&api.ClusterConfig{Spec: api.ClusterConfigSpec{Plugin: test.plugin, PluginNodes: test.nodes}, Status: test.status})
 		if got != test.want || (err != nil) != (test.want == "") {
 			t.Errorf("%s: back to %q, %v; want %q", what, got, err, test.want)
+		}
+	}
+}
+
+// TestIsBack says which changes are being taken back: those that were, and none of which the
+// beginning is forgotten.
+func TestIsBack(t *testing.T) {
+	for what, test := range map[string]struct {
+		status api.ClusterConfigStatus
+		want   bool
+	}{
+		"come back to":                     {api.ClusterConfigStatus{Plugin: "a", Plugins: []string{"a", "b"}, TakenBack: true}, true},
+		"asked for, and used before":       {api.ClusterConfigStatus{Plugin: "b", Plugins: []string{"a", "b"}, PreviousPlugin: "a"}, true},
+		"asked for while another loads":    {api.ClusterConfigStatus{Plugin: "a", Plugins: []string{"a", "b"}, LoadingPlugins: []string{"b"}}, true},
+		"settled":                          {api.ClusterConfigStatus{Plugin: "a", Plugins: []string{"a"}}, false},
+		"changed to":                       {api.ClusterConfigStatus{Plugin: "a", Plugins: []string{"a", "b"}, PreviousPlugin: "b"}, false},
+		"changed to, from what has left":   {api.ClusterConfigStatus{Plugin: "a", Plugins: []string{"a", "c"}}, false},
+		"changed to, and the status lost":  {api.ClusterConfigStatus{Plugin: "a", Plugins: []string{"a", "b"}}, false},
+		"changed to from one, and another": {api.ClusterConfigStatus{Plugin: "c", Plugins: []string{"a", "b", "c"}, PreviousPlugin: "b"}, false},
+	} {
+		if got := IsBack(&api.ClusterConfig{Spec: api.ClusterConfigSpec{Plugin: "a"}, Status: test.status}); got != test.want {
+			t.Errorf("%s: it is taken back is %t", what, got)
 		}
 	}
 }

@@ -153,7 +153,9 @@ func unopposed(Question) (Objections, error) { return Objections{}, nil }
 var began = time.Date(2026, 1, 5, 10, 0, 0, 0, time.UTC)
 
 func step(r registry.Registry, against func(Question) (Objections, error), now time.Time) error {
-	_, err := Step(context.Background(), r, Cluster{Unknown: known("abc"), Against: against, Now: metav1.NewTime(now)})
+	_, err := Step(context.Background(), r, func(*api.ClusterConfig) Cluster {
+		return Cluster{Unknown: known("abc"), Against: against, Now: metav1.NewTime(now)}
+	})
 	return err
 }
 
