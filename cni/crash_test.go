@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -353,6 +354,62 @@ func TestLostJournal(t *testing.T) {
 			}
 			if links := n.links(); len(links) != 1 {
 				t.Errorf("the node has %v", links)
+			}
+		})
+	}
+}
+
+// TestNamesThatChangedWhileNoAgentRan gives two pods' interfaces each other's names, and a
+// third's one of nobody's. With its journal and without, the next agent takes each for its
+// own pod's, gives nobody's address away, and a DEL takes that pod's and no other.
+func TestNamesThatChangedWhileNoAgentRan(t *testing.T) {
+	for name, lose := range map[string]func(path string) error{"kept": func(string) error { return nil }, "lost": os.Remove} {
+		t.Run("the journal is "+name, func(t *testing.T) {
+			n := newNode(t, settings{Pools: dualStack})
+			r := newRuntime(t, n, conflist("1.1.0", n.socket()))
+			pods := map[string]*libcni.RuntimeConf{}
+			for _, name := range []string{"a", "b", "c"} {
+				pods[name] = pod(name, newNetNS(t))
+				if _, err := r.add(t.Context(), pods[name]); err != nil {
+					t.Fatal(err)
+				}
+			}
+			before := n.links()
+			n.kill()
+			if err := lose(filepath.Join(n.Dir, "journal")); err != nil {
+				t.Fatal(err)
+			}
+			host := func(name string) string { return podlink.HostName(name, "eth0") }
+			n.in(func() error {
+				for _, change := range [][2]string{{host("a"), "tmp"}, {host("b"), host("a")}, {"tmp", host("b")}, {host("c"), "stray"}} {
+					link, err := netlink.LinkByName(change[0])
+					if err != nil {
+						return err
+					}
+					if err := netlink.LinkSetName(link, change[1]); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			n.start()
+			if after := n.links(); !slices.Equal(after, before) {
+				t.Errorf("the node has %v, had %v", after, before)
+			}
+			next, err := r.add(t.Context(), pod("d", newNetNS(t)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := addressOf(next); got != "10.1.0.5" {
+				t.Errorf("the next pod has %s", got)
+			}
+			for i, name := range []string{"a", "c"} {
+				if err := r.del(t.Context(), pods[name]); err != nil {
+					t.Error(err)
+				}
+				if left := n.links(); len(left) != len(before)-i || slices.ContainsFunc(left, func(end podlink.HostEnd) bool { return end.Name == host(name) }) {
+					t.Errorf("behind the DEL of %s the node has %v", name, left)
+				}
 			}
 		})
 	}

@@ -3,7 +3,6 @@ package cni
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -60,9 +59,6 @@ func (s *Server) adopt(end podlink.HostEnd) error {
 	stamp, err := podlink.ParseStamp(end.Alias)
 	if err != nil {
 		return err
-	}
-	if want := podlink.HostName(stamp.ContainerID, stamp.Interface); want != end.Name {
-		return fmt.Errorf("the alias %q belongs to %s", end.Alias, want)
 	}
 	a := ipam.Attachment{
 		Request: ipam.Request{Key: ipam.Key{ContainerID: stamp.ContainerID, IfName: stamp.Interface},

@@ -26,6 +26,9 @@ func Check(s Spec) error {
 	defer e.close()
 	host, link, peer := e.host, e.link, e.peer
 	var wrong []string
+	if name := link.Attrs().Name; name != s.HostInterface {
+		wrong = append(wrong, fmt.Sprintf("the node's interface is called %s and not %s", name, s.HostInterface))
+	}
 	if peer.Attrs().Name != s.Interface {
 		wrong = append(wrong, fmt.Sprintf("the pod's interface is called %s and not %s", peer.Attrs().Name, s.Interface))
 	}

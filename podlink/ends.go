@@ -32,11 +32,11 @@ func (s Spec) open() (e *ends, err error) {
 	if e.host, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
 		return e, fmt.Errorf("open netlink: %w", err)
 	}
-	e.link, err = e.host.LinkByName(s.HostInterface)
+	e.link, err = find(e.host, s.HostInterface)
 	if isGone(err) {
 		return e, fmt.Errorf("the node has no interface %s: %w", s.HostInterface, err)
 	} else if err != nil {
-		return e, fmt.Errorf("find %s: %w", s.HostInterface, err)
+		return e, err
 	}
 	if e.peer, err = s.peer(e.host, e.link, e.ns); err == nil && e.peer == nil {
 		err = fmt.Errorf("the other end of %s is not in %s", s.HostInterface, s.NetNS)

@@ -11,7 +11,8 @@
 //
 // The host end is Weft's by its name, and its alias says whose it is and which
 // addresses the pod has in which network, so that what the node's memory may have
-// lost can be read back from the kernel. Start reading at Spec and Ensure.
+// lost can be read back from the kernel. Where somebody has changed names, the alias is
+// what counts. Start reading at Spec and Ensure.
 package podlink
 
 import (
@@ -331,41 +332,57 @@ func family(a netip.Addr) int {
 	return netlink.FAMILY_V6
 }
 
-// Remove removes a pod's interface by the name of its host end. It succeeds
-// when the interface is gone already, and refuses what is not Weft's.
+// Remove removes a pod's interface by the name of its host end, also where somebody has
+// given it another. It succeeds when the interface is gone already, and refuses what is
+// not Weft's.
 func Remove(hostInterface string) error {
 	if !IsHostName(hostInterface) {
 		return fmt.Errorf("%q is not the name of a pod's interface", hostInterface)
 	}
-	link, err := netlink.LinkByName(hostInterface)
-	switch {
-	case isGone(err):
+	return onHost(func(h *netlink.Handle) error {
+		link, err := find(h, hostInterface)
+		switch {
+		case isGone(err):
+			return nil
+		case err != nil:
+			return err
+		case link.Type() != "veth":
+			return fmt.Errorf("%s is a %s and not a veth: remove it by hand", hostInterface, link.Type())
+		}
+		if err := h.LinkDel(link); err != nil && !isGone(err) {
+			return fmt.Errorf("remove %s: %w", hostInterface, err)
+		}
 		return nil
-	case err != nil:
-		return fmt.Errorf("find %s: %w", hostInterface, err)
-	case link.Type() != "veth":
-		return fmt.Errorf("%s is a %s and not a veth: remove it by hand", hostInterface, link.Type())
-	}
-	if err := netlink.LinkDel(link); err != nil && !isGone(err) {
-		return fmt.Errorf("remove %s: %w", hostInterface, err)
-	}
-	return nil
+	})
 }
 
-// Exists reports whether the node has an interface of this name.
-func Exists(hostInterface string) (bool, error) {
-	_, err := netlink.LinkByName(hostInterface)
-	switch {
-	case isGone(err):
-		return false, nil
-	case err != nil:
-		return false, fmt.Errorf("find %s: %w", hostInterface, err)
+// Exists reports whether the node has the host end of this name, whatever it is called
+// now.
+func Exists(hostInterface string) (there bool, err error) {
+	err = onHost(func(h *netlink.Handle) error {
+		_, err := find(h, hostInterface)
+		there = err == nil
+		if isGone(err) {
+			return nil
+		}
+		return err
+	})
+	return there, err
+}
+
+// onHost calls f with what speaks with the node's kernel.
+func onHost(f func(*netlink.Handle) error) error {
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("open netlink: %w", err)
 	}
-	return true, nil
+	defer h.Close()
+	return f(h)
 }
 
 // HostEnd is a host end found on the node.
 type HostEnd struct {
+	// Name is the one that it was made with, whatever it is called now.
 	Name  string
 	Index int
 	MTU   int
@@ -374,26 +391,28 @@ type HostEnd struct {
 	Alias string
 }
 
-// List returns the host ends on the node.
-func List() ([]HostEnd, error) {
-	for {
-		links, err := netlink.LinkList()
-		if errors.Is(err, netlink.ErrDumpInterrupted) {
-			continue
-		}
+// List returns the host ends on the node, each by what its alias says. One whose alias
+// says nothing is there by its name, if that is no other's.
+func List() (ends []HostEnd, err error) {
+	err = onHost(func(h *netlink.Handle) error {
+		links, err := list(h)
 		if err != nil {
-			return nil, fmt.Errorf("list interfaces: %w", err)
+			return err
 		}
-		var ends []HostEnd
+		own, _ := Owners(links, Belongs)
 		for _, link := range links {
-			a := link.Attrs()
-			if link.Type() != "veth" || !IsHostName(a.Name) || len(a.HardwareAddr) != 6 {
+			a, name := link.Attrs(), Belongs(link)
+			if name == "" && link.Type() == "veth" && IsHostName(a.Name) && own[a.Name] == nil {
+				name, own[a.Name] = a.Name, link
+			}
+			if name == "" || own[name] != link || len(a.HardwareAddr) != 6 {
 				continue
 			}
-			ends = append(ends, HostEnd{Name: a.Name, Index: a.Index, MTU: a.MTU, MAC: plan.MAC(a.HardwareAddr), Alias: a.Alias})
+			ends = append(ends, HostEnd{Name: name, Index: a.Index, MTU: a.MTU, MAC: plan.MAC(a.HardwareAddr), Alias: a.Alias})
 		}
-		return ends, nil
-	}
+		return nil
+	})
+	return ends, err
 }
 
 func isGone(err error) bool {

@@ -385,14 +385,14 @@ func TestAnothersInterfaceIsLeftAlone(t *testing.T) {
 	s := spec(pod)
 	in(t, node, func() error {
 		theirs := s
-		theirs.NetNS, theirs.ContainerID = other, "c2"
-		if err := ensure(theirs); err != nil {
+		theirs.NetNS, theirs.ContainerID, theirs.HostInterface = other, "c2", HostName("c2", "eth0")
+		if err := errors.Join(ensure(theirs), call(theirs.HostInterface, s.HostInterface)); err != nil {
 			return err
 		}
 		if err := ensure(s); err == nil || err.Error() != s.HostInterface+" belongs to interface eth0 of container c2" {
 			t.Error(err)
 		}
-		return Check(theirs)
+		return errors.Join(call(s.HostInterface, theirs.HostInterface), Check(theirs))
 	})
 }
 

@@ -1,0 +1,82 @@
+package podlink
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/vishvananda/netlink"
+)
+
+// Belongs returns the name that an interface of the node was made with, whatever it is
+// called now: its alias says so. It is empty for what is no host end, and for one that is
+// half made.
+func Belongs(l netlink.Link) string {
+	if l.Type() != "veth" {
+		return ""
+	}
+	stamp, err := ParseStamp(l.Attrs().Alias)
+	if err != nil {
+		return ""
+	}
+	return HostName(stamp.ContainerID, stamp.Interface)
+}
+
+// Owners returns the interfaces that ought to have a name, by that name. right tells it of
+// each, or nothing. Where several ought to have one name, it is the oldest's, and the
+// others are copies.
+func Owners(links []netlink.Link, right func(netlink.Link) string) (own map[string]netlink.Link, copies []netlink.Link) {
+	own = map[string]netlink.Link{}
+	for _, l := range links {
+		name := right(l)
+		if name == "" {
+			continue
+		}
+		old, several := own[name]
+		if !several || l.Attrs().Index < old.Attrs().Index {
+			own[name], l = l, old
+		}
+		if several {
+			copies = append(copies, l)
+		}
+	}
+	return own, copies
+}
+
+// list returns the interfaces of the node.
+func list(h *netlink.Handle) ([]netlink.Link, error) {
+	for {
+		links, err := h.LinkList()
+		switch {
+		case errors.Is(err, netlink.ErrDumpInterrupted):
+			continue
+		case err != nil:
+			return nil, fmt.Errorf("list interfaces: %w", err)
+		}
+		return links, nil
+	}
+}
+
+// find returns the host end of a name by what its alias says. One of the name whose alias
+// says nothing is half made, or another's.
+func find(h *netlink.Handle, name string) (netlink.Link, error) {
+	named, err := h.LinkByName(name)
+	if err != nil && !isGone(err) {
+		return nil, fmt.Errorf("find %s: %w", name, err)
+	}
+	if err == nil && Belongs(named) == name {
+		return named, nil
+	}
+	links, failure := list(h)
+	if failure != nil {
+		return nil, failure
+	}
+	own, _ := Owners(links, Belongs)
+	if l, ok := own[name]; ok {
+		return l, nil
+	}
+	if err == nil && Belongs(named) != "" {
+		return nil, fmt.Errorf("find %s: what has the name is %s: %w", name, Belongs(named), syscall.ENODEV)
+	}
+	return named, err
+}

@@ -1,0 +1,93 @@
+package podlink
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+)
+
+// call gives an interface of the node another name.
+func call(name, other string) error {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	return netlink.LinkSetName(link, other)
+}
+
+// TestWhoseAnInterfaceIsItsAliasSays has somebody change the names of two pods' interfaces,
+// and give another's interface one of them. Each is found as its own pod's, and what is
+// removed is that and nothing else.
+func TestWhoseAnInterfaceIsItsAliasSays(t *testing.T) {
+	one, two := HostName("c1", "eth0"), HostName("c2", "eth0")
+	veth := func(name string) error {
+		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: "other"})
+	}
+	for what, c := range map[string]struct {
+		do func() error
+		// left is what of the interfaces is left once the first pod's is removed.
+		left []string
+	}{
+		"each has its own":        {func() error { return nil }, []string{two}},
+		"they have each other's":  {func() error { return errors.Join(call(one, "tmp"), call(two, one), call("tmp", two)) }, []string{one}},
+		"one has a strange one":   {func() error { return call(one, "stray") }, []string{two}},
+		"one has the other's":     {func() error { return errors.Join(call(two, "stray"), call(one, two)) }, []string{"stray"}},
+		"another's has its name":  {func() error { return errors.Join(call(one, "stray"), veth(one)) }, []string{one, two}},
+		"another's has the third": {func() error { return errors.Join(call(two, "stray"), call(one, two), veth(one)) }, []string{one, "stray"}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			node := newNetNS(t)
+			first, second := spec(newNetNS(t)), spec(newNetNS(t))
+			second.ContainerID, second.HostInterface = "c2", two
+			in(t, node, func() error {
+				if err := errors.Join(ensure(first), ensure(second)); err != nil {
+					return err
+				}
+				indexes := map[string]int{}
+				for _, name := range []string{one, two} {
+					link, err := netlink.LinkByName(name)
+					if err != nil {
+						return err
+					}
+					indexes[name] = link.Attrs().Index
+				}
+				if err := c.do(); err != nil {
+					return err
+				}
+				ends, err := List()
+				if err != nil || len(ends) != 2 || ends[0].Index != indexes[ends[0].Name] || ends[1].Index != indexes[ends[1].Name] {
+					return fmt.Errorf("the host ends are %v, %w; they were %v", ends, err, indexes)
+				}
+				if link, err := netlink.LinkByName(one); err != nil || link.Attrs().Index != indexes[one] {
+					if err := Check(first); err == nil || !strings.Contains(err.Error(), "and not "+one) {
+						return fmt.Errorf("the check says %v", err)
+					}
+				}
+				for range 2 {
+					if err := Remove(one); err != nil {
+						return err
+					}
+					if _, err := netlink.LinkByIndex(indexes[one]); !isGone(err) {
+						return fmt.Errorf("the first pod's interface is not gone: %v", err)
+					}
+					for _, name := range c.left {
+						if _, err := netlink.LinkByName(name); err != nil {
+							return fmt.Errorf("%s is gone: %w", name, err)
+						}
+					}
+					if there, err := Exists(two); err != nil || !there {
+						return fmt.Errorf("the second pod's is there: %t, %w", there, err)
+					}
+					// Another's that says nothing cannot be told from one half made, once the pod's is gone.
+					if strings.HasPrefix(what, "another's") {
+						break
+					}
+				}
+				return nil
+			})
+		})
+	}
+}
