@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/plan"
@@ -223,7 +224,7 @@ func (v view) choose() (Subnet, string, error) {
 	if s, able := v.granted(); able {
 		return s, "it is reserved for the node", nil
 	} else if !s.IsZero() {
-		return Subnet{}, "", fmt.Errorf("subnet %s is reserved for node %s, but the configuration does not allow it, or another has a part of it; make the reservation anew", s, v.node.Name)
+		return Subnet{}, "", fmt.Errorf("subnet %s is reserved for node %s, but the configuration does not allow it, another has a part of it, or it has one of the nodes' own network (here %s); make the reservation anew", s, v.node.Name, v.network())
 	}
 	// By any other subnet others would lose pods that live on this one alone.
 	if v.free(v.former) && v.inUse(v.former) && !v.kept(v.former) {
@@ -241,7 +242,7 @@ func (v view) choose() (Subnet, string, error) {
 			return s, "it is the node's by the plug-in that the cluster changes from", nil
 		}
 	}
-	if v.free(v.former) {
+	if v.free(v.former) && v.spares(v.former) {
 		return v.former, "it is what the subnet file names", nil
 	}
 	// Both families are picked by the same number, so that nodes that pick at
@@ -254,7 +255,7 @@ func (v view) choose() (Subnet, string, error) {
 		if !r.IsZero() {
 			free = v.freeIn(r)
 			if len(free) == 0 {
-				return Subnet{}, "", fmt.Errorf("no subnet is free between %s and %s; delete leases that are not needed, or widen the configuration", r.Min, r.Max)
+				return Subnet{}, "", v.exhausted(r)
 			}
 			n = min(n, len(free))
 		}
@@ -279,7 +280,7 @@ func (v view) granted() (s Subnet, able bool) {
 	mine := v.reserved.of(v.node.Name)
 	for _, able := range []func(Subnet) bool{v.settings.Allows, v.settings.Bears} {
 		for _, s := range mine {
-			if able(s) && v.unclaimed(s) {
+			if able(s) && v.unclaimed(s) && (v.spares(s) || v.inUse(s)) {
 				return s, true
 			}
 		}
@@ -307,6 +308,38 @@ func (v view) unclaimed(s Subnet) bool {
 		!slices.ContainsFunc(s.Prefixes(), func(own netip.Prefix) bool {
 			return slices.ContainsFunc(v.node.Kept, func(p netip.Prefix) bool { return p != own && p.Overlaps(own) })
 		})
+}
+
+// spares reports whether a subnet has nothing of the node's own network, and no address of
+// a node: pods would take the place of what is there. Where pods are there already, or the
+// node has a lease, it is too late to ask.
+func (v view) spares(s Subnet) bool {
+	return !slices.ContainsFunc(s.Prefixes(), func(p netip.Prefix) bool {
+		_, who := v.owner.within(p)
+		return who != "" || slices.ContainsFunc(v.node.Prefixes, p.Overlaps)
+	})
+}
+
+// exhausted says that a range has no subnet for the node.
+func (v view) exhausted(r Range) error {
+	if v.spares(Subnet{V4: r.Network}) {
+		return fmt.Errorf("no subnet is free between %s and %s; delete leases that are not needed, or widen the configuration", r.Min, r.Max)
+	}
+	return fmt.Errorf("no subnet is free between %s and %s outside of the nodes' own network (here %s); give subnets from another range, or delete leases that are not needed", r.Min, r.Max, v.network())
+}
+
+// network is the node's own network, for people.
+func (v view) network() string {
+	var words []string
+	for _, p := range v.node.Prefixes {
+		words = append(words, p.String())
+	}
+	for _, a := range v.node.Addresses {
+		if !slices.ContainsFunc(v.node.Prefixes, func(p netip.Prefix) bool { return p.Contains(a) }) {
+			words = append(words, a.String())
+		}
+	}
+	return strings.Join(words, ", ")
 }
 
 // given reports whether another node has a part of a subnet by another plug-in.
@@ -342,8 +375,9 @@ func (v view) subnetOf(addresses []netip.Addr) Subnet {
 	return s
 }
 
-// freeIn returns the first subnets of a range that nobody has. It takes a step for each of
-// them and for each that somebody has, however much of the range that one covers.
+// freeIn returns the first subnets of a range that nobody has, and that spare the nodes'
+// own network. It takes a step for each of them and for each that somebody has, however
+// much of the range that one covers.
 func (v view) freeIn(r Range) []netip.Prefix {
 	var prefixes []netip.Prefix
 	for _, l := range v.leases {
@@ -352,7 +386,10 @@ func (v view) freeIn(r Range) []netip.Prefix {
 	for s := range v.reserved {
 		prefixes = append(prefixes, s.Prefixes()...)
 	}
-	prefixes = slices.Concat(prefixes, v.taken(), v.node.Kept)
+	prefixes = slices.Concat(prefixes, v.taken(), v.node.Kept, v.node.Prefixes)
+	for _, a := range slices.Concat(v.owner.addresses, slices.Concat(slices.Collect(maps.Values(v.owner.nodes))...)) {
+		prefixes = append(prefixes, netip.PrefixFrom(a, a.BitLen()))
+	}
 	slices.SortFunc(prefixes, netip.Prefix.Compare)
 	var taken subnet.Set
 	for _, p := range prefixes {

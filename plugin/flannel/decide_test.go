@@ -77,6 +77,9 @@ func (w *world) settle(name string) (Subnet, error) {
 			if !v.free(s.subnet) && !(v.inUse(s.subnet) && v.settings.Bears(s.subnet) && v.unclaimed(s.subnet)) {
 				w.t.Fatalf("node %s takes %s, which is not free", name, s.subnet)
 			}
+			if !v.spares(s.subnet) && !v.inUse(s.subnet) {
+				w.t.Fatalf("node %s takes %s, which has one of the nodes' own network", name, s.subnet)
+			}
 			w.created++
 			s.object.Created = w.created
 			w.leases[s.object.Name] = s.object
@@ -114,7 +117,7 @@ func TestNodesAndLeases(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"start": func(t *rapid.T) {
 				if n := name.Draw(t, "start"); w.nodes[n] == nil {
-					w.nodes[n] = &plugin.Node{Name: n, Addresses: addresses(), MTU: 1500}
+					w.nodes[n] = &plugin.Node{Name: n, Addresses: addresses(), MTU: 1500, Prefixes: []netip.Prefix{netip.MustParsePrefix("172.30.0.0/24")}}
 				}
 			},
 			"forget subnet file": func(t *rapid.T) { delete(w.former, name.Draw(t, "forget")) },
@@ -256,6 +259,66 @@ func TestSubnetsOfPodsAreAdopted(t *testing.T) {
 			pod := netip.MustParseAddr("10.5.0.2")
 			first.Endpoints = []plugin.Endpoint{{Interface: "weft0", Network: plan.DefaultNetwork, Addresses: []netip.Addr{pod, netip.MustParseAddr("fd00:5::2")}, MAC: plan.MACOf(pod)}}
 		})
+	}
+}
+
+// A node's subnet is never on the nodes' own network, whatever names it: the configuration,
+// a reservation, what the node had, or what is free; neither while the cluster changes nor
+// without. But what pods live on stays. Where the network has room beside, the node gets a
+// subnet of that.
+func TestNoSubnetIsOnTheNodesOwnNetwork(t *testing.T) {
+	taken := map[bool]int{}
+	rapid.Check(t, func(t *rapid.T) {
+		within := func(name string, from, to int) string { return fmt.Sprint(rapid.IntRange(from, to).Draw(t, name)) }
+		subnet := func(name string) Subnet {
+			return Subnet{V4: netip.MustParsePrefix("172.30." + within(name, 0, 7) + ".0/24")}
+		}
+		bits := rapid.SampledFrom([]int{16, 21, 24, 26, 32}).Draw(t, "bits")
+		node := plugin.Node{Name: "node1", Addresses: []netip.Addr{netip.MustParseAddr("172.30." + within("third", 0, 7) + ".9")}, MTU: 1500, Beside: rapid.Bool().Draw(t, "beside")}
+		if bits < 32 {
+			p, _ := node.Addresses[0].Prefix(bits)
+			node.Prefixes = []netip.Prefix{p}
+		}
+		other := netip.MustParseAddr("172.30." + within("other's third", 0, 7) + ".8")
+		settings, err := ParseSettings([]byte(`{"Network":"172.30.0.0/` + within("network", 20, 21) + `","Backend":{"Type":"vxlan"}}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		v := view{settings: settings, config: []byte("{}"), node: node, forced: rapid.Bool().Draw(t, "forced"), reserved: reservations{},
+			owner: owner{name: node.Name, addresses: node.Addresses, nodes: map[string][]netip.Addr{"node2": {other}}}, pick: func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "pick") }}
+		if rapid.Bool().Draw(t, "had") {
+			v.former = subnet("former")
+		}
+		if rapid.Bool().Draw(t, "is reserved") {
+			s := subnet("reserved")
+			v.reserved[s] = &reservation{Node: node.Name}
+		}
+		if rapid.Bool().Draw(t, "has a pod") {
+			v.node.Endpoints = []plugin.Endpoint{{Addresses: []netip.Addr{subnet("pod's").V4.Addr().Next().Next()}}}
+		}
+		s, err := v.decide()
+		if err != nil {
+			room := false
+			for i := range 8 {
+				room = room || v.free(Subnet{V4: netip.MustParsePrefix(fmt.Sprintf("172.30.%d.0/24", i))}) && v.spares(Subnet{V4: netip.MustParsePrefix(fmt.Sprintf("172.30.%d.0/24", i))})
+			}
+			if room && len(v.reserved) == 0 && (!node.Beside || v.forced) {
+				t.Fatalf("there is room, and the node says %v", err)
+			}
+			return
+		}
+		on := node.Prefixes
+		for _, a := range append(node.Addresses, other) {
+			on = append(on, netip.PrefixFrom(a, 32))
+		}
+		touches := slices.ContainsFunc(on, s.subnet.V4.Overlaps)
+		if lives := v.inUse(s.subnet); touches && !lives {
+			t.Fatalf("%s is taken (%s); the nodes' own network is %v", s.subnet, s.reason, on)
+		}
+		taken[touches]++
+	})
+	if taken[true] == 0 || taken[false] == 0 {
+		t.Errorf("on the nodes' own network, for pods, and beside it: %v", taken)
 	}
 }
 
