@@ -129,6 +129,9 @@ type DataPlane struct {
 	// forwards says for which families the node was made a router since the
 	// kernel was read.
 	forwards [2]bool
+	// misnamed are the interfaces that could not have the names that they ought to have when
+	// all was read last, by these names.
+	misnamed map[string]rtnl.Misnamed
 	// down are the endpoints' interfaces, and the tunnels' devices, that were down when
 	// they were last looked at.
 	down map[string]bool
@@ -393,7 +396,7 @@ func (d *DataPlane) look() (same bool, err error) {
 	d.looks++
 	c, p := d.compiler, d.current
 	inv, err := d.kernel.List()
-	if err != nil {
+	if err != nil || len(d.misnamed) > 0 {
 		return false, err
 	}
 	n := &rtnl.Node{}
@@ -420,12 +423,12 @@ func (d *DataPlane) look() (same bool, err error) {
 		}
 	}
 	for name := range c.missing {
-		if _, ok := inv.ByName[name]; ok {
+		if _, ok := inv.Endpoint(name); ok {
 			return false, nil
 		}
 	}
 	for name, index := range c.node.Links {
-		if l, ok := inv.ByName[name]; !ok || l.Attrs().Index != index || l.Attrs().Flags&net.FlagUp == 0 || l.Attrs().MasterIndex != 0 {
+		if l, ok := inv.Endpoint(name); !ok || l.Attrs().Index != index || l.Attrs().Flags&net.FlagUp == 0 || l.Attrs().MasterIndex != 0 {
 			return false, nil
 		}
 	}
@@ -443,8 +446,8 @@ func (d *DataPlane) sync(p *plan.Plan) (trouble, err error) {
 	if err != nil {
 		return nil, err
 	}
-	changed, notBack := d.kernel.PutBack(inv, d.names())
-	if changed {
+	changed, misnamed, notBack := d.kernel.PutBack(inv, d.known(inv, p))
+	if d.misnamed = misnamed; changed {
 		if inv, err = d.kernel.List(); err != nil {
 			return nil, err
 		}
@@ -460,7 +463,7 @@ func (d *DataPlane) sync(p *plan.Plan) (trouble, err error) {
 	}
 	d.down = map[string]bool{}
 	for k := range p.Endpoints.All() {
-		if l, ok := inv.ByName[k.Interface]; ok {
+		if l, ok := inv.Endpoint(k.Interface); ok && d.mayBe(k.Interface) {
 			n.Links[k.Interface] = l.Attrs().Index
 			d.down[k.Interface] = l.Attrs().Flags&net.FlagUp == 0
 		}
@@ -504,20 +507,37 @@ func (d *DataPlane) sync(p *plan.Plan) (trouble, err error) {
 	return errors.Join(notBack, bridgeTrouble, released, inOrder(tunnelTrouble), settings, d.removeDevices(inv, p)), err
 }
 
-// names are those of the interfaces that lead to endpoints and into tunnels, by their
-// indexes, as they were known last.
-func (d *DataPlane) names() map[int]string {
-	names := map[int]string{}
+// known returns what the interfaces of endpoints, and Weft's devices, were called when they
+// were known last. A device that a plan does not need and that is named as Weft's another
+// data plane may have taken over.
+func (d *DataPlane) known(inv *rtnl.Links, p *plan.Plan) rtnl.Known {
+	known := rtnl.Known{}
 	if d.compiler == nil {
-		return names
+		return known
 	}
-	for name, index := range d.compiler.node.Links {
-		names[index] = name
+	n := d.compiler.node
+	for name, index := range n.Links {
+		known[index] = name
 	}
-	for name, device := range d.compiler.node.Tunnels {
-		names[device.Index] = d.stamps.TunnelPrefix + name
+	for _, l := range inv.All {
+		index := l.Attrs().Index
+		name, own := n.Own(index)
+		needed := len(p.Local.Pools) > 0
+		if tunnel, ok := n.Tunnel(index); ok {
+			_, needed = p.Local.Tunnel(tunnel)
+		}
+		if own && (needed || !datapath.OwnsInterface(l.Attrs().Name)) {
+			known[index] = name
+		}
 	}
-	return names
+	return known
+}
+
+// mayBe reports whether what has an endpoint's name may be its interface: where that could
+// not be given the name, it is not.
+func (d *DataPlane) mayBe(name string) bool {
+	m, misnamed := d.misnamed[name]
+	return !misnamed || m.Copy
 }
 
 // update changes what leads from the current plan to p, and tries again what is owed. It
@@ -529,7 +549,7 @@ func (d *DataPlane) update(p *plan.Plan, changes plan.Diff) (bool, error) {
 	}
 	index := func(name string) int {
 		l, err := d.kernel.LinkByName(name)
-		if err != nil {
+		if err != nil || !rtnl.MayBe(l, name) || !d.mayBe(name) {
 			return 0
 		}
 		d.down[name] = l.Attrs().Flags&net.FlagUp == 0
@@ -791,12 +811,21 @@ func (d *DataPlane) report(p *plan.Plan) error {
 		errs = append(errs, c.blame(r.Route.Link, &datapath.EntryError{Entry: r.String(), Origin: c.originOf(r.Key), Err: r.Err}))
 	}
 	errs = append(errs, c.problems...)
+	for _, name := range slices.Sorted(maps.Keys(d.misnamed)) {
+		if m := d.misnamed[name]; !c.missing[name] {
+			errs = append(errs, &datapath.EntryError{Entry: "interface " + name, Err: m.Problem(name)})
+		}
+	}
 	if len(c.missing) == 0 {
 		return errors.Join(errs...)
 	}
 	for k, e := range p.Endpoints.All() {
 		if c.missing[k.Interface] {
-			errs = append(errs, &datapath.EndpointError{Interface: k.Interface, Name: e.Name, Origin: e.Origin, Err: datapath.ErrMissing})
+			missing := &datapath.EndpointError{Interface: k.Interface, Name: e.Name, Origin: e.Origin, Err: datapath.ErrMissing}
+			if !d.mayBe(k.Interface) {
+				missing.Err = d.misnamed[k.Interface].Problem(k.Interface)
+			}
+			errs = append(errs, missing)
 		}
 	}
 	return errors.Join(errs...)

@@ -114,9 +114,14 @@ func (d *DataPlane) judge(n *news) []datapath.Disturbance {
 	}
 	for name := range c.missing {
 		if n.Names[name] {
-			if _, err := d.kernel.LinkByName(name); err == nil {
+			if l, err := d.kernel.LinkByName(name); err == nil && rtnl.MayBe(l, name) && d.mayBe(name) {
 				say("interface %s is there", name)
 			}
+		}
+	}
+	for name, m := range d.misnamed {
+		if m.Over(name, n.Links, d.kernel.LinkByIndex) {
+			say("interface %s, whose name or alias no other has now", name)
 		}
 	}
 	for name := range n.Names {
@@ -235,7 +240,7 @@ func (d *DataPlane) wrongLink(index int, gone bool, names map[int]string) string
 		return "" // who makes them tells of that
 	case err != nil:
 		return "interface " + name
-	case l.Attrs().Name != name:
+	case l.Attrs().Name != name || endpoint && !rtnl.MayBe(l, name):
 		return fmt.Sprintf("interface %s, which is %s now", name, l.Attrs().Name)
 	case l.Attrs().MasterIndex != 0:
 		return "interface " + name + ", which is in a bridge now"

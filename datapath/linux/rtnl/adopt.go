@@ -7,9 +7,7 @@ import (
 	"slices"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
-	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/datapath/linux/stamps"
 	"github.com/weftnet/weft/plan"
 )
@@ -54,10 +52,10 @@ func (k *Kernel) Adopt(theirs *Links) error {
 		k.record("set group %d of interface %d", k.stamps.Group, l.Attrs().Index)
 	}
 	if l, ok := theirs.Own(theirs.stamps.Bridge, BridgeKind); ok {
-		errs = append(errs, k.rename(theirs, l, k.stamps.Bridge))
+		errs = append(errs, k.take(theirs, l, k.stamps.Bridge))
 	}
 	for name, l := range theirs.OwnTunnels() {
-		errs = append(errs, k.rename(theirs, l, k.stamps.TunnelPrefix+name))
+		errs = append(errs, k.take(theirs, l, k.stamps.TunnelPrefix+name))
 	}
 	// What leads to the same MAC is not written anew, and would go with the other.
 	reader := *k
@@ -72,51 +70,11 @@ func (k *Kernel) Adopt(theirs *Links) error {
 	return errors.Join(errs...)
 }
 
-// PutBack gives interfaces their names back, which are known by their indexes, and takes
-// them, and Weft's devices, out of others' bridges. Only those are renamed that still wear
-// the data plane's stamps: the group, or a tunnel's kind. It reports whether anything was
-// changed. What is named as Weft's another data plane may have taken over.
-func (k *Kernel) PutBack(inv *Links, names map[int]string) (bool, error) {
-	var errs []error
-	changed, devices := false, inv.OwnLinks()
-	for _, l := range inv.All {
-		name, known := names[l.Attrs().Index]
-		stamped := l.Attrs().Group == k.stamps.Group || l.Type() == VXLANKind
-		if known && stamped && !datapath.OwnsInterface(l.Attrs().Name) {
-			if _, taken := inv.ByName[name]; !taken {
-				errs = append(errs, k.rename(inv, l, name))
-				changed = true
-			}
-		}
-		own := slices.Contains(devices, l.Attrs().Index) || l.Attrs().Group == k.stamps.Group
-		if l.Attrs().MasterIndex == 0 || !own {
-			continue
-		}
-		changed = true
-		if err := k.LinkSetNoMaster(l); err != nil && !Gone(err) {
-			errs = append(errs, fmt.Errorf("take %s out of the bridge that somebody put it into: %w", l.Attrs().Name, err))
-			continue
-		}
-		k.record("take %s out of interface %d", l.Attrs().Name, l.Attrs().MasterIndex)
-	}
-	return changed, errors.Join(errs...)
-}
-
-// rename gives an interface another name, unless there is one of that name; then
-// whoever is removed takes the interface away.
-func (k *Kernel) rename(inv *Links, l netlink.Link, name string) error {
+// take gives another's device a name of this data plane's, unless there is one of that name;
+// then whoever is removed takes the device away.
+func (k *Kernel) take(inv *Links, l netlink.Link, name string) error {
 	if _, taken := inv.ByName[name]; taken {
 		return nil
 	}
-	err := k.LinkSetName(l, name)
-	if errors.Is(err, unix.EBUSY) {
-		if err = k.LinkSetDown(l); err == nil {
-			err = k.LinkSetName(l, name)
-		}
-	}
-	if err != nil && !Gone(err) {
-		return fmt.Errorf("rename %s to %s: %w", l.Attrs().Name, name, err)
-	}
-	k.record("rename %s to %s", l.Attrs().Name, name)
-	return nil
+	return k.rename(l, name)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/weftnet/weft/datapath/linux/message"
 	"github.com/weftnet/weft/datapath/linux/stamps"
 	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/podlink"
 )
 
 // Bytes that VXLAN (RFC 7348, section 5) puts in front of an inner packet: the
@@ -36,6 +37,20 @@ type Links struct {
 	stamps stamps.Stamps
 	All    []netlink.Link
 	ByName map[string]netlink.Link
+}
+
+// Endpoint returns the interface of an endpoint by its name. One whose alias says that it
+// is another's is none.
+func (i *Links) Endpoint(name string) (netlink.Link, bool) {
+	l, ok := i.ByName[name]
+	return l, ok && MayBe(l, name)
+}
+
+// MayBe reports whether an interface of a name is what ought to have that name, as far as
+// it says itself.
+func MayBe(l netlink.Link, name string) bool {
+	right := podlink.Belongs(l)
+	return right == "" || right == name
 }
 
 // List returns what interfaces there are.
@@ -276,7 +291,10 @@ func (k *Kernel) addVXLAN(t Overlay, mtu int) (netlink.Link, error) {
 	device := &netlink.Vxlan{LinkAttrs: attrs, VxlanId: int(spec.vni), Port: int(spec.port), SrcAddr: ip(spec.local), UDPCSum: spec.checksum}
 	if err := k.LinkAdd(device); err != nil {
 		if errors.Is(err, unix.EEXIST) {
-			return nil, fmt.Errorf("add %s: another device receives VNI %d on UDP port %d already: %w", t.Device, spec.vni, spec.port, err)
+			// The kernel asks where a device was made, and not where it is.
+			return nil, fmt.Errorf("add %s: a device that was made in this network namespace and is in another one now receives VNI %d on UDP port %d, %s itself if somebody moved it; "+
+				"find it in the others (ip netns exec NAME ip -d link show type vxlan; nsenter -n -t PID for those without a name) and delete it there, or end what runs there: %w",
+				t.Device, spec.vni, spec.port, t.Device, err)
 		}
 		return nil, fmt.Errorf("add %s: %w", t.Device, noModule(err, "vxlan"))
 	}

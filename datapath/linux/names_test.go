@@ -1,0 +1,222 @@
+package linux
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/datapath"
+	"github.com/weftnet/weft/datapath/linux/stamps"
+	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/podlink"
+)
+
+// named is a bench with the interfaces of pods a, b and c, whose aliases say whose they are.
+type named struct {
+	*bench
+	plan *plan.Plan
+	// names and indexes are those of the pods' interfaces.
+	names   map[string]string
+	indexes map[string]int
+}
+
+// aliasOf is what the alias of a pod's interface says.
+func aliasOf(pod string) podlink.Stamp {
+	return podlink.Stamp{ContainerID: pod, Interface: "eth0", Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 1, 1, 10 + pod[0] - 'a'})}, Network: plan.DefaultNetwork}
+}
+
+func newNamed(t *testing.T) *named {
+	if _, err := exec.LookPath("ip"); err != nil {
+		t.Skip("needs ip")
+	}
+	n := &named{bench: newBench(t), names: map[string]string{}, indexes: map[string]int{}}
+	text := tunnelPlan
+	for i, pod := range []string{"a", "b", "c"} {
+		stamp := aliasOf(pod)
+		name := podlink.HostName(pod, "eth0")
+		n.do(func() error {
+			if err := n.down(name, "pod-"+pod); err != nil {
+				return err
+			}
+			l := mustLink(t, name)
+			n.names[pod], n.indexes[pod] = name, l.Attrs().Index
+			return netlink.LinkSetAlias(l, stamp.String())
+		})
+		text += fmt.Sprintf("endpoint %s network default addresses %s mac 0a:58:0a:01:01:%02x anti-spoof\nroute default %s/32 endpoint %s\n", name, stamp.Addresses[0], 10+i, stamp.Addresses[0], name)
+	}
+	n.plan = mustParse(t, text)
+	n.mustApply(n.plan)
+	return n
+}
+
+// run executes commands, in which A, B and C are the names of the pods' interfaces.
+func (n *named) run(commands string) {
+	n.t.Helper()
+	names := strings.NewReplacer("ALIAS", aliasOf("a").String(), "A", n.names["a"], "B", n.names["b"], "C", n.names["c"])
+	n.do(func() error {
+		if out, err := exec.Command("sh", "-ec", names.Replace(commands)).CombinedOutput(); err != nil {
+			return errors.New(string(out))
+		}
+		return nil
+	})
+}
+
+// right checks that each of the pods has its interface, up and under its name, and its own
+// address leads there.
+func (n *named) right(pods ...string) {
+	n.t.Helper()
+	n.do(func() error {
+		for _, pod := range pods {
+			l, err := netlink.LinkByName(n.names[pod])
+			if err != nil {
+				return err
+			}
+			if l.Attrs().Index != n.indexes[pod] || l.Attrs().Flags&net.FlagUp == 0 || l.Attrs().Group != stamps.Default.Group {
+				n.t.Errorf("pod %s has interface %d with flags %v and group %d; it had %d", pod, l.Attrs().Index, l.Attrs().Flags, l.Attrs().Group, n.indexes[pod])
+			}
+			dst := ipNet(netip.PrefixFrom(aliasOf(pod).Addresses[0], 32))
+			routes, err := netlink.RouteListFiltered(unix.AF_INET, &netlink.Route{Dst: dst}, netlink.RT_FILTER_DST)
+			if err != nil || len(routes) != 1 || routes[0].LinkIndex != n.indexes[pod] {
+				n.t.Errorf("pod %s is behind interface %d, and its routes are %v, %v", pod, n.indexes[pod], routes, err)
+			}
+		}
+		return nil
+	})
+}
+
+// fresh puts another instance in the place of the data plane, as after a kill.
+func (n *named) fresh() {
+	n.t.Helper()
+	n.Close()
+	var err error
+	if n.DataPlane, err = NewAt(n.path, Config{}); err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { n.Close() })
+}
+
+// misnamings are what may be done to the names of pods' interfaces. said is what a user
+// reads where the names cannot be put right until heal is done, and cut are the pods
+// that have no network until then.
+var misnamings = map[string]struct{ do, said, cut, heal string }{
+	"one is renamed":                      {do: "ip link set A name stray"},
+	"one is renamed as Weft's":            {do: "ip link set A name weft-zz"},
+	"one is renamed as a pod's":           {do: "ip link set A name weft0123456789a"},
+	"two have each other's names":         {do: "ip link set A name tmp; ip link set B name A; ip link set tmp name B"},
+	"three have each other's names":       {do: "ip link set A name tmp; ip link set B name A; ip link set C name B; ip link set tmp name C"},
+	"one has another's, that a third":     {do: "ip link set A name tmp; ip link set B name A"},
+	"an agent was killed between":         {do: "ip link set A name weftx0; ip link set B name A; ip link set weftx0 name weftx1"},
+	"two, while what has a name is taken": {do: "ip link add weftx0 type dummy 2>/dev/null || ip link add weftx0 type bridge; ip link set A name tmp; ip link set B name A; ip link set tmp name B"},
+	"another's has the name": {do: "ip link set A name stray; ip link add A type bridge",
+		said: "it is called stray now, as another's interface has its name: delete that (ip link del A)", cut: "a", heal: "ip link del A"},
+	"another's has the name, and is renamed": {do: "ip link set A name stray; ip link add A type veth peer name x",
+		said: "it is called stray now", cut: "a", heal: "ip link set A name mine"},
+	"another's has the name of one, which has that of another": {do: "ip link set A name tmp; ip link set B name tmq; ip link set tmp name B; ip link add A type veth peer name x",
+		said: "it is called weftx0 now", cut: "a", heal: "ip link del A"},
+	"another's has its alias": {do: `ip link add copy type veth peer name x; ip link set copy alias "ALIAS"`,
+		said: "copy has the same alias: delete it (ip link del copy), or take that from it", heal: "ip link del copy"},
+	"another's has its alias and its name": {do: `ip link set A name stray; ip link add A type veth peer name x; ip link set A alias "ALIAS"`,
+		said: "it is called stray now", cut: "a", heal: "ip link del A"},
+}
+
+// TestPodsKeepTheirInterfacesWhateverTheseAreCalled changes the names of pods' interfaces
+// while a data plane watches, while one that repairs by chance does not, and while none
+// runs. What an interface's alias says is whose it is. Where another's has the name, the pod
+// is cut off rather than given another's, it is said, others go on, and it heals.
+func TestPodsKeepTheirInterfacesWhateverTheseAreCalled(t *testing.T) {
+	all := []string{"a", "b", "c"}
+	for what, c := range misnamings {
+		t.Run(what, func(t *testing.T) {
+			for how, repair := range map[string]func(n *named) error{
+				"unwatched": func(n *named) error { _, err := n.Repair(t.Context()); return err },
+				"killed":    func(n *named) error { n.fresh(); return n.Apply(t.Context(), n.plan) },
+			} {
+				t.Run(how, func(t *testing.T) {
+					n := newNamed(t)
+					n.run(c.do)
+					err := repair(n)
+					said := strings.ReplaceAll(c.said, "A", n.names["a"])
+					if said == "" && err != nil || said != "" && (err == nil || !strings.Contains(err.Error(), said)) {
+						t.Fatalf("it is said %v; expected %q", err, said)
+					}
+					if again := n.Apply(t.Context(), n.plan); fmt.Sprint(again) != fmt.Sprint(err) {
+						t.Errorf("it is said %v, and then %v", err, again)
+					}
+					for _, pod := range all {
+						if err := datapath.Concerning(err, n.names[pod]); (err != nil) != strings.Contains(c.cut, pod) {
+							t.Errorf("to pod %s matters %v", pod, err)
+						}
+					}
+					n.right(slices.DeleteFunc(slices.Clone(all), func(pod string) bool { return strings.Contains(c.cut, pod) })...)
+					if c.heal != "" {
+						n.run(c.heal)
+						if _, err := n.Repair(t.Context()); err != nil {
+							t.Errorf("healed, and it is said %v", err)
+						}
+					}
+					n.right(all...)
+					n.nothingToRepair()
+				})
+			}
+			t.Run("watched", func(t *testing.T) {
+				n := newNamed(t)
+				found := n.watch()
+				for _, commands := range []string{c.do, c.heal} {
+					n.run(commands)
+					if commands != "" && !(what == "another's has its alias" && commands == c.do) { // which is nothing of Weft's
+						t.Logf("it is told: %+v", <-found)
+					}
+					n.Repair(t.Context())
+				}
+				n.right(all...)
+			})
+		})
+	}
+}
+
+// TestDevicesGetTheirNamesBack has somebody rename what is no pod's. What was there stays,
+// and nothing is made anew beside it. What nobody saw is said.
+func TestDevicesGetTheirNamesBack(t *testing.T) {
+	n := newNamed(t)
+	index := func(name string) (i int) {
+		n.do(func() error { i = mustLink(t, name).Attrs().Index; return nil })
+		return i
+	}
+	for _, name := range []string{stamps.Default.Bridge, vxlanDevice} {
+		for _, to := range []string{"stray", "weft-zz", "weft1"} {
+			before := index(name)
+			n.run("ip link set " + name + " name " + to)
+			if _, err := n.Repair(t.Context()); err != nil {
+				t.Errorf("%s as %s: %v", name, to, err)
+			}
+			if after := index(name); after != before {
+				t.Errorf("%s was renamed to %s, and another was made: interface %d, it was %d", name, to, after, before)
+			}
+			n.right(slices.Sorted(maps.Keys(n.names))...)
+			n.nothingToRepair()
+		}
+	}
+	n.run("ip link set " + stamps.Default.Bridge + " name weft-zz")
+	n.fresh()
+	n.mustApply(n.plan)
+	said, err := n.Obstacles()
+	if text := strings.Join(said, "\n"); err != nil || !strings.Contains(text, "interface weft-zz has the address 10.1.1.1, which weft0 alone should have") {
+		t.Errorf("it is said %s, %v", text, err)
+	}
+	n.run("ip link del weft-zz")
+	if _, err := n.Repair(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if said, err := n.Obstacles(); err != nil || len(said) > 0 {
+		t.Errorf("it is said %q, %v", said, err)
+	}
+}

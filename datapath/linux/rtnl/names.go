@@ -1,0 +1,186 @@
+package rtnl
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/datapath"
+	"github.com/weftnet/weft/podlink"
+)
+
+// Whose an interface is does not hang on its name, as anybody may change that: the alias of
+// a pod's says it, and of others what was known of their index before. All else that Weft
+// writes goes by names. So interfaces get back the names that they ought to have before
+// anything else is looked at. One whose name another's interface has is as if it was
+// missing until that is gone.
+
+// Known are the names that interfaces had when they were known last, by their indexes.
+type Known map[int]string
+
+// Misnamed is an interface that cannot have the name that it ought to have.
+type Misnamed struct {
+	// Name is what it is called.
+	Name  string
+	Index int
+	// Holder is the index of the interface that has the other name.
+	Holder int
+	// Copy says that it claims to be what an older one is.
+	Copy bool
+}
+
+// Over reports whether it is over for the interface that ought to be called right, as far
+// as the interfaces of which something was told have to do with it.
+func (m Misnamed) Over(right string, told map[int]bool, find func(index int) (netlink.Link, error)) bool {
+	if _, ok := told[m.Index]; ok && m.Copy {
+		l, err := find(m.Index)
+		return err != nil || podlink.Belongs(l) != right
+	}
+	if _, ok := told[m.Holder]; ok && !m.Copy {
+		l, err := find(m.Holder)
+		return err != nil || l.Attrs().Name != right
+	}
+	return false
+}
+
+// Problem says what is wrong about the interface that ought to be called right, and what
+// to do.
+func (m Misnamed) Problem(right string) error {
+	if m.Copy {
+		return fmt.Errorf("%s has the same alias: delete it (ip link del %s), or take that from it (ip link set %s alias '')", m.Name, m.Name, m.Name)
+	}
+	return fmt.Errorf("it is called %s now, as another's interface has its name: delete that (ip link del %s), or give it another name", m.Name, right)
+}
+
+// right returns the name that an interface ought to have, where it is known. What was known
+// of its index counts only where it still wears the data plane's stamps: the group, or a
+// device's kind.
+func (k *Kernel) right(l netlink.Link, known Known) string {
+	if name := podlink.Belongs(l); name != "" {
+		return name
+	}
+	name := known[l.Attrs().Index]
+	if l.Attrs().Group == k.stamps.Group || l.Type() == VXLANKind || l.Type() == BridgeKind && name == k.stamps.Bridge {
+		return name
+	}
+	return ""
+}
+
+// rename is a step on the way to right names.
+type rename struct {
+	index int
+	to    string
+}
+
+// renames returns how interfaces come to the names that they ought to have, where named has
+// all names that there are, and which of them cannot, as another's interface has the name.
+// One that is in the way of another and cannot have its own gets a name that is nobody's.
+// After each of the steps the rest of them is what is left to do.
+func renames(named map[string]int, right map[int]string) (steps []rename, stuck []int) {
+	named = maps.Clone(named)
+	called := make(map[int]string, len(named))
+	for name, index := range named {
+		called[index] = name
+	}
+	move := func(index int, to string) {
+		steps = append(steps, rename{index, to})
+		delete(named, called[index])
+		named[to], called[index] = index, to
+	}
+	wrong := slices.DeleteFunc(slices.Sorted(maps.Keys(right)), func(index int) bool { return called[index] == right[index] })
+	for len(wrong) > 0 {
+		before := len(steps)
+		wrong = slices.DeleteFunc(wrong, func(index int) bool {
+			_, taken := named[right[index]]
+			if !taken {
+				move(index, right[index])
+			}
+			return !taken
+		})
+		if len(steps) > before {
+			continue
+		}
+		in := slices.IndexFunc(wrong, func(index int) bool { return slices.Contains(wrong, named[right[index]]) })
+		if in < 0 {
+			break
+		}
+		holder := named[right[wrong[in]]]
+		move(holder, nobodys(named))
+	}
+	return steps, wrong
+}
+
+// nobodys is a name that nothing has, and that no pod's interface and no device of Weft's
+// ought to have.
+func nobodys(named map[string]int) string {
+	for n := 0; ; n++ {
+		name := fmt.Sprintf("%sx%d", datapath.InterfacePrefix, n)
+		if _, taken := named[name]; !taken {
+			return name
+		}
+	}
+}
+
+// PutBack gives interfaces the names that they ought to have, and takes them, and Weft's
+// devices, out of others' bridges. It reports whether anything was changed, and those that
+// cannot have their names, by these.
+func (k *Kernel) PutBack(inv *Links, known Known) (changed bool, misnamed map[string]Misnamed, err error) {
+	own, copies := podlink.Owners(inv.All, func(l netlink.Link) string { return k.right(l, known) })
+	named, right := make(map[string]int, len(inv.All)), make(map[int]string, len(own))
+	for _, l := range inv.All {
+		named[l.Attrs().Name] = l.Attrs().Index
+	}
+	for name, l := range own {
+		right[l.Attrs().Index] = name
+	}
+	steps, stuck := renames(named, right)
+	var errs []error
+	for _, step := range steps {
+		changed = true
+		if errs = append(errs, k.rename(inv.byIndex(step.index), step.to)); errs[len(errs)-1] != nil {
+			break // the steps behind it need the name
+		}
+	}
+	misnamed = map[string]Misnamed{}
+	for _, l := range copies {
+		name := k.right(l, known)
+		misnamed[name] = Misnamed{Name: l.Attrs().Name, Index: l.Attrs().Index, Holder: own[name].Attrs().Index, Copy: true}
+	}
+	for _, index := range stuck {
+		name := right[index]
+		misnamed[name] = Misnamed{Name: own[name].Attrs().Name, Index: index, Holder: named[name]}
+	}
+	devices := inv.OwnLinks()
+	for _, l := range inv.All {
+		if l.Attrs().MasterIndex == 0 || !slices.Contains(devices, l.Attrs().Index) && l.Attrs().Group != k.stamps.Group {
+			continue
+		}
+		changed = true
+		if err := k.LinkSetNoMaster(l); err != nil && !Gone(err) {
+			errs = append(errs, fmt.Errorf("take %s out of the bridge that somebody put it into: %w", l.Attrs().Name, err))
+			continue
+		}
+		k.record("take %s out of interface %d", l.Attrs().Name, l.Attrs().MasterIndex)
+	}
+	return changed, misnamed, errors.Join(errs...)
+}
+
+// rename gives an interface another name, also in what was read of it.
+func (k *Kernel) rename(l netlink.Link, name string) error {
+	err := k.LinkSetName(l, name)
+	if errors.Is(err, unix.EBUSY) {
+		if err = k.LinkSetDown(l); err == nil {
+			err = k.LinkSetName(l, name)
+		}
+	}
+	if err != nil && !Gone(err) {
+		return fmt.Errorf("rename %s to %s: %w", l.Attrs().Name, name, err)
+	}
+	k.record("rename %s to %s", l.Attrs().Name, name)
+	l.Attrs().Name = name
+	return nil
+}
