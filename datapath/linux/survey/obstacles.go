@@ -37,7 +37,7 @@ type Subject struct {
 
 // Obstacles says which chains of others drop what endpoints send and get, or
 // the tunnel packets that carry it, which routing rules and routes lead it astray,
-// and which setting drops it; see datapath.Surveyor. What it cannot tell it leaves
+// which setting drops it, and what has a gateway's address; see datapath.Surveyor. What it cannot tell it leaves
 // out: it follows the rules of a chain as such a packet would meet them, and where
 // one that it does not understand might accept the packet, it is silent. It looks
 // at the calling thread's network namespace.
@@ -58,8 +58,22 @@ func (s *Subject) Obstacles() ([]string, error) {
 			found = append(found, why)
 		}
 	}
+	found = append(found, s.gatewaysElsewhere()...)
 	slices.Sort(found)
 	return slices.Compact(found), err
+}
+
+// gatewaysElsewhere says which other interfaces have the gateways' addresses: one that was
+// Weft's own and was renamed while no agent ran, as a rule.
+func (s *Subject) gatewaysElsewhere() (found []string) {
+	for _, pool := range s.Plan.Local.Pools {
+		if link := s.Node.Holding(pool.Gateway); link != 0 && s.Node.Bridge != 0 {
+			name := linkName(link)
+			found = append(found, fmt.Sprintf("interface %s has the address %s, which %s alone should have: programs that listen at each address of the node fail; delete it (ip link del %s), or take the address from it",
+				name, pool.Gateway, s.Node.Stamps.Bridge, name))
+		}
+	}
+	return found
 }
 
 // droppingLegacy says which chains of iptables-legacy drop packets.
