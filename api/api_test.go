@@ -285,6 +285,18 @@ func TestManyNodeProblems(t *testing.T) {
 	}
 }
 
+// TestNodeProblemsWithoutWords has somebody write problems into a Node that say nothing. Each
+// is told with words, of the Node.
+func TestNodeProblemsWithoutWords(t *testing.T) {
+	for _, text := range []string{`[{"object":"x"}]`, `[{}]`, `[null]`, `[{"kind":"Pod","name":"web","message":" "}]`} {
+		node := &corev1.Node{}
+		node.Name, node.Annotations = "node1", map[string]string{api.ProblemsAnnotation: text}
+		if got := api.NodeProblems(node); len(got) != 1 || got[0].Object() != "node node1" || !strings.Contains(got[0].Message, "look who writes the Node") {
+			t.Errorf("of %s it is said %v", text, got)
+		}
+	}
+}
+
 // TestManyNodeAddresses tries which addresses of a Node are believed.
 func TestManyNodeAddresses(t *testing.T) {
 	n := &corev1.Node{}

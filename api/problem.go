@@ -152,7 +152,10 @@ func NodeProblems(node *corev1.Node) []Problem {
 		}
 	}
 	for i, p := range problems {
-		if p.Kind == "" {
+		if strings.TrimSpace(p.Message) == "" {
+			problems[i] = own("its agent says a problem without a message, which no agent of Weft's does: look who writes the Node")
+		}
+		if problems[i].Kind == "" {
 			problems[i].Kind, problems[i].Name = Node.Kind, node.Name
 		}
 	}
