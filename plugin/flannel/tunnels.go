@@ -3,6 +3,7 @@ package flannel
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
@@ -90,13 +91,22 @@ func (c *compiler) putTunnels() {
 		}
 		c.b.PutNetwork(plan.NetworkKey{Name: plan.DefaultNetwork, Tunnel: o.name}, plan.Network{FirstVNI: c.settings.VNI, LastVNI: c.settings.VNI, Origin: c.config.String()})
 		t := plan.Tunnel{Name: o.name, VTEP: vtep, MAC: plan.MACOf(vtep), Port: c.settings.port(c.in.Config), Only: o.only}
-		// What the lease says is what peers go by, until it is written anew.
+		// What the lease says is what peers go by, until it is written anew. Where it says
+		// what is proven to be another's, they do not.
 		if c.own != nil {
-			if _, end := c.own.end(o); end != nil && end.MAC[0]&1 == 0 && !end.MAC.IsZero() {
+			if _, end := c.own.end(o); end != nil && end.MAC[0]&1 == 0 && !end.MAC.IsZero() && !c.isAnothers(o, end.MAC) {
 				t.MAC = end.MAC
 			}
 		}
 		c.b.Local.Tunnels = append(c.b.Local.Tunnels, t)
 		c.settleTunnel(o, t)
 	}
+}
+
+// isAnothers reports whether a MAC address is proven to be that of another node's end.
+func (c *compiler) isAnothers(o overlay, mac plan.MAC) bool {
+	return slices.ContainsFunc(c.leases, func(l *lease) bool {
+		vtep, end := l.end(o)
+		return l != c.own && end != nil && end.MAC == mac && c.addresses[vtep].lease == l && c.weigh(l, vtep, mac) == 0
+	})
 }
