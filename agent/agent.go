@@ -169,7 +169,7 @@ func Run(ctx context.Context, cfg Config) error {
 	a.denials = &denials{log: cfg.Log, node: cfg.Node, plans: a.plans}
 	a.metrics.registry.MustRegister(a.denials)
 	a.node = &registrar{registry: cfg.Registry, name: cfg.Node, register: cfg.RegisterNode,
-		state: a.nodeState, read: a.readNode, leased: a.leased.Load, problem: a.problem(nodePart), kick: make(chan struct{}, 1)}
+		state: a.nodeState, read: a.readNode, leased: a.leased.Load, problem: a.problem(nodePart), kick: make(chan struct{}, 1), log: cfg.Log}
 	a.server = cni.NewServer(cni.Config{Journal: journal, Node: a, Taken: a.taken, Log: cfg.Log, Observe: a.observe, Misfit: a.problem("mtu")})
 	a.endpoints = a.server.Endpoints
 	a.held = func() (held []plan.Address) {

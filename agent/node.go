@@ -174,11 +174,16 @@ type registrar struct {
 	// problem is told what is wrong with the object, or "".
 	problem func(string)
 	kick    chan struct{}
+	log     *slog.Logger
 }
 
 // recheckEvery is how often the Node object is looked at though the agent has
-// nothing new to say, in case others changed it.
-const recheckEvery = time.Minute
+// nothing new to say and nobody told that it changed. amendEvery is how often at most it is
+// written for what others write there.
+const (
+	recheckEvery = time.Minute
+	amendEvery   = time.Second
+)
 
 // Kick says that the state may have changed.
 func (r *registrar) Kick() {
@@ -191,19 +196,42 @@ func (r *registrar) Kick() {
 // Run works until ctx ends.
 func (r *registrar) Run(ctx context.Context) {
 	var written nodeState
+	// wrote is when the object was written last, and again when it is to be looked at again
+	// what others have done since.
+	var wrote, again time.Time
 	registered, failed, next := false, false, time.Now()
+	kind := *api.Node
+	kind.Only = registry.Key{Name: r.name}
+	told := registry.NewCache(r.registry, []*registry.Kind{&kind}, r.log)
+	changes, cancel := told.Subscribe()
+	defer cancel()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { told.Run(ctx) })
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		timer.Reset(time.Until(next))
+		wake := next
+		if !again.IsZero() && again.Before(next) {
+			wake = again
+		}
+		timer.Reset(time.Until(wake))
 		select {
 		case <-ctx.Done():
 			return
 		case <-r.kick:
+		case <-changes:
 		case <-timer.C:
 		}
 		state := r.state()
 		due := !time.Now().Before(next)
+		if node := registry.GetAs[*corev1.Node](told, &kind, kind.Only); node != nil && !due && !failed && state.equal(written) && r.describe(state, node.DeepCopy()) {
+			if again = wrote.Add(amendEvery); time.Now().Before(again) {
+				continue
+			}
+			due = true
+		}
+		again = time.Time{}
 		switch {
 		case len(state.Addresses) == 0 || !r.leased():
 			next = time.Now().Add(retryAfter)
@@ -211,6 +239,7 @@ func (r *registrar) Run(ctx context.Context) {
 		case !due && (failed || state.equal(written)):
 			continue // in its time
 		}
+		wrote = time.Now()
 		err := r.write(ctx, state, r.register && !registered)
 		failed = err != nil
 		switch {
@@ -234,6 +263,15 @@ func (r *registrar) Run(ctx context.Context) {
 	}
 }
 
+// describe makes the agent's Node say what is the agent's to say, and reports whether that
+// changed anything.
+func (r *registrar) describe(state nodeState, node *corev1.Node) bool {
+	if !r.register {
+		state.Addresses = nil
+	}
+	return state.describe(node, metav1.Now())
+}
+
 func (r *registrar) write(ctx context.Context, state nodeState, create bool) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -255,10 +293,7 @@ func (r *registrar) write(ctx context.Context, state nodeState, create bool) err
 		if r.read != nil {
 			r.read(node)
 		}
-		if !r.register {
-			state.Addresses = nil
-		}
-		if !state.describe(node, metav1.Now()) {
+		if !r.describe(state, node) {
 			return nil
 		}
 		if _, err = r.registry.Update(ctx, api.Node, node); !errors.Is(err, registry.ErrConflict) {

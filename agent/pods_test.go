@@ -286,7 +286,7 @@ func TestTheNodeIsWrittenOnlyWhenThereIsNews(t *testing.T) {
 		var mu sync.Mutex
 		state := nodeState{Addresses: addresses("172.30.0.11")}
 		var problems []string
-		r := &registrar{registry: reg, name: "node1", kick: make(chan struct{}, 1),
+		r := &registrar{registry: reg, name: "node1", kick: make(chan struct{}, 1), log: slog.New(slog.DiscardHandler),
 			leased: func() bool { return true },
 			state: func() nodeState {
 				mu.Lock()
@@ -342,6 +342,52 @@ func TestTheNodeIsWrittenOnlyWhenThereIsNews(t *testing.T) {
 		synctest.Wait()
 		if n := reg.count(); n != 2 {
 			t.Errorf("%d calls for one change, want a read and a write", n)
+		}
+
+		// What others take away is back at once, and is not fought for.
+		others := func(edit func(*corev1.Node)) {
+			o, err := reg.Registry.Get(ctx, api.Node, registry.Key{Name: "node1"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			edit(o.(*corev1.Node))
+			if _, err := reg.Registry.Update(ctx, api.Node, o); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		said := func() string {
+			o, err := reg.Registry.Get(ctx, api.Node, registry.Key{Name: "node1"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return o.(*corev1.Node).Annotations[api.MTUAnnotation]
+		}
+		mu.Lock()
+		state.MTU = 1450
+		mu.Unlock()
+		r.Kick()
+		time.Sleep(amendEvery)
+		reg.count()
+		before := said()
+		others(func(n *corev1.Node) { n.Annotations = nil })
+		if got := said(); got != "1450" || got != before || reg.count() != 2 {
+			t.Errorf("behind others' write the Node says MTU %q, it said %q", got, before)
+		}
+		for range 100 {
+			others(func(n *corev1.Node) { n.Annotations[api.MTUAnnotation] = "x" })
+		}
+		if n := reg.count(); n != 0 {
+			t.Errorf("%d calls at once against who goes on writing", n)
+		}
+		time.Sleep(amendEvery)
+		synctest.Wait()
+		if got := said(); got != before || reg.count() != 2 {
+			t.Errorf("in the end the Node says MTU %q, it said %q", got, before)
+		}
+		others(func(n *corev1.Node) { n.Labels = map[string]string{"zone": "a"} })
+		if n := reg.count(); n != 0 {
+			t.Errorf("%d calls for what others may write", n)
 		}
 
 		// A right that is missing is named, and not asked for without pause.

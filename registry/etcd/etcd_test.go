@@ -13,6 +13,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/registry"
@@ -199,5 +200,39 @@ func TestMembers(t *testing.T) {
 	defer r.Close()
 	if members, err := r.Members(t.Context()); err != nil || len(members) != 1 || members[0] != "weft" {
 		t.Errorf("its members are %q, %v", members, err)
+	}
+}
+
+// TestTheOnlyOneIsAllThatIsRead has a kind of which one object matters. Nothing is heard of
+// the others.
+func TestTheOnlyOneIsAllThatIsRead(t *testing.T) {
+	r := embeddedServer(t).harness(t, slog.New(slog.DiscardHandler)).Registry
+	ctx := t.Context()
+	mine := *api.Node
+	mine.Only = registry.Key{Name: "node1"}
+	write := func(name string) {
+		node := &corev1.Node{}
+		node.Name = name
+		if _, err := r.Create(ctx, api.Node, node); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("node10")
+	objects, revision, err := r.List(ctx, &mine)
+	if err != nil || len(objects) != 0 {
+		t.Fatalf("listed %v, %v", objects, err)
+	}
+	w, err := r.Watch(ctx, &mine, revision)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"node11", "node1", "node12"} {
+		write(name)
+	}
+	if e := <-w.Events(); e.Object.GetName() != "node1" {
+		t.Errorf("it is told of %s", e.Object.GetName())
+	}
+	if objects, _, err := r.List(ctx, &mine); err != nil || len(objects) != 1 || objects[0].GetName() != "node1" {
+		t.Errorf("listed %v, %v", objects, err)
 	}
 }

@@ -44,13 +44,22 @@ func (r *Registry) Get(ctx context.Context, k *registry.Kind, key registry.Key) 
 	return decode(k, key, found.Kvs[0])
 }
 
+// scope returns the key of the only object of a kind that matters, or what the keys of all
+// begin with.
+func (r *Registry) scope(k *registry.Kind) (key string, one bool) {
+	if path, ok := k.Path(r.config.Prefix, k.Only); ok {
+		return path, true
+	}
+	return k.Prefix(r.config.Prefix), k.Single()
+}
+
 // List implements registry.Registry. All pages are of one revision.
 func (r *Registry) List(ctx context.Context, k *registry.Kind) ([]registry.Object, registry.Revision, error) {
 	var objects []registry.Object
-	prefix := k.Prefix(r.config.Prefix)
-	from, end := prefix, prefix+"\x00"
-	if !k.Single() {
-		end = clientv3.GetPrefixRangeEnd(prefix)
+	from, one := r.scope(k)
+	end := from + "\x00"
+	if !one {
+		end = clientv3.GetPrefixRangeEnd(from)
 	}
 	revision := int64(0) // of the first page
 	for {

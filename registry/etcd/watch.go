@@ -101,13 +101,14 @@ func (r *Registry) Watch(ctx context.Context, k *registry.Kind, after registry.R
 	w := &watch{registry: r, kind: k, events: make(chan registry.Event, 64)}
 	created, ended := make(chan struct{}), make(chan struct{})
 	var options []clientv3.OpOption
-	if !k.Single() {
+	key, one := r.scope(k)
+	if !one {
 		options = append(options, clientv3.WithPrefix())
 	}
 	go func() {
 		defer close(w.events)
 		defer close(ended)
-		err := r.follow(ctx, k.Prefix(r.config.Prefix), revision,
+		err := r.follow(ctx, key, revision,
 			func() { close(created) },
 			func(events []*clientv3.Event) bool { return w.deliver(ctx, events) },
 			options...)
