@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net"
 	"net/netip"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -219,4 +220,27 @@ func TestDevicesGetTheirNamesBack(t *testing.T) {
 	if said, err := n.Obstacles(); err != nil || len(said) > 0 {
 		t.Errorf("it is said %q, %v", said, err)
 	}
+}
+
+// TestATunnelInAnotherNamespaceIsNamed has somebody move the tunnel's device away, where the
+// kernel lets no other take its place. It is said that it may be Weft's own, and where to
+// look. Once it is gone, there is a tunnel again.
+func TestATunnelInAnotherNamespaceIsNamed(t *testing.T) {
+	n, elsewhere := newNamed(t), newBench(t)
+	there, err := os.Open(elsewhere.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer there.Close()
+	n.do(func() error { return netlink.LinkSetNsFd(mustLink(t, vxlanDevice), int(there.Fd())) })
+	for range 2 {
+		if _, err := n.Repair(t.Context()); err == nil || !strings.Contains(err.Error(), "is in another one now receives VNI 1 on UDP port 8472, weft-vxlan itself if somebody moved it") {
+			t.Errorf("it is said %v", err)
+		}
+	}
+	elsewhere.do(func() error { return netlink.LinkDel(mustLink(t, vxlanDevice)) })
+	if _, err := n.Repair(t.Context()); err != nil {
+		t.Errorf("it is gone, and it is said %v", err)
+	}
+	n.nothingToRepair()
 }
