@@ -359,19 +359,36 @@ func (k *Kernel) addAddress(key AddressKey) error {
 	if err := k.AddrAdd(linkAt(key.Link), a); err != nil {
 		return ignore(err, unix.EEXIST)
 	}
-	return seenLocal(routes, key.Prefix, time.After(localTimeout))
+	return seenLocal(routes, key.Prefix, func() (bool, error) { return k.isLocal(key.Prefix) }, time.After(localTimeout))
+}
+
+// isLocal reports whether the kernel has the local route to a prefix.
+func (k *Kernel) isLocal(prefix netip.Prefix) (bool, error) {
+	local, err := k.RouteListFiltered(unix.AF_INET6, &netlink.Route{Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL, Dst: ipNet(prefix)},
+		netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE|netlink.RT_FILTER_DST)
+	if errors.Is(err, netlink.ErrDumpInterrupted) {
+		return false, nil // which is asked again
+	}
+	return len(local) > 0, err
 }
 
 // seenLocal waits until the kernel tells that it has added the local route to a prefix.
-func seenLocal(routes <-chan netlink.RouteUpdate, prefix netip.Prefix, timeout <-chan time.Time) error {
+// Where it tells nothing any more, as when more changes at once than a socket holds, it is
+// asked now and then.
+func seenLocal(routes <-chan netlink.RouteUpdate, prefix netip.Prefix, ask func() (bool, error), timeout <-chan time.Time) error {
+	var again <-chan time.Time
 	for {
 		select {
 		case r, ok := <-routes:
 			switch {
 			case !ok:
-				return errors.New("the kernel stopped telling of routes before it made it local, as when more change at once than a socket holds")
+				routes, again = nil, time.Tick(time.Millisecond)
 			case r.Type == unix.RTM_NEWROUTE && r.Dst != nil && r.Route.Type == unix.RTN_LOCAL && PrefixOf(r.Dst) == prefix:
 				return nil
+			}
+		case <-again:
+			if is, err := ask(); is || err != nil {
+				return err
 			}
 		case <-timeout:
 			return fmt.Errorf("the kernel did not make it local within %s", localTimeout)
