@@ -434,10 +434,16 @@ func nextHops(plans []*plan.Plan, problem func(string, ...any)) map[string][]net
 // putRoutes states the routes of all plans, but those that lead nowhere with the tunnels
 // that the node has, or to endpoints that are left out.
 func putRoutes(b *plan.Builder, plans []*plan.Plan, peers map[string]plan.Peer, leftOut map[string]bool, problem func(string, ...any)) {
+	plainly := hopsOf(plans[0])
 	for _, p := range plans {
 		for k, r := range p.Routes.All() {
 			if r.Way == plan.ToEndpoint && leftOut[r.Interface] {
 				continue
+			}
+			if r.EndpointsOnly && r.Way == plan.ToTunnel && plainly[hop{r.Peer(), plan.FamilyOf(k.Prefix.Addr())}] {
+				// Pods get to a peer's own addresses the way they get to its pods. A tunnel of
+				// another plug-in the peer may not have yet, or no more.
+				r.Way = plan.ToNextHop
 			}
 			if r.Way == plan.ToTunnel && slices.ContainsFunc(r.Peers, func(name string) bool {
 				_, _, ok := b.Local.EndOf(peers[name], k.Prefix.Addr())
@@ -453,6 +459,25 @@ func putRoutes(b *plan.Builder, plans []*plan.Plan, peers map[string]plan.Peer, 
 			}
 		}
 	}
+}
+
+// hop is a peer to whom packets of a family are handed without a tunnel.
+type hop struct {
+	peer   string
+	family plan.Family
+}
+
+// hopsOf returns those of a plan.
+func hopsOf(p *plan.Plan) map[hop]bool {
+	all := make(map[hop]bool)
+	for k, r := range p.Routes.All() {
+		if r.Way == plan.ToNextHop {
+			for _, peer := range r.Peers {
+				all[hop{peer, plan.FamilyOf(k.Prefix.Addr())}] = true
+			}
+		}
+	}
+	return all
 }
 
 // routeOf returns the first route to a prefix.

@@ -84,11 +84,12 @@ type cluster struct {
 	pods map[string]pod // by name
 }
 
-// pod is one that serves.
+// pod is one that serves, or a node that does.
 type pod struct {
 	name, node string
 	address    netip.Addr
 	pid        int
+	isNode     bool
 }
 
 // serves is where the pod answers, by TCP and by UDP.
@@ -444,9 +445,44 @@ func (c *cluster) start(from pod, to []pod, args ...string) *program {
 	c.Cleanup(func() { out.Close() })
 	go func() {
 		defer in.Close()
-		p.done <- c.lab.Exec("", from.name, lab.Command{Args: append(append([]string{self}, args...), addresses(to)...), Stdin: in, Stdout: &p.out, Stderr: &p.out})
+		command := lab.Command{Args: append(append([]string{self}, args...), addresses(to)...), Stdin: in, Stdout: &p.out, Stderr: &p.out}
+		if from.isNode {
+			p.done <- c.lab.ExecNode(from.name, command)
+			return
+		}
+		p.done <- c.lab.Exec("", from.name, command)
 	}()
 	return p
+}
+
+// nodesServe has each node serve as pods do, until the test ends, and returns them once a
+// pod has had answers of all.
+func (c *cluster) nodesServe(asks pod) (all []pod) {
+	c.Helper()
+	for _, name := range c.lab.Nodes() {
+		o, err := c.node(name)
+		if err != nil {
+			c.Fatal(err)
+		}
+		n := pod{name: name, node: name, address: api.NodeAddresses(o)[0], isNode: true}
+		server := c.start(n, nil, "serve")
+		c.Cleanup(func() {
+			if err := server.end(); err != nil {
+				c.Error(err)
+			}
+		})
+		all = append(all, n)
+	}
+	await.NoError(c, patience, "nodes serve", func() error {
+		replies, err := c.ask(asks, all)
+		for _, r := range replies {
+			if r.Error != "" {
+				err = errors.Join(err, fmt.Errorf("%s: %s", r.To, r.Error))
+			}
+		}
+		return err
+	})
+	return all
 }
 
 func (p *program) end() error {
