@@ -508,10 +508,11 @@ func (d *DataPlane) sync(p *plan.Plan) (trouble, err error) {
 }
 
 // known returns what the interfaces of endpoints, and Weft's devices, were called when they
-// were known last. A device that a plan does not need and that is named as Weft's another
+// were known last, or else what they ought to be called by what they are. A device that a plan does not need and that is named as Weft's another
 // data plane may have taken over.
 func (d *DataPlane) known(inv *rtnl.Links, p *plan.Plan) rtnl.Known {
 	known := rtnl.Known{}
+	defer d.kernel.Recognize(inv, p, known)
 	if d.compiler == nil {
 		return known
 	}

@@ -3,6 +3,7 @@ package linux
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"net"
 	"net/netip"
@@ -219,6 +220,94 @@ func TestDevicesGetTheirNamesBack(t *testing.T) {
 	}
 	if said, err := n.Obstacles(); err != nil || len(said) > 0 {
 		t.Errorf("it is said %q, %v", said, err)
+	}
+}
+
+// TestWhoIsKilledBetweenTwoRenamesFindsAllAgain has two tunnels' devices, the bridge and a
+// pod's interface called by each other's names in every way, and by what one of them is called
+// while others change places: all that a data plane can leave that is killed while it gives
+// them their names back. The next, which remembers nothing, gives each its own.
+func TestWhoIsKilledBetweenTwoRenamesFindsAllAgain(t *testing.T) {
+	n := newNamed(t)
+	n.plan = mustParse(t, n.plan.String()+"tunnel other port 4789 vtep 172.30.0.2 mac 0a:58:ac:1e:00:02\nnetwork default in other vni 0\n")
+	n.mustApply(n.plan)
+	names := []string{stamps.Default.Bridge, vxlanDevice, stamps.Default.TunnelPrefix + "other", n.names["a"]}
+	indexes := map[string]int{}
+	n.do(func() error {
+		for _, name := range names {
+			indexes[name] = mustLink(t, name).Attrs().Index
+		}
+		return nil
+	})
+	for _, aside := range []string{stamps.Default.TunnelPrefix + "_0", "weftx0"} {
+		for called := range orders(append(slices.Clone(names), aside)) {
+			if i := slices.Index(called, aside); i < len(names) && (names[i] == n.names["a"]) != (aside == "weftx0") {
+				continue // which only others call so
+			}
+			n.do(func() error {
+				var errs []error
+				for i, name := range names {
+					errs = append(errs, netlink.LinkSetName(mustLink(t, name), fmt.Sprint("tmp", i)))
+				}
+				for i := range names {
+					errs = append(errs, netlink.LinkSetName(mustLink(t, fmt.Sprint("tmp", i)), called[i]))
+				}
+				return errors.Join(errs...)
+			})
+			n.fresh()
+			if err := n.Apply(t.Context(), n.plan); err != nil {
+				t.Fatalf("%q are called %q, and it is said %v", names, called[:len(names)], err)
+			}
+			n.do(func() error {
+				for _, name := range names {
+					if l, err := netlink.LinkByName(name); err != nil || l.Attrs().Index != indexes[name] {
+						t.Fatalf("%q are called %q, and %s ends as %v, %v; it was interface %d", names, called[:len(names)], name, l, err, indexes[name])
+					}
+				}
+				return nil
+			})
+			n.right("a", "b", "c")
+		}
+	}
+	n.nothingToRepair()
+}
+
+// TestATunnelThatIsLeftAsideIsInNobodysWay kills a data plane while a tunnel's device is
+// called as none, and has that tunnel be another meanwhile.
+func TestATunnelThatIsLeftAsideIsInNobodysWay(t *testing.T) {
+	n := newNamed(t)
+	n.run("ip link set " + vxlanDevice + " name weft-_0")
+	n.fresh()
+	n.plan = mustParse(t, strings.Replace(n.plan.String(), "in vxlan vni 1", "in vxlan vni 7", 1))
+	n.mustApply(n.plan)
+	n.do(func() error {
+		if l, err := netlink.LinkByName("weft-_0"); err == nil {
+			t.Errorf("there is still %v", l)
+		}
+		return nil
+	})
+	n.right("a", "b", "c")
+	n.nothingToRepair()
+}
+
+// orders yields all orders of names.
+func orders(names []string) iter.Seq[[]string] {
+	return func(yield func([]string) bool) {
+		var next func(at int) bool
+		next = func(at int) bool {
+			if at == len(names) {
+				return yield(names)
+			}
+			for i := at; i < len(names); i++ {
+				names[at], names[i] = names[i], names[at]
+				if !next(at + 1) {
+					return false
+				}
+				names[at], names[i] = names[i], names[at]
+			}
+			return true
+		}
+		next(0)
 	}
 }
 

@@ -5,11 +5,14 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/datapath"
+	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/podlink"
 )
 
@@ -18,6 +21,9 @@ import (
 // writes goes by names. So interfaces get back the names that they ought to have before
 // anything else is looked at. One whose name another's interface has is as if it was
 // missing until that is gone.
+//
+// Whoever is killed between two renames remembers nothing. So each name that Weft gives tells
+// whose the interface may be, and what it is tells the rest: see Recognize.
 
 // Known are the names that interfaces had when they were known last, by their indexes.
 type Known map[int]string
@@ -70,6 +76,40 @@ func (k *Kernel) right(l netlink.Link, known Known) string {
 	return ""
 }
 
+// Recognize adds the names of a plan's devices that are known by what they are alone: a
+// tunnel's device receives what the tunnel should, and the bridge has the first gateway's
+// MAC address. That counts of a device only where its name is one that exchanges of names
+// may leave it, and where nothing of the right name is known, or is as good.
+func (k *Kernel) Recognize(inv *Links, p *plan.Plan, known Known) {
+	wanted := map[string]func(netlink.Link) bool{}
+	if len(p.Local.Pools) > 0 {
+		mac := plan.MACOf(p.Local.Pools[0].Gateway)
+		wanted[k.stamps.Bridge] = func(l netlink.Link) bool {
+			return l.Type() == BridgeKind && slices.Equal(l.Attrs().HardwareAddr, mac[:])
+		}
+	}
+	for _, t := range Overlays(k.stamps, p) {
+		wanted[t.Device] = func(l netlink.Link) bool {
+			v, ok := l.(*netlink.Vxlan)
+			return ok && specOf(v) == specFor(t)
+		}
+	}
+	left := func(name string) bool {
+		return wanted[name] != nil || podlink.IsHostName(name) || strings.HasPrefix(name, k.aside())
+	}
+	for name, is := range wanted {
+		if l, ok := inv.ByName[name]; ok && is(l) || slices.Contains(slices.Collect(maps.Values(known)), name) {
+			continue
+		}
+		for _, l := range inv.All {
+			if a := l.Attrs(); left(a.Name) && is(l) && known[a.Index] == "" {
+				known[a.Index] = name
+				break
+			}
+		}
+	}
+}
+
 // rename is a step on the way to right names.
 type rename struct {
 	index int
@@ -78,9 +118,10 @@ type rename struct {
 
 // renames returns how interfaces come to the names that they ought to have, where named has
 // all names that there are, and which of them cannot, as another's interface has the name.
-// One that is in the way of another and cannot have its own gets a name that is nobody's.
-// After each of the steps the rest of them is what is left to do.
-func renames(named map[string]int, right map[int]string) (steps []rename, stuck []int) {
+// One that is in the way of another and cannot have its own gets a name that is nobody's,
+// which begins as aside says of it. After each of the steps the rest of them is what is left
+// to do.
+func renames(named map[string]int, right map[int]string, aside func(index int) string) (steps []rename, stuck []int) {
 	named = maps.Clone(named)
 	called := make(map[int]string, len(named))
 	for name, index := range named {
@@ -109,21 +150,30 @@ func renames(named map[string]int, right map[int]string) (steps []rename, stuck 
 			break
 		}
 		holder := named[right[wrong[in]]]
-		move(holder, nobodys(named))
+		move(holder, nobodys(named, aside(holder)))
 	}
 	return steps, wrong
 }
 
-// nobodys is a name that nothing has, and that no pod's interface and no device of Weft's
-// ought to have.
-func nobodys(named map[string]int) string {
+// nobodys is a name that begins so and that nothing has.
+func nobodys(named map[string]int, begin string) string {
 	for n := 0; ; n++ {
-		name := fmt.Sprintf("%sx%d", datapath.InterfacePrefix, n)
+		name := begin + strconv.Itoa(n)
 		if _, taken := named[name]; !taken {
 			return name
 		}
 	}
 }
+
+// podAside begins the names of pods' interfaces that are in the way of others. No pod's
+// ought to have such a name.
+const podAside = datapath.InterfacePrefix + "x"
+
+// aside begins the names of Weft's devices that are in the way of others. No tunnel has such
+// a name, so that a tunnel's device that is called so, and is none of the plan's, is deleted
+// as any that the plan does not need. The packet filter goes on taking what comes out of it
+// for what comes out of a tunnel.
+func (k *Kernel) aside() string { return k.stamps.TunnelPrefix + "_" }
 
 // PutBack gives interfaces the names that they ought to have, and takes them, and Weft's
 // devices, out of others' bridges. It reports whether anything was changed, and those that
@@ -137,7 +187,12 @@ func (k *Kernel) PutBack(inv *Links, known Known) (changed bool, misnamed map[st
 	for name, l := range own {
 		right[l.Attrs().Index] = name
 	}
-	steps, stuck := renames(named, right)
+	steps, stuck := renames(named, right, func(index int) string {
+		if podlink.Belongs(inv.byIndex(index)) != "" {
+			return podAside
+		}
+		return k.aside()
+	})
 	var errs []error
 	for _, step := range steps {
 		changed = true
