@@ -57,26 +57,25 @@ func list(h *netlink.Handle) ([]netlink.Link, error) {
 	}
 }
 
-// find returns the host end of a name by what its alias says. One of the name whose alias
-// says nothing is half made, or another's.
+// find returns the host end of a name by what its alias says, as Owners does. One of the
+// name whose alias says nothing is half made, or another's.
 func find(h *netlink.Handle, name string) (netlink.Link, error) {
-	named, err := h.LinkByName(name)
-	if err != nil && !isGone(err) {
-		return nil, fmt.Errorf("find %s: %w", name, err)
-	}
-	if err == nil && Belongs(named) == name {
-		return named, nil
-	}
-	links, failure := list(h)
-	if failure != nil {
-		return nil, failure
+	links, err := list(h)
+	if err != nil {
+		return nil, err
 	}
 	own, _ := Owners(links, Belongs)
 	if l, ok := own[name]; ok {
 		return l, nil
 	}
-	if err == nil && Belongs(named) != "" {
-		return nil, fmt.Errorf("find %s: what has the name is %s: %w", name, Belongs(named), syscall.ENODEV)
+	for _, l := range links {
+		switch other := Belongs(l); {
+		case l.Attrs().Name != name:
+		case other != "":
+			return nil, fmt.Errorf("find %s: what has the name is %s: %w", name, other, syscall.ENODEV)
+		default:
+			return l, nil
+		}
 	}
-	return named, err
+	return nil, fmt.Errorf("find %s: %w", name, syscall.ENODEV)
 }

@@ -19,24 +19,39 @@ func call(name, other string) error {
 }
 
 // TestWhoseAnInterfaceIsItsAliasSays has somebody change the names of two pods' interfaces,
-// and give another's interface one of them. Each is found as its own pod's, and what is
+// and give another's interface one of them, or all that says whose it is. Each is found as its own pod's, and what is
 // removed is that and nothing else.
 func TestWhoseAnInterfaceIsItsAliasSays(t *testing.T) {
 	one, two := HostName("c1", "eth0"), HostName("c2", "eth0")
 	veth := func(name string) error {
 		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: "other"})
 	}
+	copied := func(name string) error {
+		link, err := netlink.LinkByName(name)
+		if err != nil {
+			return err
+		}
+		alias := link.Attrs().Alias
+		if err := errors.Join(call(name, "stray"), veth(name)); err != nil {
+			return err
+		}
+		if link, err = netlink.LinkByName(name); err != nil {
+			return err
+		}
+		return netlink.LinkSetAlias(link, alias)
+	}
 	for what, c := range map[string]struct {
 		do func() error
 		// left is what of the interfaces is left once the first pod's is removed.
 		left []string
 	}{
-		"each has its own":        {func() error { return nil }, []string{two}},
-		"they have each other's":  {func() error { return errors.Join(call(one, "tmp"), call(two, one), call("tmp", two)) }, []string{one}},
-		"one has a strange one":   {func() error { return call(one, "stray") }, []string{two}},
-		"one has the other's":     {func() error { return errors.Join(call(two, "stray"), call(one, two)) }, []string{"stray"}},
-		"another's has its name":  {func() error { return errors.Join(call(one, "stray"), veth(one)) }, []string{one, two}},
-		"another's has the third": {func() error { return errors.Join(call(two, "stray"), call(one, two), veth(one)) }, []string{one, "stray"}},
+		"each has its own":                 {func() error { return nil }, []string{two}},
+		"they have each other's":           {func() error { return errors.Join(call(one, "tmp"), call(two, one), call("tmp", two)) }, []string{one}},
+		"one has a strange one":            {func() error { return call(one, "stray") }, []string{two}},
+		"one has the other's":              {func() error { return errors.Join(call(two, "stray"), call(one, two)) }, []string{"stray"}},
+		"another's has its name":           {func() error { return errors.Join(call(one, "stray"), veth(one)) }, []string{one, two}},
+		"another's has its name and alias": {func() error { return copied(one) }, []string{one, two}},
+		"another's has the third":          {func() error { return errors.Join(call(two, "stray"), call(one, two), veth(one)) }, []string{one, "stray"}},
 	} {
 		t.Run(what, func(t *testing.T) {
 			node := newNetNS(t)
