@@ -6,6 +6,7 @@ import (
 	"syscall"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // Belongs returns the name that an interface of the node was made with, whatever it is
@@ -78,4 +79,20 @@ func find(h *netlink.Handle, name string) (netlink.Link, error) {
 		}
 	}
 	return nil, fmt.Errorf("find %s: %w", name, syscall.ENODEV)
+}
+
+// Rename gives an interface another name, also in what was read of it. A kernel before 6.2
+// gives none to one that is up: there it is down then.
+func Rename(h *netlink.Handle, l netlink.Link, name string) error {
+	err := h.LinkSetName(l, name)
+	if errors.Is(err, unix.EBUSY) {
+		if err = h.LinkSetDown(l); err == nil {
+			err = h.LinkSetName(l, name)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("rename %s to %s: %w", l.Attrs().Name, name, err)
+	}
+	l.Attrs().Name = name
+	return nil
 }

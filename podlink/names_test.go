@@ -106,3 +106,53 @@ func TestWhoseAnInterfaceIsItsAliasSays(t *testing.T) {
 		})
 	}
 }
+
+// TestWhatIsMadeAgainGetsItsNameBack has somebody rename the host ends of two pods before
+// their requests are repeated. Each is found, and made no second time. Where another's has
+// the name, that is said.
+func TestWhatIsMadeAgainGetsItsNameBack(t *testing.T) {
+	one, two := HostName("c1", "eth0"), HostName("c2", "eth0")
+	node := newNetNS(t)
+	first, second := spec(newNetNS(t)), spec(newNetNS(t))
+	second.ContainerID, second.HostInterface = "c2", two
+	in(t, node, func() error {
+		index, err := Ensure(first)
+		if err := errors.Join(err, ensure(second)); err != nil {
+			return err
+		}
+		again := func() error {
+			is, err := Ensure(first)
+			if err != nil {
+				return err
+			}
+			link, err := netlink.LinkByName(one)
+			if is != index || err != nil || link.Attrs().Index != index {
+				return fmt.Errorf("interface %d was made, and %s is %v, %w; it was %d", is, one, link, err, index)
+			}
+			return nil
+		}
+		if err := errors.Join(call(one, "stray"), again()); err != nil {
+			return err
+		}
+		for _, c := range []struct {
+			take func() error
+			said string
+		}{
+			{func() error { return call(two, one) }, "and " + two + " has its name: try again once they have their own"},
+			{func() error {
+				return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: one}, PeerName: "other"})
+			}, "as another's interface has its name: delete that (ip link del " + one + ")"},
+		} {
+			if err := errors.Join(call(one, "stray"), c.take()); err != nil {
+				return err
+			}
+			if err := again(); err == nil || !strings.Contains(err.Error(), one+" is called stray now, "+c.said) {
+				return fmt.Errorf("the name is taken, and it is said %v", err)
+			}
+			if err := errors.Join(call(one, "tmp"), again(), ensure(second)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}

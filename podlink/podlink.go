@@ -44,7 +44,7 @@ const addrGenNone = 1
 
 // Ensure makes the interface that s describes, or what is missing of it, and
 // returns the index of its host end. What it made before an error stays until
-// Remove.
+// Remove. One to which somebody gave another name gets its own back.
 //
 // The host end of a new interface is down: it is for a data plane to bring it
 // up, when all rules about the pod hold. Until then nothing that runs in the
@@ -144,15 +144,21 @@ func (s Spec) create(host *netlink.Handle, ns *os.File) (netlink.Link, error) {
 		return made, err
 	}
 	// One of the two names is taken.
-	old, err := host.LinkByName(s.HostInterface)
+	old, err := find(host, s.HostInterface)
+	if named, failure := host.LinkByName(s.HostInterface); isGone(err) && failure == nil {
+		old, err = named, nil
+	}
 	switch {
 	case isGone(err):
 		return nil, fmt.Errorf("interface %s in %s: %w", s.Interface, s.NetNS, ErrNameTaken)
 	case err != nil:
-		return nil, fmt.Errorf("find %s: %w", s.HostInterface, err)
+		return nil, err
 	}
 	if stamp, err := ParseStamp(old.Attrs().Alias); err == nil && (stamp.ContainerID != s.ContainerID || stamp.Interface != s.Interface) {
 		return nil, fmt.Errorf("%s belongs to interface %s of container %s", s.HostInterface, stamp.Interface, stamp.ContainerID)
+	}
+	if err := s.nameBack(host, old); err != nil {
+		return nil, err
 	}
 	same, err := s.isPair(host, old, ns)
 	if err != nil || same {
@@ -167,6 +173,23 @@ func (s Spec) create(host *netlink.Handle, ns *os.File) (netlink.Link, error) {
 		return nil, fmt.Errorf("remove the half-made %s: %w", s.HostInterface, err)
 	}
 	return add()
+}
+
+// nameBack gives the host end its name, where somebody gave it another. One that another
+// pod's interface has is free once a data plane has given that its own.
+func (s Spec) nameBack(host *netlink.Handle, l netlink.Link) error {
+	called := l.Attrs().Name
+	if called == s.HostInterface {
+		return nil
+	}
+	err := Rename(host, l, s.HostInterface)
+	if !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	if holder, failure := host.LinkByName(s.HostInterface); failure == nil && Belongs(holder) != "" && Belongs(holder) != s.HostInterface {
+		return fmt.Errorf("%s is called %s now, and %s has its name: try again once they have their own", s.HostInterface, called, Belongs(holder))
+	}
+	return fmt.Errorf("%s is called %s now, as another's interface has its name: delete that (ip link del %[1]s), or give it another name", s.HostInterface, called)
 }
 
 // isPair reports whether old and the pod's interface are the wanted pair.

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/plan"
@@ -224,18 +223,12 @@ func (k *Kernel) PutBack(inv *Links, known Known) (changed bool, misnamed map[st
 	return changed, misnamed, errors.Join(errs...)
 }
 
-// rename gives an interface another name, also in what was read of it.
+// rename gives an interface another name, unless it is gone.
 func (k *Kernel) rename(l netlink.Link, name string) error {
-	err := k.LinkSetName(l, name)
-	if errors.Is(err, unix.EBUSY) {
-		if err = k.LinkSetDown(l); err == nil {
-			err = k.LinkSetName(l, name)
-		}
+	called := l.Attrs().Name
+	if err := podlink.Rename(k.Handle, l, name); err != nil && !Gone(err) {
+		return err
 	}
-	if err != nil && !Gone(err) {
-		return fmt.Errorf("rename %s to %s: %w", l.Attrs().Name, name, err)
-	}
-	k.record("rename %s to %s", l.Attrs().Name, name)
-	l.Attrs().Name = name
+	k.record("rename %s to %s", called, name)
 	return nil
 }
