@@ -52,6 +52,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -541,6 +542,16 @@ func (d *DataPlane) mayBe(name string) bool {
 	return !misnamed || m.Copy
 }
 
+// names reports whether a plan has to do with the interface that ought to have a name.
+// Others may have gone since they were last read.
+func (d *DataPlane) names(p *plan.Plan, name string) bool {
+	_, is := p.Endpoints.Get(plan.EndpointKey{Interface: name})
+	if tunnel, ok := strings.CutPrefix(name, d.stamps.TunnelPrefix); ok && !is {
+		_, is = p.Local.Tunnel(tunnel)
+	}
+	return is || name == d.stamps.Bridge && len(p.Local.Pools) > 0
+}
+
 // update changes what leads from the current plan to p, and tries again what is owed. It
 // returns false when that cannot be told from the changes and what is owed alone, and has
 // then changed nothing.
@@ -800,8 +811,8 @@ func (d *DataPlane) removeDevices(inv *rtnl.Links, p *plan.Plan) error {
 }
 
 // report says what the kernel lacks of a plan, where it was brought up to date with that: the
-// routes that it refused, what the node cannot do, and the endpoints whose interface is
-// missing.
+// routes that it refused, what the node cannot do, the interfaces that cannot have their
+// names, and the endpoints whose interface is missing.
 func (d *DataPlane) report(p *plan.Plan) error {
 	c := d.compiler
 	if c == nil || c.plan != p {
@@ -813,7 +824,7 @@ func (d *DataPlane) report(p *plan.Plan) error {
 	}
 	errs = append(errs, c.problems...)
 	for _, name := range slices.Sorted(maps.Keys(d.misnamed)) {
-		if m := d.misnamed[name]; !c.missing[name] {
+		if m := d.misnamed[name]; d.names(p, name) && !c.missing[name] {
 			errs = append(errs, &datapath.EntryError{Entry: "interface " + name, Err: m.Problem(name)})
 		}
 	}

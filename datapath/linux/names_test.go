@@ -185,6 +185,50 @@ func TestPodsKeepTheirInterfacesWhateverTheseAreCalled(t *testing.T) {
 	}
 }
 
+// TestOfAPodThatIsGoneNothingIsSaid has a pod go whose interface could not have its name. Nothing
+// is wrong for the others once its endpoint is gone, whether before its interface or with it. Who
+// watches is told that the interface is gone.
+func TestOfAPodThatIsGoneNothingIsSaid(t *testing.T) {
+	for what, misnamed := range map[string]string{
+		"another's has the name":  "ip link set A name stray; ip link add A type bridge",
+		"another's has the alias": `ip link add copy type veth peer name x; ip link set copy alias "ALIAS"; ip link set A name stray; ip link set copy name A`,
+	} {
+		t.Run(what, func(t *testing.T) {
+			n := newNamed(t)
+			var without []string
+			for line := range strings.Lines(n.plan.String()) {
+				if !strings.Contains(line, n.names["a"]) {
+					without = append(without, line)
+				}
+			}
+			rest := mustParse(t, strings.Join(without, ""))
+			n.run(misnamed)
+			if _, err := n.Repair(t.Context()); err == nil {
+				t.Fatal("nothing is said of the name")
+			}
+			if err := n.Apply(t.Context(), rest); err != nil {
+				t.Errorf("the endpoint is gone, and it is said %v", err)
+			}
+			if err := n.Apply(t.Context(), n.plan); err == nil {
+				t.Error("the endpoint is there again, and nothing is said of the name")
+			}
+			found := n.watch()
+			if _, err := n.Repair(t.Context()); err == nil {
+				t.Error("nothing is said of the name")
+			}
+			n.run("ip link del stray")
+			told := <-found
+			if _, err := n.Repair(t.Context()); strings.Contains(fmt.Sprint(err), "stray") {
+				t.Errorf("the interface is gone, which was told as %q, and it is said %v", told.What, err)
+			}
+			if err := n.Apply(t.Context(), rest); err != nil {
+				t.Errorf("interface and endpoint are gone, and it is said %v", err)
+			}
+			n.right("b", "c")
+		})
+	}
+}
+
 // TestDevicesGetTheirNamesBack has somebody rename what is no pod's. What was there stays,
 // and nothing is made anew beside it. What nobody saw is said.
 func TestDevicesGetTheirNamesBack(t *testing.T) {

@@ -121,7 +121,7 @@ func (d *DataPlane) judge(n *news) []datapath.Disturbance {
 	}
 	for name, m := range d.misnamed {
 		if m.Over(name, n.Links, d.kernel.LinkByIndex) {
-			say("interface %s, whose name or alias no other has now", name)
+			say("interface %s, whose name or alias is no longer in question", name)
 		}
 	}
 	for name := range n.Names {

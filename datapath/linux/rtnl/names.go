@@ -41,9 +41,11 @@ type Misnamed struct {
 // Over reports whether it is over for the interface that ought to be called right, as far
 // as the interfaces of which something was told have to do with it.
 func (m Misnamed) Over(right string, told map[int]bool, find func(index int) (netlink.Link, error)) bool {
-	if _, ok := told[m.Index]; ok && m.Copy {
+	if _, ok := told[m.Index]; ok {
 		l, err := find(m.Index)
-		return err != nil || podlink.Belongs(l) != right
+		if err != nil || m.Copy && podlink.Belongs(l) != right || !m.Copy && l.Attrs().Name != m.Name {
+			return true
+		}
 	}
 	if _, ok := told[m.Holder]; ok && !m.Copy {
 		l, err := find(m.Holder)
