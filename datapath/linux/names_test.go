@@ -255,7 +255,7 @@ func TestDevicesGetTheirNamesBack(t *testing.T) {
 	n.fresh()
 	n.mustApply(n.plan)
 	said, err := n.Obstacles()
-	if text := strings.Join(said, "\n"); err != nil || !strings.Contains(text, "interface weft-zz has the address 10.1.1.1, which weft0 alone should have") {
+	if text := strings.Join(said, "\n"); err != nil || !strings.Contains(text, "interface weft-zz has the address 10.1.1.1, which weft0 alone should have") || !strings.Contains(text, "(ip link del weft-zz)") {
 		t.Errorf("it is said %s, %v", text, err)
 	}
 	n.run("ip link del weft-zz")
@@ -352,6 +352,32 @@ func orders(names []string) iter.Seq[[]string] {
 			return true
 		}
 		next(0)
+	}
+}
+
+// TestNobodyIsToldToDeleteWhatMayConnectTheNode has somebody give a gateway's address to
+// interfaces of his own. Only the address is to go, and that is enough.
+func TestNobodyIsToldToDeleteWhatMayConnectTheNode(t *testing.T) {
+	n := newNamed(t)
+	obstacles := func() (string, error) {
+		_, err := n.Repair(t.Context())
+		said, failure := n.Obstacles()
+		return strings.Join(said, "\n"), errors.Join(err, failure)
+	}
+	n.run("ip link add port type veth peer name x; ip link add like address 0a:58:0a:01:01:01 type bridge; ip link set port master like; ip link add plain type bridge")
+	for _, name := range []string{"eth0", "port", "like", "plain"} {
+		for _, prefix := range []string{"10.1.1.1/32", "10.1.1.1/24"} {
+			n.run("ip address add " + prefix + " dev " + name)
+			text, err := obstacles()
+			mend := "ip address del " + prefix + " dev " + name
+			if err != nil || !strings.Contains(text, "take the address from it ("+mend+")") || strings.Contains(text, "ip link del") {
+				t.Errorf("it is said %s, %v", text, err)
+			}
+			n.run(mend)
+			if text, err := obstacles(); err != nil || text != "" {
+				t.Errorf("after %s it is said %s, %v", mend, text, err)
+			}
+		}
 	}
 }
 

@@ -235,6 +235,28 @@ func (k *Kernel) EnsureBridge(inv *Links, p *plan.Plan, ipv4, ipv6 bool) error {
 	return k.SetUp(l)
 }
 
+// WasBridge reports whether an interface of the calling thread's network namespace is as the
+// device that holds a plan's gateways: a bridge with its MAC address, and without ports.
+func WasBridge(link int, p *plan.Plan) bool {
+	links, err := message.Dump(netlink.LinkList)
+	if err != nil || len(p.Local.Pools) == 0 {
+		return false
+	}
+	mac := plan.MACOf(p.Local.Pools[0].Gateway)
+	is := false
+	for _, l := range links {
+		if l.Attrs().MasterIndex == link {
+			return false
+		}
+		is = is || l.Attrs().Index == link && isBridge(l, mac)
+	}
+	return is
+}
+
+func isBridge(l netlink.Link, mac plan.MAC) bool {
+	return l.Type() == BridgeKind && slices.Equal(l.Attrs().HardwareAddr, mac[:])
+}
+
 // EnsureVXLAN makes a tunnel's device, anew if it differs in what cannot be
 // changed. A new one is down: whoever guards what comes out of it brings it up then
 // (see SetUp).

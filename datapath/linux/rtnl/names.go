@@ -85,9 +85,7 @@ func (k *Kernel) Recognize(inv *Links, p *plan.Plan, known Known) {
 	wanted := map[string]func(netlink.Link) bool{}
 	if len(p.Local.Pools) > 0 {
 		mac := plan.MACOf(p.Local.Pools[0].Gateway)
-		wanted[k.stamps.Bridge] = func(l netlink.Link) bool {
-			return l.Type() == BridgeKind && slices.Equal(l.Attrs().HardwareAddr, mac[:])
-		}
+		wanted[k.stamps.Bridge] = func(l netlink.Link) bool { return isBridge(l, mac) }
 	}
 	for _, t := range Overlays(k.stamps, p) {
 		wanted[t.Device] = func(l netlink.Link) bool {

@@ -63,15 +63,27 @@ func (s *Subject) Obstacles() ([]string, error) {
 	return slices.Compact(found), err
 }
 
-// gatewaysElsewhere says which other interfaces have the gateways' addresses: one that was
-// Weft's own and was renamed while no agent ran, as a rule.
+// gatewaysElsewhere says which other interfaces have the gateways' addresses. One may have been
+// Weft's own and was renamed while no agent ran: that is of no use to anybody. Any other may be
+// what connects the node.
 func (s *Subject) gatewaysElsewhere() (found []string) {
 	for _, pool := range s.Plan.Local.Pools {
-		if link := s.Node.Holding(pool.Gateway); link != 0 && s.Node.Bridge != 0 {
-			name := linkName(link)
-			found = append(found, fmt.Sprintf("interface %s has the address %s, which %s alone should have: programs that listen at each address of the node fail; delete it (ip link del %s), or take the address from it",
-				name, pool.Gateway, s.Node.Stamps.Bridge, name))
+		link := s.Node.Holding(pool.Gateway)
+		if link == 0 || s.Node.Bridge == 0 {
+			continue
 		}
+		name := linkName(link)
+		mend := fmt.Sprintf("delete it, which was Weft's own and has another name now (ip link del %s)", name)
+		if !rtnl.WasBridge(link, s.Plan) {
+			mend = "take the address from it"
+			for _, a := range linkAddresses(link) {
+				if a.Addr() == pool.Gateway {
+					mend += fmt.Sprintf(" (ip address del %s dev %s)", a, name)
+				}
+			}
+		}
+		found = append(found, fmt.Sprintf("interface %s has the address %s, which %s alone should have: programs that listen at each address of the node fail; %s",
+			name, pool.Gateway, s.Node.Stamps.Bridge, mend))
 	}
 	return found
 }
