@@ -300,7 +300,7 @@ func reserve(ctx context.Context, r *etcd.Registry, node string, addresses []net
 		return nil, err
 	}
 	objects := registry.Snapshot{}
-	for _, k := range []*registry.Kind{flannel.ConfigKind, flannel.LeaseKind, flannel.ReservationKind} {
+	for _, k := range []*registry.Kind{flannel.ConfigKind, flannel.LeaseKind, flannel.ReservationKind, api.Node} {
 		if objects[k], _, err = r.List(ctx, k); err != nil {
 			return nil, err
 		}
@@ -315,14 +315,11 @@ func reserve(ctx context.Context, r *etcd.Registry, node string, addresses []net
 		return reserved, nil
 	}
 	if len(addresses) == 0 {
-		o, err := r.Get(ctx, api.Node, registry.Key{Name: node})
-		if errors.Is(err, registry.ErrNotFound) {
+		n := registry.GetAs[*corev1.Node](objects, api.Node, registry.Key{Name: node})
+		if n == nil {
 			return nil, fmt.Errorf("node %s: there is no such Node yet: say with --address how others reach it, which the reservation of its subnet must name", node)
 		}
-		if err != nil {
-			return nil, err
-		}
-		addresses = api.NodeAddresses(o.(*corev1.Node))
+		addresses = api.NodeAddresses(n)
 	}
 	reservation, lease, err := flannel.Plugin{}.Reserve(objects, node, addresses)
 	if err != nil {

@@ -224,8 +224,13 @@ func (v view) choose() (Subnet, string, error) {
 	if s, able := v.granted(); able {
 		return s, "it is reserved for the node", nil
 	} else if !s.IsZero() {
-		return Subnet{}, "", fmt.Errorf("subnet %s is reserved for node %s, but the configuration does not allow it, another has a part of it, or it has one of the nodes' own network (here %s); make the reservation anew", s, v.node.Name, v.network())
+		return Subnet{}, "", fmt.Errorf("subnet %s is reserved for node %s, but the configuration does not allow it, another has a part of it, or it has one of the nodes' own network (here %s); delete its lease, if there is one, and make another reservation", s, v.node.Name, v.network())
 	}
+	return v.chooseAny()
+}
+
+// chooseAny returns a subnet that need not be reserved for the node, and why that one.
+func (v view) chooseAny() (Subnet, string, error) {
 	// By any other subnet others would lose pods that live on this one alone.
 	if v.free(v.former) && v.inUse(v.former) && !v.kept(v.former) {
 		return v.former, "it is what the subnet file names, and pods live on it", nil

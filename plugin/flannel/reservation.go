@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -119,11 +120,12 @@ func (r *reservation) names(addresses []netip.Addr) bool {
 }
 
 // Reserve returns a Reservation for a node that others reach at an address of
-// each of the cluster's families: the one that the node has, brought to these
+// each of the cluster's families: the one that the node has and can take, brought to these
 // addresses, and of several the one that it goes by; or one of the subnet whose lease
-// names the node or its address; or of one that is free. It returns also the lease to make for it, where there is none,
-// by which flanneld learns that the subnet is taken. objects are Configs, Leases
-// and Reservations.
+// names the node or its address; or of one that is free, and that spares the nodes' own
+// network as the node's own choice would. It returns also the lease to make for it, where
+// there is none, by which flanneld learns that the subnet is taken. objects are Configs,
+// Leases, Reservations and Nodes.
 func (p Plugin) Reserve(objects registry.Objects, node string, addresses []netip.Addr) (*Reservation, *Lease, error) {
 	p = p.withDefaults()
 	settings, err := readSettings(objects, p.Config)
@@ -144,15 +146,20 @@ func (p Plugin) Reserve(objects registry.Objects, node string, addresses []netip
 			spec.PublicIPv6 = a.String()
 		}
 	}
-	o := owner{name: node, addresses: addresses}
-	others := slices.DeleteFunc(slices.Clone(leases), o.reserved)
-	v := view{settings: settings, node: plugin.Node{Name: node, Addresses: addresses}, leases: others, reserved: reserved, pick: func(int) int { return 0 }}
-	subnet, _ := v.granted()
-	if own := o.find(leases, &settings); own != nil && (subnet.IsZero() || o.reserved(own) && settings.Bears(own.subnet)) {
-		subnet = own.subnet
+	self := plugin.Node{Name: node, Addresses: addresses}
+	if n := registry.GetAs[*corev1.Node](objects, api.Node, registry.Key{Name: node}); n != nil {
+		self.Prefixes = api.OnLink(n)
 	}
-	if subnet.IsZero() {
-		if subnet, _, err = v.choose(); err != nil {
+	o := ownerOf(self, objects)
+	others := slices.DeleteFunc(slices.Clone(leases), o.reserved)
+	v := view{settings: settings, node: self, owner: o, leases: others, reserved: reserved, pick: func(int) int { return 0 }}
+	subnet, able := v.granted()
+	// Pods may live on a lease that the node has, so it stays, unless the node has better.
+	if own := o.find(leases, &settings); own != nil && (!able || o.reserved(own) && settings.Bears(own.subnet)) {
+		subnet, able = own.subnet, true
+	}
+	if !able {
+		if subnet, _, err = v.chooseAny(); err != nil {
 			return nil, nil, err
 		}
 	}
