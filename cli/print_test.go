@@ -61,7 +61,8 @@ func TestReportsOfLostAgents(t *testing.T) {
 	}
 }
 
-// Warnings are read by people: a line each that says what and why, and once.
+// Warnings are read by people: a line each that says what happens, to what and why, and once.
+// The same of several kinds of objects is the same.
 func TestWarnings(t *testing.T) {
 	var text strings.Builder
 	log := warningsTo(&text)
@@ -70,7 +71,25 @@ func TestWarnings(t *testing.T) {
 		log.Warn("cannot follow the registry, going on with what is known", "kind", kind, "error", errors.New("connection\nrefused"))
 	}
 	log.With("error", "it is late").Error("cannot write")
-	if want := "warning: cannot follow the registry, going on with what is known: connection; refused\nwarning: cannot write: it is late\n"; text.String() != want {
+	for _, key := range []string{"/weft/a", "/weft/b", "/weft/a"} {
+		log.Warn("skipped a key that is no name", "kind", "nodes", "key", key)
+		log.With("key", key).Warn("skipped", "error", "it is no JSON")
+	}
+	for _, warning := range []string{"a is deprecated", "b is unknown"} {
+		log.Warn("the API server warns", "resource", "pods", "text", warning)
+		log.Warn("the API server warns", "resource", "", "text", warning)
+	}
+	if want := `warning: cannot follow the registry, going on with what is known: connection; refused
+warning: cannot write: it is late
+warning: skipped a key that is no name (key /weft/a)
+warning: skipped (key /weft/a): it is no JSON
+warning: skipped a key that is no name (key /weft/b)
+warning: skipped (key /weft/b): it is no JSON
+warning: the API server warns (resource pods): a is deprecated
+warning: the API server warns: a is deprecated
+warning: the API server warns (resource pods): b is unknown
+warning: the API server warns: b is unknown
+`; text.String() != want {
 		t.Errorf("it is said\n%s", text.String())
 	}
 }

@@ -4,13 +4,16 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"slices"
+	"strings"
 	"sync"
 
 	"github.com/weftnet/weft/internal/printable"
 )
 
 // warningsTo makes a log of which people read the warnings, a line each, as a command says
-// all else: what happens to it, and why. The same is said once.
+// all else: what happens, to what, and why. The same is said once, and so is what happens
+// to many kinds of objects alike.
 func warningsTo(w io.Writer) *slog.Logger {
 	return slog.New(&warnings{said: &saidLines{out: w, lines: map[string]bool{}}})
 }
@@ -18,8 +21,8 @@ func warningsTo(w io.Writer) *slog.Logger {
 // warnings is the handler of such a log.
 type warnings struct {
 	said *saidLines
-	// because is an error that a log was given for all that it says.
-	because string
+	// given are the attributes that a log was given for all that it says.
+	given []slog.Attr
 }
 
 type saidLines struct {
@@ -33,15 +36,27 @@ func (*warnings) Enabled(_ context.Context, l slog.Level) bool { return l >= slo
 
 // Handle implements slog.Handler.
 func (h *warnings) Handle(_ context.Context, r slog.Record) error {
-	because := h.because
-	r.Attrs(func(a slog.Attr) bool {
-		because = reason(a, because)
+	var to []string
+	var because string
+	tell := func(a slog.Attr) bool {
+		switch value := a.Value.Resolve().String(); {
+		case a.Key == "kind" || value == "":
+		case a.Key == "error" || a.Key == "err" || a.Key == "text":
+			because = ": " + value
+		default:
+			to = append(to, a.Key+" "+value)
+		}
 		return true
-	})
-	line := r.Message
-	if because != "" {
-		line += ": " + because
 	}
+	for _, a := range h.given {
+		tell(a)
+	}
+	r.Attrs(tell)
+	line := r.Message
+	if len(to) > 0 {
+		line += " (" + strings.Join(to, ", ") + ")"
+	}
+	line += because
 	h.said.mu.Lock()
 	defer h.said.mu.Unlock()
 	if h.said.lines[line] {
@@ -52,21 +67,9 @@ func (h *warnings) Handle(_ context.Context, r slog.Record) error {
 	return err
 }
 
-// reason is the error that an attribute tells, or else what was told before.
-func reason(a slog.Attr, before string) string {
-	if a.Key == "error" || a.Key == "err" {
-		return a.Value.String()
-	}
-	return before
-}
-
 // WithAttrs implements slog.Handler.
 func (h *warnings) WithAttrs(attrs []slog.Attr) slog.Handler {
-	with := *h
-	for _, a := range attrs {
-		with.because = reason(a, with.because)
-	}
-	return &with
+	return &warnings{h.said, slices.Concat(h.given, attrs)}
 }
 
 // WithGroup implements slog.Handler. People are told of no groups.
