@@ -411,8 +411,9 @@ func (t target) merge(have registry.Object) (registry.Object, error) {
 
 // mergeFields is a three-way merge of JSON objects, in which a list is one value:
 // have gets what want says, and loses what last said and want does not. What neither
-// ever named stays. A null takes away a value, and of an object what last said; it is
-// never a value itself, so that what is made is what the same file would leave of it.
+// ever named stays. A null takes away a field, and of an object what last said; no field
+// has it for a value, be it within a list, so that what is made is what the same file would
+// leave of it.
 func mergeFields(have, last, want map[string]any) {
 	for k, l := range last {
 		if want[k] == nil {
@@ -431,11 +432,33 @@ func mergeFields(have, last, want map[string]any) {
 			lm, _ := last[k].(map[string]any)
 			mergeFields(hm, lm, wm)
 		case w != nil:
-			have[k] = w
+			have[k] = withoutNulls(w)
 		case !wasObject:
 			delete(have, k)
 		}
 	}
+}
+
+// withoutNulls returns a value without what is null in it, however deep. Of a list a null
+// stays, as what is behind it would be another item then.
+func withoutNulls(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		said := make(map[string]any)
+		for k, inner := range v {
+			if inner != nil {
+				said[k] = withoutNulls(inner)
+			}
+		}
+		return said
+	case []any:
+		items := make([]any, len(v))
+		for i, inner := range v {
+			items[i] = withoutNulls(inner)
+		}
+		return items
+	}
+	return v
 }
 
 // forget takes from have what last said of a field, and the field itself where
