@@ -169,7 +169,7 @@ func Run(ctx context.Context, cfg Config) error {
 	a.denials = &denials{log: cfg.Log, node: cfg.Node, plans: a.plans}
 	a.metrics.registry.MustRegister(a.denials)
 	a.node = &registrar{registry: cfg.Registry, name: cfg.Node, register: cfg.RegisterNode,
-		state: a.nodeState, read: a.readNode, leased: a.leased.Load, problem: a.problem(nodePart), kick: make(chan struct{}, 1), log: cfg.Log}
+		state: a.nodeState, read: a.readNode, leased: a.leased.Load, problem: a.problem(nodePart), contested: a.problem(saidPart), kick: make(chan struct{}, 1), log: cfg.Log}
 	a.server = cni.NewServer(cni.Config{Journal: journal, Node: a, Taken: a.taken, Log: cfg.Log, Observe: a.observe, Misfit: a.problem("mtu")})
 	a.endpoints = a.server.Endpoints
 	a.held = func() (held []plan.Address) {
@@ -236,8 +236,10 @@ func makeRunDir(path string) error {
 // name, that the Node object cannot be written, and that the ClusterConfig names
 // what there is not.
 const (
-	rivalPart  = "node name"
-	nodePart   = "node"
+	rivalPart = "node name"
+	nodePart  = "node"
+	// saidPart is that others write on the Node what is the agent's to say.
+	saidPart   = "Node"
 	configPart = "config"
 	// disputePart is that others keep changing what is Weft's, and watchPart that
 	// it cannot be seen whether they do.

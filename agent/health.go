@@ -162,6 +162,11 @@ func (a *agent) problems() (undone, found []api.Problem) {
 	// What keeps the object from being written would never be read there, but
 	// once it can be written again.
 	delete(trouble, nodePart)
+	// The node does all that its plan says, whatever others write of it.
+	if message := trouble[saidPart]; message != "" {
+		delete(trouble, saidPart)
+		found = append(found, a.own(message))
+	}
 	for _, message := range a.outages(true) {
 		undone = append(undone, a.own(message))
 	}
@@ -176,7 +181,7 @@ func (a *agent) problems() (undone, found []api.Problem) {
 		undone = append(undone, a.own(line))
 	}
 	if s == nil {
-		return append(undone, cutOff...), nil
+		return append(undone, cutOff...), found
 	}
 	last := s.Last()
 	undone = append(undone, a.untold(last.Undone)...)

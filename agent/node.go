@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -173,17 +174,80 @@ type registrar struct {
 	leased func() bool
 	// problem is told what is wrong with the object, or "".
 	problem func(string)
-	kick    chan struct{}
-	log     *slog.Logger
+	// contested, where it is not nil, is told what others keep writing that is the agent's
+	// to say, or "".
+	contested func(string)
+	kick      chan struct{}
+	log       *slog.Logger
 }
 
 // recheckEvery is how often the Node object is looked at though the agent has
 // nothing new to say and nobody told that it changed. amendEvery is how often at most it is
-// written for what others write there.
+// written for what others write there: who writes there again and again is answered ever
+// less often, until it is once in recheckEvery. From the time on that contestedFrom passes
+// between two answers it is said that there is a contest.
 const (
-	recheckEvery = time.Minute
-	amendEvery   = time.Second
+	recheckEvery  = time.Minute
+	amendEvery    = time.Second
+	contestedFrom = 8 * time.Second
 )
+
+// contest is what others write on the Node object that is the agent's to say.
+type contest struct {
+	// pause is how long after the object was written last it is written again.
+	pause time.Duration
+	// over is what they wrote last, as difference says it.
+	over string
+}
+
+// looked takes note of what others were found to have written, "" for nothing, when the
+// agent had no news. periodic says that the object was only to be looked at again: then
+// others have left it alone for a while.
+func (c *contest) looked(over string, periodic bool) {
+	switch {
+	case over != "":
+		c.pause, c.over = min(2*c.pause, recheckEvery), over
+	case periodic:
+		c.pause, c.over = amendEvery, ""
+	}
+}
+
+// String says that there is a contest; empty where there is none.
+func (c *contest) String() string {
+	if c.pause < contestedFrom {
+		return ""
+	}
+	return fmt.Sprintf("others keep writing on the Node what is the agent's to say (%s), so it is written anew ever less often; see whose that is, and have them leave it", c.over)
+}
+
+// difference names what two states of a Node do not say alike, as the first says it.
+func difference(is, should *corev1.Node) string {
+	var words []string
+	if !slices.Equal(is.Status.Addresses, should.Status.Addresses) {
+		words = append(words, "status.addresses")
+	}
+	for _, want := range should.Status.Conditions {
+		i := slices.IndexFunc(is.Status.Conditions, func(have corev1.NodeCondition) bool { return have.Type == want.Type })
+		switch {
+		case i < 0:
+			words = append(words, fmt.Sprintf("condition %s: none", want.Type))
+		case is.Status.Conditions[i] != want:
+			words = append(words, fmt.Sprintf("condition %s: %s, %s", want.Type, is.Status.Conditions[i].Status, is.Status.Conditions[i].Reason))
+		}
+	}
+	names := maps.Clone(is.Annotations)
+	if names == nil {
+		names = make(map[string]string)
+	}
+	maps.Copy(names, should.Annotations)
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		said, there := is.Annotations[name]
+		if want, wanted := should.Annotations[name]; there != wanted || said != want {
+			words = append(words, "annotation "+name)
+		}
+	}
+	return strings.Join(words, "; ")
+}
 
 // Kick says that the state may have changed.
 func (r *registrar) Kick() {
@@ -199,6 +263,7 @@ func (r *registrar) Run(ctx context.Context) {
 	// wrote is when the object was written last, and again when it is to be looked at again
 	// what others have done since.
 	var wrote, again time.Time
+	argued := contest{pause: amendEvery}
 	registered, failed, next := false, false, time.Now()
 	kind := *api.Node
 	kind.Only = registry.Key{Name: r.name}
@@ -225,8 +290,9 @@ func (r *registrar) Run(ctx context.Context) {
 		}
 		state := r.state()
 		due := !time.Now().Before(next)
-		if node := registry.GetAs[*corev1.Node](told, &kind, kind.Only); node != nil && !due && !failed && state.equal(written) && r.describe(state, node.DeepCopy()) {
-			if again = wrote.Add(amendEvery); time.Now().Before(again) {
+		news, periodic := failed || !state.equal(written), due
+		if node := registry.GetAs[*corev1.Node](told, &kind, kind.Only); node != nil && !due && !news && r.describe(state, node.DeepCopy()) {
+			if again = wrote.Add(argued.pause); time.Now().Before(again) {
 				continue
 			}
 			due = true
@@ -240,8 +306,14 @@ func (r *registrar) Run(ctx context.Context) {
 			continue // in its time
 		}
 		wrote = time.Now()
-		err := r.write(ctx, state, r.register && !registered)
+		amended, err := r.write(ctx, state, r.register && !registered)
 		failed = err != nil
+		if !failed && !news {
+			argued.looked(amended, periodic)
+			if r.contested != nil {
+				r.contested(argued.String())
+			}
+		}
 		switch {
 		case err == nil:
 			written, registered, next = state, true, time.Now().Add(recheckEvery)
@@ -272,7 +344,8 @@ func (r *registrar) describe(state nodeState, node *corev1.Node) bool {
 	return state.describe(node, metav1.Now())
 }
 
-func (r *registrar) write(ctx context.Context, state nodeState, create bool) error {
+// write has the Node say what state says, and returns what it did not say so before.
+func (r *registrar) write(ctx context.Context, state nodeState, create bool) (amended string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	for {
@@ -284,20 +357,22 @@ func (r *registrar) write(ctx context.Context, state nodeState, create bool) err
 			if errors.Is(err, registry.ErrExists) {
 				continue
 			}
-			return err
+			return "", err
 		}
 		if err != nil {
-			return err
+			return "", err
 		}
 		node := o.(*corev1.Node)
 		if r.read != nil {
 			r.read(node)
 		}
+		before := node.DeepCopy()
 		if !r.describe(state, node) {
-			return nil
+			return "", nil
 		}
+		amended := difference(before, node)
 		if _, err = r.registry.Update(ctx, api.Node, node); !errors.Is(err, registry.ErrConflict) {
-			return err
+			return amended, err
 		}
 	}
 }

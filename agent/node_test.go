@@ -1,14 +1,20 @@
 package agent
 
 import (
+	"context"
+	"log/slog"
 	"net/netip"
+	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/registry"
 )
 
 func TestNodeStateIsWrittenOnce(t *testing.T) {
@@ -103,4 +109,70 @@ func TestFirstWord(t *testing.T) {
 	if got := node.Annotations[api.PluginsAnnotation]; got != says {
 		t.Errorf("the next agent says %s", got)
 	}
+}
+
+// TestAnotherWritesTheSameCondition has somebody write a condition that is the agent's as
+// soon as the agent has written it. The agent answers ever less often, and says what is
+// written. Once that ends, it says so no more, and answers at once again.
+func TestAnotherWritesTheSameCondition(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reg := newFlaky()
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		defer cancel()
+		said := ""
+		r := &registrar{registry: reg, name: "node1", register: true, kick: make(chan struct{}, 1), log: slog.New(slog.DiscardHandler),
+			leased: func() bool { return true }, problem: func(string) {},
+			state:     func() nodeState { return nodeState{Addresses: addresses("172.30.0.11")} },
+			contested: func(message string) { said = message }}
+		wg.Go(func() { r.Run(ctx) })
+		// write has the other write the condition, and reports whether the agent's was there.
+		write := func() bool {
+			t.Helper()
+			synctest.Wait()
+			o, err := reg.Registry.Get(ctx, api.Node, registry.Key{Name: "node1"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			node := o.(*corev1.Node)
+			if !setCondition(node, corev1.NodeCondition{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse, Reason: "RouteCreated"}, metav1.Now()) {
+				return false
+			}
+			if _, err := reg.Registry.Update(ctx, api.Node, node); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			return true
+		}
+		argue := func(d time.Duration) (answers int) {
+			for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+				if write() {
+					answers++
+				}
+			}
+			return answers
+		}
+		if n := argue(amendEvery + 500*time.Millisecond); n != 2 || said != "" {
+			t.Errorf("the agent wrote %d times at first, want its first word and one answer; it says %q", n, said)
+		}
+		if n := argue(time.Hour); n < 60 || n > 66 {
+			t.Errorf("the agent answered %d times in an hour of argument, want once in %s in the end", n, recheckEvery)
+		}
+		if !strings.Contains(said, "(condition NetworkUnavailable: False, RouteCreated)") {
+			t.Errorf("of the argument it says %q", said)
+		}
+		time.Sleep(3 * recheckEvery)
+		synctest.Wait()
+		if said != "" {
+			t.Errorf("long after the argument it says %q", said)
+		}
+		if !write() {
+			t.Error("after the argument the agent's condition is not there")
+		}
+		time.Sleep(amendEvery)
+		if !write() {
+			t.Error("what was written once is not answered within a second any more")
+		}
+	})
 }

@@ -380,7 +380,7 @@ func TestTheNodeIsWrittenOnlyWhenThereIsNews(t *testing.T) {
 		if n := reg.count(); n != 0 {
 			t.Errorf("%d calls at once against who goes on writing", n)
 		}
-		time.Sleep(amendEvery)
+		time.Sleep(2 * amendEvery) // as it is the second time
 		synctest.Wait()
 		if got := said(); got != before || reg.count() != 2 {
 			t.Errorf("in the end the Node says MTU %q, it said %q", got, before)
