@@ -25,6 +25,7 @@ import (
 	"github.com/weftnet/weft/datapath/linux/message"
 	"github.com/weftnet/weft/datapath/linux/stamps"
 	"github.com/weftnet/weft/datapath/reconcile"
+	"github.com/weftnet/weft/internal/retry"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -359,30 +360,38 @@ func (k *Kernel) addAddress(key AddressKey) error {
 	if err := k.AddrAdd(linkAt(key.Link), a); err != nil {
 		return ignore(err, unix.EEXIST)
 	}
-	return seenLocal(routes, key.Prefix, func() (bool, error) { return k.isLocal(key.Prefix) }, time.After(localTimeout))
+	return seenLocal(routes, key.Prefix, func() (bool, error) { return k.isLocal(key.Prefix.Addr()) }, time.After(localTimeout))
 }
 
-// isLocal reports whether the kernel has the local route to a prefix.
-func (k *Kernel) isLocal(prefix netip.Prefix) (bool, error) {
-	local, err := k.RouteListFiltered(unix.AF_INET6, &netlink.Route{Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL, Dst: ipNet(prefix)},
-		netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE|netlink.RT_FILTER_DST)
-	if errors.Is(err, netlink.ErrDumpInterrupted) {
-		return false, nil // which is asked again
+// isLocal reports whether the kernel delivers to itself what goes to an address. It looks
+// that one up, however many routes there are and whoever changes them meanwhile.
+func (k *Kernel) isLocal(a netip.Addr) (bool, error) {
+	found, err := k.RouteGet(ip(a))
+	if slices.ContainsFunc(noWay, func(no error) bool { return errors.Is(err, no) }) {
+		return false, nil
 	}
-	return len(local) > 0, err
+	return err == nil && slices.ContainsFunc(found, func(r netlink.Route) bool { return r.Type == unix.RTN_LOCAL }), err
 }
+
+// noWay are what a kernel says of an address that it has no route to, or one that
+// refuses.
+var noWay = []error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EINVAL}
+
+// The time between two questions whether an address is local.
+const firstAsk, lastAsk = time.Millisecond, time.Second
 
 // seenLocal waits until the kernel tells that it has added the local route to a prefix.
 // Where it tells nothing any more, as when more changes at once than a socket holds, it is
-// asked now and then.
+// asked, ever less often.
 func seenLocal(routes <-chan netlink.RouteUpdate, prefix netip.Prefix, ask func() (bool, error), timeout <-chan time.Time) error {
+	pause := retry.Backoff{First: firstAsk, Last: lastAsk}
 	var again <-chan time.Time
 	for {
 		select {
 		case r, ok := <-routes:
 			switch {
 			case !ok:
-				routes, again = nil, time.Tick(time.Millisecond)
+				routes, again = nil, time.After(pause.Next())
 			case r.Type == unix.RTM_NEWROUTE && r.Dst != nil && r.Route.Type == unix.RTN_LOCAL && PrefixOf(r.Dst) == prefix:
 				return nil
 			}
@@ -390,6 +399,7 @@ func seenLocal(routes <-chan netlink.RouteUpdate, prefix netip.Prefix, ask func(
 			if is, err := ask(); is || err != nil {
 				return err
 			}
+			again = time.After(pause.Next())
 		case <-timeout:
 			return fmt.Errorf("the kernel did not make it local within %s", localTimeout)
 		}

@@ -2,12 +2,17 @@ package rtnl
 
 import (
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/datapath/linux/stamps"
+	"github.com/weftnet/weft/internal/netns"
 )
 
 // TestLocalOnceTheKernelSaysSo has the kernel tell of routes, or stop before it has told
@@ -56,5 +61,60 @@ func TestLocalOnceTheKernelSaysSo(t *testing.T) {
 				t.Errorf("it says %v, want %q", err, test.says)
 			}
 		})
+	}
+}
+
+// TestAskedEverLessOften has a kernel that tells nothing, and that does not make the address
+// local: until the time is over it is asked a few times.
+func TestAskedEverLessOften(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		routes, asked := make(chan netlink.RouteUpdate), 0
+		close(routes)
+		err := seenLocal(routes, netip.MustParsePrefix("fd00:5::1/128"), func() (bool, error) { asked++; return false, nil }, time.After(localTimeout))
+		if err == nil || asked < 5 || asked > 20 {
+			t.Errorf("it is asked %d times in %s, and then it says %v", asked, localTimeout, err)
+		}
+	})
+}
+
+// TestTheKernelSaysWhatIsLocal asks a kernel of an address of its own, of one behind a
+// route, of one to which there is none, and of one that is refused.
+func TestTheKernelSaysWhatIsLocal(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to make a network namespace")
+	}
+	err := netns.Thread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		k, err := Open(stamps.Stamps{}, func(string, ...any) {})
+		if err != nil {
+			return err
+		}
+		defer k.Close()
+		lo, err := k.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		if err := k.LinkSetUp(lo); err != nil {
+			return err
+		}
+		if err := k.addAddress(AddressKey{Link: lo.Attrs().Index, Prefix: netip.MustParsePrefix("fd00:5::1/128")}); err != nil {
+			return err
+		}
+		for prefix, kind := range map[string]int{"fd00:6::/64": unix.RTN_UNICAST, "fd00:7::/64": unix.RTN_UNREACHABLE, "fd00:8::/64": unix.RTN_PROHIBIT, "fd00:9::/64": unix.RTN_BLACKHOLE} {
+			if err := k.RouteAdd(&netlink.Route{LinkIndex: lo.Attrs().Index, Dst: ipNet(netip.MustParsePrefix(prefix)), Type: kind}); err != nil {
+				return err
+			}
+		}
+		for address, want := range map[string]bool{"fd00:5::1": true, "fd00:5::2": false, "fd00:6::1": false, "fd00:7::1": false, "fd00:8::1": false, "fd00:9::1": false} {
+			if is, err := k.isLocal(netip.MustParseAddr(address)); is != want || err != nil {
+				t.Errorf("%s is local: %t, %v", address, is, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }
