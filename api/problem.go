@@ -98,7 +98,8 @@ const (
 	noWayEnd  = " under it; if that does not pass, see what their agents say, and delete Nodes that are gone"
 )
 
-// NoWayTo is what keeps a node from being ready for a plug-in that knows no way to others.
+// NoWayTo is what keeps a node from being ready for a plug-in that knows no way to others,
+// whose names are in order.
 // How many more there are than the first it does not say: while all nodes load a plug-in each
 // of them becomes known to each, and no node is to write that into its Node every time.
 func NoWayTo(names []string) string {
@@ -109,15 +110,17 @@ func NoWayTo(names []string) string {
 	return noWayTo + printable.Few(names, 0) + more + noWayEnd
 }
 
-// LacksWayTo returns the nodes that a problem names to which its node knows no way, none where
-// it says something else, or does not name all.
-func LacksWayTo(message string) []string {
-	_, names, found := strings.Cut(message, ": "+noWayTo)
-	names, whole := strings.CutSuffix(names, noWayEnd)
-	if !found || !whole || strings.HasSuffix(names, andOthers) {
-		return nil
+// LacksWayTo returns the nodes that a problem names to which its node knows no way, in the
+// order of their names, none where it says something else. With more it means others behind
+// them in that order as well.
+func LacksWayTo(message string) (names []string, more bool) {
+	_, text, found := strings.Cut(message, ": "+noWayTo)
+	text, whole := strings.CutSuffix(text, noWayEnd)
+	if !found || !whole {
+		return nil, false
 	}
-	return strings.Split(names, ", ")
+	text, more = strings.CutSuffix(text, andOthers)
+	return strings.Split(text, ", "), more
 }
 
 // NodeProblems returns what a Node's agent said is wrong.

@@ -182,7 +182,7 @@ func nodeProblems(l *problemList, c explain.Cluster, compiled map[string][]plugi
 	for o := range c.Objects.All(api.Node) {
 		some = true
 		node, key := o.(*corev1.Node), registry.KeyOf(o)
-		said := saidOf(node)
+		said := slices.DeleteFunc(saidOf(node), func(p api.Problem) bool { return lacksLost(p, c.Lost) })
 		if c.Lost[node.Name] && len(said) == 1 && said[0].Message == api.NotReported {
 			l.add(said[0])
 			said = nil
@@ -204,9 +204,6 @@ func nodeProblems(l *problemList, c explain.Cluster, compiled map[string][]plugi
 		}
 		for _, p := range said {
 			if p.Kind == api.Node.Kind && p.Name == node.Name {
-				if away := api.LacksWayTo(p.Message); len(away) > 0 && !slices.ContainsFunc(away, func(name string) bool { return !c.Lost[name] }) {
-					continue // what is wrong is said of those
-				}
 				l.add(p)
 			} else {
 				told.add(node.Name, p)
@@ -223,6 +220,20 @@ func nodeProblems(l *problemList, c explain.Cluster, compiled map[string][]plugi
 	if !some {
 		l.about(nil, registry.Key{Name: "nodes"}, "there are none", "")
 	}
+}
+
+// lacksLost reports whether a problem is that a node knows no way to others whose agents do
+// not run, which is said of those. Where it does not name all, one of those that it does not
+// must be such a node, too; once those are back, or deleted, it says who else there is.
+func lacksLost(p api.Problem, lost map[string]bool) bool {
+	names, more := api.LacksWayTo(p.Message)
+	if len(names) == 0 || slices.ContainsFunc(names, func(name string) bool { return !lost[name] }) {
+		return false
+	}
+	for name, is := range lost {
+		more = more && !(is && name > names[len(names)-1])
+	}
+	return !more
 }
 
 // cutOffBy returns the plug-ins that other nodes are told to use and whose networks and

@@ -268,3 +268,44 @@ func TestOneDeadNode(t *testing.T) {
 		t.Errorf("it is said\n%s\nand not\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
+
+// TestManyDeadNodes has so many Nodes whose agents do not run that nobody names all of them:
+// that there is no way to those is said by none, the dead among them. Where nobody of the
+// dead can be among those that are not named, it is said.
+func TestManyDeadNodes(t *testing.T) {
+	for name, test := range map[string]struct {
+		lost, unknown []string
+		said          bool
+	}{
+		"three":                           {lost: []string{"node3", "node4", "node5"}, unknown: []string{"node3", "node4", "node5"}},
+		"four":                            {lost: []string{"node3", "node4", "node5", "node6"}, unknown: []string{"node3", "node4", "node5", "node6"}},
+		"all but two":                     {lost: []string{"node3", "node4", "node5", "node6", "node7"}, unknown: []string{"node3", "node4", "node5", "node6", "node7"}},
+		"three, and one that lives":       {lost: []string{"node3", "node4", "node5"}, unknown: []string{"node3", "node4", "node5", "node6"}, said: true},
+		"one that lives is named":         {lost: []string{"node4", "node5", "node6", "node7"}, unknown: []string{"node3", "node4", "node5", "node6", "node7"}, said: true},
+		"another dead one is not unknown": {lost: []string{"node2", "node3", "node4", "node5"}, unknown: []string{"node3", "node4", "node5", "node6"}, said: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			objects, lost := make(registry.Snapshot), make(map[string]bool)
+			for _, name := range test.lost {
+				lost[name] = true
+			}
+			for i := range 7 {
+				node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("node", i+1)}}
+				others := slices.DeleteFunc(slices.Clone(test.unknown), func(name string) bool { return name == node.Name })
+				api.SetNodeProblems(node, []api.Problem{{Kind: api.Node.Kind, Name: node.Name, Message: api.UnreadyFor("flannel") + api.NoWayTo(others)}})
+				objects.Put(api.Node, node)
+			}
+			var l problemList
+			nodeProblems(&l, explain.Cluster{Objects: objects, Plugin: plugins.Get, Lost: lost}, nil)
+			saying := make(map[string]string)
+			for _, p := range l.list {
+				if strings.Contains(p.Message, "knows no way") {
+					saying[p.Name] = p.Message
+				}
+			}
+			if said := saying["node1"] != ""; said != test.said || !said && len(saying) > 0 {
+				t.Errorf("it is said %q", saying)
+			}
+		})
+	}
+}
