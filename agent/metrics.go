@@ -57,7 +57,7 @@ func (m *metrics) report(r round, ready bool) {
 	m.ready.Set(value)
 	if p := r.Plan; p != nil {
 		for table, n := range map[string]int{"networks": p.Networks.Len(), "peers": p.Peers.Len(), "endpoints": p.Endpoints.Len(), "routes": p.Routes.Len(), "tags": p.Tags.Len(),
-			"classes": p.Classes.Len(), "within": p.Within.Len(), "verdicts": p.Verdicts.Len(), "services": p.Services.Len(), "egress": p.Egress.Len()} {
+			"classes": p.Classes.Len(), "within": p.Within.Len(), "verdicts": p.Verdicts.Len(), "services": p.Services.Len(), "backends": p.Backends.Len(), "sources": p.Sources.Len(), "egress": p.Egress.Len()} {
 			m.entries.WithLabelValues(table).Set(float64(n))
 		}
 	}

@@ -70,6 +70,15 @@ func Lacks(p *plan.Plan, able Capabilities) []string {
 		family(k.Address.Is6())
 		need(able.Services, "services")
 	}
+	for k := range p.Backends.All() {
+		network(k.Network)
+		family(k.Address.Is6())
+	}
+	for k := range p.Sources.All() {
+		network(k.Network)
+		family(k.Prefix.Addr().Is6())
+	}
+	need(p.Backends.Len()+p.Sources.Len() == 0 || able.Services, "services")
 	for k, e := range p.Egress.All() {
 		network(k.Network)
 		family(k.Destination.Addr().Is6())

@@ -377,4 +377,11 @@ func (f *possibility) services() {
 		f.plan.Services, f.changed = f.plan.Services.Delete(k), true
 		f.refuse(s.Origin, "%s: %s is not there on this node", why, k.Line(s))
 	}
+	// What frontends that are left out refer to is nobody's.
+	f.plan.Backends = without(f, f.plan.Backends, func(k plan.BackendKey) bool {
+		return !f.able.Services || !f.network(k.Network) || !f.family(k.Address)
+	})
+	f.plan.Sources = without(f, f.plan.Sources, func(k plan.SourceKey) bool {
+		return !f.able.Services || !f.network(k.Network) || !f.family(k.Prefix.Addr())
+	})
 }

@@ -80,8 +80,8 @@ egress default any 0.0.0.0/0 masquerade
 			only4 + "egress default any 203.0.113.0/24 via node2 # EgressIP x\n", only4 + "egress default any 203.0.113.0/24 drop # EgressIP x\n",
 			[]Refusal{{Origin: "EgressIP x", Message: "this data plane cannot do egress default any 203.0.113.0/24 via node2 # EgressIP x: what it is about is dropped"}}},
 		{"no services", without(func(c *Capabilities) { c.Services = false }),
-			only4 + "service default 10.3.0.1 tcp 80 to 10.1.2.2:8080\n", only4,
-			[]Refusal{{Message: "this data plane does no Services: service default 10.3.0.1 tcp 80 to 10.1.2.2:8080 is not there on this node"}}},
+			only4 + "service default 10.3.0.1 tcp 80 to web sources web # Service default/web\nbackend default web 10.1.2.2:8080\nsource default web 192.0.2.0/24\n", only4,
+			[]Refusal{{Origin: "Service default/web", Message: "this data plane does no Services: service default 10.3.0.1 tcp 80 to web sources web # Service default/web is not there on this node"}}},
 		{"no networks", without(func(c *Capabilities) { c.OverlappingNetworks = false }),
 			only4 + "endpoint other name blue/x network blue addresses 10.1.1.2 mac 0a:58:0a:01:01:02\negress blue endpoint other 0.0.0.0/0 drop\n", only4,
 			[]Refusal{{Message: "pod blue/x is cut off: this data plane knows no network of its own as blue"}}},
@@ -234,7 +234,7 @@ func TestPossibleForAnybody(t *testing.T) {
 			if f.Source.Is6() && !able.IPv6 {
 				continue // no such packet is on the node
 			}
-			if _, ok := p.Services.Get(plan.ServiceKey{Network: f.Network, Address: f.Destination, Port: f.Port, Protocol: f.Protocol}); ok && !able.Services {
+			if _, _, ok := p.Service(f.Network, f.Destination, f.Protocol, f.Port, plan.Inside); ok && !able.Services {
 				continue // routes say what becomes of it
 			}
 			with, is := plan.Explain(plans, f), plan.Explain(without, f)

@@ -329,7 +329,10 @@ func (s service) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
 	with := *p
 	with.Services = p.Services.Set(
 		plan.ServiceKey{Network: plan.DefaultNetwork, Address: netip.MustParseAddr("10.96.0.1"), Port: 80, Protocol: plan.TCP},
-		plan.Service{Backends: []plan.Backend{{Address: netip.MustParseAddr("10.1.2.2"), Port: 8080, Node: "node2"}}})
+		plan.Service{Set: "default/web"})
+	with.Backends = p.Backends.Set(
+		plan.BackendKey{Network: plan.DefaultNetwork, Set: "default/web", Address: netip.MustParseAddr("10.1.2.2"), Port: 8080},
+		plan.Backend{Node: "node2", Weight: 1})
 	return &with, problems
 }
 

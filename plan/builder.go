@@ -15,6 +15,8 @@ type Builder struct {
 	within    draft[WithinKey, Within]
 	verdicts  draft[VerdictKey, Verdict]
 	services  draft[ServiceKey, Service]
+	backends  draft[BackendKey, Backend]
+	sources   draft[SourceKey, Source]
 	egress    draft[EgressKey, Egress]
 }
 
@@ -37,6 +39,8 @@ func NewBuilder(previous *Plan) *Builder {
 		b.within.table = previous.Within
 		b.verdicts.table = previous.Verdicts
 		b.services.table = previous.Services
+		b.backends.table = previous.Backends
+		b.sources.table = previous.Sources
 		b.egress.table = previous.Egress
 	}
 	return b
@@ -76,8 +80,17 @@ func (b *Builder) PutWithin(k WithinKey, v Within) bool { return b.within.set(k,
 // PutVerdict states a verdict.
 func (b *Builder) PutVerdict(k VerdictKey, v Verdict) bool { return b.verdicts.set(k, v) }
 
-// PutService states a service.
+// PutService states a frontend.
 func (b *Builder) PutService(k ServiceKey, v Service) bool { return b.services.set(k, v) }
+
+// PutBackend states a member of a set of backends.
+func (b *Builder) PutBackend(k BackendKey, v Backend) bool { return b.backends.set(k, v) }
+
+// PutSource states a prefix of those who may send to frontends.
+func (b *Builder) PutSource(k SourceKey, v Source) bool {
+	k.Prefix = k.Prefix.Masked()
+	return b.sources.set(k, v)
+}
 
 // PutEgress states an egress rule.
 func (b *Builder) PutEgress(k EgressKey, v Egress) bool {
@@ -99,6 +112,8 @@ func (b *Builder) Build() *Plan {
 		Within:    b.within.done(),
 		Verdicts:  b.verdicts.done(),
 		Services:  b.services.done(),
+		Backends:  b.backends.done(),
+		Sources:   b.sources.done(),
 		Egress:    b.egress.done(),
 	}
 }

@@ -49,7 +49,25 @@ type Explanation struct {
 	SeenDestination netip.Addr `json:"seenDestination,omitzero"`
 	// SeenPort is the destination port in the packet as it arrives.
 	SeenPort uint16 `json:"seenPort,omitempty"`
+	// Backends are what becomes of the flow with each backend that a Service may choose,
+	// where there are several: what is said there follows Steps. Allowed says that it is
+	// with all of them, and no more is said of where the packet arrives.
+	Backends []Choice `json:"backends,omitempty"`
+	// NotFollowed is the number of backends that are not among Backends, nor among
+	// those of one of them, as there are too many.
+	NotFollowed int `json:"notFollowed,omitempty"`
 }
+
+// Choice is one of several backends, and what becomes of the flow with it.
+type Choice struct {
+	// Backend is its address and port.
+	Backend     netip.AddrPort `json:"backend"`
+	Explanation `json:"explanation"`
+}
+
+// MaxFollowed is how many of the backends that may be chosen for a flow are followed.
+// Users write how many there are, and frontends may be each other's backends.
+const MaxFollowed = 1000
 
 // Step is one decision on a packet's way.
 type Step struct {
@@ -119,37 +137,46 @@ func ParseFlow(text string) (Flow, error) {
 }
 
 // String returns the explanation for people: the result, two lines for each
-// step, and what the receiver sees.
+// step, what the receiver sees, and the same of each backend that may be chosen.
 func (e Explanation) String() string {
 	var b strings.Builder
+	e.write(&b, "")
+	return b.String()
+}
+
+// write writes all lines with an indent.
+func (e Explanation) write(b *strings.Builder, indent string) {
 	result := "denied"
 	if e.Allowed {
 		result = "allowed"
 	}
-	fmt.Fprintf(&b, "%s: %s\n", result, e.Reason)
+	fmt.Fprintf(b, "%s: %s\n", result, e.Reason)
 	nodes, tables := 0, 0
 	for _, s := range e.Steps {
 		nodes, tables = max(nodes, len(s.Node)), max(tables, len(s.Table))
 	}
 	for _, s := range e.Steps {
-		fmt.Fprintf(&b, "  %-*s  %-*s  %s\n", nodes, s.Node, tables, s.Table, s.Decision)
+		fmt.Fprintf(b, "%s  %-*s  %-*s  %s\n", indent, nodes, s.Node, tables, s.Table, s.Decision)
 		if s.Entry == "" {
 			continue
 		}
-		fmt.Fprintf(&b, "  %*s  %s", nodes+2+tables, "", s.Entry)
+		fmt.Fprintf(b, "%s  %*s  %s", indent, nodes+2+tables, "", s.Entry)
 		if s.Origin != "" {
-			fmt.Fprintf(&b, " # %s", s.Origin)
+			fmt.Fprintf(b, " # %s", s.Origin)
 		}
 		b.WriteByte('\n')
 	}
 	if e.SeenSource.IsValid() {
-		fmt.Fprintf(&b, "the receiver sees %s to %s", e.SeenSource, e.SeenDestination)
+		fmt.Fprintf(b, "%sthe receiver sees %s to %s", indent, e.SeenSource, e.SeenDestination)
 		if e.SeenPort != 0 {
-			fmt.Fprintf(&b, " port %d", e.SeenPort)
+			fmt.Fprintf(b, " port %d", e.SeenPort)
 		}
 		b.WriteByte('\n')
 	}
-	return b.String()
+	for _, c := range e.Backends {
+		fmt.Fprintf(b, "%s  backend %s is ", indent, c.Backend)
+		c.write(b, indent+"  ")
+	}
 }
 
 func (p *Plan) decisionOf(r Route, to netip.Addr) string {

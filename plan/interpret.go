@@ -13,7 +13,7 @@ import (
 //
 // On each node the packet meets, in this order: the anti-spoof check of the
 // endpoint that sends it, or whether its source would be answered by the way on
-// which it came (see TakesFromPeer and TakesPlainly), Services (where it begins), Routes, the egress
+// which it came (see TakesFromPeer and TakesPlainly), Services, Routes, the egress
 // policy of the endpoint, Egress (where it leaves the node), and the ingress
 // policy of the endpoint that gets it. Policies see the destination that
 // Services chose, and the class that the Classes table gives the other side, or else
@@ -40,20 +40,25 @@ import (
 // A packet handed to a node or a next hop of which plans has nothing is
 // allowed, as far as is known: the reason says so, and SeenSource and
 // SeenDestination are what that node gets. So is a packet that leaves the
-// cluster, unless its destination is in the cluster after all. Of a service's
-// backends the first that may be chosen is followed, and of a route's peers the first.
+// cluster, unless its destination is in the cluster after all. Of a route's peers the
+// first is followed, of a Service's backends each that may be chosen, up to MaxFollowed
+// in all.
 func Explain(plans map[string]*Plan, f Flow) Explanation {
 	plans = maps.Clone(plans)
 	maps.DeleteFunc(plans, func(_ string, p *Plan) bool { return p == nil })
 	x := &explainer{
 		plans: plans, names: slices.Sorted(maps.Keys(plans)),
 		network: f.Network, src: f.Source.Unmap(), dst: f.Destination.Unmap(), protocol: f.Protocol, port: f.Port,
-		visited: map[visit]bool{},
+		visited: map[visit]bool{}, followed: new(int),
 	}
 	if x.network == "" {
 		x.network = DefaultNetwork
 	}
-	next := x.begin(f)
+	return x.run(x.begin(f))
+}
+
+// run goes from stage to stage to the end.
+func (x *explainer) run(next stage) Explanation {
 	for next != nil {
 		next = next()
 	}
@@ -72,9 +77,13 @@ type explainer struct {
 	port     uint16
 	tag      Tag // of the endpoint that sent it, as far as where it is now can tell
 
-	begun   bool // Services have been asked
-	visited map[visit]bool
-	result  Explanation
+	// masquerade says that a Service of the node where it is now gives it the node's
+	// address as its source.
+	masquerade bool
+	visited    map[visit]bool
+	// followed is how many backends have been, by all who share it.
+	followed *int
+	result   Explanation
 }
 
 type stage func() stage
@@ -94,6 +103,7 @@ const (
 type visit struct {
 	node     string
 	src, dst netip.Addr
+	port     uint16
 	from     sender
 }
 
@@ -159,11 +169,8 @@ func (x *explainer) begin(f Flow) stage {
 	}
 	for _, name := range among {
 		p := x.plans[name]
-		if p.Owns(x.network, x.src) {
+		if p.Owns(x.network, x.src) || x.src.IsLoopback() && f.Node != "" {
 			x.note(p, "node", "%s is an address of the node itself", x.src)
-			if StaysHome(x.dst) {
-				return x.stay(p, "", name)
-			}
 			return x.at(p, fromHost, EndpointKey{}, Endpoint{})
 		}
 	}
@@ -187,7 +194,7 @@ func (x *explainer) begin(f Flow) stage {
 // entersAt reports whether what comes from outside for the packet's
 // destination would be sent to this node.
 func (x *explainer) entersAt(p *Plan) bool {
-	_, ok := p.Services.Get(ServiceKey{x.network, x.dst, x.port, x.protocol})
+	_, _, ok := p.Service(x.network, x.dst, x.protocol, x.port, Outside)
 	return ok || p.has(x.network, x.dst)
 }
 
@@ -223,18 +230,24 @@ func calledBy(name, otherwise string) string {
 // at is the stage of a node that has the packet and must decide where it goes.
 // k and e are the endpoint that sends, for fromEndpoint.
 func (x *explainer) at(p *Plan, from sender, k EndpointKey, e Endpoint) stage {
-	here := visit{p.Local.Node, x.src, x.dst, from}
+	here := visit{p.Local.Node, x.src, x.dst, x.port, from}
 	if x.visited[here] {
 		x.note(p, "node", "the packet was here before")
 		return x.deny("a routing loop: the packet comes to %s again", p.Local.Node)
 	}
 	x.visited[here] = true
 
-	if !x.begun {
-		x.begun = true
-		if !x.translate(p) {
-			return nil
-		}
+	x.masquerade = false
+	if key, svc, ok := x.frontend(p, from); ok {
+		return x.serve(p, from, k, e, key, svc)
+	}
+	return x.onward(p, from, k, e)
+}
+
+// onward is the stage of a node at which Services have been asked.
+func (x *explainer) onward(p *Plan, from sender, k EndpointKey, e Endpoint) stage {
+	if from == fromHost && StaysHome(x.dst) {
+		return x.stay(p, "", p.Local.Node)
 	}
 	if next, ok := x.special(p, from, e); ok {
 		return next
@@ -279,29 +292,6 @@ func (x *explainer) at(p *Plan, from sender, k EndpointKey, e Endpoint) stage {
 	default:
 		return x.deny("%s drops what goes to %s", p.Local.Node, routeKey.Prefix)
 	}
-}
-
-// translate gives the packet a service's backend as its destination. It
-// returns false when that ends the packet's way.
-func (x *explainer) translate(p *Plan) bool {
-	k := ServiceKey{x.network, x.dst, x.port, x.protocol}
-	svc, ok := p.Services.Get(k)
-	if !ok {
-		return true
-	}
-	backends := svc.Backends
-	if svc.LocalOnly {
-		backends = slices.DeleteFunc(slices.Clone(backends), func(b Backend) bool { return b.Node != p.Local.Node })
-	}
-	if len(backends) == 0 {
-		noteEntry(x, p, "services", k, svc, "no backend: refused")
-		x.deny("the service at %s has no backend on hand", netip.AddrPortFrom(x.dst, x.port))
-		return false
-	}
-	b := backends[0]
-	noteEntry(x, p, "services", k, svc, "to backend %s, one of %d", netip.AddrPortFrom(b.Address, b.Port), len(backends))
-	x.dst, x.port = b.Address, b.Port
-	return true
 }
 
 // mayLeave asks the egress policy of the endpoint that sends.
@@ -367,6 +357,11 @@ func (x *explainer) deliver(p *Plan, from sender, toItself bool, k EndpointKey) 
 	if from != fromHost && !toItself && e.IngressPolicy != "" && !x.verdict(p, e.IngressPolicy, Incoming, x.sourceClass(p)) {
 		return nil
 	}
+	if (x.masquerade || toItself) && from != fromHost {
+		if next, ok := x.masqueraded(p, p.gatewayAddress(x.network, x.dst)); !ok {
+			return next
+		}
+	}
 	who := calledBy(e.Name, k.Interface)
 	noteEntry(x, p, "endpoints", k, e, "delivered to %s", who)
 	return x.arrive(p, k.Interface, "delivered to %s on %s", who, p.Local.Node)
@@ -392,6 +387,7 @@ func (x *explainer) leave(p *Plan, from sender, k EndpointKey, e Endpoint, route
 		}
 		return p.underlayAddress(x.dst)
 	}
+	sent := x.src
 	switch from {
 	case fromHost:
 		x.src = own()
@@ -415,6 +411,11 @@ func (x *explainer) leave(p *Plan, from sender, k EndpointKey, e Endpoint, route
 			return x.deny("%s lets nothing out to %s", p.Local.Node, rule.Destination)
 		default:
 			noteEntry(x, p, "egress", rule, egress, SourceStays+" %s", x.src)
+		}
+	}
+	if x.masquerade && x.src == sent {
+		if next, ok := x.masqueraded(p, own()); !ok {
+			return next
 		}
 	}
 	if !x.src.IsValid() {

@@ -149,11 +149,17 @@ func (p *Plan) parseLine(s *scanner, origin string) {
 	case "service":
 		k, v := parseService(s, origin)
 		put(s, &p.Services, k, v)
+	case "backend":
+		k, v := parseBackend(s, origin)
+		put(s, &p.Backends, k, v)
+	case "source":
+		k, v := parseSource(s, origin)
+		put(s, &p.Sources, k, v)
 	case "egress":
 		k, v := parseEgress(s, origin)
 		put(s, &p.Egress, k, v)
 	default:
-		s.fail("%q begins no line: expected node, pool, tunnel, network, peer, endpoint, route, tag, class, within, verdict, service or egress", kind)
+		s.fail("%q begins no line: expected node, pool, tunnel, network, peer, endpoint, route, tag, class, within, verdict, service, backend, source or egress", kind)
 	}
 }
 
@@ -258,18 +264,38 @@ func parseVerdict(s *scanner, origin string) (VerdictKey, Verdict) {
 }
 
 func parseService(s *scanner, origin string) (ServiceKey, Service) {
-	k := ServiceKey{Network: s.name("a network"), Address: s.address(), Protocol: s.protocol(), Port: s.port()}
+	k := ServiceKey{Network: s.name("a network"), Address: s.address(), Protocol: s.protocol()}
+	if k.Protocol != AnyProtocol || len(s.words) > 0 && isNumber(s.words[0]) {
+		k.Port = s.port()
+	}
 	v := Service{Origin: origin}
 	s.options(map[string]func(){
-		"to": func() {
-			for _, item := range s.list("backends") {
-				v.Backends = append(v.Backends, s.backend(item))
-			}
-		},
+		"from":       func() { k.From = Scope(s.oneOf("a side", string(Inside), string(Outside))) },
+		"to":         func() { v.Set = s.name("a set of backends") },
+		"else":       func() { v.Otherwise = Refusal(s.oneOf("a refusal", string(Silence))) },
 		"affinity":   func() { v.Affinity = s.duration() },
-		"local-only": func() { v.LocalOnly = true },
+		"masquerade": func() { v.Masquerade = s.clients() },
+		"sources":    func() { v.Sources = s.name("a name of sources") },
 	})
 	return k, v
+}
+
+// isNumber reports whether a word is one of digits.
+func isNumber(w string) bool { return '0' <= w[0] && w[0] <= '9' }
+
+func parseBackend(s *scanner, origin string) (BackendKey, Backend) {
+	k, v := BackendKey{Network: s.name("a network"), Set: s.name("a set of backends")}, Backend{Weight: 1, Origin: origin}
+	k.Address, k.Port, v.Node = s.backend(s.word("a backend"))
+	s.options(map[string]func(){
+		"weight": func() { v.Weight = uint16(s.number("a weight", 16)) },
+	})
+	return k, v
+}
+
+func parseSource(s *scanner, origin string) (SourceKey, Source) {
+	k := SourceKey{Network: s.name("a network"), Name: s.name("a name of sources"), Prefix: s.prefix()}
+	s.options(nil)
+	return k, Source{Origin: origin}
 }
 
 func parseEgress(s *scanner, origin string) (EgressKey, Egress) {
@@ -490,21 +516,32 @@ func (s *scanner) prefix() netip.Prefix {
 	return p
 }
 
-func (s *scanner) backend(item string) Backend {
+// backend reads what a member of a set of backends is written as.
+func (s *scanner) backend(item string) (a netip.Addr, port uint16, of string) {
 	where, node, err := cut(item, "@")
 	if err != nil {
 		s.fail("%w", err)
 	}
-	var b Backend
 	ap, err := netip.ParseAddrPort(s.unquote(where))
 	if err != nil && s.err == nil {
 		s.fail("%q is not a backend such as 10.1.2.3:8080@node1 or [fd00::3]:8080", item)
 	}
-	b.Address, b.Port = ap.Addr(), ap.Port()
 	if len(where) < len(item) {
-		b.Node = s.unquote(node)
+		of = s.unquote(node)
 	}
-	return b
+	return ap.Addr(), ap.Port(), of
+}
+
+func (s *scanner) clients() Clients {
+	var all Clients
+	for _, item := range s.list("kinds of clients") {
+		one, ok := clientsOf(item)
+		if !ok || all&one != 0 {
+			s.fail("%q is not a kind of clients, or there twice: expected some of %s", item, FromAll)
+		}
+		all |= one
+	}
+	return all
 }
 
 // vnis reads one VNI, or the first and the last of a range.

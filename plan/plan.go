@@ -1,7 +1,8 @@
 // Package plan holds the five tables that say what one node does with packets,
 // and two that say what words in them mean, Networks and Peers: Endpoints, Routes (with Tags, who an address is, beside the ways there),
 // Verdicts (with Classes, what policies take an address for, and Within, what wider
-// class a class is within), Services and Egress.
+// class a class is within), Services (with Backends, the sets that they choose from, and
+// Sources, who may use them) and Egress.
 //
 // Every plug-in compiles what its users asked for into a Plan, every data
 // plane loads one, and the interpreter in this package explains one. The
@@ -23,7 +24,8 @@
 //	class default 10.1.2.7/32 c3 # NodePods node2
 //	within c3 c9
 //	verdict p ingress from 5 tcp 80 allow # NetworkPolicy default/p ingress[0]
-//	service default 10.3.0.1 tcp 443 to 10.1.1.2:8443@node1 # Service default/web
+//	service default 10.3.0.1 tcp 443 to default/web:https masquerade strangers # Service default/web
+//	backend default default/web:https 10.1.1.2:8443@node1 # EndpointSlice default/web-x7k2p
 //	egress default any 0.0.0.0/0 masquerade # ClusterNetwork default
 //
 // Start reading at Plan; each table's key and value types are in a file of
@@ -55,6 +57,8 @@ type Plan struct {
 	Within    Table[WithinKey, Within]
 	Verdicts  Table[VerdictKey, Verdict]
 	Services  Table[ServiceKey, Service]
+	Backends  Table[BackendKey, Backend]
+	Sources   Table[SourceKey, Source]
 	Egress    Table[EgressKey, Egress]
 }
 
@@ -228,6 +232,8 @@ type Diff struct {
 	Within    []Change[WithinKey, Within]
 	Verdicts  []Change[VerdictKey, Verdict]
 	Services  []Change[ServiceKey, Service]
+	Backends  []Change[BackendKey, Backend]
+	Sources   []Change[SourceKey, Source]
 	Egress    []Change[EgressKey, Egress]
 }
 
@@ -236,7 +242,8 @@ func (d Diff) Empty() bool { return !d.Local && d.Len() == 0 }
 
 // Len is the number of changed entries.
 func (d Diff) Len() int {
-	return len(d.Networks) + len(d.Peers) + len(d.Endpoints) + len(d.Routes) + len(d.Tags) + len(d.Classes) + len(d.Within) + len(d.Verdicts) + len(d.Services) + len(d.Egress)
+	return len(d.Networks) + len(d.Peers) + len(d.Endpoints) + len(d.Routes) + len(d.Tags) + len(d.Classes) + len(d.Within) + len(d.Verdicts) +
+		len(d.Services) + len(d.Backends) + len(d.Sources) + len(d.Egress)
 }
 
 // Diff returns what leads from p to next, each table's changes in key order.
@@ -260,6 +267,8 @@ func (p *Plan) Diff(next *Plan) Diff {
 		Within:    p.Within.Diff(next.Within),
 		Verdicts:  p.Verdicts.Diff(next.Verdicts),
 		Services:  p.Services.Diff(next.Services),
+		Backends:  p.Backends.Diff(next.Backends),
+		Sources:   p.Sources.Diff(next.Sources),
 		Egress:    p.Egress.Diff(next.Egress),
 	}
 	if d.Local {

@@ -62,6 +62,12 @@ func TestStringIsALineForEachEntry(t *testing.T) {
 		for k, v := range p.Services.All() {
 			text += k.Line(v) + "\n"
 		}
+		for k, v := range p.Backends.All() {
+			text += k.Line(v) + "\n"
+		}
+		for k, v := range p.Sources.All() {
+			text += k.Line(v) + "\n"
+		}
 		for k, v := range p.Egress.All() {
 			text += k.Line(v) + "\n"
 		}
@@ -150,6 +156,12 @@ func TestBuilderForgetsWhatIsNotStated(t *testing.T) {
 		}
 		for k, v := range want.Services.All() {
 			b.PutService(k, v)
+		}
+		for k, v := range want.Backends.All() {
+			b.PutBackend(k, v)
+		}
+		for k, v := range want.Sources.All() {
+			b.PutSource(k, v)
 		}
 		for k, v := range want.Egress.All() {
 			b.PutEgress(k, v)

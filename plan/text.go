@@ -36,6 +36,8 @@ func (p *Plan) AppendText(b []byte) ([]byte, error) {
 	b = appendLines(b, p.Within.All())
 	b = appendLines(b, p.Verdicts.All())
 	b = appendLines(b, p.Services.All())
+	b = appendLines(b, p.Backends.All())
+	b = appendLines(b, p.Sources.All())
 	return appendLines(b, p.Egress.All()), nil
 }
 
@@ -69,6 +71,8 @@ func (d Diff) String() string {
 	b = appendChanges(b, d.Within)
 	b = appendChanges(b, d.Verdicts)
 	b = appendChanges(b, d.Services)
+	b = appendChanges(b, d.Backends)
+	b = appendChanges(b, d.Sources)
 	b = appendChanges(b, d.Egress)
 	return string(b)
 }
@@ -100,8 +104,14 @@ func (k WithinKey) Line(w Within) string { return string(appendLine(nil, k, w)) 
 // Line returns the verdict's line of the text form, with its origin.
 func (k VerdictKey) Line(v Verdict) string { return string(appendLine(nil, k, v)) }
 
-// Line returns the service's line of the text form, with its origin.
+// Line returns the frontend's line of the text form, with its origin.
 func (k ServiceKey) Line(s Service) string { return string(appendLine(nil, k, s)) }
+
+// Line returns the backend's line of the text form, with its origin.
+func (k BackendKey) Line(b Backend) string { return string(appendLine(nil, k, b)) }
+
+// Line returns the line of the text form of a prefix of clients, with its origin.
+func (k SourceKey) Line(s Source) string { return string(appendLine(nil, k, s)) }
 
 // Line returns the egress rule's line of the text form, with its origin.
 func (k EgressKey) Line(e Egress) string { return string(appendLine(nil, k, e)) }
@@ -287,22 +297,37 @@ func peerWord(d Direction) string {
 func (ServiceKey) origin(s Service) string { return s.Origin }
 
 func (k ServiceKey) appendEntry(l line, s Service) line {
-	l = l.keyword("service").name(k.Network).name(k.Address.String()).keyword(k.Protocol.String()).
-		keyword(strconv.Itoa(int(k.Port)))
-	if len(s.Backends) > 0 {
-		l = l.keyword("to").list(len(s.Backends), func(l line, i int) line {
-			be := s.Backends[i]
-			l = l.quoted(netip.AddrPortFrom(be.Address, be.Port).String())
-			if be.Node != "" {
-				l = append(l, '@').quoted(be.Node)
-			}
-			return l
-		})
+	l = l.keyword("service").name(k.Network).name(k.Address.String()).keyword(k.Protocol.String())
+	if k.Protocol != AnyProtocol || k.Port != 0 {
+		l = l.keyword(strconv.Itoa(int(k.Port)))
 	}
+	l = l.option("from", string(k.From)).option("to", s.Set).option("else", string(s.Otherwise))
 	if s.Affinity != 0 {
 		l = l.keyword("affinity").keyword(s.Affinity.String())
 	}
-	return l.flag("local-only", s.LocalOnly)
+	if s.Masquerade != 0 {
+		l = l.keyword("masquerade").keyword(s.Masquerade.String())
+	}
+	return l.option("sources", s.Sources)
+}
+
+func (BackendKey) origin(b Backend) string { return b.Origin }
+
+func (k BackendKey) appendEntry(l line, b Backend) line {
+	l = l.keyword("backend").name(k.Network).name(k.Set).name(netip.AddrPortFrom(k.Address, k.Port).String())
+	if b.Node != "" {
+		l = append(l, '@').quoted(b.Node)
+	}
+	if b.Weight != 1 {
+		l = l.keyword("weight").keyword(strconv.Itoa(int(b.Weight)))
+	}
+	return l
+}
+
+func (SourceKey) origin(s Source) string { return s.Origin }
+
+func (k SourceKey) appendEntry(l line, s Source) line {
+	return l.keyword("source").name(k.Network).name(k.Name).name(k.Prefix.String())
 }
 
 func (EgressKey) origin(e Egress) string { return e.Origin }

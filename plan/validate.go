@@ -39,16 +39,17 @@ func (p *Plan) Validate() error {
 }
 
 // ValidateAfter is Validate of a plan that follows one which is valid. Where p
-// was built from previous it costs in proportion to the tags, classes and verdicts that
-// differ, and to the verdicts of the policies that these are of; the other tables, which refer to one another, are checked whole if
-// anything in them differs. A nil previous tells nothing.
+// was built from previous it costs in proportion to the tags, classes, verdicts
+// and entries of Services that differ, and to the verdicts of the policies that these
+// are of; the other tables, which refer to one another, are checked whole if anything in
+// them differs. A nil previous tells nothing.
 func (p *Plan) ValidateAfter(previous *Plan) error {
 	if p == nil || previous == nil {
 		return p.Validate()
 	}
 	v := &validator{plan: p}
 	changes := previous.Diff(p)
-	rest := changes.Local || len(changes.Networks)+len(changes.Peers)+len(changes.Endpoints)+len(changes.Routes)+len(changes.Services)+len(changes.Egress) > 0
+	rest := changes.Local || len(changes.Networks)+len(changes.Peers)+len(changes.Endpoints)+len(changes.Routes)+len(changes.Egress) > 0
 	if rest {
 		v.local()
 		v.networks()
@@ -87,8 +88,12 @@ func (p *Plan) ValidateAfter(previous *Plan) error {
 			v.likes(v.policy(least))
 		}
 	}
-	if rest {
+	if changes.Local {
 		v.services()
+	} else {
+		v.servicesAfter(changes)
+	}
+	if rest {
 		v.egress()
 	}
 	return errors.Join(v.problems...)
@@ -575,45 +580,6 @@ func (v *validator) verdicts(entries iter.Seq2[VerdictKey, Verdict]) {
 		if k.Ports.Last > furthest.Ports.Last {
 			furthest = k
 		}
-	}
-}
-
-func (v *validator) services() {
-	for k, svc := range v.plan.Services.All() {
-		s := about(v, k, svc)
-		s.name("the network", k.Network)
-		frontend := s.unicast("address", k.Address)
-		s.ports("frontend", k.Protocol, k.Port)
-		if k.Protocol == AnyProtocol {
-			s.add("a service has a protocol of its own, not any")
-		}
-		if svc.Affinity < 0 {
-			s.add("affinity %s is negative", svc.Affinity)
-		}
-		seen := make(map[netip.AddrPort]bool, len(svc.Backends))
-		for _, b := range svc.Backends {
-			at := netip.AddrPortFrom(b.Address, b.Port)
-			if !s.unicast("backend", b.Address) {
-				continue
-			}
-			if frontend && !sameFamily(b.Address, k.Address) {
-				s.add("backend %s is not of the frontend's family", at)
-			}
-			s.ports("backend "+at.String(), k.Protocol, b.Port)
-			if seen[at] {
-				s.add("backend %s is there twice", at)
-			}
-			seen[at] = true
-		}
-	}
-}
-
-func (s subject) ports(what string, p Protocol, port uint16) {
-	if p.HasPorts() && port == 0 {
-		s.add("%s has no port", what)
-	}
-	if !p.HasPorts() && port != 0 {
-		s.add("%s has port %d, but protocol %s has no ports", what, port, p)
 	}
 }
 

@@ -46,12 +46,20 @@ func (d *DataPlane) supports(p *plan.Plan) error {
 		errs = append(errs, notSupported(func() string { return k.Line(s) }, "services"))
 		break
 	}
+	for k, b := range p.Backends.All() {
+		errs = append(errs, notSupported(func() string { return k.Line(b) }, "services"))
+		break
+	}
+	for k, s := range p.Sources.All() {
+		errs = append(errs, notSupported(func() string { return k.Line(s) }, "services"))
+		break
+	}
 	return errors.Join(errs...)
 }
 
 // supportsChanges is supports for a plan of which all else was accepted.
 func (d *DataPlane) supportsChanges(p *plan.Plan, changes plan.Diff) error {
-	if changes.Local || len(changes.Networks)+len(changes.Services) > 0 {
+	if changes.Local || len(changes.Networks)+len(changes.Services)+len(changes.Backends)+len(changes.Sources) > 0 {
 		return errors.Join(p.Validate(), d.supports(p))
 	}
 	var errs []error

@@ -428,6 +428,12 @@ func Flows(plans map[string]*plan.Plan) *rapid.Generator[plan.Flow] {
 		}).Draw(t, "destination")
 		f.Protocol = rapid.SampledFrom([]plan.Protocol{plan.TCP, plan.UDP}).Draw(t, "protocol")
 		f.Port = rapid.SampledFrom(ports).Draw(t, "port")
+		if served := slices.DeleteFunc(slices.Collect(frontends(plans)), func(k plan.ServiceKey) bool { return k.Address.Is4() != f.Source.Is4() }); len(served) > 0 && rapid.Bool().Draw(t, "to a service") {
+			k := rapid.SampledFrom(served).Draw(t, "frontend")
+			if f.Destination = k.Address; k.Port != 0 {
+				f.Protocol, f.Port = k.Protocol, k.Port
+			}
+		}
 		return f
 	})
 }

@@ -82,8 +82,10 @@ func demand(t *rapid.T, p *plan.Plan, origin string) {
 		p.Verdicts = p.Verdicts.Set(k, plan.Verdict{Allow: flip.Draw(t, "allow"), Origin: origin})
 	case 7:
 		a := rapid.OneOf(Addr(), rapid.Just(netip.MustParseAddr("10.3.0.1"))).Draw(t, "address")
-		p.Services = p.Services.Set(plan.ServiceKey{Network: network, Address: a, Port: ports[0], Protocol: plan.TCP},
-			plan.Service{Backends: []plan.Backend{{Address: podAddress(map[bool]int{true: 0, false: 1}[a.Is4()], 1, 2), Port: ports[1]}}, Origin: origin})
+		p.Services = p.Services.Set(plan.ServiceKey{Network: network, Address: a, Protocol: plan.TCP, Port: ports[0]},
+			plan.Service{Set: "web", Origin: origin})
+		p.Backends = p.Backends.Set(plan.BackendKey{Network: network, Set: "web", Address: podAddress(map[bool]int{true: 0, false: 1}[a.Is4()], 1, 2), Port: ports[1]},
+			plan.Backend{Weight: 1, Origin: origin})
 	case 8:
 		k := plan.EgressKey{Network: network, Destination: prefix}
 		switch rapid.IntRange(0, 2).Draw(t, "sources") {

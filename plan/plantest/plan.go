@@ -170,15 +170,21 @@ func putVerdict(t *rapid.T, b *plan.Builder) {
 
 func putService(t *rapid.T, b *plan.Builder) {
 	s := plan.Service{
-		Affinity:  time.Duration(rapid.Int64().Draw(t, "affinity")),
-		LocalOnly: rapid.Bool().Draw(t, "local only"), Origin: Name().Draw(t, "origin"),
-	}
-	for range rapid.IntRange(0, 3).Draw(t, "backends") {
-		s.Backends = append(s.Backends, plan.Backend{
-			Address: Addr().Draw(t, "backend"), Port: rapid.Uint16().Draw(t, "port"), Node: Name().Draw(t, "node")})
+		Set: Name().Draw(t, "set"), Otherwise: rapid.SampledFrom([]plan.Refusal{plan.Refuse, plan.Silence}).Draw(t, "otherwise"),
+		Affinity: time.Duration(rapid.Int64().Draw(t, "affinity")), Masquerade: plan.Clients(rapid.IntRange(0, int(plan.FromAll)).Draw(t, "masquerade")),
+		Sources: Name().Draw(t, "sources"), Origin: Name().Draw(t, "origin"),
 	}
 	b.PutService(plan.ServiceKey{Network: Name().Draw(t, "network"), Address: Addr().Draw(t, "address"),
-		Port: rapid.Uint16().Draw(t, "port"), Protocol: protocol(t)}, s)
+		Protocol: protocol(t), Port: rapid.Uint16().Draw(t, "port"), From: rapid.SampledFrom([]plan.Scope{plan.Anywhere, plan.Inside, plan.Outside}).Draw(t, "from")}, s)
+	for range rapid.IntRange(0, 3).Draw(t, "backends") {
+		b.PutBackend(plan.BackendKey{Network: Name().Draw(t, "network"), Set: rapid.OneOf(rapid.Just(s.Set), Name()).Draw(t, "of"),
+			Address: Addr().Draw(t, "backend"), Port: rapid.Uint16().Draw(t, "port")},
+			plan.Backend{Node: Name().Draw(t, "node"), Weight: rapid.Uint16().Draw(t, "weight"), Origin: Name().Draw(t, "origin")})
+	}
+	for range rapid.IntRange(0, 2).Draw(t, "sources") {
+		b.PutSource(plan.SourceKey{Network: Name().Draw(t, "network"), Name: Name().Draw(t, "name"), Prefix: Prefix().Draw(t, "prefix")},
+			plan.Source{Origin: Name().Draw(t, "origin")})
+	}
 }
 
 func putEgress(t *rapid.T, b *plan.Builder) {
