@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/derived"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/registry"
 )
@@ -33,8 +34,8 @@ type collector struct {
 	keep time.Duration
 	// since is when something was first seen unused.
 	since map[any]time.Time
-	tags  derived[*tag]
-	nodes derived[*node]
+	tags  derived.List[*tag]
+	nodes derived.List[*node]
 }
 
 // seenMark is a mark that was seen on a Tag.
@@ -60,9 +61,9 @@ type collection struct {
 // decide says what is to be done. Whatever was done before and however little of
 // it, it says what is left to do.
 func (c *collector) decide(objects registry.Objects, now time.Time) collection {
-	c.tags.update(objects.All(api.TagKind), readTag, compareTags)
-	c.nodes.update(objects.All(api.NodePodsKind), readNodePods, compareNodes)
-	used := usedTags(c.nodes.list)
+	c.tags.Update(objects.All(api.TagKind), readTag, compareTags)
+	c.nodes.Update(objects.All(api.NodePodsKind), readNodePods, compareNodes)
+	used := usedTags(c.nodes.All())
 	before := c.since
 	c.since = map[any]time.Time{}
 	var d collection
@@ -83,7 +84,7 @@ func (c *collector) decide(objects registry.Objects, now time.Time) collection {
 		}
 		return true
 	}
-	for _, t := range c.tags.list {
+	for _, t := range c.tags.All() {
 		number, err := tagNumber(t.object.Name)
 		if err != nil {
 			continue // nobody can use it, and it is not Weft's

@@ -2,6 +2,7 @@ package networkpolicy
 
 import (
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/derived"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/policy"
@@ -11,7 +12,7 @@ import (
 // view is what a node's pods are and which policies concern them.
 type view struct {
 	policies   policies
-	namespaces derived[*policy.Namespace]
+	namespaces derived.List[*policy.Namespace]
 	locals     locals
 }
 
@@ -19,7 +20,7 @@ type view struct {
 // policy came or went, or was changed.
 func (v *view) update(in plugin.Input, read func(registry.Object, *translated) *translated) (changed bool) {
 	changed = v.policies.update(in.Objects, read)
-	v.namespaces.update(in.Objects.All(api.Namespace), readNamespace, compareNamespaces)
+	v.namespaces.Update(in.Objects.All(api.Namespace), readNamespace, compareNamespaces)
 	v.locals.update(in, v.policies.named)
 	return changed
 }
@@ -34,7 +35,7 @@ func (v *view) concerned(wanted func(*translated) bool) []*translated {
 		}
 	}
 	selects := func(t *translated, namespace string) bool {
-		labels := namespaceLabels(v.namespaces.list, namespace)
+		labels := namespaceLabels(v.namespaces.All(), namespace)
 		for _, id := range pods[namespace] {
 			if t.policy.Subject.Selects(id, labels) {
 				return true
@@ -75,10 +76,10 @@ type compiler struct {
 	tooLarge map[*translated]string
 	closed   map[*policy.Policy]*policy.Policy
 	tags     tags
-	others   derived[*node]
+	others   derived.List[*node]
 	nodes    placed
-	listings derived[*listing]
-	domains  derived[*policy.Domain]
+	listings derived.List[*listing]
+	domains  derived.List[*policy.Domain]
 	tables   policy.Compiler
 	made     policy.Tables
 }
@@ -139,13 +140,13 @@ func (c *compiler) world(in plugin.Input) *policy.World {
 		}
 		return readNodePods(o, before)
 	}
-	gone, came := c.others.update(in.Objects.All(api.NodePodsKind), other, compareNodes)
-	c.listings.update(in.Objects.All(api.Node), readListing, compareListings)
-	c.nodes.update(c.others.list, c.listings.list, in.Node.Others, c.base.plan, len(gone)+len(came) > 0)
-	c.domains.update(in.Objects.All(api.DomainNameKind), readDomain, compareDomains)
+	gone, came := c.others.Update(in.Objects.All(api.NodePodsKind), other, compareNodes)
+	c.listings.Update(in.Objects.All(api.Node), readListing, compareListings)
+	c.nodes.update(c.others.All(), c.listings.All(), in.Node.Others, c.base.plan, len(gone)+len(came) > 0)
+	c.domains.Update(in.Objects.All(api.DomainNameKind), readDomain, compareDomains)
 	return &policy.World{
-		Network: plan.DefaultNetwork, Policies: c.list, Namespaces: c.view.namespaces.list, Groups: c.tags.groups,
-		Nodes: c.nodes.list, Machines: c.nodes.machines, Domains: c.domains.list, Local: c.untold.mark(in, &c.view, c.denying),
+		Network: plan.DefaultNetwork, Policies: c.list, Namespaces: c.view.namespaces.All(), Groups: c.tags.groups,
+		Nodes: c.nodes.list, Machines: c.nodes.machines, Domains: c.domains.All(), Local: c.untold.mark(in, &c.view, c.denying),
 	}
 }
 
@@ -173,14 +174,14 @@ func (c *compiler) problems() []plugin.Problem {
 			problems = append(problems, plugin.Problem{Kind: t.kind, Key: t.key(), Message: message, Told: true})
 		}
 	}
-	for _, n := range c.others.list {
+	for _, n := range c.others.All() {
 		if n.problem != nil {
 			problems = append(problems, plugin.Problem{Kind: api.NodePodsKind, Key: registry.Key{Name: n.Name}, Message: n.problem.Error()})
 		} else if p := c.nodes.nodes[n.Name].problem; p != nil {
 			problems = append(problems, plugin.Problem{Kind: api.NodePodsKind, Key: registry.Key{Name: n.Name}, Message: p.Error()})
 		}
 	}
-	for _, l := range c.listings.list {
+	for _, l := range c.listings.All() {
 		key := registry.Key{Name: l.Name}
 		if l.problem != "" {
 			problems = append(problems, plugin.Problem{Kind: api.Node, Key: key, Message: l.problem})
@@ -189,7 +190,7 @@ func (c *compiler) problems() []plugin.Problem {
 			problems = append(problems, plugin.Problem{Kind: api.Node, Key: key, Message: p.Error()})
 		}
 	}
-	for _, t := range c.tags.list {
+	for _, t := range c.tags.All() {
 		if t.problem == nil {
 			break // those that mean nothing come first
 		}

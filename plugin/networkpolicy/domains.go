@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/derived"
 	"github.com/weftnet/weft/registry"
 )
 
@@ -42,7 +43,7 @@ var domainKinds = []*registry.Kind{api.ClusterNetworkPolicy, api.DomainNameKind}
 // domains keeps a DomainName for each domain name in a ClusterNetworkPolicy.
 type domains struct {
 	resolver Resolver
-	policies derived[*translated]
+	policies derived.List[*translated]
 	names    map[string]*domain
 }
 
@@ -62,9 +63,9 @@ type domain struct {
 // controller before this one found out is taken over. It returns the names that
 // are left out, as there are too many, in alphabetical order.
 func (d *domains) update(objects registry.Objects, now time.Time) (tooMany []string) {
-	d.policies.update(objects.All(api.ClusterNetworkPolicy), outline, compareTranslated)
+	d.policies.Update(objects.All(api.ClusterNetworkPolicy), outline, compareTranslated)
 	var wanted []string
-	for _, t := range d.policies.list {
+	for _, t := range d.policies.All() {
 		wanted = append(wanted, t.domains...)
 	}
 	wanted = sorted(wanted)

@@ -79,7 +79,7 @@ type runner struct {
 // rule, which need not be there twice.
 func (r *runner) outline(o registry.Object, before *translated) *translated {
 	for i := range r.now.policies.kinds {
-		if t := r.now.policies.kinds[i].of(o); t != nil {
+		if t := r.now.policies.kinds[i].Of(o); t != nil {
 			return t
 		}
 	}

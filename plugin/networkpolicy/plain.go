@@ -4,6 +4,7 @@ import (
 	"reflect"
 	"slices"
 
+	"github.com/weftnet/weft/internal/derived"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/registry"
@@ -16,7 +17,7 @@ type plainCompiler struct {
 	plugin plugin.Plugin
 	plugin.Compiler
 	// What was compiled last, and what came of it.
-	sources  map[*registry.Kind]seen
+	sources  map[*registry.Kind]derived.Seen
 	in       plugin.Input
 	plan     *plan.Plan
 	problems []plugin.Problem
@@ -26,7 +27,7 @@ func (c *plainCompiler) compile(in plugin.Input) (*plan.Plan, []plugin.Problem) 
 	if c.plan != nil && c.same(in) {
 		return c.plan, c.problems
 	}
-	c.in, c.sources = in, map[*registry.Kind]seen{}
+	c.in, c.sources = in, map[*registry.Kind]derived.Seen{}
 	for _, k := range c.plugin.Kinds() {
 		c.sources[k] = slices.Collect(in.Objects.All(k))
 	}
@@ -40,7 +41,7 @@ func (c *plainCompiler) compile(in plugin.Input) (*plan.Plan, []plugin.Problem) 
 // same reports whether all that the plug-in reads is what it was.
 func (c *plainCompiler) same(in plugin.Input) bool {
 	for _, k := range c.plugin.Kinds() {
-		if !c.sources[k].same(in.Objects.All(k)) {
+		if !c.sources[k].Same(in.Objects.All(k)) {
 			return false
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"slices"
 	"testing"
 	"time"
 
@@ -244,50 +243,4 @@ func TestControllerKilledAtEachCall(t *testing.T) {
 	if want != "tag 21 of b map[]\nnodepods node1 21:[10.1.1.1]\nnodereport node1 of []\n" {
 		t.Errorf("in the end there is\n%s", want)
 	}
-}
-
-// TestDerived changes objects at random: what is derived step by step is what is
-// derived at once, and what did not change stays the same pointer.
-func TestDerived(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		objects := map[string]*api.DomainName{}
-		var d derived[*policy.Domain]
-		backwards := func(a, b *policy.Domain) int { return compareDomains(b, a) }
-		for range rapid.IntRange(1, 20).Draw(t, "steps") {
-			for range rapid.IntRange(0, 5).Draw(t, "changes") {
-				name := rapid.SampledFrom([]string{"a", "b", "c", "d", "e", "f"}).Draw(t, "name")
-				if rapid.Bool().Draw(t, "gone") {
-					delete(objects, name)
-					continue
-				}
-				objects[name] = &api.DomainName{ObjectMeta: metav1.ObjectMeta{Name: name},
-					Addresses: rapid.SampledFrom([][]string{nil, {"10.0.0.1"}, {"10.0.0.2"}}).Draw(t, "addresses")}
-			}
-			var list []registry.Object
-			for _, o := range objects {
-				list = append(list, o)
-			}
-			s := registry.NewSnapshot(map[*registry.Kind][]registry.Object{api.DomainNameKind: list})
-			before := map[string]*policy.Domain{}
-			for _, v := range d.list {
-				before[v.Name] = v
-			}
-			was := d.list
-			gone, came := d.update(s.All(api.DomainNameKind), readDomain, backwards)
-			var fresh derived[*policy.Domain]
-			fresh.update(s.All(api.DomainNameKind), readDomain, backwards)
-			same := func(a, b *policy.Domain) bool { return a.Name == b.Name && slices.Equal(a.Addresses, b.Addresses) }
-			if !slices.EqualFunc(fresh.list, d.list, same) {
-				t.Fatalf("at once %v, step by step %v", fresh.list, d.list)
-			}
-			for _, v := range d.list {
-				if b := before[v.Name]; b != nil && slices.Equal(b.Addresses, v.Addresses) != (b == v) {
-					t.Fatalf("%s was %v and is %v, the same: %t", v.Name, b.Addresses, v.Addresses, b == v)
-				}
-			}
-			if len(was)-len(gone)+len(came) != len(d.list) {
-				t.Fatalf("of %d went %d and came %d, and %d are there", len(was), len(gone), len(came), len(d.list))
-			}
-		}
-	})
 }

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/derived"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/policy"
 	"github.com/weftnet/weft/registry"
@@ -46,22 +47,22 @@ func States(objects registry.Objects) []State {
 // overview is what the registry says about policies and nodes.
 type overview struct {
 	policies   policies
-	namespaces derived[*policy.Namespace]
+	namespaces derived.List[*policy.Namespace]
 	tags       tags
-	nodes      derived[*node]
-	reports    derived[*api.NodeReport]
-	domains    derived[*api.DomainName]
+	nodes      derived.List[*node]
+	reports    derived.List[*api.NodeReport]
+	domains    derived.List[*api.DomainName]
 }
 
 func (o *overview) update(objects registry.Objects) {
 	o.policies.update(objects, outline)
-	o.namespaces.update(objects.All(api.Namespace), readNamespace, compareNamespaces)
+	o.namespaces.Update(objects.All(api.Namespace), readNamespace, compareNamespaces)
 	o.tags.update(objects)
-	o.nodes.update(objects.All(api.NodePodsKind), readNodePods, compareNodes)
-	o.reports.update(objects.All(api.NodeReportKind),
+	o.nodes.Update(objects.All(api.NodePodsKind), readNodePods, compareNodes)
+	o.reports.Update(objects.All(api.NodeReportKind),
 		func(o registry.Object, _ *api.NodeReport) *api.NodeReport { r, _ := o.(*api.NodeReport); return r },
 		func(a, b *api.NodeReport) int { return strings.Compare(a.Name, b.Name) })
-	o.domains.update(objects.All(api.DomainNameKind),
+	o.domains.Update(objects.All(api.DomainNameKind),
 		func(o registry.Object, _ *api.DomainName) *api.DomainName { d, _ := o.(*api.DomainName); return d },
 		func(a, b *api.DomainName) int { return strings.Compare(a.Name, b.Name) })
 }
@@ -76,7 +77,7 @@ type home struct {
 // reached the version that a function says.
 func (o *overview) states(version func(*translated) string) []State {
 	nodes := map[plan.Tag][]string{}
-	for _, n := range o.nodes.list {
+	for _, n := range o.nodes.All() {
 		for _, p := range n.Pods {
 			nodes[p.Tag] = append(nodes[p.Tag], n.Name)
 		}
@@ -88,17 +89,17 @@ func (o *overview) states(version func(*translated) string) []State {
 		}
 		h := homes[g.Namespace]
 		if h == nil {
-			h = &home{labels: namespaceLabels(o.namespaces.list, g.Namespace)}
+			h = &home{labels: namespaceLabels(o.namespaces.All(), g.Namespace)}
 			homes[g.Namespace] = h
 		}
 		h.groups = append(h.groups, g)
 	}
 	reports := map[string]*api.NodeReport{}
-	for _, r := range o.reports.list {
+	for _, r := range o.reports.All() {
 		reports[r.Name] = r
 	}
 	unresolved := map[string]bool{}
-	for _, d := range o.domains.list {
+	for _, d := range o.domains.All() {
 		unresolved[d.Name] = d.Problem != "" && len(d.Addresses) == 0
 	}
 

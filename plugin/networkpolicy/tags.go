@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/derived"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/policy"
 	"github.com/weftnet/weft/registry"
@@ -35,14 +36,14 @@ func (t *tag) marked() bool { return t.object.Spec.UnusedSince != nil }
 
 // tags are the Tags, and what stands for whom.
 type tags struct {
-	derived[*tag]
+	derived.List[*tag]
 	// groups are the list's, without what means nothing.
 	groups     []*policy.Group
 	byIdentity map[uint64][]*tag
 }
 
 func (t *tags) update(objects registry.Objects) {
-	gone, came := t.derived.update(objects.All(api.TagKind), readTag, compareTags)
+	gone, came := t.List.Update(objects.All(api.TagKind), readTag, compareTags)
 	if len(gone)+len(came) == 0 {
 		return
 	}
@@ -65,8 +66,8 @@ func (t *tags) update(objects registry.Objects) {
 			t.byIdentity[h] = append(t.byIdentity[h], c)
 		}
 	}
-	groups := make([]*policy.Group, 0, len(t.list))
-	for _, g := range t.list {
+	groups := make([]*policy.Group, 0, len(t.All()))
+	for _, g := range t.All() {
 		if g.group != nil {
 			groups = append(groups, g.group)
 		}
@@ -99,11 +100,11 @@ func (t *tag) number() plan.Tag {
 
 // numbered returns the Tag of a number, nil for one that is not known or means nothing.
 func (t *tags) numbered(n plan.Tag) *tag {
-	i, found := slices.BinarySearchFunc(t.list, n, func(t *tag, n plan.Tag) int { return cmp.Compare(t.number(), n) })
+	i, found := slices.BinarySearchFunc(t.All(), n, func(t *tag, n plan.Tag) int { return cmp.Compare(t.number(), n) })
 	if !found {
 		return nil
 	}
-	return t.list[i]
+	return t.All()[i]
 }
 
 // compareTags orders by number, those that mean nothing first.

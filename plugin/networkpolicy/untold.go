@@ -92,7 +92,7 @@ func (u *untoldPods) mark(in plugin.Input, v *view, d denying) []*policy.Local {
 	list := slices.Clone(v.locals.list)
 	for i, l := range list {
 		told := !slices.ContainsFunc(l.Addresses, func(a netip.Addr) bool { _, said := u.said[a]; return !said })
-		if told || !counts(l) || !d.deny(l.Identity, namespaceLabels(v.namespaces.list, l.Namespace)) {
+		if told || !counts(l) || !d.deny(l.Identity, namespaceLabels(v.namespaces.All(), l.Namespace)) {
 			continue
 		}
 		if list[i] = before[l]; list[i] == nil {

@@ -15,6 +15,7 @@ import (
 	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/derived"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/policy"
 	"github.com/weftnet/weft/policy/kubernetes"
@@ -97,7 +98,7 @@ func spec(o registry.Object) any {
 // policies are those of all kinds.
 type policies struct {
 	// kinds are in the order of policyKinds.
-	kinds [2]derived[*translated]
+	kinds [2]derived.List[*translated]
 	// named are those of kubernetes.Replicas by which any policy selects.
 	named map[string]bool
 }
@@ -106,7 +107,7 @@ type policies struct {
 // came or went, or was changed, even if it means the same.
 func (p *policies) update(objects registry.Objects, read func(registry.Object, *translated) *translated) (changed bool) {
 	for i, k := range policyKinds {
-		gone, came := p.kinds[i].update(objects.All(k), read, compareTranslated)
+		gone, came := p.kinds[i].Update(objects.All(k), read, compareTranslated)
 		changed = changed || len(gone)+len(came) > 0
 	}
 	if changed || p.named == nil {
@@ -130,7 +131,7 @@ func compareTranslated(a, b *translated) int { return strings.Compare(a.policy.N
 func (p *policies) all() iter.Seq[*translated] {
 	return func(yield func(*translated) bool) {
 		for i := range p.kinds {
-			for _, t := range p.kinds[i].list {
+			for _, t := range p.kinds[i].All() {
 				if !yield(t) {
 					return
 				}

@@ -1,4 +1,7 @@
-package networkpolicy
+// Package derived holds what is made of each object of a kind, and makes it anew only of
+// those that changed. What did not change is the same pointer in the next snapshot of a
+// registry: this is how compilers tell what did.
+package derived
 
 import (
 	"iter"
@@ -7,11 +10,11 @@ import (
 	"github.com/weftnet/weft/registry"
 )
 
-// seen are the objects of a kind as they were, in key order. What did not change is the
-// same pointer in the next snapshot: this is how all of this package tells what did.
-type seen []registry.Object
+// Seen are the objects of a kind as they were, in key order.
+type Seen []registry.Object
 
-func (s seen) same(objects iter.Seq[registry.Object]) bool {
+// Same reports whether the objects, in key order, are the same.
+func (s Seen) Same(objects iter.Seq[registry.Object]) bool {
 	i := 0
 	for o := range objects {
 		if i == len(s) || s[i] != o {
@@ -22,27 +25,31 @@ func (s seen) same(objects iter.Seq[registry.Object]) bool {
 	return i == len(s)
 }
 
-// derived holds what was made of each object of a kind. It is made once for each
+// List holds what was made of each object of a kind. It is made once for each
 // state of an object, and what is left out is the zero value, nil.
-type derived[V comparable] struct {
+type List[V comparable] struct {
 	// sources are in key order, values are what was made of each.
-	sources seen
+	sources Seen
 	values  []V
 	// list are the values in the order asked for. It is never changed, but
 	// replaced.
 	list []V
 }
 
-// update brings the values to what the objects are now, which must be in key
+// All returns the values in the order asked for. They must not be changed, and are not: the
+// next Update makes another slice.
+func (d *List[V]) All() []V { return d.list }
+
+// Update brings the values to what the objects are now, which must be in key
 // order. make gets the value of the object's former state, if there was any; it
 // should return that where it means the same. gone and came are what list lost
 // and got.
-func (d *derived[V]) update(objects iter.Seq[registry.Object], make func(o registry.Object, before V) V, compare func(a, b V) int) (gone, came []V) {
-	if d.sources.same(objects) {
+func (d *List[V]) Update(objects iter.Seq[registry.Object], make func(o registry.Object, before V) V, compare func(a, b V) int) (gone, came []V) {
+	if d.sources.Same(objects) {
 		return nil, nil
 	}
 	var none V
-	var sources seen
+	var sources Seen
 	var values []V
 	drop := func(v V) {
 		if v != none {
@@ -83,9 +90,9 @@ func (d *derived[V]) update(objects iter.Seq[registry.Object], make func(o regis
 	return gone, came
 }
 
-// of returns what was made of an object, the zero value if that is not among
+// Of returns what was made of an object, the zero value if that is not among
 // them.
-func (d *derived[V]) of(o registry.Object) V {
+func (d *List[V]) Of(o registry.Object) V {
 	i, found := slices.BinarySearchFunc(d.sources, registry.KeyOf(o), func(o registry.Object, key registry.Key) int { return registry.KeyOf(o).Compare(key) })
 	if !found || d.sources[i] != o {
 		var none V
