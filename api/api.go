@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -44,6 +45,10 @@ var (
 	Service = &registry.Kind{GroupVersionKind: corev1.SchemeGroupVersion.WithKind("Service"),
 		Plural: "services", Singular: "service", Namespaced: true, New: func() registry.Object { return &corev1.Service{} },
 		Validate: validator(true, validation.NameIsDNS1035Label, validateService), Keep: keep[*corev1.Service](nil), StatusApart: true}
+	// EndpointSlice says who is behind a Service.
+	EndpointSlice = &registry.Kind{GroupVersionKind: discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"),
+		Plural: "endpointslices", Singular: "endpointslice", Namespaced: true, New: func() registry.Object { return &discoveryv1.EndpointSlice{} },
+		Validate: validator[*discoveryv1.EndpointSlice](true, validation.NameIsDNSSubdomain, nil), Keep: keep(keepEndpointSlice)}
 	// Event is what Weft tells users about a pod. Nobody follows events.
 	Event = &registry.Kind{GroupVersionKind: corev1.SchemeGroupVersion.WithKind("Event"),
 		Plural: "events", Singular: "event", Namespaced: true, New: func() registry.Object { return &corev1.Event{} },

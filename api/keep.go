@@ -2,6 +2,7 @@ package api
 
 import (
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/weftnet/weft/registry"
 )
@@ -37,6 +38,13 @@ func keepPod(p *corev1.Pod) {
 	p.Spec = corev1.PodSpec{NodeName: spec.NodeName, HostNetwork: spec.HostNetwork}
 	p.Spec.Containers, p.Spec.InitContainers = keepPorts(spec.Containers), keepPorts(spec.InitContainers)
 	p.Status = corev1.PodStatus{Phase: status.Phase, PodIP: status.PodIP, PodIPs: status.PodIPs}
+}
+
+// keepEndpointSlice lets go of which objects endpoints are.
+func keepEndpointSlice(s *discoveryv1.EndpointSlice) {
+	for i := range s.Endpoints {
+		s.Endpoints[i].TargetRef, s.Endpoints[i].DeprecatedTopology = nil, nil
+	}
 }
 
 func keepPorts(containers []corev1.Container) (kept []corev1.Container) {

@@ -1,0 +1,139 @@
+package service
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"github.com/weftnet/weft/plan"
+)
+
+// endpoint is who is behind a port of a Service.
+type endpoint struct {
+	at netip.AddrPort
+	member
+	origin string
+}
+
+// endpointsOf returns who is behind a port, by address, each once: where several slices
+// have one, it is the one on the node, or the one that can take more.
+func endpointsOf(p port, behind []*slice, node view) (all []endpoint) {
+	index := make(map[netip.AddrPort]int)
+	for _, s := range behind {
+		for _, sp := range s.ports {
+			if sp.name != p.name || sp.protocol != p.protocol {
+				continue
+			}
+			for _, m := range s.endpoints {
+				e := endpoint{netip.AddrPortFrom(m.address, sp.port), m, s.origin}
+				i, there := index[e.at]
+				switch {
+				case !there:
+					index[e.at] = len(all)
+					all = append(all, e)
+				case better(e, all[i], node.Name):
+					all[i] = e
+				}
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b endpoint) int { return a.at.Compare(b.at) })
+	return all
+}
+
+// better reports whether what one slice says of an endpoint counts more than what another
+// one does.
+func better(a, b endpoint, node string) bool {
+	rank := func(e endpoint) int {
+		switch {
+		case e.node == node:
+			return 3
+		case e.ready:
+			return 2
+		case e.serving:
+			return 1
+		}
+		return 0
+	}
+	return cmp.Compare(rank(a), rank(b)) > 0
+}
+
+func onNode(all []endpoint, node string) []endpoint {
+	return slices.DeleteFunc(slices.Clone(all), func(e endpoint) bool { return e.node != node })
+}
+
+// familyOf returns those of an address's family.
+func familyOf(all []endpoint, a netip.Addr) []endpoint {
+	return slices.DeleteFunc(slices.Clone(all), func(e endpoint) bool { return e.at.Addr().Is4() != a.Is4() })
+}
+
+// choose returns who gets new connections, of each family: who is ready, and of these who
+// is to be used by the node; where nobody is ready, who still serves while it ends.
+func choose(all []endpoint, node view) (chosen []endpoint) {
+	for _, any := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+		of := familyOf(all, any)
+		ready := slices.DeleteFunc(slices.Clone(of), func(e endpoint) bool { return !e.ready })
+		if len(ready) == 0 {
+			chosen = append(chosen, slices.DeleteFunc(of, func(e endpoint) bool { return !e.serving || !e.terminating })...)
+			continue
+		}
+		chosen = append(chosen, hinted(ready, node)...)
+	}
+	return chosen
+}
+
+// hinted returns those of the ready endpoints that say that the node is to use them, or else
+// that its zone is; all of them where one says nothing, or none names either.
+func hinted(ready []endpoint, node view) []endpoint {
+	for _, by := range []struct {
+		hints func(endpoint) []string
+		own   string
+	}{{func(e endpoint) []string { return e.nodes }, node.Name}, {func(e endpoint) []string { return e.zones }, node.zone}} {
+		if by.own == "" || slices.ContainsFunc(ready, func(e endpoint) bool { return len(by.hints(e)) == 0 }) {
+			continue
+		}
+		near := slices.DeleteFunc(slices.Clone(ready), func(e endpoint) bool { return !slices.Contains(by.hints(e), by.own) })
+		if len(near) > 0 {
+			return near
+		}
+	}
+	return ready
+}
+
+// frontend is an address and port where a Service is reached.
+type frontend struct {
+	rank    rank
+	address netip.Addr
+	port    uint16
+	sources string
+}
+
+// frontends returns where a port of the Service is reached on the node.
+func (c *compiled) frontends(p port, node view) (all []frontend) {
+	for _, a := range c.clusterIPs {
+		all = append(all, frontend{rankClusterIP, a, p.port, ""})
+	}
+	for _, a := range c.balanced {
+		f := frontend{rankBalanced, a, p.port, ""}
+		if c.guarded && !c.open[plan.FamilyOf(a)] {
+			f.sources = c.name
+		}
+		all = append(all, f)
+	}
+	for _, a := range c.external {
+		all = append(all, frontend{rankExternal, a, p.port, ""})
+	}
+	if !c.nodePorts || p.nodePort == 0 {
+		return all
+	}
+	for _, a := range append(slices.Clone(node.Addresses), loopback) {
+		if slices.Contains(c.families, plan.FamilyOf(a)) {
+			all = append(all, frontend{rankNodePort, a, p.nodePort, ""})
+		}
+	}
+	return all
+}
+
+// loopback is where processes of a node reach its ports, too. IPv6 has no such address that
+// can be given to another machine on the way.
+var loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})

@@ -1,0 +1,110 @@
+package service_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/registry"
+	"github.com/weftnet/weft/service"
+)
+
+// Whatever changes, and in whatever order, what is compiled step by step is what is compiled
+// at once, and a valid plan.
+func TestStepByStep(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := world{api.Service: {}, api.EndpointSlice: {}, api.Node: {}}
+		var c service.Compiler
+		at := node
+		for range rapid.IntRange(1, 12).Draw(t, "steps") {
+			for range rapid.IntRange(0, 3).Draw(t, "changes") {
+				w.change(t)
+			}
+			if rapid.IntRange(0, 5).Draw(t, "addresses") == 0 {
+				at.Addresses = node.Addresses[:rapid.IntRange(0, 2).Draw(t, "of them")]
+			}
+			tables, problems := c.Compile(w.snapshot(), at)
+			fresh, same := new(service.Compiler).Compile(w.snapshot(), at)
+			now, anew := planOf(tables), planOf(fresh)
+			if !now.Equal(anew) || fmt.Sprint(problems) != fmt.Sprint(same) {
+				t.Fatalf("step by step it is\n%s%v\nand at once\n%s%v", now, problems, anew, same)
+			}
+			if err := now.Validate(); err != nil {
+				t.Fatal(err)
+			}
+			again, _ := c.Compile(w.snapshot(), at)
+			if again != tables {
+				t.Fatalf("nothing changes, and the tables do:\n%s", now.Diff(planOf(again)))
+			}
+		}
+	})
+}
+
+// change makes, changes or removes an object.
+func (w world) change(t *rapid.T) {
+	flip := rapid.Bool()
+	name := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "name")
+	key := registry.Key{Namespace: "default", Name: name}
+	ips := []string{"10.96.0.1", "10.96.0.2", "fd96::1"}
+	switch rapid.IntRange(0, 4).Draw(t, "what") {
+	case 0:
+		delete(w[api.Service], key)
+	case 1:
+		delete(w[api.EndpointSlice], key)
+	case 2:
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name, Labels: map[string]string{corev1.LabelTopologyZone: rapid.SampledFrom([]string{"", "x", "y"}).Draw(t, "zone")}}}
+		w[api.Node][registry.Key{Name: node.Name}] = n
+	case 3:
+		local := corev1.ServiceInternalTrafficPolicyLocal
+		s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, CreationTimestamp: metav1.NewTime(time.Unix(int64(rapid.IntRange(0, 2).Draw(t, "created")), 0))}}
+		s.Spec = corev1.ServiceSpec{Type: rapid.SampledFrom([]corev1.ServiceType{corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort, corev1.ServiceTypeLoadBalancer}).Draw(t, "type"),
+			ClusterIPs:  rapid.SliceOfNDistinct(rapid.SampledFrom(ips), 1, 2, rapid.ID).Draw(t, "cluster IPs"),
+			ExternalIPs: rapid.SliceOfNDistinct(rapid.SampledFrom(append(ips, "198.51.100.1")), 0, 2, rapid.ID).Draw(t, "external IPs")}
+		for _, p := range rapid.SliceOfNDistinct(rapid.SampledFrom([]int32{80, 81}), 0, 2, rapid.ID).Draw(t, "ports") {
+			s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: fmt.Sprint("p", p), Port: p, NodePort: rapid.SampledFrom([]int32{0, 30080}).Draw(t, "node port"),
+				Protocol: rapid.SampledFrom([]corev1.Protocol{"", corev1.ProtocolUDP}).Draw(t, "protocol")})
+		}
+		if flip.Draw(t, "stays inside") {
+			s.Spec.InternalTrafficPolicy = &local
+		}
+		if flip.Draw(t, "stays from outside") {
+			s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+		}
+		if flip.Draw(t, "affinity") {
+			s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+		}
+		s.Spec.LoadBalancerSourceRanges = rapid.SampledFrom([][]string{nil, {"192.0.2.0/24"}, {"0.0.0.0/0"}, {"none"}}).Draw(t, "ranges")
+		s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: rapid.SampledFrom(append(ips, "203.0.113.1")).Draw(t, "balanced")}}
+		w[api.Service][key] = s
+	default:
+		s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "of")}},
+			AddressType: discoveryv1.AddressTypeIPv4}
+		for _, p := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"p80", "p81"}), 0, 2, rapid.ID).Draw(t, "ports") {
+			port, protocol := rapid.SampledFrom([]int32{8080, 8081}).Draw(t, "port"), rapid.SampledFrom([]corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP}).Draw(t, "protocol")
+			s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: &p, Port: &port, Protocol: &protocol})
+		}
+		for range rapid.IntRange(0, 3).Draw(t, "endpoints") {
+			e := discoveryv1.Endpoint{Addresses: []string{rapid.SampledFrom([]string{"10.1.1.2", "10.1.1.3", "fd00:1::2", "127.0.0.1"}).Draw(t, "address")}}
+			for _, condition := range []**bool{&e.Conditions.Ready, &e.Conditions.Serving, &e.Conditions.Terminating} {
+				if flip.Draw(t, "said") {
+					is := flip.Draw(t, "is")
+					*condition = &is
+				}
+			}
+			if on := rapid.SampledFrom([]string{"", "node1", "node2"}).Draw(t, "node"); on != "" {
+				e.NodeName = &on
+			}
+			if flip.Draw(t, "hints") {
+				e.Hints = &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: rapid.SampledFrom([]string{"x", "y"}).Draw(t, "for zone")}}}
+			}
+			s.Endpoints = append(s.Endpoints, e)
+		}
+		w[api.EndpointSlice][key] = s
+	}
+}

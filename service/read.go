@@ -1,0 +1,259 @@
+package service
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/registry"
+)
+
+// proxyName is the label of Services, and of their endpoints, that another program than
+// the cluster's own serves.
+const proxyName = "service.kubernetes.io/service-proxy-name"
+
+// defaultAffinity is how long a client stays with its backend where the Service does not
+// say (corev1.DefaultClientIPServiceAffinitySeconds).
+const defaultAffinity = time.Duration(corev1.DefaultClientIPServiceAffinitySeconds) * time.Second
+
+// service is what of a Service is compiled.
+type service struct {
+	key     registry.Key
+	name    string // "namespace/name"
+	origin  string
+	created time.Time
+	ports   []port
+	// clusterIPs are in the order in which the Service has them.
+	clusterIPs []netip.Addr
+	// families are those that the Service is of.
+	families []plan.Family
+	// external are its addresses outside that somebody wrote into it, balanced those that
+	// a load balancer gave it.
+	external, balanced []netip.Addr
+	nodePorts          bool
+	// guarded says that only sources may come to balanced addresses; open are families of
+	// which all may.
+	guarded bool
+	sources []netip.Prefix
+	open    map[plan.Family]bool
+
+	affinity                     time.Duration
+	internalLocal, externalLocal bool
+	problems                     []string
+}
+
+// port is one of a Service's.
+type port struct {
+	name     string
+	protocol plan.Protocol
+	port     uint16
+	nodePort uint16
+}
+
+var protocols = map[corev1.Protocol]plan.Protocol{"": plan.TCP, corev1.ProtocolTCP: plan.TCP, corev1.ProtocolUDP: plan.UDP, corev1.ProtocolSCTP: plan.SCTP}
+
+// readService reads a Service; nil where it has no addresses that are to be served here.
+func readService(o registry.Object, _ *service) *service {
+	svc := o.(*corev1.Service)
+	_, others := svc.Labels[proxyName]
+	_, headless := svc.Labels[corev1.IsHeadlessService]
+	if others || headless || svc.Spec.Type == corev1.ServiceTypeExternalName || svc.Spec.ClusterIP == corev1.ClusterIPNone {
+		return nil
+	}
+	s := &service{key: registry.KeyOf(svc), created: svc.CreationTimestamp.Time,
+		internalLocal: svc.Spec.InternalTrafficPolicy != nil && *svc.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal,
+		externalLocal: svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
+		nodePorts:     svc.Spec.Type == corev1.ServiceTypeNodePort || svc.Spec.Type == corev1.ServiceTypeLoadBalancer,
+	}
+	s.name = s.key.String()
+	s.origin = "Service " + s.name
+	ips := svc.Spec.ClusterIPs
+	if len(ips) == 0 && svc.Spec.ClusterIP != "" {
+		ips = []string{svc.Spec.ClusterIP}
+	}
+	s.clusterIPs = s.addresses("spec.clusterIPs", ips)
+	if len(s.clusterIPs) == 0 {
+		return nil // it has none yet
+	}
+	for _, f := range svc.Spec.IPFamilies {
+		s.families = append(s.families, map[corev1.IPFamily]plan.Family{corev1.IPv4Protocol: plan.IPv4, corev1.IPv6Protocol: plan.IPv6}[f])
+	}
+	for _, a := range s.clusterIPs {
+		if f := plan.FamilyOf(a); !slices.Contains(s.families, f) {
+			s.families = append(s.families, f)
+		}
+	}
+	s.external = s.addresses("spec.externalIPs", svc.Spec.ExternalIPs)
+	if svc.Spec.Type == corev1.ServiceTypeLoadBalancer {
+		s.readBalanced(svc)
+	}
+	if svc.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
+		s.affinity = defaultAffinity
+		if c := svc.Spec.SessionAffinityConfig; c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil && *c.ClientIP.TimeoutSeconds > 0 {
+			s.affinity = time.Duration(*c.ClientIP.TimeoutSeconds) * time.Second
+		}
+	}
+	s.readPorts(svc)
+	return s
+}
+
+// readPorts reads the ports that mean something.
+func (s *service) readPorts(svc *corev1.Service) {
+	for _, p := range svc.Spec.Ports {
+		protocol, known := protocols[p.Protocol]
+		switch {
+		case !known:
+			s.problem("spec.ports: protocol %q of port %d is none of TCP, UDP and SCTP: nobody serves it", p.Protocol, p.Port)
+		case p.Port < 1 || p.Port > 65535 || p.NodePort < 0 || p.NodePort > 65535:
+			s.problem("spec.ports: port %d with nodePort %d: either must be between 1 and 65535", p.Port, p.NodePort)
+		default:
+			s.ports = append(s.ports, port{p.Name, protocol, uint16(p.Port), uint16(p.NodePort)})
+		}
+	}
+}
+
+// readBalanced reads what load balancers gave, and whom the Service lets in there.
+func (s *service) readBalanced(svc *corev1.Service) {
+	var ips []string
+	for _, i := range svc.Status.LoadBalancer.Ingress {
+		// A load balancer that is a proxy sends to ports of nodes, and has its own address.
+		if i.IP != "" && (i.IPMode == nil || *i.IPMode == corev1.LoadBalancerIPModeVIP) {
+			ips = append(ips, i.IP)
+		}
+	}
+	s.balanced = s.addresses("status.loadBalancer.ingress", ips)
+	s.open = make(map[plan.Family]bool)
+	for _, text := range svc.Spec.LoadBalancerSourceRanges {
+		s.guarded = true
+		p, err := netip.ParsePrefix(strings.TrimSpace(text))
+		switch {
+		case err != nil:
+			s.problem("spec.loadBalancerSourceRanges: %q is not a prefix such as 192.0.2.0/24, and lets nobody in", text)
+		case p.Bits() == 0:
+			s.open[plan.FamilyOf(p.Addr())] = true
+		default:
+			s.sources = append(s.sources, p.Masked())
+		}
+	}
+	slices.SortFunc(s.sources, netip.Prefix.Compare)
+	s.sources = slices.Compact(s.sources)
+}
+
+// addresses reads those of a list, each once, that one machine can have.
+func (s *service) addresses(field string, texts []string) (all []netip.Addr) {
+	for _, text := range texts {
+		a, err := netip.ParseAddr(text)
+		a = a.Unmap()
+		switch {
+		case err != nil:
+			s.problem("%s: %q is not an IP address", field, text)
+		case a.Zone() != "" || a.IsUnspecified() || a.IsMulticast() || a.IsLoopback() || a.IsLinkLocalUnicast() || plan.IsGroup(a):
+			s.problem("%s: %s cannot be the address of a Service: choose one of one machine", field, a)
+		case !slices.Contains(all, a):
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
+func (s *service) problem(format string, args ...any) {
+	s.problems = append(s.problems, fmt.Sprintf(format, args...))
+}
+
+// slice is what of an EndpointSlice is compiled.
+type slice struct {
+	key registry.Key
+	// of is the Service that it belongs to.
+	of        registry.Key
+	origin    string
+	ports     []slicePort
+	endpoints []member
+	problems  []string
+}
+
+type slicePort struct {
+	name     string
+	protocol plan.Protocol
+	port     uint16
+}
+
+// member is an endpoint without a port.
+type member struct {
+	address                     netip.Addr
+	node                        string
+	ready, serving, terminating bool
+	// zones and nodes are those by whom it is to be used first; nil where nothing says.
+	zones, nodes []string
+}
+
+// readSlice reads an EndpointSlice; nil where it is of no Service that is served here.
+func readSlice(o registry.Object, before *slice) *slice {
+	es := o.(*discoveryv1.EndpointSlice)
+	name := es.Labels[discoveryv1.LabelServiceName]
+	_, others := es.Labels[proxyName]
+	_, headless := es.Labels[corev1.IsHeadlessService]
+	if name == "" || others || headless || es.AddressType == discoveryv1.AddressTypeFQDN {
+		return nil
+	}
+	s := &slice{key: registry.KeyOf(es), of: registry.Key{Namespace: es.Namespace, Name: name}}
+	s.origin = "EndpointSlice " + s.key.String()
+	for _, p := range es.Ports {
+		protocol, known := plan.TCP, true
+		if p.Protocol != nil {
+			protocol, known = protocols[*p.Protocol]
+		}
+		// One without a number is for all ports, of which no Service of Kubernetes has any.
+		if !known || p.Port == nil || *p.Port < 1 || *p.Port > 65535 {
+			continue
+		}
+		q := slicePort{protocol: protocol, port: uint16(*p.Port)}
+		if p.Name != nil {
+			q.name = *p.Name
+		}
+		s.ports = append(s.ports, q)
+	}
+	refused := make(map[string]bool)
+	for _, e := range es.Endpoints {
+		if len(e.Addresses) == 0 {
+			continue
+		}
+		a, err := netip.ParseAddr(e.Addresses[0])
+		a = a.Unmap()
+		if err != nil || a.Zone() != "" || a.IsUnspecified() || a.IsLoopback() || a.IsLinkLocalUnicast() || plan.IsGroup(a) {
+			refused[e.Addresses[0]] = true
+			continue
+		}
+		m := member{address: a, ready: isTrue(e.Conditions.Ready, true)}
+		m.serving, m.terminating = isTrue(e.Conditions.Serving, m.ready), isTrue(e.Conditions.Terminating, false)
+		if e.NodeName != nil {
+			m.node = *e.NodeName
+		}
+		if e.Hints != nil {
+			for _, z := range e.Hints.ForZones {
+				m.zones = append(m.zones, z.Name)
+			}
+			for _, n := range e.Hints.ForNodes {
+				m.nodes = append(m.nodes, n.Name)
+			}
+		}
+		s.endpoints = append(s.endpoints, m)
+	}
+	for _, text := range slices.Sorted(maps.Keys(refused)) {
+		s.problems = append(s.problems, fmt.Sprintf("endpoint %q is not the address of one machine that others reach, and gets nothing: take it out", text))
+	}
+	return s
+}
+
+func isTrue(b *bool, otherwise bool) bool {
+	if b == nil {
+		return otherwise
+	}
+	return *b
+}
