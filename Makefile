@@ -54,10 +54,12 @@ test-long: deps build flanneld ## The random suites with many more cases, long k
 	$(GO) test -count=1 -timeout 120m ./test/kill -kills 1000 -seed "$$(date +%s)"
 	$(GO) test -count=1 -timeout 60m ./test/change -matrix -kills 50 -seed "$$(date +%s)"
 
-prove: deps ## A million random packets: network policies against their oracle, and 2,000 real ones; needs root
+prove: deps ## A million random packets each: network policies, with 2,000 real ones, and Services against their oracles; needs root
 	@test "$$(id -u)" = 0 || { echo "make prove needs root: it makes network namespaces and sends packets" >&2; exit 1; }
 	$(GO) test -count=1 -timeout 60m -v ./test/policy -run '^Test(Oracle|Enforceable|Packets)$$' \
 		-cases 1000000 -packets 2000 -seed $${SEED:-$$(date +%Y%m%d)}
+	$(GO) test -count=1 -timeout 60m -v ./test/service -run '^Test(Told|Tables|Cluster)$$' \
+		-cases 1000000 -seed $${SEED:-$$(date +%Y%m%d)}
 
 bench: deps build ## Measure against hand-built networks, and policies at scale; rewrites docs/benchmarks.md and docs/policy-measured.md
 	$(GO) run ./bench -only traffic,attach,memory,up -o docs/benchmarks.md

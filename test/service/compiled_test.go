@@ -1,0 +1,218 @@
+package service
+
+import (
+	"flag"
+	"fmt"
+	"net/netip"
+	"os"
+	"reflect"
+	"strconv"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"pgregory.net/rapid"
+	"sigs.k8s.io/yaml"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/registry"
+	"github.com/weftnet/weft/service"
+	"github.com/weftnet/weft/test/service/oracle"
+)
+
+var (
+	cases = flag.Int("cases", 30_000, "how many packets to ask about, at least")
+	seed  = flag.Uint64("seed", 1, "seed of the random worlds")
+)
+
+// packetsEach is how many packets are asked about in each state of a world.
+const packetsEach = 30
+
+// TestMain gives the flags to rapid, unless rapid's own say otherwise.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	given := map[string]bool{}
+	flag.Visit(func(f *flag.Flag) { given[f.Name] = true })
+	set := func(name string, value uint64) {
+		if !given[name] {
+			if err := flag.Set(name, strconv.FormatUint(value, 10)); err != nil {
+				panic(err)
+			}
+		}
+	}
+	// Who asks rapid for more wants other worlds, too.
+	if given["seed"] || !given["rapid.checks"] {
+		set("rapid.seed", *seed)
+	}
+	set("rapid.checks", uint64((*cases+packetsEach-1)/packetsEach))
+	os.Exit(m.Run())
+}
+
+// compiled is what the agent of a node makes of a world, state by state.
+type compiled struct {
+	node     string
+	compiler service.Compiler
+	plan     *plan.Plan
+}
+
+func (c *compiled) become(w *oracle.World) error {
+	objects := registry.Snapshot{}
+	for _, o := range w.Services {
+		objects.Put(api.Service, o)
+	}
+	for _, o := range w.Slices {
+		objects.Put(api.EndpointSlice, o)
+	}
+	for _, o := range w.Nodes {
+		objects.Put(api.Node, o)
+	}
+	addresses := addressesOf(w, c.node)
+	tables, _ := c.compiler.Compile(objects, service.Node{Name: c.node, Addresses: addresses})
+	c.plan = &plan.Plan{Local: plan.Local{Node: c.node, Addresses: addresses}, Services: tables.Services, Backends: tables.Backends, Sources: tables.Sources}
+	return c.plan.Validate()
+}
+
+// addressesOf returns a node's own addresses.
+func addressesOf(w *oracle.World, node string) (all []netip.Addr) {
+	for _, n := range w.Nodes {
+		for _, a := range n.Status.Addresses {
+			if parsed, err := netip.ParseAddr(a.Address); n.Name == node && err == nil {
+				all = append(all, parsed)
+			}
+		}
+	}
+	return all
+}
+
+// evaluate says what a data plane that has the tables does with a packet.
+func (c *compiled) evaluate(p oracle.Packet) oracle.Answer {
+	side, who := plan.Inside, plan.FromEndpoints
+	switch p.Sender {
+	case oracle.NodeItself:
+		who = 0
+	case oracle.Outsider:
+		side, who = plan.Outside, plan.FromStrangers
+	}
+	key, s, ok := c.plan.Service(plan.DefaultNetwork, p.Destination, planned[p.Protocol], p.Port, side)
+	switch {
+	case !ok:
+		return oracle.Answer{Fate: oracle.Unserved}
+	case key.Protocol == plan.AnyProtocol:
+		return oracle.Answer{Fate: fates[s.Otherwise]}
+	}
+	a := oracle.Answer{Service: strings.TrimPrefix(s.Origin, "Service ")}
+	if !c.plan.Admits(plan.DefaultNetwork, s.Sources, p.Source) {
+		a.Fate = oracle.Dropped
+		return a
+	}
+	for k, b := range c.plan.BackendsOf(plan.DefaultNetwork, s.Set) {
+		if b.Weight > 0 && k.Address.Is4() == p.Destination.Is4() {
+			masqueraded := p.Sender == oracle.NodeItself ||
+				!c.plan.Owns(plan.DefaultNetwork, k.Address) && (s.Masquerade&who != 0 || k.Address == p.Source)
+			a.Backends = append(a.Backends, oracle.Backend{AddrPort: netip.AddrPortFrom(k.Address, k.Port), Masqueraded: masqueraded})
+		}
+	}
+	if len(a.Backends) == 0 {
+		a.Fate = fates[s.Otherwise]
+		return a
+	}
+	a.Fate, a.Affinity = oracle.Served, s.Affinity
+	return a
+}
+
+var (
+	planned = map[corev1.Protocol]plan.Protocol{corev1.ProtocolTCP: plan.TCP, corev1.ProtocolUDP: plan.UDP, corev1.ProtocolSCTP: plan.SCTP}
+	fates   = map[plan.Refusal]oracle.Fate{plan.Refuse: oracle.Refused, plan.Silence: oracle.Dropped}
+)
+
+// TestTables asks the oracle, and the tables of a node that follows a world through some
+// changes, about the same packets.
+func TestTables(t *testing.T) {
+	answers := tally{}
+	rapid.Check(t, func(t *rapid.T) {
+		c := &compiled{node: here}
+		w := drawWorld(t)
+		for changes := number(t, "more states", 3); ; changes-- {
+			if err := c.become(w); err != nil {
+				t.Fatalf("the plan is not valid: %v\n%s", err, format(w))
+			}
+			for range packetsEach {
+				p := drawPacket(t, w)
+				want, got := w.Evaluate(p), c.evaluate(p)
+				if !reflect.DeepEqual(want, got) {
+					t.Fatalf("%+v\nthe oracle: %+v\nit is:      %+v\n%s%s", p, want, got, c.plan, format(w))
+				}
+				answers.add(p, want)
+			}
+			if changes == 0 {
+				return
+			}
+			w = change(t, w)
+		}
+	})
+	answers.check(t)
+}
+
+// tally counts answers.
+type tally map[string]int
+
+// kinds are the answers that worlds must say enough of.
+var kinds = []string{"unserved", "no port of any", "refused", "dropped", "served", "several", "masqueraded", "not masqueraded", "affinity"}
+
+func (n tally) add(p oracle.Packet, a oracle.Answer) {
+	n["all"]++
+	switch {
+	case a.Fate == oracle.Refused && a.Service == "":
+		n["no port of any"]++
+	default:
+		n[string(a.Fate)]++
+	}
+	if len(a.Backends) > 1 {
+		n["several"]++
+	}
+	if a.Affinity > 0 {
+		n["affinity"]++
+	}
+	for _, b := range a.Backends {
+		switch {
+		case b.Masqueraded && p.Sender != oracle.NodeItself:
+			n["masqueraded"]++
+		case !b.Masqueraded:
+			n["not masqueraded"]++
+		}
+	}
+}
+
+// check fails a test whose worlds say little of some kind.
+func (n tally) check(t *testing.T) {
+	t.Helper()
+	t.Logf("seed %d: %v", *seed, map[string]int(n))
+	for _, kind := range kinds {
+		if !t.Failed() && n[kind] < n["all"]/80 {
+			t.Errorf("of %d packets, only %d are %s: the worlds say little of such Services", n["all"], n[kind], kind)
+		}
+	}
+}
+
+// format writes a world as who looks into a difference wants it.
+func format(w *oracle.World) string {
+	var out strings.Builder
+	write := func(kind string, o any) {
+		text, err := yaml.Marshal(o)
+		if err != nil {
+			text = []byte(err.Error())
+		}
+		fmt.Fprintf(&out, "--- # %s\n%s", kind, text)
+	}
+	for _, o := range w.Services {
+		write("Service", o)
+	}
+	for _, o := range w.Slices {
+		write("EndpointSlice", o)
+	}
+	for _, o := range w.Nodes {
+		fmt.Fprintf(&out, "--- # Node %s %v\n", o.Name, o.Labels)
+	}
+	return out.String()
+}

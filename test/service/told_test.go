@@ -1,0 +1,146 @@
+package service
+
+import (
+	"net/netip"
+	"reflect"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/weftnet/weft/test/service/oracle"
+)
+
+// told are packets in worlds of which the definitions say what becomes of them.
+var told = []struct {
+	name     string
+	services []*corev1.Service
+	slices   []*discoveryv1.EndpointSlice
+	packet   oracle.Packet
+	want     oracle.Answer
+}{
+	{
+		"a load balancer's address of another family than its Service is no Service's",
+		[]*corev1.Service{serviceOf("web", 1, []string{"fd96::1"}, func(s *corev1.Service) {
+			s.Spec.Type = corev1.ServiceTypeLoadBalancer
+			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.100"}}
+		})},
+		nil,
+		packetTo("192.0.2.100"),
+		oracle.Answer{Fate: oracle.Unserved},
+	}, {
+		"an external IP goes to the Service that is of its family, though an older one names it",
+		[]*corev1.Service{
+			serviceOf("older", 1, []string{"fd96::1"}, func(s *corev1.Service) { s.Spec.ExternalIPs = []string{"192.0.2.100"} }),
+			serviceOf("web", 2, []string{"10.96.0.1"}, func(s *corev1.Service) { s.Spec.ExternalIPs = []string{"192.0.2.100"} }),
+		},
+		[]*discoveryv1.EndpointSlice{sliceOf("web", "web-1", entry("10.1.2.2", "node2", nil))},
+		packetTo("192.0.2.100"),
+		served(oracle.Backend{AddrPort: netip.MustParseAddrPort("10.1.2.2:8080"), Masqueraded: true}),
+	}, {
+		"an endpoint about to end of which nothing says that it does not serve is chosen where none is ready",
+		[]*corev1.Service{serviceOf("web", 1, []string{"10.96.0.1"}, nil)},
+		[]*discoveryv1.EndpointSlice{sliceOf("web", "web-1", entry("10.1.2.2", "node2", func(e *discoveryv1.Endpoint) {
+			e.Conditions.Ready, e.Conditions.Terminating = new(false), new(true)
+		}))},
+		packetTo("10.96.0.1"),
+		served(oracle.Backend{AddrPort: netip.MustParseAddrPort("10.1.2.2:8080")}),
+	}, {
+		"where the policy is Local, hints choose among no endpoints",
+		[]*corev1.Service{serviceOf("web", 1, []string{"10.96.0.1"}, func(s *corev1.Service) {
+			s.Spec.InternalTrafficPolicy = new(corev1.ServiceInternalTrafficPolicyLocal)
+		})},
+		[]*discoveryv1.EndpointSlice{sliceOf("web", "web-1", entry("10.1.1.3", here, inZone("a")), entry("10.1.1.4", here, inZone("b")))},
+		packetTo("10.96.0.1"),
+		served(oracle.Backend{AddrPort: netip.MustParseAddrPort("10.1.1.3:8080")}, oracle.Backend{AddrPort: netip.MustParseAddrPort("10.1.1.4:8080")}),
+	}, {
+		"an endpoint of this node in two slices is ready if one says so",
+		[]*corev1.Service{serviceOf("web", 1, []string{"10.96.0.1"}, nil)},
+		[]*discoveryv1.EndpointSlice{
+			sliceOf("web", "web-1", entry("10.1.1.3", here, func(e *discoveryv1.Endpoint) { e.Conditions.Ready = new(false) })),
+			sliceOf("web", "web-2", entry("10.1.1.3", here, nil)),
+		},
+		packetTo("10.96.0.1"),
+		served(oracle.Backend{AddrPort: netip.MustParseAddrPort("10.1.1.3:8080")}),
+	}, {
+		"an endpoint of another node in two slices is ready if one says so",
+		[]*corev1.Service{serviceOf("web", 1, []string{"10.96.0.1"}, nil)},
+		[]*discoveryv1.EndpointSlice{
+			sliceOf("web", "web-1", entry("10.1.2.2", "node2", func(e *discoveryv1.Endpoint) { e.Conditions.Ready = new(false) })),
+			sliceOf("web", "web-2", entry("10.1.2.2", "node2", nil)),
+		},
+		packetTo("10.96.0.1"),
+		served(oracle.Backend{AddrPort: netip.MustParseAddrPort("10.1.2.2:8080")}),
+	},
+}
+
+// TestTold holds the oracle and the compiler to what is told.
+func TestTold(t *testing.T) {
+	for _, c := range told {
+		t.Run(c.name, func(t *testing.T) {
+			w := &oracle.World{Services: c.services, Slices: c.slices, Nodes: []*corev1.Node{{
+				ObjectMeta: metav1.ObjectMeta{Name: here, Labels: map[string]string{corev1.LabelTopologyZone: "a"}},
+				Status:     corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "172.30.0.2"}}},
+			}}}
+			if says := w.Evaluate(c.packet); !reflect.DeepEqual(says, c.want) {
+				t.Errorf("the oracle: %+v\nexpected:   %+v", says, c.want)
+			}
+			is := &compiled{node: here}
+			if err := is.become(w); err != nil {
+				t.Fatal(err)
+			}
+			if got := is.evaluate(c.packet); !reflect.DeepEqual(got, c.want) {
+				t.Errorf("it is:    %+v\nexpected: %+v\n%s%s", got, c.want, is.plan, format(w))
+			}
+		})
+	}
+}
+
+func serviceOf(name string, created int64, ips []string, change func(*corev1.Service)) *corev1.Service {
+	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, CreationTimestamp: metav1.NewTime(time.Unix(created, 0))}}
+	s.Spec.Type, s.Spec.ClusterIP, s.Spec.ClusterIPs = corev1.ServiceTypeClusterIP, ips[0], ips
+	s.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol}
+	if netip.MustParseAddr(ips[0]).Is6() {
+		s.Spec.IPFamilies[0] = corev1.IPv6Protocol
+	}
+	s.Spec.Ports = []corev1.ServicePort{{Protocol: corev1.ProtocolTCP, Port: 80}}
+	if change != nil {
+		change(s)
+	}
+	return s
+}
+
+func sliceOf(service, name string, endpoints ...discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
+	return &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: service}},
+		AddressType: discoveryv1.AddressTypeIPv4, Endpoints: endpoints,
+		Ports: []discoveryv1.EndpointPort{{Name: new(""), Protocol: new(corev1.ProtocolTCP), Port: new(int32(8080))}},
+	}
+}
+
+func entry(address, node string, change func(*discoveryv1.Endpoint)) discoveryv1.Endpoint {
+	e := discoveryv1.Endpoint{Addresses: []string{address}, NodeName: new(node)}
+	if change != nil {
+		change(&e)
+	}
+	return e
+}
+
+func inZone(name string) func(*discoveryv1.Endpoint) {
+	return func(e *discoveryv1.Endpoint) {
+		e.Hints = &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: name}}}
+	}
+}
+
+// packetTo is one of a pod of the node.
+func packetTo(address string) oracle.Packet {
+	return oracle.Packet{Node: here, Sender: oracle.PodHere, Source: netip.MustParseAddr("10.1.1.2"),
+		Destination: netip.MustParseAddr(address), Protocol: corev1.ProtocolTCP, Port: 80}
+}
+
+// served is an answer of the Service web.
+func served(backends ...oracle.Backend) oracle.Answer {
+	return oracle.Answer{Fate: oracle.Served, Service: "default/web", Backends: backends}
+}
