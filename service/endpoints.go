@@ -44,19 +44,19 @@ func endpointsOf(p port, behind []*slice, node view) (all []endpoint) {
 // better reports whether what one slice says of an endpoint counts more than what another
 // one does.
 func better(a, b endpoint, node string) bool {
-	rank := func(e endpoint) int {
-		switch {
-		case e.node == node:
-			return 3
-		case e.ready:
-			return 2
-		case e.serving:
-			return 1
+	rank := func(e endpoint) (rank int) {
+		for i, is := range []bool{e.ready || e.serving, e.ready, e.node == node} {
+			if is {
+				rank += 1 << i
+			}
 		}
-		return 0
+		return rank
 	}
 	return cmp.Compare(rank(a), rank(b)) > 0
 }
+
+// every prefers nobody. Of endpoints on one node hints do not count.
+func every(ready []endpoint) []endpoint { return ready }
 
 func onNode(all []endpoint, node string) []endpoint {
 	return slices.DeleteFunc(slices.Clone(all), func(e endpoint) bool { return e.node != node })
@@ -67,9 +67,9 @@ func familyOf(all []endpoint, a netip.Addr) []endpoint {
 	return slices.DeleteFunc(slices.Clone(all), func(e endpoint) bool { return e.at.Addr().Is4() != a.Is4() })
 }
 
-// choose returns who gets new connections, of each family: who is ready, and of these who
-// is to be used by the node; where nobody is ready, who still serves while it ends.
-func choose(all []endpoint, node view) (chosen []endpoint) {
+// choose returns who gets new connections, of each family: who is ready, and of these whom
+// prefer returns; where nobody is ready, who still serves while it ends.
+func choose(all []endpoint, prefer func(ready []endpoint) []endpoint) (chosen []endpoint) {
 	for _, any := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
 		of := familyOf(all, any)
 		ready := slices.DeleteFunc(slices.Clone(of), func(e endpoint) bool { return !e.ready })
@@ -77,14 +77,14 @@ func choose(all []endpoint, node view) (chosen []endpoint) {
 			chosen = append(chosen, slices.DeleteFunc(of, func(e endpoint) bool { return !e.serving || !e.terminating })...)
 			continue
 		}
-		chosen = append(chosen, hinted(ready, node)...)
+		chosen = append(chosen, prefer(ready)...)
 	}
 	return chosen
 }
 
 // hinted returns those of the ready endpoints that say that the node is to use them, or else
 // that its zone is; all of them where one says nothing, or none names either.
-func hinted(ready []endpoint, node view) []endpoint {
+func (node view) hinted(ready []endpoint) []endpoint {
 	for _, by := range []struct {
 		hints func(endpoint) []string
 		own   string

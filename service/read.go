@@ -90,7 +90,7 @@ func readService(o registry.Object, _ *service) *service {
 			s.families = append(s.families, f)
 		}
 	}
-	s.external = s.addresses("spec.externalIPs", svc.Spec.ExternalIPs)
+	s.external = s.ofFamilies(s.addresses("spec.externalIPs", svc.Spec.ExternalIPs))
 	if svc.Spec.Type == corev1.ServiceTypeLoadBalancer {
 		s.readBalanced(svc)
 	}
@@ -128,7 +128,7 @@ func (s *service) readBalanced(svc *corev1.Service) {
 			ips = append(ips, i.IP)
 		}
 	}
-	s.balanced = s.addresses("status.loadBalancer.ingress", ips)
+	s.balanced = s.ofFamilies(s.addresses("status.loadBalancer.ingress", ips))
 	s.open = make(map[plan.Family]bool)
 	for _, text := range svc.Spec.LoadBalancerSourceRanges {
 		s.guarded = true
@@ -161,6 +161,12 @@ func (s *service) addresses(field string, texts []string) (all []netip.Addr) {
 		}
 	}
 	return all
+}
+
+// ofFamilies returns the addresses of the families that the Service is of. Of others it has
+// no endpoints, and they are nobody's.
+func (s *service) ofFamilies(all []netip.Addr) []netip.Addr {
+	return slices.DeleteFunc(all, func(a netip.Addr) bool { return !slices.Contains(s.families, plan.FamilyOf(a)) })
 }
 
 func (s *service) problem(format string, args ...any) {
@@ -231,7 +237,7 @@ func readSlice(o registry.Object, before *slice) *slice {
 			continue
 		}
 		m := member{address: a, ready: isTrue(e.Conditions.Ready, true)}
-		m.serving, m.terminating = isTrue(e.Conditions.Serving, m.ready), isTrue(e.Conditions.Terminating, false)
+		m.serving, m.terminating = isTrue(e.Conditions.Serving, true), isTrue(e.Conditions.Terminating, false)
 		if e.NodeName != nil {
 			m.node = *e.NodeName
 		}

@@ -199,7 +199,7 @@ func (c *compiled) port(p port, all []endpoint, node view) {
 	if p.name != "" {
 		set += ":" + p.name
 	}
-	everywhere, here := choose(all, node), choose(onNode(all, node.Name), node)
+	everywhere, here := choose(all, node.hinted), choose(onNode(all, node.Name), every)
 	c.putBackends(set, p, all, everywhere)
 	if c.internalLocal || c.externalLocal {
 		c.putBackends(localSet(set), p, onNode(all, node.Name), here)
