@@ -71,13 +71,14 @@ func TestNothingRunsOn(t *testing.T) {
 	_ = stays.Wait()
 }
 
-// TestSignalsArePassedOn has a command end by a signal as it says itself.
+// TestSignalsArePassedOn has a command end by a signal as it says itself. Its child says that
+// it is ready, as before it has begun the child still takes signals as its parent does.
 func TestSignalsArePassedOn(t *testing.T) {
 	signals := make(chan os.Signal, 1)
 	r, w := io.Pipe()
 	done := make(chan error, 1)
 	go func() {
-		err := Command{Args: []string{"sh", "-c", `trap 'kill $!; exit 7' TERM; sleep 1000 & echo ready; wait`}, Stdout: w, Signals: signals}.run()
+		err := Command{Args: []string{"sh", "-c", `trap 'kill $!; exit 7' TERM; sh -c 'echo ready; exec sleep 1000' & wait`}, Stdout: w, Signals: signals}.run()
 		w.Close()
 		done <- err
 	}()

@@ -465,7 +465,7 @@ func (c *cluster) nodesServe(asks pod) (all []pod) {
 			c.Fatal(err)
 		}
 		n := pod{name: name, node: name, address: api.NodeAddresses(o)[0], isNode: true}
-		server := c.start(n, nil, "serve")
+		server := c.start(n, nil, "host")
 		c.Cleanup(func() {
 			if err := server.end(); err != nil {
 				c.Error(err)

@@ -27,14 +27,14 @@ const (
 // runProgram runs what the test binary is in pods, and reports whether it is asked for
 // something else than tests. What does not end by itself ends with its standard input.
 func runProgram(name string, args []string) bool {
-	programs := map[string]func(context.Context, []string) error{"serve": serve, "load": load, "ask": ask, "knock": knock}
+	programs := map[string]func(context.Context, []string) error{"serve": serve, "host": serve, "load": load, "ask": ask, "knock": knock}
 	f, ok := programs[name]
 	if !ok {
 		return false
 	}
 	ctx, end := context.WithCancel(context.Background())
 	defer end()
-	if name == "load" || name == "knock" {
+	if name != "serve" && name != "ask" { // which end with their pods, or by themselves
 		go func() {
 			io.Copy(io.Discard, os.Stdin)
 			end()
