@@ -173,7 +173,7 @@ func (p pair) run(t *testing.T) {
 	always, more := &traffics{c: c}, &traffics{c: c}
 	always.load(old, old, baseRate, baseHeld)
 	always.knocks(strangers, old)
-	if !p.policies() { // which take other nodes for strangers
+	if !hasPolicies(p.from) && !hasPolicies(p.to) { // which take other nodes for strangers
 		nodes := c.nodesServe(old[0])
 		always.load(nodes, old, moreRate, moreHeld)
 		always.load(old, nodes, moreRate, moreHeld)
