@@ -226,7 +226,7 @@ func (s *Server) del(k ipam.Key) *protocol.Error {
 func (s *Server) remove(k ipam.Key, hostInterface string) *protocol.Error {
 	had := s.link(k)
 	s.setLink(k, 0)
-	if err := podlink.Remove(hostInterface); err != nil {
+	if err := podlink.Remove(hostInterface, had); err != nil {
 		s.setLink(k, had)
 		return protocol.Errorf(protocol.KernelFailure, "%v", err)
 	}

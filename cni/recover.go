@@ -48,7 +48,7 @@ func (s *Server) Recover() {
 			if err := s.adopt(end); err == nil {
 				s.Log.Warn("took up a pod's interface that the journal does not tell of", "interface", end.Name, "alias", end.Alias)
 				continue
-			} else if err := errors.Join(err, podlink.Remove(end.Name)); err != nil {
+			} else if err := errors.Join(err, podlink.Remove(end.Name, end.Index)); err != nil {
 				s.Log.Warn("removed a pod's interface that nobody knows", "interface", end.Name, "reason", err)
 			}
 		}

@@ -53,57 +53,63 @@ func TestWhoseAnInterfaceIsItsAliasSays(t *testing.T) {
 		"another's has its name and alias": {func() error { return copied(one) }, []string{one, two}},
 		"another's has the third":          {func() error { return errors.Join(call(two, "stray"), call(one, two), veth(one)) }, []string{one, "stray"}},
 	} {
-		t.Run(what, func(t *testing.T) {
-			node := newNetNS(t)
-			first, second := spec(newNetNS(t)), spec(newNetNS(t))
-			second.ContainerID, second.HostInterface = "c2", two
-			in(t, node, func() error {
-				if err := errors.Join(ensure(first), ensure(second)); err != nil {
-					return err
-				}
-				indexes := map[string]int{}
-				for _, name := range []string{one, two} {
-					link, err := netlink.LinkByName(name)
-					if err != nil {
+		for _, known := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, and its index is known: %t", what, known), func(t *testing.T) {
+				node := newNetNS(t)
+				first, second := spec(newNetNS(t)), spec(newNetNS(t))
+				second.ContainerID, second.HostInterface = "c2", two
+				in(t, node, func() error {
+					if err := errors.Join(ensure(first), ensure(second)); err != nil {
 						return err
 					}
-					indexes[name] = link.Attrs().Index
-				}
-				if err := c.do(); err != nil {
-					return err
-				}
-				ends, err := List()
-				if err != nil || len(ends) != 2 || ends[0].Index != indexes[ends[0].Name] || ends[1].Index != indexes[ends[1].Name] {
-					return fmt.Errorf("the host ends are %v, %w; they were %v", ends, err, indexes)
-				}
-				if link, err := netlink.LinkByName(one); err != nil || link.Attrs().Index != indexes[one] {
-					if err := Check(first); err == nil || !strings.Contains(err.Error(), "and not "+one) {
-						return fmt.Errorf("the check says %v", err)
+					indexes := map[string]int{}
+					for _, name := range []string{one, two} {
+						link, err := netlink.LinkByName(name)
+						if err != nil {
+							return err
+						}
+						indexes[name] = link.Attrs().Index
 					}
-				}
-				for range 2 {
-					if err := Remove(one); err != nil {
+					if err := c.do(); err != nil {
 						return err
 					}
-					if _, err := netlink.LinkByIndex(indexes[one]); !isGone(err) {
-						return fmt.Errorf("the first pod's interface is not gone: %v", err)
+					ends, err := List()
+					if err != nil || len(ends) != 2 || ends[0].Index != indexes[ends[0].Name] || ends[1].Index != indexes[ends[1].Name] {
+						return fmt.Errorf("the host ends are %v, %w; they were %v", ends, err, indexes)
 					}
-					for _, name := range c.left {
-						if _, err := netlink.LinkByName(name); err != nil {
-							return fmt.Errorf("%s is gone: %w", name, err)
+					if link, err := netlink.LinkByName(one); err != nil || link.Attrs().Index != indexes[one] {
+						if err := Check(first); err == nil || !strings.Contains(err.Error(), "and not "+one) {
+							return fmt.Errorf("the check says %v", err)
 						}
 					}
-					if there, err := Exists(two); err != nil || !there {
-						return fmt.Errorf("the second pod's is there: %t, %w", there, err)
+					index := 0
+					if known {
+						index = indexes[one]
 					}
-					// Another's that says nothing cannot be told from one half made, once the pod's is gone.
-					if strings.HasPrefix(what, "another's") {
-						break
+					for range 2 {
+						if err := Remove(one, index); err != nil {
+							return err
+						}
+						if _, err := netlink.LinkByIndex(indexes[one]); !isGone(err) {
+							return fmt.Errorf("the first pod's interface is not gone: %v", err)
+						}
+						for _, name := range c.left {
+							if _, err := netlink.LinkByName(name); err != nil {
+								return fmt.Errorf("%s is gone: %w", name, err)
+							}
+						}
+						if there, err := Exists(two); err != nil || !there {
+							return fmt.Errorf("the second pod's is there: %t, %w", there, err)
+						}
+						// Another's that says nothing cannot be told from one half made, once the pod's is gone.
+						if strings.HasPrefix(what, "another's") {
+							break
+						}
 					}
-				}
-				return nil
+					return nil
+				})
 			})
-		})
+		}
 	}
 }
 

@@ -357,13 +357,14 @@ func family(a netip.Addr) int {
 
 // Remove removes a pod's interface by the name of its host end, also where somebody has
 // given it another. It succeeds when the interface is gone already, and refuses what is
-// not Weft's.
-func Remove(hostInterface string) error {
+// not Weft's. index is that of the host end, 0 where it is not known: then all of the node's
+// interfaces are read, which takes some milliseconds where there are hundreds.
+func Remove(hostInterface string, index int) error {
 	if !IsHostName(hostInterface) {
 		return fmt.Errorf("%q is not the name of a pod's interface", hostInterface)
 	}
 	return onHost(func(h *netlink.Handle) error {
-		link, err := find(h, hostInterface)
+		link, err := known(h, hostInterface, index)
 		switch {
 		case isGone(err):
 			return nil
@@ -377,6 +378,16 @@ func Remove(hostInterface string) error {
 		}
 		return nil
 	})
+}
+
+// known is find for a host end of which the index may be known.
+func known(h *netlink.Handle, name string, index int) (netlink.Link, error) {
+	if index != 0 {
+		if l, err := h.LinkByIndex(index); err == nil && Belongs(l) == name {
+			return l, nil
+		}
+	}
+	return find(h, name)
 }
 
 // Exists reports whether the node has the host end of this name, whatever it is called

@@ -173,7 +173,7 @@ func TestEnsureAndRemove(t *testing.T) {
 		}
 		return err
 	})
-	in(t, node, func() error { return errors.Join(Remove(s.HostInterface), Remove(s.HostInterface)) })
+	in(t, node, func() error { return errors.Join(Remove(s.HostInterface, 0), Remove(s.HostInterface, 0)) })
 	for _, ns := range []string{node, pod} {
 		in(t, ns, func() error {
 			links, err := netlink.LinkList()
@@ -439,7 +439,7 @@ func TestOneInterfaceHasTheDefaultRoute(t *testing.T) {
 		return nil
 	})
 	// One goes, and the other stays whole.
-	in(t, node, func() error { return errors.Join(Remove(other.HostInterface), Check(first)) })
+	in(t, node, func() error { return errors.Join(Remove(other.HostInterface, 0), Check(first)) })
 }
 
 func TestAnothersRouteIsLeftAlone(t *testing.T) {

@@ -127,7 +127,7 @@ func (r *removal) run(ctx context.Context, wait time.Duration) error {
 		errs = append(errs, r.removeDataPlane(ctx, name))
 	}
 	for _, p := range pods {
-		if err := podlink.Remove(p.Name); err != nil {
+		if err := podlink.Remove(p.Name, p.Index); err != nil {
 			errs = append(errs, err)
 			continue
 		}
