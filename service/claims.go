@@ -70,6 +70,11 @@ func (c *Compiler) settle(key plan.ServiceKey, now []*claim) {
 	} else {
 		c.claims[key], values = now, now[0].values
 	}
+	if len(now) > 1 {
+		c.contested[key] = true
+	} else {
+		delete(c.contested, key)
+	}
 	for _, from := range []plan.Scope{plan.Anywhere, plan.Inside, plan.Outside} {
 		key.From = from
 		if v, ok := values[from]; ok {

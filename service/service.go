@@ -60,7 +60,11 @@ type Compiler struct {
 	node     view
 	compiled map[registry.Key]*compiled
 	claims   map[plan.ServiceKey][]*claim
-	tables   Tables
+	// contested are the claims that several Services have, troubled the Services of which,
+	// or of whose endpoints, something cannot be done.
+	contested map[plan.ServiceKey]bool
+	troubled  map[registry.Key]bool
+	tables    Tables
 }
 
 // view is the node as the frontends see it.
@@ -88,6 +92,7 @@ func (c *Compiler) Compile(objects registry.Objects, node Node) (Tables, []Probl
 	}
 	if c.behind == nil {
 		c.behind, c.compiled, c.claims = make(map[registry.Key][]*slice), make(map[registry.Key]*compiled), make(map[plan.ServiceKey][]*claim)
+		c.contested, c.troubled = make(map[plan.ServiceKey]bool), make(map[registry.Key]bool)
 	}
 	left, arrived := c.slices.Update(objects.All(api.EndpointSlice), readSlice, compareSlices)
 	for _, s := range left {
@@ -135,11 +140,15 @@ func (c *Compiler) replace(key registry.Key) {
 			}
 		}
 		delete(c.compiled, key)
+		delete(c.troubled, key)
 	}
 	if now == nil {
 		return
 	}
 	c.compiled[key] = now
+	if len(now.problems) > 0 || slices.ContainsFunc(c.behind[key], func(s *slice) bool { return len(s.problems) > 0 }) {
+		c.troubled[key] = true
+	}
 	c.claim(now)
 	for k, b := range now.backends {
 		c.tables.Backends = c.tables.Backends.Set(k, b)
@@ -155,12 +164,18 @@ func has[K comparable, V any](m map[K]V, k K) bool {
 }
 
 func (c *Compiler) problems() (all []Problem) {
-	for _, s := range c.services.All() {
-		done := c.compiled[s.key]
-		for _, text := range slices.Concat(s.problems, done.problems, c.lost(done)) {
-			all = append(all, Problem{api.Service, s.key, text})
+	about := maps.Clone(c.troubled)
+	for key := range c.contested {
+		for _, loser := range c.claims[key][1:] {
+			about[loser.by.key] = true
 		}
-		for _, b := range c.behind[s.key] {
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(about), registry.Key.Compare) {
+		s := c.compiled[key]
+		for _, text := range slices.Concat(s.problems, c.lost(s)) {
+			all = append(all, Problem{api.Service, key, text})
+		}
+		for _, b := range c.behind[key] {
 			for _, text := range b.problems {
 				all = append(all, Problem{api.EndpointSlice, b.key, text})
 			}
@@ -175,7 +190,6 @@ type compiled struct {
 	claims   []*claim
 	backends map[plan.BackendKey]plan.Backend
 	sources  map[plan.SourceKey]plan.Source
-	problems []string
 }
 
 func compile(s *service, behind []*slice, node view) *compiled {
