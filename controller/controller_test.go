@@ -496,40 +496,57 @@ func (o *overtaken) List(ctx context.Context, k *registry.Kind) ([]registry.Obje
 	return o.Registry.List(ctx, k)
 }
 
+// preparing has two nodes prepare for a plug-in without policies, and returns what stops the
+// controller, and the revision that the nodes have heard of.
+func preparing(t *testing.T) (r *overtaken, stop func(), revision int64) {
+	t.Helper()
+	r = &overtaken{Registry: memory.New()}
+	stop = runPolicies(t, r)
+	for _, name := range []string{"node1", "node2"} {
+		if _, err := r.Create(t.Context(), api.Node, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	time.Sleep(time.Minute)
+	configure(t, r, "idle")
+	time.Sleep(10 * lastRecheck)
+	if c := conditionOf(t, r, api.PluginChanged); c.Reason != api.PluginPreparing {
+		t.Fatalf("it is %v", c)
+	}
+	return r, stop, configOf(t, r).Status.PluginRevision
+}
+
+// turn makes a policy that speaks against the change, and the last node ready for it.
+func (o *overtaken) turn(t *testing.T) {
+	t.Helper()
+	policy := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}}
+	if _, err := o.Create(t.Context(), api.NetworkPolicy, policy); err != nil {
+		t.Error(err)
+	}
+	reportOf(t, o, "node2")
+}
+
+// refused wants the change to be refused, and nodes to be told nothing new.
+func (o *overtaken) refused(t *testing.T, revision int64) {
+	t.Helper()
+	if c := conditionOf(t, o, api.PluginChanged); c.Reason != api.PluginRefused || configOf(t, o).Status.PluginRevision != revision {
+		t.Errorf("it is %v", c)
+	}
+}
+
 // TestOvertaken has the last node become ready, and a policy be made, after the controller
 // looked at its cache: what was known to speak against the change before is not enough then.
 func TestOvertaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &overtaken{Registry: memory.New()}
-		stop := runPolicies(t, r)
-		for _, name := range []string{"node1", "node2"} {
-			if _, err := r.Create(t.Context(), api.Node, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		time.Sleep(time.Minute)
-		configure(t, r, "idle")
-		time.Sleep(10 * lastRecheck)
-		if c := conditionOf(t, r, api.PluginChanged); c.Reason != api.PluginPreparing {
-			t.Fatalf("it is %v", c)
-		}
-		before := configOf(t, r).Status.PluginRevision
-		happens := func() {
-			policy := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}}
-			if _, err := r.Create(t.Context(), api.NetworkPolicy, policy); err != nil {
-				t.Error(err)
-			}
-			reportOf(t, r, "node2")
-		}
+		r, stop, before := preparing(t)
+		happens := func() { r.turn(t) }
 		r.meanwhile.Store(&happens)
 		report(t, r)
 		time.Sleep(2 * changePause)
 		if r.meanwhile.Load() != nil {
 			t.Fatal("the controller has not looked")
 		}
-		if c := conditionOf(t, r, api.PluginChanged); c.Reason != api.PluginRefused || configOf(t, r).Status.PluginRevision != before {
-			t.Errorf("it is %v", c)
-		}
+		r.refused(t, before)
 		stop()
 	})
 }
@@ -539,27 +556,10 @@ func TestOvertaken(t *testing.T) {
 // read is not enough for what it writes then.
 func TestOvertakenInWriting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &overtaken{Registry: memory.New()}
-		stop := runPolicies(t, r)
-		for _, name := range []string{"node1", "node2"} {
-			if _, err := r.Create(t.Context(), api.Node, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		time.Sleep(time.Minute)
-		configure(t, r, "idle")
-		time.Sleep(10 * lastRecheck)
+		r, stop, before := preparing(t)
 		stop()
-		if c := conditionOf(t, r, api.PluginChanged); c.Reason != api.PluginPreparing {
-			t.Fatalf("it is %v", c)
-		}
-		before := configOf(t, r).Status.PluginRevision
 		happens := func() {
-			policy := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}}
-			if _, err := r.Create(t.Context(), api.NetworkPolicy, policy); err != nil {
-				t.Error(err)
-			}
-			reportOf(t, r, "node2")
+			r.turn(t)
 			if _, err := registry.Modify(t.Context(), r, api.ClusterConfigKind, registry.Key{Name: api.DefaultName}, func(c *api.ClusterConfig) error {
 				c.Labels = map[string]string{"written": "meanwhile"}
 				return nil
@@ -574,9 +574,7 @@ func TestOvertakenInWriting(t *testing.T) {
 		if r.beforeWrite.Load() != nil {
 			t.Fatal("the controller has not written")
 		}
-		if c := conditionOf(t, r, api.PluginChanged); c.Reason != api.PluginRefused || configOf(t, r).Status.PluginRevision != before {
-			t.Errorf("it is %v", c)
-		}
+		r.refused(t, before)
 		stop()
 	})
 }
