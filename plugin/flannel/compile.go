@@ -197,17 +197,33 @@ type owner struct {
 	pods []netip.Addr
 	// nodes are all nodes by name, with their addresses.
 	nodes map[string][]netip.Addr
+	// others are the Nodes of others.
+	others []*corev1.Node
 }
 
 func ownerOf(n plugin.Node, objects registry.Objects) owner {
-	o := owner{n.Name, n.Addresses, nil, map[string][]netip.Addr{}}
+	o := owner{name: n.Name, addresses: n.Addresses, nodes: map[string][]netip.Addr{}}
 	for _, e := range n.Endpoints {
 		o.pods = append(o.pods, e.Addresses...)
 	}
 	for node := range registry.Each[*corev1.Node](objects, api.Node) {
 		o.nodes[node.Name] = api.NodeAddresses(node)
+		if node.Name != o.name {
+			o.others = append(o.others, node)
+		}
 	}
 	return o
+}
+
+// networks returns the networks that others' agents say their nodes are on, of each as many
+// as of its addresses at most. Only who looks for a subnet asks, so they are not read before.
+func (o owner) networks() []netip.Prefix {
+	var all []netip.Prefix
+	for _, n := range o.others {
+		on := api.OnLink(n)
+		all = append(all, on[:min(len(on), api.MaxNodeAddresses)]...)
+	}
+	return all
 }
 
 // within returns the first node by its name, be it this one, that has an address in a

@@ -247,18 +247,29 @@ func (v view) chooseAny() (Subnet, string, error) {
 			return s, "it is the node's by the plug-in that the cluster changes from", nil
 		}
 	}
-	if v.free(v.former) && v.spares(v.former) {
+	// What others say of the networks that they are on moves the choice, and takes away
+	// none: else one node could leave others without.
+	networks := v.owner.networks()
+	former := v.free(v.former) && v.spares(v.former)
+	if former && !slices.ContainsFunc(v.former.Prefixes(), func(p netip.Prefix) bool { return slices.ContainsFunc(networks, p.Overlaps) }) {
 		return v.former, "it is what the subnet file names", nil
 	}
-	// Both families are picked by the same number, so that nodes that pick at
-	// once either pick the same pair, and notice, or subnets that have nothing
-	// in common.
+	// Both families are picked by the same number, so that nodes that pick at once from
+	// the same lists either pick the same pair, and notice, or pairs that have nothing in
+	// common. Lists differ where nodes do not know the same of each other, and where there
+	// is room on some node's network alone. Pairs may have one family in common then, and
+	// the younger goes: see displaces.
 	var families [][]netip.Prefix
 	n := candidates
 	for _, r := range []Range{v.settings.V4, v.settings.V6} {
 		var free []netip.Prefix
 		if !r.IsZero() {
-			free = v.freeIn(r)
+			if free = v.freeIn(r, networks); len(free) == 0 && former {
+				return v.former, "it is what the subnet file names", nil
+			}
+			if len(free) == 0 {
+				free = v.freeIn(r, nil)
+			}
 			if len(free) == 0 {
 				return Subnet{}, "", v.exhausted(r)
 			}
@@ -381,9 +392,9 @@ func (v view) subnetOf(addresses []netip.Addr) Subnet {
 }
 
 // freeIn returns the first subnets of a range that nobody has, and that spare the nodes'
-// own network. It takes a step for each of them and for each that somebody has, however
-// much of the range that one covers.
-func (v view) freeIn(r Range) []netip.Prefix {
+// own network, and those of others that are given. It takes a step for each of them and
+// for each that somebody has, however much of the range that one covers.
+func (v view) freeIn(r Range, networks []netip.Prefix) []netip.Prefix {
 	var prefixes []netip.Prefix
 	for _, l := range v.leases {
 		prefixes = append(prefixes, l.subnet.Prefixes()...)
@@ -391,7 +402,7 @@ func (v view) freeIn(r Range) []netip.Prefix {
 	for s := range v.reserved {
 		prefixes = append(prefixes, s.Prefixes()...)
 	}
-	prefixes = slices.Concat(prefixes, v.taken(), v.node.Kept, v.node.Prefixes)
+	prefixes = slices.Concat(prefixes, v.taken(), v.node.Kept, v.node.Prefixes, networks)
 	for _, a := range slices.Concat(v.owner.addresses, slices.Concat(slices.Collect(maps.Values(v.owner.nodes))...)) {
 		prefixes = append(prefixes, netip.PrefixFrom(a, a.BitLen()))
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 
 	"github.com/weftnet/weft/api"
@@ -265,9 +266,10 @@ func TestSubnetsOfPodsAreAdopted(t *testing.T) {
 // A node's subnet is never on the nodes' own network, whatever names it: the configuration,
 // a reservation, what the node had, or what is free; neither while the cluster changes nor
 // without. But what pods live on stays. Where the network has room beside, the node gets a
-// subnet of that.
+// subnet of that. Nor is it on the network that another node says it is on, where there is
+// room beside that one, too, and nothing is reserved for the node. Else it has what it had.
 func TestNoSubnetIsOnTheNodesOwnNetwork(t *testing.T) {
-	taken := map[bool]int{}
+	taken, onOthers := map[bool]int{}, map[bool]int{}
 	rapid.Check(t, func(t *rapid.T) {
 		within := func(name string, from, to int) string { return fmt.Sprint(rapid.IntRange(from, to).Draw(t, name)) }
 		subnet := func(name string) Subnet {
@@ -286,6 +288,12 @@ func TestNoSubnetIsOnTheNodesOwnNetwork(t *testing.T) {
 		}
 		v := view{settings: settings, config: []byte("{}"), node: node, forced: rapid.Bool().Draw(t, "forced"), reserved: reservations{},
 			owner: owner{name: node.Name, addresses: node.Addresses, nodes: map[string][]netip.Addr{"node2": {other}}}, pick: func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "pick") }}
+		said := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node2"}}
+		if bits := rapid.SampledFrom([]int{0, 16, 21, 22, 24, 26}).Draw(t, "other's bits"); bits > 0 {
+			p, _ := other.Prefix(bits)
+			said.Annotations = map[string]string{api.OnLinkAnnotation: p.String()}
+			v.owner.others = []*corev1.Node{said}
+		}
 		if rapid.Bool().Draw(t, "had") {
 			v.former = subnet("former")
 		}
@@ -296,12 +304,16 @@ func TestNoSubnetIsOnTheNodesOwnNetwork(t *testing.T) {
 		if rapid.Bool().Draw(t, "has a pod") {
 			v.node.Endpoints = []plugin.Endpoint{{Addresses: []netip.Addr{subnet("pod's").V4.Addr().Next().Next()}}}
 		}
+		room, roomBeside := false, false
+		for i := range 16 {
+			s := Subnet{V4: netip.MustParsePrefix(fmt.Sprintf("172.30.%d.0/24", i))}
+			if v.free(s) && v.spares(s) {
+				room = true
+				roomBeside = roomBeside || !slices.ContainsFunc(api.OnLink(said), s.V4.Overlaps)
+			}
+		}
 		s, err := v.decide()
 		if err != nil {
-			room := false
-			for i := range 8 {
-				room = room || v.free(Subnet{V4: netip.MustParsePrefix(fmt.Sprintf("172.30.%d.0/24", i))}) && v.spares(Subnet{V4: netip.MustParsePrefix(fmt.Sprintf("172.30.%d.0/24", i))})
-			}
 			if room && len(v.reserved) == 0 && (!node.Beside || v.forced) {
 				t.Fatalf("there is room, and the node says %v", err)
 			}
@@ -315,10 +327,19 @@ func TestNoSubnetIsOnTheNodesOwnNetwork(t *testing.T) {
 		if lives := v.inUse(s.subnet); touches && !lives {
 			t.Fatalf("%s is taken (%s); the nodes' own network is %v", s.subnet, s.reason, on)
 		}
+		others := slices.ContainsFunc(api.OnLink(said), s.subnet.V4.Overlaps)
+		if others && roomBeside && len(v.reserved) == 0 && !v.inUse(s.subnet) {
+			t.Fatalf("%s is taken (%s), and node2 says that it is on %v", s.subnet, s.reason, api.OnLink(said))
+		}
+		had := v.free(v.former) && v.spares(v.former)
+		if had && len(v.reserved)+len(v.node.Endpoints) == 0 && s.subnet != v.former && (!roomBeside || !slices.ContainsFunc(api.OnLink(said), v.former.V4.Overlaps)) {
+			t.Fatalf("%s is taken (%s), and the node could have %s again", s.subnet, s.reason, v.former)
+		}
 		taken[touches]++
+		onOthers[others && !touches]++
 	})
-	if taken[true] == 0 || taken[false] == 0 {
-		t.Errorf("on the nodes' own network, for pods, and beside it: %v", taken)
+	if taken[true] == 0 || taken[false] == 0 || onOthers[true] == 0 {
+		t.Errorf("on the nodes' own network, for pods, and beside it: %v; on that of another alone: %v", taken, onOthers)
 	}
 }
 
@@ -364,17 +385,19 @@ func TestFreeSubnets(t *testing.T) {
 		r := Range{Network: network, Bits: rapid.IntRange(18, 26).Draw(t, "length")}
 		r.Min, r.Max = within("first", r.Bits, r.Bits).Addr(), within("last", r.Bits, r.Bits).Addr()
 		v := view{reserved: reservations{}, node: plugin.Node{Taken: map[netip.Prefix]string{}}}
-		var taken []netip.Prefix
+		var taken, networks []netip.Prefix
 		for range rapid.IntRange(0, 20).Draw(t, "many") {
 			p := within("taken", 16, 30)
 			taken = append(taken, p)
-			switch rapid.IntRange(0, 3).Draw(t, "by") {
+			switch rapid.IntRange(0, 4).Draw(t, "by") {
 			case 0:
 				v.leases = append(v.leases, &lease{subnet: Subnet{V4: p}})
 			case 1:
 				v.reserved[Subnet{V4: p}] = &reservation{}
 			case 2:
 				v.node.Taken[p] = "another"
+			case 3:
+				networks = append(networks, p)
 			default:
 				v.node.Kept = append(v.node.Kept, p)
 			}
@@ -385,7 +408,7 @@ func TestFreeSubnets(t *testing.T) {
 				want = append(want, p)
 			}
 		}
-		if got := v.freeIn(r); !slices.Equal(got, want) {
+		if got := v.freeIn(r, networks); !slices.Equal(got, want) {
 			t.Fatalf("from %s to %s of length %d, without %s, the first free ones are %s, want %s", r.Min, r.Max, r.Bits, taken, got, want)
 		}
 	})

@@ -76,7 +76,9 @@ func TestSeveralReservationsForANode(t *testing.T) {
 
 // What is reserved for a node spares the nodes' own network, by what their Nodes say, and
 // the node takes it, be it that something else was reserved for it before. A lease that it
-// has stays, as pods may live on it.
+// has stays, as pods may live on it. The network that another says it is on is spared where
+// there is room beside it, and takes nothing away from what is reserved already: else one
+// node's agent could leave the others none.
 func TestReservedOutsideTheNodesOwnNetwork(t *testing.T) {
 	node := func(name, address, onLink string) registry.Object {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{api.OnLinkAnnotation: onLink}}}
@@ -88,6 +90,7 @@ func TestReservedOutsideTheNodesOwnNetwork(t *testing.T) {
 	for name, test := range map[string]struct {
 		reserved, lease string
 		onLink          string
+		others          string
 		want            string
 	}{
 		"none before":                          {onLink: nodesOnLink, want: "172.30.5.0-24"},
@@ -95,13 +98,18 @@ func TestReservedOutsideTheNodesOwnNetwork(t *testing.T) {
 		"one of it before":                     {reserved: "172.30.1.0-24", onLink: nodesOnLink, want: "172.30.5.0-24"},
 		"one with another node's address":      {reserved: "172.30.4.0-24", onLink: nodesOnLink, want: "172.30.5.0-24"},
 		"one of it before, and it has a lease": {reserved: "172.30.1.0-24", lease: "172.30.1.0-24", onLink: nodesOnLink, want: "172.30.1.0-24"},
+		"another is on the next":               {onLink: nodesOnLink, others: "172.30.4.0/22", want: "172.30.8.0-24"},
+		"another is on one that has its own":   {onLink: nodesOnLink, others: "172.30.0.0/20", want: "172.30.16.0-24"},
+		"another says that it is everywhere":   {onLink: nodesOnLink, others: "0.0.0.0/0", want: "172.30.5.0-24"},
+		"one of another's network before":      {reserved: "172.30.6.0-24", onLink: nodesOnLink, others: "172.30.4.0/22", want: "172.30.6.0-24"},
+		"it has a lease of another's network":  {lease: "172.30.6.0-24", onLink: nodesOnLink, others: "172.30.4.0/22", want: "172.30.6.0-24"},
 		"it has a lease":                       {lease: "172.30.1.0-24", onLink: nodesOnLink, want: "172.30.1.0-24"},
 		"one of it, and the lease of another":  {reserved: "172.30.1.0-24", lease: "172.30.7.0-24", onLink: nodesOnLink, want: "172.30.7.0-24"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			objects := map[*registry.Kind][]registry.Object{
 				ConfigKind: {decode(t, ConfigKind, ConfigName, []byte(`{"Network":"172.30.0.0/16","Backend":{"Type":"vxlan"}}`), false)},
-				api.Node:   {node("node1", "172.30.1.5", test.onLink), node("node2", "172.30.4.5", "")},
+				api.Node:   {node("node1", "172.30.1.5", test.onLink), node("node2", "172.30.4.5", test.others)},
 			}
 			if test.reserved != "" {
 				objects[ReservationKind] = append(objects[ReservationKind], decode(t, ReservationKind, test.reserved, []byte(`{"node":"node1","publicIP":"172.30.1.5"}`), false))
