@@ -292,8 +292,9 @@ func hasLeases(config *api.ClusterConfig) bool {
 	return slices.ContainsFunc(append(api.PluginMix(config), config.Spec.Plugin), func(name string) bool { return plugins.Base(name) == flannel.Name })
 }
 
-// reserve returns the names of flannel's leases that are reserved for a node.
-// Where nodes have leases it makes a reservation if there is none.
+// reserve returns the names of flannel's leases that are reserved for a node. Where nodes
+// have leases, one more is where it can take none of them, and all say its addresses: which
+// of several it takes follows from where its pods live as well, and that only the node knows.
 func reserve(ctx context.Context, r *etcd.Registry, node string, addresses []netip.Addr, print bool, out io.Writer) ([]string, error) {
 	config, err := r.Get(ctx, api.ClusterConfigKind, registry.Key{Name: api.DefaultName})
 	if err != nil && !errors.Is(err, registry.ErrNotFound) {
@@ -305,13 +306,13 @@ func reserve(ctx context.Context, r *etcd.Registry, node string, addresses []net
 			return nil, err
 		}
 	}
-	if config == nil || !hasLeases(config.(*api.ClusterConfig)) {
-		var reserved []string
-		for o := range registry.Each[*flannel.Reservation](objects, flannel.ReservationKind) {
-			if o.Spec.Node == node {
-				reserved = append(reserved, o.Name)
-			}
+	var reserved []string
+	for o := range registry.Each[*flannel.Reservation](objects, flannel.ReservationKind) {
+		if o.Spec.Node == node {
+			reserved = append(reserved, o.Name)
 		}
+	}
+	if config == nil || !hasLeases(config.(*api.ClusterConfig)) {
 		return reserved, nil
 	}
 	if len(addresses) == 0 {
@@ -330,34 +331,37 @@ func reserve(ctx context.Context, r *etcd.Registry, node string, addresses []net
 		value, _ := k.Encode(o)
 		fmt.Fprintf(out, "etcdctl put '%s' '%s'\n", path, value)
 	}
-	i := slices.IndexFunc(objects[flannel.ReservationKind], func(o registry.Object) bool { return o.GetName() == reservation.Name })
-	switch {
-	case i < 0 && !print:
-		_, err = r.Create(ctx, flannel.ReservationKind, reservation)
-	case i >= 0 && objects[flannel.ReservationKind][i].(*flannel.Reservation).Spec == reservation.Spec:
-		reservation = nil
-	case !print:
-		reservation.ResourceVersion = objects[flannel.ReservationKind][i].GetResourceVersion()
-		_, err = r.Update(ctx, flannel.ReservationKind, reservation)
+	if !slices.Contains(reserved, reservation.Name) {
+		reserved = append(reserved, reservation.Name)
 	}
-	if err == nil && lease != nil && !print {
-		_, err = r.Create(ctx, flannel.LeaseKind, lease)
-	}
-	if err != nil {
-		return nil, err
-	}
-	name := ""
-	if reservation != nil {
-		say(flannel.ReservationKind, reservation)
-		name = reservation.Name
+	for _, name := range reserved {
+		want := &flannel.Reservation{Spec: reservation.Spec}
+		want.Name = name
+		had := registry.GetAs[*flannel.Reservation](objects, flannel.ReservationKind, registry.KeyOf(want))
+		switch {
+		case had != nil && had.Spec == want.Spec:
+			continue
+		case print:
+		case had == nil:
+			_, err = r.Create(ctx, flannel.ReservationKind, want)
+		default:
+			want.ResourceVersion = had.ResourceVersion
+			_, err = r.Update(ctx, flannel.ReservationKind, want)
+		}
+		if err != nil {
+			return nil, err
+		}
+		say(flannel.ReservationKind, want)
 	}
 	if lease != nil {
+		if !print {
+			if _, err = r.Create(ctx, flannel.LeaseKind, lease); err != nil {
+				return nil, err
+			}
+		}
 		say(flannel.LeaseKind, lease)
 	}
-	if name == "" {
-		name = objects[flannel.ReservationKind][i].GetName()
-	}
-	return []string{name}, nil
+	return reserved, nil
 }
 
 func newEtcdRevoke(c *connection) *cobra.Command {

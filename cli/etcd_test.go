@@ -376,6 +376,62 @@ func testEtcdAccounts(t *testing.T, endpoint string) {
 	}
 }
 
+// A node of which several subnets are reserved may write the lease of each, and all say the
+// address that it has now: which one it takes, as one on which its pods live already, grant
+// does not know.
+func TestGrantOfSeveralReservations(t *testing.T) {
+	ctx := t.Context()
+	endpoint := startEmbeddedEtcd(t)
+	r, err := etcd.Open(etcd.Config{Endpoints: []string{endpoint}, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	create := func(k *registry.Kind, name string, o registry.Object) {
+		t.Helper()
+		o.SetName(name)
+		if _, err := r.Create(ctx, k, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	create(api.ClusterConfigKind, api.DefaultName, &api.ClusterConfig{Spec: api.ClusterConfigSpec{Plugin: flannel.Name}})
+	create(flannel.ConfigKind, flannel.ConfigName, &flannel.Config{Spec: json.RawMessage(`{"Network":"172.30.0.0/16","Backend":{"Type":"vxlan"}}`)})
+	n := &corev1.Node{}
+	n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "172.30.1.5"}}
+	n.Annotations = map[string]string{api.OnLinkAnnotation: "172.30.0.0/22"}
+	create(api.Node, "node1", n)
+	// Pods may live on this one, which is on the node's own network.
+	create(flannel.ReservationKind, "172.30.2.0-24", &flannel.Reservation{Spec: flannel.ReservationSpec{Node: "node1", PublicIP: "172.30.1.4"}})
+	create(flannel.ReservationKind, "172.30.8.0-24", &flannel.Reservation{Spec: flannel.ReservationSpec{Node: "node2", PublicIP: "172.30.1.6"}})
+
+	grant := func(also ...string) string {
+		t.Helper()
+		var out bytes.Buffer
+		if code := run(ctx, slices.Concat([]string{"weft", "etcd", "grant", "node", "node1", "--etcd-endpoints", endpoint}, also), nil, &out, &out); code != 0 {
+			t.Fatalf("exit code %d:\n%s", code, out.String())
+		}
+		return out.String()
+	}
+	told := func(out string) string { return strings.Join(strings.SplitAfter(out, "\n")[1:], "") }
+	printed := grant("--print")
+	if did := grant(); told(did) != told(printed) {
+		t.Errorf("grant did\n%sand before it printed\n%s", did, printed)
+	}
+	for _, want := range []string{"put '/coreos.com/network/weft/reservations/172.30.2.0-24' '{\"node\":\"node1\",\"publicIP\":\"172.30.1.5\"}'",
+		"put '/coreos.com/network/weft/reservations/172.30.4.0-24' '{\"node\":\"node1\",\"publicIP\":\"172.30.1.5\"}'",
+		"readwrite /coreos.com/network/subnets/172.30.2.0-24\n", "readwrite /coreos.com/network/subnets/172.30.4.0-24\n"} {
+		if strings.Count(printed, want) != 1 {
+			t.Errorf("printed %d times %q:\n%s", strings.Count(printed, want), want, printed)
+		}
+	}
+	if strings.Contains(printed, "172.30.8.0-24") {
+		t.Errorf("node1 gets what is node2's:\n%s", printed)
+	}
+	if again := grant(); !strings.Contains(again, "nothing is to be done") {
+		t.Errorf("grant again did\n%s", again)
+	}
+}
+
 // TestHasLeases has nodes hold leases of flannel's wherever it is asked for, used or loaded.
 func TestHasLeases(t *testing.T) {
 	const openshift = "openshift-networkpolicy"
