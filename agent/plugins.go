@@ -5,12 +5,9 @@ import (
 	"slices"
 	"sync"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
-	"github.com/weftnet/weft/registry"
 )
 
 // choice is what a ClusterConfig has a node run.
@@ -161,7 +158,7 @@ func (m mixed) report(in plugin.Input, asked choice, made *plan.Plan, held []pla
 		m.announced[p.Name()] = m.announced[p.Name()] || !slices.Contains(m.loading, p.Name()) || plugin.Announced(p, in)
 		ready := m.announced[p.Name()] && len(parts[base].Local.Pools) > 0
 		if ready && len(parts) > 1 {
-			if names := unknownNodes(parts[base], in); len(names) > 0 {
+			if names := plugin.UnknownNodes(parts[base], in); len(names) > 0 {
 				ready, unready = false, append(unready, api.UnreadyFor(p.Name())+api.NoWayTo(names))
 			}
 			ready = ready && isWithin(parts[base], made)
@@ -198,30 +195,4 @@ func isWithin(part, all *plan.Plan) bool {
 		}
 	}
 	return true
-}
-
-// unknownNodes returns the other nodes to which a plan does not lead, in order. One of them
-// that changes to the plan's plug-in before this node has heard of it would send what is
-// not expected from it.
-func unknownNodes(p *plan.Plan, in plugin.Input) (names []string) {
-	known := make(map[netip.Addr]bool)
-	peers := make(map[string]bool)
-	for _, r := range p.Routes.All() {
-		for _, name := range r.Peers {
-			peer := p.Peer(name)
-			peers[name] = true
-			for _, a := range peer.Addresses {
-				known[a] = true
-			}
-			for _, e := range peer.Ends {
-				known[e.VTEP] = true
-			}
-		}
-	}
-	for n := range registry.Each[*corev1.Node](in.Objects, api.Node) {
-		if n.Name != in.Node.Name && !peers[n.Name] && !slices.ContainsFunc(api.NodeAddresses(n), func(a netip.Addr) bool { return known[a] }) {
-			names = append(names, n.Name)
-		}
-	}
-	return names
 }

@@ -89,7 +89,9 @@ const NotReported = "no agent has reported yet"
 
 // UnreadyFor is what the message of a Node's problem begins with that says what keeps
 // the node from being ready for a plug-in that it has loaded.
-func UnreadyFor(plugin string) string { return "not ready for " + plugin + ": " }
+func UnreadyFor(plugin string) string { return unreadyFor + plugin + ": " }
+
+const unreadyFor = "not ready for "
 
 // What is said between the names of the nodes to which one knows no way.
 const (
@@ -110,17 +112,18 @@ func NoWayTo(names []string) string {
 	return noWayTo + printable.Few(names, 0) + more + noWayEnd
 }
 
-// LacksWayTo returns the nodes that a problem names to which its node knows no way, in the
-// order of their names, none where it says something else. With more it means others behind
-// them in that order as well.
-func LacksWayTo(message string) (names []string, more bool) {
-	_, text, found := strings.Cut(message, ": "+noWayTo)
+// LacksWayTo returns the nodes that a problem names to which its node knows no way under a
+// plug-in, in the order of their names, none where it says something else. With more it means
+// others behind them in that order as well.
+func LacksWayTo(message string) (plugin string, names []string, more bool) {
+	unready, text, found := strings.Cut(message, ": "+noWayTo)
+	plugin, is := strings.CutPrefix(unready, unreadyFor)
 	text, whole := strings.CutSuffix(text, noWayEnd)
-	if !found || !whole {
-		return nil, false
+	if !found || !is || !whole {
+		return "", nil, false
 	}
 	text, more = strings.CutSuffix(text, andOthers)
-	return strings.Split(text, ", "), more
+	return plugin, strings.Split(text, ", "), more
 }
 
 // NodeProblems returns what a Node's agent said is wrong.

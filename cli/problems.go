@@ -182,7 +182,7 @@ func nodeProblems(l *problemList, c explain.Cluster, compiled map[string][]plugi
 	for o := range c.Objects.All(api.Node) {
 		some = true
 		node, key := o.(*corev1.Node), registry.KeyOf(o)
-		said := slices.DeleteFunc(saidOf(node), func(p api.Problem) bool { return lacksLost(p, c.Lost) })
+		said := slices.DeleteFunc(saidOf(node), func(p api.Problem) bool { return lacksLost(c, node, p) })
 		if c.Lost[node.Name] && len(said) == 1 && said[0].Message == api.NotReported {
 			l.add(said[0])
 			said = nil
@@ -222,18 +222,20 @@ func nodeProblems(l *problemList, c explain.Cluster, compiled map[string][]plugi
 	}
 }
 
-// lacksLost reports whether a problem is that a node knows no way to others whose agents do
-// not run, which is said of those. Where it does not name all, one of those that it does not
-// must be such a node, too; once those are back, or deleted, it says who else there is.
-func lacksLost(p api.Problem, lost map[string]bool) bool {
-	names, more := api.LacksWayTo(p.Message)
-	if len(names) == 0 || slices.ContainsFunc(names, func(name string) bool { return !lost[name] }) {
+// lacksLost reports whether a problem of a node is that it knows no way to others whose agents
+// do not run, which is said of those. Who they all are, where it does not name all, is found
+// as its agent does.
+func lacksLost(c explain.Cluster, node *corev1.Node, p api.Problem) bool {
+	lives := func(name string) bool { return !c.Lost[name] }
+	under, names, more := api.LacksWayTo(p.Message)
+	if len(names) == 0 || slices.ContainsFunc(names, lives) {
 		return false
 	}
-	for name, is := range lost {
-		more = more && !(is && name > names[len(names)-1])
+	if !more {
+		return true
 	}
-	return !more
+	all, err := c.NoWay(node, under)
+	return err == nil && len(all) > len(names) && !slices.ContainsFunc(all, lives)
 }
 
 // cutOffBy returns the plug-ins that other nodes are told to use and whose networks and

@@ -13,6 +13,7 @@ import (
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/explain"
 	"github.com/weftnet/weft/plugin"
+	"github.com/weftnet/weft/plugin/flannel"
 	"github.com/weftnet/weft/plugin/networkpolicy"
 	"github.com/weftnet/weft/plugin/plugins"
 	"github.com/weftnet/weft/registry"
@@ -270,22 +271,27 @@ func TestOneDeadNode(t *testing.T) {
 }
 
 // TestManyDeadNodes has so many Nodes whose agents do not run that nobody names all of them:
-// that there is no way to those is said by none, the dead among them. Where nobody of the
-// dead can be among those that are not named, it is said.
+// that there is no way to those is said by none, the dead among them. Where one that lives is
+// among those that are not named, it is said.
 func TestManyDeadNodes(t *testing.T) {
 	for name, test := range map[string]struct {
 		lost, unknown []string
 		said          bool
 	}{
-		"three":                           {lost: []string{"node3", "node4", "node5"}, unknown: []string{"node3", "node4", "node5"}},
-		"four":                            {lost: []string{"node3", "node4", "node5", "node6"}, unknown: []string{"node3", "node4", "node5", "node6"}},
-		"all but two":                     {lost: []string{"node3", "node4", "node5", "node6", "node7"}, unknown: []string{"node3", "node4", "node5", "node6", "node7"}},
-		"three, and one that lives":       {lost: []string{"node3", "node4", "node5"}, unknown: []string{"node3", "node4", "node5", "node6"}, said: true},
-		"one that lives is named":         {lost: []string{"node4", "node5", "node6", "node7"}, unknown: []string{"node3", "node4", "node5", "node6", "node7"}, said: true},
-		"another dead one is not unknown": {lost: []string{"node2", "node3", "node4", "node5"}, unknown: []string{"node3", "node4", "node5", "node6"}, said: true},
+		"three":                            {lost: []string{"node3", "node4", "node5"}, unknown: []string{"node3", "node4", "node5"}},
+		"four":                             {lost: []string{"node3", "node4", "node5", "node6"}, unknown: []string{"node3", "node4", "node5", "node6"}},
+		"all but two":                      {lost: []string{"node3", "node4", "node5", "node6", "node7"}, unknown: []string{"node3", "node4", "node5", "node6", "node7"}},
+		"three, and one that lives":        {lost: []string{"node3", "node4", "node5"}, unknown: []string{"node3", "node4", "node5", "node6"}, said: true},
+		"one that lives is named":          {lost: []string{"node4", "node5", "node6", "node7"}, unknown: []string{"node3", "node4", "node5", "node6", "node7"}, said: true},
+		"another dead one is not unknown":  {lost: []string{"node2", "node3", "node4", "node5"}, unknown: []string{"node3", "node4", "node5", "node6"}, said: true},
+		"one that lives is amid dead ones": {lost: []string{"node3", "node4", "node5", "node7"}, unknown: []string{"node3", "node4", "node5", "node6", "node7"}, said: true},
+		"and there is a way to a dead one": {lost: []string{"node3", "node4", "node5", "node7"}, unknown: []string{"node3", "node4", "node5", "node6"}, said: true},
+		"there is a way to the live ones":  {lost: []string{"node3", "node4", "node5", "node7"}, unknown: []string{"node3", "node4", "node5", "node7"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			objects, lost := make(registry.Snapshot), make(map[string]bool)
+			config := &flannel.Config{ObjectMeta: metav1.ObjectMeta{Name: flannel.ConfigName}, Spec: []byte(`{"Network":"10.5.0.0/16","Backend":{"Type":"host-gw"}}`)}
+			objects.Put(flannel.ConfigKind, config)
 			for _, name := range test.lost {
 				lost[name] = true
 			}
@@ -293,7 +299,14 @@ func TestManyDeadNodes(t *testing.T) {
 				node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("node", i+1)}}
 				others := slices.DeleteFunc(slices.Clone(test.unknown), func(name string) bool { return name == node.Name })
 				api.SetNodeProblems(node, []api.Problem{{Kind: api.Node.Kind, Name: node.Name, Message: api.UnreadyFor("flannel") + api.NoWayTo(others)}})
+				node.Annotations[api.OnLinkAnnotation] = "172.30.0.0/24"
+				address := fmt.Sprint("172.30.0.", i+1)
+				node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address}}
 				objects.Put(api.Node, node)
+				if !slices.Contains(test.unknown, node.Name) {
+					lease := &flannel.Lease{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("10.5.%d.0-24", i+1)}, Spec: fmt.Appendf(nil, `{"PublicIP":%q,"BackendType":"host-gw"}`, address)}
+					objects.Put(flannel.LeaseKind, lease)
+				}
 			}
 			var l problemList
 			nodeProblems(&l, explain.Cluster{Objects: objects, Plugin: plugins.Get, Lost: lost}, nil)

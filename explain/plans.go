@@ -262,6 +262,24 @@ func Lacks(node *corev1.Node, p plugin.Plugin, find func(string) (plugin.Plugin,
 	})
 }
 
+// NoWay returns the nodes to which a node knows no way under one of the cluster's plug-ins, in
+// order, as its agent finds them. It costs what the node's plan does, and fails where a plug-in
+// is not known.
+func (c Cluster) NoWay(node *corev1.Node, under string) ([]string, error) {
+	config := Config(c.Objects, c.Plugin)
+	var all []plugin.Plugin
+	for _, name := range append(api.PluginMix(config), under) {
+		p, err := c.Plugin(name)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, p)
+	}
+	addresses := api.NodeAddresses(node)
+	in := plugin.Input{Config: config, Objects: c.Objects, Node: plugin.Node{Name: node.Name, Addresses: addresses, Prefixes: onLink(node, addresses)}}
+	return plugin.UnknownNodes(plugin.Parts(all...)(in)[plugin.BaseOf(all[len(all)-1]).Name()], in), nil
+}
+
 // configOf returns the configuration by which a node goes.
 func (p *planner) configOf(node *corev1.Node) *api.ClusterConfig {
 	if p.unsaid == nil {

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/plan"
@@ -514,4 +516,30 @@ func Parts(plugins ...Plugin) func(in Input) map[string]*plan.Plan {
 		}
 		return all
 	}
+}
+
+// UnknownNodes returns the other nodes to which a plan does not lead, in order. One of them
+// that changes to the plan's plug-in before this node has heard of it would send what is
+// not expected from it.
+func UnknownNodes(p *plan.Plan, in Input) (names []string) {
+	known := make(map[netip.Addr]bool)
+	peers := make(map[string]bool)
+	for _, r := range p.Routes.All() {
+		for _, name := range r.Peers {
+			peer := p.Peer(name)
+			peers[name] = true
+			for _, a := range peer.Addresses {
+				known[a] = true
+			}
+			for _, e := range peer.Ends {
+				known[e.VTEP] = true
+			}
+		}
+	}
+	for n := range registry.Each[*corev1.Node](in.Objects, api.Node) {
+		if n.Name != in.Node.Name && !peers[n.Name] && !slices.ContainsFunc(api.NodeAddresses(n), func(a netip.Addr) bool { return known[a] }) {
+			names = append(names, n.Name)
+		}
+	}
+	return names
 }
