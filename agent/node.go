@@ -198,17 +198,21 @@ type contest struct {
 	pause time.Duration
 	// over is what they wrote last, as difference says it.
 	over string
+	// last is when that was found, and longer when pause became longer.
+	last, longer time.Time
 }
 
-// looked takes note of what others were found to have written, "" for nothing, when the
-// agent had no news. periodic says that the object was only to be looked at again: then
-// others have left it alone for a while.
-func (c *contest) looked(over string, periodic bool) {
+// looked takes note of what others were found to have written, "" for nothing, at a time
+// when the object is written for that or for news of the agent's. The pause becomes no
+// longer before it has passed: who has news answers sooner. What is over is forgotten.
+func (c *contest) looked(over string, now time.Time) {
 	switch {
-	case over != "":
-		c.pause, c.over = min(2*c.pause, recheckEvery), over
-	case periodic:
+	case over == "" && now.Sub(c.last) >= recheckEvery:
 		c.pause, c.over = amendEvery, ""
+	case over != "":
+		if c.over, c.last = over, now; now.Sub(c.longer) >= c.pause {
+			c.pause, c.longer = min(2*c.pause, recheckEvery), now
+		}
 	}
 }
 
@@ -290,7 +294,7 @@ func (r *registrar) Run(ctx context.Context) {
 		}
 		state := r.state()
 		due := !time.Now().Before(next)
-		news, periodic := failed || !state.equal(written), due
+		news := failed || !state.equal(written)
 		if node := registry.GetAs[*corev1.Node](told, &kind, kind.Only); node != nil && !due && !news && r.describe(state, node.DeepCopy()) {
 			if again = wrote.Add(argued.pause); time.Now().Before(again) {
 				continue
@@ -306,10 +310,10 @@ func (r *registrar) Run(ctx context.Context) {
 			continue // in its time
 		}
 		wrote = time.Now()
-		amended, err := r.write(ctx, state, r.register && !registered)
-		failed = err != nil
-		if !failed && !news {
-			argued.looked(amended, periodic)
+		over, err := r.write(ctx, state, written, r.register && !registered)
+		known := registered && !failed // what it said when it was written last
+		if failed = err != nil; !failed && known {
+			argued.looked(over, wrote)
 			if r.contested != nil {
 				r.contested(argued.String())
 			}
@@ -344,8 +348,9 @@ func (r *registrar) describe(state nodeState, node *corev1.Node) bool {
 	return state.describe(node, metav1.Now())
 }
 
-// write has the Node say what state says, and returns what it did not say so before.
-func (r *registrar) write(ctx context.Context, state nodeState, create bool) (amended string, err error) {
+// write has the Node say what state says, and returns what it did not say any more of what
+// was written before.
+func (r *registrar) write(ctx context.Context, state, written nodeState, create bool) (over string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	for {
@@ -366,13 +371,15 @@ func (r *registrar) write(ctx context.Context, state nodeState, create bool) (am
 		if r.read != nil {
 			r.read(node)
 		}
-		before := node.DeepCopy()
-		if !r.describe(state, node) {
-			return "", nil
+		over := ""
+		if should := node.DeepCopy(); r.describe(written, should) {
+			over = difference(node, should)
 		}
-		amended := difference(before, node)
+		if !r.describe(state, node) {
+			return over, nil
+		}
 		if _, err = r.registry.Update(ctx, api.Node, node); !errors.Is(err, registry.ErrConflict) {
-			return amended, err
+			return over, err
 		}
 	}
 }

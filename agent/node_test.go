@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -111,68 +112,137 @@ func TestFirstWord(t *testing.T) {
 	}
 }
 
-// TestAnotherWritesTheSameCondition has somebody write a condition that is the agent's as
-// soon as the agent has written it. The agent answers ever less often, and says what is
-// written. Once that ends, it says so no more, and answers at once again.
-func TestAnotherWritesTheSameCondition(t *testing.T) {
+// argument is a Node of an agent, and another who writes a condition there that is the agent's.
+type argument struct {
+	t   *testing.T
+	reg *flaky
+	// mtu is what the agent has to say besides, and said what it says of the argument.
+	mtu  atomic.Int64
+	said atomic.Value
+	kick func()
+}
+
+// haveArgument runs do beside an agent that keeps its Node.
+func haveArgument(t *testing.T, do func(*argument)) {
 	synctest.Test(t, func(t *testing.T) {
-		reg := newFlaky()
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		defer wg.Wait()
 		defer cancel()
-		said := ""
-		r := &registrar{registry: reg, name: "node1", register: true, kick: make(chan struct{}, 1), log: slog.New(slog.DiscardHandler),
+		a := &argument{t: t, reg: newFlaky()}
+		r := &registrar{registry: a.reg, name: "node1", register: true, kick: make(chan struct{}, 1), log: slog.New(slog.DiscardHandler),
 			leased: func() bool { return true }, problem: func(string) {},
-			state:     func() nodeState { return nodeState{Addresses: addresses("172.30.0.11")} },
-			contested: func(message string) { said = message }}
+			state:     func() nodeState { return nodeState{Addresses: addresses("172.30.0.11"), MTU: int(a.mtu.Load())} },
+			contested: func(message string) { a.said.Store(message) }}
+		a.kick = r.Kick
 		wg.Go(func() { r.Run(ctx) })
-		// write has the other write the condition, and reports whether the agent's was there.
-		write := func() bool {
-			t.Helper()
-			synctest.Wait()
-			o, err := reg.Registry.Get(ctx, api.Node, registry.Key{Name: "node1"})
-			if err != nil {
-				t.Fatal(err)
-			}
-			node := o.(*corev1.Node)
-			if !setCondition(node, corev1.NodeCondition{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse, Reason: "RouteCreated"}, metav1.Now()) {
-				return false
-			}
-			if _, err := reg.Registry.Update(ctx, api.Node, node); err != nil {
-				t.Fatal(err)
-			}
-			synctest.Wait()
-			return true
+		do(a)
+	})
+}
+
+// news gives the agent something else to say.
+func (a *argument) news() {
+	a.mtu.Add(1)
+	a.kick()
+	synctest.Wait()
+}
+
+// write has the other write the condition, and reports whether the agent's was there.
+func (a *argument) write() bool {
+	a.t.Helper()
+	synctest.Wait()
+	o, err := a.reg.Registry.Get(a.t.Context(), api.Node, registry.Key{Name: "node1"})
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	node := o.(*corev1.Node)
+	if !setCondition(node, corev1.NodeCondition{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse, Reason: "RouteCreated"}, metav1.Now()) {
+		return false
+	}
+	if _, err := a.reg.Registry.Update(a.t.Context(), api.Node, node); err != nil {
+		a.t.Fatal(err)
+	}
+	synctest.Wait()
+	return true
+}
+
+// says is what the agent says of the argument.
+func (a *argument) says() string {
+	synctest.Wait()
+	said, _ := a.said.Load().(string)
+	return said
+}
+
+// argue has the other write for a while as soon as the agent has, and returns how often.
+func (a *argument) argue(d time.Duration) (answers int) {
+	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		if a.write() {
+			answers++
 		}
-		argue := func(d time.Duration) (answers int) {
-			for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-				if write() {
-					answers++
-				}
-			}
-			return answers
+	}
+	return answers
+}
+
+// isOver sees that nothing is said of an argument, and that the agent answers at once.
+func (a *argument) isOver() {
+	a.t.Helper()
+	if said := a.says(); said != "" {
+		a.t.Errorf("long after the argument it says %q", said)
+	}
+	if !a.write() {
+		a.t.Error("after the argument the agent's condition is not there")
+	}
+	time.Sleep(amendEvery)
+	if !a.write() {
+		a.t.Error("what was written once is not answered within a second any more")
+	}
+}
+
+// TestAnotherWritesTheSameCondition has somebody write a condition that is the agent's as
+// soon as the agent has written it. The agent answers ever less often, and says what is
+// written. Once that ends, it says so no more, and answers at once again.
+func TestAnotherWritesTheSameCondition(t *testing.T) {
+	haveArgument(t, func(a *argument) {
+		if n := a.argue(amendEvery + 500*time.Millisecond); n != 2 || a.says() != "" {
+			t.Errorf("the agent wrote %d times at first, want its first word and one answer; it says %q", n, a.says())
 		}
-		if n := argue(amendEvery + 500*time.Millisecond); n != 2 || said != "" {
-			t.Errorf("the agent wrote %d times at first, want its first word and one answer; it says %q", n, said)
-		}
-		if n := argue(time.Hour); n < 60 || n > 66 {
+		if n := a.argue(time.Hour); n < 60 || n > 66 {
 			t.Errorf("the agent answered %d times in an hour of argument, want once in %s in the end", n, recheckEvery)
 		}
-		if !strings.Contains(said, "(condition NetworkUnavailable: False, RouteCreated)") {
-			t.Errorf("of the argument it says %q", said)
+		if !strings.Contains(a.says(), "(condition NetworkUnavailable: False, RouteCreated)") {
+			t.Errorf("of the argument it says %q", a.says())
 		}
 		time.Sleep(3 * recheckEvery)
-		synctest.Wait()
-		if said != "" {
-			t.Errorf("long after the argument it says %q", said)
-		}
-		if !write() {
-			t.Error("after the argument the agent's condition is not there")
-		}
-		time.Sleep(amendEvery)
-		if !write() {
-			t.Error("what was written once is not answered within a second any more")
-		}
+		a.isOver()
 	})
+}
+
+// TestAnArgumentAmidNews has an agent whose Node others write have news of its own all the
+// time. It says that others write there for as long as they do, and no longer, and what it
+// writes itself is none of that.
+func TestAnArgumentAmidNews(t *testing.T) {
+	for _, every := range []time.Duration{time.Second, 20 * time.Second, 50 * time.Second} {
+		t.Run(every.String(), func(t *testing.T) {
+			haveArgument(t, func(a *argument) {
+				for range int(10 * time.Minute / every) {
+					time.Sleep(every)
+					if a.news(); a.says() != "" {
+						t.Fatalf("nobody else writes, and it says %q", a.says())
+					}
+				}
+				for range int(10 * time.Minute / every) {
+					a.argue(every)
+					a.news()
+				}
+				if !strings.Contains(a.says(), "(condition NetworkUnavailable: False, RouteCreated)") {
+					t.Errorf("of the argument it says %q", a.says())
+				}
+				for range int(2*recheckEvery/every) + 1 {
+					time.Sleep(every)
+					a.news()
+				}
+				a.isOver()
+			})
+		})
+	}
 }
