@@ -44,7 +44,7 @@ const (
 	Allowed Verdict = "allowed"
 	Denied  Verdict = "denied"
 	// NotKnown: the plans have an answer, but who is on the way may not do what
-	// they say, or others than Weft decide.
+	// they say, or others than Weft decide; or not all that the plans say was looked at.
 	NotKnown Verdict = "unknown"
 )
 
@@ -106,8 +106,11 @@ func (c Cluster) answer(a *Answer, flow plan.Flow, planner *planner) {
 		a.Explanation.Interface = o.String() // what the node itself calls it
 	}
 	a.Verdict = Denied
-	if a.Explanation.Allowed {
+	switch {
+	case a.Explanation.Allowed:
 		a.Verdict = Allowed
+	case a.Explanation.Unknown:
+		a.Doubt("the Service has more backends than are looked at")
 	}
 	c.warn(a, planner.plans, planner.problems)
 	if planner.enforces() {

@@ -336,6 +336,47 @@ func (s service) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
 	return &with, problems
 }
 
+// popular is a plug-in with a Service that has more backends outside than are followed.
+type popular struct{ plugin.Plugin }
+
+func (s popular) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
+	p, problems := s.Plugin.Compile(in)
+	with := *p
+	with.Services = p.Services.Set(
+		plan.ServiceKey{Network: plan.DefaultNetwork, Address: netip.MustParseAddr("10.96.0.1"), Port: 80, Protocol: plan.TCP},
+		plan.Service{Set: "default/web"})
+	for i := range plan.MaxFollowed + 1 {
+		with.Backends = with.Backends.Set(
+			plan.BackendKey{Network: plan.DefaultNetwork, Set: "default/web", Address: netip.AddrFrom4([4]byte{203, 0, byte(i >> 8), byte(i)}), Port: 8080},
+			plan.Backend{Weight: 1})
+	}
+	return &with, problems
+}
+
+// Of a Service that has more backends than are followed nothing is claimed that is not
+// known.
+func TestBackendsThatAreNotFollowed(t *testing.T) {
+	text, err := os.ReadFile("testdata/networkpolicy.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := read(t, txtar.Parse(text).Files[0].Data)
+	plug, err := plugins.Get("openshift-networkpolicy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Plugin = func(string) (plugin.Plugin, error) { return popular{plug}, nil }
+	a, err := c.Why(Question{Namespace: "default", Source: "frontend", Destination: "10.96.0.1", Protocol: plan.TCP, Port: 80})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "unknown: the Service has more backends than are looked at; as far as is known, " +
+		"of the 1001 backends of the service at 10.96.0.1:80, 1000 may be reached, and of the others it is not known (1 not looked at)\n"
+	if got := a.String(); a.Verdict != NotKnown || a.Explanation.Allowed || !strings.HasPrefix(got, want) {
+		t.Errorf("the verdict is %s:\n%s", a.Verdict, got)
+	}
+}
+
 // Where a limit of policies decides, it is the reason that is given, and no other.
 func TestLimitsDecide(t *testing.T) {
 	text, err := os.ReadFile("testdata/networkpolicy.txtar")

@@ -30,6 +30,9 @@ type Flow struct {
 // Explanation is what becomes of a flow and why.
 type Explanation struct {
 	Allowed bool `json:"allowed"`
+	// Unknown says that it is not known whether the flow is allowed: nothing that was
+	// followed denies it, and not all was. It is not Allowed then.
+	Unknown bool `json:"unknown,omitempty"`
 	// Reason is one sentence for people.
 	Reason string `json:"reason"`
 	// Steps are the entries that decided, in the order in which the packet
@@ -147,8 +150,11 @@ func (e Explanation) String() string {
 // write writes all lines with an indent.
 func (e Explanation) write(b *strings.Builder, indent string) {
 	result := "denied"
-	if e.Allowed {
+	switch {
+	case e.Allowed:
 		result = "allowed"
+	case e.Unknown:
+		result = "unknown"
 	}
 	fmt.Fprintf(b, "%s: %s\n", result, e.Reason)
 	nodes, tables := 0, 0

@@ -42,7 +42,7 @@ import (
 // SeenDestination are what that node gets. So is a packet that leaves the
 // cluster, unless its destination is in the cluster after all. Of a route's peers the
 // first is followed, of a Service's backends each that may be chosen, up to MaxFollowed
-// in all.
+// in all. Where there are more, and none of these denies the flow, it is Unknown.
 func Explain(plans map[string]*Plan, f Flow) Explanation {
 	plans = maps.Clone(plans)
 	maps.DeleteFunc(plans, func(_ string, p *Plan) bool { return p == nil })

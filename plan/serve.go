@@ -66,7 +66,7 @@ func (x *explainer) serve(p *Plan, from sender, k EndpointKey, e Endpoint, front
 		return to(x, backends[0]).onward(p, from, k, e)
 	}
 	noteEntry(x, p, "services", front, svc, "to one of %d backends", len(backends))
-	allowed := 0
+	allowed, denied := 0, 0
 	for i, b := range backends {
 		if *x.followed == MaxFollowed {
 			x.result.NotFollowed += len(backends) - i
@@ -75,22 +75,29 @@ func (x *explainer) serve(p *Plan, from sender, k EndpointKey, e Endpoint, front
 		*x.followed++
 		one := to(x.fork(), b)
 		choice := Choice{b, one.run(one.onward(p, from, k, e))}
-		if choice.Allowed {
+		switch {
+		case choice.Allowed:
 			allowed++
+		case !choice.Unknown:
+			denied++
 		}
 		x.result.NotFollowed += choice.NotFollowed
 		x.result.Backends = append(x.result.Backends, choice)
 	}
-	followed := len(x.result.Backends)
-	which := fmt.Sprintf("backends of the service at %s", at)
-	if x.result.NotFollowed > 0 {
-		which += fmt.Sprintf(" that were looked at (%d were not)", x.result.NotFollowed)
-	}
-	if x.result.Allowed = followed > 0 && allowed == followed; x.result.Allowed {
-		x.result.Reason = fmt.Sprintf("each of the %d %s may be reached", followed, which)
+	switch {
+	case allowed == len(backends):
+		x.result.Allowed = true
+		x.result.Reason = fmt.Sprintf("each of the %d backends of the service at %s may be reached", len(backends), at)
 		return nil
+	case denied == 0:
+		x.result.Unknown = true
+		x.result.Reason = fmt.Sprintf("of the %d backends of the service at %s, %d may be reached, and of the others it is not known (%d not looked at)",
+			len(backends), at, allowed, x.result.NotFollowed)
+		return nil
+	case x.result.NotFollowed > 0:
+		return x.deny("of the %d backends of the service at %s, %d may be reached, and %d may not (%d not looked at)", len(backends), at, allowed, denied, x.result.NotFollowed)
 	}
-	return x.deny("of the %d %s, %d may be reached", followed, which, allowed)
+	return x.deny("of the %d backends of the service at %s, %d may be reached", len(backends), at, allowed)
 }
 
 // fork returns the packet as it is, to be followed by itself from here.

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/weftnet/weft/plan"
@@ -118,4 +119,79 @@ func (a asked) check(t *rapid.T) (met []string) {
 		t.Fatalf("%s is allowed is %t:\n%s", f, e.Allowed, e)
 	}
 	return met
+}
+
+// Of a Service with more backends than are followed it is known that a flow is denied,
+// where it is with one that was followed, and else nothing.
+func TestMoreBackendsThanAreFollowed(t *testing.T) {
+	for name, c := range map[string]struct {
+		backends    int
+		dropped     int // number of the backend, from 1
+		result      string
+		notFollowed int
+	}{
+		"as many as are followed": {plan.MaxFollowed, 0, "allowed: each of the 1000 backends of the service at 10.3.0.1:80 may be reached", 0},
+		"one more": {plan.MaxFollowed + 1, 0,
+			"unknown: of the 1001 backends of the service at 10.3.0.1:80, 1000 may be reached, and of the others it is not known (1 not looked at)", 1},
+		"one more, which is dropped": {plan.MaxFollowed + 1, plan.MaxFollowed + 1,
+			"unknown: of the 1001 backends of the service at 10.3.0.1:80, 1000 may be reached, and of the others it is not known (1 not looked at)", 1},
+		"one of those that are followed is dropped": {plan.MaxFollowed + 1, 1,
+			"denied: of the 1001 backends of the service at 10.3.0.1:80, 999 may be reached, and 1 may not (1 not looked at)", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			plans := map[string]*plan.Plan{"node1": crowded(t, "node1", "172.30.0.2", c.backends)}
+			if c.dropped > 0 {
+				dropped := *plans["node1"]
+				dropped.Routes = dropped.Routes.Set(plan.RouteKey{Network: plan.DefaultNetwork, Prefix: netip.PrefixFrom(outside(c.dropped), 32)}, plan.Route{Way: plan.ToDrop})
+				plans["node1"] = &dropped
+			}
+			checkResult(t, plans, "10.1.1.2 to 10.3.0.1 tcp 80", c.result, c.notFollowed)
+		})
+	}
+}
+
+// A backend that is a Service of another node, with more backends than are followed, is
+// itself not known.
+func TestBackendsOfBackendsThatAreNotFollowed(t *testing.T) {
+	node1 := *crowded(t, "node1", "172.30.0.2", 1)
+	node1.Backends = node1.Backends.Set(plan.BackendKey{Network: plan.DefaultNetwork, Set: "web", Address: netip.MustParseAddr("203.1.0.3"), Port: 30080}, plan.Backend{Weight: 1})
+	node2 := *crowded(t, "node2", "203.1.0.3", plan.MaxFollowed+2)
+	node2.Services = node2.Services.Set(plan.ServiceKey{Network: plan.DefaultNetwork, Address: netip.MustParseAddr("203.1.0.3"), Protocol: plan.TCP, Port: 30080}, plan.Service{Set: "web"})
+	// Two are followed before those of node2.
+	checkResult(t, map[string]*plan.Plan{"node1": &node1, "node2": &node2}, "198.51.100.7 to 10.3.0.1 tcp 80 node node1",
+		"unknown: of the 2 backends of the service at 10.3.0.1:80, 1 may be reached, and of the others it is not known (4 not looked at)", 4)
+}
+
+func checkResult(t *testing.T, plans map[string]*plan.Plan, flow, want string, notFollowed int) {
+	t.Helper()
+	f, err := plan.ParseFlow(flow)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := plan.Explain(plans, f)
+	if got, _, _ := strings.Cut(e.String(), "\n"); got != want || e.NotFollowed != notFollowed {
+		t.Errorf("it is\n%s\nand %d were not followed, want\n%s\nand %d", got, e.NotFollowed, want, notFollowed)
+	}
+}
+
+// outside is the address of a machine outside the cluster.
+func outside(i int) netip.Addr {
+	return netip.AddrFrom4([4]byte{203, 0, byte(i >> 8), byte(i)})
+}
+
+// crowded is the plan of a node with a Service all of whose backends are outside.
+func crowded(t *testing.T, node, address string, backends int) *plan.Plan {
+	p, err := plan.Parse("node " + node + " addresses " + address + `
+endpoint weft1 network default addresses 10.1.1.2
+route default 10.1.1.2/32 endpoint weft1
+route default 0.0.0.0/0 gateway
+service default 10.3.0.1 tcp 80 to web
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range backends {
+		p.Backends = p.Backends.Set(plan.BackendKey{Network: plan.DefaultNetwork, Set: "web", Address: outside(i + 1), Port: 80}, plan.Backend{Weight: 1})
+	}
+	return p
 }
