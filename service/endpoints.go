@@ -20,12 +20,9 @@ type endpoint struct {
 func endpointsOf(p port, behind []*slice, node view) (all []endpoint) {
 	index := make(map[netip.AddrPort]int)
 	for _, s := range behind {
-		for _, sp := range s.ports {
-			if sp.name != p.name || sp.protocol != p.protocol {
-				continue
-			}
+		for _, number := range s.ports[p.portName] {
 			for _, m := range s.endpoints {
-				e := endpoint{netip.AddrPortFrom(m.address, sp.port), m, s.origin}
+				e := endpoint{netip.AddrPortFrom(m.address, number), m, s.origin}
 				i, there := index[e.at]
 				switch {
 				case !there:
@@ -62,16 +59,19 @@ func onNode(all []endpoint, node string) []endpoint {
 	return slices.DeleteFunc(slices.Clone(all), func(e endpoint) bool { return e.node != node })
 }
 
-// familyOf returns those of an address's family.
-func familyOf(all []endpoint, a netip.Addr) []endpoint {
-	return slices.DeleteFunc(slices.Clone(all), func(e endpoint) bool { return e.at.Addr().Is4() != a.Is4() })
+// bothFamilies are the families, of each of which endpoints are chosen apart.
+var bothFamilies = []plan.Family{plan.IPv4, plan.IPv6}
+
+// anyOf reports whether one of them is of a family.
+func anyOf(all []endpoint, f plan.Family) bool {
+	return slices.ContainsFunc(all, func(e endpoint) bool { return plan.FamilyOf(e.address) == f })
 }
 
 // choose returns who gets new connections, of each family: who is ready, and of these whom
 // prefer returns; where nobody is ready, who still serves while it ends.
 func choose(all []endpoint, prefer func(ready []endpoint) []endpoint) (chosen []endpoint) {
-	for _, any := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
-		of := familyOf(all, any)
+	for _, f := range bothFamilies {
+		of := slices.DeleteFunc(slices.Clone(all), func(e endpoint) bool { return plan.FamilyOf(e.address) != f })
 		ready := slices.DeleteFunc(slices.Clone(of), func(e endpoint) bool { return !e.ready })
 		if len(ready) == 0 {
 			chosen = append(chosen, slices.DeleteFunc(of, func(e endpoint) bool { return !e.serving || !e.terminating })...)

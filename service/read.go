@@ -49,10 +49,15 @@ type service struct {
 	problems                     []string
 }
 
-// port is one of a Service's.
-type port struct {
+// portName is what a Service and its slices call a port by.
+type portName struct {
 	name     string
 	protocol plan.Protocol
+}
+
+// port is one of a Service's.
+type port struct {
+	portName
 	port     uint16
 	nodePort uint16
 }
@@ -114,7 +119,7 @@ func (s *service) readPorts(svc *corev1.Service) {
 		case p.Port < 1 || p.Port > 65535 || p.NodePort < 0 || p.NodePort > 65535:
 			s.problem("spec.ports: port %d with nodePort %d: either must be between 1 and 65535", p.Port, p.NodePort)
 		default:
-			s.ports = append(s.ports, port{p.Name, protocol, uint16(p.Port), uint16(p.NodePort)})
+			s.ports = append(s.ports, port{portName{p.Name, protocol}, uint16(p.Port), uint16(p.NodePort)})
 		}
 	}
 }
@@ -148,6 +153,7 @@ func (s *service) readBalanced(svc *corev1.Service) {
 
 // addresses reads those of a list, each once, that one machine can have.
 func (s *service) addresses(field string, texts []string) (all []netip.Addr) {
+	seen := make(map[netip.Addr]bool, len(texts))
 	for _, text := range texts {
 		a, err := netip.ParseAddr(text)
 		a = a.Unmap()
@@ -156,7 +162,8 @@ func (s *service) addresses(field string, texts []string) (all []netip.Addr) {
 			s.problem("%s: %q is not an IP address", field, text)
 		case a.Zone() != "" || a.IsUnspecified() || a.IsMulticast() || a.IsLoopback() || a.IsLinkLocalUnicast() || plan.IsGroup(a):
 			s.problem("%s: %s cannot be the address of a Service: choose one of one machine", field, a)
-		case !slices.Contains(all, a):
+		case !seen[a]:
+			seen[a] = true
 			all = append(all, a)
 		}
 	}
@@ -179,15 +186,9 @@ type slice struct {
 	// of is the Service that it belongs to.
 	of        registry.Key
 	origin    string
-	ports     []slicePort
+	ports     map[portName][]uint16
 	endpoints []member
 	problems  []string
-}
-
-type slicePort struct {
-	name     string
-	protocol plan.Protocol
-	port     uint16
 }
 
 // member is an endpoint without a port.
@@ -208,7 +209,7 @@ func readSlice(o registry.Object, before *slice) *slice {
 	if name == "" || others || headless || es.AddressType == discoveryv1.AddressTypeFQDN {
 		return nil
 	}
-	s := &slice{key: registry.KeyOf(es), of: registry.Key{Namespace: es.Namespace, Name: name}}
+	s := &slice{key: registry.KeyOf(es), of: registry.Key{Namespace: es.Namespace, Name: name}, ports: make(map[portName][]uint16)}
 	s.origin = "EndpointSlice " + s.key.String()
 	for _, p := range es.Ports {
 		protocol, known := plan.TCP, true
@@ -219,11 +220,11 @@ func readSlice(o registry.Object, before *slice) *slice {
 		if !known || p.Port == nil || *p.Port < 1 || *p.Port > 65535 {
 			continue
 		}
-		q := slicePort{protocol: protocol, port: uint16(*p.Port)}
+		called := portName{protocol: protocol}
 		if p.Name != nil {
-			q.name = *p.Name
+			called.name = *p.Name
 		}
-		s.ports = append(s.ports, q)
+		s.ports[called] = append(s.ports[called], uint16(*p.Port))
 	}
 	refused := make(map[string]bool)
 	for _, e := range es.Endpoints {

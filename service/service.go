@@ -9,7 +9,7 @@
 // have weight 0 and keep the ones that they have.
 //
 // Start reading at Compiler; read.go has what is read of a Service, endpoints.go who may be
-// chosen, frontends.go at which addresses.
+// chosen and at which addresses, claims.go who gets what several Services claim.
 package service
 
 import (
@@ -56,10 +56,9 @@ type Problem struct {
 type Compiler struct {
 	services derived.List[*service]
 	slices   derived.List[*slice]
-	behind   map[registry.Key][]*slice // of each Service, in the order of their names
 	node     view
 	compiled map[registry.Key]*compiled
-	claims   map[plan.ServiceKey][]*claim
+	claims   map[plan.ServiceKey]*contest
 	// contested are the claims that several Services have, troubled the Services of which,
 	// or of whose endpoints, something cannot be done.
 	contested map[plan.ServiceKey]bool
@@ -78,9 +77,18 @@ func (v view) equal(o view) bool {
 }
 
 // Compile returns the tables that follow from objects, and what cannot be done, in the
-// order of the Services. It costs in proportion to what changed since the last call, where
-// the objects that did not change are the same pointers; only to find these it looks at all.
+// order of the Services.
+//
+// A Service is compiled anew where it or one of its slices changed since the last call, or
+// the node did. That costs in proportion to the number of its frontends and to that of its
+// backends, which are all endpoints for each port. Objects that did not change, where these
+// are the same pointers, cost no more than to find that, and to tell again what of them
+// cannot be done.
 func (c *Compiler) Compile(objects registry.Objects, node Node) (Tables, []Problem) {
+	if c.compiled == nil {
+		c.compiled, c.claims = make(map[registry.Key]*compiled), make(map[plan.ServiceKey]*contest)
+		c.contested, c.troubled = make(map[plan.ServiceKey]bool), make(map[registry.Key]bool)
+	}
 	now := view{Node: node}
 	if n := registry.GetAs[*corev1.Node](objects, api.Node, registry.Key{Name: node.Name}); n != nil {
 		now.zone = n.Labels[corev1.LabelTopologyZone]
@@ -90,22 +98,9 @@ func (c *Compiler) Compile(objects registry.Objects, node Node) (Tables, []Probl
 	for _, s := range slices.Concat(gone, came) {
 		changed[s.key] = true
 	}
-	if c.behind == nil {
-		c.behind, c.compiled, c.claims = make(map[registry.Key][]*slice), make(map[registry.Key]*compiled), make(map[plan.ServiceKey][]*claim)
-		c.contested, c.troubled = make(map[plan.ServiceKey]bool), make(map[registry.Key]bool)
-	}
 	left, arrived := c.slices.Update(objects.All(api.EndpointSlice), readSlice, compareSlices)
-	for _, s := range left {
+	for _, s := range slices.Concat(left, arrived) {
 		changed[s.of] = true
-		c.behind[s.of] = slices.DeleteFunc(c.behind[s.of], func(o *slice) bool { return o == s })
-		if len(c.behind[s.of]) == 0 {
-			delete(c.behind, s.of)
-		}
-	}
-	for _, s := range arrived {
-		changed[s.of] = true
-		i, _ := slices.BinarySearchFunc(c.behind[s.of], s, compareSlices)
-		c.behind[s.of] = slices.Insert(c.behind[s.of], i, s)
 	}
 	if !now.equal(c.node) {
 		c.node = now
@@ -113,69 +108,75 @@ func (c *Compiler) Compile(objects registry.Objects, node Node) (Tables, []Probl
 			changed[s.key] = true
 		}
 	}
-	for _, key := range slices.SortedFunc(maps.Keys(changed), registry.Key.Compare) {
+	for key := range changed {
 		c.replace(key)
 	}
 	return c.tables, c.problems()
 }
 
-// replace compiles a Service anew, or takes it out.
-func (c *Compiler) replace(key registry.Key) {
-	before := c.compiled[key]
-	var now *compiled
-	all := c.services.All()
-	if i, found := slices.BinarySearchFunc(all, key, func(s *service, k registry.Key) int { return s.key.Compare(k) }); found {
-		now = compile(all[i], c.behind[key], c.node)
+// behind returns the slices of a Service, in the order of their names.
+func (c *Compiler) behind(key registry.Key) []*slice {
+	all := c.slices.All()
+	first, _ := slices.BinarySearchFunc(all, key, func(s *slice, k registry.Key) int { return s.of.Compare(k) })
+	end := first
+	for end < len(all) && all[end].of == key {
+		end++
 	}
-	if before != nil {
-		c.withdraw(before)
-		for k := range before.backends {
-			if now == nil || !has(now.backends, k) {
-				c.tables.Backends = c.tables.Backends.Delete(k)
-			}
-		}
-		for k := range before.sources {
-			if now == nil || !has(now.sources, k) {
-				c.tables.Sources = c.tables.Sources.Delete(k)
-			}
-		}
-		delete(c.compiled, key)
-		delete(c.troubled, key)
-	}
-	if now == nil {
-		return
-	}
-	c.compiled[key] = now
-	if len(now.problems) > 0 || slices.ContainsFunc(c.behind[key], func(s *slice) bool { return len(s.problems) > 0 }) {
-		c.troubled[key] = true
-	}
-	c.claim(now)
-	for k, b := range now.backends {
-		c.tables.Backends = c.tables.Backends.Set(k, b)
-	}
-	for k, s := range now.sources {
-		c.tables.Sources = c.tables.Sources.Set(k, s)
-	}
+	return all[first:end]
 }
 
-func has[K comparable, V any](m map[K]V, k K) bool {
-	_, ok := m[k]
-	return ok
+// replace compiles a Service anew, or takes it out.
+func (c *Compiler) replace(key registry.Key) {
+	before, now := c.compiled[key], &compiled{}
+	if before == nil {
+		before = &compiled{}
+	}
+	delete(c.compiled, key)
+	delete(c.troubled, key)
+	all := c.services.All()
+	if i, found := slices.BinarySearchFunc(all, key, func(s *service, k registry.Key) int { return s.key.Compare(k) }); found {
+		behind := c.behind(key)
+		now = compile(all[i], behind, c.node)
+		c.compiled[key] = now
+		if len(now.problems) > 0 || slices.ContainsFunc(behind, func(s *slice) bool { return len(s.problems) > 0 }) {
+			c.troubled[key] = true
+		}
+	}
+	c.contend(before, now)
+	c.tables.Backends = replaceIn(c.tables.Backends, before.backends, now.backends)
+	c.tables.Sources = replaceIn(c.tables.Sources, before.sources, now.sources)
+}
+
+// replaceIn returns a table with other entries in the place of some.
+func replaceIn[K plan.TableKey[K], V plan.TableValue[V]](t plan.Table[K, V], before, now map[K]V) plan.Table[K, V] {
+	for k := range before {
+		if _, stays := now[k]; !stays {
+			t = t.Delete(k)
+		}
+	}
+	for k, v := range now {
+		t = t.Set(k, v)
+	}
+	return t
 }
 
 func (c *Compiler) problems() (all []Problem) {
 	about := maps.Clone(c.troubled)
+	lost := make(map[registry.Key][]*claim)
 	for key := range c.contested {
-		for _, loser := range c.claims[key][1:] {
+		for _, loser := range c.claims[key].losers() {
 			about[loser.by.key] = true
+			lost[loser.by.key] = append(lost[loser.by.key], loser)
 		}
 	}
 	for _, key := range slices.SortedFunc(maps.Keys(about), registry.Key.Compare) {
-		s := c.compiled[key]
-		for _, text := range slices.Concat(s.problems, c.lost(s)) {
+		for _, text := range c.compiled[key].problems {
 			all = append(all, Problem{api.Service, key, text})
 		}
-		for _, b := range c.behind[key] {
+		for _, one := range slices.SortedFunc(slices.Values(lost[key]), func(a, b *claim) int { return a.key.Compare(b.key) }) {
+			all = append(all, Problem{api.Service, key, one.lostTo(c.claims[one.key].first())})
+		}
+		for _, b := range c.behind(key) {
 			for _, text := range b.problems {
 				all = append(all, Problem{api.EndpointSlice, b.key, text})
 			}
@@ -187,19 +188,20 @@ func (c *Compiler) problems() (all []Problem) {
 // compiled is what a Service makes.
 type compiled struct {
 	*service
-	claims   []*claim
+	claims   map[plan.ServiceKey]*claim
 	backends map[plan.BackendKey]plan.Backend
 	sources  map[plan.SourceKey]plan.Source
 }
 
 func compile(s *service, behind []*slice, node view) *compiled {
-	c := &compiled{service: s, backends: make(map[plan.BackendKey]plan.Backend), sources: make(map[plan.SourceKey]plan.Source)}
+	c := &compiled{service: s, claims: make(map[plan.ServiceKey]*claim), backends: make(map[plan.BackendKey]plan.Backend),
+		sources: make(map[plan.SourceKey]plan.Source)}
 	for _, p := range s.ports {
 		c.port(p, endpointsOf(p, behind, node), node)
 	}
 	for _, a := range s.clusterIPs {
 		c.add(claim{rank: rankClusterIP, key: plan.ServiceKey{Network: plan.DefaultNetwork, Address: a},
-			values: map[plan.Scope]plan.Service{plan.Anywhere: {Origin: s.origin}}})
+			sides: []side{{plan.Anywhere, plan.Service{Origin: s.origin}}}})
 	}
 	for _, p := range s.sources {
 		c.sources[plan.SourceKey{Network: plan.DefaultNetwork, Name: s.name, Prefix: p}] = plan.Source{Origin: s.origin}
@@ -213,36 +215,41 @@ func (c *compiled) port(p port, all []endpoint, node view) {
 	if p.name != "" {
 		set += ":" + p.name
 	}
-	everywhere, here := choose(all, node.hinted), choose(onNode(all, node.Name), every)
+	everywhere := choose(all, node.hinted)
 	c.putBackends(set, p, all, everywhere)
+	otherwise := make(map[plan.Family]plan.Refusal)
 	if c.internalLocal || c.externalLocal {
-		c.putBackends(localSet(set), p, onNode(all, node.Name), here)
+		own := onNode(all, node.Name)
+		here := choose(own, every)
+		c.putBackends(localSet(set), p, own, here)
+		// Where nobody is here and somebody elsewhere, others may come to know of it.
+		for _, f := range bothFamilies {
+			if !anyOf(here, f) && anyOf(everywhere, f) {
+				otherwise[f] = plan.Silence
+			}
+		}
 	}
 	for _, at := range c.frontends(p, node) {
 		v := plan.Service{Set: set, Affinity: c.affinity, Origin: c.origin, Sources: at.sources}
-		// Where nobody is here and somebody elsewhere, others may come to know of it.
 		local := v
-		local.Set = localSet(set)
-		if len(familyOf(here, at.address)) == 0 && len(familyOf(everywhere, at.address)) > 0 {
-			local.Otherwise = plan.Silence
-		}
-		values := make(map[plan.Scope]plan.Service, 2)
+		local.Set, local.Otherwise = localSet(set), otherwise[plan.FamilyOf(at.address)]
+		var sides []side
 		switch {
 		case at.rank == rankClusterIP && c.internalLocal:
 			local.Masquerade = plan.FromStrangers
-			values[plan.Anywhere] = local
+			sides = []side{{plan.Anywhere, local}}
 		case at.rank == rankClusterIP:
 			v.Masquerade = plan.FromStrangers
-			values[plan.Anywhere] = v
+			sides = []side{{plan.Anywhere, v}}
 		case at.address.IsLoopback():
-			values[plan.Inside] = v
+			sides = []side{{plan.Inside, v}}
 		case c.externalLocal:
-			values[plan.Inside], values[plan.Outside] = v, local
+			sides = []side{{plan.Inside, v}, {plan.Outside, local}}
 		default:
 			v.Masquerade = plan.FromAll
-			values[plan.Anywhere] = v
+			sides = []side{{plan.Anywhere, v}}
 		}
-		c.add(claim{rank: at.rank, values: values,
+		c.add(claim{rank: at.rank, sides: sides,
 			key: plan.ServiceKey{Network: plan.DefaultNetwork, Address: at.address, Protocol: p.protocol, Port: at.port}})
 	}
 }
