@@ -127,11 +127,14 @@ func commonBits(a, b netip.Addr) int {
 }
 
 // Owns reports whether a is an address of the node itself in a network.
-func (p *Plan) Owns(network string, a netip.Addr) bool {
-	if network == DefaultNetwork && slices.Contains(p.Local.Addresses, a) {
+func (p *Plan) Owns(network string, a netip.Addr) bool { return p.Local.Owns(network, a) }
+
+// Owns reports whether a is an address of the node itself in a network.
+func (l Local) Owns(network string, a netip.Addr) bool {
+	if network == DefaultNetwork && slices.Contains(l.Addresses, a) {
 		return true
 	}
-	return slices.ContainsFunc(p.Local.Pools, func(pool Pool) bool {
+	return slices.ContainsFunc(l.Pools, func(pool Pool) bool {
 		return pool.Network == network && (pool.Gateway == a || pool.TunnelAddress() == a)
 	})
 }

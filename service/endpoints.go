@@ -28,7 +28,7 @@ func endpointsOf(p port, behind []*slice, node view) (all []endpoint) {
 				case !there:
 					index[e.at] = len(all)
 					all = append(all, e)
-				case better(e, all[i], node.Name):
+				case better(e, all[i], node.Node):
 					all[i] = e
 				}
 			}
@@ -88,7 +88,7 @@ func (node view) hinted(ready []endpoint) []endpoint {
 	for _, by := range []struct {
 		hints func(endpoint) []string
 		own   string
-	}{{func(e endpoint) []string { return e.nodes }, node.Name}, {func(e endpoint) []string { return e.zones }, node.zone}} {
+	}{{func(e endpoint) []string { return e.nodes }, node.Node}, {func(e endpoint) []string { return e.zones }, node.zone}} {
 		if by.own == "" || slices.ContainsFunc(ready, func(e endpoint) bool { return len(by.hints(e)) == 0 }) {
 			continue
 		}

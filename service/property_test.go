@@ -26,12 +26,13 @@ func TestStepByStep(t *testing.T) {
 			for range rapid.IntRange(0, 3).Draw(t, "changes") {
 				w.change(t)
 			}
-			if rapid.IntRange(0, 5).Draw(t, "addresses") == 0 {
-				at.Addresses = node.Addresses[:rapid.IntRange(0, 2).Draw(t, "of them")]
+			if rapid.IntRange(0, 5).Draw(t, "node") == 0 {
+				at.Addresses = node.Addresses[:rapid.IntRange(0, 2).Draw(t, "addresses")]
+				at.Pools = node.Pools[:rapid.IntRange(0, 2).Draw(t, "pools")]
 			}
 			tables, problems := c.Compile(w.snapshot(), at)
 			fresh, same := new(service.Compiler).Compile(w.snapshot(), at)
-			now, anew := planOf(tables), planOf(fresh)
+			now, anew := planOf(at, tables), planOf(at, fresh)
 			if !now.Equal(anew) || fmt.Sprint(problems) != fmt.Sprint(same) {
 				t.Fatalf("step by step it is\n%s%v\nand at once\n%s%v", now, problems, anew, same)
 			}
@@ -40,7 +41,7 @@ func TestStepByStep(t *testing.T) {
 			}
 			again, _ := c.Compile(w.snapshot(), at)
 			if again != tables {
-				t.Fatalf("nothing changes, and the tables do:\n%s", now.Diff(planOf(again)))
+				t.Fatalf("nothing changes, and the tables do:\n%s", now.Diff(planOf(at, again)))
 			}
 		}
 	})
@@ -51,15 +52,15 @@ func (w world) change(t *rapid.T) {
 	flip := rapid.Bool()
 	name := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "name")
 	key := registry.Key{Namespace: "default", Name: name}
-	ips := []string{"10.96.0.1", "10.96.0.2", "fd96::1"}
+	ips := []string{"10.96.0.1", "10.96.0.2", "fd96::1", "::ffff:10.96.0.1", "172.30.0.2", "fd01::2", "10.1.1.0", "10.1.1.1", "fd00:1::1"}
 	switch rapid.IntRange(0, 4).Draw(t, "what") {
 	case 0:
 		delete(w[api.Service], key)
 	case 1:
 		delete(w[api.EndpointSlice], key)
 	case 2:
-		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name, Labels: map[string]string{corev1.LabelTopologyZone: rapid.SampledFrom([]string{"", "x", "y"}).Draw(t, "zone")}}}
-		w[api.Node][registry.Key{Name: node.Name}] = n
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Node, Labels: map[string]string{corev1.LabelTopologyZone: rapid.SampledFrom([]string{"", "x", "y"}).Draw(t, "zone")}}}
+		w[api.Node][registry.Key{Name: node.Node}] = n
 	case 3:
 		local := corev1.ServiceInternalTrafficPolicyLocal
 		s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, CreationTimestamp: metav1.NewTime(time.Unix(int64(rapid.IntRange(0, 2).Draw(t, "created")), 0))}}
@@ -79,7 +80,7 @@ func (w world) change(t *rapid.T) {
 		if flip.Draw(t, "affinity") {
 			s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
 		}
-		s.Spec.LoadBalancerSourceRanges = rapid.SampledFrom([][]string{nil, {"192.0.2.0/24"}, {"0.0.0.0/0"}, {"none"}}).Draw(t, "ranges")
+		s.Spec.LoadBalancerSourceRanges = rapid.SampledFrom([][]string{nil, {"192.0.2.0/24"}, {"0.0.0.0/0"}, {"none"}, {"::ffff:192.0.2.0/120"}, {"::ffff:0:0/96"}, {"::ffff:0:0/90"}}).Draw(t, "ranges")
 		s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: rapid.SampledFrom(append(ips, "203.0.113.1")).Draw(t, "balanced")}}
 		w[api.Service][key] = s
 	default:

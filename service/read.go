@@ -138,6 +138,9 @@ func (s *service) readBalanced(svc *corev1.Service) {
 	for _, text := range svc.Spec.LoadBalancerSourceRanges {
 		s.guarded = true
 		p, err := netip.ParsePrefix(strings.TrimSpace(text))
+		if a := p.Addr(); a.Is4In6() && p.Bits() >= mappedBits {
+			p = netip.PrefixFrom(a.Unmap(), p.Bits()-mappedBits)
+		}
 		switch {
 		case err != nil:
 			s.problem("spec.loadBalancerSourceRanges: %q is not a prefix such as 192.0.2.0/24, and lets nobody in", text)
@@ -150,6 +153,10 @@ func (s *service) readBalanced(svc *corev1.Service) {
 	slices.SortFunc(s.sources, netip.Prefix.Compare)
 	s.sources = slices.Compact(s.sources)
 }
+
+// mappedBits are those in front of an IPv4 address in an IPv6 one that maps it (RFC 4291,
+// section 2.5.5.2).
+const mappedBits = 96
 
 // addresses reads those of a list, each once, that one machine can have.
 func (s *service) addresses(field string, texts []string) (all []netip.Addr) {

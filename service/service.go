@@ -1,6 +1,6 @@
 // Package service compiles Services and what is behind them, as Kubernetes has both, to
 // the tables Services, Backends and Sources of a node's plan. It is pure, and knows neither
-// who loads the tables nor what else is in the plan.
+// who loads the tables nor what else is in the plan, but for the node itself.
 //
 // Of each port of a Service it makes a set of backends, and frontends that name it: at the
 // cluster's addresses, at ports of the node, and at addresses outside. Where the Service
@@ -14,6 +14,7 @@ package service
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -28,13 +29,6 @@ import (
 
 // Kinds are the kinds that are read.
 var Kinds = []*registry.Kind{api.Service, api.EndpointSlice, api.Node}
-
-// Node is what is known of the node.
-type Node struct {
-	Name string
-	// Addresses are the node's own, where ports of nodes are.
-	Addresses []netip.Addr
-}
 
 // Tables are those of a plan that Services make.
 type Tables struct {
@@ -66,31 +60,32 @@ type Compiler struct {
 	tables    Tables
 }
 
-// view is the node as the frontends see it.
+// view is the node as Services see it.
 type view struct {
-	Node
+	plan.Local
 	zone string
 }
 
+// equal reports whether all that Services ask of the node is the same.
 func (v view) equal(o view) bool {
-	return v.Name == o.Name && v.zone == o.zone && slices.Equal(v.Addresses, o.Addresses)
+	return v.Node == o.Node && v.zone == o.zone && slices.Equal(v.Addresses, o.Addresses) && slices.Equal(v.Pools, o.Pools)
 }
 
-// Compile returns the tables that follow from objects, and what cannot be done, in the
-// order of the Services.
+// Compile returns the tables that follow from objects, for a plan of the node, and what
+// cannot be done, in the order of the Services.
 //
 // A Service is compiled anew where it or one of its slices changed since the last call, or
 // the node did. That costs in proportion to the number of its frontends and to that of its
 // backends, which are all endpoints for each port. Objects that did not change, where these
 // are the same pointers, cost no more than to find that, and to tell again what of them
 // cannot be done.
-func (c *Compiler) Compile(objects registry.Objects, node Node) (Tables, []Problem) {
+func (c *Compiler) Compile(objects registry.Objects, node plan.Local) (Tables, []Problem) {
 	if c.compiled == nil {
 		c.compiled, c.claims = make(map[registry.Key]*compiled), make(map[plan.ServiceKey]*contest)
 		c.contested, c.troubled = make(map[plan.ServiceKey]bool), make(map[registry.Key]bool)
 	}
-	now := view{Node: node}
-	if n := registry.GetAs[*corev1.Node](objects, api.Node, registry.Key{Name: node.Name}); n != nil {
+	now := view{Local: node}
+	if n := registry.GetAs[*corev1.Node](objects, api.Node, registry.Key{Name: node.Node}); n != nil {
 		now.zone = n.Labels[corev1.LabelTopologyZone]
 	}
 	changed := make(map[registry.Key]bool)
@@ -191,15 +186,23 @@ type compiled struct {
 	claims   map[plan.ServiceKey]*claim
 	backends map[plan.BackendKey]plan.Backend
 	sources  map[plan.SourceKey]plan.Source
+	// problems are those of the Service, and what it cannot have on the node.
+	problems []string
 }
 
 func compile(s *service, behind []*slice, node view) *compiled {
 	c := &compiled{service: s, claims: make(map[plan.ServiceKey]*claim), backends: make(map[plan.BackendKey]plan.Backend),
-		sources: make(map[plan.SourceKey]plan.Source)}
+		sources: make(map[plan.SourceKey]plan.Source), problems: slices.Clone(s.problems)}
 	for _, p := range s.ports {
 		c.port(p, endpointsOf(p, behind, node), node)
 	}
 	for _, a := range s.clusterIPs {
+		// Of an address of its own the node keeps what is no port of the Service.
+		if node.Owns(plan.DefaultNetwork, a) {
+			c.problems = append(c.problems, fmt.Sprintf("spec.clusterIPs: %s is an address of %s itself, which keeps what is no port of the Service: "+
+				"give the Service an address that no node has", a, node.Node))
+			continue
+		}
 		c.add(claim{rank: rankClusterIP, key: plan.ServiceKey{Network: plan.DefaultNetwork, Address: a},
 			sides: []side{{plan.Anywhere, plan.Service{Origin: s.origin}}}})
 	}
@@ -219,7 +222,7 @@ func (c *compiled) port(p port, all []endpoint, node view) {
 	c.putBackends(set, p, all, everywhere)
 	otherwise := make(map[plan.Family]plan.Refusal)
 	if c.internalLocal || c.externalLocal {
-		own := onNode(all, node.Name)
+		own := onNode(all, node.Node)
 		here := choose(own, every)
 		c.putBackends(localSet(set), p, own, here)
 		// Where nobody is here and somebody elsewhere, others may come to know of it.

@@ -16,7 +16,15 @@ import (
 )
 
 // node is the one that stories are about.
-var node = service.Node{Name: "node1", Addresses: []netip.Addr{netip.MustParseAddr("172.30.0.2"), netip.MustParseAddr("fd01::2")}}
+var node = plan.Local{
+	Node:      "node1",
+	Addresses: []netip.Addr{netip.MustParseAddr("172.30.0.2"), netip.MustParseAddr("fd01::2")},
+	Pools: []plan.Pool{
+		{Network: plan.DefaultNetwork, Prefix: netip.MustParsePrefix("10.1.1.0/24"), Gateway: netip.MustParseAddr("10.1.1.1"), Tunnel: "vxlan"},
+		{Network: plan.DefaultNetwork, Prefix: netip.MustParsePrefix("fd00:1::/64"), Gateway: netip.MustParseAddr("fd00:1::1")},
+	},
+	Tunnels: []plan.Tunnel{{Name: "vxlan", VTEP: netip.MustParseAddr("172.30.0.2"), MAC: plan.MACOf(netip.MustParseAddr("172.30.0.2")), Port: 4789}},
+}
 
 // TestStories applies what each part of a story says to what there is, after taking away
 // what its lines that begin with "delete" name, and tells how the plan of node1 changes by it
@@ -25,12 +33,12 @@ func TestStories(t *testing.T) {
 	golden.Archives(t, "testdata/*.txtar", func(t *testing.T, files []txtar.File) []txtar.File {
 		var w world
 		var c service.Compiler
-		var before *plan.Plan
+		before := planOf(node, service.Tables{})
 		return golden.Answer(files, func(name, in string) string {
 			w.apply(t, name, in)
 			tables, problems := c.Compile(w.snapshot(), node)
 			fresh, same := new(service.Compiler).Compile(w.snapshot(), node)
-			now, anew := planOf(tables), planOf(fresh)
+			now, anew := planOf(node, tables), planOf(node, fresh)
 			if !now.Equal(anew) || fmt.Sprint(problems) != fmt.Sprint(same) {
 				t.Errorf("%s: step by step it is\n%s%v\nand at once\n%s%v", name, now, problems, anew, same)
 			}
@@ -50,9 +58,9 @@ func TestStories(t *testing.T) {
 	})
 }
 
-// planOf returns a plan that has tables and nothing else, of a node without a name.
-func planOf(t service.Tables) *plan.Plan {
-	return &plan.Plan{Local: plan.Local{Node: node.Name}, Services: t.Services, Backends: t.Backends, Sources: t.Sources}
+// planOf returns a node's plan that has tables and nothing else.
+func planOf(node plan.Local, t service.Tables) *plan.Plan {
+	return &plan.Plan{Local: node, Services: t.Services, Backends: t.Backends, Sources: t.Sources}
 }
 
 // world is all objects there are.

@@ -10,26 +10,22 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/weftnet/weft/plan"
-	"github.com/weftnet/weft/plan/plantest"
 	"github.com/weftnet/weft/test/service/oracle"
 )
 
 // TestCluster asks the oracle, and plan.Explain of a cluster whose nodes all have the
 // tables, about the same packets.
 func TestCluster(t *testing.T) {
-	bare := plantest.Shape{Endpoints: []int{2, 1, 1}, IPv4: true, IPv6: true, Tunnel: true, NodesThroughTunnel: true, Gateway: true}.Plans()
 	answers := tally{}
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWorld(t)
 		plans := map[string]*plan.Plan{}
-		for name, p := range bare {
+		for name := range bare {
 			c := &compiled{node: name}
 			if err := c.become(w); err != nil {
 				t.Fatalf("the plan is not valid: %v\n%s", err, format(w))
 			}
-			whole := *p
-			whole.Services, whole.Backends, whole.Sources = c.plan.Services, c.plan.Backends, c.plan.Sources
-			plans[name] = &whole
+			plans[name] = c.plan
 		}
 		for range packetsEach {
 			p := drawPacket(t, w)
@@ -73,7 +69,7 @@ func arrive(w *oracle.World, p oracle.Packet) (oracle.Packet, oracle.Answer) {
 			continue
 		}
 		// What a node sent from its own address it takes from nobody else.
-		if own := addressesOf(w, next.Node); !slices.Contains(own, p.Destination) || slices.Contains(own, p.Source) {
+		if own := bare[next.Node].Local.Addresses; !slices.Contains(own, p.Destination) || slices.Contains(own, p.Source) {
 			continue
 		}
 		switch p.Sender {

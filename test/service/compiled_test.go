@@ -16,6 +16,7 @@ import (
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/plan/plantest"
 	"github.com/weftnet/weft/registry"
 	"github.com/weftnet/weft/service"
 	"github.com/weftnet/weft/test/service/oracle"
@@ -49,6 +50,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// bare are the plans of the nodes without Services.
+var bare = plantest.Shape{Endpoints: []int{2, 1, 1}, IPv4: true, IPv6: true, Tunnel: true, NodesThroughTunnel: true, Gateway: true}.Plans()
+
 // compiled is what the agent of a node makes of a world, state by state.
 type compiled struct {
 	node     string
@@ -67,22 +71,11 @@ func (c *compiled) become(w *oracle.World) error {
 	for _, o := range w.Nodes {
 		objects.Put(api.Node, o)
 	}
-	addresses := addressesOf(w, c.node)
-	tables, _ := c.compiler.Compile(objects, service.Node{Name: c.node, Addresses: addresses})
-	c.plan = &plan.Plan{Local: plan.Local{Node: c.node, Addresses: addresses}, Services: tables.Services, Backends: tables.Backends, Sources: tables.Sources}
+	p := *bare[c.node]
+	tables, _ := c.compiler.Compile(objects, p.Local)
+	p.Services, p.Backends, p.Sources = tables.Services, tables.Backends, tables.Sources
+	c.plan = &p
 	return c.plan.Validate()
-}
-
-// addressesOf returns a node's own addresses.
-func addressesOf(w *oracle.World, node string) (all []netip.Addr) {
-	for _, n := range w.Nodes {
-		for _, a := range n.Status.Addresses {
-			if parsed, err := netip.ParseAddr(a.Address); n.Name == node && err == nil {
-				all = append(all, parsed)
-			}
-		}
-	}
-	return all
 }
 
 // evaluate says what a data plane that has the tables does with a packet.

@@ -22,8 +22,14 @@ var (
 	}
 	// externalIPs are addresses outside, of nodes, and of other Services.
 	externalIPs = [2][]string{
-		{"192.0.2.100", "192.0.2.101", "172.30.0.2", "172.30.0.3", "10.96.0.1"},
+		{"192.0.2.100", "::ffff:192.0.2.101", "172.30.0.2", "172.30.0.3", "10.96.0.1"},
 		{"2001:db8::100", "2001:db8::101", "fd01::2", "fd01::3", "fd96::1"},
+	}
+	// nodeIPs are addresses of nodes: those of the Node, of the end of the tunnel, and
+	// gateways.
+	nodeIPs = [2][]string{
+		{"172.30.0.2", "172.30.0.3", "10.1.1.0", "10.1.1.1", "10.1.2.1"},
+		{"fd01::2", "fd01::3", "fd00:1::", "fd00:1::1", "fd00:2::1"},
 	}
 	// endpoints are pods of the three nodes, a node, a machine outside, and what no
 	// endpoint may be at.
@@ -37,7 +43,7 @@ var (
 	}
 	ranges = []string{
 		"0.0.0.0/0", "::/0", "198.51.100.0/24", "198.51.100.7/25", " 203.0.113.9/32 ", "10.1.0.0/16", "172.30.0.2/32",
-		"2001:db8::/32", "2001:db8::7/128", "fd00::/16", "everybody",
+		"2001:db8::/32", "2001:db8::7/128", "fd00::/16", "::ffff:198.51.100.7/121", "::ffff:0:0/96", "everybody",
 	}
 	portNames   = []string{"http", "dns", ""}
 	portNumbers = []int32{80, 53, 30080}
@@ -77,7 +83,10 @@ func one[T any](t *rapid.T, label string, from []T) T { return from[number(t, la
 func chance(t *rapid.T, label string, percent int) bool { return number(t, label, 100) >= 100-percent }
 
 func drawWorld(t *rapid.T) *oracle.World {
-	w := &oracle.World{}
+	w := &oracle.World{Gateways: map[string][]netip.Addr{}}
+	for name, p := range bare {
+		w.Gateways[name] = p.Local.PoolAddresses()
+	}
 	for i := range 3 {
 		w.Nodes = append(w.Nodes, drawNode(t, i+1))
 	}
@@ -147,13 +156,17 @@ func drawService(t *rapid.T, i int) *corev1.Service {
 	return s
 }
 
-// drawClusterIPs gives a Service cluster IPs of its own, or seldom another's.
+// drawClusterIPs gives a Service cluster IPs of its own, or seldom another's, or a node's.
 func drawClusterIPs(t *rapid.T, s *corev1.Service, i int, families []int) {
 	for _, f := range families {
 		if chance(t, "another's", 8) {
 			i = number(t, "whose", 4)
 		}
-		s.Spec.ClusterIPs = append(s.Spec.ClusterIPs, clusterIPs[f][i])
+		ip := clusterIPs[f][i]
+		if chance(t, "a node's", 6) {
+			ip = one(t, "node's", nodeIPs[f])
+		}
+		s.Spec.ClusterIPs = append(s.Spec.ClusterIPs, ip)
 	}
 	s.Spec.ClusterIP = s.Spec.ClusterIPs[0]
 	if len(families) == 1 && chance(t, "old", 10) {
@@ -326,7 +339,7 @@ func drawEndpoint(t *rapid.T, f int) discoveryv1.Endpoint {
 // change returns a world in which some of the objects are others. What did not change is
 // the same pointer, as in a cache of a registry's objects.
 func change(t *rapid.T, w *oracle.World) *oracle.World {
-	next := &oracle.World{Services: slices.Clone(w.Services), Slices: slices.Clone(w.Slices), Nodes: slices.Clone(w.Nodes)}
+	next := &oracle.World{Services: slices.Clone(w.Services), Slices: slices.Clone(w.Slices), Nodes: slices.Clone(w.Nodes), Gateways: w.Gateways}
 	for range 1 + number(t, "changes", 2) {
 		switch number(t, "change", 6) {
 		case 0:
@@ -412,6 +425,7 @@ func drawPacket(t *rapid.T, w *oracle.World) oracle.Packet {
 	if p.Destination, err = netip.ParseAddr(destination); err != nil {
 		p.Destination = netip.MustParseAddr(clusterIPs[f][0])
 	}
+	p.Destination = p.Destination.Unmap()
 	p.Source = netip.MustParseAddr(source)
 	if p.Source.Is4() != p.Destination.Is4() {
 		p.Source = otherFamily(p.Source)

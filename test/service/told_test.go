@@ -73,6 +73,28 @@ var told = []struct {
 		},
 		packetTo("10.96.0.1"),
 		served(oracle.Backend{AddrPort: netip.MustParseAddrPort("10.1.2.2:8080")}),
+	}, {
+		"of a cluster IP that is the node's own gateway the Service has its port",
+		[]*corev1.Service{serviceOf("web", 1, []string{"10.1.1.1"}, nil)},
+		[]*discoveryv1.EndpointSlice{sliceOf("web", "web-1", entry("10.1.2.2", "node2", nil))},
+		packetTo("10.1.1.1"),
+		served(oracle.Backend{AddrPort: netip.MustParseAddrPort("10.1.2.2:8080")}),
+	}, {
+		"and the node all else",
+		[]*corev1.Service{serviceOf("web", 1, []string{"10.1.1.1"}, func(s *corev1.Service) { s.Spec.Ports[0].Port = 81 })},
+		nil,
+		packetTo("10.1.1.1"),
+		oracle.Answer{Fate: oracle.Unserved},
+	}, {
+		"a source range of IPv4 in the form of IPv6 lets in who is in it",
+		[]*corev1.Service{serviceOf("web", 1, []string{"10.96.0.1"}, func(s *corev1.Service) {
+			s.Spec.Type = corev1.ServiceTypeLoadBalancer
+			s.Spec.LoadBalancerSourceRanges = []string{"::ffff:10.1.0.0/112"}
+			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.100"}}
+		})},
+		[]*discoveryv1.EndpointSlice{sliceOf("web", "web-1", entry("10.1.2.2", "node2", nil))},
+		packetTo("192.0.2.100"),
+		served(oracle.Backend{AddrPort: netip.MustParseAddrPort("10.1.2.2:8080"), Masqueraded: true}),
 	},
 }
 
@@ -83,7 +105,7 @@ func TestTold(t *testing.T) {
 			w := &oracle.World{Services: c.services, Slices: c.slices, Nodes: []*corev1.Node{{
 				ObjectMeta: metav1.ObjectMeta{Name: here, Labels: map[string]string{corev1.LabelTopologyZone: "a"}},
 				Status:     corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "172.30.0.2"}}},
-			}}}
+			}}, Gateways: map[string][]netip.Addr{here: bare[here].Local.PoolAddresses()}}
 			if says := w.Evaluate(c.packet); !reflect.DeepEqual(says, c.want) {
 				t.Errorf("the oracle: %+v\nexpected:   %+v", says, c.want)
 			}

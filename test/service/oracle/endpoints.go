@@ -133,6 +133,7 @@ func read(e discoveryv1.Endpoint, port int32, node string) (endpoint, bool) {
 		return endpoint{}, false
 	}
 	a, err := netip.ParseAddr(e.Addresses[0])
+	a = a.Unmap()
 	if err != nil || a.IsUnspecified() || a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsMulticast() {
 		return endpoint{}, false
 	}

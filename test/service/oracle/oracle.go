@@ -14,7 +14,9 @@
 //     they were not there.
 //   - Node ports are at all of the node's addresses of the Service's families, and at
 //     127.0.0.1 for what the node itself sends.
-//   - All of a live cluster IP that is no Service's port is refused.
+//   - All of a live cluster IP that is no Service's port is refused, but by a node whose
+//     own address it is.
+//   - Addresses and ranges of IPv4 that are written in the form of IPv6 are IPv4 ones.
 //   - What goes to the node itself keeps its source.
 //   - Of entries of one endpoint that say different things of it, one on this node goes
 //     first, then one that has it ready, then one that has it serving, then the first
@@ -23,6 +25,7 @@ package oracle
 
 import (
 	"cmp"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -37,6 +40,9 @@ type World struct {
 	Services []*corev1.Service
 	Slices   []*discoveryv1.EndpointSlice
 	Nodes    []*corev1.Node
+	// Gateways are, by the names of nodes, the addresses that a node has among those of its
+	// pods. No node port is there.
+	Gateways map[string][]netip.Addr
 }
 
 // Sender is who sends a packet, as the node sees it that it arrives at.
@@ -100,7 +106,7 @@ type Backend struct {
 func (w *World) Evaluate(p Packet) Answer {
 	c := w.winner(p)
 	if c == nil {
-		if w.isLiveClusterIP(p.Destination) {
+		if w.isLiveClusterIP(p.Destination) && !w.isOwn(p.Node, p.Destination) {
 			return Answer{Fate: Refused}
 		}
 		return Answer{Fate: Unserved}
@@ -234,7 +240,7 @@ func clusterIPs(s *corev1.Service) (all []netip.Addr) {
 	}
 	for _, text := range texts {
 		if a, err := netip.ParseAddr(text); err == nil {
-			all = append(all, a)
+			all = append(all, a.Unmap())
 		}
 	}
 	return all
@@ -252,14 +258,19 @@ func protocolOf(p corev1.Protocol) corev1.Protocol { return cmp.Or(p, corev1.Pro
 
 func isAddress(text string, a netip.Addr) bool {
 	parsed, err := netip.ParseAddr(text)
-	return err == nil && parsed == a
+	return err == nil && parsed.Unmap() == a
 }
 
 func (w *World) isLiveClusterIP(a netip.Addr) bool {
 	return slices.ContainsFunc(w.Services, func(s *corev1.Service) bool { return isServed(s) && slices.Contains(clusterIPs(s), a) })
 }
 
-// isOfNode reports whether an address is the own one of the node of a name.
+// isOwn reports whether an address is the own one of a node, wherever.
+func (w *World) isOwn(name string, a netip.Addr) bool {
+	return w.isOfNode(name, a) || slices.Contains(w.Gateways[name], a)
+}
+
+// isOfNode reports whether an address is one that the Node of a name has.
 func (w *World) isOfNode(name string, a netip.Addr) bool {
 	n := w.node(name)
 	return n != nil && slices.ContainsFunc(n.Status.Addresses, func(own corev1.NodeAddress) bool { return isAddress(own.Address, a) })
@@ -275,10 +286,11 @@ func (w *World) node(name string) *corev1.Node {
 }
 
 // isAdmitted: "this will restrict traffic through the cloud-provider load-balancer … to
-// the specified client IPs". The API lets ranges have spaces around them.
+// the specified client IPs". The API lets ranges have spaces around them, and reads them
+// as package net does.
 func isAdmitted(s *corev1.Service, a netip.Addr) bool {
 	for _, text := range s.Spec.LoadBalancerSourceRanges {
-		if p, err := netip.ParsePrefix(strings.TrimSpace(text)); err == nil && p.Contains(a) {
+		if _, n, err := net.ParseCIDR(strings.TrimSpace(text)); err == nil && n.Contains(a.AsSlice()) {
 			return true
 		}
 	}
@@ -319,7 +331,7 @@ func (w *World) isMasqueraded(c *claim, p Packet, backend netip.Addr) bool {
 	switch {
 	case p.Sender == NodeItself:
 		return true // it has one already
-	case w.isOfNode(p.Node, backend):
+	case w.isOwn(p.Node, backend):
 		return false
 	case p.Source == backend:
 		return true
