@@ -1,6 +1,7 @@
 package podlink
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"syscall"
@@ -23,10 +24,23 @@ func Belongs(l netlink.Link) string {
 	return HostName(stamp.ContainerID, stamp.Interface)
 }
 
+// Claim is how much besides its alias speaks for it that an interface is what was made with a
+// name. Data planes give a group to those that lead to endpoints, which others have no cause
+// to give. A name alone says less than age, as anybody may give himself one.
+func Claim(l netlink.Link, name string) int {
+	switch {
+	case l.Attrs().Group == 0:
+		return 0
+	case l.Attrs().Name != name:
+		return 1
+	}
+	return 2
+}
+
 // Owners returns the interfaces that ought to have a name, by that name. right tells it of
-// each, or nothing. Where several ought to have one name, it is the oldest's, and the
-// others are copies.
-func Owners(links []netlink.Link, right func(netlink.Link) string) (own map[string]netlink.Link, copies []netlink.Link) {
+// each, or nothing. Where several ought to have one name, it is that of the one with the
+// greatest claim, of several the oldest's, and the others are copies.
+func Owners(links []netlink.Link, right func(netlink.Link) string, claim func(l netlink.Link, name string) int) (own map[string]netlink.Link, copies []netlink.Link) {
 	own = map[string]netlink.Link{}
 	for _, l := range links {
 		name := right(l)
@@ -34,7 +48,7 @@ func Owners(links []netlink.Link, right func(netlink.Link) string) (own map[stri
 			continue
 		}
 		old, several := own[name]
-		if !several || l.Attrs().Index < old.Attrs().Index {
+		if !several || cmp.Or(cmp.Compare(claim(old, name), claim(l, name)), cmp.Compare(l.Attrs().Index, old.Attrs().Index)) < 0 {
 			own[name], l = l, old
 		}
 		if several {
@@ -65,7 +79,7 @@ func find(h *netlink.Handle, name string) (netlink.Link, error) {
 	if err != nil {
 		return nil, err
 	}
-	own, _ := Owners(links, Belongs)
+	own, _ := Owners(links, Belongs, Claim)
 	if l, ok := own[name]; ok {
 		return l, nil
 	}

@@ -113,6 +113,46 @@ func TestWhoseAnInterfaceIsItsAliasSays(t *testing.T) {
 	}
 }
 
+// TestAnOlderCopyIsNotThePods has somebody give an older interface all that says that it is a
+// pod's. The pod's own is that to which a data plane gave a group, whatever it is called, and it
+// is what is removed.
+func TestAnOlderCopyIsNotThePods(t *testing.T) {
+	name := HostName("c1", "eth0")
+	for _, called := range []string{name, "stray"} {
+		in(t, newNetNS(t), func() error {
+			if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "older"}, PeerName: "other"}); err != nil {
+				return err
+			}
+			index, err := Ensure(spec(newNetNS(t)))
+			if err != nil {
+				return err
+			}
+			older, err := netlink.LinkByName("older")
+			if err != nil {
+				return err
+			}
+			link, err := netlink.LinkByName(name)
+			if err != nil {
+				return err
+			}
+			if err := errors.Join(netlink.LinkSetGroup(link, 7), call(name, called), netlink.LinkSetAlias(older, link.Attrs().Alias)); err != nil {
+				return err
+			}
+			if ends, err := List(); err != nil || len(ends) != 1 || ends[0].Index != index {
+				return fmt.Errorf("the host ends are %v, %w; the pod's is %d", ends, err, index)
+			}
+			if err := Remove(name, 0); err != nil {
+				return err
+			}
+			if _, err := netlink.LinkByIndex(index); !isGone(err) {
+				return fmt.Errorf("the pod's interface is not gone: %v", err)
+			}
+			_, err = netlink.LinkByName("older")
+			return err
+		})
+	}
+}
+
 // TestWhatIsMadeAgainGetsItsNameBack has somebody rename the host ends of two pods before
 // their requests are repeated. Each is found, and made no second time. Where another's has
 // the name, that is said.

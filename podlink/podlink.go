@@ -433,7 +433,7 @@ func List() (ends []HostEnd, err error) {
 		if err != nil {
 			return err
 		}
-		own, _ := Owners(links, Belongs)
+		own, _ := Owners(links, Belongs, Claim)
 		for _, link := range links {
 			a, name := link.Attrs(), Belongs(link)
 			if name == "" && link.Type() == "veth" && IsHostName(a.Name) && own[a.Name] == nil {

@@ -395,7 +395,7 @@ func (d *DataPlane) look() (same bool, err error) {
 	}
 	d.looks++
 	c, p := d.compiler, d.current
-	inv, err := d.kernel.List()
+	inv, err := d.list()
 	if err != nil || len(d.misnamed) > 0 {
 		return false, err
 	}
@@ -427,6 +427,9 @@ func (d *DataPlane) look() (same bool, err error) {
 			return false, nil
 		}
 	}
+	if elsewhere(inv, c.missing) {
+		return false, nil
+	}
 	for name, index := range c.node.Links {
 		if l, ok := inv.Endpoint(name); !ok || l.Attrs().Index != index || l.Attrs().Flags&net.FlagUp == 0 || l.Attrs().MasterIndex != 0 {
 			return false, nil
@@ -446,9 +449,9 @@ func (d *DataPlane) sync(p *plan.Plan) (trouble, err error) {
 	if err != nil {
 		return nil, err
 	}
-	changed, misnamed, notBack := d.kernel.PutBack(inv, d.known(inv, p))
+	changed, misnamed, notBack := d.kernel.PutBack(inv, d.known(inv))
 	if d.misnamed = misnamed; changed {
-		if inv, err = d.kernel.List(); err != nil {
+		if inv, err = d.list(); err != nil {
 			return nil, err
 		}
 	}
@@ -458,12 +461,12 @@ func (d *DataPlane) sync(p *plan.Plan) (trouble, err error) {
 	}
 	tunnelTrouble, bridgeTrouble := d.ensureDevices(inv, n, p)
 	// Again, as making devices changes what there is.
-	if inv, err = d.kernel.List(); err != nil {
+	if inv, err = d.list(); err != nil {
 		return nil, err
 	}
 	d.down = map[string]bool{}
 	for k := range p.Endpoints.All() {
-		if l, ok := inv.Endpoint(k.Interface); ok && d.mayBe(k.Interface) {
+		if l, ok := inv.Endpoint(k.Interface); ok {
 			n.Links[k.Interface] = l.Attrs().Index
 			d.down[k.Interface] = l.Attrs().Flags&net.FlagUp == 0
 		}
@@ -514,8 +517,13 @@ func (d *DataPlane) update(p *plan.Plan, changes plan.Diff) (bool, error) {
 	if ipv4, ipv6 := rtnl.Routed(p); d.forwards != [2]bool{ipv4, ipv6} {
 		return false, nil // Weft's own devices have to do with another family
 	}
+	// What does not say itself that it is an endpoint's may be another's.
+	doubtful := map[string]bool{}
 	index := func(name string) int {
 		l, err := d.kernel.LinkByName(name)
+		if d.mayBe(name) && (err != nil || rtnl.Whose(l) != name) {
+			doubtful[name] = true
+		}
 		if err != nil || !rtnl.MayBe(l, name) || !d.mayBe(name) {
 			return 0
 		}
@@ -525,9 +533,15 @@ func (d *DataPlane) update(p *plan.Plan, changes plan.Diff) (bool, error) {
 	// What judges packets has an endpoint by its name, also while its interface is
 	// missing.
 	loaded := d.compiler.withArrived(p, changes, index)
+	clear(doubtful) // those that were missing before, and still are: of these Watch and Repair hear
 	c, ok := d.compiler.advance(p, loaded, index)
 	if !ok {
 		return false, nil
+	}
+	if len(doubtful) > 0 {
+		if other, err := d.elsewhere(doubtful); other || err != nil {
+			return false, err
+		}
 	}
 	delta := c.want.Changes()
 	released := d.release(delta.Groups)
@@ -751,7 +765,7 @@ func inOrder(about map[string]error) error {
 	return errors.Join(errs...)
 }
 
-// removeDevices deletes Weft's devices that the plan does not need.
+// removeDevices deletes Weft's devices that the plan does not need, whatever they are called.
 func (d *DataPlane) removeDevices(inv *rtnl.Links, p *plan.Plan) error {
 	errs := map[string]error{}
 	for name, l := range inv.OwnTunnels() {
@@ -762,12 +776,17 @@ func (d *DataPlane) removeDevices(inv *rtnl.Links, p *plan.Plan) error {
 	if l, ok := inv.Own(d.stamps.Bridge, rtnl.BridgeKind); ok && len(p.Local.Pools) == 0 {
 		errs[""] = d.kernel.DeleteLink(l)
 	}
+	for name, m := range d.misnamed {
+		if l := inv.ByIndex(m.Index); l != nil && !m.Copy && l.Type() == d.kindOf(name) && !d.names(p, name) {
+			errs[name] = d.kernel.DeleteLink(l)
+		}
+	}
 	return inOrder(errs)
 }
 
 // report says what the kernel lacks of a plan, where it was brought up to date with that: the
-// routes that it refused, what the node cannot do, the interfaces that cannot have their
-// names, and the endpoints whose interface is missing.
+// routes that it refused, what the node cannot do, the interfaces of which there are copies,
+// and the endpoints whose interface is missing.
 func (d *DataPlane) report(p *plan.Plan) error {
 	c := d.compiler
 	if c == nil || c.plan != p {
@@ -779,7 +798,7 @@ func (d *DataPlane) report(p *plan.Plan) error {
 	}
 	errs = append(errs, c.problems...)
 	for _, name := range slices.Sorted(maps.Keys(d.misnamed)) {
-		if m := d.misnamed[name]; d.names(p, name) && !c.missing[name] {
+		if m := d.misnamed[name]; m.Copy && d.names(p, name) && !c.missing[name] {
 			errs = append(errs, &datapath.EntryError{Entry: "interface " + name, Err: m.Problem(name)})
 		}
 	}

@@ -126,6 +126,10 @@ var misnamings = map[string]struct{ do, said, cut, heal string }{
 		said: "it is called weftx0 now", cut: "a", heal: "ip link del A"},
 	"another's has its alias": {do: `ip link add copy type veth peer name x; ip link set copy alias "ALIAS"`,
 		said: "copy has the same alias: delete it (ip link del copy), or take that from it", heal: "ip link del copy"},
+	"an older one has its alias": {do: `ip link set pod alias "ALIAS"`,
+		said: "pod has the same alias: delete it (ip link del pod), or take that from it", heal: "ip link set pod alias ''; ip link set pod name other"},
+	"an older one has its alias, and it is renamed": {do: `ip link set pod alias "ALIAS"; ip link set A name stray`,
+		said: "pod has the same alias", heal: "ip link set pod alias ''; ip link set pod name other"},
 	"another's has its alias and its name": {do: `ip link set A name stray; ip link add A type veth peer name x; ip link set A alias "ALIAS"`,
 		said: "it is called stray now", cut: "a", heal: "ip link del A"},
 }
@@ -174,7 +178,7 @@ func TestPodsKeepTheirInterfacesWhateverTheseAreCalled(t *testing.T) {
 				found := n.watch()
 				for _, commands := range []string{c.do, c.heal} {
 					n.run(commands)
-					if commands != "" && !(what == "another's has its alias" && commands == c.do) { // which is nothing of Weft's
+					if commands != "" && !(strings.HasSuffix(what, "has its alias") && commands == c.do) { // which is nothing of Weft's
 						t.Logf("it is told: %+v", <-found)
 					}
 					n.Repair(t.Context())
@@ -229,29 +233,73 @@ func TestOfAPodThatIsGoneNothingIsSaid(t *testing.T) {
 	}
 }
 
-// TestDevicesGetTheirNamesBack has somebody rename what is no pod's. What was there stays,
-// and nothing is made anew beside it. What nobody saw is said.
+// index returns that of an interface, 0 for none.
+func (n *named) index(name string) (index int) {
+	n.do(func() error {
+		if l, err := netlink.LinkByName(name); err == nil {
+			index = l.Attrs().Index
+		}
+		return nil
+	})
+	return index
+}
+
+// TestDevicesGetTheirNamesBack has somebody rename what is no pod's, while a data plane runs
+// and while none does. What was there stays, and nothing is made anew beside it.
 func TestDevicesGetTheirNamesBack(t *testing.T) {
 	n := newNamed(t)
-	index := func(name string) (i int) {
-		n.do(func() error { i = mustLink(t, name).Attrs().Index; return nil })
-		return i
-	}
 	for _, name := range []string{stamps.Default.Bridge, vxlanDevice} {
-		for _, to := range []string{"stray", "weft-zz", "weft1"} {
-			before := index(name)
-			n.run("ip link set " + name + " name " + to)
-			if _, err := n.Repair(t.Context()); err != nil {
-				t.Errorf("%s as %s: %v", name, to, err)
+		for _, to := range []string{"stray", "weft-zz", "weft1", "vxlan0"} {
+			for how, repair := range map[string]func() error{
+				"unwatched": func() error { _, err := n.Repair(t.Context()); return err },
+				"killed":    func() error { n.fresh(); return n.Apply(t.Context(), n.plan) },
+			} {
+				before := n.index(name)
+				n.run("ip link set " + name + " name " + to)
+				if err := repair(); err != nil {
+					t.Errorf("%s as %s, %s: %v", name, to, how, err)
+				}
+				if after := n.index(name); after != before {
+					t.Errorf("%s was renamed to %s, %s, and another was made: interface %d, it was %d", name, to, how, after, before)
+				}
+				n.right(slices.Sorted(maps.Keys(n.names))...)
+				n.nothingToRepair()
 			}
-			if after := index(name); after != before {
-				t.Errorf("%s was renamed to %s, and another was made: interface %d, it was %d", name, to, after, before)
-			}
-			n.right(slices.Sorted(maps.Keys(n.names))...)
-			n.nothingToRepair()
 		}
 	}
-	n.run("ip link set " + stamps.Default.Bridge + " name weft-zz")
+}
+
+// TestDevicesAreToldWhatTheyAre takes their aliases from Weft's devices, as those that an older
+// agent made have none. They get them, and are the same. Who watches tells of it.
+func TestDevicesAreToldWhatTheyAre(t *testing.T) {
+	n := newNamed(t)
+	for _, name := range []string{stamps.Default.Bridge, vxlanDevice} {
+		before := n.index(name)
+		n.run("ip link set " + name + " alias ''")
+		n.fresh()
+		n.mustApply(n.plan)
+		found := n.watch()
+		if _, err := n.Repair(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		n.run("ip link set " + name + " alias ''")
+		if told := <-found; told.What != "interface "+name {
+			t.Errorf("it is told %q", told.What)
+		}
+		if lines, err := n.Repair(t.Context()); err != nil || !slices.Contains(lines, fmt.Sprintf("set the alias %q of %s", "weft device "+name, name)) {
+			t.Errorf("it is repaired by %q, %v", lines, err)
+		}
+		if after := n.index(name); after != before {
+			t.Errorf("%s is interface %d now; it was %d", name, after, before)
+		}
+	}
+}
+
+// TestABridgeThatNothingTellsIsSaid renames the bridge while no data plane runs, and takes its
+// alias from it. Another is made, and what is of no use is said.
+func TestABridgeThatNothingTellsIsSaid(t *testing.T) {
+	n := newNamed(t)
+	n.run("ip link set " + stamps.Default.Bridge + " alias '' name weft-zz")
 	n.fresh()
 	n.mustApply(n.plan)
 	said, err := n.Obstacles()
@@ -264,6 +312,181 @@ func TestDevicesGetTheirNamesBack(t *testing.T) {
 	}
 	if said, err := n.Obstacles(); err != nil || len(said) > 0 {
 		t.Errorf("it is said %q, %v", said, err)
+	}
+}
+
+// TestWhatHasTheNameOfWeftsIsNotTakenForIt has somebody rename what is Weft's, or a pod's
+// interface that says nothing, and give the name to one of his own. That is said until it is
+// over, once each time, and his is left alone. Done as it is said, all is as it was. A device
+// that is not needed meanwhile goes, whatever it is called.
+func TestWhatHasTheNameOfWeftsIsNotTakenForIt(t *testing.T) {
+	for _, name := range []string{stamps.Default.Bridge, vxlanDevice, "weftaaa"} {
+		for _, kind := range []string{"bridge", "veth peer name x"} {
+			for _, killed := range []bool{false, true} {
+				if killed && name == "weftaaa" {
+					continue // of which nobody knows anything then
+				}
+				t.Run(fmt.Sprintf("%s, a %s, killed: %t", name, kind, killed), func(t *testing.T) {
+					n := newNamed(t)
+					before := n.index(name)
+					taken := "ip link set " + name + " name stray; ip link add " + name + " address 02:00:00:00:00:07 type " + kind + "; ip address add 192.0.2.7/32 dev " + name
+					n.run(taken)
+					theirs := n.index(name)
+					for range 3 {
+						if killed {
+							n.fresh()
+						}
+						err := n.Apply(t.Context(), n.plan)
+						if !killed {
+							_, err = n.Repair(t.Context())
+						}
+						said := "it is called stray now, as another's interface has its name: delete that (ip link del " + name + "), or give it another name"
+						if err == nil || strings.Count(err.Error(), "\n") > 0 || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), said) {
+							t.Fatalf("it is said %v; expected %q alone", err, said)
+						}
+					}
+					n.run("ip -o link show " + name + " | grep -q 02:00:00:00:00:07; ip address show dev " + name + " | grep -q 192.0.2.7; " +
+						"! ip -o link show " + name + " | grep -q ,UP; test -z \"$(ip route show table all dev " + name + " | grep -v 'proto kernel')\"")
+					if name != stamps.Default.Bridge { // by the others packets could come that nobody judges
+						n.run("! ip -o link show stray | grep -q ,UP")
+					}
+					n.run("ip link del " + name)
+					if _, err := n.Repair(t.Context()); err != nil {
+						t.Errorf("it was done as said, and it is said %v", err)
+					}
+					if after := n.index(name); after != before || after == theirs {
+						t.Errorf("%s is interface %d now; it was %d", name, after, before)
+					}
+					n.right("a", "b", "c")
+					n.nothingToRepair()
+
+					n.run(taken)
+					if _, err := n.Repair(t.Context()); err == nil {
+						t.Error("nothing is said of the name")
+					}
+					if err := n.Remove(t.Context()); err != nil {
+						t.Error(err)
+					}
+					if left := n.index("stray"); (left != 0) != (name == "weftaaa") || n.index(name) == 0 {
+						t.Errorf("all is removed, and there are interfaces %d and %d", left, n.index(name))
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestAnothersTunnelIsNeverTaken has a device of another program's that is to the letter as
+// the tunnel's, while that is gone, and while it is there under another name.
+func TestAnothersTunnelIsNeverTaken(t *testing.T) {
+	n := newNamed(t)
+	n.run("ip link del " + vxlanDevice + "; ip link add flannel.1 address 0a:58:ac:1e:00:02 type vxlan id 1 dstport 8472 local 172.30.0.2 nolearning udpcsum")
+	for range 2 {
+		n.fresh()
+		if err := n.Apply(t.Context(), n.plan); err == nil || !strings.Contains(err.Error(), "interface flannel.1 is in the way: it receives VNI 1") {
+			t.Errorf("it is said %v", err)
+		}
+	}
+	before := n.index("flannel.1")
+	n.run("ip link set flannel.1 name other")
+	n.fresh()
+	if err := n.Apply(t.Context(), n.plan); err == nil || n.index("other") != before {
+		t.Errorf("the other's device is interface %d now; it was %d; it is said %v", n.index("other"), before, err)
+	}
+	n.run("ip link del other")
+	if _, err := n.Repair(t.Context()); err != nil {
+		t.Error(err)
+	}
+	n.nothingToRepair()
+}
+
+// TestDevicesAreWhoseTheyWereTakenBy has a data plane take over from another, and somebody
+// rename the devices. They get the names that they have by the one that took them, also where
+// it was killed between what a device says it is and its name. The other takes none back.
+func TestDevicesAreWhoseTheyWereTakenBy(t *testing.T) {
+	n := newNamed(t)
+	names := map[string]int{OtherStamps.Bridge: n.index(stamps.Default.Bridge), OtherStamps.TunnelPrefix + "vxlan": n.index(vxlanDevice)}
+	n.run("ip link set " + vxlanDevice + " alias 'weft device " + OtherStamps.TunnelPrefix + "vxlan'")
+	next := func() *DataPlane {
+		d, err := NewAt(n.path, Config{Stamps: OtherStamps})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { d.Close() })
+		return d
+	}
+	d := next()
+	if err := errors.Join(d.Prepare(t.Context(), n.plan, n.DataPlane), d.Apply(t.Context(), n.plan)); err != nil {
+		t.Fatal(err)
+	}
+	i := 0
+	for name, index := range names {
+		stray := fmt.Sprint("stray", i)
+		i++
+		n.run("ip link set " + name + " name " + stray)
+		if err := n.Remove(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if n.index(stray) != index {
+			t.Errorf("the one before took %s away", name)
+		}
+		d = next()
+		if err := d.Apply(t.Context(), n.plan); err != nil {
+			t.Error(err)
+		}
+		if is := n.index(name); is != index {
+			t.Errorf("%s is interface %d; it was %d", name, is, index)
+		}
+	}
+}
+
+// TestAPodIsFoundWhatItsInterfaceIsCalledWhenItComes has somebody rename a pod's interface before
+// the data plane knows of the pod. One that is made later under another name is told.
+func TestAPodIsFoundWhatItsInterfaceIsCalledWhenItComes(t *testing.T) {
+	for what, c := range map[string]struct {
+		before, said, after string
+		// untold says that the kernel tells nothing of that, as the interface is down.
+		untold bool
+	}{
+		"it is renamed":                            {before: "ip link set A name stray"},
+		"another's has its name":                   {before: "ip link set A name stray; ip link add A type veth peer name x", said: "it is called stray now", after: "ip link del A"},
+		"another pod's has it":                     {before: "ip link set A name stray; ip link set B name A"},
+		"it says later what it is":                 {before: "ip link set A alias '' name stray", said: "is missing", after: `ip link set stray alias "ALIAS"`, untold: true},
+		"it says later what it is, and is renamed": {before: "ip link set A alias '' name stray", said: "is missing", after: `ip link set stray alias "ALIAS"; ip link set stray name other`},
+		"it is there as it should":                 {},
+	} {
+		t.Run(what, func(t *testing.T) {
+			n := newNamed(t)
+			var without []string
+			for line := range strings.Lines(n.plan.String()) {
+				if !strings.Contains(line, n.names["a"]) {
+					without = append(without, line)
+				}
+			}
+			n.mustApply(mustParse(t, strings.Join(without, "")))
+			found := n.watch()
+			if _, err := n.Repair(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			n.run(c.before)
+			if err := n.Apply(t.Context(), n.plan); (err != nil) != (c.said != "") || !strings.Contains(fmt.Sprint(err), c.said) {
+				t.Fatalf("it is said %v; expected %q", err, c.said)
+			}
+			if c.said != "" {
+				n.Repair(t.Context())
+				for len(found) > 0 {
+					<-found
+				}
+				if n.run(c.after); !c.untold {
+					<-found
+				}
+				if _, err := n.Repair(t.Context()); err != nil {
+					t.Errorf("healed, and it is said %v", err)
+				}
+			}
+			n.right("a", "b", "c")
+			n.nothingToRepair()
+		})
 	}
 }
 

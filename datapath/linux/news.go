@@ -119,6 +119,17 @@ func (d *DataPlane) judge(n *news) []datapath.Disturbance {
 			}
 		}
 	}
+	if len(c.missing) > 0 {
+		for index := range n.Links {
+			l, err := d.kernel.LinkByIndex(index)
+			if err != nil {
+				continue
+			}
+			if name := rtnl.Whose(l); c.missing[name] && d.mayBe(name) && l.Attrs().Name != name {
+				say("interface %s, which is %s now", name, l.Attrs().Name)
+			}
+		}
+	}
 	for name, m := range d.misnamed {
 		if m.Over(name, n.Links, d.kernel.LinkByIndex) {
 			say("interface %s, whose name or alias is no longer in question", name)
@@ -246,7 +257,7 @@ func (d *DataPlane) wrongLink(index int, gone bool, names map[int]string) string
 		return "interface " + name + ", which is in a bridge now"
 	case l.Attrs().Flags&net.FlagUp == 0, endpoint && l.Attrs().Group != d.stamps.Group:
 		return "interface " + name
-	case !endpoint && (plan.MAC(l.Attrs().HardwareAddr) != mac || mtu != 0 && l.Attrs().MTU != mtu):
+	case !endpoint && (rtnl.Whose(l) != name || plan.MAC(l.Attrs().HardwareAddr) != mac || mtu != 0 && l.Attrs().MTU != mtu):
 		return "interface " + name
 	}
 	return ""

@@ -71,10 +71,14 @@ func (k *Kernel) Adopt(theirs *Links) error {
 }
 
 // take gives another's device a name of this data plane's, unless there is one of that name;
-// then whoever is removed takes the device away.
+// then whoever is removed takes the device away. It says what it is before it is called so:
+// who is killed in between finds it by its old name, or by its alias.
 func (k *Kernel) take(inv *Links, l netlink.Link, name string) error {
 	if _, taken := inv.ByName[name]; taken {
 		return nil
+	}
+	if err := k.setAlias(l, name); err != nil {
+		return err
 	}
 	return k.rename(l, name)
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/weftnet/weft/datapath/linux/message"
 	"github.com/weftnet/weft/datapath/linux/stamps"
 	"github.com/weftnet/weft/plan"
-	"github.com/weftnet/weft/podlink"
 )
 
 // Bytes that VXLAN (RFC 7348, section 5) puts in front of an inner packet: the
@@ -37,19 +36,27 @@ type Links struct {
 	stamps stamps.Stamps
 	All    []netlink.Link
 	ByName map[string]netlink.Link
+	// Misnamed are those that cannot have their names, by these.
+	Misnamed map[string]Misnamed
 }
 
 // Endpoint returns the interface of an endpoint by its name. One whose alias says that it
 // is another's is none.
 func (i *Links) Endpoint(name string) (netlink.Link, bool) {
 	l, ok := i.ByName[name]
-	return l, ok && MayBe(l, name)
+	return l, ok && MayBe(l, name) && !i.taken(name)
+}
+
+// taken reports whether another's interface has the name of one that ought to have it.
+func (i *Links) taken(name string) bool {
+	m, misnamed := i.Misnamed[name]
+	return misnamed && !m.Copy
 }
 
 // MayBe reports whether an interface of a name is what ought to have that name, as far as
 // it says itself.
 func MayBe(l netlink.Link, name string) bool {
-	right := podlink.Belongs(l)
+	right := Whose(l)
 	return right == "" || right == name
 }
 
@@ -74,8 +81,8 @@ func (i *Links) Index(name string) int {
 	return 0
 }
 
-// byIndex returns the interface of an index, or nil.
-func (i *Links) byIndex(index int) netlink.Link {
+// ByIndex returns the interface of an index, or nil.
+func (i *Links) ByIndex(index int) netlink.Link {
 	for _, l := range i.All {
 		if l.Attrs().Index == index {
 			return l
@@ -135,14 +142,14 @@ func specFor(t Overlay) vxlanSpec {
 // Own returns Weft's device of a name, if it is of the kind that Weft makes.
 func (i *Links) Own(name, kind string) (netlink.Link, bool) {
 	l, ok := i.ByName[name]
-	return l, ok && l.Type() == kind
+	return l, ok && l.Type() == kind && !i.taken(name)
 }
 
 // OwnTunnels are Weft's devices of tunnels, by the names of these.
 func (i *Links) OwnTunnels() map[string]netlink.Link {
 	own := map[string]netlink.Link{}
 	for _, l := range i.All {
-		if name, ok := strings.CutPrefix(l.Attrs().Name, i.stamps.TunnelPrefix); ok && l.Type() == VXLANKind {
+		if name, ok := strings.CutPrefix(l.Attrs().Name, i.stamps.TunnelPrefix); ok && l.Type() == VXLANKind && !i.taken(l.Attrs().Name) {
 			own[name] = l
 		}
 	}
@@ -177,17 +184,21 @@ const (
 
 // CheckName reports that another's device has the name of one of Weft's.
 func CheckName(inv *Links, name, kind string) error {
+	if inv.taken(name) {
+		return fmt.Errorf("interface %s: %w", name, inv.Misnamed[name].Problem(name))
+	}
 	if l, ok := inv.ByName[name]; ok && l.Type() != kind {
 		return fmt.Errorf("interface %s is in the way: Weft needs the name for a %s device, and it is a %s; delete it (ip link del %s) or rename it", name, kind, l.Type(), name)
 	}
 	return nil
 }
 
-// CheckTunnel reports another's device that receives what the tunnel should.
+// CheckTunnel reports another's device that receives what the tunnel should. The tunnel's own
+// that cannot have its name is none.
 func CheckTunnel(inv *Links, t Overlay) error {
 	for _, l := range inv.All {
 		v, ok := l.(*netlink.Vxlan)
-		if !ok || strings.HasPrefix(v.Name, inv.stamps.TunnelPrefix) || v.Port != int(t.Port) {
+		if !ok || strings.HasPrefix(v.Name, inv.stamps.TunnelPrefix) || v.Index == inv.Misnamed[t.Device].Index || v.Port != int(t.Port) {
 			continue
 		}
 		if v.FlowBased || int(t.VNI) <= v.VxlanId && v.VxlanId <= int(t.LastVNI) {
@@ -200,7 +211,7 @@ func CheckTunnel(inv *Links, t Overlay) error {
 
 // VXLANMTU returns what the VXLAN device may carry on the link of its VTEP.
 func VXLANMTU(inv *Links, n *Node, t Overlay) (int, error) {
-	lower := inv.byIndex(n.Holding(t.VTEP))
+	lower := inv.ByIndex(n.Holding(t.VTEP))
 	if lower == nil {
 		return 0, fmt.Errorf("tunnel: no interface has the VTEP address %s", t.VTEP)
 	}
@@ -229,7 +240,7 @@ func (k *Kernel) EnsureBridge(inv *Links, p *plan.Plan, ipv4, ipv6 bool) error {
 			return err
 		}
 	}
-	if err := k.ownDeviceSettings(l.Attrs().Index, ipv4, ipv6); err != nil || l.Attrs().Flags&net.FlagUp != 0 {
+	if err := errors.Join(k.setAlias(l, k.stamps.Bridge), k.ownDeviceSettings(l.Attrs().Index, ipv4, ipv6)); err != nil || l.Attrs().Flags&net.FlagUp != 0 {
 		return err
 	}
 	return k.SetUp(l)
@@ -290,7 +301,7 @@ func (k *Kernel) EnsureVXLAN(inv *Links, t Overlay, mtu int, ipv4, ipv6 bool) er
 		}
 		k.record("set MTU %d of %s, it was %d", mtu, t.Device, l.Attrs().MTU)
 	}
-	return k.ownDeviceSettings(l.Attrs().Index, ipv4, ipv6)
+	return errors.Join(k.setAlias(l, t.Device), k.ownDeviceSettings(l.Attrs().Index, ipv4, ipv6))
 }
 
 // clear deletes another device of Weft's that receives what a tunnel is to: one of
@@ -341,6 +352,27 @@ func (k *Kernel) setMAC(l netlink.Link, mac plan.MAC) error {
 		return fmt.Errorf("set MAC %s of %s: %w", mac, l.Attrs().Name, err)
 	}
 	k.record("set MAC %s of %s", mac, l.Attrs().Name)
+	return nil
+}
+
+// setAlias has a device say that it is the one of Weft's that ought to have a name.
+func (k *Kernel) setAlias(l netlink.Link, name string) error {
+	if Whose(l) == name {
+		return nil
+	}
+	if err := k.LinkSetAlias(l, deviceAlias+name); err != nil {
+		return fmt.Errorf("set the alias %q of %s: %w", deviceAlias+name, l.Attrs().Name, err)
+	}
+	k.record("set the alias %q of %s", deviceAlias+name, l.Attrs().Name)
+	return nil
+}
+
+// setDown takes an interface down, unless it is gone.
+func (k *Kernel) setDown(l netlink.Link) error {
+	if err := k.LinkSetDown(l); err != nil && !Gone(err) {
+		return fmt.Errorf("set %s down: %w", l.Attrs().Name, err)
+	}
+	k.record("set %s down", l.Attrs().Name)
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,18 +12,32 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/weftnet/weft/datapath"
-	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/podlink"
 )
 
-// Whose an interface is does not hang on its name, as anybody may change that: the alias of
-// a pod's says it, and of others what was known of their index before. All else that Weft
-// writes goes by names. So interfaces get back the names that they ought to have before
-// anything else is looked at. One whose name another's interface has is as if it was
-// missing until that is gone.
+// Whose an interface is does not hang on its name, as anybody may change that: its alias says
+// it, that of a pod's interface and that of each of Weft's own devices. Of one without it says
+// so what was known of its index before. All else that Weft writes goes by names. So interfaces
+// get back the names that they ought to have before anything else is looked at. One whose name
+// another's interface has is as if it was missing until that is gone.
 //
-// Whoever is killed between two renames remembers nothing. So each name that Weft gives tells
-// whose the interface may be, and what it is tells the rest: see Recognize.
+// Whoever is killed between two renames remembers nothing, and needs nothing but the aliases.
+
+// deviceAlias begins the alias of one of Weft's devices. Its name follows, which tells it from
+// those of other data planes.
+const deviceAlias = "weft device "
+
+// Whose returns the name that an interface ought to have by what its alias says, whatever it
+// is called now. It is empty where that says nothing.
+func Whose(l netlink.Link) string {
+	if l.Type() == BridgeKind || l.Type() == VXLANKind {
+		if name, ok := strings.CutPrefix(l.Attrs().Alias, deviceAlias); ok {
+			return name
+		}
+		return ""
+	}
+	return podlink.Belongs(l)
+}
 
 // Known are the names that interfaces had when they were known last, by their indexes.
 type Known map[int]string
@@ -34,8 +49,16 @@ type Misnamed struct {
 	Index int
 	// Holder is the index of the interface that has the other name.
 	Holder int
-	// Copy says that it claims to be what an older one is.
+	// Copy says that it claims to be what another one is.
 	Copy bool
+	link netlink.Link
+}
+
+// Is reports whether an interface is the one that could not have its name, and no other that
+// has got its index since.
+func (m Misnamed) Is(l netlink.Link) bool {
+	a, was := l.Attrs(), m.link.Attrs()
+	return a.Index == was.Index && l.Type() == m.link.Type() && a.ParentIndex == was.ParentIndex && slices.Equal(a.HardwareAddr, was.HardwareAddr)
 }
 
 // Over reports whether it is over for the interface that ought to be called right, as far
@@ -43,7 +66,7 @@ type Misnamed struct {
 func (m Misnamed) Over(right string, told map[int]bool, find func(index int) (netlink.Link, error)) bool {
 	if _, ok := told[m.Index]; ok {
 		l, err := find(m.Index)
-		if err != nil || m.Copy && podlink.Belongs(l) != right || !m.Copy && l.Attrs().Name != m.Name {
+		if err != nil || m.Copy && Whose(l) != right || !m.Copy && l.Attrs().Name != m.Name {
 			return true
 		}
 	}
@@ -63,50 +86,29 @@ func (m Misnamed) Problem(right string) error {
 	return fmt.Errorf("it is called %s now, as another's interface has its name: delete that (ip link del %s), or give it another name", m.Name, right)
 }
 
-// right returns the name that an interface ought to have, where it is known. What was known
-// of its index counts only where it still wears the data plane's stamps: the group, or a
-// device's kind.
+// right returns the name that an interface ought to have, where it is known. It is empty for
+// what is another data plane's device now.
 func (k *Kernel) right(l netlink.Link, known Known) string {
-	if name := podlink.Belongs(l); name != "" {
-		return name
+	name := Whose(l)
+	switch {
+	case name == "":
+		return known[l.Attrs().Index]
+	case l.Type() == BridgeKind && name != k.stamps.Bridge, l.Type() == VXLANKind && !strings.HasPrefix(name, k.stamps.TunnelPrefix):
+		return ""
 	}
-	name := known[l.Attrs().Index]
-	if l.Attrs().Group == k.stamps.Group || l.Type() == VXLANKind || l.Type() == BridgeKind && name == k.stamps.Bridge {
-		return name
-	}
-	return ""
+	return name
 }
 
-// Recognize adds the names of a plan's devices that are known by what they are alone: a
-// tunnel's device receives what the tunnel should, and the bridge has the first gateway's
-// MAC address. That counts of a device only where its name is one that exchanges of names
-// may leave it, and where nothing of the right name is known, or is as good.
-func (k *Kernel) Recognize(inv *Links, p *plan.Plan, known Known) {
-	wanted := map[string]func(netlink.Link) bool{}
-	if len(p.Local.Pools) > 0 {
-		mac := plan.MACOf(p.Local.Pools[0].Gateway)
-		wanted[k.stamps.Bridge] = func(l netlink.Link) bool { return isBridge(l, mac) }
+// claim is how much speaks for it that an interface is what ought to have a name, where
+// several may be. What was known before says most.
+func (k *Kernel) claim(l netlink.Link, name string, known Known) int {
+	switch device := name == k.stamps.Bridge || strings.HasPrefix(name, k.stamps.TunnelPrefix); {
+	case known[l.Attrs().Index] == name:
+		return 3
+	case device && l.Attrs().Name == name:
+		return 2
 	}
-	for _, t := range Overlays(k.stamps, p) {
-		wanted[t.Device] = func(l netlink.Link) bool {
-			v, ok := l.(*netlink.Vxlan)
-			return ok && specOf(v) == specFor(t)
-		}
-	}
-	left := func(name string) bool {
-		return wanted[name] != nil || podlink.IsHostName(name) || strings.HasPrefix(name, k.aside())
-	}
-	for name, is := range wanted {
-		if l, ok := inv.ByName[name]; ok && is(l) || slices.Contains(slices.Collect(maps.Values(known)), name) {
-			continue
-		}
-		for _, l := range inv.All {
-			if a := l.Attrs(); left(a.Name) && is(l) && known[a.Index] == "" {
-				known[a.Index] = name
-				break
-			}
-		}
-	}
+	return podlink.Claim(l, name)
 }
 
 // rename is a step on the way to right names.
@@ -178,7 +180,8 @@ func (k *Kernel) aside() string { return k.stamps.TunnelPrefix + "_" }
 // devices, out of others' bridges. It reports whether anything was changed, and those that
 // cannot have their names, by these.
 func (k *Kernel) PutBack(inv *Links, known Known) (changed bool, misnamed map[string]Misnamed, err error) {
-	own, copies := podlink.Owners(inv.All, func(l netlink.Link) string { return k.right(l, known) })
+	own, copies := podlink.Owners(inv.All, func(l netlink.Link) string { return k.right(l, known) },
+		func(l netlink.Link, name string) int { return k.claim(l, name, known) })
 	named, right := make(map[string]int, len(inv.All)), make(map[int]string, len(own))
 	for _, l := range inv.All {
 		named[l.Attrs().Name] = l.Attrs().Index
@@ -187,7 +190,7 @@ func (k *Kernel) PutBack(inv *Links, known Known) (changed bool, misnamed map[st
 		right[l.Attrs().Index] = name
 	}
 	steps, stuck := renames(named, right, func(index int) string {
-		if podlink.Belongs(inv.byIndex(index)) != "" {
+		if podlink.Belongs(inv.ByIndex(index)) != "" {
 			return podAside
 		}
 		return k.aside()
@@ -195,19 +198,26 @@ func (k *Kernel) PutBack(inv *Links, known Known) (changed bool, misnamed map[st
 	var errs []error
 	for _, step := range steps {
 		changed = true
-		if errs = append(errs, k.rename(inv.byIndex(step.index), step.to)); errs[len(errs)-1] != nil {
+		if errs = append(errs, k.rename(inv.ByIndex(step.index), step.to)); errs[len(errs)-1] != nil {
 			break // the steps behind it need the name
 		}
 	}
 	misnamed = map[string]Misnamed{}
 	for _, l := range copies {
 		name := k.right(l, known)
-		misnamed[name] = Misnamed{Name: l.Attrs().Name, Index: l.Attrs().Index, Holder: own[name].Attrs().Index, Copy: true}
+		misnamed[name] = Misnamed{Name: l.Attrs().Name, Index: l.Attrs().Index, Holder: own[name].Attrs().Index, Copy: true, link: l}
 	}
 	for _, index := range stuck {
 		name := right[index]
-		misnamed[name] = Misnamed{Name: own[name].Attrs().Name, Index: index, Holder: named[name]}
+		l := own[name]
+		misnamed[name] = Misnamed{Name: l.Attrs().Name, Index: index, Holder: named[name], link: l}
+		// What comes out of a tunnel is guarded by the name of its device.
+		if l.Type() == VXLANKind && l.Attrs().Flags&net.FlagUp != 0 {
+			changed = true
+			errs = append(errs, k.setDown(l))
+		}
 	}
+	inv.Misnamed = misnamed
 	devices := inv.OwnLinks()
 	for _, l := range inv.All {
 		if l.Attrs().MasterIndex == 0 || !slices.Contains(devices, l.Attrs().Index) && l.Attrs().Group != k.stamps.Group {
