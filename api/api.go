@@ -118,10 +118,12 @@ type ClusterConfig struct {
 type ClusterConfigSpec struct {
 	// Plugin names the plug-in, "openshift-subnet" or "flannel", or one of them
 	// with policies, "openshift-networkpolicy" or "flannel-networkpolicy".
-	// Default "openshift-subnet".
+	// Empty means the one that nodes use, or "openshift-subnet" in a cluster that uses none
+	// yet.
 	Plugin string `json:"plugin,omitempty"`
 	// PluginNodes are the nodes that change to Plugin for now, at most 1000. The others
-	// stay with the plug-in that they use, for as long as one likes. Empty means all.
+	// stay with the plug-in that they use, for as long as one likes. Empty means all, or, where
+	// Plugin is empty, too, those that changed already.
 	PluginNodes []string `json:"pluginNodes,omitempty"`
 	// DataPlane names the data plane, "linux". Default "linux".
 	DataPlane string `json:"dataPlane,omitempty"`

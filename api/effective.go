@@ -6,7 +6,8 @@ import (
 	"github.com/weftnet/weft/registry"
 )
 
-// What holds where a ClusterConfig says nothing.
+// What holds where a ClusterConfig says nothing. DefaultPlugin is for a cluster that uses no
+// plug-in yet, see AskedPlugin.
 const (
 	DefaultPlugin    = "openshift-subnet"
 	DefaultDataPlane = "linux"
@@ -22,7 +23,7 @@ func Effective(o registry.Object) *ClusterConfig {
 		c.Name = DefaultName
 	}
 	c = c.DeepCopyObject().(*ClusterConfig)
-	c.Spec.Plugin = cmp.Or(c.Spec.Plugin, DefaultPlugin)
+	c.Spec.Plugin, c.Spec.PluginNodes = AskedPlugin(c)
 	c.Spec.DataPlane = cmp.Or(c.Spec.DataPlane, DefaultDataPlane)
 	return c
 }

@@ -39,13 +39,32 @@ func ForcedPlugin(config *ClusterConfig) string {
 	return name
 }
 
+// AskedPlugin returns the plug-in that a configuration asks for, and for which nodes, all if
+// that is empty. An empty spec.plugin asks for nothing else than what nodes use: the plug-in
+// of the status, or, where some nodes use another before the others, that one for these. So
+// who writes a configuration and leaves the plug-in out does not change it. DefaultPlugin is
+// for a cluster that uses none yet.
+func AskedPlugin(config *ClusterConfig) (plugin string, nodes []string) {
+	spec, s := config.Spec, config.Status
+	switch {
+	case spec.Plugin != "":
+		return spec.Plugin, spec.PluginNodes
+	case len(s.PluginNodes) > 0 && s.PreparedPlugin != "" && s.PreparedPlugin != s.Plugin:
+		if len(spec.PluginNodes) > 0 {
+			return s.PreparedPlugin, spec.PluginNodes
+		}
+		return s.PreparedPlugin, slices.Clone(s.PluginNodes)
+	}
+	return cmp.Or(s.Plugin, DefaultPlugin), spec.PluginNodes
+}
+
 // Wish identifies what a configuration asks for of plug-ins: which one, and by digests on
 // which nodes, and by which annotation that is forced. Two that ask for the same have the
 // same.
 func Wish(config *ClusterConfig) string {
-	wish := cmp.Or(config.Spec.Plugin, DefaultPlugin)
-	if len(config.Spec.PluginNodes) > 0 {
-		wish += " on " + digest(config.Spec.PluginNodes...)
+	wish, nodes := AskedPlugin(config)
+	if len(nodes) > 0 {
+		wish += " on " + digest(nodes...)
 	}
 	if force := config.Annotations[ForcePluginAnnotation]; force != "" {
 		wish += " forced " + digest(force)
@@ -96,14 +115,14 @@ func PluginOf(config *ClusterConfig, node string) string { return PluginsOf(conf
 // PluginsOf is PluginOf for whoever asks of many nodes: what it costs to ask of one does not
 // grow with how many spec.pluginNodes names.
 func PluginsOf(config *ClusterConfig) func(node string) string {
-	wanted := cmp.Or(config.Spec.Plugin, DefaultPlugin)
+	wanted, nodes := AskedPlugin(config)
 	used := cmp.Or(config.Status.Plugin, wanted)
 	first := make(map[string]bool) // says of those in status.pluginNodes whether they are asked for
 	if config.Status.PreparedPlugin == wanted {
 		for _, name := range config.Status.PluginNodes {
-			first[name] = len(config.Spec.PluginNodes) == 0
+			first[name] = len(nodes) == 0
 		}
-		for _, name := range config.Spec.PluginNodes {
+		for _, name := range nodes {
 			if _, told := first[name]; told {
 				first[name] = true
 			}

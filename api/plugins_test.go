@@ -81,6 +81,32 @@ func TestPluginReport(t *testing.T) {
 	}
 }
 
+// TestAskedPlugin says what an empty spec.plugin asks for: nothing else than what nodes use.
+func TestAskedPlugin(t *testing.T) {
+	some := ClusterConfigStatus{Plugin: "a", PreparedPlugin: "b", Plugins: []string{"a", "b"}, PluginNodes: []string{"node2"}}
+	for name, test := range map[string]struct {
+		spec   ClusterConfigSpec
+		status ClusterConfigStatus
+		want   string
+	}{
+		"a cluster that uses none yet":      {want: "openshift-subnet []"},
+		"a cluster that uses one":           {status: ClusterConfigStatus{Plugin: "a", PreparedPlugin: "a", Plugins: []string{"a"}}, want: "a []"},
+		"nodes load another":                {status: ClusterConfigStatus{Plugin: "a", Plugins: []string{"a", "b"}, LoadingPlugins: []string{"b"}}, want: "a []"},
+		"some use another":                  {status: some, want: "b [node2]"},
+		"some use another, and others, too": {spec: ClusterConfigSpec{PluginNodes: []string{"node1", "node2"}}, status: some, want: "b [node1 node2]"},
+		"one that is named":                 {spec: ClusterConfigSpec{Plugin: "a"}, status: some, want: "a []"},
+	} {
+		c := &ClusterConfig{Spec: test.spec, Status: test.status}
+		plugin, nodes := AskedPlugin(c)
+		if got := fmt.Sprint(plugin, " ", nodes); got != test.want {
+			t.Errorf("%s: it asks for %s, and not %s", name, got, test.want)
+		}
+		if Wish(c) != Wish(Effective(c)) {
+			t.Errorf("%s: with its defaults it is another wish", name)
+		}
+	}
+}
+
 // TestPluginOf says what nodes use at each stage of a change.
 func TestPluginOf(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -101,7 +127,8 @@ func TestPluginOf(t *testing.T) {
 		"others are to follow":   {ClusterConfigSpec{Plugin: "b"}, ClusterConfigStatus{Plugin: "a", PreparedPlugin: "b", Plugins: []string{"a", "b"}, PluginNodes: []string{"node2"}}, "a b [a b]"},
 		"another was prepared":   {ClusterConfigSpec{Plugin: "c"}, ClusterConfigStatus{Plugin: "a", PreparedPlugin: "b", Plugins: []string{"a", "b"}}, "a a [a b]"},
 		"back to what it was":    {ClusterConfigSpec{Plugin: "a"}, ClusterConfigStatus{Plugin: "a", PreparedPlugin: "b", Plugins: []string{"a", "b"}}, "a a [a b]"},
-		"the default is meant":   {ClusterConfigSpec{}, ClusterConfigStatus{Plugin: "a", PreparedPlugin: "openshift-subnet", Plugins: []string{"a", "openshift-subnet"}}, "a a [a openshift-subnet]"},
+		"nothing asked for":      {ClusterConfigSpec{}, ClusterConfigStatus{Plugin: "a", PreparedPlugin: "b", Plugins: []string{"a", "b"}, PluginNodes: []string{"node2"}}, "a b [a b]"},
+		"no plug-in, for others": {ClusterConfigSpec{PluginNodes: []string{"node1"}}, ClusterConfigStatus{Plugin: "a", PreparedPlugin: "b", Plugins: []string{"a", "b"}, PluginNodes: []string{"node2"}}, "a a [a b]"},
 		"some, of what all have": {ClusterConfigSpec{Plugin: "b", PluginNodes: []string{"node2"}}, ClusterConfigStatus{Plugin: "b", Plugins: []string{"b"}}, "b b [b]"},
 	} {
 		c := &ClusterConfig{Spec: test.spec, Status: test.status}

@@ -24,6 +24,7 @@ import (
 	"github.com/weftnet/weft/explain"
 	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/plugin"
+	"github.com/weftnet/weft/plugin/change"
 	"github.com/weftnet/weft/plugin/plugins"
 	"github.com/weftnet/weft/registry"
 )
@@ -92,7 +93,8 @@ touched. All documents are checked before the first is written.`,
 	return cmd
 }
 
-// unmetWish says what means nothing of a ClusterConfig that was applied.
+// unmetWish says that a ClusterConfig that was applied asks for another plug-in than the
+// cluster uses, and what of it means nothing.
 func unmetWish(ctx context.Context, reg daemon.Registry, targets []target) []string {
 	if !slices.ContainsFunc(targets, func(t target) bool { return t.kind.Plural == api.ClusterConfigKind.Plural }) {
 		return nil
@@ -101,11 +103,30 @@ func unmetWish(ctx context.Context, reg daemon.Registry, targets []target) []str
 	if err := readInto(ctx, reg, objects, api.ClusterConfigKind, api.Node); err != nil {
 		return []string{"whether the cluster has what clusterconfig " + api.DefaultName + " names is not known: " + err.Error()}
 	}
-	var warnings []string
-	for _, text := range unmet(configOf(objects), explain.Cluster{Objects: objects, Plugin: plugins.Finder(reg.Serves)}) {
+	config := configOf(objects)
+	warnings := otherPlugin(config)
+	for _, text := range unmet(config, explain.Cluster{Objects: objects, Plugin: plugins.Finder(reg.Serves)}) {
 		warnings = append(warnings, fmt.Sprintf("clusterconfig %s: %s", api.DefaultName, text))
 	}
 	return warnings
+}
+
+// otherPlugin says that a configuration asks for another plug-in than nodes use, or takes back
+// that they change to another: who applies one may have meant something else.
+func otherPlugin(config *api.ClusterConfig) []string {
+	used, asked := usedPlugin(config), config.Spec.Plugin
+	others := slices.DeleteFunc(api.PluginMix(config), func(name string) bool { return name == used })
+	switch {
+	case asked != used:
+		on := ""
+		if some := config.Spec.PluginNodes; len(some) > 0 {
+			on = " on " + printable.Few(some, 0)
+		}
+		return []string{fmt.Sprintf("clusterconfig %s: it asks for plug-in %s%s, and the cluster uses %s; how far that change is says weft plugin status", config.Name, asked, on, used)}
+	case len(others) > 0 && change.IsBack(config):
+		return []string{fmt.Sprintf("clusterconfig %s: it asks for plug-in %s, so the change to %s is taken back; how far that is says weft plugin status", config.Name, asked, strings.Join(others, ", "))}
+	}
+	return nil
 }
 
 // unenforced says which policies nobody enforces after objects were applied or

@@ -71,7 +71,7 @@ func newDelete(c *connection) *cobra.Command {
 				errs = append(errs, err)
 			}
 		}
-		// Without a ClusterConfig the plug-in is the default one.
+		// Without a ClusterConfig nodes go on with what they use, which may be the default one.
 		for _, w := range unenforced(cmd.Context(), reg, configs) {
 			printable.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", printable.Brief(w))
 		}

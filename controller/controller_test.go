@@ -235,10 +235,10 @@ func TestPluginChanges(t *testing.T) {
 			d.wants(want)
 		}
 		wants("+a:other")
-		configure(t, r, "") // the default; there are no nodes to wait for
-		wants("+a:openshift-subnet -a:other")
-		configure(t, r, "openshift-subnet") // the same
+		configure(t, r, "") // nothing else than what is used
 		wants("")
+		configure(t, r, "openshift-subnet") // there are no nodes to wait for
+		wants("+a:openshift-subnet -a:other")
 		configure(t, r, "idle")
 		wants("-a:openshift-subnet")
 		configure(t, r, "othr")

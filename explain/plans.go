@@ -138,7 +138,8 @@ func Config(objects registry.Objects, find func(name string) (plugin.Plugin, err
 // config is Config. A node that says nothing knows nothing of what others use, and goes by
 // unsaid, the configuration as it is. That is nil where there is no difference.
 func config(objects registry.Objects, find func(name string) (plugin.Plugin, error)) (said, unsaid *api.ClusterConfig) {
-	said = api.Effective(objects.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName}))
+	o := objects.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName})
+	said = api.Effective(o)
 	if said.Status.Plugin != "" {
 		return said, nil
 	}
@@ -166,6 +167,9 @@ func config(objects registry.Objects, find func(name string) (plugin.Plugin, err
 	}
 	if s.Plugin == "" {
 		return said, nil
+	}
+	if c, ok := o.(*api.ClusterConfig); !ok || c == nil || c.Spec.Plugin == "" {
+		said.Spec.Plugin = s.Plugin // nothing else is asked for
 	}
 	return said, unsaid
 }

@@ -10,7 +10,8 @@
 // beside the one they use. Once all say that this is whole there, it is prepared, and
 // nodes give new pods its addresses; old ones keep theirs. A plug-in that nobody uses
 // stays in the mix while a pod lives on its addresses, and then leaves. Whoever asks
-// for another plug-in meanwhile, as for the old one, is at one of these stages already.
+// for another plug-in meanwhile, as for the old one, is at one of these stages already. Who
+// asks for none asks for nothing else than what nodes use (api.AskedPlugin).
 //
 // # Why nothing in the mix is missing
 //
@@ -168,7 +169,9 @@ func Next(c Cluster) api.ClusterConfigStatus {
 
 // decide returns the status by what Against says.
 func decide(c Cluster) api.ClusterConfigStatus {
-	n := next{Cluster: c, wanted: cmp.Or(c.Config.Spec.Plugin, api.DefaultPlugin)}
+	asks := c.Config.Spec.Plugin != ""
+	c.Config = api.Effective(c.Config)
+	n := next{Cluster: c, wanted: c.Config.Spec.Plugin}
 	n.status = c.Config.DeepCopyObject().(*api.ClusterConfig).Status
 	n.status.DecidedWish = api.Wish(c.Config)
 	n.forced = api.ForcedPlugin(c.Config) == n.wanted
@@ -179,6 +182,11 @@ func decide(c Cluster) api.ClusterConfigStatus {
 	n.readReports()
 	if n.status.Plugin == "" {
 		n.begin()
+		if !asks {
+			n.wanted = n.status.Plugin
+			n.Config.Spec.Plugin = n.wanted
+			n.status.DecidedWish = api.Wish(n.Config)
+		}
 		n.count()
 		n.say(n.unmet(n.describe()))
 		return n.status
@@ -450,11 +458,12 @@ var (
 // back already goes on that way, however often one asks; where only some nodes come back,
 // that is a change like any other.
 func Back(config *api.ClusterConfig) (string, error) {
-	s, wanted := config.Status, cmp.Or(config.Spec.Plugin, api.DefaultPlugin)
+	s := config.Status
+	wanted, some := api.AskedPlugin(config)
 	switch {
 	case s.Plugin == "":
 		return "", ErrUnknown
-	case IsBack(config) && len(config.Spec.PluginNodes) == 0:
+	case IsBack(config) && len(some) == 0:
 		return wanted, nil
 	case s.Plugin == wanted && s.PreparedPlugin == wanted && len(s.LoadingPlugins) == 0:
 		if s.PreviousPlugin == "" && len(s.Plugins) > 1 {
@@ -684,7 +693,8 @@ func (n *next) describe() (reason, message string) {
 // IsBack reports whether a change is being taken back: nodes come back to what they used
 // before it, or are to.
 func IsBack(config *api.ClusterConfig) bool {
-	s, wanted := config.Status, cmp.Or(config.Spec.Plugin, api.DefaultPlugin)
+	s := config.Status
+	wanted, _ := api.AskedPlugin(config)
 	// What is but loading nodes were to change to, and do no more.
 	return len(s.Plugins) > 1 && (wanted == s.PreviousPlugin || wanted == s.Plugin && s.PreviousPlugin == "" && (s.TakenBack || len(s.LoadingPlugins) > 0))
 }
@@ -738,13 +748,13 @@ func (n *next) others() string {
 // spec.pluginNodes names and there are not, or for a plug-in that all use, and a plug-in that
 // is to be forced.
 func Unmet(config *api.ClusterConfig, nodes map[string]bool, unknown func(plugin string) error) (out []string) {
-	absent := slices.DeleteFunc(slices.Clone(config.Spec.PluginNodes), func(name string) bool { return nodes[name] })
+	wanted, some := api.AskedPlugin(config)
+	absent := slices.DeleteFunc(slices.Clone(some), func(name string) bool { return nodes[name] })
 	if len(absent) > 0 {
 		out = append(out, "spec.pluginNodes names "+printable.Few(absent, 0)+", of which there is no Node (see: weft get nodes)")
 	}
-	wanted := cmp.Or(config.Spec.Plugin, api.DefaultPlugin)
-	if len(config.Spec.PluginNodes) > 0 && config.Status.Plugin == wanted {
-		out = append(out, fmt.Sprintf("spec.pluginNodes means nothing, as %s is what all nodes use that are not told otherwise: empty it", wanted))
+	if len(some) > 0 && config.Status.Plugin == wanted {
+		out = append(out, fmt.Sprintf("spec.pluginNodes means nothing, as %s is what all nodes use that are not told otherwise: empty it (weft plugin change %s)", wanted, wanted))
 	}
 	switch name := api.ForcedPlugin(config); {
 	case name == "" || name == wanted:

@@ -21,7 +21,7 @@ import (
 // TestStories goes through changes line by line, and writes down what the status
 // becomes where that is something else than before:
 //
-//	spec PLUGIN [NODE...]   what the user asks for
+//	spec PLUGIN [NODE...]   what the user asks for; "-", or nothing at all, is an empty plug-in
 //	force PLUGIN            the annotation; without a plug-in it goes
 //	node NAME [REPORT]      a Node with what its agent says; "is ready" is the report of
 //	                        one that does all that the status says
@@ -51,7 +51,7 @@ func TestStories(t *testing.T) {
 			words = append(words[1:], "")
 			switch verb, _, _ := strings.Cut(line, " "); strings.TrimSpace(verb) {
 			case "spec":
-				config.Spec.Plugin, config.Spec.PluginNodes = words[0], slices.Clone(words[1:max(1, len(words)-1)])
+				config.Spec.Plugin, config.Spec.PluginNodes = strings.TrimPrefix(words[0], "-"), slices.Clone(words[1:max(1, len(words)-1)])
 				config.Generation++
 			case "force":
 				config.Annotations = map[string]string{api.ForcePluginAnnotation: rest}

@@ -154,7 +154,7 @@ var began = time.Date(2026, 1, 5, 10, 0, 0, 0, time.UTC)
 
 func step(r registry.Registry, against func(Question) (Objections, error), now time.Time) error {
 	_, err := Step(context.Background(), r, func(*api.ClusterConfig) Cluster {
-		return Cluster{Unknown: known("abc"), Against: against, Now: metav1.NewTime(now)}
+		return Cluster{Unknown: known("abc " + api.DefaultPlugin), Against: against, Now: metav1.NewTime(now)}
 	})
 	return err
 }
@@ -265,15 +265,16 @@ func (w *world) ends() error {
 		return err
 	}
 	c := end.config()
-	want := []string{c.Spec.Plugin}
-	if len(c.Spec.PluginNodes) > 0 && c.Status.Plugin != c.Spec.Plugin {
-		want = inOrder(c.Spec.Plugin, c.Status.Plugin)
+	asked, some := api.AskedPlugin(c)
+	want := []string{asked}
+	if len(some) > 0 && c.Status.Plugin != asked {
+		want = inOrder(asked, c.Status.Plugin)
 	}
 	if !slices.Equal(c.Status.Plugins, want) {
 		return fmt.Errorf("in the end the mix is %v, and not %v", c.Status.Plugins, want)
 	}
 	for _, a := range end.agents {
-		if a.uses != api.PluginOf(c, a.name) || c.Spec.PluginNodes == nil && a.uses != c.Spec.Plugin {
+		if a.uses != api.PluginOf(c, a.name) || len(some) == 0 && a.uses != asked {
 			return fmt.Errorf("in the end %s uses %s", a.name, a.uses)
 		}
 	}
@@ -450,6 +451,8 @@ func TestAllInterleavings(t *testing.T) {
 		{"a node comes between the calls of a controller", 1, 1, 2, 5_000, false, [][]string{{"a"}, {"b"}}, 0, 1, 0, 0},
 		{"agents that start anew", 2, 1, 2, 5_000, true, [][]string{{"a"}, {"b"}, {"b", "node1"}}, 0, 0, 0, 2},
 		{"an agent starts anew while the status is lost", 2, 1, 1, 5_000, true, [][]string{{"a"}, {"b"}}, 1, 0, 0, 2},
+		{"who asks for nothing", 2, 1, 3, 5_000, true, [][]string{{"b"}, {"b", "node1"}, {""}, {"", "node2"}}, 0, 0, 0, 0},
+		{"who asks for nothing, and the status is lost", 1, 1, 2, 5_000, true, [][]string{{"b"}, {""}}, 1, 0, 0, 0},
 		{"forced", 2, 1, 3, 5_000, true, [][]string{{"a"}, {"b!"}, {"b", "node1"}}, 0, 1, 0, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -520,7 +523,7 @@ func TestRandom(t *testing.T) {
 			}
 			return o, err
 		}
-		wants := [][]string{{"a"}, {"b"}, {"c"}, {"d"}, {"b", "node1"}, {"c", "node2", "node9"}, {"a", "node3"}}
+		wants := [][]string{{"a"}, {"b"}, {"c"}, {"d"}, {"b", "node1"}, {"c", "node2", "node9"}, {"a", "node3"}, {""}, {"", "node2"}}
 		// What is forced nodes do before they report, so that nobody knows if it is lost then.
 		if !w.lossy && rapid.Bool().Draw(t, "forces") {
 			wants = append(wants, []string{"a!"}, []string{"c!"}, []string{"b!", "node2"})
