@@ -372,12 +372,6 @@ func (p *changing) plan(config *api.ClusterConfig, nodes int) string {
 	if p.made {
 		made = fmt.Sprintf("There is no ClusterConfig: one %s made, with spec.plugin %s and the defaults of all else. ", is, p.name)
 	}
-	count := func(n int) string {
-		if n == 1 {
-			return "1 node " + changes
-		}
-		return fmt.Sprintf("%d nodes %s", n, change)
-	}
 	used := usedPlugin(config)
 	if p.back() && p.name != used {
 		made += fmt.Sprintf("The change to %s %s taken back: ", used, is)
@@ -402,7 +396,7 @@ func (p *changing) plan(config *api.ClusterConfig, nodes int) string {
 		when = "whether all nodes are ready for it or not"
 	}
 	if len(p.nodes) == 0 {
-		return made + fmt.Sprintf("%s from %s to %s, %s.", count(nodes), used, p.name, when)
+		return made + fmt.Sprintf("%d %s %s from %s to %s, %s.", nodes, word(nodes, "node", "nodes"), word(nodes, changes, change), used, p.name, when)
 	}
 	rest := "the others stay"
 	if config.Spec.Plugin == p.name {
@@ -411,7 +405,15 @@ func (p *changing) plan(config *api.ClusterConfig, nodes int) string {
 			rest = fmt.Sprintf("back to %s, as they are named no more, go: %s; %s", used, printable.Few(back, 0), rest)
 		}
 	}
-	return made + fmt.Sprintf("%s of %d nodes (%s) from %s to %s, %s; %s.", count(len(p.some())), nodes, printable.Few(p.some(), 0), used, p.name, when, rest)
+	return made + fmt.Sprintf("%d of %d nodes (%s) %s from %s to %s, %s; %s.", len(p.some()), nodes, printable.Few(p.some(), 0), word(len(p.some()), changes, change), used, p.name, when, rest)
+}
+
+// word returns the form of a word for so many.
+func word(n int, one, many string) string {
+	if n == 1 {
+		return one
+	}
+	return many
 }
 
 // back reports whether what is asked for is that a change be taken back, in these words or

@@ -677,8 +677,8 @@ func (n *next) describe() (reason, message string) {
 				these = append(these, node.Name)
 			}
 		}
-		return api.PluginWaiting, fmt.Sprintf("%d of %d nodes %s %s, as spec.pluginNodes says (%s), and the others %s until it is empty, or spec.plugin is %s again",
-			len(these), len(n.Nodes), verb(len(these), "uses", "use"), n.wanted, cmp.Or(printable.Few(these, 0), "none"), s.Plugin, s.Plugin)
+		return api.PluginWaiting, fmt.Sprintf("%d of %d nodes %s %s, as spec.pluginNodes says (%s), and the others %s: weft plugin change %s has all follow, and weft plugin change %s has all come back",
+			len(these), len(n.Nodes), verb(len(these), "uses", "use"), n.wanted, cmp.Or(printable.Few(these, 0), "none"), s.Plugin, n.wanted, s.Plugin)
 	}
 	message = "all nodes use " + n.wanted
 	if n.back() {
