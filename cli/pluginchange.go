@@ -51,14 +51,15 @@ until the old plug-in has left.
 --wait prints what the controller says and what each node is at, and ends once the nodes
 use the plug-in and the controller says so, too.
 
-A change that would cut pods off, or leave policies without effect, is refused, and so
-is --dry-run, which shows the same and changes nothing. --force does it all the same,
-and does not wait for nodes that are not ready, which are cut off from what others
-changed.
+A change that would cut pods off, or leave policies without effect, is refused.
+--dry-run shows what speaks against a change, and changes nothing. --force changes all
+the same. It waits 10 seconds at most for nodes whose agents run to get ready, and for
+no others: who is not ready then is cut off from what others changed.
 
 The exit code is 0 if the change was asked for (with --wait: if all its nodes use the
-plug-in), 1 if it is refused, or the command ends before it is done, as when it is
-interrupted, and 2 on errors. The change goes on without the command.`,
+plug-in), 1 if it is refused (with --dry-run: if it would be), or the command ends
+before it is done, as when it is interrupted, and 2 on errors. The change goes on
+without the command.`,
 		Example: `  weft plugin change flannel --dry-run
   weft plugin change flannel --node node1,node2 --wait
   weft plugin change flannel --wait
@@ -78,7 +79,7 @@ interrupted, and 2 on errors. The change goes on without the command.`,
 	f.StringSliceVar(&flags.nodes, "node", nil, "`NODES` that change for now, separated by commas; the flag may be repeated (default: all)")
 	f.BoolVar(&flags.wait, "wait", false, "wait until the nodes use it, and show how far they are")
 	f.DurationVar(&flags.timeout, "timeout", 0, "`TIME` to wait at most (default: as long as it takes)")
-	f.BoolVar(&flags.force, "force", false, "whatever speaks against it, and without waiting for nodes that are not ready")
+	f.BoolVar(&flags.force, "force", false, "whatever speaks against it, waiting 10s at most for nodes whose agents run to get ready, and for no others")
 	f.BoolVar(&flags.abort, "abort", false, "take back the change that is going on")
 	cmd.RegisterFlagCompletionFunc("node", func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 		return c.names(cmd, api.Node, ""), cobra.ShellCompDirectiveNoFileComp
@@ -365,9 +366,9 @@ func (p *changing) once(format string, args ...any) {
 // plan says what is being done, or would be, by the configuration of before and how many
 // nodes there are.
 func (p *changing) plan(config *api.ClusterConfig, nodes int) string {
-	made, is, change, changes := "", "is", "change", "changes"
+	made, is, many, one := "", "is", "change", "changes"
 	if p.dryRun {
-		is, change, changes = "would be", "would change", "would change"
+		is, many, one = "would be", "would change", "would change"
 	}
 	if p.made {
 		made = fmt.Sprintf("There is no ClusterConfig: one %s made, with spec.plugin %s and the defaults of all else. ", is, p.name)
@@ -393,10 +394,10 @@ func (p *changing) plan(config *api.ClusterConfig, nodes int) string {
 	}
 	when := "once all nodes are ready for it"
 	if p.force {
-		when = "whether all nodes are ready for it or not"
+		when = fmt.Sprintf("once all nodes whose agents run are ready for it, or after %v", change.ForcePatience)
 	}
 	if len(p.nodes) == 0 {
-		return made + fmt.Sprintf("%d %s %s from %s to %s, %s.", nodes, word(nodes, "node", "nodes"), word(nodes, changes, change), used, p.name, when)
+		return made + fmt.Sprintf("%d %s %s from %s to %s, %s.", nodes, word(nodes, "node", "nodes"), word(nodes, one, many), used, p.name, when)
 	}
 	rest := "the others stay"
 	if config.Spec.Plugin == p.name {
@@ -405,7 +406,7 @@ func (p *changing) plan(config *api.ClusterConfig, nodes int) string {
 			rest = fmt.Sprintf("back to %s, as they are named no more, go: %s; %s", used, printable.Few(back, 0), rest)
 		}
 	}
-	return made + fmt.Sprintf("%d of %d nodes (%s) %s from %s to %s, %s; %s.", len(p.some()), nodes, printable.Few(p.some(), 0), word(len(p.some()), changes, change), used, p.name, when, rest)
+	return made + fmt.Sprintf("%d of %d nodes (%s) %s from %s to %s, %s; %s.", len(p.some()), nodes, printable.Few(p.some(), 0), word(len(p.some()), one, many), used, p.name, when, rest)
 }
 
 // word returns the form of a word for so many.

@@ -38,6 +38,10 @@ type changer struct {
 	// forced says that the change that is going on is forced, for which no agent is waited
 	// that does not run. That one runs no more no watch tells.
 	forced bool
+	// wish is the one for which a forced change waited last, and impatient when it stops to
+	// wait for nodes that are not ready.
+	wish      string
+	impatient time.Time
 	// known is what was found to speak against steps, by the question. Those that no
 	// longer matter are not in it.
 	known map[string]*answer
@@ -75,6 +79,9 @@ func (c *changer) run(ctx context.Context) {
 		}
 		if c.forced {
 			next = firstRecheck
+			if left := time.Until(c.impatient); left > 0 {
+				next = min(next, left)
+			}
 		}
 		for _, a := range c.known {
 			if left := max(time.Until(a.due), 1); next == 0 || left < next {
@@ -100,6 +107,7 @@ func (c *changer) round(ctx context.Context) (*api.ClusterConfig, error) {
 	c.forced = false
 	cluster := change.Cluster{Config: config, Nodes: slices.Collect(registry.Each[*corev1.Node](c.objects, api.Node)),
 		Unknown: c.unknown, Now: metav1.NewTime(now), Away: func() map[string]bool { return c.away(ctx) }}
+	cluster.Patient = func() bool { return c.patient(config, now) }
 	matters := make(map[string]*answer)
 	stale := false
 	cluster.Against = func(q change.Question) (change.Objections, error) {
@@ -131,6 +139,7 @@ func (c *changer) round(ctx context.Context) (*api.ClusterConfig, error) {
 		matters, failed = make(map[string]*answer), nil
 		fresh := make(map[string]*answer)
 		cluster := cluster
+		cluster.Patient = func() bool { return c.patient(config, now) }
 		cluster.Against = func(q change.Question) (change.Objections, error) {
 			name := nameOf(q)
 			a := fresh[name]
@@ -177,6 +186,15 @@ func (c *changer) answered(q change.Question, o change.Objections, now time.Time
 	}
 	a.due = now.Add(a.recheck)
 	return a
+}
+
+// patient reports whether a forced change still waits for nodes that are not ready. A
+// controller that comes to lead begins to wait anew.
+func (c *changer) patient(config *api.ClusterConfig, now time.Time) bool {
+	if wish := api.Wish(config); c.wish != wish {
+		c.wish, c.impatient = wish, now.Add(change.ForcePatience)
+	}
+	return now.Before(c.impatient)
 }
 
 // away returns the nodes whose agents do not run, among those that the cache knows; none

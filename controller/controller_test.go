@@ -26,6 +26,7 @@ import (
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
+	"github.com/weftnet/weft/plugin/change"
 	"github.com/weftnet/weft/registry"
 	"github.com/weftnet/weft/registry/memory"
 )
@@ -324,8 +325,9 @@ func TestChangeWithNodes(t *testing.T) {
 	})
 }
 
-// TestForcedWithoutAgents forces a change while an agent runs that does not come to it. Once
-// it runs no more, which no watch tells, the change waits for it no longer.
+// TestForcedWithoutAgents forces a change while an agent runs that does not come to it. It gets
+// its time to be ready, and no more. Once it runs no more, which no watch tells, the change waits
+// for it no longer.
 func TestForcedWithoutAgents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := memory.New()
@@ -345,18 +347,19 @@ func TestForcedWithoutAgents(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		is := func(reason string) {
+		is := func(reason string, after time.Duration) {
 			t.Helper()
-			time.Sleep(10 * time.Second)
+			time.Sleep(after)
 			if c := conditionOf(t, r, api.PluginChanged); c.Reason != reason {
 				t.Errorf("it is %v, and not %s", c, reason)
 			}
 		}
-		is(api.PluginSwitching)
+		is(api.PluginPreparing, change.ForcePatience-changePause)
+		is(api.PluginSwitching, 4*changePause)
 		if err := lease.Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		is(api.PluginRetiring)
+		is(api.PluginRetiring, 10*time.Second)
 		stop()
 	})
 }

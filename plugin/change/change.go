@@ -34,7 +34,9 @@
 //
 // Who is ready is told by reports of the present revision alone. Where some nodes use a
 // plug-in before the others, all are asked again before these follow: who was ready for
-// the first step may have lost what it had, and Nodes have come.
+// the first step may have lost what it had, and Nodes have come. A change that is forced
+// passes over who is not ready, but not before those whose agents run had the time to be: what
+// is lost by a force is between nodes that cannot be ready.
 //
 // Next must be given Nodes that are no older than the configuration, so that none is
 // missing that has heard of an earlier one.
@@ -54,6 +56,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -83,10 +86,18 @@ type Cluster struct {
 	// Away returns the nodes whose agents do not run. It is asked where a change is forced,
 	// which waits for none of them. It may be nil: then none is known to be away.
 	Away func() map[string]bool
+	// Patient reports whether a forced change still waits for nodes whose agents run, and that
+	// are not ready: for ForcePatience from when it was asked for. It may be nil: then it waits
+	// for none.
+	Patient func() bool
 	// Now is when a condition that changes has changed, and the revision of a status in the
 	// place of one that was lost.
 	Now metav1.Time
 }
+
+// ForcePatience is for how long a forced change waits for nodes whose agents run to get
+// ready. Those that can are in far less, so that no packet between them is lost.
+const ForcePatience = 10 * time.Second
 
 // Question is which step Against is asked of.
 type Question struct {
@@ -250,7 +261,7 @@ func (n *next) readReports() {
 // was given before.
 func (n *next) begin() {
 	s := &n.status
-	s.SpentForce = n.Config.Annotations[api.ForcePluginAnnotation]
+	s.SpentForce, n.forced = n.Config.Annotations[api.ForcePluginAnnotation], false
 	users, speakers := make(map[string]int), make(map[string]int)
 	for _, r := range n.reports {
 		if r == nil || r.Uses == "" || n.Unknown(r.Uses) != nil {
@@ -365,7 +376,7 @@ func (n *next) prepare() (err error) {
 		s.PreparedPlugin = ""
 		n.mix(n.wanted)
 		s.LoadingPlugins = append(s.LoadingPlugins, n.wanted)
-		if n.forced {
+		if n.forced && !n.waits(everyNode) {
 			s.PreparedPlugin = n.wanted
 		}
 	case len(followers) > 0:
@@ -375,7 +386,7 @@ func (n *next) prepare() (err error) {
 			return err
 		}
 		switch {
-		case n.forced || len(n.objections.Refusals) == 0 && len(n.unready().all()) == 0:
+		case n.forced && !n.waits(n.isUnready()), len(n.objections.Refusals) == 0 && len(n.unready().all()) == 0:
 			s.PreparedPlugin = n.wanted
 		case s.PreparedPlugin != n.wanted:
 			s.PreparedPlugin = ""
@@ -392,6 +403,12 @@ func (n *next) prepare() (err error) {
 		}
 	}
 	return nil
+}
+
+// waits reports whether a forced change still waits for some nodes: for those whose agents
+// run, and for a time.
+func (n *next) waits(unready func(node string) bool) bool {
+	return n.Patient != nil && slices.ContainsFunc(n.Nodes, func(node *corev1.Node) bool { return unready(node.Name) && n.present(node.Name) }) && n.Patient()
 }
 
 // others stands for the nodes that spec.pluginNodes does not name.
@@ -625,6 +642,19 @@ func (n *next) unready() lagging {
 	return l
 }
 
+func (n *next) isUnready() func(node string) bool {
+	unready := setOf(n.unready().all())
+	return func(node string) bool { return unready[node] }
+}
+
+// bounded says for how long nodes that are not ready are waited for.
+func (n *next) bounded() string {
+	if !n.forced {
+		return ""
+	}
+	return fmt.Sprintf("; as the change is forced, it waits for them %v at most, and not for those whose agents do not run", ForcePatience)
+}
+
 // describe says at which stage the cluster is, and what it waits for.
 func (n *next) describe() (reason, message string) {
 	s, nodes := n.status, n.Config.Spec.PluginNodes
@@ -645,7 +675,7 @@ func (n *next) describe() (reason, message string) {
 			reason, message = api.PluginWaiting, fmt.Sprintf("nodes cannot get ready for %s: %s", n.wanted, n.few(n.objections.Lacks))
 		}
 		if l := n.unready(); len(l.all()) > 0 {
-			message += fmt.Sprintf("; %d of %d %s not ready: %s", len(l.all()), len(n.Nodes), verb(len(l.all()), "is", "are"), l.text("not loaded yet"))
+			message += fmt.Sprintf("; %d of %d %s not ready: %s", len(l.all()), len(n.Nodes), verb(len(l.all()), "is", "are"), l.text("not loaded yet")) + n.bounded()
 		}
 		return reason, message
 	}
@@ -655,7 +685,7 @@ func (n *next) describe() (reason, message string) {
 			reason, message = api.PluginPreparing, fmt.Sprintf("%s is used on %s, and to follow once all nodes are ready: %s",
 				n.wanted, cmp.Or(printable.Few(s.PluginNodes, 0), "no node"), printable.Few(f, 0))
 			if l := n.unready(); len(l.all()) > 0 {
-				message += fmt.Sprintf("; %d of %d %s not ready: %s", len(l.all()), len(n.Nodes), verb(len(l.all()), "is", "are"), l.text("not loaded yet"))
+				message += fmt.Sprintf("; %d of %d %s not ready: %s", len(l.all()), len(n.Nodes), verb(len(l.all()), "is", "are"), l.text("not loaded yet")) + n.bounded()
 			}
 			return reason, message
 		}

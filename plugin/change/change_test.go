@@ -27,6 +27,7 @@ import (
 //	                        one that does all that the status says
 //	gone NAME               its end
 //	away [NAME...]          those whose agents do not run, of which only a force asks
+//	patience, impatience    whether a force still waits for nodes whose agents run
 //	refused TEXT, lack TEXT what speaks against changes; without text nothing does
 //	needed NAME [TEXT]      what speaks against the end of a plug-in
 //	unread [TEXT]           why neither can be read
@@ -42,6 +43,7 @@ func TestStories(t *testing.T) {
 		var clashes, made []string
 		var away map[string]bool
 		var unread error
+		patient := false
 		for line := range strings.Lines(text) {
 			words := strings.Fields(line)
 			if len(words) == 0 {
@@ -63,6 +65,8 @@ func TestStories(t *testing.T) {
 				nodes[words[0]] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: words[0], Annotations: map[string]string{api.PluginsAnnotation: report}}}
 			case "away":
 				away = setOf(words[:len(words)-1])
+			case "patience", "impatience":
+				patient = strings.TrimSpace(line) == "patience"
 			case "gone":
 				delete(nodes, words[0])
 			case "refused":
@@ -93,7 +97,7 @@ func TestStories(t *testing.T) {
 					all = append(all, nodes[name])
 				}
 				config.Status = Next(Cluster{Config: config, Nodes: all, Unknown: unknown, Now: metav1.NewTime(began),
-					Away: func() map[string]bool { return away },
+					Away: func() map[string]bool { return away }, Patient: func() bool { return patient },
 					Against: func(q Question) (Objections, error) {
 						if q.To != "" {
 							asked["a change to "+q.To] = true

@@ -110,8 +110,9 @@ type world struct {
 	// joins, leaves and restarts are how often nodes may still come, go, and have their
 	// agents start anew.
 	joins, leaves, restarts int
-	// forced says that nodes that are not ready may have been passed over.
-	forced bool
+	// patient says that a forced change still waits for nodes, and forced that nodes that are
+	// not ready may have been passed over.
+	patient, forced bool
 	// lossy says that it may have been lost.
 	lossy bool
 	// swift says that nothing happens between the calls of a controller.
@@ -152,9 +153,9 @@ func unopposed(Question) (Objections, error) { return Objections{}, nil }
 
 var began = time.Date(2026, 1, 5, 10, 0, 0, 0, time.UTC)
 
-func step(r registry.Registry, against func(Question) (Objections, error), now time.Time) error {
+func step(r registry.Registry, against func(Question) (Objections, error), now time.Time, patient bool) error {
 	_, err := Step(context.Background(), r, func(*api.ClusterConfig) Cluster {
-		return Cluster{Unknown: known("abc " + api.DefaultPlugin), Against: against, Now: metav1.NewTime(now)}
+		return Cluster{Unknown: known("abc " + api.DefaultPlugin), Against: against, Now: metav1.NewTime(now), Patient: func() bool { return patient }}
 	})
 	return err
 }
@@ -187,7 +188,7 @@ func (w *world) tell(i int, text string) {
 func (w *world) settle() error {
 	for range 20 {
 		before := w.store.Version()
-		if err := step(w.store.Registry(), unopposed, w.now()); err != nil {
+		if err := step(w.store.Registry(), unopposed, w.now(), w.patient); err != nil {
 			return err
 		}
 		c := w.config()
@@ -307,7 +308,7 @@ func (w *world) happens(wants [][]string, against func(Question) (Objections, er
 		yield("controller", func(w *world) (event string) {
 			quiet := func(verb string, _ *registry.Kind) bool { return w.swift && verb != "update" }
 			w.controllers[i], event = w.controllers[i].Step(w.store, quiet, func(calls *explore.Calls, m struct{}) struct{} {
-				_ = step(calls.Registry(), against, w.now())
+				_ = step(calls.Registry(), against, w.now(), w.patient)
 				return m
 			})
 			return fmt.Sprintf("controller %d: %s", i+1, event)
@@ -391,6 +392,12 @@ func (w *world) happens(wants [][]string, against func(Question) (Objections, er
 			return "the status is lost"
 		})
 	}
+	if w.patient {
+		yield("impatience", func(w *world) string {
+			w.patient, w.forced = false, true
+			return "a force waits no more"
+		})
+	}
 	if w.edits == 0 {
 		return
 	}
@@ -402,7 +409,7 @@ func (w *world) happens(wants [][]string, against func(Question) (Objections, er
 					name, forced := strings.CutSuffix(want[0], "!")
 					c.Spec.Plugin, c.Spec.PluginNodes = name, slices.Clone(want[1:])
 					if forced {
-						w.forced = true
+						w.patient = true
 						c.Annotations = map[string]string{api.ForcePluginAnnotation: fmt.Sprint(name, " ", w.edits)}
 					}
 				})
@@ -414,7 +421,7 @@ func (w *world) happens(wants [][]string, against func(Question) (Objections, er
 
 func (w *world) key() []byte {
 	var t explore.Text
-	t.Say(fmt.Sprint(w.edits, w.losses, w.joins, w.leaves, w.restarts, w.agents), "\n")
+	t.Say(fmt.Sprint(w.edits, w.losses, w.joins, w.leaves, w.restarts, w.patient, w.agents), "\n")
 	w.store.Put(&t)
 	var controllers []explore.Text
 	for _, p := range w.controllers {
