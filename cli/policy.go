@@ -17,6 +17,7 @@ import (
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/explain"
 	"github.com/weftnet/weft/internal/printable"
+	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/plugin/networkpolicy"
 	"github.com/weftnet/weft/plugin/plugins"
 	"github.com/weftnet/weft/policy"
@@ -203,8 +204,10 @@ type policyState struct {
 	// Unloaded those of which it is not, as they do not hold their plans.
 	Lost     []string `json:"lost,omitempty"`
 	Unloaded []string `json:"unloaded,omitempty"`
-	// Unenforced says that nobody enforces it.
+	// Unenforced says that nobody enforces it, and Passing that nobody will soon, though it is
+	// in force now.
 	Unenforced bool `json:"unenforced,omitempty"`
+	Passing    bool `json:"passing,omitempty"`
 
 	kind *registry.Kind
 }
@@ -214,6 +217,12 @@ type policyState struct {
 func (s *policyState) disown(why string) {
 	s.Unenforced, s.Nodes, s.Pending = true, []string{}, nil
 	s.Problems = append([]string{why}, s.Problems...)
+}
+
+// passes says until when it is in force, and what to do.
+func (s *policyState) passes(until string) {
+	s.Passing = true
+	s.Problems = append([]string{"it is enforced only " + until + "; " + plugins.Remedy(s.kind)}, s.Problems...)
 }
 
 // doubt says where the nodes with a policy's pods have no agent that lives, or are
@@ -302,23 +311,10 @@ enforced as they are written, and 2 if that cannot be said.`,
 		if len(states) == 0 && key.Name != "" {
 			return kind.Errorf(key, registry.ErrNotFound, nil)
 		}
-		plug, unknown := pluginOf(objects, plugins.Finder(reg.Serves))
-		var held map[string]string
-		if unknown == nil && explain.Enforces(plug) {
-			if held, err = reg.Holders(cmd.Context(), api.NodeLease("")); err != nil {
-				return err
-			}
-		}
-		unenforced := plugins.Unenforced(plug)
-		for i := range states {
-			switch s := &states[i]; {
-			case unknown != nil && len(plugins.Enforcers(s.kind)) > 0:
-				s.disown("nodes do what they were told before, and no change reaches them: " + unknown.Error())
-			case slices.Contains(unenforced, s.kind):
-				s.disown("nobody enforces it under plug-in " + pluginName(objects) + "; " + plugins.Remedy(s.kind))
-			default:
-				s.doubt(held, objects)
-			}
+		if err := judge(states, objects, plugins.Finder(reg.Serves), func() (map[string]string, error) {
+			return reg.Holders(cmd.Context(), api.NodeLease(""))
+		}); err != nil {
+			return err
 		}
 		if format != "" {
 			err = printValue(cmd.OutOrStdout(), format, states)
@@ -331,6 +327,42 @@ enforced as they are written, and 2 if that cannot be said.`,
 		return err
 	}
 	return cmd
+}
+
+// judge says of policies whether anybody enforces them, for how long, and where that is in
+// doubt. It asks for the leases of agents that run only where policies are enforced.
+func judge(states []policyState, objects registry.Snapshot, find func(string) (plugin.Plugin, error), holders func() (map[string]string, error)) error {
+	mix, unknown := pluginOf(objects, find)
+	unenforced := plugins.Unenforced(mix)
+	var used plugin.Plugin
+	var later []*registry.Kind
+	var held map[string]string
+	if unknown == nil {
+		var err error
+		if used, err = find(pluginName(objects)); err != nil {
+			return err
+		}
+		later = unenforcedLater(objects, used, unenforced)
+		if explain.Enforces(mix) {
+			if held, err = holders(); err != nil {
+				return err
+			}
+		}
+	}
+	for i := range states {
+		switch s := &states[i]; {
+		case unknown != nil && len(plugins.Enforcers(s.kind)) > 0:
+			s.disown("nodes do what they were told before, and no change reaches them: " + unknown.Error())
+		case slices.Contains(unenforced, s.kind):
+			s.disown("nobody enforces it under plug-in " + pluginName(objects) + "; " + plugins.Remedy(s.kind))
+		default:
+			if slices.Contains(later, s.kind) {
+				s.passes(untilOthersLeave(used))
+			}
+			s.doubt(held, objects)
+		}
+	}
+	return nil
 }
 
 // policyMeant says what was meant where the first argument is no kind: the policies that
@@ -442,6 +474,8 @@ func printPolicyStates(w io.Writer, states []policyState, within string) error {
 			enforced = "-"
 		case len(s.Pending)+len(s.Lost)+len(s.Unloaded) > 0:
 			enforced = fmt.Sprintf("on %d of %d", len(s.Nodes)-len(s.Pending)-len(s.Lost)-len(s.Unloaded), len(s.Nodes))
+		case s.Passing:
+			enforced = "for now"
 		case len(s.Problems) > 0:
 			enforced = "not as written"
 		}

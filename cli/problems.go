@@ -375,11 +375,7 @@ func policyProblems(l *problemList, c explain.Cluster, plug plugin.Plugin, besid
 	}
 	now := plugins.Unenforced(append(beside, plug)...)
 	of(now, "by nobody under plug-in "+plug.Name())
-	if config := configOf(c.Objects); api.ForcedPlugin(config) == plug.Name() && config.Spec.Plugin == plug.Name() {
-		// What leaves does not stay for them, once no pod needs it.
-		later := slices.DeleteFunc(plugins.Unenforced(plug), func(k *registry.Kind) bool { return slices.Contains(now, k) })
-		of(later, "only until the plug-ins beside "+plug.Name()+" leave, as the change to it is forced")
-	}
+	of(unenforcedLater(c.Objects, plug, now), "only "+untilOthersLeave(plug))
 	if !explain.Enforces(plug) {
 		return
 	}
@@ -402,6 +398,21 @@ func policyProblems(l *problemList, c explain.Cluster, plug plugin.Plugin, besid
 		}
 		l.about(api.DomainNameKind, registry.KeyOf(d), message, "correct the name in the policies, or see to the name server that the leading controller asks")
 	}
+}
+
+// unenforcedLater returns the kinds of policies that are enforced only as long as what leaves is
+// loaded, where nodes use a plug-in and the change to it is forced: what leaves does not stay for
+// them, once no pod needs it. now are those that nobody enforces any more.
+func unenforcedLater(objects registry.Objects, plug plugin.Plugin, now []*registry.Kind) []*registry.Kind {
+	if config := configOf(objects); api.ForcedPlugin(config) != plug.Name() || config.Spec.Plugin != plug.Name() {
+		return nil
+	}
+	return slices.DeleteFunc(plugins.Unenforced(plug), func(k *registry.Kind) bool { return slices.Contains(now, k) })
+}
+
+// untilOthersLeave says until when these are enforced.
+func untilOthersLeave(plug plugin.Plugin) string {
+	return "until the plug-ins beside " + plug.Name() + " leave, as the change to it is forced"
 }
 
 // maxOfPolicy is how many problems of one policy are shown at once: each of its rules

@@ -237,6 +237,12 @@ func TestForcedPastPolicies(t *testing.T) {
 		if !slices.Equal(got, want) {
 			t.Errorf("forced by %q, it is said %q, and not %q", wish, got, want)
 		}
+		// So says who is asked of policies alone.
+		states := policyStates(objects, func(networkpolicy.State) bool { return true })
+		err := judge(states, objects, plugins.Get, func() (map[string]string, error) { return nil, nil })
+		if err != nil || len(states) != 1 || states[0].Passing != (want != nil) || len(states[0].Problems) != len(want) {
+			t.Errorf("forced by %q, the policies are %+v, %v", wish, states, err)
+		}
 	}
 }
 
