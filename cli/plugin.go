@@ -80,6 +80,8 @@ type pluginNodeStatus struct {
 	Reason string `json:"reason,omitempty"`
 	// Changed says that it uses what it is to.
 	Changed bool `json:"changed"`
+	// heard says that what it reports is of the last step.
+	heard bool
 }
 
 func newPluginStatus(c *connection) *cobra.Command {
@@ -266,6 +268,7 @@ func pluginOfNode(config *api.ClusterConfig, node *corev1.Node, use string, lost
 		s.State = "nothing reported"
 	default:
 		s.Uses, s.Ready, s.Needs = r.Uses, append(s.Ready, r.Ready...), append(s.Needs, r.Needs...)
+		s.heard = r.Revision == config.Status.PluginRevision
 		s.State = s.describe(config, use, r)
 		if !r.IsReady(config.Spec.Plugin) {
 			s.Reason = unreadyFor(config.Spec.Plugin, node)
@@ -285,6 +288,9 @@ func (s pluginNodeStatus) text() string {
 	return s.State + "; " + s.Reason
 }
 
+// at is the node's name, with how far it is.
+func (s pluginNodeStatus) at() string { return fmt.Sprintf("%s (%s)", s.Name, s.text()) }
+
 // unreadyFor is what a node says that keeps it from being ready for a plug-in, or "".
 func unreadyFor(plugin string, node *corev1.Node) string {
 	for _, p := range api.NodeProblems(node) {
@@ -298,12 +304,11 @@ func unreadyFor(plugin string, node *corev1.Node) string {
 // describe says how far a node is that is to use a plug-in, and reported something.
 func (s *pluginNodeStatus) describe(config *api.ClusterConfig, use string, r *api.PluginReport) string {
 	wanted := config.Spec.Plugin
-	heard := r.Revision == config.Status.PluginRevision
-	s.Changed = heard && r.Uses == use
+	s.Changed = s.heard && r.Uses == use
 	switch {
-	case !heard && config.Status.PluginRevision == 0:
+	case !s.heard && config.Status.PluginRevision == 0:
 		return "goes on as it was told last"
-	case !heard && r.Uses != use:
+	case !s.heard && r.Uses != use:
 		return "has not heard that it is to use " + use
 	case r.Uses != use:
 		return "changes to " + use
@@ -320,7 +325,7 @@ func (s *pluginNodeStatus) describe(config *api.ClusterConfig, use string, r *ap
 		return "uses " + use
 	case use != wanted && r.IsReady(wanted):
 		return "ready for " + wanted
-	case !heard:
+	case !s.heard:
 		return "has not heard of the last step"
 	}
 	return "done"

@@ -169,11 +169,19 @@ func TestSee(t *testing.T) {
 		}},
 		"some nodes": {func(c *staged) *changing { return c.ask(other, "node1") }, []string{
 			"not answered, done false",
-			"Preparing, 0 of 1, done false: node1 (loads flannel)",
+			"Preparing, 0 of 1, done false: node1 (loads flannel), node2 (loads flannel; its agent does not run)",
 			"Preparing, 0 of 1, done false: node1 (ready for flannel)",
 			"Switching, 0 of 1, done false: node1 (has not heard that it is to use flannel)",
 			"Switching, 1 of 1, done false: ",
 			"Waiting, 1 of 1, done true: ",
+		}},
+		"some nodes, and another that is away": {func(c *staged) *changing {
+			c.late = []string{"node2"}
+			return c.ask(other, "node1")
+		}, []string{
+			"not answered, done false",
+			"Preparing, 0 of 1, done false: node1 (loads flannel), node2 (loads flannel; its agent does not run)",
+			"Preparing, 0 of 1, done false: node2 (loads flannel; its agent does not run), node1 (ready for flannel)",
 		}},
 		"back while nodes prepare": {func(c *staged) *changing {
 			c.ask(other)
@@ -306,6 +314,33 @@ func TestSee(t *testing.T) {
 		if !slices.Equal(got, test.want) {
 			t.Errorf("%s: it is\n%s\nand not\n%s", what, strings.Join(got, "\n"), strings.Join(test.want, "\n"))
 		}
+	}
+}
+
+// TestWhatIsLacking says at the end of a time what a change waited for: those that were not
+// ready, be they to change or not, and none that was; and where all say that they have changed,
+// the controller alone.
+func TestWhatIsLacking(t *testing.T) {
+	c := settled()
+	c.late = []string{"node2"}
+	p := c.ask(other, "node1")
+	c.answer()
+	c.report()
+	c.answer()
+	s := p.see(c.objects(), c.held)
+	if got, want := s.lacking(), "node2 (loads flannel; its agent does not run); Preparing: "; !strings.HasPrefix(got, want) {
+		t.Errorf("it lacks %q, and not %q", got, want)
+	}
+	if len(s.others) != 1 || s.others[0].Name != "node2" {
+		t.Errorf("of the others there is %v", s.others)
+	}
+	c.late = nil
+	c.report()
+	c.answer()
+	c.report()
+	s = p.see(c.objects(), c.held)
+	if got, want := s.lacking(), "all nodes that are to use it say that they do, and the controller has not said so yet"; got != want || len(s.others) > 0 {
+		t.Errorf("it lacks %q, and not %q; of the others there is %v", got, want, s.others)
 	}
 }
 

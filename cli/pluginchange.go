@@ -236,6 +236,8 @@ func (p *changing) tellAway(config *api.ClusterConfig, objects registry.Objects,
 		return
 	}
 	names, used := printable.Few(away, 0), usedPlugin(config)
+	some := p.some()
+	stay := slices.DeleteFunc(slices.Clone(away), func(name string) bool { return len(some) == 0 || has(some, name) })
 	back := p.back() || p.name == used
 	switch {
 	case p.name == used && !slices.ContainsFunc(api.PluginMix(config), func(name string) bool {
@@ -244,11 +246,16 @@ func (p *changing) tellAway(config *api.ClusterConfig, objects registry.Objects,
 	case p.force && back:
 		p.once("warning: agents do not run on: %s; the change is taken back without them, and what their pods need by their last word stays loaded\n", names)
 	case p.force:
-		p.once("warning: agents do not run on: %s; these nodes do not use %s before they run again%s\n", names, p.name, p.cutOff(objects, to, away))
+		does := "use"
+		if len(stay) == len(away) {
+			does = "load" // none of them is to use it
+		}
+		p.once("warning: agents do not run on: %s; %s %s not %s %s before %s again%s\n", names, word(len(away), "this node", "these nodes"),
+			word(len(away), "does", "do"), does, p.name, word(len(away), "it runs", "they run"), p.cutOff(objects, to, away))
 	case back:
-		p.once("warning: agents do not run on: %s; the change is taken back once they do: start their agents, delete the Nodes that will not come back, or do not wait for them (weft plugin change --abort --force)\n", names)
+		p.once("warning: agents do not run on: %s; the change is taken back once they do: start them, delete the Nodes that will not come back, or do not wait for them (weft plugin change --abort --force)\n", names)
 	default:
-		p.once("warning: agents do not run on: %s; the change waits for these nodes: start their agents, or delete the Nodes that will not come back\n", names)
+		p.once("warning: agents do not run on: %s; the change waits for %s: start the agents, or delete the Nodes that will not come back\n", names, word(len(away), "this node", "these nodes"))
 	}
 }
 
@@ -384,6 +391,9 @@ func (p *changing) plan(config *api.ClusterConfig, nodes int) string {
 	}
 	switch {
 	case p.nothingChanges(config) || p.name == used && config.Spec.Plugin == used && len(others) == 0:
+		if len(config.Spec.PluginNodes) > 0 {
+			made += fmt.Sprintf("spec.pluginNodes, which means nothing, %s emptied. ", is)
+		}
 		return made + fmt.Sprintf("The cluster uses %s already.", used)
 	case p.name == used && len(others) > 0:
 		return made + fmt.Sprintf("What was changed %s taken back: nodes use %s, and %s.", is, used, leaves)
@@ -546,6 +556,12 @@ type sight struct {
 	// and the nodes say is about what was asked for earlier, and the rest is empty.
 	answered bool
 	nodes    []pluginNodeStatus
+	// others are the nodes that are not to use the plug-in, as long as it waits for these, too,
+	// to load it.
+	others []pluginNodeStatus
+	// unready are what those are at that keep nodes from being told to use it, with their
+	// names.
+	unready []string
 	// changed is how many of the nodes use the plug-in. state and message are what the
 	// controller says.
 	changed        int
@@ -579,11 +595,17 @@ func (p *changing) see(objects registry.Objects, held map[string]string) sight {
 	var keep []string
 	all, uses := true, api.PluginsOf(config)
 	for node := range registry.Each[*corev1.Node](objects, api.Node) {
-		if len(some) > 0 && !has(some, node.Name) {
-			continue
-		}
 		lost := held[api.NodeLease(node.Name)] == ""
 		n := pluginOfNode(config, node, uses(node.Name), lost)
+		if n.Uses != p.name && !p.decided(config) && !(n.heard && slices.Contains(n.Ready, p.name)) && !(p.force && lost) {
+			s.unready = append(s.unready, n.at())
+		}
+		if len(some) > 0 && !has(some, node.Name) {
+			if !p.decided(config) {
+				s.others = append(s.others, n)
+			}
+			continue
+		}
 		if settled && n.Uses == p.name {
 			n.Changed, n.State = true, "done"
 		}
@@ -619,11 +641,13 @@ func (p *changing) decided(config *api.ClusterConfig) bool {
 	return s.PreparedPlugin == p.name && (s.Plugin == p.name || len(config.Spec.PluginNodes) > 0 && slices.Equal(s.PluginNodes, config.Spec.PluginNodes))
 }
 
-// waiting returns what the nodes are at that are not done, with their names.
+// waiting returns what the nodes are at that are waited for, with their names: first those
+// that keep others waiting.
 func (s sight) waiting() (list []string) {
+	list = slices.Clone(s.unready)
 	for _, n := range s.nodes {
-		if !n.Changed || n.State != "done" {
-			list = append(list, fmt.Sprintf("%s (%s)", n.Name, n.text()))
+		if !slices.Contains(list, n.at()) && (!n.Changed || n.State != "done") {
+			list = append(list, n.at())
 		}
 	}
 	return list
@@ -632,8 +656,13 @@ func (s sight) waiting() (list []string) {
 // lacking says what a change waits for.
 func (s sight) lacking() string {
 	var what []string
-	if waiting := s.waiting(); len(waiting) > 0 {
+	switch waiting := s.waiting(); {
+	case len(s.unready) > 0:
+		what = append(what, printable.Few(s.unready, 0))
+	case len(waiting) > 0:
 		what = append(what, printable.Few(waiting, 0))
+	case s.state == api.PluginSwitching:
+		return "all nodes that are to use it say that they do, and the controller has not said so yet"
 	}
 	if s.message != "" {
 		what = append(what, s.state+": "+printable.Brief(s.message))
@@ -678,7 +707,7 @@ func (b *progress) show(s sight) {
 		printable.Fprintf(b.w, "%s: %s\n", s.state, s.message)
 	}
 	if b.width == 0 {
-		for _, n := range s.nodes {
+		for _, n := range slices.Concat(s.nodes, s.others) {
 			if text := n.text(); b.isNew(n.Name, text) {
 				printable.Fprintf(b.w, "%s: %s\n", n.Name, text)
 			}
