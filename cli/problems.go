@@ -34,8 +34,10 @@ type problemList struct {
 	of map[string][]string
 }
 
-// brief returns a problem with no more of its words than are shown.
+// brief returns a problem with no more of its words than are shown, in the same words whoever
+// says it.
 func brief(p api.Problem) api.Problem {
+	p.Message = plugins.Plain(p.Kind, p.Message)
 	p.Name, p.Namespace, p.Kind = printable.Brief(p.Name), printable.Brief(p.Namespace), printable.Brief(p.Kind)
 	p.Message, p.Remedy = printable.Brief(p.Message), printable.Brief(p.Remedy)
 	return p
@@ -289,6 +291,7 @@ type rumour struct {
 }
 
 func (h *hearsay) add(teller string, p api.Problem) {
+	p = brief(p)
 	i, known := h.at[p.Key()]
 	if !known {
 		i = len(h.list)

@@ -153,6 +153,33 @@ func TestUntold(t *testing.T) {
 	}
 }
 
+// TestOneFactOfPluginsBeside has the controller and nodes say what is wrong with an object that
+// one plug-in reads, some of which use that plug-in and some of which have it beside another: it
+// is one fact. What each says of a node is another.
+func TestOneFactOfPluginsBeside(t *testing.T) {
+	var l problemList
+	key := registry.Key{Name: "appliance"}
+	told := hearsay{nodes: 2}
+	for teller, message := range map[string]string{"node1": "subnet 10.1.9.0/24 is in no CIDR", "node2": "openshift-subnet: subnet 10.1.9.0/24 is in no CIDR"} {
+		told.add(teller, api.Problem{Kind: api.HostSubnet.Kind, Name: key.Name, Message: message})
+		told.add(teller, api.Problem{Kind: api.Node.Kind, Name: "node3", Message: strings.Replace(message, "is in no CIDR", "is another's", 1)})
+	}
+	told.addTo(&l)
+	if left := l.untold(api.HostSubnet, key, "subnet 10.1.9.0/24 is in no CIDR"); left != "" {
+		t.Errorf("what its annotation says is told anew: %s", left)
+	}
+	var got []string
+	for _, p := range l.list {
+		got = append(got, p.String())
+	}
+	slices.Sort(got)
+	want := []string{"hostsubnet appliance: subnet 10.1.9.0/24 is in no CIDR",
+		"node node3: openshift-subnet: subnet 10.1.9.0/24 is another's (so says node2)", "node node3: subnet 10.1.9.0/24 is another's (so says node1)"}
+	if !slices.Equal(got, want) {
+		t.Errorf("it says %q, and not %q", got, want)
+	}
+}
+
 // TestUntoldOfMany has a cluster with many objects and many problems: an object that
 // says nothing costs nothing, and one that does costs what its own problems do.
 func TestUntoldOfMany(t *testing.T) {

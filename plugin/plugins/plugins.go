@@ -99,6 +99,28 @@ func Unenforced(mix ...plugin.Plugin) []*registry.Kind {
 	})
 }
 
+// Plain returns what a plug-in says of an object without the plug-in's name before it, which
+// plans have that are made of several: where none but that one reads objects of the kind, it is
+// the same fact, be the plug-in used or beside another.
+func Plain(kind, message string) string {
+	name, plain, named := strings.Cut(message, ": ")
+	reads := false
+	for _, p := range all {
+		base := plugin.BaseOf(p)
+		if !named || !slices.ContainsFunc(base.Kinds(), func(k *registry.Kind) bool { return k.Kind == kind }) {
+			continue
+		}
+		if base.Name() != name {
+			return message
+		}
+		reads = true
+	}
+	if !reads {
+		return message
+	}
+	return plain
+}
+
 // Remedy says what to do about policies of a kind that the cluster's plug-in does
 // not enforce.
 func Remedy(k *registry.Kind) string {
