@@ -108,10 +108,10 @@ func validateClusterNetwork(n *networkv1.ClusterNetwork) field.ErrorList {
 	default:
 		first := n.ClusterNetworks[0]
 		if n.Network != "" && n.Network != first.CIDR {
-			problems = append(problems, field.Invalid(field.NewPath("network"), n.Network, "must be empty or clusterNetworks[0].CIDR, "+first.CIDR))
+			problems = append(problems, field.Invalid(field.NewPath("network"), n.Network, fmt.Sprintf(`must be empty or clusterNetworks[0].CIDR, %s: to change the range, say network: "" and hostsubnetlength: 0 with it, which are then filled in anew`, first.CIDR)))
 		}
 		if n.HostSubnetLength != 0 && first.HostSubnetLength != 0 && n.HostSubnetLength != first.HostSubnetLength {
-			problems = append(problems, field.Invalid(field.NewPath("hostsubnetlength"), n.HostSubnetLength, "must be 0 or that of clusterNetworks[0]"))
+			problems = append(problems, field.Invalid(field.NewPath("hostsubnetlength"), n.HostSubnetLength, "must be 0 or that of clusterNetworks[0]: say hostsubnetlength: 0 with it, which is then filled in anew"))
 		}
 	}
 	if p := n.VXLANPort; p != nil && (*p < 1 || *p > 65535) {

@@ -399,6 +399,9 @@ func (t target) merge(have registry.Object) (registry.Object, error) {
 	}
 	delete(last, "status")
 	mergeFields(result, last, want)
+	if have != nil && t.kind.GroupVersionKind == api.ClusterNetwork.GroupVersionKind {
+		followRanges(result, want)
+	}
 	o := t.kind.New()
 	if err := convert(result, o); err != nil {
 		return nil, fmt.Errorf("%s %s: %w", t.kind.Singular, t.key, err)
@@ -428,6 +431,28 @@ func (t target) merge(have registry.Object) (registry.Object, error) {
 	}
 	o.SetAnnotations(annotations)
 	return o, nil
+}
+
+// followRanges has the fields of a ClusterNetwork that were there before it could have several
+// ranges say of the first what the file says, where the file says the ranges alone: a controller
+// fills them in, also in an object that users made, and they are no other wish.
+func followRanges(have, want map[string]any) {
+	ranges, _ := want["clusterNetworks"].([]any)
+	if len(ranges) == 0 {
+		return
+	}
+	first, _ := ranges[0].(map[string]any)
+	is := have["network"] == first["CIDR"]
+	if _, says := want["network"]; !says {
+		have["network"] = first["CIDR"]
+	}
+	switch _, says := want["hostsubnetlength"]; {
+	case says:
+	case first["hostSubnetLength"] != nil:
+		have["hostsubnetlength"] = first["hostSubnetLength"]
+	case !is:
+		delete(have, "hostsubnetlength") // it was that of another range
+	}
 }
 
 // mergeFields is a three-way merge of JSON objects, in which a list is one value:
