@@ -25,6 +25,7 @@ import (
 	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/plugin/change"
+	"github.com/weftnet/weft/plugin/flannel"
 	"github.com/weftnet/weft/plugin/plugins"
 	"github.com/weftnet/weft/registry"
 )
@@ -85,7 +86,7 @@ touched. All documents are checked before the first is written.`,
 			}
 			printable.Fprintf(cmd.OutOrStdout(), "%s/%s %s\n", t.kind.Singular, t.key.Name, done)
 		}
-		for _, w := range slices.Concat(unmetWish(cmd.Context(), reg, targets), unenforced(cmd.Context(), reg, targets)) {
+		for _, w := range slices.Concat(unmetWish(cmd.Context(), reg, targets), coveredNodes(cmd.Context(), reg, targets), unenforced(cmd.Context(), reg, targets)) {
 			printable.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", printable.Brief(w))
 		}
 		return nil
@@ -107,6 +108,45 @@ func unmetWish(ctx context.Context, reg daemon.Registry, targets []target) []str
 	warnings := otherPlugin(config)
 	for _, text := range unmet(config, explain.Cluster{Objects: objects, Plugin: plugins.Finder(reg.Serves)}) {
 		warnings = append(warnings, fmt.Sprintf("clusterconfig %s: %s", api.DefaultName, text))
+	}
+	return warnings
+}
+
+// coveredNodes says which addresses of nodes are in the ranges that plug-ins of the cluster give
+// subnets from, where the configuration of one was applied: agents and the controller say so
+// later, and elsewhere.
+func coveredNodes(ctx context.Context, reg daemon.Registry, targets []target) (warnings []string) {
+	applies := func(k *registry.Kind) bool {
+		return slices.ContainsFunc(targets, func(t target) bool { return t.kind.GroupVersionKind == k.GroupVersionKind })
+	}
+	var configures []*registry.Kind
+	for _, k := range []*registry.Kind{api.ClusterNetwork, flannel.ConfigKind} {
+		if applies(k) {
+			configures = append(configures, k)
+		}
+	}
+	if len(configures) == 0 {
+		return nil
+	}
+	objects := make(registry.Snapshot)
+	if err := readInto(ctx, reg, objects, api.ClusterConfigKind, api.Node); err != nil {
+		return []string{"whether nodes' own addresses are in the range is not known: " + err.Error()}
+	}
+	config, find := configOf(objects), plugins.Finder(reg.Serves)
+	var loaded []plugin.Plugin
+	for _, name := range append(api.PluginMix(config), config.Spec.Plugin) {
+		if p, err := find(name); err == nil {
+			loaded = append(loaded, p)
+		}
+	}
+	for _, base := range plugin.BasesOf(loaded) {
+		if !slices.ContainsFunc(configures, func(k *registry.Kind) bool { return slices.Contains(base.Kinds(), k) }) {
+			continue
+		}
+		if err := readInto(ctx, reg, objects, base.Kinds()...); err != nil {
+			return append(warnings, "whether nodes' own addresses are in the range is not known: "+err.Error())
+		}
+		warnings = append(warnings, change.Covered(base, config, objects)...)
 	}
 	return warnings
 }

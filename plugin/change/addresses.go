@@ -19,6 +19,11 @@ import (
 	"github.com/weftnet/weft/registry"
 )
 
+// Covered says which addresses of nodes are in the ranges that a plug-in gives subnets from.
+func Covered(p plugin.Plugin, config *api.ClusterConfig, objects registry.Objects) []string {
+	return landOf(p, config, objects).covers(objects)
+}
+
 // covers says which addresses of nodes are in the ranges that a plug-in gives subnets
 // from. What is there, and all that is beside it on the nodes' network, would be taken for
 // pods: what pods send to it is no longer masqueraded, or leads nowhere.
