@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -110,6 +111,7 @@ var commands = map[string]func(*testscript.TestScript, bool, []string){
 	"until":   until,
 	"machine": machine,
 	"killdir": killdir,
+	"stopdir": stopdir,
 	"crash":   crash,
 }
 
@@ -226,6 +228,13 @@ func killdir(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("process %d has ended already", p.PID)
 	}
 	ts.Check(p.Kill())
+}
+
+// stopdir stops the process whose record is in the lab at a path, so that it hangs.
+func stopdir(ts *testscript.TestScript, neg bool, args []string) {
+	var p process.ID
+	ts.Check(jsonfile.Read(filepath.Join(ts.Getenv("WEFT_LAB_DIR"), args[0]), &p))
+	ts.Check(syscall.Kill(p.PID, syscall.SIGSTOP))
 }
 
 // crash starts a weft command and kills it without warning when it has printed

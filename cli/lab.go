@@ -133,7 +133,8 @@ func newLabStatus(dir *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "status", Short: "Show which processes of the cluster run", Args: noArgs,
 		Long: `status shows the processes of the lab. How the cluster's network is, weft status
-shows. The exit code is 0 if all daemons run and 1 if one is dead.`,
+shows. The exit code is 0 if all daemons run and 1 if one is dead, or is an agent that
+does not answer.`,
 		Example: "  weft lab status",
 	}
 	output := outputFlag(cmd, "json")
@@ -150,6 +151,7 @@ shows. The exit code is 0 if all daemons run and 1 if one is dead.`,
 		if err != nil {
 			return err
 		}
+		l.AskAgents(cmd.Context(), &s)
 		if format == "json" {
 			e := json.NewEncoder(cmd.OutOrStdout())
 			e.SetIndent("", "  ")
@@ -178,6 +180,9 @@ func printLab(cmd *cobra.Command, s lab.Status) error {
 		fmt.Fprintf(t, "%s/%s\t%s\t%s\t%s\t%s\n", p.Namespace, p.Name, addresses(p.Addresses), p.State, pid(p.PID), p.Node)
 	}
 	for _, d := range s.Daemons {
+		if d.State == lab.Hangs {
+			fmt.Fprintf(t, "\n%s hangs: it does not answer. Its log is %s; %s\n", d.Name, d.Log, d.Remedy)
+		}
 		if d.State == lab.Dead {
 			fmt.Fprintf(t, "\n%s is dead. Its log is %s; start it again with: %s\n", d.Name, d.Log, d.Remedy)
 		}

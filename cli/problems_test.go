@@ -227,10 +227,13 @@ func TestEnforcedBeside(t *testing.T) {
 
 // In a lab a node whose agent does not run is said to be started by a command of the lab.
 func TestRemedyInLab(t *testing.T) {
-	problems := []api.Problem{{Kind: api.Node.Kind, Name: "node3", Remedy: startAgent}, {Kind: api.Node.Kind, Name: "node1", Remedy: "give it an address"}}
-	startInLab(problems)
+	problems := []api.Problem{{Kind: api.Node.Kind, Name: "node3", Remedy: startAgent}, {Kind: api.Node.Kind, Name: "node1", Remedy: "give it an address"}, {Kind: api.Node.Kind, Name: "node4", Remedy: startAgent}}
+	startInLab(problems, func(node string) int { return map[string]int{"node4": 4711}[node] })
 	if got, want := problems[0].Remedy, "start it with weft lab start-node node3, or delete the Node if it will not come back"; got != want {
 		t.Errorf("the remedy is %q", got)
+	}
+	if got, want := problems[2].Remedy, "end process 4711, which hangs (kill -9 4711), then start it with weft lab start-node node4, or delete the Node if it will not come back"; got != want {
+		t.Errorf("the remedy of one that hangs is %q", got)
 	}
 	if got := problems[1].Remedy; got != "give it an address" {
 		t.Errorf("the remedy of another is %q", got)

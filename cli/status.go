@@ -16,6 +16,7 @@ import (
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/explain"
 	"github.com/weftnet/weft/internal/printable"
+	"github.com/weftnet/weft/lab"
 	"github.com/weftnet/weft/registry"
 )
 
@@ -93,8 +94,8 @@ The exit code is 0 if nothing is, 1 if something is, and 2 if that cannot be sai
 		if err != nil {
 			return err
 		}
-		if c.lab() != nil {
-			startInLab(s.Problems)
+		if l := c.lab(); l != nil {
+			startInLab(s.Problems, func(node string) int { return l.Hung(cmd.Context(), node) })
 		}
 		if format != "" {
 			err = printValue(cmd.OutOrStdout(), format, s)
@@ -109,12 +110,18 @@ The exit code is 0 if nothing is, 1 if something is, and 2 if that cannot be sai
 	return cmd
 }
 
-// startInLab names the command that starts an agent of a lab.
-func startInLab(problems []api.Problem) {
+// startInLab names the command that starts an agent of a lab, or what to do about one that hangs,
+// of which hung returns the process.
+func startInLab(problems []api.Problem, hung func(node string) (pid int)) {
 	for i, p := range problems {
-		if p.Remedy == startAgent {
-			problems[i].Remedy = strings.Replace(startAgent, "start the agent", "start it with weft lab start-node "+p.Name, 1)
+		if p.Remedy != startAgent {
+			continue
 		}
+		start := "start it with weft lab start-node " + p.Name
+		if pid := hung(p.Name); pid != 0 {
+			start = lab.RemedyOfHung(pid, p.Name)
+		}
+		problems[i].Remedy = strings.Replace(startAgent, "start the agent", start, 1)
 	}
 }
 

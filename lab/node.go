@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -202,6 +203,27 @@ func agentClient(p process.ID) *http.Client {
 	return &http.Client{Timeout: 5 * time.Second, Transport: unixhttp.Transport(socketOf(p))}
 }
 
+// Hung returns the process of a node's agent that is there and does not answer, as one that was
+// stopped, 0 where it answers or there is none.
+func (l *Lab) Hung(ctx context.Context, node string) (pid int) {
+	p := readProcess(l.dir.record(node))
+	if !p.Alive() {
+		return 0
+	}
+	client := agentClient(p)
+	defer client.CloseIdleConnections()
+	var late net.Error
+	if err := ask(ctx, client, "/healthz"); ctx.Err() != nil || !errors.As(err, &late) || !late.Timeout() {
+		return 0
+	}
+	return p.PID
+}
+
+// RemedyOfHung says what to do about an agent that hangs.
+func RemedyOfHung(pid int, node string) string {
+	return fmt.Sprintf("end process %d, which hangs (kill -9 %d), then start it with weft lab start-node %s", pid, pid, node)
+}
+
 func ask(ctx context.Context, c *http.Client, path string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent"+path, nil)
 	if err != nil {
@@ -295,6 +317,9 @@ func (l *Lab) StartNode(ctx context.Context, name string) error {
 		if err := p.Kill(); err != nil {
 			return err
 		}
+	}
+	if pid := l.Hung(ctx, name); pid != 0 {
+		return fmt.Errorf("the agent of %s is there, and does not answer: %s", name, RemedyOfHung(pid, name))
 	}
 	if p.Alive() {
 		err = l.waitReady(ctx, name, p)

@@ -1,16 +1,20 @@
 package lab
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"os"
 	"strings"
+	"sync"
 )
 
 // Run states of daemons and pods.
 const (
 	Running = "running"
 	Dead    = "dead"
+	// Hangs: the agent's process is there, and does not answer.
+	Hangs = "hangs"
 	// Off: the node's power was cut.
 	Off = "off"
 	// Succeeded and Failed: the pod's process has ended, with exit code 0 or not.
@@ -36,7 +40,7 @@ type DaemonStatus struct {
 	PID int `json:"pid,omitempty"`
 	// Log is the file with its output.
 	Log string `json:"log"`
-	// Remedy is the command that starts what does not run.
+	// Remedy is the command that starts what does not run, or says what to do about what hangs.
 	Remedy string `json:"remedy,omitempty"`
 }
 
@@ -49,17 +53,17 @@ type PodStatus struct {
 	Log       string       `json:"log"`
 }
 
-// Healthy reports whether all daemons run.
+// Healthy reports whether all daemons run, and answer.
 func (s Status) Healthy() bool {
 	for _, d := range s.Daemons {
-		if d.State == Dead {
+		if d.State == Dead || d.State == Hangs {
 			return false
 		}
 	}
 	return true
 }
 
-// Status says what runs.
+// Status says what runs. Whether that answers, AskAgents says.
 func (l *Lab) Status() (Status, error) {
 	s := Status{Dir: string(l.dir), Options: l.options}
 	outside := []netip.Addr{Outside}
@@ -106,6 +110,23 @@ func (l *Lab) Status() (Status, error) {
 		s.Pods = append(s.Pods, p)
 	}
 	return s, nil
+}
+
+// AskAgents adds which agents hang, by asking all of them.
+func (l *Lab) AskAgents(ctx context.Context, s *Status) {
+	var asked sync.WaitGroup
+	for i := range s.Daemons {
+		d := &s.Daemons[i]
+		if _, err := l.node(d.Name); err != nil || d.State != Running {
+			continue
+		}
+		asked.Go(func() {
+			if pid := l.Hung(ctx, d.Name); pid != 0 {
+				d.State, d.Remedy = Hangs, RemedyOfHung(pid, d.Name)
+			}
+		})
+	}
+	asked.Wait()
 }
 
 // Logs is the directory with the daemons' logs.
