@@ -376,7 +376,7 @@ func checkParts(o registry.Object) error {
 // checkDataPlane says that there is no data plane of a name, where one is given.
 func checkDataPlane(name, where string) error {
 	if names := dataplanes.Names(); name != "" && !slices.Contains(names, name) {
-		return fmt.Errorf("%s: data plane %q is unknown: there are %s", where, name, strings.Join(names, ", "))
+		return fmt.Errorf("%s: data plane %q is unknown: there %s %s", where, name, word(len(names), "is", "are"), strings.Join(names, ", "))
 	}
 	return nil
 }

@@ -57,6 +57,9 @@ func kindNamed(name string) (*registry.Kind, error) {
 			}
 		}
 	}
+	if wanted, _, _ := strings.Cut(wanted, "."); wanted == "netnamespaces" || wanted == "netnamespace" {
+		return nil, fmt.Errorf("weft does not read %s, as they keep no namespace apart yet, which networkpolicies do: those that a cluster of Kubernetes has are shown by kubectl get netnamespaces", name)
+	}
 	return nil, fmt.Errorf("there is no kind %q: there are %s", name, strings.Join(kindNames(), ", "))
 }
 

@@ -183,7 +183,10 @@ func (p *changing) run(ctx context.Context) error {
 func (p *changing) ask(ctx context.Context, now *api.ClusterConfig) (config *api.ClusterConfig, nodes int, err error) {
 	config = api.Effective(now)
 	p.before = config
-	objects := registry.Snapshot{api.ClusterConfigKind: {config}}
+	objects := make(registry.Snapshot)
+	if now != nil {
+		objects.Put(api.ClusterConfigKind, now) // as it is: what is empty in it may mean what nodes say
+	}
 	if err := readInto(ctx, p.reg, objects, api.Node); err != nil {
 		return nil, 0, err
 	}
@@ -390,6 +393,8 @@ func (p *changing) plan(config *api.ClusterConfig, nodes int) string {
 		leaves = strings.Join(others, ", ") + " leave"
 	}
 	switch {
+	case p.name == used && p.made && len(others) == 0:
+		return made + fmt.Sprintf("Nodes use %s already.", used)
 	case p.nothingChanges(config) || p.name == used && config.Spec.Plugin == used && len(others) == 0:
 		if len(config.Spec.PluginNodes) > 0 {
 			made += fmt.Sprintf("spec.pluginNodes, which means nothing, %s emptied. ", is)
@@ -397,8 +402,6 @@ func (p *changing) plan(config *api.ClusterConfig, nodes int) string {
 		return made + fmt.Sprintf("The cluster uses %s already.", used)
 	case p.name == used && len(others) > 0:
 		return made + fmt.Sprintf("What was changed %s taken back: nodes use %s, and %s.", is, used, leaves)
-	case p.name == used && p.made:
-		return made + fmt.Sprintf("Nodes use %s already.", used)
 	case p.name == used:
 		return fmt.Sprintf("The cluster stays with %s; no node has begun to change to %s.", used, config.Spec.Plugin)
 	}

@@ -53,7 +53,7 @@ func (o *Options) objects() ([]Object, error) {
 		return nil, err
 	}
 	if names := dataplanes.Names(); !slices.Contains(names, config.Spec.DataPlane) {
-		return nil, fmt.Errorf("data plane %q is unknown: there are %s", config.Spec.DataPlane, strings.Join(names, ", "))
+		return nil, fmt.Errorf("data plane %q is unknown; known: %s", config.Spec.DataPlane, strings.Join(names, ", "))
 	}
 	objects := slices.Clone(o.Objects)
 	has := func(k *registry.Kind) bool {
