@@ -375,8 +375,11 @@ func checkParts(o registry.Object) error {
 
 // checkDataPlane says that there is no data plane of a name, where one is given.
 func checkDataPlane(name, where string) error {
-	if names := dataplanes.Names(); name != "" && !slices.Contains(names, name) {
-		return fmt.Errorf("%s: data plane %q is unknown: there %s %s", where, name, word(len(names), "is", "are"), strings.Join(names, ", "))
+	if name == "" {
+		return nil
+	}
+	if err := dataplanes.Check(name); err != nil {
+		return fmt.Errorf("%s: %w", where, err)
 	}
 	return nil
 }

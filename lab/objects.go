@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	networkv1 "github.com/openshift/api/network/v1"
@@ -52,8 +51,8 @@ func (o *Options) objects() ([]Object, error) {
 	if _, err := plugins.Get(config.Spec.Plugin); err != nil {
 		return nil, err
 	}
-	if names := dataplanes.Names(); !slices.Contains(names, config.Spec.DataPlane) {
-		return nil, fmt.Errorf("data plane %q is unknown; known: %s", config.Spec.DataPlane, strings.Join(names, ", "))
+	if err := dataplanes.Check(config.Spec.DataPlane); err != nil {
+		return nil, err
 	}
 	objects := slices.Clone(o.Objects)
 	has := func(k *registry.Kind) bool {

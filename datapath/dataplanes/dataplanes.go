@@ -32,7 +32,23 @@ func (p Planes) New(name string, log *slog.Logger) (datapath.DataPlane, error) {
 	if make, ok := p[name]; ok {
 		return make(log)
 	}
-	return nil, fmt.Errorf("data plane %q is unknown: there are %s", name, strings.Join(p.Names(), ", "))
+	return nil, p.unknown(name)
+}
+
+// Check says that there is no data plane of a name, and which there are.
+func Check(name string) error {
+	if all := All(); all[name] == nil {
+		return all.unknown(name)
+	}
+	return nil
+}
+
+func (p Planes) unknown(name string) error {
+	are := "are"
+	if len(p) == 1 {
+		are = "is"
+	}
+	return fmt.Errorf("data plane %q is unknown: there %s %s", name, are, strings.Join(p.Names(), ", "))
 }
 
 // Names lists them in alphabetical order.
