@@ -338,7 +338,7 @@ func (a *agent) followConfig(ctx context.Context) {
 		return
 	}
 	effective := func() *api.ClusterConfig {
-		return a.status.heard(api.Effective(configs.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName})))
+		return a.status.heard(configs.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName}))
 	}
 	f := a.newFollower(ctx, &wg)
 	for ctx.Err() == nil {

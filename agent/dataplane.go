@@ -230,7 +230,11 @@ func (s standing) trouble() string {
 	}
 	switch name, by := s.asked(); {
 	case !slices.Contains(s.known, name):
-		words = append(words, fmt.Sprintf("%s asks for data plane %q, which is unknown: there are %s; %s", by, name, strings.Join(s.known, ", "), goesOn))
+		verb := "is"
+		if len(s.known) > 1 {
+			verb = "are"
+		}
+		words = append(words, fmt.Sprintf("%s asks for data plane %q, which is unknown: there %s %s; %s", by, name, verb, strings.Join(s.known, ", "), goesOn))
 	case s.failed[name].why != "" && s.inForce != name:
 		words = append(words, fmt.Sprintf("%s asks for data plane %s, which cannot take over: %s; %s, and it is tried again", by, name, s.failed[name].why, goesOn))
 	}

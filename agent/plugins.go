@@ -8,6 +8,7 @@ import (
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
+	"github.com/weftnet/weft/registry"
 )
 
 // choice is what a ClusterConfig has a node run.
@@ -76,16 +77,24 @@ func (l *lastStatus) lastUsed() string {
 	return l.used
 }
 
-// heard returns a configuration, which is changed, with what was said last where its
-// status says nothing.
-func (l *lastStatus) heard(c *api.ClusterConfig) *api.ClusterConfig {
+// heard returns the effective configuration of what the registry has, nil for none, with what
+// was said last where its status says nothing.
+func (l *lastStatus) heard(o registry.Object) *api.ClusterConfig {
+	c := api.Effective(o)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
 	case c.Status.Plugin != "":
 		l.status = c.Status
 	case l.status.Plugin != "":
+		// What an empty spec asks for hangs on the status.
+		if written, ok := o.(*api.ClusterConfig); ok && written != nil {
+			c.Spec = written.Spec
+		} else {
+			c.Spec = api.ClusterConfigSpec{}
+		}
 		c.Status = l.status
+		return api.Effective(c)
 	}
 	return c
 }

@@ -272,6 +272,7 @@ func TestLastStatus(t *testing.T) {
 	}
 	l.reported(&api.PluginReport{Revision: 5, Uses: "a", Ready: []string{"b", "a"}, Needs: []string{"c"}})
 	is("what it said before", written(lost), choice{used: "a", mix: []string{"a", "b", "c"}}, 5)
+	is("what it said before, and no plug-in asked for", &api.ClusterConfig{}, choice{used: "a", mix: []string{"a", "b", "c"}}, 5)
 	is("a status", written(preparing), choice{used: "a", mix: []string{"a", "b"}, loading: []string{"b"}}, 7)
 	is("it is lost", written(lost), choice{used: "a", mix: []string{"a", "b"}, loading: []string{"b"}}, 7)
 	l.reported(&api.PluginReport{Revision: 7, Uses: "a", Ready: []string{"a"}})

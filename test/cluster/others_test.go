@@ -290,7 +290,7 @@ func TestDataPlaneAnnotation(t *testing.T) {
 	}
 	uses(api.DataPlaneReport{Uses: "linux"})
 	ask("abacus")
-	c.wantStatus(1, `node node1: data plane: annotation weft.network/data-plane asks for data plane "abacus", which is unknown: there are linux; the node goes on with linux`)
+	c.wantStatus(1, `node node1: data plane: annotation weft.network/data-plane asks for data plane "abacus", which is unknown: there is linux; the node goes on with linux`)
 	c.mustSee("pod/web", db, web)
 	if err := errors.Join(c.lab.Kill("node1"), c.lab.Start(t.Context(), "node1")); err != nil {
 		t.Fatal(err)

@@ -117,7 +117,7 @@ func TestStatusTells(t *testing.T) {
 	choose := func(plugin string) { t.Helper(); change(func(s *api.ClusterConfigSpec) { s.Plugin = plugin }) }
 	change(func(s *api.ClusterConfigSpec) { s.DataPlane = "abacus" })
 	c.weft("", "lab", "start-node", "node2").want(t, 0, "node2 runs")
-	c.wantStatus(1, `node node2: data plane: ClusterConfig default asks for data plane "abacus", which is unknown: there are linux; the node goes on with linux`)
+	c.wantStatus(1, `node node2: data plane: ClusterConfig default asks for data plane "abacus", which is unknown: there is linux; the node goes on with linux`)
 	c.mustSee("pod/web", there, here)
 	change(func(s *api.ClusterConfigSpec) { s.DataPlane = api.DefaultDataPlane })
 	c.wantStatus(0, "No problems.")

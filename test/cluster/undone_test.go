@@ -43,7 +43,7 @@ func TestRunWithoutAgent(t *testing.T) {
 func TestUpFails(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
-	unknown := `data plane: ClusterConfig default asks for data plane "abacus", which is unknown: there are linux; the node has none`
+	unknown := `data plane: ClusterConfig default asks for data plane "abacus", which is unknown: there is linux; the node has none`
 	abacus := &api.ClusterConfig{ObjectMeta: metav1.ObjectMeta{Name: api.DefaultName}, Spec: api.ClusterConfigSpec{DataPlane: "abacus"}}
 	fails := func(program, when string) string {
 		return fmt.Sprintf("#!/bin/sh\ncase \"$*\" in %s) echo port 4789 is taken; exit 3;; esac\nexec %s%s \"$@\"\n", when, bin, program)
