@@ -87,14 +87,7 @@ func ICMPv6Type() []expr.Any {
 
 // SourceNAT makes an address the source.
 func SourceNAT(a netip.Addr) []expr.Any {
-	family := uint32(unix.NFPROTO_IPV6)
-	if a.Is4() {
-		family = unix.NFPROTO_IPV4
-	}
-	return []expr.Any{
-		&expr.Immediate{Register: 1, Data: a.AsSlice()},
-		&expr.NAT{Type: expr.NATTypeSourceNAT, Family: family, RegAddrMin: 1},
-	}
+	return append([]expr.Any{&expr.Immediate{Register: 1, Data: a.AsSlice()}}, SourceNATTo(a.Is4(), 1)...)
 }
 
 // Count counts packets.
@@ -147,14 +140,14 @@ func IsAddress(a netip.Addr, source bool) []expr.Any {
 
 func port(p uint16) []byte { return binary.BigEndian.AppendUint16(nil, p) }
 
-// portInto loads the destination port.
-func portInto(register uint32) []expr.Any {
+// PortInto loads the destination port.
+func PortInto(register uint32) []expr.Any {
 	return []expr.Any{&expr.Payload{DestRegister: register, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2}}
 }
 
 // IsPort matches packets to a port.
 func IsPort(p uint16) []expr.Any {
-	return append(portInto(1), &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: port(p)})
+	return append(PortInto(1), &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: port(p)})
 }
 
 // Equals matches where what was loaded is a byte.
@@ -210,4 +203,43 @@ func FibType(source bool, kind uint32) []expr.Any {
 		&expr.Fib{Register: 1, FlagSADDR: source, FlagDADDR: !source, ResultADDRTYPE: true},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: HostEndian(kind)},
 	}
+}
+
+// InPrefix matches packets from, or to, a prefix of their family.
+func InPrefix(p netip.Prefix, source bool) []expr.Any {
+	a := p.Masked().Addr()
+	mask := make([]byte, a.BitLen()/8)
+	for i := range p.Bits() {
+		mask[i/8] |= 0x80 >> (i % 8)
+	}
+	return append(Address(a.Is4(), source),
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: uint32(len(mask)), Mask: mask, Xor: make([]byte, len(mask))},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: a.AsSlice()})
+}
+
+// InSetOf matches where what a register holds is in a set.
+func InSetOf(register uint32, name string) []expr.Any {
+	return []expr.Any{&expr.Lookup{SourceRegister: register, SetName: name}}
+}
+
+// NotInSetOf matches where what a register holds is not in a set.
+func NotInSetOf(register uint32, name string) []expr.Any {
+	return []expr.Any{&expr.Lookup{SourceRegister: register, SetName: name, Invert: true}}
+}
+
+// HasBits matches where one of some bits is set in the number that a register holds.
+func HasBits(register uint32, bits uint32) []expr.Any {
+	return []expr.Any{
+		&expr.Bitwise{SourceRegister: register, DestRegister: register, Len: 4, Mask: HostEndian(bits), Xor: HostEndian(0)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: register, Data: HostEndian(0)},
+	}
+}
+
+// SourceNATTo makes the address that a register holds the source.
+func SourceNATTo(is4 bool, register uint32) []expr.Any {
+	family := uint32(unix.NFPROTO_IPV6)
+	if is4 {
+		family = unix.NFPROTO_IPV4
+	}
+	return []expr.Any{&expr.NAT{Type: expr.NATTypeSourceNAT, Family: family, RegAddrMin: register}}
 }

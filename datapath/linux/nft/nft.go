@@ -185,7 +185,7 @@ func Write(have Content, want *Table, also ...Edit) (Content, []string, error) {
 		return next, done, err
 	}
 	if have.sameStructure(next) {
-		done, err := Apply(append([]Edit{{want, difference(have, want)}}, also...)...)
+		done, err := Apply(append([]Edit{{Table: want, Changes: difference(have, want)}}, also...)...)
 		if err != nil {
 			return have, nil, err
 		}
@@ -250,15 +250,22 @@ func Transaction(table string, f func(*nftables.Conn) error) error {
 	return nil
 }
 
-// Edit is a change of elements of a table's sets, by the sets' names.
+// Edit is a change of elements of a table's sets, by the sets' names, and of chains that
+// elements alone lead to.
 type Edit struct {
 	*Table
 	Changes map[string]Change
+	// Come are the names of the table's chains that are not there yet, and Go those of
+	// chains that are there no more.
+	Come, Go []string
 }
+
+// Empty reports whether there is nothing to do.
+func (e Edit) Empty() bool { return len(e.Changes)+len(e.Come)+len(e.Go) == 0 }
 
 // Apply does edits of one or more tables in one transaction, and returns what it did.
 func Apply(edits ...Edit) ([]string, error) {
-	edits = slices.DeleteFunc(slices.Clone(edits), func(e Edit) bool { return len(e.Changes) == 0 })
+	edits = slices.DeleteFunc(slices.Clone(edits), Edit.Empty)
 	if len(edits) == 0 {
 		return nil, nil
 	}
@@ -280,11 +287,24 @@ func Apply(edits ...Edit) ([]string, error) {
 // write adds edits to a transaction, and returns what they are for people.
 func write(conn *nftables.Conn, edits []Edit) (done []string, err error) {
 	for _, e := range edits {
+		for _, name := range e.Come {
+			c := conn.AddChain(&nftables.Chain{Table: InetTable(e.Name), Name: name})
+			if err := addRules(conn, c, e.Chains[name]); err != nil {
+				return nil, fmt.Errorf("add chain %s: %w", name, err)
+			}
+			done = append(done, "add chain "+name)
+		}
 		for _, name := range slices.Sorted(maps.Keys(e.Changes)) {
 			if err := e.Changes[name].write(conn, e.Sets[name].In(e.Name, name)); err != nil {
 				return nil, fmt.Errorf("change set %s: %w", name, err)
 			}
 			done = append(done, e.Changes[name].describe(name))
+		}
+		for _, name := range e.Go {
+			c := &nftables.Chain{Table: InetTable(e.Name), Name: name}
+			conn.FlushChain(c)
+			conn.DelChain(c)
+			done = append(done, "delete chain "+name)
 		}
 	}
 	return done, nil
@@ -355,13 +375,21 @@ func addTable(conn *nftables.Conn, r *Table) error {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Chains)) {
-		for _, rule := range r.Chains[name].Rules {
-			data, err := rule.userData()
-			if err != nil {
-				return err
-			}
-			conn.AddRule(&nftables.Rule{Table: t, Chain: chains[name], Exprs: rule.Exprs, UserData: data})
+		if err := addRules(conn, chains[name], r.Chains[name]); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+// addRules adds a chain's rules to one that has none.
+func addRules(conn *nftables.Conn, to *nftables.Chain, c *Chain) error {
+	for _, rule := range c.Rules {
+		data, err := rule.userData()
+		if err != nil {
+			return err
+		}
+		conn.AddRule(&nftables.Rule{Table: to.Table, Chain: to, Exprs: rule.Exprs, UserData: data})
 	}
 	return nil
 }

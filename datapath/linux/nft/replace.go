@@ -3,44 +3,78 @@ package nft
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 )
 
-// Replace writes a table whole, and in the same moment deletes those of some names and
-// edits others; there says whether the table is there already. One that is there is replaced in one
-// transaction. One that is new is written in two: for a moment after a transaction,
+// Placed is a table to be written whole, and whether it is there already.
+type Placed struct {
+	*Table
+	There bool
+}
+
+// Replace writes a table whole; see ReplaceAll.
+func Replace(t *Table, there bool, gone []string, also ...Edit) error {
+	return ReplaceAll([]Placed{{t, there}}, gone, also...)
+}
+
+// ReplaceAll writes tables whole, and in the same moment deletes those of some names and
+// edits others. What is there is replaced in one transaction. Where one is new, there are
+// two: for a moment after a transaction,
 // kernels find in some of its sets only what was there before, so packets are sent through
 // the table when its sets are complete.
-func Replace(t *Table, there bool, gone []string, also ...Edit) error {
+func ReplaceAll(tables []Placed, gone []string, also ...Edit) error {
+	var names []string
+	for _, t := range tables {
+		names = append(names, t.Name)
+	}
 	conn, err := Open()
 	if err != nil {
 		return err
 	}
-	deleteTable(conn, t.Name)
-	if !t.Empty() {
-		hooked, rest := NewTable(t.Name), NewTable(t.Name)
-		if rest.Sets = t.Sets; there {
-			hooked.Sets, rest.Sets = t.Sets, nil
+	flush := func() error {
+		if err := conn.Flush(); err != nil {
+			return fmt.Errorf("write nftables table inet %s: %w", strings.Join(names, " and "), err)
 		}
+		return nil
+	}
+	var last []*Table
+	first := false
+	for _, t := range tables {
+		if t.There || t.Empty() {
+			last = append(last, t.Table)
+			continue
+		}
+		hooked, rest := NewTable(t.Name), NewTable(t.Name)
+		rest.Sets, first = t.Sets, true
 		for name, c := range t.Chains {
-			if c.Hook != nil || there {
+			if c.Hook != nil {
 				hooked.Chains[name] = c
 			} else {
 				rest.Chains[name] = c
 			}
 		}
-		if !there {
-			if err := addTable(conn, rest); err != nil {
+		deleteTable(conn, t.Name)
+		if err := addTable(conn, rest); err != nil {
+			return err
+		}
+		last = append(last, hooked)
+	}
+	if first {
+		if err := flush(); err != nil {
+			return err
+		}
+	}
+	for i, t := range last {
+		if tables[i].There || t.Empty() {
+			deleteTable(conn, t.Name)
+		}
+		if !t.Empty() {
+			if err := addTable(conn, t); err != nil {
 				return err
 			}
-			if err := conn.Flush(); err != nil {
-				return fmt.Errorf("write nftables table inet %s: %w", t.Name, err)
-			}
-		}
-		if err := addTable(conn, hooked); err != nil {
-			return err
 		}
 	}
 	for _, name := range gone {
@@ -49,10 +83,7 @@ func Replace(t *Table, there bool, gone []string, also ...Edit) error {
 	if _, err := write(conn, also); err != nil {
 		return err
 	}
-	if err := conn.Flush(); err != nil {
-		return fmt.Errorf("write nftables table inet %s: %w", t.Name, err)
-	}
-	return nil
+	return flush()
 }
 
 // Delete deletes tables, whether they are there or not.
