@@ -34,6 +34,10 @@ type Connection struct {
 	// Source and Destination are who began it and who got it, behind the translation
 	// of Services. Ports are 0 for protocols without.
 	Source, Destination netip.AddrPort
+	// Dialled is what who began it calls the destination, before that translation, and
+	// Served says that a Service made it.
+	Dialled netip.AddrPort
+	Served  bool
 	// Tag is the one that came with its first packet through a tunnel, and Tagged
 	// says whether one did.
 	Tag    plan.Tag
@@ -96,6 +100,64 @@ func (j *Jury) Forbids(c Connection) bool {
 	return sends && from.EgressPolicy != "" && denies(from.EgressPolicy, plan.Outgoing, j.classOf(destination)) ||
 		gets && !j.owns(source) && to.IngressPolicy != "" && (j.lacksTag(c) || denies(to.IngressPolicy, plan.Incoming, j.sourceClass(c))) ||
 		sends && !gets && !j.owns(destination) && j.drops(source, from, destination.IP)
+}
+
+// Unserved reports whether a connection's backend is none any more of the frontend that it
+// was begun with, or whether datagrams go past a frontend that has come since and has
+// backends: without an end they would do so for as long as they are sent.
+func (j *Jury) Unserved(c Connection) bool {
+	if !c.Served && (c.Protocol != plan.UDP || c.Dialled != c.Destination) {
+		return false
+	}
+	side := plan.Outside
+	if _, local := j.endpoints[c.source()]; local || j.owns(c.source()) || j.plan.LeadsToPeer(c.Network, c.Source.Addr()) {
+		side = plan.Inside
+	}
+	_, s, ok := j.plan.Service(c.Network, c.Dialled.Addr(), c.Protocol, c.Dialled.Port(), side)
+	if !ok || s.Set == "" {
+		return c.Served
+	}
+	if !c.Served {
+		for k, b := range j.plan.BackendsOf(c.Network, s.Set) {
+			if b.Weight > 0 && k.Address.Is4() == c.Dialled.Addr().Is4() {
+				return true
+			}
+		}
+		return false
+	}
+	_, is := j.plan.Backends.Get(plan.BackendKey{Network: c.Network, Set: s.Set, Address: c.Destination.Addr(), Port: c.Destination.Port()})
+	return !is
+}
+
+// MayUnserve reports whether changes that lead from p to q may leave connections whose
+// backend is none any more, or datagrams that go past a frontend.
+func MayUnserve(p, q *plan.Plan, changes plan.Diff) bool {
+	for _, c := range changes.Services {
+		switch {
+		case c.Old != nil && c.Old.Set != "" && (c.New == nil || c.New.Set != c.Old.Set),
+			c.New != nil && c.New.Set != "" && c.Key.Protocol == plan.UDP && (c.Old == nil || c.Old.Set != c.New.Set):
+			return true
+		}
+	}
+	first := map[plan.BackendKey]bool{}
+	for _, c := range changes.Backends {
+		if c.New == nil {
+			return true
+		}
+		if c.New.Weight > 0 && (c.Old == nil || c.Old.Weight == 0) {
+			first[plan.BackendKey{Network: c.Key.Network, Set: c.Key.Set}] = true
+		}
+	}
+	for set := range first {
+		had := false
+		for _, b := range p.BackendsOf(set.Network, set.Set) {
+			had = had || b.Weight > 0
+		}
+		if !had {
+			return true
+		}
+	}
+	return false
 }
 
 // source is who began the connection.

@@ -151,7 +151,7 @@ func parseConnection(entry []byte) (Connection, error) {
 	return Connection{
 		Protocol: orig.protocol,
 		Source:   orig.at(orig.source, orig.sourcePort), Destination: orig.at(reply.source, reply.sourcePort),
-		dialled: orig.at(orig.destination, orig.destinationPort), seen: orig.at(reply.destination, reply.destinationPort),
+		Dialled: orig.at(orig.destination, orig.destinationPort), seen: orig.at(reply.destination, reply.destinationPort),
 		Label: label, Unanswered: !answered,
 	}, nil
 }
@@ -197,9 +197,9 @@ type Connection struct {
 	// Source and destination are who began it and who got it, behind the
 	// translation of Services. Ports are 0 for protocols without.
 	Source, Destination netip.AddrPort
-	// dialled is what the source calls the destination, and seen what the
+	// Dialled is what the source calls the destination, and seen what the
 	// destination calls the source.
-	dialled, seen netip.AddrPort
+	Dialled, seen netip.AddrPort
 	// Label is what labels it; all is 0 where nothing does.
 	Label [16]byte
 	// Unanswered says that nothing came back yet.
@@ -208,7 +208,7 @@ type Connection struct {
 
 // Leftover is what both sides have of the connection.
 func (c Connection) Leftover() Leftover {
-	return Leftover{c.Protocol, Side{c.Source, c.dialled}, Side{c.Destination, c.seen}}
+	return Leftover{c.Protocol, Side{c.Source, c.Dialled}, Side{c.Destination, c.seen}}
 }
 
 // SCTPTracked reports whether the kernel tracks SCTP connections by port.

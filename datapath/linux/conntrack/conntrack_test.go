@@ -18,7 +18,7 @@ const entry = "\x34\x00\x01\x80" + "\x14\x00\x01\x80\x08\x00\x01\x00\x0a\x01\x01
 
 func TestParseConnection(t *testing.T) {
 	at := netip.MustParseAddrPort
-	want := Connection{Protocol: plan.TCP, Source: at("10.1.1.2:4711"), Destination: at("10.1.2.9:8080"), dialled: at("10.96.0.1:80"), seen: at("10.1.1.2:4711")}
+	want := Connection{Protocol: plan.TCP, Source: at("10.1.1.2:4711"), Destination: at("10.1.2.9:8080"), Dialled: at("10.96.0.1:80"), seen: at("10.1.1.2:4711")}
 	if c, err := parseConnection([]byte(entry)); err != nil || c != want {
 		t.Errorf("it is read as %+v, %v; expected %+v", c, err, want)
 	}

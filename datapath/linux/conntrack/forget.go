@@ -149,7 +149,7 @@ func Forget(of func(netip.Addr) bool) error {
 	handles := map[bool][][]byte{} // by whether it is IPv4
 	var broken error
 	err = t.List(func(c Connection, entry []byte) {
-		if !slices.ContainsFunc([]netip.AddrPort{c.Source, c.dialled, c.Destination, c.seen}, func(a netip.AddrPort) bool { return of(a.Addr()) }) {
+		if !slices.ContainsFunc([]netip.AddrPort{c.Source, c.Dialled, c.Destination, c.seen}, func(a netip.AddrPort) bool { return of(a.Addr()) }) {
 			return
 		}
 		handle, err := HandleOf(entry)

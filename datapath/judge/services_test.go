@@ -1,0 +1,138 @@
+package judge
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/plan/plantest"
+)
+
+// TestMayUnserve has Services change. What loses its backend by it, or goes past a frontend,
+// is expected by who looks at the changes alone.
+func TestMayUnserve(t *testing.T) {
+	outcomes := map[string]int{}
+	rapid.Check(t, func(t *rapid.T) {
+		cluster := plantest.Cluster().Filter(func(p map[string]*plan.Plan) bool { return p["node1"] != nil }).Draw(t, "cluster")
+		draw := func(what string) *plan.Plan { return plantest.Served(cluster).Draw(t, what)["node1"] }
+		p, q := draw("before"), draw("after")
+		if rapid.Bool().Draw(t, "most stay") {
+			q = mostly(t, p, q)
+		}
+		expected := MayUnserve(p, q, p.Diff(q))
+		before, after := NewJury(p, nil), NewJury(q, nil)
+		for _, c := range servedConnections(p, q) {
+			if before.Unserved(c) {
+				continue // it would have ended before
+			}
+			unserved := after.Unserved(c)
+			if unserved && !expected {
+				t.Fatalf("%+v has no backend any more, or goes past a frontend, which the changes do not tell from:\n%s\nto:\n%s", c, p, q)
+			}
+			outcomes[map[bool]string{true: "ends", false: "stays"}[unserved]]++
+		}
+		if !expected {
+			outcomes["none expected"]++
+		}
+	})
+	for _, o := range []string{"ends", "stays", "none expected"} {
+		if outcomes[o] == 0 {
+			t.Errorf("of connections %v; expected some of: %s", outcomes, o)
+		}
+	}
+}
+
+// mostly returns p with one entry of q's tables of Services in place of its own.
+func mostly(t *rapid.T, p, q *plan.Plan) *plan.Plan {
+	next := *p
+	changes := p.Diff(q)
+	if len(changes.Backends) > 0 && rapid.Bool().Draw(t, "a backend") {
+		if c := rapid.SampledFrom(changes.Backends).Draw(t, "which"); c.New == nil {
+			next.Backends = next.Backends.Delete(c.Key)
+		} else {
+			next.Backends = next.Backends.Set(c.Key, *c.New)
+		}
+	} else if len(changes.Services) > 0 {
+		if c := rapid.SampledFrom(changes.Services).Draw(t, "which"); c.New == nil {
+			next.Services = next.Services.Delete(c.Key)
+		} else {
+			next.Services = next.Services.Set(c.Key, *c.New)
+		}
+	}
+	return &next
+}
+
+// servedConnections are some to each frontend of plans: with each backend that any set has,
+// and past all of them.
+func servedConnections(plans ...*plan.Plan) (all []Connection) {
+	fronts, backends := map[plan.ServiceKey]bool{}, map[netip.AddrPort]bool{}
+	for _, p := range plans {
+		for k := range p.Services.All() {
+			if k.Protocol != plan.AnyProtocol {
+				fronts[k] = true
+			}
+		}
+		for k := range p.Backends.All() {
+			backends[netip.AddrPortFrom(k.Address, k.Port)] = true
+		}
+	}
+	for _, k := range slices.SortedFunc(maps.Keys(fronts), plan.ServiceKey.Compare) {
+		for i, a := range plantest.Outside {
+			if a.Is4() != k.Address.Is4() {
+				continue
+			}
+			dialled := netip.AddrPortFrom(k.Address, k.Port)
+			c := Connection{Network: plan.DefaultNetwork, Protocol: k.Protocol, Source: netip.AddrPortFrom(a, uint16(40000+i)), Dialled: dialled, Destination: dialled}
+			all = append(all, c)
+			for to := range backends {
+				if c.Served, c.Destination = true, to; to.Addr().Is4() == a.Is4() {
+					all = append(all, c)
+				}
+			}
+		}
+	}
+	return all
+}
+
+// A connection ends with its backend, and not before: one that is drained keeps those that
+// it has. Datagrams that go past a frontend end once that has a backend.
+func TestUnserved(t *testing.T) {
+	const front = "node node1 addresses 172.30.0.2\nservice default 10.3.0.1 udp 53 to dns\n"
+	at := netip.MustParseAddrPort
+	served := Connection{Network: plan.DefaultNetwork, Protocol: plan.UDP, Source: at("172.30.0.2:4000"), Dialled: at("10.3.0.1:53"), Destination: at("10.1.1.2:5353"), Served: true}
+	past := served
+	past.Served, past.Destination = false, past.Dialled
+	stream := past
+	stream.Protocol = plan.TCP
+	others := served
+	others.Served = false
+	for _, c := range []struct {
+		what, plan string
+		connection Connection
+		want       bool
+	}{
+		{"its backend is there", front + "backend default dns 10.1.1.2:5353\n", served, false},
+		{"it is drained", front + "backend default dns 10.1.1.2:5353 weight 0\n", served, false},
+		{"its port is another", front + "backend default dns 10.1.1.2:53\n", served, true},
+		{"another is there", front + "backend default dns 10.1.1.3:5353\n", served, true},
+		{"there is none", front, served, true},
+		{"there is no frontend", "node node1 addresses 172.30.0.2\n", served, true},
+		{"the frontend is for others", "node node1 addresses 172.30.0.2\nservice default 10.3.0.1 udp 53 from outside to dns\nbackend default dns 10.1.1.2:5353\n", served, true},
+		{"datagrams go past a frontend", front + "backend default dns 10.1.1.2:5353\n", past, true},
+		{"and that has no backend", front + "backend default dns 10.1.1.2:5353 weight 0\n", past, false},
+		{"a stream goes past it", front + "backend default dns 10.1.1.2:5353\n", stream, false},
+		{"another program translated it", front + "backend default dns 10.1.1.3:5353\n", others, false},
+	} {
+		p, err := plan.Parse(c.plan)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := NewJury(p, nil).Unserved(c.connection); got != c.want {
+			t.Errorf("%s: it ends is %t", c.what, got)
+		}
+	}
+}
