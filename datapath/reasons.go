@@ -47,12 +47,17 @@ const (
 	// TooMany: an endpoint begins more connections, or looks for more machines
 	// next to the node, than is its share of what all endpoints of the node use.
 	TooMany Reason = "too-many"
+	// NoBackend: a frontend of a Service has no backend on hand, or a Service's address no
+	// such port. Who sends is told, unless the Services table says "drop".
+	NoBackend Reason = "no-backend"
+	// NotForClient: a frontend of a Service is for others; the Sources table says for whom.
+	NotForClient Reason = "not-for-client"
 	// Ended: what is left of a connection that a change of policies ended.
 	Ended Reason = "ended-connection"
 )
 
 // Reasons are all reasons, in the order in which they are shown.
-var Reasons = []Reason{SpoofedSource, NoEndpoint, ForgedSource, TunnelPort, UnknownPeer, NotThePeers, Discovery, Loopback, ICMPError, Redirect, NoEgress, NoRoute, Unrouted, TooMany, Ended}
+var Reasons = []Reason{SpoofedSource, NoEndpoint, ForgedSource, TunnelPort, UnknownPeer, NotThePeers, Discovery, Loopback, ICMPError, Redirect, NoEgress, NoRoute, Unrouted, TooMany, NoBackend, NotForClient, Ended}
 
 var reasonTexts = map[Reason]string{
 	SpoofedSource: "a source that is not the endpoint's own",
@@ -69,6 +74,8 @@ var reasonTexts = map[Reason]string{
 	NoRoute:       "the node knows no way there",
 	Unrouted:      "from another node, or under an address of others, to where this node knows no way",
 	TooMany:       "more than the endpoint's share of what the node can track",
+	NoBackend:     "to a service that has no backend on hand, or no such port",
+	NotForClient:  "to a service that is for others",
 	Ended:         "of a connection that policies ended",
 }
 

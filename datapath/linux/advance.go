@@ -31,7 +31,8 @@ func (c *compiler) advance(p *plan.Plan, changes plan.Diff, index func(name stri
 		}
 	}
 	for _, r := range changes.Routes {
-		if r.Old != nil && !c.alone(r.Key, *r.Old) || r.New != nil && !c.alone(r.Key, *r.New) {
+		if r.Old != nil && !c.alone(r.Key, *r.Old) || r.New != nil && !c.alone(r.Key, *r.New) ||
+			frontendIn(c.plan, r.Key.Prefix) || frontendIn(p, r.Key.Prefix) {
 			return nil, false
 		}
 	}
@@ -65,6 +66,11 @@ func (c *compiler) advance(p *plan.Plan, changes plan.Diff, index func(name stri
 			next.route(r.Key, *r.Old)
 		}
 	}
+	for _, s := range changes.Services {
+		if s.Old != nil {
+			next.frontend(s.Key)
+		}
+	}
 	next.erase, next.peers = false, p.Peers
 	for _, e := range changes.Endpoints {
 		delete(next.missing, e.Key.Interface)
@@ -84,6 +90,11 @@ func (c *compiler) advance(p *plan.Plan, changes plan.Diff, index func(name stri
 	for _, r := range changes.Routes {
 		if r.New != nil {
 			next.route(r.Key, *r.New)
+		}
+	}
+	for _, s := range changes.Services {
+		if s.New != nil {
+			next.frontend(s.Key)
 		}
 	}
 	return &next, next.conflict == nil && !next.exceptional

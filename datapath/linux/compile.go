@@ -142,7 +142,47 @@ func (c *compiler) compile() error {
 	for k, r := range c.routes() {
 		c.route(k, r)
 	}
+	for k := range c.plan.Services.All() {
+		c.frontend(k)
+	}
 	return c.conflict
+}
+
+// frontend makes a way out of the node to a frontend in a prefix that is dropped. What
+// becomes of the node's own packets there is decided once they have one, and would be
+// nothing: they go to a backend, or are refused.
+func (c *compiler) frontend(k plan.ServiceKey) {
+	if c.node.Bridge == 0 || k.Address.IsLoopback() || !drops(c.plan, k.Address) {
+		return
+	}
+	// From an address of a pool they would take the endpoints' routes to the backend.
+	var source netip.Addr
+	if i := slices.IndexFunc(c.plan.Local.Addresses, func(a netip.Addr) bool { return a.Is4() == k.Address.Is4() }); i >= 0 && c.node.Holding(c.plan.Local.Addresses[i]) != 0 {
+		source = c.plan.Local.Addresses[i]
+	}
+	prefix := interval.Single(k.Address)
+	c.putRoute(unix.RT_TABLE_MAIN, prefix, rtnl.Route{Kind: unix.RTN_UNICAST, Link: c.node.Bridge, Source: source, Scope: linkScope(prefix)})
+}
+
+// drops reports whether a plan drops what goes to an address that is no endpoint's and not
+// the node's.
+func drops(p *plan.Plan, a netip.Addr) bool {
+	if p.Owns(plan.DefaultNetwork, a) {
+		return false
+	}
+	k, r, routed := p.Route(plan.DefaultNetwork, a, false)
+	if pool, ok := p.PoolOf(plan.DefaultNetwork, a); ok && (!routed || k.Prefix.Bits() < pool.Prefix.Bits()) {
+		return true
+	}
+	return routed && r.Way == plan.ToDrop
+}
+
+// frontendIn reports whether a plan has a frontend whose address is in a prefix.
+func frontendIn(p *plan.Plan, prefix netip.Prefix) bool {
+	for k := range p.Services.From(plan.ServiceKey{Network: plan.DefaultNetwork, Address: prefix.Addr()}) {
+		return k.Network == plan.DefaultNetwork && prefix.Contains(k.Address)
+	}
+	return false
 }
 
 // compileRules sends what endpoints send through the table of the routes that

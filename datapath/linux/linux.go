@@ -8,12 +8,12 @@
 // VXLAN device, a permanent neighbour that gives the next hop the MAC address
 // of that node's VTEP, and one forwarding entry that gives the MAC its
 // underlay address. Source translation and the check of all sources is one
-// nftables table, policies are another.
+// nftables table, policies are another, and Services a third.
 //
 // What is made here can be told from all else by its Stamps, which are, unless
 // others are given: the devices weft0 (a bridge
 // without ports that holds the pools' gateways) and weft-NAME for each tunnel, the nftables
-// tables "inet weft" and "inet weft-policy", routes, rules and neighbours of
+// tables "inet weft", "inet weft-policy" and "inet weft-services", routes, rules and neighbours of
 // protocol 87, interfaces of group 0x77656674. Nothing else is touched; settings
 // that make the node a router are turned on and stay on, for the families that
 // the plan has to do with. Where a table checks an endpoint's sources, the
@@ -35,7 +35,8 @@
 // egress.go, ruleset.go, sources.go, arrivals.go, guard.go, peers.go, crossing.go
 // and limits.go turn the rest into those of an nftables table, without touching
 // anything, and tags.go those by which tags travel; policy.go, policies.go and
-// believed.go do so for the other table.
+// believed.go do so for the table of policies, services.go, serving.go and slots.go for
+// that of Services.
 // Packages rtnl and nft read and write them; watch.go and news.go notice what others
 // do to them. Package survey says what of others' own is in the way. Start at
 // DataPlane.sync.
@@ -113,6 +114,7 @@ type DataPlane struct {
 	refused  []rtnl.Refusal
 	table    nft.Content
 	policies policies
+	services services
 	// policyTable is held by who writes it. The sweeper does beside Apply.
 	policyTable sync.Mutex
 	sweeper     *sweeper
@@ -173,7 +175,7 @@ func open(c Config, in func(func() error) error) (*DataPlane, error) {
 	if err := d.stamps.Check(); err != nil {
 		return nil, err
 	}
-	d.policies.stamps = d.stamps
+	d.policies.stamps, d.services.stamps = d.stamps, d.stamps
 	err := in(func() (err error) {
 		if d.policies.tags, err = labelsConnections(); err != nil {
 			return err
@@ -232,6 +234,7 @@ func (d *DataPlane) Capabilities() datapath.Capabilities {
 		Tunnels:       true,
 		Tags:          d.policies.tags,
 		Verdicts:      true,
+		Services:      d.policies.tags,
 		SCTP:          d.sctp,
 		AntiSpoof:     true,
 		EgressActions: []plan.EgressAction{plan.Direct, plan.Masquerade, plan.SourceNAT, plan.Discard},
@@ -498,7 +501,14 @@ func (d *DataPlane) sync(p *plan.Plan) (trouble, err error) {
 	released := d.release(delta.Groups)
 	retag := d.retag(p)
 	if err := d.enforce(p, func() ([][]string, error) {
-		return d.unheard(func() ([][]string, error) { return d.policies.sync(p, retag) })
+		return d.unheard(func() ([][]string, error) {
+			done, err := d.policies.sync(p, retag)
+			if err != nil {
+				return done, err
+			}
+			served, err := d.services.sync(p, c.sourcesOf())
+			return append(done, served...), err
+		})
 	}); err != nil {
 		return released, err
 	}
@@ -544,12 +554,22 @@ func (d *DataPlane) update(p *plan.Plan, changes plan.Diff) (bool, error) {
 		}
 	}
 	delta := c.want.Changes()
+	filters := len(changes.Endpoints)+len(changes.Egress) > 0 || c.sources == nil
 	released := d.release(delta.Groups)
-	elements := len(changes.Tags) + len(changes.Classes) + len(changes.Within) + len(changes.Verdicts)
+	elements := len(changes.Tags) + len(changes.Classes) + len(changes.Within) + len(changes.Verdicts) +
+		len(changes.Services) + len(changes.Backends) + len(changes.Sources)
 	before := d.compiler.plan
-	if len(changes.Endpoints)+elements > 0 || movesSources(before, p, changes) || len(changes.Egress) > 0 && judge.Needed(p) != d.policies.present {
+	if len(changes.Endpoints)+elements > 0 || d.services.concerns(changes) || movesSources(before, p, changes) || len(changes.Egress) > 0 && judge.Needed(p) != d.policies.present {
 		retag := d.retag(p)
-		write := func() ([][]string, error) { return d.policies.update(before, p, changes, retag) }
+		write := func() ([][]string, error) {
+			serve, now := d.services.update(before, p, changes, c.sourcesOf())
+			done, err := d.policies.update(before, p, changes, retag, serve)
+			if err != nil || now {
+				return done, err
+			}
+			served, err := d.services.sync(p, c.sourcesOf())
+			return append(done, served...), err
+		}
 		if update := write; elements > manyElements {
 			write = func() ([][]string, error) { return d.unheard(update) }
 		}
@@ -558,7 +578,7 @@ func (d *DataPlane) update(p *plan.Plan, changes plan.Diff) (bool, error) {
 			return true, errors.Join(released, err)
 		}
 		d.retagged(retag)
-		d.sweep(p, judge.MayForbid(before, p, changes) || movesBelief(d.stamps, before, p, changes))
+		d.sweep(p, judge.MayForbid(before, p, changes) || judge.MayUnserve(before, p, changes) || movesBelief(d.stamps, before, p, changes))
 	}
 	added := func(yield func(plan.EndpointKey, plan.Endpoint) bool) {
 		for _, e := range loaded.Endpoints {
@@ -567,7 +587,6 @@ func (d *DataPlane) update(p *plan.Plan, changes plan.Diff) (bool, error) {
 			}
 		}
 	}
-	filters := len(changes.Endpoints)+len(changes.Egress) > 0 || c.sources == nil
 	settings, err := d.write(delta, c, added, filters)
 	// Until here, what egress rules drop now could begin.
 	d.sweep(p, judge.MayDrop(before, p, changes))

@@ -464,9 +464,9 @@ func TestNftShowsTables(t *testing.T) {
 		t.Skip("needs nft")
 	}
 	b := newBench(t)
-	b.mustApply(mustParse(t, policedPlan))
+	b.mustApply(mustParse(t, policedPlan+servedEntries))
 	b.do(func() error {
-		for table, line := range map[string]string{stamps.Default.PolicyTable: "10.1.2.7 : ", stamps.Default.Table: "update @dropped-spoofed-source { iifname"} {
+		for table, line := range map[string]string{stamps.Default.PolicyTable: "10.1.2.7 : ", stamps.Default.ServiceTable: "update @clients-4", stamps.Default.Table: "update @dropped-spoofed-source { iifname"} {
 			shown, err := exec.Command("nft", "list", "table", "inet", table).CombinedOutput()
 			if err != nil || !strings.Contains(string(shown), line) {
 				t.Errorf("nft list: %v\n%s", err, shown)

@@ -59,7 +59,7 @@ func (n *news) filter(h unix.NlMsghdr, data []byte) {
 			if kind != unix.NFTA_TABLE_NAME { // the first attribute of all that is in a table names that
 				continue
 			}
-			if table := strings.TrimRight(string(v), "\x00"); data[0] == byte(nftables.TableFamilyINet) && (table == n.stamps.Table || table == n.stamps.PolicyTable) {
+			if table := strings.TrimRight(string(v), "\x00"); data[0] == byte(nftables.TableFamilyINet) && slices.Contains(n.stamps.Tables(), table) {
 				if n.pending[h.Pid] == nil {
 					n.pending[h.Pid] = map[string]bool{}
 				}

@@ -185,10 +185,10 @@ func prefixElements(p *plan.Plan, is4 bool) nft.Elements {
 	return e
 }
 
-// policyEdit is what must be done to the table's elements, by set.
-type policyEdit map[string]*reconcile.Edit[nft.Element, nft.Value]
+// setEdits is what must be done to the elements of a table, by set.
+type setEdits map[string]*reconcile.Edit[nft.Element, nft.Value]
 
-func (e policyEdit) of(set string) *reconcile.Edit[nft.Element, nft.Value] {
+func (e setEdits) of(set string) *reconcile.Edit[nft.Element, nft.Value] {
 	if e[set] == nil {
 		e[set] = &reconcile.Edit[nft.Element, nft.Value]{}
 	}
@@ -197,15 +197,15 @@ func (e policyEdit) of(set string) *reconcile.Edit[nft.Element, nft.Value] {
 
 // add and remove note what the next plan has and what the one before had. What
 // both have is left alone.
-func (e policyEdit) remove(set string, k nft.Element, v nft.Value) { e.of(set).Remove(k, v) }
-func (e policyEdit) add(set string, k nft.Element, v nft.Value)    { e.of(set).Add(k, v) }
+func (e setEdits) remove(set string, k nft.Element, v nft.Value) { e.of(set).Remove(k, v) }
+func (e setEdits) add(set string, k nft.Element, v nft.Value)    { e.of(set).Add(k, v) }
 
 // advance compiles the changes that lead from one plan to the next, of which
 // the table has the first. It costs in proportion to the changes, and, where
 // shorter prefixes are among them, to all of those. What is there twice is under the
 // name of both.
 func (s *policies) advance(p, q *plan.Plan, changes plan.Diff) map[string]nft.Change {
-	edit := policyEdit{}
+	edit := setEdits{}
 	for _, c := range changes.Endpoints {
 		if c.Old != nil {
 			endpointElements(c.Key, *c.Old, edit.remove)
@@ -252,7 +252,7 @@ func (s *policies) advance(p, q *plan.Plan, changes plan.Diff) map[string]nft.Ch
 	return done
 }
 
-func (s *policies) advancePeers(p, q *plan.Plan, changes plan.Diff, edit policyEdit) {
+func (s *policies) advancePeers(p, q *plan.Plan, changes plan.Diff, edit setEdits) {
 	// A policy has a profile for any peer as long as there is anything of it.
 	touched := map[profile.PolicyKey]map[plan.Class]bool{}
 	touch := func(k profile.PolicyKey, peer plan.Class) {

@@ -28,10 +28,16 @@ func (r *ruleset) drop(reason datapath.Reason) []expr.Any {
 // count returns where a rule goes with what is told and counted for a reason,
 // by one of its interfaces, before the verdict.
 func (r *ruleset) count(reason datapath.Reason, by expr.MetaKey, end nft.Verdict) []expr.Any {
+	return nft.Decide(nft.GoTo(r.counting(droppedPrefix+string(reason), reason, by, end)))
+}
+
+// counting adds a chain of a name that tells and counts packets for a reason, before the
+// verdict.
+func (r *ruleset) counting(chain string, reason datapath.Reason, by expr.MetaKey, end nft.Verdict) string {
 	name := droppedPrefix + string(reason)
-	if _, ok := r.Chains[name]; !ok {
+	if _, ok := r.Chains[chain]; !ok {
 		r.Set(name, nft.Set{Key: nftables.TypeIFName, Timeout: true, Dynamic: true})
-		c := r.Chain(name)
+		c := r.Chain(chain)
 		c.Add("tell who follows", r.tell(string(reason)))
 		c.Add("count by interface", []expr.Any{
 			&expr.Meta{Key: by, Register: 1},
@@ -39,7 +45,7 @@ func (r *ruleset) count(reason datapath.Reason, by expr.MetaKey, end nft.Verdict
 		}, nft.Decide(end))
 		c.Add("what no interface could be counted for", nft.Count(), nft.Decide(end))
 	}
-	return nft.Decide(nft.GoTo(name))
+	return chain
 }
 
 // Dropped counts what was dropped; see datapath.Observer.
@@ -48,8 +54,11 @@ func (d *DataPlane) Dropped() (map[datapath.Dropped]uint64, error) {
 	err := d.in(func() error {
 		for _, reason := range datapath.Reasons {
 			in := d.stamps.Table
-			if reason == datapath.Ended {
+			switch reason {
+			case datapath.Ended:
 				in = d.stamps.PolicyTable
+			case datapath.NoBackend, datapath.NotForClient:
+				in = d.stamps.ServiceTable
 			}
 			_, counts, err := nft.ReadElements(&nftables.Set{Table: nft.InetTable(in), Name: droppedPrefix + string(reason)})
 			if errors.Is(err, unix.ENOENT) {

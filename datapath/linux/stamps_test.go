@@ -13,7 +13,7 @@ import (
 	"github.com/weftnet/weft/datapath/linux/stamps"
 )
 
-var OtherStamps = Stamps{Bridge: "weftx0", TunnelPrefix: "weftx-", Table: "weftx", PolicyTable: "weftx-policy", Protocol: 88, RoutingTable: 88,
+var OtherStamps = Stamps{Bridge: "weftx0", TunnelPrefix: "weftx-", Table: "weftx", PolicyTable: "weftx-policy", ServiceTable: "weftx-services", Protocol: 88, RoutingTable: 88,
 	Metric: 10, Priority: 8710, Group: 0x77656678, LogGroup: 88}
 
 // TestStampsApart checks that two data planes of different stamps stand in one
@@ -109,7 +109,7 @@ func (b *bench) stamped(s Stamps) (all []string) {
 		}
 		tables, err := conn.ListTables()
 		for _, t := range tables {
-			if t.Name == s.Table || t.Name == s.PolicyTable {
+			if t.Name == s.Table || t.Name == s.PolicyTable || t.Name == s.ServiceTable {
 				add("table", t.Name)
 			}
 		}
@@ -124,7 +124,7 @@ func TestStampsThatCannotBe(t *testing.T) {
 		"br0":                func(s *Stamps) { s.Bridge = "br0" },
 		"tun-":               func(s *Stamps) { s.TunnelPrefix = "tun-" },
 		"weft-0 would":       func(s *Stamps) { s.Bridge = "weft-0" },
-		"two names":          func(s *Stamps) { s.PolicyTable = s.Table },
+		"name of its own":    func(s *Stamps) { s.PolicyTable = s.Table },
 		"protocol 4":         func(s *Stamps) { s.Protocol = unix.RTPROT_STATIC },
 		"254 is no":          func(s *Stamps) { s.RoutingTable = unix.RT_TABLE_MAIN },
 		"metric -1":          func(s *Stamps) { s.Metric = -1 },

@@ -3,6 +3,7 @@ package linux
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 
 	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/plan"
@@ -43,23 +44,20 @@ func (d *DataPlane) supports(p *plan.Plan) error {
 	}
 	errs = append(errs, d.supportsVerdicts(p, nil))
 	for k, s := range p.Services.All() {
-		errs = append(errs, notSupported(func() string { return k.Line(s) }, "services"))
-		break
+		errs = append(errs, d.supportsFrontend(k, s))
 	}
 	for k, b := range p.Backends.All() {
-		errs = append(errs, notSupported(func() string { return k.Line(b) }, "services"))
-		break
+		errs = append(errs, d.ofServices(k.Network, k.Address, func() string { return k.Line(b) }))
 	}
 	for k, s := range p.Sources.All() {
-		errs = append(errs, notSupported(func() string { return k.Line(s) }, "services"))
-		break
+		errs = append(errs, d.ofServices(k.Network, k.Prefix.Addr(), func() string { return k.Line(s) }))
 	}
 	return errors.Join(errs...)
 }
 
 // supportsChanges is supports for a plan of which all else was accepted.
 func (d *DataPlane) supportsChanges(p *plan.Plan, changes plan.Diff) error {
-	if changes.Local || len(changes.Networks)+len(changes.Services)+len(changes.Backends)+len(changes.Sources) > 0 {
+	if changes.Local || len(changes.Networks) > 0 {
 		return errors.Join(p.Validate(), d.supports(p))
 	}
 	var errs []error
@@ -93,7 +91,34 @@ func (d *DataPlane) supportsChanges(p *plan.Plan, changes plan.Diff) error {
 			errs = append(errs, d.network(c.Key.Network, func() string { return c.Key.Line(*c.New) }))
 		}
 	}
+	for _, c := range changes.Services {
+		if c.New != nil {
+			errs = append(errs, d.supportsFrontend(c.Key, *c.New))
+		}
+	}
+	for _, c := range changes.Backends {
+		if c.New != nil {
+			errs = append(errs, d.ofServices(c.Key.Network, c.Key.Address, func() string { return c.Key.Line(*c.New) }))
+		}
+	}
+	for _, c := range changes.Sources {
+		if c.New != nil {
+			errs = append(errs, d.ofServices(c.Key.Network, c.Key.Prefix.Addr(), func() string { return c.Key.Line(*c.New) }))
+		}
+	}
 	return errors.Join(append(errs, d.supportsVerdicts(p, d.current))...)
+}
+
+func (d *DataPlane) supportsFrontend(k plan.ServiceKey, s plan.Service) error {
+	return d.ofServices(k.Network, k.Address, func() string { return k.Line(s) })
+}
+
+// ofServices refuses an entry of one of the tables of Services, about an address.
+func (d *DataPlane) ofServices(network string, a netip.Addr, line func() string) error {
+	if !d.policies.tags {
+		return notSupported(line, "services, as the kernel labels no connections,")
+	}
+	return errors.Join(d.network(network, line), d.family(a.Is6(), line))
 }
 
 func (d *DataPlane) supportsPeer(k plan.PeerKey, p plan.Peer) error {

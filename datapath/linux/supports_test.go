@@ -21,7 +21,7 @@ func TestSupportsWhatIsPossible(t *testing.T) {
 		d := DataPlane{ipv6: can.Draw(t, "IPv6"), sctp: can.Draw(t, "SCTP")}
 		d.policies.tags = can.Draw(t, "labels")
 		able := b.Capabilities()
-		able.IPv6, able.SCTP, able.Tags = d.ipv6, d.sctp, d.policies.tags
+		able.IPv6, able.SCTP, able.Tags, able.Services = d.ipv6, d.sctp, d.policies.tags, d.policies.tags
 		var enforced *plan.Plan
 		for range 2 {
 			p := plantest.Demanding().Draw(t, "plans")["node1"]

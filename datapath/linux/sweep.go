@@ -56,6 +56,8 @@ type sweeper struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
 	stopped chan struct{}
+	// serves says that there were Services, of which there may be connections.
+	serves bool
 	// resumed says that what an agent before this one ended is seen to.
 	resumed bool
 }
@@ -110,11 +112,16 @@ func (s *sweeper) run() {
 	}
 }
 
-// sweep ends the connections that a plan forbids.
+// sweep ends the connections that a plan forbids, and those whose backend is none any more.
 func (s *sweeper) sweep(p *plan.Plan) error {
-	if p == nil || !judge.Needed(p) {
+	if p == nil {
 		return nil
 	}
+	policed := judge.Needed(p)
+	if !policed && p.Services.Len() == 0 && !s.serves {
+		return nil
+	}
+	s.serves = s.serves || p.Services.Len() > 0
 	before, err := s.before()
 	if err != nil {
 		return err
@@ -146,7 +153,10 @@ func (s *sweeper) sweep(p *plan.Plan) error {
 		delete(before, endedKey(c.Source, c.Destination, c.Protocol))
 		delete(before, endedKey(c.Destination, c.Source, c.Protocol))
 		tag, tagged := tagIn(c.Label[:])
-		if !j.Forbids(judge.Connection{Network: plan.DefaultNetwork, Protocol: c.Protocol, Source: c.Source, Destination: c.Destination, Tag: tag, Tagged: tagged, Unanswered: c.Unanswered}) {
+		of := judge.Connection{Network: plan.DefaultNetwork, Protocol: c.Protocol, Source: c.Source, Destination: c.Destination, Dialled: c.Dialled,
+			Tag: tag, Tagged: tagged, Served: servedIn(c.Label[:]), Unanswered: c.Unanswered}
+		denied := policed && j.Forbids(of)
+		if !denied && !j.Unserved(of) {
 			return
 		}
 		handle, err := conntrack.HandleOf(entry)
@@ -154,6 +164,9 @@ func (s *sweeper) sweep(p *plan.Plan) error {
 		is4 := c.Source.Addr().Is4()
 		handles[is4] = append(handles[is4], handle)
 		ended.Leftovers = append(ended.Leftovers, c.Leftover())
+		if !denied {
+			return // what its sender repeats gets another backend, or is refused
+		}
 		switch c.Protocol {
 		case plan.TCP, plan.SCTP:
 			rest[is4][nft.Element{Key: endedKey(c.Source, c.Destination, c.Protocol)}] = nft.Value{}
@@ -179,7 +192,7 @@ func (s *sweeper) sweep(p *plan.Plan) error {
 		}
 	}
 	if n := len(ended.Leftovers); n > 0 {
-		s.log.Info("connections ended that are denied now", "count", n)
+		s.log.Info("connections ended that are denied now, or have no backend any more", "count", n)
 	}
 	for _, l := range before {
 		ended.Leftovers = append(ended.Leftovers, l)

@@ -29,8 +29,8 @@ import (
 //  1. The policy table comes beside the other's. A packet passes where both let it. As
 //     devices still have the other's names, the table believes the tags of what comes out
 //     of a tunnel under either name, until step 5.
-//  2. In one transaction the other's table of sources, guards and translation goes,
-//     and this one's comes, which takes devices for its own that wear either's
+//  2. In one transaction the other's tables of sources, guards, translation and Services
+//     go, and this one's come, which take devices for its own that wear either's
 //     stamps. From here on this one is in force.
 //  3. One after the other, interfaces of endpoints get this one's group, and the
 //     bridge and the tunnels' devices its names. They keep their indexes, and so
@@ -62,7 +62,7 @@ func (d *DataPlane) Present(ctx context.Context) (bool, error) {
 		if present, err = d.kernel.Stamped(); present || err != nil {
 			return err
 		}
-		present, err = nft.AnyOf(d.stamps.Table, d.stamps.PolicyTable)
+		present, err = nft.AnyOf(d.stamps.Tables()...)
 		return err
 	})
 }
@@ -229,18 +229,26 @@ func (d *DataPlane) takeForce(p *plan.Plan, others []Stamps) error {
 	for _, other := range others {
 		r.takeFor(other)
 	}
+	services, err := nft.Read(d.stamps.ServiceTable)
+	if err != nil {
+		return err
+	}
+	_, s := compileServices(d.stamps, p, sources, services)
+	for _, other := range others {
+		s.takeFor(other)
+	}
 	have, err := nft.Read(r.Name)
 	if err != nil {
 		return err
 	}
 	var gone []string
 	for _, other := range others {
-		gone = append(gone, other.Table)
+		gone = append(gone, other.Table, other.ServiceTable)
 	}
-	if err := nft.Replace(r.Table, have.Exists(), gone); err != nil {
+	if err := nft.ReplaceAll([]nft.Placed{{Table: r.Table, There: have.Exists()}, {Table: s.Table, There: services.Exists()}}, gone); err != nil {
 		return err
 	}
-	d.record("write table inet %s, and delete those of other data planes", r.Name)
+	d.record("write tables inet %s and %s, and delete those of other data planes", r.Name, s.Name)
 	return nil
 }
 

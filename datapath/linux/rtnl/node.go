@@ -190,11 +190,17 @@ func (n *Node) Own(link int) (name string, ok bool) {
 func (n *Node) Holding(a netip.Addr) int { return n.Connected.holding[a] }
 
 // Routed says for which families the node must be a router: those in which it
-// has endpoints, or knows the way to those of others. By the way out of the
-// cluster alone there is nobody to send.
+// has endpoints, knows the way to those of others, or has Services, of which others are
+// backends. By the way out of the cluster alone there is nobody to send.
 func Routed(p *plan.Plan) (ipv4, ipv6 bool) {
 	for _, pool := range p.Local.Pools {
 		ipv4, ipv6 = ipv4 || pool.Prefix.Addr().Is4(), ipv6 || pool.Prefix.Addr().Is6()
+	}
+	for _, first := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+		for k := range p.Services.From(plan.ServiceKey{Network: plan.DefaultNetwork, Address: first}) {
+			ipv4, ipv6 = ipv4 || k.Address.Is4(), ipv6 || k.Address.Is6()
+			break
+		}
 	}
 	for k, r := range p.Routes.All() {
 		if ipv4 && ipv6 {

@@ -19,8 +19,8 @@ type Stamps struct {
 	Bridge string
 	// TunnelPrefix comes before a tunnel's name in that of its device.
 	TunnelPrefix string
-	// Table and PolicyTable are nftables tables of the family inet.
-	Table, PolicyTable string
+	// Table, PolicyTable and ServiceTable are nftables tables of the family inet.
+	Table, PolicyTable, ServiceTable string
 	// Protocol marks routes, rules and neighbours.
 	Protocol uint8
 	// RoutingTable has the routes that hold for what endpoints send only.
@@ -43,6 +43,7 @@ var Default = Stamps{
 	TunnelPrefix: "weft-",
 	Table:        "weft",
 	PolicyTable:  "weft-policy",
+	ServiceTable: "weft-services",
 	Protocol:     87, // 'W'
 	RoutingTable: 87,
 	Priority:     8700,
@@ -60,8 +61,8 @@ func (s Stamps) Check() error {
 	switch {
 	case strings.HasPrefix(s.Bridge, s.TunnelPrefix):
 		return fmt.Errorf("stamps: the bridge %s would be taken for a tunnel's device, whose names begin with %s; give one another name", s.Bridge, s.TunnelPrefix)
-	case s.Table == "" || s.PolicyTable == "" || s.Table == s.PolicyTable:
-		return fmt.Errorf("stamps: the nftables tables %q and %q must have two names", s.Table, s.PolicyTable)
+	case !s.apart():
+		return fmt.Errorf("stamps: the nftables tables %q must each have a name of its own", s.Tables())
 	case s.Protocol <= unix.RTPROT_STATIC:
 		return fmt.Errorf("stamps: the routing protocol %d is none of its own; it must be one from %d to 255", s.Protocol, unix.RTPROT_STATIC+1)
 	case s.RoutingTable <= 0 || s.RoutingTable >= unix.RT_TABLE_COMPAT && s.RoutingTable <= unix.RT_TABLE_LOCAL:
@@ -74,4 +75,19 @@ func (s Stamps) Check() error {
 		return fmt.Errorf("stamps: the group 0 is that of all other interfaces; give endpoints' another")
 	}
 	return nil
+}
+
+// Tables are the names of the nftables tables.
+func (s Stamps) Tables() []string { return []string{s.Table, s.PolicyTable, s.ServiceTable} }
+
+// apart reports whether each table has a name, and no other the same.
+func (s Stamps) apart() bool {
+	seen := map[string]bool{"": true}
+	for _, name := range s.Tables() {
+		if seen[name] {
+			return false
+		}
+		seen[name] = true
+	}
+	return true
 }

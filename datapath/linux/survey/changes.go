@@ -50,7 +50,7 @@ func Listen(own stamps.Stamps) (_ *Changes, err error) {
 	if err := c.take(routing); err != nil {
 		return nil, err
 	}
-	filter, err := nft.SubscribeOthers(own.Table, own.PolicyTable)
+	filter, err := nft.SubscribeOthers(own.Tables()...)
 	if err != nil {
 		return nil, err
 	}

@@ -148,7 +148,7 @@ func droppingChains(own stamps.Stamps, ways []passage) (found []string, _ error)
 	var errs []error
 	tables := map[nftables.Table]*nftTable{}
 	for _, c := range chains {
-		if c.Hooknum == nil || c.Priority == nil || c.Table.Name == own.Table || c.Table.Name == own.PolicyTable {
+		if c.Hooknum == nil || c.Priority == nil || slices.Contains(own.Tables(), c.Table.Name) {
 			continue
 		}
 		place, ok := placeOf(c.Table.Family, *c.Hooknum)

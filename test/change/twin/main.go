@@ -15,7 +15,7 @@ import (
 )
 
 // stamps have nothing in common with those of linux.
-var stamps = linux.Stamps{Bridge: "weftt0", TunnelPrefix: "weftt-", Table: "weft-twin", PolicyTable: "weft-twin-policy", Protocol: 89, RoutingTable: 89,
+var stamps = linux.Stamps{Bridge: "weftt0", TunnelPrefix: "weftt-", Table: "weft-twin", PolicyTable: "weft-twin-policy", ServiceTable: "weft-twin-services", Protocol: 89, RoutingTable: 89,
 	Metric: 20, Priority: 8720, Group: 0x77656679, LogGroup: 89}
 
 func main() {

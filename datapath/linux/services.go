@@ -1,0 +1,457 @@
+package linux
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/datapath"
+	"github.com/weftnet/weft/datapath/interval"
+	"github.com/weftnet/weft/datapath/linux/nft"
+	"github.com/weftnet/weft/plan"
+)
+
+// Stamps.ServiceTable is the table of the Services, Backends and Sources tables. It is
+// there as long as there is a frontend.
+//
+// Whatever there is of Services is elements of maps, under rules that are the same for
+// one and for thirty thousand. What the first packet of a connection is asked:
+//
+//	address, protocol, port  -> kind, set      (frontends)
+//	set                      -> how many slots (sizes)
+//	set, slot                -> backend        (slots)
+//
+// Where it comes from says which of two maps of frontends it is looked up in, and the
+// number of slots which chain draws one, as the kernel draws numbers below a constant only.
+// There is a chain for each number that is in use, and for each duration for which sets
+// remember clients. A map says which chain that is, so that no element of a large map
+// names a chain: the kernel would follow each whenever one is added.
+//
+// A set is called by a digest of its name. So nothing has to be remembered of what sets
+// there are, and what rules remember of clients (affinity) is right behind a restart. Which
+// backend has which slot is read from the kernel then, as any order of them is right: who
+// has a slot keeps it; see assignSlots.
+//
+// The kernel translates addresses of a connection's first packet only, in chains that
+// cannot refuse one. So two chains before these ask whether there is a backend, and whether
+// the client is one of whom the frontend is for.
+//
+// Who gets the node's address as source is decided with the backend, and kept in the
+// connection's label until the packet leaves. The label also says that the backend is a
+// Service's: when that leaves its set, the connection ends; see sweep.go.
+//
+// A transaction is one step for rules, but not for the lookups of a packet under way: one
+// that finds no backend although its frontend is there is dropped, and its sender
+// repeats it.
+
+// The sets of the service table. Those of frontends are one for each side and family, the
+// rest for each family; see sideOf.
+const (
+	frontendsPrefix = "frontends" // address, protocol, port -> kind, set
+	restPrefix      = "rest"      // address -> kind of what is no other frontend's
+	guardsPrefix    = "guards"    // address, protocol, port -> who may send there
+	drawsPrefix     = "draws"     // number of slots, duration -> chain
+	sizesPrefix     = "sizes"     // set -> number of slots
+	slotsPrefix     = "slots"     // set, slot -> backend
+	servesPrefix    = "serves"    // set, backend, where clients are remembered
+	clientsPrefix   = "clients"   // client, set -> backend
+	admittedPrefix  = "admitted"  // who, ranges of addresses
+	selvesPrefix    = "selves"    // a backend's address, twice
+)
+
+// sides are the sides from which packets come to frontends.
+var bothSides = []plan.Scope{plan.Inside, plan.Outside}
+
+// sideOf is the name of a set or chain of a side and family.
+func sideOf(name string, side plan.Scope, is4 bool) string {
+	return name + "-" + string(side) + suffix(is4)
+}
+
+// Registers of 32 bits; policy.go says why keys are filled before maps give what is in them,
+// and why that begins with a word that is not used. An address of the client comes before
+// the set's digest, and a backend behind it, so that either makes one key with it. What is
+// remembered of a client begins with the digest's last word for the same reason.
+const (
+	registerBlank    = unix.NFT_REG32_03 // what a map of frontends gives: a blank word, kind, digest
+	registerKind     = unix.NFT_REG32_04
+	registerSet      = unix.NFT_REG32_05 // four
+	registerSetEnd   = unix.NFT_REG32_08 // the last of them
+	registerBehind   = unix.NFT_REG32_09 // what is behind them: slot, or backend
+	registerChosen   = unix.NFT_REG32_10 // what is remembered of a client: the digest's last word, a backend
+	registerSize     = unix.NFT_REG32_03 // the number of slots, before the kind
+	registerFrontend = unix.NFT_REG32_09 // a frontend's key, up to six
+)
+
+// registerClient is where an address ends right before the set.
+func registerClient(is4 bool) uint32 { return registerSet - words4(is4) }
+
+// words4 is how many words of 32 bits an address of a family has.
+func words4(is4 bool) uint32 {
+	if is4 {
+		return 1
+	}
+	return 4
+}
+
+// The kind of a frontend: what becomes of packets without a backend, who is masqueraded,
+// and, from bit 8 on, for how many seconds clients are remembered.
+const (
+	kindSilent = 1 << iota
+	kindMasqueradesEndpoints
+	kindMasqueradesStrangers
+	kindBits = 8
+	// maxRemembered is for how long clients are remembered at most.
+	maxRemembered = (1<<(32-kindBits) - 1) * time.Second
+)
+
+// servedWord is the one of the label's four words that says what Services made of a
+// connection: servedBit that one gave it its backend, masqueradedBit that the node's
+// address becomes its source.
+const (
+	servedWord     = 3
+	servedBit      = 1
+	masqueradedBit = 2
+)
+
+var masqueradedLabel = append(make([]byte, 4*servedWord), masqueradedBit, 0, 0, 0)
+
+// servedIn reports whether a label says that a Service gave the connection its backend.
+func servedIn(label []byte) bool {
+	return len(label) == labelBytes && label[4*servedWord]&servedBit != 0
+}
+
+// Types of keys and data. A digest is an address to nft: concatenations have five parts at
+// most.
+var (
+	typeSet  = nftables.TypeIP6Addr
+	typeKind = nftables.MustConcatSetType(nftables.TypeMark, nftables.TypeMark, typeSet)
+	typeSize = nftables.MustConcatSetType(nftables.TypeMark, nftables.TypeMark)
+	typeDraw = typeSize
+	typeSlot = nftables.MustConcatSetType(typeSet, nftables.TypeMark)
+	// typeGuard is what may send, with a blank word.
+	typeGuard = nftables.MustConcatSetType(nftables.TypeMark, typeSet)
+)
+
+func typeFrontend(is4 bool) nftables.SetDatatype {
+	return nftables.MustConcatSetType(nft.AddressType(is4), nftables.TypeInetProto, nftables.TypeInetService)
+}
+
+// typeRemembered is a backend, with the last word of the digest of its set.
+func typeRemembered(is4 bool) nftables.SetDatatype {
+	return nftables.MustConcatSetType(nftables.TypeMark, nft.AddressType(is4), nftables.TypeInetService)
+}
+
+// typeBackend is the same behind a blank word.
+func typeBackend(is4 bool) nftables.SetDatatype {
+	return nftables.MustConcatSetType(nftables.TypeMark, nftables.TypeMark, nft.AddressType(is4), nftables.TypeInetService)
+}
+
+// maxClients is how many clients are remembered at most, of each family, by all sets
+// together. Who comes when there are as many gets any backend.
+const maxClients = 1 << 18
+
+// draw is what a chain draws a slot among, and for how long it remembers the client; 0
+// means not at all.
+type draw struct {
+	side     plan.Scope
+	is4      bool
+	slots    uint32
+	remember time.Duration
+}
+
+// name is that of the chain.
+func (d draw) name() string {
+	n := fmt.Sprintf("one-of-%d", d.slots)
+	if d.remember > 0 {
+		n += fmt.Sprintf("-for-%d", d.remember/time.Second)
+	}
+	return sideOf(n, d.side, d.is4)
+}
+
+// key says by what draws finds the chain.
+func (d draw) key() nft.Element {
+	return nft.Element{Key: string(binary.NativeEndian.AppendUint32(nft.HostEndian(d.slots), uint32(d.remember/time.Second)<<kindBits))}
+}
+
+// serviceRules returns the table's rules, but for chains of draws, with its sets empty.
+func serviceRules(stamps Stamps, p *plan.Plan) *ruleset {
+	r := newRuleset(stamps, stamps.ServiceTable)
+	for _, is4 := range interval.Families {
+		for _, side := range bothSides {
+			r.Set(sideOf(frontendsPrefix, side, is4), nft.Set{Key: typeFrontend(is4), Concat: true, Data: typeKind})
+			r.Set(sideOf(restPrefix, side, is4), nft.Set{Key: nft.AddressType(is4), Data: typeSize})
+			r.Set(sideOf(guardsPrefix, side, is4), nft.Set{Key: typeFrontend(is4), Concat: true, Data: typeGuard})
+			r.Set(sideOf(drawsPrefix, side, is4), nft.Set{Key: typeDraw, Concat: true, Verdicts: true})
+		}
+		r.Set(sizesPrefix+suffix(is4), nft.Set{Key: typeSet, Data: typeSize})
+		r.Set(slotsPrefix+suffix(is4), nft.Set{Key: typeSlot, Concat: true, Data: typeBackend(is4)})
+		r.Set(servesPrefix+suffix(is4), nft.Set{Key: nftables.MustConcatSetType(typeSet, nft.AddressType(is4), nftables.TypeInetService), Concat: true})
+		r.Set(clientsPrefix+suffix(is4), nft.Set{Key: nftables.MustConcatSetType(nft.AddressType(is4), typeSet), Concat: true,
+			Data: typeRemembered(is4), Timeout: true, Dynamic: true, Size: maxClients})
+		r.Set(admittedPrefix+suffix(is4), nft.Set{Key: nftables.MustConcatSetType(typeSet, nft.AddressType(is4)), Concat: true, Interval: true})
+		r.Set(selvesPrefix+suffix(is4), nft.Set{Key: nftables.MustConcatSetType(nft.AddressType(is4), nft.AddressType(is4)), Concat: true})
+		r.Set(toPeersPrefix+suffix(is4), nft.Set{Key: nft.AddressType(is4), Interval: true})
+	}
+	r.asks()
+	r.translates()
+	r.asNode(p)
+	return r
+}
+
+// sides adds, to a chain of what comes to the node, the ways by where it comes from: from
+// endpoints of this node and of others, and from elsewhere.
+func (r *ruleset) sides(c *nft.Chain, endpoints, strangers string) {
+	for _, is4 := range interval.Families {
+		c.Add("endpoints", nft.IsFamily(is4), r.isFromEndpoint(), nft.Decide(nft.GoTo(endpoints+suffix(is4))))
+	}
+	for _, is4 := range interval.Families {
+		c.Add("from where a route leads to a peer", nft.IsFamily(is4), nft.Address(is4, true), nft.InSet(toPeersPrefix+suffix(is4)), nft.Decide(nft.GoTo(endpoints+suffix(is4))))
+	}
+	for _, is4 := range interval.Families {
+		c.Add("all others", nft.IsFamily(is4), nft.Decide(nft.GoTo(strangers+suffix(is4))))
+	}
+}
+
+// notLoopback lets pass what others than the node itself send to its loopback addresses,
+// which the kernel drops.
+func notLoopback(c *nft.Chain) {
+	c.Add("to loopback addresses", nft.IsFamily(true), nft.Address(true, false), nft.IsLoopback4(), nft.Decide(nft.Accept))
+	c.Add("to the loopback address", nft.IsFamily(false), nft.Address(false, false), []expr.Any{
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: append(make([]byte, 15), 1)}}, nft.Decide(nft.Accept))
+}
+
+// asks adds what refuses connections: those to frontends without a backend, or that are
+// for others than their clients.
+func (r *ruleset) asks() {
+	begins := []expr.Any{
+		&expr.Ct{Key: expr.CtKeySTATE, Register: 1},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: nft.HostEndian(expr.CtStateBitNEW), Xor: nft.HostEndian(0)},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: nft.HostEndian(0)},
+	}
+	before := *nftables.ChainPriorityNATDest - 10
+	ask := func(side plan.Scope) string { return "ask-" + string(side) }
+
+	c := r.Chain("asked")
+	c.Hook = &nft.Hook{Kind: nftables.ChainTypeFilter, Number: *nftables.ChainHookPrerouting, Priority: before}
+	c.Add("what begins no connection", begins, nft.Decide(nft.Accept))
+	c.Add("what the node sends itself was asked before", nft.MetaEqual(expr.MetaKeyIIFNAME, []byte(nft.InterfaceKey("lo"))), nft.Decide(nft.Accept))
+	notLoopback(c)
+	r.sides(c, ask(plan.Inside), ask(plan.Outside))
+
+	c = r.Chain("node-asked")
+	c.Hook = &nft.Hook{Kind: nftables.ChainTypeFilter, Number: *nftables.ChainHookOutput, Priority: before}
+	c.Add("what begins no connection", begins, nft.Decide(nft.Accept))
+	for _, is4 := range interval.Families {
+		c.Add("the node itself", nft.IsFamily(is4), nft.Decide(nft.GoTo(sideOf("ask", plan.Inside, is4))))
+	}
+
+	for _, side := range bothSides {
+		for _, is4 := range interval.Families {
+			c := r.Chain(sideOf("ask", side, is4))
+			rest := sideOf("ask-rest", side, is4)
+			frontends, guards := sideOf(frontendsPrefix, side, is4), sideOf(guardsPrefix, side, is4)
+			c.Add("to no frontend", frontendOf(is4), nft.NotInSetOf(registerFrontend, frontends), nft.Decide(nft.GoTo(rest)))
+			c.Add("it is for others", blankSet(), frontendOf(is4), []expr.Any{
+				&expr.Lookup{SourceRegister: registerFrontend, SetName: guards, DestRegister: registerKind, IsDestRegSet: true},
+			}, nft.AddressInto(is4, true, registerBehind), nft.NotInSetOf(registerSet, admittedPrefix+suffix(is4)), r.drop(datapath.NotForClient))
+			c.Add("there is a backend", theFrontend(side, is4), nft.InSetOf(registerSet, sizesPrefix+suffix(is4)), nft.Decide(nft.Accept))
+			c.Add("nobody is told", theFrontend(side, is4), nft.HasBits(registerKind, kindSilent), r.drop(datapath.NoBackend))
+			c.Add("there is no backend", nft.Decide(nft.GoTo("no-backend")))
+
+			c = r.Chain(rest)
+			kind := append(nft.AddressInto(is4, false, registerFrontend), blankKind()...)
+			kind = append(kind, &expr.Lookup{SourceRegister: registerFrontend, SetName: sideOf(restPrefix, side, is4), DestRegister: registerBlank, IsDestRegSet: true})
+			c.Add("nobody is told", kind, nft.HasBits(registerKind, kindSilent), r.drop(datapath.NoBackend))
+			c.Add("a port that no service has", nft.AddressInto(is4, false, registerFrontend), nft.InSetOf(registerFrontend, sideOf(restPrefix, side, is4)), nft.Decide(nft.GoTo("no-backend")))
+		}
+	}
+	refuse := r.Chain("no-backend")
+	refuse.Add("count them", nft.Jump(r.counting("refused-"+string(datapath.NoBackend), datapath.NoBackend, expr.MetaKeyIIFNAME, nft.Verdict{Kind: expr.VerdictReturn})))
+	refuse.Add("who sends TCP is told", nft.MetaEqual(expr.MetaKeyL4PROTO, []byte{unix.IPPROTO_TCP}), []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}})
+	refuse.Add("who sends something else, too", []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: unix.NFT_REJECT_ICMPX_PORT_UNREACH}})
+}
+
+// translates adds what gives connections their backends.
+func (r *ruleset) translates() {
+	c := r.Chain("arriving")
+	c.Hook = &nft.Hook{Kind: nftables.ChainTypeNAT, Number: *nftables.ChainHookPrerouting, Priority: *nftables.ChainPriorityNATDest}
+	notLoopback(c)
+	r.sides(c, "endpoints", "strangers")
+	c = r.Chain("leaving")
+	c.Hook = &nft.Hook{Kind: nftables.ChainTypeNAT, Number: *nftables.ChainHookOutput, Priority: *nftables.ChainPriorityNATDest}
+	for _, is4 := range interval.Families {
+		c.Add("the node itself", nft.IsFamily(is4), nft.Decide(nft.GoTo("node"+suffix(is4))))
+		for _, from := range []struct {
+			name string
+			side plan.Scope
+			bit  uint32
+		}{{"endpoints", plan.Inside, kindMasqueradesEndpoints}, {"strangers", plan.Outside, kindMasqueradesStrangers}, {"node", plan.Inside, 0}} {
+			c := r.Chain(from.name + suffix(is4))
+			masquerades := theFrontend(from.side, is4)
+			if from.bit != 0 {
+				masquerades = append(masquerades, nft.HasBits(registerKind, from.bit)...)
+			}
+			c.Add("the node's address is to become the source", masquerades, setMasqueraded())
+			c.Add("the chain that draws a slot", theFrontend(from.side, is4), blankSize(), []expr.Any{
+				&expr.Lookup{SourceRegister: registerSet, SetName: sizesPrefix + suffix(is4), DestRegister: registerSize - 1, IsDestRegSet: true},
+				&expr.Bitwise{SourceRegister: registerKind, DestRegister: registerKind, Len: 4, Mask: nft.HostEndian(^uint32(1<<kindBits - 1)), Xor: nft.HostEndian(0)},
+				&expr.Lookup{SourceRegister: registerSize, SetName: sideOf(drawsPrefix, from.side, is4), DestRegister: unix.NFT_REG_VERDICT, IsDestRegSet: true},
+			})
+			c.Add("it changes", frontendOf(is4), nft.InSetOf(registerFrontend, sideOf(frontendsPrefix, from.side, is4)), nft.Count(), nft.Decide(nft.Verdict{Kind: expr.VerdictDrop}))
+		}
+	}
+}
+
+// drawing returns the chain of a draw.
+func (d draw) chain() *nft.Chain {
+	c := &nft.Chain{}
+	translate := func(address uint32) []expr.Any {
+		family := uint32(unix.NFPROTO_IPV6)
+		if d.is4 {
+			family = unix.NFPROTO_IPV4
+		}
+		return append(setServed(), &expr.NAT{Type: expr.NATTypeDestNAT, Family: family, RegAddrMin: address, RegProtoMin: address + words4(d.is4)})
+	}
+	client := nft.AddressInto(d.is4, true, registerClient(d.is4))
+	memory := func(operation uint32) []expr.Any {
+		return []expr.Any{&expr.Dynset{SrcRegKey: registerClient(d.is4), SrcRegData: registerChosen, SetName: clientsPrefix + suffix(d.is4),
+			Operation: operation, Timeout: d.remember}}
+	}
+	if d.remember > 0 {
+		of := slices.Concat(theFrontend(d.side, d.is4), client)
+		// The kernel leaves alone what an element says that is there. It only must be given
+		// something.
+		anything := slices.Concat(blankChosen(d.is4)[:1], nft.AddressInto(d.is4, false, registerChosen+1), nft.PortInto(registerChosen+1+words4(d.is4)))
+		c.Add("a client that comes again", of, nft.InSetOf(registerClient(d.is4), clientsPrefix+suffix(d.is4)), anything, memory(unix.NFT_DYNSET_OP_UPDATE))
+		c.Add("the backend that it had", of, blankBackend(d.is4), []expr.Any{
+			&expr.Lookup{SourceRegister: registerClient(d.is4), SetName: clientsPrefix + suffix(d.is4), DestRegister: registerSetEnd, IsDestRegSet: true},
+		}, nft.InSetOf(registerSet, servesPrefix+suffix(d.is4)), translate(registerBehind))
+		const deletes = 2 // NFT_DYNSET_OP_DELETE
+		c.Add("which is none any more", of, anything, memory(deletes))
+	}
+	slot := func(comment string, which expr.Any) {
+		var remember []expr.Any
+		if d.remember > 0 {
+			remember = slices.Concat(client, memory(unix.NFT_DYNSET_OP_UPDATE))
+		}
+		c.Add(comment, theFrontend(d.side, d.is4), blankChosen(d.is4), []expr.Any{which,
+			&expr.Lookup{SourceRegister: registerSet, SetName: slotsPrefix + suffix(d.is4), DestRegister: registerBehind, IsDestRegSet: true},
+		}, remember, translate(registerChosen+1))
+	}
+	slot("the backend of a slot", &expr.Numgen{Register: registerBehind, Modulus: d.slots, Type: unix.NFT_NG_RANDOM})
+	slot("there are fewer now", &expr.Immediate{Register: registerBehind, Data: make([]byte, 4)})
+	c.Add("it changes", nft.Count(), nft.Decide(nft.Verdict{Kind: expr.VerdictDrop}))
+	return c
+}
+
+// frontendOf loads what a packet is sent to.
+func frontendOf(is4 bool) []expr.Any {
+	w := words4(is4)
+	return append(nft.AddressInto(is4, false, registerFrontend),
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: registerFrontend + w},
+		&expr.Payload{DestRegister: registerFrontend + w + 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2})
+}
+
+// theFrontend loads the kind and the set of the frontend that a packet is sent to, and
+// matches no other packet.
+func theFrontend(side plan.Scope, is4 bool) []expr.Any {
+	all := append(blankKind(), blankSet()...)
+	all = append(all, frontendOf(is4)...)
+	return append(all, &expr.Lookup{SourceRegister: registerFrontend, SetName: sideOf(frontendsPrefix, side, is4), DestRegister: registerBlank, IsDestRegSet: true})
+}
+
+func blankKind() []expr.Any {
+	return []expr.Any{&expr.Immediate{Register: registerKind, Data: make([]byte, 4)}}
+}
+
+func blankSet() []expr.Any {
+	return []expr.Any{&expr.Immediate{Register: registerSet, Data: make([]byte, 16)}}
+}
+
+func blankSize() []expr.Any {
+	return []expr.Any{&expr.Immediate{Register: registerSize, Data: make([]byte, 4)}}
+}
+
+func blankBackend(is4 bool) []expr.Any { return blankAt(registerBehind, is4) }
+
+// blankAt fills the registers of a backend.
+func blankAt(register uint32, is4 bool) []expr.Any {
+	return []expr.Any{
+		&expr.Immediate{Register: register, Data: make([]byte, 4*words4(is4))},
+		&expr.Immediate{Register: register + words4(is4), Data: make([]byte, 4)},
+	}
+}
+
+// blankChosen fills those of what is remembered of a client.
+func blankChosen(is4 bool) []expr.Any {
+	return append([]expr.Any{&expr.Immediate{Register: registerChosen, Data: make([]byte, 4)}}, blankAt(registerChosen+1, is4)...)
+}
+
+// setMasqueraded says, in the label of a connection that begins, that the node's address
+// becomes the source.
+func setMasqueraded() []expr.Any {
+	const first = unix.NFT_REG32_08
+	return []expr.Any{
+		&expr.Ct{Key: expr.CtKeyLABELS, Register: first},
+		&expr.Immediate{Register: first + servedWord, Data: masqueradedLabel[4*servedWord:]},
+		&expr.Ct{Key: expr.CtKeyLABELS, Register: first, SourceRegister: true},
+	}
+}
+
+// setServed says, in its label, that a connection has its backend from a Service.
+func setServed() []expr.Any {
+	const first = unix.NFT_REG32_00
+	return []expr.Any{
+		&expr.Ct{Key: expr.CtKeyLABELS, Register: first},
+		&expr.Bitwise{SourceRegister: first + servedWord, DestRegister: first + servedWord, Len: 4, Mask: []byte{^byte(servedBit), 0xff, 0xff, 0xff}, Xor: []byte{servedBit, 0, 0, 0}},
+		&expr.Ct{Key: expr.CtKeyLABELS, Register: first, SourceRegister: true},
+	}
+}
+
+// asNode adds what makes the node's address the source: that from which the node itself
+// sends to the backend. Egress rules come before.
+func (r *ruleset) asNode(p *plan.Plan) {
+	c := r.Chain("masquerading")
+	c.Hook = &nft.Hook{Kind: nftables.ChainTypeNAT, Number: *nftables.ChainHookPostrouting, Priority: *nftables.ChainPriorityNATSource + 1}
+	for _, is4 := range interval.Families {
+		c.Add("as a frontend says", nft.IsFamily(is4), []expr.Any{&expr.Ct{Key: expr.CtKeyLABELS, Register: 1}}, nft.Masked(masqueradedLabel), nft.Decide(nft.GoTo("as-node"+suffix(is4))))
+	}
+	const translated = 1 << 5 // IPS_DST_NAT
+	for _, is4 := range interval.Families {
+		c.Add("who is his own backend", nft.IsFamily(is4), []expr.Any{
+			&expr.Ct{Key: expr.CtKeySTATUS, Register: 1},
+			&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: nft.HostEndian(translated), Xor: nft.HostEndian(0)},
+			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: nft.HostEndian(0)},
+		}, nft.AddressInto(is4, true, unix.NFT_REG32_00), nft.AddressInto(is4, false, unix.NFT_REG32_00+words4(is4)), nft.InSetOf(unix.NFT_REG32_00, selvesPrefix+suffix(is4)),
+			nft.Decide(nft.GoTo("as-node"+suffix(is4))))
+	}
+	for _, is4 := range interval.Families {
+		c := r.Chain("as-node" + suffix(is4))
+		c.Add("the node to itself", nft.MetaEqual(expr.MetaKeyOIFNAME, []byte(nft.InterfaceKey("lo"))), nft.Address(is4, false), nft.SourceNATTo(is4, 1))
+		own := "as-node-to-endpoints" + suffix(is4)
+		c.Add("to the node's endpoints", r.isToEndpoint(), nft.Decide(nft.GoTo(own)))
+		c.Add("to those of others", nft.MetaEqual(expr.MetaKeyOIFNAME, []byte(r.stamps.TunnelPrefix)), nft.Decide(nft.GoTo(own)))
+		c.Add("elsewhere", []expr.Any{&expr.Masq{FullyRandom: true}})
+		c = r.Chain(own)
+		var first netip.Addr
+		for _, pool := range p.Local.Pools {
+			if pool.Gateway.Is4() != is4 {
+				continue
+			}
+			if !first.IsValid() {
+				first = pool.Gateway
+			}
+			c.Add("to one of "+pool.Prefix.String(), nft.InPrefix(pool.Prefix, false), nft.SourceNAT(pool.Gateway))
+		}
+		if first.IsValid() {
+			c.Add("to any other", nft.SourceNAT(first))
+		}
+		c.Add("from no address that they would answer", nft.Count(), nft.Decide(nft.Verdict{Kind: expr.VerdictDrop}))
+	}
+}

@@ -1,0 +1,468 @@
+package linux
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"iter"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/weftnet/weft/datapath/interval"
+	"github.com/weftnet/weft/datapath/linux/nft"
+	"github.com/weftnet/weft/datapath/reconcile"
+	"github.com/weftnet/weft/plan"
+)
+
+// setKey is a set of backends, of one family.
+type setKey struct {
+	name string
+	is4  bool
+}
+
+// usage is how frontends use a set: from a side, and remembering clients for some time.
+type usage struct {
+	side     plan.Scope
+	remember time.Duration
+}
+
+// served is what the service table has of a set.
+type served struct {
+	slots []netip.AddrPort
+	// uses counts the frontends that use the set.
+	uses map[usage]int
+}
+
+// services compiles the service table, and knows of what is in it what is not a value of
+// the plan alone.
+type services struct {
+	stamps  Stamps
+	present bool
+	// empty is the table with its sets, which are empty.
+	empty *ruleset
+	sets  map[setKey]*served
+	// draws are the chains that sets need, and selves the addresses of backends.
+	draws  reconcile.Ledger[draw, struct{}]
+	selves reconcile.Ledger[netip.Addr, struct{}]
+	// peers are the addresses from where a route leads to a peer.
+	peers [2]nft.Elements
+}
+
+// digestOfName is what the table calls a set, or those whom a frontend is for.
+func digestOfName(name string) string {
+	d := sha256.Sum256([]byte(name))
+	return string(d[:16])
+}
+
+// lastWord is that of a digest.
+func lastWord(digest string) string { return digest[len(digest)-4:] }
+
+// word is a number as registers have it.
+func word(n uint32) string { return string(nft.HostEndian(n)) }
+
+// blank is a word that is not used.
+const blank = "\x00\x00\x00\x00"
+
+// portWord is a port as a part of a key or of data.
+func portWord(port uint16) string {
+	return string(binary.BigEndian.AppendUint16(nil, port)) + "\x00\x00"
+}
+
+func atKey(at netip.AddrPort) string { return string(at.Addr().AsSlice()) + portWord(at.Port()) }
+
+// remembered is for how long a frontend's clients are remembered, in whole seconds.
+func remembered(s plan.Service) time.Duration {
+	return min((s.Affinity + time.Second - 1).Truncate(time.Second), maxRemembered)
+}
+
+// kindOf is what a frontend's element says of it.
+func kindOf(s plan.Service) uint32 {
+	kind := uint32(remembered(s)/time.Second) << kindBits
+	if s.Otherwise == plan.Silence {
+		kind |= kindSilent
+	}
+	if s.Masquerade&plan.FromEndpoints != 0 {
+		kind |= kindMasqueradesEndpoints
+	}
+	if s.Masquerade&plan.FromStrangers != 0 {
+		kind |= kindMasqueradesStrangers
+	}
+	return kind
+}
+
+// sidesOf are the sides for which a frontend holds.
+func sidesOf(k plan.ServiceKey) []plan.Scope {
+	if k.From == plan.Anywhere {
+		return bothSides
+	}
+	return []plan.Scope{k.From}
+}
+
+// frontendElements puts what the table has of a frontend.
+func frontendElements(k plan.ServiceKey, s plan.Service, put func(set string, e nft.Element, v nft.Value)) {
+	is4 := k.Address.Is4()
+	address := string(k.Address.AsSlice())
+	for _, side := range sidesOf(k) {
+		if k.Protocol == plan.AnyProtocol {
+			put(sideOf(restPrefix, side, is4), nft.Element{Key: address}, nft.Value{Data: blank + word(kindOf(s))})
+			continue
+		}
+		key := nft.Element{Key: address + string([]byte{byte(k.Protocol), 0, 0, 0}) + portWord(k.Port)}
+		put(sideOf(frontendsPrefix, side, is4), key, nft.Value{Data: blank + word(kindOf(s)) + digestOfName(s.Set)})
+		if s.Sources != "" {
+			put(sideOf(guardsPrefix, side, is4), key, nft.Value{Data: blank + digestOfName(s.Sources)})
+		}
+	}
+}
+
+// sourceElements puts those who may send somewhere, whom a plan calls by a name. Of what
+// overlaps the kernel takes but one.
+func sourceElements(p *plan.Plan, name string, put func(set string, e nft.Element, v nft.Value)) {
+	digest, prefixes := digestOfName(name), map[netip.Prefix]bool{}
+	for k := range p.Sources.From(plan.SourceKey{Network: plan.DefaultNetwork, Name: name}) {
+		if k.Network != plan.DefaultNetwork || k.Name != name {
+			break
+		}
+		prefixes[k.Prefix] = true
+	}
+	for _, is4 := range interval.Families {
+		for _, i := range interval.FlattenFamily(prefixes, is4) {
+			put(admittedPrefix+suffix(is4), nft.Element{Key: digest + string(i.First.AsSlice()), Last: digest + string(i.Last.AsSlice())}, nft.Value{})
+		}
+	}
+}
+
+// elements yields what the table has of a set.
+func (s *served) elements(k setKey) iter.Seq2[string, map[nft.Element]nft.Value] {
+	return func(yield func(string, map[nft.Element]nft.Value) bool) {
+		if len(s.slots) == 0 {
+			return
+		}
+		digest := digestOfName(k.name)
+		sizes := map[nft.Element]nft.Value{{Key: digest}: {Data: blank + word(uint32(len(s.slots)))}}
+		slots, serves := map[nft.Element]nft.Value{}, map[nft.Element]nft.Value{}
+		for i, at := range s.slots {
+			slots[nft.Element{Key: digest + word(uint32(i))}] = nft.Value{Data: blank + lastWord(digest) + atKey(at)}
+			if s.remembers() {
+				serves[nft.Element{Key: digest + atKey(at)}] = nft.Value{}
+			}
+		}
+		_ = yield(sizesPrefix+suffix(k.is4), sizes) && yield(slotsPrefix+suffix(k.is4), slots) && yield(servesPrefix+suffix(k.is4), serves)
+	}
+}
+
+// remembers reports whether clients of the set are remembered.
+func (s *served) remembers() bool {
+	for u := range s.uses {
+		if u.remember > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// addresses are those of the set's backends.
+func (s *served) addresses() []netip.Addr {
+	seen := make(map[netip.Addr]bool, len(s.slots))
+	for _, at := range s.slots {
+		seen[at.Addr()] = true
+	}
+	return slices.Collect(maps.Keys(seen))
+}
+
+// draws are the chains that the set needs.
+func (s *served) draws(is4 bool) (all []draw) {
+	if len(s.slots) > 0 {
+		for u := range s.uses {
+			all = append(all, draw{u.side, is4, uint32(len(s.slots)), u.remember})
+		}
+	}
+	return all
+}
+
+// set returns what is known of a set, which begins here.
+func (s *services) set(k setKey) *served {
+	if s.sets[k] == nil {
+		s.sets[k] = &served{uses: map[usage]int{}}
+	}
+	return s.sets[k]
+}
+
+// use counts a frontend among those that use its set.
+func (s *services) use(k plan.ServiceKey, of plan.Service, by int) {
+	if of.Set == "" {
+		return
+	}
+	uses := s.set(setKey{of.Set, k.Address.Is4()}).uses
+	for _, side := range sidesOf(k) {
+		u := usage{side, remembered(of)}
+		if uses[u] += by; uses[u] == 0 {
+			delete(uses, u)
+		}
+	}
+}
+
+// ask has the ledgers hold, or no more, what a set needs.
+func (s *services) ask(k setKey, of *served, give bool) {
+	for _, d := range of.draws(k.is4) {
+		if give {
+			s.draws.Add(d, struct{}{})
+		} else {
+			s.draws.Remove(d, struct{}{})
+		}
+	}
+	for _, a := range of.addresses() {
+		if give {
+			s.selves.Add(a, struct{}{})
+		} else {
+			s.selves.Remove(a, struct{}{})
+		}
+	}
+}
+
+// compare orders draws.
+func (d draw) compare(o draw) int { return strings.Compare(d.name(), o.name()) }
+
+// drawElement is how a map finds the chain of a draw.
+func (d draw) element() (set string, e nft.Element, v nft.Value) {
+	return sideOf(drawsPrefix, d.side, d.is4), d.key(), nft.Value{Verdict: nft.GoTo(d.name())}
+}
+
+func selfElement(a netip.Addr) (set string, e nft.Element, v nft.Value) {
+	return selvesPrefix + suffix(a.Is4()), nft.Element{Key: string(a.AsSlice()) + string(a.AsSlice())}, nft.Value{}
+}
+
+// setsOf are all sets of which a plan speaks.
+func setsOf(p *plan.Plan) map[setKey]bool {
+	all := map[setKey]bool{}
+	for k := range p.Backends.All() {
+		all[setKey{k.Set, k.Address.Is4()}] = true
+	}
+	return all
+}
+
+// compileServices returns all of the table for a plan; nothing where it has no frontend.
+// have is what the kernel holds of it, whose slots stay whose they are.
+func compileServices(stamps Stamps, p *plan.Plan, from *sources, have nft.Content) (services, *ruleset) {
+	s := services{stamps: stamps, sets: map[setKey]*served{}}
+	if p.Services.Len() == 0 {
+		return s, newRuleset(stamps, stamps.ServiceTable)
+	}
+	s.present = true
+	r := serviceRules(stamps, p)
+	s.empty = newRuleset(stamps, r.Name)
+	for name, set := range r.Sets {
+		s.empty.Set(name, *set)
+	}
+	put := func(set string, e nft.Element, v nft.Value) { r.Sets[set].Elements[e] = v }
+	for k, of := range p.Services.All() {
+		frontendElements(k, of, put)
+		s.use(k, of, 1)
+	}
+	names := map[string]bool{}
+	for k := range p.Sources.All() {
+		names[k.Name] = true
+	}
+	for name := range names {
+		sourceElements(p, name, put)
+	}
+	before := slotsIn(have)
+	for k := range setsOf(p) {
+		one := s.set(k)
+		one.slots = assignSlots(before[setKey{digestOfName(k.name), k.is4}], backendsOf(p, k))
+		for set, elements := range one.elements(k) {
+			maps.Copy(r.Sets[set].Elements, elements)
+		}
+		s.ask(k, one, true)
+	}
+	for d := range s.draws.Now {
+		r.Chains[d.name()] = d.chain()
+		put(d.element())
+	}
+	for a := range s.selves.Now {
+		put(selfElement(a))
+	}
+	s.draws.Changes(draw.compare) // starts the next round
+	s.selves.Changes(netip.Addr.Compare)
+	for i, is4 := range interval.Families {
+		s.peers[i] = peersElements(from, is4)
+		maps.Copy(r.Sets[toPeersPrefix+suffix(is4)].Elements, s.peers[i])
+	}
+	return s, r
+}
+
+// peersElements are the ranges of addresses from where a route leads to a peer.
+func peersElements(from *sources, is4 bool) nft.Elements {
+	e := nft.Elements{}
+	for _, i := range from.routed[is4] {
+		if i.Value {
+			e.AddIntervals([]interval.Range[nft.Value]{{First: i.First, Last: i.Last}})
+		}
+	}
+	return e
+}
+
+// slotsIn reads, from what the kernel holds, whose the slots of sets are, which are called
+// by their digests here.
+func slotsIn(have nft.Content) map[setKey][]netip.AddrPort {
+	all := map[setKey][]netip.AddrPort{}
+	for _, is4 := range interval.Families {
+		width := int(4 * words4(is4))
+		for _, e := range have.Elements[slotsPrefix+suffix(is4)].Keys() {
+			data := have.Elements[slotsPrefix+suffix(is4)][e].Data
+			if len(e.Key) != 20 || len(data) < 8+width+2 {
+				continue
+			}
+			k, slot := setKey{e.Key[:16], is4}, binary.NativeEndian.Uint32([]byte(e.Key[16:]))
+			a, _ := netip.AddrFromSlice([]byte(data[8 : 8+width]))
+			all[k] = append(all[k], netip.AddrPort{})
+			if int(slot) < len(all[k]) {
+				all[k][slot] = netip.AddrPortFrom(a, binary.BigEndian.Uint16([]byte(data[8+width:])))
+			}
+		}
+	}
+	return all
+}
+
+// advance compiles what leads from one plan to the next, of which the table has the first:
+// changes of elements, and the chains that come and go. It costs in proportion to the
+// changes, and to the sets that these are about.
+func (s *services) advance(p, q *plan.Plan, changes plan.Diff, from *sources) nft.Edit {
+	edit := setEdits{}
+	touched := map[setKey]bool{}
+	touch := func(k plan.ServiceKey, of plan.Service) {
+		if of.Set != "" {
+			touched[setKey{of.Set, k.Address.Is4()}] = true
+		}
+	}
+	for _, c := range changes.Services {
+		if c.Old != nil {
+			frontendElements(c.Key, *c.Old, edit.remove)
+			touch(c.Key, *c.Old)
+		}
+	}
+	for _, c := range changes.Services {
+		if c.New != nil {
+			frontendElements(c.Key, *c.New, edit.add)
+			touch(c.Key, *c.New)
+		}
+	}
+	names := map[string]bool{}
+	for _, c := range changes.Sources {
+		names[c.Key.Name] = true
+	}
+	for name := range names {
+		sourceElements(p, name, edit.remove)
+		sourceElements(q, name, edit.add)
+	}
+	for _, c := range changes.Backends {
+		touched[setKey{c.Key.Set, c.Key.Address.Is4()}] = true
+	}
+	each := func(give bool, put func(set string, e nft.Element, v nft.Value)) {
+		for k := range touched {
+			one := s.set(k)
+			for set, elements := range one.elements(k) {
+				for e, v := range elements {
+					put(set, e, v)
+				}
+			}
+			s.ask(k, one, give)
+		}
+	}
+	each(false, edit.remove)
+	for _, c := range changes.Services {
+		if c.Old != nil {
+			s.use(c.Key, *c.Old, -1)
+		}
+	}
+	for _, c := range changes.Services {
+		if c.New != nil {
+			s.use(c.Key, *c.New, 1)
+		}
+	}
+	for k := range touched {
+		one := s.set(k)
+		one.slots = assignSlots(one.slots, backendsOf(q, k))
+	}
+	each(true, edit.add)
+	for k := range touched {
+		if one := s.sets[k]; len(one.slots)+len(one.uses) == 0 {
+			delete(s.sets, k)
+		}
+	}
+	r := &nft.Table{Name: s.empty.Name, Sets: s.empty.Sets, Chains: map[string]*nft.Chain{}}
+	done := nft.Edit{Table: r, Changes: map[string]nft.Change{}}
+	for _, c := range s.draws.Changes(draw.compare) {
+		set, e, v := c.Key.element()
+		if c.New != nil {
+			edit.add(set, e, v)
+			r.Chains[c.Key.name()] = c.Key.chain()
+			done.Come = append(done.Come, c.Key.name())
+		} else {
+			edit.remove(set, e, v)
+			done.Go = append(done.Go, c.Key.name())
+		}
+	}
+	for _, c := range s.selves.Changes(netip.Addr.Compare) {
+		set, e, v := selfElement(c.Key)
+		if c.New != nil {
+			edit.add(set, e, v)
+		} else {
+			edit.remove(set, e, v)
+		}
+	}
+	for set, e := range edit {
+		if changes := e.Changes(nft.Element.Compare); len(changes) > 0 {
+			done.Changes[set] = nft.Change{Elements: changes}
+		}
+	}
+	for i, is4 := range interval.Families {
+		if next := peersElements(from, is4); !maps.Equal(s.peers[i], next) {
+			s.peers[i] = next
+			done.Changes[toPeersPrefix+suffix(is4)] = nft.Change{Whole: next}
+		}
+	}
+	return done
+}
+
+// sync reads the table, and writes where it differs from what a plan needs. It returns
+// what each of its transactions changed.
+func (s *services) sync(p *plan.Plan, from *sources) (done [][]string, err error) {
+	have, err := reading(s.stamps.ServiceTable)
+	if err != nil {
+		return nil, err
+	}
+	state, want := compileServices(s.stamps, p, from, have)
+	if !have.Exists() && !want.Empty() {
+		done = [][]string{{"write table inet " + want.Name}, {"have packets meet table inet " + want.Name}}
+		err = nft.Replace(want.Table, false, nil)
+	} else {
+		var lines []string
+		_, lines, err = nft.Write(have, want.Table)
+		done = transactions(lines)
+	}
+	if err != nil {
+		return nil, err
+	}
+	*s = state
+	return done, nil
+}
+
+// concerns reports whether a change may have to do with the service table.
+func (s *services) concerns(changes plan.Diff) bool {
+	return len(changes.Services)+len(changes.Backends)+len(changes.Sources) > 0 || s.present && len(changes.Routes)+len(changes.Peers) > 0
+}
+
+// update returns what leads from one plan to the next, for the transaction that changes
+// policies. It returns false where the table is to be read instead.
+func (s *services) update(p, q *plan.Plan, changes plan.Diff, from *sources) (nft.Edit, bool) {
+	if (q.Services.Len() > 0) != s.present {
+		return nft.Edit{}, false
+	}
+	if !s.present || !s.concerns(changes) {
+		return nft.Edit{}, true
+	}
+	return s.advance(p, q, changes, from), true
+}

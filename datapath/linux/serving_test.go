@@ -1,0 +1,164 @@
+package linux
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/weftnet/weft/datapath/linux/nft"
+	"github.com/weftnet/weft/datapath/linux/rtnl"
+	"github.com/weftnet/weft/datapath/linux/stamps"
+	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/plan/plantest"
+)
+
+// servedEntries are Services: web has three backends and remembers clients, api has one,
+// and is for some alone, and nothing is behind gone.
+const servedEntries = `
+service default 10.3.0.1 tcp 80 to web affinity 3h0m0s
+service default 172.30.0.2 tcp 30080 to web masquerade endpoints,strangers affinity 3h0m0s
+service default 10.3.0.2 tcp 443 to api sources api
+service default 10.3.0.3 udp 53
+service default 10.3.0.3 any
+backend default web 10.1.1.2:8080
+backend default web 10.1.2.2:8080
+backend default web 10.1.2.3:8080
+backend default web 10.1.2.4:8080 weight 0
+backend default api 10.1.2.2:6443
+source default api 198.51.100.0/24
+source default api 198.51.100.128/25
+service default fd00:3::1 tcp 80 to web affinity 3h0m0s
+backend default web [fd00:2::2]:8080
+`
+
+// TestOneBackendCostsItsOwn checks that a change of Services touches nothing but what is
+// its own, in one transaction.
+func TestOneBackendCostsItsOwn(t *testing.T) {
+	b := newBench(t)
+	text := policedPlan + servedEntries
+	b.mustApply(mustParse(t, text))
+	b.nothingToRepair()
+	for _, c := range []struct {
+		what, replace, by string
+		want              []string
+	}{
+		{"a backend moves", "api 10.1.2.2:6443", "api 10.1.2.9:6443", []string{"change set selves-4: 1 elements come, 0 go", "change set slots-4: 1 elements come, 1 go"}},
+		{"a backend comes", "backend default api 10.1.2.2:6443", "backend default api 10.1.2.2:6443\nbackend default api 10.1.2.3:6443", []string{
+			"add chain one-of-2-inside-4", "add chain one-of-2-outside-4", "change set draws-inside-4: 1 elements come, 1 go", "change set draws-outside-4: 1 elements come, 1 go",
+			"change set sizes-4: 1 elements come, 1 go", "change set slots-4: 1 elements come, 0 go", "delete chain one-of-1-inside-4", "delete chain one-of-1-outside-4"}},
+		{"one is drained that had a slot", "web 10.1.2.4:8080 weight 0", "web 10.1.2.4:8080 weight 0 # again", nil},
+		{"a frontend comes", "service default 10.3.0.2 tcp", "service default 10.3.0.9 tcp 443 to api\nservice default 10.3.0.2 tcp",
+			[]string{"change set frontends-inside-4: 1 elements come, 0 go", "change set frontends-outside-4: 1 elements come, 0 go"}},
+		{"it is for others", "source default api 198.51.100.0/24", "source default api 203.0.113.0/24", []string{"change set admitted-4: 2 elements come, 1 go"}},
+		{"one within another goes", "source default api 198.51.100.128/25\n", "", nil},
+	} {
+		next := strings.Replace(text, c.replace, c.by, 1)
+		if next == text {
+			t.Fatalf("%s: nothing to replace", c.what)
+		}
+		b.mustApply(mustParse(t, next))
+		if !slices.Equal(b.writes, c.want) {
+			t.Errorf("%s: it took %q; expected %q", c.what, b.writes, c.want)
+		}
+		b.nothingToRepair()
+		b.mustApply(mustParse(t, text))
+		b.nothingToRepair()
+	}
+	b.mustApply(mustParse(t, policedPlan))
+	if !slices.ContainsFunc(b.writes, func(w string) bool { return strings.HasPrefix(w, "write table inet "+stamps.Default.ServiceTable) }) {
+		t.Errorf("when the services go, it takes %q", b.writes)
+	}
+	b.nothingToRepair()
+}
+
+// TestServicesAdvance has Services change, and what is done to the table lead to what all
+// of it would be made to.
+func TestServicesAdvance(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		cluster := plantest.Cluster().Filter(func(p map[string]*plan.Plan) bool { return p["node1"] != nil }).Draw(t, "cluster")
+		draw := func(what string) *plan.Plan { return plantest.Served(cluster).Draw(t, what)["node1"] }
+		p := draw("first")
+		from := func(p *plan.Plan) *sources {
+			return compileSources(p, func(netip.Addr) (none rtnl.LinkSet) { return none })
+		}
+		s, table := compileServices(stamps.Default, p, from(p), nft.Content{})
+		for range 3 {
+			q := draw("next")
+			edit, known := s.update(p, q, p.Diff(q), from(q))
+			if !known {
+				t.Skip("there is no frontend")
+			}
+			if edit.Table != nil {
+				applyTo(t, table.Table, edit)
+			}
+			again, whole := compileServices(stamps.Default, q, from(q), nft.Content{Elements: allElements(table.Table)})
+			sameTable(t, table.Table, whole.Table)
+			if !maps.EqualFunc(s.sets, again.sets, func(a, b *served) bool { return slices.Equal(a.slots, b.slots) && maps.Equal(a.uses, b.uses) }) {
+				t.Fatalf("it knows of other sets than a fresh one:\n%v\n%v", s.sets, again.sets)
+			}
+			p = q
+		}
+	})
+}
+
+func allElements(t *nft.Table) map[string]nft.Elements {
+	all := map[string]nft.Elements{}
+	for name, s := range t.Sets {
+		all[name] = s.Elements
+	}
+	return all
+}
+
+// applyTo does an edit to a table that is a value, as strictly as the kernel would.
+func applyTo(t *rapid.T, table *nft.Table, edit nft.Edit) {
+	for _, name := range edit.Come {
+		if _, there := table.Chains[name]; there {
+			t.Fatalf("chain %s comes, and is there", name)
+		}
+		table.Chains[name] = edit.Chains[name]
+	}
+	for set, c := range edit.Changes {
+		elements := table.Sets[set].Elements
+		if c.Whole != nil {
+			table.Sets[set].Elements = maps.Clone(c.Whole)
+			continue
+		}
+		for _, e := range c.Elements {
+			if e.Old != nil {
+				if elements[e.Key] != *e.Old {
+					t.Fatalf("%s: %q goes, and is %v rather than %v", set, e.Key.Key, elements[e.Key], *e.Old)
+				}
+				delete(elements, e.Key)
+			}
+		}
+		for _, e := range c.Elements {
+			if _, there := elements[e.Key]; e.New != nil && there {
+				t.Fatalf("%s: %q comes, and is there", set, e.Key.Key)
+			}
+			if e.New != nil {
+				elements[e.Key] = *e.New
+			}
+		}
+	}
+	for _, name := range edit.Go {
+		if _, there := table.Chains[name]; !there {
+			t.Fatalf("chain %s goes, and is not there", name)
+		}
+		delete(table.Chains, name)
+	}
+}
+
+func sameTable(t *rapid.T, got, want *nft.Table) {
+	if !slices.Equal(slices.Sorted(maps.Keys(got.Chains)), slices.Sorted(maps.Keys(want.Chains))) {
+		t.Fatalf("it has chains %q; expected %q", slices.Sorted(maps.Keys(got.Chains)), slices.Sorted(maps.Keys(want.Chains)))
+	}
+	for name, s := range want.Sets {
+		if has := got.Sets[name].Elements; !maps.Equal(has, s.Elements) {
+			t.Fatalf("set %s has %v; expected %v", name, has, s.Elements)
+		}
+	}
+}

@@ -1,0 +1,82 @@
+package linux
+
+import (
+	"net/netip"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// TestSlots has sets change, and each backend its share of the slots, of which those stay
+// that may.
+func TestSlots(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		most := rapid.SampledFrom([]int{4, 40, 200}).Draw(t, "most")
+		weights := rapid.SampledFrom([][]uint16{{1}, {2, 4, 6}, {1, 2, 3, 256}}).Draw(t, "weights")
+		backends := rapid.Custom(func(t *rapid.T) []weighted {
+			var all []weighted
+			for i := range rapid.IntRange(0, most).Draw(t, "size") {
+				if rapid.IntRange(0, 5).Draw(t, "is there") > 0 {
+					at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 80)
+					all = append(all, weighted{at, rapid.SampledFrom(weights).Draw(t, "weight")})
+				}
+			}
+			return all
+		})
+		var slots []netip.AddrPort
+		for range 5 {
+			now := backends.Draw(t, "backends")
+			next := assignSlots(slots, now)
+			counts, total := map[netip.AddrPort]int{}, 0
+			for _, at := range next {
+				counts[at]++
+			}
+			for _, b := range now {
+				total += int(b.weight)
+			}
+			for _, b := range now {
+				share := float64(len(next)) * float64(b.weight) / float64(total)
+				if has := float64(counts[b.at]); has <= share-1 || has >= share+1 {
+					t.Fatalf("%s has %v of %d slots, and its share is %v", b.at, has, len(next), share)
+				}
+				delete(counts, b.at)
+			}
+			if len(counts) > 0 {
+				t.Fatalf("slots of who is none of them: %v", counts)
+			}
+			again := assignSlots(next, now)
+			for i := range next {
+				if next[i] != again[i] {
+					t.Fatalf("slot %d changes where nothing does", i)
+				}
+			}
+			slots = next
+		}
+	})
+}
+
+// TestOneBackendFewSlots has one backend of many come and go: about as many slots change
+// as it has.
+func TestOneBackendFewSlots(t *testing.T) {
+	var all []weighted
+	for i := range 100 {
+		all = append(all, weighted{netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, 1, byte(i)}), 80), 1})
+	}
+	for _, n := range []int{3, 20, 100} {
+		with, without := all[:n], append(append([]weighted{}, all[:n/2]...), all[n/2+1:n]...)
+		before := assignSlots(nil, with)
+		for _, now := range [][]weighted{without, with} {
+			after := assignSlots(before, now)
+			changed := max(len(after)-len(before), len(before)-len(after))
+			for i := range min(len(before), len(after)) {
+				if before[i] != after[i] {
+					changed++
+				}
+			}
+			if most := 2 * (len(before)/n + 1); changed > most {
+				t.Errorf("of %d slots of %d backends %d change, more than %d", len(before), n, changed, most)
+			}
+			before = after
+		}
+	}
+}
