@@ -71,7 +71,7 @@ func Run(t *testing.T, name string, make func(node Namespace) (datapath.DataPlan
 		try  func(*testing.T)
 	}{
 		{"story", s.stories}, {"cluster", s.clusters}, {"network", s.networks}, {"length", s.lengths}, {"connection", s.connections},
-		{"policy", s.policies}, {"change", s.changes}, {"successor", s.successors}, {"stranger", s.strangers}, {"source", s.sources},
+		{"policy", s.policies}, {"service", s.services}, {"change", s.changes}, {"successor", s.successors}, {"stranger", s.strangers}, {"source", s.sources},
 		{"tag", s.tags}, {"disturbance", s.disturbances}, {"refusal", s.refusals},
 	} {
 		if len(parts) == 0 || slices.Contains(parts, part.name) {
@@ -257,6 +257,12 @@ func (s *suite) cluster(t *testing.T, clusters *rapid.Generator[map[string]*plan
 				}
 			}
 			f.Network = networkOf(plans, f.Source, i+i/4)
+			if node, _ := entrance(plans, f.Destination); node != "" && i%3 == 0 {
+				f.Node, f.Network, f.Source = node, plan.DefaultNetwork, outside[0].Addr()
+				if f.Destination.Is6() {
+					f.Source = outside[1].Addr()
+				}
+			}
 			flows = append(flows, f)
 		}
 		// The nodes have both families whatever the plans use, and nodes that

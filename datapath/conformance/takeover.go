@@ -33,6 +33,19 @@ var takeOverTags = []string{
 		"endpoint untagged network default addresses 10.1.2.4 mac 0a:58:0a:01:02:04\nroute default 10.1.2.4/32 endpoint untagged\nendpoint far ",
 }
 
+// takeOverServices are a Service with the server behind it, where the data planes can do
+// Services.
+const takeOverServices = `service default 10.3.0.1 tcp 8080 to web
+service default 10.3.0.1 udp 7000 to streams affinity 1h0m0s
+backend default web 10.1.1.2:8080
+backend default streams 10.1.1.2:7000
+`
+
+const takeOverServiceFlows = `10.1.1.3 to 10.3.0.1 tcp 8080 => from 10.1.1.3
+172.30.0.2 to 10.3.0.1 tcp 8080 => from 10.1.1.1
+10.1.1.4 to 10.3.0.1 tcp 8080 => denied
+`
+
 const takeOverTagFlows = `10.1.2.3 to 10.1.1.2 udp 8080 => from 10.1.2.3
 10.1.2.3 to 10.1.1.2 udp 22 => denied
 10.1.2.4 to 10.1.1.2 udp 8080 => denied
@@ -130,6 +143,9 @@ func (s *suite) newTakeOverBench(t *testing.T) *takeOverBench {
 	} else {
 		t.Log("left out: who is known by a tag, as the data plane has no tags in the tunnel")
 	}
+	if s.able.Services {
+		text, flows = strings.Replace(text, "\nnode node2", takeOverServices+"\nnode node2", 1), flows+takeOverServiceFlows
+	}
 	plans, err := plan.ParseAll(text)
 	must(t, err)
 	if lacks := s.lacks(plans); len(lacks) > 0 {
@@ -172,6 +188,9 @@ func (b *takeOverBench) talk(t *testing.T) *talking {
 	l.tunnel = append(l.tunnel,
 		l.stream("far to server", b.far, netip.AddrPortFrom(b.address, loadPort)),
 		l.stream("near to far", b.near, netip.AddrPortFrom(far, loadPort)))
+	if b.plans["node1"].Services.Len() > 0 {
+		l.node = append(l.node, l.stream("near to the service", b.near, netip.AddrPortFrom(netip.MustParseAddr("10.3.0.1"), loadPort)))
+	}
 	for _, from := range []*host{b.near, b.far} {
 		l.forbidden = append(l.forbidden, l.stream(from.name+" to the server's other port", from, netip.AddrPortFrom(b.address, loadPort+1)))
 	}

@@ -282,6 +282,13 @@ func (l *topology) routeOutside(plans map[string]*plan.Plan) {
 				return fmt.Errorf("delete a route of the outside: %w", err)
 			}
 		}
+		for _, a := range frontends(plans) {
+			if _, hop := entrance(plans, a); hop.IsValid() && hop != a {
+				if err := netlink.RouteAdd(&netlink.Route{Dst: ipNet(netip.PrefixFrom(a, a.BitLen())), Gw: hop.AsSlice(), Protocol: unix.RTPROT_STATIC}); err != nil {
+					return fmt.Errorf("route %s outside: %w", a, err)
+				}
+			}
+		}
 		for _, p := range plans {
 			for _, pool := range p.Local.Pools {
 				if pool.Network != plan.DefaultNetwork {

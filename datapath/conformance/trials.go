@@ -178,6 +178,9 @@ func (s *suite) disturbances(t *testing.T) {
 	if lacks := s.lacks(plans); len(lacks) > 0 {
 		t.Skipf("left out: the data plane has no %s", strings.Join(lacks, ", "))
 	}
+	if s.able.Services {
+		plans = plantest.Served(plans).Example(defaultSeed)
+	}
 	l := newTopology(t, s.make)
 	l.load(plans)
 	var flows []plan.Flow
@@ -189,6 +192,7 @@ func (s *suite) disturbances(t *testing.T) {
 		t.Log("left out: what is told of disturbances, as the data plane is no Watcher")
 	}
 	l.unwatched(t, n, shape)
+	l.apply(n, plans["node1"])
 	for _, d := range disturbances {
 		for _, restart := range []bool{false, true} {
 			w := watch(t, n)

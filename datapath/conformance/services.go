@@ -1,0 +1,234 @@
+package conformance
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
+
+	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/plan/plantest"
+)
+
+// services is clusters with Services.
+func (s *suite) services(t *testing.T) {
+	if !s.able.Services {
+		t.Skip("left out: the data plane has no services")
+	}
+	t.Run("backends", s.backends)
+	t.Run("affinity", s.affinity)
+	s.clustersOf(t, rapid.Custom(func(t *rapid.T) map[string]*plan.Plan {
+		plans := plantest.Cluster().Filter(func(p map[string]*plan.Plan) bool { return len(p) > 0 }).Draw(t, "cluster")
+		return plantest.Served(plans).Draw(t, "services")
+	}))
+}
+
+// entrance is the node by which what comes from outside gets to an address: the one that
+// has it, or, where it is a frontend that no node has as its own, the first.
+func entrance(plans map[string]*plan.Plan, a netip.Addr) (node string, hop netip.Addr) {
+	front := false
+	for i := range 4 {
+		name := plantest.NodeName(i + 1)
+		p := plans[name]
+		if p == nil {
+			continue
+		}
+		if slices.Contains(p.Local.Addresses, a) {
+			return name, a
+		}
+		for k := range p.Services.All() {
+			front = front || k.Address == a
+		}
+		at := slices.IndexFunc(p.Local.Addresses, func(own netip.Addr) bool { return own.Is4() == a.Is4() })
+		if node == "" && at >= 0 {
+			node, hop = name, p.Local.Addresses[at]
+		}
+	}
+	if !front {
+		return "", netip.Addr{}
+	}
+	return node, hop
+}
+
+// frontends are the addresses of those of all plans, each once.
+func frontends(plans map[string]*plan.Plan) (all []netip.Addr) {
+	for _, p := range plans {
+		for k := range p.Services.All() {
+			if !slices.Contains(all, k.Address) {
+				all = append(all, k.Address)
+			}
+		}
+	}
+	return all
+}
+
+// servicePlan is a node with two servers, a client and a Service that some change.
+const servicePlan = `node node1 addresses 172.30.0.2,fd01::2 mtu 1500
+pool default 10.1.1.0/24 gateway 10.1.1.1
+pool default fd00:1::/64 gateway fd00:1::1
+endpoint client network default addresses 10.1.1.2,fd00:1::2 mac 0a:58:0a:01:01:02
+endpoint one network default addresses 10.1.1.3,fd00:1::3 mac 0a:58:0a:01:01:03
+endpoint two network default addresses 10.1.1.4,fd00:1::4 mac 0a:58:0a:01:01:04
+route default 0.0.0.0/0 gateway
+route default ::/0 gateway
+route default 10.1.1.2/32 endpoint client
+route default 10.1.1.3/32 endpoint one
+route default 10.1.1.4/32 endpoint two
+route default fd00:1::2/128 endpoint client
+route default fd00:1::3/128 endpoint one
+route default fd00:1::4/128 endpoint two
+egress default any 0.0.0.0/0 masquerade
+egress default any ::/0 masquerade
+`
+
+// serving returns servicePlan with a Service of each protocol and family, with backends of
+// some weights. more is what the frontends say beside their set.
+func serving(t *testing.T, more string, weights map[string]int) *plan.Plan {
+	t.Helper()
+	text := servicePlan
+	for _, protocol := range []string{"tcp", "udp"} {
+		for _, front := range []string{"10.3.0.1", "fd00:3::1"} {
+			text += "service default " + front + " " + protocol + " 80 to web " + more + "\n"
+		}
+	}
+	for name, weight := range weights {
+		host := map[string]string{"one": "3", "two": "4"}[name]
+		for _, a := range []string{"10.1.1." + host, "[fd00:1::" + host + "]"} {
+			text += fmt.Sprintf("backend default web %s:8080 weight %d\n", a, weight)
+		}
+	}
+	p, err := plan.Parse(text)
+	must(t, err)
+	return p
+}
+
+// backends checks what becomes of connections when backends leave: those to one that is
+// drained go on, those to one that is gone end at once, also where it was the last, and
+// what is sent anew goes to another.
+func (s *suite) backends(t *testing.T) {
+	l := newTopology(t, s.make)
+	plans := map[string]*plan.Plan{"node1": serving(t, "", map[string]int{"one": 1})}
+	l.load(plans)
+	n := l.nodes["node1"]
+	for _, pod := range []string{"one", "two"} {
+		for _, protocol := range []plan.Protocol{plan.TCP, plan.UDP} {
+			l.listen(n.pods[pod].host, service{protocol, 8080})
+		}
+	}
+	fronts := []netip.AddrPort{netip.MustParseAddrPort("10.3.0.1:80"), netip.MustParseAddrPort("[fd00:3::1]:80")}
+	for _, from := range []*host{n.pods["client"].host, n.host} {
+		for _, to := range fronts {
+			t.Run(from.name+" to "+to.String(), func(t *testing.T) {
+				change := func(weights map[string]int) {
+					t.Helper()
+					plans["node1"] = serving(t, "", weights)
+					l.apply(n, plans["node1"])
+				}
+				change(map[string]int{"one": 1})
+				stream, err := from.dial("tcp", netip.Addr{}, to, patience)
+				must(t, err)
+				defer stream.Close()
+				talk := l.talkTo(t, from, to)
+				at := func(what string) string {
+					t.Helper()
+					word, arrived := l.expect()
+					must(t, talk.again(word))
+					select {
+					case got := <-arrived:
+						return got.receiver
+					case <-time.After(patience):
+						t.Fatalf("%s: what is sent does not arrive", what)
+						return ""
+					}
+				}
+				goesOn := func(what string) {
+					t.Helper()
+					word, _ := l.expect()
+					if err := converse(stream, word); err != nil {
+						t.Errorf("%s: the connection does not go on: %v", what, err)
+					}
+					if got := at(what); got != "one" {
+						t.Errorf("%s: datagrams go to %s", what, got)
+					}
+				}
+				goesOn("at first")
+				change(map[string]int{"one": 1, "two": 1})
+				goesOn("another comes")
+				change(map[string]int{"one": 0, "two": 1})
+				goesOn("it is drained")
+				change(map[string]int{"two": 1})
+				must(t, stream.SetReadDeadline(time.Now().Add(patience)))
+				if _, err := stream.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNRESET) && !errors.Is(err, io.EOF) {
+					t.Errorf("its backend is gone, and who is connected gets: %v", err)
+				}
+				if got := at("its backend is gone"); got != "two" {
+					t.Errorf("its backend is gone, and datagrams go to %s", got)
+				}
+				last, err := from.dial("tcp", netip.Addr{}, to, patience)
+				must(t, err)
+				defer last.Close()
+				change(nil)
+				must(t, last.SetReadDeadline(time.Now().Add(patience)))
+				if _, err := last.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNRESET) {
+					t.Errorf("the last backend is gone, and who is connected gets: %v", err)
+				}
+				if _, err := from.dial("tcp", netip.Addr{}, to, patience); !errors.Is(err, unix.ECONNREFUSED) {
+					t.Errorf("nobody is there, and who connects gets: %v", err)
+				}
+				change(map[string]int{"one": 1})
+				if got := at("one is there again"); got != "one" {
+					t.Errorf("one is there again, and datagrams go to %s", got)
+				}
+			})
+		}
+	}
+}
+
+// affinity checks that a client has the same backend again, also behind a restart, and
+// another once that is gone.
+func (s *suite) affinity(t *testing.T) {
+	l := newTopology(t, s.make)
+	plans := map[string]*plan.Plan{"node1": serving(t, "affinity 1h0m0s", map[string]int{"one": 1, "two": 1})}
+	l.load(plans)
+	n := l.nodes["node1"]
+	for _, pod := range []string{"one", "two"} {
+		l.listen(n.pods[pod].host, service{plan.TCP, 8080})
+	}
+	client := n.pods["client"].host
+	for _, to := range []netip.AddrPort{netip.MustParseAddrPort("10.3.0.1:80"), netip.MustParseAddrPort("[fd00:3::1]:80")} {
+		ask := func() string {
+			t.Helper()
+			c, err := client.dial("tcp", netip.Addr{}, to, patience)
+			must(t, err)
+			defer c.Close()
+			word, arrived := l.expect()
+			must(t, converse(c, word))
+			return (<-arrived).receiver
+		}
+		same := func(what, first string) {
+			t.Helper()
+			for range 12 {
+				if got := ask(); got != first {
+					t.Fatalf("%s: the client of %s gets %s, and had %s", what, to, got, first)
+				}
+			}
+		}
+		first := ask()
+		same("it comes again", first)
+		l.restart(plans)
+		same("behind a restart", first)
+		other := map[string]string{"one": "two", "two": "one"}[first]
+		plans["node1"] = serving(t, "affinity 1h0m0s", map[string]int{first: 0, other: 1})
+		l.apply(n, plans["node1"])
+		same("its backend is drained", other)
+		plans["node1"] = serving(t, "affinity 1h0m0s", map[string]int{"one": 1, "two": 1})
+		l.apply(n, plans["node1"])
+		same("it is back", other)
+	}
+}
