@@ -51,7 +51,10 @@ type Misnamed struct {
 	Holder int
 	// Copy says that it claims to be what another one is.
 	Copy bool
-	link netlink.Link
+	// Alternative is what the interface is called that has the other name as an alternative
+	// one; empty where none has.
+	Alternative string
+	link        netlink.Link
 }
 
 // Is reports whether an interface is the one that could not have its name, and no other that
@@ -72,7 +75,7 @@ func (m Misnamed) Over(right string, told map[int]bool, find func(index int) (ne
 	}
 	if _, ok := told[m.Holder]; ok && !m.Copy {
 		l, err := find(m.Holder)
-		return err != nil || l.Attrs().Name != right
+		return err != nil || !slices.Contains(namesOf(l), right)
 	}
 	return false
 }
@@ -83,8 +86,15 @@ func (m Misnamed) Problem(right string) error {
 	if m.Copy {
 		return fmt.Errorf("%s has the same alias: delete it (ip link del %s), or take that from it (ip link set %s alias '')", m.Name, m.Name, m.Name)
 	}
+	if m.Alternative != "" {
+		return fmt.Errorf("it is called %s now, as its name is an alternative one of %s: take it from that (ip link property del dev %[2]s altname %[3]s)", m.Name, m.Alternative, right)
+	}
 	return fmt.Errorf("it is called %s now, as another's interface has its name: delete that (ip link del %s), or give it another name", m.Name, right)
 }
+
+// namesOf are all names of an interface, alternative ones (ip link property) too. No two have
+// one in common.
+func namesOf(l netlink.Link) []string { return append([]string{l.Attrs().Name}, l.Attrs().AltNames...) }
 
 // right returns the name that an interface ought to have, where it is known. It is empty for
 // what is another data plane's device now.
@@ -185,6 +195,9 @@ func (k *Kernel) PutBack(inv *Links, known Known) (changed bool, misnamed map[st
 	named, right := make(map[string]int, len(inv.All)), make(map[int]string, len(own))
 	for _, l := range inv.All {
 		named[l.Attrs().Name] = l.Attrs().Index
+		for _, name := range l.Attrs().AltNames {
+			named[name] = -l.Attrs().Index // which no step moves
+		}
 	}
 	for name, l := range own {
 		right[l.Attrs().Index] = name
@@ -210,7 +223,12 @@ func (k *Kernel) PutBack(inv *Links, known Known) (changed bool, misnamed map[st
 	for _, index := range stuck {
 		name := right[index]
 		l := own[name]
-		misnamed[name] = Misnamed{Name: l.Attrs().Name, Index: index, Holder: named[name], link: l}
+		m := Misnamed{Name: l.Attrs().Name, Index: index, Holder: named[name], link: l}
+		if m.Holder < 0 {
+			m.Holder = -m.Holder
+			m.Alternative = inv.ByIndex(m.Holder).Attrs().Name
+		}
+		misnamed[name] = m
 		// What comes out of a tunnel is guarded by the name of its device.
 		if l.Type() == VXLANKind && l.Attrs().Flags&net.FlagUp != 0 {
 			changed = true
