@@ -170,7 +170,7 @@ func Run(ctx context.Context, cfg Config) error {
 	a.metrics.registry.MustRegister(a.denials)
 	a.node = &registrar{registry: cfg.Registry, name: cfg.Node, register: cfg.RegisterNode,
 		state: a.nodeState, read: a.readNode, leased: a.leased.Load, problem: a.problem(nodePart), contested: a.problem(saidPart), kick: make(chan struct{}, 1), log: cfg.Log}
-	a.server = cni.NewServer(cni.Config{Journal: journal, Node: a, Taken: a.taken, Log: cfg.Log, Observe: a.observe, Misfit: a.problem("mtu")})
+	a.server = cni.NewServer(cni.Config{Journal: journal, Node: a, Taken: a.taken, Log: cfg.Log, Observe: a.observe, Misfit: a.problem("pods' interfaces")})
 	a.endpoints = a.server.Endpoints
 	a.held = func() (held []plan.Address) {
 		journal.Each(func(at ipam.Attachment) {
@@ -729,11 +729,11 @@ func (a *agent) report(r round) {
 	}
 	if r.Whole {
 		a.tell()
-		// Others may have changed that of a pod's interface, which the data plane
-		// does not know.
+		// Others may have changed that of a pod's interface, or its MAC address, which the
+		// data plane does not know.
 		if mtu := r.Plan.Local.MTU; mtu != a.mtu || r.Repaired {
 			a.mtu = mtu
-			a.server.Resize()
+			a.server.Fit()
 		}
 	}
 	err := a.Ready()

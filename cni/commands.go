@@ -129,7 +129,7 @@ func (s *Server) add(ctx context.Context, c *call) (ipam.Attachment, *protocol.E
 		}
 	}
 	if mtu := s.Node.MTU(); mtu != a.MTU && mtu != 0 {
-		s.Resize() // it changed meanwhile
+		s.Fit() // it changed meanwhile
 	}
 	return a, nil
 }
@@ -240,7 +240,7 @@ func (s *Server) remove(k ipam.Key, hostInterface string) *protocol.Error {
 		return protocol.Errorf(protocol.JournalFailure, "%v", err)
 	}
 	if s.misfits.Load() {
-		s.Resize() // of fewer pods there is less to say
+		s.Fit() // of fewer pods there is less to say
 	}
 	return nil
 }

@@ -125,10 +125,10 @@ func (s *Server) rollBack(ctx context.Context, a ipam.Attachment) {
 }
 
 // watchLinks takes note of interfaces that vanish, as all do whose network
-// namespace is removed.
+// namespace is removed, and of those that are not as they ought to be, or come back.
 func (s *Server) watchLinks(ctx context.Context) {
 	for ctx.Err() == nil {
-		socket, err := rtnetlink.Subscribe(rtnetlink.Removals(), unix.RTNLGRP_LINK)
+		socket, err := rtnetlink.Subscribe(rtnetlink.Links(), unix.RTNLGRP_LINK)
 		if err != nil {
 			s.Log.Warn("cannot watch interfaces", "error", err)
 			if !retry.Sleep(ctx, time.Second) {
@@ -137,8 +137,9 @@ func (s *Server) watchLinks(ctx context.Context) {
 			continue
 		}
 		stop := context.AfterFunc(ctx, socket.Close)
-		// What vanished before the subscription, or while it was lost.
+		// What vanished or changed before the subscription, or while it was lost.
 		s.compareLinks()
+		s.Fit()
 		s.takeUpdates(ctx, socket)
 		if stop() {
 			socket.Close()
@@ -161,9 +162,17 @@ func (s *Server) takeUpdates(ctx context.Context, socket *nl.NetlinkSocket) {
 			continue
 		}
 		for _, m := range messages {
-			if m.Header.Type == unix.RTM_DELLINK && len(m.Data) >= unix.SizeofIfInfomsg {
-				gone := int(nl.DeserializeIfInfomsg(m.Data).Index)
-				s.vanished(func(_ ipam.Key, index int) bool { return index == gone })
+			if len(m.Data) < unix.SizeofIfInfomsg {
+				continue
+			}
+			told := int(nl.DeserializeIfInfomsg(m.Data).Index)
+			switch m.Header.Type {
+			case unix.RTM_DELLINK:
+				s.vanished(func(_ ipam.Key, index int) bool { return index == told })
+			case unix.RTM_NEWLINK:
+				if attributes, err := nl.ParseRouteAttr(m.Data[unix.SizeofIfInfomsg:]); err == nil && s.unfit(told, attributes) {
+					s.Fit()
+				}
 			}
 		}
 	}

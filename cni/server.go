@@ -92,8 +92,8 @@ type Config struct {
 	// Observe, if set, is called after each request: result is "ok" or the
 	// number of the error code.
 	Observe func(command, result string, took time.Duration)
-	// Misfit, if set, is told which pods have another MTU than the node's, and
-	// why; "" when none has.
+	// Misfit, if set, is told which pods have another MTU than the node's, or an
+	// interface that could not be put right, and why; "" when none has.
 	Misfit func(string)
 	// MaxInFlight is how many requests are worked on at a time; those beyond
 	// are refused, to be sent again. 256 by default.
@@ -116,9 +116,9 @@ type Server struct {
 	recovery sync.Once
 	// changed has the data plane follow what nobody waits for.
 	changed chan struct{}
-	// resized has the pods' interfaces take another MTU.
-	resized chan struct{}
-	// misfits says that a pod could not.
+	// unfitted has the pods' interfaces be as they ought to be.
+	unfitted chan struct{}
+	// misfits says that one could not.
 	misfits atomic.Bool
 
 	mu sync.Mutex
@@ -157,7 +157,7 @@ func NewServer(c Config) *Server {
 	if c.RetryWindow == 0 {
 		c.RetryWindow = 2 * protocol.SendWindow
 	}
-	return &Server{Config: c, slots: make(chan struct{}, c.MaxInFlight), plumbing: make(chan struct{}, runtime.GOMAXPROCS(0)), changed: make(chan struct{}, 1), resized: make(chan struct{}, 1),
+	return &Server{Config: c, slots: make(chan struct{}, c.MaxInFlight), plumbing: make(chan struct{}, runtime.GOMAXPROCS(0)), changed: make(chan struct{}, 1), unfitted: make(chan struct{}, 1),
 		links: map[ipam.Key]int{}, leaving: map[ipam.Key]uint64{}}
 }
 
@@ -191,7 +191,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	wg.Go(func() { s.follow(ctx) })
 	wg.Go(func() { s.watchLinks(ctx) })
 	wg.Go(func() { s.sweep(ctx) })
-	wg.Go(func() { s.resize(ctx) })
+	wg.Go(func() { s.fit(ctx) })
 
 	for {
 		conn, err := l.Accept()

@@ -251,6 +251,11 @@ func (s Spec) setUpHost(h *netlink.Handle, link netlink.Link) error {
 			return fmt.Errorf("set the alias %q: %w", alias, err)
 		}
 	}
+	return s.setUpHop(h, link)
+}
+
+// setUpHop has the host end be what the pod takes for its next hop.
+func (s Spec) setUpHop(h *netlink.Handle, link netlink.Link) error {
 	if s.hasIPv6() {
 		if err := h.LinkSetIP6AddrGenMode(link, addrGenNone); err != nil {
 			return fmt.Errorf("keep the kernel from making IPv6 addresses: %w", err)

@@ -38,11 +38,11 @@ var (
 	None = unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 0}
 )
 
-// Removals passes messages about interfaces that are gone. One of the family of bridges
-// says only that an interface has left one.
-func Removals() Filter {
+// Links passes messages about interfaces that are there, and about those that are gone. One
+// of the family of bridges says only that an interface is in one, or has left it.
+func Links() Filter {
 	return Filter{
-		Load(unix.BPF_H, typeOffset), Compare(Half(unix.RTM_DELLINK), 0, 3),
+		Load(unix.BPF_H, typeOffset), Compare(Half(unix.RTM_NEWLINK), 1, 0), Compare(Half(unix.RTM_DELLINK), 0, 3),
 		Load(unix.BPF_B, unix.SizeofNlMsghdr), Compare(unix.AF_UNSPEC, 0, 1), // ifi_family
 		All, None,
 	}

@@ -1,0 +1,216 @@
+package cni
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vishvananda/netlink/nl"
+
+	"github.com/weftnet/weft/internal/retry"
+	"github.com/weftnet/weft/ipam"
+	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/podlink"
+)
+
+// Fit has the interfaces of running pods be as they ought to be where the node's end, or
+// the journal, says that they are not: with the MTU that Node.MTU says now, and with the MAC
+// address that the pod knows. One that was elsewhere and is back is an endpoint again. It
+// does not wait.
+func (s *Server) Fit() {
+	select {
+	case s.unfitted <- struct{}{}:
+	default:
+	}
+}
+
+// fitRest is how long nothing is put right after something was, so that whoever wants
+// something else keeps neither the node nor its log busy.
+const fitRest = time.Second
+
+// fit puts the pods' interfaces right, after each call of Fit.
+func (s *Server) fit(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.unfitted:
+		}
+		mtu := s.Node.MTU()
+		restored, said := s.fitAll(ctx, mtu)
+		if mtu != 0 { // else it is not known just now, and what was said is so still
+			s.misfits.Store(said != "")
+			s.Misfit(said)
+		}
+		if restored {
+			retry.Sleep(ctx, fitRest)
+		}
+	}
+}
+
+// unfit reports whether what the kernel tells of an interface is a reason for Fit: it has
+// another MAC address than a pod knows, or is that of a pod that had none, and that no
+// request is about.
+func (s *Server) unfit(index int, attributes []syscall.NetlinkRouteAttr) bool {
+	var key ipam.Key
+	s.mu.Lock()
+	for k, i := range s.links {
+		if i == index {
+			key = k
+		}
+	}
+	s.mu.Unlock()
+	known := key != ipam.Key{}
+	var mac plan.MAC
+	for _, a := range attributes {
+		switch {
+		case a.Attr.Type == unix.IFLA_ADDRESS && len(a.Value) == len(mac):
+			mac = plan.MAC(a.Value)
+		case a.Attr.Type == unix.IFLA_IFALIAS && !known:
+			if stamp, err := podlink.ParseStamp(nl.BytesToString(a.Value)); err == nil {
+				key = ipam.Key{ContainerID: stamp.ContainerID, IfName: stamp.Interface}
+			}
+		}
+	}
+	a, ok := s.Journal.Get(key)
+	if !ok || a.Phase != ipam.Ready {
+		return false
+	}
+	if known {
+		return hasOther(a, mac)
+	}
+	return s.link(key) == 0 && !s.locks.busy(key.ContainerID)
+}
+
+// hasOther reports whether a MAC address is none that the node's end of an attachment's
+// interface ought to have.
+func hasOther(a ipam.Attachment, mac plan.MAC) bool {
+	right := linkSpec(a).HostMAC
+	return !right.IsZero() && !mac.IsZero() && mac != right
+}
+
+// toldPods is how many pods a message names.
+const toldPods = 5
+
+// misfits are pods of whose interfaces something could not be put right, and why that of
+// the first could not.
+type misfits struct {
+	names  []string
+	reason error
+}
+
+func (m *misfits) add(a ipam.Attachment, reason error) {
+	if m.reason == nil {
+		m.reason = reason
+	}
+	name := a.Namespace + "/" + a.Pod
+	if a.Pod == "" {
+		name = "container " + a.ContainerID
+	}
+	m.names = append(m.names, name)
+}
+
+// say says what is so of them, or nothing of none.
+func (m *misfits) say(what string) string {
+	if len(m.names) == 0 {
+		return ""
+	}
+	slices.Sort(m.names)
+	names := slices.Compact(m.names) // a pod may have several interfaces
+	more := ""
+	if n := len(names) - toldPods; n > 0 {
+		names, more = names[:toldPods], fmt.Sprintf(" and %d more", n)
+	}
+	return fmt.Sprintf("pods %s%s %s: %v", strings.Join(names, ", "), more, what, m.reason)
+}
+
+// fitAll puts all pods' interfaces right, reports whether there was more to do than to give
+// them an MTU, and says of which it could not. Of MTU 0 nothing is known.
+func (s *Server) fitAll(ctx context.Context, mtu int) (restored bool, said string) {
+	there := map[string]podlink.HostEnd{}
+	ends, err := podlink.List()
+	if err != nil {
+		return false, fmt.Sprintf("cannot see what interfaces running pods have: %v", err)
+	}
+	for _, end := range ends {
+		there[end.Name] = end
+	}
+	var wrong, sized misfits
+	for _, a := range s.Journal.All() {
+		end, ok := there[a.HostInterface]
+		if !ok || a.Phase != ipam.Ready {
+			continue
+		}
+		if back := end.Alias != "" && s.link(a.Key) == 0; back || hasOther(a, end.MAC) {
+			restored = true
+			if err := s.restoreOne(ctx, a); err != nil {
+				s.Log.Warn("cannot put a pod's interface right", "interface", a.HostInterface, "error", err)
+				wrong.add(a, err)
+			}
+		}
+		if mtu == 0 || end.MTU == mtu && a.MTU == mtu {
+			continue
+		}
+		if err := s.resizeOne(ctx, a, mtu); err != nil {
+			sized.add(a, fmt.Errorf("its MTU is %d: %w", end.MTU, err))
+		}
+	}
+	all := []string{wrong.say("may have no network until the node's ends of their interfaces are as they were"),
+		sized.say(fmt.Sprintf("have not the MTU %d until they are restarted", mtu))}
+	return restored, strings.Join(slices.DeleteFunc(all, func(said string) bool { return said == "" }), "; ")
+}
+
+// restoreOne puts the node's end of an attachment's interface right. One that was gone and is
+// back is taken up as a new one is.
+func (s *Server) restoreOne(ctx context.Context, a ipam.Attachment) error {
+	release, err := s.locks.acquire(ctx, a.ContainerID)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if now, ok := s.Journal.Get(a.Key); !ok || now.ID != a.ID || now.Phase != ipam.Ready {
+		return nil
+	}
+	index, err := podlink.Restore(linkSpec(a))
+	switch {
+	case errors.Is(err, syscall.ENODEV):
+		return nil // who misses it tells of that
+	case err != nil:
+		return err
+	}
+	s.Log.Warn("put right what others changed of a pod's interface", "interface", a.HostInterface, "container", a.ContainerID)
+	if s.link(a.Key) == index {
+		return nil
+	}
+	if s.mayKnow(a.Key) {
+		// As one that is made anew, see plumb.
+		if err := s.letGo(ctx); err != nil {
+			return err
+		}
+	}
+	s.setLink(a.Key, index)
+	s.nudge()
+	return nil
+}
+
+func (s *Server) resizeOne(ctx context.Context, a ipam.Attachment, mtu int) error {
+	release, err := s.locks.acquire(ctx, a.ContainerID)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if now, ok := s.Journal.Get(a.Key); !ok || now.ID != a.ID || s.link(a.Key) == 0 {
+		return nil
+	}
+	a.MTU = mtu
+	if err := podlink.Resize(linkSpec(a)); err != nil {
+		return err
+	}
+	return s.Journal.Resize(a.Key, mtu)
+}
