@@ -191,6 +191,12 @@ func (sc scope) next(c *cell, yield func(string, *cell)) {
 			n := c.follow()
 			n.changes++
 			must(n.store.Delete(LeaseKind, registry.KeyOf(o), ""))
+			// One of the same name that its node makes is another, which it has to find first.
+			for i := range n.nodes {
+				if m := &n.nodes[i].Memory; m.kept.String() == o.GetName() {
+					m.kept = Subnet{}
+				}
+			}
 			n.look()
 			yield("somebody deletes lease "+o.GetName(), n)
 		}
