@@ -66,7 +66,11 @@ func (v *view) concerned(wanted func(*translated) bool) []*translated {
 
 // compiler compiles the plans of a node.
 type compiler struct {
-	base plainCompiler
+	// on is the plug-in that knows no policies, and base what compiles with it.
+	on   plugin.Plugin
+	base plugin.Compiler
+	// plain is the plan of that.
+	plain *plan.Plan
 
 	node     string
 	view     view
@@ -91,11 +95,12 @@ type compiler struct {
 // not concern it; the controller reports the others.
 func (c *compiler) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
 	if c.node != in.Node.Name {
-		*c = compiler{base: plainCompiler{plugin: c.base.plugin, Compiler: c.base.Compiler}, node: in.Node.Name,
+		*c = compiler{on: c.on, base: plugin.Sparing(c.on), node: in.Node.Name,
 			tables: policy.Compiler{Gradual: c.tables.Gradual}}
 	}
 	previous := in.Previous
-	plain, problems := c.base.compile(in)
+	plain, problems := c.base.Compile(in)
+	c.plain = plain
 
 	tables := c.tables.Compile(c.world(in))
 	c.made = tables
@@ -142,7 +147,7 @@ func (c *compiler) world(in plugin.Input) *policy.World {
 	}
 	gone, came := c.others.Update(in.Objects.All(api.NodePodsKind), other, compareNodes)
 	c.listings.Update(in.Objects.All(api.Node), readListing, compareListings)
-	c.nodes.update(c.others.All(), c.listings.All(), in.Node.Others, c.base.plan, len(gone)+len(came) > 0)
+	c.nodes.update(c.others.All(), c.listings.All(), in.Node.Others, c.plain, len(gone)+len(came) > 0)
 	c.domains.Update(in.Objects.All(api.DomainNameKind), readDomain, compareDomains)
 	return &policy.World{
 		Network: plan.DefaultNetwork, Policies: c.list, Namespaces: c.view.namespaces.All(), Groups: c.tags.groups,

@@ -100,7 +100,7 @@ func (p *withPolicies) NewCompiler() plugin.Compiler {
 	if p.standby {
 		return plugin.CompilerOf(p.base)
 	}
-	return &compiler{base: plainCompiler{plugin: p.base, Compiler: plugin.CompilerOf(p.base)}}
+	return &compiler{on: p.base, base: plugin.Sparing(p.base)}
 }
 
 // RunNode implements plugin.NodeRunner.

@@ -1,4 +1,4 @@
-package networkpolicy
+package plugin_test
 
 import (
 	"net/netip"
@@ -24,12 +24,12 @@ func (c counting) Compile(plugin.Input) (*plan.Plan, []plugin.Problem) {
 	return &plan.Plan{}, nil
 }
 
-// The other plug-in compiles when something that it reads changes, and not when
+// TestSparing checks that the plug-in compiles when something that it reads changes, and not when
 // anything else does.
-func TestPlainCompilesWhatChanged(t *testing.T) {
+func TestSparing(t *testing.T) {
 	times := 0
 	base := counting{&times}
-	c := plainCompiler{plugin: base, Compiler: base}
+	c := plugin.Sparing(base)
 	subnet := &networkv1.HostSubnet{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
 	objects := map[*registry.Kind][]registry.Object{api.HostSubnet: {subnet}, api.NodePodsKind: nil}
 	in := plugin.Input{Config: api.Effective(nil), Node: plugin.Node{Name: "n1"}}
@@ -57,7 +57,7 @@ func TestPlainCompilesWhatChanged(t *testing.T) {
 		in.Config = &config
 		step.change()
 		in.Objects = registry.NewSnapshot(objects)
-		c.compile(in)
+		c.Compile(in)
 		if times != step.want {
 			t.Errorf("after a change of %s it compiled %d times, not %d", step.what, times, step.want)
 		}

@@ -1,4 +1,4 @@
-package networkpolicy
+package plugin
 
 import (
 	"reflect"
@@ -6,24 +6,27 @@ import (
 
 	"github.com/weftnet/weft/internal/derived"
 	"github.com/weftnet/weft/plan"
-	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/registry"
 )
 
-// plainCompiler compiles with the plug-in that knows no policies, as long as
-// anything that it reads changes: policies and other nodes' pods change far more
-// often than what it goes by.
-type plainCompiler struct {
-	plugin plugin.Plugin
-	plugin.Compiler
+// Sparing returns a compiler of a plug-in that compiles where anything changes that the
+// plug-in reads, and else returns what it compiled last. A layer reads kinds of which objects
+// change far more often than what the plug-in below it goes by. What it is to share with, it
+// knows itself: Previous of what it is given does not count.
+func Sparing(p Plugin) Compiler { return &sparing{plugin: p, Compiler: CompilerOf(p)} }
+
+type sparing struct {
+	plugin Plugin
+	Compiler
 	// What was compiled last, and what came of it.
 	sources  map[*registry.Kind]derived.Seen
-	in       plugin.Input
+	in       Input
 	plan     *plan.Plan
-	problems []plugin.Problem
+	problems []Problem
 }
 
-func (c *plainCompiler) compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
+// Compile implements Compiler.
+func (c *sparing) Compile(in Input) (*plan.Plan, []Problem) {
 	if c.plan != nil && c.same(in) {
 		return c.plan, c.problems
 	}
@@ -34,12 +37,12 @@ func (c *plainCompiler) compile(in plugin.Input) (*plan.Plan, []plugin.Problem) 
 	// A snapshot of everything need not be kept for this.
 	c.in.Objects, c.in.Previous = nil, nil
 	in.Previous = c.plan
-	c.plan, c.problems = c.Compile(in)
+	c.plan, c.problems = c.Compiler.Compile(in)
 	return c.plan, c.problems
 }
 
 // same reports whether all that the plug-in reads is what it was.
-func (c *plainCompiler) same(in plugin.Input) bool {
+func (c *sparing) same(in Input) bool {
 	for _, k := range c.plugin.Kinds() {
 		if !c.sources[k].Same(in.Objects.All(k)) {
 			return false
