@@ -1,0 +1,124 @@
+package services_test
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/plugin"
+	"github.com/weftnet/weft/plugin/networkpolicy"
+	"github.com/weftnet/weft/plugin/openshift"
+	"github.com/weftnet/weft/plugin/services"
+	"github.com/weftnet/weft/registry"
+	"github.com/weftnet/weft/service"
+)
+
+const objects = `
+apiVersion: network.openshift.io/v1
+kind: ClusterNetwork
+metadata: {name: default}
+network: 10.1.0.0/16
+hostsubnetlength: 8
+clusterNetworks: [{CIDR: 10.1.0.0/16, hostSubnetLength: 8}]
+serviceNetwork: 10.3.0.0/16
+---
+apiVersion: network.openshift.io/v1
+kind: HostSubnet
+metadata: {name: node1}
+host: node1
+hostIP: 172.30.0.11
+subnet: 10.1.1.0/24
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: default}
+spec:
+  clusterIP: 10.3.0.9
+  clusterIPs: [10.3.0.9]
+  ipFamilies: [IPv4]
+  ports: [{name: http, port: 80, protocol: TCP}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: odd, namespace: default}
+spec:
+  clusterIP: 10.3.0.9
+  clusterIPs: [10.3.0.9]
+  ipFamilies: [IPv4]
+  ports: [{name: http, port: 80, protocol: TCP}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, namespace: default, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: http, port: 8080, protocol: TCP}]
+endpoints: [{addresses: [10.1.1.2], nodeName: node1}]
+`
+
+func compile(t *testing.T, p plugin.Plugin, c plugin.Compiler, text string) (*plan.Plan, []plugin.Problem) {
+	t.Helper()
+	kinds := slices.Clone(api.Kinds)
+	for _, k := range slices.Concat(p.Kinds(), service.Kinds) {
+		if !slices.Contains(kinds, k) {
+			kinds = append(kinds, k)
+		}
+	}
+	decoded, err := api.Decode([]byte(text), kinds)
+	if err != nil {
+		t.Fatal(err)
+	}
+	there := map[*registry.Kind][]registry.Object{}
+	for _, d := range decoded {
+		there[d.Kind] = append(there[d.Kind], d.Object)
+	}
+	made, problems := c.Compile(plugin.Input{Config: api.Effective(nil), Objects: registry.NewSnapshot(there), Node: plugin.Node{Name: "node1", MTU: 1500,
+		Addresses: []netip.Addr{netip.MustParseAddr("172.30.0.11")}, Prefixes: []netip.Prefix{netip.MustParsePrefix("172.30.0.0/24")}}})
+	if err := made.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	return made, problems
+}
+
+// A plug-in with Services says what it says without them, and the tables of these. What is
+// wrong with one is said of it.
+func TestServicesOnAPlugin(t *testing.T) {
+	base := openshift.Subnet{}
+	p := services.On(base, base.Name())
+	c := plugin.CompilerOf(p)
+	with, problems := compile(t, p, c, objects)
+	without, _ := compile(t, base, plugin.CompilerOf(base), objects)
+	for _, line := range strings.Split(strings.TrimSpace(without.String()), "\n") {
+		if !strings.Contains(with.String(), line) {
+			t.Errorf("with Services it does not say: %s", line)
+		}
+	}
+	for _, line := range []string{"service default 10.3.0.9 tcp 80 to ", " 10.1.1.2:8080@node1"} {
+		if !strings.Contains(with.String(), line) {
+			t.Errorf("it does not say %q, but:\n%s", line, with)
+		}
+	}
+	if !slices.ContainsFunc(problems, func(p plugin.Problem) bool { return p.Kind == api.Service && p.Key.Name == "web" }) {
+		t.Errorf("two Services have one address, and it is said: %v", problems)
+	}
+	// What changes of backends changes nothing else.
+	next, _ := compile(t, p, c, strings.Replace(objects, "10.1.1.2", "10.1.1.3", 1))
+	if d := with.Diff(next); len(d.Backends) != 2 || len(d.Services)+len(d.Routes)+len(d.Endpoints) > 0 || d.Local {
+		t.Errorf("another backend is %+v", d)
+	}
+}
+
+// Services are below policies, which go by what the base says.
+func TestServicesBelowPolicies(t *testing.T) {
+	p := plugin.Stack("openshift-networkpolicy", openshift.Subnet{}, services.On, networkpolicy.On)
+	made, _ := compile(t, p, plugin.CompilerOf(p), objects)
+	if made.Services.Len() == 0 || made.Backends.Len() == 0 {
+		t.Errorf("it has no Services:\n%s", made)
+	}
+	mixed := plugin.Mix(p, openshift.Subnet{})
+	if again, _ := compile(t, mixed, plugin.CompilerOf(mixed), objects); len(made.Diff(again).Services) > 0 {
+		t.Errorf("in a mix they are\n%s", again)
+	}
+}
