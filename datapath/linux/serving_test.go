@@ -1,6 +1,7 @@
 package linux
 
 import (
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -160,5 +161,41 @@ func sameTable(t *rapid.T, got, want *nft.Table) {
 		if has := got.Sets[name].Elements; !maps.Equal(has, s.Elements) {
 			t.Fatalf("set %s has %v; expected %v", name, has, s.Elements)
 		}
+	}
+}
+
+// BenchmarkServices measures Services with two backends each: all of them loaded at once, and
+// one backend that comes and goes.
+func BenchmarkServices(b *testing.B) {
+	for _, count := range []int{1, 1000, 10_000, 30_000} {
+		p := mustParse(b, "node node1 addresses 172.30.0.2\npool default 10.1.1.0/24 gateway 10.1.1.1\nroute default 0.0.0.0/0 gateway\n")
+		for i := range count {
+			set := fmt.Sprintf("default/service-%d", i)
+			front := plan.ServiceKey{Network: plan.DefaultNetwork, Address: netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), Protocol: plan.TCP, Port: 80}
+			p.Services = p.Services.Set(front, plan.Service{Set: set, Masquerade: plan.FromStrangers, Origin: "Service " + set})
+			p.Services = p.Services.Set(plan.ServiceKey{Network: front.Network, Address: front.Address}, plan.Service{Origin: "Service " + set})
+			for j := range 2 {
+				k := plan.BackendKey{Network: plan.DefaultNetwork, Set: set, Address: netip.AddrFrom4([4]byte{10, byte(128 + j), byte(i >> 8), byte(i)}), Port: 8080}
+				p.Backends = p.Backends.Set(k, plan.Backend{Weight: 1, Origin: "Service " + set})
+			}
+		}
+		q := *p
+		q.Backends = p.Backends.Set(plan.BackendKey{Network: plan.DefaultNetwork, Set: "default/service-0", Address: netip.MustParseAddr("10.1.1.2"), Port: 8080}, plan.Backend{Weight: 1})
+		b.Run(fmt.Sprintf("load-%d", count), func(b *testing.B) {
+			for b.Loop() {
+				b.StopTimer()
+				bench := newBench(b)
+				b.StartTimer()
+				bench.mustApply(p)
+			}
+		})
+		b.Run(fmt.Sprintf("one-more-of-%d", count), func(b *testing.B) {
+			bench := newBench(b)
+			bench.mustApply(p)
+			for b.Loop() {
+				bench.mustApply(&q)
+				bench.mustApply(p)
+			}
+		})
 	}
 }
