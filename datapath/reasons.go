@@ -52,12 +52,15 @@ const (
 	NoBackend Reason = "no-backend"
 	// NotForClient: a frontend of a Service is for others; the Sources table says for whom.
 	NotForClient Reason = "not-for-client"
+	// Unfitting: a backend of a Service sends what fits no connection that the node knows,
+	// as a segment outside of the window.
+	Unfitting Reason = "unfitting"
 	// Ended: what is left of a connection that a change of policies ended.
 	Ended Reason = "ended-connection"
 )
 
 // Reasons are all reasons, in the order in which they are shown.
-var Reasons = []Reason{SpoofedSource, NoEndpoint, ForgedSource, TunnelPort, UnknownPeer, NotThePeers, Discovery, Loopback, ICMPError, Redirect, NoEgress, NoRoute, Unrouted, TooMany, NoBackend, NotForClient, Ended}
+var Reasons = []Reason{SpoofedSource, NoEndpoint, ForgedSource, TunnelPort, UnknownPeer, NotThePeers, Discovery, Loopback, ICMPError, Redirect, NoEgress, NoRoute, Unrouted, TooMany, NoBackend, NotForClient, Unfitting, Ended}
 
 var reasonTexts = map[Reason]string{
 	SpoofedSource: "a source that is not the endpoint's own",
@@ -76,6 +79,7 @@ var reasonTexts = map[Reason]string{
 	TooMany:       "more than the endpoint's share of what the node can track",
 	NoBackend:     "to a service that has no backend on hand, or no such port",
 	NotForClient:  "to a service that is for others",
+	Unfitting:     "from a service's backend, and of no connection",
 	Ended:         "of a connection that policies ended",
 }
 

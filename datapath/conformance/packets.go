@@ -43,10 +43,18 @@ func reset(source, destination netip.AddrPort) []byte { return segment(source, d
 // segment returns a TCP segment with some flags (RFC 9293, section 3.1), with its IP
 // header.
 func segment(source, destination netip.AddrPort, flags byte, data string) []byte {
+	return numbered(source, destination, 7, 7, flags, data)
+}
+
+// numbered is segment with sequence numbers: that of the first byte, and of the one that is
+// expected next.
+func numbered(source, destination netip.AddrPort, sequence, acknowledged uint32, flags byte, data string) []byte {
 	const window = 1024
 	b := binary.BigEndian.AppendUint16(nil, source.Port())
 	b = binary.BigEndian.AppendUint16(b, destination.Port())
-	b = append(b, 0, 0, 0, 7, 0, 0, 0, 7, 5<<4, flags)
+	b = binary.BigEndian.AppendUint32(b, sequence)
+	b = binary.BigEndian.AppendUint32(b, acknowledged)
+	b = append(b, 5<<4, flags)
 	b = append(binary.BigEndian.AppendUint16(b, window), 0, 0, 0, 0)
 	b = append(b, data...)
 	sum := checksum(append(pseudoHeader(source.Addr(), destination.Addr(), unix.IPPROTO_TCP, len(b)), b...))

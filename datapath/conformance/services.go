@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
 	"slices"
 	"testing"
@@ -23,6 +24,7 @@ func (s *suite) services(t *testing.T) {
 	}
 	t.Run("backends", s.backends)
 	t.Run("affinity", s.affinity)
+	t.Run("unfitting", s.unfitting)
 	s.clustersOf(t, rapid.Custom(func(t *rapid.T) map[string]*plan.Plan {
 		plans := plantest.Cluster().Filter(func(p map[string]*plan.Plan) bool { return len(p) > 0 }).Draw(t, "cluster")
 		return plantest.Served(plans).Draw(t, "services")
@@ -231,4 +233,49 @@ func (s *suite) affinity(t *testing.T) {
 		l.apply(n, plans["node1"])
 		same("it is back", other)
 	}
+}
+
+// unfitting checks that a connection to a Service goes on when its backend sends what fits
+// none, of which nobody knows that it is the Service's.
+func (s *suite) unfitting(t *testing.T) {
+	l := newTopology(t, s.make)
+	plans := map[string]*plan.Plan{"node1": serving(t, "", map[string]int{"one": 1})}
+	l.load(plans)
+	n := l.nodes["node1"]
+	client, server := n.pods["client"], n.pods["one"]
+	l.listen(server.host, service{plan.TCP, 8080})
+	gateway := plan.MACOf(plans["node1"].Local.Pools[0].Gateway)
+	for i, to := range []netip.AddrPort{netip.MustParseAddrPort("10.3.0.1:80"), netip.MustParseAddrPort("[fd00:3::1]:80")} {
+		c, err := client.dial("tcp", netip.Addr{}, to, patience)
+		must(t, err)
+		defer c.Close()
+		for range 3 {
+			own := netip.MustParseAddrPort(c.LocalAddr().String())
+			// The server takes a reset that answers it, as what it acknowledges is right.
+			stray := numbered(netip.AddrPortFrom(server.addresses[i], 8080), own, 7, sentUntil(t, c), 0x10, "stray")
+			must(t, server.inject("eth0", gateway, stray))
+			word, _ := l.expect()
+			if err := converse(c, word); err != nil {
+				t.Fatalf("what fits no connection was sent from %s, and that to %s does not go on: %v", server.addresses[i], to, err)
+			}
+		}
+	}
+}
+
+// sentUntil returns the number of the byte that a TCP socket sends next.
+func sentUntil(t *testing.T, c net.Conn) uint32 {
+	t.Helper()
+	const sendQueue = 2 // TCP_SEND_QUEUE
+	raw, err := c.(*net.TCPConn).SyscallConn()
+	must(t, err)
+	number := 0
+	must(t, raw.Control(func(fd uintptr) {
+		err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_REPAIR, 1)
+		err = errors.Join(err, unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_REPAIR_QUEUE, sendQueue))
+		var failure error
+		number, failure = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_QUEUE_SEQ)
+		err = errors.Join(err, failure, unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_REPAIR, -1)) // off, without a window probe
+	}))
+	must(t, err)
+	return uint32(number)
 }

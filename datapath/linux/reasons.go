@@ -57,7 +57,7 @@ func (d *DataPlane) Dropped() (map[datapath.Dropped]uint64, error) {
 			switch reason {
 			case datapath.Ended:
 				in = d.stamps.PolicyTable
-			case datapath.NoBackend, datapath.NotForClient:
+			case datapath.NoBackend, datapath.NotForClient, datapath.Unfitting:
 				in = d.stamps.ServiceTable
 			}
 			_, counts, err := nft.ReadElements(&nftables.Set{Table: nft.InetTable(in), Name: droppedPrefix + string(reason)})

@@ -62,7 +62,7 @@ const (
 	servesPrefix    = "serves"    // set, backend, where clients are remembered
 	clientsPrefix   = "clients"   // client, set -> backend
 	admittedPrefix  = "admitted"  // who, ranges of addresses
-	selvesPrefix    = "selves"    // a backend's address, twice
+	selvesPrefix    = "selves"    // a backend's address, twice, and its port
 )
 
 // sides are the sides from which packets come to frontends.
@@ -195,7 +195,7 @@ func serviceRules(stamps Stamps, p *plan.Plan) *ruleset {
 		r.Set(clientsPrefix+suffix(is4), nft.Set{Key: nftables.MustConcatSetType(nft.AddressType(is4), typeSet), Concat: true,
 			Data: typeRemembered(is4), Timeout: true, Dynamic: true, Size: maxClients})
 		r.Set(admittedPrefix+suffix(is4), nft.Set{Key: nftables.MustConcatSetType(typeSet, nft.AddressType(is4)), Concat: true, Interval: true})
-		r.Set(selvesPrefix+suffix(is4), nft.Set{Key: nftables.MustConcatSetType(nft.AddressType(is4), nft.AddressType(is4)), Concat: true})
+		r.Set(selvesPrefix+suffix(is4), nft.Set{Key: nftables.MustConcatSetType(nft.AddressType(is4), nft.AddressType(is4), nftables.TypeInetService), Concat: true})
 		r.Set(toPeersPrefix+suffix(is4), nft.Set{Key: nft.AddressType(is4), Interval: true})
 	}
 	r.asks()
@@ -229,7 +229,7 @@ func notLoopback(c *nft.Chain) {
 // asks adds what refuses connections: those to frontends without a backend, or that are
 // for others than their clients.
 func (r *ruleset) asks() {
-	begins := []expr.Any{
+	beginsNone := []expr.Any{
 		&expr.Ct{Key: expr.CtKeySTATE, Register: 1},
 		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: nft.HostEndian(expr.CtStateBitNEW), Xor: nft.HostEndian(0)},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: nft.HostEndian(0)},
@@ -239,14 +239,23 @@ func (r *ruleset) asks() {
 
 	c := r.Chain("asked")
 	c.Hook = &nft.Hook{Kind: nftables.ChainTypeFilter, Number: *nftables.ChainHookPrerouting, Priority: before}
-	c.Add("what begins no connection", begins, nft.Decide(nft.Accept))
+	c.Add("replies, and what belongs to connections", nft.Established(), nft.Decide(nft.Accept))
+	for _, is4 := range interval.Families {
+		// Nobody translates it back: its receiver knows of no connection with the backend,
+		// and would reset the one that the backend knows.
+		c.Add("what a backend sends that fits no connection", nft.IsFamily(is4), nft.InState(expr.CtStateBitINVALID),
+			nft.AddressInto(is4, true, unix.NFT_REG32_00), nft.AddressInto(is4, true, unix.NFT_REG32_00+words4(is4)), []expr.Any{
+				&expr.Payload{DestRegister: unix.NFT_REG32_00 + 2*words4(is4), Base: expr.PayloadBaseTransportHeader, Offset: 0, Len: 2},
+			}, nft.InSetOf(unix.NFT_REG32_00, selvesPrefix+suffix(is4)), r.drop(datapath.Unfitting))
+	}
+	c.Add("what begins no connection", beginsNone, nft.Decide(nft.Accept))
 	c.Add("what the node sends itself was asked before", nft.MetaEqual(expr.MetaKeyIIFNAME, []byte(nft.InterfaceKey("lo"))), nft.Decide(nft.Accept))
 	notLoopback(c)
 	r.sides(c, ask(plan.Inside), ask(plan.Outside))
 
 	c = r.Chain("node-asked")
 	c.Hook = &nft.Hook{Kind: nftables.ChainTypeFilter, Number: *nftables.ChainHookOutput, Priority: before}
-	c.Add("what begins no connection", begins, nft.Decide(nft.Accept))
+	c.Add("what begins no connection", beginsNone, nft.Decide(nft.Accept))
 	for _, is4 := range interval.Families {
 		c.Add("the node itself", nft.IsFamily(is4), nft.Decide(nft.GoTo(sideOf("ask", plan.Inside, is4))))
 	}
@@ -428,7 +437,8 @@ func (r *ruleset) asNode(p *plan.Plan) {
 			&expr.Ct{Key: expr.CtKeySTATUS, Register: 1},
 			&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: nft.HostEndian(translated), Xor: nft.HostEndian(0)},
 			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: nft.HostEndian(0)},
-		}, nft.AddressInto(is4, true, unix.NFT_REG32_00), nft.AddressInto(is4, false, unix.NFT_REG32_00+words4(is4)), nft.InSetOf(unix.NFT_REG32_00, selvesPrefix+suffix(is4)),
+		}, nft.AddressInto(is4, true, unix.NFT_REG32_00), nft.AddressInto(is4, false, unix.NFT_REG32_00+words4(is4)), nft.PortInto(unix.NFT_REG32_00+2*words4(is4)),
+			nft.InSetOf(unix.NFT_REG32_00, selvesPrefix+suffix(is4)),
 			nft.Decide(nft.GoTo("as-node"+suffix(is4))))
 	}
 	for _, is4 := range interval.Families {

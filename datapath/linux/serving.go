@@ -43,9 +43,9 @@ type services struct {
 	// empty is the table with its sets, which are empty.
 	empty *ruleset
 	sets  map[setKey]*served
-	// draws are the chains that sets need, and selves the addresses of backends.
+	// draws are the chains that sets need, and selves all backends.
 	draws  reconcile.Ledger[draw, struct{}]
-	selves reconcile.Ledger[netip.Addr, struct{}]
+	selves reconcile.Ledger[netip.AddrPort, struct{}]
 	// peers are the addresses from where a route leads to a peer.
 	peers [2]nft.Elements
 }
@@ -163,11 +163,11 @@ func (s *served) remembers() bool {
 	return false
 }
 
-// addresses are those of the set's backends.
-func (s *served) addresses() []netip.Addr {
-	seen := make(map[netip.Addr]bool, len(s.slots))
+// backends are those that have slots, each once.
+func (s *served) backends() []netip.AddrPort {
+	seen := make(map[netip.AddrPort]bool, len(s.slots))
 	for _, at := range s.slots {
-		seen[at.Addr()] = true
+		seen[at] = true
 	}
 	return slices.Collect(maps.Keys(seen))
 }
@@ -213,7 +213,7 @@ func (s *services) ask(k setKey, of *served, give bool) {
 			s.draws.Remove(d, struct{}{})
 		}
 	}
-	for _, a := range of.addresses() {
+	for _, a := range of.backends() {
 		if give {
 			s.selves.Add(a, struct{}{})
 		} else {
@@ -230,8 +230,8 @@ func (d draw) element() (set string, e nft.Element, v nft.Value) {
 	return sideOf(drawsPrefix, d.side, d.is4), d.key(), nft.Value{Verdict: nft.GoTo(d.name())}
 }
 
-func selfElement(a netip.Addr) (set string, e nft.Element, v nft.Value) {
-	return selvesPrefix + suffix(a.Is4()), nft.Element{Key: string(a.AsSlice()) + string(a.AsSlice())}, nft.Value{}
+func selfElement(at netip.AddrPort) (set string, e nft.Element, v nft.Value) {
+	return selvesPrefix + suffix(at.Addr().Is4()), nft.Element{Key: string(at.Addr().AsSlice()) + atKey(at)}, nft.Value{}
 }
 
 // setsOf are all sets of which a plan speaks.
@@ -285,7 +285,7 @@ func compileServices(stamps Stamps, p *plan.Plan, from *sources, have nft.Conten
 		put(selfElement(a))
 	}
 	s.draws.Changes(draw.compare) // starts the next round
-	s.selves.Changes(netip.Addr.Compare)
+	s.selves.Changes(netip.AddrPort.Compare)
 	for i, is4 := range interval.Families {
 		s.peers[i] = peersElements(from, is4)
 		maps.Copy(r.Sets[toPeersPrefix+suffix(is4)].Elements, s.peers[i])
@@ -405,7 +405,7 @@ func (s *services) advance(p, q *plan.Plan, changes plan.Diff, from *sources) nf
 			done.Go = append(done.Go, c.Key.name())
 		}
 	}
-	for _, c := range s.selves.Changes(netip.Addr.Compare) {
+	for _, c := range s.selves.Changes(netip.AddrPort.Compare) {
 		set, e, v := selfElement(c.Key)
 		if c.New != nil {
 			edit.add(set, e, v)
