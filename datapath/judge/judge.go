@@ -139,19 +139,23 @@ func MayUnserve(p, q *plan.Plan, changes plan.Diff) bool {
 			return true
 		}
 	}
-	first := map[plan.BackendKey]bool{}
+	type family struct {
+		network, set string
+		is4          bool
+	}
+	first := map[family]bool{}
 	for _, c := range changes.Backends {
 		if c.New == nil {
 			return true
 		}
 		if c.New.Weight > 0 && (c.Old == nil || c.Old.Weight == 0) {
-			first[plan.BackendKey{Network: c.Key.Network, Set: c.Key.Set}] = true
+			first[family{c.Key.Network, c.Key.Set, c.Key.Address.Is4()}] = true
 		}
 	}
 	for set := range first {
 		had := false
-		for _, b := range p.BackendsOf(set.Network, set.Set) {
-			had = had || b.Weight > 0
+		for k, b := range p.BackendsOf(set.network, set.set) {
+			had = had || b.Weight > 0 && k.Address.Is4() == set.is4
 		}
 		if !had {
 			return true

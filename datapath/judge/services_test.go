@@ -136,3 +136,20 @@ func TestUnserved(t *testing.T) {
 		}
 	}
 }
+
+// The first backend of one family is the first of that family, whatever others the set has.
+func TestMayUnserveByFamily(t *testing.T) {
+	parse := func(text string) *plan.Plan {
+		p, err := plan.Parse("node node1 addresses 172.30.0.2,fd01::2\nservice default fd00:3::1 udp 53 to dns\nbackend default dns 10.1.1.2:53\n" + text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	p, q := parse(""), parse("backend default dns [fd00:1::2]:53\n")
+	past := netip.MustParseAddrPort("[fd00:3::1]:53")
+	c := Connection{Network: plan.DefaultNetwork, Protocol: plan.UDP, Source: netip.MustParseAddrPort("[fd01::2]:4000"), Dialled: past, Destination: past}
+	if NewJury(p, nil).Unserved(c) || !NewJury(q, nil).Unserved(c) || !MayUnserve(p, q, p.Diff(q)) {
+		t.Error("datagrams that go past a frontend go on when it gets its first backend of their family")
+	}
+}
