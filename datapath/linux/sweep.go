@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -112,13 +113,21 @@ func (s *sweeper) run() {
 	}
 }
 
+// condemned is a connection that is to end: as it is denied, or as its backend is none.
+type condemned struct {
+	of       judge.Connection
+	denied   bool
+	handle   []byte
+	leftover conntrack.Leftover
+}
+
 // sweep ends the connections that a plan forbids, and those whose backend is none any more.
 func (s *sweeper) sweep(p *plan.Plan) error {
 	if p == nil {
 		return nil
 	}
 	policed := judge.Needed(p)
-	if !policed && p.Services.Len() == 0 && !s.serves {
+	if !policed && p.Services.Len() == 0 && !s.serves && s.resumed {
 		return nil
 	}
 	s.serves = s.serves || p.Services.Len() > 0
@@ -144,10 +153,8 @@ func (s *sweeper) sweep(p *plan.Plan) error {
 		own[i] = plan.Address{Network: plan.DefaultNetwork, IP: a}
 	}
 	j := judge.NewJury(p, own)
-	// By whether it is IPv4.
-	handles, rest, late := map[bool][][]byte{}, map[bool]nft.Elements{true: {}, false: {}}, map[bool]nft.Elements{true: {}, false: {}}
+	var doomed []condemned
 	var broken error
-	ended := conntrack.Lot{Plan: p, Network: plan.DefaultNetwork}
 	err = t.List(func(c conntrack.Connection, entry []byte) {
 		// What is tracked has begun anew since, or is ended once more.
 		delete(before, endedKey(c.Source, c.Destination, c.Protocol))
@@ -161,34 +168,45 @@ func (s *sweeper) sweep(p *plan.Plan) error {
 		}
 		handle, err := conntrack.HandleOf(entry)
 		broken = errors.Join(broken, err)
-		is4 := c.Source.Addr().Is4()
-		handles[is4] = append(handles[is4], handle)
-		ended.Leftovers = append(ended.Leftovers, c.Leftover())
-		if !denied {
-			return // what its sender repeats gets another backend, or is refused
-		}
-		switch c.Protocol {
-		case plan.TCP, plan.SCTP:
-			rest[is4][nft.Element{Key: endedKey(c.Source, c.Destination, c.Protocol)}] = nft.Value{}
-			rest[is4][nft.Element{Key: endedKey(c.Destination, c.Source, c.Protocol)}] = nft.Value{}
-		case plan.UDP:
-			late[is4][nft.Element{Key: endedKey(c.Destination, c.Source, c.Protocol)}] = nft.Value{}
-		}
+		doomed = append(doomed, condemned{of, denied, handle, c.Leftover()})
 	})
 	if err = errors.Join(err, broken); err != nil {
 		return err
 	}
+	// To look at all takes long. What has begun meanwhile, by a later plan, is that one's.
+	if now := s.enforced.Load(); now != nil && now != p {
+		policed, j := judge.Needed(now), judge.NewJury(now, own)
+		doomed = slices.DeleteFunc(doomed, func(d condemned) bool { return !(policed && j.Forbids(d.of)) && !j.Unserved(d.of) })
+	}
+	ended := conntrack.Lot{Plan: p, Network: plan.DefaultNetwork}
 	for _, is4 := range interval.Families {
+		rest, late := nft.Elements{}, nft.Elements{}
+		for _, d := range doomed {
+			// What the sender of the others repeats gets another backend, or is refused.
+			if c := d.of; d.denied && c.Source.Addr().Is4() == is4 {
+				switch c.Protocol {
+				case plan.TCP, plan.SCTP:
+					rest[nft.Element{Key: endedKey(c.Source, c.Destination, c.Protocol)}] = nft.Value{}
+					rest[nft.Element{Key: endedKey(c.Destination, c.Source, c.Protocol)}] = nft.Value{}
+				case plan.UDP:
+					late[nft.Element{Key: endedKey(c.Destination, c.Source, c.Protocol)}] = nft.Value{}
+				}
+			}
+		}
 		// What is left of them is refused before anything could begin anew.
-		if err := s.refuse(is4, rest[is4], late[is4]); errors.Is(err, errUnpoliced) {
-			return nil
-		} else if err != nil {
+		err := s.refuse(is4, rest, late)
+		unpoliced := errors.Is(err, errUnpoliced)
+		if err != nil && !unpoliced {
 			return err
 		}
-		for _, h := range handles[is4] {
-			if err := t.Remove(is4, h); err != nil {
+		for _, d := range doomed {
+			if d.of.Source.Addr().Is4() != is4 || d.denied && unpoliced {
+				continue
+			}
+			if err := t.Remove(is4, d.handle); err != nil {
 				return fmt.Errorf("end a connection: %w", err)
 			}
+			ended.Leftovers = append(ended.Leftovers, d.leftover)
 		}
 	}
 	if n := len(ended.Leftovers); n > 0 {
