@@ -46,8 +46,9 @@ type services struct {
 	// draws are the chains that sets need, and selves all backends.
 	draws  reconcile.Ledger[draw, struct{}]
 	selves reconcile.Ledger[netip.AddrPort, struct{}]
-	// peers are the addresses from where a route leads to a peer.
+	// peers are the addresses from where a route leads to a peer, by what was from.
 	peers [2]nft.Elements
+	from  *sources
 }
 
 // digestOfName is what the table calls a set, or those whom a frontend is for.
@@ -286,6 +287,7 @@ func compileServices(stamps Stamps, p *plan.Plan, from *sources, have nft.Conten
 	}
 	s.draws.Changes(draw.compare) // starts the next round
 	s.selves.Changes(netip.AddrPort.Compare)
+	s.from = from
 	for i, is4 := range interval.Families {
 		s.peers[i] = peersElements(from, is4)
 		maps.Copy(r.Sets[toPeersPrefix+suffix(is4)].Elements, s.peers[i])
@@ -296,13 +298,16 @@ func compileServices(stamps Stamps, p *plan.Plan, from *sources, have nft.Conten
 // peersElements are the ranges of addresses from where a route leads to a peer.
 func peersElements(from *sources, is4 bool) nft.Elements {
 	e := nft.Elements{}
-	for _, i := range from.routed[is4] {
+	for _, i := range from.leads[is4] {
 		if i.Value {
 			e.AddIntervals([]interval.Range[nft.Value]{{First: i.First, Last: i.Last}})
 		}
 	}
 	return e
 }
+
+// mostSlots is how many of a set's are read. What others put there may say any number.
+const mostSlots = 1 << 20
 
 // slotsIn reads, from what the kernel holds, whose the slots of sets are, which are called
 // by their digests here.
@@ -317,8 +322,10 @@ func slotsIn(have nft.Content) map[setKey][]netip.AddrPort {
 			}
 			k, slot := setKey{e.Key[:16], is4}, binary.NativeEndian.Uint32([]byte(e.Key[16:]))
 			a, _ := netip.AddrFromSlice([]byte(data[8 : 8+width]))
-			all[k] = append(all[k], netip.AddrPort{})
-			if int(slot) < len(all[k]) {
+			if slot < mostSlots {
+				if lacks := int(slot) + 1 - len(all[k]); lacks > 0 {
+					all[k] = append(all[k], make([]netip.AddrPort, lacks)...)
+				}
 				all[k][slot] = netip.AddrPortFrom(a, binary.BigEndian.Uint16([]byte(data[8+width:])))
 			}
 		}
@@ -418,6 +425,10 @@ func (s *services) advance(p, q *plan.Plan, changes plan.Diff, from *sources) nf
 			done.Changes[set] = nft.Change{Elements: changes}
 		}
 	}
+	if s.from == from {
+		return done
+	}
+	s.from = from
 	for i, is4 := range interval.Families {
 		if next := peersElements(from, is4); !maps.Equal(s.peers[i], next) {
 			s.peers[i] = next

@@ -106,6 +106,35 @@ func TestServicesAdvance(t *testing.T) {
 	})
 }
 
+// A large set's slots stay whose they are for who reads them from the kernel, but for those of
+// a backend that moved.
+func TestSlotsAreRead(t *testing.T) {
+	with := func(gone int) *plan.Plan {
+		p := mustParse(t, "node node1 addresses 172.30.0.2\nservice default 10.3.0.1 tcp 80 to web\n")
+		for i := range 100 {
+			if i != gone {
+				p.Backends = p.Backends.Set(plan.BackendKey{Network: plan.DefaultNetwork, Set: "web", Address: netip.AddrFrom4([4]byte{10, 1, 1, byte(i)}), Port: 80}, plan.Backend{Weight: 1})
+			}
+		}
+		return p
+	}
+	_, before := compileServices(stamps.Default, with(-1), &sources{}, nft.Content{})
+	have := nft.Content{Elements: allElements(before.Table)}
+	_, same := compileServices(stamps.Default, with(-1), &sources{}, have)
+	_, after := compileServices(stamps.Default, with(7), &sources{}, have)
+	changed := func(next *ruleset) (n int) {
+		for k, v := range next.Sets[slotsPrefix+"-4"].Elements {
+			if before.Sets[slotsPrefix+"-4"].Elements[k] != v {
+				n++
+			}
+		}
+		return n
+	}
+	if all := len(before.Sets[slotsPrefix+"-4"].Elements); changed(same) > 0 || changed(after) == 0 || changed(after) > 2*all/100+2 {
+		t.Errorf("of %d slots %d change where nothing does, and %d where one backend goes", all, changed(same), changed(after))
+	}
+}
+
 func allElements(t *nft.Table) map[string]nft.Elements {
 	all := map[string]nft.Elements{}
 	for name, s := range t.Sets {

@@ -28,6 +28,9 @@ type sources struct {
 	// routed are the addresses that routes cover, each with whether it leads to a
 	// peer, by whether they are IPv4. A family of which all are covered is not in it.
 	routed map[bool][]interval.Range[bool]
+	// leads are all addresses that routes cover, each with whether it leads to a peer, by
+	// whether they are IPv4.
+	leads map[bool][]interval.Range[bool]
 	// shared are the addresses, each with whether the route there is everybody's, and
 	// not that of endpoints only, by whether they are IPv4.
 	shared map[bool][]interval.Range[bool]
@@ -94,7 +97,7 @@ func (c *compiler) sourcesOf() *sources {
 }
 
 func compileSources(p *plan.Plan, linksTo func(netip.Addr) rtnl.LinkSet) *sources {
-	s := &sources{tunnels: make(map[string]tunnelSources, len(p.Local.Tunnels)), routed: map[bool][]interval.Range[bool]{}, shared: map[bool][]interval.Range[bool]{}}
+	s := &sources{tunnels: make(map[string]tunnelSources, len(p.Local.Tunnels)), routed: map[bool][]interval.Range[bool]{}, leads: map[bool][]interval.Range[bool]{}, shared: map[bool][]interval.Range[bool]{}}
 	behind, plain := behindPeers(p), map[netip.Prefix]manner{}
 	routed, shared := map[netip.Prefix]bool{}, map[netip.Prefix]bool{}
 	for _, pool := range p.Local.Pools {
@@ -137,8 +140,9 @@ func compileSources(p *plan.Plan, linksTo func(netip.Addr) rtnl.LinkSet) *source
 				s.plain = append(s.plain, origin{i.First, i.Last, i.Value})
 			}
 		}
+		s.leads[is4] = interval.FlattenFamily(routed, is4)
 		if _, all := routed[interval.Everything(is4)]; !all {
-			s.routed[is4] = interval.FlattenFamily(routed, is4)
+			s.routed[is4] = s.leads[is4]
 		}
 		s.shared[is4] = interval.FlattenFamily(shared, is4)
 	}
