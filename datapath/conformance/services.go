@@ -23,7 +23,6 @@ func (s *suite) services(t *testing.T) {
 		t.Skip("left out: the data plane has no services")
 	}
 	t.Run("backends", s.backends)
-	t.Run("affinity", s.affinity)
 	t.Run("unfitting", s.unfitting)
 	s.clustersOf(t, rapid.Custom(func(t *rapid.T) map[string]*plan.Plan {
 		plans := plantest.Cluster().Filter(func(p map[string]*plan.Plan) bool { return len(p) > 0 }).Draw(t, "cluster")
@@ -195,6 +194,9 @@ func (s *suite) backends(t *testing.T) {
 // affinity checks that a client has the same backend again, also behind a restart, and
 // another once that is gone.
 func (s *suite) affinity(t *testing.T) {
+	if !s.able.Services {
+		t.Skip("left out: the data plane has no services")
+	}
 	l := newTopology(t, s.make)
 	plans := map[string]*plan.Plan{"node1": serving(t, "affinity 1h0m0s", map[string]int{"one": 1, "two": 1})}
 	l.load(plans)
@@ -225,13 +227,36 @@ func (s *suite) affinity(t *testing.T) {
 		same("it comes again", first)
 		l.restart(plans)
 		same("behind a restart", first)
-		other := map[string]string{"one": "two", "two": "one"}[first]
-		plans["node1"] = serving(t, "affinity 1h0m0s", map[string]int{first: 0, other: 1})
+		second := map[string]string{"one": "two", "two": "one"}[first]
+		plans["node1"] = serving(t, "affinity 1h0m0s", map[string]int{first: 0, second: 1})
 		l.apply(n, plans["node1"])
-		same("its backend is drained", other)
+		same("its backend is drained", second)
 		plans["node1"] = serving(t, "affinity 1h0m0s", map[string]int{"one": 1, "two": 1})
 		l.apply(n, plans["node1"])
-		same("it is back", other)
+		same("it is back", second)
+	}
+}
+
+// crowd checks that clients of a Service that remembers them get a backend, whether or not
+// there is room to remember them.
+func (s *suite) crowd(t *testing.T) {
+	if !s.able.Services {
+		t.Skip("left out: the data plane has no services")
+	}
+	l := newTopology(t, s.make)
+	plans := map[string]*plan.Plan{"node1": serving(t, "affinity 1h0m0s", map[string]int{"one": 1})}
+	l.load(plans)
+	n := l.nodes["node1"]
+	l.listen(n.pods["one"].host, service{plan.TCP, 8080})
+	for _, to := range []netip.AddrPort{netip.MustParseAddrPort("10.3.0.1:80"), netip.MustParseAddrPort("[fd00:3::1]:80")} {
+		for _, from := range []*host{n.pods["client"].host, n.pods["two"].host, n.host} {
+			c, err := from.dial("tcp", netip.Addr{}, to, patience)
+			if err != nil {
+				t.Errorf("%s connects to %s: %v", from.name, to, err)
+				continue
+			}
+			must(t, c.Close())
+		}
 	}
 }
 

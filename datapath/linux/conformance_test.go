@@ -26,6 +26,12 @@ func TestConformanceOfManyEnded(t *testing.T) {
 	conformance.Run(t, "linux", at, "policy")
 }
 
+// TestConformanceOfManyClients has more clients than can be remembered.
+func TestConformanceOfManyClients(t *testing.T) {
+	defer linux.SetMaxClients(1)()
+	conformance.Run(t, "linux", at, "crowd")
+}
+
 // TestTakeOver has two data planes of this kind take over from one another.
 func TestTakeOver(t *testing.T) {
 	conformance.TakeOver(t, at, func(n conformance.Namespace) (datapath.DataPlane, error) {

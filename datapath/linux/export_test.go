@@ -7,5 +7,12 @@ func SetMaxEnded(n uint32) (back func()) {
 	return func() { maxEnded = was }
 }
 
+// SetMaxClients sets how many clients are remembered, until back is called.
+func SetMaxClients(n uint32) (back func()) {
+	was := maxClients
+	maxClients = n
+	return func() { maxClients = was }
+}
+
 // WithoutLabels makes a data plane take the kernel for one that labels no connections.
 func WithoutLabels(d *DataPlane) { d.policies.tags = false }

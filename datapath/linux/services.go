@@ -153,8 +153,8 @@ func typeBackend(is4 bool) nftables.SetDatatype {
 }
 
 // maxClients is how many clients are remembered at most, of each family, by all sets
-// together. Who comes when there are as many gets any backend.
-const maxClients = 1 << 18
+// together. Who comes when there are as many gets any backend. Only tests set it.
+var maxClients uint32 = 1 << 18
 
 // draw is what a chain draws a slot among, and for how long it remembers the client; 0
 // means not at all.
@@ -271,7 +271,8 @@ func (r *ruleset) asks() {
 			}, nft.AddressInto(is4, true, registerBehind), nft.NotInSetOf(registerSet, admittedPrefix+suffix(is4)), r.drop(datapath.NotForClient))
 			c.Add("there is a backend", theFrontend(side, is4), nft.InSetOf(registerSet, sizesPrefix+suffix(is4)), nft.Decide(nft.Accept))
 			c.Add("nobody is told", theFrontend(side, is4), nft.HasBits(registerKind, kindSilent), r.drop(datapath.NoBackend))
-			c.Add("there is no backend", nft.Decide(nft.GoTo("no-backend")))
+			c.Add("there is no backend", frontendOf(is4), nft.InSetOf(registerFrontend, frontends), nft.Decide(nft.GoTo("no-backend")))
+			c.Add("too short to have a port", nft.Decide(nft.GoTo(rest)))
 
 			c = r.Chain(rest)
 			kind := append(nft.AddressInto(is4, false, registerFrontend), blankKind()...)
@@ -344,17 +345,23 @@ func (d draw) chain() *nft.Chain {
 		const deletes = 2 // NFT_DYNSET_OP_DELETE
 		c.Add("which is none any more", of, anything, memory(deletes))
 	}
-	slot := func(comment string, which expr.Any) {
+	slot := func(comment string, remembers bool, which expr.Any) {
 		var remember []expr.Any
-		if d.remember > 0 {
+		if remembers {
 			remember = slices.Concat(client, memory(unix.NFT_DYNSET_OP_UPDATE))
 		}
 		c.Add(comment, theFrontend(d.side, d.is4), blankChosen(d.is4), []expr.Any{which,
 			&expr.Lookup{SourceRegister: registerSet, SetName: slotsPrefix + suffix(d.is4), DestRegister: registerBehind, IsDestRegSet: true},
 		}, remember, translate(registerChosen+1))
 	}
-	slot("the backend of a slot", &expr.Numgen{Register: registerBehind, Modulus: d.slots, Type: unix.NFT_NG_RANDOM})
-	slot("there are fewer now", &expr.Immediate{Register: registerBehind, Data: make([]byte, 4)})
+	for _, remembers := range []bool{true, false} {
+		if remembers && d.remember == 0 {
+			continue
+		}
+		// Where nobody more can be remembered, the first two rules end before their last piece.
+		slot("the backend of a slot", remembers, &expr.Numgen{Register: registerBehind, Modulus: d.slots, Type: unix.NFT_NG_RANDOM})
+		slot("there are fewer now", remembers, &expr.Immediate{Register: registerBehind, Data: make([]byte, 4)})
+	}
 	c.Add("it changes", nft.Count(), nft.Decide(nft.Verdict{Kind: expr.VerdictDrop}))
 	return c
 }
