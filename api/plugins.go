@@ -24,9 +24,9 @@ import (
 
 // ForcePluginAnnotation names, on the ClusterConfig, the plug-in that the cluster is to
 // change to whatever speaks against it. It counts where it is spec.plugin: then nothing
-// refuses the change, and nodes that are not ready are not waited for. Behind the name and a
-// space may come anything, which tells one such wish from the next: it counts for one change,
-// see ClusterConfigStatus.SpentForce.
+// refuses the change, and nodes that are not ready are waited for but a moment, and only where
+// their agents run. Behind the name and a space may come anything, which tells one such wish
+// from the next: it counts for one change, see ClusterConfigStatus.SpentForce.
 const ForcePluginAnnotation = "weft.network/force-plugin"
 
 // ForcedPlugin returns the plug-in that a configuration forces, empty where it is none.
