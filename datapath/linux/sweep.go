@@ -173,11 +173,7 @@ func (s *sweeper) sweep(p *plan.Plan) error {
 	if err = errors.Join(err, broken); err != nil {
 		return err
 	}
-	// To look at all takes long. What has begun meanwhile, by a later plan, is that one's.
-	if now := s.enforced.Load(); now != nil && now != p {
-		policed, j := judge.Needed(now), judge.NewJury(now, own)
-		doomed = slices.DeleteFunc(doomed, func(d condemned) bool { return !(policed && j.Forbids(d.of)) && !j.Unserved(d.of) })
-	}
+	doomed = s.still(doomed, p, own)
 	ended := conntrack.Lot{Plan: p, Network: plan.DefaultNetwork}
 	for _, is4 := range interval.Families {
 		rest, late := nft.Elements{}, nft.Elements{}
@@ -220,6 +216,23 @@ func (s *sweeper) sweep(p *plan.Plan) error {
 	}
 	s.resumed = true
 	return nil
+}
+
+// still returns which of those that a plan condemns are to end by what holds by now, as to
+// look at all takes long: what has begun meanwhile a later plan may allow. Services are those
+// of the plan that the tables are for, which is told after they are written.
+func (s *sweeper) still(doomed []condemned, p *plan.Plan, own []plan.Address) []condemned {
+	if last := s.plan.Load(); last != nil && last != p {
+		policed, j := judge.Needed(last), judge.NewJury(last, own)
+		doomed = slices.DeleteFunc(doomed, func(d condemned) bool {
+			return d.denied && !(policed && j.Forbids(d.of)) || !d.denied && !j.Unserved(d.of)
+		})
+	}
+	if tables := s.enforced.Load(); tables != nil && tables != p {
+		j := judge.NewJury(tables, own)
+		doomed = slices.DeleteFunc(doomed, func(d condemned) bool { return !d.denied && !j.Unserved(d.of) })
+	}
+	return doomed
 }
 
 // before returns, for the first sweep, the TCP connections that were ended

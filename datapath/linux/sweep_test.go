@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -170,6 +171,42 @@ func BenchmarkMayForbid(b *testing.B) {
 	for b.Loop() {
 		if judge.MayForbid(p, &q, changes) {
 			b.Fatal("it may forbid")
+		}
+	}
+}
+
+// TestStill has plans change while connections are looked at. What an egress rule has come to
+// drop ends, though the tables of policies are for the plan before; what a later plan allows,
+// or what has a backend by the tables, does not.
+func TestStill(t *testing.T) {
+	const dropping = "egress default any 203.0.113.0/24 drop\n"
+	const front = "service default 10.3.0.1 tcp 80 to web\n"
+	open, dropped := mustParse(t, policedPlan), mustParse(t, policedPlan+dropping)
+	without, served := mustParse(t, policedPlan+front), mustParse(t, policedPlan+front+"backend default web 10.1.2.2:8080\n")
+	at := netip.MustParseAddrPort
+	leaving := condemned{denied: true, of: judge.Connection{Network: plan.DefaultNetwork, Protocol: plan.TCP,
+		Source: at("10.1.1.2:4000"), Destination: at("203.0.113.9:80"), Dialled: at("203.0.113.9:80")}}
+	to := condemned{of: judge.Connection{Network: plan.DefaultNetwork, Protocol: plan.TCP, Served: true,
+		Source: at("10.1.1.2:4000"), Destination: at("10.1.2.2:8080"), Dialled: at("10.3.0.1:80")}}
+	for _, c := range []struct {
+		what            string
+		p, last, tables *plan.Plan
+		doomed          condemned
+		ends            bool
+	}{
+		{"nothing changes", dropped, dropped, dropped, leaving, true},
+		{"the tables are for the plan before", dropped, dropped, open, leaving, true},
+		{"no tables were written yet", dropped, dropped, nil, leaving, true},
+		{"a later plan allows it", dropped, open, open, leaving, false},
+		{"its backend is gone", without, without, without, to, true},
+		{"a later plan has it", without, served, served, to, false},
+		{"the tables have it already", without, without, served, to, false},
+	} {
+		s := &sweeper{enforced: &atomic.Pointer[plan.Plan]{}}
+		s.plan.Store(c.last)
+		s.enforced.Store(c.tables)
+		if left := s.still([]condemned{c.doomed}, c.p, nil); (len(left) > 0) != c.ends {
+			t.Errorf("%s: it ends is %t", c.what, len(left) > 0)
 		}
 	}
 }
