@@ -65,7 +65,7 @@ const (
 	selvesPrefix    = "selves"    // a backend's address, twice, and its port
 )
 
-// sides are the sides from which packets come to frontends.
+// bothSides are those from which packets come to frontends.
 var bothSides = []plan.Scope{plan.Inside, plan.Outside}
 
 // sideOf is the name of a set or chain of a side and family.
@@ -318,7 +318,7 @@ func (r *ruleset) translates() {
 	}
 }
 
-// drawing returns the chain of a draw.
+// chain returns that of a draw.
 func (d draw) chain() *nft.Chain {
 	c := &nft.Chain{}
 	translate := func(address uint32) []expr.Any {

@@ -226,7 +226,7 @@ func (s *services) ask(k setKey, of *served, give bool) {
 // compare orders draws.
 func (d draw) compare(o draw) int { return strings.Compare(d.name(), o.name()) }
 
-// drawElement is how a map finds the chain of a draw.
+// element is how a map finds the chain of a draw.
 func (d draw) element() (set string, e nft.Element, v nft.Value) {
 	return sideOf(drawsPrefix, d.side, d.is4), d.key(), nft.Value{Verdict: nft.GoTo(d.name())}
 }
