@@ -194,11 +194,12 @@ func CheckName(inv *Links, name, kind string) error {
 }
 
 // CheckTunnel reports another's device that receives what the tunnel should. The tunnel's own
-// that cannot have its name is none.
+// that cannot have its name is none. A copy, which only claims to be the tunnel's, is one.
 func CheckTunnel(inv *Links, t Overlay) error {
+	m, misnamed := inv.Misnamed[t.Device]
 	for _, l := range inv.All {
 		v, ok := l.(*netlink.Vxlan)
-		if !ok || strings.HasPrefix(v.Name, inv.stamps.TunnelPrefix) || v.Index == inv.Misnamed[t.Device].Index || v.Port != int(t.Port) {
+		if !ok || strings.HasPrefix(v.Name, inv.stamps.TunnelPrefix) || v.Port != int(t.Port) || misnamed && !m.Copy && v.Index == m.Index {
 			continue
 		}
 		if v.FlowBased || int(t.VNI) <= v.VxlanId && v.VxlanId <= int(t.LastVNI) {

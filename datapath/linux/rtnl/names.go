@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/podlink"
@@ -28,15 +29,27 @@ import (
 const deviceAlias = "weft device "
 
 // Whose returns the name that an interface ought to have by what its alias says, whatever it
-// is called now. It is empty where that says nothing.
+// is called now. It is empty where that says nothing, or what no interface can be called: that
+// is not Weft's work.
 func Whose(l netlink.Link) string {
 	if l.Type() == BridgeKind || l.Type() == VXLANKind {
-		if name, ok := strings.CutPrefix(l.Attrs().Alias, deviceAlias); ok {
+		if name, ok := strings.CutPrefix(l.Attrs().Alias, deviceAlias); ok && canBeName(name) {
 			return name
 		}
 		return ""
 	}
 	return podlink.Belongs(l)
+}
+
+// canBeName reports whether the kernel lets an interface be called so. It looks at single bytes,
+// of which a0 is a space to it. A name with % is the form of one, which it fills in.
+func canBeName(name string) bool {
+	for i := range len(name) {
+		if strings.IndexByte("/:% \t\n\v\f\r\xa0\x00", name[i]) >= 0 {
+			return false
+		}
+	}
+	return name != "" && len(name) < unix.IFNAMSIZ && name != "." && name != ".."
 }
 
 // Known are the names that interfaces had when they were known last, by their indexes.
@@ -166,6 +179,32 @@ func renames(named map[string]int, right map[int]string, aside func(index int) s
 	return steps, wrong
 }
 
+// walk takes the steps that renames returns. Where one fails it goes on as if that interface was
+// another's, so that only who needs its name is held up. changed says that one was tried.
+func walk(named map[string]int, right map[int]string, aside func(index int) string, do func(rename) error) (changed bool, stuck []int, err error) {
+	named, right = maps.Clone(named), maps.Clone(right)
+	called := make(map[int]string, len(named))
+	for name, index := range named {
+		called[index] = name
+	}
+	steps, stuck := renames(named, right, aside)
+	var errs []error
+	for len(steps) > 0 {
+		step := steps[0]
+		changed = true
+		if err := do(step); err != nil {
+			errs = append(errs, err)
+			delete(right, step.index)
+			steps, _ = renames(named, right, aside)
+			continue
+		}
+		delete(named, called[step.index])
+		named[step.to], called[step.index] = step.index, step.to
+		steps = steps[1:]
+	}
+	return changed, stuck, errors.Join(errs...)
+}
+
 // nobodys is a name that begins so and that nothing has.
 func nobodys(named map[string]int, begin string) string {
 	for n := 0; ; n++ {
@@ -202,19 +241,14 @@ func (k *Kernel) PutBack(inv *Links, known Known) (changed bool, misnamed map[st
 	for name, l := range own {
 		right[l.Attrs().Index] = name
 	}
-	steps, stuck := renames(named, right, func(index int) string {
+	aside := func(index int) string {
 		if podlink.Belongs(inv.ByIndex(index)) != "" {
 			return podAside
 		}
 		return k.aside()
-	})
-	var errs []error
-	for _, step := range steps {
-		changed = true
-		if errs = append(errs, k.rename(inv.ByIndex(step.index), step.to)); errs[len(errs)-1] != nil {
-			break // the steps behind it need the name
-		}
 	}
+	changed, stuck, err := walk(named, right, aside, func(step rename) error { return k.rename(inv.ByIndex(step.index), step.to) })
+	errs := []error{err}
 	misnamed = map[string]Misnamed{}
 	for _, l := range copies {
 		name := k.right(l, known)

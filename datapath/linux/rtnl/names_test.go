@@ -1,10 +1,22 @@
 package rtnl
 
 import (
+	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
+	"os"
 	"slices"
+	"strings"
 	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/datapath/linux/stamps"
+	"github.com/weftnet/weft/internal/netns"
+	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/podlink"
 )
 
 // TestRenamesComeToRightNames has interfaces called anything that there is to be called: by
@@ -36,6 +48,39 @@ func TestRenamesComeToRightNames(t *testing.T) {
 	}
 	if cases < 5000 {
 		t.Errorf("only %d cases", cases)
+	}
+}
+
+// TestOneThatCannotBeRenamedHoldsUpNoOthers has the kernel refuse each of the interfaces any
+// other name, in all that they may be called. It is tried once. No interface is given a name
+// that is taken. All others get their own names, but for one whose name the refused one has.
+func TestOneThatCannotBeRenamedHoldsUpNoOthers(t *testing.T) {
+	right := map[int]string{1: "a", 2: "b", 3: "c", 4: "d"}
+	refusal := errors.New("refused")
+	for called := range namings(len(right), []string{"a", "b", "c", "d", "e", "x0"}) {
+		for refused := range right {
+			end, tried := maps.Clone(called), 0
+			_, _, err := walk(called, right, func(int) string { return "x" }, func(step rename) error {
+				if holder, taken := end[step.to]; taken {
+					t.Fatalf("%v, and %d is refused: %d is to be called %s, as %d is", called, refused, step.index, step.to, holder)
+				}
+				if step.index == refused {
+					tried++
+					return refusal
+				}
+				delete(end, nameOf(end, step.index))
+				end[step.to] = step.index
+				return nil
+			})
+			if tried > 1 || errors.Is(err, refusal) != (tried > 0) || nameOf(end, refused) != nameOf(called, refused) {
+				t.Fatalf("%v: %d is refused, tried %d times, and called %s; it is said %v", called, refused, tried, nameOf(end, refused), err)
+			}
+			for index, name := range right {
+				if at := nameOf(end, index); index != refused && at != name && end[name] != refused {
+					t.Errorf("%v, and %d is refused: %d is called %s", called, refused, index, at)
+				}
+			}
+		}
 	}
 }
 
@@ -94,4 +139,115 @@ func nameOf(named map[string]int, index int) string {
 		}
 	}
 	return fmt.Sprintf("none of %d", index)
+}
+
+// inNetNS runs f with what speaks with the kernel in a network namespace of its own.
+func inNetNS(t *testing.T, f func(k *Kernel) error) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to make a network namespace")
+	}
+	if err := netns.Thread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		k, err := Open(stamps.Default, func(string, ...any) {})
+		if err != nil {
+			return err
+		}
+		defer k.Close()
+		return f(k)
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+// wellNamed are names that an interface can have, and illNamed are such that it cannot.
+var (
+	wellNamed = []string{"weft-vxlan", "weft-a-15-bytes", "w", "...", "weft-é", "weft-_0", "#$&*?"}
+	illNamed  = []string{"weft-a-16-bytes-", "weft-a name", "weft-a\tname", "weft-\u00a0", "weft-à", "weft-a/b", "weft-a:b", "weft-%d", "weft-%%", "..", "."}
+)
+
+// TestWhatAnInterfaceCanBeCalled gives an interface each of the names. The kernel takes those, and
+// those alone, that are taken for names.
+func TestWhatAnInterfaceCanBeCalled(t *testing.T) {
+	inNetNS(t, func(k *Kernel) error {
+		bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "one"}}
+		if err := k.LinkAdd(bridge); err != nil {
+			return err
+		}
+		for _, name := range slices.Concat(wellNamed, illNamed) {
+			refused := k.LinkSetName(bridge, name)
+			l, err := k.LinkByIndex(bridge.Index)
+			if err != nil {
+				return err
+			}
+			if can := l.Attrs().Name == name; can != canBeName(name) || can != slices.Contains(wellNamed, name) {
+				t.Errorf("the interface that was to be called %q is called %q (%v), and whether it can is held to be %t", name, l.Attrs().Name, refused, canBeName(name))
+			}
+		}
+		if canBeName("") || canBeName("weft-\x00") {
+			t.Error("an empty name, or one with a zero byte, is held to be a name")
+		}
+		return nil
+	})
+}
+
+// TestAnAliasThatNamesNothingHoldsUpNobody has another's device say in its alias that it is one of
+// Weft's, of a name that no interface can have. It is left alone. A pod's interface that somebody
+// renamed gets its name back all the same.
+func TestAnAliasThatNamesNothingHoldsUpNobody(t *testing.T) {
+	for _, name := range append(illNamed, "") {
+		t.Run(fmt.Sprintf("%q", name), func(t *testing.T) {
+			inNetNS(t, func(k *Kernel) error {
+				foreign := &netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: "foreign"}, VxlanId: 7, Port: 9999}
+				pods := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "stray"}, PeerName: "peer"}
+				if err := errors.Join(k.LinkAdd(foreign), k.LinkAdd(pods)); err != nil {
+					return err
+				}
+				if err := errors.Join(k.LinkSetAlias(foreign, deviceAlias+name), k.LinkSetAlias(pods, "c1/eth0 10.1.0.2 weft -")); err != nil {
+					return err
+				}
+				for _, changes := range []bool{true, false} {
+					inv, err := k.List()
+					if err != nil {
+						return err
+					}
+					if changed, misnamed, err := k.PutBack(inv, nil); changed != changes || len(misnamed) > 0 || err != nil {
+						return fmt.Errorf("it is changed: %t, misnamed are %v, %w", changed, misnamed, err)
+					}
+				}
+				inv, err := k.List()
+				if err != nil {
+					return err
+				}
+				if right := podlink.HostName("c1", "eth0"); inv.Index(right) != pods.Index || inv.Index("foreign") != foreign.Index {
+					t.Errorf("the pod's interface is called %s, and the other %s", inv.ByIndex(pods.Index).Attrs().Name, inv.ByIndex(foreign.Index).Attrs().Name)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// TestWhatReceivesForATunnelIsInTheWay has another device receive what a tunnel should: one that
+// is nobody's, one that claims to be the tunnel's, as a copy of its alias does, and the tunnel's
+// own, which cannot have its name just now.
+func TestWhatReceivesForATunnelIsInTheWay(t *testing.T) {
+	tunnel := Overlay{Tunnel: plan.Tunnel{Name: "vxlan", Port: 4789, VTEP: netip.MustParseAddr("192.0.2.1")}, VNI: 1, LastVNI: 100, Device: "weft-vxlan"}
+	other := &netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: "other", Index: 7}, VxlanId: 50, Port: 4789}
+	for what, c := range map[string]struct {
+		misnamed map[string]Misnamed
+		inTheWay bool
+	}{
+		"nobody's":         {nil, true},
+		"a copy":           {map[string]Misnamed{"weft-vxlan": {Name: "other", Index: 7, Holder: 3, Copy: true}}, true},
+		"the tunnel's own": {map[string]Misnamed{"weft-vxlan": {Name: "other", Index: 7, Holder: 3}}, false},
+		"another's own":    {map[string]Misnamed{"weft-geneve": {Name: "other", Index: 7, Holder: 3}}, true},
+	} {
+		inv := &Links{stamps: stamps.Default, All: []netlink.Link{other}, Misnamed: c.misnamed}
+		if err := CheckTunnel(inv, tunnel); (err != nil) != c.inTheWay || err != nil && !strings.Contains(err.Error(), "delete it (ip link del other)") {
+			t.Errorf("of a device that is %s it is said %v", what, err)
+		}
+	}
 }
