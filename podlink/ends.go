@@ -26,6 +26,9 @@ func (s Spec) open() (e *ends, err error) {
 			e = nil
 		}
 	}()
+	if s.NetNS == "" {
+		return e, fmt.Errorf("it is not known in which network namespace the other end of %s is", s.HostInterface)
+	}
 	if e.ns, err = os.Open(s.NetNS); err != nil {
 		return e, fmt.Errorf("open the pod's network namespace: %w", err)
 	}

@@ -254,8 +254,13 @@ func (s Spec) setUpHost(h *netlink.Handle, link netlink.Link) error {
 	return s.setUpHop(h, link)
 }
 
-// setUpHop has the host end be what the pod takes for its next hop.
+// setUpHop has the host end be what the pod takes for its next hop. The address comes last:
+// that it is there says that the rest is.
 func (s Spec) setUpHop(h *netlink.Handle, link netlink.Link) error {
+	if err := mergePackets(s.HostInterface); err != nil {
+		// The pod is only slower without it.
+		slog.Debug("a pod's packets are routed one by one", "interface", s.HostInterface, "error", err)
+	}
 	if s.hasIPv6() {
 		if err := h.LinkSetIP6AddrGenMode(link, addrGenNone); err != nil {
 			return fmt.Errorf("keep the kernel from making IPv6 addresses: %w", err)
@@ -265,13 +270,7 @@ func (s Spec) setUpHop(h *netlink.Handle, link netlink.Link) error {
 				return err
 			}
 		}
-		if err := addAddr(h, link, LinkLocalGateway, 64); err != nil {
-			return err
-		}
-	}
-	if err := mergePackets(s.HostInterface); err != nil {
-		// The pod is only slower without it.
-		slog.Debug("a pod's packets are routed one by one", "interface", s.HostInterface, "error", err)
+		return addAddr(h, link, LinkLocalGateway, 64)
 	}
 	return nil
 }
@@ -426,6 +425,9 @@ type HostEnd struct {
 	Index int
 	MTU   int
 	MAC   plan.MAC
+	// NextHop says that it has the address LinkLocalGateway. It loses that where it is moved
+	// to another network namespace, where it is set down, and where IPv6 is turned off for it.
+	NextHop bool
 	// Alias is what ParseStamp reads; it is empty in a half-made one.
 	Alias string
 }
@@ -438,6 +440,10 @@ func List() (ends []HostEnd, err error) {
 		if err != nil {
 			return err
 		}
+		hops, err := nextHops(h)
+		if err != nil {
+			return err
+		}
 		own, _ := Owners(links, Belongs, Claim)
 		for _, link := range links {
 			a, name := link.Attrs(), Belongs(link)
@@ -447,11 +453,31 @@ func List() (ends []HostEnd, err error) {
 			if name == "" || own[name] != link || len(a.HardwareAddr) != 6 {
 				continue
 			}
-			ends = append(ends, HostEnd{Name: name, Index: a.Index, MTU: a.MTU, MAC: plan.MAC(a.HardwareAddr), Alias: a.Alias})
+			ends = append(ends, HostEnd{Name: name, Index: a.Index, MTU: a.MTU, MAC: plan.MAC(a.HardwareAddr), NextHop: hops[a.Index], Alias: a.Alias})
 		}
 		return nil
 	})
 	return ends, err
+}
+
+// nextHops returns the indexes of the interfaces that have the address LinkLocalGateway.
+func nextHops(h *netlink.Handle) (map[int]bool, error) {
+	for {
+		addrs, err := h.AddrList(nil, netlink.FAMILY_V6)
+		switch {
+		case errors.Is(err, netlink.ErrDumpInterrupted):
+			continue
+		case err != nil:
+			return nil, fmt.Errorf("list IPv6 addresses: %w", err)
+		}
+		hops := map[int]bool{}
+		for _, a := range addrs {
+			if holds([]netlink.Addr{a}, LinkLocalGateway, 64) {
+				hops[a.LinkIndex] = true
+			}
+		}
+		return hops, nil
+	}
 }
 
 func isGone(err error) bool {

@@ -152,7 +152,7 @@ func TestEnsureAndRemove(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		want := []HostEnd{{Name: s.HostInterface, Index: first, MTU: 1400, MAC: s.HostMAC, Alias: "c1/eth0 10.1.0.2,fd00::2 weft -"}}
+		want := []HostEnd{{Name: s.HostInterface, Index: first, MTU: 1400, MAC: s.HostMAC, NextHop: true, Alias: "c1/eth0 10.1.0.2,fd00::2 weft -"}}
 		if diff := cmp.Diff(want, ends); diff != "" {
 			t.Error(diff)
 		}
@@ -615,6 +615,11 @@ func TestResize(t *testing.T) {
 			if err := errors.Join(Resize(s), Check(s)); err != nil {
 				t.Errorf("MTU %d: %v", mtu, err)
 			}
+		}
+		forgotten := s
+		forgotten.NetNS = ""
+		if err := Resize(forgotten); err == nil || !strings.Contains(err.Error(), "in which network namespace the other end of "+s.HostInterface+" is") {
+			t.Errorf("of an interface of which no namespace is known it says %v", err)
 		}
 		elsewhere := s
 		elsewhere.NetNS, elsewhere.MTU = other, 1300

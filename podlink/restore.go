@@ -7,13 +7,22 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
+// Whole reports whether a host end is as Restore leaves it, by what that writes last. Of its
+// name it says nothing.
+func (s Spec) Whole(end HostEnd) bool {
+	return (s.HostMAC.IsZero() || end.MAC == s.HostMAC) && (end.NextHop || !s.hasIPv6())
+}
+
 // Restore gives the host end of the interface that s describes back what others may have
 // changed, and returns its index: its name, its MAC address, to which the pod sends everything,
 // and what an interface loses that is moved to another network namespace. It is not for the
-// MTU, which both ends have, nor for what the alias says and whether it is up. The error
+// MTU, which both ends have, nor for what the alias says and whether it is up. Of s it needs
+// HostInterface and Addresses, and it gives no MAC address where HostMAC is zero. The error
 // wraps ENODEV where there is none.
+//
+// What Whole goes by is written last, so that whoever is killed before leaves one that is not.
 func Restore(s Spec) (index int, err error) {
-	if err := s.validate(); err != nil {
+	if err := s.checkHostName(); err != nil {
 		return 0, err
 	}
 	err = onHost(func(h *netlink.Handle) error {
@@ -27,13 +36,16 @@ func Restore(s Spec) (index int, err error) {
 		if err := s.nameBack(h, link); err != nil {
 			return err
 		}
+		index = link.Attrs().Index
+		if err := s.setUpHop(h, link); err != nil {
+			return err
+		}
 		if a := link.Attrs(); !s.HostMAC.IsZero() && !bytes.Equal(a.HardwareAddr, s.HostMAC[:]) {
 			if err := h.LinkSetHardwareAddr(link, s.HostMAC[:]); err != nil {
 				return fmt.Errorf("set the MAC address %s of %s, which has %s: %w", s.HostMAC, a.Name, a.HardwareAddr, err)
 			}
 		}
-		index = link.Attrs().Index
-		return s.setUpHop(h, link)
+		return nil
 	})
 	if err != nil {
 		return 0, fmt.Errorf("put %s right: %w", s.HostInterface, err)

@@ -63,16 +63,24 @@ type Spec struct {
 	// Destinations are what they lead to, each by the next hop of its family. One
 	// of no length is the pod's default route, of which it has one at most.
 	Destinations []netip.Prefix
-	// MAC is the address of the pod's end, HostMAC that of the host end; Check
-	// does not compare the latter where it is zero.
+	// MAC is the address of the pod's end, HostMAC that of the host end. Where it is
+	// not known the latter is zero: Check does not compare it then, and Restore leaves it.
 	MAC, HostMAC plan.MAC
 	// MTU of both ends in bytes; 0 leaves it to the kernel.
 	MTU int
 }
 
-func (s Spec) validate() error {
+// checkHostName says that the host end cannot have the name that it is to have.
+func (s Spec) checkHostName() error {
 	if !IsHostName(s.HostInterface) {
 		return fmt.Errorf("the host interface's name %q is not %q and %d hexadecimal digits", s.HostInterface, prefix, hashLength)
+	}
+	return nil
+}
+
+func (s Spec) validate() error {
+	if err := s.checkHostName(); err != nil {
+		return err
 	}
 	if s.Interface == "" || s.NetNS == "" {
 		return errors.New("a pod's interface needs a name and a network namespace")
