@@ -20,9 +20,12 @@ import (
 )
 
 // Fit has the interfaces of running pods be as they ought to be where the node's end, or
-// the journal, says that they are not: with the MTU that Node.MTU says now, and with the MAC
-// address that the pod knows. One that was elsewhere and is back is an endpoint again. It
-// does not wait.
+// the journal, says that they are not: with the MTU that Node.MTU says now, with the MAC
+// address that the pod knows, and for IPv6 the address of its next hop. One that was elsewhere
+// and is back is an endpoint again, and has what it lost there. It does not wait.
+//
+// Of a pod that Recover took up from an alias less is known. It keeps its MTU, and gets that
+// MAC address back that rightMAC finds.
 func (s *Server) Fit() {
 	select {
 	case s.unfitted <- struct{}{}:
@@ -79,20 +82,42 @@ func (s *Server) unfit(index int, attributes []syscall.NetlinkRouteAttr) bool {
 		}
 	}
 	a, ok := s.Journal.Get(key)
-	if !ok || a.Phase != ipam.Ready {
+	switch {
+	case !ok || a.Phase != ipam.Ready:
 		return false
-	}
-	if known {
-		return hasOther(a, mac)
+	case known:
+		right := s.rightMAC(a, mac)
+		return !right.IsZero() && !mac.IsZero() && mac != right
 	}
 	return s.link(key) == 0 && !s.locks.busy(key.ContainerID)
 }
 
-// hasOther reports whether a MAC address is none that the node's end of an attachment's
-// interface ought to have.
-func hasOther(a ipam.Attachment, mac plan.MAC) bool {
-	right := linkSpec(a).HostMAC
-	return !right.IsZero() && !mac.IsZero() && mac != right
+// rightMAC returns the MAC address that the node's end of an attachment's interface ought to
+// have, which has the address has now; zero where nothing tells. The journal does not say it of
+// one that Recover took up. As all of a network have the same, it is then the one after the
+// gateway of the network's primary pool, if the node still gives out such addresses. Which pool
+// is the primary may have changed since, so one after another gateway is right as well.
+func (s *Server) rightMAC(a ipam.Attachment, has plan.MAC) (right plan.MAC) {
+	if known := linkSpec(a).HostMAC; !known.IsZero() {
+		return known
+	}
+	pools := s.Node.Pools()
+	if !isFrom(a, pools) {
+		return plan.MAC{}
+	}
+	for _, p := range pools {
+		if p.Network != a.Network {
+			continue
+		}
+		mac := plan.MACOf(p.Gateway)
+		if mac == has {
+			return has
+		}
+		if right.IsZero() {
+			right = mac
+		}
+	}
+	return right
 }
 
 // toldPods is how many pods a message names.
@@ -147,9 +172,13 @@ func (s *Server) fitAll(ctx context.Context, mtu int) (restored bool, said strin
 		if !ok || a.Phase != ipam.Ready {
 			continue
 		}
-		if back := end.Alias != "" && s.link(a.Key) == 0; back || hasOther(a, end.MAC) {
+		spec := linkSpec(a)
+		spec.HostMAC = s.rightMAC(a, end.MAC)
+		known := s.link(a.Key) != 0
+		back := !known && end.Alias != ""
+		if back || known && !spec.Whole(end) {
 			restored = true
-			if err := s.restoreOne(ctx, a); err != nil {
+			if err := s.restoreOne(ctx, a, spec); err != nil {
 				s.Log.Warn("cannot put a pod's interface right", "interface", a.HostInterface, "error", err)
 				wrong.add(a, err)
 			}
@@ -168,7 +197,7 @@ func (s *Server) fitAll(ctx context.Context, mtu int) (restored bool, said strin
 
 // restoreOne puts the node's end of an attachment's interface right. One that was gone and is
 // back is taken up as a new one is.
-func (s *Server) restoreOne(ctx context.Context, a ipam.Attachment) error {
+func (s *Server) restoreOne(ctx context.Context, a ipam.Attachment, spec podlink.Spec) error {
 	release, err := s.locks.acquire(ctx, a.ContainerID)
 	if err != nil {
 		return err
@@ -177,7 +206,7 @@ func (s *Server) restoreOne(ctx context.Context, a ipam.Attachment) error {
 	if now, ok := s.Journal.Get(a.Key); !ok || now.ID != a.ID || now.Phase != ipam.Ready {
 		return nil
 	}
-	index, err := podlink.Restore(linkSpec(a))
+	index, err := podlink.Restore(spec)
 	switch {
 	case errors.Is(err, syscall.ENODEV):
 		return nil // who misses it tells of that

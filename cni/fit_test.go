@@ -53,25 +53,74 @@ type fitted struct {
 	socket *nl.NetlinkSocket
 	pod    string
 	key    ipam.Key
+	// made is the interface as the ADD made it.
+	made podlink.Spec
 }
 
 // newFitted makes one in the calling thread's network namespace.
 func newFitted(t *testing.T) *fitted {
-	socket, err := rtnetlink.Subscribe(rtnetlink.Links(), unix.RTNLGRP_LINK)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(socket.Close)
-	f := &fitted{t: t, socket: socket, pod: newNetNS(t), key: ipam.Key{ContainerID: "c1", IfName: "eth0"}}
-	f.plane = &hostRoutes{settings: settings{Dir: t.TempDir(), Pools: dualStack}}
-	f.Server = NewServer(Config{Journal: openJournal(t), Node: f.plane, Log: slog.New(slog.DiscardHandler)})
-	f.plane.server = f.Server
-	f.recovery.Do(func() {})
-	if _, failure := f.do(t.Context(), &call{id: "one", command: protocol.Add, version: "1.1.0", key: f.key, netns: f.pod, configuration: "weft", network: plan.DefaultNetwork},
-		func() bool { return false }); failure != nil {
+	f := newUnfitted(t)
+	if failure := f.add(); failure != nil {
 		t.Fatal(failure)
 	}
 	return f
+}
+
+// newUnfitted makes one that has no interface yet.
+func newUnfitted(t *testing.T) *fitted {
+	f := &fitted{t: t, pod: newNetNS(t), key: ipam.Key{ContainerID: "c1", IfName: "eth0"}}
+	f.subscribe()
+	f.plane = &hostRoutes{settings: settings{Dir: t.TempDir(), Pools: dualStack}}
+	f.serve(openJournal(t))
+	f.recovery.Do(func() {})
+	return f
+}
+
+// subscribe has the kernel tell what happens from here on.
+func (f *fitted) subscribe() {
+	socket, err := rtnetlink.Subscribe(rtnetlink.Links(), unix.RTNLGRP_LINK)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.t.Cleanup(socket.Close)
+	f.socket = socket
+}
+
+// serve starts another server in the place of the one before, and a data plane that knows
+// nothing yet.
+func (f *fitted) serve(journal *ipam.Journal) {
+	f.plane.known = nil
+	f.Server = NewServer(Config{Journal: journal, Node: f.plane, Log: slog.New(slog.DiscardHandler)})
+	f.plane.server = f.Server
+}
+
+// add has the pod get its interface.
+func (f *fitted) add() *protocol.Error {
+	c := &call{id: "one", command: protocol.Add, version: "1.1.0", key: f.key, netns: f.pod, configuration: "weft", network: plan.DefaultNetwork}
+	_, failure := f.do(f.t.Context(), c, func() bool { return false })
+	a, _ := f.Journal.Get(f.key)
+	f.made = linkSpec(a)
+	return failure
+}
+
+// end returns the node's end of the pod's interface.
+func (f *fitted) end() (netlink.Link, error) {
+	return netlink.LinkByName(podlink.HostName(f.key.ContainerID, f.key.IfName))
+}
+
+// away moves an interface of the node to another network namespace. What it returns brings it
+// back.
+func (f *fitted) away(l netlink.Link) (back func() error, err error) {
+	home, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		return nil, err
+	}
+	f.t.Cleanup(func() { home.Close() })
+	elsewhere := makeNetNS(f.t)
+	f.t.Cleanup(func() { elsewhere.Close() })
+	return func() error {
+		return netns.Do(nsPath(elsewhere), func() error { return netlink.LinkSetNsFd(l, int(home.Fd())) })
+	}, netlink.LinkSetNsFd(l, int(elsewhere.Fd()))
 }
 
 // hear has the server hear what the kernel told so far, and reports whether it has to put
@@ -97,38 +146,46 @@ func (f *fitted) right() error {
 	if n := len(f.Endpoints()); n != 1 {
 		return fmt.Errorf("there are %d endpoints", n)
 	}
-	a, _ := f.Journal.Get(f.key)
-	l, err := netlink.LinkByName(a.HostInterface)
+	l, err := f.end()
 	if err != nil {
 		return err
 	}
 	if index := f.link(f.key); l.Attrs().Index != index {
 		return fmt.Errorf("it is interface %d, and %d is known", l.Attrs().Index, index)
 	}
-	return podlink.Check(linkSpec(a))
+	return podlink.Check(f.made)
+}
+
+// fitsOnce checks that there is something to put right, and that all is right once that is done.
+func (f *fitted) fitsOnce() {
+	f.t.Helper()
+	if restored, said := f.fitAll(f.t.Context(), f.Node.MTU()); !restored || said != "" {
+		f.t.Errorf("it is restored: %t, and it is said %q", restored, said)
+	}
+	if err := f.right(); err != nil {
+		f.t.Errorf("it is put right, and %v", err)
+	}
+	f.hear() // of the way back, on which not all was right yet
+	if restored, said := f.fitAll(f.t.Context(), f.Node.MTU()); restored || said != "" || f.hear() {
+		f.t.Errorf("after that it is restored: %t, and it is said %q", restored, said)
+	}
 }
 
 // TestWhatOthersChangeOfAPodsInterfaceIsPutRight has somebody change the node's end of a pod's
 // interface in what no data plane knows of. The server hears of it, and it is as it was. Then
-// nothing more is to be put right. It is the same for a server that heard nothing.
+// nothing more is to be put right. It is the same for a server that heard nothing, and for one
+// that has lost its journal and took the interface up from its alias.
 func TestWhatOthersChangeOfAPodsInterfaceIsPutRight(t *testing.T) {
 	needRoot(t)
-	there := func(ns *os.File, f func() error) error { return netns.Do(nsPath(ns), f) }
-	away := func(f *fitted, l netlink.Link) (*os.File, error) {
-		home, err := os.Open("/proc/thread-self/ns/net")
+	away := func(f *fitted, l netlink.Link) error {
+		back, err := f.away(l)
 		if err != nil {
-			return nil, err
-		}
-		f.t.Cleanup(func() { home.Close() })
-		elsewhere := makeNetNS(f.t)
-		f.t.Cleanup(func() { elsewhere.Close() })
-		if err := netlink.LinkSetNsFd(l, int(elsewhere.Fd())); err != nil {
-			return nil, err
+			return err
 		}
 		if f.hear() || len(f.Endpoints()) > 0 {
-			return nil, errors.New("it is elsewhere, and the pod is an endpoint")
+			return errors.New("it is elsewhere, and the pod is an endpoint")
 		}
-		return elsewhere, there(elsewhere, func() error { return netlink.LinkSetNsFd(l, int(home.Fd())) })
+		return back()
 	}
 	mac := []byte{0x02, 0x11, 0x22, 0x33, 0x44, 0x55}
 	for what, change := range map[string]func(*fitted, netlink.Link) error{
@@ -136,55 +193,122 @@ func TestWhatOthersChangeOfAPodsInterfaceIsPutRight(t *testing.T) {
 		"its MAC address and its name": func(_ *fitted, l netlink.Link) error {
 			return errors.Join(netlink.LinkSetHardwareAddr(l, mac), netlink.LinkSetName(l, "stray"))
 		},
-		"it is elsewhere and comes back": func(f *fitted, l netlink.Link) error {
-			_, err := away(f, l)
-			return err
-		},
+		"it is elsewhere and comes back": away,
 		"it is elsewhere and comes back under another name": func(f *fitted, l netlink.Link) error {
-			if _, err := away(f, l); err != nil {
-				return err
-			}
-			return netlink.LinkSetName(l, "back0")
+			return errors.Join(away(f, l), netlink.LinkSetName(l, "back0"))
+		},
+		"it is elsewhere and comes back with another MAC address": func(f *fitted, l netlink.Link) error {
+			return errors.Join(away(f, l), netlink.LinkSetHardwareAddr(l, mac))
 		},
 	} {
 		for _, heard := range []bool{true, false} {
-			t.Run(fmt.Sprintf("%s, heard: %t", what, heard), func(t *testing.T) {
-				if err := netns.Do(newNetNS(t), func() error {
-					f := newFitted(t)
-					if err := f.right(); err != nil || f.hear() {
-						return fmt.Errorf("an ADD leaves something to put right: %w", err)
+			for _, lost := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s, heard: %t, the journal is lost: %t", what, heard, lost), func(t *testing.T) {
+					if err := netns.Do(newNetNS(t), func() error {
+						f := newFitted(t)
+						if err := f.right(); err != nil || f.hear() {
+							return fmt.Errorf("an ADD leaves something to put right: %w", err)
+						}
+						if lost {
+							f.serve(openJournal(t))
+							if err := f.right(); err != nil {
+								return fmt.Errorf("the journal is lost, and %w", err)
+							}
+						}
+						l, err := f.end()
+						if err != nil {
+							return err
+						}
+						if err := change(f, l); err != nil {
+							return err
+						}
+						if heard && !f.hear() {
+							t.Error("it is not heard")
+						}
+						f.fitsOnce()
+						if failure := f.del(f.key); failure != nil {
+							return failure
+						}
+						if f.hear() {
+							t.Error("of an interface that DEL removes something is to be put right")
+						}
+						return nil
+					}); err != nil {
+						t.Error(err)
 					}
-					l, err := netlink.LinkByName(podlink.HostName(f.key.ContainerID, f.key.IfName))
-					if err != nil {
-						return err
-					}
-					if err := change(f, l); err != nil {
-						return err
-					}
-					if heard && !f.hear() {
-						t.Error("it is not heard")
-					}
-					if restored, said := f.fitAll(t.Context(), f.Node.MTU()); !restored || said != "" {
-						t.Errorf("it is restored: %t, and it is said %q", restored, said)
-					}
-					if err := f.right(); err != nil {
-						t.Errorf("it is put right, and %v", err)
-					}
-					f.hear() // of the way back, on which not all was right yet
-					if restored, said := f.fitAll(t.Context(), f.Node.MTU()); restored || said != "" || f.hear() {
-						t.Errorf("after that it is restored: %t, and it is said %q", restored, said)
-					}
-					if failure := f.del(f.key); failure != nil {
-						return failure
-					}
-					if f.hear() {
-						t.Error("of an interface that DEL removes something is to be put right")
-					}
-					return nil
-				}); err != nil {
-					t.Error(err)
+				})
+			}
+		}
+	}
+}
+
+// TestWhatNobodyHeardOfIsPutRight has the node's end of a pod's interface be elsewhere, and come
+// back with the same index and MAC address, while no server runs, and while one runs that loses
+// what it is told. It has lost the rest of what an ADD gives, and gets it back. It is the same
+// where the journal is lost.
+func TestWhatNobodyHeardOfIsPutRight(t *testing.T) {
+	needRoot(t)
+	for how, next := range map[string]func(f *fitted){
+		"no server runs":          func(f *fitted) { f.serve(f.Journal) },
+		"no server runs, nor any": func(f *fitted) { f.serve(openJournal(f.t)) },
+		"it is told too much": func(f *fitted) {
+			f.plane.known = nil // data planes hear for themselves
+			f.compareLinks()
+		},
+	} {
+		t.Run(how, func(t *testing.T) {
+			if err := netns.Do(newNetNS(t), func() error {
+				f := newFitted(t)
+				if err := f.right(); err != nil {
+					return err
 				}
-			})
+				l, err := f.end()
+				if err != nil {
+					return err
+				}
+				back, err := f.away(l)
+				if err := errors.Join(err, back()); err != nil {
+					return err
+				}
+				f.subscribe()
+				next(f)
+				f.Recover()
+				f.fitsOnce()
+				return nil
+			}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestTheMACAddressOfAPodThatTheJournalDoesNotTellOf has pods that were taken up from aliases, on
+// nodes that have these pools. What is known is what all of a network have.
+func TestTheMACAddressOfAPodThatTheJournalDoesNotTellOf(t *testing.T) {
+	mac := func(gateway string) plan.MAC { return plan.MACOf(netip.MustParseAddr(gateway)) }
+	other, none := plan.MAC{0x02, 0x11, 0x22, 0x33, 0x44, 0x55}, plan.MAC{}
+	pool := netip.MustParsePrefix
+	for what, c := range map[string]struct {
+		pools      []netip.Prefix
+		has, right plan.MAC
+	}{
+		"it has that of the primary pool":       {dualStack, mac("10.1.0.1"), mac("10.1.0.1")},
+		"it has another's":                      {dualStack, other, mac("10.1.0.1")},
+		"it has that of the other pool":         {dualStack, mac("fd00:1::1"), mac("fd00:1::1")},
+		"it has none":                           {dualStack, none, mac("10.1.0.1")},
+		"it has that of another network's pool": {dualStack, mac("10.9.0.1"), mac("10.1.0.1")},
+		"it has an address of no pool":          {[]netip.Prefix{pool("10.2.0.0/24"), dualStack[1]}, other, none},
+		"nothing is known of the node":          {nil, other, none},
+	} {
+		plane := &hostRoutes{settings: settings{Pools: c.pools, Networks: map[string][]netip.Prefix{"red": {pool("10.9.0.0/24")}}}}
+		s := NewServer(Config{Node: plane})
+		a := ipam.Attachment{Request: ipam.Request{Network: plan.DefaultNetwork}, Addresses: []netip.Addr{netip.MustParseAddr("10.1.0.2"), netip.MustParseAddr("fd00:1::2")}}
+		if got := s.rightMAC(a, c.has); got != c.right {
+			t.Errorf("%s: it is to have %v and not %v", what, got, c.right)
+		}
+		a.Router = netip.MustParseAddr("10.3.0.1")
+		if got := s.rightMAC(a, c.has); got != mac("10.3.0.1") {
+			t.Errorf("%s: it is to have %v, and the journal tells of another", what, got)
 		}
 	}
 }
