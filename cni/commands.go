@@ -128,8 +128,8 @@ func (s *Server) add(ctx context.Context, c *call) (ipam.Attachment, *protocol.E
 			return none, protocol.Errorf(protocol.JournalFailure, "%v", err)
 		}
 	}
-	if mtu := s.Node.MTU(); mtu != a.MTU && mtu != 0 {
-		s.Fit() // it changed meanwhile
+	if mtu := s.Node.MTU(); mtu != a.MTU && mtu != 0 || s.link(a.Key) == 0 {
+		s.Fit() // it changed meanwhile, or the interface was elsewhere
 	}
 	return a, nil
 }

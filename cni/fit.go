@@ -22,7 +22,8 @@ import (
 // Fit has the interfaces of running pods be as they ought to be where the node's end, or
 // the journal, says that they are not: with the MTU that Node.MTU says now, with the MAC
 // address that the pod knows, and for IPv6 the address of its next hop. One that was elsewhere
-// and is back is an endpoint again, and has what it lost there. It does not wait.
+// and is back is an endpoint again, and has what it lost there. What cannot be put right is
+// tried again, ever less often. It does not wait.
 //
 // Of a pod that Recover took up from an alias less is known. It keeps its MTU, and gets that
 // MAC address back that rightMAC finds.
@@ -37,14 +38,13 @@ func (s *Server) Fit() {
 // something else keeps neither the node nor its log busy.
 const fitRest = time.Second
 
-// fit puts the pods' interfaces right, after each call of Fit.
+// fitAtLatest is how long what could not be put right is left alone, at most.
+const fitAtLatest = time.Minute
+
+// fit puts the pods' interfaces right, at once and after each call of Fit.
 func (s *Server) fit(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-s.unfitted:
-		}
+	loop := retry.Loop{Changed: s.unfitted, Backoff: retry.Backoff{First: fitRest, Last: fitAtLatest}}
+	loop.Run(ctx, func(ctx context.Context) (time.Duration, error) {
 		mtu := s.Node.MTU()
 		restored, said := s.fitAll(ctx, mtu)
 		if mtu != 0 { // else it is not known just now, and what was said is so still
@@ -54,12 +54,15 @@ func (s *Server) fit(ctx context.Context) {
 		if restored {
 			retry.Sleep(ctx, fitRest)
 		}
-	}
+		if said != "" {
+			return 0, errors.New(said)
+		}
+		return 0, nil
+	})
 }
 
 // unfit reports whether what the kernel tells of an interface is a reason for Fit: it has
-// another MAC address than a pod knows, or is that of a pod that had none, and that no
-// request is about.
+// another MAC address than a pod knows, or is that of a running pod that had none.
 func (s *Server) unfit(index int, attributes []syscall.NetlinkRouteAttr) bool {
 	var key ipam.Key
 	s.mu.Lock()
@@ -83,13 +86,14 @@ func (s *Server) unfit(index int, attributes []syscall.NetlinkRouteAttr) bool {
 	}
 	a, ok := s.Journal.Get(key)
 	switch {
-	case !ok || a.Phase != ipam.Ready:
+	case !ok:
 		return false
 	case known:
 		right := s.rightMAC(a, mac)
 		return !right.IsZero() && !mac.IsZero() && mac != right
 	}
-	return s.link(key) == 0 && !s.locks.busy(key.ContainerID)
+	// A request that is under way for the container may be about another of its interfaces.
+	return a.Phase == ipam.Ready && s.link(key) == 0
 }
 
 // rightMAC returns the MAC address that the node's end of an attachment's interface ought to
@@ -169,13 +173,13 @@ func (s *Server) fitAll(ctx context.Context, mtu int) (restored bool, said strin
 	var wrong, sized misfits
 	for _, a := range s.Journal.All() {
 		end, ok := there[a.HostInterface]
-		if !ok || a.Phase != ipam.Ready {
+		if !ok {
 			continue
 		}
 		spec := linkSpec(a)
 		spec.HostMAC = s.rightMAC(a, end.MAC)
 		known := s.link(a.Key) != 0
-		back := !known && end.Alias != ""
+		back := !known && a.Phase == ipam.Ready && end.Alias != ""
 		if back || known && !spec.Whole(end) {
 			restored = true
 			if err := s.restoreOne(ctx, a, spec); err != nil {
@@ -183,7 +187,7 @@ func (s *Server) fitAll(ctx context.Context, mtu int) (restored bool, said strin
 				wrong.add(a, err)
 			}
 		}
-		if mtu == 0 || end.MTU == mtu && a.MTU == mtu {
+		if a.Phase != ipam.Ready || mtu == 0 || end.MTU == mtu && a.MTU == mtu {
 			continue
 		}
 		if err := s.resizeOne(ctx, a, mtu); err != nil {
@@ -195,8 +199,8 @@ func (s *Server) fitAll(ctx context.Context, mtu int) (restored bool, said strin
 	return restored, strings.Join(slices.DeleteFunc(all, func(said string) bool { return said == "" }), "; ")
 }
 
-// restoreOne puts the node's end of an attachment's interface right. One that was gone and is
-// back is taken up as a new one is.
+// restoreOne puts the node's end of an attachment's interface right, once no request is about
+// its container. One that was gone and is back is taken up as a new one is.
 func (s *Server) restoreOne(ctx context.Context, a ipam.Attachment, spec podlink.Spec) error {
 	release, err := s.locks.acquire(ctx, a.ContainerID)
 	if err != nil {

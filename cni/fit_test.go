@@ -282,6 +282,196 @@ func TestWhatNobodyHeardOfIsPutRight(t *testing.T) {
 	}
 }
 
+// TestAReturnIsHeardWhileARequestIsUnderWay has an interface be elsewhere and come back while a
+// request is about its container, which may be about another interface of that. It is taken up.
+func TestAReturnIsHeardWhileARequestIsUnderWay(t *testing.T) {
+	needRoot(t)
+	if err := netns.Do(newNetNS(t), func() error {
+		f := newFitted(t)
+		f.hear()
+		l, err := f.end()
+		if err != nil {
+			return err
+		}
+		release, err := f.locks.acquire(t.Context(), f.key.ContainerID)
+		if err != nil {
+			return err
+		}
+		back, err := f.away(l)
+		if err != nil || f.hear() {
+			return fmt.Errorf("it is elsewhere, and something is to be put right: %w", err)
+		}
+		if err := back(); err != nil || !f.hear() {
+			t.Errorf("it is back, and that is not heard: %v", err)
+		}
+		release()
+		f.fitsOnce()
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+// meddling is a node on which something happens behind each plan that it has loaded.
+type meddling struct {
+	Node
+	behind func() error
+}
+
+func (m meddling) Publish(ctx context.Context, interfaces ...string) error {
+	return errors.Join(m.Node.Publish(ctx, interfaces...), m.behind())
+}
+
+// TestWhatHappensDuringAnADDIsPutRight has somebody change the node's end of a pod's interface
+// while the ADD that makes it is under way, and the server hear of it before the ADD has ended.
+// The pod gets what it ought to have all the same.
+func TestWhatHappensDuringAnADDIsPutRight(t *testing.T) {
+	needRoot(t)
+	for what, change := range map[string]func(*fitted, netlink.Link) error{
+		"its MAC address": func(_ *fitted, l netlink.Link) error {
+			return netlink.LinkSetHardwareAddr(l, []byte{0x02, 0x11, 0x22, 0x33, 0x44, 0x55})
+		},
+		"it is elsewhere and comes back": func(f *fitted, l netlink.Link) error {
+			back, err := f.away(l)
+			if err != nil {
+				return err
+			}
+			f.hear()
+			return errors.Join(back(), netlink.LinkSetUp(l))
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			if err := netns.Do(newNetNS(t), func() error {
+				f := newUnfitted(t)
+				asked := false
+				f.Node = meddling{f.plane, func() error {
+					l, err := f.end()
+					if err != nil {
+						return err
+					}
+					err = change(f, l)
+					asked = f.hear()
+					return err
+				}}
+				if failure := f.add(); failure != nil {
+					return failure
+				}
+				f.Node = f.plane
+				select {
+				case <-f.unfitted:
+				default:
+					if !asked {
+						t.Error("the server does not put it right")
+					}
+				}
+				f.fitsOnce()
+				return nil
+			}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestWhatAnADDIsAboutIsPutRightBehindIt has an interface have another MAC address while the
+// request that makes it is under way. That is not overlooked: the server waits for the request.
+func TestWhatAnADDIsAboutIsPutRightBehindIt(t *testing.T) {
+	needRoot(t)
+	if err := netns.Do(newNetNS(t), func() error {
+		f := newUnfitted(t)
+		release, err := f.locks.acquire(t.Context(), f.key.ContainerID)
+		if err != nil {
+			return err
+		}
+		a, err := f.Journal.Reserve(ipam.Request{Key: f.key, Network: plan.DefaultNetwork, NetNS: f.pod, HostInterface: podlink.HostName("c1", "eth0"), MTU: f.plane.MTU()}, f.plane.Pools, f.plane.Has)
+		if err != nil {
+			return err
+		}
+		f.made = linkSpec(a)
+		index, err := podlink.Ensure(f.made)
+		if err != nil {
+			return err
+		}
+		impatient, cancel := context.WithCancel(t.Context())
+		cancel()
+		l, err := f.end()
+		if err != nil {
+			return err
+		}
+		leftAlone := func(when string) {
+			if restored, said := f.fitAll(impatient, f.plane.MTU()); restored || said != "" {
+				t.Errorf("%s, it is restored: %t, and it is said %q", when, restored, said)
+			}
+		}
+		f.setLink(f.key, index)
+		leftAlone("the interface is as it is made")
+		if err := netlink.LinkSetHardwareAddr(l, []byte{0x02, 0x11, 0x22, 0x33, 0x44, 0x55}); err != nil {
+			return err
+		}
+		f.setLink(f.key, 0)
+		leftAlone("the interface may not be made to its end")
+		f.setLink(f.key, index)
+		if waits, said := f.fitAll(impatient, f.plane.MTU()); !waits || said == "" {
+			t.Errorf("somebody has changed it, the server waits to restore it: %t, and it is said %q", waits, said)
+		}
+		release()
+		if err := f.Journal.Commit(f.key); err != nil {
+			return err
+		}
+		f.fitsOnce()
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestWhatCannotBePutRightIsTriedAgain has an interface come back to a node that loads no plans
+// for a while. Nothing more is heard of it then. The server tries again until the pod is an
+// endpoint, ever less often, and then no more.
+func TestWhatCannotBePutRightIsTriedAgain(t *testing.T) {
+	needRoot(t)
+	node := newNetNS(t)
+	var f *fitted
+	if err := netns.Do(node, func() error {
+		f = newFitted(t)
+		l, err := f.end()
+		if err != nil {
+			return err
+		}
+		back, err := f.away(l)
+		f.hear()
+		return errors.Join(err, back())
+	}); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		const refused = 10
+		var tried []time.Duration
+		began := time.Now()
+		f.Node = &refusing{Node: f.plane, refused: func(n int) bool {
+			tried = append(tried, time.Since(began))
+			return n <= refused
+		}}
+		f.unfitted = make(chan struct{}, 1) // what is awaited here is made here
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		if err := netns.Do(node, func() error { f.fit(ctx); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		if len(tried) != refused+1 {
+			t.Fatalf("it is tried at %v, and is refused %d times", tried, refused)
+		}
+		for i, at := range tried[1:] {
+			if pause := at - tried[i]; pause < fitRest || pause > fitRest+fitAtLatest || i > 0 && pause < tried[i]-tried[i-1] {
+				t.Errorf("it is tried at %v", tried)
+			}
+		}
+	})
+	if err := netns.Do(node, f.right); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestTheMACAddressOfAPodThatTheJournalDoesNotTellOf has pods that were taken up from aliases, on
 // nodes that have these pools. What is known is what all of a network have.
 func TestTheMACAddressOfAPodThatTheJournalDoesNotTellOf(t *testing.T) {

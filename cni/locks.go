@@ -18,13 +18,6 @@ type keyLock struct {
 	users int
 }
 
-// busy reports whether somebody holds key's lock, or waits for it.
-func (l *locks) busy(key string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.held[key] != nil
-}
-
 // acquire waits for key's lock, until ctx ends. The function it returns gives
 // the lock back.
 func (l *locks) acquire(ctx context.Context, key string) (release func(), err error) {
