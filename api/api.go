@@ -122,8 +122,8 @@ type ClusterConfigSpec struct {
 	// yet.
 	Plugin string `json:"plugin,omitempty"`
 	// PluginNodes are the nodes that change to Plugin for now, at most 1000. The others
-	// stay with the plug-in that they use, for as long as one likes. Empty means all, or, where
-	// Plugin is empty, too, those that changed already.
+	// stay with the plug-in that they use, for as long as one likes. Empty means all. Where
+	// Plugin is empty, it means nothing: those stay changed that are.
 	PluginNodes []string `json:"pluginNodes,omitempty"`
 	// DataPlane names the data plane, "linux". Default "linux".
 	DataPlane string `json:"dataPlane,omitempty"`

@@ -42,20 +42,18 @@ func ForcedPlugin(config *ClusterConfig) string {
 // AskedPlugin returns the plug-in that a configuration asks for, and for which nodes, all if
 // that is empty. An empty spec.plugin asks for nothing else than what nodes use: the plug-in
 // of the status, or, where some nodes use another before the others, that one for these. So
-// who writes a configuration and leaves the plug-in out does not change it. DefaultPlugin is
-// for a cluster that uses none yet.
+// who writes a configuration and leaves the plug-in out does not change it, whatever
+// spec.pluginNodes says, which means nothing then. DefaultPlugin is for a cluster that uses
+// none yet.
 func AskedPlugin(config *ClusterConfig) (plugin string, nodes []string) {
 	spec, s := config.Spec, config.Status
 	switch {
 	case spec.Plugin != "":
 		return spec.Plugin, spec.PluginNodes
 	case len(s.PluginNodes) > 0 && s.PreparedPlugin != "" && s.PreparedPlugin != s.Plugin:
-		if len(spec.PluginNodes) > 0 {
-			return s.PreparedPlugin, spec.PluginNodes
-		}
 		return s.PreparedPlugin, slices.Clone(s.PluginNodes)
 	}
-	return cmp.Or(s.Plugin, DefaultPlugin), spec.PluginNodes
+	return cmp.Or(s.Plugin, DefaultPlugin), nil
 }
 
 // Wish identifies what a configuration asks for of plug-ins: which one, and by digests on

@@ -89,12 +89,13 @@ func TestAskedPlugin(t *testing.T) {
 		status ClusterConfigStatus
 		want   string
 	}{
-		"a cluster that uses none yet":      {want: "openshift-subnet []"},
-		"a cluster that uses one":           {status: ClusterConfigStatus{Plugin: "a", PreparedPlugin: "a", Plugins: []string{"a"}}, want: "a []"},
-		"nodes load another":                {status: ClusterConfigStatus{Plugin: "a", Plugins: []string{"a", "b"}, LoadingPlugins: []string{"b"}}, want: "a []"},
-		"some use another":                  {status: some, want: "b [node2]"},
-		"some use another, and others, too": {spec: ClusterConfigSpec{PluginNodes: []string{"node1", "node2"}}, status: some, want: "b [node1 node2]"},
-		"one that is named":                 {spec: ClusterConfigSpec{Plugin: "a"}, status: some, want: "a []"},
+		"a cluster that uses none yet": {want: "openshift-subnet []"},
+		"a cluster that uses one":      {status: ClusterConfigStatus{Plugin: "a", PreparedPlugin: "a", Plugins: []string{"a"}}, want: "a []"},
+		"nodes load another":           {status: ClusterConfigStatus{Plugin: "a", Plugins: []string{"a", "b"}, LoadingPlugins: []string{"b"}}, want: "a []"},
+		"some use another":             {status: some, want: "b [node2]"},
+		"some use another, for others": {spec: ClusterConfigSpec{PluginNodes: []string{"node1"}}, status: some, want: "b [node2]"},
+		"all use one, for some":        {spec: ClusterConfigSpec{PluginNodes: []string{"node1"}}, status: ClusterConfigStatus{Plugin: "a", PreparedPlugin: "a", Plugins: []string{"a"}}, want: "a []"},
+		"one that is named":            {spec: ClusterConfigSpec{Plugin: "a"}, status: some, want: "a []"},
 	} {
 		c := &ClusterConfig{Spec: test.spec, Status: test.status}
 		plugin, nodes := AskedPlugin(c)
@@ -128,7 +129,7 @@ func TestPluginOf(t *testing.T) {
 		"another was prepared":   {ClusterConfigSpec{Plugin: "c"}, ClusterConfigStatus{Plugin: "a", PreparedPlugin: "b", Plugins: []string{"a", "b"}}, "a a [a b]"},
 		"back to what it was":    {ClusterConfigSpec{Plugin: "a"}, ClusterConfigStatus{Plugin: "a", PreparedPlugin: "b", Plugins: []string{"a", "b"}}, "a a [a b]"},
 		"nothing asked for":      {ClusterConfigSpec{}, ClusterConfigStatus{Plugin: "a", PreparedPlugin: "b", Plugins: []string{"a", "b"}, PluginNodes: []string{"node2"}}, "a b [a b]"},
-		"no plug-in, for others": {ClusterConfigSpec{PluginNodes: []string{"node1"}}, ClusterConfigStatus{Plugin: "a", PreparedPlugin: "b", Plugins: []string{"a", "b"}, PluginNodes: []string{"node2"}}, "a a [a b]"},
+		"no plug-in, for others": {ClusterConfigSpec{PluginNodes: []string{"node1"}}, ClusterConfigStatus{Plugin: "a", PreparedPlugin: "b", Plugins: []string{"a", "b"}, PluginNodes: []string{"node2"}}, "a b [a b]"},
 		"some, of what all have": {ClusterConfigSpec{Plugin: "b", PluginNodes: []string{"node2"}}, ClusterConfigStatus{Plugin: "b", Plugins: []string{"b"}}, "b b [b]"},
 	} {
 		c := &ClusterConfig{Spec: test.spec, Status: test.status}

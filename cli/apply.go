@@ -106,6 +106,9 @@ func unmetWish(ctx context.Context, reg daemon.Registry, targets []target) []str
 	}
 	config := configOf(objects)
 	warnings := otherPlugin(config)
+	if written, ok := objects.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName}).(*api.ClusterConfig); ok {
+		config = written // which says what it leaves out
+	}
 	for _, text := range unmet(config, explain.Cluster{Objects: objects, Plugin: plugins.Finder(reg.Serves)}) {
 		warnings = append(warnings, fmt.Sprintf("clusterconfig %s: %s", api.DefaultName, text))
 	}

@@ -180,9 +180,9 @@ func Next(c Cluster) api.ClusterConfigStatus {
 
 // decide returns the status by what Against says.
 func decide(c Cluster) api.ClusterConfigStatus {
-	asks := c.Config.Spec.Plugin != ""
+	n := next{written: c.Config.Spec}
 	c.Config = api.Effective(c.Config)
-	n := next{Cluster: c, wanted: c.Config.Spec.Plugin}
+	n.Cluster, n.wanted = c, c.Config.Spec.Plugin
 	n.status = c.Config.DeepCopyObject().(*api.ClusterConfig).Status
 	n.status.DecidedWish = api.Wish(c.Config)
 	n.forced = api.ForcedPlugin(c.Config) == n.wanted
@@ -193,7 +193,7 @@ func decide(c Cluster) api.ClusterConfigStatus {
 	n.readReports()
 	if n.status.Plugin == "" {
 		n.begin()
-		if !asks {
+		if n.written.Plugin == "" {
 			n.wanted = n.status.Plugin
 			n.Config.Spec.Plugin = n.wanted
 			n.status.DecidedWish = api.Wish(n.Config)
@@ -225,9 +225,11 @@ func decide(c Cluster) api.ClusterConfigStatus {
 // next is one run of Next.
 type next struct {
 	Cluster
-	wanted string
-	forced bool
-	status api.ClusterConfigStatus
+	// written is what is asked for as users wrote it, and Config has it with its defaults.
+	written api.ClusterConfigSpec
+	wanted  string
+	forced  bool
+	status  api.ClusterConfigStatus
 	// reports are what nodes said, nil where that is nothing or cannot be read, which
 	// unreadable says of.
 	reports    map[string]*api.PluginReport
@@ -237,6 +239,13 @@ type next struct {
 	away map[string]bool
 	// kept says of plug-ins that could leave why they do not.
 	kept map[string]string
+}
+
+// asWritten is the configuration as users wrote it, with the status that it is to have.
+func (n *next) asWritten() *api.ClusterConfig {
+	c := *n.Config
+	c.Spec, c.Status = n.written, n.status
+	return &c
 }
 
 func (n *next) readReports() {
@@ -707,8 +716,12 @@ func (n *next) describe() (reason, message string) {
 				these = append(these, node.Name)
 			}
 		}
-		return api.PluginWaiting, fmt.Sprintf("%d of %d nodes %s %s, as spec.pluginNodes says (%s), and the others %s: weft plugin change %s has all follow, and weft plugin change %s has all come back",
-			len(these), len(n.Nodes), verb(len(these), "uses", "use"), n.wanted, cmp.Or(printable.Few(these, 0), "none"), s.Plugin, n.wanted, s.Plugin)
+		use := fmt.Sprintf("%d of %d nodes %s %s", len(these), len(n.Nodes), verb(len(these), "uses", "use"), n.wanted)
+		names, follow := cmp.Or(printable.Few(these, 0), "none"), fmt.Sprintf("weft plugin change %s has all follow, and weft plugin change %s has all come back", n.wanted, s.Plugin)
+		if n.written.Plugin == "" {
+			return api.PluginWaiting, fmt.Sprintf("%s (%s), and the others %s, which stays so while spec.plugin is empty: %s", use, names, s.Plugin, follow)
+		}
+		return api.PluginWaiting, fmt.Sprintf("%s, as spec.pluginNodes says (%s), and the others %s: %s", use, names, s.Plugin, follow)
 	}
 	message = "all nodes use " + n.wanted
 	if n.back() {
@@ -774,24 +787,35 @@ func (n *next) others() string {
 	return strings.Join(without(n.status.Plugins, n.wanted), ", ")
 }
 
-// Unmet says what of a wish means nothing, where nodes are the names of all: nodes that
-// spec.pluginNodes names and there are not, or for a plug-in that all use, and a plug-in that
-// is to be forced.
+// Unmet says what of a wish means nothing, where the configuration is as users wrote it, and
+// nodes are the names of all: nodes that spec.pluginNodes names and there are not, or without
+// a plug-in, or for one that all use; and a plug-in that is to be forced.
 func Unmet(config *api.ClusterConfig, nodes map[string]bool, unknown func(plugin string) error) (out []string) {
-	wanted, some := api.AskedPlugin(config)
-	absent := slices.DeleteFunc(slices.Clone(some), func(name string) bool { return nodes[name] })
-	if len(absent) > 0 {
-		out = append(out, "spec.pluginNodes names "+printable.Few(absent, 0)+", of which there is no Node (see: weft get nodes)")
-	}
-	if len(some) > 0 && config.Status.Plugin == wanted {
-		out = append(out, fmt.Sprintf("spec.pluginNodes means nothing, as %s is what all nodes use that are not told otherwise: empty it (weft plugin change %s)", wanted, wanted))
+	wanted, _ := api.AskedPlugin(config)
+	spec := config.Spec
+	absent := slices.DeleteFunc(slices.Clone(spec.PluginNodes), func(name string) bool { return nodes[name] })
+	switch {
+	case len(spec.PluginNodes) == 0:
+	case spec.Plugin == "":
+		out = append(out, fmt.Sprintf("spec.pluginNodes means nothing (%s), as spec.plugin is empty: name in that the plug-in that these nodes are to use (weft plugin change NAME --node NODE,...), or empty spec.pluginNodes, too", printable.Few(spec.PluginNodes, 0)))
+	default:
+		if len(absent) > 0 {
+			out = append(out, "spec.pluginNodes names "+printable.Few(absent, 0)+", of which there is no Node (see: weft get nodes)")
+		}
+		if config.Status.Plugin == wanted {
+			out = append(out, fmt.Sprintf("spec.pluginNodes means nothing, as %s is what all nodes use that are not told otherwise: empty it (weft plugin change %s)", wanted, wanted))
+		}
 	}
 	switch name := api.ForcedPlugin(config); {
 	case name == "" || name == wanted:
 	case unknown(name) != nil:
 		out = append(out, fmt.Sprintf("annotation %s forces nothing, as there is no plug-in %q: name %s in it, or remove it", api.ForcePluginAnnotation, printable.Brief(name), wanted))
 	case len(api.PluginMix(config)) > 1 || config.Status.Plugin != "" && config.Status.Plugin != wanted:
-		out = append(out, fmt.Sprintf("annotation %s forces nothing, as it names %s and spec.plugin is %s", api.ForcePluginAnnotation, name, wanted))
+		asked := "is " + wanted
+		if spec.Plugin == "" {
+			asked = "is empty, which asks for " + wanted
+		}
+		out = append(out, fmt.Sprintf("annotation %s forces nothing, as it names %s and spec.plugin %s", api.ForcePluginAnnotation, name, asked))
 	}
 	return out
 }
@@ -802,9 +826,7 @@ func (n *next) unmet(reason, message string) (string, string) {
 	for _, node := range n.Nodes {
 		there[node.Name] = true
 	}
-	c := *n.Config
-	c.Status = n.status
-	for _, text := range Unmet(&c, there, n.Unknown) {
+	for _, text := range Unmet(n.asWritten(), there, n.Unknown) {
 		message += "; " + text
 	}
 	return reason, message

@@ -115,6 +115,9 @@ type world struct {
 	patient, forced bool
 	// lossy says that it may have been lost.
 	lossy bool
+	// asked is what the user asked for when he did so, empty where nobody knows: the plug-in,
+	// and on which nodes. It stays so, whatever comes of it meanwhile.
+	asked string
 	// swift says that nothing happens between the calls of a controller.
 	swift bool
 }
@@ -137,6 +140,24 @@ func (w *world) edit(change func(*api.ClusterConfig)) {
 	change(c)
 	if _, err := w.store.Update(api.ClusterConfigKind, c); err != nil {
 		panic(err)
+	}
+}
+
+// ask has a user write what he wants.
+func (w *world) ask(change func(*api.ClusterConfig)) {
+	w.edit(change)
+	w.asked = ""
+	if c := w.config(); c.Spec.Plugin != "" || c.Status.Plugin != "" {
+		plugin, nodes := api.AskedPlugin(c)
+		w.asked = fmt.Sprint(plugin, " ", nodes)
+	}
+}
+
+// lose has the status be lost, and with it what somebody asked for who named no plug-in.
+func (w *world) lose() {
+	w.edit(func(c *api.ClusterConfig) { c.Status = api.ClusterConfigStatus{} })
+	if w.config().Spec.Plugin == "" {
+		w.asked = ""
 	}
 }
 
@@ -267,6 +288,9 @@ func (w *world) ends() error {
 	}
 	c := end.config()
 	asked, some := api.AskedPlugin(c)
+	if got := fmt.Sprint(asked, " ", some); w.asked != "" && got != w.asked {
+		return fmt.Errorf("in the end %s is asked for, and it was %s", got, w.asked)
+	}
 	want := []string{asked}
 	if len(some) > 0 && c.Status.Plugin != asked {
 		want = inOrder(asked, c.Status.Plugin)
@@ -388,7 +412,7 @@ func (w *world) happens(wants [][]string, against func(Question) (Objections, er
 	if w.losses > 0 && c.Status.Plugin != "" {
 		yield("loss", func(w *world) string {
 			w.losses--
-			w.edit(func(c *api.ClusterConfig) { c.Status = api.ClusterConfigStatus{} })
+			w.lose()
 			return "the status is lost"
 		})
 	}
@@ -405,7 +429,7 @@ func (w *world) happens(wants [][]string, against func(Question) (Objections, er
 		if want[0] != c.Spec.Plugin || !slices.Equal(want[1:], c.Spec.PluginNodes) {
 			yield("edit", func(w *world) string {
 				w.edits--
-				w.edit(func(c *api.ClusterConfig) {
+				w.ask(func(c *api.ClusterConfig) {
 					name, forced := strings.CutSuffix(want[0], "!")
 					c.Spec.Plugin, c.Spec.PluginNodes = name, slices.Clone(want[1:])
 					if forced {
@@ -421,7 +445,7 @@ func (w *world) happens(wants [][]string, against func(Question) (Objections, er
 
 func (w *world) key() []byte {
 	var t explore.Text
-	t.Say(fmt.Sprint(w.edits, w.losses, w.joins, w.leaves, w.restarts, w.patient, w.agents), "\n")
+	t.Say(fmt.Sprint(w.edits, w.losses, w.joins, w.leaves, w.restarts, w.patient, w.asked, w.agents), "\n")
 	w.store.Put(&t)
 	var controllers []explore.Text
 	for _, p := range w.controllers {
@@ -459,6 +483,7 @@ func TestAllInterleavings(t *testing.T) {
 		{"agents that start anew", 2, 1, 2, 5_000, true, [][]string{{"a"}, {"b"}, {"b", "node1"}}, 0, 0, 0, 2},
 		{"an agent starts anew while the status is lost", 2, 1, 1, 5_000, true, [][]string{{"a"}, {"b"}}, 1, 0, 0, 2},
 		{"who asks for nothing", 2, 1, 3, 5_000, true, [][]string{{"b"}, {"b", "node1"}, {""}, {"", "node2"}}, 0, 0, 0, 0},
+		{"a node, of which nothing is asked any more", 1, 1, 2, 0, true, [][]string{{"b", "node1"}, {""}, {"", "node2"}}, 0, 0, 0, 0},
 		{"who asks for nothing, and the status is lost", 1, 1, 2, 5_000, true, [][]string{{"b"}, {""}}, 1, 0, 0, 0},
 		{"forced", 2, 1, 3, 5_000, true, [][]string{{"a"}, {"b!"}, {"b", "node1"}}, 0, 1, 0, 0},
 	} {
@@ -552,11 +577,9 @@ func TestRandom(t *testing.T) {
 				t.Fatalf("%v after\n%s", err, strings.Join(story, "\n"))
 			}
 		}
-		w.edit(func(c *api.ClusterConfig) {
-			if c.Spec.Plugin == "d" { // which there is not
-				c.Spec.Plugin = "c"
-			}
-		})
+		if w.config().Spec.Plugin == "d" { // which there is not
+			w.ask(func(c *api.ClusterConfig) { c.Spec.Plugin = "c" })
+		}
 		if err := w.ends(); err != nil {
 			t.Fatalf("%v after\n%s", err, strings.Join(story, "\n"))
 		}
