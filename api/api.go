@@ -144,7 +144,7 @@ type ClusterConfigStatus struct {
 	Subnets *SubnetLedger `json:"subnets,omitempty"`
 
 	// Plugin is the plug-in of those nodes that were not told otherwise. While it is
-	// empty, it is spec.plugin.
+	// empty, nodes go on as they say that they do, and those that say nothing by spec.plugin.
 	Plugin string `json:"plugin,omitempty"`
 	// Plugins is the mix: the plug-ins that every node compiles, in order. Plugin is
 	// among them. While it is empty, it is Plugin alone.

@@ -44,7 +44,7 @@ func ForcedPlugin(config *ClusterConfig) string {
 // of the status, or, where some nodes use another before the others, that one for these. So
 // who writes a configuration and leaves the plug-in out does not change it, whatever
 // spec.pluginNodes says, which means nothing then. DefaultPlugin is for a cluster that uses
-// none yet.
+// none yet: of one whose status was lost, package plugin/change says what it uses.
 func AskedPlugin(config *ClusterConfig) (plugin string, nodes []string) {
 	spec, s := config.Spec, config.Status
 	switch {

@@ -23,6 +23,7 @@ import (
 	"github.com/weftnet/weft/internal/golden"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
+	"github.com/weftnet/weft/plugin/change"
 	"github.com/weftnet/weft/plugin/plugins"
 	"github.com/weftnet/weft/policy"
 	"github.com/weftnet/weft/registry"
@@ -455,6 +456,34 @@ func TestWhichAddressesAreANodes(t *testing.T) {
 	for text, want := range map[string]bool{"10.1.1.1": true, "10.1.2.1": false, "10.1.1.2": false} {
 		if got := isNode(n, netip.MustParseAddr(text), "node2", p); got != want {
 			t.Errorf("%s is the node's: %v", text, got)
+		}
+	}
+}
+
+// TestConfigOfALostStatus says of a cluster whose status is lost what the controller writes
+// then: both go by the same.
+func TestConfigOfALostStatus(t *testing.T) {
+	for _, asked := range []string{"", "flannel", "openshift-subnet"} {
+		objects := make(registry.Snapshot)
+		lost := &api.ClusterConfig{ObjectMeta: metav1.ObjectMeta{Name: api.DefaultName}, Spec: api.ClusterConfigSpec{Plugin: asked}}
+		objects.Put(api.ClusterConfigKind, lost)
+		var nodes []*corev1.Node
+		for _, name := range []string{"node1", "node2", "node3", "node4", "node5"} {
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+			if name <= "node2" {
+				node.Annotations = map[string]string{api.PluginsAnnotation: api.PluginReport{Revision: 5, Uses: "flannel", Ready: []string{"flannel"}}.Text()}
+			}
+			nodes = append(nodes, node)
+			objects.Put(api.Node, node)
+		}
+		said := Config(objects, plugins.Get)
+		written := change.Next(change.Cluster{Config: lost, Nodes: nodes, Unknown: func(string) error { return nil },
+			Against: func(change.Question) (change.Objections, error) { return change.Objections{}, nil }})
+		if said.Status.Plugin != written.Plugin || !slices.Equal(said.Status.Plugins, written.Plugins) {
+			t.Errorf("%q is asked for: it says that nodes use %s of %v, and the controller writes %s of %v", asked, said.Status.Plugin, said.Status.Plugins, written.Plugin, written.Plugins)
+		}
+		if asked == "" && (written.Plugin != "flannel" || said.Spec.Plugin != "flannel") {
+			t.Errorf("nothing is asked for, and the cluster comes to %s", written.Plugin)
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
+	"github.com/weftnet/weft/plugin/change"
 	"github.com/weftnet/weft/registry"
 )
 
@@ -128,8 +129,8 @@ func (c Cluster) Kinds() ([]*registry.Kind, error) {
 }
 
 // Config is the cluster's configuration with its defaults. Where its status says nothing of
-// plug-ins, as one that was lost, it has what nodes go by then: what most of them use, beside
-// all that any has loaded, as far as find finds it.
+// plug-ins, as one that was lost, it has what nodes go by then (change.Found), as far as find
+// finds it.
 func Config(objects registry.Objects, find func(name string) (plugin.Plugin, error)) *api.ClusterConfig {
 	said, _ := config(objects, find)
 	return said
@@ -139,37 +140,9 @@ func Config(objects registry.Objects, find func(name string) (plugin.Plugin, err
 // unsaid, the configuration as it is. That is nil where there is no difference.
 func config(objects registry.Objects, find func(name string) (plugin.Plugin, error)) (said, unsaid *api.ClusterConfig) {
 	o := objects.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName})
-	said = api.Effective(o)
-	if said.Status.Plugin != "" {
+	said = change.Config(o, registry.Each[*corev1.Node](objects, api.Node), func(name string) error { _, err := find(name); return err })
+	if unsaid = api.Effective(o); unsaid.Status.Plugin == said.Status.Plugin {
 		return said, nil
-	}
-	unsaid = said.DeepCopyObject().(*api.ClusterConfig)
-	users := make(map[string]int)
-	for n := range registry.Each[*corev1.Node](objects, api.Node) {
-		if r, err := api.NodePlugins(n); err == nil && r != nil {
-			s := r.Status()
-			for _, name := range s.Plugins {
-				users[name] += 0
-			}
-			if s.Plugin != "" {
-				users[s.Plugin]++
-			}
-		}
-	}
-	s := &said.Status
-	for _, name := range slices.Sorted(maps.Keys(users)) {
-		if _, err := find(name); err != nil {
-			continue
-		}
-		if s.Plugins = append(s.Plugins, name); users[name] > users[s.Plugin] {
-			s.Plugin = name
-		}
-	}
-	if s.Plugin == "" {
-		return said, nil
-	}
-	if c, ok := o.(*api.ClusterConfig); !ok || c == nil || c.Spec.Plugin == "" {
-		said.Spec.Plugin = s.Plugin // nothing else is asked for
 	}
 	return said, unsaid
 }

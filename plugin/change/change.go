@@ -28,7 +28,7 @@
 //
 // Where the status is lost, nodes go on as the last one said that they heard, and report
 // of its revision. What one came to use by it was prepared, so that all had reported to be
-// ready: a new status has all that any report names. Its revision is the time, in
+// ready: a new status has all that any report names (Found). Its revision is the time, in
 // milliseconds, which is greater than any that a node has heard of, so that none means two
 // things. What nodes use that have not reported since then (FirstRevision) nobody knows.
 //
@@ -193,11 +193,9 @@ func decide(c Cluster) api.ClusterConfigStatus {
 	n.readReports()
 	if n.status.Plugin == "" {
 		n.begin()
-		if n.written.Plugin == "" {
-			n.wanted = n.status.Plugin
-			n.Config.Spec.Plugin = n.wanted
-			n.status.DecidedWish = api.Wish(n.Config)
-		}
+		begun := n.asWritten()
+		n.wanted, n.Config.Spec.PluginNodes = api.AskedPlugin(begun)
+		n.Config.Spec.Plugin, n.status.DecidedWish = n.wanted, api.Wish(begun)
 		n.count()
 		n.say(n.unmet(n.describe()))
 		return n.status
@@ -261,52 +259,26 @@ func (n *next) readReports() {
 }
 
 // begin writes down what a cluster uses that has not been told yet, or whose status was
-// lost: what most nodes use, beside all that any has loaded. A node that says nothing, as
-// one whose agent is still to come, counts for what is asked for, so that the first to say
-// something does not decide for all. Of two that as many use it is the one that is not asked
-// for: what nodes change to is not ready everywhere. Which of what is loaded was but loading nobody knows,
-// so its policies are in force; not of what one node alone speaks of, as a mix is loaded by
-// all. Whether a force has served its change already nobody knows either, so none counts that
-// was given before.
+// lost, see Found; that is what is asked for where no node says anything. Whether a force has
+// served its change already nobody knows then, so none counts that was given before.
 func (n *next) begin() {
 	s := &n.status
 	s.SpentForce, n.forced = n.Config.Annotations[api.ForcePluginAnnotation], false
-	users, speakers := make(map[string]int), make(map[string]int)
 	for _, r := range n.reports {
-		if r == nil || r.Uses == "" || n.Unknown(r.Uses) != nil {
-			users[n.wanted]++
-		}
-		if r == nil {
-			continue
-		}
 		// Of the revisions that nodes know none may come again, of which they may not have
 		// reported. No status changes each millisecond.
-		if r.Revision > 0 && r.Revision < api.MaxPluginRevision/2 {
+		if r != nil && r.Revision > 0 && r.Revision < api.MaxPluginRevision/2 {
 			s.PluginRevision = max(s.PluginRevision, r.Revision, n.Now.UnixMilli())
 		}
-		for name := range setOf(slices.Concat([]string{r.Uses}, r.Needs, r.Ready)) {
-			if name != "" && n.Unknown(name) == nil {
-				n.mix(name)
-				speakers[name]++
-				if name == r.Uses {
-					users[name]++
-				}
-			}
-		}
 	}
-	s.Plugin = n.wanted
-	for _, name := range s.Plugins { // in order
-		if votes := users[s.Plugin]; users[name] > votes || users[name] == votes && s.Plugin == n.wanted && votes > 0 {
-			s.Plugin = name
-		}
+	found := Found(n.written, slices.Values(n.Nodes), n.Unknown)
+	if s.Plugin, s.PreparedPlugin = found.Plugin, found.PreparedPlugin; s.Plugin == "" {
+		s.Plugin, s.PreparedPlugin = n.wanted, n.wanted
 	}
-	s.PreparedPlugin, s.LoadingPlugins = s.Plugin, nil
-	for _, name := range s.Plugins {
-		if speakers[name] == 1 && len(n.Nodes) > 1 && name != s.Plugin {
-			s.LoadingPlugins = append(s.LoadingPlugins, name)
-		}
+	s.LoadingPlugins, s.PluginNodes = found.LoadingPlugins, found.PluginNodes
+	for _, name := range append(found.Plugins, s.Plugin) {
+		n.mix(name)
 	}
-	n.mix(s.Plugin)
 	s.FirstRevision = s.PluginRevision + 1 // which this status is to have
 }
 

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/registry"
@@ -20,6 +22,14 @@ func Elsewhere(ctx context.Context, r registry.Registry, base string, named func
 		return out, err
 	}
 	config := api.Effective(object)
+	if config.Status.Plugin == "" {
+		nodes, _, err := r.List(ctx, api.Node)
+		if err != nil {
+			return out, err
+		}
+		there := registry.NewSnapshot(map[*registry.Kind][]registry.Object{api.Node: nodes})
+		config = Config(object, registry.Each[*corev1.Node](there, api.Node), func(name string) error { _, err := named(name); return err })
+	}
 	var others []plugin.Plugin
 	kinds := []*registry.Kind{api.Node}
 	for _, name := range api.PluginMix(config) {

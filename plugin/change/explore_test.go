@@ -485,6 +485,7 @@ func TestAllInterleavings(t *testing.T) {
 		{"who asks for nothing", 2, 1, 3, 5_000, true, [][]string{{"b"}, {"b", "node1"}, {""}, {"", "node2"}}, 0, 0, 0, 0},
 		{"a node, of which nothing is asked any more", 1, 1, 2, 0, true, [][]string{{"b", "node1"}, {""}, {"", "node2"}}, 0, 0, 0, 0},
 		{"who asks for nothing, and the status is lost", 1, 1, 2, 5_000, true, [][]string{{"b"}, {""}}, 1, 0, 0, 0},
+		{"some nodes, of whom nothing is asked any more, and the status is lost", 2, 1, 2, 5_000, true, [][]string{{"b"}, {"b", "node1"}, {""}}, 1, 0, 0, 0},
 		{"forced", 2, 1, 3, 5_000, true, [][]string{{"a"}, {"b!"}, {"b", "node1"}}, 0, 1, 0, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -1,0 +1,114 @@
+package change
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
+
+	"github.com/weftnet/weft/api"
+)
+
+// TestFound loses the status of clusters of which some nodes use one plug-in and some another,
+// beside nodes that say nothing, and such as came since and began with the default. No node
+// that was told what to use changes to what nobody asks for, and where nobody asks for
+// anything, who was told nothing decides nothing. What is said of the cluster meanwhile is
+// what the controller writes.
+func TestFound(t *testing.T) {
+	unknown := known("a b " + api.DefaultPlugin)
+	rapid.Check(t, func(t *rapid.T) {
+		var nodes, speaking []*corev1.Node
+		used := make(map[string]string)
+		for i := range rapid.IntRange(2, 7).Draw(t, "nodes") {
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("node", i)}}
+			nodes = append(nodes, node)
+			r := api.PluginReport{}
+			switch what := rapid.SampledFrom([]string{"a", "b", "new", "silent"}).Draw(t, node.Name); what {
+			case "silent":
+				continue
+			case "new":
+				r.Uses, r.Ready = api.DefaultPlugin, []string{api.DefaultPlugin}
+			default:
+				r.Uses, r.Ready, r.Revision = what, []string{"a", "b"}, 5
+				used[node.Name] = what
+				speaking = append(speaking, node)
+			}
+			node.Annotations = map[string]string{api.PluginsAnnotation: r.Text()}
+		}
+		if len(speaking) < 2 {
+			return // who speaks alone is not believed
+		}
+		lost := &api.ClusterConfig{Spec: api.ClusterConfigSpec{Plugin: rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "spec")}}
+		config := Config(lost, slices.Values(nodes), unknown)
+		for node, before := range used {
+			if uses := api.PluginOf(config, node); uses != before && uses != lost.Spec.Plugin {
+				t.Errorf("%s used %s, and is to use %s, which nobody asked for", node, before, uses)
+			}
+		}
+		if lost.Spec.Plugin == "" {
+			if of := Config(lost, slices.Values(speaking), unknown); of.Status.Plugin != config.Status.Plugin || of.Status.PreparedPlugin != config.Status.PreparedPlugin {
+				t.Errorf("those that were told something use %s and %s, and others make that %s and %s",
+					of.Status.Plugin, of.Status.PreparedPlugin, config.Status.Plugin, config.Status.PreparedPlugin)
+			}
+		}
+		written := Next(Cluster{Config: lost, Nodes: nodes, Unknown: unknown, Against: unopposed, Now: metav1.NewTime(began)})
+		if got, want := fmt.Sprint(written.Plugin, written.Plugins, written.PreparedPlugin, written.PluginNodes, written.LoadingPlugins),
+			fmt.Sprint(config.Status.Plugin, config.Status.Plugins, config.Status.PreparedPlugin, config.Status.PluginNodes, config.Status.LoadingPlugins); got != want {
+			t.Errorf("the controller writes %s, and it is said that %s", got, want)
+		}
+		as := &api.ClusterConfig{Spec: lost.Spec, Status: written}
+		if wanted, some := api.AskedPlugin(as); wanted != config.Spec.Plugin || !slices.Equal(some, config.Spec.PluginNodes) || written.DecidedWish != api.Wish(as) {
+			t.Errorf("it asks for %s on %v, and it is said that for %s on %v; the controller answers %q", wanted, some, config.Spec.Plugin, config.Spec.PluginNodes, written.DecidedWish)
+		}
+	})
+}
+
+// TestFoundOfFew says what a cluster uses whose status is lost, where that is not what each
+// node uses.
+func TestFoundOfFew(t *testing.T) {
+	for what, test := range map[string]struct {
+		asked string
+		some  []string
+		// said are reports, in order of the nodes: "revision uses ready...", or nothing.
+		said []string
+		want string // Plugin, PreparedPlugin, PluginNodes
+	}{
+		"nobody says anything":                       {"", nil, []string{"", ""}, "  []"},
+		"nobody is named":                            {"a", nil, nil, "  []"},
+		"nobody was told anything":                   {"", nil, []string{"0 a a", "", ""}, "a a []"},
+		"nobody uses any":                            {"", nil, []string{"0 - b", "0 - b a"}, "b b []"},
+		"what is asked for is not known":             {"x", nil, []string{"5 b b", "", ""}, "b b []"},
+		"what is used is not known":                  {"", nil, []string{"5 x x", "5 x x", "5 b b"}, "b b []"},
+		"one alone speaks of what it uses":           {"", nil, []string{"5 b b", "5 a a", "5 a a"}, "a a []"},
+		"most use what is asked for on them":         {"b", []string{"node0", "node1"}, []string{"5 b a b", "5 b a b", "5 a a b"}, "a b [node0 node1]"},
+		"most say nothing, and are not asked":        {"b", []string{"node0"}, []string{"5 b a b", "5 a a b", "", "", ""}, "a b [node0]"},
+		"all use what is asked for on one":           {"b", []string{"node0"}, []string{"5 b b", "5 b b"}, "b b []"},
+		"those say nothing of whom it is not asked":  {"b", []string{"node0"}, []string{"5 b a b", ""}, "b b []"},
+		"others use what they were not asked to use": {"a", nil, []string{"5 b a b", "5 b a b", "5 a a b"}, "b a [node2]"},
+		"some use what is not asked for":             {"c", nil, []string{"5 b a b", "5 a a b", "5 a a b"}, "a a []"},
+	} {
+		var nodes []*corev1.Node
+		for i, text := range test.said {
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("node", i)}}
+			if words := strings.Fields(text); len(words) > 0 {
+				r := api.PluginReport{Uses: words[1], Ready: words[2:]}
+				if words[1] == "-" {
+					r.Uses = ""
+				}
+				if words[0] == "5" {
+					r.Revision = 5
+				}
+				node.Annotations = map[string]string{api.PluginsAnnotation: r.Text()}
+			}
+			nodes = append(nodes, node)
+		}
+		s := Found(api.ClusterConfigSpec{Plugin: test.asked, PluginNodes: test.some}, slices.Values(nodes), known("a b c"))
+		if got := fmt.Sprint(s.Plugin, " ", s.PreparedPlugin, " ", s.PluginNodes); got != test.want {
+			t.Errorf("%s: it is %s, and not %s", what, got, test.want)
+		}
+	}
+}
