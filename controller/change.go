@@ -215,11 +215,6 @@ func (c *changer) away(ctx context.Context) map[string]bool {
 
 func nameOf(q change.Question) string { return fmt.Sprintf("%+v", q) }
 
-func (c *changer) unknown(name string) error {
-	_, err := c.Plugin(name)
-	return err
-}
-
 // against reads what speaks against a step from the registry.
 func (c *changer) against(ctx context.Context, config *api.ClusterConfig, q change.Question) (change.Objections, error) {
 	of, err := q.Find(c.Plugin)
@@ -234,6 +229,12 @@ func (c *changer) against(ctx context.Context, config *api.ClusterConfig, q chan
 		}
 	}
 	return of.Against(api.Effective(config), registry.NewSnapshot(objects)), nil
+}
+
+// unknown returns why there is no plug-in of a name, nil where there is one.
+func (c *Controller) unknown(name string) error {
+	_, err := c.Plugin(name)
+	return err
 }
 
 // mixOf returns the plug-ins that the cluster uses, as far as there are such.

@@ -26,6 +26,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -230,7 +231,10 @@ func (c *Controller) lead(ctx context.Context, lease registry.Lease) {
 	running := make(jobs)
 	defer running.keep(ctx, nil)
 	for ctx.Err() == nil {
-		running.keep(ctx, c.jobs(api.Effective(objects.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName}))))
+		// Where no status says which plug-ins nodes use, they do: what is made for one that none
+		// uses would stay.
+		running.keep(ctx, c.jobs(change.Config(objects.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName}),
+			registry.Each[*corev1.Node](objects, api.Node), c.unknown)))
 		select {
 		case <-ctx.Done():
 		case <-changes:

@@ -408,6 +408,58 @@ func (u *unreadable) List(ctx context.Context, k *registry.Kind) ([]registry.Obj
 	return u.Registry.List(ctx, k)
 }
 
+// TestWorkWithoutAStatus has a controller lead where no status says what nodes use. Its work
+// is for what they say that they use, and for what is asked for where they say nothing: what
+// is made for a plug-in that none uses would stay.
+func TestWorkWithoutAStatus(t *testing.T) {
+	for what, test := range map[string]struct {
+		config bool
+		plugin string
+		uses   []string
+		want   string
+	}{
+		"an empty cluster":                      {want: "+a:openshift-subnet"},
+		"an empty cluster with a ClusterConfig": {config: true, want: "+a:openshift-subnet"},
+		"nodes whose agents are still to come":  {config: true, plugin: "other", uses: []string{"", ""}, want: "+a:other"},
+		"a status that was lost":                {config: true, uses: []string{"other", "other", "", "", ""}, want: "+a:other"},
+		"a ClusterConfig that was deleted":      {uses: []string{"other", "other", "", "", ""}, want: "+a:other"},
+		"a plug-in that there is not":           {config: true, plugin: "elephant", uses: []string{"other"}, want: "+a:other"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := memory.New()
+				for i, uses := range test.uses {
+					node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("node", i)}}
+					if uses != "" {
+						node.Annotations = map[string]string{api.PluginsAnnotation: api.PluginReport{Revision: 5, Uses: uses, Ready: []string{uses}}.Text()}
+					}
+					if _, err := r.Create(t.Context(), api.Node, node); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if test.config {
+					configure(t, r, test.plugin)
+				}
+				d := &diary{t: t}
+				_, stop := start(r, "a", d, nil)
+				time.Sleep(time.Minute)
+				d.wants(test.want)
+				if test.config && test.plugin != "elephant" {
+					if _, err := registry.Modify(t.Context(), r, api.ClusterConfigKind, registry.Key{Name: api.DefaultName}, func(c *api.ClusterConfig) error {
+						c.Status = api.ClusterConfigStatus{}
+						return nil
+					}); err != nil {
+						t.Fatal(err)
+					}
+					time.Sleep(time.Minute)
+					d.wants("")
+				}
+				stop()
+			})
+		})
+	}
+}
+
 // runPolicies runs a controller, until stop, of a cluster with a plug-in that enforces
 // policies and others that do not.
 func runPolicies(t *testing.T, r registry.Registry) (stop func()) {
