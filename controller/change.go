@@ -38,8 +38,8 @@ type changer struct {
 	// forced says that the change that is going on is forced, for which no agent is waited
 	// that does not run. That one runs no more no watch tells.
 	forced bool
-	// wish is the one for which a forced change waited last, and impatient when it stops to
-	// wait for nodes that are not ready.
+	// wish is the one for which the forced change that is going on waits, empty where none is
+	// forced, and impatient when it stops to wait for nodes that are not ready.
 	wish      string
 	impatient time.Time
 	// known is what was found to speak against steps, by the question. Those that no
@@ -99,12 +99,17 @@ var changedKinds = []*registry.Kind{api.ClusterConfigKind, api.Node}
 // registry says at that moment. It returns the configuration as it is now, nil where
 // there is none.
 func (c *changer) round(ctx context.Context) (*api.ClusterConfig, error) {
+	c.forced = false
+	defer func() {
+		if !c.forced {
+			c.wish = "" // who asks for the same later has not waited yet
+		}
+	}()
 	config := registry.GetAs[*api.ClusterConfig](c.objects, api.ClusterConfigKind, registry.Key{Name: api.DefaultName})
 	if config == nil {
 		return nil, nil
 	}
 	now := time.Now()
-	c.forced = false
 	cluster := change.Cluster{Config: config, Nodes: slices.Collect(registry.Each[*corev1.Node](c.objects, api.Node)),
 		Unknown: c.unknown, Now: metav1.NewTime(now), Away: func() map[string]bool { return c.away(ctx) }}
 	cluster.Patient = func() bool { return c.patient(config, now) }

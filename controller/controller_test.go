@@ -408,6 +408,62 @@ func (u *unreadable) List(ctx context.Context, k *registry.Kind) ([]registry.Obj
 	return u.Registry.List(ctx, k)
 }
 
+// TestForcedAgain asks for what was forced once more, after the cluster was back where it was.
+// Nodes that can be ready have their time for that again, though the wish is the same.
+func TestForcedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := memory.New()
+		stop := runPolicies(t, r)
+		if _, err := r.Acquire(t.Context(), api.NodeLease("node1"), "agent", 10*time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.Create(t.Context(), api.Node, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"}}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		report(t, r)
+		set := func(plugin, force string) {
+			t.Helper()
+			if _, err := registry.Modify(t.Context(), r, api.ClusterConfigKind, registry.Key{Name: api.DefaultName}, func(c *api.ClusterConfig) error {
+				c.Spec.Plugin, c.Annotations = plugin, map[string]string{api.ForcePluginAnnotation: force}
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		settle := func() {
+			t.Helper()
+			for range 4 {
+				time.Sleep(firstRecheck)
+				report(t, r)
+			}
+			time.Sleep(firstRecheck)
+		}
+		for _, back := range []struct{ what, force string }{
+			{"the annotation stays", "idle"}, {"the annotation goes", ""}, {"another is forced", "policies"}, {"at last", ""},
+		} {
+			set("idle", "idle")
+			time.Sleep(change.ForcePatience - changePause)
+			if c := conditionOf(t, r, api.PluginChanged); c.Reason != api.PluginPreparing {
+				t.Fatalf("before %q it is %v", back.what, c)
+			}
+			if back.force == "" {
+				settle()
+				if c := conditionOf(t, r, api.PluginChanged); c.Reason != api.PluginSettled || configOf(t, r).Status.Plugin != "idle" {
+					t.Fatalf("before %q it is %v", back.what, c)
+				}
+			}
+			set("policies", back.force)
+			settle()
+			time.Sleep(change.ForcePatience)
+			if c := conditionOf(t, r, api.PluginChanged); c.Reason != api.PluginSettled || configOf(t, r).Status.Plugin != "policies" {
+				t.Fatalf("%s: it is %v", back.what, c)
+			}
+		}
+		stop()
+	})
+}
+
 // TestWorkWithoutAStatus has a controller lead where no status says what nodes use. Its work
 // is for what they say that they use, and for what is asked for where they say nothing: what
 // is made for a plug-in that none uses would stay.
