@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"io"
 	"reflect"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/plugin/change"
 	"github.com/weftnet/weft/registry"
 )
@@ -22,9 +24,12 @@ import (
 func TestProgress(t *testing.T) {
 	sights := []sight{
 		{},
-		{state: "Preparing", message: "nodes load flannel", nodes: []pluginNodeStatus{{Name: "node1", State: "loads flannel; its agent does not run", Reason: "no way to node2"}, {Name: "node2", State: "nothing reported"}}},
-		{state: "Preparing", message: "nodes load flannel", nodes: []pluginNodeStatus{{Name: "node1", State: "loads flannel"}, {Name: "node2", State: "nothing reported"}}},
-		{state: "Switching", message: "nodes change", changed: 1, nodes: []pluginNodeStatus{{Name: "node1", State: "done", Changed: true}, {Name: "node2", State: "changes to \x1b[2J"}}},
+		{state: "Preparing", message: "nodes load flannel", late: []string{"node1 (loads flannel; its agent does not run; no way to node2)", "node2 (nothing reported)"},
+			nodes: []pluginNodeStatus{{Name: "node1", State: "loads flannel; its agent does not run", Reason: "no way to node2"}, {Name: "node2", State: "nothing reported"}}},
+		{state: "Preparing", message: "nodes load flannel", late: []string{"node1 (loads flannel)", "node2 (nothing reported)"},
+			nodes: []pluginNodeStatus{{Name: "node1", State: "loads flannel"}, {Name: "node2", State: "nothing reported"}}},
+		{state: "Switching", message: "nodes change", changed: 1, late: []string{"node2 (changes to \x1b[2J)"},
+			nodes: []pluginNodeStatus{{Name: "node1", State: "done", Changed: true}, {Name: "node2", State: "changes to \x1b[2J"}}},
 		{state: "Settled", changed: 2, nodes: []pluginNodeStatus{{Name: "node1", State: "done", Changed: true}, {Name: "node2", State: "done", Changed: true}}},
 	}
 	show := func(width int) string {
@@ -341,6 +346,60 @@ func TestWhatIsLacking(t *testing.T) {
 	s = p.see(c.objects(), c.held)
 	if got, want := s.lacking(), "all nodes that are to use it say that they do, and the controller has not said so yet"; got != want || len(s.others) > 0 {
 		t.Errorf("it lacks %q, and not %q; of the others there is %v", got, want, s.others)
+	}
+}
+
+// many returns a cluster of as many nodes that load a plug-in, which every second of them is
+// to use, and the command that asked for it.
+func many(nodes int) (*staged, *changing) {
+	c := settled()
+	c.nodes = nil
+	var some []string
+	for i := range nodes {
+		name := fmt.Sprintf("ip-10-0-%03d-%03d.eu-central-1.compute.internal", i/256, i%256)
+		c.held[api.NodeLease(name)] = name
+		if c.nodes = append(c.nodes, name); i%2 == 0 {
+			some = append(some, name)
+		}
+	}
+	c.settle()
+	p := c.ask(other, some...)
+	c.answer()
+	return c, p
+}
+
+// TestWaitingForMany has all nodes of a cluster be waited for: each is named once, whether it
+// is to use the plug-in or keeps others from it, and none any more once it is done.
+func TestWaitingForMany(t *testing.T) {
+	c, p := many(1000)
+	var want []string
+	for _, name := range c.nodes {
+		want = append(want, name+" (loads flannel)")
+	}
+	if got := p.see(c.objects(), c.held).waiting(); !slices.Equal(got, want) {
+		t.Errorf("it waits for %d nodes, and not for each of %d once: %s", len(got), len(want), printable.Few(got, 0))
+	}
+	c.settle()
+	if s := p.see(c.objects(), c.held); len(s.waiting()) > 0 || !s.done {
+		t.Errorf("done: %t, and it waits for %s", s.done, printable.Few(s.waiting(), 0))
+	}
+}
+
+// BenchmarkSee is what each picture of a change costs: eight times as much of eight times as
+// many nodes, while they load the plug-in, and once those use it that are to.
+func BenchmarkSee(b *testing.B) {
+	for _, nodes := range []int{1000, 8000} {
+		c, p := many(nodes)
+		for _, stage := range []string{"loading", "changed"} {
+			objects := c.objects()
+			b.Run(fmt.Sprintf("%s/%d", stage, nodes), func(b *testing.B) {
+				for b.Loop() {
+					bar := newProgress(io.Discard, 80)
+					bar.show(p.see(objects, c.held))
+				}
+			})
+			c.settle()
+		}
 	}
 }
 

@@ -412,14 +412,14 @@ func (p *changing) plan(config *api.ClusterConfig, nodes int) string {
 	if len(p.nodes) == 0 {
 		return made + fmt.Sprintf("%d %s %s from %s to %s, %s.", nodes, word(nodes, "node", "nodes"), word(nodes, one, many), used, p.name, when)
 	}
-	rest := "the others stay"
+	some, rest := p.some(), "the others stay"
 	if config.Spec.Plugin == p.name {
-		back := slices.DeleteFunc(slices.Clone(config.Spec.PluginNodes), func(name string) bool { return slices.Contains(p.nodes, name) })
+		back := slices.DeleteFunc(slices.Clone(config.Spec.PluginNodes), func(name string) bool { return has(some, name) })
 		if len(back) > 0 {
 			rest = fmt.Sprintf("back to %s, as they are named no more, go: %s; %s", used, printable.Few(back, 0), rest)
 		}
 	}
-	return made + fmt.Sprintf("%d of %d nodes (%s) %s from %s to %s, %s; %s.", len(p.some()), nodes, printable.Few(p.some(), 0), word(len(p.some()), one, many), used, p.name, when, rest)
+	return made + fmt.Sprintf("%d of %d nodes (%s) %s from %s to %s, %s; %s.", len(some), nodes, printable.Few(some, 0), word(len(some), one, many), used, p.name, when, rest)
 }
 
 // word returns the form of a word for so many.
@@ -562,9 +562,9 @@ type sight struct {
 	// others are the nodes that are not to use the plug-in, as long as it waits for these, too,
 	// to load it.
 	others []pluginNodeStatus
-	// unready are what those are at that keep nodes from being told to use it, with their
-	// names.
-	unready []string
+	// unready are what those are at that keep nodes from being told to use it, and late those
+	// besides that are to use it and are not done, with their names.
+	unready, late []string
 	// changed is how many of the nodes use the plug-in. state and message are what the
 	// controller says.
 	changed        int
@@ -596,15 +596,16 @@ func (p *changing) see(objects registry.Objects, held map[string]string) sight {
 	// Where there is one plug-in again, nodes have no other step to take.
 	settled := s.state == api.PluginSettled && slices.Equal(api.PluginMix(config), []string{p.name})
 	var keep []string
-	all, uses := true, api.PluginsOf(config)
+	all, decided, uses := true, p.decided(config), api.PluginsOf(config)
 	for node := range registry.Each[*corev1.Node](objects, api.Node) {
 		lost := held[api.NodeLease(node.Name)] == ""
 		n := pluginOfNode(config, node, uses(node.Name), lost)
-		if n.Uses != p.name && !p.decided(config) && !(n.heard && slices.Contains(n.Ready, p.name)) && !(p.force && lost) {
+		unready := n.Uses != p.name && !decided && !(n.heard && slices.Contains(n.Ready, p.name)) && !(p.force && lost)
+		if unready {
 			s.unready = append(s.unready, n.at())
 		}
 		if len(some) > 0 && !has(some, node.Name) {
-			if !p.decided(config) {
+			if !decided {
 				s.others = append(s.others, n)
 			}
 			continue
@@ -613,6 +614,9 @@ func (p *changing) see(objects registry.Objects, held map[string]string) sight {
 			n.Changed, n.State = true, "done"
 		}
 		s.nodes = append(s.nodes, n)
+		if !unready && (!n.Changed || n.State != "done") {
+			s.late = append(s.late, n.at())
+		}
 		if !n.Changed || n.Uses != p.name {
 			all = all && p.force && lost // whom a force does not wait for
 			continue
@@ -629,7 +633,7 @@ func (p *changing) see(objects registry.Objects, held map[string]string) sight {
 	case api.PluginSettled:
 		s.done = settled
 	default:
-		s.done = all && p.decided(config)
+		s.done = all && decided
 	}
 	s.after = fmt.Sprintf("Done: new pods get addresses of %s.", p.name)
 	if len(keep) > 0 {
@@ -646,24 +650,16 @@ func (p *changing) decided(config *api.ClusterConfig) bool {
 
 // waiting returns what the nodes are at that are waited for, with their names: first those
 // that keep others waiting.
-func (s sight) waiting() (list []string) {
-	list = slices.Clone(s.unready)
-	for _, n := range s.nodes {
-		if !slices.Contains(list, n.at()) && (!n.Changed || n.State != "done") {
-			list = append(list, n.at())
-		}
-	}
-	return list
-}
+func (s sight) waiting() []string { return slices.Concat(s.unready, s.late) }
 
 // lacking says what a change waits for.
 func (s sight) lacking() string {
 	var what []string
-	switch waiting := s.waiting(); {
+	switch {
 	case len(s.unready) > 0:
 		what = append(what, printable.Few(s.unready, 0))
-	case len(waiting) > 0:
-		what = append(what, printable.Few(waiting, 0))
+	case len(s.late) > 0:
+		what = append(what, printable.Few(s.late, 0))
 	case s.state == api.PluginSwitching:
 		return "all nodes that are to use it say that they do, and the controller has not said so yet"
 	}
