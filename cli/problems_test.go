@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -225,10 +226,18 @@ func TestEnforcedBeside(t *testing.T) {
 	}
 }
 
-// In a lab a node whose agent does not run is said to be started by a command of the lab.
+// In a lab a node whose agent does not run is said to be started by a command of the lab. Which
+// of them hang is asked once, of all those and of no others.
 func TestRemedyInLab(t *testing.T) {
 	problems := []api.Problem{{Kind: api.Node.Kind, Name: "node3", Remedy: startAgent}, {Kind: api.Node.Kind, Name: "node1", Remedy: "give it an address"}, {Kind: api.Node.Kind, Name: "node4", Remedy: startAgent}}
-	startInLab(problems, func(node string) int { return map[string]int{"node4": 4711}[node] })
+	var asked [][]string
+	startInLab(problems, func(nodes ...string) map[string]int {
+		asked = append(asked, nodes)
+		return map[string]int{"node4": 4711}
+	})
+	if want := [][]string{{"node3", "node4"}}; !reflect.DeepEqual(asked, want) {
+		t.Errorf("whether they hang is asked of %q, and not of %q", asked, want)
+	}
 	if got, want := problems[0].Remedy, "start it with weft lab start-node node3, or delete the Node if it will not come back"; got != want {
 		t.Errorf("the remedy is %q", got)
 	}

@@ -95,7 +95,7 @@ The exit code is 0 if nothing is, 1 if something is, and 2 if that cannot be sai
 			return err
 		}
 		if l := c.lab(); l != nil {
-			startInLab(s.Problems, func(node string) int { return l.Hung(cmd.Context(), node) })
+			startInLab(s.Problems, func(nodes ...string) map[string]int { return l.Hung(cmd.Context(), nodes...) })
 		}
 		if format != "" {
 			err = printValue(cmd.OutOrStdout(), format, s)
@@ -111,14 +111,21 @@ The exit code is 0 if nothing is, 1 if something is, and 2 if that cannot be sai
 }
 
 // startInLab names the command that starts an agent of a lab, or what to do about one that hangs,
-// of which hung returns the process.
-func startInLab(problems []api.Problem, hung func(node string) (pid int)) {
+// of which hung returns the process, by node.
+func startInLab(problems []api.Problem, hung func(nodes ...string) (pids map[string]int)) {
+	var lost []string
+	for _, p := range problems {
+		if p.Remedy == startAgent {
+			lost = append(lost, p.Name)
+		}
+	}
+	pids := hung(lost...)
 	for i, p := range problems {
 		if p.Remedy != startAgent {
 			continue
 		}
 		start := "start it with weft lab start-node " + p.Name
-		if pid := hung(p.Name); pid != 0 {
+		if pid, hangs := pids[p.Name]; hangs {
 			start = lab.RemedyOfHung(pid, p.Name)
 		}
 		problems[i].Remedy = strings.Replace(startAgent, "start the agent", start, 1)

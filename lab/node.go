@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -203,20 +204,40 @@ func agentClient(p process.ID) *http.Client {
 	return &http.Client{Timeout: 5 * time.Second, Transport: unixhttp.Transport(socketOf(p))}
 }
 
-// Hung returns the process of a node's agent that is there and does not answer, as one that was
-// stopped, 0 where it answers or there is none.
-func (l *Lab) Hung(ctx context.Context, node string) (pid int) {
-	p := readProcess(l.dir.record(node))
-	if !p.Alive() {
-		return 0
+// Hung returns the processes of those of some nodes' agents that are there and do not answer, as
+// ones that were stopped, by node. All are asked at once, so that many take no longer than one.
+func (l *Lab) Hung(ctx context.Context, nodes ...string) (pids map[string]int) {
+	return askAll(nodes, func(node string) int {
+		p := readProcess(l.dir.record(node))
+		if !p.Alive() {
+			return 0
+		}
+		client := agentClient(p)
+		defer client.CloseIdleConnections()
+		var late net.Error
+		if err := ask(ctx, client, "/healthz"); ctx.Err() != nil || !errors.As(err, &late) || !late.Timeout() {
+			return 0
+		}
+		return p.PID
+	})
+}
+
+// askAll asks all nodes at once, and returns the answers but 0.
+func askAll(nodes []string, ask func(node string) int) map[string]int {
+	var mu sync.Mutex // for answers
+	var asked sync.WaitGroup
+	answers := make(map[string]int)
+	for _, node := range nodes {
+		asked.Go(func() {
+			if answer := ask(node); answer != 0 {
+				mu.Lock()
+				defer mu.Unlock()
+				answers[node] = answer
+			}
+		})
 	}
-	client := agentClient(p)
-	defer client.CloseIdleConnections()
-	var late net.Error
-	if err := ask(ctx, client, "/healthz"); ctx.Err() != nil || !errors.As(err, &late) || !late.Timeout() {
-		return 0
-	}
-	return p.PID
+	asked.Wait()
+	return answers
 }
 
 // RemedyOfHung says what to do about an agent that hangs.
@@ -318,7 +339,7 @@ func (l *Lab) StartNode(ctx context.Context, name string) error {
 			return err
 		}
 	}
-	if pid := l.Hung(ctx, name); pid != 0 {
+	if pid, hangs := l.Hung(ctx, name)[name]; hangs {
 		return fmt.Errorf("the agent of %s is there, and does not answer: %s", name, RemedyOfHung(pid, name))
 	}
 	if p.Alive() {

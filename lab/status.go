@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"os"
 	"strings"
-	"sync"
 )
 
 // Run states of daemons and pods.
@@ -114,19 +113,19 @@ func (l *Lab) Status() (Status, error) {
 
 // AskAgents adds which agents hang, by asking all of them.
 func (l *Lab) AskAgents(ctx context.Context, s *Status) {
-	var asked sync.WaitGroup
+	var run []string
+	for _, d := range s.Daemons {
+		if _, err := l.node(d.Name); err == nil && d.State == Running {
+			run = append(run, d.Name)
+		}
+	}
+	hung := l.Hung(ctx, run...)
 	for i := range s.Daemons {
 		d := &s.Daemons[i]
-		if _, err := l.node(d.Name); err != nil || d.State != Running {
-			continue
+		if pid, hangs := hung[d.Name]; hangs {
+			d.State, d.Remedy = Hangs, RemedyOfHung(pid, d.Name)
 		}
-		asked.Go(func() {
-			if pid := l.Hung(ctx, d.Name); pid != 0 {
-				d.State, d.Remedy = Hangs, RemedyOfHung(pid, d.Name)
-			}
-		})
 	}
-	asked.Wait()
 }
 
 // Logs is the directory with the daemons' logs.
