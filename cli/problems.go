@@ -179,12 +179,12 @@ func nodeProblems(l *problemList, c explain.Cluster, compiled map[string][]plugi
 			current.add(explain.Told(node.Name, p))
 		}
 	}
-	some := false
+	some, ways := false, c.Ways()
 	told := hearsay{}
 	for o := range c.Objects.All(api.Node) {
 		some = true
 		node, key := o.(*corev1.Node), registry.KeyOf(o)
-		said := slices.DeleteFunc(saidOf(node), func(p api.Problem) bool { return lacksLost(c, node, p) })
+		said := slices.DeleteFunc(saidOf(node), func(p api.Problem) bool { return lacksLost(ways, c.Lost, node, p) })
 		if c.Lost[node.Name] && len(said) == 1 && said[0].Message == api.NotReported {
 			l.add(said[0])
 			said = nil
@@ -227,8 +227,8 @@ func nodeProblems(l *problemList, c explain.Cluster, compiled map[string][]plugi
 // lacksLost reports whether a problem of a node is that it knows no way to others whose agents
 // do not run, which is said of those. Who they all are, where it does not name all, is found
 // as its agent does.
-func lacksLost(c explain.Cluster, node *corev1.Node, p api.Problem) bool {
-	lives := func(name string) bool { return !c.Lost[name] }
+func lacksLost(ways *explain.Ways, lost map[string]bool, node *corev1.Node, p api.Problem) bool {
+	lives := func(name string) bool { return !lost[name] }
 	under, names, more := api.LacksWayTo(p.Message)
 	if len(names) == 0 || slices.ContainsFunc(names, lives) {
 		return false
@@ -236,7 +236,7 @@ func lacksLost(c explain.Cluster, node *corev1.Node, p api.Problem) bool {
 	if !more {
 		return true
 	}
-	all, err := c.NoWay(node, under)
+	all, err := ways.Unknown(node, under)
 	return err == nil && len(all) > len(names) && !slices.ContainsFunc(all, lives)
 }
 

@@ -7,12 +7,14 @@ import (
 	"strings"
 	"testing"
 
+	networkv1 "github.com/openshift/api/network/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/explain"
+	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/plugin/flannel"
 	"github.com/weftnet/weft/plugin/networkpolicy"
@@ -365,5 +367,74 @@ func TestManyDeadNodes(t *testing.T) {
 				t.Errorf("it is said %q", saying)
 			}
 		})
+	}
+}
+
+// counting is a plug-in that counts how often it compiles, and how often with nothing made
+// before.
+type counting struct {
+	plugin.Plugin
+	all, anew *int
+}
+
+func (p counting) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
+	if *p.all++; in.Previous == nil {
+		*p.anew++
+	}
+	return p.Plugin.Compile(in)
+}
+
+// TestWhoLacksTheDeadIsFoundOnce has all nodes of a cluster that changes its plug-in say that
+// they know no way to more dead ones than they name, under either plug-in. Who these are is
+// compiled once for a node, whichever of the two says so, and of what all nodes know nothing is
+// made anew for the second.
+func TestWhoLacksTheDeadIsFoundOnce(t *testing.T) {
+	const nodes, dead = 20, 5
+	objects, lost := make(registry.Snapshot), make(map[string]bool)
+	mix := []string{"flannel", "openshift-subnet"}
+	objects.Put(api.ClusterConfigKind, &api.ClusterConfig{ObjectMeta: metav1.ObjectMeta{Name: api.DefaultName},
+		Status: api.ClusterConfigStatus{Plugin: "openshift-subnet", Plugins: mix, LoadingPlugins: mix[:1], PluginRevision: 2}})
+	objects.Put(flannel.ConfigKind, &flannel.Config{ObjectMeta: metav1.ObjectMeta{Name: flannel.ConfigName}, Spec: []byte(`{"Network":"10.5.0.0/16","Backend":{"Type":"host-gw"}}`)})
+	var away []string
+	for i := range nodes {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node%02d", i)}}
+		node.Annotations = map[string]string{api.OnLinkAnnotation: "172.30.0.0/24"}
+		address := fmt.Sprint("172.30.0.", i+1)
+		node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address}}
+		objects.Put(api.Node, node)
+		if i < dead {
+			lost[node.Name], away = true, append(away, node.Name)
+			continue
+		}
+		objects.Put(flannel.LeaseKind, &flannel.Lease{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("10.5.%d.0-24", i)}, Spec: fmt.Appendf(nil, `{"PublicIP":%q,"BackendType":"host-gw"}`, address)})
+		subnet := api.HostSubnet.New().(*networkv1.HostSubnet)
+		subnet.Name, subnet.Host, subnet.HostIP, subnet.Subnet = node.Name, node.Name, address, fmt.Sprintf("10.128.%d.0/24", i)
+		objects.Put(api.HostSubnet, subnet)
+	}
+	for node := range registry.Each[*corev1.Node](objects, api.Node) {
+		var said []api.Problem
+		for _, under := range mix {
+			said = append(said, api.Problem{Kind: api.Node.Kind, Name: node.Name, Message: api.UnreadyFor(under) + api.NoWayTo(away)})
+		}
+		api.SetNodeProblems(node, said)
+	}
+	all, anew := 0, 0
+	find := func(name string) (plugin.Plugin, error) {
+		p, err := plugins.Get(name)
+		return counting{p, &all, &anew}, err
+	}
+	var l problemList
+	nodeProblems(&l, explain.Cluster{Objects: objects, Plugin: find, Lost: lost}, nil)
+	for _, p := range l.list {
+		if strings.Contains(p.Message, "knows no way") {
+			t.Errorf("it is said that %s", p)
+		}
+	}
+	// Each plug-in compiles for itself, and then with what the other has.
+	if want := nodes * len(mix) * 2; all != want {
+		t.Errorf("for %d nodes there were %d compilations, and not %d", nodes, all, want)
+	}
+	if want := len(mix) * 2; anew != want {
+		t.Errorf("%d were from nothing, and not those %d of the first node alone", anew, want)
 	}
 }

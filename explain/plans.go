@@ -239,22 +239,66 @@ func Lacks(node *corev1.Node, p plugin.Plugin, find func(string) (plugin.Plugin,
 	})
 }
 
-// NoWay returns the nodes to which a node knows no way under one of the cluster's plug-ins, in
-// order, as its agent finds them. It costs what the node's plan does, and fails where a plug-in
+// Ways says to which nodes others know no way. It is not safe for concurrent use.
+type Ways struct {
+	cluster Cluster
+	config  *api.ClusterConfig
+	// stated is by the plug-in that is asked for where the mix does not have it, else by "".
+	stated map[string]*stated
+}
+
+// stated is what plug-ins state of the node that was asked for last.
+type stated struct {
+	parts func(plugin.Input) map[string]*plan.Plan
+	in    plugin.Input
+	plans map[string]*plan.Plan
+}
+
+// Ways returns what to ask of the nodes' ways.
+func (c Cluster) Ways() *Ways {
+	return &Ways{cluster: c, config: Config(c.Objects, c.Plugin), stated: make(map[string]*stated)}
+}
+
+// Unknown returns the nodes to which a node knows no way under a plug-in, in order, as its agent
+// finds them. It costs what the node's plan does, under all plug-ins of the mix together, and
+// less behind another node: what is the same of both is not made anew. It fails where a plug-in
 // is not known.
-func (c Cluster) NoWay(node *corev1.Node, under string) ([]string, error) {
-	config := Config(c.Objects, c.Plugin)
+func (w *Ways) Unknown(node *corev1.Node, under string) ([]string, error) {
+	p, err := w.cluster.Plugin(under)
+	if err != nil {
+		return nil, err
+	}
+	s, err := w.of(under)
+	if err != nil {
+		return nil, err
+	}
+	if s.in.Node.Name != node.Name {
+		addresses := api.NodeAddresses(node)
+		s.in = plugin.Input{Config: w.config, Objects: w.cluster.Objects, Node: plugin.Node{Name: node.Name, Addresses: addresses, Prefixes: onLink(node, addresses)}}
+		s.plans = s.parts(s.in)
+	}
+	return plugin.UnknownNodes(s.plans[plugin.BaseOf(p).Name()], s.in), nil
+}
+
+// of returns what states a node's ways under a plug-in.
+func (w *Ways) of(under string) (*stated, error) {
+	names, besides := api.PluginMix(w.config), ""
+	if !slices.Contains(names, under) {
+		names, besides = append(names, under), under
+	}
+	if s := w.stated[besides]; s != nil {
+		return s, nil
+	}
 	var all []plugin.Plugin
-	for _, name := range append(api.PluginMix(config), under) {
-		p, err := c.Plugin(name)
+	for _, name := range names {
+		p, err := w.cluster.Plugin(name)
 		if err != nil {
 			return nil, err
 		}
 		all = append(all, p)
 	}
-	addresses := api.NodeAddresses(node)
-	in := plugin.Input{Config: config, Objects: c.Objects, Node: plugin.Node{Name: node.Name, Addresses: addresses, Prefixes: onLink(node, addresses)}}
-	return plugin.UnknownNodes(plugin.Parts(all...)(in)[plugin.BaseOf(all[len(all)-1]).Name()], in), nil
+	w.stated[besides] = &stated{parts: plugin.Parts(all...)}
+	return w.stated[besides], nil
 }
 
 // configOf returns the configuration by which a node goes.
