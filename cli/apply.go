@@ -155,21 +155,32 @@ func coveredNodes(ctx context.Context, reg daemon.Registry, targets []target) (w
 }
 
 // otherPlugin says that a configuration asks for another plug-in than nodes use, or takes back
-// that they change to another: who applies one may have meant something else.
+// that they change to another, or leaves it at that some have changed: who applies one may have
+// meant something else.
 func otherPlugin(config *api.ClusterConfig) []string {
 	used, asked := usedPlugin(config), config.Spec.Plugin
 	others := slices.DeleteFunc(api.PluginMix(config), func(name string) bool { return name == used })
 	switch {
+	case staysMixed(config):
+		return []string{fmt.Sprintf("clusterconfig %s: %s stays with plug-in %s, and the other nodes with %s, as it asks for nothing else: weft plugin change %s has all follow, and weft plugin change %s has all come back",
+			config.Name, printable.Few(config.Spec.PluginNodes, 0), asked, used, asked, used)}
 	case asked != used:
 		on := ""
 		if some := config.Spec.PluginNodes; len(some) > 0 {
 			on = " on " + printable.Few(some, 0)
 		}
 		return []string{fmt.Sprintf("clusterconfig %s: it asks for plug-in %s%s, and the cluster uses %s; how far that change is says weft plugin status", config.Name, asked, on, used)}
-	case len(others) > 0 && change.IsBack(config):
+	case len(others) > 0 && isBack(config):
 		return []string{fmt.Sprintf("clusterconfig %s: it asks for plug-in %s, so the change to %s is taken back; how far that is says weft plugin status", config.Name, asked, strings.Join(others, ", "))}
 	}
 	return nil
+}
+
+// staysMixed reports whether a configuration asks for what there is already where some nodes use
+// another plug-in than the others. So does one that names no plug-in.
+func staysMixed(config *api.ClusterConfig) bool {
+	spec, status := config.Spec, config.Status
+	return spec.Plugin != usedPlugin(config) && spec.Plugin == status.PreparedPlugin && len(spec.PluginNodes) > 0 && slices.Equal(spec.PluginNodes, status.PluginNodes)
 }
 
 // unenforced says which policies nobody enforces after objects were applied or
@@ -194,8 +205,8 @@ func unenforced(ctx context.Context, reg daemon.Registry, targets []target) (war
 	if err != nil {
 		return []string{"whether policies are enforced is not known: " + err.Error()}
 	}
-	if wanted := configOf(objects).Spec.Plugin; changed && wanted != plug.Name() {
-		return refusedChange(ctx, reg, objects, wanted)
+	if config := configOf(objects); changed && config.Spec.Plugin != plug.Name() && !staysMixed(config) {
+		return refusedChange(ctx, reg, objects, config.Spec.Plugin)
 	}
 	more := 0
 	for _, k := range plugins.Unenforced(plug) {

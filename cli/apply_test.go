@@ -4,14 +4,18 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/registry"
+	"github.com/weftnet/weft/registry/memory"
 )
 
 // TestTooLargeToKeep applies policies of which apply's copy has room in the object's
@@ -42,6 +46,56 @@ func TestTooLargeToKeep(t *testing.T) {
 		if got != want {
 			t.Errorf("of %d rules it says\n%.300s\nnot\n%s", rules, got, want)
 		}
+	}
+}
+
+// TestApplyToMixedCluster applies configurations to a cluster of which one node changed to
+// another plug-in by force, past a policy that this one does not enforce. Who asks for what there
+// is, as one that names no plug-in does, is told that it stays, and not what would speak against
+// a change that nobody asks for.
+func TestApplyToMixedCluster(t *testing.T) {
+	const (
+		stays   = "clusterconfig default: node1 stays with plug-in flannel, and the other nodes with openshift-networkpolicy, as it asks for nothing else: weft plugin change flannel has all follow, and weft plugin change openshift-networkpolicy has all come back"
+		changes = "clusterconfig default: it asks for plug-in flannel%s, and the cluster uses openshift-networkpolicy; how far that change is says weft plugin status"
+		refused = "the cluster will not change to flannel: "
+	)
+	for name, test := range map[string]struct {
+		spec api.ClusterConfigSpec
+		want string
+		// refused says that what speaks against a change is told as well.
+		refused bool
+	}{
+		"without a plug-in":       {api.ClusterConfigSpec{MTU: 1400}, stays, false},
+		"the same again":          {api.ClusterConfigSpec{Plugin: "flannel", PluginNodes: []string{"node1"}}, stays, false},
+		"for all nodes":           {api.ClusterConfigSpec{Plugin: "flannel"}, fmt.Sprintf(changes, ""), true},
+		"for another node":        {api.ClusterConfigSpec{Plugin: "flannel", PluginNodes: []string{"node2"}}, fmt.Sprintf(changes, " on node2"), true},
+		"for what the others use": {api.ClusterConfigSpec{Plugin: "openshift-networkpolicy"}, "clusterconfig default: it asks for plug-in openshift-networkpolicy, so the change to flannel is taken back; how far that is says weft plugin status", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := memory.New()
+			for kind, o := range map[*registry.Kind]registry.Object{
+				api.ClusterConfigKind: &api.ClusterConfig{ObjectMeta: metav1.ObjectMeta{Name: api.DefaultName}, Spec: test.spec,
+					Status: api.ClusterConfigStatus{Plugin: "openshift-networkpolicy", PreparedPlugin: "flannel", PluginNodes: []string{"node1"}, Plugins: []string{"flannel", "openshift-networkpolicy"}, PluginRevision: 3}},
+				api.NetworkPolicy: &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}},
+			} {
+				if _, err := r.Create(t.Context(), kind, o); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, name := range []string{"node1", "node2"} {
+				if _, err := r.Create(t.Context(), api.Node, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			reg, applied := &busy{Registry: r}, []target{{kind: api.ClusterConfigKind, key: registry.Key{Name: api.DefaultName}}}
+			if got := unmetWish(t.Context(), reg, applied); len(got) != 1 || got[0] != test.want {
+				t.Errorf("it warns of %q, and not of %q", got, test.want)
+			}
+			against := unenforced(t.Context(), reg, applied)
+			if told := slices.ContainsFunc(against, func(w string) bool { return strings.HasPrefix(w, refused) }); told != test.refused || !told && len(against) > 0 {
+				t.Errorf("of policies it warns of %q", against)
+			}
+		})
 	}
 }
 

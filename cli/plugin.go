@@ -154,7 +154,7 @@ func pluginStatusOf(objects registry.Objects, lost map[string]bool) pluginStatus
 		return s
 	}
 	// What was said before something was asked for says nothing of that.
-	s.Back = change.IsBack(config)
+	s.Back = isBack(config)
 	if c := meta.FindStatusCondition(config.Status.Conditions, api.PluginChanged); c != nil && config.Status.DecidedWish == api.Wish(config) && s.Settled == (c.Reason == api.PluginSettled) {
 		s.State, s.Message = c.Reason, c.Message
 	}

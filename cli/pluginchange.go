@@ -438,7 +438,14 @@ func (p *changing) back() bool {
 	}
 	c := *p.before
 	c.Spec.Plugin = p.name
-	return len(p.some()) == 0 && change.IsBack(&c)
+	return len(p.some()) == 0 && isBack(&c)
+}
+
+// isBack is change.IsBack, also where no controller has looked yet since all nodes were asked to
+// use what they did, and some use another plug-in.
+func isBack(config *api.ClusterConfig) bool {
+	s := config.Status
+	return change.IsBack(config) || len(s.PluginNodes) > 0 && s.PreparedPlugin != s.Plugin && config.Spec.Plugin == s.Plugin
 }
 
 // goesOn is said by who waits no more.
