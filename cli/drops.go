@@ -35,8 +35,8 @@ their pods, for which one needs the right to create pods/exec there.
 
 Counts are of all packets of an hour, also by policies that are gone since. Of the
 packets themselves, nodes tell some each second. The last 20 are shown, or as --tail and
---since say; in JSON all are, where neither is given;
-those of discovery, which every pod sends that has IPv6, are shown with -f and in JSON.
+--since say; in JSON and YAML all are, where neither is given;
+those of discovery, which every pod sends that has IPv6, are shown with -f and in these.
 Where a node does not answer, or its kernel cannot be asked, that is said with the
 rest, and the exit code is 2.`,
 		Example: "  weft drops\n  weft drops --since 5m\n  weft drops -f --node node1\n  weft drops -o json",
@@ -51,13 +51,13 @@ rest, and the exit code is 2.`,
 	cmd.RegisterFlagCompletionFunc("node", func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 		return c.names(cmd, api.Node, ""), cobra.ShellCompDirectiveNoFileComp
 	})
-	output := outputFlag(cmd, "text", "json")
+	output := outputFlag(cmd, valueFormats...)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		format, err := output()
 		if err != nil {
 			return err
 		}
-		chosen, err := choice(time.Now(), format != "json")
+		chosen, err := choice(time.Now(), format == "")
 		if err != nil {
 			return err
 		}
@@ -70,7 +70,7 @@ rest, and the exit code is 2.`,
 		if err != nil {
 			return err
 		}
-		d := &dropsCommand{agents: agents, names: &holders{reg: reg}, out: cmd.OutOrStdout(), errs: cmd.ErrOrStderr(), json: format == "json", zone: time.Local, chosen: chosen}
+		d := &dropsCommand{agents: agents, names: &holders{reg: reg}, out: cmd.OutOrStdout(), errs: cmd.ErrOrStderr(), format: format, zone: time.Local, chosen: chosen}
 		if *follow {
 			return d.follow(cmd.Context())
 		}
@@ -158,7 +158,7 @@ type dropsCommand struct {
 	agents    []askedAgent
 	names     *holders
 	out, errs io.Writer
-	json      bool
+	format    string // of valueFormats, empty for text
 	zone      *time.Location
 	chosen    drops.Choice
 
@@ -197,9 +197,9 @@ func (d *dropsCommand) once(ctx context.Context) error {
 		d.names.resolve(ctx, &all.Recent[i])
 	}
 	var err error
-	if d.json {
+	if d.format != "" {
 		all.Recent = d.chosen.Of(all.Recent)
-		err = printValue(d.out, "json", all)
+		err = printValue(d.out, d.format, all)
 	} else {
 		err = all.Print(d.out, d.zone, d.chosen)
 	}
@@ -232,7 +232,7 @@ const askAgain = time.Second
 // follow shows what all agents tell until ctx ends. Those that go are asked
 // again.
 func (d *dropsCommand) follow(ctx context.Context) error {
-	if !d.json {
+	if d.format == "" {
 		if err := drops.PrintTitles(d.out); err != nil {
 			return err
 		}
@@ -294,17 +294,26 @@ func (d *dropsCommand) listen(ctx context.Context, a askedAgent, stop context.Ca
 		d.names.resolve(ctx, &r)
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		var err error
-		if d.json {
-			err = printable.JSON(d.out, "", r)
-		} else {
-			err = r.Print(d.out, d.zone)
-		}
+		err := d.print(r)
 		if err != nil {
 			stop(err)
 		}
 		return err
 	})
+}
+
+// print shows a packet: in JSON as a line, in YAML as a document.
+func (d *dropsCommand) print(r drops.Record) error {
+	switch d.format {
+	case "json":
+		return printable.JSON(d.out, "", r)
+	case "yaml":
+		if _, err := io.WriteString(d.out, "---\n"); err != nil {
+			return err
+		}
+		return printValue(d.out, "yaml", r)
+	}
+	return r.Print(d.out, d.zone)
 }
 
 // holders knows which pod or node has an address.

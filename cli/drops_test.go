@@ -89,14 +89,14 @@ func TestDrops(t *testing.T) {
 			}
 		}
 		agents = append(agents, answering("node3"))
-		for _, asJSON := range []bool{false, true} {
+		for _, format := range []string{"", "json"} {
 			var text, errs bytes.Buffer
-			d := &dropsCommand{agents: agents, names: &holders{reg: dropsCluster(t)}, out: &text, errs: &errs, json: asJSON, zone: time.UTC, chosen: drops.All}
+			d := &dropsCommand{agents: agents, names: &holders{reg: dropsCluster(t)}, out: &text, errs: &errs, format: format, zone: time.UTC, chosen: drops.All}
 			err := d.once(t.Context())
 			if err == nil || err.Error() != "not all nodes have told what they drop: node3" {
 				t.Errorf("the error is %v", err)
 			}
-			name := map[bool]string{false: "text", true: "all"}[asJSON]
+			name := map[string]string{"": "text", "json": "all"}[format]
 			out = append(out, txtar.File{Name: name, Data: text.Bytes()})
 		}
 		return out
@@ -110,6 +110,25 @@ func TestNobodyTellsOfDrops(t *testing.T) {
 	err := d.once(t.Context())
 	if want := "No dropped packet is known.\n\nThis is not all:\n  node node1: connection refused\n  node node2: the agent's answer is not whole\n"; err == nil || text.String() != want {
 		t.Errorf("it ends with %v and says\n%s", err, text.String())
+	}
+}
+
+// A packet that is followed is a line of JSON, or a document of YAML.
+func TestFormatsOfFollowedDrops(t *testing.T) {
+	for format, want := range map[string]string{
+		"json": `{"time":"0001-01-01T00:00:00Z","node":"node1","direction":"","source":{"address":""},"destination":{"address":""},"protocol":"tcp"}` + "\n",
+		"yaml": "---\ndestination:\n  address: \"\"\ndirection: \"\"\nnode: node1\nprotocol: tcp\nsource:\n  address: \"\"\ntime: \"0001-01-01T00:00:00Z\"\n",
+	} {
+		var text strings.Builder
+		d := &dropsCommand{out: &text, format: format}
+		for range 2 {
+			if err := d.print(drops.Record{Node: "node1", Protocol: "tcp"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := text.String(); got != want+want {
+			t.Errorf("two packets are as %s\n%s", format, got)
+		}
 	}
 }
 
@@ -146,7 +165,7 @@ func TestDropsAreFollowed(t *testing.T) {
 		}
 		// Nobody reads it any more.
 		d.out, d.agents = brokenPipe{}, []askedAgent{answering("node1", line(1, "web"))}
-		d.json = true
+		d.format = "json"
 		if err := d.follow(t.Context()); !errors.Is(err, io.ErrClosedPipe) {
 			t.Errorf("the error is %v", err)
 		}

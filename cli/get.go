@@ -13,19 +13,6 @@ import (
 	"github.com/weftnet/weft/registry"
 )
 
-// outputFlag gives a command the flag -o, of which one of the values is
-// allowed besides none.
-func outputFlag(cmd *cobra.Command, values ...string) func() (string, error) {
-	output := cmd.Flags().StringP("output", "o", "", fmt.Sprintf("output `FORMAT`: %s", oneOf(values)))
-	cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
-	return func() (string, error) {
-		if *output != "" && !slices.Contains(values, *output) {
-			return "", fmt.Errorf("-o %q: the formats are %s", *output, oneOf(values))
-		}
-		return *output, nil
-	}
-}
-
 func newGet(c *connection) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "get KIND [NAME]",
@@ -46,7 +33,7 @@ func newGet(c *connection) *cobra.Command {
 	c.AddFlags(cmd)
 	namespace := c.namespaceFlag(cmd)
 	all := cmd.Flags().BoolP("all-namespaces", "A", false, "objects of all namespaces")
-	output := outputFlag(cmd, "wide", "yaml", "json", "name")
+	output := outputFlag(cmd, objectFormats...)
 	cmd.ValidArgsFunction = c.completeReference(namespace)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		format, err := output()

@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -137,7 +136,7 @@ shows. The exit code is 0 if all daemons run and 1 if one is dead, or is an agen
 does not answer.`,
 		Example: "  weft lab status",
 	}
-	output := outputFlag(cmd, "json")
+	output := outputFlag(cmd, valueFormats...)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		format, err := output()
 		if err != nil {
@@ -152,10 +151,8 @@ does not answer.`,
 			return err
 		}
 		l.AskAgents(cmd.Context(), &s)
-		if format == "json" {
-			e := json.NewEncoder(cmd.OutOrStdout())
-			e.SetIndent("", "  ")
-			err = e.Encode(s)
+		if format != "" {
+			err = printValue(cmd.OutOrStdout(), format, s)
 		} else {
 			err = printLab(cmd, s)
 		}

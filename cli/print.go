@@ -13,6 +13,7 @@ import (
 	"time"
 
 	networkv1 "github.com/openshift/api/network/v1"
+	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -301,8 +302,26 @@ func printTable(w io.Writer, k *registry.Kind, objects []registry.Object, wide, 
 	return t.Flush()
 }
 
-// valueFormats are those of printValue.
-var valueFormats = []string{"json", "yaml"}
+// What -o may say. Without it, people are told.
+var (
+	// valueFormats are those of printValue, which every command has that says something.
+	valueFormats = []string{"json", "yaml"}
+	// objectFormats are those of get besides: a table with more columns, and the names alone,
+	// as other commands take them.
+	objectFormats = slices.Concat(valueFormats, []string{"wide", "name"})
+)
+
+// outputFlag gives a command the flag -o, of which one of the formats is allowed besides none.
+func outputFlag(cmd *cobra.Command, formats ...string) func() (string, error) {
+	output := cmd.Flags().StringP("output", "o", "", fmt.Sprintf("output `FORMAT`: %s (default: text for people)", oneOf(formats)))
+	cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
+	return func() (string, error) {
+		if *output != "" && !slices.Contains(formats, *output) {
+			return "", fmt.Errorf("-o %q: the formats are %s; leave the flag out for text (see: %s --help)", *output, oneOf(formats), cmd.CommandPath())
+		}
+		return *output, nil
+	}
+}
 
 // printValue prints what a command says in one of valueFormats. Both have the same names.
 func printValue(w io.Writer, format string, v any) error {

@@ -2,10 +2,12 @@ package cli
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weftnet/weft/api"
@@ -58,6 +60,33 @@ func TestReportsOfLostAgents(t *testing.T) {
 	lines := strings.Split(text.String(), "\n")
 	if !strings.Contains(lines[0], "PROBLEM") || strings.Contains(lines[1], "its agent") || !strings.Contains(lines[2], "its agent does not run; this is what it said last") {
 		t.Errorf("it is\n%s", text.String())
+	}
+}
+
+// All commands that have formats of what they say have the same, and get those of objects besides.
+func TestFormats(t *testing.T) {
+	found := make(map[string][]string)
+	var look func(cmd *cobra.Command)
+	look = func(cmd *cobra.Command) {
+		if complete, has := cmd.GetFlagCompletionFunc("output"); has {
+			found[cmd.CommandPath()], _ = complete(cmd, nil, "")
+		}
+		for _, c := range cmd.Commands() {
+			look(c)
+		}
+	}
+	look(newRoot())
+	if len(found) < 8 {
+		t.Errorf("there are but %v", found)
+	}
+	for command, formats := range found {
+		want := []string{"json", "yaml"}
+		if command == "weft get" {
+			want = []string{"json", "yaml", "wide", "name"}
+		}
+		if !slices.Equal(formats, want) {
+			t.Errorf("%s has %v, and not %v", command, formats, want)
+		}
 	}
 }
 
