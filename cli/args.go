@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // noArgs wants no arguments.
@@ -33,4 +35,25 @@ func given(args []string) string {
 		return "1 argument was given"
 	}
 	return fmt.Sprintf("%d arguments were given", len(args))
+}
+
+// wanted is what flags of a type take, of which the type itself says only how it cannot be read.
+var wanted = map[string]string{
+	"bool":     "true or false, or the flag alone for true",
+	"duration": "a time such as 30s, 10m or 1h30m",
+	"int":      "a whole number such as 3",
+	"uint16":   "a number from 0 to 65535",
+}
+
+// inWords says of a value that a flag does not take what it takes.
+func inWords(err error) error {
+	var invalid *pflag.InvalidValueError
+	if !errors.As(err, &invalid) {
+		return err
+	}
+	flag := invalid.GetFlag()
+	if want := wanted[flag.Value.Type()]; want != "" {
+		return fmt.Errorf("--%s %q: give %s", flag.Name, invalid.GetValue(), want)
+	}
+	return fmt.Errorf("--%s %q: %w", flag.Name, invalid.GetValue(), invalid.Unwrap())
 }

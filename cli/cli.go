@@ -122,7 +122,7 @@ func setUp(root *cobra.Command) {
 		return nil
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return fmt.Errorf("%w (see: %s --help)", err, cmd.CommandPath())
+		return fmt.Errorf("%w (see: %s --help)", inWords(err), cmd.CommandPath())
 	})
 }
 
