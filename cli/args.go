@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -35,6 +36,14 @@ func given(args []string) string {
 		return "1 argument was given"
 	}
 	return fmt.Sprintf("%d arguments were given", len(args))
+}
+
+// someTime refuses a --timeout in which nothing can be waited for.
+func someTime(timeout time.Duration) error {
+	if timeout <= 0 {
+		return fmt.Errorf("--timeout %s must be more than 0", timeout)
+	}
+	return nil
 }
 
 // wanted is what flags of a type take, of which the type itself says only how it cannot be read.

@@ -82,6 +82,9 @@ func newLabUp(dir *string) *cobra.Command {
 				return fmt.Errorf("--%s must be more than 0", name)
 			}
 		}
+		if err := someTime(*timeout); err != nil {
+			return err
+		}
 		out := cmd.OutOrStdout()
 		began := time.Now()
 		o.Dir = *dir
@@ -422,12 +425,15 @@ switch, it starts that.`,
 		Example:           "  weft lab start-node node2",
 		ValidArgsFunction: completeNodes(dir),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := someTime(timeout); err != nil {
+				return err
+			}
 			l, err := lab.Open(*dir)
 			if err != nil {
 				return err
 			}
 			l.Tell(func(line string) { fmt.Fprintln(cmd.OutOrStdout(), line) })
-			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+			ctx, cancel := context.WithTimeoutCause(cmd.Context(), timeout, fmt.Errorf("pods could not run there within %s (--timeout waits longer)", timeout))
 			defer cancel()
 			if err := l.Start(ctx, args[0]); err != nil {
 				return err
@@ -500,14 +506,15 @@ func newLabFetch() *cobra.Command {
 	cmd := &cobra.Command{Use: "fetch URL", Short: "Print what a server answers", Args: exactArgs("a URL", 1)}
 	timeout := cmd.Flags().Duration("timeout", 5*time.Second, "`TIME` to wait for the answer")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if *timeout <= 0 {
-			return fmt.Errorf("--timeout %s must be more than 0", *timeout)
+		if err := someTime(*timeout); err != nil {
+			return err
 		}
-		ctx, cancel := context.WithTimeout(cmd.Context(), *timeout)
-		defer cancel()
-		answer, err := lab.Fetch(ctx, args[0])
-		fmt.Fprint(cmd.OutOrStdout(), answer)
-		return err
+		late := fmt.Errorf("%s: no answer within %s (--timeout waits longer)", args[0], *timeout)
+		return within(cmd.Context(), *timeout, late, func(ctx context.Context) error {
+			answer, err := lab.Fetch(ctx, args[0])
+			fmt.Fprint(cmd.OutOrStdout(), answer)
+			return err
+		})
 	}
 	return cmd
 }

@@ -132,7 +132,7 @@ func (l *Lab) startController(ctx context.Context, i int) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%s: %w while its etcd started%s", m.name, ctx.Err(), process.Tail(l.dir.log(m.name)))
+			return fmt.Errorf("%s: %w while its etcd started%s", m.name, context.Cause(ctx), process.Tail(l.dir.log(m.name)))
 		case <-time.After(wait):
 		}
 	}

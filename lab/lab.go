@@ -200,7 +200,7 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 		switch ended := ctx.Err(); {
 		case errors.Is(ended, context.Canceled):
 			err = errors.New("interrupted")
-		case ended != nil:
+		case ended != nil && !errors.Is(err, context.Cause(ctx)):
 			err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
 		}
 		if left := l.remove(); left != nil {

@@ -174,10 +174,7 @@ func (l *Lab) waitReady(ctx context.Context, name string, p process.ID) error {
 		}
 		select {
 		case <-ctx.Done():
-			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				return fmt.Errorf("it was not ready in time (%w): %w%s", ctx.Err(), last, process.Tail(l.dir.log(name)))
-			}
-			return fmt.Errorf("%w; not ready: %w%s", ctx.Err(), last, process.Tail(l.dir.log(name)))
+			return fmt.Errorf("%w; not ready: %w%s", context.Cause(ctx), last, process.Tail(l.dir.log(name)))
 		case <-time.After(wait):
 		}
 	}

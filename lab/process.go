@@ -167,7 +167,7 @@ func (s launch) admit(ctx context.Context, pid int, stageW, statusR, readyR *os.
 			err = errors.New("it ended before it served" + process.Tail(s.Log))
 		}
 	}
-	if err = cmp.Or(ctx.Err(), err); err != nil {
+	if err = cmp.Or(context.Cause(ctx), err); err != nil {
 		return p, fmt.Errorf("start %s: %w", strings.Join(s.Stage.Args, " "), err)
 	}
 	return p, nil

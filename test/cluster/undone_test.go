@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -48,6 +49,7 @@ func TestUpFails(t *testing.T) {
 	fails := func(program, when string) string {
 		return fmt.Sprintf("#!/bin/sh\ncase \"$*\" in %s) echo port 4789 is taken; exit 3;; esac\nexec %s%s \"$@\"\n", when, bin, program)
 	}
+	late := errors.New("pods could not run in time")
 	for name, test := range map[string]struct {
 		weft, agent string
 		controllers int
@@ -60,7 +62,7 @@ func TestUpFails(t *testing.T) {
 		"second controller": {weft: fails("weft", "controller*controller2*"), controllers: 2, want: []string{"controller2 ended", "port 4789 is taken"}},
 		"outside":           {weft: fails("weft", "*outside*"), want: []string{"outside", "port 4789 is taken"}},
 		"agent":             {agent: fails("weft-agent", "*node2*"), want: []string{"agent of node2: it ended", "port 4789 is taken"}},
-		"data plane":        {objects: []lab.Object{{Kind: api.ClusterConfigKind, Object: abacus}}, want: []string{"agent of node", "not ready in time (context deadline exceeded): " + unknown}, told: "is not ready yet: " + unknown},
+		"data plane":        {objects: []lab.Object{{Kind: api.ClusterConfigKind, Object: abacus}}, want: []string{"agent of node", late.Error() + "; not ready: " + unknown}, told: "is not ready yet: " + unknown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := shortDir(t)
@@ -76,7 +78,7 @@ func TestUpFails(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+			ctx, cancel := context.WithTimeoutCause(t.Context(), 15*time.Second, late)
 			defer cancel()
 			var told strings.Builder
 			o := lab.Options{Dir: filepath.Join(dir, "lab"), Nodes: 2, Controllers: test.controllers, Objects: test.objects, Weft: filepath.Join(programs, "weft"),
