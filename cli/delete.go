@@ -1,12 +1,15 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/explain"
 	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/registry"
 )
@@ -59,6 +62,7 @@ func newDelete(c *connection) *cobra.Command {
 		defer reg.Close()
 		var errs []error
 		var configs []target
+		gone := make(map[string]bool) // Nodes
 		for _, t := range targets {
 			err := reg.Delete(cmd.Context(), t.kind, t.key, "")
 			switch {
@@ -67,15 +71,42 @@ func newDelete(c *connection) *cobra.Command {
 				if t.kind.GroupVersionKind == api.ClusterConfigKind.GroupVersionKind {
 					configs = append(configs, t)
 				}
+				if t.kind.GroupVersionKind == api.Node.GroupVersionKind {
+					gone[t.key.Name] = true
+				}
 			case !*absent || !errors.Is(err, registry.ErrNotFound):
 				errs = append(errs, err)
 			}
 		}
 		// Without a ClusterConfig nodes go on with what they use, which may be the default one.
-		for _, w := range unenforced(cmd.Context(), reg, configs) {
+		for _, w := range slices.Concat(unenforced(cmd.Context(), reg, configs), leftBehind(cmd.Context(), reg, gone)) {
 			printable.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", printable.Brief(w))
 		}
 		return errors.Join(errs...)
 	}
 	return cmd
+}
+
+// leftBehind says what is still there of Nodes that are gone: their agents, and their pods.
+func leftBehind(ctx context.Context, reg registry.Registry, gone map[string]bool) (warnings []string) {
+	if len(gone) == 0 {
+		return nil
+	}
+	objects := make(registry.Snapshot)
+	err := readInto(ctx, reg, objects, api.Node, api.Pod)
+	var held map[string]string
+	if err == nil {
+		held, err = reg.Holders(ctx, "")
+	}
+	if err != nil {
+		return []string{"whether agents and pods of the deleted nodes are still there is not known: " + err.Error()}
+	}
+	var l problemList
+	missingNodes(&l, explain.Cluster{Objects: objects}, held)
+	for _, p := range l.list {
+		if gone[p.Name] {
+			warnings = append(warnings, p.String())
+		}
+	}
+	return warnings
 }
