@@ -341,15 +341,47 @@ func settle(h *netlink.Handle, name string) error {
 	}
 }
 
+// addAddr gives an interface an address with this prefix length. An interface has an IPv6
+// address once, and the kernel changes no length: one of another length goes first.
 func addAddr(h *netlink.Handle, link netlink.Link, a netip.Addr, bits int) error {
 	addr := &netlink.Addr{IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(bits, a.BitLen())}}
 	if a.Is6() {
 		addr.Flags = unix.IFA_F_NODAD
 	}
-	if err := h.AddrAdd(link, addr); err != nil && !errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("add the address %s: %w", a, err)
+	err := h.AddrAdd(link, addr)
+	if errors.Is(err, unix.EEXIST) {
+		have, listed := addresses(h, link, family(a))
+		if listed != nil || holds(have, a, bits) {
+			return listed
+		}
+		for _, other := range have {
+			if !other.IP.Equal(a.AsSlice()) {
+				continue
+			}
+			if err := h.AddrDel(link, &other); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+				return fmt.Errorf("take away the address %s, which is to be %s/%d: %w", other.IPNet, a, bits, err)
+			}
+		}
+		err = h.AddrAdd(link, addr)
+	}
+	if err != nil {
+		return fmt.Errorf("add the address %s/%d: %w", a, bits, err)
 	}
 	return nil
+}
+
+// addresses returns those of an interface, or of all where it is nil.
+func addresses(h *netlink.Handle, link netlink.Link, family int) ([]netlink.Addr, error) {
+	for {
+		addrs, err := h.AddrList(link, family)
+		switch {
+		case errors.Is(err, netlink.ErrDumpInterrupted):
+			continue
+		case err != nil:
+			return nil, fmt.Errorf("list addresses: %w", err)
+		}
+		return addrs, nil
+	}
 }
 
 func family(a netip.Addr) int {
@@ -425,7 +457,7 @@ type HostEnd struct {
 	Index int
 	MTU   int
 	MAC   plan.MAC
-	// NextHop says that it has the address LinkLocalGateway. It loses that where it is moved
+	// NextHop says that it has the address LinkLocalGateway, with the length 64. It loses that where it is moved
 	// to another network namespace, where it is set down, and where IPv6 is turned off for it.
 	NextHop bool
 	// Alias is what ParseStamp reads; it is empty in a half-made one.
@@ -462,22 +494,17 @@ func List() (ends []HostEnd, err error) {
 
 // nextHops returns the indexes of the interfaces that have the address LinkLocalGateway.
 func nextHops(h *netlink.Handle) (map[int]bool, error) {
-	for {
-		addrs, err := h.AddrList(nil, netlink.FAMILY_V6)
-		switch {
-		case errors.Is(err, netlink.ErrDumpInterrupted):
-			continue
-		case err != nil:
-			return nil, fmt.Errorf("list IPv6 addresses: %w", err)
-		}
-		hops := map[int]bool{}
-		for _, a := range addrs {
-			if holds([]netlink.Addr{a}, LinkLocalGateway, 64) {
-				hops[a.LinkIndex] = true
-			}
-		}
-		return hops, nil
+	addrs, err := addresses(h, nil, netlink.FAMILY_V6)
+	if err != nil {
+		return nil, err
 	}
+	hops := map[int]bool{}
+	for _, a := range addrs {
+		if holds([]netlink.Addr{a}, LinkLocalGateway, 64) {
+			hops[a.LinkIndex] = true
+		}
+	}
+	return hops, nil
 }
 
 func isGone(err error) bool {

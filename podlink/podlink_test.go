@@ -286,6 +286,9 @@ func TestHalfMade(t *testing.T) {
 				return err
 			})
 		},
+		"the length of an address changed": func(_ Spec, _, pod func(func(netlink.Link) error) error) error {
+			return pod(func(l netlink.Link) error { return changeLength(l, address6.String()+"/128") })
+		},
 		"neighbours lost": func(s Spec, _, pod func(func(netlink.Link) error) error) error {
 			return pod(func(l netlink.Link) error {
 				neighs, err := netlink.NeighList(l.Attrs().Index, netlink.FAMILY_ALL)

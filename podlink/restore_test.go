@@ -3,11 +3,13 @@ package podlink
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/internal/netns"
 	"github.com/weftnet/weft/internal/sysctl"
@@ -66,6 +68,17 @@ var changes = map[string]func(*testing.T, netlink.Link) error{
 		}
 		return netlink.AddrDel(l, addr)
 	},
+	"the length of its address": func(_ *testing.T, l netlink.Link) error { return changeLength(l, "fe80::1/64") },
+}
+
+// changeLength gives an interface an address that it has, such as fe80::1/64, with another length.
+func changeLength(l netlink.Link, address string) error {
+	addr, err := netlink.ParseAddr(address)
+	if err != nil {
+		return err
+	}
+	other := &netlink.Addr{IPNet: &net.IPNet{IP: addr.IP, Mask: net.CIDRMask(120, 128)}, Flags: unix.IFA_F_NODAD}
+	return errors.Join(netlink.AddrDel(l, addr), netlink.AddrAdd(l, other))
 }
 
 // TestWhatOthersChangeIsSeenAndPutRight has somebody change a host end. What List says of it
