@@ -60,8 +60,11 @@ type Misnamed struct {
 	// Name is what it is called.
 	Name  string
 	Index int
-	// Holder is the index of the interface that has the other name.
+	// Holder is the index of the interface that has the other name; 0 where none has.
 	Holder int
+	// Refused is what the kernel said to a renaming, of it or of a holder that is Weft's as well.
+	// It is nil where another's interface has the other name.
+	Refused error
 	// Copy says that it claims to be what another one is.
 	Copy bool
 	// Alternative is what the interface is called that has the other name as an alternative
@@ -98,6 +101,9 @@ func (m Misnamed) Over(right string, told map[int]bool, find func(index int) (ne
 func (m Misnamed) Problem(right string) error {
 	if m.Copy {
 		return fmt.Errorf("%s has the same alias: delete it (ip link del %s), or take that from it (ip link set %s alias '')", m.Name, m.Name, m.Name)
+	}
+	if m.Refused != nil {
+		return fmt.Errorf("it is called %s now, as the kernel refused to %w; that is tried again; where it goes on, do it by hand (ip link set OLD name NEW)", m.Name, m.Refused)
 	}
 	if m.Alternative != "" {
 		return fmt.Errorf("it is called %s now, as its name is an alternative one of %s: take it from that (ip link property del dev %[2]s altname %[3]s)", m.Name, m.Alternative, right)
@@ -141,11 +147,10 @@ type rename struct {
 }
 
 // renames returns how interfaces come to the names that they ought to have, where named has
-// all names that there are, and which of them cannot, as another's interface has the name.
-// One that is in the way of another and cannot have its own gets a name that is nobody's,
-// which begins as aside says of it. After each of the steps the rest of them is what is left
-// to do.
-func renames(named map[string]int, right map[int]string, aside func(index int) string) (steps []rename, stuck []int) {
+// all names that there are. One whose name another's interface has does not come to it. Where
+// it is in the way of another as well, it gets a name that is nobody's, which begins as aside
+// says of it. After each of the steps the rest of them is what is left to do.
+func renames(named map[string]int, right map[int]string, aside func(index int) string) (steps []rename) {
 	named = maps.Clone(named)
 	called := make(map[int]string, len(named))
 	for name, index := range named {
@@ -176,31 +181,46 @@ func renames(named map[string]int, right map[int]string, aside func(index int) s
 		holder := named[right[wrong[in]]]
 		move(holder, nobodys(named, aside(holder)))
 	}
-	return steps, wrong
+	return steps
 }
 
-// walk takes the steps that renames returns. Where one fails it goes on as if that interface was
-// another's, so that only who needs its name is held up. changed says that one was tried.
-func walk(named map[string]int, right map[int]string, aside func(index int) string, do func(rename) error) (changed bool, stuck []int, err error) {
-	named, right = maps.Clone(named), maps.Clone(right)
+// walk takes the steps that renames returns, and keeps named as they leave it. Where one fails
+// it goes on as if that interface was another's, so that only who needs its name is held up.
+// stuck are those that do not have their names in the end. Of each it has the refusal that kept
+// it from that, or nil where another's interface has the name. changed says that a step was tried.
+func walk(named map[string]int, right map[int]string, aside func(index int) string, do func(rename) error) (changed bool, stuck map[int]error, err error) {
 	called := make(map[int]string, len(named))
 	for name, index := range named {
 		called[index] = name
 	}
-	steps, stuck := renames(named, right, aside)
+	movable, refused := maps.Clone(right), map[int]error{}
 	var errs []error
+	steps := renames(named, movable, aside)
 	for len(steps) > 0 {
 		step := steps[0]
 		changed = true
 		if err := do(step); err != nil {
 			errs = append(errs, err)
-			delete(right, step.index)
-			steps, _ = renames(named, right, aside)
+			refused[step.index] = err
+			delete(movable, step.index)
+			steps = renames(named, movable, aside)
 			continue
 		}
 		delete(named, called[step.index])
 		named[step.to], called[step.index] = step.index, step.to
 		steps = steps[1:]
+	}
+	stuck = map[int]error{}
+	for index, name := range right {
+		switch holder, taken := named[name]; {
+		case holder == index:
+		case taken && right[holder] == "":
+			stuck[index] = nil
+		case refused[index] != nil:
+			stuck[index] = refused[index]
+		default:
+			stuck[index] = refused[holder]
+		}
 	}
 	return changed, stuck, errors.Join(errs...)
 }
@@ -254,10 +274,10 @@ func (k *Kernel) PutBack(inv *Links, known Known) (changed bool, misnamed map[st
 		name := k.right(l, known)
 		misnamed[name] = Misnamed{Name: l.Attrs().Name, Index: l.Attrs().Index, Holder: own[name].Attrs().Index, Copy: true, link: l}
 	}
-	for _, index := range stuck {
+	for _, index := range slices.Sorted(maps.Keys(stuck)) {
 		name := right[index]
 		l := own[name]
-		m := Misnamed{Name: l.Attrs().Name, Index: index, Holder: named[name], link: l}
+		m := Misnamed{Name: l.Attrs().Name, Index: index, Holder: named[name], Refused: stuck[index], link: l}
 		if m.Holder < 0 {
 			m.Holder = -m.Holder
 			m.Alternative = inv.ByIndex(m.Holder).Attrs().Name
