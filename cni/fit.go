@@ -210,6 +210,14 @@ func (s *Server) restoreOne(ctx context.Context, a ipam.Attachment, spec podlink
 	if now, ok := s.Journal.Get(a.Key); !ok || now.ID != a.ID || now.Phase != ipam.Ready {
 		return nil
 	}
+	had := s.link(a.Key) // if that goes from here on, its return is heard of
+	if s.mayKnow(a.Key) {
+		// As one that is made anew, see plumb. A data plane sets down what it lets go of, and
+		// an interface that is set down loses its IPv6 address. So this comes first.
+		if err := s.letGo(ctx); err != nil {
+			return err
+		}
+	}
 	index, err := podlink.Restore(spec)
 	switch {
 	case errors.Is(err, syscall.ENODEV):
@@ -218,14 +226,8 @@ func (s *Server) restoreOne(ctx context.Context, a ipam.Attachment, spec podlink
 		return err
 	}
 	s.Log.Warn("put right what others changed of a pod's interface", "interface", a.HostInterface, "container", a.ContainerID)
-	if s.link(a.Key) == index {
+	if had == index {
 		return nil
-	}
-	if s.mayKnow(a.Key) {
-		// As one that is made anew, see plumb.
-		if err := s.letGo(ctx); err != nil {
-			return err
-		}
 	}
 	s.setLink(a.Key, index)
 	s.nudge()

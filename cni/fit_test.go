@@ -197,6 +197,9 @@ func TestWhatOthersChangeOfAPodsInterfaceIsPutRight(t *testing.T) {
 		"it is elsewhere and comes back under another name": func(f *fitted, l netlink.Link) error {
 			return errors.Join(away(f, l), netlink.LinkSetName(l, "back0"))
 		},
+		"it is elsewhere, comes back and is set up": func(f *fitted, l netlink.Link) error {
+			return errors.Join(away(f, l), netlink.LinkSetUp(l))
+		},
 		"it is elsewhere and comes back with another MAC address": func(f *fitted, l netlink.Link) error {
 			return errors.Join(away(f, l), netlink.LinkSetHardwareAddr(l, mac))
 		},

@@ -77,13 +77,20 @@ type settings struct {
 }
 
 // hostRoutes is the agent's side of a node: its data plane is a route and a
-// neighbour for each pod, whose interface it brings up. As others do, it looks at
-// what differs from what it was told last. Files in the node's directory make it fail.
+// neighbour for each pod, whose interface it brings up. That of a pod which is an endpoint no
+// more it sets down. As others do, it looks at what differs from what it was told last. Files
+// in the node's directory make it fail.
 type hostRoutes struct {
 	settings
 	server *Server
 	mu     sync.Mutex
-	known  map[string]string // by interface
+	known  map[string]hostRoute // by interface
+}
+
+// hostRoute is an endpoint as it was told of, and the index of its interface.
+type hostRoute struct {
+	told  string
+	index int
 }
 
 // wish returns what a file says that the test may have written.
@@ -147,33 +154,51 @@ func (n *hostRoutes) Publish(ctx context.Context, interfaces ...string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var errs []error
-	told := map[string]string{}
-	known := n.known
-	n.known = told
-	for _, e := range n.server.Endpoints() {
-		is := fmt.Sprint(e)
-		if known[e.Interface] != is { // else it has its routes, which go with it
-			if err := n.takeUp(e); err != nil {
+	endpoints, known := n.server.Endpoints(), n.known
+	n.known = map[string]hostRoute{}
+	for name, route := range known {
+		if !slices.ContainsFunc(endpoints, func(e plugin.Endpoint) bool { return e.Interface == name }) {
+			errs = append(errs, release(route.index))
+		}
+	}
+	for _, e := range endpoints {
+		route := known[e.Interface]
+		if told := fmt.Sprint(e); route.told != told { // else it has its routes, which go with it
+			index, err := n.takeUp(e)
+			if err != nil {
 				if slices.Contains(interfaces, e.Interface) {
 					errs = append(errs, err)
 				}
 				continue // it is looked at again
 			}
+			route = hostRoute{told, index}
 		}
-		told[e.Interface] = is
+		n.known[e.Interface] = route
 	}
 	return errors.Join(errs...)
+}
+
+// release sets down an interface that may be gone.
+func release(index int) error {
+	link, err := netlink.LinkByIndex(index)
+	if err == nil {
+		err = netlink.LinkSetDown(link)
+	}
+	if errors.As(err, new(netlink.LinkNotFoundError)) || errors.Is(err, unix.ENODEV) {
+		return nil
+	}
+	return err
 }
 
 // firstTable is the routing table of the first network behind the default one.
 const firstTable = 1000
 
-// takeUp brings an endpoint's interface up, and makes the ways to it. Each network
-// but the default one has a routing table, which what its interfaces send goes by.
-func (n *hostRoutes) takeUp(e plugin.Endpoint) error {
+// takeUp brings an endpoint's interface up, makes the ways to it, and returns its index.
+// Each network but the default one has a routing table, which what its interfaces send goes by.
+func (n *hostRoutes) takeUp(e plugin.Endpoint) (index int, err error) {
 	link, err := netlink.LinkByName(e.Interface)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	errs, table := []error{netlink.LinkSetUp(link)}, 0
 	if i := slices.Index(n.Networks(), e.Network); i > 0 {
@@ -194,7 +219,7 @@ func (n *hostRoutes) takeUp(e plugin.Endpoint) error {
 			netlink.NeighSet(&netlink.Neigh{LinkIndex: link.Attrs().Index, State: netlink.NUD_PERMANENT,
 				IP: a.AsSlice(), HardwareAddr: e.MAC[:]}))
 	}
-	return errors.Join(errs...)
+	return link.Attrs().Index, errors.Join(errs...)
 }
 
 // serveNode is the server's process.
