@@ -124,6 +124,9 @@ func (s *Server) rightMAC(a ipam.Attachment, has plan.MAC) (right plan.MAC) {
 	return right
 }
 
+// fitPatience is how long it may take to put one interface right. The others wait meanwhile.
+const fitPatience = 3 * time.Second
+
 // toldPods is how many pods a message names.
 const toldPods = 5
 
@@ -182,7 +185,7 @@ func (s *Server) fitAll(ctx context.Context, mtu int) (restored bool, said strin
 		back := !known && a.Phase == ipam.Ready && end.Alias != ""
 		if back || known && !spec.Whole(end) {
 			restored = true
-			if err := s.restoreOne(ctx, a, spec); err != nil {
+			if err := s.fitOne(ctx, a, func(ctx context.Context) error { return s.restore(ctx, a, spec) }); err != nil {
 				s.Log.Warn("cannot put a pod's interface right", "interface", a.HostInterface, "error", err)
 				wrong.add(a, err)
 			}
@@ -190,7 +193,7 @@ func (s *Server) fitAll(ctx context.Context, mtu int) (restored bool, said strin
 		if a.Phase != ipam.Ready || mtu == 0 || end.MTU == mtu && a.MTU == mtu {
 			continue
 		}
-		if err := s.resizeOne(ctx, a, mtu); err != nil {
+		if err := s.fitOne(ctx, a, func(context.Context) error { return s.resize(a, mtu) }); err != nil {
 			sized.add(a, fmt.Errorf("its MTU is %d: %w", end.MTU, err))
 		}
 	}
@@ -199,17 +202,25 @@ func (s *Server) fitAll(ctx context.Context, mtu int) (restored bool, said strin
 	return restored, strings.Join(slices.DeleteFunc(all, func(said string) bool { return said == "" }), "; ")
 }
 
-// restoreOne puts the node's end of an attachment's interface right, once no request is about
-// its container. One that was gone and is back is taken up as a new one is.
-func (s *Server) restoreOne(ctx context.Context, a ipam.Attachment, spec podlink.Spec) error {
+// fitOne calls f, which puts an attachment's interface right, once no request is about its
+// container. It is an error where that takes longer than fitPatience.
+func (s *Server) fitOne(ctx context.Context, a ipam.Attachment, f func(context.Context) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, fitPatience, fmt.Errorf("not within %v, it is tried again", fitPatience))
+	defer cancel()
 	release, err := s.locks.acquire(ctx, a.ContainerID)
 	if err != nil {
-		return err
+		return fmt.Errorf("wait for the request that is about container %s: %w", a.ContainerID, err)
 	}
 	defer release()
 	if now, ok := s.Journal.Get(a.Key); !ok || now.ID != a.ID || now.Phase != ipam.Ready {
 		return nil
 	}
+	return f(ctx)
+}
+
+// restore puts the node's end of an attachment's interface right. One that was gone and is
+// back is taken up as a new one is.
+func (s *Server) restore(ctx context.Context, a ipam.Attachment, spec podlink.Spec) error {
 	had := s.link(a.Key) // if that goes from here on, its return is heard of
 	if s.mayKnow(a.Key) {
 		// As one that is made anew, see plumb. A data plane sets down what it lets go of, and
@@ -234,13 +245,8 @@ func (s *Server) restoreOne(ctx context.Context, a ipam.Attachment, spec podlink
 	return nil
 }
 
-func (s *Server) resizeOne(ctx context.Context, a ipam.Attachment, mtu int) error {
-	release, err := s.locks.acquire(ctx, a.ContainerID)
-	if err != nil {
-		return err
-	}
-	defer release()
-	if now, ok := s.Journal.Get(a.Key); !ok || now.ID != a.ID || s.link(a.Key) == 0 {
+func (s *Server) resize(a ipam.Attachment, mtu int) error {
+	if s.link(a.Key) == 0 {
 		return nil
 	}
 	a.MTU = mtu

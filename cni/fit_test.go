@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -472,6 +473,94 @@ func TestWhatCannotBePutRightIsTriedAgain(t *testing.T) {
 	})
 	if err := netns.Do(node, f.right); err != nil {
 		t.Error(err)
+	}
+}
+
+// hanging is a node whose data plane takes no plan.
+type hanging struct{ Node }
+
+func (hanging) Publish(ctx context.Context, _ ...string) error {
+	<-ctx.Done()
+	return fmt.Errorf("nothing is taken: %w", context.Cause(ctx))
+}
+
+// TestOneThatTakesLongHoldsUpNoOthers has somebody change the interfaces of two pods, while the
+// first cannot be put right: a request that does not end is about its container, or the data plane
+// does not let go of it. The second is right after a few seconds, and of the first it is said what
+// it waits for. Once nothing keeps it, it is put right as well.
+func TestOneThatTakesLongHoldsUpNoOthers(t *testing.T) {
+	needRoot(t)
+	mac := func(_ *fitted, l netlink.Link) error {
+		return netlink.LinkSetHardwareAddr(l, []byte{0x02, 0x11, 0x22, 0x33, 0x44, 0x55})
+	}
+	away := func(f *fitted, l netlink.Link) error {
+		back, err := f.away(l)
+		f.hear()
+		return errors.Join(err, back())
+	}
+	mtu := func(_ *fitted, l netlink.Link) error { return netlink.LinkSetMTU(l, 1400) }
+	request := func(f *fitted) (end func()) {
+		end, err := f.locks.acquire(f.t.Context(), f.key.ContainerID)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		return end
+	}
+	plane := func(f *fitted) (end func()) {
+		f.Node = hanging{f.plane}
+		return func() { f.Node = f.plane }
+	}
+	for what, c := range map[string]struct {
+		change func(*fitted, netlink.Link) error
+		keep   func(*fitted) (end func())
+		said   string
+	}{
+		"its MAC address, and a request":     {mac, request, ": wait for the request that is about container c1: not within 3s, it is tried again"},
+		"its MTU, and a request":             {mtu, request, "its MTU is 1400: wait for the request that is about container c1: not within 3s, it is tried again"},
+		"it was elsewhere, and a request":    {away, request, ": wait for the request that is about container c1: not within 3s, it is tried again"},
+		"it was elsewhere, and a data plane": {away, plane, ": nothing is taken: not within 3s, it is tried again"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			node := newNetNS(t)
+			var first, second *fitted
+			if err := netns.Do(node, func() error {
+				first = newFitted(t)
+				second = &fitted{Server: first.Server, t: t, plane: first.plane, pod: newNetNS(t), key: ipam.Key{ContainerID: "c2", IfName: "eth0"}}
+				if failure := second.add(); failure != nil {
+					return failure
+				}
+				one, err := first.end()
+				if err != nil {
+					return err
+				}
+				two, err := second.end()
+				if err != nil {
+					return err
+				}
+				return errors.Join(c.change(first, one), mac(second, two))
+			}); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Test(t, func(t *testing.T) {
+				if err := netns.Do(node, func() error {
+					end, began := c.keep(first), time.Now()
+					_, said := first.fitAll(t.Context(), first.plane.MTU())
+					if took := time.Since(began); took != fitPatience || !strings.HasSuffix(said, c.said) {
+						t.Errorf("after %v it is said %q", took, said)
+					}
+					if err := podlink.Check(second.made); err != nil {
+						t.Errorf("the first is not put right yet, and of the second %v", err)
+					}
+					end()
+					if _, said := first.fitAll(t.Context(), first.plane.MTU()); said != "" {
+						t.Errorf("nothing keeps the first any more, and it is said %q", said)
+					}
+					return errors.Join(first.plane.Publish(t.Context()), podlink.Check(first.made))
+				}); err != nil {
+					t.Error(err)
+				}
+			})
+		})
 	}
 }
 
