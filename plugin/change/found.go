@@ -40,14 +40,16 @@ func Config(o registry.Object, nodes iter.Seq[*corev1.Node], unknown func(plugin
 // node names any that is known.
 //
 // Plugins are all that any node has loaded, and Plugin is what most nodes use. What a node uses
-// without having been told so by a status, as one that came since, counts only where none was
-// told anything:
+// without having been told so by a status, as one that came since, does not count where several
+// were told. One that says that it was does not outvote the others. What one node alone speaks
+// of does not count either, where several speak of something else: no node decides for all.
 //
 //   - Where a plug-in is asked for, a node that says nothing, as one whose agent is still to
 //     come, counts for that one, so that the first to say something does not decide for all.
 //     Of two that as many use it is the one that is not asked for: what nodes change to is
 //     not ready everywhere.
-//   - Where it is asked for on some nodes, the others decide, as it is not asked of them.
+//   - Where it is asked for on some nodes, the others decide, as it is not asked of them; they
+//     count for what they say.
 //   - Where none is asked for, who says nothing has no vote.
 //
 // What other nodes use stays with these, where nobody asks for something else: they are
@@ -63,7 +65,7 @@ func Found(asked api.ClusterConfigSpec, nodes iter.Seq[*corev1.Node], unknown fu
 	}
 	named := setOf(asked.PluginNodes)
 	var all []voter
-	anyTold := false
+	told, shared := 0, false
 	speakers := make(map[string]int)
 	for node := range nodes {
 		r, err := api.NodePlugins(node)
@@ -74,25 +76,25 @@ func Found(asked api.ClusterConfigSpec, nodes iter.Seq[*corev1.Node], unknown fu
 		if v.uses != "" && unknown(v.uses) != nil {
 			v.uses = ""
 		}
-		v.told = v.uses != "" && r.Revision > 0
-		anyTold = anyTold || v.told
+		if v.told = v.uses != "" && r.Revision > 0; v.told {
+			told++
+		}
 		all = append(all, v)
 		for name := range setOf(slices.Concat([]string{r.Uses}, r.Needs, r.Ready)) {
 			if name != "" && unknown(name) == nil {
 				speakers[name]++
+				shared = shared || speakers[name] > 1
 			}
 		}
 	}
 	if len(speakers) == 0 {
 		return s
 	}
-	if anyTold {
-		for i, v := range all {
-			all[i].uses = v.usesIf(v.told)
-		}
+	for i, v := range all {
+		all[i].uses = v.usesIf((v.told || told < 2) && (speakers[v.uses] > 1 || !shared))
 	}
-	if wanted != "" && len(named) > 0 {
-		s.Plugin = most(votes(all, func(v voter) string { return v.usesIf(!v.named) }), "")
+	if others := votes(all, func(v voter) string { return v.usesIf(!v.named) }); wanted != "" && len(named) > 0 && len(others) > 0 {
+		s.Plugin = most(others, wanted)
 	}
 	if s.Plugin == "" {
 		s.Plugin = most(votes(all, func(v voter) string { return cmp.Or(v.uses, wanted) }), wanted)

@@ -3,6 +3,7 @@ package change
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -15,8 +16,9 @@ import (
 
 // TestFound loses the status of clusters of which some nodes use one plug-in and some another,
 // beside nodes that say nothing, and such as came since and began with the default. No node
-// that was told what to use changes to what nobody asks for, and where nobody asks for
-// anything, who was told nothing decides nothing. What is said of the cluster meanwhile is
+// that was told what to use changes to what nobody asks for. One of which nothing is asked, as
+// of others, changes only to what most of such use. Where nobody asks for anything, who was told
+// nothing decides nothing. What is said of the cluster meanwhile is
 // what the controller writes.
 func TestFound(t *testing.T) {
 	unknown := known("a b " + api.DefaultPlugin)
@@ -43,9 +45,29 @@ func TestFound(t *testing.T) {
 			return // who speaks alone is not believed
 		}
 		lost := &api.ClusterConfig{Spec: api.ClusterConfigSpec{Plugin: rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "spec")}}
+		for _, node := range nodes {
+			if rapid.Bool().Draw(t, node.Name+" is named") {
+				lost.Spec.PluginNodes = append(lost.Spec.PluginNodes, node.Name)
+			}
+		}
+		named := setOf(lost.Spec.PluginNodes)
+		some := lost.Spec.Plugin != "" && len(named) > 0
+		others := make(map[string]int)
+		for node, uses := range used {
+			if !named[node] {
+				others[uses]++
+			}
+		}
 		config := Config(lost, slices.Values(nodes), unknown)
 		for node, before := range used {
-			if uses := api.PluginOf(config, node); uses != before && uses != lost.Spec.Plugin {
+			uses := api.PluginOf(config, node)
+			if some && !named[node] {
+				if uses != before && (others[uses] < others[before] || others[uses] == others[before] && uses == lost.Spec.Plugin) {
+					t.Errorf("%s used %s, as %d that are not named, and is to use %s, as %d", node, before, others[before], uses, others[uses])
+				}
+				continue
+			}
+			if uses != before && uses != lost.Spec.Plugin {
 				t.Errorf("%s used %s, and is to use %s, which nobody asked for", node, before, uses)
 			}
 		}
@@ -88,6 +110,15 @@ func TestFoundOfFew(t *testing.T) {
 		"most say nothing, and are not asked":        {"b", []string{"node0"}, []string{"5 b a b", "5 a a b", "", "", ""}, "a b [node0]"},
 		"all use what is asked for on one":           {"b", []string{"node0"}, []string{"5 b b", "5 b b"}, "b b []"},
 		"those say nothing of whom it is not asked":  {"b", []string{"node0"}, []string{"5 b a b", ""}, "b b []"},
+		"of the others as many use each":             {"a", []string{"node0"}, []string{"5 a a b", "5 a a b", "5 b a b"}, "b a [node0 node1]"},
+		"one says that it was told something else":   {"", nil, []string{"0 a a", "0 a a", "1 b b"}, "a a []"},
+		"one was told so, and has what others have":  {"", nil, []string{"0 a a b", "0 a a b", "1 b a b"}, "a b [node2]"},
+		"one alone was told what is asked of it":     {"b", []string{"node0"}, []string{"1 b b", "0 a a", "0 a a"}, "a a []"},
+		"one alone speaks whom nothing is asked of":  {"b", []string{"node0", "node1"}, []string{"0 a a", "0 a a", "0 c c"}, "a a []"},
+		"one was told, and the others say nothing":   {"", nil, []string{"5 b b", "", ""}, "b b []"},
+		"each alone speaks of what it uses":          {"", nil, []string{"0 b b", "5 c c"}, "b b []"},
+		"one alone uses what it speaks of":           {"", nil, []string{"0 b b", "0 - a"}, "b b []"},
+		"two were told, and more have come":          {"", nil, []string{"5 b b", "5 b b", "0 a a", "0 a a", "0 a a"}, "b b []"},
 		"others use what they were not asked to use": {"a", nil, []string{"5 b a b", "5 b a b", "5 a a b"}, "b a [node2]"},
 		"some use what is not asked for":             {"c", nil, []string{"5 b a b", "5 a a b", "5 a a b"}, "a a []"},
 	} {
@@ -99,9 +130,7 @@ func TestFoundOfFew(t *testing.T) {
 				if words[1] == "-" {
 					r.Uses = ""
 				}
-				if words[0] == "5" {
-					r.Revision = 5
-				}
+				r.Revision, _ = strconv.ParseInt(words[0], 10, 64)
 				node.Annotations = map[string]string{api.PluginsAnnotation: r.Text()}
 			}
 			nodes = append(nodes, node)
