@@ -173,7 +173,8 @@ type ClusterConfigStatus struct {
 	// one before was lost: of an earlier one a report does not say what a node has used since.
 	FirstRevision int64 `json:"firstRevision,omitempty"`
 	// PluginNodes are the nodes that use PreparedPlugin before the others, as far as
-	// spec.pluginNodes names them still, or is empty: then the others are to follow.
+	// spec.pluginNodes names them still, or is empty: then the others are to follow. They are
+	// MaxChangedNodes at most, and where Spec.Plugin is empty only such as there are.
 	PluginNodes []string `json:"pluginNodes,omitempty"`
 }
 

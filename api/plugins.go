@@ -177,6 +177,10 @@ type PluginReport struct {
 	Needs []string `json:"needs,omitempty"`
 }
 
+// MaxChangedNodes is how many nodes the status of a ClusterConfig names that use another plug-in
+// than the others. It is more than half of the largest cluster has.
+const MaxChangedNodes = 10000
+
 // KnowsNoStages reports whether a Node has had an agent, and none that knows that plug-ins
 // are changed in stages, as those of earlier versions: it does what spec.plugin says at
 // once. All others say something of plug-ins with the first word that they say at all.

@@ -48,7 +48,7 @@ type schema struct {
 	AdditionalProperties      *schema
 	Items                     *schema
 	Required                  []string
-	MaxLength                 *int
+	MaxLength, MaxItems       *int
 	Validations               []struct {
 		Rule, Message, MessageExpression string
 	} `json:"x-kubernetes-validations"`
@@ -110,6 +110,15 @@ func TestSchemasAreOfTheGoTypes(t *testing.T) {
 			t.Errorf("%s %s is not served or not stored", name, v.Name)
 		}
 		compare(t, name, v.Schema.OpenAPIV3Schema, reflect.TypeOf(goTypes[name]))
+	}
+}
+
+// TestStatusNamesAsManyNodesAsMayBeWritten holds the definition to what is written at most of
+// the nodes that use another plug-in: an API server would refuse more for ever.
+func TestStatusNamesAsManyNodesAsMayBeWritten(t *testing.T) {
+	nodes := crds(t)["clusterconfigs.weft.network"].Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["status"].Properties["pluginNodes"]
+	if nodes.MaxItems == nil || *nodes.MaxItems != api.MaxChangedNodes {
+		t.Errorf("status.pluginNodes takes %v nodes, and %d may be written: set its maxItems to that", nodes.MaxItems, api.MaxChangedNodes)
 	}
 }
 

@@ -54,7 +54,8 @@ func Config(o registry.Object, nodes iter.Seq[*corev1.Node], unknown func(plugin
 //
 // What other nodes use stays with these, where nobody asks for something else: they are
 // PluginNodes, and it is PreparedPlugin. Nodes that say of a revision that they use it were told so
-// by a status, so that all were ready for it.
+// by a status, so that all were ready for it. Of more than api.MaxChangedNodes the rest, the last
+// in the order of their names, come to Plugin, which all load.
 //
 // Which of what is loaded was but loading nobody knows, so its policies are in force; not of
 // what one node alone speaks of, as a mix is loaded by all.
@@ -124,6 +125,7 @@ func Found(asked api.ClusterConfigSpec, nodes iter.Seq[*corev1.Node], unknown fu
 		}
 	}
 	slices.Sort(s.PluginNodes)
+	s.PluginNodes = s.PluginNodes[:min(len(s.PluginNodes), api.MaxChangedNodes)]
 	return s
 }
 

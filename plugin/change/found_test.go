@@ -141,3 +141,29 @@ func TestFoundOfFew(t *testing.T) {
 		}
 	}
 }
+
+// TestFoundOfMany has more nodes use another plug-in than a status names. Those that it names are
+// the first in order, and the rest come to what most use, which all load.
+func TestFoundOfMany(t *testing.T) {
+	var nodes []*corev1.Node
+	for i := range 2*api.MaxChangedNodes + 3 {
+		r := api.PluginReport{Revision: 5, Uses: "a", Ready: []string{"a", "b"}}
+		if i <= api.MaxChangedNodes {
+			r.Uses = "b"
+		}
+		nodes = append(nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node%05d", i), Annotations: map[string]string{api.PluginsAnnotation: r.Text()}}})
+	}
+	config := Config(&api.ClusterConfig{}, slices.Values(nodes), known("a b"))
+	if n := len(config.Status.PluginNodes); n != api.MaxChangedNodes {
+		t.Errorf("the status names %d nodes, and not %d", n, api.MaxChangedNodes)
+	}
+	uses := api.PluginsOf(config)
+	for i, want := range map[int]string{0: "b", api.MaxChangedNodes - 1: "b", api.MaxChangedNodes: "a", api.MaxChangedNodes + 1: "a"} {
+		if got := uses(nodes[i].Name); got != want {
+			t.Errorf("%s is to use %s, and not %s", nodes[i].Name, got, want)
+		}
+	}
+	if mix := api.PluginMix(config); !slices.Equal(mix, []string{"a", "b"}) {
+		t.Errorf("all load %v", mix)
+	}
+}
