@@ -11,7 +11,7 @@
 // nodes give new pods its addresses; old ones keep theirs. A plug-in that nobody uses
 // stays in the mix while a pod lives on its addresses, and then leaves. Whoever asks
 // for another plug-in meanwhile, as for the old one, is at one of these stages already. Who
-// asks for none asks for nothing else than what nodes use (api.AskedPlugin).
+// asks for none asks for nothing else than what nodes use that there are (api.AskedPlugin).
 //
 // # Why nothing in the mix is missing
 //
@@ -181,7 +181,7 @@ func Next(c Cluster) api.ClusterConfigStatus {
 // decide returns the status by what Against says.
 func decide(c Cluster) api.ClusterConfigStatus {
 	n := next{written: c.Config.Spec}
-	c.Config = api.Effective(c.Config)
+	c.Config = api.Effective(there(c))
 	n.Cluster, n.wanted = c, c.Config.Spec.Plugin
 	n.status = c.Config.DeepCopyObject().(*api.ClusterConfig).Status
 	n.status.DecidedWish = api.Wish(c.Config)
@@ -218,6 +218,29 @@ func decide(c Cluster) api.ClusterConfigStatus {
 	n.count()
 	n.say(n.unmet(n.losing(n.compared(n.describe()))))
 	return n.status
+}
+
+// there returns the configuration. Where it asks for no plug-in, its status names only nodes that
+// there are: what it names is what is asked for then, so that a change for nodes of which none is
+// left would have no end.
+func there(c Cluster) *api.ClusterConfig {
+	s := c.Config.Status
+	if c.Config.Spec.Plugin != "" || len(s.PluginNodes) == 0 {
+		return c.Config
+	}
+	nodes := nodeNames(c.Nodes)
+	config := *c.Config
+	config.Status.PluginNodes = slices.DeleteFunc(slices.Clone(s.PluginNodes), func(name string) bool { return !nodes[name] })
+	return &config
+}
+
+// nodeNames is the set of the names of nodes.
+func nodeNames(nodes []*corev1.Node) map[string]bool {
+	names := make(map[string]bool, len(nodes))
+	for _, node := range nodes {
+		names[node.Name] = true
+	}
+	return names
 }
 
 // next is one run of Next.
@@ -794,11 +817,7 @@ func Unmet(config *api.ClusterConfig, nodes map[string]bool, unknown func(plugin
 
 // unmet says the same behind what is said of the change.
 func (n *next) unmet(reason, message string) (string, string) {
-	there := make(map[string]bool, len(n.Nodes))
-	for _, node := range n.Nodes {
-		there[node.Name] = true
-	}
-	for _, text := range Unmet(n.asWritten(), there, n.Unknown) {
+	for _, text := range Unmet(n.asWritten(), nodeNames(n.Nodes), n.Unknown) {
 		message += "; " + text
 	}
 	return reason, message
