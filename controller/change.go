@@ -21,7 +21,7 @@ import (
 
 const (
 	// changePause is the least time between two looks at how far a change of the
-	// plug-in is: nodes report at once.
+	// plug-in is, and at what is to be done for the cluster: nodes report at once.
 	changePause = 500 * time.Millisecond
 	// firstRecheck and lastRecheck bound the time after which what speaks against a
 	// change is asked anew, which no watch tells.

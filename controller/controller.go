@@ -230,16 +230,13 @@ func (c *Controller) lead(ctx context.Context, lease registry.Lease) {
 	wg.Go(func() { (&changer{Controller: c, objects: objects, known: make(map[string]*answer)}).run(ctx) })
 	running := make(jobs)
 	defer running.keep(ctx, nil)
-	for ctx.Err() == nil {
+	retry.Loop{Changed: changes, Pause: changePause}.Run(ctx, func(ctx context.Context) (time.Duration, error) {
 		// Where no status says which plug-ins nodes use, they do: what is made for one that none
 		// uses would stay.
 		running.keep(ctx, c.jobs(change.Config(objects.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName}),
 			registry.Each[*corev1.Node](objects, api.Node), c.unknown)))
-		select {
-		case <-ctx.Done():
-		case <-changes:
-		}
-	}
+		return 0, nil
+	})
 }
 
 // longestAcquireRetry is how long the controller waits at most before it asks for

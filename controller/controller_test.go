@@ -516,6 +516,33 @@ func TestWorkWithoutAStatus(t *testing.T) {
 	}
 }
 
+// TestNodesThatJoinAtOnce has many Nodes come one soon after the other. What is to be done for the
+// cluster is not asked for each of them, as that reads them all.
+func TestNodesThatJoinAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := memory.New()
+		var asked atomic.Int32
+		c := New(Config{Registry: r, Identity: "a", LeaseTTL: ttl, Log: slog.New(slog.DiscardHandler),
+			Plugin: func(name string) (plugin.Plugin, error) { return idle{worker{name: name}}, nil },
+			Beside: func(string, []plugin.Plugin) plugin.ClusterRunner { asked.Add(1); return nil }})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); c.Run(ctx) }()
+		for i := range 100 {
+			if _, err := r.Create(t.Context(), api.Node, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("node", i)}}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(changePause / 50)
+		}
+		time.Sleep(2 * changePause)
+		if n := asked.Load(); n > 4 {
+			t.Errorf("it looks %d times at what is to be done, in the time of four pauses", n)
+		}
+		cancel()
+		<-ended
+	})
+}
+
 // runPolicies runs a controller, until stop, of a cluster with a plug-in that enforces
 // policies and others that do not.
 func runPolicies(t *testing.T, r registry.Registry) (stop func()) {
