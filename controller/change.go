@@ -242,12 +242,23 @@ func (c *Controller) unknown(name string) error {
 	return err
 }
 
-// mixOf returns the plug-ins that the cluster uses, as far as there are such.
-func (c *Controller) mixOf(config *api.ClusterConfig) (mix []plugin.Plugin) {
-	for _, name := range api.PluginMix(config) {
+// workingOf returns the names of the plug-ins for which the cluster has work to do: those of
+// the mix, but for what is loading and not asked for. No node may use that, it is about to leave,
+// and one Node's word is enough to bring it in where the status was lost. What is made for it
+// would stay.
+func workingOf(config *api.ClusterConfig) []string {
+	wanted, _ := api.AskedPlugin(config)
+	return slices.DeleteFunc(api.PluginMix(config), func(name string) bool {
+		return name != wanted && slices.Contains(config.Status.LoadingPlugins, name)
+	})
+}
+
+// pluginsNamed returns the plug-ins of some names, as far as there are such.
+func (c *Controller) pluginsNamed(names []string) (all []plugin.Plugin) {
+	for _, name := range names {
 		if p, err := c.Plugin(name); err == nil {
-			mix = append(mix, p)
+			all = append(all, p)
 		}
 	}
-	return mix
+	return all
 }

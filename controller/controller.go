@@ -290,8 +290,8 @@ func (j jobs) keep(ctx context.Context, wanted map[string]func(context.Context))
 }
 
 // jobs returns what is to be done by a configuration: the work of the plug-ins of the
-// mix, what is beside it, and to say whether there is the plug-in that is asked for.
-// What two plug-ins share is done once, and goes on as others come and go.
+// mix that have any, see workingOf, what is beside it, and to say whether there is the plug-in
+// that is asked for. What two plug-ins share is done once, and goes on as others come and go.
 func (c *Controller) jobs(config *api.ClusterConfig) map[string]func(context.Context) {
 	wanted := make(map[string]func(context.Context))
 	asked := config.Spec.Plugin
@@ -305,7 +305,8 @@ func (c *Controller) jobs(config *api.ClusterConfig) map[string]func(context.Con
 			return err == nil, err
 		})
 	}
-	mix := c.mixOf(config)
+	working := workingOf(config)
+	mix := c.pluginsNamed(working)
 	for name, runner := range plugin.ClusterWork(mix...) {
 		wanted["work "+name] = func(ctx context.Context) {
 			c.keep(ctx, name, func() (bool, error) { return false, c.runCluster(ctx, name, runner) })
@@ -316,7 +317,7 @@ func (c *Controller) jobs(config *api.ClusterConfig) map[string]func(context.Con
 	}
 	used := cmp.Or(config.Status.Plugin, asked)
 	if beside := c.Beside(used, mix); beside != nil {
-		wanted[fmt.Sprint("beside ", used, api.PluginMix(config))] = func(ctx context.Context) {
+		wanted[fmt.Sprint("beside ", used, working)] = func(ctx context.Context) {
 			c.keep(ctx, used, func() (bool, error) {
 				return false, beside.RunCluster(ctx, plugin.ClusterEnv{Registry: c.Registry, Log: c.Log, Metrics: prometheus.NewRegistry()})
 			})

@@ -466,19 +466,24 @@ func TestForcedAgain(t *testing.T) {
 
 // TestWorkWithoutAStatus has a controller lead where no status says what nodes use. Its work
 // is for what they say that they use, and for what is asked for where they say nothing: what
-// is made for a plug-in that none uses would stay.
+// is made for a plug-in that none uses would stay. So it is not done for what one Node alone says
+// that it has loaded.
 func TestWorkWithoutAStatus(t *testing.T) {
 	for what, test := range map[string]struct {
 		config bool
 		plugin string
 		uses   []string
-		want   string
+		// alone is what one more Node says that it has loaded.
+		alone string
+		want  string
 	}{
 		"an empty cluster":                      {want: "+a:openshift-subnet"},
 		"an empty cluster with a ClusterConfig": {config: true, want: "+a:openshift-subnet"},
 		"nodes whose agents are still to come":  {config: true, plugin: "other", uses: []string{"", ""}, want: "+a:other"},
 		"a status that was lost":                {config: true, uses: []string{"other", "other", "", "", ""}, want: "+a:other"},
 		"a ClusterConfig that was deleted":      {uses: []string{"other", "other", "", "", ""}, want: "+a:other"},
+		"one that has loaded what none uses":    {uses: []string{"other", "other"}, alone: "openshift-subnet", want: "+a:other"},
+		"the same, and a status that was lost":  {config: true, uses: []string{"other", "other"}, alone: "openshift-subnet", want: "+a:other"},
 		"a plug-in that there is not":           {config: true, plugin: "elephant", uses: []string{"other"}, want: "+a:other"},
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -489,6 +494,12 @@ func TestWorkWithoutAStatus(t *testing.T) {
 					if uses != "" {
 						node.Annotations = map[string]string{api.PluginsAnnotation: api.PluginReport{Revision: 5, Uses: uses, Ready: []string{uses}}.Text()}
 					}
+					if _, err := r.Create(t.Context(), api.Node, node); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if test.alone != "" {
+					node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "alone", Annotations: map[string]string{api.PluginsAnnotation: api.PluginReport{Ready: []string{test.alone}}.Text()}}}
 					if _, err := r.Create(t.Context(), api.Node, node); err != nil {
 						t.Fatal(err)
 					}
@@ -514,6 +525,39 @@ func TestWorkWithoutAStatus(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestWorkWhileOneNodeChangesItsMind has a Node say again and again that it has loaded what no
+// other has, and that it has not. No work begins or ends for that.
+func TestWorkWhileOneNodeChangesItsMind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := memory.New()
+		for i := range 3 {
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("node", i)}}
+			node.Annotations = map[string]string{api.PluginsAnnotation: api.PluginReport{Revision: 5, Uses: "other", Ready: []string{"other"}}.Text()}
+			if _, err := r.Create(t.Context(), api.Node, node); err != nil {
+				t.Fatal(err)
+			}
+		}
+		d := &diary{t: t}
+		_, stop := start(r, "a", d, nil)
+		for i := range 10 {
+			says := api.PluginReport{Revision: 5, Uses: "other", Ready: []string{"other"}}
+			if i%2 == 0 {
+				says = api.PluginReport{Revision: 5, Uses: "openshift-subnet", Ready: []string{"openshift-subnet"}}
+			}
+			if _, err := registry.Modify(t.Context(), r, api.Node, registry.Key{Name: "node0"}, func(node *corev1.Node) error {
+				node.Annotations = map[string]string{api.PluginsAnnotation: says.Text()}
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(2 * changePause)
+		}
+		d.wants("+a:other")
+		stop()
+		d.wants("-a:other")
+	})
 }
 
 // TestNodesThatJoinAtOnce has many Nodes come one soon after the other. What is to be done for the
