@@ -90,7 +90,7 @@ func checkSegment(field, value string) error {
 // whose own paths start with root: root + "/network.openshift.io/hostsubnets/",
 // with "core" for the group that has no name, or what the kind's Layout says.
 func (k *Kind) Prefix(root string) string {
-	if k.Layout != nil {
+	if k.Layout != nil && k.Layout.Prefix != "" {
 		return k.Layout.Prefix
 	}
 	return root + "/" + cmp.Or(k.Group, "core") + "/" + k.Plural + "/"
@@ -136,7 +136,7 @@ func (k *Kind) Encode(o Object) ([]byte, error) {
 	o = o.DeepCopyObject().(Object)
 	o.SetResourceVersion("")
 	encode := func(o Object) ([]byte, error) { return json.Marshal(o) }
-	if k.Layout != nil {
+	if k.Layout != nil && k.Layout.Encode != nil {
 		encode = k.Layout.Encode
 	}
 	value, err := encode(o)
@@ -161,7 +161,7 @@ func (k *Kind) Decode(key Key, value []byte, stored Stored, resourceVersion stri
 }
 
 func (k *Kind) decode(key Key, value []byte, stored Stored) (Object, error) {
-	if k.Layout != nil {
+	if k.Layout != nil && k.Layout.Decode != nil {
 		return k.Layout.Decode(key.Name, value, stored)
 	}
 	o := k.New()

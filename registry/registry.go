@@ -82,12 +82,12 @@ type Kind struct {
 type Layout struct {
 	// Prefix is the start of all the kind's keys, "/coreos.com/network/subnets/".
 	// For a kind with a single object it is the key itself, and then Name is
-	// that object's name.
+	// that object's name. Empty means the ordinary place.
 	Prefix string
 	// Name is the name of the only object, or empty where there may be many,
 	// whose names are what follows the prefix.
 	Name string
-	// Encode returns the value to store.
+	// Encode returns the value to store; nil means the ordinary form, and then Decode is nil.
 	Encode func(Object) ([]byte, error)
 	// Decode returns the object of a stored value. Name and resource version
 	// are set by the caller. An error makes the registry skip the key and report

@@ -152,7 +152,7 @@ func served(k *registry.Kind) error {
 	if k.Layout == nil {
 		return nil
 	}
-	return fmt.Errorf("%s: %w: Kubernetes does not have this kind; it is kept under %s in etcd alone", k.Plural, registry.ErrInvalid, k.Layout.Prefix)
+	return fmt.Errorf("%s: %w: Kubernetes does not have this kind; it is kept in etcd alone", k.Plural, registry.ErrInvalid)
 }
 
 // Ping returns nil if the API server answers and knows who asks. Otherwise the
