@@ -7,7 +7,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/google/nftables"
 	"pgregory.net/rapid"
 
 	"github.com/weftnet/weft/datapath/linux/nft"
@@ -74,6 +76,41 @@ func TestOneBackendCostsItsOwn(t *testing.T) {
 		t.Errorf("when the services go, it takes %q", b.writes)
 	}
 	b.nothingToRepair()
+}
+
+// Clients are remembered though an agent starts anew, and finds other backends, other
+// pools or another number of slots.
+func TestClientsOutliveRestarts(t *testing.T) {
+	b := newBench(t)
+	text := policedPlan + servedEntries
+	b.mustApply(mustParse(t, text))
+	clients := nft.Set{Key: nftables.MustConcatSetType(nft.AddressType(true), typeSet), Concat: true, Data: typeRemembered(true), Timeout: true, Dynamic: true, Size: maxClients}
+	set := clients.In(stamps.Default.ServiceTable, clientsPrefix+"-4")
+	digest := digestOfName("web")
+	one := nft.Elements{{Key: string(netip.MustParseAddr("198.51.100.7").AsSlice()) + digest}: {Data: lastWord(digest) + atKey(netip.MustParseAddrPort("10.1.1.2:8080"))}}
+	b.do(func() error {
+		return nft.Transaction(set.Table.Name, func(conn *nftables.Conn) error { return nft.AddElements(conn, set, one, time.Hour) })
+	})
+	for what, next := range map[string]string{
+		"nothing else": text,
+		"a backend":    text + "backend default web 10.1.2.9:8080\n",
+		"a pool":       strings.Replace(text, "pool ", "pool default 10.9.1.0/24 gateway 10.9.1.1\npool ", 1),
+	} {
+		b.Close()
+		var err error
+		if b.DataPlane, err = NewAt(b.path, Config{}); err != nil {
+			t.Fatal(err)
+		}
+		b.mustApply(mustParse(t, next))
+		b.nothingToRepair()
+		b.do(func() error {
+			left, _, err := nft.ReadElements(set)
+			if err == nil && len(left) != 1 {
+				t.Errorf("%s: %d clients are remembered, of one", what, len(left))
+			}
+			return err
+		})
+	}
 }
 
 // TestServicesAdvance has Services change, and what is done to the table lead to what all

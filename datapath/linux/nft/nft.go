@@ -175,6 +175,8 @@ func Read(name string) (Content, error) {
 
 // Write makes the table hold the ruleset, in one transaction with edits of other tables,
 // and returns what it changed. Where the structure is the same, only elements are touched.
+// Where the sets are, and what packets meet first, chains are written that differ: sets keep
+// what rules have put into them.
 func Write(have Content, want *Table, also ...Edit) (Content, []string, error) {
 	next, err := want.content()
 	if err != nil {
@@ -193,6 +195,13 @@ func Write(have Content, want *Table, also ...Edit) (Content, []string, error) {
 	}
 	var done []string
 	err = Transaction(want.Name, func(conn *nftables.Conn) error {
+		if have.sameSets(next) {
+			if err := rewrite(conn, have, next, want); err != nil {
+				return err
+			}
+			done, err = write(conn, also)
+			return err
+		}
 		// Adding first makes deleting succeed whether it is there or not.
 		conn.AddTable(InetTable(want.Name))
 		conn.DelTable(InetTable(want.Name))
@@ -208,6 +217,72 @@ func Write(have Content, want *Table, also ...Edit) (Content, []string, error) {
 		return have, nil, err
 	}
 	return next, append([]string{"write table inet " + want.Name + " (" + structureChange(have, next) + ")"}, done...), nil
+}
+
+// hookOf is the part of a chain's text that says where packets meet it; empty where they do not.
+func hookOf(chain string) string {
+	hook, _, _ := strings.Cut(chain, "\n")
+	if !strings.Contains(hook, " ") { // a rule
+		return ""
+	}
+	return hook
+}
+
+// sameSets reports whether two tables are alike but for rules, and for chains that rules
+// and elements alone lead to.
+func (c Content) sameSets(o Content) bool {
+	if c.exists != o.exists || c.flags != o.flags || !maps.Equal(c.sets, o.sets) {
+		return false
+	}
+	for _, one := range []struct{ these, those map[string]string }{{c.chains, o.chains}, {o.chains, c.chains}} {
+		for name, chain := range one.these {
+			if hookOf(chain) != hookOf(one.those[name]) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// rewrite adds, to a transaction, what makes one table of another that is alike but for
+// rules and elements.
+func rewrite(conn *nftables.Conn, have, next Content, want *Table) error {
+	chains := map[string]*nftables.Chain{}
+	for _, name := range slices.Sorted(maps.Keys(next.chains)) {
+		before, there := have.chains[name]
+		if there && before == next.chains[name] {
+			continue
+		}
+		chains[name] = &nftables.Chain{Table: InetTable(want.Name), Name: name}
+		if there {
+			conn.FlushChain(chains[name])
+		} else {
+			conn.AddChain(chains[name])
+		}
+	}
+	changes := difference(have, want)
+	for _, name := range slices.Sorted(maps.Keys(changes)) {
+		if err := changes[name].write(conn, want.Sets[name].In(want.Name, name)); err != nil {
+			return fmt.Errorf("change set %s: %w", name, err)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(chains)) {
+		if err := addRules(conn, chains[name], want.Chains[name]); err != nil {
+			return fmt.Errorf("write chain %s: %w", name, err)
+		}
+	}
+	var gone []*nftables.Chain
+	for _, name := range slices.Sorted(maps.Keys(have.chains)) {
+		if _, stays := next.chains[name]; !stays {
+			c := &nftables.Chain{Table: InetTable(want.Name), Name: name}
+			conn.FlushChain(c)
+			gone = append(gone, c)
+		}
+	}
+	for _, c := range gone {
+		conn.DelChain(c) // to none of which a rule leads any more
+	}
+	return nil
 }
 
 // Difference is what becomes of the elements of each set that differs from what the table
