@@ -3,10 +3,9 @@ package linux
 import (
 	"crypto/sha256"
 	"encoding/binary"
-	"iter"
 	"maps"
 	"net/netip"
-	"slices"
+
 	"strings"
 	"time"
 
@@ -135,23 +134,55 @@ func sourceElements(p *plan.Plan, name string, put func(set string, e nft.Elemen
 	}
 }
 
-// elements yields what the table has of a set.
-func (s *served) elements(k setKey) iter.Seq2[string, map[nft.Element]nft.Value] {
-	return func(yield func(string, map[nft.Element]nft.Value) bool) {
-		if len(s.slots) == 0 {
-			return
+// putElement is what to do with an element of a set.
+type putElement func(set string, e nft.Element, v nft.Value)
+
+// becomes tells what the table has of a set, and has no more once it is another: what is
+// the same is in neither.
+func (s *served) becomes(k setKey, next *served, remove, add putElement) {
+	digest := digestOfName(k.name)
+	of := func(prefix string) string { return prefix + suffix(k.is4) }
+	size := func(n int, put putElement) {
+		if n > 0 {
+			put(of(sizesPrefix), nft.Element{Key: digest}, nft.Value{Data: blank + word(uint32(n))})
 		}
-		digest := digestOfName(k.name)
-		sizes := map[nft.Element]nft.Value{{Key: digest}: {Data: blank + word(uint32(len(s.slots)))}}
-		slots, serves := map[nft.Element]nft.Value{}, map[nft.Element]nft.Value{}
-		for i, at := range s.slots {
-			slots[nft.Element{Key: digest + word(uint32(i))}] = nft.Value{Data: blank + lastWord(digest) + atKey(at)}
-			if s.remembers() {
-				serves[nft.Element{Key: digest + atKey(at)}] = nft.Value{}
+	}
+	if len(s.slots) != len(next.slots) {
+		size(len(s.slots), remove)
+		size(len(next.slots), add)
+	}
+	slot := func(i int, at netip.AddrPort, put putElement) {
+		put(of(slotsPrefix), nft.Element{Key: digest + word(uint32(i))}, nft.Value{Data: blank + lastWord(digest) + atKey(at)})
+	}
+	for i := range max(len(s.slots), len(next.slots)) {
+		if i < len(s.slots) && i < len(next.slots) && s.slots[i] == next.slots[i] {
+			continue
+		}
+		if i < len(s.slots) {
+			slot(i, s.slots[i], remove)
+		}
+		if i < len(next.slots) {
+			slot(i, next.slots[i], add)
+		}
+	}
+	served, serves := s.rememberedBackends(), next.rememberedBackends()
+	serve := func(these, those map[netip.AddrPort]bool, put putElement) {
+		for at := range these {
+			if !those[at] {
+				put(of(servesPrefix), nft.Element{Key: digest + atKey(at)}, nft.Value{})
 			}
 		}
-		_ = yield(sizesPrefix+suffix(k.is4), sizes) && yield(slotsPrefix+suffix(k.is4), slots) && yield(servesPrefix+suffix(k.is4), serves)
 	}
+	serve(served, serves, remove)
+	serve(serves, served, add)
+}
+
+// rememberedBackends are those that clients may be remembered to have.
+func (s *served) rememberedBackends() map[netip.AddrPort]bool {
+	if !s.remembers() {
+		return nil
+	}
+	return s.backends()
 }
 
 // remembers reports whether clients of the set are remembered.
@@ -165,12 +196,12 @@ func (s *served) remembers() bool {
 }
 
 // backends are those that have slots, each once.
-func (s *served) backends() []netip.AddrPort {
+func (s *served) backends() map[netip.AddrPort]bool {
 	seen := make(map[netip.AddrPort]bool, len(s.slots))
 	for _, at := range s.slots {
 		seen[at] = true
 	}
-	return slices.Collect(maps.Keys(seen))
+	return seen
 }
 
 // draws are the chains that the set needs.
@@ -205,20 +236,23 @@ func (s *services) use(k plan.ServiceKey, of plan.Service, by int) {
 	}
 }
 
-// ask has the ledgers hold, or no more, what a set needs.
-func (s *services) ask(k setKey, of *served, give bool) {
-	for _, d := range of.draws(k.is4) {
-		if give {
-			s.draws.Add(d, struct{}{})
-		} else {
-			s.draws.Remove(d, struct{}{})
+// ask has the ledgers hold what a set needs that becomes another, and no more what it needed.
+func (s *services) ask(k setKey, before, now *served) {
+	for _, d := range before.draws(k.is4) {
+		s.draws.Remove(d, struct{}{})
+	}
+	for _, d := range now.draws(k.is4) {
+		s.draws.Add(d, struct{}{})
+	}
+	had, has := before.backends(), now.backends()
+	for at := range had {
+		if !has[at] {
+			s.selves.Remove(at, struct{}{})
 		}
 	}
-	for _, a := range of.backends() {
-		if give {
-			s.selves.Add(a, struct{}{})
-		} else {
-			s.selves.Remove(a, struct{}{})
+	for at := range has {
+		if !had[at] {
+			s.selves.Add(at, struct{}{})
 		}
 	}
 }
@@ -273,10 +307,9 @@ func compileServices(stamps Stamps, p *plan.Plan, from *sources, have nft.Conten
 	for k := range setsOf(p) {
 		one := s.set(k)
 		one.slots = assignSlots(before[setKey{digestOfName(k.name), k.is4}], backendsOf(p, k))
-		for set, elements := range one.elements(k) {
-			maps.Copy(r.Sets[set].Elements, elements)
-		}
-		s.ask(k, one, true)
+		none := &served{}
+		none.becomes(k, one, nil, put)
+		s.ask(k, none, one)
 	}
 	for d := range s.draws.Now {
 		r.Chains[d.name()] = d.chain()
@@ -367,18 +400,12 @@ func (s *services) advance(p, q *plan.Plan, changes plan.Diff, from *sources) nf
 	for _, c := range changes.Backends {
 		touched[setKey{c.Key.Set, c.Key.Address.Is4()}] = true
 	}
-	each := func(give bool, put func(set string, e nft.Element, v nft.Value)) {
-		for k := range touched {
-			one := s.set(k)
-			for set, elements := range one.elements(k) {
-				for e, v := range elements {
-					put(set, e, v)
-				}
-			}
-			s.ask(k, one, give)
-		}
+	before := make(map[setKey]*served, len(touched))
+	for k := range touched {
+		was := *s.set(k)
+		was.uses = maps.Clone(was.uses)
+		before[k] = &was
 	}
-	each(false, edit.remove)
 	for _, c := range changes.Services {
 		if c.Old != nil {
 			s.use(c.Key, *c.Old, -1)
@@ -389,11 +416,12 @@ func (s *services) advance(p, q *plan.Plan, changes plan.Diff, from *sources) nf
 			s.use(c.Key, *c.New, 1)
 		}
 	}
-	for k := range touched {
+	for k, was := range before {
 		one := s.set(k)
-		one.slots = assignSlots(one.slots, backendsOf(q, k))
+		one.slots = assignSlots(was.slots, backendsOf(q, k))
+		was.becomes(k, one, edit.remove, edit.add)
+		s.ask(k, was, one)
 	}
-	each(true, edit.add)
 	for k := range touched {
 		if one := s.sets[k]; len(one.slots)+len(one.uses) == 0 {
 			delete(s.sets, k)

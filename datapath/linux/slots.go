@@ -12,8 +12,9 @@ import (
 // slots as its weight says.
 
 // exactSlots is how many slots a set has at most that has as many as its weights add up
-// to. More are a power of two, so that there are few numbers of slots to have chains for:
-// then a backend has its share, rounded up or down, of eight slots a backend at least.
+// to, where these differ. More are a power of two: then a backend has its share, rounded up or
+// down, of eight slots a backend at least. Where all weights are the same, each backend has
+// one slot, however many there are.
 const exactSlots = 32
 
 // weighted is a backend that gets connections, and how many beside others.
@@ -33,7 +34,7 @@ func slotCounts(backends []weighted) (all int, least []int, more []bool) {
 		return 0, nil, nil
 	}
 	total /= divisor
-	if all = total; total > exactSlots {
+	if all = total; total > exactSlots && total != len(backends) {
 		all = 1 << bits.Len(uint(max(8*len(backends), 2*total)-1))
 	}
 	for _, b := range backends {
