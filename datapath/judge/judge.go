@@ -103,7 +103,7 @@ func (j *Jury) Forbids(c Connection) bool {
 }
 
 // Unserved reports whether a connection's backend is none any more of the frontend that it
-// was begun with, or whether datagrams go past a frontend that has come since and has
+// was begun with, or its client none of those whom that is for, or whether datagrams go past a frontend that has come since and has
 // backends: without an end they would do so for as long as they are sent.
 func (j *Jury) Unserved(c Connection) bool {
 	if !c.Served && (c.Protocol != plan.UDP || c.Dialled != c.Destination) {
@@ -114,7 +114,7 @@ func (j *Jury) Unserved(c Connection) bool {
 		side = plan.Inside
 	}
 	_, s, ok := j.plan.Service(c.Network, c.Dialled.Addr(), c.Protocol, c.Dialled.Port(), side)
-	if !ok || s.Set == "" {
+	if !ok || s.Set == "" || c.Served && !j.plan.Admits(c.Network, s.Sources, c.Source.Addr()) {
 		return c.Served
 	}
 	if !c.Served {
@@ -129,12 +129,16 @@ func (j *Jury) Unserved(c Connection) bool {
 	return !is
 }
 
-// MayUnserve reports whether changes that lead from p to q may leave connections whose
-// backend is none any more, or datagrams that go past a frontend.
+// MayUnserve reports whether changes that lead from p to q may leave connections of which
+// Unserved is true.
 func MayUnserve(p, q *plan.Plan, changes plan.Diff) bool {
+	if slices.ContainsFunc(changes.Sources, func(c plan.Change[plan.SourceKey, plan.Source]) bool { return c.New == nil }) {
+		return true
+	}
 	for _, c := range changes.Services {
 		switch {
 		case c.Old != nil && c.Old.Set != "" && (c.New == nil || c.New.Set != c.Old.Set),
+			c.New != nil && c.Old != nil && c.New.Sources != "" && c.New.Sources != c.Old.Sources,
 			c.New != nil && c.New.Set != "" && c.Key.Protocol == plan.UDP && (c.Old == nil || c.Old.Set != c.New.Set):
 			return true
 		}

@@ -122,6 +122,8 @@ func TestUnserved(t *testing.T) {
 		{"there is none", front, served, true},
 		{"there is no frontend", "node node1 addresses 172.30.0.2\n", served, true},
 		{"the frontend is for others", "node node1 addresses 172.30.0.2\nservice default 10.3.0.1 udp 53 from outside to dns\nbackend default dns 10.1.1.2:5353\n", served, true},
+		{"its client is none of those whom it is for", "node node1 addresses 172.30.0.2\nservice default 10.3.0.1 udp 53 to dns sources few\nsource default few 198.51.100.0/24\nbackend default dns 10.1.1.2:5353\n", served, true},
+		{"its client is one of them", "node node1 addresses 172.30.0.2\nservice default 10.3.0.1 udp 53 to dns sources few\nsource default few 172.30.0.0/24\nbackend default dns 10.1.1.2:5353\n", served, false},
 		{"datagrams go past a frontend", front + "backend default dns 10.1.1.2:5353\n", past, true},
 		{"and that has no backend", front + "backend default dns 10.1.1.2:5353 weight 0\n", past, false},
 		{"a stream goes past it", front + "backend default dns 10.1.1.2:5353\n", stream, false},

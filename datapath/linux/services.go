@@ -264,11 +264,9 @@ func (r *ruleset) asks() {
 		for _, is4 := range interval.Families {
 			c := r.Chain(sideOf("ask", side, is4))
 			rest := sideOf("ask-rest", side, is4)
-			frontends, guards := sideOf(frontendsPrefix, side, is4), sideOf(guardsPrefix, side, is4)
+			frontends := sideOf(frontendsPrefix, side, is4)
 			c.Add("to no frontend", frontendOf(is4), nft.NotInSetOf(registerFrontend, frontends), nft.Decide(nft.GoTo(rest)))
-			c.Add("it is for others", blankSet(), frontendOf(is4), []expr.Any{
-				&expr.Lookup{SourceRegister: registerFrontend, SetName: guards, DestRegister: registerKind, IsDestRegSet: true},
-			}, nft.AddressInto(is4, true, registerBehind), nft.NotInSetOf(registerSet, admittedPrefix+suffix(is4)), r.drop(datapath.NotForClient))
+			c.Add("it is for others", isForOthers(side, is4), r.drop(datapath.NotForClient))
 			c.Add("there is a backend", theFrontend(side, is4), nft.InSetOf(registerSet, sizesPrefix+suffix(is4)), nft.Decide(nft.Accept))
 			c.Add("nobody is told", theFrontend(side, is4), nft.HasBits(registerKind, kindSilent), r.drop(datapath.NoBackend))
 			c.Add("there is no backend", frontendOf(is4), nft.InSetOf(registerFrontend, frontends), nft.Decide(nft.GoTo("no-backend")))
@@ -328,6 +326,8 @@ func (d draw) chain() *nft.Chain {
 		}
 		return append(setServed(), &expr.NAT{Type: expr.NATTypeDestNAT, Family: family, RegAddrMin: address, RegProtoMin: address + words4(d.is4)})
 	}
+	// A frontend may have come since its client was asked, and be for others.
+	c.Add("it is for others", isForOthers(d.side, d.is4), nft.Count(), nft.Decide(nft.Verdict{Kind: expr.VerdictDrop}))
 	client := nft.AddressInto(d.is4, true, registerClient(d.is4))
 	memory := func(operation uint32) []expr.Any {
 		return []expr.Any{&expr.Dynset{SrcRegKey: registerClient(d.is4), SrcRegData: registerChosen, SetName: clientsPrefix + suffix(d.is4),
@@ -380,6 +380,13 @@ func theFrontend(side plan.Scope, is4 bool) []expr.Any {
 	all := append(blankKind(), blankSet()...)
 	all = append(all, frontendOf(is4)...)
 	return append(all, &expr.Lookup{SourceRegister: registerFrontend, SetName: sideOf(frontendsPrefix, side, is4), DestRegister: registerBlank, IsDestRegSet: true})
+}
+
+// isForOthers matches packets to a frontend whose client is none of those whom it is for.
+func isForOthers(side plan.Scope, is4 bool) []expr.Any {
+	return slices.Concat(blankSet(), frontendOf(is4), []expr.Any{
+		&expr.Lookup{SourceRegister: registerFrontend, SetName: sideOf(guardsPrefix, side, is4), DestRegister: registerKind, IsDestRegSet: true},
+	}, nft.AddressInto(is4, true, registerBehind), nft.NotInSetOf(registerSet, admittedPrefix+suffix(is4)))
 }
 
 func blankKind() []expr.Any {
