@@ -126,14 +126,12 @@ func (c *compiled) frontends(p port, node view) (all []frontend) {
 	if !c.nodePorts || p.nodePort == 0 {
 		return all
 	}
-	for _, a := range append(slices.Clone(node.Addresses), loopback) {
+	// Not at loopback addresses: what answers from another machine to one of these no kernel
+	// takes.
+	for _, a := range node.Addresses {
 		if slices.Contains(c.families, plan.FamilyOf(a)) {
 			all = append(all, frontend{rankNodePort, a, p.nodePort, ""})
 		}
 	}
 	return all
 }
-
-// loopback is where processes of a node reach its ports, too. IPv6 has no such address that
-// can be given to another machine on the way.
-var loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})

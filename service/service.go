@@ -39,8 +39,10 @@ type Tables struct {
 
 // Problem is what of a Service cannot be done.
 type Problem struct {
-	Kind *registry.Kind
-	Key  registry.Key
+	// Service is the one that it is about, Kind and Key the object to blame.
+	Service registry.Key
+	Kind    *registry.Kind
+	Key     registry.Key
 	// Message names the value and says what to do.
 	Message string
 }
@@ -166,14 +168,14 @@ func (c *Compiler) problems() (all []Problem) {
 	}
 	for _, key := range slices.SortedFunc(maps.Keys(about), registry.Key.Compare) {
 		for _, text := range c.compiled[key].problems {
-			all = append(all, Problem{api.Service, key, text})
+			all = append(all, Problem{key, api.Service, key, text})
 		}
 		for _, one := range slices.SortedFunc(slices.Values(lost[key]), func(a, b *claim) int { return a.key.Compare(b.key) }) {
-			all = append(all, Problem{api.Service, key, one.lostTo(c.claims[one.key].first())})
+			all = append(all, Problem{key, api.Service, key, one.lostTo(c.claims[one.key].first())})
 		}
 		for _, b := range c.behind(key) {
 			for _, text := range b.problems {
-				all = append(all, Problem{api.EndpointSlice, b.key, text})
+				all = append(all, Problem{key, api.EndpointSlice, b.key, text})
 			}
 		}
 	}
@@ -244,8 +246,6 @@ func (c *compiled) port(p port, all []endpoint, node view) {
 		case at.rank == rankClusterIP:
 			v.Masquerade = plan.FromStrangers
 			sides = []side{{plan.Anywhere, v}}
-		case at.address.IsLoopback():
-			sides = []side{{plan.Inside, v}}
 		case c.externalLocal:
 			sides = []side{{plan.Inside, v}, {plan.Outside, local}}
 		default:

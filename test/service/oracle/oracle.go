@@ -12,8 +12,8 @@
 //     one family let in nobody of the other, and what cannot be read lets in nobody.
 //   - Endpoints at unspecified, loopback, link-local and multicast addresses are as if
 //     they were not there.
-//   - Node ports are at all of the node's addresses of the Service's families, and at
-//     127.0.0.1 for what the node itself sends.
+//   - Node ports are at all of the node's addresses of the Service's families, and not at
+//     loopback addresses.
 //   - All of a live cluster IP that is no Service's port is refused, but by a node whose
 //     own address it is.
 //   - Addresses and ranges of IPv4 that are written in the form of IPv6 are IPv4 ones.
@@ -181,8 +181,7 @@ func (w *World) isClaimed(c *claim, p Packet) bool {
 		return false
 	}
 	if p.Destination.IsLoopback() {
-		// What others send to themselves does not arrive at a node.
-		return c.at == atNodePort && p.Sender == NodeItself && p.Destination == netip.AddrFrom4([4]byte{127, 0, 0, 1}) && isNodePort(c, p.Port)
+		return false
 	}
 	switch c.at {
 	case atClusterIP:
