@@ -94,7 +94,7 @@ var (
 // Kinds lists the kinds that users see, in the order in which help and errors name
 // them.
 var Kinds = []*registry.Kind{ClusterConfigKind, ClusterNetwork, HostSubnet, NetworkPolicy, ClusterNetworkPolicy, EgressNetworkPolicy,
-	Node, Pod, Namespace, Service, TagKind, NodePodsKind, NodeReportKind, DomainNameKind}
+	Node, Pod, Namespace, Service, EndpointSlice, TagKind, NodePodsKind, NodeReportKind, DomainNameKind}
 
 // PolicyKinds are the kinds of objects by which users say who may talk to whom,
 // whether a plug-in reads them or not.
@@ -127,6 +127,13 @@ type ClusterConfigSpec struct {
 	PluginNodes []string `json:"pluginNodes,omitempty"`
 	// DataPlane names the data plane, "linux". Default "linux".
 	DataPlane string `json:"dataPlane,omitempty"`
+	// ServiceProxy says who has Services reach what is behind them: "weft", every node by its
+	// data plane, or "kube-proxy", which then must run on every node. Default "weft".
+	ServiceProxy string `json:"serviceProxy,omitempty"`
+	// ServiceNetworks are where Services get their addresses, one of each family at most, that
+	// of the first the first. Kubernetes' API server gives Services theirs, by its own
+	// configuration, and goes by none of these. Empty means serviceNetwork of the ClusterNetwork.
+	ServiceNetworks []string `json:"serviceNetworks,omitempty"`
 	// MTU of pods' interfaces in bytes, 576 (1280 with IPv6) to 65535; 0
 	// takes the MTU of the node's own interface less what the tunnel costs.
 	MTU int `json:"mtu,omitempty"`
@@ -209,6 +216,7 @@ func (c *ClusterConfig) DeepCopyObject() runtime.Object {
 	out := *c
 	c.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
 	out.Spec.PluginNodes = slices.Clone(c.Spec.PluginNodes)
+	out.Spec.ServiceNetworks = slices.Clone(c.Spec.ServiceNetworks)
 	out.Status.Conditions = slices.Clone(c.Status.Conditions)
 	out.Status.Plugins = slices.Clone(c.Status.Plugins)
 	out.Status.LoadingPlugins = slices.Clone(c.Status.LoadingPlugins)

@@ -13,6 +13,12 @@ const (
 	DefaultDataPlane = "linux"
 )
 
+// Who may do Services, see ClusterConfigSpec.ServiceProxy.
+const (
+	WeftProxy = "weft"
+	KubeProxy = "kube-proxy"
+)
+
 // Effective returns the cluster's configuration with defaults filled in. o is
 // the ClusterConfig named DefaultName, or nil if there is none. It is not
 // changed.
@@ -25,5 +31,6 @@ func Effective(o registry.Object) *ClusterConfig {
 	c = c.DeepCopyObject().(*ClusterConfig)
 	c.Spec.Plugin, c.Spec.PluginNodes = AskedPlugin(c)
 	c.Spec.DataPlane = cmp.Or(c.Spec.DataPlane, DefaultDataPlane)
+	c.Spec.ServiceProxy = cmp.Or(c.Spec.ServiceProxy, WeftProxy)
 	return c
 }

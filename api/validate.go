@@ -40,6 +40,9 @@ func onlyDefault(name string, _ bool) []string {
 // maxPluginNodes is how many nodes spec.pluginNodes of a ClusterConfig may name.
 const maxPluginNodes = 1000
 
+// maxServiceNetworks is how many ranges Services may get addresses from: one of each family.
+const maxServiceNetworks = 2
+
 func validateClusterConfig(c *ClusterConfig) field.ErrorList {
 	var problems field.ErrorList
 	spec := field.NewPath("spec")
@@ -57,6 +60,27 @@ func validateClusterConfig(c *ClusterConfig) field.ErrorList {
 	}
 	if m := c.Spec.MTU; m != 0 && (m < MinMTU || m > MaxMTU) {
 		problems = append(problems, field.Invalid(spec.Child("mtu"), m, fmt.Sprintf("must be between %d and %d, or 0 to take that of the nodes' interfaces", MinMTU, MaxMTU)))
+	}
+	if p := c.Spec.ServiceProxy; p != "" && p != WeftProxy && p != KubeProxy {
+		problems = append(problems, field.NotSupported(spec.Child("serviceProxy"), p, []string{WeftProxy, KubeProxy}))
+	}
+	families := make(map[bool]bool)
+	for i, text := range c.Spec.ServiceNetworks[:min(len(c.Spec.ServiceNetworks), maxServiceNetworks)] {
+		path := spec.Child("serviceNetworks").Index(i)
+		p, err := parseCIDR(text)
+		switch {
+		case err != nil:
+			problems = append(problems, field.Invalid(path, text, err.Error()))
+		case families[p.Addr().Is4()]:
+			problems = append(problems, field.Invalid(path, text, "is of the same family as the one before: give one of IPv4 and one of IPv6"))
+		case p.IsSingleIP():
+			problems = append(problems, field.Invalid(path, text, "has room for no Service: give a range such as 10.96.0.0/16"))
+		default:
+			families[p.Addr().Is4()] = true
+		}
+	}
+	if n := len(c.Spec.ServiceNetworks); n > maxServiceNetworks {
+		problems = append(problems, field.TooMany(spec.Child("serviceNetworks"), n, maxServiceNetworks))
 	}
 	if p := c.Spec.VXLANPort; p < 0 || p > 65535 {
 		problems = append(problems, field.Invalid(spec.Child("vxlanPort"), p, "must be between 1 and 65535, or 0 for the plug-in's own"))
