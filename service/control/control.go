@@ -1,0 +1,313 @@
+// Package control does for Services what is done once for the cluster. It tells of each what
+// nodes cannot do as it is written. Where Kubernetes' own controllers do not run, which is on
+// registries that keep Grants, it gives Services their addresses in the cluster and their
+// ports of nodes, and makes EndpointSlices of the pods that they select. It runs in the
+// controller that leads.
+//
+// What is to be done is a function of the objects, decide. Each round does it anew, so that
+// whoever stopped at any line is followed by one that goes on from there. Two may run at once
+// for a moment. What holds then: no two Services get one address or port, because its Grant
+// is made first, and only one can make it. A Grant is taken away from a Service that has no
+// use for it by what was read of it before that was found. Who writes what it says into the
+// Service writes the Grant as it is between reading and writing the Service, so that of the
+// two one finds it changed.
+//
+// Start reading at decide; grants.go has what Services get, slices.go their EndpointSlices,
+// and tell.go what is said of them.
+package control
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	networkv1 "github.com/openshift/api/network/v1"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/retry"
+	"github.com/weftnet/weft/registry"
+)
+
+// kinds are those that are read. A registry that has Grants hands out whole objects, whether
+// Pods are ready among what they say.
+var kinds = []*registry.Kind{api.ClusterConfigKind, api.ClusterNetwork, api.Service, GrantKind, api.Pod, api.EndpointSlice, api.Node}
+
+// Granted is the condition of a Service that says why it has no address or port, where it is
+// to get one. Where nothing is wrong it is not there.
+const Granted = "weft.network/Granted"
+
+const (
+	// pause is the least time between two rounds. Besides, the controller rests four times as
+	// long as it took to decide.
+	pause = 50 * time.Millisecond
+	// callTimeout bounds each call to the registry.
+	callTimeout = 10 * time.Second
+)
+
+var backoff = retry.Backoff{First: 100 * time.Millisecond, Last: 10 * time.Second}
+
+// Run works until ctx ends: it tells of each Service what nodes cannot do, and where the
+// registry has Grants, does for Services what there is to do.
+func Run(ctx context.Context, r registry.Registry, log *slog.Logger) error {
+	read := []*registry.Kind{api.ClusterConfigKind, api.Service, api.EndpointSlice, api.Node}
+	serves := r.Serves(GrantKind)
+	if serves {
+		read = kinds
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	cache := registry.NewCache(r, read, log)
+	g.Go(func() error { cache.Run(ctx); return ctx.Err() })
+	keep := func(part string, pause time.Duration, round func(registry.Objects) []call) {
+		g.Go(func() error {
+			changes, cancel := cache.Subscribe()
+			defer cancel()
+			if err := cache.WaitSynced(ctx); err != nil {
+				return err
+			}
+			return retry.Loop{Changed: changes, Pause: pause, AfterError: backoff.First, Backoff: backoff, Told: failed(log, part)}.Run(ctx, func(ctx context.Context) (time.Duration, error) {
+				began := time.Now()
+				calls := round(cache.Snapshot())
+				rest := 4 * time.Since(began)
+				err := carryOut(ctx, r, calls)
+				retry.Sleep(ctx, rest)
+				return 0, err
+			})
+		})
+	}
+	if serves {
+		keep("addresses and endpoints", pause, func(objects registry.Objects) []call { return decide(objects).calls() })
+	}
+	var t teller
+	keep("what is wrong", tellPause, func(objects registry.Objects) (calls []call) {
+		for _, s := range t.decide(objects) {
+			calls = append(calls, s.write)
+		}
+		return calls
+	})
+	return g.Wait()
+}
+
+// failed returns what says in the log what keeps a part from working, once.
+func failed(log *slog.Logger, part string) func(error) {
+	said := ""
+	return func(err error) {
+		message := ""
+		if err != nil {
+			message = err.Error()
+		}
+		if message != said && err != nil {
+			log.Warn("services: "+part+": trying again", "error", err)
+		}
+		said = message
+	}
+}
+
+// decision is what is to be done.
+type decision struct {
+	// make are Grants that Services lack, remove those that none has a use for.
+	make, remove []*Grant
+	// fill are Services that get what their Grants say.
+	fill []filling
+	// say is what is to be said of Services that cannot have all.
+	say []saying
+	// create, update and drop are EndpointSlices.
+	create, update, drop []*discoveryv1.EndpointSlice
+}
+
+// filling is a Service as it is to be, by Grants that it has.
+type filling struct {
+	service *corev1.Service
+	uses    []*Grant
+}
+
+// ranges returns what Services get addresses from: of the ClusterConfig, or else of the
+// ClusterNetwork.
+func ranges(objects registry.Objects) (all []netip.Prefix) {
+	config := api.Effective(objects.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName}))
+	texts := config.Spec.ServiceNetworks
+	if n := registry.GetAs[*networkv1.ClusterNetwork](objects, api.ClusterNetwork, registry.Key{Name: api.DefaultName}); len(texts) == 0 && n != nil {
+		texts = []string{n.ServiceNetwork}
+	}
+	for _, text := range texts {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			all = append(all, p.Masked())
+		}
+	}
+	return all
+}
+
+// decide says what is to be done.
+func decide(objects registry.Objects) (d decision) {
+	services := make(map[registry.Key]*corev1.Service)
+	var all []*corev1.Service
+	for svc := range registry.Each[*corev1.Service](objects, api.Service) {
+		services[registry.KeyOf(svc)] = svc
+		all = append(all, svc)
+	}
+	grants := slices.Collect(registry.Each[*Grant](objects, GrantKind))
+	for _, g := range grants {
+		if !isUsed(g, services[g.Spec.service()]) {
+			d.remove = append(d.remove, g)
+		}
+	}
+	a := allot(ranges(objects), all, grants)
+	for _, svc := range all {
+		filled, uses, lacks, problem := a.serve(svc)
+		d.make = append(d.make, lacks...)
+		if !reflect.DeepEqual(filled.Spec, svc.Spec) {
+			d.fill = append(d.fill, filling{filled, uses})
+		}
+		if said := meta.FindStatusCondition(svc.Status.Conditions, Granted); problem != "" && (said == nil || said.Message != problem) || problem == "" && said != nil {
+			d.say = append(d.say, saying{registry.KeyOf(svc), svc.UID, Granted, problem})
+		}
+	}
+	d.slices(objects, all)
+	return d
+}
+
+// slices decides about EndpointSlices.
+func (d *decision) slices(objects registry.Objects, services []*corev1.Service) {
+	pods := make(labelled)
+	for p := range registry.Each[*corev1.Pod](objects, api.Pod) {
+		pods.add(p)
+	}
+	zones := make(map[string]string)
+	for n := range registry.Each[*corev1.Node](objects, api.Node) {
+		zones[n.Name] = n.Labels[corev1.LabelTopologyZone]
+	}
+	before := make(map[registry.Key][]*discoveryv1.EndpointSlice)
+	there := make(map[registry.Key]bool)
+	for s := range registry.Each[*discoveryv1.EndpointSlice](objects, api.EndpointSlice) {
+		there[registry.KeyOf(s)] = true
+		if of, ours := isOurs(s); ours {
+			before[of] = append(before[of], s)
+		}
+	}
+	for _, svc := range services {
+		key := registry.KeyOf(svc)
+		old := make(map[string]*discoveryv1.EndpointSlice)
+		for _, s := range before[key] {
+			old[s.Name] = s
+		}
+		taken := func(name string) bool { return there[registry.Key{Namespace: svc.Namespace, Name: name}] }
+		for _, s := range slicesOf(svc, pods.selectedBy(svc), zones, before[key], taken) {
+			was := old[s.Name]
+			delete(old, s.Name)
+			if was == nil {
+				d.create = append(d.create, s)
+				continue
+			}
+			now := was.DeepCopy()
+			now.Labels, now.OwnerReferences, now.Ports, now.Endpoints = s.Labels, s.OwnerReferences, s.Ports, s.Endpoints
+			if !reflect.DeepEqual(now, was) {
+				d.update = append(d.update, now)
+			}
+		}
+		d.drop = slices.AppendSeq(d.drop, maps.Values(old))
+		delete(before, key)
+	}
+	for _, left := range before {
+		d.drop = append(d.drop, left...)
+	}
+	slices.SortFunc(d.drop, func(a, b *discoveryv1.EndpointSlice) int { return registry.KeyOf(a).Compare(registry.KeyOf(b)) })
+}
+
+// call is something to do with a registry.
+type call func(context.Context, registry.Registry) error
+
+// calls are what was decided, in the order in which it is to be done.
+func (d decision) calls() (calls []call) {
+	add := func(c call) { calls = append(calls, c) }
+	for _, g := range d.make {
+		add(func(ctx context.Context, r registry.Registry) error {
+			_, err := r.Create(ctx, GrantKind, g)
+			return err
+		})
+	}
+	for _, f := range d.fill {
+		add(f.write)
+	}
+	for _, s := range d.say {
+		add(s.write)
+	}
+	for _, g := range d.remove {
+		add(func(ctx context.Context, r registry.Registry) error { return remove(ctx, r, g.Name) })
+	}
+	for _, s := range d.create {
+		add(func(ctx context.Context, r registry.Registry) error {
+			_, err := r.Create(ctx, api.EndpointSlice, s)
+			return err
+		})
+	}
+	for _, s := range d.update {
+		add(func(ctx context.Context, r registry.Registry) error {
+			_, err := r.Update(ctx, api.EndpointSlice, s)
+			return err
+		})
+	}
+	for _, s := range d.drop {
+		add(func(ctx context.Context, r registry.Registry) error {
+			return r.Delete(ctx, api.EndpointSlice, registry.KeyOf(s), s.ResourceVersion)
+		})
+	}
+	return calls
+}
+
+// carryOut does calls one after the other. What somebody else did meanwhile is no error: what
+// is left is decided again.
+func carryOut(ctx context.Context, r registry.Registry, calls []call) error {
+	var failed []error
+	for _, c := range calls {
+		within, cancel := context.WithTimeout(ctx, callTimeout)
+		err := c(within, r)
+		cancel()
+		if err != nil && !errors.Is(err, registry.ErrConflict) && !errors.Is(err, registry.ErrNotFound) && !errors.Is(err, registry.ErrExists) {
+			failed = append(failed, err)
+		}
+		if ctx.Err() != nil || errors.Is(err, registry.ErrUnavailable) {
+			break
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// write gives the Service what its Grants say, if it is as it was and has them still.
+func (f filling) write(ctx context.Context, r registry.Registry) error {
+	for _, g := range f.uses {
+		if _, err := r.Update(ctx, GrantKind, g); err != nil {
+			return err
+		}
+	}
+	_, err := r.Update(ctx, api.Service, f.service)
+	return err
+}
+
+// remove takes a Grant away, if its Service has no use for it now.
+func remove(ctx context.Context, r registry.Registry, name string) error {
+	o, err := r.Get(ctx, GrantKind, registry.Key{Name: name})
+	if err != nil {
+		return err
+	}
+	g := o.(*Grant)
+	var svc *corev1.Service
+	switch o, err := r.Get(ctx, api.Service, g.Spec.service()); {
+	case err == nil:
+		svc = o.(*corev1.Service)
+	case !errors.Is(err, registry.ErrNotFound):
+		return err
+	}
+	if isUsed(g, svc) {
+		return nil
+	}
+	return r.Delete(ctx, GrantKind, registry.KeyOf(g), g.ResourceVersion)
+}

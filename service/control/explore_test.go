@@ -1,0 +1,262 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/explore"
+	"github.com/weftnet/weft/registry"
+)
+
+// cell is a state of a small cluster.
+type cell struct {
+	store       *explore.Store
+	controllers []explore.Process[struct{}]
+	changes     int
+	// chosen are the Services, by UID, of which a user chose the address.
+	chosen map[string]bool
+}
+
+// scope bounds what is visited.
+type scope struct {
+	controllers, services, there, changes int
+	bits                                  int
+	// settled says that what is there has what there is before all begins.
+	settled bool
+	long    bool
+	limit   int
+}
+
+func (sc scope) String() string {
+	what := fmt.Sprintf("%d controllers %d of %d services %d changes %d free addresses", sc.controllers, sc.there, sc.services, sc.changes, 1<<(32-sc.bits)-2)
+	if sc.settled {
+		what += " settled"
+	}
+	return what
+}
+
+func serviceName(i int) string { return string(rune('a' + i)) }
+
+func newService(i int) *corev1.Service {
+	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: serviceName(i)}}
+	svc.Spec.Type, svc.Spec.Ports = corev1.ServiceTypeClusterIP, []corev1.ServicePort{{Port: 80}}
+	return svc
+}
+
+// act is one round of a controller, which follows each kind by itself: Services may be older
+// than Grants, or the other way round.
+func act(servicesFirst bool) func(*explore.Calls, struct{}) struct{} {
+	return func(c *explore.Calls, _ struct{}) struct{} {
+		seen := registry.Snapshot{}
+		order := []*registry.Kind{GrantKind, api.Service}
+		if servicesFirst {
+			slices.Reverse(order)
+		}
+		for _, k := range append(order, api.ClusterConfigKind) {
+			seen[k] = c.Look(k)[k]
+		}
+		_ = carryOut(context.Background(), c.Registry(), decide(seen).calls()) // what failed is decided again
+		return struct{}{}
+	}
+}
+
+func quiet(verb string, k *registry.Kind) bool { return k == api.ClusterConfigKind }
+
+func (c *cell) follow() *cell {
+	out := *c
+	out.store, out.controllers = c.store.Clone(), slices.Clone(c.controllers)
+	return &out
+}
+
+func (c *cell) change(i int, do func(*corev1.Service)) *cell {
+	n := c.follow()
+	n.changes++
+	o, err := n.store.Get(api.Service, registry.Key{Namespace: "default", Name: serviceName(i)})
+	if err != nil {
+		return nil
+	}
+	svc := o.(*corev1.Service)
+	do(svc)
+	if _, err := n.store.Update(api.Service, svc); err != nil {
+		panic(err)
+	}
+	return n
+}
+
+func (sc scope) next(c *cell, yield func(string, *cell)) {
+	for i, p := range c.controllers {
+		n := c.follow()
+		var event string
+		n.controllers[i], event = p.Step(n.store, quiet, act(i%2 == 1))
+		yield(fmt.Sprintf("controller %d: %s", i+1, event), n)
+		if !p.Idle() {
+			n = c.follow()
+			n.controllers[i] = explore.Process[struct{}]{}
+			yield(fmt.Sprintf("controller %d is killed, and another starts", i+1), n)
+		}
+	}
+	if c.changes == sc.changes {
+		return
+	}
+	for i := range sc.services {
+		name := "service " + serviceName(i)
+		n := c.follow()
+		n.changes++
+		if err := n.store.Delete(api.Service, registry.Key{Namespace: "default", Name: serviceName(i)}, ""); err == nil {
+			yield(name+" goes", n)
+		} else {
+			if _, err := n.store.Create(api.Service, newService(i)); err != nil {
+				panic(err)
+			}
+			yield(name+" comes", n)
+			continue
+		}
+		if n := c.change(i, func(svc *corev1.Service) { svc.Spec.ClusterIP, svc.Spec.ClusterIPs = "", nil }); n != nil {
+			yield(name+" is applied without an address", n)
+		}
+		if n := c.change(i, func(svc *corev1.Service) {
+			svc.Spec.ClusterIP, svc.Spec.ClusterIPs = "10.96.0.9", []string{"10.96.0.9"}
+		}); n != nil {
+			yield(name+" gets an address of its own", n)
+		}
+	}
+}
+
+func (c *cell) key() []byte {
+	var t explore.Text
+	t.Say(strconv.Itoa(c.changes), "\n")
+	c.store.Put(&t)
+	var all []explore.Text
+	for i, p := range c.controllers {
+		var one explore.Text
+		one.Say(strconv.Itoa(i % 2))
+		p.Put(&one, c.store)
+		all = append(all, one)
+	}
+	t.AddSet(all...)
+	return t.Key(c.store.Now, time.Hour)
+}
+
+// check says what is wrong with a state: no two Services have one address that was given out.
+func check(s *explore.Store) error {
+	has := make(map[netip.Addr]string)
+	for svc := range registry.Each[*corev1.Service](s.Snapshot(api.Service), api.Service) {
+		for _, a := range addresses(svc) {
+			if other := has[a]; other != "" && a != netip.MustParseAddr("10.96.0.9") {
+				return fmt.Errorf("services %s and %s both have %s", other, svc.Name, a)
+			}
+			has[a] = svc.Name
+		}
+	}
+	return nil
+}
+
+// settle lets one controller work until nothing is left to do.
+func settle(s *explore.Store) error {
+	for range 10 {
+		before := s.Version()
+		if err := carryOut(context.Background(), s.Registry(), decide(s.Snapshot(api.Service, GrantKind, api.ClusterConfigKind)).calls()); err != nil {
+			return err
+		}
+		if s.Version() == before {
+			return nil
+		}
+	}
+	return errors.New("the controller finds no end")
+}
+
+// ends says what is wrong with what becomes of it if one controller goes on alone.
+func (sc scope) ends(s *explore.Store) error {
+	s = s.Clone()
+	objects := func() registry.Snapshot { return s.Snapshot(api.Service, GrantKind, api.ClusterConfigKind) }
+	if err := settle(s); err != nil {
+		return err
+	}
+	without, with := 0, 0
+	for svc := range registry.Each[*corev1.Service](objects(), api.Service) {
+		if len(addresses(svc)) == 0 {
+			without++
+			if len(svc.Status.Conditions) == 0 {
+				return fmt.Errorf("in the end service %s has no address, and it is not said why", svc.Name)
+			}
+			continue
+		}
+		if with++; len(svc.Status.Conditions) > 0 {
+			return fmt.Errorf("in the end service %s has an address, and it is said that it has none", svc.Name)
+		}
+	}
+	if free := 1<<(32-sc.bits) - 2; without > 0 && with < free {
+		return fmt.Errorf("in the end %d services have no address, and %d of %d are given out", without, with, free)
+	}
+	for g := range registry.Each[*Grant](objects(), GrantKind) {
+		svc := registry.GetAs[*corev1.Service](objects(), api.Service, g.Spec.service())
+		if svc == nil || svc.UID != g.Spec.UID {
+			return fmt.Errorf("in the end %s is given to a service that is gone", g.Name)
+		}
+	}
+	return nil
+}
+
+// TestAllInterleavings visits every state that the addresses of a few Services can get into,
+// by any order of the calls of controllers, each call as their last, and of what users do to
+// Services. No two have one address that was given out, and one controller alone brings all
+// to a good end from there.
+func TestAllInterleavings(t *testing.T) {
+	for _, sc := range []scope{
+		{controllers: 1, services: 2, changes: 3, bits: 30},
+		{controllers: 2, services: 2, there: 1, changes: 1, bits: 30},
+		{controllers: 2, services: 2, there: 2, changes: 2, bits: 30, settled: true, limit: 20_000},
+		{controllers: 2, services: 3, there: 2, changes: 3, bits: 30, long: true, limit: 3_000_000},
+		{controllers: 3, services: 2, there: 1, changes: 2, bits: 30, long: true, limit: 3_000_000},
+	} {
+		t.Run(sc.String(), func(t *testing.T) {
+			if sc.long && !explore.Long() {
+				t.Skip("WEFT_EXPLORE is not long")
+			}
+			start := &cell{store: &explore.Store{Now: time.Date(2026, 1, 5, 10, 0, 0, 0, time.UTC)}, controllers: make([]explore.Process[struct{}], sc.controllers)}
+			config := &api.ClusterConfig{Spec: api.ClusterConfigSpec{ServiceNetworks: []string{fmt.Sprintf("10.96.0.0/%d", sc.bits)}}}
+			config.Name = api.DefaultName
+			if _, err := start.store.Create(api.ClusterConfigKind, config); err != nil {
+				t.Fatal(err)
+			}
+			for i := range sc.there {
+				if _, err := start.store.Create(api.Service, newService(i)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if sc.settled {
+				// All but one address is another Service's.
+				other := newService(sc.services)
+				other.Spec.ClusterIP, other.Spec.ClusterIPs = "10.96.0.2", []string{"10.96.0.2"}
+				if _, err := start.store.Create(api.Service, other); err != nil {
+					t.Fatal(err)
+				}
+				if err := settle(start.store); err != nil {
+					t.Fatal(err)
+				}
+			}
+			ends := explore.PerContent(time.Hour, sc.ends)
+			r := explore.Model[*cell]{Start: start, Next: sc.next, Key: (*cell).key, Limit: sc.limit,
+				Check: func(c *cell) error {
+					if err := check(c.store); err != nil {
+						return err
+					}
+					return ends(c.store)
+				}}.Run()
+			if r.Wrong != nil || !r.Complete && sc.limit == 0 {
+				t.Fatal(r)
+			}
+			t.Log(r)
+		})
+	}
+}

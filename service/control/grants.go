@@ -1,0 +1,354 @@
+package control
+
+import (
+	"cmp"
+	"fmt"
+	"hash/fnv"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/registry"
+)
+
+// Grant says which Service has an address of the cluster, or a port of all nodes. Its name is
+// the address, or the port and protocol as "30080-tcp", so that none is given twice.
+type Grant struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec GrantSpec `json:"spec"`
+}
+
+// GrantSpec is the value of a Grant's key.
+type GrantSpec struct {
+	// Namespace and Name are the Service's, UID tells it from an earlier one of that name.
+	Namespace string    `json:"namespace"`
+	Name      string    `json:"name"`
+	UID       types.UID `json:"uid"`
+	// Port is the port of the Service, as "80/TCP", that the port of nodes is for; empty for
+	// an address.
+	Port string `json:"port,omitempty"`
+}
+
+// service is the key of the Service.
+func (s GrantSpec) service() registry.Key {
+	return registry.Key{Namespace: s.Namespace, Name: s.Name}
+}
+
+// DeepCopyObject implements runtime.Object.
+func (g *Grant) DeepCopyObject() runtime.Object {
+	out := *g
+	g.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
+	return &out
+}
+
+// GrantKind is the kind of Grants. Kubernetes does not have it, as its API server gives Services
+// their addresses by itself.
+var GrantKind = &registry.Kind{
+	GroupVersionKind: api.GroupVersion.WithKind("ServiceGrant"), Plural: "servicegrants", Singular: "servicegrant",
+	New: func() registry.Object { return &Grant{} },
+	Validate: func(o registry.Object) error {
+		if s := o.(*Grant).Spec; s.Namespace == "" || s.Name == "" || s.UID == "" {
+			return fmt.Errorf("spec: it names no Service, but %s/%s with UID %q", s.Namespace, s.Name, s.UID)
+		}
+		return nil
+	},
+	Layout: &registry.Layout{},
+}
+
+// The ports of nodes that Services get, as Kubernetes gives them by default.
+const (
+	firstNodePort = 30000
+	lastNodePort  = 32767
+)
+
+func newGrant(svc *corev1.Service, name, port string) *Grant {
+	g := &Grant{Spec: GrantSpec{Namespace: svc.Namespace, Name: svc.Name, UID: svc.UID, Port: port}}
+	g.Name = name
+	return g
+}
+
+// allotment is what Services have, and what is given out.
+type allotment struct {
+	ranges []netip.Prefix
+	// taken are the names of Grants that there are, or may be.
+	taken map[string]bool
+	// held are the Grants of each Service.
+	held map[types.UID][]*Grant
+	// full are the ranges that nothing is free in.
+	full map[netip.Prefix]bool
+}
+
+// allot returns what Services have that there are. ranges are those that addresses are given
+// from, the preferred family's first.
+func allot(ranges []netip.Prefix, services []*corev1.Service, grants []*Grant) *allotment {
+	a := &allotment{ranges: ranges, taken: make(map[string]bool), held: make(map[types.UID][]*Grant), full: make(map[netip.Prefix]bool)}
+	for _, g := range grants {
+		a.taken[g.Name] = true
+		a.held[g.Spec.UID] = append(a.held[g.Spec.UID], g)
+	}
+	for _, svc := range services {
+		for _, ip := range addresses(svc) {
+			a.taken[ip.String()] = true
+		}
+		for _, p := range svc.Spec.Ports {
+			if p.NodePort != 0 {
+				a.taken[nodePortName(p.NodePort, p.Protocol)] = true
+			}
+		}
+	}
+	return a
+}
+
+// addresses are those that a Service has in the cluster.
+func addresses(svc *corev1.Service) (all []netip.Addr) {
+	texts := svc.Spec.ClusterIPs
+	if len(texts) == 0 {
+		texts = []string{svc.Spec.ClusterIP}
+	}
+	for _, text := range texts {
+		if a, err := netip.ParseAddr(text); err == nil {
+			all = append(all, a.Unmap())
+		}
+	}
+	return all
+}
+
+func nodePortName(port int32, protocol corev1.Protocol) string {
+	return fmt.Sprintf("%d-%s", port, strings.ToLower(string(cmp.Or(protocol, corev1.ProtocolTCP))))
+}
+
+// portName is what a Grant calls a port of a Service.
+func portName(p corev1.ServicePort) string {
+	return fmt.Sprintf("%d/%s", p.Port, cmp.Or(p.Protocol, corev1.ProtocolTCP))
+}
+
+// needsAddress reports whether a Service is to have an address of the cluster.
+func needsAddress(svc *corev1.Service) bool {
+	return svc.Spec.Type != corev1.ServiceTypeExternalName && !isHeadless(svc)
+}
+
+// needsNodePorts reports whether a Service is to have ports of nodes.
+func needsNodePorts(svc *corev1.Service) bool {
+	switch svc.Spec.Type {
+	case corev1.ServiceTypeNodePort:
+		return true
+	case corev1.ServiceTypeLoadBalancer:
+		return svc.Spec.AllocateLoadBalancerNodePorts == nil || *svc.Spec.AllocateLoadBalancerNodePorts
+	}
+	return false
+}
+
+// serve returns the Service as it is to be by the Grants that it has, those that it uses
+// that way among them, and the Grants that it lacks. problem says what it cannot have.
+func (a *allotment) serve(svc *corev1.Service) (filled *corev1.Service, uses, lacks []*Grant, problem string) {
+	filled = svc.DeepCopy()
+	if needsAddress(svc) {
+		var missing string
+		filled.Spec.ClusterIPs, uses, lacks, missing = a.clusterIPs(svc)
+		if len(filled.Spec.ClusterIPs) > 0 {
+			filled.Spec.ClusterIP = filled.Spec.ClusterIPs[0]
+		}
+		problem = missing
+		filled.Spec.IPFamilies = nil
+		for _, ip := range addresses(filled) {
+			filled.Spec.IPFamilies = append(filled.Spec.IPFamilies, corev1.IPFamily(addressType(ip)))
+		}
+		if len(filled.Spec.IPFamilies) == 0 {
+			filled.Spec.IPFamilies = svc.Spec.IPFamilies
+		}
+	}
+	if needsNodePorts(svc) {
+		for i, p := range svc.Spec.Ports {
+			if p.NodePort != 0 {
+				continue
+			}
+			if g := a.nodePortOf(svc, p); g != nil {
+				if _, err := fmt.Sscanf(g.Name, "%d-", &filled.Spec.Ports[i].NodePort); err == nil {
+					uses = append(uses, g)
+				}
+				continue
+			}
+			g := a.freeNodePort(svc, p)
+			if g == nil {
+				problem = fmt.Sprintf("no port of nodes from %d to %d is free for port %s: delete Services of type NodePort that nobody needs, or give this one a nodePort",
+					firstNodePort, lastNodePort, portName(p))
+				continue
+			}
+			lacks = append(lacks, g)
+		}
+	}
+	return filled, uses, lacks, problem
+}
+
+// wantedFamilies returns the families of which a Service is to have an address each, and
+// whether it can do with the first alone.
+func (a *allotment) wantedFamilies(svc *corev1.Service) (all []corev1.IPFamily, firstWillDo bool) {
+	all = slices.Clone(svc.Spec.IPFamilies)
+	put := func(f corev1.IPFamily) {
+		if !slices.Contains(all, f) {
+			all = append(all, f)
+		}
+	}
+	for _, ip := range addresses(svc) {
+		put(corev1.IPFamily(addressType(ip)))
+	}
+	policy := or(svc.Spec.IPFamilyPolicy)
+	for _, r := range a.ranges {
+		if len(all) == 0 || policy == corev1.IPFamilyPolicyPreferDualStack || policy == corev1.IPFamilyPolicyRequireDualStack {
+			put(corev1.IPFamily(addressType(r.Addr())))
+		}
+	}
+	if policy == corev1.IPFamilyPolicyRequireDualStack {
+		put(corev1.IPv4Protocol)
+		put(corev1.IPv6Protocol)
+	}
+	return all, policy == corev1.IPFamilyPolicyPreferDualStack
+}
+
+// clusterIPs returns the addresses of a Service, those that it has by a Grant, and for what
+// Grants are lacking.
+func (a *allotment) clusterIPs(svc *corev1.Service) (ips []string, uses, lacks []*Grant, problem string) {
+	families, firstWillDo := a.wantedFamilies(svc)
+	if len(families) == 0 {
+		return svc.Spec.ClusterIPs, nil, nil, "the cluster has no range that Services get addresses from: give the ClusterConfig spec.serviceNetworks, or the Service a clusterIP"
+	}
+	has := make(map[corev1.IPFamily]string)
+	for _, ip := range addresses(svc) {
+		has[corev1.IPFamily(addressType(ip))] = ip.String()
+	}
+	for i, f := range families {
+		if has[f] == "" {
+			if g := a.addressOf(svc, f); g != nil {
+				has[f], uses = g.Name, append(uses, g)
+			} else if g, why := a.freeAddress(svc, f); g != nil {
+				lacks = append(lacks, g)
+			} else if i == 0 || !firstWillDo {
+				problem = why
+			}
+		}
+		// The first address is of the first family: a later one has to wait for it.
+		if has[f] != "" && len(ips) == i {
+			ips = append(ips, has[f])
+		}
+	}
+	return ips, uses, lacks, problem
+}
+
+// addressOf returns the Grant of an address of a family that a Service has, or nil.
+func (a *allotment) addressOf(svc *corev1.Service, f corev1.IPFamily) *Grant {
+	for _, g := range a.held[svc.UID] {
+		if ip, err := netip.ParseAddr(g.Name); err == nil && corev1.IPFamily(addressType(ip)) == f {
+			return g
+		}
+	}
+	return nil
+}
+
+func (a *allotment) nodePortOf(svc *corev1.Service, p corev1.ServicePort) *Grant {
+	for _, g := range a.held[svc.UID] {
+		if g.Spec.Port == portName(p) {
+			return g
+		}
+	}
+	return nil
+}
+
+// freeAddress takes a free address for a Service, and says why there is none.
+func (a *allotment) freeAddress(svc *corev1.Service, f corev1.IPFamily) (g *Grant, why string) {
+	i := slices.IndexFunc(a.ranges, func(r netip.Prefix) bool { return corev1.IPFamily(addressType(r.Addr())) == f })
+	if i < 0 {
+		return nil, fmt.Sprintf("the cluster has no range of %s that Services get addresses from: give the ClusterConfig one in spec.serviceNetworks, or the Service other ipFamilies", f)
+	}
+	r := a.ranges[i].Masked()
+	why = fmt.Sprintf("all addresses of %s are taken: give the ClusterConfig a larger range in spec.serviceNetworks", r)
+	if a.full[r] {
+		return nil, why
+	}
+	bits := min(r.Addr().BitLen()-r.Bits(), 20) // more than a million Services there are not
+	for n := range uint32(1) << bits {
+		// Two that give out at once begin in different places for different Services.
+		ip := offset(r.Addr(), (start(svc.UID)+n)&(1<<bits-1))
+		if ip == r.Addr() || ip.Is4() && ip == lastOf(r) || a.taken[ip.String()] {
+			continue
+		}
+		a.taken[ip.String()] = true
+		return newGrant(svc, ip.String(), ""), ""
+	}
+	a.full[r] = true
+	return nil, why
+}
+
+// start is where to begin to look for something free for a Service.
+func start(uid types.UID) uint32 {
+	h := fnv.New32a()
+	h.Write([]byte(uid))
+	return h.Sum32()
+}
+
+// offset returns the address that is n behind another.
+func offset(a netip.Addr, n uint32) netip.Addr {
+	bytes := a.AsSlice()
+	for i := len(bytes) - 1; i >= 0 && n > 0; i-- {
+		n += uint32(bytes[i])
+		bytes[i] = byte(n)
+		n >>= 8
+	}
+	out, _ := netip.AddrFromSlice(bytes)
+	return out
+}
+
+// lastOf returns the last address of an IPv4 prefix.
+func lastOf(r netip.Prefix) netip.Addr {
+	return offset(r.Addr(), 1<<(32-r.Bits())-1)
+}
+
+// freeNodePort takes a port of nodes for a port of a Service, nil where there is none.
+func (a *allotment) freeNodePort(svc *corev1.Service, p corev1.ServicePort) *Grant {
+	const n = lastNodePort - firstNodePort + 1
+	for i := range uint32(n) {
+		port := firstNodePort + int32((start(svc.UID)+i)%n)
+		name := nodePortName(port, p.Protocol)
+		if a.taken[name] {
+			continue
+		}
+		a.taken[name] = true
+		return newGrant(svc, name, portName(p))
+	}
+	return nil
+}
+
+// isUsed reports whether a Service has, or may come to have, what a Grant says. Of a
+// Service that is not there svc is nil.
+func isUsed(g *Grant, svc *corev1.Service) bool {
+	if svc == nil || svc.UID != g.Spec.UID {
+		return false
+	}
+	if g.Spec.Port != "" {
+		return needsNodePorts(svc) && slices.ContainsFunc(svc.Spec.Ports, func(p corev1.ServicePort) bool {
+			return portName(p) == g.Spec.Port && (p.NodePort == 0 || nodePortName(p.NodePort, p.Protocol) == g.Name)
+		})
+	}
+	if !needsAddress(svc) {
+		return false
+	}
+	own, err := netip.ParseAddr(g.Name)
+	if err != nil {
+		return false
+	}
+	others := false
+	for _, ip := range addresses(svc) {
+		if ip == own {
+			return true
+		}
+		others = others || ip.Is4() == own.Is4()
+	}
+	return !others
+}

@@ -1,0 +1,309 @@
+package control
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/registry"
+)
+
+// ManagedBy is the value of the label endpointslice.kubernetes.io/managed-by of the
+// EndpointSlices that are made here. Others' are left alone.
+const ManagedBy = "weft.network"
+
+// maxEndpoints is how many endpoints a slice has at most, as Kubernetes' own have by default.
+const maxEndpoints = 100
+
+// slicesOf returns the EndpointSlices that a Service is to have, of those pods that it
+// selects, where it has those in before already, all that are made here. zones are the zones
+// of nodes. An endpoint stays in its slice, so that few slices change with it. taken
+// reports whether a name is another slice's.
+func slicesOf(svc *corev1.Service, pods []*corev1.Pod, zones map[string]string, before []*discoveryv1.EndpointSlice, taken func(name string) bool) []*discoveryv1.EndpointSlice {
+	if len(svc.Spec.Selector) == 0 || svc.Spec.Type == corev1.ServiceTypeExternalName {
+		return nil
+	}
+	wanted := make(map[string]map[string]discoveryv1.Endpoint) // by group and address
+	ports := make(map[string][]discoveryv1.EndpointPort)
+	for _, family := range families(svc) {
+		for _, pod := range pods {
+			address, ok := addressOf(pod, family)
+			if !ok {
+				continue
+			}
+			of := portsOf(svc, pod)
+			group := groupOf(family, of)
+			if wanted[group] == nil {
+				wanted[group], ports[group] = make(map[string]discoveryv1.Endpoint), of
+			}
+			wanted[group][address] = endpointOf(svc, pod, address, zones)
+		}
+	}
+	var all []*discoveryv1.EndpointSlice
+	for _, old := range slices.SortedFunc(slices.Values(before), byName) {
+		group := groupOf(old.AddressType, old.Ports)
+		kept := newSlice(svc, old.Name, old.AddressType, old.Ports)
+		for _, e := range old.Endpoints {
+			if now, ok := wanted[group][e.Addresses[0]]; ok && len(kept.Endpoints) < maxEndpoints {
+				kept.Endpoints = append(kept.Endpoints, now)
+				delete(wanted[group], e.Addresses[0])
+			}
+		}
+		if len(kept.Endpoints) > 0 {
+			all = append(all, kept)
+		}
+	}
+	names := make(map[string]bool)
+	for _, s := range all {
+		names[s.Name] = true
+	}
+	for _, group := range slices.Sorted(maps.Keys(wanted)) {
+		rest := slices.SortedFunc(maps.Keys(wanted[group]), compareAddresses)
+		for _, s := range all {
+			if groupOf(s.AddressType, s.Ports) == group {
+				n := min(maxEndpoints-len(s.Endpoints), len(rest))
+				s.Endpoints, rest = appendOf(s.Endpoints, wanted[group], rest[:n]), rest[n:]
+			}
+		}
+		family := discoveryv1.AddressType(strings.SplitN(group, " ", 2)[0])
+		for number := 1; len(rest) > 0; number++ {
+			name := fmt.Sprintf("%s-%s-%d", svc.Name, strings.ToLower(string(family)), number)
+			if names[name] || taken(name) {
+				continue
+			}
+			names[name] = true
+			s := newSlice(svc, name, family, ports[group])
+			n := min(maxEndpoints, len(rest))
+			s.Endpoints, rest = appendOf(nil, wanted[group], rest[:n]), rest[n:]
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+func byName(a, b *discoveryv1.EndpointSlice) int { return cmp.Compare(a.Name, b.Name) }
+
+// compareAddresses compares texts of addresses by the addresses.
+func compareAddresses(a, b string) int {
+	return netip.MustParseAddr(a).Compare(netip.MustParseAddr(b))
+}
+
+func appendOf(to []discoveryv1.Endpoint, of map[string]discoveryv1.Endpoint, addresses []string) []discoveryv1.Endpoint {
+	for _, a := range addresses {
+		to = append(to, of[a])
+	}
+	return to
+}
+
+// families are those of which a Service has endpoints: its own, or those of its cluster
+// addresses, or any where it has neither.
+func families(svc *corev1.Service) []discoveryv1.AddressType {
+	var all []discoveryv1.AddressType
+	for _, f := range svc.Spec.IPFamilies {
+		all = append(all, discoveryv1.AddressType(f))
+	}
+	if len(all) > 0 {
+		return all
+	}
+	for _, text := range svc.Spec.ClusterIPs {
+		if a, err := netip.ParseAddr(text); err == nil {
+			all = append(all, addressType(a))
+		}
+	}
+	if len(all) > 0 {
+		return all
+	}
+	return []discoveryv1.AddressType{discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6}
+}
+
+func addressType(a netip.Addr) discoveryv1.AddressType {
+	if a.Unmap().Is4() {
+		return discoveryv1.AddressTypeIPv4
+	}
+	return discoveryv1.AddressTypeIPv6
+}
+
+// addressOf returns the first address of a family that a pod has which has not ended.
+func addressOf(pod *corev1.Pod, family discoveryv1.AddressType) (address string, ok bool) {
+	if api.Ended(pod) {
+		return "", false
+	}
+	texts := []string{pod.Status.PodIP}
+	for _, ip := range pod.Status.PodIPs {
+		texts = append(texts, ip.IP)
+	}
+	for _, text := range texts {
+		if a, err := netip.ParseAddr(text); err == nil && addressType(a) == family {
+			return a.Unmap().String(), true
+		}
+	}
+	return "", false
+}
+
+// portsOf returns the numbers that the ports of a Service have on a pod. One that is named
+// there, and that the pod does not have, is left out.
+func portsOf(svc *corev1.Service, pod *corev1.Pod) []discoveryv1.EndpointPort {
+	var all []discoveryv1.EndpointPort
+	for _, p := range svc.Spec.Ports {
+		protocol := cmp.Or(p.Protocol, corev1.ProtocolTCP)
+		number := cmp.Or(p.TargetPort.IntVal, p.Port)
+		if name := p.TargetPort.StrVal; name != "" {
+			if number = namedPort(pod, name, protocol); number == 0 {
+				continue
+			}
+		}
+		name := p.Name
+		all = append(all, discoveryv1.EndpointPort{Name: &name, Protocol: &protocol, Port: &number, AppProtocol: p.AppProtocol})
+	}
+	return all
+}
+
+func namedPort(pod *corev1.Pod, name string, protocol corev1.Protocol) int32 {
+	for _, c := range slices.Concat(pod.Spec.Containers, pod.Spec.InitContainers) {
+		for _, p := range c.Ports {
+			if p.Name == name && cmp.Or(p.Protocol, corev1.ProtocolTCP) == protocol {
+				return p.ContainerPort
+			}
+		}
+	}
+	return 0
+}
+
+// groupOf tells endpoints apart that cannot be in one slice.
+func groupOf(family discoveryv1.AddressType, ports []discoveryv1.EndpointPort) string {
+	var b strings.Builder
+	b.WriteString(string(family))
+	for _, p := range ports {
+		fmt.Fprintf(&b, " %q %s %d %q", or(p.Name), or(p.Protocol), or(p.Port), or(p.AppProtocol))
+	}
+	return b.String()
+}
+
+// or returns what a pointer points to, or the zero value where it is nil.
+func or[T any](p *T) (v T) {
+	if p != nil {
+		return *p
+	}
+	return v
+}
+
+func endpointOf(svc *corev1.Service, pod *corev1.Pod, address string, zones map[string]string) discoveryv1.Endpoint {
+	ready, terminating := isReady(pod), pod.DeletionTimestamp != nil
+	serving, shown := ready, ready && !terminating || svc.Spec.PublishNotReadyAddresses
+	e := discoveryv1.Endpoint{Addresses: []string{address},
+		Conditions: discoveryv1.EndpointConditions{Ready: &shown, Serving: &serving, Terminating: &terminating},
+		TargetRef:  &corev1.ObjectReference{Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
+	}
+	if node := pod.Spec.NodeName; node != "" {
+		e.NodeName = &node
+		if zone := zones[node]; zone != "" {
+			e.Zone = &zone
+		}
+	}
+	if pod.Spec.Hostname != "" && pod.Spec.Subdomain == svc.Name {
+		hostname := pod.Spec.Hostname
+		e.Hostname = &hostname
+	}
+	switch or(svc.Spec.TrafficDistribution) {
+	case corev1.ServiceTrafficDistributionPreferClose, corev1.ServiceTrafficDistributionPreferSameZone:
+		e.Hints = hints(e, false)
+	case corev1.ServiceTrafficDistributionPreferSameNode:
+		e.Hints = hints(e, true)
+	}
+	return e
+}
+
+// hints say that an endpoint is to be used from its own zone first, and before that from its
+// own node.
+func hints(e discoveryv1.Endpoint, node bool) *discoveryv1.EndpointHints {
+	var h discoveryv1.EndpointHints
+	if e.Zone != nil {
+		h.ForZones = []discoveryv1.ForZone{{Name: *e.Zone}}
+	}
+	if node && e.NodeName != nil {
+		h.ForNodes = []discoveryv1.ForNode{{Name: *e.NodeName}}
+	}
+	if h.ForZones == nil && h.ForNodes == nil {
+		return nil
+	}
+	return &h
+}
+
+// isReady reports whether a pod runs, and does not say that it is not ready.
+func isReady(pod *corev1.Pod) bool {
+	if pod.Status.Phase != corev1.PodRunning {
+		return false
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return true
+}
+
+func newSlice(svc *corev1.Service, name string, family discoveryv1.AddressType, ports []discoveryv1.EndpointPort) *discoveryv1.EndpointSlice {
+	s := &discoveryv1.EndpointSlice{AddressType: family, Ports: ports}
+	s.Namespace, s.Name = svc.Namespace, name
+	s.Labels = map[string]string{discoveryv1.LabelServiceName: svc.Name, discoveryv1.LabelManagedBy: ManagedBy}
+	if who, left := svc.Labels[proxyName]; left {
+		s.Labels[proxyName] = who
+	}
+	if isHeadless(svc) {
+		s.Labels[corev1.IsHeadlessService] = ""
+	}
+	s.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: svc.Name, UID: svc.UID}}
+	return s
+}
+
+// proxyName is the label of Services, and of their endpoints, that another program than the
+// cluster's own serves.
+const proxyName = "service.kubernetes.io/service-proxy-name"
+
+func isHeadless(svc *corev1.Service) bool { return svc.Spec.ClusterIP == corev1.ClusterIPNone }
+
+// labelled are pods by namespace and by each of their labels, so that to find those that a
+// Service selects costs what there are of its rarest label.
+type labelled map[label][]*corev1.Pod
+
+// label is one label of a pod.
+type label struct{ namespace, key, value string }
+
+func (l labelled) add(p *corev1.Pod) {
+	for key, value := range p.Labels {
+		at := label{p.Namespace, key, value}
+		l[at] = append(l[at], p)
+	}
+}
+
+// selectedBy returns the pods that a Service selects.
+func (l labelled) selectedBy(svc *corev1.Service) (all []*corev1.Pod) {
+	var rarest []*corev1.Pod
+	first := true
+	for key, value := range svc.Spec.Selector {
+		if pods := l[label{svc.Namespace, key, value}]; first || len(pods) < len(rarest) {
+			rarest, first = pods, false
+		}
+	}
+	selector := labels.SelectorFromSet(svc.Spec.Selector)
+	for _, p := range rarest {
+		if selector.Matches(labels.Set(p.Labels)) {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// isOurs reports whether an EndpointSlice was made here, and for which Service.
+func isOurs(s *discoveryv1.EndpointSlice) (of registry.Key, ours bool) {
+	return registry.Key{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}, s.Labels[discoveryv1.LabelManagedBy] == ManagedBy
+}

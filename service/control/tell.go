@@ -1,0 +1,113 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/printable"
+	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/registry"
+	"github.com/weftnet/weft/service"
+)
+
+// Served is the condition of a Service that says what of it, and of its EndpointSlices, nodes
+// cannot do as it is written. Where they do all it is not there.
+const Served = "weft.network/Served"
+
+// tellPause is the least time between two looks at what is wrong with Services.
+const tellPause = time.Second
+
+// teller finds what is wrong with Services. All nodes find the same, so that one says it for
+// all of them.
+type teller struct {
+	compiler service.Compiler
+}
+
+// decide returns what is to be said of Services.
+func (t *teller) decide(objects registry.Objects) (say []saying) {
+	wrong := make(map[registry.Key][]string)
+	config := api.Effective(objects.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName}))
+	if config.Spec.ServiceProxy != api.KubeProxy {
+		_, problems := t.compiler.Compile(objects, plan.Local{Node: "a node", Addresses: claimed(objects)})
+		for _, p := range problems {
+			wrong[p.Service] = append(wrong[p.Service], p.Message)
+		}
+	}
+	for svc := range registry.Each[*corev1.Service](objects, api.Service) {
+		problem := inWords(wrong[registry.KeyOf(svc)])
+		if said := meta.FindStatusCondition(svc.Status.Conditions, Served); problem != "" && (said == nil || said.Message != problem) || problem == "" && said != nil {
+			say = append(say, saying{registry.KeyOf(svc), svc.UID, Served, problem})
+		}
+	}
+	return say
+}
+
+// inWords are problems as one sentence.
+func inWords(problems []string) string {
+	text := strings.Join(problems[:min(len(problems), printable.MaxNamed)], "; ")
+	if more := len(problems) - printable.MaxNamed; more > 0 {
+		text += fmt.Sprintf("; and %d more", more)
+	}
+	return text
+}
+
+// claimed returns the addresses of nodes that Services have, or are to have, as their own:
+// there node ports, and nodes themselves, may be in the way. All others would cost what there
+// are of nodes and of node ports.
+func claimed(objects registry.Objects) (addresses []netip.Addr) {
+	of := make(map[netip.Addr]bool)
+	for n := range registry.Each[*corev1.Node](objects, api.Node) {
+		for _, a := range api.NodeAddresses(n) {
+			of[a] = true
+		}
+	}
+	for svc := range registry.Each[*corev1.Service](objects, api.Service) {
+		texts := append(append([]string{svc.Spec.ClusterIP}, svc.Spec.ClusterIPs...), svc.Spec.ExternalIPs...)
+		for _, i := range svc.Status.LoadBalancer.Ingress {
+			texts = append(texts, i.IP)
+		}
+		for _, text := range texts {
+			if a, err := netip.ParseAddr(text); err == nil && of[a.Unmap()] {
+				addresses = append(addresses, a.Unmap())
+				delete(of, a.Unmap())
+			}
+		}
+	}
+	return addresses
+}
+
+// saying is what a condition of a Service is to say; problem is empty where it is to go.
+type saying struct {
+	service   registry.Key
+	uid       types.UID
+	condition string
+	problem   string
+}
+
+// write has the Service say it.
+func (s saying) write(ctx context.Context, r registry.Registry) error {
+	_, err := registry.Modify(ctx, r, api.Service, s.service, func(svc *corev1.Service) error {
+		switch {
+		case svc.UID != s.uid:
+		case s.problem == "":
+			meta.RemoveStatusCondition(&svc.Status.Conditions, s.condition)
+		default:
+			meta.SetStatusCondition(&svc.Status.Conditions, metav1.Condition{Type: s.condition, Status: metav1.ConditionFalse, Reason: "Impossible", Message: s.problem})
+		}
+		return nil
+	})
+	if errors.Is(err, registry.ErrNotFound) {
+		return nil
+	}
+	return err
+}
