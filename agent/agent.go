@@ -392,18 +392,18 @@ func (a *agent) readReport(ctx context.Context) error {
 }
 
 // run runs plug-ins until ctx ends, on the node's data plane.
-func (a *agent) run(ctx context.Context, what choice, objects *followed, effective func() *api.ClusterConfig) error {
-	all, unknown, err := plugin.Find(what.used, what.mix, what.loading, a.Plugin)
+func (a *agent) run(ctx context.Context, what plugin.Choice, objects *followed, effective func() *api.ClusterConfig) error {
+	all, unknown, err := what.Find(a.Plugin)
 	if err != nil {
 		return err
 	}
 	if err := errors.Join(unknown...); err != nil {
-		a.problem(configPart)(fmt.Sprintf("%v; the node goes on with %s", err, what.used))
+		a.problem(configPart)(fmt.Sprintf("%v; the node goes on with %s", err, what.Used))
 		defer a.problem(configPart)("")
 	}
-	a.status.uses(what.used)
+	a.status.uses(what.Used)
 	mix, plug := mixedOf(what, all), plugin.Mix(all[0], all[1:]...)
-	a.Log.Info("starting", "node", a.Node, "plugin", what.used, "mix", what.mix, "loading", what.loading)
+	a.Log.Info("starting", "node", a.Node, "plugin", what.Used, "mix", what.Mix, "loading", what.Loading)
 	planes := newDataPlanes(a.DataPlanes, func(name string) (datapath.DataPlane, error) { return a.DataPlane(name, a.Log) },
 		a.Log, a.problem(dataPlanePart), a.kick)
 	defer planes.close()

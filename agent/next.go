@@ -20,7 +20,7 @@ const sayUnreadAfter = time.Second
 // what that one reads has been read; false when ctx ends before. Until then now goes on in
 // full: the next one could do nothing before it knows what users ask of it, and a kind that
 // cannot be read, as there is no such kind yet, or nobody allowed it, may stay so.
-func (a *agent) awaitNext(ctx context.Context, f *follower, now choice, changes <-chan struct{}, effective func() *api.ClusterConfig) bool {
+func (a *agent) awaitNext(ctx context.Context, f *follower, now plugin.Choice, changes <-chan struct{}, effective func() *api.ClusterConfig) bool {
 	problem := a.problem(nextPart)
 	defer problem("")
 	kinds, last, said := a.kindsOf(now), now, ""
@@ -30,18 +30,18 @@ func (a *agent) awaitNext(ctx context.Context, f *follower, now choice, changes 
 	heard := false
 	for {
 		next := a.choice(effective())
-		if !next.equal(last) {
+		if !next.Equal(last) {
 			last, said = next, ""
 			problem("")
 			late.Reset(sayUnreadAfter)
 		}
 		var unread []*registry.Cache
-		if next.equal(now) {
+		if next.Equal(now) {
 			f.follow(kinds) // what another was to read nobody reads any more
 		} else if unread = f.unread(a.kindsOf(next), kinds); len(unread) == 0 {
 			return true
 		}
-		if heard && (next.equal(now) || said != "") {
+		if heard && (next.Equal(now) || said != "") {
 			a.kick() // for what else the configuration says
 		}
 		heard = false
@@ -87,7 +87,7 @@ func (f *follower) unread(next, others []*registry.Kind) []*registry.Cache {
 }
 
 // waiting says what keeps the next choice of plug-ins from being run.
-func waiting(now, next choice, unread []*registry.Cache) string {
+func waiting(now, next plugin.Choice, unread []*registry.Cache) string {
 	var why []string
 	for _, c := range unread {
 		if err := c.Err(); err != nil {
@@ -97,12 +97,12 @@ func waiting(now, next choice, unread []*registry.Cache) string {
 	if len(why) == 0 {
 		why = []string{"the registry has not answered yet"}
 	}
-	return fmt.Sprintf("the node goes on with %s, and cannot load %s yet: %s", strings.Join(now.mix, " and "), strings.Join(next.beyond(now), " and "), strings.Join(why, "; "))
+	return fmt.Sprintf("the node goes on with %s, and cannot load %s yet: %s", strings.Join(now.Mix, " and "), strings.Join(next.Beyond(now), " and "), strings.Join(why, "; "))
 }
 
 // kindsOf returns the kinds that a choice of plug-ins reads, of those that there are.
-func (a *agent) kindsOf(c choice) []*registry.Kind {
-	all, _, err := plugin.Find(c.used, c.mix, c.loading, a.Plugin)
+func (a *agent) kindsOf(c plugin.Choice) []*registry.Kind {
+	all, _, err := c.Find(a.Plugin)
 	if err != nil {
 		return nil
 	}

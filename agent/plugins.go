@@ -11,46 +11,23 @@ import (
 	"github.com/weftnet/weft/registry"
 )
 
-// choice is what a ClusterConfig has a node run.
-type choice struct {
-	// used gives pods addresses, and mix are the plug-ins that the node compiles, it
-	// among them. Of these some are but loading.
-	used         string
-	mix, loading []string
-}
-
-func choiceOf(config *api.ClusterConfig, node string) choice {
-	c := choice{used: api.PluginOf(config, node), mix: api.PluginMix(config), loading: config.Status.LoadingPlugins}
-	if !slices.Contains(c.mix, c.used) {
-		c.mix = append(c.mix, c.used)
-	}
-	return c
-}
-
-func (c choice) equal(o choice) bool {
-	return c.used == o.used && slices.Equal(c.mix, o.mix) && slices.Equal(c.loading, o.loading)
-}
-
-// beyond returns what a choice has in the mix and another has not.
-func (c choice) beyond(o choice) []string {
-	return slices.DeleteFunc(slices.Clone(c.mix), func(name string) bool { return slices.Contains(o.mix, name) })
-}
-
 // choice is what a configuration has the node run. Where that is to use a plug-in that this
 // version does not know, as one that came with a later one, the node goes on to use the one
 // that it does: what pods live on must not go for a name.
-func (a *agent) choice(config *api.ClusterConfig) choice {
+func (a *agent) choice(config *api.ClusterConfig) plugin.Choice {
 	c := choiceOf(config, a.Node)
-	if _, err := a.Plugin(c.used); err == nil {
+	if _, err := a.Plugin(c.Used); err == nil {
 		return c
 	}
 	if used := a.status.lastUsed(); used != "" {
-		c.used = used
-		if !slices.Contains(c.mix, used) {
-			c.mix = append(c.mix, used)
-		}
+		return c.Using(used)
 	}
 	return c
+}
+
+// choiceOf returns what a ClusterConfig has a node run.
+func choiceOf(config *api.ClusterConfig, node string) plugin.Choice {
+	return plugin.ChoiceOf(api.PluginOf(config, node), config)
 }
 
 // lastStatus is what the ClusterConfig's status said last of the cluster's plug-ins. A node
@@ -121,7 +98,7 @@ func (l *lastStatus) reported(r *api.PluginReport) {
 
 // mixed are the plug-ins of a choice.
 type mixed struct {
-	choice
+	plugin.Choice
 	all []plugin.Plugin // the one that is used first
 	// parts are plugin.Parts of all.
 	parts func(plugin.Input) map[string]*plan.Plan
@@ -130,7 +107,7 @@ type mixed struct {
 	announced map[string]bool
 }
 
-func mixedOf(c choice, all []plugin.Plugin) mixed {
+func mixedOf(c plugin.Choice, all []plugin.Plugin) mixed {
 	return mixed{c, all, plugin.Parts(all...), make(map[string]bool)}
 }
 
@@ -138,7 +115,7 @@ func mixedOf(c choice, all []plugin.Plugin) mixed {
 // loading are not, though it reads them.
 func (m mixed) enforces() bool {
 	return slices.ContainsFunc(m.all, func(p plugin.Plugin) bool {
-		return (p.Name() == m.used || !slices.Contains(m.loading, p.Name())) && slices.Contains(p.Kinds(), api.NetworkPolicy)
+		return (p.Name() == m.Used || !slices.Contains(m.Loading, p.Name())) && slices.Contains(p.Kinds(), api.NetworkPolicy)
 	})
 }
 
@@ -148,8 +125,8 @@ func (m mixed) enforces() bool {
 // the configuration asks for another choice already, of which the next report will be.
 // Where that one has more in the mix, it may not begin soon, see awaitNext, and this
 // goes on.
-func (m mixed) report(in plugin.Input, asked choice, made *plan.Plan, held []plan.Address) (r *api.PluginReport, unready []string) {
-	if !m.equal(asked) && len(asked.beyond(m.choice)) == 0 {
+func (m mixed) report(in plugin.Input, asked plugin.Choice, made *plan.Plan, held []plan.Address) (r *api.PluginReport, unready []string) {
+	if !m.Equal(asked) && len(asked.Beyond(m.Choice)) == 0 {
 		return nil, nil
 	}
 	used := plugin.BaseOf(m.all[0]).Name()
@@ -159,12 +136,12 @@ func (m mixed) report(in plugin.Input, asked choice, made *plan.Plan, held []pla
 	}
 	r = &api.PluginReport{Revision: in.Config.Status.PluginRevision}
 	// What nobody asks it to use any more it may begin to use all the same.
-	if len(parts[used].Local.Pools) > 0 || !m.equal(asked) {
-		r.Uses = m.used
+	if len(parts[used].Local.Pools) > 0 || !m.Equal(asked) {
+		r.Uses = m.Used
 	}
 	for _, p := range m.all {
 		base := plugin.BaseOf(p).Name()
-		m.announced[p.Name()] = m.announced[p.Name()] || !slices.Contains(m.loading, p.Name()) || plugin.Announced(p, in)
+		m.announced[p.Name()] = m.announced[p.Name()] || !slices.Contains(m.Loading, p.Name()) || plugin.Announced(p, in)
 		ready := m.announced[p.Name()] && len(parts[base].Local.Pools) > 0
 		if ready && len(parts) > 1 {
 			if names := plugin.UnknownNodes(parts[base], in); len(names) > 0 {

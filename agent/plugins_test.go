@@ -254,29 +254,29 @@ func TestLastStatus(t *testing.T) {
 	preparing := api.ClusterConfigStatus{Plugin: "a", Plugins: []string{"a", "b"}, LoadingPlugins: []string{"b"}, PluginRevision: 7}
 	prepared := api.ClusterConfigStatus{Plugin: "a", Plugins: []string{"a", "b"}, PreparedPlugin: "b", PluginNodes: []string{"node1"}, PluginRevision: 8}
 	var l lastStatus
-	is := func(what string, c *api.ClusterConfig, want choice, revision int64) {
+	is := func(what string, c *api.ClusterConfig, want plugin.Choice, revision int64) {
 		t.Helper()
 		c = l.heard(c)
-		if got := choiceOf(c, "node1"); !got.equal(want) || c.Status.PluginRevision != revision {
+		if got := choiceOf(c, "node1"); !got.Equal(want) || c.Status.PluginRevision != revision {
 			t.Errorf("%s: the node runs %+v of revision %d, and not %+v of %d", what, got, c.Status.PluginRevision, want, revision)
 		}
 	}
-	is("no status yet", written(lost), choice{used: "b", mix: []string{"b"}}, 0)
+	is("no status yet", written(lost), plugin.Choice{Used: "b", Mix: []string{"b"}}, 0)
 	l.reported(&api.PluginReport{})
-	is("no plug-in in use yet", written(lost), choice{used: "b", mix: []string{"b"}}, 0)
+	is("no plug-in in use yet", written(lost), plugin.Choice{Used: "b", Mix: []string{"b"}}, 0)
 	l.reported(nil)
 	without := lastStatus{}
 	without.reported(&api.PluginReport{Revision: 5, Ready: []string{"b"}, Needs: []string{"a"}})
-	if c := choiceOf(without.heard(written(lost)), "node1"); c.used != "a" || !slices.Equal(c.mix, []string{"a", "b"}) {
+	if c := choiceOf(without.heard(written(lost)), "node1"); c.Used != "a" || !slices.Equal(c.Mix, []string{"a", "b"}) {
 		t.Errorf("a node whose plug-in had no subnet, and whose pods need it, runs %+v", c)
 	}
 	l.reported(&api.PluginReport{Revision: 5, Uses: "a", Ready: []string{"b", "a"}, Needs: []string{"c"}})
-	is("what it said before", written(lost), choice{used: "a", mix: []string{"a", "b", "c"}}, 5)
-	is("what it said before, and no plug-in asked for", &api.ClusterConfig{}, choice{used: "a", mix: []string{"a", "b", "c"}}, 5)
-	is("a status", written(preparing), choice{used: "a", mix: []string{"a", "b"}, loading: []string{"b"}}, 7)
-	is("it is lost", written(lost), choice{used: "a", mix: []string{"a", "b"}, loading: []string{"b"}}, 7)
+	is("what it said before", written(lost), plugin.Choice{Used: "a", Mix: []string{"a", "b", "c"}}, 5)
+	is("what it said before, and no plug-in asked for", &api.ClusterConfig{}, plugin.Choice{Used: "a", Mix: []string{"a", "b", "c"}}, 5)
+	is("a status", written(preparing), plugin.Choice{Used: "a", Mix: []string{"a", "b"}, Loading: []string{"b"}}, 7)
+	is("it is lost", written(lost), plugin.Choice{Used: "a", Mix: []string{"a", "b"}, Loading: []string{"b"}}, 7)
 	l.reported(&api.PluginReport{Revision: 7, Uses: "a", Ready: []string{"a"}})
-	is("what it says then", written(lost), choice{used: "a", mix: []string{"a", "b"}, loading: []string{"b"}}, 7)
-	is("the next status", written(prepared), choice{used: "b", mix: []string{"a", "b"}}, 8)
-	is("it is lost as well", written(lost), choice{used: "b", mix: []string{"a", "b"}}, 8)
+	is("what it says then", written(lost), plugin.Choice{Used: "a", Mix: []string{"a", "b"}, Loading: []string{"b"}}, 7)
+	is("the next status", written(prepared), plugin.Choice{Used: "b", Mix: []string{"a", "b"}}, 8)
+	is("it is lost as well", written(lost), plugin.Choice{Used: "b", Mix: []string{"a", "b"}}, 8)
 }

@@ -21,15 +21,15 @@ func TestWithdraw(t *testing.T) {
 	plain, policies := gives{"plain", netip.MustParsePrefix("10.1.1.0/24")}, enforces{gives{"policies", netip.MustParsePrefix("10.2.1.0/24")}}
 	loading := []string{"policies"}
 	for name, test := range map[string]struct {
-		choice
+		plugin.Choice
 		all  []plugin.Plugin
 		keep bool
 	}{
-		"none":               {choice{used: "plain"}, []plugin.Plugin{plain}, false},
-		"used":               {choice{used: "policies"}, []plugin.Plugin{policies}, true},
-		"beside":             {choice{used: "plain"}, []plugin.Plugin{plain, policies}, true},
-		"loading":            {choice{used: "plain", loading: loading}, []plugin.Plugin{plain, policies}, false},
-		"used while loading": {choice{used: "policies", loading: loading}, []plugin.Plugin{policies, plain}, true},
+		"none":               {plugin.Choice{Used: "plain"}, []plugin.Plugin{plain}, false},
+		"used":               {plugin.Choice{Used: "policies"}, []plugin.Plugin{policies}, true},
+		"beside":             {plugin.Choice{Used: "plain"}, []plugin.Plugin{plain, policies}, true},
+		"loading":            {plugin.Choice{Used: "plain", Loading: loading}, []plugin.Plugin{plain, policies}, false},
+		"used while loading": {plugin.Choice{Used: "policies", Loading: loading}, []plugin.Plugin{policies, plain}, true},
 	} {
 		for what, said := range map[string]api.NodeReport{
 			"enforced": {Enforced: map[string]string{"networkpolicies": "7"}},
@@ -42,7 +42,7 @@ func TestWithdraw(t *testing.T) {
 				t.Fatal(err)
 			}
 			a := &agent{Config: Config{Node: "node1", Registry: reg}}
-			a.withdraw(t.Context(), mixedOf(test.choice, test.all))
+			a.withdraw(t.Context(), mixedOf(test.Choice, test.all))
 			o, err := reg.Get(t.Context(), api.NodeReportKind, registry.Key{Name: "node1"})
 			if err != nil {
 				t.Fatal(err)

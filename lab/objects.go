@@ -26,6 +26,12 @@ const (
 	flannelIPv6   = "fd05::/48"
 )
 
+// Where the lab's Services get theirs from, unless Options.Objects says.
+const (
+	serviceIPv4 = "10.96.0.0/16"
+	serviceIPv6 = "fd96::/112"
+)
+
 // What a packet takes in the tunnel in bytes: Ethernet inside, VXLAN (RFC 7348), UDP,
 // and IPv4 or IPv6, by which nodes reach each other; and the least MTU with which pods
 // can have IPv6 (RFC 8200, section 5).
@@ -71,6 +77,12 @@ func (o *Options) objects() ([]Object, error) {
 	if least := leastIPv6MTU + overhead; o.IPv6 && o.MTU != 0 && o.MTU < least && !has(api.ClusterNetwork) && !has(flannel.ConfigKind) {
 		return nil, fmt.Errorf("the MTU of the links of a lab with IPv6 is %d to 65535, not %d: pods' IPv6 takes packets of %d bytes, and the tunnel %d more",
 			least, o.MTU, leastIPv6MTU, overhead)
+	}
+	if !has(api.ClusterNetwork) { // which may say where
+		config.Spec.ServiceNetworks = []string{serviceIPv4}
+		if o.IPv6 {
+			config.Spec.ServiceNetworks = append(config.Spec.ServiceNetworks, serviceIPv6)
+		}
 	}
 	add(api.ClusterConfigKind, config)
 	switch plugins.Base(config.Spec.Plugin) {

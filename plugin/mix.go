@@ -24,16 +24,20 @@ import (
 // same, the one that is used is right, and then the first of the others.
 func Mix(used Plugin, others ...Plugin) Plugin {
 	m := &mix{name: used.Name()}
-	var layers []Layer
+	var layers []Layer // the highest first
 	for _, p := range append([]Plugin{used}, others...) {
+		above := 0 // where in layers the next of this plug-in's may stand
 		for {
 			layer, ok := p.(Layer)
 			if !ok {
 				break
 			}
-			if !slices.ContainsFunc(layers, func(l Layer) bool { return l.Adds() == layer.Adds() }) {
-				layers = append(layers, layer)
+			there := slices.IndexFunc(layers, func(l Layer) bool { return l.Adds() == layer.Adds() })
+			if there < 0 {
+				there = above
+				layers = slices.Insert(layers, there, layer)
 			}
+			above = max(above, there+1)
 			p = layer.Base()
 		}
 		if !slices.ContainsFunc(m.bases, func(b Plugin) bool { return b.Name() == p.Name() }) {
@@ -50,38 +54,95 @@ func Mix(used Plugin, others ...Plugin) Plugin {
 	return all
 }
 
-// Find returns the plug-in of a name, and behind it those of a mix, of which some are but
-// loading and last, on standby. It fails where there is none of the first name; unknown
-// has the errors of others that there are not.
-func Find(used string, mix, loading []string, named func(string) (Plugin, error)) (all []Plugin, unknown []error, err error) {
-	p, err := named(used)
+// Services is what the layer adds that has Services.
+const Services = "services"
+
+// Choice is what a node compiles.
+type Choice struct {
+	// Used names the plug-in that gives pods addresses, and Mix all, it among them. Of these
+	// the ones in Loading are but on standby.
+	Used         string
+	Mix, Loading []string
+	// Without is what layers add that the configuration does not ask for.
+	Without []string
+}
+
+// ChoiceOf returns the choice of a cluster's configuration for nodes that use a plug-in.
+func ChoiceOf(used string, config *api.ClusterConfig) Choice {
+	c := Choice{Used: used, Mix: api.PluginMix(config), Loading: config.Status.LoadingPlugins}
+	if config.Spec.ServiceProxy == api.KubeProxy {
+		c.Without = []string{Services}
+	}
+	return c.Using(used)
+}
+
+// Using returns the choice with another plug-in that is used.
+func (c Choice) Using(used string) Choice {
+	c.Used = used
+	if !slices.Contains(c.Mix, used) {
+		c.Mix = append(slices.Clone(c.Mix), used)
+	}
+	return c
+}
+
+// Equal reports whether two choices are the same.
+func (c Choice) Equal(o Choice) bool {
+	return c.Used == o.Used && slices.Equal(c.Mix, o.Mix) && slices.Equal(c.Loading, o.Loading) && slices.Equal(c.Without, o.Without)
+}
+
+// Beyond returns what a choice has in the mix and another has not.
+func (c Choice) Beyond(o Choice) []string {
+	return slices.DeleteFunc(slices.Clone(c.Mix), func(name string) bool { return slices.Contains(o.Mix, name) })
+}
+
+// Find returns the plug-ins of a choice, the one that is used first, those on standby last. It
+// fails where there is none of the first name; unknown has the errors of others that there are
+// not.
+func (c Choice) Find(named func(string) (Plugin, error)) (all []Plugin, unknown []error, err error) {
+	p, err := named(c.Used)
 	if err != nil {
 		return nil, nil, err
 	}
-	all = []Plugin{p}
+	all = []Plugin{Without(p, c.Without...)}
 	var last []Plugin
-	for _, name := range mix {
-		if name == used {
+	for _, name := range c.Mix {
+		if name == c.Used {
 			continue
 		}
 		p, err := named(name)
-		switch {
-		case err != nil:
+		if err != nil {
 			unknown = append(unknown, err)
-		case slices.Contains(loading, name):
+			continue
+		}
+		p = Without(p, c.Without...)
+		if slices.Contains(c.Loading, name) {
 			last = append(last, Standby(p))
-		default:
+		} else {
 			all = append(all, p)
 		}
 	}
 	return append(all, last...), unknown, nil
 }
 
+// Without returns a plug-in without those of its layers that add some things. It keeps its
+// name, as all that asks for it does.
+func Without(p Plugin, adds ...string) Plugin {
+	layer, ok := p.(Layer)
+	if !ok {
+		return p
+	}
+	base := Without(layer.Base(), adds...)
+	if slices.Contains(adds, layer.Adds()) {
+		return base
+	}
+	return layer.On(base, p.Name())
+}
+
 // MixOf returns what the plan of a node is compiled with that uses the plug-in of a name,
 // by a cluster's configuration. Of the rest of the mix it takes those that there are; it
 // fails where there is not the first.
 func MixOf(used string, config *api.ClusterConfig, named func(string) (Plugin, error)) (Plugin, error) {
-	all, _, err := Find(used, api.PluginMix(config), config.Status.LoadingPlugins, named)
+	all, _, err := ChoiceOf(used, config).Find(named)
 	if err != nil {
 		return nil, err
 	}

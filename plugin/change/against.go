@@ -76,7 +76,8 @@ func (c Change) Kinds() []*registry.Kind {
 		}
 	}
 	if c.To != nil {
-		read(c.To.Kinds())
+		// All plug-ins have Services, or none has.
+		read(plugin.Without(c.To, plugin.Services).Kinds())
 	}
 	surveyed := slices.Concat(c.Beside, leaving)
 	if len(leaving) > 0 {

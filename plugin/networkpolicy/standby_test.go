@@ -29,7 +29,7 @@ func TestStandby(t *testing.T) {
 			p, _ := plugin.CompilerOf(mixed).Compile(m.input())
 			return p.Verdicts.Len() > 0
 		}
-		found, _, err := plugin.Find("flat", config.Status.Plugins, config.Status.LoadingPlugins, named)
+		found, _, err := plugin.ChoiceOf("flat", config).Find(named)
 		if err != nil || len(found) != 2 {
 			t.Fatal(found, err)
 		}

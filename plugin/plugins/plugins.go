@@ -11,17 +11,19 @@ import (
 	"github.com/weftnet/weft/plugin/flannel"
 	"github.com/weftnet/weft/plugin/networkpolicy"
 	"github.com/weftnet/weft/plugin/openshift"
+	"github.com/weftnet/weft/plugin/services"
 	"github.com/weftnet/weft/registry"
 )
 
 // all are the plug-ins. One that comes in several forms, for registries that
-// differ in what they can hold, is there once for each, the preferred first.
+// differ in what they can hold, is there once for each, the preferred first. All have
+// Services, below the policies, whose compiler may leave work for later.
 var all = []plugin.Plugin{
-	openshift.Subnet{},
-	plugin.Stack("openshift-networkpolicy", openshift.Subnet{}, networkpolicy.On),
-	flannel.Plugin{}, flannel.Kubernetes{},
-	plugin.Stack("flannel-networkpolicy", flannel.Plugin{}, networkpolicy.On),
-	plugin.Stack("flannel-networkpolicy", flannel.Kubernetes{}, networkpolicy.On),
+	services.On(openshift.Subnet{}, "openshift-subnet"),
+	plugin.Stack("openshift-networkpolicy", openshift.Subnet{}, services.On, networkpolicy.On),
+	services.On(flannel.Plugin{}, "flannel"), services.On(flannel.Kubernetes{}, "flannel"),
+	plugin.Stack("flannel-networkpolicy", flannel.Plugin{}, services.On, networkpolicy.On),
+	plugin.Stack("flannel-networkpolicy", flannel.Kubernetes{}, services.On, networkpolicy.On),
 }
 
 // Base returns the name of the plug-in that gives addresses and ways under one of that

@@ -4,12 +4,17 @@
 package services
 
 import (
+	"context"
+	"fmt"
+	"net/netip"
 	"slices"
 
+	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/registry"
 	"github.com/weftnet/weft/service"
+	"github.com/weftnet/weft/service/control"
 )
 
 // On returns a plug-in of a given name that does what base does, and has Services. The
@@ -23,8 +28,10 @@ type withServices struct {
 }
 
 var (
-	_ plugin.Layer       = (*withServices)(nil)
-	_ plugin.Incremental = (*withServices)(nil)
+	_ plugin.Layer         = (*withServices)(nil)
+	_ plugin.Incremental   = (*withServices)(nil)
+	_ plugin.NodeRunner    = (*withServices)(nil)
+	_ plugin.ClusterRunner = (*withServices)(nil)
 )
 
 // Name implements plugin.Plugin.
@@ -37,7 +44,7 @@ func (p *withServices) Base() plugin.Plugin { return p.base }
 func (p *withServices) On(base plugin.Plugin, name string) plugin.Plugin { return On(base, name) }
 
 // Adds implements plugin.Layer.
-func (p *withServices) Adds() string { return "services" }
+func (p *withServices) Adds() string { return plugin.Services }
 
 // Standby implements plugin.Layer: nobody else has to know anything before.
 func (p *withServices) Standby() plugin.Layer { return p }
@@ -56,6 +63,20 @@ func (p *withServices) Kinds() []*registry.Kind {
 	return kinds
 }
 
+// RunNode implements plugin.NodeRunner: Services are no work of their own.
+func (p *withServices) RunNode(ctx context.Context, env plugin.NodeEnv) error {
+	if base, ok := p.base.(plugin.NodeRunner); ok {
+		return base.RunNode(ctx, env)
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// RunCluster implements plugin.ClusterRunner.
+func (p *withServices) RunCluster(ctx context.Context, env plugin.ClusterEnv) error {
+	return control.Run(ctx, env.Registry, env.Log)
+}
+
 // Compile implements plugin.Plugin.
 func (p *withServices) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
 	return p.NewCompiler().Compile(in)
@@ -72,16 +93,37 @@ type compiler struct {
 	tables service.Compiler
 }
 
-// Compile implements plugin.Compiler. What is wrong with a Service every node says that has
-// it so: those that agree are shown as one.
+// Compile implements plugin.Compiler. What is wrong with a Service the cluster's work tells,
+// as all nodes find the same.
 func (c *compiler) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
 	without, problems := c.base.Compile(in)
 	tables, said := c.tables.Compile(in.Objects, without.Local)
 	p := *without
 	p.Services, p.Backends, p.Sources = tables.Services, tables.Backends, tables.Sources
 	problems = slices.Clone(problems)
+	for _, network := range in.Config.Spec.ServiceNetworks {
+		if prefix, err := netip.ParsePrefix(network); err == nil {
+			problems = append(problems, putNetwork(&p, prefix.Masked(), in.Config.Name)...)
+		}
+	}
 	for _, s := range said {
-		problems = append(problems, plugin.Problem{Kind: s.Kind, Key: s.Key, Message: s.Message})
+		problems = append(problems, plugin.Problem{Kind: s.Kind, Key: s.Key, Message: s.Message, Told: true})
 	}
 	return &p, problems
+}
+
+// putNetwork states that nothing leaves for where Services have their addresses, unless the
+// base says something else of it.
+func putNetwork(p *plan.Plan, network netip.Prefix, config string) []plugin.Problem {
+	for _, pool := range p.Local.Pools {
+		if pool.Network == plan.DefaultNetwork && pool.Prefix.Overlaps(network) {
+			return []plugin.Problem{{Kind: api.ClusterConfigKind, Key: registry.Key{Name: config}, Message: fmt.Sprintf(
+				"spec.serviceNetworks: %s overlaps with the subnet %s of %s's pods, so that a Service may get a pod's address: give Services another range", network, pool.Prefix, p.Local.Node)}}
+		}
+	}
+	k := plan.RouteKey{Network: plan.DefaultNetwork, Prefix: network}
+	if _, there := p.Routes.Get(k); !there {
+		p.Routes = p.Routes.Set(k, plan.Route{Way: plan.ToDrop, Origin: "ClusterConfig " + config})
+	}
+	return nil
 }
