@@ -362,7 +362,7 @@ func (h *holders) of(ctx context.Context, a plan.Address) string {
 // inPools returns which node has which address of the pods' subnets, as far as the
 // registry tells.
 func (h *holders) inPools(ctx context.Context, snapshot registry.Snapshot) map[plan.Address]string {
-	c := explain.Cluster{Plugin: plugins.Finder(h.reg.Serves), Objects: withoutPolicies{snapshot}}
+	c := explain.Cluster{Plugin: plugins.Finder(h.reg.Serves), Objects: waysAlone{snapshot}}
 	if readInto(ctx, h.reg, snapshot, api.ClusterConfigKind) != nil {
 		return nil
 	}
@@ -370,7 +370,7 @@ func (h *holders) inPools(ctx context.Context, snapshot registry.Snapshot) map[p
 	if err != nil {
 		return nil
 	}
-	kinds := slices.DeleteFunc(slices.Clone(plug.Kinds()), ofPolicies)
+	kinds := slices.DeleteFunc(slices.Clone(plug.Kinds()), func(k *registry.Kind) bool { return ofPolicies(k) || slices.Contains(servicesKinds, k) })
 	if readInto(ctx, h.reg, snapshot, kinds...) != nil {
 		return nil
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/explain"
@@ -19,6 +20,7 @@ import (
 	"github.com/weftnet/weft/plugin/networkpolicy"
 	"github.com/weftnet/weft/plugin/plugins"
 	"github.com/weftnet/weft/registry"
+	"github.com/weftnet/weft/service/control"
 )
 
 // What is wrong with a cluster is known to many: agents say it on their Nodes,
@@ -123,12 +125,13 @@ func problemsOf(c explain.Cluster, held map[string]string) (map[string]*plan.Pla
 	}
 	// A plan is compiled of what says where nodes and pods are.
 	unpoliced := c
-	unpoliced.Objects = withoutPolicies{c.Objects}
+	unpoliced.Objects = waysAlone{c.Objects}
 	plans, compiled, err := unpoliced.Plans()
 	if err != nil {
 		l.about(api.ClusterConfigKind, config, err.Error(), "")
 	}
 	nodeProblems(&l, c, compiled)
+	serviceProblems(&l, c)
 	if p, differ := c.DifferentMTUs(plans); differ {
 		l.add(p)
 	}
@@ -152,6 +155,17 @@ func problemsOf(c explain.Cluster, held map[string]string) (map[string]*plan.Pla
 		policyProblems(&l, c, plug, beside...)
 	}
 	return plans, l
+}
+
+// serviceProblems adds what the controller says of Services, each an object that a user wrote.
+func serviceProblems(l *problemList, c explain.Cluster) {
+	for svc := range registry.Each[*corev1.Service](c.Objects, api.Service) {
+		for _, condition := range svc.Status.Conditions {
+			if condition.Status == metav1.ConditionFalse && (condition.Type == control.Served || condition.Type == control.Granted) {
+				l.about(api.Service, registry.KeyOf(svc), condition.Message, "")
+			}
+		}
+	}
 }
 
 // unmet says what of a ClusterConfig means nothing in a cluster.
@@ -451,17 +465,20 @@ func podsAre(names []string) string {
 // pluginName is the name of the plug-in that the cluster uses.
 func pluginName(objects registry.Objects) string { return usedPlugin(configOf(objects)) }
 
-// withoutPolicies are the objects without those that say who may talk to whom,
-// which weft policy status tells of: to compile them for every node of a large
-// cluster takes minutes.
-type withoutPolicies struct{ registry.Objects }
+// waysAlone are the objects without those that say who may talk to whom, which weft
+// policy status tells of, and without Services, of which agents tell what is wrong: to
+// compile them for every node of a large cluster takes minutes.
+type waysAlone struct{ registry.Objects }
 
-func (o withoutPolicies) All(k *registry.Kind) iter.Seq[registry.Object] {
-	if ofPolicies(k) {
+func (o waysAlone) All(k *registry.Kind) iter.Seq[registry.Object] {
+	if ofPolicies(k) || slices.Contains(servicesKinds, k) {
 		return func(func(registry.Object) bool) {}
 	}
 	return o.Objects.All(k)
 }
+
+// servicesKinds are the kinds that say what is behind Services.
+var servicesKinds = []*registry.Kind{api.Service, api.EndpointSlice}
 
 // ofPolicies reports whether objects of a kind say who may talk to whom.
 func ofPolicies(k *registry.Kind) bool {

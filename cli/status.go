@@ -133,7 +133,7 @@ func startInLab(problems []api.Problem, hung func(nodes ...string) (pids map[str
 }
 
 func readStatus(ctx context.Context, reg registry.Registry) (clusterStatus, error) {
-	cluster, err := readCluster(ctx, reg)
+	cluster, err := readCluster(ctx, reg, servicesKinds...)
 	if err != nil {
 		return clusterStatus{}, err
 	}
@@ -144,9 +144,13 @@ func readStatus(ctx context.Context, reg registry.Registry) (clusterStatus, erro
 	// Policies concern the cluster whether its plug-in reads them or not, though
 	// one may then have no right to.
 	var unknown problemList
-	for _, k := range api.PolicyKinds {
+	for _, k := range append([]*registry.Kind{api.Service}, api.PolicyKinds...) {
 		if err := readInto(ctx, reg, cluster.Objects.(registry.Snapshot), k); err != nil {
-			unknown.about(nil, registry.Key{Name: k.Plural}, "whether all are enforced is not known: "+err.Error(), "")
+			what := "enforced"
+			if k == api.Service {
+				what = "served"
+			}
+			unknown.about(nil, registry.Key{Name: k.Plural}, "whether all are "+what+" is not known: "+err.Error(), "")
 		}
 	}
 	s := statusOf(cluster, held)

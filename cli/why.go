@@ -169,16 +169,19 @@ func (p *portFlag) Set(text string) error {
 
 // askWhy answers a question with what the registry says now.
 func askWhy(ctx context.Context, reg registry.Registry, question explain.Question) (explain.Answer, error) {
-	cluster, err := readCluster(ctx, reg)
+	cluster, err := readCluster(ctx, reg, servicesKinds...)
 	if err != nil {
 		return explain.Answer{}, err
 	}
 	// Services matter only where the destination is one, and not everybody
 	// may read them.
-	unread := readInto(ctx, reg, cluster.Objects.(registry.Snapshot), api.Service)
+	unread := readInto(ctx, reg, cluster.Objects.(registry.Snapshot), servicesKinds...)
 	answer, err := cluster.Why(question)
 	if err != nil {
 		return answer, errors.Join(err, unread)
+	}
+	if unread != nil && answer.Destination.Node == "" {
+		answer.Doubt("whether that is a Service is not known")
 	}
 	if unread != nil {
 		answer.Warn("", api.Problem{Message: fmt.Sprintf("Services cannot be read, so that one is not told from any other address: %v", unread)})
@@ -206,8 +209,8 @@ func resolveHost(ctx context.Context) func(string) ([]netip.Addr, error) {
 // resolveTimeout bounds how long a host name is looked up.
 const resolveTimeout = 5 * time.Second
 
-// readCluster reads what explaining takes out of the registry.
-func readCluster(ctx context.Context, reg registry.Registry) (explain.Cluster, error) {
+// readCluster reads what explaining takes out of the registry, but for some kinds.
+func readCluster(ctx context.Context, reg registry.Registry, but ...*registry.Kind) (explain.Cluster, error) {
 	c := explain.Cluster{Plugin: plugins.Finder(reg.Serves)}
 	snapshot := make(registry.Snapshot)
 	if err := readInto(ctx, reg, snapshot, api.ClusterConfigKind, api.Node, api.Pod); err != nil {
@@ -217,6 +220,7 @@ func readCluster(ctx context.Context, reg registry.Registry) (explain.Cluster, e
 	// more to tell.
 	c.Objects = snapshot
 	if kinds, err := c.Kinds(); err == nil {
+		kinds = slices.DeleteFunc(kinds, func(k *registry.Kind) bool { return slices.Contains(but, k) })
 		if slices.ContainsFunc(kinds, func(k *registry.Kind) bool { return slices.Contains(explain.PolicyKinds, k) }) {
 			kinds = slices.Concat(kinds, networkpolicy.StateKinds())
 		}

@@ -7,7 +7,7 @@
 // Where policies decide it asks package policy, too, which rule came nearest to
 // allowing what is denied. It touches neither nodes nor kernels; so it says what
 // should be, and does not claim it where a node on the way may not do what its
-// plan says, or where others than Weft decide, as kube-proxy does of Services.
+// plan says, or where others than Weft decide, as kube-proxy where Services are left to it.
 package explain
 
 import (
@@ -77,6 +77,8 @@ type Answer struct {
 	// where in there each is.
 	warned   []warning
 	warnedOf map[api.ProblemKey]int
+	// behind is the backend of a Service that the answer is about, as one of several.
+	behind netip.AddrPort
 }
 
 // Why answers a question. It fails if a name stands for nothing, or for
@@ -91,7 +93,7 @@ func (c Cluster) Why(q Question) (Answer, error) {
 	if err != nil {
 		return Answer{}, err
 	}
-	if f := c.frontend(a, flow); f != nil {
+	if f := c.frontend(a, flow, planner.config.Spec.ServiceProxy); f != nil {
 		c.behind(&a, flow, *f, planner)
 		return a, nil
 	}
@@ -102,6 +104,12 @@ func (c Cluster) Why(q Question) (Answer, error) {
 // answer says what the plans say of a flow, and whether the nodes do that.
 func (c Cluster) answer(a *Answer, flow plan.Flow, planner *planner) {
 	a.Explanation = planner.explain(flow, a.Source.Node, a.Destination.Node)
+	c.told(a, flow, planner)
+	c.served(a, flow, planner)
+}
+
+// told adds to what plans say of a flow whether the nodes do that, and what policies say.
+func (c Cluster) told(a *Answer, flow plan.Flow, planner *planner) {
 	if o := a.Destination.orphan; o != nil && strings.HasPrefix(a.Explanation.Interface, o.String()) {
 		a.Explanation.Interface = o.String() // what the node itself calls it
 	}

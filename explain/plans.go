@@ -87,6 +87,9 @@ type planner struct {
 	asked    map[string]bool
 	plans    map[string]*plan.Plan
 	problems map[string][]plugin.Problem
+	// open are the plans without policies, by node, and free what was asked of them last.
+	open map[string]*plan.Plan
+	free unhindered
 	// refused says, by node and line of the entry, what of a plan the node's
 	// data plane cannot do.
 	refused map[string]map[string]string
@@ -99,7 +102,7 @@ func (c Cluster) planner() (*planner, error) {
 	p := &planner{
 		cluster: c, mixes: make(map[string]plugin.Plugin), config: config, uses: api.PluginsOf(config), unsaid: unsaid, endpoints: sync.OnceValue(c.endpoints),
 		asked: make(map[string]bool), plans: make(map[string]*plan.Plan), problems: make(map[string][]plugin.Problem),
-		refused: make(map[string]map[string]string), doubts: make(map[string][]string),
+		open: make(map[string]*plan.Plan), refused: make(map[string]map[string]string), doubts: make(map[string][]string),
 	}
 	var err error
 	if p.plugin, err = p.mix(cmp.Or(config.Status.Plugin, config.Spec.Plugin), config); err != nil {
@@ -464,7 +467,7 @@ func (p *planner) explain(f plan.Flow, ends ...string) plan.Explanation {
 	for {
 		e := plan.Explain(p.plans, f)
 		before := len(p.asked)
-		for _, name := range p.next(f.Network, f.Source, f.Destination, e.SeenDestination) {
+		for _, name := range p.next(f.Network, append(reached(e), f.Source, f.Destination)...) {
 			p.compile(name)
 		}
 		if len(p.asked) == before {

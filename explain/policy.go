@@ -98,7 +98,7 @@ func (c Cluster) judge(a *Answer, flow plan.Flow, planner *planner) {
 	policies := Policies(c.Objects)
 	named := kubernetes.Named(policies)
 	policies, tooLarge := policy.Enforced(policies)
-	src, dst, port := c.seen(*a, flow, planner.plans)
+	src, dst, port := c.seen(*a, flow, planner)
 	party := func(p Party) policy.Party {
 		seen := c.party(p, named)
 		for n := range registry.Each[*corev1.Node](c.Objects, api.Node) {
@@ -162,18 +162,9 @@ func (c Cluster) judge(a *Answer, flow plan.Flow, planner *planner) {
 // destination and its port as all policies do: nodes send from other addresses
 // than their first, and Services to other destinations than asked for. That is
 // what would come of the flow if there were no policies.
-func (c Cluster) seen(a Answer, flow plan.Flow, plans map[string]*plan.Plan) (src, dst Party, port uint16) {
+func (c Cluster) seen(a Answer, flow plan.Flow, planner *planner) (src, dst Party, port uint16) {
 	src, dst, port = a.Source, a.Destination, flow.Port
-	open := make(map[string]*plan.Plan, len(plans))
-	for name, p := range plans {
-		without := *p
-		for k, e := range p.Endpoints.All() {
-			e.IngressPolicy, e.EgressPolicy = "", ""
-			without.Endpoints = without.Endpoints.Set(k, e)
-		}
-		open[name] = &without
-	}
-	e := plan.Explain(open, flow)
+	e := seenFrom(planner.unhindered(flow), a.behind)
 	if e.SeenSource.IsValid() && e.SeenSource != src.Address {
 		src = Party{Name: fmt.Sprintf("%s (as %s)", src.Name, e.SeenSource), Address: e.SeenSource, Node: src.Node}
 	}
@@ -185,6 +176,34 @@ func (c Cluster) seen(a Answer, flow plan.Flow, plans map[string]*plan.Plan) (sr
 		port = e.SeenPort
 	}
 	return src, dst, port
+}
+
+// unhindered returns what would become of a flow if there were no policies, with the plans
+// that are known.
+func (p *planner) unhindered(flow plan.Flow) plan.Explanation {
+	if p.free.of == flow && p.free.known == len(p.plans) {
+		return p.free.is
+	}
+	for name, known := range p.plans {
+		if p.open[name] != nil {
+			continue
+		}
+		without := *known
+		for k, e := range known.Endpoints.All() {
+			e.IngressPolicy, e.EgressPolicy = "", ""
+			without.Endpoints = without.Endpoints.Set(k, e)
+		}
+		p.open[name] = &without
+	}
+	p.free = unhindered{of: flow, known: len(p.plans), is: plan.Explain(p.open, flow)}
+	return p.free.is
+}
+
+// unhindered is what would become of a flow without policies, by a number of plans.
+type unhindered struct {
+	of    plan.Flow
+	known int
+	is    plan.Explanation
 }
 
 func podName(p Party) string { return strings.TrimPrefix(p.Name, "pod ") }

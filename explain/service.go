@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -13,16 +14,18 @@ import (
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/registry"
+	"github.com/weftnet/weft/service"
 )
 
-// Frontend is an address and port behind which others are. Weft does not
-// translate them: kube-proxy does, or the CNI plug-in portmap. What they have
-// really set up no object tells.
+// Frontend is an address and port behind which others are. Weft translates them, or
+// kube-proxy does, where the ClusterConfig leaves Services to that, or the CNI plug-in
+// portmap. What these have really set up no object tells.
 type Frontend struct {
 	// Name is "Service default/web" or "hostPort of pod default/web".
 	Name string `json:"name"`
-	// By is who translates, if anybody does: "kube-proxy" or "portmap". It is
-	// empty where a Service has no address of its own (it is headless).
+	// By is who translates, if anybody does: "weft", "kube-proxy", "portmap", or what a
+	// Service says that it is left to. It is empty where a Service has no address of its own
+	// (it is headless).
 	By string `json:"by,omitempty"`
 	// Missing says why the frontend has nothing behind it.
 	Missing string `json:"missing,omitempty"`
@@ -137,8 +140,9 @@ func chooseServicePort(q Question, named string, svc *corev1.Service, a *Answer)
 	return nil
 }
 
-// frontend returns what the destination of a flow is the frontend of, or nil.
-func (c Cluster) frontend(a Answer, flow plan.Flow) *Frontend {
+// frontend returns what the destination of a flow is the frontend of, if others than Weft
+// do it, or nil. by is who does Services.
+func (c Cluster) frontend(a Answer, flow plan.Flow, by string) *Frontend {
 	for svc := range registry.Each[*corev1.Service](c.Objects, api.Service) {
 		named := a.Destination.service != nil && registry.KeyOf(a.Destination.service) == registry.KeyOf(svc)
 		if svc.Spec.Type == corev1.ServiceTypeExternalName || a.Destination.service != nil && !named {
@@ -149,9 +153,12 @@ func (c Cluster) frontend(a Answer, flow plan.Flow) *Frontend {
 		if !own && !onNode && !named {
 			continue
 		}
-		f := Frontend{Name: "Service " + registry.KeyOf(svc).String(), By: "kube-proxy"}
+		f := Frontend{Name: "Service " + registry.KeyOf(svc).String(), By: cmp.Or(service.LeftTo(svc), by)}
 		if len(clusterIPs(svc)) == 0 && !onNode {
 			f.By = ""
+		}
+		if f.By == api.WeftProxy {
+			continue
 		}
 		if named && !flow.Protocol.HasPorts() {
 			f.Missing = fmt.Sprintf("a Service has no %s", flow.Protocol)

@@ -71,7 +71,7 @@ func (a Answer) Sentence() string {
 		return reason
 	}
 	known := "as far as is known, "
-	if !a.SeenSource.IsValid() && a.Service == nil && len(a.Explanation.Backends) == 0 && !a.Unknown {
+	if !a.SeenSource.IsValid() && a.Service == nil && len(a.Backends) == 0 && !a.Unknown {
 		known += "denied: "
 	}
 	var doubts []string

@@ -187,6 +187,16 @@ func (s *service) problem(format string, args ...any) {
 	s.problems = append(s.problems, fmt.Sprintf(format, args...))
 }
 
+// LeftTo returns who does a Service, as it says itself, where that is not who does all
+// others; else it is empty.
+func LeftTo(svc *corev1.Service) string {
+	who, left := svc.Labels[proxyName]
+	if left && who == "" {
+		return "nobody"
+	}
+	return who
+}
+
 // slice is what of an EndpointSlice is compiled.
 type slice struct {
 	key registry.Key

@@ -1,0 +1,69 @@
+package explain
+
+import (
+	"net/netip"
+	"strings"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/plan"
+)
+
+// served completes an answer about what the nodes' own plans say is a frontend of a Service:
+// which one it is, and of each backend that may be chosen what becomes of the connection, and
+// why.
+func (c Cluster) served(a *Answer, flow plan.Flow, planner *planner) {
+	for _, s := range a.Steps {
+		if name, ok := strings.CutPrefix(s.Origin, "Service "); ok && s.Table == "services" {
+			a.Service = &Frontend{Name: "Service " + name, By: api.WeftProxy}
+			break
+		}
+	}
+	choices := a.Explanation.Backends
+	if len(choices) == 0 {
+		return
+	}
+	a.Explanation.Backends = nil // they are told by Backends
+	allowed, doubts := 0, []string(nil)
+	for _, choice := range choices {
+		one := Answer{Source: a.Source, Destination: c.owner(choice.Backend.Addr()), Protocol: a.Protocol, Port: choice.Backend.Port(),
+			Explanation: choice.Explanation, behind: choice.Backend}
+		one.Destination.Address = choice.Backend.Addr()
+		c.told(&one, flow, planner)
+		if one.Verdict != Denied {
+			allowed++
+			doubts = append(doubts, one.Doubts...)
+		}
+		a.inherit(&one)
+		a.Backends = append(a.Backends, one)
+	}
+	switch {
+	case a.Verdict == Denied && allowed > 0:
+		// Which of them a connection gets nobody knows before.
+		a.Verdict = NotKnown
+	case a.Verdict == Allowed:
+		for _, d := range doubts {
+			a.Doubt(d)
+		}
+	}
+}
+
+// seenFrom returns what becomes of a flow with a backend, or all of it where that is none.
+func seenFrom(e plan.Explanation, backend netip.AddrPort) plan.Explanation {
+	for _, choice := range e.Backends {
+		if choice.Backend == backend {
+			return choice.Explanation
+		}
+	}
+	return e
+}
+
+// reached yields the addresses of machines that an explanation leads to.
+func reached(e plan.Explanation) (addresses []netip.Addr) {
+	if e.SeenDestination.IsValid() {
+		addresses = append(addresses, e.SeenDestination)
+	}
+	for _, choice := range e.Backends {
+		addresses = append(append(addresses, choice.Backend.Addr()), reached(choice.Explanation)...)
+	}
+	return addresses
+}
