@@ -23,8 +23,6 @@ type cell struct {
 	store       *explore.Store
 	controllers []explore.Process[struct{}]
 	changes     int
-	// chosen are the Services, by UID, of which a user chose the address.
-	chosen map[string]bool
 }
 
 // scope bounds what is visited.
