@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"maps"
 	"net/netip"
+	"slices"
 
 	"strings"
 	"time"
@@ -72,9 +73,22 @@ func portWord(port uint16) string {
 
 func atKey(at netip.AddrPort) string { return string(at.Addr().AsSlice()) + portWord(at.Port()) }
 
-// remembered is for how long a frontend's clients are remembered, in whole seconds.
+// durations are those for which clients are remembered, in seconds. There is a chain for each
+// that is in use, and users write any number of them, so that others are rounded up to one of
+// these.
+var durations = []int{1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25, 30, 40, 45, 60, 90, 120, 180, 240, 300, 450, 600, 900, 1200, 1800, 2700, 3600, 5400,
+	7200, 10800, 14400, 21600, 28800, 43200, 64800, 86400}
+
+// remembered is for how long a frontend's clients are remembered.
 func remembered(s plan.Service) time.Duration {
-	return min((s.Affinity + time.Second - 1).Truncate(time.Second), maxRemembered)
+	seconds := int((s.Affinity + time.Second - 1) / time.Second)
+	if seconds == 0 {
+		return 0
+	}
+	if i, _ := slices.BinarySearch(durations, seconds); i < len(durations) {
+		return time.Duration(durations[i]) * time.Second
+	}
+	return maxRemembered
 }
 
 // kindOf is what a frontend's element says of it.

@@ -78,6 +78,23 @@ func TestOneBackendCostsItsOwn(t *testing.T) {
 	b.nothingToRepair()
 }
 
+// Clients are remembered for as long as is asked for at least, and for few different times,
+// each of which has chains of its own.
+func TestRemembered(t *testing.T) {
+	different := map[time.Duration]bool{}
+	for seconds := range 86400 {
+		asked := time.Duration(seconds) * time.Second
+		is := remembered(plan.Service{Affinity: asked})
+		if is < asked || seconds > 10 && is > 2*asked {
+			t.Fatalf("instead of %s it is %s", asked, is)
+		}
+		different[is] = true
+	}
+	if len(different) > 40 || remembered(plan.Service{Affinity: 3 * time.Hour}) != 3*time.Hour {
+		t.Errorf("there are %d different times", len(different))
+	}
+}
+
 // Clients are remembered though an agent starts anew, and finds other backends, other
 // pools or another number of slots.
 func TestClientsOutliveRestarts(t *testing.T) {

@@ -12,10 +12,13 @@ import (
 // slots as its weight says.
 
 // exactSlots is how many slots a set has at most that has as many as its weights add up
-// to, where these differ. More are a power of two: then a backend has its share, rounded up or
-// down, of eight slots a backend at least. Where all weights are the same, each backend has
-// one slot, however many there are.
-const exactSlots = 32
+// to, and exactBackends how many where all weights are the same, so that each backend has one.
+// More are a power of two, so that there are few numbers of slots to have chains for: then a
+// backend has its share, rounded up or down, of four slots a backend at least.
+const (
+	exactSlots    = 32
+	exactBackends = 256
+)
 
 // weighted is a backend that gets connections, and how many beside others.
 type weighted struct {
@@ -34,8 +37,8 @@ func slotCounts(backends []weighted) (all int, least []int, more []bool) {
 		return 0, nil, nil
 	}
 	total /= divisor
-	if all = total; total > exactSlots && total != len(backends) {
-		all = 1 << bits.Len(uint(max(8*len(backends), 2*total)-1))
+	if all = total; total > exactBackends || total > exactSlots && total != len(backends) {
+		all = 1 << bits.Len(uint(max(4*len(backends), 2*total)-1))
 	}
 	for _, b := range backends {
 		share := all * (int(b.weight) / divisor)
