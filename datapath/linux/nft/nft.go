@@ -90,6 +90,9 @@ func (r *Table) content() (Content, error) {
 	return c, nil
 }
 
+// describeSet says what tells sets of one name apart. The library does not read back of which
+// parts a concatenated key is made: a set that gets another key, or room for another number
+// of elements, gets another name.
 func describeSet(s *nftables.Set) string {
 	data := uint32(0)
 	if s.IsMap && !mapsToVerdicts(s) {
@@ -193,15 +196,22 @@ func Write(have Content, want *Table, also ...Edit) (Content, []string, error) {
 		}
 		return next, done, nil
 	}
-	var done []string
-	err = Transaction(want.Name, func(conn *nftables.Conn) error {
-		if have.sameSets(next) {
+	if have.sameSets(next) {
+		var done []string
+		err := Transaction(want.Name, func(conn *nftables.Conn) (err error) {
 			if err := rewrite(conn, have, next, want); err != nil {
 				return err
 			}
 			done, err = write(conn, also)
 			return err
+		})
+		if err == nil {
+			return next, append([]string{"write table inet " + want.Name + " (" + structureChange(have, next) + ")"}, done...), nil
 		}
+		// It may be another table by now than the one that was read.
+	}
+	var done []string
+	err = Transaction(want.Name, func(conn *nftables.Conn) error {
 		// Adding first makes deleting succeed whether it is there or not.
 		conn.AddTable(InetTable(want.Name))
 		conn.DelTable(InetTable(want.Name))
