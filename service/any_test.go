@@ -32,7 +32,9 @@ func TestAnyObjectsMakeAValidPlan(t *testing.T) {
 			s := anySlice(t)
 			w[api.EndpointSlice][registry.KeyOf(s)] = s
 		}
-		tables, problems := new(service.Compiler).Compile(w.snapshot(), node)
+		c := new(service.Compiler)
+		tables := c.Compile(w.snapshot(), node)
+		problems := c.Problems()
 		p := planOf(node, tables)
 		if err := p.Validate(); err != nil {
 			t.Fatalf("%v\nin\n%s\nof which is said %v", err, p, problems)

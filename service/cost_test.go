@@ -41,11 +41,11 @@ func TestAnEndpointChangesNoFrontend(t *testing.T) {
 	cost := func(addresses int) float64 {
 		w := large(addresses, 10, false)
 		var c service.Compiler
-		before, _ := c.Compile(w.snapshot(), node)
+		before := c.Compile(w.snapshot(), node)
 		w.put(api.EndpointSlice, sliceOf("web-2", 10, 11))
 		objects := w.snapshot()
 		var after service.Tables
-		bytes := allocated(func() { after, _ = c.Compile(objects, node) })
+		bytes := allocated(func() { after = c.Compile(objects, node) })
 		if before.Services != after.Services || before.Backends == after.Backends {
 			t.Error("another endpoint changes other tables than Backends")
 		}

@@ -30,8 +30,11 @@ func TestStepByStep(t *testing.T) {
 				at.Addresses = node.Addresses[:rapid.IntRange(0, 2).Draw(t, "addresses")]
 				at.Pools = node.Pools[:rapid.IntRange(0, 2).Draw(t, "pools")]
 			}
-			tables, problems := c.Compile(w.snapshot(), at)
-			fresh, same := new(service.Compiler).Compile(w.snapshot(), at)
+			tables := c.Compile(w.snapshot(), at)
+			problems := c.Problems()
+			other := new(service.Compiler)
+			fresh := other.Compile(w.snapshot(), at)
+			same := other.Problems()
 			now, anew := planOf(at, tables), planOf(at, fresh)
 			if !now.Equal(anew) || fmt.Sprint(problems) != fmt.Sprint(same) {
 				t.Fatalf("step by step it is\n%s%v\nand at once\n%s%v", now, problems, anew, same)
@@ -39,7 +42,7 @@ func TestStepByStep(t *testing.T) {
 			if err := now.Validate(); err != nil {
 				t.Fatal(err)
 			}
-			again, _ := c.Compile(w.snapshot(), at)
+			again := c.Compile(w.snapshot(), at)
 			if again != tables {
 				t.Fatalf("nothing changes, and the tables do:\n%s", now.Diff(planOf(at, again)))
 			}

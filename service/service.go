@@ -73,15 +73,13 @@ func (v view) equal(o view) bool {
 	return v.Node == o.Node && v.zone == o.zone && slices.Equal(v.Addresses, o.Addresses) && slices.Equal(v.Pools, o.Pools)
 }
 
-// Compile returns the tables that follow from objects, for a plan of the node, and what
-// cannot be done, in the order of the Services.
+// Compile returns the tables that follow from objects, for a plan of the node.
 //
 // A Service is compiled anew where it or one of its slices changed since the last call, or
 // the node did. That costs in proportion to the number of its frontends and to that of its
 // backends, which are all endpoints for each port. Objects that did not change, where these
-// are the same pointers, cost no more than to find that, and to tell again what of them
-// cannot be done.
-func (c *Compiler) Compile(objects registry.Objects, node plan.Local) (Tables, []Problem) {
+// are the same pointers, cost no more than to find that.
+func (c *Compiler) Compile(objects registry.Objects, node plan.Local) Tables {
 	if c.compiled == nil {
 		c.compiled, c.claims = make(map[registry.Key]*compiled), make(map[plan.ServiceKey]*contest)
 		c.contested, c.troubled = make(map[plan.ServiceKey]bool), make(map[registry.Key]bool)
@@ -108,7 +106,7 @@ func (c *Compiler) Compile(objects registry.Objects, node plan.Local) (Tables, [
 	for key := range changed {
 		c.replace(key)
 	}
-	return c.tables, c.problems()
+	return c.tables
 }
 
 // behind returns the slices of a Service, in the order of their names.
@@ -157,7 +155,10 @@ func replaceIn[K plan.TableKey[K], V plan.TableValue[V]](t plan.Table[K, V], bef
 	return t
 }
 
-func (c *Compiler) problems() (all []Problem) {
+// Problems returns what cannot be done of what was compiled last, in the order of the
+// Services. It costs in proportion to how many of them something is wrong with, and to how
+// many claim what they have not got.
+func (c *Compiler) Problems() (all []Problem) {
 	about := maps.Clone(c.troubled)
 	lost := make(map[registry.Key][]*claim)
 	for key := range c.contested {
@@ -182,9 +183,45 @@ func (c *Compiler) problems() (all []Problem) {
 	return all
 }
 
+// What one Service may make: users write it in far fewer bytes, and others wait for what it
+// takes.
+const (
+	// MaxBackends is how many backends it may have, which are its endpoints for each port.
+	MaxBackends = 20000
+	// MaxFrontends is at how many addresses and ports it may be reached on a node.
+	MaxFrontends = 5000
+)
+
+// limit leaves out what is more than one Service may make. Without endpoints it refuses
+// connections, and without ports it has nothing but its address.
+func (c *compiled) limit(behind []*slice, node view) {
+	c.behind = behind
+	backends := 0
+	for _, p := range c.ports {
+		for _, s := range behind {
+			backends += len(s.ports[p.portName]) * len(s.endpoints)
+		}
+	}
+	if backends > MaxBackends {
+		c.behind = nil
+		c.problems = append(c.problems, fmt.Sprintf("its endpoints are %d backends for all of its ports together, more than %d, and none gets connections: make several Services of it", backends, MaxBackends))
+	}
+	at := len(c.clusterIPs) + len(c.balanced) + len(c.external)
+	if c.nodePorts {
+		at += len(node.Addresses)
+	}
+	if n := at * len(c.ports); n > MaxFrontends {
+		c.ports = nil
+		c.problems = append(c.problems, fmt.Sprintf("its ports at all of its addresses are %d, more than %d, and none is served: make several Services of it, or give it fewer externalIPs", n, MaxFrontends))
+	}
+}
+
 // compiled is what a Service makes.
 type compiled struct {
 	*service
+	// ports are those of the Service that are served, and behind the slices that count.
+	ports    []port
+	behind   []*slice
 	claims   map[plan.ServiceKey]*claim
 	backends map[plan.BackendKey]plan.Backend
 	sources  map[plan.SourceKey]plan.Source
@@ -193,10 +230,11 @@ type compiled struct {
 }
 
 func compile(s *service, behind []*slice, node view) *compiled {
-	c := &compiled{service: s, claims: make(map[plan.ServiceKey]*claim), backends: make(map[plan.BackendKey]plan.Backend),
+	c := &compiled{service: s, ports: s.ports, claims: make(map[plan.ServiceKey]*claim), backends: make(map[plan.BackendKey]plan.Backend),
 		sources: make(map[plan.SourceKey]plan.Source), problems: slices.Clone(s.problems)}
-	for _, p := range s.ports {
-		c.port(p, endpointsOf(p, behind, node), node)
+	c.limit(behind, node)
+	for _, p := range c.ports {
+		c.port(p, endpointsOf(p, c.behind, node), node)
 	}
 	for _, a := range s.clusterIPs {
 		// Of an address of its own the node keeps what is no port of the Service.

@@ -36,8 +36,11 @@ func TestStories(t *testing.T) {
 		before := planOf(node, service.Tables{})
 		return golden.Answer(files, func(name, in string) string {
 			w.apply(t, name, in)
-			tables, problems := c.Compile(w.snapshot(), node)
-			fresh, same := new(service.Compiler).Compile(w.snapshot(), node)
+			tables := c.Compile(w.snapshot(), node)
+			problems := c.Problems()
+			other := new(service.Compiler)
+			fresh := other.Compile(w.snapshot(), node)
+			same := other.Problems()
 			now, anew := planOf(node, tables), planOf(node, fresh)
 			if !now.Equal(anew) || fmt.Sprint(problems) != fmt.Sprint(same) {
 				t.Errorf("%s: step by step it is\n%s%v\nand at once\n%s%v", name, now, problems, anew, same)

@@ -97,7 +97,7 @@ type compiler struct {
 // as all nodes find the same.
 func (c *compiler) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
 	without, problems := c.base.Compile(in)
-	tables, said := c.tables.Compile(in.Objects, without.Local)
+	tables := c.tables.Compile(in.Objects, without.Local)
 	p := *without
 	p.Services, p.Backends, p.Sources = tables.Services, tables.Backends, tables.Sources
 	problems = slices.Clone(problems)
@@ -105,9 +105,6 @@ func (c *compiler) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
 		if prefix, err := netip.ParsePrefix(network); err == nil {
 			problems = append(problems, putNetwork(&p, prefix.Masked(), in.Config.Name)...)
 		}
-	}
-	for _, s := range said {
-		problems = append(problems, plugin.Problem{Kind: s.Kind, Key: s.Key, Message: s.Message, Told: true})
 	}
 	return &p, problems
 }
@@ -121,9 +118,30 @@ func putNetwork(p *plan.Plan, network netip.Prefix, config string) []plugin.Prob
 				"spec.serviceNetworks: %s overlaps with the subnet %s of %s's pods, so that a Service may get a pod's address: give Services another range", network, pool.Prefix, p.Local.Node)}}
 		}
 	}
+	if a, whose, ok := machineIn(p, network); ok {
+		return []plugin.Problem{{Kind: api.ClusterConfigKind, Key: registry.Key{Name: config}, Message: fmt.Sprintf(
+			"spec.serviceNetworks: %s has the address %s of %s, so that what leads nowhere in there may go astray: give Services another range", network, a, whose)}}
+	}
 	k := plan.RouteKey{Network: plan.DefaultNetwork, Prefix: network}
 	if _, there := p.Routes.Get(k); !there {
 		p.Routes = p.Routes.Set(k, plan.Route{Way: plan.ToDrop, Origin: "ClusterConfig " + config})
 	}
 	return nil
+}
+
+// machineIn returns the address of a machine in a prefix, and whose it is, if there is one.
+func machineIn(p *plan.Plan, network netip.Prefix) (a netip.Addr, whose string, ok bool) {
+	for _, a := range p.Local.Addresses {
+		if network.Contains(a) {
+			return a, p.Local.Node, true
+		}
+	}
+	for k, peer := range p.Peers.All() {
+		for _, a := range peer.Addresses {
+			if network.Contains(a) {
+				return a, k.Name, true
+			}
+		}
+	}
+	return netip.Addr{}, "", false
 }

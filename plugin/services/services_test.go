@@ -1,6 +1,7 @@
 package services_test
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -74,7 +75,7 @@ func compile(t *testing.T, p plugin.Plugin, c plugin.Compiler, text string) (*pl
 	for _, d := range decoded {
 		there[d.Kind] = append(there[d.Kind], d.Object)
 	}
-	made, problems := c.Compile(plugin.Input{Config: api.Effective(nil), Objects: registry.NewSnapshot(there), Node: plugin.Node{Name: "node1", MTU: 1500,
+	made, problems := c.Compile(plugin.Input{Config: api.Effective(registry.NewSnapshot(there).Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName})), Objects: registry.NewSnapshot(there), Node: plugin.Node{Name: "node1", MTU: 1500,
 		Addresses: []netip.Addr{netip.MustParseAddr("172.30.0.11")}, Prefixes: []netip.Prefix{netip.MustParsePrefix("172.30.0.0/24")}}})
 	if err := made.Validate(); err != nil {
 		t.Fatal(err)
@@ -82,8 +83,7 @@ func compile(t *testing.T, p plugin.Plugin, c plugin.Compiler, text string) (*pl
 	return made, problems
 }
 
-// A plug-in with Services says what it says without them, and the tables of these. What is
-// wrong with one is said of it.
+// A plug-in with Services says what it says without them, and the tables of these.
 func TestServicesOnAPlugin(t *testing.T) {
 	base := openshift.Subnet{}
 	p := services.On(base, base.Name())
@@ -100,8 +100,8 @@ func TestServicesOnAPlugin(t *testing.T) {
 			t.Errorf("it does not say %q, but:\n%s", line, with)
 		}
 	}
-	if !slices.ContainsFunc(problems, func(p plugin.Problem) bool { return p.Kind == api.Service && p.Key.Name == "web" }) {
-		t.Errorf("two Services have one address, and it is said: %v", problems)
+	if len(problems) > 0 {
+		t.Errorf("two Services have one address, and the node says what the cluster's work does: %v", problems)
 	}
 	// What changes of backends changes nothing else.
 	next, _ := compile(t, p, c, strings.Replace(objects, "10.1.1.2", "10.1.1.3", 1))
@@ -120,5 +120,25 @@ func TestServicesBelowPolicies(t *testing.T) {
 	mixed := plugin.Mix(p, openshift.Subnet{})
 	if again, _ := compile(t, mixed, plugin.CompilerOf(mixed), objects); len(made.Diff(again).Services) > 0 {
 		t.Errorf("in a mix they are\n%s", again)
+	}
+}
+
+// Where Services get their addresses nothing leaves for, but where pods or machines are.
+func TestServiceNetworks(t *testing.T) {
+	p := services.On(openshift.Subnet{}, "openshift-subnet")
+	for network, want := range map[string]string{"10.4.0.0/16": "", "10.1.1.128/25": "overlaps with the subnet 10.1.1.0/24", "172.30.0.0/16": "has the address 172.30.0.11 of node1"} {
+		config := fmt.Sprintf("apiVersion: weft.network/v1\nkind: ClusterConfig\nmetadata: {name: default}\nspec: {serviceNetworks: [%s]}\n---", network)
+		made, problems := compile(t, p, plugin.CompilerOf(p), config+objects)
+		_, there := made.Routes.Get(plan.RouteKey{Network: plan.DefaultNetwork, Prefix: netip.MustParsePrefix(network)})
+		if there != (want == "") {
+			t.Errorf("%s has a route: %t", network, there)
+		}
+		said := ""
+		for _, problem := range problems {
+			said += problem.Message
+		}
+		if !strings.Contains(said, want) || want == "" && said != "" {
+			t.Errorf("of %s it is said: %q", network, said)
+		}
 	}
 }

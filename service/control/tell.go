@@ -38,8 +38,8 @@ func (t *teller) decide(objects registry.Objects) (say []saying) {
 	wrong := make(map[registry.Key][]string)
 	config := api.Effective(objects.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName}))
 	if config.Spec.ServiceProxy != api.KubeProxy {
-		_, problems := t.compiler.Compile(objects, plan.Local{Node: "a node", Addresses: claimed(objects)})
-		for _, p := range problems {
+		t.compiler.Compile(objects, plan.Local{Node: "a node", Addresses: claimed(objects)})
+		for _, p := range t.compiler.Problems() {
 			wrong[p.Service] = append(wrong[p.Service], p.Message)
 		}
 	}

@@ -72,7 +72,7 @@ func (c *compiled) become(w *oracle.World) error {
 		objects.Put(api.Node, o)
 	}
 	p := *bare[c.node]
-	tables, _ := c.compiler.Compile(objects, p.Local)
+	tables := c.compiler.Compile(objects, p.Local)
 	p.Services, p.Backends, p.Sources = tables.Services, tables.Backends, tables.Sources
 	c.plan = &p
 	return c.plan.Validate()
