@@ -43,6 +43,9 @@ const maxPluginNodes = 1000
 // maxServiceNetworks is how many ranges Services may get addresses from: one of each family.
 const maxServiceNetworks = 2
 
+// minServiceBits is the least length of such a range. What leads nowhere in there is dropped.
+const minServiceBits = 8
+
 func validateClusterConfig(c *ClusterConfig) field.ErrorList {
 	var problems field.ErrorList
 	spec := field.NewPath("spec")
@@ -73,8 +76,8 @@ func validateClusterConfig(c *ClusterConfig) field.ErrorList {
 			problems = append(problems, field.Invalid(path, text, err.Error()))
 		case families[p.Addr().Is4()]:
 			problems = append(problems, field.Invalid(path, text, "is of the same family as the one before: give one of IPv4 and one of IPv6"))
-		case p.IsSingleIP():
-			problems = append(problems, field.Invalid(path, text, "has room for no Service: give a range such as 10.96.0.0/16"))
+		case p.IsSingleIP() || p.Bits() < minServiceBits:
+			problems = append(problems, field.Invalid(path, text, fmt.Sprintf("is no range for Services, which has a length of %d at least, and more than one address: give one such as 10.96.0.0/16", minServiceBits)))
 		default:
 			families[p.Addr().Is4()] = true
 		}

@@ -90,9 +90,15 @@ func (c Choice) Equal(o Choice) bool {
 	return c.Used == o.Used && slices.Equal(c.Mix, o.Mix) && slices.Equal(c.Loading, o.Loading) && slices.Equal(c.Without, o.Without)
 }
 
-// Beyond returns what a choice has in the mix and another has not.
+// Beyond returns what a choice has in the mix, or adds to it, and another does not.
 func (c Choice) Beyond(o Choice) []string {
-	return slices.DeleteFunc(slices.Clone(c.Mix), func(name string) bool { return slices.Contains(o.Mix, name) })
+	beyond := slices.DeleteFunc(slices.Clone(c.Mix), func(name string) bool { return slices.Contains(o.Mix, name) })
+	for _, name := range o.Without {
+		if !slices.Contains(c.Without, name) {
+			beyond = append(beyond, name)
+		}
+	}
+	return beyond
 }
 
 // Find returns the plug-ins of a choice, the one that is used first, those on standby last. It
