@@ -48,7 +48,7 @@ var (
 	// EndpointSlice says who is behind a Service.
 	EndpointSlice = &registry.Kind{GroupVersionKind: discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"),
 		Plural: "endpointslices", Singular: "endpointslice", Namespaced: true, New: func() registry.Object { return &discoveryv1.EndpointSlice{} },
-		Validate: validator[*discoveryv1.EndpointSlice](true, validation.NameIsDNSSubdomain, nil), Keep: keep(keepEndpointSlice)}
+		Validate: validator(true, validation.NameIsDNSSubdomain, validateEndpointSlice), Keep: keep(keepEndpointSlice)}
 	// Event is what Weft tells users about a pod. Nobody follows events.
 	Event = &registry.Kind{GroupVersionKind: corev1.SchemeGroupVersion.WithKind("Event"),
 		Plural: "events", Singular: "event", Namespaced: true, New: func() registry.Object { return &corev1.Event{} },

@@ -1,12 +1,15 @@
 package api
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/validation"
+	names "k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	networkv1 "github.com/openshift/api/network/v1"
@@ -219,18 +222,169 @@ func validatePod(p *corev1.Pod) field.ErrorList {
 	return problems
 }
 
+// Which protocols the ports of Services have.
+var serviceProtocols = []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP}
+
+// maxClusterIPs is how many addresses a Service has in the cluster: one of each family.
+const maxClusterIPs = 2
+
+// validateService refuses what an API server refuses of any Service. The range of node ports is
+// none of that: each API server has its own, and what it let in is written back with what is
+// said of it.
 func validateService(s *corev1.Service) field.ErrorList {
-	var problems field.ErrorList
 	spec := field.NewPath("spec")
-	for i, p := range s.Spec.Ports {
+	problems := validateServicePorts(spec.Child("ports"), s.Spec.Ports)
+	families := make(map[corev1.IPFamily]bool)
+	for i, f := range s.Spec.IPFamilies {
+		path := spec.Child("ipFamilies").Index(i)
+		switch {
+		case f != corev1.IPv4Protocol && f != corev1.IPv6Protocol:
+			problems = append(problems, field.NotSupported(path, f, []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}))
+		case families[f]:
+			problems = append(problems, field.Duplicate(path, f))
+		}
+		families[f] = true
+	}
+	return append(problems, validateClusterIPs(spec, s)...)
+}
+
+func validateServicePorts(path *field.Path, ports []corev1.ServicePort) (problems field.ErrorList) {
+	type numbered struct {
+		number   int32
+		protocol corev1.Protocol
+	}
+	called, numbers, nodePorts := make(map[string]bool), make(map[numbered]bool), make(map[numbered]bool)
+	for i, p := range ports {
+		path := path.Index(i)
+		port := numbered{p.Port, cmp.Or(p.Protocol, corev1.ProtocolTCP)}
+		nodePort := numbered{p.NodePort, port.protocol}
 		if p.Port < 1 || p.Port > 65535 {
-			problems = append(problems, field.Invalid(spec.Child("ports").Index(i).Child("port"), p.Port, "must be between 1 and 65535"))
+			problems = append(problems, field.Invalid(path.Child("port"), p.Port, "must be between 1 and 65535"))
+		}
+		if !slices.Contains(serviceProtocols, port.protocol) {
+			problems = append(problems, field.NotSupported(path.Child("protocol"), p.Protocol, serviceProtocols))
+		}
+		if t := p.TargetPort.IntVal; t < 0 || t > 65535 {
+			problems = append(problems, field.Invalid(path.Child("targetPort"), t, "must be between 1 and 65535, a name, or left out to be that of port"))
+		}
+		if p.NodePort < 0 || p.NodePort > 65535 {
+			problems = append(problems, field.Invalid(path.Child("nodePort"), p.NodePort, "must be between 1 and 65535, or 0 to be given one"))
+		}
+		switch {
+		case called[p.Name] && p.Name == "":
+			problems = append(problems, field.Required(path.Child("name"), "only one port can do without: endpoints are found by it"))
+		case called[p.Name]:
+			problems = append(problems, field.Duplicate(path.Child("name"), p.Name))
+		}
+		if numbers[port] {
+			problems = append(problems, field.Duplicate(path, fmt.Sprintf("%d/%s", port.number, port.protocol)))
+		}
+		if p.NodePort != 0 && nodePorts[nodePort] {
+			problems = append(problems, field.Duplicate(path.Child("nodePort"), fmt.Sprintf("%d/%s", nodePort.number, nodePort.protocol)))
+		}
+		called[p.Name], numbers[port], nodePorts[nodePort] = true, true, true
+	}
+	return problems
+}
+
+func validateClusterIPs(spec *field.Path, s *corev1.Service) (problems field.ErrorList) {
+	one, all := s.Spec.ClusterIP, s.Spec.ClusterIPs
+	if _, err := netip.ParseAddr(one); one != "" && one != corev1.ClusterIPNone && err != nil {
+		problems = append(problems, field.Invalid(spec.Child("clusterIP"), one, "must be an IP address or None"))
+	}
+	// Who applies a Service without the clusterIP that it had leaves clusterIPs, which say it too.
+	if len(all) > 0 && one != all[0] && (one != "" || all[0] == corev1.ClusterIPNone) {
+		problems = append(problems, field.Invalid(spec.Child("clusterIP"), one, fmt.Sprintf("must be clusterIPs[0], %s: give both or neither", all[0])))
+	}
+	if len(all) > maxClusterIPs {
+		problems = append(problems, field.TooMany(spec.Child("clusterIPs"), len(all), maxClusterIPs))
+		return problems
+	}
+	if len(all) == 0 && one != "" {
+		all = []string{one}
+	}
+	var before corev1.IPFamily
+	for i, ip := range all {
+		path := spec.Child("clusterIPs").Index(i)
+		a, err := netip.ParseAddr(ip)
+		family := corev1.IPv6Protocol
+		if a.Unmap().Is4() {
+			family = corev1.IPv4Protocol
+		}
+		switch {
+		case ip == corev1.ClusterIPNone && len(all) > 1:
+			problems = append(problems, field.Invalid(path, ip, "must be the only one: a Service without an address has none"))
+		case ip == corev1.ClusterIPNone:
+		case err != nil && len(s.Spec.ClusterIPs) > 0:
+			problems = append(problems, field.Invalid(path, ip, "must be an IP address or None"))
+		case err != nil: // that of clusterIP is said already
+		case family == before:
+			problems = append(problems, field.Invalid(path, ip, "is of the same family as the one before: give one of IPv4 and one of IPv6"))
+		case i < len(s.Spec.IPFamilies) && family != s.Spec.IPFamilies[i]:
+			problems = append(problems, field.Invalid(spec.Child("ipFamilies").Index(i), s.Spec.IPFamilies[i], fmt.Sprintf("is not the family of %s, which is %s: put both in the same order", ip, family)))
+		}
+		before = family
+	}
+	return problems
+}
+
+// What an EndpointSlice may have, as in Kubernetes.
+const (
+	maxSliceEndpoints    = 1000
+	maxSlicePorts        = 20_000
+	maxEndpointAddresses = 100
+)
+
+var addressTypes = []discoveryv1.AddressType{discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6, discoveryv1.AddressTypeFQDN}
+
+func validateEndpointSlice(s *discoveryv1.EndpointSlice) (problems field.ErrorList) {
+	if !slices.Contains(addressTypes, s.AddressType) {
+		problems = append(problems, field.NotSupported(field.NewPath("addressType"), s.AddressType, addressTypes))
+	}
+	endpoints, ports := field.NewPath("endpoints"), field.NewPath("ports")
+	if n := len(s.Endpoints); n > maxSliceEndpoints {
+		problems = append(problems, field.TooMany(endpoints, n, maxSliceEndpoints))
+	}
+	for i, e := range s.Endpoints[:min(len(s.Endpoints), maxSliceEndpoints)] {
+		path := endpoints.Index(i).Child("addresses")
+		switch n := len(e.Addresses); {
+		case n == 0:
+			problems = append(problems, field.Required(path, "an endpoint has at least one"))
+		case n > maxEndpointAddresses:
+			problems = append(problems, field.TooMany(path, n, maxEndpointAddresses))
+		}
+		for j, text := range e.Addresses[:min(len(e.Addresses), maxEndpointAddresses)] {
+			problems = append(problems, validateEndpoint(path.Index(j), text, s.AddressType)...)
 		}
 	}
-	for i, ip := range s.Spec.ClusterIPs {
-		if _, err := netip.ParseAddr(ip); err != nil && ip != corev1.ClusterIPNone {
-			problems = append(problems, field.Invalid(spec.Child("clusterIPs").Index(i), ip, "must be an IP address or None"))
+	if n := len(s.Ports); n > maxSlicePorts {
+		problems = append(problems, field.TooMany(ports, n, maxSlicePorts))
+	}
+	for i, p := range s.Ports[:min(len(s.Ports), maxSlicePorts)] {
+		if p.Port != nil && (*p.Port < 1 || *p.Port > 65535) {
+			problems = append(problems, field.Invalid(ports.Index(i).Child("port"), *p.Port, "must be between 1 and 65535"))
+		}
+		if p.Protocol != nil && !slices.Contains(serviceProtocols, *p.Protocol) {
+			problems = append(problems, field.NotSupported(ports.Index(i).Child("protocol"), *p.Protocol, serviceProtocols))
 		}
 	}
 	return problems
+}
+
+// validateEndpoint checks an address of an endpoint, where its type is known.
+func validateEndpoint(path *field.Path, text string, is discoveryv1.AddressType) field.ErrorList {
+	a, err := netip.ParseAddr(text)
+	switch is {
+	case discoveryv1.AddressTypeFQDN:
+		return names.IsFullyQualifiedDomainName(path, text)
+	case discoveryv1.AddressTypeIPv4:
+		if err != nil || !a.Unmap().Is4() {
+			return field.ErrorList{field.Invalid(path, text, "must be an IPv4 address, as addressType says")}
+		}
+	case discoveryv1.AddressTypeIPv6:
+		if err != nil || a.Unmap().Is4() || a.Zone() != "" {
+			return field.ErrorList{field.Invalid(path, text, "must be an IPv6 address without a zone, as addressType says")}
+		}
+	}
+	return nil
 }
