@@ -254,17 +254,14 @@ func compile(s *service, behind []*slice, node view) *compiled {
 
 // port adds what a port of the Service makes.
 func (c *compiled) port(p port, all []endpoint, node view) {
-	set := c.name
-	if p.name != "" {
-		set += ":" + p.name
-	}
+	set, localSet := setName(c.name, p), setName(c.name+"/local", p)
 	everywhere := choose(all, node.hinted)
 	c.putBackends(set, p, all, everywhere)
 	otherwise := make(map[plan.Family]plan.Refusal)
 	if c.internalLocal || c.externalLocal {
 		own := onNode(all, node.Node)
 		here := choose(own, every)
-		c.putBackends(localSet(set), p, own, here)
+		c.putBackends(localSet, p, own, here)
 		// Where nobody is here and somebody elsewhere, others may come to know of it.
 		for _, f := range bothFamilies {
 			if !anyOf(here, f) && anyOf(everywhere, f) {
@@ -275,7 +272,7 @@ func (c *compiled) port(p port, all []endpoint, node view) {
 	for _, at := range c.frontends(p, node) {
 		v := plan.Service{Set: set, Affinity: c.affinity, Origin: c.origin, Sources: at.sources}
 		local := v
-		local.Set, local.Otherwise = localSet(set), otherwise[plan.FamilyOf(at.address)]
+		local.Set, local.Otherwise = localSet, otherwise[plan.FamilyOf(at.address)]
 		var sides []side
 		switch {
 		case at.rank == rankClusterIP && c.internalLocal:
@@ -295,7 +292,14 @@ func (c *compiled) port(p port, all []endpoint, node view) {
 	}
 }
 
-func localSet(set string) string { return set + "/local" }
+// setName is what the set of a port is called. All behind the first colon is the port's name,
+// so that no port of one has the name of another's.
+func setName(of string, p port) string {
+	if p.name == "" {
+		return of
+	}
+	return of + ":" + p.name
+}
 
 func (c *compiled) putBackends(set string, p port, all, chosen []endpoint) {
 	weights := make(map[netip.AddrPort]uint16, len(chosen))
