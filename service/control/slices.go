@@ -45,7 +45,11 @@ func slicesOf(svc *corev1.Service, pods []*corev1.Pod, zones map[string]string, 
 			if wanted[group] == nil {
 				wanted[group], ports[group] = make(map[string]discoveryv1.Endpoint), of
 			}
-			wanted[group][address] = endpointOf(svc, pod, address, zones)
+			// Pods with the address of their node share it.
+			now := endpointOf(svc, pod, address, zones)
+			if other, shared := wanted[group][address]; !shared || isBetter(now, other) {
+				wanted[group][address] = now
+			}
 		}
 	}
 	var all []*discoveryv1.EndpointSlice
@@ -53,6 +57,9 @@ func slicesOf(svc *corev1.Service, pods []*corev1.Pod, zones map[string]string, 
 		group := groupOf(old.AddressType, old.Ports)
 		kept := newSlice(svc, old.Name, old.AddressType, old.Ports)
 		for _, e := range old.Endpoints {
+			if len(e.Addresses) == 0 {
+				continue // nobody here wrote that
+			}
 			if now, ok := wanted[group][e.Addresses[0]]; ok && len(kept.Endpoints) < maxEndpoints {
 				kept.Endpoints = append(kept.Endpoints, now)
 				delete(wanted[group], e.Addresses[0])
@@ -142,7 +149,7 @@ func addressOf(pod *corev1.Pod, family discoveryv1.AddressType) (address string,
 		texts = append(texts, ip.IP)
 	}
 	for _, text := range texts {
-		if a, err := netip.ParseAddr(text); err == nil && addressType(a) == family {
+		if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" && addressType(a) == family {
 			return a.Unmap().String(), true
 		}
 	}
@@ -170,7 +177,7 @@ func portsOf(svc *corev1.Service, pod *corev1.Pod) []discoveryv1.EndpointPort {
 func namedPort(pod *corev1.Pod, name string, protocol corev1.Protocol) int32 {
 	for _, c := range slices.Concat(pod.Spec.Containers, pod.Spec.InitContainers) {
 		for _, p := range c.Ports {
-			if p.Name == name && cmp.Or(p.Protocol, corev1.ProtocolTCP) == protocol {
+			if p.Name == name && cmp.Or(p.Protocol, corev1.ProtocolTCP) == protocol && p.ContainerPort >= 1 && p.ContainerPort <= 65535 {
 				return p.ContainerPort
 			}
 		}
@@ -220,6 +227,21 @@ func endpointOf(svc *corev1.Service, pod *corev1.Pod, address string, zones map[
 		e.Hints = hints(e, true)
 	}
 	return e
+}
+
+// isBetter reports whether an endpoint is to stand for another of its address: who is ready,
+// and then who serves.
+func isBetter(e, other discoveryv1.Endpoint) bool {
+	worth := func(e discoveryv1.Endpoint) (n int) {
+		if or(e.Conditions.Ready) {
+			n += 2
+		}
+		if or(e.Conditions.Serving) {
+			n++
+		}
+		return n
+	}
+	return worth(e) > worth(other)
 }
 
 // hints say that an endpoint is to be used from its own zone first, and before that from its
