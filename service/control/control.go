@@ -7,7 +7,9 @@
 // What is to be done is a function of the objects, decide. Each round does it anew, so that
 // whoever stopped at any line is followed by one that goes on from there. Two may run at once
 // for a moment. What holds then: no two Services get one address or port, because its Grant
-// is made first, and only one can make it. A Grant is taken away from a Service that has no
+// is made first, and only one can make it. What a Service says itself that it has gets a Grant
+// too. Where another Service has that already, it is said of the one that came too late, and
+// nothing is taken away from it. A Grant is taken away from a Service that has no
 // use for it by what was read of it before that was found. Who writes what it says into the
 // Service writes the Grant as it is between reading and writing the Service, so that of the
 // two one finds it changed.
@@ -154,15 +156,22 @@ func decide(objects registry.Objects) (d decision) {
 		services[registry.KeyOf(svc)] = svc
 		all = append(all, svc)
 	}
-	grants := slices.Collect(registry.Each[*Grant](objects, GrantKind))
-	for _, g := range grants {
-		if !isUsed(g, services[g.Spec.service()]) {
+	var used []*Grant
+	for g := range registry.Each[*Grant](objects, GrantKind) {
+		if isUsed(g, services[g.Spec.service()]) {
+			used = append(used, g)
+		} else {
 			d.remove = append(d.remove, g)
 		}
 	}
-	a := allot(ranges(objects), all, grants)
+	// What several say that they have the oldest gets, as on nodes.
+	slices.SortStableFunc(all, func(a, b *corev1.Service) int {
+		return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
+	})
+	a := allot(ranges(objects), all, used, d.remove)
 	for _, svc := range all {
-		filled, uses, lacks, problem := a.serve(svc)
+		filled, uses, lacks, problems := a.serve(svc)
+		problem := inWords(problems)
 		d.make = append(d.make, lacks...)
 		if !reflect.DeepEqual(filled.Spec, svc.Spec) {
 			d.fill = append(d.fill, filling{filled, uses})

@@ -43,6 +43,15 @@ func (sc scope) String() string {
 	return what
 }
 
+// chosen is the address that users choose, one of those that are given.
+const chosen = "10.96.0.1"
+
+// hasChosen reports whether a Service has what its user chose.
+func hasChosen(svc *corev1.Service) bool {
+	_, ok := svc.Annotations["chosen"]
+	return ok
+}
+
 func serviceName(i int) string { return string(rune('a' + i)) }
 
 func newService(i int) *corev1.Service {
@@ -119,13 +128,16 @@ func (sc scope) next(c *cell, yield func(string, *cell)) {
 			yield(name+" comes", n)
 			continue
 		}
-		if n := c.change(i, func(svc *corev1.Service) { svc.Spec.ClusterIP, svc.Spec.ClusterIPs = "", nil }); n != nil {
+		if n := c.change(i, func(svc *corev1.Service) {
+			svc.Spec.ClusterIP, svc.Spec.ClusterIPs, svc.Annotations = "", nil, nil
+		}); n != nil {
 			yield(name+" is applied without an address", n)
 		}
 		if n := c.change(i, func(svc *corev1.Service) {
-			svc.Spec.ClusterIP, svc.Spec.ClusterIPs = "10.96.0.9", []string{"10.96.0.9"}
+			svc.Spec.ClusterIP, svc.Spec.ClusterIPs = chosen, []string{chosen}
+			svc.Annotations = map[string]string{"chosen": ""}
 		}); n != nil {
-			yield(name+" gets an address of its own", n)
+			yield(name+" chooses its address", n)
 		}
 	}
 }
@@ -145,18 +157,24 @@ func (c *cell) key() []byte {
 	return t.Key(c.store.Now, time.Hour)
 }
 
-// check says what is wrong with a state: no two Services have one address that was given out.
+// check says what is wrong with a state: who was given an address has its Grant, of which
+// there is one, so that no two were given the same.
 func check(s *explore.Store) error {
-	has := make(map[netip.Addr]string)
-	for svc := range registry.Each[*corev1.Service](s.Snapshot(api.Service), api.Service) {
+	objects := s.Snapshot(api.Service, GrantKind)
+	for svc := range registry.Each[*corev1.Service](objects, api.Service) {
 		for _, a := range addresses(svc) {
-			if other := has[a]; other != "" && a != netip.MustParseAddr("10.96.0.9") {
-				return fmt.Errorf("services %s and %s both have %s", other, svc.Name, a)
+			if !hasChosen(svc) && !isGranted(objects, svc, a) {
+				return fmt.Errorf("service %s was given %s and has no Grant of it", svc.Name, a)
 			}
-			has[a] = svc.Name
 		}
 	}
 	return nil
+}
+
+// isGranted reports whether a Service has the Grant of an address.
+func isGranted(objects registry.Objects, svc *corev1.Service, a netip.Addr) bool {
+	g := registry.GetAs[*Grant](objects, GrantKind, registry.Key{Name: a.String()})
+	return g != nil && g.Spec.UID == svc.UID
 }
 
 // settle lets one controller work until nothing is left to do.
@@ -180,21 +198,30 @@ func (sc scope) ends(s *explore.Store) error {
 	if err := settle(s); err != nil {
 		return err
 	}
-	without, with := 0, 0
+	without, given := 0, make(map[netip.Addr]bool)
 	for svc := range registry.Each[*corev1.Service](objects(), api.Service) {
-		if len(addresses(svc)) == 0 {
+		said := len(svc.Status.Conditions) > 0
+		all := addresses(svc)
+		if len(all) == 0 {
 			without++
-			if len(svc.Status.Conditions) == 0 {
+			if !said {
 				return fmt.Errorf("in the end service %s has no address, and it is not said why", svc.Name)
 			}
-			continue
 		}
-		if with++; len(svc.Status.Conditions) > 0 {
-			return fmt.Errorf("in the end service %s has an address, and it is said that it has none", svc.Name)
+		for _, a := range all {
+			given[a] = true
+			switch granted := isGranted(objects(), svc, a); {
+			case registry.GetAs[*Grant](objects(), GrantKind, registry.Key{Name: a.String()}) == nil:
+				return fmt.Errorf("in the end nobody has the Grant of %s", a)
+			case granted && said:
+				return fmt.Errorf("in the end service %s has an address, and it is said that it has none", svc.Name)
+			case !granted && !said:
+				return fmt.Errorf("in the end service %s has %s, which is another's, and it is not said", svc.Name, a)
+			}
 		}
 	}
-	if free := 1<<(32-sc.bits) - 2; without > 0 && with < free {
-		return fmt.Errorf("in the end %d services have no address, and %d of %d are given out", without, with, free)
+	if free := 1<<(32-sc.bits) - 2; without > 0 && len(given) < free {
+		return fmt.Errorf("in the end %d services have no address, and %d of %d are given out", without, len(given), free)
 	}
 	for g := range registry.Each[*Grant](objects(), GrantKind) {
 		svc := registry.GetAs[*corev1.Service](objects(), api.Service, g.Spec.service())
@@ -207,8 +234,8 @@ func (sc scope) ends(s *explore.Store) error {
 
 // TestAllInterleavings visits every state that the addresses of a few Services can get into,
 // by any order of the calls of controllers, each call as their last, and of what users do to
-// Services. No two have one address that was given out, and one controller alone brings all
-// to a good end from there.
+// Services. No two have one address that was given out. One controller alone brings all to a
+// good end from there, where each address is one Service's, and others that chose it are told.
 func TestAllInterleavings(t *testing.T) {
 	for _, sc := range []scope{
 		{controllers: 1, services: 2, changes: 3, bits: 30},
@@ -236,6 +263,7 @@ func TestAllInterleavings(t *testing.T) {
 				// All but one address is another Service's.
 				other := newService(sc.services)
 				other.Spec.ClusterIP, other.Spec.ClusterIPs = "10.96.0.2", []string{"10.96.0.2"}
+				other.Annotations = map[string]string{"chosen": ""}
 				if _, err := start.store.Create(api.Service, other); err != nil {
 					t.Fatal(err)
 				}

@@ -80,18 +80,23 @@ type allotment struct {
 	ranges []netip.Prefix
 	// taken are the names of Grants that there are, or may be.
 	taken map[string]bool
-	// held are the Grants of each Service.
-	held map[types.UID][]*Grant
+	// granted are the Grants that Services use, by name, held those of each Service.
+	granted map[string]*Grant
+	held    map[types.UID][]*Grant
 	// full are the ranges that nothing is free in.
 	full map[netip.Prefix]bool
 }
 
 // allot returns what Services have that there are. ranges are those that addresses are given
-// from, the preferred family's first.
-func allot(ranges []netip.Prefix, services []*corev1.Service, grants []*Grant) *allotment {
-	a := &allotment{ranges: ranges, taken: make(map[string]bool), held: make(map[types.UID][]*Grant), full: make(map[netip.Prefix]bool)}
-	for _, g := range grants {
+// from, the preferred family's first; used are the Grants that Services use, unused those that
+// are still in the way.
+func allot(ranges []netip.Prefix, services []*corev1.Service, used, unused []*Grant) *allotment {
+	a := &allotment{ranges: ranges, taken: make(map[string]bool), granted: make(map[string]*Grant), held: make(map[types.UID][]*Grant), full: make(map[netip.Prefix]bool)}
+	for _, g := range unused {
 		a.taken[g.Name] = true
+	}
+	for _, g := range used {
+		a.taken[g.Name], a.granted[g.Name] = true, g
 		a.held[g.Spec.UID] = append(a.held[g.Spec.UID], g)
 	}
 	for _, svc := range services {
@@ -105,6 +110,19 @@ func allot(ranges []netip.Prefix, services []*corev1.Service, grants []*Grant) *
 		}
 	}
 	return a
+}
+
+// claim returns the Grant that a Service lacks of what it says that it has, nil where it has
+// that Grant. other is the Service that has it already.
+func (a *allotment) claim(svc *corev1.Service, name, port string) (lacks *Grant, other string) {
+	switch g := a.granted[name]; {
+	case g == nil:
+		a.granted[name] = newGrant(svc, name, port)
+		return a.granted[name], ""
+	case g.Spec.UID != svc.UID:
+		return nil, g.Spec.service().String()
+	}
+	return nil, ""
 }
 
 // addresses are those that a Service has in the cluster.
@@ -135,28 +153,26 @@ func needsAddress(svc *corev1.Service) bool {
 	return svc.Spec.Type != corev1.ServiceTypeExternalName && !isHeadless(svc)
 }
 
-// needsNodePorts reports whether a Service is to have ports of nodes.
+// needsNodePorts reports whether a Service is to have ports of nodes for all of its own.
 func needsNodePorts(svc *corev1.Service) bool {
-	switch svc.Spec.Type {
-	case corev1.ServiceTypeNodePort:
-		return true
-	case corev1.ServiceTypeLoadBalancer:
-		return svc.Spec.AllocateLoadBalancerNodePorts == nil || *svc.Spec.AllocateLoadBalancerNodePorts
-	}
-	return false
+	given := svc.Spec.Type != corev1.ServiceTypeLoadBalancer || svc.Spec.AllocateLoadBalancerNodePorts == nil || *svc.Spec.AllocateLoadBalancerNodePorts
+	return mayHaveNodePorts(svc) && given
+}
+
+// mayHaveNodePorts reports whether a Service has the ports of nodes that it says.
+func mayHaveNodePorts(svc *corev1.Service) bool {
+	return svc.Spec.Type == corev1.ServiceTypeNodePort || svc.Spec.Type == corev1.ServiceTypeLoadBalancer
 }
 
 // serve returns the Service as it is to be by the Grants that it has, those that it uses
-// that way among them, and the Grants that it lacks. problem says what it cannot have.
-func (a *allotment) serve(svc *corev1.Service) (filled *corev1.Service, uses, lacks []*Grant, problem string) {
+// that way among them, and the Grants that it lacks. problems say what it cannot have.
+func (a *allotment) serve(svc *corev1.Service) (filled *corev1.Service, uses, lacks []*Grant, problems []string) {
 	filled = svc.DeepCopy()
 	if needsAddress(svc) {
-		var missing string
-		filled.Spec.ClusterIPs, uses, lacks, missing = a.clusterIPs(svc)
+		filled.Spec.ClusterIPs, uses, lacks, problems = a.clusterIPs(svc)
 		if len(filled.Spec.ClusterIPs) > 0 {
 			filled.Spec.ClusterIP = filled.Spec.ClusterIPs[0]
 		}
-		problem = missing
 		filled.Spec.IPFamilies = nil
 		for _, ip := range addresses(filled) {
 			filled.Spec.IPFamilies = append(filled.Spec.IPFamilies, corev1.IPFamily(addressType(ip)))
@@ -165,33 +181,39 @@ func (a *allotment) serve(svc *corev1.Service) (filled *corev1.Service, uses, la
 			filled.Spec.IPFamilies = svc.Spec.IPFamilies
 		}
 	}
-	if needsNodePorts(svc) {
-		for i, p := range svc.Spec.Ports {
-			if p.NodePort != 0 {
-				continue
+	for i, p := range svc.Spec.Ports {
+		switch {
+		case p.NodePort != 0 && mayHaveNodePorts(svc):
+			g, other := a.claim(svc, nodePortName(p.NodePort, p.Protocol), portName(p))
+			if g != nil {
+				lacks = append(lacks, g)
 			}
+			if other != "" {
+				problems = append(problems, fmt.Sprintf("nodePort %d of port %s is Service %s's: choose another, or 0 to be given one", p.NodePort, portName(p), other))
+			}
+			if p.NodePort < firstNodePort || p.NodePort > lastNodePort {
+				problems = append(problems, fmt.Sprintf("nodePort %d of port %s may be in the way of what nodes do there themselves: choose one from %d to %d, or 0 to be given one",
+					p.NodePort, portName(p), firstNodePort, lastNodePort))
+			}
+		case p.NodePort == 0 && needsNodePorts(svc):
 			if g := a.nodePortOf(svc, p); g != nil {
-				if _, err := fmt.Sscanf(g.Name, "%d-", &filled.Spec.Ports[i].NodePort); err == nil {
+				if _, err := fmt.Sscanf(g.Name, "%d-", &filled.Spec.Ports[i].NodePort); err == nil && !slices.Contains(uses, g) {
 					uses = append(uses, g)
 				}
-				continue
+			} else if g := a.freeNodePort(svc, p); g != nil {
+				lacks = append(lacks, g)
+			} else {
+				problems = append(problems, fmt.Sprintf("no port of nodes from %d to %d is free for port %s: delete Services of type NodePort that nobody needs, or give this one a nodePort",
+					firstNodePort, lastNodePort, portName(p)))
 			}
-			g := a.freeNodePort(svc, p)
-			if g == nil {
-				problem = fmt.Sprintf("no port of nodes from %d to %d is free for port %s: delete Services of type NodePort that nobody needs, or give this one a nodePort",
-					firstNodePort, lastNodePort, portName(p))
-				continue
-			}
-			lacks = append(lacks, g)
 		}
 	}
-	return filled, uses, lacks, problem
+	return filled, uses, lacks, problems
 }
 
-// wantedFamilies returns the families of which a Service is to have an address each, and
-// whether it can do with the first alone.
+// wantedFamilies returns the families of which a Service is to have an address each, those of
+// which it has one first, and whether it can do with the first alone.
 func (a *allotment) wantedFamilies(svc *corev1.Service) (all []corev1.IPFamily, firstWillDo bool) {
-	all = slices.Clone(svc.Spec.IPFamilies)
 	put := func(f corev1.IPFamily) {
 		if !slices.Contains(all, f) {
 			all = append(all, f)
@@ -199,6 +221,9 @@ func (a *allotment) wantedFamilies(svc *corev1.Service) (all []corev1.IPFamily, 
 	}
 	for _, ip := range addresses(svc) {
 		put(corev1.IPFamily(addressType(ip)))
+	}
+	for _, f := range svc.Spec.IPFamilies {
+		put(f)
 	}
 	policy := or(svc.Spec.IPFamilyPolicy)
 	for _, r := range a.ranges {
@@ -213,33 +238,45 @@ func (a *allotment) wantedFamilies(svc *corev1.Service) (all []corev1.IPFamily, 
 	return all, policy == corev1.IPFamilyPolicyPreferDualStack
 }
 
-// clusterIPs returns the addresses of a Service, those that it has by a Grant, and for what
-// Grants are lacking.
-func (a *allotment) clusterIPs(svc *corev1.Service) (ips []string, uses, lacks []*Grant, problem string) {
+// clusterIPs returns the addresses of a Service: those that it has, and behind them those that
+// it gets by a Grant; and what Grants are lacking.
+func (a *allotment) clusterIPs(svc *corev1.Service) (ips []string, uses, lacks []*Grant, problems []string) {
 	families, firstWillDo := a.wantedFamilies(svc)
 	if len(families) == 0 {
-		return svc.Spec.ClusterIPs, nil, nil, "the cluster has no range that Services get addresses from: give the ClusterConfig spec.serviceNetworks, or the Service a clusterIP"
+		return svc.Spec.ClusterIPs, nil, nil, []string{"the cluster has no range that Services get addresses from: give the ClusterConfig spec.serviceNetworks, or the Service a clusterIP"}
 	}
-	has := make(map[corev1.IPFamily]string)
+	has := make(map[corev1.IPFamily]bool)
 	for _, ip := range addresses(svc) {
-		has[corev1.IPFamily(addressType(ip))] = ip.String()
+		has[corev1.IPFamily(addressType(ip))] = true
+		ips = append(ips, ip.String())
+		g, other := a.claim(svc, ip.String(), "")
+		if g != nil {
+			lacks = append(lacks, g)
+		}
+		if other != "" {
+			problems = append(problems, fmt.Sprintf("clusterIP %s is Service %s's: choose another, or none to be given one", ip, other))
+		}
 	}
+	waits := false
 	for i, f := range families {
-		if has[f] == "" {
-			if g := a.addressOf(svc, f); g != nil {
-				has[f], uses = g.Name, append(uses, g)
-			} else if g, why := a.freeAddress(svc, f); g != nil {
-				lacks = append(lacks, g)
-			} else if i == 0 || !firstWillDo {
-				problem = why
-			}
+		if has[f] {
+			continue
 		}
-		// The first address is of the first family: a later one has to wait for it.
-		if has[f] != "" && len(ips) == i {
-			ips = append(ips, has[f])
+		if g := a.addressOf(svc, f); g != nil {
+			// The first address is of the first family: a later one has to wait for it.
+			if !waits {
+				ips, uses = append(ips, g.Name), append(uses, g)
+			}
+			continue
+		}
+		waits = true
+		if g, why := a.freeAddress(svc, f); g != nil {
+			lacks = append(lacks, g)
+		} else if i == 0 || !firstWillDo {
+			problems = append(problems, why)
 		}
 	}
-	return ips, uses, lacks, problem
+	return ips, uses, lacks, problems
 }
 
 // addressOf returns the Grant of an address of a family that a Service has, or nil.
@@ -332,8 +369,13 @@ func isUsed(g *Grant, svc *corev1.Service) bool {
 		return false
 	}
 	if g.Spec.Port != "" {
+		for _, p := range svc.Spec.Ports {
+			if p.NodePort != 0 && nodePortName(p.NodePort, p.Protocol) == g.Name {
+				return mayHaveNodePorts(svc) && portName(p) == g.Spec.Port
+			}
+		}
 		return needsNodePorts(svc) && slices.ContainsFunc(svc.Spec.Ports, func(p corev1.ServicePort) bool {
-			return portName(p) == g.Spec.Port && (p.NodePort == 0 || nodePortName(p.NodePort, p.Protocol) == g.Name)
+			return p.NodePort == 0 && portName(p) == g.Spec.Port
 		})
 	}
 	if !needsAddress(svc) {
