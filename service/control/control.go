@@ -21,6 +21,7 @@ package control
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -76,11 +77,18 @@ func Run(ctx context.Context, r registry.Registry, log *slog.Logger) error {
 			if err := cache.WaitSynced(ctx); err != nil {
 				return err
 			}
+			beaten := backoff
 			return retry.Loop{Changed: changes, Pause: pause, AfterError: backoff.First, Backoff: backoff, Told: failed(log, part)}.Run(ctx, func(ctx context.Context) (time.Duration, error) {
 				began := time.Now()
 				calls := round(cache.Snapshot())
 				rest := 4 * time.Since(began)
-				err := carryOut(ctx, r, calls)
+				done, err := carryOut(ctx, r, calls)
+				// Where all was changed meanwhile, that may be what these rounds themselves do.
+				if err == nil && done == 0 && len(calls) > 0 {
+					rest = max(rest, beaten.Next())
+				} else {
+					beaten.Reset()
+				}
 				retry.Sleep(ctx, rest)
 				return 0, err
 			})
@@ -239,8 +247,7 @@ func (d decision) calls() (calls []call) {
 	add := func(c call) { calls = append(calls, c) }
 	for _, g := range d.make {
 		add(func(ctx context.Context, r registry.Registry) error {
-			_, err := r.Create(ctx, GrantKind, g)
-			return err
+			return create(ctx, r, GrantKind, g)
 		})
 	}
 	for _, f := range d.fill {
@@ -254,8 +261,7 @@ func (d decision) calls() (calls []call) {
 	}
 	for _, s := range d.create {
 		add(func(ctx context.Context, r registry.Registry) error {
-			_, err := r.Create(ctx, api.EndpointSlice, s)
-			return err
+			return create(ctx, r, api.EndpointSlice, s)
 		})
 	}
 	for _, s := range d.update {
@@ -272,26 +278,45 @@ func (d decision) calls() (calls []call) {
 	return calls
 }
 
-// carryOut does calls one after the other. What somebody else did meanwhile is no error: what
-// is left is decided again.
-func carryOut(ctx context.Context, r registry.Registry, calls []call) error {
+// carryOut does calls one after the other, and returns how many it has done. What somebody else
+// did meanwhile is no error: what is left is decided again.
+func carryOut(ctx context.Context, r registry.Registry, calls []call) (done int, err error) {
 	var failed []error
 	for _, c := range calls {
 		within, cancel := context.WithTimeout(ctx, callTimeout)
 		err := c(within, r)
 		cancel()
-		if err != nil && !errors.Is(err, registry.ErrConflict) && !errors.Is(err, registry.ErrNotFound) && !errors.Is(err, registry.ErrExists) {
+		if err == nil {
+			done++
+		} else if !errors.Is(err, registry.ErrConflict) && !errors.Is(err, registry.ErrNotFound) && !errors.Is(err, registry.ErrExists) {
 			failed = append(failed, err)
 		}
 		if ctx.Err() != nil || errors.Is(err, registry.ErrUnavailable) {
 			break
 		}
 	}
-	return errors.Join(failed...)
+	return done, errors.Join(failed...)
+}
+
+// create makes what was not there when that was decided. Where it is there by now, it must be
+// something that can be read: else it would never be seen.
+func create(ctx context.Context, r registry.Registry, k *registry.Kind, o registry.Object) error {
+	_, err := r.Create(ctx, k, o)
+	if !errors.Is(err, registry.ErrExists) {
+		return err
+	}
+	if _, unreadable := r.Get(ctx, k, registry.KeyOf(o)); unreadable != nil {
+		return fmt.Errorf("%w: it is in the way of one that is to be made: delete it", unreadable)
+	}
+	return err
 }
 
 // write gives the Service what its Grants say, if it is as it was and has them still.
 func (f filling) write(ctx context.Context, r registry.Registry) error {
+	// What is refused is to change no Grant, as that begins the next round.
+	if _, _, err := api.Service.Admit(f.service); err != nil {
+		return err
+	}
 	for _, g := range f.uses {
 		if _, err := r.Update(ctx, GrantKind, g); err != nil {
 			return err

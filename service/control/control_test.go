@@ -1,11 +1,105 @@
 package control
 
 import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/registry"
+	"github.com/weftnet/weft/registry/memory"
 )
+
+// What cannot be read is in no snapshot. Somebody has to delete it, and so it has to be said.
+func TestWhatCannotBeReadIsAnErrorWhereItIsInTheWay(t *testing.T) {
+	r := memory.New()
+	svc := newService(0)
+	svc.UID = "u"
+	g := newGrant(svc, "10.96.0.1", "")
+	make := []call{func(ctx context.Context, r registry.Registry) error { return create(ctx, r, GrantKind, g) }}
+	if done, err := carryOut(t.Context(), r, make); done != 1 || err != nil {
+		t.Fatalf("at first %d are made: %v", done, err)
+	}
+	if done, err := carryOut(t.Context(), r, make); done != 0 || err != nil {
+		t.Errorf("where another made it, %d are made: %v", done, err)
+	}
+	r.PutValue(GrantKind, registry.KeyOf(g), []byte("{"))
+	_, err := carryOut(t.Context(), r, make)
+	if err == nil || !strings.Contains(err.Error(), "servicegrant 10.96.0.1") || !strings.HasSuffix(err.Error(), "delete it") {
+		t.Errorf("where it cannot be read: %v", err)
+	}
+}
+
+// restless is a registry in which somebody changes each Service whenever it is written.
+type restless struct {
+	registry.Registry
+	writes int
+}
+
+func (r *restless) Update(ctx context.Context, k *registry.Kind, o registry.Object, opts ...registry.WriteOption) (registry.Object, error) {
+	if k == api.Service {
+		r.writes++
+		return nil, k.Errorf(registry.KeyOf(o), registry.ErrConflict, nil)
+	}
+	return r.Registry.Update(ctx, k, o, opts...)
+}
+
+// Each round writes the Grant, and that begins the next one.
+func TestRoundsThatGetNothingDoneAreEverRarer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		r := &restless{Registry: memory.New()}
+		config := &api.ClusterConfig{Spec: api.ClusterConfigSpec{ServiceNetworks: []string{"10.96.0.0/24"}}}
+		config.Name = api.DefaultName
+		for k, o := range map[*registry.Kind]registry.Object{api.ClusterConfigKind: config, api.Service: newService(0)} {
+			if _, err := r.Create(ctx, k, o); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ended := make(chan error)
+		go func() { ended <- Run(ctx, r, slog.New(slog.DiscardHandler)) }()
+		time.Sleep(10 * time.Minute)
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		if r.writes < 10 || r.writes > 100 {
+			t.Errorf("in 10 minutes the Service is written %d times", r.writes)
+		}
+	})
+}
+
+// A Service that is refused as it is to be changes no Grant, so that no round follows from it.
+func TestWhatIsRefusedChangesNoGrant(t *testing.T) {
+	r := memory.New()
+	svc := newService(0)
+	svc.UID = "u"
+	o, err := r.Create(t.Context(), GrantKind, newGrant(svc, "30080-tcp", "80/TCP"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := o.(*Grant)
+	svc.Spec.Type, svc.Spec.Ports = corev1.ServiceTypeNodePort, []corev1.ServicePort{{Name: "a", Port: 80}, {Name: "b", Port: 80, Protocol: corev1.ProtocolTCP}}
+	filled, uses, _, _ := allot(nil, []*corev1.Service{svc}, []*Grant{g}, nil).serve(svc)
+	if len(uses) != 1 {
+		t.Errorf("two ports that are one have %d Grants", len(uses))
+	}
+	if err := (filling{filled, uses}).write(t.Context(), r); !errors.Is(err, registry.ErrInvalid) {
+		t.Errorf("it is written: %v", err)
+	}
+	after, err := r.Get(t.Context(), GrantKind, registry.KeyOf(g))
+	if err != nil || after.GetResourceVersion() != g.ResourceVersion {
+		t.Errorf("the Grant changed: %v", err)
+	}
+}
 
 // Registries refuse to write such a slice now, and may still have one.
 func TestAnEndpointWithoutAddressesGoesFromItsSlice(t *testing.T) {

@@ -72,7 +72,7 @@ func act(servicesFirst bool) func(*explore.Calls, struct{}) struct{} {
 		for _, k := range append(order, api.ClusterConfigKind) {
 			seen[k] = c.Look(k)[k]
 		}
-		_ = carryOut(context.Background(), c.Registry(), decide(seen).calls()) // what failed is decided again
+		_, _ = carryOut(context.Background(), c.Registry(), decide(seen).calls()) // what failed is decided again
 		return struct{}{}
 	}
 }
@@ -181,7 +181,7 @@ func isGranted(objects registry.Objects, svc *corev1.Service, a netip.Addr) bool
 func settle(s *explore.Store) error {
 	for range 10 {
 		before := s.Version()
-		if err := carryOut(context.Background(), s.Registry(), decide(s.Snapshot(api.Service, GrantKind, api.ClusterConfigKind)).calls()); err != nil {
+		if _, err := carryOut(context.Background(), s.Registry(), decide(s.Snapshot(api.Service, GrantKind, api.ClusterConfigKind)).calls()); err != nil {
 			return err
 		}
 		if s.Version() == before {

@@ -71,7 +71,7 @@ func settleAll(t *testing.T, s *explore.Store) {
 	t.Helper()
 	for range 10 {
 		before := s.Version()
-		if err := carryOut(context.Background(), s.Registry(), decide(s.Snapshot(kinds...)).calls()); err != nil {
+		if _, err := carryOut(context.Background(), s.Registry(), decide(s.Snapshot(kinds...)).calls()); err != nil {
 			t.Fatal(err)
 		}
 		if s.Version() == before {
