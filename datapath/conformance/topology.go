@@ -130,9 +130,12 @@ func newTopology(t *testing.T, makeDataPlane func(Namespace) (datapath.DataPlane
 // receiveEverything makes the namespace take all that comes from an interface
 // for its own.
 func receiveEverything(from string) error {
-	// What is its own must not make it answer ARP for everyone.
-	if err := os.WriteFile("/proc/sys/net/ipv4/conf/"+from+"/arp_ignore", []byte("1"), 0); err != nil {
-		return err
+	// What is its own must not make it answer ARP for everyone. It stands for many machines,
+	// of which one may send to another by way of a node.
+	for _, setting := range []string{"arp_ignore", "accept_local"} {
+		if err := os.WriteFile("/proc/sys/net/ipv4/conf/"+from+"/"+setting, []byte("1"), 0); err != nil {
+			return err
+		}
 	}
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
