@@ -23,6 +23,14 @@ func TestSubnetLostUnderPods(t *testing.T) {
 		t.Helper()
 		return c.mustExec("node/node1", "sh", "-ec", "ip route show table all; ip rule; ip neigh show nud permanent; ip -brief link; ip -brief address")
 	}
+	// The node's own interface has its routes once the kernel knows that nobody else has its
+	// address (RFC 4862, section 5.4).
+	c.eventually(func() error {
+		if tentative := c.mustExec("node/node1", "ip", "-6", "address", "show", "tentative"); tentative != "" {
+			return fmt.Errorf("there is still %s", tentative)
+		}
+		return nil
+	})
 	had := holds()
 	check := func() {
 		t.Helper()
