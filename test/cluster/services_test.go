@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -23,28 +24,23 @@ func (c *cluster) fetch(from place, at netip.AddrPort) (server string, seen neti
 	return parseAnswer(out)
 }
 
-// mustServe wants a place to get answers at an address and port from some servers, each of
-// them soon, and from no other.
+// mustServe wants a place to get answers at an address and port from all of some servers
+// and from no other, soon and then many times in a row.
 func (c *cluster) mustServe(from place, at netip.AddrPort, servers ...string) {
 	c.Helper()
-	wanted := make(map[string]bool)
-	for _, s := range servers {
-		wanted[s] = true
-	}
-	missing := len(wanted)
 	c.eventually(func() error {
-		server, _, err := c.fetch(from, at)
-		switch {
-		case err != nil:
-			return err
-		case wanted[server]:
-			wanted[server] = false
-			missing--
-		case !strings.Contains(" "+strings.Join(servers, " ")+" ", " "+server+" "):
-			return fmt.Errorf("%s is served by %s at %s", from, server, at)
+		seen := make(map[string]bool)
+		for range 4 * len(servers) {
+			server, _, err := c.fetch(from, at)
+			if err != nil {
+				return err
+			}
+			if seen[server] = true; !slices.Contains(servers, server) {
+				return fmt.Errorf("%s is served by %s at %s", from, server, at)
+			}
 		}
-		if missing > 0 {
-			return fmt.Errorf("%s is not served by all of %v at %s yet", from, servers, at)
+		if len(seen) < len(servers) {
+			return fmt.Errorf("%s is served by %v alone of %v at %s", from, seen, servers, at)
 		}
 		return nil
 	})
