@@ -15,9 +15,9 @@ import (
 	"github.com/weftnet/weft/registry"
 )
 
-// proxyName is the label of Services, and of their endpoints, that another program than
+// ProxyName is the label of Services, and of their endpoints, that another program than
 // the cluster's own serves.
-const proxyName = "service.kubernetes.io/service-proxy-name"
+const ProxyName = "service.kubernetes.io/service-proxy-name"
 
 // defaultAffinity is how long a client stays with its backend where the Service does not
 // say (corev1.DefaultClientIPServiceAffinitySeconds).
@@ -67,7 +67,7 @@ var protocols = map[corev1.Protocol]plan.Protocol{"": plan.TCP, corev1.ProtocolT
 // readService reads a Service; nil where it has no addresses that are to be served here.
 func readService(o registry.Object, _ *service) *service {
 	svc := o.(*corev1.Service)
-	_, others := svc.Labels[proxyName]
+	_, others := svc.Labels[ProxyName]
 	_, headless := svc.Labels[corev1.IsHeadlessService]
 	if others || headless || svc.Spec.Type == corev1.ServiceTypeExternalName || svc.Spec.ClusterIP == corev1.ClusterIPNone {
 		return nil
@@ -190,7 +190,7 @@ func (s *service) problem(format string, args ...any) {
 // LeftTo returns who does a Service, as it says itself, where that is not who does all
 // others; else it is empty.
 func LeftTo(svc *corev1.Service) string {
-	who, left := svc.Labels[proxyName]
+	who, left := svc.Labels[ProxyName]
 	if left && who == "" {
 		return "nobody"
 	}
@@ -221,7 +221,7 @@ type member struct {
 func readSlice(o registry.Object, before *slice) *slice {
 	es := o.(*discoveryv1.EndpointSlice)
 	name := es.Labels[discoveryv1.LabelServiceName]
-	_, others := es.Labels[proxyName]
+	_, others := es.Labels[ProxyName]
 	_, headless := es.Labels[corev1.IsHeadlessService]
 	if name == "" || others || headless || es.AddressType == discoveryv1.AddressTypeFQDN {
 		return nil

@@ -15,6 +15,7 @@ import (
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/registry"
+	"github.com/weftnet/weft/service"
 )
 
 // ManagedBy is the value of the label endpointslice.kubernetes.io/managed-by of the
@@ -277,8 +278,8 @@ func newSlice(svc *corev1.Service, name string, family discoveryv1.AddressType, 
 	s := &discoveryv1.EndpointSlice{AddressType: family, Ports: ports}
 	s.Namespace, s.Name = svc.Namespace, name
 	s.Labels = map[string]string{discoveryv1.LabelServiceName: svc.Name, discoveryv1.LabelManagedBy: ManagedBy}
-	if who, left := svc.Labels[proxyName]; left {
-		s.Labels[proxyName] = who
+	if who, left := svc.Labels[service.ProxyName]; left {
+		s.Labels[service.ProxyName] = who
 	}
 	if isHeadless(svc) {
 		s.Labels[corev1.IsHeadlessService] = ""
@@ -286,10 +287,6 @@ func newSlice(svc *corev1.Service, name string, family discoveryv1.AddressType, 
 	s.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: svc.Name, UID: svc.UID}}
 	return s
 }
-
-// proxyName is the label of Services, and of their endpoints, that another program than the
-// cluster's own serves.
-const proxyName = "service.kubernetes.io/service-proxy-name"
 
 func isHeadless(svc *corev1.Service) bool { return svc.Spec.ClusterIP == corev1.ClusterIPNone }
 
