@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -296,14 +297,18 @@ spec:
 }
 
 // gets reports whether a datagram of a pod's gets to a machine, with which it has
-// no connection.
+// no connection. That none does is said after a second and more: some are lost
+// while a pod has just begun too many at a time, and some come late.
 func (t *trial) gets(from, to *machine) bool {
 	t.Helper()
-	for range 3 { // some are lost while it has just begun too many at a time
+	var sent []string
+	for range 10 {
 		word := newWord()
-		t.must(t.hand(from), order{Do: "udp", To: t.at(to, port), Data: []byte(word)})
+		sent = append(sent, word)
+		// A port of its own is that of no connection, whatever the sender's own port.
+		t.must(t.hand(from), order{Do: "udp", To: t.at(to, newPort()), Data: []byte(word)})
 		for range 20 {
-			if to.arriving.saw(word) != nil {
+			if slices.ContainsFunc(sent, func(word string) bool { return to.arriving.saw(word) != nil }) {
 				return true
 			}
 			time.Sleep(5 * time.Millisecond)
@@ -311,6 +316,12 @@ func (t *trial) gets(from, to *machine) bool {
 	}
 	return false
 }
+
+var ports atomic.Uint32
+
+// newPort returns one that it has not returned in the last 10,000 times, and that
+// nobody listens at.
+func newPort() uint16 { return uint16(20_000 + ports.Add(1)%10_000) }
 
 // soon is when another tenant's change must hold, on a machine that has much
 // else to do. What it takes where there is nothing to wait for is measured in
