@@ -50,6 +50,12 @@ verdict p ingress from c0 udp 7000 allow
 verdict p ingress from c0 udp 7001 allow
 `}
 
+// reachable are swapped, but near may reach the server by both.
+var reachable = [2]string{exchanged.Replace(swapped[0]), exchanged.Replace(swapped[1])}
+
+// exchanged gives the classes that a plan speaks of to each other.
+var exchanged = strings.NewReplacer("10.1.1.3/32 c0", "10.1.1.3/32 c1", "10.1.1.3/32 c1", "10.1.1.3/32 c0", "10.1.2.2/32 c0", "10.1.2.2/32 c1", "10.1.2.2/32 c1", "10.1.2.2/32 c0")
+
 // excepted are two plans by which near may talk to all but one prefix, each with
 // another prefix besides.
 var excepted = [2]string{exceptedPlan + "class default 198.51.96.0/20 c4\n", exceptedPlan + "class default 198.51.100.64/26 c4\nclass default 203.0.113.0/24 c5\n"}
@@ -72,7 +78,7 @@ verdict e egress to c3 udp 7000-`
 
 // mixed has the classes of one of swapped and the verdicts of the other, as a change
 // that is not one step would.
-var mixed = strings.NewReplacer("10.1.1.3/32 c0", "10.1.1.3/32 c1", "10.1.2.2/32 c1", "10.1.2.2/32 c0").Replace(swapped[0])
+var mixed = reachable[0]
 
 // drawn returns what a plan of changingNode may have besides.
 func drawn(random *rand.Rand) string {
@@ -143,6 +149,7 @@ func (s *suite) changes(t *testing.T) {
 			b.tear(t, b.parse(t, deniedPlan+"7001 deny\n"), b.parse(t, deniedPlan+"7002 deny\n"))
 		})
 	})
+	t.Run("torn, and allowed", func(t *testing.T) { b.tearAllowed(t, b.parse(t, reachable[0]), b.parse(t, reachable[1])) })
 	t.Run("what would be noticed", func(t *testing.T) {
 		l := b.begin(t)
 		b.apply(b.nodes["node1"], b.parse(t, mixed))
@@ -227,6 +234,26 @@ func (b *changingBench) tear(t *testing.T, p, q *plan.Plan) {
 		}
 		t.Logf("%d changes: %d datagrams of %s were sent", torn, s.sent.Load(), s.name)
 	}
+}
+
+// tearAllowed is tear between two plans that both let near talk to the server, who never
+// answers.
+func (b *changingBench) tearAllowed(t *testing.T, p, q *plan.Plan) {
+	n := b.nodes["node1"]
+	b.apply(n, p)
+	l := newLoad(t)
+	l.silent = true
+	l.sink(n.pods["server"].host, 1)
+	s := l.torrent("near to the server", n.pods["near"].host, netip.AddrPortFrom(n.pods["server"].addresses[0], loadPort))
+	l.flowing(s)
+	for i := range torn {
+		b.apply(n, []*plan.Plan{q, p}[i%2])
+	}
+	l.end()
+	if got, _, _ := l.arrived(s); got != s.sent.Load() {
+		t.Errorf("%d of %d datagrams of %s arrived, the first that did not is %d; both plans allow them\nplans:\n%s\n%s", got, s.sent.Load(), s.name, l.missed(s), p, q)
+	}
+	t.Logf("%d changes: %d datagrams of %s were sent", torn, s.sent.Load(), s.name)
 }
 
 // flip takes the node from one plan to another and back under load.

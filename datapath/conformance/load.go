@@ -25,13 +25,19 @@ const loadPort = 7000
 // pause is between two datagrams of a stream.
 const pause = time.Millisecond
 
+// underWay is how many datagrams of a torrent may be on their way at a time.
+const underWay = 1000
+
 // sinkBuffer is what a receiver of streams has room for, in bytes, so that a busy
 // machine loses none of what the node has let pass.
 const sinkBuffer = 32 << 20
 
 // load is streams of datagrams, and what arrived of them.
 type load struct {
-	t       *testing.T
+	t *testing.T
+	// silent has nobody answer, so that to who tracks connections each datagram is the
+	// first of one.
+	silent  bool
 	running sync.WaitGroup
 	stop    chan struct{}
 	stopped sync.Once
@@ -121,7 +127,7 @@ func (l *load) receive(h *host, c net.PacketConn) {
 			if s.got++; s.got > 1 {
 				s.gap = max(s.gap, now.Sub(s.last))
 			}
-			s.last, s.receiver, first = now, h.name, s.got == 1
+			s.last, s.receiver, first = now, h.name, s.got == 1 && !l.silent
 		}
 		l.mu.Unlock()
 		if first {
@@ -140,19 +146,30 @@ func (l *load) stream(name string, from *host, to netip.AddrPort) *stream {
 // flood is stream without pauses.
 func (l *load) flood(name string, from *host, to netip.AddrPort) *stream {
 	l.t.Helper()
-	at := make(chan time.Time)
-	close(at)
-	return l.send(name, from, netip.Addr{}, to, at)
+	return l.send(name, from, netip.Addr{}, to, func(*stream) {})
+}
+
+// torrent is stream without pauses, but for those that it takes the receiver to keep up.
+func (l *load) torrent(name string, from *host, to netip.AddrPort) *stream {
+	l.t.Helper()
+	return l.send(name, from, netip.Addr{}, to, func(s *stream) {
+		for ; !l.ended(); time.Sleep(pause / 10) {
+			if got, _, _ := l.arrived(s); s.sent.Load() < got+underWay {
+				return
+			}
+		}
+	})
 }
 
 // streamFrom is stream under an address that need not be the host's.
 func (l *load) streamFrom(name string, from *host, source netip.Addr, to netip.AddrPort) *stream {
 	l.t.Helper()
-	return l.send(name, from, source, to, time.NewTicker(pause).C)
+	tick := time.NewTicker(pause)
+	return l.send(name, from, source, to, func(*stream) { <-tick.C })
 }
 
-// send sends a datagram each time that there is something to receive from at.
-func (l *load) send(name string, from *host, source netip.Addr, to netip.AddrPort, at <-chan time.Time) *stream {
+// send sends datagrams, after each of which it waits.
+func (l *load) send(name string, from *host, source netip.Addr, to netip.AddrPort, wait func(*stream)) *stream {
 	l.t.Helper()
 	s := &stream{name: name}
 	l.mu.Lock()
@@ -163,18 +180,23 @@ func (l *load) send(name string, from *host, source netip.Addr, to netip.AddrPor
 	must(l.t, err)
 	l.running.Go(func() {
 		defer c.Close()
-		for {
+		for ; !l.ended(); wait(s) {
 			if _, err := c.Write(binary.BigEndian.AppendUint64(data, s.sent.Load())); err == nil {
 				s.sent.Add(1)
-			}
-			select {
-			case <-l.stop:
-				return
-			case <-at:
 			}
 		}
 	})
 	return s
+}
+
+// ended reports whether streams are to stop.
+func (l *load) ended() bool {
+	select {
+	case <-l.stop:
+		return true
+	default:
+		return false
+	}
 }
 
 // end stops all streams, and returns when what was on its way has arrived.

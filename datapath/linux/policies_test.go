@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/nftables/expr"
 	"pgregory.net/rapid"
 
 	"github.com/weftnet/weft/datapath/interval"
@@ -271,4 +273,40 @@ func BenchmarkPolicies(b *testing.B) {
 		hundred.Classes = hundred.Classes.Set(plan.ClassKey{Network: plan.DefaultNetwork, Prefix: interval.Single(netip.AddrFrom4([4]byte{172, 16, 0, byte(i)}))}, plan.Membership{Class: plan.FirstOwnClass})
 	}
 	change("hundred tags", &hundred)
+}
+
+// TestGenerations holds the chains of each generation to those of the first.
+func TestGenerations(t *testing.T) {
+	r := policyRules(stamps.Default, true)
+	of := func(g generation) map[string][]string {
+		chains := map[string][]string{}
+		for name, c := range r.Chains {
+			rest, ok := strings.CutPrefix(name, g.String())
+			if !ok {
+				continue
+			}
+			chains[rest] = nil
+			for _, rule := range c.Rules {
+				text := rule.Comment
+				key := nft.Literal(1, generationKey(int(g)))[0]
+				for i, e := range rule.Exprs {
+					if l, ok := rule.Exprs[min(i+1, len(rule.Exprs)-1)].(*expr.Lookup); ok && l.SetName == currentGeneration && reflect.DeepEqual(e, key) {
+						e = nil
+					}
+					text += fmt.Sprintf(" %T %+v", e, e)
+				}
+				chains[rest] = append(chains[rest], strings.ReplaceAll(text, g.String(), "generation"))
+			}
+		}
+		return chains
+	}
+	first := of(0)
+	if len(first) == 0 {
+		t.Fatal("a generation has no chains")
+	}
+	for g := range generations {
+		if diff := cmp.Diff(first, of(generation(g))); diff != "" {
+			t.Errorf("%s differs from the first:\n%s", generation(g), diff)
+		}
+	}
 }

@@ -45,10 +45,10 @@ import (
 // the old class and the new verdicts, which may allow what neither plan does. So a
 // set says which generation the elements are of, and each transaction about them
 // puts the next in its place. Which one a packet finds there first is kept by the
-// chain that it goes through, as the kernel keeps nothing else from one rule to the
-// next, and what is allowed must find the same there once more, behind all other
-// lookups. A packet that does not is judged anew. What is denied is not: at worst a
-// connection's first packet is lost, which its sender repeats. Both directions are judged in one
+// chains that it goes through, as the kernel keeps nothing else from one rule to the
+// next: each generation has the same rules in chains of its own. What is allowed and
+// what is denied must find the same one there once more, behind all other
+// lookups. A packet that does not is judged anew. Both directions are judged in one
 // hook for the same reason: nothing could be kept from one hook to the next.
 //
 // Sets of intervals, of some kernels, show a transaction's elements only a while after
@@ -59,12 +59,11 @@ import (
 
 // The chains of the policy table.
 const (
-	throughNode      = "through-node"
-	toNode           = "to-node"
-	judgeChain       = "judge"
-	generationPrefix = "generation-" // and its number
-	endedChain       = "ended"
-	refusedChain     = "refused"
+	throughNode  = "through-node"
+	toNode       = "to-node"
+	judgeChain   = "judge"
+	endedChain   = "ended"
+	refusedChain = "refused"
 )
 
 // generations is how many there are before the first comes again. As many
@@ -194,9 +193,10 @@ func policyRules(stamps Stamps, tags bool) *ruleset {
 	c.Add("of connections that were ended", nft.Jump(endedChain))
 	r.judgeTwice(c)
 
-	r.ofGenerations()
-	r.judge("leave", plan.Outgoing, false)
-	r.judge("enter", plan.Incoming, tags)
+	r.denied()
+	for g := range generations {
+		r.ofGeneration(generation(g), tags)
+	}
 	return r
 }
 
@@ -207,48 +207,62 @@ func (r *ruleset) judgeTwice(c *nft.Chain) {
 	c.Add("they changed once more", nft.Count(), nft.Decide(nft.Verdict{Kind: expr.VerdictDrop}))
 }
 
-// ofGenerations adds the chain that asks policies. It accepts what they allow in both
-// directions, and drops what they do not in one of them. It returns where elements
-// were changed while they were asked.
-func (r *ruleset) ofGenerations() {
-	for g := range generations {
-		name := generationPrefix + strconv.Itoa(g)
-		is := slices.Concat(nft.Literal(1, generationKey(g)), nft.InSet(currentGeneration))
-		r.Chain(judgeChain).Add("elements of generation "+strconv.Itoa(g), is, nft.Decide(nft.GoTo(name)))
-		c := r.Chain(name)
-		c.Add("endpoints with an egress policy", policyOf(plan.Outgoing), nft.Jump("leave"))
-		c.Add("endpoints with an ingress policy", policyOf(plan.Incoming), nft.Jump("enter"))
-		c.Add("the elements are still of generation "+strconv.Itoa(g), is, nft.Decide(nft.Accept))
-	}
+// generation is one of generations, of which each has the same chains.
+type generation int
+
+func (g generation) String() string { return "generation-" + strconv.Itoa(int(g)) }
+
+// chain is the name of one of its chains.
+func (g generation) chain(name string) string { return g.String() + "-" + name }
+
+// counts matches where the elements are of this generation.
+func (g generation) counts() []expr.Any {
+	return slices.Concat(nft.Literal(1, generationKey(int(g))), nft.InSet(currentGeneration))
+}
+
+// ofGeneration adds the way of a packet that finds elements of a generation first. It
+// is accepted where both directions allow it, and dropped where one of them does not.
+// It comes back where the elements changed while they were asked, as it may then have
+// been allowed, or denied, by some of either.
+func (r *ruleset) ofGeneration(g generation, tags bool) {
+	leave, enter := g.chain("leave"), g.chain("enter")
+	r.Chain(judgeChain).Add("elements of "+g.String(), g.counts(), nft.Decide(nft.GoTo(g.String())))
+	c := r.Chain(g.String())
+	c.Add("endpoints with an egress policy", policyOf(plan.Outgoing), nft.Jump(leave))
+	c.Add("endpoints with an ingress policy", policyOf(plan.Incoming), nft.Jump(enter))
+	c.Add("the elements are still of "+g.String(), g.counts(), nft.Decide(nft.Accept))
+	r.judge(leave, g, plan.Outgoing, false)
+	r.judge(enter, g, plan.Incoming, tags)
 }
 
 // judge adds the chain in which the first packet of a connection is judged in
-// one direction. It returns for what is allowed, and drops the rest. tags says whether
-// the tag that came with it is asked about.
-func (r *ruleset) judge(name string, d plan.Direction, tags bool) {
+// one direction. It returns for what is allowed, and drops the rest, but where the
+// elements are no longer of the generation. tags says whether the tag that came with it
+// is asked about.
+func (r *ruleset) judge(name string, g generation, d plan.Direction, tags bool) {
 	c := r.Chain(name)
-	anyPeer := string(d) + "-any"
+	direction, anyPeer := g.chain(string(d)), g.chain(string(d)+"-any")
 	for _, is4 := range interval.Families {
 		c.Add("an endpoint to itself", nft.IsFamily(is4), nft.InterfaceName(), nft.AddressInto(is4, false, 2),
 			[]expr.Any{&expr.Lookup{SourceRegister: 1, SetName: ownAddresses + suffix(is4)}}, nft.Decide(allowed))
 	}
 	for _, is4 := range interval.Families {
-		c.Add("what its policy says", nft.IsFamily(is4), nft.Decide(nft.GoTo(string(d)+suffix(is4))))
-		ask := r.Chain(string(d) + suffix(is4))
+		c.Add("what its policy says", nft.IsFamily(is4), nft.Decide(nft.GoTo(direction+suffix(is4))))
+		ask := r.Chain(direction + suffix(is4))
 		from := func(c *nft.Chain, comment string, class []expr.Any) {
-			r.ask(c, comment, d, append(blankKey(), class...))
+			r.ask(c, comment, g, d, append(blankKey(), class...))
 			c.Add(comment+" is known", class, nft.Decide(nft.GoTo(anyPeer)))
 		}
 		address := nft.AddressInto(is4, d == plan.Incoming, registerLookup)
 		from(ask, "the address", classOf(classesOfAddresses+suffix(is4), address))
-		prefixes, rest := classesOfPrefixes+suffix(is4), string(d)+"-of-no-prefix"+suffix(is4)
+		prefixes, rest := classesOfPrefixes+suffix(is4), direction+"-of-no-prefix"+suffix(is4)
 		for side := range 2 {
-			name := string(d) + "-" + setOn(prefixes, side)
+			name := direction + "-" + setOn(prefixes, side)
 			ask.Add("the prefixes are on side "+strconv.Itoa(side), onSide(prefixes, side), nft.Decide(nft.GoTo(name)))
 			from(r.Chain(name), "the longest prefix", classOf(setOn(prefixes, side), address))
 			r.Chain(name).Add("of no prefix", nft.Decide(nft.GoTo(rest)))
 		}
-		ask.Add("they change", nft.Decide(nft.GoTo(deniedChain(d))))
+		ask.Add("they change", nft.Decide(nft.GoTo(g.denied(d))))
 		ask = r.Chain(rest)
 		from(ask, "the endpoint's own tag", classOf(tagsOfEndpoints, otherInterface(d)))
 		if tags {
@@ -259,31 +273,42 @@ func (r *ruleset) judge(name string, d plan.Direction, tags bool) {
 				// allowed more. What is lost is TCP that its receiver discards, too, ICMP
 				// errors about what nobody knows of, and what somebody's rules keep from
 				// connection tracking; what the tables know passes.
-				ask.Add("a tag that no connection keeps", from, nft.InState(expr.CtStateBitINVALID|expr.CtStateBitUNTRACKED), nft.Decide(nft.GoTo(deniedChain(d))))
-				ask.Add("the tag that came with it", from, labelled(), nft.Decide(nft.GoTo(string(d)+"-tagged")))
+				ask.Add("a tag that no connection keeps", from, nft.InState(expr.CtStateBitINVALID|expr.CtStateBitUNTRACKED), nft.Decide(nft.GoTo(g.denied(d))))
+				ask.Add("the tag that came with it", from, labelled(), nft.Decide(nft.GoTo(direction+"-tagged")))
 				// It began before tags were kept, which is no tag of nobody. The sweeper
 				// has it begin anew.
-				ask.Add("a connection without a tag", from, nft.Decide(nft.GoTo(deniedChain(d))))
+				ask.Add("a connection without a tag", from, nft.Decide(nft.GoTo(g.denied(d))))
 			}
 		}
-		r.ask(ask, "no class", d, append(blankKey(), nft.Literal(registerClass, classKey(0))...))
+		r.ask(ask, "no class", g, d, append(blankKey(), nft.Literal(registerClass, classKey(0))...))
 		ask.Add("any peer", nft.Decide(nft.GoTo(anyPeer)))
 	}
 	if tags {
-		tagged := r.Chain(string(d) + "-tagged")
-		r.ask(tagged, "the tag that came with it", d, keyOfLabel())
+		tagged := r.Chain(direction + "-tagged")
+		r.ask(tagged, "the tag that came with it", g, d, keyOfLabel())
 		tagged.Add("any peer", nft.Decide(nft.GoTo(anyPeer)))
 	}
 	last := r.Chain(anyPeer)
-	last.Add("any peer", policyOf(d), nft.Literal(registerClass, classKey(plan.AnyPeer)), verdictBy(profilesOfPeers, d))
-	last.Add("nothing is said of it", nft.Decide(nft.GoTo(deniedChain(d))))
-	c.Add("of no family", nft.Decide(nft.GoTo(deniedChain(d))))
-	end := r.Chain(deniedChain(d))
-	end.Add("tell who follows", r.tell(string(d)))
-	end.Add("nothing allows it", nft.Count(), nft.Decide(nft.Verdict{Kind: expr.VerdictDrop}))
+	last.Add("any peer", policyOf(d), nft.Literal(registerClass, classKey(plan.AnyPeer)), verdictBy(profilesOfPeers, g, d))
+	last.Add("nothing is said of it", nft.Decide(nft.GoTo(g.denied(d))))
+	c.Add("of no family", nft.Decide(nft.GoTo(g.denied(d))))
+	r.Chain(g.denied(d)).Add("by elements that are still of "+g.String(), g.counts(), nft.Decide(nft.GoTo(deniedChain(d))))
 }
 
-// deniedChain is where all goes that a direction's policy does not allow.
+// denied is the chain of what a direction's policy does not allow, by what may be
+// elements of more than one generation.
+func (g generation) denied(d plan.Direction) string { return g.chain(deniedChain(d)) }
+
+// denied adds the chains that drop what a direction's policy does not allow.
+func (r *ruleset) denied() {
+	for _, d := range directions {
+		c := r.Chain(deniedChain(d))
+		c.Add("tell who follows", r.tell(string(d)))
+		c.Add("nothing allows it", nft.Count(), nft.Decide(nft.Verdict{Kind: expr.VerdictDrop}))
+	}
+}
+
+// deniedChain is the chain that drops what a direction's policy does not allow.
 func deniedChain(d plan.Direction) string { return string(d) + "-denied" }
 
 // allowed is the verdict of an element that allows. One that denies goes on with the
@@ -293,22 +318,22 @@ var (
 	denied  = nft.Verdict{Kind: expr.VerdictContinue}
 )
 
-// ask adds the rules that look for the verdict of a class. key fills the registers of
+// ask adds the rules that look for the verdict of a class, in a generation. key fills the registers of
 // the key with it, and with nothing where the policy comes.
-func (r *ruleset) ask(c *nft.Chain, comment string, d plan.Direction, key []expr.Any) {
+func (r *ruleset) ask(c *nft.Chain, comment string, g generation, d plan.Direction, key []expr.Any) {
 	of := slices.Concat(key, digestOf(d))
-	c.Add(comment, of, verdictBy(profilesOfPeers, d))
-	c.Add(comment+" goes like another", of, verdictBy(profilesOfLikes, d))
+	c.Add(comment, of, verdictBy(profilesOfPeers, g, d))
+	c.Add(comment+" goes like another", of, verdictBy(profilesOfLikes, g, d))
 	c.Add(comment+" has no such port", of, []expr.Any{
 		&expr.Lookup{SourceRegister: registerKey, DestRegister: registerDigest, IsDestRegSet: true, SetName: profilesOfPeers},
-	}, nft.Decide(nft.GoTo(string(d)+"-any")))
+	}, nft.Decide(nft.GoTo(g.chain(string(d)+"-any"))))
 	// The wider class takes the place of the class before the policy comes into the
 	// words before it, which are blank for as long.
 	wider := slices.Concat(key, []expr.Any{
 		&expr.Lookup{SourceRegister: registerKey, DestRegister: registerClass, IsDestRegSet: true, SetName: widerClasses},
 	}, digestOf(d))
-	c.Add(comment+" is within a wider one", wider, verdictBy(profilesOfPeers, d))
-	c.Add(comment+" is within one that goes like another", wider, verdictBy(profilesOfLikes, d))
+	c.Add(comment+" is within a wider one", wider, verdictBy(profilesOfPeers, g, d))
+	c.Add(comment+" is within one that goes like another", wider, verdictBy(profilesOfLikes, g, d))
 }
 
 // refuseEnded adds the chain that refuses what is left of connections that a change
@@ -436,11 +461,11 @@ func classOf(mapName string, load []expr.Any) []expr.Any {
 // port. For protocols
 // without ports those two bytes are something else, and profiles have the same
 // for all that they can be. A packet too short to have them matches nothing.
-func verdictBy(profiles string, d plan.Direction) []expr.Any {
+func verdictBy(profiles string, g generation, d plan.Direction) []expr.Any {
 	return append([]expr.Any{
 		&expr.Lookup{SourceRegister: registerKey, DestRegister: registerDigest, IsDestRegSet: true, SetName: profiles},
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: registerProtocol},
 		&expr.Payload{DestRegister: registerPort, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
 		&expr.Lookup{SourceRegister: registerKey, DestRegister: unix.NFT_REG_VERDICT, IsDestRegSet: true, SetName: profileVerdicts},
-	}, nft.Decide(nft.GoTo(deniedChain(d)))...)
+	}, nft.Decide(nft.GoTo(g.denied(d)))...)
 }
