@@ -79,7 +79,7 @@ func (s settings) policySquares(ctx context.Context, dir string) (results []squa
 			return nil, err
 		}
 		m, err := c.awaitMetrics(ctx, node, "all pods and peers", func(m metrics) bool {
-			return int(m[planEntries("endpoints")]) >= side && int(m[planEntries("tags")]) >= side
+			return int(m[planEntries("endpoints")]) >= side && int(m[planEntries("classes")]) >= side
 		})
 		if err != nil {
 			return nil, err
