@@ -42,7 +42,8 @@ func Config(o registry.Object, nodes iter.Seq[*corev1.Node], unknown func(plugin
 // Plugins are all that any node has loaded, and Plugin is what most nodes use. What a node uses
 // without having been told so by a status, as one that came since, does not count where several
 // were told. One that says that it was does not outvote the others. What one node alone speaks
-// of does not count either, where several speak of something else: no node decides for all.
+// of does not count either, where several speak of something else, or another of what is asked
+// for: no node decides for all.
 //
 //   - Where a plug-in is asked for, a node that says nothing, as one whose agent is still to
 //     come, counts for that one, so that the first to say something does not decide for all.
@@ -58,7 +59,7 @@ func Config(o registry.Object, nodes iter.Seq[*corev1.Node], unknown func(plugin
 // in the order of their names, come to Plugin, which all load.
 //
 // Which of what is loaded was but loading nobody knows, so its policies are in force; not of
-// what one node alone speaks of, as a mix is loaded by all.
+// what one node alone speaks of and nobody asks for, as a mix is loaded by all.
 func Found(asked api.ClusterConfigSpec, nodes iter.Seq[*corev1.Node], unknown func(plugin string) error) (s api.ClusterConfigStatus) {
 	wanted := asked.Plugin
 	if wanted != "" && unknown(wanted) != nil {
@@ -67,7 +68,9 @@ func Found(asked api.ClusterConfigSpec, nodes iter.Seq[*corev1.Node], unknown fu
 	named := setOf(asked.PluginNodes)
 	var all []voter
 	told, shared := 0, false
-	speakers := make(map[string]int)
+	// speakers counts who speaks of each plug-in, and besides who does not speak of what is
+	// asked for.
+	speakers, besides := make(map[string]int), make(map[string]int)
 	for node := range nodes {
 		r, err := api.NodePlugins(node)
 		if err != nil || r == nil {
@@ -81,10 +84,14 @@ func Found(asked api.ClusterConfigSpec, nodes iter.Seq[*corev1.Node], unknown fu
 			told++
 		}
 		all = append(all, v)
-		for name := range setOf(slices.Concat([]string{r.Uses}, r.Needs, r.Ready)) {
+		said := setOf(slices.Concat([]string{r.Uses}, r.Needs, r.Ready))
+		for name := range said {
 			if name != "" && unknown(name) == nil {
 				speakers[name]++
 				shared = shared || speakers[name] > 1
+				if !said[wanted] {
+					besides[name]++
+				}
 			}
 		}
 	}
@@ -103,12 +110,15 @@ func Found(asked api.ClusterConfigSpec, nodes iter.Seq[*corev1.Node], unknown fu
 	if s.Plugin == "" {
 		s.Plugin = most(speakers, "")
 	}
+	if speakers[s.Plugin] == 1 && besides[s.Plugin] == 1 && speakers[wanted] > 0 {
+		s.Plugin = wanted
+	}
 	s.Plugins = slices.Sorted(maps.Keys(speakers))
 	if i, found := slices.BinarySearch(s.Plugins, s.Plugin); !found {
 		s.Plugins = slices.Insert(s.Plugins, i, s.Plugin)
 	}
 	for _, name := range s.Plugins {
-		if speakers[name] == 1 && len(all) > 1 && name != s.Plugin {
+		if speakers[name] == 1 && len(all) > 1 && name != s.Plugin && name != wanted {
 			s.LoadingPlugins = append(s.LoadingPlugins, name)
 		}
 	}

@@ -120,6 +120,8 @@ func TestFoundOfFew(t *testing.T) {
 		"one alone uses what it speaks of":           {"", nil, []string{"0 b b", "0 - a"}, "b b []"},
 		"two were told, and more have come":          {"", nil, []string{"5 b b", "5 b b", "0 a a", "0 a a", "0 a a"}, "b b []"},
 		"others use what they were not asked to use": {"a", nil, []string{"5 b a b", "5 b a b", "5 a a b"}, "b a [node2]"},
+		"each alone, one of what is asked for":       {"a", nil, []string{"5 a a", "5 b b"}, "a a []"},
+		"each alone, one of what is asked of it":     {"a", []string{"node0"}, []string{"5 a a", "5 b b", ""}, "a a []"},
 		"some use what is not asked for":             {"c", nil, []string{"5 b a b", "5 a a b", "5 a a b"}, "a a []"},
 	} {
 		var nodes []*corev1.Node
