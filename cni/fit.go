@@ -173,6 +173,14 @@ func (s *Server) fitAll(ctx context.Context, mtu int) (restored bool, said strin
 	for _, end := range ends {
 		there[end.Name] = end
 	}
+	// A data plane that hangs is waited for once, and not for each interface.
+	var hangs error
+	letGo := func(ctx context.Context) error {
+		if hangs == nil {
+			hangs = s.letGo(ctx)
+		}
+		return hangs
+	}
 	var wrong, sized misfits
 	for _, a := range s.Journal.All() {
 		end, ok := there[a.HostInterface]
@@ -185,7 +193,7 @@ func (s *Server) fitAll(ctx context.Context, mtu int) (restored bool, said strin
 		back := !known && a.Phase == ipam.Ready && end.Alias != ""
 		if back || known && !spec.Whole(end) {
 			restored = true
-			if err := s.fitOne(ctx, a, func(ctx context.Context) error { return s.restore(ctx, a, spec) }); err != nil {
+			if err := s.fitOne(ctx, a, func(ctx context.Context) error { return s.restore(ctx, a, spec, letGo) }); err != nil {
 				s.Log.Warn("cannot put a pod's interface right", "interface", a.HostInterface, "error", err)
 				wrong.add(a, err)
 			}
@@ -219,13 +227,13 @@ func (s *Server) fitOne(ctx context.Context, a ipam.Attachment, f func(context.C
 }
 
 // restore puts the node's end of an attachment's interface right. One that was gone and is
-// back is taken up as a new one is.
-func (s *Server) restore(ctx context.Context, a ipam.Attachment, spec podlink.Spec) error {
+// back is taken up as a new one is, once letGo has had the data plane let go of it.
+func (s *Server) restore(ctx context.Context, a ipam.Attachment, spec podlink.Spec, letGo func(context.Context) error) error {
 	had := s.link(a.Key) // if that goes from here on, its return is heard of
 	if s.mayKnow(a.Key) {
 		// As one that is made anew, see plumb. A data plane sets down what it lets go of, and
 		// an interface that is set down loses its IPv6 address. So this comes first.
-		if err := s.letGo(ctx); err != nil {
+		if err := letGo(ctx); err != nil {
 			return err
 		}
 	}
