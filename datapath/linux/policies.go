@@ -424,10 +424,14 @@ func (s *policies) syncBeside(p *plan.Plan, others []Stamps, also ...nft.Edit) (
 			state.counts = counts
 			done, err = append(done, []string{"write table inet " + want.Name + " anew"}), nft.Replace(want.Table, true, nil, also...)
 		}
-	case alike || have.Exists() || want.Empty():
+	case alike || want.Empty():
 		var lines []string
 		_, lines, err = nft.Write(have, want.Table, also...)
 		done = transactions(lines)
+	case have.Exists():
+		// With the rules all sets are others. Were only their elements to change, a packet that
+		// is being judged would not notice.
+		done, err = [][]string{{"write table inet " + want.Name + " anew"}}, nft.Replace(want.Table, true, nil, also...)
 	default:
 		done = [][]string{{"write table inet " + want.Name}, {"have packets meet table inet " + want.Name}}
 		err = nft.Replace(want.Table, false, nil, also...)

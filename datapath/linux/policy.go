@@ -67,7 +67,8 @@ const (
 )
 
 // generations is how many there are before the first comes again. As many
-// transactions would have to be done while one packet is judged to be taken for none.
+// transactions would have to be done while one packet is judged to be taken for none: what
+// was denied between them would then pass.
 const generations = 4
 
 // The sets of the policy table; some are one for each family, with a suffix.

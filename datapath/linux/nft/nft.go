@@ -196,6 +196,7 @@ func Write(have Content, want *Table, also ...Edit) (Content, []string, error) {
 		}
 		return next, done, nil
 	}
+	what := structureChange(have, next)
 	if have.sameSets(next) {
 		var done []string
 		err := Transaction(want.Name, func(conn *nftables.Conn) (err error) {
@@ -206,9 +207,10 @@ func Write(have Content, want *Table, also ...Edit) (Content, []string, error) {
 			return err
 		})
 		if err == nil {
-			return next, append([]string{"write table inet " + want.Name + " (" + structureChange(have, next) + ")"}, done...), nil
+			return next, append([]string{"write table inet " + want.Name + " (" + what + ")"}, done...), nil
 		}
 		// It may be another table by now than the one that was read.
+		what += fmt.Sprintf("; whole, as it could not be changed: %v", err)
 	}
 	var done []string
 	err = Transaction(want.Name, func(conn *nftables.Conn) error {
@@ -226,7 +228,7 @@ func Write(have Content, want *Table, also ...Edit) (Content, []string, error) {
 	if err != nil {
 		return have, nil, err
 	}
-	return next, append([]string{"write table inet " + want.Name + " (" + structureChange(have, next) + ")"}, done...), nil
+	return next, append([]string{"write table inet " + want.Name + " (" + what + ")"}, done...), nil
 }
 
 // hookOf is the part of a chain's text that says where packets meet it; empty where they do not.
