@@ -20,8 +20,8 @@ build: ## Build bin/weft, bin/weft-agent, bin/weft-controller and bin/weft-cni
 	$(GO) build $(BUILD) -o bin/ ./cmd/...
 	@ln -sf weft bin/kubectl-weft && ln -sf weft bin/kubectl_complete-weft
 
-# The standard CNI plug-ins that agents in containers bring to their nodes.
-PLUGINS = $(addprefix github.com/containernetworking/plugins/plugins/meta/,bandwidth portmap)
+# The standard CNI plug-in that agents in containers bring to their nodes.
+PLUGINS = github.com/containernetworking/plugins/plugins/meta/bandwidth
 
 image: build ## Write bin/weft-image.tar, the container image of VERSION
 	GOWORK=off $(GO) -C build/image/plugins build -trimpath -ldflags "-s -w" -o $(CURDIR)/bin/plugins/ $(PLUGINS)

@@ -19,7 +19,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
+
 	"sync"
 	"sync/atomic"
 	"time"
@@ -171,7 +171,7 @@ func Run(ctx context.Context, cfg Config) error {
 	a.node = &registrar{registry: cfg.Registry, name: cfg.Node, register: cfg.RegisterNode,
 		state: a.nodeState, read: a.readNode, leased: a.leased.Load, problem: a.problem(nodePart), contested: a.problem(saidPart), kick: make(chan struct{}, 1), log: cfg.Log}
 	a.server = cni.NewServer(cni.Config{Journal: journal, Node: a, Taken: a.taken, Log: cfg.Log, Observe: a.observe, Misfit: a.problem("pods' interfaces")})
-	a.endpoints = a.server.Endpoints
+	a.endpoints = func() []plugin.Endpoint { return a.pods.withPorts(a.server.Endpoints()) }
 	a.held = func() (held []plan.Address) {
 		journal.Each(func(at ipam.Attachment) {
 			for _, ip := range at.Addresses {
@@ -448,7 +448,10 @@ func (a *agent) run(ctx context.Context, what plugin.Choice, objects *followed, 
 		}
 		out := plugin.Applied{Input: in}
 		in.Previous = previous
+		var more []plugin.Problem
 		out.Plan, out.Problems = compiler.Compile(in)
+		out.Plan, more = plugin.PutPorts(out.Plan, in.Node)
+		out.Problems = slices.Concat(out.Problems, more)
 		return out, nil
 	}
 	var first sync.Once
@@ -643,7 +646,7 @@ func (a *agent) running() *syncer {
 }
 
 // taken says what a port of the node is for that can lead to no pod, or "".
-func (a *agent) taken(port cni.Port) string {
+func (a *agent) taken(port ipam.Port) string {
 	if p := a.plan(); p != nil {
 		return tunnelHas(p.Local.Tunnels, port)
 	}
@@ -652,9 +655,9 @@ func (a *agent) taken(port cni.Port) string {
 
 // tunnelHas says that a port is a tunnel's: what came in there would be the
 // pod's, and none of it other nodes'.
-func tunnelHas(tunnels []plan.Tunnel, port cni.Port) string {
-	isIts := func(t plan.Tunnel) bool { return port.HostPort == int(t.Port) }
-	if !strings.EqualFold(port.Protocol, plan.UDP.String()) || !slices.ContainsFunc(tunnels, isIts) {
+func tunnelHas(tunnels []plan.Tunnel, port ipam.Port) string {
+	isIts := func(t plan.Tunnel) bool { return port.Node == t.Port }
+	if port.Protocol != plan.UDP || !slices.ContainsFunc(tunnels, isIts) {
 		return ""
 	}
 	return "by the VXLAN tunnel between nodes"
@@ -746,7 +749,10 @@ func (a *agent) report(r round) {
 		return
 	}
 	// Only now may a runtime find the plug-in.
-	if err := a.CNI.Write(filepath.Join(a.RunDir, SocketName)); err != nil {
+	install := a.CNI
+	// Only an agent from before has not taken note of ports, or a loss of that note.
+	install.Translated = slices.ContainsFunc(a.server.Endpoints(), func(e plugin.Endpoint) bool { return e.Ports == nil })
+	if err := install.Write(filepath.Join(a.RunDir, SocketName)); err != nil {
 		a.problem("cni")(err.Error())
 		return
 	}

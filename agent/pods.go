@@ -15,6 +15,7 @@ import (
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/ipam"
+	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/registry"
 )
 
@@ -25,9 +26,12 @@ type podWatch struct {
 	registry registry.Registry
 	pods     *registry.Cache
 	log      *slog.Logger
-	// lost and forget are those of the CNI server.
-	lost   func() []ipam.Attachment
-	forget func(context.Context, ipam.Attachment) error
+	// lost, forget and endpoints are those of the CNI server.
+	lost      func() []ipam.Attachment
+	forget    func(context.Context, ipam.Attachment) error
+	endpoints func() []plugin.Endpoint
+	// kick has the data plane follow what pods say of their endpoints.
+	kick func()
 }
 
 const (
@@ -42,7 +46,7 @@ const (
 )
 
 func newPodWatch(a *agent) *podWatch {
-	return &podWatch{node: a.Node, registry: a.Registry, log: a.Log, lost: a.server.Lost, forget: a.server.Forget,
+	return &podWatch{node: a.Node, registry: a.Registry, log: a.Log, lost: a.server.Lost, forget: a.server.Forget, endpoints: a.server.Endpoints, kick: a.kick,
 		pods: registry.NewCache(a.Registry, []*registry.Kind{api.Pod}, a.Log)}
 }
 
@@ -53,6 +57,36 @@ func (w *podWatch) get(namespace, name, uid string) *corev1.Pod {
 		return nil
 	}
 	return p
+}
+
+// withPorts returns endpoints with the ports of the node that lead to them, also of those of
+// which the node does not know them: then they are what the pods ask for.
+func (w *podWatch) withPorts(endpoints []plugin.Endpoint) []plugin.Endpoint {
+	for i, e := range endpoints {
+		if p := w.says(e); p != nil {
+			endpoints[i].Ports = plugin.HostPorts(p)
+		}
+	}
+	return endpoints
+}
+
+// says returns the pod that says which ports lead to an endpoint, nil where that is known, or
+// there is none.
+func (w *podWatch) says(e plugin.Endpoint) *corev1.Pod {
+	if w == nil || e.Ports != nil || e.Pod == "" {
+		return nil
+	}
+	return w.get(e.Namespace, e.Pod, e.UID)
+}
+
+// said counts the endpoints of which a pod says which ports lead to them.
+func (w *podWatch) said() (n int) {
+	for _, e := range w.endpoints() {
+		if w.says(e) != nil {
+			n++
+		}
+	}
+	return n
 }
 
 // admit says what is wrong with a pod's settings, if the pod is known.
@@ -77,7 +111,12 @@ func (w *podWatch) run(ctx context.Context) {
 	retry.Stop()
 	warned := map[string]bool{}
 	since := map[ipam.Key]time.Time{}
+	said := 0
 	for {
+		if now := w.said(); now != said {
+			said = now
+			w.kick()
+		}
 		select {
 		case <-ctx.Done():
 			return

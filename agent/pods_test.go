@@ -3,10 +3,12 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,6 +20,7 @@ import (
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/ipam"
 	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/registry"
 	"github.com/weftnet/weft/registry/memory"
 )
@@ -94,6 +97,8 @@ type watched struct {
 	mu        sync.Mutex
 	none      []ipam.Attachment // what has no interface
 	forgotten []string
+	attached  []plugin.Endpoint
+	kicks     atomic.Int32
 }
 
 func watchPods(t *testing.T, pods ...*corev1.Pod) *watched {
@@ -114,7 +119,14 @@ func watchPods(t *testing.T, pods ...*corev1.Pod) *watched {
 			w.forgotten = append(w.forgotten, a.Pod)
 			w.none = nil
 			return nil
-		}}
+		},
+		endpoints: func() []plugin.Endpoint {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return slices.Clone(w.attached)
+		},
+		kick: func() { w.kicks.Add(1) },
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { w.pods.Run(ctx) })
@@ -122,6 +134,46 @@ func watchPods(t *testing.T, pods ...*corev1.Pod) *watched {
 	t.Cleanup(func() { cancel(); wg.Wait() })
 	synctest.Wait()
 	return w
+}
+
+// TestPortsOfPods has endpoints of which the node does not know the ports: those that their pods
+// ask for, once these are known.
+func TestPortsOfPods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := watchPods(t)
+		endpoint := func(name, uid string, ports []plugin.Port) plugin.Endpoint {
+			return plugin.Endpoint{Interface: "weft-" + name, Namespace: "default", Pod: name, UID: uid, Ports: ports}
+		}
+		w.mu.Lock()
+		w.attached = []plugin.Endpoint{endpoint("known", "u1", []plugin.Port{}), endpoint("lost", "u2", nil), endpoint("other", "u3", nil), {Interface: "weft-nobody"}}
+		w.mu.Unlock()
+		ports := func() (all []string) {
+			for _, e := range w.withPorts(w.endpoints()) {
+				all = append(all, fmt.Sprint(e.Interface, " ", e.Ports))
+			}
+			return all
+		}
+		if got, want := ports(), []string{"weft-known []", "weft-lost []", "weft-other []", "weft-nobody []"}; !slices.Equal(got, want) {
+			t.Errorf("before there are pods they are %q", got)
+		}
+		for name, uid := range map[string]string{"known": "u1", "lost": "u2", "other": "not the endpoint's"} {
+			p := pod(name, uid, "node1", nil)
+			p.Spec.Containers = []corev1.Container{{Ports: []corev1.ContainerPort{{HostPort: 80, ContainerPort: 8080}}}}
+			w.create(t, api.Pod, p)
+		}
+		synctest.Wait()
+		if got, want := ports(), []string{"weft-known []", "weft-lost [80/TCP]", "weft-other []", "weft-nobody []"}; !slices.Equal(got, want) {
+			t.Errorf("they are %q, and not %q", got, want)
+		}
+		if n := w.kicks.Load(); n != 1 {
+			t.Errorf("the data plane was told %d times", n)
+		}
+		w.create(t, api.Pod, pod("more", "u4", "node1", nil))
+		synctest.Wait()
+		if n := w.kicks.Load(); n != 1 {
+			t.Errorf("the data plane was told %d times, although nothing has changed", n)
+		}
+	})
 }
 
 func (w *watched) create(t *testing.T, k *registry.Kind, o registry.Object) {

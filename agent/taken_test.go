@@ -3,7 +3,7 @@ package agent
 import (
 	"testing"
 
-	"github.com/weftnet/weft/cni"
+	"github.com/weftnet/weft/ipam"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -11,14 +11,13 @@ func TestTunnelsPortIsTaken(t *testing.T) {
 	tunnels := []plan.Tunnel{{Port: 8472}}
 	for _, c := range []struct {
 		tunnels []plan.Tunnel
-		port    cni.Port
+		port    ipam.Port
 		taken   bool
 	}{
-		{tunnels, cni.Port{HostPort: 8472, Protocol: "udp"}, true},
-		{tunnels, cni.Port{HostPort: 8472, Protocol: "UDP"}, true},
-		{tunnels, cni.Port{HostPort: 8472, Protocol: "tcp"}, false},
-		{tunnels, cni.Port{HostPort: 4789, ContainerPort: 8472, Protocol: "udp"}, false},
-		{nil, cni.Port{HostPort: 8472, Protocol: "udp"}, false},
+		{tunnels, ipam.Port{Node: 8472, Protocol: plan.UDP}, true},
+		{tunnels, ipam.Port{Node: 8472, Protocol: plan.TCP}, false},
+		{tunnels, ipam.Port{Node: 4789, Container: 8472, Protocol: plan.UDP}, false},
+		{nil, ipam.Port{Node: 8472, Protocol: plan.UDP}, false},
 	} {
 		if got := tunnelHas(c.tunnels, c.port); (got != "") != c.taken {
 			t.Errorf("%+v with tunnels %v: %q", c.port, c.tunnels, got)

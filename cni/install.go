@@ -30,6 +30,7 @@ const NetworkName = "weft"
 // are never those of another network or of the distribution.
 const ownPrefix = "weft-"
 
+// portmap is the plug-in to which agents before left ports of the node.
 const portmap = "portmap"
 
 // portMappings is the capability by which a runtime passes what ports of the
@@ -39,15 +40,15 @@ const portMappings = "portMappings"
 // followers are the plug-ins that Weft has work after its own, and the
 // capability each offers.
 var followers = []Follower{
-	{Type: portmap, Capability: portMappings},
 	{Type: "bandwidth", Capability: "bandwidth"},
 }
 
 // Follower is a plug-in that works on what weft-cni made.
 type Follower struct {
-	// Type is the name of its binary; Capability what it has the runtime pass.
+	// Type is the name of its binary; Capability what it has the runtime pass, empty for
+	// one that is there to take away what it made before.
 	Type, Capability string
-	// Backend is what a portmap is told to work with, as Install says.
+	// Backend is what a portmap is told to work with.
 	Backend string
 	// Versions are the versions of the specification it speaks.
 	Versions []string
@@ -57,18 +58,17 @@ type Follower struct {
 // weft-cni, in the latest version that all of them speak. A socket other than
 // protocol.DefaultSocket is named in it.
 func Conflist(socket string, followers ...Follower) ([]byte, error) {
-	first := map[string]any{"type": ShimName}
+	first := map[string]any{"type": ShimName, "capabilities": map[string]bool{portMappings: true}}
 	if socket != "" && socket != protocol.DefaultSocket {
 		first["socket"] = socket
 	}
 	versions, plugins := slices.Clone(protocol.Versions), []map[string]any{first}
 	for _, f := range followers {
-		if f.Capability == portMappings {
-			// To refuse ports that cannot lead to a pod, before portmap leads them.
-			first["capabilities"] = map[string]bool{portMappings: true}
-		}
 		versions = slices.DeleteFunc(versions, func(v string) bool { return !slices.Contains(f.Versions, v) })
-		plugin := map[string]any{"type": f.Type, "capabilities": map[string]bool{f.Capability: true}}
+		plugin := map[string]any{"type": f.Type}
+		if f.Capability != "" {
+			plugin["capabilities"] = map[string]bool{f.Capability: true}
+		}
 		if f.Backend != "" {
 			plugin["backend"] = f.Backend
 		}
@@ -91,15 +91,13 @@ type Install struct {
 	BinDir string
 	// Shim is the path of the weft-cni to copy into BinDir; empty copies none.
 	Shim string
-	// Plugins is a directory with the standard plug-ins portmap and bandwidth,
-	// to copy into BinDir as weft-portmap and weft-bandwidth. For those that
-	// are not there, or all if it is empty, those in BinDir serve, if any.
+	// Plugins is a directory with the standard plug-in bandwidth, to copy into BinDir as
+	// weft-bandwidth. If it is empty, or does not have it, that in BinDir serves, if any.
 	Plugins string
-	// Backend is "iptables" or "nftables", of which the node must have the
-	// program iptables or nft: what weft-portmap works with. If it is empty,
-	// weft-portmap looks each time what there is, which takes it longer than
-	// all else, and prefers iptables.
-	Backend string
+	// Translated says that there may be pods for which portmap translates ports of the
+	// node, as it did under earlier agents. It stays in the configuration as it is there, to
+	// take that away with each of them, and gets no more ports.
+	Translated bool
 }
 
 // copies is what is copied into BinDir: the path it is read from, by the name
@@ -125,9 +123,6 @@ func (i Install) copies() map[string]string {
 // the runtime sees it. Each file is replaced as a whole, and only if it
 // differs.
 func (i Install) Write(socket string) error {
-	if b := i.Backend; b != "" && b != "iptables" && b != "nftables" {
-		return fmt.Errorf("portmap has no backend %q: it is iptables, nftables or, to let it choose, empty", b)
-	}
 	files := i.copies()
 	if len(files) > 0 && i.BinDir == "" {
 		return errors.New("install CNI plug-ins: the directory for them is not given")
@@ -145,6 +140,9 @@ func (i Install) Write(socket string) error {
 	found, err := i.findFollowers(ctx, files)
 	if err != nil {
 		return err
+	}
+	if i.Translated {
+		found = append(i.translator(), found...)
 	}
 	conf, err := Conflist(socket, found...)
 	if err != nil {
@@ -201,9 +199,9 @@ func (i Install) Remove() (removed []string, err error) {
 	return removed, errors.Join(errs...)
 }
 
-// ownNames are the names in BinDir of the followers that Weft brings along.
+// ownNames are the names in BinDir of the followers that Weft brings along, or did.
 func ownNames() []string {
-	var names []string
+	names := []string{ownPrefix + portmap}
 	for _, f := range followers {
 		names = append(names, ownPrefix+f.Type)
 	}
@@ -213,19 +211,52 @@ func ownNames() []string {
 // isOwnConf says why the configuration at path is not Weft's to remove; nil
 // when it is, or is not there.
 func isOwnConf(path string) error {
-	data, err := os.ReadFile(path)
+	conf, err := readConf(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
-	} else if err != nil {
+	} else if err != nil && !errors.Is(err, errMalformed) {
 		return err
 	}
-	var conf struct {
-		Plugins []struct {
-			Type string `json:"type"`
-		} `json:"plugins"`
-	}
-	if err := json.Unmarshal(data, &conf); err != nil || len(conf.Plugins) == 0 || conf.Plugins[0].Type != ShimName {
+	if err != nil || len(conf.Plugins) == 0 || conf.Plugins[0].Type != ShimName {
 		return fmt.Errorf("%s is not a configuration of %s, and stays: remove it by hand if it is not needed", path, ShimName)
+	}
+	return nil
+}
+
+// written is what matters here of a configuration that is there.
+type written struct {
+	CNIVersion string `json:"cniVersion"`
+	Plugins    []struct {
+		Type    string `json:"type"`
+		Backend string `json:"backend"`
+	} `json:"plugins"`
+}
+
+// errMalformed says that a file is no configuration.
+var errMalformed = errors.New("it is no CNI configuration")
+
+func readConf(path string) (conf written, err error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return conf, err
+	}
+	if err := json.Unmarshal(data, &conf); err != nil {
+		return conf, fmt.Errorf("%s: %w: %w", path, errMalformed, err)
+	}
+	return conf, nil
+}
+
+// translator returns the portmap of the configuration that is there. It speaks the version
+// of that.
+func (i Install) translator() []Follower {
+	conf, err := readConf(i.ConfFile)
+	if err != nil {
+		return nil
+	}
+	for _, p := range conf.Plugins {
+		if p.Type == portmap || p.Type == ownPrefix+portmap {
+			return []Follower{{Type: p.Type, Backend: p.Backend, Versions: []string{conf.CNIVersion}}}
+		}
 	}
 	return nil
 }
@@ -260,9 +291,6 @@ func (i Install) findFollowers(ctx context.Context, copied map[string]string) ([
 		// programs; what it was copied from answers the same.
 		path, own := copied[ownPrefix+f.Type]
 		if own {
-			if f.Type == portmap {
-				f.Backend = i.Backend
-			}
 			f.Type = ownPrefix + f.Type
 		} else {
 			path = filepath.Join(i.BinDir, f.Type)

@@ -59,7 +59,7 @@ func write(t *testing.T, i Install) (conf string) {
 
 func TestInstall(t *testing.T) {
 	i, host := newInstall(t)
-	want := `{"cniVersion":"1.1.0","name":"weft","plugins":[{"socket":"/run/other.sock","type":"weft-cni"}]}`
+	want := `{"cniVersion":"1.1.0","name":"weft","plugins":[{"capabilities":{"portMappings":true},"socket":"/run/other.sock","type":"weft-cni"}]}`
 	for range 2 {
 		if conf := write(t, i); conf != want {
 			t.Errorf("got %s", conf)
@@ -76,39 +76,39 @@ func TestInstall(t *testing.T) {
 
 func TestInstallUsesTheHostsPlugins(t *testing.T) {
 	i, host := newInstall(t)
-	script(t, filepath.Join(i.BinDir, "portmap"), `"0.4.0","1.0.0"`)
+	script(t, filepath.Join(i.BinDir, "bandwidth"), `"0.4.0","1.0.0"`)
 	want := `{"cniVersion":"1.0.0","name":"weft","plugins":[{"capabilities":{"portMappings":true},"socket":"/run/other.sock","type":"weft-cni"},` +
-		`{"capabilities":{"portMappings":true},"type":"portmap"}]}`
+		`{"capabilities":{"bandwidth":true},"type":"bandwidth"}]}`
 	if conf := write(t, i); conf != want {
 		t.Errorf("got %s", conf)
 	}
 	if removed, err := i.Remove(); err != nil || len(removed) != 2 {
 		t.Errorf("removed %v, %v", removed, err)
 	}
-	if got := tree(t, host); !slices.Equal(got, []string{"bin/portmap"}) {
+	if got := tree(t, host); !slices.Equal(got, []string{"bin/bandwidth"}) {
 		t.Errorf("of the host's own, this is left: %v", got)
 	}
 }
 
 func TestInstallBringsPluginsAlong(t *testing.T) {
 	i, host := newInstall(t)
-	i.Plugins, i.Backend = t.TempDir(), "nftables"
-	for _, name := range []string{"portmap", "bandwidth"} {
-		script(t, filepath.Join(i.Plugins, name), `"1.0.0","1.1.0"`)
-		script(t, filepath.Join(i.BinDir, name), `"0.4.0"`) // the distribution's
-	}
-	// A write that was killed in the middle.
-	if err := os.WriteFile(filepath.Join(i.BinDir, tempPrefix+"123"), nil, 0o600); err != nil {
-		t.Fatal(err)
+	i.Plugins = t.TempDir()
+	script(t, filepath.Join(i.Plugins, "bandwidth"), `"1.0.0","1.1.0"`)
+	script(t, filepath.Join(i.BinDir, "bandwidth"), `"0.4.0"`) // the distribution's
+	// A write that was killed in the middle, and what an earlier version brought along.
+	for _, name := range []string{tempPrefix + "123", "weft-portmap"} {
+		if err := os.WriteFile(filepath.Join(i.BinDir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	want := `{"cniVersion":"1.1.0","name":"weft","plugins":[{"capabilities":{"portMappings":true},"socket":"/run/other.sock","type":"weft-cni"},` +
-		`{"backend":"nftables","capabilities":{"portMappings":true},"type":"weft-portmap"},{"capabilities":{"bandwidth":true},"type":"weft-bandwidth"}]}`
+		`{"capabilities":{"bandwidth":true},"type":"weft-bandwidth"}]}`
 	if conf := write(t, i); conf != want {
 		t.Errorf("got %s", conf)
 	}
-	theirs, err := os.ReadFile(filepath.Join(i.BinDir, "portmap"))
+	theirs, err := os.ReadFile(filepath.Join(i.BinDir, "bandwidth"))
 	if err != nil || !strings.Contains(string(theirs), "0.4.0") {
-		t.Errorf("the distribution's portmap was touched: %s, %v", theirs, err)
+		t.Errorf("the distribution's bandwidth was touched: %s, %v", theirs, err)
 	}
 	removed, err := i.Remove()
 	if err != nil {
@@ -120,11 +120,36 @@ func TestInstallBringsPluginsAlong(t *testing.T) {
 	if want := []string{"net.d/10-weft.conflist", "bin/weft-cni", "bin/weft-portmap", "bin/weft-bandwidth", "bin/.weft-123"}; !slices.Equal(removed, want) {
 		t.Errorf("removed %v, want %v", removed, want)
 	}
-	if got := tree(t, host); !slices.Equal(got, []string{"bin/bandwidth", "bin/portmap"}) {
+	if got := tree(t, host); !slices.Equal(got, []string{"bin/bandwidth"}) {
 		t.Errorf("there are %v", got)
 	}
 	if removed, err := i.Remove(); err != nil || len(removed) != 0 {
 		t.Errorf("removing again removed %v, %v", removed, err)
+	}
+}
+
+// TestInstallOverPortmap has an agent come to a node on which one before left ports to portmap.
+func TestInstallOverPortmap(t *testing.T) {
+	i, _ := newInstall(t)
+	before := `{"cniVersion":"1.0.0","name":"weft","plugins":[{"type":"weft-cni","capabilities":{"portMappings":true}},
+		{"type":"weft-portmap","backend":"nftables","capabilities":{"portMappings":true}},{"type":"weft-bandwidth","capabilities":{"bandwidth":true}}]}`
+	if err := os.MkdirAll(filepath.Dir(i.ConfFile), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(i.ConfFile, []byte(before), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	first := `{"capabilities":{"portMappings":true},"socket":"/run/other.sock","type":"weft-cni"}`
+	i.Translated = true
+	for range 2 {
+		want := `{"cniVersion":"1.0.0","name":"weft","plugins":[` + first + `,{"backend":"nftables","type":"weft-portmap"}]}`
+		if conf := write(t, i); conf != want {
+			t.Errorf("while its pods run the configuration is %s", conf)
+		}
+	}
+	i.Translated = false
+	if conf, want := write(t, i), `{"cniVersion":"1.1.0","name":"weft","plugins":[`+first+`]}`; conf != want {
+		t.Errorf("when they are gone it is %s", conf)
 	}
 }
 
@@ -144,16 +169,5 @@ func TestRemoveLeavesWhatIsAnothers(t *testing.T) {
 	i = Install{BinDir: shimDir, Shim: filepath.Join(shimDir, ShimName)}
 	if removed, err := i.Remove(); err != nil || len(removed) != 0 {
 		t.Errorf("removed %v, %v", removed, err)
-	}
-}
-
-func TestInstallRefusesABackendThatPortmapLacks(t *testing.T) {
-	i, host := newInstall(t)
-	i.Backend = "ipvs"
-	if err := i.Write(""); err == nil || !strings.Contains(err.Error(), `"ipvs"`) {
-		t.Errorf("got %v", err)
-	}
-	if got := tree(t, host); len(got) != 0 {
-		t.Errorf("yet there are %v", got)
 	}
 }

@@ -255,8 +255,8 @@ func serveNode(text string) {
 
 // testNode is a node: a network namespace and a server in it.
 // taken is what a node says that has its tunnel at port 4789.
-func taken(p Port) string {
-	if p.HostPort == 4789 && strings.EqualFold(p.Protocol, "udp") {
+func taken(p ipam.Port) string {
+	if p.Node == 4789 && p.Protocol == plan.UDP {
 		return "by the tunnel"
 	}
 	return ""

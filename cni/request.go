@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -34,7 +35,7 @@ type call struct {
 	// prevResult is what CHECK compares with; nil where none was given.
 	prevResult *types100.Result
 	// ports are the ports of the node that are to lead to the pod, for ADD.
-	ports []Port
+	ports []ipam.Port
 	// valid is GC's list of attachments to keep.
 	valid map[ipam.Key]bool
 }
@@ -57,14 +58,6 @@ type config struct {
 	Runtime struct {
 		PortMappings json.RawMessage `json:"portMappings"`
 	} `json:"runtimeConfig"`
-}
-
-// Port is a port of the node that is to lead to a pod.
-type Port struct {
-	// HostPort is the node's, from 1; ContainerPort the pod's.
-	HostPort, ContainerPort int
-	// Protocol is "tcp", "udp" or "sctp", in any case.
-	Protocol string
 }
 
 // maxContainerID is the longest container ID taken, in bytes. The
@@ -225,14 +218,70 @@ func (c *call) readPod(r *protocol.Request, _ *config) *protocol.Error {
 	return nil
 }
 
+// readPorts reads the ports of the node that are to lead to the container. They are
+// those of the container's first interface.
 func (c *call) readPorts(_ *protocol.Request, conf *config) *protocol.Error {
-	if list := conf.Runtime.PortMappings; c.command == protocol.Add && given(list) {
-		if err := json.Unmarshal(list, &c.ports); err != nil {
-			return protocol.Errorf(protocol.DecodingFailure, "runtimeConfig.portMappings: %v", err)
+	c.ports = []ipam.Port{}
+	list := conf.Runtime.PortMappings
+	if c.command != protocol.Add || !given(list) {
+		return nil
+	}
+	var all []struct {
+		HostPort, ContainerPort int64
+		Protocol, HostIP        string
+	}
+	if err := json.Unmarshal(list, &all); err != nil {
+		return protocol.Errorf(protocol.DecodingFailure, "runtimeConfig.portMappings: %v", err)
+	}
+	if len(all) > maxPorts {
+		return protocol.Errorf(protocol.InvalidConfig, "runtimeConfig.portMappings: %d ports for one pod, more than %d: let it use the node's own network instead", len(all), maxPorts)
+	}
+	there := make(map[ipam.Port]bool)
+	for i, one := range all {
+		invalid := func(format string, args ...any) *protocol.Error {
+			return protocol.Errorf(protocol.InvalidConfig, "runtimeConfig.portMappings[%d]."+format, append([]any{i}, args...)...)
 		}
+		if one.HostPort == 0 {
+			continue // a port that the container listens at, and the node does not
+		}
+		p := ipam.Port{Protocol: plan.TCP, Node: uint16(one.HostPort), Container: uint16(one.ContainerPort)}
+		var err error
+		if one.Protocol != "" {
+			p.Protocol, err = plan.ParseProtocol(strings.ToLower(one.Protocol))
+		}
+		switch {
+		case one.HostPort < 0 || one.HostPort > maxPort:
+			return invalid("hostPort: %d is no port: they are 1 to %d", one.HostPort, maxPort)
+		case one.ContainerPort < 1 || one.ContainerPort > maxPort:
+			return invalid("containerPort: %d is no port: they are 1 to %d", one.ContainerPort, maxPort)
+		case err != nil || !p.Protocol.HasPorts():
+			return invalid("protocol: %q has no ports: tcp, udp and sctp have", clip(one.Protocol))
+		}
+		if one.HostIP != "" {
+			address, err := netip.ParseAddr(one.HostIP)
+			if err != nil || address.Zone() != "" {
+				return invalid("hostIP: %q is no IP address", clip(one.HostIP))
+			}
+			if address = address.Unmap(); !address.IsUnspecified() {
+				p.Address = address
+			}
+		}
+		if !there[p] {
+			there[p] = true
+			c.ports = append(c.ports, p)
+		}
+	}
+	if len(c.ports) > 0 && c.network != plan.DefaultNetwork {
+		return protocol.Errorf(protocol.InvalidConfig, "runtimeConfig.portMappings: ports of the node lead into its network %s, and not into %s: give the pod no hostPort there", plan.DefaultNetwork, c.network)
 	}
 	return nil
 }
+
+const (
+	maxPort = 1<<16 - 1
+	// maxPorts is how many ports of the node may lead to one pod.
+	maxPorts = 4096
+)
 
 func (c *call) readPrevious(_ *protocol.Request, conf *config) *protocol.Error {
 	switch {

@@ -303,12 +303,12 @@ func TestParallelAdds(t *testing.T) {
 }
 
 func TestConflistSpeaksWhatAllSpeak(t *testing.T) {
-	portmap := Follower{Type: "portmap", Capability: "portMappings", Versions: []string{"0.4.0", "1.0.0"}}
-	conf, err := Conflist("", portmap)
+	other := Follower{Type: "other", Capability: "bandwidth", Versions: []string{"0.4.0", "1.0.0"}}
+	conf, err := Conflist("", other)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := `{"cniVersion":"1.0.0","name":"weft","plugins":[{"capabilities":{"portMappings":true},"type":"weft-cni"},{"capabilities":{"portMappings":true},"type":"portmap"}]}`
+	want := `{"cniVersion":"1.0.0","name":"weft","plugins":[{"capabilities":{"portMappings":true},"type":"weft-cni"},{"capabilities":{"bandwidth":true},"type":"other"}]}`
 	if got := strings.Join(strings.Fields(string(conf)), ""); got != want {
 		t.Errorf("got %s", got)
 	}

@@ -86,7 +86,7 @@ type Config struct {
 	Node    Node
 	// Taken, if set, says what a port of the node is for that can lead to no pod;
 	// "" where it can.
-	Taken func(Port) string
+	Taken func(ipam.Port) string
 	// Log is slog.Default() by default.
 	Log *slog.Logger
 	// Observe, if set, is called after each request: result is "ok" or the
@@ -140,7 +140,7 @@ func NewServer(c Config) *Server {
 		c.Log = slog.Default()
 	}
 	if c.Taken == nil {
-		c.Taken = func(Port) string { return "" }
+		c.Taken = func(ipam.Port) string { return "" }
 	}
 	if c.Observe == nil {
 		c.Observe = func(string, string, time.Duration) {}
@@ -170,11 +170,23 @@ func (s *Server) Endpoints() []plugin.Endpoint {
 	s.mu.Unlock()
 	s.Journal.Each(func(a ipam.Attachment) {
 		if s.link(a.Key) != 0 {
-			endpoints = append(endpoints, plugin.Endpoint{Interface: a.HostInterface, Network: a.Network, Addresses: a.Addresses, MAC: a.MAC(), Namespace: a.Namespace, Pod: a.Pod, UID: a.UID, Unidentified: a.Unidentified})
+			endpoints = append(endpoints, endpointOf(a))
 		}
 	})
 	slices.SortFunc(endpoints, func(a, b plugin.Endpoint) int { return strings.Compare(a.Interface, b.Interface) })
 	return endpoints
+}
+
+func endpointOf(a ipam.Attachment) plugin.Endpoint {
+	e := plugin.Endpoint{Interface: a.HostInterface, Network: a.Network, Addresses: a.Addresses, MAC: a.MAC(), Created: a.Created,
+		Namespace: a.Namespace, Pod: a.Pod, UID: a.UID, Unidentified: a.Unidentified}
+	if a.Ports != nil {
+		e.Ports = make([]plugin.Port, 0, len(a.Ports))
+		for _, p := range a.Ports {
+			e.Ports = append(e.Ports, plugin.Port(p))
+		}
+	}
+	return e
 }
 
 // Serve answers the requests that come in through l until ctx ends, then

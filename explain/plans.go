@@ -164,10 +164,10 @@ func (p *planner) compile(name string) {
 	if len(addresses) == 0 {
 		return
 	}
-	p.plans[name], p.problems[name] = p.mixOf(node).Compile(plugin.Input{
-		Config: p.config, Objects: p.cluster.Objects,
-		Node: plugin.Node{Name: name, Addresses: addresses, Prefixes: onLink(node, addresses), Others: otherAddresses(node), Endpoints: p.endpoints()[name]},
-	})
+	of := plugin.Node{Name: name, Addresses: addresses, Prefixes: onLink(node, addresses), Others: otherAddresses(node), Endpoints: p.endpoints()[name]}
+	compiled, problems := p.mixOf(node).Compile(plugin.Input{Config: p.config, Objects: p.cluster.Objects, Node: of})
+	compiled, more := plugin.PutPorts(compiled, of)
+	p.plans[name], p.problems[name] = compiled, slices.Concat(problems, more)
 	p.enforceable(node)
 	p.putOwn(node)
 }
@@ -580,7 +580,7 @@ func (c Cluster) endpoints() map[string][]plugin.Endpoint {
 		}
 		endpoints[pod.Spec.NodeName] = append(endpoints[pod.Spec.NodeName], plugin.Endpoint{
 			Interface: pod.Namespace + "/" + pod.Name, Network: plan.DefaultNetwork, Addresses: addresses, MAC: plan.MACOf(addresses[0]),
-			Namespace: pod.Namespace, Pod: pod.Name, UID: string(pod.UID),
+			Namespace: pod.Namespace, Pod: pod.Name, UID: string(pod.UID), Ports: plugin.HostPorts(pod), Created: pod.CreationTimestamp.Time,
 		})
 	}
 	for node := range registry.Each[*corev1.Node](c.Objects, api.Node) {

@@ -13,10 +13,15 @@ import (
 // why.
 func (c Cluster) served(a *Answer, flow plan.Flow, planner *planner) {
 	for _, s := range a.Steps {
-		if name, ok := strings.CutPrefix(s.Origin, "Service "); ok && s.Table == "services" {
-			a.Service = &Frontend{Name: "Service " + name, By: api.WeftProxy}
-			break
+		kind, name, _ := strings.Cut(s.Origin, " ")
+		if s.Table != "services" || name == "" {
+			continue
 		}
+		if kind == api.Pod.Kind {
+			kind = "hostPort of pod"
+		}
+		a.Service = &Frontend{Name: kind + " " + name, By: api.WeftProxy}
+		break
 	}
 	choices := a.Explanation.Backends
 	if len(choices) == 0 {

@@ -18,12 +18,12 @@ import (
 )
 
 // Frontend is an address and port behind which others are. Weft translates them, or
-// kube-proxy does, where the ClusterConfig leaves Services to that, or the CNI plug-in
-// portmap. What these have really set up no object tells.
+// kube-proxy does, where the ClusterConfig leaves Services to that. What that has really set
+// up no object tells.
 type Frontend struct {
 	// Name is "Service default/web" or "hostPort of pod default/web".
 	Name string `json:"name"`
-	// By is who translates, if anybody does: "weft", "kube-proxy", "portmap", or what a
+	// By is who translates, if anybody does: "weft", "kube-proxy", or what a
 	// Service says that it is left to. It is empty where a Service has no address of its own
 	// (it is headless).
 	By string `json:"by,omitempty"`
@@ -179,7 +179,7 @@ func (c Cluster) frontend(a Answer, flow plan.Flow, by string) *Frontend {
 			return &f
 		}
 	}
-	return c.hostPort(flow)
+	return nil
 }
 
 // fill finds what is behind a port of a Service.
@@ -220,36 +220,6 @@ func (c Cluster) isNode(a netip.Addr) bool {
 		}
 	}
 	return false
-}
-
-// hostPort returns the pod whose port is a node's.
-func (c Cluster) hostPort(flow plan.Flow) *Frontend {
-	if !flow.Protocol.HasPorts() || !c.isNode(flow.Destination) {
-		return nil
-	}
-	node := c.owner(flow.Destination).Node
-	for pod := range registry.Each[*corev1.Pod](c.Objects, api.Pod) {
-		if !attached(pod) || pod.Spec.NodeName != node {
-			continue
-		}
-		for _, container := range pod.Spec.Containers {
-			for _, p := range container.Ports {
-				if p.HostPort != int32(flow.Port) || protocolOf(p.Protocol) != flow.Protocol {
-					continue
-				}
-				f := &Frontend{Name: "hostPort of pod " + registry.KeyOf(pod).String(), By: "portmap"}
-				for _, a := range podAddresses(pod) {
-					if a.Is4() == flow.Destination.Is4() {
-						party := c.owner(a)
-						party.Address = a
-						f.backends = append(f.backends, backend{party, uint16(p.ContainerPort)})
-					}
-				}
-				return f
-			}
-		}
-	}
-	return nil
 }
 
 // behind answers about what is behind a frontend. That it is denied can be

@@ -45,10 +45,22 @@ type Request struct {
 	HostInterface string `json:"hostInterface"`
 	// MTU of both ends in bytes; 0 leaves it to the kernel.
 	MTU int `json:"mtu,omitempty"`
+	// Ports are the node's that lead to the container. Not known, as for one whose record
+	// was lost or is of an agent that left them to others, is nil, and none is not.
+	Ports []Port `json:"ports"`
 	// Secondary says that another interface of the container leads to all that no
 	// route is for, and this one to Prefixes alone.
 	Secondary bool           `json:"secondary,omitempty"`
 	Prefixes  []netip.Prefix `json:"prefixes,omitempty"`
+}
+
+// Port is a port of the node that leads to one of a container.
+type Port struct {
+	// Address is the node's own that the port is at, invalid for all of them.
+	Address   netip.Addr    `json:"address,omitzero"`
+	Protocol  plan.Protocol `json:"protocol"`
+	Node      uint16        `json:"node"`
+	Container uint16        `json:"container"`
 }
 
 // PodName is whose an attachment is. All may be empty.

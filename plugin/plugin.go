@@ -16,6 +16,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -256,6 +257,10 @@ type Endpoint struct {
 	// Namespace and Pod name the pod, UID is the one that the container runtime
 	// knows it by (see api.IsPod); all may be empty.
 	Namespace, Pod, UID string
+	// Ports are the node's that lead to the endpoint (see PutPorts), nil where that is not
+	// known. Of two pods that ask for one the later has it.
+	Ports   []Port
+	Created time.Time
 	// Unidentified says that the node has lost whose the interface is: it may be
 	// any pod's, and whatever could forbid it something does.
 	Unidentified bool

@@ -2,8 +2,8 @@
 //
 //	image -version VERSION [-name NAME] [-o FILE] DIRECTORY PLUGINS
 //
-// DIRECTORY holds Weft's programs and PLUGINS the standard CNI plug-ins portmap
-// and bandwidth, as `make image` builds them. The image has all of them side by
+// DIRECTORY holds Weft's programs and PLUGINS the standard CNI plug-in bandwidth,
+// as `make image` builds them. The image has all of them side by
 // side in its root, because weft-agent looks beside itself for what it installs
 // on the node, and nothing else but a user database: it is run as any user, with
 // a read-only root. Its time is SOURCE_DATE_EPOCH (seconds since 1970, 0 if
@@ -29,7 +29,7 @@ import (
 // The programs of the image: those of others, which rarely change, in a layer
 // of their own, so that a new version of Weft does not move them again.
 var (
-	standard = []string{"bandwidth", "portmap"}
+	standard = []string{"bandwidth"}
 	own      = []string{"weft", "weft-agent", "weft-cni", "weft-controller"}
 )
 

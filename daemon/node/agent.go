@@ -46,7 +46,6 @@ func (p *places) addFlags(f *pflag.FlagSet) {
 type flags struct {
 	places
 	connection  daemon.Connection
-	backend     string
 	name        string
 	ips         []string
 	register    bool
@@ -62,7 +61,6 @@ func (f *flags) add(cmd *cobra.Command) {
 	set.StringSliceVar(&f.ips, "node-ip", nil, "the node's own `ADDRESSES`, at most one of each family (default: found by the default route)")
 	set.BoolVar(&f.register, "register-node", false, "create the Node object, where no kubelet does")
 	f.places.addFlags(set)
-	set.StringVar(&f.backend, "cni-portmap-backend", "", "what portmap works with, `iptables` or nftables, of which the node must have the program (default: portmap looks each time, which costs each pod a few ms)")
 	set.StringVar(&f.listen, "listen", "", "`ADDRESS` of /healthz, /readyz and /metrics, as 0.0.0.0:9880 (default: none but the socket http.sock in --run-dir)")
 	set.DurationVar(&f.leaseTTL, "lease-ttl", 0, "`TIME` after which a dead agent counts as dead (default 40s on Kubernetes, 15s on etcd)")
 	set.DurationVar(&f.repairEvery, "repair-every", 30*time.Second, "`TIME` between looks for what others changed in the node's network")
@@ -127,7 +125,7 @@ func (f *flags) config(planes dataplanes.Planes) (agent.Config, error) {
 	config := agent.Config{
 		Node: f.name, RegisterNode: f.register, DataPlane: planes.New, DataPlanes: planes.Names(),
 		RunDir: f.runDir, SubnetFile: f.subnetFile,
-		CNI: cni.Install{ConfFile: f.confFile, BinDir: f.binDir, Backend: f.backend}, Listen: f.listen,
+		CNI: cni.Install{ConfFile: f.confFile, BinDir: f.binDir}, Listen: f.listen,
 		RepairEvery: f.repairEvery,
 	}
 	if config.Node == "" {
@@ -158,7 +156,7 @@ func (f *flags) config(planes dataplanes.Planes) (agent.Config, error) {
 		if config.CNI.Shim, err = beside(cni.ShimName); err != nil {
 			return config, err
 		}
-		// The standard plug-ins may lie there, too.
+		// The standard plug-in may lie there, too.
 		config.CNI.Plugins = filepath.Dir(config.CNI.Shim)
 	}
 	return config, nil

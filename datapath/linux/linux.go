@@ -586,6 +586,12 @@ func (d *DataPlane) update(p *plan.Plan, changes plan.Diff) (bool, error) {
 				return
 			}
 		}
+		// And those that have come to be served at a loopback address.
+		for k, e := range answering(p, changes) {
+			if !slices.ContainsFunc(loaded.Endpoints, func(l plan.Change[plan.EndpointKey, plan.Endpoint]) bool { return l.Key == k }) && !yield(k, e) {
+				return
+			}
+		}
 	}
 	settings, err := d.write(delta, c, added, filters)
 	// Until here, what egress rules drop now could begin.
@@ -645,6 +651,7 @@ func (d *DataPlane) write(delta rtnl.Delta, c *compiler, endpoints iter.Seq2[pla
 		errs = append(errs, err)
 	}
 	safe := map[string]*rtnl.Settings{}
+	atLoopback := servedAtLoopback(c.plan)
 	for k, e := range endpoints {
 		if c.missing[k.Interface] {
 			continue
@@ -652,7 +659,7 @@ func (d *DataPlane) write(delta rtnl.Delta, c *compiler, endpoints iter.Seq2[pla
 		link := c.node.Links[k.Interface]
 		s, err := d.kernel.Settings(link)
 		if err == nil {
-			err = d.kernel.EndpointSettings(s, ipv4, slices.ContainsFunc(e.Addresses, netip.Addr.Is6))
+			err = d.kernel.EndpointSettings(s, ipv4, slices.ContainsFunc(e.Addresses, netip.Addr.Is6), slices.ContainsFunc(e.Addresses, atLoopback))
 		}
 		if err == nil && s.Name == k.Interface { // and no other by now
 			safe[k.Interface] = s

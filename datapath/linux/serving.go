@@ -3,10 +3,10 @@ package linux
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
-
 	"strings"
 	"time"
 
@@ -112,6 +112,39 @@ func sidesOf(k plan.ServiceKey) []plan.Scope {
 		return bothSides
 	}
 	return []plan.Scope{k.From}
+}
+
+// servedAtLoopback returns whether an address is a backend of a frontend at one of the node's
+// loopback addresses.
+func servedAtLoopback(p *plan.Plan) func(netip.Addr) bool {
+	served := make(map[netip.Addr]bool)
+	for k, s := range p.Services.From(plan.ServiceKey{Network: plan.DefaultNetwork, Address: netip.AddrFrom4([4]byte{127})}) {
+		if k.Network != plan.DefaultNetwork || !k.Address.IsLoopback() {
+			break
+		}
+		for b := range p.BackendsOf(k.Network, s.Set) {
+			served[b.Address] = true
+		}
+	}
+	return func(a netip.Addr) bool { return served[a] }
+}
+
+// answering yields the endpoints of a plan that are served at a loopback address, where one
+// has come to be.
+func answering(p *plan.Plan, changes plan.Diff) iter.Seq2[plan.EndpointKey, plan.Endpoint] {
+	return func(yield func(plan.EndpointKey, plan.Endpoint) bool) {
+		if !slices.ContainsFunc(changes.Services, func(c plan.Change[plan.ServiceKey, plan.Service]) bool {
+			return c.New != nil && c.Key.Address.IsLoopback()
+		}) {
+			return
+		}
+		served := servedAtLoopback(p)
+		for k, e := range p.Endpoints.All() {
+			if slices.ContainsFunc(e.Addresses, served) && !yield(k, e) {
+				return
+			}
+		}
+	}
 }
 
 // frontendElements puts what the table has of a frontend.

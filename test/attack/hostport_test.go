@@ -19,14 +19,11 @@ import (
 	"github.com/weftnet/weft/lab"
 )
 
-// standardPlugins is where Debian's containernetworking-plugins are.
-const standardPlugins = "/usr/lib/cni"
-
 // runtime is what a container runtime does on a node: args are add or del, the
 // container, its network namespace, where weft-cni is, and a port of the node
 // and one of the container's, or 0 for none. It prints the CNI result.
 func runtime(args []string) error {
-	conflist, err := cni.Conflist("", cni.Follower{Type: "portmap", Capability: "portMappings", Versions: []string{"1.0.0"}})
+	conflist, err := cni.Conflist("")
 	if err != nil {
 		return err
 	}
@@ -48,7 +45,7 @@ func runtime(args []string) error {
 		}
 		rt.CapabilityArgs = map[string]any{"portMappings": mappings}
 	}
-	client := libcni.NewCNIConfigWithCacheDir([]string{args[3], standardPlugins}, "/run/cni-cache", nil)
+	client := libcni.NewCNIConfigWithCacheDir([]string{args[3]}, "/run/cni-cache", nil)
 	switch args[0] {
 	case "add":
 		result, err := client.AddNetworkList(context.Background(), list, rt)
@@ -119,19 +116,11 @@ func (t *trial) attach(m *machine, hostPort, containerPort uint16) error {
 	return nil
 }
 
-// noPortmap leaves out machines without the standard plug-in portmap.
-func noPortmap(*stage) string {
-	if _, err := os.Stat(standardPlugins + "/portmap"); err != nil {
-		return "there is no portmap: make deps"
-	}
-	return ""
-}
-
 // hostPortAttacks are those of a pod that has a port of its node's.
 var hostPortAttacks = []attack{
 	{
 		name: "host_port_of_the_tunnel", by: podWithNothing, ip: onlyIPv4,
-		left: func(s *stage) string { return noPortmap(s) + noTunnel(s) },
+		left: noTunnel,
 		must: "take or read what comes to its node's VTEP by having that port for itself",
 		try: func(t *trial) {
 			taker, other := t.sandbox("node2"), t.sandbox("node2")
@@ -173,7 +162,7 @@ var hostPortAttacks = []attack{
 		},
 	},
 	{
-		name: "host_port_and_the_nodes_loopback", by: podWithRaw, ip: onlyIPv4, left: noPortmap,
+		name: "host_port_and_the_nodes_loopback", by: podWithRaw, ip: onlyIPv4,
 		must: "reach what its node serves on 127.0.0.1 only",
 		try: func(t *trial) {
 			guest := t.sandbox("node1")

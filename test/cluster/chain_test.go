@@ -23,7 +23,6 @@ const debianPlugins = "/usr/lib/cni"
 // node and 8 Mbit/s from the pod.
 func runtime(args []string) error {
 	conflist, err := cni.Conflist("",
-		cni.Follower{Type: "portmap", Capability: "portMappings", Versions: []string{"1.0.0"}},
 		cni.Follower{Type: "bandwidth", Capability: "bandwidth", Versions: []string{"1.0.0"}})
 	if err != nil {
 		return err
@@ -53,15 +52,15 @@ func runtimeConf(id, netns string) *libcni.RuntimeConf {
 		}}
 }
 
-// TestChain has Debian's portmap and bandwidth work after weft-cni on a node
-// whose data plane is Weft's.
+// TestChain has a pod with a port of its node, and Debian's bandwidth work after weft-cni, on
+// a node whose data plane is Weft's.
 func TestChain(t *testing.T) {
-	if _, err := os.Stat(debianPlugins + "/portmap"); err != nil {
+	if _, err := os.Stat(debianPlugins + "/bandwidth"); err != nil {
 		t.Skip("needs Debian's containernetworking-plugins: make deps")
 	}
 	c := up(t, lab.Options{Nodes: 2})
 	client, far := c.run("client", "node1")[0], c.run("far", "node2")[0]
-	before := c.mustExec("node/node1", "sh", "-c", "ip -o link | grep -c .; iptables-save | grep -c 'dport 18080' || true; ls /run/netns | wc -l")
+	before := c.mustExec("node/node1", "sh", "-c", "ip -o link | grep -c .; nft list ruleset | grep -c 18080 || true; ls /run/netns | wc -l")
 
 	s := c.sandbox("node1", "web")
 	do := func(verb string) {
@@ -90,11 +89,39 @@ func TestChain(t *testing.T) {
 		{"pod/far", outside, far.String()},
 		{"pod/far", own, far.String()},
 		{"pod/client", own, client.String()},
+		{"pod/client", outside, client.String()},
 	} {
 		answer := c.mustExec(f.from, self, "fetch", f.url)
 		if !strings.HasPrefix(answer, "web "+f.seen+":") {
 			t.Errorf("%s asked %s, and the answer was %q; want it seen as %s", f.from, f.url, answer, f.seen)
 		}
+	}
+	// Processes of the node are seen as the gateway, and the pod itself too. One of a pod does
+	// not get to its node's loopback address by that way.
+	at18080 := []string{outside, "http://127.0.0.1:18080/"}
+	for _, url := range at18080 {
+		if answer := c.mustExec("node/node1", self, "fetch", url); !strings.HasPrefix(answer, "web 10.") {
+			t.Errorf("the node asked %s, and the answer was %q", url, answer)
+		}
+	}
+	if answer, err := s.exec(self, "fetch", outside); err != nil || !strings.HasPrefix(answer, "web 10.") {
+		t.Errorf("the pod asked its node's port, and the answer was %q: %v", answer, err)
+	}
+	if answer, err := c.exec("pod/client", self, "fetch", at18080[1]); err == nil {
+		t.Errorf("another pod asked its own loopback address, and the answer was %q", answer)
+	}
+	// What an agent that begins anew finds, it leaves as it is.
+	if err := errors.Join(c.lab.Kill("node1"), c.lab.Start(t.Context(), "node1")); err != nil {
+		t.Fatal(err)
+	}
+	c.eventually(func() error {
+		if ok, message := c.ready("node1"); !ok {
+			return errors.New(message)
+		}
+		return nil
+	})
+	if answer := c.mustExec("outside", self, "fetch", outside); !strings.HasPrefix(answer, "web 172.30.0.1:") {
+		t.Errorf("after the agent began anew the answer was %q", answer)
 	}
 	// bandwidth's queue is on the node's end.
 	if tc := c.mustExec("node/node1", "tc", "qdisc"); !strings.Contains(tc, "tbf") {
@@ -104,8 +131,8 @@ func TestChain(t *testing.T) {
 	do("del")
 	do("del")
 	c.mustExec(s.node, "sh", "-ec", "umount /run/netns/web; rm /run/netns/web")
-	after := c.mustExec("node/node1", "sh", "-c", "ip -o link | grep -c .; iptables-save | grep -c 'dport 18080' || true; ls /run/netns | wc -l")
+	after := c.mustExec("node/node1", "sh", "-c", "ip -o link | grep -c .; nft list ruleset | grep -c 18080 || true; ls /run/netns | wc -l")
 	if before != after {
-		t.Errorf("links, rules of port 18080 and namespaces on the node were %q and are %q", before, after)
+		t.Errorf("links, entries of port 18080 and namespaces on the node were %q and are %q", before, after)
 	}
 }

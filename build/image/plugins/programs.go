@@ -6,5 +6,4 @@ package programs
 
 import (
 	_ "github.com/containernetworking/plugins/plugins/meta/bandwidth"
-	_ "github.com/containernetworking/plugins/plugins/meta/portmap"
 )

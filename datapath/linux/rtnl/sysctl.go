@@ -74,8 +74,8 @@ func distrust(ipv6 bool) []assignment {
 
 // ownDeviceSettings are those of weft0 and weft-vxlan. What comes out of the
 // tunnel goes on to endpoints, and never to the node's loopback addresses. On
-// endpoints' interfaces the plug-in portmap may open these for hostPorts, and the
-// packet filter keeps endpoints off them.
+// endpoints' interfaces these may be open (see EndpointSettings), and the packet filter
+// keeps endpoints off them.
 func (k *Kernel) ownDeviceSettings(link int, ipv4, ipv6 bool) error {
 	s, err := k.Settings(link)
 	if err != nil {
@@ -135,9 +135,14 @@ func (k *Kernel) keepAdvertisements() error {
 
 // EndpointSettings makes the node a router for what comes from an endpoint's
 // interface, which it is unless someone turned that off for new interfaces,
-// and distrust what the endpoint says of the network.
-func (k *Kernel) EndpointSettings(s *Settings, ipv4, ipv6 bool) error {
+// and distrust what the endpoint says of the network. answers says that the node's
+// processes reach the endpoint at a loopback address, so that its answers are to be let
+// through to there; where that is not so, the setting is others'.
+func (k *Kernel) EndpointSettings(s *Settings, ipv4, ipv6, answers bool) error {
 	wanted := distrust(ipv6)
+	if answers {
+		wanted = append(wanted, assignment{"ipv4/route_localnet", "1"})
+	}
 	if ipv4 {
 		wanted = append(wanted, assignment{"ipv4/forwarding", "1"})
 	}

@@ -1,0 +1,70 @@
+package cni
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/weftnet/weft/cni/protocol"
+	"github.com/weftnet/weft/ipam"
+	"github.com/weftnet/weft/plan"
+)
+
+func TestReadPorts(t *testing.T) {
+	at := func(address string, protocol plan.Protocol, node, container uint16) ipam.Port {
+		p := ipam.Port{Protocol: protocol, Node: node, Container: container}
+		if address != "" {
+			p.Address = netip.MustParseAddr(address)
+		}
+		return p
+	}
+	for given, want := range map[string]any{
+		``:     []ipam.Port{},
+		`null`: []ipam.Port{},
+		`[]`:   []ipam.Port{},
+		`[{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}, {"hostPort": 8080, "containerPort": 80, "protocol": "UDP", "hostIP": ""}]`: []ipam.Port{
+			at("", plan.TCP, 8080, 80), at("", plan.UDP, 8080, 80)},
+		`[{"hostPort": 1, "containerPort": 65535, "protocol": "Sctp", "hostIP": "172.30.0.2"}, {"hostPort": 1, "containerPort": 1, "hostIP": "0.0.0.0"}]`: []ipam.Port{
+			at("172.30.0.2", plan.SCTP, 1, 65535), at("", plan.TCP, 1, 1)},
+		`[{"hostPort": 1, "containerPort": 1, "hostIP": "::ffff:10.0.0.1"}, {"hostPort": 1, "containerPort": 1, "hostIP": "10.0.0.1"}, {"hostPort": 2, "containerPort": 1, "hostIP": "::"}]`: []ipam.Port{
+			at("10.0.0.1", plan.TCP, 1, 1), at("", plan.TCP, 2, 1)},
+		`[{"hostPort": 0, "containerPort": 80, "protocol": "tcp"}]`: []ipam.Port{},
+		`[{"hostPort": 65536, "containerPort": 80}]`:                "[0].hostPort: 65536 is no port",
+		`[{"hostPort": 1, "containerPort": 1}, {"hostPort": -1}]`:   "[1].hostPort: -1 is no port",
+		`[{"hostPort": 80}]`: "[0].containerPort: 0 is no port",
+		`[{"hostPort": 80, "containerPort": 80, "protocol": "icmp"}]`:    `[0].protocol: "icmp" has no ports`,
+		`[{"hostPort": 80, "containerPort": 80, "protocol": "x"}]`:       `[0].protocol: "x" has no ports`,
+		`[{"hostPort": 80, "containerPort": 80, "hostIP": "node1"}]`:     `[0].hostIP: "node1" is no IP address`,
+		`[{"hostPort": 80, "containerPort": 80, "hostIP": "fe80::1%x"}]`: `[0].hostIP: "fe80::1%x" is no IP address`,
+		`[{"hostPort": "80"}]`: "portMappings: json:",
+		`{}`:                   "portMappings: json:",
+		"[" + strings.Repeat("{},", maxPorts) + "{}]": fmt.Sprintf("%d ports for one pod", maxPorts+1),
+	} {
+		var conf config
+		if given != "" {
+			conf.Runtime.PortMappings = json.RawMessage(given)
+		}
+		c := &call{command: protocol.Add, network: plan.DefaultNetwork}
+		failure := c.readPorts(nil, &conf)
+		if text, fails := want.(string); fails != (failure != nil) || fails && !strings.Contains(fmt.Sprint(failure), text) {
+			t.Errorf("%.200s: it fails with %v, and not with %v", given, failure, want)
+		} else if !fails {
+			if diff := cmp.Diff(want, c.ports, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", given, diff)
+			}
+		}
+		c.command = protocol.Del
+		if failure := c.readPorts(nil, &conf); failure != nil {
+			t.Errorf("%.200s: DEL fails: %v", given, failure)
+		}
+	}
+	c, conf := &call{command: protocol.Add, network: "blue"}, config{}
+	conf.Runtime.PortMappings = json.RawMessage(`[{"hostPort": 80, "containerPort": 80}]`)
+	if failure := c.readPorts(nil, &conf); failure == nil {
+		t.Error("an interface in another network gets ports of the node")
+	}
+}
