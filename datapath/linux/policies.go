@@ -431,7 +431,7 @@ func (s *policies) syncBeside(p *plan.Plan, others []Stamps, also ...nft.Edit) (
 	case have.Exists():
 		// With the rules all sets are others. Were only their elements to change, a packet that
 		// is being judged would not notice.
-		done, err = [][]string{{"write table inet " + want.Name + " anew"}}, nft.Replace(want.Table, true, nil, also...)
+		done, err = [][]string{{nft.Anew(have, want.Table)}}, nft.Replace(want.Table, true, nil, also...)
 	default:
 		done = [][]string{{"write table inet " + want.Name}, {"have packets meet table inet " + want.Name}}
 		err = nft.Replace(want.Table, false, nil, also...)

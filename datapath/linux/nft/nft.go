@@ -231,6 +231,16 @@ func Write(have Content, want *Table, also ...Edit) (Content, []string, error) {
 	return next, append([]string{"write table inet " + want.Name + " (" + what + ")"}, done...), nil
 }
 
+// Anew says for people that a table is written whole, as its structure is not that of what the
+// kernel has.
+func Anew(have Content, want *Table) string {
+	next, err := want.content()
+	if err != nil {
+		return fmt.Sprintf("write table inet %s anew: %v", want.Name, err)
+	}
+	return fmt.Sprintf("write table inet %s anew (%s)", want.Name, structureChange(have, next))
+}
+
 // hookOf is the part of a chain's text that says where packets meet it; empty where they do not.
 func hookOf(chain string) string {
 	hook, _, _ := strings.Cut(chain, "\n")
