@@ -287,10 +287,19 @@ func validateServicePorts(path *field.Path, ports []corev1.ServicePort) (problem
 	return problems
 }
 
+const notClusterIP = "must be an IP address without a zone, or None"
+
+// isClusterIP reports whether a text is an address that means the same on all machines, which
+// one with a zone does not.
+func isClusterIP(text string) bool {
+	a, err := netip.ParseAddr(text)
+	return err == nil && a.Zone() == ""
+}
+
 func validateClusterIPs(spec *field.Path, s *corev1.Service) (problems field.ErrorList) {
 	one, all := s.Spec.ClusterIP, s.Spec.ClusterIPs
-	if _, err := netip.ParseAddr(one); one != "" && one != corev1.ClusterIPNone && err != nil {
-		problems = append(problems, field.Invalid(spec.Child("clusterIP"), one, "must be an IP address or None"))
+	if one != "" && one != corev1.ClusterIPNone && !isClusterIP(one) {
+		problems = append(problems, field.Invalid(spec.Child("clusterIP"), one, notClusterIP))
 	}
 	// Who applies a Service without the clusterIP that it had leaves clusterIPs, which say it too.
 	if len(all) > 0 && one != all[0] && (one != "" || all[0] == corev1.ClusterIPNone) {
@@ -306,18 +315,17 @@ func validateClusterIPs(spec *field.Path, s *corev1.Service) (problems field.Err
 	var before corev1.IPFamily
 	for i, ip := range all {
 		path := spec.Child("clusterIPs").Index(i)
-		a, err := netip.ParseAddr(ip)
 		family := corev1.IPv6Protocol
-		if a.Unmap().Is4() {
+		if a, err := netip.ParseAddr(ip); err == nil && a.Unmap().Is4() {
 			family = corev1.IPv4Protocol
 		}
 		switch {
 		case ip == corev1.ClusterIPNone && len(all) > 1:
 			problems = append(problems, field.Invalid(path, ip, "must be the only one: a Service without an address has none"))
 		case ip == corev1.ClusterIPNone:
-		case err != nil && len(s.Spec.ClusterIPs) > 0:
-			problems = append(problems, field.Invalid(path, ip, "must be an IP address or None"))
-		case err != nil: // that of clusterIP is said already
+		case !isClusterIP(ip) && len(s.Spec.ClusterIPs) > 0:
+			problems = append(problems, field.Invalid(path, ip, notClusterIP))
+		case !isClusterIP(ip): // that of clusterIP is said already
 		case family == before:
 			problems = append(problems, field.Invalid(path, ip, "is of the same family as the one before: give one of IPv4 and one of IPv6"))
 		case i < len(s.Spec.IPFamilies) && family != s.Spec.IPFamilies[i]:
