@@ -116,3 +116,27 @@ func TestAnEndpointWithoutAddressesGoesFromItsSlice(t *testing.T) {
 		t.Errorf("the slices become %v", after)
 	}
 }
+
+// Registries refuse such an address now, and may still have one. No Grant is called like that.
+func TestAnAddressWithAZoneIsReplaced(t *testing.T) {
+	config := &api.ClusterConfig{Spec: api.ClusterConfigSpec{ServiceNetworks: []string{"fd96::/112"}}}
+	config.Name = api.DefaultName
+	svc := newService(0)
+	svc.UID, svc.Spec.ClusterIP, svc.Spec.ClusterIPs = "u", "fd96::1%x", []string{"fd96::1%x"}
+	objects := registry.Snapshot{api.ClusterConfigKind: {config}, api.Service: {svc}}
+	d := decide(objects)
+	if len(d.make) != 1 || len(d.fill) != 1 || d.fill[0].service.Spec.ClusterIP != "" {
+		t.Fatalf("at first it is decided: %+v", d)
+	}
+	if _, _, err := GrantKind.Admit(d.make[0]); err != nil {
+		t.Fatal(err)
+	}
+	objects[GrantKind], objects[api.Service] = []registry.Object{d.make[0]}, []registry.Object{d.fill[0].service}
+	d = decide(objects)
+	if len(d.fill) != 1 || d.fill[0].service.Spec.ClusterIP != d.fill[0].uses[0].Name {
+		t.Fatalf("with a Grant it is decided: %+v", d)
+	}
+	if _, _, err := api.Service.Admit(d.fill[0].service); err != nil {
+		t.Error(err)
+	}
+}

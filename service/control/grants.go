@@ -125,14 +125,15 @@ func (a *allotment) claim(svc *corev1.Service, name, port string) (lacks *Grant,
 	return nil, ""
 }
 
-// addresses are those that a Service has in the cluster.
+// addresses are those that a Service has in the cluster. One with a zone, which an earlier
+// registry let in, is none: no machine has it, and no Grant is called like that.
 func addresses(svc *corev1.Service) (all []netip.Addr) {
 	texts := svc.Spec.ClusterIPs
 	if len(texts) == 0 {
 		texts = []string{svc.Spec.ClusterIP}
 	}
 	for _, text := range texts {
-		if a, err := netip.ParseAddr(text); err == nil {
+		if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" {
 			all = append(all, a.Unmap())
 		}
 	}
@@ -170,6 +171,7 @@ func (a *allotment) serve(svc *corev1.Service) (filled *corev1.Service, uses, la
 	filled = svc.DeepCopy()
 	if needsAddress(svc) {
 		filled.Spec.ClusterIPs, uses, lacks, problems = a.clusterIPs(svc)
+		filled.Spec.ClusterIP = ""
 		if len(filled.Spec.ClusterIPs) > 0 {
 			filled.Spec.ClusterIP = filled.Spec.ClusterIPs[0]
 		}
@@ -243,7 +245,7 @@ func (a *allotment) wantedFamilies(svc *corev1.Service) (all []corev1.IPFamily, 
 func (a *allotment) clusterIPs(svc *corev1.Service) (ips []string, uses, lacks []*Grant, problems []string) {
 	families, firstWillDo := a.wantedFamilies(svc)
 	if len(families) == 0 {
-		return svc.Spec.ClusterIPs, nil, nil, []string{"the cluster has no range that Services get addresses from: give the ClusterConfig spec.serviceNetworks, or the Service a clusterIP"}
+		return nil, nil, nil, []string{"the cluster has no range that Services get addresses from: give the ClusterConfig spec.serviceNetworks, or the Service a clusterIP"}
 	}
 	has := make(map[corev1.IPFamily]bool)
 	for _, ip := range addresses(svc) {
