@@ -195,6 +195,15 @@ const (
 // limit leaves out what is more than one Service may make. Without endpoints it refuses
 // connections, and without ports it has nothing but its address.
 func (c *compiled) limit(behind []*slice, node view) {
+	at := len(c.clusterIPs) + len(c.balanced) + len(c.external)
+	if c.nodePorts {
+		at += len(node.Addresses)
+	}
+	if n := at * len(c.ports); n > MaxFrontends {
+		c.ports = nil
+		c.problems = append(c.problems, fmt.Sprintf("its ports at all of its addresses are %d, more than %d, and none is served: make several Services of it, or give it fewer externalIPs", n, MaxFrontends))
+		return // before what is behind each of them is looked for
+	}
 	c.behind = behind
 	backends := 0
 	for _, p := range c.ports {
@@ -205,14 +214,6 @@ func (c *compiled) limit(behind []*slice, node view) {
 	if backends > MaxBackends {
 		c.behind = nil
 		c.problems = append(c.problems, fmt.Sprintf("its endpoints are %d backends for all of its ports together, more than %d, and none gets connections: make several Services of it", backends, MaxBackends))
-	}
-	at := len(c.clusterIPs) + len(c.balanced) + len(c.external)
-	if c.nodePorts {
-		at += len(node.Addresses)
-	}
-	if n := at * len(c.ports); n > MaxFrontends {
-		c.ports = nil
-		c.problems = append(c.problems, fmt.Sprintf("its ports at all of its addresses are %d, more than %d, and none is served: make several Services of it, or give it fewer externalIPs", n, MaxFrontends))
 	}
 }
 
