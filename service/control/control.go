@@ -45,8 +45,8 @@ import (
 // Pods are ready among what they say.
 var kinds = []*registry.Kind{api.ClusterConfigKind, api.ClusterNetwork, api.Service, GrantKind, api.Pod, api.EndpointSlice, api.Node}
 
-// Granted is the condition of a Service that says why it has no address or port, where it is
-// to get one. Where nothing is wrong it is not there.
+// Granted is the condition of a Service that says why it has no address, port or endpoints,
+// where it is to get some. Where nothing is wrong it is not there.
 const Granted = "weft.network/Granted"
 
 const (
@@ -165,8 +165,13 @@ func decide(objects registry.Objects) (d decision) {
 		all = append(all, svc)
 	}
 	var used []*Grant
+	use := make(map[registry.Key]usage)
 	for g := range registry.Each[*Grant](objects, GrantKind) {
-		if isUsed(g, services[g.Spec.service()]) {
+		of := g.Spec.service()
+		if _, known := use[of]; !known {
+			use[of] = usageOf(services[of])
+		}
+		if use[of].has(g) {
 			used = append(used, g)
 		} else {
 			d.remove = append(d.remove, g)
@@ -176,9 +181,13 @@ func decide(objects registry.Objects) (d decision) {
 	slices.SortStableFunc(all, func(a, b *corev1.Service) int {
 		return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
 	})
+	wrong := d.slices(objects, all)
 	a := allot(ranges(objects), all, used, d.remove)
 	for _, svc := range all {
 		filled, uses, lacks, problems := a.serve(svc)
+		if without := wrong[registry.KeyOf(svc)]; without != "" {
+			problems = append(problems, without)
+		}
 		problem := inWords(problems)
 		d.make = append(d.make, lacks...)
 		if !reflect.DeepEqual(filled.Spec, svc.Spec) {
@@ -188,12 +197,12 @@ func decide(objects registry.Objects) (d decision) {
 			d.say = append(d.say, saying{registry.KeyOf(svc), svc.UID, Granted, problem})
 		}
 	}
-	d.slices(objects, all)
 	return d
 }
 
-// slices decides about EndpointSlices.
-func (d *decision) slices(objects registry.Objects, services []*corev1.Service) {
+// slices decides about EndpointSlices. wrong says of Services why they have none.
+func (d *decision) slices(objects registry.Objects, services []*corev1.Service) (wrong map[registry.Key]string) {
+	wrong = make(map[registry.Key]string)
 	pods := make(labelled)
 	for p := range registry.Each[*corev1.Pod](objects, api.Pod) {
 		pods.add(p)
@@ -217,7 +226,11 @@ func (d *decision) slices(objects registry.Objects, services []*corev1.Service) 
 			old[s.Name] = s
 		}
 		taken := func(name string) bool { return there[registry.Key{Namespace: svc.Namespace, Name: name}] }
-		for _, s := range slicesOf(svc, pods.selectedBy(svc), zones, before[key], taken) {
+		wanted, problem := slicesOf(svc, pods.selectedBy(svc), zones, before[key], taken)
+		if problem != "" {
+			wrong[key] = problem
+		}
+		for _, s := range wanted {
 			was := old[s.Name]
 			delete(old, s.Name)
 			if was == nil {
@@ -237,6 +250,7 @@ func (d *decision) slices(objects registry.Objects, services []*corev1.Service) 
 		d.drop = append(d.drop, left...)
 	}
 	slices.SortFunc(d.drop, func(a, b *discoveryv1.EndpointSlice) int { return registry.KeyOf(a).Compare(registry.KeyOf(b)) })
+	return wrong
 }
 
 // call is something to do with a registry.
@@ -256,8 +270,9 @@ func (d decision) calls() (calls []call) {
 	for _, s := range d.say {
 		add(s.write)
 	}
+	use := make(map[registry.Key]usage)
 	for _, g := range d.remove {
-		add(func(ctx context.Context, r registry.Registry) error { return remove(ctx, r, g.Name) })
+		add(func(ctx context.Context, r registry.Registry) error { return remove(ctx, r, g, use) })
 	}
 	for _, s := range d.create {
 		add(func(ctx context.Context, r registry.Registry) error {
@@ -326,21 +341,21 @@ func (f filling) write(ctx context.Context, r registry.Registry) error {
 	return err
 }
 
-// remove takes a Grant away, if its Service has no use for it now.
-func remove(ctx context.Context, r registry.Registry, name string) error {
-	o, err := r.Get(ctx, GrantKind, registry.Key{Name: name})
-	if err != nil {
-		return err
+// remove takes a Grant away as it was seen, if its Service has no use for it, which is read
+// after that. use is what was read so, of each Service once.
+func remove(ctx context.Context, r registry.Registry, g *Grant, use map[registry.Key]usage) error {
+	of := g.Spec.service()
+	if _, known := use[of]; !known {
+		var svc *corev1.Service
+		switch o, err := r.Get(ctx, api.Service, of); {
+		case err == nil:
+			svc = o.(*corev1.Service)
+		case !errors.Is(err, registry.ErrNotFound):
+			return err
+		}
+		use[of] = usageOf(svc)
 	}
-	g := o.(*Grant)
-	var svc *corev1.Service
-	switch o, err := r.Get(ctx, api.Service, g.Spec.service()); {
-	case err == nil:
-		svc = o.(*corev1.Service)
-	case !errors.Is(err, registry.ErrNotFound):
-		return err
-	}
-	if isUsed(g, svc) {
+	if use[of].has(g) {
 		return nil
 	}
 	return r.Delete(ctx, GrantKind, registry.KeyOf(g), g.ResourceVersion)

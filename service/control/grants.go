@@ -15,6 +15,7 @@ import (
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/registry"
+	"github.com/weftnet/weft/service"
 )
 
 // Grant says which Service has an address of the cluster, or a port of all nodes. Its name is
@@ -80,28 +81,54 @@ type allotment struct {
 	ranges []netip.Prefix
 	// taken are the names of Grants that there are, or may be.
 	taken map[string]bool
-	// granted are the Grants that Services use, by name, held those of each Service.
+	// granted are the Grants that Services use, by name, held the same by what they are for.
 	granted map[string]*Grant
-	held    map[types.UID][]*Grant
-	// full are the ranges that nothing is free in.
-	full map[netip.Prefix]bool
+	held    map[purpose]*Grant
+	// full are the ranges that nothing is free in, ports what is left of the ports of nodes.
+	full  map[netip.Prefix]bool
+	ports map[corev1.Protocol]*left
 }
+
+// purpose is what of a Service a Grant is for: an address of a family, or a port.
+type purpose struct {
+	of types.UID
+	is string
+}
+
+// purposeOf returns what a Grant is for.
+func purposeOf(g *Grant) purpose {
+	if g.Spec.Port != "" {
+		return purpose{g.Spec.UID, g.Spec.Port}
+	}
+	ip, _ := netip.ParseAddr(g.Name) // who uses it knows that
+	return purpose{g.Spec.UID, string(addressType(ip))}
+}
+
+// left are the ports of nodes that were not looked at yet: how many, and the first of them.
+// None comes free while it is decided.
+type left struct{ many, first int32 }
 
 // allot returns what Services have that there are. ranges are those that addresses are given
 // from, the preferred family's first; used are the Grants that Services use, unused those that
 // are still in the way.
 func allot(ranges []netip.Prefix, services []*corev1.Service, used, unused []*Grant) *allotment {
-	a := &allotment{ranges: ranges, taken: make(map[string]bool), granted: make(map[string]*Grant), held: make(map[types.UID][]*Grant), full: make(map[netip.Prefix]bool)}
+	a := &allotment{ranges: ranges, taken: make(map[string]bool), granted: make(map[string]*Grant), held: make(map[purpose]*Grant),
+		full: make(map[netip.Prefix]bool), ports: make(map[corev1.Protocol]*left)}
 	for _, g := range unused {
 		a.taken[g.Name] = true
 	}
 	for _, g := range used {
 		a.taken[g.Name], a.granted[g.Name] = true, g
-		a.held[g.Spec.UID] = append(a.held[g.Spec.UID], g)
+		if is := purposeOf(g); a.held[is] == nil {
+			a.held[is] = g
+		}
 	}
 	for _, svc := range services {
 		for _, ip := range addresses(svc) {
 			a.taken[ip.String()] = true
+		}
+		if hasTooManyPorts(svc) {
+			continue
 		}
 		for _, p := range svc.Spec.Ports {
 			if p.NodePort != 0 {
@@ -165,9 +192,17 @@ func mayHaveNodePorts(svc *corev1.Service) bool {
 	return svc.Spec.Type == corev1.ServiceTypeNodePort || svc.Spec.Type == corev1.ServiceTypeLoadBalancer
 }
 
+// hasTooManyPorts reports whether a Service has more ports than any node serves, at however
+// few addresses.
+func hasTooManyPorts(svc *corev1.Service) bool { return len(svc.Spec.Ports) > service.MaxFrontends }
+
 // serve returns the Service as it is to be by the Grants that it has, those that it uses
 // that way among them, and the Grants that it lacks. problems say what it cannot have.
 func (a *allotment) serve(svc *corev1.Service) (filled *corev1.Service, uses, lacks []*Grant, problems []string) {
+	if hasTooManyPorts(svc) {
+		return svc, nil, nil, []string{fmt.Sprintf("its ports are %d, more than %d, and it is given nothing, nor endpoints: make several Services of it",
+			len(svc.Spec.Ports), service.MaxFrontends)}
+	}
 	filled = svc.DeepCopy()
 	if needsAddress(svc) {
 		filled.Spec.ClusterIPs, uses, lacks, problems = a.clusterIPs(svc)
@@ -183,6 +218,7 @@ func (a *allotment) serve(svc *corev1.Service) (filled *corev1.Service, uses, la
 			filled.Spec.IPFamilies = svc.Spec.IPFamilies
 		}
 	}
+	used := make(map[*Grant]bool)
 	for i, p := range svc.Spec.Ports {
 		switch {
 		case p.NodePort != 0 && mayHaveNodePorts(svc):
@@ -198,9 +234,9 @@ func (a *allotment) serve(svc *corev1.Service) (filled *corev1.Service, uses, la
 					p.NodePort, portName(p), firstNodePort, lastNodePort))
 			}
 		case p.NodePort == 0 && needsNodePorts(svc):
-			if g := a.nodePortOf(svc, p); g != nil {
-				if _, err := fmt.Sscanf(g.Name, "%d-", &filled.Spec.Ports[i].NodePort); err == nil && !slices.Contains(uses, g) {
-					uses = append(uses, g)
+			if g := a.held[purpose{svc.UID, portName(p)}]; g != nil {
+				if _, err := fmt.Sscanf(g.Name, "%d-", &filled.Spec.Ports[i].NodePort); err == nil && !used[g] {
+					uses, used[g] = append(uses, g), true
 				}
 			} else if g := a.freeNodePort(svc, p); g != nil {
 				lacks = append(lacks, g)
@@ -264,7 +300,7 @@ func (a *allotment) clusterIPs(svc *corev1.Service) (ips []string, uses, lacks [
 		if has[f] {
 			continue
 		}
-		if g := a.addressOf(svc, f); g != nil {
+		if g := a.held[purpose{svc.UID, string(f)}]; g != nil {
 			// The first address is of the first family: a later one has to wait for it.
 			if !waits {
 				ips, uses = append(ips, g.Name), append(uses, g)
@@ -279,25 +315,6 @@ func (a *allotment) clusterIPs(svc *corev1.Service) (ips []string, uses, lacks [
 		}
 	}
 	return ips, uses, lacks, problems
-}
-
-// addressOf returns the Grant of an address of a family that a Service has, or nil.
-func (a *allotment) addressOf(svc *corev1.Service, f corev1.IPFamily) *Grant {
-	for _, g := range a.held[svc.UID] {
-		if ip, err := netip.ParseAddr(g.Name); err == nil && corev1.IPFamily(addressType(ip)) == f {
-			return g
-		}
-	}
-	return nil
-}
-
-func (a *allotment) nodePortOf(svc *corev1.Service, p corev1.ServicePort) *Grant {
-	for _, g := range a.held[svc.UID] {
-		if g.Spec.Port == portName(p) {
-			return g
-		}
-	}
-	return nil
 }
 
 // freeAddress takes a free address for a Service, and says why there is none.
@@ -349,38 +366,68 @@ func lastOf(r netip.Prefix) netip.Addr {
 	return offset(r.Addr(), 1<<(32-r.Bits())-1)
 }
 
-// freeNodePort takes a port of nodes for a port of a Service, nil where there is none.
+// freeNodePort takes a port of nodes for a port of a Service, nil where there is none. Each
+// is looked at once, whoever asks. Two that give out at once begin in different places for
+// different Services.
 func (a *allotment) freeNodePort(svc *corev1.Service, p corev1.ServicePort) *Grant {
 	const n = lastNodePort - firstNodePort + 1
-	for i := range uint32(n) {
-		port := firstNodePort + int32((start(svc.UID)+i)%n)
-		name := nodePortName(port, p.Protocol)
-		if a.taken[name] {
-			continue
+	protocol := cmp.Or(p.Protocol, corev1.ProtocolTCP)
+	rest := a.ports[protocol]
+	if rest == nil {
+		rest = &left{n, int32(start(svc.UID) % n)}
+		a.ports[protocol] = rest
+	}
+	for rest.many > 0 {
+		name := nodePortName(firstNodePort+rest.first, protocol)
+		rest.many, rest.first = rest.many-1, (rest.first+1)%n
+		if !a.taken[name] {
+			a.taken[name] = true
+			return newGrant(svc, name, portName(p))
 		}
-		a.taken[name] = true
-		return newGrant(svc, name, portName(p))
 	}
 	return nil
 }
 
-// isUsed reports whether a Service has, or may come to have, what a Grant says. Of a
-// Service that is not there svc is nil.
-func isUsed(g *Grant, svc *corev1.Service) bool {
-	if svc == nil || svc.UID != g.Spec.UID {
+// usage is what a Service has, or may come to have.
+type usage struct {
+	// service is nil where there is none.
+	service *corev1.Service
+	// chosen are ports of the Service by the ports of nodes that it says they have, open are
+	// those of which it says none. Both are named as in Grants.
+	chosen map[string]string
+	open   map[string]bool
+}
+
+// usageOf returns what a Service uses; svc is nil where there is none.
+func usageOf(svc *corev1.Service) usage {
+	u := usage{service: svc}
+	if svc == nil || !mayHaveNodePorts(svc) {
+		return u
+	}
+	u.chosen, u.open = make(map[string]string), make(map[string]bool)
+	for _, p := range svc.Spec.Ports {
+		name := nodePortName(p.NodePort, p.Protocol)
+		if p.NodePort == 0 {
+			u.open[portName(p)] = needsNodePorts(svc)
+		} else if _, twice := u.chosen[name]; !twice {
+			u.chosen[name] = portName(p)
+		}
+	}
+	return u
+}
+
+// has reports whether what a Grant says is among it.
+func (u usage) has(g *Grant) bool {
+	if u.service == nil || u.service.UID != g.Spec.UID {
 		return false
 	}
 	if g.Spec.Port != "" {
-		for _, p := range svc.Spec.Ports {
-			if p.NodePort != 0 && nodePortName(p.NodePort, p.Protocol) == g.Name {
-				return mayHaveNodePorts(svc) && portName(p) == g.Spec.Port
-			}
+		if port, chosen := u.chosen[g.Name]; chosen {
+			return port == g.Spec.Port
 		}
-		return needsNodePorts(svc) && slices.ContainsFunc(svc.Spec.Ports, func(p corev1.ServicePort) bool {
-			return p.NodePort == 0 && portName(p) == g.Spec.Port
-		})
+		return u.open[g.Spec.Port]
 	}
-	if !needsAddress(svc) {
+	if !needsAddress(u.service) {
 		return false
 	}
 	own, err := netip.ParseAddr(g.Name)
@@ -388,7 +435,7 @@ func isUsed(g *Grant, svc *corev1.Service) bool {
 		return false
 	}
 	others := false
-	for _, ip := range addresses(svc) {
+	for _, ip := range addresses(u.service) {
 		if ip == own {
 			return true
 		}

@@ -29,73 +29,91 @@ const maxEndpoints = 100
 // selects, where it has those in before already, all that are made here. zones are the zones
 // of nodes. An endpoint stays in its slice, so that few slices change with it. taken
 // reports whether a name is another slice's.
-func slicesOf(svc *corev1.Service, pods []*corev1.Pod, zones map[string]string, before []*discoveryv1.EndpointSlice, taken func(name string) bool) []*discoveryv1.EndpointSlice {
-	if len(svc.Spec.Selector) == 0 || svc.Spec.Type == corev1.ServiceTypeExternalName {
-		return nil
+func slicesOf(svc *corev1.Service, pods []*corev1.Pod, zones map[string]string, before []*discoveryv1.EndpointSlice, taken func(name string) bool) (all []*discoveryv1.EndpointSlice, problem string) {
+	if len(svc.Spec.Selector) == 0 || svc.Spec.Type == corev1.ServiceTypeExternalName || hasTooManyPorts(svc) {
+		return nil, ""
 	}
-	wanted := make(map[string]map[string]discoveryv1.Endpoint) // by group and address
-	ports := make(map[string][]discoveryv1.EndpointPort)
+	numbers := numbersOf(svc)
+	groups := make(map[groupKey]*group)
 	for _, family := range families(svc) {
 		for _, pod := range pods {
 			address, ok := addressOf(pod, family)
 			if !ok {
 				continue
 			}
-			of := portsOf(svc, pod)
-			group := groupOf(family, of)
-			if wanted[group] == nil {
-				wanted[group], ports[group] = make(map[string]discoveryv1.Endpoint), of
+			key := groupKey{family, numbers.on(pod)}
+			if numbers.many > service.MaxBackends {
+				return nil, fmt.Sprintf("its pods give its ports so many different numbers that its EndpointSlices would have more than %d ports, and none is made: "+
+					"make several Services of it, or have its pods use the same numbers", service.MaxBackends)
+			}
+			if groups[key] == nil {
+				groups[key] = &group{groupKey: key, wanted: make(map[string]discoveryv1.Endpoint)}
 			}
 			// Pods with the address of their node share it.
-			now := endpointOf(svc, pod, address, zones)
-			if other, shared := wanted[group][address]; !shared || isBetter(now, other) {
-				wanted[group][address] = now
+			wanted, now := groups[key].wanted, endpointOf(svc, pod, address, zones)
+			if other, shared := wanted[address]; !shared || isBetter(now, other) {
+				wanted[address] = now
 			}
 		}
 	}
-	var all []*discoveryv1.EndpointSlice
+	names := make(map[string]bool)
 	for _, old := range slices.SortedFunc(slices.Values(before), byName) {
-		group := groupOf(old.AddressType, old.Ports)
+		g := groups[groupKey{old.AddressType, numbers.known[textOf(old.Ports)]}]
+		if g == nil {
+			continue
+		}
 		kept := newSlice(svc, old.Name, old.AddressType, old.Ports)
 		for _, e := range old.Endpoints {
 			if len(e.Addresses) == 0 {
 				continue // nobody here wrote that
 			}
-			if now, ok := wanted[group][e.Addresses[0]]; ok && len(kept.Endpoints) < maxEndpoints {
+			if now, ok := g.wanted[e.Addresses[0]]; ok && len(kept.Endpoints) < maxEndpoints {
 				kept.Endpoints = append(kept.Endpoints, now)
-				delete(wanted[group], e.Addresses[0])
+				delete(g.wanted, e.Addresses[0])
 			}
 		}
 		if len(kept.Endpoints) > 0 {
-			all = append(all, kept)
+			all, g.kept, names[kept.Name] = append(all, kept), append(g.kept, kept), true
 		}
 	}
-	names := make(map[string]bool)
-	for _, s := range all {
-		names[s.Name] = true
-	}
-	for _, group := range slices.Sorted(maps.Keys(wanted)) {
-		rest := slices.SortedFunc(maps.Keys(wanted[group]), compareAddresses)
-		for _, s := range all {
-			if groupOf(s.AddressType, s.Ports) == group {
-				n := min(maxEndpoints-len(s.Endpoints), len(rest))
-				s.Endpoints, rest = appendOf(s.Endpoints, wanted[group], rest[:n]), rest[n:]
-			}
+	last := make(map[discoveryv1.AddressType]int) // number of a slice of a family
+	for _, g := range slices.SortedFunc(maps.Values(groups), compareGroups) {
+		rest := slices.SortedFunc(maps.Keys(g.wanted), compareAddresses)
+		for _, s := range g.kept {
+			n := min(maxEndpoints-len(s.Endpoints), len(rest))
+			s.Endpoints, rest = appendOf(s.Endpoints, g.wanted, rest[:n]), rest[n:]
 		}
-		family := discoveryv1.AddressType(strings.SplitN(group, " ", 2)[0])
-		for number := 1; len(rest) > 0; number++ {
-			name := fmt.Sprintf("%s-%s-%d", svc.Name, strings.ToLower(string(family)), number)
+		for len(rest) > 0 {
+			last[g.family]++
+			name := fmt.Sprintf("%s-%s-%d", svc.Name, strings.ToLower(string(g.family)), last[g.family])
 			if names[name] || taken(name) {
 				continue
 			}
-			names[name] = true
-			s := newSlice(svc, name, family, ports[group])
+			s := newSlice(svc, name, g.family, g.ports.all)
 			n := min(maxEndpoints, len(rest))
-			s.Endpoints, rest = appendOf(nil, wanted[group], rest[:n]), rest[n:]
+			s.Endpoints, rest = appendOf(nil, g.wanted, rest[:n]), rest[n:]
 			all = append(all, s)
 		}
 	}
-	return all
+	return all, ""
+}
+
+// groupKey tells endpoints apart that cannot be in one slice.
+type groupKey struct {
+	family discoveryv1.AddressType
+	ports  *numbered
+}
+
+// group are endpoints that can be in one slice.
+type group struct {
+	groupKey
+	// wanted are those that are in no slice yet, by address, kept the slices that there are.
+	wanted map[string]discoveryv1.Endpoint
+	kept   []*discoveryv1.EndpointSlice
+}
+
+func compareGroups(a, b *group) int {
+	return cmp.Or(cmp.Compare(a.family, b.family), cmp.Compare(a.ports.text, b.ports.text))
 }
 
 func byName(a, b *discoveryv1.EndpointSlice) int { return cmp.Compare(a.Name, b.Name) }
@@ -157,39 +175,85 @@ func addressOf(pod *corev1.Pod, family discoveryv1.AddressType) (address string,
 	return "", false
 }
 
-// portsOf returns the numbers that the ports of a Service have on a pod. One that is named
-// there, and that the pod does not have, is left out.
-func portsOf(svc *corev1.Service, pod *corev1.Pod) []discoveryv1.EndpointPort {
-	var all []discoveryv1.EndpointPort
+// numbers are those that the ports of a Service have on pods. They are made once for all
+// pods that do not differ in them.
+type numbers struct {
+	service *corev1.Service
+	// named are the ports that pods are asked for.
+	named map[namedPort]bool
+	// byNamed are numbers by those that a pod gives to names, known the same by their text.
+	byNamed, known map[string]*numbered
+	// many is how many ports they are, of which no node does more than of backends.
+	many int
+}
+
+// namedPort is a port as a container calls it.
+type namedPort struct {
+	name     string
+	protocol corev1.Protocol
+}
+
+// numbered are the ports that some pods have of a Service.
+type numbered struct {
+	all  []discoveryv1.EndpointPort
+	text string
+}
+
+func numbersOf(svc *corev1.Service) *numbers {
+	n := &numbers{service: svc, named: make(map[namedPort]bool), byNamed: make(map[string]*numbered), known: make(map[string]*numbered)}
 	for _, p := range svc.Spec.Ports {
-		protocol := cmp.Or(p.Protocol, corev1.ProtocolTCP)
-		number := cmp.Or(p.TargetPort.IntVal, p.Port)
 		if name := p.TargetPort.StrVal; name != "" {
-			if number = namedPort(pod, name, protocol); number == 0 {
+			n.named[namedPort{name, cmp.Or(p.Protocol, corev1.ProtocolTCP)}] = true
+		}
+	}
+	return n
+}
+
+// on returns those of a pod. That costs what the pod has of ports.
+func (n *numbers) on(pod *corev1.Pod) *numbered {
+	has := make(map[namedPort]int32)
+	var says []string
+	for _, containers := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
+		for _, c := range containers {
+			for _, p := range c.Ports {
+				called := namedPort{p.Name, cmp.Or(p.Protocol, corev1.ProtocolTCP)}
+				if n.named[called] && has[called] == 0 && p.ContainerPort >= 1 && p.ContainerPort <= 65535 {
+					has[called] = p.ContainerPort
+					says = append(says, fmt.Sprintf("%q %s %d", called.name, called.protocol, p.ContainerPort))
+				}
+			}
+		}
+	}
+	slices.Sort(says)
+	said := strings.Join(says, " ")
+	if n.byNamed[said] == nil {
+		ports := n.ports(has)
+		n.byNamed[said] = &numbered{ports, textOf(ports)}
+		n.known[n.byNamed[said].text] = n.byNamed[said]
+		n.many += len(ports)
+	}
+	return n.byNamed[said]
+}
+
+// ports returns the numbers where named ports have those given. One that is named, and that
+// the pod does not have, is left out.
+func (n *numbers) ports(has map[namedPort]int32) (all []discoveryv1.EndpointPort) {
+	for _, p := range n.service.Spec.Ports {
+		name, protocol := p.Name, cmp.Or(p.Protocol, corev1.ProtocolTCP)
+		number := cmp.Or(p.TargetPort.IntVal, p.Port)
+		if called := p.TargetPort.StrVal; called != "" {
+			if number = has[namedPort{called, protocol}]; number == 0 {
 				continue
 			}
 		}
-		name := p.Name
 		all = append(all, discoveryv1.EndpointPort{Name: &name, Protocol: &protocol, Port: &number, AppProtocol: p.AppProtocol})
 	}
 	return all
 }
 
-func namedPort(pod *corev1.Pod, name string, protocol corev1.Protocol) int32 {
-	for _, c := range slices.Concat(pod.Spec.Containers, pod.Spec.InitContainers) {
-		for _, p := range c.Ports {
-			if p.Name == name && cmp.Or(p.Protocol, corev1.ProtocolTCP) == protocol && p.ContainerPort >= 1 && p.ContainerPort <= 65535 {
-				return p.ContainerPort
-			}
-		}
-	}
-	return 0
-}
-
-// groupOf tells endpoints apart that cannot be in one slice.
-func groupOf(family discoveryv1.AddressType, ports []discoveryv1.EndpointPort) string {
+// textOf is the same for ports that are.
+func textOf(ports []discoveryv1.EndpointPort) string {
 	var b strings.Builder
-	b.WriteString(string(family))
 	for _, p := range ports {
 		fmt.Fprintf(&b, " %q %s %d %q", or(p.Name), or(p.Protocol), or(p.Port), or(p.AppProtocol))
 	}
