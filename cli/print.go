@@ -26,6 +26,7 @@ import (
 	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/plugin/flannel"
 	"github.com/weftnet/weft/registry"
+	"github.com/weftnet/weft/service"
 )
 
 // column is a column of the table that get prints.
@@ -119,6 +120,10 @@ var columns = map[string][]column{
 		wideOf("SELECTOR", func(s *corev1.Service) string {
 			return metav1.FormatLabelSelector(metav1.SetAsLabelSelector(s.Spec.Selector))
 		}),
+	},
+	"servicegrants": {
+		of("SERVICE", func(g *service.Grant) string { return g.Spec.Service().String() }),
+		of("PORT", func(g *service.Grant) string { return g.Spec.Port }),
 	},
 	"networkpolicies": {
 		of("POD-SELECTOR", func(p *networkingv1.NetworkPolicy) string { return metav1.FormatLabelSelector(&p.Spec.PodSelector) }),

@@ -20,6 +20,7 @@ import (
 	"github.com/weftnet/weft/plugin/networkpolicy"
 	"github.com/weftnet/weft/plugin/plugins"
 	"github.com/weftnet/weft/registry"
+	"github.com/weftnet/weft/service"
 	"github.com/weftnet/weft/service/control"
 )
 
@@ -478,7 +479,7 @@ func (o waysAlone) All(k *registry.Kind) iter.Seq[registry.Object] {
 }
 
 // servicesKinds are the kinds that say what is behind Services.
-var servicesKinds = []*registry.Kind{api.Service, api.EndpointSlice}
+var servicesKinds = []*registry.Kind{api.Service, api.EndpointSlice, service.GrantKind}
 
 // ofPolicies reports whether objects of a kind say who may talk to whom.
 func ofPolicies(k *registry.Kind) bool {

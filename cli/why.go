@@ -175,7 +175,8 @@ func askWhy(ctx context.Context, reg registry.Registry, question explain.Questio
 	}
 	// Services matter only where the destination is one, and not everybody
 	// may read them.
-	unread := readInto(ctx, reg, cluster.Objects.(registry.Snapshot), servicesKinds...)
+	served := slices.DeleteFunc(slices.Clone(servicesKinds), func(k *registry.Kind) bool { return !reg.Serves(k) })
+	unread := readInto(ctx, reg, cluster.Objects.(registry.Snapshot), served...)
 	answer, err := cluster.Why(question)
 	if err != nil {
 		return answer, errors.Join(err, unread)

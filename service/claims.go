@@ -12,7 +12,7 @@ import (
 )
 
 // rank says which of several Services gets an address and port that all of them claim: the
-// one whose claim is of the first rank, then the older one.
+// one whose claim is of the first rank, then the one that has the Grant, then the older one.
 type rank int
 
 const (
@@ -26,6 +26,8 @@ const (
 type claim struct {
 	by   *compiled
 	rank rank
+	// granted says that the Service has the Grant of it.
+	granted bool
 	// key is without a side.
 	key   plan.ServiceKey
 	sides []side
@@ -40,6 +42,12 @@ type side struct {
 }
 
 func compareClaims(a, b *claim) int {
+	if a.rank == b.rank && a.granted != b.granted {
+		if a.granted {
+			return -1
+		}
+		return 1
+	}
 	return cmp.Or(cmp.Compare(a.rank, b.rank), a.by.created.Compare(b.by.created), a.by.key.Compare(b.by.key))
 }
 

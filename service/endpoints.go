@@ -103,6 +103,7 @@ func (node view) hinted(ready []endpoint) []endpoint {
 // frontend is an address and port where a Service is reached.
 type frontend struct {
 	rank    rank
+	granted bool
 	address netip.Addr
 	port    uint16
 	sources string
@@ -111,26 +112,27 @@ type frontend struct {
 // frontends returns where a port of the Service is reached on the node.
 func (c *compiled) frontends(p port, node view) (all []frontend) {
 	for _, a := range c.clusterIPs {
-		all = append(all, frontend{rankClusterIP, a, p.port, ""})
+		all = append(all, frontend{rankClusterIP, c.granted[what{address: a}], a, p.port, ""})
 	}
 	for _, a := range c.balanced {
-		f := frontend{rankBalanced, a, p.port, ""}
+		f := frontend{rankBalanced, false, a, p.port, ""}
 		if c.guarded && !c.open[plan.FamilyOf(a)] {
 			f.sources = c.name
 		}
 		all = append(all, f)
 	}
 	for _, a := range c.external {
-		all = append(all, frontend{rankExternal, a, p.port, ""})
+		all = append(all, frontend{rankExternal, false, a, p.port, ""})
 	}
 	if !c.nodePorts || p.nodePort == 0 {
 		return all
 	}
 	// Not at loopback addresses: what answers from another machine to one of these no kernel
 	// takes.
+	granted := c.granted[what{port: p.nodePort, protocol: p.protocol}]
 	for _, a := range node.Addresses {
 		if slices.Contains(c.families, plan.FamilyOf(a)) {
-			all = append(all, frontend{rankNodePort, a, p.nodePort, ""})
+			all = append(all, frontend{rankNodePort, granted, a, p.nodePort, ""})
 		}
 	}
 	return all

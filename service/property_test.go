@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
 
 	"github.com/weftnet/weft/api"
@@ -19,7 +20,7 @@ import (
 // at once, and a valid plan.
 func TestStepByStep(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := world{api.Service: {}, api.EndpointSlice: {}, api.Node: {}}
+		w := world{api.Service: {}, api.EndpointSlice: {}, api.Node: {}, service.GrantKind: {}}
 		var c service.Compiler
 		at := node
 		for range rapid.IntRange(1, 12).Draw(t, "steps") {
@@ -50,13 +51,16 @@ func TestStepByStep(t *testing.T) {
 	})
 }
 
+// uids are those that a Service has, one after the other.
+var uids = []types.UID{"u", "v"}
+
 // change makes, changes or removes an object.
 func (w world) change(t *rapid.T) {
 	flip := rapid.Bool()
 	name := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "name")
 	key := registry.Key{Namespace: "default", Name: name}
 	ips := []string{"10.96.0.1", "10.96.0.2", "fd96::1", "::ffff:10.96.0.1", "172.30.0.2", "fd01::2", "10.1.1.0", "10.1.1.1", "fd00:1::1"}
-	switch rapid.IntRange(0, 4).Draw(t, "what") {
+	switch rapid.IntRange(0, 5).Draw(t, "what") {
 	case 0:
 		delete(w[api.Service], key)
 	case 1:
@@ -66,7 +70,7 @@ func (w world) change(t *rapid.T) {
 		w[api.Node][registry.Key{Name: node.Node}] = n
 	case 3:
 		local := corev1.ServiceInternalTrafficPolicyLocal
-		s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, CreationTimestamp: metav1.NewTime(time.Unix(int64(rapid.IntRange(0, 2).Draw(t, "created")), 0))}}
+		s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: rapid.SampledFrom(uids).Draw(t, "UID"), CreationTimestamp: metav1.NewTime(time.Unix(int64(rapid.IntRange(0, 2).Draw(t, "created")), 0))}}
 		s.Spec = corev1.ServiceSpec{Type: rapid.SampledFrom([]corev1.ServiceType{corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort, corev1.ServiceTypeLoadBalancer}).Draw(t, "type"),
 			ClusterIPs:  rapid.SliceOfNDistinct(rapid.SampledFrom(ips), 1, 2, rapid.ID).Draw(t, "cluster IPs"),
 			ExternalIPs: rapid.SliceOfNDistinct(rapid.SampledFrom(append(ips, "198.51.100.1")), 0, 2, rapid.ID).Draw(t, "external IPs")}
@@ -86,6 +90,14 @@ func (w world) change(t *rapid.T) {
 		s.Spec.LoadBalancerSourceRanges = rapid.SampledFrom([][]string{nil, {"192.0.2.0/24"}, {"0.0.0.0/0"}, {"none"}, {"::ffff:192.0.2.0/120"}, {"::ffff:0:0/96"}, {"::ffff:0:0/90"}}).Draw(t, "ranges")
 		s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: rapid.SampledFrom(append(ips, "203.0.113.1")).Draw(t, "balanced")}}
 		w[api.Service][key] = s
+	case 4:
+		g := &service.Grant{ObjectMeta: metav1.ObjectMeta{Name: rapid.SampledFrom(append(ips, "30080-tcp", "30080-udp", "30080-x", "x")).Draw(t, "granted")}}
+		if flip.Draw(t, "taken away") {
+			delete(w[service.GrantKind], registry.KeyOf(g))
+			return
+		}
+		g.Spec = service.GrantSpec{Namespace: "default", Name: name, UID: rapid.SampledFrom(uids).Draw(t, "UID")}
+		w[service.GrantKind][registry.KeyOf(g)] = g
 	default:
 		s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "of")}},
 			AddressType: discoveryv1.AddressTypeIPv4}

@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/registry"
@@ -26,6 +27,7 @@ const defaultAffinity = time.Duration(corev1.DefaultClientIPServiceAffinitySecon
 // service is what of a Service is compiled.
 type service struct {
 	key     registry.Key
+	uid     types.UID
 	name    string // "namespace/name"
 	origin  string
 	created time.Time
@@ -72,7 +74,7 @@ func readService(o registry.Object, _ *service) *service {
 	if others || headless || svc.Spec.Type == corev1.ServiceTypeExternalName || svc.Spec.ClusterIP == corev1.ClusterIPNone {
 		return nil
 	}
-	s := &service{key: registry.KeyOf(svc), created: svc.CreationTimestamp.Time,
+	s := &service{key: registry.KeyOf(svc), uid: svc.UID, created: svc.CreationTimestamp.Time,
 		internalLocal: svc.Spec.InternalTrafficPolicy != nil && *svc.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal,
 		externalLocal: svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
 		nodePorts:     svc.Spec.Type == corev1.ServiceTypeNodePort || svc.Spec.Type == corev1.ServiceTypeLoadBalancer,

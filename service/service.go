@@ -27,7 +27,7 @@ import (
 	"github.com/weftnet/weft/registry"
 )
 
-// Kinds are the kinds that are read.
+// Kinds are the kinds that are read, beside GrantKind where a registry serves it.
 var Kinds = []*registry.Kind{api.Service, api.EndpointSlice, api.Node}
 
 // Tables are those of a plan that Services make.
@@ -52,6 +52,7 @@ type Problem struct {
 type Compiler struct {
 	services derived.List[*service]
 	slices   derived.List[*slice]
+	grants   derived.List[*grant]
 	node     view
 	compiled map[registry.Key]*compiled
 	claims   map[plan.ServiceKey]*contest
@@ -75,8 +76,8 @@ func (v view) equal(o view) bool {
 
 // Compile returns the tables that follow from objects, for a plan of the node.
 //
-// A Service is compiled anew where it or one of its slices changed since the last call, or
-// the node did. That costs in proportion to the number of its frontends and to that of its
+// A Service is compiled anew where it, one of its slices or one of its Grants changed since the
+// last call, or the node did. That costs in proportion to the number of its frontends and to that of its
 // backends, which are all endpoints for each port. Objects that did not change, where these
 // are the same pointers, cost no more than to find that.
 func (c *Compiler) Compile(objects registry.Objects, node plan.Local) Tables {
@@ -96,6 +97,10 @@ func (c *Compiler) Compile(objects registry.Objects, node plan.Local) Tables {
 	left, arrived := c.slices.Update(objects.All(api.EndpointSlice), readSlice, compareSlices)
 	for _, s := range slices.Concat(left, arrived) {
 		changed[s.of] = true
+	}
+	taken, given := c.grants.Update(objects.All(GrantKind), readGrant, compareGrants)
+	for _, g := range slices.Concat(taken, given) {
+		changed[g.of] = true
 	}
 	if !now.equal(c.node) {
 		c.node = now
@@ -131,7 +136,7 @@ func (c *Compiler) replace(key registry.Key) {
 	all := c.services.All()
 	if i, found := slices.BinarySearchFunc(all, key, func(s *service, k registry.Key) int { return s.key.Compare(k) }); found {
 		behind := c.behind(key)
-		now = compile(all[i], behind, c.node)
+		now = compile(all[i], behind, c.granted(all[i]), c.node)
 		c.compiled[key] = now
 		if len(now.problems) > 0 || slices.ContainsFunc(behind, func(s *slice) bool { return len(s.problems) > 0 }) {
 			c.troubled[key] = true
@@ -223,6 +228,7 @@ type compiled struct {
 	// ports are those of the Service that are served, and behind the slices that count.
 	ports    []port
 	behind   []*slice
+	granted  map[what]bool
 	claims   map[plan.ServiceKey]*claim
 	backends map[plan.BackendKey]plan.Backend
 	sources  map[plan.SourceKey]plan.Source
@@ -230,8 +236,8 @@ type compiled struct {
 	problems []string
 }
 
-func compile(s *service, behind []*slice, node view) *compiled {
-	c := &compiled{service: s, ports: s.ports, claims: make(map[plan.ServiceKey]*claim), backends: make(map[plan.BackendKey]plan.Backend),
+func compile(s *service, behind []*slice, granted map[what]bool, node view) *compiled {
+	c := &compiled{service: s, ports: s.ports, granted: granted, claims: make(map[plan.ServiceKey]*claim), backends: make(map[plan.BackendKey]plan.Backend),
 		sources: make(map[plan.SourceKey]plan.Source), problems: slices.Clone(s.problems)}
 	c.limit(behind, node)
 	for _, p := range c.ports {
@@ -244,7 +250,7 @@ func compile(s *service, behind []*slice, node view) *compiled {
 				"give the Service an address that no node has", a, node.Node))
 			continue
 		}
-		c.add(claim{rank: rankClusterIP, key: plan.ServiceKey{Network: plan.DefaultNetwork, Address: a},
+		c.add(claim{rank: rankClusterIP, granted: c.granted[what{address: a}], key: plan.ServiceKey{Network: plan.DefaultNetwork, Address: a},
 			sides: []side{{plan.Anywhere, plan.Service{Origin: s.origin}}}})
 	}
 	for _, p := range s.sources {
@@ -288,7 +294,7 @@ func (c *compiled) port(p port, all []endpoint, node view) {
 			v.Masquerade = plan.FromAll
 			sides = []side{{plan.Anywhere, v}}
 		}
-		c.add(claim{rank: at.rank, sides: sides,
+		c.add(claim{rank: at.rank, granted: at.granted, sides: sides,
 			key: plan.ServiceKey{Network: plan.DefaultNetwork, Address: at.address, Protocol: p.protocol, Port: at.port}})
 	}
 }

@@ -88,7 +88,7 @@ func (w *world) apply(t *testing.T, name, in string) {
 			}
 		}
 	}
-	all, err := api.Decode([]byte(yaml.String()), service.Kinds)
+	all, err := api.Decode([]byte(yaml.String()), append([]*registry.Kind{service.GrantKind}, service.Kinds...))
 	if err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/weftnet/weft/plugin/change"
 	"github.com/weftnet/weft/plugin/plugins"
 	"github.com/weftnet/weft/registry"
+	"github.com/weftnet/weft/service"
 )
 
 // TestAgainst says what speaks against changes. The first line of a question is a comment
@@ -112,7 +113,7 @@ func TestKindsToRead(t *testing.T) {
 	read := change.Change{To: to, Beside: []plugin.Plugin{from}, Before: []plugin.Plugin{from}, After: []plugin.Plugin{to}}.Kinds()
 	for _, k := range append(to.Kinds(), from.Kinds()...) {
 		// Services are the same under either.
-		if slices.Contains(read, k) == slices.Contains([]*registry.Kind{api.Pod, api.Service, api.EndpointSlice}, k) {
+		if slices.Contains(read, k) == slices.Contains([]*registry.Kind{api.Pod, api.Service, api.EndpointSlice, service.GrantKind}, k) {
 			t.Errorf("it reads %v, and %s", read, k.Plural)
 		}
 	}

@@ -19,10 +19,11 @@ import (
 // differ in what they can hold, is there once for each, the preferred first. All have
 // Services, below the policies, whose compiler may leave work for later.
 var all = []plugin.Plugin{
-	services.On(openshift.Subnet{}, "openshift-subnet"),
+	services.WithGrants(openshift.Subnet{}, "openshift-subnet"), services.On(openshift.Subnet{}, "openshift-subnet"),
+	plugin.Stack("openshift-networkpolicy", openshift.Subnet{}, services.WithGrants, networkpolicy.On),
 	plugin.Stack("openshift-networkpolicy", openshift.Subnet{}, services.On, networkpolicy.On),
-	services.On(flannel.Plugin{}, "flannel"), services.On(flannel.Kubernetes{}, "flannel"),
-	plugin.Stack("flannel-networkpolicy", flannel.Plugin{}, services.On, networkpolicy.On),
+	services.WithGrants(flannel.Plugin{}, "flannel"), services.On(flannel.Kubernetes{}, "flannel"),
+	plugin.Stack("flannel-networkpolicy", flannel.Plugin{}, services.WithGrants, networkpolicy.On),
 	plugin.Stack("flannel-networkpolicy", flannel.Kubernetes{}, services.On, networkpolicy.On),
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/weftnet/weft/plugin/flannel"
 	"github.com/weftnet/weft/plugin/networkpolicy"
 	"github.com/weftnet/weft/registry"
+	"github.com/weftnet/weft/service"
 )
 
 // A registry that keeps other systems' keys gets the form of a plug-in that
@@ -35,6 +36,21 @@ func TestFormsOfPlugins(t *testing.T) {
 		p, err = Finder(c.serves)("flannel-networkpolicy")
 		if err != nil || !c.is(plugin.BaseOf(p)) {
 			t.Errorf("on %s flannel with policies is a %T, %v", name, p, err)
+		}
+	}
+	// Where Grants are kept all go by them, in whatever mix or on standby.
+	for _, name := range Names() {
+		for serves, want := range map[string]bool{"etcd": true, "Kubernetes": false} {
+			find := Finder(map[string]func(*registry.Kind) bool{"etcd": everything, "Kubernetes": onKubernetes}[serves])
+			p, err := find(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, p := range []plugin.Plugin{p, plugin.Standby(p), plugin.Mix(p, p)} {
+				if slices.Contains(p.Kinds(), service.GrantKind) != want {
+					t.Errorf("on %s %s reads Grants: %t", serves, name, !want)
+				}
+			}
 		}
 	}
 	if p, err := Finder(func(*registry.Kind) bool { return false })(flannel.Name); err == nil {

@@ -21,10 +21,17 @@ import (
 // tables Services, Backends and Sources are stated here, of which a base says nothing.
 func On(base plugin.Plugin, name string) plugin.Plugin { return &withServices{base: base, name: name} }
 
+// WithGrants returns the form of the same for registries that keep Grants: they decide there
+// which of several Services has an address.
+func WithGrants(base plugin.Plugin, name string) plugin.Plugin {
+	return &withServices{base: base, name: name, grants: true}
+}
+
 // withServices is a plug-in with Services.
 type withServices struct {
-	base plugin.Plugin
-	name string
+	base   plugin.Plugin
+	name   string
+	grants bool
 }
 
 var (
@@ -41,7 +48,9 @@ func (p *withServices) Name() string { return p.name }
 func (p *withServices) Base() plugin.Plugin { return p.base }
 
 // On implements plugin.Layer.
-func (p *withServices) On(base plugin.Plugin, name string) plugin.Plugin { return On(base, name) }
+func (p *withServices) On(base plugin.Plugin, name string) plugin.Plugin {
+	return &withServices{base: base, name: name, grants: p.grants}
+}
 
 // Adds implements plugin.Layer.
 func (p *withServices) Adds() string { return plugin.Services }
@@ -54,8 +63,11 @@ func (p *withServices) Announced(plugin.Input) bool { return true }
 
 // Kinds implements plugin.Plugin.
 func (p *withServices) Kinds() []*registry.Kind {
-	kinds := slices.Clone(p.base.Kinds())
-	for _, k := range service.Kinds {
+	kinds, more := slices.Clone(p.base.Kinds()), slices.Clone(service.Kinds)
+	if p.grants {
+		more = append(more, service.GrantKind)
+	}
+	for _, k := range more {
 		if !slices.Contains(kinds, k) {
 			kinds = append(kinds, k)
 		}

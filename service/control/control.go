@@ -6,13 +6,13 @@
 //
 // What is to be done is a function of the objects, decide. Each round does it anew, so that
 // whoever stopped at any line is followed by one that goes on from there. Two may run at once
-// for a moment. What holds then: no two Services get one address or port, because its Grant
-// is made first, and only one can make it. What a Service says itself that it has gets a Grant
+// for a moment. What holds then: no two Services get one address or port, because its Grant is
+// made first, and only one can make it. What a Service says itself that it has gets a Grant
 // too. Where another Service has that already, it is said of the one that came too late, and
-// nothing is taken away from it. A Grant is taken away from a Service that has no
-// use for it by what was read of it before that was found. Who writes what it says into the
-// Service writes the Grant as it is between reading and writing the Service, so that of the
-// two one finds it changed.
+// nothing is taken away from it; nodes go by the Grant. A Grant is taken away from a Service
+// that has no use for it by what was read of it before that was found. Who writes what it says
+// into the Service writes the Grant as it is between reading and writing the Service, so that
+// of the two one finds it changed.
 //
 // Start reading at decide; grants.go has what Services get, slices.go their EndpointSlices,
 // and tell.go what is said of them.
@@ -39,11 +39,12 @@ import (
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/internal/retry"
 	"github.com/weftnet/weft/registry"
+	"github.com/weftnet/weft/service"
 )
 
 // kinds are those that are read. A registry that has Grants hands out whole objects, whether
 // Pods are ready among what they say.
-var kinds = []*registry.Kind{api.ClusterConfigKind, api.ClusterNetwork, api.Service, GrantKind, api.Pod, api.EndpointSlice, api.Node}
+var kinds = []*registry.Kind{api.ClusterConfigKind, api.ClusterNetwork, api.Service, service.GrantKind, api.Pod, api.EndpointSlice, api.Node}
 
 // Granted is the condition of a Service that says why it has no address, port or endpoints,
 // where it is to get some. Where nothing is wrong it is not there.
@@ -63,7 +64,7 @@ var backoff = retry.Backoff{First: 100 * time.Millisecond, Last: 10 * time.Secon
 // registry has Grants, does for Services what there is to do.
 func Run(ctx context.Context, r registry.Registry, log *slog.Logger) error {
 	read := []*registry.Kind{api.ClusterConfigKind, api.Service, api.EndpointSlice, api.Node}
-	serves := r.Serves(GrantKind)
+	serves := r.Serves(service.GrantKind)
 	if serves {
 		read = kinds
 	}
@@ -125,7 +126,7 @@ func failed(log *slog.Logger, part string) func(error) {
 // decision is what is to be done.
 type decision struct {
 	// make are Grants that Services lack, remove those that none has a use for.
-	make, remove []*Grant
+	make, remove []*service.Grant
 	// fill are Services that get what their Grants say.
 	fill []filling
 	// say is what is to be said of Services that cannot have all.
@@ -137,7 +138,7 @@ type decision struct {
 // filling is a Service as it is to be, by Grants that it has.
 type filling struct {
 	service *corev1.Service
-	uses    []*Grant
+	uses    []*service.Grant
 }
 
 // ranges returns what Services get addresses from: of the ClusterConfig, or else of the
@@ -164,10 +165,10 @@ func decide(objects registry.Objects) (d decision) {
 		services[registry.KeyOf(svc)] = svc
 		all = append(all, svc)
 	}
-	var used []*Grant
+	var used []*service.Grant
 	use := make(map[registry.Key]usage)
-	for g := range registry.Each[*Grant](objects, GrantKind) {
-		of := g.Spec.service()
+	for g := range registry.Each[*service.Grant](objects, service.GrantKind) {
+		of := g.Spec.Service()
 		if _, known := use[of]; !known {
 			use[of] = usageOf(services[of])
 		}
@@ -261,7 +262,7 @@ func (d decision) calls() (calls []call) {
 	add := func(c call) { calls = append(calls, c) }
 	for _, g := range d.make {
 		add(func(ctx context.Context, r registry.Registry) error {
-			return create(ctx, r, GrantKind, g)
+			return create(ctx, r, service.GrantKind, g)
 		})
 	}
 	for _, f := range d.fill {
@@ -333,7 +334,7 @@ func (f filling) write(ctx context.Context, r registry.Registry) error {
 		return err
 	}
 	for _, g := range f.uses {
-		if _, err := r.Update(ctx, GrantKind, g); err != nil {
+		if _, err := r.Update(ctx, service.GrantKind, g); err != nil {
 			return err
 		}
 	}
@@ -343,8 +344,8 @@ func (f filling) write(ctx context.Context, r registry.Registry) error {
 
 // remove takes a Grant away as it was seen, if its Service has no use for it, which is read
 // after that. use is what was read so, of each Service once.
-func remove(ctx context.Context, r registry.Registry, g *Grant, use map[registry.Key]usage) error {
-	of := g.Spec.service()
+func remove(ctx context.Context, r registry.Registry, g *service.Grant, use map[registry.Key]usage) error {
+	of := g.Spec.Service()
 	if _, known := use[of]; !known {
 		var svc *corev1.Service
 		switch o, err := r.Get(ctx, api.Service, of); {
@@ -358,5 +359,5 @@ func remove(ctx context.Context, r registry.Registry, g *Grant, use map[registry
 	if use[of].has(g) {
 		return nil
 	}
-	return r.Delete(ctx, GrantKind, registry.KeyOf(g), g.ResourceVersion)
+	return r.Delete(ctx, service.GrantKind, registry.KeyOf(g), g.ResourceVersion)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/registry"
 	"github.com/weftnet/weft/registry/memory"
+	"github.com/weftnet/weft/service"
 )
 
 // What cannot be read is in no snapshot. Somebody has to delete it, and so it has to be said.
@@ -23,14 +24,14 @@ func TestWhatCannotBeReadIsAnErrorWhereItIsInTheWay(t *testing.T) {
 	svc := newService(0)
 	svc.UID = "u"
 	g := newGrant(svc, "10.96.0.1", "")
-	make := []call{func(ctx context.Context, r registry.Registry) error { return create(ctx, r, GrantKind, g) }}
+	make := []call{func(ctx context.Context, r registry.Registry) error { return create(ctx, r, service.GrantKind, g) }}
 	if done, err := carryOut(t.Context(), r, make); done != 1 || err != nil {
 		t.Fatalf("at first %d are made: %v", done, err)
 	}
 	if done, err := carryOut(t.Context(), r, make); done != 0 || err != nil {
 		t.Errorf("where another made it, %d are made: %v", done, err)
 	}
-	r.PutValue(GrantKind, registry.KeyOf(g), []byte("{"))
+	r.PutValue(service.GrantKind, registry.KeyOf(g), []byte("{"))
 	_, err := carryOut(t.Context(), r, make)
 	if err == nil || !strings.Contains(err.Error(), "servicegrant 10.96.0.1") || !strings.HasSuffix(err.Error(), "delete it") {
 		t.Errorf("where it cannot be read: %v", err)
@@ -82,20 +83,20 @@ func TestWhatIsRefusedChangesNoGrant(t *testing.T) {
 	r := memory.New()
 	svc := newService(0)
 	svc.UID = "u"
-	o, err := r.Create(t.Context(), GrantKind, newGrant(svc, "30080-tcp", "80/TCP"))
+	o, err := r.Create(t.Context(), service.GrantKind, newGrant(svc, "30080-tcp", "80/TCP"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := o.(*Grant)
+	g := o.(*service.Grant)
 	svc.Spec.Type, svc.Spec.Ports = corev1.ServiceTypeNodePort, []corev1.ServicePort{{Name: "a", Port: 80}, {Name: "b", Port: 80, Protocol: corev1.ProtocolTCP}}
-	filled, uses, _, _ := allot(nil, []*corev1.Service{svc}, []*Grant{g}, nil).serve(svc)
+	filled, uses, _, _ := allot(nil, []*corev1.Service{svc}, []*service.Grant{g}, nil).serve(svc)
 	if len(uses) != 1 {
 		t.Errorf("two ports that are one have %d Grants", len(uses))
 	}
 	if err := (filling{filled, uses}).write(t.Context(), r); !errors.Is(err, registry.ErrInvalid) {
 		t.Errorf("it is written: %v", err)
 	}
-	after, err := r.Get(t.Context(), GrantKind, registry.KeyOf(g))
+	after, err := r.Get(t.Context(), service.GrantKind, registry.KeyOf(g))
 	if err != nil || after.GetResourceVersion() != g.ResourceVersion {
 		t.Errorf("the Grant changed: %v", err)
 	}
@@ -128,10 +129,10 @@ func TestAnAddressWithAZoneIsReplaced(t *testing.T) {
 	if len(d.make) != 1 || len(d.fill) != 1 || d.fill[0].service.Spec.ClusterIP != "" {
 		t.Fatalf("at first it is decided: %+v", d)
 	}
-	if _, _, err := GrantKind.Admit(d.make[0]); err != nil {
+	if _, _, err := service.GrantKind.Admit(d.make[0]); err != nil {
 		t.Fatal(err)
 	}
-	objects[GrantKind], objects[api.Service] = []registry.Object{d.make[0]}, []registry.Object{d.fill[0].service}
+	objects[service.GrantKind], objects[api.Service] = []registry.Object{d.make[0]}, []registry.Object{d.fill[0].service}
 	d = decide(objects)
 	if len(d.fill) != 1 || d.fill[0].service.Spec.ClusterIP != d.fill[0].uses[0].Name {
 		t.Fatalf("with a Grant it is decided: %+v", d)

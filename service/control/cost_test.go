@@ -47,7 +47,7 @@ func (w world) snapshot() registry.Snapshot { return registry.NewSnapshot(regist
 // become carries out what is decided.
 func (w world) become(d decision) {
 	for _, g := range d.make {
-		w.put(GrantKind, g)
+		w.put(service.GrantKind, g)
 	}
 	for _, f := range d.fill {
 		for i, o := range w[api.Service] {
@@ -183,15 +183,15 @@ func TestAServiceIsReadOnceForAllOfItsGrants(t *testing.T) {
 	w.put(api.Service, broad(100))
 	for _, g := range decide(w.snapshot()).make {
 		g.Spec.Name = "gone"
-		if _, err := r.Create(t.Context(), GrantKind, g); err != nil {
+		if _, err := r.Create(t.Context(), service.GrantKind, g); err != nil {
 			t.Fatal(err)
 		}
 	}
-	grants, _, err := r.List(t.Context(), GrantKind)
+	grants, _, err := r.List(t.Context(), service.GrantKind)
 	if err != nil {
 		t.Fatal(err)
 	}
-	done, err := carryOut(t.Context(), r, decide(registry.Snapshot{GrantKind: grants}).calls())
+	done, err := carryOut(t.Context(), r, decide(registry.Snapshot{service.GrantKind: grants}).calls())
 	if done != 101 || err != nil || r.reads != 1 {
 		t.Errorf("%d Grants are taken away by %d reads: %v", done, r.reads, err)
 	}

@@ -7,15 +7,19 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/internal/explore"
+	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/registry"
+	"github.com/weftnet/weft/service"
 )
 
 // cell is a state of a small cluster.
@@ -43,6 +47,12 @@ func (sc scope) String() string {
 	return what
 }
 
+// began is when all begins.
+var began = time.Date(2026, 1, 5, 10, 0, 0, 0, time.UTC)
+
+// chosenPort is the port of nodes that users choose.
+const chosenPort = 30080
+
 // chosen is the address that users choose, one of those that are given.
 const chosen = "10.96.0.1"
 
@@ -54,8 +64,10 @@ func hasChosen(svc *corev1.Service) bool {
 
 func serviceName(i int) string { return string(rune('a' + i)) }
 
+// newService returns a Service that says that it is older than those before it.
 func newService(i int) *corev1.Service {
-	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: serviceName(i)}}
+	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: serviceName(i),
+		CreationTimestamp: metav1.NewTime(began.Add(-time.Duration(i) * time.Hour))}}
 	svc.Spec.Type, svc.Spec.Ports = corev1.ServiceTypeClusterIP, []corev1.ServicePort{{Port: 80}}
 	return svc
 }
@@ -65,7 +77,7 @@ func newService(i int) *corev1.Service {
 func act(servicesFirst bool) func(*explore.Calls, struct{}) struct{} {
 	return func(c *explore.Calls, _ struct{}) struct{} {
 		seen := registry.Snapshot{}
-		order := []*registry.Kind{GrantKind, api.Service}
+		order := []*registry.Kind{service.GrantKind, api.Service}
 		if servicesFirst {
 			slices.Reverse(order)
 		}
@@ -130,14 +142,16 @@ func (sc scope) next(c *cell, yield func(string, *cell)) {
 		}
 		if n := c.change(i, func(svc *corev1.Service) {
 			svc.Spec.ClusterIP, svc.Spec.ClusterIPs, svc.Annotations = "", nil, nil
+			svc.Spec.Type, svc.Spec.Ports[0].NodePort = corev1.ServiceTypeClusterIP, 0
 		}); n != nil {
 			yield(name+" is applied without an address", n)
 		}
 		if n := c.change(i, func(svc *corev1.Service) {
 			svc.Spec.ClusterIP, svc.Spec.ClusterIPs = chosen, []string{chosen}
+			svc.Spec.Type, svc.Spec.Ports[0].NodePort = corev1.ServiceTypeNodePort, chosenPort
 			svc.Annotations = map[string]string{"chosen": ""}
 		}); n != nil {
-			yield(name+" chooses its address", n)
+			yield(name+" chooses its address and a port of nodes", n)
 		}
 	}
 }
@@ -158,9 +172,10 @@ func (c *cell) key() []byte {
 }
 
 // check says what is wrong with a state: who was given an address has its Grant, of which
-// there is one, so that no two were given the same.
+// there is one, so that no two were given the same. Of those who say that they have what one
+// of them has a Grant of, that one has it on nodes.
 func check(s *explore.Store) error {
-	objects := s.Snapshot(api.Service, GrantKind)
+	objects := s.Snapshot(api.Service, service.GrantKind)
 	for svc := range registry.Each[*corev1.Service](objects, api.Service) {
 		for _, a := range addresses(svc) {
 			if !hasChosen(svc) && !isGranted(objects, svc, a) {
@@ -168,20 +183,49 @@ func check(s *explore.Store) error {
 			}
 		}
 	}
+	return onNodes(objects)
+}
+
+// onNodes says what somebody has a Grant of, and says that it has, and another has on a node.
+func onNodes(objects registry.Objects) error {
+	node := plan.Local{Node: "node1", Addresses: []netip.Addr{netip.MustParseAddr("172.30.0.2")}}
+	tables := new(service.Compiler).Compile(objects, node)
+	for g := range registry.Each[*service.Grant](objects, service.GrantKind) {
+		svc := registry.GetAs[*corev1.Service](objects, api.Service, g.Spec.Service())
+		if svc == nil || !g.IsOf(svc) {
+			continue
+		}
+		key := plan.ServiceKey{Network: plan.DefaultNetwork, From: plan.Anywhere, Protocol: plan.TCP, Port: uint16(svc.Spec.Ports[0].Port)}
+		if a, err := netip.ParseAddr(g.Name); err != nil {
+			key.Address, key.Port = node.Addresses[0], uint16(svc.Spec.Ports[0].NodePort)
+		} else {
+			key.Address = a
+		}
+		says := g.Spec.Port == "" && slices.Contains(addresses(svc), key.Address) || g.Spec.Port != "" && len(addresses(svc)) > 0 && g.Name == service.NodePortGrant(svc.Spec.Ports[0].NodePort, "")
+		if has, there := tables.Services.Get(key); says && (!there || has.Origin != "Service "+registry.KeyOf(svc).String()) {
+			return fmt.Errorf("service %s has the Grant %s, and on nodes %v has it", svc.Name, g.Name, has)
+		}
+	}
 	return nil
 }
 
 // isGranted reports whether a Service has the Grant of an address.
 func isGranted(objects registry.Objects, svc *corev1.Service, a netip.Addr) bool {
-	g := registry.GetAs[*Grant](objects, GrantKind, registry.Key{Name: a.String()})
-	return g != nil && g.Spec.UID == svc.UID
+	g := registry.GetAs[*service.Grant](objects, service.GrantKind, registry.Key{Name: a.String()})
+	return g != nil && g.IsOf(svc)
+}
+
+// isSaid reports whether what a Service has not got is said, in words that include some.
+func isSaid(svc *corev1.Service, words string) bool {
+	c := meta.FindStatusCondition(svc.Status.Conditions, Granted)
+	return c != nil && strings.Contains(c.Message, words)
 }
 
 // settle lets one controller work until nothing is left to do.
 func settle(s *explore.Store) error {
 	for range 10 {
 		before := s.Version()
-		if _, err := carryOut(context.Background(), s.Registry(), decide(s.Snapshot(api.Service, GrantKind, api.ClusterConfigKind)).calls()); err != nil {
+		if _, err := carryOut(context.Background(), s.Registry(), decide(s.Snapshot(api.Service, service.GrantKind, api.ClusterConfigKind)).calls()); err != nil {
 			return err
 		}
 		if s.Version() == before {
@@ -194,14 +238,19 @@ func settle(s *explore.Store) error {
 // ends says what is wrong with what becomes of it if one controller goes on alone.
 func (sc scope) ends(s *explore.Store) error {
 	s = s.Clone()
-	objects := func() registry.Snapshot { return s.Snapshot(api.Service, GrantKind, api.ClusterConfigKind) }
+	objects := func() registry.Snapshot { return s.Snapshot(api.Service, service.GrantKind, api.ClusterConfigKind) }
 	if err := settle(s); err != nil {
 		return err
 	}
 	without, given := 0, make(map[netip.Addr]bool)
 	for svc := range registry.Each[*corev1.Service](objects(), api.Service) {
-		said := len(svc.Status.Conditions) > 0
+		said := isSaid(svc, "all addresses") || isSaid(svc, "clusterIP")
 		all := addresses(svc)
+		if port := registry.GetAs[*service.Grant](objects(), service.GrantKind, registry.Key{Name: service.NodePortGrant(chosenPort, "")}); svc.Spec.Ports[0].NodePort == chosenPort {
+			if port == nil || port.IsOf(svc) == isSaid(svc, "nodePort") {
+				return fmt.Errorf("in the end service %s has chosen a port of nodes, of which there is %v, and it is said %v", svc.Name, port, svc.Status.Conditions)
+			}
+		}
 		if len(all) == 0 {
 			without++
 			if !said {
@@ -211,7 +260,7 @@ func (sc scope) ends(s *explore.Store) error {
 		for _, a := range all {
 			given[a] = true
 			switch granted := isGranted(objects(), svc, a); {
-			case registry.GetAs[*Grant](objects(), GrantKind, registry.Key{Name: a.String()}) == nil:
+			case registry.GetAs[*service.Grant](objects(), service.GrantKind, registry.Key{Name: a.String()}) == nil:
 				return fmt.Errorf("in the end nobody has the Grant of %s", a)
 			case granted && said:
 				return fmt.Errorf("in the end service %s has an address, and it is said that it has none", svc.Name)
@@ -220,11 +269,14 @@ func (sc scope) ends(s *explore.Store) error {
 			}
 		}
 	}
+	if err := onNodes(objects()); err != nil {
+		return fmt.Errorf("in the end %w", err)
+	}
 	if free := 1<<(32-sc.bits) - 2; without > 0 && len(given) < free {
 		return fmt.Errorf("in the end %d services have no address, and %d of %d are given out", without, len(given), free)
 	}
-	for g := range registry.Each[*Grant](objects(), GrantKind) {
-		svc := registry.GetAs[*corev1.Service](objects(), api.Service, g.Spec.service())
+	for g := range registry.Each[*service.Grant](objects(), service.GrantKind) {
+		svc := registry.GetAs[*corev1.Service](objects(), api.Service, g.Spec.Service())
 		if svc == nil || svc.UID != g.Spec.UID {
 			return fmt.Errorf("in the end %s is given to a service that is gone", g.Name)
 		}
@@ -236,6 +288,7 @@ func (sc scope) ends(s *explore.Store) error {
 // by any order of the calls of controllers, each call as their last, and of what users do to
 // Services. No two have one address that was given out. One controller alone brings all to a
 // good end from there, where each address is one Service's, and others that chose it are told.
+// All the time it is on nodes whoever has the Grant of it, although another is older.
 func TestAllInterleavings(t *testing.T) {
 	for _, sc := range []scope{
 		{controllers: 1, services: 2, changes: 3, bits: 30},
@@ -248,7 +301,7 @@ func TestAllInterleavings(t *testing.T) {
 			if sc.long && !explore.Long() {
 				t.Skip("WEFT_EXPLORE is not long")
 			}
-			start := &cell{store: &explore.Store{Now: time.Date(2026, 1, 5, 10, 0, 0, 0, time.UTC)}, controllers: make([]explore.Process[struct{}], sc.controllers)}
+			start := &cell{store: &explore.Store{Now: began}, controllers: make([]explore.Process[struct{}], sc.controllers)}
 			config := &api.ClusterConfig{Spec: api.ClusterConfigSpec{ServiceNetworks: []string{fmt.Sprintf("10.96.0.0/%d", sc.bits)}}}
 			config.Name = api.DefaultName
 			if _, err := start.store.Create(api.ClusterConfigKind, config); err != nil {

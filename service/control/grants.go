@@ -6,63 +6,13 @@ import (
 	"hash/fnv"
 	"net/netip"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/registry"
 	"github.com/weftnet/weft/service"
 )
-
-// Grant says which Service has an address of the cluster, or a port of all nodes. Its name is
-// the address, or the port and protocol as "30080-tcp", so that none is given twice.
-type Grant struct {
-	metav1.TypeMeta   `json:",inline"`
-	metav1.ObjectMeta `json:"metadata,omitempty"`
-
-	Spec GrantSpec `json:"spec"`
-}
-
-// GrantSpec is the value of a Grant's key.
-type GrantSpec struct {
-	// Namespace and Name are the Service's, UID tells it from an earlier one of that name.
-	Namespace string    `json:"namespace"`
-	Name      string    `json:"name"`
-	UID       types.UID `json:"uid"`
-	// Port is the port of the Service, as "80/TCP", that the port of nodes is for; empty for
-	// an address.
-	Port string `json:"port,omitempty"`
-}
-
-// service is the key of the Service.
-func (s GrantSpec) service() registry.Key {
-	return registry.Key{Namespace: s.Namespace, Name: s.Name}
-}
-
-// DeepCopyObject implements runtime.Object.
-func (g *Grant) DeepCopyObject() runtime.Object {
-	out := *g
-	g.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
-	return &out
-}
-
-// GrantKind is the kind of Grants. Kubernetes does not have it, as its API server gives Services
-// their addresses by itself.
-var GrantKind = &registry.Kind{
-	GroupVersionKind: api.GroupVersion.WithKind("ServiceGrant"), Plural: "servicegrants", Singular: "servicegrant",
-	New: func() registry.Object { return &Grant{} },
-	Validate: func(o registry.Object) error {
-		if s := o.(*Grant).Spec; s.Namespace == "" || s.Name == "" || s.UID == "" {
-			return fmt.Errorf("spec: it names no Service, but %s/%s with UID %q", s.Namespace, s.Name, s.UID)
-		}
-		return nil
-	},
-	Layout: &registry.Layout{},
-}
 
 // The ports of nodes that Services get, as Kubernetes gives them by default.
 const (
@@ -70,8 +20,8 @@ const (
 	lastNodePort  = 32767
 )
 
-func newGrant(svc *corev1.Service, name, port string) *Grant {
-	g := &Grant{Spec: GrantSpec{Namespace: svc.Namespace, Name: svc.Name, UID: svc.UID, Port: port}}
+func newGrant(svc *corev1.Service, name, port string) *service.Grant {
+	g := &service.Grant{Spec: service.GrantSpec{Namespace: svc.Namespace, Name: svc.Name, UID: svc.UID, Port: port}}
 	g.Name = name
 	return g
 }
@@ -82,8 +32,8 @@ type allotment struct {
 	// taken are the names of Grants that there are, or may be.
 	taken map[string]bool
 	// granted are the Grants that Services use, by name, held the same by what they are for.
-	granted map[string]*Grant
-	held    map[purpose]*Grant
+	granted map[string]*service.Grant
+	held    map[purpose]*service.Grant
 	// full are the ranges that nothing is free in, ports what is left of the ports of nodes.
 	full  map[netip.Prefix]bool
 	ports map[corev1.Protocol]*left
@@ -91,17 +41,18 @@ type allotment struct {
 
 // purpose is what of a Service a Grant is for: an address of a family, or a port.
 type purpose struct {
-	of types.UID
-	is string
+	of  registry.Key
+	uid types.UID
+	is  string
 }
 
 // purposeOf returns what a Grant is for.
-func purposeOf(g *Grant) purpose {
+func purposeOf(g *service.Grant) purpose {
 	if g.Spec.Port != "" {
-		return purpose{g.Spec.UID, g.Spec.Port}
+		return purpose{g.Spec.Service(), g.Spec.UID, g.Spec.Port}
 	}
 	ip, _ := netip.ParseAddr(g.Name) // who uses it knows that
-	return purpose{g.Spec.UID, string(addressType(ip))}
+	return purpose{g.Spec.Service(), g.Spec.UID, string(addressType(ip))}
 }
 
 // left are the ports of nodes that were not looked at yet: how many, and the first of them.
@@ -111,8 +62,8 @@ type left struct{ many, first int32 }
 // allot returns what Services have that there are. ranges are those that addresses are given
 // from, the preferred family's first; used are the Grants that Services use, unused those that
 // are still in the way.
-func allot(ranges []netip.Prefix, services []*corev1.Service, used, unused []*Grant) *allotment {
-	a := &allotment{ranges: ranges, taken: make(map[string]bool), granted: make(map[string]*Grant), held: make(map[purpose]*Grant),
+func allot(ranges []netip.Prefix, services []*corev1.Service, used, unused []*service.Grant) *allotment {
+	a := &allotment{ranges: ranges, taken: make(map[string]bool), granted: make(map[string]*service.Grant), held: make(map[purpose]*service.Grant),
 		full: make(map[netip.Prefix]bool), ports: make(map[corev1.Protocol]*left)}
 	for _, g := range unused {
 		a.taken[g.Name] = true
@@ -132,7 +83,7 @@ func allot(ranges []netip.Prefix, services []*corev1.Service, used, unused []*Gr
 		}
 		for _, p := range svc.Spec.Ports {
 			if p.NodePort != 0 {
-				a.taken[nodePortName(p.NodePort, p.Protocol)] = true
+				a.taken[service.NodePortGrant(p.NodePort, p.Protocol)] = true
 			}
 		}
 	}
@@ -141,13 +92,13 @@ func allot(ranges []netip.Prefix, services []*corev1.Service, used, unused []*Gr
 
 // claim returns the Grant that a Service lacks of what it says that it has, nil where it has
 // that Grant. other is the Service that has it already.
-func (a *allotment) claim(svc *corev1.Service, name, port string) (lacks *Grant, other string) {
+func (a *allotment) claim(svc *corev1.Service, name, port string) (lacks *service.Grant, other string) {
 	switch g := a.granted[name]; {
 	case g == nil:
 		a.granted[name] = newGrant(svc, name, port)
 		return a.granted[name], ""
-	case g.Spec.UID != svc.UID:
-		return nil, g.Spec.service().String()
+	case !g.IsOf(svc):
+		return nil, g.Spec.Service().String()
 	}
 	return nil, ""
 }
@@ -165,10 +116,6 @@ func addresses(svc *corev1.Service) (all []netip.Addr) {
 		}
 	}
 	return all
-}
-
-func nodePortName(port int32, protocol corev1.Protocol) string {
-	return fmt.Sprintf("%d-%s", port, strings.ToLower(string(cmp.Or(protocol, corev1.ProtocolTCP))))
 }
 
 // portName is what a Grant calls a port of a Service.
@@ -198,7 +145,7 @@ func hasTooManyPorts(svc *corev1.Service) bool { return len(svc.Spec.Ports) > se
 
 // serve returns the Service as it is to be by the Grants that it has, those that it uses
 // that way among them, and the Grants that it lacks. problems say what it cannot have.
-func (a *allotment) serve(svc *corev1.Service) (filled *corev1.Service, uses, lacks []*Grant, problems []string) {
+func (a *allotment) serve(svc *corev1.Service) (filled *corev1.Service, uses, lacks []*service.Grant, problems []string) {
 	if hasTooManyPorts(svc) {
 		return svc, nil, nil, []string{fmt.Sprintf("its ports are %d, more than %d, and it is given nothing, nor endpoints: make several Services of it",
 			len(svc.Spec.Ports), service.MaxFrontends)}
@@ -218,11 +165,11 @@ func (a *allotment) serve(svc *corev1.Service) (filled *corev1.Service, uses, la
 			filled.Spec.IPFamilies = svc.Spec.IPFamilies
 		}
 	}
-	used := make(map[*Grant]bool)
+	used := make(map[*service.Grant]bool)
 	for i, p := range svc.Spec.Ports {
 		switch {
 		case p.NodePort != 0 && mayHaveNodePorts(svc):
-			g, other := a.claim(svc, nodePortName(p.NodePort, p.Protocol), portName(p))
+			g, other := a.claim(svc, service.NodePortGrant(p.NodePort, p.Protocol), portName(p))
 			if g != nil {
 				lacks = append(lacks, g)
 			}
@@ -234,7 +181,7 @@ func (a *allotment) serve(svc *corev1.Service) (filled *corev1.Service, uses, la
 					p.NodePort, portName(p), firstNodePort, lastNodePort))
 			}
 		case p.NodePort == 0 && needsNodePorts(svc):
-			if g := a.held[purpose{svc.UID, portName(p)}]; g != nil {
+			if g := a.held[purpose{registry.KeyOf(svc), svc.UID, portName(p)}]; g != nil {
 				if _, err := fmt.Sscanf(g.Name, "%d-", &filled.Spec.Ports[i].NodePort); err == nil && !used[g] {
 					uses, used[g] = append(uses, g), true
 				}
@@ -278,7 +225,7 @@ func (a *allotment) wantedFamilies(svc *corev1.Service) (all []corev1.IPFamily, 
 
 // clusterIPs returns the addresses of a Service: those that it has, and behind them those that
 // it gets by a Grant; and what Grants are lacking.
-func (a *allotment) clusterIPs(svc *corev1.Service) (ips []string, uses, lacks []*Grant, problems []string) {
+func (a *allotment) clusterIPs(svc *corev1.Service) (ips []string, uses, lacks []*service.Grant, problems []string) {
 	families, firstWillDo := a.wantedFamilies(svc)
 	if len(families) == 0 {
 		return nil, nil, nil, []string{"the cluster has no range that Services get addresses from: give the ClusterConfig spec.serviceNetworks, or the Service a clusterIP"}
@@ -300,7 +247,7 @@ func (a *allotment) clusterIPs(svc *corev1.Service) (ips []string, uses, lacks [
 		if has[f] {
 			continue
 		}
-		if g := a.held[purpose{svc.UID, string(f)}]; g != nil {
+		if g := a.held[purpose{registry.KeyOf(svc), svc.UID, string(f)}]; g != nil {
 			// The first address is of the first family: a later one has to wait for it.
 			if !waits {
 				ips, uses = append(ips, g.Name), append(uses, g)
@@ -318,7 +265,7 @@ func (a *allotment) clusterIPs(svc *corev1.Service) (ips []string, uses, lacks [
 }
 
 // freeAddress takes a free address for a Service, and says why there is none.
-func (a *allotment) freeAddress(svc *corev1.Service, f corev1.IPFamily) (g *Grant, why string) {
+func (a *allotment) freeAddress(svc *corev1.Service, f corev1.IPFamily) (g *service.Grant, why string) {
 	i := slices.IndexFunc(a.ranges, func(r netip.Prefix) bool { return corev1.IPFamily(addressType(r.Addr())) == f })
 	if i < 0 {
 		return nil, fmt.Sprintf("the cluster has no range of %s that Services get addresses from: give the ClusterConfig one in spec.serviceNetworks, or the Service other ipFamilies", f)
@@ -369,7 +316,7 @@ func lastOf(r netip.Prefix) netip.Addr {
 // freeNodePort takes a port of nodes for a port of a Service, nil where there is none. Each
 // is looked at once, whoever asks. Two that give out at once begin in different places for
 // different Services.
-func (a *allotment) freeNodePort(svc *corev1.Service, p corev1.ServicePort) *Grant {
+func (a *allotment) freeNodePort(svc *corev1.Service, p corev1.ServicePort) *service.Grant {
 	const n = lastNodePort - firstNodePort + 1
 	protocol := cmp.Or(p.Protocol, corev1.ProtocolTCP)
 	rest := a.ports[protocol]
@@ -378,7 +325,7 @@ func (a *allotment) freeNodePort(svc *corev1.Service, p corev1.ServicePort) *Gra
 		a.ports[protocol] = rest
 	}
 	for rest.many > 0 {
-		name := nodePortName(firstNodePort+rest.first, protocol)
+		name := service.NodePortGrant(firstNodePort+rest.first, protocol)
 		rest.many, rest.first = rest.many-1, (rest.first+1)%n
 		if !a.taken[name] {
 			a.taken[name] = true
@@ -406,7 +353,7 @@ func usageOf(svc *corev1.Service) usage {
 	}
 	u.chosen, u.open = make(map[string]string), make(map[string]bool)
 	for _, p := range svc.Spec.Ports {
-		name := nodePortName(p.NodePort, p.Protocol)
+		name := service.NodePortGrant(p.NodePort, p.Protocol)
 		if p.NodePort == 0 {
 			u.open[portName(p)] = needsNodePorts(svc)
 		} else if _, twice := u.chosen[name]; !twice {
@@ -417,8 +364,8 @@ func usageOf(svc *corev1.Service) usage {
 }
 
 // has reports whether what a Grant says is among it.
-func (u usage) has(g *Grant) bool {
-	if u.service == nil || u.service.UID != g.Spec.UID {
+func (u usage) has(g *service.Grant) bool {
+	if u.service == nil || !g.IsOf(u.service) {
 		return false
 	}
 	if g.Spec.Port != "" {

@@ -16,6 +16,7 @@ import (
 	"github.com/weftnet/weft/internal/explore"
 	"github.com/weftnet/weft/internal/golden"
 	"github.com/weftnet/weft/registry"
+	"github.com/weftnet/weft/service"
 )
 
 // TestStories shows what becomes of Services: each file has objects, that are applied to what
@@ -118,8 +119,8 @@ func show(s *explore.Store) string {
 			b.WriteString("\n")
 		}
 	}
-	for g := range registry.Each[*Grant](objects, GrantKind) {
-		fmt.Fprintf(&b, "grant %s to %s %s\n", g.Name, g.Spec.service(), g.Spec.Port)
+	for g := range registry.Each[*service.Grant](objects, service.GrantKind) {
+		fmt.Fprintf(&b, "grant %s to %s %s\n", g.Name, g.Spec.Service(), g.Spec.Port)
 	}
 	return b.String()
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/weftnet/weft/internal/explore"
 	"github.com/weftnet/weft/internal/golden"
 	"github.com/weftnet/weft/registry"
+	"github.com/weftnet/weft/service"
 )
 
 // TestTold shows what is said of Services that nodes cannot do as they are written: each file
@@ -47,4 +48,84 @@ func TestTold(t *testing.T) {
 		}
 		return out
 	})
+}
+
+// What one Service has Grants of an older one cannot take, nor one that says of itself all
+// that another is. Who has it on nodes is who has the Grant, and all conditions say the same.
+func TestAnOlderServiceTakesNothing(t *testing.T) {
+	for name, lie := range map[string]func(evil, other *corev1.Service){
+		"it is older":           func(_, _ *corev1.Service) {},
+		"it says another's UID": func(evil, other *corev1.Service) { evil.UID = other.UID },
+		"it says another's status and annotations": func(evil, other *corev1.Service) {
+			evil.Annotations, evil.Labels, evil.Status, evil.OwnerReferences = other.Annotations, other.Labels, other.Status, other.OwnerReferences
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &explore.Store{Now: began}
+			apply(t, s, []byte(`
+apiVersion: weft.network/v1
+kind: ClusterConfig
+metadata: {name: default}
+spec: {serviceNetworks: [10.96.0.0/24]}
+---
+apiVersion: v1
+kind: Service
+metadata: {namespace: evil, name: old, creationTimestamp: "2026-01-01T10:00:00Z"}
+spec: {type: NodePort, ports: [{port: 53}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {namespace: system, name: dns, creationTimestamp: "2026-01-01T11:00:00Z"}
+spec: {type: NodePort, clusterIP: 10.96.0.10, ports: [{port: 53, nodePort: 30053}]}
+---
+apiVersion: v1
+kind: Node
+metadata: {name: node1}
+status: {addresses: [{type: InternalIP, address: 172.30.0.11}]}
+`))
+			settleAll(t, s)
+			get := func(key registry.Key) *corev1.Service {
+				o, err := s.Get(api.Service, key)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return o.(*corev1.Service)
+			}
+			old, dns := registry.Key{Namespace: "evil", Name: "old"}, registry.Key{Namespace: "system", Name: "dns"}
+			evil := get(old)
+			evil.Spec.ClusterIP, evil.Spec.ClusterIPs, evil.Spec.Ports[0].NodePort = "10.96.0.10", []string{"10.96.0.10"}, 30053
+			lie(evil, get(dns))
+			if _, err := s.Update(api.Service, evil); err != nil {
+				t.Fatal(err)
+			}
+			var all teller
+			for range 3 {
+				if err := onNodes(s.Snapshot(kinds...)); err != nil {
+					t.Fatal(err)
+				}
+				settleAll(t, s)
+				for _, say := range all.decide(s.Snapshot(kinds...)) {
+					if err := say.write(t.Context(), s.Registry()); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			if said := get(dns).Status.Conditions; len(said) > 0 {
+				t.Errorf("of the one that has the Grants it is said: %v", said)
+			}
+			if said := get(old).Status.Conditions; len(said) != 2 {
+				t.Errorf("of the other it is said: %v", said)
+			}
+			for _, c := range get(old).Status.Conditions {
+				if !strings.Contains(c.Message, "10.96.0.10 is Service system/dns's") {
+					t.Errorf("%s: %s", c.Type, c.Message)
+				}
+			}
+			for _, name := range []string{"10.96.0.10", "30053-tcp"} {
+				if o, err := s.Get(service.GrantKind, registry.Key{Name: name}); err != nil || !o.(*service.Grant).IsOf(get(dns)) {
+					t.Errorf("%s is granted to %v, %v", name, o, err)
+				}
+			}
+		})
+	}
 }
