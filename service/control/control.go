@@ -322,7 +322,11 @@ func create(ctx context.Context, r registry.Registry, k *registry.Kind, o regist
 		return err
 	}
 	if _, unreadable := r.Get(ctx, k, registry.KeyOf(o)); unreadable != nil {
-		return fmt.Errorf("%w: it is in the way of one that is to be made: delete it", unreadable)
+		command := "weft delete " + k.Singular + " " + o.GetName()
+		if k.Namespaced {
+			command += " --namespace " + o.GetNamespace()
+		}
+		return fmt.Errorf("%w: it is in the way of one that is to be made: %s", unreadable, command)
 	}
 	return err
 }

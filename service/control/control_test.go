@@ -33,8 +33,14 @@ func TestWhatCannotBeReadIsAnErrorWhereItIsInTheWay(t *testing.T) {
 	}
 	r.PutValue(service.GrantKind, registry.KeyOf(g), []byte("{"))
 	_, err := carryOut(t.Context(), r, make)
-	if err == nil || !strings.Contains(err.Error(), "servicegrant 10.96.0.1") || !strings.HasSuffix(err.Error(), "delete it") {
+	if err == nil || !strings.Contains(err.Error(), "servicegrant 10.96.0.1") || !strings.HasSuffix(err.Error(), ": weft delete servicegrant 10.96.0.1") {
 		t.Errorf("where it cannot be read: %v", err)
+	}
+	slice := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4}
+	slice.Namespace, slice.Name = "shop", "web-ipv4-1"
+	r.PutValue(api.EndpointSlice, registry.KeyOf(slice), []byte("{"))
+	if err := create(t.Context(), r, api.EndpointSlice, slice); err == nil || !strings.HasSuffix(err.Error(), ": weft delete endpointslice web-ipv4-1 --namespace shop") {
+		t.Errorf("where a slice cannot be read: %v", err)
 	}
 }
 
