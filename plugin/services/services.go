@@ -96,12 +96,14 @@ func (p *withServices) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
 
 // NewCompiler implements plugin.Incremental.
 func (p *withServices) NewCompiler() plugin.Compiler {
-	return &compiler{base: plugin.Sparing(p.base)}
+	return &compiler{base: plugin.Sparing(p.base), kinds: p.base.Kinds()}
 }
 
 // compiler compiles the plans of a node.
 type compiler struct {
-	base   plugin.Compiler
+	base plugin.Compiler
+	// kinds are those that the base reads.
+	kinds  []*registry.Kind
 	tables service.Compiler
 }
 
@@ -115,45 +117,50 @@ func (c *compiler) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
 	problems = slices.Clone(problems)
 	for _, network := range in.Config.Spec.ServiceNetworks {
 		if prefix, err := netip.ParsePrefix(network); err == nil {
-			problems = append(problems, putNetwork(&p, prefix.Masked(), in.Config.Name)...)
+			problems = append(problems, c.putNetwork(&p, prefix.Masked(), in.Config.Name)...)
 		}
 	}
 	return &p, problems
 }
 
 // putNetwork states that nothing leaves for where Services have their addresses, unless the
-// base says something else of it.
-func putNetwork(p *plan.Plan, network netip.Prefix, config string) []plugin.Problem {
+// base says something else of it. What counts is what the node itself and its pods have in
+// there: that another machine has an address in there is not believed, as any could say so.
+func (c *compiler) putNetwork(p *plan.Plan, network netip.Prefix, name string) (problems []plugin.Problem) {
+	config := registry.Key{Name: name}
 	for _, pool := range p.Local.Pools {
 		if pool.Network == plan.DefaultNetwork && pool.Prefix.Overlaps(network) {
-			return []plugin.Problem{{Kind: api.ClusterConfigKind, Key: registry.Key{Name: config}, Message: fmt.Sprintf(
+			return []plugin.Problem{{Kind: api.ClusterConfigKind, Key: config, Message: fmt.Sprintf(
 				"spec.serviceNetworks: %s overlaps with the subnet %s of %s's pods, so that a Service may get a pod's address: give Services another range", network, pool.Prefix, p.Local.Node)}}
 		}
 	}
-	if a, whose, ok := machineIn(p, network); ok {
-		return []plugin.Problem{{Kind: api.ClusterConfigKind, Key: registry.Key{Name: config}, Message: fmt.Sprintf(
-			"spec.serviceNetworks: %s has the address %s of %s, so that what leads nowhere in there may go astray: give Services another range", network, a, whose)}}
+	if i := slices.IndexFunc(p.Local.Addresses, network.Contains); i >= 0 {
+		return []plugin.Problem{{Kind: api.ClusterConfigKind, Key: config, Message: fmt.Sprintf(
+			"spec.serviceNetworks: %s has the address %s of %s, so that what leads nowhere in there may go astray: give Services another range", network, p.Local.Addresses[i], p.Local.Node)}}
+	}
+	for k, peer := range p.Peers.All() {
+		var said netip.Addr
+		for _, a := range peer.Addresses {
+			if !network.Contains(a) {
+				continue
+			}
+			if !said.IsValid() {
+				said = a
+			}
+			at := plan.RouteKey{Network: plan.DefaultNetwork, Prefix: netip.PrefixFrom(a, a.BitLen())}
+			if r, there := p.Routes.Get(at); there && r.EndpointsOnly && r.Peer() == k.Name {
+				p.Routes = p.Routes.Delete(at)
+			}
+		}
+		if said.IsValid() {
+			problem := plugin.Problem{Message: fmt.Sprintf("%s says that it has the address %s, and is not reached there, as %s of spec.serviceNetworks is where Services get theirs: give it another, or Services another range", k.Name, said, network)}
+			problem.Kind, problem.Key, _ = plugin.ParseOrigin(c.kinds, peer.Origin)
+			problems = append(problems, problem)
+		}
 	}
 	k := plan.RouteKey{Network: plan.DefaultNetwork, Prefix: network}
 	if _, there := p.Routes.Get(k); !there {
-		p.Routes = p.Routes.Set(k, plan.Route{Way: plan.ToDrop, Origin: "ClusterConfig " + config})
+		p.Routes = p.Routes.Set(k, plan.Route{Way: plan.ToDrop, Origin: "ClusterConfig " + config.Name})
 	}
-	return nil
-}
-
-// machineIn returns the address of a machine in a prefix, and whose it is, if there is one.
-func machineIn(p *plan.Plan, network netip.Prefix) (a netip.Addr, whose string, ok bool) {
-	for _, a := range p.Local.Addresses {
-		if network.Contains(a) {
-			return a, p.Local.Node, true
-		}
-	}
-	for k, peer := range p.Peers.All() {
-		for _, a := range peer.Addresses {
-			if network.Contains(a) {
-				return a, k.Name, true
-			}
-		}
-	}
-	return netip.Addr{}, "", false
+	return problems
 }

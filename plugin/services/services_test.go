@@ -142,3 +142,36 @@ func TestServiceNetworks(t *testing.T) {
 		}
 	}
 }
+
+// What another machine says that it has where Services get their addresses is not believed:
+// nothing leaves for there, no more than where nobody says so, and who says so is named.
+func TestAnotherMachineInAServiceNetwork(t *testing.T) {
+	p := services.On(openshift.Subnet{}, "openshift-subnet")
+	for name, host := range map[string]string{
+		"its first":                     "metadata: {name: node2, annotations: {pod.network.openshift.io/node-uid: u}}\nhostIP: 10.4.7.7",
+		"its second":                    "metadata: {name: node2, annotations: {pod.network.openshift.io/node-uid: u, weft.network/additional-host-ips: 'fd30::12,10.4.7.7'}}\nhostIP: 172.30.0.12",
+		"its second, of another family": "metadata: {name: node2, annotations: {pod.network.openshift.io/node-uid: u, weft.network/additional-host-ips: 'fd04::7'}}\nhostIP: 172.30.0.12",
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := "apiVersion: weft.network/v1\nkind: ClusterConfig\nmetadata: {name: default}\nspec: {serviceNetworks: [10.4.0.0/16, 'fd04::/112']}\n---\n"
+			made, problems := compile(t, p, plugin.CompilerOf(p), config+"apiVersion: network.openshift.io/v1\nkind: HostSubnet\nhost: node2\nsubnet: 10.1.2.0/24\n"+host+"\n---"+objects)
+			for _, network := range []string{"10.4.0.0/16", "fd04::/112"} {
+				prefix := netip.MustParsePrefix(network)
+				if r, there := made.Routes.Get(plan.RouteKey{Network: plan.DefaultNetwork, Prefix: prefix}); !there || r.Way != plan.ToDrop {
+					t.Errorf("what leads nowhere in %s goes %v", network, r)
+				}
+				for k, r := range made.Routes.All() {
+					if k.Prefix != prefix && prefix.Contains(k.Prefix.Addr()) {
+						t.Errorf("to %s there is %v", k.Prefix, r)
+					}
+				}
+			}
+			if _, there := made.Routes.Get(plan.RouteKey{Network: plan.DefaultNetwork, Prefix: netip.MustParsePrefix("10.1.2.0/24")}); !there {
+				t.Error("to its pods there is no way")
+			}
+			if len(problems) != 1 || problems[0].Kind != api.HostSubnet || problems[0].Key.Name != "node2" || !strings.HasPrefix(problems[0].Message, "node2 says that it has the address ") {
+				t.Errorf("it is said: %v", problems)
+			}
+		})
+	}
+}
