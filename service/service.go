@@ -50,6 +50,10 @@ type Problem struct {
 // Compiler compiles the tables of one node, one after the other. It is not safe for
 // concurrent use. The zero Compiler knows nothing yet.
 type Compiler struct {
+	// Whose names who has addresses of the node, where that is not the node itself. It is
+	// replaced between two calls, and never changed.
+	Whose map[netip.Addr]string
+
 	services derived.List[*service]
 	slices   derived.List[*slice]
 	grants   derived.List[*grant]
@@ -66,12 +70,13 @@ type Compiler struct {
 // view is the node as Services see it.
 type view struct {
 	plan.Local
-	zone string
+	zone  string
+	whose map[netip.Addr]string
 }
 
 // equal reports whether all that Services ask of the node is the same.
 func (v view) equal(o view) bool {
-	return v.Node == o.Node && v.zone == o.zone && slices.Equal(v.Addresses, o.Addresses) && slices.Equal(v.Pools, o.Pools)
+	return v.Node == o.Node && v.zone == o.zone && slices.Equal(v.Addresses, o.Addresses) && slices.Equal(v.Pools, o.Pools) && maps.Equal(v.whose, o.whose)
 }
 
 // Compile returns the tables that follow from objects, for a plan of the node.
@@ -85,7 +90,7 @@ func (c *Compiler) Compile(objects registry.Objects, node plan.Local) Tables {
 		c.compiled, c.claims = make(map[registry.Key]*compiled), make(map[plan.ServiceKey]*contest)
 		c.contested, c.troubled = make(map[plan.ServiceKey]bool), make(map[registry.Key]bool)
 	}
-	now := view{Local: node}
+	now := view{Local: node, whose: c.Whose}
 	if n := registry.GetAs[*corev1.Node](objects, api.Node, registry.Key{Name: node.Node}); n != nil {
 		now.zone = n.Labels[corev1.LabelTopologyZone]
 	}
@@ -247,7 +252,7 @@ func compile(s *service, behind []*slice, granted map[what]bool, node view) *com
 		// Of an address of its own the node keeps what is no port of the Service.
 		if node.Owns(plan.DefaultNetwork, a) {
 			c.problems = append(c.problems, fmt.Sprintf("spec.clusterIPs: %s is an address of %s itself, which keeps what is no port of the Service: "+
-				"give the Service an address that no node has", a, node.Node))
+				"give the Service an address that no node has", a, cmp.Or(node.whose[a], node.Node)))
 			continue
 		}
 		c.add(claim{rank: rankClusterIP, granted: c.granted[what{address: a}], key: plan.ServiceKey{Network: plan.DefaultNetwork, Address: a},

@@ -1,10 +1,12 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -38,7 +40,9 @@ func (t *teller) decide(objects registry.Objects) (say []saying) {
 	wrong := make(map[registry.Key][]string)
 	config := api.Effective(objects.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName}))
 	if config.Spec.ServiceProxy != api.KubeProxy {
-		t.compiler.Compile(objects, plan.Local{Node: "a node", Addresses: claimed(objects)})
+		local := plan.Local{Node: "a node"}
+		local.Addresses, t.compiler.Whose = claimed(objects)
+		t.compiler.Compile(objects, local)
 		for _, p := range t.compiler.Problems() {
 			wrong[p.Service] = append(wrong[p.Service], p.Message)
 		}
@@ -61,29 +65,34 @@ func inWords(problems []string) string {
 	return text
 }
 
-// claimed returns the addresses of nodes that Services have, or are to have, as their own:
-// there node ports, and nodes themselves, may be in the way. All others would cost what there
-// are of nodes and of node ports.
-func claimed(objects registry.Objects) (addresses []netip.Addr) {
-	of := make(map[netip.Addr]bool)
+// claimed returns the addresses of nodes that Services have, or are to have, as their own, and
+// the names of these: there node ports, and nodes themselves, may be in the way. All others
+// would cost what there are of nodes and of node ports. That a node has an address where
+// Services get theirs is not believed, as any Node could say so of others' Services.
+func claimed(objects registry.Objects) (addresses []netip.Addr, whose map[netip.Addr]string) {
+	given := ranges(objects)
+	of := make(map[netip.Addr]string)
 	for n := range registry.Each[*corev1.Node](objects, api.Node) {
 		for _, a := range api.NodeAddresses(n) {
-			of[a] = true
+			if !slices.ContainsFunc(given, func(r netip.Prefix) bool { return r.Contains(a) }) {
+				of[a] = cmp.Or(of[a], n.Name)
+			}
 		}
 	}
+	whose = make(map[netip.Addr]string)
 	for svc := range registry.Each[*corev1.Service](objects, api.Service) {
 		texts := append(append([]string{svc.Spec.ClusterIP}, svc.Spec.ClusterIPs...), svc.Spec.ExternalIPs...)
 		for _, i := range svc.Status.LoadBalancer.Ingress {
 			texts = append(texts, i.IP)
 		}
 		for _, text := range texts {
-			if a, err := netip.ParseAddr(text); err == nil && of[a.Unmap()] {
-				addresses = append(addresses, a.Unmap())
-				delete(of, a.Unmap())
+			a, err := netip.ParseAddr(text)
+			if a = a.Unmap(); err == nil && of[a] != "" && whose[a] == "" {
+				addresses, whose[a] = append(addresses, a), "node "+of[a]
 			}
 		}
 	}
-	return addresses
+	return addresses, whose
 }
 
 // saying is what a condition of a Service is to say; problem is empty where it is to go.
