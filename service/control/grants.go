@@ -6,6 +6,7 @@ import (
 	"hash/fnv"
 	"net/netip"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -241,6 +242,9 @@ func (a *allotment) clusterIPs(svc *corev1.Service) (ips []string, uses, lacks [
 		if other != "" {
 			problems = append(problems, fmt.Sprintf("clusterIP %s is Service %s's: choose another, or none to be given one", ip, other))
 		}
+		if !slices.ContainsFunc(a.ranges, func(r netip.Prefix) bool { return r.Contains(ip) }) && len(a.ranges) > 0 {
+			problems = append(problems, fmt.Sprintf("clusterIP %s is outside of %s, where Services get addresses, and may be in the way of who has it: choose one in there, or none to be given one", ip, inWordsOf(a.ranges)))
+		}
 	}
 	waits := false
 	for i, f := range families {
@@ -262,6 +266,15 @@ func (a *allotment) clusterIPs(svc *corev1.Service) (ips []string, uses, lacks [
 		}
 	}
 	return ips, uses, lacks, problems
+}
+
+// inWordsOf names ranges.
+func inWordsOf(ranges []netip.Prefix) string {
+	var texts []string
+	for _, r := range ranges {
+		texts = append(texts, r.String())
+	}
+	return strings.Join(texts, " and ")
 }
 
 // freeAddress takes a free address for a Service, and says why there is none.
