@@ -67,6 +67,9 @@ type Config struct {
 	// Listen is the TCP address of /healthz, /readyz and /metrics; empty for
 	// none.
 	Listen string
+	// AnswerChecks has the node answer load balancers, where it does Services: see package
+	// health.
+	AnswerChecks bool
 	// LeaseTTL is how long after the agent's end the node still counts as
 	// alive. RepairEvery is how often the data plane is compared with the plan.
 	LeaseTTL, RepairEvery time.Duration
@@ -440,7 +443,7 @@ func (a *agent) run(ctx context.Context, what plugin.Choice, objects *followed, 
 		}
 	}
 
-	compiler := plugin.CompilerOf(plug)
+	compiler, asked := plugin.CompilerOf(plug), a.answerChecks(ctx, &wg, what)
 	compile := func(previous *plan.Plan) (plugin.Applied, error) {
 		in, _ := input()
 		if len(in.Node.Addresses) == 0 {
@@ -452,6 +455,7 @@ func (a *agent) run(ctx context.Context, what plugin.Choice, objects *followed, 
 		out.Plan, out.Problems = compiler.Compile(in)
 		out.Plan, more = plugin.PutPorts(out.Plan, in.Node)
 		out.Problems = slices.Concat(out.Problems, more)
+		asked(in.Objects)
 		return out, nil
 	}
 	var first sync.Once

@@ -65,6 +65,8 @@ type syncer struct {
 	// since is when the first change came of those that no round began after;
 	// zero where there is none.
 	since time.Time
+	// whole is when the last round ended that left nothing to be done.
+	whole time.Time
 
 	applied atomic.Pointer[plugin.Applied]
 	// coming is the plan that the data plane was brought to last, or is being.
@@ -177,6 +179,14 @@ func (s *syncer) Applied() *plugin.Applied { return s.applied.Load() }
 // nil: what it has of that may be in force already.
 func (s *syncer) Coming() *plan.Plan { return s.coming.Load() }
 
+// Progress returns when all that was known was loaded last, and since when there is something
+// that is not; zero where there is none.
+func (s *syncer) Progress() (whole, since time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.whole, s.since
+}
+
 // Last is the outcome of the last round.
 func (s *syncer) Last() round {
 	s.mu.Lock()
@@ -254,7 +264,9 @@ func (s *syncer) Run(ctx context.Context) {
 			s.metrics.enforced.Observe(now.Sub(since).Seconds())
 		}
 		s.mu.Lock()
-		if !next.Whole && !since.IsZero() {
+		if next.Whole {
+			s.whole = now
+		} else if !since.IsZero() {
 			s.since = since
 		}
 		if advancing {

@@ -1,6 +1,8 @@
 package api
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
@@ -26,8 +28,20 @@ func keep[T registry.Object](drop func(T)) func(registry.Object) {
 	}
 }
 
+// leavingTaint is what the cluster autoscaler gives a node that it is about to remove.
+const leavingTaint = "ToBeDeletedByClusterAutoscaler"
+
+// IsLeaving reports whether a node is about to go, so that no new connections are to come to it.
+func IsLeaving(n *corev1.Node) bool {
+	return n.DeletionTimestamp != nil || slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == leavingTaint })
+}
+
 func keepNode(n *corev1.Node) {
-	n.Spec = corev1.NodeSpec{PodCIDR: n.Spec.PodCIDR, PodCIDRs: n.Spec.PodCIDRs}
+	var taints []corev1.Taint
+	if IsLeaving(n) {
+		taints = []corev1.Taint{{Key: leavingTaint}}
+	}
+	n.Spec = corev1.NodeSpec{PodCIDR: n.Spec.PodCIDR, PodCIDRs: n.Spec.PodCIDRs, Taints: taints}
 	n.Status = corev1.NodeStatus{Addresses: n.Status.Addresses, Conditions: n.Status.Conditions}
 }
 

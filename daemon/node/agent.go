@@ -126,7 +126,7 @@ func (f *flags) config(planes dataplanes.Planes) (agent.Config, error) {
 		Node: f.name, RegisterNode: f.register, DataPlane: planes.New, DataPlanes: planes.Names(),
 		RunDir: f.runDir, SubnetFile: f.subnetFile,
 		CNI: cni.Install{ConfFile: f.confFile, BinDir: f.binDir}, Listen: f.listen,
-		RepairEvery: f.repairEvery,
+		AnswerChecks: true, RepairEvery: f.repairEvery,
 	}
 	if config.Node == "" {
 		host, err := os.Hostname()

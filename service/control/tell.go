@@ -33,6 +33,7 @@ const tellPause = time.Second
 // all of them.
 type teller struct {
 	compiler service.Compiler
+	checker  service.Checker
 }
 
 // decide returns what is to be said of Services.
@@ -43,7 +44,8 @@ func (t *teller) decide(objects registry.Objects) (say []saying) {
 		local := plan.Local{Node: "a node"}
 		local.Addresses, t.compiler.Whose = claimed(objects)
 		t.compiler.Compile(objects, local)
-		for _, p := range t.compiler.Problems() {
+		_, asked := t.checker.Checks(objects, local.Node)
+		for _, p := range append(t.compiler.Problems(), asked...) {
 			wrong[p.Service] = append(wrong[p.Service], p.Message)
 		}
 	}

@@ -57,6 +57,25 @@ spec:
   ports: [{name: http, port: 80, targetPort: http, nodePort: 30080}, {name: echo, port: 7, targetPort: 9000}]
 `
 
+const balancedService = `
+apiVersion: v1
+kind: Service
+metadata: {name: balanced, namespace: default}
+spec: {type: LoadBalancer, externalTrafficPolicy: Local, healthCheckNodePort: 31999, selector: {app: web}, ports: [{port: 80, targetPort: http}]}
+`
+
+// answers waits until somebody is answered at an address with what has some words.
+func (c *cluster) answers(from place, address, words string) {
+	c.Helper()
+	c.eventually(func() error {
+		out, err := c.exec(from, self, "fetch", "http://"+address)
+		if err == nil && !strings.Contains(out, words) {
+			err = fmt.Errorf("%s says %q, and not %s", address, out, words)
+		}
+		return err
+	})
+}
+
 // TestServices follows a Service through its day, in a cluster without kube-proxy: it gets
 // addresses and endpoints, is reached from pods, nodes and outside, and goes on while its
 // pods come and go, agents and the controller start anew, and the plug-in changes.
@@ -106,6 +125,12 @@ func TestServices(t *testing.T) {
 	}
 	c.weft("", "why", "client", "svc/web:http").want(t, 0, "allowed: each of the 2 backends")
 	c.wantStatus(0, "No problems.")
+
+	// Load balancers are told which nodes have endpoints.
+	c.apply(balancedService)
+	for address, want := range map[string]string{"172.30.0.11:31999": `"localEndpoints":1`, "172.30.0.11:10256/healthz": `"nodeEligible":true`} {
+		c.answers("outside", address, want)
+	}
 
 	// A policy holds for who comes by way of it.
 	c.apply(fmt.Sprintf(isolateAll, "web"))

@@ -1,0 +1,269 @@
+// Package health answers those who ask a node about Services, at the ports and in the form of
+// kube-proxy: load balancers, of the node as a whole (port 10256) and of single Services
+// (service.Check), and tests and dashboards on the node itself (port 10249).
+//
+// Anybody may ask. So each port has a bound to its connections, those of one machine a smaller
+// one, and an answer costs next to nothing.
+package health
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/weftnet/weft/service"
+)
+
+const (
+	// NodePort is where kube-proxy says whether it serves the node, LocalPort where, at
+	// 127.0.0.1 alone, it says what it is.
+	NodePort, LocalPort = 10256, 10249
+	// Mode is what is said to be the proxy's mode: that of kube-proxy which works alike.
+	Mode = "nftables"
+
+	// lateAfter is how long a change may wait to be loaded before the node counts as one
+	// that does not serve Services.
+	lateAfter = time.Minute
+	// tryAgain is how long after it was taken a port is tried again.
+	tryAgain = 2 * time.Second
+	// mostConnections is how many connections there may be to one port at a time, mostOfOne
+	// how many of those from one address.
+	mostConnections, mostOfOne = 1024, 32
+)
+
+// State is how the node does, by the agent's word.
+type State struct {
+	// Updated is when all that was known was loaded last, zero where nothing was.
+	Updated time.Time
+	// Since is when the first change came that is not loaded yet, zero where there is none.
+	Since time.Time
+	// Leaving says that the node is to go: no new connections are to come to it.
+	Leaving bool
+}
+
+// serving reports whether the node serves Services as they are.
+func (s State) serving(now time.Time) bool {
+	return !s.Updated.IsZero() && (s.Since.IsZero() || now.Sub(s.Since) <= lateAfter)
+}
+
+// Server answers. State, Metrics and Log are required.
+type Server struct {
+	State func() State
+	// Metrics are served at LocalPort.
+	Metrics http.Handler
+	Log     *slog.Logger
+	// Problem is told what of the ports is another program's that is not kube-proxy; ""
+	// when none is.
+	Problem func(string)
+
+	mu      sync.Mutex
+	checks  map[uint16]service.Check
+	changed chan struct{}
+	once    sync.Once
+}
+
+func (s *Server) init() { s.once.Do(func() { s.changed = make(chan struct{}, 1) }) }
+
+// Update says what is asked from now on. It does not wait.
+func (s *Server) Update(checks []service.Check) {
+	s.init()
+	now := make(map[uint16]service.Check, len(checks))
+	for _, c := range checks {
+		now[c.Port] = c
+	}
+	s.mu.Lock()
+	same := maps.Equal(s.checks, now)
+	s.checks = now
+	s.mu.Unlock()
+	if !same {
+		select {
+		case s.changed <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// check returns what is asked at a port.
+func (s *Server) check(port uint16) (service.Check, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c, ok := s.checks[port]
+	return c, ok
+}
+
+// Run answers until ctx ends.
+func (s *Server) Run(ctx context.Context) {
+	s.init()
+	open := make(map[string]func()) // what ends it, by address
+	defer func() {
+		for _, end := range open {
+			end()
+		}
+		s.Problem("")
+	}()
+	for ctx.Err() == nil {
+		wanted := map[string]http.Handler{
+			fmt.Sprintf(":%d", NodePort):           s.node(),
+			fmt.Sprintf("127.0.0.1:%d", LocalPort): s.local(),
+		}
+		s.mu.Lock()
+		for port := range s.checks {
+			wanted[fmt.Sprintf(":%d", port)] = s.service(port)
+		}
+		s.mu.Unlock()
+		for address, end := range open {
+			if wanted[address] == nil {
+				end()
+				delete(open, address)
+			}
+		}
+		var taken []string
+		again := (<-chan time.Time)(nil)
+		for _, address := range slices.Sorted(maps.Keys(wanted)) {
+			if open[address] != nil {
+				continue
+			}
+			end, err := s.listen(address, wanted[address])
+			if err == nil {
+				open[address] = end
+				continue
+			}
+			again = time.After(tryAgain)
+			if !errors.Is(err, syscall.EADDRINUSE) || !isKubeProxy(ctx, address) {
+				taken = append(taken, err.Error())
+			}
+		}
+		problem := ""
+		if len(taken) > 0 {
+			problem = "those who ask about Services get no answer, or another program's: " + strings.Join(taken, "; ")
+		}
+		s.Problem(problem)
+		select {
+		case <-ctx.Done():
+		case <-s.changed:
+		case <-again:
+		}
+	}
+}
+
+// listen answers at an address until end is called.
+func (s *Server) listen(address string, h http.Handler) (end func(), err error) {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	server := &http.Server{Handler: h, ReadTimeout: 2 * time.Second, WriteTimeout: 10 * time.Second, IdleTimeout: 5 * time.Second, MaxHeaderBytes: 4 << 10,
+		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug)}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := server.Serve(&bounded{Listener: l, from: make(map[string]int)}); !errors.Is(err, http.ErrServerClosed) {
+			s.Log.Warn("who asks about Services gets no answer any more", "address", address, "error", err)
+		}
+	}()
+	return func() { server.Close(); <-done }, nil
+}
+
+// isKubeProxy reports whether kube-proxy is who answers at an address.
+func isKubeProxy(ctx context.Context, address string) bool {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	host, port, _ := net.SplitHostPort(address)
+	if host == "" {
+		host = "127.0.0.1"
+	}
+	path := "/healthz"
+	if port == strconv.Itoa(LocalPort) {
+		path = "/proxyMode"
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort(host, port)+path, nil)
+	if err != nil {
+		return false
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return false
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(res.Body, 4<<10))
+	if err != nil {
+		return false
+	}
+	if path == "/proxyMode" {
+		return slices.Contains([]string{"iptables", "ipvs", "nftables"}, string(body))
+	}
+	var said struct {
+		CurrentTime         *string
+		ServiceProxyHealthy *bool
+	}
+	return json.Unmarshal(body, &said) == nil && (said.CurrentTime != nil || said.ServiceProxyHealthy != nil)
+}
+
+// answer writes JSON with a status.
+func answer(w http.ResponseWriter, ok bool, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	if !ok {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	_ = json.NewEncoder(w).Encode(v) // who asked is gone, or has it
+}
+
+// node answers of the node as a whole.
+func (s *Server) node() http.Handler {
+	mux := http.NewServeMux()
+	for path, asksNode := range map[string]bool{"GET /healthz": true, "GET /livez": false} {
+		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
+			now, state := time.Now(), s.State()
+			ok := state.serving(now) && !(asksNode && state.Leaving)
+			said := map[string]any{"lastUpdated": state.Updated.UTC().String(), "currentTime": now.UTC().String()}
+			if asksNode {
+				said["nodeEligible"] = !state.Leaving
+			}
+			answer(w, ok, said)
+		})
+	}
+	return mux
+}
+
+// local answers of the proxy, to processes of the node.
+func (s *Server) local() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /proxyMode", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain")
+		fmt.Fprint(w, Mode)
+	})
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") })
+	mux.Handle("GET /metrics", s.Metrics)
+	return mux
+}
+
+// service answers of the Service whose port it is, at any path.
+func (s *Server) service(port uint16) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		check, ok := s.check(port)
+		if !ok {
+			http.Error(w, "no Service has this port any more", http.StatusServiceUnavailable)
+			return
+		}
+		serving := s.State().serving(time.Now())
+		w.Header().Set("X-Load-Balancing-Endpoint-Weight", strconv.Itoa(check.Local))
+		answer(w, serving && check.Local > 0, map[string]any{
+			"service":             map[string]string{"namespace": check.Service.Namespace, "name": check.Service.Name},
+			"localEndpoints":      check.Local,
+			"serviceProxyHealthy": serving,
+		})
+	})
+}

@@ -1,0 +1,212 @@
+package health
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/weftnet/weft/registry"
+	"github.com/weftnet/weft/service"
+)
+
+// within runs the test again in a network namespace of its own, as the ports are those of a
+// node, and returns true there.
+func within(t *testing.T) bool {
+	const inside = "WEFT_HEALTH_TEST"
+	if os.Getenv(inside) == "" {
+		if os.Getuid() != 0 {
+			t.Skip("needs root, to make a network namespace")
+		}
+		cmd := exec.Command("unshare", "--net", os.Args[0], "-test.run=^"+t.Name()+"$")
+		cmd.Env = append(os.Environ(), inside+"=1")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		return false
+	}
+	lo, err := netlink.LinkByName("lo")
+	if err == nil {
+		err = netlink.LinkSetUp(lo)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return true
+}
+
+// bench is a server that runs, and how the node does.
+type bench struct {
+	*Server
+	mu      sync.Mutex
+	state   State
+	problem string
+}
+
+func run(t *testing.T) *bench {
+	b := &bench{}
+	b.Server = &Server{Log: slog.New(slog.DiscardHandler), Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "weft_ready 1") }),
+		State: func() State { b.mu.Lock(); defer b.mu.Unlock(); return b.state },
+		Problem: func(text string) {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.problem = text
+		}}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); b.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	return b
+}
+
+func (b *bench) is(s State) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.state = s
+}
+
+// eventually waits for what ask returns to begin with want.
+func eventually(t *testing.T, want string, ask func() string) {
+	t.Helper()
+	got := ""
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		if got = ask(); strings.HasPrefix(got, want) {
+			return
+		}
+	}
+	t.Fatalf("the answer is %q, and not %q", got, want)
+}
+
+func ask(url string) string {
+	c := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	res, err := c.Get(url)
+	if err != nil {
+		return "no answer: " + err.Error()
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		return err.Error()
+	}
+	return fmt.Sprintf("%d %s%s", res.StatusCode, res.Header.Get("X-Load-Balancing-Endpoint-Weight"), body)
+}
+
+func TestAnswers(t *testing.T) {
+	if !within(t) {
+		return
+	}
+	b := run(t)
+	const node, local, web = "http://127.0.0.1:10256", "http://127.0.0.1:10249", "http://[::1]:31000/any/path"
+	at := func(url string) func() string { return func() string { return ask(url) } }
+	// Before anything is loaded the node serves nothing.
+	eventually(t, `503 {"currentTime":`, at(node+"/healthz"))
+	b.is(State{Updated: time.Now()})
+	if got := ask(node + "/healthz"); !strings.HasPrefix(got, "200 ") || !strings.Contains(got, `"nodeEligible":true`) {
+		t.Errorf("of the node it is said: %s", got)
+	}
+	for path, want := range map[string]string{"/proxyMode": "200 nftables", "/metrics": "200 weft_ready 1\n", "/healthz": "200 ok"} {
+		eventually(t, want, at(local+path))
+	}
+	if got := ask(node + "/metrics"); !strings.HasPrefix(got, "404 ") {
+		t.Errorf("others may read: %s", got)
+	}
+	// A node that goes serves what it has, and is to get no more.
+	b.is(State{Updated: time.Now(), Leaving: true})
+	if got := ask(node + "/healthz"); !strings.HasPrefix(got, "503 ") || !strings.Contains(got, `"nodeEligible":false`) {
+		t.Errorf("of a node that goes it is said: %s", got)
+	}
+	if got := ask(node + "/livez"); !strings.HasPrefix(got, "200 ") {
+		t.Errorf("of a node that goes it is said at /livez: %s", got)
+	}
+	// A Service comes, has endpoints, has none, and goes.
+	key := registry.Key{Namespace: "default", Name: "web"}
+	b.is(State{Updated: time.Now()})
+	b.Update([]service.Check{{Port: 31000, Service: key, Local: 2}})
+	eventually(t, `200 2{"localEndpoints":2,"service":{"name":"web","namespace":"default"},"serviceProxyHealthy":true}`, at(web))
+	b.Update([]service.Check{{Port: 31000, Service: key}})
+	eventually(t, `503 0{"localEndpoints":0,`, at(web))
+	b.Update([]service.Check{{Port: 31000, Service: key, Local: 1}})
+	eventually(t, `200 1`, at(web))
+	// What waits for more than a minute says that the node is behind.
+	b.is(State{Updated: time.Now(), Since: time.Now().Add(-50 * time.Second)})
+	eventually(t, `200 1`, at(web))
+	b.is(State{Updated: time.Now(), Since: time.Now().Add(-70 * time.Second)})
+	eventually(t, `503 1{"localEndpoints":1,"service":{"name":"web","namespace":"default"},"serviceProxyHealthy":false}`, at(web))
+	eventually(t, `503 `, at(node+"/livez"))
+	b.is(State{Updated: time.Now()})
+	b.Update(nil)
+	eventually(t, "no answer", at(web))
+}
+
+// TestPortsOfOthers has another program at a port, which is a problem unless it is kube-proxy.
+func TestPortsOfOthers(t *testing.T) {
+	if !within(t) {
+		return
+	}
+	serve := func(address, body string) func() {
+		l, err := net.Listen("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, body) })}
+		go s.Serve(l)
+		return func() { s.Close() }
+	}
+	proxy := serve(":10256", `{"lastUpdated": "2026-01-01 00:00:00 +0000 UTC","currentTime": "2026-01-01 00:00:00 +0000 UTC","nodeEligible": true}`)
+	mode := serve("127.0.0.1:10249", "iptables")
+	other := serve(":31000", "hello")
+	b := run(t)
+	b.is(State{Updated: time.Now()})
+	b.Update([]service.Check{{Port: 31000, Service: registry.Key{Namespace: "default", Name: "web"}, Local: 1}})
+	problem := func() string { b.mu.Lock(); defer b.mu.Unlock(); return b.problem }
+	eventually(t, "those who ask about Services get no answer, or another program's: listen tcp :31000:", problem)
+	if text := problem(); strings.Contains(text, "10256") || strings.Contains(text, "10249") {
+		t.Errorf("of kube-proxy it is said: %s", text)
+	}
+	other()
+	eventually(t, "200 1", func() string { return ask("http://127.0.0.1:31000/") })
+	if text := problem(); text != "" {
+		t.Errorf("it is still said: %s", text)
+	}
+	proxy()
+	mode()
+	eventually(t, "200 nftables", func() string { return ask("http://127.0.0.1:10249/proxyMode") })
+	if got := ask("http://127.0.0.1:10256/healthz"); !strings.HasPrefix(got, "200 ") {
+		t.Errorf("when kube-proxy is gone, the node says: %s", got)
+	}
+}
+
+// TestManyAsk has one machine hold as many connections as it gets, without a word. Others are
+// answered at once.
+func TestManyAsk(t *testing.T) {
+	if !within(t) {
+		return
+	}
+	b := run(t)
+	b.is(State{Updated: time.Now()})
+	eventually(t, "200 ", func() string { return ask("http://127.0.0.1:10256/healthz") })
+	for range 2 * mostOfOne {
+		c, err := net.Dial("tcp", "127.0.0.1:10256")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	if got := ask("http://127.0.0.1:10256/healthz"); !strings.HasPrefix(got, "no answer") {
+		t.Errorf("it is itself answered: %s", got)
+	}
+	if got := ask("http://[::1]:10256/healthz"); !strings.HasPrefix(got, "200 ") {
+		t.Errorf("another is answered: %s", got)
+	}
+	eventually(t, "200 ", func() string { return ask("http://127.0.0.1:10256/healthz") })
+}
