@@ -154,6 +154,7 @@ func (x *story) stopAPIServer() (start func()) {
 	}
 	return func() {
 		x.Helper()
+		began := time.Now()
 		if err := begin(); err != nil {
 			x.Fatal(err)
 		}
@@ -161,6 +162,7 @@ func (x *story) stopAPIServer() (start func()) {
 			_, err := x.command(x.kubectl, "get", "--raw=/readyz")
 			return err
 		})
+		x.beginnings = append(x.beginnings, span{began, time.Now()})
 	}
 }
 
