@@ -91,7 +91,7 @@ func (r *Table) content() (Content, error) {
 }
 
 // describeSet says what tells sets of one name apart. The library does not read back of which
-// parts a concatenated key is made: a set that gets another key, or room for another number
+// parts a concatenated key is made: a set that gets another key, counters, or room for another number
 // of elements, gets another name.
 func describeSet(s *nftables.Set) string {
 	data := uint32(0)
