@@ -1,0 +1,272 @@
+package explain
+
+import (
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/printable"
+	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/registry"
+	"github.com/weftnet/weft/service"
+)
+
+// Serving is how nodes serve a Service: where it is reached, and who gets connections from
+// where.
+type Serving struct {
+	// Service is "namespace/name".
+	Service string `json:"service"`
+	// On are the nodes, those together that serve it alike.
+	On []ServingNodes `json:"on"`
+	// Problems are what the Service's own conditions say, and of which nodes it is not known
+	// that they do as is said here.
+	Problems []string `json:"problems,omitempty"`
+}
+
+// ServingNodes are nodes that serve a Service alike.
+type ServingNodes struct {
+	Nodes     []string         `json:"nodes"`
+	Frontends []ServedFrontend `json:"frontends"`
+	Sets      []ServedSet      `json:"sets"`
+}
+
+// ServedFrontend is where a Service is reached.
+type ServedFrontend struct {
+	// Address is empty for the node's own addresses, of the family of Family, 4 or 6.
+	Address netip.Addr `json:"address,omitzero"`
+	Family  int        `json:"family"`
+	// Port is with its protocol, as "80/tcp"; empty for all that is no other frontend's.
+	Port string `json:"port,omitempty"`
+	// From is "inside" or "outside", empty for both.
+	From string `json:"from,omitempty"`
+	// Set names the backends, one of ServingNodes.Sets.
+	Set string `json:"set,omitempty"`
+	// Otherwise is what becomes of a connection where there are none: "refused" or "dropped".
+	Otherwise string `json:"otherwise"`
+	// Affinity is for how long a client stays with a backend, as "3h0m0s"; empty for not at all.
+	Affinity string `json:"affinity,omitempty"`
+	// Masquerade are those who are seen as the node: "endpoints", "strangers" or both.
+	Masquerade string `json:"masquerade,omitempty"`
+	// Sources are the prefixes of those who may use it; everybody where there are none.
+	Sources []string `json:"sources,omitempty"`
+}
+
+// ServedSet is who is behind frontends.
+type ServedSet struct {
+	Name     string          `json:"name"`
+	Backends []ServedBackend `json:"backends"`
+}
+
+// ServedBackend is one of those.
+type ServedBackend struct {
+	At netip.AddrPort `json:"at"`
+	// Who is "pod shop/web" or "node node1"; empty for one that is not known.
+	Who  string `json:"who,omitempty"`
+	Node string `json:"node,omitempty"`
+	// Weight is how often it gets a new connection, beside the others; none with 0.
+	Weight uint16 `json:"weight"`
+}
+
+// Serving returns how nodes serve a Service, by their plans. It fails where there is no such
+// Service, or others serve it.
+func (c Cluster) Serving(key registry.Key) (Serving, error) {
+	svc := registry.GetAs[*corev1.Service](c.Objects, api.Service, key)
+	if svc == nil {
+		_, err := c.service(key)
+		return Serving{}, err
+	}
+	s := Serving{Service: key.String()}
+	p, err := c.planner()
+	if err != nil {
+		return s, err
+	}
+	by := service.LeftTo(svc)
+	if by == "" && p.config.Spec.ServiceProxy == api.KubeProxy {
+		by = api.KubeProxy
+	}
+	switch {
+	case by != "" && by != api.WeftProxy:
+		return s, fmt.Errorf("service %s is left to %s: ask that", key, by)
+	case svc.Spec.Type == corev1.ServiceTypeExternalName:
+		return s, fmt.Errorf("service %s stands for the host name %s, and no node serves it", key, svc.Spec.ExternalName)
+	case len(clusterIPs(svc)) == 0:
+		return s, fmt.Errorf("service %s has no address in the cluster: it is headless, or has got none yet", key)
+	}
+	for _, condition := range svc.Status.Conditions {
+		if strings.HasPrefix(condition.Type, api.GroupVersion.Group+"/") && condition.Status == "False" {
+			s.Problems = append(s.Problems, fmt.Sprintf("%s: %s", condition.Type, condition.Message))
+		}
+	}
+	for node := range registry.Each[*corev1.Node](c.Objects, api.Node) {
+		p.compile(node.Name)
+		made := p.plans[node.Name]
+		if made == nil {
+			s.Problems = append(s.Problems, fmt.Sprintf("node %s has no address, and no plan", node.Name))
+			continue
+		}
+		switch {
+		case c.Lost[node.Name]:
+			s.Problems = append(s.Problems, fmt.Sprintf("node %s: its agent does not run; what it was told last holds, if the node runs at all", node.Name))
+		case Reported(node) && !InSync(node):
+			s.Problems = append(s.Problems, fmt.Sprintf("node %s does not do all that its plan says: see weft status", node.Name))
+		}
+		s.add(node.Name, c.servedBy(made, "Service "+key.String()))
+	}
+	return s, nil
+}
+
+// add adds how a node serves.
+func (s *Serving) add(node string, as ServingNodes) {
+	for i, other := range s.On {
+		if reflect.DeepEqual(other.Frontends, as.Frontends) && reflect.DeepEqual(other.Sets, as.Sets) {
+			s.On[i].Nodes = append(s.On[i].Nodes, node)
+			return
+		}
+	}
+	as.Nodes = []string{node}
+	s.On = append(s.On, as)
+}
+
+// servedBy returns what a plan has of an origin.
+func (c Cluster) servedBy(p *plan.Plan, origin string) (as ServingNodes) {
+	sets := make(map[string]bool)
+	seen := make(map[string]bool) // of the node's own addresses each family is told once
+	for k, svc := range p.Services.All() {
+		if svc.Origin != origin {
+			continue
+		}
+		f := ServedFrontend{Address: k.Address, Family: 6, From: string(k.From), Set: svc.Set, Otherwise: "refused", Masquerade: svc.Masquerade.String()}
+		if k.Address.Is4() {
+			f.Family = 4
+		}
+		if svc.Otherwise == plan.Silence {
+			f.Otherwise = "dropped"
+		}
+		if svc.Affinity > 0 {
+			f.Affinity = svc.Affinity.String()
+		}
+		if k.Protocol != plan.AnyProtocol {
+			f.Port = fmt.Sprintf("%d/%s", k.Port, k.Protocol)
+		}
+		if svc.Sources != "" {
+			f.Sources = []string{}
+			for source := range p.Sources.From(plan.SourceKey{Network: k.Network, Name: svc.Sources}) {
+				if source.Network != k.Network || source.Name != svc.Sources {
+					break
+				}
+				f.Sources = append(f.Sources, source.Prefix.String())
+			}
+		}
+		if slices.Contains(p.Local.Addresses, k.Address) {
+			f.Address = netip.Addr{}
+			if text := fmt.Sprint(f); seen[text] {
+				continue
+			} else {
+				seen[text] = true
+			}
+		}
+		as.Frontends = append(as.Frontends, f)
+		sets[svc.Set] = svc.Set != ""
+	}
+	for _, name := range slices.Sorted(func(yield func(string) bool) {
+		for name, is := range sets {
+			if is && !yield(name) {
+				return
+			}
+		}
+	}) {
+		set := ServedSet{Name: name, Backends: []ServedBackend{}}
+		for k, b := range p.BackendsOf(plan.DefaultNetwork, name) {
+			one := ServedBackend{At: netip.AddrPortFrom(k.Address, k.Port), Node: b.Node, Weight: b.Weight}
+			if who := c.owner(k.Address); who.Name != k.Address.String() {
+				one.Who = who.Name
+			}
+			set.Backends = append(set.Backends, one)
+		}
+		as.Sets = append(as.Sets, set)
+	}
+	return as
+}
+
+// String writes it for people.
+func (s Serving) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "Service %s\n", s.Service)
+	for _, on := range s.On {
+		w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+		fmt.Fprintf(w, "\non %s:\n", printable.Few(on.Nodes, 0))
+		if len(on.Frontends) == 0 {
+			fmt.Fprintln(w, "  it is not reached")
+		}
+		for _, f := range on.Frontends {
+			fmt.Fprintf(w, "  %s\n", f)
+		}
+		for _, set := range on.Sets {
+			fmt.Fprintf(w, "  backends of %s:\n", set.Name)
+			for _, backend := range set.Backends {
+				fmt.Fprintf(w, "    %s\n", backend)
+			}
+			if len(set.Backends) == 0 {
+				fmt.Fprintln(w, "    none")
+			}
+		}
+		w.Flush()
+	}
+	for i, problem := range s.Problems {
+		if i == 0 {
+			b.WriteByte('\n')
+		}
+		fmt.Fprintf(&b, "problem: %s\n", problem)
+	}
+	return b.String()
+}
+
+// String writes a frontend in columns.
+func (f ServedFrontend) String() string {
+	at, port := fmt.Sprintf("the node's IPv%d addresses", f.Family), "all other ports"
+	if f.Address.IsValid() {
+		at = f.Address.String()
+	}
+	if f.Port != "" {
+		port = f.Port
+	}
+	if f.From != "" {
+		port += " from " + f.From
+	}
+	what := f.Otherwise
+	if f.Set != "" {
+		what = "to " + f.Set + ", else " + f.Otherwise
+	}
+	if f.Affinity != "" {
+		what += "; a client stays for " + f.Affinity
+	}
+	if f.Masquerade != "" {
+		what += "; the node's address becomes the source of " + strings.ReplaceAll(f.Masquerade, ",", " and ")
+	}
+	if f.Sources != nil {
+		what += "; for " + printable.Few(f.Sources, 0) + " alone"
+	}
+	return fmt.Sprintf("%s\t%s\t%s", at, port, what)
+}
+
+// String writes a backend in columns.
+func (b ServedBackend) String() string {
+	what := "gets connections"
+	switch {
+	case b.Weight == 0:
+		what = "keeps connections, and gets none"
+	case b.Weight > 1:
+		what = fmt.Sprintf("gets connections, with weight %d", b.Weight)
+	}
+	who := b.Who
+	if b.Node != "" {
+		who = strings.TrimSpace(who + " on " + b.Node)
+	}
+	return fmt.Sprintf("%s\t%s\t%s", b.At, who, what)
+}
