@@ -176,23 +176,39 @@ func (s *Server) listen(address string, h http.Handler) (end func(), err error) 
 	return func() { server.Close(); <-done }, nil
 }
 
-// isKubeProxy reports whether kube-proxy is who answers at an address.
+// isKubeProxy reports whether kube-proxy is who answers at an address. Where that is all
+// addresses, kube-proxy may be at some of them.
 func isKubeProxy(ctx context.Context, address string) bool {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	host, port, _ := net.SplitHostPort(address)
+	hosts := []string{host}
 	if host == "" {
-		host = "127.0.0.1"
+		hosts = []string{"127.0.0.1"}
+		all, _ := net.InterfaceAddrs()
+		for _, a := range all[:min(len(all), mostAsked)] {
+			if prefix, ok := a.(*net.IPNet); ok && !prefix.IP.IsLinkLocalUnicast() {
+				hosts = append(hosts, prefix.IP.String())
+			}
+		}
 	}
 	path := "/healthz"
 	if port == strconv.Itoa(LocalPort) {
 		path = "/proxyMode"
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort(host, port)+path, nil)
+	return slices.ContainsFunc(hosts, func(host string) bool { return saysKubeProxy(ctx, "http://"+net.JoinHostPort(host, port)+path) })
+}
+
+// mostAsked is at how many of the node's addresses somebody is asked what he is.
+const mostAsked = 32
+
+// saysKubeProxy reports whether what is said at a URL is what kube-proxy says there.
+func saysKubeProxy(ctx context.Context, url string) bool {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return false
 	}
-	res, err := http.DefaultClient.Do(req)
+	res, err := asking.Do(req)
 	if err != nil {
 		return false
 	}
@@ -201,7 +217,7 @@ func isKubeProxy(ctx context.Context, address string) bool {
 	if err != nil {
 		return false
 	}
-	if path == "/proxyMode" {
+	if strings.HasSuffix(url, "/proxyMode") {
 		return slices.Contains([]string{"iptables", "ipvs", "nftables"}, string(body))
 	}
 	var said struct {
@@ -210,6 +226,9 @@ func isKubeProxy(ctx context.Context, address string) bool {
 	}
 	return json.Unmarshal(body, &said) == nil && (said.CurrentTime != nil || said.ServiceProxyHealthy != nil)
 }
+
+// asking asks without a proxy of the environment, and keeps no connection.
+var asking = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 
 // answer writes JSON with a status.
 func answer(w http.ResponseWriter, ok bool, v any) {

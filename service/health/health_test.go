@@ -39,6 +39,9 @@ func within(t *testing.T) bool {
 	if err == nil {
 		err = netlink.LinkSetUp(lo)
 	}
+	if err == nil {
+		err = netlink.AddrAdd(lo, &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(127, 0, 0, 2), Mask: net.CIDRMask(32, 32)}})
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,12 +168,15 @@ func TestPortsOfOthers(t *testing.T) {
 	proxy := serve(":10256", `{"lastUpdated": "2026-01-01 00:00:00 +0000 UTC","currentTime": "2026-01-01 00:00:00 +0000 UTC","nodeEligible": true}`)
 	mode := serve("127.0.0.1:10249", "iptables")
 	other := serve(":31000", "hello")
+	single := serve("127.0.0.2:31001", `{"service": {"namespace": "default","name": "more"},"localEndpoints": 1,"serviceProxyHealthy": true}`)
+	defer single()
 	b := run(t)
 	b.is(State{Updated: time.Now()})
-	b.Update([]service.Check{{Port: 31000, Service: registry.Key{Namespace: "default", Name: "web"}, Local: 1}})
+	b.Update([]service.Check{{Port: 31000, Service: registry.Key{Namespace: "default", Name: "web"}, Local: 1},
+		{Port: 31001, Service: registry.Key{Namespace: "default", Name: "more"}, Local: 1}})
 	problem := func() string { b.mu.Lock(); defer b.mu.Unlock(); return b.problem }
 	eventually(t, "those who ask about Services get no answer, or another program's: listen tcp :31000:", problem)
-	if text := problem(); strings.Contains(text, "10256") || strings.Contains(text, "10249") {
+	if text := problem(); strings.Contains(text, "10256") || strings.Contains(text, "10249") || strings.Contains(text, "31001") {
 		t.Errorf("of kube-proxy it is said: %s", text)
 	}
 	other()
