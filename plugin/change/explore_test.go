@@ -115,9 +115,8 @@ type world struct {
 	patient, forced bool
 	// lossy says that it may have been lost.
 	lossy bool
-	// asked is what the user asked for when he did so, empty where nobody knows: the plug-in,
-	// and on which nodes. It stays so, whatever comes of it meanwhile.
-	asked string
+	// asked is what the user asked for when he did so.
+	asked wish
 	// swift says that nothing happens between the calls of a controller.
 	swift bool
 }
@@ -146,18 +145,42 @@ func (w *world) edit(change func(*api.ClusterConfig)) {
 // ask has a user write what he wants.
 func (w *world) ask(change func(*api.ClusterConfig)) {
 	w.edit(change)
-	w.asked = ""
+	w.asked = wish{}
 	if c := w.config(); c.Spec.Plugin != "" || c.Status.Plugin != "" {
-		plugin, nodes := api.AskedPlugin(c)
-		w.asked = fmt.Sprint(plugin, " ", nodes)
+		w.asked.plugin, w.asked.nodes = api.AskedPlugin(c)
+		if c.Spec.Plugin == "" {
+			w.asked.others = c.Status.Plugin
+		}
 	}
+}
+
+// wish is a plug-in, and the nodes that are to use it where that are not all; it is empty where
+// nobody knows.
+type wish struct {
+	plugin string
+	nodes  []string
+	// others is what all others use, where no plug-in is named: that is what is asked for once
+	// none of the nodes is there any more.
+	others string
+}
+
+// among returns the wish where some nodes alone are left.
+func (a wish) among(there func(node string) bool) string {
+	nodes := a.nodes
+	if a.others != "" {
+		nodes = slices.DeleteFunc(slices.Clone(nodes), func(name string) bool { return !there(name) })
+	}
+	if len(nodes) == 0 && len(a.nodes) > 0 {
+		return a.others + " []"
+	}
+	return fmt.Sprint(a.plugin, " ", nodes)
 }
 
 // lose has the status be lost, and with it what somebody asked for who named no plug-in.
 func (w *world) lose() {
 	w.edit(func(c *api.ClusterConfig) { c.Status = api.ClusterConfigStatus{} })
 	if w.config().Spec.Plugin == "" {
-		w.asked = ""
+		w.asked = wish{}
 	}
 }
 
@@ -288,8 +311,15 @@ func (w *world) ends() error {
 	}
 	c := end.config()
 	asked, some := api.AskedPlugin(c)
-	if got := fmt.Sprint(asked, " ", some); w.asked != "" && got != w.asked {
-		return fmt.Errorf("in the end %s is asked for, and it was %s", got, w.asked)
+	there := func(node string) bool {
+		return slices.ContainsFunc(end.agents, func(a agent) bool { return a.name == node })
+	}
+	got := wish{asked, some, w.asked.others}
+	if w.asked.others != "" && !slices.ContainsFunc(some, there) && len(some) > 0 {
+		return fmt.Errorf("in the end %s is asked for on %v, of which none is there", asked, some)
+	}
+	if w.asked.plugin != "" && got.among(there) != w.asked.among(there) {
+		return fmt.Errorf("in the end %s is asked for, and it was %s", got.among(there), w.asked.among(there))
 	}
 	want := []string{asked}
 	if len(some) > 0 && c.Status.Plugin != asked {
