@@ -103,13 +103,15 @@ func (s *ports) port(e Endpoint, port Port) (refused []string) {
 		return []string{fmt.Sprintf("%s: the pod has no address of that family: give hostIP of the other", port)}
 	}
 	set := fmt.Sprintf("%s/hostport:%d-%s", e.Name(), port.Container, port.Protocol)
-	origin := "Pod " + e.Name()
+	origin, reached := "Pod "+e.Name(), false
 	for _, a := range at {
 		if !hasFamily(e.Addresses, a) {
 			continue
 		}
 		key := plan.ServiceKey{Network: plan.DefaultNetwork, Address: a, Protocol: port.Protocol, Port: port.Node}
-		if other := s.holders[key]; other != "" {
+		if other := s.holders[key]; other == e.Name() {
+			continue // it asks for it twice
+		} else if other != "" {
 			if a != loopback || port.Address.IsValid() { // else it is said of another address
 				refused = append(refused, fmt.Sprintf("%s at %s: pod %s has it, which came later: delete one of them", port, a, other))
 			}
@@ -120,7 +122,10 @@ func (s *ports) port(e Endpoint, port Port) (refused []string) {
 		if a.IsLoopback() {
 			key.From = plan.Inside
 		}
-		s.plan.Services = s.plan.Services.Set(key, plan.Service{Set: set, Origin: origin})
+		s.plan.Services, reached = s.plan.Services.Set(key, plan.Service{Set: set, Origin: origin}), true
+	}
+	if !reached {
+		return refused
 	}
 	for _, a := range e.Addresses {
 		s.plan.Backends = s.plan.Backends.Set(plan.BackendKey{Network: plan.DefaultNetwork, Set: set, Address: a, Port: port.Container},

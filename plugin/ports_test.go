@@ -69,6 +69,11 @@ func TestPutPorts(t *testing.T) {
 +backend default default/b/hostport:8080-tcp 10.1.1.3:8080@node1 # Pod default/b
 +backend default default/b/hostport:8080-tcp [fd00:1::3]:8080@node1 # Pod default/b
 `},
+		"twice by one pod": {
+			c: []Port{at("172.30.0.2", plan.TCP, 80, 8080), at("172.30.0.2", plan.TCP, 80, 8080), at("172.30.0.2", plan.TCP, 80, 8081)},
+			changed: `+service default 172.30.0.2 tcp 80 to default/c/hostport:8080-tcp # Pod default/c
++backend default default/c/hostport:8080-tcp 10.1.1.4:8080@node1 # Pod default/c
+`},
 		"of another interface of the node": {
 			c: []Port{at("172.31.0.2", plan.SCTP, 80, 8080)},
 			changed: `+service default 172.31.0.2 sctp 80 to default/c/hostport:8080-sctp # Pod default/c
@@ -78,8 +83,6 @@ func TestPutPorts(t *testing.T) {
 			a: []Port{at("172.30.0.2", plan.TCP, 80, 8080)},
 			b: []Port{at("172.30.0.2", plan.TCP, 80, 80)},
 			changed: `+service default 172.30.0.2 tcp 80 to default/b/hostport:80-tcp # Pod default/b
-+backend default default/a/hostport:8080-tcp 10.1.1.2:8080@node1 # Pod default/a
-+backend default default/a/hostport:8080-tcp [fd00:1::2]:8080@node1 # Pod default/a
 +backend default default/b/hostport:80-tcp 10.1.1.3:80@node1 # Pod default/b
 +backend default default/b/hostport:80-tcp [fd00:1::3]:80@node1 # Pod default/b
 `,
