@@ -755,7 +755,7 @@ func (a *agent) report(r round) {
 	// Only now may a runtime find the plug-in.
 	install := a.CNI
 	// Only an agent from before has not taken note of ports, or a loss of that note.
-	install.Translated = slices.ContainsFunc(a.server.Endpoints(), func(e plugin.Endpoint) bool { return e.Ports == nil })
+	install.Translated = slices.ContainsFunc(a.server.Journal.All(), func(at ipam.Attachment) bool { return at.Ports == nil })
 	if err := install.Write(filepath.Join(a.RunDir, SocketName)); err != nil {
 		a.problem("cni")(err.Error())
 		return
