@@ -11,6 +11,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"sync"
 
 	"github.com/weftnet/weft/datapath/linux/conntrack"
 	"github.com/weftnet/weft/datapath/linux/nft"
@@ -71,7 +72,7 @@ func (d *DataPlane) write(delta rtnl.Delta, c *compiler, endpoints iter.Seq2[pla
 		errs = append(errs, err)
 	}
 	safe := map[string]*rtnl.Settings{}
-	atLoopback := servedAtLoopback(c.plan)
+	atLoopback := sync.OnceValue(func() func(netip.Addr) bool { return servedAtLoopback(c.plan) })
 	for k, e := range endpoints {
 		if c.missing[k.Interface] {
 			continue
@@ -79,7 +80,7 @@ func (d *DataPlane) write(delta rtnl.Delta, c *compiler, endpoints iter.Seq2[pla
 		link := c.node.Links[k.Interface]
 		s, err := d.kernel.Settings(link)
 		if err == nil {
-			err = d.kernel.EndpointSettings(s, ipv4, slices.ContainsFunc(e.Addresses, netip.Addr.Is6), slices.ContainsFunc(e.Addresses, atLoopback))
+			err = d.kernel.EndpointSettings(s, ipv4, slices.ContainsFunc(e.Addresses, netip.Addr.Is6), slices.ContainsFunc(e.Addresses, atLoopback()))
 		}
 		if err == nil && s.Name == k.Interface { // and no other by now
 			safe[k.Interface] = s
