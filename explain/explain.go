@@ -213,7 +213,7 @@ func (c Cluster) warn(a *Answer, plans map[string]*plan.Plan, compiled map[strin
 			continue
 		}
 		if c.Lost[name] {
-			a.Warn(name, ofNode(name, "its agent does not run; what it was told last holds, if the node runs at all"))
+			a.Warn(name, ofNode(name, agentLost))
 		}
 		for _, p := range api.NodeProblems(node) {
 			a.Warn(name, p)

@@ -112,7 +112,7 @@ func (c Cluster) Serving(key registry.Key) (Serving, error) {
 		}
 		switch {
 		case c.Lost[node.Name]:
-			s.Problems = append(s.Problems, fmt.Sprintf("node %s: its agent does not run; what it was told last holds, if the node runs at all", node.Name))
+			s.Problems = append(s.Problems, fmt.Sprintf("node %s: %s", node.Name, agentLost))
 		case Reported(node) && !InSync(node):
 			s.Problems = append(s.Problems, fmt.Sprintf("node %s does not do all that its plan says: see weft status", node.Name))
 		}

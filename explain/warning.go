@@ -70,6 +70,9 @@ func Told(node string, p plugin.Problem) api.Problem {
 	return api.Problem{Kind: p.Kind.Kind, Namespace: p.Key.Namespace, Name: p.Key.Name, Message: p.Message}
 }
 
+// agentLost is what is said of a node whose agent does not hold its lease.
+const agentLost = "its agent does not run; what it was told last holds, if the node runs at all"
+
 // ofNode is a problem of a node itself.
 func ofNode(node, message string) api.Problem {
 	return api.Problem{Kind: api.Node.Kind, Name: node, Message: message}
