@@ -72,7 +72,7 @@ func Run(t *testing.T, name string, make func(node Namespace) (datapath.DataPlan
 	}{
 		{"story", s.stories}, {"cluster", s.clusters}, {"network", s.networks}, {"length", s.lengths}, {"connection", s.connections},
 		{"policy", s.policies}, {"service", s.services}, {"affinity", s.affinity}, {"crowd", s.crowd}, {"change", s.changes}, {"successor", s.successors}, {"stranger", s.strangers}, {"source", s.sources},
-		{"tag", s.tags}, {"disturbance", s.disturbances}, {"refusal", s.refusals},
+		{"tag", s.tags}, {"bandwidth", s.bandwidth}, {"disturbance", s.disturbances}, {"refusal", s.refusals},
 	} {
 		if len(parts) == 0 || slices.Contains(parts, part.name) {
 			t.Run(part.name, part.try)
@@ -244,6 +244,9 @@ func (s *suite) cluster(t *testing.T, clusters *rapid.Generator[map[string]*plan
 		if lacks := s.lacks(plans); len(lacks) > 0 {
 			t.Logf("round %d left out: the data plane has no %s", round, strings.Join(lacks, ", "))
 			continue
+		}
+		if s.able.Bandwidth {
+			plans = plantest.Limited(plans).Example(draw)
 		}
 		var flows []plan.Flow
 		generator := plantest.Flows(plans)

@@ -39,6 +39,7 @@ var disturbances = []disturbance{
 			return len(addrs), err
 		})
 	}},
+	{"queueing disciplines are deleted", deleteDisciplines},
 	{"devices are set down", func(n *node) (int, error) {
 		return eachDevice(n, func(l netlink.Link) (int, error) { return 1, netlink.LinkSetDown(l) })
 	}},
@@ -118,6 +119,25 @@ func deleteNeighbours(n *node, family int) (int, error) {
 			continue // an address of the device itself
 		}
 		if err := netlink.NeighDel(&e); err != nil {
+			return count, err
+		}
+		count++
+	}
+	return count, nil
+}
+
+// deleteDisciplines deletes what is not there by itself.
+func deleteDisciplines(*node) (int, error) {
+	disciplines, err := netlink.QdiscList(nil)
+	if err != nil {
+		return 0, err
+	}
+	count := 0
+	for _, d := range disciplines {
+		if d.Attrs().Handle == 0 {
+			continue
+		}
+		if err := netlink.QdiscDel(d); err != nil {
 			return count, err
 		}
 		count++

@@ -146,6 +146,9 @@ func (s *suite) newTakeOverBench(t *testing.T) *takeOverBench {
 	if s.able.Services {
 		text, flows = strings.Replace(text, "\nnode node2", takeOverServices+"\nnode node2", 1), flows+takeOverServiceFlows
 	}
+	if s.able.Bandwidth {
+		text = strings.Replace(text, "mac 0a:58:0a:01:01:02", "mac 0a:58:0a:01:01:02 ingress-rate 1000000000 egress-rate 1000000000", 1)
+	}
 	plans, err := plan.ParseAll(text)
 	must(t, err)
 	if lacks := s.lacks(plans); len(lacks) > 0 {

@@ -181,6 +181,14 @@ func (s *suite) disturbances(t *testing.T) {
 	if s.able.Services {
 		plans = plantest.Served(plans).Example(defaultSeed)
 	}
+	if s.able.Bandwidth {
+		p := *plans["node1"]
+		for k, e := range plans["node1"].Endpoints.All() {
+			e.IngressRate, e.EgressRate = 1_000_000_000, 1_000_000_000
+			p.Endpoints = p.Endpoints.Set(k, e)
+		}
+		plans["node1"] = &p
+	}
 	l := newTopology(t, s.make)
 	l.load(plans)
 	var flows []plan.Flow

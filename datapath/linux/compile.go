@@ -236,6 +236,9 @@ func (c *compiler) endpoint(k plan.EndpointKey, e plan.Endpoint) {
 		return
 	}
 	put(c, &c.want.Groups, link, struct{}{})
+	if s := (rtnl.Shaping{To: bytesPerSecond(e.IngressRate), From: bytesPerSecond(e.EgressRate)}); s != (rtnl.Shaping{}) {
+		put(c, &c.want.Shaping, link, s)
+	}
 	if e.MAC.IsZero() {
 		return
 	}
@@ -243,6 +246,19 @@ func (c *compiler) endpoint(k plan.EndpointKey, e plan.Endpoint) {
 		put(c, &c.want.Neighbours, rtnl.NeighbourKey{Link: link, Addr: a}, e.MAC)
 	}
 }
+
+// bytesPerSecond is a rate in bits per second as a kernel has it, 0 for no limit. Less than
+// leastRate no packet of usual size would ever get through.
+func bytesPerSecond(bits uint64) uint64 {
+	if bits == 0 {
+		return 0
+	}
+	return max(bits/8, leastRate)
+}
+
+// leastRate is the least to which packets are limited, in bytes per second: 1 kbit/s, the least
+// that Kubernetes takes.
+const leastRate = 125
 
 func (c *compiler) route(k plan.RouteKey, r plan.Route) {
 	if !r.EndpointsOnly && slices.ContainsFunc(c.endpointsOnly, func(o netip.Prefix) bool { return interval.Covers(o, k.Prefix) }) {

@@ -28,6 +28,9 @@
 // told to netlink log group 87. Connections that they, or egress rules, come to forbid are
 // ended in the background, by sweep.go, and both sides are told, by package conntrack.
 //
+// What an endpoint may receive and send at most, it does by way of token buckets, package rtnl's
+// Shaping.
+//
 // What an endpoint leaves behind in connection tracking is deleted before
 // another has its address, by package conntrack.
 //
@@ -235,6 +238,7 @@ func (d *DataPlane) Capabilities() datapath.Capabilities {
 		Services:      d.policies.tags,
 		SCTP:          d.sctp,
 		AntiSpoof:     true,
+		Bandwidth:     true,
 		EgressActions: []plan.EgressAction{plan.Direct, plan.Masquerade, plan.SourceNAT, plan.Discard},
 	}
 }

@@ -193,6 +193,13 @@ func (d *DataPlane) judge(n *news) []datapath.Disturbance {
 			say("%s", r)
 		}
 	}
+	unshaped, err := d.kernel.Unshaped(n.News, c.want.Shaping.Now)
+	if err != nil {
+		say("%s: %v", overlooked, err)
+	}
+	for _, index := range unshaped {
+		say("limit of the bandwidth of %s", names[index])
+	}
 	for key, on := range n.Forwarding {
 		needed := d.forwards[0] && !key.IPv6 || d.forwards[1] && key.IPv6
 		name := names[key.Link]

@@ -130,9 +130,6 @@ func (d *DataPlane) supportsPeer(k plan.PeerKey, p plan.Peer) error {
 
 func (d *DataPlane) supportsEndpoint(k plan.EndpointKey, e plan.Endpoint) error {
 	line := func() string { return k.Line(e) }
-	if e.IngressRate != 0 || e.EgressRate != 0 {
-		return notSupported(line, "bandwidth limits")
-	}
 	for _, a := range e.Addresses {
 		if err := d.family(a.Is6(), line); err != nil {
 			return err

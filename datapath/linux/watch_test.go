@@ -63,8 +63,9 @@ func TestWatch(t *testing.T) {
 	}
 	b := newBench(t)
 	near := "route default 172.30.0.3/32 tunnel node2 endpoints-only\n"
-	p := mustParse(t, policedPlan+near)
-	q := mustParse(t, policedPlan+near+secondEndpoint+"route default 10.1.4.0/24 tunnel node2\n")
+	limited := strings.Replace(policedPlan, "anti-spoof", "ingress-rate 8000000 egress-rate 8000000 anti-spoof", 1)
+	p := mustParse(t, limited+near)
+	q := mustParse(t, limited+near+secondEndpoint+"route default 10.1.4.0/24 tunnel node2\n")
 	b.mustApply(p)
 	found := b.watch()
 	run := func(command string) func() error {
@@ -75,6 +76,7 @@ func TestWatch(t *testing.T) {
 			return nil
 		}
 	}
+	const limitGone = "limit of the bandwidth of weftaaa"
 	type change struct {
 		what, told, by string
 		do             func() error
@@ -109,6 +111,17 @@ func TestWatch(t *testing.T) {
 		{"a tunnel's neighbour comes", "neighbour 10.1.9.0", "", run("ip neigh add 10.1.9.0 dev weft-vxlan lladdr 02:00:00:00:00:01 nud permanent")},
 		{"a forwarding entry comes", "forwarding of 02:00:00:00:00:01", "", run("bridge fdb add 02:00:00:00:00:01 dev weft-vxlan dst 172.30.0.9 self")},
 		{"a rule comes", "rule 8700 from 10.1.1.0/24 to 192.0.2.0/24 lookup 87", "", run("ip rule add priority 8700 from 10.1.1.0/24 to 192.0.2.0/24 lookup 87 protocol 87")},
+		{"a limit goes", limitGone, "", run("tc qdisc del dev weftaaa root")},
+		{"a limit is another's", limitGone, "", run("tc qdisc replace dev weftaaa root handle 1: tbf rate 8mbit burst 64k limit 128k")},
+		{"a limit changes", limitGone, "", run("tc qdisc change dev weftaaa root handle 7765: tbf rate 9mbit burst 64k limit 128k")},
+		{"a limit's burst changes", limitGone, "", run("tc qdisc change dev weftaaa root handle 7765: tbf rate 8mbit burst 70k limit 128k")},
+		{"a detour ends", limitGone, "", run("tc filter del dev weftaaa ingress")},
+		{"a detour has no beginning", limitGone, "", run("tc qdisc del dev weftaaa clsact")},
+		{"a detour leads elsewhere", limitGone, "", run("ip link add stray type ifb; tc filter del dev weftaaa ingress; tc filter add dev weftaaa ingress pref 30565 protocol all u32 match u32 0 0 action mirred egress redirect dev stray")},
+		{"a detour is down", limitGone, "", run("ip link set weft~$(ip -o link show weftaaa | cut -d: -f1) down")},
+		{"a detour has no limit", limitGone, "", run("tc qdisc del dev weft~$(ip -o link show weftaaa | cut -d: -f1) root")},
+		{"a detour is gone", limitGone, "", run("ip link del weft~$(ip -o link show weftaaa | cut -d: -f1)")},
+		{"a detour is renamed", limitGone, "", run("ip link set weft~$(ip -o link show weftaaa | cut -d: -f1) down name stray2")},
 		{"forwarding is turned off", "forwarding of all interfaces", "", run("sysctl -qw net.ipv4.ip_forward=0")},
 		{"forwarding from the tunnel is turned off", "forwarding of weft-vxlan", "", run("sysctl -qw net.ipv4.conf.weft-vxlan.forwarding=0")},
 	}

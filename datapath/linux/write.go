@@ -87,7 +87,7 @@ func (d *DataPlane) write(delta rtnl.Delta, c *compiler, endpoints iter.Seq2[pla
 		}
 		errs = append(errs, c.blame(link, err))
 	}
-	d.refused, err = d.kernel.Apply(delta.Again(d.refused, c.want), func() error {
+	d.refused, err = d.kernel.Apply(delta.Again(d.refused, c.want), func(failed map[int]bool) error {
 		// The interfaces that leave are gone or down.
 		d.forgetter.Lost(d.lost)
 		d.lost = nil
@@ -117,7 +117,7 @@ func (d *DataPlane) write(delta rtnl.Delta, c *compiler, endpoints iter.Seq2[pla
 		}
 		errs := []error{tunnels}
 		for k := range endpoints {
-			if s := safe[k.Interface]; s != nil {
+			if s := safe[k.Interface]; s != nil && !failed[c.node.Links[k.Interface]] {
 				errs = append(errs, c.blame(c.node.Links[k.Interface], d.open(k.Interface, s, ipv4)))
 			}
 		}

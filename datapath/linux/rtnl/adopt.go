@@ -34,7 +34,7 @@ func (k *Kernel) Stamped() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return len(own)+len(have.Groups)+len(have.Routes)+len(have.Rules)+len(have.Neighbours) > 0, nil
+	return len(own)+len(have.Groups)+len(have.Shaping)+len(have.Routes)+len(have.Rules)+len(have.Neighbours) > 0, nil
 }
 
 // Adopt gives interfaces and neighbours that wear another's stamps those of this data

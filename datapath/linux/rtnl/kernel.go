@@ -79,6 +79,7 @@ func (k *Kernel) Read(links []netlink.Link, own, tunnels []int) (*Objects, error
 		FDB:        map[FDBKey]netip.Addr{},
 		Rules:      map[Rule]struct{}{},
 		Groups:     map[int]struct{}{},
+		Shaping:    map[int]Shaping{},
 	}
 	for _, l := range links {
 		if l.Attrs().Group == k.stamps.Group {
@@ -111,6 +112,9 @@ func (k *Kernel) Read(links []netlink.Link, own, tunnels []int) (*Objects, error
 				o.Rules[r.Rule] = struct{}{}
 			}
 		}
+	}
+	if err := k.readShaping(o, links); err != nil {
+		return nil, err
 	}
 	return o, k.readNeighbours(o, tunnels)
 }
@@ -213,15 +217,17 @@ func (r Refusal) String() string {
 
 // Apply writes what a delta says, but for what goes of groups: see Release. What is
 // new comes before what goes, and before it what it depends on; before routes, during
-// runs. Every object is tried. It returns the routes that other programs' are in the way
+// runs, which is told on which links not all is as it should be by then. Every object is
+// tried. It returns the routes that other programs' are in the way
 // of, by their keys; all other errors are joined, each as blame makes it one of the
 // interface that the object is on. Without an error, the kernel holds what the delta
 // leads to, but for what was refused.
-func (k *Kernel) Apply(d Delta, during func() error, blame func(link int, err error) error) (refused []Refusal, err error) {
+func (k *Kernel) Apply(d Delta, during func(failed map[int]bool) error, blame func(link int, err error) error) (refused []Refusal, err error) {
 	var errs []error
-	link := 0
+	link, failed := 0, map[int]bool{}
 	try := func(err error, verb string, what fmt.Stringer) {
 		if err != nil {
+			failed[link] = true
 			errs = append(errs, blame(link, fmt.Errorf("%s %s: %w", verb, what, err)))
 		} else {
 			k.record("%s %s", verb, what)
@@ -244,13 +250,19 @@ func (k *Kernel) Apply(d Delta, during func() error, blame func(link int, err er
 			try(k.setNeighbour(c.Key, *c.New), verb(c.Old), text("neighbour %s at %s on interface %d", c.Key.Addr, c.New, c.Key.Link))
 		}
 	}
+	for _, c := range d.Shaping {
+		link = c.Key
+		if c.New != nil {
+			try(k.shape(c.Key, c.Old, *c.New), verb(c.Old), text("shaping of interface %d, %s", c.Key, c.New))
+		}
+	}
 	link = 0
 	for _, c := range d.FDB {
 		if c.New != nil {
 			try(k.setFDB(c.Key, *c.New), verb(c.Old), text("forwarding of %s to %s", c.Key.MAC, c.New))
 		}
 	}
-	if err := during(); err != nil {
+	if err := during(failed); err != nil {
 		errs = append(errs, err)
 	}
 	refused = k.setRoutes(d, func(c reconcile.Change[RouteKey, Route], err error) {
@@ -291,6 +303,12 @@ func (k *Kernel) Apply(d Delta, during func() error, blame func(link int, err er
 			if err := k.deleteNeighbour(family(c.Key.Addr), c.Key.Link, c.Key.Addr, plan.MAC{}); !Gone(err) {
 				try(err, "delete", text("neighbour %s on interface %d", c.Key.Addr, c.Key.Link))
 			}
+		}
+	}
+	for _, c := range d.Shaping {
+		link = c.Key
+		if c.New == nil {
+			try(k.shape(c.Key, c.Old, Shaping{}), "delete", text("shaping of interface %d", c.Key))
 		}
 	}
 	link = 0

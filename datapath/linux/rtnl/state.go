@@ -71,6 +71,8 @@ type Objects struct {
 	Rules      map[Rule]struct{}
 	// Groups are the interfaces stamped as leading to endpoints.
 	Groups map[int]struct{}
+	// Shaping is that of interfaces, by their indexes.
+	Shaping map[int]Shaping
 }
 
 // Wanted is what the kernel should hold.
@@ -81,6 +83,7 @@ type Wanted struct {
 	FDB        reconcile.Ledger[FDBKey, netip.Addr]
 	Rules      reconcile.Ledger[Rule, struct{}]
 	Groups     reconcile.Ledger[int, struct{}]
+	Shaping    reconcile.Ledger[int, Shaping]
 }
 
 // Delta is what leads from one state to another, each kind in an order that
@@ -92,6 +95,7 @@ type Delta struct {
 	FDB        []reconcile.Change[FDBKey, netip.Addr]
 	Rules      []reconcile.Change[Rule, struct{}]
 	Groups     []reconcile.Change[int, struct{}]
+	Shaping    []reconcile.Change[int, Shaping]
 	// again are the routes that the kernel refused before.
 	again map[RouteKey]bool
 }
@@ -105,6 +109,7 @@ func (w *Wanted) Against(have *Objects) Delta {
 		FDB:        reconcile.Diff(have.FDB, w.FDB.Now, compareFDBKey),
 		Rules:      reconcile.Diff(have.Rules, w.Rules.Now, compareRule),
 		Groups:     reconcile.Diff(have.Groups, w.Groups.Now, cmp.Compare[int]),
+		Shaping:    reconcile.Diff(have.Shaping, w.Shaping.Now, cmp.Compare[int]),
 	}
 }
 
@@ -117,6 +122,7 @@ func (w *Wanted) Changes() Delta {
 		FDB:        w.FDB.Changes(compareFDBKey),
 		Rules:      w.Rules.Changes(compareRule),
 		Groups:     w.Groups.Changes(cmp.Compare[int]),
+		Shaping:    w.Shaping.Changes(cmp.Compare[int]),
 	}
 }
 

@@ -34,13 +34,15 @@ type News struct {
 	Removed map[AddressKey]bool
 	// Forwarding is the setting of an interface, or of all (index -1).
 	Forwarding map[confKey]bool
+	// Disciplines are the links of whose queueing disciplines or filters something was told.
+	Disciplines map[int]bool
 }
 
 // NewNews returns what is told of before anything is.
 func NewNews() *News {
 	return &News{Links: map[int]bool{}, Names: map[string]bool{}, Routes: map[RouteKey]*toldRoute{}, Neighbours: map[NeighbourKey]*toldNeighbour{},
 		FDB: map[FDBKey]*netip.Addr{}, Addresses: map[AddressKey]bool{}, Rules: map[Rule]toldRule{}, Forwarding: map[confKey]bool{},
-		Lapsed: map[int]bool{}, Removed: map[AddressKey]bool{}}
+		Lapsed: map[int]bool{}, Removed: map[AddressKey]bool{}, Disciplines: map[int]bool{}}
 }
 
 // toldRoute is what is told of a route. lapsed says that its link lapsed since.
@@ -94,6 +96,10 @@ func (n *News) Take(h unix.NlMsghdr, data []byte) {
 		n.rule(h.Type == unix.RTM_NEWRULE, data)
 	case unix.RTM_NEWNETCONF:
 		n.conf(data)
+	case unix.RTM_NEWQDISC, unix.RTM_DELQDISC, unix.RTM_NEWTFILTER, unix.RTM_DELTFILTER:
+		if len(data) >= nl.SizeofTcMsg {
+			n.Disciplines[int(nl.DeserializeTcMsg(data).Ifindex)] = true
+		}
 	}
 }
 
