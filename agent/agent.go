@@ -174,7 +174,7 @@ func Run(ctx context.Context, cfg Config) error {
 	a.node = &registrar{registry: cfg.Registry, name: cfg.Node, register: cfg.RegisterNode,
 		state: a.nodeState, read: a.readNode, leased: a.leased.Load, problem: a.problem(nodePart), contested: a.problem(saidPart), kick: make(chan struct{}, 1), log: cfg.Log}
 	a.server = cni.NewServer(cni.Config{Journal: journal, Node: a, Taken: a.taken, Log: cfg.Log, Observe: a.observe, Misfit: a.problem("pods' interfaces")})
-	a.endpoints = func() []plugin.Endpoint { return a.pods.withPorts(a.server.Endpoints()) }
+	a.endpoints = func() []plugin.Endpoint { return a.pods.withAsked(a.server.Endpoints()) }
 	a.held = func() (held []plan.Address) {
 		journal.Each(func(at ipam.Attachment) {
 			for _, ip := range at.Addresses {
@@ -754,8 +754,8 @@ func (a *agent) report(r round) {
 	}
 	// Only now may a runtime find the plug-in.
 	install := a.CNI
-	// Only an agent from before has not taken note of ports, or a loss of that note.
-	install.Translated = slices.ContainsFunc(a.server.Journal.All(), func(at ipam.Attachment) bool { return at.Ports == nil })
+	// Only an agent from before has not taken note of these, or a loss of that note.
+	install.Followed = slices.ContainsFunc(a.server.Journal.All(), func(at ipam.Attachment) bool { return at.Ports == nil || at.Bandwidth == nil })
 	if err := install.Write(filepath.Join(a.RunDir, SocketName)); err != nil {
 		a.problem("cni")(err.Error())
 		return

@@ -59,27 +59,36 @@ func (w *podWatch) get(namespace, name, uid string) *corev1.Pod {
 	return p
 }
 
-// withPorts returns endpoints with the ports of the node that lead to them, also of those of
-// which the node does not know them: then they are what the pods ask for.
-func (w *podWatch) withPorts(endpoints []plugin.Endpoint) []plugin.Endpoint {
+// withAsked returns endpoints with the ports of the node that lead to them and what they are
+// limited to, also those of which the node does not know it: then it is what the pods ask for.
+func (w *podWatch) withAsked(endpoints []plugin.Endpoint) []plugin.Endpoint {
 	for i, e := range endpoints {
-		if p := w.says(e); p != nil {
+		p := w.says(e)
+		if p == nil {
+			continue
+		}
+		if e.Ports == nil {
 			endpoints[i].Ports = plugin.HostPorts(p)
+		}
+		if e.Bandwidth == nil {
+			// Of what is wrong with it an Event tells.
+			asked, _ := api.PodNetwork(p)
+			endpoints[i].Bandwidth = &plugin.Bandwidth{Ingress: uint64(asked.Ingress), Egress: uint64(asked.Egress)}
 		}
 	}
 	return endpoints
 }
 
-// says returns the pod that says which ports lead to an endpoint, nil where that is known, or
+// says returns the pod that says what is not known of an endpoint, nil where all is known, or
 // there is none.
 func (w *podWatch) says(e plugin.Endpoint) *corev1.Pod {
-	if w == nil || e.Ports != nil || e.Pod == "" {
+	if w == nil || e.Ports != nil && e.Bandwidth != nil || e.Pod == "" {
 		return nil
 	}
 	return w.get(e.Namespace, e.Pod, e.UID)
 }
 
-// said counts the endpoints of which a pod says which ports lead to them.
+// said counts the endpoints of which a pod says what is not known.
 func (w *podWatch) said() (n int) {
 	for _, e := range w.endpoints() {
 		if w.says(e) != nil {

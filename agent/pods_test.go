@@ -136,42 +136,48 @@ func watchPods(t *testing.T, pods ...*corev1.Pod) *watched {
 	return w
 }
 
-// TestPortsOfPods has endpoints of which the node does not know the ports: those that their pods
-// ask for, once these are known.
-func TestPortsOfPods(t *testing.T) {
+// TestWhatPodsAsked has endpoints of which the node does not know the ports and limits: these are
+// what their pods ask for, once those are known.
+func TestWhatPodsAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := watchPods(t)
-		endpoint := func(name, uid string, ports []plugin.Port) plugin.Endpoint {
-			return plugin.Endpoint{Interface: "weft-" + name, Namespace: "default", Pod: name, UID: uid, Ports: ports}
+		endpoint := func(name, uid string, ports []plugin.Port, limit *plugin.Bandwidth) plugin.Endpoint {
+			return plugin.Endpoint{Interface: "weft-" + name, Namespace: "default", Pod: name, UID: uid, Ports: ports, Bandwidth: limit}
 		}
 		w.mu.Lock()
-		w.attached = []plugin.Endpoint{endpoint("known", "u1", []plugin.Port{}), endpoint("lost", "u2", nil), endpoint("other", "u3", nil), {Interface: "weft-nobody"}}
+		w.attached = []plugin.Endpoint{endpoint("known", "u1", []plugin.Port{}, &plugin.Bandwidth{}), endpoint("half", "u5", []plugin.Port{}, nil),
+			endpoint("lost", "u2", nil, nil), endpoint("other", "u3", nil, nil), {Interface: "weft-nobody"}}
 		w.mu.Unlock()
-		ports := func() (all []string) {
-			for _, e := range w.withPorts(w.endpoints()) {
-				all = append(all, fmt.Sprint(e.Interface, " ", e.Ports))
+		asked := func() (all []string) {
+			for _, e := range w.withAsked(w.endpoints()) {
+				limit := ""
+				if e.Bandwidth != nil {
+					limit = fmt.Sprint(*e.Bandwidth)
+				}
+				all = append(all, fmt.Sprint(e.Interface, " ", e.Ports, limit))
 			}
 			return all
 		}
-		if got, want := ports(), []string{"weft-known []", "weft-lost []", "weft-other []", "weft-nobody []"}; !slices.Equal(got, want) {
+		if got, want := asked(), []string{"weft-known []{0 0}", "weft-half []", "weft-lost []", "weft-other []", "weft-nobody []"}; !slices.Equal(got, want) {
 			t.Errorf("before there are pods they are %q", got)
 		}
-		for name, uid := range map[string]string{"known": "u1", "lost": "u2", "other": "not the endpoint's"} {
-			p := pod(name, uid, "node1", nil)
+		for name, uid := range map[string]string{"known": "u1", "half": "u5", "lost": "u2", "other": "not the endpoint's"} {
+			p := pod(name, uid, "node1", map[string]string{api.IngressBandwidth: "10M", api.EgressBandwidth: "20M"})
 			p.Spec.Containers = []corev1.Container{{Ports: []corev1.ContainerPort{{HostPort: 80, ContainerPort: 8080}}}}
 			w.create(t, api.Pod, p)
 		}
 		synctest.Wait()
-		if got, want := ports(), []string{"weft-known []", "weft-lost [80/TCP]", "weft-other []", "weft-nobody []"}; !slices.Equal(got, want) {
+		if got, want := asked(), []string{"weft-known []{0 0}", "weft-half []{10000000 20000000}", "weft-lost [80/TCP]{10000000 20000000}", "weft-other []", "weft-nobody []"}; !slices.Equal(got, want) {
 			t.Errorf("they are %q, and not %q", got, want)
 		}
-		if n := w.kicks.Load(); n != 1 {
-			t.Errorf("the data plane was told %d times", n)
+		kicks := w.kicks.Load()
+		if kicks == 0 {
+			t.Error("the data plane was not told")
 		}
 		w.create(t, api.Pod, pod("more", "u4", "node1", nil))
 		synctest.Wait()
-		if n := w.kicks.Load(); n != 1 {
-			t.Errorf("the data plane was told %d times, although nothing has changed", n)
+		if n := w.kicks.Load(); n != kicks {
+			t.Errorf("the data plane was told %d times, although nothing has changed", n-kicks)
 		}
 	})
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // The annotations by which a pod asks for a bandwidth, in bit/s as a quantity:
-// "10M". Container runtimes hand them to the CNI plug-in bandwidth.
+// "10M". Container runtimes hand them to the CNI plug-in that says it limits bandwidth.
 const (
 	IngressBandwidth = "kubernetes.io/ingress-bandwidth"
 	EgressBandwidth  = "kubernetes.io/egress-bandwidth"
@@ -21,8 +21,8 @@ const (
 
 // The least and the greatest bandwidth that Kubernetes takes, in bit/s.
 const (
-	minBandwidth = 1_000
-	maxBandwidth = 1_000_000_000_000_000
+	MinBandwidth = 1_000
+	MaxBandwidth = 1_000_000_000_000_000
 )
 
 // domain begins the names of Weft's own annotations.
@@ -61,7 +61,7 @@ func parseBandwidth(value string) (int64, error) {
 	if err != nil {
 		return 0, malformed
 	}
-	if q.CmpInt64(minBandwidth) < 0 || q.CmpInt64(maxBandwidth) > 0 {
+	if q.CmpInt64(MinBandwidth) < 0 || q.CmpInt64(MaxBandwidth) > 0 {
 		return 0, errors.New("must be between 1k and 1P bit/s")
 	}
 	return q.Value(), nil

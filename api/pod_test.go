@@ -74,7 +74,7 @@ func FuzzPodNetwork(f *testing.F) {
 	f.Fuzz(func(t *testing.T, ingress, egress string) {
 		s, err := PodNetwork(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{IngressBandwidth: ingress, EgressBandwidth: egress}}})
 		for _, rate := range []int64{s.Ingress, s.Egress} {
-			if err == nil && (rate < minBandwidth || rate > maxBandwidth) || err != nil && rate != 0 {
+			if err == nil && (rate < MinBandwidth || rate > MaxBandwidth) || err != nil && rate != 0 {
 				t.Errorf("%q and %q give %+v, %v", ingress, egress, s, err)
 			}
 		}

@@ -2,46 +2,50 @@ package cni
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
-	"slices"
 	"testing"
 
 	"github.com/vishvananda/netlink"
 )
 
-// TestChain has bandwidth work after weft-cni, as the configuration does that
-// Install writes: Debian's, and that which Weft brings along.
+// TestChain has pods that came under an agent which left limits to the plug-in bandwidth leave
+// under one that does not: what bandwidth made goes with them.
 func TestChain(t *testing.T) {
-	t.Run("the host's", func(t *testing.T) {
-		dir := t.TempDir()
-		for _, f := range followers {
-			if err := os.Symlink(filepath.Join(otherPlugins, f.Type), filepath.Join(dir, f.Type)); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := os.Stat(filepath.Join(dir, f.Type)); err != nil {
-				t.Skip("needs bandwidth in " + otherPlugins + " (Debian: containernetworking-plugins)")
-			}
-		}
-		testChain(t, Install{BinDir: dir})
-	})
-	t.Run("Weft's", func(t *testing.T) {
-		dir := t.TempDir()
-		build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", dir+"/", "github.com/containernetworking/plugins/plugins/meta/bandwidth")
-		build.Dir = filepath.Join("..", "build", "image", "plugins")
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := build.CombinedOutput(); err != nil {
-			t.Fatalf("build the plug-in: %v\n%s", err, out)
-		}
-		testChain(t, Install{BinDir: t.TempDir(), Plugins: dir})
-	})
-}
-
-// testChain tests what an Install installs.
-func testChain(t *testing.T, i Install) {
 	needRoot(t)
+	if _, err := os.Stat(filepath.Join(otherPlugins, "bandwidth")); err != nil {
+		t.Skip("needs bandwidth in " + otherPlugins + " (Debian: containernetworking-plugins)")
+	}
 	n := newNode(t, settings{Pools: dualStack})
-	i.ConfFile = filepath.Join(t.TempDir(), "weft.conflist")
+	i := Install{BinDir: otherPlugins, ConfFile: filepath.Join(t.TempDir(), "weft.conflist")}
+	conf := []byte(`{"cniVersion":"1.0.0","name":"weft","plugins":[{"type":"weft-cni","socket":"` + n.socket() + `"},{"type":"bandwidth","capabilities":{"bandwidth":true}}]}`)
+	if err := os.WriteFile(i.ConfFile, conf, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	r := newRuntime(t, n, conf, i.BinDir)
+	rt := pod("c1", newNetNS(t))
+	rt.CapabilityArgs = map[string]any{
+		"bandwidth": map[string]any{"ingressRate": 80_000_000, "ingressBurst": 8_000_000, "egressRate": 80_000_000, "egressBurst": 8_000_000},
+	}
+	if _, err := r.add(t.Context(), rt); err != nil {
+		t.Fatal(err)
+	}
+	detours := func() (names []string) {
+		n.in(func() error {
+			links, err := netlink.LinkList()
+			for _, l := range links {
+				if l.Type() == "ifb" {
+					names = append(names, l.Attrs().Name)
+				}
+			}
+			return err
+		})
+		return names
+	}
+	if len(detours()) != 1 {
+		t.Errorf("bandwidth made the devices %v, and not one", detours())
+	}
+
+	i.Followed = true
 	if err := i.Write(n.socket()); err != nil {
 		t.Fatal(err)
 	}
@@ -49,43 +53,22 @@ func testChain(t *testing.T, i Install) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := newRuntime(t, n, conf, i.BinDir)
-	rt := pod("c1", newNetNS(t))
-	rt.CapabilityArgs = map[string]any{
-		"portMappings": []map[string]any{{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}},
-		"bandwidth":    map[string]any{"ingressRate": 80_000_000, "ingressBurst": 8_000_000, "egressRate": 80_000_000, "egressBurst": 8_000_000},
-	}
-	result, err := r.add(t.Context(), rt)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.check(t.Context(), rt); err != nil {
-		t.Errorf("CHECK: %v", err)
-	}
+	later := newRuntime(t, n, conf, i.BinDir)
 	limited := pod("c2", newNetNS(t))
-	limited.CapabilityArgs = map[string]any{"bandwidth": rt.CapabilityArgs["bandwidth"]}
-	if _, err := r.add(t.Context(), limited); err != nil {
+	limited.CapabilityArgs = rt.CapabilityArgs
+	if _, err := later.add(t.Context(), limited); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.check(t.Context(), limited); err != nil {
+	if err := later.check(t.Context(), limited); err != nil {
 		t.Errorf("CHECK: %v", err)
 	}
-	if err := r.del(t.Context(), limited); err != nil {
+	if len(detours()) != 1 {
+		t.Errorf("bandwidth limited what it is there no more for: %v", detours())
+	}
+	if err := later.del(t.Context(), limited); err != nil {
 		t.Error(err)
 	}
-	n.in(func() error {
-		link, err := netlink.LinkByName(result.Interfaces[0].Name)
-		if err != nil {
-			return err
-		}
-		qdiscs, err := netlink.QdiscList(link)
-		if !slices.ContainsFunc(qdiscs, func(q netlink.Qdisc) bool { return q.Type() == "tbf" }) {
-			t.Errorf("bandwidth did not limit %s: %v", result.Interfaces[0].Name, qdiscs)
-		}
-		return err
-	})
-
-	if err := r.del(t.Context(), rt); err != nil {
+	if err := later.del(t.Context(), rt); err != nil {
 		t.Error(err)
 	}
 	n.in(func() error {

@@ -107,7 +107,7 @@ func (s *Server) add(ctx context.Context, c *call) (ipam.Attachment, *protocol.E
 			Key: c.key, Network: c.network, Configuration: c.configuration, ID: c.id, NetNS: c.netns,
 			PodName:       ipam.PodName{Namespace: c.namespace, Pod: c.pod, UID: c.uid},
 			HostInterface: podlink.HostName(c.key.ContainerID, c.key.IfName), MTU: s.Node.MTU(),
-			Ports: c.ports, Secondary: secondary, Prefixes: prefixes,
+			Ports: c.ports, Bandwidth: c.bandwidth, Secondary: secondary, Prefixes: prefixes,
 		}, s.Node.Pools, s.Node.Has)
 		switch {
 		case errors.Is(err, ipam.ErrExhausted):

@@ -2,7 +2,6 @@ package cni
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,10 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"time"
-
-	"github.com/containernetworking/cni/pkg/invoke"
-	cniversion "github.com/containernetworking/cni/pkg/version"
+	"strings"
 
 	"github.com/weftnet/weft/cni/protocol"
 )
@@ -26,58 +22,47 @@ const ShimName = "weft-cni"
 // NetworkName is the name of the CNI configuration that Weft installs.
 const NetworkName = "weft"
 
-// ownPrefix begins the names of the plug-ins that Weft installs, so that they
-// are never those of another network or of the distribution.
+// The capabilities by which a runtime passes what ports of the node are to lead to a pod, and
+// to what its interface is to be limited.
+const (
+	portMappings = "portMappings"
+	bandwidth    = "bandwidth"
+)
+
+// ownPrefix begins the names of the plug-ins that agents before brought along to work after
+// weft-cni.
 const ownPrefix = "weft-"
 
-// portmap is the plug-in to which agents before left ports of the node.
-const portmap = "portmap"
-
-// portMappings is the capability by which a runtime passes what ports of the
-// node are to lead to a pod.
-const portMappings = "portMappings"
-
-// followers are the plug-ins that Weft has work after its own, and the
-// capability each offers.
-var followers = []Follower{
-	{Type: "bandwidth", Capability: "bandwidth"},
-}
-
-// Follower is a plug-in that works on what weft-cni made.
-type Follower struct {
-	// Type is the name of its binary; Capability what it has the runtime pass, empty for
-	// one that is there to take away what it made before.
-	Type, Capability string
+// follower is a plug-in that works on what weft-cni made: portmap or bandwidth, to which agents
+// before left the ports of the node and the limits of pods.
+type follower struct {
+	// Type is the name of its binary.
+	Type string `json:"type"`
 	// Backend is what a portmap is told to work with.
-	Backend string
-	// Versions are the versions of the specification it speaks.
-	Versions []string
+	Backend string `json:"backend,omitempty"`
+	// IngressRate is the limit that a bandwidth is told that all pods have, which is none.
+	// Without, it fails CHECK.
+	IngressRate *int `json:"ingressRate,omitempty"`
 }
 
-// Conflist renders the CNI configuration that has the followers work after
-// weft-cni, in the latest version that all of them speak. A socket other than
+// Conflist renders the CNI configuration that has a runtime start weft-cni. A socket other than
 // protocol.DefaultSocket is named in it.
-func Conflist(socket string, followers ...Follower) ([]byte, error) {
-	first := map[string]any{"type": ShimName, "capabilities": map[string]bool{portMappings: true}}
+func Conflist(socket string) ([]byte, error) {
+	return conflistWith(socket, protocol.Versions[len(protocol.Versions)-1], nil)
+}
+
+// conflistWith renders one, in a version of the specification, that has followers take away what
+// they made before.
+func conflistWith(socket, version string, left []follower) ([]byte, error) {
+	first := map[string]any{"type": ShimName, "capabilities": map[string]bool{portMappings: true, bandwidth: true}}
 	if socket != "" && socket != protocol.DefaultSocket {
 		first["socket"] = socket
 	}
-	versions, plugins := slices.Clone(protocol.Versions), []map[string]any{first}
-	for _, f := range followers {
-		versions = slices.DeleteFunc(versions, func(v string) bool { return !slices.Contains(f.Versions, v) })
-		plugin := map[string]any{"type": f.Type}
-		if f.Capability != "" {
-			plugin["capabilities"] = map[string]bool{f.Capability: true}
-		}
-		if f.Backend != "" {
-			plugin["backend"] = f.Backend
-		}
-		plugins = append(plugins, plugin)
+	plugins := []any{first}
+	for _, f := range left {
+		plugins = append(plugins, f)
 	}
-	if len(versions) == 0 {
-		return nil, errors.New("the CNI plug-ins have no version of the specification in common with weft-cni")
-	}
-	conf, err := json.MarshalIndent(map[string]any{"cniVersion": versions[len(versions)-1], "name": NetworkName, "plugins": plugins}, "", "  ")
+	conf, err := json.MarshalIndent(map[string]any{"cniVersion": version, "name": NetworkName, "plugins": plugins}, "", "  ")
 	return append(conf, '\n'), err
 }
 
@@ -91,31 +76,19 @@ type Install struct {
 	BinDir string
 	// Shim is the path of the weft-cni to copy into BinDir; empty copies none.
 	Shim string
-	// Plugins is a directory with the standard plug-in bandwidth, to copy into BinDir as
-	// weft-bandwidth. If it is empty, or does not have it, that in BinDir serves, if any.
-	Plugins string
-	// Translated says that there may be pods for which portmap translates ports of the
-	// node, as it did under earlier agents. It stays in the configuration as it is there, to
-	// take that away with each of them, and gets no more ports.
-	Translated bool
+	// Followed says that there may be pods on which other plug-ins worked after weft-cni, as
+	// they did under earlier agents. These stay in the configuration as they are there, to
+	// take that away with each of the pods, and get nothing more to do.
+	Followed bool
 }
 
 // copies is what is copied into BinDir: the path it is read from, by the name
 // it gets.
 func (i Install) copies() map[string]string {
-	files := map[string]string{}
-	if i.Shim != "" {
-		files[ShimName] = i.Shim
+	if i.Shim == "" {
+		return nil
 	}
-	if i.Plugins != "" {
-		for _, f := range followers {
-			from := filepath.Join(i.Plugins, f.Type)
-			if _, err := os.Stat(from); err == nil {
-				files[ownPrefix+f.Type] = from
-			}
-		}
-	}
-	return files
+	return map[string]string{ShimName: i.Shim}
 }
 
 // Write installs the plug-ins and then, since a runtime begins to use them at
@@ -135,16 +108,10 @@ func (i Install) Write(socket string) error {
 	if i.ConfFile == "" {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	found, err := i.findFollowers(ctx, files)
-	if err != nil {
-		return err
+	conf, err := Conflist(socket)
+	if version, left := i.left(); i.Followed && len(left) > 0 {
+		conf, err = conflistWith(socket, version, left)
 	}
-	if i.Translated {
-		found = append(i.translator(), found...)
-	}
-	conf, err := Conflist(socket, found...)
 	if err != nil {
 		return err
 	}
@@ -181,7 +148,8 @@ func (i Install) Remove() (removed []string, err error) {
 	}
 	var errs []error
 	if i.BinDir != "" {
-		for _, name := range append([]string{ShimName}, ownNames()...) {
+		// The others are what agents before brought along.
+		for _, name := range []string{ShimName, ownPrefix + "portmap", ownPrefix + "bandwidth"} {
 			path := filepath.Join(i.BinDir, name)
 			if !sameFile(path, i.copies()[name]) {
 				errs = append(errs, remove(path))
@@ -197,15 +165,6 @@ func (i Install) Remove() (removed []string, err error) {
 		}
 	}
 	return removed, errors.Join(errs...)
-}
-
-// ownNames are the names in BinDir of the followers that Weft brings along, or did.
-func ownNames() []string {
-	names := []string{ownPrefix + portmap}
-	for _, f := range followers {
-		names = append(names, ownPrefix+f.Type)
-	}
-	return names
 }
 
 // isOwnConf says why the configuration at path is not Weft's to remove; nil
@@ -225,11 +184,8 @@ func isOwnConf(path string) error {
 
 // written is what matters here of a configuration that is there.
 type written struct {
-	CNIVersion string `json:"cniVersion"`
-	Plugins    []struct {
-		Type    string `json:"type"`
-		Backend string `json:"backend"`
-	} `json:"plugins"`
+	CNIVersion string     `json:"cniVersion"`
+	Plugins    []follower `json:"plugins"`
 }
 
 // errMalformed says that a file is no configuration.
@@ -246,19 +202,22 @@ func readConf(path string) (conf written, err error) {
 	return conf, nil
 }
 
-// translator returns the portmap of the configuration that is there. It speaks the version
-// of that.
-func (i Install) translator() []Follower {
+// left returns the followers of the configuration that is there, and the version of that, which
+// all of them speak.
+func (i Install) left() (version string, left []follower) {
 	conf, err := readConf(i.ConfFile)
 	if err != nil {
-		return nil
+		return "", nil
 	}
-	for _, p := range conf.Plugins {
-		if p.Type == portmap || p.Type == ownPrefix+portmap {
-			return []Follower{{Type: p.Type, Backend: p.Backend, Versions: []string{conf.CNIVersion}}}
+	for _, f := range conf.Plugins {
+		switch strings.TrimPrefix(f.Type, ownPrefix) {
+		case "portmap":
+			left = append(left, follower{Type: f.Type, Backend: f.Backend})
+		case "bandwidth":
+			left = append(left, follower{Type: f.Type, IngressRate: new(int)})
 		}
 	}
-	return nil
+	return conf.CNIVersion, left
 }
 
 func sameFile(a, b string) bool {
@@ -280,32 +239,6 @@ func copyProgram(from, to string) error {
 	}
 	defer f.Close()
 	return replace(to, f, 0o755)
-}
-
-// findFollowers returns the followers with the versions they speak: those of
-// Weft's own that were copied into BinDir, or else those that are there.
-func (i Install) findFollowers(ctx context.Context, copied map[string]string) ([]Follower, error) {
-	var found []Follower
-	for _, f := range followers {
-		// The copy may lie where an agent in a container must not run
-		// programs; what it was copied from answers the same.
-		path, own := copied[ownPrefix+f.Type]
-		if own {
-			f.Type = ownPrefix + f.Type
-		} else {
-			path = filepath.Join(i.BinDir, f.Type)
-		}
-		if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
-			continue
-		}
-		info, err := invoke.GetVersionInfo(ctx, path, &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: io.Discard}, PluginDecoder: cniversion.PluginDecoder{}})
-		if err != nil {
-			return nil, fmt.Errorf("ask %s which versions of CNI it speaks: %w", path, err)
-		}
-		f.Versions = info.SupportedVersions()
-		found = append(found, f)
-	}
-	return found, nil
 }
 
 // tempPrefix begins the names of files that are being written. The dot keeps

@@ -1,7 +1,7 @@
 package cni
 
 import (
-	"fmt"
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -9,19 +9,6 @@ import (
 	"strings"
 	"testing"
 )
-
-// script writes a program that says which versions of CNI it speaks, as all
-// plug-ins do, and nothing else.
-func script(t *testing.T, path string, versions string) {
-	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	text := fmt.Sprintf("#!/bin/sh\necho '{\"cniVersion\":\"1.0.0\",\"supportedVersions\":[%s]}'\n", versions)
-	if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
-		t.Fatal(err)
-	}
-}
 
 // tree lists the files below a directory.
 func tree(t *testing.T, dir string) []string {
@@ -59,7 +46,7 @@ func write(t *testing.T, i Install) (conf string) {
 
 func TestInstall(t *testing.T) {
 	i, host := newInstall(t)
-	want := `{"cniVersion":"1.1.0","name":"weft","plugins":[{"capabilities":{"portMappings":true},"socket":"/run/other.sock","type":"weft-cni"}]}`
+	want := `{"cniVersion":"1.1.0","name":"weft","plugins":[{"capabilities":{"bandwidth":true,"portMappings":true},"socket":"/run/other.sock","type":"weft-cni"}]}`
 	for range 2 {
 		if conf := write(t, i); conf != want {
 			t.Errorf("got %s", conf)
@@ -74,41 +61,40 @@ func TestInstall(t *testing.T) {
 	}
 }
 
-func TestInstallUsesTheHostsPlugins(t *testing.T) {
-	i, host := newInstall(t)
-	script(t, filepath.Join(i.BinDir, "bandwidth"), `"0.4.0","1.0.0"`)
-	want := `{"cniVersion":"1.0.0","name":"weft","plugins":[{"capabilities":{"portMappings":true},"socket":"/run/other.sock","type":"weft-cni"},` +
-		`{"capabilities":{"bandwidth":true},"type":"bandwidth"}]}`
-	if conf := write(t, i); conf != want {
-		t.Errorf("got %s", conf)
-	}
-	if removed, err := i.Remove(); err != nil || len(removed) != 2 {
-		t.Errorf("removed %v, %v", removed, err)
-	}
-	if got := tree(t, host); !slices.Equal(got, []string{"bin/bandwidth"}) {
-		t.Errorf("of the host's own, this is left: %v", got)
-	}
-}
+// before is what an agent wrote that left ports and limits to other plug-ins.
+const before = `{"cniVersion":"1.0.0","name":"weft","plugins":[{"type":"weft-cni","capabilities":{"portMappings":true}},
+	{"type":"weft-portmap","backend":"nftables","capabilities":{"portMappings":true}},{"type":"other"},{"type":"bandwidth","capabilities":{"bandwidth":true}}]}`
 
-func TestInstallBringsPluginsAlong(t *testing.T) {
+// TestInstallOver has an agent come to a node on which there was one before.
+func TestInstallOver(t *testing.T) {
 	i, host := newInstall(t)
-	i.Plugins = t.TempDir()
-	script(t, filepath.Join(i.Plugins, "bandwidth"), `"1.0.0","1.1.0"`)
-	script(t, filepath.Join(i.BinDir, "bandwidth"), `"0.4.0"`) // the distribution's
-	// A write that was killed in the middle, and what an earlier version brought along.
-	for _, name := range []string{tempPrefix + "123", "weft-portmap"} {
-		if err := os.WriteFile(filepath.Join(i.BinDir, name), nil, 0o600); err != nil {
+	for path, content := range map[string]string{
+		i.ConfFile: before,
+		// What it brought along, and what a write left that was killed in the middle.
+		filepath.Join(i.BinDir, "weft-portmap"):     "",
+		filepath.Join(i.BinDir, "weft-bandwidth"):   "",
+		filepath.Join(i.BinDir, "bandwidth"):        "the distribution's",
+		filepath.Join(i.BinDir, tempPrefix+"12345"): "",
+	} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o644)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	want := `{"cniVersion":"1.1.0","name":"weft","plugins":[{"capabilities":{"portMappings":true},"socket":"/run/other.sock","type":"weft-cni"},` +
-		`{"capabilities":{"bandwidth":true},"type":"weft-bandwidth"}]}`
-	if conf := write(t, i); conf != want {
-		t.Errorf("got %s", conf)
+	first := `{"capabilities":{"bandwidth":true,"portMappings":true},"socket":"/run/other.sock","type":"weft-cni"}`
+	i.Followed = true
+	for range 2 {
+		want := `{"cniVersion":"1.0.0","name":"weft","plugins":[` + first + `,{"type":"weft-portmap","backend":"nftables"},{"type":"bandwidth","ingressRate":0}]}`
+		if conf := write(t, i); conf != want {
+			t.Errorf("while its pods run the configuration is %s", conf)
+		}
 	}
-	theirs, err := os.ReadFile(filepath.Join(i.BinDir, "bandwidth"))
-	if err != nil || !strings.Contains(string(theirs), "0.4.0") {
-		t.Errorf("the distribution's bandwidth was touched: %s, %v", theirs, err)
+	i.Followed = false
+	if conf, want := write(t, i), `{"cniVersion":"1.1.0","name":"weft","plugins":[`+first+`]}`; conf != want {
+		t.Errorf("when they are gone it is %s", conf)
+	}
+	i.Followed = true
+	if conf, want := write(t, i), `{"cniVersion":"1.1.0","name":"weft","plugins":[`+first+`]}`; conf != want {
+		t.Errorf("where nothing is left it is %s", conf)
 	}
 	removed, err := i.Remove()
 	if err != nil {
@@ -117,7 +103,7 @@ func TestInstallBringsPluginsAlong(t *testing.T) {
 	for n, path := range removed {
 		removed[n], _ = filepath.Rel(host, path)
 	}
-	if want := []string{"net.d/10-weft.conflist", "bin/weft-cni", "bin/weft-portmap", "bin/weft-bandwidth", "bin/.weft-123"}; !slices.Equal(removed, want) {
+	if want := []string{"net.d/10-weft.conflist", "bin/weft-cni", "bin/weft-portmap", "bin/weft-bandwidth", "bin/.weft-12345"}; !slices.Equal(removed, want) {
 		t.Errorf("removed %v, want %v", removed, want)
 	}
 	if got := tree(t, host); !slices.Equal(got, []string{"bin/bandwidth"}) {
@@ -125,31 +111,6 @@ func TestInstallBringsPluginsAlong(t *testing.T) {
 	}
 	if removed, err := i.Remove(); err != nil || len(removed) != 0 {
 		t.Errorf("removing again removed %v, %v", removed, err)
-	}
-}
-
-// TestInstallOverPortmap has an agent come to a node on which one before left ports to portmap.
-func TestInstallOverPortmap(t *testing.T) {
-	i, _ := newInstall(t)
-	before := `{"cniVersion":"1.0.0","name":"weft","plugins":[{"type":"weft-cni","capabilities":{"portMappings":true}},
-		{"type":"weft-portmap","backend":"nftables","capabilities":{"portMappings":true}},{"type":"weft-bandwidth","capabilities":{"bandwidth":true}}]}`
-	if err := os.MkdirAll(filepath.Dir(i.ConfFile), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(i.ConfFile, []byte(before), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	first := `{"capabilities":{"portMappings":true},"socket":"/run/other.sock","type":"weft-cni"}`
-	i.Translated = true
-	for range 2 {
-		want := `{"cniVersion":"1.0.0","name":"weft","plugins":[` + first + `,{"backend":"nftables","type":"weft-portmap"}]}`
-		if conf := write(t, i); conf != want {
-			t.Errorf("while its pods run the configuration is %s", conf)
-		}
-	}
-	i.Translated = false
-	if conf, want := write(t, i), `{"cniVersion":"1.1.0","name":"weft","plugins":[`+first+`]}`; conf != want {
-		t.Errorf("when they are gone it is %s", conf)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/cni/protocol"
 	"github.com/weftnet/weft/ipam"
 	"github.com/weftnet/weft/plan"
@@ -66,5 +67,39 @@ func TestReadPorts(t *testing.T) {
 	conf.Runtime.PortMappings = json.RawMessage(`[{"hostPort": 80, "containerPort": 80}]`)
 	if failure := c.readPorts(nil, &conf); failure == nil {
 		t.Error("an interface in another network gets ports of the node")
+	}
+}
+
+func TestReadBandwidth(t *testing.T) {
+	for given, want := range map[string]any{
+		``:                                    ipam.Bandwidth{},
+		`null`:                                ipam.Bandwidth{},
+		`{}`:                                  ipam.Bandwidth{},
+		`{"ingressRate": 0, "egressRate": 0}`: ipam.Bandwidth{},
+		`{"ingressRate": 10000000, "ingressBurst": 2147483647, "egressRate": 1000, "egressBurst": 4294967295}`: ipam.Bandwidth{Ingress: 10_000_000, Egress: 1000},
+		`{"egressRate": 1000000000000000}`:           ipam.Bandwidth{Egress: api.MaxBandwidth},
+		`{"ingressRate": 999}`:                       `bandwidth.ingressRate: "999" is none`,
+		`{"ingressRate": 5000, "egressRate": -1}`:    `bandwidth.egressRate: "-1" is none`,
+		`{"egressRate": 1.5}`:                        `bandwidth.egressRate: "1.5" is none`,
+		`{"egressRate": 1000000000000001}`:           `bandwidth.egressRate: "1000000000000001" is none`,
+		`{"egressRate": 99999999999999999999999999}`: `bandwidth.egressRate: "9999`,
+		`{"egressRate": "fast"}`:                     "bandwidth: json:",
+		`[]`:                                         "bandwidth: json:",
+	} {
+		var conf config
+		if given != "" {
+			conf.Runtime.Bandwidth = json.RawMessage(given)
+		}
+		c := &call{command: protocol.Add, network: "blue"}
+		failure := c.readBandwidth(nil, &conf)
+		if text, fails := want.(string); fails != (failure != nil) || fails && !strings.Contains(fmt.Sprint(failure), text) {
+			t.Errorf("%s: it fails with %v, and not with %v", given, failure, want)
+		} else if !fails && *c.bandwidth != want {
+			t.Errorf("%s: it is %v, and not %v", given, *c.bandwidth, want)
+		}
+		c.command = protocol.Del
+		if failure := c.readBandwidth(nil, &conf); failure != nil {
+			t.Errorf("%s: DEL fails: %v", given, failure)
+		}
 	}
 }

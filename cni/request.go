@@ -9,12 +9,14 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	cniversion "github.com/containernetworking/cni/pkg/version"
 
+	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/cni/protocol"
 	"github.com/weftnet/weft/ipam"
 	"github.com/weftnet/weft/plan"
@@ -34,8 +36,10 @@ type call struct {
 	namespace, pod, uid string
 	// prevResult is what CHECK compares with; nil where none was given.
 	prevResult *types100.Result
-	// ports are the ports of the node that are to lead to the pod, for ADD.
-	ports []ipam.Port
+	// ports are the ports of the node that are to lead to the pod, and bandwidth is what its
+	// interface is limited to, for ADD.
+	ports     []ipam.Port
+	bandwidth *ipam.Bandwidth
 	// valid is GC's list of attachments to keep.
 	valid map[ipam.Key]bool
 }
@@ -57,6 +61,7 @@ type config struct {
 	// Runtime is what a runtime passes by capability.
 	Runtime struct {
 		PortMappings json.RawMessage `json:"portMappings"`
+		Bandwidth    json.RawMessage `json:"bandwidth"`
 	} `json:"runtimeConfig"`
 }
 
@@ -106,7 +111,7 @@ func decode(r *protocol.Request) (*call, *protocol.Error) {
 		return nil, protocol.Errorf(protocol.IncompatibleVersion, "cniVersion %s has no %s, which came with %s", conf.CNIVersion, r.Command, first)
 	}
 	c := &call{id: r.ID, command: r.Command, version: conf.CNIVersion, configuration: conf.Name, network: cmp.Or(conf.Network, plan.DefaultNetwork)}
-	for _, step := range []func(*protocol.Request, *config) *protocol.Error{c.readNetwork, c.readAttachment, c.readPod, c.readPorts, c.readPrevious, c.readValid} {
+	for _, step := range []func(*protocol.Request, *config) *protocol.Error{c.readNetwork, c.readAttachment, c.readPod, c.readPorts, c.readBandwidth, c.readPrevious, c.readValid} {
 		if err := step(r, &conf); err != nil {
 			return nil, err
 		}
@@ -282,6 +287,37 @@ const (
 	// maxPorts is how many ports of the node may lead to one pod.
 	maxPorts = 4096
 )
+
+// readBandwidth reads what the container's interface is limited to. How much may go at once
+// after a silence a runtime says as well, and as a rule says as much as a number can be: Weft
+// chooses that itself.
+func (c *call) readBandwidth(_ *protocol.Request, conf *config) *protocol.Error {
+	c.bandwidth = &ipam.Bandwidth{}
+	limits := conf.Runtime.Bandwidth
+	if c.command != protocol.Add || !given(limits) {
+		return nil
+	}
+	var asked struct{ IngressRate, EgressRate json.Number }
+	if err := json.Unmarshal(limits, &asked); err != nil {
+		return protocol.Errorf(protocol.DecodingFailure, "runtimeConfig.bandwidth: %v", err)
+	}
+	for _, limit := range []struct {
+		name string
+		rate json.Number
+		to   *uint64
+	}{{"ingressRate", asked.IngressRate, &c.bandwidth.Ingress}, {"egressRate", asked.EgressRate, &c.bandwidth.Egress}} {
+		if limit.rate == "" {
+			continue
+		}
+		rate, err := strconv.ParseUint(limit.rate.String(), 10, 64)
+		if err != nil || rate != 0 && (rate < api.MinBandwidth || rate > api.MaxBandwidth) {
+			return protocol.Errorf(protocol.InvalidConfig, "runtimeConfig.bandwidth.%s: %q is none: it is a whole number of bits per second from %d to %d, or 0 for no limit",
+				limit.name, clip(limit.rate.String()), uint64(api.MinBandwidth), uint64(api.MaxBandwidth))
+		}
+		*limit.to = rate
+	}
+	return nil
+}
 
 func (c *call) readPrevious(_ *protocol.Request, conf *config) *protocol.Error {
 	switch {

@@ -301,18 +301,3 @@ func TestParallelAdds(t *testing.T) {
 		t.Errorf("left behind: %v", links)
 	}
 }
-
-func TestConflistSpeaksWhatAllSpeak(t *testing.T) {
-	other := Follower{Type: "other", Capability: "bandwidth", Versions: []string{"0.4.0", "1.0.0"}}
-	conf, err := Conflist("", other)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := `{"cniVersion":"1.0.0","name":"weft","plugins":[{"capabilities":{"portMappings":true},"type":"weft-cni"},{"capabilities":{"bandwidth":true},"type":"other"}]}`
-	if got := strings.Join(strings.Fields(string(conf)), ""); got != want {
-		t.Errorf("got %s", got)
-	}
-	if _, err := Conflist("", Follower{Type: "old", Versions: []string{"0.1.0"}}); err == nil {
-		t.Error("a plug-in without a common version was accepted")
-	}
-}

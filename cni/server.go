@@ -186,6 +186,10 @@ func endpointOf(a ipam.Attachment) plugin.Endpoint {
 			e.Ports = append(e.Ports, plugin.Port(p))
 		}
 	}
+	if a.Bandwidth != nil {
+		limit := plugin.Bandwidth(*a.Bandwidth)
+		e.Bandwidth = &limit
+	}
 	return e
 }
 

@@ -48,6 +48,8 @@ type Request struct {
 	// Ports are the node's that lead to the container. Not known, as for one whose record
 	// was lost or is of an agent that left them to others, is nil, and none is not.
 	Ports []Port `json:"ports"`
+	// Bandwidth is what the interface is limited to. Not known, as with Ports, is nil.
+	Bandwidth *Bandwidth `json:"bandwidth,omitempty"`
 	// Secondary says that another interface of the container leads to all that no
 	// route is for, and this one to Prefixes alone.
 	Secondary bool           `json:"secondary,omitempty"`
@@ -61,6 +63,13 @@ type Port struct {
 	Protocol  plan.Protocol `json:"protocol"`
 	Node      uint16        `json:"node"`
 	Container uint16        `json:"container"`
+}
+
+// Bandwidth limits what goes to a container's interface and what comes from it, in bits per
+// second; 0 is no limit.
+type Bandwidth struct {
+	Ingress uint64 `json:"ingress"`
+	Egress  uint64 `json:"egress"`
 }
 
 // PodName is whose an attachment is. All may be empty.

@@ -61,10 +61,11 @@ func PutEndpoints(b *plan.Builder, n Node) []Problem {
 			continue
 		}
 		origin := "Pod " + e.Name()
-		b.PutEndpoint(plan.EndpointKey{Interface: e.Interface}, plan.Endpoint{
-			Name: e.Name(), Network: e.Network, Addresses: e.Addresses, MAC: e.MAC,
-			AntiSpoof: true, Origin: origin,
-		})
+		endpoint := plan.Endpoint{Name: e.Name(), Network: e.Network, Addresses: e.Addresses, MAC: e.MAC, AntiSpoof: true, Origin: origin}
+		if e.Bandwidth != nil {
+			endpoint.IngressRate, endpoint.EgressRate = e.Bandwidth.Ingress, e.Bandwidth.Egress
+		}
+		b.PutEndpoint(plan.EndpointKey{Interface: e.Interface}, endpoint)
 		for _, a := range e.Addresses {
 			holders[in(a)] = "pod " + e.Name()
 			b.PutRoute(plan.RouteKey{Network: e.Network, Prefix: netip.PrefixFrom(a, a.BitLen())}, plan.Route{Way: plan.ToEndpoint, Interface: e.Interface, Origin: origin})

@@ -259,12 +259,18 @@ type Endpoint struct {
 	Namespace, Pod, UID string
 	// Ports are the node's that lead to the endpoint (see PutPorts), nil where that is not
 	// known. Of two pods that ask for one the later has it.
-	Ports   []Port
-	Created time.Time
+	Ports []Port
+	// Bandwidth is what the interface is limited to, nil where that is not known.
+	Bandwidth *Bandwidth
+	Created   time.Time
 	// Unidentified says that the node has lost whose the interface is: it may be
 	// any pod's, and whatever could forbid it something does.
 	Unidentified bool
 }
+
+// Bandwidth limits what goes to an endpoint, Ingress, and what comes from it, in bits per second;
+// 0 is no limit.
+type Bandwidth struct{ Ingress, Egress uint64 }
 
 // Name is the endpoint's name for people.
 func (e Endpoint) Name() string {

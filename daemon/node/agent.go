@@ -156,8 +156,6 @@ func (f *flags) config(planes dataplanes.Planes) (agent.Config, error) {
 		if config.CNI.Shim, err = beside(cni.ShimName); err != nil {
 			return config, err
 		}
-		// The standard plug-in may lie there, too.
-		config.CNI.Plugins = filepath.Dir(config.CNI.Shim)
 	}
 	return config, nil
 }

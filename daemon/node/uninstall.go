@@ -116,7 +116,7 @@ func (r *removal) run(ctx context.Context, wait time.Duration) error {
 	install := cni.Install{ConfFile: r.confFile, BinDir: r.binDir}
 	if shim, err := beside(cni.ShimName); err == nil {
 		// What the agent would copy is no copy.
-		install.Shim, install.Plugins = shim, filepath.Dir(shim)
+		install.Shim = shim
 	}
 	files, err := install.Remove()
 	for _, f := range files {
