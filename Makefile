@@ -20,12 +20,8 @@ build: ## Build bin/weft, bin/weft-agent, bin/weft-controller and bin/weft-cni
 	$(GO) build $(BUILD) -o bin/ ./cmd/...
 	@ln -sf weft bin/kubectl-weft && ln -sf weft bin/kubectl_complete-weft
 
-# The standard CNI plug-in that agents in containers bring to their nodes.
-PLUGINS = github.com/containernetworking/plugins/plugins/meta/bandwidth
-
 image: build ## Write bin/weft-image.tar, the container image of VERSION
-	GOWORK=off $(GO) -C build/image/plugins build -trimpath -ldflags "-s -w" -o $(CURDIR)/bin/plugins/ $(PLUGINS)
-	GOOS= GOARCH= $(GO) run ./build/image -version $(VERSION) -o bin/weft-image.tar bin bin/plugins
+	GOOS= GOARCH= $(GO) run ./build/image -version $(VERSION) -o bin/weft-image.tar bin
 
 demo: deps build ## Bring up three nodes, show what Weft does, and stop
 	@PATH="$(CURDIR)/bin:$$PATH" sh demo/demo.sh

@@ -1,9 +1,8 @@
 // Command image writes Weft's container image, without a container engine.
 //
-//	image -version VERSION [-name NAME] [-o FILE] DIRECTORY PLUGINS
+//	image -version VERSION [-name NAME] [-o FILE] DIRECTORY
 //
-// DIRECTORY holds Weft's programs and PLUGINS the standard CNI plug-in bandwidth,
-// as `make image` builds them. The image has all of them side by
+// DIRECTORY holds Weft's programs, as `make image` builds them. The image has them side by
 // side in its root, because weft-agent looks beside itself for what it installs
 // on the node, and nothing else but a user database: it is run as any user, with
 // a read-only root. Its time is SOURCE_DATE_EPOCH (seconds since 1970, 0 if
@@ -26,12 +25,8 @@ import (
 	"github.com/weftnet/weft/internal/oci"
 )
 
-// The programs of the image: those of others, which rarely change, in a layer
-// of their own, so that a new version of Weft does not move them again.
-var (
-	standard = []string{"bandwidth"}
-	own      = []string{"weft", "weft-agent", "weft-cni", "weft-controller"}
-)
+// programs are those of the image.
+var programs = []string{"weft", "weft-agent", "weft-cni", "weft-controller"}
 
 // passwd names the users of the DaemonSet and of the Deployment.
 const passwd = "root:x:0:0:root:/:/weft\nnobody:x:65534:65534:nobody:/:/weft\n"
@@ -41,22 +36,22 @@ func main() {
 	name := flag.String("name", "docker.io/weftnet/weft", "`NAME` of the image with its registry, without a tag")
 	out := flag.String("o", "bin/weft-image.tar", "`FILE` to write")
 	flag.Parse()
-	if flag.NArg() != 2 || *version == "" {
+	if flag.NArg() != 1 || *version == "" {
 		flag.Usage()
 		os.Exit(2)
 	}
-	if err := run(flag.Arg(0), flag.Arg(1), *name, *version, *out); err != nil {
+	if err := run(flag.Arg(0), *name, *version, *out); err != nil {
 		fmt.Fprintln(os.Stderr, "image:", err)
 		os.Exit(1)
 	}
 }
 
-func run(dir, plugins, name, version, out string) error {
+func run(dir, name, version, out string) error {
 	created, err := sourceDate(os.Getenv("SOURCE_DATE_EPOCH"))
 	if err != nil {
 		return err
 	}
-	image, err := describe(dir, plugins, name+":"+version)
+	image, err := describe(dir, name+":"+version)
 	if err != nil {
 		return err
 	}
@@ -97,9 +92,8 @@ func sourceDate(value string) (time.Time, error) {
 	return time.Unix(seconds, 0), nil
 }
 
-// describe returns the image of Weft's programs in dir and those of others in
-// plugins. Its label of the version is the tag.
-func describe(dir, plugins, name string) (oci.Image, error) {
+// describe returns the image of Weft's programs in dir. Its label of the version is the tag.
+func describe(dir, name string) (oci.Image, error) {
 	image := oci.Image{
 		Names: []string{name},
 		// With / in the PATH, kubectl exec finds weft by its name.
@@ -109,29 +103,23 @@ func describe(dir, plugins, name string) (oci.Image, error) {
 			"org.opencontainers.image.licenses": "Apache-2.0",
 		}},
 	}
-	first := ""
-	for _, from := range []struct {
-		dir      string
-		programs []string
-	}{{plugins, standard}, {dir, own}} {
-		layer := oci.Layer{Gzip: true}
-		for _, program := range from.programs {
-			file := filepath.Join(from.dir, program)
-			platform, err := platformOf(file)
-			if err != nil {
-				return oci.Image{}, err
-			}
-			if first == "" {
-				first, image.Platform = file, platform
-			} else if image.Platform != platform {
-				return oci.Image{}, fmt.Errorf("%s is for %s/%s and %s for %s/%s: build them together",
-					file, platform.OS, platform.Architecture, first, image.Platform.OS, image.Platform.Architecture)
-			}
-			layer.Files = append(layer.Files, oci.File{Path: "/" + program, Mode: 0o755, Source: file})
+	first, layer := "", oci.Layer{Gzip: true}
+	for _, program := range programs {
+		file := filepath.Join(dir, program)
+		platform, err := platformOf(file)
+		if err != nil {
+			return oci.Image{}, err
 		}
-		image.Layers = append(image.Layers, layer)
+		if first == "" {
+			first, image.Platform = file, platform
+		} else if image.Platform != platform {
+			return oci.Image{}, fmt.Errorf("%s is for %s/%s and %s for %s/%s: build them together",
+				file, platform.OS, platform.Architecture, first, image.Platform.OS, image.Platform.Architecture)
+		}
+		layer.Files = append(layer.Files, oci.File{Path: "/" + program, Mode: 0o755, Source: file})
 	}
-	image.Layers[0].Files = append(image.Layers[0].Files, oci.File{Path: "/etc/passwd", Mode: 0o644, Data: []byte(passwd)})
+	layer.Files = append(layer.Files, oci.File{Path: "/etc/passwd", Mode: 0o644, Data: []byte(passwd)})
+	image.Layers = []oci.Layer{layer}
 	return image, nil
 }
 

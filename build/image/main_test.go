@@ -62,7 +62,7 @@ func replace(t *testing.T, file, with string) {
 
 func TestTheProgramsLieBesideEachOtherInTheRoot(t *testing.T) {
 	nothing := program(t, []string{"GOARCH=" + foreign()}, "-trimpath")
-	image, err := describe(put(t, nothing, own), put(t, nothing, standard), "docker.io/weftnet/weft:v1")
+	image, err := describe(put(t, nothing, programs), "docker.io/weftnet/weft:v1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +73,7 @@ func TestTheProgramsLieBesideEachOtherInTheRoot(t *testing.T) {
 		}
 	}
 	slices.Sort(files)
-	want := "/bandwidth /etc/passwd /weft /weft-agent /weft-cni /weft-controller"
+	want := "/etc/passwd /weft /weft-agent /weft-cni /weft-controller"
 	if got := strings.Join(files, " "); got != want {
 		t.Errorf("the image has %s; it should have %s", got, want)
 	}
@@ -100,17 +100,17 @@ func TestProgramsThatDoNotBelongInTheImage(t *testing.T) {
 		"not built by Go":     {script, "make image builds the programs"},
 		"linked to libraries": {program(t, []string{"CGO_ENABLED=1"}, "-trimpath"), `was built with CGO_ENABLED="1"`},
 	} {
-		dir := put(t, nothing, own)
+		dir := put(t, nothing, programs)
 		file := filepath.Join(dir, "weft-agent")
 		replace(t, file, c.program)
-		_, err := describe(dir, put(t, nothing, standard), "docker.io/weftnet/weft:v1")
+		_, err := describe(dir, "docker.io/weftnet/weft:v1")
 		if err == nil || !strings.Contains(err.Error(), c.complaint) || !strings.Contains(err.Error(), file) {
 			t.Errorf("%s: the error should name %s and say %q; it is: %v", what, file, c.complaint, err)
 		}
 	}
-	dir := put(t, nothing, own[1:])
-	if _, err := describe(dir, put(t, nothing, standard), "docker.io/weftnet/weft:v1"); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("without %s the error is %v", own[0], err)
+	dir := put(t, nothing, programs[1:])
+	if _, err := describe(dir, "docker.io/weftnet/weft:v1"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("without %s the error is %v", programs[0], err)
 	}
 }
 
