@@ -71,6 +71,8 @@ type attacher struct {
 	list   *libcni.NetworkConfigList
 	// daemon is the process that works for the plug-in's; 0 where there is none.
 	daemon int
+	// asks has each pod ask for a port of the node and for limits of its bandwidth.
+	asks bool
 }
 
 // batch is what one ADD of every pod, and then one DEL of every pod, took.
@@ -130,6 +132,12 @@ func (a attacher) each(ctx context.Context, pods []podNamespace, inFlight int, f
 		calls.Go(func() (err error) {
 			rt := &libcni.RuntimeConf{ContainerID: "bench-" + pod.pod.Name, NetNS: pod.path(), IfName: "eth0",
 				Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", pod.pod.Namespace}, {"K8S_POD_NAME", pod.pod.Name}, {"K8S_POD_UID", pod.uid}}}
+			if a.asks {
+				rt.CapabilityArgs = map[string]any{
+					"portMappings": []map[string]any{{"hostPort": 20000 + i, "containerPort": 80, "protocol": "tcp"}},
+					"bandwidth":    map[string]any{"ingressRate": 100_000_000, "ingressBurst": 10_000_000, "egressRate": 100_000_000, "egressBurst": 10_000_000},
+				}
+			}
 			times[i], err = a.call(func() error { return f(ctx, rt) })
 			if err != nil {
 				return fmt.Errorf("%s: pod %d: %w", a.name, i, err)
@@ -189,9 +197,10 @@ func measureAttach(ctx context.Context, attachers []attacher, pods []podNamespac
 const debianPlugins = "/usr/lib/cni"
 
 // referenceAttacher is one of Debian's plug-ins with flannel's settings, on a
-// node of its own. What it writes lies in dir.
-func referenceAttacher(plugin, dir string, node *worker) (attacher, error) {
-	a := attacher{name: plugin + " + host-local", within: func(f func() error) error { return netns.Do(node.namespace(), f) }}
+// node of its own. What it writes lies in dir. Where pods are to ask for ports and limits, those
+// plug-ins follow that give them.
+func referenceAttacher(plugin, dir string, asks bool, node *worker) (attacher, error) {
+	a := attacher{name: plugin + " + host-local", asks: asks, within: func(f func() error) error { return netns.Do(node.namespace(), f) }}
 	routes := []any{map[string]any{"dst": handCluster}}
 	settings := map[string]any{"type": plugin, "mtu": underlayMTU - vxlanCost, "ipMasq": false}
 	if plugin == "bridge" {
@@ -201,7 +210,13 @@ func referenceAttacher(plugin, dir string, node *worker) (attacher, error) {
 	}
 	settings["ipam"] = map[string]any{"type": "host-local", "dataDir": filepath.Join(dir, plugin),
 		"ranges": [][]any{{map[string]any{"subnet": "10.244.1.0/24"}}}, "routes": routes}
-	conf, err := json.Marshal(map[string]any{"cniVersion": "1.0.0", "name": "bench-" + plugin, "plugins": []any{settings}})
+	list := []any{settings}
+	if asks {
+		a.name += " + portmap + bandwidth"
+		list = append(list, map[string]any{"type": "portmap", "capabilities": map[string]bool{"portMappings": true}},
+			map[string]any{"type": "bandwidth", "capabilities": map[string]bool{"bandwidth": true}})
+	}
+	conf, err := json.Marshal(map[string]any{"cniVersion": "1.0.0", "name": "bench-" + plugin, "plugins": list})
 	if err != nil {
 		return a, err
 	}

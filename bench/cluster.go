@@ -135,8 +135,6 @@ func (c *cluster) attacher(node, weft, cache string) (attacher, error) {
 	if err != nil {
 		return a, err
 	}
-	// Only the network itself is compared, not what is chained to it.
-	a.list.Plugins = a.list.Plugins[:1]
 	return a, nil
 }
 

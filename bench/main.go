@@ -245,21 +245,29 @@ func (s settings) attach(ctx context.Context, res *results) (err error) {
 	}
 	defer func() { err = errors.Join(err, closeAll(pods)) }()
 	if slices.Contains(s.only, "attach") {
-		attachers := []attacher{own}
-		for _, plugin := range []string{"bridge", "ptp"} {
-			w, err := newWorker("node of "+plugin, "")
+		asking := own
+		asking.name, asking.asks = own.name+", which gives ports and limits", true
+		attachers := []attacher{own, asking}
+		res.Own, res.Asking, res.Asked = own.name, asking.name, map[string]bool{asking.name: true}
+		for _, reference := range []struct {
+			plugin string
+			asks   bool
+		}{{"bridge", false}, {"ptp", false}, {"bridge", true}} {
+			w, err := newWorker(fmt.Sprintf("node %d of %s", len(attachers), reference.plugin), "")
 			if err != nil {
 				return err
 			}
 			defer w.close()
-			a, err := referenceAttacher(plugin, dir, w)
+			a, err := referenceAttacher(reference.plugin, dir, reference.asks, w)
 			if err != nil {
 				return err
 			}
-			attachers = append(attachers, a)
+			attachers, res.Asked[a.name] = append(attachers, a), a.asks
 		}
-		res.Own = own.name
 		if res.Attached, err = measureAttach(ctx, attachers, pods, inFlight, s.attachRounds, say); err != nil {
+			return err
+		}
+		if res.Single, err = measureAttach(ctx, []attacher{own, asking}, pods, 1, s.attachRounds, say); err != nil {
 			return err
 		}
 	}

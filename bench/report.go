@@ -17,9 +17,13 @@ type results struct {
 	Traffic  traffic
 	// Bare is the name of the variant that all others are a fraction of.
 	Bare string
-	// Attached are the rounds of each CNI plug-in; Own is Weft's name there.
-	Attached       map[string][]batch
-	Own            string
+	// Attached are the rounds of each CNI plug-in; Own is Weft's name there, and Asking that
+	// which it has where pods ask for ports and limits, as they do of those in Asked.
+	Attached    map[string][]batch
+	Own, Asking string
+	Asked       map[string]bool
+	// Single are the rounds of these two with one call after the other.
+	Single         map[string][]batch
 	Pods, InFlight int
 	Agent          *footprint
 	Ups            []upTime
@@ -37,6 +41,7 @@ const (
 	addMedianTarget   = 20 * time.Millisecond
 	addP99Target      = 60 * time.Millisecond
 	addSpentTarget    = 3 * time.Millisecond
+	addAskedTarget    = 2 * time.Millisecond
 	agentMemoryTarget = 35 << 20
 )
 
@@ -198,8 +203,11 @@ func (r *report) attach(res results) {
 	r.line("and the call is over when it has answered. %d pods with %d in flight, %d rounds in turns", res.Pods, res.InFlight, len(res.Attached[res.Own]))
 	r.line("with Debian's bridge and ptp plug-ins under flannel's settings. Weft's answer means that")
 	r.line("the address is in the agent's journal and the pod's routes and rules are in the kernel.")
+	r.line("Pods that ask for it get a port of the node and a limit of 100 Mbit/s each way, and are")
+	r.line("compared with such pods.")
 	r.head("", "ADD p50", "ADD p99", "DEL p50", "DEL p99", "Weft's ADD p50 / this", "Weft's ADD p99 / this")
-	ownMedians, ownP99s := latencies(res.Attached[res.Own], added)
+	own := map[bool][]batch{false: res.Attached[res.Own], true: res.Attached[res.Asking]}
+	ownMedians, ownP99s := latencies(own[false], added)
 	for _, name := range slices.Sorted(maps.Keys(res.Attached)) {
 		medians, p99s := latencies(res.Attached[name], added)
 		deleteMedians, deleteP99s := latencies(res.Attached[name], deleted)
@@ -207,21 +215,23 @@ func (r *report) attach(res results) {
 		for _, values := range [][]float64{medians, p99s, deleteMedians, deleteP99s} {
 			cells = append(cells, amount(spreadOf(values).Median, "ms"))
 		}
-		if name == res.Own {
+		if name == res.Own || name == res.Asking {
 			cells = append(cells, "", "")
 		} else {
-			cells = append(cells, spreadOf(ratios(ownMedians, medians)).String(), spreadOf(ratios(ownP99s, p99s)).String())
+			likeMedians, likeP99s := latencies(own[res.Asked[name]], added)
+			cells = append(cells, spreadOf(ratios(likeMedians, medians)).String(), spreadOf(ratios(likeP99s, p99s)).String())
 		}
 		r.row(cells...)
 	}
 	r.line("\nThe processor time of one ADD, as the kernel counts it: of the plug-in's processes from fork")
 	r.line("to exit, and of the agent, which does the work for weft-cni's.")
 	r.head("", "plug-in", "agent", "in all", "Weft's in all / this")
-	_, _, ownSums := addSpent(res.Attached[res.Own])
+	_, _, ownSums := addSpent(own[false])
 	for _, name := range slices.Sorted(maps.Keys(res.Attached)) {
 		plugins, daemons, sums := addSpent(res.Attached[name])
-		cells := []string{name, amount(spreadOf(plugins).Median, "ms"), "", amount(spreadOf(sums).Median, "ms"), spreadOf(ratios(ownSums, sums)).String()}
-		if name == res.Own {
+		_, _, likeSums := addSpent(own[res.Asked[name]])
+		cells := []string{name, amount(spreadOf(plugins).Median, "ms"), "", amount(spreadOf(sums).Median, "ms"), spreadOf(ratios(likeSums, sums)).String()}
+		if name == res.Own || name == res.Asking {
 			cells[2], cells[4] = amount(spreadOf(daemons).Median, "ms"), ""
 		}
 		r.row(cells...)
@@ -234,6 +244,16 @@ func (r *report) attach(res results) {
 	}{{"Weft's ADD, p50", ownMedians, addMedianTarget}, {"Weft's ADD, p99", ownP99s, addP99Target}, {"Weft's ADD, processor time", ownSums, addSpentTarget}} {
 		s := spreadOf(t.values)
 		r.row(t.name, amount(s.Median, "ms"), fmt.Sprintf("≤ %v", t.target), r.judged(atMost(s.Median, milliseconds(t.target))))
+	}
+	alone, _ := latencies(res.Single[res.Own], added)
+	asked, _ := latencies(res.Single[res.Asking], added)
+	more := make([]float64, min(len(alone), len(asked)))
+	for i := range more {
+		more[i] = asked[i] - alone[i]
+	}
+	if s := spreadOf(more); len(more) > 0 {
+		r.row(fmt.Sprintf("What a port and limits add to Weft's ADD, one call at a time, p50 (%s without)", amount(spreadOf(alone).Median, "ms")),
+			amount(s.Median, "ms"), fmt.Sprintf("≤ %v", addAskedTarget), r.judged(atMost(s.Median, milliseconds(addAskedTarget))))
 	}
 }
 
