@@ -1,11 +1,9 @@
 package removal
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -19,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/cli/everynode"
 )
 
 // What the chart calls things.
@@ -69,66 +68,37 @@ func cleaner(agents *appsv1.DaemonSet, force bool) *appsv1.DaemonSet {
 	return d
 }
 
+// work is what cleans the nodes.
+func (r *Removal) work() *everynode.Work {
+	return &everynode.Work{Client: r.client, Namespace: r.Namespace, Name: cleanerName, Progress: r.Progress, Poll: r.Poll}
+}
+
 // cleanNodes ends the agents and has the nodes cleaned.
 func (r *Removal) cleanNodes(ctx context.Context) error {
-	have, err := r.get(ctx, daemonSets, r.Namespace, agentName)
+	agents, err := everynode.Get(ctx, r.client, r.Namespace, agentName)
 	if err != nil {
 		return err
 	}
-	if have != nil {
-		var agents appsv1.DaemonSet
-		if err := convert(have, &agents); err != nil {
-			return err
-		}
+	if agents != nil {
 		// What it is made from goes only when it is there. Its pods wait for
 		// the agents to end.
-		if err := r.putCleaner(ctx, cleaner(&agents, r.Force)); err != nil {
+		if err := r.work().Put(ctx, cleaner(agents, r.Force)); err != nil {
 			return err
 		}
-		if err := r.delete(ctx, object{daemonSets, r.Namespace, agentName}); err != nil {
+		if err := r.delete(ctx, object{everynode.DaemonSets, r.Namespace, agentName}); err != nil {
 			return err
 		}
 	} else if err := r.forceCleaner(ctx); err != nil {
 		return err
 	}
-	return r.awaitCleaner(ctx)
-}
-
-// putCleaner creates the DaemonSet, or makes the one there is like it.
-func (r *Removal) putCleaner(ctx context.Context, d *appsv1.DaemonSet) error {
-	want, err := unconvert(d)
-	if err != nil {
-		return err
-	}
-	in := r.in(daemonSets, r.Namespace)
-	_, err = in.Create(ctx, want, metav1.CreateOptions{})
-	if apierrors.IsAlreadyExists(err) {
-		have, err := r.get(ctx, daemonSets, r.Namespace, cleanerName)
-		if err != nil || have == nil {
-			return err
-		}
-		want.SetResourceVersion(have.GetResourceVersion())
-		if _, err = in.Update(ctx, want, metav1.UpdateOptions{}); err != nil {
-			return fmt.Errorf("update daemonset %s: %w", cleanerName, err)
-		}
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("create daemonset %s: %w", cleanerName, err)
-	}
-	r.progress("created daemonset %s, which cleans the nodes", cleanerName)
-	return nil
+	return r.work().Await(ctx)
 }
 
 // forceCleaner gives the DaemonSet that an earlier run made --force, if this one
 // has it.
 func (r *Removal) forceCleaner(ctx context.Context) error {
-	have, err := r.get(ctx, daemonSets, r.Namespace, cleanerName)
-	if err != nil || have == nil || !r.Force {
-		return err
-	}
-	var d appsv1.DaemonSet
-	if err := convert(have, &d); err != nil {
+	d, err := everynode.Get(ctx, r.client, r.Namespace, cleanerName)
+	if err != nil || d == nil || !r.Force {
 		return err
 	}
 	t := &d.Spec.Template.Spec
@@ -139,138 +109,7 @@ func (r *Removal) forceCleaner(ctx context.Context) error {
 			}
 		}
 	}
-	return r.putCleaner(ctx, &d)
-}
-
-// awaitCleaner waits until every node is clean.
-func (r *Removal) awaitCleaner(ctx context.Context) error {
-	said := make(map[string]string)
-	var d *appsv1.DaemonSet
-	var states []nodeState
-	for {
-		now, list, err := r.cleanerState(ctx)
-		switch {
-		case err == nil && now == nil:
-			return nil
-		case err == nil:
-			d, states = now, list
-		case ctx.Err() == nil || d == nil:
-			return err
-		}
-		done := 0
-		for _, s := range states {
-			if s.done {
-				done++
-			}
-			if line := s.String(); said[s.node] != line && (s.done || s.failed) {
-				r.progress("%s", line)
-				said[s.node] = line
-			}
-		}
-		if d.Status.ObservedGeneration == d.Generation && d.Status.UpdatedNumberScheduled == d.Status.DesiredNumberScheduled && done >= int(d.Status.DesiredNumberScheduled) {
-			return nil
-		}
-		if !r.pause(ctx) {
-			return late(d, states)
-		}
-	}
-}
-
-// cleanerState returns the DaemonSet, nil if there is none, and how far its pods
-// are.
-func (r *Removal) cleanerState(ctx context.Context) (*appsv1.DaemonSet, []nodeState, error) {
-	o, err := r.get(ctx, daemonSets, r.Namespace, cleanerName)
-	if err != nil || o == nil {
-		return nil, nil, err
-	}
-	var d appsv1.DaemonSet
-	if err := convert(o, &d); err != nil {
-		return nil, nil, err
-	}
-	var states []nodeState
-	err = r.each(ctx, pods, r.Namespace, nameLabel+"="+nameValue+","+partLabel+"="+cleanerName, func(o *unstructured.Unstructured) error {
-		var p corev1.Pod
-		if err := convert(o, &p); err != nil {
-			return err
-		}
-		if p.DeletionTimestamp == nil {
-			states = append(states, stateOf(&p))
-		}
-		return nil
-	})
-	return &d, states, err
-}
-
-// nodeState is how far a node is.
-type nodeState struct {
-	node string
-	// done says that it is clean, failed that it said why it is not.
-	done, failed bool
-	detail       string
-}
-
-func (s nodeState) String() string {
-	if s.done {
-		return "node " + s.node + ": clean"
-	}
-	return "node " + s.node + ": " + s.detail
-}
-
-func stateOf(p *corev1.Pod) nodeState {
-	s := nodeState{node: cmp.Or(p.Spec.NodeName, affinityNode(p), p.Name), detail: "its pod is " + string(cmp.Or(p.Status.Phase, corev1.PodPending))}
-	s.done = p.Status.Phase == corev1.PodRunning && len(p.Status.ContainerStatuses) > 0 && p.Status.ContainerStatuses[0].Ready
-	for _, c := range p.Status.InitContainerStatuses {
-		for _, state := range []corev1.ContainerState{c.LastTerminationState, c.State} {
-			if t := state.Terminated; t != nil && t.ExitCode != 0 {
-				s.failed, s.detail = true, strings.TrimPrefix(lastLine(cmp.Or(t.Message, t.Reason)), "error: ")
-			} else if w := state.Waiting; w != nil && !s.failed && w.Reason != "" {
-				s.detail = "its pod waits: " + cmp.Or(w.Message, w.Reason)
-			}
-		}
-	}
-	return s
-}
-
-// affinityNode is the node that a pod of a DaemonSet is meant for before it is
-// scheduled.
-func affinityNode(p *corev1.Pod) string {
-	if a := p.Spec.Affinity; a != nil && a.NodeAffinity != nil && a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
-		for _, t := range a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
-			for _, f := range t.MatchFields {
-				if f.Key == metav1.ObjectNameField && len(f.Values) == 1 {
-					return f.Values[0]
-				}
-			}
-		}
-	}
-	return ""
-}
-
-func lastLine(s string) string {
-	s = strings.TrimSpace(s)
-	return s[strings.LastIndexByte(s, '\n')+1:]
-}
-
-// late says which nodes are not clean when the time is over.
-func late(d *appsv1.DaemonSet, states []nodeState) error {
-	waiting := make(map[string]string)
-	for _, s := range states {
-		if !s.done {
-			waiting[s.node] = s.String()
-		}
-	}
-	const again = "give more --timeout, or mend them, and run it again; daemonset " + cleanerName + " goes on meanwhile"
-	if missing := int(d.Status.DesiredNumberScheduled) - len(states); missing > 0 || d.Status.ObservedGeneration != d.Generation {
-		waiting["~"] = fmt.Sprintf("%d nodes have no pod of it yet", max(missing, 0))
-		if d.Status.ObservedGeneration != d.Generation {
-			waiting["~"] = "the cluster's controllers have not seen it yet"
-		}
-	}
-	var words []string
-	for _, node := range slices.Sorted(maps.Keys(waiting)) {
-		words = append(words, waiting[node])
-	}
-	return fmt.Errorf("not all nodes are clean: %s (%s)", strings.Join(words, "; "), again)
+	return r.work().Put(ctx, d)
 }
 
 // cleanNodeObjects takes what the agents said on Node objects off them.

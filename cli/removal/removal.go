@@ -15,7 +15,6 @@ import (
 	"strings"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,6 +22,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
+
+	"github.com/weftnet/weft/cli/everynode"
 )
 
 // Options say what is taken out.
@@ -56,7 +57,6 @@ func New(client dynamic.Interface, o Options) *Removal {
 
 // The resources that are read and written beside those of owned.
 var (
-	daemonSets = schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "daemonsets"}
 	pods       = schema.GroupVersionResource{Version: "v1", Resource: "pods"}
 	nodes      = schema.GroupVersionResource{Version: "v1", Resource: "nodes"}
 	namespaces = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
@@ -72,7 +72,7 @@ var owned = []struct {
 	namespaced bool
 }{
 	{schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}, true},
-	{daemonSets, true},
+	{everynode.DaemonSets, true},
 	{schema.GroupVersionResource{Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"}, true},
 	{schema.GroupVersionResource{Version: "v1", Resource: "services"}, true},
 	{schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, true},
@@ -103,7 +103,7 @@ func (r *Removal) Preview(ctx context.Context) error {
 		return err
 	}
 	for _, o := range list {
-		if o.resource == daemonSets && o.name == agentName {
+		if o.resource == everynode.DaemonSets && o.name == agentName {
 			r.progress("would have each node take away what its agent left there")
 		}
 		r.progress("would delete %s %s", o.resource.Resource, o.name)
@@ -152,11 +152,11 @@ func (r *Removal) progress(format string, args ...any) { r.Progress(fmt.Sprintf(
 // podsByNode counts the pods of each node that have an interface of their own.
 func (r *Removal) podsByNode(ctx context.Context) (map[string]int, error) {
 	count := make(map[string]int)
-	agents, err := r.get(ctx, daemonSets, r.Namespace, agentName)
+	agents, err := r.get(ctx, everynode.DaemonSets, r.Namespace, agentName)
 	if err != nil {
 		return nil, err
 	}
-	cleaners, err := r.get(ctx, daemonSets, r.Namespace, cleanerName)
+	cleaners, err := r.get(ctx, everynode.DaemonSets, r.Namespace, cleanerName)
 	if err != nil || agents == nil && cleaners == nil {
 		// Without agents, they have their network from somebody else.
 		return nil, err
@@ -308,11 +308,4 @@ func convert(o *unstructured.Unstructured, to any) error {
 		return fmt.Errorf("%s %s: %w", strings.ToLower(o.GetKind()), o.GetName(), err)
 	}
 	return nil
-}
-
-// unconvert is the inverse of convert.
-func unconvert(d *appsv1.DaemonSet) (*unstructured.Unstructured, error) {
-	d.TypeMeta = metav1.TypeMeta{APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "DaemonSet"}
-	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(d)
-	return &unstructured.Unstructured{Object: fields}, err
 }
