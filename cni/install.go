@@ -33,36 +33,59 @@ const (
 // weft-cni.
 const ownPrefix = "weft-"
 
-// follower is a plug-in that works on what weft-cni made: portmap or bandwidth, to which agents
-// before left the ports of the node and the limits of pods.
-type follower struct {
-	// Type is the name of its binary.
-	Type string `json:"type"`
-	// Backend is what a portmap is told to work with.
+// predecessor is the configuration of a plug-in that worked after weft-cni under agents before:
+// of portmap or bandwidth, to which they left the ports of the node and the limits of pods.
+// weft-cni has it take away with a pod what it made for that.
+type predecessor struct {
+	CNIVersion string `json:"cniVersion"`
+	Name       string `json:"name"`
+	Type       string `json:"type"`
+	// Backend is what a portmap worked with.
 	Backend string `json:"backend,omitempty"`
-	// IngressRate is the limit that a bandwidth is told that all pods have, which is none.
-	// Without, it fails CHECK.
-	IngressRate *int `json:"ingressRate,omitempty"`
+	// RuntimeConfig says that there are ports. Without, a portmap does nothing; which they
+	// are it does not look at where it takes them away.
+	RuntimeConfig *struct {
+		PortMappings []portMapping `json:"portMappings"`
+	} `json:"runtimeConfig,omitempty"`
+}
+
+type portMapping struct {
+	HostPort      int    `json:"hostPort"`
+	ContainerPort int    `json:"containerPort"`
+	Protocol      string `json:"protocol"`
+}
+
+// predecessorOf returns what has a plug-in of a configuration take away what it made; false for one
+// that is none of these.
+func predecessorOf(name, version, backend string) (p predecessor, ok bool) {
+	p = predecessor{CNIVersion: version, Name: NetworkName, Type: name}
+	switch strings.TrimPrefix(name, ownPrefix) {
+	case "portmap":
+		p.Backend = backend
+		p.RuntimeConfig = &struct {
+			PortMappings []portMapping `json:"portMappings"`
+		}{[]portMapping{{HostPort: 1, ContainerPort: 1, Protocol: "tcp"}}}
+	case "bandwidth":
+	default:
+		return p, false
+	}
+	return p, true
 }
 
 // Conflist renders the CNI configuration that has a runtime start weft-cni. A socket other than
 // protocol.DefaultSocket is named in it.
-func Conflist(socket string) ([]byte, error) {
-	return conflistWith(socket, protocol.Versions[len(protocol.Versions)-1], nil)
-}
+func Conflist(socket string) ([]byte, error) { return conflistWith(socket, nil) }
 
-// conflistWith renders one, in a version of the specification, that has followers take away what
-// they made before.
-func conflistWith(socket, version string, left []follower) ([]byte, error) {
-	first := map[string]any{"type": ShimName, "capabilities": map[string]bool{portMappings: true, bandwidth: true}}
+// conflistWith renders one with predecessors.
+func conflistWith(socket string, before []predecessor) ([]byte, error) {
+	plugin := map[string]any{"type": ShimName, "capabilities": map[string]bool{portMappings: true, bandwidth: true}}
 	if socket != "" && socket != protocol.DefaultSocket {
-		first["socket"] = socket
+		plugin["socket"] = socket
 	}
-	plugins := []any{first}
-	for _, f := range left {
-		plugins = append(plugins, f)
+	if len(before) > 0 {
+		plugin["predecessors"] = before
 	}
-	conf, err := json.MarshalIndent(map[string]any{"cniVersion": version, "name": NetworkName, "plugins": plugins}, "", "  ")
+	conf, err := json.MarshalIndent(map[string]any{"cniVersion": protocol.Versions[len(protocol.Versions)-1], "name": NetworkName, "plugins": []any{plugin}}, "", "  ")
 	return append(conf, '\n'), err
 }
 
@@ -77,8 +100,8 @@ type Install struct {
 	// Shim is the path of the weft-cni to copy into BinDir; empty copies none.
 	Shim string
 	// Followed says that there may be pods on which other plug-ins worked after weft-cni, as
-	// they did under earlier agents. These stay in the configuration as they are there, to
-	// take that away with each of the pods, and get nothing more to do.
+	// they did under earlier agents. weft-cni has these take that away with each of the pods,
+	// and they get nothing else to do.
 	Followed bool
 }
 
@@ -108,10 +131,11 @@ func (i Install) Write(socket string) error {
 	if i.ConfFile == "" {
 		return nil
 	}
-	conf, err := Conflist(socket)
-	if version, left := i.left(); i.Followed && len(left) > 0 {
-		conf, err = conflistWith(socket, version, left)
+	var before []predecessor
+	if i.Followed {
+		before = i.predecessors()
 	}
+	conf, err := conflistWith(socket, before)
 	if err != nil {
 		return err
 	}
@@ -184,8 +208,12 @@ func isOwnConf(path string) error {
 
 // written is what matters here of a configuration that is there.
 type written struct {
-	CNIVersion string     `json:"cniVersion"`
-	Plugins    []follower `json:"plugins"`
+	CNIVersion string `json:"cniVersion"`
+	Plugins    []struct {
+		Type         string        `json:"type"`
+		Backend      string        `json:"backend"`
+		Predecessors []predecessor `json:"predecessors"`
+	} `json:"plugins"`
 }
 
 // errMalformed says that a file is no configuration.
@@ -202,22 +230,20 @@ func readConf(path string) (conf written, err error) {
 	return conf, nil
 }
 
-// left returns the followers of the configuration that is there, and the version of that, which
-// all of them speak.
-func (i Install) left() (version string, left []follower) {
+// predecessors returns those of the configuration that is there, and the plug-ins that work after
+// weft-cni by it. Of these the version is the one that all of it speaks.
+func (i Install) predecessors() (all []predecessor) {
 	conf, err := readConf(i.ConfFile)
 	if err != nil {
-		return "", nil
+		return nil
 	}
-	for _, f := range conf.Plugins {
-		switch strings.TrimPrefix(f.Type, ownPrefix) {
-		case "portmap":
-			left = append(left, follower{Type: f.Type, Backend: f.Backend})
-		case "bandwidth":
-			left = append(left, follower{Type: f.Type, IngressRate: new(int)})
+	for _, plugin := range conf.Plugins {
+		all = append(all, plugin.Predecessors...)
+		if p, ok := predecessorOf(plugin.Type, conf.CNIVersion, plugin.Backend); ok {
+			all = append(all, p)
 		}
 	}
-	return conf.CNIVersion, left
+	return all
 }
 
 func sameFile(a, b string) bool {

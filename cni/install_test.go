@@ -80,21 +80,25 @@ func TestInstallOver(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	first := `{"capabilities":{"bandwidth":true,"portMappings":true},"socket":"/run/other.sock","type":"weft-cni"}`
+	conf := func(more string) string {
+		return `{"cniVersion":"1.1.0","name":"weft","plugins":[{"capabilities":{"bandwidth":true,"portMappings":true},` + more + `"socket":"/run/other.sock","type":"weft-cni"}]}`
+	}
 	i.Followed = true
 	for range 2 {
-		want := `{"cniVersion":"1.0.0","name":"weft","plugins":[` + first + `,{"type":"weft-portmap","backend":"nftables"},{"type":"bandwidth","ingressRate":0}]}`
-		if conf := write(t, i); conf != want {
-			t.Errorf("while its pods run the configuration is %s", conf)
+		want := conf(`"predecessors":[` +
+			`{"cniVersion":"1.0.0","name":"weft","type":"weft-portmap","backend":"nftables","runtimeConfig":{"portMappings":[{"hostPort":1,"containerPort":1,"protocol":"tcp"}]}},` +
+			`{"cniVersion":"1.0.0","name":"weft","type":"bandwidth"}],`)
+		if got := write(t, i); got != want {
+			t.Errorf("while its pods run the configuration is\n%s, and not\n%s", got, want)
 		}
 	}
 	i.Followed = false
-	if conf, want := write(t, i), `{"cniVersion":"1.1.0","name":"weft","plugins":[`+first+`]}`; conf != want {
-		t.Errorf("when they are gone it is %s", conf)
+	if got, want := write(t, i), conf(""); got != want {
+		t.Errorf("when they are gone it is %s", got)
 	}
 	i.Followed = true
-	if conf, want := write(t, i), `{"cniVersion":"1.1.0","name":"weft","plugins":[`+first+`]}`; conf != want {
-		t.Errorf("where nothing is left it is %s", conf)
+	if got, want := write(t, i), conf(""); got != want {
+		t.Errorf("where nothing is left it is %s", got)
 	}
 	removed, err := i.Remove()
 	if err != nil {

@@ -55,6 +55,8 @@ type config struct {
 	CNIVersion string `json:"cniVersion"`
 	// Socket is where the agent listens.
 	Socket string `json:"socket"`
+	// Predecessors are the configurations of plug-ins that worked after weft-cni once.
+	Predecessors []json.RawMessage `json:"predecessors"`
 }
 
 // run answers a request and says in which version of the specification.
@@ -85,6 +87,11 @@ func run(stdin io.Reader, getenv func(string) string) (version string, stdout []
 	req := &protocol.Request{
 		Version: protocol.Version, ID: newID(), Command: getenv("CNI_COMMAND"), ContainerID: getenv("CNI_CONTAINERID"),
 		NetNS: getenv("CNI_NETNS"), IfName: getenv("CNI_IFNAME"), Args: getenv("CNI_ARGS"), Stdin: data,
+	}
+	if req.Command == protocol.Del {
+		if failure := takeAway(conf.Predecessors, getenv("CNI_PATH")); failure != nil {
+			return version, nil, failure
+		}
 	}
 	stdout, failure = send(conf.Socket, req)
 	return version, stdout, failure
