@@ -20,8 +20,10 @@ func (x *explainer) client(p *Plan, from sender) (Scope, Clients) {
 	switch {
 	case from == fromHost:
 		return Inside, 0
-	case from == fromEndpoint || p.LeadsToPeer(x.network, x.src):
+	case from == fromEndpoint:
 		return Inside, FromEndpoints
+	case p.LeadsToPeer(x.network, x.src):
+		return Outside, FromEndpoints
 	default:
 		return Outside, FromStrangers
 	}

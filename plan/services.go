@@ -34,9 +34,10 @@ type Scope string
 const (
 	// Anywhere is either of the others.
 	Anywhere Scope = ""
-	// Inside is what endpoints send, of whichever node, and what the node itself sends.
+	// Inside is what the node and its endpoints send.
 	Inside Scope = "inside"
-	// Outside is all else: other nodes' own packets are from there.
+	// Outside is all else, what other nodes and their endpoints send among it: an answer must go
+	// back by way of this node.
 	Outside Scope = "outside"
 )
 
@@ -48,7 +49,7 @@ type Clients uint8
 const (
 	// FromEndpoints are endpoints, of this node and of others.
 	FromEndpoints Clients = 1 << iota
-	// FromStrangers are all who are outside.
+	// FromStrangers are all others that are outside.
 	FromStrangers
 	// FromAll are both.
 	FromAll = FromEndpoints | FromStrangers

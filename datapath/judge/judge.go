@@ -110,7 +110,7 @@ func (j *Jury) Unserved(c Connection) bool {
 		return false
 	}
 	side := plan.Outside
-	if _, local := j.endpoints[c.source()]; local || j.owns(c.source()) || j.plan.LeadsToPeer(c.Network, c.Source.Addr()) {
+	if _, local := j.endpoints[c.source()]; local || j.owns(c.source()) || c.Source.Addr().IsLoopback() {
 		side = plan.Inside
 	}
 	_, s, ok := j.plan.Service(c.Network, c.Dialled.Addr(), c.Protocol, c.Dialled.Port(), side)

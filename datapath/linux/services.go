@@ -205,13 +205,13 @@ func serviceRules(stamps Stamps, p *plan.Plan) *ruleset {
 }
 
 // sides adds, to a chain of what comes to the node, the ways by where it comes from: from
-// endpoints of this node and of others, and from elsewhere.
-func (r *ruleset) sides(c *nft.Chain, endpoints, strangers string) {
+// endpoints of this node, from those of others, and from elsewhere.
+func (r *ruleset) sides(c *nft.Chain, endpoints, peers, strangers string) {
 	for _, is4 := range interval.Families {
 		c.Add("endpoints", nft.IsFamily(is4), r.isFromEndpoint(), nft.Decide(nft.GoTo(endpoints+suffix(is4))))
 	}
 	for _, is4 := range interval.Families {
-		c.Add("from where a route leads to a peer", nft.IsFamily(is4), nft.Address(is4, true), nft.InSet(toPeersPrefix+suffix(is4)), nft.Decide(nft.GoTo(endpoints+suffix(is4))))
+		c.Add("from where a route leads to a peer", nft.IsFamily(is4), nft.Address(is4, true), nft.InSet(toPeersPrefix+suffix(is4)), nft.Decide(nft.GoTo(peers+suffix(is4))))
 	}
 	for _, is4 := range interval.Families {
 		c.Add("all others", nft.IsFamily(is4), nft.Decide(nft.GoTo(strangers+suffix(is4))))
@@ -251,7 +251,7 @@ func (r *ruleset) asks() {
 	c.Add("what begins no connection", beginsNone, nft.Decide(nft.Accept))
 	c.Add("what the node sends itself was asked before", nft.MetaEqual(expr.MetaKeyIIFNAME, []byte(nft.InterfaceKey("lo"))), nft.Decide(nft.Accept))
 	notLoopback(c)
-	r.sides(c, ask(plan.Inside), ask(plan.Outside))
+	r.sides(c, ask(plan.Inside), ask(plan.Outside), ask(plan.Outside))
 
 	c = r.Chain("node-asked")
 	c.Hook = &nft.Hook{Kind: nftables.ChainTypeFilter, Number: *nftables.ChainHookOutput, Priority: before}
@@ -290,7 +290,7 @@ func (r *ruleset) translates() {
 	c := r.Chain("arriving")
 	c.Hook = &nft.Hook{Kind: nftables.ChainTypeNAT, Number: *nftables.ChainHookPrerouting, Priority: *nftables.ChainPriorityNATDest}
 	notLoopback(c)
-	r.sides(c, "endpoints", "strangers")
+	r.sides(c, "endpoints", "peers", "strangers")
 	c = r.Chain("leaving")
 	c.Hook = &nft.Hook{Kind: nftables.ChainTypeNAT, Number: *nftables.ChainHookOutput, Priority: *nftables.ChainPriorityNATDest}
 	for _, is4 := range interval.Families {
@@ -299,7 +299,7 @@ func (r *ruleset) translates() {
 			name string
 			side plan.Scope
 			bit  uint32
-		}{{"endpoints", plan.Inside, kindMasqueradesEndpoints}, {"strangers", plan.Outside, kindMasqueradesStrangers}, {"node", plan.Inside, 0}} {
+		}{{"endpoints", plan.Inside, kindMasqueradesEndpoints}, {"peers", plan.Outside, kindMasqueradesEndpoints}, {"strangers", plan.Outside, kindMasqueradesStrangers}, {"node", plan.Inside, 0}} {
 			c := r.Chain(from.name + suffix(is4))
 			masquerades := theFrontend(from.side, is4)
 			if from.bit != 0 {

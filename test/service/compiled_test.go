@@ -84,6 +84,8 @@ func (c *compiled) evaluate(p oracle.Packet) oracle.Answer {
 	switch p.Sender {
 	case oracle.NodeItself:
 		who = 0
+	case oracle.PodElsewhere:
+		side = plan.Outside
 	case oracle.Outsider:
 		side, who = plan.Outside, plan.FromStrangers
 	}

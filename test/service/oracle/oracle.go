@@ -312,12 +312,15 @@ func affinityOf(s *corev1.Service) time.Duration {
 // isLocal reports whether a claim binds a packet to the endpoints of its node. The
 // internal policy is about "service traffic they receive on the ClusterIP"; the external
 // one is about "one of the Service's "externally-facing" addresses", where "traffic …
-// from within the cluster will always get "Cluster" semantics".
+// from within the cluster will always get "Cluster" semantics, but clients sending to a NodePort
+// from within the cluster may need to take traffic policy into account when picking a node". Where
+// a pod's own node gives it an endpoint, no other is asked: what comes from a pod of another node
+// has picked this one.
 func isLocal(c *claim, p Packet) bool {
 	if c.at == atClusterIP {
 		return c.service.Spec.InternalTrafficPolicy != nil && *c.service.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal
 	}
-	return isExternalLocal(c.service) && p.Sender == Outsider
+	return isExternalLocal(c.service) && (p.Sender == Outsider || p.Sender == PodElsewhere)
 }
 
 func isExternalLocal(s *corev1.Service) bool {
