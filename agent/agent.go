@@ -443,6 +443,7 @@ func (a *agent) run(ctx context.Context, what plugin.Choice, objects *followed, 
 		}
 	}
 
+	var ports plugin.Ports
 	compiler, asked := plugin.CompilerOf(plug), a.answerChecks(ctx, &wg, what)
 	compile := func(previous *plan.Plan) (plugin.Applied, error) {
 		in, _ := input()
@@ -453,7 +454,7 @@ func (a *agent) run(ctx context.Context, what plugin.Choice, objects *followed, 
 		in.Previous = previous
 		var more []plugin.Problem
 		out.Plan, out.Problems = compiler.Compile(in)
-		out.Plan, more = plugin.PutPorts(out.Plan, in.Node)
+		out.Plan, more = ports.Put(out.Plan, in.Node)
 		out.Problems = slices.Concat(out.Problems, more)
 		asked(in.Objects)
 		return out, nil

@@ -13,6 +13,7 @@ import (
 	"github.com/weftnet/weft/cni/protocol"
 	"github.com/weftnet/weft/ipam"
 	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/plugin"
 )
 
 func TestReadPorts(t *testing.T) {
@@ -30,9 +31,11 @@ func TestReadPorts(t *testing.T) {
 		`[{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}, {"hostPort": 8080, "containerPort": 80, "protocol": "UDP", "hostIP": ""}]`: []ipam.Port{
 			at("", plan.TCP, 8080, 80), at("", plan.UDP, 8080, 80)},
 		`[{"hostPort": 1, "containerPort": 65535, "protocol": "Sctp", "hostIP": "172.30.0.2"}, {"hostPort": 1, "containerPort": 1, "hostIP": "0.0.0.0"}]`: []ipam.Port{
-			at("172.30.0.2", plan.SCTP, 1, 65535), at("", plan.TCP, 1, 1)},
-		`[{"hostPort": 1, "containerPort": 1, "hostIP": "::ffff:10.0.0.1"}, {"hostPort": 1, "containerPort": 1, "hostIP": "10.0.0.1"}, {"hostPort": 2, "containerPort": 1, "hostIP": "::"}]`: []ipam.Port{
-			at("10.0.0.1", plan.TCP, 1, 1), at("", plan.TCP, 2, 1)},
+			at("172.30.0.2", plan.SCTP, 1, 65535), at("0.0.0.0", plan.TCP, 1, 1)},
+		`[{"hostPort": 1, "containerPort": 1, "hostIP": "10.0.0.1"}, {"hostPort": 1, "containerPort": 1, "hostIP": "10.0.0.1"}, {"hostPort": 2, "containerPort": 1, "hostIP": "::"}]`: []ipam.Port{
+			at("10.0.0.1", plan.TCP, 1, 1), at("::", plan.TCP, 2, 1)},
+		`[{"hostPort": 1, "containerPort": 1, "hostIP": "::ffff:10.0.0.1"}]`: "[0].hostIP: \"::ffff:10.0.0.1\" is not how that address is written: write 10.0.0.1",
+		`[{"hostPort": 1, "containerPort": 1, "hostIP": "fd00:0::1"}]`:       "write fd00::1",
 		`[{"hostPort": 0, "containerPort": 80, "protocol": "tcp"}]`: []ipam.Port{},
 		`[{"hostPort": 65536, "containerPort": 80}]`:                "[0].hostPort: 65536 is no port",
 		`[{"hostPort": 1, "containerPort": 1}, {"hostPort": -1}]`:   "[1].hostPort: -1 is no port",
@@ -43,7 +46,7 @@ func TestReadPorts(t *testing.T) {
 		`[{"hostPort": 80, "containerPort": 80, "hostIP": "fe80::1%x"}]`: `[0].hostIP: "fe80::1%x" is no IP address`,
 		`[{"hostPort": "80"}]`: "portMappings: json:",
 		`{}`:                   "portMappings: json:",
-		"[" + strings.Repeat("{},", maxPorts) + "{}]": fmt.Sprintf("%d ports for one pod", maxPorts+1),
+		"[" + strings.Repeat("{},", plugin.MaxPorts) + "{}]": fmt.Sprintf("%d ports for one pod", plugin.MaxPorts+1),
 	} {
 		var conf config
 		if given != "" {

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"net/netip"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -20,6 +19,7 @@ import (
 	"github.com/weftnet/weft/cni/protocol"
 	"github.com/weftnet/weft/ipam"
 	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/plugin"
 )
 
 // call is a request that was found to be in order.
@@ -223,8 +223,7 @@ func (c *call) readPod(r *protocol.Request, _ *config) *protocol.Error {
 	return nil
 }
 
-// readPorts reads the ports of the node that are to lead to the container. They are
-// those of the container's first interface.
+// readPorts reads the ports of the node that are to lead to the container.
 func (c *call) readPorts(_ *protocol.Request, conf *config) *protocol.Error {
 	c.ports = []ipam.Port{}
 	list := conf.Runtime.PortMappings
@@ -238,8 +237,8 @@ func (c *call) readPorts(_ *protocol.Request, conf *config) *protocol.Error {
 	if err := json.Unmarshal(list, &all); err != nil {
 		return protocol.Errorf(protocol.DecodingFailure, "runtimeConfig.portMappings: %v", err)
 	}
-	if len(all) > maxPorts {
-		return protocol.Errorf(protocol.InvalidConfig, "runtimeConfig.portMappings: %d ports for one pod, more than %d: let it use the node's own network instead", len(all), maxPorts)
+	if len(all) > plugin.MaxPorts {
+		return protocol.Errorf(protocol.InvalidConfig, "runtimeConfig.portMappings: %d ports for one pod, more than %d: let it use the node's own network instead", len(all), plugin.MaxPorts)
 	}
 	there := make(map[ipam.Port]bool)
 	for i, one := range all {
@@ -262,14 +261,8 @@ func (c *call) readPorts(_ *protocol.Request, conf *config) *protocol.Error {
 		case err != nil || !p.Protocol.HasPorts():
 			return invalid("protocol: %q has no ports: tcp, udp and sctp have", clip(one.Protocol))
 		}
-		if one.HostIP != "" {
-			address, err := netip.ParseAddr(one.HostIP)
-			if err != nil || address.Zone() != "" {
-				return invalid("hostIP: %q is no IP address", clip(one.HostIP))
-			}
-			if address = address.Unmap(); !address.IsUnspecified() {
-				p.Address = address
-			}
+		if p.Address, err = plugin.ParseHostIP(clip(one.HostIP)); err != nil {
+			return invalid("hostIP: %v", err)
 		}
 		if !there[p] {
 			there[p] = true
@@ -282,11 +275,7 @@ func (c *call) readPorts(_ *protocol.Request, conf *config) *protocol.Error {
 	return nil
 }
 
-const (
-	maxPort = 1<<16 - 1
-	// maxPorts is how many ports of the node may lead to one pod.
-	maxPorts = 4096
-)
+const maxPort = 1<<16 - 1
 
 // readBandwidth reads what the container's interface is limited to. How much may go at once
 // after a silence a runtime says as well, and as a rule says as much as a number can be: Weft

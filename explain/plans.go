@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -567,6 +568,14 @@ func otherAddresses(node *corev1.Node) []netip.Addr {
 	return addresses
 }
 
+// begun is when a pod got its interface, as near as its object tells.
+func begun(pod *corev1.Pod) time.Time {
+	if pod.Status.StartTime != nil {
+		return pod.Status.StartTime.Time
+	}
+	return pod.CreationTimestamp.Time
+}
+
 // endpoints returns the nodes' endpoints, as far as the Pod objects tell, and what
 // agents say of pods without objects. The name of a pod's interface is not among
 // that, so the pod's own name stands for it.
@@ -580,7 +589,7 @@ func (c Cluster) endpoints() map[string][]plugin.Endpoint {
 		}
 		endpoints[pod.Spec.NodeName] = append(endpoints[pod.Spec.NodeName], plugin.Endpoint{
 			Interface: pod.Namespace + "/" + pod.Name, Network: plan.DefaultNetwork, Addresses: addresses, MAC: plan.MACOf(addresses[0]),
-			Namespace: pod.Namespace, Pod: pod.Name, UID: string(pod.UID), Ports: plugin.HostPorts(pod), Created: pod.CreationTimestamp.Time,
+			Namespace: pod.Namespace, Pod: pod.Name, UID: string(pod.UID), Ports: plugin.HostPorts(pod), Created: begun(pod),
 		})
 	}
 	for node := range registry.Each[*corev1.Node](c.Objects, api.Node) {

@@ -46,57 +46,90 @@ func TestPutPorts(t *testing.T) {
 		"none": {a: []Port{}},
 		"at all addresses": {
 			a: []Port{at("", plan.TCP, 80, 8080)},
-			changed: `+service default 127.0.0.1 tcp 80 from inside to default/a/hostport:8080-tcp # Pod default/a
-+service default 172.30.0.2 tcp 80 to default/a/hostport:8080-tcp # Pod default/a
-+service default fd01::2 tcp 80 to default/a/hostport:8080-tcp # Pod default/a
-+backend default default/a/hostport:8080-tcp 10.1.1.2:8080@node1 # Pod default/a
-+backend default default/a/hostport:8080-tcp [fd00:1::2]:8080@node1 # Pod default/a
+			changed: `+service default 127.0.0.1 tcp 80 from inside to weft1/hostport:8080-tcp # Pod default/a
++service default 172.30.0.2 tcp 80 to weft1/hostport:8080-tcp # Pod default/a
++service default fd01::2 tcp 80 to weft1/hostport:8080-tcp # Pod default/a
++backend default weft1/hostport:8080-tcp 10.1.1.2:8080@node1 # Pod default/a
++backend default weft1/hostport:8080-tcp [fd00:1::2]:8080@node1 # Pod default/a
 `},
 		"a pod without an address of a family": {
 			c: []Port{at("", plan.UDP, 53, 53), at("fd01::2", plan.UDP, 54, 53)},
-			changed: `+service default 127.0.0.1 udp 53 from inside to default/c/hostport:53-udp # Pod default/c
-+service default 172.30.0.2 udp 53 to default/c/hostport:53-udp # Pod default/c
-+backend default default/c/hostport:53-udp 10.1.1.4:53@node1 # Pod default/c
+			changed: `+service default 127.0.0.1 udp 53 from inside to weft3/hostport:53-udp # Pod default/c
++service default 172.30.0.2 udp 53 to weft3/hostport:53-udp # Pod default/c
++backend default weft3/hostport:53-udp 10.1.1.4:53@node1 # Pod default/c
 `,
 			said: []string{"Pod default/c: hostPort [fd01::2]:54/UDP: the pod has no address of that family: give hostIP of the other"}},
 		"one port at two addresses, of two pods": {
 			a: []Port{at("172.30.0.2", plan.TCP, 80, 8080)},
 			b: []Port{at("127.0.0.1", plan.TCP, 80, 8080)},
-			changed: `+service default 127.0.0.1 tcp 80 from inside to default/b/hostport:8080-tcp # Pod default/b
-+service default 172.30.0.2 tcp 80 to default/a/hostport:8080-tcp # Pod default/a
-+backend default default/a/hostport:8080-tcp 10.1.1.2:8080@node1 # Pod default/a
-+backend default default/a/hostport:8080-tcp [fd00:1::2]:8080@node1 # Pod default/a
-+backend default default/b/hostport:8080-tcp 10.1.1.3:8080@node1 # Pod default/b
-+backend default default/b/hostport:8080-tcp [fd00:1::3]:8080@node1 # Pod default/b
+			changed: `+service default 127.0.0.1 tcp 80 from inside to weft2/hostport:8080-tcp # Pod default/b
++service default 172.30.0.2 tcp 80 to weft1/hostport:8080-tcp # Pod default/a
++backend default weft1/hostport:8080-tcp 10.1.1.2:8080@node1 # Pod default/a
++backend default weft1/hostport:8080-tcp [fd00:1::2]:8080@node1 # Pod default/a
++backend default weft2/hostport:8080-tcp 10.1.1.3:8080@node1 # Pod default/b
++backend default weft2/hostport:8080-tcp [fd00:1::3]:8080@node1 # Pod default/b
 `},
 		"twice by one pod": {
 			c: []Port{at("172.30.0.2", plan.TCP, 80, 8080), at("172.30.0.2", plan.TCP, 80, 8080), at("172.30.0.2", plan.TCP, 80, 8081)},
-			changed: `+service default 172.30.0.2 tcp 80 to default/c/hostport:8080-tcp # Pod default/c
-+backend default default/c/hostport:8080-tcp 10.1.1.4:8080@node1 # Pod default/c
+			changed: `+service default 172.30.0.2 tcp 80 to weft3/hostport:8080-tcp # Pod default/c
++backend default weft3/hostport:8080-tcp 10.1.1.4:8080@node1 # Pod default/c
 `},
 		"of another interface of the node": {
 			c: []Port{at("172.31.0.2", plan.SCTP, 80, 8080)},
-			changed: `+service default 172.31.0.2 sctp 80 to default/c/hostport:8080-sctp # Pod default/c
-+backend default default/c/hostport:8080-sctp 10.1.1.4:8080@node1 # Pod default/c
+			changed: `+service default 172.31.0.2 sctp 80 to weft3/hostport:8080-sctp # Pod default/c
++backend default weft3/hostport:8080-sctp 10.1.1.4:8080@node1 # Pod default/c
 `},
 		"the same port, of two pods": {
 			a: []Port{at("172.30.0.2", plan.TCP, 80, 8080)},
 			b: []Port{at("172.30.0.2", plan.TCP, 80, 80)},
-			changed: `+service default 172.30.0.2 tcp 80 to default/b/hostport:80-tcp # Pod default/b
-+backend default default/b/hostport:80-tcp 10.1.1.3:80@node1 # Pod default/b
-+backend default default/b/hostport:80-tcp [fd00:1::3]:80@node1 # Pod default/b
+			changed: `+service default 172.30.0.2 tcp 80 to weft2/hostport:80-tcp # Pod default/b
++backend default weft2/hostport:80-tcp 10.1.1.3:80@node1 # Pod default/b
++backend default weft2/hostport:80-tcp [fd00:1::3]:80@node1 # Pod default/b
 `,
 			said: []string{"Pod default/a: hostPort 172.30.0.2:80/TCP at 172.30.0.2: pod default/b has it, which came later: delete one of them"}},
+		"of one family's addresses": {
+			a: []Port{at("::", plan.TCP, 80, 8080)},
+			b: []Port{at("0.0.0.0", plan.TCP, 80, 8080)},
+			changed: `+service default 127.0.0.1 tcp 80 from inside to weft2/hostport:8080-tcp # Pod default/b
++service default 172.30.0.2 tcp 80 to weft2/hostport:8080-tcp # Pod default/b
++service default fd01::2 tcp 80 to weft1/hostport:8080-tcp # Pod default/a
++backend default weft1/hostport:8080-tcp 10.1.1.2:8080@node1 # Pod default/a
++backend default weft1/hostport:8080-tcp [fd00:1::2]:8080@node1 # Pod default/a
++backend default weft2/hostport:8080-tcp 10.1.1.3:8080@node1 # Pod default/b
++backend default weft2/hostport:8080-tcp [fd00:1::3]:8080@node1 # Pod default/b
+`},
+		"what a scheduler lets two pods have": {
+			a: []Port{at("fd01::2", plan.TCP, 80, 8080), at("::", plan.TCP, 81, 8080)},
+			b: []Port{at("::", plan.TCP, 80, 8080), at("fd01::2", plan.TCP, 81, 8080)},
+			changed: `+service default fd01::2 tcp 80 to weft1/hostport:8080-tcp # Pod default/a
++service default fd01::2 tcp 81 to weft1/hostport:8080-tcp # Pod default/a
++backend default weft1/hostport:8080-tcp 10.1.1.2:8080@node1 # Pod default/a
++backend default weft1/hostport:8080-tcp [fd00:1::2]:8080@node1 # Pod default/a
+`,
+			said: []string{"Pod default/b: hostPort [::]:80/TCP at fd01::2: pod default/a has it, which came earlier: delete one of them, " +
+				"[fd01::2]:81/TCP at fd01::2: pod default/a has it, which came earlier: delete one of them"}},
+		"what it does not": {
+			a: []Port{at("", plan.TCP, 80, 8080)},
+			b: []Port{at("172.30.0.2", plan.TCP, 80, 8080)},
+			changed: `+service default 127.0.0.1 tcp 80 from inside to weft1/hostport:8080-tcp # Pod default/a
++service default 172.30.0.2 tcp 80 to weft2/hostport:8080-tcp # Pod default/b
++service default fd01::2 tcp 80 to weft1/hostport:8080-tcp # Pod default/a
++backend default weft1/hostport:8080-tcp 10.1.1.2:8080@node1 # Pod default/a
++backend default weft1/hostport:8080-tcp [fd00:1::2]:8080@node1 # Pod default/a
++backend default weft2/hostport:8080-tcp 10.1.1.3:8080@node1 # Pod default/b
++backend default weft2/hostport:8080-tcp [fd00:1::3]:8080@node1 # Pod default/b
+`,
+			said: []string{"Pod default/a: hostPort 80/TCP at 172.30.0.2: pod default/b has it, which came later: delete one of them"}},
 		"what Services have": {
 			c: []Port{at("", plan.TCP, 30080, 80), at("", plan.TCP, 30081, 80)},
 			changed: `-service default 172.30.0.2 tcp 30080 to default/web masquerade endpoints,strangers # Service default/web
 -service default 172.30.0.2 tcp 30081 from inside to default/web # Service default/web
 -service default 172.30.0.2 tcp 30081 from outside to default/web/local # Service default/web
-+service default 127.0.0.1 tcp 30080 from inside to default/c/hostport:80-tcp # Pod default/c
-+service default 127.0.0.1 tcp 30081 from inside to default/c/hostport:80-tcp # Pod default/c
-+service default 172.30.0.2 tcp 30080 to default/c/hostport:80-tcp # Pod default/c
-+service default 172.30.0.2 tcp 30081 to default/c/hostport:80-tcp # Pod default/c
-+backend default default/c/hostport:80-tcp 10.1.1.4:80@node1 # Pod default/c
++service default 127.0.0.1 tcp 30080 from inside to weft3/hostport:80-tcp # Pod default/c
++service default 127.0.0.1 tcp 30081 from inside to weft3/hostport:80-tcp # Pod default/c
++service default 172.30.0.2 tcp 30080 to weft3/hostport:80-tcp # Pod default/c
++service default 172.30.0.2 tcp 30081 to weft3/hostport:80-tcp # Pod default/c
++backend default weft3/hostport:80-tcp 10.1.1.4:80@node1 # Pod default/c
 `,
 			said: []string{"Service default/web: on node node1 172.30.0.2:30080/TCP is a hostPort of pod default/c, 172.30.0.2:30081/TCP is a hostPort of pod default/c, which is served in its place: give one of them another port"}},
 		"what no port can be at": {
@@ -134,9 +167,24 @@ func TestPutPorts(t *testing.T) {
 			if diff := cmp.Diff(test.said, said); diff != "" {
 				t.Errorf("what is said (-want +got):\n%s", diff)
 			}
-			again, _ := PutPorts(base, n)
-			if again.String() != p.String() {
-				t.Error("once more, it is another plan")
+			var w Ports
+			for range 2 {
+				if again, more := w.Put(base, n); again.String() != p.String() || !slices.EqualFunc(more, problems, func(a, b Problem) bool { return a.String() == b.String() }) {
+					t.Error("once more, it is another plan")
+				}
+			}
+			// It knows what it has put where nothing changed that matters, and nothing else.
+			other := *base
+			other.Local.MTU++
+			if _, _ = w.Put(&other, n); len(w.endpoints) > 0 && w.before.Local.MTU == other.Local.MTU {
+				t.Error("it puts anew what it knows")
+			}
+			if len(n.Endpoints[0].Ports) > 0 {
+				n.Endpoints[0].Ports = n.Endpoints[0].Ports[1:]
+				fresh, _ := PutPorts(base, n)
+				if again, _ := w.Put(base, n); again.String() != fresh.String() {
+					t.Error("a pod has one port less, and it is not as if it had never had it")
+				}
 			}
 		})
 	}
@@ -167,13 +215,13 @@ func TestHostPorts(t *testing.T) {
 		InitContainers: []corev1.Container{{Ports: []corev1.ContainerPort{port("", 9000, 9001, corev1.ProtocolTCP)}}},
 		Containers: []corev1.Container{{Ports: []corev1.ContainerPort{
 			port("", 0, 80, corev1.ProtocolTCP), port("0.0.0.0", 81, 80, ""), port("127.0.0.1", 82, 80, corev1.ProtocolUDP),
-			port("", 70000, 80, corev1.ProtocolTCP), port("", 83, 0, corev1.ProtocolTCP), port("", 84, 80, "ICMP"), port("fd01::2", 85, 80, corev1.ProtocolSCTP)}}},
+			port("", 70000, 80, corev1.ProtocolTCP), port("", 83, 0, corev1.ProtocolTCP), port("", 84, 80, "ICMP"), port("::ffff:172.30.0.2", 86, 80, ""), port("fd01:0::2", 87, 80, ""), port("fd01::2", 85, 80, corev1.ProtocolSCTP)}}},
 	}}
 	var got []string
 	for _, p := range HostPorts(pod) {
 		got = append(got, p.String())
 	}
-	if want := []string{"9000/TCP", "81/TCP", "127.0.0.1:82/UDP", "[fd01::2]:85/SCTP"}; !slices.Equal(got, want) {
+	if want := []string{"0.0.0.0:81/TCP", "127.0.0.1:82/UDP", "[fd01::2]:85/SCTP"}; !slices.Equal(got, want) {
 		t.Errorf("it asks for %q, and not %q", got, want)
 	}
 	if none := HostPorts(&corev1.Pod{}); none == nil || len(none) > 0 {
