@@ -113,8 +113,19 @@ func (c Cluster) Serving(key registry.Key) (Serving, error) {
 		switch {
 		case c.Lost[node.Name]:
 			s.Problems = append(s.Problems, fmt.Sprintf("node %s: %s", node.Name, agentLost))
-		case Reported(node) && !InSync(node):
+		case !Reported(node):
+			s.Problems = append(s.Problems, "no agent has reported on "+node.Name)
+		case !InSync(node):
 			s.Problems = append(s.Problems, fmt.Sprintf("node %s does not do all that its plan says: see weft status", node.Name))
+		}
+		for _, doubt := range p.doubts[node.Name] {
+			s.Problems = append(s.Problems, "node "+doubt)
+		}
+		for _, problem := range p.problems[node.Name] {
+			// What the Service's conditions say already is what all nodes find.
+			if problem.Kind == api.Service && problem.Key == key && !slices.ContainsFunc(s.Problems, func(said string) bool { return strings.HasSuffix(said, problem.Message) }) {
+				s.Problems = append(s.Problems, problem.Message)
+			}
 		}
 		s.add(node.Name, c.servedBy(made, "Service "+key.String()))
 	}
@@ -136,7 +147,8 @@ func (s *Serving) add(node string, as ServingNodes) {
 // servedBy returns what a plan has of an origin.
 func (c Cluster) servedBy(p *plan.Plan, origin string) (as ServingNodes) {
 	sets := make(map[string]bool)
-	seen := make(map[string]bool) // of the node's own addresses each family is told once
+	// Where all of the node's own addresses of a family have a frontend, that is told once.
+	own, first := make(map[string]int), make(map[string]int)
 	for k, svc := range p.Services.All() {
 		if svc.Origin != origin {
 			continue
@@ -164,16 +176,17 @@ func (c Cluster) servedBy(p *plan.Plan, origin string) (as ServingNodes) {
 			}
 		}
 		if slices.Contains(p.Local.Addresses, k.Address) {
-			f.Address = netip.Addr{}
-			if text := fmt.Sprint(f); seen[text] {
-				continue
-			} else {
-				seen[text] = true
+			alike := f
+			alike.Address = netip.Addr{}
+			text := fmt.Sprint(alike)
+			if own[text]++; own[text] == 1 {
+				first[text] = len(as.Frontends)
 			}
 		}
 		as.Frontends = append(as.Frontends, f)
 		sets[svc.Set] = svc.Set != ""
 	}
+	as.Frontends = once(as.Frontends, p.Local.Addresses, own, first)
 	for _, name := range slices.Sorted(func(yield func(string) bool) {
 		for name, is := range sets {
 			if is && !yield(name) {
@@ -192,6 +205,27 @@ func (c Cluster) servedBy(p *plan.Plan, origin string) (as ServingNodes) {
 		as.Sets = append(as.Sets, set)
 	}
 	return as
+}
+
+// once returns frontends with those in one that all addresses of a family have. own is how many
+// of the addresses have one, by what it says beside the address, and first where the first is.
+func once(all []ServedFrontend, addresses []netip.Addr, own, first map[string]int) (told []ServedFrontend) {
+	have := make(map[int]int)
+	for _, a := range addresses {
+		have[map[bool]int{true: 4, false: 6}[a.Is4()]]++
+	}
+	for i, f := range all {
+		alike := f
+		alike.Address = netip.Addr{}
+		text := fmt.Sprint(alike)
+		switch {
+		case !slices.Contains(addresses, f.Address) || own[text] < have[f.Family]:
+			told = append(told, f)
+		case first[text] == i:
+			told = append(told, alike)
+		}
+	}
+	return told
 }
 
 // String writes it for people.
