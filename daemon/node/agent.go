@@ -57,6 +57,12 @@ type flags struct {
 func (f *flags) add(cmd *cobra.Command) {
 	f.connection.AddFlags(cmd)
 	set := cmd.Flags()
+	// Agents before had it: where one is replaced, its command line may still.
+	const backend = "cni-portmap-backend"
+	set.String(backend, "", "")
+	if err := set.MarkDeprecated(backend, "ports of the node are Weft's own work; leave it out"); err != nil {
+		panic(err)
+	}
 	set.StringVar(&f.name, "node-name", "", "the node's `NAME` (default: the host name)")
 	set.StringSliceVar(&f.ips, "node-ip", nil, "the node's own `ADDRESSES`, at most one of each family (default: found by the default route)")
 	set.BoolVar(&f.register, "register-node", false, "create the Node object, where no kubelet does")
