@@ -1,6 +1,7 @@
 package cni
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -40,6 +41,8 @@ func (s *Server) Recover() {
 		for _, a := range s.Journal.All() {
 			recorded[a.HostInterface] = a.Key
 		}
+		// In the order in which they came, which counts among pods that ask for one port.
+		slices.SortFunc(ends, func(a, b podlink.HostEnd) int { return cmp.Compare(a.Index, b.Index) })
 		for _, end := range ends {
 			if k, ok := recorded[end.Name]; ok {
 				s.setLink(k, end.Index)
