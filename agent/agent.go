@@ -436,6 +436,7 @@ func (a *agent) run(ctx context.Context, what plugin.Choice, objects *followed, 
 			}
 		})
 	})
+	read, loaded := a.answerChecks(ctx, &wg, what, planes.found(ctx))
 	for _, c := range objects.caches {
 		// A plan without the node's pods, say, would cut those off that run.
 		if err := a.waitSynced(ctx, c); err != nil {
@@ -443,8 +444,16 @@ func (a *agent) run(ctx context.Context, what plugin.Choice, objects *followed, 
 		}
 	}
 
+	if a.pods != nil && slices.ContainsFunc(a.endpoints(), func(e plugin.Endpoint) bool { return e.Ports == nil || e.Bandwidth == nil }) {
+		// Without them, these would lose their ports until they are known.
+		if err := a.waitSynced(ctx, a.pods.pods); err != nil {
+			return nil
+		}
+	}
+
 	var ports plugin.Ports
-	compiler, asked := plugin.CompilerOf(plug), a.answerChecks(ctx, &wg, what)
+	var latest plugin.Applied // what was compiled last
+	compiler := plugin.CompilerOf(plug)
 	compile := func(previous *plan.Plan) (plugin.Applied, error) {
 		in, _ := input()
 		if len(in.Node.Addresses) == 0 {
@@ -456,7 +465,8 @@ func (a *agent) run(ctx context.Context, what plugin.Choice, objects *followed, 
 		out.Plan, out.Problems = compiler.Compile(in)
 		out.Plan, more = ports.Put(out.Plan, in.Node)
 		out.Problems = slices.Concat(out.Problems, more)
-		asked(in.Objects)
+		latest = out
+		read(in.Objects)
 		return out, nil
 	}
 	var first sync.Once
@@ -466,6 +476,9 @@ func (a *agent) run(ctx context.Context, what plugin.Choice, objects *followed, 
 		a.tellPlugins(mix, r.Whole)
 		a.endInterlude(s) // only now may pods get addresses of what the Node is to say
 		a.report(r)
+		if r.Loaded {
+			loaded(&latest)
+		}
 		if r.Whole {
 			first.Do(func() { wg.Go(settled) })
 		}

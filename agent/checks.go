@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/registry"
 	"github.com/weftnet/weft/service"
@@ -18,26 +20,52 @@ import (
 )
 
 // answerChecks answers those who ask the node about Services, until ctx ends, where the choice
-// has them. update is to be told what there is before each plan.
-func (a *agent) answerChecks(ctx context.Context, wg *sync.WaitGroup, what plugin.Choice) (update func(registry.Objects)) {
+// has them. found says that the node has what an agent before had loaded. read is to be told
+// what there is, and loaded what the data plane has of it.
+func (a *agent) answerChecks(ctx context.Context, wg *sync.WaitGroup, what plugin.Choice, found bool) (read func(registry.Objects), loaded func(*plugin.Applied)) {
 	if !a.AnswerChecks || slices.Contains(what.Without, plugin.Services) {
-		return func(registry.Objects) {} // kube-proxy answers
+		return func(registry.Objects) {}, func(*plugin.Applied) {} // kube-proxy answers
 	}
 	var leaving atomic.Bool
 	server := &health.Server{Log: a.Log, Problem: a.problem("services"), Metrics: promhttp.HandlerFor(a.metrics.registry, promhttp.HandlerOpts{}),
-		State: func() (s health.State) {
+		State: func() health.State {
+			s := health.State{Found: found, Leaving: leaving.Load()}
 			if running := a.running(); running != nil {
 				s.Updated, s.Since = running.Progress()
+				able := running.Last().Able
+				s.Unable = able != nil && !able.Services
 			}
-			s.Leaving = leaving.Load()
 			return s
 		}}
 	wg.Go(func() { server.Run(ctx) })
-	var checker service.Checker
-	return func(now registry.Objects) {
-		checks, _ := checker.Checks(now, a.Node) // what is wrong the cluster's work tells, as all nodes find the same
-		server.Update(checks)
+	read = func(now registry.Objects) {
 		node := registry.GetAs[*corev1.Node](now, api.Node, registry.Key{Name: a.Node})
 		leaving.Store(node == nil || api.IsLeaving(node))
 	}
+	checker := service.Checker{Grants: a.Registry.Serves(service.GrantKind)}
+	return read, func(done *plugin.Applied) {
+		checks, _ := checker.Checks(done.Input.Objects, a.Node) // what is wrong the cluster's work tells, as all nodes find the same
+		for i, c := range checks {
+			if c.Local > 0 && !serves(done.Plan, c.Service, a.Node) {
+				checks[i].Local = 0
+			}
+		}
+		server.Update(checks)
+	}
+}
+
+// serves reports whether a plan has backends on the node for what comes to a Service from outside
+// and is handed on to no other node. One may have endpoints and be served nowhere, as it has too
+// many.
+func serves(p *plan.Plan, of registry.Key, node string) bool {
+	set := service.LocalSet(of)
+	for k, b := range p.Backends.From(plan.BackendKey{Network: plan.DefaultNetwork, Set: set}) {
+		if k.Network != plan.DefaultNetwork || !strings.HasPrefix(k.Set, set) {
+			break
+		}
+		if (k.Set == set || k.Set[len(set)] == ':') && b.Node == node && b.Weight > 0 {
+			return true
+		}
+	}
+	return false
 }

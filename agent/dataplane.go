@@ -358,6 +358,16 @@ func (c *dataPlanes) look(ctx context.Context) error {
 	return nil
 }
 
+// found reports whether the data planes have something on the node: what was loaded by an agent
+// before.
+func (c *dataPlanes) found(ctx context.Context) bool {
+	if err := c.look(ctx); err != nil {
+		c.log.Debug("cannot see what there is on the node", "error", err)
+		return false
+	}
+	return len(c.standing.present) > 0
+}
+
 func (c *dataPlanes) do(ctx context.Context, s step, p *plan.Plan) error {
 	plane, err := c.plane(s.plane)
 	if err != nil {

@@ -88,14 +88,14 @@ func (w *podWatch) says(e plugin.Endpoint) *corev1.Pod {
 	return w.get(e.Namespace, e.Pod, e.UID)
 }
 
-// said counts the endpoints of which a pod says what is not known.
-func (w *podWatch) said() (n int) {
+// said returns the endpoints of which a pod says what is not known.
+func (w *podWatch) said() (interfaces string) {
 	for _, e := range w.endpoints() {
 		if w.says(e) != nil {
-			n++
+			interfaces += e.Interface + " "
 		}
 	}
-	return n
+	return interfaces
 }
 
 // admit says what is wrong with a pod's settings, if the pod is known.
@@ -120,7 +120,7 @@ func (w *podWatch) run(ctx context.Context) {
 	retry.Stop()
 	warned := map[string]bool{}
 	since := map[ipam.Key]time.Time{}
-	said := 0
+	said := ""
 	for {
 		if now := w.said(); now != said {
 			said = now

@@ -65,8 +65,9 @@ type syncer struct {
 	// since is when the first change came of those that no round began after;
 	// zero where there is none.
 	since time.Time
-	// whole is when the last round ended that left nothing to be done.
-	whole time.Time
+	// loaded is when the last round ended that left nothing to be done but what concerns single
+	// endpoints or entries, and behind when the first round after it began, or had cause to.
+	loaded, behind time.Time
 
 	applied atomic.Pointer[plugin.Applied]
 	// coming is the plan that the data plane was brought to last, or is being.
@@ -92,6 +93,8 @@ type round struct {
 	// or that another program's route is in the way of an endpoint's own. No policy is
 	// broken by it: an endpoint is under its policies from the first packet.
 	Whole bool
+	// Loaded says that what is left out concerns single endpoints or entries alone.
+	Loaded bool
 	// Repaired says that what others changed was put right as well.
 	Repaired bool
 	// Able is what the data plane can do; nil before there was a plan.
@@ -179,12 +182,19 @@ func (s *syncer) Applied() *plugin.Applied { return s.applied.Load() }
 // nil: what it has of that may be in force already.
 func (s *syncer) Coming() *plan.Plan { return s.coming.Load() }
 
-// Progress returns when all that was known was loaded last, and since when there is something
-// that is not; zero where there is none.
-func (s *syncer) Progress() (whole, since time.Time) {
+// Progress returns when all that was known was loaded last, but for what concerns single
+// endpoints or entries alone, and since when there is something that is not, a round among it
+// that has not ended; zero where there is none.
+func (s *syncer) Progress() (loaded, since time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.whole, s.since
+	switch {
+	case !s.behind.IsZero():
+		return s.loaded, s.behind
+	case s.since.Before(s.loaded): // what is left of that concerns single ones
+		return s.loaded, time.Time{}
+	}
+	return s.loaded, s.since
 }
 
 // Last is the outcome of the last round.
@@ -236,6 +246,11 @@ func (s *syncer) Run(ctx context.Context) {
 		s.mu.Lock()
 		want, previous, since := s.asked, s.last, s.since
 		s.since = time.Time{}
+		if s.behind.IsZero() {
+			if s.behind = since; since.IsZero() || since.Before(s.loaded) {
+				s.behind = time.Now()
+			}
+		}
 		s.mu.Unlock()
 
 		start, used := time.Now(), processorTime()
@@ -264,9 +279,10 @@ func (s *syncer) Run(ctx context.Context) {
 			s.metrics.enforced.Observe(now.Sub(since).Seconds())
 		}
 		s.mu.Lock()
-		if next.Whole {
-			s.whole = now
-		} else if !since.IsZero() {
+		if next.Loaded {
+			s.loaded, s.behind = now, time.Time{}
+		}
+		if !next.Whole && !since.IsZero() {
 			s.since = since
 		}
 		if advancing {
@@ -316,7 +332,7 @@ func (s *syncer) repair(ctx context.Context) {
 
 func (s *syncer) round(ctx context.Context, previous round) round {
 	stay := previous
-	stay.Whole, stay.applied = false, nil
+	stay.Whole, stay.Loaded, stay.applied = false, false, nil
 	owed := s.owed
 	if previous.Plan != nil {
 		// Before all that can end the round: what holds on the node must hold also while
@@ -374,6 +390,7 @@ func (s *syncer) round(ctx context.Context, previous round) round {
 	// What a Repair could not put right Apply has read again, and says it if it is still
 	// so. An Apply that fails has the next one read all as well.
 	s.owed = false
+	next.Loaded = datapath.Concerning(next.Err, "") == nil
 	if next.Whole = datapath.Concerning(next.Err) == nil; next.Whole {
 		next.applied = &compiled
 	}

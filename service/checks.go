@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/internal/derived"
@@ -24,27 +25,46 @@ type Check struct {
 	Local int
 }
 
+// NodeCheckPort is where all nodes say whether they serve Services at all, and LocalCheckPort
+// where they tell their own processes more: as kube-proxy does. No Service has these.
+const (
+	NodeCheckPort  = 10256
+	LocalCheckPort = 10249
+)
+
 // Checker counts what load balancers ask. It is not safe for concurrent use. The zero Checker
 // knows nothing yet.
 type Checker struct {
+	// Grants says that the registry keeps Grants: who has none of a port is not asked about
+	// there, whoever is older.
+	Grants   bool
 	services derived.List[*checked]
 }
 
 // checked is what of a Service is asked.
 type checked struct {
 	key  registry.Key
+	uid  types.UID
 	made int64 // when, in seconds
 	port uint16
 }
+
+// IsChecked reports whether load balancers ask nodes about a Service.
+func IsChecked(svc *corev1.Service) bool {
+	return svc.Spec.Type == corev1.ServiceTypeLoadBalancer && svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
+}
+
+// HealthPort is what Grants call the port at which load balancers ask about a Service.
+const HealthPort = "health"
 
 func readChecked(o registry.Object, before *checked) *checked {
 	svc := o.(*corev1.Service)
 	_, others := svc.Labels[ProxyName]
 	port := svc.Spec.HealthCheckNodePort
-	if others || svc.Spec.Type != corev1.ServiceTypeLoadBalancer || svc.Spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal || port < 1 || port > 65535 {
+	if others || !IsChecked(svc) || port < 1 || port > 65535 {
 		return nil
 	}
-	made := &checked{registry.KeyOf(svc), svc.CreationTimestamp.Unix(), uint16(port)}
+	made := &checked{registry.KeyOf(svc), svc.UID, svc.CreationTimestamp.Unix(), uint16(port)}
 	if before != nil && *before == *made {
 		return before
 	}
@@ -64,20 +84,34 @@ func (c *Checker) Checks(objects registry.Objects, node string) (checks []Check,
 	if len(all) == 0 {
 		return nil, nil
 	}
-	ready := make(map[registry.Key]map[string]bool, len(all))
+	ready := make(map[registry.Key][2]map[string]bool, len(all)) // by family
 	for _, s := range all {
+		if s.port == NodeCheckPort || s.port == LocalCheckPort {
+			problems = append(problems, Problem{s.key, api.Service, s.key, fmt.Sprintf("spec.healthCheckNodePort: at %d nodes say whether they serve Services at all: choose another", s.port)})
+			continue
+		}
+		if c.Grants {
+			g, ok := objects.Get(GrantKind, registry.Key{Name: NodePortGrant(int32(s.port), corev1.ProtocolTCP)}).(*Grant)
+			if !ok || g.Spec.Service() != s.key || g.Spec.UID != s.uid || g.Spec.Port != HealthPort {
+				continue // the Service is told so where Grants are given
+			}
+		}
 		if n := len(checks); n > 0 && checks[n-1].Port == s.port {
 			problems = append(problems, Problem{s.key, api.Service, s.key, fmt.Sprintf("spec.healthCheckNodePort: %d is Service %s's: choose another", s.port, checks[n-1].Service)})
 			continue
 		}
 		checks = append(checks, Check{Port: s.port, Service: s.key})
-		ready[s.key] = make(map[string]bool)
+		ready[s.key] = [2]map[string]bool{{}, {}}
 	}
 	for o := range objects.All(api.EndpointSlice) {
 		s := o.(*discoveryv1.EndpointSlice)
-		of := ready[registry.Key{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}]
-		if of == nil {
+		both, asked := ready[registry.Key{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}]
+		if !asked {
 			continue
+		}
+		of := both[0]
+		if s.AddressType == discoveryv1.AddressTypeIPv6 {
+			of = both[1]
 		}
 		for _, e := range s.Endpoints {
 			isReady := e.Conditions.Ready == nil || *e.Conditions.Ready
@@ -87,7 +121,9 @@ func (c *Checker) Checks(objects registry.Objects, node string) (checks []Check,
 		}
 	}
 	for i, check := range checks {
-		checks[i].Local = len(ready[check.Service])
+		// A pod that has both families is one endpoint.
+		both := ready[check.Service]
+		checks[i].Local = max(len(both[0]), len(both[1]))
 	}
 	return slices.Clip(checks), problems
 }

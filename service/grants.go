@@ -38,8 +38,8 @@ type GrantSpec struct {
 	Namespace string    `json:"namespace"`
 	Name      string    `json:"name"`
 	UID       types.UID `json:"uid"`
-	// Port is the port of the Service, as "80/TCP", that the port of nodes is for; empty for
-	// an address.
+	// Port is what the port of nodes is for, a port of the Service, as "80/TCP", or HealthPort;
+	// empty for an address.
 	Port string `json:"port,omitempty"`
 }
 

@@ -266,7 +266,7 @@ func compile(s *service, behind []*slice, granted map[what]bool, node view) *com
 
 // port adds what a port of the Service makes.
 func (c *compiled) port(p port, all []endpoint, node view) {
-	set, localSet := setName(c.name, p), setName(c.name+"/local", p)
+	set, localSet := setName(c.name, p), setName(LocalSet(c.key), p)
 	everywhere := choose(all, node.hinted)
 	c.putBackends(set, p, all, everywhere)
 	otherwise := make(map[plan.Family]plan.Refusal)
@@ -303,6 +303,10 @@ func (c *compiled) port(p port, all []endpoint, node view) {
 			key: plan.ServiceKey{Network: plan.DefaultNetwork, Address: at.address, Protocol: p.protocol, Port: at.port}})
 	}
 }
+
+// LocalSet is what the sets of a Service's endpoints on the node itself are called, those of its
+// ports with : and the port's name behind it.
+func LocalSet(k registry.Key) string { return k.String() + "/local" }
 
 // setName is what the set of a port is called. All behind the first colon is the port's name,
 // so that no port of one has the name of another's.

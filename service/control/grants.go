@@ -82,9 +82,9 @@ func allot(ranges []netip.Prefix, services []*corev1.Service, used, unused []*se
 		if hasTooManyPorts(svc) {
 			continue
 		}
-		for _, p := range svc.Spec.Ports {
-			if p.NodePort != 0 {
-				a.taken[service.NodePortGrant(p.NodePort, p.Protocol)] = true
+		for _, p := range nodePorts(svc) {
+			if p.number != 0 {
+				a.taken[p.grant()] = true
 			}
 		}
 	}
@@ -140,6 +140,59 @@ func mayHaveNodePorts(svc *corev1.Service) bool {
 	return svc.Spec.Type == corev1.ServiceTypeNodePort || svc.Spec.Type == corev1.ServiceTypeLoadBalancer
 }
 
+// nodePort is a port of nodes that a Service has, or is to have.
+type nodePort struct {
+	// is names what it is for, as Grants do: a port of the Service, or service.HealthPort.
+	is       string
+	protocol corev1.Protocol
+	// number is 0 where the Service says none; needed says that it is to get one then.
+	number int32
+	needed bool
+	// port is the index of the Service's port; -1 for service.HealthPort.
+	port int
+}
+
+// nodePorts returns those of a Service.
+func nodePorts(svc *corev1.Service) (all []nodePort) {
+	if !mayHaveNodePorts(svc) {
+		return nil
+	}
+	for i, p := range svc.Spec.Ports {
+		all = append(all, nodePort{portName(p), cmp.Or(p.Protocol, corev1.ProtocolTCP), p.NodePort, needsNodePorts(svc), i})
+	}
+	if service.IsChecked(svc) {
+		all = append(all, nodePort{service.HealthPort, corev1.ProtocolTCP, svc.Spec.HealthCheckNodePort, true, -1})
+	}
+	return all
+}
+
+// grant is the name of its Grant.
+func (p nodePort) grant() string { return service.NodePortGrant(p.number, p.protocol) }
+
+// of returns where a Service says its number.
+func (p nodePort) of(svc *corev1.Service) *int32 {
+	if p.port < 0 {
+		return &svc.Spec.HealthCheckNodePort
+	}
+	return &svc.Spec.Ports[p.port].NodePort
+}
+
+// what says what it is for.
+func (p nodePort) what() string {
+	if p.port < 0 {
+		return "health checks"
+	}
+	return "port " + p.is
+}
+
+// String is for people.
+func (p nodePort) String() string {
+	if p.port < 0 {
+		return fmt.Sprintf("healthCheckNodePort %d", p.number)
+	}
+	return fmt.Sprintf("nodePort %d of port %s", p.number, p.is)
+}
+
 // hasTooManyPorts reports whether a Service has more ports than any node serves, at however
 // few addresses.
 func hasTooManyPorts(svc *corev1.Service) bool { return len(svc.Spec.Ports) > service.MaxFrontends }
@@ -167,30 +220,33 @@ func (a *allotment) serve(svc *corev1.Service) (filled *corev1.Service, uses, la
 		}
 	}
 	used := make(map[*service.Grant]bool)
-	for i, p := range svc.Spec.Ports {
+	for _, p := range nodePorts(svc) {
+		outside := p.number != 0 && (p.number < firstNodePort || p.number > lastNodePort)
 		switch {
-		case p.NodePort != 0 && mayHaveNodePorts(svc):
-			g, other := a.claim(svc, service.NodePortGrant(p.NodePort, p.Protocol), portName(p))
+		case outside && p.is == service.HealthPort:
+			// Nodes would answer there in the place of programs of their own.
+			problems = append(problems, fmt.Sprintf("%s is answered on no node: choose one from %d to %d, or 0 to be given one", p, firstNodePort, lastNodePort))
+		case p.number != 0:
+			g, other := a.claim(svc, p.grant(), p.is)
 			if g != nil {
 				lacks = append(lacks, g)
 			}
 			if other != "" {
-				problems = append(problems, fmt.Sprintf("nodePort %d of port %s is Service %s's: choose another, or 0 to be given one", p.NodePort, portName(p), other))
+				problems = append(problems, fmt.Sprintf("%s is Service %s's: choose another, or 0 to be given one", p, other))
 			}
-			if p.NodePort < firstNodePort || p.NodePort > lastNodePort {
-				problems = append(problems, fmt.Sprintf("nodePort %d of port %s may be in the way of what nodes do there themselves: choose one from %d to %d, or 0 to be given one",
-					p.NodePort, portName(p), firstNodePort, lastNodePort))
+			if outside {
+				problems = append(problems, fmt.Sprintf("%s may be in the way of what nodes do there themselves: choose one from %d to %d, or 0 to be given one", p, firstNodePort, lastNodePort))
 			}
-		case p.NodePort == 0 && needsNodePorts(svc):
-			if g := a.held[purpose{registry.KeyOf(svc), svc.UID, portName(p)}]; g != nil {
-				if _, err := fmt.Sscanf(g.Name, "%d-", &filled.Spec.Ports[i].NodePort); err == nil && !used[g] {
+		case p.needed:
+			if g := a.held[purpose{registry.KeyOf(svc), svc.UID, p.is}]; g != nil {
+				if _, err := fmt.Sscanf(g.Name, "%d-", p.of(filled)); err == nil && !used[g] {
 					uses, used[g] = append(uses, g), true
 				}
 			} else if g := a.freeNodePort(svc, p); g != nil {
 				lacks = append(lacks, g)
 			} else {
-				problems = append(problems, fmt.Sprintf("no port of nodes from %d to %d is free for port %s: delete Services of type NodePort that nobody needs, or give this one a nodePort",
-					firstNodePort, lastNodePort, portName(p)))
+				problems = append(problems, fmt.Sprintf("no port of nodes from %d to %d is free for %s: delete Services of type NodePort that nobody needs, or give this one a port",
+					firstNodePort, lastNodePort, p.what()))
 			}
 		}
 	}
@@ -329,20 +385,19 @@ func lastOf(r netip.Prefix) netip.Addr {
 // freeNodePort takes a port of nodes for a port of a Service, nil where there is none. Each
 // is looked at once, whoever asks. Two that give out at once begin in different places for
 // different Services.
-func (a *allotment) freeNodePort(svc *corev1.Service, p corev1.ServicePort) *service.Grant {
+func (a *allotment) freeNodePort(svc *corev1.Service, p nodePort) *service.Grant {
 	const n = lastNodePort - firstNodePort + 1
-	protocol := cmp.Or(p.Protocol, corev1.ProtocolTCP)
-	rest := a.ports[protocol]
+	rest := a.ports[p.protocol]
 	if rest == nil {
 		rest = &left{n, int32(start(svc.UID) % n)}
-		a.ports[protocol] = rest
+		a.ports[p.protocol] = rest
 	}
 	for rest.many > 0 {
-		name := service.NodePortGrant(firstNodePort+rest.first, protocol)
+		p.number = firstNodePort + rest.first
 		rest.many, rest.first = rest.many-1, (rest.first+1)%n
-		if !a.taken[name] {
+		if name := p.grant(); !a.taken[name] {
 			a.taken[name] = true
-			return newGrant(svc, name, portName(p))
+			return newGrant(svc, name, p.is)
 		}
 	}
 	return nil
@@ -361,16 +416,15 @@ type usage struct {
 // usageOf returns what a Service uses; svc is nil where there is none.
 func usageOf(svc *corev1.Service) usage {
 	u := usage{service: svc}
-	if svc == nil || !mayHaveNodePorts(svc) {
+	if svc == nil {
 		return u
 	}
 	u.chosen, u.open = make(map[string]string), make(map[string]bool)
-	for _, p := range svc.Spec.Ports {
-		name := service.NodePortGrant(p.NodePort, p.Protocol)
-		if p.NodePort == 0 {
-			u.open[portName(p)] = needsNodePorts(svc)
-		} else if _, twice := u.chosen[name]; !twice {
-			u.chosen[name] = portName(p)
+	for _, p := range nodePorts(svc) {
+		if p.number == 0 {
+			u.open[p.is] = p.needed
+		} else if _, twice := u.chosen[p.grant()]; !twice {
+			u.chosen[p.grant()] = p.is
 		}
 	}
 	return u
@@ -394,12 +448,17 @@ func (u usage) has(g *service.Grant) bool {
 	if err != nil {
 		return false
 	}
-	others := false
-	for _, ip := range addresses(u.service) {
+	all, family := addresses(u.service), corev1.IPFamily(addressType(own))
+	for _, ip := range all {
 		if ip == own {
 			return true
 		}
-		others = others || ip.Is4() == own.Is4()
+		if ip.Is4() == own.Is4() {
+			return false
+		}
 	}
-	return !others
+	// One that is to have one family, and has the other.
+	policy := or(u.service.Spec.IPFamilyPolicy)
+	single := policy == "" || policy == corev1.IPFamilyPolicySingleStack
+	return len(all) == 0 || !single || slices.Contains(u.service.Spec.IPFamilies, family)
 }

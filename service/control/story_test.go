@@ -94,6 +94,9 @@ func show(s *explore.Store) string {
 				fmt.Fprintf(&b, ":%d", p.NodePort)
 			}
 		}
+		if svc.Spec.HealthCheckNodePort != 0 {
+			fmt.Fprintf(&b, " health:%d", svc.Spec.HealthCheckNodePort)
+		}
 		b.WriteString("\n")
 		for _, c := range svc.Status.Conditions {
 			fmt.Fprintf(&b, "  %s %s: %s\n", c.Type, c.Status, c.Message)

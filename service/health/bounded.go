@@ -3,11 +3,14 @@ package health
 import (
 	"net"
 	"sync"
+	"sync/atomic"
 )
 
 // bounded is a listener that hangs up at once where there are too many connections.
 type bounded struct {
 	net.Listener
+	// everywhere counts the connections to all ports.
+	everywhere *atomic.Int64
 
 	mu sync.Mutex
 	// from counts connections by the address of the other side.
@@ -37,6 +40,10 @@ func (b *bounded) take(host string) bool {
 	if b.all >= mostConnections || b.from[host] >= mostOfOne {
 		return false
 	}
+	if b.everywhere.Add(1) > mostOfAll {
+		b.everywhere.Add(-1)
+		return false
+	}
 	b.all++
 	b.from[host]++
 	return true
@@ -46,6 +53,7 @@ func (b *bounded) leave(host string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.all--
+	b.everywhere.Add(-1)
 	if b.from[host]--; b.from[host] == 0 {
 		delete(b.from, host)
 	}

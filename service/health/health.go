@@ -20,6 +20,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -29,7 +30,7 @@ import (
 const (
 	// NodePort is where kube-proxy says whether it serves the node, LocalPort where, at
 	// 127.0.0.1 alone, it says what it is.
-	NodePort, LocalPort = 10256, 10249
+	NodePort, LocalPort = service.NodeCheckPort, service.LocalCheckPort
 	// Mode is what is said to be the proxy's mode: that of kube-proxy which works alike.
 	Mode = "nftables"
 
@@ -41,12 +42,20 @@ const (
 	// mostConnections is how many connections there may be to one port at a time, mostOfOne
 	// how many of those from one address.
 	mostConnections, mostOfOne = 1024, 32
+	// mostOfAll is how many there may be to all ports.
+	mostOfAll = 4096
+	// askingTime is how long it may take to see who has the ports that are taken.
+	askingTime = time.Second
 )
 
 // State is how the node does, by the agent's word.
 type State struct {
 	// Updated is when all that was known was loaded last, zero where nothing was.
 	Updated time.Time
+	// Found says that what was loaded before the agent began is there still.
+	Found bool
+	// Unable says that the node's data plane does no Services.
+	Unable bool
 	// Since is when the first change came that is not loaded yet, zero where there is none.
 	Since time.Time
 	// Leaving says that the node is to go: no new connections are to come to it.
@@ -55,7 +64,8 @@ type State struct {
 
 // serving reports whether the node serves Services as they are.
 func (s State) serving(now time.Time) bool {
-	return !s.Updated.IsZero() && (s.Since.IsZero() || now.Sub(s.Since) <= lateAfter)
+	loaded := s.Found || !s.Updated.IsZero()
+	return loaded && !s.Unable && (s.Since.IsZero() || now.Sub(s.Since) <= lateAfter)
 }
 
 // Server answers. State, Metrics and Log are required.
@@ -72,6 +82,8 @@ type Server struct {
 	checks  map[uint16]service.Check
 	changed chan struct{}
 	once    sync.Once
+	// all counts the connections to all ports.
+	all atomic.Int64
 }
 
 func (s *Server) init() { s.once.Do(func() { s.changed = make(chan struct{}, 1) }) }
@@ -88,10 +100,15 @@ func (s *Server) Update(checks []service.Check) {
 	s.checks = now
 	s.mu.Unlock()
 	if !same {
-		select {
-		case s.changed <- struct{}{}:
-		default:
-		}
+		s.wake()
+	}
+}
+
+// wake has Run look again.
+func (s *Server) wake() {
+	select {
+	case s.changed <- struct{}{}:
+	default:
 	}
 }
 
@@ -106,10 +123,10 @@ func (s *Server) check(port uint16) (service.Check, bool) {
 // Run answers until ctx ends.
 func (s *Server) Run(ctx context.Context) {
 	s.init()
-	open := make(map[string]func()) // what ends it, by address
+	open := make(map[string]*answering) // by address
 	defer func() {
-		for _, end := range open {
-			end()
+		for _, a := range open {
+			a.end()
 		}
 		s.Problem("")
 	}()
@@ -123,28 +140,30 @@ func (s *Server) Run(ctx context.Context) {
 			wanted[fmt.Sprintf(":%d", port)] = s.service(port)
 		}
 		s.mu.Unlock()
-		for address, end := range open {
-			if wanted[address] == nil {
-				end()
+		for address, a := range open {
+			if wanted[address] == nil || a.ended() {
+				a.end()
 				delete(open, address)
 			}
 		}
 		var taken []string
 		again := (<-chan time.Time)(nil)
+		asked, cancel := context.WithTimeout(ctx, askingTime)
 		for _, address := range slices.Sorted(maps.Keys(wanted)) {
 			if open[address] != nil {
 				continue
 			}
-			end, err := s.listen(address, wanted[address])
+			a, err := s.listen(address, wanted[address])
 			if err == nil {
-				open[address] = end
+				open[address] = a
 				continue
 			}
 			again = time.After(tryAgain)
-			if !errors.Is(err, syscall.EADDRINUSE) || !isKubeProxy(ctx, address) {
+			if !errors.Is(err, syscall.EADDRINUSE) || !isKubeProxy(asked, address) {
 				taken = append(taken, err.Error())
 			}
 		}
+		cancel()
 		problem := ""
 		if len(taken) > 0 {
 			problem = "those who ask about Services get no answer, or another program's: " + strings.Join(taken, "; ")
@@ -158,29 +177,51 @@ func (s *Server) Run(ctx context.Context) {
 	}
 }
 
-// listen answers at an address until end is called.
-func (s *Server) listen(address string, h http.Handler) (end func(), err error) {
+// answering is who answers at an address.
+type answering struct {
+	server *http.Server
+	done   chan struct{}
+}
+
+// end has it answer no more.
+func (a *answering) end() {
+	a.server.Close()
+	<-a.done
+}
+
+// ended reports whether it answers no more.
+func (a *answering) ended() bool {
+	select {
+	case <-a.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// listen answers at an address until that is ended, or cannot go on: then Run begins anew.
+func (s *Server) listen(address string, h http.Handler) (*answering, error) {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
 		return nil, err
 	}
 	server := &http.Server{Handler: h, ReadTimeout: 2 * time.Second, WriteTimeout: 10 * time.Second, IdleTimeout: 5 * time.Second, MaxHeaderBytes: 4 << 10,
 		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug)}
-	done := make(chan struct{})
+	a := &answering{server, make(chan struct{})}
 	go func() {
-		defer close(done)
-		if err := server.Serve(&bounded{Listener: l, from: make(map[string]int)}); !errors.Is(err, http.ErrServerClosed) {
-			s.Log.Warn("who asks about Services gets no answer any more", "address", address, "error", err)
+		err := server.Serve(&bounded{Listener: l, everywhere: &s.all, from: make(map[string]int)})
+		close(a.done)
+		if !errors.Is(err, http.ErrServerClosed) {
+			s.Log.Warn("who asks about Services gets no answer for a moment", "address", address, "error", err)
+			s.wake()
 		}
 	}()
-	return func() { server.Close(); <-done }, nil
+	return a, nil
 }
 
 // isKubeProxy reports whether kube-proxy is who answers at an address. Where that is all
 // addresses, kube-proxy may be at some of them.
 func isKubeProxy(ctx context.Context, address string) bool {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
 	host, port, _ := net.SplitHostPort(address)
 	hosts := []string{host}
 	if host == "" {

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -111,7 +112,11 @@ func TestAnswers(t *testing.T) {
 	b := run(t)
 	const node, local, web = "http://127.0.0.1:10256", "http://127.0.0.1:10249", "http://[::1]:31000/any/path"
 	at := func(url string) func() string { return func() string { return ask(url) } }
-	// Before anything is loaded the node serves nothing.
+	// Before anything is loaded the node serves nothing, unless what was loaded before is there.
+	eventually(t, `503 {"currentTime":`, at(node+"/healthz"))
+	b.is(State{Found: true})
+	eventually(t, `200 {"currentTime":`, at(node+"/healthz"))
+	b.is(State{Updated: time.Now(), Unable: true})
 	eventually(t, `503 {"currentTime":`, at(node+"/healthz"))
 	b.is(State{Updated: time.Now()})
 	if got := ask(node + "/healthz"); !strings.HasPrefix(got, "200 ") || !strings.Contains(got, `"nodeEligible":true`) {
@@ -215,4 +220,41 @@ func TestManyAsk(t *testing.T) {
 		t.Errorf("another is answered: %s", got)
 	}
 	eventually(t, "200 ", func() string { return ask("http://127.0.0.1:10256/healthz") })
+}
+
+// TestBound has more connections than there may be, from one address to several ports.
+func TestBound(t *testing.T) {
+	var all atomic.Int64
+	first, second := &bounded{everywhere: &all, from: map[string]int{}}, &bounded{everywhere: &all, from: map[string]int{}}
+	took := 0
+	for range mostOfOne + 1 {
+		if first.take("192.0.2.1") {
+			took++
+		}
+	}
+	if took != mostOfOne {
+		t.Errorf("one address has %d connections to a port", took)
+	}
+	for n := range mostOfAll {
+		port := first
+		if n%2 == 1 {
+			port = second
+		}
+		if port.take(fmt.Sprint(n)) {
+			took++
+		}
+	}
+	if want := min(2*mostConnections, mostOfAll); took != want || all.Load() != int64(want) {
+		t.Errorf("there are %d connections, and %d are counted", took, all.Load())
+	}
+	for range mostOfOne {
+		first.leave("192.0.2.1")
+	}
+	if len(first.from) != mostConnections-mostOfOne || int(all.Load()) != took-mostOfOne {
+		t.Errorf("when one has left, %d others are to that port, and %d are counted in all", len(first.from), all.Load())
+	}
+	all.Store(mostOfAll)
+	if first.take("192.0.2.1") || all.Load() != mostOfAll {
+		t.Error("there are too many in all, and one more is taken")
+	}
 }
