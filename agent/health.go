@@ -122,8 +122,12 @@ func (a *agent) nodeState() nodeState {
 			state.DataPlane = r.Text()
 		}
 	}
-	if applied := a.applied(); applied != nil {
+	applied := a.applied()
+	if applied != nil {
 		state.MTU = applied.Plan.Local.MTU
+		if config := applied.Input.Config; config != nil {
+			state.ServiceProxy = config.Spec.ServiceProxy
+		}
 	}
 	if err := a.Ready(); err != nil {
 		state.NotReady = truncate(err.Error())
@@ -132,6 +136,9 @@ func (a *agent) nodeState() nodeState {
 		last := s.Last()
 		if last.Able != nil {
 			state.Capabilities = last.Able.String()
+			if !last.Able.Services && state.ServiceProxy == api.WeftProxy {
+				state.ServiceProxy = api.NoProxy
+			}
 		}
 		state.Unloaded = !last.Whole || s.Contested()
 	}

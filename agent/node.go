@@ -43,6 +43,9 @@ type nodeState struct {
 	// DataPlane is which one the node uses, in the form of
 	// api.DataPlaneReportAnnotation; empty while that is not known.
 	DataPlane string
+	// ServiceProxy is who does Services, in the form of api.ServiceProxyAnnotation; empty while
+	// that is not known, and then what the Node says stays, as what is loaded does.
+	ServiceProxy string
 	// Plugins is what the data plane does of which plug-ins, in the form of
 	// api.PluginsAnnotation; empty while that is not known, and then what the Node says
 	// stays, as does what the data plane does. What a Node says first is that it does
@@ -63,7 +66,7 @@ type nodeState struct {
 func (s nodeState) equal(o nodeState) bool {
 	return slices.Equal(s.Addresses, o.Addresses) && slices.Equal(s.OnLink, o.OnLink) && slices.Equal(s.Others, o.Others) &&
 		(s.Orphans == nil) == (o.Orphans == nil) && (s.Orphans == nil || *s.Orphans == *o.Orphans) &&
-		s.MTU == o.MTU && s.Capabilities == o.Capabilities && s.DataPlane == o.DataPlane && s.Plugins == o.Plugins && s.NotReady == o.NotReady && s.OutOfSync == o.OutOfSync && s.Unloaded == o.Unloaded && slices.Equal(s.Problems, o.Problems)
+		s.MTU == o.MTU && s.Capabilities == o.Capabilities && s.DataPlane == o.DataPlane && s.ServiceProxy == o.ServiceProxy && s.Plugins == o.Plugins && s.NotReady == o.NotReady && s.OutOfSync == o.OutOfSync && s.Unloaded == o.Unloaded && slices.Equal(s.Problems, o.Problems)
 }
 
 // describe makes node say what state says, and reports whether that changed
@@ -85,7 +88,7 @@ func (s nodeState) describe(node *corev1.Node, now metav1.Time) bool {
 		delete(node.Annotations, api.DataPlaneAnnotation) // an agent of an earlier version said what it could do there
 		changed = true
 	}
-	known := map[string]string{api.CapabilitiesAnnotation: s.Capabilities, api.DataPlaneReportAnnotation: s.DataPlane,
+	known := map[string]string{api.CapabilitiesAnnotation: s.Capabilities, api.DataPlaneReportAnnotation: s.DataPlane, api.ServiceProxyAnnotation: s.ServiceProxy,
 		api.PluginsAnnotation: cmp.Or(s.Plugins, node.Annotations[api.PluginsAnnotation], api.PluginReport{}.Text())}
 	if s.MTU != 0 {
 		known[api.MTUAnnotation] = strconv.Itoa(s.MTU)

@@ -15,6 +15,9 @@ const (
 	// the addresses in its status and in its pods' subnets, separated by commas:
 	// addresses of its other interfaces, broadcast and anycast addresses.
 	OtherAddressesAnnotation = "weft.network/other-addresses"
+	// ServiceProxyAnnotation says, on a Node, who does Services there by the plan that the data
+	// plane did wholly last: WeftProxy, KubeProxy, or NoProxy where the data plane cannot.
+	ServiceProxyAnnotation = "weft.network/service-proxy"
 	// NodeInSync is the condition by which an agent says whether its node does
 	// all that its plan says, and why not. Whether pods can be networked it
 	// says in Kubernetes' own NetworkUnavailable.

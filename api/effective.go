@@ -13,10 +13,12 @@ const (
 	DefaultDataPlane = "linux"
 )
 
-// Who may do Services, see ClusterConfigSpec.ServiceProxy.
+// Who may do Services, see ClusterConfigSpec.ServiceProxy; NoProxy is what a node says that can
+// not, see ServiceProxyAnnotation.
 const (
 	WeftProxy = "weft"
 	KubeProxy = "kube-proxy"
+	NoProxy   = "none"
 )
 
 // Effective returns the cluster's configuration with defaults filled in. o is
