@@ -99,7 +99,7 @@ configuration file says, or else to the Kubernetes cluster of the kubeconfig.`,
 // ofCluster returns the commands about a cluster, whatever keeps its objects.
 func ofCluster(c *connection) []*cobra.Command {
 	return []*cobra.Command{
-		newStatus(c), newGet(c), newApply(c), newDelete(c), newWhy(c), newService(c), newDrops(c), newPolicy(c), newPlugin(c), newUninstall(c),
+		newStatus(c), newGet(c), newApply(c), newDelete(c), newWhy(c), newService(c), newKubeProxy(c), newDrops(c), newPolicy(c), newPlugin(c), newUninstall(c),
 	}
 }
 

@@ -1,0 +1,105 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/cli/kubeproxy"
+	"github.com/weftnet/weft/daemon"
+	"github.com/weftnet/weft/internal/printable"
+	"github.com/weftnet/weft/registry"
+)
+
+func newKubeProxy(c *connection) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "kube-proxy",
+		Short: "Show who does Services on each node, and take kube-proxy away or bring it back",
+		Long: `kube-proxy says who does Services on each node, by what the nodes' agents say of the
+plan that is in force there.
+
+kube-proxy remove has all nodes do Services by themselves, ends kube-proxy, and has it
+clean up what it left on them. kube-proxy restore brings it back. Both can be done while
+connections go on, and be run again where they were stopped.`,
+		Example: `  weft kube-proxy
+  weft kube-proxy remove --dry-run
+  weft kube-proxy remove
+  weft kube-proxy restore`,
+		Args: noArgs,
+	}
+	c.AddFlags(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		reg, err := c.open(cmd.Context())
+		if err != nil {
+			return err
+		}
+		defer reg.Close()
+		list, _, err := reg.List(cmd.Context(), api.Node)
+		if err != nil {
+			return err
+		}
+		w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 3, ' ', 0)
+		fmt.Fprintln(w, "NODE\tSERVICES")
+		for _, o := range list {
+			n := o.(*corev1.Node)
+			said := n.Annotations[api.ServiceProxyAnnotation]
+			if said == "" {
+				said = "not known"
+			}
+			printable.Fprintf(w, "%s\t%s\n", n.Name, printable.Line(said))
+		}
+		return w.Flush()
+	}
+	cmd.AddCommand(
+		c.kubeProxyChange("remove", "Have all nodes do Services by themselves, and take kube-proxy away", (*kubeproxy.Change).Remove),
+		c.kubeProxyChange("restore", "Bring kube-proxy back, and leave Services to it", (*kubeproxy.Change).Restore))
+	return cmd
+}
+
+func (c *connection) kubeProxyChange(verb, short string, do func(*kubeproxy.Change, context.Context) error) *cobra.Command {
+	cmd := &cobra.Command{Use: verb, Short: short, Args: noArgs}
+	c.AddFlags(cmd)
+	f := cmd.Flags()
+	daemonSet := f.String("daemonset", "kube-system/kube-proxy", "`NAMESPACE/NAME` of kube-proxy's DaemonSet")
+	dryRun := f.Bool("dry-run", false, "only say what would be done")
+	force := f.Bool("force", false, "also where agents may not find the API server without kube-proxy, or it runs in another way")
+	timeout := f.Duration("timeout", 5*time.Minute, "`TIME` to wait for the nodes")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		namespace, name, ok := strings.Cut(*daemonSet, "/")
+		if !ok || namespace == "" || name == "" {
+			return fmt.Errorf("--daemonset %q is not of the form NAMESPACE/NAME", *daemonSet)
+		}
+		settings, err := c.settings()
+		if err != nil {
+			return err
+		}
+		if settings.Kubernetes == nil {
+			return errors.New("kube-proxy is Kubernetes', and the registry is etcd: there spec.serviceProxy of the ClusterConfig says who does Services")
+		}
+		config := rest.CopyConfig(settings.Kubernetes.REST)
+		config.UserAgent = daemon.UserAgent("weft")
+		client, err := dynamic.NewForConfig(config)
+		if err != nil {
+			return err
+		}
+		reg, err := c.open(cmd.Context())
+		if err != nil {
+			return err
+		}
+		defer reg.Close()
+		ctx, cancel := context.WithTimeout(cmd.Context(), *timeout)
+		defer cancel()
+		return do(kubeproxy.New(reg, client, kubeproxy.Options{Namespace: settings.Kubernetes.Namespace, DaemonSet: registry.Key{Namespace: namespace, Name: name},
+			Force: *force, DryRun: *dryRun, Progress: func(line string) { fmt.Fprintln(cmd.OutOrStdout(), line) }}), ctx)
+	}
+	return cmd
+}

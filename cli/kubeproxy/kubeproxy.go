@@ -1,0 +1,339 @@
+// Package kubeproxy takes kube-proxy out of a running Kubernetes cluster, and brings it back.
+//
+// Both ways are the same in that for a while both do Services: a connection has one backend, given
+// by whichever comes first, and keeps it as connection tracking remembers it. So nothing is taken
+// from anybody before every node says that the other one does its work there. What kube-proxy
+// leaves in the kernels it takes away itself, with its --cleanup, on every node once its own pods
+// are gone.
+//
+// Nothing is remembered but in the objects that are changed: a run that was killed is taken up
+// by the next, in either direction.
+package kubeproxy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"sigs.k8s.io/yaml"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/cli/everynode"
+	"github.com/weftnet/weft/registry"
+)
+
+const (
+	// cleanerName is the name of the DaemonSet that has kube-proxy clean up, in the namespace of
+	// kube-proxy's own.
+	cleanerName = "weft-kube-proxy-cleanup"
+	// nowhere is a label that no node has: with it in its nodeSelector kube-proxy's DaemonSet has
+	// no pods, and all else that it says stays as it was.
+	nowhere = "weft.network/kube-proxy"
+	removed = "removed"
+	// weftConfig is the ConfigMap by which agents find the API server.
+	weftConfig = "weft"
+)
+
+var configMaps = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
+
+// Options say what is done.
+type Options struct {
+	// Namespace is that of Weft's own objects.
+	Namespace string
+	// DaemonSet is kube-proxy's.
+	DaemonSet registry.Key
+	// Force does it though agents may not find the API server without kube-proxy.
+	Force bool
+	// DryRun does nothing, and says what would be done.
+	DryRun bool
+	// Progress is told what was done, a line each.
+	Progress func(line string)
+	// Poll is how often the cluster is looked at, a second by default.
+	Poll time.Duration
+}
+
+// Change takes kube-proxy out of one cluster, or brings it back.
+type Change struct {
+	Options
+	registry registry.Registry
+	client   dynamic.Interface
+}
+
+// New returns a Change of the cluster of a registry and a client.
+func New(r registry.Registry, client dynamic.Interface, o Options) *Change {
+	if o.Poll == 0 {
+		o.Poll = time.Second
+	}
+	return &Change{Options: o, registry: r, client: client}
+}
+
+// Remove has all nodes do Services by themselves, then ends kube-proxy, and has what it left on
+// nodes taken away.
+func (c *Change) Remove(ctx context.Context) error {
+	d, err := everynode.Get(ctx, c.client, c.DaemonSet.Namespace, c.DaemonSet.Name)
+	if err != nil {
+		return err
+	}
+	if err := c.apiWithout(ctx); err != nil {
+		return err
+	}
+	if err := c.serveBy(ctx, api.WeftProxy); err != nil {
+		return err
+	}
+	if d == nil {
+		c.say("there is no DaemonSet %s: where kube-proxy runs in another way, end it on each node, and run kube-proxy --cleanup there", c.DaemonSet)
+		return nil
+	}
+	if err := c.place(ctx, d, removed); err != nil || c.DryRun {
+		return err
+	}
+	if err := c.awaitPods(ctx, d); err != nil {
+		return err
+	}
+	work := c.work()
+	cleaner, err := cleanerOf(d)
+	if err != nil {
+		return err
+	}
+	if err := work.Put(ctx, cleaner); err != nil {
+		return err
+	}
+	if err := work.Await(ctx); err != nil {
+		return err
+	}
+	return c.deleteCleaner(ctx)
+}
+
+// Restore has kube-proxy do Services on all nodes, and then leaves them to it.
+func (c *Change) Restore(ctx context.Context) error {
+	d, err := everynode.Get(ctx, c.client, c.DaemonSet.Namespace, c.DaemonSet.Name)
+	if err != nil {
+		return err
+	}
+	if d == nil && !c.Force {
+		return fmt.Errorf("nothing was changed: there is no DaemonSet %s: give the name of kube-proxy's with --daemonset; where it runs in another way, start it on each node and give --force", c.DaemonSet)
+	}
+	if d != nil {
+		if err := c.deleteCleaner(ctx); err != nil {
+			return err
+		}
+		if err := c.place(ctx, d, ""); err != nil {
+			return err
+		}
+		if err := c.awaitReady(ctx); err != nil {
+			return err
+		}
+	}
+	return c.serveBy(ctx, api.KubeProxy)
+}
+
+func (c *Change) say(format string, args ...any) { c.Progress(fmt.Sprintf(format, args...)) }
+
+func (c *Change) work() *everynode.Work {
+	return &everynode.Work{Client: c.client, Namespace: c.DaemonSet.Namespace, Name: cleanerName, Progress: c.Progress, Poll: c.Poll}
+}
+
+// apiWithout says why agents might not find the API server without kube-proxy.
+func (c *Change) apiWithout(ctx context.Context) error {
+	o, err := c.client.Resource(configMaps).Namespace(c.Namespace).Get(ctx, weftConfig, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("read the ConfigMap %s of namespace %s, which says how agents find the API server: %w", weftConfig, c.Namespace, err)
+	}
+	text, _, _ := unstructured.NestedString(o.Object, "data", "config.yaml")
+	var config struct {
+		Kubernetes struct {
+			API string `json:"api"`
+		} `json:"kubernetes"`
+	}
+	if err := yaml.Unmarshal([]byte(text), &config); err != nil {
+		return fmt.Errorf("the ConfigMap %s of namespace %s: config.yaml: %w", weftConfig, c.Namespace, err)
+	}
+	switch {
+	case config.Kubernetes.API != "":
+		return nil
+	case c.Force:
+		c.say("agents find the API server by the Service kubernetes, which a node that starts anew does not serve before its agent has found it")
+		return nil
+	}
+	return errors.New("nothing was changed: agents find the API server by the Service kubernetes, and where kube-proxy does not serve that, " +
+		"the agent of a node that starts anew never finds it: give its URL in the value kubernetes.api of the chart (helm upgrade), " +
+		"or --force where something else leads nodes to that Service's address")
+}
+
+// serveBy has all nodes leave Services to somebody, and waits until they say so.
+func (c *Change) serveBy(ctx context.Context, who string) error {
+	o, err := c.registry.Get(ctx, api.ClusterConfigKind, registry.Key{Name: api.DefaultName})
+	if err != nil {
+		return fmt.Errorf("read the ClusterConfig: %w", err)
+	}
+	if config := o.(*api.ClusterConfig); api.Effective(config).Spec.ServiceProxy != who {
+		if c.DryRun {
+			c.say("would set spec.serviceProxy of the ClusterConfig to %s, and wait until all nodes say so", who)
+			return nil
+		}
+		config.Spec.ServiceProxy = who
+		if _, err := c.registry.Update(ctx, api.ClusterConfigKind, config); err != nil {
+			return fmt.Errorf("set spec.serviceProxy of the ClusterConfig to %s: %w", who, err)
+		}
+		c.say("spec.serviceProxy of the ClusterConfig is %s", who)
+	}
+	for {
+		waiting, err := c.others(ctx, who)
+		switch {
+		case err != nil && ctx.Err() == nil:
+			return err
+		case err == nil && len(waiting) == 0:
+			c.say("all nodes say that Services are done by %s", who)
+			return nil
+		case err == nil && c.DryRun:
+			return fmt.Errorf("not all nodes say that Services are done by %s: %s", who, strings.Join(waiting, "; "))
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("not all nodes say that Services are done by %s, and nothing else was changed: %s: see weft status; "+
+				"give more --timeout, or mend them, and run it again", who, strings.Join(waiting, "; "))
+		case <-time.After(c.Poll):
+		}
+	}
+}
+
+// others names the nodes that do not say that Services are done by somebody.
+func (c *Change) others(ctx context.Context, who string) (waiting []string, err error) {
+	list, _, err := c.registry.List(ctx, api.Node)
+	if err != nil {
+		return nil, fmt.Errorf("list the nodes: %w", err)
+	}
+	for _, o := range list {
+		n := o.(*corev1.Node)
+		switch said := n.Annotations[api.ServiceProxyAnnotation]; {
+		case said == who:
+		case said == "":
+			waiting = append(waiting, n.Name+" has said nothing of it yet")
+		default:
+			waiting = append(waiting, fmt.Sprintf("%s says %q", n.Name, said))
+		}
+	}
+	slices.Sort(waiting)
+	return waiting, nil
+}
+
+// place has kube-proxy's DaemonSet have no pods, where value is removed, or those that it had.
+func (c *Change) place(ctx context.Context, d *appsv1.DaemonSet, value string) error {
+	if d.Spec.Template.Spec.NodeSelector[nowhere] == value {
+		return nil
+	}
+	verb := "ended"
+	var to any = value
+	if value == "" {
+		verb, to = "begun", nil
+	}
+	if c.DryRun {
+		c.say("would have the pods of DaemonSet %s %s", c.DaemonSet, verb)
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"template": map[string]any{"spec": map[string]any{"nodeSelector": map[string]any{nowhere: to}}}}})
+	if err != nil {
+		return err
+	}
+	if _, err := c.client.Resource(everynode.DaemonSets).Namespace(d.Namespace).Patch(ctx, d.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		return fmt.Errorf("change the nodeSelector of DaemonSet %s: %w", c.DaemonSet, err)
+	}
+	c.say("the pods of DaemonSet %s are being %s", c.DaemonSet, verb)
+	return nil
+}
+
+// awaitPods waits until kube-proxy has no pods.
+func (c *Change) awaitPods(ctx context.Context, d *appsv1.DaemonSet) error {
+	for {
+		pods, err := everynode.PodsOf(ctx, c.client, d)
+		if err != nil && ctx.Err() == nil {
+			return err
+		}
+		if err == nil && len(pods) == 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			on := make(map[string]bool)
+			for _, p := range pods {
+				on[p.Spec.NodeName] = true
+			}
+			return fmt.Errorf("kube-proxy still has pods, on %s: give more --timeout, or see why they do not end, and run it again", strings.Join(slices.Sorted(maps.Keys(on)), ", "))
+		case <-time.After(c.Poll):
+		}
+	}
+}
+
+// awaitReady waits until kube-proxy runs on all its nodes.
+func (c *Change) awaitReady(ctx context.Context) error {
+	for !c.DryRun {
+		d, err := everynode.Get(ctx, c.client, c.DaemonSet.Namespace, c.DaemonSet.Name)
+		switch {
+		case err != nil && ctx.Err() == nil:
+			return err
+		case err == nil && d == nil:
+			return fmt.Errorf("somebody has deleted DaemonSet %s", c.DaemonSet)
+		case err == nil && d.Status.ObservedGeneration == d.Generation && d.Status.DesiredNumberScheduled > 0 && d.Status.NumberReady >= d.Status.DesiredNumberScheduled &&
+			d.Status.UpdatedNumberScheduled == d.Status.DesiredNumberScheduled:
+			c.say("kube-proxy runs on %d nodes", d.Status.NumberReady)
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("kube-proxy does not run on all its nodes yet, and Services are left to Weft until it does: see kubectl describe daemonset -n %s %s; give more --timeout, or mend it, and run it again",
+				c.DaemonSet.Namespace, c.DaemonSet.Name)
+		case <-time.After(c.Poll):
+		}
+	}
+	return nil
+}
+
+// cleanerOf returns the DaemonSet whose pods are kube-proxy's own, and clean up instead of serving.
+func cleanerOf(d *appsv1.DaemonSet) (*appsv1.DaemonSet, error) {
+	labels := map[string]string{"app.kubernetes.io/name": "weft", "app.kubernetes.io/component": cleanerName}
+	cleaner := &appsv1.DaemonSet{
+		ObjectMeta: metav1.ObjectMeta{Name: cleanerName, Namespace: d.Namespace, Labels: labels},
+		Spec:       appsv1.DaemonSetSpec{Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: *d.Spec.Template.DeepCopy()},
+	}
+	t := &cleaner.Spec.Template
+	t.ObjectMeta = metav1.ObjectMeta{Labels: labels}
+	delete(t.Spec.NodeSelector, nowhere)
+	i := slices.IndexFunc(t.Spec.Containers, func(c corev1.Container) bool {
+		return len(c.Command) > 0 && path.Base(c.Command[0]) == "kube-proxy"
+	})
+	if i < 0 {
+		return nil, fmt.Errorf("no container of DaemonSet %s/%s has the command kube-proxy, so nobody knows how it cleans up: run kube-proxy --cleanup on each node", d.Namespace, d.Name)
+	}
+	work := t.Spec.Containers[i]
+	work.Command, work.Args = []string{work.Command[0], "--cleanup"}, nil
+	work.Ports, work.LivenessProbe, work.ReadinessProbe, work.StartupProbe, work.Lifecycle = nil, nil, nil, nil, nil
+	work.TerminationMessagePolicy = corev1.TerminationMessageFallbackToLogsOnError
+	t.Spec.Containers = []corev1.Container{work}
+	return cleaner, nil
+}
+
+func (c *Change) deleteCleaner(ctx context.Context) error {
+	if c.DryRun {
+		return nil
+	}
+	background := metav1.DeletePropagationBackground
+	err := c.client.Resource(everynode.DaemonSets).Namespace(c.DaemonSet.Namespace).Delete(ctx, cleanerName, metav1.DeleteOptions{PropagationPolicy: &background})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete daemonset %s: %w", cleanerName, err)
+	}
+	return nil
+}
