@@ -14,7 +14,7 @@ type material struct {
 }
 
 // all describes the images: file name, without an ending, and content.
-var all = []func(material) (string, oci.Image, error){pause, coredns, agnhost, busybox, nginx, iptables, regression}
+var all = []func(material) (string, oci.Image, error){pause, coredns, agnhost, busybox, nginx, iptables, kubeProxy, regression}
 
 const (
 	e2e = "registry.k8s.io/e2e-test-images/"
@@ -132,6 +132,25 @@ func iptables(m material) (string, oci.Image, error) {
 	layer, err := r.layer()
 	return "distroless-iptables", oci.Image{
 		Names:  []string{"registry.k8s.io/build-image/distroless-iptables:v0.8.9"},
+		Config: oci.Config{Env: []string{env}},
+		Layers: []oci.Layer{layer},
+	}, err
+}
+
+// kubeProxy is what clusters run kube-proxy in, whose own image has iptables as well.
+func kubeProxy(m material) (string, oci.Image, error) {
+	r := newRoot()
+	r.program("/usr/local/bin/kube-proxy", filepath.Join(m.bin, "kube-proxy"))
+	r.debian("/usr/sbin/nft", "nft")
+	r.debian("/usr/sbin/conntrack", "conntrack")
+	r.debian("/usr/sbin/xtables-nft-multi", "xtables-nft-multi")
+	for _, name := range []string{"iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore"} {
+		r.link("/usr/sbin/"+name, "xtables-nft-multi")
+	}
+	r.loadable("xtables/*.so") // matches and targets
+	layer, err := r.layer()
+	return "kube-proxy", oci.Image{
+		Names:  []string{"registry.k8s.io/kube-proxy:v1.35.4"},
 		Config: oci.Config{Env: []string{env}},
 		Layers: []oci.Layer{layer},
 	}, err

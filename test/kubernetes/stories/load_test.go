@@ -30,6 +30,12 @@ func (x *story) startLoad(rate int, from, to []*node, flags ...string) *load {
 		x.dualStack("pod server-"+n.name, addresses)
 		targets = append(targets, addresses...)
 	}
+	return x.startLoadOf(rate, from, targets, flags...)
+}
+
+// startLoadOf is startLoad with the addresses that requests go to.
+func (x *story) startLoadOf(rate int, from []*node, targets []netip.Addr, flags ...string) *load {
+	x.Helper()
 	l := &load{x: x, rate: rate / len(from)}
 	args := append([]string{"load", "-rate", strconv.Itoa(l.rate)}, flags...)
 	for _, a := range targets {

@@ -106,6 +106,7 @@ func (s *stage) stories(t *testing.T) {
 	s.tell(t, "api server away", s.apiServerAway(*away))
 	s.tell(t, "node dies", nodeDies)
 	s.tell(t, "plug-in changed", pluginChanged)
+	s.tell(t, "kube-proxy removed", kubeProxyRemoved)
 	s.tell(t, "rights missing", rightsMissing)
 	s.tell(t, "kind missing", kindMissing)
 	s.tell(t, "uninstalled", uninstalled)
@@ -156,7 +157,7 @@ func newStage(t *testing.T, plugin, bin string) *stage {
 		t.Fatalf("Weft's image: %v: %s: build it with make image", err, out)
 	}
 	tars = slices.DeleteFunc(tars, func(tar string) bool {
-		return !slices.Contains([]string{"pause.tar", "coredns.tar"}, filepath.Base(tar))
+		return !slices.Contains([]string{"pause.tar", "coredns.tar", "kube-proxy.tar"}, filepath.Base(tar))
 	})
 	begin := time.Now()
 	s.cluster, err = cluster.Up(ctx, cluster.Config{
