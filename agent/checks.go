@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -43,7 +44,11 @@ func (a *agent) answerChecks(ctx context.Context, wg *sync.WaitGroup, what plugi
 		leaving.Store(node == nil || api.IsLeaving(node))
 	}
 	checker := service.Checker{Grants: a.Registry.Serves(service.GrantKind)}
+	var triggers service.Triggers
 	return read, func(done *plugin.Applied) {
+		for _, at := range triggers.New(done.Input.Objects) {
+			a.metrics.programmed.Observe(time.Since(at).Seconds())
+		}
 		checks, _ := checker.Checks(done.Input.Objects, a.Node) // what is wrong the cluster's work tells, as all nodes find the same
 		for i, c := range checks {
 			if c.Local > 0 && !serves(done.Plan, c.Service, a.Node) {

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"slices"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
@@ -19,6 +21,11 @@ type metrics struct {
 	connections, maxConnections, limited prometheus.Gauge
 	entries                              *prometheus.GaugeVec
 	requests                             *prometheus.HistogramVec
+	// programmed, synced, queued and done are under kube-proxy's names, as its dashboards have
+	// them: from when an endpoint changed to when it was in force, a round, and when, in seconds
+	// since 1970, the last change came and the last round had all.
+	programmed, synced prometheus.Histogram
+	queued, done       prometheus.Gauge
 }
 
 // newMetrics returns the agent's metrics, which are served with those of others.
@@ -40,7 +47,12 @@ func newMetrics(others ...prometheus.Collector) *metrics {
 		entries:        prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "weft_plan_entries", Help: "Entries in each table of the node's plan."}, []string{"table"}),
 		requests:       prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "weft_cni_seconds", Help: "Time to answer a CNI request.", Buckets: buckets}, []string{"command", "result"}),
 	}
-	m.registry.MustRegister(m.compiled, m.applied, m.enforced, m.failed, m.repaired, m.ready, m.connections, m.maxConnections, m.limited, m.entries, m.requests,
+	m.programmed = prometheus.NewHistogram(prometheus.HistogramOpts{Name: "kubeproxy_network_programming_duration_seconds", Help: "Time from when a Pod or Service changed to when the node had what follows for its Services.",
+		Buckets: slices.Concat(prometheus.LinearBuckets(0.25, 0.25, 2), prometheus.LinearBuckets(1, 1, 59), prometheus.LinearBuckets(60, 5, 12), prometheus.LinearBuckets(120, 30, 7))})
+	m.synced = prometheus.NewHistogram(prometheus.HistogramOpts{Name: "kubeproxy_sync_proxy_rules_duration_seconds", Help: "Time of a round in which the node was brought to its plan.", Buckets: prometheus.ExponentialBuckets(0.001, 2, 15)})
+	m.queued = prometheus.NewGauge(prometheus.GaugeOpts{Name: "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds", Help: "When the last change came."})
+	m.done = prometheus.NewGauge(prometheus.GaugeOpts{Name: "kubeproxy_sync_proxy_rules_last_timestamp_seconds", Help: "When the node last had all that was known."})
+	m.registry.MustRegister(m.programmed, m.synced, m.queued, m.done, m.compiled, m.applied, m.enforced, m.failed, m.repaired, m.ready, m.connections, m.maxConnections, m.limited, m.entries, m.requests,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.registry.MustRegister(others...)
 	return m

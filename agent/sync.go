@@ -172,6 +172,7 @@ func (s *syncer) Note() time.Duration {
 	if s.since.IsZero() {
 		s.since = now
 	}
+	s.metrics.queued.Set(float64(now.UnixMilli()) / 1000)
 	return s.pace.breath(now)
 }
 
@@ -274,6 +275,10 @@ func (s *syncer) Run(ctx context.Context) {
 				wait = backoff.Next()
 			}
 			again.Reset(wait)
+		}
+		s.metrics.synced.Observe(took.Seconds())
+		if next.Loaded {
+			s.metrics.done.Set(float64(now.UnixMilli()) / 1000)
 		}
 		if next.Whole && !since.IsZero() {
 			s.metrics.enforced.Observe(now.Sub(since).Seconds())
