@@ -464,6 +464,7 @@ func (a *agent) run(ctx context.Context, what plugin.Choice, objects *followed, 
 		var more []plugin.Problem
 		out.Plan, out.Problems = compiler.Compile(in)
 		out.Plan, more = ports.Put(out.Plan, in.Node)
+		out.Plan = what.Leave(out.Plan)
 		out.Problems = slices.Concat(out.Problems, more)
 		latest = out
 		read(in.Objects)

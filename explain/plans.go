@@ -168,6 +168,7 @@ func (p *planner) compile(name string) {
 	of := plugin.Node{Name: name, Addresses: addresses, Prefixes: onLink(node, addresses), Others: otherAddresses(node), Endpoints: p.endpoints()[name]}
 	compiled, problems := p.mixOf(node).Compile(plugin.Input{Config: p.config, Objects: p.cluster.Objects, Node: of})
 	compiled, more := plugin.PutPorts(compiled, of)
+	compiled = plugin.ChoiceOf("", p.config).Leave(compiled)
 	p.plans[name], p.problems[name] = compiled, slices.Concat(problems, more)
 	p.enforceable(node)
 	p.putOwn(node)

@@ -91,8 +91,9 @@ func (p *Plan) parseLine(s *scanner, origin string) {
 	case "node":
 		p.Local.Node = s.name("the node's name")
 		s.options(map[string]func(){
-			"addresses": func() { p.Local.Addresses = s.addresses() },
-			"mtu":       func() { p.Local.MTU = int(s.number("an MTU in bytes", 31)) },
+			"addresses":     func() { p.Local.Addresses = s.addresses() },
+			"services-left": func() { p.Local.ServicesLeft = true },
+			"mtu":           func() { p.Local.MTU = int(s.number("an MTU in bytes", 31)) },
 		})
 	case "pool":
 		pool := Pool{Network: s.name("a network"), Prefix: s.prefix()}

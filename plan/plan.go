@@ -71,6 +71,9 @@ type Local struct {
 	Addresses []netip.Addr
 	// MTU is what the interfaces of pods get, in bytes; 0 where not known.
 	MTU int
+	// ServicesLeft says that others do Services on the node, so that a connection goes on which
+	// the node gave its backend while it did them, though that frontend is gone.
+	ServicesLeft bool
 	// Pools are the prefixes from which this node gives addresses to pods.
 	Pools []Pool
 	// Tunnels are the node's own ends of tunnels to other nodes. Of those that it has
@@ -206,7 +209,7 @@ func (l Local) Tunnel(name string) (Tunnel, bool) {
 
 // Equal reports whether both describe the same node in the same way.
 func (l Local) Equal(o Local) bool {
-	return l.Node == o.Node && l.MTU == o.MTU && slices.Equal(l.Tunnels, o.Tunnels) &&
+	return l.Node == o.Node && l.MTU == o.MTU && l.ServicesLeft == o.ServicesLeft && slices.Equal(l.Tunnels, o.Tunnels) &&
 		slices.Equal(l.Addresses, o.Addresses) && slices.Equal(l.Pools, o.Pools)
 }
 

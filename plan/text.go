@@ -166,6 +166,7 @@ func (l Local) appendLines(b []byte, prefix string) []byte {
 	if l.MTU != 0 {
 		n = n.keyword("mtu").keyword(strconv.Itoa(l.MTU))
 	}
+	n = n.flag("services-left", l.ServicesLeft)
 	b = append(append(append(b, prefix...), n...), '\n')
 	for _, p := range l.Pools {
 		n = n[:0].keyword("pool").name(p.Network).name(p.Prefix.String()).address("gateway", p.Gateway).option("tunnel", p.Tunnel).flag("closed", p.Closed)

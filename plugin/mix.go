@@ -76,6 +76,16 @@ func ChoiceOf(used string, config *api.ClusterConfig) Choice {
 	return c.Using(used)
 }
 
+// Leave returns a plan with what it says where Services are left to others.
+func (c Choice) Leave(p *plan.Plan) *plan.Plan {
+	if !slices.Contains(c.Without, Services) {
+		return p
+	}
+	left := *p
+	left.Local.ServicesLeft = true
+	return &left
+}
+
 // Using returns the choice with another plug-in that is used.
 func (c Choice) Using(used string) Choice {
 	c.Used = used

@@ -114,6 +114,9 @@ func (j *Jury) Unserved(c Connection) bool {
 		side = plan.Inside
 	}
 	_, s, ok := j.plan.Service(c.Network, c.Dialled.Addr(), c.Protocol, c.Dialled.Port(), side)
+	if !ok && j.plan.Local.ServicesLeft {
+		return false // who does Services sees to it
+	}
 	if !ok || s.Set == "" || c.Served && !j.plan.Admits(c.Network, s.Sources, c.Source.Addr()) {
 		return c.Served
 	}

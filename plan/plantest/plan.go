@@ -90,6 +90,8 @@ func local() *rapid.Generator[plan.Local] {
 			Node:      Name().Draw(t, "node"),
 			Addresses: rapid.SliceOfN(Addr(), 0, 3).Draw(t, "addresses"),
 			MTU:       rapid.IntRange(0, 65535).Draw(t, "MTU"),
+
+			ServicesLeft: rapid.Bool().Draw(t, "services left"),
 		}
 		for range rapid.IntRange(0, 2).Draw(t, "pools") {
 			l.Pools = append(l.Pools, plan.Pool{
