@@ -422,7 +422,7 @@ func (s *policies) syncBeside(p *plan.Plan, others []Stamps, also ...nft.Edit) (
 		if done, state.counts, err = counts.edit(want, counts.bySets(edits, want), also...); err != nil {
 			// What others put there may be in the way.
 			state.counts = counts
-			done, err = append(done, []string{"write table inet " + want.Name + " anew"}), nft.Replace(want.Table, true, nil, also...)
+			done, err = append(done, []string{"write table inet " + want.Name + " anew"}), replace(have, want, also...)
 		}
 	case alike || want.Empty():
 		var lines []string
@@ -431,7 +431,7 @@ func (s *policies) syncBeside(p *plan.Plan, others []Stamps, also ...nft.Edit) (
 	case have.Exists():
 		// With the rules all sets are others. Were only their elements to change, a packet that
 		// is being judged would not notice.
-		done, err = [][]string{{nft.Anew(have, want.Table)}}, nft.Replace(want.Table, true, nil, also...)
+		done, err = [][]string{{nft.Anew(have, want.Table)}}, replace(have, want, also...)
 	default:
 		done = [][]string{{"write table inet " + want.Name}, {"have packets meet table inet " + want.Name}}
 		err = nft.Replace(want.Table, false, nil, also...)
@@ -442,6 +442,16 @@ func (s *policies) syncBeside(p *plan.Plan, others []Stamps, also ...nft.Edit) (
 	*s = state
 	return done, nil
 }
+
+// replace writes the table over what is there. A packet that is being judged finds its maps empty,
+// and no generation either: it is allowed by nothing.
+func replace(have nft.Content, want *ruleset, also ...nft.Edit) error {
+	over := nft.Placed{Table: want.Table, There: true, Vouching: slices.DeleteFunc(slices.Clone(vouching), func(set string) bool { return !have.HasSet(set) })}
+	return nft.ReplaceAll([]nft.Placed{over}, nil, also...)
+}
+
+// vouching are the sets in which something must be for a packet to be allowed.
+var vouching = []string{currentGeneration}
 
 // bySets are changes of a table's elements with those of a set that is there twice under
 // the name of both.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/google/nftables/expr"
@@ -127,7 +128,22 @@ func tear(t interface {
 		}
 		outcomes[fmt.Sprint(old, next, got)]++
 	}
+	gone := maps.Clone(start)
+	for name, s := range rules.Sets {
+		if s.Verdicts || s.Data.Bytes > 0 || slices.Contains(vouching, name) {
+			gone[name] = nil
+		}
+	}
 	for at := range lookups {
+		// What the table that takes its place says of the packet, no packet under way comes to know.
+		if got, _ := judgeTorn(t, rules, packet, func(lookup int, _ *nft.Set) map[string]nft.Elements {
+			if lookup < at {
+				return start
+			}
+			return gone
+		}); got && !old {
+			t.Fatalf("%+v passes when the table is replaced before lookup %d, and did not before:\n%s", packet, at, p)
+		}
 		check(fmt.Sprint("what is to come is written before lookup ", at), func(lookup int, _ *nft.Set) map[string]nft.Elements {
 			if lookup < at {
 				return start

@@ -13,11 +13,15 @@ import (
 type Placed struct {
 	*Table
 	There bool
+	// Vouching are sets of the table that is there which lose their elements in the same moment.
+	// A packet that is in that table's rules then finds nothing in its maps any more, and would
+	// in its sets.
+	Vouching []string
 }
 
 // Replace writes a table whole; see ReplaceAll.
 func Replace(t *Table, there bool, gone []string, also ...Edit) error {
-	return ReplaceAll([]Placed{{t, there}}, gone, also...)
+	return ReplaceAll([]Placed{{Table: t, There: there}}, gone, also...)
 }
 
 // ReplaceAll writes tables whole, and in the same moment deletes those of some names and
@@ -68,6 +72,9 @@ func ReplaceAll(tables []Placed, gone []string, also ...Edit) error {
 		}
 	}
 	for i, t := range last {
+		for _, set := range tables[i].Vouching {
+			conn.FlushSet(&nftables.Set{Table: InetTable(t.Name), Name: set})
+		}
 		if tables[i].There || t.Empty() {
 			deleteTable(conn, t.Name)
 		}
@@ -131,3 +138,9 @@ func (t *Table) Rewrite(f func([]expr.Any) [][]expr.Any) {
 
 // Exists says whether the table was there.
 func (c Content) Exists() bool { return c.exists }
+
+// HasSet reports whether it has a set of a name.
+func (c Content) HasSet(name string) bool {
+	_, ok := c.sets[name]
+	return ok
+}
