@@ -15,6 +15,7 @@ func Limited(plans map[string]*plan.Plan) *rapid.Generator[map[string]*plan.Plan
 	return rapid.Custom(func(t *rapid.T) map[string]*plan.Plan {
 		rate := rapid.SampledFrom([]uint64{0, 0, 1_000_000_000, 40_000_000_000})
 		limited := make(map[string]*plan.Plan, len(plans))
+		rapid.Bool().Draw(t, "nothing") // a cluster may have no endpoints, and a generator has to draw something
 		for _, name := range slices.Sorted(maps.Keys(plans)) {
 			p := *plans[name]
 			for k, e := range plans[name].Endpoints.All() {
