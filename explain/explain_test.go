@@ -27,6 +27,7 @@ import (
 	"github.com/weftnet/weft/plugin/plugins"
 	"github.com/weftnet/weft/policy"
 	"github.com/weftnet/weft/registry"
+	"github.com/weftnet/weft/service"
 )
 
 // TestStories asks the questions in each file of testdata about the objects in
@@ -77,8 +78,34 @@ func read(t *testing.T, text []byte) Cluster {
 			t.Fatalf("no kind %s %s", head.APIVersion, head.Kind)
 		}
 	}
+	grant(snapshot)
 	c.Objects = snapshot
 	return c
+}
+
+// grant gives Services what they say that they have, the older ones first, as a controller does.
+func grant(objects registry.Snapshot) {
+	all := slices.SortedStableFunc(registry.Each[*corev1.Service](objects, api.Service), func(a, b *corev1.Service) int {
+		return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
+	})
+	for _, svc := range all {
+		var names []string
+		for _, ip := range append(slices.Clone(svc.Spec.ClusterIPs), svc.Spec.ClusterIP) {
+			if ip != "" && ip != corev1.ClusterIPNone {
+				names = append(names, ip)
+			}
+		}
+		for _, p := range svc.Spec.Ports {
+			if p.NodePort != 0 {
+				names = append(names, service.NodePortGrant(p.NodePort, p.Protocol))
+			}
+		}
+		for _, name := range names {
+			if objects.Get(service.GrantKind, registry.Key{Name: name}) == nil {
+				objects.Put(service.GrantKind, &service.Grant{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: service.GrantSpec{Namespace: svc.Namespace, Name: svc.Name, UID: svc.UID}})
+			}
+		}
+	}
 }
 
 func ask(t *testing.T, c Cluster, question string) string {

@@ -112,7 +112,9 @@ type frontend struct {
 // frontends returns where a port of the Service is reached on the node.
 func (c *compiled) frontends(p port, node view) (all []frontend) {
 	for _, a := range c.clusterIPs {
-		all = append(all, frontend{rankClusterIP, c.granted[what{address: a}], a, p.port, ""})
+		if granted := c.granted[what{address: a}]; granted || !node.grants {
+			all = append(all, frontend{rankClusterIP, granted, a, p.port, ""})
+		}
 	}
 	for _, a := range c.balanced {
 		f := frontend{rankBalanced, false, a, p.port, ""}
@@ -130,6 +132,9 @@ func (c *compiled) frontends(p port, node view) (all []frontend) {
 	// Not at loopback addresses: what answers from another machine to one of these no kernel
 	// takes.
 	granted := c.granted[what{port: p.nodePort, protocol: p.protocol}]
+	if node.grants && !granted {
+		return all
+	}
 	for _, a := range node.Addresses {
 		if slices.Contains(c.families, plan.FamilyOf(a)) {
 			all = append(all, frontend{rankNodePort, granted, a, p.nodePort, ""})

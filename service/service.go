@@ -53,6 +53,10 @@ type Compiler struct {
 	// Whose names who has addresses of the node, where that is not the node itself. It is
 	// replaced between two calls, and never changed.
 	Whose map[netip.Addr]string
+	// Grants says that the registry keeps Grants: an address of the cluster, and a port of nodes,
+	// is a Service's that has the Grant of it, and else nobody's. Who has none is told so where
+	// Grants are given.
+	Grants bool
 
 	services derived.List[*service]
 	slices   derived.List[*slice]
@@ -70,13 +74,14 @@ type Compiler struct {
 // view is the node as Services see it.
 type view struct {
 	plan.Local
-	zone  string
-	whose map[netip.Addr]string
+	zone   string
+	whose  map[netip.Addr]string
+	grants bool
 }
 
 // equal reports whether all that Services ask of the node is the same.
 func (v view) equal(o view) bool {
-	return v.Node == o.Node && v.zone == o.zone && slices.Equal(v.Addresses, o.Addresses) && slices.Equal(v.Pools, o.Pools) && maps.Equal(v.whose, o.whose)
+	return v.Node == o.Node && v.zone == o.zone && v.grants == o.grants && slices.Equal(v.Addresses, o.Addresses) && slices.Equal(v.Pools, o.Pools) && maps.Equal(v.whose, o.whose)
 }
 
 // Compile returns the tables that follow from objects, for a plan of the node.
@@ -90,7 +95,7 @@ func (c *Compiler) Compile(objects registry.Objects, node plan.Local) Tables {
 		c.compiled, c.claims = make(map[registry.Key]*compiled), make(map[plan.ServiceKey]*contest)
 		c.contested, c.troubled = make(map[plan.ServiceKey]bool), make(map[registry.Key]bool)
 	}
-	now := view{Local: node, whose: c.Whose}
+	now := view{Local: node, whose: c.Whose, grants: c.Grants}
 	if n := registry.GetAs[*corev1.Node](objects, api.Node, registry.Key{Name: node.Node}); n != nil {
 		now.zone = n.Labels[corev1.LabelTopologyZone]
 	}
@@ -253,6 +258,9 @@ func compile(s *service, behind []*slice, granted map[what]bool, node view) *com
 		if node.Owns(plan.DefaultNetwork, a) {
 			c.problems = append(c.problems, fmt.Sprintf("spec.clusterIPs: %s is an address of %s itself, which keeps what is no port of the Service: "+
 				"give the Service an address that no node has", a, cmp.Or(node.whose[a], node.Node)))
+			continue
+		}
+		if node.grants && !c.granted[what{address: a}] {
 			continue
 		}
 		c.add(claim{rank: rankClusterIP, granted: c.granted[what{address: a}], key: plan.ServiceKey{Network: plan.DefaultNetwork, Address: a},

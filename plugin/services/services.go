@@ -96,7 +96,7 @@ func (p *withServices) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
 
 // NewCompiler implements plugin.Incremental.
 func (p *withServices) NewCompiler() plugin.Compiler {
-	return &compiler{base: plugin.Sparing(p.base), kinds: p.base.Kinds()}
+	return &compiler{base: plugin.Sparing(p.base), kinds: p.base.Kinds(), tables: service.Compiler{Grants: p.grants}}
 }
 
 // compiler compiles the plans of a node.

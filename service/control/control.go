@@ -98,7 +98,7 @@ func Run(ctx context.Context, r registry.Registry, log *slog.Logger) error {
 	if serves {
 		keep("addresses and endpoints", pause, func(objects registry.Objects) []call { return decide(objects).calls() })
 	}
-	t := teller{checker: service.Checker{Grants: serves}}
+	t := teller{compiler: service.Compiler{Grants: serves}, checker: service.Checker{Grants: serves}}
 	keep("what is wrong", tellPause, func(objects registry.Objects) (calls []call) {
 		for _, s := range t.decide(objects) {
 			calls = append(calls, s.write)

@@ -104,6 +104,12 @@ func (a *allotment) claim(svc *corev1.Service, name, port string) (lacks *servic
 	return nil, ""
 }
 
+// has reports whether a Service has a Grant already.
+func (a *allotment) has(svc *corev1.Service, name string) bool {
+	g := a.granted[name]
+	return g != nil && g.IsOf(svc)
+}
+
 // addresses are those that a Service has in the cluster. One with a zone, which an earlier
 // registry let in, is none: no machine has it, and no Grant is called like that.
 func addresses(svc *corev1.Service) (all []netip.Addr) {
@@ -221,11 +227,10 @@ func (a *allotment) serve(svc *corev1.Service) (filled *corev1.Service, uses, la
 	}
 	used := make(map[*service.Grant]bool)
 	for _, p := range nodePorts(svc) {
-		outside := p.number != 0 && (p.number < firstNodePort || p.number > lastNodePort)
 		switch {
-		case outside && p.is == service.HealthPort:
-			// Nodes would answer there in the place of programs of their own.
-			problems = append(problems, fmt.Sprintf("%s is answered on no node: choose one from %d to %d, or 0 to be given one", p, firstNodePort, lastNodePort))
+		case p.number != 0 && (p.number < firstNodePort || p.number > lastNodePort) && !a.has(svc, p.grant()):
+			// It would be in the place of nodes' own programs.
+			problems = append(problems, fmt.Sprintf("%s is served on no node: choose one from %d to %d, or 0 to be given one", p, firstNodePort, lastNodePort))
 		case p.number != 0:
 			g, other := a.claim(svc, p.grant(), p.is)
 			if g != nil {
@@ -233,9 +238,6 @@ func (a *allotment) serve(svc *corev1.Service) (filled *corev1.Service, uses, la
 			}
 			if other != "" {
 				problems = append(problems, fmt.Sprintf("%s is Service %s's: choose another, or 0 to be given one", p, other))
-			}
-			if outside {
-				problems = append(problems, fmt.Sprintf("%s may be in the way of what nodes do there themselves: choose one from %d to %d, or 0 to be given one", p, firstNodePort, lastNodePort))
 			}
 		case p.needed:
 			if g := a.held[purpose{registry.KeyOf(svc), svc.UID, p.is}]; g != nil {
@@ -291,15 +293,17 @@ func (a *allotment) clusterIPs(svc *corev1.Service) (ips []string, uses, lacks [
 	for _, ip := range addresses(svc) {
 		has[corev1.IPFamily(addressType(ip))] = true
 		ips = append(ips, ip.String())
+		if !slices.ContainsFunc(a.ranges, func(r netip.Prefix) bool { return r.Contains(ip) }) && len(a.ranges) > 0 && !a.has(svc, ip.String()) {
+			// It would be in the place of whoever has it.
+			problems = append(problems, fmt.Sprintf("clusterIP %s is outside of %s, where Services get addresses, and is served on no node: choose one in there, or none to be given one", ip, inWordsOf(a.ranges)))
+			continue
+		}
 		g, other := a.claim(svc, ip.String(), "")
 		if g != nil {
 			lacks = append(lacks, g)
 		}
 		if other != "" {
 			problems = append(problems, fmt.Sprintf("clusterIP %s is Service %s's: choose another, or none to be given one", ip, other))
-		}
-		if !slices.ContainsFunc(a.ranges, func(r netip.Prefix) bool { return r.Contains(ip) }) && len(a.ranges) > 0 {
-			problems = append(problems, fmt.Sprintf("clusterIP %s is outside of %s, where Services get addresses, and may be in the way of who has it: choose one in there, or none to be given one", ip, inWordsOf(a.ranges)))
 		}
 	}
 	waits := false
