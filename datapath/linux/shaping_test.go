@@ -152,3 +152,50 @@ func TestAnothersFilterStays(t *testing.T) {
 		tc("qdisc del dev weftaaa " + kind)
 	}
 }
+
+// TestWhatIsInTheWayOfALimit has what others have left where a limit is to be.
+func TestWhatIsInTheWayOfALimit(t *testing.T) {
+	limited := strings.Replace(tunnelPlan, " anti-spoof", limits, 1)
+	for what, c := range map[string]struct{ before, plan, gone string }{
+		"another's bucket with the same number": {"tc qdisc add dev weftaaa root handle 7765: htb", limited, "qdisc htb"},
+		"what the plug-in bandwidth made": {"ip link add bwp123 type ifb; ip link set bwp123 up; tc qdisc add dev weftaaa ingress; " +
+			"tc filter add dev weftaaa ingress pref 1 protocol all u32 match u32 0 0 action mirred egress redirect dev bwp123", limited, "pref 1 "},
+		"a detour to nowhere, where no limit is": {"ip link add weft~9 type ifb; tc qdisc add dev weftaaa clsact; " +
+			"tc filter add dev weftaaa ingress pref 30565 protocol all u32 match u32 0 0 action mirred egress redirect dev weft~9; ip link del weft~9", tunnelPlan, "pref 30565 "},
+	} {
+		t.Run(what, func(t *testing.T) {
+			b := newBench(t)
+			// The data plane has had the interface before.
+			b.mustApply(mustParse(t, tunnelPlan))
+			shell := func(command string) string {
+				var out []byte
+				b.do(func() (err error) {
+					if out, err = exec.Command("sh", "-ec", command).CombinedOutput(); err != nil {
+						err = fmt.Errorf("%s: %w: %s", command, err, out)
+					}
+					return err
+				})
+				return string(out)
+			}
+			shell(c.before)
+			const show = "tc qdisc show dev weftaaa; tc filter show dev weftaaa ingress"
+			if there := shell(show); !strings.Contains(there, c.gone) {
+				t.Fatalf("there is %s", there)
+			}
+			next, err := NewAt(b.path, Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer next.Close()
+			if err := next.Apply(t.Context(), mustParse(t, c.plan)); err != nil {
+				t.Fatal(err)
+			}
+			if there := shell(show); strings.Contains(there, c.gone) {
+				t.Errorf("there still is %s", there)
+			}
+			if lines, err := next.Repair(t.Context()); err != nil || len(lines) > 0 {
+				t.Errorf("repair: %q, %v", lines, err)
+			}
+		})
+	}
+}

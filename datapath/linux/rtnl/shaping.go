@@ -229,15 +229,19 @@ func (k *Kernel) shapingOf(index int, found map[int]disciplines, detour netlink.
 }
 
 // redirection returns the index of the interface to which Weft's filter sends what comes in at
-// one, 0 where there is no such filter.
+// one, 0 where there is no such filter, and -1 where that interface is gone, and what comes in with
+// it.
 func (k *Kernel) redirection(index int) (int, error) {
 	filters, err := message.Dump(func() ([]netlink.Filter, error) { return k.FilterList(linkAt(index), netlink.HANDLE_MIN_INGRESS) })
 	if err != nil && !Gone(err) {
 		return 0, fmt.Errorf("list the filters of interface %d: %w", index, err)
 	}
 	for _, f := range filters {
-		if u, ok := f.(*netlink.U32); ok && u.Priority == shapingNumber && u.RedirIndex > 0 {
-			return u.RedirIndex, nil
+		if u, ok := f.(*netlink.U32); ok && u.Priority == shapingNumber && len(u.Actions) > 0 {
+			if u.RedirIndex > 0 {
+				return u.RedirIndex, nil
+			}
+			return -1, nil
 		}
 	}
 	return 0, nil
@@ -247,22 +251,18 @@ func (k *Kernel) redirection(index int) (int, error) {
 // another rate goes on to forward what waits. To end all is possible also where the interface is
 // gone.
 func (k *Kernel) shape(index int, old *Shaping, s Shaping) error {
+	var to, from error
 	if s.To > 0 {
-		if err := k.setBucket(index, bucketFor(s.To)); err != nil {
-			return err
-		}
+		to = k.setBucket(index, bucketFor(s.To))
 	} else if old != nil && old.To > 0 {
-		if err := k.removeBucket(index); err != nil {
-			return err
-		}
+		to = k.removeBucket(index)
 	}
 	if s.From > 0 {
-		return k.detour(index, s.From)
+		from = k.detour(index, s.From)
+	} else if old != nil && (old.From > 0 || old.Altered) {
+		from = k.endDetour(index)
 	}
-	if old != nil && (old.From > 0 || old.Altered) {
-		return k.endDetour(index)
-	}
-	return nil
+	return errors.Join(to, from)
 }
 
 // detour has what comes in at an interface wait in a bucket.
@@ -301,7 +301,7 @@ func (k *Kernel) detour(index int, rate uint64) error {
 		if err != nil || leads == l.Attrs().Index {
 			return err
 		}
-		if err := k.removeRedirection(index); err != nil {
+		if err := errors.Join(k.removeRedirection(index), k.succeed(index)); err != nil {
 			return err
 		}
 	} else if err != nil {
@@ -309,6 +309,34 @@ func (k *Kernel) detour(index int, rate uint64) error {
 	}
 	if err := k.FilterAdd(&netlink.U32{FilterAttrs: redirectionAt(index), RedirIndex: l.Attrs().Index}); err != nil {
 		return fmt.Errorf("send what comes in at interface %d to %s: %w", index, name, lacks(err, "the filter u32 (cls_u32) or the action mirred (act_mirred)"))
+	}
+	return nil
+}
+
+// bandwidthPrefix begins the names of the devices by which the CNI plug-in bandwidth limits what a
+// pod sends, for agents before.
+const bandwidthPrefix = "bwp"
+
+// succeed takes away the filters of the CNI plug-in bandwidth, which would come first.
+func (k *Kernel) succeed(index int) error {
+	filters, err := message.Dump(func() ([]netlink.Filter, error) { return k.FilterList(linkAt(index), netlink.HANDLE_MIN_INGRESS) })
+	if err != nil {
+		return fmt.Errorf("list the filters of interface %d: %w", index, err)
+	}
+	for _, f := range filters {
+		u, ok := f.(*netlink.U32)
+		if !ok || u.RedirIndex <= 0 || u.Priority == shapingNumber {
+			continue
+		}
+		l, err := k.LinkByIndex(u.RedirIndex)
+		if err != nil || l.Type() != detourKind || !strings.HasPrefix(l.Attrs().Name, bandwidthPrefix) {
+			continue
+		}
+		at := redirectionAt(index)
+		at.Priority, at.Protocol = u.Priority, u.Protocol
+		if err := k.FilterDel(&netlink.U32{FilterAttrs: at}); err != nil && !Gone(err) {
+			return fmt.Errorf("delete the filter that sends what comes in at interface %d to %s: %w", index, l.Attrs().Name, err)
+		}
 	}
 	return nil
 }
@@ -374,7 +402,14 @@ func (k *Kernel) setBucket(index int, b bucket) error {
 		options.AddRtAttr(nl.TCA_TBF_RATE64, nl.Uint64Attr(b.rate))
 	}
 	req.AddData(options)
-	if _, err := req.Execute(unix.NETLINK_ROUTE, 0); err != nil {
+	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
+	if errors.Is(err, unix.EINVAL) {
+		// One of another kind has the number.
+		if err = k.QdiscDel(&netlink.Tbf{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Parent: netlink.HANDLE_ROOT}}); err == nil {
+			_, err = req.Execute(unix.NETLINK_ROUTE, 0)
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("limit what goes out of interface %d to %d bytes per second: %w", index, b.rate, lacks(err, "the queueing discipline tbf (sch_tbf)"))
 	}
 	return nil
