@@ -102,11 +102,13 @@ func (j *Jury) Forbids(c Connection) bool {
 		sends && !gets && !j.owns(destination) && j.drops(source, from, destination.IP)
 }
 
-// Unserved reports whether a connection's backend is none any more of the frontend that it
-// was begun with, or its client none of those whom that is for, or whether datagrams go past a frontend that has come since and has
-// backends: without an end they would do so for as long as they are sent.
+// Unserved reports whether a connection's backend is none any more of the frontend that it was
+// begun with, or its client none of those whom that is for. Datagrams are ended also where another
+// program gave them a backend that is none of the frontend's, as kube-proxy may have that is gone,
+// and where they go past a frontend that has come since and has backends: without an end they
+// would do so for as long as they are sent.
 func (j *Jury) Unserved(c Connection) bool {
-	if !c.Served && (c.Protocol != plan.UDP || c.Dialled != c.Destination) {
+	if !c.Served && c.Protocol != plan.UDP {
 		return false
 	}
 	side := plan.Outside
@@ -120,7 +122,7 @@ func (j *Jury) Unserved(c Connection) bool {
 	if !ok || s.Set == "" || c.Served && !j.plan.Admits(c.Network, s.Sources, c.Source.Addr()) {
 		return c.Served
 	}
-	if !c.Served {
+	if !c.Served && c.Dialled == c.Destination {
 		for k, b := range j.plan.BackendsOf(c.Network, s.Set) {
 			if b.Weight > 0 && k.Address.Is4() == c.Dialled.Addr().Is4() {
 				return true

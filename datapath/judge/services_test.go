@@ -110,6 +110,8 @@ func TestUnserved(t *testing.T) {
 	stream.Protocol = plan.TCP
 	others := served
 	others.Served = false
+	translated := others
+	translated.Protocol = plan.TCP
 	for _, c := range []struct {
 		what, plan string
 		connection Connection
@@ -130,7 +132,11 @@ func TestUnserved(t *testing.T) {
 		{"datagrams go past a frontend", front + "backend default dns 10.1.1.2:5353\n", past, true},
 		{"and that has no backend", front + "backend default dns 10.1.1.2:5353 weight 0\n", past, false},
 		{"a stream goes past it", front + "backend default dns 10.1.1.2:5353\n", stream, false},
-		{"another program translated it", front + "backend default dns 10.1.1.3:5353\n", others, false},
+		{"another program translated it, to who is none", front + "backend default dns 10.1.1.3:5353\n", others, true},
+		{"another program translated it, to who is one", front + "backend default dns 10.1.1.2:5353\n", others, false},
+		{"another program translated it, which does Services", "node node1 addresses 172.30.0.2 services-left\n", others, false},
+		{"another program translated it, where there is no frontend", "node node1 addresses 172.30.0.2\n", others, false},
+		{"another program translated a stream", front + "backend default dns 10.1.1.3:5353\n", translated, false},
 	} {
 		p, err := plan.Parse(c.plan)
 		if err != nil {
