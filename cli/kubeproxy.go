@@ -47,13 +47,19 @@ connections go on, and be run again where they were stopped.`,
 		if err != nil {
 			return err
 		}
+		held, err := reg.Holders(cmd.Context(), api.NodeLease(""))
+		if err != nil {
+			return err
+		}
 		w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 3, ' ', 0)
 		fmt.Fprintln(w, "NODE\tSERVICES")
 		for _, o := range list {
 			n := o.(*corev1.Node)
 			said := n.Annotations[api.ServiceProxyAnnotation]
-			if said == "" {
+			if _, lives := held[api.NodeLease(n.Name)]; said == "" {
 				said = "not known"
+			} else if !lives {
+				said = "not known: its agent does not run, and said " + said
 			}
 			printable.Fprintf(w, "%s\t%s\n", n.Name, printable.Line(said))
 		}

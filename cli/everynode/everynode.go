@@ -54,7 +54,7 @@ func (w *Work) Put(ctx context.Context, d *appsv1.DaemonSet) error {
 	if apierrors.IsAlreadyExists(err) {
 		have, err := in.Get(ctx, w.Name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
-			return nil // somebody has just ended it
+			return fmt.Errorf("create daemonset %s: one of that name was there, and has gone: run it again", w.Name)
 		}
 		if err != nil {
 			return fmt.Errorf("read daemonset %s: %w", w.Name, err)
@@ -68,7 +68,7 @@ func (w *Work) Put(ctx context.Context, d *appsv1.DaemonSet) error {
 	if err != nil {
 		return fmt.Errorf("create daemonset %s: %w", w.Name, err)
 	}
-	w.Progress(fmt.Sprintf("created daemonset %s, which cleans the nodes", w.Name))
+	w.Progress(fmt.Sprintf("created daemonset %s, which does it on each node", w.Name))
 	return nil
 }
 

@@ -2,9 +2,10 @@
 //
 // Both ways are the same in that for a while both do Services: a connection has one backend, given
 // by whichever comes first, and keeps it as connection tracking remembers it. So nothing is taken
-// from anybody before every node says that the other one does its work there. What kube-proxy
-// leaves in the kernels it takes away itself, with its --cleanup, on every node once its own pods
-// are gone.
+// from kube-proxy before every node says that it does Services by itself, and nothing from the
+// nodes before kube-proxy has run on all of its own for a while. Whether that has written its
+// rules nobody says. What kube-proxy leaves in the kernels it takes away itself, with its
+// --cleanup, on every node once its own pods are gone.
 //
 // Nothing is remembered but in the objects that are changed: a run that was killed is taken up
 // by the next, in either direction.
@@ -28,6 +29,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/dynamic"
 	"sigs.k8s.io/yaml"
 
@@ -44,6 +46,10 @@ const (
 	// no pods, and all else that it says stays as it was.
 	nowhere = "weft.network/kube-proxy"
 	removed = "removed"
+	// settling is how long kube-proxy must have run before Services are left to it.
+	settling = 10 * time.Second
+	// runAnnotation tells the pods of one run from those of another.
+	runAnnotation = "weft.network/run"
 	// weftConfig is the ConfigMap by which agents find the API server.
 	weftConfig = "weft"
 )
@@ -88,6 +94,12 @@ func (c *Change) Remove(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var cleaner *appsv1.DaemonSet
+	if d != nil {
+		if cleaner, err = cleanerOf(d, time.Now()); err != nil {
+			return err
+		}
+	}
 	if err := c.apiWithout(ctx); err != nil {
 		return err
 	}
@@ -105,10 +117,6 @@ func (c *Change) Remove(ctx context.Context) error {
 		return err
 	}
 	work := c.work()
-	cleaner, err := cleanerOf(d)
-	if err != nil {
-		return err
-	}
 	if err := work.Put(ctx, cleaner); err != nil {
 		return err
 	}
@@ -150,10 +158,13 @@ func (c *Change) work() *everynode.Work {
 // apiWithout says why agents might not find the API server without kube-proxy.
 func (c *Change) apiWithout(ctx context.Context) error {
 	o, err := c.client.Resource(configMaps).Namespace(c.Namespace).Get(ctx, weftConfig, metav1.GetOptions{})
-	if err != nil {
+	if err != nil && !c.Force {
 		return fmt.Errorf("read the ConfigMap %s of namespace %s, which says how agents find the API server: %w", weftConfig, c.Namespace, err)
 	}
-	text, _, _ := unstructured.NestedString(o.Object, "data", "config.yaml")
+	var text string
+	if err == nil {
+		text, _, _ = unstructured.NestedString(o.Object, "data", "config.yaml")
+	}
 	var config struct {
 		Kubernetes struct {
 			API string `json:"api"`
@@ -204,22 +215,27 @@ func (c *Change) serveBy(ctx context.Context, who string) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("not all nodes say that Services are done by %s, and nothing else was changed: %s: see weft status; "+
+			return fmt.Errorf("not all nodes say that Services are done by %s: %s: see weft status; "+
 				"give more --timeout, or mend them, and run it again", who, strings.Join(waiting, "; "))
 		case <-time.After(c.Poll):
 		}
 	}
 }
 
-// others names the nodes that do not say that Services are done by somebody.
+// others names the nodes of which nobody says that Services are done there by somebody: what a Node
+// says counts while its agent lives.
 func (c *Change) others(ctx context.Context, who string) (waiting []string, err error) {
-	list, _, err := c.registry.List(ctx, api.Node)
+	list, lost, err := c.nodes(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("list the nodes: %w", err)
+		return nil, err
 	}
-	for _, o := range list {
-		n := o.(*corev1.Node)
-		switch said := n.Annotations[api.ServiceProxyAnnotation]; {
+	for _, n := range list {
+		said := n.Annotations[api.ServiceProxyAnnotation]
+		switch {
+		case lost[n.Name] && said == "" && c.Force:
+			// No agent has ever been there.
+		case lost[n.Name]:
+			waiting = append(waiting, n.Name+" has no agent that lives")
 		case said == who:
 		case said == "":
 			waiting = append(waiting, n.Name+" has said nothing of it yet")
@@ -229,6 +245,29 @@ func (c *Change) others(ctx context.Context, who string) (waiting []string, err 
 	}
 	slices.Sort(waiting)
 	return waiting, nil
+}
+
+// nodes returns the Nodes on which agents can run, and which of them have none that lives.
+func (c *Change) nodes(ctx context.Context) (all []*corev1.Node, lost map[string]bool, err error) {
+	list, _, err := c.registry.List(ctx, api.Node)
+	if err != nil {
+		return nil, nil, fmt.Errorf("list the nodes: %w", err)
+	}
+	held, err := c.registry.Holders(ctx, api.NodeLease(""))
+	if err != nil {
+		return nil, nil, fmt.Errorf("see which agents live: %w", err)
+	}
+	lost = make(map[string]bool)
+	for _, o := range list {
+		n := o.(*corev1.Node)
+		if system := n.Labels[corev1.LabelOSStable]; system != "" && system != "linux" {
+			continue
+		}
+		all = append(all, n)
+		_, lives := held[api.NodeLease(n.Name)]
+		lost[n.Name] = !lives
+	}
+	return all, lost, nil
 }
 
 // place has kube-proxy's DaemonSet have no pods, where value is removed, or those that it had.
@@ -256,29 +295,40 @@ func (c *Change) place(ctx context.Context, d *appsv1.DaemonSet, value string) e
 	return nil
 }
 
-// awaitPods waits until kube-proxy has no pods.
+// awaitPods waits until a DaemonSet, which may be gone, has no pods, but for those that are to end on
+// nodes that are lost: there nothing runs, or nobody can end it.
 func (c *Change) awaitPods(ctx context.Context, d *appsv1.DaemonSet) error {
 	for {
-		pods, err := everynode.PodsOf(ctx, c.client, d)
+		seen, err := everynode.Get(ctx, c.client, d.Namespace, d.Name)
+		var pods []*corev1.Pod
+		var lost map[string]bool
+		if err == nil {
+			pods, err = everynode.PodsOf(ctx, c.client, d)
+		}
+		if err == nil {
+			_, lost, err = c.nodes(ctx)
+		}
 		if err != nil && ctx.Err() == nil {
 			return err
 		}
-		if err == nil && len(pods) == 0 {
+		on := make(map[string]bool)
+		for _, p := range pods {
+			if p.DeletionTimestamp == nil || !lost[p.Spec.NodeName] {
+				on[p.Spec.NodeName] = true
+			}
+		}
+		if err == nil && len(on) == 0 && (seen == nil || seen.Status.ObservedGeneration == seen.Generation) {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
-			on := make(map[string]bool)
-			for _, p := range pods {
-				on[p.Spec.NodeName] = true
-			}
-			return fmt.Errorf("kube-proxy still has pods, on %s: give more --timeout, or see why they do not end, and run it again", strings.Join(slices.Sorted(maps.Keys(on)), ", "))
+			return fmt.Errorf("DaemonSet %s/%s still has pods, on %s: give more --timeout, or see why they do not end, and run it again", d.Namespace, d.Name, strings.Join(slices.Sorted(maps.Keys(on)), ", "))
 		case <-time.After(c.Poll):
 		}
 	}
 }
 
-// awaitReady waits until kube-proxy runs on all its nodes.
+// awaitReady waits until kube-proxy has run on all its nodes for a while.
 func (c *Change) awaitReady(ctx context.Context) error {
 	for !c.DryRun {
 		d, err := everynode.Get(ctx, c.client, c.DaemonSet.Namespace, c.DaemonSet.Name)
@@ -289,8 +339,14 @@ func (c *Change) awaitReady(ctx context.Context) error {
 			return fmt.Errorf("somebody has deleted DaemonSet %s", c.DaemonSet)
 		case err == nil && d.Status.ObservedGeneration == d.Generation && d.Status.DesiredNumberScheduled > 0 && d.Status.NumberReady >= d.Status.DesiredNumberScheduled &&
 			d.Status.UpdatedNumberScheduled == d.Status.DesiredNumberScheduled:
-			c.say("kube-proxy runs on %d nodes", d.Status.NumberReady)
-			return nil
+			pods, err := everynode.PodsOf(ctx, c.client, d)
+			if err != nil {
+				return err
+			}
+			if int32(len(pods)) >= d.Status.DesiredNumberScheduled && !slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return !runsSince(p, time.Now().Add(-settling)) }) {
+				c.say("kube-proxy runs on %d nodes", d.Status.NumberReady)
+				return nil
+			}
 		}
 		select {
 		case <-ctx.Done():
@@ -302,21 +358,32 @@ func (c *Change) awaitReady(ctx context.Context) error {
 	return nil
 }
 
+// runsSince reports whether all containers of a pod run since a moment, or since before.
+func runsSince(p *corev1.Pod, moment time.Time) bool {
+	return len(p.Status.ContainerStatuses) > 0 && !slices.ContainsFunc(p.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
+		return s.State.Running == nil || s.State.Running.StartedAt.After(moment)
+	})
+}
+
 // cleanerOf returns the DaemonSet whose pods are kube-proxy's own, and clean up instead of serving.
-func cleanerOf(d *appsv1.DaemonSet) (*appsv1.DaemonSet, error) {
+// Those that an earlier run made are none of this one's.
+func cleanerOf(d *appsv1.DaemonSet, run time.Time) (*appsv1.DaemonSet, error) {
 	labels := map[string]string{"app.kubernetes.io/name": "weft", "app.kubernetes.io/component": cleanerName}
+	everywhere := intstr.FromString("100%")
 	cleaner := &appsv1.DaemonSet{
 		ObjectMeta: metav1.ObjectMeta{Name: cleanerName, Namespace: d.Namespace, Labels: labels},
-		Spec:       appsv1.DaemonSetSpec{Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: *d.Spec.Template.DeepCopy()},
+		Spec: appsv1.DaemonSetSpec{Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: *d.Spec.Template.DeepCopy(),
+			UpdateStrategy: appsv1.DaemonSetUpdateStrategy{Type: appsv1.RollingUpdateDaemonSetStrategyType, RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: &everywhere}}},
 	}
 	t := &cleaner.Spec.Template
-	t.ObjectMeta = metav1.ObjectMeta{Labels: labels}
+	t.ObjectMeta = metav1.ObjectMeta{Labels: labels, Annotations: map[string]string{runAnnotation: run.UTC().Format(time.RFC3339Nano)}}
 	delete(t.Spec.NodeSelector, nowhere)
+	t.Spec.InitContainers = nil
 	i := slices.IndexFunc(t.Spec.Containers, func(c corev1.Container) bool {
 		return len(c.Command) > 0 && path.Base(c.Command[0]) == "kube-proxy"
 	})
 	if i < 0 {
-		return nil, fmt.Errorf("no container of DaemonSet %s/%s has the command kube-proxy, so nobody knows how it cleans up: run kube-proxy --cleanup on each node", d.Namespace, d.Name)
+		return nil, fmt.Errorf("nothing was changed: no container of DaemonSet %s/%s has the command kube-proxy, so nobody knows how it cleans up: set spec.serviceProxy of the ClusterConfig to weft, end kube-proxy, and run kube-proxy --cleanup on each node", d.Namespace, d.Name)
 	}
 	work := t.Spec.Containers[i]
 	work.Command, work.Args = []string{work.Command[0], "--cleanup"}, nil
@@ -326,14 +393,19 @@ func cleanerOf(d *appsv1.DaemonSet) (*appsv1.DaemonSet, error) {
 	return cleaner, nil
 }
 
+// deleteCleaner ends those who clean up, and waits until none of them does any more.
 func (c *Change) deleteCleaner(ctx context.Context) error {
 	if c.DryRun {
 		return nil
 	}
+	d, err := everynode.Get(ctx, c.client, c.DaemonSet.Namespace, cleanerName)
+	if err != nil || d == nil {
+		return err
+	}
 	background := metav1.DeletePropagationBackground
-	err := c.client.Resource(everynode.DaemonSets).Namespace(c.DaemonSet.Namespace).Delete(ctx, cleanerName, metav1.DeleteOptions{PropagationPolicy: &background})
+	err = c.client.Resource(everynode.DaemonSets).Namespace(c.DaemonSet.Namespace).Delete(ctx, cleanerName, metav1.DeleteOptions{PropagationPolicy: &background})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("delete daemonset %s: %w", cleanerName, err)
 	}
-	return nil
+	return c.awaitPods(ctx, d)
 }
