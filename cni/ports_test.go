@@ -2,6 +2,7 @@ package cni
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -36,9 +37,9 @@ func TestReadPorts(t *testing.T) {
 			at("10.0.0.1", plan.TCP, 1, 1), at("::", plan.TCP, 2, 1)},
 		`[{"hostPort": 1, "containerPort": 1, "hostIP": "::ffff:10.0.0.1"}]`: "[0].hostIP: \"::ffff:10.0.0.1\" is not how that address is written: write 10.0.0.1",
 		`[{"hostPort": 1, "containerPort": 1, "hostIP": "fd00:0::1"}]`:       "write fd00::1",
-		`[{"hostPort": 0, "containerPort": 80, "protocol": "tcp"}]`: []ipam.Port{},
-		`[{"hostPort": 65536, "containerPort": 80}]`:                "[0].hostPort: 65536 is no port",
-		`[{"hostPort": 1, "containerPort": 1}, {"hostPort": -1}]`:   "[1].hostPort: -1 is no port",
+		`[{"hostPort": 0, "containerPort": 80, "protocol": "tcp"}]`:          []ipam.Port{},
+		`[{"hostPort": 65536, "containerPort": 80}]`:                         "[0].hostPort: 65536 is no port",
+		`[{"hostPort": 1, "containerPort": 1}, {"hostPort": -1}]`:            "[1].hostPort: -1 is no port",
 		`[{"hostPort": 80}]`: "[0].containerPort: 0 is no port",
 		`[{"hostPort": 80, "containerPort": 80, "protocol": "icmp"}]`:    `[0].protocol: "icmp" has no ports`,
 		`[{"hostPort": 80, "containerPort": 80, "protocol": "x"}]`:       `[0].protocol: "x" has no ports`,
@@ -48,7 +49,7 @@ func TestReadPorts(t *testing.T) {
 		`{}`:                   "portMappings: json:",
 		"[" + strings.Repeat("{},", plugin.MaxPorts) + "{}]": fmt.Sprintf("%d ports for one pod", plugin.MaxPorts+1),
 	} {
-		var conf config
+		conf := config{Capabilities: map[string]bool{portMappings: true, bandwidth: true}}
 		if given != "" {
 			conf.Runtime.PortMappings = json.RawMessage(given)
 		}
@@ -66,11 +67,23 @@ func TestReadPorts(t *testing.T) {
 			t.Errorf("%.200s: DEL fails: %v", given, failure)
 		}
 	}
+	// A configuration that has no runtime say so leaves it to others.
+	unknown := &call{command: protocol.Add, network: plan.DefaultNetwork}
+	if failure := errors.Join(asError(unknown.readPorts(nil, &config{})), asError(unknown.readBandwidth(nil, &config{}))); failure != nil || unknown.ports != nil || unknown.bandwidth != nil {
+		t.Errorf("what no runtime says is %v and %v: %v", unknown.ports, unknown.bandwidth, failure)
+	}
 	c, conf := &call{command: protocol.Add, network: "blue"}, config{}
 	conf.Runtime.PortMappings = json.RawMessage(`[{"hostPort": 80, "containerPort": 80}]`)
 	if failure := c.readPorts(nil, &conf); failure == nil {
 		t.Error("an interface in another network gets ports of the node")
 	}
+}
+
+func asError(e *protocol.Error) error {
+	if e == nil {
+		return nil
+	}
+	return e
 }
 
 func TestReadBandwidth(t *testing.T) {
@@ -89,7 +102,7 @@ func TestReadBandwidth(t *testing.T) {
 		`{"egressRate": "fast"}`:                     "bandwidth: json:",
 		`[]`:                                         "bandwidth: json:",
 	} {
-		var conf config
+		conf := config{Capabilities: map[string]bool{portMappings: true, bandwidth: true}}
 		if given != "" {
 			conf.Runtime.Bandwidth = json.RawMessage(given)
 		}

@@ -58,6 +58,8 @@ type config struct {
 	// Attachments is what libcni also calls Valid, after a misprint in the
 	// specification.
 	Attachments json.RawMessage `json:"cni.dev/attachments"`
+	// Capabilities are what the configuration has a runtime pass in Runtime.
+	Capabilities map[string]bool `json:"capabilities"`
 	// Runtime is what a runtime passes by capability.
 	Runtime struct {
 		PortMappings json.RawMessage `json:"portMappings"`
@@ -225,8 +227,11 @@ func (c *call) readPod(r *protocol.Request, _ *config) *protocol.Error {
 
 // readPorts reads the ports of the node that are to lead to the container.
 func (c *call) readPorts(_ *protocol.Request, conf *config) *protocol.Error {
-	c.ports = []ipam.Port{}
 	list := conf.Runtime.PortMappings
+	if !conf.Capabilities[portMappings] && !given(list) {
+		return nil // not known: a configuration of before leaves that to another plug-in
+	}
+	c.ports = []ipam.Port{}
 	if c.command != protocol.Add || !given(list) {
 		return nil
 	}
@@ -281,8 +286,11 @@ const maxPort = 1<<16 - 1
 // after a silence a runtime says as well, and as a rule says as much as a number can be: Weft
 // chooses that itself.
 func (c *call) readBandwidth(_ *protocol.Request, conf *config) *protocol.Error {
-	c.bandwidth = &ipam.Bandwidth{}
 	limits := conf.Runtime.Bandwidth
+	if !conf.Capabilities[bandwidth] && !given(limits) {
+		return nil // not known, as with ports
+	}
+	c.bandwidth = &ipam.Bandwidth{}
 	if c.command != protocol.Add || !given(limits) {
 		return nil
 	}
