@@ -478,7 +478,7 @@ func (a *agent) run(ctx context.Context, what plugin.Choice, objects *followed, 
 		a.endInterlude(s) // only now may pods get addresses of what the Node is to say
 		a.report(r)
 		if r.Loaded {
-			loaded(&latest)
+			loaded(&plugin.Applied{Input: latest.Input, Plan: r.Plan})
 		}
 		if r.Whole {
 			first.Do(func() { wg.Go(settled) })

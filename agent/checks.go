@@ -50,25 +50,41 @@ func (a *agent) answerChecks(ctx context.Context, wg *sync.WaitGroup, what plugi
 			a.metrics.programmed.Observe(time.Since(at).Seconds())
 		}
 		checks, _ := checker.Checks(done.Input.Objects, a.Node) // what is wrong the cluster's work tells, as all nodes find the same
-		for i, c := range checks {
-			if c.Local > 0 && !serves(done.Plan, c.Service, a.Node) {
-				checks[i].Local = 0
+		if len(checks) > 0 {
+			serves := servesFromOutside(done.Plan)
+			for i, c := range checks {
+				if !serves(c) {
+					checks[i].Local = 0
+				}
 			}
 		}
 		server.Update(checks)
 	}
 }
 
-// serves reports whether a plan has backends on the node for what comes to a Service from outside
-// and is handed on to no other node. One may have endpoints and be served nowhere, as it has too
-// many.
-func serves(p *plan.Plan, of registry.Key, node string) bool {
-	set := service.LocalSet(of)
-	for k, b := range p.Backends.From(plan.BackendKey{Network: plan.DefaultNetwork, Set: set}) {
-		if k.Network != plan.DefaultNetwork || !strings.HasPrefix(k.Set, set) {
-			break
+// servesFromOutside returns what reports whether a plan hands what comes from outside to endpoints
+// of the node, at the ports of nodes of a Service that has some: the Service may have too much for
+// a node, or a pod may have its port.
+func servesFromOutside(p *plan.Plan) func(service.Check) bool {
+	type reached struct{ atNode, anywhere bool }
+	sets := make(map[string]reached)
+	for k, svc := range p.Services.All() {
+		if of, _, _ := strings.Cut(svc.Set, ":"); k.From != plan.Inside && strings.HasSuffix(of, service.LocalSuffix) && hasBackend(p, svc.Set) {
+			r := sets[of]
+			r.anywhere = true
+			r.atNode = r.atNode || slices.Contains(p.Local.Addresses, k.Address)
+			sets[of] = r
 		}
-		if (k.Set == set || k.Set[len(set)] == ':') && b.Node == node && b.Weight > 0 {
+	}
+	return func(c service.Check) bool {
+		r := sets[service.LocalSet(c.Service)]
+		return r.atNode || r.anywhere && !c.NodePorts
+	}
+}
+
+func hasBackend(p *plan.Plan, set string) bool {
+	for _, b := range p.BackendsOf(plan.DefaultNetwork, set) {
+		if b.Weight > 0 {
 			return true
 		}
 	}

@@ -124,9 +124,10 @@ func (a *agent) nodeState() nodeState {
 	}
 	applied := a.applied()
 	if applied != nil {
-		state.MTU = applied.Plan.Local.MTU
-		if config := applied.Input.Config; config != nil {
-			state.ServiceProxy = config.Spec.ServiceProxy
+		// By what is in force: the configuration may say something else that is still to come.
+		state.MTU, state.ServiceProxy = applied.Plan.Local.MTU, api.WeftProxy
+		if applied.Plan.Local.ServicesLeft {
+			state.ServiceProxy = api.KubeProxy
 		}
 	}
 	if err := a.Ready(); err != nil {

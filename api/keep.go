@@ -51,7 +51,7 @@ func keepPod(p *corev1.Pod) {
 	spec, status := p.Spec, p.Status
 	p.Spec = corev1.PodSpec{NodeName: spec.NodeName, HostNetwork: spec.HostNetwork}
 	p.Spec.Containers, p.Spec.InitContainers = keepPorts(spec.Containers), keepPorts(spec.InitContainers)
-	p.Status = corev1.PodStatus{Phase: status.Phase, PodIP: status.PodIP, PodIPs: status.PodIPs}
+	p.Status = corev1.PodStatus{Phase: status.Phase, PodIP: status.PodIP, PodIPs: status.PodIPs, StartTime: status.StartTime}
 }
 
 // keepEndpointSlice lets go of which objects endpoints are.

@@ -55,8 +55,14 @@ type Ports struct {
 	name              string
 	addresses, others []netip.Addr
 	endpoints         []Endpoint
-	before, after     plan.Plan
+	before, after     portTables
 	problems          []Problem
+}
+
+// portTables are the tables that ports are put into.
+type portTables struct {
+	services plan.Table[plan.ServiceKey, plan.Service]
+	backends plan.Table[plan.BackendKey, plan.Backend]
 }
 
 // Put is PutPorts.
@@ -75,17 +81,17 @@ func (w *Ports) Put(p *plan.Plan, n Node) (*plan.Plan, []Problem) {
 	if !w.knows(p, n, endpoints) {
 		s := &ports{node: n, plan: *p, holders: make(map[plan.ServiceKey]holder), services: make(map[string][]string), refused: make(map[int][]string)}
 		s.put(endpoints)
-		*w = Ports{name: n.Name, addresses: n.Addresses, others: n.Others, endpoints: endpoints, before: *p, after: s.plan, problems: s.all(endpoints)}
+		*w = Ports{name: n.Name, addresses: n.Addresses, others: n.Others, endpoints: endpoints, before: portTables{p.Services, p.Backends}, after: portTables{s.plan.Services, s.plan.Backends}, problems: s.all(endpoints)}
 	}
 	q := *p
-	q.Services, q.Backends = w.after.Services, w.after.Backends
+	q.Services, q.Backends = w.after.services, w.after.backends
 	return &q, w.problems
 }
 
 // knows reports whether what is put is what was put last.
 func (w *Ports) knows(p *plan.Plan, n Node, endpoints []Endpoint) bool {
 	return w.name == n.Name && slices.Equal(w.addresses, n.Addresses) && slices.Equal(w.others, n.Others) &&
-		w.before.Services == p.Services && w.before.Backends == p.Backends &&
+		w.before == portTables{p.Services, p.Backends} &&
 		slices.EqualFunc(w.endpoints, endpoints, func(a, b Endpoint) bool {
 			return a.Interface == b.Interface && a.Name() == b.Name() && slices.Equal(a.Addresses, b.Addresses) && slices.Equal(a.Ports, b.Ports)
 		})

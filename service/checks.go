@@ -23,6 +23,8 @@ type Check struct {
 	Service registry.Key
 	// Local is how many of the node's own endpoints are ready.
 	Local int
+	// NodePorts says that the Service has ports of nodes.
+	NodePorts bool
 }
 
 // NodeCheckPort is where all nodes say whether they serve Services at all, and LocalCheckPort
@@ -47,6 +49,8 @@ type checked struct {
 	uid  types.UID
 	made int64 // when, in seconds
 	port uint16
+	// nodePorts says that it has ports of nodes.
+	nodePorts bool
 }
 
 // IsChecked reports whether load balancers ask nodes about a Service.
@@ -64,7 +68,8 @@ func readChecked(o registry.Object, before *checked) *checked {
 	if others || !IsChecked(svc) || port < 1 || port > 65535 {
 		return nil
 	}
-	made := &checked{registry.KeyOf(svc), svc.UID, svc.CreationTimestamp.Unix(), uint16(port)}
+	has := func(p corev1.ServicePort) bool { return p.NodePort != 0 }
+	made := &checked{registry.KeyOf(svc), svc.UID, svc.CreationTimestamp.Unix(), uint16(port), slices.ContainsFunc(svc.Spec.Ports, has)}
 	if before != nil && *before == *made {
 		return before
 	}
@@ -100,7 +105,7 @@ func (c *Checker) Checks(objects registry.Objects, node string) (checks []Check,
 			problems = append(problems, Problem{s.key, api.Service, s.key, fmt.Sprintf("spec.healthCheckNodePort: %d is Service %s's: choose another", s.port, checks[n-1].Service)})
 			continue
 		}
-		checks = append(checks, Check{Port: s.port, Service: s.key})
+		checks = append(checks, Check{Port: s.port, Service: s.key, NodePorts: s.nodePorts})
 		ready[s.key] = [2]map[string]bool{{}, {}}
 	}
 	for o := range objects.All(api.EndpointSlice) {

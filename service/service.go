@@ -314,7 +314,10 @@ func (c *compiled) port(p port, all []endpoint, node view) {
 
 // LocalSet is what the sets of a Service's endpoints on the node itself are called, those of its
 // ports with : and the port's name behind it.
-func LocalSet(k registry.Key) string { return k.String() + "/local" }
+func LocalSet(k registry.Key) string { return k.String() + LocalSuffix }
+
+// LocalSuffix ends the names of such sets, but for the ports.
+const LocalSuffix = "/local"
 
 // setName is what the set of a port is called. All behind the first colon is the port's name,
 // so that no port of one has the name of another's.

@@ -42,7 +42,7 @@ const (
 	// mostConnections is how many connections there may be to one port at a time, mostOfOne
 	// how many of those from one address.
 	mostConnections, mostOfOne = 1024, 32
-	// mostOfAll is how many there may be to all ports.
+	// mostOfAll is how many there may be to all ports of Services.
 	mostOfAll = 4096
 	// askingTime is how long it may take to see who has the ports that are taken.
 	askingTime = time.Second
@@ -82,7 +82,7 @@ type Server struct {
 	checks  map[uint16]service.Check
 	changed chan struct{}
 	once    sync.Once
-	// all counts the connections to all ports.
+	// all counts the connections to all ports of Services.
 	all atomic.Int64
 }
 
@@ -209,7 +209,12 @@ func (s *Server) listen(address string, h http.Handler) (*answering, error) {
 		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug)}
 	a := &answering{server, make(chan struct{})}
 	go func() {
-		err := server.Serve(&bounded{Listener: l, everywhere: &s.all, from: make(map[string]int)})
+		// Whoever fills the ports of Services keeps nobody from asking about the node.
+		everywhere := &s.all
+		if l.Addr().(*net.TCPAddr).Port == NodePort || l.Addr().(*net.TCPAddr).Port == LocalPort {
+			everywhere = new(atomic.Int64)
+		}
+		err := server.Serve(&bounded{Listener: l, everywhere: everywhere, from: make(map[string]int)})
 		close(a.done)
 		if !errors.Is(err, http.ErrServerClosed) {
 			s.Log.Warn("who asks about Services gets no answer for a moment", "address", address, "error", err)
