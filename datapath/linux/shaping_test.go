@@ -108,7 +108,7 @@ func TestLimitsLeaveNothing(t *testing.T) {
 			b := newBench(t)
 			before := b.disciplines()
 			b.mustApply(mustParse(t, limited))
-			if there := b.disciplines(); len(there) != len(before)+4 {
+			if there := b.disciplines(); len(there) != len(before)+5 {
 				t.Errorf("limits are %q", there)
 			}
 			end(b)
@@ -134,22 +134,22 @@ func TestAnothersFilterStays(t *testing.T) {
 		})
 		return string(out)
 	}
-	for _, kind := range []string{"clsact", "ingress"} {
-		tc("qdisc add dev weftaaa " + kind)
-		tc("filter add dev weftaaa ingress pref 5 protocol ip u32 match ip protocol 99 0xff classid 1:1")
+	for _, side := range []string{"ingress", "egress"} {
+		tc("qdisc add dev weftaaa clsact")
+		tc("filter add dev weftaaa " + side + " pref 5 protocol ip u32 match ip protocol 99 0xff classid 1:1")
 		for range 2 {
 			b.mustApply(mustParse(t, strings.Replace(tunnelPlan, " anti-spoof", limits, 1)))
 			b.nothingToRepair()
-			if filters := tc("filter show dev weftaaa ingress"); !strings.Contains(filters, "pref 5 ") || !strings.Contains(filters, "pref 30565 ") {
-				t.Errorf("%s: with a limit the filters are %s", kind, filters)
+			if filters := tc("filter show dev weftaaa " + side); !strings.Contains(filters, "pref 5 ") || !strings.Contains(filters, "pref 30565 ") {
+				t.Errorf("%s: with a limit the filters are %s", side, filters)
 			}
 			b.mustApply(mustParse(t, tunnelPlan))
-			if filters := tc("filter show dev weftaaa ingress"); !strings.Contains(filters, "pref 5 ") || strings.Contains(filters, "pref 30565 ") {
-				t.Errorf("%s: without one they are %s", kind, filters)
+			if filters := tc("filter show dev weftaaa " + side); !strings.Contains(filters, "pref 5 ") || strings.Contains(filters, "pref 30565 ") {
+				t.Errorf("%s: without one they are %s", side, filters)
 			}
 			b.nothingToRepair()
 		}
-		tc("qdisc del dev weftaaa " + kind)
+		tc("qdisc del dev weftaaa clsact")
 	}
 }
 
@@ -157,7 +157,7 @@ func TestAnothersFilterStays(t *testing.T) {
 func TestWhatIsInTheWayOfALimit(t *testing.T) {
 	limited := strings.Replace(tunnelPlan, " anti-spoof", limits, 1)
 	for what, c := range map[string]struct{ before, plan, gone string }{
-		"another's bucket with the same number": {"tc qdisc add dev weftaaa root handle 7765: htb", limited, "qdisc htb"},
+		"another's bucket with the same number": {"ip link add weft~N type ifb; tc qdisc add dev weft~N root handle 7765: htb", limited, "qdisc htb"},
 		"what the plug-in bandwidth made": {"ip link add bwp123 type ifb; ip link set bwp123 up; tc qdisc add dev weftaaa ingress; " +
 			"tc filter add dev weftaaa ingress pref 1 protocol all u32 match u32 0 0 action mirred egress redirect dev bwp123", limited, "pref 1 "},
 		"a detour to nowhere, where no limit is": {"ip link add weft~9 type ifb; tc qdisc add dev weftaaa clsact; " +
@@ -170,6 +170,7 @@ func TestWhatIsInTheWayOfALimit(t *testing.T) {
 			shell := func(command string) string {
 				var out []byte
 				b.do(func() (err error) {
+					command = strings.ReplaceAll(command, "weft~N", fmt.Sprintf("weft~%d", mustLink(t, "weftaaa").Attrs().Index))
 					if out, err = exec.Command("sh", "-ec", command).CombinedOutput(); err != nil {
 						err = fmt.Errorf("%s: %w: %s", command, err, out)
 					}
@@ -178,7 +179,7 @@ func TestWhatIsInTheWayOfALimit(t *testing.T) {
 				return string(out)
 			}
 			shell(c.before)
-			const show = "tc qdisc show dev weftaaa; tc filter show dev weftaaa ingress"
+			const show = "tc qdisc show; tc filter show dev weftaaa ingress"
 			if there := shell(show); !strings.Contains(there, c.gone) {
 				t.Fatalf("there is %s", there)
 			}

@@ -19,11 +19,11 @@ import (
 // Shaping is how fast packets may go by an endpoint's interface, in bytes per second; 0 is as
 // fast as they can.
 //
-// What goes to the endpoint waits in a token bucket (tc-tbf(8)) at the interface itself. A
-// kernel delays nothing that comes in: what the endpoint sends takes a detour by a device of
-// the kind ifb that is there for this one interface alone, waits in a bucket there, and goes
-// on as if it had come in at the interface just now. No endpoint gets at any of this, as it is
-// all on the node's side.
+// Each way that has a limit has a detour: a device of the kind ifb that is there for this one
+// interface and way alone. A filter at the interface, which takes all that comes in or goes out,
+// sends packets there, where they wait in a token bucket (tc-tbf(8)), and then go on as if nothing
+// had been. No endpoint gets at any of this. A bucket at the interface itself would be full again
+// whenever the endpoint takes its own end down and up.
 //
 // All data planes of this kind make the same, so that one that takes over finds what it needs
 // and no packet is lost that waits. Whose it is says the interface's group.
@@ -35,13 +35,33 @@ type Shaping struct {
 
 const (
 	// shapingNumber is the major number of the token buckets, and the preference of the
-	// filter that sends packets on the detour: they tell these from others'. A kernel gives
+	// filters that send packets on detours: they tell these from others'. A kernel gives
 	// majors from 0x8000 on by itself, and preferences from 0xc000 down.
 	shapingNumber = 0x7765
-	// detourPrefix comes before the index of an interface in the name of the detour's device.
-	detourPrefix = "weft~"
-	detourKind   = "ifb"
+	detourKind    = "ifb"
 )
+
+// way is one that packets go by an interface.
+type way struct {
+	// prefix comes before the interface's index in the name of the detour's device.
+	prefix string
+	// parent is where the filter is.
+	parent uint32
+	what   string
+}
+
+// The ways to an endpoint and from it.
+var (
+	toEndpoint   = way{"weft^", netlink.HANDLE_MIN_EGRESS, "goes out"}
+	fromEndpoint = way{"weft~", netlink.HANDLE_MIN_INGRESS, "comes in"}
+	ways         = [2]way{toEndpoint, fromEndpoint}
+)
+
+// device is the name of the device of an interface's detour.
+func (w way) device(index int) string { return w.prefix + strconv.Itoa(index) }
+
+// detours are the devices of an interface's detours, by their ways; nil where there is none.
+type detours [len(ways)]netlink.Link
 
 // What a token bucket is made of beside its rate. A sender gets back to its rate within a
 // blink after it was silent, and a full queue delays no packet for long; but a segment of 64 KiB
@@ -69,7 +89,7 @@ func bucketFor(rate uint64) bucket {
 func (b bucket) is(t *netlink.Tbf) bool {
 	const unit = 64
 	ticks := float64(b.burst) * 1e9 / float64(b.rate) / unit
-	return t.Rate == b.rate && t.Limit == b.queue && (ticks >= 1<<32 || float64(t.Buffer) >= ticks*0.99-1 && float64(t.Buffer) <= ticks*1.01+1)
+	return t.Rate == b.rate && t.Peakrate == 0 && t.Limit == b.queue && (ticks >= 1<<32 || float64(t.Buffer) >= ticks*0.99-1 && float64(t.Buffer) <= ticks*1.01+1)
 }
 
 // readShaping adds what there is of Shaping to objects: on interfaces that lead to endpoints,
@@ -80,26 +100,28 @@ func (k *Kernel) readShaping(o *Objects, links []netlink.Link) error {
 		return fmt.Errorf("list queueing disciplines: %w", err)
 	}
 	found := disciplinesOf(qdiscs)
-	detours, there := map[int]netlink.Link{}, map[int]bool{}
+	all, there := map[int]detours{}, map[int]bool{}
 	for _, l := range links {
 		there[l.Attrs().Index] = true
-		if of, ok := detourOf(l); ok {
-			detours[of] = l
+		if of, way, ok := detourOf(l); ok {
+			d := all[of]
+			d[way] = l
+			all[of] = d
 		}
 	}
 	for _, l := range links {
 		index, group := l.Attrs().Index, l.Attrs().Group
-		if _, is := detourOf(l); is {
+		if _, _, is := detourOf(l); is {
 			continue
 		}
 		if l.Type() == detourKind && found[index].bucket != nil {
 			o.Shaping[index] = Shaping{Altered: true} // a detour that others have given another name
 			continue
 		}
-		if group != k.stamps.Group && (group != 0 || found[index].bucket == nil && detours[index] == nil) {
+		if group != k.stamps.Group && (group != 0 || all[index] == detours{}) {
 			continue
 		}
-		s, err := k.shapingOf(index, found, detours[index])
+		s, err := k.shapingOf(index, found, all[index])
 		if err != nil {
 			return err
 		}
@@ -107,7 +129,7 @@ func (k *Kernel) readShaping(o *Objects, links []netlink.Link) error {
 			o.Shaping[index] = s
 		}
 	}
-	for of := range detours {
+	for of := range all {
 		if !there[of] {
 			o.Shaping[of] = Shaping{Altered: true}
 		}
@@ -126,7 +148,7 @@ func (k *Kernel) Unshaped(told *News, wanted map[int]Shaping) ([]int, error) {
 	for index, gone := range told.Links {
 		// A detour's that has another name by now says no longer whose it is.
 		if l, err := k.LinkByIndex(index); !gone && err == nil && l.Type() == detourKind {
-			if _, named := detourOf(l); !named {
+			if _, _, named := detourOf(l); !named {
 				for of := range wanted {
 					suspects[of] = true
 				}
@@ -135,14 +157,14 @@ func (k *Kernel) Unshaped(told *News, wanted map[int]Shaping) ([]int, error) {
 		}
 	}
 	for name := range told.Names {
-		if of, ok := DetourOf(name); ok {
+		if of, _, ok := detourCalled(name); ok {
 			suspects[of] = true
 		}
 	}
 	for index := range told.Disciplines {
 		suspects[index] = true
 		if l, err := k.LinkByIndex(index); err == nil && wanted[index] == (Shaping{}) {
-			of, _ := detourOf(l)
+			of, _, _ := detourOf(l)
 			suspects[of] = true
 		}
 	}
@@ -160,11 +182,13 @@ func (k *Kernel) Unshaped(told *News, wanted map[int]Shaping) ([]int, error) {
 		if l, err := k.LinkByIndex(index); err != nil || l.Attrs().Flags&net.FlagUp == 0 {
 			continue
 		}
-		detour, err := k.LinkByName(detourPrefix + strconv.Itoa(index))
-		if _, is := detourOf(detour); err != nil || !is {
-			detour = nil
+		var there detours
+		for i, w := range ways {
+			if l, err := k.LinkByName(w.device(index)); err == nil && l.Type() == detourKind {
+				there[i] = l
+			}
 		}
-		s, err := k.shapingOf(index, found, detour)
+		s, err := k.shapingOf(index, found, there)
 		if err != nil {
 			return nil, err
 		}
@@ -175,12 +199,17 @@ func (k *Kernel) Unshaped(told *News, wanted map[int]Shaping) ([]int, error) {
 	return unshaped, nil
 }
 
-// disciplines are the queueing disciplines of one interface as far as they matter here: the
-// bucket of Weft's, and whether there is one that filters what comes in.
+// disciplines are the queueing disciplines of one interface as far as they matter here.
 type disciplines struct {
-	bucket  *netlink.Tbf
-	filters bool
+	// bucket is Weft's, and inner says that others have put something into it.
+	bucket *netlink.Tbf
+	inner  bool
+	// hook is the kind of the one that has filters.
+	hook string
 }
+
+// hookKind is the kind of discipline that filters both ways.
+const hookKind = "clsact"
 
 func disciplinesOf(all []netlink.Qdisc) map[int]disciplines {
 	found := map[int]disciplines{}
@@ -190,84 +219,92 @@ func disciplinesOf(all []netlink.Qdisc) map[int]disciplines {
 		if t, ok := q.(*netlink.Tbf); ok && a.Parent == netlink.HANDLE_ROOT && a.Handle == netlink.MakeHandle(shapingNumber, 0) {
 			d.bucket = t
 		}
-		d.filters = d.filters || a.Parent == netlink.HANDLE_INGRESS
+		d.inner = d.inner || a.Parent != netlink.HANDLE_ROOT && a.Parent>>16 == shapingNumber
+		if a.Parent == netlink.HANDLE_CLSACT {
+			d.hook = q.Type()
+		}
 		found[a.LinkIndex] = d
 	}
 	return found
 }
 
-// shapingOf returns what there is at an interface, where detour is the device of that name, or nil.
-func (k *Kernel) shapingOf(index int, found map[int]disciplines, detour netlink.Link) (Shaping, error) {
+// shapingOf returns what there is at an interface, where these are the devices of the names of its
+// detours.
+func (k *Kernel) shapingOf(index int, found map[int]disciplines, there detours) (Shaping, error) {
 	var s Shaping
-	read := func(t *netlink.Tbf) uint64 {
-		s.Altered = s.Altered || t == nil || !bucketFor(t.Rate).is(t)
-		if t == nil {
-			return 0
+	for i, rate := range []*uint64{&s.To, &s.From} {
+		var leads redirection
+		if found[index].hook != "" {
+			var err error
+			if leads, err = k.redirection(index, ways[i]); err != nil {
+				return Shaping{}, err
+			}
 		}
-		return t.Rate
-	}
-	if t := found[index].bucket; t != nil {
-		s.To = read(t)
-	}
-	leads := 0
-	if found[index].filters {
-		var err error
-		if leads, err = k.redirection(index); err != nil {
-			return Shaping{}, err
+		detour := there[i]
+		if detour == nil {
+			s.Altered = s.Altered || leads != nil
+			continue
 		}
-	}
-	switch {
-	case detour == nil && leads == 0:
-	case detour == nil:
-		s.Altered = true
-	default:
 		a := detour.Attrs()
-		s.From = read(found[a.Index].bucket)
-		s.Altered = s.Altered || leads != a.Index || a.Flags&net.FlagUp == 0
+		d := found[a.Index]
+		if d.bucket != nil {
+			*rate = d.bucket.Rate
+		}
+		s.Altered = s.Altered || found[index].hook != hookKind || !leads[a.Index] || a.Flags&net.FlagUp == 0 ||
+			d.bucket == nil || d.inner || !bucketFor(d.bucket.Rate).is(d.bucket)
 	}
 	return s, nil
 }
 
-// redirection returns the index of the interface to which Weft's filter sends what comes in at
-// one, 0 where there is no such filter, and -1 where that interface is gone, and what comes in with
-// it.
-func (k *Kernel) redirection(index int) (int, error) {
-	filters, err := message.Dump(func() ([]netlink.Filter, error) { return k.FilterList(linkAt(index), netlink.HANDLE_MIN_INGRESS) })
-	if err != nil && !Gone(err) {
-		return 0, fmt.Errorf("list the filters of interface %d: %w", index, err)
+// redirection are the indexes of the interfaces to which Weft's filter sends what goes one way, all
+// of it; nil where there is no such filter. A kernel tells of a filter u32 also what those of other
+// preferences and of the other way do.
+type redirection map[int]bool
+
+func (k *Kernel) redirection(index int, w way) (redirection, error) {
+	filters, err := message.Dump(func() ([]netlink.Filter, error) { return k.FilterList(linkAt(index), w.parent) })
+	if err != nil && !Gone(err) && !errors.Is(err, unix.EINVAL) { // EINVAL: nothing filters there
+		return nil, fmt.Errorf("list the filters of interface %d: %w", index, err)
 	}
+	var leads redirection
 	for _, f := range filters {
-		if u, ok := f.(*netlink.U32); ok && u.Priority == shapingNumber && len(u.Actions) > 0 {
-			if u.RedirIndex > 0 {
-				return u.RedirIndex, nil
-			}
-			return -1, nil
+		if f.Attrs().Priority != shapingNumber {
+			continue
+		}
+		if leads == nil {
+			leads = redirection{}
+		}
+		u, ok := f.(*netlink.U32)
+		if !ok || u.Protocol != unix.ETH_P_ALL || len(u.Actions) != 1 || u.Sel == nil || slices.ContainsFunc(u.Sel.Keys, func(k nl.TcU32Key) bool { return k.Mask != 0 }) {
+			continue
+		}
+		if to, ok := u.Actions[0].(*netlink.MirredAction); ok && to.MirredAction == netlink.TCA_EGRESS_REDIR {
+			leads[to.Ifindex] = true
 		}
 	}
-	return 0, nil
+	return leads, nil
 }
 
 // shape makes the Shaping of an interface, of which old is there, or nothing. A bucket that gets
 // another rate goes on to forward what waits. To end all is possible also where the interface is
 // gone.
 func (k *Kernel) shape(index int, old *Shaping, s Shaping) error {
-	var to, from error
-	if s.To > 0 {
-		to = k.setBucket(index, bucketFor(s.To))
-	} else if old != nil && old.To > 0 {
-		to = k.removeBucket(index)
+	var errs []error
+	for i, rate := range []uint64{s.To, s.From} {
+		switch {
+		case rate > 0:
+			errs = append(errs, k.detour(index, ways[i], rate, old != nil && old.Altered))
+		case old != nil && (old.Altered || []uint64{old.To, old.From}[i] > 0):
+			errs = append(errs, k.endDetour(index, ways[i]))
+		}
 	}
-	if s.From > 0 {
-		from = k.detour(index, s.From)
-	} else if old != nil && (old.From > 0 || old.Altered) {
-		from = k.endDetour(index)
-	}
-	return errors.Join(to, from)
+	return errors.Join(errs...)
 }
 
-// detour has what comes in at an interface wait in a bucket.
-func (k *Kernel) detour(index int, rate uint64) error {
-	name := detourPrefix + strconv.Itoa(index)
+// detour has what goes one way by an interface wait in a bucket, which is made anew where others
+// have had a hand in something.
+func (k *Kernel) detour(index int, w way, rate uint64, anew bool) error {
+	name := w.device(index)
 	l, err := k.LinkByName(name)
 	if Gone(err) {
 		if err := k.LinkAdd(&netlink.Ifb{LinkAttrs: netlink.LinkAttrs{Name: name, TxQLen: -1}}); err != nil {
@@ -280,6 +317,11 @@ func (k *Kernel) detour(index int, rate uint64) error {
 	}
 	if l.Type() != detourKind {
 		return fmt.Errorf("interface %s is in the way: Weft needs the name for a device of the kind %s; delete it (ip link del %s) or rename it", name, detourKind, name)
+	}
+	if anew {
+		if err := k.QdiscDel(rootAt(l.Attrs().Index)); err != nil && !Gone(err) && !errors.Is(err, unix.EINVAL) { // EINVAL: there is none but the kernel's own
+			return fmt.Errorf("delete the queueing discipline of %s: %w", name, err)
+		}
 	}
 	if err := k.setBucket(l.Attrs().Index, bucketFor(rate)); err != nil {
 		return err
@@ -294,101 +336,106 @@ func (k *Kernel) detour(index int, rate uint64) error {
 			return fmt.Errorf("set %s up: %w", name, err)
 		}
 	}
-	// One that others have made, which may have filters of theirs, does as well.
-	err = k.QdiscAdd(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}})
-	if errors.Is(err, unix.EEXIST) {
-		leads, err := k.redirection(index)
-		if err != nil || leads == l.Attrs().Index {
-			return err
-		}
-		if err := errors.Join(k.removeRedirection(index), k.succeed(index)); err != nil {
-			return err
-		}
-	} else if err != nil {
-		return fmt.Errorf("filter what comes in at interface %d: %w", index, lacks(err, "the queueing discipline clsact (sch_ingress)"))
+	if err := k.hook(index); err != nil {
+		return err
 	}
-	if err := k.FilterAdd(&netlink.U32{FilterAttrs: redirectionAt(index), RedirIndex: l.Attrs().Index}); err != nil {
-		return fmt.Errorf("send what comes in at interface %d to %s: %w", index, name, lacks(err, "the filter u32 (cls_u32) or the action mirred (act_mirred)"))
+	if leads, err := k.redirection(index, w); err != nil || leads[l.Attrs().Index] && !anew {
+		return err
+	} else if leads != nil {
+		if err := k.removeRedirection(index, w); err != nil {
+			return err
+		}
+	}
+	if err := k.FilterAdd(&netlink.U32{FilterAttrs: redirectionAt(index, w), RedirIndex: l.Attrs().Index}); err != nil {
+		return fmt.Errorf("send what %s at interface %d to %s: %w", w.what, index, name, lacks(err, "the filter u32 (cls_u32) or the action mirred (act_mirred)"))
 	}
 	return nil
 }
 
-// bandwidthPrefix begins the names of the devices by which the CNI plug-in bandwidth limits what a
-// pod sends, for agents before.
-const bandwidthPrefix = "bwp"
+func rootAt(index int) *netlink.Tbf {
+	return &netlink.Tbf{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Parent: netlink.HANDLE_ROOT}}
+}
 
-// succeed takes away the filters of the CNI plug-in bandwidth, which would come first.
-func (k *Kernel) succeed(index int) error {
-	filters, err := message.Dump(func() ([]netlink.Filter, error) { return k.FilterList(linkAt(index), netlink.HANDLE_MIN_INGRESS) })
+func clsactAt(index int) *netlink.Clsact {
+	return &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}}
+}
+
+// hook has an interface filter both ways. A discipline of others' that does, and may have filters
+// of theirs, does as well; one that filters what comes in alone, as the CNI plug-in bandwidth made
+// them under agents before, gives way.
+func (k *Kernel) hook(index int) error {
+	failed := func(err error) error {
+		return fmt.Errorf("filter what comes in and goes out at interface %d: %w", index, lacks(err, "the queueing discipline clsact (sch_ingress)"))
+	}
+	err := k.QdiscAdd(clsactAt(index))
+	if err == nil || !errors.Is(err, unix.EEXIST) {
+		if err != nil {
+			return failed(err)
+		}
+		return nil
+	}
+	qdiscs, err := message.Dump(func() ([]netlink.Qdisc, error) { return k.QdiscList(linkAt(index)) })
 	if err != nil {
-		return fmt.Errorf("list the filters of interface %d: %w", index, err)
+		return fmt.Errorf("list queueing disciplines: %w", err)
 	}
-	for _, f := range filters {
-		u, ok := f.(*netlink.U32)
-		if !ok || u.RedirIndex <= 0 || u.Priority == shapingNumber {
-			continue
-		}
-		l, err := k.LinkByIndex(u.RedirIndex)
-		if err != nil || l.Type() != detourKind || !strings.HasPrefix(l.Attrs().Name, bandwidthPrefix) {
-			continue
-		}
-		at := redirectionAt(index)
-		at.Priority, at.Protocol = u.Priority, u.Protocol
-		if err := k.FilterDel(&netlink.U32{FilterAttrs: at}); err != nil && !Gone(err) {
-			return fmt.Errorf("delete the filter that sends what comes in at interface %d to %s: %w", index, l.Attrs().Name, err)
-		}
+	if disciplinesOf(qdiscs)[index].hook == hookKind {
+		return nil
+	}
+	if err := k.QdiscDel(&netlink.Ingress{QdiscAttrs: clsactAt(index).QdiscAttrs}); err != nil && !Gone(err) {
+		return failed(err)
+	}
+	if err := k.QdiscAdd(clsactAt(index)); err != nil {
+		return failed(err)
 	}
 	return nil
 }
 
-// endDetour has what comes in at an interface go on at once. What waits is lost. Where the
+// endDetour has what goes one way by an interface go on at once. What waits is lost. Where the
 // interface is a detour itself, it goes.
-func (k *Kernel) endDetour(index int) error {
+func (k *Kernel) endDetour(index int, w way) error {
 	if l, err := k.LinkByIndex(index); err == nil && l.Type() == detourKind {
 		return k.DeleteLink(l)
 	}
-	if err := k.removeRedirection(index); err != nil {
+	if err := k.removeRedirection(index, w); err != nil {
 		return err
 	}
-	for _, parent := range []uint32{netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS} {
-		filters, err := message.Dump(func() ([]netlink.Filter, error) { return k.FilterList(linkAt(index), parent) })
+	left := 0
+	for _, w := range ways {
+		filters, err := message.Dump(func() ([]netlink.Filter, error) { return k.FilterList(linkAt(index), w.parent) })
 		if err != nil && !Gone(err) && !errors.Is(err, unix.EINVAL) {
 			return fmt.Errorf("list the filters of interface %d: %w", index, err)
 		}
-		if len(filters) > 0 {
-			return k.deleteDetour(index) // others filter there
+		left += len(filters)
+	}
+	if left == 0 {
+		if err := k.QdiscDel(clsactAt(index)); err != nil && !Gone(err) && !errors.Is(err, unix.EINVAL) {
+			return fmt.Errorf("end the filters of interface %d: %w", index, err)
 		}
 	}
-	err := k.QdiscDel(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}})
-	if err != nil && !Gone(err) && !errors.Is(err, unix.EINVAL) {
-		return fmt.Errorf("end the filters of interface %d: %w", index, err)
-	}
-	return k.deleteDetour(index)
-}
-
-func (k *Kernel) deleteDetour(index int) error {
-	l, err := k.LinkByName(detourPrefix + strconv.Itoa(index))
-	if _, is := detourOf(l); err != nil || !is {
+	l, err := k.LinkByName(w.device(index))
+	if _, _, is := detourOf(l); err != nil || !is {
 		return ignoreGone(err)
 	}
 	return k.DeleteLink(l)
 }
 
 // removeRedirection deletes the filter, if there is one.
-func (k *Kernel) removeRedirection(index int) error {
-	err := k.FilterDel(&netlink.U32{FilterAttrs: redirectionAt(index)})
+func (k *Kernel) removeRedirection(index int, w way) error {
+	at := redirectionAt(index, w)
+	at.Protocol = 0 // of whichever others have made one
+	err := k.FilterDel(&netlink.U32{FilterAttrs: at})
 	if err != nil && !Gone(err) && !errors.Is(err, unix.EINVAL) { // EINVAL: nothing filters there
-		return fmt.Errorf("delete the filter that sends what comes in at interface %d elsewhere: %w", index, err)
+		return fmt.Errorf("delete the filter that sends what %s at interface %d elsewhere: %w", w.what, index, err)
 	}
 	return nil
 }
 
-func redirectionAt(index int) netlink.FilterAttrs {
-	return netlink.FilterAttrs{LinkIndex: index, Parent: netlink.HANDLE_MIN_INGRESS, Priority: shapingNumber, Protocol: unix.ETH_P_ALL}
+func redirectionAt(index int, w way) netlink.FilterAttrs {
+	return netlink.FilterAttrs{LinkIndex: index, Parent: w.parent, Priority: shapingNumber, Protocol: unix.ETH_P_ALL}
 }
 
-// setBucket makes a token bucket the queueing discipline of an interface, or gives the one that
-// it is another rate. The library would give the burst as a time, of four seconds at most.
+// setBucket makes a token bucket the queueing discipline of a detour, or gives the one that it is
+// another rate. The library would give the burst as a time, of four seconds at most.
 func (k *Kernel) setBucket(index int, b bucket) error {
 	req := k.request(unix.RTM_NEWQDISC, unix.NLM_F_CREATE|unix.NLM_F_REPLACE|unix.NLM_F_ACK)
 	req.AddData(&nl.TcMsg{Family: nl.FAMILY_ALL, Ifindex: int32(index), Handle: netlink.MakeHandle(shapingNumber, 0), Parent: netlink.HANDLE_ROOT})
@@ -402,41 +449,29 @@ func (k *Kernel) setBucket(index int, b bucket) error {
 		options.AddRtAttr(nl.TCA_TBF_RATE64, nl.Uint64Attr(b.rate))
 	}
 	req.AddData(options)
-	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
-	if errors.Is(err, unix.EINVAL) {
-		// One of another kind has the number.
-		if err = k.QdiscDel(&netlink.Tbf{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Parent: netlink.HANDLE_ROOT}}); err == nil {
-			_, err = req.Execute(unix.NETLINK_ROUTE, 0)
-		}
-	}
-	if err != nil {
+	if _, err := req.Execute(unix.NETLINK_ROUTE, 0); err != nil {
 		return fmt.Errorf("limit what goes out of interface %d to %d bytes per second: %w", index, b.rate, lacks(err, "the queueing discipline tbf (sch_tbf)"))
 	}
 	return nil
 }
 
-// removeBucket gives an interface back the queueing discipline that it has by itself.
-func (k *Kernel) removeBucket(index int) error {
-	err := k.QdiscDel(&netlink.Tbf{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(shapingNumber, 0), Parent: netlink.HANDLE_ROOT}})
-	if err != nil && !Gone(err) && !errors.Is(err, unix.EINVAL) { // EINVAL: another's is there
-		return fmt.Errorf("end the limit of what goes out of interface %d: %w", index, err)
-	}
-	return nil
-}
-
-// detourOf returns the index of the interface that a device is the detour of.
-func detourOf(l netlink.Link) (int, bool) {
+// detourOf returns the index of the interface that a device is a detour of, and of which way.
+func detourOf(l netlink.Link) (index, way int, ok bool) {
 	if l == nil || l.Type() != detourKind {
-		return 0, false
+		return 0, 0, false
 	}
-	return DetourOf(l.Attrs().Name)
+	return detourCalled(l.Attrs().Name)
 }
 
-// DetourOf returns the index of the interface whose detour a device of a name would be.
-func DetourOf(name string) (int, bool) {
-	digits, ok := strings.CutPrefix(name, detourPrefix)
-	index, err := strconv.Atoi(digits)
-	return index, ok && err == nil && index > 0 && detourPrefix+strconv.Itoa(index) == name
+// detourCalled returns the index of the interface whose detour a device of a name would be.
+func detourCalled(name string) (index, way int, ok bool) {
+	for way, w := range ways {
+		digits, ok := strings.CutPrefix(name, w.prefix)
+		if index, err := strconv.Atoi(digits); ok && err == nil && index > 0 && w.device(index) == name {
+			return index, way, true
+		}
+	}
+	return 0, 0, false
 }
 
 // lacks says what a kernel has not that says it does not know a thing.
