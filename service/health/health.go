@@ -20,7 +20,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -39,11 +38,9 @@ const (
 	lateAfter = time.Minute
 	// tryAgain is how long after it was taken a port is tried again.
 	tryAgain = 2 * time.Second
-	// mostConnections is how many connections there may be to one port at a time, mostOfOne
-	// how many of those from one address.
-	mostConnections, mostOfOne = 1024, 32
-	// mostOfAll is how many there may be to all ports of Services.
-	mostOfAll = 4096
+	// mostOfAll is how many connections there may be to all ports of Services at a time, and to
+	// each of the ports that answer about the node, mostOfOne how many of those from one address.
+	mostOfAll, mostOfOne = 4096, 256
 	// askingTime is how long it may take to see who has the ports that are taken.
 	askingTime = time.Second
 )
@@ -82,8 +79,8 @@ type Server struct {
 	checks  map[uint16]service.Check
 	changed chan struct{}
 	once    sync.Once
-	// all counts the connections to all ports of Services.
-	all atomic.Int64
+	// asking are the connections to all ports of Services.
+	asking crowd
 }
 
 func (s *Server) init() { s.once.Do(func() { s.changed = make(chan struct{}, 1) }) }
@@ -205,16 +202,17 @@ func (s *Server) listen(address string, h http.Handler) (*answering, error) {
 	if err != nil {
 		return nil, err
 	}
-	server := &http.Server{Handler: h, ReadTimeout: 2 * time.Second, WriteTimeout: 10 * time.Second, IdleTimeout: 5 * time.Second, MaxHeaderBytes: 4 << 10,
+	server := &http.Server{Handler: h, ReadTimeout: 2 * time.Second, WriteTimeout: 10 * time.Second, MaxHeaderBytes: 4 << 10,
 		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug)}
+	server.SetKeepAlivesEnabled(false) // each asks once in a while
 	a := &answering{server, make(chan struct{})}
 	go func() {
 		// Whoever fills the ports of Services keeps nobody from asking about the node.
-		everywhere := &s.all
+		connections := &s.asking
 		if l.Addr().(*net.TCPAddr).Port == NodePort || l.Addr().(*net.TCPAddr).Port == LocalPort {
-			everywhere = new(atomic.Int64)
+			connections = new(crowd)
 		}
-		err := server.Serve(&bounded{Listener: l, everywhere: everywhere, from: make(map[string]int)})
+		err := server.Serve(&bounded{l, connections})
 		close(a.done)
 		if !errors.Is(err, http.ErrServerClosed) {
 			s.Log.Warn("who asks about Services gets no answer for a moment", "address", address, "error", err)

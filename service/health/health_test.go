@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -197,8 +196,8 @@ func TestPortsOfOthers(t *testing.T) {
 	}
 }
 
-// TestManyAsk has one machine hold as many connections as it gets, without a word. Others are
-// answered at once.
+// TestManyAsk has one machine hold more connections than it may, without a word. It is answered
+// all the same, and so are others.
 func TestManyAsk(t *testing.T) {
 	if !within(t) {
 		return
@@ -213,48 +212,63 @@ func TestManyAsk(t *testing.T) {
 		}
 		defer c.Close()
 	}
-	if got := ask("http://127.0.0.1:10256/healthz"); !strings.HasPrefix(got, "no answer") {
-		t.Errorf("it is itself answered: %s", got)
+	for _, from := range []string{"127.0.0.1", "[::1]"} {
+		if got := ask("http://" + from + ":10256/healthz"); !strings.HasPrefix(got, "200 ") {
+			t.Errorf("%s is told: %s", from, got)
+		}
 	}
-	if got := ask("http://[::1]:10256/healthz"); !strings.HasPrefix(got, "200 ") {
-		t.Errorf("another is answered: %s", got)
-	}
-	eventually(t, "200 ", func() string { return ask("http://127.0.0.1:10256/healthz") })
 }
 
-// TestBound has more connections than there may be, from one address to several ports.
-func TestBound(t *testing.T) {
-	var all atomic.Int64
-	first, second := &bounded{everywhere: &all, from: map[string]int{}}, &bounded{everywhere: &all, from: map[string]int{}}
-	took := 0
-	for range mostOfOne + 1 {
-		if first.take("192.0.2.1") {
-			took++
+// TestCrowd has more connections than there may be: from one address, from many that have one
+// each, and from one who has more than others.
+func TestCrowd(t *testing.T) {
+	var all crowd
+	connect := func(address string) *counted {
+		_, far := net.Pipe()
+		c := &counted{Conn: far, crowd: &all, from: whose(&net.TCPAddr{IP: net.ParseIP(address)})}
+		all.join(c)
+		return c
+	}
+	open := func(c *counted) bool { return c.place != nil }
+	holds := func(n int) {
+		t.Helper()
+		if sum := all.all.Len(); sum != n {
+			t.Fatalf("%d connections are counted, want %d", sum, n)
 		}
 	}
-	if took != mostOfOne {
-		t.Errorf("one address has %d connections to a port", took)
+
+	quiet := connect("192.0.2.1")
+	first := connect("2001:db8::1")
+	for n := range mostOfOne {
+		connect(fmt.Sprintf("2001:db8::%x:1", n))
 	}
+	if open(first) || !open(quiet) {
+		t.Errorf("one more of a /64 than may be: its first is there %t, another's %t", open(first), open(quiet))
+	}
+	if _, err := first.Conn.Write(nil); err == nil {
+		t.Error("what is counted no more is not closed")
+	}
+	holds(1 + mostOfOne)
 	for n := range mostOfAll {
-		port := first
-		if n%2 == 1 {
-			port = second
-		}
-		if port.take(fmt.Sprint(n)) {
-			took++
-		}
+		connect(fmt.Sprintf("10.%d.%d.1", n/256, n%256))
 	}
-	if want := min(2*mostConnections, mostOfAll); took != want || all.Load() != int64(want) {
-		t.Errorf("there are %d connections, and %d are counted", took, all.Load())
+	holds(mostOfAll)
+	if heaviest := all.heaviest(); heaviest != 1 {
+		t.Errorf("when each of as many addresses as there may be connections has come, one has %d", heaviest)
 	}
-	for range mostOfOne {
-		first.leave("192.0.2.1")
+
+	late := connect("192.0.2.2")
+	if !open(late) {
+		t.Error("where it is full, one more is not taken")
 	}
-	if len(first.from) != mostConnections-mostOfOne || int(all.Load()) != took-mostOfOne {
-		t.Errorf("when one has left, %d others are to that port, and %d are counted in all", len(first.from), all.Load())
+	for range 2 * mostOfAll {
+		connect("192.0.2.3")
 	}
-	all.Store(mostOfAll)
-	if first.take("192.0.2.1") || all.Load() != mostOfAll {
-		t.Error("there are too many in all, and one more is taken")
+	if !open(late) {
+		t.Error("one address that has many ends the connection of another")
 	}
+	holds(mostOfAll)
+	late.Close()
+	late.Close()
+	holds(mostOfAll - 1)
 }
