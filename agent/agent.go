@@ -206,6 +206,9 @@ func Run(ctx context.Context, cfg Config) error {
 	})
 	wg.Go(func() { a.node.Run(ctx) })
 	wg.Go(func() { a.identify(ctx) })
+	if a.pods == nil {
+		wg.Go(func() { a.regret(ctx) })
+	}
 	wg.Go(func() { newCutOffWatch(a).run(ctx) })
 	wg.Go(func() { newOrphanWatch(a).run(ctx) })
 	if a.pods != nil {

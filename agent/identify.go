@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/internal/retry"
 	"github.com/weftnet/weft/ipam"
 	"github.com/weftnet/weft/plan"
@@ -41,6 +42,38 @@ func (a *agent) identify(ctx context.Context) {
 			retry.Sleep(ctx, identifyEvery)
 		}
 	}
+}
+
+// regret has the node say of which pods it has lost what was asked for them, where no object says
+// that, and returns when there are none left.
+func (a *agent) regret(ctx context.Context) {
+	problem := a.problem("pods' ports and limits")
+	for ctx.Err() == nil {
+		text := regretted(a.server.Unrecorded())
+		problem(text)
+		if text == "" {
+			return
+		}
+		retry.Sleep(ctx, identifyEvery)
+	}
+}
+
+// regretted is what there is to say of attachments whose records are lost.
+func regretted(lost []ipam.Attachment) string {
+	if len(lost) == 0 {
+		return ""
+	}
+	var names []string
+	for _, l := range lost {
+		name := described(l)
+		if l.Pod != "" {
+			name = l.Namespace + "/" + l.Pod
+		}
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return fmt.Sprintf("the journal was lost, and with it which hostPorts and limits of bandwidth pods have that run since before: "+
+		"those they had are not in force; start these pods anew: %s", printable.Few(names, 0))
 }
 
 // identified has each attachment identified of which it can be told whose it is,

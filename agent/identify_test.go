@@ -95,3 +95,17 @@ func TestIdentifiedBesideAnUnknownOne(t *testing.T) {
 		t.Errorf("identified %q, %v", known, err)
 	}
 }
+
+// TestRegretted says of pods that their ports and limits are not known.
+func TestRegretted(t *testing.T) {
+	if text := regretted(nil); text != "" {
+		t.Errorf("of none it is said: %s", text)
+	}
+	text := regretted([]ipam.Attachment{
+		{Request: ipam.Request{Key: ipam.Key{ContainerID: "c1", IfName: "eth0"}, Network: plan.DefaultNetwork, HostInterface: "weft1"}},
+		{Request: ipam.Request{PodName: ipam.PodName{Namespace: "shop", Pod: "web"}}},
+	})
+	if !strings.HasSuffix(text, "start these pods anew: interface weft1 (container c1, addresses []), shop/web") {
+		t.Errorf("it is said: %s", text)
+	}
+}

@@ -442,6 +442,9 @@ func TestLostJournalWhose(t *testing.T) {
 		t.Helper()
 		n.kill()
 		for _, a := range n.records() {
+			if a.ContainerID == name && !a.Unrecorded {
+				t.Errorf("of %s the journal says that all is known", name)
+			}
 			if a.ContainerID == name && (a.PodName != pod || a.Unidentified != unidentified) {
 				t.Errorf("of %s the journal says %v, unidentified %v", name, a.PodName, a.Unidentified)
 			}

@@ -65,7 +65,7 @@ func (s *Server) adopt(end podlink.HostEnd) error {
 	}
 	a := ipam.Attachment{
 		Request: ipam.Request{Key: ipam.Key{ContainerID: stamp.ContainerID, IfName: stamp.Interface},
-			Network: stamp.Network, Configuration: stamp.Configuration, HostInterface: end.Name, MTU: end.MTU, Unidentified: true},
+			Network: stamp.Network, Configuration: stamp.Configuration, HostInterface: end.Name, MTU: end.MTU, Unidentified: true, Unrecorded: true},
 		Addresses: stamp.Addresses, Phase: ipam.Ready, Created: time.Now().UTC().Round(0),
 	}
 	if o := stamp.Owner; o != nil {
@@ -86,6 +86,13 @@ func (s *Server) adopt(end podlink.HostEnd) error {
 func (s *Server) Unidentified() []ipam.Attachment {
 	s.Recover()
 	return slices.DeleteFunc(s.Journal.All(), func(a ipam.Attachment) bool { return !a.Unidentified })
+}
+
+// Unrecorded returns the attachments of which it is not known what was asked for them: those that
+// Recover took up.
+func (s *Server) Unrecorded() []ipam.Attachment {
+	s.Recover()
+	return slices.DeleteFunc(s.Journal.All(), func(a ipam.Attachment) bool { return !a.Unrecorded })
 }
 
 // Identify takes note of whose an attachment is that Unidentified returned. One

@@ -41,6 +41,9 @@ type Request struct {
 	// Unidentified says that the pod's names are not known because the record
 	// of them was lost. A UID may still be.
 	Unidentified bool `json:"unidentified,omitempty"`
+	// Unrecorded says that the record was lost, and with it Ports and Bandwidth, which the
+	// interface does not tell.
+	Unrecorded bool `json:"unrecorded,omitempty"`
 	// HostInterface is the node's end of the pod's interface.
 	HostInterface string `json:"hostInterface"`
 	// MTU of both ends in bytes; 0 leaves it to the kernel.
