@@ -1,11 +1,13 @@
 package explain
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/registry"
 )
 
 // served completes an answer about what the nodes' own plans say is a frontend of a Service:
@@ -21,6 +23,9 @@ func (c Cluster) served(a *Answer, flow plan.Flow, planner *planner) {
 			kind = "hostPort of pod"
 		}
 		a.Service = &Frontend{Name: kind + " " + name, By: api.WeftProxy}
+		if asked := a.Destination.service; asked != nil && registry.KeyOf(asked).String() != name {
+			a.Doubt(fmt.Sprintf("%s leads to %s, which has the address, too: no node serves Service %s there", flow.Destination, a.Service.Name, registry.KeyOf(asked)))
+		}
 		break
 	}
 	choices := a.Explanation.Backends

@@ -122,14 +122,24 @@ func (c Cluster) Serving(key registry.Key) (Serving, error) {
 			s.Problems = append(s.Problems, "node "+doubt)
 		}
 		for _, problem := range p.problems[node.Name] {
-			// What the Service's conditions say already is what all nodes find.
-			if problem.Kind == api.Service && problem.Key == key && !slices.ContainsFunc(s.Problems, func(said string) bool { return strings.HasSuffix(said, problem.Message) }) {
-				s.Problems = append(s.Problems, problem.Message)
-			}
+			s.blame(Told(node.Name, problem))
+		}
+		// A node knows of more than objects tell, as of pods that have none.
+		for _, problem := range api.NodeProblems(node) {
+			s.blame(problem)
 		}
 		s.add(node.Name, c.servedBy(made, "Service "+key.String()))
 	}
 	return s, nil
+}
+
+// blame adds a problem if it is the Service's, and not said yet: what its conditions say is what all
+// nodes find.
+func (s *Serving) blame(p api.Problem) {
+	said := func(known string) bool { return strings.HasSuffix(known, p.Message) }
+	if p.Kind == api.Service.Kind && p.Namespace+"/"+p.Name == s.Service && !slices.ContainsFunc(s.Problems, said) {
+		s.Problems = append(s.Problems, p.Message)
+	}
 }
 
 // add adds how a node serves.
