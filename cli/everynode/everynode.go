@@ -68,7 +68,7 @@ func (w *Work) Put(ctx context.Context, d *appsv1.DaemonSet) error {
 	if err != nil {
 		return fmt.Errorf("create daemonset %s: %w", w.Name, err)
 	}
-	w.Progress(fmt.Sprintf("created daemonset %s, which does it on each node", w.Name))
+	w.Progress(fmt.Sprintf("created daemonset %s, which cleans the nodes", w.Name))
 	return nil
 }
 
