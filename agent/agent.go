@@ -122,6 +122,8 @@ type agent struct {
 	cutOff []api.Problem
 	// obstacles say what others keep from working.
 	obstacles []string
+	// hidden says which pods answer those who ask the node about Services.
+	hidden string
 	// orphans says which pods have an interface and no object, in the form of
 	// api.OrphansAnnotation; nil while that is not known.
 	orphans *string

@@ -2,6 +2,8 @@ package agent
 
 import (
 	"context"
+	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -13,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/registry"
@@ -59,7 +62,40 @@ func (a *agent) answerChecks(ctx context.Context, wg *sync.WaitGroup, what plugi
 			}
 		}
 		server.Update(checks)
+		text := hidden(done.Plan, checks)
+		a.mu.Lock()
+		changed := a.hidden != text
+		a.hidden = text
+		a.mu.Unlock()
+		if changed {
+			a.node.Kick()
+		}
 	}
+}
+
+// hidden says of the ports at which the node is asked about Services which ones a pod has, so that
+// it answers in the node's place.
+func hidden(p *plan.Plan, checks []service.Check) string {
+	var found []string
+	look := func(address netip.Addr, port uint16) {
+		k := plan.ServiceKey{Network: plan.DefaultNetwork, Address: address, Protocol: plan.TCP, Port: port}
+		for _, k.From = range []plan.Scope{plan.Anywhere, plan.Inside, plan.Outside} {
+			if svc, ok := p.Services.Get(k); ok && strings.HasPrefix(svc.Origin, api.Pod.Kind+" ") {
+				found = append(found, fmt.Sprintf("%s (%s)", netip.AddrPortFrom(address, port), svc.Origin))
+			}
+		}
+	}
+	for _, a := range p.Local.Addresses {
+		look(a, service.NodeCheckPort)
+		for _, c := range checks {
+			look(a, c.Port)
+		}
+	}
+	look(netip.AddrFrom4([4]byte{127, 0, 0, 1}), service.LocalCheckPort)
+	if len(found) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("who asks the node about Services is answered by pods, which have these ports as hostPorts: %s; give them others", printable.Few(found, 0))
 }
 
 // servesFromOutside returns what reports whether a plan hands what comes from outside to endpoints

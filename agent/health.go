@@ -166,6 +166,9 @@ func (a *agent) own(message string) api.Problem {
 func (a *agent) problems() (undone, found []api.Problem) {
 	a.mu.Lock()
 	trouble, s, cutOff, obstacles, unready := maps.Clone(a.trouble), a.syncer, slices.Clone(a.cutOff), a.obstacles, a.unready
+	if a.hidden != "" {
+		found = append(found, a.own(a.hidden))
+	}
 	a.mu.Unlock()
 	// What keeps the object from being written would never be read there, but
 	// once it can be written again.
