@@ -27,7 +27,7 @@ func programs(t *testing.T) string {
 		t.Skipf("the programs of the cluster are not cached: %v", err)
 	}
 	bin := t.TempDir()
-	for _, name := range []string{"agnhost", "coredns", "nginx"} {
+	for _, name := range []string{"agnhost", "coredns", "kube-proxy", "nginx"} {
 		cached := filepath.Join(cache, "weft", "kubernetes", "bin", name)
 		if _, err := os.Stat(cached); err != nil {
 			t.Skipf("%v: test/kubernetes/programs/build and test/kubernetes/deps.sh put it there", err)
