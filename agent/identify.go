@@ -15,6 +15,7 @@ import (
 	"github.com/weftnet/weft/internal/retry"
 	"github.com/weftnet/weft/ipam"
 	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/plugin"
 )
 
 // identifyEvery is how often the registry is asked whose an attachment is of
@@ -44,12 +45,16 @@ func (a *agent) identify(ctx context.Context) {
 	}
 }
 
-// regret has the node say of which pods it has lost what was asked for them, where no object says
-// that, and returns when there are none left.
+// regret has the node say of which pods it has lost what was asked for them, where it follows no
+// objects that say it, and returns when there are none left.
 func (a *agent) regret(ctx context.Context) {
 	problem := a.problem("pods' ports and limits")
 	for ctx.Err() == nil {
-		text := regretted(a.server.Unrecorded())
+		text := ""
+		if lost := a.server.Unrecorded(); len(lost) > 0 {
+			pods, _ := a.ownPods(ctx) // what is not known for sure is told
+			text = regretted(lost, pods)
+		}
 		problem(text)
 		if text == "" {
 			return
@@ -58,18 +63,26 @@ func (a *agent) regret(ctx context.Context) {
 	}
 }
 
-// regretted is what there is to say of attachments whose records are lost.
-func regretted(lost []ipam.Attachment) string {
-	if len(lost) == 0 {
-		return ""
-	}
+// regretted is what there is to say of attachments whose records are lost. A pod that asks for
+// nothing has lost nothing.
+func regretted(lost []ipam.Attachment, pods []*corev1.Pod) string {
 	var names []string
 	for _, l := range lost {
+		if slices.ContainsFunc(pods, func(p *corev1.Pod) bool {
+			asked, _ := api.PodNetwork(p)
+			return l.Pod != "" && p.Namespace == l.Namespace && p.Name == l.Pod && (l.UID == "" || api.IsPod(p, l.UID)) &&
+				len(plugin.HostPorts(p)) == 0 && asked.Ingress == 0 && asked.Egress == 0
+		}) {
+			continue
+		}
 		name := described(l)
 		if l.Pod != "" {
 			name = l.Namespace + "/" + l.Pod
 		}
 		names = append(names, name)
+	}
+	if len(names) == 0 {
+		return ""
 	}
 	slices.Sort(names)
 	return fmt.Sprintf("the journal was lost, and with it which hostPorts and limits of bandwidth pods have that run since before: "+

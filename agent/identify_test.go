@@ -96,16 +96,25 @@ func TestIdentifiedBesideAnUnknownOne(t *testing.T) {
 	}
 }
 
-// TestRegretted says of pods that their ports and limits are not known.
+// TestRegretted says of pods that their ports and limits are not known, but of those whose objects
+// ask for none.
 func TestRegretted(t *testing.T) {
-	if text := regretted(nil); text != "" {
-		t.Errorf("of none it is said: %s", text)
+	lost := func(name, uid string) ipam.Attachment {
+		return ipam.Attachment{Request: ipam.Request{PodName: ipam.PodName{Namespace: "default", Pod: name, UID: uid}}}
+	}
+	port := pod("port", "u2", "node1", nil)
+	port.Spec.Containers = []corev1.Container{{Ports: []corev1.ContainerPort{{ContainerPort: 80, HostPort: 8080}}}}
+	limit := pod("limit", "u3", "node1", map[string]string{"kubernetes.io/egress-bandwidth": "1M"})
+	quiet := pod("quiet", "u1", "node1", nil)
+	all := []*corev1.Pod{quiet, port, limit}
+	if text := regretted([]ipam.Attachment{lost("quiet", "u1"), lost("quiet", "")}, all); text != "" {
+		t.Errorf("of one that asks for nothing it is said: %s", text)
 	}
 	text := regretted([]ipam.Attachment{
 		{Request: ipam.Request{Key: ipam.Key{ContainerID: "c1", IfName: "eth0"}, Network: plan.DefaultNetwork, HostInterface: "weft1"}},
-		{Request: ipam.Request{PodName: ipam.PodName{Namespace: "shop", Pod: "web"}}},
-	})
-	if !strings.HasSuffix(text, "start these pods anew: interface weft1 (container c1, addresses []), shop/web") {
+		lost("quiet", "u9"), lost("port", "u2"), lost("limit", "u3"),
+	}, all)
+	if !strings.HasSuffix(text, "start these pods anew: default/limit, default/port, default/quiet and 1 more") {
 		t.Errorf("it is said: %s", text)
 	}
 }
