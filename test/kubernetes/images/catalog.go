@@ -123,12 +123,7 @@ func nginx(m material) (string, oci.Image, error) {
 func iptables(m material) (string, oci.Image, error) {
 	r := newRoot()
 	r.busybox(m.applets)
-	r.debian("/usr/sbin/conntrack", "conntrack")
-	r.debian("/usr/sbin/xtables-nft-multi", "xtables-nft-multi")
-	for _, name := range []string{"iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore"} {
-		r.link("/usr/sbin/"+name, "xtables-nft-multi")
-	}
-	r.loadable("xtables/*.so") // matches and targets
+	r.iptables()
 	layer, err := r.layer()
 	return "distroless-iptables", oci.Image{
 		Names:  []string{"registry.k8s.io/build-image/distroless-iptables:v0.8.9"},
@@ -137,17 +132,22 @@ func iptables(m material) (string, oci.Image, error) {
 	}, err
 }
 
-// kubeProxy is what clusters run kube-proxy in, whose own image has iptables as well.
-func kubeProxy(m material) (string, oci.Image, error) {
-	r := newRoot()
-	r.program("/usr/local/bin/kube-proxy", filepath.Join(m.bin, "kube-proxy"))
-	r.debian("/usr/sbin/nft", "nft")
+// iptables adds what changes rules and connections.
+func (r *root) iptables() {
 	r.debian("/usr/sbin/conntrack", "conntrack")
 	r.debian("/usr/sbin/xtables-nft-multi", "xtables-nft-multi")
 	for _, name := range []string{"iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore"} {
 		r.link("/usr/sbin/"+name, "xtables-nft-multi")
 	}
 	r.loadable("xtables/*.so") // matches and targets
+}
+
+// kubeProxy is what clusters run kube-proxy in, whose own image has iptables as well.
+func kubeProxy(m material) (string, oci.Image, error) {
+	r := newRoot()
+	r.program("/usr/local/bin/kube-proxy", filepath.Join(m.bin, "kube-proxy"))
+	r.debian("/usr/sbin/nft", "nft")
+	r.iptables()
 	layer, err := r.layer()
 	return "kube-proxy", oci.Image{
 		Names:  []string{"registry.k8s.io/kube-proxy:v1.35.4"},
