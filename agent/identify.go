@@ -49,14 +49,19 @@ func (a *agent) identify(ctx context.Context) {
 // objects that say it, and returns when there are none left.
 func (a *agent) regret(ctx context.Context) {
 	problem := a.problem("pods' ports and limits")
+	var known []ipam.Attachment
 	for ctx.Err() == nil {
-		text := ""
-		if lost := a.server.Unrecorded(); len(lost) > 0 {
-			pods, _ := a.ownPods(ctx) // what is not known for sure is told
-			text = regretted(lost, pods)
+		lost := a.server.Unrecorded()
+		// The registry is asked only for what is new: it may be long until these pods go.
+		if !slices.EqualFunc(known, lost, func(a, b ipam.Attachment) bool { return a.Key == b.Key && a.PodName == b.PodName }) {
+			pods, err := a.ownPods(ctx)
+			if known = nil; err == nil {
+				known = lost
+			}
+			problem(regretted(lost, pods)) // what is not known for sure is told
 		}
-		problem(text)
-		if text == "" {
+		if len(lost) == 0 {
+			problem("")
 			return
 		}
 		retry.Sleep(ctx, identifyEvery)
