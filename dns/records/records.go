@@ -93,6 +93,14 @@ type Settings struct {
 	// Stubs are who is asked for names in certain domains; of two that fit, the longer
 	// domain counts.
 	Stubs []Stub `json:"stubs,omitempty"`
+	// Searches are the domains in which the node itself looks for a name, which are behind
+	// those of the cluster in the list of each Client; in order, in lower case and without the
+	// dot at their ends.
+	Searches []string `json:"searches,omitempty"`
+	// Prefixes says that what is in front of the name of a Service with addresses of its own
+	// stands for them as well, as in OpenShift 3. A Service called "com" then has all names of
+	// that domain that pods of its namespace look for.
+	Prefixes bool `json:"prefixes,omitempty"`
 	// Pods says which names "1-2-3-4.namespace.pod" have addresses.
 	Pods PodNames `json:"pods,omitempty"`
 	// StaleFor is for how many seconds an answer from outside may be given after its time
@@ -118,10 +126,13 @@ const (
 	AnyPods PodNames = "insecure"
 )
 
-// Client is a pod of the node, as its server knows it by the address that it asks from.
+// Client is a pod of the node, as its server knows it by the address that it asks from. Those
+// are none that look for names in other domains than most: whose dnsPolicy is not ClusterFirst,
+// who have a dnsConfig with searches or the option ndots, or the address of the node.
 type Client struct {
 	Address netip.Addr `json:"address"`
 	// Namespace is the pod's. Its searches begin there, so that the server can answer for
-	// the whole list of domains that the pod would search one after the other.
+	// the whole list of domains that the pod would search one after the other: its namespace's
+	// svc, svc, the cluster's Domain, and the Searches of the Settings.
 	Namespace string `json:"namespace"`
 }
