@@ -1,34 +1,59 @@
 // Package answer answers questions about names, by what package records says that the names
 // of a cluster stand for. It is a function of the question, of who asks, and of a Zone: it
-// opens no socket, asks nobody and looks at no clock.
+// opens no socket, asks nobody and looks at no clock. Only the order of several records is left
+// to chance, so that not all clients begin at the same endpoint.
+//
+// Names are those of Kubernetes' DNS specification 1.1.0, and what that leaves open is as
+// CoreDNS has it:
+//
+//	web.shop.svc.cluster.local                   A, AAAA: the Service's own addresses; those of its
+//	                                             endpoints where it is headless; CNAME: what it
+//	                                             stands for, where that is outside
+//	_http._tcp.web.shop.svc.cluster.local        SRV: the port of that name, and where it is
+//	web.shop.svc.cluster.local                   SRV: all ports
+//	db-0.db.shop.svc.cluster.local               A, AAAA, SRV: the endpoint with that hostname
+//	10-1-0-2.db.shop.svc.cluster.local           A, AAAA, SRV: the endpoint without a hostname
+//	1.0.96.10.in-addr.arpa                       PTR: the names of whose address that is
+//	10-1-0-2.shop.pod.cluster.local              A, AAAA: that address, where Settings.Pods says so
+//	dns-version.cluster.local                    TXT: 1.1.0
+//
+// Names with nothing below them do not exist (NXDOMAIN), nor does a headless Service without
+// endpoints; what has a name, or names below it, but not what is asked for, has no data (RFC
+// 2308, RFC 8020). A name that stands for another has that for every type (RFC 1034, section
+// 3.6.2), also where CoreDNS makes something else of it. There are no wildcards.
+//
+// Of what OpenShift 3 had beside these there are the endpoints of any Service,
+// web.shop.endpoints.cluster.local and _endpoints.web.shop.svc.cluster.local, whose SRV records
+// have priority and weight 10. There, what was in front of a Service's name did not matter. That
+// contradicts Kubernetes, where nodes.db.shop.svc is no name while no endpoint has that hostname,
+// and its search lists: with a Service called "com" in their namespace, pods would find no
+// name of that domain any more. So it is done where Settings.Prefixes asks for it alone, and never
+// for a headless Service, of which each name is one endpoint's.
+//
+// Start reading at Zone.Answer; zone.go has what is found by, names.go what a name stands for,
+// search.go whose searches are answered at once, and outside.go what is asked of others.
 package answer
 
 import (
 	"net/netip"
 
 	"github.com/miekg/dns"
-
-	"github.com/weftnet/weft/dns/records"
 )
 
-// Zone is what questions are answered by. The zero Zone has no domain, and answers for no name
-// itself. Its methods may be called by several goroutines at once.
-type Zone struct{}
+// TTL is for how many seconds what is answered here may be kept, as with CoreDNS.
+const TTL = 5
 
-// Put adds a Service, in the place of the one with its key. It is not to be changed any more.
-func (z *Zone) Put(s *records.Service) {}
+// Bounds of a reply, in bytes.
+const (
+	// maxDatagram is what no path cuts into pieces, whatever an asker would take (RFC 9715).
+	maxDatagram = 1232
+	maxStream   = dns.MaxMsgSize - 1
+	// minRecord is the size of the smallest record that there are many of, an A.
+	minRecord = 16
+)
 
-// Delete removes a Service, if it is there.
-func (z *Zone) Delete(k records.Key) {}
-
-// Set says how questions are answered from now on. The settings are not to be changed any more.
-func (z *Zone) Set(s *records.Settings) {}
-
-// PutClient adds a pod of the node, in the place of the one with its address.
-func (z *Zone) PutClient(c records.Client) {}
-
-// DeleteClient removes the pod that has an address, if it is there.
-func (z *Zone) DeleteClient(a netip.Addr) {}
+// maxAliases is how many names may stand for each other in a row.
+const maxAliases = 8
 
 // Asker is who asks, and how.
 type Asker struct {
@@ -43,25 +68,187 @@ type Asker struct {
 // Answer returns the reply to a query, or what others are to be asked for it. Both are nil for
 // what is no query, and gets no reply. A reply fits its way, and need only be packed. The
 // query is not changed, and the reply shares nothing with it that may be.
+//
+// It costs no more than looking at each endpoint of one Service, most often far less, whatever
+// is asked, and a reply has no more records than fit their way.
 func (z *Zone) Answer(query *dns.Msg, from Asker) (reply *dns.Msg, outside *Outside) {
-	reply = new(dns.Msg)
-	reply.SetRcode(query, dns.RcodeServerFailure)
-	return reply, nil
+	if query.Response {
+		return nil, nil
+	}
+	a := &answering{zone: z, query: query, from: from, settings: z.settings.Load(), size: maxStream}
+	if a.settings == nil {
+		a.settings = new(settings)
+	}
+	if rcode := a.read(); rcode != dns.RcodeSuccess {
+		return a.refuse(rcode), nil
+	}
+	a.limit = a.size/minRecord + 1
+	return a.resolve()
 }
 
-// Outside is a query for whose answer others have to be asked. Take its Question to them, and
-// what they say to Take, until that returns the reply. It is for one goroutine.
-type Outside struct{}
+// answering is a query on its way to its reply.
+type answering struct {
+	zone     *Zone
+	settings *settings
+	query    *dns.Msg
+	from     Asker
+	// edns is that of the query, nil where it has none.
+	edns *dns.OPT
+	// size is how many bytes the reply may have, limit how many records are looked for.
+	size, limit int
+	// aliases are those that led to the name that is looked for now.
+	aliases []dns.RR
+}
 
-// Question is what others are to be asked now: one question, whose name is fully qualified and
-// as the asker wrote it. The message has neither an id nor EDNS0, but RD, CD and AD as the
-// asker has them.
-func (o *Outside) Question() *dns.Msg { return nil }
+// read finds out how the query is to be answered, or how it is refused.
+func (a *answering) read() (rcode int) {
+	for _, r := range a.query.Extra {
+		edns, ok := r.(*dns.OPT)
+		if !ok {
+			continue
+		}
+		if a.edns != nil || edns.Hdr.Name != "." {
+			a.edns = nil
+			return dns.RcodeFormatError // RFC 6891, section 6.1.1
+		}
+		a.edns = edns
+	}
+	if !a.from.Stream {
+		a.size = dns.MinMsgSize
+		if a.edns != nil {
+			a.size = min(max(int(a.edns.UDPSize()), dns.MinMsgSize), maxDatagram)
+		}
+	}
+	switch {
+	case a.edns != nil && a.edns.Version() != 0:
+		return dns.RcodeBadVers
+	case a.query.Opcode != dns.OpcodeQuery:
+		return dns.RcodeNotImplemented
+	case len(a.query.Question) != 1: // RFC 9619
+		return dns.RcodeFormatError
+	}
+	q := a.query.Question[0]
+	if _, ok := dns.IsDomainName(q.Name); !ok || !dns.IsFqdn(q.Name) {
+		return dns.RcodeFormatError
+	}
+	switch q.Qtype {
+	case dns.TypeNone:
+		return dns.RcodeFormatError
+	case dns.TypeAXFR, dns.TypeIXFR:
+		return dns.RcodeRefused
+	case dns.TypeANY:
+	default:
+		// All others of these are no types of records (RFC 6895, section 3.1).
+		if q.Qtype == dns.TypeOPT || q.Qtype >= 128 && q.Qtype <= 255 {
+			return dns.RcodeNotImplemented
+		}
+	}
+	if q.Qclass != dns.ClassINET {
+		return dns.RcodeRefused
+	}
+	return dns.RcodeSuccess
+}
 
-// Take takes what others said to Question, nil where nobody did. It returns the reply to the
-// query, or nil where Question is another one now. said is not changed.
-func (o *Outside) Take(said *dns.Msg) (reply *dns.Msg) { return nil }
+// resolve answers, from alias to alias.
+func (a *answering) resolve() (*dns.Msg, *Outside) {
+	q := a.query.Question[0]
+	name := q.Name
+	for range maxAliases {
+		f, inside := a.find(name)
+		if !inside {
+			return nil, a.outside(name)
+		}
+		if f.missing && len(a.aliases) == 0 {
+			found, inside, outside := a.search(name)
+			if outside != nil {
+				return nil, outside
+			}
+			if inside {
+				f = found
+			}
+		}
+		if f.alias == "" || q.Qtype == dns.TypeCNAME || q.Qtype == dns.TypeANY {
+			return a.reply(f), nil
+		}
+		a.aliases = append(a.aliases, cname(f.name, f.alias))
+		name = f.alias
+	}
+	return a.refuse(dns.RcodeServerFailure), nil // they lead around in a circle
+}
+
+// start returns a reply that says nothing yet.
+func (a *answering) start() *dns.Msg {
+	r := new(dns.Msg)
+	r.SetReply(a.query)
+	r.RecursionAvailable = true
+	return r
+}
+
+// refuse returns a reply that says why there is no answer.
+func (a *answering) refuse(rcode int) *dns.Msg {
+	r := a.start()
+	r.Rcode = rcode
+	return a.fit(r)
+}
+
+// reply returns what was found.
+func (a *answering) reply(f found) *dns.Msg {
+	r := a.start()
+	r.Authoritative = true
+	if a.qtype() == dns.TypeANY && !f.missing && f.alias == "" {
+		// There is no list of all types (RFC 8482, section 4.2).
+		f.records, f.extra = []dns.RR{&dns.HINFO{Hdr: header(f.name, dns.TypeHINFO), Cpu: "RFC8482"}}, nil
+	}
+	r.Answer, r.Extra = append(a.aliases, f.records...), f.extra
+	if f.alias != "" {
+		r.Answer = append(r.Answer, cname(f.name, f.alias))
+	} else if len(f.records) == 0 {
+		r.Ns = []dns.RR{a.soa(f.zone)}
+	}
+	if f.missing {
+		r.Rcode = dns.RcodeNameError // RFC 6604: that of the last name
+	}
+	return a.fit(r)
+}
+
+// fit completes a reply, and makes it as small as it has to be.
+func (a *answering) fit(r *dns.Msg) *dns.Msg {
+	var opt []dns.RR
+	if a.edns != nil {
+		o := &dns.OPT{Hdr: dns.RR_Header{Name: ".", Rrtype: dns.TypeOPT}}
+		o.SetUDPSize(maxDatagram)
+		o.SetDo(a.edns.Do()) // RFC 3225, section 3
+		opt = []dns.RR{o}
+	}
+	// What is only a help is no reason to ask again by TCP (RFC 2181, section 9).
+	extra := r.Extra
+	r.Extra = append(extra[:len(extra):len(extra)], opt...)
+	r.Compress = true
+	if len(extra) > 0 && r.Len() > a.size {
+		r.Extra = opt
+	}
+	r.Truncate(a.size)
+	if a.from.Stream {
+		r.Truncated = false // nobody could tell the rest
+	}
+	return r
+}
 
 // Read reads what came as a packet. What cannot be read has a reply (FORMERR) in the place of a
 // query; neither is returned of what gets none, as it is too short or a reply itself.
-func Read(packet []byte) (query, reply *dns.Msg) { return nil, nil }
+func Read(packet []byte) (query, reply *dns.Msg) {
+	q := new(dns.Msg)
+	err := q.Unpack(packet)
+	switch {
+	case len(packet) < headerSize || q.Response:
+		return nil, nil
+	case err == nil:
+		return q, nil
+	}
+	r := new(dns.Msg)
+	r.Id, r.Response, r.Opcode, r.RecursionDesired, r.Rcode = q.Id, true, q.Opcode, q.RecursionDesired, dns.RcodeFormatError
+	return nil, r
+}
+
+// headerSize is that of each message (RFC 1035, section 4.1.1).
+const headerSize = 12

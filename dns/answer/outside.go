@@ -1,0 +1,73 @@
+package answer
+
+import "github.com/miekg/dns"
+
+// Outside is a query for whose answer others have to be asked. Take its Question to them, and
+// what they say to Take, until that returns the reply. It is for one goroutine.
+type Outside struct {
+	answering *answering
+	// names are those to be asked for, one after the other where they are searched.
+	names    []string
+	searched bool
+}
+
+func (a *answering) outside(name string) *Outside {
+	return &Outside{answering: a, names: []string{name}}
+}
+
+// Question is what others are to be asked now: one question, whose name is fully qualified and
+// as the asker wrote it. The message has no id. RD, CD, AD and DO are as the asker has them; it
+// has EDNS0 where DO is set alone.
+func (o *Outside) Question() *dns.Msg {
+	query := o.answering.query
+	q := new(dns.Msg)
+	q.RecursionDesired, q.CheckingDisabled, q.AuthenticatedData = query.RecursionDesired, query.CheckingDisabled, query.AuthenticatedData
+	q.Question = []dns.Question{{Name: o.names[0], Qtype: query.Question[0].Qtype, Qclass: query.Question[0].Qclass}}
+	if edns := o.answering.edns; edns != nil && edns.Do() {
+		q.SetEdns0(maxDatagram, true)
+	}
+	return q
+}
+
+// Take takes what others said to Question, nil where nobody did. It returns the reply to the
+// query, or nil where Question is another one now. said is not changed, and the reply shares
+// nothing with it: packing a record writes into it, and what others said may be kept for more.
+func (o *Outside) Take(said *dns.Msg) (reply *dns.Msg) {
+	a := o.answering
+	if said == nil {
+		return a.refuse(dns.RcodeServerFailure)
+	}
+	if o.searched && said.Rcode == dns.RcodeNameError {
+		if o.names = o.names[1:]; len(o.names) > 0 {
+			return nil
+		}
+		// Nothing is found anywhere, nor is there the name asked.
+		return a.reply(found{name: a.query.Question[0].Name, zone: a.settings.suffix[1:], missing: true})
+	}
+	led := a.aliases
+	if o.searched {
+		led = append(led, cname(a.query.Question[0].Name, o.names[0]))
+	}
+	if said.Rcode != dns.RcodeSuccess && said.Rcode != dns.RcodeNameError {
+		if len(led) > 0 || said.Rcode > 15 {
+			return a.refuse(dns.RcodeServerFailure) // what they say is not about the name asked
+		}
+		return a.refuse(said.Rcode)
+	}
+	r := a.start()
+	r.Rcode, r.Truncated = said.Rcode, said.Truncated
+	// What leads there is ours, and signed by nobody.
+	r.Authoritative, r.AuthenticatedData = len(led) > 0, said.AuthenticatedData && len(led) == 0
+	r.Answer, r.Ns, r.Extra = append(led, copies(said.Answer)...), copies(said.Ns), copies(said.Extra)
+	return a.fit(r)
+}
+
+// copies returns copies of records, but for EDNS0, which is of one way alone.
+func copies(of []dns.RR) (all []dns.RR) {
+	for _, r := range of {
+		if r.Header().Rrtype != dns.TypeOPT {
+			all = append(all, dns.Copy(r))
+		}
+	}
+	return all
+}

@@ -1,0 +1,230 @@
+package answer
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/weftnet/weft/dns/records"
+)
+
+// Zone is what questions are answered by. The zero Zone has no domain, and answers for no name
+// itself. Its methods may be called by several goroutines at once: an answer has each Service as
+// it is at some moment of it.
+//
+// A lock guards the indexes, and not what they lead to, which is never changed but replaced. So
+// an answer holds it for as long as it takes to find a Service or two, and a change for as long
+// as it takes to index the addresses that are new or gone.
+type Zone struct {
+	settings atomic.Pointer[settings]
+
+	mu       sync.RWMutex
+	services map[records.Key]*entry
+	// namespaces are those of services, with the number of each one's.
+	namespaces map[string]int
+	// addresses are the Services that have each address, their own or an endpoint's, in order
+	// of their keys. The slices are never changed.
+	addresses map[netip.Addr][]*entry
+	// clients are the namespaces of the node's pods.
+	clients map[netip.Addr]string
+}
+
+// entry is a Service of a Zone, as long as it is there.
+type entry struct {
+	key records.Key
+	now atomic.Pointer[service]
+}
+
+// service is a Service as its name is answered by.
+type service struct {
+	*records.Service
+	// hosts are the endpoints that have a hostname, in order of these. There is no index of
+	// those without, as their addresses are their names.
+	hosts []uint32
+}
+
+// settings are those of a Zone, with what they mean for each answer.
+type settings struct {
+	*records.Settings
+	// suffix is the domain with a dot at either end, empty where there is none.
+	suffix string
+	// others are the domains below it that others answer for, with dots like it.
+	others     []string
+	namespaces map[string]bool
+}
+
+// Set says how questions are answered from now on. The settings are not to be changed any more.
+func (z *Zone) Set(s *records.Settings) {
+	now := &settings{Settings: s, namespaces: make(map[string]bool, len(s.Namespaces))}
+	if s.Domain != "" {
+		now.suffix = "." + s.Domain + "."
+	}
+	for _, name := range s.Namespaces {
+		now.namespaces[name] = true
+	}
+	for _, stub := range s.Stubs {
+		if suffix := "." + stub.Domain + "."; s.Domain != "" && strings.HasSuffix(suffix, now.suffix) && suffix != now.suffix {
+			now.others = append(now.others, suffix)
+		}
+	}
+	z.settings.Store(now)
+}
+
+// Put adds a Service, in the place of the one with its key. It is not to be changed any more.
+func (z *Zone) Put(s *records.Service) {
+	now := newService(s)
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if z.services == nil {
+		z.services, z.namespaces, z.addresses = make(map[records.Key]*entry), make(map[string]int), make(map[netip.Addr][]*entry)
+	}
+	e := z.services[s.Key]
+	if e == nil {
+		e = &entry{key: s.Key}
+		z.services[s.Key] = e
+		z.namespaces[s.Namespace]++
+	}
+	before := e.now.Swap(now)
+	gone, came := other(before.addresses(), now.addresses())
+	z.index(e, gone, came)
+}
+
+// Delete removes a Service, if it is there.
+func (z *Zone) Delete(k records.Key) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	e := z.services[k]
+	if e == nil {
+		return
+	}
+	delete(z.services, k)
+	if z.namespaces[k.Namespace]--; z.namespaces[k.Namespace] == 0 {
+		delete(z.namespaces, k.Namespace)
+	}
+	z.index(e, e.now.Load().addresses(), nil)
+}
+
+// index takes addresses from an entry, and gives it others.
+func (z *Zone) index(e *entry, gone, came []netip.Addr) {
+	compare := func(a, b *entry) int { return a.key.Compare(b.key) }
+	for _, a := range gone {
+		all := z.addresses[a]
+		i, found := slices.BinarySearchFunc(all, e, compare)
+		switch {
+		case !found:
+		case len(all) == 1:
+			delete(z.addresses, a)
+		default:
+			z.addresses[a] = slices.Concat(all[:i], all[i+1:])
+		}
+	}
+	for _, a := range came {
+		all := z.addresses[a]
+		if i, found := slices.BinarySearchFunc(all, e, compare); !found {
+			z.addresses[a] = slices.Concat(all[:i], []*entry{e}, all[i:])
+		}
+	}
+}
+
+// PutClient adds a pod of the node, in the place of the one with its address.
+func (z *Zone) PutClient(c records.Client) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if z.clients == nil {
+		z.clients = make(map[netip.Addr]string)
+	}
+	z.clients[c.Address.Unmap()] = c.Namespace
+}
+
+// DeleteClient removes the pod that has an address, if it is there.
+func (z *Zone) DeleteClient(a netip.Addr) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	delete(z.clients, a.Unmap())
+}
+
+// service returns a Service, nil where there is none.
+func (z *Zone) service(k records.Key) *service {
+	z.mu.RLock()
+	e := z.services[k]
+	z.mu.RUnlock()
+	if e == nil {
+		return nil
+	}
+	return e.now.Load()
+}
+
+// has returns the Services that have an address, in order of their keys.
+func (z *Zone) has(a netip.Addr) []*entry {
+	z.mu.RLock()
+	defer z.mu.RUnlock()
+	return z.addresses[a]
+}
+
+// hasServices reports whether a namespace has some.
+func (z *Zone) hasServices(namespace string) bool {
+	z.mu.RLock()
+	defer z.mu.RUnlock()
+	return z.namespaces[namespace] > 0
+}
+
+// client returns the namespace of the pod that has an address, empty where none is known.
+func (z *Zone) client(a netip.Addr) string {
+	z.mu.RLock()
+	defer z.mu.RUnlock()
+	return z.clients[a]
+}
+
+func newService(s *records.Service) *service {
+	// Whoever wrote them, what is searched here is in order.
+	if !slices.IsSortedFunc(s.Endpoints, compareEndpoints) {
+		sorted := *s
+		sorted.Endpoints = slices.SortedFunc(slices.Values(s.Endpoints), compareEndpoints)
+		s = &sorted
+	}
+	now := &service{Service: s}
+	for i, e := range s.Endpoints {
+		if e.Hostname != "" {
+			now.hosts = append(now.hosts, uint32(i))
+		}
+	}
+	slices.SortStableFunc(now.hosts, func(a, b uint32) int { return strings.Compare(s.Endpoints[a].Hostname, s.Endpoints[b].Hostname) })
+	now.hosts = slices.Clip(now.hosts)
+	return now
+}
+
+func compareEndpoints(a, b records.Endpoint) int {
+	return cmp.Or(a.Address.Compare(b.Address), strings.Compare(a.Hostname, b.Hostname))
+}
+
+// addresses returns those of a Service and of its endpoints, in order and each once.
+func (s *service) addresses() []netip.Addr {
+	if s == nil {
+		return nil
+	}
+	all := make([]netip.Addr, 0, len(s.Addresses)+len(s.Endpoints))
+	all = append(all, s.Addresses...)
+	for _, e := range s.Endpoints {
+		all = append(all, e.Address)
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	return slices.Compact(all)
+}
+
+// other returns what of two ordered lists is in the first alone, and in the second alone.
+func other(before, now []netip.Addr) (gone, came []netip.Addr) {
+	for len(before) > 0 && len(now) > 0 {
+		switch c := before[0].Compare(now[0]); {
+		case c < 0:
+			gone, before = append(gone, before[0]), before[1:]
+		case c > 0:
+			came, now = append(came, now[0]), now[1:]
+		default:
+			before, now = before[1:], now[1:]
+		}
+	}
+	return append(gone, before...), append(came, now...)
+}
