@@ -16,7 +16,7 @@ export CGO_ENABLED ?= 0
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | column -t -s "$$(printf '\t')"
 
-build: ## Build bin/weft, bin/weft-agent, bin/weft-controller and bin/weft-cni
+build: ## Build bin/weft, bin/weft-agent, bin/weft-controller, bin/weft-cni, bin/weft-dns and bin/weft-dns-server
 	$(GO) build $(BUILD) -o bin/ ./cmd/...
 	@ln -sf weft bin/kubectl-weft && ln -sf weft bin/kubectl_complete-weft
 

@@ -26,7 +26,7 @@ import (
 )
 
 // programs are those of the image.
-var programs = []string{"weft", "weft-agent", "weft-cni", "weft-controller"}
+var programs = []string{"weft", "weft-agent", "weft-cni", "weft-controller", "weft-dns", "weft-dns-server"}
 
 // passwd names the users of the DaemonSet and of the Deployment.
 const passwd = "root:x:0:0:root:/:/weft\nnobody:x:65534:65534:nobody:/:/weft\n"

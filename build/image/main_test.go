@@ -73,7 +73,7 @@ func TestTheProgramsLieBesideEachOtherInTheRoot(t *testing.T) {
 		}
 	}
 	slices.Sort(files)
-	want := "/etc/passwd /weft /weft-agent /weft-cni /weft-controller"
+	want := "/etc/passwd /weft /weft-agent /weft-cni /weft-controller /weft-dns /weft-dns-server"
 	if got := strings.Join(files, " "); got != want {
 		t.Errorf("the image has %s; it should have %s", got, want)
 	}

@@ -87,6 +87,14 @@ var rules = []rule{
 		"what names stand for is a function of objects, whoever answers"},
 	{"dns/answer", []string{"api", "registry", "plan", "plugin", "datapath", "service", "agent", "controller", "cni", "lab", "cli", "ext:k8s.io"},
 		"what is answered depends on records alone, and the name server is a small process"},
+	{"dns/journal", []string{"dns/answer", "dns/compile", "dns/keeper", "dns/server", "api", "registry", "plan", "plugin", "datapath", "service", "agent", "controller", "internal", "!sys"},
+		"a file of records does not depend on who makes them and who answers by them"},
+	{"dns/keeper", []string{"dns/records", "dns/journal", "dns/answer", "dns/compile", "dns/server", "api", "registry", "plan", "plugin", "datapath", "service", "agent", "controller", "cni", "lab", "cli", "daemon", "internal", "!sys"},
+		"who keeps the sockets takes each node's memory for as long as the node lives, and must outlive whatever answers"},
+	{"cmd/weft-dns", []string{"dns/records", "dns/journal", "dns/answer", "dns/compile", "dns/server", "daemon", "internal", "!sys"},
+		"who keeps the sockets takes each node's memory for as long as the node lives, and must outlive whatever answers"},
+	{"dns/server", []string{"dns/compile", "api", "registry", "plan", "plugin", "datapath", "service", "agent", "controller", "cni", "lab", "cli", "daemon", "ext:k8s.io", "ext:go.etcd.io"},
+		"the name server answers by records alone, and what it carries takes each node's memory"},
 	{"internal/derived", []string{"plan", "plugin", "datapath", "agent", "controller"},
 		"what changed among objects does not depend on what is made of them"},
 	{"datapath", []string{"registry", "api", "plugin", "agent", "controller", "cni", "lab", "cli", "ext:k8s.io/client-go"},
@@ -176,6 +184,24 @@ func TestOraclesStandAlone(t *testing.T) {
 	}
 }
 
+// CoreDNS is large, and has listeners and registries that are the whole process's.
+func TestCoreDNSIsTheNameServers(t *testing.T) {
+	carry := []string{"dns/server", "cmd/weft-dns-server"}
+	found := 0
+	for _, p := range packages(t) {
+		if !slices.ContainsFunc(p.Deps, func(dep string) bool { return below(dep, "github.com/coredns") }) {
+			continue
+		}
+		found++
+		if path := strings.TrimPrefix(p.ImportPath, module+"/"); !slices.Contains(carry, path) {
+			t.Errorf("%s depends on CoreDNS, but only %v may", path, carry)
+		}
+	}
+	if found != len(carry) {
+		t.Errorf("%d packages depend on CoreDNS, and %v should", found, carry)
+	}
+}
+
 // What declares flags of tests must not be in a program.
 func TestGoldenFilesAreForTests(t *testing.T) {
 	const golden = module + "/internal/golden"
@@ -198,6 +224,11 @@ func (r rule) forbids(from, dep string) bool {
 		case n == "!std":
 			first, _, _ := strings.Cut(dep, "/")
 			if !inside && strings.Contains(first, ".") && first != "vendor" {
+				return true
+			}
+		case n == "!sys":
+			first, _, _ := strings.Cut(dep, "/")
+			if !inside && strings.Contains(first, ".") && first != "vendor" && !below(dep, "golang.org/x/sys") {
 				return true
 			}
 		case strings.HasPrefix(n, "ext:"):

@@ -1,0 +1,128 @@
+package server
+
+import (
+	"net/netip"
+	"sync"
+)
+
+// fair is a queue that gives each client its turn, however much others have put into it. What
+// does not fit is dropped, and that is what the client put in that has the most there.
+type fair[T any] struct {
+	// each is how many items of one client wait at most, and all how many of all; beyond that
+	// a client that has none waiting may have one, up to twice of all.
+	each, all int
+
+	mu      sync.Mutex
+	more    sync.Cond
+	clients map[netip.Addr]*lane[T]
+	// turns are the clients that have something waiting, the next one first.
+	turns   []*lane[T]
+	waiting int
+	closed  bool
+}
+
+// lane is what waits of one client.
+type lane[T any] struct {
+	client netip.Addr
+	items  []T
+}
+
+func newFair[T any](each, all int) *fair[T] {
+	f := &fair[T]{each: each, all: all, clients: map[netip.Addr]*lane[T]{}}
+	f.more.L = &f.mu
+	return f
+}
+
+// push puts an item of a client in, and reports whether there was room.
+func (f *fair[T]) push(client netip.Addr, item T) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	l := f.clients[client]
+	switch {
+	case f.closed, f.waiting >= 2*f.all, l != nil && (len(l.items) >= f.each || f.waiting >= f.all):
+		return false
+	case l == nil:
+		l = &lane[T]{client: client}
+		f.clients[client] = l
+		f.turns = append(f.turns, l)
+	}
+	l.items = append(l.items, item)
+	f.waiting++
+	f.more.Signal()
+	return true
+}
+
+// pop waits for an item, and takes out that of the client whose turn it is. It reports false
+// once the queue is closed and empty.
+func (f *fair[T]) pop() (item T, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for f.waiting == 0 {
+		if f.closed {
+			return item, false
+		}
+		f.more.Wait()
+	}
+	l := f.turns[0]
+	var none *lane[T]
+	f.turns[0], f.turns = none, f.turns[1:]
+	item = l.items[0]
+	var zero T
+	l.items[0], l.items = zero, l.items[1:]
+	f.waiting--
+	if len(l.items) > 0 {
+		f.turns = append(f.turns, l)
+	} else {
+		delete(f.clients, l.client)
+	}
+	return item, true
+}
+
+// close has pop end once it has returned all there is.
+func (f *fair[T]) close() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.closed = true
+	f.more.Broadcast()
+}
+
+// share counts what each client has under way, and all together.
+type share struct {
+	each, all int
+
+	mu      sync.Mutex
+	clients map[netip.Addr]int
+	total   int
+}
+
+func newShare(each, all int) *share {
+	return &share{each: each, all: all, clients: map[netip.Addr]int{}}
+}
+
+// take counts one more of a client, unless that is too many.
+func (s *share) take(client netip.Addr) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.total >= s.all || s.clients[client] >= s.each {
+		return false
+	}
+	s.total++
+	s.clients[client]++
+	return true
+}
+
+// give says that one is over.
+func (s *share) give(client netip.Addr) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.total--
+	if s.clients[client]--; s.clients[client] == 0 {
+		delete(s.clients, client)
+	}
+}
+
+func (s *share) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.total
+}

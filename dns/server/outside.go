@@ -1,0 +1,208 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"github.com/coredns/caddy"
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/coredns/coredns/plugin"
+	_ "github.com/coredns/coredns/plugin/cache" // which setUp finds by its name
+	"github.com/coredns/coredns/plugin/forward"
+	"github.com/miekg/dns"
+)
+
+const (
+	// cached is how many answers are remembered, and how many denials.
+	cached = 2048
+	// maxCached is how large an answer is that is remembered, in bytes. So what is
+	// remembered takes little, whatever somebody has their own servers answer.
+	maxCached = 2048
+	// payload is what servers are told that an answer by UDP may have, in bytes: what passes
+	// everywhere in one piece.
+	payload = 1232
+)
+
+// outside asks others: CoreDNS's plug-in cache, then router, then one of CoreDNS's forward.
+type outside struct {
+	cache  plugin.Handler
+	router *router
+	stale  uint32
+}
+
+// router hands a query to who is asked for its domain. A change of them leaves what the cache
+// knows.
+type router struct{ to atomic.Pointer[[]route] }
+
+// route is who is asked for names of a domain; nobody, where forward is nil.
+type route struct {
+	// domain is fully qualified, in lower case.
+	domain  string
+	forward *forward.Forward
+}
+
+// newOutside returns one that asks nobody, until it is given ways.
+func newOutside(stale uint32) (*outside, error) {
+	// A name that is asked for three times in a minute is asked anew before its time is over.
+	// Where nobody answers, what is stale is given after a second, and for five more without
+	// another try; it is to be forgotten after five (RFC 8767, section 5).
+	text := fmt.Sprintf("cache 3600 . {\nsuccess %d 3600\ndenial %d 1800\nprefetch 3 1m 10%%\nservfail 2s\n", cached, cached)
+	if stale > 0 {
+		text += fmt.Sprintf("serve_stale %ds verify 1s 5s 5s\n", stale)
+	}
+	o := &outside{router: &router{}, stale: stale}
+	o.router.to.Store(&[]route{{domain: "."}})
+	var err error
+	o.cache, err = setUp("cache", text+"}\n", o.router)
+	return o, err
+}
+
+// setUp has a plug-in of CoreDNS read its configuration, which is the only way to say all of it.
+func setUp(name, text string, next plugin.Handler) (plugin.Handler, error) {
+	set, err := caddy.DirectiveAction("dns", name)
+	if err != nil {
+		return nil, err
+	}
+	// There is no other exported way to make one, whatever its name says.
+	c := caddy.NewTestController("dns", text)
+	if err := set(c); err != nil {
+		return nil, fmt.Errorf("set up %s: %w", name, err)
+	}
+	plugins := dnsserver.GetConfig(c).Plugin
+	if len(plugins) != 1 {
+		return nil, fmt.Errorf("set up %s: it has %d handlers", name, len(plugins))
+	}
+	return plugins[0](next), nil
+}
+
+// use has the queries from now on take other ways.
+func (o *outside) use(w *ways) error {
+	var to []route
+	add := func(domain string, servers []netip.AddrPort) error {
+		r := route{domain: dns.CanonicalName(domain)}
+		if len(servers) > 0 {
+			text := "forward ."
+			for _, s := range servers {
+				text += " " + s.String()
+			}
+			// What does not fit into a datagram is asked for again by TCP, so that it can be
+			// remembered for who asks by TCP.
+			h, err := setUp("forward", text+" {\nprefer_udp\npolicy sequential\nmax_idle_conns 32\n}\n", nil)
+			if err != nil {
+				return err
+			}
+			f, ok := h.(*forward.Forward)
+			if !ok {
+				return fmt.Errorf("forward is a %T", h)
+			}
+			if err := f.OnStartup(); err != nil {
+				return err
+			}
+			r.forward = f
+		}
+		to = append(to, r)
+		return nil
+	}
+	var failed error
+	for _, s := range w.stubs {
+		failed = errors.Join(failed, add(s.Domain, s.Servers))
+	}
+	failed = errors.Join(failed, add("", w.rest))
+	if failed != nil {
+		stop(to)
+		return failed
+	}
+	stop(*o.router.to.Swap(&to))
+	return nil
+}
+
+// stop ends the health checks of forwards. Queries that are under way go on.
+func stop(routes []route) {
+	for _, r := range routes {
+		if r.forward != nil {
+			r.forward.OnShutdown()
+		}
+	}
+}
+
+// Name implements plugin.Handler.
+func (*router) Name() string { return "weft" }
+
+// errNobody is that there is nobody to ask.
+var errNobody = errors.New("nobody is there to be asked")
+
+// ServeDNS implements plugin.Handler.
+func (r *router) ServeDNS(ctx context.Context, w dns.ResponseWriter, q *dns.Msg) (int, error) {
+	name := strings.ToLower(q.Question[0].Name)
+	routes := *r.to.Load()
+	i := slices.IndexFunc(routes, func(r route) bool { return dns.IsSubDomain(r.domain, name) })
+	if i < 0 || routes[i].forward == nil {
+		return dns.RcodeServerFailure, errNobody
+	}
+	past, _ := ctx.Value(asks{}).(*recorder)
+	return routes[i].forward.ServeDNS(ctx, small{w, past}, q)
+}
+
+// asks is the key of a context's recorder.
+type asks struct{}
+
+// small writes answers to the cache that are to be remembered, and others past it.
+type small struct {
+	dns.ResponseWriter
+	past *recorder
+}
+
+// WriteMsg implements dns.ResponseWriter.
+func (s small) WriteMsg(m *dns.Msg) error {
+	if m.Len() <= maxCached || s.past == nil {
+		return s.ResponseWriter.WriteMsg(m)
+	}
+	s.past.large.Store(m)
+	return nil
+}
+
+// ask asks others, on behalf of a client. It returns nil if nobody answers.
+func (o *outside) ask(ctx context.Context, question *dns.Msg, client netip.AddrPort) *dns.Msg {
+	q := question.Copy()
+	q.Id = dns.Id()
+	if edns := q.IsEdns0(); edns != nil {
+		edns.SetUDPSize(payload)
+	} else {
+		q.SetEdns0(payload, false)
+	}
+	w := &recorder{client: client}
+	o.cache.ServeDNS(context.WithValue(ctx, asks{}, w), w, q)
+	if w.said == nil {
+		return w.large.Load()
+	}
+	return w.said
+}
+
+// recorder is a dns.ResponseWriter that keeps what is written.
+type recorder struct {
+	client netip.AddrPort
+	stream bool
+	said   *dns.Msg
+	// large is an answer that was written past the cache, perhaps by a goroutine of its.
+	large atomic.Pointer[dns.Msg]
+}
+
+func (r *recorder) WriteMsg(m *dns.Msg) error { r.said = m; return nil }
+func (r *recorder) LocalAddr() net.Addr       { return &net.UDPAddr{} }
+func (r *recorder) RemoteAddr() net.Addr {
+	if r.stream {
+		return net.TCPAddrFromAddrPort(r.client)
+	}
+	return net.UDPAddrFromAddrPort(r.client)
+}
+func (r *recorder) Write([]byte) (int, error) { return 0, errors.ErrUnsupported }
+func (r *recorder) Close() error              { return nil }
+func (r *recorder) TsigStatus() error         { return nil }
+func (r *recorder) TsigTimersOnly(bool)       {}
+func (r *recorder) Hijack()                   {}

@@ -1,0 +1,137 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/weftnet/weft/dns/keeper"
+	"github.com/weftnet/weft/internal/await"
+)
+
+// stale asks for a name whose time is five seconds, then the upstream is silent, until what is
+// answered is not what was remembered, or is remembered for longer than its time.
+func (n *node) stale(quiet *atomic.Bool) string {
+	n.Helper()
+	q := question("www.example", dns.TypeA)
+	n.want("udp", q, "NOERROR 203.0.113.1")
+	quiet.Store(true)
+	var got string
+	least := uint32(5)
+	await.NoError(n, long, "the time is over", func() error {
+		r, err := ask(n.at, "udp", "", q, long)
+		n.must(err)
+		got = words(r)
+		if len(r.Answer) == 0 || r.Answer[0].Header().Ttl > least {
+			return nil
+		}
+		least = min(least, r.Answer[0].Header().Ttl)
+		return errors.New("not yet")
+	})
+	return got
+}
+
+// TestStale has the upstream fall silent: what it said holds for as long as it is set, or not.
+func TestStale(t *testing.T) {
+	for name, c := range map[string]struct {
+		staleFor uint32
+		want     string
+	}{"stale": {3600, "NOERROR 203.0.113.1"}, "never": {0, "SERVFAIL"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var quiet atomic.Bool
+			up := upstream(t, func(w dns.ResponseWriter, q *dns.Msg) {
+				if !quiet.Load() {
+					says(w, q, "@ 5 IN A 203.0.113.1")
+				}
+			})
+			set := settings(up)
+			set.StaleFor = c.staleFor
+			n := run(t, set)
+			if got := n.stale(&quiet); got != c.want {
+				t.Errorf("when its time is over the answer is %s", got)
+			}
+			quiet.Store(false)
+			await.NoError(n, long, "the upstream is asked again", func() error {
+				if got := n.answers("udp", question("other.example", dns.TypeA)); got != "NOERROR 203.0.113.1" {
+					return errors.New(got)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// TestLoop has the upstream ask the name server itself: it is found, told, and not asked any
+// more, until it does not do so any longer.
+func TestLoop(t *testing.T) {
+	var back atomic.Pointer[netip.AddrPort]
+	var asked atomic.Int64
+	up := upstream(t, func(w dns.ResponseWriter, q *dns.Msg) {
+		asked.Add(1)
+		at := back.Load()
+		if at == nil {
+			says(w, q, "@ 60 IN A 203.0.113.1")
+			return
+		}
+		r, err := ask(*at, "udp", "", q.Copy(), 10*time.Second)
+		if err != nil {
+			r = new(dns.Msg).SetRcode(q, dns.RcodeServerFailure)
+		}
+		r.Id = q.Id
+		w.WriteMsg(r)
+	})
+	// The first probe is to find it: until the node serves, the upstream waits for where.
+	n := on(t, settings(up), service("web", 1))
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	port := freePort(t)
+	at := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port)
+	back.Store(&at)
+	o := options(n.dir)
+	o.Port = port
+	go func() { ended <- keeper.New(o).Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		n.must(<-ended)
+	})
+	n.state("the server serves", func(s keeper.State) bool { return s.Serving })
+	n.at = at
+	n.problem("what it is asked comes back to this name server")
+	before := asked.Load()
+	for i := range 20 {
+		n.want("udp", question(fmt.Sprintf("www%d.example", i), dns.TypeA), "SERVFAIL")
+	}
+	// Probes still go there.
+	if more := asked.Load() - before; more > 10 {
+		t.Errorf("it was asked %d times", more)
+	}
+	n.want("udp", question("web.default.svc.cluster.local", dns.TypeA), "NOERROR 10.96.0.1")
+	back.Store(nil)
+	n.state("it is asked again", func(s keeper.State) bool { return s.Problem == "" })
+	n.want("udp", question("www.example", dns.TypeA), "NOERROR 203.0.113.1")
+}
+
+// freePort returns a port that nobody uses, neither by UDP nor by TCP.
+func freePort(t testing.TB) uint16 {
+	t.Helper()
+	for {
+		c, err := net.ListenPacket("udp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := net.Listen("tcp", c.LocalAddr().String())
+		c.Close()
+		if err == nil {
+			l.Close()
+			return uint16(l.Addr().(*net.TCPAddr).Port)
+		}
+	}
+}

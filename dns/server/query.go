@@ -1,0 +1,189 @@
+package server
+
+import (
+	"context"
+	"net/netip"
+	"runtime/debug"
+	"time"
+
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/coredns/coredns/plugin/metrics/vars"
+	"github.com/coredns/coredns/request"
+	"github.com/miekg/dns"
+
+	"github.com/weftnet/weft/dns/answer"
+)
+
+const (
+	// maxOutside is how many queries wait for others to answer, and maxOutsideEach how many
+	// of one client. All further ones are answered with SERVFAIL.
+	maxOutside, maxOutsideEach = 1024, 128
+	// outsideTime is how long others are asked for one query, at most; what has begun goes on for
+	// five seconds. Resolvers wait for five, most often.
+	outsideTime = 5 * time.Second
+	// maxQuestions is how many questions others are asked for one query, which are a list of
+	// domains that is searched.
+	maxQuestions = 64
+)
+
+// packet is a query as it came.
+type packet struct {
+	data  []byte
+	from  netip.AddrPort
+	began time.Time
+	// stream says that it came by TCP.
+	stream bool
+	// reply sends what is answered; it may be called later, and by another goroutine.
+	reply func([]byte)
+	// done, if it is set, is called once nothing more becomes of it.
+	done func()
+	// check, if it is set, is no query, but to be called in the place of one.
+	check func()
+}
+
+func (p *packet) client() netip.Addr { return p.from.Addr().Unmap() }
+
+// handle answers a packet. What others are to be asked for is done by later, so that a worker
+// can go on.
+func (s *Server) handle(p *packet, later func(func())) {
+	if p.check != nil {
+		p.check()
+		return
+	}
+	waits := false
+	if p.done != nil {
+		defer func() {
+			if !waits {
+				p.done()
+			}
+		}()
+	}
+	var query, reply *dns.Msg
+	var outside *answer.Outside
+	defer s.survive(p, &query)
+	query, reply = answer.Read(p.data)
+	switch {
+	case reply != nil:
+		s.send(p, nil, reply, "")
+		return
+	case query == nil:
+		return
+	}
+	if s.probes.comes(first(query)) {
+		reply = refuse(query, dns.RcodeNameError)
+	} else {
+		reply, outside = s.answer(query, p)
+	}
+	switch {
+	case outside == nil && reply != nil:
+		s.send(p, query, reply, "weft")
+	case outside == nil:
+	case !s.outsiders.take(p.client()):
+		// A server that brings queries back is a reason for so many.
+		s.busy.Store(true)
+		s.metrics.dropped("outside")
+		s.send(p, query, refuse(query, dns.RcodeServerFailure), "")
+	default:
+		waits = true
+		later(func() {
+			if p.done != nil {
+				defer p.done()
+			}
+			defer s.outsiders.give(p.client())
+			defer s.survive(p, &query)
+			s.send(p, query, s.ask(query, outside, p), "forward")
+		})
+	}
+}
+
+// first returns the question of a query, or none.
+func first(query *dns.Msg) dns.Question {
+	if len(query.Question) != 1 {
+		return dns.Question{}
+	}
+	return query.Question[0]
+}
+
+// answer answers by the records, unless there are none: then what may be the cluster's is not
+// known, and is never said not to be there.
+func (s *Server) answer(query *dns.Msg, p *packet) (*dns.Msg, *answer.Outside) {
+	if s.settings.Load() == nil && s.unknown(first(query).Name) {
+		return refuse(query, dns.RcodeServerFailure), nil
+	}
+	s.applying.RLock()
+	defer s.applying.RUnlock()
+	return s.zone.Answer(query, answer.Asker{Address: p.client(), Stream: p.stream})
+}
+
+// ask has others answer.
+func (s *Server) ask(query *dns.Msg, o *answer.Outside, p *packet) *dns.Msg {
+	began := time.Now()
+	for range maxQuestions {
+		var said *dns.Msg
+		if time.Since(began) < outsideTime {
+			said = s.outside.Load().ask(s.labels, o.Question(), p.from)
+		}
+		if reply := o.Take(said); reply != nil {
+			return reply
+		}
+	}
+	return refuse(query, dns.RcodeServerFailure)
+}
+
+// refuse returns a reply that has no answer.
+func refuse(query *dns.Msg, rcode int) *dns.Msg {
+	r := new(dns.Msg)
+	r.SetRcode(query, rcode)
+	r.RecursionAvailable = true
+	return r
+}
+
+// send sends a reply, and counts it.
+func (s *Server) send(p *packet, query, reply *dns.Msg, plugin string) {
+	data, err := reply.Pack()
+	if err != nil && query != nil {
+		// What others say need not be what can be said.
+		q := first(query)
+		s.log.Debug("an answer cannot be sent", "query", q.String(), "error", err)
+		reply = refuse(query, dns.RcodeServerFailure)
+		data, err = reply.Pack()
+	}
+	if err != nil {
+		return
+	}
+	p.reply(data)
+	if s.metrics == nil || query == nil {
+		return
+	}
+	zone := "."
+	if plugin == "weft" {
+		zone = s.domain()
+	}
+	state := request.Request{Req: query, W: &recorder{client: p.from, stream: p.stream}}
+	vars.Report(serverLabel, state, zone, "", dns.RcodeToString[reply.Rcode], plugin, len(data), p.began)
+}
+
+// survive has a panic cost one reply, and not all that is under way.
+func (s *Server) survive(p *packet, query **dns.Msg) {
+	bad := recover()
+	if bad == nil {
+		return
+	}
+	vars.Panic.Inc()
+	s.log.Error("a query was not answered because of a defect of weft-dns-server", "panic", bad, "stack", string(debug.Stack()))
+	if *query == nil {
+		return
+	}
+	if data, err := refuse(*query, dns.RcodeServerFailure).Pack(); err == nil {
+		p.reply(data)
+	}
+}
+
+// serverLabel is what CoreDNS's metrics call the server.
+const serverLabel = "dns://:53"
+
+// withLabels returns a context in which CoreDNS's plug-ins find what their metrics call the
+// server.
+func withLabels() context.Context {
+	return context.WithValue(context.Background(), dnsserver.Key{}, &dnsserver.Server{Addr: serverLabel})
+}

@@ -1,0 +1,145 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"slices"
+	"time"
+)
+
+const (
+	// lookAgain is how often the node's resolv.conf is read.
+	lookAgain = 5 * time.Second
+	// Between two probes of a server: one that brings queries back, one that did not, and one
+	// that did not while more is asked than can be under way.
+	probeLooping, probeFine, probeBusy = 10 * time.Second, 5 * time.Minute, 10 * time.Second
+	// maxProbes is how many are under way at once.
+	maxProbes = 8
+)
+
+// route decides who is asked for names outside, again and again. It calls decided when it has.
+func (s *Server) route(ctx context.Context, decided func()) {
+	tick := time.NewTicker(lookAgain)
+	defer tick.Stop()
+	type outcome struct {
+		at    netip.AddrPort
+		loops bool
+	}
+	var (
+		file []byte
+		node []netip.AddrPort
+		// loops are servers that bring queries back; probed is when each was probed last, and
+		// under which are being probed.
+		loops    = map[netip.AddrPort]bool{}
+		probed   = map[netip.AddrPort]time.Time{}
+		under    = map[netip.AddrPort]bool{}
+		outcomes = make(chan outcome, maxProbes)
+		now      *ways
+		read     []netip.AddrPort
+	)
+	for {
+		data, err := os.ReadFile(s.c.Resolv)
+		if err == nil && !bytes.Equal(data, file) {
+			// One that names nobody is perhaps being written, or the node has no network.
+			file = data
+			if names := nameServers(data); len(names) > 0 {
+				node = names
+			}
+		}
+		set, own := s.settings.Load(), s.own()
+		w, problems := choose(set, s.c.Resolv, node, own, loops)
+		if err != nil && (set == nil || len(set.Upstreams) == 0) {
+			problems = append(problems, fmt.Sprintf("which servers the node asks is not known: %v", err))
+		}
+		if now == nil || !now.equal(&w) {
+			if err := s.take(&w); err != nil {
+				problems = append(problems, fmt.Sprintf("who is to be asked for names outside of the cluster cannot be taken over: %v", err))
+			} else {
+				s.log.Info("asking others for names outside of the cluster", "servers", w.rest, "domains", w.stubs)
+				now = &w
+			}
+		}
+		s.mu.Lock()
+		if !slices.Equal(s.ways, problems) {
+			s.ways = problems
+			say(s.told)
+		}
+		s.mu.Unlock()
+		decided()
+
+		// A probe can come back to sockets that are there alone.
+		if reading := s.reading(); !slices.Equal(read, reading) {
+			read = reading
+			clear(probed)
+		}
+		candidates, _ := choose(set, s.c.Resolv, node, own, nil)
+		busy := s.busy.Swap(false)
+		known := map[netip.AddrPort]bool{}
+		for _, c := range candidates.all() {
+			known[c.at] = true
+			every := probeFine
+			switch {
+			case loops[c.at]:
+				every = probeLooping
+			case busy:
+				every = probeBusy
+			}
+			if len(read) == 0 || under[c.at] || len(under) >= maxProbes || time.Since(probed[c.at]) < every {
+				continue
+			}
+			under[c.at], probed[c.at] = true, time.Now()
+			go func() { outcomes <- outcome{c.at, s.probes.loops(ctx, c)} }()
+		}
+		maps.DeleteFunc(probed, func(at netip.AddrPort, _ time.Time) bool { return !known[at] })
+		maps.DeleteFunc(loops, func(at netip.AddrPort, _ bool) bool { return !known[at] })
+
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.changed:
+		case <-tick.C:
+		case o := <-outcomes:
+			delete(under, o.at)
+			if o.loops {
+				loops[o.at] = true
+			} else {
+				delete(loops, o.at)
+			}
+		}
+	}
+}
+
+// own returns where this server itself is.
+func (s *Server) own() (at []netip.AddrPort) {
+	if set := s.settings.Load(); set != nil {
+		for _, a := range set.Addresses {
+			at = append(at, netip.AddrPortFrom(a.Unmap(), 53))
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.AppendSeq(at, maps.Keys(s.pairs))
+}
+
+// take has queries take other ways from now on. What was remembered stays, unless it is to be
+// remembered for another time.
+func (s *Server) take(w *ways) error {
+	o := s.outside.Load()
+	if o.stale == w.stale {
+		return o.use(w)
+	}
+	next, err := newOutside(w.stale)
+	if err == nil {
+		err = next.use(w)
+	}
+	if err != nil {
+		return err
+	}
+	s.outside.Store(next)
+	stop(*o.router.to.Load())
+	return nil
+}

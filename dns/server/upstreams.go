@@ -1,0 +1,122 @@
+package server
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/weftnet/weft/dns/records"
+)
+
+// maxServers is how many servers are asked for names of one domain; forward takes no more.
+const maxServers = 15
+
+// ways say who is asked for names outside.
+type ways struct {
+	// rest are asked for all names but those of stubs.
+	rest  []netip.AddrPort
+	stubs []records.Stub
+	// stale is for how many seconds answers may be given whose time is over.
+	stale uint32
+}
+
+func (w *ways) equal(o *ways) bool {
+	return slices.Equal(w.rest, o.rest) && w.stale == o.stale &&
+		slices.EqualFunc(w.stubs, o.stubs, func(a, b records.Stub) bool { return a.Domain == b.Domain && slices.Equal(a.Servers, b.Servers) })
+}
+
+// all returns each server once, with a domain that it is asked for.
+func (w *ways) all() (servers []server) {
+	seen := map[netip.AddrPort]bool{}
+	add := func(domain string, at []netip.AddrPort) {
+		for _, a := range at {
+			if !seen[a] {
+				seen[a] = true
+				servers = append(servers, server{a, domain})
+			}
+		}
+	}
+	add("", w.rest)
+	for _, s := range w.stubs {
+		add(s.Domain, s.Servers)
+	}
+	return servers
+}
+
+// server is one that is asked for names of a domain.
+type server struct {
+	at     netip.AddrPort
+	domain string
+}
+
+// choose returns who is to be asked: the settings' servers, or else those that a file of the
+// node names. Those are left out that are this server itself, and those that loops says bring
+// back to it what they are asked; problems say so.
+func choose(s *records.Settings, file string, node []netip.AddrPort, own []netip.AddrPort, loops map[netip.AddrPort]bool) (w ways, problems []string) {
+	usable := func(of string, all []netip.AddrPort) (usable []netip.AddrPort) {
+		for _, a := range all {
+			at := netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+			if at.Addr().IsUnspecified() {
+				// Who sends to no address sends to itself.
+				local := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+				if at.Addr().Is6() {
+					local = netip.IPv6Loopback()
+				}
+				at = netip.AddrPortFrom(local, at.Port())
+			}
+			switch {
+			case at.Addr().Zone() != "":
+				problems = append(problems, fmt.Sprintf("%s of %s is not asked: it is an address of one link alone", at, of))
+			case slices.Contains(own, at):
+				problems = append(problems, fmt.Sprintf("%s of %s is not asked: it is this name server itself", at, of))
+			case loops[at]:
+				problems = append(problems, fmt.Sprintf("%s of %s is not asked: what it is asked comes back to this name server; let it ask another", at, of))
+			case len(usable) == maxServers:
+				problems = append(problems, fmt.Sprintf("%s of %s is not asked: %d are enough", at, of, maxServers))
+			case !slices.Contains(usable, at):
+				usable = append(usable, at)
+			}
+		}
+		return usable
+	}
+	if s == nil {
+		s = &records.Settings{}
+	}
+	w.stale = s.StaleFor
+	if len(s.Upstreams) > 0 {
+		w.rest = usable("the upstreams", s.Upstreams)
+	} else {
+		w.rest = usable(file, node)
+	}
+	if len(w.rest) == 0 {
+		problems = append(problems, "nobody is there to be asked for names outside of the cluster")
+	}
+	for _, stub := range s.Stubs {
+		servers := usable("domain "+stub.Domain, stub.Servers)
+		if len(servers) == 0 {
+			problems = append(problems, fmt.Sprintf("nobody is there to be asked for names of domain %s", stub.Domain))
+		}
+		w.stubs = append(w.stubs, records.Stub{Domain: stub.Domain, Servers: servers})
+	}
+	// Of two that fit, the longer one counts.
+	slices.SortStableFunc(w.stubs, func(a, b records.Stub) int { return len(b.Domain) - len(a.Domain) })
+	return w, problems
+}
+
+// nameServers returns those that a resolv.conf names, in its order; see resolv.conf(5).
+func nameServers(file []byte) (servers []netip.AddrPort) {
+	lines := bufio.NewScanner(bytes.NewReader(file))
+	for lines.Scan() {
+		words := strings.Fields(lines.Text())
+		if len(words) < 2 || words[0] != "nameserver" {
+			continue
+		}
+		if a, err := netip.ParseAddr(words[1]); err == nil && len(servers) <= maxServers {
+			servers = append(servers, netip.AddrPortFrom(a.Unmap(), 53))
+		}
+	}
+	return servers
+}

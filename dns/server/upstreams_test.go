@@ -1,0 +1,89 @@
+package server
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/weftnet/weft/dns/records"
+)
+
+func ports(all ...string) (at []netip.AddrPort) {
+	for _, a := range all {
+		at = append(at, netip.MustParseAddrPort(a))
+	}
+	return at
+}
+
+// TestChoose chooses who is asked.
+func TestChoose(t *testing.T) {
+	own := ports("10.96.0.10:53", "[fd00::10]:53")
+	for name, c := range map[string]struct {
+		settings *records.Settings
+		node     []netip.AddrPort
+		loops    map[netip.AddrPort]bool
+		rest     []netip.AddrPort
+		stubs    string
+		problems []string
+	}{
+		"nothing is known": {problems: []string{"nobody is there to be asked for names outside"}},
+		"the node's":       {node: ports("192.0.2.1:53", "[2001:db8::1]:53", "192.0.2.1:53"), rest: ports("192.0.2.1:53", "[2001:db8::1]:53")},
+		"the settings'": {settings: &records.Settings{Upstreams: ports("198.51.100.1:5353")}, node: ports("192.0.2.1:53"),
+			rest: ports("198.51.100.1:5353")},
+		"this server": {node: ports("10.96.0.10:53", "[::ffff:10.96.0.10]:53", "192.0.2.1:53"), rest: ports("192.0.2.1:53"),
+			problems: []string{"10.96.0.10:53 of /etc/resolv.conf is not asked: it is this name server itself", "10.96.0.10:53 of"}},
+		"this address at another port": {node: ports("10.96.0.10:54"), rest: ports("10.96.0.10:54")},
+		"no address means the node":    {node: ports("0.0.0.0:53", "[::]:53"), rest: ports("127.0.0.1:53", "[::1]:53")},
+		"an address of a link":         {node: ports("[fe80::1%eth0]:53"), problems: []string{"an address of one link alone", "nobody"}},
+		"one that brings queries back": {settings: &records.Settings{Upstreams: ports("127.0.0.53:53", "192.0.2.1:53")}, loops: map[netip.AddrPort]bool{ports("127.0.0.53:53")[0]: true},
+			rest: ports("192.0.2.1:53"), problems: []string{"127.0.0.53:53 of the upstreams is not asked: what it is asked comes back"}},
+		"stubs": {settings: &records.Settings{Upstreams: ports("192.0.2.1:53"), Stubs: []records.Stub{
+			{Domain: "example", Servers: ports("192.0.2.2:53")}, {Domain: "corp.example", Servers: ports("192.0.2.3:53", "10.96.0.10:53")}, {Domain: "none", Servers: nil}}},
+			rest: ports("192.0.2.1:53"), stubs: "corp.example 192.0.2.3:53, example 192.0.2.2:53, none",
+			problems: []string{"10.96.0.10:53 of domain corp.example is not asked", "nobody is there to be asked for names of domain none"}},
+	} {
+		w, problems := choose(c.settings, "/etc/resolv.conf", c.node, own, c.loops)
+		if !slices.Equal(w.rest, c.rest) {
+			t.Errorf("%s: %v are asked", name, w.rest)
+		}
+		var stubs []string
+		for _, s := range w.stubs {
+			words := s.Domain
+			for _, a := range s.Servers {
+				words += " " + a.String()
+			}
+			stubs = append(stubs, words)
+		}
+		if got := strings.Join(stubs, ", "); got != c.stubs {
+			t.Errorf("%s: stubs are %s", name, got)
+		}
+		if !slices.EqualFunc(problems, c.problems, strings.HasPrefix) && !slices.EqualFunc(problems, c.problems, strings.Contains) {
+			t.Errorf("%s: problems are %q", name, problems)
+		}
+	}
+	var many []netip.AddrPort
+	for n := range 20 {
+		many = append(many, netip.AddrPortFrom(pod(n), 53))
+	}
+	if w, problems := choose(nil, "", many, nil, nil); len(w.rest) != maxServers || len(problems) != 5 {
+		t.Errorf("%d are asked, and problems are %q", len(w.rest), problems)
+	}
+}
+
+// FuzzNameServers reads any resolv.conf.
+func FuzzNameServers(f *testing.F) {
+	f.Add([]byte("# the node's\nsearch example.org\nnameserver 192.0.2.1\n  nameserver\t2001:db8::1 # second\nnameserver fe80::1%eth0\nnameserver none\noptions ndots:5\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if got := nameServers(data); len(got) > maxServers+1 {
+			t.Errorf("there are %d", len(got))
+		}
+	})
+}
+
+func TestNameServers(t *testing.T) {
+	got := nameServers([]byte("# the node's\nsearch example.org\nnameserver 192.0.2.1\n  nameserver\t2001:db8::1 # second\nnameserver none\nnameserver\noptions ndots:5\n;nameserver 192.0.2.9\n"))
+	if want := ports("192.0.2.1:53", "[2001:db8::1]:53"); !slices.Equal(got, want) {
+		t.Errorf("they are %v", got)
+	}
+}
