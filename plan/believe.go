@@ -53,10 +53,11 @@ func (p *Plan) LeadsToPeer(network string, a netip.Addr) bool {
 	return ok && len(r.Peers) > 0
 }
 
-// isLocal reports whether an address is on this node, whatever routes say. The route of all
+// isLocal reports whether an address is on this node, whatever routes say: also one at which
+// the node answers. The route of all
 // that has no other says of no address where it is.
 func (p *Plan) isLocal(network string, a netip.Addr) bool {
-	if p.Owns(network, a) {
+	if p.Owns(network, a) || p.AnswersAt(network, a) {
 		return true
 	}
 	pool, inPool := p.PoolOf(network, a)

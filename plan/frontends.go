@@ -51,10 +51,13 @@ func (v *validator) frontend(k ServiceKey, svc Service) {
 	if svc.Otherwise != Refuse && svc.Otherwise != Silence {
 		s.add("refusal %q is none of those there are", svc.Otherwise)
 	}
+	if svc.Here {
+		v.here(s, k, svc)
+	}
 	switch {
 	case svc.Affinity < 0:
 		s.add("affinity %s is negative", svc.Affinity)
-	case svc.Affinity > 0 && svc.Set == "":
+	case svc.Affinity > 0 && svc.Set == "" && !svc.Here:
 		s.add("affinity %s, but there are no backends", svc.Affinity)
 	}
 }

@@ -20,7 +20,8 @@ import (
 // that of its tag: the one that the Tags table gives, or, where it has none, that of
 // the local endpoint or the one that came through the tunnel. They are
 // not asked about what the node sends to its own endpoints, nor about what an
-// endpoint sends to itself.
+// endpoint sends to itself. Where Services say that the node itself answers, they see the
+// frontend as the destination, and are asked of each packet: there is no connection.
 //
 // The node itself sends from the address that its kernel would choose: its
 // pool's gateway towards what is in its own pool or behind a tunnel, its
@@ -205,7 +206,7 @@ func (x *explainer) sends(p *Plan, k EndpointKey, e Endpoint) stage {
 	switch {
 	case slices.Contains(e.Addresses, x.src):
 		noteEntry(x, p, "endpoints", k, e, "%s sends from its own address", who)
-	case e.AntiSpoof:
+	case e.AntiSpoof, p.AnswersAt(x.network, x.src):
 		noteEntry(x, p, "endpoints", k, e, "%s sends from %s, which is not its own: dropped", who, x.src)
 		return x.deny("%s may not send from %s", who, x.src)
 	default:
@@ -251,6 +252,10 @@ func (x *explainer) onward(p *Plan, from sender, k EndpointKey, e Endpoint) stag
 	}
 	if next, ok := x.special(p, from, e); ok {
 		return next
+	}
+	if p.AnswersAt(x.network, x.dst) {
+		x.note(p, "services", "%s answers at %s itself, and nobody else does: dropped", p.Local.Node, x.dst)
+		return x.deny("%s has nothing else at %s than what it answers itself", p.Local.Node, x.dst)
 	}
 	routeKey, route, routed := p.Route(x.network, x.dst, from == fromEndpoint)
 	toItself := from == fromEndpoint && slices.Contains(e.Addresses, x.dst)

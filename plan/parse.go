@@ -277,6 +277,7 @@ func parseService(s *scanner, origin string) (ServiceKey, Service) {
 		"affinity":   func() { v.Affinity = s.duration() },
 		"masquerade": func() { v.Masquerade = s.clients() },
 		"sources":    func() { v.Sources = s.name("a name of sources") },
+		"here":       func() { v.Here = true },
 	})
 	return k, v
 }

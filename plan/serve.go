@@ -41,9 +41,16 @@ func (x *explainer) serve(p *Plan, from sender, k EndpointKey, e Endpoint, front
 		noteEntry(x, p, "services", front, svc, "no such port: %s", svc.Otherwise.done())
 		return x.deny("the service at %s has no %s", x.dst, what)
 	}
+	if svc.Here && from == fromHost {
+		x.asksItself(p)
+	}
 	if !p.Admits(x.network, svc.Sources, x.src) {
 		noteEntry(x, p, "services", front, svc, "%s is none of those who may use it: dropped", x.src)
 		return x.deny("the service at %s is not for %s", at, x.src)
+	}
+	if svc.Here {
+		noteEntry(x, p, "services", front, svc, "the node itself answers")
+		return x.answer(p, from, e)
 	}
 	var backends []netip.AddrPort
 	if svc.Set != "" {

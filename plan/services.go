@@ -104,6 +104,19 @@ type Service struct {
 	// Sources names those who may send to the frontend at all (see SourceKey); empty is
 	// everybody. What others send is dropped.
 	Sources string
+	// Here says that the node itself answers, by a program of its own that listens at the
+	// frontend's address and port, in place of a backend. Nothing is translated, and no
+	// connection is tracked: each packet is judged by itself, by the egress policy of the
+	// endpoint that sends it, with the frontend as its destination. What the node answers
+	// leaves with the frontend's address as its source, and is as all that a node sends to
+	// its own endpoints: no ingress policy is asked.
+	//
+	// Such a frontend is Inside, as nodes answer nobody but themselves and their endpoints.
+	// Its address need not be one of the node's. Where it is none, the node takes for itself
+	// all that is sent there: what is for no other frontend of the address is dropped, whichever
+	// programs listen at all addresses. So is what anybody else sends under the address, also
+	// endpoints that may use others'.
+	Here bool
 	// Origin says where the entry comes from, as "Service default/web".
 	Origin string
 }

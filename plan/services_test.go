@@ -36,7 +36,7 @@ func TestServicesLeadToTheirBackends(t *testing.T) {
 			}
 		}
 	})
-	for _, what := range []string{"no service", "refused", "the node itself", "masqueraded from inside", "masqueraded from outside", "met on its way", "direct from inside", "direct from outside"} {
+	for _, what := range []string{"no service", "refused", "answered", "the node itself", "masqueraded from inside", "masqueraded from outside", "met on its way", "direct from inside", "direct from outside"} {
 		if met[what] == 0 {
 			t.Errorf("never met: %s, among %v", what, met)
 		}
@@ -78,6 +78,13 @@ func (a asked) check(t *rapid.T) (met []string) {
 		if b.Weight > 0 && svc.Set != "" {
 			backends = append(backends, netip.AddrPortFrom(k.Address, k.Port))
 		}
+	}
+	if svc.Here && e.Allowed {
+		seen := e.SeenSource == f.Source || p.Owns(plan.DefaultNetwork, f.Source) && p.Owns(plan.DefaultNetwork, e.SeenSource)
+		if e.Node != p.Local.Node || e.Interface != "" || e.SeenDestination != f.Destination || e.SeenPort != f.Port || !seen || !p.Admits(plan.DefaultNetwork, svc.Sources, e.SeenSource) {
+			t.Fatalf("%s is not answered by %s as it is:\n%s", f, p.Local.Node, e)
+		}
+		return []string{"answered"}
 	}
 	choices := e.Backends
 	switch {

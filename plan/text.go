@@ -309,7 +309,11 @@ func (k ServiceKey) appendEntry(l line, s Service) line {
 	if s.Masquerade != 0 {
 		l = l.keyword("masquerade").keyword(s.Masquerade.String())
 	}
-	return l.option("sources", s.Sources)
+	l = l.option("sources", s.Sources)
+	if s.Here {
+		l = l.keyword("here")
+	}
+	return l
 }
 
 func (BackendKey) origin(b Backend) string { return b.Origin }

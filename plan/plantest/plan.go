@@ -174,7 +174,7 @@ func putService(t *rapid.T, b *plan.Builder) {
 	s := plan.Service{
 		Set: Name().Draw(t, "set"), Otherwise: rapid.SampledFrom([]plan.Refusal{plan.Refuse, plan.Silence}).Draw(t, "otherwise"),
 		Affinity: time.Duration(rapid.Int64().Draw(t, "affinity")), Masquerade: plan.Clients(rapid.IntRange(0, int(plan.FromAll)).Draw(t, "masquerade")),
-		Sources: Name().Draw(t, "sources"), Origin: Name().Draw(t, "origin"),
+		Sources: Name().Draw(t, "sources"), Here: rapid.Bool().Draw(t, "here"), Origin: Name().Draw(t, "origin"),
 	}
 	b.PutService(plan.ServiceKey{Network: Name().Draw(t, "network"), Address: Addr().Draw(t, "address"),
 		Protocol: protocol(t), Port: rapid.Uint16().Draw(t, "port"), From: rapid.SampledFrom([]plan.Scope{plan.Anywhere, plan.Inside, plan.Outside}).Draw(t, "from")}, s)

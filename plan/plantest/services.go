@@ -12,8 +12,8 @@ import (
 )
 
 // Served generates what some plans are with Services: of each a few backends, among them
-// nodes and others outside, an address in the cluster, one outside that not everybody may
-// use, and a port of each node.
+// nodes and others outside, an address in the cluster, where nodes may answer by themselves,
+// one outside that not everybody may use, and a port of each node.
 func Served(plans map[string]*plan.Plan) *rapid.Generator[map[string]*plan.Plan] {
 	return rapid.Custom(func(t *rapid.T) map[string]*plan.Plan {
 		served := make(map[string]*plan.Plan, len(plans))
@@ -52,6 +52,8 @@ func serve(t *rapid.T, plans map[string]*plan.Plan, i, family int) {
 	local := flip.Draw(t, "local")
 	masquerade := plan.Clients(rapid.IntRange(0, int(plan.FromAll)).Draw(t, "masquerade"))
 	sources := rapid.SampledFrom([]string{"", set}).Draw(t, "sources")
+	// And inside each may answer by itself, perhaps not everybody.
+	here, admitted := flip.Draw(t, "here"), rapid.SampledFrom([]string{"", "", set}).Draw(t, "admitted")
 	for name, p := range plans {
 		put := func(a netip.Addr, port uint16, s plan.Service, from plan.Scope) {
 			s.Origin = origin
@@ -61,7 +63,12 @@ func serve(t *rapid.T, plans map[string]*plan.Plan, i, family int) {
 			p.Backends = p.Backends.Set(k, b)
 		}
 		clusterIP := podAddress(family, 230, i+1)
-		put(clusterIP, ports[0], plan.Service{Set: set, Masquerade: masquerade}, plan.Anywhere)
+		if here {
+			put(clusterIP, ports[0], plan.Service{Here: true, Sources: admitted}, plan.Inside)
+			put(clusterIP, ports[0], plan.Service{Set: set, Masquerade: masquerade &^ plan.FromEndpoints}, plan.Outside)
+		} else {
+			put(clusterIP, ports[0], plan.Service{Set: set, Masquerade: masquerade}, plan.Anywhere)
+		}
 		p.Services = p.Services.Set(plan.ServiceKey{Network: plan.DefaultNetwork, Address: clusterIP}, plan.Service{Origin: origin})
 		external := []netip.Addr{ExternalAddress(family, i)}
 		for _, a := range p.Local.Addresses {

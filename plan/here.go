@@ -1,0 +1,80 @@
+package plan
+
+import "net/netip"
+
+// here checks what a frontend says that the node itself answers; see Service.Here.
+func (v *validator) here(s subject, k ServiceKey, svc Service) {
+	switch {
+	case svc.Set != "":
+		s.add("the node itself answers, and set %s does, too", svc.Set)
+	case svc.Affinity != 0:
+		s.add("the node itself answers, and there is nobody else to whom clients could go: affinity %s", svc.Affinity)
+	case svc.Masquerade != 0:
+		s.add("the node itself answers, and sees who asks: masquerade %s", svc.Masquerade)
+	case svc.Otherwise != Refuse:
+		s.add("the node itself answers, always: else %s", svc.Otherwise)
+	}
+	switch {
+	case k.Protocol == AnyProtocol:
+		s.add("the node itself answers, but at single ports alone")
+	case k.From != Inside:
+		s.add("the node itself answers what comes from %s alone", Inside)
+	case k.Address.IsLoopback():
+		s.add("a loopback address is the node's own to itself, and no endpoint's packets get there")
+	case k.Address.Is6() && k.Address.IsLinkLocalUnicast():
+		s.add("a link-local address means another machine on each link")
+	}
+}
+
+// AnswersAt reports whether the node itself answers at an address that is none of its own
+// (see Service.Here), and so takes for itself all that is sent there.
+func (p *Plan) AnswersAt(network string, a netip.Addr) bool {
+	if p.Owns(network, a) {
+		return false
+	}
+	for k, s := range p.Services.From(ServiceKey{Network: network, Address: a}) {
+		if k.Network != network || k.Address != a {
+			return false
+		}
+		if s.Here {
+			return true
+		}
+	}
+	return false
+}
+
+// AskedFrom returns the address from which the node itself sends to an address of its own
+// kind of AnswersAt: the one that it sends from to all else, or, where it has none of the
+// family, the gateway of its first pool.
+func (p *Plan) AskedFrom(network string, a netip.Addr) netip.Addr {
+	if own := p.underlayAddress(a); own.IsValid() {
+		return own
+	}
+	return p.gatewayAddress(network, a)
+}
+
+// asksItself gives what the node itself sends to where it answers the source that its kernel
+// would choose.
+func (x *explainer) asksItself(p *Plan) {
+	switch own := p.AskedFrom(x.network, x.dst); {
+	case p.AnswersAt(x.network, x.dst) && own.IsValid():
+		x.src = own
+	default:
+		x.src = x.dst
+	}
+}
+
+// answer is the stage of a frontend that the node itself answers. Nothing is left to choose,
+// and no route is asked.
+func (x *explainer) answer(p *Plan, from sender, e Endpoint) stage {
+	if from == fromEndpoint {
+		if why := x.intoTunnel(p); why != "" {
+			x.note(p, "node", "%s", why)
+			return x.deny("%s", why)
+		}
+		if !x.mayLeave(p, e, false, Route{}) {
+			return nil
+		}
+	}
+	return x.arrive(p, "", "answered by %s itself", p.Local.Node)
+}
