@@ -171,6 +171,9 @@ type Capabilities struct {
 	Tags bool
 	// Verdicts, Services: the tables of those names, Verdicts with Tags.
 	Verdicts, Services bool
+	// AnswersHere: frontends that the node itself answers (plan.Service.Here), beside other
+	// Services.
+	AnswersHere bool
 	// SCTP: verdicts can tell SCTP's ports apart, connection by connection.
 	// Where they cannot, Enforceable makes of a plan what can be done, as
 	// Possible does for all other lack.

@@ -65,10 +65,11 @@ func Lacks(p *plan.Plan, able Capabilities) []string {
 	need(p.Tags.Len()+p.Classes.Len()+p.Within.Len()+p.Verdicts.Len() == 0 || able.Verdicts, "verdicts")
 	_, refused := Enforceable(p, able, nil)
 	need(len(refused) == 0, "SCTP")
-	for k := range p.Services.All() {
+	for k, s := range p.Services.All() {
 		network(k.Network)
 		family(k.Address.Is6())
 		need(able.Services, "services")
+		need(!s.Here || able.AnswersHere, "frontends that the node itself answers")
 	}
 	for k := range p.Backends.All() {
 		network(k.Network)

@@ -371,6 +371,8 @@ func (f *possibility) services() {
 			why = "this data plane knows no network of its own as " + k.Network
 		case !f.family(k.Address):
 			why = f.able.NoIPv6
+		case s.Here && !f.able.AnswersHere:
+			why = "this data plane does not have the node itself answer"
 		default:
 			continue
 		}

@@ -34,7 +34,7 @@ egress default any ::/0 masquerade
 // everything is what a data plane can do that lacks nothing.
 func everything() Capabilities {
 	return Capabilities{IPv6: true, Tunnels: true, Multipath: true, EndpointsOnlyHere: true, OverlappingNetworks: true, Tags: true,
-		Verdicts: true, Services: true, SCTP: true, Bandwidth: true, AntiSpoof: true,
+		Verdicts: true, Services: true, AnswersHere: true, SCTP: true, Bandwidth: true, AntiSpoof: true,
 		EgressActions: []plan.EgressAction{plan.Masquerade, plan.SourceNAT, plan.ViaNode}}
 }
 
@@ -82,6 +82,10 @@ egress default any 0.0.0.0/0 masquerade
 		{"no services", without(func(c *Capabilities) { c.Services = false }),
 			only4 + "service default 10.3.0.1 tcp 80 to web sources web # Service default/web\nbackend default web 10.1.2.2:8080\nsource default web 192.0.2.0/24\n", only4,
 			[]Refusal{{Origin: "Service default/web", Message: "this data plane does no Services: service default 10.3.0.1 tcp 80 to web sources web # Service default/web is not there on this node"}}},
+		{"no answers of the node's own", without(func(c *Capabilities) { c.AnswersHere = false }),
+			only4 + "service default 10.3.0.1 udp 53 from inside here # Service kube-system/kube-dns\nservice default 10.3.0.1 any # Service kube-system/kube-dns\n",
+			only4 + "service default 10.3.0.1 any # Service kube-system/kube-dns\n",
+			[]Refusal{{Origin: "Service kube-system/kube-dns", Message: "this data plane does not have the node itself answer: service default 10.3.0.1 udp 53 from inside here # Service kube-system/kube-dns is not there on this node"}}},
 		{"no networks", without(func(c *Capabilities) { c.OverlappingNetworks = false }),
 			only4 + "endpoint other name blue/x network blue addresses 10.1.1.2 mac 0a:58:0a:01:01:02\negress blue endpoint other 0.0.0.0/0 drop\n", only4,
 			[]Refusal{{Message: "pod blue/x is cut off: this data plane knows no network of its own as blue"}}},
@@ -187,7 +191,7 @@ func capabilities() *rapid.Generator[Capabilities] {
 	return rapid.Custom(func(t *rapid.T) Capabilities {
 		can := func(what string) bool { return rapid.IntRange(0, 3).Draw(t, what) > 0 }
 		c := Capabilities{IPv6: can("IPv6"), Tunnels: can("tunnels"), Multipath: can("multipath"), EndpointsOnlyHere: can("endpoints only"),
-			OverlappingNetworks: can("networks"), Tags: can("tags"), Verdicts: can("verdicts"), Services: can("services"),
+			OverlappingNetworks: can("networks"), Tags: can("tags"), Verdicts: can("verdicts"), Services: can("services"), AnswersHere: can("answers here"),
 			SCTP: can("SCTP"), Bandwidth: can("bandwidth"), AntiSpoof: can("anti-spoof"), NoIPv6: "IPv6 is off"}
 		for _, a := range []plan.EgressAction{plan.Masquerade, plan.Discard, plan.SourceNAT, plan.ViaNode} {
 			if can(string(a)) {

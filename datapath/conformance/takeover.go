@@ -41,6 +41,18 @@ backend default web 10.1.1.2:8080
 backend default streams 10.1.1.2:7000
 `
 
+// takeOverAnswers are frontends that the node itself answers, where the data planes can have it
+// do so.
+const takeOverAnswers = `service default 10.3.0.2 udp 8080 from inside here
+service default 10.3.0.2 udp 7000 from inside here
+`
+
+const takeOverAnswerFlows = `10.1.1.3 to 10.3.0.2 udp 8080 => from 10.1.1.3 at node1
+172.30.0.2 to 10.3.0.2 udp 8080 => from 172.30.0.2 at node1
+10.1.1.4 to 10.3.0.2 udp 8080 => denied
+10.1.1.3 to 10.3.0.2 udp 22 => denied
+`
+
 const takeOverServiceFlows = `10.1.1.3 to 10.3.0.1 tcp 8080 => from 10.1.1.3
 172.30.0.2 to 10.3.0.1 tcp 8080 => from 10.1.1.1
 10.1.1.4 to 10.3.0.1 tcp 8080 => denied
@@ -146,6 +158,9 @@ func (s *suite) newTakeOverBench(t *testing.T) *takeOverBench {
 	if s.able.Services {
 		text, flows = strings.Replace(text, "\nnode node2", takeOverServices+"\nnode node2", 1), flows+takeOverServiceFlows
 	}
+	if s.able.AnswersHere {
+		text, flows = strings.Replace(text, "\nnode node2", takeOverAnswers+"\nnode node2", 1), flows+takeOverAnswerFlows
+	}
 	if s.able.Bandwidth {
 		text = strings.Replace(text, "mac 0a:58:0a:01:01:02", "mac 0a:58:0a:01:01:02 ingress-rate 1000000000 egress-rate 1000000000", 1)
 	}
@@ -193,6 +208,11 @@ func (b *takeOverBench) talk(t *testing.T) *talking {
 		l.stream("near to far", b.near, netip.AddrPortFrom(far, loadPort)))
 	if b.plans["node1"].Services.Len() > 0 {
 		l.node = append(l.node, l.stream("near to the service", b.near, netip.AddrPortFrom(netip.MustParseAddr("10.3.0.1"), loadPort)))
+	}
+	if _, answers := b.plans["node1"].Services.Get(plan.ServiceKey{Network: plan.DefaultNetwork, Address: netip.MustParseAddr("10.3.0.2"), Protocol: plan.UDP, Port: loadPort, From: plan.Inside}); answers {
+		l.sink(b.node.host, 1)
+		l.node = append(l.node, l.stream("near to the node that answers", b.near, netip.AddrPortFrom(netip.MustParseAddr("10.3.0.2"), loadPort)))
+		l.forbidden = append(l.forbidden, l.stream("other to the node that answers", b.other, netip.AddrPortFrom(netip.MustParseAddr("10.3.0.2"), loadPort)))
 	}
 	for _, from := range []*host{b.near, b.far} {
 		l.forbidden = append(l.forbidden, l.stream(from.name+" to the server's other port", from, netip.AddrPortFrom(b.address, loadPort+1)))

@@ -179,7 +179,14 @@ func (s *suite) disturbances(t *testing.T) {
 		t.Skipf("left out: the data plane has no %s", strings.Join(lacks, ", "))
 	}
 	if s.able.Services {
-		plans = plantest.Served(plans).Example(defaultSeed)
+		plans = plantest.Served(plans).Filter(func(p map[string]*plan.Plan) bool {
+			for _, s := range p["node1"].Services.All() {
+				if s.Here {
+					return true
+				}
+			}
+			return !s.able.AnswersHere
+		}).Example(defaultSeed)
 	}
 	if s.able.Bandwidth {
 		p := *plans["node1"]
@@ -266,6 +273,7 @@ func (s *suite) refusals(t *testing.T) {
 	}{
 		{"verdict web ingress from 5 tcp 80 allow", s.able.Verdicts},
 		{"service default 10.3.0.1 tcp 80 to web\nbackend default web 10.1.2.2:8080", s.able.Services},
+		{"service default 10.3.0.1 udp 53 from inside here", s.able.AnswersHere},
 		{"egress default any 203.0.113.0/24 via node2", slices.Contains(s.able.EgressActions, plan.ViaNode)},
 		{"endpoint other network blue addresses 10.1.1.2 mac 0a:58:0a:01:01:02", s.able.OverlappingNetworks},
 		{"endpoint other network default addresses 10.1.1.9 mac 0a:58:0a:01:01:09 ingress-rate 1000000", s.able.Bandwidth},

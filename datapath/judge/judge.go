@@ -106,7 +106,9 @@ func (j *Jury) Forbids(c Connection) bool {
 // begun with, or its client none of those whom that is for. Datagrams are ended also where another
 // program gave them a backend that is none of the frontend's, as kube-proxy may have that is gone,
 // and where they go past a frontend that has come since and has backends: without an end they
-// would do so for as long as they are sent.
+// would do so for as long as they are sent. Of a frontend that the node itself answers now, nothing
+// that is sent belongs to a connection; what had a backend ends at once all the same, or who has
+// the backend's address by then could go on sending under the frontend's.
 func (j *Jury) Unserved(c Connection) bool {
 	if !c.Served && c.Protocol != plan.UDP {
 		return false
@@ -118,6 +120,9 @@ func (j *Jury) Unserved(c Connection) bool {
 	_, s, ok := j.plan.Service(c.Network, c.Dialled.Addr(), c.Protocol, c.Dialled.Port(), side)
 	if !ok && j.plan.Local.ServicesLeft {
 		return false // who does Services sees to it
+	}
+	if s.Here {
+		return c.Dialled != c.Destination
 	}
 	if !ok || s.Set == "" || c.Served && !j.plan.Admits(c.Network, s.Sources, c.Source.Addr()) {
 		return c.Served
@@ -144,7 +149,8 @@ func MayUnserve(p, q *plan.Plan, changes plan.Diff) bool {
 		switch {
 		case c.Old != nil && c.Old.Set != "" && (c.New == nil || c.New.Set != c.Old.Set),
 			c.New != nil && c.Old != nil && c.New.Sources != "" && c.New.Sources != c.Old.Sources,
-			c.New != nil && c.New.Set != "" && c.Key.Protocol == plan.UDP && (c.Old == nil || c.Old.Set != c.New.Set):
+			c.New != nil && c.New.Set != "" && c.Key.Protocol == plan.UDP && (c.Old == nil || c.Old.Set != c.New.Set),
+			c.New != nil && c.New.Here && (c.Old == nil || !c.Old.Here):
 			return true
 		}
 	}

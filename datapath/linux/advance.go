@@ -49,6 +49,9 @@ func (c *compiler) advance(p *plan.Plan, changes plan.Diff, index func(name stri
 			next.sources = nil
 		}
 	}
+	if movesHere(changes) {
+		next.sources = nil
+	}
 	if only := c.endpointsOnlyAfter(changes.Routes); !slices.Equal(only, c.endpointsOnly) {
 		next.erase = true
 		next.compileRules()
@@ -68,7 +71,7 @@ func (c *compiler) advance(p *plan.Plan, changes plan.Diff, index func(name stri
 	}
 	for _, s := range changes.Services {
 		if s.Old != nil {
-			next.frontend(s.Key)
+			next.frontend(s.Key, *s.Old)
 		}
 	}
 	next.erase, next.peers = false, p.Peers
@@ -94,7 +97,7 @@ func (c *compiler) advance(p *plan.Plan, changes plan.Diff, index func(name stri
 	}
 	for _, s := range changes.Services {
 		if s.New != nil {
-			next.frontend(s.Key)
+			next.frontend(s.Key, *s.New)
 		}
 	}
 	return &next, next.conflict == nil && !next.exceptional

@@ -57,7 +57,7 @@ func (r *ruleset) arrivals(p *plan.Plan, s *sources) {
 	}
 	device.Add("what the node sends to groups comes back to it", nft.MetaEqual(expr.MetaKeyIIFNAME, []byte(nft.InterfaceKey(r.stamps.Bridge))), nft.Decide(nft.Accept))
 	device.Add("an interface that leads to no endpoint", r.drop(datapath.NoEndpoint))
-	r.fromEndpoint(p)
+	r.fromEndpoint(p, s)
 }
 
 // fromEndpoint judges what endpoints send.
@@ -65,7 +65,7 @@ func (r *ruleset) arrivals(p *plan.Plan, s *sources) {
 // Link-local sources are for neighbour and router discovery only, which has
 // nothing to discover; the unspecified one is for duplicate address detection
 // and for joining groups (RFC 4861, section 4; RFC 3810, section 5.2.13).
-func (r *ruleset) fromEndpoint(p *plan.Plan) {
+func (r *ruleset) fromEndpoint(p *plan.Plan, sources *sources) {
 	c := r.Chain("from-endpoint")
 	own := map[bool]bool{} // by whether it is IPv4
 	for k, e := range p.Endpoints.All() {
@@ -98,6 +98,16 @@ func (r *ruleset) fromEndpoint(p *plan.Plan) {
 		c.Add("endpoints that must use their own addresses", nft.InterfaceName(),
 			[]expr.Any{&expr.Lookup{SourceRegister: 1, SetName: "guarded"}}, nft.Decide(nft.GoTo("foreign")))
 		r.foreign()
+	}
+	for _, is4 := range interval.Families {
+		// The rule stays where the addresses go: what is under way meets no other then.
+		from := r.Set(answersPrefix+suffix(is4), nft.Set{Key: nft.AddressType(is4)})
+		for a := range sources.answers {
+			if a.Is4() == is4 {
+				from.Elements[nft.Element{Key: string(a.AsSlice())}] = nft.Value{}
+			}
+		}
+		c.Add("an address at which the node answers", nft.IsFamily(is4), nft.Address(is4, true), nft.InSet(answersPrefix+suffix(is4)), r.drop(datapath.SpoofedSource))
 	}
 	c.Add("a loopback address as the source", nft.IsFamily(true), nft.Address(true, true), nft.IsLoopback4(), r.drop(datapath.Loopback))
 	for _, is4 := range interval.Families {

@@ -142,16 +142,18 @@ func (c *compiler) compile() error {
 	for k, r := range c.routes() {
 		c.route(k, r)
 	}
-	for k := range c.plan.Services.All() {
-		c.frontend(k)
+	for k, s := range c.plan.Services.All() {
+		c.frontend(k, s)
 	}
 	return c.conflict
 }
 
 // frontend makes a way out of the node to a frontend in a prefix that is dropped. What
 // becomes of the node's own packets there is decided once they have one, and would be
-// nothing: they go to a backend, or are refused.
-func (c *compiler) frontend(k plan.ServiceKey) {
+// nothing: they go to a backend, or are refused. And it makes what delivers packets to one
+// that the node itself answers.
+func (c *compiler) frontend(k plan.ServiceKey, s plan.Service) {
+	c.here(k, s)
 	if c.node.Bridge == 0 || k.Address.IsLoopback() || !drops(c.plan, k.Address) {
 		return
 	}

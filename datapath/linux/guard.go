@@ -28,6 +28,7 @@ const (
 	toPeersPrefix = "to-peer" // ranges of addresses that routes to peers cover
 	ruledPrefix   = "ruled"   // ranges of addresses of which the endpoints' routing rules are
 	sharedPrefix  = "shared"  // ranges of addresses to which everybody's routes lead
+	answersPrefix = "answers" // addresses at which the node itself answers
 )
 
 // Offsets in a tunnel packet, in bytes from the UDP header: 8 bytes of UDP, 8

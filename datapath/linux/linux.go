@@ -39,7 +39,7 @@
 // and limits.go turn the rest into those of an nftables table, without touching
 // anything, and tags.go those by which tags travel; policy.go, policies.go and
 // believed.go do so for the table of policies, services.go, serving.go and slots.go for
-// that of Services.
+// that of Services, and here.go what the node itself answers of these.
 // Packages rtnl and nft read and write them; watch.go and news.go notice what others
 // do to them. Package survey says what of others' own is in the way. Start at
 // DataPlane.sync.
@@ -236,6 +236,7 @@ func (d *DataPlane) Capabilities() datapath.Capabilities {
 		Tags:          d.policies.tags,
 		Verdicts:      true,
 		Services:      d.policies.tags,
+		AnswersHere:   d.policies.tags,
 		SCTP:          d.sctp,
 		AntiSpoof:     true,
 		Bandwidth:     true,
@@ -501,6 +502,10 @@ func (d *DataPlane) sync(p *plan.Plan) (trouble, err error) {
 	d.refused = nil  // as all that is there was read
 	delta := c.want.Against(have)
 	released := d.release(delta.Groups)
+	d.services.shutNow = nil // as others may have written there
+	if err := d.comeHere(p, &delta, c); err != nil {
+		return released, err
+	}
 	retag := d.retag(p)
 	if err := d.enforce(p, func() ([][]string, error) {
 		return d.unheard(func() ([][]string, error) {
@@ -518,6 +523,9 @@ func (d *DataPlane) sync(p *plan.Plan) (trouble, err error) {
 	// Whatever there was to change: another instance may not have come to it.
 	d.sweep(p, true)
 	settings, err := d.write(delta, c, p.Endpoints.All(), true)
+	if err == nil {
+		err = d.letIn(p)
+	}
 	d.sweep(p, judge.Drops(p))
 	return errors.Join(notBack, bridgeTrouble, released, inOrder(tunnelTrouble), settings, d.removeDevices(inv, p)), err
 }
@@ -558,15 +566,23 @@ func (d *DataPlane) update(p *plan.Plan, changes plan.Diff) (bool, error) {
 	delta := c.want.Changes()
 	filters := len(changes.Endpoints)+len(changes.Egress) > 0 || c.sources == nil
 	released := d.release(delta.Groups)
+	if movesHere(changes) {
+		if err := d.comeHere(p, &delta, c); err != nil {
+			return true, errors.Join(released, err)
+		}
+	}
 	elements := len(changes.Tags) + len(changes.Classes) + len(changes.Within) + len(changes.Verdicts) +
 		len(changes.Services) + len(changes.Backends) + len(changes.Sources)
 	before := d.compiler.plan
 	if len(changes.Endpoints)+elements > 0 || d.services.concerns(changes) || movesSources(before, p, changes) || len(changes.Egress) > 0 && judge.Needed(p) != d.policies.present {
 		retag := d.retag(p)
 		write := func() ([][]string, error) {
-			serve, now := d.services.update(before, p, changes, c.sourcesOf())
+			serve, rest, now := d.services.update(before, p, changes, c.sourcesOf())
 			done, err := d.policies.update(before, p, changes, retag, serve)
-			if err != nil || now {
+			if err == nil && now {
+				lines, err := nft.Apply(rest)
+				return append(done, transactions(lines)...), err
+			} else if err != nil {
 				return done, err
 			}
 			served, err := d.services.sync(p, c.sourcesOf())
@@ -596,6 +612,9 @@ func (d *DataPlane) update(p *plan.Plan, changes plan.Diff) (bool, error) {
 		}
 	}
 	settings, err := d.write(delta, c, added, filters)
+	if err == nil && movesHere(changes) {
+		err = d.letIn(p)
+	}
 	// Until here, what egress rules drop now could begin.
 	d.sweep(p, judge.MayDrop(before, p, changes))
 	return true, errors.Join(released, settings, err)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -213,6 +214,16 @@ func (d *DataPlane) judge(n *news) []datapath.Disturbance {
 	return found
 }
 
+// removed reports whether an interface has lost an address.
+func (n *news) removed(a netip.Addr) bool {
+	for key := range n.Removed {
+		if key.Prefix.Addr() == a {
+			return true
+		}
+	}
+	return false
+}
+
 // untold reports whether something may have gone that is wanted, without being
 // told. Of an interface that is gone, its absence shows.
 func (d *DataPlane) untold(n *news) bool {
@@ -222,11 +233,14 @@ func (d *DataPlane) untold(n *news) bool {
 			return true
 		}
 	}
-	if len(n.Lapsed) == 0 {
+	if len(n.Lapsed)+len(n.Removed) == 0 {
 		return false
 	}
 	suspects := map[int]bool{}
 	for key, r := range c.want.Routes.Now {
+		if r.Kind == unix.RTN_LOCAL && (n.Lapsed[rtnl.LoopbackLink] || n.removed(r.Source)) {
+			return true
+		}
 		if told := n.Routes[key]; n.Lapsed[r.Link] && (told == nil || told.Lapsed) {
 			suspects[r.Link] = true
 		}

@@ -200,6 +200,17 @@ func (e setEdits) of(set string) *reconcile.Edit[nft.Element, nft.Value] {
 func (e setEdits) remove(set string, k nft.Element, v nft.Value) { e.of(set).Remove(k, v) }
 func (e setEdits) add(set string, k nft.Element, v nft.Value)    { e.of(set).Add(k, v) }
 
+// changes are those of each set.
+func (e setEdits) changes() map[string]nft.Change {
+	all := map[string]nft.Change{}
+	for set, edit := range e {
+		if changes := edit.Changes(nft.Element.Compare); len(changes) > 0 {
+			all[set] = nft.Change{Elements: changes}
+		}
+	}
+	return all
+}
+
 // advance compiles the changes that lead from one plan to the next, of which
 // the table has the first. It costs in proportion to the changes, and, where
 // shorter prefixes are among them, to all of those. What is there twice is under the
@@ -244,11 +255,7 @@ func (s *policies) advance(p, q *plan.Plan, changes plan.Diff) map[string]nft.Ch
 	}
 	advanceBelieved(s.stamps, p, q, changes, done)
 	s.advancePeers(p, q, changes, edit)
-	for set, e := range edit {
-		if changes := e.Changes(nft.Element.Compare); len(changes) > 0 {
-			done[set] = nft.Change{Elements: changes}
-		}
-	}
+	maps.Copy(done, edit.changes())
 	return done
 }
 

@@ -191,7 +191,11 @@ func policyRules(stamps Stamps, tags bool) *ruleset {
 	c.Add("neighbour and router discovery", nft.IsFamily(false), nft.ICMPv6Type(), []expr.Any{
 		&expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: []byte{133}, ToData: []byte{136}},
 	}, nft.Decide(nft.Accept))
-	c.Add("of connections that were ended", nft.Jump(endedChain))
+	// What is not tracked, as what the node itself answers of Services, is asked about each time.
+	c.Add("of connections that were ended", []expr.Any{
+		&expr.Ct{Key: expr.CtKeySTATE, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: nft.HostEndian(expr.CtStateBitUNTRACKED)},
+	}, nft.Jump(endedChain))
 	r.judgeTwice(c)
 
 	r.denied()

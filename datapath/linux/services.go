@@ -197,7 +197,12 @@ func serviceRules(stamps Stamps, p *plan.Plan) *ruleset {
 		r.Set(admittedPrefix+suffix(is4), nft.Set{Key: nftables.MustConcatSetType(typeSet, nft.AddressType(is4)), Concat: true, Interval: true})
 		r.Set(selvesPrefix+suffix(is4), nft.Set{Key: nftables.MustConcatSetType(nft.AddressType(is4), nft.AddressType(is4), nftables.TypeInetService), Concat: true})
 		r.Set(toPeersPrefix+suffix(is4), nft.Set{Key: nft.AddressType(is4), Interval: true})
+		r.Set(herePrefix+suffix(is4), nft.Set{Key: typeFrontend(is4), Concat: true})
 	}
+	for set, like := range setsOfShut() {
+		r.Set(set, like)
+	}
+	r.answersHere()
 	r.asks()
 	r.translates()
 	r.asNode(p)

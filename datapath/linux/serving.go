@@ -49,6 +49,9 @@ type services struct {
 	// peers are the addresses from where a route leads to a peer, by what was from.
 	peers [2]nft.Elements
 	from  *sources
+	// shutNow are the elements of what keeps out all else than what the node itself answers, by
+	// set. They are more than the plan has while what leads there goes; see here.go.
+	shutNow map[string]nft.Elements
 }
 
 // digestOfName is what the table calls a set, or those whom a frontend is for.
@@ -94,7 +97,7 @@ func remembered(s plan.Service) time.Duration {
 // kindOf is what a frontend's element says of it.
 func kindOf(s plan.Service) uint32 {
 	kind := uint32(remembered(s)/time.Second) << kindBits
-	if s.Otherwise == plan.Silence {
+	if s.Otherwise == plan.Silence || s.Here {
 		kind |= kindSilent
 	}
 	if s.Masquerade&plan.FromEndpoints != 0 {
@@ -156,12 +159,20 @@ func frontendElements(k plan.ServiceKey, s plan.Service, put func(set string, e 
 			put(sideOf(restPrefix, side, is4), nft.Element{Key: address}, nft.Value{Data: blank + word(kindOf(s))})
 			continue
 		}
-		key := nft.Element{Key: address + string([]byte{byte(k.Protocol), 0, 0, 0}) + portWord(k.Port)}
+		key := nft.Element{Key: frontendKey(k)}
 		put(sideOf(frontendsPrefix, side, is4), key, nft.Value{Data: blank + word(kindOf(s)) + digestOfName(s.Set)})
 		if s.Sources != "" {
 			put(sideOf(guardsPrefix, side, is4), key, nft.Value{Data: blank + digestOfName(s.Sources)})
 		}
 	}
+	if s.Here {
+		hereElements(k, put)
+	}
+}
+
+// frontendKey is a frontend with a port as an element.
+func frontendKey(k plan.ServiceKey) string {
+	return string(k.Address.AsSlice()) + string([]byte{byte(k.Protocol), 0, 0, 0}) + portWord(k.Port)
 }
 
 // sourceElements puts those who may send somewhere, whom a plan calls by a name. Of what
@@ -343,6 +354,12 @@ func compileServices(stamps Stamps, p *plan.Plan, from *sources, have nft.Conten
 		frontendElements(k, of, put)
 		s.use(k, of, 1)
 	}
+	// What others have put there goes with the next letIn.
+	s.shutNow = shutBy(answeredBy(p))
+	for set, elements := range s.shutNow {
+		maps.Copy(elements, have.Elements[set])
+		r.Sets[set].Elements = maps.Clone(elements)
+	}
 	names := map[string]bool{}
 	for k := range p.Sources.All() {
 		names[k.Name] = true
@@ -495,11 +512,7 @@ func (s *services) advance(p, q *plan.Plan, changes plan.Diff, from *sources) nf
 			edit.remove(set, e, v)
 		}
 	}
-	for set, e := range edit {
-		if changes := e.Changes(nft.Element.Compare); len(changes) > 0 {
-			done.Changes[set] = nft.Change{Elements: changes}
-		}
-	}
+	maps.Copy(done.Changes, edit.changes())
 	if s.from == from {
 		return done
 	}
@@ -542,13 +555,18 @@ func (s *services) concerns(changes plan.Diff) bool {
 }
 
 // update returns what leads from one plan to the next, for the transaction that changes
-// policies. It returns false where the table is to be read instead.
-func (s *services) update(p, q *plan.Plan, changes plan.Diff, from *sources) (nft.Edit, bool) {
-	if (q.Services.Len() > 0) != s.present {
-		return nft.Edit{}, false
+// policies, and what is left for one behind it. It returns false where the table is to be read
+// instead.
+func (s *services) update(p, q *plan.Plan, changes plan.Diff, from *sources) (first, rest nft.Edit, ok bool) {
+	switch {
+	case (q.Services.Len() > 0) != s.present:
+		return first, rest, false
+	case !s.present || !s.concerns(changes):
+		return first, rest, true
+	case !movesHere(changes):
+		return s.advance(p, q, changes, from), rest, true
 	}
-	if !s.present || !s.concerns(changes) {
-		return nft.Edit{}, true
-	}
-	return s.advance(p, q, changes, from), true
+	m := meanwhile(p, q, changes)
+	first = s.advance(p, m, p.Diff(m), from)
+	return first, s.advance(m, q, m.Diff(q), from), true
 }

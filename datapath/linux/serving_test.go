@@ -143,12 +143,17 @@ func TestServicesAdvance(t *testing.T) {
 		s, table := compileServices(stamps.Default, p, from(p), nft.Content{})
 		for range 3 {
 			q := draw("next")
-			edit, known := s.update(p, q, p.Diff(q), from(q))
+			first, rest, known := s.update(p, q, p.Diff(q), from(q))
 			if !known {
 				t.Skip("there is no frontend")
 			}
-			if edit.Table != nil {
-				applyTo(t, table.Table, edit)
+			for _, edit := range []nft.Edit{first, rest} {
+				if edit.Table != nil {
+					applyTo(t, table.Table, edit)
+				}
+			}
+			for set, elements := range shutBy(answeredBy(q)) { // as shut and letIn do
+				table.Sets[set].Elements = elements
 			}
 			again, whole := compileServices(stamps.Default, q, from(q), nft.Content{Elements: allElements(table.Table)})
 			sameTable(t, table.Table, whole.Table)

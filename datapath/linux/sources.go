@@ -34,6 +34,9 @@ type sources struct {
 	// shared are the addresses, each with whether the route there is everybody's, and
 	// not that of endpoints only, by whether they are IPv4.
 	shared map[bool][]interval.Range[bool]
+	// answers are the addresses at which the node itself answers, and from which nobody else
+	// sends.
+	answers map[netip.Addr]bool
 }
 
 // throughTunnel reports whether addresses of a family may come through a tunnel.
@@ -99,6 +102,10 @@ func (c *compiler) sourcesOf() *sources {
 func compileSources(p *plan.Plan, linksTo func(netip.Addr) rtnl.LinkSet) *sources {
 	s := &sources{tunnels: make(map[string]tunnelSources, len(p.Local.Tunnels)), routed: map[bool][]interval.Range[bool]{}, leads: map[bool][]interval.Range[bool]{}, shared: map[bool][]interval.Range[bool]{}}
 	behind, plain := behindPeers(p), map[netip.Prefix]manner{}
+	s.answers = map[netip.Addr]bool{}
+	for k := range answeredBy(p) {
+		s.answers[k.Address] = true
+	}
 	routed, shared := map[netip.Prefix]bool{}, map[netip.Prefix]bool{}
 	for _, pool := range p.Local.Pools {
 		plain[pool.Prefix.Masked()] = manner{}
@@ -125,6 +132,9 @@ func compileSources(p *plan.Plan, linksTo func(netip.Addr) rtnl.LinkSet) *source
 	}
 	for _, a := range p.Local.Addresses {
 		plain[interval.Single(a)] = manner{}
+	}
+	for a := range s.answers {
+		behind[interval.Single(a)], plain[interval.Single(a)] = "", manner{}
 	}
 	for _, t := range p.Local.Tunnels {
 		s.tunnels[t.Name] = sourcesIn(p, t, behind)

@@ -29,6 +29,10 @@ import (
 	"github.com/weftnet/weft/plan"
 )
 
+// LoopbackLink is the index of the loopback interface, in each network namespace
+// (LOOPBACK_IFINDEX of the kernel's net/flow.h).
+const LoopbackLink = 1
+
 // localTimeout bounds the wait for an IPv6 address to be usable, which takes
 // milliseconds.
 const localTimeout = 5 * time.Second

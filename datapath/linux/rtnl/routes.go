@@ -85,6 +85,9 @@ func (k *Kernel) routeTo(key RouteKey, r Route) *netlink.Route {
 		Src:       ip(r.Source),
 		Scope:     netlink.Scope(r.Scope),
 	}
+	if r.Kind == unix.RTN_LOCAL {
+		made.LinkIndex, made.Scope = LoopbackLink, unix.RT_SCOPE_HOST
+	}
 	if r.Onlink {
 		made.Flags = unix.RTNH_F_ONLINK
 	}

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/weftnet/weft/datapath/reconcile"
 	"github.com/weftnet/weft/plan"
 )
@@ -23,7 +25,7 @@ type RouteKey struct {
 
 // Route is what a route says beside its key.
 type Route struct {
-	Kind   int // RTN_UNICAST, RTN_UNREACHABLE or RTN_THROW
+	Kind   int // RTN_UNICAST, RTN_UNREACHABLE, RTN_THROW or RTN_LOCAL
 	Link   int // interface index; 0 where kind needs none
 	Via    netip.Addr
 	Onlink bool
@@ -149,6 +151,21 @@ func (d Delta) Again(refused []Refusal, w *Wanted) Delta {
 	slices.SortFunc(again, func(a, b reconcile.Change[RouteKey, Route]) int { return compareRouteKey(a.Key, b.Key) })
 	d.Routes, d.again = again, was
 	return d
+}
+
+// Local divides a delta: early has the routes that come, or that go, by which the kernel delivers
+// to itself what is sent to an address that no interface has; rest has all else.
+func (d Delta) Local(come bool) (early, rest Delta) {
+	rest = d
+	rest.Routes = nil
+	for _, c := range d.Routes {
+		if c.Key.Table == unix.RT_TABLE_LOCAL && (come && c.Old == nil || !come && c.New == nil) {
+			early.Routes = append(early.Routes, c)
+		} else {
+			rest.Routes = append(rest.Routes, c)
+		}
+	}
+	return early, rest
 }
 
 func compareRouteKey(a, b RouteKey) int {
