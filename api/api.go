@@ -134,6 +134,8 @@ type ClusterConfigSpec struct {
 	// of the first the first. Kubernetes' API server gives Services theirs, by its own
 	// configuration, and goes by none of these. Empty means serviceNetwork of the ClusterNetwork.
 	ServiceNetworks []string `json:"serviceNetworks,omitempty"`
+	// DNS says how pods' questions for names are answered.
+	DNS DNSSpec `json:"dns,omitzero"`
 	// MTU of pods' interfaces in bytes, 576 (1280 with IPv6) to 65535; 0
 	// takes the MTU of the node's own interface less what the tunnel costs.
 	MTU int `json:"mtu,omitempty"`
@@ -217,6 +219,7 @@ func (c *ClusterConfig) DeepCopyObject() runtime.Object {
 	c.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
 	out.Spec.PluginNodes = slices.Clone(c.Spec.PluginNodes)
 	out.Spec.ServiceNetworks = slices.Clone(c.Spec.ServiceNetworks)
+	out.Spec.DNS = c.Spec.DNS.deepCopy()
 	out.Status.Conditions = slices.Clone(c.Status.Conditions)
 	out.Status.Plugins = slices.Clone(c.Status.Plugins)
 	out.Status.LoadingPlugins = slices.Clone(c.Status.LoadingPlugins)

@@ -34,5 +34,6 @@ func Effective(o registry.Object) *ClusterConfig {
 	c.Spec.Plugin, c.Spec.PluginNodes = AskedPlugin(c)
 	c.Spec.DataPlane = cmp.Or(c.Spec.DataPlane, DefaultDataPlane)
 	c.Spec.ServiceProxy = cmp.Or(c.Spec.ServiceProxy, WeftProxy)
+	c.Spec.DNS = c.Spec.DNS.effective()
 	return c
 }

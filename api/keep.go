@@ -49,7 +49,10 @@ func keepNode(n *corev1.Node) {
 // and Services may use, as those of sidecars, which are among its init containers.
 func keepPod(p *corev1.Pod) {
 	spec, status := p.Spec, p.Status
-	p.Spec = corev1.PodSpec{NodeName: spec.NodeName, HostNetwork: spec.HostNetwork}
+	p.Spec = corev1.PodSpec{NodeName: spec.NodeName, HostNetwork: spec.HostNetwork, DNSPolicy: spec.DNSPolicy}
+	if spec.DNSConfig != nil {
+		p.Spec.DNSConfig = &corev1.PodDNSConfig{} // that there is one is all that counts
+	}
 	p.Spec.Containers, p.Spec.InitContainers = keepPorts(spec.Containers), keepPorts(spec.InitContainers)
 	p.Status = corev1.PodStatus{Phase: status.Phase, PodIP: status.PodIP, PodIPs: status.PodIPs, StartTime: status.StartTime}
 }

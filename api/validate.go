@@ -88,6 +88,7 @@ func validateClusterConfig(c *ClusterConfig) field.ErrorList {
 	if n := len(c.Spec.ServiceNetworks); n > maxServiceNetworks {
 		problems = append(problems, field.TooMany(spec.Child("serviceNetworks"), n, maxServiceNetworks))
 	}
+	problems = append(problems, validateDNS(c.Spec.DNS, spec.Child("dns"))...)
 	if p := c.Spec.VXLANPort; p < 0 || p > 65535 {
 		problems = append(problems, field.Invalid(spec.Child("vxlanPort"), p, "must be between 1 and 65535, or 0 for the plug-in's own"))
 	}
