@@ -182,7 +182,8 @@ type Input struct {
 	Previous *plan.Plan
 	// Config is the cluster's configuration, never nil.
 	Config *api.ClusterConfig
-	// Objects holds the kinds that Plugin.Kinds named. They must not be changed.
+	// Objects holds the kinds that Plugin.Kinds named, and Services in any case. They must not
+	// be changed.
 	Objects registry.Objects
 	// Node is the node to compile for.
 	Node Node

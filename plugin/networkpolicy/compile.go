@@ -84,6 +84,7 @@ type compiler struct {
 	nodes    placed
 	listings derived.List[*listing]
 	domains  derived.List[*policy.Domain]
+	names    nameServer
 	tables   policy.Compiler
 	made     policy.Tables
 }
@@ -149,9 +150,10 @@ func (c *compiler) world(in plugin.Input) *policy.World {
 	c.listings.Update(in.Objects.All(api.Node), readListing, compareListings)
 	c.nodes.update(c.others.All(), c.listings.All(), in.Node.Others, c.plain, len(gone)+len(came) > 0)
 	c.domains.Update(in.Objects.All(api.DomainNameKind), readDomain, compareDomains)
+	groups, nodes := c.names.update(in, c.tags.groups, c.nodes.list)
 	return &policy.World{
-		Network: plan.DefaultNetwork, Policies: c.list, Namespaces: c.view.namespaces.All(), Groups: c.tags.groups,
-		Nodes: c.nodes.list, Machines: c.nodes.machines, Domains: c.domains.All(), Local: c.untold.mark(in, &c.view, c.denying),
+		Network: plan.DefaultNetwork, Policies: c.list, Namespaces: c.view.namespaces.All(), Groups: groups,
+		Nodes: nodes, Machines: c.nodes.machines, Domains: c.domains.All(), Local: c.untold.mark(in, &c.view, c.denying),
 	}
 }
 

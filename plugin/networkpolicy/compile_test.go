@@ -43,10 +43,14 @@ func TestCompile(t *testing.T) {
 			}
 			out = append(out, f)
 		}
+		config := &api.ClusterConfig{}
+		if o := objects.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName}); o != nil {
+			config = api.Effective(o)
+		}
 		p := On(flat{}, "flat-with-policies")
 		for _, n := range nodes {
 			c := plugin.CompilerOf(p)
-			in := plugin.Input{Config: &api.ClusterConfig{}, Objects: objects, Node: n}
+			in := plugin.Input{Config: config, Objects: objects, Node: n}
 			first, _ := c.Compile(in)
 			again, _ := c.Compile(plugin.Input{Config: in.Config, Objects: objects, Node: n, Previous: first})
 			if d := first.Diff(again); !d.Empty() {

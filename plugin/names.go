@@ -1,0 +1,110 @@
+package plugin
+
+import (
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/registry"
+)
+
+// NameServer is where a node and its pods find the node's own name server.
+type NameServer struct {
+	// Service are the addresses of the Service that pods ask, More those that the
+	// ClusterConfig adds, the node's own among them.
+	Service, More []netip.Addr
+	// Origin names the Service, MoreOrigin the ClusterConfig.
+	Origin, MoreOrigin string
+}
+
+// Addresses are all of them, each once.
+func (s NameServer) Addresses() []netip.Addr {
+	all := slices.Concat(s.Service, s.More)
+	slices.SortFunc(all, netip.Addr.Compare)
+	return slices.Compact(all)
+}
+
+// NameServerOf returns where the name server of a node is to answer: nowhere, if the cluster
+// leaves that to pods. Of the Service those addresses count at which it has the port of name
+// servers.
+func NameServerOf(config *api.ClusterConfig, objects registry.Objects, node []netip.Addr) (s NameServer) {
+	dns := config.Spec.DNS
+	if dns.Server != api.NamesByNodes {
+		return s
+	}
+	key := dns.ServiceKey()
+	s.Origin, s.MoreOrigin = "Service "+key.String(), "ClusterConfig "+config.Name
+	if svc := registry.GetAs[*corev1.Service](objects, api.Service, key); svc != nil && slices.ContainsFunc(svc.Spec.Ports, isDNS) {
+		s.Service = clusterAddresses(svc)
+	}
+	for _, text := range dns.Addresses {
+		if text == api.NodeAddress {
+			s.More = append(s.More, node...)
+		} else if a, err := netip.ParseAddr(text); err == nil {
+			s.More = append(s.More, a)
+		}
+	}
+	return s
+}
+
+func isDNS(p corev1.ServicePort) bool { return p.Port == api.DNSPort }
+
+// clusterAddresses are those that a Service has in the cluster.
+func clusterAddresses(svc *corev1.Service) (all []netip.Addr) {
+	texts := svc.Spec.ClusterIPs
+	if len(texts) == 0 {
+		texts = []string{svc.Spec.ClusterIP}
+	}
+	for _, text := range texts {
+		if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" && !a.IsUnspecified() && !a.IsLoopback() && !a.IsMulticast() {
+			all = append(all, a.Unmap())
+		}
+	}
+	return all
+}
+
+// PutNames returns a plan in which the node itself answers what it and its pods ask its name
+// server. It comes behind all plug-ins, layers and PutPorts. Nobody loses a port of the node
+// to it: where a pod has the port of name servers at an address, that pod answers. What comes
+// from other machines goes where it went: they have name servers of their own.
+//
+// The addresses of the Service count as far as the plan serves the Service there, so that
+// nobody gets another's address by a Service of that name; and all of them where Services are
+// left to another program.
+func PutNames(p *plan.Plan, s NameServer) *plan.Plan {
+	services := p.Services
+	put := func(a netip.Addr, origin string, free bool) {
+		for _, protocol := range []plan.Protocol{plan.UDP, plan.TCP} {
+			key := plan.ServiceKey{Network: plan.DefaultNetwork, Address: a, Protocol: protocol, Port: api.DNSPort}
+			all, everybodys := services.Get(key)
+			key.From = plan.Inside
+			inside, ours := services.Get(key)
+			switch {
+			case everybodys && all.Origin != origin, ours && inside.Origin != origin, !everybodys && !ours && !free:
+				continue
+			case everybodys:
+				key.From = plan.Anywhere
+				services = services.Delete(key)
+				key.From = plan.Outside
+				services = services.Set(key, all)
+				key.From = plan.Inside
+			}
+			services = services.Set(key, plan.Service{Here: true, Origin: origin})
+		}
+	}
+	for _, a := range s.Service {
+		put(a, s.Origin, p.Local.ServicesLeft)
+	}
+	for _, a := range s.More {
+		put(a, s.MoreOrigin, true)
+	}
+	if services == p.Services {
+		return p
+	}
+	q := *p
+	q.Services = services
+	return &q
+}
