@@ -99,7 +99,8 @@ type agent struct {
 	held      func() []plan.Address
 	node      *registrar
 	// pods is nil where they are not followed.
-	pods *podWatch
+	pods  *podWatch
+	names *names
 
 	mu       sync.Mutex
 	underlay underlay
@@ -122,8 +123,9 @@ type agent struct {
 	cutOff []api.Problem
 	// obstacles say what others keep from working.
 	obstacles []string
-	// hidden says which pods answer those who ask the node about Services.
-	hidden string
+	// hidden says which pods answer those who ask the node about Services, and unanswered that
+	// nobody answers pods that ask for names.
+	hidden, unanswered string
 	// orphans says which pods have an interface and no object, in the form of
 	// api.OrphansAnnotation; nil while that is not known.
 	orphans *string
@@ -188,6 +190,9 @@ func Run(ctx context.Context, cfg Config) error {
 	if !cfg.RegisterNode {
 		a.pods = newPodWatch(a)
 	}
+	if a.names, err = a.newNames(); err != nil {
+		return err
+	}
 
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -213,6 +218,7 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	wg.Go(func() { newCutOffWatch(a).run(ctx) })
 	wg.Go(func() { newOrphanWatch(a).run(ctx) })
+	wg.Go(func() { a.names.run(ctx) })
 	if a.pods != nil {
 		wg.Go(func() { a.follow(ctx, a.pods.pods) })
 		wg.Go(func() { a.pods.run(ctx) })
@@ -458,6 +464,7 @@ func (a *agent) run(ctx context.Context, what plugin.Choice, objects *followed, 
 
 	var ports plugin.Ports
 	var latest plugin.Applied // what was compiled last
+	a.names.look(ctx)         // so that the first plan has it answer
 	compiler := plugin.CompilerOf(plug)
 	compile := func(previous *plan.Plan) (plugin.Applied, error) {
 		in, _ := input()
@@ -471,6 +478,8 @@ func (a *agent) run(ctx context.Context, what plugin.Choice, objects *followed, 
 		out.Plan, more = ports.Put(out.Plan, in.Node)
 		out.Plan = what.Leave(out.Plan)
 		out.Problems = slices.Concat(out.Problems, more)
+		a.names.read(in)
+		out.Plan = a.putNames(out.Plan, in)
 		latest = out
 		read(in.Objects)
 		return out, nil

@@ -157,7 +157,7 @@ func seesWhatItCompilesFrom(t *testing.T, kubelet bool) {
 				DataPlanes: []string{api.DefaultDataPlane},
 				DataPlane:  func(string, *slog.Logger) (datapath.DataPlane, error) { return &recorder{}, nil }},
 			metrics: newMetrics(), trouble: map[string]string{}, caches: map[*registry.Cache]bool{}, first: make(chan struct{}),
-			node: &registrar{kick: make(chan struct{}, 1)},
+			node: &registrar{kick: make(chan struct{}, 1)}, names: nobodyAnswers(),
 		}
 		var endpoints atomic.Value
 		a.endpoints = func() []plugin.Endpoint { e, _ := endpoints.Load().([]plugin.Endpoint); return e }
@@ -231,7 +231,7 @@ func seesWhatItCompilesFrom(t *testing.T, kubelet bool) {
 
 		reg.mu.Lock()
 		defer reg.mu.Unlock()
-		if want := map[string]int{"nodes": 1, "pods": 1, "clusterconfigs": 1}; !maps.Equal(reg.watched, want) {
+		if want := map[string]int{"nodes": 1, "pods": 1, "clusterconfigs": 1, "services": 1, "endpointslices": 1, "namespaces": 1}; !maps.Equal(reg.watched, want) {
 			t.Errorf("followed are %v, want %v", reg.watched, want)
 		}
 	})

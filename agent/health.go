@@ -129,6 +129,8 @@ func (a *agent) nodeState() nodeState {
 		if applied.Plan.Local.ServicesLeft {
 			state.ServiceProxy = api.KubeProxy
 		}
+		at := nameServerIn(applied.Plan, plugin.NameServerOf(applied.Input.Config, applied.Input.Objects, applied.Input.Node.Addresses))
+		state.NameServer = &at
 	}
 	if err := a.Ready(); err != nil {
 		state.NotReady = truncate(err.Error())
@@ -166,8 +168,10 @@ func (a *agent) own(message string) api.Problem {
 func (a *agent) problems() (undone, found []api.Problem) {
 	a.mu.Lock()
 	trouble, s, cutOff, obstacles, unready := maps.Clone(a.trouble), a.syncer, slices.Clone(a.cutOff), a.obstacles, a.unready
-	if a.hidden != "" {
-		found = append(found, a.own(a.hidden))
+	for _, message := range []string{a.hidden, a.unanswered} {
+		if message != "" {
+			found = append(found, a.own(message))
+		}
 	}
 	a.mu.Unlock()
 	// What keeps the object from being written would never be read there, but

@@ -74,7 +74,7 @@ func TestWhatIsWrongWithAnObject(t *testing.T) {
 		bogus := plugin.Problem{Kind: api.HostSubnet, Key: registry.Key{Name: "node9"}, Message: "subnet 10.1.2.0/24 overlaps"}
 		a := &agent{Config: Config{Log: slog.New(slog.DiscardHandler), Node: "node1"}, trouble: map[string]string{}}
 		a.syncer = start(t, &recorder{}, func(*plan.Plan) (plugin.Applied, error) {
-			return plugin.Applied{Plan: &plan.Plan{Local: plan.Local{Node: "node1"}}, Problems: []plugin.Problem{bogus}}, nil
+			return plugin.Applied{Input: plugin.Input{Config: api.Effective(nil)}, Plan: &plan.Plan{Local: plan.Local{Node: "node1"}}, Problems: []plugin.Problem{bogus}}, nil
 		})
 		synctest.Wait()
 		want := api.Problem{Kind: api.HostSubnet.Kind, Name: "node9", Message: bogus.Message}
@@ -118,7 +118,7 @@ func TestNodeTellsMTU(t *testing.T) {
 		tells("before the first round", "")
 		plane, mtu := &recorder{}, 1350
 		a.syncer = start(t, plane, func(*plan.Plan) (plugin.Applied, error) {
-			return plugin.Applied{Plan: &plan.Plan{Local: plan.Local{Node: "node1", MTU: mtu}}}, nil
+			return plugin.Applied{Input: plugin.Input{Config: api.Effective(nil)}, Plan: &plan.Plan{Local: plan.Local{Node: "node1", MTU: mtu}}}, nil
 		})
 		synctest.Wait()
 		tells("a whole round", "1350")

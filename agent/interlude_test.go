@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/cni"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
@@ -19,7 +20,7 @@ func TestInterlude(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		networked := func(*plan.Plan) (plugin.Applied, error) {
 			pool := plan.Pool{Network: plan.DefaultNetwork, Prefix: netip.MustParsePrefix("10.1.0.0/24"), Gateway: netip.MustParseAddr("10.1.0.1")}
-			return plugin.Applied{Plan: &plan.Plan{Local: plan.Local{Node: "node1", MTU: 1450, Pools: []plan.Pool{pool}}}}, nil
+			return plugin.Applied{Input: plugin.Input{Config: api.Effective(nil)}, Plan: &plan.Plan{Local: plan.Local{Node: "node1", MTU: 1450, Pools: []plan.Pool{pool}}}}, nil
 		}
 		a := &agent{Config: Config{Log: slog.New(slog.DiscardHandler), Node: "node1"}, trouble: map[string]string{}, node: &registrar{kick: make(chan struct{}, 1)}}
 		is := func(what string, ready, mtu bool) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/dns/compile"
 	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/registry"
 )
@@ -100,11 +101,18 @@ func waiting(now, next plugin.Choice, unread []*registry.Cache) string {
 	return fmt.Sprintf("the node goes on with %s, and cannot load %s yet: %s", strings.Join(now.Mix, " and "), strings.Join(next.Beyond(now), " and "), strings.Join(why, "; "))
 }
 
-// kindsOf returns the kinds that a choice of plug-ins reads, of those that there are.
+// kindsOf returns the kinds that a choice of plug-ins reads, of those that there are, and those
+// that names are made of.
 func (a *agent) kindsOf(c plugin.Choice) []*registry.Kind {
 	all, _, err := c.Find(a.Plugin)
 	if err != nil {
 		return nil
 	}
-	return plugin.Mix(all[0], all[1:]...).Kinds()
+	kinds := slices.Clone(plugin.Mix(all[0], all[1:]...).Kinds())
+	for _, k := range compile.Kinds {
+		if !slices.Contains(kinds, k) {
+			kinds = append(kinds, k)
+		}
+	}
+	return kinds
 }

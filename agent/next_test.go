@@ -98,7 +98,7 @@ func changing(reg registry.Registry, known ...plugin.Plugin) *agent {
 			DataPlanes: []string{api.DefaultDataPlane},
 			DataPlane:  func(string, *slog.Logger) (datapath.DataPlane, error) { return plane, nil }},
 		metrics: newMetrics(), trouble: map[string]string{}, caches: map[*registry.Cache]bool{}, first: make(chan struct{}),
-		node: &registrar{kick: make(chan struct{}, 1)}, installed: true,
+		node: &registrar{kick: make(chan struct{}, 1)}, installed: true, names: nobodyAnswers(),
 	}
 	a.server = cni.NewServer(cni.Config{Node: a, Log: a.Log})
 	a.endpoints = func() []plugin.Endpoint { return nil }

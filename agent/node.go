@@ -43,6 +43,9 @@ type nodeState struct {
 	// DataPlane is which one the node uses, in the form of
 	// api.DataPlaneReportAnnotation; empty while that is not known.
 	DataPlane string
+	// NameServer is where the node's own name server answers, in the form of
+	// api.NameServerAnnotation; nil while that is not known.
+	NameServer *string
 	// ServiceProxy is who does Services, in the form of api.ServiceProxyAnnotation; empty while
 	// that is not known, and then what the Node says stays, as what is loaded does.
 	ServiceProxy string
@@ -65,17 +68,22 @@ type nodeState struct {
 
 func (s nodeState) equal(o nodeState) bool {
 	return slices.Equal(s.Addresses, o.Addresses) && slices.Equal(s.OnLink, o.OnLink) && slices.Equal(s.Others, o.Others) &&
-		(s.Orphans == nil) == (o.Orphans == nil) && (s.Orphans == nil || *s.Orphans == *o.Orphans) &&
+		equalText(s.Orphans, o.Orphans) && equalText(s.NameServer, o.NameServer) &&
 		s.MTU == o.MTU && s.Capabilities == o.Capabilities && s.DataPlane == o.DataPlane && s.ServiceProxy == o.ServiceProxy && s.Plugins == o.Plugins && s.NotReady == o.NotReady && s.OutOfSync == o.OutOfSync && s.Unloaded == o.Unloaded && slices.Equal(s.Problems, o.Problems)
 }
+
+// equalText reports whether both say the same, or are both not known.
+func equalText(a, b *string) bool { return (a == nil) == (b == nil) && (a == nil || *a == *b) }
 
 // describe makes node say what state says, and reports whether that changed
 // anything. Conditions that others own stay.
 func (s nodeState) describe(node *corev1.Node, now metav1.Time) bool {
 	changed := len(s.Addresses) > 0 && setAddresses(node, s.Addresses)
 	all := map[string]string{api.OnLinkAnnotation: joined(s.OnLink), api.OtherAddressesAnnotation: joined(s.Others)}
-	if s.Orphans != nil {
-		all[api.OrphansAnnotation] = *s.Orphans
+	for name, text := range map[string]*string{api.OrphansAnnotation: s.Orphans, api.NameServerAnnotation: s.NameServer} {
+		if text != nil {
+			all[name] = *text
+		}
 	}
 	for name, value := range all {
 		if value != node.Annotations[name] {

@@ -121,7 +121,7 @@ func (c Cluster) Kinds() ([]*registry.Kind, error) {
 	for n := range registry.Each[*corev1.Node](c.Objects, api.Node) {
 		p.mixOf(n)
 	}
-	var kinds []*registry.Kind
+	kinds := []*registry.Kind{api.Service} // of which one is the name server's
 	for _, name := range slices.Sorted(maps.Keys(p.mixes)) {
 		for _, k := range p.mixes[name].Kinds() {
 			if !slices.Contains(kinds, k) {
@@ -169,6 +169,9 @@ func (p *planner) compile(name string) {
 	compiled, problems := p.mixOf(node).Compile(plugin.Input{Config: p.config, Objects: p.cluster.Objects, Node: of})
 	compiled, more := plugin.PutPorts(compiled, of)
 	compiled = plugin.ChoiceOf("", p.config).Leave(compiled)
+	if node.Annotations[api.NameServerAnnotation] != "" {
+		compiled = plugin.PutNames(compiled, plugin.NameServerOf(p.config, p.cluster.Objects, addresses))
+	}
 	p.plans[name], p.problems[name] = compiled, slices.Concat(problems, more)
 	p.enforceable(node)
 	p.putOwn(node)

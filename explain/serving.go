@@ -47,11 +47,8 @@ type ServedFrontend struct {
 	From string `json:"from,omitempty"`
 	// Set names the backends, one of ServingNodes.Sets.
 	Set string `json:"set,omitempty"`
-	// Here says that each node answers itself, and there is no backend.
-	Here bool `json:"here,omitempty"`
-	// Otherwise is what becomes of a connection where there are none: "refused" or "dropped";
-	// empty where the node itself answers.
-	Otherwise string `json:"otherwise,omitempty"`
+	// Otherwise is what becomes of a connection where there are none: "refused" or "dropped".
+	Otherwise string `json:"otherwise"`
 	// Affinity is for how long a client stays with a backend, as "3h0m0s"; empty for not at all.
 	Affinity string `json:"affinity,omitempty"`
 	// Masquerade are those who are seen as the node: "endpoints", "strangers" or both.
@@ -166,14 +163,11 @@ func (c Cluster) servedBy(p *plan.Plan, origin string) (as ServingNodes) {
 		if svc.Origin != origin {
 			continue
 		}
-		f := ServedFrontend{Address: k.Address, Family: 6, From: string(k.From), Set: svc.Set, Here: svc.Here, Otherwise: "refused", Masquerade: svc.Masquerade.String()}
+		f := ServedFrontend{Address: k.Address, Family: 6, From: string(k.From), Set: svc.Set, Otherwise: "refused", Masquerade: svc.Masquerade.String()}
 		if k.Address.Is4() {
 			f.Family = 4
 		}
-		switch {
-		case svc.Here:
-			f.Otherwise = ""
-		case svc.Otherwise == plan.Silence:
+		if svc.Otherwise == plan.Silence {
 			f.Otherwise = "dropped"
 		}
 		if svc.Affinity > 0 {
@@ -290,10 +284,7 @@ func (f ServedFrontend) String() string {
 		port += " from " + f.From
 	}
 	what := f.Otherwise
-	switch {
-	case f.Here:
-		what = "the node itself"
-	case f.Set != "":
+	if f.Set != "" {
 		what = "to " + f.Set + ", else " + f.Otherwise
 	}
 	if f.Affinity != "" {

@@ -7,7 +7,6 @@ import (
 	"golang.org/x/tools/txtar"
 
 	"github.com/weftnet/weft/internal/golden"
-	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/registry"
 )
 
@@ -28,23 +27,4 @@ func TestServing(t *testing.T) {
 		}
 		return story
 	})
-}
-
-// What a node answers itself is told apart from what has no backend.
-func TestServedByTheNodeItself(t *testing.T) {
-	p, err := plan.Parse(`node node1 addresses 172.30.0.2
-service default 10.3.0.10 udp 53 from inside sources pods here # Service kube-system/dns
-service default 10.3.0.10 udp 53 from outside # Service kube-system/dns
-source default pods 10.1.0.0/16
-`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var told []string
-	for _, f := range (Cluster{}).servedBy(p, "Service kube-system/dns").Frontends {
-		told = append(told, f.String())
-	}
-	if got, want := strings.Join(told, "\n"), "10.3.0.10\t53/udp from inside\tthe node itself; for 10.1.0.0/16 alone\n10.3.0.10\t53/udp from outside\trefused"; got != want {
-		t.Errorf("it is told as\n%s\nexpected\n%s", got, want)
-	}
 }

@@ -1,0 +1,133 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/dns/keeper"
+	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/plugin"
+	"github.com/weftnet/weft/registry"
+)
+
+// TestNameServerComesAndGoes has the node answer as soon as its name server does, and leave it
+// to pods only when that has been away for longer than one takes that is replaced.
+func TestNameServerComesAndGoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		said := errors.New("nobody listens")
+		var state keeper.State
+		kicks := 0
+		var problem string
+		n := &names{kick: func() { kicks++ }, problem: func(text string) { problem = text },
+			ask: func(context.Context) (keeper.State, error) { return state, said }}
+		look := func(what string, serves bool, kicked int) {
+			t.Helper()
+			n.look(t.Context())
+			if n.serving() != serves || kicks != kicked {
+				t.Errorf("%s: it serves: %t, after %d kicks", what, n.serving(), kicks)
+			}
+		}
+		look("there is none", false, 0)
+		said, state = nil, keeper.State{Problem: "port 53 is taken"}
+		look("it does not answer", false, 0)
+		if problem != "port 53 is taken" {
+			t.Errorf("the node says %q", problem)
+		}
+		state = keeper.State{Serving: true}
+		look("it answers", true, 1)
+		if problem != "" {
+			t.Errorf("the node says %q", problem)
+		}
+		state = keeper.State{}
+		time.Sleep(namesGoneAfter - time.Millisecond)
+		look("it is being replaced", true, 1)
+		time.Sleep(time.Millisecond)
+		look("it is gone", false, 2)
+		said, state = nil, keeper.State{Serving: true}
+		look("it is back", true, 3)
+	})
+}
+
+// nobodyAnswers are names on a node without a name server.
+func nobodyAnswers() *names {
+	return &names{news: make(chan struct{}, 1), problem: func(string) {}, kick: func() {},
+		ask: func(context.Context) (keeper.State, error) { return keeper.State{}, errors.New("nobody listens") }}
+}
+
+// TestClients: the node's name server goes by where a pod's search begins only of those pods that
+// search as all do by default.
+func TestClients(t *testing.T) {
+	pods := map[string]*corev1.Pod{
+		"plain":    {},
+		"first":    {Spec: corev1.PodSpec{DNSPolicy: corev1.DNSClusterFirst}},
+		"nodes":    {Spec: corev1.PodSpec{DNSPolicy: corev1.DNSDefault}},
+		"own":      {Spec: corev1.PodSpec{DNSPolicy: corev1.DNSNone, DNSConfig: &corev1.PodDNSConfig{}}},
+		"searches": {Spec: corev1.PodSpec{DNSPolicy: corev1.DNSClusterFirst, DNSConfig: &corev1.PodDNSConfig{}}},
+	}
+	var endpoints []plugin.Endpoint
+	for i, name := range []string{"searches", "plain", "nodes", "first", "own", "unknown"} {
+		a := netip.AddrFrom4([4]byte{10, 1, 1, byte(9 - i)})
+		endpoints = append(endpoints, plugin.Endpoint{Interface: "weft" + name, Network: plan.DefaultNetwork, Namespace: "shop", Pod: name, Addresses: []netip.Addr{a}})
+	}
+	endpoints = append(endpoints,
+		plugin.Endpoint{Interface: "weft1", Network: plan.DefaultNetwork, Addresses: []netip.Addr{netip.MustParseAddr("10.1.1.20")}},
+		plugin.Endpoint{Interface: "weft2", Network: "other", Namespace: "shop", Pod: "plain", Addresses: []netip.Addr{netip.MustParseAddr("10.1.1.21")}},
+		plugin.Endpoint{Interface: "weft3", Network: plan.DefaultNetwork, Namespace: "shop", Pod: "plain", Unidentified: true, Addresses: []netip.Addr{netip.MustParseAddr("10.1.1.22")}})
+	known := &names{identify: func(e plugin.Endpoint) *corev1.Pod { return pods[e.Pod] }}
+	if got, want := fmt.Sprint(known.clients(endpoints)), "[{10.1.1.6 shop} {10.1.1.8 shop}]"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	// Without Pod objects there are no other ways to search.
+	if got, want := len(new(names).clients(endpoints)), 6; got != want {
+		t.Errorf("%d clients, want %d", got, want)
+	}
+}
+
+func TestSettingsOfNames(t *testing.T) {
+	seconds := int32(60)
+	config := api.Effective(&api.ClusterConfig{ObjectMeta: metav1.ObjectMeta{Name: api.DefaultName}, Spec: api.ClusterConfigSpec{DNS: api.DNSSpec{
+		Server: api.NamesByNodes, Domain: "cluster.example", Addresses: []string{"169.254.20.10"}, Upstreams: []string{"192.0.2.1", "[2001:db8::1]:5353"},
+		StubDomains: []api.StubDomain{{Domain: "corp.example", Servers: []string{"192.0.2.9"}}}, PodNames: api.PodNamesInsecure, AnyPrefix: true, StaleSeconds: &seconds}}})
+	got := settingsOf(plugin.Input{Config: config, Objects: registry.Snapshot{}})
+	want := "{cluster.example [] [169.254.20.10] [192.0.2.1:53 [2001:db8::1]:5353] [{corp.example [192.0.2.9:53]}] [] true insecure 60}"
+	if d := cmp.Diff(want, fmt.Sprint(*got)); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
+// TestNobodyAnswers: that pods' questions lead nowhere is said of the node, and nothing where
+// somebody answers, or where it is not known.
+func TestNobodyAnswers(t *testing.T) {
+	const plain = "node node1 addresses 172.30.0.2 mtu 1450\n" +
+		"service default 10.96.0.10 udp 53 to kube-system/kube-dns:dns # Service kube-system/kube-dns\n"
+	at := plugin.NameServer{Service: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Origin: "Service kube-system/kube-dns"}
+	for what, test := range map[string]struct {
+		plan    string
+		serving bool
+		want    string
+	}{
+		"nobody":                   {plain, false, "nobody answers at 10.96.0.10, where pods ask for names: Service kube-system/kube-dns has no endpoints, and no name server runs on the node: start weft-dns there"},
+		"the node":                 {plain, true, ""},
+		"a pod":                    {plain + "backend default kube-system/kube-dns:dns 10.1.1.2:53\n", false, ""},
+		"there is no such Service": {"node node1 addresses 172.30.0.2 mtu 1450\n", false, ""},
+		"kube-proxy does Services": {"node node1 addresses 172.30.0.2 mtu 1450 services-left\n" + plain[len("node node1 addresses 172.30.0.2 mtu 1450\n"):], false, ""},
+	} {
+		p, err := plan.Parse(test.plan)
+		if err != nil {
+			t.Fatal(what, err)
+		}
+		if got := unanswered(p, at, test.serving); got != test.want {
+			t.Errorf("%s: %q, want %q", what, got, test.want)
+		}
+	}
+}
