@@ -43,8 +43,8 @@ type Config struct {
 	// Port is where the API server answers on the machine's 127.0.0.1; by
 	// default a free one.
 	Port uint16
-	// DNS runs CoreDNS as the cluster's name server.
-	DNS bool
+	// DNS is who answers pods that ask for names; by default nobody.
+	DNS DNS
 	// Manifests are YAML files that Up applies, after which it waits for the
 	// nodes to be ready.
 	Manifests []string
@@ -65,6 +65,19 @@ const (
 	// Bridge is Debian's standard CNI plug-ins, a bridge on each node, and
 	// static routes between the nodes.
 	Bridge Network = "bridge"
+)
+
+// DNS is who answers at the address that kubelets give pods as their name server.
+type DNS string
+
+const (
+	// NoDNS is nobody.
+	NoDNS DNS = ""
+	// CoreDNS is a Deployment of it.
+	CoreDNS DNS = "coredns"
+	// NodeDNS is each node, with the name server that InstallWeft installs. Nodes have no other
+	// to ask for names outside.
+	NodeDNS DNS = "nodes"
 )
 
 // NoProxy is the mode of no kube-proxy at all.
@@ -130,6 +143,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Network != NoNetwork && c.Network != Bridge {
 		return c, fmt.Errorf("network %q: use %q, or none and manifests", c.Network, Bridge)
+	}
+	if !slices.Contains([]DNS{NoDNS, CoreDNS, NodeDNS}, c.DNS) {
+		return c, fmt.Errorf("name server %q: use %q, %q or none", c.DNS, CoreDNS, NodeDNS)
 	}
 	if c.Proxy == "" {
 		c.Proxy = "nftables"

@@ -42,7 +42,7 @@ func (c Config) files(n Node, secret credentials) map[string]string {
 	out := map[string]string{
 		"/etc/hostname":    n.Name + "\n",
 		"/etc/hosts":       hosts,
-		"/etc/resolv.conf": "nameserver " + c.clusterDNS().String() + "\n",
+		"/etc/resolv.conf": c.resolvConf(),
 		// Any number that the nodes do not share.
 		"/etc/machine-id":                    fmt.Sprintf("%032x\n", n.number),
 		containerdConfig:                     render(containerdTemplate, c, n),
@@ -93,7 +93,16 @@ func (c Config) programs() []string {
 	return []string{containerd, kubelet, kubeProxy}
 }
 
-// dns returns the manifest of the cluster's name server.
+// resolvConf is what nodes ask. A node's own name server finds in it who is to be asked for names
+// outside, who is nobody.
+func (c Config) resolvConf() string {
+	if c.DNS == NodeDNS {
+		return "# no name server\n"
+	}
+	return "nameserver " + c.clusterDNS().String() + "\n"
+}
+
+// dns returns the manifest of CoreDNS.
 func (c Config) dns() string {
 	return strings.ReplaceAll(corednsManifest, "ADDRESS", c.clusterDNS().String())
 }

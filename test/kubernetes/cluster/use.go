@@ -40,6 +40,9 @@ type NodeStatus struct {
 // Name is the cluster's name.
 func (c *Cluster) Name() string { return c.config.Name }
 
+// DNS is who answers pods that ask for names.
+func (c *Cluster) DNS() DNS { return c.config.DNS }
+
 // Dir is the cluster's directory.
 func (c *Cluster) Dir() string { return c.config.Dir }
 
@@ -260,7 +263,7 @@ func readiness(want []Node, have []corev1.Node) error {
 // settle applies what the configuration names, and waits for the nodes.
 func (c *Cluster) settle(ctx context.Context) error {
 	var manifests [][]byte
-	if c.config.DNS {
+	if c.config.DNS == CoreDNS {
 		manifests = append(manifests, []byte(c.config.dns()))
 	}
 	for _, path := range c.config.Manifests {

@@ -39,6 +39,9 @@ func (c *Cluster) InstallWeft(ctx context.Context, w Weft) error {
 		return err
 	}
 	values, err := w.values(image, c.Server(), c.config.PodCIDRs)
+	if err == nil {
+		values = append(values, c.config.names()...)
+	}
 	if err != nil {
 		return err
 	}
@@ -101,6 +104,14 @@ func (w Weft) values(image, server string, pods []netip.Prefix) ([]string, error
 		out = append(out, "--set="+s)
 	}
 	return out, nil
+}
+
+// names are the arguments that have helm render the name servers of nodes, or none.
+func (c Config) names() []string {
+	if c.DNS != NodeDNS {
+		return []string{"--set=dns.enabled=false"}
+	}
+	return []string{fmt.Sprintf("--set-json=dns.clusterIPs=[%q]", c.clusterDNS())}
 }
 
 // imageName is the name, with the tag, of the image in a tar file.

@@ -49,9 +49,16 @@ func (x *story) startLoadOf(rate int, from []*node, targets []netip.Addr, flags 
 	for _, name := range l.pods {
 		x.ready(name)
 	}
-	x.eventually("the load is under way", patience, func() error {
+	l.underWay()
+	return l
+}
+
+// underWay waits until all pods have had answers.
+func (l *load) underWay() {
+	l.x.Helper()
+	l.x.eventually("the load is under way", patience, func() error {
 		for _, name := range l.pods {
-			out, err := x.command(x.kubectl, "logs", "-n", x.namespace, name, "--tail=2")
+			out, err := l.x.command(l.x.kubectl, "logs", "-n", l.x.namespace, name, "--tail=2")
 			if err != nil {
 				return err
 			}
@@ -65,7 +72,6 @@ func (x *story) startLoadOf(rate int, from []*node, targets []netip.Addr, flags 
 		}
 		return nil
 	})
-	return l
 }
 
 // settle is how long after a request it is known what became of it.
@@ -76,22 +82,29 @@ const settle = 6 * time.Second
 func (l *load) undisturbed(what string, from, to time.Time) {
 	l.x.Helper()
 	for _, name := range l.pods {
-		var s Span
-		l.x.eventually("the reports of "+name+" cover "+what, patience, func() error {
-			out, err := l.x.command(l.x.kubectl, "logs", "-n", l.x.namespace, name)
-			if err != nil {
-				return err
-			}
-			reports, err := ParseReports(out)
-			if err != nil {
-				return err
-			}
-			s, err = SpanOf(reports, from.Add(-time.Second), to.Add(settle))
-			return err
-		})
-		l.x.measured("%s, from %s: %s", what, name, s)
+		s := l.span(name, what, from, to)
 		for _, fault := range s.Faults(float64(l.rate)) {
 			l.x.Errorf("%s, from %s: %s", what, name, fault)
 		}
 	}
+}
+
+// span returns what became of the requests of a pod that were sent between two moments, and says
+// so.
+func (l *load) span(name, what string, from, to time.Time) (s Span) {
+	l.x.Helper()
+	l.x.eventually("the reports of "+name+" cover "+what, patience, func() error {
+		out, err := l.x.command(l.x.kubectl, "logs", "-n", l.x.namespace, name)
+		if err != nil {
+			return err
+		}
+		reports, err := ParseReports(out)
+		if err != nil {
+			return err
+		}
+		s, err = SpanOf(reports, from.Add(-time.Second), to.Add(settle))
+		return err
+	})
+	l.x.measured("%s, from %s: %s", what, name, s)
+	return s
 }

@@ -97,6 +97,7 @@ func (s *stage) stories(t *testing.T) {
 		s.tell(t, "burst", burst)
 	}
 	s.tell(t, "agents die", s.agentsDie(short))
+	s.tell(t, "names", s.names(short))
 	if s.plugin == enforcing {
 		s.tell(t, "policies", s.policies(short))
 	}
@@ -161,7 +162,7 @@ func newStage(t *testing.T, plugin, bin string) *stage {
 	})
 	begin := time.Now()
 	s.cluster, err = cluster.Up(ctx, cluster.Config{
-		Name: "stories", Bin: bin, Images: append(tars, load, weft), Attached: !*keep,
+		Name: "stories", Bin: bin, Images: append(tars, load, weft), DNS: cluster.NodeDNS, Attached: !*keep,
 		Flags: map[string][]string{"kubelet": {"--pod-manifest-path=" + manifests}},
 	})
 	if err != nil {

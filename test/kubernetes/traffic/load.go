@@ -80,11 +80,18 @@ func (l Load) Run(ctx context.Context, report func(Report)) error {
 	}
 	t := newTally()
 	defer context.AfterFunc(ctx, t.end)()
+	ways := map[string]func(flow, context.Context){Kept: flow.keep, Renewed: flow.renew, Datagrams: flow.datagrams}
+	return run(t, report, func(flows *sync.WaitGroup) {
+		for _, f := range l.flows(t) {
+			flows.Go(func() { ways[f.way](f, ctx) })
+		}
+	})
+}
+
+// run has flows begin, which end with ctx, and reports every second, and when all have ended.
+func run(t *tally, report func(Report), begin func(flows *sync.WaitGroup)) error {
 	var flows sync.WaitGroup
-	run := map[string]func(flow, context.Context){Kept: flow.keep, Renewed: flow.renew, Datagrams: flow.datagrams}
-	for _, f := range l.flows(t) {
-		flows.Go(func() { run[f.way](f, ctx) })
-	}
+	begin(&flows)
 	done := make(chan struct{})
 	go func() { flows.Wait(); close(done) }()
 	second := time.NewTicker(time.Second)

@@ -124,7 +124,14 @@ func up(ctx context.Context, args []string) error {
 	flags.StringVar(&w.Plugin, "weft", "", "`plug-in` of Weft to be the cluster's network: openshift-subnet, openshift-networkpolicy, flannel or flannel-networkpolicy")
 	flags.StringVar(&w.Chart, "chart", "deploy/chart", "`directory` of Weft's Helm chart")
 	flags.StringVar(&w.Image, "weft-image", "bin/weft-image.tar", "`file` of Weft's image")
-	flags.BoolVar(&c.DNS, "dns", true, "run CoreDNS")
+	c.DNS = cluster.CoreDNS
+	flags.Func("dns", "`who` answers pods that ask for names: coredns, nodes, as Weft has them do, or none (default coredns)", func(s string) error {
+		c.DNS = cluster.DNS(s)
+		if s == "none" {
+			c.DNS = cluster.NoDNS
+		}
+		return nil
+	})
 	flags.Func("pods", "the pods' `CIDRs`, with a comma between two of different families", prefixes(&c.PodCIDRs))
 	flags.Func("services", "the Services' `CIDRs`, in the families of those of pods", prefixes(&c.ServiceCIDRs))
 	flags.Func("flag", "a `PROGRAM=FLAG` to add, as kubelet=--v=4; may be repeated", func(s string) error {

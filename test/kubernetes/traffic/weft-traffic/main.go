@@ -3,11 +3,12 @@
 //
 //	weft-traffic serve
 //	weft-traffic load -rate 1000 10.244.1.5:7000 [fd00:10:244:1::5]:7000
+//	weft-traffic lookups -rate 100 web.default.svc.cluster.local
 //	weft-traffic ask tcp://10.244.1.5:7000 udp://10.244.1.5:7000
 //	weft-traffic stream -give 10.244.1.5:7000
 //
-// Answers are lines of JSON on standard output. load prints a report every
-// second until it is told to end.
+// Answers are lines of JSON on standard output. load and lookups print a report every
+// second until they are told to end.
 package main
 
 import (
@@ -36,7 +37,7 @@ func main() {
 
 func run(ctx context.Context, args []string) error {
 	if len(args) == 0 {
-		return errors.New("what? serve, load, ask or stream")
+		return errors.New("what? serve, load, lookups, ask or stream")
 	}
 	out := json.NewEncoder(os.Stdout)
 	f := flag.NewFlagSet(args[0], flag.ExitOnError)
@@ -64,29 +65,13 @@ func run(ctx context.Context, args []string) error {
 			}
 			l.Targets = append(l.Targets, to)
 		}
-		// Who reads the reports must not hold up the load: what cannot be
-		// written in a second is left out.
-		reports := make(chan traffic.Report, 1)
-		written := make(chan struct{})
-		go func() {
-			defer close(written)
-			for r := range reports {
-				out.Encode(r)
-			}
-		}()
-		err := l.Run(ctx, func(r traffic.Report) {
-			if r.Last {
-				reports <- r
-				return
-			}
-			select {
-			case reports <- r:
-			default:
-			}
-		})
-		close(reports)
-		<-written
-		return err
+		return reporting(out, func(report func(traffic.Report)) error { return l.Run(ctx, report) })
+	case "lookups":
+		l := traffic.Lookups{}
+		f.IntVar(&l.Rate, "rate", 100, "`LOOK-UPS` a second, in all")
+		f.Parse(args[1:])
+		l.Timeout, l.Names = *timeout, f.Args()
+		return reporting(out, func(report func(traffic.Report)) error { return l.Run(ctx, report) })
 	case "ask":
 		f.Parse(args[1:])
 		return out.Encode(traffic.Ask(*timeout, f.Args()...))
@@ -108,5 +93,31 @@ func run(ctx context.Context, args []string) error {
 		}
 		return out.Encode(moved)
 	}
-	return fmt.Errorf("%q: it is serve, load, ask or stream", args[0])
+	return fmt.Errorf("%q: it is serve, load, lookups, ask or stream", args[0])
+}
+
+// reporting runs what reports, and writes its reports. Who reads them must not hold it up: what
+// cannot be written in a second is left out.
+func reporting(out *json.Encoder, run func(report func(traffic.Report)) error) error {
+	reports := make(chan traffic.Report, 1)
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		for r := range reports {
+			out.Encode(r)
+		}
+	}()
+	err := run(func(r traffic.Report) {
+		if r.Last {
+			reports <- r
+			return
+		}
+		select {
+		case reports <- r:
+		default:
+		}
+	})
+	close(reports)
+	<-written
+	return err
 }
