@@ -102,9 +102,11 @@ func (n *testNode) hang(ctx context.Context, container, ns string) (wait func() 
 		out, code, _ := shim{command: "ADD", container: container, ifname: "eth0", netns: ns, stdin: n.conf("1.1.0")}.run(ctx)
 		done <- outcome{out, code}
 	}()
+	// The next hop of IPv6 is the last that it gets.
+	ipv6 := slices.ContainsFunc(n.Pools, func(p netip.Prefix) bool { return p.Addr().Is6() })
 	eventually(n.t, "the interface is made", func() bool {
 		links := n.links()
-		return len(links) == 1 && links[0].Alias != ""
+		return len(links) == 1 && links[0].Alias != "" && (links[0].NextHop || !ipv6)
 	})
 	return func() (string, int) {
 		o := <-done
