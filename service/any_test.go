@@ -90,7 +90,7 @@ func anyPortName() *rapid.Generator[string] {
 }
 
 // names are those of Services that slices name, too.
-var names = rapid.SampledFrom([]string{"web", "db", "dns"})
+var names = rapid.SampledFrom([]string{"web", "db", "dns", "kubernetes"})
 
 func anyMeta(t *rapid.T) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: "default", Name: rapid.OneOf(names, names, plantest.Name()).Draw(t, "name"),

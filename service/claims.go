@@ -16,7 +16,9 @@ import (
 type rank int
 
 const (
-	rankClusterIP rank = iota
+	// rankAPIServer is that of addresses at which the API server is.
+	rankAPIServer rank = iota
+	rankClusterIP
 	rankNodePort
 	rankBalanced
 	rankExternal
@@ -142,6 +144,9 @@ func (c *claim) lostTo(first *claim) string {
 	where := netip.AddrPortFrom(c.key.Address, c.key.Port).String() + "/" + strings.ToUpper(c.key.Protocol.String())
 	if c.key.Protocol == plan.AnyProtocol {
 		where = c.key.Address.String()
+	}
+	if first.rank == rankAPIServer {
+		return fmt.Sprintf("%s is where the API server is, as EndpointSlices of Service %s say, and no Service's: choose another address or port", where, first.by.key)
 	}
 	return fmt.Sprintf("%s is Service %s's: choose another address or port", where, first.by.name)
 }

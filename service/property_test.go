@@ -57,7 +57,7 @@ var uids = []types.UID{"u", "v"}
 // change makes, changes or removes an object.
 func (w world) change(t *rapid.T) {
 	flip := rapid.Bool()
-	name := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "name")
+	name := rapid.SampledFrom([]string{"a", "b", "c", "kubernetes"}).Draw(t, "name")
 	key := registry.Key{Namespace: "default", Name: name}
 	ips := []string{"10.96.0.1", "10.96.0.2", "fd96::1", "::ffff:10.96.0.1", "172.30.0.2", "fd01::2", "10.1.1.0", "10.1.1.1", "fd00:1::1"}
 	switch rapid.IntRange(0, 5).Draw(t, "what") {
@@ -99,14 +99,14 @@ func (w world) change(t *rapid.T) {
 		g.Spec = service.GrantSpec{Namespace: "default", Name: name, UID: rapid.SampledFrom(uids).Draw(t, "UID")}
 		w[service.GrantKind][registry.KeyOf(g)] = g
 	default:
-		s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "of")}},
+		s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: rapid.SampledFrom([]string{"", "a", "b", "kubernetes"}).Draw(t, "of")}},
 			AddressType: discoveryv1.AddressTypeIPv4}
 		for _, p := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"p80", "p81"}), 0, 2, rapid.ID).Draw(t, "ports") {
-			port, protocol := rapid.SampledFrom([]int32{8080, 8081}).Draw(t, "port"), rapid.SampledFrom([]corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP}).Draw(t, "protocol")
+			port, protocol := rapid.SampledFrom([]int32{8080, 8081, 80}).Draw(t, "port"), rapid.SampledFrom([]corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP}).Draw(t, "protocol")
 			s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: &p, Port: &port, Protocol: &protocol})
 		}
 		for range rapid.IntRange(0, 3).Draw(t, "endpoints") {
-			e := discoveryv1.Endpoint{Addresses: []string{rapid.SampledFrom([]string{"10.1.1.2", "10.1.1.3", "fd00:1::2", "127.0.0.1"}).Draw(t, "address")}}
+			e := discoveryv1.Endpoint{Addresses: []string{rapid.SampledFrom([]string{"10.1.1.2", "10.1.1.3", "fd00:1::2", "127.0.0.1", "10.96.0.1", "172.30.0.2"}).Draw(t, "address")}}
 			for _, condition := range []**bool{&e.Conditions.Ready, &e.Conditions.Serving, &e.Conditions.Terminating} {
 				if flip.Draw(t, "said") {
 					is := flip.Draw(t, "is")

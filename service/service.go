@@ -144,9 +144,20 @@ func (c *Compiler) replace(key registry.Key) {
 	delete(c.compiled, key)
 	delete(c.troubled, key)
 	all := c.services.All()
-	if i, found := slices.BinarySearchFunc(all, key, func(s *service, k registry.Key) int { return s.key.Compare(k) }); found {
-		behind := c.behind(key)
+	behind := c.behind(key)
+	i, found := slices.BinarySearchFunc(all, key, func(s *service, k registry.Key) int { return s.key.Compare(k) })
+	if found {
 		now = compile(all[i], behind, c.granted(all[i]), c.node)
+	}
+	if key == APIServer && !c.node.grants && len(behind) > 0 {
+		// Also where the Service is not there, or another program's.
+		if !found {
+			now = compile(&service{key: key, name: key.String()}, nil, nil, c.node)
+		}
+		found = true
+		now.keep(behind)
+	}
+	if found {
 		c.compiled[key] = now
 		if len(now.problems) > 0 || slices.ContainsFunc(behind, func(s *slice) bool { return len(s.problems) > 0 }) {
 			c.troubled[key] = true

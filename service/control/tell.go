@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -42,7 +43,7 @@ func (t *teller) decide(objects registry.Objects) (say []saying) {
 	config := api.Effective(objects.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName}))
 	if config.Spec.ServiceProxy != api.KubeProxy {
 		local := plan.Local{Node: "a node"}
-		local.Addresses, t.compiler.Whose = claimed(objects)
+		local.Addresses, t.compiler.Whose = claimed(objects, t.compiler.Grants)
 		t.compiler.Compile(objects, local)
 		_, asked := t.checker.Checks(objects, local.Node)
 		for _, p := range append(t.compiler.Problems(), asked...) {
@@ -70,8 +71,9 @@ func inWords(problems []string) string {
 // claimed returns the addresses of nodes that Services have, or are to have, as their own, and
 // the names of these: there node ports, and nodes themselves, may be in the way. All others
 // would cost what there are of nodes and of node ports. That a node has an address where
-// Services get theirs is not believed, as any Node could say so of others' Services.
-func claimed(objects registry.Objects) (addresses []netip.Addr, whose map[netip.Addr]string) {
+// Services get theirs is not believed, as any Node could say so of others' Services. Of node ports
+// those may be in the way, too, that are the API server's on a node, where there is one.
+func claimed(objects registry.Objects, grants bool) (addresses []netip.Addr, whose map[netip.Addr]string) {
 	given := ranges(objects)
 	of := make(map[netip.Addr]string)
 	for n := range registry.Each[*corev1.Node](objects, api.Node) {
@@ -82,15 +84,34 @@ func claimed(objects registry.Objects) (addresses []netip.Addr, whose map[netip.
 		}
 	}
 	whose = make(map[netip.Addr]string)
+	servers := make(map[uint16][]netip.Addr)
+	if !grants {
+		for _, at := range service.APIServers(objects) {
+			if of[at.Address] != "" {
+				servers[at.Port] = append(servers[at.Port], at.Address)
+			}
+		}
+	}
+	add := func(a netip.Addr) {
+		if of[a] != "" && whose[a] == "" {
+			addresses, whose[a] = append(addresses, a), "node "+of[a]
+		}
+	}
 	for svc := range registry.Each[*corev1.Service](objects, api.Service) {
 		texts := append(append([]string{svc.Spec.ClusterIP}, svc.Spec.ClusterIPs...), svc.Spec.ExternalIPs...)
 		for _, i := range svc.Status.LoadBalancer.Ingress {
 			texts = append(texts, i.IP)
 		}
 		for _, text := range texts {
-			a, err := netip.ParseAddr(text)
-			if a = a.Unmap(); err == nil && of[a] != "" && whose[a] == "" {
-				addresses, whose[a] = append(addresses, a), "node "+of[a]
+			if a, err := netip.ParseAddr(text); err == nil {
+				add(a.Unmap())
+			}
+		}
+		for _, p := range svc.Spec.Ports {
+			if p.NodePort > 0 && p.NodePort <= math.MaxUint16 {
+				for _, a := range servers[uint16(p.NodePort)] {
+					add(a)
+				}
 			}
 		}
 	}

@@ -114,10 +114,11 @@ func drawNode(t *rapid.T, i int) *corev1.Node {
 	return n
 }
 
-// drawService makes one of four. Their namespaces and names are fixed, and not in order.
+// drawService makes one of four. Their namespaces and names are fixed, and not in order; the
+// last is the API server's.
 func drawService(t *rapid.T, i int) *corev1.Service {
 	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{
-		Namespace: []string{"red", "blue"}[i%2], Name: []string{"web", "db"}[i/2],
+		Namespace: []string{"red", "blue", "red", "default"}[i], Name: []string{"web", "web", "db", "kubernetes"}[i],
 		CreationTimestamp: metav1.NewTime(time.Unix(int64(1+number(t, "created", 3)), 0)),
 	}}
 	s.Spec.Type = one(t, "type", []corev1.ServiceType{corev1.ServiceTypeClusterIP, corev1.ServiceTypeClusterIP, "", corev1.ServiceTypeNodePort, corev1.ServiceTypeNodePort,
@@ -259,6 +260,10 @@ func drawSlice(t *rapid.T, w *oracle.World, i int) *discoveryv1.EndpointSlice {
 	}
 	s.AddressType = []discoveryv1.AddressType{discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6}[f]
 	drawEndpointPorts(t, s, of)
+	if chance(t, "API server", 8) {
+		drawAPIServer(t, s, f)
+		return s
+	}
 	for range 1 + number(t, "endpoints", 4) {
 		// "endpoints is a list of unique endpoints in this slice."
 		if e := drawEndpoint(t, f); !slices.ContainsFunc(s.Endpoints, func(o discoveryv1.Endpoint) bool { return o.Addresses[0] == e.Addresses[0] }) {
@@ -272,6 +277,19 @@ func drawSlice(t *rapid.T, w *oracle.World, i int) *discoveryv1.EndpointSlice {
 		}
 	}
 	return s
+}
+
+// drawAPIServer makes a slice one that says that the API server is where others want to be.
+func drawAPIServer(t *rapid.T, s *discoveryv1.EndpointSlice, f int) {
+	s.Namespace, s.Labels[discoveryv1.LabelServiceName] = "default", "kubernetes"
+	s.Ports = []discoveryv1.EndpointPort{{Name: new("https"), Protocol: new(protocolOf(one(t, "protocol", protocols))), Port: new(one(t, "port", portNumbers))}}
+	for range 1 + number(t, "endpoints", 2) {
+		e := discoveryv1.Endpoint{Addresses: []string{one(t, "address", slices.Concat(clusterIPs[f], externalIPs[f], nodeIPs[f]))}}
+		if chance(t, "not ready", 20) {
+			e.Conditions.Ready, e.Conditions.Serving = new(false), new(false)
+		}
+		s.Endpoints = append(s.Endpoints, e)
+	}
 }
 
 // drawEndpointPorts gives a slice most of the ports of its Service, to other numbers.

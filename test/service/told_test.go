@@ -95,6 +95,24 @@ var told = []struct {
 		[]*discoveryv1.EndpointSlice{sliceOf("web", "web-1", entry("10.1.2.2", "node2", nil))},
 		packetTo("192.0.2.100"),
 		served(oracle.Backend{AddrPort: netip.MustParseAddrPort("10.1.2.2:8080"), Masqueraded: true}),
+	}, {
+		"where the API server is, no Service is",
+		[]*corev1.Service{serviceOf("web", 1, []string{"10.96.0.1"}, func(s *corev1.Service) { s.Spec.ExternalIPs = []string{"192.0.2.100"} })},
+		[]*discoveryv1.EndpointSlice{sliceOf("web", "web-1", entry("10.1.2.2", "node2", nil)), serversAt("192.0.2.100", 80)},
+		packetTo("192.0.2.100"),
+		oracle.Answer{Fate: oracle.Unserved},
+	}, {
+		"but at other ports of its address",
+		[]*corev1.Service{serviceOf("web", 1, []string{"10.96.0.1"}, func(s *corev1.Service) { s.Spec.ExternalIPs = []string{"192.0.2.100"} })},
+		[]*discoveryv1.EndpointSlice{sliceOf("web", "web-1", entry("10.1.2.2", "node2", nil)), serversAt("192.0.2.100", 6443)},
+		packetTo("192.0.2.100"),
+		served(oracle.Backend{AddrPort: netip.MustParseAddrPort("10.1.2.2:8080"), Masqueraded: true}),
+	}, {
+		"of a cluster IP at which the API server is, all is its own that is no port of the Service",
+		[]*corev1.Service{serviceOf("web", 1, []string{"192.0.2.100"}, func(s *corev1.Service) { s.Spec.Ports[0].Port = 81 })},
+		[]*discoveryv1.EndpointSlice{serversAt("192.0.2.100", 6443)},
+		packetTo("192.0.2.100"),
+		oracle.Answer{Fate: oracle.Unserved},
 	},
 }
 
@@ -140,6 +158,13 @@ func sliceOf(service, name string, endpoints ...discoveryv1.Endpoint) *discovery
 		AddressType: discoveryv1.AddressTypeIPv4, Endpoints: endpoints,
 		Ports: []discoveryv1.EndpointPort{{Name: new(""), Protocol: new(corev1.ProtocolTCP), Port: new(int32(8080))}},
 	}
+}
+
+// serversAt says where the API server is.
+func serversAt(address string, port int32) *discoveryv1.EndpointSlice {
+	s := sliceOf("kubernetes", "kubernetes", entry(address, "", nil))
+	s.Ports[0].Port = &port
+	return s
 }
 
 func entry(address, node string, change func(*discoveryv1.Endpoint)) discoveryv1.Endpoint {

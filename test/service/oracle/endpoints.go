@@ -125,6 +125,31 @@ func isBehind(s *discoveryv1.EndpointSlice, of *corev1.Service) bool {
 		(s.AddressType == discoveryv1.AddressTypeIPv4 || s.AddressType == discoveryv1.AddressTypeIPv6)
 }
 
+// apiServers returns packets to where the API server is, which have destinations alone:
+// "kubernetes" in the namespace "default" is the Service that every cluster has, and the API
+// server writes its own addresses into its endpoints.
+func (w *World) apiServers() (all []Packet) {
+	kubernetes := &corev1.Service{}
+	kubernetes.Namespace, kubernetes.Name = corev1.NamespaceDefault, "kubernetes"
+	for _, s := range w.Slices {
+		if !isBehind(s, kubernetes) {
+			continue
+		}
+		for _, port := range s.Ports {
+			for _, e := range s.Endpoints {
+				if is, ok := read(e, valueOr(port.Port, 0), ""); ok && is.at.Port() != 0 {
+					all = append(all, Packet{Destination: is.at.Addr(), Protocol: protocolOf(valueOr(port.Protocol, "")), Port: is.at.Port()})
+				}
+			}
+		}
+	}
+	return all
+}
+
+func (w *World) isAPIServer(p Packet) bool {
+	return slices.Contains(w.apiServers(), Packet{Destination: p.Destination, Protocol: p.Protocol, Port: p.Port})
+}
+
 // read reads an entry: "No semantics are defined for additional addresses beyond the
 // first", and a condition that is not given "should be interpreted as "true"", but for
 // terminating.

@@ -8,6 +8,8 @@
 //   - Of Services that claim one address, protocol and port, a cluster IP goes before a
 //     node port, that before a load balancer's address, and that before an external IP;
 //     then the older goes first, then the first by namespace and name.
+//   - Where Service default/kubernetes has its endpoints, the API server is: no Service has
+//     such an address and port, and no other port of such an address is refused.
 //   - loadBalancerSourceRanges let in who is in one of them, and nobody else: those of
 //     one family let in nobody of the other, and what cannot be read lets in nobody.
 //   - Endpoints at unspecified, loopback, link-local and multicast addresses are as if
@@ -177,7 +179,7 @@ func before(a, b *claim) bool {
 // before it.
 func (w *World) isClaimed(c *claim, p Packet) bool {
 	s := c.service
-	if !isServed(s) || !hasFamily(s, p.Destination) || protocolOf(c.port.Protocol) != p.Protocol {
+	if !isServed(s) || w.isAPIServer(p) || !hasFamily(s, p.Destination) || protocolOf(c.port.Protocol) != p.Protocol {
 		return false
 	}
 	if p.Destination.IsLoopback() {
@@ -261,6 +263,11 @@ func isAddress(text string, a netip.Addr) bool {
 }
 
 func (w *World) isLiveClusterIP(a netip.Addr) bool {
+	for _, at := range w.apiServers() {
+		if at.Destination == a {
+			return false
+		}
+	}
 	return slices.ContainsFunc(w.Services, func(s *corev1.Service) bool { return isServed(s) && slices.Contains(clusterIPs(s), a) })
 }
 
