@@ -104,3 +104,15 @@ func BenchmarkExplain(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkTable makes a table of as many entries, of all at once.
+func BenchmarkTable(b *testing.B) {
+	var edits []plan.Edit[plan.RouteKey, plan.Route]
+	for k, v := range manyRoutes(nil, 0).Routes.All() {
+		edits = append(edits, plan.Edit[plan.RouteKey, plan.Route]{Key: k, Value: v})
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		plan.Table[plan.RouteKey, plan.Route]{}.With(edits)
+	}
+}

@@ -23,6 +23,7 @@ type Builder struct {
 type draft[K TableKey[K], V TableValue[V]] struct {
 	table Table[K, V]
 	put   map[K]struct{}
+	edits []Edit[K, V]
 }
 
 // NewBuilder returns a builder that reuses what it can of previous, which may
@@ -126,19 +127,22 @@ func (d *draft[K, V]) set(k K, v V) bool {
 		d.put = make(map[K]struct{}, d.table.Len())
 	}
 	d.put[k] = struct{}{}
-	d.table = d.table.Set(k, v)
+	if old, there := d.table.Get(k); !there || !old.Equal(v) {
+		d.edits = append(d.edits, Edit[K, V]{Key: k, Value: v})
+	}
 	return true
 }
 
 func (d *draft[K, V]) done() Table[K, V] {
-	if d.table.Len() == len(d.put) {
-		return d.table
+	t := d.table.With(d.edits)
+	if t.Len() == len(d.put) {
+		return t
 	}
-	t := d.table
+	var gone []Edit[K, V]
 	for k := range d.table.All() {
 		if _, ok := d.put[k]; !ok {
-			t = t.Delete(k)
+			gone = append(gone, Edit[K, V]{Key: k, Gone: true})
 		}
 	}
-	return t
+	return t.With(gone)
 }

@@ -47,6 +47,15 @@ func TestTableIsAnOrderedMap(t *testing.T) {
 				table = table.Delete(k)
 				delete(model, k)
 			},
+			"many": func(t *rapid.T) {
+				edits := edits().Draw(t, "edits")
+				for _, e := range edits {
+					if model[e.Key] = e.Value; e.Gone {
+						delete(model, e.Key)
+					}
+				}
+				table = table.With(edits)
+			},
 			"keep": func(t *rapid.T) {
 				earlier = append(earlier, table)
 				earlierModels = append(earlierModels, maps.Clone(model))
@@ -93,6 +102,14 @@ func TestTableIsAnOrderedMap(t *testing.T) {
 			},
 		})
 	})
+}
+
+// edits are up to as many as a table has keys in these tests.
+func edits() *rapid.Generator[[]Edit[number, number]] {
+	one := rapid.Custom(func(t *rapid.T) Edit[number, number] {
+		return Edit[number, number]{number(rapid.IntRange(0, 30).Draw(t, "key")), number(rapid.IntRange(0, 30).Draw(t, "value")), rapid.IntRange(0, 2).Draw(t, "gone") == 0}
+	})
+	return rapid.OneOf(rapid.SliceOfN(one, 0, 3), rapid.SliceOfN(one, 0, 60))
 }
 
 func checkTable(t *rapid.T, table numbers, model map[number]number) {
@@ -246,4 +263,35 @@ func BenchmarkTableDiffOneChange(b *testing.B) {
 	for b.Loop() {
 		table.Diff(next)
 	}
+}
+
+// Many edits at once make what they make one after the other, shape and shared parts included.
+func TestManyEditsAreOneAfterTheOther(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		before := numbers{}.With(edits().Draw(t, "before"))
+		all := edits().Draw(t, "edits")
+		want := before
+		for _, e := range all {
+			if e.Gone {
+				want = want.Delete(e.Key)
+			} else {
+				want = want.Set(e.Key, e.Value)
+			}
+		}
+		got := before.With(all)
+		if !sameShape(want.root, got.root) || len(want.Diff(got)) > 0 {
+			t.Fatalf("it has other entries or another shape: %v", want.Diff(got))
+		}
+		if len(before.Diff(got)) == 0 && got != before {
+			t.Fatal("nothing changes, and it is another table")
+		}
+		looks = 0
+		before.Diff(got)
+		atOnce := looks
+		looks = 0
+		before.Diff(want)
+		if atOnce > looks {
+			t.Fatalf("to find the difference takes %d looks, and %d after one edit after the other", atOnce, looks)
+		}
+	})
 }
