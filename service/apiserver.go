@@ -42,19 +42,13 @@ func kept(behind []*slice) (keys []plan.ServiceKey, problems []string) {
 	behind = slices.Clone(behind)
 	slices.SortStableFunc(behind, func(a, b *slice) int { return first(a.key == APIServer, b.key == APIServer) })
 	for _, s := range behind {
-		ports := 0
-		for _, numbers := range s.ports {
-			ports += len(numbers)
-		}
-		if n := len(keys) + ports*len(s.endpoints); n > MaxFrontends {
+		if n := len(keys) + len(s.ports)*len(s.endpoints); n > MaxFrontends {
 			problems = append(problems, fmt.Sprintf("with EndpointSlice %s its endpoints are %d addresses and ports, more than %d, and Services may have those of that slice: give it fewer ports or endpoints", s.key, n, MaxFrontends))
 			continue
 		}
-		for name, numbers := range s.ports {
-			for _, number := range numbers {
-				for _, e := range s.endpoints {
-					keys = append(keys, plan.ServiceKey{Network: plan.DefaultNetwork, Address: e.address, Protocol: name.protocol, Port: number})
-				}
+		for _, p := range s.ports {
+			for _, e := range s.endpoints {
+				keys = append(keys, plan.ServiceKey{Network: plan.DefaultNetwork, Address: e.address, Protocol: p.protocol, Port: p.number})
 			}
 		}
 	}
@@ -81,11 +75,14 @@ func (c *compiled) keep(behind []*slice) {
 	c.problems = append(c.problems, problems...)
 	for _, key := range keys {
 		for _, key := range []plan.ServiceKey{key, {Network: key.Network, Address: key.Address}} {
-			nobodys := &claim{by: c, rank: rankAPIServer, key: key}
-			if own := c.claims[key]; own != nil && own.rank != rankAPIServer {
-				c.problems = append(c.problems, own.lostTo(nobodys))
-			}
-			c.claims[key] = nobodys
+			c.claims = append(c.claims, &claim{by: c, rank: rankAPIServer, key: key})
+		}
+	}
+	all := slices.Clone(c.claims)
+	c.order()
+	for _, own := range all {
+		if i, _ := slices.BinarySearchFunc(c.claims, own, func(a, b *claim) int { return a.key.Compare(b.key) }); own.rank != rankAPIServer && c.claims[i] != own {
+			c.problems = append(c.problems, own.lostTo(c.claims[i]))
 		}
 	}
 }

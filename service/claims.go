@@ -82,61 +82,76 @@ func (c *contest) Pop() any {
 func (c contest) first() *claim    { return c[0] }
 func (c contest) losers() []*claim { return c[1:] }
 
-// add makes a claim of the Service. Of its own at one address the first rank counts.
-func (c *compiled) add(claimed claim) {
-	claimed.by = c
-	if before := c.claims[claimed.key]; before == nil || claimed.rank < before.rank {
-		c.claims[claimed.key] = &claimed
-	}
+// order puts the claims of the Service into order. Of its own at one address the first rank
+// counts, and of that the one that was made first.
+func (c *compiled) order() {
+	slices.SortStableFunc(c.claims, func(a, b *claim) int { return cmp.Or(a.key.Compare(b.key), cmp.Compare(a.rank, b.rank)) })
+	c.claims = slices.CompactFunc(c.claims, func(a, b *claim) bool { return a.key == b.key })
 }
 
 // contend has what a Service claims now in the place of what it claimed before.
 func (c *Compiler) contend(before, now *compiled) {
-	for key, was := range before.claims {
-		if now.claims[key] == nil {
-			heap.Remove(c.claims[key], was.index)
-			c.settle(key)
-		}
+	had := before.claims
+	gone := func(was *claim) {
+		all := c.claims[was.key]
+		heap.Remove(&all, was.index)
+		c.settle(was.key, all)
 	}
-	for key, is := range now.claims {
-		all := c.claims[key]
-		if all == nil {
-			all = new(contest)
-			c.claims[key] = all
+	for _, is := range now.claims {
+		for ; len(had) > 0 && had[0].key.Compare(is.key) < 0; had = had[1:] {
+			gone(had[0])
 		}
-		if was := before.claims[key]; was != nil {
-			is.index = was.index
-			(*all)[is.index] = is
-			heap.Fix(all, is.index)
+		all := c.claims[is.key]
+		if len(had) > 0 && had[0].key == is.key {
+			is.index = had[0].index
+			all[is.index] = is
+			heap.Fix(&all, is.index)
+			had = had[1:]
 		} else {
-			heap.Push(all, is)
+			heap.Push(&all, is)
 		}
-		c.settle(key)
+		c.settle(is.key, all)
+	}
+	for _, was := range had {
+		gone(was)
 	}
 }
 
-// settle gives an address and port to the first of those who claim it.
-func (c *Compiler) settle(key plan.ServiceKey) {
-	var sides []side
-	all := c.claims[key]
-	if all.Len() == 0 {
+// settle takes note of who claims an address and port now.
+func (c *Compiler) settle(key plan.ServiceKey, all contest) {
+	if len(all) == 0 {
 		delete(c.claims, key)
 	} else {
-		sides = all.first().sides
+		c.claims[key] = all
 	}
-	if all.Len() > 1 {
+	if len(all) > 1 {
 		c.contested[key] = true
 	} else {
 		delete(c.contested, key)
 	}
-	for _, from := range []plan.Scope{plan.Anywhere, plan.Inside, plan.Outside} {
-		key.From = from
-		if i := slices.IndexFunc(sides, func(s side) bool { return s.from == from }); i >= 0 {
-			c.tables.Services = c.tables.Services.Set(key, sides[i].is)
-		} else {
-			c.tables.Services = c.tables.Services.Delete(key)
+	c.settled = append(withRoom(c.settled, 1), key)
+}
+
+// give gives the addresses and ports of which something changed to the first of those who claim
+// them. Several Services may have changed of one.
+func (c *Compiler) give() {
+	slices.SortFunc(c.settled, plan.ServiceKey.Compare)
+	edits := make([]plan.Edit[plan.ServiceKey, plan.Service], 0, len(c.settled))
+	for _, key := range slices.Compact(c.settled) {
+		var sides []side
+		if all := c.claims[key]; len(all) > 0 {
+			sides = all.first().sides
+		}
+		for _, key.From = range []plan.Scope{plan.Anywhere, plan.Inside, plan.Outside} {
+			if i := slices.IndexFunc(sides, func(s side) bool { return s.from == key.From }); i >= 0 {
+				edits = append(edits, plan.Edit[plan.ServiceKey, plan.Service]{Key: key, Value: sides[i].is})
+			} else if _, there := c.tables.Services.Get(key); there {
+				edits = append(edits, plan.Edit[plan.ServiceKey, plan.Service]{Key: key, Gone: true})
+			}
 		}
 	}
+	c.tables.Services = c.tables.Services.With(edits)
+	c.settled = nil
 }
 
 // lostTo says that another Service has what is claimed.

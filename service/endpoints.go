@@ -11,52 +11,44 @@ import (
 // endpoint is who is behind a port of a Service.
 type endpoint struct {
 	at netip.AddrPort
-	member
+	*member
 	origin string
 }
 
 // endpointsOf returns who is behind a port, by address, each once: where several slices
 // have one, it is the one on the node, or the one that can take more.
 func endpointsOf(p port, behind []*slice, node view) (all []endpoint) {
-	index := make(map[netip.AddrPort]int)
 	for _, s := range behind {
-		for _, number := range s.ports[p.portName] {
-			for _, m := range s.endpoints {
-				e := endpoint{netip.AddrPortFrom(m.address, number), m, s.origin}
-				i, there := index[e.at]
-				switch {
-				case !there:
-					index[e.at] = len(all)
-					all = append(all, e)
-				case better(e, all[i], node.Node):
-					all[i] = e
-				}
+		for _, of := range s.numbers(p.portName) {
+			all = slices.Grow(all, len(s.endpoints))
+			for i := range s.endpoints {
+				m := &s.endpoints[i]
+				all = append(all, endpoint{netip.AddrPortFrom(m.address, of.number), m, s.origin})
 			}
 		}
 	}
-	slices.SortFunc(all, func(a, b endpoint) int { return a.at.Compare(b.at) })
-	return all
+	slices.SortStableFunc(all, func(a, b endpoint) int { return cmp.Or(a.at.Compare(b.at), -compareSaid(a, b, node.Node)) })
+	return slices.CompactFunc(all, func(a, b endpoint) bool { return a.at == b.at })
 }
 
-// better reports whether what one slice says of an endpoint counts more than what another
-// one does.
-func better(a, b endpoint, node string) bool {
+// compareSaid compares how much counts what two slices say of an endpoint.
+func compareSaid(a, b endpoint, node string) int {
 	rank := func(e endpoint) (rank int) {
-		for i, is := range []bool{e.ready || e.serving, e.ready, e.node == node} {
+		for i, is := range [...]bool{e.ready || e.serving, e.ready, e.node == node} {
 			if is {
 				rank += 1 << i
 			}
 		}
 		return rank
 	}
-	return cmp.Compare(rank(a), rank(b)) > 0
+	return cmp.Compare(rank(a), rank(b))
 }
 
 // every prefers nobody. Of endpoints on one node hints do not count.
 func every(ready []endpoint) []endpoint { return ready }
 
 func onNode(all []endpoint, node string) []endpoint {
-	return slices.DeleteFunc(slices.Clone(all), func(e endpoint) bool { return e.node != node })
+	return only(all, func(e endpoint) bool { return e.node == node })
 }
 
 // bothFamilies are the families, of each of which endpoints are chosen apart.
@@ -68,18 +60,33 @@ func anyOf(all []endpoint, f plan.Family) bool {
 }
 
 // choose returns who gets new connections, of each family: who is ready, and of these whom
-// prefer returns; where nobody is ready, who still serves while it ends.
+// prefer returns; where nobody is ready, who still serves while it ends. All are in order, IPv4
+// first, and so are the chosen.
 func choose(all []endpoint, prefer func(ready []endpoint) []endpoint) (chosen []endpoint) {
+	isReady := func(e endpoint) bool { return e.ready }
+	if !slices.ContainsFunc(all, func(e endpoint) bool { return !e.ready }) && (len(all) == 0 || plan.FamilyOf(all[0].address) == plan.FamilyOf(all[len(all)-1].address)) {
+		return prefer(all) // most often
+	}
 	for _, f := range bothFamilies {
-		of := slices.DeleteFunc(slices.Clone(all), func(e endpoint) bool { return plan.FamilyOf(e.address) != f })
-		ready := slices.DeleteFunc(slices.Clone(of), func(e endpoint) bool { return !e.ready })
+		of := only(all, func(e endpoint) bool { return plan.FamilyOf(e.address) == f })
+		ready := only(of, isReady)
 		if len(ready) == 0 {
-			chosen = append(chosen, slices.DeleteFunc(of, func(e endpoint) bool { return !e.serving || !e.terminating })...)
+			chosen = append(chosen, only(of, func(e endpoint) bool { return e.serving && e.terminating })...)
 			continue
 		}
 		chosen = append(chosen, prefer(ready)...)
 	}
 	return chosen
+}
+
+// only returns those of which something is true.
+func only(all []endpoint, is func(endpoint) bool) (some []endpoint) {
+	for _, e := range all {
+		if is(e) {
+			some = append(some, e)
+		}
+	}
+	return some
 }
 
 // hinted returns those of the ready endpoints that say that the node is to use them, or else
@@ -92,8 +99,7 @@ func (node view) hinted(ready []endpoint) []endpoint {
 		if by.own == "" || slices.ContainsFunc(ready, func(e endpoint) bool { return len(by.hints(e)) == 0 }) {
 			continue
 		}
-		near := slices.DeleteFunc(slices.Clone(ready), func(e endpoint) bool { return !slices.Contains(by.hints(e), by.own) })
-		if len(near) > 0 {
+		if near := only(ready, func(e endpoint) bool { return slices.Contains(by.hints(e), by.own) }); len(near) > 0 {
 			return near
 		}
 	}
@@ -110,10 +116,10 @@ type frontend struct {
 }
 
 // frontends returns where a port of the Service is reached on the node.
-func (c *compiled) frontends(p port, node view) (all []frontend) {
+func (c *compiled) frontends(p port, granted granted, node view) (all []frontend) {
 	for _, a := range c.clusterIPs {
-		if granted := c.granted[what{address: a}]; granted || !node.grants {
-			all = append(all, frontend{rankClusterIP, granted, a, p.port, ""})
+		if has := granted.has(what{address: a}); has || !node.grants {
+			all = append(all, frontend{rankClusterIP, has, a, p.port, ""})
 		}
 	}
 	for _, a := range c.balanced {
@@ -131,13 +137,13 @@ func (c *compiled) frontends(p port, node view) (all []frontend) {
 	}
 	// Not at loopback addresses: what answers from another machine to one of these no kernel
 	// takes.
-	granted := c.granted[what{port: p.nodePort, protocol: p.protocol}]
-	if node.grants && !granted {
+	has := granted.has(what{port: p.nodePort, protocol: p.protocol})
+	if node.grants && !has {
 		return all
 	}
 	for _, a := range node.Addresses {
 		if slices.Contains(c.families, plan.FamilyOf(a)) {
-			all = append(all, frontend{rankNodePort, granted, a, p.nodePort, ""})
+			all = append(all, frontend{rankNodePort, has, a, p.nodePort, ""})
 		}
 	}
 	return all

@@ -127,19 +127,33 @@ func (w what) name() string {
 }
 
 func compareGrants(a, b *grant) int {
-	return cmp.Or(a.of.Compare(b.of), a.address.Compare(b.address), cmp.Compare(a.port, b.port), cmp.Compare(a.protocol, b.protocol))
+	return cmp.Or(a.of.Compare(b.of), a.what.compare(b.what))
+}
+
+func (w what) compare(o what) int {
+	return cmp.Or(w.address.Compare(o.address), cmp.Compare(w.port, o.port), cmp.Compare(w.protocol, o.protocol))
+}
+
+// granted is what a Service has Grants of.
+type granted struct {
+	// all are those of Services of its name, in order.
+	all []*grant
+	uid types.UID
+}
+
+// has reports whether the Service has the Grant of something.
+func (g granted) has(w what) bool {
+	i, found := slices.BinarySearchFunc(g.all, w, func(one *grant, w what) int { return one.what.compare(w) })
+	return found && g.all[i].uid == g.uid
 }
 
 // granted returns what a Service has Grants of.
-func (c *Compiler) granted(s *service) map[what]bool {
+func (c *Compiler) granted(s *service) granted {
 	all := c.grants.All()
 	first, _ := slices.BinarySearchFunc(all, s.key, func(g *grant, k registry.Key) int { return g.of.Compare(k) })
-	granted := make(map[what]bool)
-	for _, g := range all[first:] {
-		if g.of != s.key {
-			break
-		}
-		granted[g.what] = granted[g.what] || g.uid == s.uid
+	end := first
+	for end < len(all) && all[end].of == s.key {
+		end++
 	}
-	return granted
+	return granted{all[first:end], s.uid}
 }

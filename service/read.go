@@ -1,8 +1,8 @@
 package service
 
 import (
+	"cmp"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -40,16 +40,19 @@ type service struct {
 	// a load balancer gave it.
 	external, balanced []netip.Addr
 	nodePorts          bool
-	// guarded says that only sources may come to balanced addresses; open are families of
+	// guarded says that only ranges may come to balanced addresses; open are families of
 	// which all may.
 	guarded bool
-	sources []netip.Prefix
+	ranges  []netip.Prefix
 	open    map[plan.Family]bool
 
 	affinity                     time.Duration
 	internalLocal, externalLocal bool
 	problems                     []string
 }
+
+// kindOfService begins the origins of what Services make.
+const kindOfService = "Service "
 
 // portName is what a Service and its slices call a port by.
 type portName struct {
@@ -79,8 +82,8 @@ func readService(o registry.Object, _ *service) *service {
 		externalLocal: svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
 		nodePorts:     svc.Spec.Type == corev1.ServiceTypeNodePort || svc.Spec.Type == corev1.ServiceTypeLoadBalancer,
 	}
-	s.name = s.key.String()
-	s.origin = "Service " + s.name
+	s.origin = kindOfService + s.key.String()
+	s.name = s.origin[len(kindOfService):]
 	ips := svc.Spec.ClusterIPs
 	if len(ips) == 0 && svc.Spec.ClusterIP != "" {
 		ips = []string{svc.Spec.ClusterIP}
@@ -149,11 +152,11 @@ func (s *service) readBalanced(svc *corev1.Service) {
 		case p.Bits() == 0:
 			s.open[plan.FamilyOf(p.Addr())] = true
 		default:
-			s.sources = append(s.sources, p.Masked())
+			s.ranges = append(s.ranges, p.Masked())
 		}
 	}
-	slices.SortFunc(s.sources, netip.Prefix.Compare)
-	s.sources = slices.Compact(s.sources)
+	slices.SortFunc(s.ranges, netip.Prefix.Compare)
+	s.ranges = slices.Compact(s.ranges)
 }
 
 // mappedBits are those in front of an IPv4 address in an IPv6 one that maps it (RFC 4291,
@@ -162,6 +165,9 @@ const mappedBits = 96
 
 // addresses reads those of a list, each once, that one machine can have.
 func (s *service) addresses(field string, texts []string) (all []netip.Addr) {
+	if len(texts) == 0 {
+		return nil
+	}
 	seen := make(map[netip.Addr]bool, len(texts))
 	for _, text := range texts {
 		a, err := netip.ParseAddr(text)
@@ -203,11 +209,32 @@ func LeftTo(svc *corev1.Service) string {
 type slice struct {
 	key registry.Key
 	// of is the Service that it belongs to.
-	of        registry.Key
-	origin    string
-	ports     map[portName][]uint16
+	of     registry.Key
+	origin string
+	// ports are in the order of their names.
+	ports     []slicePort
 	endpoints []member
 	problems  []string
+}
+
+// slicePort is a port of all endpoints of a slice.
+type slicePort struct {
+	portName
+	number uint16
+}
+
+func (p portName) compare(o portName) int {
+	return cmp.Or(strings.Compare(p.name, o.name), cmp.Compare(p.protocol, o.protocol))
+}
+
+// numbers returns the ports of a name.
+func (s *slice) numbers(name portName) []slicePort {
+	first, _ := slices.BinarySearchFunc(s.ports, name, func(p slicePort, name portName) int { return p.compare(name) })
+	end := first
+	for end < len(s.ports) && s.ports[end].portName == name {
+		end++
+	}
+	return s.ports[first:end]
 }
 
 // member is an endpoint without a port.
@@ -228,7 +255,7 @@ func readSlice(o registry.Object, before *slice) *slice {
 	if name == "" || others || headless || es.AddressType == discoveryv1.AddressTypeFQDN {
 		return nil
 	}
-	s := &slice{key: registry.KeyOf(es), of: registry.Key{Namespace: es.Namespace, Name: name}, ports: make(map[portName][]uint16)}
+	s := &slice{key: registry.KeyOf(es), of: registry.Key{Namespace: es.Namespace, Name: name}}
 	s.origin = "EndpointSlice " + s.key.String()
 	for _, p := range es.Ports {
 		protocol, known := plan.TCP, true
@@ -243,9 +270,11 @@ func readSlice(o registry.Object, before *slice) *slice {
 		if p.Name != nil {
 			called.name = *p.Name
 		}
-		s.ports[called] = append(s.ports[called], uint16(*p.Port))
+		s.ports = append(s.ports, slicePort{called, uint16(*p.Port)})
 	}
-	refused := make(map[string]bool)
+	slices.SortStableFunc(s.ports, func(a, b slicePort) int { return a.compare(b.portName) })
+	var refused []string
+	s.endpoints = make([]member, 0, len(es.Endpoints))
 	for _, e := range es.Endpoints {
 		if len(e.Addresses) == 0 {
 			continue
@@ -253,7 +282,7 @@ func readSlice(o registry.Object, before *slice) *slice {
 		a, err := netip.ParseAddr(e.Addresses[0])
 		a = a.Unmap()
 		if err != nil || a.Zone() != "" || a.IsUnspecified() || a.IsLoopback() || a.IsLinkLocalUnicast() || plan.IsGroup(a) {
-			refused[e.Addresses[0]] = true
+			refused = append(refused, e.Addresses[0])
 			continue
 		}
 		m := member{address: a, ready: isTrue(e.Conditions.Ready, true)}
@@ -271,7 +300,8 @@ func readSlice(o registry.Object, before *slice) *slice {
 		}
 		s.endpoints = append(s.endpoints, m)
 	}
-	for _, text := range slices.Sorted(maps.Keys(refused)) {
+	slices.Sort(refused)
+	for _, text := range slices.Compact(refused) {
 		s.problems = append(s.problems, fmt.Sprintf("endpoint %q is not the address of one machine that others reach, and gets nothing: take it out", text))
 	}
 	return s

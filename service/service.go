@@ -63,12 +63,22 @@ type Compiler struct {
 	grants   derived.List[*grant]
 	node     view
 	compiled map[registry.Key]*compiled
-	claims   map[plan.ServiceKey]*contest
+	claims   map[plan.ServiceKey]contest
 	// contested are the claims that several Services have, troubled the Services of which,
 	// or of whose endpoints, something cannot be done.
 	contested map[plan.ServiceKey]bool
 	troubled  map[registry.Key]bool
 	tables    Tables
+	// settled are the claims of which something changed since tables were made, and edits what
+	// else leads from these to what was compiled since.
+	settled []plan.ServiceKey
+	edits   edits
+}
+
+// edits are those of tables.
+type edits struct {
+	backends []plan.Edit[plan.BackendKey, plan.Backend]
+	sources  []plan.Edit[plan.SourceKey, plan.Source]
 }
 
 // view is the node as Services see it.
@@ -92,7 +102,7 @@ func (v view) equal(o view) bool {
 // are the same pointers, cost no more than to find that.
 func (c *Compiler) Compile(objects registry.Objects, node plan.Local) Tables {
 	if c.compiled == nil {
-		c.compiled, c.claims = make(map[registry.Key]*compiled), make(map[plan.ServiceKey]*contest)
+		c.compiled, c.claims = make(map[registry.Key]*compiled), make(map[plan.ServiceKey]contest)
 		c.contested, c.troubled = make(map[plan.ServiceKey]bool), make(map[registry.Key]bool)
 	}
 	now := view{Local: node, whose: c.Whose, grants: c.Grants}
@@ -121,6 +131,10 @@ func (c *Compiler) Compile(objects registry.Objects, node plan.Local) Tables {
 	for key := range changed {
 		c.replace(key)
 	}
+	c.give()
+	c.tables.Backends = c.tables.Backends.With(c.edits.backends)
+	c.tables.Sources = c.tables.Sources.With(c.edits.sources)
+	c.edits = edits{}
 	return c.tables
 }
 
@@ -145,14 +159,15 @@ func (c *Compiler) replace(key registry.Key) {
 	delete(c.troubled, key)
 	all := c.services.All()
 	behind := c.behind(key)
+	var made edits
 	i, found := slices.BinarySearchFunc(all, key, func(s *service, k registry.Key) int { return s.key.Compare(k) })
 	if found {
-		now = compile(all[i], behind, c.granted(all[i]), c.node)
+		now = compile(all[i], behind, c.granted(all[i]), c.node, &made)
 	}
 	if key == APIServer && !c.node.grants && len(behind) > 0 {
 		// Also where the Service is not there, or another program's.
 		if !found {
-			now = compile(&service{key: key, name: key.String()}, nil, nil, c.node)
+			now = compile(&service{key: key, name: key.String()}, nil, granted{}, c.node, &made)
 		}
 		found = true
 		now.keep(behind)
@@ -164,21 +179,46 @@ func (c *Compiler) replace(key registry.Key) {
 		}
 	}
 	c.contend(before, now)
-	c.tables.Backends = replaceIn(c.tables.Backends, before.backends, now.backends)
-	c.tables.Sources = replaceIn(c.tables.Sources, before.sources, now.sources)
+	c.edits.backends = instead(c.edits.backends, before.backends, made.backends)
+	c.edits.sources = instead(c.edits.sources, before.sources, made.sources)
+	now.backends, now.sources = keysOf(made.backends), keysOf(made.sources)
 }
 
-// replaceIn returns a table with other entries in the place of some.
-func replaceIn[K plan.TableKey[K], V plan.TableValue[V]](t plan.Table[K, V], before, now map[K]V) plan.Table[K, V] {
-	for k := range before {
-		if _, stays := now[k]; !stays {
-			t = t.Delete(k)
+// instead adds edits that put entries in the place of others. Both are in the order of their keys.
+func instead[K plan.TableKey[K], V any](edits []plan.Edit[K, V], before []K, now []plan.Edit[K, V]) []plan.Edit[K, V] {
+	edits = withRoom(edits, len(before)+len(now))
+	for _, e := range now {
+		for ; len(before) > 0 && before[0].Compare(e.Key) <= 0; before = before[1:] {
+			if before[0] != e.Key {
+				edits = append(edits, plan.Edit[K, V]{Key: before[0], Gone: true})
+			}
 		}
+		edits = append(edits, e)
 	}
-	for k, v := range now {
-		t = t.Set(k, v)
+	for _, k := range before {
+		edits = append(edits, plan.Edit[K, V]{Key: k, Gone: true})
 	}
-	return t
+	return edits
+}
+
+// withRoom returns a list with room for n more. One that grows to many grows twofold, so that
+// little is copied.
+func withRoom[T any](list []T, n int) []T {
+	if cap(list)-len(list) < n {
+		return slices.Grow(list, max(n, len(list)))
+	}
+	return list
+}
+
+func keysOf[K, V any](edits []plan.Edit[K, V]) []K {
+	if len(edits) == 0 {
+		return nil
+	}
+	keys := make([]K, len(edits))
+	for i, e := range edits {
+		keys[i] = e.Key
+	}
+	return keys
 }
 
 // Problems returns what cannot be done of what was compiled last, in the order of the
@@ -234,7 +274,7 @@ func (c *compiled) limit(behind []*slice, node view) {
 	backends := 0
 	for _, p := range c.ports {
 		for _, s := range behind {
-			backends += len(s.ports[p.portName]) * len(s.endpoints)
+			backends += len(s.numbers(p.portName)) * len(s.endpoints)
 		}
 	}
 	if backends > MaxBackends {
@@ -247,22 +287,24 @@ func (c *compiled) limit(behind []*slice, node view) {
 type compiled struct {
 	*service
 	// ports are those of the Service that are served, and behind the slices that count.
-	ports    []port
-	behind   []*slice
-	granted  map[what]bool
-	claims   map[plan.ServiceKey]*claim
-	backends map[plan.BackendKey]plan.Backend
-	sources  map[plan.SourceKey]plan.Source
+	ports  []port
+	behind []*slice
+	// claims are in the order of their keys, of each one.
+	claims []*claim
+	// backends and sources are what it has in these tables, in order.
+	backends []plan.BackendKey
+	sources  []plan.SourceKey
 	// problems are those of the Service, and what it cannot have on the node.
 	problems []string
 }
 
-func compile(s *service, behind []*slice, granted map[what]bool, node view) *compiled {
-	c := &compiled{service: s, ports: s.ports, granted: granted, claims: make(map[plan.ServiceKey]*claim), backends: make(map[plan.BackendKey]plan.Backend),
-		sources: make(map[plan.SourceKey]plan.Source), problems: slices.Clone(s.problems)}
+// compile compiles a Service, and puts what it has in the tables Backends and Sources into edits
+// that have nothing yet.
+func compile(s *service, behind []*slice, granted granted, node view, into *edits) *compiled {
+	c := &compiled{service: s, ports: s.ports, problems: slices.Clone(s.problems)}
 	c.limit(behind, node)
 	for _, p := range c.ports {
-		c.port(p, endpointsOf(p, c.behind, node), node)
+		c.port(p, endpointsOf(p, c.behind, node), granted, node, into)
 	}
 	for _, a := range s.clusterIPs {
 		// Of an address of its own the node keeps what is no port of the Service.
@@ -271,39 +313,44 @@ func compile(s *service, behind []*slice, granted map[what]bool, node view) *com
 				"give the Service an address that no node has", a, cmp.Or(node.whose[a], node.Node)))
 			continue
 		}
-		if node.grants && !c.granted[what{address: a}] {
+		if node.grants && !granted.has(what{address: a}) {
 			continue
 		}
-		c.add(claim{rank: rankClusterIP, granted: c.granted[what{address: a}], key: plan.ServiceKey{Network: plan.DefaultNetwork, Address: a},
+		c.claims = append(c.claims, &claim{by: c, rank: rankClusterIP, granted: granted.has(what{address: a}), key: plan.ServiceKey{Network: plan.DefaultNetwork, Address: a},
 			sides: []side{{plan.Anywhere, plan.Service{Origin: s.origin}}}})
 	}
-	for _, p := range s.sources {
-		c.sources[plan.SourceKey{Network: plan.DefaultNetwork, Name: s.name, Prefix: p}] = plan.Source{Origin: s.origin}
+	c.order()
+	slices.SortFunc(into.backends, func(a, b plan.Edit[plan.BackendKey, plan.Backend]) int { return a.Key.Compare(b.Key) })
+	for _, p := range s.ranges {
+		into.sources = append(into.sources, plan.Edit[plan.SourceKey, plan.Source]{
+			Key: plan.SourceKey{Network: plan.DefaultNetwork, Name: s.name, Prefix: p}, Value: plan.Source{Origin: s.origin}})
 	}
+	slices.SortFunc(into.sources, func(a, b plan.Edit[plan.SourceKey, plan.Source]) int { return a.Key.Compare(b.Key) })
 	return c
 }
 
 // port adds what a port of the Service makes.
-func (c *compiled) port(p port, all []endpoint, node view) {
-	set, localSet := setName(c.name, p), setName(LocalSet(c.key), p)
+func (c *compiled) port(p port, all []endpoint, granted granted, node view, into *edits) {
+	set := setName(c.name, p)
 	everywhere := choose(all, node.hinted)
-	c.putBackends(set, p, all, everywhere)
-	otherwise := make(map[plan.Family]plan.Refusal)
+	into.putBackends(set, p, all, everywhere)
+	localSet, otherwise := "", [2]plan.Refusal{}
 	if c.internalLocal || c.externalLocal {
+		localSet = setName(LocalSet(c.key), p)
 		own := onNode(all, node.Node)
 		here := choose(own, every)
-		c.putBackends(localSet, p, own, here)
+		into.putBackends(localSet, p, own, here)
 		// Where nobody is here and somebody elsewhere, others may come to know of it.
-		for _, f := range bothFamilies {
+		for i, f := range bothFamilies {
 			if !anyOf(here, f) && anyOf(everywhere, f) {
-				otherwise[f] = plan.Silence
+				otherwise[i] = plan.Silence
 			}
 		}
 	}
-	for _, at := range c.frontends(p, node) {
+	for _, at := range c.frontends(p, granted, node) {
 		v := plan.Service{Set: set, Affinity: c.affinity, Origin: c.origin, Sources: at.sources}
 		local := v
-		local.Set, local.Otherwise = localSet, otherwise[plan.FamilyOf(at.address)]
+		local.Set, local.Otherwise = localSet, otherwise[slices.Index(bothFamilies, plan.FamilyOf(at.address))]
 		var sides []side
 		switch {
 		case at.rank == rankClusterIP && c.internalLocal:
@@ -318,7 +365,7 @@ func (c *compiled) port(p port, all []endpoint, node view) {
 			v.Masquerade = plan.FromAll
 			sides = []side{{plan.Anywhere, v}}
 		}
-		c.add(claim{rank: at.rank, granted: at.granted, sides: sides,
+		c.claims = append(c.claims, &claim{by: c, rank: at.rank, granted: at.granted, sides: sides,
 			key: plan.ServiceKey{Network: plan.DefaultNetwork, Address: at.address, Protocol: p.protocol, Port: at.port}})
 	}
 }
@@ -339,19 +386,20 @@ func setName(of string, p port) string {
 	return of + ":" + p.name
 }
 
-func (c *compiled) putBackends(set string, p port, all, chosen []endpoint) {
-	weights := make(map[netip.AddrPort]uint16, len(chosen))
-	for _, e := range chosen {
-		weights[e.at] = 1
-	}
-	for _, e := range all {
-		weight := weights[e.at]
+// putBackends adds those of a set. Both lists are in the order of their addresses.
+func (e *edits) putBackends(set string, p port, all, chosen []endpoint) {
+	for _, one := range all {
+		var weight uint16
+		if len(chosen) > 0 && chosen[0].at == one.at {
+			weight, chosen = 1, chosen[1:]
+		}
 		// Who speaks UDP cannot tell that nobody answers any more, as one of TCP can.
-		if weight == 0 && p.protocol == plan.UDP && !e.serving {
+		if weight == 0 && p.protocol == plan.UDP && !one.serving {
 			continue
 		}
-		c.backends[plan.BackendKey{Network: plan.DefaultNetwork, Set: set, Address: e.at.Addr(), Port: e.at.Port()}] =
-			plan.Backend{Node: e.node, Weight: weight, Origin: e.origin}
+		e.backends = append(e.backends, plan.Edit[plan.BackendKey, plan.Backend]{
+			Key:   plan.BackendKey{Network: plan.DefaultNetwork, Set: set, Address: one.at.Addr(), Port: one.at.Port()},
+			Value: plan.Backend{Node: one.node, Weight: weight, Origin: one.origin}})
 	}
 }
 
