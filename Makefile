@@ -57,9 +57,11 @@ prove: deps ## A million random packets each: network policies, with 2,000 real 
 	$(GO) test -count=1 -timeout 60m -v ./test/service -run '^Test(Told|Tables|Cluster)$$' \
 		-cases 1000000 -seed $${SEED:-$$(date +%Y%m%d)}
 
-bench: deps build ## Measure against hand-built networks, and policies at scale; rewrites docs/benchmarks.md and docs/policy-measured.md
+bench: deps build ## Measure against hand-built networks, and policies and Services at scale; rewrites docs/benchmarks.md, docs/policy-measured.md and docs/services-measured.md
 	$(GO) run ./bench -only traffic,attach,memory,up -o docs/benchmarks.md
 	$(GO) run ./bench -only policy,tenants -notes bench/policy-notes.md -o docs/policy-measured.md
+	@sh test/kubernetes/programs/build $(KUBERNETES)/bin kube-apiserver kube-proxy
+	$(GO) run ./bench -only services -kubernetes $(KUBERNETES)/bin -notes bench/services-notes.md -o docs/services-measured.md
 
 lint: ## gofmt, vet, staticcheck, and the rules of the tree
 	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo "run gofmt -w on these" >&2; exit 1; }

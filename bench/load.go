@@ -40,7 +40,7 @@ type sample struct {
 	Took  time.Duration
 	// CPU is how much processor time the whole machine spent meanwhile.
 	CPU time.Duration
-	// Median and P99 are of the single round trips.
+	// Median and P99 are of the single round trips, or of how long it took to be connected.
 	Median, P99 time.Duration
 }
 
@@ -101,12 +101,13 @@ func echo(fd int) {
 	}
 }
 
-func dial(to netip.AddrPort) (int, error) {
+// dial connects, and fails where a call takes longer than so long.
+func dial(to netip.AddrPort, patience time.Duration) (int, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
 	if err != nil {
 		return -1, fmt.Errorf("socket: %w", err)
 	}
-	timeout := unix.NsecToTimeval(int64(stuck))
+	timeout := unix.NsecToTimeval(int64(patience))
 	for _, option := range []int{unix.SO_RCVTIMEO, unix.SO_SNDTIMEO} {
 		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, option, &timeout); err != nil {
 			unix.Close(fd)
@@ -128,7 +129,7 @@ func dial(to netip.AddrPort) (int, error) {
 
 // stream sends as fast as it can.
 func stream(to netip.Addr, d time.Duration) (sample, error) {
-	fd, err := dial(netip.AddrPortFrom(to, streamPort))
+	fd, err := dial(netip.AddrPortFrom(to, streamPort), stuck)
 	if err != nil {
 		return sample{}, err
 	}
@@ -143,7 +144,7 @@ func stream(to netip.Addr, d time.Duration) (sample, error) {
 
 // roundTrips sends a byte and waits for it, again and again.
 func roundTrips(to netip.Addr, d time.Duration) (sample, error) {
-	fd, err := dial(netip.AddrPortFrom(to, roundTripPort))
+	fd, err := dial(netip.AddrPortFrom(to, roundTripPort), stuck)
 	if err != nil {
 		return sample{}, err
 	}
@@ -178,11 +179,17 @@ func roundTrips(to netip.Addr, d time.Duration) (sample, error) {
 // connects opens connections that the server closes, one after the other.
 func connects(to netip.Addr, d time.Duration) (sample, error) {
 	var b [1]byte
-	return measure(d, func(s *sample) error {
-		fd, err := dial(netip.AddrPortFrom(to, connectPort))
+	times := make([]time.Duration, 0, 1<<18)
+	s, err := measure(d, func(s *sample) error {
+		if s.Count == 0 {
+			times = times[:0]
+		}
+		start := time.Now()
+		fd, err := dial(netip.AddrPortFrom(to, connectPort), stuck)
 		if err != nil {
 			return err
 		}
+		times = append(times, time.Since(start))
 		defer unix.Close(fd)
 		if n, err := read(fd, b[:]); err != nil || n != 0 {
 			return fmt.Errorf("wait for the server to close: %d bytes, %w", n, err)
@@ -191,6 +198,27 @@ func connects(to netip.Addr, d time.Duration) (sample, error) {
 		// A reset, so that neither side keeps a port waiting (TIME_WAIT).
 		return unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
 	})
+	slices.Sort(times)
+	s.Median, s.P99 = quantile(times, 0.5), quantile(times, 0.99)
+	return s, err
+}
+
+// reach tries to connect until it can, for d at most, and says how long that took.
+func reach(to netip.Addr, d time.Duration) (sample, error) {
+	const pause, patience = 10 * time.Millisecond, 100 * time.Millisecond
+	start := time.Now()
+	for {
+		fd, err := dial(netip.AddrPortFrom(to, connectPort), patience)
+		took := time.Since(start)
+		if err == nil {
+			unix.Close(fd)
+			return sample{Took: took}, nil
+		}
+		if took > d {
+			return sample{}, err
+		}
+		time.Sleep(pause)
+	}
 }
 
 // measure runs step again and again for settle, and then for d, of which it

@@ -7,7 +7,7 @@
 // the traffic, in worker processes: worker.go), handmade.go (the networks
 // built by hand), cluster.go (Weft, by way of the lab), traffic.go and
 // attach.go (the rounds), policy*.go (network policies, in small and in large
-// clusters), stats.go and report.go (pure: what comes of them).
+// clusters), services*.go (Services, beside kube-proxy), stats.go and report.go (pure: what comes of them).
 //
 // It needs root, and the binaries of make build.
 package main
@@ -45,10 +45,17 @@ type settings struct {
 	sample              time.Duration
 	attachRounds        int
 	ups                 []int
+	// services are the numbers of Services of which nodes are loaded, patience is how long that
+	// may take, and changes how often an endpoint comes or goes on each.
+	services   []int
+	patience   time.Duration
+	changes    int
+	kubeProxy  bool
+	kubernetes string
 }
 
 // parts are what -only chooses from.
-var parts = []string{"traffic", "attach", "memory", "up", "policy", "tenants"}
+var parts = []string{"traffic", "attach", "memory", "up", "policy", "tenants", "services"}
 
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == workerArgument {
@@ -76,7 +83,7 @@ func exit(err error) {
 
 func parseSettings(args []string) (settings, error) {
 	var s settings
-	var only, ups string
+	var only, ups, services string
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.StringVar(&s.output, "o", "", "`file` to write; empty means standard output")
 	f.StringVar(&s.notes, "notes", "bench/notes.md", "`file` to append, written by hand")
@@ -86,6 +93,11 @@ func parseSettings(args []string) (settings, error) {
 	f.DurationVar(&s.sample, "sample", time.Second, "length of a sample of traffic")
 	f.IntVar(&s.attachRounds, "attach-rounds", 7, "rounds of attaching pods")
 	f.StringVar(&ups, "up", "3,10,3,10,3,10,100", "the labs to bring up, in `nodes`")
+	f.StringVar(&services, "services", "1,1000,10000,30000", "how many Services nodes are loaded with, from few to `many`")
+	f.DurationVar(&s.patience, "patience", 15*time.Minute, "how long a node may take to be loaded with Services")
+	f.IntVar(&s.changes, "changes", 100, "how often an endpoint of a Service comes or goes")
+	f.BoolVar(&s.kubeProxy, "kube-proxy", true, "measure Services of kube-proxy, too")
+	f.StringVar(&s.kubernetes, "kubernetes", "", "the `directory` of Kubernetes' programs; empty means where make kubernetes-programs puts them")
 	if err := f.Parse(args); err != nil {
 		return s, err
 	}
@@ -101,14 +113,29 @@ func parseSettings(args []string) (settings, error) {
 			return s, fmt.Errorf("-only %s: there are %s", part, strings.Join(parts, ", "))
 		}
 	}
-	for word := range strings.SplitSeq(ups, ",") {
-		n, err := strconv.Atoi(word)
-		if err != nil || n < 1 {
-			return s, fmt.Errorf("-up %s: %q is not a number of nodes", ups, word)
-		}
-		s.ups = append(s.ups, n)
+	var err error
+	if s.ups, err = numbersOf(ups); err != nil {
+		return s, fmt.Errorf("-up %w of nodes", err)
+	}
+	if s.services, err = numbersOf(services); err != nil {
+		return s, fmt.Errorf("-services %w of Services", err)
+	}
+	if !slices.IsSorted(s.services) || s.services[len(s.services)-1] > mostServices || s.patience <= 0 || s.changes < 0 {
+		return s, fmt.Errorf("-services goes from few to many, %d at most; -patience must be longer than 0, and -changes 0 or more", mostServices)
 	}
 	return s, nil
+}
+
+// numbersOf reads a list with commas.
+func numbersOf(list string) (numbers []int, err error) {
+	for word := range strings.SplitSeq(list, ",") {
+		n, err := strconv.Atoi(word)
+		if err != nil || n < 1 {
+			return nil, fmt.Errorf("%s: %q is not a number", list, word)
+		}
+		numbers = append(numbers, n)
+	}
+	return numbers, nil
 }
 
 func (s settings) run(ctx context.Context) error {
@@ -154,6 +181,11 @@ func (s settings) run(ctx context.Context) error {
 	}
 	if slices.Contains(s.only, "tenants") {
 		if res.Tenants, err = s.policyTenants(ctx); err != nil {
+			return err
+		}
+	}
+	if slices.Contains(s.only, "services") {
+		if res.Services, err = s.serviceBench(ctx); err != nil {
 			return err
 		}
 	}

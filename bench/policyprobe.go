@@ -33,9 +33,11 @@ type probe struct {
 	sender, listener int
 	to               netip.Addr
 	port             uint16
-	source           uint16
-	stop             chan struct{}
-	listening        sync.WaitGroup
+	// arrives is where datagrams go that get through, where that is not what they are sent to.
+	arrives   netip.Addr
+	source    uint16
+	stop      chan struct{}
+	listening sync.WaitGroup
 
 	mu         sync.Mutex
 	generation uint32 // tells the datagrams of a trial from those before
@@ -162,7 +164,11 @@ func (p *probe) receive() {
 		}
 		to, generation, number, ok := parseDatagram(b[:n])
 		p.mu.Lock()
-		if ok && to == netip.AddrPortFrom(p.to, p.port) && generation == p.generation && int(number) < len(p.trial.arrived) {
+		at := p.arrives
+		if !at.IsValid() {
+			at = p.to
+		}
+		if ok && to == netip.AddrPortFrom(at, p.port) && generation == p.generation && int(number) < len(p.trial.arrived) {
 			p.trial.arrived[number] = true
 		}
 		p.mu.Unlock()

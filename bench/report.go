@@ -29,11 +29,21 @@ type results struct {
 	Ups            []upTime
 	Tenants        []tenantResult
 	Policy         *policyResults
+	Services       *serviceResults
+}
+
+// ofServices reports whether Services alone were measured, and nothing else.
+func (r results) ofServices() bool {
+	return r.Services != nil && r.Policy == nil && len(r.Tenants) == 0 && r.ofNothingElse()
 }
 
 // ofPolicies reports whether policies alone were measured, and nothing else.
 func (r results) ofPolicies() bool {
-	return (r.Policy != nil || len(r.Tenants) > 0) && len(r.Traffic) == 0 && len(r.Attached) == 0 && r.Agent == nil && len(r.Ups) == 0
+	return (r.Policy != nil || len(r.Tenants) > 0) && r.Services == nil && r.ofNothingElse()
+}
+
+func (r results) ofNothingElse() bool {
+	return len(r.Traffic) == 0 && len(r.Attached) == 0 && r.Agent == nil && len(r.Ups) == 0
 }
 
 // The targets that are not ratios.
@@ -88,10 +98,16 @@ func render(res results, notes string) string {
 		body.policyTraffic(p.Variants, p.Traffic)
 	}
 	body.policyTenants(res.Tenants)
+	if res.Services != nil {
+		body.services(*res.Services)
+	}
 
 	top := &report{}
 	title, by := "Benchmarks", "notes.md"
-	if res.ofPolicies() {
+	switch {
+	case res.ofServices():
+		title, by = "Services at scale, measured", "services-notes.md"
+	case res.ofPolicies():
 		title, by = "Network policy at scale, measured", "policy-notes.md"
 	}
 	top.line("# %s\n", title)
@@ -105,9 +121,13 @@ func render(res results, notes string) string {
 	top.line("  A ratio is the median of the rounds' own ratios, and after it stands the middle half of them.")
 	top.line("- “Met within noise” says that the median misses the target and the middle half of the rounds reaches it.")
 	top.line("- To repeat: `make bench` as root, with nothing else running. `go run ./bench -h` lists what can be set;")
-	if res.ofPolicies() {
+	switch {
+	case res.ofServices():
+		top.line("  `go run ./bench -only services -services 1,1000 -rounds 3 -changes 20` is a quick look, with `-kube-proxy=false` of Weft alone.")
+		top.line("  What else is measured is in [benchmarks.md](benchmarks.md).")
+	case res.ofPolicies():
 		top.line("  `go run ./bench -only policy -rounds 3` is the half of it. What else is measured is in [benchmarks.md](benchmarks.md).")
-	} else {
+	default:
 		top.line("  `go run ./bench -only traffic -rounds 3` is a quick look.")
 	}
 	return top.String() + body.String() + "\n" + strings.TrimSpace(notes) + "\n"

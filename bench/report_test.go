@@ -76,6 +76,21 @@ func TestReport(t *testing.T) {
 			handForward:              samplesOf(90, 100, 110),
 		}
 	}
+	served := func(by string, n int) serviceVariant {
+		return serviceVariant{variant{name: by + " of some"}, by, n}
+	}
+	res.Services = &serviceResults{
+		Variants: []serviceVariant{{variant: variant{name: "by hand"}}, served(byWeft, 1), served(byNftables, 1)},
+		Traffic:  traffic{load{doConnect, true}: {"by hand": samplesOf(10, 12, 11), byWeft + " of some": samplesOf(5, 6, 5), byNftables + " of some": samplesOf(7, 8, 9)}},
+		Loads: []serviceLoad{
+			{By: byWeft, Services: 1, Took: seconds(0.25), Loaded: memory{Resident: 40 << 20}, Peak: 50 << 20, Changes: times(1, 2, 60)},
+			{By: byNftables, Services: 1, Took: seconds(1), Loaded: memory{Resident: 60 << 20}, Peak: 61 << 20},
+			{By: byWeft, Services: targetServices, Took: seconds(2), Loaded: memory{Resident: 119 << 20}, Peak: 150 << 20, Changes: times(1, 2, 49)},
+			{By: byNftables, Services: targetServices},
+		},
+	}
+	res.Services.Variants = append(res.Services.Variants, serviceVariant{variant{name: "many"}, byWeft, targetServices})
+	res.Services.Traffic[load{doConnect, true}]["many"] = samplesOf(5.1, 5.9, 5)
 	for _, l := range loads {
 		res.Traffic[l] = map[string][]sample{
 			"bare pair":       samplesOf(10, 12, 11),
@@ -103,6 +118,16 @@ func TestReport(t *testing.T) {
 func TestReportOfPolicies(t *testing.T) {
 	got := render(results{Tenants: []tenantResult{{Revoked: []time.Duration{1}, Started: []time.Duration{1}}}}, "")
 	for _, want := range []string{"# Network policy at scale, measured\n", "[bench/policy-notes.md](../bench/policy-notes.md)", "[benchmarks.md](benchmarks.md)"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q is missing:\n%s", want, got)
+		}
+	}
+}
+
+// So is what says of Services alone.
+func TestReportOfServices(t *testing.T) {
+	got := render(results{Services: &serviceResults{Variants: []serviceVariant{{}}}}, "")
+	for _, want := range []string{"# Services at scale, measured\n", "[bench/services-notes.md](../bench/services-notes.md)", "[benchmarks.md](benchmarks.md)"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q is missing:\n%s", want, got)
 		}

@@ -73,13 +73,9 @@ func (t traffic) values(q quantity, variant string) []float64 {
 // visits all variants in an order drawn anew, so that what changes on the
 // machine meanwhile falls on all of them alike.
 func measureTraffic(ctx context.Context, variants []variant, loads []load, rounds int, d time.Duration, say func(string, ...any)) (traffic, error) {
-	served := make(map[*worker]bool)
 	for _, v := range variants {
-		if w := v.pair.to; !served[w] {
-			served[w] = true
-			if _, err := w.do(request{Do: doServe}); err != nil {
-				return nil, err
-			}
+		if err := v.pair.to.serve(); err != nil {
+			return nil, err
 		}
 	}
 	t := make(traffic)

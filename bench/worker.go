@@ -31,11 +31,17 @@ type request struct {
 	For time.Duration `json:",omitzero"`
 	// On is whether segmentation is offloaded.
 	On bool `json:",omitzero"`
+	// Program is what is run, with Args and with its output in the file Log.
+	Program string   `json:",omitzero"`
+	Args    []string `json:",omitzero"`
+	Log     string   `json:",omitzero"`
 }
 
 type reply struct {
 	Error  string `json:",omitzero"`
 	Sample sample `json:",omitzero"`
+	// PID is the process number of the program that was run.
+	PID int `json:",omitzero"`
 }
 
 // What a worker can be told to do.
@@ -45,6 +51,9 @@ const (
 	doStream    = "stream"
 	doRoundTrip = "round trips"
 	doConnect   = "connections"
+	doReach     = "reach"
+	doRun       = "run"
+	doEnd       = "end"
 )
 
 func (r request) run() (sample, error) {
@@ -59,6 +68,8 @@ func (r request) run() (sample, error) {
 		return roundTrips(r.To, r.For)
 	case doConnect:
 		return connects(r.To, r.For)
+	case doReach:
+		return reach(r.To, r.For)
 	}
 	return sample{}, fmt.Errorf("a worker cannot do %q", r.Do)
 }
@@ -66,6 +77,7 @@ func (r request) run() (sample, error) {
 // runWorker is the program of a worker.
 func runWorker() error {
 	in, out := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
+	var program program
 	for {
 		var r request
 		if err := in.Decode(&r); errors.Is(err, io.EOF) {
@@ -73,8 +85,16 @@ func runWorker() error {
 		} else if err != nil {
 			return err
 		}
-		s, err := r.run()
-		answer := reply{Sample: s}
+		var answer reply
+		var err error
+		switch r.Do {
+		case doRun:
+			answer.PID, err = program.start(r.Log, r.Program, r.Args...)
+		case doEnd:
+			program.end()
+		default:
+			answer.Sample, err = r.run()
+		}
 		if err != nil {
 			answer.Error = err.Error()
 		}
@@ -91,6 +111,8 @@ type worker struct {
 	cmd   *exec.Cmd
 	stdin io.WriteCloser
 	out   *json.Decoder
+	// serves says that it was told to serve.
+	serves bool
 }
 
 // newWorker starts a worker in the network namespace at path, or in a new one
@@ -127,17 +149,31 @@ func (w *worker) namespace() string { return fmt.Sprintf("/proc/%d/ns/net", w.cm
 
 // do has the worker do something and waits for it.
 func (w *worker) do(r request) (sample, error) {
+	answer, err := w.ask(r)
+	return answer.Sample, err
+}
+
+func (w *worker) ask(r request) (answer reply, err error) {
 	if err := json.NewEncoder(w.stdin).Encode(r); err != nil {
-		return sample{}, fmt.Errorf("%s: %s: %w", w.name, r.Do, err)
+		return answer, fmt.Errorf("%s: %s: %w", w.name, r.Do, err)
 	}
-	var answer reply
 	if err := w.out.Decode(&answer); err != nil {
-		return sample{}, fmt.Errorf("%s: %s: the worker ended: %w", w.name, r.Do, err)
+		return answer, fmt.Errorf("%s: %s: the worker ended: %w", w.name, r.Do, err)
 	}
 	if answer.Error != "" {
-		return sample{}, fmt.Errorf("%s: %s: %s", w.name, r.Do, answer.Error)
+		return answer, fmt.Errorf("%s: %s: %s", w.name, r.Do, answer.Error)
 	}
-	return answer.Sample, nil
+	return answer, nil
+}
+
+// serve has the worker serve, from now on.
+func (w *worker) serve() error {
+	if w.serves {
+		return nil
+	}
+	_, err := w.do(request{Do: doServe})
+	w.serves = err == nil
+	return err
 }
 
 // run runs a program with some input in the worker's namespace.
