@@ -86,6 +86,13 @@ var (
 		Plural: "domainnames", Singular: "domainname", New: func() registry.Object { return &DomainName{} },
 		Validate: validator(false, validation.NameIsDNSSubdomain, validateDomainName), Keep: keep[*DomainName](nil)}
 
+	AddressPoolKind = &registry.Kind{GroupVersionKind: GroupVersion.WithKind("AddressPool"),
+		Plural: "addresspools", Singular: "addresspool", New: func() registry.Object { return &AddressPool{} },
+		Validate: validator(false, validation.NameIsDNSSubdomain, validateAddressPool), Keep: keep[*AddressPool](nil), StatusApart: true}
+	AddressGrantKind = &registry.Kind{GroupVersionKind: GroupVersion.WithKind("AddressGrant"),
+		Plural: "addressgrants", Singular: "addressgrant", New: func() registry.Object { return &AddressGrant{} },
+		Validate: validator(false, validation.NameIsDNSSubdomain, validateAddressGrant), Keep: keep[*AddressGrant](nil)}
+
 	ClusterConfigKind = &registry.Kind{GroupVersionKind: GroupVersion.WithKind("ClusterConfig"),
 		Plural: "clusterconfigs", Singular: "clusterconfig", New: func() registry.Object { return &ClusterConfig{} },
 		Validate: validator(false, onlyDefault, validateClusterConfig), Keep: keep[*ClusterConfig](nil), StatusApart: true}
@@ -94,7 +101,7 @@ var (
 // Kinds lists the kinds that users see, in the order in which help and errors name
 // them.
 var Kinds = []*registry.Kind{ClusterConfigKind, ClusterNetwork, HostSubnet, NetworkPolicy, ClusterNetworkPolicy, EgressNetworkPolicy,
-	Node, Pod, Namespace, Service, EndpointSlice, TagKind, NodePodsKind, NodeReportKind, DomainNameKind}
+	Node, Pod, Namespace, Service, EndpointSlice, AddressPoolKind, AddressGrantKind, TagKind, NodePodsKind, NodeReportKind, DomainNameKind}
 
 // PolicyKinds are the kinds of objects by which users say who may talk to whom,
 // whether a plug-in reads them or not.
