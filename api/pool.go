@@ -49,6 +49,14 @@ type AddressPool struct {
 	Status AddressPoolStatus `json:"status,omitempty"`
 }
 
+// StoredAddressPool is the kind AddressPool for who writes the status of pools as they are: an
+// API server takes some that Weft refuses, and it is of these that it has something to say.
+var StoredAddressPool = func() *registry.Kind {
+	k := *AddressPoolKind
+	k.Validate = nil
+	return &k
+}()
+
 // AddressPoolSpec is what users say of an AddressPool.
 type AddressPoolSpec struct {
 	// Addresses are prefixes, as "192.0.2.0/24", and ranges, as "192.0.2.10-192.0.2.40", of
@@ -324,10 +332,10 @@ type AddressGrantSpec struct {
 	// Pool is the name of the AddressPool that the address is of. It may be there no more,
 	// or have the address no more: the Service keeps it.
 	Pool string `json:"pool"`
-	// Writes counts how often the controller began to write the address into the Service's
-	// status, beyond the first time, so that who takes the grant away by what was read before
+	// Turn is another each time the controller begins to write the address into the Service's
+	// status, but for the first, so that who takes the grant away by what was read before
 	// finds it changed.
-	Writes int64 `json:"writes,omitempty"`
+	Turn bool `json:"turn,omitempty"`
 }
 
 // Service is the key of the Service.
