@@ -1,0 +1,462 @@
+package pools
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/printable"
+	"github.com/weftnet/weft/registry"
+	"github.com/weftnet/weft/service"
+)
+
+// pool is an AddressPool, and what of it there is to give.
+type pool struct {
+	*api.AddressPool
+	// ranges are its addresses, in the order in which they are written.
+	ranges []api.AddressRange
+	// free are the ranges of each family that Services may be given, in the order in which
+	// they are written. What was looked at in this round is there no more.
+	free map[corev1.IPFamily][]api.AddressRange
+	// total is how many addresses these have.
+	total int64
+	// shared are the names of other pools that have addresses of this one, lost is what else of
+	// it Services cannot be given.
+	shared, lost []string
+}
+
+// allotment is what there is to give, and who has what.
+type allotment struct {
+	// pools are in the order of their names, in says which has what.
+	pools []*pool
+	in    segments
+	// reserved are ranges, and own single addresses, that no Service gets.
+	reserved []reserved
+	own      map[netip.Addr]string
+	// labels are those of Namespaces.
+	labels map[string]map[string]string
+	// may are the pools that Services of a class in a namespace may have addresses of.
+	may map[[2]string][]*pool
+	// taken are the grants that there are, or are made in this round.
+	taken map[netip.Addr]*api.AddressGrant
+	// kept are addresses that Services have in their status, whoever has the grants.
+	kept map[netip.Addr]bool
+	// held are those that Services use.
+	held map[holder][]*api.AddressGrant
+	// used is how many of these are of each pool.
+	used map[string]int64
+}
+
+func newAllotment(objects registry.Objects) *allotment {
+	a := &allotment{labels: make(map[string]map[string]string), may: make(map[[2]string][]*pool), taken: make(map[netip.Addr]*api.AddressGrant), kept: make(map[netip.Addr]bool),
+		held: make(map[holder][]*api.AddressGrant), used: make(map[string]int64)}
+	for p := range registry.Each[*api.AddressPool](objects, api.AddressPoolKind) {
+		a.pools = append(a.pools, &pool{AddressPool: p, ranges: p.Ranges(), free: make(map[corev1.IPFamily][]api.AddressRange)})
+	}
+	slices.SortFunc(a.pools, comparePools)
+	for n := range registry.Each[*corev1.Namespace](objects, api.Namespace) {
+		a.labels[n.Name] = n.Labels
+	}
+	if len(a.pools) == 0 {
+		return a
+	}
+	a.in, a.reserved = divide(a.pools), reservedRanges(objects)
+	a.own = ownReserved(objects, a.pools, a.in)
+	for _, s := range a.in {
+		for _, p := range s.pools {
+			for _, other := range s.pools {
+				if other != p && !slices.Contains(p.shared, other.Name) {
+					p.shared = append(p.shared, other.Name)
+				}
+			}
+		}
+	}
+	for _, p := range a.pools {
+		for _, r := range p.ranges {
+			for _, s := range a.alone(r) {
+				left := without(s, a.reserved)
+				if len(left) != 1 || left[0] != s {
+					p.lost = append(p.lost, a.lostIn(s))
+				}
+				for _, one := range left {
+					family := familyOf(one.First)
+					p.free[family] = append(p.free[family], one)
+					p.total = min(p.total+one.Len(), api.MaxPoolTotal)
+				}
+			}
+		}
+	}
+	for address, why := range a.own {
+		pools := a.in.at(address)
+		if len(pools) != 1 || reservedAt(a.reserved, address) != "" {
+			continue
+		}
+		p := pools[0]
+		if p.total < api.MaxPoolTotal {
+			p.total--
+		}
+		if !slices.Contains(p.edges(), address) {
+			p.lost = append(p.lost, address.String()+" "+why)
+		}
+	}
+	return a
+}
+
+// alone returns what of a range of a pool is in no other.
+func (a *allotment) alone(r api.AddressRange) (all []api.AddressRange) {
+	i, _ := slices.BinarySearchFunc(a.in, r.First, func(s segment, first netip.Addr) int { return s.Last.Compare(first) })
+	for ; i < len(a.in) && a.in[i].Overlaps(r); i++ {
+		if s := a.in[i]; len(s.pools) == 1 {
+			// Ranges of one pool may share an address where an API server let them in.
+			all = append(all, api.AddressRange{First: later(s.First, r.First), Last: earlier(s.Last, r.Last)})
+		}
+	}
+	return all
+}
+
+func later(a, b netip.Addr) netip.Addr {
+	if a.Less(b) {
+		return b
+	}
+	return a
+}
+
+func earlier(a, b netip.Addr) netip.Addr {
+	if b.Less(a) {
+		return b
+	}
+	return a
+}
+
+// keep has what a Service has in its status given to nobody who does not ask for it. Of each
+// family that is one address: who may write a status is not to keep all of them.
+func (a *allotment) keep(svc *corev1.Service) {
+	has, _ := inStatus(svc)
+	for _, family := range []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol} {
+		if i := slices.IndexFunc(has, func(address netip.Addr) bool { return familyOf(address) == family }); i >= 0 {
+			a.kept[has[i]] = true
+		}
+	}
+}
+
+// lostIn says what of a range is reserved.
+func (a *allotment) lostIn(r api.AddressRange) string {
+	i := slices.IndexFunc(a.reserved, func(o reserved) bool { return o.Overlaps(r) })
+	return r.String() + " has addresses of " + a.reserved[i].of
+}
+
+// serves reports whether a pool serves a Service's class.
+func (a *allotment) serves(svc *corev1.Service, p *pool) bool {
+	return p.ServesClass(svc.Spec.LoadBalancerClass)
+}
+
+// isFor reports whether a pool is for a Service's namespace.
+func (a *allotment) isFor(svc *corev1.Service, p *pool) bool {
+	labels, known := a.labels[svc.Namespace]
+	if !known {
+		labels = map[string]string{corev1.LabelMetadataName: svc.Namespace}
+	}
+	return p.ServesNamespace(svc.Namespace, labels)
+}
+
+// mayUse returns the pools that a Service may have addresses of, by its class and namespace.
+func (a *allotment) mayUse(svc *corev1.Service) []*pool {
+	of := [2]string{svc.Namespace, class(svc)}
+	all, known := a.may[of]
+	if !known {
+		for _, p := range a.pools {
+			if a.serves(svc, p) && a.isFor(svc, p) {
+				all = append(all, p)
+			}
+		}
+		a.may[of] = all
+	}
+	return all
+}
+
+// class is a Service's, empty where it has none.
+func class(svc *corev1.Service) string {
+	if svc.Spec.LoadBalancerClass == nil {
+		return ""
+	}
+	return *svc.Spec.LoadBalancerClass
+}
+
+// against says what speaks against a Service's having an address, whoever has it now: the end
+// of a sentence that begins with the address. It is empty where nothing does.
+func (a *allotment) against(svc *corev1.Service, address netip.Addr) (of *pool, why string) {
+	pools := a.in.at(address)
+	switch {
+	case len(pools) == 0:
+		return nil, "is in no AddressPool"
+	case len(pools) > 1:
+		return nil, fmt.Sprintf("is in the AddressPools %s and %s, so that it is not known whose rules it goes by", pools[0].Name, pools[1].Name)
+	}
+	p := pools[0]
+	switch {
+	case !a.serves(svc, p) && p.Spec.LoadBalancerClass == "":
+		why = fmt.Sprintf("is in AddressPool %s, which serves Services that have no loadBalancerClass", p.Name)
+	case !a.serves(svc, p):
+		why = fmt.Sprintf("is in AddressPool %s, which serves Services of loadBalancerClass %s", p.Name, p.Spec.LoadBalancerClass)
+	case !a.isFor(svc, p):
+		why = fmt.Sprintf("is in AddressPool %s, which is not for namespace %s", p.Name, svc.Namespace)
+	default:
+		if why = reservedAt(a.reserved, address); why == "" {
+			why = a.own[address]
+		}
+	}
+	return p, why
+}
+
+// retagged returns a grant that names the pool that has its address now, nil where the one that
+// it names has it, or none has alone.
+func (a *allotment) retagged(g *api.AddressGrant) *api.AddressGrant {
+	pools := a.in.at(g.Address())
+	if len(pools) != 1 || pools[0].Name == g.Spec.Pool {
+		return nil
+	}
+	now := g.DeepCopyObject().(*api.AddressGrant)
+	now.Spec.Pool = pools[0].Name
+	return now
+}
+
+// serve returns what a Service is to have, nil where it has that, and what is to be said of it.
+func (a *allotment) serve(svc *corev1.Service) (*giving, statement) {
+	of := holder{registry.KeyOf(svc), svc.UID}
+	mine := a.held[of]
+	has, others := inStatus(svc)
+	isMine := func(address netip.Addr) bool {
+		return slices.ContainsFunc(mine, func(g *api.AddressGrant) bool { return g.Address() == address })
+	}
+	if !isBalanced(svc) {
+		return given(svc, slices.DeleteFunc(slices.Clone(svc.Status.LoadBalancer.Ingress), func(i corev1.LoadBalancerIngress) bool {
+			address, err := netip.ParseAddr(i.IP)
+			return err == nil && isMine(address.Unmap())
+		}), nil, nil), statement{}
+	}
+	// One that is going keeps what it has until it is gone.
+	if _, left := svc.Labels[service.ProxyName]; len(mine) == 0 && left || svc.DeletionTimestamp != nil {
+		return nil, statement{}
+	}
+	candidate := func(p *pool) bool { return a.serves(svc, p) }
+	if len(mine) == 0 && !slices.ContainsFunc(a.pools, candidate) {
+		return nil, a.unserved(svc)
+	}
+	foreign := slices.IndexFunc(has, func(address netip.Addr) bool {
+		return !isMine(address) && !slices.ContainsFunc(a.in.at(address), candidate)
+	})
+	if others || foreign >= 0 {
+		// Another load balancer serves it.
+		if !asksUs(svc) {
+			return nil, statement{}
+		}
+		return nil, lacks("its status.loadBalancer.ingress has what another load balancer gave it: have that one leave it, for instance by loadBalancerClass %s", api.LinkClass)
+	}
+	return a.balance(svc, mine, has)
+}
+
+// unserved says of a Service that no pool serves why it gets nothing, if it asks AddressPools.
+func (a *allotment) unserved(svc *corev1.Service) statement {
+	switch {
+	case !asksUs(svc):
+		return statement{}
+	case len(a.pools) == 0:
+		return lacks("there is no AddressPool: make one")
+	case class(svc) == "":
+		return lacks("no AddressPool serves Services that have no loadBalancerClass: give it one of an AddressPool, or %s", api.LinkClass)
+	}
+	return lacks("no AddressPool serves Services of loadBalancerClass %s", class(svc))
+}
+
+// balance decides what a Service has that pools serve. mine are its grants, has is what is in
+// its status.
+func (a *allotment) balance(svc *corev1.Service, mine []*api.AddressGrant, has []netip.Addr) (*giving, statement) {
+	asked, wrong := askedOf(svc)
+	var said statement
+	if wrong != "" {
+		said.lack("%s", wrong)
+	}
+	families := familiesOf(svc)
+	if len(families) == 0 {
+		return nil, said // it is not decided yet what it is of
+	}
+	for _, family := range []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol} {
+		if address, is := asked[family]; is && !slices.Contains(families, family) {
+			said.lack("%s, which it asks for, is of %s, and it is of %s alone: have spec.ipFamilies say both, or ask for none", address, family, families[0])
+		}
+	}
+	var ingress []corev1.LoadBalancerIngress
+	var lacking, begins []*api.AddressGrant
+	var without []corev1.IPFamily // those of which it gets none, as there is none
+	mode := corev1.LoadBalancerIPModeVIP
+	for _, family := range families {
+		g, made := a.choose(svc, family, mine, has, asked, wrong, &said)
+		if g == nil {
+			if !made {
+				without = append(without, family)
+			}
+			continue
+		}
+		address := g.Address()
+		switch {
+		case made:
+			lacking = append(lacking, g)
+		case !slices.Contains(has, address):
+			begins = append(begins, g)
+		}
+		ingress = append(ingress, corev1.LoadBalancerIngress{IP: address.String(), IPMode: &mode})
+	}
+	for _, family := range without {
+		// Who only prefers to have both is content with one.
+		if p := svc.Spec.IPFamilyPolicy; len(ingress) == 0 || p == nil || *p != corev1.IPFamilyPolicyPreferDualStack {
+			said.lack("no AddressPool that is for it has %s addresses", family)
+		}
+	}
+	return given(svc, ingress, lacking, begins), said
+}
+
+// choose returns the grant of a family that a Service is to have; made says that there is none
+// yet. Where it is to have none, or none yet, made says so, and else no pool has addresses of the
+// family.
+func (a *allotment) choose(svc *corev1.Service, family corev1.IPFamily, mine []*api.AddressGrant, has []netip.Addr, asked map[corev1.IPFamily]netip.Addr, wrong string, said *statement) (g *api.AddressGrant, made bool) {
+	// What it has in its status goes before what it was given and has not yet.
+	var held *api.AddressGrant
+	for _, g := range mine {
+		if address := g.Address(); familyOf(address) == family && (held == nil || slices.Contains(has, address) && !slices.Contains(has, held.Address())) {
+			held = g
+		}
+	}
+	one, asks := asked[family]
+	if i := slices.IndexFunc(mine, func(g *api.AddressGrant) bool { return g.Address() == one }); asks && i >= 0 {
+		held = mine[i]
+	} else if asks {
+		p, why := a.against(svc, one)
+		if g := a.taken[one]; why == "" && g != nil {
+			why = "is Service " + g.Spec.Service().String() + "'s"
+		}
+		if why == "" {
+			return a.make(svc, p, one), true
+		}
+		said.lack("%s, which it asks for, %s: ask for another", one, why)
+		if held == nil {
+			return nil, true
+		}
+	}
+	if held != nil {
+		if _, why := a.against(svc, held.Address()); why != "" {
+			said.keep("it keeps %s, which %s", held.Address(), why)
+		}
+		return held, false
+	}
+	if wrong != "" {
+		return nil, true
+	}
+	for _, address := range has {
+		if familyOf(address) != family {
+			continue
+		}
+		// It has that of who served it before. One that it cannot have it loses first: while it
+		// has one, it has no use for another.
+		if p, why := a.against(svc, address); why == "" && a.taken[address] == nil {
+			return a.make(svc, p, address), true
+		}
+		return nil, true
+	}
+	return a.free(svc, family, said)
+}
+
+// make returns a new grant.
+func (a *allotment) make(svc *corev1.Service, p *pool, address netip.Addr) *api.AddressGrant {
+	g := &api.AddressGrant{Spec: api.AddressGrantSpec{Namespace: svc.Namespace, Name: svc.Name, UID: svc.UID, Pool: p.Name}}
+	g.Name = api.GrantName(address)
+	a.taken[address] = g
+	return g
+}
+
+// free takes the first free address of a family that there is for a Service. It says what
+// choose says.
+func (a *allotment) free(svc *corev1.Service, family corev1.IPFamily, said *statement) (g *api.AddressGrant, made bool) {
+	may := a.mayUse(svc)
+	if len(may) == 0 {
+		said.lack("no AddressPool that serves its class is for namespace %s", svc.Namespace)
+		return nil, true
+	}
+	var full, unasked []string
+	for _, p := range may {
+		switch {
+		case !slices.ContainsFunc(p.ranges, func(r api.AddressRange) bool { return familyOf(r.First) == family }):
+		case !p.Assigns():
+			unasked = append(unasked, p.Name)
+		default:
+			if address := p.next(family, a); address.IsValid() {
+				return a.make(svc, p, address), true
+			}
+			full = append(full, p.Name)
+		}
+	}
+	switch {
+	case len(full) > 0:
+		said.lack("no %s address is free in %s %s", family, plural(full), printable.Few(full, 0))
+	case len(unasked) > 0:
+		said.lack("no %s address is given without being asked for: write one of %s %s into the annotation %s", family, plural(unasked), printable.Few(unasked, 0), api.AddressesAnnotation)
+	default:
+		return nil, false
+	}
+	return nil, true
+}
+
+func plural(names []string) string {
+	if len(names) == 1 {
+		return api.AddressPoolKind.Kind
+	}
+	return api.AddressPoolKind.Kind + "s"
+}
+
+// next takes an address of a pool that nobody has. Each is looked at once in a round, whoever
+// asks, so that this costs what there is of grants, and not what there is of addresses.
+func (p *pool) next(family corev1.IPFamily, a *allotment) netip.Addr {
+	ranges := p.free[family]
+	for len(ranges) > 0 {
+		r := &ranges[0]
+		if r.Last.Less(r.First) {
+			ranges = ranges[1:]
+			p.free[family] = ranges
+			continue
+		}
+		address := r.First
+		r.First = address.Next()
+		if a.taken[address] == nil && a.own[address] == "" && !a.kept[address] {
+			return address
+		}
+	}
+	return netip.Addr{}
+}
+
+// given returns a Service with another status, nil where nothing is to be done.
+func given(svc *corev1.Service, ingress []corev1.LoadBalancerIngress, lacks, begins []*api.AddressGrant) *giving {
+	same := slices.EqualFunc(ingress, svc.Status.LoadBalancer.Ingress, func(a, b corev1.LoadBalancerIngress) bool {
+		return a.IP == b.IP && a.Hostname == b.Hostname && (a.IPMode == nil) == (b.IPMode == nil) && (a.IPMode == nil || *a.IPMode == *b.IPMode)
+	})
+	if same && len(lacks) == 0 {
+		return nil
+	}
+	if same {
+		return &giving{service: svc, lacks: lacks, same: true}
+	}
+	svc = svc.DeepCopy()
+	svc.Status.LoadBalancer.Ingress = ingress
+	return &giving{service: svc, lacks: lacks, begins: begins}
+}
+
+// sentence is what is said in several parts.
+func sentence(parts []string) string {
+	text := strings.Join(parts[:min(len(parts), printable.MaxNamed)], "; ")
+	if more := len(parts) - printable.MaxNamed; more > 0 {
+		text += fmt.Sprintf("; and %d more", more)
+	}
+	return text
+}
