@@ -1,8 +1,9 @@
 // Package control does for Services what is done once for the cluster. It tells of each what
 // nodes cannot do as it is written. Where Kubernetes' own controllers do not run, which is on
 // registries that keep Grants, it gives Services their addresses in the cluster and their
-// ports of nodes, and makes EndpointSlices of the pods that they select. It runs in the
-// controller that leads.
+// ports of nodes, and makes EndpointSlices of the pods that they select. What it does for those
+// of type LoadBalancer, on all registries, package pools says. It runs in the controller that
+// leads.
 //
 // What is to be done is a function of the objects, decide. Each round does it anew, so that
 // whoever stopped at any line is followed by one that goes on from there. Two may run at once
@@ -40,6 +41,7 @@ import (
 	"github.com/weftnet/weft/internal/retry"
 	"github.com/weftnet/weft/registry"
 	"github.com/weftnet/weft/service"
+	"github.com/weftnet/weft/service/pools"
 )
 
 // kinds are those that are read. A registry that has Grants hands out whole objects, whether
@@ -60,13 +62,19 @@ const (
 
 var backoff = retry.Backoff{First: 100 * time.Millisecond, Last: 10 * time.Second}
 
-// Run works until ctx ends: it tells of each Service what nodes cannot do, and where the
-// registry has Grants, does for Services what there is to do.
+// Run works until ctx ends: it tells of each Service what nodes cannot do, gives Services
+// addresses of AddressPools, and where the registry has Grants, does for Services what else there
+// is to do.
 func Run(ctx context.Context, r registry.Registry, log *slog.Logger) error {
 	read := []*registry.Kind{api.ClusterConfigKind, api.Service, api.EndpointSlice, api.Node}
 	serves := r.Serves(service.GrantKind)
 	if serves {
-		read = kinds
+		read = slices.Clone(kinds)
+	}
+	for _, k := range slices.Concat(service.Kinds, pools.Kinds) {
+		if !slices.Contains(read, k) {
+			read = append(read, k)
+		}
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	cache := registry.NewCache(r, read, log)
@@ -98,6 +106,7 @@ func Run(ctx context.Context, r registry.Registry, log *slog.Logger) error {
 	if serves {
 		keep("addresses and endpoints", pause, func(objects registry.Objects) []call { return decide(objects).calls() })
 	}
+	keep("addresses of pools", pause, pools.Calls)
 	t := teller{compiler: service.Compiler{Grants: serves}, checker: service.Checker{Grants: serves}}
 	keep("what is wrong", tellPause, func(objects registry.Objects) (calls []call) {
 		for _, s := range t.decide(objects) {
@@ -255,7 +264,7 @@ func (d *decision) slices(objects registry.Objects, services []*corev1.Service) 
 }
 
 // call is something to do with a registry.
-type call func(context.Context, registry.Registry) error
+type call = func(context.Context, registry.Registry) error
 
 // calls are what was decided, in the order in which it is to be done.
 func (d decision) calls() (calls []call) {
