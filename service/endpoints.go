@@ -123,14 +123,19 @@ func (c *compiled) frontends(p port, granted granted, node view) (all []frontend
 		}
 	}
 	for _, a := range c.balanced {
-		f := frontend{rankBalanced, false, a, p.port, ""}
+		if c.pooled[a] == pooledOthers {
+			continue
+		}
+		f := frontend{rankBalanced, c.pooled[a] == pooledOwn, a, p.port, ""}
 		if c.guarded && !c.open[plan.FamilyOf(a)] {
 			f.sources = c.name
 		}
 		all = append(all, f)
 	}
 	for _, a := range c.external {
-		all = append(all, frontend{rankExternal, false, a, p.port, ""})
+		if c.pooled[a] != pooledOthers {
+			all = append(all, frontend{rankExternal, c.pooled[a] == pooledOwn, a, p.port, ""})
+		}
 	}
 	if !c.nodePorts || p.nodePort == 0 {
 		return all

@@ -20,7 +20,7 @@ import (
 // at once, and a valid plan.
 func TestStepByStep(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := world{api.Service: {}, api.EndpointSlice: {}, api.Node: {}, service.GrantKind: {}}
+		w := world{api.Service: {}, api.EndpointSlice: {}, api.Node: {}, service.GrantKind: {}, api.AddressPoolKind: {}, api.AddressGrantKind: {}}
 		var c service.Compiler
 		at := node
 		for range rapid.IntRange(1, 12).Draw(t, "steps") {
@@ -60,7 +60,7 @@ func (w world) change(t *rapid.T) {
 	name := rapid.SampledFrom([]string{"a", "b", "c", "kubernetes"}).Draw(t, "name")
 	key := registry.Key{Namespace: "default", Name: name}
 	ips := []string{"10.96.0.1", "10.96.0.2", "fd96::1", "::ffff:10.96.0.1", "172.30.0.2", "fd01::2", "10.1.1.0", "10.1.1.1", "fd00:1::1"}
-	switch rapid.IntRange(0, 5).Draw(t, "what") {
+	switch rapid.IntRange(0, 7).Draw(t, "what") {
 	case 0:
 		delete(w[api.Service], key)
 	case 1:
@@ -98,6 +98,21 @@ func (w world) change(t *rapid.T) {
 		}
 		g.Spec = service.GrantSpec{Namespace: "default", Name: name, UID: rapid.SampledFrom(uids).Draw(t, "UID")}
 		w[service.GrantKind][registry.KeyOf(g)] = g
+	case 5:
+		p := &api.AddressPool{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: api.AddressPoolSpec{Addresses: rapid.SliceOfN(rapid.SampledFrom([]string{"203.0.113.0/24", "203.0.113.1-203.0.113.9", "198.51.100.1-198.51.100.1", "172.30.0.0/24", "fd96::/64", "x"}), 0, 3).Draw(t, "pooled")}}
+		if flip.Draw(t, "taken away") {
+			delete(w[api.AddressPoolKind], registry.KeyOf(p))
+			return
+		}
+		w[api.AddressPoolKind][registry.KeyOf(p)] = p
+	case 6:
+		g := &api.AddressGrant{ObjectMeta: metav1.ObjectMeta{Name: rapid.SampledFrom([]string{"203.0.113.1", "198.51.100.1", "172.30.0.2", "fd96--1", "x"}).Draw(t, "granted")}}
+		if flip.Draw(t, "taken away") {
+			delete(w[api.AddressGrantKind], registry.KeyOf(g))
+			return
+		}
+		g.Spec = api.AddressGrantSpec{Namespace: "default", Name: name, UID: rapid.SampledFrom(uids).Draw(t, "UID")}
+		w[api.AddressGrantKind][registry.KeyOf(g)] = g
 	default:
 		s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: rapid.SampledFrom([]string{"", "a", "b", "kubernetes"}).Draw(t, "of")}},
 			AddressType: discoveryv1.AddressTypeIPv4}

@@ -28,7 +28,7 @@ import (
 )
 
 // Kinds are the kinds that are read, beside GrantKind where a registry serves it.
-var Kinds = []*registry.Kind{api.Service, api.EndpointSlice, api.Node}
+var Kinds = []*registry.Kind{api.Service, api.EndpointSlice, api.Node, api.AddressPoolKind, api.AddressGrantKind}
 
 // Tables are those of a plan that Services make.
 type Tables struct {
@@ -61,6 +61,10 @@ type Compiler struct {
 	services derived.List[*service]
 	slices   derived.List[*slice]
 	grants   derived.List[*grant]
+	pools    derived.List[*poolRanges]
+	// addressGrants are in the order of their addresses.
+	addressGrants derived.List[*addressGrant]
+
 	node     view
 	compiled map[registry.Key]*compiled
 	claims   map[plan.ServiceKey]contest
@@ -87,11 +91,13 @@ type view struct {
 	zone   string
 	whose  map[netip.Addr]string
 	grants bool
+	// pooled are the ranges of all AddressPools, in ascending order, none of which overlap.
+	pooled []api.AddressRange
 }
 
 // equal reports whether all that Services ask of the node is the same.
 func (v view) equal(o view) bool {
-	return v.Node == o.Node && v.zone == o.zone && v.grants == o.grants && slices.Equal(v.Addresses, o.Addresses) && slices.Equal(v.Pools, o.Pools) && maps.Equal(v.whose, o.whose)
+	return v.Node == o.Node && v.zone == o.zone && v.grants == o.grants && slices.Equal(v.Addresses, o.Addresses) && slices.Equal(v.Pools, o.Pools) && maps.Equal(v.whose, o.whose) && slices.Equal(v.pooled, o.pooled)
 }
 
 // Compile returns the tables that follow from objects, for a plan of the node.
@@ -121,6 +127,20 @@ func (c *Compiler) Compile(objects registry.Objects, node plan.Local) Tables {
 	taken, given := c.grants.Update(objects.All(GrantKind), readGrant, compareGrants)
 	for _, g := range slices.Concat(taken, given) {
 		changed[g.of] = true
+	}
+	c.pools.Update(objects.All(api.AddressPoolKind), readPool, comparePools)
+	now.pooled = merged(c.pools.All())
+	refused, allowed := c.addressGrants.Update(objects.All(api.AddressGrantKind), readAddressGrant, compareAddressGrants)
+	if regranted := slices.Concat(refused, allowed); len(regranted) > 0 {
+		at := make(map[netip.Addr]bool)
+		for _, g := range regranted {
+			at[g.address] = true
+		}
+		for _, s := range c.services.All() {
+			if slices.ContainsFunc(s.outside(), func(a netip.Addr) bool { return at[a] }) {
+				changed[s.key] = true
+			}
+		}
 	}
 	if !now.equal(c.node) {
 		c.node = now
@@ -162,12 +182,12 @@ func (c *Compiler) replace(key registry.Key) {
 	var made edits
 	i, found := slices.BinarySearchFunc(all, key, func(s *service, k registry.Key) int { return s.key.Compare(k) })
 	if found {
-		now = compile(all[i], behind, c.granted(all[i]), c.node, &made)
+		now = compile(all[i], behind, c.granted(all[i]), c.standings(all[i]), c.node, &made)
 	}
 	if key == APIServer && !c.node.grants && len(behind) > 0 {
 		// Also where the Service is not there, or another program's.
 		if !found {
-			now = compile(&service{key: key, name: key.String()}, nil, granted{}, c.node, &made)
+			now = compile(&service{key: key, name: key.String()}, nil, granted{}, nil, c.node, &made)
 		}
 		found = true
 		now.keep(behind)
@@ -289,6 +309,8 @@ type compiled struct {
 	// ports are those of the Service that are served, and behind the slices that count.
 	ports  []port
 	behind []*slice
+	// pooled are those of its addresses of which AddressPools or AddressGrants say something.
+	pooled map[netip.Addr]standing
 	// claims are in the order of their keys, of each one.
 	claims []*claim
 	// backends and sources are what it has in these tables, in order.
@@ -300,24 +322,23 @@ type compiled struct {
 
 // compile compiles a Service, and puts what it has in the tables Backends and Sources into edits
 // that have nothing yet.
-func compile(s *service, behind []*slice, granted granted, node view, into *edits) *compiled {
-	c := &compiled{service: s, ports: s.ports, problems: slices.Clone(s.problems)}
+func compile(s *service, behind []*slice, granted granted, pooled map[netip.Addr]standing, node view, into *edits) *compiled {
+	c := &compiled{service: s, ports: s.ports, pooled: pooled, problems: slices.Clone(s.problems)}
+	c.refuseOthers()
 	c.limit(behind, node)
 	for _, p := range c.ports {
 		c.port(p, endpointsOf(p, c.behind, node), granted, node, into)
 	}
 	for _, a := range s.clusterIPs {
-		// Of an address of its own the node keeps what is no port of the Service.
-		if node.Owns(plan.DefaultNetwork, a) {
-			c.problems = append(c.problems, fmt.Sprintf("spec.clusterIPs: %s is an address of %s itself, which keeps what is no port of the Service: "+
-				"give the Service an address that no node has", a, cmp.Or(node.whose[a], node.Node)))
-			continue
+		if has := granted.has(what{address: a}); has || !node.grants || node.Owns(plan.DefaultNetwork, a) {
+			c.refuseRest(rankClusterIP, has, "spec.clusterIPs", a, node)
 		}
-		if node.grants && !granted.has(what{address: a}) {
-			continue
+	}
+	for _, a := range s.balanced {
+		// What nobody serves there would be routed on, and come back.
+		if c.pooled[a] == pooledOwn {
+			c.refuseRest(rankBalanced, true, "status.loadBalancer.ingress", a, node)
 		}
-		c.claims = append(c.claims, &claim{by: c, rank: rankClusterIP, granted: granted.has(what{address: a}), key: plan.ServiceKey{Network: plan.DefaultNetwork, Address: a},
-			sides: []side{{plan.Anywhere, plan.Service{Origin: s.origin}}}})
 	}
 	c.order()
 	slices.SortFunc(into.backends, func(a, b plan.Edit[plan.BackendKey, plan.Backend]) int { return a.Key.Compare(b.Key) })
@@ -327,6 +348,18 @@ func compile(s *service, behind []*slice, granted granted, node view, into *edit
 	}
 	slices.SortFunc(into.sources, func(a, b plan.Edit[plan.SourceKey, plan.Source]) int { return a.Key.Compare(b.Key) })
 	return c
+}
+
+// refuseRest refuses what is no port of the Service at an address that is its alone.
+func (c *compiled) refuseRest(r rank, granted bool, field string, a netip.Addr, node view) {
+	// Of an address of its own the node keeps what is no port of the Service.
+	if node.Owns(plan.DefaultNetwork, a) {
+		c.problems = append(c.problems, fmt.Sprintf("%s: %s is an address of %s itself, which keeps what is no port of the Service: "+
+			"give the Service an address that no node has", field, a, cmp.Or(node.whose[a], node.Node)))
+		return
+	}
+	c.claims = append(c.claims, &claim{by: c, rank: r, granted: granted, key: plan.ServiceKey{Network: plan.DefaultNetwork, Address: a},
+		sides: []side{{plan.Anywhere, plan.Service{Origin: c.origin}}}})
 }
 
 // port adds what a port of the Service makes.
