@@ -165,6 +165,27 @@ func (s *server) testAdmission(t *testing.T) {
 	expect(t, leases(controller, "node--node1"), mayNot)
 
 	s.testAdmissionOfOwn(t, agent, unbound)
+	s.testAdmissionOfGrants(t, agent, controller)
+}
+
+// testAdmissionOfGrants has others than the controller say who has an address.
+func (s *server) testAdmissionOfGrants(t *testing.T, agent, controller *kubernetes.Clientset) {
+	const refusal = "the controller alone writes AddressGrants"
+	create := func(client *kubernetes.Clientset, name string) error {
+		body := `{"apiVersion": "weft.network/v1", "kind": "AddressGrant", "metadata": {"name": "` + name + `"}, "spec": {"namespace": "shop", "name": "web", "uid": "u", "pool": "public"}}`
+		return client.RESTClient().Post().AbsPath("/apis/weft.network/v1/addressgrants").SetHeader("Content-Type", "application/json").Body([]byte(body)).Do(t.Context()).Error()
+	}
+	change := func(client *kubernetes.Clientset) error {
+		return client.RESTClient().Patch(types.MergePatchType).AbsPath("/apis/weft.network/v1/addressgrants/192.0.2.7").Body([]byte(`{"spec": {"uid": "v"}}`)).Do(t.Context()).Error()
+	}
+	expect(t, create(controller, "192.0.2.7"), "")
+	expect(t, create(s.client, "192.0.2.8"), refusal)
+	expect(t, create(agent, "192.0.2.8"), "cannot create")
+	expect(t, change(s.client), refusal)
+	expect(t, change(agent), "cannot patch")
+	expect(t, change(controller), "")
+	// What is in the way can be taken out of it by who may do so.
+	expect(t, s.client.RESTClient().Delete().AbsPath("/apis/weft.network/v1/addressgrants/192.0.2.7").Do(t.Context()).Error(), "")
 }
 
 // testAdmissionOfOwn has agents write objects of Weft's own kinds.

@@ -137,6 +137,7 @@ func (s *server) testRights(t *testing.T) {
 	}
 	writePolicies(limited, t, s.client, leader, local)
 	s.testChange(limited, t, cache, changes)
+	s.testPools(limited, t, cache, changes)
 	if err := lease.Release(limited); err != nil {
 		t.Error(err)
 	}
