@@ -112,6 +112,7 @@ var columns = map[string][]column{
 	"services": {
 		of("TYPE", func(s *corev1.Service) string { return string(cmp.Or(s.Spec.Type, corev1.ServiceTypeClusterIP)) }),
 		of("CLUSTER-IP", func(s *corev1.Service) string { return s.Spec.ClusterIP }),
+		of("EXTERNAL-IP", externalIPs),
 		of("PORTS", func(s *corev1.Service) string {
 			return joinedBy(s.Spec.Ports, func(p corev1.ServicePort) string {
 				return fmt.Sprintf("%d/%s", p.Port, cmp.Or(p.Protocol, corev1.ProtocolTCP))
@@ -124,6 +125,36 @@ var columns = map[string][]column{
 	"servicegrants": {
 		of("SERVICE", func(g *service.Grant) string { return g.Spec.Service().String() }),
 		of("PORT", func(g *service.Grant) string { return g.Spec.Port }),
+	},
+	"addresspools": {
+		of("ADDRESSES", func(p *api.AddressPool) string { return joined(p.Spec.Addresses) }),
+		of("ANNOUNCE", func(p *api.AddressPool) string { return cmp.Or(p.Spec.Announce, api.AnnounceLink) }),
+		of("USED", usedOf),
+		wideOf("CLASS", func(p *api.AddressPool) string { return p.Spec.LoadBalancerClass }),
+		wideOf("AUTO-ASSIGN", func(p *api.AddressPool) string { assigns := p.Assigns(); return yesNo(&assigns) }),
+		wideOf("NAMESPACES", func(p *api.AddressPool) string {
+			if p.Spec.Namespaces == nil {
+				return "<all>"
+			}
+			return joined(append(slices.Clone(p.Spec.Namespaces.Names), selected(p.Spec.Namespaces.Selector)...))
+		}),
+		wideOf("NODES", func(p *api.AddressPool) string {
+			if p.Spec.Nodes == nil {
+				return "<all>"
+			}
+			return joined(selected(p.Spec.Nodes))
+		}),
+		of("PROBLEM", func(p *api.AddressPool) string { return conditionProblems(p.Status.Conditions) }),
+	},
+	"addressgrants": {
+		of("ADDRESS", func(g *api.AddressGrant) string {
+			if a := g.Address(); a.IsValid() {
+				return a.String()
+			}
+			return ""
+		}),
+		of("SERVICE", func(g *api.AddressGrant) string { return g.Spec.Service().String() }),
+		of("POOL", func(g *api.AddressGrant) string { return g.Spec.Pool }),
 	},
 	"networkpolicies": {
 		of("POD-SELECTOR", func(p *networkingv1.NetworkPolicy) string { return metav1.FormatLabelSelector(&p.Spec.PodSelector) }),
@@ -223,6 +254,39 @@ func ofLease(value func(flannel.Attributes) string) func(*flannel.Lease) string 
 		}
 		return value(a)
 	}
+}
+
+// externalIPs are where a Service is reached from outside of the cluster, or pending where it
+// waits for a load balancer.
+func externalIPs(s *corev1.Service) string {
+	var all []string
+	for _, i := range s.Status.LoadBalancer.Ingress {
+		all = append(all, cmp.Or(i.IP, i.Hostname))
+	}
+	if all = append(all, s.Spec.ExternalIPs...); len(all) == 0 && s.Spec.Type == corev1.ServiceTypeLoadBalancer {
+		return "<pending>"
+	}
+	return strings.Join(all, ",")
+}
+
+// usedOf says how many of a pool's addresses Services have.
+func usedOf(p *api.AddressPool) string {
+	total := fmt.Sprint(p.Status.Total)
+	if p.Status.Total >= api.MaxPoolTotal {
+		total = "very many"
+	}
+	return fmt.Sprintf("%d of %s", p.Status.Used, total)
+}
+
+// selected is a selector in words, none where there is no selector.
+func selected(s *metav1.LabelSelector) []string {
+	switch {
+	case s == nil:
+		return nil
+	case len(s.MatchLabels)+len(s.MatchExpressions) == 0:
+		return []string{"<all>"}
+	}
+	return []string{metav1.FormatLabelSelector(s)}
 }
 
 func annotatedProblem[T registry.Object](o T) string {
