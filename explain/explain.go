@@ -98,6 +98,7 @@ func (c Cluster) Why(q Question) (Answer, error) {
 		return a, nil
 	}
 	c.answer(&a, flow, planner)
+	c.warnOfPools(&a, flow.Destination)
 	return a, nil
 }
 
