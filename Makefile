@@ -45,7 +45,7 @@ test-long: deps build flanneld ## The random suites with many more cases, long k
 	WEFT_CONFORMANCE_CLUSTERS=300 $(GO) test -count=1 -timeout 60m ./datapath/...
 	$(GO) test -count=1 -timeout 60m -p 1 $(PROPERTIES) -rapid.checks=20000
 	$(GO) test -count=1 -timeout 60m -p 1 $(REGISTRIES) -rapid.checks=2000
-	WEFT_EXPLORE=long $(GO) test -count=1 -timeout 240m -p 1 ./plugin/... ./ipam -run '^TestAllInterleavings$$' -v
+	WEFT_EXPLORE=long $(GO) test -count=1 -timeout 240m -p 1 ./plugin/... ./service/... ./ipam -run '^TestAllInterleavings$$' -v
 	$(GO) test -count=1 -timeout 60m ./test/flannel
 	$(GO) test -count=1 -timeout 120m ./test/kill -kills 1000 -seed "$$(date +%s)"
 	$(GO) test -count=1 -timeout 60m ./test/change -matrix -kills 50 -seed "$$(date +%s)"

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weftnet/weft/api"
@@ -22,6 +23,7 @@ import (
 	"github.com/weftnet/weft/registry"
 	"github.com/weftnet/weft/service"
 	"github.com/weftnet/weft/service/control"
+	"github.com/weftnet/weft/service/pools"
 )
 
 // What is wrong with a cluster is known to many: agents say it on their Nodes,
@@ -158,13 +160,20 @@ func problemsOf(c explain.Cluster, held map[string]string) (map[string]*plan.Pla
 	return plans, l
 }
 
-// serviceProblems adds what the controller says of Services, each an object that a user wrote.
+// serviceProblems adds what the controller says of Services and AddressPools, each an object that
+// a user wrote.
 func serviceProblems(l *problemList, c explain.Cluster) {
+	told := []string{control.Served, control.Granted, pools.Pooled}
 	for svc := range registry.Each[*corev1.Service](c.Objects, api.Service) {
 		for _, condition := range svc.Status.Conditions {
-			if condition.Status == metav1.ConditionFalse && (condition.Type == control.Served || condition.Type == control.Granted) {
+			if condition.Status == metav1.ConditionFalse && slices.Contains(told, condition.Type) {
 				l.about(api.Service, registry.KeyOf(svc), condition.Message, "")
 			}
+		}
+	}
+	for p := range registry.Each[*api.AddressPool](c.Objects, api.AddressPoolKind) {
+		if condition := meta.FindStatusCondition(p.Status.Conditions, api.PoolUsable); condition != nil && condition.Status == metav1.ConditionFalse {
+			l.about(api.AddressPoolKind, registry.KeyOf(p), condition.Message, "")
 		}
 	}
 }
@@ -478,8 +487,8 @@ func (o waysAlone) All(k *registry.Kind) iter.Seq[registry.Object] {
 	return o.Objects.All(k)
 }
 
-// servicesKinds are the kinds that say what is behind Services.
-var servicesKinds = []*registry.Kind{api.Service, api.EndpointSlice, service.GrantKind}
+// servicesKinds are the kinds that say what is behind Services, and at which addresses.
+var servicesKinds = []*registry.Kind{api.Service, api.EndpointSlice, service.GrantKind, api.AddressPoolKind, api.AddressGrantKind}
 
 // ofPolicies reports whether objects of a kind say who may talk to whom.
 func ofPolicies(k *registry.Kind) bool {

@@ -144,11 +144,14 @@ func readStatus(ctx context.Context, reg registry.Registry) (clusterStatus, erro
 	// Policies concern the cluster whether its plug-in reads them or not, though
 	// one may then have no right to.
 	var unknown problemList
-	for _, k := range append([]*registry.Kind{api.Service}, api.PolicyKinds...) {
+	for _, k := range append([]*registry.Kind{api.Service, api.AddressPoolKind}, api.PolicyKinds...) {
 		if err := readInto(ctx, reg, cluster.Objects.(registry.Snapshot), k); err != nil {
 			what := "enforced"
-			if k == api.Service {
+			switch k {
+			case api.Service:
 				what = "served"
+			case api.AddressPoolKind:
+				what = "usable"
 			}
 			unknown.about(nil, registry.Key{Name: k.Plural}, "whether all are "+what+" is not known: "+err.Error(), "")
 		}
