@@ -1,0 +1,484 @@
+// Package election decides which of several nodes on a link answers for an address, by what
+// they say to each other there. It is a pure state machine: what it is told are candidacies,
+// heartbeats, conflicts and the time, and what it asks for are frames to send and addresses to
+// answer for. No registry is in it, so a node takes over from a dead one while API server and
+// etcd are away.
+//
+// It goes as VRRP does (RFC 5798), for each address by itself:
+//
+//   - The owner of an address says so Heartbeat by Heartbeat, for all of its addresses at once.
+//     Nobody else says anything.
+//   - A candidate that has not heard of an owner for Silence waits as much longer as there are
+//     candidates before it, says that it claims the address, asks on the link whether somebody
+//     else has it (RFC 5227), and owns it. Who hears of an earlier claim waits anew.
+//   - Of two owners that hear each other the better stays, by grade, then by a hash of node and
+//     address, then by name, and the other one stops at once. That is so for claims, too.
+//   - An owner stays owner when a better hash comes (back): moving an address costs connections.
+//     A better grade takes it over, as a worse one is about to lose it.
+//   - Who was still for longer than Silence itself, as it got no processor, listens first: whoever
+//     has the address by now keeps it.
+//   - An owner that ends for a moment says that it pauses. Others then wait for Hold.
+//
+// Start reading at Machine.
+package election
+
+import (
+	"cmp"
+	"hash/fnv"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/weftnet/weft/announce/wire"
+)
+
+// Timing is how long things take.
+type Timing struct {
+	// Heartbeat is how often an owner says that it is one.
+	Heartbeat time.Duration
+	// Silence is how long a candidate hears nothing of an owner before it takes that for gone,
+	// and Skew how much longer it waits for each candidate before it, of whom MaxBefore count.
+	Silence, Skew time.Duration
+	// Probe is between two questions whether somebody else has an address, of which Probes are
+	// asked, and behind the last one.
+	Probe  time.Duration
+	Probes int
+	// Hold is how long an owner may pause.
+	Hold time.Duration
+	// Defend is in how long a second conflict with somebody who is no node has an owner stop
+	// (RFC 5227, section 2.4 (b)), and Refused how long it leaves the address alone then.
+	Defend, Refused time.Duration
+	// Echo is the least time between two heartbeats beside those that are due.
+	Echo time.Duration
+}
+
+// MaxBefore is how many candidates a candidate waits for, at most.
+const MaxBefore = 8
+
+// Default is the Timing of nodes. An owner that dies is replaced after 0.9 s and 0.3 s for the
+// questions, and 0.1 s more for each candidate that died with it. They all must have the same:
+// an owner whose Heartbeat were longer than others' Silence would be taken for dead.
+var Default = Timing{
+	Heartbeat: 300 * time.Millisecond, Silence: 900 * time.Millisecond, Skew: 100 * time.Millisecond,
+	Probe: 100 * time.Millisecond, Probes: 2, Hold: 5 * time.Second,
+	Defend: 10 * time.Second, Refused: 30 * time.Second, Echo: 50 * time.Millisecond,
+}
+
+// announcements are when an owner tells the link of an address, from when it took it over: some
+// that should hear it miss the first.
+var announcements = [...]time.Duration{0, 300 * time.Millisecond, time.Second, 3 * time.Second}
+
+// Candidacy is that a node may answer for an address.
+type Candidacy struct {
+	// Grade is how well it can, 0 best.
+	Grade uint8
+	// Before are the first MaxBefore of the candidates that come before the node.
+	Before []string
+}
+
+// Equal reports whether they are the same.
+func (c Candidacy) Equal(o Candidacy) bool {
+	return c.Grade == o.Grade && slices.Equal(c.Before, o.Before)
+}
+
+// Score orders the candidates of an address that have the same grade, the least first. Each
+// node is the first for its share of addresses, and the others' do not change when one comes or
+// goes (rendezvous hashing).
+func Score(address netip.Addr, node string) uint64 {
+	h := fnv.New64a()
+	h.Write(address.AsSlice())
+	h.Write([]byte(node))
+	// FNV alone leaves what differs in the last bytes close together.
+	x := h.Sum64()
+	x ^= x >> 33
+	x *= 0xff51afd7ed558ccd
+	x ^= x >> 33
+	x *= 0xc4ceb9fe1a85ec53
+	return x ^ x>>33
+}
+
+// phase is what a candidate does about an address.
+type phase uint8
+
+const (
+	waiting phase = iota // for an owner to be silent
+	probing              // whether somebody else has it
+	owning
+	refusing // as somebody else has it who is no node
+)
+
+// seat is what a candidate knows of an address. All times are since some moment before.
+type seat struct {
+	Candidacy
+	phase phase
+	// due is when the phase comes to its next step.
+	due time.Duration
+	// probes are how many were sent.
+	probes int
+	// owner is who said last that it owns or claims the address, "" for nobody, and worse says
+	// that its grade is worse than the node's own.
+	owner string
+	worse bool
+	// told is how many announcements were made, and since is when the first was.
+	told  int
+	since time.Duration
+	// defended is when the address was defended last, and whether it ever was.
+	defended    time.Duration
+	hasDefended bool
+}
+
+// Machine is what one node does on one link. It is a value: Clone makes another.
+type Machine struct {
+	node   string
+	timing Timing
+	seats  map[netip.Addr]*seat
+	// peers are the nodes that are heard.
+	peers map[string]bool
+	// beat is when the next heartbeat is due, said when the last was sent, and ran when the
+	// machine last ran.
+	beat, said, ran time.Duration
+	// doubt is until when the node listens because it was still itself; 0 where it does not.
+	doubt time.Duration
+}
+
+// New returns the machine of a node, at a moment.
+func New(now time.Duration, node string, timing Timing) *Machine {
+	return &Machine{node: node, timing: timing, seats: make(map[netip.Addr]*seat), beat: now, said: now - timing.Echo, ran: now}
+}
+
+// Clone returns a copy.
+func (m *Machine) Clone() *Machine {
+	out := *m
+	out.seats = make(map[netip.Addr]*seat, len(m.seats))
+	for a, s := range m.seats {
+		copied := *s
+		out.seats[a] = &copied
+	}
+	return &out
+}
+
+// Do is what is to be done, in this order.
+type Do struct {
+	// Withdraw are addresses that the node must not answer for any more, Answer those that it
+	// is to answer for from now on.
+	Withdraw, Answer []netip.Addr
+	// Say is what to say to other nodes.
+	Say []wire.Claim
+	// Probe are addresses to ask for on the link, Announce those to tell it of.
+	Probe, Announce []netip.Addr
+}
+
+func (d *Do) say(a netip.Addr, s *seat, state wire.State) {
+	d.Say = append(d.Say, wire.Claim{Address: a, State: state, Grade: s.Grade})
+}
+
+// Stand has the node be a candidate for these addresses and no others, and hear these nodes
+// and no others. None of either is changed afterwards.
+func (m *Machine) Stand(now time.Duration, peers map[string]bool, all map[netip.Addr]Candidacy) (d Do) {
+	m.wake(now)
+	m.peers = peers
+	for _, a := range m.addresses() {
+		if _, stays := all[a]; stays {
+			continue
+		}
+		s := m.seats[a]
+		if s.phase == owning || s.phase == probing {
+			d.say(a, s, wire.Leaves)
+		}
+		if s.phase == owning {
+			d.Withdraw = append(d.Withdraw, a)
+		}
+		delete(m.seats, a)
+	}
+	for _, a := range slices.SortedFunc(maps.Keys(all), netip.Addr.Compare) {
+		c := all[a]
+		s, there := m.seats[a]
+		switch {
+		case !there:
+			s = &seat{Candidacy: c}
+			m.seats[a] = s
+			m.wait(now, s, m.timing.Silence)
+		case !s.Equal(c):
+			graded := s.Grade != c.Grade
+			s.Candidacy = c
+			if s.phase == waiting && graded {
+				s.worse = false // the next heartbeat tells
+				m.wait(now, s, m.timing.Silence)
+			}
+		}
+	}
+	m.beats(now, &d, false)
+	return d
+}
+
+// wake takes note that the machine runs, and whether it did not for too long.
+func (m *Machine) wake(now time.Duration) {
+	still := now - m.ran
+	m.ran = now
+	if still <= m.timing.Silence {
+		return
+	}
+	for _, s := range m.seats {
+		switch s.phase {
+		case owning:
+			m.doubt = now + m.timing.Heartbeat + m.timing.Heartbeat/2
+		case waiting, probing:
+			// Nobody was heard as nobody listened.
+			m.wait(now, s, m.timing.Silence)
+		}
+	}
+}
+
+// wait has a seat wait for an owner to be silent, for as long as its turn says.
+func (m *Machine) wait(now time.Duration, s *seat, silence time.Duration) {
+	before := 0
+	for _, node := range s.Before[:min(len(s.Before), MaxBefore)] {
+		if node != s.owner {
+			before++
+		}
+	}
+	s.phase, s.probes = waiting, 0
+	s.due = now + silence + time.Duration(before)*m.timing.Skew
+}
+
+// better reports whether another node is to have an address rather than this one.
+func (m *Machine) better(node string, grade uint8, a netip.Addr, s *seat) bool {
+	return cmp.Or(cmp.Compare(grade, s.Grade), cmp.Compare(Score(a, node), Score(a, m.node)), cmp.Compare(node, m.node)) < 0
+}
+
+// Hear takes note of what another node says.
+func (m *Machine) Hear(now time.Duration, h wire.Heartbeat) (d Do) {
+	if h.Node == m.node || !m.peers[h.Node] {
+		return d
+	}
+	m.wake(now)
+	echo := false
+	for _, c := range h.Claims {
+		s := m.seats[c.Address]
+		if s == nil {
+			continue
+		}
+		switch c.State {
+		case wire.Owns, wire.Claims:
+			echo = m.rival(now, h.Node, c, s, &d) || echo
+		case wire.Pauses:
+			if s.phase == waiting {
+				s.owner, s.worse = h.Node, false
+				m.wait(now, s, m.timing.Hold)
+			}
+		case wire.Leaves:
+			if s.phase == waiting && (s.owner == h.Node || s.owner == "") {
+				s.owner, s.worse = h.Node, false // it is not waited for
+				m.wait(now, s, 0)
+				s.owner = ""
+			}
+		}
+	}
+	m.beats(now, &d, echo)
+	return d
+}
+
+// rival takes note that another node owns or claims an address that this one is a candidate
+// for, and reports whether the other is to be told that it is this one's.
+func (m *Machine) rival(now time.Duration, node string, c wire.Claim, s *seat, d *Do) bool {
+	switch s.phase {
+	case refusing:
+		if c.State != wire.Owns {
+			return false // until it is time to look again
+		}
+	case owning:
+		yields := m.better(node, c.Grade, c.Address, s)
+		if c.State == wire.Claims {
+			yields = c.Grade < s.Grade
+		}
+		if !yields && now >= m.doubt {
+			if m.announced(s) {
+				s.told, s.since = 0, now // who heard the other one has its Ethernet address
+			}
+			return true
+		}
+		d.Withdraw = append(d.Withdraw, c.Address)
+	case probing:
+		// It stays with an owner, unless that has a worse grade, and of claims with the better.
+		yields := m.better(node, c.Grade, c.Address, s)
+		if c.State == wire.Owns {
+			yields = c.Grade <= s.Grade
+		}
+		if !yields {
+			return true
+		}
+	case waiting:
+		if s.worse = c.Grade > s.Grade; s.worse && s.owner == node {
+			return false // it is waited no longer than from when that was seen first
+		}
+	}
+	s.owner = node
+	m.wait(now, s, m.timing.Silence)
+	return false
+}
+
+// announced reports whether the link was told of an address often enough.
+func (m *Machine) announced(s *seat) bool { return s.told == len(announcements) }
+
+// Conflict takes note that somebody says on the link, not by a heartbeat, that an address is
+// its own. peer says that it is a node that was heard of late: between nodes heartbeats decide.
+// An owner whose heartbeats do not arrive, as a switch drops them, is none, so that the address
+// has one owner there, too.
+func (m *Machine) Conflict(now time.Duration, a netip.Addr, peer bool) (d Do) {
+	m.wake(now)
+	s := m.seats[a]
+	if s == nil {
+		return d
+	}
+	switch {
+	case s.phase == probing && peer:
+		m.wait(now, s, m.timing.Silence) // its heartbeat is still to be read
+	case s.phase == probing:
+		s.phase, s.due = refusing, now+m.timing.Refused
+		d.say(a, s, wire.Leaves)
+	case s.phase != owning || peer:
+	case s.hasDefended && now-s.defended < m.timing.Defend:
+		s.phase, s.due, s.hasDefended = refusing, now+m.timing.Refused, false
+		d.Withdraw = append(d.Withdraw, a)
+		d.say(a, s, wire.Leaves)
+	default:
+		s.defended, s.hasDefended = now, true
+		d.Announce = append(d.Announce, a)
+	}
+	return d
+}
+
+// Refresh has all that the node owns be told to the link again, as after its Ethernet address
+// changed.
+func (m *Machine) Refresh(now time.Duration) (d Do) {
+	for _, s := range m.seats {
+		s.told, s.since = 0, now
+	}
+	return m.Tick(now)
+}
+
+// Tick takes note of the time. It is to be called when Next says, or soon after.
+func (m *Machine) Tick(now time.Duration) (d Do) {
+	m.wake(now)
+	claimed := false
+	for _, a := range m.addresses() {
+		s := m.seats[a]
+		if s.phase == owning {
+			m.announce(now, a, s, &d)
+			continue
+		}
+		if now < s.due {
+			continue
+		}
+		switch {
+		case s.phase != probing:
+			s.phase, s.probes, s.due = probing, 0, now+m.timing.Probe
+			claimed = true
+		case s.probes < m.timing.Probes:
+			s.probes++
+			s.due = now + m.timing.Probe
+			d.Probe = append(d.Probe, a)
+		default:
+			s.phase, s.owner, s.told, s.since, s.hasDefended = owning, "", 0, now, false
+			d.Answer = append(d.Answer, a)
+			m.announce(now, a, s, &d)
+			claimed = true
+		}
+	}
+	m.beats(now, &d, claimed)
+	return d
+}
+
+func (m *Machine) announce(now time.Duration, a netip.Addr, s *seat, d *Do) {
+	if !m.announced(s) && now >= s.since+announcements[s.told] {
+		s.told++
+		d.Announce = append(d.Announce, a)
+	}
+}
+
+// beats adds a heartbeat if it is due, or if there is news.
+func (m *Machine) beats(now time.Duration, d *Do, news bool) {
+	if now < m.doubt {
+		return
+	}
+	m.doubt = 0
+	if news && now-m.said < m.timing.Echo {
+		m.beat, news = min(m.beat, m.said+m.timing.Echo), false
+	}
+	if !news && now < m.beat {
+		return
+	}
+	any := false
+	for _, a := range m.addresses() {
+		switch s := m.seats[a]; s.phase {
+		case owning:
+			d.say(a, s, wire.Owns)
+			any = true
+		case probing:
+			d.say(a, s, wire.Claims)
+			any = true
+		}
+	}
+	if any {
+		m.said, m.beat = now, now+m.timing.Heartbeat
+	}
+}
+
+// End has the node stop. pause says that it is to go on in a moment, and that the packets that
+// come for its addresses are handled meanwhile.
+func (m *Machine) End(pause bool) (d Do) {
+	state := wire.Leaves
+	if pause {
+		state = wire.Pauses
+	}
+	for _, a := range m.addresses() {
+		if s := m.seats[a]; s.phase == owning {
+			d.say(a, s, state)
+			d.Withdraw = append(d.Withdraw, a)
+		}
+	}
+	clear(m.seats)
+	return d
+}
+
+// Next is when Tick is to be called, if nothing else happens before; never more than a
+// Heartbeat from now.
+func (m *Machine) Next(now time.Duration) time.Duration {
+	next := now + m.timing.Heartbeat
+	for _, s := range m.seats {
+		switch {
+		case s.phase != owning:
+			next = min(next, s.due)
+		case !m.announced(s):
+			next = min(next, s.since+announcements[s.told], max(m.beat, m.doubt))
+		default:
+			next = min(next, max(m.beat, m.doubt))
+		}
+		if s.phase == probing {
+			next = min(next, max(m.beat, m.doubt))
+		}
+	}
+	return max(next, now)
+}
+
+// Owned are the addresses that the node answers for, in order.
+func (m *Machine) Owned() (owned []netip.Addr) { return m.in(owning) }
+
+// Refused are the addresses that the node leaves alone as somebody else answers for them who
+// is no node, in order.
+func (m *Machine) Refused() (refused []netip.Addr) { return m.in(refusing) }
+
+func (m *Machine) in(p phase) (all []netip.Addr) {
+	for _, a := range m.addresses() {
+		if m.seats[a].phase == p {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
+// addresses are those that the node is a candidate for, in order.
+func (m *Machine) addresses() []netip.Addr {
+	return slices.SortedFunc(maps.Keys(m.seats), netip.Addr.Compare)
+}

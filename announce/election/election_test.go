@@ -1,0 +1,438 @@
+package election
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/weftnet/weft/announce/wire"
+)
+
+// link is nodes on a link whose time is counted in steps.
+type link struct {
+	t         rapid.TB
+	now       time.Duration
+	addresses []netip.Addr
+	nodes     []*member
+	// flying are heartbeats on the way.
+	flying []flight
+	// delay is how long one takes at most, lost how many of a hundred do not arrive.
+	delay time.Duration
+	lost  int
+	draw  func(below int) int
+}
+
+type member struct {
+	name    string
+	machine *Machine // nil while it is dead
+	// side is where it is while the link is cut.
+	side int
+	// still is until when it gets no processor.
+	still time.Duration
+	// stands are the addresses that it is a candidate for.
+	stands map[netip.Addr]bool
+	// answers are those that it answers for, as it was asked to do.
+	answers map[netip.Addr]bool
+}
+
+type flight struct {
+	to   *member
+	at   time.Duration
+	what wire.Heartbeat
+}
+
+// chance draws numbers as often as one likes.
+func chance(t *rapid.T) func(below int) int {
+	return rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "chance"), 0)).IntN
+}
+
+const step = 10 * time.Millisecond
+
+func newLink(t rapid.TB, nodes, addresses int, draw func(int) int) *link {
+	l := &link{t: t, draw: draw, delay: 20 * time.Millisecond}
+	for i := range addresses {
+		l.addresses = append(l.addresses, netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)}))
+	}
+	for i := range nodes {
+		m := &member{name: fmt.Sprint("node", i+1), stands: make(map[netip.Addr]bool)}
+		for _, a := range l.addresses {
+			m.stands[a] = true
+		}
+		l.nodes = append(l.nodes, m)
+	}
+	for _, m := range l.nodes {
+		l.start(m)
+	}
+	return l
+}
+
+func (l *link) start(m *member) {
+	m.machine, m.answers = New(l.now, m.name, Default), make(map[netip.Addr]bool)
+	l.stand(m)
+}
+
+// stand tells a node what it is a candidate for, by what all nodes stand for.
+func (l *link) stand(m *member) {
+	all, peers := make(map[netip.Addr]Candidacy), make(map[string]bool)
+	for _, n := range l.nodes {
+		peers[n.name] = true
+	}
+	for a := range m.stands {
+		c := Candidacy{}
+		for _, n := range l.nodes {
+			if n != m && n.stands[a] && Score(a, n.name) < Score(a, m.name) && len(c.Before) < MaxBefore {
+				c.Before = append(c.Before, n.name)
+			}
+		}
+		all[a] = c
+	}
+	l.do(m, m.machine.Stand(l.now, peers, all))
+}
+
+func (l *link) do(m *member, d Do) {
+	for _, a := range d.Withdraw {
+		delete(m.answers, a)
+	}
+	for _, a := range d.Answer {
+		m.answers[a] = true
+	}
+	if len(d.Say) > 0 {
+		for _, n := range l.nodes {
+			if n != m && n.side == m.side && l.draw(100) >= l.lost {
+				f := flight{n, l.now + time.Duration(l.draw(int(l.delay/step)+1))*step, wire.Heartbeat{Node: m.name, Claims: d.Say}}
+				for _, before := range l.flying { // no link brings a frame before an earlier one
+					if before.to == n && before.what.Node == m.name {
+						f.at = max(f.at, before.at)
+					}
+				}
+				l.flying = append(l.flying, f)
+			}
+		}
+	}
+	for _, a := range d.Probe {
+		for _, n := range l.nodes {
+			if n != m && n.side == m.side && n.machine != nil && n.answers[a] {
+				l.do(m, m.machine.Conflict(l.now, a, true))
+			}
+		}
+	}
+}
+
+// run lets a time pass.
+func (l *link) run(d time.Duration, each func()) {
+	for end := l.now + d; l.now < end; {
+		l.now += step
+		late := l.flying[:0]
+		var due []flight
+		for _, f := range l.flying {
+			if f.at <= l.now && f.to.still <= l.now {
+				due = append(due, f)
+			} else {
+				late = append(late, f)
+			}
+		}
+		l.flying = late
+		for _, f := range due {
+			if f.to.machine != nil {
+				l.do(f.to, f.to.machine.Hear(l.now, f.what))
+			}
+		}
+		for _, n := range l.nodes {
+			if n.machine != nil && n.still <= l.now {
+				l.do(n, n.machine.Tick(l.now))
+				if !slices.EqualFunc(n.machine.Owned(), n.machine.addresses(), func(a, _ netip.Addr) bool { return n.answers[a] }) && len(n.answers) != len(n.machine.Owned()) {
+					l.t.Fatalf("%s was asked to answer for %v and owns %v", n.name, n.answers, n.machine.Owned())
+				}
+			}
+		}
+		if each != nil {
+			each()
+		}
+	}
+}
+
+// owners are the living nodes of a side that answer for an address, and able those that could.
+func (l *link) owners(a netip.Addr, side int) (owners, able []string) {
+	for _, n := range l.nodes {
+		if n.machine == nil || n.side != side || !n.stands[a] {
+			continue
+		}
+		able = append(able, n.name)
+		if n.answers[a] {
+			owners = append(owners, n.name)
+		}
+	}
+	return owners, able
+}
+
+func (l *link) whole(said string) {
+	for _, a := range l.addresses {
+		for side := range 2 {
+			if owners, able := l.owners(a, side); len(owners) != min(len(able), 1) {
+				l.t.Fatalf("%s: at %s on side %d %v answer for %s, and %v could", said, l.now, side, owners, a, able)
+			}
+		}
+	}
+}
+
+// TestOneOwnerBehindAnyTrouble has nodes die, start, pause, leave, be still and cut off from each other,
+// heartbeats be lost and late, and candidates come and go. Behind all that, each side of the
+// link has one owner of each address.
+func TestOneOwnerBehindAnyTrouble(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		l := newLink(t, rapid.IntRange(1, 5).Draw(t, "nodes"), rapid.IntRange(1, 8).Draw(t, "addresses"), chance(t))
+		for range rapid.IntRange(1, 12).Draw(t, "troubles") {
+			n := l.nodes[rapid.IntRange(0, len(l.nodes)-1).Draw(t, "node")]
+			alive := n.machine != nil
+			switch what := rapid.IntRange(0, 8).Draw(t, "trouble"); {
+			case what == 0 && alive:
+				n.machine, n.answers = nil, nil
+			case what == 1 && !alive:
+				l.start(n)
+			case what == 2 && alive:
+				l.do(n, n.machine.End(rapid.Bool().Draw(t, "pause")))
+				n.machine, n.answers = nil, nil
+			case what == 3:
+				n.side = 1 - n.side
+			case what == 4:
+				n.still = l.now + time.Duration(rapid.IntRange(1, 300).Draw(t, "still"))*step
+			case what == 5:
+				l.lost = rapid.SampledFrom([]int{0, 10, 50}).Draw(t, "lost")
+			case what == 6:
+				l.delay = time.Duration(rapid.IntRange(0, 20).Draw(t, "delay")) * step
+			case what == 7 && alive:
+				a := l.addresses[rapid.IntRange(0, len(l.addresses)-1).Draw(t, "address")]
+				if n.stands[a] = !n.stands[a]; !n.stands[a] {
+					delete(n.stands, a)
+				}
+				l.stand(n)
+			}
+			l.run(time.Duration(rapid.IntRange(0, 150).Draw(t, "pass"))*step, nil)
+		}
+		l.lost, l.delay = 0, 20*time.Millisecond
+		l.run(Default.Hold+3*Default.Silence+2*time.Second+300*step, nil)
+		// From here on nothing may change any more, but for a side that has no owner.
+		l.run(2*time.Second, func() { l.whole("behind the trouble") })
+	})
+}
+
+// TestADeadOwnerIsReplaced has owners die, alone or together with others, and measures for how
+// long nobody owns an address.
+func TestADeadOwnerIsReplaced(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		l := newLink(t, rapid.IntRange(2, 12).Draw(t, "nodes"), 10, chance(t))
+		l.run(4*time.Second, nil)
+		l.whole("at first")
+		for i := range rapid.IntRange(1, len(l.nodes)-1).Draw(t, "deaths") {
+			l.nodes[i].machine, l.nodes[i].answers = nil, nil
+		}
+		most := 2 * time.Second
+		l.run(most, nil)
+		l.whole("behind the death")
+	})
+}
+
+// TestAPauseKeepsAddresses has an owner end for less than Hold.
+func TestAPauseKeepsAddresses(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		l := newLink(t, 3, 6, chance(t))
+		l.run(3*time.Second, nil)
+		n := l.nodes[rapid.IntRange(0, 2).Draw(t, "node")]
+		before := n.machine.Owned()
+		l.do(n, n.machine.End(true))
+		n.machine, n.answers = nil, nil
+		l.run(time.Duration(rapid.IntRange(0, 300).Draw(t, "pause"))*step, nil)
+		l.start(n)
+		l.run(3*time.Second, func() {
+			for _, other := range l.nodes {
+				for _, a := range before {
+					if other != n && other.answers[a] {
+						t.Fatalf("%s took %s from %s, which paused", other.name, a, n.name)
+					}
+				}
+			}
+		})
+		l.whole("behind the pause")
+	})
+}
+
+// TestALeaverIsReplacedAtOnce has an owner say that it leaves.
+func TestALeaverIsReplacedAtOnce(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		l := newLink(t, 4, 6, chance(t))
+		l.run(3*time.Second, nil)
+		n := l.nodes[rapid.IntRange(0, 3).Draw(t, "node")]
+		l.do(n, n.machine.End(false))
+		n.machine, n.answers = nil, nil
+		l.run(3*Default.Skew+4*Default.Probe, nil)
+		l.whole("behind the farewell")
+	})
+}
+
+// TestNobodyMovesWhatNeedNot has a node come back: what others have they keep.
+func TestNobodyMovesWhatNeedNot(t *testing.T) {
+	l := newLink(t, 3, 12, func(int) int { return 0 })
+	l.run(3*time.Second, nil)
+	dead := l.nodes[0]
+	if len(dead.answers) == 0 || len(dead.answers) == 12 {
+		t.Fatalf("addresses are not spread: %s has %d of 12", dead.name, len(dead.answers))
+	}
+	dead.machine, dead.answers = nil, nil
+	l.run(3*time.Second, nil)
+	l.whole("behind its death")
+	l.start(dead)
+	l.run(10*time.Second, nil)
+	if len(dead.answers) != 0 {
+		t.Errorf("%s came back and took %v", dead.name, dead.answers)
+	}
+}
+
+// TestSpread has the addresses shared out evenly.
+func TestSpread(t *testing.T) {
+	count := make(map[string]int)
+	for i := range 10000 {
+		a := netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})
+		best := ""
+		for j := range 10 {
+			if name := fmt.Sprint("node", j); best == "" || Score(a, name) < Score(a, best) {
+				best = name
+			}
+		}
+		count[best]++
+	}
+	for name, n := range count {
+		if n < 850 || n > 1150 {
+			t.Errorf("%s is the first for %d of 10000 addresses", name, n)
+		}
+	}
+	if len(count) != 10 {
+		t.Errorf("%d nodes are first for any", len(count))
+	}
+}
+
+// alone is a node without others, that owns an address.
+func alone(t *testing.T) (*Machine, netip.Addr, time.Duration) {
+	a := netip.MustParseAddr("192.0.2.7")
+	m := New(0, "node1", Default)
+	m.Stand(0, map[string]bool{"node1": true, "node2": true}, map[netip.Addr]Candidacy{a: {}})
+	now := time.Duration(0)
+	for len(m.Owned()) == 0 {
+		if now += step; now > 5*time.Second {
+			t.Fatal("it owns nothing")
+		}
+		m.Tick(now)
+	}
+	return m, a, now
+}
+
+func TestAStrangerHasTheAddress(t *testing.T) {
+	a := netip.MustParseAddr("192.0.2.7")
+	m := New(0, "node1", Default)
+	m.Stand(0, nil, map[netip.Addr]Candidacy{a: {}})
+	now := time.Duration(0)
+	for d := (Do{}); len(d.Probe) == 0; d = m.Tick(now) {
+		now += step
+	}
+	if d := m.Conflict(now, a, false); !slices.ContainsFunc(d.Say, func(c wire.Claim) bool { return c.State == wire.Leaves }) || !slices.Equal(m.Refused(), []netip.Addr{a}) {
+		t.Errorf("it does %+v, and refuses %v", d, m.Refused())
+	}
+	for end := now + Default.Refused - step; now < end; now += step {
+		if d := m.Tick(now); len(d.Probe)+len(d.Answer)+len(d.Announce)+len(d.Say) > 0 {
+			t.Fatalf("at %s it does %+v", now, d)
+		}
+	}
+	for end := now + time.Second; now < end; now += step {
+		m.Tick(now)
+	}
+	if len(m.Owned()) != 1 {
+		t.Error("it does not own the address that the stranger has left")
+	}
+}
+
+func TestAnOwnerDefendsOnce(t *testing.T) {
+	m, a, now := alone(t)
+	if d := m.Conflict(now, a, true); len(d.Announce)+len(d.Withdraw) > 0 {
+		t.Errorf("with a node it does %+v", d)
+	}
+	if d := m.Conflict(now, a, false); len(d.Announce) != 1 || len(d.Withdraw) > 0 {
+		t.Errorf("first it does %+v", d)
+	}
+	for end := now + Default.Defend; now < end; now += step {
+		m.Tick(now)
+	}
+	if d := m.Conflict(now, a, false); len(d.Announce) != 1 || len(d.Withdraw) > 0 {
+		t.Errorf("much later it does %+v", d)
+	}
+	if d := m.Conflict(now+Default.Defend/2, a, false); len(d.Announce) > 0 || len(d.Withdraw) != 1 {
+		t.Errorf("soon after it does %+v", d)
+	}
+}
+
+// TestStrangersAreNotHeard has who is no node of the cluster, and who has the node's own name,
+// claim an address.
+func TestStrangersAreNotHeard(t *testing.T) {
+	m, a, now := alone(t)
+	for _, name := range []string{"node1", "node3", ""} {
+		if d := m.Hear(now, wire.Heartbeat{Node: name, Claims: []wire.Claim{{Address: a}}}); len(d.Withdraw)+len(d.Say) > 0 {
+			t.Errorf("on what %q says it does %+v", name, d)
+		}
+	}
+}
+
+// TestAnEchoIsBounded has a node claim what is another's as often as it can.
+func TestAnEchoIsBounded(t *testing.T) {
+	m, a, now := alone(t)
+	worse := "node2"
+	if Score(a, worse) < Score(a, "node1") {
+		t.Skip("the other one is better")
+	}
+	said := 0
+	for end := now + time.Second; now < end; now += time.Millisecond {
+		if d := m.Hear(now, wire.Heartbeat{Node: worse, Claims: []wire.Claim{{Address: a, State: wire.Claims}}}); len(d.Say) > 0 {
+			said++
+		}
+	}
+	if said == 0 || said > int(time.Second/Default.Echo)+1 {
+		t.Errorf("it answered %d times in a second", said)
+	}
+}
+
+// TestAThousandAddresses has all that a node owns said at once.
+func TestAThousandAddresses(t *testing.T) {
+	m := New(0, "node1", Default)
+	all := make(map[netip.Addr]Candidacy)
+	for i := range 1000 {
+		all[netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})] = Candidacy{}
+	}
+	m.Stand(0, nil, all)
+	heartbeats := 0
+	for now := step; now < 11*time.Second; now += step {
+		if d := m.Tick(now); len(d.Say) > 0 && now > time.Second+500*time.Millisecond {
+			if heartbeats++; len(d.Say) != 1000 {
+				t.Fatalf("it says %d", len(d.Say))
+			}
+		}
+	}
+	if heartbeats < 25 || heartbeats > 35 {
+		t.Errorf("it said so %d times in ten seconds", heartbeats)
+	}
+}
+
+func BenchmarkHear(b *testing.B) {
+	m := New(0, "node1", Default)
+	all, h := make(map[netip.Addr]Candidacy), wire.Heartbeat{Node: "node2"}
+	for i := range 1000 {
+		a := netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})
+		all[a] = Candidacy{}
+		h.Claims = append(h.Claims, wire.Claim{Address: a})
+	}
+	m.Stand(0, map[string]bool{"node2": true}, all)
+	for b.Loop() {
+		m.Hear(0, h)
+	}
+}

@@ -1,0 +1,282 @@
+package election
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/weftnet/weft/announce/wire"
+	"github.com/weftnet/weft/internal/explore"
+)
+
+// coarse has few moments, so that all that can happen between nodes can be tried.
+var coarse = Timing{Heartbeat: 2, Silence: 6, Skew: 1, Probe: 1, Probes: 1, Hold: 9, Defend: 10, Refused: 12, Echo: 1}
+
+var only = netip.MustParseAddr("192.0.2.7")
+
+// world is some nodes on a link, at a moment. It is never changed, but copied.
+type world struct {
+	now   time.Duration
+	nodes []node
+	// apart says that the first node and the others do not hear each other.
+	apart bool
+	// What may still happen.
+	losses, crashes, stalls, parts, ends int
+	// dual is for how long two nodes that hear each other have both owned the address, and bare
+	// for how long nobody has owned it where somebody could, without anything having gone wrong.
+	dual, bare time.Duration
+}
+
+type node struct {
+	name  string
+	grade uint8
+	// machine is nil while the node is dead.
+	machine *Machine
+	// inbox is what it has not heard yet.
+	inbox []wire.Heartbeat
+}
+
+func (w world) clone() world {
+	w.nodes = slices.Clone(w.nodes)
+	for i := range w.nodes {
+		if m := w.nodes[i].machine; m != nil {
+			w.nodes[i].machine = m.Clone()
+		}
+		w.nodes[i].inbox = slices.Clone(w.nodes[i].inbox)
+	}
+	return w
+}
+
+// candidacy is that of a node among all, by score, as all nodes have it.
+func (w world) candidacy(i int) map[netip.Addr]Candidacy {
+	c := Candidacy{Grade: w.nodes[i].grade}
+	for j, other := range w.nodes {
+		if j != i && (other.grade < c.Grade || other.grade == c.Grade && Score(only, other.name) < Score(only, w.nodes[i].name)) {
+			c.Before = append(c.Before, other.name)
+		}
+	}
+	return map[netip.Addr]Candidacy{only: c}
+}
+
+func (w *world) peers() map[string]bool {
+	peers := make(map[string]bool)
+	for _, n := range w.nodes {
+		peers[n.name] = true
+	}
+	return peers
+}
+
+func (w *world) start(i int) {
+	w.nodes[i].machine = New(w.now, w.nodes[i].name, coarse)
+	w.nodes[i].inbox = nil
+	w.do(i, w.nodes[i].machine.Stand(w.now, w.peers(), w.candidacy(i)), -1)
+}
+
+func (w *world) hears(i, j int) bool { return !w.apart || (i == 0) == (j == 0) }
+
+// do carries out what a node asks for. What it says is lost on the way to one node.
+func (w *world) do(i int, d Do, lost int) {
+	if len(d.Say) == 0 {
+		return
+	}
+	for j := range w.nodes {
+		if j != i && j != lost && w.hears(i, j) && w.nodes[j].machine != nil {
+			w.nodes[j].inbox = append(w.nodes[j].inbox, wire.Heartbeat{Node: w.nodes[i].name, Claims: d.Say})
+		}
+	}
+	// A question is answered by who owns the address.
+}
+
+// run has a node hear what there is and take note of the time.
+func (w *world) run(i, lost int) {
+	n := &w.nodes[i]
+	inbox := n.inbox
+	n.inbox = nil
+	for _, h := range inbox {
+		w.do(i, n.machine.Hear(w.now, h), lost)
+	}
+	d := n.machine.Tick(w.now)
+	w.do(i, d, lost)
+	for _, a := range d.Probe {
+		for j, other := range w.nodes {
+			if j != i && w.hears(i, j) && other.machine != nil && len(other.machine.Owned()) > 0 {
+				w.do(i, n.machine.Conflict(w.now, a, true), lost)
+			}
+		}
+	}
+}
+
+// judge counts for how long what should not be has been.
+func (w *world) judge(fault bool) {
+	var owners, able []int
+	for i, n := range w.nodes {
+		if n.machine == nil {
+			continue
+		}
+		able = append(able, i)
+		if len(n.machine.Owned()) > 0 {
+			owners = append(owners, i)
+		}
+	}
+	dual, bare := false, false
+	for _, i := range able {
+		owned := 0
+		for _, j := range owners {
+			if w.hears(i, j) {
+				owned++
+			}
+		}
+		bare = bare || owned == 0
+		dual = dual || owned > 1
+	}
+	w.dual, w.bare = w.dual+1, w.bare+1
+	if !dual || fault {
+		w.dual = 0
+	}
+	if !bare || fault {
+		w.bare = 0
+	}
+}
+
+func orders(n int) [][]int {
+	if n == 2 {
+		return [][]int{{0, 1}, {1, 0}}
+	}
+	return [][]int{{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}}
+}
+
+// next yields all that can follow within a moment: nodes run in any order, and something goes
+// wrong or not.
+func (w world) next(yield func(string, world)) {
+	step := func(event string, fault bool, order []int, still, lost int, before func(*world)) {
+		to := w.clone()
+		to.now++
+		if before != nil {
+			before(&to)
+		}
+		for _, i := range order {
+			if i != still && to.nodes[i].machine != nil {
+				to.run(i, lost)
+			}
+		}
+		to.judge(fault)
+		yield(event, to)
+	}
+	for _, order := range orders(len(w.nodes)) {
+		step(fmt.Sprint("nodes run in the order ", order), false, order, -1, -1, nil)
+	}
+	order := orders(len(w.nodes))[0]
+	for i, n := range w.nodes {
+		alive := n.machine != nil
+		if w.losses > 0 && alive {
+			step("what is sent to "+n.name+" is lost", true, order, -1, i, func(to *world) { to.losses-- })
+		}
+		if w.stalls > 0 && alive {
+			step(n.name+" is still", true, order, i, -1, func(to *world) { to.stalls-- })
+		}
+		if w.crashes > 0 && alive {
+			step(n.name+" dies", true, order, -1, -1, func(to *world) { to.crashes--; to.nodes[i].machine, to.nodes[i].inbox = nil, nil })
+		}
+		if !alive {
+			step(n.name+" starts", true, order, -1, -1, func(to *world) { to.start(i) })
+		}
+		if w.ends > 0 && alive {
+			for _, pause := range []bool{false, true} {
+				step(fmt.Sprint(n.name, " ends, to go on in a moment: ", pause), true, order, -1, -1, func(to *world) {
+					to.ends--
+					to.do(i, to.nodes[i].machine.End(pause), -1)
+					to.nodes[i].machine, to.nodes[i].inbox = nil, nil
+				})
+			}
+		}
+	}
+	if w.parts > 0 || w.apart {
+		event := "the link is cut behind " + w.nodes[0].name
+		if w.apart {
+			event = "the link is whole again"
+		}
+		step(event, true, order, -1, -1, func(to *world) {
+			if to.apart = !to.apart; to.apart {
+				to.parts--
+			}
+		})
+	}
+}
+
+// key tells worlds apart that have different futures: all times count by how long ago they are.
+func (w world) key() []byte {
+	var b []byte
+	add := func(all ...any) { b = fmt.Append(b, all...); b = append(b, ';') }
+	add(w.apart, " ", w.losses, " ", w.crashes, " ", w.stalls, " ", w.parts, " ", w.ends, " ", w.dual, " ", w.bare)
+	ago := func(t time.Duration) time.Duration { return max(t-w.now, -20) }
+	for _, n := range w.nodes {
+		add(n.name, " ", n.inbox)
+		if m := n.machine; m != nil {
+			add(ago(m.beat), " ", ago(m.said), " ", ago(m.ran), " ", max(0, m.doubt-w.now))
+			for _, s := range m.seats {
+				due := time.Duration(0)
+				if s.phase != owning {
+					due = max(s.due-w.now, -1)
+				}
+				// What was told of announcements changes no node's future.
+				add(s.phase, " ", due, " ", s.probes, " ", s.owner, " ", s.worse)
+			}
+		}
+	}
+	return b
+}
+
+// The least times after which, if nothing goes wrong meanwhile, there is one owner.
+var (
+	mostDual = coarse.Heartbeat + 2
+	mostBare = coarse.Hold + coarse.Silence + 3*coarse.Skew + (1+time.Duration(coarse.Probes))*coarse.Probe + 2*coarse.Heartbeat
+)
+
+func (w world) check() error {
+	switch {
+	case w.dual > mostDual:
+		return fmt.Errorf("two nodes that hear each other have owned the address for %d moments", w.dual)
+	case w.bare > mostBare:
+		return fmt.Errorf("nobody has owned the address for %d moments", w.bare)
+	}
+	return nil
+}
+
+// TestEveryOrder visits all that can happen between nodes of which some die, start, end, are
+// still or do not hear what is sent, and whose link is cut.
+func TestEveryOrder(t *testing.T) {
+	for name, w := range map[string]world{
+		"two that die":               {nodes: make([]node, 2), crashes: 2},
+		"two that end":               {nodes: make([]node, 2), ends: 2},
+		"two that do not hear":       {nodes: make([]node, 2), losses: 3},
+		"two that are still":         {nodes: make([]node, 2), stalls: 8},
+		"two that are cut off":       {nodes: make([]node, 2), parts: 1},
+		"two, of which one is worse": {nodes: []node{{grade: 1}, {}}, crashes: 1, losses: 1},
+		"three that die":             {nodes: make([]node, 3), crashes: 1},
+		"three, of all":              {nodes: []node{{}, {}, {grade: 1}}, crashes: 1, losses: 1, parts: 1, stalls: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for i := range w.nodes {
+				w.nodes[i].name = fmt.Sprint("node", i+1)
+			}
+			for i := range w.nodes {
+				w.start(i)
+			}
+			limit := 30_000
+			if explore.Long() {
+				limit = 0
+				if len(w.nodes) > 2 {
+					limit = 3_000_000
+				}
+			}
+			report := explore.Model[world]{Start: w, Next: func(w world, yield func(string, world)) { w.next(yield) }, Key: world.key, Check: world.check, Limit: limit}.Run()
+			if report.Wrong != nil {
+				t.Fatal(report)
+			}
+			t.Log(report)
+		})
+	}
+}

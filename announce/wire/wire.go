@@ -1,0 +1,206 @@
+// Package wire writes and reads what nodes and others say on a link about addresses that one
+// node of several answers for: the heartbeats of these nodes, ARP for IPv4 (RFC 826, RFC 5227)
+// and neighbour discovery for IPv6 (RFC 4861). It is pure. What it reads anybody on the link
+// may have written, so it takes nothing that it does not know wholly.
+//
+// Start reading at Heartbeat.
+package wire
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+)
+
+// MAC is an Ethernet address.
+type MAC [6]byte
+
+func (m MAC) String() string {
+	return fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", m[0], m[1], m[2], m[3], m[4], m[5])
+}
+
+// Ethernet addresses of groups. Group is that of heartbeats: it is administered locally, and
+// so not one of those that a switch forwards only where somebody asked for them by IGMP or MLD.
+var (
+	Broadcast = MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+	Group     = MAC{0x03, 'w', 'e', 'f', 't', 0x01}
+	// AllNodes is that of IPv6's ff02::1 (RFC 2464, section 7).
+	AllNodes = MAC{0x33, 0x33, 0, 0, 0, 1}
+)
+
+// The EtherTypes of frames. Heartbeats have the first of those that IEEE 802 leaves to local
+// experiments: no router forwards them, and no pod's interface reaches the link.
+const (
+	EtherHeartbeat = 0x88b5
+	EtherARP       = 0x0806
+	EtherIPv6      = 0x86dd
+)
+
+// headerLength is that of an Ethernet header, minFrame what a frame has at least without its
+// checksum: shorter ones are padded with zeros.
+const (
+	headerLength = 14
+	minFrame     = 60
+)
+
+// frame returns an Ethernet header.
+func frame(to, from MAC, kind uint16, size int) []byte {
+	b := make([]byte, 0, headerLength+size)
+	b = append(append(b, to[:]...), from[:]...)
+	return binary.BigEndian.AppendUint16(b, kind)
+}
+
+// open takes the Ethernet header from a frame of a kind.
+func open(b []byte, kind uint16) (from MAC, rest []byte, err error) {
+	if len(b) < headerLength || binary.BigEndian.Uint16(b[12:]) != kind {
+		return from, nil, fmt.Errorf("it is no frame of EtherType %#04x", kind)
+	}
+	from = MAC(b[6:])
+	if from[0]&1 != 0 {
+		return from, nil, fmt.Errorf("its sender %s is a group", from)
+	}
+	return from, b[headerLength:], nil
+}
+
+// What a node says of an address.
+type State uint8
+
+const (
+	// Owns says that it answers for the address.
+	Owns State = iota
+	// Claims says that it is about to, unless it hears of another one.
+	Claims
+	// Pauses says that it will answer for it again in a moment, and that packets which come
+	// to it for the address meanwhile are handled.
+	Pauses
+	// Leaves says that it does not answer for it any more.
+	Leaves
+	states
+)
+
+func (s State) String() string {
+	return [...]string{"owns", "claims", "pauses", "leaves"}[s]
+}
+
+// Claim is what a node says of one address.
+type Claim struct {
+	Address netip.Addr
+	State   State
+	// Grade is how well the node can serve the address, 0 best.
+	Grade uint8
+}
+
+// Heartbeat is what a node says of addresses at a moment. It speaks of those alone that it
+// names: a node that has more of them than a frame has room for sends several.
+type Heartbeat struct {
+	Node   string
+	Claims []Claim
+}
+
+// The bytes of a heartbeat behind the Ethernet header: magic, version, the length of the
+// node's name and the name, the number of claims in two bytes, and the claims: a byte whose
+// lowest two bits are the state and whose highest says that the address is of IPv6, a byte
+// with the grade, and the address.
+const (
+	magic     = "weft"
+	version   = 1
+	fixed     = len(magic) + 1 + 1 + 2
+	sixth     = 1 << 7
+	stateBits = 3
+	// MaxNode is how long a node's name may be, in bytes (RFC 1123).
+	MaxNode = 253
+)
+
+// Frames writes a heartbeat in as many frames as it needs on a link whose MTU is mtu, in
+// bytes; one of less than 576 counts as 576. A heartbeat without claims is none.
+func Frames(from MAC, h Heartbeat, mtu int) (frames [][]byte) {
+	room := max(mtu, 576) - fixed - len(h.Node)
+	for rest := h.Claims; len(rest) > 0; {
+		size, n := 0, 0
+		for n < len(rest) {
+			one := 2 + rest[n].Address.BitLen()/8
+			if size+one > room {
+				break
+			}
+			size, n = size+one, n+1
+		}
+		b := frame(Group, from, EtherHeartbeat, fixed+len(h.Node)+size)
+		b = append(b, magic...)
+		b = append(b, version, byte(len(h.Node)))
+		b = append(b, h.Node...)
+		b = binary.BigEndian.AppendUint16(b, uint16(n))
+		for _, c := range rest[:n] {
+			head := byte(c.State)
+			if c.Address.Is6() {
+				head |= sixth
+			}
+			b = append(append(b, head, c.Grade), c.Address.AsSlice()...)
+		}
+		frames = append(frames, pad(b))
+		rest = rest[n:]
+	}
+	return frames
+}
+
+// pad makes a frame as long as Ethernet has them.
+func pad(b []byte) []byte {
+	if n := minFrame - len(b); n > 0 {
+		b = append(b, make([]byte, n)...)
+	}
+	return b
+}
+
+// ReadHeartbeat reads a frame, and from which Ethernet address it came.
+func ReadHeartbeat(b []byte) (h Heartbeat, from MAC, err error) {
+	from, b, err = open(b, EtherHeartbeat)
+	if err != nil {
+		return h, from, err
+	}
+	if len(b) < fixed || string(b[:len(magic)]) != magic {
+		return h, from, errors.New("it is no heartbeat of Weft's")
+	}
+	if v := b[len(magic)]; v != version {
+		return h, from, fmt.Errorf("it is a heartbeat of version %d, and %d is known", v, version)
+	}
+	length := int(b[len(magic)+1])
+	if b = b[len(magic)+2:]; length == 0 || length > MaxNode || len(b) < length+2 {
+		return h, from, errors.New("the name of its node does not fit")
+	}
+	h.Node, b = string(b[:length]), b[length:]
+	n := int(binary.BigEndian.Uint16(b))
+	if b = b[2:]; n == 0 || n*6 > len(b) {
+		return h, from, fmt.Errorf("it has no room for %d addresses", n)
+	}
+	h.Claims = make([]Claim, 0, n)
+	for range n {
+		if len(b) < 2 {
+			return h, from, errors.New("it ends within an address")
+		}
+		head, size := b[0], 4
+		if head&sixth != 0 {
+			size = 16
+		}
+		if head&^(sixth|stateBits) != 0 || len(b) < 2+size {
+			return h, from, errors.New("it has an address that cannot be read")
+		}
+		a, _ := netip.AddrFromSlice(b[2 : 2+size])
+		if !Answerable(a) {
+			return h, from, fmt.Errorf("it has %s, which nobody answers for", a)
+		}
+		h.Claims = append(h.Claims, Claim{Address: a, State: State(head & stateBits), Grade: b[1]})
+		b = b[2+size:]
+	}
+	for _, c := range b {
+		if c != 0 {
+			return h, from, errors.New("something follows its addresses")
+		}
+	}
+	return h, from, nil
+}
+
+// Answerable reports whether one machine on a link can answer for an address.
+func Answerable(a netip.Addr) bool {
+	return a.IsValid() && !a.Is4In6() && a.Zone() == "" && !a.IsUnspecified() && !a.IsMulticast() && !a.IsLoopback() && !a.IsLinkLocalUnicast() &&
+		!(a.Is4() && (a.As4()[0] == 0 || a.As4()[0] >= 240))
+}
