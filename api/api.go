@@ -101,7 +101,7 @@ var (
 // Kinds lists the kinds that users see, in the order in which help and errors name
 // them.
 var Kinds = []*registry.Kind{ClusterConfigKind, ClusterNetwork, HostSubnet, NetworkPolicy, ClusterNetworkPolicy, EgressNetworkPolicy,
-	Node, Pod, Namespace, Service, EndpointSlice, AddressPoolKind, AddressGrantKind, TagKind, NodePodsKind, NodeReportKind, DomainNameKind}
+	Node, Pod, Namespace, Service, EndpointSlice, AddressPoolKind, AddressGrantKind, VirtualAddressKind, TagKind, NodePodsKind, NodeReportKind, DomainNameKind}
 
 // PolicyKinds are the kinds of objects by which users say who may talk to whom,
 // whether a plug-in reads them or not.

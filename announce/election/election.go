@@ -24,7 +24,6 @@ package election
 
 import (
 	"cmp"
-	"hash/fnv"
 	"maps"
 	"net/netip"
 	"slices"
@@ -86,15 +85,17 @@ func (c Candidacy) Equal(o Candidacy) bool {
 // node is the first for its share of addresses, and the others' do not change when one comes or
 // goes (rendezvous hashing).
 func Score(address netip.Addr, node string) uint64 {
-	h := fnv.New64a()
-	h.Write(address.AsSlice())
-	h.Write([]byte(node))
-	// FNV alone leaves what differs in the last bytes close together.
-	x := h.Sum64()
-	x ^= x >> 33
-	x *= 0xff51afd7ed558ccd
-	x ^= x >> 33
-	x *= 0xc4ceb9fe1a85ec53
+	// FNV-1a, whose last bytes alone leave what it says close together, and so mixed.
+	const offset, prime = 0xcbf29ce484222325, 0x100000001b3
+	x := uint64(offset)
+	for _, c := range address.As16() {
+		x = (x ^ uint64(c)) * prime
+	}
+	for i := range len(node) {
+		x = (x ^ uint64(node[i])) * prime
+	}
+	x = (x ^ x>>33) * 0xff51afd7ed558ccd
+	x = (x ^ x>>33) * 0xc4ceb9fe1a85ec53
 	return x ^ x>>33
 }
 

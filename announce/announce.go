@@ -1,0 +1,393 @@
+// Package announce says which addresses a node may answer for on the link, and who comes
+// before it. It is a function of the cluster's objects, of what the node's data plane has in
+// force, and of the node's own interfaces.
+//
+// Addresses are those of AddressGrants, which Services have, and VirtualAddresses, which a node
+// has itself. Which of the candidates has one, they find out among themselves on the link: see
+// package election below, whose frames package wire writes and package link sends.
+//
+// Start reading at Candidates.
+package announce
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/weftnet/weft/announce/election"
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/registry"
+)
+
+// Kinds are the kinds that are read.
+var Kinds = []*registry.Kind{api.AddressPoolKind, api.AddressGrantKind, api.VirtualAddressKind, api.Service, api.EndpointSlice, api.Node}
+
+// MaxAddresses is how many addresses a node is a candidate for at most.
+const MaxAddresses = 4096
+
+// Grades of candidates. One that has to be replaced soon is better than none.
+const (
+	gradeReady uint8 = iota
+	// gradeEnding is that of a node whose endpoints are all about to end.
+	gradeEnding
+	// gradeLeaving is that of a node that is about to go.
+	gradeLeaving
+)
+
+// Link is one of the node's interfaces.
+type Link struct {
+	Name string
+	// Prefixes are those that it is on-link with.
+	Prefixes []netip.Prefix
+	// Metrics are the least ones of default routes through it, of IPv4 and of IPv6; -1 for none.
+	Metrics [2]int
+}
+
+// Self is what a node knows of itself.
+type Self struct {
+	Node  string
+	Links []Link
+	// Serves reports whether the data plane hands on connections that come from outside for an
+	// address.
+	Serves func(netip.Addr) bool
+	// Inside says whose an address in the cluster is, by the plan in force, "" for nobody's.
+	Inside func(netip.Addr) string
+	// Answers reports whether a program on the node accepts connections at a port.
+	Answers func(port uint16) bool
+}
+
+// Candidate is an address that the node may answer for.
+type Candidate struct {
+	election.Candidacy
+	// Link is the interface on whose link it answers.
+	Link string
+	// Virtual says that the node is to have the address itself.
+	Virtual bool
+}
+
+// Problem is what cannot be done of an object.
+type Problem struct {
+	Kind    *registry.Kind
+	Key     registry.Key
+	Message string
+}
+
+func (p Problem) String() string { return fmt.Sprintf("%s %s: %s", p.Kind.Kind, p.Key, p.Message) }
+
+// Candidates returns what a node may answer for, and what of the objects cannot be done. It
+// costs in proportion to the number of addresses, times that of nodes, and, where an address
+// is of a Service that only nodes with its endpoints serve, or there are VirtualAddresses, to
+// that of Services and EndpointSlices.
+func Candidates(objects registry.Objects, self Self) (map[netip.Addr]Candidate, []Problem) {
+	c := &candidates{Self: self, objects: objects, found: make(map[netip.Addr]Candidate), of: make(map[string][]rated)}
+	c.readNodes()
+	if c.me != nil {
+		c.grants()
+	}
+	c.virtual()
+	return c.found, c.problems
+}
+
+// rated is a node that may answer for an address.
+type rated struct {
+	name  string
+	grade uint8
+}
+
+// candidates collects them.
+type candidates struct {
+	Self
+	objects registry.Objects
+	// nodes are those that may answer at all, me is the node itself, nil where it may not.
+	nodes []*corev1.Node
+	me    *corev1.Node
+	// of are the nodes of an AddressPool.
+	of       map[string][]rated
+	found    map[netip.Addr]Candidate
+	problems []Problem
+}
+
+func (c *candidates) problem(kind *registry.Kind, key registry.Key, format string, args ...any) {
+	c.problems = append(c.problems, Problem{kind, key, fmt.Sprintf(format, args...)})
+}
+
+// MayAnnounce reports whether a node may answer for addresses at all.
+func MayAnnounce(n *corev1.Node) bool {
+	_, excluded := n.Labels[api.NotAnnouncingLabel]
+	return !excluded
+}
+
+func (c *candidates) readNodes() {
+	for n := range registry.Each[*corev1.Node](c.objects, api.Node) {
+		if !MayAnnounce(n) {
+			continue
+		}
+		c.nodes = append(c.nodes, n)
+		if n.Name == c.Node {
+			c.me = n
+		}
+	}
+}
+
+// rate returns the nodes that may answer for what selects them.
+func (c *candidates) rate(selects func(labels map[string]string) bool) (all []rated) {
+	for _, n := range c.nodes {
+		if !selects(n.Labels) {
+			continue
+		}
+		r := rated{n.Name, gradeReady}
+		if api.IsLeaving(n) {
+			r.grade = gradeLeaving
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+// grants adds the addresses of AddressGrants that are served here.
+func (c *candidates) grants() {
+	type local struct {
+		address netip.Addr
+		of      []rated
+	}
+	locals := make(map[registry.Key][]local)
+	for g := range registry.Each[*api.AddressGrant](c.objects, api.AddressGrantKind) {
+		a := g.Address()
+		svc := registry.GetAs[*corev1.Service](c.objects, api.Service, g.Spec.Service())
+		pool := registry.GetAs[*api.AddressPool](c.objects, api.AddressPoolKind, registry.Key{Name: g.Spec.Pool})
+		if !a.IsValid() || svc == nil || pool == nil || !pool.OnLink() || !g.IsOf(svc) || !c.Serves(a) {
+			continue
+		}
+		of, known := c.of[pool.Name]
+		if !known {
+			of = c.rate(pool.MayAnnounce)
+			c.of[pool.Name] = of
+		}
+		if svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
+			locals[registry.KeyOf(svc)] = append(locals[registry.KeyOf(svc)], local{a, of})
+			continue
+		}
+		c.add(a, of, false, api.AddressGrantKind, registry.KeyOf(g))
+	}
+	if len(locals) == 0 {
+		return
+	}
+	ends := c.endpoints(func(key registry.Key) bool { return locals[key] != nil })
+	for _, key := range slices.SortedFunc(maps.Keys(locals), registry.Key.Compare) {
+		for _, l := range locals[key] {
+			var of []rated
+			for _, r := range l.of {
+				grade, has := ends[end{key, l.address.Is6(), r.name}]
+				if r.grade = max(r.grade, grade); has {
+					of = append(of, r)
+				}
+			}
+			c.add(l.address, of, false, api.AddressGrantKind, registry.Key{Name: api.GrantName(l.address)})
+		}
+	}
+}
+
+// end is a Service's endpoints of a family on a node.
+type end struct {
+	service registry.Key
+	six     bool
+	node    string
+}
+
+// endpoints returns the nodes that have endpoints of Services, and the grade that they have by
+// these.
+func (c *candidates) endpoints(asked func(registry.Key) bool) map[end]uint8 {
+	found := make(map[end]uint8)
+	for s := range registry.Each[*discoveryv1.EndpointSlice](c.objects, api.EndpointSlice) {
+		key := registry.Key{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}
+		if !asked(key) {
+			continue
+		}
+		for _, e := range s.Endpoints {
+			if e.NodeName == nil {
+				continue
+			}
+			is := func(b *bool) bool { return b == nil || *b }
+			at := end{key, s.AddressType == discoveryv1.AddressTypeIPv6, *e.NodeName}
+			switch _, known := found[at]; {
+			case is(e.Conditions.Ready):
+				found[at] = gradeReady
+			case !known && is(e.Conditions.Serving) && e.Conditions.Terminating != nil && *e.Conditions.Terminating:
+				found[at] = gradeEnding
+			}
+		}
+	}
+	return found
+}
+
+// virtual adds VirtualAddresses, the oldest first, so that who writes one later takes none away.
+func (c *candidates) virtual() {
+	var all []*api.VirtualAddress
+	for v := range registry.Each[*api.VirtualAddress](c.objects, api.VirtualAddressKind) {
+		all = append(all, v)
+	}
+	if len(all) == 0 {
+		return
+	}
+	slices.SortFunc(all, func(a, b *api.VirtualAddress) int {
+		return cmp.Or(a.CreationTimestamp.Time.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+	})
+	taken, said := c.taken(), c.said()
+	before := make(map[netip.Addr]string, len(all))
+	for _, v := range all {
+		key, a := registry.KeyOf(v), v.Address()
+		if !a.IsValid() {
+			c.problem(api.VirtualAddressKind, key, "spec.address: %q is no address at which others reach one machine: write one such as 192.0.2.7", v.Spec.Address)
+			continue
+		}
+		if whose := cmp.Or(before[a], taken(a), c.Inside(a)); whose != "" {
+			c.problem(api.VirtualAddressKind, key, "spec.address: %s is %s, and no node answers for it by this object: choose another", a, whose)
+			continue
+		}
+		before[a] = "also that of VirtualAddress " + v.Name
+		if who := said[a]; who != "" {
+			c.problem(api.VirtualAddressKind, key, "spec.address: %s says that it has %s, too, and may get what is meant for the node that has it: choose another", who, a)
+		}
+		of := c.rate(v.MayHave)
+		if c.me == nil || !slices.ContainsFunc(of, func(r rated) bool { return r.name == c.Node }) {
+			continue
+		}
+		if check := v.Spec.Check; check != nil && !c.Answers(uint16(check.Port)) {
+			continue
+		}
+		c.add(a, of, true, api.VirtualAddressKind, key)
+	}
+}
+
+// taken returns what says whose an address is by what the controller and administrators write,
+// "" for nobody's.
+func (c *candidates) taken() func(netip.Addr) string {
+	whose := make(map[netip.Addr]string)
+	for g := range registry.Each[*api.AddressGrant](c.objects, api.AddressGrantKind) {
+		whose[g.Address()] = "granted to Service " + g.Spec.Service().String()
+	}
+	ranges := make(map[string][]api.AddressRange)
+	for p := range registry.Each[*api.AddressPool](c.objects, api.AddressPoolKind) {
+		ranges[p.Name] = p.Ranges()
+	}
+	return func(a netip.Addr) string {
+		if who := whose[a]; who != "" {
+			return who
+		}
+		for _, name := range slices.Sorted(maps.Keys(ranges)) {
+			if slices.ContainsFunc(ranges[name], func(r api.AddressRange) bool { return r.Contains(a) }) {
+				return "an address of AddressPool " + name
+			}
+		}
+		return ""
+	}
+}
+
+// said returns who says that an address is its own. Anybody may who owns a node or writes
+// Services, so it takes no VirtualAddress from anybody.
+func (c *candidates) said() map[netip.Addr]string {
+	who := make(map[netip.Addr]string)
+	note := func(text, by string) {
+		if a, err := netip.ParseAddr(text); err == nil && who[a.Unmap()] == "" {
+			who[a.Unmap()] = by
+		}
+	}
+	for n := range registry.Each[*corev1.Node](c.objects, api.Node) {
+		addresses, _ := api.AddressesOf(n, corev1.NodeInternalIP, corev1.NodeExternalIP)
+		for _, a := range addresses {
+			note(a.String(), "Node "+n.Name)
+		}
+	}
+	for svc := range registry.Each[*corev1.Service](c.objects, api.Service) {
+		by := "Service " + registry.KeyOf(svc).String()
+		note(svc.Spec.ClusterIP, by)
+		for _, text := range slices.Concat(svc.Spec.ClusterIPs, svc.Spec.ExternalIPs) {
+			note(text, by)
+		}
+		for _, i := range svc.Status.LoadBalancer.Ingress {
+			note(i.IP, by)
+		}
+	}
+	return who
+}
+
+// add adds an address if the node is among those that may answer for it.
+func (c *candidates) add(a netip.Addr, of []rated, virtual bool, kind *registry.Kind, key registry.Key) {
+	i := slices.IndexFunc(of, func(r rated) bool { return r.name == c.Node })
+	if i < 0 {
+		return
+	}
+	link, there := Place(a, c.Links)
+	switch {
+	case !there:
+		c.problem(kind, key, "%s has no interface that is on-link with %s, nor a default route of its family, and does not answer for it: give the node an address next to it, or select other nodes", c.Node, a)
+		return
+	case len(c.found) == MaxAddresses:
+		c.problem(kind, key, "%s answers for %d addresses at most, and not for %s: select other nodes for some of them", c.Node, MaxAddresses, a)
+		return
+	}
+	c.found[a] = Candidate{election.Candidacy{Grade: of[i].grade, Before: before(a, of, of[i])}, link, virtual}
+}
+
+// before returns the first of the nodes that come before one for an address.
+func before(a netip.Addr, of []rated, me rated) []string {
+	type scored struct {
+		rated
+		score uint64
+	}
+	order := func(x, y scored) int {
+		return cmp.Or(cmp.Compare(x.grade, y.grade), cmp.Compare(x.score, y.score), strings.Compare(x.name, y.name))
+	}
+	mine := scored{me, election.Score(a, me.name)}
+	var first []scored
+	for _, r := range of {
+		s := scored{r, election.Score(a, r.name)}
+		if order(s, mine) >= 0 {
+			continue
+		}
+		i, _ := slices.BinarySearchFunc(first, s, order)
+		if i == election.MaxBefore {
+			continue
+		}
+		first = slices.Insert(first, i, s)
+		first = first[:min(len(first), election.MaxBefore)]
+	}
+	var names []string
+	for _, s := range first {
+		names = append(names, s.name)
+	}
+	return names
+}
+
+// Place returns on which link an address is answered for: that of the interface whose own
+// network it is in, of several the smallest, or else that of the default route.
+func Place(a netip.Addr, links []Link) (name string, ok bool) {
+	bits := -1
+	for _, l := range links {
+		for _, p := range l.Prefixes {
+			if p.Contains(a) && !p.IsSingleIP() && (p.Bits() > bits || p.Bits() == bits && l.Name < name) {
+				name, bits = l.Name, p.Bits()
+			}
+		}
+	}
+	if bits >= 0 {
+		return name, true
+	}
+	family := 0
+	if a.Is6() {
+		family = 1
+	}
+	least := -1
+	for _, l := range links {
+		if m := l.Metrics[family]; m >= 0 && (least < 0 || m < least || m == least && l.Name < name) {
+			name, least = l.Name, m
+		}
+	}
+	return name, least >= 0
+}
