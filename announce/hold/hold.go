@@ -1,0 +1,226 @@
+// Package hold gives the node addresses itself, those of VirtualAddresses, for as long as it
+// answers for them: on the loopback interface, as whatever link they come by they are the
+// node's. What it makes it finds again by its stamps, the number of Weft's routing protocol on
+// an address and the name of a table of nftables, and it touches nothing else.
+//
+// The kernel would answer itself who asks for such an address of IPv4 (ARP), also when the
+// agent is dead and another node has the address. So the table, of the family arp, drops these
+// questions, before the first address is there until behind the last; package link, which sees
+// them before, answers. Of IPv6 the kernel answers for none that is on another interface.
+package hold
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"net/netip"
+	"slices"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// Table is the table of nftables, of the family arp.
+const Table = "weft-announce"
+
+// stamp is what the kernel keeps with an address (IFA_PROTO), the number of Weft's routing
+// protocol; Linux 5.18 and later do. attribute is that of rtnetlink.
+const (
+	stamp     = 87
+	attribute = 11
+	loopback  = 1
+)
+
+// perMessage is how many elements of a set one message of netlink has at most.
+const perMessage = 500
+
+// Holder gives addresses to the node. Its methods are to be called in the network namespace in
+// which it was opened. It must be closed.
+type Holder struct {
+	nft *nftables.Conn
+	// quiet are the addresses that the table has; nil while that is not known.
+	quiet map[netip.Addr]bool
+}
+
+// Open returns the holder of the network namespace that the caller is in.
+func Open() (*Holder, error) {
+	conn, err := nftables.New(nftables.AsLasting())
+	if err != nil {
+		return nil, fmt.Errorf("open netlink of nftables: %w", err)
+	}
+	return &Holder{nft: conn}, nil
+}
+
+// Close ends the use of the kernel. What the node has stays.
+func (h *Holder) Close() { h.nft.CloseLasting() }
+
+// Held returns what the node has by this package, whichever process gave it.
+func (*Holder) Held() (map[netip.Addr]bool, error) {
+	held := make(map[netip.Addr]bool)
+	request := nl.NewNetlinkRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP)
+	request.AddData(&nl.IfAddrmsg{})
+	messages, err := request.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWADDR)
+	if err != nil {
+		return nil, fmt.Errorf("list the node's addresses: %w", err)
+	}
+	for _, m := range messages {
+		if len(m) < unix.SizeofIfAddrmsg || nl.DeserializeIfAddrmsg(m).Index != loopback {
+			continue
+		}
+		attributes, err := nl.ParseRouteAttr(m[unix.SizeofIfAddrmsg:])
+		if err != nil {
+			continue
+		}
+		var a netip.Addr
+		ours := false
+		for _, at := range attributes {
+			switch at.Attr.Type {
+			case unix.IFA_ADDRESS:
+				a, _ = netip.AddrFromSlice(at.Value)
+			case attribute:
+				ours = len(at.Value) == 1 && at.Value[0] == stamp
+			}
+		}
+		if ours && a.IsValid() {
+			held[a] = true
+		}
+	}
+	return held, nil
+}
+
+// Set gives the node these addresses and takes from it all others that it has by this package.
+// It goes as far as it can, and errors name the addresses that it cannot give or take.
+func (h *Holder) Set(wanted map[netip.Addr]bool) error {
+	held, err := h.Held()
+	if err != nil {
+		return err
+	}
+	both := maps.Clone(held)
+	maps.Copy(both, wanted)
+	if err := h.quieten(both); err != nil {
+		return err
+	}
+	var errs []error
+	var given []netip.Addr
+	for _, a := range slices.SortedFunc(maps.Keys(both), netip.Addr.Compare) {
+		switch {
+		case held[a] && !wanted[a]:
+			if err := change(unix.RTM_DELADDR, 0, a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+				errs = append(errs, fmt.Errorf("take the address %s from the node: %w", a, err))
+			}
+		case wanted[a] && !held[a]:
+			switch err := change(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, a); {
+			case err == nil:
+				given = append(given, a)
+			case errors.Is(err, unix.EEXIST):
+				errs = append(errs, fmt.Errorf("the address %s is on the loopback interface already, and is not Weft's: take it away", a))
+			default:
+				errs = append(errs, fmt.Errorf("give the node the address %s: %w", a, err))
+			}
+		}
+	}
+	errs = append(errs, h.verify(given))
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return h.quieten(wanted)
+}
+
+// verify takes back what was given and is not found again.
+func (h *Holder) verify(given []netip.Addr) error {
+	if len(given) == 0 {
+		return nil
+	}
+	held, err := h.Held()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, a := range given {
+		if !held[a] {
+			errs = append(errs, fmt.Errorf("give the node the address %s: the kernel does not keep whose it is, as Linux 5.18 and later do", a), change(unix.RTM_DELADDR, 0, a))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// change adds or removes an address of the loopback interface.
+func change(what, flags int, a netip.Addr) error {
+	message := &nl.IfAddrmsg{}
+	message.Family, message.Prefixlen, message.Index = unix.AF_INET, uint8(a.BitLen()), loopback
+	message.Scope = unix.RT_SCOPE_HOST
+	if a.Is6() {
+		message.Family = unix.AF_INET6
+	}
+	request := nl.NewNetlinkRequest(what, flags|unix.NLM_F_ACK)
+	request.AddData(message)
+	request.AddData(nl.NewRtAttr(unix.IFA_LOCAL, a.AsSlice()))
+	request.AddData(nl.NewRtAttr(unix.IFA_ADDRESS, a.AsSlice()))
+	if what == unix.RTM_NEWADDR {
+		// The node is not to speak to others by it of its own accord, so it counts as deprecated
+		// (RFC 4862, section 5.5.4) for as long as it is there.
+		lifetime := make([]byte, 16)
+		binary.NativeEndian.PutUint32(lifetime[4:], math.MaxUint32)
+		flags := binary.NativeEndian.AppendUint32(nil, unix.IFA_F_NODAD)
+		request.AddData(nl.NewRtAttr(unix.IFA_CACHEINFO, lifetime))
+		request.AddData(nl.NewRtAttr(unix.IFA_FLAGS, flags))
+		request.AddData(nl.NewRtAttr(attribute, []byte{stamp}))
+	}
+	_, err := request.Execute(unix.NETLINK_ROUTE, 0)
+	return err
+}
+
+// Where the kernel's packet filter finds the address that ARP asks for, in a packet for IPv4 on
+// Ethernet.
+const (
+	targetOffset = 24
+	targetLength = 4
+)
+
+// quieten has the kernel answer no ARP for these addresses, and for all others as it does.
+func (h *Holder) quieten(addresses map[netip.Addr]bool) error {
+	four := make(map[netip.Addr]bool)
+	for a := range addresses {
+		if a.Is4() {
+			four[a] = true
+		}
+	}
+	if h.quiet != nil && maps.Equal(h.quiet, four) {
+		return nil
+	}
+	h.quiet = nil
+	table := &nftables.Table{Family: nftables.TableFamilyARP, Name: Table}
+	h.nft.AddTable(table) // so that there is one to delete
+	h.nft.DelTable(table)
+	if len(four) > 0 {
+		h.nft.AddTable(table)
+		chain := h.nft.AddChain(&nftables.Chain{Table: table, Name: "questions", Type: nftables.ChainTypeFilter,
+			Hooknum: nftables.ChainHookInput, Priority: nftables.ChainPriorityFilter})
+		set := &nftables.Set{Table: table, Name: "held", KeyType: nftables.TypeIPAddr}
+		var elements []nftables.SetElement
+		for _, a := range slices.SortedFunc(maps.Keys(four), netip.Addr.Compare) {
+			elements = append(elements, nftables.SetElement{Key: a.AsSlice()})
+		}
+		err := h.nft.AddSet(set, nil)
+		for some := range slices.Chunk(elements, perMessage) {
+			err = errors.Join(err, h.nft.SetAddElements(set, some))
+		}
+		if err != nil {
+			return fmt.Errorf("keep the kernel from answering for VirtualAddresses: %w", err)
+		}
+		h.nft.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: []expr.Any{
+			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: targetOffset, Len: targetLength},
+			&expr.Lookup{SourceRegister: 1, SetName: set.Name, SetID: set.ID},
+			&expr.Verdict{Kind: expr.VerdictDrop},
+		}})
+	}
+	if err := h.nft.Flush(); err != nil {
+		return fmt.Errorf("keep the kernel from answering for VirtualAddresses (nftables, table arp %s): %w", Table, err)
+	}
+	h.quiet = four
+	return nil
+}

@@ -1,0 +1,137 @@
+package hold_test
+
+import (
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/announce/hold"
+	"github.com/weftnet/weft/internal/netns"
+)
+
+func set(addresses ...string) map[netip.Addr]bool {
+	all := make(map[netip.Addr]bool)
+	for _, a := range addresses {
+		all[netip.MustParseAddr(a)] = true
+	}
+	return all
+}
+
+// apart runs a test in a network namespace of its own.
+func apart(t *testing.T, f func() error) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: it makes network namespaces")
+	}
+	err := netns.Thread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		lo, err := netlink.LinkByName("lo")
+		if err == nil {
+			err = netlink.LinkSetUp(lo)
+		}
+		if err != nil {
+			return err
+		}
+		return f()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestWhatANodeHolds(t *testing.T) {
+	apart(t, func() error {
+		others := &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP("198.51.100.1").To4(), Mask: net.CIDRMask(32, 32)}}
+		lo, _ := netlink.LinkByName("lo")
+		if err := netlink.AddrAdd(lo, others); err != nil {
+			return err
+		}
+		h, err := hold.Open()
+		if err != nil {
+			return err
+		}
+		defer h.Close()
+		for i, wanted := range []map[netip.Addr]bool{set("192.0.2.7", "2001:db8::7"), set("192.0.2.8", "2001:db8::7"), set("192.0.2.8"), set("2001:db8::9"), {}} {
+			if i == 2 { // as an agent that starts
+				again, err := hold.Open()
+				if err != nil {
+					return err
+				}
+				defer again.Close()
+				h = again
+			}
+			for range 2 {
+				if err := h.Set(wanted); err != nil {
+					return fmt.Errorf("step %d: %w", i, err)
+				}
+			}
+			held, err := h.Held()
+			if err != nil || !maps.Equal(held, wanted) {
+				return fmt.Errorf("step %d: the node has %v, want %v (%v)", i, held, wanted, err)
+			}
+			for a := range wanted {
+				l, err := net.Listen("tcp", netip.AddrPortFrom(a, 0).String())
+				if err != nil {
+					return fmt.Errorf("step %d: no program can listen at %s: %w", i, a, err)
+				}
+				l.Close()
+			}
+			out, err := exec.Command("nft", "list", "ruleset").CombinedOutput()
+			if err != nil {
+				return fmt.Errorf("nft: %w: %s", err, out)
+			}
+			for _, a := range []string{"192.0.2.7", "192.0.2.8"} {
+				if strings.Contains(string(out), a) != wanted[netip.MustParseAddr(a)] {
+					return fmt.Errorf("step %d: the rules are\n%s", i, out)
+				}
+			}
+			if len(wanted) == 0 && strings.Contains(string(out), hold.Table) {
+				return fmt.Errorf("the table stays:\n%s", out)
+			}
+		}
+		if err := h.Set(set("198.51.100.1")); err == nil || !strings.Contains(err.Error(), "is not Weft's") {
+			return fmt.Errorf("an address that somebody else has given: %w", err)
+		}
+		if err := h.Set(nil); err != nil {
+			return err
+		}
+		left, err := netlink.AddrList(lo, netlink.FAMILY_V4)
+		if err != nil || len(left) != 2 { // that of somebody else, and 127.0.0.1
+			return fmt.Errorf("what is left is %v, %w", left, err)
+		}
+		return nil
+	})
+}
+
+func TestManyAddresses(t *testing.T) {
+	apart(t, func() error {
+		h, err := hold.Open()
+		if err != nil {
+			return err
+		}
+		defer h.Close()
+		many := make(map[netip.Addr]bool)
+		for i := range 1200 {
+			many[netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)})] = true
+		}
+		for _, wanted := range []map[netip.Addr]bool{many, {}} {
+			if err := h.Set(wanted); err != nil {
+				return err
+			}
+			if held, err := h.Held(); err != nil || !maps.Equal(held, wanted) {
+				return fmt.Errorf("it has %d, want %d (%w)", len(held), len(wanted), err)
+			}
+		}
+		return nil
+	})
+}

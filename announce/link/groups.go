@@ -1,0 +1,95 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/announce/wire"
+)
+
+// groups are the solicited-node groups of the IPv6 addresses that a node answers for. The
+// kernel tells switches of them (MLD, RFC 3810), which else might not forward questions, and
+// has the interface take what is sent to them.
+type groups struct {
+	// sockets are what groups are joined by. What one may join the kernel bounds by memory, to
+	// some three hundred (net.core.optmem_max).
+	sockets []int
+	// joined is by which socket each was.
+	joined map[netip.Addr]int
+}
+
+// manySockets is how many sockets there are, and so for some how many groups.
+const manySockets = 4
+
+// open opens the sockets, in the network namespace that the caller is in.
+func (g *groups) open() error {
+	g.joined = make(map[netip.Addr]int)
+	for range manySockets {
+		fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if errors.Is(err, unix.EAFNOSUPPORT) {
+			return nil // the kernel has no IPv6, and so has the link
+		}
+		if err != nil {
+			return err
+		}
+		g.sockets = append(g.sockets, fd)
+	}
+	return nil
+}
+
+func (g *groups) close() {
+	for _, fd := range g.sockets {
+		unix.Close(fd)
+	}
+	g.sockets = nil
+}
+
+// set joins the groups of some addresses and leaves all others.
+func (g *groups) set(addresses map[netip.Addr]bool, index int) error {
+	wanted := make(map[netip.Addr]bool)
+	for a := range addresses {
+		if a.Is6() {
+			wanted[wire.SolicitedNode(a)] = true
+		}
+	}
+	for group, fd := range g.joined {
+		if !wanted[group] {
+			if err := unix.SetsockoptIPv6Mreq(fd, unix.IPPROTO_IPV6, unix.IPV6_DROP_MEMBERSHIP, request(group, index)); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) && !errors.Is(err, unix.ENODEV) {
+				return fmt.Errorf("leave the group %s: %w", group, err)
+			}
+			delete(g.joined, group)
+		}
+	}
+	for group := range wanted {
+		if _, is := g.joined[group]; is {
+			continue
+		}
+		if err := g.join(group, index); err != nil {
+			return fmt.Errorf("join the group %s, without which the node may not be asked for some addresses: %w", group, err)
+		}
+	}
+	return nil
+}
+
+// join joins a group by the first socket that has room for it.
+func (g *groups) join(group netip.Addr, index int) error {
+	err := error(unix.EAFNOSUPPORT)
+	for _, fd := range g.sockets {
+		err = unix.SetsockoptIPv6Mreq(fd, unix.IPPROTO_IPV6, unix.IPV6_ADD_MEMBERSHIP, request(group, index))
+		if err == nil || errors.Is(err, unix.EADDRINUSE) {
+			g.joined[group] = fd
+			return nil
+		}
+		if !errors.Is(err, unix.ENOBUFS) && !errors.Is(err, unix.ENOMEM) {
+			break
+		}
+	}
+	return err
+}
+
+func request(group netip.Addr, index int) *unix.IPv6Mreq {
+	return &unix.IPv6Mreq{Multiaddr: group.As16(), Interface: uint32(index)}
+}

@@ -1,0 +1,284 @@
+// Package link has a node answer for addresses on the link of one of its interfaces, and say and
+// hear there what nodes do: it is the thin shell around packages wire and election.
+//
+// The kernel answers for none of these addresses: those of Services no node has, and of those
+// that a node has itself package hold keeps it from answering. So an agent that was killed
+// answers no more, and another node takes over, while packets that come to the node by what
+// others learned before are still handled there.
+package link
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/announce/wire"
+	"github.com/weftnet/weft/internal/retry"
+)
+
+// Event is what was heard on a link: a heartbeat, or that somebody else has an address.
+type Event struct {
+	// From is the Ethernet address of who said it.
+	From wire.MAC
+	// Heartbeat is nil where it is none.
+	Heartbeat *wire.Heartbeat
+	// Conflict is the address that somebody has; the zero Addr for a heartbeat.
+	Conflict netip.Addr
+}
+
+// maxWaiting is how many events wait to be read. What is more is lost: heartbeats and answers
+// are repeated.
+const maxWaiting = 1024
+
+// longest is the longest frame that is read, in bytes.
+const longest = 9216
+
+// again is how long a reader waits after an error, as while the interface is down.
+const again = 200 * time.Millisecond
+
+// Port is an interface of the node in use. It must be closed.
+type Port struct {
+	name   string
+	log    *slog.Logger
+	handle *netlink.Handle
+	index  int
+	state  atomic.Pointer[State]
+	// answers and watches are the addresses that the node answers for, and those of which it is
+	// to be told who else has them.
+	answers, watches atomic.Pointer[map[netip.Addr]bool]
+	sockets          map[uint16]*os.File
+	groups           groups
+	events           chan Event
+	stop             context.CancelFunc
+	readers          sync.WaitGroup
+}
+
+// State is how an interface is.
+type State struct {
+	// Index is its number: one that went and came back has another.
+	Index int
+	MAC   wire.MAC
+	// MTU is in bytes.
+	MTU int
+	// Up says that frames can be sent and heard.
+	Up bool
+}
+
+// Open begins to use an interface of the network namespace that the caller is in.
+func Open(name string, log *slog.Logger) (*Port, error) {
+	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("interface %s: open netlink: %w", name, err)
+	}
+	p := &Port{name: name, log: log, handle: handle, sockets: make(map[uint16]*os.File), events: make(chan Event, maxWaiting)}
+	none := make(map[netip.Addr]bool)
+	p.answers.Store(&none)
+	p.watches.Store(&none)
+	s, err := p.Look()
+	if err != nil {
+		handle.Close()
+		return nil, err
+	}
+	p.index = s.Index
+	ctx, cancel := context.WithCancel(context.Background())
+	p.stop = cancel
+	for kind, filter := range map[uint16][]unix.SockFilter{wire.EtherHeartbeat: nil, wire.EtherARP: nil, wire.EtherIPv6: neighbours} {
+		socket, err := listen(s.Index, kind, filter)
+		if err != nil {
+			p.Close()
+			return nil, fmt.Errorf("interface %s: hear frames of EtherType %#04x: %w", name, kind, err)
+		}
+		p.sockets[kind] = socket
+		p.readers.Go(func() { p.read(ctx, kind, socket) })
+	}
+	if err := p.groups.open(); err != nil {
+		p.Close()
+		return nil, fmt.Errorf("interface %s: join groups of IPv6: %w", name, err)
+	}
+	return p, nil
+}
+
+// Close ends the use of the interface. Nobody is told.
+func (p *Port) Close() {
+	p.stop()
+	for _, s := range p.sockets {
+		s.Close()
+	}
+	p.readers.Wait()
+	p.groups.close()
+	p.handle.Close()
+}
+
+// Look looks at the interface. It fails where there is none of its name, or none of Ethernet.
+func (p *Port) Look() (State, error) {
+	l, err := p.handle.LinkByName(p.name)
+	if err != nil {
+		return State{}, fmt.Errorf("interface %s: %w", p.name, err)
+	}
+	at := l.Attrs()
+	if len(at.HardwareAddr) != len(wire.MAC{}) || at.Flags&net.FlagLoopback != 0 {
+		return State{}, fmt.Errorf("interface %s is none of Ethernet, on which nodes can answer for addresses", p.name)
+	}
+	s := State{Index: at.Index, MAC: wire.MAC(at.HardwareAddr), MTU: at.MTU,
+		Up: at.Flags&net.FlagUp != 0 && (at.OperState == netlink.OperUp || at.OperState == netlink.OperUnknown)}
+	p.state.Store(&s)
+	return s, nil
+}
+
+// Index is the number of the interface that the port was opened on.
+func (p *Port) Index() int { return p.index }
+
+// Events delivers what is heard. It is never closed.
+func (p *Port) Events() <-chan Event { return p.events }
+
+// Answer has the node answer for addresses on the link, and for no others; and of those in
+// watch it is told who else has them. Neither is changed afterwards.
+func (p *Port) Answer(answer, watch map[netip.Addr]bool) error {
+	p.answers.Store(&answer)
+	p.watches.Store(&watch)
+	return p.groups.set(answer, p.index)
+}
+
+// Say sends what the node says to others.
+func (p *Port) Say(h wire.Heartbeat) error {
+	s := p.state.Load()
+	return p.send(wire.EtherHeartbeat, wire.Frames(s.MAC, h, s.MTU)...)
+}
+
+// Probe asks on the link who has an address.
+func (p *Port) Probe(a netip.Addr) error {
+	mac := p.state.Load().MAC
+	if a.Is4() {
+		return p.send(wire.EtherARP, wire.ProbeARP(mac, a))
+	}
+	return p.send(wire.EtherIPv6, wire.ProbeNeighbour(mac, a))
+}
+
+// Announce tells the link that the node has an address.
+func (p *Port) Announce(a netip.Addr) error {
+	mac := p.state.Load().MAC
+	if a.Is4() {
+		return p.send(wire.EtherARP, wire.AnnounceARP(mac, a)...)
+	}
+	return p.send(wire.EtherIPv6, wire.AnnounceNeighbour(mac, a))
+}
+
+func (p *Port) send(kind uint16, frames ...[]byte) error {
+	for _, f := range frames {
+		if _, err := p.sockets[kind].Write(f); err != nil {
+			return fmt.Errorf("interface %s: send a frame of EtherType %#04x: %w", p.name, kind, err)
+		}
+	}
+	return nil
+}
+
+// read hears frames of one kind until ctx ends.
+func (p *Port) read(ctx context.Context, kind uint16, socket *os.File) {
+	buffer := make([]byte, longest)
+	for ctx.Err() == nil {
+		n, err := socket.Read(buffer)
+		switch {
+		case errors.Is(err, os.ErrClosed):
+			return
+		case err != nil:
+			retry.Sleep(ctx, again)
+		default:
+			p.hear(kind, buffer[:n])
+		}
+	}
+}
+
+// hear takes note of a frame, and answers it where it is to be answered.
+func (p *Port) hear(kind uint16, frame []byte) {
+	mine := p.state.Load().MAC
+	switch kind {
+	case wire.EtherHeartbeat:
+		if h, from, err := wire.ReadHeartbeat(frame); err == nil && from != mine {
+			p.tell(Event{From: from, Heartbeat: &h})
+		}
+	case wire.EtherARP:
+		a, err := wire.ReadARP(frame)
+		if err != nil || a.SenderMAC == mine {
+			return
+		}
+		if (*p.watches.Load())[a.Sender] {
+			p.tell(Event{From: a.SenderMAC, Conflict: a.Sender})
+		} else if !a.Reply && (*p.answers.Load())[a.Target] {
+			p.reply(kind, a.Answer(mine))
+		}
+	case wire.EtherIPv6:
+		n, err := wire.ReadNeighbour(frame)
+		if err != nil || n.From == mine {
+			return
+		}
+		switch {
+		case n.Advertisement && (*p.watches.Load())[n.Target]:
+			p.tell(Event{From: n.From, Conflict: n.Target})
+		case !n.Advertisement && (*p.answers.Load())[n.Target]:
+			p.reply(kind, n.Answer(mine))
+		}
+	}
+}
+
+func (p *Port) reply(kind uint16, frame []byte) {
+	if err := p.send(kind, frame); err != nil {
+		p.log.Debug("cannot answer on the link", "error", err)
+	}
+}
+
+func (p *Port) tell(e Event) {
+	select {
+	case p.events <- e:
+	default:
+	}
+}
+
+// neighbours passes neighbour solicitations and advertisements alone: the kernel asks it of
+// each packet of IPv6 that comes.
+var neighbours = []unix.SockFilter{
+	{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 14 + 6}, // what is behind IPv6's header
+	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.IPPROTO_ICMPV6, Jt: 0, Jf: 4},
+	{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 14 + 40}, // ICMPv6's type
+	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: 135, Jt: 1, Jf: 0},
+	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: 136, Jt: 0, Jf: 1},
+	{Code: unix.BPF_RET | unix.BPF_K, K: longest},
+	{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+}
+
+// listen opens a socket that hears frames of one EtherType that others send on an interface.
+func listen(index int, kind uint16, filter []unix.SockFilter) (*os.File, error) {
+	// With protocol 0 it hears nothing before it is bound, and so nothing unfiltered.
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	if len(filter) > 0 {
+		err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]})
+	}
+	if err == nil {
+		err = unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1)
+	}
+	if err == nil && kind == wire.EtherHeartbeat {
+		group := unix.PacketMreq{Ifindex: int32(index), Type: unix.PACKET_MR_MULTICAST, Alen: uint16(len(wire.Group))}
+		copy(group.Address[:], wire.Group[:])
+		err = unix.SetsockoptPacketMreq(fd, unix.SOL_PACKET, unix.PACKET_ADD_MEMBERSHIP, &group)
+	}
+	if err == nil {
+		err = unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: kind<<8 | kind>>8, Ifindex: index})
+	}
+	if err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), "link"), nil
+}
