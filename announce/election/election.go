@@ -134,6 +134,8 @@ type Machine struct {
 	node   string
 	timing Timing
 	seats  map[netip.Addr]*seat
+	// order are the addresses of the seats, in order. It is replaced, and never changed.
+	order []netip.Addr
 	// peers are the nodes that are heard.
 	peers map[string]bool
 	// beat is when the next heartbeat is due, said when the last was sent, and ran when the
@@ -179,7 +181,7 @@ func (d *Do) say(a netip.Addr, s *seat, state wire.State) {
 func (m *Machine) Stand(now time.Duration, peers map[string]bool, all map[netip.Addr]Candidacy) (d Do) {
 	m.wake(now)
 	m.peers = peers
-	for _, a := range m.addresses() {
+	for _, a := range m.order {
 		if _, stays := all[a]; stays {
 			continue
 		}
@@ -209,6 +211,7 @@ func (m *Machine) Stand(now time.Duration, peers map[string]bool, all map[netip.
 			}
 		}
 	}
+	m.order = slices.SortedFunc(maps.Keys(m.seats), netip.Addr.Compare)
 	m.beats(now, &d, false)
 	return d
 }
@@ -336,17 +339,30 @@ func (m *Machine) Conflict(now time.Duration, a netip.Addr, peer bool) (d Do) {
 	case s.phase == probing && peer:
 		m.wait(now, s, m.timing.Silence) // its heartbeat is still to be read
 	case s.phase == probing:
-		s.phase, s.due = refusing, now+m.timing.Refused
-		d.say(a, s, wire.Leaves)
+		return m.Refuse(now, a)
 	case s.phase != owning || peer:
 	case s.hasDefended && now-s.defended < m.timing.Defend:
-		s.phase, s.due, s.hasDefended = refusing, now+m.timing.Refused, false
-		d.Withdraw = append(d.Withdraw, a)
-		d.say(a, s, wire.Leaves)
+		return m.Refuse(now, a)
 	default:
 		s.defended, s.hasDefended = now, true
 		d.Announce = append(d.Announce, a)
 	}
+	return d
+}
+
+// Refuse has the node leave an address to others for a while that it cannot serve.
+func (m *Machine) Refuse(now time.Duration, a netip.Addr) (d Do) {
+	s := m.seats[a]
+	if s == nil || s.phase == refusing {
+		return d
+	}
+	if s.phase == owning {
+		d.Withdraw = append(d.Withdraw, a)
+	}
+	if s.phase != waiting {
+		d.say(a, s, wire.Leaves)
+	}
+	s.phase, s.due, s.hasDefended = refusing, now+m.timing.Refused, false
 	return d
 }
 
@@ -363,7 +379,7 @@ func (m *Machine) Refresh(now time.Duration) (d Do) {
 func (m *Machine) Tick(now time.Duration) (d Do) {
 	m.wake(now)
 	claimed := false
-	for _, a := range m.addresses() {
+	for _, a := range m.order {
 		s := m.seats[a]
 		if s.phase == owning {
 			m.announce(now, a, s, &d)
@@ -411,7 +427,7 @@ func (m *Machine) beats(now time.Duration, d *Do, news bool) {
 		return
 	}
 	any := false
-	for _, a := range m.addresses() {
+	for _, a := range m.order {
 		switch s := m.seats[a]; s.phase {
 		case owning:
 			d.say(a, s, wire.Owns)
@@ -433,13 +449,14 @@ func (m *Machine) End(pause bool) (d Do) {
 	if pause {
 		state = wire.Pauses
 	}
-	for _, a := range m.addresses() {
+	for _, a := range m.order {
 		if s := m.seats[a]; s.phase == owning {
 			d.say(a, s, state)
 			d.Withdraw = append(d.Withdraw, a)
 		}
 	}
 	clear(m.seats)
+	m.order = nil
 	return d
 }
 
@@ -470,16 +487,21 @@ func (m *Machine) Owned() (owned []netip.Addr) { return m.in(owning) }
 // is no node, in order.
 func (m *Machine) Refused() (refused []netip.Addr) { return m.in(refusing) }
 
+// Watched are the addresses that the node owns or is about to, in order.
+func (m *Machine) Watched() (watched []netip.Addr) {
+	for _, a := range m.order {
+		if p := m.seats[a].phase; p == owning || p == probing {
+			watched = append(watched, a)
+		}
+	}
+	return watched
+}
+
 func (m *Machine) in(p phase) (all []netip.Addr) {
-	for _, a := range m.addresses() {
+	for _, a := range m.order {
 		if m.seats[a].phase == p {
 			all = append(all, a)
 		}
 	}
 	return all
-}
-
-// addresses are those that the node is a candidate for, in order.
-func (m *Machine) addresses() []netip.Addr {
-	return slices.SortedFunc(maps.Keys(m.seats), netip.Addr.Compare)
 }

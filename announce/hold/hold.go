@@ -3,10 +3,12 @@
 // node's. What it makes it finds again by its stamps, the number of Weft's routing protocol on
 // an address and the name of a table of nftables, and it touches nothing else.
 //
-// The kernel would answer itself who asks for such an address of IPv4 (ARP), also when the
-// agent is dead and another node has the address. So the table, of the family arp, drops these
-// questions, before the first address is there until behind the last; package link, which sees
-// them before, answers. Of IPv6 the kernel answers for none that is on another interface.
+// The kernel would answer itself who asks for such an address of IPv4 (ARP), and would ask for
+// others by it, from which these learn where it is; also when the agent is dead and another node
+// has the address. So the table, of the family arp, drops these questions, and takes the address
+// out of those of the node itself, which then are as a probe's. It does so before the first
+// address is there until behind the last. Package link sees questions before, and answers. Of
+// IPv6 the kernel does neither for an address that is on another interface.
 package hold
 
 import (
@@ -174,11 +176,19 @@ func change(what, flags int, a netip.Addr) error {
 	return err
 }
 
-// Where the kernel's packet filter finds the address that ARP asks for, in a packet for IPv4 on
-// Ethernet.
+// Where the kernel's packet filter finds the addresses of IPv4 in a packet of ARP on Ethernet:
+// the sender's, and the one that is asked for.
 const (
-	targetOffset = 24
-	targetLength = 4
+	senderOffset  = 14
+	targetOffset  = 24
+	addressLength = 4
+)
+
+// The hooks of the family arp (linux/netfilter_arp.h), which have other numbers than those of
+// the same names elsewhere.
+const (
+	arpIn  = 0
+	arpOut = 1
 )
 
 // quieten has the kernel answer no ARP for these addresses, and for all others as it does.
@@ -198,8 +208,6 @@ func (h *Holder) quieten(addresses map[netip.Addr]bool) error {
 	h.nft.DelTable(table)
 	if len(four) > 0 {
 		h.nft.AddTable(table)
-		chain := h.nft.AddChain(&nftables.Chain{Table: table, Name: "questions", Type: nftables.ChainTypeFilter,
-			Hooknum: nftables.ChainHookInput, Priority: nftables.ChainPriorityFilter})
 		set := &nftables.Set{Table: table, Name: "held", KeyType: nftables.TypeIPAddr}
 		var elements []nftables.SetElement
 		for _, a := range slices.SortedFunc(maps.Keys(four), netip.Addr.Compare) {
@@ -212,11 +220,24 @@ func (h *Holder) quieten(addresses map[netip.Addr]bool) error {
 		if err != nil {
 			return fmt.Errorf("keep the kernel from answering for VirtualAddresses: %w", err)
 		}
-		h.nft.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: []expr.Any{
-			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: targetOffset, Len: targetLength},
-			&expr.Lookup{SourceRegister: 1, SetName: set.Name, SetID: set.ID},
-			&expr.Verdict{Kind: expr.VerdictDrop},
-		}})
+		for _, c := range []struct {
+			name         string
+			hook, offset uint32
+			then         []expr.Any
+		}{
+			{"asked", arpIn, targetOffset, []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}},
+			{"asking", arpOut, senderOffset, []expr.Any{
+				&expr.Immediate{Register: 1, Data: make([]byte, addressLength)},
+				&expr.Payload{OperationType: expr.PayloadWrite, SourceRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: senderOffset, Len: addressLength},
+			}},
+		} {
+			chain := h.nft.AddChain(&nftables.Chain{Table: table, Name: c.name, Type: nftables.ChainTypeFilter,
+				Hooknum: nftables.ChainHookRef(nftables.ChainHook(c.hook)), Priority: nftables.ChainPriorityFilter})
+			h.nft.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: append([]expr.Any{
+				&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: c.offset, Len: addressLength},
+				&expr.Lookup{SourceRegister: 1, SetName: set.Name, SetID: set.ID},
+			}, c.then...)})
+		}
 	}
 	if err := h.nft.Flush(); err != nil {
 		return fmt.Errorf("keep the kernel from answering for VirtualAddresses (nftables, table arp %s): %w", Table, err)

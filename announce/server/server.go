@@ -1,0 +1,463 @@
+// Package server has a node answer for addresses, for as long as it runs: on each link by an
+// election among the nodes there, and of VirtualAddresses it has the node have them.
+//
+// It knows no registry. What the node is a candidate for it is told, and goes by it until it is
+// told otherwise.
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/weftnet/weft/announce"
+	"github.com/weftnet/weft/announce/election"
+	"github.com/weftnet/weft/announce/hold"
+	"github.com/weftnet/weft/announce/link"
+	"github.com/weftnet/weft/announce/wire"
+	"github.com/weftnet/weft/internal/printable"
+)
+
+// Standing is what a node is a candidate for.
+type Standing struct {
+	Candidates map[netip.Addr]announce.Candidate
+	// Peers are the nodes that are heard.
+	Peers map[string]bool
+	// Leaving says that the node, when the server ends, is not to be expected back.
+	Leaving bool
+}
+
+// lookEvery is how often the interfaces are looked at.
+const lookEvery = time.Second
+
+// keepFor is for how long after its start a server has the node keep the VirtualAddresses that
+// it had before: until the node may own them again.
+const keepFor = 3 * time.Second
+
+// Server answers for a node's addresses. Its fields are set before Run.
+type Server struct {
+	Node   string
+	Timing election.Timing
+	Log    *slog.Logger
+	// Problem is told what keeps the node from answering, "" for nothing. Changed is called when
+	// State changed, Took when the node began to answer for some addresses.
+	Problem func(string)
+	Changed func()
+	Took    func(addresses int)
+
+	mu       sync.Mutex
+	standing Standing
+	kick     chan struct{}
+	state    []netip.Addr
+
+	// What follows is Run's own.
+	start  time.Time
+	now    time.Duration
+	is     Standing
+	links  map[string]*elected
+	holder *hold.Holder
+	// kept are VirtualAddresses that the node had when the server started, and held those that
+	// it was given.
+	kept, held map[netip.Addr]bool
+	holdErr    error
+	heard      chan heard
+	said       string
+	// dirty says that the node owns something else than it did, or may.
+	dirty bool
+}
+
+// elected is a link with its election.
+type elected struct {
+	name    string
+	machine *election.Machine
+	// port is nil while the interface cannot be used, as err says.
+	port  *link.Port
+	state link.State
+	err   error
+	stop  func()
+	// peers are the nodes that were heard there, by their Ethernet addresses, and strangers who
+	// had an address last that is refused.
+	peers     map[wire.MAC]string
+	strangers map[netip.Addr]wire.MAC
+	asked     bool
+}
+
+// heard is an event with the link on which it was.
+type heard struct {
+	on *elected
+	link.Event
+}
+
+// New returns a server of a node.
+func New(node string, log *slog.Logger) *Server {
+	return &Server{Node: node, Timing: election.Default, Log: log, kick: make(chan struct{}, 1), links: make(map[string]*elected),
+		kept: make(map[netip.Addr]bool), held: make(map[netip.Addr]bool), heard: make(chan heard),
+		Problem: func(string) {}, Changed: func() {}, Took: func(int) {}}
+}
+
+// Stand has the node be a candidate for something else. Nothing of it is changed afterwards.
+func (s *Server) Stand(now Standing) {
+	s.change(func(Standing) Standing { return now })
+}
+
+// Keep has the node be a candidate no more for what keep does not say.
+func (s *Server) Keep(keep func(netip.Addr, announce.Candidate) bool) {
+	s.change(func(now Standing) Standing {
+		now.Candidates = maps.Clone(now.Candidates)
+		maps.DeleteFunc(now.Candidates, func(a netip.Addr, c announce.Candidate) bool { return !keep(a, c) })
+		return now
+	})
+}
+
+func (s *Server) change(to func(Standing) Standing) {
+	s.mu.Lock()
+	s.standing = to(s.standing)
+	s.mu.Unlock()
+	select {
+	case s.kick <- struct{}{}:
+	default:
+	}
+}
+
+// Answered are the addresses that the node answers for, in order.
+func (s *Server) Answered() []netip.Addr {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state
+}
+
+// Run works until ctx ends, in the network namespace that it is called in. Other nodes then take
+// over, at once where the node is leaving, and else if no server runs in a while.
+func (s *Server) Run(ctx context.Context) error {
+	holder, err := hold.Open()
+	if err != nil {
+		return err
+	}
+	defer holder.Close()
+	s.holder, s.start = holder, time.Now()
+	if s.kept, err = holder.Held(); err != nil {
+		return err
+	}
+	s.held = maps.Clone(s.kept)
+	defer s.end()
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		timer.Reset(s.next())
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.kick:
+			s.tick()
+			s.stand()
+			s.dirty = true
+		case e := <-s.heard:
+			s.tick()
+			s.hear(e)
+		case <-look.C:
+			s.tick()
+			s.look()
+			s.dirty = true // what is refused may be no more
+		case <-timer.C:
+			s.tick()
+			for _, l := range s.links {
+				s.do(l, l.machine.Tick(s.now))
+			}
+		}
+		if s.dirty {
+			s.hold()
+			s.tell()
+			s.dirty = false
+		}
+	}
+}
+
+func (s *Server) tick() { s.now = time.Since(s.start) }
+
+// next is in how long something is to be done.
+func (s *Server) next() time.Duration {
+	s.tick()
+	next := s.now + lookEvery
+	for _, l := range s.links {
+		next = min(next, l.machine.Next(s.now))
+	}
+	return max(next-s.now, 0)
+}
+
+// stand has each link's election know what the node is a candidate for there.
+func (s *Server) stand() {
+	s.mu.Lock()
+	s.is = s.standing
+	s.mu.Unlock()
+	on := make(map[string]map[netip.Addr]election.Candidacy)
+	for a, c := range s.is.Candidates {
+		if on[c.Link] == nil {
+			on[c.Link] = make(map[netip.Addr]election.Candidacy)
+		}
+		on[c.Link][a] = c.Candidacy
+		if s.links[c.Link] == nil {
+			l := &elected{name: c.Link, machine: election.New(s.now, s.Node, s.Timing), peers: make(map[wire.MAC]string), strangers: make(map[netip.Addr]wire.MAC)}
+			s.links[c.Link] = l
+			s.open(l)
+		}
+	}
+	for name, l := range s.links {
+		candidacies := on[name]
+		if l.port == nil || !l.state.Up {
+			candidacies = nil // nobody hears it
+		}
+		s.do(l, l.machine.Stand(s.now, s.is.Peers, candidacies))
+		if on[name] == nil {
+			s.close(l)
+			delete(s.links, name)
+		}
+	}
+}
+
+// open opens the port of a link, if it has none.
+func (s *Server) open(l *elected) {
+	port, err := link.Open(l.name, s.Log)
+	if err == nil {
+		l.state, err = port.Look()
+		if err != nil {
+			port.Close()
+		}
+	}
+	if l.err = err; err != nil {
+		return
+	}
+	l.port = port
+	ended := make(chan struct{})
+	var forwarder sync.WaitGroup
+	forwarder.Go(func() {
+		for {
+			select {
+			case e := <-port.Events():
+				select {
+				case s.heard <- heard{l, e}:
+				case <-ended:
+					return
+				}
+			case <-ended:
+				return
+			}
+		}
+	})
+	l.stop = func() {
+		close(ended)
+		forwarder.Wait()
+		port.Close()
+	}
+}
+
+func (s *Server) close(l *elected) {
+	if l.port != nil {
+		l.stop()
+		l.port = nil
+	}
+}
+
+// look follows the interfaces: one that is gone, came back, is another, or has another Ethernet
+// address.
+func (s *Server) look() {
+	changed := false
+	for _, l := range s.links {
+		if l.port == nil {
+			if s.open(l); l.port != nil {
+				changed = true
+			}
+			continue
+		}
+		before := l.state
+		now, err := l.port.Look()
+		switch {
+		case err != nil || now.Index != l.port.Index():
+			s.do(l, l.machine.Stand(s.now, s.is.Peers, nil))
+			s.close(l)
+			if err == nil {
+				s.open(l)
+			} else {
+				l.err = err
+			}
+			changed = true
+		default:
+			l.state = now
+			changed = changed || now.Up != before.Up
+			if now.MAC != before.MAC {
+				s.do(l, l.machine.Refresh(s.now))
+			}
+		}
+	}
+	if changed {
+		s.stand()
+	}
+}
+
+// hear takes note of what was heard on a link.
+func (s *Server) hear(e heard) {
+	l := e.on
+	switch {
+	case s.links[l.name] != l:
+	case e.Heartbeat == nil:
+		_, peer := l.peers[e.From]
+		l.strangers[e.Conflict] = e.From
+		s.do(l, l.machine.Conflict(s.now, e.Conflict, peer))
+	case e.Heartbeat.Node == s.Node:
+		s.Log.Warn("another machine on the link answers for addresses under this node's name", "link", l.name, "at", e.From)
+	case s.is.Peers[e.Heartbeat.Node]:
+		if len(l.peers) > 2*len(s.is.Peers) {
+			clear(l.peers) // of nodes that changed their interfaces
+		}
+		l.peers[e.From] = e.Heartbeat.Node
+		s.do(l, l.machine.Hear(s.now, *e.Heartbeat))
+	}
+}
+
+// do carries out what an election asks for.
+func (s *Server) do(l *elected, d election.Do) {
+	if len(d.Withdraw)+len(d.Answer) > 0 || len(d.Probe) > 0 || l.asked {
+		l.asked, s.dirty = len(d.Probe) > 0, true
+		for _, a := range d.Withdraw {
+			s.Log.Info("this node does not answer for an address any more", "address", a, "link", l.name)
+		}
+		for _, a := range d.Answer {
+			s.Log.Info("this node answers for an address", "address", a, "link", l.name)
+		}
+		if len(d.Answer) > 0 {
+			s.Took(len(d.Answer))
+			s.hold() // before anybody sends to it
+		}
+		s.answer(l)
+	}
+	if l.port == nil {
+		return
+	}
+	var errs []error
+	if len(d.Say) > 0 {
+		errs = append(errs, l.port.Say(wire.Heartbeat{Node: s.Node, Claims: d.Say}))
+	}
+	for _, a := range d.Probe {
+		errs = append(errs, l.port.Probe(a))
+	}
+	for _, a := range d.Announce {
+		if slices.Contains(d.Withdraw, a) {
+			continue
+		}
+		errs = append(errs, l.port.Announce(a))
+	}
+	if err := errors.Join(errs...); err != nil {
+		s.Log.Debug("cannot send on a link", "link", l.name, "error", err)
+	}
+}
+
+// answer has the port answer for what the node owns.
+func (s *Server) answer(l *elected) {
+	if l.port == nil {
+		return
+	}
+	answer, watch := make(map[netip.Addr]bool), make(map[netip.Addr]bool)
+	for _, a := range l.machine.Owned() {
+		answer[a] = true
+	}
+	for _, a := range l.machine.Watched() {
+		watch[a] = true
+	}
+	if err := l.port.Answer(answer, watch); err != nil {
+		s.Log.Warn("cannot answer for all addresses", "link", l.name, "error", err)
+	}
+}
+
+// hold has the node have the VirtualAddresses that it owns. What it cannot have it leaves to
+// others.
+func (s *Server) hold() {
+	wanted := make(map[netip.Addr]bool)
+	for _, l := range s.links {
+		for _, a := range l.machine.Owned() {
+			if s.is.Candidates[a].Virtual {
+				wanted[a] = true
+			}
+		}
+	}
+	if s.now < keepFor {
+		maps.Copy(wanted, s.kept)
+	}
+	if maps.Equal(wanted, s.held) && s.holdErr == nil {
+		return
+	}
+	s.holdErr = s.holder.Set(wanted)
+	held, err := s.holder.Held()
+	if err != nil {
+		s.holdErr = errors.Join(s.holdErr, err)
+		held = make(map[netip.Addr]bool)
+	}
+	s.held = held
+	for _, l := range s.links {
+		for _, a := range l.machine.Owned() {
+			if wanted[a] && !held[a] {
+				s.do(l, l.machine.Refuse(s.now, a))
+			}
+		}
+	}
+}
+
+// tell tells what changed.
+func (s *Server) tell() {
+	var owned []netip.Addr
+	var words []string
+	for _, name := range slices.Sorted(maps.Keys(s.links)) {
+		l := s.links[name]
+		owned = append(owned, l.machine.Owned()...)
+		if l.err != nil && l.port == nil {
+			words = append(words, l.err.Error())
+		}
+		var refused []string
+		for _, a := range l.machine.Refused() {
+			if mac, is := l.strangers[a]; is {
+				refused = append(refused, fmt.Sprintf("%s (%s)", a, mac))
+			}
+		}
+		if len(refused) > 0 {
+			words = append(words, fmt.Sprintf("on the link of %s somebody else has %s, and this node leaves it alone: take the address from that machine, or out of the cluster", name, printable.Few(refused, 0)))
+		}
+	}
+	if s.holdErr != nil {
+		words = append(words, s.holdErr.Error())
+	}
+	if text := strings.Join(words, "; "); text != s.said {
+		s.said = text
+		s.Problem(text)
+	}
+	slices.SortFunc(owned, netip.Addr.Compare)
+	s.mu.Lock()
+	same := slices.Equal(s.state, owned)
+	s.state = owned
+	s.mu.Unlock()
+	if !same {
+		s.Changed()
+	}
+}
+
+// end tells others that the node does not answer any more.
+func (s *Server) end() {
+	s.mu.Lock()
+	leaving := s.standing.Leaving
+	s.mu.Unlock()
+	for _, l := range s.links {
+		s.do(l, l.machine.End(!leaving))
+		s.close(l)
+	}
+	if leaving {
+		if err := s.holder.Set(nil); err != nil {
+			s.Log.Warn("cannot take VirtualAddresses from the node", "error", err)
+		}
+	}
+}

@@ -1,0 +1,395 @@
+package server_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	vnetns "github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/announce"
+	"github.com/weftnet/weft/announce/election"
+	"github.com/weftnet/weft/announce/server"
+	"github.com/weftnet/weft/internal/await"
+	"github.com/weftnet/weft/internal/netns"
+)
+
+const patience = 60 * time.Second
+
+// node is a network namespace on a link that all share.
+type node struct {
+	t    *testing.T
+	name string
+	path string
+	*server.Server
+	// end ends the server, and ended is closed when it has.
+	end     func()
+	ended   chan struct{}
+	mu      sync.Mutex
+	problem string
+}
+
+func (n *node) run(command ...string) (out string, err error) {
+	err = netns.Do(n.path, func() error {
+		b, err := exec.Command(command[0], command[1:]...).CombinedOutput()
+		out = string(b)
+		return err
+	})
+	return out, err
+}
+
+func (n *node) must(command ...string) string {
+	n.t.Helper()
+	out, err := n.run(command...)
+	if err != nil {
+		n.t.Fatalf("%s: %s: %v: %s", n.name, strings.Join(command, " "), err, out)
+	}
+	return out
+}
+
+func namespace(t *testing.T, dir, name string) *node {
+	t.Helper()
+	n := &node{t: t, name: name, path: filepath.Join(dir, name)}
+	err := netns.Thread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		if err := os.WriteFile(n.path, nil, 0o600); err != nil {
+			return err
+		}
+		return unix.Mount("/proc/thread-self/ns/net", n.path, "", unix.MS_BIND, "")
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Unmount(n.path, unix.MNT_DETACH) })
+	return n
+}
+
+// nodes makes a link with nodes on it, and a client that is none. The first node has 192.0.2.1.
+func nodes(t *testing.T, count int) (link, client *node, all []*node) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: it makes network namespaces")
+	}
+	dir := t.TempDir()
+	link = namespace(t, dir, "link")
+	link.must("ip", "link", "add", "br0", "type", "bridge", "mcast_snooping", "0")
+	link.must("ip", "link", "set", "br0", "up")
+	for i := range count + 1 {
+		n := namespace(t, dir, fmt.Sprint("node", i+1))
+		ns, err := vnetns.GetFromPath(n.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = netns.Do(link.path, func() error {
+			return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: fmt.Sprint("to", i+1)}, PeerName: "eth0", PeerNamespace: netlink.NsFd(ns)})
+		})
+		ns.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		link.must("ip", "link", "set", fmt.Sprint("to", i+1), "master", "br0", "up")
+		n.must("ip", "link", "set", "lo", "up")
+		n.must("ip", "link", "set", "eth0", "up")
+		n.must("ip", "address", "add", fmt.Sprintf("192.0.2.%d/24", i+1), "dev", "eth0")
+		n.must("ip", "address", "add", fmt.Sprintf("2001:db8::%d/64", i+1), "dev", "eth0", "nodad")
+		all = append(all, n)
+	}
+	return link, all[count], all[:count]
+}
+
+// start starts the node's server, for a standing.
+func (n *node) start(standing server.Standing) {
+	n.t.Helper()
+	ctx, end := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	n.Server = server.New(n.name, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	n.Problem = func(text string) {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.problem = text
+	}
+	n.end = func() { end(); <-ended }
+	n.t.Cleanup(n.end)
+	n.Stand(standing)
+	go func() {
+		defer close(ended)
+		if err := netns.Do(n.path, func() error { return n.Run(ctx) }); err != nil {
+			n.t.Error(err)
+		}
+	}()
+}
+
+// standing has all nodes be candidates for addresses.
+func standing(all []*node, me *node, virtual bool, addresses ...netip.Addr) server.Standing {
+	s := server.Standing{Candidates: make(map[netip.Addr]announce.Candidate), Peers: make(map[string]bool)}
+	for _, a := range addresses {
+		c := announce.Candidate{Link: "eth0", Virtual: virtual}
+		for _, n := range all {
+			s.Peers[n.name] = true
+			if n != me && election.Score(a, n.name) < election.Score(a, me.name) {
+				c.Before = append(c.Before, n.name)
+			}
+		}
+		s.Candidates[a] = c
+	}
+	return s
+}
+
+// owner waits until exactly one node answers for an address, and returns it.
+func owner(t *testing.T, all []*node, a netip.Addr) (owner *node) {
+	t.Helper()
+	await.NoError(t, patience, fmt.Sprintf("one node answers for %s", a), func() error {
+		var owners []string
+		for _, n := range all {
+			if n.Server != nil && slices.Contains(n.Answered(), a) {
+				owners, owner = append(owners, n.name), n
+			}
+		}
+		if len(owners) != 1 {
+			problems := ""
+			for _, n := range all {
+				n.mu.Lock()
+				problems += n.problem
+				n.mu.Unlock()
+			}
+			return fmt.Errorf("%v do (%s)", owners, problems)
+		}
+		return nil
+	})
+	return owner
+}
+
+var (
+	four = netip.MustParseAddr("192.0.2.100")
+	six  = netip.MustParseAddr("2001:db8::100")
+)
+
+// says is what a program says that listens on a node.
+func (n *node) listen(a netip.Addr, port uint16) {
+	n.t.Helper()
+	err := netns.Do(n.path, func() error {
+		l, err := net.Listen("tcp", netip.AddrPortFrom(a, port).String())
+		if err != nil {
+			return err
+		}
+		n.t.Cleanup(func() { l.Close() })
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				io.WriteString(c, n.name)
+				c.Close()
+			}
+		}()
+		return nil
+	})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// asks asks who answers at an address.
+func (n *node) asks(a netip.Addr, port uint16) (who string, err error) {
+	err = netns.Do(n.path, func() error {
+		c, err := net.DialTimeout("tcp", netip.AddrPortFrom(a, port).String(), time.Second)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(time.Second))
+		b, err := io.ReadAll(c)
+		who = string(b)
+		return err
+	})
+	return who, err
+}
+
+func (n *node) isAnswered(a netip.Addr, by *node) {
+	n.t.Helper()
+	await.NoError(n.t, patience, fmt.Sprintf("%s is answered by %s", a, by.name), func() error {
+		who, err := n.asks(a, 80)
+		if err == nil && who != by.name {
+			err = fmt.Errorf("by %s", who)
+		}
+		return err
+	})
+}
+
+// TestAVirtualAddressFailsOver has its owner die, restart, and leave.
+func TestAVirtualAddressFailsOver(t *testing.T) {
+	link, client, all := nodes(t, 3)
+	both := []netip.Addr{four, six}
+	for _, n := range all {
+		n.listen(netip.IPv6Unspecified(), 80) // and so of IPv4
+		n.start(standing(all, n, true, both...))
+	}
+	for _, a := range both {
+		client.isAnswered(a, owner(t, all, a))
+	}
+
+	t.Log("the link of the owner is cut")
+	first := owner(t, all, four)
+	port := "to" + strings.TrimPrefix(first.name, "node")
+	link.must("ip", "link", "set", port, "nomaster")
+	others := slices.DeleteFunc(slices.Clone(all), func(n *node) bool { return n == first })
+	for _, a := range both {
+		client.isAnswered(a, owner(t, others, a))
+	}
+
+	t.Log("it comes back, and both have the address for a moment")
+	link.must("ip", "link", "set", port, "master", "br0")
+	for _, a := range both {
+		client.isAnswered(a, owner(t, all, a))
+	}
+
+	t.Log("the owner ends for good")
+	second := owner(t, all, four)
+	leaving := standing(all, second, true, both...)
+	leaving.Leaving = true
+	second.Stand(leaving)
+	second.end()
+	second.Server = nil
+	if out := second.must("ip", "address", "show", "dev", "lo"); strings.Contains(out, four.String()) {
+		t.Errorf("it keeps the address:\n%s", out)
+	}
+	for _, a := range both {
+		client.isAnswered(a, owner(t, all, a))
+	}
+}
+
+// TestAKilledOwnerAnswersNoMore has a server end without a word, as one that is killed: the kernel
+// of its node still has the address, and must not answer for it.
+func TestAKilledOwnerAnswersNoMore(t *testing.T) {
+	_, client, all := nodes(t, 2)
+	both := []netip.Addr{four, six}
+	for _, n := range all {
+		n.listen(netip.IPv6Unspecified(), 80) // and so of IPv4
+	}
+	// What a killed one leaves is what one leaves that pauses.
+	dead, other := all[0], all[1]
+	dead.start(standing(all, dead, true, both...))
+	for _, a := range both {
+		client.isAnswered(a, owner(t, all, a))
+	}
+	dead.end()
+	dead.Server = nil
+	if out := dead.must("ip", "address", "show", "dev", "lo"); !strings.Contains(out, four.String()) || !strings.Contains(out, six.String()) {
+		t.Fatalf("packets that come to a node that pauses find nobody:\n%s", out)
+	}
+	other.start(standing(all, other, true, both...))
+	for _, a := range both {
+		owner(t, all, a)
+		client.run("ip", "neigh", "flush", "dev", "eth0")
+		for range 5 {
+			client.run("ip", "neigh", "flush", "dev", "eth0")
+			client.isAnswered(a, other)
+		}
+	}
+	dead.start(standing(all, dead, true, both...))
+	await.NoError(t, patience, "the node that was dead has the addresses no more", func() error {
+		if out := dead.must("ip", "address", "show", "dev", "lo"); strings.Contains(out, four.String()) || strings.Contains(out, six.String()) {
+			return fmt.Errorf("it has\n%s", out)
+		}
+		return nil
+	})
+	for _, a := range both {
+		if n := owner(t, all, a); n != other {
+			t.Errorf("%s came back and took %s", n.name, a)
+		}
+	}
+}
+
+// TestSomebodyElseHasTheAddress has a host on the link that is no node have it.
+func TestSomebodyElseHasTheAddress(t *testing.T) {
+	_, client, all := nodes(t, 1)
+	client.must("ip", "address", "add", four.String()+"/24", "dev", "eth0")
+	n := all[0]
+	n.start(standing(all, n, false, four, six))
+	await.NoError(t, patience, "it is said that somebody else has the address", func() error {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if !strings.Contains(n.problem, "somebody else has 192.0.2.100 (") {
+			return fmt.Errorf("the problem is %q", n.problem)
+		}
+		return nil
+	})
+	owner(t, all, six)
+	if slices.Contains(n.Answered(), four) {
+		t.Error("it answers for what somebody else has")
+	}
+}
+
+// TestAnInterfaceThatComesAndGoes deletes the node's interface and makes it anew.
+func TestAnInterfaceThatComesAndGoes(t *testing.T) {
+	link, client, all := nodes(t, 1)
+	n := all[0]
+	n.listen(netip.IPv4Unspecified(), 80)
+	n.start(standing(all, n, true, four))
+	client.isAnswered(four, owner(t, all, four))
+	n.must("ip", "link", "delete", "eth0")
+	await.NoError(t, patience, "it answers no more", func() error {
+		if a := n.Answered(); len(a) > 0 {
+			return fmt.Errorf("it answers for %v", a)
+		}
+		return nil
+	})
+	link.must("ip", "link", "add", "to1", "type", "veth", "peer", "name", "eth9")
+	link.must("ip", "link", "set", "to1", "master", "br0", "up")
+	ns, err := vnetns.GetFromPath(n.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	err = netns.Do(link.path, func() error {
+		l, err := netlink.LinkByName("eth9")
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetNsFd(l, int(ns))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.must("ip", "link", "set", "eth9", "name", "eth0")
+	n.must("ip", "link", "set", "eth0", "up")
+	n.must("ip", "address", "add", "192.0.2.1/24", "dev", "eth0")
+	client.isAnswered(four, owner(t, all, four))
+}
+
+// TestWhatIsLeft has servers run and end: the kernel has what it had before.
+func TestWhatIsLeft(t *testing.T) {
+	_, _, all := nodes(t, 1)
+	n := all[0]
+	state := func() string {
+		return n.must("ip", "-o", "address", "show", "dev", "lo") + n.must("nft", "list", "ruleset") + n.must("ip", "maddress", "show", "dev", "eth0")
+	}
+	before := state()
+	for range 2 {
+		s := standing(all, n, true, four, six)
+		s.Leaving = true
+		n.start(s)
+		owner(t, all, four)
+		owner(t, all, six)
+		n.end()
+	}
+	if after := state(); after != before {
+		t.Errorf("before it was\n%s, and now it is\n%s", before, after)
+	}
+}
