@@ -98,6 +98,8 @@ type agent struct {
 	endpoints func() []plugin.Endpoint
 	held      func() []plan.Address
 	node      *registrar
+	// announcer has the node answer for addresses on its links.
+	announcer *announcer
 	// pods is nil where they are not followed.
 	pods  *podWatch
 	names *names
@@ -178,6 +180,7 @@ func Run(ctx context.Context, cfg Config) error {
 	a.node = &registrar{registry: cfg.Registry, name: cfg.Node, register: cfg.RegisterNode,
 		state: a.nodeState, read: a.readNode, leased: a.leased.Load, problem: a.problem(nodePart), contested: a.problem(saidPart), kick: make(chan struct{}, 1), log: cfg.Log}
 	a.server = cni.NewServer(cni.Config{Journal: journal, Node: a, Taken: a.taken, Log: cfg.Log, Observe: a.observe, Misfit: a.problem("pods' interfaces")})
+	a.announcer = newAnnouncer(a)
 	a.endpoints = func() []plugin.Endpoint { return a.pods.withAsked(a.server.Endpoints()) }
 	a.held = func() (held []plan.Address) {
 		journal.Each(func(at ipam.Attachment) {
@@ -216,6 +219,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if a.pods == nil {
 		wg.Go(func() { a.regret(ctx) })
 	}
+	wg.Go(func() { a.announcer.run(ctx) })
 	wg.Go(func() { newCutOffWatch(a).run(ctx) })
 	wg.Go(func() { newOrphanWatch(a).run(ctx) })
 	wg.Go(func() { a.names.run(ctx) })
@@ -481,6 +485,7 @@ func (a *agent) run(ctx context.Context, what plugin.Choice, objects *followed, 
 		a.names.read(in)
 		out.Plan = a.putNames(out.Plan, in)
 		latest = out
+		a.announcer.loading(out.Plan)
 		read(in.Objects)
 		return out, nil
 	}
@@ -493,6 +498,7 @@ func (a *agent) run(ctx context.Context, what plugin.Choice, objects *followed, 
 		a.report(r)
 		if r.Loaded {
 			loaded(&plugin.Applied{Input: latest.Input, Plan: r.Plan})
+			a.announcer.loaded(plugin.Applied{Input: latest.Input, Plan: r.Plan})
 		}
 		if r.Whole {
 			first.Do(func() { wg.Go(settled) })
@@ -627,6 +633,9 @@ func (a *agent) readUnderlay() {
 	a.mu.Unlock()
 	if same {
 		return
+	}
+	if a.announcer != nil {
+		notify(a.announcer.kick)
 	}
 	a.Log.Info("node's own network", "addresses", u.Addresses, "mtu", u.MTU, "prefixes", u.Prefixes)
 	a.kick()

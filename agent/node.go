@@ -33,6 +33,9 @@ type nodeState struct {
 	// api.OrphansAnnotation; nil while that is not known, and then what the Node says
 	// stays, as such pods outlive an agent.
 	Orphans *string
+	// Announces are the addresses that the node answers for, in the form of
+	// api.AnnouncesAnnotation.
+	Announces string
 	// MTU is that of pods' interfaces in bytes, in the last plan that the data plane
 	// did wholly; 0 while there is none, and then what the Node says stays, as pods
 	// keep their interfaces when an agent ends.
@@ -69,7 +72,7 @@ type nodeState struct {
 func (s nodeState) equal(o nodeState) bool {
 	return slices.Equal(s.Addresses, o.Addresses) && slices.Equal(s.OnLink, o.OnLink) && slices.Equal(s.Others, o.Others) &&
 		equalText(s.Orphans, o.Orphans) && equalText(s.NameServer, o.NameServer) &&
-		s.MTU == o.MTU && s.Capabilities == o.Capabilities && s.DataPlane == o.DataPlane && s.ServiceProxy == o.ServiceProxy && s.Plugins == o.Plugins && s.NotReady == o.NotReady && s.OutOfSync == o.OutOfSync && s.Unloaded == o.Unloaded && slices.Equal(s.Problems, o.Problems)
+		s.Announces == o.Announces && s.MTU == o.MTU && s.Capabilities == o.Capabilities && s.DataPlane == o.DataPlane && s.ServiceProxy == o.ServiceProxy && s.Plugins == o.Plugins && s.NotReady == o.NotReady && s.OutOfSync == o.OutOfSync && s.Unloaded == o.Unloaded && slices.Equal(s.Problems, o.Problems)
 }
 
 // equalText reports whether both say the same, or are both not known.
@@ -92,6 +95,7 @@ func (s nodeState) describe(node *corev1.Node, now metav1.Time) bool {
 		}
 	}
 	changed = api.SetNodeProblems(node, s.Problems) || changed
+	changed = api.SetAnnounces(node, s.Announces) || changed
 	if _, said := node.Annotations[api.DataPlaneAnnotation]; said && s.Capabilities != "" && api.AskedDataPlane(node) == "" {
 		delete(node.Annotations, api.DataPlaneAnnotation) // an agent of an earlier version said what it could do there
 		changed = true

@@ -54,8 +54,8 @@ type Self struct {
 	Node  string
 	Links []Link
 	// Serves reports whether the data plane hands on connections that come from outside for an
-	// address.
-	Serves func(netip.Addr) bool
+	// address to a Service.
+	Serves func(netip.Addr, registry.Key) bool
 	// Inside says whose an address in the cluster is, by the plan in force, "" for nobody's.
 	Inside func(netip.Addr) string
 	// Answers reports whether a program on the node accepts connections at a port.
@@ -161,7 +161,7 @@ func (c *candidates) grants() {
 		a := g.Address()
 		svc := registry.GetAs[*corev1.Service](c.objects, api.Service, g.Spec.Service())
 		pool := registry.GetAs[*api.AddressPool](c.objects, api.AddressPoolKind, registry.Key{Name: g.Spec.Pool})
-		if !a.IsValid() || svc == nil || pool == nil || !pool.OnLink() || !g.IsOf(svc) || !c.Serves(a) {
+		if !a.IsValid() || svc == nil || pool == nil || !pool.OnLink() || !g.IsOf(svc) || !c.Serves(a, g.Spec.Service()) {
 			continue
 		}
 		of, known := c.of[pool.Name]
@@ -265,12 +265,19 @@ func (c *candidates) virtual() {
 	}
 }
 
-// taken returns what says whose an address is by what the controller and administrators write,
-// "" for nobody's.
+// taken returns what says whose an address is by what the controller, administrators and nodes
+// write, "" for nobody's.
 func (c *candidates) taken() func(netip.Addr) string {
 	whose := make(map[netip.Addr]string)
 	for g := range registry.Each[*api.AddressGrant](c.objects, api.AddressGrantKind) {
 		whose[g.Address()] = "granted to Service " + g.Spec.Service().String()
+	}
+	// A node that is down does not defend its address, and another would take it.
+	for n := range registry.Each[*corev1.Node](c.objects, api.Node) {
+		addresses, _ := api.AddressesOf(n, corev1.NodeInternalIP, corev1.NodeExternalIP)
+		for _, a := range addresses {
+			whose[a] = "an address of Node " + n.Name
+		}
 	}
 	ranges := make(map[string][]api.AddressRange)
 	for p := range registry.Each[*api.AddressPool](c.objects, api.AddressPoolKind) {
@@ -289,19 +296,13 @@ func (c *candidates) taken() func(netip.Addr) string {
 	}
 }
 
-// said returns who says that an address is its own. Anybody may who owns a node or writes
-// Services, so it takes no VirtualAddress from anybody.
+// said returns which Service says that it has an address. Anybody may who writes Services, so
+// it takes no VirtualAddress from anybody.
 func (c *candidates) said() map[netip.Addr]string {
 	who := make(map[netip.Addr]string)
 	note := func(text, by string) {
 		if a, err := netip.ParseAddr(text); err == nil && who[a.Unmap()] == "" {
 			who[a.Unmap()] = by
-		}
-	}
-	for n := range registry.Each[*corev1.Node](c.objects, api.Node) {
-		addresses, _ := api.AddressesOf(n, corev1.NodeInternalIP, corev1.NodeExternalIP)
-		for _, a := range addresses {
-			note(a.String(), "Node "+n.Name)
 		}
 	}
 	for svc := range registry.Each[*corev1.Service](c.objects, api.Service) {

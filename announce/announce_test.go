@@ -54,7 +54,7 @@ func TestStories(t *testing.T) {
 			said := make(map[string]bool)
 			for n := range registry.Each[*corev1.Node](snapshot, api.Node) {
 				found, problems := announce.Candidates(snapshot, announce.Self{Node: n.Name, Links: links,
-					Serves: func(a netip.Addr) bool { return !unserved[a.String()] },
+					Serves: func(a netip.Addr, _ registry.Key) bool { return !unserved[a.String()] },
 					Inside: func(a netip.Addr) string {
 						if slices.ContainsFunc(inside, func(p netip.Prefix) bool { return p.Contains(a) }) {
 							return "a pod's"

@@ -41,7 +41,7 @@ func keepNode(n *corev1.Node) {
 	if IsLeaving(n) {
 		taints = []corev1.Taint{{Key: leavingTaint}}
 	}
-	n.Spec = corev1.NodeSpec{PodCIDR: n.Spec.PodCIDR, PodCIDRs: n.Spec.PodCIDRs, Taints: taints}
+	n.Spec = corev1.NodeSpec{PodCIDR: n.Spec.PodCIDR, PodCIDRs: n.Spec.PodCIDRs, Unschedulable: n.Spec.Unschedulable, Taints: taints}
 	n.Status = corev1.NodeStatus{Addresses: n.Status.Addresses, Conditions: n.Status.Conditions}
 }
 

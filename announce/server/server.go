@@ -104,22 +104,28 @@ func New(node string, log *slog.Logger) *Server {
 
 // Stand has the node be a candidate for something else. Nothing of it is changed afterwards.
 func (s *Server) Stand(now Standing) {
-	s.change(func(Standing) Standing { return now })
+	s.change(func(was *Standing) bool { *was = now; return true })
 }
 
 // Keep has the node be a candidate no more for what keep does not say.
 func (s *Server) Keep(keep func(netip.Addr, announce.Candidate) bool) {
-	s.change(func(now Standing) Standing {
-		now.Candidates = maps.Clone(now.Candidates)
-		maps.DeleteFunc(now.Candidates, func(a netip.Addr, c announce.Candidate) bool { return !keep(a, c) })
-		return now
+	s.change(func(now *Standing) bool {
+		kept := maps.Clone(now.Candidates)
+		maps.DeleteFunc(kept, func(a netip.Addr, c announce.Candidate) bool { return !keep(a, c) })
+		lost := len(kept) < len(now.Candidates)
+		now.Candidates = kept
+		return lost
 	})
 }
 
-func (s *Server) change(to func(Standing) Standing) {
+// change changes what the node is a candidate for. to reports whether it did.
+func (s *Server) change(to func(*Standing) bool) {
 	s.mu.Lock()
-	s.standing = to(s.standing)
+	changed := to(&s.standing)
 	s.mu.Unlock()
+	if !changed {
+		return
+	}
 	select {
 	case s.kick <- struct{}{}:
 	default:

@@ -1,0 +1,339 @@
+package agent
+
+import (
+	"context"
+	"iter"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/weftnet/weft/announce"
+	"github.com/weftnet/weft/announce/server"
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/retry"
+	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/plugin"
+	"github.com/weftnet/weft/registry"
+)
+
+// announcer has the node answer on its links for addresses that Services have, as long as its
+// data plane hands on what comes for them, and for VirtualAddresses. It works for the life of
+// the agent, whichever plug-ins and data planes come and go; while there is no registry the
+// node stays a candidate for what it was.
+type announcer struct {
+	agent  *agent
+	server *server.Server
+	// objects are AddressPools, AddressGrants and VirtualAddresses; nil where the registry has
+	// none. Services, their endpoints and Nodes are those of the plan in force.
+	objects *registry.Cache
+	kick    chan struct{}
+	checks  portChecks
+
+	announced prometheus.Gauge
+	takeovers prometheus.Counter
+
+	mu sync.Mutex
+	// applied is what is in the data plane; nil while nothing is known to be.
+	applied *plugin.Applied
+	// coming is the plan that it is to load, or has loaded, last.
+	coming *plan.Plan
+	// found are the objects of which something cannot be done, and trouble is what keeps the
+	// node from answering.
+	found   []announce.Problem
+	trouble string
+}
+
+func newAnnouncer(a *agent) *announcer {
+	n := &announcer{agent: a, server: server.New(a.Node, a.Log), kick: make(chan struct{}, 1),
+		announced: prometheus.NewGauge(prometheus.GaugeOpts{Name: "weft_announced_addresses", Help: "Addresses that the node answers for on its links."}),
+		takeovers: prometheus.NewCounter(prometheus.CounterOpts{Name: "weft_address_takeovers_total", Help: "How often the node began to answer for an address on its links."})}
+	a.metrics.registry.MustRegister(n.announced, n.takeovers)
+	n.checks.changed = func() { notify(n.kick) }
+	kinds := slices.DeleteFunc([]*registry.Kind{api.AddressPoolKind, api.AddressGrantKind, api.VirtualAddressKind},
+		func(k *registry.Kind) bool { return !a.Registry.Serves(k) })
+	if len(kinds) > 0 {
+		n.objects = registry.NewCache(a.Registry, kinds, a.Log)
+	}
+	n.server.Took = func(addresses int) { n.takeovers.Add(float64(addresses)) }
+	n.server.Changed = func() {
+		n.announced.Set(float64(len(n.server.Answered())))
+		a.node.Kick()
+	}
+	n.server.Problem = func(text string) {
+		n.mu.Lock()
+		n.trouble = text
+		n.mu.Unlock()
+		if text != "" {
+			a.Log.Warn("this node does not answer for all addresses", "problem", text)
+		}
+		a.node.Kick()
+	}
+	return n
+}
+
+// run works until ctx ends.
+func (n *announcer) run(ctx context.Context) {
+	if n.objects == nil {
+		return
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	changes, cancel := n.objects.Subscribe()
+	defer cancel()
+	wg.Go(func() { n.agent.follow(ctx, n.objects) })
+	wg.Go(func() { n.checks.run(ctx) })
+	wg.Go(func() {
+		for ctx.Err() == nil {
+			if err := n.server.Run(ctx); err != nil {
+				n.server.Problem("cannot answer for addresses: " + err.Error())
+			}
+			retry.Sleep(ctx, time.Second)
+		}
+	})
+	if n.objects.WaitSynced(ctx) != nil {
+		return
+	}
+	for {
+		n.stand()
+		select {
+		case <-ctx.Done():
+			return
+		case <-changes:
+		case <-n.kick:
+		}
+	}
+}
+
+// loaded takes note of what the data plane has in force.
+func (n *announcer) loaded(done plugin.Applied) {
+	n.mu.Lock()
+	n.applied = &done
+	n.mu.Unlock()
+	notify(n.kick)
+}
+
+// loading has the node answer no more, before the data plane loads a plan, for what that does
+// not serve.
+func (n *announcer) loading(p *plan.Plan) {
+	n.mu.Lock()
+	n.coming = p
+	n.mu.Unlock()
+	n.server.Keep(func(a netip.Addr, c announce.Candidate) bool { return c.Virtual || serves(p, a, "") })
+}
+
+// stand tells the server what the node is a candidate for.
+func (n *announcer) stand() {
+	n.mu.Lock()
+	applied, coming := n.applied, n.coming
+	n.mu.Unlock()
+	if applied == nil || coming == nil {
+		return
+	}
+	objects := merged{n.objects.Snapshot(), applied.Input.Objects}
+	links, _, err := readLinks()
+	if err != nil {
+		n.server.Problem(err.Error()) // and what was read before holds
+		return
+	}
+	self := announce.Self{Node: n.agent.Node, Answers: n.checks.answers,
+		Serves: func(a netip.Addr, by registry.Key) bool {
+			origin := "Service " + by.String()
+			return serves(applied.Plan, a, origin) && serves(coming, a, origin)
+		},
+		Inside: func(a netip.Addr) string { return inside(applied.Plan, a) },
+	}
+	for _, l := range links {
+		at := announce.Link{Name: l.Name, Metrics: l.Metrics}
+		for _, p := range l.Addresses {
+			at.Prefixes = append(at.Prefixes, p.Masked())
+		}
+		self.Links = append(self.Links, at)
+	}
+	n.checks.set(objects)
+	now := server.Standing{Peers: make(map[string]bool)}
+	var problems []announce.Problem
+	now.Candidates, problems = announce.Candidates(objects, self)
+	for node := range registry.Each[*corev1.Node](objects, api.Node) {
+		now.Peers[node.Name] = true
+		if node.Name == n.agent.Node {
+			now.Leaving = api.IsLeaving(node) || node.Spec.Unschedulable || !announce.MayAnnounce(node)
+		}
+	}
+	n.server.Stand(now)
+	n.mu.Lock()
+	changed := !slices.Equal(n.found, problems)
+	n.found = problems
+	n.mu.Unlock()
+	if changed {
+		n.agent.node.Kick()
+	}
+}
+
+// merged are the announcer's own objects, and beside them those of the plan in force.
+type merged struct{ own, applied registry.Objects }
+
+func (m merged) of(k *registry.Kind) registry.Objects {
+	if k == api.Service || k == api.EndpointSlice || k == api.Node {
+		return m.applied
+	}
+	return m.own
+}
+
+// All implements registry.Objects.
+func (m merged) All(k *registry.Kind) iter.Seq[registry.Object] { return m.of(k).All(k) }
+
+// Get implements registry.Objects.
+func (m merged) Get(k *registry.Kind, key registry.Key) registry.Object { return m.of(k).Get(k, key) }
+
+// serves reports whether a plan hands on what comes from outside for an address, by an origin
+// if that is not empty.
+func serves(p *plan.Plan, a netip.Addr, origin string) bool {
+	if p.Local.ServicesLeft {
+		return false
+	}
+	for k, svc := range p.Services.From(plan.ServiceKey{Network: plan.DefaultNetwork, Address: a}) {
+		if k.Network != plan.DefaultNetwork || k.Address != a {
+			return false
+		}
+		if k.From != plan.Inside && svc.Set != "" && (origin == "" || svc.Origin == origin) {
+			return true
+		}
+	}
+	return false
+}
+
+// inside says whose an address is in the cluster, by a plan; "" for nobody's.
+func inside(p *plan.Plan, a netip.Addr) string {
+	if slices.Contains(p.Local.Addresses, a) {
+		return "an address of " + p.Local.Node
+	}
+	if pool, is := p.PoolOf(plan.DefaultNetwork, a); is {
+		return "in the subnet " + pool.Prefix.String() + " of pods"
+	}
+	if k, r, is := p.Route(plan.DefaultNetwork, a, false); is && k.Prefix.Bits() > 0 && (r.Way == plan.ToEndpoint || r.Way == plan.ToTunnel || r.Way == plan.ToDrop) {
+		return "in the cluster's own network " + k.Prefix.String()
+	}
+	return ""
+}
+
+// announces is what the Node says of it, in the form of api.AnnouncesAnnotation.
+func (n *announcer) announces() string { return api.AnnouncesText(n.server.Answered()) }
+
+// problems are what keeps the node from answering, and what of objects cannot be done.
+func (n *announcer) problems() (all []api.Problem) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.trouble != "" {
+		all = append(all, n.agent.own(n.trouble))
+	}
+	for _, p := range n.found {
+		all = append(all, api.Problem{Kind: p.Kind.Kind, Name: p.Key.Name, Message: p.Message})
+	}
+	return all
+}
+
+// portChecks are the ports at which programs on the node must accept connections for it to have
+// VirtualAddresses. The zero portChecks has none.
+type portChecks struct {
+	changed func()
+
+	mu    sync.Mutex
+	ports map[uint16]*portCheck
+}
+
+// portCheck is one of those: whether it was answered, and how often it was not since.
+type portCheck struct {
+	answers bool
+	failed  int
+}
+
+// How often a port is tried, for how long, and after how many failures it counts as silent; and
+// how many ports there may be: those beyond are not tried, and so silent.
+const (
+	checkEvery = time.Second
+	checkFor   = 500 * time.Millisecond
+	checkFails = 2
+	maxChecks  = 64
+)
+
+// set has the ports tried that VirtualAddresses name.
+func (c *portChecks) set(objects registry.Objects) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ports := make(map[uint16]*portCheck)
+	for v := range registry.Each[*api.VirtualAddress](objects, api.VirtualAddressKind) {
+		if v.Spec.Check == nil || len(ports) == maxChecks {
+			continue
+		}
+		port := uint16(v.Spec.Check.Port)
+		if ports[port] = c.ports[port]; ports[port] == nil {
+			ports[port] = &portCheck{}
+		}
+	}
+	c.ports = ports
+}
+
+// answers reports whether a program on the node accepts connections at a port.
+func (c *portChecks) answers(port uint16) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	check := c.ports[port]
+	return check != nil && check.answers
+}
+
+// run tries the ports until ctx ends.
+func (c *portChecks) run(ctx context.Context) {
+	for ; ctx.Err() == nil; retry.Sleep(ctx, checkEvery) {
+		c.mu.Lock()
+		var ports []uint16
+		for port := range c.ports {
+			ports = append(ports, port)
+		}
+		c.mu.Unlock()
+		var wg sync.WaitGroup
+		for _, port := range ports {
+			wg.Go(func() { c.note(port, accepts(ctx, port)) })
+		}
+		wg.Wait()
+	}
+}
+
+// note takes note of whether a port was answered.
+func (c *portChecks) note(port uint16, answered bool) {
+	c.mu.Lock()
+	check, changed := c.ports[port], false
+	switch {
+	case check == nil:
+	case answered:
+		changed = !check.answers
+		check.answers, check.failed = true, 0
+	default:
+		if check.failed++; check.failed >= checkFails {
+			changed = check.answers
+			check.answers = false
+		}
+	}
+	c.mu.Unlock()
+	if changed {
+		c.changed()
+	}
+}
+
+// accepts reports whether something accepts connections at a port of a loopback address.
+func accepts(ctx context.Context, port uint16) bool {
+	dialer := net.Dialer{Timeout: checkFor}
+	for _, host := range []string{"127.0.0.1", "::1"} {
+		c, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(int(port))))
+		if err == nil {
+			c.Close()
+			return true
+		}
+	}
+	return false
+}
