@@ -634,9 +634,7 @@ func (a *agent) readUnderlay() {
 	if same {
 		return
 	}
-	if a.announcer != nil {
-		notify(a.announcer.kick)
-	}
+	a.announcer.look()
 	a.Log.Info("node's own network", "addresses", u.Addresses, "mtu", u.MTU, "prefixes", u.Prefixes)
 	a.kick()
 	a.node.Kick()

@@ -25,7 +25,7 @@ import (
 // announcer has the node answer on its links for addresses that Services have, as long as its
 // data plane hands on what comes for them, and for VirtualAddresses. It works for the life of
 // the agent, whichever plug-ins and data planes come and go; while there is no registry the
-// node stays a candidate for what it was.
+// node stays a candidate for what it was. A nil announcer has it answer for nothing.
 type announcer struct {
 	agent  *agent
 	server *server.Server
@@ -77,6 +77,13 @@ func newAnnouncer(a *agent) *announcer {
 	return n
 }
 
+// look has the announcer look again at what the node is.
+func (n *announcer) look() {
+	if n != nil {
+		notify(n.kick)
+	}
+}
+
 // run works until ctx ends.
 func (n *announcer) run(ctx context.Context) {
 	if n.objects == nil {
@@ -112,6 +119,9 @@ func (n *announcer) run(ctx context.Context) {
 
 // loaded takes note of what the data plane has in force.
 func (n *announcer) loaded(done plugin.Applied) {
+	if n == nil {
+		return
+	}
 	n.mu.Lock()
 	n.applied = &done
 	n.mu.Unlock()
@@ -121,6 +131,9 @@ func (n *announcer) loaded(done plugin.Applied) {
 // loading has the node answer no more, before the data plane loads a plan, for what that does
 // not serve.
 func (n *announcer) loading(p *plan.Plan) {
+	if n == nil {
+		return
+	}
 	n.mu.Lock()
 	n.coming = p
 	n.mu.Unlock()
@@ -223,10 +236,18 @@ func inside(p *plan.Plan, a netip.Addr) string {
 }
 
 // announces is what the Node says of it, in the form of api.AnnouncesAnnotation.
-func (n *announcer) announces() string { return api.AnnouncesText(n.server.Answered()) }
+func (n *announcer) announces() string {
+	if n == nil {
+		return ""
+	}
+	return api.AnnouncesText(n.server.Answered())
+}
 
 // problems are what keeps the node from answering, and what of objects cannot be done.
 func (n *announcer) problems() (all []api.Problem) {
+	if n == nil {
+		return nil
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.trouble != "" {

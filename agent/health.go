@@ -113,9 +113,7 @@ func (a *agent) nodeState() nodeState {
 	}
 	u := a.underlayNow()
 	state := nodeState{Addresses: u.Addresses, OnLink: u.Prefixes, Others: u.Others}
-	if a.announcer != nil {
-		state.Announces = a.announcer.announces()
-	}
+	state.Announces = a.announcer.announces()
 	a.mu.Lock()
 	state.Orphans, state.Plugins = a.orphans, a.plugins
 	planes := a.planes
@@ -208,9 +206,7 @@ func (a *agent) problems() (undone, found []api.Problem) {
 	if rest != nil {
 		undone = append(undone, a.own(rest.Error()))
 	}
-	if a.announcer != nil {
-		found = append(found, a.announcer.problems()...)
-	}
+	found = append(found, a.announcer.problems()...)
 	// They come before what others could make many.
 	for _, line := range unready {
 		found = append(found, a.own(line))

@@ -45,7 +45,7 @@ serve it.`,
 		defer reg.Close()
 		cluster, err := readCluster(cmd.Context(), reg)
 		if err == nil {
-			err = readInto(cmd.Context(), reg, cluster.Objects.(registry.Snapshot), api.Service, api.EndpointSlice)
+			err = readInto(cmd.Context(), reg, cluster.Objects.(registry.Snapshot), api.Service, api.EndpointSlice, api.AddressPoolKind, api.AddressGrantKind)
 		}
 		if err != nil {
 			return err

@@ -24,6 +24,8 @@ type Serving struct {
 	Service string `json:"service"`
 	// On are the nodes, those together that serve it alike.
 	On []ServingNodes `json:"on"`
+	// Announced is which node answers on the link for each of the addresses that nodes announce.
+	Announced []Announced `json:"announced,omitempty"`
 	// Problems are what the Service's own conditions say, and of which nodes it is not known
 	// that they do as is said here.
 	Problems []string `json:"problems,omitempty"`
@@ -103,6 +105,7 @@ func (c Cluster) Serving(key registry.Key) (Serving, error) {
 			s.Problems = append(s.Problems, fmt.Sprintf("%s: %s", condition.Type, condition.Message))
 		}
 	}
+	c.announce(&s, svc)
 	for node := range registry.Each[*corev1.Node](c.Objects, api.Node) {
 		p.compile(node.Name)
 		made := p.plans[node.Name]
@@ -261,6 +264,12 @@ func (s Serving) String() string {
 			}
 		}
 		w.Flush()
+	}
+	for i, a := range s.Announced {
+		if i == 0 {
+			b.WriteByte('\n')
+		}
+		fmt.Fprintln(&b, a)
 	}
 	for i, problem := range s.Problems {
 		if i == 0 {
