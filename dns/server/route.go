@@ -31,7 +31,10 @@ func (s *Server) route(ctx context.Context, decided func()) {
 	}
 	var (
 		file []byte
+		// node are the servers that it names, nil while it could not be read; gone says that
+		// it names none of them any more.
 		node []netip.AddrPort
+		gone bool
 		// loops are servers that bring queries back; probed is when each was probed last, and
 		// under which are being probed.
 		loops    = map[netip.AddrPort]bool{}
@@ -44,9 +47,12 @@ func (s *Server) route(ctx context.Context, decided func()) {
 	for {
 		data, err := os.ReadFile(s.c.Resolv)
 		if err == nil && !bytes.Equal(data, file) {
-			// One that names nobody is perhaps being written, or the node has no network.
 			file = data
-			if names := nameServers(data); len(names) > 0 {
+			names, searches := readResolv(data)
+			s.search(searches)
+			// One that names nobody any more is perhaps being written, or the node has no
+			// network. One that never named anybody means it.
+			if gone = len(names) == 0 && len(node) > 0; !gone {
 				node = names
 			}
 		}
@@ -54,6 +60,9 @@ func (s *Server) route(ctx context.Context, decided func()) {
 		w, problems := choose(set, s.c.Resolv, node, own, loops)
 		if err != nil && (set == nil || len(set.Upstreams) == 0) {
 			problems = append(problems, fmt.Sprintf("which servers the node asks is not known: %v", err))
+		}
+		if gone && err == nil && (set == nil || len(set.Upstreams) == 0) {
+			problems = append(problems, fmt.Sprintf("%s names no server any more: those that it named before are asked still", s.c.Resolv))
 		}
 		if now == nil || !now.equal(&w) {
 			if err := s.take(&w); err != nil {
@@ -110,6 +119,20 @@ func (s *Server) route(ctx context.Context, decided func()) {
 				delete(loops, o.at)
 			}
 		}
+	}
+}
+
+// search has the domains be known in which the node, and behind those of the cluster its pods,
+// look for a name.
+func (s *Server) search(domains []string) {
+	s.applying.Lock()
+	defer s.applying.Unlock()
+	if slices.Equal(s.searches, domains) {
+		return
+	}
+	s.searches = domains
+	if set := s.settings.Load(); set != nil {
+		s.setZone(set)
 	}
 }
 

@@ -74,6 +74,8 @@ type Server struct {
 	// applying is held while a batch of records is applied, so that no answer comes between
 	// two of its parts.
 	applying sync.RWMutex
+	// searches are the domains in which the node looks for names; applying guards them.
+	searches []string
 	// settings are nil until there are records.
 	settings atomic.Pointer[records.Settings]
 
@@ -170,7 +172,7 @@ func Run(ctx context.Context, c Config) error {
 func (s *Server) apply(b journal.Batch) {
 	s.applying.Lock()
 	if b.Settings != nil {
-		s.zone.Set(b.Settings)
+		s.setZone(b.Settings)
 		s.settings.Store(b.Settings)
 	}
 	for _, k := range b.Gone {
@@ -190,6 +192,15 @@ func (s *Server) apply(b journal.Batch) {
 		say(s.changed)
 		say(s.told)
 	}
+}
+
+// setZone has questions be answered by settings. applying is held.
+func (s *Server) setZone(set *records.Settings) {
+	all := *set
+	if len(all.Searches) == 0 {
+		all.Searches = s.searches
+	}
+	s.zone.Set(&all)
 }
 
 func say(c chan<- struct{}) {

@@ -8,11 +8,16 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/miekg/dns"
+
 	"github.com/weftnet/weft/dns/records"
 )
 
 // maxServers is how many servers are asked for names of one domain; forward takes no more.
 const maxServers = 15
+
+// maxSearches is how many domains a kubelet lets a pod look in at most.
+const maxSearches = 32
 
 // ways say who is asked for names outside.
 type ways struct {
@@ -53,7 +58,7 @@ type server struct {
 }
 
 // choose returns who is to be asked: the settings' servers, or else those that a file of the
-// node names. Those are left out that are this server itself, and those that loops says bring
+// node names, nil where it could not be read. Those are left out that are this server itself, and those that loops says bring
 // back to it what they are asked; problems say so.
 func choose(s *records.Settings, file string, node []netip.AddrPort, own []netip.AddrPort, loops map[netip.AddrPort]bool) (w ways, problems []string) {
 	usable := func(of string, all []netip.AddrPort) (usable []netip.AddrPort) {
@@ -91,7 +96,8 @@ func choose(s *records.Settings, file string, node []netip.AddrPort, own []netip
 	} else {
 		w.rest = usable(file, node)
 	}
-	if len(w.rest) == 0 {
+	// A node that names nobody has nobody ask outside, as one without a way out.
+	if len(w.rest) == 0 && (len(s.Upstreams) > 0 || node == nil || len(node) > 0) {
 		problems = append(problems, "nobody is there to be asked for names outside of the cluster")
 	}
 	for _, stub := range s.Stubs {
@@ -106,17 +112,31 @@ func choose(s *records.Settings, file string, node []netip.AddrPort, own []netip
 	return w, problems
 }
 
-// nameServers returns those that a resolv.conf names, in its order; see resolv.conf(5).
-func nameServers(file []byte) (servers []netip.AddrPort) {
+// readResolv returns the servers that a resolv.conf names, in its order and never nil, and the
+// domains in which names are looked for, in lower case and without the dot at their ends; see
+// resolv.conf(5).
+func readResolv(file []byte) (servers []netip.AddrPort, searches []string) {
+	servers = []netip.AddrPort{}
 	lines := bufio.NewScanner(bytes.NewReader(file))
 	for lines.Scan() {
 		words := strings.Fields(lines.Text())
-		if len(words) < 2 || words[0] != "nameserver" {
+		if len(words) < 2 {
 			continue
 		}
-		if a, err := netip.ParseAddr(words[1]); err == nil && len(servers) <= maxServers {
-			servers = append(servers, netip.AddrPortFrom(a.Unmap(), 53))
+		switch words[0] {
+		case "nameserver":
+			if a, err := netip.ParseAddr(words[1]); err == nil && len(servers) <= maxServers {
+				servers = append(servers, netip.AddrPortFrom(a.Unmap(), 53))
+			}
+		case "search", "domain": // the last of them counts
+			searches = nil
+			for _, domain := range words[1:] {
+				domain = strings.ToLower(strings.TrimSuffix(domain, "."))
+				if _, ok := dns.IsDomainName(domain); ok && domain != "" && len(searches) < maxSearches {
+					searches = append(searches, domain)
+				}
+			}
 		}
 	}
-	return servers
+	return servers, searches
 }

@@ -27,8 +27,9 @@ func TestChoose(t *testing.T) {
 		stubs    string
 		problems []string
 	}{
-		"nothing is known": {problems: []string{"nobody is there to be asked for names outside"}},
-		"the node's":       {node: ports("192.0.2.1:53", "[2001:db8::1]:53", "192.0.2.1:53"), rest: ports("192.0.2.1:53", "[2001:db8::1]:53")},
+		"nothing is known":  {problems: []string{"nobody is there to be asked for names outside"}},
+		"nobody on purpose": {node: []netip.AddrPort{}},
+		"the node's":        {node: ports("192.0.2.1:53", "[2001:db8::1]:53", "192.0.2.1:53"), rest: ports("192.0.2.1:53", "[2001:db8::1]:53")},
 		"the settings'": {settings: &records.Settings{Upstreams: ports("198.51.100.1:5353")}, node: ports("192.0.2.1:53"),
 			rest: ports("198.51.100.1:5353")},
 		"this server": {node: ports("10.96.0.10:53", "[::ffff:10.96.0.10]:53", "192.0.2.1:53"), rest: ports("192.0.2.1:53"),
@@ -71,19 +72,25 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// FuzzNameServers reads any resolv.conf.
-func FuzzNameServers(f *testing.F) {
+// FuzzResolv reads any resolv.conf.
+func FuzzResolv(f *testing.F) {
 	f.Add([]byte("# the node's\nsearch example.org\nnameserver 192.0.2.1\n  nameserver\t2001:db8::1 # second\nnameserver fe80::1%eth0\nnameserver none\noptions ndots:5\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if got := nameServers(data); len(got) > maxServers+1 {
-			t.Errorf("there are %d", len(got))
+		if servers, searches := readResolv(data); len(servers) > maxServers+1 || len(searches) > maxSearches || servers == nil {
+			t.Errorf("there are %d servers and %d domains", len(servers), len(searches))
 		}
 	})
 }
 
-func TestNameServers(t *testing.T) {
-	got := nameServers([]byte("# the node's\nsearch example.org\nnameserver 192.0.2.1\n  nameserver\t2001:db8::1 # second\nnameserver none\nnameserver\noptions ndots:5\n;nameserver 192.0.2.9\n"))
-	if want := ports("192.0.2.1:53", "[2001:db8::1]:53"); !slices.Equal(got, want) {
-		t.Errorf("they are %v", got)
+func TestReadResolv(t *testing.T) {
+	servers, searches := readResolv([]byte("# the node's\ndomain example.net\nsearch Example.org. corp\nnameserver 192.0.2.1\n  nameserver\t2001:db8::1 # second\nnameserver none\nnameserver\noptions ndots:5\n;nameserver 192.0.2.9\n"))
+	if want := ports("192.0.2.1:53", "[2001:db8::1]:53"); !slices.Equal(servers, want) {
+		t.Errorf("the servers are %v", servers)
+	}
+	if !slices.Equal(searches, []string{"example.org", "corp"}) {
+		t.Errorf("the domains are %q", searches)
+	}
+	if servers, searches := readResolv(nil); servers == nil || len(servers)+len(searches) > 0 {
+		t.Errorf("an empty one has %v and %v", servers, searches)
 	}
 }
