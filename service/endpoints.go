@@ -118,7 +118,7 @@ type frontend struct {
 // frontends returns where a port of the Service is reached on the node.
 func (c *compiled) frontends(p port, granted granted, node view) (all []frontend) {
 	for _, a := range c.clusterIPs {
-		if has := granted.has(what{address: a}); has || !node.grants {
+		if has := granted.has(what{address: a}); (has || !node.grants) && c.pooled[a] != pooledOthers {
 			all = append(all, frontend{rankClusterIP, has, a, p.port, ""})
 		}
 	}

@@ -1,6 +1,7 @@
 package service_test
 
 import (
+	"maps"
 	"net/netip"
 	"testing"
 
@@ -51,5 +52,36 @@ func TestGranted(t *testing.T) {
 		if got := new(service.Compiler).Compile(objects, local).Services.Len(); got != 3 {
 			t.Errorf("where nobody keeps Grants it has %d frontends", got)
 		}
+	}
+}
+
+// Where users choose clusterIPs themselves, none gets what another Service was given of an
+// AddressPool, although an address of the cluster goes before one of a load balancer.
+func TestChosenAddressOfAPool(t *testing.T) {
+	local := plan.Local{Node: "node1", Addresses: []netip.Addr{netip.MustParseAddr("172.30.0.11")}}
+	of := func(name string, address string) *corev1.Service {
+		return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name)}, Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeLoadBalancer, ClusterIP: address, ClusterIPs: []string{address}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+			Ports: []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP}}}}
+	}
+	web, thief := of("web", "10.96.0.1"), of("thief", "192.0.2.1")
+	web.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}
+	objects := registry.Snapshot{}
+	objects.Put(api.Service, web)
+	objects.Put(api.Service, thief)
+	for address, svc := range map[string]*corev1.Service{"10.96.0.1": web, "192.0.2.1": thief} {
+		objects.Put(service.GrantKind, &service.Grant{ObjectMeta: metav1.ObjectMeta{Name: address}, Spec: service.GrantSpec{Namespace: "default", Name: svc.Name, UID: svc.UID}})
+	}
+	step := &service.Compiler{Grants: true}
+	at := plan.ServiceKey{Network: plan.DefaultNetwork, Address: netip.MustParseAddr("192.0.2.1"), Protocol: plan.TCP, Port: 80}
+	for _, want := range []string{"Service default/thief", "Service default/web"} {
+		for how, compiler := range map[string]*service.Compiler{"step by step": step, "at once": {Grants: true}} {
+			has, _ := compiler.Compile(objects, local).Services.Get(at)
+			if has.Origin != want || len(compiler.Problems()) == 0 {
+				t.Errorf("compiled %s, %s has the address, and not %s: %v", how, has.Origin, want, compiler.Problems())
+			}
+		}
+		objects = maps.Clone(objects)
+		objects.Put(api.AddressGrantKind, &api.AddressGrant{ObjectMeta: metav1.ObjectMeta{Name: "192.0.2.1"}, Spec: api.AddressGrantSpec{Namespace: "default", Name: "web", UID: "web", Pool: "public"}})
 	}
 }

@@ -87,13 +87,13 @@ const (
 func (c *Compiler) standings(s *service) map[netip.Addr]standing {
 	var all map[netip.Addr]standing
 	grants, ranges := c.addressGrants.All(), c.node.pooled
-	for _, a := range s.outside() {
+	for _, a := range s.pooledAt(c.Grants) {
 		is := notPooled
 		if i, found := slices.BinarySearchFunc(grants, a, func(g *addressGrant, a netip.Addr) int { return g.address.Compare(a) }); found {
 			if is = pooledOthers; grants[i].of == s.key && grants[i].uid == s.uid {
 				is = pooledOwn
 			}
-		} else if i, _ := slices.BinarySearchFunc(ranges, a, func(r api.AddressRange, a netip.Addr) int { return r.Last.Compare(a) }); i < len(ranges) && ranges[i].Contains(a) {
+		} else if i, _ := slices.BinarySearchFunc(ranges, a, func(r api.AddressRange, a netip.Addr) int { return r.Last.Compare(a) }); i < len(ranges) && ranges[i].Contains(a) && !slices.Contains(s.clusterIPs, a) {
 			is = pooledOthers
 		}
 		if is != notPooled {
@@ -106,12 +106,24 @@ func (c *Compiler) standings(s *service) map[netip.Addr]standing {
 	return all
 }
 
-// outside are a Service's addresses outside of the cluster, whoever gave them.
-func (s *service) outside() []netip.Addr { return slices.Concat(s.balanced, s.external) }
+// pooledAt are the addresses of a Service of which AddressPools and AddressGrants may say
+// something: those outside of the cluster, whoever gave them. Where the registry keeps Grants,
+// who writes a Service may also choose one of these as its clusterIP, which goes before.
+func (s *service) pooledAt(grants bool) []netip.Addr {
+	if grants {
+		return slices.Concat(s.balanced, s.external, s.clusterIPs)
+	}
+	return slices.Concat(s.balanced, s.external)
+}
 
 // refuseOthers says which addresses of AddressPools the Service is not served at, as nodes go
 // by AddressGrants and not by what Services say.
 func (c *compiled) refuseOthers() {
+	for _, a := range c.clusterIPs {
+		if c.pooled[a] == pooledOthers {
+			c.problems = append(c.problems, fmt.Sprintf("spec.clusterIPs: %s is of an AddressPool, and another Service has the AddressGrant of it: choose another", a))
+		}
+	}
 	for _, a := range c.balanced {
 		if c.pooled[a] == pooledOthers {
 			c.problems = append(c.problems, fmt.Sprintf("status.loadBalancer.ingress: %s is of an AddressPool, and is not served, as the Service has no AddressGrant of it: have it ask for the address, or give the AddressPool others", a))

@@ -137,7 +137,7 @@ func (c *Compiler) Compile(objects registry.Objects, node plan.Local) Tables {
 			at[g.address] = true
 		}
 		for _, s := range c.services.All() {
-			if slices.ContainsFunc(s.outside(), func(a netip.Addr) bool { return at[a] }) {
+			if slices.ContainsFunc(s.pooledAt(c.Grants), func(a netip.Addr) bool { return at[a] }) {
 				changed[s.key] = true
 			}
 		}
@@ -330,6 +330,9 @@ func compile(s *service, behind []*slice, granted granted, pooled map[netip.Addr
 		c.port(p, endpointsOf(p, c.behind, node), granted, node, into)
 	}
 	for _, a := range s.clusterIPs {
+		if c.pooled[a] == pooledOthers {
+			continue
+		}
 		if has := granted.has(what{address: a}); has || !node.grants || node.Owns(plan.DefaultNetwork, a) {
 			c.refuseRest(rankClusterIP, has, "spec.clusterIPs", a, node)
 		}

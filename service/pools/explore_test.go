@@ -266,9 +266,9 @@ func (sc scope) ends(s *explore.Store) error {
 func TestAllInterleavings(t *testing.T) {
 	for _, sc := range []scope{
 		{controllers: 1, services: 2, there: 1, changes: 2, addresses: 2, pools: true},
-		{controllers: 2, services: 2, there: 1, changes: 1, addresses: 2, limit: 20_000},
-		{controllers: 2, services: 2, there: 2, changes: 2, addresses: 1, settled: true, limit: 20_000},
-		{controllers: 1, services: 2, there: 1, changes: 4, addresses: 2, pools: true, long: true},
+		{controllers: 2, services: 2, there: 1, changes: 1, addresses: 2, limit: 8_000},
+		{controllers: 2, services: 2, there: 2, changes: 2, addresses: 1, settled: true, limit: 8_000},
+		{controllers: 1, services: 2, there: 1, changes: 3, addresses: 2, pools: true, long: true},
 		{controllers: 2, services: 2, there: 1, changes: 1, addresses: 2, long: true},
 		{controllers: 2, services: 2, there: 2, changes: 3, addresses: 2, settled: true, pools: true, long: true, limit: 2_000_000},
 		{controllers: 2, services: 3, there: 2, changes: 3, addresses: 2, long: true, limit: 2_000_000},
