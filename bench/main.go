@@ -7,7 +7,8 @@
 // the traffic, in worker processes: worker.go), handmade.go (the networks
 // built by hand), cluster.go (Weft, by way of the lab), traffic.go and
 // attach.go (the rounds), policy*.go (network policies, in small and in large
-// clusters), services*.go (Services, beside kube-proxy), stats.go and report.go (pure: what comes of them).
+// clusters), services*.go (Services, beside kube-proxy), failover.go (addresses that move
+// between nodes), stats.go and report.go (pure: what comes of them).
 //
 // It needs root, and the binaries of make build.
 package main
@@ -55,7 +56,7 @@ type settings struct {
 }
 
 // parts are what -only chooses from.
-var parts = []string{"traffic", "attach", "memory", "up", "policy", "tenants", "services"}
+var parts = []string{"traffic", "attach", "memory", "up", "policy", "tenants", "services", "failover"}
 
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == workerArgument {
@@ -186,6 +187,11 @@ func (s settings) run(ctx context.Context) error {
 	}
 	if slices.Contains(s.only, "services") {
 		if res.Services, err = s.serviceBench(ctx); err != nil {
+			return err
+		}
+	}
+	if slices.Contains(s.only, "failover") {
+		if res.Failovers, err = s.measureFailover(ctx); err != nil {
 			return err
 		}
 	}

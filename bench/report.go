@@ -30,6 +30,7 @@ type results struct {
 	Tenants        []tenantResult
 	Policy         *policyResults
 	Services       *serviceResults
+	Failovers      []failover
 }
 
 // ofServices reports whether Services alone were measured, and nothing else.
@@ -43,7 +44,7 @@ func (r results) ofPolicies() bool {
 }
 
 func (r results) ofNothingElse() bool {
-	return len(r.Traffic) == 0 && len(r.Attached) == 0 && r.Agent == nil && len(r.Ups) == 0
+	return len(r.Traffic) == 0 && len(r.Attached) == 0 && r.Agent == nil && len(r.Ups) == 0 && len(r.Failovers) == 0
 }
 
 // The targets that are not ratios.
@@ -101,6 +102,7 @@ func render(res results, notes string) string {
 	if res.Services != nil {
 		body.services(*res.Services)
 	}
+	body.failovers(res.Failovers)
 
 	top := &report{}
 	title, by := "Benchmarks", "notes.md"

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -155,6 +156,21 @@ var columns = map[string][]column{
 		}),
 		of("SERVICE", func(g *api.AddressGrant) string { return g.Spec.Service().String() }),
 		of("POOL", func(g *api.AddressGrant) string { return g.Spec.Pool }),
+	},
+	"virtualaddresses": {
+		of("ADDRESS", func(v *api.VirtualAddress) string { return v.Spec.Address }),
+		of("CHECK", func(v *api.VirtualAddress) string {
+			if v.Spec.Check == nil {
+				return ""
+			}
+			return strconv.Itoa(int(v.Spec.Check.Port))
+		}),
+		wideOf("NODES", func(v *api.VirtualAddress) string {
+			if v.Spec.Nodes == nil {
+				return "<all>"
+			}
+			return joined(selected(v.Spec.Nodes))
+		}),
 	},
 	"networkpolicies": {
 		of("POD-SELECTOR", func(p *networkingv1.NetworkPolicy) string { return metav1.FormatLabelSelector(&p.Spec.PodSelector) }),

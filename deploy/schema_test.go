@@ -65,12 +65,13 @@ var goTypes = map[string]any{
 
 	"clusternetworkpolicies.policy.networking.k8s.io": policyv1alpha2.ClusterNetworkPolicy{},
 
-	"addresspools.weft.network":  api.AddressPool{},
-	"addressgrants.weft.network": api.AddressGrant{},
-	"tags.weft.network":          api.Tag{},
-	"nodepods.weft.network":      api.NodePods{},
-	"nodereports.weft.network":   api.NodeReport{},
-	"domainnames.weft.network":   api.DomainName{},
+	"addresspools.weft.network":     api.AddressPool{},
+	"addressgrants.weft.network":    api.AddressGrant{},
+	"virtualaddresses.weft.network": api.VirtualAddress{},
+	"tags.weft.network":             api.Tag{},
+	"nodepods.weft.network":         api.NodePods{},
+	"nodereports.weft.network":      api.NodeReport{},
+	"domainnames.weft.network":      api.DomainName{},
 }
 
 // crds reads the definitions of the kinds, by their names.

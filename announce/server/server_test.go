@@ -35,9 +35,8 @@ type node struct {
 	name string
 	path string
 	*server.Server
-	// end ends the server, and ended is closed when it has.
+	// end ends the server, and returns when it has ended.
 	end     func()
-	ended   chan struct{}
 	mu      sync.Mutex
 	problem string
 }

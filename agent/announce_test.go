@@ -1,0 +1,93 @@
+package agent
+
+import (
+	"net"
+	"net/netip"
+	"testing"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/registry"
+)
+
+// TestServes asks whether a plan hands on what comes from outside for addresses.
+func TestServes(t *testing.T) {
+	at := func(a string, from plan.Scope) plan.ServiceKey {
+		return plan.ServiceKey{Network: plan.DefaultNetwork, Address: netip.MustParseAddr(a), Protocol: plan.TCP, Port: 80, From: from}
+	}
+	web := plan.Service{Set: "shop/web", Origin: "Service shop/web"}
+	p := &plan.Plan{}
+	p.Services = p.Services.Set(at("192.0.2.1", plan.Anywhere), web).Set(at("192.0.2.2", plan.Inside), web).
+		Set(at("192.0.2.3", plan.Inside), web).Set(at("192.0.2.3", plan.Outside), web).Set(at("192.0.2.4", plan.Anywhere), plan.Service{Origin: web.Origin})
+	for address, want := range map[string]bool{"192.0.2.0": false, "192.0.2.1": true, "192.0.2.2": false, "192.0.2.3": true, "192.0.2.4": false, "192.0.2.5": false} {
+		a := netip.MustParseAddr(address)
+		for origin, is := range map[string]bool{"": want, web.Origin: want, "Service shop/other": false} {
+			if got := serves(p, a, origin); got != is {
+				t.Errorf("%s by %q: %v, want %v", a, origin, got, is)
+			}
+		}
+	}
+	left := *p
+	left.Local.ServicesLeft = true
+	if serves(&left, netip.MustParseAddr("192.0.2.1"), "") {
+		t.Error("what is left to kube-proxy is served")
+	}
+}
+
+// TestInside asks whose addresses are in a cluster.
+func TestInside(t *testing.T) {
+	p := &plan.Plan{Local: plan.Local{Node: "node1", Addresses: []netip.Addr{netip.MustParseAddr("172.30.0.11")},
+		Pools: []plan.Pool{{Network: plan.DefaultNetwork, Prefix: netip.MustParsePrefix("10.1.1.0/24")}}}}
+	route := func(prefix string, r plan.Route) {
+		p.Routes = p.Routes.Set(plan.RouteKey{Network: plan.DefaultNetwork, Prefix: netip.MustParsePrefix(prefix)}, r)
+	}
+	route("0.0.0.0/0", plan.Route{Way: plan.ToGateway})
+	route("10.1.2.0/24", plan.Route{Way: plan.ToTunnel, Peers: []string{"node2"}})
+	route("10.96.0.0/16", plan.Route{Way: plan.ToDrop})
+	for address, want := range map[string]string{
+		"172.30.0.11": "an address of node1", "10.1.1.9": "in the subnet 10.1.1.0/24 of pods", "10.1.2.9": "in the cluster's own network 10.1.2.0/24",
+		"10.96.0.1": "in the cluster's own network 10.96.0.0/16", "192.0.2.7": "", "2001:db8::7": "",
+	} {
+		if got := inside(p, netip.MustParseAddr(address)); got != want {
+			t.Errorf("%s is %q, want %q", address, got, want)
+		}
+	}
+}
+
+// TestPortChecks has a program listen, and end.
+func TestPortChecks(t *testing.T) {
+	changes := 0
+	c := portChecks{changed: func() { changes++ }}
+	v := &api.VirtualAddress{Spec: api.VirtualAddressSpec{Address: "192.0.2.7"}}
+	v.Name = "router"
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := uint16(l.Addr().(*net.TCPAddr).Port)
+	v.Spec.Check = &api.AddressCheck{Port: int32(port)}
+	objects := registry.NewSnapshot(map[*registry.Kind][]registry.Object{api.VirtualAddressKind: {v}})
+	c.set(objects)
+	if c.answers(port) {
+		t.Error("a port that was never tried answers")
+	}
+	c.note(port, accepts(t.Context(), port))
+	if !c.answers(port) || changes != 1 {
+		t.Errorf("a port that accepts connections answers: %v, after %d changes", c.answers(port), changes)
+	}
+	l.Close()
+	for i := range checkFails {
+		if !c.answers(port) {
+			t.Errorf("it does not answer after %d failures", i)
+		}
+		c.note(port, accepts(t.Context(), port))
+	}
+	if c.answers(port) || changes != 2 {
+		t.Errorf("a port that accepts none any more answers: %v, after %d changes", c.answers(port), changes)
+	}
+	c.set(registry.NewSnapshot(nil))
+	c.note(port, true)
+	if c.answers(port) || changes != 2 {
+		t.Error("a port that nobody asks for any more is known")
+	}
+}
