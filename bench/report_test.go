@@ -83,7 +83,7 @@ func TestReport(t *testing.T) {
 		Variants: []serviceVariant{{variant: variant{name: "by hand"}}, served(byWeft, 1), served(byNftables, 1)},
 		Traffic:  traffic{load{doConnect, true}: {"by hand": samplesOf(10, 12, 11), byWeft + " of some": samplesOf(5, 6, 5), byNftables + " of some": samplesOf(7, 8, 9)}},
 		Loads: []serviceLoad{
-			{By: byWeft, Services: 1, Took: seconds(0.25), Loaded: memory{Resident: 40 << 20}, Peak: 50 << 20, Changes: times(1, 2, 60)},
+			{By: byWeft, Services: 1, Took: seconds(0.25), Spent: seconds(0.2), Loaded: memory{Resident: 40 << 20}, Peak: 50 << 20, Changes: times(1, 2, 60)},
 			{By: byNftables, Services: 1, Took: seconds(1), Loaded: memory{Resident: 60 << 20}, Peak: 61 << 20},
 			{By: byWeft, Services: targetServices, Took: seconds(2), Loaded: memory{Resident: 119 << 20}, Peak: 150 << 20, Changes: times(1, 2, 49)},
 			{By: byNftables, Services: targetServices},

@@ -35,6 +35,8 @@ type serviceLoad struct {
 	// Took is from the start of who did it until a client was connected by way of the Service;
 	// 0 where that never happened in the time that there was.
 	Took time.Duration
+	// Spent is the processor time of the process until then, its programs' not among it.
+	Spent time.Duration
 	// Loaded is what it takes then, Peak the most that it ever had resident, in bytes.
 	Loaded memory
 	Peak   uint64
@@ -209,6 +211,9 @@ func (s settings) loadNode(ctx context.Context, reg registry.Registry, node *ser
 		return l, nil
 	}
 	l.Took = reached.Took
+	if l.Spent, err = processTime(node.pid()); err != nil {
+		return l, err
+	}
 	if l.Changes, err = s.endpointChanges(ctx, reg, node); err != nil {
 		return l, err
 	}

@@ -120,27 +120,28 @@ func (r *report) serviceComparison(s serviceResults) {
 
 func (r *report) serviceLoads(loads []serviceLoad) {
 	r.line("\n## A node that gets Services\n")
-	r.line("Loaded is the time from the start of who does Services until a client gets a connection by one;")
+	r.line("Loaded is the time from the start of who does Services until a client gets a connection by one, and")
+	r.line("beside it stands the processor time of its process until then, without that of programs that it runs;")
 	r.line("Weft reads from the lab's etcd, and kube-proxy from a real API server, with which it is given")
 	r.line("the configuration that clusters give it. A change is timed from the return of the write until")
 	r.line("datagrams to the Service fare accordingly: one is sent each millisecond, each as the first of a connection,")
 	r.line("and an endpoint comes or goes every %v or more. Memory is that of the process, some time after these.", leastChange)
-	r.head("", "loaded", "target", "", "changes", "p50", "p99", "longest", "target for p99", "", "resident", "target", "", "at most")
+	r.head("", "loaded", "target", "", "processor time", "changes", "p50", "p99", "longest", "target for p99", "", "resident", "target", "", "at most")
 	for _, l := range loads {
 		name := fmt.Sprintf("%s: %d", l.By, l.Services)
 		if l.Took == 0 {
-			r.row(name, "never", "", "", "", "", "", "", "", "", "", "", "", "")
+			r.row(name, "never", "", "", "", "", "", "", "", "", "", "", "", "", "")
 			continue
 		}
-		cells := []string{name, duration(l.Took), "", "", fmt.Sprint(len(l.Changes)), "", "", "", "", "", mebibytes(l.Loaded.Resident), "", "", mebibytes(l.Peak)}
+		cells := []string{name, duration(l.Took), "", "", duration(l.Spent), fmt.Sprint(len(l.Changes)), "", "", "", "", "", mebibytes(l.Loaded.Resident), "", "", mebibytes(l.Peak)}
 		p99 := quantile(l.Changes, 0.99)
 		if len(l.Changes) > 0 {
-			cells[5], cells[6], cells[7] = duration(quantile(l.Changes, 0.5)), duration(p99), duration(quantile(l.Changes, 1))
+			cells[6], cells[7], cells[8] = duration(quantile(l.Changes, 0.5)), duration(p99), duration(quantile(l.Changes, 1))
 		}
 		if l.By == byWeft && l.Services == targetServices {
 			cells[2], cells[3] = fmt.Sprintf("≤ %v", serviceLoadTarget), r.judged(atMost(l.Took, serviceLoadTarget))
-			cells[8], cells[9] = fmt.Sprintf("≤ %v", serviceChangeTarget), r.judged(atMost(p99, serviceChangeTarget))
-			cells[11], cells[12] = "≤ "+mebibytes(serviceMemoryTarget), r.judged(atMost(l.Loaded.Resident, serviceMemoryTarget))
+			cells[9], cells[10] = fmt.Sprintf("≤ %v", serviceChangeTarget), r.judged(atMost(p99, serviceChangeTarget))
+			cells[12], cells[13] = "≤ "+mebibytes(serviceMemoryTarget), r.judged(atMost(l.Loaded.Resident, serviceMemoryTarget))
 		}
 		r.row(cells...)
 	}
