@@ -349,6 +349,7 @@ func compileServices(stamps Stamps, p *plan.Plan, from *sources, have nft.Conten
 	for name, set := range r.Sets {
 		s.empty.Set(name, *set)
 	}
+	r.makeRoom(p)
 	put := func(set string, e nft.Element, v nft.Value) { r.Sets[set].Elements[e] = v }
 	for k, of := range p.Services.All() {
 		frontendElements(k, of, put)
@@ -390,6 +391,30 @@ func compileServices(stamps Stamps, p *plan.Plan, from *sources, have nft.Conten
 		maps.Copy(r.Sets[toPeersPrefix+suffix(is4)].Elements, s.peers[i])
 	}
 	return s, r
+}
+
+// makeRoom makes room in the sets that have most of what there is of Services, so that they need
+// not grow.
+func (r *ruleset) makeRoom(p *plan.Plan) {
+	sizes := map[string]int{}
+	for k := range p.Services.All() {
+		if is4 := k.Address.Is4(); k.Protocol == plan.AnyProtocol {
+			sizes[restPrefix+suffix(is4)]++
+		} else {
+			sizes[frontendsPrefix+suffix(is4)]++
+		}
+	}
+	for k := range p.Backends.All() {
+		sizes[slotsPrefix+suffix(k.Address.Is4())]++
+	}
+	for _, is4 := range interval.Families {
+		for _, side := range bothSides {
+			for _, prefix := range []string{frontendsPrefix, restPrefix} {
+				r.Sets[sideOf(prefix, side, is4)].Elements = make(nft.Elements, sizes[prefix+suffix(is4)])
+			}
+		}
+		r.Sets[slotsPrefix+suffix(is4)].Elements = make(nft.Elements, sizes[slotsPrefix+suffix(is4)])
+	}
 }
 
 // peersElements are the ranges of addresses from where a route leads to a peer.

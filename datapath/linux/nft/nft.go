@@ -565,18 +565,34 @@ func RenewElements(conn *nftables.Conn, s *nftables.Set, e Elements, timeout tim
 	return nil
 }
 
-// each writes elements, with the time after which they end, some per message.
+// each writes elements, with the time after which they end, some per message. Those of
+// intervals are in order; what order others are in says nothing to a kernel.
 func each(write func(*nftables.Set, []nftables.SetElement) error, s *nftables.Set, e Elements, timeout time.Duration) error {
-	for chunk := range slices.Chunk(e.Keys(), elementsPerMessage) {
-		list := make([]nftables.SetElement, len(chunk))
-		for i, k := range chunk {
-			list[i] = k.with(e[k], timeout)
+	list := make([]nftables.SetElement, 0, min(len(e), elementsPerMessage))
+	put := func(k Element, v Value) (err error) {
+		if list = append(list, k.with(v, timeout)); len(list) == cap(list) {
+			err = write(s, list) // which keeps nothing of the list
+			list = list[:0]
 		}
-		if err := write(s, list); err != nil {
-			return err
+		return err
+	}
+	if s.Interval {
+		for _, k := range e.Keys() {
+			if err := put(k, e[k]); err != nil {
+				return err
+			}
+		}
+	} else {
+		for k, v := range e {
+			if err := put(k, v); err != nil {
+				return err
+			}
 		}
 	}
-	return nil
+	if len(list) == 0 {
+		return nil
+	}
+	return write(s, list)
 }
 
 // Keys returns the keys in order.
