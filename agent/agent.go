@@ -496,6 +496,9 @@ func (a *agent) run(ctx context.Context, what plugin.Choice, objects *followed, 
 		a.tellPlugins(mix, r.Whole)
 		a.endInterlude(s) // only now may pods get addresses of what the Node is to say
 		a.report(r)
+		if r.Able != nil {
+			a.names.able(r.Able.AnswersHere)
+		}
 		if r.Loaded {
 			loaded(&plugin.Applied{Input: latest.Input, Plan: r.Plan})
 			a.announcer.loaded(plugin.Applied{Input: latest.Input, Plan: r.Plan})

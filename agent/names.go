@@ -60,9 +60,10 @@ type names struct {
 
 	mu     sync.Mutex
 	latest *plugin.Input
-	// serves is whether the name server answers, and last when it last did.
-	serves bool
-	last   time.Time
+	// serves is whether the name server answers, and last when it last did. unable says that
+	// the node's data plane cannot bring questions to it.
+	serves, unable bool
+	last           time.Time
 
 	// compiler and told are run's own: told is what the name server was told last.
 	compiler compile.Compiler
@@ -134,7 +135,18 @@ func (n *names) look(ctx context.Context) {
 func (n *names) serving() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.serves
+	return n.serves && !n.unable
+}
+
+// able takes note of whether the node's data plane can bring questions to the name server.
+func (n *names) able(is bool) {
+	n.mu.Lock()
+	changed := n.unable == is
+	n.unable = !is
+	n.mu.Unlock()
+	if changed {
+		n.kick()
+	}
 }
 
 // read takes note of what there is, for the name server to be told.

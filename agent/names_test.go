@@ -55,6 +55,10 @@ func TestNameServerComesAndGoes(t *testing.T) {
 		look("it is gone", false, 2)
 		said, state = nil, keeper.State{Serving: true}
 		look("it is back", true, 3)
+		n.able(true)
+		look("nothing changes", true, 3)
+		n.able(false)
+		look("no question comes to it", false, 4)
 	})
 }
 
