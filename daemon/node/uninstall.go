@@ -133,10 +133,18 @@ func (r *removal) run(ctx context.Context, wait time.Duration) error {
 		}
 		r.removed("interface " + describe(p))
 	}
-	// The journal has its lock and what replaces it beside it.
-	journal, err := filepath.Glob(filepath.Join(r.runDir, agent.JournalName+"*"))
-	errs = append(errs, err)
-	for _, path := range append(journal, filepath.Join(r.runDir, agent.SocketName), filepath.Join(r.runDir, agent.HTTPSocketName)) {
+	// The journal has its lock and what replaces it beside it, and so have the records of names
+	// what replaces them. The socket of a name server that runs still is that one's to remove.
+	var left []string
+	patterns := []string{agent.JournalName + "*", agent.RecordsName + "*", agent.SocketName, agent.HTTPSocketName}
+	if !answers(filepath.Join(r.runDir, agent.NameSocketName)) {
+		patterns = append(patterns, agent.NameSocketName+"*")
+	}
+	for _, pattern := range patterns {
+		found, err := filepath.Glob(filepath.Join(r.runDir, pattern))
+		left, errs = append(left, found...), append(errs, err)
+	}
+	for _, path := range left {
 		errs = append(errs, r.removeFile(path))
 	}
 	errs = append(errs, r.removeDir(r.runDir))
@@ -149,17 +157,26 @@ func (r *removal) run(ctx context.Context, wait time.Duration) error {
 	return nil
 }
 
+// answers reports whether somebody listens at a Unix socket.
+func answers(path string) bool {
+	for _, kind := range []string{"unix", "unixpacket"} {
+		if c, err := net.DialTimeout(kind, path, time.Second); err == nil {
+			c.Close()
+			return true
+		}
+	}
+	return false
+}
+
 // awaitAgent fails if an agent answers on this node, after waiting for its end.
 func (r *removal) awaitAgent(ctx context.Context, wait time.Duration) error {
 	path := filepath.Join(r.runDir, agent.SocketName)
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	for {
-		c, err := net.DialTimeout("unix", path, time.Second)
-		if err != nil {
+		if !answers(path) {
 			return nil
 		}
-		c.Close()
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("an agent runs on this node and answers at %s: stop it first", path)
