@@ -164,11 +164,15 @@ func (l *Lab) inNetwork(name string) func(func() error) error {
 	}
 }
 
-// Start starts what does not run: a node and its agent (see StartNode), a
-// controller, etcd where that is a daemon of its own, or the server outside the cluster.
+// Start starts what does not run: a node and its agent (see StartNode), its name server (see
+// NameServer), a controller, etcd where that is a daemon of its own, or a server outside the
+// cluster.
 func (l *Lab) Start(ctx context.Context, name string) error {
 	if name == kubeletName {
 		return l.startAlone(name, func() error { return l.startKubelet(ctx) })
+	}
+	if name == OutsideNames && l.options.DNS {
+		return l.startAlone(name, func() error { return l.startOutsideNames(ctx) })
 	}
 	if name == Etcd && l.options.EtcdApart {
 		return l.startAlone(name, func() error { return l.startEtcd(ctx) })
@@ -178,6 +182,9 @@ func (l *Lab) Start(ctx context.Context, name string) error {
 			if controllerMachine(i+1).name == name {
 				return l.startAlone(name, func() error { return l.startController(ctx, i+1) })
 			}
+		}
+		if node, ok := l.nodeServed(name); ok {
+			return l.startNameServer(ctx, node)
 		}
 		return l.StartNode(ctx, name)
 	}

@@ -26,7 +26,7 @@ var ErrNoLab = errors.New("no lab is up")
 //	ns/NAME.net .mnt      the namespaces of switch, controllers and nodes
 //	etcd.sock etcd/       etcd's socket and data
 //	pod.sock              tells the kubelet that there are other pods
-//	daemons/NAME.json     the process record of switch, controllers and agents
+//	daemons/NAME.json     the process record of switch, controllers, agents and name servers
 //	daemons/NAME.log      its output
 //	run/NODE              where the /run of a node that boots is put together
 //	pods/NAMESPACE/POD/   pod.json, process.json, log, ended

@@ -18,5 +18,6 @@
 //
 // Start reading at Up. The files are: dir.go (what lies where, locks),
 // namespace.go and process.go (the building blocks), underlay.go, control.go,
-// node.go and pod.go (the parts).
+// node.go and pod.go (the parts), names.go, files.go, env.go and outside.go (by which names
+// pods find others).
 package lab

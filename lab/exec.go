@@ -21,6 +21,8 @@ type Command struct {
 	Stdin  io.Reader
 	Stdout io.Writer
 	Stderr io.Writer
+	// env is added to this process's environment, as NAME=VALUE.
+	env []string
 	// Signals are passed on to the command while it runs; nil passes on none.
 	Signals <-chan os.Signal
 }
@@ -31,6 +33,7 @@ func (c Command) run() error {
 	}
 	cmd := exec.Command(c.Args[0], c.Args[1:]...)
 	cmd.Dir = "/"
+	cmd.Env = append(os.Environ(), c.env...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = c.Stdin, c.Stdout, c.Stderr
 	if err := cmd.Start(); err != nil {
 		return err
@@ -52,13 +55,16 @@ func (c Command) run() error {
 	return cmd.Wait()
 }
 
-// Exec runs a command in a pod's namespaces and returns when it has ended.
+// Exec runs a command in a pod's namespaces, with the pod's own environment besides that of
+// this process, and returns when it has ended.
 // The error is an *exec.ExitError where the command itself failed.
 func (l *Lab) Exec(namespace, name string, c Command) error {
 	p := Pod{Namespace: cmp.Or(namespace, DefaultNamespace), Name: name}
-	if _, err := l.podRecord(p.Namespace, p.Name); err != nil {
+	r, err := l.podRecord(p.Namespace, p.Name)
+	if err != nil {
 		return l.noPod(p)
 	}
+	c.env = r.Environment
 	proc := readProcess(l.processFile(p))
 	return netns.Thread(func() error {
 		var open []int

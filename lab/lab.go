@@ -26,6 +26,9 @@ const (
 const (
 	agentBinary = "weft-agent"
 	cniBinary   = "weft-cni"
+	// The first of them starts the second.
+	keeperBinary     = "weft-dns"
+	nameServerBinary = "weft-dns-server"
 )
 
 // Options says what kind of lab to make. The zero value is a good one.
@@ -51,12 +54,19 @@ type Options struct {
 	// IPv6 the tunnel must have room for packets of 1280 bytes (RFC 8200, section 5)
 	// besides its own headers, unless Objects say how pods reach other nodes.
 	MTU int `json:"mtu"`
+	// DNS has pods find others by names, as on Kubernetes: each node has a name server, which
+	// answers unless a ClusterConfig among Objects leaves that to pods. Pods ask at Service
+	// kube-system/kube-dns, or another that the ClusterConfig names, which is made where
+	// Objects have none. The world outside has names, too (OutsideZone). Pods have a
+	// resolv.conf, a hosts file and a hostname of their own, and variables of Services in
+	// their environment.
+	DNS bool `json:"dns,omitempty"`
 	// Objects are created before the first agent starts, besides the
 	// ClusterConfig. The plug-in's own configuration object among them takes
 	// the place of the one the lab would write.
 	Objects []Object `json:"-"`
-	// Weft is the weft binary, with weft-agent and weft-cni beside it; empty means the
-	// running program.
+	// Weft is the weft binary, with weft-agent and weft-cni beside it, and with DNS weft-dns
+	// and weft-dns-server; empty means the running program.
 	Weft string `json:"weft"`
 	// Credentials, if not empty, is a directory in which a file of the name of a
 	// daemon, "node1" or "controller1", says as which user of etcd that logs in,
@@ -133,7 +143,7 @@ func (o *Options) fill() error {
 	if o.Weft, err = filepath.Abs(o.Weft); err != nil {
 		return err
 	}
-	for _, binary := range []string{o.Weft, filepath.Join(filepath.Dir(o.Weft), agentBinary), filepath.Join(filepath.Dir(o.Weft), cniBinary)} {
+	for _, binary := range o.binaries() {
 		if _, err := os.Stat(binary); err != nil {
 			return fmt.Errorf("the lab needs %s: %w (build them with: make build)", binary, err)
 		}
@@ -144,7 +154,23 @@ func (o *Options) fill() error {
 	if os.Geteuid() != 0 {
 		return errors.New("a lab needs root: it makes network namespaces")
 	}
+	if o.DNS {
+		return hasFiles()
+	}
 	return nil
+}
+
+// binaries are the programs that the lab needs.
+func (o *Options) binaries() []string {
+	all := []string{o.Weft}
+	names := []string{agentBinary, cniBinary}
+	if o.DNS {
+		names = append(names, keeperBinary, nameServerBinary)
+	}
+	for _, name := range names {
+		all = append(all, filepath.Join(filepath.Dir(o.Weft), name))
+	}
+	return all
 }
 
 func (o *Options) say(format string, args ...any) {
@@ -221,11 +247,17 @@ func (l *Lab) up(ctx context.Context, objects []Object) error {
 		return err
 	}
 	l.options.say("switch: %s, and the outside world at %s port 8080", underlay4, Outside)
+	if l.options.DNS {
+		l.options.say("%s: names of the outside world, as www.%s", OutsideNames, OutsideZone)
+	}
 	if err := l.makeSwitch(); err != nil {
 		return err
 	}
 	tasks, tctx := errgroup.WithContext(ctx)
 	tasks.Go(func() error { return l.startOutside(tctx) })
+	if l.options.DNS {
+		tasks.Go(func() error { return l.startOutsideNames(tctx) })
+	}
 	tasks.Go(func() error { return l.startKubelet(tctx) })
 	tasks.Go(func() error {
 		if l.options.EtcdApart {
@@ -254,7 +286,16 @@ func (l *Lab) up(ctx context.Context, objects []Object) error {
 	}
 	agents, actx := errgroup.WithContext(ctx)
 	for i := range l.options.Nodes {
-		agents.Go(func() error { return l.startAgent(actx, nodeMachine(i+1)) })
+		agents.Go(func() error {
+			m := nodeMachine(i + 1)
+			if err := l.keepNames(actx, m); err != nil {
+				return err
+			}
+			if err := l.startAgent(actx, m); err != nil {
+				return err
+			}
+			return l.waitNames(actx, m, nodeAddresses(objects))
+		})
 	}
 	if err := agents.Wait(); err != nil {
 		return err

@@ -91,7 +91,7 @@ func TestLeastMTU(t *testing.T) {
 func TestFirstObjectsAreValid(t *testing.T) {
 	for _, name := range append(plugins.Names(), "") {
 		for _, ipv6 := range []bool{false, true} {
-			objects, err := (&Options{Plugin: name, IPv6: ipv6}).objects()
+			objects, err := (&Options{Plugin: name, IPv6: ipv6, DNS: true}).objects()
 			if err != nil {
 				t.Fatal(err)
 			}

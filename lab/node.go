@@ -75,8 +75,8 @@ func (l *Lab) bootNode(m machine) error {
 	return errors.Join(err, os.Remove(run))
 }
 
-// nodeMounts gives a node a /run and a /sys of its own. The lab
-// may lie below /run, so all is put together in a directory beside it first.
+// nodeMounts gives a node a /run and a /sys of its own, and a resolv.conf in a lab with
+// names. The lab may lie below /run, so all is put together in a directory beside it first.
 func (l *Lab) nodeMounts(m machine, run string) error {
 	if err := followHost(); err != nil {
 		return err
@@ -98,6 +98,9 @@ func (l *Lab) nodeMounts(m machine, run string) error {
 	}
 	if err := unix.Mount(run, "/run", "", unix.MS_MOVE, ""); err != nil {
 		return fmt.Errorf("move %s's /run into place: %w", m.name, err)
+	}
+	if l.options.DNS {
+		return cover(file{Path: resolvConfFile, Content: nameServers(l.options.outside())})
 	}
 	return nil
 }
@@ -278,6 +281,7 @@ func (l *Lab) StopNode(name string) error {
 	wasOn := l.isOn(m)
 	tasks := new(errgroup.Group)
 	tasks.Go(readProcess(l.dir.record(name)).Kill)
+	tasks.Go(readProcess(l.dir.record(NameServer(name))).Kill)
 	pods, err := l.podRecords()
 	if err != nil {
 		return err
@@ -297,6 +301,9 @@ func (l *Lab) StopNode(name string) error {
 	if err := errors.Join(releaseFile(l.dir.mounts(m.name)), releaseFile(l.dir.network(m.name))); err != nil {
 		return err
 	}
+	if err := os.Remove(l.dir.record(NameServer(name))); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
 	err = os.Remove(l.dir.record(name))
 	switch {
 	case !errors.Is(err, os.ErrNotExist):
@@ -308,7 +315,7 @@ func (l *Lab) StopNode(name string) error {
 }
 
 // StartNode starts what does not run of a node: the node itself after
-// StopNode, with the pods that it had, or an agent that died. It returns when
+// StopNode, with the pods that it had, or an agent or a name server that died. It returns when
 // pods can run there.
 func (l *Lab) StartNode(ctx context.Context, name string) error {
 	m, err := l.node(name)
@@ -328,6 +335,9 @@ func (l *Lab) StartNode(ctx context.Context, name string) error {
 		if err := l.bootNode(m); err != nil {
 			return err
 		}
+	}
+	if err := l.keepNames(ctx, m); err != nil {
+		return err
 	}
 	p := readProcess(l.dir.record(name))
 	if p.Alive() && l.isDeleted(ctx, name) {
@@ -364,8 +374,8 @@ func (l *Lab) isDeleted(ctx context.Context, name string) bool {
 }
 
 // Kill ends a daemon of the lab without a warning: an agent, by its node's
-// name, or a controller ("controller1"). StartNode and StartController start
-// them again.
+// name, what keeps a node's name server (see NameServer), or a controller ("controller1").
+// Start starts them again.
 func (l *Lab) Kill(name string) error {
 	if _, err := os.Stat(l.dir.record(name)); err != nil {
 		return fmt.Errorf("the lab has no daemon %q that was started", name)

@@ -48,7 +48,8 @@ type Object struct {
 }
 
 // objects returns the objects that the lab begins with: the ClusterConfig, and
-// the plug-in's own configuration where it does not do without one.
+// the plug-in's own configuration where it does not do without one, and with names
+// the Service at which pods ask for these.
 func (o *Options) objects() ([]Object, error) {
 	config := api.Effective(&api.ClusterConfig{
 		ObjectMeta: metav1.ObjectMeta{Name: api.DefaultName},
@@ -84,6 +85,9 @@ func (o *Options) objects() ([]Object, error) {
 			config.Spec.ServiceNetworks = append(config.Spec.ServiceNetworks, serviceIPv6)
 		}
 	}
+	if o.DNS {
+		config.Spec.DNS.Server = api.NamesByNodes
+	}
 	add(api.ClusterConfigKind, config)
 	switch plugins.Base(config.Spec.Plugin) {
 	case openshift.Name:
@@ -106,6 +110,9 @@ func (o *Options) objects() ([]Object, error) {
 			return nil, err
 		}
 		add(flannel.ConfigKind, &flannel.Config{ObjectMeta: metav1.ObjectMeta{Name: flannel.ConfigName}, Spec: spec})
+	}
+	if o.DNS {
+		objects = append(objects, nameObjects(objects)...)
 	}
 	return objects, nil
 }

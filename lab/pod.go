@@ -44,6 +44,12 @@ type Pod struct {
 	// Ports are those that the pod says it has, for policies to name; none
 	// means those of the server, where it runs that.
 	Ports []corev1.ContainerPort `json:"ports,omitempty"`
+	// Env are variables of its environment, each with a value, in which nothing is replaced.
+	// They go before those of Services.
+	Env []corev1.EnvVar `json:"env,omitempty"`
+	// EnableServiceLinks is whether it gets variables of the Services of its namespace, where
+	// the lab has names; nil means that it does.
+	EnableServiceLinks *bool `json:"enableServiceLinks,omitempty"`
 	// Command is what the pod runs; empty means a server on ServerPort that
 	// answers with the pod's name and the client's address.
 	Command []string `json:"command,omitempty"`
@@ -61,6 +67,8 @@ type podRecord struct {
 	ContainerID string `json:"containerID"`
 	// Addresses are what CNI gave it.
 	Addresses []netip.Addr `json:"addresses,omitempty"`
+	// Environment is what its process got besides what all of the lab's get, as NAME=VALUE.
+	Environment []string `json:"environment,omitempty"`
 	// Phase says how it ended, and is empty before; Released that it has given
 	// its network back then.
 	Phase    corev1.PodPhase `json:"phase,omitempty"`
@@ -86,7 +94,7 @@ func (p Pod) validate() error {
 			return fmt.Errorf("%s=%s is no label: %s", k, v, strings.Join(problems, "; "))
 		}
 	}
-	return p.validatePorts()
+	return errors.Join(p.validatePorts(), p.validateEnv())
 }
 
 func (p Pod) validatePorts() error {
@@ -177,9 +185,7 @@ func (l *Lab) declare(ctx context.Context, reg registry.Registry, r podRecord) (
 	if err := jsonfile.Write(l.podFile(r.Pod), r); err != nil {
 		return nil, err
 	}
-	// An API server gives each the label, by which policies name namespaces.
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: r.Namespace, Labels: map[string]string{corev1.LabelMetadataName: r.Namespace}}}
-	made, err = reg.Create(ctx, api.Namespace, ns)
+	made, err = reg.Create(ctx, api.Namespace, namespaceObject(r.Namespace))
 	if errors.Is(err, registry.ErrExists) {
 		made = nil
 	} else if err != nil {
@@ -187,11 +193,17 @@ func (l *Lab) declare(ctx context.Context, reg registry.Registry, r podRecord) (
 	}
 	_, err = reg.Create(ctx, api.Pod, &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: r.Name, Labels: r.Labels, UID: types.UID(r.UID)},
-		Spec: corev1.PodSpec{NodeName: r.Node, Containers: []corev1.Container{{Name: r.Name, Command: r.Command,
-			Ports: r.ports()}}},
+		Spec: corev1.PodSpec{NodeName: r.Node, EnableServiceLinks: r.EnableServiceLinks,
+			Containers: []corev1.Container{{Name: r.Name, Command: r.Command, Ports: r.ports(), Env: r.Env}}},
 		Status: corev1.PodStatus{Phase: corev1.PodPending},
 	})
 	return made, err
+}
+
+// namespaceObject is a Namespace with the label that an API server gives each, by which
+// policies name namespaces.
+func namespaceObject(name string) *corev1.Namespace {
+	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelMetadataName: name}}}
 }
 
 // removeEmpty deletes a Namespace that nobody has changed and no pod is in.
@@ -220,7 +232,7 @@ func (p Pod) ports() []corev1.ContainerPort {
 // startPod makes the pod's namespace, attaches it, and starts its process.
 func (l *Lab) startPod(ctx context.Context, reg registry.Registry, r *podRecord) error {
 	r.ContainerID = newContainerID()
-	r.Addresses = nil
+	r.Addresses, r.Environment = nil, nil
 	if err := jsonfile.Write(l.podFile(r.Pod), r); err != nil {
 		return err
 	}
@@ -236,6 +248,10 @@ func (l *Lab) startPod(ctx context.Context, reg registry.Registry, r *podRecord)
 	if r.Addresses, err = l.attach(ctx, *r); err != nil {
 		return err
 	}
+	files, err := l.introduce(ctx, reg, r)
+	if err != nil {
+		return err
+	}
 	if err := jsonfile.Write(l.podFile(r.Pod), r); err != nil {
 		return err
 	}
@@ -247,7 +263,7 @@ func (l *Lab) startPod(ctx context.Context, reg registry.Registry, r *podRecord)
 		Weft: l.options.Weft, Record: l.processFile(r.Pod), Log: l.podLog(r.Pod), End: l.endFile(r.Pod),
 		Clone: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC,
 		Ready: len(r.Command) == 0,
-		Stage: stage{Hostname: r.Name, Pod: true, Ended: true, Args: args},
+		Stage: stage{Hostname: r.Name, Pod: true, Files: files, Env: r.Environment, Ended: true, Args: args},
 		Within: func(f func() error) error {
 			return l.onNode(r.Node, func() error {
 				if err := netns.Enter(r.network(), unix.CLONE_NEWNET); err != nil {

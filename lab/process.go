@@ -26,8 +26,11 @@ import (
 type stage struct {
 	// Hostname, where not empty, is set; the process has a UTS namespace.
 	Hostname string
-	// Pod makes the mounts of a pod.
-	Pod bool
+	// Pod makes the mounts of a pod, in which Files are seen in place of the machine's.
+	Pod   bool
+	Files []file
+	// Env is added to the environment, as NAME=VALUE.
+	Env []string
 	// Ended has the program's exit code written to endFD when it ends.
 	Ended bool
 	Args  []string
@@ -55,8 +58,6 @@ type launch struct {
 	Log string
 	// Record is the file for the process's number.
 	Record string
-	// Env is added to the environment.
-	Env []string
 	// Clone are the namespaces to make.
 	Clone uintptr
 	// Within runs its argument in the namespaces in which to start; nil
@@ -98,7 +99,7 @@ func (s launch) start(ctx context.Context) (process.ID, error) {
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = log, log
 	// What configures the weft command that starts the lab is not for the lab.
-	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "WEFT_") }), s.Env...)
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "WEFT_") })
 	cmd.ExtraFiles = []*os.File{stageR, statusW}
 	if s.Ready {
 		cmd.ExtraFiles = append(cmd.ExtraFiles, readyW)
@@ -200,10 +201,21 @@ func runStage() error {
 		if err := podMounts(); err != nil {
 			return err
 		}
+		for _, f := range s.Files {
+			if err := cover(f); err != nil {
+				return err
+			}
+		}
 	} else if err := os.WriteFile("/proc/self/oom_score_adj", []byte("-900"), 0); err != nil && !errors.Is(err, os.ErrPermission) {
 		// A daemon goes after the pods when memory is short, where the
 		// machine lets root say so.
 		return err
+	}
+	for _, variable := range s.Env {
+		name, value, _ := strings.Cut(variable, "=")
+		if err := os.Setenv(name, value); err != nil {
+			return fmt.Errorf("set variable %s: %w", name, err)
+		}
 	}
 	path, err := exec.LookPath(s.Args[0])
 	if err != nil {
@@ -214,7 +226,11 @@ func runStage() error {
 		args = append([]string{"sh", "-c", toTheEnd, "sh", path}, s.Args[1:]...)
 		path = "/bin/sh"
 	}
-	return &os.PathError{Op: "execute", Path: path, Err: unix.Exec(path, args, os.Environ())}
+	err = unix.Exec(path, args, os.Environ())
+	if errors.Is(err, unix.E2BIG) && len(s.Env) > 0 {
+		return fmt.Errorf("execute %s: %w: the environment has %d variables, most of them maybe of Services: do without these with --enable-service-links=false", path, err, len(os.Environ()))
+	}
+	return &os.PathError{Op: "execute", Path: path, Err: err}
 }
 
 // podMounts gives a pod its own /proc, /sys and /run. What lies in the node's

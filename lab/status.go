@@ -29,8 +29,9 @@ type Status struct {
 	Pods    []PodStatus    `json:"pods"`
 }
 
-// DaemonStatus is an agent ("node1"), a controller ("controller1"), the server
-// outside the cluster ("switch") or what sees to pods that end ("kubelet").
+// DaemonStatus is an agent ("node1"), a node's name server ("node1-dns"), a controller
+// ("controller1"), the servers outside the cluster ("switch", "switch-dns") or what sees to
+// pods that end ("kubelet").
 type DaemonStatus struct {
 	Name      string       `json:"name"`
 	Addresses []netip.Addr `json:"addresses"`
@@ -65,10 +66,6 @@ func (s Status) Healthy() bool {
 // Status says what runs. Whether that answers, AskAgents says.
 func (l *Lab) Status() (Status, error) {
 	s := Status{Dir: string(l.dir), Options: l.options}
-	outside := []netip.Addr{Outside}
-	if l.options.IPv6 {
-		outside = append(outside, Outside6)
-	}
 	add := func(name string, addresses []netip.Addr, remedy string) {
 		d := DaemonStatus{Name: name, Addresses: addresses, State: Running, PID: l.PID(name), Log: l.dir.log(name)}
 		if d.PID == 0 {
@@ -79,7 +76,10 @@ func (l *Lab) Status() (Status, error) {
 		}
 		s.Daemons = append(s.Daemons, d)
 	}
-	add(switchName, outside, "weft lab start-node "+switchName)
+	add(switchName, l.options.outside(), "weft lab start-node "+switchName)
+	if l.options.DNS {
+		add(OutsideNames, l.options.outside(), "weft lab start-node "+OutsideNames)
+	}
 	add(kubeletName, nil, "weft lab start-node "+kubeletName)
 	if l.options.EtcdApart {
 		add(Etcd, controllerMachine(1).addresses(l.options.IPv6)[:1], "weft lab start-node "+Etcd)
@@ -91,6 +91,9 @@ func (l *Lab) Status() (Status, error) {
 	for i := range l.options.Nodes {
 		m := nodeMachine(i + 1)
 		add(m.name, m.addresses(l.options.IPv6), "weft lab start-node "+m.name)
+		if name := NameServer(m.name); l.options.DNS {
+			add(name, nil, "weft lab start-node "+name)
+		}
 	}
 	records, err := l.podRecords()
 	if err != nil {
