@@ -67,7 +67,7 @@ func TestLab(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		build := exec.Command("go", "build", "-trimpath", "-o", filepath.Dir(weft), "../cmd/weft-agent", "../cmd/weft-cni")
+		build := exec.Command("go", "build", "-trimpath", "-o", filepath.Dir(weft), "../cmd/weft-agent", "../cmd/weft-cni", "../cmd/weft-dns", "../cmd/weft-dns-server")
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := build.CombinedOutput(); err != nil {
 			return fmt.Errorf("build what lies beside weft: %w\n%s", err, out)

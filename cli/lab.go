@@ -47,7 +47,7 @@ real CNI plug-in. It needs root and changes nothing outside its directory.`,
 	}
 	cmd.PersistentFlags().StringVar(dir, "dir", "", "`DIRECTORY` the lab lies in ($"+lab.DirVariable+"; default "+lab.DefaultDir+")")
 	cmd.AddCommand(newLabUp(dir), newLabDown(dir), newLabStatus(dir), newLabRun(dir), newLabExec(dir), newLabDelete(dir),
-		newLabAddress(dir), newLabStop(dir), newLabStart(dir), newLabServe(), newLabFetch(), newLabStage(), newLabKubelet(dir), newLabEtcd())
+		newLabAddress(dir), newLabStop(dir), newLabStart(dir), newLabServe(), newLabNames(), newLabFetch(), newLabStage(), newLabKubelet(dir), newLabEtcd())
 	return cmd
 }
 
@@ -71,6 +71,7 @@ func newLabUp(dir *string) *cobra.Command {
 	f.StringVar(&o.Plugin, "plugin", "", "network plug-in: "+oneOf(plugins.Names()))
 	f.StringVar(&o.DataPlane, "dataplane", "", "data plane: "+strings.Join(dataplanes.Names(), ", "))
 	f.BoolVar(&o.IPv6, "ipv6", false, "addresses of both families")
+	f.BoolVar(&o.DNS, "dns", true, "names: a name server on each node, and a world outside that has names, too")
 	f.IntVar(&o.MTU, "mtu", 1500, "MTU of the links between the nodes, in `BYTES`")
 	timeout := f.Duration("timeout", 2*time.Minute, "`TIME` to wait until pods can run; then all is removed")
 	cmd.RegisterFlagCompletionFunc("plugin", cobra.FixedCompletions(plugins.Names(), cobra.ShellCompDirectiveNoFileComp))
@@ -207,10 +208,12 @@ func newLabRun(dir *string) *cobra.Command {
 		Long: `run starts a pod on a node and waits until it runs. Without a command it serves
 HTTP and UDP on port 8080 and answers with its name and the client's address;
 run then waits until it serves. A pod whose command ends has ended for good: its
-phase says how, and it gives its network back.`,
+phase says how, and it gives its network back. In a lab with names a pod has a resolv.conf
+and a hosts file of its own, and variables of the Services that there are when it starts.`,
 		Example: `  weft lab run web --node node1
   weft lab run db --node node2 -n shop -l app=db -l tier=back
   weft lab run dns --node node2 --port dns=udp/5353 -- dnsmasq -k -p 5353
+  weft lab run web --node node1 --env MODE=test --enable-service-links=false
   weft lab run job --node node1 -- sh -c 'while sleep 1; do date; done'`,
 	}
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
@@ -224,6 +227,8 @@ phase says how, and it gives its network back.`,
 	cmd.MarkFlagRequired("node")
 	namespace := namespaceFlag(cmd)
 	labels := f.StringArrayP("label", "l", nil, "label, as `KEY=VALUE`; may be given several times")
+	env := f.StringArray("env", nil, "variable of its environment, as `NAME=VALUE`; may be given several times")
+	links := f.Bool("enable-service-links", true, "give it variables of the Services that its namespace has, as kubelets do")
 	ports := f.StringArray("port", nil, "port for policies to name, as `NAME=PROTOCOL/NUMBER`; may be given several times (default: those of the server)")
 	cmd.RegisterFlagCompletionFunc("node", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return labNodes(*dir), cobra.ShellCompDirectiveNoFileComp
@@ -239,6 +244,16 @@ phase says how, and it gives its network back.`,
 				}
 				p.Labels[key] = value
 			}
+		}
+		for _, text := range *env {
+			name, value, ok := strings.Cut(text, "=")
+			if !ok {
+				return fmt.Errorf("--env %q: a variable has the form NAME=VALUE", text)
+			}
+			p.Env = append(p.Env, corev1.EnvVar{Name: name, Value: value})
+		}
+		if cmd.Flags().Changed("enable-service-links") {
+			p.EnableServiceLinks = links
 		}
 		for _, text := range *ports {
 			port, err := parsePort(text)
@@ -281,7 +296,8 @@ func newLabExec(dir *string) *cobra.Command {
 		Use:   "exec POD|node/NODE|outside -- COMMAND...",
 		Short: "Run a command in a pod, on a node, or outside the cluster",
 		Long: `exec runs any command of this machine in the namespaces of a pod or a node, and ends
-with its exit code. The command gets the signals that exec gets.`,
+with its exit code. In a pod the command has the pod's environment, besides that of exec. It
+gets the signals that exec gets.`,
 		Example: `  weft lab exec web -- ip address
   weft lab exec -n shop db -- ping -c 1 10.1.0.2
   weft lab exec node/node1 -- ip route`,
@@ -420,8 +436,8 @@ func newLabStart(dir *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "start-node NODE", Short: "Start a node that is off, or a daemon that died", Args: exactArgs("NODE", 1),
 		Long: `start-node boots a node after stop-node and starts the pods that it had, or
-starts a dead agent again, also one whose Node was deleted. Given controller1 or
-switch, it starts that.`,
+starts a dead agent or name server again, also an agent whose Node was deleted. Given
+controller1 or switch, it starts that.`,
 		Example:           "  weft lab start-node node2",
 		ValidArgsFunction: completeNodes(dir),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -455,6 +471,28 @@ func newLabServe() *cobra.Command {
 	ready := cmd.Flags().Int("ready-fd", -1, "file `DESCRIPTOR` to write to once it serves")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return lab.Serve(cmd.Context(), *name, *port, func() {
+			if *ready >= 0 {
+				lab.SayReady(*ready)
+			}
+		})
+	}
+	return cmd
+}
+
+func newLabNames() *cobra.Command {
+	cmd := &cobra.Command{Use: "names", Short: "Answer for the names of the world outside", Hidden: true, Args: noArgs}
+	at := cmd.Flags().StringSlice("address", nil, "`ADDRESS` to answer at, and of the names; may be given several times")
+	ready := cmd.Flags().Int("ready-fd", -1, "file `DESCRIPTOR` to write to once it answers")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		var addresses []netip.Addr
+		for _, text := range *at {
+			a, err := netip.ParseAddr(text)
+			if err != nil {
+				return fmt.Errorf("--address %q is no address", text)
+			}
+			addresses = append(addresses, a)
+		}
+		return lab.ServeNames(cmd.Context(), addresses, func() {
 			if *ready >= 0 {
 				lab.SayReady(*ready)
 			}
