@@ -25,7 +25,8 @@ import (
 // whether it is asked for something else than tests.
 func runProgram(name string, args []string) bool {
 	programs := map[string]func([]string) error{"fetch": fetch, "echo": echo, "talk": talk, "serve": serve, "probe": probe, "runtime": runtime,
-		"collect": collect, "throw": throwWords, "wait": wait, "drizzle": drizzle, "catch": catch}
+		"collect": collect, "throw": throwWords, "wait": wait, "drizzle": drizzle, "catch": catch,
+		"namesAsked": namesAsked, "resolve": resolve, "lookups": lookups}
 	f, ok := programs[name]
 	if !ok {
 		return false
