@@ -46,6 +46,18 @@ for from in $pods; do
 	echo
 done
 
+say "Names: each node answers its own pods, for Services and for the world outside"
+run weft apply -f - <<'YAML'
+apiVersion: v1
+kind: Service
+metadata: {name: db}
+spec: {selector: {app: db}, ports: [{port: 80, targetPort: http}]}
+YAML
+until weft lab exec web -- weft lab fetch http://db/ >/dev/null 2>&1; do sleep 0.1; done
+run weft lab exec web -- cat /etc/resolv.conf
+run weft lab exec web -- weft lab fetch http://db/
+run weft lab exec web -- weft lab fetch http://www.outside.example:8080/
+
 say "Why does a packet arrive?"
 run weft why web db:8080
 
