@@ -18,7 +18,7 @@ const masterService = "kubernetes"
 // environment is what a pod's process finds in its environment by the pod and by the Services
 // that there are, as kubelets do: "NAME=VALUE", each name once. The pod's own variables come
 // last, and none of a Service's has the name of one. Where two Services make the same name,
-// that of the first by name counts.
+// that of the first by name counts; what is no name of a variable is left out.
 func environment(p Pod, services []*corev1.Service) (all []string) {
 	last := make(map[string]int) // of two of the pod's own the later counts
 	seen := make(map[string]bool)
@@ -27,7 +27,7 @@ func environment(p Pod, services []*corev1.Service) (all []string) {
 	}
 	for _, svc := range linkedServices(services, p.Namespace, p.EnableServiceLinks == nil || *p.EnableServiceLinks) {
 		for _, v := range serviceVariables(svc) {
-			if !seen[v.Name] {
+			if !seen[v.Name] && isVariable(v.Name) { // ports may be called whatever
 				seen[v.Name] = true
 				all = append(all, v.Name+"="+v.Value)
 			}
@@ -100,12 +100,15 @@ func serviceVariables(svc *corev1.Service) (all []corev1.EnvVar) {
 // variableName is the name of an object as names of variables have it.
 func variableName(s string) string { return strings.ToUpper(strings.ReplaceAll(s, "-", "_")) }
 
+// isVariable reports whether something can be the name of a variable. The shell that is a pod's
+// first process passes on no others.
+func isVariable(name string) bool { return len(validation.IsCIdentifier(name)) == 0 }
+
 // validateEnv holds a pod's own variables to what can be in an environment.
 func (p Pod) validateEnv() error {
 	for _, v := range p.Env {
-		// The shell that is a pod's first process passes on no others.
-		if problems := validation.IsCIdentifier(v.Name); len(problems) > 0 {
-			return fmt.Errorf("%q is no name of a variable: %s", v.Name, strings.Join(problems, "; "))
+		if !isVariable(v.Name) {
+			return fmt.Errorf("%q is no name of a variable: it has letters, digits and _, and does not begin with a digit", v.Name)
 		}
 		if v.ValueFrom != nil {
 			return fmt.Errorf("variable %s has no value of its own: the lab takes none from elsewhere (valueFrom)", v.Name)

@@ -113,6 +113,10 @@ func TestPodNamesStayInTheLab(t *testing.T) {
 		{Namespace: "default", Name: "web", Ports: []corev1.ContainerPort{{Name: "http", Protocol: "TCP"}}},
 		{Namespace: "default", Name: "web", Ports: []corev1.ContainerPort{{Protocol: "TCP", ContainerPort: 80}}},
 		{Namespace: "default", Name: "web", Ports: []corev1.ContainerPort{{Name: "a", Protocol: "TCP", ContainerPort: 80}, {Name: "a", Protocol: "UDP", ContainerPort: 80}}},
+		{Namespace: "default", Name: "web", Env: []corev1.EnvVar{{Name: "A-B", Value: "c"}}},
+		{Namespace: "default", Name: "web", Env: []corev1.EnvVar{{Name: "", Value: "c"}}},
+		{Namespace: "default", Name: "web", Env: []corev1.EnvVar{{Name: "A", Value: "b\x00"}}},
+		{Namespace: "default", Name: "web", Env: []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{}}}},
 	} {
 		if p.validate() == nil {
 			t.Errorf("%+v is accepted", p)
