@@ -35,13 +35,17 @@ const (
 
 // sample is what one run of one kind of load came to.
 type sample struct {
-	// Count is the bytes sent, the round trips, or the connections.
+	// Count is the bytes sent, the round trips, the connections, the answers, or the look-ups.
 	Count uint64
 	Took  time.Duration
 	// CPU is how much processor time the whole machine spent meanwhile.
 	CPU time.Duration
 	// Median and P99 are of the single round trips, or of how long it took to be connected.
 	Median, P99 time.Duration
+	// Sent is how many queries look-ups took, and Lost how many were not answered in time.
+	Sent, Lost uint64 `json:",omitzero"`
+	// At is when what was awaited came, on a clock that all processes share.
+	At time.Duration `json:",omitzero"`
 }
 
 // serve listens on the ports. It returns once clients can connect.

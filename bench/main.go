@@ -8,7 +8,8 @@
 // built by hand), cluster.go (Weft, by way of the lab), traffic.go and
 // attach.go (the rounds), policy*.go (network policies, in small and in large
 // clusters), services*.go (Services, beside kube-proxy), failover.go (addresses that move
-// between nodes), stats.go and report.go (pure: what comes of them).
+// between nodes), names*.go (name servers, beside CoreDNS), stats.go and report.go (pure:
+// what comes of them).
 //
 // It needs root, and the binaries of make build.
 package main
@@ -18,6 +19,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"math"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -28,6 +30,7 @@ import (
 	"time"
 
 	"github.com/weftnet/weft/lab"
+	"github.com/weftnet/weft/test/kubernetes/programs"
 )
 
 // The size of a full node in a cluster of middling size, and how many pods a
@@ -48,15 +51,17 @@ type settings struct {
 	ups                 []int
 	// services are the numbers of Services of which nodes are loaded, patience is how long that
 	// may take, and changes how often an endpoint comes or goes on each.
-	services   []int
-	patience   time.Duration
-	changes    int
-	kubeProxy  bool
-	kubernetes string
+	services  []int
+	patience  time.Duration
+	changes   int
+	kubeProxy bool
+	// nameServices are the numbers of Services of the clusters whose names are asked for.
+	nameServices []int
+	kubernetes   string
 }
 
 // parts are what -only chooses from.
-var parts = []string{"traffic", "attach", "memory", "up", "policy", "tenants", "services", "failover"}
+var parts = []string{"traffic", "attach", "memory", "up", "policy", "tenants", "services", "failover", "names"}
 
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == workerArgument {
@@ -84,7 +89,7 @@ func exit(err error) {
 
 func parseSettings(args []string) (settings, error) {
 	var s settings
-	var only, ups, services string
+	var only, ups, services, nameServices string
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.StringVar(&s.output, "o", "", "`file` to write; empty means standard output")
 	f.StringVar(&s.notes, "notes", "bench/notes.md", "`file` to append, written by hand")
@@ -98,6 +103,7 @@ func parseSettings(args []string) (settings, error) {
 	f.DurationVar(&s.patience, "patience", 15*time.Minute, "how long a node may take to be loaded with Services")
 	f.IntVar(&s.changes, "changes", 100, "how often an endpoint of a Service comes or goes")
 	f.BoolVar(&s.kubeProxy, "kube-proxy", true, "measure Services of kube-proxy, too")
+	f.StringVar(&nameServices, "name-services", "1000", "the clusters whose names are asked for, in `Services`, as 1,1000,10000")
 	f.StringVar(&s.kubernetes, "kubernetes", "", "the `directory` of Kubernetes' programs; empty means where make kubernetes-programs puts them")
 	if err := f.Parse(args); err != nil {
 		return s, err
@@ -115,28 +121,46 @@ func parseSettings(args []string) (settings, error) {
 		}
 	}
 	var err error
-	if s.ups, err = numbersOf(ups); err != nil {
-		return s, fmt.Errorf("-up %w of nodes", err)
+	if s.ups, err = numbersOf(ups, math.MaxInt); err != nil {
+		return s, fmt.Errorf("-up %s: %w", ups, err)
 	}
-	if s.services, err = numbersOf(services); err != nil {
-		return s, fmt.Errorf("-services %w of Services", err)
+	if s.services, err = numbersOf(services, mostServices); err != nil {
+		return s, fmt.Errorf("-services %s: %w", services, err)
 	}
-	if !slices.IsSorted(s.services) || s.services[len(s.services)-1] > mostServices || s.patience <= 0 || s.changes < 0 {
-		return s, fmt.Errorf("-services goes from few to many, %d at most; -patience must be longer than 0, and -changes 0 or more", mostServices)
+	if s.nameServices, err = numbersOf(nameServices, mostServices); err != nil {
+		return s, fmt.Errorf("-name-services %s: %w", nameServices, err)
+	}
+	if !slices.IsSorted(s.services) || s.patience <= 0 || s.changes < 0 {
+		return s, errors.New("-services goes from few to many, -patience must be longer than 0, and -changes 0 or more")
 	}
 	return s, nil
 }
 
-// numbersOf reads a list with commas.
-func numbersOf(list string) (numbers []int, err error) {
+// numbersOf reads a list with commas of numbers from 1 to most.
+func numbersOf(list string, most int) (numbers []int, err error) {
 	for word := range strings.SplitSeq(list, ",") {
 		n, err := strconv.Atoi(word)
-		if err != nil || n < 1 {
-			return nil, fmt.Errorf("%s: %q is not a number", list, word)
+		if err != nil || n < 1 || n > most {
+			return nil, fmt.Errorf("%q is not a number from 1 to %d", word, most)
 		}
 		numbers = append(numbers, n)
 	}
 	return numbers, nil
+}
+
+// kubernetesPrograms returns the directory of Kubernetes' programs, where all that are named are.
+func (s settings) kubernetesPrograms(names ...string) (dir string, err error) {
+	if dir = s.kubernetes; dir == "" {
+		if dir, err = programs.Dir(); err != nil {
+			return "", err
+		}
+	}
+	for _, name := range names {
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+			return "", fmt.Errorf("%w: build the programs with: make kubernetes-programs", err)
+		}
+	}
+	return dir, nil
 }
 
 func (s settings) run(ctx context.Context) error {
@@ -192,6 +216,11 @@ func (s settings) run(ctx context.Context) error {
 	}
 	if slices.Contains(s.only, "failover") {
 		if res.Failovers, err = s.measureFailover(ctx); err != nil {
+			return err
+		}
+	}
+	if slices.Contains(s.only, "names") {
+		if res.Names, err = s.names(ctx); err != nil {
 			return err
 		}
 	}

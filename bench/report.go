@@ -31,20 +31,25 @@ type results struct {
 	Policy         *policyResults
 	Services       *serviceResults
 	Failovers      []failover
+	Names          *namesResults
 }
 
-// ofServices reports whether Services alone were measured, and nothing else.
-func (r results) ofServices() bool {
-	return r.Services != nil && r.Policy == nil && len(r.Tenants) == 0 && r.ofNothingElse()
-}
-
-// ofPolicies reports whether policies alone were measured, and nothing else.
-func (r results) ofPolicies() bool {
-	return (r.Policy != nil || len(r.Tenants) > 0) && r.Services == nil && r.ofNothingElse()
-}
-
-func (r results) ofNothingElse() bool {
-	return len(r.Traffic) == 0 && len(r.Attached) == 0 && r.Agent == nil && len(r.Ups) == 0 && len(r.Failovers) == 0
+// document returns the title of the report, the file of its notes, and how to have a quick look:
+// what says of policies alone, of Services, or of names, is a document of its own.
+func (r results) document() (title, notes, quick string) {
+	const more = " What else is measured is in [benchmarks.md](benchmarks.md)."
+	policies, services, names := r.Policy != nil || len(r.Tenants) > 0, r.Services != nil, r.Names != nil
+	switch {
+	case len(r.Traffic) > 0 || len(r.Attached) > 0 || r.Agent != nil || len(r.Ups) > 0 || len(r.Failovers) > 0:
+	case policies && !services && !names:
+		return "Network policy at scale, measured", "policy-notes.md", "`go run ./bench -only policy -rounds 3` is the half of it." + more
+	case services && !policies && !names:
+		return "Services at scale, measured", "services-notes.md",
+			"`go run ./bench -only services -services 1,1000 -rounds 3 -changes 20` is a quick look, with `-kube-proxy=false` of Weft alone.\n " + more
+	case names && !policies && !services:
+		return "Names, measured", "names-notes.md", "`go run ./bench -only names -name-services 100 -rounds 3` is a quick look." + more
+	}
+	return "Benchmarks", "notes.md", "`go run ./bench -only traffic -rounds 3` is a quick look."
 }
 
 // The targets that are not ratios.
@@ -103,15 +108,12 @@ func render(res results, notes string) string {
 		body.services(*res.Services)
 	}
 	body.failovers(res.Failovers)
+	if res.Names != nil {
+		body.names(res.Names)
+	}
 
 	top := &report{}
-	title, by := "Benchmarks", "notes.md"
-	switch {
-	case res.ofServices():
-		title, by = "Services at scale, measured", "services-notes.md"
-	case res.ofPolicies():
-		title, by = "Network policy at scale, measured", "policy-notes.md"
-	}
+	title, by, quick := res.document()
 	top.line("# %s\n", title)
 	top.line("Written by `make bench`, which measures everything here anew; what is written by")
 	top.line("hand is in [bench/%s](../bench/%s), which is appended. Absolute numbers", by, by)
@@ -123,15 +125,7 @@ func render(res results, notes string) string {
 	top.line("  A ratio is the median of the rounds' own ratios, and after it stands the middle half of them.")
 	top.line("- “Met within noise” says that the median misses the target and the middle half of the rounds reaches it.")
 	top.line("- To repeat: `make bench` as root, with nothing else running. `go run ./bench -h` lists what can be set;")
-	switch {
-	case res.ofServices():
-		top.line("  `go run ./bench -only services -services 1,1000 -rounds 3 -changes 20` is a quick look, with `-kube-proxy=false` of Weft alone.")
-		top.line("  What else is measured is in [benchmarks.md](benchmarks.md).")
-	case res.ofPolicies():
-		top.line("  `go run ./bench -only policy -rounds 3` is the half of it. What else is measured is in [benchmarks.md](benchmarks.md).")
-	default:
-		top.line("  `go run ./bench -only traffic -rounds 3` is a quick look.")
-	}
+	top.line("  %s", quick)
 	return top.String() + body.String() + "\n" + strings.TrimSpace(notes) + "\n"
 }
 

@@ -254,7 +254,7 @@ func (s settings) endpointChanges(ctx context.Context, reg registry.Registry, no
 // point has the measured Service lead to a node's pods.
 func (n *serviceNode) point(ctx context.Context, reg registry.Registry) error {
 	return errors.Join(
-		putSlice(ctx, reg, sliceOf(measuredService, "connect", corev1.ProtocolTCP, connectPort, n.addresses[:]...)),
+		putSlice(ctx, reg, sliceOf(serviceNamespace, measuredService, "connect", corev1.ProtocolTCP, connectPort, n.addresses[:]...)),
 		n.change(ctx, reg, false))
 }
 
@@ -264,7 +264,7 @@ func (n *serviceNode) change(ctx context.Context, reg registry.Registry, comes b
 	if comes {
 		behind = n.addresses[1:]
 	}
-	return putSlice(ctx, reg, sliceOf(measuredService, "probe", corev1.ProtocolUDP, probePort, behind...))
+	return putSlice(ctx, reg, sliceOf(serviceNamespace, measuredService, "probe", corev1.ProtocolUDP, probePort, behind...))
 }
 
 // putSlice makes there be an EndpointSlice, whatever it was before.
@@ -278,17 +278,15 @@ func putSlice(ctx context.Context, reg registry.Registry, s *discoveryv1.Endpoin
 
 // measured is the Service that is measured.
 func measured() *corev1.Service {
-	s := serviceAt(measuredService, measuredIP)
-	s.Spec.Ports = []corev1.ServicePort{
-		{Name: "connect", Protocol: corev1.ProtocolTCP, Port: connectPort},
-		{Name: "probe", Protocol: corev1.ProtocolUDP, Port: probePort},
-	}
-	return s
+	return serviceAt(serviceNamespace, measuredService, measuredIP.String(),
+		corev1.ServicePort{Name: "connect", Protocol: corev1.ProtocolTCP, Port: connectPort},
+		corev1.ServicePort{Name: "probe", Protocol: corev1.ProtocolUDP, Port: probePort})
 }
 
-func serviceAt(name string, at netip.Addr) *corev1.Service {
-	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: serviceNamespace, Name: name}}
-	s.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, ClusterIP: at.String(), ClusterIPs: []string{at.String()}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}}
+// serviceAt is a Service with an address, which may be None.
+func serviceAt(namespace, name, address string, ports ...corev1.ServicePort) *corev1.Service {
+	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	s.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, ClusterIP: address, ClusterIPs: []string{address}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}, Ports: ports}
 	return s
 }
 
@@ -300,19 +298,23 @@ func spread16(network [2]byte, i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{network[0], network[1], byte(1 + i/250), byte(1 + i%250)})
 }
 
+// serviceAddress is the address of one of mostServices.
+func serviceAddress(i int) netip.Addr { return spread16([2]byte{10, 96}, i) }
+
+// httpPort is that of a Service that is only there.
+var httpPort = corev1.ServicePort{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80}
+
 func fillingService(i int) *corev1.Service {
-	s := serviceAt(fillingName(i), spread16([2]byte{10, 96}, i))
-	s.Spec.Ports = []corev1.ServicePort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80}}
-	return s
+	return serviceAt(serviceNamespace, fillingName(i), serviceAddress(i).String(), httpPort)
 }
 
 // fillingSlice has its two endpoints.
 func fillingSlice(i int) *discoveryv1.EndpointSlice {
-	return sliceOf(fillingName(i), "http", corev1.ProtocolTCP, 8080, spread16([2]byte{10, 250}, i), spread16([2]byte{10, 251}, i))
+	return sliceOf(serviceNamespace, fillingName(i), "http", corev1.ProtocolTCP, 8080, spread16([2]byte{10, 250}, i), spread16([2]byte{10, 251}, i))
 }
 
-func sliceOf(service, port string, protocol corev1.Protocol, number int32, addresses ...netip.Addr) *discoveryv1.EndpointSlice {
-	s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: serviceNamespace, Name: service + "-" + port, Labels: map[string]string{
+func sliceOf(namespace, service, port string, protocol corev1.Protocol, number int32, addresses ...netip.Addr) *discoveryv1.EndpointSlice {
+	s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: service + "-" + port, Labels: map[string]string{
 		discoveryv1.LabelServiceName: service, discoveryv1.LabelManagedBy: "bench.weft.network"}}, AddressType: discoveryv1.AddressTypeIPv4}
 	s.Ports = []discoveryv1.EndpointPort{{Name: &port, Protocol: &protocol, Port: &number}}
 	s.Endpoints = []discoveryv1.Endpoint{}

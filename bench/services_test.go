@@ -24,7 +24,7 @@ func TestServicesDiffer(t *testing.T) {
 		}
 	}
 	for i := range mostServices {
-		s, slice := measured(), sliceOf(measuredService, "connect", "TCP", connectPort, routedServer)
+		s, slice := measured(), sliceOf(serviceNamespace, measuredService, "connect", "TCP", connectPort, routedServer)
 		if i > 0 {
 			s, slice = fillingService(i), fillingSlice(i)
 		}

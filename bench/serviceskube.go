@@ -17,7 +17,6 @@ import (
 	"github.com/weftnet/weft/registry"
 	"github.com/weftnet/weft/registry/kubernetes"
 	"github.com/weftnet/weft/test/kubernetes/controlplane"
-	"github.com/weftnet/weft/test/kubernetes/programs"
 )
 
 // kubeProxyModes are kube-proxy's own words.
@@ -66,14 +65,9 @@ var apiServer = netip.MustParseAddr("172.31.0.1")
 // kubeNodes makes the API server and the nodes. Without the programs there are none.
 func (s settings) kubeNodes(ctx context.Context) (_ *kubeCluster, err error) {
 	c := &kubeCluster{loaded: make([][]*serviceNode, len(s.services))}
-	if s.kubernetes == "" {
-		if s.kubernetes, err = programs.Dir(); err != nil {
-			return nil, err
-		}
-	}
-	kubeProxy := filepath.Join(s.kubernetes, "kube-proxy")
-	if _, err := os.Stat(kubeProxy); err != nil {
-		return nil, fmt.Errorf("%w: make kubernetes-programs, or measure with -kube-proxy=false", err)
+	bin, err := s.kubernetesPrograms("etcd", "kube-apiserver", "kube-proxy")
+	if err != nil {
+		return nil, fmt.Errorf("%w, or measure with -kube-proxy=false", err)
 	}
 	if c.dir, err = os.MkdirTemp("", "weft-bench-kubernetes-"); err != nil {
 		return nil, err
@@ -88,7 +82,7 @@ func (s settings) kubeNodes(ctx context.Context) (_ *kubeCluster, err error) {
 	if err := c.hand.done(); err != nil {
 		return nil, err
 	}
-	if c.plane, err = controlplane.Start(ctx, controlplane.Config{Bin: s.kubernetes, Dir: filepath.Join(c.dir, "plane"), NetNS: c.hand.workers[plane].namespace(), Address: apiServer,
+	if c.plane, err = controlplane.Start(ctx, controlplane.Config{Bin: bin, Dir: filepath.Join(c.dir, "plane"), NetNS: c.hand.workers[plane].namespace(), Address: apiServer,
 		Components: []controlplane.Component{controlplane.Etcd, controlplane.APIServer}}); err != nil {
 		return nil, err
 	}
@@ -110,7 +104,7 @@ func (s settings) kubeNodes(ctx context.Context) (_ *kubeCluster, err error) {
 	for k, n := range nodes {
 		i := k / len(byKubeProxy)
 		n.by = byKubeProxy[k%len(byKubeProxy)]
-		if err := c.prepare(ctx, n, kubeProxy, k); err != nil {
+		if err := c.prepare(ctx, n, filepath.Join(bin, "kube-proxy"), k); err != nil {
 			return nil, err
 		}
 		c.loaded[i] = append(c.loaded[i], n)

@@ -35,6 +35,10 @@ type request struct {
 	Program string   `json:",omitzero"`
 	Args    []string `json:",omitzero"`
 	Log     string   `json:",omitzero"`
+	// Ask, LookUp and Await say what there is to ask of a name server.
+	Ask    asking   `json:",omitzero"`
+	LookUp lookups  `json:",omitzero"`
+	Await  awaiting `json:",omitzero"`
 }
 
 type reply struct {
@@ -54,6 +58,12 @@ const (
 	doReach     = "reach"
 	doRun       = "run"
 	doEnd       = "end"
+	doUpstream  = "serve names outside"
+	doConstant  = "serve a constant"
+	doCount     = "count queries"
+	doAsk       = "queries"
+	doLookUp    = "look-ups"
+	doAwait     = "await an answer"
 )
 
 func (r request) run() (sample, error) {
@@ -70,6 +80,18 @@ func (r request) run() (sample, error) {
 		return connects(r.To, r.For)
 	case doReach:
 		return reach(r.To, r.For)
+	case doUpstream:
+		return sample{}, serveUpstream(r.To)
+	case doConstant:
+		return sample{}, serveConstant(r.To)
+	case doCount:
+		return sample{Count: upstreamAsked.Load()}, nil
+	case doAsk:
+		return ask(r.To, r.Ask, r.For)
+	case doLookUp:
+		return lookUpAll(r.To, r.LookUp, r.For)
+	case doAwait:
+		return r.Await.await(r.To, r.For)
 	}
 	return sample{}, fmt.Errorf("a worker cannot do %q", r.Do)
 }
