@@ -95,8 +95,8 @@ func (s settings) measureFailover(ctx context.Context) (all []failover, err erro
 	return all, nil
 }
 
-// ownerOf waits until a node says that it answers for the address, another one than a node that
-// is dead and still says so.
+// ownerOf waits until one node alone says that it answers for the address, but for one that is
+// dead and may still say so.
 func ownerOf(ctx context.Context, reg registry.Registry, dead string) (string, error) {
 	deadline := time.Now().Add(time.Minute)
 	for time.Now().Before(deadline) && ctx.Err() == nil {
@@ -104,14 +104,18 @@ func ownerOf(ctx context.Context, reg registry.Registry, dead string) (string, e
 		if err != nil {
 			return "", err
 		}
+		var owners []string
 		for _, o := range nodes {
 			if addresses, _ := api.Announces(o.(*corev1.Node)); o.GetName() != dead && slices.Contains(addresses, virtual) {
-				return o.GetName(), nil
+				owners = append(owners, o.GetName())
 			}
+		}
+		if len(owners) == 1 {
+			return owners[0], nil
 		}
 		retry.Sleep(ctx, 100*time.Millisecond)
 	}
-	return "", fmt.Errorf("no node says that it answers for %s", virtual)
+	return "", fmt.Errorf("no node alone says that it answers for %s", virtual)
 }
 
 // answered finds when an answer came in what ping says.
@@ -125,7 +129,8 @@ func gapOf(l *lab.Lab, forgets bool, happen func() error) (time.Duration, error)
 	var pinged error
 	wg.Go(func() {
 		defer close(ended)
-		pinged = l.ExecOutside(lab.Command{Stdout: &out, Args: []string{"ping", "-n", "-D", "-i", fmt.Sprint(askEvery.Seconds()), "-w", fmt.Sprint(int(askFor.Seconds())), virtual.String()}})
+		// With -w it would end as soon as it is told that the address cannot be reached.
+		pinged = l.ExecOutside(lab.Command{Stdout: &out, Args: []string{"ping", "-n", "-D", "-i", fmt.Sprint(askEvery.Seconds()), "-W", "1", "-c", strconv.Itoa(int(askFor / askEvery)), virtual.String()}})
 	})
 	if forgets {
 		wg.Go(func() {

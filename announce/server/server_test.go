@@ -377,8 +377,10 @@ func TestWhatIsLeft(t *testing.T) {
 	_, _, all := nodes(t, 1)
 	n := all[0]
 	state := func() string {
-		return n.must("ip", "-o", "address", "show", "dev", "lo") + n.must("nft", "list", "ruleset") + n.must("ip", "maddress", "show", "dev", "eth0")
+		return n.must("ip", "-o", "address", "show", "dev", "lo") + n.must("nft", "list", "ruleset")
 	}
+	// That of heartbeats, and that in which those are who may have the address of IPv6.
+	groups := []string{"03:77:65:66:74:01", "ff02::1:ff00:100"}
 	before := state()
 	for range 2 {
 		s := standing(all, n, true, four, six)
@@ -386,7 +388,17 @@ func TestWhatIsLeft(t *testing.T) {
 		n.start(s)
 		owner(t, all, four)
 		owner(t, all, six)
+		for _, group := range groups {
+			if out := n.must("ip", "maddress", "show", "dev", "eth0"); !strings.Contains(out, group) {
+				t.Errorf("the interface is not in the group %s:\n%s", group, out)
+			}
+		}
 		n.end()
+	}
+	for _, group := range groups {
+		if out := n.must("ip", "maddress", "show", "dev", "eth0"); strings.Contains(out, group) {
+			t.Errorf("the interface stays in the group %s:\n%s", group, out)
+		}
 	}
 	if after := state(); after != before {
 		t.Errorf("before it was\n%s, and now it is\n%s", before, after)
