@@ -132,6 +132,28 @@ func (h *Holder) Set(wanted map[netip.Addr]bool) error {
 	return h.quieten(wanted)
 }
 
+// Remove takes away all that the package has given to the node of the caller's network namespace,
+// and returns which addresses these were.
+func Remove() (held []netip.Addr, err error) {
+	h, err := Open()
+	if err != nil {
+		return nil, err
+	}
+	defer h.Close()
+	had, err := h.Held()
+	if err != nil {
+		return nil, err
+	}
+	if len(had) == 0 {
+		// One that was killed may have left the table, which a kernel without that family has not.
+		tables, err := h.nft.ListTablesOfFamily(nftables.TableFamilyARP)
+		if err != nil || !slices.ContainsFunc(tables, func(t *nftables.Table) bool { return t.Name == Table }) {
+			return nil, nil
+		}
+	}
+	return slices.SortedFunc(maps.Keys(had), netip.Addr.Compare), h.Set(nil)
+}
+
 // verify takes back what was given and is not found again.
 func (h *Holder) verify(given []netip.Addr) error {
 	if len(given) == 0 {

@@ -102,8 +102,16 @@ func TestWhatANodeHolds(t *testing.T) {
 		if err := h.Set(set("198.51.100.1")); err == nil || !strings.Contains(err.Error(), "is not Weft's") {
 			return fmt.Errorf("an address that somebody else has given: %w", err)
 		}
-		if err := h.Set(nil); err != nil {
+		if err := h.Set(set("192.0.2.9", "2001:db8::7")); err != nil {
 			return err
+		}
+		for i, want := range []int{2, 0} {
+			if gone, err := hold.Remove(); err != nil || len(gone) != want {
+				return fmt.Errorf("removal %d takes away %v: %w", i, gone, err)
+			}
+		}
+		if out, err := exec.Command("nft", "list", "ruleset").CombinedOutput(); err != nil || strings.Contains(string(out), hold.Table) {
+			return fmt.Errorf("the rules behind a removal are %s (%w)", out, err)
 		}
 		left, err := netlink.AddrList(lo, netlink.FAMILY_V4)
 		if err != nil || len(left) != 2 { // that of somebody else, and 127.0.0.1

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/weftnet/weft/agent"
+	"github.com/weftnet/weft/announce/hold"
 	"github.com/weftnet/weft/cni"
 	"github.com/weftnet/weft/daemon"
 	"github.com/weftnet/weft/datapath"
@@ -126,6 +127,11 @@ func (r *removal) run(ctx context.Context, wait time.Duration) error {
 	for _, name := range r.planes.Names() {
 		errs = append(errs, r.removeDataPlane(ctx, name))
 	}
+	held, err := hold.Remove()
+	for _, a := range held {
+		r.removed("address " + a.String() + " of a VirtualAddress")
+	}
+	errs = append(errs, err)
 	for _, p := range pods {
 		if err := podlink.Remove(p.Name, p.Index); err != nil {
 			errs = append(errs, err)
