@@ -13,6 +13,7 @@ import (
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/dns/keeper"
 	"github.com/weftnet/weft/internal/process"
+	"github.com/weftnet/weft/registry"
 )
 
 // nameServerSuffix is behind a node's name in that of its name server's daemon.
@@ -102,8 +103,36 @@ func (l *Lab) waitNames(ctx context.Context, m machine, want []netip.Addr) error
 		}
 		return nil
 	})
+	if err == nil {
+		err = l.waitLed(ctx, m, want)
+	}
 	if err != nil {
 		return fmt.Errorf("name server of %s: %w", m.name, err)
 	}
 	return nil
+}
+
+// waitLed returns when a node says that questions to some addresses come to its name server.
+func (l *Lab) waitLed(ctx context.Context, m machine, want []netip.Addr) error {
+	reg, err := l.Registry()
+	if err != nil {
+		return err
+	}
+	defer reg.Close()
+	for {
+		o, err := reg.Get(ctx, api.Node, registry.Key{Name: m.name})
+		if err == nil {
+			said := strings.Split(o.GetAnnotations()[api.NameServerAnnotation], ",")
+			i := slices.IndexFunc(want, func(a netip.Addr) bool { return !slices.Contains(said, a.String()) })
+			if i < 0 {
+				return nil
+			}
+			err = fmt.Errorf("questions to %s do not come to it", want[i])
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w; %w", context.Cause(ctx), err)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
 }
