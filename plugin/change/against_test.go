@@ -113,7 +113,7 @@ func TestKindsToRead(t *testing.T) {
 	read := change.Change{To: to, Beside: []plugin.Plugin{from}, Before: []plugin.Plugin{from}, After: []plugin.Plugin{to}}.Kinds()
 	for _, k := range append(to.Kinds(), from.Kinds()...) {
 		// Services are the same under either.
-		if slices.Contains(read, k) == slices.Contains([]*registry.Kind{api.Pod, api.Service, api.EndpointSlice, service.GrantKind}, k) {
+		if slices.Contains(read, k) == slices.Contains([]*registry.Kind{api.Pod, api.Service, api.EndpointSlice, service.GrantKind, api.AddressPoolKind, api.AddressGrantKind}, k) {
 			t.Errorf("it reads %v, and %s", read, k.Plural)
 		}
 	}
