@@ -87,10 +87,13 @@ func (p Problem) String() string { return fmt.Sprintf("%s %s: %s", p.Kind.Kind, 
 func Candidates(objects registry.Objects, self Self) (map[netip.Addr]Candidate, []Problem) {
 	c := &candidates{Self: self, objects: objects, found: make(map[netip.Addr]Candidate), of: make(map[string][]rated)}
 	c.readNodes()
+	// Those that administrators write come first: who makes Services in a namespace takes none of
+	// them away.
+	c.virtual()
 	if c.me != nil {
 		c.grants()
 	}
-	c.virtual()
+	c.choose()
 	return c.found, c.problems
 }
 
@@ -111,6 +114,22 @@ type candidates struct {
 	of       map[string][]rated
 	found    map[netip.Addr]Candidate
 	problems []Problem
+	// offers are what the node could answer for, VirtualAddresses first.
+	offers []offer
+}
+
+// offer is an address that a node could answer for, by one of several nodes.
+type offer struct {
+	address netip.Addr
+	link    string
+	of      []rated
+	me      rated
+	// namespace is that of the Service, "" for a VirtualAddress.
+	namespace string
+	virtual   bool
+	// turn is how many of the namespace come before it, and score the node's own for it.
+	turn  int
+	score uint64
 }
 
 func (c *candidates) problem(kind *registry.Kind, key registry.Key, format string, args ...any) {
@@ -173,7 +192,7 @@ func (c *candidates) grants() {
 			locals[registry.KeyOf(svc)] = append(locals[registry.KeyOf(svc)], local{a, of})
 			continue
 		}
-		c.add(a, of, false, api.AddressGrantKind, registry.KeyOf(g))
+		c.add(a, of, svc.Namespace, api.AddressGrantKind, registry.KeyOf(g))
 	}
 	if len(locals) == 0 {
 		return
@@ -188,7 +207,7 @@ func (c *candidates) grants() {
 					of = append(of, r)
 				}
 			}
-			c.add(l.address, of, false, api.AddressGrantKind, registry.Key{Name: api.GrantName(l.address)})
+			c.add(l.address, of, key.Namespace, api.AddressGrantKind, registry.Key{Name: api.GrantName(l.address)})
 		}
 	}
 }
@@ -261,7 +280,7 @@ func (c *candidates) virtual() {
 		if check := v.Spec.Check; check != nil && !c.Answers(uint16(check.Port)) {
 			continue
 		}
-		c.add(a, of, true, api.VirtualAddressKind, key)
+		c.add(a, of, "", api.VirtualAddressKind, key)
 	}
 }
 
@@ -318,22 +337,50 @@ func (c *candidates) said() map[netip.Addr]string {
 	return who
 }
 
-// add adds an address if the node is among those that may answer for it.
-func (c *candidates) add(a netip.Addr, of []rated, virtual bool, kind *registry.Kind, key registry.Key) {
+// add adds an address if the node is among those that may answer for it: that of a Service in a
+// namespace, or, where that is empty, a VirtualAddress.
+func (c *candidates) add(a netip.Addr, of []rated, namespace string, kind *registry.Kind, key registry.Key) {
 	i := slices.IndexFunc(of, func(r rated) bool { return r.name == c.Node })
 	if i < 0 {
 		return
 	}
 	link, there := Place(a, c.Links)
-	switch {
-	case !there:
+	if !there {
 		c.problem(kind, key, "%s has no interface that is on-link with %s, nor a default route of its family, and does not answer for it: give the node an address next to it, or select other nodes", c.Node, a)
 		return
-	case len(c.found) == MaxAddresses:
-		c.problem(kind, key, "%s answers for %d addresses at most, and not for %s: select other nodes for some of them", c.Node, MaxAddresses, a)
-		return
 	}
-	c.found[a] = Candidate{election.Candidacy{Grade: of[i].grade, Before: before(a, of, of[i])}, link, virtual}
+	c.offers = append(c.offers, offer{address: a, link: link, of: of, me: of[i], namespace: namespace, virtual: kind == api.VirtualAddressKind})
+}
+
+// choose takes what there is room for: VirtualAddresses in their order, and then one address of
+// each namespace after the other, so that who has many takes none from who has few. Of those of
+// a namespace a node takes the ones that it is best for, so that other nodes take others.
+func (c *candidates) choose() {
+	if len(c.offers) > MaxAddresses {
+		virtual := 0
+		for virtual < len(c.offers) && c.offers[virtual].virtual {
+			virtual++
+		}
+		services := c.offers[virtual:]
+		for i := range services {
+			services[i].score = election.Score(services[i].address, c.Node)
+		}
+		slices.SortFunc(services, func(x, y offer) int {
+			return cmp.Or(cmp.Compare(x.score, y.score), x.address.Compare(y.address))
+		})
+		turns := make(map[string]int)
+		for i := range services {
+			services[i].turn = turns[services[i].namespace]
+			turns[services[i].namespace]++
+		}
+		slices.SortStableFunc(services, func(x, y offer) int { return cmp.Compare(x.turn, y.turn) })
+		left := c.offers[MaxAddresses:]
+		c.offers = c.offers[:MaxAddresses]
+		c.problem(api.Node, registry.Key{Name: c.Node}, "%s answers for %d addresses at most, and leaves %d to other nodes, among them %s: have more nodes answer, or select other nodes for some addresses", c.Node, MaxAddresses, len(left), left[0].address)
+	}
+	for _, o := range c.offers {
+		c.found[o.address] = Candidate{election.Candidacy{Grade: o.me.grade, Before: before(o.address, o.of, o.me)}, o.link, o.virtual}
+	}
 }
 
 // before returns the first of the nodes that come before one for an address.

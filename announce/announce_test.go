@@ -109,6 +109,56 @@ func TestCandidatesAgree(t *testing.T) {
 	}
 }
 
+// TestManyServicesLeaveRoom has a tenant have more Services than a node answers for addresses:
+// VirtualAddresses and others' Services keep theirs, it is said once what is left, and
+// different nodes leave different addresses.
+func TestManyServicesLeaveRoom(t *testing.T) {
+	objects := map[*registry.Kind][]registry.Object{}
+	for i := range 8 {
+		n := &corev1.Node{}
+		n.Name = fmt.Sprint("node", i)
+		objects[api.Node] = append(objects[api.Node], n)
+	}
+	pool := &api.AddressPool{}
+	pool.Name = "public"
+	objects[api.AddressPoolKind] = []registry.Object{pool}
+	serve := func(namespace, name string, a netip.Addr) {
+		svc := &corev1.Service{}
+		svc.Namespace, svc.Name, svc.UID = namespace, name, "u1"
+		g := &api.AddressGrant{Spec: api.AddressGrantSpec{Namespace: namespace, Name: name, UID: "u1", Pool: "public"}}
+		g.Name = api.GrantName(a)
+		objects[api.Service], objects[api.AddressGrantKind] = append(objects[api.Service], svc), append(objects[api.AddressGrantKind], g)
+	}
+	tenants := announce.MaxAddresses + 500
+	for i := range tenants {
+		serve("tenant", fmt.Sprint("web", i), netip.AddrFrom4([4]byte{172, 30, byte(i >> 8), byte(i)}))
+	}
+	mine := netip.MustParseAddr("172.30.200.7") // the last of all
+	serve("shop", "web", mine)
+	router := netip.MustParseAddr("192.0.2.7")
+	v := &api.VirtualAddress{Spec: api.VirtualAddressSpec{Address: router.String()}}
+	v.Name = "router"
+	objects[api.VirtualAddressKind] = []registry.Object{v}
+	snapshot := registry.NewSnapshot(objects)
+	any := make(map[netip.Addr]bool)
+	for i := range 8 {
+		found, problems := announce.Candidates(snapshot, announce.Self{Node: fmt.Sprint("node", i), Links: links,
+			Serves: func(netip.Addr, registry.Key) bool { return true }, Inside: func(netip.Addr) string { return "" }})
+		if len(found) != announce.MaxAddresses || !found[router].Virtual || found[mine].Link == "" {
+			t.Errorf("node%d may answer for %d addresses, the VirtualAddress: %v, that of another's Service: %v", i, len(found), found[router].Virtual, found[mine].Link != "")
+		}
+		if want := fmt.Sprintf("leaves %d to other nodes", tenants+2-announce.MaxAddresses); len(problems) != 1 || !strings.Contains(problems[0].Message, want) {
+			t.Errorf("node%d says %v, want %q", i, problems, want)
+		}
+		for a := range found {
+			any[a] = true
+		}
+	}
+	if len(any) != tenants+2 {
+		t.Errorf("nobody answers for %d of %d addresses", tenants+2-len(any), tenants+2)
+	}
+}
+
 func TestPlace(t *testing.T) {
 	for address, want := range map[string]string{
 		"172.30.1.1": "eth0", "172.30.9.1": "eth1", "192.0.2.1": "eth1", "198.51.100.1": "eth0", "fd01::9": "eth0", "fd02::9": "none",
