@@ -180,13 +180,19 @@ func (c *candidates) grants() {
 		a := g.Address()
 		svc := registry.GetAs[*corev1.Service](c.objects, api.Service, g.Spec.Service())
 		pool := registry.GetAs[*api.AddressPool](c.objects, api.AddressPoolKind, registry.Key{Name: g.Spec.Pool})
-		if !a.IsValid() || svc == nil || pool == nil || !pool.OnLink() || !g.IsOf(svc) || !c.Serves(a, g.Spec.Service()) {
+		if !a.IsValid() || svc == nil || pool != nil && !pool.OnLink() || !g.IsOf(svc) || !c.Serves(a, g.Spec.Service()) {
 			continue
 		}
-		of, known := c.of[pool.Name]
+		of, known := c.of[g.Spec.Pool]
 		if !known {
-			of = c.rate(pool.MayAnnounce)
-			c.of[pool.Name] = of
+			// A Service keeps its address when the pool is deleted, and so all nodes answer for it
+			// then, as for one of a pool that says nothing.
+			selects := func(map[string]string) bool { return true }
+			if pool != nil {
+				selects = pool.MayAnnounce
+			}
+			of = c.rate(selects)
+			c.of[g.Spec.Pool] = of
 		}
 		if svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
 			locals[registry.KeyOf(svc)] = append(locals[registry.KeyOf(svc)], local{a, of})
