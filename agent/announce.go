@@ -136,8 +136,21 @@ func (n *announcer) loading(p *plan.Plan) {
 	}
 	n.mu.Lock()
 	n.coming = p
-	n.mu.Unlock()
 	n.server.Keep(func(a netip.Addr, c announce.Candidate) bool { return c.Virtual || serves(p, a, "") })
+	n.mu.Unlock()
+	notify(n.kick)
+}
+
+// settle tells the server what the node is a candidate for, as was found out while a plan was
+// coming. It does not where another is by now: what that does not serve would come back.
+func (n *announcer) settle(coming *plan.Plan, now server.Standing) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.coming != coming {
+		return false
+	}
+	n.server.Stand(now)
+	return true
 }
 
 // stand tells the server what the node is a candidate for.
@@ -178,7 +191,9 @@ func (n *announcer) stand() {
 			now.Leaving = api.IsLeaving(node) || node.Spec.Unschedulable || !announce.MayAnnounce(node)
 		}
 	}
-	n.server.Stand(now)
+	if !n.settle(coming, now) {
+		return // and whoever has another plan come has kicked
+	}
 	n.mu.Lock()
 	changed := !slices.Equal(n.found, problems)
 	n.found = problems

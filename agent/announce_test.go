@@ -1,10 +1,12 @@
 package agent
 
 import (
+	"log/slog"
 	"net"
 	"net/netip"
 	"testing"
 
+	"github.com/weftnet/weft/announce/server"
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/registry"
@@ -31,6 +33,27 @@ func TestServes(t *testing.T) {
 	left.Local.ServicesLeft = true
 	if serves(&left, netip.MustParseAddr("192.0.2.1"), "") {
 		t.Error("what is left to kube-proxy is served")
+	}
+}
+
+// TestAPlanComesMeanwhile has a plan come, which serves an address no more, while the announcer
+// finds out what the node is a candidate for by the plan before.
+func TestAPlanComesMeanwhile(t *testing.T) {
+	n := &announcer{server: server.New("node1", slog.New(slog.DiscardHandler)), kick: make(chan struct{}, 1)}
+	before, after := &plan.Plan{}, &plan.Plan{}
+	n.loading(before)
+	<-n.kick
+	if !n.settle(before, server.Standing{}) {
+		t.Error("the server is not told what holds")
+	}
+	n.loading(after)
+	if n.settle(before, server.Standing{}) {
+		t.Error("the server is told what held before")
+	}
+	select {
+	case <-n.kick:
+	default:
+		t.Error("the announcer does not find out what holds now")
 	}
 }
 
