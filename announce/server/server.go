@@ -341,6 +341,7 @@ func (s *Server) do(l *elected, d election.Do) {
 		if len(d.Answer) > 0 {
 			s.Took(len(d.Answer))
 			s.hold() // before anybody sends to it
+			d = stillOwned(d, l.machine.Owned())
 		}
 		s.answer(l)
 	}
@@ -363,6 +364,15 @@ func (s *Server) do(l *elected, d election.Do) {
 	if err := errors.Join(errs...); err != nil {
 		s.Log.Debug("cannot send on a link", "link", l.name, "error", err)
 	}
+}
+
+// stillOwned leaves out of what was asked for all that only an owner says, of addresses that
+// the node owns no more: it could not have them, and has said by now that it leaves them.
+func stillOwned(d election.Do, owned []netip.Addr) election.Do {
+	lost := func(a netip.Addr) bool { _, is := slices.BinarySearchFunc(owned, a, netip.Addr.Compare); return !is }
+	d.Say = slices.DeleteFunc(slices.Clone(d.Say), func(c wire.Claim) bool { return c.State == wire.Owns && lost(c.Address) })
+	d.Announce = slices.DeleteFunc(slices.Clone(d.Announce), lost)
+	return d
 }
 
 // answer has the port answer for what the node owns.

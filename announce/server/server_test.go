@@ -22,7 +22,9 @@ import (
 
 	"github.com/weftnet/weft/announce"
 	"github.com/weftnet/weft/announce/election"
+	"github.com/weftnet/weft/announce/link"
 	"github.com/weftnet/weft/announce/server"
+	"github.com/weftnet/weft/announce/wire"
 	"github.com/weftnet/weft/internal/await"
 	"github.com/weftnet/weft/internal/netns"
 )
@@ -79,36 +81,36 @@ func namespace(t *testing.T, dir, name string) *node {
 }
 
 // nodes makes a link with nodes on it, and a client that is none. The first node has 192.0.2.1.
-func nodes(t *testing.T, count int) (link, client *node, all []*node) {
+func nodes(t *testing.T, count int) (bridge, client *node, all []*node) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: it makes network namespaces")
 	}
 	dir := t.TempDir()
-	link = namespace(t, dir, "link")
-	link.must("ip", "link", "add", "br0", "type", "bridge", "mcast_snooping", "0")
-	link.must("ip", "link", "set", "br0", "up")
+	bridge = namespace(t, dir, "link")
+	bridge.must("ip", "link", "add", "br0", "type", "bridge", "mcast_snooping", "0")
+	bridge.must("ip", "link", "set", "br0", "up")
 	for i := range count + 1 {
 		n := namespace(t, dir, fmt.Sprint("node", i+1))
 		ns, err := vnetns.GetFromPath(n.path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = netns.Do(link.path, func() error {
+		err = netns.Do(bridge.path, func() error {
 			return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: fmt.Sprint("to", i+1)}, PeerName: "eth0", PeerNamespace: netlink.NsFd(ns)})
 		})
 		ns.Close()
 		if err != nil {
 			t.Fatal(err)
 		}
-		link.must("ip", "link", "set", fmt.Sprint("to", i+1), "master", "br0", "up")
+		bridge.must("ip", "link", "set", fmt.Sprint("to", i+1), "master", "br0", "up")
 		n.must("ip", "link", "set", "lo", "up")
 		n.must("ip", "link", "set", "eth0", "up")
 		n.must("ip", "address", "add", fmt.Sprintf("192.0.2.%d/24", i+1), "dev", "eth0")
 		n.must("ip", "address", "add", fmt.Sprintf("2001:db8::%d/64", i+1), "dev", "eth0", "nodad")
 		all = append(all, n)
 	}
-	return link, all[count], all[:count]
+	return bridge, all[count], all[:count]
 }
 
 // start starts the node's server, for a standing.
@@ -332,6 +334,51 @@ func TestSomebodyElseHasTheAddress(t *testing.T) {
 	owner(t, all, six)
 	if slices.Contains(n.Answered(), four) {
 		t.Error("it answers for what somebody else has")
+	}
+}
+
+// TestWhatANodeCannotHave has a node own two addresses at once of which it cannot have one, as
+// somebody gave it that: it never says that it owns that one, and announces it to nobody.
+func TestWhatANodeCannotHave(t *testing.T) {
+	_, client, all := nodes(t, 1)
+	n := all[0]
+	n.must("ip", "address", "add", four.String()+"/32", "dev", "lo")
+	var port *link.Port
+	err := netns.Do(client.path, func() (err error) {
+		port, err = link.Open("eth0", slog.New(slog.DiscardHandler))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(port.Close)
+	if err := port.Answer(nil, map[netip.Addr]bool{four: true}); err != nil {
+		t.Fatal(err)
+	}
+	other := netip.MustParseAddr("192.0.2.101")
+	n.start(standing(all, n, true, four, other))
+	timeout := time.After(patience)
+	for said := 0; said < 3; {
+		select {
+		case e := <-port.Events():
+			if e.Conflict == four {
+				t.Fatal("it announces what it cannot have")
+			}
+			owns := func(a netip.Addr) bool {
+				return e.Heartbeat != nil && slices.ContainsFunc(e.Heartbeat.Claims, func(c wire.Claim) bool { return c.Address == a && c.State == wire.Owns })
+			}
+			if owns(four) {
+				t.Fatal("it says that it owns what it cannot have")
+			}
+			if owns(other) {
+				said++
+			}
+		case <-timeout:
+			t.Fatal("it does not say that it owns the other address")
+		}
+	}
+	if !slices.Equal(n.Answered(), []netip.Addr{other}) {
+		t.Errorf("it answers for %v", n.Answered())
 	}
 }
 
