@@ -293,10 +293,18 @@ func (m *Machine) rival(now time.Duration, node string, c wire.Claim, s *seat, d
 		}
 	case owning:
 		yields := m.better(node, c.Grade, c.Address, s)
-		if c.State == wire.Claims {
+		switch {
+		case c.State == wire.Claims:
+			// In doubt, too: whoever claims it asks on the link, and is answered there, and where
+			// both stopped nobody would have it.
 			yields = c.Grade < s.Grade
+		case now < m.doubt:
+			yields = true
 		}
-		if !yields && now >= m.doubt {
+		if !yields {
+			if now < m.doubt {
+				return false
+			}
 			if m.announced(s) {
 				s.told, s.since = 0, now // who heard the other one has its Ethernet address
 			}

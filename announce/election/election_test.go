@@ -330,6 +330,19 @@ func alone(t *testing.T) (*Machine, netip.Addr, time.Duration) {
 	return m, a, now
 }
 
+// TestAnOwnerInDoubt has an owner that was still hear that another claims the address, to
+// whose question it has answered, and one that has it by now.
+func TestAnOwnerInDoubt(t *testing.T) {
+	for state, stops := range map[wire.State]bool{wire.Claims: false, wire.Owns: true} {
+		m, a, now := alone(t)
+		now += 2 * Default.Silence
+		d := m.Hear(now, wire.Heartbeat{Node: "node2", Claims: []wire.Claim{{Address: a, State: state}}})
+		if len(d.Say) > 0 || slices.Equal(d.Withdraw, []netip.Addr{a}) != stops {
+			t.Errorf("on state %d it does %+v", state, d)
+		}
+	}
+}
+
 func TestAStrangerHasTheAddress(t *testing.T) {
 	a := netip.MustParseAddr("192.0.2.7")
 	m := New(0, "node1", Default)
