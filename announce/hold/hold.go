@@ -44,7 +44,7 @@ const perMessage = 500
 // which it was opened. It must be closed.
 type Holder struct {
 	nft *nftables.Conn
-	// quiet are the addresses that the table has; nil while that is not known.
+	// quiet are the addresses that the table was given; nil while that is not known.
 	quiet map[netip.Addr]bool
 }
 
@@ -101,35 +101,38 @@ func (h *Holder) Set(wanted map[netip.Addr]bool) error {
 	if err != nil {
 		return err
 	}
+	var errs []error
+	// What is to go goes first, whatever becomes of the table, which has it until it is gone.
+	for _, a := range slices.SortedFunc(maps.Keys(held), netip.Addr.Compare) {
+		if wanted[a] {
+			continue
+		}
+		if err := change(unix.RTM_DELADDR, 0, a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+			errs = append(errs, fmt.Errorf("take the address %s from the node: %w", a, err))
+			continue
+		}
+		delete(held, a)
+	}
 	both := maps.Clone(held)
 	maps.Copy(both, wanted)
 	if err := h.quieten(both); err != nil {
-		return err
+		return errors.Join(append(errs, err)...)
 	}
-	var errs []error
 	var given []netip.Addr
-	for _, a := range slices.SortedFunc(maps.Keys(both), netip.Addr.Compare) {
-		switch {
-		case held[a] && !wanted[a]:
-			if err := change(unix.RTM_DELADDR, 0, a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
-				errs = append(errs, fmt.Errorf("take the address %s from the node: %w", a, err))
-			}
-		case wanted[a] && !held[a]:
-			switch err := change(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, a); {
-			case err == nil:
-				given = append(given, a)
-			case errors.Is(err, unix.EEXIST):
-				errs = append(errs, fmt.Errorf("the address %s is on the loopback interface already, and is not Weft's: take it away", a))
-			default:
-				errs = append(errs, fmt.Errorf("give the node the address %s: %w", a, err))
-			}
+	for _, a := range slices.SortedFunc(maps.Keys(wanted), netip.Addr.Compare) {
+		if held[a] {
+			continue
+		}
+		switch err := change(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, a); {
+		case err == nil:
+			given = append(given, a)
+		case errors.Is(err, unix.EEXIST):
+			errs = append(errs, fmt.Errorf("the address %s is on the loopback interface already, and is not Weft's: take it away", a))
+		default:
+			errs = append(errs, fmt.Errorf("give the node the address %s: %w", a, err))
 		}
 	}
-	errs = append(errs, h.verify(given))
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	return h.quieten(wanted)
+	return errors.Join(append(errs, h.verify(given))...)
 }
 
 // Remove takes away all that the package has given to the node of the caller's network namespace,
@@ -145,9 +148,8 @@ func Remove() (held []netip.Addr, err error) {
 		return nil, err
 	}
 	if len(had) == 0 {
-		// One that was killed may have left the table, which a kernel without that family has not.
-		tables, err := h.nft.ListTablesOfFamily(nftables.TableFamilyARP)
-		if err != nil || !slices.ContainsFunc(tables, func(t *nftables.Table) bool { return t.Name == Table }) {
+		// One that was killed may have left the table.
+		if !h.there() {
 			return nil, nil
 		}
 	}
@@ -213,6 +215,13 @@ const (
 	arpOut = 1
 )
 
+// there reports whether the table is there, which others may take away, as "nft flush ruleset"
+// does, and which a kernel without its family has not.
+func (h *Holder) there() bool {
+	tables, err := h.nft.ListTablesOfFamily(nftables.TableFamilyARP)
+	return err == nil && slices.ContainsFunc(tables, func(t *nftables.Table) bool { return t.Name == Table })
+}
+
 // quieten has the kernel answer no ARP for these addresses, and for all others as it does.
 func (h *Holder) quieten(addresses map[netip.Addr]bool) error {
 	four := make(map[netip.Addr]bool)
@@ -221,7 +230,7 @@ func (h *Holder) quieten(addresses map[netip.Addr]bool) error {
 			four[a] = true
 		}
 	}
-	if h.quiet != nil && maps.Equal(h.quiet, four) {
+	if h.quiet != nil && maps.Equal(h.quiet, four) && h.there() == (len(four) > 0) {
 		return nil
 	}
 	h.quiet = nil

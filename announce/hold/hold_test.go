@@ -9,11 +9,13 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/announce/hold"
+	"github.com/weftnet/weft/internal/await"
 	"github.com/weftnet/weft/internal/netns"
 )
 
@@ -116,6 +118,74 @@ func TestWhatANodeHolds(t *testing.T) {
 		left, err := netlink.AddrList(lo, netlink.FAMILY_V4)
 		if err != nil || len(left) != 2 { // that of somebody else, and 127.0.0.1
 			return fmt.Errorf("what is left is %v, %w", left, err)
+		}
+		return nil
+	})
+}
+
+// TestTheTableIsTakenAway has somebody else flush all rules.
+func TestTheTableIsTakenAway(t *testing.T) {
+	apart(t, func() error {
+		h, err := hold.Open()
+		if err != nil {
+			return err
+		}
+		defer h.Close()
+		for range 2 {
+			if err := h.Set(set("192.0.2.7")); err != nil {
+				return err
+			}
+			out, err := exec.Command("nft", "list", "ruleset").CombinedOutput()
+			if err != nil || !strings.Contains(string(out), "192.0.2.7") {
+				return fmt.Errorf("the kernel answers for the address itself: the rules are %s (%w)", out, err)
+			}
+			if out, err := exec.Command("nft", "flush", "ruleset").CombinedOutput(); err != nil {
+				return fmt.Errorf("nft: %w: %s", err, out)
+			}
+		}
+		return nil
+	})
+}
+
+// TestNoTableCanBeMade has the table be another program's, which the kernel lets nobody else
+// change: what the node is to have no more it has no more, and
+// it gets nothing that it would answer for itself.
+func TestNoTableCanBeMade(t *testing.T) {
+	apart(t, func() error {
+		h, err := hold.Open()
+		if err != nil {
+			return err
+		}
+		defer h.Close()
+		if err := h.Set(set("192.0.2.7", "192.0.2.8")); err != nil {
+			return err
+		}
+		if out, err := exec.Command("nft", "flush", "ruleset").CombinedOutput(); err != nil {
+			return fmt.Errorf("nft: %w: %s", err, out)
+		}
+		other := exec.Command("nft", "--interactive")
+		in, err := other.StdinPipe()
+		if err == nil {
+			err = other.Start()
+		}
+		if err != nil {
+			return err
+		}
+		defer other.Wait()
+		defer in.Close()
+		fmt.Fprintf(in, "add table arp %s { flags owner; }\n", hold.Table)
+		await.NoError(t, time.Minute, "the table is another program's", func() error {
+			out, err := exec.Command("nft", "list", "tables").CombinedOutput()
+			if err == nil && !strings.Contains(string(out), hold.Table) {
+				err = fmt.Errorf("there are %s", out)
+			}
+			return err
+		})
+		if err := h.Set(set("192.0.2.8", "192.0.2.9")); err == nil || !strings.Contains(err.Error(), "keep the kernel from answering") {
+			return fmt.Errorf("no table can be made, and it says %w", err)
+		}
+		if held, err := h.Held(); err != nil || !maps.Equal(held, set("192.0.2.8")) {
+			return fmt.Errorf("the node has %v (%w)", held, err)
 		}
 		return nil
 	})

@@ -71,6 +71,8 @@ type Server struct {
 	said       string
 	// dirty says that the node owns something else than it did, or may.
 	dirty bool
+	// again says that what the node has is to be looked at, though it is to have nothing else.
+	again bool
 }
 
 // elected is a link with its election.
@@ -172,7 +174,8 @@ func (s *Server) Run(ctx context.Context) error {
 		case <-look.C:
 			s.tick()
 			s.look()
-			s.dirty = true // what is refused may be no more
+			// What is refused may be no more, and what the node has others may have taken away.
+			s.dirty, s.again = true, len(s.held) > 0
 		case <-timer.C:
 			s.tick()
 			for _, l := range s.links {
@@ -406,9 +409,10 @@ func (s *Server) hold() {
 	if s.now < keepFor {
 		maps.Copy(wanted, s.kept)
 	}
-	if maps.Equal(wanted, s.held) && s.holdErr == nil {
+	if maps.Equal(wanted, s.held) && s.holdErr == nil && !s.again {
 		return
 	}
+	s.again = false
 	s.holdErr = s.holder.Set(wanted)
 	held, err := s.holder.Held()
 	if err != nil {

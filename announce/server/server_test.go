@@ -382,6 +382,24 @@ func TestWhatANodeCannotHave(t *testing.T) {
 	}
 }
 
+// TestWhatANodeHasIsTakenAway has somebody flush the node's rules, and take its address: the
+// server makes both anew.
+func TestWhatANodeHasIsTakenAway(t *testing.T) {
+	_, _, all := nodes(t, 1)
+	n := all[0]
+	n.start(standing(all, n, true, four))
+	owner(t, all, four)
+	for _, command := range []string{"nft flush ruleset", "ip address del " + four.String() + "/32 dev lo"} {
+		n.must(strings.Fields(command)...)
+		await.NoError(t, patience, "the node has the address again", func() error {
+			if out := n.must("ip", "address", "show", "dev", "lo") + n.must("nft", "list", "ruleset"); strings.Count(out, four.String()) < 2 {
+				return fmt.Errorf("behind %s it has\n%s", command, out)
+			}
+			return nil
+		})
+	}
+}
+
 // TestAnInterfaceThatComesAndGoes deletes the node's interface and makes it anew.
 func TestAnInterfaceThatComesAndGoes(t *testing.T) {
 	link, client, all := nodes(t, 1)
