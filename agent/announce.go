@@ -43,10 +43,10 @@ type announcer struct {
 	applied *plugin.Applied
 	// coming is the plan that it is to load, or has loaded, last.
 	coming *plan.Plan
-	// found are the objects of which something cannot be done, and trouble is what keeps the
-	// node from answering.
-	found   []announce.Problem
-	trouble string
+	// found are the objects of which something cannot be done, trouble is what keeps the server
+	// from having the node answer, and blind why what the node is cannot be read.
+	found          []announce.Problem
+	trouble, blind string
 }
 
 func newAnnouncer(a *agent) *announcer {
@@ -65,16 +65,23 @@ func newAnnouncer(a *agent) *announcer {
 		n.announced.Set(float64(len(n.server.Answered())))
 		a.node.Kick()
 	}
-	n.server.Problem = func(text string) {
-		n.mu.Lock()
-		n.trouble = text
-		n.mu.Unlock()
-		if text != "" {
-			a.Log.Warn("this node does not answer for all addresses", "problem", text)
-		}
-		a.node.Kick()
-	}
+	n.server.Problem = func(text string) { n.say(&n.trouble, text) }
 	return n
+}
+
+// say takes note of what keeps the node from answering, in one of the announcer's fields.
+func (n *announcer) say(in *string, text string) {
+	n.mu.Lock()
+	changed := *in != text
+	*in = text
+	n.mu.Unlock()
+	if !changed {
+		return
+	}
+	if text != "" {
+		n.agent.Log.Warn("this node does not answer for all addresses", "problem", text)
+	}
+	n.agent.node.Kick()
 }
 
 // look has the announcer look again at what the node is.
@@ -106,13 +113,35 @@ func (n *announcer) run(ctx context.Context) {
 	if n.objects.WaitSynced(ctx) != nil {
 		return
 	}
+	n.rounds(ctx, changes, n.stand, retry.Sleep)
+}
+
+// A round reads all that there is, however little changed. So it takes one part in roundShare of
+// the time, changes gather for roundRest, and no change waits for longer than roundLongest.
+const (
+	roundShare   = 6
+	roundRest    = 50 * time.Millisecond
+	roundLongest = time.Second
+)
+
+// rounds finds out, again whenever something changed, what the node is a candidate for, until
+// ctx ends.
+func (n *announcer) rounds(ctx context.Context, changes <-chan struct{}, round func() bool, sleep func(context.Context, time.Duration) bool) {
 	for {
-		n.stand()
+		began := time.Now()
+		var again <-chan time.Time
+		if !round() {
+			again = time.After(time.Second)
+		}
+		if !sleep(ctx, min(max(roundRest, (roundShare-1)*time.Since(began)), roundLongest)) {
+			return
+		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-changes:
 		case <-n.kick:
+		case <-again:
 		}
 	}
 }
@@ -153,19 +182,18 @@ func (n *announcer) settle(coming *plan.Plan, now server.Standing) bool {
 	return true
 }
 
-// stand tells the server what the node is a candidate for.
-func (n *announcer) stand() {
+// stand tells the server what the node is a candidate for. It reports whether it could find out.
+func (n *announcer) stand() bool {
 	n.mu.Lock()
 	applied, coming := n.applied, n.coming
 	n.mu.Unlock()
 	if applied == nil || coming == nil {
-		return
+		return true // until one is
 	}
 	objects := merged{n.objects.Snapshot(), applied.Input.Objects}
 	links, _, err := readLinks()
-	if err != nil {
-		n.server.Problem(err.Error()) // and what was read before holds
-		return
+	if n.read(err); err != nil {
+		return false
 	}
 	self := announce.Self{Node: n.agent.Node, Answers: n.checks.answers,
 		Serves: func(a netip.Addr, by registry.Key) bool {
@@ -192,7 +220,7 @@ func (n *announcer) stand() {
 		}
 	}
 	if !n.settle(coming, now) {
-		return // and whoever has another plan come has kicked
+		return true // whoever has another plan come has kicked
 	}
 	n.mu.Lock()
 	changed := !slices.Equal(n.found, problems)
@@ -201,6 +229,17 @@ func (n *announcer) stand() {
 	if changed {
 		n.agent.node.Kick()
 	}
+	return true
+}
+
+// read takes note of whether the node's interfaces could be read. Where they could not, what was
+// read before holds.
+func (n *announcer) read(err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	n.say(&n.blind, text)
 }
 
 // merged are the announcer's own objects, and beside them those of the plan in force.
@@ -265,8 +304,10 @@ func (n *announcer) problems() (all []api.Problem) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.trouble != "" {
-		all = append(all, n.agent.own(n.trouble))
+	for _, text := range []string{n.trouble, n.blind} {
+		if text != "" {
+			all = append(all, n.agent.own(text))
+		}
 	}
 	for _, p := range n.found {
 		all = append(all, api.Problem{Kind: p.Kind.Kind, Name: p.Key.Name, Message: p.Message})

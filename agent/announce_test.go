@@ -1,10 +1,14 @@
 package agent
 
 import (
+	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/weftnet/weft/announce/server"
 	"github.com/weftnet/weft/api"
@@ -54,6 +58,53 @@ func TestAPlanComesMeanwhile(t *testing.T) {
 	case <-n.kick:
 	default:
 		t.Error("the announcer does not find out what holds now")
+	}
+}
+
+// TestTroublesOfTheAnnouncer has the server have a problem, and the interfaces not be read for a
+// while: neither hides the other.
+func TestTroublesOfTheAnnouncer(t *testing.T) {
+	a := &agent{node: &registrar{kick: make(chan struct{}, 1)}}
+	a.Node, a.Log = "node1", slog.New(slog.DiscardHandler)
+	n := &announcer{agent: a}
+	said := func(want ...api.Problem) {
+		t.Helper()
+		if got := n.problems(); !slices.Equal(got, want) {
+			t.Errorf("the problems are %v, want %v", got, want)
+		}
+	}
+	n.say(&n.trouble, "somebody else has 192.0.2.7")
+	n.read(errors.New("list interfaces: no memory"))
+	said(a.own("somebody else has 192.0.2.7"), a.own("list interfaces: no memory"))
+	n.read(nil)
+	said(a.own("somebody else has 192.0.2.7"))
+	n.say(&n.trouble, "")
+	said()
+}
+
+// TestRoundsRest has changes come all the time: behind each round there is a rest, in proportion
+// to what it took.
+func TestRoundsRest(t *testing.T) {
+	n := &announcer{kick: make(chan struct{}, 1)}
+	notify(n.kick)
+	rounds, rests := 0, 0
+	var took time.Duration
+	n.rounds(t.Context(), nil, func() bool {
+		rounds++
+		began := time.Now()
+		for time.Since(began) < 20*time.Millisecond*time.Duration(rounds) {
+		}
+		took = time.Since(began)
+		notify(n.kick)
+		return true
+	}, func(_ context.Context, d time.Duration) bool {
+		if rests++; rests != rounds || d < roundRest || d < min((roundShare-1)*took, roundLongest) {
+			t.Errorf("behind round %d, which took %s, it rests for %s", rounds, took, d)
+		}
+		return rests < 3
+	})
+	if rounds != 3 {
+		t.Errorf("there were %d rounds, want 3", rounds)
 	}
 }
 

@@ -154,6 +154,7 @@ func (s *Server) Run(ctx context.Context) error {
 		return err
 	}
 	s.held = maps.Clone(s.kept)
+	s.Problem(s.said) // and no more that it cannot run
 	defer s.end()
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()

@@ -450,9 +450,15 @@ func TestWhatIsLeft(t *testing.T) {
 	for range 2 {
 		s := standing(all, n, true, four, six)
 		s.Leaving = true
+		n.problem = "it could not run"
 		n.start(s)
 		owner(t, all, four)
 		owner(t, all, six)
+		n.mu.Lock()
+		if n.problem != "" {
+			t.Errorf("it runs, and the problem is still %q", n.problem)
+		}
+		n.mu.Unlock()
 		for _, group := range groups {
 			if out := n.must("ip", "maddress", "show", "dev", "eth0"); !strings.Contains(out, group) {
 				t.Errorf("the interface is not in the group %s:\n%s", group, out)
