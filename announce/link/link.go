@@ -46,6 +46,11 @@ const longest = 9216
 // again is how long a reader waits after an error, as while the interface is down.
 const again = 200 * time.Millisecond
 
+// sendFor is for how long a frame waits for the interface to take it, as while its queue is full.
+// Then, and for as long again, all that is sent is lost: who sends has other links as well, and
+// what nodes say is repeated.
+const sendFor = 50 * time.Millisecond
+
 // Port is an interface of the node in use. It must be closed.
 type Port struct {
 	name   string
@@ -57,10 +62,12 @@ type Port struct {
 	// to be told who else has them.
 	answers, watches atomic.Pointer[map[netip.Addr]bool]
 	sockets          map[uint16]*os.File
-	groups           groups
-	events           chan Event
-	stop             context.CancelFunc
-	readers          sync.WaitGroup
+	// full is until when frames are not waited for, in nanoseconds since 1970.
+	full    atomic.Int64
+	groups  groups
+	events  chan Event
+	stop    context.CancelFunc
+	readers sync.WaitGroup
 }
 
 // State is how an interface is.
@@ -174,8 +181,20 @@ func (p *Port) Announce(a netip.Addr) error {
 }
 
 func (p *Port) send(kind uint16, frames ...[]byte) error {
+	socket := p.sockets[kind]
 	for _, f := range frames {
-		if _, err := p.sockets[kind].Write(f); err != nil {
+		now := time.Now()
+		if now.UnixNano() < p.full.Load() {
+			return fmt.Errorf("interface %s: send a frame of EtherType %#04x: the interface takes none for now", p.name, kind)
+		}
+		err := socket.SetWriteDeadline(now.Add(sendFor))
+		if err == nil {
+			_, err = socket.Write(f)
+		}
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			p.full.Store(time.Now().Add(sendFor).UnixNano())
+		}
+		if err != nil {
 			return fmt.Errorf("interface %s: send a frame of EtherType %#04x: %w", p.name, kind, err)
 		}
 	}
