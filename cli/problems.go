@@ -135,6 +135,9 @@ func problemsOf(c explain.Cluster, held map[string]string) (map[string]*plan.Pla
 	}
 	nodeProblems(&l, c, compiled)
 	serviceProblems(&l, c)
+	for _, p := range c.AnnounceProblems() {
+		l.add(p)
+	}
 	if p, differ := c.DifferentMTUs(plans); differ {
 		l.add(p)
 	}
