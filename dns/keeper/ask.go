@@ -20,8 +20,10 @@ const askTime = 5 * time.Second
 
 // State is how a node's name server is doing.
 type State struct {
-	// Serving says that queries to all Addresses are answered.
+	// Serving says that queries to all Addresses are answered, of which there is one at least.
 	Serving bool `json:"serving"`
+	// Idle says that there is no address at which to serve, and that this is as it should be.
+	Idle bool `json:"idle,omitempty"`
 	// Addresses are where there are sockets.
 	Addresses []netip.AddrPort `json:"addresses,omitempty"`
 	// Problem is what keeps queries from being answered as they should; empty if nothing does.
@@ -34,7 +36,7 @@ func Ask(ctx context.Context, socket string) (State, error) {
 	return s, err
 }
 
-// Check asks the keeper at a socket, and returns an error unless it serves. It is also one if the
+// Check asks the keeper at a socket, and returns an error unless it serves, or has nothing to. It is also one if the
 // keeper is in another container, as during an upgrade, when that one still serves: then this
 // one does not yet.
 func Check(ctx context.Context, socket string) error {
@@ -44,10 +46,17 @@ func Check(ctx context.Context, socket string) error {
 		return err
 	case pid == 0:
 		return errors.New("the name server of another container serves still, and this one does not yet")
-	case !s.Serving:
+	case !s.Serving && !s.Idle:
 		return fmt.Errorf("the name server does not serve: %s", s.Problem)
 	}
 	return nil
+}
+
+// Alive asks the keeper that has the socket for itself (Options.Own), and returns an error unless
+// that does what is due, whatever that is: it may serve, wait for another, or stand by.
+func Alive(ctx context.Context, own string) error {
+	_, _, err := ask(ctx, own)
+	return err
 }
 
 // ask returns the pid of the keeper as well, as it is here; 0 if it has none here.

@@ -39,6 +39,9 @@ import (
 type Options struct {
 	// Socket is where it is asked, and where the next keeper finds it.
 	Socket string
+	// Own is a socket at which this keeper alone is asked, whoever is at Socket; none if it is
+	// empty. No other keeper may have the same.
+	Own string
 	// Port is where it listens at each address; 0 lets the kernel choose.
 	Port uint16
 	// Server is the server's program with its arguments. It also gets the flag
@@ -90,7 +93,8 @@ type Keeper struct {
 
 	role    role
 	sockets map[netip.Addr]pair
-	// wanted are the addresses that a server named last; nil if none did.
+	// wanted are the addresses that a server named last, of which there may be none; nil if no
+	// server has said yet.
 	wanted []netip.Addr
 	// refused are why the sockets of some of them are not open.
 	refused map[netip.Addr]error
@@ -136,9 +140,16 @@ func (k *Keeper) Run(ctx context.Context) error {
 	if err := os.MkdirAll(dir(k.o.Socket), 0o700); err != nil {
 		return fmt.Errorf("make the directory of the socket at which the name server's keeper is asked: %w", err)
 	}
-	done := make(chan struct{})
-	defer close(done)
 	k.events = make(chan func())
+	if k.o.Own != "" {
+		l, err := listenUnix(k.o.Own)
+		if err != nil {
+			return fmt.Errorf("make the socket at which this keeper alone is asked: %w", err)
+		}
+		l.SetUnlinkOnClose(true)
+		defer l.Close()
+		go k.accept(ctx, l)
+	}
 	ask := time.NewTicker(k.o.Every)
 	defer ask.Stop()
 	try := time.NewTimer(0)
@@ -177,7 +188,7 @@ func (k *Keeper) step(ctx context.Context) time.Duration {
 			next = tryAgain
 		}
 	}
-	if k.role == taking && (k.before == nil || k.serving()) {
+	if k.role == taking && (k.before == nil || k.serving() || k.idle()) {
 		k.own(ctx)
 	}
 	if k.role == owning && k.listener == nil {
@@ -200,6 +211,7 @@ func (k *Keeper) step(ctx context.Context) time.Duration {
 				next = min(next, wait)
 			}
 		}
+		k.hand()
 	}
 	if k.serving() {
 		k.served = time.Now()
@@ -304,19 +316,11 @@ func (k *Keeper) own(ctx context.Context) {
 // publish has the keeper asked at its socket from now on, in the place of whoever was before.
 func (k *Keeper) publish(ctx context.Context) error {
 	beside := k.o.Socket + ".new"
-	// A keeper that was killed may have left it.
-	if err := os.Remove(beside); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: beside, Net: "unixpacket"})
+	l, err := listenUnix(beside)
 	if err != nil {
 		return err
 	}
-	l.SetUnlinkOnClose(false)
-	err = os.Chmod(beside, 0o600)
-	if err == nil {
-		err = os.Rename(beside, k.o.Socket)
-	}
+	err = os.Rename(beside, k.o.Socket)
 	if err == nil {
 		k.at, err = os.Lstat(k.o.Socket)
 	}
@@ -327,6 +331,23 @@ func (k *Keeper) publish(ctx context.Context) error {
 	k.listener = l
 	go k.accept(ctx, l)
 	return nil
+}
+
+// listenUnix listens at a path, in the place of what a keeper that was killed may have left there.
+func listenUnix(path string) (*net.UnixListener, error) {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false)
+	if err := os.Chmod(path, 0o600); err != nil {
+		l.Close()
+		return nil, err
+	}
+	return l, nil
 }
 
 // published reports whether the socket at the path is this keeper's own.
@@ -460,9 +481,11 @@ func (k *Keeper) open() {
 		opened = append(opened, p.at)
 		files = append(files, p.udp, p.tcp)
 	}
-	if k.server != nil && len(closed)+len(opened) > 0 {
+	if len(closed)+len(opened) > 0 {
 		k.o.Log.Info("addresses changed", "opened", opened, "closed", closed)
-		k.server.say(message{Sockets: &opened, Close: closed}, files...)
+		if k.server != nil && k.server.handed {
+			k.server.say(message{Sockets: &opened, Close: closed}, files...)
+		}
 	}
 }
 
@@ -473,9 +496,10 @@ func (k *Keeper) closeSockets() {
 	clear(k.sockets)
 }
 
-// serving reports whether the server reads all sockets.
+// serving reports whether the server reads all sockets that there are. An address that is
+// refused takes nothing from the others.
 func (k *Keeper) serving() bool {
-	if k.server == nil || k.server.report == nil || len(k.refused) > 0 || len(k.sockets) == 0 || len(k.sockets) < len(k.wanted) {
+	if k.server == nil || k.server.report == nil || len(k.sockets) == 0 {
 		return false
 	}
 	for _, p := range k.sockets {
@@ -486,9 +510,15 @@ func (k *Keeper) serving() bool {
 	return true
 }
 
+// idle reports whether the server says that there is no address at which to serve, as where
+// pods answer for names.
+func (k *Keeper) idle() bool {
+	return k.server != nil && k.server.report != nil && k.server.report.Addresses != nil && len(k.wanted)+len(k.sockets) == 0
+}
+
 // state says how things are.
 func (k *Keeper) state() State {
-	s := State{Serving: k.serving() || time.Since(k.served) < absence}
+	s := State{Serving: k.serving() || len(k.sockets) > 0 && time.Since(k.served) < absence, Idle: k.idle()}
 	s.Addresses, _ = k.all()
 	var problems []string
 	say := func(p string) {
@@ -512,9 +542,10 @@ func (k *Keeper) state() State {
 			say("the server does not say whether it works")
 		}
 		say(k.server.report.Problem)
-		if len(k.sockets) == 0 {
+		switch {
+		case k.wanted == nil && len(k.sockets) == 0:
 			say("no address is known at which to serve: is the agent running?")
-		} else if !k.serving() && len(k.refused) == 0 {
+		case len(k.sockets) > 0 && !k.serving():
 			say("the server does not read all sockets yet")
 		}
 	}

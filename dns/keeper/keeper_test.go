@@ -42,11 +42,16 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// own is where a keeper alone is asked, whose server has a name.
+func own(socket, name string) string { return socket + "-" + name }
+
 // keep is a process that is a keeper, of a server with a name.
 func keep(args []string) {
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM)
 	defer stop()
-	err := keeper.New(options(args[0], args[1:]...)).Run(ctx)
+	o := options(args[0], args[1:]...)
+	o.Own = own(args[0], args[1])
+	err := keeper.New(o).Run(ctx)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -574,7 +579,6 @@ func TestProblems(t *testing.T) {
 		says   string
 	}{
 		"no address yet":         {[]string{"lost"}, 0, "no address is known at which to serve"},
-		"none":                   {[]string{"fine"}, 0, "no address is known at which to serve"},
 		"says nothing":           {[]string{"mute", "127.0.0.1"}, 0, "the server does not read all sockets yet"},
 		"taken":                  {[]string{"fine", "127.0.0.1"}, taken.LocalAddr().(*net.UDPAddr).Port, "listen at 127.0.0.1:" + fmt.Sprint(taken.LocalAddr().(*net.UDPAddr).Port) + ": bind: address already in use"},
 		"an address of one link": {[]string{"fine", "fe80::1%lo"}, 0, "an address of one link alone"},
@@ -616,5 +620,123 @@ func TestServerDiesWithKeeper(t *testing.T) {
 			return nil
 		}
 		return errors.New("it lives")
+	})
+}
+
+// alone waits until a keeper that is asked at a socket of its own is as it should be.
+func alone(t *testing.T, own string, good func(keeper.State) bool) {
+	t.Helper()
+	await.NoError(t, long, "the keeper is as it should be", func() error {
+		s, err := keeper.Ask(t.Context(), own)
+		if err == nil && !good(s) {
+			err = fmt.Errorf("it says %+v", s)
+		}
+		return err
+	})
+}
+
+// TestNothingToServe has servers that name no address, as where pods answer for names: all is as
+// it should be, also while one keeper takes over from another.
+func TestNothingToServe(t *testing.T) {
+	s := socket(t)
+	idle := func(state keeper.State) bool {
+		return state.Idle && !state.Serving && state.Problem == "" && len(state.Addresses) == 0
+	}
+	first := begin(t, s, "first")
+	alone(t, s, idle)
+	if err := keeper.Check(t.Context(), s); err != nil {
+		t.Error(err)
+	}
+	before, err := os.Stat(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin(t, s, "second")
+	await.NoError(t, long, "the second takes over", func() error {
+		if now, err := os.Stat(s); err != nil || os.SameFile(before, now) {
+			return fmt.Errorf("it is the one before (%v)", err)
+		}
+		return nil
+	})
+	alone(t, s, idle)
+	first.Process.Kill()
+	first.Wait()
+	if err := keeper.Check(t.Context(), s); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRefusedAddress serves at one address though another is taken, and tells of that.
+func TestRefusedAddress(t *testing.T) {
+	taken, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	s := socket(t)
+	o := options(s, "fine", "127.0.0.1", "127.0.0.2")
+	o.Port = uint16(taken.LocalAddr().(*net.UDPAddr).Port)
+	run(t, o)
+	at := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.2"), o.Port)
+	alone(t, s, func(state keeper.State) bool {
+		return state.Serving && slices.Equal(state.Addresses, []netip.AddrPort{at}) && strings.Contains(state.Problem, "in use")
+	})
+	if err := keeper.Check(t.Context(), s); err != nil {
+		t.Error(err)
+	}
+	if name, _ := who(t, at); name != "fine" {
+		t.Errorf("%s serves at %s", name, at)
+	}
+	taken.Close()
+	serving(t, s, 2)
+}
+
+// TestNextKnowsNothing starts a keeper whose server has no records beside one that serves: it
+// gets no query until the first is gone.
+func TestNextKnowsNothing(t *testing.T) {
+	s := socket(t)
+	first := begin(t, s, "first", "127.0.0.1")
+	at := serving(t, s, 1)[0]
+	begin(t, s, "lost")
+	alone(t, own(s, "lost"), func(state keeper.State) bool {
+		return strings.Contains(state.Problem, "the server does not read all sockets yet")
+	})
+	for range 200 {
+		if name, _ := who(t, at); name != "first" {
+			t.Fatalf("%s answers", name)
+		}
+	}
+	first.Process.Kill()
+	first.Wait()
+	await.NoError(t, long, "the other answers", func() error {
+		if name, _ := who(t, at); name != "lost" {
+			return errors.New(name)
+		}
+		return nil
+	})
+}
+
+// TestAlive asks keepers of which one stands by, and one does nothing any more.
+func TestAlive(t *testing.T) {
+	s := socket(t)
+	first := begin(t, s, "first", "127.0.0.1")
+	serving(t, s, 1)
+	begin(t, s, "second", "127.0.0.1")
+	alone(t, own(s, "first"), func(state keeper.State) bool { return !state.Serving && len(state.Addresses) == 0 })
+	for _, name := range []string{"first", "second"} {
+		if err := keeper.Alive(t.Context(), own(s, name)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := first.Process.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	await.NoError(t, long, "a keeper that does nothing is not alive", func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		if keeper.Alive(ctx, own(s, "first")) == nil {
+			return errors.New("it is")
+		}
+		return nil
 	})
 }

@@ -20,6 +20,8 @@ type server struct {
 	started time.Time
 	// report is what it said last; nil if it said nothing yet.
 	report *Report
+	// handed says that it has the sockets.
+	handed bool
 	// asked is the number of the last question, and silent how many in a row had no answer.
 	asked  uint64
 	silent int
@@ -28,7 +30,7 @@ type server struct {
 	how  string
 }
 
-// start starts a server with all sockets.
+// start starts a server.
 func (k *Keeper) start(ctx context.Context) {
 	s, err := launch(k.o.Server)
 	if err != nil {
@@ -37,9 +39,6 @@ func (k *Keeper) start(ctx context.Context) {
 	}
 	k.o.Log.Info("started the server", "pid", s.process.Pid)
 	k.server = s
-	if at, files := k.all(); len(at) > 0 {
-		s.say(message{Sockets: &at}, files...)
-	}
 	go func() {
 		for {
 			m, files, err := receive(s.line)
@@ -53,6 +52,19 @@ func (k *Keeper) start(ctx context.Context) {
 		<-s.gone
 		k.do(ctx, func() { k.lost(s) })
 	}()
+}
+
+// hand gives the server all sockets. While another keeper's server reads them, one that does not
+// know yet what names stand for gets none: it would have no answer.
+func (k *Keeper) hand() {
+	s := k.server
+	if s == nil || s.handed || k.role == taking && k.before != nil && (s.report == nil || s.report.Addresses == nil) {
+		return
+	}
+	s.handed = true
+	if at, files := k.all(); len(at) > 0 {
+		s.say(message{Sockets: &at}, files...)
+	}
 }
 
 // launch starts a process that has its end of the conversation as file 3, and ends with this
