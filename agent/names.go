@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/weftnet/weft/api"
@@ -60,10 +62,12 @@ type names struct {
 
 	mu     sync.Mutex
 	latest *plugin.Input
-	// serves is whether the name server answers, and last when it last did. unable says that
-	// the node's data plane cannot bring questions to it.
-	serves, unable bool
-	last           time.Time
+	// serves are the addresses at which the name server answers, in order, and last is when it
+	// last did. gone says that it has ended and nobody takes its place, and unable that the
+	// node's data plane cannot bring questions to it.
+	serves       []netip.Addr
+	gone, unable bool
+	last         time.Time
 
 	// compiler and told are run's own: told is what the name server was told last.
 	compiler compile.Compiler
@@ -98,7 +102,7 @@ func (n *names) run(ctx context.Context) {
 		case <-n.news:
 			failed = !n.tell()
 		case <-again.C:
-			if failed {
+			if failed || n.journal.Replaced() {
 				failed = !n.tell()
 			}
 			n.look(ctx)
@@ -116,14 +120,16 @@ func (n *names) look(ctx context.Context) {
 	}
 	now := time.Now()
 	n.mu.Lock()
-	before := n.serves
+	before, gone := n.serves, n.gone
 	switch {
 	case err == nil && state.Serving:
-		n.serves, n.last = true, now
-	case now.Sub(n.last) >= namesGoneAfter:
-		n.serves = false
+		n.serves, n.last = addressesOf(state.Addresses), now
+	case now.Sub(n.last) >= namesGoneAfter, err == nil && state.Idle:
+		n.serves = nil
 	}
-	changed := before != n.serves
+	// One that ends takes its socket away, and one that is replaced or killed does not.
+	n.gone = errors.Is(err, unix.ENOENT)
+	changed := gone != n.gone && len(n.serves) > 0 || !slices.Equal(before, n.serves)
 	n.mu.Unlock()
 	n.problem(state.Problem) // none where there is no name server: then the Service's pods answer
 	if changed {
@@ -131,11 +137,37 @@ func (n *names) look(ctx context.Context) {
 	}
 }
 
-// serving reports whether the node's own name server answers.
-func (n *names) serving() bool {
+// addressesOf are the addresses of sockets, in order.
+func addressesOf(sockets []netip.AddrPort) (all []netip.Addr) {
+	for _, at := range sockets {
+		all = append(all, at.Addr())
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	return slices.Compact(all)
+}
+
+// serving returns the addresses at which the node's own name server answers, and whether it has
+// ended: then they are those at which it may be back soon.
+func (n *names) serving() (at []netip.Addr, gone bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.serves && !n.unable
+	if n.unable {
+		return nil, n.gone
+	}
+	return n.serves, n.gone
+}
+
+// servingBeside returns the addresses at which the node itself is to answer: those at which its
+// name server does, but for those at which pods do while it is away.
+func (n *names) servingBeside(p *plan.Plan, s plugin.NameServer) []netip.Addr {
+	at, gone := n.serving()
+	if !gone {
+		return at
+	}
+	return slices.DeleteFunc(slices.Clone(at), func(a netip.Addr) bool {
+		_, answers := podsAnswer(p, s, a)
+		return answers
+	})
 }
 
 // able takes note of whether the node's data plane can bring questions to the name server.
@@ -245,16 +277,26 @@ func nameServerIn(p *plan.Plan, s plugin.NameServer) string {
 	return joined(at)
 }
 
+// podsAnswer reports whether a plan has the Service at one of its addresses, and whether there is
+// a pod that answers there.
+func podsAnswer(p *plan.Plan, s plugin.NameServer, a netip.Addr) (is, answers bool) {
+	_, svc, ok := p.Service(plan.DefaultNetwork, a, plan.UDP, api.DNSPort, plan.Inside)
+	is = ok && svc.Origin == s.Origin
+	return is, is && hasBackend(p, svc.Set)
+}
+
 // unanswered says that nobody answers pods' questions for names: neither the node itself, nor
 // a pod that the Service selects.
-func unanswered(p *plan.Plan, s plugin.NameServer, serving bool) string {
-	if serving || p.Local.ServicesLeft {
+func unanswered(p *plan.Plan, s plugin.NameServer, serving []netip.Addr) string {
+	if p.Local.ServicesLeft {
 		return ""
 	}
 	var nobody []string
 	for _, a := range s.Service {
-		_, svc, ok := p.Service(plan.DefaultNetwork, a, plan.UDP, api.DNSPort, plan.Inside)
-		if ok && svc.Origin == s.Origin && !hasBackend(p, svc.Set) {
+		if slices.Contains(serving, a) {
+			continue
+		}
+		if is, answers := podsAnswer(p, s, a); is && !answers {
 			nobody = append(nobody, a.String())
 		}
 	}
@@ -266,9 +308,10 @@ func unanswered(p *plan.Plan, s plugin.NameServer, serving bool) string {
 }
 
 // putNames has a plan have the node itself answer at the addresses of its name server, as long as
-// there is one that does.
+// it answers there.
 func (a *agent) putNames(p *plan.Plan, in plugin.Input) *plan.Plan {
-	at, serving := plugin.NameServerOf(in.Config, in.Objects, in.Node.Addresses), a.names.serving()
+	at := plugin.NameServerOf(in.Config, in.Objects, in.Node.Addresses)
+	serving := a.names.servingBeside(p, at)
 	text := unanswered(p, at, serving)
 	a.mu.Lock()
 	changed := a.unanswered != text
@@ -277,8 +320,5 @@ func (a *agent) putNames(p *plan.Plan, in plugin.Input) *plan.Plan {
 	if changed {
 		a.node.Kick()
 	}
-	if !serving {
-		return p
-	}
-	return plugin.PutNames(p, at)
+	return plugin.PutNames(p, at.Within(serving))
 }

@@ -5,16 +5,21 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/dns/journal"
 	"github.com/weftnet/weft/dns/keeper"
+	"github.com/weftnet/weft/internal/await"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/registry"
@@ -30,36 +35,118 @@ func TestNameServerComesAndGoes(t *testing.T) {
 		var problem string
 		n := &names{kick: func() { kicks++ }, problem: func(text string) { problem = text },
 			ask: func(context.Context) (keeper.State, error) { return state, said }}
-		look := func(what string, serves bool, kicked int) {
+		const one, other = "10.96.0.10", "169.254.20.10"
+		serving := func(at ...string) keeper.State {
+			s := keeper.State{Serving: true}
+			for _, a := range at {
+				s.Addresses = append(s.Addresses, netip.AddrPortFrom(netip.MustParseAddr(a), 53))
+			}
+			return s
+		}
+		look := func(what string, serves string, kicked int) {
 			t.Helper()
 			n.look(t.Context())
-			if n.serving() != serves || kicks != kicked {
-				t.Errorf("%s: it serves: %t, after %d kicks", what, n.serving(), kicks)
+			at, _ := n.serving()
+			if joined(at) != serves || kicks != kicked {
+				t.Errorf("%s: it serves at %v, after %d kicks", what, at, kicks)
 			}
 		}
-		look("there is none", false, 0)
+		look("there is none", "", 0)
 		said, state = nil, keeper.State{Problem: "port 53 is taken"}
-		look("it does not answer", false, 0)
+		look("it does not answer", "", 0)
 		if problem != "port 53 is taken" {
 			t.Errorf("the node says %q", problem)
 		}
-		state = keeper.State{Serving: true}
-		look("it answers", true, 1)
+		state = serving(one)
+		look("it answers", one, 1)
 		if problem != "" {
 			t.Errorf("the node says %q", problem)
 		}
 		state = keeper.State{}
 		time.Sleep(namesGoneAfter - time.Millisecond)
-		look("it is being replaced", true, 1)
+		look("it is being replaced", one, 1)
 		time.Sleep(time.Millisecond)
-		look("it is gone", false, 2)
-		said, state = nil, keeper.State{Serving: true}
-		look("it is back", true, 3)
+		look("it is gone", "", 2)
+		state = serving(other, one)
+		look("it is back", one+","+other, 3)
+		state = serving(other)
+		state.Problem = "listen at 10.96.0.10:53: address already in use"
+		look("an address is refused", other, 4)
+		if problem != state.Problem {
+			t.Errorf("the node says %q", problem)
+		}
 		n.able(true)
-		look("nothing changes", true, 3)
+		look("nothing changes", other, 4)
 		n.able(false)
-		look("no question comes to it", false, 4)
+		look("no question comes to it", "", 5)
+		n.able(true)
+		state = keeper.State{Idle: true}
+		look("pods are to answer", "", 7)
 	})
+}
+
+// TestNameServerEnds has the name server end, and not be killed: pods get the questions at once
+// where there are any.
+func TestNameServerEnds(t *testing.T) {
+	a := netip.MustParseAddr("10.96.0.10")
+	var said error
+	kicks := 0
+	n := &names{kick: func() { kicks++ }, problem: func(string) {},
+		ask: func(context.Context) (keeper.State, error) {
+			return keeper.State{Serving: said == nil, Addresses: []netip.AddrPort{netip.AddrPortFrom(a, 53)}}, said
+		}}
+	at := plugin.NameServer{Service: []netip.Addr{a}, Origin: "Service kube-system/kube-dns"}
+	const nobody = "node node1 addresses 172.30.0.2 mtu 1450\n" +
+		"service default 10.96.0.10 udp 53 to kube-system/kube-dns:dns # Service kube-system/kube-dns\n"
+	const pods = nobody + "backend default kube-system/kube-dns:dns 10.1.1.2:53\n"
+	want := func(what, text, want string) {
+		t.Helper()
+		p, err := plan.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := joined(n.servingBeside(p, at)); got != want {
+			t.Errorf("%s: it serves at %q", what, got)
+		}
+	}
+	n.look(t.Context())
+	want("it serves", pods, "10.96.0.10")
+	said = fmt.Errorf("dial: %w", unix.ECONNREFUSED)
+	n.look(t.Context())
+	want("it was killed", pods, "10.96.0.10")
+	said = fmt.Errorf("dial: %w", unix.ENOENT)
+	n.look(t.Context())
+	want("it has ended", pods, "")
+	want("it has ended, and there are no pods", nobody, "10.96.0.10")
+	said = nil
+	n.look(t.Context())
+	want("it is back", pods, "10.96.0.10")
+	if kicks != 3 {
+		t.Errorf("%d kicks", kicks)
+	}
+}
+
+// TestRecordsAreTakenAway has somebody remove what the name server answers by: the agent writes it
+// anew.
+func TestRecordsAreTakenAway(t *testing.T) {
+	path := filepath.Join(t.TempDir(), RecordsName)
+	j, err := journal.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := nobodyAnswers()
+	n.journal, n.untold = j, func(string) {}
+	n.read(plugin.Input{Config: api.Effective(&api.ClusterConfig{ObjectMeta: metav1.ObjectMeta{Name: api.DefaultName}}), Objects: registry.Snapshot{}})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); n.run(ctx) }()
+	defer func() { cancel(); <-ended }()
+	there := func() error { _, err := os.Stat(path); return err }
+	await.NoError(t, time.Minute, "there are records", there)
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	await.NoError(t, time.Minute, "there are records again", there)
 }
 
 // nobodyAnswers are names on a node without a name server.
@@ -117,14 +204,14 @@ func TestNobodyAnswers(t *testing.T) {
 	at := plugin.NameServer{Service: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Origin: "Service kube-system/kube-dns"}
 	for what, test := range map[string]struct {
 		plan    string
-		serving bool
+		serving []netip.Addr
 		want    string
 	}{
-		"nobody":                   {plain, false, "nobody answers at 10.96.0.10, where pods ask for names: Service kube-system/kube-dns has no endpoints, and no name server runs on the node: start weft-dns there"},
-		"the node":                 {plain, true, ""},
-		"a pod":                    {plain + "backend default kube-system/kube-dns:dns 10.1.1.2:53\n", false, ""},
-		"there is no such Service": {"node node1 addresses 172.30.0.2 mtu 1450\n", false, ""},
-		"kube-proxy does Services": {"node node1 addresses 172.30.0.2 mtu 1450 services-left\n" + plain[len("node node1 addresses 172.30.0.2 mtu 1450\n"):], false, ""},
+		"nobody":                   {plain, nil, "nobody answers at 10.96.0.10, where pods ask for names: Service kube-system/kube-dns has no endpoints, and no name server runs on the node: start weft-dns there"},
+		"the node":                 {plain, at.Service, ""},
+		"a pod":                    {plain + "backend default kube-system/kube-dns:dns 10.1.1.2:53\n", nil, ""},
+		"there is no such Service": {"node node1 addresses 172.30.0.2 mtu 1450\n", nil, ""},
+		"kube-proxy does Services": {"node node1 addresses 172.30.0.2 mtu 1450 services-left\n" + plain[len("node node1 addresses 172.30.0.2 mtu 1450\n"):], nil, ""},
 	} {
 		p, err := plan.Parse(test.plan)
 		if err != nil {

@@ -27,6 +27,20 @@ func (s NameServer) Addresses() []netip.Addr {
 	return slices.Compact(all)
 }
 
+// Within returns s without all addresses but some.
+func (s NameServer) Within(some []netip.Addr) NameServer {
+	within := func(all []netip.Addr) (in []netip.Addr) {
+		for _, a := range all {
+			if slices.Contains(some, a) {
+				in = append(in, a)
+			}
+		}
+		return in
+	}
+	s.Service, s.More = within(s.Service), within(s.More)
+	return s
+}
+
 // NameServerOf returns where the name server of a node is to answer: nowhere, if the cluster
 // leaves that to pods. Of the Service those addresses count at which it has the port of name
 // servers.

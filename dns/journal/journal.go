@@ -159,7 +159,7 @@ func same(a, b *records.Settings) bool {
 
 // write writes a batch to the file, or all that is known to a new one.
 func (j *Journal) write(b *Batch) error {
-	if j.file == nil || j.size > 2*j.live+keepGarbage || j.replaced() {
+	if j.file == nil || j.size > 2*j.live+keepGarbage || j.Replaced() {
 		return j.rewrite()
 	}
 	if b.empty() {
@@ -174,8 +174,12 @@ func (j *Journal) write(b *Batch) error {
 	return nil
 }
 
-// replaced reports whether what is at path is not the file that was written.
-func (j *Journal) replaced() bool {
+// Replaced reports whether what is at the path is not the file that was written last, so that a
+// Put is due though nothing has changed. It takes one look at the file.
+func (j *Journal) Replaced() bool {
+	if j.file == nil {
+		return false
+	}
 	info, err := os.Stat(j.path)
 	return err != nil || !os.SameFile(info, j.info) || info.Size() != int64(j.size)
 }
