@@ -53,6 +53,8 @@ type Follower struct {
 type State struct {
 	// Read is when a batch was read last; zero if none was ever.
 	Read time.Time
+	// Looking says that it reads the file, or has yet to begin.
+	Looking bool
 	// Problem is what keeps it from reading on; nil if nothing does.
 	Problem error
 	// Services and Clients are how many were read and are there.
@@ -62,7 +64,7 @@ type State struct {
 // Follow returns a Follower of the file at path that calls apply for each batch, in order and
 // from the goroutine in which Run or Look is.
 func Follow(path string, apply func(Batch)) *Follower {
-	return &Follower{path: path, apply: apply, services: map[records.Key]struct{}{}, clients: map[netip.Addr]struct{}{}}
+	return &Follower{path: path, apply: apply, services: map[records.Key]struct{}{}, clients: map[netip.Addr]struct{}{}, state: State{Looking: true}}
 }
 
 // State returns how it is doing. It may be called at any time.
@@ -92,9 +94,12 @@ func (f *Follower) Run(ctx context.Context) error {
 
 // Look reads what has come since the last time.
 func (f *Follower) Look() {
+	f.mu.Lock()
+	f.state.Looking = true
+	f.mu.Unlock()
 	err := f.look()
 	f.mu.Lock()
-	f.state.Problem = err
+	f.state.Looking, f.state.Problem = false, err
 	f.mu.Unlock()
 }
 

@@ -34,12 +34,18 @@ func newFair[T any](each, all int) *fair[T] {
 }
 
 // push puts an item of a client in, and reports whether there was room.
-func (f *fair[T]) push(client netip.Addr, item T) bool {
+func (f *fair[T]) push(client netip.Addr, item T) bool { return f.put(client, item, false) }
+
+// pushAnyway puts an item in though there is no room. It reports false once the queue is closed.
+func (f *fair[T]) pushAnyway(client netip.Addr, item T) bool { return f.put(client, item, true) }
+
+func (f *fair[T]) put(client netip.Addr, item T, anyway bool) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	l := f.clients[client]
+	full := f.waiting >= 2*f.all || l != nil && (len(l.items) >= f.each || f.waiting >= f.all)
 	switch {
-	case f.closed, f.waiting >= 2*f.all, l != nil && (len(l.items) >= f.each || f.waiting >= f.all):
+	case f.closed, full && !anyway:
 		return false
 	case l == nil:
 		l = &lane[T]{client: client}
@@ -88,12 +94,17 @@ func (f *fair[T]) close() {
 
 // share counts what each client has under way, and all together.
 type share struct {
+	// each is how many one client has at most, and all how many all have; beyond that a client
+	// that has few may have one more, up to twice of all.
 	each, all int
 
 	mu      sync.Mutex
 	clients map[netip.Addr]int
 	total   int
 }
+
+// few is what a client needs that asks for one name: for both kinds of addresses at once.
+const few = 2
 
 func newShare(each, all int) *share {
 	return &share{each: each, all: all, clients: map[netip.Addr]int{}}
@@ -103,7 +114,8 @@ func newShare(each, all int) *share {
 func (s *share) take(client netip.Addr) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.total >= s.all || s.clients[client] >= s.each {
+	has := s.clients[client]
+	if has >= s.each || s.total >= s.all && has >= few || s.total >= 2*s.all {
 		return false
 	}
 	s.total++

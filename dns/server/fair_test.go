@@ -108,25 +108,49 @@ func TestFairTogether(t *testing.T) {
 	}
 }
 
-// TestShare takes more than there is.
-func TestShare(t *testing.T) {
-	s := newShare(2, 3)
-	take := func(c int, want bool) {
-		t.Helper()
-		if got := s.take(pod(c)); got != want {
-			t.Errorf("client %d gets one: %v", c, got)
+// TestFairAnyway has a queue that is full take what has to be in it.
+func TestFairAnyway(t *testing.T) {
+	f := newFair[int](1, 1)
+	f.push(pod(1), 1)
+	f.push(pod(2), 2)
+	if f.push(netip.Addr{}, 3) || !f.pushAnyway(netip.Addr{}, 3) || !f.pushAnyway(netip.Addr{}, 4) {
+		t.Error("it is not full, or does not take what it must")
+	}
+	f.close()
+	if f.pushAnyway(netip.Addr{}, 5) {
+		t.Error("a closed queue takes something")
+	}
+	for want := 1; want <= 4; want++ {
+		if got, ok := f.pop(); got != want || !ok {
+			t.Errorf("%d comes, %v", got, ok)
 		}
 	}
-	take(1, true)
-	take(1, true)
-	take(1, false)
-	take(2, true)
-	take(2, false)
+}
+
+// TestShare takes more than there is.
+func TestShare(t *testing.T) {
+	s := newShare(4, 4)
+	take := func(c, times int, want bool) {
+		t.Helper()
+		for range times {
+			if got := s.take(pod(c)); got != want {
+				t.Errorf("client %d gets one: %v", c, got)
+			}
+		}
+	}
+	take(1, 4, true)
+	take(1, 1, false)
+	// The first has taken all there is. Others get what they need all the same, to a limit.
+	take(2, few, true)
+	take(2, 1, false)
+	take(3, few, true)
+	take(4, 1, false)
 	s.give(pod(1))
-	take(3, true)
-	s.give(pod(1))
-	s.give(pod(2))
-	s.give(pod(3))
+	take(1, 1, false)
+	take(4, 1, true)
+	for _, c := range []int{1, 1, 1, 2, 2, 3, 3, 4} {
+		s.give(pod(c))
+	}
 	if s.count() != 0 || len(s.clients) != 0 {
 		t.Errorf("%d are left: %v", s.count(), s.clients)
 	}

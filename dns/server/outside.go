@@ -137,8 +137,18 @@ func (*router) Name() string { return "weft" }
 // errNobody is that there is nobody to ask.
 var errNobody = errors.New("nobody is there to be asked")
 
+// remembered is the key of a context in which nobody is asked: what the cache knows is all there is.
+type remembered struct{}
+
+// errRemembered is that the cache does not know it, and nobody may be asked.
+var errRemembered = errors.New("too much is asked already")
+
 // ServeDNS implements plugin.Handler.
 func (r *router) ServeDNS(ctx context.Context, w dns.ResponseWriter, q *dns.Msg) (int, error) {
+	if ctx.Value(remembered{}) != nil {
+		// The cache would remember that a server fails.
+		return dns.RcodeRefused, errRemembered
+	}
 	name := strings.ToLower(q.Question[0].Name)
 	routes := *r.to.Load()
 	i := slices.IndexFunc(routes, func(r route) bool { return dns.IsSubDomain(r.domain, name) })

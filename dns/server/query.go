@@ -16,7 +16,8 @@ import (
 
 const (
 	// maxOutside is how many queries wait for others to answer, and maxOutsideEach how many
-	// of one client. All further ones are answered with SERVFAIL.
+	// of one client, but for what share lets in beyond. All further ones get what is remembered,
+	// or SERVFAIL.
 	maxOutside, maxOutsideEach = 1024, 128
 	// outsideTime is how long others are asked for one query, at most; what has begun goes on for
 	// five seconds. Resolvers wait for five, most often.
@@ -82,7 +83,7 @@ func (s *Server) handle(p *packet, later func(func())) {
 		// A server that brings queries back is a reason for so many.
 		s.busy.Store(true)
 		s.metrics.dropped("outside")
-		s.send(p, query, refuse(query, dns.RcodeServerFailure), "")
+		s.send(p, query, s.ask(context.WithValue(s.labels, remembered{}, true), query, outside, p), "")
 	default:
 		waits = true
 		later(func() {
@@ -91,7 +92,7 @@ func (s *Server) handle(p *packet, later func(func())) {
 			}
 			defer s.outsiders.give(p.client())
 			defer s.survive(p, &query)
-			s.send(p, query, s.ask(query, outside, p), "forward")
+			s.send(p, query, s.ask(s.labels, query, outside, p), "forward")
 		})
 	}
 }
@@ -116,12 +117,12 @@ func (s *Server) answer(query *dns.Msg, p *packet) (*dns.Msg, *answer.Outside) {
 }
 
 // ask has others answer.
-func (s *Server) ask(query *dns.Msg, o *answer.Outside, p *packet) *dns.Msg {
+func (s *Server) ask(ctx context.Context, query *dns.Msg, o *answer.Outside, p *packet) *dns.Msg {
 	began := time.Now()
 	for range maxQuestions {
 		var said *dns.Msg
 		if time.Since(began) < outsideTime {
-			said = s.outside.Load().ask(s.labels, o.Question(), p.from)
+			said = s.outside.Load().ask(ctx, o.Question(), p.from)
 		}
 		if reply := o.Take(said); reply != nil {
 			return reply

@@ -5,7 +5,8 @@
 //
 // Nothing is read from the sockets before the records have been read once, so that a start never
 // says of a name that it does not exist because it is not known yet. Where there are no records
-// for two seconds, names outside are answered, and those of the cluster get SERVFAIL.
+// for two seconds, names outside are answered, and those of the cluster get SERVFAIL. Reading many
+// records may take longer.
 //
 // A pod may ask as much as it likes: queries wait in a queue that gives each client its turn, and
 // how many of one client wait for others to answer, and how many connections it has, has a
@@ -59,6 +60,8 @@ type Config struct {
 const (
 	// patience is how long records may be missing before the sockets are read without them.
 	patience = 2 * time.Second
+	// stillReading is how long after that it is asked again whether they are still being read.
+	stillReading = 100 * time.Millisecond
 	// grace is how long queries that were read are answered when the server is to end.
 	grace = 4 * time.Second
 )
@@ -150,7 +153,7 @@ func Run(ctx context.Context, c Config) error {
 	case err := <-gone:
 		return err
 	case <-read:
-	case <-time.After(patience):
+	case <-missing(background, func() bool { return s.records.State().Looking }):
 		s.log.Warn("there are no records, and names of the cluster are not answered", "problem", s.records.State().Problem)
 	}
 	known := make(chan struct{})
@@ -166,6 +169,25 @@ func Run(ctx context.Context, c Config) error {
 	}
 	s.end(&workers)
 	return nil
+}
+
+// missing returns a channel that is closed after patience, and not while records are looked for.
+func missing(ctx context.Context, looking func() bool) <-chan struct{} {
+	is := make(chan struct{})
+	go func() {
+		for wait := patience; ; wait = stillReading {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(wait):
+			}
+			if !looking() {
+				close(is)
+				return
+			}
+		}
+	}()
+	return is
 }
 
 // apply takes a change of the records over.
@@ -250,7 +272,7 @@ func (s *Server) hear() error {
 		}
 		if question > 0 {
 			// It has its turn among the queries: a server that works for nobody has no answer.
-			s.queries.push(netip.Addr{}, &packet{check: func() { s.c.Keeper.Answer(question, s.report()) }})
+			s.queries.pushAnyway(netip.Addr{}, &packet{check: func() { s.c.Keeper.Answer(question, s.report()) }})
 		}
 		say(s.told)
 		say(s.changed)

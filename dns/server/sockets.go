@@ -21,7 +21,7 @@ const (
 	// client. All further ones are dropped: the client sends them again.
 	maxWaiting, maxWaitingEach = 2048, 256
 	// maxConnections is how many connections there are, and maxConnectionsEach how many of one
-	// client. All further ones are closed at once.
+	// client, but for what share lets in beyond. All further ones are closed at once.
 	maxConnections, maxConnectionsEach = 1024, 64
 	// idleTime is how long a connection may be silent, and transferTime how long one message
 	// may be on its way.
