@@ -195,7 +195,7 @@ func (n *names) read(in plugin.Input) {
 // tell tells the name server what there is, and reports whether it could.
 func (n *names) tell() bool {
 	n.mu.Lock()
-	in := n.latest
+	in, unable := n.latest, n.unable
 	n.mu.Unlock()
 	if in == nil {
 		return true
@@ -203,7 +203,12 @@ func (n *names) tell() bool {
 	now := n.compiler.Compile(in.Objects)
 	changed, gone := now.Since(n.told)
 	n.told = now // also where it could not be written: the journal writes all of it then
-	settings := settingsOf(*in)
+	set := *in
+	if unable {
+		// Nothing keeps other machines from asking at the node's own addresses.
+		set.Node.Addresses = nil
+	}
+	settings := settingsOf(set)
 	settings.Namespaces = now.Namespaces
 	if err := n.journal.Put(settings, changed, gone, n.clients(in.Node.Endpoints)); err != nil {
 		n.untold(err.Error())

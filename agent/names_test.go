@@ -149,6 +149,32 @@ func TestRecordsAreTakenAway(t *testing.T) {
 	await.NoError(t, time.Minute, "there are records again", there)
 }
 
+// TestNothingKeepsOthersOut has a data plane that cannot keep other machines from the node's own
+// addresses: the name server is not to be there.
+func TestNothingKeepsOthersOut(t *testing.T) {
+	path := filepath.Join(t.TempDir(), RecordsName)
+	j, err := journal.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.Close()
+	n := nobodyAnswers()
+	n.journal, n.untold = j, func(string) {}
+	in := plugin.Input{Config: api.Effective(&api.ClusterConfig{ObjectMeta: metav1.ObjectMeta{Name: api.DefaultName}, Spec: api.ClusterConfigSpec{DNS: api.DNSSpec{
+		Server: api.NamesByNodes, Addresses: []string{api.NodeAddress, "169.254.20.10"}}}}), Objects: registry.Snapshot{}}
+	in.Node.Addresses = []netip.Addr{netip.MustParseAddr("172.30.0.2")}
+	n.read(in)
+	for _, able := range []bool{true, false} {
+		n.able(able)
+		n.tell()
+		var at string
+		journal.Follow(path, func(b journal.Batch) { at = joined(b.Settings.Addresses) }).Look() // the last one counts
+		if want := map[bool]string{true: "169.254.20.10,172.30.0.2", false: "169.254.20.10"}[able]; at != want {
+			t.Errorf("able: %t, and the name server is to be at %s", able, at)
+		}
+	}
+}
+
 // nobodyAnswers are names on a node without a name server.
 func nobodyAnswers() *names {
 	return &names{news: make(chan struct{}, 1), problem: func(string) {}, kick: func() {},

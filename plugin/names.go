@@ -83,7 +83,9 @@ func clusterAddresses(svc *corev1.Service) (all []netip.Addr) {
 // PutNames returns a plan in which the node itself answers what it and its pods ask its name
 // server. It comes behind all plug-ins, layers and PutPorts. Nobody loses a port of the node
 // to it: where a pod has the port of name servers at an address, that pod answers. What comes
-// from other machines goes where it went: they have name servers of their own.
+// from other machines goes where it went: they have name servers of their own. Where that would
+// be the node's own name server, at an address of the node itself, it is dropped: that server
+// answers whoever gets to it, and asks others for anybody.
 //
 // The addresses of the Service count as far as the plan serves the Service there, so that
 // nobody gets another's address by a Service of that name; and all of them where Services are
@@ -107,6 +109,10 @@ func PutNames(p *plan.Plan, s NameServer) *plan.Plan {
 				key.From = plan.Inside
 			}
 			services = services.Set(key, plan.Service{Here: true, Origin: origin})
+			key.From = plan.Outside
+			if _, theirs := services.Get(key); !theirs && p.Owns(key.Network, a) {
+				services = services.Set(key, plan.Service{Otherwise: plan.Silence, Origin: origin})
+			}
 		}
 	}
 	for _, a := range s.Service {

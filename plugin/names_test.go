@@ -56,7 +56,9 @@ func TestPutNames(t *testing.T) {
 + service default 169.254.20.10 tcp 53 from inside here # ClusterConfig default
 + service default 169.254.20.10 udp 53 from inside here # ClusterConfig default
 + service default 172.30.0.2 tcp 53 from inside here # ClusterConfig default
++ service default 172.30.0.2 tcp 53 from outside else drop # ClusterConfig default
 + service default 172.30.0.2 udp 53 from inside here # ClusterConfig default
++ service default 172.30.0.2 udp 53 from outside else drop # ClusterConfig default
 `},
 		"beside kube-proxy": {at: NameServer{Service: addresses("10.96.0.99"), Origin: service}, left: true,
 			changed: `+ service default 10.96.0.99 tcp 53 from inside here # Service kube-system/kube-dns
