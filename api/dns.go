@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	names "k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -35,6 +36,16 @@ const DNSPort = 53
 // NameServerAnnotation holds, on a Node, the addresses at which the node's own name server
 // answers what the node and its pods ask, separated by commas; it is empty where none does.
 const NameServerAnnotation = "weft.network/name-server"
+
+// NameServerAddresses returns the addresses at which a Node says that its own name server answers.
+func NameServerAddresses(node *corev1.Node) (all []netip.Addr) {
+	for text := range strings.SplitSeq(node.Annotations[NameServerAnnotation], ",") {
+		if a, err := netip.ParseAddr(text); err == nil {
+			all = append(all, a)
+		}
+	}
+	return all
+}
 
 // DNSSpec says how pods' questions for names are answered.
 type DNSSpec struct {

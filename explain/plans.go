@@ -169,9 +169,7 @@ func (p *planner) compile(name string) {
 	compiled, problems := p.mixOf(node).Compile(plugin.Input{Config: p.config, Objects: p.cluster.Objects, Node: of})
 	compiled, more := plugin.PutPorts(compiled, of)
 	compiled = plugin.ChoiceOf("", p.config).Leave(compiled)
-	if node.Annotations[api.NameServerAnnotation] != "" {
-		compiled = plugin.PutNames(compiled, plugin.NameServerOf(p.config, p.cluster.Objects, addresses))
-	}
+	compiled = plugin.PutNames(compiled, plugin.NameServerOf(p.config, p.cluster.Objects, addresses).Within(api.NameServerAddresses(node)))
 	p.plans[name], p.problems[name] = compiled, slices.Concat(problems, more)
 	p.enforceable(node)
 	p.putOwn(node)

@@ -49,6 +49,8 @@ type ServedFrontend struct {
 	From string `json:"from,omitempty"`
 	// Set names the backends, one of ServingNodes.Sets.
 	Set string `json:"set,omitempty"`
+	// Here says that the node itself answers, in place of backends.
+	Here bool `json:"here,omitempty"`
 	// Otherwise is what becomes of a connection where there are none: "refused" or "dropped".
 	Otherwise string `json:"otherwise"`
 	// Affinity is for how long a client stays with a backend, as "3h0m0s"; empty for not at all.
@@ -166,7 +168,7 @@ func (c Cluster) servedBy(p *plan.Plan, origin string) (as ServingNodes) {
 		if svc.Origin != origin {
 			continue
 		}
-		f := ServedFrontend{Address: k.Address, Family: 6, From: string(k.From), Set: svc.Set, Otherwise: "refused", Masquerade: svc.Masquerade.String()}
+		f := ServedFrontend{Address: k.Address, Family: 6, From: string(k.From), Set: svc.Set, Here: svc.Here, Otherwise: "refused", Masquerade: svc.Masquerade.String()}
 		if k.Address.Is4() {
 			f.Family = 4
 		}
@@ -293,7 +295,10 @@ func (f ServedFrontend) String() string {
 		port += " from " + f.From
 	}
 	what := f.Otherwise
-	if f.Set != "" {
+	switch {
+	case f.Here:
+		what = "the node itself answers"
+	case f.Set != "":
 		what = "to " + f.Set + ", else " + f.Otherwise
 	}
 	if f.Affinity != "" {
