@@ -178,9 +178,17 @@ func (a *agent) problems() (undone, found []api.Problem) {
 	// What keeps the object from being written would never be read there, but
 	// once it can be written again.
 	delete(trouble, nodePart)
-	// The node does all that its plan says, whatever others write of it.
-	if message := trouble[saidPart]; message != "" {
-		delete(trouble, saidPart)
+	// The node does all that its plan says, whatever others write of it, and whether pods' questions
+	// for names are answered.
+	for _, part := range []string{saidPart, namesPart, recordsPart} {
+		message := trouble[part]
+		if message == "" {
+			continue
+		}
+		delete(trouble, part)
+		if part != saidPart {
+			message = part + ": " + message
+		}
 		found = append(found, a.own(message))
 	}
 	for _, message := range a.outages(true) {

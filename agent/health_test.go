@@ -87,6 +87,15 @@ func TestWhatIsWrongWithAnObject(t *testing.T) {
 		if s := a.nodeState(); s.OutOfSync != "no IPv6 here" || len(s.Problems) != 2 {
 			t.Errorf("the Node says that it is out of sync, %q, and %v", s.OutOfSync, s.Problems)
 		}
+		// Of names its plan says where they are answered, and no more.
+		a.syncer.mu.Lock()
+		a.syncer.last.Undone = nil
+		a.syncer.mu.Unlock()
+		a.trouble[namesPart] = "nobody is there to be asked"
+		if s := a.nodeState(); s.OutOfSync != "" || !slices.Contains(s.Problems, a.own("name server: nobody is there to be asked")) {
+			t.Errorf("the Node says that it is out of sync, %q, and %v", s.OutOfSync, s.Problems)
+		}
+		delete(a.trouble, namesPart)
 		// Others could make the problems of their objects many: this one is not lost.
 		a.unready = []string{api.UnreadyFor("flannel") + "it knows no way"}
 		many := make([]plugin.Problem, 2*api.MaxNodeProblems)

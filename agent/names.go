@@ -63,7 +63,7 @@ type names struct {
 	mu     sync.Mutex
 	latest *plugin.Input
 	// serves are the addresses at which the name server answers, in order, and last is when it
-	// last did. gone says that it has ended and nobody takes its place, and unable that the
+	// last did, or the agent began. gone says that it has ended and nobody takes its place, and unable that the
 	// node's data plane cannot bring questions to it.
 	serves       []netip.Addr
 	gone, unable bool
@@ -80,7 +80,7 @@ func (a *agent) newNames() (*names, error) {
 		return nil, err
 	}
 	socket := filepath.Join(a.RunDir, NameSocketName)
-	n := &names{journal: j, news: make(chan struct{}, 1), kick: a.kick,
+	n := &names{journal: j, news: make(chan struct{}, 1), kick: a.kick, last: time.Now(),
 		ask:     func(ctx context.Context) (keeper.State, error) { return keeper.Ask(ctx, socket) },
 		problem: a.problem(namesPart), untold: a.problem(recordsPart)}
 	if a.pods != nil {
@@ -130,8 +130,12 @@ func (n *names) look(ctx context.Context) {
 	// One that ends takes its socket away, and one that is replaced or killed does not.
 	n.gone = errors.Is(err, unix.ENOENT)
 	changed := gone != n.gone && len(n.serves) > 0 || !slices.Equal(before, n.serves)
+	problem := state.Problem // none where there is no name server: then the Service's pods answer
+	if !state.Serving && now.Sub(n.last) < namesGoneAfter {
+		problem = "" // it is being started
+	}
 	n.mu.Unlock()
-	n.problem(state.Problem) // none where there is no name server: then the Service's pods answer
+	n.problem(problem)
 	if changed {
 		n.kick()
 	}
