@@ -1,7 +1,6 @@
 package server
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"maps"
@@ -30,11 +29,7 @@ func (s *Server) route(ctx context.Context, decided func()) {
 		loops bool
 	}
 	var (
-		file []byte
-		// node are the servers that it names, nil while it could not be read; gone says that
-		// it names none of them any more.
-		node []netip.AddrPort
-		gone bool
+		resolv resolvFile
 		// loops are servers that bring queries back; probed is when each was probed last, and
 		// under which are being probed.
 		loops    = map[netip.AddrPort]bool{}
@@ -46,22 +41,15 @@ func (s *Server) route(ctx context.Context, decided func()) {
 	)
 	for {
 		data, err := os.ReadFile(s.c.Resolv)
-		if err == nil && !bytes.Equal(data, file) {
-			file = data
-			names, searches := readResolv(data)
-			s.search(searches)
-			// One that names nobody any more is perhaps being written, or the node has no
-			// network. One that never named anybody means it.
-			if gone = len(names) == 0 && len(node) > 0; !gone {
-				node = names
-			}
+		if err == nil && resolv.take(data) {
+			s.search(resolv.searches)
 		}
 		set, own := s.settings.Load(), s.own()
-		w, problems := choose(set, s.c.Resolv, node, own, loops)
+		w, problems := choose(set, s.c.Resolv, resolv.servers, own, loops)
 		if err != nil && (set == nil || len(set.Upstreams) == 0) {
 			problems = append(problems, fmt.Sprintf("which servers the node asks is not known: %v", err))
 		}
-		if gone && err == nil && (set == nil || len(set.Upstreams) == 0) {
+		if resolv.gone && err == nil && (set == nil || len(set.Upstreams) == 0) {
 			problems = append(problems, fmt.Sprintf("%s names no server any more: those that it named before are asked still", s.c.Resolv))
 		}
 		if now == nil || !now.equal(&w) {
@@ -85,7 +73,7 @@ func (s *Server) route(ctx context.Context, decided func()) {
 			read = reading
 			clear(probed)
 		}
-		candidates, _ := choose(set, s.c.Resolv, node, own, nil)
+		candidates, _ := choose(set, s.c.Resolv, resolv.servers, own, nil)
 		busy := s.busy.Swap(false)
 		known := map[netip.AddrPort]bool{}
 		for _, c := range candidates.all() {

@@ -112,6 +112,32 @@ func choose(s *records.Settings, file string, node []netip.AddrPort, own []netip
 	return w, problems
 }
 
+// resolvFile is what a node's resolv.conf says, as it is written again and again.
+type resolvFile struct {
+	data []byte
+	// servers are nil until it was read; searches are the domains in which names are looked for.
+	servers  []netip.AddrPort
+	searches []string
+	// gone says that it names none of the servers any more, which it did before.
+	gone bool
+}
+
+// take takes note of what is in the file, and reports whether that is something else. One that
+// names nobody any more is perhaps being written, or the node has no network. One that never
+// named anybody means it.
+func (r *resolvFile) take(data []byte) (changed bool) {
+	if r.servers != nil && bytes.Equal(r.data, data) {
+		return false
+	}
+	r.data = data
+	servers, searches := readResolv(data)
+	r.searches = searches
+	if r.gone = len(servers) == 0 && len(r.servers) > 0; !r.gone {
+		r.servers = servers
+	}
+	return true
+}
+
 // readResolv returns the servers that a resolv.conf names, in its order and never nil, and the
 // domains in which names are looked for, in lower case and without the dot at their ends; see
 // resolv.conf(5).

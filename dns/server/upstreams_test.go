@@ -94,3 +94,23 @@ func TestReadResolv(t *testing.T) {
 		t.Errorf("an empty one has %v and %v", servers, searches)
 	}
 }
+
+func TestResolvFile(t *testing.T) {
+	var r resolvFile
+	for i, step := range []struct {
+		data    string
+		changed bool
+		servers []netip.AddrPort
+		gone    bool
+	}{
+		{"", true, nil, false},
+		{"", false, nil, false},
+		{"nameserver 192.0.2.1\n", true, ports("192.0.2.1:53"), false},
+		{"", true, ports("192.0.2.1:53"), true},
+		{"nameserver 192.0.2.2\n", true, ports("192.0.2.2:53"), false},
+	} {
+		if changed := r.take([]byte(step.data)); changed != step.changed || r.servers == nil || !slices.Equal(r.servers, step.servers) || r.gone != step.gone {
+			t.Errorf("step %d: it changed: %t, and says %+v", i, changed, r)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package stories
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -44,16 +45,22 @@ func (s *stage) names(short bool) func(*story) {
 
 		start := time.Now()
 		for range 3 {
+			killed := make(map[*node][]int)
 			for _, n := range x.nodes {
-				killed, err := n.kill("weft-dns-server")
-				if err != nil || killed == 0 {
-					x.Fatalf("%d name servers of %s were killed: %v", killed, n.name, err)
+				pids, err := n.processes("weft-dns-server")
+				if err == nil {
+					killed[n] = pids
+					_, err = n.kill("weft-dns-server")
+				}
+				if err != nil || len(pids) == 0 {
+					x.Fatalf("the name servers %v of %s were killed: %v", pids, n.name, err)
 				}
 			}
 			for _, n := range x.nodes {
 				x.eventually("the name server of "+n.name+" is back", patience, func() error {
-					if now, err := n.processes("weft-dns-server"); err != nil || len(now) == 0 {
-						return fmt.Errorf("its processes are %v (%v)", now, err)
+					now, err := n.processes("weft-dns-server")
+					if err != nil || len(now) == 0 || slices.ContainsFunc(now, func(pid int) bool { return slices.Contains(killed[n], pid) }) {
+						return fmt.Errorf("its processes are %v, and %v were killed (%v)", now, killed[n], err)
 					}
 					return nil
 				})
