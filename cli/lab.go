@@ -213,6 +213,8 @@ and a hosts file of its own, and variables of the Services that there are when i
 		Example: `  weft lab run web --node node1
   weft lab run db --node node2 -n shop -l app=db -l tier=back
   weft lab run dns --node node2 --port dns=udp/5353 -- dnsmasq -k -p 5353
+  weft lab run web --node node1 --port http=tcp/8080@80     # port 80 of the node leads to it
+  weft lab run web --node node1 --annotation kubernetes.io/egress-bandwidth=10M
   weft lab run web --node node1 --env MODE=test --enable-service-links=false
   weft lab run job --node node1 -- sh -c 'while sleep 1; do date; done'`,
 	}
@@ -229,7 +231,8 @@ and a hosts file of its own, and variables of the Services that there are when i
 	labels := f.StringArrayP("label", "l", nil, "label, as `KEY=VALUE`; may be given several times")
 	env := f.StringArray("env", nil, "variable of its environment, as `NAME=VALUE`; may be given several times")
 	links := f.Bool("enable-service-links", true, "give it variables of the Services that its namespace has, as kubelets do")
-	ports := f.StringArray("port", nil, "port for policies to name, as `NAME=PROTOCOL/NUMBER`; may be given several times (default: those of the server)")
+	annotations := f.StringArray("annotation", nil, "annotation, as `KEY=VALUE`; may be given several times")
+	ports := f.StringArray("port", nil, "port for policies to name, as `NAME=PROTOCOL/NUMBER`, with @HOSTPORT behind it to be a port of the node as well; may be given several times (default: those of the server)")
 	cmd.RegisterFlagCompletionFunc("node", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return labNodes(*dir), cobra.ShellCompDirectiveNoFileComp
 	})
@@ -244,6 +247,14 @@ and a hosts file of its own, and variables of the Services that there are when i
 				}
 				p.Labels[key] = value
 			}
+		}
+		p.Annotations = make(map[string]string)
+		for _, text := range *annotations {
+			key, value, ok := strings.Cut(text, "=")
+			if !ok {
+				return fmt.Errorf("--annotation %q: an annotation has the form KEY=VALUE", text)
+			}
+			p.Annotations[key] = value
 		}
 		for _, text := range *env {
 			name, value, ok := strings.Cut(text, "=")
@@ -277,18 +288,31 @@ and a hosts file of its own, and variables of the Services that there are when i
 	return cmd
 }
 
-// parsePort reads a port as "http=tcp/8080".
+// parsePort reads a port as "http=tcp/8080", or as "http=tcp/8080@80" where it is one of the node, too.
 func parsePort(text string) (corev1.ContainerPort, error) {
 	name, where, named := strings.Cut(text, "=")
 	protocol, number, ok := strings.Cut(where, "/")
 	if !named || !ok {
-		return corev1.ContainerPort{}, fmt.Errorf("--port %q: a port has the form NAME=PROTOCOL/NUMBER, as http=tcp/8080", text)
+		return corev1.ContainerPort{}, fmt.Errorf("--port %q: a port has the form NAME=PROTOCOL/NUMBER or NAME=PROTOCOL/NUMBER@HOSTPORT, as http=tcp/8080", text)
 	}
-	n, err := strconv.ParseUint(number, 10, 16)
+	number, host, ofHost := strings.Cut(number, "@")
+	port := corev1.ContainerPort{Name: name, Protocol: corev1.Protocol(strings.ToUpper(protocol))}
+	var err error
+	if port.ContainerPort, err = parsePortNumber(number); err == nil && ofHost {
+		port.HostPort, err = parsePortNumber(host)
+	}
+	if err != nil {
+		return corev1.ContainerPort{}, fmt.Errorf("--port %q: %w", text, err)
+	}
+	return port, nil
+}
+
+func parsePortNumber(text string) (int32, error) {
+	n, err := strconv.ParseUint(text, 10, 16)
 	if err != nil || n == 0 {
-		return corev1.ContainerPort{}, fmt.Errorf("--port %q: a port is a number from 1 to 65535, not %q", text, number)
+		return 0, fmt.Errorf("a port is a number from 1 to 65535, not %q", text)
 	}
-	return corev1.ContainerPort{Name: name, Protocol: corev1.Protocol(strings.ToUpper(protocol)), ContainerPort: int32(n)}, nil
+	return int32(n), nil
 }
 
 func newLabExec(dir *string) *cobra.Command {

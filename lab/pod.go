@@ -41,8 +41,12 @@ type Pod struct {
 	Name      string            `json:"name"`
 	Node      string            `json:"node"`
 	Labels    map[string]string `json:"labels,omitempty"`
+	// Annotations are the pod's. Those that limit its bandwidth the lab's runtime hands on, as
+	// others do.
+	Annotations map[string]string `json:"annotations,omitempty"`
 	// Ports are those that the pod says it has, for policies to name; none
-	// means those of the server, where it runs that.
+	// means those of the server, where it runs that. Those with a HostPort are ports
+	// of the node, too.
 	Ports []corev1.ContainerPort `json:"ports,omitempty"`
 	// Env are variables of its environment, each with a value, in which nothing is replaced.
 	// They go before those of Services.
@@ -94,13 +98,22 @@ func (p Pod) validate() error {
 			return fmt.Errorf("%s=%s is no label: %s", k, v, strings.Join(problems, "; "))
 		}
 	}
-	return errors.Join(p.validatePorts(), p.validateEnv())
+	for k := range p.Annotations {
+		if problems := validation.IsQualifiedName(k); len(problems) > 0 {
+			return fmt.Errorf("%s is no annotation's name: %s", k, strings.Join(problems, "; "))
+		}
+	}
+	_, err := api.PodNetwork(p.object())
+	return errors.Join(p.validatePorts(), p.validateEnv(), err)
 }
 
 func (p Pod) validatePorts() error {
 	var names []string
 	for _, port := range p.Ports {
 		problems := append(validation.IsValidPortName(port.Name), validation.IsValidPortNum(int(port.ContainerPort))...)
+		if port.HostPort != 0 {
+			problems = append(problems, validation.IsValidPortNum(int(port.HostPort))...)
+		}
 		if slices.Contains(names, port.Name) {
 			problems = append(problems, "another port has the name")
 		}
@@ -191,13 +204,20 @@ func (l *Lab) declare(ctx context.Context, reg registry.Registry, r podRecord) (
 	} else if err != nil {
 		return nil, err
 	}
-	_, err = reg.Create(ctx, api.Pod, &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: r.Name, Labels: r.Labels, UID: types.UID(r.UID)},
-		Spec: corev1.PodSpec{NodeName: r.Node, EnableServiceLinks: r.EnableServiceLinks,
-			Containers: []corev1.Container{{Name: r.Name, Command: r.Command, Ports: r.ports(), Env: r.Env}}},
-		Status: corev1.PodStatus{Phase: corev1.PodPending},
-	})
+	pod := r.object()
+	pod.UID = types.UID(r.UID)
+	_, err = reg.Create(ctx, api.Pod, pod)
 	return made, err
+}
+
+// object is the Pod object of a pod that has not been started.
+func (p Pod) object() *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, Labels: p.Labels, Annotations: p.Annotations},
+		Spec: corev1.PodSpec{NodeName: p.Node, EnableServiceLinks: p.EnableServiceLinks,
+			Containers: []corev1.Container{{Name: p.Name, Command: p.Command, Ports: p.ports(), Env: p.Env}}},
+		Status: corev1.PodStatus{Phase: corev1.PodPending},
+	}
 }
 
 // namespaceObject is a Namespace with the label that an API server gives each, by which

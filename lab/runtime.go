@@ -4,12 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
 	current "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/weftnet/weft/api"
 )
 
 // attachTimeout bounds a CNI call, as a container runtime would.
@@ -42,8 +46,40 @@ func (l *Lab) cni(ctx context.Context, command string, r podRecord, f func(conte
 			ContainerID: r.ContainerID, NetNS: r.network(), IfName: "eth0",
 			Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", r.Namespace}, {"K8S_POD_NAME", r.Name},
 				{"K8S_POD_INFRA_CONTAINER_ID", r.ContainerID}, {"K8S_POD_UID", r.UID}},
+			CapabilityArgs: capabilityArgs(r.Pod),
 		})
 	})
+}
+
+// capabilityArgs are what a container runtime hands to CNI plug-ins that say they can do it:
+// ports of the node that lead to the pod, and limits of its bandwidth in bit/s. See CNI's
+// CONVENTIONS, "Dynamic Plugin specific fields".
+func capabilityArgs(p Pod) map[string]any {
+	args := make(map[string]any)
+	var mappings []map[string]any
+	for _, port := range p.ports() {
+		if port.HostPort != 0 {
+			mappings = append(mappings, map[string]any{"hostPort": port.HostPort, "containerPort": port.ContainerPort,
+				"protocol": strings.ToLower(string(port.Protocol)), "hostIP": port.HostIP})
+		}
+	}
+	if mappings != nil {
+		args["portMappings"] = mappings
+	}
+	// Run refuses annotations that cannot be.
+	if s, err := api.PodNetwork(p.object()); err == nil && s != (api.PodSettings{}) {
+		// containerd gives the greatest burst there is.
+		const burst = math.MaxInt32
+		limits := make(map[string]any)
+		if s.Ingress != 0 {
+			limits["ingressRate"], limits["ingressBurst"] = s.Ingress, burst
+		}
+		if s.Egress != 0 {
+			limits["egressRate"], limits["egressBurst"] = s.Egress, burst
+		}
+		args["bandwidth"] = limits
+	}
+	return args
 }
 
 // waitsFor says what keeps a CNI call for a pod.
