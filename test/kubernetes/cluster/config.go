@@ -28,6 +28,9 @@ type Config struct {
 	// Nodes is how many nodes there are, 1 to 50; by default 3. They are
 	// called node1, node2, and so on.
 	Nodes int
+	// Zones is over how many zones the nodes are spread in turn, each called after its first
+	// node; by default each node is a zone of its own.
+	Zones int
 	// Images are tar files, as the images package or "make image" write them,
 	// that each node's containerd is to know before its kubelet starts.
 	Images []string
@@ -91,15 +94,19 @@ func DefaultDir(name string) string { return filepath.Join(defaultDirs, name) }
 
 const defaultDirs = "/var/lib/weft-kubernetes"
 
-// The underlay: one link that all nodes are on.
+// The underlay: one link that all nodes are on. The machine outside is on another, of prefixes
+// that are as long.
 var (
 	underlay4 = netip.MustParsePrefix("172.30.0.0/24")
 	underlay6 = netip.MustParsePrefix("fd30::/64")
+	outside4  = netip.MustParsePrefix("198.51.100.0/24")
+	outside6  = netip.MustParsePrefix("2001:db8::/64")
 )
 
-// The last parts of addresses on the underlay.
+// The last parts of addresses on the underlay, and of those outside.
 const (
 	switchNumber       = 1
+	outsideNumber      = 2
 	controlPlaneNumber = 10 // one more address of the first node
 	firstNodeNumber    = 11
 )
@@ -140,6 +147,12 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Nodes < 1 || c.Nodes > maxNodes {
 		return c, fmt.Errorf("%d nodes: use 1 to %d", c.Nodes, maxNodes)
+	}
+	if c.Zones == 0 {
+		c.Zones = c.Nodes
+	}
+	if c.Zones < 1 || c.Zones > c.Nodes {
+		return c, fmt.Errorf("%d zones of %d nodes: use 1 to %[2]d", c.Zones, c.Nodes)
 	}
 	if c.Network != NoNetwork && c.Network != Bridge {
 		return c, fmt.Errorf("network %q: use %q, or none and manifests", c.Network, Bridge)
@@ -207,18 +220,28 @@ func (c Config) nodes() []Node {
 	return out
 }
 
+// zone is the zone that a node is in.
+func (c Config) zone(n Node) string {
+	return "zone-" + c.nodes()[(n.number-firstNodeNumber)%c.Zones].Name
+}
+
 // addresses returns the addresses on the underlay that end in a number, one for
 // each family of pods, in that order: 172.30.0.11 and fd30::11.
 func (c Config) addresses(number int) []netip.Addr {
+	return c.inFamilies(underlay4, underlay6, number)
+}
+
+// inFamilies returns the addresses of two prefixes that end in a number, like addresses.
+func (c Config) inFamilies(prefix4, prefix6 netip.Prefix, number int) []netip.Addr {
 	var out []netip.Addr
 	for _, p := range c.PodCIDRs {
 		if p.Addr().Is4() {
-			b := underlay4.Addr().As4()
+			b := prefix4.Addr().As4()
 			b[3] = byte(number)
 			out = append(out, netip.AddrFrom4(b))
 		} else {
 			// So that the digits are those of the IPv4 address.
-			out = append(out, netip.MustParseAddr(fmt.Sprintf("fd30::%d", number)))
+			out = append(out, netip.MustParseAddr(fmt.Sprintf("%s%d", prefix6.Addr(), number)))
 		}
 	}
 	return out

@@ -23,6 +23,26 @@ func prefixes(s ...string) []netip.Prefix {
 	return out
 }
 
+func TestZones(t *testing.T) {
+	for zones, want := range map[int]string{
+		0: "[zone-node1 zone-node2 zone-node3]",
+		1: "[zone-node1 zone-node1 zone-node1]",
+		2: "[zone-node1 zone-node2 zone-node1]",
+	} {
+		c, err := Config{Bin: "/bin", Zones: zones}.withDefaults()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, n := range c.nodes() {
+			got = append(got, c.zone(n))
+		}
+		if fmt.Sprint(got) != want {
+			t.Errorf("%d zones: %v, want %s", zones, got, want)
+		}
+	}
+}
+
 // What an administrator would have put on each node, and would have typed.
 func TestNodes(t *testing.T) {
 	for name, config := range map[string]Config{
@@ -108,6 +128,7 @@ func TestConfigsThatCannotBe(t *testing.T) {
 		"x.tar: use an absolute path":       {Bin: "/bin", Images: []string{"x.tar"}},
 		"51 nodes":                          {Bin: "/bin", Nodes: 51},
 		"-1 nodes":                          {Bin: "/bin", Nodes: -1},
+		"4 zones":                           {Bin: "/bin", Zones: 4},
 		`network "ring"`:                    {Bin: "/bin", Network: "ring"},
 		`kube-proxy mode "ipvs"`:            {Bin: "/bin", Proxy: "ipvs"},
 		"MTU 68":                            {Bin: "/bin", MTU: 68},

@@ -75,8 +75,7 @@ func (c Config) arguments(program string, n Node) []string {
 			"--kubeconfig=/etc/kubernetes/kubelet.kubeconfig",
 			"--hostname-override=" + n.Name,
 			"--node-ip=" + join(n.Addresses),
-			// Each node is a zone of its own, for what depends on zones.
-			"--node-labels=topology.kubernetes.io/zone=zone-" + n.Name,
+			"--node-labels=topology.kubernetes.io/zone=" + c.zone(n),
 			"--v=2",
 		}
 	case kubeProxy:

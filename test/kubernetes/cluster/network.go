@@ -17,11 +17,13 @@ import (
 	"github.com/weftnet/weft/internal/netns"
 )
 
-// The switch is a namespace with a bridge that the nodes' eth0 are ports of.
+// The switch is a namespace with a bridge that the nodes' eth0 are ports of. Outside is one of a
+// machine on another network, which the switch routes to.
 const (
-	switchName = "switch"
-	bridgeName = "br0"
-	uplink     = "eth0"
+	switchName  = "switch"
+	outsideName = "outside"
+	bridgeName  = "br0"
+	uplink      = "eth0"
 )
 
 // newNamespace makes a network namespace that lasts as long as the file at
@@ -62,13 +64,45 @@ func (c Config) makeSwitch() error {
 	if err := newNamespace(path); err != nil {
 		return err
 	}
+	if err := netns.Do(path, forward); err != nil {
+		return fmt.Errorf("have the switch route: %w", err)
+	}
 	return netns.Netlink(path, func(h *netlink.Handle, _ vnetns.NsHandle) error {
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name, attrs.MTU = bridgeName, c.MTU
 		if err := h.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
 			return fmt.Errorf("make the switch's bridge: %w", err)
 		}
-		return configure(h, bridgeName, c.addresses(switchNumber), nil)
+		return errors.Join(configure(h, bridgeName, c.addresses(switchNumber), nil), c.makeOutside(h))
+	})
+}
+
+// forward has the kernel hand on packets, in the thread's network namespace.
+func forward() error {
+	return errors.Join(
+		os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o644),
+		os.WriteFile("/proc/sys/net/ipv6/conf/all/forwarding", []byte("1"), 0o644))
+}
+
+// makeOutside makes the machine outside, with a link to the switch, whose netlink handle is given.
+func (c Config) makeOutside(sw *netlink.Handle) error {
+	path := c.netns(outsideName)
+	if err := newNamespace(path); err != nil {
+		return err
+	}
+	return netns.Netlink(path, func(h *netlink.Handle, ns vnetns.NsHandle) error {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name, attrs.MTU = outsideName, c.MTU
+		port := &netlink.Veth{LinkAttrs: attrs, PeerName: uplink, PeerMTU: uint32(c.MTU), PeerNamespace: netlink.NsFd(ns)}
+		if err := sw.LinkAdd(port); err != nil {
+			return fmt.Errorf("make the link to the machine outside: %w", err)
+		}
+		gateways := c.inFamilies(outside4, outside6, switchNumber)
+		if err := errors.Join(configure(sw, outsideName, gateways, nil),
+			configure(h, uplink, c.inFamilies(outside4, outside6, outsideNumber), nil)); err != nil {
+			return err
+		}
+		return route(h, uplink, defaults(gateways))
 	})
 }
 
@@ -158,14 +192,7 @@ func configure(h *netlink.Handle, name string, addresses, others []netip.Addr) e
 // routes sets a node's default routes, and with the bridge network those to
 // the pods of other nodes.
 func (c Config) routes(h *netlink.Handle, n Node) error {
-	link, err := h.LinkByName(uplink)
-	if err != nil {
-		return fmt.Errorf("find %s: %w", uplink, err)
-	}
-	var routes []*netlink.Route
-	for _, a := range c.addresses(switchNumber) {
-		routes = append(routes, &netlink.Route{Gw: a.AsSlice()})
-	}
+	routes := defaults(c.addresses(switchNumber))
 	for _, other := range c.nodes() {
 		if c.Network != Bridge || other.Name == n.Name {
 			continue
@@ -173,6 +200,24 @@ func (c Config) routes(h *netlink.Handle, n Node) error {
 		for i, p := range other.PodCIDRs {
 			routes = append(routes, &netlink.Route{Dst: ipNet(p), Gw: other.Addresses[i].AsSlice()})
 		}
+	}
+	return route(h, uplink, routes)
+}
+
+// defaults returns default routes by gateways.
+func defaults(gateways []netip.Addr) []*netlink.Route {
+	var routes []*netlink.Route
+	for _, a := range gateways {
+		routes = append(routes, &netlink.Route{Gw: a.AsSlice()})
+	}
+	return routes
+}
+
+// route sets routes that leave by an interface.
+func route(h *netlink.Handle, name string, routes []*netlink.Route) error {
+	link, err := h.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("find %s: %w", name, err)
 	}
 	for _, r := range routes {
 		r.LinkIndex = link.Attrs().Index

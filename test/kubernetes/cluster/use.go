@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/weftnet/weft/internal/netns"
 	"github.com/weftnet/weft/test/kubernetes/controlplane"
 )
 
@@ -91,6 +94,39 @@ func (c *Cluster) NetNS(node string) string {
 // on, whose addresses 172.30.0.1 and fd30::1 are the nodes' default gateway:
 // the world outside the cluster.
 func (c *Cluster) Switch() string { return c.NetNS(switchName) }
+
+// Outside runs a command as on a machine outside of the cluster, 198.51.100.2 and 2001:db8::2, which
+// the nodes' default gateway (Switch) routes to: it reaches what the cluster gives to the world. Its
+// KUBECONFIG has all rights and names the API server as the nodes know it (Server). The command is killed when ctx ends. The error is
+// an *exec.ExitError where the command itself failed.
+func (c *Cluster) Outside(ctx context.Context, command Command) error {
+	if len(command.Args) == 0 {
+		return errors.New("no command to run")
+	}
+	kubeconfig, err := c.pki.Kubeconfig(c.Server(), "admin", "system:masters")
+	if err != nil {
+		return err
+	}
+	file, err := os.CreateTemp(c.config.Dir, "kubeconfig-outside-")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(file.Name())
+	_, err = file.Write(kubeconfig)
+	if err := cmp.Or(err, file.Close()); err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, command.Args[0], command.Args[1:]...)
+	cmd.Env = slices.Concat(os.Environ(), []string{"KUBECONFIG=" + file.Name()}, command.Env)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = command.Stdin, command.Stdout, command.Stderr
+	if err := netns.Do(c.NetNS(outsideName), cmd.Start); err != nil {
+		return fmt.Errorf("run %s outside of the cluster: %w", command.Args[0], err)
+	}
+	if err := cmd.Wait(); err != nil {
+		return cmp.Or(ctx.Err(), err)
+	}
+	return nil
+}
 
 // Status reports what runs.
 func (c *Cluster) Status(ctx context.Context) (*Status, error) {

@@ -5,9 +5,10 @@
 //	e2e -kubeconfig FILE -bin DIR -suite conformance
 //
 // The suite "smoke" is the specs of smoke.txt, "conformance" those that
-// upstream calls so, "networkpolicy" those about policies, "all" every one of
-// sig-network. left-out.txt takes specs
-// out of each, with the reason. The exit code is 0 only if every other spec of
+// upstream calls so, "networkpolicy" those about policies, "beyond" those that are
+// in neither, "all" every one of sig-network. left-out.txt takes specs
+// out of each, with the reason. Those of load balancers want an AddressPool, which is
+// in pool.yaml, and to be run where its addresses are reached: see kubernetes outside. The exit code is 0 only if every other spec of
 // the suite ran and passed.
 package main
 
@@ -39,7 +40,7 @@ func main() {
 	var r run
 	flag.StringVar(&r.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "the cluster's `FILE` of credentials")
 	flag.StringVar(&r.bin, "bin", "", "`DIRECTORY` of e2e.test, ginkgo and kubectl")
-	flag.StringVar(&r.suite, "suite", "conformance", "`SUITE`: smoke, conformance, networkpolicy or all")
+	flag.StringVar(&r.suite, "suite", "conformance", "`SUITE`: smoke, conformance, networkpolicy, beyond or all")
 	flag.StringVar(&r.reports, "reports", "", "`DIRECTORY` to leave the suite's log and report in (default: a temporary one)")
 	flag.StringVar(&r.only, "only", "", "run only the suite's specs whose name has `TEXT` in it")
 	flag.IntVar(&r.procs, "procs", 4, "`NUMBER` of specs to run at a time; most of them wait most of the time")

@@ -84,9 +84,9 @@ func choose(specs []string, name string, smoke []string, rules []rule) (suite, e
 	case "conformance":
 		in = func(spec string) bool { return strings.Contains(spec, "[Conformance]") }
 	case "networkpolicy":
-		in = func(spec string) bool {
-			return strings.HasPrefix(spec, area+" Netpol ") || strings.HasPrefix(spec, area+" NetworkPolicy")
-		}
+		in = ofPolicies
+	case "beyond":
+		in = func(spec string) bool { return !strings.Contains(spec, "[Conformance]") && !ofPolicies(spec) }
 	case "smoke":
 		in = func(spec string) bool { return slices.Contains(smoke, spec) }
 		for _, wanted := range smoke {
@@ -95,7 +95,7 @@ func choose(specs []string, name string, smoke []string, rules []rule) (suite, e
 			}
 		}
 	default:
-		return s, fmt.Errorf("there is no suite %q: there are smoke, conformance, networkpolicy and all", name)
+		return s, fmt.Errorf("there is no suite %q: there are smoke, conformance, networkpolicy, beyond and all", name)
 	}
 	used := make(map[rule]bool)
 	for _, spec := range specs {
@@ -122,6 +122,11 @@ func choose(specs []string, name string, smoke []string, rules []rule) (suite, e
 		}
 	}
 	return s, nil
+}
+
+// ofPolicies reports whether a spec is one of NetworkPolicy.
+func ofPolicies(spec string) bool {
+	return strings.HasPrefix(spec, area+" Netpol ") || strings.HasPrefix(spec, area+" NetworkPolicy")
 }
 
 // only reduces a suite to the specs with a text in their names.

@@ -57,6 +57,7 @@ type command struct {
 var commands = []command{
 	{"status", "", "say what runs", status},
 	{"exec", "NODE -- COMMAND...", "run a command on a node", execute},
+	{"outside", "[--] COMMAND...", "run a command as on a machine outside of the cluster", outside},
 	{"load", "IMAGE.tar...", "make images known to the nodes", load},
 	{"kill-node", "NODE", "cut a node's power", onNode((*cluster.Cluster).KillNode)},
 	{"start-node", "NODE", "boot a node that was killed", onNode((*cluster.Cluster).StartNode)},
@@ -116,6 +117,7 @@ func up(ctx context.Context, args []string) error {
 	images := flags.String("images", "", "`directory` whose .tar files are images for the nodes")
 	timeout := flags.Duration("timeout", 5*time.Minute, "how long it may take")
 	flags.IntVar(&c.Nodes, "nodes", 3, "how many nodes")
+	flags.IntVar(&c.Zones, "zones", 0, "over how many zones the nodes are spread (default: each is one)")
 	flags.Func("image", "an image in a .tar `file`; may be repeated", appendPath(&c.Images))
 	flags.Func("manifest", "a YAML `file` to apply; may be repeated", appendPath(&c.Manifests))
 	flags.StringVar((*string)(&c.Network), "network", "", "what connects pods: bridge, or nothing until a manifest does")
@@ -266,6 +268,18 @@ func execute(ctx context.Context, dir string, args []string) error {
 		return err
 	}
 	return c.Exec(ctx, args[0], cluster.Command{Args: args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr})
+}
+
+// outside runs a command with KUBECONFIG set.
+func outside(ctx context.Context, dir string, args []string) error {
+	if len(args) == 0 {
+		return errors.New("give a command, as: outside -- curl 172.30.0.128")
+	}
+	c, err := cluster.Open(dir)
+	if err != nil {
+		return err
+	}
+	return c.Outside(ctx, cluster.Command{Args: args, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr})
 }
 
 func load(ctx context.Context, dir string, args []string) error {
