@@ -118,23 +118,23 @@ type frontend struct {
 // frontends returns where a port of the Service is reached on the node.
 func (c *compiled) frontends(p port, granted granted, node view) (all []frontend) {
 	for _, a := range c.clusterIPs {
-		if has := granted.has(what{address: a}); (has || !node.grants) && c.pooled[a] != pooledOthers {
+		if has := granted.has(what{address: a}); (has || !node.grants) && !slices.Contains(c.pooled.taken, a) {
 			all = append(all, frontend{rankClusterIP, has, a, p.port, ""})
 		}
 	}
 	for _, a := range c.balanced {
-		if c.pooled[a] == pooledOthers {
+		if c.pooled.outside[a] == pooledOthers {
 			continue
 		}
-		f := frontend{rankBalanced, c.pooled[a] == pooledOwn, a, p.port, ""}
+		f := frontend{rankBalanced, c.pooled.outside[a] == pooledOwn, a, p.port, ""}
 		if c.guarded && !c.open[plan.FamilyOf(a)] {
 			f.sources = c.name
 		}
 		all = append(all, f)
 	}
 	for _, a := range c.external {
-		if c.pooled[a] != pooledOthers {
-			all = append(all, frontend{rankExternal, c.pooled[a] == pooledOwn, a, p.port, ""})
+		if c.pooled.outside[a] != pooledOthers {
+			all = append(all, frontend{rankExternal, c.pooled.outside[a] == pooledOwn, a, p.port, ""})
 		}
 	}
 	if !c.nodePorts || p.nodePort == 0 {

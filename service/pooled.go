@@ -71,39 +71,74 @@ func readAddressGrant(o registry.Object, before *addressGrant) *addressGrant {
 
 func compareAddressGrants(a, b *addressGrant) int { return a.address.Compare(b.address) }
 
-// standing is what AddressPools and AddressGrants say of an address and a Service.
+// standing is what AddressPools and AddressGrants say of an address and a Service. The zero
+// value is that they say nothing.
 type standing int
 
 const (
-	// notPooled: they say nothing.
-	notPooled standing = iota
 	// pooledOwn: the Service has the grant.
-	pooledOwn
+	pooledOwn standing = iota + 1
 	// pooledOthers: another has it, or nobody.
 	pooledOthers
 )
 
-// standings returns that of the addresses of a Service that are pooled.
-func (c *Compiler) standings(s *service) map[netip.Addr]standing {
-	var all map[netip.Addr]standing
-	grants, ranges := c.addressGrants.All(), c.node.pooled
-	for _, a := range s.pooledAt(c.Grants) {
-		is := notPooled
-		if i, found := slices.BinarySearchFunc(grants, a, func(g *addressGrant, a netip.Addr) int { return g.address.Compare(a) }); found {
-			if is = pooledOthers; grants[i].of == s.key && grants[i].uid == s.uid {
-				is = pooledOwn
-			}
-		} else if i, _ := slices.BinarySearchFunc(ranges, a, func(r api.AddressRange, a netip.Addr) int { return r.Last.Compare(a) }); i < len(ranges) && ranges[i].Contains(a) && !slices.Contains(s.clusterIPs, a) {
-			is = pooledOthers
-		}
-		if is != notPooled {
-			if all == nil {
-				all = make(map[netip.Addr]standing)
-			}
-			all[a] = is
+// standings returns what is so of the addresses of a Service outside of the cluster that are
+// pooled, and which of its addresses in the cluster another has by an AddressGrant.
+func (c *Compiler) standings(s *service) standings {
+	is := standings{}
+	for _, a := range slices.Concat(s.balanced, s.external) {
+		switch g := c.addressGrantOf(a); {
+		case g == nil && !c.isPooled(a):
+			continue
+		case g != nil && g.isOf(s):
+			is.putOutside(a, pooledOwn)
+		default:
+			is.putOutside(a, pooledOthers)
 		}
 	}
-	return all
+	if !c.Grants {
+		return is // its API server gives Services these, and nobody else
+	}
+	for _, a := range s.clusterIPs {
+		if g := c.addressGrantOf(a); g != nil && !g.isOf(s) {
+			is.taken = append(is.taken, a)
+		}
+	}
+	return is
+}
+
+// standings is what AddressPools and AddressGrants say of a Service.
+type standings struct {
+	// outside is of its addresses outside of the cluster, balanced ones and external ones.
+	outside map[netip.Addr]standing
+	// taken are those of its addresses in the cluster that another has.
+	taken []netip.Addr
+}
+
+func (is *standings) putOutside(a netip.Addr, as standing) {
+	if is.outside == nil {
+		is.outside = make(map[netip.Addr]standing)
+	}
+	is.outside[a] = as
+}
+
+// isOf reports whether the AddressGrant is a Service's.
+func (g *addressGrant) isOf(s *service) bool { return g.of == s.key && g.uid == s.uid }
+
+// addressGrantOf returns the AddressGrant of an address, nil where there is none.
+func (c *Compiler) addressGrantOf(a netip.Addr) *addressGrant {
+	grants := c.addressGrants.All()
+	if i, found := slices.BinarySearchFunc(grants, a, func(g *addressGrant, a netip.Addr) int { return g.address.Compare(a) }); found {
+		return grants[i]
+	}
+	return nil
+}
+
+// isPooled reports whether an AddressPool has an address.
+func (c *Compiler) isPooled(a netip.Addr) bool {
+	ranges := c.node.pooled
+	i, _ := slices.BinarySearchFunc(ranges, a, func(r api.AddressRange, a netip.Addr) int { return r.Last.Compare(a) })
+	return i < len(ranges) && ranges[i].Contains(a)
 }
 
 // pooledAt are the addresses of a Service of which AddressPools and AddressGrants may say
@@ -120,17 +155,17 @@ func (s *service) pooledAt(grants bool) []netip.Addr {
 // by AddressGrants and not by what Services say.
 func (c *compiled) refuseOthers() {
 	for _, a := range c.clusterIPs {
-		if c.pooled[a] == pooledOthers {
+		if slices.Contains(c.pooled.taken, a) {
 			c.problems = append(c.problems, fmt.Sprintf("spec.clusterIPs: %s is of an AddressPool, and another Service has the AddressGrant of it: choose another", a))
 		}
 	}
 	for _, a := range c.balanced {
-		if c.pooled[a] == pooledOthers {
+		if c.pooled.outside[a] == pooledOthers {
 			c.problems = append(c.problems, fmt.Sprintf("status.loadBalancer.ingress: %s is of an AddressPool, and is not served, as the Service has no AddressGrant of it: have it ask for the address, or give the AddressPool others", a))
 		}
 	}
 	for _, a := range c.external {
-		if c.pooled[a] == pooledOthers {
+		if c.pooled.outside[a] == pooledOthers {
 			c.problems = append(c.problems, fmt.Sprintf("spec.externalIPs: %s is of an AddressPool, and is not served, as the Service has no AddressGrant of it: ask for it by type LoadBalancer and the annotation %s", a, api.AddressesAnnotation))
 		}
 	}

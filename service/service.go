@@ -187,7 +187,7 @@ func (c *Compiler) replace(key registry.Key) {
 	if key == APIServer && !c.node.grants && len(behind) > 0 {
 		// Also where the Service is not there, or another program's.
 		if !found {
-			now = compile(&service{key: key, name: key.String()}, nil, granted{}, nil, c.node, &made)
+			now = compile(&service{key: key, name: key.String()}, nil, granted{}, standings{}, c.node, &made)
 		}
 		found = true
 		now.keep(behind)
@@ -309,8 +309,8 @@ type compiled struct {
 	// ports are those of the Service that are served, and behind the slices that count.
 	ports  []port
 	behind []*slice
-	// pooled are those of its addresses of which AddressPools or AddressGrants say something.
-	pooled map[netip.Addr]standing
+	// pooled is what AddressPools and AddressGrants say of its addresses.
+	pooled standings
 	// claims are in the order of their keys, of each one.
 	claims []*claim
 	// backends and sources are what it has in these tables, in order.
@@ -322,7 +322,7 @@ type compiled struct {
 
 // compile compiles a Service, and puts what it has in the tables Backends and Sources into edits
 // that have nothing yet.
-func compile(s *service, behind []*slice, granted granted, pooled map[netip.Addr]standing, node view, into *edits) *compiled {
+func compile(s *service, behind []*slice, granted granted, pooled standings, node view, into *edits) *compiled {
 	c := &compiled{service: s, ports: s.ports, pooled: pooled, problems: slices.Clone(s.problems)}
 	c.refuseOthers()
 	c.limit(behind, node)
@@ -330,7 +330,7 @@ func compile(s *service, behind []*slice, granted granted, pooled map[netip.Addr
 		c.port(p, endpointsOf(p, c.behind, node), granted, node, into)
 	}
 	for _, a := range s.clusterIPs {
-		if c.pooled[a] == pooledOthers {
+		if slices.Contains(c.pooled.taken, a) {
 			continue
 		}
 		if has := granted.has(what{address: a}); has || !node.grants || node.Owns(plan.DefaultNetwork, a) {
@@ -339,7 +339,7 @@ func compile(s *service, behind []*slice, granted granted, pooled map[netip.Addr
 	}
 	for _, a := range s.balanced {
 		// What nobody serves there would be routed on, and come back.
-		if c.pooled[a] == pooledOwn {
+		if c.pooled.outside[a] == pooledOwn {
 			c.refuseRest(rankBalanced, true, "status.loadBalancer.ingress", a, node)
 		}
 	}
