@@ -35,8 +35,7 @@ func (v *validator) frontend(k ServiceKey, svc Service) {
 		}
 	case Inside:
 		may = FromEndpoints
-	case Outside:
-		may = FromStrangers
+	case Outside: // other nodes' endpoints are there, too
 	default:
 		s.add("side %q is neither %s nor %s", k.From, Inside, Outside)
 	}

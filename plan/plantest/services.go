@@ -65,7 +65,7 @@ func serve(t *rapid.T, plans map[string]*plan.Plan, i, family int) {
 		clusterIP := podAddress(family, 230, i+1)
 		if here {
 			put(clusterIP, ports[0], plan.Service{Here: true, Sources: admitted}, plan.Inside)
-			put(clusterIP, ports[0], plan.Service{Set: set, Masquerade: masquerade &^ plan.FromEndpoints}, plan.Outside)
+			put(clusterIP, ports[0], plan.Service{Set: set, Masquerade: masquerade}, plan.Outside)
 		} else {
 			put(clusterIP, ports[0], plan.Service{Set: set, Masquerade: masquerade}, plan.Anywhere)
 		}
