@@ -50,7 +50,7 @@ test-long: deps build flanneld ## The random suites with many more cases, long k
 	$(GO) test -count=1 -timeout 120m ./test/kill -kills 1000 -seed "$$(date +%s)"
 	$(GO) test -count=1 -timeout 60m ./test/change -matrix -kills 50 -seed "$$(date +%s)"
 
-prove: deps ## A million random packets each: network policies, with 2,000 real ones, and Services against their oracles; needs root
+prove: deps ## A million random packets each: network policies, with 2,000 real ones, and Services, with pools, ports of pods and name servers, against their oracles; needs root
 	@test "$$(id -u)" = 0 || { echo "make prove needs root: it makes network namespaces and sends packets" >&2; exit 1; }
 	$(GO) test -count=1 -timeout 60m -v ./test/policy -run '^Test(Oracle|Enforceable|Packets)$$' \
 		-cases 1000000 -packets 2000 -seed $${SEED:-$$(date +%Y%m%d)}

@@ -69,7 +69,7 @@ func arrive(w *oracle.World, p oracle.Packet) (oracle.Packet, oracle.Answer) {
 			continue
 		}
 		// What a node sent from its own address it takes from nobody else.
-		if own := bare[next.Node].Local.Addresses; !slices.Contains(own, p.Destination) || slices.Contains(own, p.Source) {
+		if own := slices.Concat(bare[next.Node].Local.Addresses, w.Gateways[next.Node]); !slices.Contains(own, p.Destination) || slices.Contains(own, p.Source) {
 			continue
 		}
 		switch p.Sender {
@@ -90,11 +90,18 @@ func said(p oracle.Packet, x plan.Explanation) oracle.Answer {
 		at++
 	}
 	if at == len(x.Steps) {
+		if slices.ContainsFunc(x.Steps, func(s plan.Step) bool {
+			return s.Table == "services" && strings.HasSuffix(s.Decision, "and nobody else does: dropped")
+		}) {
+			return oracle.Answer{Fate: oracle.Dropped}
+		}
 		return oracle.Answer{Fate: oracle.Unserved}
 	}
 	step := x.Steps[at]
-	a := oracle.Answer{Service: strings.TrimPrefix(step.Origin, "Service ")}
+	a := oracle.Answer{Service: owner(step.Origin)}
 	switch {
+	case step.Decision == "the node itself answers":
+		a.Fate = oracle.AnsweredHere
 	case strings.HasPrefix(step.Decision, "to one of "):
 		a.Fate = oracle.Served
 		for _, c := range x.Backends {
@@ -117,6 +124,12 @@ func said(p oracle.Packet, x plan.Explanation) oracle.Answer {
 
 func isFrontend(s plan.Step) bool { return s.Table == "services" && s.Entry != "" }
 
+// isForNobody reports whether a step drops what is sent to where a node answers, and is for nothing
+// that does.
+func isForNobody(s plan.Step) bool {
+	return s.Table == "services" && strings.HasSuffix(s.Decision, "and nobody else does: dropped")
+}
+
 // isMasqueraded reports whether the node that decided gives a packet its own address, by
 // what comes behind.
 func isMasqueraded(p oracle.Packet, steps []plan.Step) bool {
@@ -124,7 +137,7 @@ func isMasqueraded(p oracle.Packet, steps []plan.Step) bool {
 		if isFrontend(s) || s.Node != p.Node {
 			break
 		}
-		if s.Table == "services" {
+		if s.Table == "services" && !isForNobody(s) {
 			return true
 		}
 	}

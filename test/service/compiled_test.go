@@ -6,17 +6,20 @@ import (
 	"net/netip"
 	"os"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 	"sigs.k8s.io/yaml"
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plan/plantest"
+	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/registry"
 	"github.com/weftnet/weft/service"
 	"github.com/weftnet/weft/test/service/oracle"
@@ -57,7 +60,10 @@ var bare = plantest.Shape{Endpoints: []int{2, 1, 1}, IPv4: true, IPv6: true, Tun
 type compiled struct {
 	node     string
 	compiler service.Compiler
+	ports    plugin.Ports
 	plan     *plan.Plan
+	// made are the objects of what the oracle has types of its own for.
+	made map[any]registry.Object
 }
 
 func (c *compiled) become(w *oracle.World) error {
@@ -71,12 +77,79 @@ func (c *compiled) become(w *oracle.World) error {
 	for _, o := range w.Nodes {
 		objects.Put(api.Node, o)
 	}
+	for i, o := range w.Pools {
+		objects.Put(api.AddressPoolKind, made(c, o, func() *api.AddressPool {
+			return &api.AddressPool{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("pool", i)}, Spec: api.AddressPoolSpec{Addresses: o.Addresses}}
+		}))
+	}
+	for _, o := range w.AddressGrants {
+		objects.Put(api.AddressGrantKind, made(c, o, func() *api.AddressGrant {
+			namespace, name, _ := strings.Cut(o.Service, "/")
+			return &api.AddressGrant{ObjectMeta: metav1.ObjectMeta{Name: api.GrantName(netip.MustParseAddr(o.What))}, Spec: api.AddressGrantSpec{Namespace: namespace, Name: name, UID: o.UID}}
+		}))
+	}
+	for _, o := range w.Grants {
+		objects.Put(service.GrantKind, made(c, o, func() *service.Grant {
+			namespace, name, _ := strings.Cut(o.Service, "/")
+			return &service.Grant{ObjectMeta: metav1.ObjectMeta{Name: o.What}, Spec: service.GrantSpec{Namespace: namespace, Name: name, UID: o.UID}}
+		}))
+	}
 	p := *bare[c.node]
-	tables := c.compiler.Compile(objects, p.Local)
-	p.Services, p.Backends, p.Sources = tables.Services, tables.Backends, tables.Sources
-	c.plan = &p
+	if c.compiler.Grants != w.Granting {
+		c.compiler = service.Compiler{Grants: w.Granting} // a registry is of one kind
+	}
+	if !w.ServicesLeft {
+		tables := c.compiler.Compile(objects, p.Local)
+		p.Services, p.Backends, p.Sources = tables.Services, tables.Backends, tables.Sources
+	}
+	c.plan, _ = c.ports.Put(&p, c.withPods(w))
+	config := &api.ClusterConfig{ObjectMeta: metav1.ObjectMeta{Name: api.DefaultName}}
+	if w.ServicesLeft {
+		config.Spec.ServiceProxy = api.KubeProxy
+	}
+	c.plan = plugin.ChoiceOf("", config).Leave(c.plan)
+	if w.Names != nil {
+		config.Spec.DNS = api.DNSSpec{Server: api.NamesByNodes, Service: w.Names.Service, Addresses: w.Names.Addresses}
+		c.plan = plugin.PutNames(c.plan, plugin.NameServerOf(config, objects, p.Local.Addresses).Within(w.Names.Answering[c.node]))
+	}
 	return c.plan.Validate()
 }
+
+// made returns the object that stands for what the oracle has a type of its own for, each time
+// the same one, as a cache of a registry's objects does.
+func made[T registry.Object](c *compiled, of any, make func() T) registry.Object {
+	if c.made == nil {
+		c.made = map[any]registry.Object{}
+	}
+	if c.made[of] == nil {
+		c.made[of] = make()
+	}
+	return c.made[of]
+}
+
+// withPods returns the node with those of its pods that a world has.
+func (c *compiled) withPods(w *oracle.World) plugin.Node {
+	n := plugin.Node{Name: c.node, Addresses: bare[c.node].Local.Addresses, Others: w.Others[c.node]}
+	for _, pod := range w.Pods {
+		if pod.Spec.NodeName != c.node {
+			continue
+		}
+		e := plugin.Endpoint{Network: plan.DefaultNetwork, Namespace: pod.Namespace, Pod: pod.Name, Created: pod.CreationTimestamp.Time, Ports: plugin.HostPorts(pod)}
+		for _, ip := range pod.Status.PodIPs {
+			e.Addresses = append(e.Addresses, netip.MustParseAddr(ip.IP))
+		}
+		for k, is := range bare[c.node].Endpoints.All() {
+			if slices.Contains(is.Addresses, e.Addresses[0]) {
+				e.Interface = k.Interface
+			}
+		}
+		n.Endpoints = append(n.Endpoints, e)
+	}
+	return n
+}
+
+// owner is whose an entry of a plan is, as the oracle says it.
+func owner(origin string) string { return strings.TrimPrefix(origin, "Service ") }
 
 // evaluate says what a data plane that has the tables does with a packet.
 func (c *compiled) evaluate(p oracle.Packet) oracle.Answer {
@@ -91,12 +164,18 @@ func (c *compiled) evaluate(p oracle.Packet) oracle.Answer {
 	}
 	key, s, ok := c.plan.Service(plan.DefaultNetwork, p.Destination, planned[p.Protocol], p.Port, side)
 	switch {
+	case !ok && c.plan.AnswersAt(plan.DefaultNetwork, p.Destination):
+		return oracle.Answer{Fate: oracle.Dropped}
 	case !ok:
 		return oracle.Answer{Fate: oracle.Unserved}
 	case key.Protocol == plan.AnyProtocol:
 		return oracle.Answer{Fate: fates[s.Otherwise]}
 	}
-	a := oracle.Answer{Service: strings.TrimPrefix(s.Origin, "Service ")}
+	a := oracle.Answer{Service: owner(s.Origin)}
+	if s.Here {
+		a.Fate = oracle.AnsweredHere
+		return a
+	}
 	if !c.plan.Admits(plan.DefaultNetwork, s.Sources, p.Source) {
 		a.Fate = oracle.Dropped
 		return a
@@ -153,7 +232,7 @@ func TestTables(t *testing.T) {
 type tally map[string]int
 
 // kinds are the answers that worlds must say enough of.
-var kinds = []string{"unserved", "no port of any", "refused", "dropped", "served", "several", "masqueraded", "not masqueraded", "affinity"}
+var kinds = []string{"unserved", "no port of any", "refused", "dropped", "served", "several", "masqueraded", "not masqueraded", "affinity", "of a pod's port", "answered here"}
 
 func (n tally) add(p oracle.Packet, a oracle.Answer) {
 	n["all"]++
@@ -162,6 +241,9 @@ func (n tally) add(p oracle.Packet, a oracle.Answer) {
 		n["no port of any"]++
 	default:
 		n[string(a.Fate)]++
+	}
+	if strings.HasPrefix(a.Service, "Pod ") {
+		n["of a pod's port"]++
 	}
 	if len(a.Backends) > 1 {
 		n["several"]++
@@ -209,5 +291,21 @@ func format(w *oracle.World) string {
 	for _, o := range w.Nodes {
 		fmt.Fprintf(&out, "--- # Node %s %v\n", o.Name, o.Labels)
 	}
+	for _, o := range w.Pods {
+		write("Pod", o)
+	}
+	for _, o := range w.Pools {
+		fmt.Fprintf(&out, "--- # AddressPool %q\n", o.Addresses)
+	}
+	for _, o := range w.AddressGrants {
+		fmt.Fprintf(&out, "--- # AddressGrant %+v\n", *o)
+	}
+	for _, o := range w.Grants {
+		fmt.Fprintf(&out, "--- # ServiceGrant %+v\n", *o)
+	}
+	if w.Names != nil {
+		fmt.Fprintf(&out, "--- # names %+v\n", *w.Names)
+	}
+	fmt.Fprintf(&out, "--- # with ServiceGrants: %t, Services are left to another program: %t, other addresses of nodes: %v\n", w.Granting, w.ServicesLeft, w.Others)
 	return out.String()
 }

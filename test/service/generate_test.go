@@ -83,7 +83,8 @@ func one[T any](t *rapid.T, label string, from []T) T { return from[number(t, la
 func chance(t *rapid.T, label string, percent int) bool { return number(t, label, 100) >= 100-percent }
 
 func drawWorld(t *rapid.T) *oracle.World {
-	w := &oracle.World{Gateways: map[string][]netip.Addr{}}
+	w := &oracle.World{Gateways: map[string][]netip.Addr{}, Others: map[string][]netip.Addr{here: {netip.MustParseAddr("192.0.2.100")}}}
+	w.Granting, w.ServicesLeft = chance(t, "without Kubernetes", 25), chance(t, "left", 5)
 	for name, p := range bare {
 		w.Gateways[name] = p.Local.PoolAddresses()
 	}
@@ -98,6 +99,14 @@ func drawWorld(t *rapid.T) *oracle.World {
 	for i := range number(t, "slices", 12) {
 		w.Slices = append(w.Slices, drawSlice(t, w, i))
 	}
+	drawPools(t, w)
+	drawGrants(t, w)
+	for i := range podsOn {
+		if chance(t, "pod", 60) {
+			w.Pods = append(w.Pods, drawPod(t, i))
+		}
+	}
+	drawNames(t, w)
 	return w
 }
 
@@ -119,7 +128,7 @@ func drawNode(t *rapid.T, i int) *corev1.Node {
 func drawService(t *rapid.T, i int) *corev1.Service {
 	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{
 		Namespace: []string{"red", "blue", "red", "default"}[i], Name: []string{"web", "web", "db", "kubernetes"}[i],
-		CreationTimestamp: metav1.NewTime(time.Unix(int64(1+number(t, "created", 3)), 0)),
+		CreationTimestamp: metav1.NewTime(time.Unix(int64(1+number(t, "created", 3)), 0)), UID: one(t, "UID", uids),
 	}}
 	s.Spec.Type = one(t, "type", []corev1.ServiceType{corev1.ServiceTypeClusterIP, corev1.ServiceTypeClusterIP, "", corev1.ServiceTypeNodePort, corev1.ServiceTypeNodePort,
 		corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeExternalName})
@@ -357,9 +366,26 @@ func drawEndpoint(t *rapid.T, f int) discoveryv1.Endpoint {
 // change returns a world in which some of the objects are others. What did not change is
 // the same pointer, as in a cache of a registry's objects.
 func change(t *rapid.T, w *oracle.World) *oracle.World {
-	next := &oracle.World{Services: slices.Clone(w.Services), Slices: slices.Clone(w.Slices), Nodes: slices.Clone(w.Nodes), Gateways: w.Gateways}
+	next := new(*w)
+	next.Services, next.Slices, next.Nodes, next.Pods = slices.Clone(w.Services), slices.Clone(w.Slices), slices.Clone(w.Nodes), slices.Clone(w.Pods)
 	for range 1 + number(t, "changes", 2) {
-		switch number(t, "change", 6) {
+		switch number(t, "change", 9) {
+		case 6:
+			changeGranted(t, next)
+		case 7:
+			i := number(t, "pod", len(podsOn))
+			p := drawPod(t, i)
+			at := slices.IndexFunc(next.Pods, func(o *corev1.Pod) bool { return o.Name == p.Name })
+			switch {
+			case at < 0:
+				next.Pods = append(next.Pods, p)
+			case chance(t, "deleted", 40):
+				next.Pods = slices.Delete(next.Pods, at, at+1)
+			default:
+				next.Pods[at] = p
+			}
+		case 8:
+			drawNames(t, next)
 		case 0:
 			i := number(t, "node", 3)
 			next.Nodes[i] = drawNode(t, i+1)
@@ -422,7 +448,14 @@ func drawPacket(t *rapid.T, w *oracle.World) oracle.Packet {
 	port := one(t, "service port", s.Spec.Ports)
 	p.Protocol, p.Port = protocolOf(port.Protocol), uint16(port.Port)
 	destination := externalIPs[f][2] // the node's own
-	switch n := number(t, "destination", 20); {
+	switch n := number(t, "destination", 26); {
+	case n > 23 && w.Names != nil:
+		destination, p.Port, p.Protocol = one(t, "name server", namesAt[f]), 53, one(t, "by", []corev1.Protocol{corev1.ProtocolUDP, corev1.ProtocolTCP})
+		if len(w.Names.Answering[here]) > 0 {
+			destination = one(t, "answering", w.Names.Answering[here]).String()
+		}
+	case n > 19 && n < 24 && len(w.Pods) > 0:
+		destination, p.Port, p.Protocol = toHostPort(t, w, f, p.Sender)
 	case len(claims) > 0 && (n < 11 || n < 17 && port.NodePort == 0):
 		destination = one(t, "claim", claims)
 	case n < 17 && port.NodePort != 0:

@@ -129,6 +129,9 @@ func isBehind(s *discoveryv1.EndpointSlice, of *corev1.Service) bool {
 // "kubernetes" in the namespace "default" is the Service that every cluster has, and the API
 // server writes its own addresses into its endpoints.
 func (w *World) apiServers() (all []Packet) {
+	if w.Granting {
+		return nil // without Kubernetes there is none
+	}
 	kubernetes := &corev1.Service{}
 	kubernetes.Namespace, kubernetes.Name = corev1.NamespaceDefault, "kubernetes"
 	for _, s := range w.Slices {

@@ -1,7 +1,8 @@
 // Package oracle says what Services mean, slowly: it evaluates the texts of core/v1
 // Service and discovery/v1 EndpointSlice, and what kube-proxy makes of them, for one
 // packet at a time, with nothing prepared. It is what Weft's compiler is held against,
-// and shares no code with it: it knows the objects of Kubernetes and nothing of Weft.
+// and shares no code with it: it knows the objects of Kubernetes, and of Weft what its documents
+// say, in types of its own.
 //
 // Where the texts leave a choice, or Weft chose differently on purpose, it is Weft's:
 //
@@ -20,6 +21,13 @@
 //     own address it is.
 //   - Addresses and ranges of IPv4 that are written in the form of IPv6 are IPv4 ones.
 //   - What goes to the node itself keeps its source.
+//   - Where a pod has a port of its node, a Service is not. At an address that one pod asks for
+//     twice it has the port that it asks for first.
+//   - A node's name server answers at an address of the Service that it stands in for as far as that
+//     is what a packet there would come to, and at others where nothing has the port. Where nothing
+//     else has it either, nobody but the node and its pods is answered.
+//   - Of an address at which a name server answers, and which the node has not, all else is
+//     dropped that is not for, or refused by, whose address it is.
 //   - Of entries of one endpoint that say different things of it, one on this node goes
 //     first, then one that has it ready, then one that has it serving, then the first
 //     slice by name.
@@ -42,6 +50,20 @@ type World struct {
 	Services []*corev1.Service
 	Slices   []*discoveryv1.EndpointSlice
 	Nodes    []*corev1.Node
+	Pods     []*corev1.Pod
+	// Pools and AddressGrants say whose addresses of load balancers are.
+	Pools         []*Pool
+	AddressGrants []*Grant
+	// Granting says that there is no Kubernetes, and Grants which Service has an address of the
+	// cluster, or a port of nodes.
+	Granting bool
+	Grants   []*Grant
+	// ServicesLeft says that Services are another program's; hostPorts and names are not.
+	ServicesLeft bool
+	// Names is nil where pods answer for names.
+	Names *Names
+	// Others are, by the names of nodes, the addresses that a node has and its Node does not say.
+	Others map[string][]netip.Addr
 	// Gateways are, by the names of nodes, the addresses that a node has among those of its
 	// pods. No node port is there.
 	Gateways map[string][]netip.Addr
@@ -83,13 +105,16 @@ const (
 	// Refused packets are answered, and Dropped ones are not.
 	Refused Fate = "refused"
 	Dropped Fate = "dropped"
+	// AnsweredHere are those to the name server of the node itself.
+	AnsweredHere Fate = "answered here"
 )
 
 // Answer is what becomes of a packet.
 type Answer struct {
 	Fate Fate
-	// Service is whose port it went to, as "namespace/name"; empty where it is to no port
-	// of any.
+	// Service is whose port it went to, as "namespace/name"; "Pod namespace/name" where that is
+	// a pod's, and NamesOfConfig where the ClusterConfig says that there are names. It is empty where it
+	// is to no port of any.
 	Service string
 	// Backends are those that may be chosen, in order, where the packet is served.
 	Backends []Backend
@@ -106,10 +131,19 @@ type Backend struct {
 
 // Evaluate says what becomes of a packet.
 func (w *World) Evaluate(p Packet) Answer {
+	if has := w.hostPortAt(p); has != nil {
+		return has.answer(p)
+	}
+	if a, ok := w.named(p); ok {
+		return a
+	}
 	c := w.winner(p)
 	if c == nil {
-		if w.isLiveClusterIP(p.Destination) && !w.isOwn(p.Node, p.Destination) {
+		switch {
+		case w.isOneServices(p.Destination) && !w.isOwn(p.Node, p.Destination):
 			return Answer{Fate: Refused}
+		case w.takes(p.Node, p.Destination):
+			return Answer{Fate: Dropped}
 		}
 		return Answer{Fate: Unserved}
 	}
@@ -179,7 +213,7 @@ func before(a, b *claim) bool {
 // before it.
 func (w *World) isClaimed(c *claim, p Packet) bool {
 	s := c.service
-	if !isServed(s) || w.isAPIServer(p) || !hasFamily(s, p.Destination) || protocolOf(c.port.Protocol) != p.Protocol {
+	if w.ServicesLeft || !isServed(s) || w.isAPIServer(p) || !hasFamily(s, p.Destination) || protocolOf(c.port.Protocol) != p.Protocol {
 		return false
 	}
 	if p.Destination.IsLoopback() {
@@ -187,21 +221,26 @@ func (w *World) isClaimed(c *claim, p Packet) bool {
 	}
 	switch c.at {
 	case atClusterIP:
-		return isPort(c, p.Port) && slices.Contains(clusterIPs(s), p.Destination)
+		return isPort(c, p.Port) && w.hasAddress(s, p.Destination)
 	case atNodePort:
-		return isNodePort(c, p.Port) && w.isOfNode(p.Node, p.Destination)
+		return isNodePort(c, p.Port) && w.isOfNode(p.Node, p.Destination) && w.hasNodePort(c)
 	case atLoadBalancer:
-		return isPort(c, p.Port) && s.Spec.Type == corev1.ServiceTypeLoadBalancer &&
-			slices.ContainsFunc(s.Status.LoadBalancer.Ingress, func(i corev1.LoadBalancerIngress) bool {
-				// "Setting this to "VIP" indicates that traffic is delivered to the node with
-				// the destination set to the load-balancer's IP and port." It is the default.
-				return isAddress(i.IP, p.Destination) && (i.IPMode == nil || *i.IPMode == corev1.LoadBalancerIPModeVIP)
-			})
+		return isPort(c, p.Port) && isBalanced(s, p.Destination) && w.mayHaveOutside(s, p.Destination)
 	default:
 		// "externalIPs is a list of IP addresses for which nodes in the cluster will also
 		// accept traffic for this service."
-		return isPort(c, p.Port) && slices.ContainsFunc(s.Spec.ExternalIPs, func(ip string) bool { return isAddress(ip, p.Destination) })
+		return isPort(c, p.Port) && slices.ContainsFunc(s.Spec.ExternalIPs, func(ip string) bool { return isAddress(ip, p.Destination) }) &&
+			w.mayHaveOutside(s, p.Destination)
 	}
+}
+
+// isBalanced reports whether a load balancer gave a Service an address. Setting its ipMode "to "VIP"
+// indicates that traffic is delivered to the node with the destination set to the load-balancer's
+// IP and port." It is the default.
+func isBalanced(s *corev1.Service, a netip.Addr) bool {
+	return s.Spec.Type == corev1.ServiceTypeLoadBalancer && slices.ContainsFunc(s.Status.LoadBalancer.Ingress, func(i corev1.LoadBalancerIngress) bool {
+		return isAddress(i.IP, a) && (i.IPMode == nil || *i.IPMode == corev1.LoadBalancerIPModeVIP)
+	})
 }
 
 func isPort(c *claim, port uint16) bool { return c.port.Port == int32(port) }
@@ -262,13 +301,18 @@ func isAddress(text string, a netip.Addr) bool {
 	return err == nil && parsed.Unmap() == a
 }
 
-func (w *World) isLiveClusterIP(a netip.Addr) bool {
+// isOneServices reports whether all of an address is one Service's, so that it refuses what is none of
+// its ports.
+func (w *World) isOneServices(a netip.Addr) bool {
+	if w.ServicesLeft {
+		return false
+	}
 	for _, at := range w.apiServers() {
 		if at.Destination == a {
 			return false
 		}
 	}
-	return slices.ContainsFunc(w.Services, func(s *corev1.Service) bool { return isServed(s) && slices.Contains(clusterIPs(s), a) })
+	return slices.ContainsFunc(w.Services, func(s *corev1.Service) bool { return isServed(s) && w.hasAddress(s, a) || w.hasAlone(s, a) })
 }
 
 // isOwn reports whether an address is the own one of a node, wherever.
