@@ -42,6 +42,8 @@ type syncer struct {
 	metrics     *metrics
 	// reported is called after each round.
 	reported func(round)
+	// used is what the process has used of the node's processors.
+	used func() time.Duration
 
 	kick chan struct{}
 	// mend ends when what others changed is to be put right.
@@ -120,7 +122,7 @@ func newSyncer(plane datapath.DataPlane, log *slog.Logger, repairEvery time.Dura
 	mend.Stop()
 	calm.Stop()
 	return &syncer{mend: mend, calm: calm, plane: plane, compile: compile, kinds: kinds, log: log, repairEvery: repairEvery, metrics: m, reported: reported,
-		gateways: readGateways, pace: paceOfChanges(), turns: newTurns(),
+		gateways: readGateways, used: processorTime, pace: paceOfChanges(), turns: newTurns(),
 		kick: make(chan struct{}, 1), finished: make(chan struct{}), ended: make(chan struct{})}
 }
 
@@ -254,13 +256,13 @@ func (s *syncer) Run(ctx context.Context) {
 		}
 		s.mu.Unlock()
 
-		start, used := time.Now(), processorTime()
+		start, used := time.Now(), s.used()
 		if s.gradual != nil {
 			s.gradual.Rest(s.turns.resting(start))
 		}
 		next := s.round(ctx, previous)
 		now := time.Now()
-		took, worked := now.Sub(start), processorTime()-used
+		took, worked := now.Sub(start), s.used()-used
 		if ctx.Err() != nil {
 			return
 		}
@@ -293,8 +295,10 @@ func (s *syncer) Run(ctx context.Context) {
 		if advancing {
 			s.turns.took(owner, took, now) // so long others had to wait
 		} else {
-			// A round that waited for a processor has taken none from pods.
-			s.pace.took(min(took, worked), now)
+			if previous.Plan != nil || next.Plan == nil { // all that there is at first is loaded once
+				// A round that waited for a processor has taken none from pods.
+				s.pace.took(min(took, worked), now)
+			}
 			if s.gradual != nil {
 				s.turns.hurried(s.gradual.Hasty(), min(took, mostlyWaits*worked), now)
 			}

@@ -502,6 +502,47 @@ func TestEnforcementIsMeasured(t *testing.T) {
 	})
 }
 
+// TestWhatIsLoadedAtFirst has rounds take two seconds of a processor. What changes waits for no
+// such round before, but for the first that loads a plan, which followed no change.
+func TestWhatIsLoadedAtFirst(t *testing.T) {
+	for name, test := range map[string]struct {
+		rounds int
+		fails  error
+		waits  bool
+	}{
+		"the first":              {1, nil, false},
+		"one behind it":          {2, nil, true},
+		"one that loads no plan": {1, errors.New("the node's own address is not known"), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const took = 2 * time.Second
+				s := newSyncer(&recorder{}, slog.New(slog.DiscardHandler), time.Hour, newMetrics(), nil, func(*plan.Plan) (plugin.Applied, error) {
+					time.Sleep(took)
+					applied, _ := somePlan(nil)
+					return applied, test.fails
+				}, func(round) {})
+				began := time.Now()
+				s.used = func() time.Duration { return time.Since(began) }
+				ctx, cancel := context.WithCancel(t.Context())
+				var wg sync.WaitGroup
+				wg.Go(func() { s.Run(ctx) })
+				defer wg.Wait()
+				defer cancel()
+				time.Sleep(took / 2)
+				for range test.rounds - 1 {
+					s.Kick()
+					time.Sleep(took)
+				}
+				time.Sleep(took/2 + time.Millisecond)
+				if breath := s.Note(); breath > 0 != test.waits {
+					t.Errorf("a change waits %s", breath)
+				}
+			})
+		})
+	}
+}
+
 func TestRefusalsBecomeProblems(t *testing.T) {
 	refused := []datapath.Refusal{
 		{Verdict: plan.Verdict{Origin: "NetworkPolicy default/web ingress[0]"}, Message: "SCTP is denied"},
