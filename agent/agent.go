@@ -615,11 +615,12 @@ func (a *agent) runPlugin(ctx context.Context, plug plugin.Plugin, runner plugin
 	}
 }
 
-// readUnderlay looks at the node's own network again.
-func (a *agent) readUnderlay() {
+// readUnderlay looks at the node's own network again, and reports whether it could be read.
+func (a *agent) readUnderlay() (read bool) {
 	links, local, err := readLinks()
+	a.announcer.see(links, err)
 	var u underlay
-	if err == nil {
+	if read = err == nil; read {
 		u, err = chooseUnderlay(links, a.NodeIPs, a.underlayNow().Addresses)
 		u.Others = othersOf(local, u.Addresses)
 	}
@@ -627,20 +628,19 @@ func (a *agent) readUnderlay() {
 		// The last known stays: an address that is away for a moment must not
 		// take the node's routes with it.
 		a.problem("underlay")(err.Error())
-		return
+		return read
 	}
 	a.problem("underlay")("")
 	a.mu.Lock()
 	same := a.underlay.equal(u)
 	a.underlay = u
 	a.mu.Unlock()
-	if same {
-		return
+	if !same {
+		a.Log.Info("node's own network", "addresses", u.Addresses, "mtu", u.MTU, "prefixes", u.Prefixes)
+		a.kick()
+		a.node.Kick()
 	}
-	a.announcer.look()
-	a.Log.Info("node's own network", "addresses", u.Addresses, "mtu", u.MTU, "prefixes", u.Prefixes)
-	a.kick()
-	a.node.Kick()
+	return true
 }
 
 func (a *agent) underlayNow() underlay {

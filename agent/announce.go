@@ -43,6 +43,9 @@ type announcer struct {
 	applied *plugin.Applied
 	// coming is the plan that it is to load, or has loaded, last.
 	coming *plan.Plan
+	// links are the node's interfaces, once they were seen.
+	links []link
+	seen  bool
 	// found are the objects of which something cannot be done, trouble is what keeps the server
 	// from having the node answer, and blind why what the node is cannot be read.
 	found          []announce.Problem
@@ -84,9 +87,22 @@ func (n *announcer) say(in *string, text string) {
 	n.agent.node.Kick()
 }
 
-// look has the announcer look again at what the node is.
-func (n *announcer) look() {
-	if n != nil {
+// see takes note of the node's interfaces, or of why they could not be read. Then what was read
+// before holds.
+func (n *announcer) see(links []link, err error) {
+	if n == nil {
+		return
+	}
+	if err != nil {
+		n.say(&n.blind, err.Error())
+		return
+	}
+	n.say(&n.blind, "")
+	n.mu.Lock()
+	same := n.seen && slices.EqualFunc(n.links, links, link.equal)
+	n.links, n.seen = links, true
+	n.mu.Unlock()
+	if !same {
 		notify(n.kick)
 	}
 }
@@ -126,13 +142,10 @@ const (
 
 // rounds finds out, again whenever something changed, what the node is a candidate for, until
 // ctx ends.
-func (n *announcer) rounds(ctx context.Context, changes <-chan struct{}, round func() bool, sleep func(context.Context, time.Duration) bool) {
+func (n *announcer) rounds(ctx context.Context, changes <-chan struct{}, round func(), sleep func(context.Context, time.Duration) bool) {
 	for {
 		began := time.Now()
-		var again <-chan time.Time
-		if !round() {
-			again = time.After(time.Second)
-		}
+		round()
 		if !sleep(ctx, min(max(roundRest, (roundShare-1)*time.Since(began)), roundLongest)) {
 			return
 		}
@@ -141,7 +154,6 @@ func (n *announcer) rounds(ctx context.Context, changes <-chan struct{}, round f
 			return
 		case <-changes:
 		case <-n.kick:
-		case <-again:
 		}
 	}
 }
@@ -182,19 +194,15 @@ func (n *announcer) settle(coming *plan.Plan, now server.Standing) bool {
 	return true
 }
 
-// stand tells the server what the node is a candidate for. It reports whether it could find out.
-func (n *announcer) stand() bool {
+// stand tells the server what the node is a candidate for.
+func (n *announcer) stand() {
 	n.mu.Lock()
-	applied, coming := n.applied, n.coming
+	applied, coming, links, seen := n.applied, n.coming, n.links, n.seen
 	n.mu.Unlock()
-	if applied == nil || coming == nil {
-		return true // until one is
+	if applied == nil || coming == nil || !seen {
+		return // until all are
 	}
 	objects := merged{n.objects.Snapshot(), applied.Input.Objects}
-	links, _, err := readLinks()
-	if n.read(err); err != nil {
-		return false
-	}
 	self := announce.Self{Node: n.agent.Node, Answers: n.checks.answers,
 		Serves: func(a netip.Addr, by registry.Key) bool {
 			origin := "Service " + by.String()
@@ -220,7 +228,7 @@ func (n *announcer) stand() bool {
 		}
 	}
 	if !n.settle(coming, now) {
-		return true // whoever has another plan come has kicked
+		return // whoever has another plan come has kicked
 	}
 	n.mu.Lock()
 	changed := !slices.Equal(n.found, problems)
@@ -229,17 +237,6 @@ func (n *announcer) stand() bool {
 	if changed {
 		n.agent.node.Kick()
 	}
-	return true
-}
-
-// read takes note of whether the node's interfaces could be read. Where they could not, what was
-// read before holds.
-func (n *announcer) read(err error) {
-	text := ""
-	if err != nil {
-		text = err.Error()
-	}
-	n.say(&n.blind, text)
 }
 
 // merged are the announcer's own objects, and beside them those of the plan in force.

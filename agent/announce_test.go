@@ -61,12 +61,61 @@ func TestAPlanComesMeanwhile(t *testing.T) {
 	}
 }
 
+// lonely returns the announcer of an agent that does nothing else.
+func lonely() *announcer {
+	a := &agent{node: &registrar{kick: make(chan struct{}, 1)}}
+	a.Node, a.Log = "node1", slog.New(slog.DiscardHandler)
+	return &announcer{agent: a, kick: make(chan struct{}, 1)}
+}
+
+// TestInterfacesChange has the announcer see interfaces: it finds out anew what the node is a
+// candidate for where they are others than before, and not where they could not be read.
+func TestInterfacesChange(t *testing.T) {
+	n := lonely()
+	eth0 := link{Name: "eth0", MTU: 1500, Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.5/24")}, Metrics: [2]int{-1, -1}}
+	routed, other := eth0, eth0
+	routed.Metrics = [2]int{0, -1}
+	other.Addresses = []netip.Prefix{netip.MustParsePrefix("192.0.2.6/24")}
+	for _, step := range []struct {
+		name  string
+		links []link
+		err   error
+		looks bool
+	}{
+		{"none at first", nil, nil, true},
+		{"one", []link{eth0}, nil, true},
+		{"the same", []link{eth0}, nil, false},
+		{"they cannot be read", nil, errors.New("no memory"), false},
+		{"the same again", []link{eth0}, nil, false},
+		{"it has a default route", []link{routed}, nil, true},
+		{"it has another address", []link{other}, nil, true},
+		{"none any more", nil, nil, true},
+	} {
+		n.see(step.links, step.err)
+		select {
+		case <-n.kick:
+			if !step.looks {
+				t.Errorf("%s: it looks again", step.name)
+			}
+		default:
+			if step.looks {
+				t.Errorf("%s: it does not look again", step.name)
+			}
+		}
+		if step.err == nil && len(n.links) != len(step.links) {
+			t.Errorf("%s: it knows %v", step.name, n.links)
+		}
+	}
+	if !n.seen {
+		t.Error("the interfaces count as not seen")
+	}
+}
+
 // TestTroublesOfTheAnnouncer has the server have a problem, and the interfaces not be read for a
 // while: neither hides the other.
 func TestTroublesOfTheAnnouncer(t *testing.T) {
-	a := &agent{node: &registrar{kick: make(chan struct{}, 1)}}
-	a.Node, a.Log = "node1", slog.New(slog.DiscardHandler)
-	n := &announcer{agent: a}
+	n := lonely()
+	a := n.agent
 	said := func(want ...api.Problem) {
 		t.Helper()
 		if got := n.problems(); !slices.Equal(got, want) {
@@ -74,9 +123,9 @@ func TestTroublesOfTheAnnouncer(t *testing.T) {
 		}
 	}
 	n.say(&n.trouble, "somebody else has 192.0.2.7")
-	n.read(errors.New("list interfaces: no memory"))
+	n.see(nil, errors.New("list interfaces: no memory"))
 	said(a.own("somebody else has 192.0.2.7"), a.own("list interfaces: no memory"))
-	n.read(nil)
+	n.see(nil, nil)
 	said(a.own("somebody else has 192.0.2.7"))
 	n.say(&n.trouble, "")
 	said()
@@ -89,14 +138,13 @@ func TestRoundsRest(t *testing.T) {
 	notify(n.kick)
 	rounds, rests := 0, 0
 	var took time.Duration
-	n.rounds(t.Context(), nil, func() bool {
+	n.rounds(t.Context(), nil, func() {
 		rounds++
 		began := time.Now()
 		for time.Since(began) < 20*time.Millisecond*time.Duration(rounds) {
 		}
 		took = time.Since(began)
 		notify(n.kick)
-		return true
 	}, func(_ context.Context, d time.Duration) bool {
 		if rests++; rests != rounds || d < roundRest || d < min((roundShare-1)*took, roundLongest) {
 			t.Errorf("behind round %d, which took %s, it rests for %s", rounds, took, d)

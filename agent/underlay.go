@@ -52,6 +52,10 @@ type link struct {
 	Metrics [2]int
 }
 
+func (l link) equal(o link) bool {
+	return l.Name == o.Name && l.MTU == o.MTU && l.Metrics == o.Metrics && slices.Equal(l.Addresses, o.Addresses)
+}
+
 // chooseUnderlay finds the node's addresses. wanted, if any, are the addresses
 // to use, and must be there. Else, for each family, it is the one of previous
 // that is still there: neither another default route nor an address that comes
@@ -209,8 +213,15 @@ func readLinks() (links []link, local []netip.Addr, err error) {
 		ones, _ := a.Mask.Size()
 		links[i].Addresses = append(links[i].Addresses, netip.PrefixFrom(ip.Unmap(), ones))
 	}
-	routes, err := dump(func() ([]netlink.Route, error) {
-		return netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
+	// Each Service may have a route of its own, so that few of many are kept.
+	routes, err := dump(func() (few []netlink.Route, err error) {
+		err = netlink.RouteListFilteredIter(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE, func(r netlink.Route) bool {
+			if _, delivered := deliveredTo(r); delivered || isDefault(r) {
+				few = append(few, r)
+			}
+			return true
+		})
+		return few, err
 	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("list routes: %w", err)
@@ -331,8 +342,8 @@ const (
 
 // watchUnderlay calls changed soon after changes to the node's interfaces,
 // addresses, default routes and what it delivers to itself, and at least every
-// interval.
-func watchUnderlay(ctx context.Context, interval time.Duration, log *slog.Logger, changed func()) {
+// interval. Where changed could not read these, it is called again.
+func watchUnderlay(ctx context.Context, interval time.Duration, log *slog.Logger, changed func() (read bool)) {
 	changes := make(chan struct{}, 1)
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -346,9 +357,12 @@ func watchUnderlay(ctx context.Context, interval time.Duration, log *slog.Logger
 		case <-ctx.Done():
 			return
 		case <-next.C:
-			changed()
+			wait := interval
+			if !changed() {
+				wait = min(lookEvery, interval)
+			}
 			last, pending = time.Now(), false
-			next.Reset(interval)
+			next.Reset(wait)
 		case <-changes:
 			if !pending {
 				pending = true
