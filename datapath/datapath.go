@@ -205,6 +205,34 @@ type Observer interface {
 	Follow(ctx context.Context, f func(Drop)) error
 }
 
+// ServiceCounter is a data plane that counts what becomes of what is sent to Services. Its method
+// may be called at any time, from any goroutine.
+type ServiceCounter interface {
+	// Counts returns what frontends and backends of the plan that was applied last have
+	// counted; one that is not among them has counted nothing. Numbers grow while their
+	// frontend or backend is in the plan, whatever changes beside it and whoever starts
+	// again. One that has counted nothing for a day may begin at 0 again.
+	Counts() (ServiceCounts, error)
+}
+
+// ServiceCounts is what Services have counted on a node.
+type ServiceCounts struct {
+	Frontends map[plan.ServiceKey]FrontendCount
+	// Backends are how many new connections each was given.
+	Backends map[plan.BackendKey]uint64
+}
+
+// FrontendCount is what became of what was sent to a frontend.
+type FrontendCount struct {
+	// Given are new connections that were given a backend.
+	Given uint64
+	// Refused are packets whose sender was told that there is no backend, and Dropped those
+	// that were dropped as there is none.
+	Refused, Dropped uint64
+	// ForOthers are packets that were dropped as the frontend is for others than their sender.
+	ForOthers uint64
+}
+
 // Watcher is a data plane that notices when others change what is Weft's. Its
 // method may be called at any time, from any goroutine.
 type Watcher interface {

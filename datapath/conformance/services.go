@@ -24,6 +24,7 @@ func (s *suite) services(t *testing.T) {
 	}
 	t.Run("backends", s.backends)
 	t.Run("unfitting", s.unfitting)
+	t.Run("counts", s.counts)
 	s.clustersOf(t, rapid.Custom(func(t *rapid.T) map[string]*plan.Plan {
 		plans := plantest.Cluster().Filter(func(p map[string]*plan.Plan) bool { return len(p) > 0 }).Draw(t, "cluster")
 		return plantest.Served(plans).Draw(t, "services")

@@ -82,8 +82,8 @@ type Config struct {
 }
 
 // DataPlane makes a network namespace do what a plan says. Its methods must
-// not be called concurrently, but for those of datapath.Observer and
-// datapath.Watcher.
+// not be called concurrently, but for those of datapath.Observer,
+// datapath.ServiceCounter and datapath.Watcher.
 type DataPlane struct {
 	stamps Stamps
 	log    *slog.Logger
@@ -156,6 +156,8 @@ var (
 	_ datapath.Watcher   = (*DataPlane)(nil)
 	_ datapath.Surveyor  = (*DataPlane)(nil)
 	_ datapath.Limiter   = (*DataPlane)(nil)
+
+	_ datapath.ServiceCounter = (*DataPlane)(nil)
 )
 
 // New returns a data plane for the network namespace that the process is in.

@@ -198,6 +198,7 @@ func serviceRules(stamps Stamps, p *plan.Plan) *ruleset {
 		r.Set(selvesPrefix+suffix(is4), nft.Set{Key: nftables.MustConcatSetType(nft.AddressType(is4), nft.AddressType(is4), nftables.TypeInetService), Concat: true})
 		r.Set(toPeersPrefix+suffix(is4), nft.Set{Key: nft.AddressType(is4), Interval: true})
 		r.Set(herePrefix+suffix(is4), nft.Set{Key: typeFrontend(is4), Concat: true})
+		r.countSets(is4)
 	}
 	for set, like := range setsOfShut() {
 		r.Set(set, like)
@@ -271,17 +272,22 @@ func (r *ruleset) asks() {
 			rest := sideOf("ask-rest", side, is4)
 			frontends := sideOf(frontendsPrefix, side, is4)
 			c.Add("to no frontend", frontendOf(is4), nft.NotInSetOf(registerFrontend, frontends), nft.Decide(nft.GoTo(rest)))
-			c.Add("it is for others", isForOthers(side, is4), r.drop(datapath.NotForClient))
+			counted := func(name string, o outcome, next []expr.Any) []expr.Any {
+				return r.counted(sideOf(name, side, is4), countFrontend(o, side, is4), next)
+			}
+			c.Add("it is for others", isForOthers(side, is4), counted("for-others", outcomeForOthers, r.drop(datapath.NotForClient)))
 			c.Add("there is a backend", theFrontend(side, is4), nft.InSetOf(registerSet, sizesPrefix+suffix(is4)), nft.Decide(nft.Accept))
-			c.Add("nobody is told", theFrontend(side, is4), nft.HasBits(registerKind, kindSilent), r.drop(datapath.NoBackend))
-			c.Add("there is no backend", frontendOf(is4), nft.InSetOf(registerFrontend, frontends), nft.Decide(nft.GoTo("no-backend")))
+			c.Add("nobody is told", theFrontend(side, is4), nft.HasBits(registerKind, kindSilent), counted("silenced", outcomeSilenced, r.drop(datapath.NoBackend)))
+			c.Add("there is no backend", frontendOf(is4), nft.InSetOf(registerFrontend, frontends), counted("refused", outcomeRefused, nft.Decide(nft.GoTo("no-backend"))))
 			c.Add("too short to have a port", nft.Decide(nft.GoTo(rest)))
 
 			c = r.Chain(rest)
 			kind := append(nft.AddressInto(is4, false, registerFrontend), blankKind()...)
 			kind = append(kind, &expr.Lookup{SourceRegister: registerFrontend, SetName: sideOf(restPrefix, side, is4), DestRegister: registerBlank, IsDestRegSet: true})
-			c.Add("nobody is told", kind, nft.HasBits(registerKind, kindSilent), r.drop(datapath.NoBackend))
-			c.Add("a port that no service has", nft.AddressInto(is4, false, registerFrontend), nft.InSetOf(registerFrontend, sideOf(restPrefix, side, is4)), nft.Decide(nft.GoTo("no-backend")))
+			c.Add("nobody is told", kind, nft.HasBits(registerKind, kindSilent),
+				r.counted(sideOf("rest-silenced", side, is4), countRest(outcomeSilenced, side, is4), r.drop(datapath.NoBackend)))
+			c.Add("a port that no service has", nft.AddressInto(is4, false, registerFrontend), nft.InSetOf(registerFrontend, sideOf(restPrefix, side, is4)),
+				r.counted(sideOf("rest-refused", side, is4), countRest(outcomeRefused, side, is4), nft.Decide(nft.GoTo("no-backend"))))
 		}
 	}
 	refuse := r.Chain("no-backend")
@@ -344,39 +350,48 @@ func (d draw) chain() *nft.Chain {
 		// something.
 		anything := slices.Concat(blankChosen(d.is4)[:1], nft.AddressInto(d.is4, false, registerChosen+1), nft.PortInto(registerChosen+1+words4(d.is4)))
 		c.Add("a client that comes again", of, nft.InSetOf(registerClient(d.is4), clientsPrefix+suffix(d.is4)), anything, memory(unix.NFT_DYNSET_OP_UPDATE))
-		c.Add("the backend that it had", of, blankBackend(d.is4), []expr.Any{
+		had := slices.Concat(of, blankBackend(d.is4), []expr.Any{
 			&expr.Lookup{SourceRegister: registerClient(d.is4), SetName: clientsPrefix + suffix(d.is4), DestRegister: registerSetEnd, IsDestRegSet: true},
-		}, nft.InSetOf(registerSet, servesPrefix+suffix(d.is4)), translate(registerBehind))
+		}, nft.InSetOf(registerSet, servesPrefix+suffix(d.is4)))
+		c.Add("the backend that it had", had, countGiven(d.side, d.is4), translate(registerBehind))
+		c.Add("and nothing more can be counted", had, translate(registerBehind))
 		const deletes = 2 // NFT_DYNSET_OP_DELETE
 		c.Add("which is none any more", of, anything, memory(deletes))
 	}
-	slot := func(comment string, remembers bool, which expr.Any) {
+	slot := func(comment string, remembers, counts bool, which expr.Any) {
 		var remember []expr.Any
 		if remembers {
 			remember = slices.Concat(client, memory(unix.NFT_DYNSET_OP_UPDATE))
 		}
+		chosen := translate(registerChosen + 1)
+		if counts {
+			chosen = slices.Concat(behindSet(d.is4), countGiven(d.side, d.is4), translate(registerBehind))
+		}
 		c.Add(comment, theFrontend(d.side, d.is4), blankChosen(d.is4), []expr.Any{which,
 			&expr.Lookup{SourceRegister: registerSet, SetName: slotsPrefix + suffix(d.is4), DestRegister: registerBehind, IsDestRegSet: true},
-		}, remember, translate(registerChosen+1))
+		}, remember, chosen)
 	}
-	for _, remembers := range []bool{true, false} {
-		if remembers && d.remember == 0 {
+	for _, does := range []struct{ remembers, counts bool }{{true, true}, {false, true}, {false, false}} {
+		if does.remembers && d.remember == 0 {
 			continue
 		}
-		// Where nobody more can be remembered, the first two rules end before their last piece.
-		slot("the backend of a slot", remembers, &expr.Numgen{Register: registerBehind, Modulus: d.slots, Type: unix.NFT_NG_RANDOM})
-		slot("there are fewer now", remembers, &expr.Immediate{Register: registerBehind, Data: make([]byte, 4)})
+		// Where nobody more can be remembered, or nothing more counted, rules end before their last piece.
+		slot("the backend of a slot", does.remembers, does.counts, &expr.Numgen{Register: registerBehind, Modulus: d.slots, Type: unix.NFT_NG_RANDOM})
+		slot("there are fewer now", does.remembers, does.counts, &expr.Immediate{Register: registerBehind, Data: make([]byte, 4)})
 	}
 	c.Add("it changes", nft.Count(), nft.Decide(nft.Verdict{Kind: expr.VerdictDrop}))
 	return c
 }
 
 // frontendOf loads what a packet is sent to.
-func frontendOf(is4 bool) []expr.Any {
+func frontendOf(is4 bool) []expr.Any { return frontendInto(is4, registerFrontend) }
+
+// frontendInto is frontendOf for other registers.
+func frontendInto(is4 bool, register uint32) []expr.Any {
 	w := words4(is4)
-	return append(nft.AddressInto(is4, false, registerFrontend),
-		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: registerFrontend + w},
-		&expr.Payload{DestRegister: registerFrontend + w + 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2})
+	return append(nft.AddressInto(is4, false, register),
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: register + w},
+		&expr.Payload{DestRegister: register + w + 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2})
 }
 
 // theFrontend loads the kind and the set of the frontend that a packet is sent to, and

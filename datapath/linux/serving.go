@@ -489,6 +489,17 @@ func (s *services) advance(p, q *plan.Plan, changes plan.Diff, from *sources) nf
 	for _, c := range changes.Backends {
 		touched[setKey{c.Key.Set, c.Key.Address.Is4()}] = true
 	}
+	gone := goneCounts{}
+	for _, c := range changes.Services {
+		if c.Old != nil && (c.New == nil || c.New.Origin != c.Old.Origin) {
+			gone.frontend(c.Key)
+		}
+	}
+	for _, c := range changes.Backends {
+		if c.New == nil {
+			gone.backend(c.Key)
+		}
+	}
 	before := make(map[setKey]*served, len(touched))
 	for k := range touched {
 		was := *s.set(k)
@@ -538,6 +549,7 @@ func (s *services) advance(p, q *plan.Plan, changes plan.Diff, from *sources) nf
 		}
 	}
 	maps.Copy(done.Changes, edit.changes())
+	maps.Copy(done.Changes, gone.changes())
 	if s.from == from {
 		return done
 	}
@@ -571,7 +583,14 @@ func (s *services) sync(p *plan.Plan, from *sources) (done [][]string, err error
 		return nil, err
 	}
 	*s = state
-	return done, nil
+	if !have.Exists() {
+		return done, nil
+	}
+	lines, err := s.forgetCounts(p)
+	if len(lines) > 0 {
+		done = append(done, lines)
+	}
+	return done, err
 }
 
 // concerns reports whether a change may have to do with the service table.

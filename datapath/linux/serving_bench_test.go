@@ -1,11 +1,14 @@
 package linux
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"testing"
 
 	"github.com/google/nftables"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/datapath/linux/nft"
 	"github.com/weftnet/weft/datapath/linux/stamps"
@@ -36,4 +39,57 @@ func BenchmarkFirstServices(b *testing.B) {
 			}
 		}
 	}
+}
+
+// BenchmarkConnections has the node connect to a Service whose backend is a program of its own, and
+// ends each connection by a reset.
+func BenchmarkConnections(b *testing.B) {
+	on := newBench(b)
+	on.mustApply(mustParse(b, `node node1 addresses 172.30.0.2
+pool default 10.1.1.0/24 gateway 10.1.1.1
+route default 0.0.0.0/0 gateway
+service default 10.3.0.1 tcp 80 to web
+backend default web 172.30.0.2:8080
+`))
+	on.do(func() error {
+		for _, name := range []string{"lo", "eth0"} {
+			l, err := netlink.LinkByName(name)
+			if err != nil {
+				return err
+			}
+			if err := netlink.LinkSetUp(l); err != nil {
+				return err
+			}
+		}
+		eth0, err := netlink.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		return netlink.RouteAdd(&netlink.Route{LinkIndex: eth0.Attrs().Index, Dst: ipNet(netip.MustParsePrefix("10.3.0.0/16")), Scope: netlink.SCOPE_LINK})
+	})
+	on.do(func() error {
+		listen, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(listen)
+		if err := errors.Join(unix.Bind(listen, &unix.SockaddrInet4{Port: 8080}), unix.Listen(listen, 100)); err != nil {
+			return err
+		}
+		reset := &unix.Linger{Onoff: 1}
+		for b.Loop() {
+			s, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+			if err != nil {
+				return err
+			}
+			if err := errors.Join(unix.SetsockoptLinger(s, unix.SOL_SOCKET, unix.SO_LINGER, reset), unix.Connect(s, &unix.SockaddrInet4{Addr: [4]byte{10, 3, 0, 1}, Port: 80})); err != nil {
+				return err
+			}
+			accepted, _, err := unix.Accept(listen)
+			if err := errors.Join(err, unix.Close(s), unix.Close(accepted)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }

@@ -497,6 +497,9 @@ type Change struct {
 	Elements []reconcile.Change[Element, Value]
 	// Whole, if it is not nil, takes the place of all that there are.
 	Whole Elements
+	// Gone are elements of a set that rules add to. They are there no more, whether or not
+	// they were.
+	Gone []Element
 	// all are the elements of a set of intervals. To change it, it is filled anew, as
 	// the kernel judges overlaps one interval's end at a time.
 	all Elements
@@ -508,7 +511,7 @@ func (c Change) describe(name string) string {
 		return fmt.Sprintf("fill set %s anew: %d elements", name, len(c.Whole))
 	}
 	come, gone := c.list()
-	return fmt.Sprintf("change set %s: %d elements come, %d go", name, len(come), len(gone))
+	return fmt.Sprintf("change set %s: %d elements come, %d go", name, len(come), len(gone)+len(c.Gone))
 }
 
 // list returns the elements that come, and those that go. What gets another value does
@@ -531,6 +534,16 @@ func (c Change) write(conn *nftables.Conn, s *nftables.Set) error {
 		if anew != nil {
 			conn.FlushSet(s)
 			return AddElements(conn, s, anew, 0)
+		}
+	}
+	for chunk := range slices.Chunk(c.Gone, elementsPerMessage) {
+		// The kernel deletes nothing that is not there, so they are added first.
+		list := make([]nftables.SetElement, len(chunk))
+		for i, e := range chunk {
+			list[i] = e.with(Value{}, 0)
+		}
+		if err := errors.Join(conn.SetAddElements(s, list), conn.SetDeleteElements(s, list)); err != nil {
+			return err
 		}
 	}
 	come, gone := c.list()
@@ -628,7 +641,7 @@ func (s *Set) In(inTable, name string) *nftables.Set {
 	n := &nftables.Set{Table: InetTable(inTable), Name: name, KeyType: s.Key, Interval: s.Interval, Concatenation: s.Concat,
 		IsMap: s.Verdicts || s.Data.Bytes > 0, DataType: s.Data, Counter: s.Counts, HasTimeout: s.Timeout, Size: s.Size}
 	if s.Dynamic {
-		n.Dynamic, n.Size, n.Timeout = true, cmp.Or(s.Size, dynamicSize), dynamicTimeout
+		n.Dynamic, n.Size, n.Timeout = true, cmp.Or(s.Size, dynamicSize), cmp.Or(s.Lasts, dynamicTimeout)
 	}
 	if s.Key == nftables.TypeIFName {
 		n.KeyByteOrder = binaryutil.NativeEndian // for people: nft shows names then

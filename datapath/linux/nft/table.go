@@ -12,6 +12,7 @@ package nft
 import (
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -68,6 +69,9 @@ type Set struct {
 	Timeout bool
 	// Dynamic makes rules add elements.
 	Dynamic bool
+	// Lasts is for how long such an element is kept after the last packet; 0 is
+	// dynamicTimeout.
+	Lasts time.Duration
 	// Size is how many elements there may be; 0 is dynamicSize where rules add
 	// them, and else no bound.
 	Size     uint32

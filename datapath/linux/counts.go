@@ -1,0 +1,267 @@
+package linux
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/datapath"
+	"github.com/weftnet/weft/datapath/interval"
+	"github.com/weftnet/weft/datapath/linux/nft"
+	"github.com/weftnet/weft/plan"
+)
+
+// What frontends and backends count is elements of two sets, which come with the first
+// packet that they count. So who has many Services pays for those alone that are used, the
+// maps that packets are asked about stay as small as they are, and what changes in these leaves
+// the counts alone. A connection that is given a backend is counted as it is given it, once; what
+// is refused or dropped is counted packet by packet, on the way to where it is refused or
+// dropped. Nothing depends on that a count could be written.
+//
+// A count ends with what it is of, so that nobody is told of another's that had the address
+// before, and by itself a day after what it last counted.
+const (
+	countsPrefix = "counts" // outcome, address, protocol, port -> packets
+	takesPrefix  = "takes"  // set, backend -> connections
+
+	// mostCounts is how many elements each of these sets may have. It is more than there can be
+	// frontends and backends, and a bound only.
+	mostCounts = 1 << 20
+	// countsLast is for how long an element is kept that counts no more.
+	countsLast = 24 * time.Hour
+)
+
+// outcome is what frontends count apart, and from which side the packets came.
+type outcome uint32
+
+// The outcomes. That of what comes from outside has outcomeOutside as well.
+const (
+	outcomeGiven outcome = iota + 1
+	outcomeRefused
+	outcomeSilenced
+	outcomeForOthers
+	outcomeOutside outcome = 1 << 8
+)
+
+// outcomes are all of one side.
+var outcomes = []outcome{outcomeGiven, outcomeRefused, outcomeSilenced, outcomeForOthers}
+
+// from is the outcome for packets from a side.
+func (o outcome) from(side plan.Scope) outcome {
+	if side == plan.Outside {
+		return o | outcomeOutside
+	}
+	return o
+}
+
+// registerCount is where the key of a frontend's count begins, of seven words at most.
+const registerCount = unix.NFT_REG32_00
+
+// countSets adds the sets of counts of a family.
+func (r *ruleset) countSets(is4 bool) {
+	like := nft.Set{Concat: true, Timeout: true, Dynamic: true, Size: mostCounts, Lasts: countsLast}
+	like.Key = nftables.MustConcatSetType(nftables.TypeMark, nft.AddressType(is4), nftables.TypeInetProto, nftables.TypeInetService)
+	r.Set(countsPrefix+suffix(is4), like)
+	like.Key = nftables.MustConcatSetType(typeSet, nft.AddressType(is4), nftables.TypeInetService)
+	r.Set(takesPrefix+suffix(is4), like)
+}
+
+// countIn counts in an element of a set, and matches nothing where there is no room for it.
+func countIn(set string, key uint32) []expr.Any {
+	return []expr.Any{&expr.Dynset{SrcRegKey: key, SetName: set, Operation: unix.NFT_DYNSET_OP_UPDATE, Exprs: []expr.Any{&expr.Counter{}}}}
+}
+
+// countFrontend counts an outcome of the frontend that a packet is sent to, which there must be.
+func countFrontend(o outcome, side plan.Scope, is4 bool) []expr.Any {
+	key := nft.Literal(registerCount, word(uint32(o.from(side))))
+	return slices.Concat(key, frontendInto(is4, registerCount+1), countIn(countsPrefix+suffix(is4), registerCount))
+}
+
+// countRest counts an outcome of the frontend that is all other ports of the address that a packet
+// is sent to.
+func countRest(o outcome, side plan.Scope, is4 bool) []expr.Any {
+	w := words4(is4)
+	return slices.Concat(nft.Literal(registerCount, word(uint32(o.from(side)))), nft.AddressInto(is4, false, registerCount+1),
+		nft.Literal(registerCount+1+w, blank), nft.Literal(registerCount+2+w, blank), countIn(countsPrefix+suffix(is4), registerCount))
+}
+
+// countGiven counts a connection for its frontend, and for the backend right behind the set.
+func countGiven(side plan.Scope, is4 bool) []expr.Any {
+	return append(countIn(takesPrefix+suffix(is4), registerSet), countFrontend(outcomeGiven, side, is4)...)
+}
+
+// behindSet moves a backend, from behind the last word of its set's digest, to right behind the set.
+// It does so word by word, as kernels refuse to where it would overlap.
+func behindSet(is4 bool) (all []expr.Any) {
+	for i := range words4(is4) + 1 {
+		all = append(all, &expr.Bitwise{SourceRegister: registerChosen + 1 + i, DestRegister: registerBehind + i, Len: 4, Mask: []byte{0xff, 0xff, 0xff, 0xff}, Xor: make([]byte, 4)})
+	}
+	return all
+}
+
+// counted returns where a rule goes to have a packet counted on its way: to a chain of a name.
+func (r *ruleset) counted(name string, count, next []expr.Any) []expr.Any {
+	c := r.Chain(name)
+	c.Add("count it", count)
+	c.Add("go on", next)
+	return nft.Decide(nft.GoTo(name))
+}
+
+// countKey is a frontend's count as an element.
+func countKey(o outcome, k plan.ServiceKey) string { return word(uint32(o)) + frontendKey(k) }
+
+// takesKey is a backend's as an element.
+func takesKey(set string, at netip.AddrPort) string { return set + atKey(at) }
+
+// goneCounts are the elements of counts that end, by set.
+type goneCounts map[string][]nft.Element
+
+// frontend has the counts of a frontend end.
+func (g goneCounts) frontend(k plan.ServiceKey) {
+	set := countsPrefix + suffix(k.Address.Is4())
+	for _, side := range sidesOf(k) {
+		for _, o := range outcomes {
+			if k.Protocol != plan.AnyProtocol || o == outcomeRefused || o == outcomeSilenced {
+				g[set] = append(g[set], nft.Element{Key: countKey(o.from(side), k)})
+			}
+		}
+	}
+}
+
+// backend has that of a backend end.
+func (g goneCounts) backend(k plan.BackendKey) {
+	set := takesPrefix + suffix(k.Address.Is4())
+	g[set] = append(g[set], nft.Element{Key: takesKey(digestOfName(k.Set), netip.AddrPortFrom(k.Address, k.Port))})
+}
+
+func (g goneCounts) changes() map[string]nft.Change {
+	all := make(map[string]nft.Change, len(g))
+	for set, gone := range g {
+		all[set] = nft.Change{Gone: gone}
+	}
+	return all
+}
+
+// readCounts calls f for each element of the sets of counts that there are, with what it has counted.
+func readCounts(table string, f func(set string, is4 bool, e nft.Element, packets uint64)) error {
+	for _, is4 := range interval.Families {
+		for _, prefix := range []string{countsPrefix, takesPrefix} {
+			all, counts, err := nft.ReadElements(&nftables.Set{Table: nft.InetTable(table), Name: prefix + suffix(is4)})
+			if errors.Is(err, unix.ENOENT) {
+				continue // there are no Services
+			} else if err != nil {
+				return err
+			}
+			for e := range all {
+				f(prefix+suffix(is4), is4, e, counts[e])
+			}
+		}
+	}
+	return nil
+}
+
+// counted says what elements of counts are of.
+type counted struct {
+	p *plan.Plan
+	// sets are the names of the plan's sets, by their digests.
+	sets map[string]string
+}
+
+func countedBy(p *plan.Plan) counted {
+	c := counted{p, map[string]string{}}
+	for k := range setsOf(p) {
+		c.sets[digestOfName(k.name)] = k.name
+	}
+	return c
+}
+
+// frontend says of which frontend of the plan an element counts what.
+func (c counted) frontend(is4 bool, key string) (k plan.ServiceKey, o outcome, ok bool) {
+	width := int(4 * words4(is4))
+	if len(key) != 4+width+8 {
+		return k, 0, false
+	}
+	o = outcome(binary.NativeEndian.Uint32([]byte(key)))
+	k = plan.ServiceKey{Network: plan.DefaultNetwork, Protocol: plan.Protocol(key[4+width]), Port: binary.BigEndian.Uint16([]byte(key[8+width:])), From: plan.Inside}
+	if o&outcomeOutside != 0 {
+		k.From = plan.Outside
+	}
+	k.Address, _ = netip.AddrFromSlice([]byte(key[4 : 4+width]))
+	for _, k.From = range []plan.Scope{k.From, plan.Anywhere} {
+		if _, ok := c.p.Services.Get(k); ok {
+			return k, o &^ outcomeOutside, true
+		}
+	}
+	return k, 0, false
+}
+
+// backend says of which backend of the plan an element counts connections.
+func (c counted) backend(is4 bool, key string) (k plan.BackendKey, ok bool) {
+	width := int(4 * words4(is4))
+	if len(key) != 16+width+4 {
+		return k, false
+	}
+	k = plan.BackendKey{Network: plan.DefaultNetwork, Set: c.sets[key[:16]], Port: binary.BigEndian.Uint16([]byte(key[16+width:]))}
+	k.Address, _ = netip.AddrFromSlice([]byte(key[16 : 16+width]))
+	_, ok = c.p.Backends.Get(k)
+	return k, ok
+}
+
+// forgetCounts has counts end of what a plan does not have, which went while nobody saw to it.
+func (s *services) forgetCounts(p *plan.Plan) ([]string, error) {
+	by, gone := countedBy(p), goneCounts{}
+	err := readCounts(s.stamps.ServiceTable, func(set string, is4 bool, e nft.Element, _ uint64) {
+		_, _, frontend := by.frontend(is4, e.Key)
+		_, backend := by.backend(is4, e.Key)
+		if !frontend && !backend {
+			gone[set] = append(gone[set], e)
+		}
+	})
+	if err != nil || len(gone) == 0 || s.empty == nil {
+		return nil, err
+	}
+	return nft.Apply(nft.Edit{Table: s.empty.Table, Changes: gone.changes()})
+}
+
+// Counts returns what Services count; see datapath.ServiceCounter.
+func (d *DataPlane) Counts() (datapath.ServiceCounts, error) {
+	counts := datapath.ServiceCounts{Frontends: map[plan.ServiceKey]datapath.FrontendCount{}, Backends: map[plan.BackendKey]uint64{}}
+	p := d.enforced.Load()
+	if p == nil || p.Services.Len() == 0 {
+		return counts, nil
+	}
+	by := countedBy(p)
+	err := d.in(func() error {
+		return readCounts(d.stamps.ServiceTable, func(set string, is4 bool, e nft.Element, packets uint64) {
+			if set == takesPrefix+suffix(is4) {
+				if k, ok := by.backend(is4, e.Key); ok {
+					counts.Backends[k] += packets
+				}
+				return
+			}
+			k, o, ok := by.frontend(is4, e.Key)
+			if !ok {
+				return
+			}
+			f := counts.Frontends[k]
+			switch o {
+			case outcomeGiven:
+				f.Given += packets
+			case outcomeRefused:
+				f.Refused += packets
+			case outcomeSilenced:
+				f.Dropped += packets
+			case outcomeForOthers:
+				f.ForOthers += packets
+			}
+			counts.Frontends[k] = f
+		})
+	})
+	return counts, err
+}
