@@ -91,6 +91,7 @@ type agent struct {
 	Config
 	metrics *metrics
 	denials *denials
+	served  *served
 	tracer  *tracer
 	server  *cni.Server
 	// endpoints is that of the server, and held are the addresses that pods have,
@@ -177,6 +178,8 @@ func Run(ctx context.Context, cfg Config) error {
 	a.tracer = &tracer{node: cfg.Node, plan: a.plan, attachments: journal.Each}
 	a.denials = &denials{log: cfg.Log, node: cfg.Node, plans: a.plans}
 	a.metrics.registry.MustRegister(a.denials)
+	a.served = &served{plan: a.plan}
+	a.metrics.services.MustRegister(a.served)
 	a.node = &registrar{registry: cfg.Registry, name: cfg.Node, register: cfg.RegisterNode,
 		state: a.nodeState, read: a.readNode, leased: a.leased.Load, problem: a.problem(nodePart), contested: a.problem(saidPart), kick: make(chan struct{}, 1), log: cfg.Log}
 	a.server = cni.NewServer(cni.Config{Journal: journal, Node: a, Taken: a.taken, Log: cfg.Log, Observe: a.observe, Misfit: a.problem("pods' interfaces")})
@@ -448,6 +451,13 @@ func (a *agent) run(ctx context.Context, what plugin.Choice, objects *followed, 
 		planes.each(ctx, func(ctx context.Context, plane datapath.DataPlane) {
 			if observer, ok := plane.(datapath.Observer); ok {
 				a.denials.run(ctx, observer)
+			}
+		})
+	})
+	wg.Go(func() {
+		planes.each(ctx, func(ctx context.Context, plane datapath.DataPlane) {
+			if counter, ok := plane.(datapath.ServiceCounter); ok {
+				a.served.run(ctx, counter)
 			}
 		})
 	})

@@ -15,11 +15,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/weftnet/weft/cni"
+	"github.com/weftnet/weft/service/counts"
 	"github.com/weftnet/weft/trace"
 )
 
 // serveHTTP serves health and metrics to all who reach Listen, and these, the
-// plan, what is dropped, probes, and profiles to root on the node.
+// plan, what is dropped, what Services count, probes, and profiles to root on the node.
 func (a *agent) serveHTTP(ctx context.Context, wg *sync.WaitGroup) error {
 	public := http.NewServeMux()
 	public.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
@@ -35,6 +36,7 @@ func (a *agent) serveHTTP(ctx context.Context, wg *sync.WaitGroup) error {
 		}
 	})
 	public.Handle("GET /metrics", promhttp.HandlerFor(a.metrics.registry, promhttp.HandlerOpts{}))
+	public.Handle("GET "+servicesMetrics, promhttp.HandlerFor(a.metrics.services, promhttp.HandlerOpts{}))
 
 	local := http.NewServeMux()
 	local.Handle("/", public)
@@ -47,6 +49,7 @@ func (a *agent) serveHTTP(ctx context.Context, wg *sync.WaitGroup) error {
 		fmt.Fprint(w, p)
 	})
 	local.Handle("GET /drops", a.denials)
+	local.Handle("GET "+counts.Path, a.served)
 	local.HandleFunc("POST "+trace.Path, a.tracer.watch)
 	local.HandleFunc("POST "+trace.SendPath, a.tracer.send)
 	local.HandleFunc("POST "+trace.EndPath, a.tracer.end)

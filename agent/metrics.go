@@ -10,6 +10,8 @@ import (
 // metrics are the agent's own; those of the CNI server are in package cni.
 type metrics struct {
 	registry *prometheus.Registry
+	// services are those of single Services, which are served apart.
+	services *prometheus.Registry
 	compiled prometheus.Histogram
 	applied  prometheus.Histogram
 	enforced prometheus.Histogram
@@ -34,6 +36,7 @@ func newMetrics(others ...prometheus.Collector) *metrics {
 	buckets := prometheus.ExponentialBuckets(0.0001, 2, 16)
 	m := &metrics{
 		registry: prometheus.NewRegistry(),
+		services: prometheus.NewRegistry(),
 		compiled: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "weft_compile_seconds", Help: "Time to compile the node's plan.", Buckets: buckets}),
 		applied:  prometheus.NewHistogram(prometheus.HistogramOpts{Name: "weft_apply_seconds", Help: "Time to bring the data plane to a plan.", Buckets: buckets}),
 		// 1 ms to about 30 s.

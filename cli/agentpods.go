@@ -74,7 +74,9 @@ func agentPods(ctx context.Context, reg registry.Registry, cluster *daemon.Clust
 				return nil, err
 			}
 			return exec(ctx, "trace", "--watch", string(watch))
-		}, send: tell("--send"), end: tell("--end")})
+		}, send: tell("--send"), end: tell("--end"), counts: func(ctx context.Context, service string) (io.ReadCloser, error) {
+			return exec(ctx, "service", service)
+		}})
 	}
 	return withoutAgents(ctx, reg, agents)
 }
@@ -96,7 +98,9 @@ func withoutAgents(ctx context.Context, reg registry.Registry, agents []askedAge
 			open:  func(context.Context, bool) (io.ReadCloser, error) { return nil, missing },
 			trace: func(context.Context, trace.Watch) (io.ReadCloser, error) { return nil, missing },
 			send:  func(context.Context, string) error { return missing },
-			end:   func(context.Context, string) error { return missing }})
+			end:   func(context.Context, string) error { return missing },
+
+			counts: func(context.Context, string) (io.ReadCloser, error) { return nil, missing }})
 	}
 	slices.SortStableFunc(agents, func(a, b askedAgent) int { return strings.Compare(a.node, b.node) })
 	return agents, nil

@@ -21,6 +21,7 @@ import (
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin/plugins"
 	"github.com/weftnet/weft/registry"
+	"github.com/weftnet/weft/service/counts"
 	"github.com/weftnet/weft/trace"
 )
 
@@ -89,6 +90,8 @@ type askedAgent struct {
 	// end is trace.End.
 	trace     func(ctx context.Context, w trace.Watch) (io.ReadCloser, error)
 	send, end func(ctx context.Context, id string) error
+	// counts returns what the agent has counted of a Service; see counts.Open.
+	counts func(ctx context.Context, service string) (io.ReadCloser, error)
 }
 
 // agents returns the agent of a node, or those of all nodes.
@@ -148,7 +151,13 @@ func labAgents(l *lab.Lab) ([]askedAgent, error) {
 				return nil, err
 			}
 			return trace.Open(ctx, socket, w)
-		}, send: tell(trace.Send), end: tell(trace.End)})
+		}, send: tell(trace.Send), end: tell(trace.End), counts: func(ctx context.Context, service string) (io.ReadCloser, error) {
+			socket, err := socket()
+			if err != nil {
+				return nil, err
+			}
+			return counts.Open(ctx, socket, service)
+		}})
 	}
 	return agents, nil
 }

@@ -1,12 +1,18 @@
 package cli
 
 import (
+	"context"
 	"fmt"
+	"io"
+	"slices"
+	"sync"
 
 	"github.com/spf13/cobra"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/explain"
 	"github.com/weftnet/weft/registry"
+	"github.com/weftnet/weft/service/counts"
 )
 
 func newService(c *connection) *cobra.Command {
@@ -18,15 +24,26 @@ its endpoints get connections from where: by the nodes' plans, as they follow fr
 the objects in the registry. Nodes that serve it alike are told together. What becomes of
 one connection says weft why SRC svc/NAME.
 
+Agents are asked what came, one by one as by weft drops: how many connections each frontend and backend
+was given, and how many packets to frontends were refused and dropped. What comes again to one
+that had nothing for a day is counted anew. Of a node whose agent does not answer it is
+said that it is not counted.
+
 The exit code is 1 where something is wrong with the Service, or with a node that is to
 serve it.`,
 		Example: `  weft service web
-  weft service -n shop web -o yaml`,
+  weft service -n shop web -o yaml
+  weft service web --node node1`,
 		Args: exactArgs("NAME", 1),
 	}
 	c.AddFlags(cmd)
 	namespace := c.namespaceFlag(cmd)
 	output := outputFlag(cmd, valueFormats...)
+	node := cmd.Flags().String("node", "", "`NODE` to show and ask alone (default: all)")
+	cmd.RegisterFlagCompletionFunc("node", func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		return c.names(cmd, api.Node, ""), cobra.ShellCompDirectiveNoFileComp
+	})
+	count := cmd.Flags().Bool("counts", true, "ask agents what came")
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
@@ -54,6 +71,18 @@ serve it.`,
 		if err != nil {
 			return err
 		}
+		if *node != "" {
+			if err := serving.Only(*node); err != nil {
+				return err
+			}
+		}
+		if *count {
+			agents, err := c.agents(cmd.Context(), reg, *node)
+			if err != nil {
+				serving.NotCounted(*node, err.Error())
+			}
+			countServed(cmd.Context(), agents, &serving)
+		}
 		if format != "" {
 			err = printValue(cmd.OutOrStdout(), format, serving)
 		} else {
@@ -65,4 +94,41 @@ serve it.`,
 		return err
 	}
 	return cmd
+}
+
+// countServed asks agents what they have counted of a Service, and adds it.
+func countServed(ctx context.Context, agents []askedAgent, s *explain.Serving) {
+	reports, errs := make([]counts.Report, len(agents)), make([]error, len(agents))
+	ask := make(chan struct{}, askAtOnce)
+	var wg sync.WaitGroup
+	for i, a := range agents {
+		wg.Go(func() {
+			ask <- struct{}{}
+			defer func() { <-ask }()
+			errs[i] = within(ctx, nodeTime, errSilent, func(ctx context.Context) error {
+				answer, err := begin(ctx, func(ctx context.Context) (io.ReadCloser, error) { return a.counts(ctx, s.Service) })
+				if err != nil {
+					return err
+				}
+				defer answer.Close()
+				reports[i], err = counts.Read(answer)
+				return err
+			})
+		})
+	}
+	wg.Wait()
+	for i, a := range agents {
+		if errs[i] != nil {
+			s.NotCounted(a.node, errs[i].Error())
+		} else {
+			s.Count(a.node, reports[i])
+		}
+	}
+	for _, on := range s.On {
+		for _, node := range on.Nodes {
+			if len(agents) > 0 && !slices.ContainsFunc(agents, func(a askedAgent) bool { return a.node == node }) {
+				s.NotCounted(node, "no agent runs there")
+			}
+		}
+	}
 }

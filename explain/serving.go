@@ -15,6 +15,7 @@ import (
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/registry"
 	"github.com/weftnet/weft/service"
+	"github.com/weftnet/weft/service/counts"
 )
 
 // Serving is how nodes serve a Service: where it is reached, and who gets connections from
@@ -26,6 +27,8 @@ type Serving struct {
 	On []ServingNodes `json:"on"`
 	// Announced is which node answers on the link for each of the addresses that nodes announce.
 	Announced []Announced `json:"announced,omitempty"`
+	// Uncounted are the nodes whose counts are not among those told, and why.
+	Uncounted []Uncounted `json:"uncounted,omitempty"`
 	// Problems are what the Service's own conditions say, and of which nodes it is not known
 	// that they do as is said here.
 	Problems []string `json:"problems,omitempty"`
@@ -59,6 +62,8 @@ type ServedFrontend struct {
 	Masquerade string `json:"masquerade,omitempty"`
 	// Sources are the prefixes of those who may use it; everybody where there are none.
 	Sources []string `json:"sources,omitempty"`
+	// Counts is what became of what was sent there, on all nodes that told; nil where none did.
+	Counts *counts.Outcome `json:"counts,omitempty"`
 }
 
 // ServedSet is who is behind frontends.
@@ -75,6 +80,8 @@ type ServedBackend struct {
 	Node string `json:"node,omitempty"`
 	// Weight is how often it gets a new connection, beside the others; none with 0.
 	Weight uint16 `json:"weight"`
+	// Given is how many new connections all nodes that told gave it; nil where none told.
+	Given *uint64 `json:"given,omitempty"`
 }
 
 // Serving returns how nodes serve a Service, by their plans. It fails where there is no such
@@ -273,6 +280,12 @@ func (s Serving) String() string {
 		}
 		fmt.Fprintln(&b, a)
 	}
+	for i, u := range s.Uncounted {
+		if i == 0 {
+			b.WriteByte('\n')
+		}
+		fmt.Fprintln(&b, u)
+	}
 	for i, problem := range s.Problems {
 		if i == 0 {
 			b.WriteByte('\n')
@@ -310,6 +323,9 @@ func (f ServedFrontend) String() string {
 	if f.Sources != nil {
 		what += "; for " + printable.Few(f.Sources, 0) + " alone"
 	}
+	if f.Counts != nil {
+		what += "; " + told(*f.Counts)
+	}
 	return fmt.Sprintf("%s\t%s\t%s", at, port, what)
 }
 
@@ -321,6 +337,9 @@ func (b ServedBackend) String() string {
 		what = "keeps connections, and gets none"
 	case b.Weight > 1:
 		what = fmt.Sprintf("gets connections, with weight %d", b.Weight)
+	}
+	if b.Given != nil {
+		what += "; " + told(counts.Outcome{Given: *b.Given})
 	}
 	who := b.Who
 	if b.Node != "" {

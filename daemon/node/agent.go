@@ -122,7 +122,7 @@ When it ends, pods keep their network; when it starts again, it adopts them.`,
 		config.Registry, config.Plugin, config.Collectors = reg, plugins.Finder(reg.Serves), daemon.Collectors(reg)
 		return agent.Run(cmd.Context(), config)
 	}
-	cmd.AddCommand(newDrops(), newTrace(), newUninstall(planes))
+	cmd.AddCommand(newDrops(), newService(), newTrace(), newUninstall(planes))
 	return cmd
 }
 

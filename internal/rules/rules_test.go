@@ -95,6 +95,8 @@ var rules = []rule{
 		"who keeps the sockets takes each node's memory for as long as the node lives, and must outlive whatever answers"},
 	{"dns/server", []string{"dns/compile", "api", "registry", "plan", "plugin", "datapath", "service", "agent", "controller", "cni", "lab", "cli", "daemon", "ext:k8s.io", "ext:go.etcd.io"},
 		"the name server answers by records alone, and what it carries takes each node's memory"},
+	{"service/counts", []string{"api", "registry", "plan", "service/control", "service/health", "service/pools", "ext:k8s.io"},
+		"what nodes have counted is values, whoever counts and whoever asks"},
 	{"service/pools", []string{"service/control", "service/health"},
 		"who has which address is decided of objects, and not of how it is carried out or what nodes answer"},
 	{"announce", []string{"plan", "plugin", "datapath", "agent", "controller", "cni", "lab", "cli", "ext:k8s.io/client-go"},
