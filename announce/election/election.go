@@ -18,6 +18,10 @@
 //   - Who was still for longer than Silence itself, as it got no processor, listens first: whoever
 //     has the address by now keeps it.
 //   - An owner that ends for a moment says that it pauses. Others then wait for Hold.
+//   - Of two owners of which one alone hears the other, that one stops after Deaf, as the other
+//     cannot know that it is to. Where neither does, who hears both tells them of the better.
+//   - Who lost an address again and again within Calm waits longer each time before it takes it
+//     over, Refused at most.
 //
 // Start reading at Machine.
 package election
@@ -48,6 +52,11 @@ type Timing struct {
 	// Defend is in how long a second conflict with somebody who is no node has an owner stop
 	// (RFC 5227, section 2.4 (b)), and Refused how long it leaves the address alone then.
 	Defend, Refused time.Duration
+	// Deaf is for how long another owner goes on that is to stop before it counts as one that
+	// does not hear the node.
+	Deaf time.Duration
+	// Calm is behind what time it is forgotten that nodes did not agree.
+	Calm time.Duration
 	// Echo is the least time between two heartbeats beside those that are due.
 	Echo time.Duration
 }
@@ -61,7 +70,7 @@ const MaxBefore = 8
 var Default = Timing{
 	Heartbeat: 300 * time.Millisecond, Silence: 900 * time.Millisecond, Skew: 100 * time.Millisecond,
 	Probe: 100 * time.Millisecond, Probes: 2, Hold: 5 * time.Second,
-	Defend: 10 * time.Second, Refused: 30 * time.Second, Echo: 50 * time.Millisecond,
+	Defend: 10 * time.Second, Refused: 30 * time.Second, Deaf: 1800 * time.Millisecond, Calm: time.Minute, Echo: 50 * time.Millisecond,
 }
 
 // announcements are when an owner tells the link of an address, from when it took it over: some
@@ -121,12 +130,23 @@ type seat struct {
 	// that its grade is worse than the node's own.
 	owner string
 	worse bool
+	// grade is the owner's, heard when it said last that it owns the address, and owned whether
+	// it did.
+	grade uint8
+	heard time.Duration
+	owned bool
+	// answered is how often a peer said, as the node asked, that it has the address, since a
+	// heartbeat spoke of it.
+	answered int
+	// refused says that somebody else had it when the node was about to own it last.
+	refused bool
 	// told is how many announcements were made, and since is when the first was.
 	told  int
 	since time.Duration
 	// defended is when the address was defended last, and whether it ever was.
 	defended    time.Duration
 	hasDefended bool
+	discord
 }
 
 // Machine is what one node does on one link. It is a value: Clone makes another.
@@ -166,8 +186,9 @@ type Do struct {
 	// Withdraw are addresses that the node must not answer for any more, Answer those that it
 	// is to answer for from now on.
 	Withdraw, Answer []netip.Addr
-	// Say is what to say to other nodes.
-	Say []wire.Claim
+	// Say is what to say to other nodes, and Repeat what to say to them of others.
+	Say    []wire.Claim
+	Repeat []wire.Heartbeat
 	// Probe are addresses to ask for on the link, Announce those to tell it of.
 	Probe, Announce []netip.Addr
 }
@@ -242,13 +263,21 @@ func (m *Machine) wait(now time.Duration, s *seat, silence time.Duration) {
 			before++
 		}
 	}
+	if silence > 0 { // who says that it leaves is believed
+		silence += s.penalty(now, m.timing)
+	}
 	s.phase, s.probes = waiting, 0
 	s.due = now + silence + time.Duration(before)*m.timing.Skew
 }
 
 // better reports whether another node is to have an address rather than this one.
 func (m *Machine) better(node string, grade uint8, a netip.Addr, s *seat) bool {
-	return cmp.Or(cmp.Compare(grade, s.Grade), cmp.Compare(Score(a, node), Score(a, m.node)), cmp.Compare(node, m.node)) < 0
+	return before(a, node, grade, m.node, s.Grade)
+}
+
+// before reports whether one node is to have an address rather than another.
+func before(a netip.Addr, one string, grade uint8, other string, otherGrade uint8) bool {
+	return cmp.Or(cmp.Compare(grade, otherGrade), cmp.Compare(Score(a, one), Score(a, other)), cmp.Compare(one, other)) < 0
 }
 
 // Hear takes note of what another node says.
@@ -257,6 +286,10 @@ func (m *Machine) Hear(now time.Duration, h wire.Heartbeat) (d Do) {
 		return d
 	}
 	m.wake(now)
+	if h.Of != "" {
+		m.hearOf(now, h, &d)
+		return d
+	}
 	echo := false
 	for _, c := range h.Claims {
 		s := m.seats[c.Address]
@@ -268,14 +301,14 @@ func (m *Machine) Hear(now time.Duration, h wire.Heartbeat) (d Do) {
 			echo = m.rival(now, h.Node, c, s, &d) || echo
 		case wire.Pauses:
 			if s.phase == waiting {
-				s.owner, s.worse = h.Node, false
+				s.owner, s.worse, s.owned = h.Node, false, false
 				m.wait(now, s, m.timing.Hold)
 			}
 		case wire.Leaves:
 			if s.phase == waiting && (s.owner == h.Node || s.owner == "") {
 				s.owner, s.worse = h.Node, false // it is not waited for
 				m.wait(now, s, 0)
-				s.owner = ""
+				s.owner, s.owned = "", false
 			}
 		}
 	}
@@ -286,6 +319,7 @@ func (m *Machine) Hear(now time.Duration, h wire.Heartbeat) (d Do) {
 // rival takes note that another node owns or claims an address that this one is a candidate
 // for, and reports whether the other is to be told that it is this one's.
 func (m *Machine) rival(now time.Duration, node string, c wire.Claim, s *seat, d *Do) bool {
+	s.answered = 0
 	switch s.phase {
 	case refusing:
 		if c.State != wire.Owns {
@@ -300,6 +334,9 @@ func (m *Machine) rival(now time.Duration, node string, c wire.Claim, s *seat, d
 			yields = c.Grade < s.Grade
 		case now < m.doubt:
 			yields = true
+		case !yields && s.goesOn(now, node, m.timing):
+			yields = true
+			s.note(now, discordant{node: node, deaf: true}, m.timing)
 		}
 		if !yields {
 			if now < m.doubt {
@@ -311,6 +348,9 @@ func (m *Machine) rival(now time.Duration, node string, c wire.Claim, s *seat, d
 			return true
 		}
 		d.Withdraw = append(d.Withdraw, c.Address)
+		if c.Grade >= s.Grade {
+			s.lose(now, m.timing)
+		}
 	case probing:
 		// It stays with an owner, unless that has a worse grade, and of claims with the better.
 		yields := m.better(node, c.Grade, c.Address, s)
@@ -321,17 +361,35 @@ func (m *Machine) rival(now time.Duration, node string, c wire.Claim, s *seat, d
 			return true
 		}
 	case waiting:
+		if m.overheard(now, node, c, s, d) {
+			m.wait(now, s, m.timing.Silence)
+			return false
+		}
 		if s.worse = c.Grade > s.Grade; s.worse && s.owner == node {
+			s.took(now, c)
 			return false // it is waited no longer than from when that was seen first
 		}
 	}
 	s.owner = node
+	s.took(now, c)
 	m.wait(now, s, m.timing.Silence)
 	return false
 }
 
+// took takes note of what the owner said.
+func (s *seat) took(now time.Duration, c wire.Claim) {
+	s.grade, s.owned = c.Grade, c.State == wire.Owns
+	if s.owned {
+		s.heard = now
+	}
+}
+
 // announced reports whether the link was told of an address often enough.
 func (m *Machine) announced(s *seat) bool { return s.told == len(announcements) }
+
+// mostAnswered is how often in a row a peer may answer that it has an address of which its
+// heartbeats do not speak. Behind that its kernel answers, or its heartbeats do not arrive.
+const mostAnswered = 2
 
 // Conflict takes note that somebody says on the link, not by a heartbeat, that an address is
 // its own. peer says that it is a node that was heard of late: between nodes heartbeats decide.
@@ -344,7 +402,8 @@ func (m *Machine) Conflict(now time.Duration, a netip.Addr, peer bool) (d Do) {
 		return d
 	}
 	switch {
-	case s.phase == probing && peer:
+	case s.phase == probing && peer && s.answered < mostAnswered:
+		s.answered++
 		m.wait(now, s, m.timing.Silence) // its heartbeat is still to be read
 	case s.phase == probing:
 		return m.Refuse(now, a)
@@ -370,7 +429,8 @@ func (m *Machine) Refuse(now time.Duration, a netip.Addr) (d Do) {
 	if s.phase != waiting {
 		d.say(a, s, wire.Leaves)
 	}
-	s.phase, s.due, s.hasDefended = refusing, now+m.timing.Refused, false
+	s.phase, s.due, s.hasDefended, s.refused = refusing, now+m.timing.Refused, false, true
+	s.answered = 0
 	return d
 }
 
@@ -406,6 +466,7 @@ func (m *Machine) Tick(now time.Duration) (d Do) {
 			d.Probe = append(d.Probe, a)
 		default:
 			s.phase, s.owner, s.told, s.since, s.hasDefended = owning, "", 0, now, false
+			s.owned, s.answered, s.refused = false, 0, false
 			d.Answer = append(d.Answer, a)
 			m.announce(now, a, s, &d)
 			claimed = true
@@ -489,11 +550,31 @@ func (m *Machine) Next(now time.Duration) time.Duration {
 }
 
 // Owned are the addresses that the node answers for, in order.
-func (m *Machine) Owned() (owned []netip.Addr) { return m.in(owning) }
+func (m *Machine) Owned() (owned []netip.Addr) {
+	for _, a := range m.order {
+		if m.seats[a].phase == owning {
+			owned = append(owned, a)
+		}
+	}
+	return owned
+}
 
 // Refused are the addresses that the node leaves alone as somebody else answers for them who
-// is no node, in order.
-func (m *Machine) Refused() (refused []netip.Addr) { return m.in(refusing) }
+// is no node, or as it cannot serve them, in order: also while it looks whether that is still so.
+func (m *Machine) Refused() (refused []netip.Addr) {
+	for _, a := range m.order {
+		if m.Refuses(a) {
+			refused = append(refused, a)
+		}
+	}
+	return refused
+}
+
+// Refuses reports whether an address is among those.
+func (m *Machine) Refuses(a netip.Addr) bool {
+	s := m.seats[a]
+	return s != nil && s.refused && (s.phase == refusing || s.phase == probing)
+}
 
 // Watched are the addresses that the node owns or is about to, in order.
 func (m *Machine) Watched() (watched []netip.Addr) {
@@ -503,13 +584,4 @@ func (m *Machine) Watched() (watched []netip.Addr) {
 		}
 	}
 	return watched
-}
-
-func (m *Machine) in(p phase) (all []netip.Addr) {
-	for _, a := range m.order {
-		if m.seats[a].phase == p {
-			all = append(all, a)
-		}
-	}
-	return all
 }

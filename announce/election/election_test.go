@@ -24,7 +24,9 @@ type link struct {
 	// delay is how long one takes at most, lost how many of a hundred do not arrive.
 	delay time.Duration
 	lost  int
-	draw  func(below int) int
+	// mute says that nobody's answer to a question comes to who asked.
+	mute bool
+	draw func(below int) int
 }
 
 type member struct {
@@ -32,6 +34,8 @@ type member struct {
 	machine *Machine // nil while it is dead
 	// side is where it is while the link is cut.
 	side int
+	// deaf are the nodes whose heartbeats do not come to it.
+	deaf map[string]bool
 	// still is until when it gets no processor.
 	still time.Duration
 	// stands are the addresses that it is a candidate for.
@@ -41,9 +45,9 @@ type member struct {
 }
 
 type flight struct {
-	to   *member
-	at   time.Duration
-	what wire.Heartbeat
+	to, from *member
+	at       time.Duration
+	what     wire.Heartbeat
 }
 
 // chance draws numbers as often as one likes.
@@ -101,12 +105,12 @@ func (l *link) do(m *member, d Do) {
 	for _, a := range d.Answer {
 		m.answers[a] = true
 	}
-	if len(d.Say) > 0 {
+	for _, h := range said(m.name, d) {
 		for _, n := range l.nodes {
-			if n != m && n.side == m.side && l.draw(100) >= l.lost {
-				f := flight{n, l.now + time.Duration(l.draw(int(l.delay/step)+1))*step, wire.Heartbeat{Node: m.name, Claims: d.Say}}
+			if n != m && n.side == m.side && !n.deaf[m.name] && l.draw(100) >= l.lost {
+				f := flight{n, m, l.now + time.Duration(l.draw(int(l.delay/step)+1))*step, h}
 				for _, before := range l.flying { // no link brings a frame before an earlier one
-					if before.to == n && before.what.Node == m.name {
+					if before.to == n && before.from == m {
 						f.at = max(f.at, before.at)
 					}
 				}
@@ -116,8 +120,8 @@ func (l *link) do(m *member, d Do) {
 	}
 	for _, a := range d.Probe {
 		for _, n := range l.nodes {
-			if n != m && n.side == m.side && n.machine != nil && n.answers[a] {
-				l.do(m, m.machine.Conflict(l.now, a, true))
+			if n != m && n.side == m.side && n.machine != nil && n.answers[a] && !l.mute {
+				l.do(m, m.machine.Conflict(l.now, a, !m.deaf[n.name]))
 			}
 		}
 	}
@@ -215,7 +219,7 @@ func TestOneOwnerBehindAnyTrouble(t *testing.T) {
 			l.run(time.Duration(rapid.IntRange(0, 150).Draw(t, "pass"))*step, nil)
 		}
 		l.lost, l.delay = 0, 20*time.Millisecond
-		l.run(Default.Hold+3*Default.Silence+2*time.Second+300*step, nil)
+		l.run(Default.Refused+Default.Hold+3*Default.Silence+2*time.Second+300*step, nil)
 		// From here on nothing may change any more, but for a side that has no owner.
 		l.run(2*time.Second, func() { l.whole("behind the trouble") })
 	})

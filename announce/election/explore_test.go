@@ -12,7 +12,7 @@ import (
 )
 
 // coarse has few moments, so that all that can happen between nodes can be tried.
-var coarse = Timing{Heartbeat: 2, Silence: 6, Skew: 1, Probe: 1, Probes: 1, Hold: 9, Defend: 10, Refused: 12, Echo: 1}
+var coarse = Timing{Heartbeat: 2, Silence: 6, Skew: 1, Probe: 1, Probes: 1, Hold: 9, Defend: 10, Refused: 12, Deaf: 9, Calm: 30, Echo: 1}
 
 var only = netip.MustParseAddr("192.0.2.7")
 
@@ -78,15 +78,22 @@ func (w *world) hears(i, j int) bool { return !w.apart || (i == 0) == (j == 0) }
 
 // do carries out what a node asks for. What it says is lost on the way to one node.
 func (w *world) do(i int, d Do, lost int) {
-	if len(d.Say) == 0 {
-		return
-	}
-	for j := range w.nodes {
-		if j != i && j != lost && w.hears(i, j) && w.nodes[j].machine != nil {
-			w.nodes[j].inbox = append(w.nodes[j].inbox, wire.Heartbeat{Node: w.nodes[i].name, Claims: d.Say})
+	for _, h := range said(w.nodes[i].name, d) {
+		for j := range w.nodes {
+			if j != i && j != lost && w.hears(i, j) && w.nodes[j].machine != nil {
+				w.nodes[j].inbox = append(w.nodes[j].inbox, h)
+			}
 		}
 	}
 	// A question is answered by who owns the address.
+}
+
+// said is what a node sends.
+func said(node string, d Do) (all []wire.Heartbeat) {
+	if len(d.Say) > 0 {
+		all = append(all, wire.Heartbeat{Node: node, Claims: d.Say})
+	}
+	return append(all, d.Repeat...)
 }
 
 // run has a node hear what there is and take note of the time.
@@ -221,7 +228,9 @@ func (w world) key() []byte {
 					due = max(s.due-w.now, -1)
 				}
 				// What was told of announcements changes no node's future.
-				add(s.phase, " ", due, " ", s.probes, " ", s.owner, " ", s.worse)
+				add(s.phase, " ", due, " ", s.probes, " ", s.owner, " ", s.worse, " ", s.answered)
+				add(s.owned, " ", s.grade, " ", max(ago(s.heard), -coarse.Silence), " ", s.beside, " ", ago(s.besideSince), " ", max(ago(s.last), -coarse.Silence-1))
+				add(s.lost, " ", max(s.lostAt-w.now, -coarse.Calm), " ", s.hasRepeated && s.repeated == w.now)
 			}
 		}
 	}

@@ -94,17 +94,22 @@ type Claim struct {
 // Heartbeat is what a node says of addresses at a moment. It speaks of those alone that it
 // names: a node that has more of them than a frame has room for sends several.
 type Heartbeat struct {
-	Node   string
+	Node string
+	// Of is whose claims these are, where the node repeats what it hears from another one; ""
+	// where they are its own.
+	Of     string
 	Claims []Claim
 }
 
 // The bytes of a heartbeat behind the Ethernet header: magic, version, the length of the
-// node's name and the name, the number of claims in two bytes, and the claims: a byte whose
-// lowest two bits are the state and whose highest says that the address is of IPv6, a byte
-// with the grade, and the address.
+// node's name and the name, in the second version the same of whose claims they are, the number
+// of claims in two bytes, and the claims: a byte whose lowest two bits are the state and whose
+// highest says that the address is of IPv6, a byte with the grade, and the address. What a node
+// says of itself is of the first version, which all nodes read.
 const (
 	magic     = "weft"
 	version   = 1
+	repeated  = 2
 	fixed     = len(magic) + 1 + 1 + 2
 	sixth     = 1 << 7
 	stateBits = 3
@@ -115,7 +120,15 @@ const (
 // Frames writes a heartbeat in as many frames as it needs on a link whose MTU is mtu, in
 // bytes; one of less than 576 counts as 576. A heartbeat without claims is none.
 func Frames(from MAC, h Heartbeat, mtu int) (frames [][]byte) {
-	room := max(mtu, 576) - fixed - len(h.Node)
+	head := append([]byte(magic), version, byte(len(h.Node)))
+	if h.Of != "" {
+		head[len(magic)] = repeated
+	}
+	head = append(head, h.Node...)
+	if h.Of != "" {
+		head = append(append(head, byte(len(h.Of))), h.Of...)
+	}
+	room := max(mtu, 576) - len(head) - 2
 	for rest := h.Claims; len(rest) > 0; {
 		size, n := 0, 0
 		for n < len(rest) {
@@ -125,17 +138,14 @@ func Frames(from MAC, h Heartbeat, mtu int) (frames [][]byte) {
 			}
 			size, n = size+one, n+1
 		}
-		b := frame(Group, from, EtherHeartbeat, fixed+len(h.Node)+size)
-		b = append(b, magic...)
-		b = append(b, version, byte(len(h.Node)))
-		b = append(b, h.Node...)
+		b := append(frame(Group, from, EtherHeartbeat, len(head)+2+size), head...)
 		b = binary.BigEndian.AppendUint16(b, uint16(n))
 		for _, c := range rest[:n] {
-			head := byte(c.State)
+			first := byte(c.State)
 			if c.Address.Is6() {
-				head |= sixth
+				first |= sixth
 			}
-			b = append(append(b, head, c.Grade), c.Address.AsSlice()...)
+			b = append(append(b, first, c.Grade), c.Address.AsSlice()...)
 		}
 		frames = append(frames, pad(b))
 		rest = rest[n:]
@@ -160,14 +170,16 @@ func ReadHeartbeat(b []byte) (h Heartbeat, from MAC, err error) {
 	if len(b) < fixed || string(b[:len(magic)]) != magic {
 		return h, from, errors.New("it is no heartbeat of Weft's")
 	}
-	if v := b[len(magic)]; v != version {
-		return h, from, fmt.Errorf("it is a heartbeat of version %d, and %d is known", v, version)
+	v := b[len(magic)]
+	if v != version && v != repeated {
+		return h, from, fmt.Errorf("it is a heartbeat of version %d, and %d and %d are known", v, version, repeated)
 	}
-	length := int(b[len(magic)+1])
-	if b = b[len(magic)+2:]; length == 0 || length > MaxNode || len(b) < length+2 {
-		return h, from, errors.New("the name of its node does not fit")
+	if h.Node, b, err = name(b[len(magic)+1:]); err == nil && v == repeated {
+		h.Of, b, err = name(b)
 	}
-	h.Node, b = string(b[:length]), b[length:]
+	if err != nil {
+		return h, from, err
+	}
 	n := int(binary.BigEndian.Uint16(b))
 	if b = b[2:]; n == 0 || n*6 > len(b) {
 		return h, from, fmt.Errorf("it has no room for %d addresses", n)
@@ -197,6 +209,15 @@ func ReadHeartbeat(b []byte) (h Heartbeat, from MAC, err error) {
 		}
 	}
 	return h, from, nil
+}
+
+// name takes a node's name from the front of a heartbeat, behind which is more.
+func name(b []byte) (node string, rest []byte, err error) {
+	length := int(b[0])
+	if b = b[1:]; length == 0 || length > MaxNode || len(b) < length+2 {
+		return "", nil, errors.New("the name of its node does not fit")
+	}
+	return string(b[:length]), b[length:], nil
 }
 
 // Answerable reports whether one machine on a link can answer for an address.

@@ -26,8 +26,10 @@ func TestBytes(t *testing.T) {
 		frame []byte
 		want  string
 	}{
-		"heartbeat": {Frames(mine, Heartbeat{"n1", []Claim{{four, Owns, 0}, {six, Leaves, 9}}}, 1500)[0],
+		"heartbeat": {Frames(mine, Heartbeat{"n1", "", []Claim{{four, Owns, 0}, {six, Leaves, 9}}}, 1500)[0],
 			"037765667401 020000000001 88b5 77656674 01 02 6e31 0002 00 00 c0000207 83 09 20010db8000000000000000000000007 " + strings.Repeat("00", 12)},
+		"another node's heartbeat": {Frames(mine, Heartbeat{"n1", "n2", []Claim{{four, Owns, 0}}}, 1500)[0],
+			"037765667401 020000000001 88b5 77656674 02 02 6e31 02 6e32 0001 00 00 c0000207 " + strings.Repeat("00", 27)},
 		"probe": {ProbeARP(mine, four),
 			"ffffffffffff 020000000001 0806 0001 0800 06 04 0001 020000000001 00000000 000000000000 c0000207 000000000000000000000000000000000000"},
 		"announcement": {AnnounceARP(mine, four)[0],
@@ -58,7 +60,7 @@ func anyAddress() *rapid.Generator[netip.Addr] {
 
 func TestAHeartbeatIsReadAsItWasWritten(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		h := Heartbeat{Node: rapid.StringMatching(`[a-z0-9]{1,253}`).Draw(t, "node")}
+		h := Heartbeat{Node: rapid.StringMatching(`[a-z0-9]{1,253}`).Draw(t, "node"), Of: rapid.StringMatching(`([a-z0-9]{1,253})?`).Draw(t, "of")}
 		h.Claims = rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Claim {
 			return Claim{anyAddress().Draw(t, "address"), State(rapid.IntRange(0, int(states)-1).Draw(t, "state")), rapid.Uint8().Draw(t, "grade")}
 		}), 1, 1200).Draw(t, "claims")
@@ -69,7 +71,7 @@ func TestAHeartbeatIsReadAsItWasWritten(t *testing.T) {
 				t.Fatalf("a frame has %d bytes on a link of %d", len(b), mtu)
 			}
 			got, from, err := ReadHeartbeat(b)
-			if err != nil || from != mine || got.Node != h.Node {
+			if err != nil || from != mine || got.Node != h.Node || got.Of != h.Of {
 				t.Fatalf("read %v from %s: %v", got, from, err)
 			}
 			read = append(read, got.Claims...)
@@ -113,7 +115,7 @@ func TestNeighbours(t *testing.T) {
 }
 
 func TestWhatIsRefused(t *testing.T) {
-	whole := Frames(mine, Heartbeat{"n1", []Claim{{four, Owns, 0}}}, 1500)[0]
+	whole := Frames(mine, Heartbeat{"n1", "", []Claim{{four, Owns, 0}}}, 1500)[0]
 	change := func(at int, to byte) []byte {
 		b := bytes.Clone(whole)
 		b[at] = to
@@ -127,7 +129,8 @@ func TestWhatIsRefused(t *testing.T) {
 		{change(12, 8), "no frame of EtherType"},
 		{change(6, 3), "is a group"},
 		{change(14, 'W'), "no heartbeat of Weft's"},
-		{change(18, 2), "version 2"},
+		{change(18, 3), "version 3"},
+		{change(18, 2), "name of its node"},
 		{change(19, 0), "name of its node"},
 		{change(19, 255), "name of its node"},
 		{change(23, 0), "no room for 0 addresses"},
@@ -156,9 +159,10 @@ func TestWhatIsRefused(t *testing.T) {
 }
 
 func FuzzRead(f *testing.F) {
-	for _, b := range Frames(mine, Heartbeat{"n1", []Claim{{four, Owns, 0}, {six, Claims, 1}}}, 1500) {
+	for _, b := range Frames(mine, Heartbeat{"n1", "", []Claim{{four, Owns, 0}, {six, Claims, 1}}}, 1500) {
 		f.Add(b)
 	}
+	f.Add(Frames(mine, Heartbeat{"n1", "n2", []Claim{{four, Owns, 0}}}, 1500)[0])
 	f.Add(ProbeARP(mine, four))
 	f.Add(AnnounceNeighbour(mine, six))
 	f.Add(ProbeNeighbour(mine, six))
