@@ -21,8 +21,9 @@ type groups struct {
 	joined map[netip.Addr]int
 }
 
-// manySockets is how many sockets there are, and so for some how many groups.
-const manySockets = 4
+// manySockets is how many sockets there are, and so for how many groups: some 5,000 with 20 KiB,
+// which is the least that kernels are delivered with.
+const manySockets = 16
 
 // open opens the sockets, in the network namespace that the caller is in.
 func (g *groups) open() error {
@@ -47,31 +48,45 @@ func (g *groups) close() {
 	g.sockets = nil
 }
 
-// set joins the groups of some addresses and leaves all others.
-func (g *groups) set(addresses map[netip.Addr]bool, index int) error {
-	wanted := make(map[netip.Addr]bool)
+// set joins the groups of some addresses and leaves all others. Unable are those of the addresses
+// whose groups the node cannot be in, and for which it so may not be asked.
+func (g *groups) set(addresses map[netip.Addr]bool, index int) (unable map[netip.Addr]error, err error) {
+	wanted := make(map[netip.Addr][]netip.Addr)
 	for a := range addresses {
 		if a.Is6() {
-			wanted[wire.SolicitedNode(a)] = true
+			group := wire.SolicitedNode(a)
+			wanted[group] = append(wanted[group], a)
 		}
 	}
+	var errs []error
 	for group, fd := range g.joined {
-		if !wanted[group] {
+		if wanted[group] == nil {
 			if err := unix.SetsockoptIPv6Mreq(fd, unix.IPPROTO_IPV6, unix.IPV6_DROP_MEMBERSHIP, request(group, index)); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) && !errors.Is(err, unix.ENODEV) {
-				return fmt.Errorf("leave the group %s: %w", group, err)
+				errs = append(errs, fmt.Errorf("leave the group %s: %w", group, err))
+				continue
 			}
 			delete(g.joined, group)
 		}
 	}
-	for group := range wanted {
+	unable = make(map[netip.Addr]error)
+	for group, of := range wanted {
 		if _, is := g.joined[group]; is {
 			continue
 		}
-		if err := g.join(group, index); err != nil {
-			return fmt.Errorf("join the group %s, without which the node may not be asked for some addresses: %w", group, err)
+		err := g.join(group, index)
+		if err == nil {
+			continue
+		}
+		if errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.ENOMEM) {
+			err = fmt.Errorf("it cannot be in more groups of IPv6, without which it may not be asked: give it a higher net.core.optmem_max, or have other nodes answer for some addresses (%w)", err)
+		} else {
+			err = fmt.Errorf("it cannot be in the groups of IPv6, without which it may not be asked (%w)", err)
+		}
+		for _, a := range of {
+			unable[a] = err
 		}
 	}
-	return nil
+	return unable, errors.Join(errs...)
 }
 
 // join joins a group by the first socket that has room for it.

@@ -15,6 +15,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -99,7 +100,7 @@ func Open(name string, log *slog.Logger) (*Port, error) {
 	p.index = s.Index
 	ctx, cancel := context.WithCancel(context.Background())
 	p.stop = cancel
-	for kind, filter := range map[uint16][]unix.SockFilter{wire.EtherHeartbeat: nil, wire.EtherARP: nil, wire.EtherIPv6: neighbours} {
+	for kind, filter := range map[uint16][]unix.SockFilter{wire.EtherHeartbeat: all, wire.EtherARP: all, wire.EtherIPv6: neighbours} {
 		socket, err := listen(s.Index, kind, filter)
 		if err != nil {
 			p.Close()
@@ -149,8 +150,9 @@ func (p *Port) Index() int { return p.index }
 func (p *Port) Events() <-chan Event { return p.events }
 
 // Answer has the node answer for addresses on the link, and for no others; and of those in
-// watch it is told who else has them. Neither is changed afterwards.
-func (p *Port) Answer(answer, watch map[netip.Addr]bool) error {
+// watch it is told who else has them. Neither is changed afterwards. Unable are those for which
+// the node may not be asked, and why: it should leave them to others.
+func (p *Port) Answer(answer, watch map[netip.Addr]bool) (unable map[netip.Addr]error, err error) {
 	p.answers.Store(&answer)
 	p.watches.Store(&watch)
 	return p.groups.set(answer, p.index)
@@ -262,6 +264,9 @@ func (p *Port) tell(e Event) {
 	}
 }
 
+// all passes what a filter passes that knows nothing more.
+var all = []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: longest}}
+
 // neighbours passes neighbour solicitations and advertisements alone: the kernel asks it of
 // each packet of IPv6 that comes.
 var neighbours = []unix.SockFilter{
@@ -274,6 +279,30 @@ var neighbours = []unix.SockFilter{
 	{Code: unix.BPF_RET | unix.BPF_K, K: 0},
 }
 
+// What a filter reads of a frame beside its bytes, as linux/filter.h says: whom it is for, and by
+// which interface it came.
+const (
+	aboutFrame  = -0x1000
+	whoseFrame  = aboutFrame + 4
+	ofInterface = aboutFrame + 8
+)
+
+// own returns what comes before a filter so that it sees frames of the interface's own link alone.
+// The kernel takes the tag of a VLAN (802.1Q) from a frame before a socket has it, and shows that
+// of another link only in these: a frame of a VLAN that has an interface came by that one, and of
+// one that has none it is for another host. Frames of VLAN 0, which have a tag for their priority,
+// are the link's own.
+func own(index int) []unix.SockFilter {
+	about := func(what int32) uint32 { return uint32(what) }
+	return []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: about(whoseFrame)},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.PACKET_OTHERHOST, Jt: 2, Jf: 0},
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: about(ofInterface)},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(index), Jt: 1, Jf: 0},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+	}
+}
+
 // listen opens a socket that hears frames of one EtherType that others send on an interface.
 func listen(index int, kind uint16, filter []unix.SockFilter) (*os.File, error) {
 	// With protocol 0 it hears nothing before it is bound, and so nothing unfiltered.
@@ -281,9 +310,8 @@ func listen(index int, kind uint16, filter []unix.SockFilter) (*os.File, error) 
 	if err != nil {
 		return nil, err
 	}
-	if len(filter) > 0 {
-		err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]})
-	}
+	filter = slices.Concat(own(index), filter)
+	err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]})
 	if err == nil {
 		err = unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1)
 	}

@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -166,6 +168,15 @@ var (
 	none = map[netip.Addr]bool{}
 )
 
+// answer has a port answer for addresses, and fails where it cannot for some.
+func answer(p *link.Port, answer, watch map[netip.Addr]bool) error {
+	unable, err := p.Answer(answer, watch)
+	for a, why := range unable {
+		err = errors.Join(err, fmt.Errorf("%s: %w", a, why))
+	}
+	return err
+}
+
 // event waits for one that is as wanted, and has it brought about again and again: a frame may
 // be lost, as before the link's bridge forwards to an interface.
 func event(t *testing.T, p *link.Port, what string, bring func() error, wanted func(link.Event) bool) (found link.Event) {
@@ -198,14 +209,14 @@ func TestAnAddressIsFoundWhereItIsAnswered(t *testing.T) {
 	one, two := first.open(), second.open()
 	for a := range both {
 		it := map[netip.Addr]bool{a: true}
-		if err := one.Answer(it, it); err != nil {
+		if err := answer(one, it, it); err != nil {
 			t.Fatal(err)
 		}
 		client.finds(a, first.mac())
-		if err := one.Answer(none, it); err != nil {
+		if err := answer(one, none, it); err != nil {
 			t.Fatal(err)
 		}
-		if err := two.Answer(it, it); err != nil {
+		if err := answer(two, it, it); err != nil {
 			t.Fatal(err)
 		}
 		// What the client knows changes by the announcement alone.
@@ -226,7 +237,7 @@ func TestAnAddressIsFoundWhereItIsAnswered(t *testing.T) {
 func TestANodeFollowsItsEthernetAddress(t *testing.T) {
 	all := hosts(t, 2)
 	p := all[1].open()
-	if err := p.Answer(both, both); err != nil {
+	if err := answer(p, both, both); err != nil {
 		t.Fatal(err)
 	}
 	all[1].must("ip", "link", "set", "eth0", "address", "02:00:00:00:99:01")
@@ -257,7 +268,7 @@ func TestWhoElseHasIt(t *testing.T) {
 	all := hosts(t, 3)
 	kernel, node, asker := all[0], all[1], all[2]
 	other, p := node.open(), asker.open()
-	if err := other.Answer(both, both); err != nil {
+	if err := answer(other, both, both); err != nil {
 		t.Fatal(err)
 	}
 	theirs := map[netip.Addr]string{four: node.mac(), six: node.mac(),
@@ -266,7 +277,7 @@ func TestWhoElseHasIt(t *testing.T) {
 	for a := range theirs {
 		watch[a] = true
 	}
-	if err := p.Answer(none, watch); err != nil {
+	if err := answer(p, none, watch); err != nil {
 		t.Fatal(err)
 	}
 	for a, mac := range theirs {
@@ -286,7 +297,7 @@ func TestWhoElseHasIt(t *testing.T) {
 func TestKernelsSeeWhoAnswers(t *testing.T) {
 	all := hosts(t, 2)
 	p := all[1].open()
-	if err := p.Answer(both, both); err != nil {
+	if err := answer(p, both, both); err != nil {
 		t.Fatal(err)
 	}
 	all[0].must("sysctl", "-qw", "net.ipv6.conf.all.accept_dad=1", "net.ipv6.conf.eth0.accept_dad=1")
@@ -341,6 +352,66 @@ func TestHeartbeatsAreHeard(t *testing.T) {
 	}
 }
 
+// sends has the host send frames as they are, with the tag of a VLAN (802.1Q) in each.
+func (h host) sends(vlan uint16, frames ...[]byte) {
+	h.t.Helper()
+	h.do(func() error {
+		eth0, err := net.InterfaceByName("eth0")
+		if err != nil {
+			return err
+		}
+		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		for _, f := range frames {
+			tagged := slices.Concat(f[:12], []byte{0x81, 0, 0xe0 | byte(vlan>>8), byte(vlan)}, f[12:])
+			if err := unix.Sendto(fd, tagged, 0, &unix.SockaddrLinklayer{Ifindex: eth0.Index}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// TestFramesOfOtherVLANs has a host send heartbeats, questions and announcements with tags: what
+// has one for its priority alone is of the link, and what is of a VLAN is not.
+func TestFramesOfOtherVLANs(t *testing.T) {
+	all := hosts(t, 2)
+	sender, p := all[0], all[1].open()
+	if err := answer(p, none, both); err != nil {
+		t.Fatal(err)
+	}
+	from := wire.MAC{2, 0, 0, 0, 0x99, 1}
+	heartbeat := wire.Frames(from, wire.Heartbeat{Node: "node1", Claims: []wire.Claim{{Address: four}}}, 1500)
+	frames := slices.Concat(heartbeat, wire.AnnounceARP(from, four), [][]byte{wire.AnnounceNeighbour(from, six)})
+	// Frames of one sender come in their order: what is sent last tells that all came.
+	last := wire.Heartbeat{Node: "last", Claims: []wire.Claim{{Address: four}}}
+	for vlan, hears := range map[uint16]bool{0: true, 42: false} {
+		heard := make(map[string]bool)
+		event(t, p, "what is sent last", func() error {
+			sender.sends(vlan, frames...)
+			sender.sends(0, wire.Frames(from, last, 1500)...)
+			return nil
+		}, func(e link.Event) bool {
+			switch {
+			case e.From != from:
+			case e.Heartbeat != nil && e.Heartbeat.Node == "last":
+				return len(heard) == 3 || !hears
+			case e.Heartbeat != nil:
+				heard["heartbeat"] = true
+			default:
+				heard[e.Conflict.String()] = true
+			}
+			return false
+		})
+		if !hears && len(heard) > 0 {
+			t.Errorf("of VLAN %d it hears %v", vlan, heard)
+		}
+	}
+}
+
 func TestWhatIsNoLink(t *testing.T) {
 	h := hosts(t, 1)[0]
 	for name, want := range map[string]string{"lo": "none of Ethernet", "eth9": "not found"} {
@@ -377,16 +448,56 @@ func TestManyAddressesOfIPv6(t *testing.T) {
 		}
 		return len(in)
 	}
-	if err := p.Answer(many, many); err != nil {
+	if err := answer(p, many, many); err != nil {
 		t.Fatal(err)
 	}
 	if n := count(); n != 1000 {
 		t.Errorf("the interface is in %d of their groups", n)
 	}
-	if err := p.Answer(none, none); err != nil {
+	if err := answer(p, none, none); err != nil {
 		t.Fatal(err)
 	}
 	if n := count(); n != 0 {
 		t.Errorf("the interface stays in %d of their groups", n)
+	}
+}
+
+// TestTooManyAddressesOfIPv6 has the kernel let the node be in few groups: it says for which
+// addresses it may not be asked, and answers for the others.
+func TestTooManyAddressesOfIPv6(t *testing.T) {
+	h := hosts(t, 1)[0]
+	if out, err := h.run("sysctl", "-qw", "net.core.optmem_max=2048"); err != nil {
+		t.Skipf("a network namespace has no limit of its own before Linux 6.7: %v: %s", err, out)
+	}
+	p := h.open()
+	if err := answer(p, both, both); err != nil {
+		t.Fatal(err)
+	}
+	many := make(map[netip.Addr]bool)
+	for i := range 4096 {
+		a := six.As16()
+		a[13], a[14], a[15] = 7, byte(i>>8), byte(i)
+		many[netip.AddrFrom16(a)] = true
+	}
+	many[four] = true
+	unable, err := p.Answer(many, many)
+	if err != nil || len(unable) == 0 || len(unable) > len(many)-100 {
+		t.Fatalf("of %d addresses it cannot answer for %d: %v", len(many), len(unable), err)
+	}
+	for a, why := range unable {
+		if !many[a] || a == four || !strings.Contains(why.Error(), "net.core.optmem_max") {
+			t.Fatalf("%s: %v", a, why)
+		}
+		break
+	}
+	// What it leaves makes room.
+	fewer := maps.Clone(both)
+	for a := range unable {
+		if fewer[a] = true; len(fewer) == 100 {
+			break
+		}
+	}
+	if err := answer(p, fewer, fewer); err != nil {
+		t.Errorf("now it answers for few: %v", err)
 	}
 }

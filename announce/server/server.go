@@ -84,11 +84,45 @@ type elected struct {
 	state link.State
 	err   error
 	stop  func()
-	// peers are the nodes that were heard there, by their Ethernet addresses, and strangers who
-	// had an address last that is refused.
-	peers     map[wire.MAC]string
+	// peers are the nodes that were heard there of late, by their Ethernet addresses, strangers who
+	// had an address last that is refused, and unable why the node cannot answer for one.
+	peers     map[wire.MAC]peer
 	strangers map[netip.Addr]wire.MAC
+	unable    map[netip.Addr]string
 	asked     bool
+}
+
+// peer is a node that was heard at a moment.
+type peer struct {
+	node string
+	at   time.Duration
+}
+
+// lately is how many times Silence ago a peer was heard last of all that counts as one: who
+// answers for addresses says so much more often.
+const lately = 3
+
+// maxHeard is up to how many Ethernet addresses are remembered for each peer: what comes with
+// more of them no node sends.
+const maxHeard = 4
+
+// peer returns which node has an Ethernet address, of those that were heard of late.
+func (l *elected) peer(now time.Duration, mac wire.MAC, t election.Timing) (node string, is bool) {
+	p, is := l.peers[mac]
+	return p.node, is && now-p.at <= lately*t.Silence
+}
+
+// forget forgets the peers that were not heard of late, and what was found out about addresses
+// that are refused no more.
+func (l *elected) forget(now time.Duration, t election.Timing) {
+	for mac := range l.peers {
+		if _, is := l.peer(now, mac, t); !is {
+			delete(l.peers, mac)
+		}
+	}
+	lost := func(a netip.Addr) bool { return !l.machine.Refuses(a) }
+	maps.DeleteFunc(l.strangers, func(a netip.Addr, _ wire.MAC) bool { return lost(a) })
+	maps.DeleteFunc(l.unable, func(a netip.Addr, _ string) bool { return lost(a) })
 }
 
 // heard is an event with the link on which it was.
@@ -215,7 +249,8 @@ func (s *Server) stand() {
 		}
 		on[c.Link][a] = c.Candidacy
 		if s.links[c.Link] == nil {
-			l := &elected{name: c.Link, machine: election.New(s.now, s.Node, s.Timing), peers: make(map[wire.MAC]string), strangers: make(map[netip.Addr]wire.MAC)}
+			l := &elected{name: c.Link, machine: election.New(s.now, s.Node, s.Timing),
+				peers: make(map[wire.MAC]peer), strangers: make(map[netip.Addr]wire.MAC), unable: make(map[netip.Addr]string)}
 			s.links[c.Link] = l
 			s.open(l)
 		}
@@ -281,6 +316,7 @@ func (s *Server) close(l *elected) {
 func (s *Server) look() {
 	changed := false
 	for _, l := range s.links {
+		l.forget(s.now, s.Timing)
 		if l.port == nil {
 			if s.open(l); l.port != nil {
 				changed = true
@@ -318,16 +354,16 @@ func (s *Server) hear(e heard) {
 	switch {
 	case s.links[l.name] != l:
 	case e.Heartbeat == nil:
-		_, peer := l.peers[e.From]
+		_, peer := l.peer(s.now, e.From, s.Timing)
 		l.strangers[e.Conflict] = e.From
 		s.do(l, l.machine.Conflict(s.now, e.Conflict, peer))
 	case e.Heartbeat.Node == s.Node:
 		s.Log.Warn("another machine on the link answers for addresses under this node's name", "link", l.name, "at", e.From)
 	case s.is.Peers[e.Heartbeat.Node]:
-		if len(l.peers) > 2*len(s.is.Peers) {
-			clear(l.peers) // of nodes that changed their interfaces
+		if len(l.peers) >= maxHeard*len(s.is.Peers) {
+			clear(l.peers)
 		}
-		l.peers[e.From] = e.Heartbeat.Node
+		l.peers[e.From] = peer{e.Heartbeat.Node, s.now}
 		s.do(l, l.machine.Hear(s.now, *e.Heartbeat))
 	}
 }
@@ -345,9 +381,11 @@ func (s *Server) do(l *elected, d election.Do) {
 		if len(d.Answer) > 0 {
 			s.Took(len(d.Answer))
 			s.hold() // before anybody sends to it
-			d = stillOwned(d, l.machine.Owned())
 		}
 		s.answer(l)
+		if len(d.Answer) > 0 {
+			d = stillOwned(d, l.machine.Owned())
+		}
 	}
 	if l.port == nil {
 		return
@@ -355,6 +393,9 @@ func (s *Server) do(l *elected, d election.Do) {
 	var errs []error
 	if len(d.Say) > 0 {
 		errs = append(errs, l.port.Say(wire.Heartbeat{Node: s.Node, Claims: d.Say}))
+	}
+	for _, h := range d.Repeat {
+		errs = append(errs, l.port.Say(h))
 	}
 	for _, a := range d.Probe {
 		errs = append(errs, l.port.Probe(a))
@@ -379,7 +420,7 @@ func stillOwned(d election.Do, owned []netip.Addr) election.Do {
 	return d
 }
 
-// answer has the port answer for what the node owns.
+// answer has the port answer for what the node owns. What it cannot answer for it leaves to others.
 func (s *Server) answer(l *elected) {
 	if l.port == nil {
 		return
@@ -391,9 +432,20 @@ func (s *Server) answer(l *elected) {
 	for _, a := range l.machine.Watched() {
 		watch[a] = true
 	}
-	if err := l.port.Answer(answer, watch); err != nil {
-		s.Log.Warn("cannot answer for all addresses", "link", l.name, "error", err)
+	unable, err := l.port.Answer(answer, watch)
+	if err != nil {
+		s.Log.Warn("cannot answer for addresses as it should be", "link", l.name, "error", err)
 	}
+	if len(unable) == 0 {
+		return
+	}
+	var left election.Do
+	for _, a := range slices.SortedFunc(maps.Keys(unable), netip.Addr.Compare) {
+		l.unable[a] = unable[a].Error()
+		d := l.machine.Refuse(s.now, a)
+		left.Withdraw, left.Say = append(left.Withdraw, d.Withdraw...), append(left.Say, d.Say...)
+	}
+	s.do(l, left)
 }
 
 // hold has the node have the VirtualAddresses that it owns. What it cannot have it leaves to
@@ -440,15 +492,7 @@ func (s *Server) tell() {
 		if l.err != nil && l.port == nil {
 			words = append(words, l.err.Error())
 		}
-		var refused []string
-		for _, a := range l.machine.Refused() {
-			if mac, is := l.strangers[a]; is {
-				refused = append(refused, fmt.Sprintf("%s (%s)", a, mac))
-			}
-		}
-		if len(refused) > 0 {
-			words = append(words, fmt.Sprintf("on the link of %s somebody else has %s, and this node leaves it alone: take the address from that machine, or out of the cluster", name, printable.Few(refused, 0)))
-		}
+		words = append(words, s.trouble(l)...)
 	}
 	if s.holdErr != nil {
 		words = append(words, s.holdErr.Error())
@@ -465,6 +509,46 @@ func (s *Server) tell() {
 	if !same {
 		s.Changed()
 	}
+}
+
+// trouble is what keeps the node from answering on a link as it should.
+func (s *Server) trouble(l *elected) (words []string) {
+	var refused []string
+	unable := make(map[string][]string)
+	for _, a := range l.machine.Refused() {
+		if why, is := l.unable[a]; is {
+			unable[why] = append(unable[why], a.String())
+		} else if mac, is := l.strangers[a]; is {
+			who := mac.String()
+			if node, is := l.peer(s.now, mac, s.Timing); is {
+				who = node + ", " + who
+			}
+			refused = append(refused, fmt.Sprintf("%s (%s)", a, who))
+		}
+	}
+	if len(refused) > 0 {
+		words = append(words, fmt.Sprintf("on the link of %s somebody else has %s, and this node leaves it alone: take the address from that machine, or out of the cluster; where it is a node that answers for it, have the switches pass frames of EtherType %#04x", l.name, printable.Few(refused, 0), wire.EtherHeartbeat))
+	}
+	for _, why := range slices.Sorted(maps.Keys(unable)) {
+		words = append(words, fmt.Sprintf("on the link of %s this node cannot answer for %s and leaves it to others: %s", l.name, printable.Few(unable[why], 0), why))
+	}
+	for _, d := range l.machine.Discords(s.now) {
+		var all []string
+		for _, a := range d.Addresses {
+			all = append(all, a.String())
+		}
+		what := ""
+		switch {
+		case d.Node == "":
+			what = "nodes take " + printable.Few(all, 0) + " from each other again and again"
+		case d.Deaf:
+			what = fmt.Sprintf("%s does not hear this node, which says that it has %s", d.Node, printable.Few(all, 0))
+		default:
+			what = fmt.Sprintf("this node does not hear %s, which has %s, as %s says", d.Node, printable.Few(all, 0), d.By)
+		}
+		words = append(words, fmt.Sprintf("on the link of %s %s: see that its switches pass all frames of EtherType %#04x, also those to groups, between all nodes", l.name, what, wire.EtherHeartbeat))
+	}
+	return words
 }
 
 // end tells others that the node does not answer any more.

@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -41,6 +42,8 @@ type node struct {
 	end     func()
 	mu      sync.Mutex
 	problem string
+	// refused is for how long the node leaves alone what somebody else has; 0 for as long as nodes do.
+	refused time.Duration
 }
 
 func (n *node) run(command ...string) (out string, err error) {
@@ -119,6 +122,9 @@ func (n *node) start(standing server.Standing) {
 	ctx, end := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	n.Server = server.New(n.name, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	if n.refused > 0 {
+		n.Timing.Refused = n.refused
+	}
 	n.Problem = func(text string) {
 		n.mu.Lock()
 		defer n.mu.Unlock()
@@ -337,6 +343,77 @@ func TestSomebodyElseHasTheAddress(t *testing.T) {
 	}
 }
 
+// says waits until a node's problem has some words.
+func (n *node) says(words ...string) {
+	n.t.Helper()
+	await.NoError(n.t, patience, fmt.Sprintf("%s says %q", n.name, words), func() error {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		for _, w := range words {
+			if !strings.Contains(n.problem, w) {
+				return fmt.Errorf("the problem is %q", n.problem)
+			}
+		}
+		return nil
+	})
+}
+
+// TestTheKernelOfANodeHasTheAddress has a node own one address, while its kernel has another, which
+// somebody gave it, and for which it is no candidate: it is named.
+func TestTheKernelOfANodeHasTheAddress(t *testing.T) {
+	_, _, all := nodes(t, 2)
+	other, n := all[0], all[1]
+	other.must("ip", "address", "add", four.String()+"/24", "dev", "eth0")
+	other.start(standing(all, other, false, six))
+	owner(t, all, six)
+	n.refused = 5 * time.Second
+	n.start(standing(all, n, false, four))
+	_, after, _ := strings.Cut(other.must("ip", "link", "show", "dev", "eth0"), "link/ether ")
+	n.says("somebody else has 192.0.2.100 (" + other.name + ", " + strings.Fields(after)[0] + ")")
+	if slices.Contains(n.Answered(), four) {
+		t.Error("it answers for what the other's kernel answers for")
+	}
+	other.must("ip", "address", "del", four.String()+"/24", "dev", "eth0")
+	owner(t, all, four)
+}
+
+// TestMoreGroupsThanTheKernelHas has the kernel let a node be in fewer groups of IPv6 than it is
+// a candidate for addresses: it says so, and another node answers for the rest.
+func TestMoreGroupsThanTheKernelHas(t *testing.T) {
+	_, _, all := nodes(t, 2)
+	n, other := all[0], all[1]
+	if out, err := n.run("sysctl", "-qw", "net.core.optmem_max=1024"); err != nil {
+		t.Skipf("a network namespace has no limit of its own before Linux 6.7: %v: %s", err, out)
+	}
+	var many []netip.Addr
+	for i := range 500 {
+		a := six.As16()
+		a[13], a[14], a[15] = 7, byte(i>>8), byte(i)
+		many = append(many, netip.AddrFrom16(a))
+	}
+	n.start(standing(all, n, false, many...))
+	n.says("this node cannot answer for 2001:db8::", "net.core.optmem_max")
+	if owned := len(n.Answered()); owned == 0 || owned == len(many) {
+		t.Errorf("it answers for %d of %d addresses", owned, len(many))
+	}
+	other.start(standing(all, other, false, many...))
+	await.NoError(t, patience, "one node answers for each address", func() error {
+		one, two := n.Answered(), other.Answered()
+		if both := slices.Compact(slices.SortedFunc(slices.Values(slices.Concat(one, two)), netip.Addr.Compare)); len(both) != len(many) || len(one)+len(two) != len(many) || len(one) == 0 {
+			return fmt.Errorf("they answer for %d and %d of %d", len(one), len(two), len(many))
+		}
+		return nil
+	})
+	await.NoError(t, patience, "it is no problem that another node answers", func() error {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if n.problem != "" {
+			return errors.New(n.problem)
+		}
+		return nil
+	})
+}
+
 // TestWhatANodeCannotHave has a node own two addresses at once of which it cannot have one, as
 // somebody gave it that: it never says that it owns that one, and announces it to nobody.
 func TestWhatANodeCannotHave(t *testing.T) {
@@ -352,7 +429,7 @@ func TestWhatANodeCannotHave(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(port.Close)
-	if err := port.Answer(nil, map[netip.Addr]bool{four: true}); err != nil {
+	if _, err := port.Answer(nil, map[netip.Addr]bool{four: true}); err != nil {
 		t.Fatal(err)
 	}
 	other := netip.MustParseAddr("192.0.2.101")
