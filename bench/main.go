@@ -7,7 +7,8 @@
 // the traffic, in worker processes: worker.go), handmade.go (the networks
 // built by hand), cluster.go (Weft, by way of the lab), traffic.go and
 // attach.go (the rounds), policy*.go (network policies, in small and in large
-// clusters), services*.go (Services, beside kube-proxy), failover.go (addresses that move
+// clusters), services*.go (Services, beside kube-proxy), faults*.go (what breaks of these
+// when something fails), failover.go (addresses that move
 // between nodes), names*.go (name servers, beside CoreDNS), stats.go and report.go (pure:
 // what comes of them).
 //
@@ -55,17 +56,21 @@ type settings struct {
 	patience  time.Duration
 	changes   int
 	kubeProxy bool
+	faultSettings
 	// nameServices are the numbers of Services of the clusters whose names are asked for.
 	nameServices []int
 	kubernetes   string
 }
 
 // parts are what -only chooses from.
-var parts = []string{"traffic", "attach", "memory", "up", "policy", "tenants", "services", "failover", "names"}
+var parts = []string{"traffic", "attach", "memory", "up", "policy", "tenants", "services", "faults", "failover", "names"}
 
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == workerArgument {
 		exit(runWorker())
+	}
+	if len(os.Args) > 2 && os.Args[1] == backendArgument {
+		exit(runBackend(os.Args[2]))
 	}
 	s, err := parseSettings(os.Args[1:])
 	if errors.Is(err, flag.ErrHelp) {
@@ -103,6 +108,10 @@ func parseSettings(args []string) (settings, error) {
 	f.DurationVar(&s.patience, "patience", 15*time.Minute, "how long a node may take to be loaded with Services")
 	f.IntVar(&s.changes, "changes", 100, "how often an endpoint of a Service comes or goes")
 	f.BoolVar(&s.kubeProxy, "kube-proxy", true, "measure Services of kube-proxy, too")
+	f.IntVar(&s.Connections, "connections", 1000, "how many connections a second are opened while something fails")
+	f.DurationVar(&s.Window, "window", 5*time.Second, "how long there is load before something fails, and after")
+	f.DurationVar(&s.Quiet, "quiet", 5*time.Second, "how long nothing fails between two")
+	f.DurationVar(&s.Away, "away", 30*time.Second, "how long the API server is away")
 	f.StringVar(&nameServices, "name-services", "1000", "the clusters whose names are asked for, in `Services`, as 1,1000,10000")
 	f.StringVar(&s.kubernetes, "kubernetes", "", "the `directory` of Kubernetes' programs; empty means where make kubernetes-programs puts them")
 	if err := f.Parse(args); err != nil {
@@ -113,6 +122,9 @@ func parseSettings(args []string) (settings, error) {
 	}
 	if s.rounds < 1 || s.attachRounds < 1 || s.sample <= 0 {
 		return s, errors.New("-rounds and -attach-rounds must be 1 or more, and -sample longer than 0")
+	}
+	if s.Connections < 2 || s.Window < time.Second || s.Quiet < 0 || s.Away <= 0 {
+		return s, errors.New("-connections must be 2 or more, -window 1s or longer, -quiet 0 or longer, and -away longer than 0")
 	}
 	s.only = strings.Split(only, ",")
 	for _, part := range s.only {
@@ -213,6 +225,12 @@ func (s settings) run(ctx context.Context) error {
 		if res.Services, err = s.serviceBench(ctx); err != nil {
 			return err
 		}
+	}
+	if slices.Contains(s.only, "faults") {
+		if res.Faults, err = s.faultBench(ctx); err != nil {
+			return err
+		}
+		res.FaultSettings = s.faultSettings
 	}
 	if slices.Contains(s.only, "failover") {
 		if res.Failovers, err = s.measureFailover(ctx); err != nil {

@@ -30,6 +30,8 @@ type results struct {
 	Tenants        []tenantResult
 	Policy         *policyResults
 	Services       *serviceResults
+	Faults         []faultRun
+	FaultSettings  faultSettings
 	Failovers      []failover
 	Names          *namesResults
 }
@@ -38,14 +40,14 @@ type results struct {
 // what says of policies alone, of Services, or of names, is a document of its own.
 func (r results) document() (title, notes, quick string) {
 	const more = " What else is measured is in [benchmarks.md](benchmarks.md)."
-	policies, services, names := r.Policy != nil || len(r.Tenants) > 0, r.Services != nil, r.Names != nil
+	policies, services, names := r.Policy != nil || len(r.Tenants) > 0, r.Services != nil || len(r.Faults) > 0, r.Names != nil
 	switch {
 	case len(r.Traffic) > 0 || len(r.Attached) > 0 || r.Agent != nil || len(r.Ups) > 0 || len(r.Failovers) > 0:
 	case policies && !services && !names:
 		return "Network policy at scale, measured", "policy-notes.md", "`go run ./bench -only policy -rounds 3` is the half of it." + more
 	case services && !policies && !names:
 		return "Services at scale, measured", "services-notes.md",
-			"`go run ./bench -only services -services 1,1000 -rounds 3 -changes 20` is a quick look, with `-kube-proxy=false` of Weft alone.\n " + more
+			"`go run ./bench -only services -services 1,1000 -rounds 3 -changes 20` is a quick look, with `-kube-proxy=false` of Weft alone;\n  `-only faults` is of what breaks." + more
 	case names && !policies && !services:
 		return "Names, measured", "names-notes.md", "`go run ./bench -only names -name-services 100 -rounds 3` is a quick look." + more
 	}
@@ -107,6 +109,7 @@ func render(res results, notes string) string {
 	if res.Services != nil {
 		body.services(*res.Services)
 	}
+	body.faults(res.Faults, res.FaultSettings)
 	body.failovers(res.Failovers)
 	if res.Names != nil {
 		body.names(res.Names)

@@ -84,6 +84,8 @@ var measuredIP = netip.MustParseAddr("10.96.255.254")
 // serviceNode is a node that is loaded with Services.
 type serviceNode struct {
 	by string
+	// address is the node's, where its NodePorts are asked for.
+	address netip.Addr
 	// itself is in the node's network namespace.
 	itself, client *worker
 	// behind are the pods behind the measured Service.

@@ -26,7 +26,9 @@ var kubeProxyModes = map[string]string{byNftables: "nftables", byIptables: "ipta
 // number of Services and mode of kube-proxy. So all else on the way of a packet is Weft's, as on
 // the nodes that it is compared with.
 type kubeCluster struct {
-	dir    string
+	// bin is where kube-proxy is.
+	bin, dir string
+
 	hand   handmade
 	plane  *controlplane.ControlPlane
 	reg    *kubernetes.Registry
@@ -62,11 +64,10 @@ const plane = "control plane"
 // apiServer is the address of the API server, on the bridge that all nodes are on.
 var apiServer = netip.MustParseAddr("172.31.0.1")
 
-// kubeNodes makes the API server and the nodes. Without the programs there are none.
-func (s settings) kubeNodes(ctx context.Context) (_ *kubeCluster, err error) {
-	c := &kubeCluster{loaded: make([][]*serviceNode, len(s.services))}
-	bin, err := s.kubernetesPrograms("etcd", "kube-apiserver", "kube-proxy")
-	if err != nil {
+// kubePlane makes the API server. Without the programs there is none.
+func (s settings) kubePlane(ctx context.Context) (_ *kubeCluster, err error) {
+	c := &kubeCluster{}
+	if c.bin, err = s.kubernetesPrograms("etcd", "kube-apiserver", "kube-proxy"); err != nil {
 		return nil, fmt.Errorf("%w, or measure with -kube-proxy=false", err)
 	}
 	if c.dir, err = os.MkdirTemp("", "weft-bench-kubernetes-"); err != nil {
@@ -82,7 +83,7 @@ func (s settings) kubeNodes(ctx context.Context) (_ *kubeCluster, err error) {
 	if err := c.hand.done(); err != nil {
 		return nil, err
 	}
-	if c.plane, err = controlplane.Start(ctx, controlplane.Config{Bin: bin, Dir: filepath.Join(c.dir, "plane"), NetNS: c.hand.workers[plane].namespace(), Address: apiServer,
+	if c.plane, err = controlplane.Start(ctx, controlplane.Config{Bin: c.bin, Dir: filepath.Join(c.dir, "plane"), NetNS: c.hand.workers[plane].namespace(), Address: apiServer,
 		Components: []controlplane.Component{controlplane.Etcd, controlplane.APIServer}}); err != nil {
 		return nil, err
 	}
@@ -93,18 +94,35 @@ func (s settings) kubeNodes(ctx context.Context) (_ *kubeCluster, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := os.WriteFile(filepath.Join(c.dir, "kubeconfig"), kubeconfig, 0o600); err != nil {
+	return c, os.WriteFile(filepath.Join(c.dir, "kubeconfig"), kubeconfig, 0o600)
+}
+
+// leavesServices is the configuration of a cluster that leaves Services to kube-proxy.
+func leavesServices() lab.Object {
+	return lab.Object{Kind: api.ClusterConfigKind, Object: &api.ClusterConfig{ObjectMeta: metav1.ObjectMeta{Name: api.DefaultName},
+		Spec: api.ClusterConfigSpec{Plugin: servicesPlugin, ServiceProxy: api.KubeProxy}}}
+}
+
+// kubeNodes makes the API server and the nodes.
+func (s settings) kubeNodes(ctx context.Context) (_ *kubeCluster, err error) {
+	c, err := s.kubePlane(ctx)
+	if err != nil {
 		return nil, err
 	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, c.close())
+		}
+	}()
+	c.loaded = make([][]*serviceNode, len(s.services))
 	var nodes []*serviceNode
-	leaves := &api.ClusterConfig{ObjectMeta: metav1.ObjectMeta{Name: api.DefaultName}, Spec: api.ClusterConfigSpec{Plugin: servicesPlugin, ServiceProxy: api.KubeProxy}}
-	if c.lab, nodes, err = labNodes(ctx, s.weft, len(s.services)*len(byKubeProxy), lab.Object{Kind: api.ClusterConfigKind, Object: leaves}); err != nil {
+	if c.lab, nodes, err = labNodes(ctx, s.weft, len(s.services)*len(byKubeProxy), leavesServices()); err != nil {
 		return nil, err
 	}
 	for k, n := range nodes {
 		i := k / len(byKubeProxy)
 		n.by = byKubeProxy[k%len(byKubeProxy)]
-		if err := c.prepare(ctx, n, filepath.Join(bin, "kube-proxy"), k); err != nil {
+		if err := c.prepare(ctx, n, k); err != nil {
 			return nil, err
 		}
 		c.loaded[i] = append(c.loaded[i], n)
@@ -113,7 +131,7 @@ func (s settings) kubeNodes(ctx context.Context) (_ *kubeCluster, err error) {
 }
 
 // prepare connects a node, which has a number, to the API server, and says how kube-proxy runs there.
-func (c *kubeCluster) prepare(ctx context.Context, n *serviceNode, kubeProxy string, number int) error {
+func (c *kubeCluster) prepare(ctx context.Context, n *serviceNode, number int) error {
 	address := netip.AddrFrom4([4]byte{172, 31, 1, byte(number)})
 	c.hand.ip(plane, fmt.Sprintf("link add port%d master br0 type veth peer name api netns %d\nlink set port%[1]d up\n", number, n.itself.cmd.Process.Pid))
 	if err := c.hand.done(); err != nil {
@@ -126,6 +144,9 @@ func (c *kubeCluster) prepare(ctx context.Context, n *serviceNode, kubeProxy str
 	}
 	object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.itself.name}}
 	object.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address.String()}}
+	if n.address.IsValid() {
+		object.Status.Addresses[0].Address = n.address.String()
+	}
 	if err := createNode(ctx, c.reg, object); err != nil {
 		return err
 	}
@@ -136,7 +157,7 @@ func (c *kubeCluster) prepare(ctx context.Context, n *serviceNode, kubeProxy str
 	}
 	var pid int
 	n.start = func(context.Context) (err error) {
-		pid, err = n.itself.start(file+".log", kubeProxy, "--config="+file+".yaml")
+		pid, err = n.itself.start(file+".log", filepath.Join(c.bin, "kube-proxy"), "--config="+file+".yaml")
 		return err
 	}
 	n.stop = n.itself.end

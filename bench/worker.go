@@ -39,6 +39,8 @@ type request struct {
 	Ask    asking   `json:",omitzero"`
 	LookUp lookups  `json:",omitzero"`
 	Await  awaiting `json:",omitzero"`
+	// Load is what load there is to make while something breaks.
+	Load loading `json:",omitzero"`
 }
 
 type reply struct {
@@ -46,6 +48,8 @@ type reply struct {
 	Sample sample `json:",omitzero"`
 	// PID is the process number of the program that was run.
 	PID int `json:",omitzero"`
+	// Loaded is what became of load.
+	Loaded *loaded `json:",omitzero"`
 }
 
 // What a worker can be told to do.
@@ -64,6 +68,10 @@ const (
 	doAsk       = "queries"
 	doLookUp    = "look-ups"
 	doAwait     = "await an answer"
+	doMeet      = "meet backends"
+	doBegin     = "begin load"
+	doPart      = "part with backends"
+	doEndLoad   = "end load"
 )
 
 func (r request) run() (sample, error) {
@@ -92,6 +100,12 @@ func (r request) run() (sample, error) {
 		return lookUpAll(r.To, r.LookUp, r.For)
 	case doAwait:
 		return r.Await.await(r.To, r.For)
+	case doMeet:
+		return sample{}, meet(r.Load, r.For)
+	case doBegin:
+		return sample{}, beginLoad(r.Load)
+	case doPart:
+		return sample{}, partLoad(r.Load.Names)
 	}
 	return sample{}, fmt.Errorf("a worker cannot do %q", r.Do)
 }
@@ -114,6 +128,8 @@ func runWorker() error {
 			answer.PID, err = program.start(r.Log, r.Program, r.Args...)
 		case doEnd:
 			program.end()
+		case doEndLoad:
+			answer.Loaded, err = endLoad()
 		default:
 			answer.Sample, err = r.run()
 		}
