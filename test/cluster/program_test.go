@@ -26,7 +26,7 @@ import (
 func runProgram(name string, args []string) bool {
 	programs := map[string]func([]string) error{"fetch": fetch, "echo": echo, "talk": talk, "serve": serve, "probe": probe, "runtime": runtime,
 		"collect": collect, "throw": throwWords, "wait": wait, "drizzle": drizzle, "catch": catch,
-		"namesAsked": namesAsked, "resolve": resolve, "lookups": lookups}
+		"namesAsked": namesAsked, "resolve": resolve, "lookups": lookups, "letter": letter, "ask": askLetters}
 	f, ok := programs[name]
 	if !ok {
 		return false
@@ -222,6 +222,12 @@ type conversation struct {
 // converse opens a connection from a pod to the echo server at an address.
 func (c *cluster) converse(from place, to netip.Addr) *conversation {
 	c.Helper()
+	return c.converseAt(from, netip.AddrPortFrom(to, echoPort))
+}
+
+// converseAt is converse with a server at another port.
+func (c *cluster) converseAt(from place, to netip.AddrPort) *conversation {
+	c.Helper()
 	inRead, inWrite, err := os.Pipe()
 	if err != nil {
 		c.Fatal(err)
@@ -233,7 +239,7 @@ func (c *cluster) converse(from place, to netip.Addr) *conversation {
 	x := &conversation{t: c.T, in: inWrite, out: outRead, finished: make(chan error, 1), errors: new(strings.Builder)}
 	go func() {
 		x.finished <- c.execute(from, lab.Command{
-			Args:  []string{self, "talk", netip.AddrPortFrom(to, echoPort).String()},
+			Args:  []string{self, "talk", to.String()},
 			Stdin: inRead, Stdout: outWrite, Stderr: x.errors,
 		})
 		inRead.Close()
@@ -255,14 +261,20 @@ func (x *conversation) exchange(b byte) {
 
 func (x *conversation) read(want byte) {
 	x.t.Helper()
+	if got := x.next(); got != want {
+		x.t.Fatalf("%q came back instead of %q", got, want)
+	}
+}
+
+// next waits for a byte.
+func (x *conversation) next() byte {
+	x.t.Helper()
 	got := make([]byte, 1)
 	x.out.SetReadDeadline(time.Now().Add(2 * patience))
 	if _, err := io.ReadFull(x.out, got); err != nil {
 		x.t.Fatalf("the connection ended: %v: %v: %s", err, <-x.finished, x.errors)
 	}
-	if got[0] != want {
-		x.t.Fatalf("%q came back instead of %q", got, want)
-	}
+	return got[0]
 }
 
 // end closes the connection, which must have lasted.
