@@ -67,6 +67,7 @@ type fault struct {
 
 // The faults.
 const (
+	faultNone    = "nothing"
 	faultKilled  = "backends killed"
 	faultDrained = "backends drained"
 	faultProxy   = "who does Services killed, again and again"
@@ -78,6 +79,7 @@ const (
 )
 
 var faults = []fault{
+	{name: faultNone, happen: func(s settings, ctx context.Context, _ *faultWorld, _ *faultRun) error { return rested(ctx, s.Window) }},
 	{name: faultKilled, happen: settings.backendsKilled},
 	{name: faultDrained, happen: settings.backendsDrained},
 	{name: faultProxy, happen: settings.proxyKilled},

@@ -168,7 +168,8 @@ func endLoad() (*loaded, error) {
 	return &l.loaded, nil
 }
 
-// partLoad has held connections to some backends ended and others made.
+// partLoad has held connections to some backends ended and others made, and sockets for datagrams
+// that came to them.
 func partLoad(names []string) error {
 	if theLoad == nil {
 		return errors.New("there is no load")
@@ -180,6 +181,13 @@ func partLoad(names []string) error {
 }
 
 func (l *faultLoad) front(i int) netip.AddrPort { return l.Fronts[i%len(l.Fronts)] }
+
+// leaves reports whether a backend is to be parted with.
+func (l *faultLoad) leaves(by string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Contains(l.leave, by)
+}
 
 func (l *faultLoad) count(w way) {
 	l.mu.Lock()
@@ -317,10 +325,7 @@ func (l *faultLoad) converse(c *net.TCPConn, in *bufio.Reader, by string) {
 	c.SetDeadline(time.Time{})
 	defer context.AfterFunc(l.ctx, func() { c.SetDeadline(time.Unix(1, 0)) })()
 	for l.pause(askHeldEvery) {
-		l.mu.Lock()
-		left := slices.Contains(l.leave, by)
-		l.mu.Unlock()
-		if left {
+		if l.leaves(by) {
 			return
 		}
 		begun := clock()
@@ -343,17 +348,19 @@ func (l *faultLoad) converse(c *net.TCPConn, in *bufio.Reader, by string) {
 
 // keep asks by one socket for datagrams again and again.
 func (l *faultLoad) keep(to netip.AddrPort) {
-	c, err := net.Dial("udp", to.String())
-	if err != nil {
-		l.failed(kept, refused, clock(), "")
-		return
-	}
-	defer c.Close()
-	by := ""
-	for number := 1; l.pause(askHeldEvery); number++ {
-		if answered := l.datagram(c, kept, number, by); answered != "" {
-			by = answered
+	for more := true; more; more = l.pause(askHeldEvery) {
+		c, err := net.Dial("udp", to.String())
+		if err != nil {
+			l.failed(kept, refused, clock(), "")
+			continue
 		}
+		by := ""
+		for number := 1; !l.leaves(by) && l.pause(askHeldEvery); number++ {
+			if answered := l.datagram(c, kept, number, by); answered != "" {
+				by = answered
+			}
+		}
+		c.Close()
 	}
 }
 

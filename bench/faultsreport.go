@@ -79,16 +79,6 @@ func (t *faultTally) add(r faultRun, f failure) {
 	}
 }
 
-// failedOf is how many failed a way, but for those that were late.
-func (t faultTally) failedOf(w way) (n int) {
-	for f, times := range t.Fates[w] {
-		if f != late {
-			n += times
-		}
-	}
-	return n
-}
-
 // isWefts reports whether a run is judged.
 func (r faultRun) isWefts() bool {
 	return r.By == byWeft || r.Fault == faultRemoved || r.Fault == faultBrought
@@ -126,6 +116,7 @@ func (r *report) faults(all []faultRun, s faultSettings) {
 	r.line("real API server. Load begins %v before a fault, ends %v after it, and %v of rest are between two. What it is that happens:", s.Window, s.Window, s.Quiet)
 	r.line("")
 	for _, text := range []string{
+		faultNone + ": nothing happens, so that one sees what the machine does by itself.",
 		faultKilled + ": two pods are gone at once; the EndpointSlices leave them out " + unnoticed.String() + " later.",
 		faultDrained + ": two are said to be terminating and serving; " + s.Window.String() + " later their clients part with them, then the EndpointSlices leave them out, and they end.",
 		faultProxy + ": SIGKILL, on one node after the other, and a start " + deadFor.String() + " later.",
@@ -168,12 +159,16 @@ func (r *report) faults(all []faultRun, s faultSettings) {
 	}
 
 	r.line("\n### Datagrams\n")
-	r.line("Lost are those without an answer within %v, and those of which it was said that nobody is there.", lostAfter)
-	r.head("", "of sockets that stay", "lost", "of sockets of their own", "lost", "lost though known", "target", "")
+	r.line("Unanswered are those without an answer within %v, told those of which it was said that nobody is there.", lostAfter)
+	r.head("", "of sockets that stay", "unanswered", "told", "of sockets of their own", "unanswered", "told", "failed though known", "target", "")
 	for _, run := range all {
 		t := run.tally()
-		r.row(append([]string{run.name(), fmt.Sprint(t.Asked[kept]), fmt.Sprint(t.failedOf(kept)), fmt.Sprint(t.Asked[fresh]), fmt.Sprint(t.failedOf(fresh))},
-			r.none(run, t.Unexcused[kept]+t.Unexcused[fresh])...)...)
+		cells := []string{run.name()}
+		for _, w := range []way{kept, fresh} {
+			f := t.Fates[w]
+			cells = append(cells, fmt.Sprint(t.Asked[w]), fmt.Sprint(f[timedOut]), fmt.Sprint(f[refused]+f[broken]))
+		}
+		r.row(append(cells, r.none(run, t.Unexcused[kept]+t.Unexcused[fresh])...)...)
 	}
 }
 

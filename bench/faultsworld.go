@@ -63,6 +63,10 @@ type faultWorld struct {
 	made       int // backends, ever
 }
 
+// wholeWithin is how long a cluster may take until clients come to all backends: who has lost the
+// API server may look for it only now and then.
+const wholeWithin = 3 * time.Minute
+
 // newFaultWorld makes a cluster whose Services somebody does, and waits until he does.
 func (s settings) newFaultWorld(ctx context.Context, by string) (_ *faultWorld, err error) {
 	w := &faultWorld{by: by}
@@ -251,7 +255,7 @@ func (w *faultWorld) whole(ctx context.Context) error {
 		return err
 	}
 	for i, c := range w.clients {
-		if _, err := c.do(request{Do: doMeet, Load: loading{Fronts: w.fronts[i], Names: backendNames(w.backends)}, For: time.Minute}); err != nil {
+		if _, err := c.do(request{Do: doMeet, Load: loading{Fronts: w.fronts[i], Names: backendNames(w.backends)}, For: wholeWithin}); err != nil {
 			return err
 		}
 	}
