@@ -53,12 +53,14 @@ const (
 
 // Ender tells both sides of connections that they have ended, in the background.
 type Ender struct {
-	in      func(func() error) error
-	log     *slog.Logger
-	queue   chan Lot
-	stopped chan struct{}
-	ctx     context.Context
-	cancel  context.CancelFunc
+	in  func(func() error) error
+	log *slog.Logger
+	// Endpoints that are asked may take long to answer. What is said of datagrams does not wait
+	// for that: by then a socket may have an exchange of its own again, which it would end.
+	connections, datagrams chan Lot
+	tasks                  sync.WaitGroup
+	ctx                    context.Context
+	cancel                 context.CancelFunc
 }
 
 // Lot are leftovers of one sweep, the plan that forbade the connections, and the network in
@@ -72,34 +74,55 @@ type Lot struct {
 // StartEnder starts one, whose sockets are those of the network namespace that in runs
 // functions in.
 func StartEnder(in func(func() error) error, log *slog.Logger) *Ender {
-	e := &Ender{in: in, log: log, queue: make(chan Lot, maxWaiting), stopped: make(chan struct{})}
+	e := &Ender{in: in, log: log, connections: make(chan Lot, maxWaiting), datagrams: make(chan Lot, maxWaiting)}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
-	go func() {
-		defer close(e.stopped)
-		for {
-			select {
-			case l := <-e.queue:
-				if err := e.tell(l); err != nil {
-					e.log.Warn("not all sides of connections that policies forbid were told that they have ended; they find out when they send", "error", err)
-				}
-			case <-e.ctx.Done():
-				return
-			}
-		}
-	}()
+	for _, queue := range []chan Lot{e.connections, e.datagrams} {
+		e.tasks.Go(func() { e.serve(queue) })
+	}
 	return e
+}
+
+// serve tells of the lots of a queue, one after the other.
+func (e *Ender) serve(queue <-chan Lot) {
+	for {
+		select {
+		case l := <-queue:
+			if err := e.tell(l); err != nil {
+				e.log.Warn("not all sides of connections that policies forbid were told that they have ended; they find out when they send", "error", err)
+			}
+		case <-e.ctx.Done():
+			return
+		}
+	}
 }
 
 // Close ends it; what it has not come to is not told.
 func (e *Ender) Close() {
 	e.cancel()
-	<-e.stopped
+	e.tasks.Wait()
 }
 
 // End has both sides told, and does not wait.
 func (e *Ender) End(l Lot) {
+	connections, datagrams := l, l
+	connections.Leftovers, datagrams.Leftovers = nil, nil
+	for _, left := range l.Leftovers {
+		to := &connections
+		if left.Protocol == plan.UDP {
+			to = &datagrams
+		}
+		to.Leftovers = append(to.Leftovers, left)
+	}
+	e.enqueue(e.datagrams, datagrams)
+	e.enqueue(e.connections, connections)
+}
+
+func (e *Ender) enqueue(queue chan<- Lot, l Lot) {
+	if len(l.Leftovers) == 0 {
+		return
+	}
 	select {
-	case e.queue <- l:
+	case queue <- l:
 	default:
 		e.log.Warn("too many connections end at a time: some sides find out only when they send", "connections", len(l.Leftovers))
 	}
