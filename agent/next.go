@@ -101,15 +101,16 @@ func waiting(now, next plugin.Choice, unread []*registry.Cache) string {
 	return fmt.Sprintf("the node goes on with %s, and cannot load %s yet: %s", strings.Join(now.Mix, " and "), strings.Join(next.Beyond(now), " and "), strings.Join(why, "; "))
 }
 
-// kindsOf returns the kinds that a choice of plug-ins reads, of those that there are, and those
-// that names are made of.
+// kindsOf returns the kinds that a choice of plug-ins reads, of those that there are, those
+// that names are made of, and Nodes, which say who may have VirtualAddresses: not all plug-ins
+// read them where Services are left to another program.
 func (a *agent) kindsOf(c plugin.Choice) []*registry.Kind {
 	all, _, err := c.Find(a.Plugin)
 	if err != nil {
 		return nil
 	}
 	kinds := slices.Clone(plugin.Mix(all[0], all[1:]...).Kinds())
-	for _, k := range compile.Kinds {
+	for _, k := range append(slices.Clone(compile.Kinds), api.Node) {
 		if !slices.Contains(kinds, k) {
 			kinds = append(kinds, k)
 		}

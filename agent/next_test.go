@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -226,6 +227,29 @@ func TestNextThatCannotBeRead(t *testing.T) {
 		config("old", 5, "old")
 		said(`{"revision":5,"uses":"old","ready":["old"]}`, false, false)
 	})
+}
+
+// TestNodesAreRead: who may have VirtualAddresses Nodes say, so they are read, once, also under a
+// plug-in that reads none, as some do where Services are left to another program.
+func TestNodesAreRead(t *testing.T) {
+	a := changing(memory.New(), &pooled{name: "some", kinds: []*registry.Kind{api.HostSubnet}}, &pooled{name: "all", kinds: []*registry.Kind{api.Node}})
+	for _, name := range []string{"some", "all"} {
+		kinds := a.kindsOf(plugin.ChoiceOf(name, &api.ClusterConfig{Spec: api.ClusterConfigSpec{Plugin: name, ServiceProxy: api.KubeProxy}}))
+		if !slices.Contains(kinds, api.Node) || len(slices.Compact(slices.Sorted(pluralsOf(kinds)))) != len(kinds) {
+			t.Errorf("under %s are read: %v", name, slices.Sorted(pluralsOf(kinds)))
+		}
+	}
+}
+
+// pluralsOf are the names of kinds.
+func pluralsOf(kinds []*registry.Kind) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, k := range kinds {
+			if !yield(k.Plural) {
+				return
+			}
+		}
+	}
 }
 
 // TestNextThatIsUnknown has the cluster use a plug-in that this version does not know, as
