@@ -4,13 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/weftnet/weft/api"
@@ -21,13 +20,6 @@ import (
 	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
-)
-
-// RecordsName is the name of the file in RunDir in which the node's name server finds what it
-// answers by, and NameSocketName that of the socket at which it is asked whether it answers.
-const (
-	RecordsName    = "dns-records"
-	NameSocketName = "dns.sock"
 )
 
 // namesPart is what is wrong with the node's name server, and recordsPart that it is not told
@@ -49,6 +41,8 @@ const (
 // answers.
 type names struct {
 	journal *journal.Journal
+	// written is called when the records have been.
+	written func() error
 	ask     func(context.Context) (keeper.State, error)
 	// problem and untold are told what is wrong with the name server, and with telling it.
 	// kick has the node be brought to its plan.
@@ -75,13 +69,13 @@ type names struct {
 }
 
 func (a *agent) newNames() (*names, error) {
-	j, err := journal.Open(filepath.Join(a.RunDir, RecordsName))
+	files := nameFiles{a.RunDir}
+	j, err := journal.Open(files.records())
 	if err != nil {
 		return nil, err
 	}
-	socket := filepath.Join(a.RunDir, NameSocketName)
-	n := &names{journal: j, news: make(chan struct{}, 1), kick: a.kick, last: time.Now(),
-		ask:     func(ctx context.Context) (keeper.State, error) { return keeper.Ask(ctx, socket) },
+	n := &names{journal: j, written: files.leadToRecords, news: make(chan struct{}, 1), kick: a.kick, last: time.Now(),
+		ask:     files.ask,
 		problem: a.problem(namesPart), untold: a.problem(recordsPart)}
 	if a.pods != nil {
 		n.identify = func(e plugin.Endpoint) *corev1.Pod { return a.pods.get(e.Namespace, e.Pod, e.UID) }
@@ -128,7 +122,7 @@ func (n *names) look(ctx context.Context) {
 		n.serves = nil
 	}
 	// One that ends takes its socket away, and one that is replaced or killed does not.
-	n.gone = errors.Is(err, unix.ENOENT)
+	n.gone = errors.Is(err, fs.ErrNotExist)
 	changed := gone != n.gone && len(n.serves) > 0 || !slices.Equal(before, n.serves)
 	problem := state.Problem // none where there is no name server: then the Service's pods answer
 	if !state.Serving && now.Sub(n.last) < namesGoneAfter {
@@ -214,7 +208,11 @@ func (n *names) tell() bool {
 	}
 	settings := settingsOf(set)
 	settings.Namespaces = now.Namespaces
-	if err := n.journal.Put(settings, changed, gone, n.clients(in.Node.Endpoints)); err != nil {
+	err := n.journal.Put(settings, changed, gone, n.clients(in.Node.Endpoints))
+	if err == nil {
+		err = n.written()
+	}
+	if err != nil {
 		n.untold(err.Error())
 		return false
 	}

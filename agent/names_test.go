@@ -132,7 +132,7 @@ func TestNameServerEnds(t *testing.T) {
 // TestRecordsAreTakenAway has somebody remove what the name server answers by: the agent writes it
 // anew.
 func TestRecordsAreTakenAway(t *testing.T) {
-	path := filepath.Join(t.TempDir(), RecordsName)
+	path := filepath.Join(t.TempDir(), "records")
 	j, err := journal.Open(path)
 	if err != nil {
 		t.Fatal(err)
@@ -155,7 +155,7 @@ func TestRecordsAreTakenAway(t *testing.T) {
 // TestNothingKeepsOthersOut has a data plane that cannot keep other machines from the node's own
 // addresses: the name server is not to be there.
 func TestNothingKeepsOthersOut(t *testing.T) {
-	path := filepath.Join(t.TempDir(), RecordsName)
+	path := filepath.Join(t.TempDir(), "records")
 	j, err := journal.Open(path)
 	if err != nil {
 		t.Fatal(err)
@@ -180,7 +180,7 @@ func TestNothingKeepsOthersOut(t *testing.T) {
 
 // nobodyAnswers are names on a node without a name server.
 func nobodyAnswers() *names {
-	return &names{news: make(chan struct{}, 1), problem: func(string) {}, kick: func() {},
+	return &names{written: func() error { return nil }, news: make(chan struct{}, 1), problem: func(string) {}, kick: func() {},
 		ask: func(context.Context) (keeper.State, error) { return keeper.State{}, errors.New("nobody listens") }}
 }
 

@@ -419,7 +419,7 @@ func (c *namesCluster) feed(ctx context.Context, objects map[*registry.Kind][]re
 }
 
 // records is the path of the file that Weft's server follows.
-func (c *namesCluster) records() string { return filepath.Join(c.dir, "records", "dns-records") }
+func (c *namesCluster) records() string { return filepath.Join(c.dir, "records", "records") }
 
 func (c *namesCluster) startServer(s *nameServer, bin, weft string) error {
 	var called, path string

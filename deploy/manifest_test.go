@@ -3,7 +3,9 @@ package deploy
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -21,6 +23,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/dns/journal"
+	"github.com/weftnet/weft/dns/keeper"
 	"github.com/weftnet/weft/plugin/openshift"
 )
 
@@ -282,6 +286,33 @@ func TestPodsMayDoLittle(t *testing.T) {
 	}
 	if tolerations := agent.template.Spec.Tolerations; len(tolerations) != 1 || tolerations[0] != (corev1.Toleration{Operator: corev1.TolerationOpExists}) {
 		t.Errorf("the agent must run on every node, and tolerates %v", tolerations)
+	}
+}
+
+// TestNameServerSeesItsOwnFiles: what answers pods has no way to the agent's sockets and journal, and
+// does not write what the agent tells it.
+func TestNameServerSeesItsOwnFiles(t *testing.T) {
+	spec := one[*appsv1.DaemonSet](t, manifest(t), "weft-dns").Spec.Template.Spec
+	paths := map[string]string{}
+	for _, v := range spec.Volumes {
+		if v.HostPath != nil {
+			paths[v.Name] = v.HostPath.Path
+		}
+	}
+	got := map[string]bool{}
+	for _, m := range spec.Containers[0].VolumeMounts {
+		if path := paths[m.Name]; path != "" {
+			if got[path] = m.ReadOnly; m.MountPath != path {
+				t.Errorf("%s of the node is at %s", path, m.MountPath)
+			}
+		}
+	}
+	want := map[string]bool{filepath.Dir(journal.DefaultPath): true, filepath.Dir(keeper.DefaultSocket): false}
+	if !maps.Equal(got, want) {
+		t.Errorf("it sees of its node, and to be read alone: %v, and should %v", got, want)
+	}
+	if c := spec.Containers[0].SecurityContext.Capabilities; !slices.Equal(c.Drop, []corev1.Capability{"ALL"}) || !slices.Equal(c.Add, []corev1.Capability{"NET_BIND_SERVICE"}) {
+		t.Errorf("its capabilities are all but %v, and %v", c.Drop, c.Add)
 	}
 }
 

@@ -140,11 +140,13 @@ func (r *removal) run(ctx context.Context, wait time.Duration) error {
 		r.removed("interface " + describe(p))
 	}
 	// The journal has its lock and what replaces it beside it, and so have the records of names
-	// what replaces them. The socket of a name server that runs still is that one's to remove.
-	var left []string
-	patterns := []string{agent.JournalName + "*", agent.RecordsName + "*", agent.SocketName, agent.HTTPSocketName}
-	if !answers(filepath.Join(r.runDir, agent.NameSocketName)) {
-		patterns = append(patterns, agent.NameSocketName+"*")
+	// what replaces them. The socket of a name server that runs still is that one's to remove, and
+	// what it has mounted stays in its place.
+	var left, dirs []string
+	patterns := []string{agent.JournalName + "*", agent.RecordsName + "*", agent.FormerRecordsName + "*", agent.SocketName, agent.HTTPSocketName}
+	if !answers(filepath.Join(r.runDir, agent.NameSocketName)) && !answers(filepath.Join(r.runDir, agent.FormerNameSocketName)) {
+		patterns = append(patterns, agent.NameSocketName+"*", agent.FormerNameSocketName+"*")
+		dirs = agent.NameDirs
 	}
 	for _, pattern := range patterns {
 		found, err := filepath.Glob(filepath.Join(r.runDir, pattern))
@@ -152,6 +154,9 @@ func (r *removal) run(ctx context.Context, wait time.Duration) error {
 	}
 	for _, path := range left {
 		errs = append(errs, r.removeFile(path))
+	}
+	for _, dir := range dirs {
+		errs = append(errs, r.removeDir(filepath.Join(r.runDir, dir)))
 	}
 	errs = append(errs, r.removeDir(r.runDir))
 	if err := errors.Join(errs...); err != nil {

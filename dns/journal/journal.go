@@ -25,7 +25,7 @@ import (
 )
 
 // DefaultPath is where the file is on a node.
-const DefaultPath = "/run/weft/dns-records"
+const DefaultPath = "/run/weft/dns/agent/records"
 
 // keepGarbage is how many bytes of lines that others have replaced a file may have, however
 // few the others are.

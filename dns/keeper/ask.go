@@ -13,7 +13,7 @@ import (
 )
 
 // DefaultSocket is where a node's keeper is asked.
-const DefaultSocket = "/run/weft/dns.sock"
+const DefaultSocket = "/run/weft/dns/keeper/keeper.sock"
 
 // askTime is how long a keeper has to answer.
 const askTime = 5 * time.Second

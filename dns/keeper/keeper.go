@@ -12,7 +12,8 @@
 // keeper, which is started beside it, as during an upgrade. That one takes the sockets, has a
 // server of its own, and says so once that serves; until then both servers read the same
 // queues. The one before then ends its server, and stands by: if the other goes, it begins
-// again. So it does not matter which of the two is ended first, or which fails.
+// again. So it does not matter which of the two is ended first, or which fails. Nor does it matter
+// which is found first: one that has no sockets, and finds another at its path, takes from that.
 //
 // The process is on every node for as long as the node lives. So it depends on the standard
 // library and golang.org/x/sys/unix alone.
@@ -252,6 +253,9 @@ func (k *Keeper) begin(ctx context.Context) error {
 	}
 	k.o.Log.Info("took the sockets of the keeper before", "addresses", *m.Sockets)
 	k.role, k.before = taking, c
+	if k.server != nil {
+		k.server.handed = false // it may be there already, and has none of these
+	}
 	k.follow(ctx, c)
 	return nil
 }
@@ -357,7 +361,8 @@ func (k *Keeper) published() bool {
 }
 
 // republish has the socket made anew where what is at the path is neither this keeper's own nor
-// that of another that lives.
+// that of another that lives. Where another is asked there, and this one has no sockets, as the
+// other has them, it begins anew: it takes them from there.
 func (k *Keeper) republish() {
 	if k.listener == nil || k.published() {
 		return
@@ -365,7 +370,11 @@ func (k *Keeper) republish() {
 	c, err := net.DialTimeout("unixpacket", k.o.Socket, askTime)
 	if err == nil {
 		c.Close()
-		return
+		if k.role != owning || k.after != nil || len(k.sockets) > 0 {
+			return
+		}
+		k.o.Log.Info("another keeper is asked in the place of this one, which takes over from it")
+		k.role = fresh
 	}
 	k.listener.Close()
 	k.listener, k.at = nil, nil
