@@ -274,7 +274,7 @@ func reverse(lower string) (address netip.Addr, zone string, ok bool) {
 func (a *answering) pointers(name, zone string, address netip.Addr) (f found, inside bool) {
 	var own, of []string
 	seen := make(map[string]bool)
-	for _, e := range a.zone.has(address) {
+	for _, e := range a.zone.has(address, a.limit) {
 		s := e.now.Load()
 		target := s.Name + "." + s.Namespace + "." + labelService + a.settings.suffix
 		if slices.Contains(s.Addresses, address) {

@@ -25,9 +25,8 @@ type Zone struct {
 	services map[records.Key]*entry
 	// namespaces are those of services, with the number of each one's.
 	namespaces map[string]int
-	// addresses are the Services that have each address, their own or an endpoint's, in order
-	// of their keys. The slices are never changed.
-	addresses map[netip.Addr][]*entry
+	// holders are the Services that have each address, their own or an endpoint's.
+	holders *holders
 	// clients are the namespaces of the node's pods.
 	clients map[netip.Addr]string
 }
@@ -79,7 +78,7 @@ func (z *Zone) Put(s *records.Service) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	if z.services == nil {
-		z.services, z.namespaces, z.addresses = make(map[records.Key]*entry), make(map[string]int), make(map[netip.Addr][]*entry)
+		z.services, z.namespaces = make(map[records.Key]*entry), make(map[string]int)
 	}
 	e := z.services[s.Key]
 	if e == nil {
@@ -88,8 +87,7 @@ func (z *Zone) Put(s *records.Service) {
 		z.namespaces[s.Namespace]++
 	}
 	before := e.now.Swap(now)
-	gone, came := other(before.addresses(), now.addresses())
-	z.index(e, gone, came)
+	z.index(e, before, now)
 }
 
 // Delete removes a Service, if it is there.
@@ -104,29 +102,58 @@ func (z *Zone) Delete(k records.Key) {
 	if z.namespaces[k.Namespace]--; z.namespaces[k.Namespace] == 0 {
 		delete(z.namespaces, k.Namespace)
 	}
-	z.index(e, e.now.Load().addresses(), nil)
+	z.index(e, e.now.Load(), nil)
 }
 
-// index takes addresses from an entry, and gives it others.
-func (z *Zone) index(e *entry, gone, came []netip.Addr) {
-	compare := func(a, b *entry) int { return a.key.Compare(b.key) }
-	for _, a := range gone {
-		all := z.addresses[a]
-		i, found := slices.BinarySearchFunc(all, e, compare)
-		switch {
-		case !found:
-		case len(all) == 1:
-			delete(z.addresses, a)
-		default:
-			z.addresses[a] = slices.Concat(all[:i], all[i+1:])
+// index has an entry be found by the addresses that it has now, and not by those that it had before
+// alone.
+func (z *Zone) index(e *entry, before, now *service) {
+	if before == nil {
+		before = none
+	}
+	if now == nil {
+		now = none
+	}
+	gone := func(a netip.Addr, behind bool) { z.holders = z.holders.drop(holder{held{a, behind}, e}) }
+	came := func(a netip.Addr, behind bool) { z.holders = z.holders.put(holder{held{a, behind}, e}) }
+	for _, a := range before.Addresses {
+		if !slices.Contains(now.Addresses, a) {
+			gone(a, false)
 		}
 	}
-	for _, a := range came {
-		all := z.addresses[a]
-		if i, found := slices.BinarySearchFunc(all, e, compare); !found {
-			z.addresses[a] = slices.Concat(all[:i], []*entry{e}, all[i:])
+	for _, a := range now.Addresses {
+		came(a, false) // or is there
+	}
+	was, is := before.Endpoints, now.Endpoints
+	for len(was)+len(is) > 0 {
+		c := len(is) - len(was) // where one of them has no more
+		if len(was) > 0 && len(is) > 0 {
+			c = was[0].Address.Compare(is[0].Address)
+		}
+		if c <= 0 {
+			a := was[0].Address
+			if was = behind(was, a); c < 0 {
+				gone(a, true)
+			}
+		}
+		if c >= 0 {
+			a := is[0].Address
+			if is = behind(is, a); c > 0 {
+				came(a, true)
+			}
 		}
 	}
+}
+
+// none is what is not there.
+var none = &service{Service: &records.Service{}}
+
+// behind returns what of endpoints in order is behind those in front that have an address.
+func behind(all []records.Endpoint, a netip.Addr) []records.Endpoint {
+	for len(all) > 0 && all[0].Address == a {
+		all = all[1:]
+	}
+	return all
 }
 
 // PutClient adds a pod of the node, in the place of the one with its address.
@@ -157,11 +184,21 @@ func (z *Zone) service(k records.Key) *service {
 	return e.now.Load()
 }
 
-// has returns the Services that have an address, in order of their keys.
-func (z *Zone) has(a netip.Addr) []*entry {
+// has returns the Services that have an address as their own, in order of their keys, and where
+// there is none those that have an endpoint there; so many at most.
+func (z *Zone) has(a netip.Addr, limit int) (all []*entry) {
 	z.mu.RLock()
 	defer z.mu.RUnlock()
-	return z.addresses[a]
+	own := false
+	z.holders.of(a, func(h holder) bool {
+		if h.behind && own {
+			return false
+		}
+		own = !h.behind
+		all = append(all, h.entry)
+		return len(all) < limit
+	})
+	return all
 }
 
 // hasServices reports whether a namespace has some.
@@ -198,33 +235,4 @@ func newService(s *records.Service) *service {
 
 func compareEndpoints(a, b records.Endpoint) int {
 	return cmp.Or(a.Address.Compare(b.Address), strings.Compare(a.Hostname, b.Hostname))
-}
-
-// addresses returns those of a Service and of its endpoints, in order and each once.
-func (s *service) addresses() []netip.Addr {
-	if s == nil {
-		return nil
-	}
-	all := make([]netip.Addr, 0, len(s.Addresses)+len(s.Endpoints))
-	all = append(all, s.Addresses...)
-	for _, e := range s.Endpoints {
-		all = append(all, e.Address)
-	}
-	slices.SortFunc(all, netip.Addr.Compare)
-	return slices.Compact(all)
-}
-
-// other returns what of two ordered lists is in the first alone, and in the second alone.
-func other(before, now []netip.Addr) (gone, came []netip.Addr) {
-	for len(before) > 0 && len(now) > 0 {
-		switch c := before[0].Compare(now[0]); {
-		case c < 0:
-			gone, before = append(gone, before[0]), before[1:]
-		case c > 0:
-			came, now = append(came, now[0]), now[1:]
-		default:
-			before, now = before[1:], now[1:]
-		}
-	}
-	return append(gone, before...), append(came, now...)
 }
