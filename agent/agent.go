@@ -492,7 +492,6 @@ func (a *agent) run(ctx context.Context, what plugin.Choice, objects *followed, 
 		out.Plan, more = ports.Put(out.Plan, in.Node)
 		out.Plan = what.Leave(out.Plan)
 		out.Problems = slices.Concat(out.Problems, more)
-		a.names.read(in)
 		out.Plan = a.putNames(out.Plan, in)
 		latest = out
 		a.announcer.loading(out.Plan)
@@ -510,6 +509,7 @@ func (a *agent) run(ctx context.Context, what plugin.Choice, objects *followed, 
 			a.names.able(r.Able.AnswersHere)
 		}
 		if r.Loaded {
+			a.names.load(r.Plan)
 			loaded(&plugin.Applied{Input: latest.Input, Plan: r.Plan})
 			a.announcer.loaded(plugin.Applied{Input: latest.Input, Plan: r.Plan})
 		}

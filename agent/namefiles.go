@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 
+	"github.com/weftnet/weft/dns/journal"
 	"github.com/weftnet/weft/dns/keeper"
 )
 
@@ -38,6 +40,24 @@ const (
 type nameFiles struct{ dir string }
 
 func (f nameFiles) records() string { return filepath.Join(f.dir, RecordsName) }
+
+// toldLast returns the addresses at which the name server was told last to be, by an agent of
+// whichever version.
+func (f nameFiles) toldLast() (at []netip.Addr, err error) {
+	for _, path := range []string{f.records(), filepath.Join(f.dir, FormerRecordsName)} {
+		if _, err := os.Stat(path); err != nil {
+			continue
+		}
+		follower := journal.Follow(path, func(b journal.Batch) {
+			if b.Settings != nil {
+				at = b.Settings.Addresses
+			}
+		})
+		follower.Look()
+		return at, follower.State().Problem
+	}
+	return nil, nil
+}
 
 // leadToRecords has a name server of a version before find the records, once they are there. It
 // hears of changes only when it looks anyway, which is every five seconds.

@@ -54,8 +54,15 @@ type names struct {
 
 	news chan struct{}
 
-	mu     sync.Mutex
+	mu sync.Mutex
+	// latest is what there is, and own says which addresses are the node's own.
 	latest *plugin.Input
+	own    func(netip.Addr) bool
+	// loaded is the plan that the data plane has in force; nil before there was one.
+	loaded *plan.Plan
+	// at are the addresses at which the name server was told last to be, by this agent or the one
+	// before, and open those at which it said last that it has sockets.
+	at, open []netip.Addr
 	// serves are the addresses at which the name server answers, in order, and last is when it
 	// last did, or the agent began. gone says that it has ended and nobody takes its place, and unable that the
 	// node's data plane cannot bring questions to it.
@@ -77,6 +84,9 @@ func (a *agent) newNames() (*names, error) {
 	n := &names{journal: j, written: files.leadToRecords, news: make(chan struct{}, 1), kick: a.kick, last: time.Now(),
 		ask:     files.ask,
 		problem: a.problem(namesPart), untold: a.problem(recordsPart)}
+	if n.at, err = files.toldLast(); err != nil {
+		a.Log.Warn("at which addresses the name server was told to be is not known", "error", err)
+	}
 	if a.pods != nil {
 		n.identify = func(e plugin.Endpoint) *corev1.Pod { return a.pods.get(e.Namespace, e.Pod, e.UID) }
 	}
@@ -114,7 +124,15 @@ func (n *names) look(ctx context.Context) {
 	}
 	now := time.Now()
 	n.mu.Lock()
-	before, gone := n.serves, n.gone
+	before, gone, open := n.serves, n.gone, n.open
+	if err == nil {
+		n.open = addressesOf(state.Addresses)
+	} else if errors.Is(err, fs.ErrNotExist) {
+		n.open = nil
+	}
+	other := !slices.Equal(open, n.open)
+	// Where one of the node's own is closed, nobody need be kept from it any more.
+	unguarded := n.own != nil && slices.ContainsFunc(open, func(a netip.Addr) bool { return !slices.Contains(n.open, a) && n.own(a) })
 	switch {
 	case err == nil && state.Serving:
 		n.serves, n.last = addressesOf(state.Addresses), now
@@ -123,13 +141,16 @@ func (n *names) look(ctx context.Context) {
 	}
 	// One that ends takes its socket away, and one that is replaced or killed does not.
 	n.gone = errors.Is(err, fs.ErrNotExist)
-	changed := gone != n.gone && len(n.serves) > 0 || !slices.Equal(before, n.serves)
+	changed := gone != n.gone && len(n.serves) > 0 || !slices.Equal(before, n.serves) || unguarded
 	problem := state.Problem // none where there is no name server: then the Service's pods answer
 	if !state.Serving && now.Sub(n.last) < namesGoneAfter {
 		problem = "" // it is being started
 	}
 	n.mu.Unlock()
 	n.problem(problem)
+	if other {
+		n.again()
+	}
 	if changed {
 		n.kick()
 	}
@@ -179,36 +200,87 @@ func (n *names) able(is bool) {
 	}
 }
 
-// read takes note of what there is, for the name server to be told.
-func (n *names) read(in plugin.Input) {
+// read takes note of what there is, and of what was compiled of it, for the name server to be told.
+func (n *names) read(in plugin.Input, p *plan.Plan) {
+	local := p.Local
 	n.mu.Lock()
-	n.latest = &in
+	n.latest, n.own = &in, func(a netip.Addr) bool { return local.Owns(plan.DefaultNetwork, a) }
 	n.mu.Unlock()
+	n.again()
+}
+
+// load takes note of the plan that is in force.
+func (n *names) load(p *plan.Plan) {
+	n.mu.Lock()
+	n.loaded = p
+	other := n.latest != nil && !slices.Equal(n.at, n.addresses())
+	n.mu.Unlock()
+	if other {
+		n.again()
+	}
+}
+
+// again has the name server be told what is new.
+func (n *names) again() {
 	select {
 	case n.news <- struct{}{}:
 	default:
 	}
 }
 
-// tell tells the name server what there is, and reports whether it could.
+// addresses are those at which the name server is to be now. At an address of the node itself it
+// begins only under a plan that keeps other machines out, and nowhere does it end before a plan is
+// in force that leads no question there. mu is held.
+func (n *names) addresses() (all []netip.Addr) {
+	node := n.latest.Node.Addresses
+	if n.unable {
+		node = nil // nothing keeps other machines from asking there
+	}
+	wanted := plugin.NameServerOf(n.latest.Config, n.latest.Objects, node).Addresses()
+	for _, a := range wanted {
+		if slices.Contains(n.at, a) || !n.own(a) || n.loaded != nil && plugin.KeepsOthersOut(n.loaded, a) {
+			all = append(all, a)
+		}
+	}
+	for _, a := range n.at {
+		if !slices.Contains(wanted, a) && (n.loaded == nil || plugin.NameServerIn(n.loaded, a)) {
+			all = append(all, a)
+		}
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	return all
+}
+
+// guarded are the addresses at which other machines are to be kept from the name server: those
+// at which it is to be, and those at which it may be still.
+func (n *names) guarded(s plugin.NameServer) []netip.Addr {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Concat(s.More, n.at, n.open)
+}
+
+// tell tells the name server what there is, and reports whether it could. One that has no address,
+// and no socket, as pods answer for names, needs to know of no Service.
 func (n *names) tell() bool {
 	n.mu.Lock()
-	in, unable := n.latest, n.unable
-	n.mu.Unlock()
-	if in == nil {
+	if n.latest == nil {
+		n.mu.Unlock()
 		return true
 	}
-	now := n.compiler.Compile(in.Objects)
+	in, at, answers := *n.latest, n.addresses(), len(n.open) > 0
+	n.at = at
+	n.mu.Unlock()
+	now, clients := &compile.Snapshot{}, []records.Client(nil)
+	if answers || len(at) > 0 {
+		now, clients = n.compiler.Compile(in.Objects), n.clients(in.Node.Endpoints)
+	} else {
+		n.compiler = compile.Compiler{}
+	}
 	changed, gone := now.Since(n.told)
 	n.told = now // also where it could not be written: the journal writes all of it then
-	set := *in
-	if unable {
-		// Nothing keeps other machines from asking at the node's own addresses.
-		set.Node.Addresses = nil
-	}
-	settings := settingsOf(set)
+	settings := settingsOf(in, at)
 	settings.Namespaces = now.Namespaces
-	err := n.journal.Put(settings, changed, gone, n.clients(in.Node.Endpoints))
+	err := n.journal.Put(settings, changed, gone, clients)
 	if err == nil {
 		err = n.written()
 	}
@@ -220,10 +292,11 @@ func (n *names) tell() bool {
 	return true
 }
 
-// settingsOf says how a node's name server is to answer, but for the namespaces that there are.
-func settingsOf(in plugin.Input) *records.Settings {
+// settingsOf says how a node's name server is to answer, and at which addresses, but for the
+// namespaces that there are.
+func settingsOf(in plugin.Input, at []netip.Addr) *records.Settings {
 	dns := in.Config.Spec.DNS
-	s := &records.Settings{Domain: dns.Domain, Addresses: plugin.NameServerOf(in.Config, in.Objects, in.Node.Addresses).Addresses(), Upstreams: nameServers(dns.Upstreams), Prefixes: dns.AnyPrefix}
+	s := &records.Settings{Domain: dns.Domain, Addresses: at, Upstreams: nameServers(dns.Upstreams), Prefixes: dns.AnyPrefix}
 	for _, stub := range dns.StubDomains {
 		s.Stubs = append(s.Stubs, records.Stub{Domain: stub.Domain, Servers: nameServers(stub.Servers)})
 	}
@@ -272,16 +345,7 @@ func (n *names) searches(e plugin.Endpoint) bool {
 
 // nameServerIn are the addresses at which a plan has the node itself answer, as Nodes say it.
 func nameServerIn(p *plan.Plan, s plugin.NameServer) string {
-	var at []netip.Addr
-	for _, a := range s.Addresses() {
-		for _, from := range []plan.Scope{plan.Anywhere, plan.Inside} {
-			svc, ok := p.Services.Get(plan.ServiceKey{Network: plan.DefaultNetwork, Address: a, Protocol: plan.UDP, Port: api.DNSPort, From: from})
-			if ok && svc.Here {
-				at = append(at, a)
-			}
-		}
-	}
-	return joined(at)
+	return joined(slices.DeleteFunc(s.Addresses(), func(a netip.Addr) bool { return !plugin.NameServerIn(p, a) }))
 }
 
 // podsAnswer reports whether a plan has the Service at one of its addresses, and whether there is
@@ -317,6 +381,7 @@ func unanswered(p *plan.Plan, s plugin.NameServer, serving []netip.Addr) string 
 // putNames has a plan have the node itself answer at the addresses of its name server, as long as
 // it answers there.
 func (a *agent) putNames(p *plan.Plan, in plugin.Input) *plan.Plan {
+	a.names.read(in, p)
 	at := plugin.NameServerOf(in.Config, in.Objects, in.Node.Addresses)
 	serving := a.names.servingBeside(p, at)
 	text := unanswered(p, at, serving)
@@ -327,5 +392,5 @@ func (a *agent) putNames(p *plan.Plan, in plugin.Input) *plan.Plan {
 	if changed {
 		a.node.Kick()
 	}
-	return plugin.PutNames(p, at.Within(serving))
+	return plugin.KeepOthersOut(plugin.PutNames(p, at.Within(serving)), a.names.guarded(at), at.MoreOrigin)
 }

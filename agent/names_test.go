@@ -139,7 +139,7 @@ func TestRecordsAreTakenAway(t *testing.T) {
 	}
 	n := nobodyAnswers()
 	n.journal, n.untold = j, func(string) {}
-	n.read(plugin.Input{Config: api.Effective(&api.ClusterConfig{ObjectMeta: metav1.ObjectMeta{Name: api.DefaultName}}), Objects: registry.Snapshot{}})
+	n.read(namesInput(api.DNSSpec{Server: api.NamesByNodes}), &plan.Plan{})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { defer close(ended); n.run(ctx) }()
@@ -152,30 +152,177 @@ func TestRecordsAreTakenAway(t *testing.T) {
 	await.NoError(t, time.Minute, "there are records again", there)
 }
 
-// TestNothingKeepsOthersOut has a data plane that cannot keep other machines from the node's own
-// addresses: the name server is not to be there.
-func TestNothingKeepsOthersOut(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "records")
-	j, err := journal.Open(path)
+// namesOf returns names that write to a file, the name server that is asked, and what the file says:
+// at which addresses that is to be, and of how many Services.
+func namesOf(t *testing.T, dir string) (n *names, state *keeper.State, says func() string) {
+	t.Helper()
+	files := nameFiles{dir}
+	j, err := journal.Open(files.records())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer j.Close()
-	n := nobodyAnswers()
-	n.journal, n.untold = j, func(string) {}
-	in := plugin.Input{Config: api.Effective(&api.ClusterConfig{ObjectMeta: metav1.ObjectMeta{Name: api.DefaultName}, Spec: api.ClusterConfigSpec{DNS: api.DNSSpec{
-		Server: api.NamesByNodes, Addresses: []string{api.NodeAddress, "169.254.20.10"}}}}), Objects: registry.Snapshot{}}
+	t.Cleanup(func() { j.Close() })
+	state = new(keeper.State)
+	n = nobodyAnswers()
+	n.journal, n.untold, n.written = j, func(text string) {
+		if text != "" {
+			t.Error(text)
+		}
+	}, files.leadToRecords
+	n.ask = func(context.Context) (keeper.State, error) { return *state, nil }
+	if n.at, err = files.toldLast(); err != nil {
+		t.Fatal(err)
+	}
+	return n, state, func() (text string) {
+		for len(n.news) > 0 {
+			<-n.news
+			n.tell()
+		}
+		f := journal.Follow(files.records(), func(b journal.Batch) {
+			if b.Settings != nil { // the last one counts
+				text = joined(b.Settings.Addresses)
+			}
+		})
+		f.Look()
+		return fmt.Sprintf("at %s of %d", text, f.State().Services)
+	}
+}
+
+// sockets is a name server that serves at some addresses, or has nothing to.
+func sockets(at ...string) keeper.State {
+	s := keeper.State{Serving: len(at) > 0, Idle: len(at) == 0}
+	for _, a := range at {
+		s.Addresses = append(s.Addresses, netip.AddrPortFrom(netip.MustParseAddr(a), api.DNSPort))
+	}
+	return s
+}
+
+// namesInput is what there is on a node whose cluster has two Services, one at which pods ask for
+// names.
+func namesInput(dns api.DNSSpec) plugin.Input {
+	service := func(name, address string) *corev1.Service {
+		return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: name},
+			Spec: corev1.ServiceSpec{ClusterIP: address, Ports: []corev1.ServicePort{{Port: api.DNSPort, Protocol: corev1.ProtocolUDP}}}}
+	}
+	in := plugin.Input{Config: api.Effective(&api.ClusterConfig{ObjectMeta: metav1.ObjectMeta{Name: api.DefaultName}, Spec: api.ClusterConfigSpec{DNS: dns}}),
+		Objects: registry.NewSnapshot(map[*registry.Kind][]registry.Object{api.Service: {service("kube-dns", "10.96.0.10"), service("other", "10.96.0.11")}})}
 	in.Node.Addresses = []netip.Addr{netip.MustParseAddr("172.30.0.2")}
-	n.read(in)
-	for _, able := range []bool{true, false} {
-		n.able(able)
-		n.tell()
-		var at string
-		journal.Follow(path, func(b journal.Batch) { at = joined(b.Settings.Addresses) }).Look() // the last one counts
-		if want := map[bool]string{true: "169.254.20.10,172.30.0.2", false: "169.254.20.10"}[able]; at != want {
-			t.Errorf("able: %t, and the name server is to be at %s", able, at)
+	return in
+}
+
+const noNames = "node node1 addresses 172.30.0.2 mtu 1450\nservice default 10.96.0.10 udp 53 to kube-system/kube-dns:dns # Service kube-system/kube-dns\n"
+
+// compiled is the plan of a node without names, and with those that its name server is at.
+func (n *names) compiled(t *testing.T, in plugin.Input) *plan.Plan {
+	t.Helper()
+	p, err := plan.Parse(noNames)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &agent{names: n, node: &registrar{kick: make(chan struct{}, 1)}}
+	return a.putNames(p, in)
+}
+
+// TestPodsAnswerInstead has a cluster leave names to pods, and take them back. A name server goes only
+// once no plan leads to it, and its records once it is gone; and it is there before a plan leads to
+// it. So it is where the agent is started again meanwhile.
+func TestPodsAnswerInstead(t *testing.T) {
+	dir := t.TempDir()
+	n, state, says := namesOf(t, dir)
+	want := func(what, text string) {
+		t.Helper()
+		if got := says(); got != text {
+			t.Errorf("%s: the name server is told to be %s, not %s", what, got, text)
 		}
 	}
+	nodes, pods := namesInput(api.DNSSpec{Server: api.NamesByNodes}), namesInput(api.DNSSpec{Server: api.NamesByPods})
+	const here = "10.96.0.10"
+	leads := func(what string, p *plan.Plan, should bool) {
+		t.Helper()
+		if is := plugin.NameServerIn(p, netip.MustParseAddr(here)); is != should {
+			t.Errorf("%s: the plan leads to the name server: %t", what, is)
+		}
+	}
+	*state = sockets()
+	n.look(t.Context())
+	n.load(n.compiled(t, pods))
+	want("pods answer", "at  of 0")
+
+	p := n.compiled(t, nodes)
+	leads("nodes are to answer", p, false)
+	n.load(p)
+	want("nodes are to answer", "at 10.96.0.10 of 2")
+	*state = sockets(here)
+	n.look(t.Context())
+	p = n.compiled(t, nodes)
+	leads("the name server answers", p, true)
+	n.load(p)
+	want("the plan leads there", "at 10.96.0.10 of 2")
+
+	p = n.compiled(t, pods)
+	leads("pods are to answer", p, false)
+	want("a plan still leads there", "at 10.96.0.10 of 2")
+	n, state, says = namesOf(t, dir)
+	p = n.compiled(t, pods)
+	want("the agent does not know which plan is in force", "at 10.96.0.10 of 2")
+	*state = sockets(here)
+	n.look(t.Context())
+	n.load(p)
+	want("no plan leads there", "at  of 2")
+	*state = sockets()
+	n.look(t.Context())
+	want("it is closed", "at  of 0")
+}
+
+// TestOthersAreKeptOutFirst has the name server be at the node's own address: it is there only
+// while a plan is in force that drops what other machines send there.
+func TestOthersAreKeptOutFirst(t *testing.T) {
+	n, state, says := namesOf(t, t.TempDir())
+	const node = "172.30.0.2"
+	with, without := namesInput(api.DNSSpec{Server: api.NamesByNodes, Addresses: []string{api.NodeAddress}}), namesInput(api.DNSSpec{Server: api.NamesByNodes})
+	plain, err := plan.Parse(noNames)
+	if err != nil {
+		t.Fatal(err)
+	}
+	guards := func(what string, p *plan.Plan, should bool) {
+		t.Helper()
+		if is := plugin.KeepsOthersOut(p, netip.MustParseAddr(node)); is != should {
+			t.Errorf("%s: the plan keeps other machines out: %t", what, is)
+		}
+	}
+	want := func(what, text string) {
+		t.Helper()
+		if got := says(); got != text {
+			t.Errorf("%s: the name server is told to be %s, not %s", what, got, text)
+		}
+	}
+	p := n.compiled(t, with)
+	guards("it is to be there", p, true)
+	want("no plan is in force", "at 10.96.0.10 of 2")
+	n.load(plain)
+	want("one of before is in force", "at 10.96.0.10 of 2")
+	n.load(p)
+	want("others are kept out", "at 10.96.0.10,172.30.0.2 of 2")
+	*state = sockets("10.96.0.10", node)
+	n.look(t.Context())
+	n.load(n.compiled(t, with))
+
+	n.able(false)
+	n.load(plain)
+	n.again()
+	want("the data plane cannot bring questions there", "at 10.96.0.10 of 2")
+	n.able(true)
+	n.load(n.compiled(t, with))
+	want("it can", "at 10.96.0.10,172.30.0.2 of 2")
+
+	p = n.compiled(t, without)
+	guards("it is not to be there any more, and is", p, true)
+	n.load(p)
+	want("no question is led there", "at 10.96.0.10 of 2")
+	guards("it has not closed its sockets yet", n.compiled(t, without), true)
+	*state = sockets("10.96.0.10")
+	n.look(t.Context())
+	guards("it has", n.compiled(t, without), false)
 }
 
 // nobodyAnswers are names on a node without a name server.
@@ -218,7 +365,7 @@ func TestSettingsOfNames(t *testing.T) {
 	config := api.Effective(&api.ClusterConfig{ObjectMeta: metav1.ObjectMeta{Name: api.DefaultName}, Spec: api.ClusterConfigSpec{DNS: api.DNSSpec{
 		Server: api.NamesByNodes, Domain: "cluster.example", Addresses: []string{"169.254.20.10"}, Upstreams: []string{"192.0.2.1", "[2001:db8::1]:5353"},
 		StubDomains: []api.StubDomain{{Domain: "corp.example", Servers: []string{"192.0.2.9"}}}, PodNames: api.PodNamesInsecure, AnyPrefix: true, StaleSeconds: &seconds}}})
-	got := settingsOf(plugin.Input{Config: config, Objects: registry.Snapshot{}})
+	got := settingsOf(plugin.Input{Config: config, Objects: registry.Snapshot{}}, []netip.Addr{netip.MustParseAddr("169.254.20.10")})
 	want := "{cluster.example [] [169.254.20.10] [192.0.2.1:53 [2001:db8::1]:5353] [{corp.example [192.0.2.9:53]}] [] true insecure 60}"
 	if d := cmp.Diff(want, fmt.Sprint(*got)); d != "" {
 		t.Errorf("(-want +got):\n%s", d)

@@ -46,11 +46,11 @@ func (s NameServer) Within(some []netip.Addr) NameServer {
 // servers.
 func NameServerOf(config *api.ClusterConfig, objects registry.Objects, node []netip.Addr) (s NameServer) {
 	dns := config.Spec.DNS
+	key := dns.ServiceKey()
+	s.Origin, s.MoreOrigin = "Service "+key.String(), "ClusterConfig "+config.Name
 	if dns.Server != api.NamesByNodes {
 		return s
 	}
-	key := dns.ServiceKey()
-	s.Origin, s.MoreOrigin = "Service "+key.String(), "ClusterConfig "+config.Name
 	if svc := registry.GetAs[*corev1.Service](objects, api.Service, key); svc != nil && slices.ContainsFunc(svc.Spec.Ports, isDNS) {
 		s.Service = clusterAddresses(svc)
 	}
@@ -109,10 +109,6 @@ func PutNames(p *plan.Plan, s NameServer) *plan.Plan {
 				key.From = plan.Inside
 			}
 			services = services.Set(key, plan.Service{Here: true, Origin: origin})
-			key.From = plan.Outside
-			if _, theirs := services.Get(key); !theirs && p.Owns(key.Network, a) {
-				services = services.Set(key, plan.Service{Otherwise: plan.Silence, Origin: origin})
-			}
 		}
 	}
 	for _, a := range s.Service {
@@ -121,6 +117,54 @@ func PutNames(p *plan.Plan, s NameServer) *plan.Plan {
 	for _, a := range s.More {
 		put(a, s.MoreOrigin, true)
 	}
+	return KeepOthersOut(withServices(p, services), slices.Concat(s.Service, s.More), s.MoreOrigin)
+}
+
+// KeepOthersOut returns a plan in which what other machines send to the port of name servers at
+// addresses of the node itself is dropped, unless it goes to somebody else, as a pod that has that
+// port. It is to be in force before the node's name server is there, and until it is no more.
+func KeepOthersOut(p *plan.Plan, at []netip.Addr, origin string) *plan.Plan {
+	services := p.Services
+	for _, a := range at {
+		for _, protocol := range []plan.Protocol{plan.UDP, plan.TCP} {
+			if !keepsOthersOut(p, a, protocol) {
+				services = services.Set(plan.ServiceKey{Network: plan.DefaultNetwork, Address: a, Protocol: protocol, Port: api.DNSPort, From: plan.Outside},
+					plan.Service{Otherwise: plan.Silence, Origin: origin})
+			}
+		}
+	}
+	return withServices(p, services)
+}
+
+// KeepsOthersOut reports whether nothing that other machines send comes to a name server of the
+// node that is at an address, under a plan.
+func KeepsOthersOut(p *plan.Plan, a netip.Addr) bool {
+	return keepsOthersOut(p, a, plan.UDP) && keepsOthersOut(p, a, plan.TCP)
+}
+
+func keepsOthersOut(p *plan.Plan, a netip.Addr, protocol plan.Protocol) bool {
+	for _, from := range []plan.Scope{plan.Anywhere, plan.Outside} {
+		if _, ok := p.Services.Get(plan.ServiceKey{Network: plan.DefaultNetwork, Address: a, Protocol: protocol, Port: api.DNSPort, From: from}); ok {
+			return true
+		}
+	}
+	return !p.Owns(plan.DefaultNetwork, a)
+}
+
+// NameServerIn reports whether a plan has the node itself answer at an address.
+func NameServerIn(p *plan.Plan, a netip.Addr) bool {
+	for _, protocol := range []plan.Protocol{plan.UDP, plan.TCP} {
+		for _, from := range []plan.Scope{plan.Anywhere, plan.Inside} {
+			svc, ok := p.Services.Get(plan.ServiceKey{Network: plan.DefaultNetwork, Address: a, Protocol: protocol, Port: api.DNSPort, From: from})
+			if ok && svc.Here {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func withServices(p *plan.Plan, services plan.Table[plan.ServiceKey, plan.Service]) *plan.Plan {
 	if services == p.Services {
 		return p
 	}

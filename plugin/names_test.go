@@ -83,6 +83,40 @@ func TestPutNames(t *testing.T) {
 	}
 }
 
+// TestKeepOthersOut: other machines are kept from the node's own addresses, and from nothing of
+// somebody else's.
+func TestKeepOthersOut(t *testing.T) {
+	base, err := plan.Parse(namesPlan + `service default 172.30.0.2 tcp 53 to default/port # Pod default/port
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var at []netip.Addr
+	for _, a := range []string{"169.254.20.10", "172.30.0.2", "10.1.1.1", "10.96.0.12"} {
+		at = append(at, netip.MustParseAddr(a))
+	}
+	var before, after []bool
+	got := KeepOthersOut(base, at, "ClusterConfig default")
+	for _, a := range at {
+		before, after = append(before, KeepsOthersOut(base, a)), append(after, KeepsOthersOut(got, a))
+	}
+	if d := cmp.Diff(`+ service default 10.1.1.1 tcp 53 from outside else drop # ClusterConfig default
++ service default 10.1.1.1 udp 53 from outside else drop # ClusterConfig default
++ service default 172.30.0.2 udp 53 from outside else drop # ClusterConfig default
+`, base.Diff(got).String()); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	if fmt.Sprint(before, after) != "[true false false true] [true true true true]" {
+		t.Errorf("others are kept out of %v: %t, and then %t", at, before, after)
+	}
+	if err := got.Validate(); err != nil {
+		t.Error(err)
+	}
+	if again := KeepOthersOut(got, at, "ClusterConfig default"); again != got {
+		t.Errorf("put twice:\n%s", got.Diff(again))
+	}
+}
+
 func TestNameServerOf(t *testing.T) {
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "kube-dns"},
 		Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.10", ClusterIPs: []string{"10.96.0.10", "fd96::a"}, Ports: []corev1.ServicePort{{Port: 53, Protocol: corev1.ProtocolUDP}}}}

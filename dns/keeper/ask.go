@@ -24,6 +24,8 @@ type State struct {
 	Serving bool `json:"serving"`
 	// Idle says that there is no address at which to serve, and that this is as it should be.
 	Idle bool `json:"idle,omitempty"`
+	// StandsBy says that another keeper serves in the place of this one.
+	StandsBy bool `json:"standsBy,omitempty"`
 	// Addresses are where there are sockets.
 	Addresses []netip.AddrPort `json:"addresses,omitempty"`
 	// Problem is what keeps queries from being answered as they should; empty if nothing does.
@@ -33,6 +35,10 @@ type State struct {
 // Ask asks the keeper at a socket. An error means that there is none that answers.
 func Ask(ctx context.Context, socket string) (State, error) {
 	s, _, err := ask(ctx, socket)
+	if err == nil && s.StandsBy {
+		// It had the question before it handed over: now the other one is there.
+		s, _, err = ask(ctx, socket)
+	}
 	return s, err
 }
 

@@ -522,12 +522,12 @@ func (k *Keeper) serving() bool {
 // idle reports whether the server says that there is no address at which to serve, as where
 // pods answer for names.
 func (k *Keeper) idle() bool {
-	return k.server != nil && k.server.report != nil && k.server.report.Addresses != nil && len(k.wanted)+len(k.sockets) == 0
+	return k.server != nil && k.server.report != nil && k.wanted != nil && len(k.wanted)+len(k.sockets) == 0
 }
 
 // state says how things are.
 func (k *Keeper) state() State {
-	s := State{Serving: k.serving() || len(k.sockets) > 0 && time.Since(k.served) < absence, Idle: k.idle()}
+	s := State{Serving: k.serving() || len(k.sockets) > 0 && time.Since(k.served) < absence, Idle: k.idle(), StandsBy: k.role == standingBy}
 	s.Addresses, _ = k.all()
 	var problems []string
 	say := func(p string) {

@@ -737,7 +737,9 @@ func TestFoundLate(t *testing.T) {
 		return nil
 	})
 	serving(t, s, 1)
-	alone(t, own(before, "first"), func(state keeper.State) bool { return !state.Serving && len(state.Addresses) == 0 })
+	alone(t, own(before, "first"), func(state keeper.State) bool {
+		return state.StandsBy && !state.Serving && !state.Idle && len(state.Addresses) == 0
+	})
 	first.Process.Kill()
 	first.Wait()
 	sofar := answers.Load()
