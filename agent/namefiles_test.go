@@ -160,7 +160,7 @@ func TestRecordsAreFoundByTheVersionBefore(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := errors.Join(j.Put(&records.Settings{Domain: want}, nil, nil, nil), f.leadToRecords(), j.Close()); err != nil {
+		if err := errors.Join(j.Put(&records.Settings{Domain: want}, nil, nil, nil, nil), f.leadToRecords(), j.Close()); err != nil {
 			t.Fatal(err)
 		}
 		if follower.Look(); domain != want {

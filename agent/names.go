@@ -278,9 +278,7 @@ func (n *names) tell() bool {
 	}
 	changed, gone := now.Since(n.told)
 	n.told = now // also where it could not be written: the journal writes all of it then
-	settings := settingsOf(in, at)
-	settings.Namespaces = now.Namespaces
-	err := n.journal.Put(settings, changed, gone, clients)
+	err := n.journal.Put(settingsOf(in, at), now.Namespaces, changed, gone, clients)
 	if err == nil {
 		err = n.written()
 	}
@@ -292,8 +290,7 @@ func (n *names) tell() bool {
 	return true
 }
 
-// settingsOf says how a node's name server is to answer, and at which addresses, but for the
-// namespaces that there are.
+// settingsOf says how a node's name server is to answer, and at which addresses.
 func settingsOf(in plugin.Input, at []netip.Addr) *records.Settings {
 	dns := in.Config.Spec.DNS
 	s := &records.Settings{Domain: dns.Domain, Addresses: at, Upstreams: nameServers(dns.Upstreams), Prefixes: dns.AnyPrefix}

@@ -366,7 +366,7 @@ func TestSettingsOfNames(t *testing.T) {
 		Server: api.NamesByNodes, Domain: "cluster.example", Addresses: []string{"169.254.20.10"}, Upstreams: []string{"192.0.2.1", "[2001:db8::1]:5353"},
 		StubDomains: []api.StubDomain{{Domain: "corp.example", Servers: []string{"192.0.2.9"}}}, PodNames: api.PodNamesInsecure, AnyPrefix: true, StaleSeconds: &seconds}}})
 	got := settingsOf(plugin.Input{Config: config, Objects: registry.Snapshot{}}, []netip.Addr{netip.MustParseAddr("169.254.20.10")})
-	want := "{cluster.example [] [169.254.20.10] [192.0.2.1:53 [2001:db8::1]:5353] [{corp.example [192.0.2.9:53]}] [] true insecure 60}"
+	want := "{cluster.example [169.254.20.10] [192.0.2.1:53 [2001:db8::1]:5353] [{corp.example [192.0.2.9:53]}] [] true insecure 60}"
 	if d := cmp.Diff(want, fmt.Sprint(*got)); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}

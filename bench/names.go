@@ -385,7 +385,7 @@ func (c *namesCluster) feed(ctx context.Context, objects map[*registry.Kind][]re
 		now := compiler.Compile(objects)
 		changed, gone := now.Since(before)
 		before = now
-		return c.journal.Put(namesSettings(now.Namespaces), changed, gone, clients)
+		return c.journal.Put(namesSettings(), now.Namespaces, changed, gone, clients)
 	}
 	if c.reg == nil {
 		return round(registry.NewSnapshot(objects))

@@ -94,8 +94,8 @@ func changedAddress(change int) netip.Addr {
 }
 
 // namesSettings say how Weft's name server answers there.
-func namesSettings(namespaces []string) *records.Settings {
-	return &records.Settings{Domain: namesDomain, Namespaces: namespaces, Addresses: []netip.Addr{namesAddress},
+func namesSettings() *records.Settings {
+	return &records.Settings{Domain: namesDomain, Addresses: []netip.Addr{namesAddress},
 		Upstreams: []netip.AddrPort{netip.AddrPortFrom(namesOutside, namesPort)}, StaleFor: 3600}
 }
 

@@ -103,7 +103,8 @@ func FuzzRead(f *testing.F) {
 // hostile is a Zone with much of everything.
 func hostile() *answer.Zone {
 	c := cluster{
-		Settings: records.Settings{Domain: "cluster.local", Namespaces: []string{"shop"}, Searches: []string{"corp.example"}, Pods: records.AnyPods, Prefixes: true},
+		Settings:   records.Settings{Domain: "cluster.local", Searches: []string{"corp.example"}, Pods: records.AnyPods, Prefixes: true},
+		Namespaces: []string{"shop"},
 		Services: []*records.Service{
 			{Key: records.Key{Namespace: "shop", Name: "web"}, Addresses: []netip.Addr{netip.MustParseAddr("10.96.0.1")}, Ports: []records.Port{{Name: "http", Protocol: records.TCP, Port: 80}}},
 			{Key: records.Key{Namespace: "shop", Name: "away"}, External: "away.example.com"},

@@ -3,6 +3,7 @@ package answer_test
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/miekg/dns"
@@ -29,7 +30,7 @@ func newTable(c cluster) *table {
 	for _, a := range c.Settings.Addresses {
 		t.address("ns.dns", a)
 	}
-	namespaces := c.Settings.Namespaces
+	namespaces := slices.Clone(c.Namespaces)
 	for _, s := range c.Services {
 		namespaces = append(namespaces, s.Namespace)
 	}

@@ -144,11 +144,6 @@ func (a *answering) apex(f *found) {
 	}
 }
 
-// namespaceExists reports whether there is a namespace, as far as that is known.
-func (a *answering) namespaceExists(name string) bool {
-	return a.settings.namespaces[name] || a.zone.hasServices(name)
-}
-
 // pods answers for names of pods by their addresses, from labels below them.
 func (a *answering) pods(f *found, labels []string) {
 	f.missing = true
@@ -156,11 +151,11 @@ func (a *answering) pods(f *found, labels []string) {
 	case 0:
 		f.missing = false
 	case 1:
-		if a.settings.Pods == records.AnyPods && a.namespaceExists(labels[0]) {
+		if a.settings.Pods == records.AnyPods && a.zone.hasNamespace(labels[0]) {
 			f.missing = false
 		}
 	case 2:
-		if a.settings.Pods != records.AnyPods || !a.namespaceExists(labels[1]) {
+		if a.settings.Pods != records.AnyPods || !a.zone.hasNamespace(labels[1]) {
 			return
 		}
 		// An address that means another machine to each who asks is no pod's.
@@ -179,7 +174,7 @@ func (a *answering) services(f *found, labels []string, ofEndpoints bool) {
 	}
 	namespace := labels[n-1]
 	if n == 1 {
-		if !a.namespaceExists(namespace) {
+		if !a.zone.hasNamespace(namespace) {
 			f.missing = true
 		}
 		return

@@ -24,6 +24,12 @@ func TestAnswers(t *testing.T) {
 		for range rapid.IntRange(1, 4).Draw(t, "steps") {
 			settings := drawSettings(t)
 			z.Set(&settings)
+			namespaces := drawNamespaces(t)
+			for _, name := range []string{"a", "b", "c"} {
+				if z.DeleteNamespace(name); slices.Contains(namespaces, name) {
+					z.PutNamespace(name)
+				}
+			}
 			for range rapid.IntRange(0, 4).Draw(t, "changes") {
 				s := drawService(t)
 				if rapid.IntRange(0, 3).Draw(t, "gone") == 0 {
@@ -34,7 +40,7 @@ func TestAnswers(t *testing.T) {
 				z.Put(s)
 				services[s.Key] = s
 			}
-			c := cluster{Settings: settings, Services: slices.Collect(maps.Values(services))}
+			c := cluster{Settings: settings, Namespaces: namespaces, Services: slices.Collect(maps.Values(services))}
 			all := newTable(c)
 			names := slices.Sorted(maps.Keys(all.names))
 			for range 20 {
@@ -120,10 +126,13 @@ func drawName(t *rapid.T, names []string) string {
 
 func drawSettings(t *rapid.T) records.Settings {
 	return records.Settings{
-		Domain:     rapid.SampledFrom([]string{"cluster.local", "local", "a.b.c"}).Draw(t, "domain"),
-		Namespaces: rapid.SliceOfDistinct(rapid.SampledFrom([]string{"a", "b", "c"}), rapid.ID).Draw(t, "namespaces"),
-		Addresses:  []netip.Addr{netip.MustParseAddr("169.254.20.10")},
+		Domain:    rapid.SampledFrom([]string{"cluster.local", "local", "a.b.c"}).Draw(t, "domain"),
+		Addresses: []netip.Addr{netip.MustParseAddr("169.254.20.10")},
 	}
+}
+
+func drawNamespaces(t *rapid.T) []string {
+	return rapid.SliceOfDistinct(rapid.SampledFrom([]string{"a", "b", "c"}), rapid.ID).Draw(t, "namespaces")
 }
 
 func drawService(t *rapid.T) *records.Service {

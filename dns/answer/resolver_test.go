@@ -17,7 +17,8 @@ import (
 // TestResolver looks names up with Go's own resolver, whose connections end in a Zone.
 func TestResolver(t *testing.T) {
 	c := cluster{
-		Settings: records.Settings{Domain: "cluster.local", Namespaces: []string{"shop"}},
+		Settings:   records.Settings{Domain: "cluster.local"},
+		Namespaces: []string{"shop"},
 		Services: []*records.Service{
 			{Key: records.Key{Namespace: "shop", Name: "web"}, Addresses: []netip.Addr{netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("fd96::1")},
 				Ports: []records.Port{{Name: "http", Protocol: records.TCP, Port: 80}}},

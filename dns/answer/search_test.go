@@ -19,7 +19,7 @@ import (
 // out: names of the pod's own namespace, written with it, that are below a Service's.
 func TestSearches(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		c := cluster{Settings: drawSettings(t), Outside: make(map[string][]string)}
+		c := cluster{Settings: drawSettings(t), Namespaces: drawNamespaces(t), Outside: make(map[string][]string)}
 		c.Settings.Searches = rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"corp", "a.corp", "com"}), 0, 2, rapid.ID).Draw(t, "searches")
 		for range rapid.IntRange(0, 4).Draw(t, "services") {
 			c.Services = append(c.Services, drawService(t))

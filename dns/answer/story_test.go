@@ -19,9 +19,10 @@ import (
 
 // cluster is what a story is about.
 type cluster struct {
-	Settings records.Settings   `json:"settings"`
-	Services []*records.Service `json:"services"`
-	Clients  []records.Client   `json:"clients"`
+	Settings   records.Settings   `json:"settings"`
+	Namespaces []string           `json:"namespaces"`
+	Services   []*records.Service `json:"services"`
+	Clients    []records.Client   `json:"clients"`
 	// Outside is what others say: of each name its records, or an rcode, or "nothing". There are
 	// no other names.
 	Outside map[string][]string `json:"outside"`
@@ -57,6 +58,9 @@ func TestStories(t *testing.T) {
 func (c cluster) zone() *answer.Zone {
 	z := new(answer.Zone)
 	z.Set(&c.Settings)
+	for _, name := range c.Namespaces {
+		z.PutNamespace(name)
+	}
 	for _, s := range c.Services {
 		z.Put(s)
 	}

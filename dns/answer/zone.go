@@ -23,8 +23,10 @@ type Zone struct {
 
 	mu       sync.RWMutex
 	services map[records.Key]*entry
-	// namespaces are those of services, with the number of each one's.
+	// namespaces are those of services, with the number of each one's, and named those that
+	// are known to exist.
 	namespaces map[string]int
+	named      map[string]struct{}
 	// holders are the Services that have each address, their own or an endpoint's.
 	holders *holders
 	// clients are the namespaces of the node's pods.
@@ -51,18 +53,14 @@ type settings struct {
 	// suffix is the domain with a dot at either end, empty where there is none.
 	suffix string
 	// others are the domains below it that others answer for, with dots like it.
-	others     []string
-	namespaces map[string]bool
+	others []string
 }
 
 // Set says how questions are answered from now on. The settings are not to be changed any more.
 func (z *Zone) Set(s *records.Settings) {
-	now := &settings{Settings: s, namespaces: make(map[string]bool, len(s.Namespaces))}
+	now := &settings{Settings: s}
 	if s.Domain != "" {
 		now.suffix = "." + s.Domain + "."
-	}
-	for _, name := range s.Namespaces {
-		now.namespaces[name] = true
 	}
 	for _, stub := range s.Stubs {
 		if suffix := "." + stub.Domain + "."; s.Domain != "" && strings.HasSuffix(suffix, now.suffix) && suffix != now.suffix {
@@ -156,6 +154,24 @@ func behind(all []records.Endpoint, a netip.Addr) []records.Endpoint {
 	return all
 }
 
+// PutNamespace has a namespace exist: a name in one that exists and has nothing of that name is one
+// that could be (RFC 8020).
+func (z *Zone) PutNamespace(name string) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if z.named == nil {
+		z.named = make(map[string]struct{})
+	}
+	z.named[name] = struct{}{}
+}
+
+// DeleteNamespace has a namespace exist no more, unless it has Services still.
+func (z *Zone) DeleteNamespace(name string) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	delete(z.named, name)
+}
+
 // PutClient adds a pod of the node, in the place of the one with its address.
 func (z *Zone) PutClient(c records.Client) {
 	z.mu.Lock()
@@ -201,11 +217,12 @@ func (z *Zone) has(a netip.Addr, limit int) (all []*entry) {
 	return all
 }
 
-// hasServices reports whether a namespace has some.
-func (z *Zone) hasServices(namespace string) bool {
+// hasNamespace reports whether a namespace exists, as far as that is known.
+func (z *Zone) hasNamespace(name string) bool {
 	z.mu.RLock()
 	defer z.mu.RUnlock()
-	return z.namespaces[namespace] > 0
+	_, named := z.named[name]
+	return named || z.namespaces[name] > 0
 }
 
 // client returns the namespace of the pod that has an address, empty where none is known.

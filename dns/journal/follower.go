@@ -42,8 +42,9 @@ type Follower struct {
 	broken bool
 
 	// What was delivered.
-	services map[records.Key]struct{}
-	clients  map[netip.Addr]struct{}
+	services   map[records.Key]struct{}
+	namespaces map[string]struct{}
+	clients    map[netip.Addr]struct{}
 
 	mu    sync.Mutex
 	state State
@@ -64,7 +65,7 @@ type State struct {
 // Follow returns a Follower of the file at path that calls apply for each batch, in order and
 // from the goroutine in which Run or Look is.
 func Follow(path string, apply func(Batch)) *Follower {
-	return &Follower{path: path, apply: apply, services: map[records.Key]struct{}{}, clients: map[netip.Addr]struct{}{}, state: State{Looking: true}}
+	return &Follower{path: path, apply: apply, services: map[records.Key]struct{}{}, namespaces: map[string]struct{}{}, clients: map[netip.Addr]struct{}{}, state: State{Looking: true}}
 }
 
 // State returns how it is doing. It may be called at any time.
@@ -206,15 +207,21 @@ func (f *Follower) decode() error {
 func (f *Follower) deliver(b *Batch) {
 	if !f.whole {
 		f.whole = true
-		gone, left := maps.Clone(f.services), maps.Clone(f.clients)
+		gone, ended, left := maps.Clone(f.services), maps.Clone(f.namespaces), maps.Clone(f.clients)
 		for _, s := range b.Put {
 			delete(gone, s.Key)
+		}
+		for _, name := range b.Namespaces {
+			delete(ended, name)
 		}
 		for _, c := range b.Clients {
 			delete(left, c.Address)
 		}
 		for k := range gone {
 			b.Gone = append(b.Gone, k)
+		}
+		for name := range ended {
+			b.Ended = append(b.Ended, name)
 		}
 		for a := range left {
 			b.Left = append(b.Left, a)
@@ -225,6 +232,12 @@ func (f *Follower) deliver(b *Batch) {
 	}
 	for _, s := range b.Put {
 		f.services[s.Key] = struct{}{}
+	}
+	for _, name := range b.Ended {
+		delete(f.namespaces, name)
+	}
+	for _, name := range b.Namespaces {
+		f.namespaces[name] = struct{}{}
 	}
 	for _, a := range b.Left {
 		delete(f.clients, a)

@@ -1,7 +1,7 @@
 // Package journal hands a node's records of names from the agent to the name server: through
 // a file, so that either may be away while the other goes on.
 //
-// The file has a line for each setting, Service and pod that the server answers by, and further
+// The file has a line for the settings, and for each namespace, Service and pod that the server answers by, and further
 // lines for what changed since, in batches: a batch counts once the line is there that ends it.
 // Each line has the sum of all before it. The first batch of a file is all there is; so the
 // agent writes a file anew, beside the old one and in its place by a rename, whenever it
@@ -20,6 +20,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/weftnet/weft/dns/records"
 )
@@ -40,6 +41,8 @@ type Batch struct {
 	Put []*records.Service
 	// Gone are those that are there no more.
 	Gone []records.Key
+	// Namespaces are those that exist now, and Ended those that exist no more.
+	Namespaces, Ended []string
 	// Clients are pods that are new, or are in another namespace.
 	Clients []records.Client
 	// Left are the addresses of those that are there no more.
@@ -48,7 +51,7 @@ type Batch struct {
 
 // empty reports whether nothing changes.
 func (b *Batch) empty() bool {
-	return b.Settings == nil && len(b.Put)+len(b.Gone)+len(b.Clients)+len(b.Left) == 0
+	return b.Settings == nil && len(b.Put)+len(b.Gone)+len(b.Namespaces)+len(b.Ended)+len(b.Clients)+len(b.Left) == 0
 }
 
 // Journal is the agent's end: it writes. It is for one goroutine.
@@ -62,7 +65,10 @@ type Journal struct {
 	// What the file says, as lines, and how long these are in bytes.
 	settings entry[*records.Settings]
 	services map[records.Key]entry[*records.Service]
-	clients  map[netip.Addr]entry[records.Client]
+	// named are the namespaces, in order, and namespaces how long the line of each is.
+	named      []string
+	namespaces map[string]int
+	clients    map[netip.Addr]entry[records.Client]
 	// live is the length of these, and size that of the file.
 	live, size int
 }
@@ -80,7 +86,7 @@ func Open(path string) (*Journal, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, fmt.Errorf("make the directory of the records of names: %w", err)
 	}
-	return &Journal{path: path, services: map[records.Key]entry[*records.Service]{}, clients: map[netip.Addr]entry[records.Client]{}}, nil
+	return &Journal{path: path, services: map[records.Key]entry[*records.Service]{}, namespaces: map[string]int{}, clients: map[netip.Addr]entry[records.Client]{}}, nil
 }
 
 // Close closes the file. What it says stays.
@@ -93,13 +99,13 @@ func (j *Journal) Close() error {
 	return err
 }
 
-// Put writes how things are now: the settings, those Services that changed since the last Put,
-// the keys of those that are gone since, and all of the node's clients. The first Put is to
-// have all Services. What is as the file says it is not written. Neither settings nor Services
-// are to be changed afterwards. After an error the next Put writes a new file, so that nothing
+// Put writes how things are now: the settings, all namespaces, in order, those Services that changed
+// since the last Put, the keys of those that are gone since, and all of the node's clients. The
+// first Put is to have all Services. What is as the file says it is not written. Neither settings,
+// namespaces nor Services are to be changed afterwards. After an error the next Put writes a new file, so that nothing
 // need be told again.
-func (j *Journal) Put(settings *records.Settings, changed []*records.Service, gone []records.Key, clients []records.Client) error {
-	b := j.difference(settings, changed, gone, clients)
+func (j *Journal) Put(settings *records.Settings, namespaces []string, changed []*records.Service, gone []records.Key, clients []records.Client) error {
+	b := j.difference(settings, namespaces, changed, gone, clients)
 	if err := j.write(b); err != nil {
 		j.Close()
 		return fmt.Errorf("write the records of names to %s: %w", j.path, err)
@@ -108,13 +114,14 @@ func (j *Journal) Put(settings *records.Settings, changed []*records.Service, go
 }
 
 // difference changes what is known, and returns by what.
-func (j *Journal) difference(settings *records.Settings, changed []*records.Service, gone []records.Key, clients []records.Client) *Batch {
+func (j *Journal) difference(settings *records.Settings, namespaces []string, changed []*records.Service, gone []records.Key, clients []records.Client) *Batch {
 	b := &Batch{}
 	if settings != nil && (j.settings.value == nil || !same(j.settings.value, settings)) {
 		b.Settings = settings
 		j.live -= j.settings.length
 		j.settings = entry[*records.Settings]{value: settings}
 	}
+	b.Namespaces, b.Ended = j.differentNamespaces(namespaces)
 	for _, k := range gone {
 		if e, ok := j.services[k]; ok {
 			j.live -= e.length
@@ -148,6 +155,37 @@ func (j *Journal) difference(settings *records.Settings, changed []*records.Serv
 		}
 	}
 	return b
+}
+
+// differentNamespaces changes which namespaces are known, and returns those that are new, and that
+// are gone. Where they are those of the last Put, in the same memory, it costs nothing.
+func (j *Journal) differentNamespaces(now []string) (came, gone []string) {
+	before := j.named
+	if len(now) == len(before) && (len(now) == 0 || &now[0] == &before[0]) {
+		return nil, nil
+	}
+	j.named = now
+	for len(before)+len(now) > 0 {
+		c := len(now) - len(before) // where one of them has no more
+		if len(before) > 0 && len(now) > 0 {
+			c = strings.Compare(before[0], now[0])
+		}
+		if c < 0 {
+			gone = append(gone, before[0])
+			j.live -= j.namespaces[before[0]]
+			delete(j.namespaces, before[0])
+		}
+		if c > 0 {
+			came = append(came, now[0])
+		}
+		if c <= 0 {
+			before = before[1:]
+		}
+		if c >= 0 {
+			now = now[1:]
+		}
+	}
+	return came, gone
 }
 
 // same reports whether two settings are.
@@ -187,7 +225,7 @@ func (j *Journal) Replaced() bool {
 // rewrite makes a new file that says all that is known.
 func (j *Journal) rewrite() error {
 	j.Close()
-	all := &Batch{Settings: j.settings.value}
+	all := &Batch{Settings: j.settings.value, Namespaces: j.named}
 	for _, e := range j.services {
 		all.Put = append(all.Put, e.value)
 	}
@@ -229,6 +267,12 @@ func (j *Journal) encode(e *encoder, b *Batch) {
 	}
 	if b.Settings != nil {
 		j.settings.length = keep(line{Settings: b.Settings})
+	}
+	for _, name := range b.Ended {
+		e.line(line{Ended: &name})
+	}
+	for _, name := range b.Namespaces {
+		j.namespaces[name] = keep(line{Namespace: &name})
 	}
 	for _, k := range b.Gone {
 		e.line(line{Gone: &k})

@@ -42,6 +42,12 @@ func (w world) apply(b Batch) {
 	for _, s := range b.Put {
 		w.put("service "+s.Key.String(), s)
 	}
+	for _, name := range b.Ended {
+		delete(w, "namespace "+name)
+	}
+	for _, name := range b.Namespaces {
+		w.put("namespace "+name, true)
+	}
 	for _, a := range b.Left {
 		delete(w, "client "+a.String())
 	}
@@ -88,6 +94,7 @@ func TestAnyChanges(t *testing.T) {
 		defer follower.close()
 		settings := &records.Settings{Domain: "cluster.local"}
 		services, clients := map[string]*records.Service{}, map[byte]records.Client{}
+		var namespaces []string
 		j, err := Open(path)
 		if err != nil {
 			t.Fatal(err)
@@ -104,7 +111,7 @@ func TestAnyChanges(t *testing.T) {
 			for range rapid.IntRange(0, 4).Draw(t, "changes") {
 				name := rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "name")
 				last := rapid.Byte().Draw(t, "last")
-				switch rapid.SampledFrom([]string{"put", "remove", "come", "leave", "set"}).Draw(t, "change") {
+				switch rapid.SampledFrom([]string{"put", "remove", "come", "leave", "set", "make", "end"}).Draw(t, "change") {
 				case "put":
 					services[name] = service(name, last)
 					changed = append(changed, services[name])
@@ -118,6 +125,10 @@ func TestAnyChanges(t *testing.T) {
 					clients[last%8] = client(last%8, name)
 				case "leave":
 					delete(clients, last%8)
+				case "make":
+					namespaces = slices.Compact(slices.Sorted(slices.Values(append(slices.Clone(namespaces), name))))
+				case "end":
+					namespaces = slices.DeleteFunc(slices.Clone(namespaces), func(n string) bool { return n == name })
 				case "set":
 					settings = &records.Settings{Domain: "cluster.local", StaleFor: uint32(last)}
 				}
@@ -129,12 +140,12 @@ func TestAnyChanges(t *testing.T) {
 				}
 				changed, gone = slices.Collect(maps.Values(services)), nil
 			}
-			if err := j.Put(settings, changed, gone, slices.Collect(maps.Values(clients))); err != nil {
+			if err := j.Put(settings, namespaces, changed, gone, slices.Collect(maps.Values(clients))); err != nil {
 				t.Fatal(err)
 			}
 			changed, gone = nil, nil
 			want := world{}
-			want.apply(Batch{Settings: settings, Put: slices.Collect(maps.Values(services)), Clients: slices.Collect(maps.Values(clients))})
+			want.apply(Batch{Settings: settings, Namespaces: namespaces, Put: slices.Collect(maps.Values(services)), Clients: slices.Collect(maps.Values(clients))})
 			info, err := os.Stat(path)
 			if err != nil {
 				t.Fatal(err)
@@ -182,6 +193,51 @@ func TestAnyChanges(t *testing.T) {
 	})
 }
 
+// TestNamespaces: one that comes or goes costs a line of its own, however many others there are,
+// and a file does not grow without end by it.
+func TestNamespaces(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "records")
+	j, err := Open(path)
+	must(t, err)
+	defer j.Close()
+	var all []string
+	for i := range 2000 {
+		all = append(all, fmt.Sprintf("namespace-%05d", i))
+	}
+	size := func(namespaces []string) int64 {
+		t.Helper()
+		must(t, j.Put(&records.Settings{Domain: "cluster.local"}, namespaces, nil, nil, nil))
+		info, err := os.Stat(path)
+		must(t, err)
+		if info.Size() != int64(j.size) {
+			t.Errorf("the file has %d bytes, and should %d", info.Size(), j.size)
+		}
+		return info.Size()
+	}
+	whole := size(all)
+	few := size(all[1:])
+	if few -= whole; few <= 0 || few > 200 {
+		t.Errorf("a namespace that goes takes %d bytes", few)
+	}
+	if size(all[1:]) != whole+few {
+		t.Error("nothing changes, and something is written")
+	}
+	if again := size(all) - whole - few; again <= 0 || again > 200 {
+		t.Errorf("a namespace that comes takes %d bytes", again)
+	}
+	most := whole
+	for i := range 8000 {
+		most = max(most, size(all[i%2:]))
+	}
+	if most > 2*whole+keepGarbage+200 {
+		t.Errorf("the file had %d bytes, where one that says all has %d", most, whole)
+	}
+	got, state := read(path)
+	if state.Problem != nil || len(got) != 2000 { // with the settings
+		t.Errorf("%d things are there: %v", len(got), state.Problem)
+	}
+}
+
 // TestNothingChanged puts what is there already, and looks that nothing is written; and the
 // same once somebody has taken the file away or changed it, which is then there again.
 func TestNothingChanged(t *testing.T) {
@@ -191,7 +247,7 @@ func TestNothingChanged(t *testing.T) {
 	defer j.Close()
 	put := func() {
 		t.Helper()
-		must(t, j.Put(&records.Settings{Domain: "cluster.local"}, []*records.Service{service("web", 1)}, []records.Key{{Name: "none"}}, []records.Client{client(1, "default")}))
+		must(t, j.Put(&records.Settings{Domain: "cluster.local"}, nil, []*records.Service{service("web", 1)}, []records.Key{{Name: "none"}}, []records.Client{client(1, "default")}))
 	}
 	put()
 	before, err := os.ReadFile(path)
@@ -225,7 +281,7 @@ func TestGarbage(t *testing.T) {
 	last := 0
 	for n := range 20_000 {
 		last = n
-		must(t, j.Put(&records.Settings{Domain: "cluster.local"}, []*records.Service{service("web", byte(n))}, nil, nil))
+		must(t, j.Put(&records.Settings{Domain: "cluster.local"}, nil, []*records.Service{service("web", byte(n))}, nil, nil))
 	}
 	info, err := os.Stat(path)
 	must(t, err)
@@ -258,13 +314,13 @@ func TestFullDisk(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "records")
 		j, err := Open(path)
 		must(t, err)
-		must(t, j.Put(&records.Settings{Domain: "cluster.local"}, []*records.Service{service("web", 1)}, nil, nil))
+		must(t, j.Put(&records.Settings{Domain: "cluster.local"}, nil, []*records.Service{service("web", 1)}, nil, nil))
 		got := world{}
 		f := Follow(path, got.apply)
 		f.Look()
 		before := maps.Clone(got)
 		j.file = &full{j.file.(*os.File), room}
-		err = j.Put(&records.Settings{Domain: "cluster.local"}, []*records.Service{service("web", 2), service("db", 3)}, nil, nil)
+		err = j.Put(&records.Settings{Domain: "cluster.local"}, nil, []*records.Service{service("web", 2), service("db", 3)}, nil, nil)
 		if err == nil || !strings.Contains(err.Error(), path) {
 			t.Fatalf("with room for %d bytes: %v", room, err)
 		}
@@ -277,7 +333,7 @@ func TestFullDisk(t *testing.T) {
 		if !maps.Equal(got, before) && (room < 200 || !maps.Equal(got, after)) {
 			t.Fatalf("with room for %d bytes it says %v", room, got)
 		}
-		must(t, j.Put(&records.Settings{Domain: "cluster.local"}, nil, nil, nil))
+		must(t, j.Put(&records.Settings{Domain: "cluster.local"}, nil, nil, nil, nil))
 		f.Look()
 		if !maps.Equal(got, after) {
 			t.Fatalf("with room again (-want +got):\n%s", cmp.Diff(after, got))
@@ -301,7 +357,7 @@ func TestBroken(t *testing.T) {
 	j, err := Open(path)
 	must(t, err)
 	defer j.Close()
-	must(t, j.Put(&records.Settings{Domain: "cluster.local"}, []*records.Service{service("web", 1)}, nil, nil))
+	must(t, j.Put(&records.Settings{Domain: "cluster.local"}, nil, []*records.Service{service("web", 1)}, nil, nil))
 	good, err := os.ReadFile(path)
 	must(t, err)
 	f.Look()
@@ -331,7 +387,7 @@ func TestBroken(t *testing.T) {
 		if s := f.State(); s.Problem == nil || !maps.Equal(got, before) {
 			t.Errorf("no file any more: %v, and it knows\n%v", s.Problem, got)
 		}
-		must(t, j.Put(&records.Settings{Domain: "cluster.local"}, nil, nil, nil))
+		must(t, j.Put(&records.Settings{Domain: "cluster.local"}, nil, nil, nil, nil))
 		f.Look()
 		if s := f.State(); s.Problem != nil || !maps.Equal(got, before) {
 			t.Errorf("after %s: %v, and it knows\n%v", what, s.Problem, got)
@@ -358,7 +414,7 @@ func TestRun(t *testing.T) {
 		must(t, err)
 		for _, what := range []string{"one", "two", "three"} {
 			name := fmt.Sprint(what, n)
-			must(t, j.Put(&records.Settings{Domain: "cluster.local"}, []*records.Service{service(name, 1)}, nil, nil))
+			must(t, j.Put(&records.Settings{Domain: "cluster.local"}, nil, []*records.Service{service(name, 1)}, nil, nil))
 			for {
 				select {
 				case got := <-puts:
@@ -389,8 +445,8 @@ func FuzzFollower(f *testing.F) {
 	path := filepath.Join(f.TempDir(), "records")
 	j, err := Open(path)
 	must(f, err)
-	must(f, j.Put(&records.Settings{Domain: "cluster.local"}, []*records.Service{service("web", 1)}, nil, []records.Client{client(1, "default")}))
-	must(f, j.Put(&records.Settings{Domain: "cluster.local"}, nil, []records.Key{{Namespace: "default", Name: "web"}}, nil))
+	must(f, j.Put(&records.Settings{Domain: "cluster.local"}, nil, []*records.Service{service("web", 1)}, nil, []records.Client{client(1, "default")}))
+	must(f, j.Put(&records.Settings{Domain: "cluster.local"}, nil, nil, []records.Key{{Namespace: "default", Name: "web"}}, nil))
 	good, err := os.ReadFile(path)
 	must(f, err)
 	f.Add(good, 10)
@@ -422,7 +478,7 @@ func FuzzEvents(f *testing.F) {
 func FuzzLines(f *testing.F) {
 	var good []byte
 	var sum uint32
-	for _, l := range []line{{Version: version}, {Settings: &records.Settings{Domain: "cluster.local"}}, {Service: service("web", 1)}, {Commit: true},
+	for _, l := range []line{{Version: version}, {Settings: &records.Settings{Domain: "cluster.local"}}, {Service: service("web", 1)}, {Namespace: new("shop")}, {Ended: new("shop")}, {Commit: true},
 		{Gone: &records.Key{Namespace: "default", Name: "web"}}, {Client: new(client(1, "default"))}, {Left: new(netip.MustParseAddr("10.1.0.2"))}, {Commit: true}} {
 		var err error
 		if good, sum, err = appendLine(good, sum, l); err != nil {

@@ -31,8 +31,12 @@ type line struct {
 	Settings *records.Settings `json:"settings,omitempty"`
 	Service  *records.Service  `json:"service,omitempty"`
 	Gone     *records.Key      `json:"gone,omitempty"`
-	Client   *records.Client   `json:"client,omitempty"`
-	Left     *netip.Addr       `json:"left,omitempty"`
+	// Namespace is one that exists, Ended one that does no more. Servers of versions before know
+	// no such lines, and leave them out.
+	Namespace *string         `json:"namespace,omitempty"`
+	Ended     *string         `json:"ended,omitempty"`
+	Client    *records.Client `json:"client,omitempty"`
+	Left      *netip.Addr     `json:"left,omitempty"`
 	// Commit ends a batch.
 	Commit bool `json:"commit,omitempty"`
 }
@@ -108,6 +112,10 @@ func (d *decoder) line(text []byte) (*Batch, error) {
 		d.open.Put = append(d.open.Put, l.Service)
 	case l.Gone != nil:
 		d.open.Gone = append(d.open.Gone, *l.Gone)
+	case l.Namespace != nil:
+		d.open.Namespaces = append(d.open.Namespaces, *l.Namespace)
+	case l.Ended != nil:
+		d.open.Ended = append(d.open.Ended, *l.Ended)
 	case l.Client != nil:
 		d.open.Clients = append(d.open.Clients, *l.Client)
 	case l.Left != nil:

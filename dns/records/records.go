@@ -82,9 +82,6 @@ type Settings struct {
 	// Domain is the cluster's, as "cluster.local", in lower case and without the dot at its
 	// end.
 	Domain string `json:"domain"`
-	// Namespaces are those that exist, as far as that is known: a name in one that exists
-	// and has nothing of that name is one that could be (RFC 8020).
-	Namespaces []string `json:"namespaces,omitempty"`
 	// Addresses are where pods find the server. It listens at port 53 of each.
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 	// Upstreams are who is asked for all other names, in this order; empty means those that

@@ -203,6 +203,12 @@ func (s *Server) apply(b journal.Batch) {
 	for _, one := range b.Put {
 		s.zone.Put(one)
 	}
+	for _, name := range b.Ended {
+		s.zone.DeleteNamespace(name)
+	}
+	for _, name := range b.Namespaces {
+		s.zone.PutNamespace(name)
+	}
 	for _, a := range b.Left {
 		s.zone.DeleteClient(a)
 	}

@@ -94,7 +94,7 @@ func on(t testing.TB, settings *records.Settings, services ...*records.Service) 
 	n.must(err)
 	t.Cleanup(func() { j.Close() })
 	n.journal = j
-	n.must(j.Put(settings, services, nil, nil))
+	n.must(j.Put(settings, []string{"default"}, services, nil, nil))
 	n.must(os.WriteFile(filepath.Join(n.dir, "resolv.conf"), nil, 0o600))
 	return n
 }
@@ -146,7 +146,7 @@ func (n *node) problem(says string) {
 
 // settings are those of a node that serves at an address of its own, and asks upstreams.
 func settings(upstreams ...netip.AddrPort) *records.Settings {
-	return &records.Settings{Domain: "cluster.local", Namespaces: []string{"default"}, Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Upstreams: upstreams}
+	return &records.Settings{Domain: "cluster.local", Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Upstreams: upstreams}
 }
 
 func service(name string, last byte) *records.Service {
@@ -406,7 +406,7 @@ func TestNoRecords(t *testing.T) {
 	n.want("tcp", question("none.default.svc.cluster.local", dns.TypeA), "SERVFAIL")
 	n.want("udp", question("1.0.96.10.in-addr.arpa", dns.TypePTR), "SERVFAIL")
 	n.problem("is the agent running?")
-	n.must(n.journal.Put(settings(up), nil, nil, nil))
+	n.must(n.journal.Put(settings(up), []string{"default"}, nil, nil, nil))
 	await.NoError(n, long, "the records hold", func() error {
 		if got := n.answers("udp", question("web.default.svc.cluster.local", dns.TypeA)); got != "NOERROR 10.96.0.1" {
 			return errors.New(got)
@@ -420,7 +420,7 @@ func TestNoRecords(t *testing.T) {
 // TestChanges changes Services, and where the server serves.
 func TestChanges(t *testing.T) {
 	n := run(t, settings(), service("web", 1))
-	n.must(n.journal.Put(settings(), []*records.Service{service("db", 2)}, []records.Key{{Namespace: "default", Name: "web"}}, nil))
+	n.must(n.journal.Put(settings(), []string{"default"}, []*records.Service{service("db", 2)}, []records.Key{{Namespace: "default", Name: "web"}}, nil))
 	for name, want := range map[string]string{"db": "NOERROR 10.96.0.2", "web": "NXDOMAIN"} {
 		await.NoError(n, long, name, func() error {
 			if got := n.answers("udp", question(name+".default.svc.cluster.local", dns.TypeA)); got != want {
@@ -431,7 +431,7 @@ func TestChanges(t *testing.T) {
 	}
 	set := settings()
 	set.Addresses = []netip.Addr{netip.MustParseAddr("127.0.0.9"), netip.IPv6Loopback()}
-	n.must(n.journal.Put(set, nil, nil, nil))
+	n.must(n.journal.Put(set, []string{"default"}, nil, nil, nil))
 	s := n.state("it serves at other addresses", func(s keeper.State) bool {
 		return s.Serving && len(s.Addresses) == 2 && s.Addresses[0].Addr() == set.Addresses[0]
 	})
