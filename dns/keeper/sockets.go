@@ -11,7 +11,11 @@ import (
 const (
 	// receiveBuffer is how much of the kernel's memory queries may take that wait to be read,
 	// in bytes for each address. The kernel takes twice of it, and counts some 800 bytes for a
-	// query: so some 2,500 wait, those of a tenth of a second on a busy node.
+	// query: so some 2,500 wait, those of a tenth of a second on a busy node. In a container that
+	// has no right to more than the node's limit (net.core.rmem_max), which is 208 KiB most often,
+	// some 500 do, as many as come while a server is started again where 5,000 are asked in a
+	// second. The right for more is that to change all of the node's network; whether it would
+	// have been of use says the server's metric weft_dns_unread_total.
 	receiveBuffer = 1 << 20
 	// backlog is how many connections may wait to be accepted.
 	backlog = 512

@@ -36,6 +36,10 @@ func newMetrics(s *Server, to prometheus.Registerer) (*metrics, error) {
 		}),
 		gauge("weft_dns_outside_queries", "Queries that others are being asked for.", func() float64 { return float64(s.outsiders.count()) }),
 		gauge("weft_dns_connections", "Connections of clients.", func() float64 { return float64(s.connections.count()) }),
+		gauge("weft_dns_receive_buffer_bytes", "How much of the kernel's memory queries may take that wait to be read, at the address where that is least; 0 where there is none.",
+			func() float64 { size, _ := s.buffers(); return float64(size) }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "weft_dns_unread_total", Help: "Queries that the kernel dropped, as it had no room for more that wait to be read."},
+			func() float64 { _, dropped := s.buffers(); return float64(dropped) }),
 		gauge("weft_dns_problem", "1 while something keeps queries from being answered as they should, else 0.", func() float64 {
 			if s.problem() != "" {
 				return 1
