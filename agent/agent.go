@@ -489,7 +489,7 @@ func (a *agent) run(ctx context.Context, what plugin.Choice, objects *followed, 
 		in.Previous = previous
 		var more []plugin.Problem
 		out.Plan, out.Problems = compiler.Compile(in)
-		out.Plan, more = ports.Put(out.Plan, in.Node)
+		out.Plan, more = ports.Put(out.Plan, in.Node, plugin.KeptServers(plug, in.Objects))
 		out.Plan = what.Leave(out.Plan)
 		out.Problems = slices.Concat(out.Problems, more)
 		out.Plan = a.putNames(out.Plan, in)

@@ -524,3 +524,20 @@ func TestConfigOfALostStatus(t *testing.T) {
 		}
 	}
 }
+
+// TestKubernetesStories is TestStories for clusters in which Kubernetes itself gives Services
+// their addresses.
+func TestKubernetesStories(t *testing.T) {
+	golden.Archives(t, "testdata/kubernetes/*.txtar", func(t *testing.T, story []txtar.File) []txtar.File {
+		var cluster Cluster
+		for i, f := range story {
+			if f.Name == "objects" {
+				cluster = read(t, f.Data)
+				cluster.Plugin = plugins.Finder(func(k *registry.Kind) bool { return k != service.GrantKind })
+			} else {
+				story[i].Data = []byte("\n" + ask(t, cluster, f.Name))
+			}
+		}
+		return story
+	})
+}

@@ -166,8 +166,9 @@ func (p *planner) compile(name string) {
 		return
 	}
 	of := plugin.Node{Name: name, Addresses: addresses, Prefixes: onLink(node, addresses), Others: otherAddresses(node), Endpoints: p.endpoints()[name]}
-	compiled, problems := p.mixOf(node).Compile(plugin.Input{Config: p.config, Objects: p.cluster.Objects, Node: of})
-	compiled, more := plugin.PutPorts(compiled, of)
+	mix := p.mixOf(node)
+	compiled, problems := mix.Compile(plugin.Input{Config: p.config, Objects: p.cluster.Objects, Node: of})
+	compiled, more := plugin.PutPorts(compiled, of, plugin.KeptServers(mix, p.cluster.Objects))
 	compiled = plugin.ChoiceOf("", p.config).Leave(compiled)
 	names := plugin.NameServerOf(p.config, p.cluster.Objects, addresses)
 	compiled = plugin.PutNames(compiled, names.Within(api.NameServerAddresses(node)))

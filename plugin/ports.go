@@ -13,6 +13,7 @@ import (
 	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/registry"
+	"github.com/weftnet/weft/service"
 )
 
 // Port is a port of the node that leads to one of an endpoint, as a pod asks for by its
@@ -47,7 +48,21 @@ var loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 // Of two pods that ask for one the later has it, where a scheduler would have kept it from the
 // other's node: the other is about to go. A scheduler compares addresses as they are written, ""
 // and 0.0.0.0 alone being all others, too. Where two are apart by that, the earlier keeps the port.
-func PutPorts(p *plan.Plan, n Node) (*plan.Plan, []Problem) { return new(Ports).Put(p, n) }
+//
+// Where the API server is, as servers say, which KeptServers returns, no pod has a port: it would draw
+// agents' own connections to it, and no object could put that right, as no agent would hear of it.
+func PutPorts(p *plan.Plan, n Node, servers []plan.ServiceKey) (*plan.Plan, []Problem) {
+	return new(Ports).Put(p, n, servers)
+}
+
+// KeptServers are the addresses and ports at which objects say that the API server is, where the
+// plug-in is for clusters that have one.
+func KeptServers(plug Plugin, objects registry.Objects) []plan.ServiceKey {
+	if slices.Contains(plug.Kinds(), service.GrantKind) || !slices.Contains(plug.Kinds(), api.EndpointSlice) {
+		return nil
+	}
+	return service.APIServers(objects)
+}
 
 // Ports does what PutPorts does, again and again, and what did not change since costs next to
 // nothing.
@@ -55,6 +70,7 @@ type Ports struct {
 	name              string
 	addresses, others []netip.Addr
 	endpoints         []Endpoint
+	servers           []plan.ServiceKey
 	before, after     portTables
 	problems          []Problem
 }
@@ -66,7 +82,7 @@ type portTables struct {
 }
 
 // Put is PutPorts.
-func (w *Ports) Put(p *plan.Plan, n Node) (*plan.Plan, []Problem) {
+func (w *Ports) Put(p *plan.Plan, n Node, servers []plan.ServiceKey) (*plan.Plan, []Problem) {
 	endpoints := slices.DeleteFunc(slices.Clone(n.Endpoints), func(e Endpoint) bool {
 		_, there := p.Endpoints.Get(plan.EndpointKey{Interface: e.Interface})
 		return !there || len(e.Ports) == 0 || e.Network != plan.DefaultNetwork
@@ -78,10 +94,10 @@ func (w *Ports) Put(p *plan.Plan, n Node) (*plan.Plan, []Problem) {
 	slices.SortFunc(endpoints, func(a, b Endpoint) int {
 		return cmp.Or(a.Created.Compare(b.Created), strings.Compare(b.Interface, a.Interface))
 	})
-	if !w.knows(p, n, endpoints) {
-		s := &ports{node: n, plan: *p, holders: make(map[plan.ServiceKey]holder), services: make(map[string][]string), refused: make(map[int][]string)}
+	if !w.knows(p, n, endpoints) || !slices.Equal(w.servers, servers) {
+		s := &ports{node: n, plan: *p, servers: serversOn(n, servers), holders: make(map[plan.ServiceKey]holder), services: make(map[string][]string), refused: make(map[int][]string)}
 		s.put(endpoints)
-		*w = Ports{name: n.Name, addresses: n.Addresses, others: n.Others, endpoints: endpoints, before: portTables{p.Services, p.Backends}, after: portTables{s.plan.Services, s.plan.Backends}, problems: s.all(endpoints)}
+		*w = Ports{name: n.Name, addresses: n.Addresses, others: n.Others, endpoints: endpoints, servers: servers, before: portTables{p.Services, p.Backends}, after: portTables{s.plan.Services, s.plan.Backends}, problems: s.all(endpoints)}
 	}
 	q := *p
 	q.Services, q.Backends = w.after.services, w.after.backends
@@ -101,6 +117,8 @@ func (w *Ports) knows(p *plan.Plan, n Node, endpoints []Endpoint) bool {
 type ports struct {
 	node Node
 	plan plan.Plan
+	// servers are where the API server is.
+	servers map[plan.ServiceKey]bool
 	// holders are who has a frontend, whose key has no side.
 	holders map[plan.ServiceKey]holder
 	// refused is what is said of endpoints, by their numbers.
@@ -124,6 +142,8 @@ func (s *ports) put(endpoints []Endpoint) {
 				key := plan.ServiceKey{Network: plan.DefaultNetwork, Address: a, Protocol: port.Protocol, Port: port.Node}
 				has, taken := s.holders[key]
 				switch {
+				case s.servers[key]:
+					s.yield(i, port, a)
 				case !taken:
 					s.holders[key] = holder{i, j}
 				case has.endpoint == i: // it asks for it twice
@@ -167,6 +187,28 @@ func (s *ports) lose(i int, port Port, a netip.Addr, endpoints []Endpoint, other
 		return // it is said of another address
 	}
 	s.refused[i] = append(s.refused[i], fmt.Sprintf("%s at %s: pod %s has it, which came %s: delete one of them", port, a, endpoints[other].Name(), when))
+}
+
+// serversOn are those of the API server's addresses and ports that a node may have. Where it
+// has one, that port of its loopback address is the API server's, too, as far as anybody can tell.
+func serversOn(n Node, servers []plan.ServiceKey) map[plan.ServiceKey]bool {
+	all := make(map[plan.ServiceKey]bool, len(servers))
+	for _, key := range servers {
+		all[key] = true
+		if slices.Contains(n.Addresses, key.Address) || slices.Contains(n.Others, key.Address) {
+			key.Address = loopback
+			all[key] = true
+		}
+	}
+	return all
+}
+
+// yield takes note of that an endpoint has not a port at an address, as the API server is there.
+func (s *ports) yield(i int, port Port, a netip.Addr) {
+	if a == loopback && port.Address != loopback {
+		return // it is said of another address
+	}
+	s.refused[i] = append(s.refused[i], fmt.Sprintf("%s at %s: the API server is there, which nodes must find: choose another port", port, a))
 }
 
 // at returns the addresses at which a port of an endpoint is to be, and why it is at none.

@@ -38,6 +38,11 @@ func TestPutPorts(t *testing.T) {
 		}
 		return p
 	}
+	// The API server is on the node, and on another machine.
+	var servers []plan.ServiceKey
+	for _, address := range []string{"172.30.0.2", "172.30.0.9"} {
+		servers = append(servers, plan.ServiceKey{Network: plan.DefaultNetwork, Address: netip.MustParseAddr(address), Protocol: plan.TCP, Port: 6443})
+	}
 	for what, test := range map[string]struct {
 		a, b, c []Port // of the pods, of which b came last
 		changed string // the lines that came (+) and went (-)
@@ -132,6 +137,18 @@ func TestPutPorts(t *testing.T) {
 +backend default weft3/hostport:80-tcp 10.1.1.4:80@node1 # Pod default/c
 `,
 			said: []string{"Service default/web: on node node1 172.30.0.2:30080/TCP is a hostPort of pod default/c, 172.30.0.2:30081/TCP is a hostPort of pod default/c, which is served in its place: give one of them another port"}},
+		"where the API server is": {
+			a: []Port{at("", plan.TCP, 6443, 80), at("172.30.0.2", plan.UDP, 6443, 80)},
+			c: []Port{at("127.0.0.1", plan.TCP, 6443, 80)},
+			changed: `+service default 172.30.0.2 udp 6443 to weft1/hostport:80-udp # Pod default/a
++service default fd01::2 tcp 6443 to weft1/hostport:80-tcp # Pod default/a
++backend default weft1/hostport:80-tcp 10.1.1.2:80@node1 # Pod default/a
++backend default weft1/hostport:80-tcp [fd00:1::2]:80@node1 # Pod default/a
++backend default weft1/hostport:80-udp 10.1.1.2:80@node1 # Pod default/a
++backend default weft1/hostport:80-udp [fd00:1::2]:80@node1 # Pod default/a
+`,
+			said: []string{"Pod default/a: hostPort 6443/TCP at 172.30.0.2: the API server is there, which nodes must find: choose another port",
+				"Pod default/c: hostPort 127.0.0.1:6443/TCP at 127.0.0.1: the API server is there, which nodes must find: choose another port"}},
 		"what no port can be at": {
 			a: []Port{at("8.8.8.8", plan.UDP, 53, 53), at("::1", plan.TCP, 80, 80)},
 			said: []string{"Pod default/a: hostPort 8.8.8.8:53/UDP: node1 has no address 8.8.8.8: leave hostIP out, or give one of the node's, " +
@@ -150,7 +167,7 @@ func TestPutPorts(t *testing.T) {
 				}
 			}
 			before := base.String()
-			p, problems := PutPorts(base, n)
+			p, problems := PutPorts(base, n, servers)
 			if base.String() != before {
 				t.Error("what it was given is changed")
 			}
@@ -169,20 +186,24 @@ func TestPutPorts(t *testing.T) {
 			}
 			var w Ports
 			for range 2 {
-				if again, more := w.Put(base, n); again.String() != p.String() || !slices.EqualFunc(more, problems, func(a, b Problem) bool { return a.String() == b.String() }) {
+				if again, more := w.Put(base, n, servers); again.String() != p.String() || !slices.EqualFunc(more, problems, func(a, b Problem) bool { return a.String() == b.String() }) {
 					t.Error("once more, it is another plan")
 				}
 			}
 			// It knows what it has put where nothing changed that matters, and nothing else.
 			other := *base
 			other.Local.MTU++
-			if again, _ := w.Put(&other, n); again.Services != w.after.services && len(w.endpoints) > 0 || again.Local.MTU != other.Local.MTU {
+			if again, _ := w.Put(&other, n, servers); again.Services != w.after.services && len(w.endpoints) > 0 || again.Local.MTU != other.Local.MTU {
 				t.Error("it puts anew what it knows, or forgets the rest")
+			}
+			fresh, _ := PutPorts(base, n, nil)
+			if again, _ := w.Put(base, n, nil); again.String() != fresh.String() {
+				t.Error("the API server has gone, and it is not as if it had never been there")
 			}
 			if len(n.Endpoints[0].Ports) > 0 {
 				n.Endpoints[0].Ports = n.Endpoints[0].Ports[1:]
-				fresh, _ := PutPorts(base, n)
-				if again, _ := w.Put(base, n); again.String() != fresh.String() {
+				fresh, _ := PutPorts(base, n, servers)
+				if again, _ := w.Put(base, n, servers); again.String() != fresh.String() {
 					t.Error("a pod has one port less, and it is not as if it had never had it")
 				}
 			}
