@@ -11,6 +11,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -628,7 +629,10 @@ func (a *agent) runPlugin(ctx context.Context, plug plugin.Plugin, runner plugin
 // readUnderlay looks at the node's own network again, and reports whether it could be read.
 func (a *agent) readUnderlay() (read bool) {
 	links, local, err := readLinks()
-	a.announcer.see(links, err)
+	if a.announcer != nil {
+		own, err2 := readOwn()
+		a.announcer.see(links, own, cmp.Or(err, err2))
+	}
 	var u underlay
 	if read = err == nil; read {
 		u, err = chooseUnderlay(links, a.NodeIPs, a.underlayNow().Addresses)

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"iter"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -43,8 +44,10 @@ type announcer struct {
 	applied *plugin.Applied
 	// coming is the plan that it is to load, or has loaded, last.
 	coming *plan.Plan
-	// links are the node's interfaces, once they were seen.
+	// links are the node's interfaces, and own the addresses that its kernel has, with the names
+	// of theirs, once they were seen.
 	links []link
+	own   map[netip.Addr]string
 	seen  bool
 	// found are the objects of which something cannot be done, trouble is what keeps the server
 	// from having the node answer, and blind why what the node is cannot be read.
@@ -87,9 +90,9 @@ func (n *announcer) say(in *string, text string) {
 	n.agent.node.Kick()
 }
 
-// see takes note of the node's interfaces, or of why they could not be read. Then what was read
-// before holds.
-func (n *announcer) see(links []link, err error) {
+// see takes note of the node's interfaces and addresses, or of why they could not be read. Then
+// what was read before holds.
+func (n *announcer) see(links []link, own map[netip.Addr]string, err error) {
 	if n == nil {
 		return
 	}
@@ -99,8 +102,8 @@ func (n *announcer) see(links []link, err error) {
 	}
 	n.say(&n.blind, "")
 	n.mu.Lock()
-	same := n.seen && slices.EqualFunc(n.links, links, link.equal)
-	n.links, n.seen = links, true
+	same := n.seen && slices.EqualFunc(n.links, links, link.equal) && maps.Equal(n.own, own)
+	n.links, n.own, n.seen = links, own, true
 	n.mu.Unlock()
 	if !same {
 		notify(n.kick)
@@ -197,13 +200,17 @@ func (n *announcer) settle(coming *plan.Plan, now server.Standing) bool {
 // stand tells the server what the node is a candidate for.
 func (n *announcer) stand() {
 	n.mu.Lock()
-	applied, coming, links, seen := n.applied, n.coming, n.links, n.seen
+	applied, coming, links, own, seen := n.applied, n.coming, n.links, n.own, n.seen
 	n.mu.Unlock()
 	if applied == nil || coming == nil || !seen {
 		return // until all are
 	}
 	objects := merged{n.objects.Snapshot(), applied.Input.Objects}
-	self := announce.Self{Node: n.agent.Node, Answers: n.checks.answers,
+	has := maps.Clone(own)
+	for v := range registry.Each[*api.VirtualAddress](objects, api.VirtualAddressKind) {
+		delete(has, v.Address())
+	}
+	self := announce.Self{Node: n.agent.Node, Answers: n.checks.answers, Has: has,
 		Serves: func(a netip.Addr, by registry.Key) bool {
 			origin := "Service " + by.String()
 			return serves(applied.Plan, a, origin) && serves(coming, a, origin)

@@ -79,19 +79,22 @@ func TestInterfacesChange(t *testing.T) {
 	for _, step := range []struct {
 		name  string
 		links []link
+		own   map[netip.Addr]string
 		err   error
 		looks bool
 	}{
-		{"none at first", nil, nil, true},
-		{"one", []link{eth0}, nil, true},
-		{"the same", []link{eth0}, nil, false},
-		{"they cannot be read", nil, errors.New("no memory"), false},
-		{"the same again", []link{eth0}, nil, false},
-		{"it has a default route", []link{routed}, nil, true},
-		{"it has another address", []link{other}, nil, true},
-		{"none any more", nil, nil, true},
+		{"none at first", nil, nil, nil, true},
+		{"one", []link{eth0}, nil, nil, true},
+		{"the same", []link{eth0}, nil, nil, false},
+		{"they cannot be read", nil, nil, errors.New("no memory"), false},
+		{"the same again", []link{eth0}, nil, nil, false},
+		{"it has a default route", []link{routed}, nil, nil, true},
+		{"it has another address", []link{other}, nil, nil, true},
+		{"the kernel has one elsewhere", []link{other}, map[netip.Addr]string{netip.MustParseAddr("192.0.2.7"): "lo"}, nil, true},
+		{"it has that still", []link{other}, map[netip.Addr]string{netip.MustParseAddr("192.0.2.7"): "lo"}, nil, false},
+		{"none any more", nil, nil, nil, true},
 	} {
-		n.see(step.links, step.err)
+		n.see(step.links, step.own, step.err)
 		select {
 		case <-n.kick:
 			if !step.looks {
@@ -123,9 +126,9 @@ func TestTroublesOfTheAnnouncer(t *testing.T) {
 		}
 	}
 	n.say(&n.trouble, "somebody else has 192.0.2.7")
-	n.see(nil, errors.New("list interfaces: no memory"))
+	n.see(nil, nil, errors.New("list interfaces: no memory"))
 	said(a.own("somebody else has 192.0.2.7"), a.own("list interfaces: no memory"))
-	n.see(nil, nil)
+	n.see(nil, nil, nil)
 	said(a.own("somebody else has 192.0.2.7"))
 	n.say(&n.trouble, "")
 	said()

@@ -245,6 +245,32 @@ func readLinks() (links []link, local []netip.Addr, err error) {
 	return links, local, nil
 }
 
+// readOwn reads which addresses the node's kernel has, and on which interfaces, but those of
+// Weft's and of kube-proxy's.
+func readOwn() (map[netip.Addr]string, error) {
+	found, err := dump(netlink.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("list interfaces: %w", err)
+	}
+	names := make(map[int]string, len(found))
+	for _, l := range found {
+		if name := l.Attrs().Name; !datapath.OwnsInterface(name) && name != ipvsName {
+			names[l.Attrs().Index] = name
+		}
+	}
+	addresses, err := dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
+	own := make(map[netip.Addr]string)
+	for _, a := range addresses {
+		if ip, ok := netip.AddrFromSlice(a.IP); ok && names[a.LinkIndex] != "" && a.Flags&unix.IFA_F_DADFAILED == 0 {
+			own[ip.Unmap()] = names[a.LinkIndex]
+		}
+	}
+	return own, nil
+}
+
 // readGateways reads the addresses of the interfaces that Weft made. Those of the node's
 // subnets are gateways, and ends of tunnels.
 func readGateways() (gateways []netip.Addr, err error) {

@@ -56,6 +56,9 @@ type Self struct {
 	// Serves reports whether the data plane hands on connections that come from outside for an
 	// address to a Service.
 	Serves func(netip.Addr, registry.Key) bool
+	// Has are the addresses that the node's kernel has, but those that it has for VirtualAddresses,
+	// and on which interface.
+	Has map[netip.Addr]string
 	// Inside says whose an address in the cluster is, by the plan in force, "" for nobody's.
 	Inside func(netip.Addr) string
 	// Answers reports whether a program on the node accepts connections at a port.
@@ -90,6 +93,7 @@ func Candidates(objects registry.Objects, self Self) (map[netip.Addr]Candidate, 
 	// Those that administrators write come first: who makes Services in a namespace takes none of
 	// them away.
 	c.virtual()
+	c.own()
 	if c.me != nil {
 		c.grants()
 	}
@@ -167,6 +171,18 @@ func (c *candidates) rate(selects func(labels map[string]string) bool) (all []ra
 		all = append(all, r)
 	}
 	return all
+}
+
+// own tells of granted addresses that the node's kernel has itself, as somebody gave it them: it
+// answers for them on its links, whoever is to.
+func (c *candidates) own() {
+	for _, a := range slices.SortedFunc(maps.Keys(c.Has), netip.Addr.Compare) {
+		key := registry.Key{Name: api.GrantName(a)}
+		if g := registry.GetAs[*api.AddressGrant](c.objects, api.AddressGrantKind, key); g != nil {
+			c.problem(api.AddressGrantKind, key, "%s has %s on its own interface %s, and answers for it whichever node is to, so that some find Service %s there alone, or not at all: take it from that interface, or out of AddressPool %s",
+				c.Node, a, c.Has[a], g.Spec.Service(), g.Spec.Pool)
+		}
+	}
 }
 
 // grants adds the addresses of AddressGrants that are served here.

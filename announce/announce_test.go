@@ -25,12 +25,13 @@ var links = []announce.Link{
 }
 
 // TestStories tells of each part of a story, which has all objects there are, who may answer
-// for what. A line "# unserved ADDRESS", "# silent PORT" or "# inside PREFIX" says what the nodes
-// know of themselves beside that.
+// for what. A line "# unserved ADDRESS", "# silent PORT", "# inside PREFIX" or "# has ADDRESS" says what
+// the nodes know of themselves beside that.
 func TestStories(t *testing.T) {
 	golden.Archives(t, "testdata/*.txtar", func(t *testing.T, files []txtar.File) []txtar.File {
 		return golden.Answer(files, func(name, in string) (out string) {
 			unserved, silent, inside := make(map[string]bool), make(map[string]bool), []netip.Prefix{}
+			has := make(map[netip.Addr]string)
 			for l := range strings.Lines(in) {
 				switch f := strings.Fields(l); {
 				case len(f) < 3 || f[0] != "#":
@@ -38,6 +39,8 @@ func TestStories(t *testing.T) {
 					unserved[f[2]] = true
 				case f[1] == "silent":
 					silent[f[2]] = true
+				case f[1] == "has":
+					has[netip.MustParseAddr(f[2])] = "eth1"
 				case f[1] == "inside":
 					inside = append(inside, netip.MustParsePrefix(f[2]))
 				}
@@ -61,6 +64,7 @@ func TestStories(t *testing.T) {
 						}
 						return ""
 					},
+					Has:     has,
 					Answers: func(port uint16) bool { return !silent[fmt.Sprint(port)] },
 				})
 				for _, a := range slices.SortedFunc(maps.Keys(found), netip.Addr.Compare) {

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -95,6 +96,24 @@ func (c Cluster) AnnounceProblems() (all []api.Problem) {
 	return all
 }
 
+// saidOf returns what nodes say of themselves that speaks of an address, as that somebody else has it.
+func (c Cluster) saidOf(a netip.Addr) (all []string) {
+	for node := range registry.Each[*corev1.Node](c.Objects, api.Node) {
+		for _, p := range api.NodeProblems(node) {
+			own := p.Kind == "" || p.Kind == api.Node.Kind && p.Name == node.Name
+			if own && slices.Contains(strings.FieldsFunc(p.Message, notOfAddress), a.String()) {
+				all = append(all, node.Name+" says: "+p.Message)
+			}
+		}
+	}
+	return all
+}
+
+// notOfAddress reports whether no address has a rune in its text.
+func notOfAddress(r rune) bool {
+	return r != '.' && r != ':' && (r < '0' || r > '9') && (r < 'a' || r > 'f')
+}
+
 // announce adds who answers for the Service's addresses that nodes announce, and which of those
 // nobody answers for, or several nodes do.
 func (c Cluster) announce(s *Serving, svc *corev1.Service) {
@@ -113,6 +132,7 @@ func (c Cluster) announce(s *Serving, svc *corev1.Service) {
 			pool := registry.GetAs[*api.AddressPool](c.Objects, api.AddressPoolKind, registry.Key{Name: g.Spec.Pool})
 			if pool == nil || pool.OnLink() {
 				s.Announced = append(s.Announced, by)
+				s.Problems = append(s.Problems, c.saidOf(a)...)
 				s.Problems = append(s.Problems, by.String()+": see whether any is selected by AddressPool "+g.Spec.Pool+", has endpoints where only nodes with some are asked, and has an interface next to it")
 			}
 		}

@@ -117,6 +117,10 @@ func (c Cluster) Serving(key registry.Key) (Serving, error) {
 	c.announce(&s, svc)
 	for node := range registry.Each[*corev1.Node](c.Objects, api.Node) {
 		p.compile(node.Name)
+		// A node knows of more than objects tell, as of pods that have none.
+		for _, problem := range api.NodeProblems(node) {
+			s.blame(svc, problem)
+		}
 		made := p.plans[node.Name]
 		if made == nil {
 			s.Problems = append(s.Problems, fmt.Sprintf("node %s has no address, and no plan", node.Name))
@@ -134,22 +138,25 @@ func (c Cluster) Serving(key registry.Key) (Serving, error) {
 			s.Problems = append(s.Problems, "node "+doubt)
 		}
 		for _, problem := range p.problems[node.Name] {
-			s.blame(Told(node.Name, problem))
-		}
-		// A node knows of more than objects tell, as of pods that have none.
-		for _, problem := range api.NodeProblems(node) {
-			s.blame(problem)
+			s.blame(svc, Told(node.Name, problem))
 		}
 		s.add(node.Name, c.servedBy(made, "Service "+key.String()))
 	}
 	return s, nil
 }
 
-// blame adds a problem if it is the Service's, and not said yet: what its conditions say is what all
-// nodes find.
-func (s *Serving) blame(p api.Problem) {
+// blame adds a problem if it is the Service's or that of one of its addresses, and not said yet:
+// what its conditions say is what all nodes find.
+func (s *Serving) blame(svc *corev1.Service, p api.Problem) {
 	said := func(known string) bool { return strings.HasSuffix(known, p.Message) }
-	if p.Kind == api.Service.Kind && p.Namespace+"/"+p.Name == s.Service && !slices.ContainsFunc(s.Problems, said) {
+	is := p.Kind == api.Service.Kind && p.Namespace+"/"+p.Name == s.Service
+	if p.Kind == api.AddressGrantKind.Kind {
+		is = slices.ContainsFunc(svc.Status.LoadBalancer.Ingress, func(i corev1.LoadBalancerIngress) bool {
+			a, err := netip.ParseAddr(i.IP)
+			return err == nil && p.Name == api.GrantName(a)
+		})
+	}
+	if is && !slices.ContainsFunc(s.Problems, said) {
 		s.Problems = append(s.Problems, p.Message)
 	}
 }
