@@ -11,7 +11,6 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -624,43 +623,6 @@ func (a *agent) runPlugin(ctx context.Context, plug plugin.Plugin, runner plugin
 		}
 		retry.Sleep(ctx, time.Second)
 	}
-}
-
-// readUnderlay looks at the node's own network again, and reports whether it could be read.
-func (a *agent) readUnderlay() (read bool) {
-	links, local, err := readLinks()
-	if a.announcer != nil {
-		own, err2 := readOwn()
-		a.announcer.see(links, own, cmp.Or(err, err2))
-	}
-	var u underlay
-	if read = err == nil; read {
-		u, err = chooseUnderlay(links, a.NodeIPs, a.underlayNow().Addresses)
-		u.Others = othersOf(local, u.Addresses)
-	}
-	if err != nil {
-		// The last known stays: an address that is away for a moment must not
-		// take the node's routes with it.
-		a.problem("underlay")(err.Error())
-		return read
-	}
-	a.problem("underlay")("")
-	a.mu.Lock()
-	same := a.underlay.equal(u)
-	a.underlay = u
-	a.mu.Unlock()
-	if !same {
-		a.Log.Info("node's own network", "addresses", u.Addresses, "mtu", u.MTU, "prefixes", u.Prefixes)
-		a.kick()
-		a.node.Kick()
-	}
-	return true
-}
-
-func (a *agent) underlayNow() underlay {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.underlay
 }
 
 // facts is what the node knows of itself.

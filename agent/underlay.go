@@ -179,6 +179,43 @@ func describe(links []link) string {
 // addresses of all Services: what is sent to one of these is not for the node.
 const ipvsName = "kube-ipvs0"
 
+// readUnderlay looks at the node's own network again, and reports whether it could be read.
+func (a *agent) readUnderlay() (read bool) {
+	links, local, err := readLinks()
+	if a.announcer != nil {
+		own, err2 := readOwn()
+		a.announcer.see(links, own, cmp.Or(err, err2))
+	}
+	var u underlay
+	if read = err == nil; read {
+		u, err = chooseUnderlay(links, a.NodeIPs, a.underlayNow().Addresses)
+		u.Others = othersOf(local, u.Addresses)
+	}
+	if err != nil {
+		// The last known stays: an address that is away for a moment must not
+		// take the node's routes with it.
+		a.problem("underlay")(err.Error())
+		return read
+	}
+	a.problem("underlay")("")
+	a.mu.Lock()
+	same := a.underlay.equal(u)
+	a.underlay = u
+	a.mu.Unlock()
+	if !same {
+		a.Log.Info("node's own network", "addresses", u.Addresses, "mtu", u.MTU, "prefixes", u.Prefixes)
+		a.kick()
+		a.node.Kick()
+	}
+	return true
+}
+
+func (a *agent) underlayNow() underlay {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.underlay
+}
+
 // readLinks reads the interfaces that may carry the underlay, all but loopback
 // and what Weft made, and what the node delivers to itself by way of all
 // interfaces but Weft's, as the kernel's own routing table says.
