@@ -16,7 +16,10 @@ type fair[T any] struct {
 	more    sync.Cond
 	clients map[netip.Addr]*lane[T]
 	// turns are the clients that have something waiting, the next one first.
-	turns   []*lane[T]
+	turns line[*lane[T]]
+	// spare are lanes that nobody needs, to be used again: most clients have one item waiting, if
+	// any.
+	spare   []*lane[T]
 	waiting int
 	closed  bool
 }
@@ -24,8 +27,39 @@ type fair[T any] struct {
 // lane is what waits of one client.
 type lane[T any] struct {
 	client netip.Addr
-	items  []T
+	line[T]
 }
+
+// line are items in order, of which the first taken are no more.
+type line[T any] struct {
+	items []T
+	taken int
+}
+
+func (l *line[T]) waiting() int { return len(l.items) - l.taken }
+
+// add puts an item behind the others. What was taken makes room before more is made.
+func (l *line[T]) add(item T) {
+	if len(l.items) == cap(l.items) && l.taken > 0 && l.taken >= l.waiting() {
+		n := copy(l.items, l.items[l.taken:])
+		clear(l.items[n:])
+		l.items, l.taken = l.items[:n], 0
+	}
+	l.items = append(l.items, item)
+}
+
+// take takes the first item out, of which there is one.
+func (l *line[T]) take() (item T) {
+	var zero T
+	item, l.items[l.taken] = l.items[l.taken], zero
+	if l.taken++; l.waiting() == 0 {
+		l.items, l.taken = l.items[:0], 0
+	}
+	return item
+}
+
+// maxSpare is how many lanes are kept, and maxRoom for how many items such a one has room.
+const maxSpare, maxRoom = 64, 16
 
 func newFair[T any](each, all int) *fair[T] {
 	f := &fair[T]{each: each, all: all, clients: map[netip.Addr]*lane[T]{}}
@@ -43,16 +77,21 @@ func (f *fair[T]) put(client netip.Addr, item T, anyway bool) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	l := f.clients[client]
-	full := f.waiting >= 2*f.all || l != nil && (len(l.items) >= f.each || f.waiting >= f.all)
+	full := f.waiting >= 2*f.all || l != nil && (l.waiting() >= f.each || f.waiting >= f.all)
 	switch {
 	case f.closed, full && !anyway:
 		return false
 	case l == nil:
-		l = &lane[T]{client: client}
+		if n := len(f.spare); n > 0 {
+			l, f.spare = f.spare[n-1], f.spare[:n-1]
+		} else {
+			l = &lane[T]{}
+		}
+		l.client = client
 		f.clients[client] = l
-		f.turns = append(f.turns, l)
+		f.turns.add(l)
 	}
-	l.items = append(l.items, item)
+	l.add(item)
 	f.waiting++
 	f.more.Signal()
 	return true
@@ -69,17 +108,16 @@ func (f *fair[T]) pop() (item T, ok bool) {
 		}
 		f.more.Wait()
 	}
-	l := f.turns[0]
-	var none *lane[T]
-	f.turns[0], f.turns = none, f.turns[1:]
-	item = l.items[0]
-	var zero T
-	l.items[0], l.items = zero, l.items[1:]
+	l := f.turns.take()
+	item = l.take()
 	f.waiting--
-	if len(l.items) > 0 {
-		f.turns = append(f.turns, l)
-	} else {
-		delete(f.clients, l.client)
+	if l.waiting() > 0 {
+		f.turns.add(l)
+		return item, true
+	}
+	delete(f.clients, l.client)
+	if len(f.spare) < maxSpare && cap(l.items) <= maxRoom {
+		f.spare = append(f.spare, l)
 	}
 	return item, true
 }

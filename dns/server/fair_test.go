@@ -66,7 +66,7 @@ func TestFair(t *testing.T) {
 				t.Fatalf("%d are left", total)
 			}
 		}
-		if _, ok := f.pop(); ok || len(f.clients) > 0 || len(f.turns) > 0 {
+		if _, ok := f.pop(); ok || len(f.clients) > 0 || f.turns.waiting() > 0 {
 			t.Fatal("something is left")
 		}
 	})
@@ -153,5 +153,27 @@ func TestShare(t *testing.T) {
 	}
 	if s.count() != 0 || len(s.clients) != 0 {
 		t.Errorf("%d are left: %v", s.count(), s.clients)
+	}
+}
+
+// TestLanesAreUsedAgain: a client that asks one thing at a time takes no memory, and what one takes
+// that always has something waiting does not grow.
+func TestLanesAreUsedAgain(t *testing.T) {
+	f := newFair[int](4, 100)
+	if n := testing.AllocsPerRun(1000, func() {
+		f.push(pod(1), 1)
+		f.pop()
+	}); n >= 1 {
+		t.Errorf("an item takes %.1f allocations", n)
+	}
+	f.push(pod(1), 0)
+	for i := range 10000 {
+		f.push(pod(1), i+1)
+		if got, ok := f.pop(); !ok || got != i {
+			t.Fatalf("%d came in the place of %d", got, i)
+		}
+	}
+	if room := cap(f.clients[pod(1)].items); room > 8 {
+		t.Errorf("there is room for %d items, and one or two wait", room)
 	}
 }

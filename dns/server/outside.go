@@ -177,16 +177,15 @@ func (s small) WriteMsg(m *dns.Msg) error {
 	return nil
 }
 
-// ask asks others, on behalf of a client. It returns nil if nobody answers.
-func (o *outside) ask(ctx context.Context, question *dns.Msg, client netip.AddrPort) *dns.Msg {
-	q := question.Copy()
-	q.Id = dns.Id()
+// ask asks others, on behalf of a client. It returns nil if nobody answers. The question is
+// changed. It needs no number: forward gives each that it sends one of chance.
+func (o *outside) ask(ctx context.Context, q *dns.Msg, client netip.AddrPort) *dns.Msg {
 	if edns := q.IsEdns0(); edns != nil {
 		edns.SetUDPSize(payload)
 	} else {
 		q.SetEdns0(payload, false)
 	}
-	w := &recorder{client: client}
+	w := newRecorder(client, false)
 	o.cache.ServeDNS(context.WithValue(ctx, asks{}, w), w, q)
 	if w.said == nil {
 		return w.large.Load()
@@ -196,21 +195,23 @@ func (o *outside) ask(ctx context.Context, question *dns.Msg, client netip.AddrP
 
 // recorder is a dns.ResponseWriter that keeps what is written.
 type recorder struct {
-	client netip.AddrPort
-	stream bool
+	// client is who asks, which plug-ins want to know again and again.
+	client net.Addr
 	said   *dns.Msg
 	// large is an answer that was written past the cache, perhaps by a goroutine of its.
 	large atomic.Pointer[dns.Msg]
 }
 
+func newRecorder(client netip.AddrPort, stream bool) *recorder {
+	if stream {
+		return &recorder{client: net.TCPAddrFromAddrPort(client)}
+	}
+	return &recorder{client: net.UDPAddrFromAddrPort(client)}
+}
+
 func (r *recorder) WriteMsg(m *dns.Msg) error { r.said = m; return nil }
 func (r *recorder) LocalAddr() net.Addr       { return &net.UDPAddr{} }
-func (r *recorder) RemoteAddr() net.Addr {
-	if r.stream {
-		return net.TCPAddrFromAddrPort(r.client)
-	}
-	return net.UDPAddrFromAddrPort(r.client)
-}
+func (r *recorder) RemoteAddr() net.Addr      { return r.client }
 func (r *recorder) Write([]byte) (int, error) { return 0, errors.ErrUnsupported }
 func (r *recorder) Close() error              { return nil }
 func (r *recorder) TsigStatus() error         { return nil }

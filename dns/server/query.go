@@ -160,7 +160,7 @@ func (s *Server) send(p *packet, query, reply *dns.Msg, plugin string) {
 	if plugin == "weft" {
 		zone = s.domain()
 	}
-	state := request.Request{Req: query, W: &recorder{client: p.from, stream: p.stream}}
+	state := request.Request{Req: query, W: newRecorder(p.from, p.stream)}
 	vars.Report(serverLabel, state, zone, "", dns.RcodeToString[reply.Rcode], plugin, len(data), p.began)
 }
 
