@@ -139,15 +139,10 @@ func (r *removal) run(ctx context.Context, wait time.Duration) error {
 		}
 		r.removed("interface " + describe(p))
 	}
-	// The journal has its lock and what replaces it beside it, and so have the records of names
-	// what replaces them. The socket of a name server that runs still is that one's to remove, and
-	// what it has mounted stays in its place.
-	var left, dirs []string
-	patterns := []string{agent.JournalName + "*", agent.RecordsName + "*", agent.FormerRecordsName + "*", agent.SocketName, agent.HTTPSocketName}
-	if !answers(filepath.Join(r.runDir, agent.NameSocketName)) && !answers(filepath.Join(r.runDir, agent.FormerNameSocketName)) {
-		patterns = append(patterns, agent.NameSocketName+"*", agent.FormerNameSocketName+"*")
-		dirs = agent.NameDirs
-	}
+	// The journal has its lock and what replaces it beside it.
+	var left []string
+	patterns, dirs := namesLeft(r.runDir)
+	patterns = append(patterns, agent.JournalName+"*", agent.SocketName, agent.HTTPSocketName)
 	for _, pattern := range patterns {
 		found, err := filepath.Glob(filepath.Join(r.runDir, pattern))
 		left, errs = append(left, found...), append(errs, err)
@@ -166,6 +161,31 @@ func (r *removal) run(ctx context.Context, wait time.Duration) error {
 		fmt.Fprintln(r.out, "nothing of Weft is on this node")
 	}
 	return nil
+}
+
+// namesLeft returns which files of names in a directory an agent has left there, as patterns, and
+// which directories. The records have what replaces them beside them. The socket of a name server
+// that runs still is that one's to remove, and what it has mounted stays in its place; what is not
+// its to remove is another name of that socket.
+func namesLeft(runDir string) (files, dirs []string) {
+	at, former := filepath.Join(runDir, agent.NameSocketName), filepath.Join(runDir, agent.FormerNameSocketName)
+	files = []string{agent.RecordsName + "*", agent.FormerRecordsName + "*"}
+	runs, formerRuns := answers(at), answers(former)
+	if runs && formerRuns {
+		one, oneErr := os.Lstat(at)
+		other, otherErr := os.Lstat(former)
+		formerRuns = oneErr != nil || otherErr != nil || !os.SameFile(one, other)
+	}
+	if !runs {
+		files = append(files, agent.NameSocketName+"*")
+	}
+	if !formerRuns {
+		files = append(files, agent.FormerNameSocketName+"*")
+	}
+	if !runs && !formerRuns {
+		dirs = agent.NameDirs
+	}
+	return files, dirs
 }
 
 // answers reports whether somebody listens at a Unix socket.
