@@ -25,6 +25,8 @@ type dispute struct {
 	heat float64
 	// due says that the last of them has not begun.
 	due bool
+	// pause is the longest time between two of them.
+	pause time.Duration
 	// contested says that repairs came so fast that the node may not have done
 	// what it should for a good part of the time. It stays so until it is over.
 	contested bool
@@ -47,8 +49,11 @@ const (
 	disputeHot  = 5
 	disputeLong = 20
 	// disputeOver is how long nothing may be changed until it is no dispute any
-	// more.
+	// more, and disputeCalm how long until it is not said any more where there was never a
+	// longer pause in it: else twice the longest, so that who does something every few
+	// seconds is not told of by turns.
 	disputeOver = 30 * time.Second
+	disputeCalm = 5 * time.Second
 )
 
 // noted takes note of a change of somebody else's, and returns when to put
@@ -63,6 +68,7 @@ func (d *dispute) noted(what datapath.Disturbance, now time.Time) time.Time {
 	}
 	due := now
 	if d.row > 0 {
+		d.pause = max(d.pause, now.Sub(d.last))
 		d.heat = max(0, d.heat-now.Sub(d.last).Seconds()/disputeCools.Seconds())
 		if d.heat > 0 {
 			wait := disputeFirst.Seconds() * math.Exp2(min(d.heat-1, 20))
@@ -85,9 +91,15 @@ func later(a, b time.Time) time.Time {
 
 func (d *dispute) over(now time.Time) bool { return now.Sub(d.last) >= disputeOver }
 
+// calms is how long nothing may be changed until it is not said any more.
+func (d *dispute) calms() time.Duration { return min(disputeOver, max(disputeCalm, 2*d.pause)) }
+
+// calm reports whether nothing was changed for so long.
+func (d *dispute) calm(now time.Time) bool { return now.Sub(d.last) >= d.calms() }
+
 // told reports whether it is said that others keep changing things.
 func (d *dispute) told(now time.Time) bool {
-	return (d.contested || d.row >= disputeLong) && !d.over(now)
+	return (d.contested || d.row >= disputeLong) && !d.calm(now)
 }
 
 // message says that others keep changing things; empty where they do not.
@@ -110,7 +122,7 @@ func (s *syncer) Disturbed(d datapath.Disturbance) {
 	told := s.dispute.due
 	due := s.dispute.noted(d, now)
 	if s.dispute.told(due) {
-		s.calm.Reset(due.Add(disputeOver).Sub(now))
+		s.calm.Reset(due.Add(s.dispute.calms()).Sub(now))
 	}
 	if !told {
 		s.log.Warn("others changed what is Weft's", "what", d.What, "by", d.By)
@@ -137,7 +149,7 @@ func (s *syncer) Disputed() string {
 func (s *syncer) Contested() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.dispute.contested && !s.dispute.over(time.Now())
+	return s.dispute.contested && !s.dispute.calm(time.Now())
 }
 
 // watch has what others change put right at once, until ctx ends, and says where
