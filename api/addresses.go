@@ -133,3 +133,18 @@ func parseSubnet(s string) (netip.Prefix, error) {
 	}
 	return p, err
 }
+
+// ClusterAddresses returns those that a Service has in the cluster, as it says itself. One with a zone,
+// which an earlier registry let in, is none: no machine has it.
+func ClusterAddresses(s *corev1.Service) (all []netip.Addr) {
+	texts := s.Spec.ClusterIPs
+	if len(texts) == 0 {
+		texts = []string{s.Spec.ClusterIP}
+	}
+	for _, text := range texts {
+		if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" {
+			all = append(all, a.Unmap())
+		}
+	}
+	return all
+}

@@ -76,7 +76,7 @@ func nodeAddresses(objects []Object) []netip.Addr {
 	spec := configOf(objects).Spec.DNS
 	for _, o := range objects {
 		if svc, ok := o.Object.(*corev1.Service); ok && registry.KeyOf(svc) == spec.ServiceKey() && spec.Server == api.NamesByNodes {
-			return clusterAddresses(svc)
+			return api.ClusterAddresses(svc)
 		}
 	}
 	return nil
@@ -117,24 +117,10 @@ func (l *Lab) introduce(ctx context.Context, reg registry.Registry, r *podRecord
 	for i, o := range objects {
 		services[i] = o.(*corev1.Service)
 		// Who finds no address of it asks whom the node asks, as with kubelets.
-		if at := clusterAddresses(services[i]); registry.KeyOf(o) == dns.ServiceKey() && len(at) > 0 {
+		if at := api.ClusterAddresses(services[i]); registry.KeyOf(o) == dns.ServiceKey() && len(at) > 0 {
 			conf = podResolvConf(at, r.Namespace, dns.Domain)
 		}
 	}
 	r.Environment = environment(r.Pod, services)
 	return podFiles(*r, conf), nil
-}
-
-// clusterAddresses are those that a Service has in the cluster.
-func clusterAddresses(svc *corev1.Service) (all []netip.Addr) {
-	texts := svc.Spec.ClusterIPs
-	if len(texts) == 0 {
-		texts = []string{svc.Spec.ClusterIP}
-	}
-	for _, text := range texts {
-		if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" {
-			all = append(all, a)
-		}
-	}
-	return all
 }

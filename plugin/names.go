@@ -52,7 +52,7 @@ func NameServerOf(config *api.ClusterConfig, objects registry.Objects, node []ne
 		return s
 	}
 	if svc := registry.GetAs[*corev1.Service](objects, api.Service, key); svc != nil && slices.ContainsFunc(svc.Spec.Ports, isDNS) {
-		s.Service = clusterAddresses(svc)
+		s.Service = slices.DeleteFunc(api.ClusterAddresses(svc), func(a netip.Addr) bool { return a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() })
 	}
 	for _, text := range dns.Addresses {
 		if text == api.NodeAddress {
@@ -65,20 +65,6 @@ func NameServerOf(config *api.ClusterConfig, objects registry.Objects, node []ne
 }
 
 func isDNS(p corev1.ServicePort) bool { return p.Port == api.DNSPort }
-
-// clusterAddresses are those that a Service has in the cluster.
-func clusterAddresses(svc *corev1.Service) (all []netip.Addr) {
-	texts := svc.Spec.ClusterIPs
-	if len(texts) == 0 {
-		texts = []string{svc.Spec.ClusterIP}
-	}
-	for _, text := range texts {
-		if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" && !a.IsUnspecified() && !a.IsLoopback() && !a.IsMulticast() {
-			all = append(all, a.Unmap())
-		}
-	}
-	return all
-}
 
 // PutNames returns a plan in which the node itself answers what it and its pods ask its name
 // server. It comes behind all plug-ins, layers and PutPorts. Nobody loses a port of the node

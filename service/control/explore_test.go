@@ -177,7 +177,7 @@ func (c *cell) key() []byte {
 func check(s *explore.Store) error {
 	objects := s.Snapshot(api.Service, service.GrantKind)
 	for svc := range registry.Each[*corev1.Service](objects, api.Service) {
-		for _, a := range addresses(svc) {
+		for _, a := range api.ClusterAddresses(svc) {
 			if !hasChosen(svc) && !isGranted(objects, svc, a) {
 				return fmt.Errorf("service %s was given %s and has no Grant of it", svc.Name, a)
 			}
@@ -201,7 +201,7 @@ func onNodes(objects registry.Objects) error {
 		} else {
 			key.Address = a
 		}
-		says := g.Spec.Port == "" && slices.Contains(addresses(svc), key.Address) || g.Spec.Port != "" && len(addresses(svc)) > 0 && g.Name == service.NodePortGrant(svc.Spec.Ports[0].NodePort, "")
+		says := g.Spec.Port == "" && slices.Contains(api.ClusterAddresses(svc), key.Address) || g.Spec.Port != "" && len(api.ClusterAddresses(svc)) > 0 && g.Name == service.NodePortGrant(svc.Spec.Ports[0].NodePort, "")
 		if has, there := tables.Services.Get(key); says && (!there || has.Origin != "Service "+registry.KeyOf(svc).String()) {
 			return fmt.Errorf("service %s has the Grant %s, and on nodes %v has it", svc.Name, g.Name, has)
 		}
@@ -245,7 +245,7 @@ func (sc scope) ends(s *explore.Store) error {
 	without, given := 0, make(map[netip.Addr]bool)
 	for svc := range registry.Each[*corev1.Service](objects(), api.Service) {
 		said := isSaid(svc, "all addresses") || isSaid(svc, "clusterIP")
-		all := addresses(svc)
+		all := api.ClusterAddresses(svc)
 		if port := registry.GetAs[*service.Grant](objects(), service.GrantKind, registry.Key{Name: service.NodePortGrant(chosenPort, "")}); svc.Spec.Ports[0].NodePort == chosenPort {
 			if port == nil || port.IsOf(svc) == isSaid(svc, "nodePort") {
 				return fmt.Errorf("in the end service %s has chosen a port of nodes, of which there is %v, and it is said %v", svc.Name, port, svc.Status.Conditions)

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/registry"
 	"github.com/weftnet/weft/service"
 )
@@ -35,9 +36,9 @@ type allotment struct {
 	// granted are the Grants that Services use, by name, held the same by what they are for.
 	granted map[string]*service.Grant
 	held    map[purpose]*service.Grant
-	// full are the ranges that nothing is free in, ports what is left of the ports of nodes.
-	full  map[netip.Prefix]bool
-	ports map[corev1.Protocol]*left
+	// addresses are what is left of ranges, ports of the ports of nodes.
+	addresses map[netip.Prefix]*left
+	ports     map[corev1.Protocol]*left
 }
 
 // purpose is what of a Service a Grant is for: an address of a family, or a port.
@@ -56,8 +57,8 @@ func purposeOf(g *service.Grant) purpose {
 	return purpose{g.Spec.Service(), g.Spec.UID, string(addressType(ip))}
 }
 
-// left are the ports of nodes that were not looked at yet: how many, and the first of them.
-// None comes free while it is decided.
+// left are the ports of nodes, or the addresses of a range, that were not looked at yet: how many, and
+// the first of them. None comes free while it is decided.
 type left struct{ many, first int32 }
 
 // allot returns what Services have that there are. ranges are those that addresses are given
@@ -65,7 +66,7 @@ type left struct{ many, first int32 }
 // are still in the way.
 func allot(ranges []netip.Prefix, services []*corev1.Service, used, unused []*service.Grant) *allotment {
 	a := &allotment{ranges: ranges, taken: make(map[string]bool), granted: make(map[string]*service.Grant), held: make(map[purpose]*service.Grant),
-		full: make(map[netip.Prefix]bool), ports: make(map[corev1.Protocol]*left)}
+		addresses: make(map[netip.Prefix]*left), ports: make(map[corev1.Protocol]*left)}
 	for _, g := range unused {
 		a.taken[g.Name] = true
 	}
@@ -76,7 +77,7 @@ func allot(ranges []netip.Prefix, services []*corev1.Service, used, unused []*se
 		}
 	}
 	for _, svc := range services {
-		for _, ip := range addresses(svc) {
+		for _, ip := range api.ClusterAddresses(svc) {
 			a.taken[ip.String()] = true
 		}
 		if hasTooManyPorts(svc) {
@@ -108,21 +109,6 @@ func (a *allotment) claim(svc *corev1.Service, name, port string) (lacks *servic
 func (a *allotment) has(svc *corev1.Service, name string) bool {
 	g := a.granted[name]
 	return g != nil && g.IsOf(svc)
-}
-
-// addresses are those that a Service has in the cluster. One with a zone, which an earlier
-// registry let in, is none: no machine has it, and no Grant is called like that.
-func addresses(svc *corev1.Service) (all []netip.Addr) {
-	texts := svc.Spec.ClusterIPs
-	if len(texts) == 0 {
-		texts = []string{svc.Spec.ClusterIP}
-	}
-	for _, text := range texts {
-		if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" {
-			all = append(all, a.Unmap())
-		}
-	}
-	return all
 }
 
 // portName is what a Grant calls a port of a Service.
@@ -218,7 +204,7 @@ func (a *allotment) serve(svc *corev1.Service) (filled *corev1.Service, uses, la
 			filled.Spec.ClusterIP = filled.Spec.ClusterIPs[0]
 		}
 		filled.Spec.IPFamilies = nil
-		for _, ip := range addresses(filled) {
+		for _, ip := range api.ClusterAddresses(filled) {
 			filled.Spec.IPFamilies = append(filled.Spec.IPFamilies, corev1.IPFamily(addressType(ip)))
 		}
 		if len(filled.Spec.IPFamilies) == 0 {
@@ -263,7 +249,7 @@ func (a *allotment) wantedFamilies(svc *corev1.Service) (all []corev1.IPFamily, 
 			all = append(all, f)
 		}
 	}
-	for _, ip := range addresses(svc) {
+	for _, ip := range api.ClusterAddresses(svc) {
 		put(corev1.IPFamily(addressType(ip)))
 	}
 	for _, f := range svc.Spec.IPFamilies {
@@ -290,7 +276,7 @@ func (a *allotment) clusterIPs(svc *corev1.Service) (ips []string, uses, lacks [
 		return nil, nil, nil, []string{"the cluster has no range that Services get addresses from: give the ClusterConfig spec.serviceNetworks, or the Service a clusterIP"}
 	}
 	has := make(map[corev1.IPFamily]bool)
-	for _, ip := range addresses(svc) {
+	for _, ip := range api.ClusterAddresses(svc) {
 		has[corev1.IPFamily(addressType(ip))] = true
 		ips = append(ips, ip.String())
 		if !slices.ContainsFunc(a.ranges, func(r netip.Prefix) bool { return r.Contains(ip) }) && len(a.ranges) > 0 && !a.has(svc, ip.String()) {
@@ -345,22 +331,42 @@ func (a *allotment) freeAddress(svc *corev1.Service, f corev1.IPFamily) (g *serv
 	}
 	r := a.ranges[i].Masked()
 	why = fmt.Sprintf("all addresses of %s are taken: give the ClusterConfig a larger range in spec.serviceNetworks", r)
-	if a.full[r] {
-		return nil, why
-	}
 	bits := min(r.Addr().BitLen()-r.Bits(), 20) // more than a million Services there are not
-	for n := range uint32(1) << bits {
-		// Two that give out at once begin in different places for different Services.
-		ip := offset(r.Addr(), (start(svc.UID)+n)&(1<<bits-1))
+	mask := int32(1)<<bits - 1
+	try := func(n int32) bool {
+		ip := offset(r.Addr(), uint32(n&mask))
 		if ip == r.Addr() || ip.Is4() && ip == lastOf(r) || a.taken[ip.String()] {
-			continue
+			return false
 		}
 		a.taken[ip.String()] = true
-		return newGrant(svc, ip.String(), ""), ""
+		g = newGrant(svc, ip.String(), "")
+		return true
 	}
-	a.full[r] = true
+	// Two that give out at once begin in different places for different Services.
+	first := int32(start(svc.UID)) & mask
+	for n := range int32(looksAtOwn) {
+		if try(first + n) {
+			return g, ""
+		}
+	}
+	rest := a.addresses[r]
+	if rest == nil {
+		rest = &left{mask + 1, first}
+		a.addresses[r] = rest
+	}
+	for rest.many > 0 {
+		n := rest.first
+		rest.many, rest.first = rest.many-1, (n+1)&mask
+		if try(n) {
+			return g, ""
+		}
+	}
 	return nil, why
 }
+
+// looksAtOwn is how many addresses are looked at for each Service. After these it gets one that
+// was looked at for no other, so that a range that is nearly full is gone through once for all.
+const looksAtOwn = 16
 
 // start is where to begin to look for something free for a Service.
 func start(uid types.UID) uint32 {
@@ -452,7 +458,7 @@ func (u usage) has(g *service.Grant) bool {
 	if err != nil {
 		return false
 	}
-	all, family := addresses(u.service), corev1.IPFamily(addressType(own))
+	all, family := api.ClusterAddresses(u.service), corev1.IPFamily(addressType(own))
 	for _, ip := range all {
 		if ip == own {
 			return true
