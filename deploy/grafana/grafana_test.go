@@ -199,7 +199,7 @@ func check(t *testing.T, all map[string]kind, p panel, expr, name, before string
 			if !slices.Contains(units, unit) {
 				t.Errorf("%s: the unit of %s is one of %q, not %q", p.Title, expr, units, unit)
 			}
-		case strings.HasSuffix(name, "_seconds") != (unit == "s"):
+		case strings.HasSuffix(name, "_seconds") != (unit == "s"), strings.HasSuffix(name, "_bytes") != (unit == "bytes"):
 			t.Errorf("%s: %s is in %q", p.Title, name, unit)
 		case strings.HasSuffix(name, "_timestamp_seconds") && !strings.HasSuffix(before, "time() - "):
 			t.Errorf("%s: %s is shown as the time since", p.Title, name)
