@@ -61,7 +61,7 @@ bench: deps build ## Measure against hand-built networks, policies and Services 
 	$(GO) run ./bench -only traffic,attach,memory,up,failover -o docs/benchmarks.md
 	$(GO) run ./bench -only policy,tenants -notes bench/policy-notes.md -o docs/policy-measured.md
 	@sh test/kubernetes/programs/build $(KUBERNETES)/bin etcd kube-apiserver kube-proxy coredns
-	$(GO) run ./bench -only services -kubernetes $(KUBERNETES)/bin -notes bench/services-notes.md -o docs/services-measured.md
+	$(GO) run ./bench -only services,faults -window 20s -quiet 1m -away 5m -kubernetes $(KUBERNETES)/bin -notes bench/services-notes.md -o docs/services-measured.md
 	$(GO) run ./bench -only names -kubernetes $(KUBERNETES)/bin -notes bench/names-notes.md -o docs/dns-measured.md
 
 lint: ## gofmt, vet, staticcheck, and the rules of the tree
