@@ -141,15 +141,15 @@ func talk(args []string) error {
 		return err
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(2 * patience)); err != nil {
-		return err
-	}
 	fmt.Print("!")
 	b := make([]byte, 1)
 	for {
 		if _, err := os.Stdin.Read(b); errors.Is(err, io.EOF) {
 			return nil
 		} else if err != nil {
+			return err
+		}
+		if err := conn.SetDeadline(time.Now().Add(2 * patience)); err != nil {
 			return err
 		}
 		if _, err := conn.Write(b); err != nil {
