@@ -33,8 +33,10 @@ type announcer struct {
 	// objects are AddressPools, AddressGrants and VirtualAddresses; nil where the registry has
 	// none. Services, their endpoints and Nodes are those of the plan in force.
 	objects *registry.Cache
-	kick    chan struct{}
-	checks  portChecks
+	// absent is how many of these kinds the registry did not know in the last round.
+	absent int
+	kick   chan struct{}
+	checks portChecks
 
 	announced prometheus.Gauge
 	takeovers prometheus.Counter
@@ -234,6 +236,7 @@ func (n *announcer) stand() {
 			now.Leaving = api.IsLeaving(node) || node.Spec.Unschedulable || !announce.MayAnnounce(node)
 		}
 	}
+	n.told(n.objects.Absent())
 	if !n.settle(coming, now) {
 		return // whoever has another plan come has kicked
 	}
@@ -242,6 +245,14 @@ func (n *announcer) stand() {
 	n.found = problems
 	n.mu.Unlock()
 	if changed {
+		n.agent.node.Kick()
+	}
+}
+
+// told has it be told when the node goes on without other kinds than it did.
+func (n *announcer) told(absent []*registry.Outage) {
+	if len(absent) != n.absent {
+		n.absent = len(absent)
 		n.agent.node.Kick()
 	}
 }

@@ -204,6 +204,9 @@ func (a *agent) problems() (undone, found []api.Problem) {
 	for _, line := range obstacles {
 		undone = append(undone, a.own(line))
 	}
+	for _, line := range a.absent() {
+		found = append(found, a.own(line))
+	}
 	if s == nil {
 		return append(undone, cutOff...), found
 	}
@@ -255,7 +258,7 @@ func (a *agent) degraded() []string {
 	a.mu.Lock()
 	trouble, obstacles := maps.Clone(a.trouble), a.obstacles
 	a.mu.Unlock()
-	lines := a.outages(false)
+	lines := append(a.outages(false), a.absent()...)
 	for _, part := range slices.Sorted(maps.Keys(trouble)) {
 		lines = append(lines, part+": "+trouble[part])
 	}
@@ -278,6 +281,20 @@ func truncate(s string) string {
 }
 
 var _ cni.Node = (*agent)(nil)
+
+// absent says without which kinds the node goes on, as the registry does not know them.
+func (a *agent) absent() (words []string) {
+	a.mu.Lock()
+	caches := slices.Collect(maps.Keys(a.caches))
+	a.mu.Unlock()
+	for _, c := range caches {
+		for _, o := range c.Absent() {
+			words = append(words, fmt.Sprintf("the node goes on as if there were no %s: %v", o.Kind.Plural, o.Err))
+		}
+	}
+	slices.Sort(words)
+	return slices.Compact(words)
+}
 
 // outages says which kinds cannot be followed, and why. With refused, those are
 // left out that cannot be just because the registry is away.

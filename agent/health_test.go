@@ -3,12 +3,14 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -65,6 +67,40 @@ func TestARightTakenAwayIsSaid(t *testing.T) {
 			})
 		})
 	}
+}
+
+// withoutKinds is a registry that knows no kinds.
+type withoutKinds struct{ registry.Registry }
+
+func (withoutKinds) List(context.Context, *registry.Kind) ([]registry.Object, registry.Revision, error) {
+	return nil, "", fmt.Errorf("%w: the CustomResourceDefinition %w", registry.ErrUnavailable, registry.ErrNotInstalled)
+}
+
+// TestAKindThatIsNotInstalledIsSaid has the node go on without a kind, once however many follow it:
+// it is said at the Node, which is in sync.
+func TestAKindThatIsNotInstalledIsSaid(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := slog.New(slog.DiscardHandler)
+		a := &agent{Config: Config{Log: log, Node: "node1"}, trouble: map[string]string{}, caches: map[*registry.Cache]bool{}}
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		for range 2 {
+			wg.Go(func() {
+				a.follow(ctx, registry.NewCache(withoutKinds{newFlaky()}, []*registry.Kind{api.AddressPoolKind}, log))
+			})
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		undone, found := a.problems()
+		if len(undone) > 0 || len(found) != 1 || !strings.Contains(found[0].Message, "as if there were no addresspools") || !strings.Contains(found[0].Message, "not installed") {
+			t.Errorf("the Node says that it does not do %v, and found %v", undone, found)
+		}
+		if said := strings.Join(a.degraded(), "\n"); !strings.Contains(said, "not installed") {
+			t.Errorf("/readyz says %q", said)
+		}
+		cancel()
+		wg.Wait()
+	})
 }
 
 // TestWhatIsWrongWithAnObject has a plan that leaves out what an object says, and

@@ -88,10 +88,10 @@ var (
 
 	AddressPoolKind = &registry.Kind{GroupVersionKind: GroupVersion.WithKind("AddressPool"),
 		Plural: "addresspools", Singular: "addresspool", New: func() registry.Object { return &AddressPool{} },
-		Validate: validator(false, validation.NameIsDNSSubdomain, validateAddressPool), Keep: keep[*AddressPool](nil), StatusApart: true}
+		Validate: validator(false, validation.NameIsDNSSubdomain, validateAddressPool), Keep: keep[*AddressPool](nil), StatusApart: true, Optional: true}
 	AddressGrantKind = &registry.Kind{GroupVersionKind: GroupVersion.WithKind("AddressGrant"),
 		Plural: "addressgrants", Singular: "addressgrant", New: func() registry.Object { return &AddressGrant{} },
-		Validate: validator(false, validation.NameIsDNSSubdomain, validateAddressGrant), Keep: keep[*AddressGrant](nil)}
+		Validate: validator(false, validation.NameIsDNSSubdomain, validateAddressGrant), Keep: keep[*AddressGrant](nil), Optional: true}
 
 	ClusterConfigKind = &registry.Kind{GroupVersionKind: GroupVersion.WithKind("ClusterConfig"),
 		Plural: "clusterconfigs", Singular: "clusterconfig", New: func() registry.Object { return &ClusterConfig{} },

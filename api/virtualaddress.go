@@ -46,7 +46,7 @@ type AddressCheck struct {
 // VirtualAddressKind is the kind of VirtualAddresses.
 var VirtualAddressKind = &registry.Kind{GroupVersionKind: GroupVersion.WithKind("VirtualAddress"),
 	Plural: "virtualaddresses", Singular: "virtualaddress", New: func() registry.Object { return &VirtualAddress{} },
-	Validate: validator(false, validation.NameIsDNSSubdomain, validateVirtualAddress), Keep: keep[*VirtualAddress](nil)}
+	Validate: validator(false, validation.NameIsDNSSubdomain, validateVirtualAddress), Keep: keep[*VirtualAddress](nil), Optional: true}
 
 // DeepCopyObject implements runtime.Object.
 func (v *VirtualAddress) DeepCopyObject() runtime.Object {

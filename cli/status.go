@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -159,6 +160,14 @@ func readStatus(ctx context.Context, reg registry.Registry) (clusterStatus, erro
 				what = "answered for"
 			}
 			unknown.about(nil, registry.Key{Name: k.Plural}, "whether all are "+what+" is not known: "+err.Error(), "")
+		}
+	}
+	for _, k := range api.Kinds {
+		if !k.Optional {
+			continue
+		}
+		if _, err := reg.Get(ctx, k, registry.Key{Name: api.DefaultName}); errors.Is(err, registry.ErrNotInstalled) {
+			unknown.about(nil, registry.Key{Name: k.Plural}, "the cluster goes on as if there were none: "+err.Error(), "")
 		}
 	}
 	s := statusOf(cluster, held)

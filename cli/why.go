@@ -242,7 +242,7 @@ func readInto(ctx context.Context, reg registry.Registry, into registry.Snapshot
 			continue
 		}
 		objects, _, err := reg.List(ctx, k)
-		if err != nil {
+		if err != nil && !(k.Optional && errors.Is(err, registry.ErrNotInstalled)) {
 			return err
 		}
 		into[k] = objects

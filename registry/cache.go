@@ -22,6 +22,13 @@ const (
 	lastRetry  = 2 * time.Second
 )
 
+// For how long a registry must say that it does not know an Optional kind before a Cache goes on
+// without it: one that starts may say so of any. It asks again now and then.
+var (
+	absentAfter = 5 * time.Second
+	absentRetry = 30 * time.Second
+)
+
 // Cache keeps copies of some kinds of objects, follows their changes, and goes
 // on serving the last state while the registry is away. Run does the work; the
 // other methods never wait for the registry. Objects handed out are shared:
@@ -44,6 +51,8 @@ type mirror struct {
 	objects []Object
 	listed  bool
 	outage  *Outage // nil while the kind is followed
+	// absent says that the cache goes on without the kind, which the registry does not know.
+	absent bool
 }
 
 // Outage says that a kind cannot be followed at present.
@@ -96,6 +105,7 @@ func (c *Cache) Run(ctx context.Context) {
 func (c *Cache) follow(ctx context.Context, m *mirror) {
 	var revision Revision
 	listed := false
+	var unknown time.Time // since when the registry does not know the kind
 	wait := retry.Backoff{First: firstRetry, Last: lastRetry}
 	for ctx.Err() == nil {
 		var err error
@@ -122,6 +132,15 @@ func (c *Cache) follow(ctx context.Context, m *mirror) {
 			wait.Reset()
 		}
 		most := wait.Next()
+		switch {
+		case m.listed && !m.absent || !m.kind.Optional || !errors.Is(err, ErrNotInstalled):
+			unknown = time.Time{}
+		case unknown.IsZero():
+			unknown = began
+		case time.Since(unknown) >= absentAfter:
+			c.without(m)
+			most = absentRetry
+		}
 		retry.Sleep(ctx, most/2+rand.N(most/2))
 	}
 }
@@ -160,6 +179,22 @@ func (c *Cache) watch(ctx context.Context, m *mirror, revision *Revision) error 
 func (c *Cache) replace(m *mirror, objects []Object) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	m.absent = false
+	c.put(m, objects)
+}
+
+// without has the cache go on without a kind that was never read.
+func (c *Cache) without(m *mirror) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !m.absent {
+		m.absent = true
+		c.put(m, nil)
+	}
+}
+
+// put stores the objects of a kind. The cache is locked.
+func (c *Cache) put(m *mirror, objects []Object) {
 	m.objects = objects
 	m.listed = true
 	all := true
@@ -264,7 +299,7 @@ func (c *Cache) isSynced() bool {
 	}
 }
 
-// Synced says whether each kind was read at least once.
+// Synced says whether each kind was read at least once, or is absent.
 func (c *Cache) Synced() bool { return c.isSynced() }
 
 // WaitSynced waits until Synced, and returns ctx.Err() together with what
@@ -279,13 +314,13 @@ func (c *Cache) WaitSynced(ctx context.Context) error {
 }
 
 // Err returns the *Outage that has lasted longest, or nil when all kinds are
-// being followed.
+// being followed, but those of Absent.
 func (c *Cache) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var longest *Outage
 	for _, k := range c.order {
-		if o := c.mirrors[k].outage; o != nil && (longest == nil || o.Since.Before(longest.Since)) {
+		if o := c.mirrors[k].outage; o != nil && !c.mirrors[k].absent && (longest == nil || o.Since.Before(longest.Since)) {
 			longest = o
 		}
 	}
@@ -293,6 +328,19 @@ func (c *Cache) Err() error {
 		return nil
 	}
 	return longest
+}
+
+// Absent returns the outages of the Optional kinds without which the cache goes on, as the
+// registry does not know them.
+func (c *Cache) Absent() (all []*Outage) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, k := range c.order {
+		if m := c.mirrors[k]; m.absent && m.outage != nil {
+			all = append(all, m.outage)
+		}
+	}
+	return all
 }
 
 // Get returns an object, or nil.

@@ -34,6 +34,9 @@ var (
 	// ErrUnavailable: the registry could not be reached or did not answer in
 	// time; whether a write took effect is not known. Try again.
 	ErrUnavailable = errors.New("registry unavailable")
+	// ErrNotInstalled: the registry does not know the kind yet, and somebody must tell it. It is
+	// ErrUnavailable as well.
+	ErrNotInstalled = errors.New("is not installed")
 	// ErrInvalid: the object is not one that its kind allows.
 	ErrInvalid = errors.New("invalid")
 )
@@ -69,6 +72,10 @@ type Kind struct {
 	// resource of its own ("the status subresource"). Other registries write
 	// it with the rest.
 	StatusApart bool
+	// Optional says that a Cache goes on without objects of the kind where the registry does not
+	// know it: one that came with a later version, as whoever replaces programs may do so before
+	// the definitions of kinds.
+	Optional bool
 	// Only, if not the zero value, is the only object of the kind that
 	// matters: a registry may leave all others out of List and Watch.
 	Only Key

@@ -125,7 +125,7 @@ func (r *Registry) notFound(c *call, s metav1.Status) error {
 		if builtin(c.kind.Group) {
 			return r.unavailable("it does not serve %s: is this the address of an API server, and is that of a version that has them?", c.resource)
 		}
-		return r.unavailable("the CustomResourceDefinition %s.%s, version %s, is not installed; apply deploy/weft.yaml", c.kind.Plural, c.kind.Group, c.kind.Version)
+		return r.unavailable("the CustomResourceDefinition %s.%s, version %s, %w; apply deploy/weft.yaml", c.kind.Plural, c.kind.Group, c.kind.Version, registry.ErrNotInstalled)
 	case s.Details.Kind == "namespaces" && c.kind.Namespaced:
 		return fmt.Errorf("%w: there is no namespace %s", registry.ErrNotFound, s.Details.Name)
 	}

@@ -224,7 +224,7 @@ func TestClusterConfig(t *testing.T) {
 	ctx, key := t.Context(), registry.Key{Name: api.DefaultName}
 	r := cached.admin(t, nil)
 	_, err := r.Get(ctx, api.ClusterConfigKind, key)
-	if errors.Is(err, registry.ErrNotFound) || err == nil || !strings.Contains(err.Error(), "CustomResourceDefinition clusterconfigs.weft.network") {
+	if errors.Is(err, registry.ErrNotFound) || !errors.Is(err, registry.ErrNotInstalled) || !errors.Is(err, registry.ErrUnavailable) || !strings.Contains(err.Error(), "CustomResourceDefinition clusterconfigs.weft.network") {
 		t.Fatalf("without its CustomResourceDefinition: %v", err)
 	}
 	cache := registry.NewCache(r, []*registry.Kind{api.ClusterConfigKind}, slog.New(slog.DiscardHandler))
