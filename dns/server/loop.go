@@ -37,8 +37,8 @@ func (p *probes) comes(q dns.Question) bool {
 	return one != nil
 }
 
-// loops sends a probe, and reports whether it came back.
-func (p *probes) loops(ctx context.Context, s server) bool {
+// loops sends a probe, and reports whether it came back, and whether the server said anything.
+func (p *probes) loops(ctx context.Context, s server) (came, heard bool) {
 	name := strings.ToLower(rand.Text()) + "." + strings.ToLower(rand.Text()) + "."
 	if s.domain != "" {
 		name += s.domain + "."
@@ -52,12 +52,23 @@ func (p *probes) loops(ctx context.Context, s server) bool {
 	p.mu.Unlock()
 	m := new(dns.Msg)
 	m.SetQuestion(name, dns.TypeHINFO)
+	heard = answers(ctx, m, s)
+	p.mu.Lock()
+	came = one.back
+	delete(p.away, name)
+	p.mu.Unlock()
+	if !heard && !came {
+		// Some let no such question pass, and some ask others for it for long.
+		m.SetQuestion(".", dns.TypeNS)
+		heard = answers(ctx, m, s)
+	}
+	return came, heard
+}
+
+// answers reports whether a server answers a question, whatever it says.
+func answers(ctx context.Context, m *dns.Msg, s server) bool {
 	ctx, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
-	// Whatever it says, or that it says nothing, is of no interest.
-	(&dns.Client{Timeout: probeTime}).ExchangeContext(ctx, m, s.at.String())
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.away, name)
-	return one.back
+	_, _, err := (&dns.Client{Timeout: probeTime}).ExchangeContext(ctx, m, s.at.String())
+	return err == nil
 }

@@ -38,7 +38,11 @@ type outside struct {
 
 // router hands a query to who is asked for its domain. A change of them leaves what the cache
 // knows.
-type router struct{ to atomic.Pointer[[]route] }
+type router struct {
+	to atomic.Pointer[[]route]
+	// failed says that nobody answered a query, since that was looked at last.
+	failed atomic.Bool
+}
 
 // route is who is asked for names of a domain; nobody, where forward is nil.
 type route struct {
@@ -156,7 +160,11 @@ func (r *router) ServeDNS(ctx context.Context, w dns.ResponseWriter, q *dns.Msg)
 		return dns.RcodeServerFailure, errNobody
 	}
 	past, _ := ctx.Value(asks{}).(*recorder)
-	return routes[i].forward.ServeDNS(ctx, small{w, past}, q)
+	code, err := routes[i].forward.ServeDNS(ctx, small{w, past}, q)
+	if err != nil {
+		r.failed.Store(true)
+	}
+	return code, err
 }
 
 // asks is the key of a context's recorder.

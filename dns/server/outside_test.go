@@ -13,6 +13,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/weftnet/weft/dns/keeper"
+	"github.com/weftnet/weft/dns/records"
 	"github.com/weftnet/weft/internal/await"
 )
 
@@ -134,4 +135,26 @@ func freePort(t testing.TB) uint16 {
 			return uint16(l.Addr().(*net.TCPAddr).Port)
 		}
 	}
+}
+
+// TestSilent has those outside not answer: it is told for which names, and no more as soon as they
+// answer whatever. One that answers no question for a name that nobody knows is not silent.
+func TestSilent(t *testing.T) {
+	t.Parallel()
+	var silent, cautious atomic.Bool
+	silent.Store(true)
+	up := upstream(t, func(w dns.ResponseWriter, q *dns.Msg) {
+		if !silent.Load() && (!cautious.Load() || q.Question[0].Qtype != dns.TypeHINFO) {
+			w.WriteMsg(new(dns.Msg).SetRcode(q, dns.RcodeRefused))
+		}
+	})
+	stub := upstream(t, func(w dns.ResponseWriter, q *dns.Msg) { says(w, q, "@ 60 IN A 203.0.113.1") })
+	set := settings(up)
+	set.Stubs = []records.Stub{{Domain: "corp.example", Servers: []netip.AddrPort{stub}}}
+	n := run(t, set)
+	n.problem("nobody answers for names outside of the cluster: what is asked of " + up.String() + " stays without an answer")
+	n.want("udp", question("www.corp.example", dns.TypeA), "NOERROR 203.0.113.1")
+	cautious.Store(true)
+	silent.Store(false)
+	n.state("it answers again", func(s keeper.State) bool { return s.Problem == "" })
 }

@@ -13,9 +13,10 @@ import (
 const (
 	// lookAgain is how often the node's resolv.conf is read.
 	lookAgain = 5 * time.Second
-	// Between two probes of a server: one that brings queries back, one that did not, and one
-	// that did not while more is asked than can be under way.
-	probeLooping, probeFine, probeBusy = 10 * time.Second, 5 * time.Minute, 10 * time.Second
+	// Between two probes of a server: one that brings queries back, one that did not, one
+	// that did not while more is asked than can be under way, and one that said nothing, or that is
+	// asked for names for which nobody answered.
+	probeLooping, probeFine, probeBusy, probeSilent = 10 * time.Second, 5 * time.Minute, 10 * time.Second, 10 * time.Second
 	// maxProbes is how many are under way at once.
 	maxProbes = 8
 )
@@ -25,14 +26,15 @@ func (s *Server) route(ctx context.Context, decided func()) {
 	tick := time.NewTicker(lookAgain)
 	defer tick.Stop()
 	type outcome struct {
-		at    netip.AddrPort
-		loops bool
+		at           netip.AddrPort
+		loops, heard bool
 	}
 	var (
 		resolv resolvFile
 		// loops are servers that bring queries back; probed is when each was probed last, and
-		// under which are being probed.
+		// under which are being probed. silent says to how many probes in a row one said nothing.
 		loops    = map[netip.AddrPort]bool{}
+		silent   = map[netip.AddrPort]int{}
 		probed   = map[netip.AddrPort]time.Time{}
 		under    = map[netip.AddrPort]bool{}
 		outcomes = make(chan outcome, maxProbes)
@@ -60,6 +62,7 @@ func (s *Server) route(ctx context.Context, decided func()) {
 				now = &w
 			}
 		}
+		problems = append(problems, w.unheard(silent)...)
 		s.mu.Lock()
 		if !slices.Equal(s.ways, problems) {
 			s.ways = problems
@@ -74,7 +77,7 @@ func (s *Server) route(ctx context.Context, decided func()) {
 			clear(probed)
 		}
 		candidates, _ := choose(set, s.c.Resolv, resolv.servers, own, nil)
-		busy := s.busy.Swap(false)
+		busy, failed := s.busy.Swap(false), s.outside.Load().router.failed.Swap(false)
 		known := map[netip.AddrPort]bool{}
 		for _, c := range candidates.all() {
 			known[c.at] = true
@@ -84,15 +87,21 @@ func (s *Server) route(ctx context.Context, decided func()) {
 				every = probeLooping
 			case busy:
 				every = probeBusy
+			case failed, silent[c.at] > 0:
+				every = probeSilent
 			}
 			if len(read) == 0 || under[c.at] || len(under) >= maxProbes || time.Since(probed[c.at]) < every {
 				continue
 			}
 			under[c.at], probed[c.at] = true, time.Now()
-			go func() { outcomes <- outcome{c.at, s.probes.loops(ctx, c)} }()
+			go func() {
+				came, heard := s.probes.loops(ctx, c)
+				outcomes <- outcome{c.at, came, heard}
+			}()
 		}
 		maps.DeleteFunc(probed, func(at netip.AddrPort, _ time.Time) bool { return !known[at] })
 		maps.DeleteFunc(loops, func(at netip.AddrPort, _ bool) bool { return !known[at] })
+		maps.DeleteFunc(silent, func(at netip.AddrPort, _ int) bool { return !known[at] })
 
 		select {
 		case <-ctx.Done():
@@ -105,6 +114,9 @@ func (s *Server) route(ctx context.Context, decided func()) {
 				loops[o.at] = true
 			} else {
 				delete(loops, o.at)
+			}
+			if silent[o.at]++; o.heard || o.loops || !known[o.at] {
+				delete(silent, o.at)
 			}
 		}
 	}

@@ -112,6 +112,29 @@ func choose(s *records.Settings, file string, node []netip.AddrPort, own []netip
 	return w, problems
 }
 
+// maxSilent is how many probes in a row a server may leave without an answer until it is silent.
+const maxSilent = 2
+
+// unheard says for which names nobody answers of those who are asked for them, as all are silent.
+func (w *ways) unheard(silent map[netip.AddrPort]int) (problems []string) {
+	say := func(of string, servers []netip.AddrPort) {
+		answers := func(at netip.AddrPort) bool { return silent[at] < maxSilent }
+		if len(servers) == 0 || slices.ContainsFunc(servers, answers) {
+			return
+		}
+		var names []string
+		for _, at := range servers {
+			names = append(names, at.String())
+		}
+		problems = append(problems, fmt.Sprintf("nobody answers for names %s: what is asked of %s stays without an answer; see whether the node has a way there, or name others", of, strings.Join(names, " and ")))
+	}
+	say("outside of the cluster", w.rest)
+	for _, s := range w.stubs {
+		say("of domain "+s.Domain, s.Servers)
+	}
+	return problems
+}
+
 // resolvFile is what a node's resolv.conf says, as it is written again and again.
 type resolvFile struct {
 	data []byte

@@ -114,3 +114,30 @@ func TestResolvFile(t *testing.T) {
 		}
 	}
 }
+
+// TestUnheard: that nobody answers is told of those names for which all servers are silent.
+func TestUnheard(t *testing.T) {
+	w := ways{rest: ports("192.0.2.1:53", "[2001:db8::1]:53"), stubs: []records.Stub{{Domain: "corp.example", Servers: ports("192.0.2.9:53")}, {Domain: "none.example"}}}
+	told := func(names, servers string) string {
+		return "nobody answers for names " + names + ": what is asked of " + servers + " stays without an answer; see whether the node has a way there, or name others"
+	}
+	rest, stub := told("outside of the cluster", "192.0.2.1:53 and [2001:db8::1]:53"), told("of domain corp.example", "192.0.2.9:53")
+	for what, c := range map[string]struct {
+		silent map[netip.AddrPort]int
+		want   []string
+	}{
+		"all answer":           {nil, nil},
+		"one is silent":        {map[netip.AddrPort]int{w.rest[0]: 9}, nil},
+		"all of the rest are":  {map[netip.AddrPort]int{w.rest[0]: maxSilent, w.rest[1]: maxSilent}, []string{rest}},
+		"one was only once":    {map[netip.AddrPort]int{w.rest[0]: maxSilent, w.rest[1]: maxSilent - 1}, nil},
+		"that of a domain is":  {map[netip.AddrPort]int{w.stubs[0].Servers[0]: maxSilent}, []string{stub}},
+		"one that nobody asks": {map[netip.AddrPort]int{ports("192.0.2.77:53")[0]: maxSilent}, nil},
+	} {
+		if got := w.unheard(c.silent); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %q, want %q", what, got, c.want)
+		}
+	}
+	if got := new(ways).unheard(nil); len(got) > 0 {
+		t.Errorf("of nobody it is told: %q", got)
+	}
+}
