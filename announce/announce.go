@@ -81,6 +81,9 @@ type Problem struct {
 	Message string
 }
 
+// NobodyMay is in the message of a problem of a VirtualAddress for which no node may answer.
+const NobodyMay = "no node answers for it by this object"
+
 func (p Problem) String() string { return fmt.Sprintf("%s %s: %s", p.Kind.Kind, p.Key, p.Message) }
 
 // Candidates returns what a node may answer for, and what of the objects cannot be done. It
@@ -288,7 +291,7 @@ func (c *candidates) virtual() {
 			continue
 		}
 		if whose := cmp.Or(before[a], taken(a), c.Inside(a)); whose != "" {
-			c.problem(api.VirtualAddressKind, key, "spec.address: %s is %s, and no node answers for it by this object: choose another", a, whose)
+			c.problem(api.VirtualAddressKind, key, "spec.address: %s is %s, and "+NobodyMay+": choose another", a, whose)
 			continue
 		}
 		before[a] = "also that of VirtualAddress " + v.Name

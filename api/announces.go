@@ -3,6 +3,7 @@ package api
 import (
 	"fmt"
 	"net/netip"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -59,4 +60,16 @@ func Announces(n *corev1.Node) (addresses []netip.Addr, more bool) {
 		}
 	}
 	return addresses, false
+}
+
+// AnnouncedCount returns for how many addresses a Node says that it answers, those among them that
+// it does not name.
+func AnnouncedCount(n *corev1.Node) int {
+	addresses, _ := Announces(n)
+	_, text, _ := strings.Cut(n.Annotations[AnnouncesAnnotation], ",+")
+	more, err := strconv.ParseUint(text, 10, 16)
+	if err != nil {
+		more = 0
+	}
+	return len(addresses) + int(more)
 }

@@ -29,6 +29,9 @@ func TestAnnounces(t *testing.T) {
 		if !slices.Equal(got, all[:min(count, api.MaxAnnounced)]) || more != (count > api.MaxAnnounced) {
 			t.Errorf("of %d addresses %d are read, more: %v", count, len(got), more)
 		}
+		if counted := api.AnnouncedCount(n); counted != count {
+			t.Errorf("%d addresses are counted as %d", count, counted)
+		}
 		if len(text) > 5000 {
 			t.Errorf("%d addresses take %d bytes", count, len(text))
 		}

@@ -135,7 +135,7 @@ func problemsOf(c explain.Cluster, held map[string]string) (map[string]*plan.Pla
 	}
 	nodeProblems(&l, c, compiled)
 	serviceProblems(&l, c)
-	for _, p := range c.AnnounceProblems() {
+	for _, p := range c.AddressProblems() {
 		l.add(p)
 	}
 	if p, differ := c.DifferentMTUs(plans); differ {

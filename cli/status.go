@@ -145,8 +145,8 @@ func readStatus(ctx context.Context, reg registry.Registry) (clusterStatus, erro
 	// Policies concern the cluster whether its plug-in reads them or not, though
 	// one may then have no right to.
 	var unknown problemList
-	for _, k := range append([]*registry.Kind{api.Service, api.AddressPoolKind, api.VirtualAddressKind}, api.PolicyKinds...) {
-		if k == api.VirtualAddressKind && !reg.Serves(k) {
+	for _, k := range append([]*registry.Kind{api.Service, api.AddressPoolKind, api.AddressGrantKind, api.VirtualAddressKind}, api.PolicyKinds...) {
+		if (k == api.VirtualAddressKind || k == api.AddressGrantKind) && !reg.Serves(k) {
 			continue // as before the first that knows of them was installed
 		}
 		if err := readInto(ctx, reg, cluster.Objects.(registry.Snapshot), k); err != nil {
@@ -156,7 +156,7 @@ func readStatus(ctx context.Context, reg registry.Registry) (clusterStatus, erro
 				what = "served"
 			case api.AddressPoolKind:
 				what = "usable"
-			case api.VirtualAddressKind:
+			case api.AddressGrantKind, api.VirtualAddressKind:
 				what = "answered for"
 			}
 			unknown.about(nil, registry.Key{Name: k.Plural}, "whether all are "+what+" is not known: "+err.Error(), "")

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/weftnet/weft/announce"
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/registry"
@@ -24,9 +25,14 @@ type Announced struct {
 // String writes it for people.
 func (a Announced) String() string {
 	if len(a.Nodes) == 0 {
-		return fmt.Sprintf("no node says that it answers for %s on the link", a.Address)
+		return nobodyAnswers(a.Address.String())
 	}
 	return fmt.Sprintf("%s is answered for on the link by %s", a.Address, printable.Few(a.Nodes, 0))
+}
+
+// nobodyAnswers says that no node answers for some addresses.
+func nobodyAnswers(what string) string {
+	return fmt.Sprintf("no node says that it answers for %s on the link", what)
 }
 
 // AnnouncedBy returns which nodes say that they answer for an address, those whose agents are
@@ -53,42 +59,96 @@ func (a Announced) several() string {
 	if len(a.Nodes) < 2 {
 		return ""
 	}
-	return a.String() + ": one stops as soon as they hear each other, so where it stays so, see whether all nodes that are selected are on one link, and its switches pass frames of EtherType 0x88b5"
+	return a.String() + untilHeard
 }
 
-// AnnounceProblems returns what is wrong with who answers for addresses on the link: those for
-// which several nodes do, and VirtualAddresses for which none does.
-func (c Cluster) AnnounceProblems() (all []api.Problem) {
-	answer := make(map[netip.Addr][]string)
-	known := true
+// untilHeard is what is said of addresses for which several nodes say that they answer. A Node
+// goes on to say so for a while after its agent has died.
+const untilHeard = ": either the agent of one has died, and another has taken over, which shows when the lease of the dead one has run out, " +
+	"or they do not hear each other, as one stops as soon as they do: where it stays so, see whether all nodes that are selected are on one link, and its switches pass frames of EtherType 0x88b5"
+
+// answered is who says to answer for addresses on the link.
+type answered struct {
+	by map[netip.Addr][]string
+	// unnamed is for how many addresses nodes answer that they do not name.
+	unnamed int
+	// refused are the VirtualAddresses of which nodes say that none may answer for them.
+	refused map[string]bool
+}
+
+// answers returns who says to answer for what, those whose agents are lost left out.
+func (c Cluster) answers() answered {
+	said := answered{by: make(map[netip.Addr][]string), refused: make(map[string]bool)}
 	for node := range registry.Each[*corev1.Node](c.Objects, api.Node) {
 		if c.Lost[node.Name] {
 			continue
 		}
-		addresses, more := api.Announces(node)
+		addresses, _ := api.Announces(node)
+		slices.SortFunc(addresses, netip.Addr.Compare)
+		addresses = slices.Compact(addresses)
 		for _, a := range addresses {
-			if !slices.Contains(answer[a], node.Name) {
-				answer[a] = append(answer[a], node.Name)
+			said.by[a] = append(said.by[a], node.Name)
+		}
+		said.unnamed += max(api.AnnouncedCount(node)-len(addresses), 0)
+		for _, p := range api.NodeProblems(node) {
+			if p.Kind == api.VirtualAddressKind.Kind && strings.Contains(p.Message, announce.NobodyMay) {
+				said.refused[p.Name] = true
 			}
 		}
-		known = known && !more
 	}
+	return said
+}
+
+// announceProblems returns what is wrong with who answers for addresses on the link: those for
+// which several nodes do, and those for which none does. There is a line for each VirtualAddress,
+// and for all addresses of an AddressPool that lack the same.
+func (c Cluster) announceProblems() (all []api.Problem) {
+	said := c.answers()
 	of := make(map[netip.Addr]string)
+	// open are the addresses of which no node says that it answers for them: some of the unnamed ones
+	// may be among them.
+	var open []api.Problem
+	count := 0
 	for v := range registry.Each[*api.VirtualAddress](c.Objects, api.VirtualAddressKind) {
 		a := v.Address()
 		of[a] = v.Name
-		if by := (Announced{Address: a}); known && a.IsValid() && len(answer[a]) == 0 {
-			all = append(all, api.Problem{Kind: api.VirtualAddressKind.Kind, Name: v.Name,
-				Message: by.String() + ": see whether a node is selected, has an interface next to it, and has a program that answers at the port of spec.check"})
+		if a.IsValid() && len(said.by[a]) == 0 && !said.refused[v.Name] {
+			count++
+			open = append(open, api.Problem{Kind: api.VirtualAddressKind.Kind, Name: v.Name,
+				Message: nobodyAnswers(a.String()) + ": see whether a node is selected, has an interface next to it, and has a program that answers at the port of spec.check"})
 		}
 	}
-	for _, a := range slices.SortedFunc(maps.Keys(answer), netip.Addr.Compare) {
-		text := (Announced{Address: a, Nodes: answer[a]}).several()
-		if text == "" {
+	some, n := c.unanswered(said)
+	open, count = append(open, some...), count+n
+	switch {
+	case said.unnamed == 0:
+		all = append(all, open...)
+	case count > said.unnamed:
+		all = append(all, api.Problem{Name: "addresses", Message: fmt.Sprintf(
+			"of %d addresses that nodes are to answer for on the link and that no Node names, nodes answer for %d, and so for %d nobody does: see weft service of Services that are not reached", count, said.unnamed, count-said.unnamed)})
+	}
+	return append(all, said.several(of)...)
+}
+
+// several returns for which addresses several nodes answer, a line for all that the same nodes
+// have. of are the VirtualAddresses.
+func (said answered) several(of map[netip.Addr]string) (all []api.Problem) {
+	groups := make(map[string][]netip.Addr)
+	for a, nodes := range said.by {
+		if len(nodes) > 1 {
+			by := strings.Join(nodes, ",")
+			groups[by] = append(groups[by], a)
+		}
+	}
+	for _, by := range slices.Sorted(maps.Keys(groups)) {
+		addresses := slices.SortedFunc(slices.Values(groups[by]), netip.Addr.Compare)
+		nodes := said.by[addresses[0]]
+		if len(addresses) > 1 {
+			all = append(all, api.Problem{Name: "addresses", Message: fmt.Sprintf("%s are each answered for on the link by %s", printable.Few(words(addresses), 0), printable.Few(nodes, 0)) + untilHeard})
 			continue
 		}
-		p := api.Problem{Kind: api.AddressGrantKind.Kind, Name: api.GrantName(a), Message: text}
-		if name := of[a]; name != "" {
+		p := api.Problem{Kind: api.AddressGrantKind.Kind, Name: api.GrantName(addresses[0]), Message: Announced{addresses[0], nodes}.several()}
+		if name := of[addresses[0]]; name != "" {
 			p.Kind, p.Name = api.VirtualAddressKind.Kind, name
 		}
 		all = append(all, p)
@@ -114,9 +174,106 @@ func notOfAddress(r rune) bool {
 	return r != '.' && r != ':' && (r < '0' || r > '9') && (r < 'a' || r > 'f')
 }
 
+func words[T fmt.Stringer](all []T) (texts []string) {
+	for _, one := range all {
+		texts = append(texts, one.String())
+	}
+	return texts
+}
+
+// unanswered returns for which of the addresses of Services no node says that it answers, a line
+// for all of an AddressPool for which that is for one reason; and how many they are.
+func (c Cluster) unanswered(said answered) (all []api.Problem, count int) {
+	type group struct{ pool, why string }
+	groups := make(map[group][]string)
+	why := c.whyUnanswered()
+	for g := range registry.Each[*api.AddressGrant](c.Objects, api.AddressGrantKind) {
+		a := g.Address()
+		svc := registry.GetAs[*corev1.Service](c.Objects, api.Service, g.Spec.Service())
+		if !a.IsValid() || len(said.by[a]) > 0 || svc == nil || !g.IsOf(svc) || !hasBalanced(svc, a) {
+			continue
+		}
+		if text := why(g, svc); text != "" {
+			at := group{g.Spec.Pool, text}
+			groups[at] = append(groups[at], fmt.Sprintf("%s of Service %s", a, g.Spec.Service()))
+			count++
+		}
+	}
+	for at, addresses := range groups {
+		slices.Sort(addresses)
+		all = append(all, api.Problem{Kind: api.AddressPoolKind.Kind, Name: at.pool, Message: nobodyAnswers(printable.Few(addresses, 0)) + ": " + at.why})
+	}
+	slices.SortFunc(all, func(a, b api.Problem) int { return strings.Compare(a.String(), b.String()) })
+	return all, count
+}
+
+// hasBalanced reports whether a Service says that a load balancer gave it an address.
+func hasBalanced(svc *corev1.Service, a netip.Addr) bool {
+	return svc.Spec.Type == corev1.ServiceTypeLoadBalancer && slices.ContainsFunc(svc.Status.LoadBalancer.Ingress, func(i corev1.LoadBalancerIngress) bool {
+		has, err := netip.ParseAddr(i.IP)
+		return err == nil && has.Unmap() == a
+	})
+}
+
+// whyUnanswered returns what says, of an address that a Service has and no node answers for, what
+// is to be looked at; "" where no node is to.
+func (c Cluster) whyUnanswered() func(*api.AddressGrant, *corev1.Service) string {
+	left := Config(c.Objects, c.Plugin).Spec.ServiceProxy == api.KubeProxy
+	of := make(map[string]string) // by the name of the AddressPool
+	return func(g *api.AddressGrant, svc *corev1.Service) string {
+		pool := registry.GetAs[*api.AddressPool](c.Objects, api.AddressPoolKind, registry.Key{Name: g.Spec.Pool})
+		if pool != nil && !pool.OnLink() {
+			return ""
+		}
+		if left {
+			return "Services are left to kube-proxy, and nodes answer for what they serve themselves alone: set spec.serviceProxy of the ClusterConfig to " + api.WeftProxy + ", or announce of the pool to " + api.AnnounceNone
+		}
+		why, known := of[g.Spec.Pool]
+		if !known {
+			why = c.nobodyMay(pool)
+			of[g.Spec.Pool] = why
+		}
+		switch {
+		case why != "":
+			return why
+		case svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal:
+			return "with externalTrafficPolicy Local only a node does that has an endpoint which is ready: see whether one has that the pool selects, and an interface next to the address"
+		}
+		return "see whether a node that the pool selects serves it, and has an interface next to it"
+	}
+}
+
+// nobodyMay says why no node may answer for addresses of a pool, which is nil where there is none
+// any more; "" where one may.
+func (c Cluster) nobodyMay(pool *api.AddressPool) string {
+	selected, allowed, living := 0, 0, 0
+	for node := range registry.Each[*corev1.Node](c.Objects, api.Node) {
+		if pool != nil && !pool.MayAnnounce(node.Labels) {
+			continue
+		}
+		selected++
+		if !announce.MayAnnounce(node) {
+			continue
+		}
+		if allowed++; !c.Lost[node.Name] {
+			living++
+		}
+	}
+	switch {
+	case selected == 0:
+		return "spec.nodes selects no node: correct it"
+	case allowed == 0:
+		return fmt.Sprintf("each node that may have them has the label %s: take it off one, or have the pool select others", api.NotAnnouncingLabel)
+	case living == 0:
+		return "the agent of each node that may have them does not run: start one"
+	}
+	return ""
+}
+
 // announce adds who answers for the Service's addresses that nodes announce, and which of those
 // nobody answers for, or several nodes do.
 func (c Cluster) announce(s *Serving, svc *corev1.Service) {
+	why := c.whyUnanswered()
 	for _, i := range svc.Status.LoadBalancer.Ingress {
 		a, err := netip.ParseAddr(i.IP)
 		if err != nil {
@@ -129,12 +286,14 @@ func (c Cluster) announce(s *Serving, svc *corev1.Service) {
 				s.Problems = append(s.Problems, text)
 			}
 		} else if g := registry.GetAs[*api.AddressGrant](c.Objects, api.AddressGrantKind, registry.Key{Name: api.GrantName(a)}); known && g != nil && g.IsOf(svc) {
-			pool := registry.GetAs[*api.AddressPool](c.Objects, api.AddressPoolKind, registry.Key{Name: g.Spec.Pool})
-			if pool == nil || pool.OnLink() {
+			if text := why(g, svc); text != "" {
 				s.Announced = append(s.Announced, by)
 				s.Problems = append(s.Problems, c.saidOf(a)...)
-				s.Problems = append(s.Problems, by.String()+": see whether any is selected by AddressPool "+g.Spec.Pool+", has endpoints where only nodes with some are asked, and has an interface next to it")
+				s.Problems = append(s.Problems, fmt.Sprintf("%s, which is of AddressPool %s: %s", by, g.Spec.Pool, text))
 			}
 		}
+	}
+	if c.isPending(svc) {
+		s.Problems = append(s.Problems, "no load balancer has given it an address, and no AddressPool is for it: "+makePool)
 	}
 }

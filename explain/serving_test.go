@@ -1,6 +1,8 @@
 package explain
 
 import (
+	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/internal/golden"
+	"github.com/weftnet/weft/plugin/plugins"
 	"github.com/weftnet/weft/registry"
 )
 
@@ -49,23 +52,87 @@ func TestAnnounceProblems(t *testing.T) {
 		api.Node:               {node("node1", "192.0.2.1,192.0.2.2,192.0.2.3"), node("node2", "192.0.2.1,192.0.2.2"), node("node3", "192.0.2.3")},
 		api.VirtualAddressKind: {virtual("router", "192.0.2.1"), virtual("silent", "192.0.2.9"), virtual("wrong", "nowhere")},
 	}
-	c := Cluster{Objects: registry.NewSnapshot(objects), Lost: map[string]bool{"node3": true}}
+	c := Cluster{Objects: registry.NewSnapshot(objects), Lost: map[string]bool{"node3": true}, Plugin: plugins.Get}
 	said := func(want ...string) {
 		t.Helper()
 		var got []string
-		for _, p := range c.AnnounceProblems() {
+		for _, p := range c.AddressProblems() {
 			text, _, _ := strings.Cut(p.String(), ": see ")
-			text, _, _ = strings.Cut(text, ": one stops")
+			text, _, _ = strings.Cut(text, ": either the agent")
 			got = append(got, text)
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("it is said %q, want %q", got, want)
 		}
 	}
-	both := []string{"virtualaddress router: 192.0.2.1 is answered for on the link by node1, node2", "addressgrant 192.0.2.2: 192.0.2.2 is answered for on the link by node1, node2"}
-	said(append([]string{"virtualaddress silent: no node says that it answers for 192.0.2.9 on the link"}, both...)...)
+	both := "addresses: 192.0.2.1, 192.0.2.2 are each answered for on the link by node1, node2"
+	silent := "virtualaddress silent: no node says that it answers for 192.0.2.9 on the link"
+	said(silent, both)
 	// One that does not name all that it answers for may answer for that, too.
 	objects[api.Node] = append(objects[api.Node], node("node4", "192.0.2.4,+1"))
 	c.Objects = registry.NewSnapshot(objects)
-	said(both...)
+	said(both)
+	// Where not all can be among those, it is told how many are not.
+	objects[api.VirtualAddressKind] = append(objects[api.VirtualAddressKind], virtual("second", "192.0.2.10"), virtual("third", "192.0.2.11"))
+	c.Objects = registry.NewSnapshot(objects)
+	said("addresses: of 3 addresses that nodes are to answer for on the link and that no Node names, nodes answer for 1, and so for 2 nobody does", both)
+	// One address of two nodes is told of as the object that it is of.
+	for name, address := range map[string]string{"virtualaddress router": "192.0.2.1", "addressgrant 192.0.2.2": "192.0.2.2"} {
+		objects[api.Node] = []registry.Object{node("node1", address), node("node2", address)}
+		objects[api.VirtualAddressKind] = objects[api.VirtualAddressKind][:1]
+		if address == "192.0.2.2" {
+			objects[api.VirtualAddressKind] = nil
+		}
+		c.Objects = registry.NewSnapshot(objects)
+		said(name + ": " + address + " is answered for on the link by node1, node2")
+		objects[api.VirtualAddressKind] = []registry.Object{virtual("router", "192.0.2.1")}
+	}
+}
+
+// TestAddressProblems shows what status says of addresses outside of the cluster.
+func TestAddressProblems(t *testing.T) {
+	golden.Archives(t, "testdata/addresses/*.txtar", func(t *testing.T, story []txtar.File) []txtar.File {
+		var said string
+		for i, f := range story {
+			if f.Name != "problems" {
+				said = ""
+				for _, p := range read(t, f.Data).AddressProblems() {
+					said += p.String() + "\n"
+				}
+				continue
+			}
+			story[i].Data = []byte("\n" + said)
+		}
+		return story
+	})
+}
+
+// TestManyAddresses has tenants have many Services: what is said of their addresses is a few
+// lines, and status costs in proportion to how many there are.
+func TestManyAddresses(t *testing.T) {
+	objects := map[*registry.Kind][]registry.Object{}
+	pool := &api.AddressPool{}
+	pool.Name = "public"
+	objects[api.AddressPoolKind] = []registry.Object{pool}
+	const many = 10000
+	for i := range many {
+		svc := &corev1.Service{}
+		svc.Namespace, svc.Name, svc.UID, svc.Spec.Type = fmt.Sprint("tenant", i%100), fmt.Sprint("web", i), "u1", corev1.ServiceTypeLoadBalancer
+		if i%2 == 0 {
+			class := fmt.Sprint("example.com/", i)
+			svc.Spec.LoadBalancerClass = &class
+		} else {
+			a := netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)})
+			svc.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: a.String()}}
+			g := &api.AddressGrant{Spec: api.AddressGrantSpec{Namespace: svc.Namespace, Name: svc.Name, UID: "u1", Pool: "public"}}
+			g.Name = api.GrantName(a)
+			objects[api.AddressGrantKind] = append(objects[api.AddressGrantKind], g)
+		}
+		objects[api.Service] = append(objects[api.Service], svc)
+	}
+	c := Cluster{Objects: registry.NewSnapshot(objects), Plugin: plugins.Get}
+	all := c.AddressProblems()
+	if len(all) != 2 || !strings.Contains(all[0].Message, " and 4997 more)") || !strings.Contains(all[1].Message, " and 4997 more on the link") {
+		t.Errorf("it is said: %v", all)
+	}
 }
