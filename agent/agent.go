@@ -491,8 +491,9 @@ func (a *agent) run(ctx context.Context, what plugin.Choice, objects *followed, 
 		out.Plan, out.Problems = compiler.Compile(in)
 		out.Plan, more = ports.Put(out.Plan, in.Node, plugin.KeptServers(plug, in.Objects))
 		out.Plan = what.Leave(out.Plan)
-		out.Problems = slices.Concat(out.Problems, more)
-		out.Plan = a.putNames(out.Plan, in)
+		var wrong []plugin.Problem
+		out.Plan, wrong = a.putNames(out.Plan, in)
+		out.Problems = slices.Concat(out.Problems, more, wrong)
 		latest = out
 		a.announcer.loading(out.Plan)
 		read(in.Objects)

@@ -217,7 +217,7 @@ func (n *announcer) stand() {
 			origin := "Service " + by.String()
 			return serves(applied.Plan, a, origin) && serves(coming, a, origin)
 		},
-		Inside: func(a netip.Addr) string { return inside(applied.Plan, a) },
+		Inside: func(a netip.Addr) string { return plugin.Inside(applied.Plan, a) },
 	}
 	for _, l := range links {
 		at := announce.Link{Name: l.Name, Metrics: l.Metrics}
@@ -288,20 +288,6 @@ func serves(p *plan.Plan, a netip.Addr, origin string) bool {
 		}
 	}
 	return false
-}
-
-// inside says whose an address is in the cluster, by a plan; "" for nobody's.
-func inside(p *plan.Plan, a netip.Addr) string {
-	if slices.Contains(p.Local.Addresses, a) {
-		return "an address of " + p.Local.Node
-	}
-	if pool, is := p.PoolOf(plan.DefaultNetwork, a); is {
-		return "in the subnet " + pool.Prefix.String() + " of pods"
-	}
-	if k, r, is := p.Route(plan.DefaultNetwork, a, false); is && k.Prefix.Bits() > 0 && (r.Way == plan.ToEndpoint || r.Way == plan.ToTunnel || r.Way == plan.ToDrop) {
-		return "in the cluster's own network " + k.Prefix.String()
-	}
-	return ""
 }
 
 // announces is what the Node says of it, in the form of api.AnnouncesAnnotation.

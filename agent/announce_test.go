@@ -159,26 +159,6 @@ func TestRoundsRest(t *testing.T) {
 	}
 }
 
-// TestInside asks whose addresses are in a cluster.
-func TestInside(t *testing.T) {
-	p := &plan.Plan{Local: plan.Local{Node: "node1", Addresses: []netip.Addr{netip.MustParseAddr("172.30.0.11")},
-		Pools: []plan.Pool{{Network: plan.DefaultNetwork, Prefix: netip.MustParsePrefix("10.1.1.0/24")}}}}
-	route := func(prefix string, r plan.Route) {
-		p.Routes = p.Routes.Set(plan.RouteKey{Network: plan.DefaultNetwork, Prefix: netip.MustParsePrefix(prefix)}, r)
-	}
-	route("0.0.0.0/0", plan.Route{Way: plan.ToGateway})
-	route("10.1.2.0/24", plan.Route{Way: plan.ToTunnel, Peers: []string{"node2"}})
-	route("10.96.0.0/16", plan.Route{Way: plan.ToDrop})
-	for address, want := range map[string]string{
-		"172.30.0.11": "an address of node1", "10.1.1.9": "in the subnet 10.1.1.0/24 of pods", "10.1.2.9": "in the cluster's own network 10.1.2.0/24",
-		"10.96.0.1": "in the cluster's own network 10.96.0.0/16", "192.0.2.7": "", "2001:db8::7": "",
-	} {
-		if got := inside(p, netip.MustParseAddr(address)); got != want {
-			t.Errorf("%s is %q, want %q", address, got, want)
-		}
-	}
-}
-
 // TestPortChecks has a program listen, and end.
 func TestPortChecks(t *testing.T) {
 	changes := 0

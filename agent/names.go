@@ -20,6 +20,7 @@ import (
 	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/plugin"
+	"github.com/weftnet/weft/registry"
 )
 
 // namesPart is what is wrong with the node's name server, and recordsPart that it is not told
@@ -55,9 +56,11 @@ type names struct {
 	news chan struct{}
 
 	mu sync.Mutex
-	// latest is what there is, and own says which addresses are the node's own.
+	// latest is what there is, own says which addresses are the node's own, and taken are those of its
+	// configuration that others have.
 	latest *plugin.Input
 	own    func(netip.Addr) bool
+	taken  []netip.Addr
 	// loaded is the plan that the data plane has in force; nil before there was one.
 	loaded *plan.Plan
 	// at are the addresses at which the name server was told last to be, by this agent or the one
@@ -200,11 +203,12 @@ func (n *names) able(is bool) {
 	}
 }
 
-// read takes note of what there is, and of what was compiled of it, for the name server to be told.
-func (n *names) read(in plugin.Input, p *plan.Plan) {
+// read takes note of what there is, and of what was compiled of it, for the name server to be told,
+// which is to be at no address that is taken.
+func (n *names) read(in plugin.Input, p *plan.Plan, taken []netip.Addr) {
 	local := p.Local
 	n.mu.Lock()
-	n.latest, n.own = &in, func(a netip.Addr) bool { return local.Owns(plan.DefaultNetwork, a) }
+	n.latest, n.own, n.taken = &in, func(a netip.Addr) bool { return local.Owns(plan.DefaultNetwork, a) }, taken
 	n.mu.Unlock()
 	n.again()
 }
@@ -236,7 +240,7 @@ func (n *names) addresses() (all []netip.Addr) {
 	if n.unable {
 		node = nil // nothing keeps other machines from asking there
 	}
-	wanted := plugin.NameServerOf(n.latest.Config, n.latest.Objects, node).Addresses()
+	wanted := slices.DeleteFunc(plugin.NameServerOf(n.latest.Config, n.latest.Objects, node).Addresses(), func(a netip.Addr) bool { return slices.Contains(n.taken, a) })
 	for _, a := range wanted {
 		if slices.Contains(n.at, a) || !n.own(a) || n.loaded != nil && plugin.KeepsOthersOut(n.loaded, a) {
 			all = append(all, a)
@@ -355,7 +359,7 @@ func podsAnswer(p *plan.Plan, s plugin.NameServer, a netip.Addr) (is, answers bo
 
 // unanswered says that nobody answers pods' questions for names: neither the node itself, nor
 // a pod that the Service selects.
-func unanswered(p *plan.Plan, s plugin.NameServer, serving []netip.Addr) string {
+func unanswered(p *plan.Plan, s plugin.NameServer, serving []netip.Addr, server string) string {
 	if p.Local.ServicesLeft {
 		return ""
 	}
@@ -371,17 +375,38 @@ func unanswered(p *plan.Plan, s plugin.NameServer, serving []netip.Addr) string 
 	if len(nobody) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("nobody answers at %s, where pods ask for names: %s has no endpoints, and no name server runs on the node: start weft-dns there",
-		printable.Few(nobody, 0), s.Origin)
+	why := "no name server runs on the node: start weft-dns there"
+	if server != api.NamesByNodes {
+		why = "spec.dns.server of the ClusterConfig leaves names to these: see why none is ready, or set it to " + api.NamesByNodes
+	}
+	return fmt.Sprintf("nobody answers at %s, where pods ask for names: %s has no endpoints, and %s", printable.Few(nobody, 0), s.Origin, why)
+}
+
+// askedNowhere says that at the Service at whose addresses pods ask for names nobody can be asked,
+// whoever is to answer. Where nothing says that a cluster has names, it need not have any.
+func askedNowhere(config *api.ClusterConfig, objects registry.Objects) []plugin.Problem {
+	dns := config.Spec.DNS
+	key := dns.ServiceKey()
+	if dns.Service == api.DefaultDNSService && (dns.Server != api.NamesByNodes || len(dns.Addresses) > 0) && objects.Get(api.Service, key) == nil {
+		return nil
+	}
+	_, err := plugin.NameService(config, objects)
+	if err == nil {
+		return nil
+	}
+	return []plugin.Problem{{Kind: api.ClusterConfigKind, Key: registry.Key{Name: api.DefaultName}, Message: fmt.Sprintf("spec.dns.service: %v, so that pods' questions for names lead nowhere: have it be the one that they ask", err)}}
 }
 
 // putNames has a plan have the node itself answer at the addresses of its name server, as long as
 // it answers there.
-func (a *agent) putNames(p *plan.Plan, in plugin.Input) *plan.Plan {
-	a.names.read(in, p)
-	at := plugin.NameServerOf(in.Config, in.Objects, in.Node.Addresses)
+// It returns what keeps names from being answered where the configuration says so.
+func (a *agent) putNames(p *plan.Plan, in plugin.Input) (*plan.Plan, []plugin.Problem) {
+	at, taken, problems := plugin.NameServerOf(in.Config, in.Objects, in.Node.Addresses).Free(p, in.Objects)
+	a.names.read(in, p, taken)
 	serving := a.names.servingBeside(p, at)
-	text := unanswered(p, at, serving)
+	asked := at
+	asked.Service, _ = plugin.NameService(in.Config, in.Objects) // also where pods are to answer
+	text := unanswered(p, asked, serving, in.Config.Spec.DNS.Server)
 	a.mu.Lock()
 	changed := a.unanswered != text
 	a.unanswered = text
@@ -389,5 +414,5 @@ func (a *agent) putNames(p *plan.Plan, in plugin.Input) *plan.Plan {
 	if changed {
 		a.node.Kick()
 	}
-	return plugin.KeepOthersOut(plugin.PutNames(p, at.Within(serving)), a.names.guarded(at), at.MoreOrigin)
+	return plugin.KeepOthersOut(plugin.PutNames(p, at.Within(serving)), a.names.guarded(at), at.MoreOrigin), append(problems, askedNowhere(in.Config, in.Objects)...)
 }

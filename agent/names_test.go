@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -139,7 +140,7 @@ func TestRecordsAreTakenAway(t *testing.T) {
 	}
 	n := nobodyAnswers()
 	n.journal, n.untold = j, func(string) {}
-	n.read(namesInput(api.DNSSpec{Server: api.NamesByNodes}), &plan.Plan{})
+	n.read(namesInput(api.DNSSpec{Server: api.NamesByNodes}), &plan.Plan{}, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { defer close(ended); n.run(ctx) }()
@@ -220,7 +221,8 @@ func (n *names) compiled(t *testing.T, in plugin.Input) *plan.Plan {
 		t.Fatal(err)
 	}
 	a := &agent{names: n, node: &registrar{kick: make(chan struct{}, 1)}}
-	return a.putNames(p, in)
+	p, _ = a.putNames(p, in)
+	return p
 }
 
 // TestPodsAnswerInstead has a cluster leave names to pods, and take them back. A name server goes only
@@ -393,8 +395,61 @@ func TestNobodyAnswers(t *testing.T) {
 		if err != nil {
 			t.Fatal(what, err)
 		}
-		if got := unanswered(p, at, test.serving); got != test.want {
+		if got := unanswered(p, at, test.serving, api.NamesByNodes); got != test.want {
 			t.Errorf("%s: %q, want %q", what, got, test.want)
+		}
+	}
+	p, err := plan.Parse(plain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "nobody answers at 10.96.0.10, where pods ask for names: Service kube-system/kube-dns has no endpoints, and spec.dns.server of the ClusterConfig leaves names to these: see why none is ready, or set it to nodes"
+	if got := unanswered(p, at, nil, api.NamesByPods); got != want {
+		t.Errorf("where pods are to answer: %q, want %q", got, want)
+	}
+}
+
+// TestTaken: a name server is told to be at no address that is another's.
+func TestTaken(t *testing.T) {
+	n, _, says := namesOf(t, t.TempDir())
+	n.read(namesInput(api.DNSSpec{Server: api.NamesByNodes, Addresses: []string{"169.254.20.10", "10.1.1.2"}}), &plan.Plan{}, []netip.Addr{netip.MustParseAddr("10.1.1.2")})
+	if got, want := says(), "at 10.96.0.10,169.254.20.10 of 2"; got != want {
+		t.Errorf("it is told to be %s, want %s", got, want)
+	}
+}
+
+// TestAskedNowhere: that the Service that pods ask leads nowhere is told as of the ClusterConfig,
+// where that says that pods ask.
+func TestAskedNowhere(t *testing.T) {
+	service := func(spec corev1.ServiceSpec) registry.Objects {
+		svc := &corev1.Service{Spec: spec}
+		svc.Namespace, svc.Name = "kube-system", "kube-dns"
+		return registry.NewSnapshot(map[*registry.Kind][]registry.Object{api.Service: {svc}})
+	}
+	ports := []corev1.ServicePort{{Port: 53, Protocol: corev1.ProtocolUDP}}
+	nodes := api.DNSSpec{Server: api.NamesByNodes}
+	for what, test := range map[string]struct {
+		dns     api.DNSSpec
+		objects registry.Objects
+		want    string
+	}{
+		"nothing says that there are names":    {api.DNSSpec{}, registry.Snapshot{}, ""},
+		"there is none, and nodes are to":      {nodes, registry.Snapshot{}, "there is no Service kube-system/kube-dns"},
+		"there is none, and pods ask the node": {api.DNSSpec{Server: api.NamesByNodes, Addresses: []string{api.NodeAddress}}, registry.Snapshot{}, ""},
+		"another is named that there is not":   {api.DNSSpec{Service: "default/nosuch"}, registry.Snapshot{}, "there is no Service default/nosuch"},
+		"it has another port":                  {nodes, service(corev1.ServiceSpec{ClusterIP: "10.96.0.10", Ports: []corev1.ServicePort{{Port: 80}}}), "Service kube-system/kube-dns has no port 53"},
+		"it is headless":                       {api.DNSSpec{}, service(corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone, Ports: ports}), "Service kube-system/kube-dns has no address in the cluster"},
+		"all is well":                          {nodes, service(corev1.ServiceSpec{ClusterIP: "10.96.0.10", Ports: ports}), ""},
+	} {
+		config := api.Effective(&api.ClusterConfig{ObjectMeta: metav1.ObjectMeta{Name: api.DefaultName}, Spec: api.ClusterConfigSpec{DNS: test.dns}})
+		var got, want []plugin.Problem
+		got = askedNowhere(config, test.objects)
+		if test.want != "" {
+			want = []plugin.Problem{{Kind: api.ClusterConfigKind, Key: registry.Key{Name: api.DefaultName},
+				Message: "spec.dns.service: " + test.want + ", so that pods' questions for names lead nowhere: have it be the one that they ask"}}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", what, got, want)
 		}
 	}
 }

@@ -170,10 +170,10 @@ func (p *planner) compile(name string) {
 	compiled, problems := mix.Compile(plugin.Input{Config: p.config, Objects: p.cluster.Objects, Node: of})
 	compiled, more := plugin.PutPorts(compiled, of, plugin.KeptServers(mix, p.cluster.Objects))
 	compiled = plugin.ChoiceOf("", p.config).Leave(compiled)
-	names := plugin.NameServerOf(p.config, p.cluster.Objects, addresses)
+	names, _, taken := plugin.NameServerOf(p.config, p.cluster.Objects, addresses).Free(compiled, p.cluster.Objects)
 	compiled = plugin.PutNames(compiled, names.Within(api.NameServerAddresses(node)))
 	compiled = plugin.KeepOthersOut(compiled, names.More, names.MoreOrigin)
-	p.plans[name], p.problems[name] = compiled, slices.Concat(problems, more)
+	p.plans[name], p.problems[name] = compiled, slices.Concat(problems, more, taken)
 	p.enforceable(node)
 	p.putOwn(node)
 }

@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -51,9 +52,7 @@ func NameServerOf(config *api.ClusterConfig, objects registry.Objects, node []ne
 	if dns.Server != api.NamesByNodes {
 		return s
 	}
-	if svc := registry.GetAs[*corev1.Service](objects, api.Service, key); svc != nil && slices.ContainsFunc(svc.Spec.Ports, isDNS) {
-		s.Service = slices.DeleteFunc(api.ClusterAddresses(svc), func(a netip.Addr) bool { return a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() })
-	}
+	s.Service, _ = NameService(config, objects) // where there is none, nobody asks there
 	for _, text := range dns.Addresses {
 		if text == api.NodeAddress {
 			s.More = append(s.More, node...)
@@ -62,6 +61,24 @@ func NameServerOf(config *api.ClusterConfig, objects registry.Objects, node []ne
 		}
 	}
 	return s
+}
+
+// NameService returns the addresses of the Service at which pods ask for names, whoever is to answer
+// there, or an error that says why nobody can be asked there.
+func NameService(config *api.ClusterConfig, objects registry.Objects) ([]netip.Addr, error) {
+	key := config.Spec.DNS.ServiceKey()
+	svc, name := registry.GetAs[*corev1.Service](objects, api.Service, key), "Service "+key.String()
+	switch {
+	case svc == nil:
+		return nil, fmt.Errorf("there is no %s", name)
+	case !slices.ContainsFunc(svc.Spec.Ports, isDNS):
+		return nil, fmt.Errorf("%s has no port %d", name, api.DNSPort)
+	}
+	all := slices.DeleteFunc(api.ClusterAddresses(svc), func(a netip.Addr) bool { return a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() })
+	if len(all) == 0 {
+		return nil, fmt.Errorf("%s has no address in the cluster", name)
+	}
+	return all, nil
 }
 
 func isDNS(p corev1.ServicePort) bool { return p.Port == api.DNSPort }
