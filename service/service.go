@@ -18,6 +18,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -293,8 +294,14 @@ func (c *compiled) limit(behind []*slice, node view) {
 	c.behind = behind
 	backends := 0
 	for _, p := range c.ports {
+		endpoints, numbers := 0, 0
 		for _, s := range behind {
-			backends += len(s.numbers(p.portName)) * len(s.endpoints)
+			n := len(s.numbers(p.portName))
+			endpoints, numbers, backends = endpoints+len(s.endpoints), numbers+n, backends+n*len(s.endpoints)
+		}
+		if endpoints > 0 && numbers == 0 {
+			c.problems = append(c.problems, fmt.Sprintf("spec.ports: port %d/%s, called %q, is in none of its EndpointSlices, though these have endpoints, and is refused: see whether its pods have the targetPort, and a slice that somebody wrote calls its port so",
+				p.port, strings.ToUpper(p.protocol.String()), p.name))
 		}
 	}
 	if backends > MaxBackends {

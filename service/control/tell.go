@@ -46,7 +46,7 @@ func (t *teller) decide(objects registry.Objects) (say []saying) {
 		local.Addresses, t.compiler.Whose = claimed(objects, t.compiler.Grants)
 		t.compiler.Compile(objects, local)
 		_, asked := t.checker.Checks(objects, local.Node)
-		for _, p := range append(t.compiler.Problems(), asked...) {
+		for _, p := range slices.Concat(t.compiler.Problems(), t.compiler.Astray(addressesOfNodes(objects)), asked) {
 			wrong[p.Service] = append(wrong[p.Service], p.Message)
 		}
 	}
@@ -57,6 +57,17 @@ func (t *teller) decide(objects registry.Objects) (say []saying) {
 		}
 	}
 	return say
+}
+
+// addressesOfNodes returns whose the addresses of nodes are.
+func addressesOfNodes(objects registry.Objects) map[netip.Addr]string {
+	of := make(map[netip.Addr]string)
+	for n := range registry.Each[*corev1.Node](objects, api.Node) {
+		for _, a := range api.NodeAddresses(n) {
+			of[a] = cmp.Or(of[a], n.Name)
+		}
+	}
+	return of
 }
 
 // inWords are problems as one sentence.
