@@ -163,16 +163,38 @@ func problemsOf(c explain.Cluster, held map[string]string) (map[string]*plan.Pla
 	return plans, l
 }
 
+// maxOfNamespace is of how many Services of a namespace it is told what is wrong: its users write
+// them, and what is wrong elsewhere is to be seen.
+const maxOfNamespace = 10
+
 // serviceProblems adds what the controller says of Services and AddressPools, each an object that
 // a user wrote.
 func serviceProblems(l *problemList, c explain.Cluster) {
 	told := []string{control.Served, control.Granted, pools.Pooled}
+	wrong := make(map[string]int) // how many Services of each namespace
 	for svc := range registry.Each[*corev1.Service](c.Objects, api.Service) {
+		said := false
 		for _, condition := range svc.Status.Conditions {
-			if condition.Status == metav1.ConditionFalse && slices.Contains(told, condition.Type) {
+			if condition.Status != metav1.ConditionFalse || !slices.Contains(told, condition.Type) {
+				continue
+			}
+			if !said {
+				said = true
+				wrong[svc.Namespace]++
+			}
+			if wrong[svc.Namespace] <= maxOfNamespace {
 				l.about(api.Service, registry.KeyOf(svc), condition.Message, "")
 			}
 		}
+	}
+	var more []string
+	for _, namespace := range slices.Sorted(maps.Keys(wrong)) {
+		if n := wrong[namespace] - maxOfNamespace; n > 0 {
+			more = append(more, fmt.Sprintf("%d of namespace %s", n, namespace))
+		}
+	}
+	if len(more) > 0 {
+		l.about(nil, registry.Key{Name: "services"}, "something is wrong with more of them: "+printable.Few(more, 0), "see the conditions in their status")
 	}
 	for p := range registry.Each[*api.AddressPool](c.Objects, api.AddressPoolKind) {
 		if condition := meta.FindStatusCondition(p.Status.Conditions, api.PoolUsable); condition != nil && condition.Status == metav1.ConditionFalse {

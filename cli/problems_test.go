@@ -20,6 +20,7 @@ import (
 	"github.com/weftnet/weft/plugin/networkpolicy"
 	"github.com/weftnet/weft/plugin/plugins"
 	"github.com/weftnet/weft/registry"
+	"github.com/weftnet/weft/service/control"
 )
 
 // TestHearsay has agents tell of others than their own nodes.
@@ -436,5 +437,28 @@ func TestWhoLacksTheDeadIsFoundOnce(t *testing.T) {
 	}
 	if want := len(mix) * 2; anew != want {
 		t.Errorf("%d were from nothing, and not those %d of the first node alone", anew, want)
+	}
+}
+
+// TestManyFaultyServices has a tenant write many Services that cannot be: what is wrong with those of
+// others is told as well, and how many there are.
+func TestManyFaultyServices(t *testing.T) {
+	objects := registry.Snapshot{}
+	put := func(namespace string, n int) {
+		for i := range n {
+			svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprint("web", i)}}
+			for _, what := range []string{control.Served, control.Granted} {
+				svc.Status.Conditions = append(svc.Status.Conditions, metav1.Condition{Type: what, Status: metav1.ConditionFalse, Message: what + " is not"})
+			}
+			objects.Put(api.Service, svc)
+		}
+	}
+	put("evil", 5000)
+	put("shop", 1)
+	var l problemList
+	serviceProblems(&l, explain.Cluster{Objects: objects})
+	last := "services: something is wrong with more of them: 4990 of namespace evil; see the conditions in their status"
+	if n := len(l.list); n != 2*maxOfNamespace+2+1 || l.list[n-1].String() != last || l.list[n-2].Namespace != "shop" {
+		t.Errorf("it is told %v", l.list)
 	}
 }
