@@ -35,9 +35,9 @@ import (
 //
 // A frontend comes to be answered here, and ceases to be, so that no packet is lost or gets to
 // where it must not. What keeps all else out comes first and goes last, the local route is
-// within that, and within it in turn the elements by which packets are told apart. Those of the
-// frontend among the others stay meanwhile: a packet that was tracked by one state is given its
-// backend by that, too. Where the table is written anew instead, as at a start, what is under
+// within that, and within it in turn the elements by which packets are told apart, which change in
+// one transaction with policies. Those of the frontend among the others stay a moment longer: a packet
+// that was tracked is given its backend, too. Where the table is written anew instead, as at a start, what is under
 // way in that moment is dropped, and so is what no route delivers yet.
 //
 // Who asks the node for the link address of such an address on a link of its own gets the node's, as
@@ -190,41 +190,29 @@ func (c *compiler) here(k plan.ServiceKey, s plan.Service) {
 }
 
 // meanwhile returns the plan that Services go by on the way from one to another: a frontend
-// that the node comes to answer itself, or ceases to, has a backend in it, too. It is the
-// other where there is none such.
+// that the node comes to answer itself has a backend in it, too. It is the other where there is
+// none such. One that the node ceases to answer has its backend at once, with the policies that
+// judge what is sent there: before, they would judge it by the frontend.
 func meanwhile(p, q *plan.Plan, changes plan.Diff) *plan.Plan {
 	m := *q
-	translated := func(in *plan.Plan, k plan.ServiceKey) (at plan.ServiceKey, s plan.Service, ok bool) {
-		for _, k.From = range []plan.Scope{plan.Inside, plan.Anywhere} {
-			if s, ok := in.Services.Get(k); ok && !s.Here && s.Set != "" {
-				return k, s, true
-			}
-		}
-		return k, s, false
-	}
 	for _, c := range changes.Services {
-		was, is := c.Old != nil && c.Old.Here, c.New != nil && c.New.Here
-		switch {
-		case is && !was:
-			if _, s, ok := translated(p, c.Key); ok {
-				s.Here, s.Sources = true, c.New.Sources
-				m.Services = m.Services.Set(c.Key, s)
-				for k, b := range p.BackendsOf(c.Key.Network, s.Set) {
-					if _, stays := m.Backends.Get(k); !stays {
-						m.Backends = m.Backends.Set(k, b)
-					}
+		if c.New == nil || !c.New.Here || c.Old != nil && c.Old.Here {
+			continue
+		}
+		k := c.Key
+		for _, k.From = range []plan.Scope{plan.Inside, plan.Anywhere} {
+			s, ok := p.Services.Get(k)
+			if !ok || s.Here || s.Set == "" {
+				continue
+			}
+			s.Here, s.Sources = true, c.New.Sources
+			m.Services = m.Services.Set(c.Key, s)
+			for k, b := range p.BackendsOf(k.Network, s.Set) {
+				if _, stays := m.Backends.Get(k); !stays {
+					m.Backends = m.Backends.Set(k, b)
 				}
 			}
-		case was && !is:
-			if at, s, ok := translated(q, c.Key); ok {
-				if at.From == plan.Anywhere {
-					m.Services = m.Services.Delete(at)
-					at.From = plan.Outside
-					m.Services = m.Services.Set(at, s)
-				}
-				s.Here = true
-				m.Services = m.Services.Set(c.Key, s)
-			}
+			break
 		}
 	}
 	return &m

@@ -511,12 +511,8 @@ func (d *DataPlane) sync(p *plan.Plan) (trouble, err error) {
 	retag := d.retag(p)
 	if err := d.enforce(p, func() ([][]string, error) {
 		return d.unheard(func() ([][]string, error) {
-			done, err := d.policies.sync(p, retag)
-			if err != nil {
-				return done, err
-			}
-			served, err := d.services.sync(p, c.sourcesOf())
-			return append(done, served...), err
+			serve := writer(func(edits ...nft.Edit) ([][]string, error) { return d.services.sync(p, c.sourcesOf(), edits...) })
+			return d.policies.sync(p, serve, retag)
 		})
 	}); err != nil {
 		return released, err

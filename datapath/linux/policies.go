@@ -385,16 +385,31 @@ func (n counting) stages(edits map[string]nft.Change) (first, second map[string]
 // edit makes changes of elements, which no packet sees in part, and edits of other tables
 // in the same moment. It returns what each of its transactions did, and which elements
 // count from then on.
-func (n counting) edit(r *ruleset, edits map[string]nft.Change, also ...nft.Edit) (done [][]string, next counting, err error) {
+func (n counting) edit(r *ruleset, edits map[string]nft.Change, write writer) (done [][]string, next counting, err error) {
 	first, second, next := n.stages(edits)
-	for _, edits := range [][]nft.Edit{{{Table: r.Table, Changes: first}}, append([]nft.Edit{{Table: r.Table, Changes: second}}, also...)} {
-		lines, err := nft.Apply(edits...)
-		if err != nil {
-			return done, n, err
-		}
-		done = append(done, transactions(lines)...)
+	if done, err = apply(nft.Edit{Table: r.Table, Changes: first}); err != nil {
+		return nil, n, err
 	}
-	return done, next, nil
+	noticed, err := write(nft.Edit{Table: r.Table, Changes: second})
+	if err != nil {
+		return done, n, err
+	}
+	return append(done, noticed...), next, nil
+}
+
+// writer writes edits in one transaction, with whatever else packets are to notice in the same
+// moment. It returns what each of its transactions did, of which this is the last.
+type writer func(...nft.Edit) (done [][]string, err error)
+
+// apply is the writer of nothing else.
+func apply(edits ...nft.Edit) ([][]string, error) {
+	lines, err := nft.Apply(edits...)
+	return transactions(lines), err
+}
+
+// with is the writer of these edits, too.
+func (w writer) with(also ...nft.Edit) writer {
+	return func(edits ...nft.Edit) ([][]string, error) { return w(slices.Concat(edits, also)...) }
 }
 
 // transactions is one, of which lines tell what it did, or none where it did nothing.
@@ -405,16 +420,16 @@ func transactions(lines []string) [][]string {
 	return [][]string{lines}
 }
 
-// sync reads the table, and writes where it differs from what a plan needs, with edits
-// of other tables in the transaction that packets notice. It returns what each of its
-// transactions changed.
-func (s *policies) sync(p *plan.Plan, also ...nft.Edit) (done [][]string, err error) {
-	return s.syncBeside(p, nil, also...)
+// sync reads the table, and writes where it differs from what a plan needs, with edits of other
+// tables in the transaction that packets notice, and, where elements alone differ, with what
+// else write writes. It returns what each of its transactions changed.
+func (s *policies) sync(p *plan.Plan, write writer, also ...nft.Edit) (done [][]string, err error) {
+	return s.syncBeside(p, nil, write, also...)
 }
 
 // syncBeside is sync while devices may still have the names of others, from which this
 // data plane takes over. The next sync knows its own alone.
-func (s *policies) syncBeside(p *plan.Plan, others []Stamps, also ...nft.Edit) (done [][]string, err error) {
+func (s *policies) syncBeside(p *plan.Plan, others []Stamps, write writer, also ...nft.Edit) (done [][]string, err error) {
 	have, err := reading(s.stamps.PolicyTable)
 	if err != nil {
 		return nil, err
@@ -426,11 +441,13 @@ func (s *policies) syncBeside(p *plan.Plan, others []Stamps, also ...nft.Edit) (
 	case err != nil:
 		return nil, err
 	case alike && len(edits) > 0:
-		if done, state.counts, err = counts.edit(want, counts.bySets(edits, want), also...); err != nil {
-			// What others put there may be in the way.
-			state.counts = counts
-			done, err = append(done, []string{"write table inet " + want.Name + " anew"}), replace(have, want, also...)
+		if done, state.counts, err = counts.edit(want, counts.bySets(edits, want), write.with(also...)); err == nil {
+			*s = state
+			return done, nil
 		}
+		// What others put there may be in the way.
+		state.counts = counts
+		done, err = append(done, []string{"write table inet " + want.Name + " anew"}), replace(have, want, also...)
 	case alike || want.Empty():
 		var lines []string
 		_, lines, err = nft.Write(have, want.Table, also...)
@@ -447,7 +464,8 @@ func (s *policies) syncBeside(p *plan.Plan, others []Stamps, also ...nft.Edit) (
 		return done, err
 	}
 	*s = state
-	return done, nil
+	rest, err := write()
+	return append(done, rest...), err
 }
 
 // replace writes the table over what is there. A packet that is being judged finds its maps empty,
@@ -483,17 +501,17 @@ func (n counting) bySets(edits map[string]nft.Change, want *ruleset) map[string]
 // transaction that packets notice. It returns what each of its transactions did. After an
 // error the table must be read anew.
 func (s *policies) update(p, q *plan.Plan, changes plan.Diff, also ...nft.Edit) (done [][]string, err error) {
+	write := writer(apply).with(also...)
 	if judge.Needed(q) != s.present {
-		return s.sync(q, also...)
+		return s.sync(q, apply, also...)
 	}
 	var edits map[string]nft.Change
 	if s.present {
 		edits = s.advance(p, q, changes)
 	}
 	if len(edits) == 0 {
-		lines, err := nft.Apply(also...)
-		return transactions(lines), err
+		return write()
 	}
-	done, s.counts, err = s.counts.edit(policyRules(s.stamps, s.tags), edits, also...)
+	done, s.counts, err = s.counts.edit(policyRules(s.stamps, s.tags), edits, write)
 	return done, err
 }

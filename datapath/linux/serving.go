@@ -563,9 +563,9 @@ func (s *services) advance(p, q *plan.Plan, changes plan.Diff, from *sources) nf
 	return done
 }
 
-// sync reads the table, and writes where it differs from what a plan needs. It returns
-// what each of its transactions changed.
-func (s *services) sync(p *plan.Plan, from *sources) (done [][]string, err error) {
+// sync reads the table, and writes where it differs from what a plan needs, with edits of other tables
+// in the transaction that packets notice. It returns what each of its transactions changed.
+func (s *services) sync(p *plan.Plan, from *sources, also ...nft.Edit) (done [][]string, err error) {
 	have, err := reading(s.stamps.ServiceTable)
 	if err != nil {
 		return nil, err
@@ -573,10 +573,10 @@ func (s *services) sync(p *plan.Plan, from *sources) (done [][]string, err error
 	state, want := compileServices(s.stamps, p, from, have)
 	if !have.Exists() && !want.Empty() {
 		done = [][]string{{"write table inet " + want.Name}, {"have packets meet table inet " + want.Name}}
-		err = nft.Replace(want.Table, false, nil)
+		err = nft.Replace(want.Table, false, nil, also...)
 	} else {
 		var lines []string
-		_, lines, err = nft.Write(have, want.Table)
+		_, lines, err = nft.Write(have, want.Table, also...)
 		done = transactions(lines)
 	}
 	if err != nil {

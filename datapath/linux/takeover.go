@@ -117,7 +117,7 @@ func (d *DataPlane) besidePolicies(p *plan.Plan, others []Stamps) ([][]string, e
 			return nil, err
 		}
 	}
-	return d.policies.syncBeside(p, others) // which finds all as it should be, or writes what differs
+	return d.policies.syncBeside(p, others, apply) // which finds all as it should be, or writes what differs
 }
 
 // kin are the stamps of data planes of this kind.
@@ -200,7 +200,7 @@ func (d *DataPlane) releaseAllBut(p *plan.Plan, inv *rtnl.Links, others []Stamps
 // takeForce is steps 1 and 2.
 func (d *DataPlane) takeForce(p *plan.Plan, others []Stamps) error {
 	if err := d.enforce(p, func() ([][]string, error) {
-		done, err := d.policies.syncBeside(p, others)
+		done, err := d.policies.syncBeside(p, others, apply)
 		if err == nil && judge.Needed(p) {
 			err = d.takeEnded(others)
 		}
