@@ -30,6 +30,14 @@ egress default any 10.1.0.0/16 direct
 endpoint third network default addresses 10.1.1.4 mac 0a:58:0a:01:01:04 anti-spoof
 `
 
+// changingFront is what a plan of changingNode has besides, where there are Services: an address of
+// one, of which drawn may say more.
+// Who few are is the same in all plans, as kernels show what has become of a set of intervals a
+// while later than the rest of a transaction.
+const changingFront = `service default 10.3.0.1 any
+source default few 10.1.1.3/32
+`
+
 // swapped are two plans by whose policies near may not reach the server: by each it is
 // of the class that only the other allows.
 var swapped = [2]string{
@@ -119,6 +127,32 @@ func drawn(random *rand.Rand) string {
 	return b.String()
 }
 
+// drawnFront returns what a plan of changingNode may have besides where there are Services: a
+// frontend that the node itself answers, or has one answer, or nobody does.
+func drawnFront(random *rand.Rand) string {
+	var b strings.Builder
+	one := func(of ...string) string { return of[random.IntN(len(of))] }
+	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	if c := one("", "c3", "c4", "c5"); c != "" {
+		line("class default 10.3.0.1/32 %s", c)
+	}
+	if tag := one("", "5", "6"); tag != "" {
+		line("tag default 10.3.0.1/32 %s", tag)
+	}
+	for _, port := range []int{loadPort, loadPort + 1} {
+		front, sources := fmt.Sprintf("service default 10.3.0.1 udp %d", port), one("", "", " sources few")
+		switch one("here", "here", "backend", "backend", "nobody") {
+		case "here":
+			line("%s from inside here%s", front, sources)
+			line("%s from outside to web", front)
+		case "backend":
+			line("%s to web%s", front, sources)
+		}
+	}
+	line("backend default web 10.1.1.4:%d", loadPort)
+	return b.String()
+}
+
 // torn is how often a node changes plans while a packet is always being judged, which
 // is looked up in several tables one after the other.
 const torn = 200
@@ -134,7 +168,7 @@ func (s *suite) changes(t *testing.T) {
 	if lacks := s.lacks(plans); len(lacks) > 0 {
 		t.Skipf("left out: the data plane has no %s", strings.Join(lacks, ", "))
 	}
-	b := &changingBench{topology: newTopology(t, s.make), second: plans["node2"]}
+	b := &changingBench{topology: newTopology(t, s.make), second: plans["node2"], front: s.able.Services && s.able.AnswersHere}
 	p, q := b.parse(t, swapped[0]), b.parse(t, swapped[1])
 	b.load(map[string]*plan.Plan{"node1": p, "node2": b.second})
 	t.Run("swapped", func(t *testing.T) { b.flip(t, 3*flips, p, q) })
@@ -160,7 +194,14 @@ func (s *suite) changes(t *testing.T) {
 	for i := range number(t, "WEFT_CONFORMANCE_CLUSTERS", defaultClusters) {
 		t.Run(strconv.Itoa(first+i), func(t *testing.T) {
 			random := rand.New(rand.NewPCG(uint64(first+i), 0))
-			b.flip(t, flips, b.parse(t, drawn(random)), b.parse(t, drawn(random)))
+			draw := func() *plan.Plan {
+				text := drawn(random)
+				if b.front {
+					text += drawnFront(random)
+				}
+				return b.parse(t, text)
+			}
+			b.flip(t, flips, draw(), draw())
 		})
 	}
 }
@@ -169,12 +210,19 @@ func (s *suite) changes(t *testing.T) {
 type changingBench struct {
 	*topology
 	second *plan.Plan
+	// front says that there is an address of a Service, too.
+	front bool
 }
 
 func (b *changingBench) parse(t *testing.T, more string) *plan.Plan {
 	t.Helper()
-	p, err := plan.Parse(changingNode + more)
+	text := changingNode
+	if b.front {
+		text += changingFront
+	}
+	p, err := plan.Parse(text + more)
 	must(t, err)
+	must(t, p.Validate())
 	return p
 }
 
@@ -183,7 +231,11 @@ func (b *changingBench) parse(t *testing.T, more string) *plan.Plan {
 func (b *changingBench) flows() (flows []plan.Flow) {
 	near, server, third, far := netip.MustParseAddr("10.1.1.3"), netip.MustParseAddr("10.1.1.2"), netip.MustParseAddr("10.1.1.4"), netip.MustParseAddr("10.1.2.2")
 	for _, port := range []uint16{loadPort, loadPort + 1} {
-		for _, f := range [][2]netip.Addr{{near, server}, {far, server}, {third, server}, {server, near}, {near, far}, {near, outside[0].Addr()}} {
+		ends := [][2]netip.Addr{{near, server}, {far, server}, {third, server}, {server, near}, {near, far}, {near, outside[0].Addr()}}
+		if b.front {
+			ends = append(ends, [2]netip.Addr{near, hereFronts[0].Addr()}, [2]netip.Addr{third, hereFronts[0].Addr()})
+		}
+		for _, f := range ends {
 			flows = append(flows, plan.Flow{Source: f[0], Destination: f[1], Protocol: plan.UDP, Port: port})
 		}
 	}
@@ -203,6 +255,9 @@ func (b *changingBench) begin(t *testing.T) *load {
 	}
 	for _, h := range hosts {
 		l.sink(h, 2)
+	}
+	if b.front {
+		l.sinkAt(b.nodes["node1"].host, hereFronts[0].Addr(), 2)
 	}
 	for _, f := range b.flows() {
 		l.stream(f.String(), hosts[f.Source], netip.AddrPortFrom(f.Destination, f.Port))

@@ -90,16 +90,28 @@ func newLoad(t *testing.T) *load {
 // sink has a host take the datagrams to some ports from loadPort on.
 func (l *load) sink(h *host, ports int) {
 	l.t.Helper()
+	l.sinkAt(h, netip.Addr{}, ports)
+}
+
+// sinkAt is sink for an address, which need not be the host's: as a program binds to it that the node
+// is to have answer there.
+func (l *load) sinkAt(h *host, at netip.Addr, ports int) {
+	l.t.Helper()
 	if l.sinks[h] {
 		return
 	}
 	l.sinks[h] = true
 	for port := loadPort; port < loadPort+ports; port++ {
+		options := []func(int, string) error{func(fd int, _ string) error {
+			return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, sinkBuffer)
+		}}
+		address := fmt.Sprintf(":%d", port)
+		if at.IsValid() {
+			options, address = append(options, transparent), netip.AddrPortFrom(at, uint16(port)).String()
+		}
 		must(l.t, h.Do(func() error {
-			config := net.ListenConfig{Control: control(func(fd int, _ string) error {
-				return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, sinkBuffer)
-			})}
-			c, err := config.ListenPacket(context.Background(), "udp4", fmt.Sprintf(":%d", port))
+			config := net.ListenConfig{Control: control(options...)}
+			c, err := config.ListenPacket(context.Background(), "udp4", address)
 			if err != nil {
 				return err
 			}
