@@ -130,7 +130,7 @@ func showLive(out io.Writer, a explain.Answer, report trace.Report, format strin
 
 // probeFor says what to send for a question that was answered, and what to look for.
 func probeFor(a explain.Answer) (sender, watch trace.Watch, err error) {
-	if a.Service != nil {
+	if a.Service != nil && !a.AnsweredHere() {
 		return sender, watch, fmt.Errorf("%s is translated on the way: name one of the pods behind it to send to that", a.Service.Name)
 	}
 	watch = trace.Watch{ID: probeID(), Source: a.Source.Address, Destination: a.Destination.Address,

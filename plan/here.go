@@ -1,6 +1,9 @@
 package plan
 
-import "net/netip"
+import (
+	"net/netip"
+	"slices"
+)
 
 // here checks what a frontend says that the node itself answers; see Service.Here.
 func (v *validator) here(s subject, k ServiceKey, svc Service) {
@@ -51,6 +54,15 @@ func (p *Plan) AskedFrom(network string, a netip.Addr) netip.Addr {
 		return own
 	}
 	return p.gatewayAddress(network, a)
+}
+
+// nodeAnswers is the decision of a frontend that the node itself answers.
+const nodeAnswers = "the node itself answers"
+
+// AnsweredHere reports whether the packet came to a frontend that a node itself answers, whether
+// or not a policy let it get there. It is not translated.
+func (e Explanation) AnsweredHere() bool {
+	return slices.ContainsFunc(e.Steps, func(s Step) bool { return s.Table == "services" && s.Decision == nodeAnswers })
 }
 
 // asksItself gives what the node itself sends to where it answers the source that its kernel

@@ -49,7 +49,7 @@ func (x *explainer) serve(p *Plan, from sender, k EndpointKey, e Endpoint, front
 		return x.deny("the service at %s is not for %s", at, x.src)
 	}
 	if svc.Here {
-		noteEntry(x, p, "services", front, svc, "the node itself answers")
+		noteEntry(x, p, "services", front, svc, nodeAnswers)
 		return x.answer(p, from, e)
 	}
 	var backends []netip.AddrPort

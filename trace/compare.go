@@ -225,7 +225,7 @@ func differs(says plan.Explanation, got end) string {
 	switch {
 	case got.translated: // for nobody that the plans name
 	case itself:
-		agree = got.stayed
+		agree = got.stayed || says.Interface == "" && got.toNode && got.node == says.Node
 	case reached && says.Interface != "":
 		agree = got.endpoint == says.Interface && got.node == says.Node
 	case reached && says.Node != "":

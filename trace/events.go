@@ -26,7 +26,10 @@ func find(events []Event, is func(Event) bool) *Event {
 
 func dropped(e Event) bool { return e.Kind == Decided && e.Verdict == "drop" }
 func cameIn(e Event) bool  { return e.Kind == Seen && !e.Out }
-func wentOut(e Event) bool { return e.Kind == Seen && e.Out && !e.Tunnel }
+
+// wentOut is of a packet that left the node, or went on to an endpoint: what a node sends to itself
+// goes out on its loopback device, and comes in there again.
+func wentOut(e Event) bool { return e.Kind == Seen && e.Out && !e.Tunnel && e.Device != loopback }
 func inTunnel(out bool) func(Event) bool {
 	return func(e Event) bool { return e.Kind == Seen && e.Tunnel && e.Out == out }
 }
@@ -100,7 +103,15 @@ func (e Event) place() string {
 }
 
 // own reports whether a table is Weft's, and not that of a probe.
-func (e Event) own() bool { return e.Family == "inet" && (e.Table == "weft" || e.Table == policyTable) }
+func (e Event) own() bool {
+	return e.Family == "inet" && (e.Table == "weft" || e.Table == policyTable || e.Table == servicesTable)
+}
 
-// policyTable is the table of policies of the linux data plane.
-const policyTable = "weft-policy"
+// The tables of policies and of Services of the linux data plane.
+const (
+	policyTable   = "weft-policy"
+	servicesTable = "weft-services"
+)
+
+// loopback is a node's device for what it sends to itself.
+const loopback = "lo"

@@ -167,7 +167,7 @@ func (l *topology) attempt(t *testing.T, plans, open map[string]*plan.Plan, f pl
 
 // isAnswered reports whether an answer must come back.
 func (l *topology) isAnswered(plans, open map[string]*plan.Plan, f plan.Flow, e end) bool {
-	if answeredHere(e.says) {
+	if e.says.AnsweredHere() {
 		return true // whatever policies say
 	}
 	back := plan.Explain(open, plan.Flow{Network: f.Network, Source: e.says.SeenDestination, Destination: e.says.SeenSource,
@@ -183,13 +183,6 @@ func (l *topology) isAnswered(plans, open map[string]*plan.Plan, f plan.Flow, e 
 		return e.receiver != l.out.name || isOutside(e.says.SeenDestination)
 	}
 	return true
-}
-
-// answeredHere reports whether a node answers a packet itself, at the address of a frontend.
-func answeredHere(e plan.Explanation) bool {
-	return slices.ContainsFunc(e.Steps, func(s plan.Step) bool {
-		return s.Table == "services" && strings.HasSuffix(s.Decision, "node itself answers")
-	})
 }
 
 // translatedAt are the nodes at which a Service gave a packet its backend.
