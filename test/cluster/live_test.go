@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"strings"
@@ -242,4 +243,40 @@ func (c *cluster) noTraces(node place) {
 		}
 		return nil
 	})
+}
+
+// TestLiveNames follows real packets to where nodes answer themselves: at the addresses at which
+// pods ask for names, and at their own.
+func TestLiveNames(t *testing.T) {
+	c := up(t, lab.Options{Nodes: 2, DNS: true, IPv6: true, Plugin: "openshift-networkpolicy"})
+	for _, p := range []lab.Pod{{Name: "web", Node: "node1"}, {Name: "shut", Node: "node2", Labels: map[string]string{"app": "shut"}}} {
+		if _, err := c.lab.Run(c.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	servers := c.nameServers()
+	for _, from := range []string{"web", "node1"} {
+		c.eventually(func() error { // once its name server runs
+			if a := c.weft("", "why", from, servers[0]+":53"); !strings.Contains(a.stdout, "answered by node1 itself") {
+				return fmt.Errorf("from %s: %s%s", from, a.stdout, a.stderr)
+			}
+			return nil
+		})
+		for _, server := range servers {
+			c.live(0, from, netip.AddrPortFrom(netip.MustParseAddr(server), 53).String()).is(t, true, trace.Accepted, "delivered to node1 itself")
+		}
+		// What is no question is not answered.
+		c.live(0, from, "svc/kube-system/kube-dns:53", "--protocol", "udp").is(t, true, trace.Silence, "delivered to node1 itself")
+	}
+	for _, own := range []string{"node1:9", "127.0.0.1:9"} {
+		c.live(0, "node1", own).is(t, true, trace.Refused, "delivered to node1 itself")
+	}
+	c.apply("{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: nothing, namespace: default}, " +
+		"spec: {podSelector: {matchLabels: {app: shut}}, policyTypes: [Egress]}}")
+	c.planHas("node2", "NetworkPolicy default/nothing")
+	c.live(1, "shut", servers[0]+":53").is(t, true, trace.Silence, "dropped on node2 by", "in table inet weft-policy")
+	c.mustExec("node/node1", "nft", `add table ip other; add chain ip other f { type filter hook input priority 10; }; add rule ip other f tcp dport 53 drop`)
+	for _, from := range []string{"web", "node1"} {
+		c.live(1, from, servers[0]+":53").is(t, false, trace.Silence, `dropped on node1 by "tcp dport 53 drop" of chain f in table ip other (input)`, "table ip other is not Weft's")
+	}
 }
