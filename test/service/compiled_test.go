@@ -102,7 +102,11 @@ func (c *compiled) become(w *oracle.World) error {
 		tables := c.compiler.Compile(objects, p.Local)
 		p.Services, p.Backends, p.Sources = tables.Services, tables.Backends, tables.Sources
 	}
-	c.plan, _ = c.ports.Put(&p, c.withPods(w))
+	var servers []plan.ServiceKey
+	if !w.Granting {
+		servers = service.APIServers(objects)
+	}
+	c.plan, _ = c.ports.Put(&p, c.withPods(w), servers)
 	config := &api.ClusterConfig{ObjectMeta: metav1.ObjectMeta{Name: api.DefaultName}}
 	if w.ServicesLeft {
 		config.Spec.ServiceProxy = api.KubeProxy
@@ -110,7 +114,9 @@ func (c *compiled) become(w *oracle.World) error {
 	c.plan = plugin.ChoiceOf("", config).Leave(c.plan)
 	if w.Names != nil {
 		config.Spec.DNS = api.DNSSpec{Server: api.NamesByNodes, Service: w.Names.Service, Addresses: w.Names.Addresses}
-		c.plan = plugin.PutNames(c.plan, plugin.NameServerOf(config, objects, p.Local.Addresses).Within(w.Names.Answering[c.node]))
+		names := plugin.NameServerOf(config, objects, p.Local.Addresses)
+		c.plan = plugin.PutNames(c.plan, names.Within(w.Names.Answering[c.node]))
+		c.plan = plugin.KeepOthersOut(c.plan, names.More, names.MoreOrigin)
 	}
 	return c.plan.Validate()
 }

@@ -38,10 +38,8 @@ func (w *World) namesAt(p Packet) string {
 			return w.Names.Service
 		}
 	}
-	for _, text := range w.Names.Addresses {
-		if served == nil && (isAddress(text, p.Destination) || text == "node" && w.isOfNode(p.Node, p.Destination)) {
-			return NamesOfConfig
-		}
+	if served == nil && w.isNamed(p) {
+		return NamesOfConfig
 	}
 	return ""
 }
@@ -53,15 +51,30 @@ const NamesOfConfig = "ClusterConfig default"
 // it. Who comes from elsewhere goes where it went, "and what other machines send to port 53 is
 // dropped" at the node's own addresses, where nobody else has it.
 func (w *World) named(p Packet) (Answer, bool) {
-	inside := p.Sender == PodHere || p.Sender == NodeItself
-	whose := w.namesAt(p)
-	switch {
-	case whose != "" && inside:
-		return Answer{Fate: AnsweredHere, Service: whose}, true
-	case whose != "" && w.winner(p) == nil && w.isOwn(p.Node, p.Destination):
-		return Answer{Fate: Dropped, Service: whose}, true
+	if p.Sender == PodHere || p.Sender == NodeItself {
+		whose := w.namesAt(p)
+		return Answer{Fate: AnsweredHere, Service: whose}, whose != ""
 	}
-	return Answer{}, false
+	return Answer{Fate: Dropped, Service: NamesOfConfig}, w.isOwn(p.Node, p.Destination) && w.winner(p) == nil && w.mayAnswer(p)
+}
+
+// mayAnswer reports whether the name server of a node is at an address, protocol and port, or may
+// come to be: "so it is from when `addresses` has" it.
+func (w *World) mayAnswer(p Packet) bool {
+	if w.Names == nil || p.Port != 53 || p.Protocol != corev1.ProtocolUDP && p.Protocol != corev1.ProtocolTCP {
+		return false
+	}
+	isPort := func(port corev1.ServicePort) bool { return port.Port == 53 }
+	return w.isNamed(p) || slices.Contains(w.Names.Answering[p.Node], p.Destination) && slices.ContainsFunc(w.Services, func(s *corev1.Service) bool {
+		return s.Namespace+"/"+s.Name == w.Names.Service && slices.Contains(clusterIPs(s), p.Destination) && slices.ContainsFunc(s.Spec.Ports, isPort)
+	})
+}
+
+// isNamed reports whether the ClusterConfig has a node answer at an address.
+func (w *World) isNamed(p Packet) bool {
+	return slices.ContainsFunc(w.Names.Addresses, func(text string) bool {
+		return isAddress(text, p.Destination) || text == "node" && w.isOfNode(p.Node, p.Destination)
+	})
 }
 
 // takes reports whether a node answers for names at some port of an address that is not its

@@ -18,6 +18,9 @@ type hostPort struct {
 // but where the scheduler does not see that they do, as of :: and one of the node's addresses, the
 // earlier keeps it."
 func (w *World) hostPortAt(p Packet) (has *hostPort) {
+	if w.keepsPort(p) {
+		return nil
+	}
 	pods := slices.SortedFunc(slices.Values(w.Pods), func(a, b *corev1.Pod) int { return a.CreationTimestamp.Time.Compare(b.CreationTimestamp.Time) })
 	for _, pod := range pods {
 		if pod.Spec.NodeName != p.Node {
@@ -35,6 +38,16 @@ func (w *World) hostPortAt(p Packet) (has *hostPort) {
 		}
 	}
 	return has
+}
+
+// keepsPort reports whether a packet is to where the API server is: there "no pod has a hostPort, nor
+// has it that port of the loopback address on such a node".
+func (w *World) keepsPort(p Packet) bool {
+	return slices.ContainsFunc(w.apiServers(), func(at Packet) bool {
+		onNode := w.isOfNode(p.Node, at.Destination) || slices.Contains(w.Others[p.Node], at.Destination)
+		return at.Protocol == p.Protocol && at.Port == p.Port &&
+			(at.Destination == p.Destination || onNode && p.Destination == netip.MustParseAddr("127.0.0.1"))
+	})
 }
 
 // isHostPort reports whether a hostPort is at an address. It is at "each of the node's addresses (those
