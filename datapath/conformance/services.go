@@ -24,6 +24,7 @@ func (s *suite) services(t *testing.T) {
 	}
 	t.Run("backends", s.backends)
 	t.Run("unfitting", s.unfitting)
+	t.Run("undisturbed", s.undisturbed)
 	t.Run("counts", s.counts)
 	s.clustersOf(t, rapid.Custom(func(t *rapid.T) map[string]*plan.Plan {
 		plans := plantest.Cluster().Filter(func(p map[string]*plan.Plan) bool { return len(p) > 0 }).Draw(t, "cluster")
@@ -304,4 +305,45 @@ func sentUntil(t *testing.T, c net.Conn) uint32 {
 	}))
 	must(t, err)
 	return uint32(number)
+}
+
+// undisturbed checks that no packet through a Service is lost while it comes to have more
+// backends, and fewer, whose number its table has a chain for, also where all of the node's state is
+// read and written.
+func (s *suite) undisturbed(t *testing.T) {
+	l := newTopology(t, s.make)
+	with := func(pool bool, backends ...string) *plan.Plan {
+		t.Helper()
+		text := servicePlan + fmt.Sprintf("service default 10.3.0.1 udp %d to web\n", loadPort)
+		for _, a := range backends {
+			text += fmt.Sprintf("backend default web %s:%d\n", a, loadPort)
+		}
+		if pool {
+			text += "pool default 10.7.1.0/24 gateway 10.7.1.1\n"
+		}
+		p, err := plan.Parse(text)
+		must(t, err)
+		return p
+	}
+	one, two, outside := "10.1.1.3", "10.1.1.4", outside[0].Addr().String()
+	l.load(map[string]*plan.Plan{"node1": with(false, one, two)})
+	n := l.nodes["node1"]
+	stream := newLoad(t)
+	for _, h := range []*host{n.pods["one"].host, n.pods["two"].host, l.out} {
+		stream.sink(h, 1)
+	}
+	for i, from := range []*host{n.pods["client"].host, n.pods["client"].host, n.host} {
+		stream.flowing(stream.stream(fmt.Sprint(from.name, " ", i), from, netip.AddrPortFrom(hereFronts[0].Addr(), loadPort)))
+	}
+	for i := range 3 * flips {
+		pool := i%4 == 3
+		l.apply(n, with(pool, one, two, outside))
+		l.apply(n, with(pool, one, two))
+	}
+	stream.end()
+	for _, s := range stream.streams {
+		if got, _, _ := stream.arrived(s); got != s.sent.Load() {
+			t.Errorf("%d of %d datagrams of %s arrived, the first that did not is %d", got, s.sent.Load(), s.name, stream.missed(s))
+		}
+	}
 }
