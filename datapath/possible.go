@@ -362,6 +362,9 @@ func without[K plan.TableKey[K], V plan.TableValue[V]](f *possibility, t plan.Ta
 }
 
 func (f *possibility) services() {
+	if f.able.Services && f.able.AnswersHere && f.able.IPv6 && (f.able.OverlappingNetworks || f.servesDefaultAlone()) {
+		return // all can be done, and there may be many
+	}
 	for k, s := range f.from.Services.All() {
 		why := ""
 		switch {
@@ -386,4 +389,25 @@ func (f *possibility) services() {
 	f.plan.Sources = without(f, f.plan.Sources, func(k plan.SourceKey) bool {
 		return !f.able.Services || !f.network(k.Network) || !f.family(k.Prefix.Addr())
 	})
+}
+
+// servesDefaultAlone reports whether Services are of the default network alone. It looks at few of
+// them, as tables have their keys in the order of their networks.
+func (f *possibility) servesDefaultAlone() bool {
+	const behind = plan.DefaultNetwork + "\x00"
+	return defaultAlone(f.from.Services, plan.ServiceKey{Network: behind}, func(k plan.ServiceKey) string { return k.Network }) &&
+		defaultAlone(f.from.Backends, plan.BackendKey{Network: behind}, func(k plan.BackendKey) string { return k.Network }) &&
+		defaultAlone(f.from.Sources, plan.SourceKey{Network: behind}, func(k plan.SourceKey) string { return k.Network })
+}
+
+// defaultAlone reports whether a table has none but the default network's keys: none is from behind
+// on, and the first is one of these.
+func defaultAlone[K plan.TableKey[K], V plan.TableValue[V]](t plan.Table[K, V], behind K, network func(K) string) bool {
+	for range t.From(behind) {
+		return false
+	}
+	for k := range t.All() {
+		return network(k) == plan.DefaultNetwork
+	}
+	return true
 }

@@ -314,3 +314,31 @@ func flows(plans map[string]*plan.Plan) *rapid.Generator[plan.Flow] {
 		return f
 	})
 }
+
+// TestServicesOfOtherNetworks leaves out what a data plane that knows the default network alone
+// cannot do, whether its network is the first in order or the last.
+func TestServicesOfOtherNetworks(t *testing.T) {
+	able := everything()
+	able.OverlappingNetworks = false
+	address := netip.MustParseAddr("10.96.0.1")
+	own := plan.NewBuilder(nil)
+	put := func(b *plan.Builder, network string) {
+		b.PutService(plan.ServiceKey{Network: network, Address: address, Protocol: plan.TCP, Port: 80}, plan.Service{Set: "web", Sources: "all"})
+		b.PutBackend(plan.BackendKey{Network: network, Set: "web", Address: netip.MustParseAddr("10.1.1.2"), Port: 80}, plan.Backend{Weight: 1})
+		b.PutSource(plan.SourceKey{Network: network, Name: "all", Prefix: netip.MustParsePrefix("0.0.0.0/0")}, plan.Source{})
+	}
+	put(own, plan.DefaultNetwork)
+	want := own.Build()
+	if got, refused := Possible(want, able); got != want || len(refused) > 0 {
+		t.Errorf("of the default network alone, %v is refused", refused)
+	}
+	for _, other := range []string{"a", "defaults", "z"} {
+		both := plan.NewBuilder(nil)
+		put(both, plan.DefaultNetwork)
+		put(both, other)
+		got, refused := Possible(both.Build(), able)
+		if !got.Equal(want) || len(refused) != 1 {
+			t.Errorf("with network %s, it is\n%sand %v is refused", other, got, refused)
+		}
+	}
+}
