@@ -44,13 +44,12 @@ func (d *List[V]) All() []V { return d.list }
 // order. make gets the value of the object's former state, if there was any; it
 // should return that where it means the same. gone and came are what list lost
 // and got.
-func (d *List[V]) Update(objects iter.Seq[registry.Object], make func(o registry.Object, before V) V, compare func(a, b V) int) (gone, came []V) {
+func (d *List[V]) Update(objects iter.Seq[registry.Object], read func(o registry.Object, before V) V, compare func(a, b V) int) (gone, came []V) {
 	if d.sources.Same(objects) {
 		return nil, nil
 	}
 	var none V
-	var sources Seen
-	var values []V
+	sources, values := make(Seen, 0, len(d.sources)+1), make([]V, 0, len(d.sources)+1) // one object comes or goes as a rule
 	drop := func(v V) {
 		if v != none {
 			gone = append(gone, v)
@@ -69,7 +68,7 @@ func (d *List[V]) Update(objects iter.Seq[registry.Object], make func(o registry
 		}
 		if known && d.sources[i] == o {
 			v = before
-		} else if v = make(o, before); v != before {
+		} else if v = read(o, before); v != before {
 			drop(before)
 			if v != none {
 				came = append(came, v)
