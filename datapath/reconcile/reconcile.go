@@ -85,8 +85,9 @@ func sorted[K, V any](changes []Change[K, V], compare func(a, b K) int) []Change
 // for its forwarding entry. An object is there as long as one of them asks.
 type Ledger[K, V comparable] struct {
 	// Now are the objects. Only Add and Remove change it.
-	Now  map[K]V
-	asks map[K]int
+	Now map[K]V
+	// more is how many ask for an object beside the first, who is alone as a rule.
+	more map[K]int
 	edit Edit[K, V]
 }
 
@@ -97,14 +98,15 @@ func (l *Ledger[K, V]) Add(k K, v V) bool {
 	if ok && old != v {
 		return false
 	}
-	if !ok {
-		if l.Now == nil {
-			l.Now, l.asks = map[K]V{}, map[K]int{}
-		}
-		l.Now[k] = v
-		l.edit.Add(k, v)
+	if l.Now == nil {
+		l.Now, l.more = map[K]V{}, map[K]int{}
 	}
-	l.asks[k]++
+	if ok {
+		l.more[k]++
+		return true
+	}
+	l.Now[k] = v
+	l.edit.Add(k, v)
 	return true
 }
 
@@ -113,10 +115,14 @@ func (l *Ledger[K, V]) Remove(k K, v V) bool {
 	if old, ok := l.Now[k]; !ok || old != v {
 		return false
 	}
-	if l.asks[k]--; l.asks[k] == 0 {
+	switch n := l.more[k]; n {
+	case 0:
 		l.edit.Remove(k, v)
 		delete(l.Now, k)
-		delete(l.asks, k)
+	case 1:
+		delete(l.more, k)
+	default:
+		l.more[k] = n - 1
 	}
 	return true
 }
