@@ -1,6 +1,7 @@
 package linux
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"iter"
@@ -28,11 +29,21 @@ type usage struct {
 	remember time.Duration
 }
 
+func (u usage) compare(o usage) int {
+	return cmp.Or(strings.Compare(string(u.side), string(o.side)), cmp.Compare(u.remember, o.remember))
+}
+
 // served is what the service table has of a set.
 type served struct {
 	slots []netip.AddrPort
-	// uses counts the frontends that use the set.
-	uses map[usage]int
+	// uses counts the frontends that use the set, by how they do, in order. They are few.
+	uses []used
+}
+
+// used is a way in which a set is used, and how many frontends use it so.
+type used struct {
+	usage
+	frontends int
 }
 
 // services compiles the service table, and knows of what is in it what is not a value of
@@ -245,7 +256,7 @@ func (s *served) rememberedBackends() map[netip.AddrPort]bool {
 
 // remembers reports whether clients of the set are remembered.
 func (s *served) remembers() bool {
-	for u := range s.uses {
+	for _, u := range s.uses {
 		if u.remember > 0 {
 			return true
 		}
@@ -265,7 +276,7 @@ func (s *served) backends() map[netip.AddrPort]bool {
 // draws are the chains that the set needs.
 func (s *served) draws(is4 bool) (all []draw) {
 	if len(s.slots) > 0 {
-		for u := range s.uses {
+		for _, u := range s.uses {
 			all = append(all, draw{u.side, is4, uint32(len(s.slots)), u.remember})
 		}
 	}
@@ -275,7 +286,7 @@ func (s *served) draws(is4 bool) (all []draw) {
 // set returns what is known of a set, which begins here.
 func (s *services) set(k setKey) *served {
 	if s.sets[k] == nil {
-		s.sets[k] = &served{uses: map[usage]int{}}
+		s.sets[k] = &served{}
 	}
 	return s.sets[k]
 }
@@ -285,11 +296,15 @@ func (s *services) use(k plan.ServiceKey, of plan.Service, by int) {
 	if of.Set == "" {
 		return
 	}
-	uses := s.set(setKey{of.Set, k.Address.Is4()}).uses
+	set := s.set(setKey{of.Set, k.Address.Is4()})
 	for _, side := range sidesOf(k) {
 		u := usage{side, remembered(of)}
-		if uses[u] += by; uses[u] == 0 {
-			delete(uses, u)
+		i, there := slices.BinarySearchFunc(set.uses, u, func(a used, b usage) int { return a.compare(b) })
+		if !there {
+			set.uses = slices.Insert(set.uses, i, used{usage: u})
+		}
+		if set.uses[i].frontends += by; set.uses[i].frontends == 0 {
+			set.uses = slices.Delete(set.uses, i, i+1)
 		}
 	}
 }
@@ -503,7 +518,7 @@ func (s *services) advance(p, q *plan.Plan, changes plan.Diff, from *sources) nf
 	before := make(map[setKey]*served, len(touched))
 	for k := range touched {
 		was := *s.set(k)
-		was.uses = maps.Clone(was.uses)
+		was.uses = slices.Clone(was.uses)
 		before[k] = &was
 	}
 	for _, c := range changes.Services {

@@ -157,7 +157,7 @@ func TestServicesAdvance(t *testing.T) {
 			}
 			again, whole := compileServices(stamps.Default, q, from(q), nft.Content{Elements: allElements(table.Table)})
 			sameTable(t, table.Table, whole.Table)
-			if !maps.EqualFunc(s.sets, again.sets, func(a, b *served) bool { return slices.Equal(a.slots, b.slots) && maps.Equal(a.uses, b.uses) }) {
+			if !maps.EqualFunc(s.sets, again.sets, func(a, b *served) bool { return slices.Equal(a.slots, b.slots) && slices.Equal(a.uses, b.uses) }) {
 				t.Fatalf("it knows of other sets than a fresh one:\n%v\n%v", s.sets, again.sets)
 			}
 			p = q
