@@ -14,15 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// How much garbage there may be, as a share in percent of what is known. What an
+// garbage is how much there may be, as a share in percent of what is known. What an
 // agent knows of the cluster stays, and little comes and goes, so the node's
-// memory is worth more than the processor's time; all the more while everything
-// is read and compiled for the first time, as what is kept must not be strewn
-// among what is not.
-const (
-	garbageAtFirst = 15
-	garbage        = 30
-)
+// memory is worth more than the processor's time. It holds as well while everything is read
+// and compiled for the first time: what is known grows all the while, and with half as much
+// garbage the processor would look through it twice as often, and pods wait.
+const garbage = 30
 
 // garbageAlways is how much garbage there may be in any case, in bytes. Where little
 // is known, a share of that is less than one change makes, and the processor would do
@@ -39,8 +36,6 @@ func beThrifty() (settled func()) {
 	if os.Getenv("GOGC") != "" {
 		return func() {}
 	}
-	var share atomic.Int64
-	share.Store(garbageAtFirst)
 	spare := &spareMemory{giveBack: func() {
 		debug.FreeOSMemory()
 		unmapProgram()
@@ -48,16 +43,13 @@ func beThrifty() (settled func()) {
 	last := 0
 	afterEachCollection(func() {
 		// What is known may become more or less at any time.
-		if next := garbageFor(int(share.Load()), liveHeap()); next != last {
+		if next := garbageFor(garbage, liveHeap()); next != last {
 			last = next
 			debug.SetGCPercent(next)
 		}
 		spare.collected()
 	})
-	return func() {
-		share.Store(garbage)
-		spare.keepSmall()
-	}
+	return spare.keepSmall
 }
 
 // Memory that is not in use goes back to the kernel each seldom, but not while garbage
