@@ -80,6 +80,9 @@ const (
 
 var faults = []fault{
 	{name: faultNone, happen: func(s settings, ctx context.Context, _ *faultWorld, _ *faultRun) error { return rested(ctx, s.Window) }},
+	// Before any backend dies, as kube-proxy leaves connections to the dead in the kernel's table.
+	{name: faultRemoved, only: (*faultWorld).hasKubeProxy, happen: settings.kubeProxyRemoved},
+	{name: faultBrought, only: (*faultWorld).hasKubeProxy, happen: settings.kubeProxyRestored},
 	{name: faultKilled, happen: settings.backendsKilled},
 	{name: faultDrained, happen: settings.backendsDrained},
 	{name: faultProxy, happen: settings.proxyKilled},
@@ -97,8 +100,6 @@ var faults = []fault{
 	{name: faultUntold, happen: settings.killedUntold, mend: func(ctx context.Context, w *faultWorld, r *faultRun) error {
 		return w.end(ctx, w.named(r.Gone))
 	}},
-	{name: faultRemoved, only: (*faultWorld).hasKubeProxy, happen: settings.kubeProxyRemoved},
-	{name: faultBrought, only: (*faultWorld).hasKubeProxy, happen: settings.kubeProxyRestored},
 }
 
 func (w *faultWorld) hasKubeProxy() bool { return w.kube != nil }

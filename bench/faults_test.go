@@ -94,6 +94,19 @@ func TestReportOfFaults(t *testing.T) {
 	}
 }
 
+// Where something fails while nothing happens, the report says what it is worth.
+func TestReportOfSpoiltFaults(t *testing.T) {
+	run := faultRun{Fault: faultNone, By: byNftables, Loaded: []*loaded{{Failures: []failure{{Way: opened, Fate: late}}}}}
+	const said = "**Something failed while nothing happened"
+	if got := render(results{Faults: []faultRun{run}}, ""); strings.Contains(got, said) {
+		t.Errorf("late answers are failures:\n%s", got)
+	}
+	run.Loaded[0].Failures[0].Fate = broken
+	if got := render(results{Faults: []faultRun{run}}, ""); !strings.Contains(got, said) {
+		t.Errorf("%q is missing:\n%s", said, got)
+	}
+}
+
 func TestFaultSettings(t *testing.T) {
 	for _, wrong := range [][]string{{"-connections", "1"}, {"-window", "1ms"}, {"-quiet", "-1s"}, {"-away", "0"}} {
 		if _, err := parseSettings(wrong); err == nil || !strings.Contains(err.Error(), wrong[0]) {

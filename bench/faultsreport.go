@@ -129,6 +129,9 @@ func (r *report) faults(all []faultRun, s faultSettings) {
 	}
 	r.line("\nWhat is to be known is known %v after the write that says so, for everybody.\n", knownAfter)
 
+	if spoilt := slices.ContainsFunc(all, func(run faultRun) bool { return run.Fault == faultNone && len(run.tally().Unexcused) > 0 }); spoilt {
+		r.line("**Something failed while nothing happened: the machine had too much else to do, and what is below says little.**\n")
+	}
 	r.line("### Connections that are opened\n")
 	r.line("Late are answers that took more than %v. Failed are those refused, timed out (%v) and reset: all where nothing is to be known,", lateAfter, openedPatience)
 	r.line("and else those that began once it was known. Settled is when the last was begun that failed, after the write; of backends that")
