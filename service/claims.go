@@ -18,6 +18,8 @@ type rank int
 const (
 	// rankAPIServer is that of addresses at which the API server is.
 	rankAPIServer rank = iota
+	// rankNameServer is that of name servers, see NameServers.
+	rankNameServer
 	rankClusterIP
 	rankNodePort
 	rankBalanced
@@ -162,6 +164,9 @@ func (c *claim) lostTo(first *claim) string {
 	}
 	if first.rank == rankAPIServer {
 		return fmt.Sprintf("%s is where the API server is, as EndpointSlices of Service %s say, and no Service's: choose another address or port", where, first.by.key)
+	}
+	if first.by.key == nobodys {
+		return fmt.Sprintf("%s is a name server, as the ClusterConfig says, and no Service's: choose another address or port", where)
 	}
 	return fmt.Sprintf("%s is Service %s's: choose another address or port", where, first.by.name)
 }

@@ -54,6 +54,9 @@ type Compiler struct {
 	// Whose names who has addresses of the node, where that is not the node itself. It is
 	// replaced between two calls, and never changed.
 	Whose map[netip.Addr]string
+	// Names are name servers, which no Service has. It is replaced between two calls, and never
+	// changed.
+	Names NameServers
 	// Grants says that the registry keeps Grants: an address of the cluster, and a port of nodes,
 	// is a Service's that has the Grant of it, and else nobody's. Who has none is told so where
 	// Grants are given.
@@ -94,11 +97,12 @@ type view struct {
 	grants bool
 	// pooled are the ranges of all AddressPools, in ascending order, none of which overlap.
 	pooled []api.AddressRange
+	names  NameServers
 }
 
 // equal reports whether all that Services ask of the node is the same.
 func (v view) equal(o view) bool {
-	return v.Node == o.Node && v.zone == o.zone && v.grants == o.grants && slices.Equal(v.Addresses, o.Addresses) && slices.Equal(v.Pools, o.Pools) && maps.Equal(v.whose, o.whose) && slices.Equal(v.pooled, o.pooled)
+	return v.Node == o.Node && v.zone == o.zone && v.grants == o.grants && slices.Equal(v.Addresses, o.Addresses) && slices.Equal(v.Pools, o.Pools) && maps.Equal(v.whose, o.whose) && slices.Equal(v.pooled, o.pooled) && v.names.equal(o.names)
 }
 
 // Compile returns the tables that follow from objects, for a plan of the node.
@@ -112,7 +116,7 @@ func (c *Compiler) Compile(objects registry.Objects, node plan.Local) Tables {
 		c.compiled, c.claims = make(map[registry.Key]*compiled), make(map[plan.ServiceKey]contest)
 		c.contested, c.troubled = make(map[plan.ServiceKey]bool), make(map[registry.Key]bool)
 	}
-	now := view{Local: node, whose: c.Whose, grants: c.Grants}
+	now := view{Local: node, whose: c.Whose, grants: c.Grants, names: c.Names}
 	if n := registry.GetAs[*corev1.Node](objects, api.Node, registry.Key{Name: node.Node}); n != nil {
 		now.zone = n.Labels[corev1.LabelTopologyZone]
 	}
@@ -148,6 +152,7 @@ func (c *Compiler) Compile(objects registry.Objects, node plan.Local) Tables {
 		for _, s := range c.services.All() {
 			changed[s.key] = true
 		}
+		changed[nobodys] = true
 	}
 	for key := range changed {
 		c.replace(key)
@@ -192,6 +197,10 @@ func (c *Compiler) replace(key registry.Key) {
 		}
 		found = true
 		now.keep(behind)
+	}
+	if key == nobodys && len(c.node.names.At) > 0 {
+		found = true
+		now.keepNames(c.node.names)
 	}
 	if found {
 		c.compiled[key] = now
@@ -250,6 +259,9 @@ func (c *Compiler) Problems() (all []Problem) {
 	lost := make(map[registry.Key][]*claim)
 	for key := range c.contested {
 		for _, loser := range c.claims[key].losers() {
+			if loser.by.key == nobodys {
+				continue
+			}
 			about[loser.by.key] = true
 			lost[loser.by.key] = append(lost[loser.by.key], loser)
 		}
@@ -408,8 +420,8 @@ func (c *compiled) port(p port, all []endpoint, granted granted, node view, into
 			v.Masquerade = plan.FromAll
 			sides = []side{{plan.Anywhere, v}}
 		}
-		c.claims = append(c.claims, &claim{by: c, rank: at.rank, granted: at.granted, sides: sides,
-			key: plan.ServiceKey{Network: plan.DefaultNetwork, Address: at.address, Protocol: p.protocol, Port: at.port}})
+		key := plan.ServiceKey{Network: plan.DefaultNetwork, Address: at.address, Protocol: p.protocol, Port: at.port}
+		c.claims = append(c.claims, &claim{by: c, rank: node.names.rank(c.key, key, at.rank), granted: at.granted, sides: sides, key: key})
 	}
 }
 

@@ -111,6 +111,7 @@ type compiler struct {
 // as all nodes find the same.
 func (c *compiler) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
 	without, problems := c.base.Compile(in)
+	c.tables.Names = service.NameServersOf(in.Config, without.Local.Addresses)
 	tables := c.tables.Compile(in.Objects, without.Local)
 	p := *without
 	p.Services, p.Backends, p.Sources = tables.Services, tables.Backends, tables.Sources

@@ -44,6 +44,7 @@ func (t *teller) decide(objects registry.Objects) (say []saying) {
 	if config.Spec.ServiceProxy != api.KubeProxy {
 		local := plan.Local{Node: "a node"}
 		local.Addresses, t.compiler.Whose = claimed(objects, t.compiler.Grants)
+		t.compiler.Names = service.NameServersOf(config, local.Addresses)
 		t.compiler.Compile(objects, local)
 		_, asked := t.checker.Checks(objects, local.Node)
 		for _, p := range slices.Concat(t.compiler.Problems(), t.compiler.Astray(addressesOfNodes(objects)), asked) {
