@@ -383,11 +383,12 @@ func unanswered(p *plan.Plan, s plugin.NameServer, serving []netip.Addr, server 
 }
 
 // askedNowhere says that at the Service at whose addresses pods ask for names nobody can be asked,
-// whoever is to answer. Where nothing says that a cluster has names, it need not have any.
-func askedNowhere(config *api.ClusterConfig, objects registry.Objects) []plugin.Problem {
+// whoever is to answer. Where nothing says that a cluster has names, it need not have any, and where
+// name servers answer at more addresses, pods may ask there.
+func askedNowhere(config *api.ClusterConfig, objects registry.Objects, more []netip.Addr) []plugin.Problem {
 	dns := config.Spec.DNS
 	key := dns.ServiceKey()
-	if dns.Service == api.DefaultDNSService && (dns.Server != api.NamesByNodes || len(dns.Addresses) > 0) && objects.Get(api.Service, key) == nil {
+	if dns.Service == api.DefaultDNSService && (dns.Server != api.NamesByNodes || len(more) > 0) && objects.Get(api.Service, key) == nil {
 		return nil
 	}
 	_, err := plugin.NameService(config, objects)
@@ -414,5 +415,5 @@ func (a *agent) putNames(p *plan.Plan, in plugin.Input) (*plan.Plan, []plugin.Pr
 	if changed {
 		a.node.Kick()
 	}
-	return plugin.KeepOthersOut(plugin.PutNames(p, at.Within(serving)), a.names.guarded(at), at.MoreOrigin), append(problems, askedNowhere(in.Config, in.Objects)...)
+	return plugin.KeepOthersOut(plugin.PutNames(p, at.Within(serving)), a.names.guarded(at), at.MoreOrigin), append(problems, askedNowhere(in.Config, in.Objects, at.More)...)
 }

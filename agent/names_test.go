@@ -443,7 +443,7 @@ func TestAskedNowhere(t *testing.T) {
 	} {
 		config := api.Effective(&api.ClusterConfig{ObjectMeta: metav1.ObjectMeta{Name: api.DefaultName}, Spec: api.ClusterConfigSpec{DNS: test.dns}})
 		var got, want []plugin.Problem
-		got = askedNowhere(config, test.objects)
+		got = askedNowhere(config, test.objects, plugin.NameServerOf(config, test.objects, []netip.Addr{netip.MustParseAddr("172.30.0.2")}).More)
 		if test.want != "" {
 			want = []plugin.Problem{{Kind: api.ClusterConfigKind, Key: registry.Key{Name: api.DefaultName},
 				Message: "spec.dns.service: " + test.want + ", so that pods' questions for names lead nowhere: have it be the one that they ask"}}
@@ -451,5 +451,9 @@ func TestAskedNowhere(t *testing.T) {
 		if !slices.Equal(got, want) {
 			t.Errorf("%s: %v, want %v", what, got, want)
 		}
+	}
+	config := api.Effective(&api.ClusterConfig{Spec: api.ClusterConfigSpec{DNS: api.DNSSpec{Server: api.NamesByNodes, Addresses: []string{"10.1.1.2"}}}})
+	if got := askedNowhere(config, registry.Snapshot{}, nil); len(got) != 1 {
+		t.Errorf("where each of more addresses is taken it is told %v", got)
 	}
 }
