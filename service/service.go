@@ -312,8 +312,12 @@ func (c *compiled) limit(behind []*slice, node view) {
 			endpoints, numbers, backends = endpoints+len(s.endpoints), numbers+n, backends+n*len(s.endpoints)
 		}
 		if endpoints > 0 && numbers == 0 {
-			c.problems = append(c.problems, fmt.Sprintf("spec.ports: port %d/%s, called %q, is in none of its EndpointSlices, though these have endpoints, and is refused: see whether its pods have the targetPort, and a slice that somebody wrote calls its port so",
-				p.port, strings.ToUpper(p.protocol.String()), p.name))
+			called := ""
+			if p.name != "" {
+				called = fmt.Sprintf(", called %q,", p.name)
+			}
+			c.problems = append(c.problems, fmt.Sprintf("spec.ports: port %d/%s%s is in none of its EndpointSlices, though these have endpoints, and is refused: see whether its pods have the targetPort, and a slice that somebody wrote calls its port so",
+				p.port, strings.ToUpper(p.protocol.String()), called))
 		}
 	}
 	if backends > MaxBackends {
