@@ -1,6 +1,10 @@
 package answer
 
-import "github.com/miekg/dns"
+import (
+	"slices"
+
+	"github.com/miekg/dns"
+)
 
 // Outside is a query for whose answer others have to be asked. Take its Question to them, and
 // what they say to Take, until that returns the reply. It is for one goroutine.
@@ -16,12 +20,13 @@ func (a *answering) outside(name string) *Outside {
 }
 
 // Question is what others are to be asked now: one question, whose name is fully qualified and
-// as the asker wrote it. The message has no id. RD, CD, AD and DO are as the asker has them; it
-// has EDNS0 where DO is set alone.
+// as the asker wrote it. The message has no id. CD, AD and DO are as the asker has them; it
+// has EDNS0 where DO is set alone. RD is always set, whatever the asker has: what is said without
+// it is no answer, but where to ask, and nobody may have that be remembered for others.
 func (o *Outside) Question() *dns.Msg {
 	query := o.answering.query
 	q := new(dns.Msg)
-	q.RecursionDesired, q.CheckingDisabled, q.AuthenticatedData = query.RecursionDesired, query.CheckingDisabled, query.AuthenticatedData
+	q.RecursionDesired, q.CheckingDisabled, q.AuthenticatedData = true, query.CheckingDisabled, query.AuthenticatedData
 	q.Question = []dns.Question{{Name: o.names[0], Qtype: query.Question[0].Qtype, Qclass: query.Question[0].Qclass}}
 	if edns := o.answering.edns; edns != nil && edns.Do() {
 		q.SetEdns0(maxDatagram, true)
@@ -34,7 +39,7 @@ func (o *Outside) Question() *dns.Msg {
 // nothing with it: packing a record writes into it, and what others said may be kept for more.
 func (o *Outside) Take(said *dns.Msg) (reply *dns.Msg) {
 	a := o.answering
-	if said == nil {
+	if said == nil || refers(said) {
 		return a.refuse(dns.RcodeServerFailure)
 	}
 	if o.searched && said.Rcode == dns.RcodeNameError {
@@ -56,10 +61,27 @@ func (o *Outside) Take(said *dns.Msg) (reply *dns.Msg) {
 	}
 	r := a.start()
 	r.Rcode, r.Truncated = said.Rcode, said.Truncated
-	// What leads there is ours, and signed by nobody.
-	r.Authoritative, r.AuthenticatedData = len(led) > 0, said.AuthenticatedData && len(led) == 0
+	// What leads there is ours, and signed by nobody. AD is for who knows it (RFC 6840, section 5.8).
+	wanted := a.query.AuthenticatedData || a.edns != nil && a.edns.Do()
+	r.Authoritative, r.AuthenticatedData = len(led) > 0, said.AuthenticatedData && wanted && len(led) == 0
 	r.Answer, r.Ns, r.Extra = append(led, copies(said.Answer)...), copies(said.Ns), copies(said.Extra)
 	return a.fit(r)
+}
+
+// Inconclusive reports whether what others said has neither an answer nor the SOA with which that
+// there is none would be for a while (RFC 2308, section 5). It must not be remembered.
+func Inconclusive(said *dns.Msg) bool {
+	return said.Rcode == dns.RcodeSuccess && len(said.Answer) == 0 && !has(said.Ns, dns.TypeSOA)
+}
+
+// refers reports whether others said only whom else to ask (RFC 2308, section 2.2). Who asks here
+// would take that for no data, so it is a failure of who was asked.
+func refers(said *dns.Msg) bool {
+	return Inconclusive(said) && !said.Authoritative && has(said.Ns, dns.TypeNS)
+}
+
+func has(section []dns.RR, rrtype uint16) bool {
+	return slices.ContainsFunc(section, func(r dns.RR) bool { return r.Header().Rrtype == rrtype })
 }
 
 // copies returns copies of records, but for EDNS0, which is of one way alone.

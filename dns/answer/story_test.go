@@ -23,8 +23,8 @@ type cluster struct {
 	Namespaces []string           `json:"namespaces"`
 	Services   []*records.Service `json:"services"`
 	Clients    []records.Client   `json:"clients"`
-	// Outside is what others say: of each name its records, or an rcode, or "nothing". There are
-	// no other names.
+	// Outside is what others say: of each name its records, or an rcode, or "nothing". Behind
+	// "authority " are those of that section, for any type. There are no other names.
 	Outside map[string][]string `json:"outside"`
 }
 
@@ -98,6 +98,10 @@ func question(t *testing.T, line string) (*dns.Msg, answer.Asker) {
 			from.Stream = true
 		case option == "+norec":
 			q.RecursionDesired = false
+		case option == "+cd":
+			q.CheckingDisabled = true
+		case option == "+ad":
+			q.AuthenticatedData = true
 		case option == "+bufsize":
 			edns().SetUDPSize(number(value))
 		case option == "+do":
@@ -184,9 +188,14 @@ func (c cluster) outside(t fataler, q *dns.Msg) *dns.Msg {
 			said.Rcode = rcode
 			continue
 		}
+		text, authority := strings.CutPrefix(text, "authority ")
 		r, err := dns.NewRR(text)
 		if err != nil {
 			t.Fatal(err)
+		}
+		if authority {
+			said.Ns = append(said.Ns, r)
+			continue
 		}
 		if r.Header().Rrtype == q.Question[0].Qtype {
 			said.Answer = append(said.Answer, r)

@@ -16,6 +16,8 @@ import (
 	_ "github.com/coredns/coredns/plugin/cache" // which setUp finds by its name
 	"github.com/coredns/coredns/plugin/forward"
 	"github.com/miekg/dns"
+
+	"github.com/weftnet/weft/dns/answer"
 )
 
 const (
@@ -178,7 +180,7 @@ type small struct {
 
 // WriteMsg implements dns.ResponseWriter.
 func (s small) WriteMsg(m *dns.Msg) error {
-	if m.Len() <= maxCached || s.past == nil {
+	if m.Len() <= maxCached && !answer.Inconclusive(m) || s.past == nil {
 		return s.ResponseWriter.WriteMsg(m)
 	}
 	s.past.large.Store(m)
