@@ -30,7 +30,7 @@
 // name of that domain any more. So it is done where Settings.Prefixes asks for it alone, and never
 // for a headless Service, of which each name is one endpoint's.
 //
-// Start reading at Zone.Answer; zone.go has what is found by, names.go what a name stands for,
+// Start reading at Zone.Answer; read.go has what is read of a packet, zone.go has what is found by, names.go what a name stands for,
 // search.go whose searches are answered at once, and outside.go what is asked of others.
 package answer
 
@@ -233,22 +233,3 @@ func (a *answering) fit(r *dns.Msg) *dns.Msg {
 	}
 	return r
 }
-
-// Read reads what came as a packet. What cannot be read has a reply (FORMERR) in the place of a
-// query; neither is returned of what gets none, as it is too short or a reply itself.
-func Read(packet []byte) (query, reply *dns.Msg) {
-	q := new(dns.Msg)
-	err := q.Unpack(packet)
-	switch {
-	case len(packet) < headerSize || q.Response:
-		return nil, nil
-	case err == nil:
-		return q, nil
-	}
-	r := new(dns.Msg)
-	r.Id, r.Response, r.Opcode, r.RecursionDesired, r.Rcode = q.Id, true, q.Opcode, q.RecursionDesired, dns.RcodeFormatError
-	return nil, r
-}
-
-// headerSize is that of each message (RFC 1035, section 4.1.1).
-const headerSize = 12

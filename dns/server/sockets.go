@@ -11,12 +11,14 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weftnet/weft/dns/answer"
 	"github.com/weftnet/weft/dns/keeper"
 )
 
 const (
-	// maxQuery is how long a query by UDP is, in bytes; of a longer one the rest is not read.
-	maxQuery = 2048
+	// maxRead is how much of a query is read, in bytes: one more than it may have, so that a longer
+	// one is known for such.
+	maxRead = answer.MaxQuery + 1
 	// maxWaiting is how many queries wait to be looked at, and maxWaitingEach how many of one
 	// client. All further ones are dropped: the client sends them again.
 	maxWaiting, maxWaitingEach = 2048, 256
@@ -77,7 +79,7 @@ func (p *pair) stop() {
 }
 
 func (p *pair) readUDP(s *Server) {
-	buf := make([]byte, maxQuery)
+	buf := make([]byte, maxRead)
 	for {
 		n, from, err := p.udp.ReadFromUDPAddrPort(buf)
 		switch {
@@ -138,8 +140,12 @@ func (s *Server) converse(c *net.TCPConn, from netip.AddrPort) {
 		if !s.wait(c, transferTime) {
 			return
 		}
-		data := make([]byte, binary.BigEndian.Uint16(length[:]))
+		size := int(binary.BigEndian.Uint16(length[:]))
+		data := make([]byte, min(size, maxRead))
 		if _, err := io.ReadFull(c, data); err != nil {
+			return
+		}
+		if _, err := io.CopyN(io.Discard, c, int64(size-len(data))); err != nil {
 			return
 		}
 		// It has its turn among all others, however many connections a client has. What is
