@@ -84,10 +84,10 @@ func has(section []dns.RR, rrtype uint16) bool {
 	return slices.ContainsFunc(section, func(r dns.RR) bool { return r.Header().Rrtype == rrtype })
 }
 
-// copies returns copies of records, but for EDNS0, which is of one way alone.
+// copies returns copies of records, but for EDNS0 and a signature, which are of one way alone.
 func copies(of []dns.RR) (all []dns.RR) {
 	for _, r := range of {
-		if r.Header().Rrtype != dns.TypeOPT {
+		if t := r.Header().Rrtype; t != dns.TypeOPT && t != dns.TypeTSIG {
 			all = append(all, dns.Copy(r))
 		}
 	}

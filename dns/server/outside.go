@@ -29,6 +29,10 @@ const (
 	// payload is what servers are told that an answer by UDP may have, in bytes: what passes
 	// everywhere in one piece.
 	payload = 1232
+	// maxStreams is how many answers are fetched by TCP at once, and maxStreamsEach how many for
+	// one client. All others wait: each may have 64 KiB, and takes a thousand times the work of a
+	// name of the cluster.
+	maxStreams, maxStreamsEach = 16, 2
 )
 
 // outside asks others: CoreDNS's plug-in cache, then router, then one of CoreDNS's forward.
@@ -41,7 +45,8 @@ type outside struct {
 // router hands a query to who is asked for its domain. A change of them leaves what the cache
 // knows.
 type router struct {
-	to atomic.Pointer[[]route]
+	to      atomic.Pointer[[]route]
+	streams *slots
 	// failed says that nobody answered a query, since that was looked at last.
 	failed atomic.Bool
 }
@@ -62,7 +67,7 @@ func newOutside(stale uint32) (*outside, error) {
 	if stale > 0 {
 		text += fmt.Sprintf("serve_stale %ds verify 1s 5s 5s\n", stale)
 	}
-	o := &outside{router: &router{}, stale: stale}
+	o := &outside{router: &router{streams: newSlots(maxStreamsEach, maxStreams)}, stale: stale}
 	o.router.to.Store(&[]route{{domain: "."}})
 	var err error
 	o.cache, err = setUp("cache", text+"}\n", o.router)
@@ -97,9 +102,7 @@ func (o *outside) use(w *ways) error {
 			for _, s := range servers {
 				text += " " + s.String()
 			}
-			// What does not fit into a datagram is asked for again by TCP, so that it can be
-			// remembered for who asks by TCP.
-			h, err := setUp("forward", text+" {\nprefer_udp\npolicy sequential\nmax_idle_conns 32\n}\n", nil)
+			h, err := setUp("forward", text+" {\npolicy sequential\nmax_idle_conns 32\n}\n", nil)
 			if err != nil {
 				return err
 			}
@@ -162,11 +165,50 @@ func (r *router) ServeDNS(ctx context.Context, w dns.ResponseWriter, q *dns.Msg)
 		return dns.RcodeServerFailure, errNobody
 	}
 	past, _ := ctx.Value(asks{}).(*recorder)
-	code, err := routes[i].forward.ServeDNS(ctx, small{w, past}, q)
+	said, err := exchange(ctx, routes[i].forward, q, past, false)
 	if err != nil {
 		r.failed.Store(true)
+		return dns.RcodeServerFailure, err
 	}
-	return code, err
+	if said.Truncated && past != nil && past.stream {
+		if said, err = r.fetch(ctx, routes[i].forward, q, past); err != nil {
+			// Whoever has too much fetched would have the cache remember a failure for all.
+			return dns.RcodeRefused, err
+		}
+	}
+	return dns.RcodeSuccess, small{w, past}.WriteMsg(said)
+}
+
+// fetch asks by TCP for what does not fit into a datagram. Only who asked by TCP itself gets that:
+// for others it would be cut again.
+func (r *router) fetch(ctx context.Context, of *forward.Forward, q *dns.Msg, past *recorder) (*dns.Msg, error) {
+	until, cancel := context.WithTimeout(ctx, outsideTime)
+	defer cancel()
+	leave, err := r.streams.enter(until, past.from.Addr().Unmap())
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	return exchange(ctx, of, q, past, true)
+}
+
+// errSilent is that nothing was said.
+var errSilent = errors.New("nothing is answered")
+
+// exchange asks others, by UDP or as a stream, and returns what they say.
+func exchange(ctx context.Context, of *forward.Forward, q *dns.Msg, past *recorder, stream bool) (*dns.Msg, error) {
+	var from netip.AddrPort
+	if past != nil {
+		from = past.from
+	}
+	w := newRecorder(from, stream)
+	if _, err := of.ServeDNS(ctx, w, q); err != nil {
+		return nil, err
+	}
+	if w.said == nil {
+		return nil, errSilent
+	}
+	return w.said, nil
 }
 
 // asks is the key of a context's recorder.
@@ -187,15 +229,15 @@ func (s small) WriteMsg(m *dns.Msg) error {
 	return nil
 }
 
-// ask asks others, on behalf of a client. It returns nil if nobody answers. The question is
-// changed. It needs no number: forward gives each that it sends one of chance.
-func (o *outside) ask(ctx context.Context, q *dns.Msg, client netip.AddrPort) *dns.Msg {
+// ask asks others, on behalf of a client that asked by UDP or as a stream. It returns nil if nobody
+// answers. The question is changed. It needs no number: forward gives each that it sends one of chance.
+func (o *outside) ask(ctx context.Context, q *dns.Msg, client netip.AddrPort, stream bool) *dns.Msg {
 	if edns := q.IsEdns0(); edns != nil {
 		edns.SetUDPSize(payload)
 	} else {
 		q.SetEdns0(payload, false)
 	}
-	w := newRecorder(client, false)
+	w := newRecorder(client, stream)
 	o.cache.ServeDNS(context.WithValue(ctx, asks{}, w), w, q)
 	if w.said == nil {
 		return w.large.Load()
@@ -205,8 +247,10 @@ func (o *outside) ask(ctx context.Context, q *dns.Msg, client netip.AddrPort) *d
 
 // recorder is a dns.ResponseWriter that keeps what is written.
 type recorder struct {
-	// client is who asks, which plug-ins want to know again and again.
+	// from is who asks, and client the same as plug-ins want to know it again and again.
+	from   netip.AddrPort
 	client net.Addr
+	stream bool
 	said   *dns.Msg
 	// large is an answer that was written past the cache, perhaps by a goroutine of its.
 	large atomic.Pointer[dns.Msg]
@@ -214,9 +258,9 @@ type recorder struct {
 
 func newRecorder(client netip.AddrPort, stream bool) *recorder {
 	if stream {
-		return &recorder{client: net.TCPAddrFromAddrPort(client)}
+		return &recorder{from: client, client: net.TCPAddrFromAddrPort(client), stream: true}
 	}
-	return &recorder{client: net.UDPAddrFromAddrPort(client)}
+	return &recorder{from: client, client: net.UDPAddrFromAddrPort(client)}
 }
 
 func (r *recorder) WriteMsg(m *dns.Msg) error { r.said = m; return nil }

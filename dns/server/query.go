@@ -122,7 +122,7 @@ func (s *Server) ask(ctx context.Context, query *dns.Msg, o *answer.Outside, p *
 	for range maxQuestions {
 		var said *dns.Msg
 		if time.Since(began) < outsideTime {
-			said = s.outside.Load().ask(ctx, o.Question(), p.from)
+			said = s.outside.Load().ask(ctx, o.Question(), p.from, p.stream)
 		}
 		if reply := o.Take(said); reply != nil {
 			return reply
