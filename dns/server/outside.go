@@ -16,6 +16,7 @@ import (
 	_ "github.com/coredns/coredns/plugin/cache" // which setUp finds by its name
 	"github.com/coredns/coredns/plugin/forward"
 	"github.com/miekg/dns"
+	"golang.org/x/sync/singleflight"
 
 	"github.com/weftnet/weft/dns/answer"
 )
@@ -47,6 +48,8 @@ type outside struct {
 type router struct {
 	to      atomic.Pointer[[]route]
 	streams *slots
+	// away are the questions that servers are being asked by UDP.
+	away singleflight.Group
 	// failed says that nobody answered a query, since that was looked at last.
 	failed atomic.Bool
 }
@@ -165,18 +168,38 @@ func (r *router) ServeDNS(ctx context.Context, w dns.ResponseWriter, q *dns.Msg)
 		return dns.RcodeServerFailure, errNobody
 	}
 	past, _ := ctx.Value(asks{}).(*recorder)
-	said, err := exchange(ctx, routes[i].forward, q, past, false)
+	said, err := r.once(ctx, routes[i].forward, q, past)
 	if err != nil {
 		r.failed.Store(true)
 		return dns.RcodeServerFailure, err
 	}
 	if said.Truncated && past != nil && past.stream {
 		if said, err = r.fetch(ctx, routes[i].forward, q, past); err != nil {
-			// Whoever has too much fetched would have the cache remember a failure for all.
+			// The cache would remember that a server fails, also for who has not had too much fetched.
 			return dns.RcodeRefused, err
 		}
 	}
 	return dns.RcodeSuccess, small{w, past}.WriteMsg(said)
+}
+
+// once asks by UDP, unless somebody asks the same already: then it waits for what that one is told,
+// which is asked for no longer than a few seconds. Who has one question sent a hundred times, each
+// with a number and from a port of chance, would be a hundred times as likely to guess one of them,
+// and to answer in the server's place (RFC 5452, section 5). What is said is shared, so it must not
+// be changed.
+func (r *router) once(ctx context.Context, of *forward.Forward, q *dns.Msg, past *recorder) (*dns.Msg, error) {
+	said, err, _ := r.away.Do(same(q), func() (any, error) { return exchange(ctx, of, q, past, false) })
+	if err != nil {
+		return nil, err
+	}
+	return said.(*dns.Msg), nil
+}
+
+// same returns what questions have in common that are the same to others. In all else that is sent, the
+// case of a name aside, queries do not differ.
+func same(q *dns.Msg) string {
+	ask, edns := q.Question[0], q.IsEdns0()
+	return fmt.Sprintln(strings.ToLower(ask.Name), ask.Qtype, ask.Qclass, q.CheckingDisabled, edns != nil && edns.Do())
 }
 
 // fetch asks by TCP for what does not fit into a datagram. Only who asked by TCP itself gets that:
