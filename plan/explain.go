@@ -25,7 +25,13 @@ type Flow struct {
 	// not tell that of an endpoint that sends from another's address; empty
 	// means the endpoint that has Source.
 	Interface string `json:"interface,omitempty"`
+	// Enters is the node that gets the packet first where it comes from outside the cluster;
+	// empty means any that would take it.
+	Enters string `json:"enters,omitempty"`
 }
+
+// NoneOnHand is how the reason ends that a Service has no backend.
+const NoneOnHand = "has no backend on hand"
 
 // Explanation is what becomes of a flow and why.
 type Explanation struct {

@@ -76,6 +76,23 @@ func (x *explainer) asksItself(p *Plan) {
 	}
 }
 
+// answeredPast is the stage of what a Service sends to an address of the node's own at which the
+// node itself answers. It comes there, but what is answered leaves without connection tracking, and
+// so is not translated back: who has asked gets an answer of somebody whom he has not asked. It
+// returns false for all else.
+func (x *explainer) answeredPast(p *Plan) (stage, bool) {
+	if !x.translated || !x.protocol.HasPorts() {
+		return nil, false
+	}
+	front, svc, ok := p.Service(x.network, x.dst, x.protocol, x.port, Inside)
+	if !ok || !svc.Here {
+		return nil, false
+	}
+	at := netip.AddrPortFrom(x.dst, x.port)
+	noteEntry(x, p, "services", front, svc, "the node itself answers, but only who asks there, and not behind another service: no answer is translated back")
+	return x.deny("%s answers itself at %s, and not what comes there through another service", p.Local.Node, at), true
+}
+
 // answer is the stage of a frontend that the node itself answers. Nothing is left to choose,
 // and no route is asked.
 func (x *explainer) answer(p *Plan, from sender, e Endpoint) stage {

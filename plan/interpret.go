@@ -81,6 +81,8 @@ type explainer struct {
 	// masquerade says that a Service of the node where it is now gives it the node's
 	// address as its source.
 	masquerade bool
+	// translated says that a Service of the node where it is now gave it its destination.
+	translated bool
 	visited    map[visit]bool
 	// followed is how many backends have been, by all who share it.
 	followed *int
@@ -184,7 +186,9 @@ func (x *explainer) begin(f Flow) stage {
 	}
 	for _, name := range among {
 		p := x.plans[name]
-		if f.Node != "" || x.entersAt(p) {
+		switch {
+		case f.Enters != "" && f.Enters != name:
+		case f.Node != "" || f.Enters != "" || x.entersAt(p):
 			x.note(p, "node", "the packet comes in from outside the cluster")
 			return x.plainly(p)
 		}
@@ -238,7 +242,7 @@ func (x *explainer) at(p *Plan, from sender, k EndpointKey, e Endpoint) stage {
 	}
 	x.visited[here] = true
 
-	x.masquerade = false
+	x.masquerade, x.translated = false, false
 	if key, svc, ok := x.frontend(p, from); ok {
 		return x.serve(p, from, k, e, key, svc)
 	}
@@ -269,6 +273,9 @@ func (x *explainer) onward(p *Plan, from sender, k EndpointKey, e Endpoint) stag
 		}
 	}
 	own := p.Owns(x.network, x.dst)
+	if next, ok := x.answeredPast(p); ok && own {
+		return next
+	}
 	if own && (!routed || route.Way != ToHost) {
 		x.note(p, "node", "%s is the node's own address", x.dst)
 		return x.atHost(p, from)

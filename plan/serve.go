@@ -63,13 +63,13 @@ func (x *explainer) serve(p *Plan, from sender, k EndpointKey, e Endpoint, front
 	_, who := x.client(p, from)
 	to := func(x *explainer, b netip.AddrPort) *explainer {
 		x.masquerade = svc.Masquerade&who != 0 || b.Addr() == x.src
-		x.dst, x.port = b.Addr(), b.Port()
+		x.dst, x.port, x.translated = b.Addr(), b.Port(), true
 		return x
 	}
 	switch {
 	case len(backends) == 0:
 		noteEntry(x, p, "services", front, svc, "no backend: %s", svc.Otherwise.done())
-		return x.deny("the service at %s has no backend on hand", at)
+		return x.deny("the service at %s "+NoneOnHand, at)
 	case len(backends) == 1:
 		noteEntry(x, p, "services", front, svc, "to backend %s", backends[0])
 		return to(x, backends[0]).onward(p, from, k, e)
