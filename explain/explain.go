@@ -77,6 +77,8 @@ type Answer struct {
 	// where in there each is.
 	warned   []warning
 	warnedOf map[api.ProblemKey]int
+	// asked is the port of a Service that the question is about, where it names one.
+	asked *corev1.ServicePort
 	// behind is the backend of a Service that the answer is about, as one of several.
 	behind netip.AddrPort
 }
@@ -93,18 +95,26 @@ func (c Cluster) Why(q Question) (Answer, error) {
 	if err != nil {
 		return Answer{}, err
 	}
+	enters := c.entrance(a)
+	if enters.nobody != "" {
+		a.Verdict, a.Reason = Denied, enters.nobody
+		return a, nil
+	}
+	flow.Enters = enters.node
 	if f := c.frontend(a, flow, planner.config.Spec.ServiceProxy); f != nil {
 		c.behind(&a, flow, *f, planner)
 		return a, nil
 	}
 	c.answer(&a, flow, planner)
+	enters.decide(&a)
+	c.unserved(&a, flow)
 	c.warnOfPools(&a, flow.Destination)
 	return a, nil
 }
 
 // answer says what the plans say of a flow, and whether the nodes do that.
 func (c Cluster) answer(a *Answer, flow plan.Flow, planner *planner) {
-	a.Explanation = planner.explain(flow, a.Source.Node, a.Destination.Node)
+	a.Explanation = planner.explain(flow, a.Source.Node, a.Destination.Node, flow.Enters)
 	c.told(a, flow, planner)
 	c.served(a, flow, planner)
 }

@@ -459,7 +459,9 @@ func (p *planner) answersNot(e *plan.Explanation, f plan.Flow) {
 // are compiled.
 func (p *planner) explain(f plan.Flow, ends ...string) plan.Explanation {
 	for _, name := range ends {
-		p.compile(name)
+		if name != "" {
+			p.compile(name)
+		}
 	}
 	if e, ok := p.toEveryone(f); ok {
 		return e

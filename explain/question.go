@@ -116,6 +116,10 @@ func (c Cluster) flow(q Question, a *Answer) (flow plan.Flow, err error) {
 	if err != nil {
 		return flow, fmt.Errorf("destination: %w", err)
 	}
+	if svc := a.Destination.service; svc != nil && a.Source.outside() {
+		// Who is outside is told of the addresses outside.
+		a.Destination.addresses = append(outerAddresses(svc), a.Destination.addresses...)
+	}
 	if err := meet(&a.Source, &a.Destination, q.Family); err != nil {
 		return flow, err
 	}

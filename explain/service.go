@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/registry"
 	"github.com/weftnet/weft/service"
@@ -57,10 +58,14 @@ func (c Cluster) service(key registry.Key) (Party, error) {
 	}
 	p := Party{Name: "service " + key.String(), service: svc, addresses: clusterIPs(svc)}
 	switch {
+	case svc.Spec.Type == corev1.ServiceTypeExternalName && svc.Spec.ExternalName == "":
+		return Party{}, fmt.Errorf("service %s is to stand for a host name, and has none: its spec.externalName is empty", key)
 	case svc.Spec.Type == corev1.ServiceTypeExternalName:
-		return Party{}, fmt.Errorf("service %s stands for the host name %s: ask about that", key, svc.Spec.ExternalName)
+		return Party{}, fmt.Errorf("service %s stands for the host name %s: ask about that", key, printable.Line(svc.Spec.ExternalName))
 	case len(p.addresses) > 0:
 		return p, nil
+	case !isHeadless(svc):
+		return Party{}, fmt.Errorf("service %s has got no address in the cluster yet: weft status and its conditions say why, where that stays so", key)
 	}
 	// A headless one is what its pods are.
 	for _, pod := range c.selected(svc) {
@@ -82,13 +87,14 @@ func clusterIPs(svc *corev1.Service) []netip.Addr {
 	return parse(ips)
 }
 
+// isHeadless reports whether a Service is to have no address of its own.
+func isHeadless(svc *corev1.Service) bool {
+	return svc.Spec.ClusterIP == corev1.ClusterIPNone || slices.Contains(svc.Spec.ClusterIPs, corev1.ClusterIPNone)
+}
+
 // frontends are all addresses of a Service but those of nodes.
 func frontends(svc *corev1.Service) []netip.Addr {
-	all := append(clusterIPs(svc), parse(svc.Spec.ExternalIPs)...)
-	for _, i := range svc.Status.LoadBalancer.Ingress {
-		all = append(all, parse([]string{i.IP})...)
-	}
-	return all
+	return append(clusterIPs(svc), outerAddresses(svc)...)
 }
 
 // selected returns the pods that a Service selects and that have an address.
@@ -114,6 +120,9 @@ func chooseServicePort(q Question, named string, svc *corev1.Service, a *Answer)
 		a.Port = 0
 		return nil
 	}
+	if isHeadless(svc) && chooseBehind(q, named, svc, a) {
+		return nil
+	}
 	var found, all []string
 	for _, p := range svc.Spec.Ports {
 		text := fmt.Sprintf("%d/%s", p.Port, protocolOf(p.Protocol))
@@ -125,6 +134,9 @@ func chooseServicePort(q Question, named string, svc *corev1.Service, a *Answer)
 		default:
 			found = append(found, text)
 			a.Port, a.Protocol = uint16(p.Port), protocolOf(p.Protocol)
+			if a.asked = &p; isHeadless(svc) && p.TargetPort.IntVal > 0 {
+				a.Port = uint16(p.TargetPort.IntVal)
+			}
 		}
 	}
 	has := "it has " + strings.Join(all, ", ")
@@ -135,9 +147,42 @@ func chooseServicePort(q Question, named string, svc *corev1.Service, a *Answer)
 	case len(found) == 0:
 		return fmt.Errorf("service %s/%s has no such port: %s", svc.Namespace, svc.Name, has)
 	case len(found) > 1:
-		return fmt.Errorf("service %s/%s has several ports: say which, as in svc/%s:%d; %s", svc.Namespace, svc.Name, svc.Name, svc.Spec.Ports[0].Port, has)
+		first := strconv.Itoa(int(svc.Spec.Ports[0].Port))
+		if isHeadless(svc) {
+			first = cmp.Or(printable.Line(svc.Spec.Ports[0].Name), first)
+		}
+		return fmt.Errorf("service %s/%s has several ports: say which, as in svc/%s:%s; %s", svc.Namespace, svc.Name, svc.Name, first, has)
 	}
 	return nil
+}
+
+// chooseBehind decides about the port where it is given as a number, and nobody translates it: who
+// connects to a headless Service at a port connects to its pods at that port. A port's name stands
+// for what the port leads to, as in the SRV records of the cluster's DNS. It returns false where
+// none is given as a number.
+func chooseBehind(q Question, named string, svc *corev1.Service, a *Answer) bool {
+	port := q.Port
+	if named != "" {
+		n, err := strconv.ParseUint(named, 10, 16)
+		if err != nil || n == 0 || q.Port != 0 && q.Port != uint16(n) {
+			return false
+		}
+		port = uint16(n)
+	}
+	if port == 0 {
+		return false
+	}
+	a.Port = port
+	if q.Assumed {
+		for _, p := range svc.Spec.Ports {
+			if p.Port == int32(port) || p.TargetPort.IntVal == int32(port) {
+				a.Protocol = protocolOf(p.Protocol)
+				break
+			}
+		}
+	}
+	a.asked = &corev1.ServicePort{Port: int32(port), Protocol: corev1.Protocol(strings.ToUpper(a.Protocol.String()))}
+	return true
 }
 
 // frontend returns what the destination of a flow is the frontend of, if others than Weft
@@ -162,6 +207,10 @@ func (c Cluster) frontend(a Answer, flow plan.Flow, by string) *Frontend {
 		}
 		if named && !flow.Protocol.HasPorts() {
 			f.Missing = fmt.Sprintf("a Service has no %s", flow.Protocol)
+			return &f
+		}
+		if named && f.By == "" && a.asked != nil {
+			c.fill(&f, svc, *a.asked, flow.Destination.Is4())
 			return &f
 		}
 		for _, p := range svc.Spec.Ports {
@@ -193,7 +242,7 @@ func (c Cluster) fill(f *Frontend, svc *corev1.Service, p corev1.ServicePort, is
 			}
 			port = named.ContainerPort
 		}
-		if port == 0 || f.By == "" { // of a headless one nobody translates the port
+		if port == 0 {
 			port = p.Port
 		}
 		for _, a := range podAddresses(pod) {

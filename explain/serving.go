@@ -104,8 +104,10 @@ func (c Cluster) Serving(key registry.Key) (Serving, error) {
 	switch {
 	case by != "" && by != api.WeftProxy:
 		return s, fmt.Errorf("service %s is left to %s: ask that", key, by)
+	case svc.Spec.Type == corev1.ServiceTypeExternalName && svc.Spec.ExternalName == "":
+		return s, fmt.Errorf("service %s is to stand for a host name, and has none: its spec.externalName is empty", key)
 	case svc.Spec.Type == corev1.ServiceTypeExternalName:
-		return s, fmt.Errorf("service %s stands for the host name %s, and no node serves it", key, svc.Spec.ExternalName)
+		return s, fmt.Errorf("service %s stands for the host name %s, and no node serves it", key, printable.Line(svc.Spec.ExternalName))
 	case len(clusterIPs(svc)) == 0:
 		return s, fmt.Errorf("service %s has no address in the cluster: it is headless, or has got none yet", key)
 	}
@@ -260,10 +262,10 @@ func once(all []ServedFrontend, addresses []netip.Addr, own, first map[string]in
 // String writes it for people.
 func (s Serving) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "Service %s\n", s.Service)
+	printable.Fprintf(&b, "Service %s\n", s.Service)
 	for _, on := range s.On {
 		w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-		fmt.Fprintf(w, "\non %s:\n", printable.Few(on.Nodes, 0))
+		printable.Fprintf(w, "\non %s:\n", printable.Few(on.Nodes, 0))
 		if len(on.Frontends) == 0 {
 			fmt.Fprintln(w, "  it is not reached")
 		}
@@ -271,7 +273,7 @@ func (s Serving) String() string {
 			fmt.Fprintf(w, "  %s\n", f)
 		}
 		for _, set := range on.Sets {
-			fmt.Fprintf(w, "  backends of %s:\n", set.Name)
+			printable.Fprintf(w, "  backends of %s:\n", set.Name)
 			for _, backend := range set.Backends {
 				fmt.Fprintf(w, "    %s\n", backend)
 			}
@@ -285,19 +287,19 @@ func (s Serving) String() string {
 		if i == 0 {
 			b.WriteByte('\n')
 		}
-		fmt.Fprintln(&b, a)
+		printable.Fprintf(&b, "%s\n", a)
 	}
 	for i, u := range s.Uncounted {
 		if i == 0 {
 			b.WriteByte('\n')
 		}
-		fmt.Fprintln(&b, u)
+		printable.Fprintf(&b, "%s\n", u)
 	}
 	for i, problem := range s.Problems {
 		if i == 0 {
 			b.WriteByte('\n')
 		}
-		fmt.Fprintf(&b, "problem: %s\n", problem)
+		printable.Fprintf(&b, "problem: %s\n", problem)
 	}
 	return b.String()
 }
@@ -319,7 +321,7 @@ func (f ServedFrontend) String() string {
 	case f.Here:
 		what = "the node itself answers"
 	case f.Set != "":
-		what = "to " + f.Set + ", else " + f.Otherwise
+		what = "to " + printable.Line(f.Set) + ", else " + f.Otherwise
 	}
 	if f.Affinity != "" {
 		what += "; a client stays for " + f.Affinity
@@ -327,7 +329,11 @@ func (f ServedFrontend) String() string {
 	if f.Masquerade != "" {
 		what += "; the node's address becomes the source of " + strings.ReplaceAll(f.Masquerade, ",", " and ")
 	}
-	if f.Sources != nil {
+	switch {
+	case f.Sources == nil:
+	case len(f.Sources) == 0:
+		what += "; for nobody"
+	default:
 		what += "; for " + printable.Few(f.Sources, 0) + " alone"
 	}
 	if f.Counts != nil {
@@ -352,5 +358,6 @@ func (b ServedBackend) String() string {
 	if b.Node != "" {
 		who = strings.TrimSpace(who + " on " + b.Node)
 	}
+	who = printable.Line(who)
 	return fmt.Sprintf("%s\t%s\t%s", b.At, who, what)
 }

@@ -136,3 +136,12 @@ func TestManyAddresses(t *testing.T) {
 		t.Errorf("it is said: %v", all)
 	}
 }
+
+// A frontend whose ranges are all in vain is for nobody.
+func TestFrontendForNobody(t *testing.T) {
+	for want, sources := range map[string][]string{"refused": nil, "refused; for nobody": {}, "refused; for 192.0.2.0/24 alone": {"192.0.2.0/24"}} {
+		if said := (ServedFrontend{Family: 4, Port: "80/tcp", Otherwise: "refused", Sources: sources}).String(); !strings.HasSuffix(said, "\t"+want) {
+			t.Errorf("it is %q instead of %s", said, want)
+		}
+	}
+}

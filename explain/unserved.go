@@ -1,0 +1,89 @@
+package explain
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/printable"
+	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/registry"
+)
+
+// unserved says what is known of a Service behind which the packet finds nobody: that no node
+// serves it, or that endpoints are where they do not count.
+func (c Cluster) unserved(a *Answer, flow plan.Flow) {
+	if a.Service == nil {
+		if svc := c.hasNone(a, flow); svc != nil {
+			key := registry.KeyOf(svc)
+			text := fmt.Sprintf("no node serves it at %s: see weft service %s", flow.Destination, key)
+			if a.Destination.service == nil {
+				a.Warn("", api.Problem{Kind: api.Service.Kind, Namespace: key.Namespace, Name: key.Name, Message: text})
+				return
+			}
+			if a.Verdict != Denied {
+				a.Verdict, a.Explanation.Allowed, a.Doubts = Denied, false, nil
+				a.Reason = fmt.Sprintf("Service %s: %s; what is sent there %s", key, text, a.Reason)
+				a.SeenSource, a.SeenDestination, a.SeenPort = netip.Addr{}, netip.Addr{}, 0
+			}
+		}
+		return
+	}
+	name, of := strings.CutPrefix(a.Service.Name, api.Service.Kind+" ")
+	if !of || a.Verdict == Allowed || !strings.HasSuffix(a.Reason, plan.NoneOnHand) {
+		return
+	}
+	namespace, name, _ := strings.Cut(name, "/")
+	svc := registry.GetAs[*corev1.Service](c.Objects, api.Service, registry.Key{Namespace: namespace, Name: name})
+	if svc == nil {
+		return
+	}
+	policy := ""
+	switch {
+	case a.Source.outside():
+		if svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
+			policy = "externalTrafficPolicy"
+		}
+	case svc.Spec.InternalTrafficPolicy != nil && *svc.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal:
+		policy = "internalTrafficPolicy"
+	}
+	nodes := c.endpointNodes(svc)
+	if policy != "" && len(nodes) > 0 {
+		a.Reason += fmt.Sprintf(": its %s is Local, and its endpoints are on %s", policy, printable.Few(nodes, 0))
+	}
+}
+
+// hasNone returns the Service that has the packet's destination as an address in the cluster, where
+// Weft serves it and its packets leave the cluster or get to nobody.
+func (c Cluster) hasNone(a *Answer, flow plan.Flow) *corev1.Service {
+	for svc := range registry.Each[*corev1.Service](c.Objects, api.Service) {
+		if asked := a.Destination.service; asked != nil && registry.KeyOf(asked) != registry.KeyOf(svc) {
+			continue
+		}
+		if svc.Spec.Type != corev1.ServiceTypeExternalName && slices.Contains(clusterIPs(svc), flow.Destination) {
+			return svc
+		}
+	}
+	return nil
+}
+
+// endpointNodes returns the nodes of the endpoints of a Service that are ready, in order.
+func (c Cluster) endpointNodes(svc *corev1.Service) (nodes []string) {
+	for s := range registry.Each[*discoveryv1.EndpointSlice](c.Objects, api.EndpointSlice) {
+		if s.Namespace != svc.Namespace || s.Labels[discoveryv1.LabelServiceName] != svc.Name {
+			continue
+		}
+		for _, e := range s.Endpoints {
+			if ready := e.Conditions.Ready; e.NodeName != nil && (ready == nil || *ready) {
+				nodes = append(nodes, *e.NodeName)
+			}
+		}
+	}
+	slices.Sort(nodes)
+	return slices.Compact(nodes)
+}
