@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -463,6 +464,9 @@ func (t target) merge(have registry.Object) (registry.Object, error) {
 	if err := convert(result, o); err != nil {
 		return nil, fmt.Errorf("%s %s: %w", t.kind.Singular, t.key, err)
 	}
+	if svc, ok := have.(*corev1.Service); ok {
+		keepNodePorts(svc, o.(*corev1.Service))
+	}
 	if have != nil {
 		o.SetResourceVersion(have.GetResourceVersion())
 		o.SetUID(have.GetUID())
@@ -488,6 +492,36 @@ func (t target) merge(have registry.Object) (registry.Object, error) {
 	}
 	o.SetAnnotations(annotations)
 	return o, nil
+}
+
+// keepNodePorts has a Service keep the ports of nodes that it was given, where the file leaves them out:
+// a list is one value, and would take them away to have others given. Kubernetes' API does so, too.
+func keepNodePorts(have, want *corev1.Service) {
+	given := func(s *corev1.Service) bool {
+		return s.Spec.Type == corev1.ServiceTypeNodePort || s.Spec.Type == corev1.ServiceTypeLoadBalancer
+	}
+	if !given(have) || !given(want) {
+		return
+	}
+	type numbered struct {
+		port     int32
+		protocol corev1.Protocol
+	}
+	of := func(number int32, p corev1.ServicePort) numbered {
+		return numbered{number, cmp.Or(p.Protocol, corev1.ProtocolTCP)}
+	}
+	was, taken := make(map[numbered]int32), make(map[numbered]bool)
+	for _, p := range have.Spec.Ports {
+		was[of(p.Port, p)] = p.NodePort
+	}
+	for _, p := range want.Spec.Ports {
+		taken[of(p.NodePort, p)] = true
+	}
+	for i, p := range want.Spec.Ports {
+		if n := was[of(p.Port, p)]; p.NodePort == 0 && !taken[of(n, p)] {
+			want.Spec.Ports[i].NodePort = n
+		}
+	}
 }
 
 // followRanges has the fields of a ClusterNetwork that were there before it could have several

@@ -297,3 +297,60 @@ func named(o map[string]any, path string) bool {
 	_, ok := o[path]
 	return ok
 }
+
+// A Service that is applied again as it was keeps the ports of nodes that it was given, and is not
+// written. One that is for the cluster alone from then on has none.
+func TestApplyKeepsNodePorts(t *testing.T) {
+	const ports = "ports: [{name: web, port: 80}, {name: dns, port: 53, protocol: UDP}]"
+	apply := func(r *memory.Registry, spec string) string {
+		t.Helper()
+		decoded, err := api.Decode([]byte("apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {"+spec+"}\n"), wholeKinds())
+		if err != nil {
+			t.Fatal(err)
+		}
+		done, err := newTarget(decoded[0], "default").apply(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return done
+	}
+	for name, test := range map[string]struct {
+		again, done string
+		want        []int32
+	}{
+		"the same":            {"type: NodePort, " + ports, "unchanged", []int32{30080, 30053}},
+		"a load balancer's":   {"type: LoadBalancer, " + ports, "configured", []int32{30080, 30053}},
+		"one port more":       {"type: NodePort, ports: [{name: more, port: 81}, {name: web, port: 80}]", "configured", []int32{0, 30080}},
+		"another port has it": {"type: NodePort, ports: [{name: more, port: 81, nodePort: 30080}, {name: web, port: 80}]", "configured", []int32{30080, 0}},
+		"of another protocol": {"type: NodePort, ports: [{name: web, port: 80, protocol: UDP}]", "configured", []int32{0}},
+		"the cluster's alone": {ports, "configured", []int32{0, 0}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := memory.New()
+			if done := apply(r, "type: NodePort, "+ports); done != "created" {
+				t.Fatalf("it is %s", done)
+			}
+			key := registry.Key{Namespace: "default", Name: "web"}
+			if _, err := registry.Modify(t.Context(), r, api.Service, key, func(svc *corev1.Service) error {
+				svc.Spec.Ports[0].NodePort, svc.Spec.Ports[1].NodePort = 30080, 30053
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			if done := apply(r, test.again); done != test.done {
+				t.Errorf("it is %s instead of %s", done, test.done)
+			}
+			o, err := r.Get(t.Context(), api.Service, key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []int32
+			for _, p := range o.(*corev1.Service).Spec.Ports {
+				got = append(got, p.NodePort)
+			}
+			if !slices.Equal(got, test.want) {
+				t.Errorf("the ports of nodes are %v instead of %v", got, test.want)
+			}
+		})
+	}
+}
