@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,6 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/daemon"
+	"github.com/weftnet/weft/explain"
 	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/registry"
 )
@@ -17,6 +20,9 @@ func newGet(c *connection) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "get KIND [NAME]",
 		Short: "Show objects",
+		Long: "get shows objects of one of these kinds, by its plural or singular name:\n\n" + columnsOf(kindNames(), 80) + `
+
+A VirtualAddress is shown with the nodes that say they answer for it.`,
 		Example: `  weft get nodes
   weft get pods -A -o wide
   weft get hostsubnet node1 -o yaml`,
@@ -95,7 +101,63 @@ func newGet(c *connection) *cobra.Command {
 			}
 			forgetLost(objects, held)
 		}
-		return printTable(out, k, objects, format == "wide", k.Namespaced && *all, time.Now())
+		var more []column
+		if k == api.VirtualAddressKind {
+			owner, err := ownerColumn(cmd.Context(), reg)
+			if err != nil {
+				return err
+			}
+			more = append(more, owner)
+		}
+		return printTable(out, k, objects, format == "wide", k.Namespaced && *all, time.Now(), more...)
 	}
 	return cmd
+}
+
+// ownerColumn is the column of which nodes say that they answer for a VirtualAddress.
+func ownerColumn(ctx context.Context, reg daemon.Registry) (column, error) {
+	nodes, _, err := reg.List(ctx, api.Node)
+	if err != nil {
+		return column{}, err
+	}
+	held, err := reg.Holders(ctx, api.NodeLease(""))
+	if err != nil {
+		return column{}, err
+	}
+	snapshot := registry.NewSnapshot(map[*registry.Kind][]registry.Object{api.Node: nodes})
+	return ownersIn(explain.Cluster{Objects: snapshot, Lost: lostAgents(snapshot, held)}), nil
+}
+
+// ownersIn is that column, by what Nodes say.
+func ownersIn(cluster explain.Cluster) column {
+	return of("ANSWERED-BY", func(v *api.VirtualAddress) string {
+		by, known := cluster.AnnouncedBy(v.Address())
+		if !known {
+			return "<unknown>"
+		}
+		return strings.Join(by.Nodes, ",")
+	})
+}
+
+// columnsOf writes words separated by commas, in lines of a width in characters.
+func columnsOf(words []string, width int) string {
+	var b strings.Builder
+	used := 0
+	for i, w := range words {
+		if i < len(words)-1 {
+			w += ","
+		}
+		switch {
+		case used == 0:
+		case used+1+len(w) > width:
+			b.WriteByte('\n')
+			used = 0
+		default:
+			b.WriteByte(' ')
+			used++
+		}
+		b.WriteString(w)
+		used += len(w)
+	}
+	return b.String()
 }

@@ -63,6 +63,17 @@ func TestHostileAgent(t *testing.T) {
 		Recent:  []drops.Record{{Node: hostile, Source: drops.End{Pod: hostile}, Protocol: hostile, Rule: hostile}, {Reason: datapath.Reason(hostile), From: hostile}},
 		Missing: []drops.Missing{{Node: "node1", Problem: hostile}},
 	}
+	serving := explain.Serving{
+		Service: hostile,
+		On: []explain.ServingNodes{{
+			Nodes:     []string{hostile},
+			Frontends: []explain.ServedFrontend{{Set: hostile, Otherwise: "refused"}},
+			Sets:      []explain.ServedSet{{Name: hostile, Backends: []explain.ServedBackend{{Who: hostile, Node: hostile, Weight: 1}}}},
+		}},
+		Announced: []explain.Announced{{Nodes: []string{hostile}}},
+		Uncounted: []explain.Uncounted{{Node: hostile, Problem: hostile}},
+		Problems:  []string{hostile},
+	}
 	text := func(s fmt.Stringer) func(io.Writer) error {
 		return func(w io.Writer) error { _, err := io.WriteString(w, s.String()); return err }
 	}
@@ -82,6 +93,7 @@ func TestHostileAgent(t *testing.T) {
 		"reports json": func(w io.Writer) error { return printJSON(w, []registry.Object{report}, true) },
 		"live":         text(trace.Compare(plan.Explanation{}, trace.Owner{}, events, blind)),
 		"live blind":   text(trace.Compare(plan.Explanation{}, trace.Owner{}, nil, map[string]string{hostile: hostile})),
+		"service":      text(serving),
 		"drops":        func(w io.Writer) error { return dropped.Print(w, time.UTC, drops.All) },
 		"drops follow": func(w io.Writer) error { return dropped.Recent[0].Print(w, time.UTC) },
 	} {

@@ -16,6 +16,7 @@ import (
 	networkv1 "github.com/openshift/api/network/v1"
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
@@ -116,11 +117,43 @@ var columns = map[string][]column{
 		of("EXTERNAL-IP", externalIPs),
 		of("PORTS", func(s *corev1.Service) string {
 			return joinedBy(s.Spec.Ports, func(p corev1.ServicePort) string {
-				return fmt.Sprintf("%d/%s", p.Port, cmp.Or(p.Protocol, corev1.ProtocolTCP))
+				node := ""
+				if p.NodePort > 0 {
+					node = fmt.Sprintf(":%d", p.NodePort)
+				}
+				return fmt.Sprintf("%d%s/%s", p.Port, node, cmp.Or(p.Protocol, corev1.ProtocolTCP))
 			})
 		}),
 		wideOf("SELECTOR", func(s *corev1.Service) string {
 			return metav1.FormatLabelSelector(metav1.SetAsLabelSelector(s.Spec.Selector))
+		}),
+	},
+	"endpointslices": {
+		of("SERVICE", func(s *discoveryv1.EndpointSlice) string { return s.Labels[discoveryv1.LabelServiceName] }),
+		of("ADDRESSTYPE", func(s *discoveryv1.EndpointSlice) string { return string(s.AddressType) }),
+		of("PORTS", func(s *discoveryv1.EndpointSlice) string {
+			return joinedBy(s.Ports, func(p discoveryv1.EndpointPort) string {
+				if p.Port == nil {
+					return "<all>"
+				}
+				return fmt.Sprint(*p.Port)
+			})
+		}),
+		of("ENDPOINTS", func(s *discoveryv1.EndpointSlice) string {
+			var all []string
+			for _, e := range s.Endpoints {
+				all = append(all, e.Addresses...)
+			}
+			return printable.Few(all, 0)
+		}),
+		wideOf("NODES", func(s *discoveryv1.EndpointSlice) string {
+			var all []string
+			for _, e := range s.Endpoints {
+				if e.NodeName != nil && !slices.Contains(all, *e.NodeName) {
+					all = append(all, *e.NodeName)
+				}
+			}
+			return printable.Few(all, 0)
 		}),
 	},
 	"servicegrants": {
@@ -273,8 +306,11 @@ func ofLease(value func(flannel.Attributes) string) func(*flannel.Lease) string 
 }
 
 // externalIPs are where a Service is reached from outside of the cluster, or pending where it
-// waits for a load balancer.
+// waits for a load balancer; of one that stands for a host name that name.
 func externalIPs(s *corev1.Service) string {
+	if s.Spec.Type == corev1.ServiceTypeExternalName {
+		return s.Spec.ExternalName
+	}
 	var all []string
 	for _, i := range s.Status.LoadBalancer.Ingress {
 		all = append(all, cmp.Or(i.IP, i.Hostname))
@@ -343,10 +379,10 @@ func internalIPs(n *corev1.Node) []string {
 	return ips
 }
 
-// printTable prints objects of one kind as kubectl would.
-func printTable(w io.Writer, k *registry.Kind, objects []registry.Object, wide, namespaces bool, now time.Time) error {
+// printTable prints objects of one kind as kubectl would, with more columns behind those of the kind.
+func printTable(w io.Writer, k *registry.Kind, objects []registry.Object, wide, namespaces bool, now time.Time, more ...column) error {
 	t := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
-	columns := slices.DeleteFunc(slices.Clone(columns[k.Plural]), func(c column) bool {
+	columns := slices.DeleteFunc(slices.Concat(columns[k.Plural], more), func(c column) bool {
 		// A column of problems is there only when there are some.
 		return c.wide && !wide || c.title == "PROBLEM" && !wide &&
 			!slices.ContainsFunc(objects, func(o registry.Object) bool { return c.value(o) != "" })

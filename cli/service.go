@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/spf13/cobra"
@@ -17,7 +18,7 @@ import (
 
 func newService(c *connection) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "service NAME",
+		Use:   "service [NAMESPACE/]NAME",
 		Short: "Show how nodes serve a Service",
 		Long: `service says where a Service is reached on each node, who may use it, and which of
 its endpoints get connections from where: by the nodes' plans, as they follow from
@@ -32,9 +33,10 @@ said that it is not counted.
 The exit code is 1 where something is wrong with the Service, or with a node that is to
 serve it.`,
 		Example: `  weft service web
+  weft service shop/web
   weft service -n shop web -o yaml
   weft service web --node node1`,
-		Args: exactArgs("NAME", 1),
+		Args: exactArgs("[NAMESPACE/]NAME", 1),
 	}
 	c.AddFlags(cmd)
 	namespace := c.namespaceFlag(cmd)
@@ -55,6 +57,10 @@ serve it.`,
 		if err != nil {
 			return err
 		}
+		key, err := serviceKey(args[0], namespace())
+		if err != nil {
+			return err
+		}
 		reg, err := c.open(cmd.Context())
 		if err != nil {
 			return err
@@ -67,7 +73,7 @@ serve it.`,
 		if err != nil {
 			return err
 		}
-		serving, err := cluster.Serving(registry.Key{Namespace: namespace(), Name: args[0]})
+		serving, err := cluster.Serving(key)
 		if err != nil {
 			return err
 		}
@@ -94,6 +100,22 @@ serve it.`,
 		return err
 	}
 	return cmd
+}
+
+// serviceKey reads what a Service is called: NAME or NAMESPACE/NAME, as output has it, with
+// svc/ in front where that was copied from weft why.
+func serviceKey(text, namespace string) (registry.Key, error) {
+	words := strings.Split(text, "/")
+	if k, err := kindNamed(words[0]); len(words) > 1 && err == nil && k == api.Service {
+		words = words[1:]
+	}
+	if len(words) > 2 || slices.Contains(words, "") {
+		return registry.Key{}, fmt.Errorf("%q names no Service: write NAME or NAMESPACE/NAME", text)
+	}
+	if len(words) == 2 {
+		namespace = words[0]
+	}
+	return registry.Key{Namespace: namespace, Name: words[len(words)-1]}, nil
 }
 
 // countServed asks agents what they have counted of a Service, and adds it.

@@ -36,6 +36,10 @@ no pod is called so), addresses or host names; DST may be a Service, too (svc/we
 svc/shop/web). Put the port after DST, as a number or by its name: web:8080,
 svc/web:http, [fd00::1]:80. Without one it is that of the Service, or else 8080.
 
+What comes from an address outside of the cluster for one of a Service or a VirtualAddress
+outside comes in at the node that says it answers for it. A port of a headless Service is
+what it leads to where it is named, and that port of its pods where it is a number.
+
 Where policies decide it names the policy and the rule; of what is denied, also
 the rule that came nearest to allowing it and the smallest change that would.
 
@@ -169,13 +173,14 @@ func (p *portFlag) Set(text string) error {
 
 // askWhy answers a question with what the registry says now.
 func askWhy(ctx context.Context, reg registry.Registry, question explain.Question) (explain.Answer, error) {
-	cluster, err := readCluster(ctx, reg, servicesKinds...)
+	served := append(slices.Clone(servicesKinds), api.VirtualAddressKind)
+	cluster, err := readCluster(ctx, reg, served...)
 	if err != nil {
 		return explain.Answer{}, err
 	}
 	// Services matter only where the destination is one, and not everybody
 	// may read them.
-	served := slices.DeleteFunc(slices.Clone(servicesKinds), func(k *registry.Kind) bool { return !reg.Serves(k) })
+	served = slices.DeleteFunc(served, func(k *registry.Kind) bool { return !reg.Serves(k) })
 	unread := readInto(ctx, reg, cluster.Objects.(registry.Snapshot), served...)
 	answer, err := cluster.Why(question)
 	if err != nil {
