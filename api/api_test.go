@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/weftnet/weft/api"
@@ -325,5 +326,22 @@ func TestManyNodeAddresses(t *testing.T) {
 	n.Status.Addresses = slices.Concat(n.Status.Addresses[:20], n.Status.Addresses[len(n.Status.Addresses)-1:])
 	if got, err := api.AddressesOf(n, corev1.NodeInternalIP); len(got) != api.MaxNodeAddresses || err != nil {
 		t.Errorf("addresses %v, error %v", got, err)
+	}
+}
+
+// Who reads objects gets those, too, that were stored before there was a rule that they break.
+func TestStoredServicesAreReadAsTheyAre(t *testing.T) {
+	old := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "old"}, Spec: corev1.ServiceSpec{Type: "Foo"}}
+	if api.Service.Validate(old) == nil {
+		t.Fatal("it breaks no rule")
+	}
+	old.SetGroupVersionKind(api.Service.GroupVersionKind)
+	value, err := api.Service.Encode(old)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read, err := api.Service.Decode(registry.KeyOf(old), value, registry.Stored{}, "1")
+	if err != nil || read.(*corev1.Service).Spec.Type != "Foo" {
+		t.Errorf("it is read as %v, %v", read, err)
 	}
 }

@@ -246,7 +246,8 @@ func validateService(s *corev1.Service) field.ErrorList {
 		}
 		families[f] = true
 	}
-	return append(problems, validateClusterIPs(spec, s)...)
+	problems = append(problems, validateClusterIPs(spec, s)...)
+	return append(problems, validateServiceKind(spec, s)...)
 }
 
 func validateServicePorts(path *field.Path, ports []corev1.ServicePort) (problems field.ErrorList) {
