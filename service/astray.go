@@ -75,7 +75,7 @@ func (c *Compiler) frontendOf(key plan.ServiceKey) string {
 	for _, key := range []plan.ServiceKey{key, {Network: key.Network, Address: key.Address}} {
 		// Where the API server is, no Service is.
 		if all := c.claims[key]; len(all) > 0 {
-			if len(all.first().sides) == 0 {
+			if len(all.first().sides()) == 0 {
 				return ""
 			}
 			return all.first().by.name

@@ -13,7 +13,7 @@ import (
 
 // rank says which of several Services gets an address and port that all of them claim: the
 // one whose claim is of the first rank, then the one that has the Grant, then the older one.
-type rank int
+type rank uint8
 
 const (
 	// rankAPIServer is that of addresses at which the API server is.
@@ -30,13 +30,27 @@ const (
 type claim struct {
 	by   *compiled
 	rank rank
+	// names says that it is a name server, and the Service the one that may claim these.
+	names bool
 	// granted says that the Service has the Grant of it.
 	granted bool
 	// key is without a side.
-	key   plan.ServiceKey
-	sides []side
+	key plan.ServiceKey
+	// port says what is served: one of those that the Service serves, or theRest.
+	port int32
 	// index is where the claim is in its contest.
 	index int
+}
+
+// theRest is the port of a claim that refuses what is no port of the Service.
+const theRest = -1
+
+// served is what is behind a port of a Service.
+type served struct {
+	// set is of all endpoints, localSet of those on the node, where these are asked for.
+	set, localSet string
+	// otherwise is, by family, what becomes of packets where localSet has nobody.
+	otherwise [2]plan.Refusal
 }
 
 // side is what becomes of packets that come from one.
@@ -45,14 +59,53 @@ type side struct {
 	is   plan.Service
 }
 
+// sides returns what the Service makes of the address and port if they are its own. Who loses keeps
+// nothing of it, as many may claim the same.
+func (c *claim) sides() []side {
+	by := c.by
+	switch {
+	case c.rank == rankAPIServer, c.rank == rankNameServer:
+		return nil
+	case c.port == theRest:
+		return []side{{plan.Anywhere, plan.Service{Origin: by.origin}}}
+	}
+	port, family := by.served[c.port], plan.FamilyOf(c.key.Address)
+	v := plan.Service{Set: port.set, Affinity: by.affinity, Origin: by.origin}
+	if c.rank == rankBalanced && by.guarded && !by.open[family] {
+		v.Sources = by.name
+	}
+	local := v
+	local.Set, local.Otherwise = port.localSet, port.otherwise[slices.Index(bothFamilies, family)]
+	switch {
+	case c.rank == rankClusterIP && by.internalLocal:
+		local.Masquerade = plan.FromStrangers
+		return []side{{plan.Anywhere, local}}
+	case c.rank == rankClusterIP:
+		v.Masquerade = plan.FromStrangers
+		return []side{{plan.Anywhere, v}}
+	case by.externalLocal:
+		return []side{{plan.Inside, v}, {plan.Outside, local}}
+	}
+	v.Masquerade = plan.FromAll
+	return []side{{plan.Anywhere, v}}
+}
+
+// precedence is the rank by which it is decided whose it is.
+func (c *claim) precedence() rank {
+	if c.names {
+		return rankNameServer
+	}
+	return c.rank
+}
+
 func compareClaims(a, b *claim) int {
-	if a.rank == b.rank && a.granted != b.granted {
+	if a.precedence() == b.precedence() && a.granted != b.granted {
 		if a.granted {
 			return -1
 		}
 		return 1
 	}
-	return cmp.Or(cmp.Compare(a.rank, b.rank), a.by.created.Compare(b.by.created), a.by.key.Compare(b.by.key))
+	return cmp.Or(cmp.Compare(a.precedence(), b.precedence()), a.by.created.Compare(b.by.created), a.by.key.Compare(b.by.key))
 }
 
 // contest are the claims of an address and port, of each Service one at most: a heap, as
@@ -142,7 +195,7 @@ func (c *Compiler) give() {
 	for _, key := range slices.Compact(c.settled) {
 		var sides []side
 		if all := c.claims[key]; len(all) > 0 {
-			sides = all.first().sides
+			sides = all.first().sides()
 		}
 		for _, key.From = range []plan.Scope{plan.Anywhere, plan.Inside, plan.Outside} {
 			if i := slices.IndexFunc(sides, func(s side) bool { return s.from == key.From }); i >= 0 {

@@ -72,6 +72,32 @@ func TestCompilingCostsWhatChanged(t *testing.T) {
 	}
 }
 
+// A claim that another Service has keeps little, as many Services may claim the same.
+func TestWhatIsLostKeepsLittle(t *testing.T) {
+	var outside []string
+	for i := range 50 {
+		outside = append(outside, fmt.Sprintf("192.0.2.%d", i+1))
+	}
+	kept := func(n int) float64 {
+		objects := crowd(n, outside...).snapshot()
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		var c service.Compiler
+		c.Compile(objects, node)
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		runtime.KeepAlive(c)
+		runtime.KeepAlive(objects)
+		return float64(after.HeapAlloc) - float64(before.HeapAlloc)
+	}
+	if each := (kept(220) - kept(20)) / 200 / 50 / ports; each > 200 {
+		t.Errorf("each claim keeps %.0f bytes", each)
+	} else {
+		t.Logf("each claim keeps %.0f bytes", each)
+	}
+}
+
 // allocated returns how many bytes are.
 func allocated(by func()) float64 {
 	var before, after runtime.MemStats

@@ -112,29 +112,24 @@ type frontend struct {
 	granted bool
 	address netip.Addr
 	port    uint16
-	sources string
 }
 
 // frontends returns where a port of the Service is reached on the node.
 func (c *compiled) frontends(p port, granted granted, node view) (all []frontend) {
 	for _, a := range c.clusterIPs {
 		if has := granted.has(what{address: a}); (has || !node.grants) && !slices.Contains(c.pooled.taken, a) {
-			all = append(all, frontend{rankClusterIP, has, a, p.port, ""})
+			all = append(all, frontend{rankClusterIP, has, a, p.port})
 		}
 	}
 	for _, a := range c.balanced {
 		if c.pooled.outside[a] == pooledOthers {
 			continue
 		}
-		f := frontend{rankBalanced, c.pooled.outside[a] == pooledOwn, a, p.port, ""}
-		if c.guarded && !c.open[plan.FamilyOf(a)] {
-			f.sources = c.name
-		}
-		all = append(all, f)
+		all = append(all, frontend{rankBalanced, c.pooled.outside[a] == pooledOwn, a, p.port})
 	}
 	for _, a := range c.external {
 		if c.pooled.outside[a] != pooledOthers {
-			all = append(all, frontend{rankExternal, c.pooled.outside[a] == pooledOwn, a, p.port, ""})
+			all = append(all, frontend{rankExternal, c.pooled.outside[a] == pooledOwn, a, p.port})
 		}
 	}
 	if !c.nodePorts || p.nodePort == 0 {
@@ -148,7 +143,7 @@ func (c *compiled) frontends(p port, granted granted, node view) (all []frontend
 	}
 	for _, a := range node.Addresses {
 		if slices.Contains(c.families, plan.FamilyOf(a)) {
-			all = append(all, frontend{rankNodePort, has, a, p.nodePort, ""})
+			all = append(all, frontend{rankNodePort, has, a, p.nodePort})
 		}
 	}
 	return all

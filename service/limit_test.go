@@ -2,7 +2,9 @@ package service_test
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -68,4 +70,77 @@ func TestLimits(t *testing.T) {
 			t.Errorf("%d ports, %d endpoints, %d external IPs: it is said: %q", c.ports, c.endpoints, c.externals, said)
 		}
 	}
+}
+
+// Services of a namespace that make more together than they may are said to, the younger ones, and
+// others are served as ever; what comes to fit again is served.
+func TestLimitsOfANamespace(t *testing.T) {
+	w := world{}
+	put := func(namespace, name string, age, ports, endpoints, externals int) {
+		svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, CreationTimestamp: metav1.Unix(int64(1000-age), 0)}}
+		svc.Spec.ClusterIP = fmt.Sprintf("10.96.%d.%d", len(namespace), age)
+		slice := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4, ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name,
+			Labels: map[string]string{discoveryv1.LabelServiceName: name}}}
+		for i := range ports {
+			svc.Spec.Ports = append(svc.Spec.Ports, corev1.ServicePort{Name: fmt.Sprint("p", i), Port: int32(1000 + i)})
+			slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: new(fmt.Sprint("p", i)), Port: new(int32(1000 + i))})
+		}
+		for i := range endpoints {
+			slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.1.%d.%d", i/250, i%250+1)}})
+		}
+		for i := range externals {
+			svc.Spec.ExternalIPs = append(svc.Spec.ExternalIPs, fmt.Sprintf("192.0.2.%d", i+1))
+		}
+		w.put(api.Service, svc)
+		w.put(api.EndpointSlice, slice)
+	}
+	defer service.SetBudget(100, 50)()
+	var c service.Compiler
+	expect := func(what, served, has, said string) {
+		t.Helper()
+		tables := c.Compile(w.snapshot(), node)
+		frontends, backends := map[string]bool{}, map[string]bool{}
+		for k, s := range tables.Services.All() {
+			if k.Protocol != plan.AnyProtocol {
+				frontends[strings.TrimPrefix(s.Origin, "Service ")] = true
+			}
+		}
+		for k := range tables.Backends.All() {
+			set, _, _ := strings.Cut(k.Set, ":")
+			backends[set] = true
+		}
+		if got := strings.Join(slices.Sorted(maps.Keys(frontends)), " "); got != served {
+			t.Errorf("%s: served are %s, and not %s", what, got, served)
+		}
+		if got := strings.Join(slices.Sorted(maps.Keys(backends)), " "); got != has {
+			t.Errorf("%s: backends have %s, and not %s", what, got, has)
+		}
+		var all []string
+		for _, p := range c.Problems() {
+			if !strings.Contains(p.Message, " is Service ") {
+				all = append(all, p.Key.Name+": "+p.Message)
+			}
+		}
+		if got := strings.Join(all, "\n"); got != said {
+			t.Errorf("%s: it is said\n%s\nand not\n%s", what, got, said)
+		}
+	}
+	const (
+		noBackends  = ": its endpoints for all of its ports and those of older Services are more than 50 in namespace shop, and none of its gets connections: remove Services or endpoints there, or put it into another namespace"
+		noFrontends = ": its ports at all of its addresses and those of older Services are more than 100 in namespace shop, and none of its is served: remove Services or externalIPs there, or put it into another namespace"
+	)
+	put("shop", "a", 9, 2, 20, 0)
+	put("shop", "b", 8, 2, 10, 0)
+	put("shop", "c", 7, 1, 10, 0)
+	put("others", "d", 6, 2, 20, 0)
+	expect("too many backends", "others/d shop/a shop/b shop/c", "others/d shop/a shop/c", "b"+noBackends)
+	put("shop", "e", 5, 10, 0, 9)
+	expect("too many frontends", "others/d shop/a shop/b shop/c", "others/d shop/a shop/c", "b"+noBackends+"\ne"+noFrontends)
+	put("shop", "a", 9, 1, 20, 0)
+	expect("the oldest has less", "others/d shop/a shop/b shop/c", "others/d shop/a shop/b shop/c", "e"+noFrontends)
+	delete(w[api.Service], registry.Key{Namespace: "shop", Name: "b"})
+	delete(w[api.Service], registry.Key{Namespace: "shop", Name: "c"})
+	expect("there is room again", "others/d shop/a", "others/d shop/a", "e"+noFrontends)
+	put("shop", "e", 5, 9, 0, 9)
+	expect("it needs less", "others/d shop/a shop/e", "others/d shop/a", "")
 }

@@ -73,13 +73,11 @@ func (c *compiled) keepNames(s NameServers) {
 	}
 }
 
-// rank is of what rank a claim of a Service is.
-func (s NameServers) rank(of registry.Key, key plan.ServiceKey, otherwise rank) rank {
+// has reports whether a Service may claim an address and port as a name server.
+func (s NameServers) has(of registry.Key, key plan.ServiceKey) bool {
 	if of != s.Service {
-		return otherwise
+		return false
 	}
-	if _, is := slices.BinarySearchFunc(s.At, key, plan.ServiceKey.Compare); is {
-		return rankNameServer
-	}
-	return otherwise
+	_, is := slices.BinarySearchFunc(s.At, key, plan.ServiceKey.Compare)
+	return is
 }

@@ -20,6 +20,9 @@ import (
 // at once, and a valid plan.
 func TestStepByStep(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
+		if rapid.Bool().Draw(t, "little room") {
+			defer service.SetBudget(rapid.IntRange(1, 12).Draw(t, "frontends"), rapid.IntRange(1, 12).Draw(t, "backends"))()
+		}
 		w := world{api.Service: {}, api.EndpointSlice: {}, api.Node: {}, service.GrantKind: {}, api.AddressPoolKind: {}, api.AddressGrantKind: {}}
 		var c service.Compiler
 		at := node

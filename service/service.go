@@ -9,7 +9,8 @@
 // have weight 0 and keep the ones that they have.
 //
 // Start reading at Compiler; read.go has what is read of a Service, endpoints.go who may be
-// chosen and at which addresses, claims.go who gets what several Services claim.
+// chosen and at which addresses, claims.go who gets what several Services claim, and
+// budget.go how much a namespace may make.
 package service
 
 import (
@@ -69,6 +70,10 @@ type Compiler struct {
 	// addressGrants are in the order of their addresses.
 	addressGrants derived.List[*addressGrant]
 
+	// spaces are those namespaces that have Services with ports, and sizes what these may make.
+	spaces map[string]space
+	sizes  map[registry.Key]size
+
 	node     view
 	compiled map[registry.Key]*compiled
 	claims   map[plan.ServiceKey]contest
@@ -114,6 +119,7 @@ func (v view) equal(o view) bool {
 func (c *Compiler) Compile(objects registry.Objects, node plan.Local) Tables {
 	if c.compiled == nil {
 		c.compiled, c.claims = make(map[registry.Key]*compiled), make(map[plan.ServiceKey]contest)
+		c.spaces, c.sizes = make(map[string]space), make(map[registry.Key]size)
 		c.contested, c.troubled = make(map[plan.ServiceKey]bool), make(map[registry.Key]bool)
 	}
 	now := view{Local: node, whose: c.Whose, grants: c.Grants, names: c.Names}
@@ -147,6 +153,7 @@ func (c *Compiler) Compile(objects registry.Objects, node plan.Local) Tables {
 			}
 		}
 	}
+	c.account(changed)
 	if !now.equal(c.node) {
 		c.node = now
 		for _, s := range c.services.All() {
@@ -183,17 +190,17 @@ func (c *Compiler) replace(key registry.Key) {
 	}
 	delete(c.compiled, key)
 	delete(c.troubled, key)
-	all := c.services.All()
 	behind := c.behind(key)
 	var made edits
-	i, found := slices.BinarySearchFunc(all, key, func(s *service, k registry.Key) int { return s.key.Compare(k) })
+	s := c.service(key)
+	found := s != nil
 	if found {
-		now = compile(all[i], behind, c.granted(all[i]), c.standings(all[i]), c.node, &made)
+		now = compile(s, behind, c.spaces[key.Namespace].over[key], c.granted(s), c.standings(s), c.node, &made)
 	}
 	if key == APIServer && !c.node.grants && len(behind) > 0 {
 		// Also where the Service is not there, or another program's.
 		if !found {
-			now = compile(&service{key: key, name: key.String()}, nil, granted{}, standings{}, c.node, &made)
+			now = compile(&service{key: key, name: key.String()}, nil, excess{}, granted{}, standings{}, c.node, &made)
 		}
 		found = true
 		now.keep(behind)
@@ -282,18 +289,25 @@ func (c *Compiler) Problems() (all []Problem) {
 	return all
 }
 
-// What one Service may make: users write it in far fewer bytes, and others wait for what it
+// What one Service may make, and all of a namespace: users write it in far fewer bytes, and others wait for what it
 // takes.
 const (
 	// MaxBackends is how many backends it may have, which are its endpoints for each port.
 	MaxBackends = 20000
 	// MaxFrontends is at how many addresses and ports it may be reached on a node.
 	MaxFrontends = 5000
+	// MaxBackendsOfNamespace is how many backends the Services of a namespace may have together. That
+	// is room for 30,000 Services with two endpoints for one port, and for twenty with 5,000.
+	MaxBackendsOfNamespace = 100_000
+	// MaxFrontendsOfNamespace is at how many addresses and ports they may be reached together, where
+	// the ports of nodes count as if a node had one address of each family.
+	MaxFrontendsOfNamespace = 200_000
 )
 
-// limit leaves out what is more than one Service may make. Without endpoints it refuses
-// connections, and without ports it has nothing but its address.
-func (c *compiled) limit(behind []*slice, node view) {
+// limit leaves out what is more than one Service may make, and what is more than the Services of
+// its namespace may. Without endpoints it refuses connections, and without ports it has nothing
+// but its address.
+func (c *compiled) limit(behind []*slice, over excess, node view) {
 	at := len(c.clusterIPs) + len(c.balanced) + len(c.external)
 	if c.nodePorts {
 		at += len(node.Addresses)
@@ -303,13 +317,16 @@ func (c *compiled) limit(behind []*slice, node view) {
 		c.problems = append(c.problems, fmt.Sprintf("its ports at all of its addresses are %d, more than %d, and none is served: make several Services of it, or give it fewer externalIPs", n, MaxFrontends))
 		return // before what is behind each of them is looked for
 	}
-	c.behind = behind
-	backends := 0
+	if over.frontends {
+		c.ports = nil
+		c.problems = append(c.problems, fmt.Sprintf("its ports at all of its addresses and those of older Services are more than %d in namespace %s, and none of its is served: "+
+			"remove Services or externalIPs there, or put it into another namespace", budget.frontends, c.key.Namespace))
+		return
+	}
 	for _, p := range c.ports {
 		endpoints, numbers := 0, 0
 		for _, s := range behind {
-			n := len(s.numbers(p.portName))
-			endpoints, numbers, backends = endpoints+len(s.endpoints), numbers+n, backends+n*len(s.endpoints)
+			endpoints, numbers = endpoints+len(s.endpoints), numbers+len(s.numbers(p.portName))
 		}
 		if endpoints > 0 && numbers == 0 {
 			called := ""
@@ -320,9 +337,14 @@ func (c *compiled) limit(behind []*slice, node view) {
 				p.port, strings.ToUpper(p.protocol.String()), called))
 		}
 	}
-	if backends > MaxBackends {
-		c.behind = nil
+	switch backends := c.backendsOf(behind); {
+	case backends > MaxBackends:
 		c.problems = append(c.problems, fmt.Sprintf("its endpoints are %d backends for all of its ports together, more than %d, and none gets connections: make several Services of it", backends, MaxBackends))
+	case over.backends:
+		c.problems = append(c.problems, fmt.Sprintf("its endpoints for all of its ports and those of older Services are more than %d in namespace %s, and none of its gets connections: "+
+			"remove Services or endpoints there, or put it into another namespace", budget.backends, c.key.Namespace))
+	default:
+		c.behind = behind
 	}
 }
 
@@ -334,6 +356,8 @@ type compiled struct {
 	behind []*slice
 	// pooled is what AddressPools and AddressGrants say of its addresses.
 	pooled standings
+	// served is what is behind each of the ports.
+	served []served
 	// claims are in the order of their keys, of each one.
 	claims []*claim
 	// backends and sources are what it has in these tables, in order.
@@ -345,10 +369,10 @@ type compiled struct {
 
 // compile compiles a Service, and puts what it has in the tables Backends and Sources into edits
 // that have nothing yet.
-func compile(s *service, behind []*slice, granted granted, pooled standings, node view, into *edits) *compiled {
+func compile(s *service, behind []*slice, over excess, granted granted, pooled standings, node view, into *edits) *compiled {
 	c := &compiled{service: s, ports: s.ports, pooled: pooled, problems: slices.Clone(s.problems)}
 	c.refuseOthers()
-	c.limit(behind, node)
+	c.limit(behind, over, node)
 	for _, p := range c.ports {
 		c.port(p, endpointsOf(p, c.behind, node), granted, node, into)
 	}
@@ -385,7 +409,7 @@ func (c *compiled) refuseRest(r rank, granted bool, field string, a netip.Addr, 
 		return
 	}
 	c.claims = append(c.claims, &claim{by: c, rank: r, granted: granted, key: plan.ServiceKey{Network: plan.DefaultNetwork, Address: a},
-		sides: []side{{plan.Anywhere, plan.Service{Origin: c.origin}}}})
+		port: theRest})
 }
 
 // port adds what a port of the Service makes.
@@ -406,26 +430,10 @@ func (c *compiled) port(p port, all []endpoint, granted granted, node view, into
 			}
 		}
 	}
+	c.served = append(c.served, served{set, localSet, otherwise})
 	for _, at := range c.frontends(p, granted, node) {
-		v := plan.Service{Set: set, Affinity: c.affinity, Origin: c.origin, Sources: at.sources}
-		local := v
-		local.Set, local.Otherwise = localSet, otherwise[slices.Index(bothFamilies, plan.FamilyOf(at.address))]
-		var sides []side
-		switch {
-		case at.rank == rankClusterIP && c.internalLocal:
-			local.Masquerade = plan.FromStrangers
-			sides = []side{{plan.Anywhere, local}}
-		case at.rank == rankClusterIP:
-			v.Masquerade = plan.FromStrangers
-			sides = []side{{plan.Anywhere, v}}
-		case c.externalLocal:
-			sides = []side{{plan.Inside, v}, {plan.Outside, local}}
-		default:
-			v.Masquerade = plan.FromAll
-			sides = []side{{plan.Anywhere, v}}
-		}
 		key := plan.ServiceKey{Network: plan.DefaultNetwork, Address: at.address, Protocol: p.protocol, Port: at.port}
-		c.claims = append(c.claims, &claim{by: c, rank: node.names.rank(c.key, key, at.rank), granted: at.granted, sides: sides, key: key})
+		c.claims = append(c.claims, &claim{by: c, rank: at.rank, names: node.names.has(c.key, key), granted: at.granted, port: int32(len(c.served) - 1), key: key})
 	}
 }
 

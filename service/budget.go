@@ -1,0 +1,139 @@
+package service
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/weftnet/weft/registry"
+)
+
+// size is how much Services make, at most.
+type size struct{ frontends, backends int }
+
+func (s size) plus(o size) size { return size{s.frontends + o.frontends, s.backends + o.backends} }
+
+func (s size) minus(o size) size { return size{s.frontends - o.frontends, s.backends - o.backends} }
+
+// budget is how much the Services of a namespace may make together. Only tests set it.
+var budget = size{MaxFrontendsOfNamespace, MaxBackendsOfNamespace}
+
+// excess says what of a Service is more than those of its namespace may make.
+type excess struct{ frontends, backends bool }
+
+// space is what the Services of a namespace make together.
+type space struct {
+	// sum is what all would make, also those that may not.
+	sum size
+	// over are those of which something is more than may be.
+	over map[registry.Key]excess
+}
+
+// sizeOf returns how much a Service makes, the same on all nodes: nothing where it is more than
+// one Service may make.
+func (s *service) sizeOf(behind []*slice) (n size) {
+	at := len(s.clusterIPs) + len(s.balanced) + len(s.external)
+	if s.nodePorts {
+		at += len(s.families)
+	}
+	if n.frontends = at * len(s.ports); n.frontends > MaxFrontends {
+		return size{}
+	}
+	if n.backends = s.backendsOf(behind); n.backends > MaxBackends {
+		n.backends = 0
+	}
+	return n
+}
+
+// backendsOf returns how many endpoints there are for all ports together.
+func (s *service) backendsOf(behind []*slice) (n int) {
+	for _, p := range s.ports {
+		for _, b := range behind {
+			n += len(b.numbers(p.portName)) * len(b.endpoints)
+		}
+	}
+	return n
+}
+
+// account brings what namespaces make to what some of their Services are now, and adds those that
+// are, or are no more, beyond the budget for what others of their namespace are. It costs
+// in proportion to the Services that changed, and, in a namespace that goes beyond its budget, to all.
+func (c *Compiler) account(changed map[registry.Key]bool) {
+	touched := make(map[string]bool)
+	for key := range changed {
+		var now size
+		if s := c.service(key); s != nil {
+			now = s.sizeOf(c.behind(key))
+		}
+		was := c.sizes[key]
+		if touched[key.Namespace] = true; now == was {
+			continue // its age may be another
+		}
+		if c.sizes[key] = now; now == (size{}) {
+			delete(c.sizes, key)
+		}
+		of := c.spaces[key.Namespace]
+		if of.sum = of.sum.plus(now).minus(was); of.sum == (size{}) && len(of.over) == 0 {
+			delete(c.spaces, key.Namespace)
+			continue
+		}
+		c.spaces[key.Namespace] = of
+	}
+	for namespace := range touched {
+		of := c.spaces[namespace]
+		within := of.sum.frontends <= budget.frontends && of.sum.backends <= budget.backends
+		if within && len(of.over) == 0 {
+			continue
+		}
+		before := of.over
+		if of.over = nil; !within {
+			of.over = c.exceeding(namespace)
+		}
+		for _, some := range []map[registry.Key]excess{before, of.over} {
+			for key := range some {
+				if before[key] != of.over[key] {
+					changed[key] = true
+				}
+			}
+		}
+		if c.spaces[namespace] = of; of.sum == (size{}) {
+			delete(c.spaces, namespace)
+		}
+	}
+}
+
+// exceeding returns which Services of a namespace make more than is left of the budget by those
+// before them, the older ones.
+func (c *Compiler) exceeding(namespace string) map[registry.Key]excess {
+	all := c.services.All()
+	first, _ := slices.BinarySearchFunc(all, registry.Key{Namespace: namespace}, func(s *service, k registry.Key) int { return s.key.Compare(k) })
+	end := first
+	for end < len(all) && all[end].key.Namespace == namespace {
+		end++
+	}
+	over := make(map[registry.Key]excess)
+	var sum size
+	for _, s := range slices.SortedFunc(slices.Values(all[first:end]), func(a, b *service) int { return cmp.Or(a.created.Compare(b.created), a.key.Compare(b.key)) }) {
+		n := c.sizes[s.key]
+		is := excess{frontends: sum.frontends+n.frontends > budget.frontends}
+		is.backends = !is.frontends && sum.backends+n.backends > budget.backends
+		if is != (excess{}) {
+			over[s.key] = is
+		}
+		if is.frontends {
+			continue
+		}
+		if sum.frontends += n.frontends; !is.backends {
+			sum.backends += n.backends
+		}
+	}
+	return over
+}
+
+// service returns a Service, nil where it is not there.
+func (c *Compiler) service(key registry.Key) *service {
+	all := c.services.All()
+	if i, found := slices.BinarySearchFunc(all, key, func(s *service, k registry.Key) int { return s.key.Compare(k) }); found {
+		return all[i]
+	}
+	return nil
+}
