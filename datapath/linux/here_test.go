@@ -97,7 +97,7 @@ func TestAnswersComeInOrder(t *testing.T) {
 		t.Errorf("the kernel delivers what is sent to %q; expected %q", got, want)
 	}
 	b.mustApply(named)
-	inOrder("it ceases to", "set frontends-inside-4", "set here-4: 0 elements come, 1 go", "delete route 10.3.0.10/32", "set here-only-4: 0 elements come, 1 go")
+	inOrder("it ceases to", "set frontends-inside-4", "set here-4: 0 elements come, 3 go", "delete route 10.3.0.10/32", "set here-only-4: 0 elements come, 1 go")
 	b.mustApply(answered)
 	b.mustApply(mustParse(t, policedPlan))
 	inOrder("all Services go", "delete route 10.3.0.10/32", "table inet "+stamps.Default.ServiceTable)
