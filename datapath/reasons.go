@@ -44,8 +44,8 @@ const (
 	// of others, is to where no route leads.
 	// Unlike an endpoint of its own the node tells nobody.
 	Unrouted Reason = "unrouted"
-	// TooMany: an endpoint begins more connections, or looks for more machines
-	// next to the node, than is its share of what all endpoints of the node use.
+	// TooMany: an endpoint begins more connections, looks for more machines next to the
+	// node, or asks the node itself more, than is its share of what all endpoints of the node use.
 	TooMany Reason = "too-many"
 	// NoBackend: a frontend of a Service has no backend on hand, or a Service's address no
 	// such port. Who sends is told, unless the Services table says "drop".
@@ -76,7 +76,7 @@ var reasonTexts = map[Reason]string{
 	NoEgress:      "no way out of the cluster is allowed",
 	NoRoute:       "the node knows no way there",
 	Unrouted:      "from another node, or under an address of others, to where this node knows no way",
-	TooMany:       "more than the endpoint's share of what the node can track",
+	TooMany:       "more than the endpoint's share of what the node can track, or be asked",
 	NoBackend:     "to a service that has no backend on hand, or no such port",
 	NotForClient:  "to a service that is for others",
 	Unfitting:     "from a service's backend, and of no connection",

@@ -16,6 +16,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/weftnet/weft/datapath"
+	"github.com/weftnet/weft/internal/await"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -58,6 +60,43 @@ func (s *suite) answers(t *testing.T) {
 	t.Run("impostors", s.impostors)
 	t.Run("former connections", s.formerConnections)
 	t.Run("under load", s.answersUnderLoad)
+	t.Run("too many questions", s.tooManyQuestions)
+}
+
+// tooManyQuestions checks that a pod that asks the node more than its share is cut short, is told
+// of, and takes nothing from another, nor from its own connections.
+func (s *suite) tooManyQuestions(t *testing.T) {
+	const long = time.Minute
+	l, n, _ := s.answerBench(t, true, "")
+	flood, other := n.pods["client"].host, n.pods["one"].host
+	for _, to := range hereFronts {
+		before := l.dropped(t)[n][datapath.TooMany]
+		c, err := flood.dial("udp", netip.Addr{}, to, long)
+		must(t, err)
+		defer c.Close()
+		packet := make([]byte, 1200)
+		await.NoError(t, long, "what is too much is dropped", func() error {
+			for range 1000 {
+				if _, err := c.Write(packet); err != nil && !errors.Is(err, unix.ENOBUFS) {
+					return err
+				}
+			}
+			if l.dropped(t)[n][datapath.TooMany] == before {
+				return errors.New("nothing is")
+			}
+			return nil
+		})
+		if by, _, err := ask(other, "udp", to, "who", long); err != nil || by != n.name {
+			t.Errorf("another pod asks %s, and %q answers (%v)", to, by, err)
+		}
+		if by, _, err := ask(flood, "tcp", to, "who", long); err != nil || by != n.name {
+			t.Errorf("the pod itself asks %s by TCP, and %q answers (%v)", to, by, err)
+		}
+		// What it may send comes again with time.
+		if by, _, err := ask(flood, "udp", to, "who", long); err != nil || by != n.name {
+			t.Errorf("the pod itself asks %s again, and %q answers (%v)", to, by, err)
+		}
+	}
 }
 
 // answer has a host answer at hereFronts as a program does that binds to these addresses

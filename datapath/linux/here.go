@@ -33,6 +33,9 @@ import (
 // is tracked, it does so for each packet. What the node sends to its own endpoints it does not
 // judge, answers among it; and nobody but the node sends from there: see arrivals.
 //
+// All that endpoints ask by UDP waits in one line until somebody reads it, so what one may send there
+// has a limit: what others send gets a place in it, too. It goes by bytes, as the line's room does.
+//
 // A frontend comes to be answered here, and ceases to be, so that no packet is lost or gets to
 // where it must not. What keeps all else out comes first and goes last, the local route is
 // within that, and within it in turn the elements by which packets are told apart, which change in
@@ -48,6 +51,13 @@ const (
 	hereOpenPrefix = "here-open" // the same, of what is delivered at the addresses of
 	hereOnlyPrefix = "here-only" // which nothing else is
 	hereChain      = "to-here"
+	askingSet      = "asking" // interface -> rate
+
+	// askRate is how many bytes an endpoint may send in a second, by UDP, to what the node itself
+	// answers, and askBurst how many at once. As questions for names are, that is some 50,000 in a
+	// second; as large as packets are, 3,000, of which 190 at once. A socket has room for 400 of those
+	// where it may take a megabyte.
+	askRate, askBurst = 4 << 20, 256 << 10
 )
 
 // answersHere adds the rules of frontends that the node itself answers.
@@ -68,6 +78,7 @@ func (r *ruleset) answersHere() {
 	}
 	fromNode := nft.MetaEqual(expr.MetaKeyIIFNAME, []byte(nft.InterfaceKey("lo")))
 
+	r.Set(askingSet, nft.Set{Key: nftables.TypeIFName, Timeout: true, Dynamic: true})
 	c := hook("here-arriving", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, before)
 	for _, is4 := range interval.Families {
 		c.Add("what endpoints send", nft.IsFamily(is4), r.isFromEndpoint(), nft.Decide(nft.GoTo(hereChain+suffix(is4))))
@@ -87,6 +98,10 @@ func (r *ruleset) answersHere() {
 		r.Chain(hereChain+suffix(is4)).Add("the node itself answers", frontendOf(is4), nft.InSetOf(registerFrontend, herePrefix+suffix(is4)), nft.Decide(nft.GoTo(admitted)))
 		c := r.Chain(admitted)
 		c.Add("it is for others", isForOthers(plan.Inside, is4), r.drop(datapath.NotForClient))
+		c.Add("nobody asks too much at a time", r.isFromEndpoint(), nft.IsProtocol(unix.IPPROTO_UDP), nft.InterfaceName(), []expr.Any{
+			&expr.Dynset{SrcRegKey: 1, SetName: askingSet, Operation: unix.NFT_DYNSET_OP_UPDATE, Exprs: []expr.Any{
+				&expr.Limit{Type: expr.LimitTypePktBytes, Rate: askRate, Over: true, Unit: expr.LimitTimeSecond, Burst: askBurst},
+			}}}, r.drop(datapath.TooMany))
 		if !is4 {
 			c.Add("a way of before", fromNobody, leavesNode, newHopLimit)
 		}

@@ -53,21 +53,25 @@ func (d *DataPlane) Dropped() (map[datapath.Dropped]uint64, error) {
 	dropped := map[datapath.Dropped]uint64{}
 	err := d.in(func() error {
 		for _, reason := range datapath.Reasons {
-			in := d.stamps.Table
+			in := []string{d.stamps.Table}
 			switch reason {
 			case datapath.Ended:
-				in = d.stamps.PolicyTable
+				in = []string{d.stamps.PolicyTable}
+			case datapath.TooMany:
+				in = append(in, d.stamps.ServiceTable)
 			case datapath.NoBackend, datapath.NotForClient, datapath.Unfitting:
-				in = d.stamps.ServiceTable
+				in = []string{d.stamps.ServiceTable}
 			}
-			_, counts, err := nft.ReadElements(&nftables.Set{Table: nft.InetTable(in), Name: droppedPrefix + string(reason)})
-			if errors.Is(err, unix.ENOENT) {
-				continue // nothing can be dropped for it now
-			} else if err != nil {
-				return err
-			}
-			for e, packets := range counts {
-				dropped[datapath.Dropped{Reason: reason, Interface: strings.TrimRight(e.Key, "\x00")}] += packets
+			for _, table := range in {
+				_, counts, err := nft.ReadElements(&nftables.Set{Table: nft.InetTable(table), Name: droppedPrefix + string(reason)})
+				if errors.Is(err, unix.ENOENT) {
+					continue // nothing can be dropped for it now
+				} else if err != nil {
+					return err
+				}
+				for e, packets := range counts {
+					dropped[datapath.Dropped{Reason: reason, Interface: strings.TrimRight(e.Key, "\x00")}] += packets
+				}
 			}
 		}
 		return nil
