@@ -113,11 +113,11 @@ func (f Flow) String() string {
 	if f.Port != 0 {
 		l = l.keyword(strconv.Itoa(int(f.Port)))
 	}
-	return string(l.option("network", f.Network).option("node", f.Node).option("interface", f.Interface))
+	return string(l.option("network", f.Network).option("node", f.Node).option("interface", f.Interface).option("enters", f.Enters))
 }
 
 // ParseFlow reads "SOURCE to DESTINATION [PROTOCOL [PORT]] [network NAME]
-// [node NAME] [interface NAME]".
+// [node NAME] [interface NAME] [enters NAME]".
 func ParseFlow(text string) (Flow, error) {
 	s, _, err := scan(text)
 	if err != nil {
@@ -130,6 +130,7 @@ func ParseFlow(text string) (Flow, error) {
 		"network":   func() { f.Network = s.name("a network") },
 		"node":      func() { f.Node = s.name("a node") },
 		"interface": func() { f.Interface = s.name("an interface") },
+		"enters":    func() { f.Enters = s.name("a node") },
 	}
 	isOption := func() bool { return len(s.words) == 0 || options[s.words[0]] != nil }
 	if !isOption() {

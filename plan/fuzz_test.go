@@ -63,7 +63,7 @@ func FuzzParse(f *testing.F) {
 }
 
 func FuzzParseFlow(f *testing.F) {
-	for _, text := range []string{"10.1.1.2 to 10.1.2.2 tcp 80", "fd00::1 to fd00::2", `10.1.1.2 to 10.1.2.2 network "a b" node n interface weft1`} {
+	for _, text := range []string{"10.1.1.2 to 10.1.2.2 tcp 80", "fd00::1 to fd00::2", `10.1.1.2 to 10.1.2.2 network "a b" node n interface weft1 enters n`} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
