@@ -97,8 +97,9 @@ func (c *Cluster) Switch() string { return c.NetNS(switchName) }
 
 // Outside runs a command as on a machine outside of the cluster, 198.51.100.2 and 2001:db8::2, which
 // the nodes' default gateway (Switch) routes to: it reaches what the cluster gives to the world. Its
-// KUBECONFIG has all rights and names the API server as the nodes know it (Server). The command is killed when ctx ends. The error is
-// an *exec.ExitError where the command itself failed.
+// KUBECONFIG has all rights and names the API server as the nodes know it (Server). When ctx ends,
+// the command is interrupted, and killed a minute later. The error is an *exec.ExitError where the
+// command itself failed.
 func (c *Cluster) Outside(ctx context.Context, command Command) error {
 	if len(command.Args) == 0 {
 		return errors.New("no command to run")
@@ -119,6 +120,8 @@ func (c *Cluster) Outside(ctx context.Context, command Command) error {
 	cmd := exec.CommandContext(ctx, command.Args[0], command.Args[1:]...)
 	cmd.Env = slices.Concat(os.Environ(), []string{"KUBECONFIG=" + file.Name()}, command.Env)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = command.Stdin, command.Stdout, command.Stderr
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = time.Minute
 	if err := netns.Do(c.NetNS(outsideName), cmd.Start); err != nil {
 		return fmt.Errorf("run %s outside of the cluster: %w", command.Args[0], err)
 	}
