@@ -18,11 +18,11 @@ type rank uint8
 const (
 	// rankAPIServer is that of addresses at which the API server is.
 	rankAPIServer rank = iota
-	// rankNameServer is that of name servers, see NameServers.
-	rankNameServer
 	rankClusterIP
 	rankNodePort
 	rankBalanced
+	// rankNameServer is that of name servers, see NameServers.
+	rankNameServer
 	rankExternal
 )
 
@@ -93,7 +93,7 @@ func (c *claim) sides() []side {
 // precedence is the rank by which it is decided whose it is.
 func (c *claim) precedence() rank {
 	if c.names {
-		return rankNameServer
+		return min(c.rank, rankNameServer)
 	}
 	return c.rank
 }

@@ -12,8 +12,9 @@ import (
 
 // NameServers are the addresses and ports of name servers that a ClusterConfig names: those
 // at which nodes' own ones are to answer, and those that these ask. Who drew what is sent
-// there would answer for all names, so they are no Service's, whatever it claims. But that of
-// the Service at whose addresses pods ask they may be: it is where names are answered anyway.
+// there would answer for all names, so they are no Service's by its externalIPs, which whoever writes
+// it chooses as he likes. A Service may be a name server, by an address or port that it was
+// given; and the Service at whose addresses pods ask by any, as names are answered there anyway.
 type NameServers struct {
 	// At are these, in order, with keys of the table Services that have no side.
 	At []plan.ServiceKey
@@ -64,8 +65,7 @@ func (s NameServers) equal(o NameServers) bool {
 // nobodys is the key of what claims name servers, which is no Service.
 var nobodys registry.Key
 
-// keepNames has c claim name servers, before all others but their Service and the API
-// server.
+// keepNames has c claim name servers, before all externalIPs but those of their Service.
 func (c *compiled) keepNames(s NameServers) {
 	c.service = &service{key: nobodys, created: time.Unix(1<<40, 0)} // behind the Service itself
 	for _, key := range s.At {

@@ -16,8 +16,9 @@ import (
 )
 
 // TestNobodyDrawsWhatNameServersAreAsked has Services claim where the node's own name server is, and
-// those that it asks. They have other ports of these addresses, and all once nodes do not answer
-// for names. The Service at whose addresses pods ask keeps what it has.
+// those that it asks, by externalIPs. They have other ports of these addresses, and all once nodes do
+// not answer for names. The Service at whose addresses pods ask keeps what it has, and so does one
+// that is asked at the address that it was given.
 func TestNobodyDrawsWhatNameServersAreAsked(t *testing.T) {
 	w := world{}
 	ports := []corev1.ServicePort{{Name: "a", Port: 53, Protocol: corev1.ProtocolUDP}, {Name: "b", Port: 5353, Protocol: corev1.ProtocolUDP}, {Name: "c", Port: 80}}
@@ -29,13 +30,13 @@ func TestNobodyDrawsWhatNameServersAreAsked(t *testing.T) {
 	w.put(api.Service, names)
 
 	spec := api.DNSSpec{Server: api.NamesByNodes, Addresses: []string{"node", "192.0.2.9"}, Upstreams: []string{"192.0.2.1"},
-		StubDomains: []api.StubDomain{{Domain: "corp", Servers: []string{"192.0.2.2:5353"}}}}
+		StubDomains: []api.StubDomain{{Domain: "corp", Servers: []string{"192.0.2.2:5353"}}, {Domain: "own", Servers: []string{"10.96.0.1"}}}}
 	byPods, others := spec, spec
 	byPods.Server, others.Service = api.NamesByPods, "shop/names"
 	const mine, its = "Service default/up", "Service kube-system/kube-dns"
-	open := map[string]string{"172.30.0.2:53": mine, "172.30.0.2:80": mine, "192.0.2.9:53": mine, "192.0.2.1:53": mine, "192.0.2.1:80": mine, "192.0.2.2:53": mine, "192.0.2.2:5353": mine}
-	kept := map[string]string{"172.30.0.2:53": its, "172.30.0.2:80": mine, "192.0.2.9:53": "", "192.0.2.1:53": "", "192.0.2.1:80": mine, "192.0.2.2:53": mine, "192.0.2.2:5353": ""}
-	nobodys := map[string]string{"172.30.0.2:53": "", "172.30.0.2:80": mine, "192.0.2.9:53": "", "192.0.2.1:53": "", "192.0.2.1:80": mine, "192.0.2.2:53": mine, "192.0.2.2:5353": ""}
+	open := map[string]string{"10.96.0.1:53": mine, "172.30.0.2:53": mine, "172.30.0.2:80": mine, "192.0.2.9:53": mine, "192.0.2.1:53": mine, "192.0.2.1:80": mine, "192.0.2.2:53": mine, "192.0.2.2:5353": mine}
+	kept := map[string]string{"10.96.0.1:53": mine, "172.30.0.2:53": its, "172.30.0.2:80": mine, "192.0.2.9:53": "", "192.0.2.1:53": "", "192.0.2.1:80": mine, "192.0.2.2:53": mine, "192.0.2.2:5353": ""}
+	nobodys := map[string]string{"10.96.0.1:53": mine, "172.30.0.2:53": "", "172.30.0.2:80": mine, "192.0.2.9:53": "", "192.0.2.1:53": "", "192.0.2.1:80": mine, "192.0.2.2:53": mine, "192.0.2.2:5353": ""}
 	var c service.Compiler
 	for i, step := range []struct {
 		dns api.DNSSpec
