@@ -72,6 +72,7 @@ func (f *possibility) addresses() {
 	is6 := func(a netip.Addr) bool { return !f.family(a) }
 	if slices.ContainsFunc(f.from.Local.Addresses, is6) {
 		f.plan.Local.Addresses, f.changed = slices.DeleteFunc(slices.Clone(f.from.Local.Addresses), is6), true
+		f.plan.Local.ReachedAt = slices.DeleteFunc(slices.Clone(f.from.Local.ReachedAt), is6)
 	}
 	var left []plan.Pool
 	for _, pool := range f.from.Local.Pools {

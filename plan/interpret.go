@@ -25,7 +25,9 @@ import (
 //
 // The node itself sends from the address that its kernel would choose: its
 // pool's gateway towards what is in its own pool or behind a tunnel, its
-// underlay address towards all else. Masquerade makes that the source, too.
+// underlay address towards all else. Masquerade makes that the source, too. What it sends to
+// a Service has the source that the kernel chose by where the Service is, if the frontend says
+// so (see Service.Masquerade).
 // What every kernel treats in a way of its own it does here, too: loopback
 // addresses stay with who sends, and nothing is forwarded to broadcast,
 // multicast and link-local ones, to which IPv6 endpoints send from link-local
@@ -83,7 +85,10 @@ type explainer struct {
 	masquerade bool
 	// translated says that a Service of the node where it is now gave it its destination.
 	translated bool
-	visited    map[visit]bool
+	// kept says that the source of the node's own packet stays what it was when a Service
+	// gave it its destination.
+	kept    bool
+	visited map[visit]bool
 	// followed is how many backends have been, by all who share it.
 	followed *int
 	result   Explanation
@@ -242,7 +247,7 @@ func (x *explainer) at(p *Plan, from sender, k EndpointKey, e Endpoint) stage {
 	}
 	x.visited[here] = true
 
-	x.masquerade, x.translated = false, false
+	x.masquerade, x.translated, x.kept = false, false, false
 	if key, svc, ok := x.frontend(p, from); ok {
 		return x.serve(p, from, k, e, key, svc)
 	}
@@ -349,7 +354,7 @@ func (x *explainer) verdict(p *Plan, policy string, d Direction, peer Class) boo
 
 // atHost ends at the node itself.
 func (x *explainer) atHost(p *Plan, from sender) stage {
-	if from == fromHost && p.Owns(x.network, x.dst) {
+	if from == fromHost && !x.kept && p.Owns(x.network, x.dst) {
 		x.src = x.dst // the kernel's choice towards its own addresses
 	}
 	return x.arrive(p, "", "delivered to %s itself", p.Local.Node)
@@ -361,7 +366,7 @@ func (x *explainer) deliver(p *Plan, from sender, toItself bool, k EndpointKey) 
 	if !ok {
 		return x.deny("%s has a route to endpoint %s, but not the endpoint", p.Local.Node, k.Interface)
 	}
-	if from == fromHost {
+	if from == fromHost && !x.kept {
 		if x.src = p.gatewayAddress(x.network, x.dst); !x.src.IsValid() {
 			return x.deny("%s has no pool with a gateway to reach %s from", p.Local.Node, x.dst)
 		}
@@ -402,7 +407,9 @@ func (x *explainer) leave(p *Plan, from sender, k EndpointKey, e Endpoint, route
 	sent := x.src
 	switch from {
 	case fromHost:
-		x.src = own()
+		if !x.kept {
+			x.src = own()
+		}
 	case fromEndpoint, fromPeer:
 		rule, egress, ok := p.EgressOf(x.network, k.Interface, x.tag, x.dst)
 		if !ok {

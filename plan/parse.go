@@ -92,6 +92,7 @@ func (p *Plan) parseLine(s *scanner, origin string) {
 		p.Local.Node = s.name("the node's name")
 		s.options(map[string]func(){
 			"addresses":     func() { p.Local.Addresses = s.addresses() },
+			"reached-at":    func() { p.Local.ReachedAt = s.addresses() },
 			"services-left": func() { p.Local.ServicesLeft = true },
 			"mtu":           func() { p.Local.MTU = int(s.number("an MTU in bytes", 31)) },
 		})

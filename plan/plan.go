@@ -69,6 +69,10 @@ type Local struct {
 	// Addresses are the node's own addresses in the underlay, the primary
 	// one first.
 	Addresses []netip.Addr
+	// ReachedAt are those of Addresses, at most one of each family, that other nodes'
+	// endpoints send to by the way on which they send to the node's endpoints. So what
+	// the node itself sends to these from there is answered.
+	ReachedAt []netip.Addr
 	// MTU is what the interfaces of pods get, in bytes; 0 where not known.
 	MTU int
 	// ServicesLeft says that others do Services on the node, so that a connection goes on which
@@ -210,7 +214,7 @@ func (l Local) Tunnel(name string) (Tunnel, bool) {
 // Equal reports whether both describe the same node in the same way.
 func (l Local) Equal(o Local) bool {
 	return l.Node == o.Node && l.MTU == o.MTU && l.ServicesLeft == o.ServicesLeft && slices.Equal(l.Tunnels, o.Tunnels) &&
-		slices.Equal(l.Addresses, o.Addresses) && slices.Equal(l.Pools, o.Pools)
+		slices.Equal(l.Addresses, o.Addresses) && slices.Equal(l.ReachedAt, o.ReachedAt) && slices.Equal(l.Pools, o.Pools)
 }
 
 // Equal reports whether both plans hold the same entries.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 )
 
 // frontend returns what of Services the packet goes to on a node.
@@ -61,6 +62,9 @@ func (x *explainer) serve(p *Plan, from sender, k EndpointKey, e Endpoint, front
 		}
 	}
 	_, who := x.client(p, from)
+	if own := x.ownSource(p); from == fromHost && svc.Masquerade&FromStrangers == 0 && slices.Contains(p.Local.ReachedAt, own) {
+		x.src, x.kept = own, true
+	}
 	to := func(x *explainer, b netip.AddrPort) *explainer {
 		x.masquerade = svc.Masquerade&who != 0 || b.Addr() == x.src
 		x.dst, x.port, x.translated = b.Addr(), b.Port(), true
@@ -107,6 +111,15 @@ func (x *explainer) serve(p *Plan, from sender, k EndpointKey, e Endpoint, front
 		return x.deny("of the %d backends of the service at %s, %d may be reached, and %d may not (%d not looked at)", len(backends), at, allowed, denied, x.result.NotFollowed)
 	}
 	return x.deny("of the %d backends of the service at %s, %d may be reached", len(backends), at, allowed)
+}
+
+// ownSource is the address that the kernel gives the node's own packet to a frontend: it looks at
+// where that is, as it does not know the backend yet.
+func (x *explainer) ownSource(p *Plan) netip.Addr {
+	if p.Owns(x.network, x.dst) || x.dst.IsLoopback() {
+		return x.dst
+	}
+	return p.underlayAddress(x.dst)
 }
 
 // fork returns the packet as it is, to be followed by itself from here.

@@ -98,8 +98,9 @@ type Service struct {
 	Affinity time.Duration
 	// Masquerade are those whose packets get the node's address as their source that the
 	// node itself would send to the backend from, where they go to an endpoint or off the
-	// node. So do, in any case, the node's own packets and those of who is his own
-	// backend; nobody's do that go to the node itself.
+	// node. Nobody's do that go to the node itself, and those of who is his own backend do
+	// in any case. So do the node's own packets, but where strangers keep their source and it
+	// is one at which the node is reached (see Local.ReachedAt): that stays.
 	Masquerade Clients
 	// Sources names those who may send to the frontend at all (see SourceKey); empty is
 	// everybody. What others send is dropped.

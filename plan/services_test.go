@@ -36,7 +36,7 @@ func TestServicesLeadToTheirBackends(t *testing.T) {
 			}
 		}
 	})
-	for _, what := range []string{"no service", "refused", "answered", "the node itself", "masqueraded from inside", "masqueraded from outside", "met on its way", "direct from inside", "direct from outside"} {
+	for _, what := range []string{"no service", "refused", "answered", "the node itself", "masqueraded from inside", "the node under its own address", "masqueraded from outside", "met on its way", "direct from inside", "direct from outside"} {
 		if met[what] == 0 {
 			t.Errorf("never met: %s, among %v", what, met)
 		}
@@ -48,6 +48,20 @@ type asked struct {
 	without, plans map[string]*plan.Plan
 	flow           plan.Flow
 	explanation    plan.Explanation
+}
+
+// keeps reports whether the flow is from a node that keeps its address on the way to a Service:
+// the one that it asks, if that is its own, or else its first.
+func (a asked) keeps(p *plan.Plan, svc plan.Service) bool {
+	if !p.Owns(plan.DefaultNetwork, a.flow.Source) || svc.Masquerade&plan.FromStrangers != 0 {
+		return false
+	}
+	own := a.flow.Destination
+	if !p.Owns(plan.DefaultNetwork, own) {
+		i := slices.IndexFunc(p.Local.Addresses, func(a netip.Addr) bool { return a.Is4() == own.Is4() })
+		own = p.Local.Addresses[i]
+	}
+	return slices.Contains(p.Local.ReachedAt, own)
 }
 
 // check holds what becomes of the flow against what does without Services, and says what
@@ -116,6 +130,12 @@ func (a asked) check(t *rapid.T) (met []string) {
 				t.Fatalf("%s is seen as %s:\n%s", f, c.SeenSource, e)
 			}
 			met = append(met, "masqueraded from "+string(side))
+		case a.keeps(p, svc):
+			// They may think otherwise here, too.
+			if c.Allowed && !slices.Contains(p.Local.ReachedAt, c.SeenSource) {
+				t.Fatalf("%s is seen as %s:\n%s", f, c.SeenSource, e)
+			}
+			met = append(met, "the node under its own address")
 		case c.Allowed != want.Allowed || c.Node != want.Node || c.Interface != want.Interface || c.SeenSource != want.SeenSource:
 			t.Fatalf("%s with backend %s:\n%sand asked directly:\n%s", f, c.Backend, c, want)
 		default:

@@ -162,7 +162,7 @@ func appendChanges[K entryKey[V], V any](b []byte, changes []Change[K, V]) []byt
 
 func (l Local) appendLines(b []byte, prefix string) []byte {
 	var n line
-	n = n.keyword("node").name(l.Node).addresses("addresses", l.Addresses)
+	n = n.keyword("node").name(l.Node).addresses("addresses", l.Addresses).addresses("reached-at", l.ReachedAt)
 	if l.MTU != 0 {
 		n = n.keyword("mtu").keyword(strconv.Itoa(l.MTU))
 	}

@@ -205,6 +205,14 @@ func (v *validator) local() {
 		}
 		seen[a] = true
 	}
+	for i, a := range l.ReachedAt {
+		switch {
+		case !slices.Contains(l.Addresses, a):
+			node.add("reached-at %s is none of its addresses", a)
+		case slices.ContainsFunc(l.ReachedAt[:i], func(o netip.Addr) bool { return sameFamily(o, a) }):
+			node.add("reached-at %s is the second of its family", a)
+		}
+	}
 	least := 576 // RFC 791
 	for _, pool := range l.Pools {
 		if pool.Prefix.Addr().Is6() {

@@ -402,6 +402,7 @@ func mergeLocal(b *plan.Builder, before []*plan.Plan, p *plan.Plan, problem func
 	if b.Local.MTU == 0 || p.Local.MTU != 0 && p.Local.MTU < b.Local.MTU {
 		b.Local.MTU = p.Local.MTU
 	}
+	b.Local.ReachedAt = slices.DeleteFunc(slices.Clone(b.Local.ReachedAt), func(a netip.Addr) bool { return !slices.Contains(p.Local.ReachedAt, a) })
 	for _, t := range p.Local.Tunnels {
 		if other, ok := sharing(b.Local.Tunnels, before, t, p); ok {
 			problem("tunnels %s and %s of node %s have the same UDP port %d and VXLAN network identifier, so what takes the first is out of reach: give one of the plug-ins another port",

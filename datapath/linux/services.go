@@ -205,7 +205,7 @@ func serviceRules(stamps Stamps, p *plan.Plan) *ruleset {
 	}
 	r.answersHere()
 	r.asks()
-	r.translates()
+	r.translates(p)
 	r.asNode(p)
 	return r
 }
@@ -297,7 +297,7 @@ func (r *ruleset) asks() {
 }
 
 // translates adds what gives connections their backends.
-func (r *ruleset) translates() {
+func (r *ruleset) translates(p *plan.Plan) {
 	c := r.Chain("arriving")
 	c.Hook = &nft.Hook{Kind: nftables.ChainTypeNAT, Number: *nftables.ChainHookPrerouting, Priority: *nftables.ChainPriorityNATDest}
 	notLoopback(c)
@@ -310,13 +310,12 @@ func (r *ruleset) translates() {
 			name string
 			side plan.Scope
 			bit  uint32
-		}{{"endpoints", plan.Inside, kindMasqueradesEndpoints}, {"peers", plan.Outside, kindMasqueradesEndpoints}, {"strangers", plan.Outside, kindMasqueradesStrangers}, {"node", plan.Inside, 0}} {
+		}{{"endpoints", plan.Inside, kindMasqueradesEndpoints}, {"peers", plan.Outside, kindMasqueradesEndpoints}, {"strangers", plan.Outside, kindMasqueradesStrangers}, {"node", plan.Inside, kindMasqueradesStrangers}} {
 			c := r.Chain(from.name + suffix(is4))
-			masquerades := theFrontend(from.side, is4)
-			if from.bit != 0 {
-				masquerades = append(masquerades, nft.HasBits(registerKind, from.bit)...)
+			c.Add("the node's address is to become the source", theFrontend(from.side, is4), nft.HasBits(registerKind, from.bit), setMasqueraded())
+			if from.name == "node" {
+				c.Add("what is not answered elsewhere is not to stay the source", theFrontend(from.side, is4), notReached(p, is4), setMasqueraded())
 			}
-			c.Add("the node's address is to become the source", masquerades, setMasqueraded())
 			c.Add("the chain that draws a slot", theFrontend(from.side, is4), blankSize(), []expr.Any{
 				&expr.Lookup{SourceRegister: registerSet, SetName: sizesPrefix + suffix(is4), DestRegister: registerSize - 1, IsDestRegSet: true},
 				&expr.Bitwise{SourceRegister: registerKind, DestRegister: registerKind, Len: 4, Mask: nft.HostEndian(^uint32(1<<kindBits - 1)), Xor: nft.HostEndian(0)},
@@ -434,6 +433,16 @@ func blankAt(register uint32, is4 bool) []expr.Any {
 // blankChosen fills those of what is remembered of a client.
 func blankChosen(is4 bool) []expr.Any {
 	return append([]expr.Any{&expr.Immediate{Register: registerChosen, Data: make([]byte, 4)}}, blankAt(registerChosen+1, is4)...)
+}
+
+// notReached matches what the node itself does not send from the address at which other nodes'
+// endpoints answer it.
+func notReached(p *plan.Plan, is4 bool) []expr.Any {
+	i := slices.IndexFunc(p.Local.ReachedAt, func(a netip.Addr) bool { return a.Is4() == is4 })
+	if i < 0 {
+		return nil
+	}
+	return append(nft.Address(is4, true), &expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: p.Local.ReachedAt[i].AsSlice()})
 }
 
 // setMasqueraded says, in the label of a connection that begins, that the node's address

@@ -208,6 +208,9 @@ func (s Shape) plan(self int) *plan.Plan {
 		}
 		b.Local.Pools = append(b.Local.Pools, pool)
 	}
+	if !s.Tunnel || s.NodesThroughTunnel {
+		b.Local.ReachedAt = slices.Clone(b.Local.Addresses)
+	}
 	for j := range s.Endpoints[self-1] {
 		s.putEndpoint(b, self, j+1)
 	}

@@ -89,6 +89,7 @@ func local() *rapid.Generator[plan.Local] {
 		l := plan.Local{
 			Node:      Name().Draw(t, "node"),
 			Addresses: rapid.SliceOfN(Addr(), 0, 3).Draw(t, "addresses"),
+			ReachedAt: rapid.SliceOfN(Addr(), 0, 2).Draw(t, "reached at"),
 			MTU:       rapid.IntRange(0, 65535).Draw(t, "MTU"),
 
 			ServicesLeft: rapid.Bool().Draw(t, "services left"),

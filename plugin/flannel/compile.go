@@ -493,6 +493,7 @@ func (c *compiler) putLocal() {
 			c.b.Local.Pools[len(c.b.Local.Pools)-1].Closed = c.surrendered
 		}
 	}
+	c.putReached()
 }
 
 // putCluster states what holds for the network as a whole.

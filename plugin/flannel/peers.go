@@ -28,9 +28,9 @@ func (c *compiler) peer(l *lease) peer {
 		address          netip.Addr
 		field, byAnAdmin string
 	}{{l.PublicIP, c.words.publicIP, nodePublicIPAnnotation}, {l.PublicIPv6, c.words.publicIPv6, nodePublicIPv6Annotation}} {
-		switch had := c.addresses[f.address]; {
-		case !f.address.IsValid() || had.lease != l:
-		case c.nodesAreLeases && had.grade > vouched:
+		switch ok, known := c.reached(l, f.address); {
+		case !known:
+		case !ok:
 			c.problem(l, "%s %s is in none of its status.addresses: its pods are reached there, but pods reach that address itself as one outside of the cluster; add annotation %s: %s, which agents may not write",
 				f.field, f.address, f.byAnAdmin, f.address)
 		default:
@@ -38,6 +38,29 @@ func (c *compiler) peer(l *lease) peer {
 		}
 	}
 	return p
+}
+
+// reached reports whether pods of other nodes reach the node of a lease at one of its addresses
+// by the way to its pods; known is false where the address is not the lease's.
+func (c *compiler) reached(l *lease, a netip.Addr) (ok, known bool) {
+	holder := c.addresses[a]
+	if !a.IsValid() || holder.lease != l {
+		return false, false
+	}
+	return !c.nodesAreLeases || holder.grade <= vouched, true
+}
+
+// putReached states at which of its addresses the node is reached so. Behind flanneld pods
+// answer another way than they are asked.
+func (c *compiler) putReached() {
+	if c.own == nil || slices.ContainsFunc(c.leases, func(l *lease) bool { return l != c.own && l.BackendType != "" && !l.isWefts() }) {
+		return
+	}
+	for _, a := range []netip.Addr{c.own.PublicIP, c.own.PublicIPv6} {
+		if ok, _ := c.reached(c.own, a); ok && slices.Contains(c.b.Local.Addresses, a) {
+			c.b.Local.ReachedAt = append(c.b.Local.ReachedAt, a)
+		}
+	}
 }
 
 // putPeer states how to get to the pods of another lease, and to its node.

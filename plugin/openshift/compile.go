@@ -108,10 +108,24 @@ func (c *compilation) putPools() {
 	if len(h.addresses) > 0 && len(node.Addresses) > 0 && h.addresses[0] != node.Addresses[0] {
 		c.report(api.HostSubnet, h.name, "hostIP is %s, but the node's address is %s; the controller takes it from the Node's first InternalIP", h.addresses[0], node.Addresses[0])
 	}
+	c.putReached(h)
 	tunnel, _ := c.b.Local.Tunnel(tunnelName)
 	for _, p := range h.subnets {
 		plugin.PutPool(c.b, p, tunnel.Name, h.origin())
 		c.putPods(p, h.origin())
+	}
+}
+
+// putReached states at which of its addresses other nodes' pods reach the node by the tunnel.
+// Of a ghost it is not known how whoever is behind it answers.
+func (c *compilation) putReached(own *host) {
+	if len(own.addresses) == 0 || slices.ContainsFunc(c.hosts, func(h *host) bool { return h.ghost && len(h.subnets) > 0 }) {
+		return
+	}
+	for _, a := range own.reachedAt() {
+		if slices.Contains(c.b.Local.Addresses, a) {
+			c.b.Local.ReachedAt = append(c.b.Local.ReachedAt, a)
+		}
 	}
 }
 
