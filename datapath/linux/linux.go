@@ -132,6 +132,9 @@ type DataPlane struct {
 	// forwards says for which families the node was made a router since the
 	// kernel was read.
 	forwards [2]bool
+	// keepsHalfClosed says that connections of which one side sends no more are known for long
+	// enough, since the kernel was read.
+	keepsHalfClosed bool
 	// misnamed are the interfaces that could not have the names that they ought to have when
 	// all was read last, by these names.
 	misnamed map[string]rtnl.Misnamed
@@ -443,7 +446,7 @@ func (d *DataPlane) look() (same bool, err error) {
 			return false, nil
 		}
 	}
-	d.forwards = [2]bool{}
+	d.forwards, d.keepsHalfClosed = [2]bool{}, false
 	return true, errors.Join(d.write(rtnl.Delta{}, c, p.Endpoints.All(), false))
 }
 
@@ -452,7 +455,7 @@ func (d *DataPlane) look() (same bool, err error) {
 func (d *DataPlane) sync(p *plan.Plan) (trouble, err error) {
 	// What is told from here on is judged by what this writes.
 	d.follows, d.looks = d.watcher, 0
-	d.forwards, d.most = [2]bool{}, conntrack.MostTracked()
+	d.forwards, d.keepsHalfClosed, d.most = [2]bool{}, false, conntrack.MostTracked()
 	inv, err := d.kernel.List()
 	if err != nil {
 		return nil, err

@@ -22,6 +22,7 @@ import (
 	"github.com/weftnet/weft/datapath/linux/nft"
 	"github.com/weftnet/weft/datapath/linux/stamps"
 	"github.com/weftnet/weft/internal/netns"
+	"github.com/weftnet/weft/internal/sysctl"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -400,6 +401,39 @@ func TestTampering(t *testing.T) {
 		}
 		b.nothingToRepair()
 	}
+}
+
+// TestHalfClosed checks that a node with Services knows connections for an hour of which one side
+// sends no more, and no shorter than somebody wants.
+func TestHalfClosed(t *testing.T) {
+	b := newBench(t)
+	const name = "netfilter/nf_conntrack_tcp_timeout_close_wait"
+	is := func(wanted string) {
+		t.Helper()
+		b.do(func() error {
+			got, err := sysctl.Get(name)
+			if err == nil && got != wanted {
+				t.Errorf("%s is %s; expected %s", name, got, wanted)
+			}
+			return err
+		})
+	}
+	set := func(value string) { b.do(func() error { return sysctl.Set(name, value) }) }
+	set("61")
+	b.mustApply(mustParse(t, tunnelPlan))
+	is("61")
+	b.mustApply(mustParse(t, tunnelPlan+"service default 10.3.0.1 tcp 80\n"))
+	is("3600")
+	set("62")
+	if _, err := b.Repair(t.Context()); err != nil {
+		t.Error(err)
+	}
+	is("3600")
+	set("7200")
+	if _, err := b.Repair(t.Context()); err != nil {
+		t.Error(err)
+	}
+	is("7200")
 }
 
 // TestRulesFollowRoutes checks that what endpoints send is looked up apart as

@@ -71,6 +71,11 @@ func (d *DataPlane) write(delta rtnl.Delta, c *compiler, endpoints iter.Seq2[pla
 		}
 		errs = append(errs, err)
 	}
+	if c.plan.Services.Len() > 0 && !d.keepsHalfClosed {
+		err := d.kernel.KeepHalfClosed()
+		d.keepsHalfClosed = err == nil
+		errs = append(errs, err)
+	}
 	safe := map[string]*rtnl.Settings{}
 	atLoopback := sync.OnceValue(func() func(netip.Addr) bool { return servedAtLoopback(c.plan) })
 	for k, e := range endpoints {

@@ -3,7 +3,9 @@ package rtnl
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
+	"strconv"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -98,6 +100,26 @@ func (k *Kernel) Forwarding(ipv4, ipv6 bool) error {
 		errs = append(errs, k.keepAdvertisements(), k.set("ipv6/conf/all/forwarding", "1"))
 	}
 	return errors.Join(errs...)
+}
+
+// halfClosed is for how many seconds, at least, connection tracking knows a TCP connection of
+// which one side has said that it sends no more, while nothing is sent. The kernel's own minute is
+// less than programs take that answer slowly, and what they send then would come from nobody whom
+// the client knows. It is what kube-proxy has.
+const halfClosed = 3600
+
+// KeepHalfClosed has connections through Services stay known while one side still sends. What
+// an administrator has set to more stays.
+func (k *Kernel) KeepHalfClosed() error {
+	const name = "netfilter/nf_conntrack_tcp_timeout_close_wait"
+	old, err := sysctl.Get(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // the kernel tracks no connections of TCP
+	}
+	if n, number := strconv.Atoi(old); err != nil || number == nil && n >= halfClosed {
+		return err
+	}
+	return k.set(name, strconv.Itoa(halfClosed))
 }
 
 // keepAdvertisements has the node go on to take router advertisements on the
