@@ -1,9 +1,11 @@
 // Package keeper keeps the sockets of a node's name server open while the server itself crashes,
 // is started again, or is replaced by another version. Queries that come meanwhile wait in the
-// sockets' buffers, so that none is lost but those that a crashed server had read already.
+// sockets' buffers, and those that a crashed server had read already in memory that the keeper has
+// for them: the next server gets it, and no other, so that no two have it at a time. What is in it
+// the keeper does not look at.
 //
 // A Keeper starts the server as a process of its own and speaks with it over a Unix socket, the
-// first file behind the three standard ones. The server says at which addresses it is to be
+// first file behind the three standard ones; the next one is the memory. The server says at which addresses it is to be
 // reached, as its records have them; the keeper opens the sockets and hands them over. It asks
 // the server again and again whether it still works. One that ends is started again at once, and
 // ever later if it keeps ending; one that does not answer is killed first.
@@ -46,7 +48,8 @@ type Options struct {
 	// Port is where it listens at each address; 0 lets the kernel choose.
 	Port uint16
 	// Server is the server's program with its arguments. It also gets the flag
-	// --keeper-file=3, which says where its end of the conversation is.
+	// --keeper-file=3, which says where its end of the conversation is. That file 4 is memory its
+	// seals say: a program that does not know of it need not be told.
 	Server []string
 	// Every is how often the server is asked whether it works; 2 s if 0.
 	Every time.Duration
@@ -102,6 +105,8 @@ type Keeper struct {
 
 	server  *server
 	crashes int
+	// memory is what all its servers have for queries, one after the other; nil while there is none.
+	memory *os.File
 	// again is when the next server is due, and ended why there is none.
 	again time.Time
 	ended string
@@ -573,6 +578,9 @@ func (k *Keeper) end() {
 	if k.server != nil {
 		k.server.stop()
 		k.server.wait()
+	}
+	if k.memory != nil {
+		k.memory.Close()
 	}
 	k.closeSockets()
 	for _, c := range []*net.UnixConn{k.before, k.after} {

@@ -11,6 +11,10 @@ import (
 
 // Line is a server's end of the conversation with its keeper.
 type Line struct {
+	// Memory is what the keeper has for queries that are read and not answered; what is in it when
+	// the server ends the next one finds there. It is nil if there is none.
+	Memory *os.File
+
 	c  *net.UnixConn
 	mu sync.Mutex
 	// answer is the number of the last question, which every report repeats.
@@ -24,8 +28,9 @@ type Sockets struct {
 }
 
 // Inherited returns the conversation with the keeper that started this process, which has the
-// number of its file.
+// number of its file. It is to be called before other files are opened.
 func Inherited(fd uintptr) (*Line, error) {
+	memory := inheritedMemory(fd + 1)
 	f := os.NewFile(fd, "keeper")
 	if f == nil {
 		return nil, fmt.Errorf("there is no file %d", fd)
@@ -40,7 +45,7 @@ func Inherited(fd uintptr) (*Line, error) {
 		c.Close()
 		return nil, fmt.Errorf("file %d is no conversation with a keeper", fd)
 	}
-	return &Line{c: u}, nil
+	return &Line{Memory: memory, c: u}, nil
 }
 
 // Hear waits for what the keeper says: sockets to be read from now on, addresses to be

@@ -32,7 +32,14 @@ type server struct {
 
 // start starts a server.
 func (k *Keeper) start(ctx context.Context) {
-	s, err := launch(k.o.Server)
+	if k.memory == nil {
+		var err error
+		if k.memory, err = newMemory(); err != nil {
+			k.o.Log.Warn("a server that is killed loses the queries that it has read", "error", err)
+		}
+	}
+	// The one before has ended, to its last thread, as it was waited for: it has the memory no more.
+	s, err := launch(k.o.Server, k.memory)
 	if err != nil {
 		k.down(fmt.Sprintf("the server cannot be started: %v", err))
 		return
@@ -67,9 +74,9 @@ func (k *Keeper) hand() {
 	}
 }
 
-// launch starts a process that has its end of the conversation as file 3, and ends with this
-// one.
-func launch(argv []string) (*server, error) {
+// launch starts a process that has its end of the conversation as file 3, and memory, if there is
+// any, as file 4, and ends with this one.
+func launch(argv []string, memory *os.File) (*server, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("socketpair", err)
@@ -82,7 +89,11 @@ func launch(argv []string) (*server, error) {
 		return nil, err
 	}
 	argv = append(argv[:len(argv):len(argv)], "--keeper-file=3")
-	process, err := os.StartProcess(argv[0], argv, &os.ProcAttr{Files: []*os.File{os.Stdin, os.Stdout, os.Stderr, theirs},
+	files := []*os.File{os.Stdin, os.Stdout, os.Stderr, theirs}
+	if memory != nil {
+		files = append(files, memory)
+	}
+	process, err := os.StartProcess(argv[0], argv, &os.ProcAttr{Files: files,
 		Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}})
 	if err != nil {
 		line.Close()
