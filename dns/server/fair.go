@@ -68,12 +68,19 @@ func newFair[T any](each, all int) *fair[T] {
 }
 
 // push puts an item of a client in, and reports whether there was room.
-func (f *fair[T]) push(client netip.Addr, item T) bool { return f.put(client, item, false) }
+func (f *fair[T]) push(client netip.Addr, item T) bool {
+	return f.put(client, false, func() T { return item })
+}
+
+// pushNew is push of an item that is made only if there is room.
+func (f *fair[T]) pushNew(client netip.Addr, item func() T) bool { return f.put(client, false, item) }
 
 // pushAnyway puts an item in though there is no room. It reports false once the queue is closed.
-func (f *fair[T]) pushAnyway(client netip.Addr, item T) bool { return f.put(client, item, true) }
+func (f *fair[T]) pushAnyway(client netip.Addr, item T) bool {
+	return f.put(client, true, func() T { return item })
+}
 
-func (f *fair[T]) put(client netip.Addr, item T, anyway bool) bool {
+func (f *fair[T]) put(client netip.Addr, anyway bool, item func() T) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	l := f.clients[client]
@@ -91,7 +98,7 @@ func (f *fair[T]) put(client netip.Addr, item T, anyway bool) bool {
 		f.clients[client] = l
 		f.turns.add(l)
 	}
-	l.add(item)
+	l.add(item())
 	f.waiting++
 	f.more.Signal()
 	return true

@@ -116,6 +116,9 @@ func TestFairAnyway(t *testing.T) {
 	if f.push(netip.Addr{}, 3) || !f.pushAnyway(netip.Addr{}, 3) || !f.pushAnyway(netip.Addr{}, 4) {
 		t.Error("it is not full, or does not take what it must")
 	}
+	if f.pushNew(pod(1), func() int { t.Error("an item is made that has no room"); return 0 }) {
+		t.Error("it is not full for an item that is new")
+	}
 	f.close()
 	if f.pushAnyway(netip.Addr{}, 5) {
 		t.Error("a closed queue takes something")

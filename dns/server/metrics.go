@@ -16,16 +16,20 @@ import (
 
 // metrics are those of the server itself. CoreDNS's plug-ins have their own, under the names
 // that dashboards know.
-type metrics struct{ drops *prometheus.CounterVec }
+type metrics struct{ drops, lefts *prometheus.CounterVec }
 
 // newMetrics registers what is told of a server.
 func newMetrics(s *Server, to prometheus.Registerer) (*metrics, error) {
-	m := &metrics{prometheus.NewCounterVec(prometheus.CounterOpts{Name: "weft_dns_dropped_total",
-		Help: "Queries and connections that were one too many, by where: queue, outside or connection."}, []string{"at"})}
+	m := &metrics{
+		drops: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "weft_dns_dropped_total",
+			Help: "Queries and connections that were one too many, by where: queue, outside or connection."}, []string{"at"}),
+		lefts: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "weft_dns_left_total",
+			Help: "Queries that the server before had read and not answered when it was killed, by what became of them: taken-over; late, as nobody waits any more; or given-up, as servers ended again and again while they answered it."}, []string{"became"}),
+	}
 	gauge := func(name, help string, value func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
 	}
-	all := []prometheus.Collector{m.drops,
+	all := []prometheus.Collector{m.drops, m.lefts,
 		gauge("weft_dns_services", "Services that are answered for.", func() float64 { return float64(s.records.State().Services) }),
 		gauge("weft_dns_clients", "Pods of the node whose searches are answered for.", func() float64 { return float64(s.records.State().Clients) }),
 		gauge("weft_dns_records_age_seconds", "Time since the agent changed the records last; -1 where there are none.", func() float64 {
@@ -59,6 +63,13 @@ func newMetrics(s *Server, to prometheus.Registerer) (*metrics, error) {
 func (m *metrics) dropped(at string) {
 	if m != nil {
 		m.drops.WithLabelValues(at).Inc()
+	}
+}
+
+// left counts a query that the server before has left.
+func (m *metrics) left(became string) {
+	if m != nil {
+		m.lefts.WithLabelValues(became).Inc()
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/weftnet/weft/dns/answer"
+	"github.com/weftnet/weft/dns/unanswered"
 )
 
 const (
@@ -36,13 +37,23 @@ type packet struct {
 	stream bool
 	// reply sends what is answered; it may be called later, and by another goroutine.
 	reply func([]byte)
-	// done, if it is set, is called once nothing more becomes of it.
+	// held is where it is held until nothing more becomes of it, and done, if it is set, is called
+	// then.
+	held unanswered.Held
 	done func()
 	// check, if it is set, is no query, but to be called in the place of one.
 	check func()
 }
 
 func (p *packet) client() netip.Addr { return p.from.Addr().Unmap() }
+
+// finish says that nothing more becomes of it.
+func (p *packet) finish() {
+	p.held.Free()
+	if p.done != nil {
+		p.done()
+	}
+}
 
 // handle answers a packet. What others are to be asked for is done by later, so that a worker
 // can go on.
@@ -52,13 +63,12 @@ func (s *Server) handle(p *packet, later func(func())) {
 		return
 	}
 	waits := false
-	if p.done != nil {
-		defer func() {
-			if !waits {
-				p.done()
-			}
-		}()
-	}
+	defer func() {
+		if !waits {
+			p.finish()
+		}
+	}()
+	p.held.Begin()
 	var query, reply *dns.Msg
 	var outside *answer.Outside
 	defer s.survive(p, &query)
@@ -87,9 +97,7 @@ func (s *Server) handle(p *packet, later func(func())) {
 	default:
 		waits = true
 		later(func() {
-			if p.done != nil {
-				defer p.done()
-			}
+			defer p.finish()
 			defer s.outsiders.give(p.client())
 			defer s.survive(p, &query)
 			s.send(p, query, s.ask(s.labels, query, outside, p), "forward")

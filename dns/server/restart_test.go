@@ -3,6 +3,8 @@ package server
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -61,19 +63,155 @@ func (n *node) more(answers *atomic.Int64, number int64) {
 	})
 }
 
-// TestKilled kills the server again and again while clients ask. Asked again is at most what a
-// server had read when it was killed: one query of each client.
+// TestKilled kills the server again and again, at random, while clients ask inside and outside. Each
+// query is answered, and none is sent again.
 func TestKilled(t *testing.T) {
-	n := run(t, settings(), service("web", 1))
-	const number, kills = 3, 5
-	answers, end := clients(n, number, 20*time.Second)
-	for range kills {
-		n.more(answers, 100)
-		n.must(unix.Kill(n.pid(), unix.SIGKILL))
+	for range 4 {
+		t.Run("", func(t *testing.T) {
+			t.Parallel()
+			up := upstream(t, func(w dns.ResponseWriter, q *dns.Msg) { says(w, q, "@ 60 IN A 203.0.113.1") })
+			n := run(t, settings(up), service("web", 1))
+			answers, end := clients(n, 3, long)
+			var outside sync.WaitGroup
+			stop := make(chan struct{})
+			outside.Go(func() {
+				for i := 0; ; i++ {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					r, err := ask(n.at, "udp", "", question(fmt.Sprintf("www%d.example", i), dns.TypeA), long)
+					if err != nil {
+						t.Errorf("a query outside was lost: %v", err)
+					} else if got := words(r); got != "NOERROR 203.0.113.1" {
+						t.Errorf("a query outside is answered %s", got)
+					}
+				}
+			})
+			// A keeper waits longer each time, and all that was read is to be young enough.
+			for range 5 {
+				n.more(answers, 1+rand.Int64N(200))
+				n.must(unix.Kill(n.pid(), unix.SIGKILL))
+			}
+			n.more(answers, 100)
+			close(stop)
+			outside.Wait()
+			if again := end(); again > 0 {
+				t.Errorf("%d of %d queries were lost", again, answers.Load())
+			}
+		})
 	}
-	n.more(answers, 100)
-	if again := end(); again > number*kills {
-		t.Errorf("%d of %d queries were lost", again, answers.Load())
+}
+
+// TestHungServer stops a server that others have not answered yet: the keeper kills it, and the next
+// one asks them again.
+func TestHungServer(t *testing.T) {
+	asked, hold := make(chan struct{}, 100), make(chan struct{})
+	up := upstream(t, func(w dns.ResponseWriter, q *dns.Msg) {
+		if strings.HasSuffix(q.Question[0].Name, "slow.example.") {
+			asked <- struct{}{}
+			<-hold
+		}
+		says(w, q, "@ 60 IN A 203.0.113.1")
+	})
+	n := on(t, settings(up), service("web", 1))
+	o := options(n.dir)
+	o.Patience = 30
+	keep(n, o)
+	var client sync.WaitGroup
+	client.Go(func() {
+		r, err := ask(n.at, "udp", "", question("slow.example", dns.TypeA), long)
+		if err != nil {
+			t.Errorf("the query was lost: %v", err)
+		} else if got := words(r); got != "NOERROR 203.0.113.1" {
+			t.Errorf("the query is answered %s", got)
+		}
+	})
+	<-asked
+	first := n.pid()
+	n.must(unix.Kill(first, unix.SIGSTOP))
+	await.NoError(n, long, "all of the server has stopped", func() error {
+		stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", first))
+		for _, path := range stats {
+			if stat, err := os.ReadFile(path); err != nil || !strings.Contains(string(stat), ") T ") {
+				return fmt.Errorf("it is %s (%v)", stat, err)
+			}
+		}
+		return err
+	})
+	close(hold)
+	client.Wait()
+	if n.pid() == first {
+		t.Error("the server was not killed")
+	}
+}
+
+// killers is where a server of these tests has somebody to ask for names outside who kills it.
+func killers(dir string) string { return filepath.Join(dir, "killers") }
+
+// serveKiller answers nothing outside, and kills this process for one name, which it notes first.
+func serveKiller(dir string) error {
+	at, err := os.ReadFile(killers(dir))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	c, err := net.ListenPacket("udp", string(at))
+	if err != nil {
+		return err
+	}
+	go dns.ActivateAndServe(nil, c, dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+		if strings.HasSuffix(q.Question[0].Name, "killer.example.") {
+			f, err := os.OpenFile(killers(dir)+"-asked", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+			if err != nil {
+				panic(err)
+			}
+			f.WriteString("x")
+			unix.Kill(os.Getpid(), unix.SIGKILL)
+		}
+		w.WriteMsg(new(dns.Msg).SetRcode(q, dns.RcodeServerFailure))
+	}))
+	return nil
+}
+
+// TestKillingQuery has a query kill whoever answers it: two servers do, and no third one. Others are
+// answered then.
+func TestKillingQuery(t *testing.T) {
+	c, err := net.ListenPacket("udp", "127.0.0.77:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	up := c.LocalAddr().(*net.UDPAddr).AddrPort()
+	n := on(t, settings(up), service("web", 1))
+	n.must(os.WriteFile(killers(n.dir), []byte(up.String()), 0o600))
+	c.Close()
+	keep(n, options(n.dir))
+	first := n.pid()
+	data, err := question("killer.example", dns.TypeA).Pack()
+	n.must(err)
+	client, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(n.at))
+	n.must(err)
+	defer client.Close()
+	_, err = client.Write(data)
+	n.must(err)
+	asked := func() int {
+		all, _ := os.ReadFile(killers(n.dir) + "-asked")
+		return len(all)
+	}
+	await.NoError(n, long, "two servers were killed", func() error {
+		if asked() < maxBegun {
+			return fmt.Errorf("%d were", asked())
+		}
+		return nil
+	})
+	answers, end := clients(n, 3, 5*time.Second)
+	n.more(answers, 200)
+	end()
+	if n.pid() == first || asked() != maxBegun {
+		t.Errorf("the server is %d, and was %d; %d were killed", n.pid(), first, asked())
 	}
 }
 

@@ -8,6 +8,10 @@
 // for two seconds, names outside are answered, and those of the cluster get SERVFAIL. Reading many
 // records may take longer.
 //
+// A query that was read is held in memory that outlives the process until it is answered. So the
+// next server answers what one that was killed has read, as if it had read it itself: each client
+// in its turn, what was read first first.
+//
 // A pod may ask as much as it likes: queries wait in a queue that gives each client its turn, and
 // how many of one client wait for others to answer, and how many connections it has, has a
 // bound, as all together has. Answers that are too large for a datagram are fetched a few at a
@@ -39,6 +43,7 @@ import (
 	"github.com/weftnet/weft/dns/journal"
 	"github.com/weftnet/weft/dns/keeper"
 	"github.com/weftnet/weft/dns/records"
+	"github.com/weftnet/weft/dns/unanswered"
 )
 
 // Config says what a server needs to know.
@@ -88,6 +93,7 @@ type Server struct {
 	outsiders   *share
 	connections *share
 	queries     *fair[*packet]
+	memory      *unanswered.Memory
 	metrics     *metrics
 	// busy says that somebody asked more of others than can be under way.
 	busy atomic.Bool
@@ -99,6 +105,8 @@ type Server struct {
 	mu    sync.Mutex
 	ready bool
 	pairs map[netip.AddrPort]*pair
+	// left are queries that the server before has read and not answered, by where they came.
+	left map[netip.AddrPort][]unanswered.Left
 	// notUsable are sockets that could not be used, and ways what is wrong with servers to
 	// ask.
 	notUsable map[netip.AddrPort]error
@@ -140,6 +148,9 @@ func Run(ctx context.Context, c Config) error {
 			return err
 		}
 		go serveMetrics(background, c.Metrics, s.log)
+	}
+	if err := s.useMemory(); err != nil {
+		return err
 	}
 	var workers sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
@@ -288,7 +299,7 @@ func (s *Server) hear() error {
 
 // add begins with the sockets of an address.
 func (s *Server) add(k keeper.Sockets) {
-	p, err := adopt(k)
+	p, err := adopt(k, s.memory)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err != nil {

@@ -63,6 +63,9 @@ func serve(dir, file string) error {
 	if err != nil {
 		return err
 	}
+	if err := serveKiller(dir); err != nil {
+		return err
+	}
 	return Run(ctx, Config{Keeper: line, Records: filepath.Join(dir, "records"), Resolv: filepath.Join(dir, "resolv.conf"), Domain: "cluster.local",
 		Log: slog.New(slog.DiscardHandler)})
 }
@@ -103,15 +106,21 @@ func on(t testing.TB, settings *records.Settings, services ...*records.Service) 
 func run(t testing.TB, settings *records.Settings, services ...*records.Service) *node {
 	t.Helper()
 	n := on(t, settings, services...)
+	keep(n, options(n.dir))
+	return n
+}
+
+// keep has a node's name server be kept until the test ends.
+func keep(n *node, o keeper.Options) {
+	n.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- keeper.New(options(n.dir)).Run(ctx) }()
-	t.Cleanup(func() {
+	go func() { ended <- keeper.New(o).Run(ctx) }()
+	n.Cleanup(func() {
 		cancel()
 		n.must(<-ended)
 	})
 	n.serving()
-	return n
 }
 
 func (n *node) must(err error) {

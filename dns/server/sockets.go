@@ -13,6 +13,7 @@ import (
 
 	"github.com/weftnet/weft/dns/answer"
 	"github.com/weftnet/weft/dns/keeper"
+	"github.com/weftnet/weft/dns/unanswered"
 )
 
 const (
@@ -35,14 +36,18 @@ const (
 
 // pair are the sockets of one address.
 type pair struct {
+	at  netip.AddrPort
 	udp *net.UDPConn
 	tcp *net.TCPListener
-	// reading is done when neither is read any more.
+	// reader reads udp.
+	reader *unanswered.Reader
+	// reading is done when neither is read any more, and stopped once reader has nothing any more.
 	reading sync.WaitGroup
+	stopped sync.Once
 }
 
-// adopt makes sockets of those that the keeper handed over.
-func adopt(k keeper.Sockets) (*pair, error) {
+// adopt makes sockets of those that the keeper handed over. What is read there is held in memory.
+func adopt(k keeper.Sockets, m *unanswered.Memory) (*pair, error) {
 	defer k.UDP.Close()
 	defer k.TCP.Close()
 	c, err := net.FilePacketConn(k.UDP)
@@ -61,11 +66,18 @@ func adopt(k keeper.Sockets) (*pair, error) {
 		l.Close()
 		return nil, fmt.Errorf("the sockets at %s are a %T and a %T", k.At, c, l)
 	}
-	return &pair{udp: udp, tcp: tcp}, nil
+	r, err := m.Reader(udp, k.At, maxRead)
+	if err != nil {
+		c.Close()
+		l.Close()
+		return nil, fmt.Errorf("the socket for UDP at %s: %w", k.At, err)
+	}
+	return &pair{at: k.At, udp: udp, tcp: tcp, reader: r}, nil
 }
 
-// read reads both until stop.
+// read reads both until stop. What the server before has read there, and not answered, goes first.
 func (p *pair) read(s *Server) {
+	s.takeOver(p)
 	p.reading.Go(func() { p.readUDP(s) })
 	p.reading.Go(func() { p.accept(s) })
 }
@@ -76,12 +88,13 @@ func (p *pair) stop() {
 	p.udp.SetReadDeadline(time.Unix(1, 0))
 	p.tcp.Close()
 	p.reading.Wait()
+	p.stopped.Do(p.reader.Close)
 }
 
 func (p *pair) readUDP(s *Server) {
-	buf := make([]byte, maxRead)
+	one := func() *packet { return p.packet(p.reader.Hold()) }
 	for {
-		n, from, err := p.udp.ReadFromUDPAddrPort(buf)
+		from, err := p.reader.Read()
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, net.ErrClosed):
 			return
@@ -89,14 +102,20 @@ func (p *pair) readUDP(s *Server) {
 			time.Sleep(readAgain)
 			continue
 		}
-		one := &packet{data: append([]byte(nil), buf[:n]...), from: from, began: time.Now(), reply: func(data []byte) {
-			// Who does not get it asks again.
-			p.udp.WriteToUDPAddrPort(data, from)
-		}}
-		if !s.queries.push(one.client(), one) {
+		// What has no room takes no work.
+		if !s.queries.pushNew(from.Addr().Unmap(), one) {
 			s.metrics.dropped("queue")
 		}
 	}
+}
+
+// packet returns a query that came by UDP.
+func (p *pair) packet(q unanswered.Query) *packet {
+	from := q.From
+	return &packet{data: q.Data, from: from, began: q.Read, held: q.Held, reply: func(data []byte) {
+		// Who does not get it asks again.
+		p.udp.WriteToUDPAddrPort(data, from)
+	}}
 }
 
 func (p *pair) accept(s *Server) {
