@@ -266,15 +266,27 @@ func validateServicePorts(path *field.Path, ports []corev1.ServicePort) (problem
 		if !slices.Contains(serviceProtocols, port.protocol) {
 			problems = append(problems, field.NotSupported(path.Child("protocol"), p.Protocol, serviceProtocols))
 		}
-		if t := p.TargetPort.IntVal; t < 0 || t > 65535 {
-			problems = append(problems, field.Invalid(path.Child("targetPort"), t, "must be between 1 and 65535, a name, or left out to be that of port"))
+		if t := p.TargetPort; t.StrVal != "" {
+			for _, message := range names.IsValidPortName(t.StrVal) {
+				problems = append(problems, field.Invalid(path.Child("targetPort"), t.StrVal, message))
+			}
+		} else if t.IntVal < 0 || t.IntVal > 65535 {
+			problems = append(problems, field.Invalid(path.Child("targetPort"), t.IntVal, "must be between 1 and 65535, a name, or left out to be that of port"))
+		}
+		if p.AppProtocol != nil {
+			for _, message := range names.IsQualifiedName(*p.AppProtocol) {
+				problems = append(problems, field.Invalid(path.Child("appProtocol"), *p.AppProtocol, message))
+			}
 		}
 		if p.NodePort < 0 || p.NodePort > 65535 {
 			problems = append(problems, field.Invalid(path.Child("nodePort"), p.NodePort, "must be between 1 and 65535, or 0 to be given one"))
 		}
 		switch {
-		case called[p.Name] && p.Name == "":
-			problems = append(problems, field.Required(path.Child("name"), "only one port can do without: endpoints are found by it"))
+		case p.Name == "" && len(ports) > 1:
+			problems = append(problems, field.Required(path.Child("name"), "only a port that is alone can do without: endpoints are found by it"))
+		case p.Name == "":
+		case len(names.IsDNS1123Label(p.Name)) > 0:
+			problems = append(problems, field.Invalid(path.Child("name"), p.Name, "must be a name of lower-case letters, digits and \"-\", which begins and ends with a letter or a digit, of 63 characters at most"))
 		case called[p.Name]:
 			problems = append(problems, field.Duplicate(path.Child("name"), p.Name))
 		}

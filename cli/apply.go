@@ -29,6 +29,7 @@ import (
 	"github.com/weftnet/weft/plugin/flannel"
 	"github.com/weftnet/weft/plugin/plugins"
 	"github.com/weftnet/weft/registry"
+	"github.com/weftnet/weft/service"
 )
 
 // lastApplied is the annotation that holds what apply was given last, so that
@@ -466,6 +467,7 @@ func (t target) merge(have registry.Object) (registry.Object, error) {
 	}
 	if svc, ok := have.(*corev1.Service); ok {
 		keepNodePorts(svc, o.(*corev1.Service))
+		dropOfType(svc, o.(*corev1.Service))
 	}
 	if have != nil {
 		o.SetResourceVersion(have.GetResourceVersion())
@@ -520,6 +522,34 @@ func keepNodePorts(have, want *corev1.Service) {
 	for i, p := range want.Spec.Ports {
 		if n := was[of(p.Port, p)]; p.NodePort == 0 && !taken[of(n, p)] {
 			want.Spec.Ports[i].NodePort = n
+		}
+	}
+}
+
+// dropOfType takes away from a Service what it was given, or had, by the type that it had, and that it
+// cannot have by that which it gets. What the file says anew stays, and is refused. Kubernetes' API does so, too.
+func dropOfType(have, want *corev1.Service) {
+	inCluster := func(s *corev1.Service) bool { return s.Spec.Type != corev1.ServiceTypeExternalName }
+	balanced := func(s *corev1.Service) bool { return s.Spec.Type == corev1.ServiceTypeLoadBalancer }
+	outside := func(s *corev1.Service) bool {
+		return balanced(s) || s.Spec.Type == corev1.ServiceTypeNodePort || inCluster(s) && len(s.Spec.ExternalIPs) > 0
+	}
+	for _, f := range []struct {
+		has func(*corev1.Service) bool
+		at  func(*corev1.ServiceSpec) any
+	}{
+		{inCluster, func(s *corev1.ServiceSpec) any { return &s.ClusterIP }},
+		{inCluster, func(s *corev1.ServiceSpec) any { return &s.ClusterIPs }},
+		{inCluster, func(s *corev1.ServiceSpec) any { return &s.IPFamilies }},
+		{inCluster, func(s *corev1.ServiceSpec) any { return &s.IPFamilyPolicy }},
+		{outside, func(s *corev1.ServiceSpec) any { return &s.ExternalTrafficPolicy }},
+		{service.IsChecked, func(s *corev1.ServiceSpec) any { return &s.HealthCheckNodePort }},
+		{balanced, func(s *corev1.ServiceSpec) any { return &s.AllocateLoadBalancerNodePorts }},
+		{balanced, func(s *corev1.ServiceSpec) any { return &s.LoadBalancerClass }},
+	} {
+		now := reflect.ValueOf(f.at(&want.Spec)).Elem()
+		if f.has(have) && !f.has(want) && reflect.DeepEqual(now.Interface(), reflect.ValueOf(f.at(&have.Spec)).Elem().Interface()) {
+			now.SetZero()
 		}
 	}
 }

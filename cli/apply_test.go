@@ -16,6 +16,7 @@ import (
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/registry"
 	"github.com/weftnet/weft/registry/memory"
+	"github.com/weftnet/weft/service"
 )
 
 // TestTooLargeToKeep applies policies of which apply's copy has room in the object's
@@ -350,6 +351,51 @@ func TestApplyKeepsNodePorts(t *testing.T) {
 			}
 			if !slices.Equal(got, test.want) {
 				t.Errorf("the ports of nodes are %v instead of %v", got, test.want)
+			}
+		})
+	}
+}
+
+// What a Service was given by its type is not in the way of another type.
+func TestApplyDropsWhatIsOfAnotherType(t *testing.T) {
+	const ports = "ports: [{port: 80}]"
+	given := func(svc *corev1.Service) error {
+		svc.Spec.ClusterIP, svc.Spec.ClusterIPs, svc.Spec.IPFamilies = "10.96.0.5", []string{"10.96.0.5"}, []corev1.IPFamily{corev1.IPv4Protocol}
+		if service.IsChecked(svc) {
+			svc.Spec.HealthCheckNodePort = 31000
+		}
+		if svc.Spec.Type != "" && svc.Spec.ExternalTrafficPolicy == "" {
+			svc.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyCluster // as an API server does
+		}
+		return nil
+	}
+	for name, test := range map[string]struct{ before, after, refused string }{
+		"for the cluster alone":  {"type: LoadBalancer, externalTrafficPolicy: Local, loadBalancerClass: a/b, allocateLoadBalancerNodePorts: false, " + ports, ports, ""},
+		"by the file":            {"type: LoadBalancer, loadBalancerClass: a/b, " + ports, "loadBalancerClass: a/c, " + ports, "spec.loadBalancerClass: Forbidden"},
+		"a policy of an API":     {"type: NodePort, " + ports, ports, ""},
+		"asked about no more":    {"type: LoadBalancer, externalTrafficPolicy: Local, " + ports, "type: LoadBalancer, externalTrafficPolicy: Cluster, " + ports, ""},
+		"another name":           {"ipFamilyPolicy: PreferDualStack, " + ports, "type: ExternalName, externalName: db.example.com", ""},
+		"another name, unlikely": {ports, "type: ExternalName, externalName: db.example.com, clusterIP: 10.96.0.6, clusterIPs: [10.96.0.6]", "spec.clusterIPs: Forbidden"},
+		"an address no more":     {"externalIPs: [192.0.2.1], externalTrafficPolicy: Local, " + ports, ports, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := memory.New()
+			apply := func(spec string) error {
+				decoded, err := api.Decode([]byte("apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {"+spec+"}\n"), wholeKinds())
+				if err != nil {
+					t.Fatal(err)
+				}
+				_, err = newTarget(decoded[0], "default").apply(t.Context(), r)
+				return err
+			}
+			if err := apply(test.before); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := registry.Modify(t.Context(), r, api.Service, registry.Key{Namespace: "default", Name: "web"}, given); err != nil {
+				t.Fatal(err)
+			}
+			if err := apply(test.after); test.refused == "" && err != nil || test.refused != "" && (err == nil || !strings.Contains(err.Error(), test.refused)) {
+				t.Errorf("it is %v, and is to be refused for %q", err, test.refused)
 			}
 		})
 	}

@@ -23,7 +23,7 @@ func someService(t *rapid.T, name string) *corev1.Service {
 	svc.Spec.Type = rapid.SampledFrom([]corev1.ServiceType{corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeClusterIP}).Draw(t, "type")
 	svc.Spec.IPFamilies = rapid.SampledFrom([][]corev1.IPFamily{{corev1.IPv4Protocol}, {corev1.IPv6Protocol, corev1.IPv4Protocol}, nil}).Draw(t, "families")
 	svc.Spec.ClusterIP, svc.Spec.ClusterIPs = "", nil
-	if class := rapid.SampledFrom([]string{"", "", api.LinkClass, "example.com/x"}).Draw(t, "class"); class != "" {
+	if class := rapid.SampledFrom([]string{"", "", api.LinkClass, "example.com/x"}).Draw(t, "class"); class != "" && svc.Spec.Type == corev1.ServiceTypeLoadBalancer {
 		svc.Spec.LoadBalancerClass = &class
 	}
 	some := rapid.SampledFrom([]string{"192.0.2.1", "192.0.2.2", "192.0.2.5", "2001:db8::1", "203.0.113.1"})
