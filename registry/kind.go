@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -30,8 +31,43 @@ func (k *Kind) Errorf(key Key, err, detail error) error {
 // Admit returns the copy of an object that a registry may store, or
 // ErrInvalid: where it is not of this kind, where its name or namespace cannot
 // be, where Validate refuses it, or where the options cannot be. It is for
-// implementations, which call it before each write.
+// implementations, which call it before each write of an object that is new.
 func (k *Kind) Admit(o Object, opts ...WriteOption) (Object, WriteOptions, error) {
+	return k.admit(o, opts, func(refused error) error { return k.Errorf(KeyOf(o), ErrInvalid, refused) })
+}
+
+// AdmitUpdate is Admit for an object that is to take the place of another one, which before
+// reads where that has to be known. What was stored before there was a rule that it breaks may
+// still say in its status what is wrong with it: what Validate refuses is admitted if it is what
+// is stored but for the status, and is refused with the same words.
+func (k *Kind) AdmitUpdate(o Object, before func() (Object, error), opts ...WriteOption) (Object, WriteOptions, error) {
+	return k.admit(o, opts, func(refused error) error {
+		stored, err := before()
+		if err != nil {
+			return err
+		}
+		wrong := k.Validate(stored)
+		switch {
+		case wrong == nil, !slices.Equal(reasons(wrong), reasons(refused)):
+			return k.Errorf(KeyOf(o), ErrInvalid, refused)
+		case stored.GetResourceVersion() != o.GetResourceVersion():
+			return k.Errorf(KeyOf(o), ErrConflict, nil)
+		}
+		o := o.DeepCopyObject().(Object)
+		KeepIdentity(o, stored)
+		was, err := withoutStatus(stored)
+		if err != nil {
+			return k.Errorf(KeyOf(o), ErrInvalid, err)
+		}
+		if is, err := withoutStatus(o); err != nil || !reflect.DeepEqual(was, is) {
+			return k.Errorf(KeyOf(o), ErrInvalid, refused)
+		}
+		return nil
+	})
+}
+
+// admit has the last word of an object that Validate refuses said by again.
+func (k *Kind) admit(o Object, opts []WriteOption, again func(refused error) error) (Object, WriteOptions, error) {
 	var options WriteOptions
 	for _, set := range opts {
 		set(&options)
@@ -50,13 +86,44 @@ func (k *Kind) Admit(o Object, opts ...WriteOption) (Object, WriteOptions, error
 		return nil, options, k.Errorf(key, ErrInvalid, fmt.Errorf("the time to live %s is less than a second", options.TTL))
 	}
 	if k.Validate != nil {
-		if err := k.Validate(o); err != nil {
-			return nil, options, k.Errorf(key, ErrInvalid, err)
+		if refused := k.Validate(o); refused != nil {
+			if err := again(refused); err != nil {
+				return nil, options, err
+			}
 		}
 	}
 	o = o.DeepCopyObject().(Object)
 	o.GetObjectKind().SetGroupVersionKind(k.GroupVersionKind)
 	return o, options, nil
+}
+
+// reasons are the single errors of one that Validate returned, in order: it may come upon them in any.
+func reasons(err error) (texts []string) {
+	all := []error{err}
+	if several, ok := err.(interface{ Errors() []error }); ok {
+		all = several.Errors()
+	}
+	for _, e := range all {
+		texts = append(texts, e.Error())
+	}
+	slices.Sort(texts)
+	return texts
+}
+
+// withoutStatus returns what an object says beside its status, and beside of what kind it is.
+func withoutStatus(o Object) (map[string]any, error) {
+	text, err := json.Marshal(o)
+	if err != nil {
+		return nil, err
+	}
+	var fields map[string]any
+	if err := json.Unmarshal(text, &fields); err != nil {
+		return nil, err
+	}
+	for _, f := range []string{"apiVersion", "kind", "status"} {
+		delete(fields, f)
+	}
+	return fields, nil
 }
 
 // checkKey says what keeps an object from being stored under a key.

@@ -160,7 +160,8 @@ type Registry interface {
 	// Update replaces the object if its resource version is still that of o,
 	// and returns it as stored; else ErrConflict, or ErrNotFound. An empty
 	// resource version is ErrInvalid: there are no blind writes. A UID and a
-	// creation time that o lacks are kept.
+	// creation time that o lacks are kept. What was stored before there was a
+	// rule that it breaks can be given another status (Kind.AdmitUpdate).
 	Update(ctx context.Context, k *Kind, o Object, opts ...WriteOption) (Object, error)
 
 	// Delete removes the object, or returns ErrNotFound. With a resource

@@ -149,7 +149,7 @@ func (s *Store) Update(k *registry.Kind, o registry.Object, opts ...registry.Wri
 }
 
 func (s *Store) update(k *registry.Kind, o registry.Object, opts ...registry.WriteOption) (*item, error) {
-	o, options, err := k.Admit(o, opts...)
+	o, options, err := k.AdmitUpdate(o, func() (registry.Object, error) { return s.Get(k, registry.KeyOf(o)) }, opts...)
 	if err != nil {
 		return nil, err
 	}

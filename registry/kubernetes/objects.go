@@ -132,16 +132,12 @@ func (r *Registry) decodeOrSkip(k *registry.Kind, f format, data []byte) registr
 	return o
 }
 
-// admit is registry.Kind's Admit for a registry that knows no time to live.
-func admit(k *registry.Kind, o registry.Object, opts []registry.WriteOption) (registry.Object, error) {
-	if err := served(k); err != nil {
-		return nil, err
+// stay refuses a time to live.
+func stay(k *registry.Kind, key registry.Key, options registry.WriteOptions) error {
+	if options.TTL == 0 {
+		return nil
 	}
-	o, options, err := k.Admit(o, opts...)
-	if err == nil && options.TTL != 0 {
-		err = k.Errorf(registry.KeyOf(o), registry.ErrInvalid, errors.New("objects in Kubernetes have no time to live"))
-	}
-	return o, err
+	return k.Errorf(key, registry.ErrInvalid, errors.New("objects in Kubernetes have no time to live"))
 }
 
 // Create implements registry.Registry. The UID and the creation time are
@@ -149,11 +145,17 @@ func admit(k *registry.Kind, o registry.Object, opts []registry.WriteOption) (re
 // status is apart is a second request: should that fail, the object is there
 // without it.
 func (r *Registry) Create(ctx context.Context, k *registry.Kind, o registry.Object, opts ...registry.WriteOption) (registry.Object, error) {
-	o, err := admit(k, o, opts)
+	if err := served(k); err != nil {
+		return nil, err
+	}
+	o, options, err := k.Admit(o, opts...)
 	if err != nil {
 		return nil, err
 	}
 	key := registry.KeyOf(o)
+	if err := stay(k, key, options); err != nil {
+		return nil, err
+	}
 	o.SetUID("")
 	o.SetResourceVersion("")
 	o.SetManagedFields(nil)
@@ -208,11 +210,17 @@ func toObjects(a, b any) (object, object, error) {
 // the resource version stays. Metadata other than labels, annotations,
 // finalizers and owners is the API server's.
 func (r *Registry) Update(ctx context.Context, k *registry.Kind, o registry.Object, opts ...registry.WriteOption) (registry.Object, error) {
-	o, err := admit(k, o, opts)
+	if err := served(k); err != nil {
+		return nil, err
+	}
+	o, options, err := k.AdmitUpdate(o, func() (registry.Object, error) { return r.Get(ctx, k, registry.KeyOf(o)) }, opts...)
 	if err != nil {
 		return nil, err
 	}
 	key := registry.KeyOf(o)
+	if err := stay(k, key, options); err != nil {
+		return nil, err
+	}
 	if o.GetResourceVersion() == "" {
 		return nil, k.Errorf(key, registry.ErrInvalid, registry.ErrNoVersion)
 	}

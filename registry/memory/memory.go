@@ -166,7 +166,7 @@ func (r *Registry) Create(ctx context.Context, k *registry.Kind, o registry.Obje
 
 // Update implements registry.Registry.
 func (r *Registry) Update(ctx context.Context, k *registry.Kind, o registry.Object, opts ...registry.WriteOption) (registry.Object, error) {
-	o, options, err := k.Admit(o, opts...)
+	o, options, err := k.AdmitUpdate(o, func() (registry.Object, error) { return r.Get(ctx, k, registry.KeyOf(o)) }, opts...)
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/weftnet/weft/registry"
 )
@@ -125,6 +126,70 @@ func conflicts(t *testing.T, s *suite) {
 	if won != 1 {
 		t.Errorf("%d of %d concurrent updates won", won, len(errs))
 	}
+}
+
+// brokenLater has an object break a rule that came after it was stored. Its status may be written,
+// and nothing else.
+func brokenLater(t *testing.T, s *suite) {
+	ctx := t.Context()
+	const old = "weft.network/old"
+	lax, strict := *volume, *volume
+	lax.StatusApart, strict.StatusApart = true, true
+	strict.Validate = func(o registry.Object) error {
+		var wrong field.ErrorList
+		v := o.(*corev1.PersistentVolume)
+		if _, is := v.Annotations[old]; is {
+			wrong = append(wrong, field.Forbidden(field.NewPath("metadata", "annotations"), "it is old"))
+		}
+		if v.Status.Reason == "Forbidden" {
+			wrong = append(wrong, field.Forbidden(field.NewPath("status", "reason"), "it is no reason"))
+		}
+		if len(wrong) == 0 {
+			return nil
+		}
+		return wrong.ToAggregate()
+	}
+	broken := newVolume("broken")
+	broken.Annotations = map[string]string{old: ""}
+	_, err := s.Registry.Create(ctx, &strict, broken)
+	wantError(t, err, registry.ErrInvalid)
+	first := s.create(t, &lax, broken).(*corev1.PersistentVolume)
+
+	update := func(from *corev1.PersistentVolume, change func(*corev1.PersistentVolume)) (*corev1.PersistentVolume, error) {
+		o := from.DeepCopy()
+		change(o)
+		after, err := s.Registry.Update(ctx, &strict, o)
+		if err != nil {
+			return nil, err
+		}
+		return after.(*corev1.PersistentVolume), nil
+	}
+	second, err := update(first, func(v *corev1.PersistentVolume) { v.Status.Message, v.UID = "it is old", "" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o, err := s.Registry.Get(ctx, &strict, registry.KeyOf(first)); err != nil || o.(*corev1.PersistentVolume).Status.Message != "it is old" {
+		t.Errorf("its status was written, and is %v: %v", o, err)
+	}
+	_, err = update(first, func(v *corev1.PersistentVolume) { v.Status.Message = "late" })
+	wantError(t, err, registry.ErrConflict)
+	_, err = update(second, func(v *corev1.PersistentVolume) { v.Labels = map[string]string{"a": "b"} })
+	wantError(t, err, registry.ErrInvalid)
+	_, err = update(second, func(v *corev1.PersistentVolume) { v.Status.Reason = "Forbidden" })
+	wantError(t, err, registry.ErrInvalid)
+	third, err := update(second, func(v *corev1.PersistentVolume) { delete(v.Annotations, old) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = update(third, func(v *corev1.PersistentVolume) { v.Status.Reason = "Forbidden" })
+	wantError(t, err, registry.ErrInvalid)
+	_, err = update(third, func(v *corev1.PersistentVolume) { v.Annotations = map[string]string{old: ""} })
+	wantError(t, err, registry.ErrInvalid)
+	if err := s.Registry.Delete(ctx, &strict, registry.KeyOf(first), ""); err != nil {
+		t.Fatal(err)
+	}
+	_, err = update(first, func(v *corev1.PersistentVolume) { v.Status.Message = "gone" })
+	wantError(t, err, registry.ErrNotFound)
 }
 
 func invalid(t *testing.T, s *suite) {

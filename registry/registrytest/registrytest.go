@@ -80,6 +80,7 @@ func Run(t *testing.T, setup Make) {
 		{"create, read, update and delete", crud},
 		{"conflicting writes", conflicts},
 		{"what is invalid is refused", invalid},
+		{"what breaks a later rule can say so", brokenLater},
 		{"objects are never shared", sharing},
 		{"identity survives an update", identity},
 		{"list is in key order and whole", listing},
