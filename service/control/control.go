@@ -198,11 +198,15 @@ func decide(objects registry.Objects) (d decision) {
 		if without := wrong[registry.KeyOf(svc)]; without != "" {
 			problems = append(problems, without)
 		}
-		problem := inWords(problems)
 		d.make = append(d.make, lacks...)
 		if !reflect.DeepEqual(filled.Spec, svc.Spec) {
-			d.fill = append(d.fill, filling{filled, uses})
+			if refused := refusal(filled); refused != "" {
+				problems = append(problems, refused)
+			} else {
+				d.fill = append(d.fill, filling{filled, uses})
+			}
 		}
+		problem := inWords(problems)
 		if said := meta.FindStatusCondition(svc.Status.Conditions, Granted); problem != "" && (said == nil || said.Message != problem) || problem == "" && said != nil {
 			d.say = append(d.say, saying{registry.KeyOf(svc), svc.UID, Granted, problem})
 		}

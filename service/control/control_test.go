@@ -4,13 +4,18 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/registry"
@@ -95,11 +100,7 @@ func TestWhatIsRefusedChangesNoGrant(t *testing.T) {
 	}
 	g := o.(*service.Grant)
 	svc.Spec.Type, svc.Spec.Ports = corev1.ServiceTypeNodePort, []corev1.ServicePort{{Name: "a", Port: 80}, {Name: "b", Port: 80, Protocol: corev1.ProtocolTCP}}
-	filled, uses, _, _ := allot(nil, []*corev1.Service{svc}, []*service.Grant{g}, nil).serve(svc)
-	if len(uses) != 1 {
-		t.Errorf("two ports that are one have %d Grants", len(uses))
-	}
-	if err := (filling{filled, uses}).write(t.Context(), r); !errors.Is(err, registry.ErrInvalid) {
+	if err := (filling{svc, []*service.Grant{g}}).write(t.Context(), r); !errors.Is(err, registry.ErrInvalid) {
 		t.Errorf("it is written: %v", err)
 	}
 	after, err := r.Get(t.Context(), service.GrantKind, registry.KeyOf(g))
@@ -146,4 +147,106 @@ func TestAnAddressWithAZoneIsReplaced(t *testing.T) {
 	if _, _, err := api.Service.Admit(d.fill[0].service); err != nil {
 		t.Error(err)
 	}
+}
+
+// counted is a registry that counts what is written.
+type counted struct {
+	registry.Registry
+	writes atomic.Int64
+}
+
+func (r *counted) Create(ctx context.Context, k *registry.Kind, o registry.Object, opts ...registry.WriteOption) (registry.Object, error) {
+	r.writes.Add(1)
+	return r.Registry.Create(ctx, k, o, opts...)
+}
+
+func (r *counted) Update(ctx context.Context, k *registry.Kind, o registry.Object, opts ...registry.WriteOption) (registry.Object, error) {
+	r.writes.Add(1)
+	return r.Registry.Update(ctx, k, o, opts...)
+}
+
+// What was stored before there was a rule that it breaks says so, keeps nothing from others, is not
+// written again and again, and gets what it is to get once it is as it is to be.
+func TestWhatBreaksALaterRuleSaysSo(t *testing.T) {
+	specs := map[string]struct {
+		spec   corev1.ServiceSpec
+		breaks string
+	}{
+		"kind":     {corev1.ServiceSpec{Type: "Foo", Ports: []corev1.ServicePort{{Port: 80}}}, `spec.type: Unsupported value: "Foo"`},
+		"ports":    {corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Name: "a", Port: 80}, {Name: "b", Port: 80}}}, "spec.ports[1]: Duplicate value"},
+		"number":   {corev1.ServiceSpec{Selector: map[string]string{"app": "web"}, Ports: []corev1.ServicePort{{Port: 70000}}}, "spec.ports[0].port: Invalid value: 70000"},
+		"chosen":   {corev1.ServiceSpec{ClusterIP: "10.96.0.2", SessionAffinity: "Foo", Ports: []corev1.ServicePort{{Port: 80}}}, `spec.sessionAffinity: Unsupported value: "Foo"`},
+		"families": {corev1.ServiceSpec{IPFamilies: []corev1.IPFamily{"IPv5"}, Ports: []corev1.ServicePort{{Port: 80}}}, "spec.ipFamilies[0]: Unsupported value"},
+		"ranges": {corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, LoadBalancerSourceRanges: slices.Repeat([]string{strings.Repeat("x", 5000)}, 100),
+			Ports: []corev1.ServicePort{{Port: 80}}}, " and 97 more"},
+	}
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		m := memory.New()
+		r := &counted{Registry: m}
+		// There is one address but the one that a Service has chosen.
+		config := &api.ClusterConfig{Spec: api.ClusterConfigSpec{ServiceNetworks: []string{"10.96.0.0/30"}}}
+		config.Name = api.DefaultName
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", Labels: map[string]string{"app": "web"}}, Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.1.1.2"}}
+		fine := newService(0)
+		fine.Namespace, fine.Name, fine.CreationTimestamp = "default", "fine", metav1.Now()
+		for k, o := range map[*registry.Kind]registry.Object{api.ClusterConfigKind: config, api.Pod: pod, api.Service: fine} {
+			if _, err := m.Create(ctx, k, o); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for name, of := range specs {
+			svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name), CreationTimestamp: metav1.NewTime(time.Unix(1, 0))}, Spec: of.spec}
+			svc.SetGroupVersionKind(api.Service.GroupVersionKind)
+			value, err := api.Service.Encode(svc)
+			if err != nil || api.Service.Validate(svc) == nil {
+				t.Fatalf("%s breaks no rule: %v", name, err)
+			}
+			m.PutValue(api.Service, registry.KeyOf(svc), value)
+		}
+		var log strings.Builder
+		ended := make(chan error)
+		go func() { ended <- Run(ctx, r, slog.New(slog.NewTextHandler(&log, nil))) }()
+		get := func(name string) (*corev1.Service, string) {
+			o, err := m.Get(ctx, api.Service, registry.Key{Namespace: "default", Name: name})
+			if err != nil {
+				t.Fatal(err)
+			}
+			svc := o.(*corev1.Service)
+			if c := meta.FindStatusCondition(svc.Status.Conditions, Granted); c != nil {
+				return svc, c.Message
+			}
+			return svc, ""
+		}
+		time.Sleep(10 * time.Minute)
+		if svc, said := get("fine"); svc.Spec.ClusterIP != "10.96.0.1" || said != "" {
+			t.Errorf("the one that breaks no rule has %q: %s", svc.Spec.ClusterIP, said)
+		}
+		for name, of := range specs {
+			if _, said := get(name); !strings.Contains(said, of.breaks) || !strings.HasSuffix(said, "apply it anew as it is to be") || len(said) > 4000 {
+				t.Errorf("%s says %.5000s", name, said)
+			}
+		}
+		if n := r.writes.Load(); n > 40 {
+			t.Errorf("in 10 minutes there are %d writes", n)
+		}
+		if err := m.Delete(ctx, api.Service, registry.KeyOf(fine), ""); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := registry.Modify(ctx, m, api.Service, registry.Key{Namespace: "default", Name: "kind"}, func(svc *corev1.Service) error { svc.Spec.Type = ""; return nil }); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if svc, said := get("kind"); svc.Spec.ClusterIP != "10.96.0.1" || said != "" {
+			t.Errorf("once it breaks no rule it has %q, and says %s", svc.Spec.ClusterIP, said)
+		}
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		if log.Len() > 0 {
+			t.Errorf("it is logged:\n%s", log.String())
+		}
+	})
 }

@@ -2,6 +2,7 @@ package control
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"net/netip"
@@ -10,8 +11,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/registry"
 	"github.com/weftnet/weft/service"
 )
@@ -196,23 +199,20 @@ func (a *allotment) serve(svc *corev1.Service) (filled *corev1.Service, uses, la
 		return svc, nil, nil, []string{fmt.Sprintf("its ports are %d, more than %d, and it is given nothing, nor endpoints: make several Services of it",
 			len(svc.Spec.Ports), service.MaxFrontends)}
 	}
-	filled = svc.DeepCopy()
-	if needsAddress(svc) {
-		filled.Spec.ClusterIPs, uses, lacks, problems = a.clusterIPs(svc)
-		filled.Spec.ClusterIP = ""
-		if len(filled.Spec.ClusterIPs) > 0 {
-			filled.Spec.ClusterIP = filled.Spec.ClusterIPs[0]
-		}
-		filled.Spec.IPFamilies = nil
-		for _, ip := range api.ClusterAddresses(filled) {
-			filled.Spec.IPFamilies = append(filled.Spec.IPFamilies, corev1.IPFamily(addressType(ip)))
-		}
-		if len(filled.Spec.IPFamilies) == 0 {
-			filled.Spec.IPFamilies = svc.Spec.IPFamilies
+	ports := nodePorts(svc)
+	if isLacking(svc, ports) {
+		// What is kept for it would be nobody's, as it could not be written into it.
+		if refused := refusal(withAddresses(svc, addressTexts(svc))); refused != "" {
+			return svc, nil, nil, []string{refused}
 		}
 	}
-	used := make(map[*service.Grant]bool)
-	for _, p := range nodePorts(svc) {
+	filled = svc.DeepCopy()
+	if needsAddress(svc) {
+		var ips []string
+		ips, uses, lacks, problems = a.clusterIPs(svc)
+		filled = withAddresses(svc, ips)
+	}
+	for _, p := range ports {
 		switch {
 		case p.number != 0 && (p.number < firstNodePort || p.number > lastNodePort) && !a.has(svc, p.grant()):
 			// It would be in the place of nodes' own programs.
@@ -227,8 +227,8 @@ func (a *allotment) serve(svc *corev1.Service) (filled *corev1.Service, uses, la
 			}
 		case p.needed:
 			if g := a.held[purpose{registry.KeyOf(svc), svc.UID, p.is}]; g != nil {
-				if _, err := fmt.Sscanf(g.Name, "%d-", p.of(filled)); err == nil && !used[g] {
-					uses, used[g] = append(uses, g), true
+				if _, err := fmt.Sscanf(g.Name, "%d-", p.of(filled)); err == nil {
+					uses = append(uses, g)
 				}
 			} else if g := a.freeNodePort(svc, p); g != nil {
 				lacks = append(lacks, g)
@@ -239,6 +239,64 @@ func (a *allotment) serve(svc *corev1.Service) (filled *corev1.Service, uses, la
 		}
 	}
 	return filled, uses, lacks, problems
+}
+
+// isLacking reports whether a Service says none of its addresses, or not all of its ports of nodes.
+func isLacking(svc *corev1.Service, ports []nodePort) bool {
+	return needsAddress(svc) && len(api.ClusterAddresses(svc)) == 0 ||
+		slices.ContainsFunc(ports, func(p nodePort) bool { return p.number == 0 && p.needed })
+}
+
+// addressTexts are the addresses that a Service says it has, as far as they are some.
+func addressTexts(svc *corev1.Service) (texts []string) {
+	if !needsAddress(svc) {
+		return svc.Spec.ClusterIPs
+	}
+	for _, ip := range api.ClusterAddresses(svc) {
+		texts = append(texts, ip.String())
+	}
+	return texts
+}
+
+// withAddresses returns a Service that has some addresses, and their families.
+func withAddresses(svc *corev1.Service, ips []string) *corev1.Service {
+	svc = svc.DeepCopy()
+	before := svc.Spec.IPFamilies
+	svc.Spec.ClusterIPs, svc.Spec.ClusterIP, svc.Spec.IPFamilies = ips, "", nil
+	if len(ips) > 0 {
+		svc.Spec.ClusterIP = ips[0]
+	}
+	for _, ip := range api.ClusterAddresses(svc) {
+		svc.Spec.IPFamilies = append(svc.Spec.IPFamilies, corev1.IPFamily(addressType(ip)))
+	}
+	if len(svc.Spec.IPFamilies) == 0 {
+		svc.Spec.IPFamilies = before
+	}
+	return svc
+}
+
+// refusal says why no registry writes a Service that one has, as it was stored before there was a
+// rule that it breaks; it is empty where one would.
+func refusal(svc *corev1.Service) string {
+	err := api.Service.Validate(svc)
+	if err == nil {
+		return ""
+	}
+	return fmt.Sprintf("it was stored before there was a rule that it breaks, and so it can be given nothing more (%s): apply it anew as it is to be", inFew(err))
+}
+
+// inFew names the first of the errors that Validate of a kind returned.
+func inFew(err error) string {
+	all := []error{err}
+	var several utilerrors.Aggregate
+	if errors.As(err, &several) {
+		all = several.Errors()
+	}
+	var texts []string
+	for _, e := range all[:min(len(all), printable.MaxNamed)] {
+		texts = append(texts, printable.Brief(e.Error()))
+	}
+	return printable.Few(texts, len(all)-len(texts))
 }
 
 // wantedFamilies returns the families of which a Service is to have an address each, those of

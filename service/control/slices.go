@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -236,7 +237,8 @@ func (n *numbers) on(pod *corev1.Pod) *numbered {
 }
 
 // ports returns the numbers where named ports have those given. One that is named, and that
-// the pod does not have, is left out.
+// the pod does not have, is left out, and so is what no slice may have, as a Service may that was stored
+// before there was a rule for it.
 func (n *numbers) ports(has map[namedPort]int32) (all []discoveryv1.EndpointPort) {
 	for _, p := range n.service.Spec.Ports {
 		name, protocol := p.Name, cmp.Or(p.Protocol, corev1.ProtocolTCP)
@@ -246,10 +248,16 @@ func (n *numbers) ports(has map[namedPort]int32) (all []discoveryv1.EndpointPort
 				continue
 			}
 		}
+		if number < 1 || number > math.MaxUint16 || !slices.Contains(protocols, protocol) {
+			continue
+		}
 		all = append(all, discoveryv1.EndpointPort{Name: &name, Protocol: &protocol, Port: &number, AppProtocol: p.AppProtocol})
 	}
 	return all
 }
+
+// protocols are those that ports have.
+var protocols = []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP}
 
 // textOf is the same for ports that are.
 func textOf(ports []discoveryv1.EndpointPort) string {
