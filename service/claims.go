@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/plan"
 )
 
@@ -207,6 +208,29 @@ func (c *Compiler) give() {
 	}
 	c.tables.Services = c.tables.Services.With(edits)
 	c.settled = nil
+}
+
+// maxLost is how many problems there are of what a Service claims and has not got.
+const maxLost = printable.MaxNamed
+
+// losses are what a Service claims and has not got: the first of it, in order, and how much it is.
+type losses struct {
+	first [maxLost]*claim
+	many  int
+}
+
+// with returns the losses with one more.
+func (l losses) with(c *claim) losses {
+	for i := range min(l.many, maxLost) {
+		if c.key.Compare(l.first[i].key) < 0 {
+			c, l.first[i] = l.first[i], c
+		}
+	}
+	if l.many < maxLost {
+		l.first[l.many] = c
+	}
+	l.many++
+	return l
 }
 
 // lostTo says that another Service has what is claimed.

@@ -98,6 +98,35 @@ func TestWhatIsLostKeepsLittle(t *testing.T) {
 	}
 }
 
+// What many Services claim that have it not takes no more to tell than that they have not got it, and
+// how much it is.
+func TestWhatIsLostIsToldInFew(t *testing.T) {
+	told := func(addresses int) (bytes float64, problems []service.Problem) {
+		var outside []string
+		for i := range addresses {
+			outside = append(outside, fmt.Sprintf("192.0.2.%d", i+1))
+		}
+		var c service.Compiler
+		c.Compile(crowd(100, outside...).snapshot(), node)
+		bytes = allocated(func() { problems = c.Problems() })
+		return bytes, problems
+	}
+	few, _ := told(2)
+	many, problems := told(100)
+	if many > 1.5*few {
+		t.Errorf("to tell it takes %.0f bytes, and %.0f with fifty times as many addresses", few, many)
+	}
+	if len(problems) != 99*3 {
+		t.Fatalf("of 99 Services %d problems are told", len(problems))
+	}
+	for i, want := range []string{"192.0.2.1:80/TCP is Service default/other0's: choose another address or port", "192.0.2.1:81/TCP is Service default/other0's: choose another address or port",
+		"398 more of its addresses and ports are others': choose other addresses or ports"} {
+		if got := problems[i].Message; got != want {
+			t.Errorf("it is said: %s", got)
+		}
+	}
+}
+
 // allocated returns how many bytes are.
 func allocated(by func()) float64 {
 	var before, after runtime.MemStats

@@ -259,26 +259,32 @@ func keysOf[K, V any](edits []plan.Edit[K, V]) []K {
 }
 
 // Problems returns what cannot be done of what was compiled last, in the order of the
-// Services. It costs in proportion to how many of them something is wrong with, and to how
-// many claim what they have not got.
+// Services. It takes time in proportion to how many of them something is wrong with, and to how
+// many claim what they have not got, but of the many that one has not got only the first are told,
+// and how many there are.
 func (c *Compiler) Problems() (all []Problem) {
 	about := maps.Clone(c.troubled)
-	lost := make(map[registry.Key][]*claim)
+	lost := make(map[registry.Key]losses)
 	for key := range c.contested {
 		for _, loser := range c.claims[key].losers() {
 			if loser.by.key == nobodys {
 				continue
 			}
 			about[loser.by.key] = true
-			lost[loser.by.key] = append(lost[loser.by.key], loser)
+			lost[loser.by.key] = lost[loser.by.key].with(loser)
 		}
 	}
 	for _, key := range slices.SortedFunc(maps.Keys(about), registry.Key.Compare) {
 		for _, text := range c.compiled[key].problems {
 			all = append(all, Problem{key, api.Service, key, text})
 		}
-		for _, one := range slices.SortedFunc(slices.Values(lost[key]), func(a, b *claim) int { return a.key.Compare(b.key) }) {
-			all = append(all, Problem{key, api.Service, key, one.lostTo(c.claims[one.key].first())})
+		of := lost[key]
+		for i, one := range of.first[:min(of.many, maxLost)] {
+			text := one.lostTo(c.claims[one.key].first())
+			if more := of.many - i; i == maxLost-1 && more > 1 {
+				text = fmt.Sprintf("%d more of its addresses and ports are others': choose other addresses or ports", more)
+			}
+			all = append(all, Problem{key, api.Service, key, text})
 		}
 		for _, b := range c.behind(key) {
 			for _, text := range b.problems {
