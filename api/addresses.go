@@ -148,3 +148,18 @@ func ClusterAddresses(s *corev1.Service) (all []netip.Addr) {
 	}
 	return all
 }
+
+// ServiceRanges returns where Services get their addresses, as they are written: what a ClusterConfig
+// says, or else the ClusterNetwork, which is nil where there is none.
+func ServiceRanges(config *ClusterConfig, network *networkv1.ClusterNetwork) (all []netip.Prefix) {
+	texts := config.Spec.ServiceNetworks
+	if len(texts) == 0 && network != nil {
+		texts = []string{network.ServiceNetwork}
+	}
+	for _, text := range texts {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			all = append(all, p.Masked())
+		}
+	}
+	return all
+}

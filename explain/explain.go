@@ -108,6 +108,7 @@ func (c Cluster) Why(q Question) (Answer, error) {
 	c.answer(&a, flow, planner)
 	enters.decide(&a)
 	c.unserved(&a, flow)
+	c.doubtFree(&a, flow.Destination, planner.config)
 	c.warnOfPools(&a, flow.Destination)
 	return a, nil
 }

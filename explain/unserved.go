@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	networkv1 "github.com/openshift/api/network/v1"
+
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/plan"
@@ -55,6 +57,22 @@ func (c Cluster) unserved(a *Answer, flow plan.Flow) {
 	nodes := c.endpointNodes(svc)
 	if policy != "" && len(nodes) > 0 {
 		a.Reason += fmt.Sprintf(": its %s is Local, and its endpoints are on %s", policy, printable.Few(nodes, 0))
+	}
+}
+
+// doubtFree doubts that what is sent to an address where Services get theirs leaves the cluster, where
+// kube-proxy does Services: what no Service has there some of its modes drop, and what is no port of a
+// Service all refuse. Where Weft does them, the plan says what becomes of it.
+func (c Cluster) doubtFree(a *Answer, to netip.Addr, config *api.ClusterConfig) {
+	leaves := a.Verdict == Allowed && a.Explanation.Node == "" && a.Peer == ""
+	if !leaves || config.Spec.ServiceProxy != api.KubeProxy {
+		return
+	}
+	network := registry.GetAs[*networkv1.ClusterNetwork](c.Objects, api.ClusterNetwork, registry.Key{Name: api.DefaultName})
+	for _, r := range api.ServiceRanges(config, network) {
+		if r.Contains(to) {
+			a.Doubt(fmt.Sprintf("%s is of %s, where Services get their addresses, and kube-proxy may drop or refuse what no Service is reached by there", to, r))
+		}
 	}
 }
 

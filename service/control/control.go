@@ -152,18 +152,9 @@ type filling struct {
 
 // ranges returns what Services get addresses from: of the ClusterConfig, or else of the
 // ClusterNetwork.
-func ranges(objects registry.Objects) (all []netip.Prefix) {
-	config := api.Effective(objects.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName}))
-	texts := config.Spec.ServiceNetworks
-	if n := registry.GetAs[*networkv1.ClusterNetwork](objects, api.ClusterNetwork, registry.Key{Name: api.DefaultName}); len(texts) == 0 && n != nil {
-		texts = []string{n.ServiceNetwork}
-	}
-	for _, text := range texts {
-		if p, err := netip.ParsePrefix(text); err == nil {
-			all = append(all, p.Masked())
-		}
-	}
-	return all
+func ranges(objects registry.Objects) []netip.Prefix {
+	return api.ServiceRanges(api.Effective(objects.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName})),
+		registry.GetAs[*networkv1.ClusterNetwork](objects, api.ClusterNetwork, registry.Key{Name: api.DefaultName}))
 }
 
 // decide says what is to be done.
