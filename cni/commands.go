@@ -165,17 +165,9 @@ func isSecondary(others []ipam.Attachment, network string) (bool, *protocol.Erro
 
 // plumb makes the interface of an attachment and has the data plane take it up.
 func (s *Server) plumb(ctx context.Context, a ipam.Attachment) *protocol.Error {
-	// The kernel makes interfaces one at a time, behind one lock; more callers
-	// than processors only spin there.
-	s.plumbing <- struct{}{}
-	index, err := podlink.Ensure(linkSpec(a))
-	<-s.plumbing
-	if err != nil {
-		code := protocol.KernelFailure
-		if errors.Is(err, podlink.ErrNameTaken) {
-			code = protocol.InterfaceExists
-		}
-		return protocol.Errorf(code, "%v", err)
+	index, failure := s.ensure(a)
+	if failure != nil {
+		return failure
 	}
 	if s.link(a.Key) != index {
 		s.replaced(a.Key)
@@ -186,6 +178,10 @@ func (s *Server) plumb(ctx context.Context, a ipam.Attachment) *protocol.Error {
 		if err := s.letGo(ctx); err != nil {
 			return unpublished(ctx, err)
 		}
+		// It sets down what it lets go of, also where that is back, which loses its IPv6 address by that.
+		if index, failure = s.ensure(a); failure != nil {
+			return failure
+		}
 	}
 	s.setLink(a.Key, index)
 	if err := s.Node.Publish(ctx, a.HostInterface); err != nil {
@@ -195,6 +191,23 @@ func (s *Server) plumb(ctx context.Context, a ipam.Attachment) *protocol.Error {
 		return protocol.Errorf(protocol.KernelFailure, "%v", err)
 	}
 	return nil
+}
+
+// ensure makes the interface of an attachment, or what is missing of it, and returns its index.
+func (s *Server) ensure(a ipam.Attachment) (index int, failure *protocol.Error) {
+	// The kernel makes interfaces one at a time, behind one lock; more callers
+	// than processors only spin there.
+	s.plumbing <- struct{}{}
+	index, err := podlink.Ensure(linkSpec(a))
+	<-s.plumbing
+	if err != nil {
+		code := protocol.KernelFailure
+		if errors.Is(err, podlink.ErrNameTaken) {
+			code = protocol.InterfaceExists
+		}
+		return 0, protocol.Errorf(code, "%v", err)
+	}
+	return index, nil
 }
 
 // unpublished says that the data plane does not do what an ADD needs.
