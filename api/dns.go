@@ -131,6 +131,19 @@ func (s DNSSpec) ServiceKey() registry.Key {
 	return registry.Key{Namespace: namespace, Name: name}
 }
 
+// AnswersAt returns the addresses beside those of Service at which a node's name server is to answer,
+// as far as they are some, where the node has addresses of its own.
+func (s DNSSpec) AnswersAt(node []netip.Addr) (all []netip.Addr) {
+	for _, text := range s.Addresses {
+		if text == NodeAddress {
+			all = append(all, node...)
+		} else if a, err := netip.ParseAddr(text); err == nil {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
 // ParseNameServer reads the address of a name server, "192.0.2.1", "192.0.2.1:53",
 // "2001:db8::1" or "[2001:db8::1]:53".
 func ParseNameServer(text string) (netip.AddrPort, error) {

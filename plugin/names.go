@@ -53,13 +53,7 @@ func NameServerOf(config *api.ClusterConfig, objects registry.Objects, node []ne
 		return s
 	}
 	s.Service, _ = NameService(config, objects) // where there is none, nobody asks there
-	for _, text := range dns.Addresses {
-		if text == api.NodeAddress {
-			s.More = append(s.More, node...)
-		} else if a, err := netip.ParseAddr(text); err == nil {
-			s.More = append(s.More, a)
-		}
-	}
+	s.More = dns.AnswersAt(node)
 	return s
 }
 

@@ -35,14 +35,8 @@ func NameServersOf(config *api.ClusterConfig, node []netip.Addr) NameServers {
 			s.At = append(s.At, plan.ServiceKey{Network: plan.DefaultNetwork, Address: at.Addr(), Protocol: protocol, Port: at.Port()})
 		}
 	}
-	for _, text := range dns.Addresses {
-		if text == api.NodeAddress {
-			for _, a := range node {
-				put(netip.AddrPortFrom(a, api.DNSPort))
-			}
-		} else if a, err := netip.ParseAddr(text); err == nil {
-			put(netip.AddrPortFrom(a, api.DNSPort))
-		}
+	for _, a := range dns.AnswersAt(node) {
+		put(netip.AddrPortFrom(a, api.DNSPort))
 	}
 	asked := slices.Clone(dns.Upstreams)
 	for _, stub := range dns.StubDomains {
