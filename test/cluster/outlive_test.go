@@ -222,28 +222,16 @@ func (x *conversation) breaks() {
 
 // letter answers each byte of a connection with its own.
 func letter(args []string) error {
-	l, err := net.Listen("tcp", fmt.Sprintf(":%d", echoPort))
-	if err != nil {
-		return err
-	}
-	fmt.Println(listening)
-	for {
-		conn, err := l.Accept()
-		if err != nil {
-			return err
-		}
-		go func() {
-			defer conn.Close()
-			for b := make([]byte, 1); ; {
-				if _, err := io.ReadFull(conn, b); err != nil {
-					return
-				}
-				if _, err := io.WriteString(conn, args[0]); err != nil {
-					return
-				}
+	return answer(func(conn net.Conn) {
+		for b := make([]byte, 1); ; {
+			if _, err := io.ReadFull(conn, b); err != nil {
+				return
 			}
-		}()
-	}
+			if _, err := io.WriteString(conn, args[0]); err != nil {
+				return
+			}
+		}
+	})
 }
 
 // askLetters opens N connections to ADDRESS:PORT, one after the other, and prints the byte that

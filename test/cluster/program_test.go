@@ -116,6 +116,11 @@ const listening = "listening"
 
 // echo sends back what it gets.
 func echo([]string) error {
+	return answer(func(conn net.Conn) { io.Copy(conn, conn) })
+}
+
+// answer hands over each connection to echoPort, and closes it behind that.
+func answer(to func(net.Conn)) error {
 	l, err := net.Listen("tcp", fmt.Sprintf(":%d", echoPort))
 	if err != nil {
 		return err
@@ -128,7 +133,7 @@ func echo([]string) error {
 		}
 		go func() {
 			defer conn.Close()
-			io.Copy(conn, conn)
+			to(conn)
 		}()
 	}
 }
