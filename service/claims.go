@@ -72,7 +72,7 @@ func (c *claim) sides() []side {
 	}
 	port, family := by.served[c.port], plan.FamilyOf(c.key.Address)
 	v := plan.Service{Set: port.set, Affinity: by.affinity, Origin: by.origin}
-	if c.rank == rankBalanced && by.guarded && !by.open[family] {
+	if c.rank == rankBalanced && by.guards(family) {
 		v.Sources = by.name
 	}
 	local := v

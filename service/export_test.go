@@ -6,3 +6,13 @@ func SetBudget(frontends, backends int) (reset func()) {
 	budget = size{frontends, backends}
 	return func() { budget = was }
 }
+
+// SetRooms has a call of Compile do no more of a namespace than so much, until what it returns is called.
+func SetRooms(atOnce, ofTurn int) (reset func()) {
+	was, wasOfTurn := roomAtOnce, roomOfTurn
+	roomAtOnce, roomOfTurn = atOnce, ofTurn
+	return func() { roomAtOnce, roomOfTurn = was, wasOfTurn }
+}
+
+// Owed returns how many Services are remembered to wait of a namespace, also those that do not any more.
+func (c *Compiler) Owed(namespace string) int { return len(c.queue.owed[namespace].came) }

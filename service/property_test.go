@@ -2,6 +2,7 @@ package service_test
 
 import (
 	"fmt"
+	"maps"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/registry"
 	"github.com/weftnet/weft/service"
 )
@@ -54,8 +56,117 @@ func TestStepByStep(t *testing.T) {
 	})
 }
 
+// What is left for later is, when it has been worked off, what is compiled at once, whatever changed
+// meanwhile. Until then the plan is valid, and no Service is served that is none any
+// more, nor at an address that it has no more, nor for whom it does not want any more.
+func TestLater(t *testing.T) {
+	met := map[string]int{}
+	rapid.Check(t, func(t *rapid.T) {
+		defer service.SetRooms(rapid.IntRange(0, 30).Draw(t, "room at once"), rapid.IntRange(4, 20).Draw(t, "room of a turn"))()
+		if rapid.Bool().Draw(t, "little room") {
+			defer service.SetBudget(rapid.IntRange(1, 12).Draw(t, "frontends"), rapid.IntRange(1, 12).Draw(t, "backends"))()
+		}
+		w := world{api.Service: {}, api.EndpointSlice: {}, api.Node: {}, service.GrantKind: {}, api.AddressPoolKind: {}, api.AddressGrantKind: {}}
+		c := service.Compiler{Gradual: true, Grants: rapid.Bool().Draw(t, "grants")}
+		at := node
+		for range rapid.IntRange(1, 12).Draw(t, "steps") {
+			for range rapid.IntRange(0, 3).Draw(t, "changes") {
+				w.change(t)
+			}
+			if rapid.IntRange(0, 10).Draw(t, "node") == 0 {
+				at.Addresses = node.Addresses[:rapid.IntRange(0, 2).Draw(t, "addresses")]
+			}
+			if waiting := c.Waiting(); len(waiting) > 0 && rapid.Bool().Draw(t, "a turn") {
+				c.Advance(waiting[0])
+			}
+			c.Rest(rapid.SampledFrom([]map[string]bool{nil, nil, {"default": true}}).Draw(t, "resting"))
+			now := planOf(at, c.Compile(w.snapshot(), at))
+			w.mustAllow(t, now, c.Grants, at)
+			if len(c.Waiting()) > 0 {
+				met["waiting"]++
+			}
+			if rapid.Bool().Draw(t, "work it off") {
+				c.Rest(nil)
+				for turns := 0; len(c.Waiting()) > 0; turns++ {
+					if turns > 100 {
+						t.Fatalf("it does not end: %v", c.Late())
+					}
+					c.Advance(c.Waiting()[0])
+					now = planOf(at, c.Compile(w.snapshot(), at))
+					w.mustAllow(t, now, c.Grants, at)
+				}
+			}
+			if len(c.Waiting()) == 0 {
+				other := service.Compiler{Grants: c.Grants}
+				anew := planOf(at, other.Compile(w.snapshot(), at))
+				if !now.Equal(anew) || fmt.Sprint(c.Problems()) != fmt.Sprint(other.Problems()) {
+					t.Fatalf("in turns it is\n%s%v\nand at once\n%s%v", now, c.Problems(), anew, other.Problems())
+				}
+				met["done"]++
+			}
+		}
+	})
+	for _, what := range []string{"waiting", "done"} {
+		if !t.Failed() && met[what] == 0 {
+			t.Errorf("never met: %s, among %v", what, met)
+		}
+	}
+}
+
+// mustAllow fails the test where a plan is invalid, or has a Service served where, or for whom, it is not any more.
+func (w world) mustAllow(t *rapid.T, now *plan.Plan, grants bool, at plan.Local) {
+	if err := now.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	alone := map[string]*plan.Plan{}
+	of := func(origin string) *plan.Plan {
+		if alone[origin] == nil {
+			alone[origin] = w.alone(grants, origin, at)
+		}
+		return alone[origin]
+	}
+	guarding := map[string]bool{}
+	for k, s := range now.Services.All() {
+		due := of(s.Origin).Services
+		is, there := due.Get(k)
+		for _, k.From = range []plan.Scope{plan.Anywhere, plan.Inside, plan.Outside} { // it may be for other sides now
+			if !there {
+				is, there = due.Get(k)
+			}
+		}
+		if !there || is.Origin != s.Origin {
+			t.Fatalf("%s is served at %v, which is not its any more:\n%s", s.Origin, k, now)
+		}
+		if is.Sources != "" && s.Sources == "" {
+			t.Fatalf("%s is for all at %v, which it is not any more:\n%s", s.Origin, k, now)
+		}
+		guarding[s.Origin] = guarding[s.Origin] || is.Sources != ""
+	}
+	for k, s := range now.Sources.All() {
+		if _, there := of(s.Origin).Sources.Get(k); !there && guarding[s.Origin] {
+			t.Fatalf("%s is for %v, which may not come any more:\n%s", s.Origin, k, now)
+		}
+	}
+}
+
+// alone returns the plan of a world that has of all Services one only, named by its origin.
+func (w world) alone(grants bool, origin string, at plan.Local) *plan.Plan {
+	one := maps.Clone(w)
+	one[api.Service] = map[registry.Key]registry.Object{}
+	for k, s := range w[api.Service] {
+		if "Service "+k.String() == origin {
+			one[api.Service][k] = s
+		}
+	}
+	c := service.Compiler{Grants: grants}
+	return planOf(at, c.Compile(one.snapshot(), at))
+}
+
 // uids are those that a Service has, one after the other.
 var uids = []types.UID{"u", "v"}
+
+// ranges are those that may come to a load balancer's address.
+var ranges = rapid.SampledFrom([][]string{nil, {"192.0.2.0/24"}, {"0.0.0.0/0"}, {"none"}, {"::ffff:192.0.2.0/120"}, {"::ffff:0:0/96"}, {"::ffff:0:0/90"}})
 
 // change makes, changes or removes an object.
 func (w world) change(t *rapid.T) {
@@ -63,7 +174,7 @@ func (w world) change(t *rapid.T) {
 	name := rapid.SampledFrom([]string{"a", "b", "c", "kubernetes"}).Draw(t, "name")
 	key := registry.Key{Namespace: "default", Name: name}
 	ips := []string{"10.96.0.1", "10.96.0.2", "fd96::1", "::ffff:10.96.0.1", "172.30.0.2", "fd01::2", "10.1.1.0", "10.1.1.1", "fd00:1::1"}
-	switch rapid.IntRange(0, 7).Draw(t, "what") {
+	switch rapid.IntRange(0, 8).Draw(t, "what") {
 	case 0:
 		delete(w[api.Service], key)
 	case 1:
@@ -90,7 +201,7 @@ func (w world) change(t *rapid.T) {
 		if flip.Draw(t, "affinity") {
 			s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
 		}
-		s.Spec.LoadBalancerSourceRanges = rapid.SampledFrom([][]string{nil, {"192.0.2.0/24"}, {"0.0.0.0/0"}, {"none"}, {"::ffff:192.0.2.0/120"}, {"::ffff:0:0/96"}, {"::ffff:0:0/90"}}).Draw(t, "ranges")
+		s.Spec.LoadBalancerSourceRanges = ranges.Draw(t, "ranges")
 		s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: rapid.SampledFrom(append(ips, "203.0.113.1")).Draw(t, "balanced")}}
 		w[api.Service][key] = s
 	case 4:
@@ -116,6 +227,12 @@ func (w world) change(t *rapid.T) {
 		}
 		g.Spec = api.AddressGrantSpec{Namespace: "default", Name: name, UID: rapid.SampledFrom(uids).Draw(t, "UID")}
 		w[api.AddressGrantKind][registry.KeyOf(g)] = g
+	case 7:
+		if is, there := w[api.Service][key]; there { // and else stays as it is
+			s := is.(*corev1.Service).DeepCopy()
+			s.Spec.LoadBalancerSourceRanges = ranges.Draw(t, "ranges")
+			w[api.Service][key] = s
+		}
 	default:
 		s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: rapid.SampledFrom([]string{"", "a", "b", "kubernetes"}).Draw(t, "of")}},
 			AddressType: discoveryv1.AddressTypeIPv4}

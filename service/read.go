@@ -159,6 +159,9 @@ func (s *service) readBalanced(svc *corev1.Service) {
 	s.ranges = slices.Compact(s.ranges)
 }
 
+// guards reports whether only some may come to balanced addresses of a family.
+func (s *service) guards(f plan.Family) bool { return s.guarded && !s.open[f] }
+
 // mappedBits are those in front of an IPv4 address in an IPv6 one that maps it (RFC 4291,
 // section 2.5.5.2).
 const mappedBits = 96

@@ -9,8 +9,8 @@
 // have weight 0 and keep the ones that they have.
 //
 // Start reading at Compiler; read.go has what is read of a Service, endpoints.go who may be
-// chosen and at which addresses, claims.go who gets what several Services claim, and
-// budget.go how much a namespace may make.
+// chosen and at which addresses, claims.go who gets what several Services claim, budget.go
+// how much a namespace may make, and queue.go what waits.
 package service
 
 import (
@@ -62,6 +62,16 @@ type Compiler struct {
 	// is a Service's that has the Grant of it, and else nobody's. Who has none is told so where
 	// Grants are given.
 	Grants bool
+	// Gradual has what takes long wait until Advance is called, so that what changes meanwhile need
+	// not wait for it; see Waiting. What is compiled first, or after the node changed, is compiled whole.
+	Gradual bool
+
+	advancing bool
+	owner     string
+	resting   map[string]bool
+	queue     queue
+	// rooms are by namespace what is left of what the last call of Compile did at once.
+	rooms map[string]*room
 
 	services derived.List[*service]
 	slices   derived.List[*slice]
@@ -117,7 +127,10 @@ func (v view) equal(o view) bool {
 // backends, which are all endpoints for each port. Objects that did not change, where these
 // are the same pointers, cost no more than to find that.
 func (c *Compiler) Compile(objects registry.Objects, node plan.Local) Tables {
+	gradual, advancing := c.Gradual, c.advancing
+	c.advancing, c.rooms = false, make(map[string]*room)
 	if c.compiled == nil {
+		gradual = false
 		c.compiled, c.claims = make(map[registry.Key]*compiled), make(map[plan.ServiceKey]contest)
 		c.spaces, c.sizes = make(map[string]space), make(map[registry.Key]size)
 		c.contested, c.troubled = make(map[plan.ServiceKey]bool), make(map[registry.Key]bool)
@@ -155,20 +168,35 @@ func (c *Compiler) Compile(objects registry.Objects, node plan.Local) Tables {
 	}
 	c.account(changed)
 	if !now.equal(c.node) {
-		c.node = now
+		c.node, gradual = now, false
 		for _, s := range c.services.All() {
 			changed[s.key] = true
 		}
 		changed[nobodys] = true
 	}
-	for key := range changed {
-		c.replace(key)
+	if gradual {
+		c.follow(changed)
+	} else {
+		maps.Copy(changed, c.queue.waits)
+		for key := range changed {
+			c.replace(key, nil, nil)
+		}
+		c.queue = queue{}
 	}
+	c.settleTables()
+	if advancing {
+		c.advance(c.owner)
+		c.settleTables()
+	}
+	return c.tables
+}
+
+// settleTables has the tables follow what was compiled since they were made.
+func (c *Compiler) settleTables() {
 	c.give()
 	c.tables.Backends = c.tables.Backends.With(c.edits.backends)
 	c.tables.Sources = c.tables.Sources.With(c.edits.sources)
 	c.edits = edits{}
-	return c.tables
 }
 
 // behind returns the slices of a Service, in the order of their names.
@@ -182,17 +210,20 @@ func (c *Compiler) behind(key registry.Key) []*slice {
 	return all[first:end]
 }
 
-// replace compiles a Service anew, or takes it out.
-func (c *Compiler) replace(key registry.Key) {
+// replace compiles a Service anew, or takes it out, as far as there is room, which it takes from what
+// there is: some for what comes, and some for backends that go, which may be the same. Where room is nil
+// all is done. It reports whether all is.
+func (c *Compiler) replace(key registry.Key, room, removals *int) (whole bool) {
 	before, now := c.compiled[key], &compiled{}
 	if before == nil {
 		before = &compiled{}
 	}
-	delete(c.compiled, key)
-	delete(c.troubled, key)
 	behind := c.behind(key)
 	var made edits
 	s := c.service(key)
+	if room != nil && s != nil {
+		*room -= c.costOf(s)
+	}
 	found := s != nil
 	if found {
 		now = compile(s, behind, c.spaces[key.Namespace].over[key], c.granted(s), c.standings(s), c.node, &made)
@@ -209,6 +240,8 @@ func (c *Compiler) replace(key registry.Key) {
 		found = true
 		now.keepNames(c.node.names)
 	}
+	delete(c.compiled, key)
+	delete(c.troubled, key)
 	if found {
 		c.compiled[key] = now
 		if len(now.problems) > 0 || slices.ContainsFunc(behind, func(s *slice) bool { return len(s.problems) > 0 }) {
@@ -216,9 +249,18 @@ func (c *Compiler) replace(key registry.Key) {
 		}
 	}
 	c.contend(before, now)
-	c.edits.backends = instead(c.edits.backends, before.backends, made.backends)
 	c.edits.sources = instead(c.edits.sources, before.sources, made.sources)
-	now.backends, now.sources = keysOf(made.backends), keysOf(made.sources)
+	now.sources = keysOf(made.sources)
+	if room == nil {
+		c.edits.backends = instead(c.edits.backends, before.backends, made.backends)
+		now.backends = keysOf(made.backends)
+		return true
+	}
+	now.backends, whole = c.within(before.backends, made.backends, room, removals)
+	if !found && !whole {
+		c.compiled[key] = now // it has some still
+	}
+	return whole
 }
 
 // instead adds edits that put entries in the place of others. Both are in the order of their keys.

@@ -1,0 +1,331 @@
+package service
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/registry"
+)
+
+// queue holds the Services of which not all is in the tables that is to be, as it would take so
+// long that others would notice. Each is owed to its namespace, and has what it had before until
+// its turn, less what is gone; see retire. Namespaces take turns, and of one namespace the Services
+// are served in the order in which they came.
+type queue struct {
+	waits map[registry.Key]bool
+	owed  map[string]*debts // by namespace
+	// served is by namespace the turn at which something was taken last, or at which it came.
+	served map[string]uint64
+	turn   uint64
+}
+
+// debts are what is owed to a namespace.
+type debts struct {
+	// came are the Services in the order in which they came. Who does not wait any more is passed over.
+	came []registry.Key
+	// waiting is how many of them wait.
+	waiting int
+	// since is the turn at which the first came.
+	since uint64
+}
+
+// How much of one namespace a call of Compile does, in entries of tables that change. To compile
+// without a change costs a fraction of that. Only tests set them.
+var (
+	// roomAtOnce is for what follows a change at once, and as much for what is gone.
+	roomAtOnce = 1024
+	// roomOfTurn is for a turn of what was left for later.
+	roomOfTurn = 2048
+)
+
+// lateAfter is after how many turns, of all namespaces, what still waits is worth a word: they take some
+// seconds, and whoever goes by what is said would have more to do with it than with them.
+const lateAfter = 30
+
+// perEntry is how many entries are compiled in the time that one takes to be loaded, about.
+const perEntry = 64
+
+// add adds a Service that does not wait yet.
+func (q *queue) add(key registry.Key) {
+	if q.waits[key] {
+		return
+	}
+	if q.waits == nil {
+		q.waits, q.owed, q.served = make(map[registry.Key]bool), make(map[string]*debts), make(map[string]uint64)
+	}
+	of := q.owed[key.Namespace]
+	if of == nil {
+		of = &debts{since: q.turn}
+		q.owed[key.Namespace], q.served[key.Namespace] = of, q.turn // after those that wait already
+	}
+	q.waits[key], of.came = true, append(of.came, key)
+	of.waiting++
+}
+
+// remove takes a Service out.
+func (q *queue) remove(key registry.Key) {
+	if !q.waits[key] {
+		return
+	}
+	delete(q.waits, key)
+	of := q.owed[key.Namespace]
+	if of.waiting--; of.waiting == 0 {
+		delete(q.owed, key.Namespace)
+		delete(q.served, key.Namespace)
+	} else if len(of.came) > 2*of.waiting+64 {
+		seen := make(map[registry.Key]bool, of.waiting)
+		of.came = slices.DeleteFunc(of.came, func(k registry.Key) bool {
+			passed := seen[k] || !q.waits[k]
+			seen[k] = true
+			return passed
+		})
+	}
+}
+
+// first returns the Service of a namespace whose turn it is.
+func (q *queue) first(namespace string) (key registry.Key, ok bool) {
+	of := q.owed[namespace]
+	if of == nil {
+		return key, false
+	}
+	for !q.waits[of.came[0]] {
+		of.came = of.came[1:]
+	}
+	return of.came[0], true
+}
+
+// owners returns the namespaces to whom something is owed, in the order of their turns.
+func (q *queue) owners() []string {
+	return slices.SortedFunc(maps.Keys(q.owed), func(a, b string) int {
+		return cmp.Or(cmp.Compare(q.served[a], q.served[b]), strings.Compare(a, b))
+	})
+}
+
+// Waiting returns the namespaces to whom something is owed that the tables that Compile returned last do
+// not have of what objects mean. The first is whose turn it is.
+func (c *Compiler) Waiting() []string { return c.queue.owners() }
+
+// Late returns the namespaces to whom something is owed for so long that it is worth a word, in order.
+func (c *Compiler) Late() (late []string) {
+	for namespace, of := range c.queue.owed {
+		if c.queue.turn-of.since >= lateAfter {
+			late = append(late, namespace)
+		}
+	}
+	slices.Sort(late)
+	return late
+}
+
+// Rest has what changes of Services of some namespaces wait for its turn from the next call of
+// Compile on, however small they are. What is gone does not wait for that.
+func (c *Compiler) Rest(namespaces map[string]bool) { c.resting = namespaces }
+
+// Hasty returns the namespaces of which much was followed at once in the last call of Compile.
+func (c *Compiler) Hasty() (hasty []string) {
+	for namespace, r := range c.rooms {
+		if min(r.changes, r.removals) < roomAtOnce-roomAtOnce/16 {
+			hasty = append(hasty, namespace)
+		}
+	}
+	return hasty
+}
+
+// Advance has the next call of Compile, for the same objects or others, work off some of what is owed to a
+// namespace, if there is anything.
+func (c *Compiler) Advance(namespace string) { c.advancing, c.owner = true, namespace }
+
+// room is what is left of what a namespace may do at once.
+type room struct{ changes, removals int }
+
+// follow follows changes of Services, and leaves for later what takes long. What is gone is taken
+// out at once, all frontends and as many backends as there is room for.
+func (c *Compiler) follow(changed map[registry.Key]bool) {
+	for _, key := range slices.SortedFunc(maps.Keys(changed), registry.Key.Compare) {
+		if key == APIServer {
+			c.replace(key, nil, nil) // no tenant's, and others' claims wait for it
+			continue
+		}
+		r := c.rooms[key.Namespace]
+		if r == nil {
+			r = &room{roomAtOnce, roomAtOnce}
+			c.rooms[key.Namespace] = r
+		}
+		s, whole := c.service(key), false
+		switch {
+		case s == nil:
+			if was := c.compiled[key]; was != nil {
+				r.removals -= len(was.claims)
+			}
+			whole = c.replace(key, &r.changes, &r.removals)
+		case c.queue.waits[key] || c.resting[key.Namespace] || c.costOf(s) > r.changes:
+			c.retire(s, &r.removals)
+		default:
+			whole = c.replace(key, &r.changes, &r.removals)
+		}
+		if whole {
+			c.queue.remove(key)
+		} else {
+			c.queue.add(key)
+		}
+	}
+}
+
+// advance does a turn of a namespace. A Service of which much is left keeps its place.
+func (c *Compiler) advance(namespace string) {
+	q, left := &c.queue, roomOfTurn
+	if q.owed[namespace] == nil {
+		return
+	}
+	q.turn++
+	q.served[namespace] = q.turn
+	for begun := false; ; begun = true {
+		key, ok := q.first(namespace)
+		if s := c.service(key); !ok || begun && (left <= 0 || s != nil && c.costOf(s) > left) {
+			return
+		}
+		if !c.replace(key, &left, &left) {
+			return
+		}
+		q.remove(key)
+	}
+}
+
+// costOf is what it takes to compile a Service anew and to load its frontends, if these are others.
+func (c *Compiler) costOf(s *service) int {
+	now, before := c.sizes[s.key], c.compiled[s.key]
+	cost := 1 + (now.frontends+now.backends)/perEntry
+	if before == nil {
+		return cost + now.frontends + len(s.ranges)
+	}
+	cost += (len(before.claims) + len(before.backends)) / perEntry
+	if before.service != s {
+		cost += max(len(before.claims), now.frontends) + len(s.ranges)
+	}
+	return cost
+}
+
+// retire takes out what is gone of a Service that waits, and may not be served any more, and leaves
+// the rest as it was: frontends that it has no more, or not by the same right, and backends
+// that are no endpoints any more. Endpoints that are not ready any more get no connections. Who
+// may not come any more to a load balancer's address does not, either.
+func (c *Compiler) retire(s *service, room *int) {
+	was := c.compiled[s.key]
+	if was == nil {
+		return
+	}
+	if len(was.claims) > 0 {
+		var made edits
+		due := compile(s, nil, c.spaces[s.key.Namespace].over[s.key], c.granted(s), c.standings(s), c.node, &made)
+		left, kept := due.claims, make([]*claim, 0, len(was.claims))
+		for _, one := range was.claims {
+			for len(left) > 0 && left[0].key.Compare(one.key) < 0 {
+				left = left[1:]
+			}
+			if len(left) > 0 && left[0].key == one.key && left[0].keeps(one) {
+				kept = append(kept, one)
+			}
+		}
+		if *room -= len(was.claims) / perEntry; len(kept) < len(was.claims) {
+			*room -= len(was.claims) - len(kept)
+			c.contend(was, &compiled{claims: kept})
+			was.claims = kept
+		}
+		if s.guarded {
+			c.edits.sources = instead(c.edits.sources, was.sources, made.sources)
+			was.sources = keysOf(made.sources)
+		}
+	}
+	may := make(map[netip.Addr]bool)
+	for _, b := range c.behind(s.key) {
+		for _, m := range b.endpoints {
+			a := m.address
+			may[a] = may[a] || m.ready || m.serving && m.terminating
+		}
+	}
+	kept := make([]plan.BackendKey, 0, len(was.backends))
+	for _, k := range was.backends {
+		gets, there := may[k.Address]
+		switch {
+		case gets || *room <= 0:
+		case !there:
+			c.edits.backends = append(c.edits.backends, plan.Edit[plan.BackendKey, plan.Backend]{Key: k, Gone: true})
+			*room--
+			continue
+		default:
+			if is, _ := c.tables.Backends.Get(k); is.Weight > 0 {
+				is.Weight = 0
+				c.edits.backends = append(c.edits.backends, plan.Edit[plan.BackendKey, plan.Backend]{Key: k, Value: is})
+				*room--
+			}
+		}
+		kept = append(kept, k)
+	}
+	was.backends = kept
+}
+
+// keeps reports whether what is due to a Service is what an older claim of it says, or more: by the
+// same right, which a Service made anew has not, and for no fewer clients.
+func (c *claim) keeps(older *claim) bool {
+	family := plan.FamilyOf(c.key.Address)
+	open := c.rank != rankBalanced || !c.by.guards(family) || older.by.guards(family)
+	return c.rank == older.rank && c.by.uid == older.by.uid && c.by.created.Equal(older.by.created) && (c.granted || !older.granted) && open
+}
+
+// within adds those edits that put backends in the place of others that there is room for, first those
+// that take some out, and returns which there are then, in order. whole says that
+// these are all.
+func (c *Compiler) within(before []plan.BackendKey, made []plan.Edit[plan.BackendKey, plan.Backend], room, removable *int) (has []plan.BackendKey, whole bool) {
+	removals := max(0, min(*removable, goneOf(before, made)))
+	*removable -= removals
+	others := max(0, *room)
+	has, whole = make([]plan.BackendKey, 0, len(made)), true
+	remove := func(k plan.BackendKey) {
+		if removals == 0 {
+			has, whole = append(has, k), false
+			return
+		}
+		removals--
+		c.edits.backends = append(c.edits.backends, plan.Edit[plan.BackendKey, plan.Backend]{Key: k, Gone: true})
+	}
+	for _, e := range made {
+		for ; len(before) > 0 && before[0].Compare(e.Key) <= 0; before = before[1:] {
+			if before[0] != e.Key {
+				remove(before[0])
+			}
+		}
+		is, there := c.tables.Backends.Get(e.Key)
+		switch {
+		case there && is.Equal(e.Value):
+		case others > 0:
+			others--
+			*room--
+			c.edits.backends, there = append(c.edits.backends, e), true
+		default:
+			whole = false
+		}
+		if there {
+			has = append(has, e.Key)
+		}
+	}
+	for _, k := range before {
+		remove(k)
+	}
+	return has, whole
+}
+
+// goneOf is how many there were that are not made again.
+func goneOf(before []plan.BackendKey, made []plan.Edit[plan.BackendKey, plan.Backend]) (n int) {
+	for _, k := range before {
+		for len(made) > 0 && made[0].Key.Compare(k) < 0 {
+			made = made[1:]
+		}
+		if len(made) == 0 || made[0].Key != k {
+			n++
+		}
+	}
+	return n
+}

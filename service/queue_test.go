@@ -1,0 +1,300 @@
+package service_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/tools/txtar"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/golden"
+	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/registry"
+	"github.com/weftnet/weft/service"
+)
+
+// paced compiles a world step by step, and leaves for later what takes long.
+type paced struct {
+	*testing.T
+	world
+	compiler service.Compiler
+	plan     *plan.Plan
+	// late says that it was said, while it was worked off, that a namespace is late.
+	late bool
+}
+
+func newPaced(t *testing.T) *paced {
+	p := &paced{T: t, world: world{}, compiler: service.Compiler{Gradual: true}}
+	p.step()
+	return p
+}
+
+// step compiles, and returns how many entries of the tables changed.
+func (p *paced) step() (frontends, backends int) {
+	p.Helper()
+	now := planOf(node, p.compiler.Compile(p.snapshot(), node))
+	if err := now.Validate(); err != nil {
+		p.Fatal(err)
+	}
+	if p.plan != nil {
+		d := p.plan.Diff(now)
+		frontends, backends = len(d.Services), len(d.Backends)
+	}
+	p.plan = now
+	return frontends, backends
+}
+
+// finish works off what is left for later, no more in one turn than is allowed, and returns how many
+// turns that took.
+func (p *paced) finish() (turns int) {
+	p.Helper()
+	p.late = false
+	for ; len(p.compiler.Waiting()) > 0; turns++ {
+		p.late = p.late || len(p.compiler.Late()) > 0
+		if turns > 1000 {
+			p.Fatal("it does not end")
+		}
+		p.compiler.Advance(p.compiler.Waiting()[0])
+		if frontends, backends := p.step(); frontends > service.MaxFrontends+1 || backends > 2048 {
+			p.Errorf("turn %d changes %d frontends and %d backends", turns, frontends, backends)
+		}
+	}
+	var fresh service.Compiler
+	if anew := planOf(node, fresh.Compile(p.snapshot(), node)); !p.plan.Equal(anew) {
+		p.Errorf("worked off, it is not what is compiled at once")
+	}
+	return turns
+}
+
+// of returns how many frontends and backends a Service has.
+func (p *paced) of(name string) (frontends, backends int) {
+	for _, s := range p.plan.Services.All() {
+		if s.Origin == "Service "+name {
+			frontends++
+		}
+	}
+	for _, b := range p.plan.Backends.All() {
+		if b.Origin == "EndpointSlice "+name {
+			backends++
+		}
+	}
+	return frontends, backends
+}
+
+// put has a Service, with a slice of its name, have ports and endpoints.
+func (p *paced) put(namespace, name string, address, ports, endpoints int, outside ...string) {
+	meta := metav1.ObjectMeta{Namespace: namespace, Name: name}
+	svc := &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{ClusterIP: fmt.Sprintf("10.96.%d.%d", address/250, address%250+1), ExternalIPs: outside}}
+	meta.Labels = map[string]string{discoveryv1.LabelServiceName: name}
+	slice := &discoveryv1.EndpointSlice{ObjectMeta: meta, AddressType: discoveryv1.AddressTypeIPv4}
+	for i := range ports {
+		svc.Spec.Ports = append(svc.Spec.Ports, corev1.ServicePort{Name: fmt.Sprint("p", i), Port: int32(80 + i)})
+		slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: new(fmt.Sprint("p", i)), Port: new(int32(8080 + i))})
+	}
+	for i := range endpoints {
+		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.2.%d.%d", i/250, i%250+1)}})
+	}
+	p.world.put(api.Service, svc)
+	p.world.put(api.EndpointSlice, slice)
+}
+
+// drop takes a Service away, with its slice.
+func (p *paced) drop(namespace, name string) {
+	delete(p.world[api.Service], registry.Key{Namespace: namespace, Name: name})
+	delete(p.world[api.EndpointSlice], registry.Key{Namespace: namespace, Name: name})
+}
+
+// Services with very many backends keep no other's change waiting, while they come, change and go, and
+// what is gone of them is so at once.
+func TestLargeServicesKeepNobodyWaiting(t *testing.T) {
+	p := newPaced(t)
+	const many = 3
+	small := 0
+	// Whatever else changes, a small Service of another namespace is what it is to be at once.
+	step := func(what string, most int) {
+		t.Helper()
+		small = small%5 + 1
+		p.put("shop", "web", 0, 1, small)
+		if _, backends := p.step(); backends > most {
+			t.Errorf("%s, and %d backends change", what, backends)
+		}
+		if _, has := p.of("shop/web"); has != small {
+			t.Errorf("%s, and another Service has %d backends, and not %d", what, has, small)
+		}
+	}
+	expect := func(what string, frontends, backends int) {
+		t.Helper()
+		if f, b := p.of("evil/0"); f != frontends || b != backends {
+			t.Errorf("%s, and it has %d frontends and %d backends", what, f, b)
+		}
+	}
+	for i := range many {
+		p.put("evil", fmt.Sprint(i), 1+i, 100, 200)
+	}
+	step("they came", 1024+10)
+	if f, b := p.of("evil/1"); f+b > 0 { // of the first there is room for some
+		t.Errorf("they came, and one has %d frontends and %d backends already", f, b)
+	}
+	if late := p.compiler.Late(); len(late) > 0 {
+		t.Errorf("late are %v, though they came but now", late)
+	}
+	p.compiler.Advance("evil")
+	step("one had a turn", 2048+10)
+	if f, b := p.of("evil/0"); f != 101 || b == 0 || b >= 20000 {
+		t.Errorf("after a turn it has %d frontends and %d backends", f, b)
+	}
+	if turns := p.finish(); turns > 100*many {
+		t.Errorf("it took %d turns", turns)
+	}
+	if expect("all is done", 101, 20000); !p.late || len(p.compiler.Late()) > 0 {
+		t.Errorf("that it is late was said: %t, and of all that is done: %v", p.late, p.compiler.Late())
+	}
+
+	p.put("evil", "0", 1, 100, 197) // no less than there is room for
+	step("some of its endpoints went", 310)
+	expect("some of its endpoints went", 101, 19700)
+	p.put("evil", "0", 1, 99, 197) // port 100 is gone at once, and its backends are not
+	for i := range many {
+		p.put("evil", fmt.Sprint(i), 1+i, 99, 197)
+	}
+	step("it has a port less", 1024+10)
+	if f, _ := p.of("evil/0"); f != 100 {
+		t.Errorf("it has a port less, and %d frontends", f)
+	}
+	p.finish()
+	expect("all is done", 100, 99*197)
+
+	for i := range many {
+		p.drop("evil", fmt.Sprint(i))
+	}
+	step("they went", 1024+10)
+	for i := range many {
+		if f, _ := p.of(fmt.Sprint("evil/", i)); f != 0 {
+			t.Errorf("they went, and one is served at %d frontends", f)
+		}
+	}
+	p.put("evil", "0", 1, 1, 2) // and comes again while it goes
+	step("one comes again", 1024+10)
+	p.finish()
+	expect("all is done", 2, 2)
+}
+
+// Many Services of one namespace that change at once are one tenant's as well, and those of who
+// rests wait even where they are few.
+func TestManyServicesWait(t *testing.T) {
+	p := newPaced(t)
+	for i := range 3000 {
+		p.put("evil", fmt.Sprint(i), 1+i, 1, 2)
+	}
+	p.put("shop", "web", 0, 1, 2)
+	if _, backends := p.step(); backends > 1024+2 {
+		t.Errorf("%d backends change at once", backends)
+	}
+	if hasty := p.compiler.Hasty(); !slices.Equal(hasty, []string{"evil"}) {
+		t.Errorf("hasty are %v", hasty)
+	}
+	if turns := p.finish(); turns > 20 {
+		t.Errorf("it took %d turns", turns)
+	}
+	p.put("shop", "web", 0, 1, 5)
+	p.compiler.Rest(map[string]bool{"shop": true})
+	p.step()
+	if _, has := p.of("shop/web"); has != 2 {
+		t.Errorf("who rests has %d backends", has)
+	}
+	p.put("shop", "web", 0, 1, 1)
+	p.step()
+	if _, has := p.of("shop/web"); has != 1 {
+		t.Errorf("an endpoint went, and who rests has %d backends", has)
+	}
+	p.finish()
+}
+
+// Who waits does not keep what is no longer due to it from others: the Service that has the address now is
+// served there.
+func TestWhoWaitsGivesUpWhatIsNotItsOwn(t *testing.T) {
+	p := newPaced(t)
+	p.put("evil", "large", 1, 100, 200, "192.0.2.1")
+	p.step()
+	p.finish()
+	p.put("evil", "large", 2, 100, 200)
+	p.put("shop", "web", 1, 1, 2, "192.0.2.1")
+	p.step()
+	for _, a := range []string{"10.96.0.2", "192.0.2.1"} {
+		for k, s := range p.plan.Services.All() {
+			if k.Address.String() == a && s.Origin != "Service shop/web" {
+				t.Fatalf("at %v there is %v", k, s)
+			}
+		}
+	}
+	p.finish()
+}
+
+// TestTurns tells stories, as TestStories does, in which little is followed at once: eight entries of a
+// namespace, and ten in a turn. A line "rest NAMESPACE" has what changes of a namespace wait from then on, and
+// "turn" is one of whose it is. It tells whom something is owed.
+func TestTurns(t *testing.T) {
+	defer service.SetRooms(8, 10)()
+	golden.Archives(t, "testdata/turns/*.txtar", func(t *testing.T, files []txtar.File) []txtar.File {
+		var w world
+		c := service.Compiler{Gradual: true}
+		before := planOf(node, c.Compile(w.snapshot(), node))
+		return golden.Answer(files, func(name, in string) string {
+			var yaml strings.Builder
+			resting := make(map[string]bool)
+			for l := range strings.Lines(in) {
+				switch word, namespace, _ := strings.Cut(strings.TrimSpace(l), " "); word {
+				case "turn":
+					c.Advance(c.Waiting()[0])
+				case "rest":
+					resting[namespace] = true
+				default:
+					yaml.WriteString(l)
+				}
+			}
+			c.Rest(resting)
+			w.apply(t, name, yaml.String())
+			now := planOf(node, c.Compile(w.snapshot(), node))
+			if err := now.Validate(); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			out := before.Diff(now).String()
+			before = now
+			if waiting := c.Waiting(); len(waiting) > 0 {
+				return out + fmt.Sprintf("something is owed to %s\n", strings.Join(waiting, ", then "))
+			}
+			var fresh service.Compiler
+			if anew := planOf(node, fresh.Compile(w.snapshot(), node)); !now.Equal(anew) {
+				t.Errorf("%s: in turns it is\n%sand at once\n%s", name, now, anew)
+			}
+			return out + "nothing is owed\n"
+		})
+	})
+}
+
+// Who comes and goes over and over, while another of the namespace waits, is waited for once.
+func TestWhoComesAndGoesFillsNothing(t *testing.T) {
+	p := newPaced(t)
+	p.put("evil", "a", 1, 100, 200)
+	p.step()
+	p.compiler.Rest(map[string]bool{"evil": true})
+	cycle := func() {
+		p.put("evil", "b", 2, 1, 0)
+		p.compiler.Compile(p.snapshot(), node)
+		p.drop("evil", "b")
+		p.compiler.Compile(p.snapshot(), node)
+	}
+	for range 1000 {
+		cycle()
+	}
+	if n := p.compiler.Owed("evil"); n > 200 {
+		t.Errorf("%d are remembered", n)
+	}
+	p.compiler.Rest(nil)
+	p.finish()
+}
