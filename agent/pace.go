@@ -1,8 +1,11 @@
 package agent
 
 import (
+	"cmp"
 	"maps"
 	"time"
+
+	"github.com/weftnet/weft/plugin"
 )
 
 // pace keeps rounds from taking the node's processor from its pods. A lone round
@@ -32,28 +35,48 @@ func paceOfTheRest() pace { return pace{share: 20, longest: 3 * time.Second} }
 // meets another's change in one of a hundred cases at most.
 func paceOfOwner() pace { return pace{share: 100, longest: 30 * time.Second} }
 
-// turns say which of those to whom the compiler owes something it is the turn of.
+// paceOfSlices is for rounds about what is left for later in slices, of all namespaces and of each.
+// Others wait for a slice no longer than for an ordinary change, so that there is nothing to be
+// sparing of but the node's processors.
+func paceOfSlices() pace { return pace{share: 3, longest: 3 * time.Second} }
+
+// turns say which of what the compiler owes it is the turn of.
 type turns struct {
-	all pace
-	// owners are those that took some time lately.
-	owners map[string]*pace
+	// rest is the pace of rounds about what may take long, slices that of the others.
+	rest, slices pace
+	// debts are those for which some time was taken lately.
+	debts map[plugin.Debt]*pace
 }
 
-func newTurns() turns { return turns{paceOfTheRest(), map[string]*pace{}} }
+func newTurns() turns { return turns{paceOfTheRest(), paceOfSlices(), map[plugin.Debt]*pace{}} }
 
-// next returns, of those who wait in this order, who need not wait any more, or else
-// who may go first, and how long until then. There must be one.
-func (t *turns) next(waiting []string, now time.Time) (first string, wait time.Duration) {
-	for i, owner := range waiting {
-		own := time.Duration(0)
-		if p := t.owners[owner]; p != nil {
-			own = p.breath(now)
+// all is the pace of all that is of a debt's kind.
+func (t *turns) all(d plugin.Debt) *pace {
+	if d.Slices {
+		return &t.slices
+	}
+	return &t.rest
+}
+
+// next returns, of the debts that wait in this order, which need not wait any more, or else
+// which may go first, and how long until then. There must be one. Of slices it is those of
+// whose owner least was done lately.
+func (t *turns) next(waiting []plugin.Debt, now time.Time) (first plugin.Debt, wait time.Duration) {
+	var least time.Duration
+	for i, d := range waiting {
+		var own, had time.Duration
+		if p := t.debts[d]; p != nil {
+			if own = p.breath(now); d.Slices {
+				had = p.left(now)
+			} else {
+				had = own
+			}
 		}
-		if i == 0 || own < wait {
-			first, wait = owner, own
+		if own = max(own, t.all(d).breath(now)); i == 0 || cmp.Or(cmp.Compare(own, wait), cmp.Compare(had, least)) < 0 {
+			first, wait, least = d, own, had
 		}
 	}
-	return first, max(wait, t.all.breath(now))
+	return first, wait
 }
 
 // ordinary is what a change of an ordinary policy takes at most in a large cluster,
@@ -65,40 +88,49 @@ const ordinary = 50 * time.Millisecond
 // to blame on who uses them.
 const mostlyWaits = 4
 
-// hurried takes note that a round that followed some owners' changes at once took a
-// time. What is more than ordinary is on them, as on who has had a turn.
-func (t *turns) hurried(owners []string, d time.Duration, now time.Time) {
-	for _, owner := range owners {
-		if own := (d - ordinary) / time.Duration(len(owners)); own > 0 {
-			t.charge(owner, own, now)
+// hurried takes note that a round that followed some at once took a time. What is more
+// than ordinary is on them, as on who has had a turn.
+func (t *turns) hurried(debts []plugin.Debt, d time.Duration, now time.Time) {
+	for _, of := range debts {
+		if own := (d - ordinary) / time.Duration(len(debts)); own > 0 {
+			t.charge(of, own, now)
 		}
 	}
 }
 
-// resting are the owners who have had more than is theirs, and have to wait.
-func (t *turns) resting(now time.Time) map[string]bool {
-	resting := map[string]bool{}
-	for owner, p := range t.owners {
+// resting are those of which so much was had that what changes has to wait.
+func (t *turns) resting(now time.Time) map[plugin.Debt]bool {
+	resting := map[plugin.Debt]bool{}
+	for d, p := range t.debts {
 		if p.breath(now) > 0 {
-			resting[owner] = true
+			resting[d] = true
 		}
 	}
 	return resting
 }
 
-// took takes note that a round for an owner that ended now took a time.
-func (t *turns) took(owner string, d time.Duration, now time.Time) {
-	t.all.took(d, now)
-	t.charge(owner, d, now)
+// took takes note that a round about a debt that ended now took a time, and as much of the
+// processors as worked says, and followed some others at once. While there are slices all the time,
+// many changes are followed beside one, and what is more than that takes is on who made them.
+func (t *turns) took(of plugin.Debt, d, worked time.Duration, hasty []plugin.Debt, now time.Time) {
+	if of.Slices {
+		d = min(d, worked) // else so long others had to wait
+		t.hurried(hasty, d-ordinary, now)
+	}
+	t.all(of).took(d, now)
+	t.charge(of, d, now)
 }
 
-func (t *turns) charge(owner string, d time.Duration, now time.Time) {
-	maps.DeleteFunc(t.owners, func(_ string, p *pace) bool { return p.left(now) == 0 })
-	if t.owners[owner] == nil {
+func (t *turns) charge(of plugin.Debt, d time.Duration, now time.Time) {
+	maps.DeleteFunc(t.debts, func(_ plugin.Debt, p *pace) bool { return p.left(now) == 0 })
+	if t.debts[of] == nil {
 		p := paceOfOwner()
-		t.owners[owner] = &p
+		if of.Slices {
+			p = paceOfSlices()
+		}
+		t.debts[of] = &p
 	}
-	t.owners[owner].took(d, now)
+	t.debts[of].took(d, now)
 }
 
 // took takes note that a round that ended now took a time.

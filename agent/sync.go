@@ -218,7 +218,7 @@ func (s *syncer) Run(ctx context.Context) {
 	left.Stop()
 	defer left.Stop()
 	backoff := retry.Backoff{First: retryAfter, Last: retryAtLatest}
-	wait, yielded, owner := time.Duration(0), false, ""
+	wait, yielded, debt := time.Duration(0), false, plugin.Debt{}
 	for {
 		retried, advancing := false, false
 		select {
@@ -243,7 +243,7 @@ func (s *syncer) Run(ctx context.Context) {
 				}
 			}
 			if yielded = !advancing; advancing {
-				s.gradual.Advance(owner)
+				s.gradual.Advance(debt)
 			}
 		}
 		s.mu.Lock()
@@ -293,7 +293,7 @@ func (s *syncer) Run(ctx context.Context) {
 			s.since = since
 		}
 		if advancing {
-			s.turns.took(owner, took, now) // so long others had to wait
+			s.turns.took(debt, took, worked, s.gradual.Hasty(), now)
 		} else {
 			if previous.Plan != nil || next.Plan == nil { // all that there is at first is loaded once
 				// A round that waited for a processor has taken none from pods.
@@ -306,7 +306,7 @@ func (s *syncer) Run(ctx context.Context) {
 		if left.Stop(); s.gradual != nil {
 			if waiting := s.gradual.Waiting(); len(waiting) > 0 {
 				var rest time.Duration
-				owner, rest = s.turns.next(waiting, now)
+				debt, rest = s.turns.next(waiting, now)
 				left.Reset(rest)
 			}
 		}

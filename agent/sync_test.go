@@ -566,18 +566,19 @@ type backlog struct {
 	plugin.Compiler
 	left    int
 	advance bool
+	slices  bool
 }
 
-func (b *backlog) LeaveForLater()       {}
-func (b *backlog) Advance(string)       { b.advance = true }
-func (b *backlog) Hasty() []string      { return nil }
-func (b *backlog) Rest(map[string]bool) {}
+func (b *backlog) LeaveForLater()            {}
+func (b *backlog) Advance(plugin.Debt)       { b.advance = true }
+func (b *backlog) Hasty() []plugin.Debt      { return nil }
+func (b *backlog) Rest(map[plugin.Debt]bool) {}
 
-func (b *backlog) Waiting() []string {
+func (b *backlog) Waiting() []plugin.Debt {
 	if b.left == 0 {
 		return nil
 	}
-	return []string{"shop"}
+	return []plugin.Debt{{Owner: "shop", Slices: b.slices}}
 }
 
 func (b *backlog) compile(*plan.Plan) (plugin.Applied, error) {
@@ -592,30 +593,40 @@ func (b *backlog) compile(*plan.Plan) (plugin.Applied, error) {
 // What the compiler left for later is done one thing after the other. Who asks
 // meanwhile waits for no more than one of these, however many there are.
 func TestWhatIsLeftForLaterKeepsNobodyWaiting(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := &backlog{left: 100}
-		s := newSyncer(&recorder{}, slog.New(slog.DiscardHandler), time.Minute, newMetrics(), nil, b.compile, func(round) {})
-		s.gradual = b
-		ctx, cancel := context.WithCancel(t.Context())
-		var wg sync.WaitGroup
-		wg.Go(func() { s.Run(ctx) })
-		defer wg.Wait()
-		defer cancel()
-		for range 20 {
-			time.Sleep(60 * time.Millisecond)
-			asked := time.Now()
-			if err := s.Publish(ctx); err != nil {
-				t.Fatal(err)
+	for _, slices := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			b := &backlog{left: 100, slices: slices}
+			s := newSyncer(&recorder{}, slog.New(slog.DiscardHandler), time.Minute, newMetrics(), nil, b.compile, func(round) {})
+			s.gradual = b
+			begin := time.Now()
+			s.used = func() time.Duration { return time.Since(begin) }
+			ctx, cancel := context.WithCancel(t.Context())
+			var wg sync.WaitGroup
+			wg.Go(func() { s.Run(ctx) })
+			defer wg.Wait()
+			defer cancel()
+			for range 20 {
+				time.Sleep(60 * time.Millisecond)
+				asked := time.Now()
+				if err := s.Publish(ctx); err != nil {
+					t.Fatal(err)
+				}
+				// One may be at work, and another may be begun with.
+				if waited := time.Since(asked); waited > 100*time.Millisecond {
+					t.Errorf("waited for %v", waited)
+				}
 			}
-			// One may be at work, and another may be begun with.
-			if waited := time.Since(asked); waited > 100*time.Millisecond {
-				t.Errorf("waited for %v", waited)
+			// What takes long gets a hundredth of the time, and slices get a third.
+			for rest := 10 * time.Minute; rest > 0; rest -= time.Second {
+				time.Sleep(time.Second)
+				synctest.Wait()
+				if took := time.Since(begin); b.left == 0 && slices && took > 3*100*50*time.Millisecond+10*time.Second {
+					t.Errorf("slices of 5 s together took %v", took)
+				} else if b.left == 0 {
+					return
+				}
 			}
-		}
-		time.Sleep(10 * time.Minute)
-		synctest.Wait()
-		if b.left > 0 {
 			t.Errorf("%d are left", b.left)
-		}
-	})
+		})
+	}
 }

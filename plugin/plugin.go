@@ -139,16 +139,17 @@ type Gradual interface {
 	Compiler
 	// LeaveForLater has it do so from now on.
 	LeaveForLater()
-	// Waiting returns to whom the last plan owes something, each a namespace or "" for
-	// the cluster. The first is whose turn it is.
-	Waiting() []string
-	// Advance has the next call of Compile do one thing of what is left for an owner.
-	Advance(owner string)
-	// Hasty returns the owners whose rules the last call of Compile followed at once.
-	Hasty() []string
-	// Rest has what changes of some owners' rules be left for later, from the next call
-	// of Compile on.
-	Rest(owners map[string]bool)
+	// Waiting returns what the last plan owes. Of those that are alike but for the owner the first
+	// is whose turn it is.
+	Waiting() []Debt
+	// Advance has the next call of Compile do one thing of what is left.
+	Advance(Debt)
+	// Hasty returns what would have been left, as it may be much, and was followed at once by the
+	// last call of Compile.
+	Hasty() []Debt
+	// Rest has what changes of some be left for later, however little it is, from the next call of
+	// Compile on.
+	Rest(map[Debt]bool)
 }
 
 // CompilerOf returns what compiles the plans of one node with a plug-in.

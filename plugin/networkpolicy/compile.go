@@ -66,9 +66,9 @@ func (v *view) concerned(wanted func(*translated) bool) []*translated {
 
 // compiler compiles the plans of a node.
 type compiler struct {
-	// on is the plug-in that knows no policies, and base what compiles with it.
-	on   plugin.Plugin
-	base plugin.Compiler
+	// on is the plug-in that knows no policies. What compiles with it is Below.
+	on plugin.Plugin
+	plugin.Later
 	// plain is the plan of that.
 	plain *plan.Plan
 
@@ -89,6 +89,12 @@ type compiler struct {
 	made     policy.Tables
 }
 
+// begin has it know nothing yet but whose plans it compiles.
+func (c *compiler) begin(node string) {
+	*c = compiler{on: c.on, node: node}
+	c.Later = plugin.Later{Of: adds, Own: &c.tables, Below: plugin.Sparing(c.on)}
+}
+
 // Compile implements plugin.Compiler.
 //
 // A problem that a policy has by itself is reported by the nodes with pods that
@@ -96,11 +102,13 @@ type compiler struct {
 // not concern it; the controller reports the others.
 func (c *compiler) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
 	if c.node != in.Node.Name {
-		*c = compiler{on: c.on, base: plugin.Sparing(c.on), node: in.Node.Name,
-			tables: policy.Compiler{Gradual: c.tables.Gradual}}
+		gradual := c.tables.Gradual
+		if c.begin(in.Node.Name); gradual {
+			c.LeaveForLater()
+		}
 	}
 	previous := in.Previous
-	plain, problems := c.base.Compile(in)
+	plain, problems := c.Below.Compile(in)
 	c.plain = plain
 
 	tables := c.tables.Compile(c.world(in))
@@ -115,19 +123,10 @@ func (c *compiler) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
 }
 
 // LeaveForLater implements plugin.Gradual.
-func (c *compiler) LeaveForLater() { c.tables.Gradual = true }
-
-// Waiting implements plugin.Gradual.
-func (c *compiler) Waiting() []string { return c.tables.Waiting() }
-
-// Rest implements plugin.Gradual.
-func (c *compiler) Rest(owners map[string]bool) { c.tables.Rest(owners) }
-
-// Hasty implements plugin.Gradual.
-func (c *compiler) Hasty() []string { return c.tables.Hasty() }
-
-// Advance implements plugin.Gradual.
-func (c *compiler) Advance(owner string) { c.tables.Advance(owner) }
+func (c *compiler) LeaveForLater() {
+	c.tables.Gradual = true
+	c.Below.LeaveForLater()
+}
 
 // world brings what is known of the cluster to what the objects say.
 func (c *compiler) world(in plugin.Input) *policy.World {

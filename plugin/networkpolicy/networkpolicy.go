@@ -76,7 +76,10 @@ func (p *withPolicies) Standby() plugin.Layer {
 func (p *withPolicies) Announced(in plugin.Input) bool { return announced(in) }
 
 // Adds implements plugin.Layer.
-func (p *withPolicies) Adds() string { return "networkpolicy" }
+func (p *withPolicies) Adds() string { return adds }
+
+// adds is what the layer adds.
+const adds = "networkpolicy"
 
 // Kinds implements plugin.Plugin.
 func (p *withPolicies) Kinds() []*registry.Kind {
@@ -100,7 +103,9 @@ func (p *withPolicies) NewCompiler() plugin.Compiler {
 	if p.standby {
 		return plugin.CompilerOf(p.base)
 	}
-	return &compiler{on: p.base, base: plugin.Sparing(p.base)}
+	c := &compiler{on: p.base}
+	c.begin("")
+	return c
 }
 
 // RunNode implements plugin.NodeRunner.

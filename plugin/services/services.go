@@ -96,32 +96,51 @@ func (p *withServices) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
 
 // NewCompiler implements plugin.Incremental.
 func (p *withServices) NewCompiler() plugin.Compiler {
-	return &compiler{base: plugin.Sparing(p.base), kinds: p.base.Kinds(), tables: service.Compiler{Grants: p.grants}}
+	c := &compiler{kinds: p.base.Kinds(), tables: service.Compiler{Grants: p.grants}}
+	c.Later = plugin.Later{Of: plugin.Services, Slices: true, Own: &c.tables, Below: plugin.Sparing(p.base)}
+	return c
 }
 
 // compiler compiles the plans of a node.
 type compiler struct {
-	base plugin.Compiler
+	plugin.Later
 	// kinds are those that the base reads.
 	kinds  []*registry.Kind
 	tables service.Compiler
 }
 
+var _ plugin.Gradual = (*compiler)(nil)
+
 // Compile implements plugin.Compiler. What is wrong with a Service the cluster's work tells,
 // as all nodes find the same.
 func (c *compiler) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
-	without, problems := c.base.Compile(in)
+	without, problems := c.Below.Compile(in)
 	c.tables.Names = service.NameServersOf(in.Config, without.Local.Addresses)
 	tables := c.tables.Compile(in.Objects, without.Local)
 	p := *without
 	p.Services, p.Backends, p.Sources = tables.Services, tables.Backends, tables.Sources
-	problems = slices.Clone(problems)
+	problems = append(slices.Clone(problems), c.late()...)
 	for _, network := range in.Config.Spec.ServiceNetworks {
 		if prefix, err := netip.ParsePrefix(network); err == nil {
 			problems = append(problems, c.putNetwork(&p, prefix.Masked(), in.Config.Name)...)
 		}
 	}
 	return &p, problems
+}
+
+// LeaveForLater implements plugin.Gradual.
+func (c *compiler) LeaveForLater() {
+	c.tables.Gradual = true
+	c.Below.LeaveForLater()
+}
+
+// late says of which namespaces not all Services are loaded yet as they are written.
+func (c *compiler) late() (problems []plugin.Problem) {
+	for _, namespace := range c.tables.Late() {
+		problems = append(problems, plugin.Problem{Kind: api.Namespace, Key: registry.Key{Name: namespace}, Passing: true, Message: "much of its Services changed, so that they are loaded in slices beside what else changes: " +
+			"not all of them is served yet as it is written"})
+	}
+	return problems
 }
 
 // putNetwork states that nothing leaves for where Services have their addresses, unless the

@@ -61,6 +61,12 @@ endpoints: [{addresses: [10.1.1.2], nodeName: node1}]
 
 func compile(t *testing.T, p plugin.Plugin, c plugin.Compiler, text string) (*plan.Plan, []plugin.Problem) {
 	t.Helper()
+	return compileObjects(t, c, decode(t, p, text))
+}
+
+// decode returns the objects of a text.
+func decode(t *testing.T, p plugin.Plugin, text string) registry.Snapshot {
+	t.Helper()
 	kinds := slices.Clone(api.Kinds)
 	for _, k := range slices.Concat(p.Kinds(), service.Kinds) {
 		if !slices.Contains(kinds, k) {
@@ -75,7 +81,12 @@ func compile(t *testing.T, p plugin.Plugin, c plugin.Compiler, text string) (*pl
 	for _, d := range decoded {
 		there[d.Kind] = append(there[d.Kind], d.Object)
 	}
-	made, problems := c.Compile(plugin.Input{Config: api.Effective(registry.NewSnapshot(there).Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName})), Objects: registry.NewSnapshot(there), Node: plugin.Node{Name: "node1", MTU: 1500,
+	return registry.NewSnapshot(there)
+}
+
+func compileObjects(t *testing.T, c plugin.Compiler, there registry.Snapshot) (*plan.Plan, []plugin.Problem) {
+	t.Helper()
+	made, problems := c.Compile(plugin.Input{Config: api.Effective(there.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName})), Objects: there, Node: plugin.Node{Name: "node1", MTU: 1500,
 		Addresses: []netip.Addr{netip.MustParseAddr("172.30.0.11")}, Prefixes: []netip.Prefix{netip.MustParsePrefix("172.30.0.0/24")}}})
 	if err := made.Validate(); err != nil {
 		t.Fatal(err)
@@ -120,6 +131,56 @@ func TestServicesBelowPolicies(t *testing.T) {
 	mixed := plugin.Mix(p, openshift.Subnet{})
 	if again, _ := compile(t, mixed, plugin.CompilerOf(mixed), objects); len(made.Diff(again).Services) > 0 {
 		t.Errorf("in a mix they are\n%s", again)
+	}
+}
+
+// Services that take long are worked off in slices where the agent has it so, also below policies, and where
+// that takes seconds it is a problem until then.
+func TestALargeServiceIsWorkedOff(t *testing.T) {
+	ports, of, endpoints := "", "", ""
+	for i := range 100 {
+		ports += fmt.Sprintf("{name: p%d, port: %d},", i, 1000+i)
+		of += fmt.Sprintf("{name: p%d, port: %d, protocol: TCP},", i, 1000+i)
+	}
+	for i := range 200 {
+		endpoints += fmt.Sprintf("{addresses: [10.1.1.%d]},", 2+i)
+	}
+	large := objects
+	for i, name := range []string{"large", "larger", "largest", "huge"} {
+		large += fmt.Sprintf("---\napiVersion: v1\nkind: Service\nmetadata: {name: %s, namespace: evil}\nspec: {clusterIP: 10.3.0.%d, ports: [%s]}\n"+
+			"---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: %s, namespace: evil, labels: {kubernetes.io/service-name: %s}}\naddressType: IPv4\nports: [%s]\nendpoints: [%s]\n",
+			name, 10+i, ports, name, name, of, endpoints)
+	}
+	p := plugin.Stack("openshift-networkpolicy", openshift.Subnet{}, services.On, networkpolicy.On)
+	c := plugin.CompilerOf(p).(plugin.Gradual)
+	c.LeaveForLater()
+	compile(t, p, c, objects)
+	there := decode(t, p, large)
+	made, problems := compileObjects(t, c, there)
+	if made.Backends.Len() > 2000 || len(problems) > 0 {
+		t.Errorf("they have %d backends, and it is said: %v", made.Backends.Len(), problems)
+	}
+	said := false
+	for turns := 0; len(c.Waiting()) > 0; turns++ {
+		if turns > 100 {
+			t.Fatal("it does not end")
+		}
+		if want := (plugin.Debt{Of: plugin.Services, Owner: "evil", Slices: true}); c.Waiting()[0] != want {
+			t.Fatalf("waiting are %v", c.Waiting())
+		}
+		c.Advance(c.Waiting()[0])
+		made, problems = compileObjects(t, c, there)
+		for _, p := range problems {
+			if said = true; p.Kind != api.Namespace || p.Key.Name != "evil" || !p.Passing || !strings.Contains(p.Message, "not all of them is served yet as it is written") {
+				t.Errorf("it is said: %v", p)
+			}
+		}
+	}
+	if !said {
+		t.Error("it is not said that they are late")
+	}
+	if made.Backends.Len() != 80001 || len(problems) > 0 {
+		t.Errorf("worked off, it has %d backends, and it is said: %v", made.Backends.Len(), problems)
 	}
 }
 
