@@ -451,9 +451,12 @@ func structureChange(have, next Content) string {
 	return strings.Join(names, ", ")
 }
 
+// addTable adds a table that is not there. Elements come last: the kernel looks through all that
+// are in a map already for each chain whose rules come to ask it, and at the rules alone for each
+// element that comes.
 func addTable(conn *nftables.Conn, r *Table) error {
 	t := conn.AddTable(InetTable(r.Name))
-	chains := map[string]*nftables.Chain{}
+	chains, sets := map[string]*nftables.Chain{}, map[string]*nftables.Set{}
 	for _, name := range slices.Sorted(maps.Keys(r.Chains)) {
 		c := &nftables.Chain{Table: t, Name: name}
 		if h := r.Chains[name].Hook; h != nil {
@@ -463,16 +466,18 @@ func addTable(conn *nftables.Conn, r *Table) error {
 		chains[name] = conn.AddChain(c)
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Sets)) {
-		s := r.Sets[name].In(r.Name, name)
-		if err := conn.AddSet(s, nil); err != nil {
-			return err
-		}
-		if err := AddElements(conn, s, r.Sets[name].Elements, 0); err != nil {
+		sets[name] = r.Sets[name].In(r.Name, name)
+		if err := conn.AddSet(sets[name], nil); err != nil {
 			return err
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Chains)) {
 		if err := addRules(conn, chains[name], r.Chains[name]); err != nil {
+			return err
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.Sets)) {
+		if err := AddElements(conn, sets[name], r.Sets[name].Elements, 0); err != nil {
 			return err
 		}
 	}
