@@ -284,16 +284,9 @@ func (k *Kernel) Apply(d Delta, during func(failed map[int]bool) error, blame fu
 			try(ignore(k.RuleDel(k.ruleTo(c.Key)), unix.ENOENT), "delete", c.Key)
 		}
 	}
-	for _, c := range d.Routes {
-		if c.New == nil {
-			err := k.RouteDel(&netlink.Route{Dst: ipNet(c.Key.Prefix), Table: c.Key.Table, Protocol: netlink.RouteProtocol(k.stamps.Protocol),
-				Priority: c.Key.Metric, Type: c.Old.Kind, Scope: unix.RT_SCOPE_NOWHERE})
-			if Gone(err) {
-				continue
-			}
-			try(err, "delete", describeRoute(c.Key, *c.Old))
-		}
-	}
+	k.deleteRoutes(d, func(c reconcile.Change[RouteKey, Route], err error) {
+		try(err, "delete", describeRoute(c.Key, *c.Old))
+	})
 	for _, c := range d.FDB {
 		if c.New == nil {
 			if err := k.deleteNeighbour(unix.AF_BRIDGE, c.Key.Link, *c.Old, c.Key.MAC); !Gone(err) {
@@ -434,14 +427,19 @@ func (k *Kernel) request(kind, flags int) *nl.NetlinkRequest {
 	return req
 }
 
+// execute has a request done of which nothing but that is to be known.
+func (k *Kernel) execute(req *nl.NetlinkRequest) error {
+	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
+	return err
+}
+
 func (k *Kernel) setNeighbour(key NeighbourKey, mac plan.MAC) error {
 	req := k.request(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE|unix.NLM_F_ACK)
 	req.AddData(&netlink.Ndmsg{Family: family(key.Addr), Index: uint32(key.Link), State: netlink.NUD_PERMANENT, Type: unix.RTN_UNICAST})
 	req.AddData(nl.NewRtAttr(netlink.NDA_DST, key.Addr.AsSlice()))
 	req.AddData(nl.NewRtAttr(netlink.NDA_LLADDR, mac[:]))
 	req.AddData(nl.NewRtAttr(netlink.NDA_PROTOCOL, nl.Uint8Attr(k.stamps.Protocol)))
-	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
-	return err
+	return k.execute(req)
 }
 
 func (k *Kernel) setFDB(key FDBKey, vtep netip.Addr) error {
@@ -449,8 +447,7 @@ func (k *Kernel) setFDB(key FDBKey, vtep netip.Addr) error {
 	req.AddData(&netlink.Ndmsg{Family: unix.AF_BRIDGE, Index: uint32(key.Link), State: netlink.NUD_PERMANENT, Flags: netlink.NTF_SELF})
 	req.AddData(nl.NewRtAttr(netlink.NDA_DST, vtep.AsSlice()))
 	req.AddData(nl.NewRtAttr(netlink.NDA_LLADDR, key.MAC[:]))
-	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
-	return err
+	return k.execute(req)
 }
 
 func (k *Kernel) deleteNeighbour(family uint8, link int, addr netip.Addr, mac plan.MAC) error {
@@ -464,8 +461,7 @@ func (k *Kernel) deleteNeighbour(family uint8, link int, addr netip.Addr, mac pl
 	if !mac.IsZero() {
 		req.AddData(nl.NewRtAttr(netlink.NDA_LLADDR, mac[:]))
 	}
-	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
-	return err
+	return k.execute(req)
 }
 
 func (k *Kernel) ruleTo(r Rule) *netlink.Rule {

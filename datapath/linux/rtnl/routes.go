@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/datapath/reconcile"
@@ -17,19 +17,29 @@ import (
 // routes that are to be replaced, were refused before or cannot be added; what is only
 // new costs no more than itself. All other outcomes are told to done.
 func (k *Kernel) setRoutes(d Delta, done func(reconcile.Change[RouteKey, Route], error)) (refused []Refusal) {
-	var doubtful []reconcile.Change[RouteKey, Route]
-	families := map[uint8]map[RouteKey][]*FoundRoute{}
+	var fresh, doubtful []reconcile.Change[RouteKey, Route]
 	for _, c := range d.Routes {
-		if c.New == nil {
-			continue
+		switch {
+		case c.New == nil:
+		case c.Old == nil && !d.again[c.Key]:
+			fresh = append(fresh, c)
+		default:
+			doubtful = append(doubtful, c)
 		}
-		if c.Old == nil && !d.again[c.Key] {
-			if err := k.RouteAdd(k.routeTo(c.Key, *c.New)); !errors.Is(err, unix.EEXIST) {
-				done(c, err)
-				continue
-			}
+	}
+	added := k.executeTogether(len(fresh), func(i int) *nl.NetlinkRequest {
+		return k.routeRequest(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, fresh[i].Key, *fresh[i].New)
+	})
+	for i, err := range added {
+		if errors.Is(err, unix.EEXIST) {
+			doubtful = append(doubtful, fresh[i])
+		} else {
+			done(fresh[i], err)
 		}
-		doubtful = append(doubtful, c)
+	}
+	slices.SortFunc(doubtful, func(a, b reconcile.Change[RouteKey, Route]) int { return compareRouteKey(a.Key, b.Key) })
+	families := map[uint8]map[RouteKey][]*FoundRoute{}
+	for _, c := range doubtful {
 		there := families[family(c.Key.Prefix.Addr())]
 		if there == nil {
 			there = map[RouteKey][]*FoundRoute{}
@@ -59,10 +69,10 @@ func (k *Kernel) setRoutes(d Delta, done func(reconcile.Change[RouteKey, Route],
 			continue
 		}
 		if len(there) > 0 {
-			done(c, k.RouteReplace(k.routeTo(c.Key, *c.New)))
+			done(c, k.execute(k.routeRequest(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, c.Key, *c.New)))
 			continue
 		}
-		err := k.RouteAdd(k.routeTo(c.Key, *c.New))
+		err := k.execute(k.routeRequest(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, c.Key, *c.New))
 		if errors.Is(err, unix.EEXIST) { // since it was read
 			refused = append(refused, Refusal{c.Key, *c.New, errForeignRoute})
 			continue
@@ -72,26 +82,52 @@ func (k *Kernel) setRoutes(d Delta, done func(reconcile.Change[RouteKey, Route],
 	return refused
 }
 
-// routeTo is a route of Weft's as the library takes it.
-func (k *Kernel) routeTo(key RouteKey, r Route) *netlink.Route {
-	made := &netlink.Route{
-		Dst:       ipNet(key.Prefix),
-		Table:     key.Table,
-		Priority:  key.Metric,
-		Protocol:  netlink.RouteProtocol(k.stamps.Protocol),
-		Type:      r.Kind,
-		LinkIndex: r.Link,
-		Gw:        ip(r.Via),
-		Src:       ip(r.Source),
-		Scope:     netlink.Scope(r.Scope),
+// deleteRoutes deletes the routes that a delta has no more. What becomes of each that was still
+// there is told to done.
+func (k *Kernel) deleteRoutes(d Delta, done func(reconcile.Change[RouteKey, Route], error)) {
+	var leave []reconcile.Change[RouteKey, Route]
+	for _, c := range d.Routes {
+		if c.New == nil {
+			leave = append(leave, c)
+		}
 	}
-	if r.Kind == unix.RTN_LOCAL {
-		made.LinkIndex, made.Scope = LoopbackLink, unix.RT_SCOPE_HOST
+	deleted := k.executeTogether(len(leave), func(i int) *nl.NetlinkRequest {
+		return k.routeRequest(unix.RTM_DELROUTE, 0, leave[i].Key, Route{Kind: leave[i].Old.Kind, Scope: unix.RT_SCOPE_NOWHERE})
+	})
+	for i, err := range deleted {
+		if !Gone(err) {
+			done(leave[i], err)
+		}
 	}
+}
+
+// routeRequest asks for something to be done to a route of Weft's.
+func (k *Kernel) routeRequest(kind, flags int, key RouteKey, r Route) *nl.NetlinkRequest {
+	if r.Kind == unix.RTN_LOCAL && kind == unix.RTM_NEWROUTE {
+		r.Link, r.Scope = LoopbackLink, unix.RT_SCOPE_HOST
+	}
+	req := k.request(kind, flags|unix.NLM_F_ACK)
+	msg := &nl.RtMsg{RtMsg: unix.RtMsg{Family: family(key.Prefix.Addr()), Dst_len: uint8(key.Prefix.Bits()), Table: unix.RT_TABLE_UNSPEC,
+		Protocol: k.stamps.Protocol, Scope: uint8(r.Scope), Type: uint8(r.Kind)}}
 	if r.Onlink {
-		made.Flags = unix.RTNH_F_ONLINK
+		msg.Flags = unix.RTNH_F_ONLINK
 	}
-	return made
+	req.AddData(msg)
+	req.AddData(nl.NewRtAttr(unix.RTA_DST, key.Prefix.Addr().AsSlice()))
+	req.AddData(nl.NewRtAttr(unix.RTA_TABLE, nl.Uint32Attr(uint32(key.Table))))
+	if r.Source.IsValid() {
+		req.AddData(nl.NewRtAttr(unix.RTA_PREFSRC, r.Source.AsSlice()))
+	}
+	if r.Via.IsValid() {
+		req.AddData(nl.NewRtAttr(unix.RTA_GATEWAY, r.Via.AsSlice()))
+	}
+	if key.Metric != 0 {
+		req.AddData(nl.NewRtAttr(unix.RTA_PRIORITY, nl.Uint32Attr(uint32(key.Metric))))
+	}
+	if r.Link != 0 {
+		req.AddData(nl.NewRtAttr(unix.RTA_OIF, nl.Uint32Attr(uint32(r.Link))))
+	}
+	return req
 }
 
 var errForeignRoute = errors.New("another program's route is in the way")
