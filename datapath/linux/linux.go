@@ -66,6 +66,7 @@ import (
 	"github.com/weftnet/weft/datapath/linux/nft"
 	"github.com/weftnet/weft/datapath/linux/rtnl"
 	"github.com/weftnet/weft/datapath/linux/stamps"
+	"github.com/weftnet/weft/datapath/linux/survey"
 	"github.com/weftnet/weft/internal/netns"
 	"github.com/weftnet/weft/plan"
 )
@@ -104,6 +105,8 @@ type DataPlane struct {
 	state sync.Mutex
 	// watcher is that of Watch, nil while nobody watches.
 	watcher *watcher
+	// others is what Others follows, nil while it does not.
+	others *survey.Changes
 	// follows is the watcher that has heard of all that others did since sync began
 	// to read what there is; nil where there is none. looks is how often Repair has
 	// gone by that since.

@@ -2,7 +2,6 @@ package linux
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -622,13 +621,8 @@ func TestOthers(t *testing.T) {
 	const near = "route default 172.30.0.3/32 tunnel node2 endpoints-only\n"
 	few, more := mustParse(t, policedPlan+near), mustParse(t, policedPlan+near+secondEndpoint+"route default 10.1.4.0/24 tunnel node2\n")
 	b.mustApply(few)
-	told, following := make(chan struct{}, 1000), make(chan struct{})
-	done := make(chan error)
-	ctx, cancel := context.WithCancel(t.Context())
-	go func() {
-		done <- b.Others(ctx, func() { close(following) }, func() { told <- struct{}{} })
-	}()
-	<-following
+	told := make(chan struct{}, 1000)
+	b.followOthers(func() { told <- struct{}{} })
 	quiet := func(after string) {
 		t.Helper()
 		select {
@@ -686,8 +680,4 @@ func TestOthers(t *testing.T) {
 		<-told
 	}
 	quiet("all that was told")
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
 }

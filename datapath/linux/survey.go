@@ -25,8 +25,17 @@ func (d *DataPlane) Others(ctx context.Context, following, f func()) error {
 		return err
 	}
 	defer c.Close()
+	d.setOthers(c)
+	defer d.setOthers(nil)
 	following()
 	return c.Follow(ctx, f)
+}
+
+// setOthers says what unheard has the kernel not tell.
+func (d *DataPlane) setOthers(c *survey.Changes) {
+	d.state.Lock()
+	defer d.state.Unlock()
+	d.others = c
 }
 
 // subject is what the survey looks at; false before there is a plan.

@@ -112,9 +112,9 @@ func (d *DataPlane) setWatcher(w *watcher) {
 // manyElements is how many elements of one change are too many to be told each.
 const manyElements = 1000
 
-// unheard writes nftables, and returns what each transaction did. The kernel need not tell Watch each of many elements then, which
-// would take longer than to write them: what others do meanwhile shows in the
-// number of the ruleset's generation.
+// unheard writes nftables, and returns what each transaction did. The kernel need not tell Watch and
+// Others each of many elements then, which would take longer than to write them, though Others has it
+// pass over them: what others do meanwhile shows in the number of the ruleset's generation.
 func (d *DataPlane) unheard(write func() ([][]string, error)) ([][]string, error) {
 	w := d.watcher
 	if w == nil {
@@ -123,6 +123,10 @@ func (d *DataPlane) unheard(write func() ([][]string, error)) ([][]string, error
 	fd := w.filter.GetFd()
 	if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_DROP_MEMBERSHIP, unix.NFNLGRP_NFTABLES); err != nil {
 		return write()
+	}
+	others := d.others
+	if others != nil && others.Hear(false) != nil {
+		others = nil // it hears all
 	}
 	// Others' transactions must have been told until here, of which the kernel
 	// tells a moment after they have got their number.
@@ -133,8 +137,15 @@ func (d *DataPlane) unheard(write func() ([][]string, error)) ([][]string, error
 	if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, unix.NFNLGRP_NFTABLES); err != nil {
 		failure = errors.Join(failure, os.NewSyscallError("follow the packet filter again", err))
 	}
+	if others != nil {
+		failure = errors.Join(failure, others.Hear(true))
+	}
 	after, err := nft.Generation()
-	w.news.overlooked = w.news.overlooked || !heard || err != nil || after != before+uint32(len(done))
+	alone := heard && err == nil && after == before+uint32(len(done))
+	if others != nil && !alone {
+		others.Miss()
+	}
+	w.news.overlooked = w.news.overlooked || !alone
 	w.wake() // for what was read here
 	w.news.generation = after
 	return done, failure

@@ -53,6 +53,27 @@ func (b *bench) watchUntil() (found <-chan datapath.Disturbance, end func()) {
 	return told, end
 }
 
+// followOthers has f called when others change what is theirs, until end is called, or the test ends.
+func (b *bench) followOthers(f func()) (end func()) {
+	b.t.Helper()
+	done, following := make(chan error, 1), make(chan struct{})
+	ctx, cancel := context.WithCancel(b.t.Context())
+	go func() { done <- b.Others(ctx, func() { close(following) }, f) }()
+	end = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			b.t.Errorf("follow others: %v", err)
+		}
+	})
+	b.t.Cleanup(end)
+	select {
+	case <-following:
+	case <-time.After(30 * time.Second):
+		b.t.Fatal("others are not followed")
+	}
+	return end
+}
+
 // TestWatch has others change what is Weft's, and nothing else: what the data
 // plane itself does, and what goes with a pod, is not told.
 func TestWatch(t *testing.T) {
@@ -258,6 +279,49 @@ func TestNothingIsMissedWhileUnheard(t *testing.T) {
 	b.state.Unlock()
 	unheard(func() ([][]string, error) { return nil, nil })
 	told()
+}
+
+// TestOthersHearOfWhatIsDoneUnheard has others change what is theirs, or nothing, while the data plane
+// is told nothing of the packet filter. Others tells of what they changed, then and later.
+func TestOthersHearOfWhatIsDoneUnheard(t *testing.T) {
+	b := newBench(t)
+	b.mustApply(mustParse(t, policedPlan))
+	b.watch()
+	told := make(chan struct{}, 1000)
+	end := b.followOthers(func() { told <- struct{}{} })
+	unheard := func(write func() error) {
+		b.do(func() error {
+			b.state.Lock()
+			defer b.state.Unlock()
+			_, err := b.unheard(func() ([][]string, error) { return nil, write() })
+			return err
+		})
+	}
+	const theirs = "wefts"
+	add := func() error {
+		return nft.Transaction(theirs, func(conn *nftables.Conn) error { conn.AddTable(nft.InetTable(theirs)); return nil })
+	}
+	isTold := func(what string) {
+		t.Helper()
+		select {
+		case <-told:
+		case <-time.After(30 * time.Second):
+			t.Errorf("%s: it is not told that others changed something", what)
+		}
+	}
+	unheard(func() error { return nil })
+	select {
+	case <-told:
+		t.Error("others changed nothing, and it is told that they did")
+	case <-time.After(500 * time.Millisecond):
+	}
+	unheard(add)
+	isTold("a table that came unheard")
+	b.do(func() error { return nft.Delete(theirs) })
+	isTold("a table that went since")
+	end()
+	// And when nobody follows any more.
+	unheard(add)
 }
 
 // A transaction of somebody else's that is told in two parts is one.

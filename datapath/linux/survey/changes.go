@@ -31,12 +31,16 @@ const (
 // Changes are sockets that get what others change of what Obstacles looks at.
 type Changes struct {
 	files []*os.File
+	// filter is that of them that is told of the packet filter.
+	filter *os.File
+	// missed gets something where the kernel may not have told all.
+	missed chan struct{}
 }
 
 // Listen opens Changes in the calling thread's network namespace. What is stamped does
 // not come, nor do rules of iptables-legacy, of which the kernel does not tell.
 func Listen(own stamps.Stamps) (_ *Changes, err error) {
-	c := &Changes{}
+	c := &Changes{missed: make(chan struct{}, 1)}
 	defer func() {
 		if err != nil {
 			c.Close()
@@ -54,7 +58,35 @@ func Listen(own stamps.Stamps) (_ *Changes, err error) {
 	if err != nil {
 		return nil, err
 	}
-	return c, c.take(filter)
+	err = c.take(filter)
+	c.filter = c.files[len(c.files)-1]
+	return c, err
+}
+
+// Hear has the kernel tell of the packet filter, as it does at first, or not. It must not be called
+// behind Close.
+func (c *Changes) Hear(does bool) error {
+	option := unix.NETLINK_DROP_MEMBERSHIP
+	if does {
+		option = unix.NETLINK_ADD_MEMBERSHIP
+	}
+	conn, err := c.filter.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("follow the packet filter: %w", err)
+	}
+	var failure error
+	err = conn.Control(func(fd uintptr) {
+		failure = os.NewSyscallError("follow the packet filter", unix.SetsockoptInt(int(fd), unix.SOL_NETLINK, option, unix.NFNLGRP_NFTABLES))
+	})
+	return errors.Join(err, failure)
+}
+
+// Miss has Follow tell of a change that the kernel may not have told.
+func (c *Changes) Miss() {
+	select {
+	case c.missed <- struct{}{}:
+	default:
+	}
 }
 
 // take reads a socket from now on by Go's poller, with room for few messages.
@@ -104,6 +136,16 @@ func (c *Changes) Follow(ctx context.Context, f func()) error {
 			}
 		})
 	}
+	wg.Go(func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-c.missed:
+				f()
+			}
+		}
+	})
 	wg.Wait()
 	return errors.Join(failed...)
 }
