@@ -29,8 +29,9 @@ import (
 //
 // Where it comes from says which of two maps of frontends it is looked up in, and the
 // number of slots which chain draws one, as the kernel draws numbers below a constant only.
-// There is a chain for each number that is in use, and for each duration for which sets
-// remember clients. A map says which chain that is, so that no element of a large map
+// There is a chain for each number that is in use, for each duration for which sets
+// remember clients, and always for a few small numbers: a chain that comes costs a look at all
+// that is in the maps that its rules ask. A map says which chain that is, so that no element of a large map
 // names a chain: the kernel would follow each whenever one is added.
 //
 // A set is called by a digest of its name. So nothing has to be remembered of what sets
@@ -163,6 +164,21 @@ type draw struct {
 	is4      bool
 	slots    uint32
 	remember time.Duration
+}
+
+// usualSlots is up to how many slots there are chains always, for sets that do not remember clients.
+const usualSlots = 3
+
+// usualDraws are those chains.
+func usualDraws() (all []draw) {
+	for _, is4 := range interval.Families {
+		for _, side := range bothSides {
+			for n := range uint32(usualSlots) {
+				all = append(all, draw{side: side, is4: is4, slots: n + 1})
+			}
+		}
+	}
+	return all
 }
 
 // name is that of the chain.

@@ -54,7 +54,7 @@ type services struct {
 	// empty is the table with its sets, which are empty.
 	empty *ruleset
 	sets  map[setKey]*served
-	// draws are the chains that sets need, and selves all backends.
+	// draws are the chains that sets need and the usual ones, and selves all backends.
 	draws  reconcile.Ledger[draw, struct{}]
 	selves reconcile.Ledger[netip.AddrPort, struct{}]
 	// peers are the addresses from where a route leads to a peer, by what was from.
@@ -390,6 +390,9 @@ func compileServices(stamps Stamps, p *plan.Plan, from *sources, have nft.Conten
 		none := &served{}
 		none.becomes(k, one, nil, put)
 		s.ask(k, none, one)
+	}
+	for _, d := range usualDraws() {
+		s.draws.Add(d, struct{}{})
 	}
 	for d := range s.draws.Now {
 		r.Chains[d.name()] = d.chain()
