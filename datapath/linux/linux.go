@@ -506,8 +506,8 @@ func (d *DataPlane) sync(p *plan.Plan) (trouble, err error) {
 	if d.table, err = reading(d.stamps.Table); err != nil {
 		return nil, err
 	}
-	c.want.Changes() // starts the next round
-	d.refused = nil  // as all that is there was read
+	c.want.Begin()
+	d.refused = nil // as all that is there was read
 	delta := c.want.Against(have)
 	released := d.release(delta.Groups)
 	d.services.shutNow = nil // as others may have written there

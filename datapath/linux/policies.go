@@ -106,7 +106,7 @@ func compilePolicies(stamps Stamps, p *plan.Plan, tags bool, counts counting, ot
 			}
 		})
 	}
-	state.shares.Changes(strings.Compare) // starts the next round
+	state.shares.Begin()
 	return state, r
 }
 

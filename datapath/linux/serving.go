@@ -401,8 +401,8 @@ func compileServices(stamps Stamps, p *plan.Plan, from *sources, have nft.Conten
 	for a := range s.selves.Now {
 		put(selfElement(a))
 	}
-	s.draws.Changes(draw.compare) // starts the next round
-	s.selves.Changes(netip.AddrPort.Compare)
+	s.draws.Begin()
+	s.selves.Begin()
 	s.from = from
 	for i, is4 := range interval.Families {
 		s.peers[i] = peersElements(from, is4)

@@ -131,3 +131,7 @@ func (l *Ledger[K, V]) Remove(k K, v V) bool {
 func (l *Ledger[K, V]) Changes(compare func(a, b K) int) []Change[K, V] {
 	return l.edit.Changes(compare)
 }
+
+// Begin starts the next round: the next Changes tell nothing of what became of the objects until
+// now.
+func (l *Ledger[K, V]) Begin() { l.edit = Edit[K, V]{} }

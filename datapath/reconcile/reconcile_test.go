@@ -56,7 +56,7 @@ func TestLedger(t *testing.T) {
 		for range rapid.IntRange(0, 30).Draw(t, "steps") {
 			o := object{rapid.IntRange(0, 3).Draw(t, "key"), rapid.IntRange(0, 1).Draw(t, "value")}
 			at := slices.Index(asked, o)
-			switch rapid.IntRange(0, 4).Draw(t, "step") {
+			switch rapid.IntRange(0, 5).Draw(t, "step") {
 			case 0, 1:
 				other := slices.Contains(asked, object{o.key, 1 - o.value})
 				if ok := l.Add(o.key, o.value); ok == other {
@@ -73,6 +73,9 @@ func TestLedger(t *testing.T) {
 					asked = slices.Delete(asked, at, at+1)
 					ended++
 				}
+			case 4:
+				l.Begin()
+				have = maps.Clone(l.Now)
 			default:
 				have = apply(t, have, l.Changes(cmp.Compare))
 			}

@@ -128,6 +128,17 @@ func (w *Wanted) Changes() Delta {
 	}
 }
 
+// Begin has the next Changes tell nothing of what became of what is wanted until now.
+func (w *Wanted) Begin() {
+	w.Addresses.Begin()
+	w.Routes.Begin()
+	w.Neighbours.Begin()
+	w.FDB.Begin()
+	w.Rules.Begin()
+	w.Groups.Begin()
+	w.Shaping.Begin()
+}
+
 // Again returns a delta that also adds the routes that the kernel refused before, where
 // they are still wanted. The kernel holds none of these, so nothing of them is to be
 // replaced or deleted.
