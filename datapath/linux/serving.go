@@ -36,7 +36,8 @@ func (u usage) compare(o usage) int {
 // served is what the service table has of a set.
 type served struct {
 	slots []netip.AddrPort
-	// uses counts the frontends that use the set, by how they do, in order. They are few.
+	// uses counts the frontends that use the set, by how they do, in order. They are few, and
+	// never changed in place: most sets are used alike, and share them.
 	uses []used
 }
 
@@ -54,6 +55,8 @@ type services struct {
 	// empty is the table with its sets, which are empty.
 	empty *ruleset
 	sets  map[setKey]*served
+	// alike are the uses of sets that one frontend uses in each of one or two ways, each once.
+	alike map[[2]used][]used
 	// draws are the chains that sets need and the usual ones, and selves all backends.
 	draws  reconcile.Ledger[draw, struct{}]
 	selves reconcile.Ledger[netip.AddrPort, struct{}]
@@ -297,16 +300,31 @@ func (s *services) use(k plan.ServiceKey, of plan.Service, by int) {
 		return
 	}
 	set := s.set(setKey{of.Set, k.Address.Is4()})
+	uses := slices.Clone(set.uses)
 	for _, side := range sidesOf(k) {
 		u := usage{side, remembered(of)}
-		i, there := slices.BinarySearchFunc(set.uses, u, func(a used, b usage) int { return a.compare(b) })
+		i, there := slices.BinarySearchFunc(uses, u, func(a used, b usage) int { return a.compare(b) })
 		if !there {
-			set.uses = slices.Insert(set.uses, i, used{usage: u})
+			uses = slices.Insert(uses, i, used{usage: u})
 		}
-		if set.uses[i].frontends += by; set.uses[i].frontends == 0 {
-			set.uses = slices.Delete(set.uses, i, i+1)
+		if uses[i].frontends += by; uses[i].frontends == 0 {
+			uses = slices.Delete(uses, i, i+1)
 		}
 	}
+	set.uses = s.shared(uses)
+}
+
+// shared returns the uses that other sets have, where these are the same.
+func (s *services) shared(uses []used) []used {
+	var key [2]used
+	if len(uses) == 0 || len(uses) > len(key) || slices.ContainsFunc(uses, func(u used) bool { return u.frontends != 1 }) {
+		return uses // seldom, and there are any number of others
+	}
+	copy(key[:], uses)
+	if s.alike[key] == nil {
+		s.alike[key] = uses
+	}
+	return s.alike[key]
 }
 
 // ask has the ledgers hold what a set needs that becomes another, and no more what it needed.
@@ -354,7 +372,7 @@ func setsOf(p *plan.Plan) map[setKey]bool {
 // compileServices returns all of the table for a plan; nothing where it has no frontend.
 // have is what the kernel holds of it, whose slots stay whose they are.
 func compileServices(stamps Stamps, p *plan.Plan, from *sources, have nft.Content) (services, *ruleset) {
-	s := services{stamps: stamps, sets: map[setKey]*served{}}
+	s := services{stamps: stamps, sets: map[setKey]*served{}, alike: map[[2]used][]used{}}
 	if p.Services.Len() == 0 {
 		return s, newRuleset(stamps, stamps.ServiceTable)
 	}
@@ -521,7 +539,6 @@ func (s *services) advance(p, q *plan.Plan, changes plan.Diff, from *sources) nf
 	before := make(map[setKey]*served, len(touched))
 	for k := range touched {
 		was := *s.set(k)
-		was.uses = slices.Clone(was.uses)
 		before[k] = &was
 	}
 	for _, c := range changes.Services {
