@@ -16,10 +16,10 @@ import (
 
 // garbage is how much there may be, as a share in percent of what is known. What an
 // agent knows of the cluster stays, and little comes and goes, so the node's
-// memory is worth more than the processor's time. It holds as well while everything is read
-// and compiled for the first time: what is known grows all the while, and with half as much
+// memory is worth more than the processor's time. While everything is read and compiled for
+// the first time it is garbageAtFirst: what is known grows all the while, and with half as much
 // garbage the processor would look through it twice as often, and pods wait.
-const garbage = 30
+const garbage, garbageAtFirst = 20, 30
 
 // garbageAlways is how much garbage there may be in any case, in bytes. Where little
 // is known, a share of that is less than one change makes, and the processor would do
@@ -40,16 +40,24 @@ func beThrifty() (settled func()) {
 		debug.FreeOSMemory()
 		unmapProgram()
 	}}
+	var known atomic.Bool
 	last := 0
 	afterEachCollection(func() {
+		share := garbageAtFirst
+		if known.Load() {
+			share = garbage
+		}
 		// What is known may become more or less at any time.
-		if next := garbageFor(garbage, liveHeap()); next != last {
+		if next := garbageFor(share, liveHeap()); next != last {
 			last = next
 			debug.SetGCPercent(next)
 		}
 		spare.collected()
 	})
-	return spare.keepSmall
+	return func() {
+		known.Store(true)
+		spare.keepSmall()
+	}
 }
 
 // Memory that is not in use goes back to the kernel each seldom, but not while garbage
