@@ -51,7 +51,7 @@ const (
 
 // attacks are all of them.
 var attacks = slices.Concat(podAttacks, spoofingAttacks, linkAttacks, neighbourAttacks, icmpAttacks, hostPortAttacks,
-	birthAttacks, policyAttacks, adminAttacks, underlayAttacks, cniAttacks, agentAttacks, floodAttacks)
+	birthAttacks, policyAttacks, adminAttacks, underlayAttacks, cniAttacks, agentAttacks, floodAttacks, balancerAttacks)
 
 // trial is an attack on a cluster, over one family.
 type trial struct {

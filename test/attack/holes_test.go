@@ -9,6 +9,8 @@ import "strings"
 var holes = map[string]string{
 	"a_device_on_its_nodes_network":              "who has NET_ADMIN in the user namespace of the node has it for every network namespace that it can name, and a veth pair names the other end's",
 	"flannel-host-gw/path_mtu_from_the_underlay": "without a tunnel, who is on the link to the next hop can be a router on the way",
+	"heartbeats_on_the_underlay":                 "what nodes say to each other about addresses is not signed, as who can send it can forge ARP anyway",
+	"a_balanced_address_on_the_underlay":         "an address on a link is whose host says so last; that he says so is told",
 	"flannel/lease_with_anothers_address":        "of two leases with one address, which is believed hangs on their subnets",
 }
 
