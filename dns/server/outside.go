@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"github.com/coredns/caddy"
@@ -32,7 +33,7 @@ const (
 	payload = 1232
 	// maxStreams is how many answers are fetched by TCP at once, and maxStreamsEach how many for
 	// one client. All others wait: each may have 64 KiB, and takes a thousand times the work of a
-	// name of the cluster.
+	// name of the cluster. See fetch.go.
 	maxStreams, maxStreamsEach = 16, 2
 )
 
@@ -48,6 +49,8 @@ type outside struct {
 type router struct {
 	to      atomic.Pointer[[]route]
 	streams *slots
+	// unpacking is held while an answer that was fetched is read.
+	unpacking sync.Mutex
 	// away are the questions that servers are being asked by UDP.
 	away singleflight.Group
 	// failed says that nobody answered a query, since that was looked at last.
@@ -188,7 +191,7 @@ func (r *router) ServeDNS(ctx context.Context, w dns.ResponseWriter, q *dns.Msg)
 // and to answer in the server's place (RFC 5452, section 5). What is said is shared, so it must not
 // be changed.
 func (r *router) once(ctx context.Context, of *forward.Forward, q *dns.Msg, past *recorder) (*dns.Msg, error) {
-	said, err, _ := r.away.Do(same(q), func() (any, error) { return exchange(ctx, of, q, past, false) })
+	said, err, _ := r.away.Do(same(q), func() (any, error) { return exchange(ctx, of, q, past) })
 	if err != nil {
 		return nil, err
 	}
@@ -202,29 +205,16 @@ func same(q *dns.Msg) string {
 	return fmt.Sprintln(strings.ToLower(ask.Name), ask.Qtype, ask.Qclass, q.CheckingDisabled, edns != nil && edns.Do())
 }
 
-// fetch asks by TCP for what does not fit into a datagram. Only who asked by TCP itself gets that:
-// for others it would be cut again.
-func (r *router) fetch(ctx context.Context, of *forward.Forward, q *dns.Msg, past *recorder) (*dns.Msg, error) {
-	until, cancel := context.WithTimeout(ctx, outsideTime)
-	defer cancel()
-	leave, err := r.streams.enter(until, past.from.Addr().Unmap())
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
-	return exchange(ctx, of, q, past, true)
-}
-
 // errSilent is that nothing was said.
 var errSilent = errors.New("nothing is answered")
 
-// exchange asks others, by UDP or as a stream, and returns what they say.
-func exchange(ctx context.Context, of *forward.Forward, q *dns.Msg, past *recorder, stream bool) (*dns.Msg, error) {
+// exchange asks others by UDP, and returns what they say.
+func exchange(ctx context.Context, of *forward.Forward, q *dns.Msg, past *recorder) (*dns.Msg, error) {
 	var from netip.AddrPort
 	if past != nil {
 		from = past.from
 	}
-	w := newRecorder(from, stream)
+	w := newRecorder(from, false)
 	if _, err := of.ServeDNS(ctx, w, q); err != nil {
 		return nil, err
 	}

@@ -1,0 +1,102 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/coredns/coredns/plugin/forward"
+	"github.com/coredns/coredns/plugin/pkg/proxy"
+	"github.com/miekg/dns"
+)
+
+const (
+	// maxFetched is how large an answer is that is fetched by TCP, in bytes, when all of its names
+	// are written out. A message has 64 KiB at most, but in it two bytes can stand for a name of 255,
+	// again and again, so that it takes tens of MiB in memory.
+	maxFetched = 256 << 10
+	// maxFails is behind how many failed checks in a row forward counts a server for down.
+	maxFails = 2
+)
+
+// errWrong is that what was said is no answer to the question.
+var errWrong = errors.New("something else is answered than what was asked")
+
+// fetch asks by TCP for what does not fit into a datagram. Only who asked by TCP itself gets that:
+// for others it would be cut again. It is done here and not by forward, so that a message is known
+// before it is unpacked: that is done to one at a time, as nobody knows before what it takes.
+func (r *router) fetch(ctx context.Context, of *forward.Forward, q *dns.Msg, past *recorder) (*dns.Msg, error) {
+	ctx, cancel := context.WithTimeout(ctx, outsideTime)
+	defer cancel()
+	leave, err := r.streams.enter(ctx, past.from.Addr().Unmap())
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	q = q.Copy()
+	q.Id = dns.Id()
+	failed := errNobody
+	servers := upFirst(of.List())
+	for i, s := range servers {
+		data, err := stream(ctx, s.Addr(), q, len(servers)-i)
+		if err != nil {
+			failed = err
+			continue
+		}
+		r.unpacking.Lock()
+		defer r.unpacking.Unlock()
+		return unpack(data, q)
+	}
+	return nil, failed
+}
+
+// upFirst returns servers in their order, those that are down behind the others.
+func upFirst(servers []*proxy.Proxy) (all []*proxy.Proxy) {
+	var down []*proxy.Proxy
+	for _, s := range servers {
+		if s.Down(maxFails) {
+			down = append(down, s)
+		} else {
+			all = append(all, s)
+		}
+	}
+	return append(all, down...)
+}
+
+// stream asks a server by TCP, for as long as is its share of what is left for that many servers.
+func stream(ctx context.Context, server string, q *dns.Msg, servers int) (data []byte, err error) {
+	until, _ := ctx.Deadline()
+	until = time.Now().Add(time.Until(until) / time.Duration(servers))
+	c, err := (&net.Dialer{Deadline: until}).DialContext(ctx, "tcp", server)
+	if err != nil {
+		return nil, err
+	}
+	conn := &dns.Conn{Conn: c}
+	defer conn.Close()
+	if err := conn.SetDeadline(until); err != nil {
+		return nil, err
+	}
+	if err := conn.WriteMsg(q); err != nil {
+		return nil, err
+	}
+	return conn.ReadMsgHeader(nil)
+}
+
+// unpack reads what is answered to a question.
+func unpack(data []byte, q *dns.Msg) (*dns.Msg, error) {
+	said := new(dns.Msg)
+	if err := said.Unpack(data); err != nil {
+		return nil, err
+	}
+	if !said.Response || said.Id != q.Id || len(said.Question) != 1 || said.Question[0].Qtype != q.Question[0].Qtype ||
+		said.Question[0].Qclass != q.Question[0].Qclass || !strings.EqualFold(said.Question[0].Name, q.Question[0].Name) {
+		return nil, errWrong
+	}
+	if size := said.Len(); size > maxFetched {
+		return nil, fmt.Errorf("an answer has %d bytes, and %d are as many as are given on", size, maxFetched)
+	}
+	return said, nil
+}
