@@ -37,8 +37,9 @@ func (p *probes) comes(q dns.Question) bool {
 	return one != nil
 }
 
-// loops sends a probe, and reports whether it came back, and whether the server said anything.
-func (p *probes) loops(ctx context.Context, s server) (came, heard bool) {
+// loops sends a probe, and reports whether it came back, whether the server said anything, and
+// whether that was more than that it cannot or will not say.
+func (p *probes) loops(ctx context.Context, s server) (came, heard, helped bool) {
 	name := strings.ToLower(rand.Text()) + "." + strings.ToLower(rand.Text()) + "."
 	if s.domain != "" {
 		name += s.domain + "."
@@ -52,23 +53,25 @@ func (p *probes) loops(ctx context.Context, s server) (came, heard bool) {
 	p.mu.Unlock()
 	m := new(dns.Msg)
 	m.SetQuestion(name, dns.TypeHINFO)
-	heard = answers(ctx, m, s)
+	heard, helped = answers(ctx, m, s)
 	p.mu.Lock()
 	came = one.back
 	delete(p.away, name)
 	p.mu.Unlock()
-	if !heard && !came {
+	if !helped && !came {
 		// Some let no such question pass, and some ask others for it for long.
 		m.SetQuestion(".", dns.TypeNS)
-		heard = answers(ctx, m, s)
+		again := false
+		again, helped = answers(ctx, m, s)
+		heard = heard || again
 	}
-	return came, heard
+	return came, heard, helped
 }
 
-// answers reports whether a server answers a question, whatever it says.
-func answers(ctx context.Context, m *dns.Msg, s server) bool {
+// answers reports whether a server answers a question, whatever it says, and whether that helps.
+func answers(ctx context.Context, m *dns.Msg, s server) (heard, helped bool) {
 	ctx, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
-	_, _, err := (&dns.Client{Timeout: probeTime}).ExchangeContext(ctx, m, s.at.String())
-	return err == nil
+	said, _, err := (&dns.Client{Timeout: probeTime}).ExchangeContext(ctx, m, s.at.String())
+	return err == nil, err == nil && helps(said)
 }

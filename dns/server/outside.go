@@ -53,7 +53,7 @@ type router struct {
 	unpacking sync.Mutex
 	// away are the questions that servers are being asked by UDP.
 	away singleflight.Group
-	// failed says that nobody answered a query, since that was looked at last.
+	// failed says that nobody answered a query with something that helps, since that was looked at last.
 	failed atomic.Bool
 }
 
@@ -62,6 +62,28 @@ type route struct {
 	// domain is fully qualified, in lower case.
 	domain  string
 	forward *forward.Forward
+	// of is domain as ways have it, and answered what became of the queries.
+	of       string
+	answered *atomic.Int32
+}
+
+// What became of the queries for a domain: none was answered, or none with something that helps, or
+// some was.
+const (
+	answeredNone = iota
+	answeredBadly
+	answeredWell
+)
+
+// said returns for which domains somebody helped since that was looked at last, and for which there
+// were answers, and none that helps, since somebody helped last. They are called as in ways.
+func (r *router) said() (helped, failing map[string]bool) {
+	helped, failing = map[string]bool{}, map[string]bool{}
+	for _, to := range *r.to.Load() {
+		helped[to.of] = to.answered.CompareAndSwap(answeredWell, answeredNone)
+		failing[to.of] = to.answered.Load() == answeredBadly
+	}
+	return helped, failing
 }
 
 // newOutside returns one that asks nobody, until it is given ways.
@@ -74,7 +96,7 @@ func newOutside(stale uint32) (*outside, error) {
 		text += fmt.Sprintf("serve_stale %ds verify 1s 5s 5s\n", stale)
 	}
 	o := &outside{router: &router{streams: newSlots(maxStreamsEach, maxStreams)}, stale: stale}
-	o.router.to.Store(&[]route{{domain: "."}})
+	o.router.to.Store(&[]route{{domain: ".", answered: new(atomic.Int32)}})
 	var err error
 	o.cache, err = setUp("cache", text+"}\n", o.router)
 	return o, err
@@ -102,7 +124,7 @@ func setUp(name, text string, next plugin.Handler) (plugin.Handler, error) {
 func (o *outside) use(w *ways) error {
 	var to []route
 	add := func(domain string, servers []netip.AddrPort) error {
-		r := route{domain: dns.CanonicalName(domain)}
+		r := route{domain: dns.CanonicalName(domain), of: domain, answered: new(atomic.Int32)}
 		if len(servers) > 0 {
 			text := "forward ."
 			for _, s := range servers {
@@ -175,6 +197,12 @@ func (r *router) ServeDNS(ctx context.Context, w dns.ResponseWriter, q *dns.Msg)
 	if err != nil {
 		r.failed.Store(true)
 		return dns.RcodeServerFailure, err
+	}
+	if helps(said) {
+		routes[i].answered.Store(answeredWell)
+	} else {
+		routes[i].answered.CompareAndSwap(answeredNone, answeredBadly)
+		r.failed.Store(true)
 	}
 	if said.Truncated && past != nil && past.stream {
 		if said, err = r.fetch(ctx, routes[i].forward, q, past); err != nil {

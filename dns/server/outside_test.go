@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -157,4 +159,58 @@ func TestSilent(t *testing.T) {
 	cautious.Store(true)
 	silent.Store(false)
 	n.state("it answers again", func(s keeper.State) bool { return s.Problem == "" })
+}
+
+// TestUseless has those outside refuse whatever they are asked: it is told for which names, and no
+// more as soon as they answer something. Of one that fails for a single zone nothing is told.
+func TestUseless(t *testing.T) {
+	t.Parallel()
+	var works atomic.Bool
+	refuse := func(w dns.ResponseWriter, q *dns.Msg) { w.WriteMsg(new(dns.Msg).SetRcode(q, dns.RcodeRefused)) }
+	up := upstream(t, func(w dns.ResponseWriter, q *dns.Msg) {
+		if !works.Load() {
+			refuse(w, q)
+			return
+		}
+		says(w, q, "@ 60 IN A 203.0.113.1")
+	})
+	var asked atomic.Int64
+	corp := upstream(t, func(w dns.ResponseWriter, q *dns.Msg) {
+		if q.Question[0].Qtype == dns.TypeHINFO {
+			asked.Add(1)
+			w.WriteMsg(new(dns.Msg).SetRcode(q, dns.RcodeNameError))
+			return
+		}
+		w.WriteMsg(new(dns.Msg).SetRcode(q, dns.RcodeServerFailure))
+	})
+	set := settings(up)
+	set.Stubs = []records.Stub{{Domain: "corp.example", Servers: []netip.AddrPort{corp}}}
+	n := run(t, set)
+	count := 0
+	again := func(rcode string) {
+		count++
+		n.want("udp", question(fmt.Sprintf("www%d.example", count), dns.TypeA), rcode)
+		n.want("udp", question(fmt.Sprintf("www%d.broken.corp.example", count), dns.TypeA), "SERVFAIL")
+	}
+	await.NoError(t, 2*long, "it is told that it does not help", func() error {
+		again("REFUSED")
+		s, err := keeper.Ask(t.Context(), filepath.Join(n.dir, "dns.sock"))
+		if err == nil && !strings.Contains(s.Problem, "nobody helps with names outside of the cluster: all that is asked of "+up.String()) {
+			err = fmt.Errorf("it is told %q", s.Problem)
+		}
+		return err
+	})
+	await.NoError(t, long, "who fails for a single zone is probed as often", func() error {
+		again("REFUSED")
+		if n := asked.Load(); n <= maxUseless {
+			return fmt.Errorf("that was %d times", n)
+		}
+		return nil
+	})
+	n.state("nothing is told of it", func(s keeper.State) bool {
+		return strings.Contains(s.Problem, "nobody helps") && !strings.Contains(s.Problem, "corp")
+	})
+	works.Store(true)
+	again("NOERROR 203.0.113.1")
+	n.state("it helps again", func(s keeper.State) bool { return s.Problem == "" })
 }

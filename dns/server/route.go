@@ -14,8 +14,8 @@ const (
 	// lookAgain is how often the node's resolv.conf is read.
 	lookAgain = 5 * time.Second
 	// Between two probes of a server: one that brings queries back, one that did not, one
-	// that did not while more is asked than can be under way, and one that said nothing, or that is
-	// asked for names for which nobody answered.
+	// that did not while more is asked than can be under way, and one that said nothing or nothing that
+	// helps, or that is asked for names for which nobody did.
 	probeLooping, probeFine, probeBusy, probeSilent = 10 * time.Second, 5 * time.Minute, 10 * time.Second, 10 * time.Second
 	// maxProbes is how many are under way at once.
 	maxProbes = 8
@@ -26,15 +26,17 @@ func (s *Server) route(ctx context.Context, decided func()) {
 	tick := time.NewTicker(lookAgain)
 	defer tick.Stop()
 	type outcome struct {
-		at           netip.AddrPort
-		loops, heard bool
+		at                   netip.AddrPort
+		loops, heard, helped bool
 	}
 	var (
 		resolv resolvFile
 		// loops are servers that bring queries back; probed is when each was probed last, and
-		// under which are being probed. silent says to how many probes in a row one said nothing.
+		// under which are being probed. silent says to how many probes in a row one said nothing, and
+		// useless to how many something that does not help.
 		loops    = map[netip.AddrPort]bool{}
 		silent   = map[netip.AddrPort]int{}
+		useless  = map[netip.AddrPort]int{}
 		probed   = map[netip.AddrPort]time.Time{}
 		under    = map[netip.AddrPort]bool{}
 		outcomes = make(chan outcome, maxProbes)
@@ -63,6 +65,15 @@ func (s *Server) route(ctx context.Context, decided func()) {
 			}
 		}
 		problems = append(problems, w.unheard(silent)...)
+		helped, failing := s.outside.Load().router.said()
+		w.each(func(domain string, servers []netip.AddrPort) {
+			for _, at := range servers {
+				if helped[domain] {
+					delete(useless, at)
+				}
+			}
+		})
+		problems = append(problems, w.unhelped(useless, silent, failing)...)
 		s.mu.Lock()
 		if !slices.Equal(s.ways, problems) {
 			s.ways = problems
@@ -87,7 +98,7 @@ func (s *Server) route(ctx context.Context, decided func()) {
 				every = probeLooping
 			case busy:
 				every = probeBusy
-			case failed, silent[c.at] > 0:
+			case failed, silent[c.at] > 0, useless[c.at] > 0:
 				every = probeSilent
 			}
 			if len(read) == 0 || under[c.at] || len(under) >= maxProbes || time.Since(probed[c.at]) < every {
@@ -95,13 +106,14 @@ func (s *Server) route(ctx context.Context, decided func()) {
 			}
 			under[c.at], probed[c.at] = true, time.Now()
 			go func() {
-				came, heard := s.probes.loops(ctx, c)
-				outcomes <- outcome{c.at, came, heard}
+				came, heard, helped := s.probes.loops(ctx, c)
+				outcomes <- outcome{c.at, came, heard, helped}
 			}()
 		}
 		maps.DeleteFunc(probed, func(at netip.AddrPort, _ time.Time) bool { return !known[at] })
 		maps.DeleteFunc(loops, func(at netip.AddrPort, _ bool) bool { return !known[at] })
 		maps.DeleteFunc(silent, func(at netip.AddrPort, _ int) bool { return !known[at] })
+		maps.DeleteFunc(useless, func(at netip.AddrPort, _ int) bool { return !known[at] })
 
 		select {
 		case <-ctx.Done():
@@ -117,6 +129,12 @@ func (s *Server) route(ctx context.Context, decided func()) {
 			}
 			if silent[o.at]++; o.heard || o.loops || !known[o.at] {
 				delete(silent, o.at)
+			}
+			if o.heard {
+				useless[o.at]++
+			}
+			if o.helped || o.loops || !known[o.at] {
+				delete(useless, o.at)
 			}
 		}
 	}

@@ -115,24 +115,64 @@ func choose(s *records.Settings, file string, node []netip.AddrPort, own []netip
 // maxSilent is how many probes in a row a server may leave without an answer until it is silent.
 const maxSilent = 2
 
+// each calls f with the domains that are asked for, "" for all other names, and who is asked.
+func (w *ways) each(f func(domain string, servers []netip.AddrPort)) {
+	f("", w.rest)
+	for _, s := range w.stubs {
+		f(s.Domain, s.Servers)
+	}
+}
+
 // unheard says for which names nobody answers of those who are asked for them, as all are silent.
 func (w *ways) unheard(silent map[netip.AddrPort]int) (problems []string) {
-	say := func(of string, servers []netip.AddrPort) {
+	w.each(func(domain string, servers []netip.AddrPort) {
 		answers := func(at netip.AddrPort) bool { return silent[at] < maxSilent }
 		if len(servers) == 0 || slices.ContainsFunc(servers, answers) {
 			return
 		}
-		var names []string
-		for _, at := range servers {
-			names = append(names, at.String())
-		}
-		problems = append(problems, fmt.Sprintf("nobody answers for names %s: what is asked of %s stays without an answer; see whether the node has a way there, or name others", of, strings.Join(names, " and ")))
-	}
-	say("outside of the cluster", w.rest)
-	for _, s := range w.stubs {
-		say("of domain "+s.Domain, s.Servers)
-	}
+		problems = append(problems, fmt.Sprintf("nobody answers for names %s: what is asked of %s stays without an answer; see whether the node has a way there, or name others", namesOf(domain), and(servers)))
+	})
 	return problems
+}
+
+// maxUseless is how many probes in a row a server may answer with nothing that helps until all its
+// answers are taken for such, where those to pods are, too.
+const maxUseless = 3
+
+// unhelped says for which names nobody helps of those who are asked for them, though not all are silent:
+// probes, and all that pods asked meanwhile, they cannot or will not answer. One zone that is broken
+// somewhere is not enough, as probes are about others.
+func (w *ways) unhelped(useless, silent map[netip.AddrPort]int, failing map[string]bool) (problems []string) {
+	w.each(func(domain string, servers []netip.AddrPort) {
+		refuses := func(at netip.AddrPort) bool { return useless[at] >= maxUseless }
+		may := func(at netip.AddrPort) bool { return !refuses(at) && silent[at] < maxSilent }
+		if !failing[domain] || !slices.ContainsFunc(servers, refuses) || slices.ContainsFunc(servers, may) {
+			return
+		}
+		problems = append(problems, fmt.Sprintf("nobody helps with names %s: all that is asked of %s is answered with SERVFAIL or REFUSED; see whether that is a name server for others' names which works and serves this node, or name others", namesOf(domain), and(servers)))
+	})
+	return problems
+}
+
+// namesOf says which names are those of a domain, of "" those that no other is for.
+func namesOf(domain string) string {
+	if domain == "" {
+		return "outside of the cluster"
+	}
+	return "of domain " + domain
+}
+
+func and(servers []netip.AddrPort) string {
+	var names []string
+	for _, at := range servers {
+		names = append(names, at.String())
+	}
+	return strings.Join(names, " and ")
+}
+
+// helps reports whether an answer says something of the name, be it that there is none.
+func helps(said *dns.Msg) bool {
+	return said.Rcode != dns.RcodeServerFailure && said.Rcode != dns.RcodeRefused
 }
 
 // resolvFile is what a node's resolv.conf says, as it is written again and again.

@@ -137,7 +137,33 @@ func TestUnheard(t *testing.T) {
 			t.Errorf("%s: %q, want %q", what, got, c.want)
 		}
 	}
-	if got := new(ways).unheard(nil); len(got) > 0 {
+	if got := append(new(ways).unheard(nil), new(ways).unhelped(nil, nil, map[string]bool{"": true})...); len(got) > 0 {
 		t.Errorf("of nobody it is told: %q", got)
+	}
+}
+
+// TestUnhelped: that nobody helps is told of those names for which all servers refuse probes, and
+// pods get nothing else.
+func TestUnhelped(t *testing.T) {
+	w := ways{rest: ports("192.0.2.1:53", "[2001:db8::1]:53"), stubs: []records.Stub{{Domain: "corp.example", Servers: ports("192.0.2.9:53")}, {Domain: "none.example"}}}
+	one, two, stub := w.rest[0], w.rest[1], w.stubs[0].Servers[0]
+	const rest, corp = "nobody helps with names outside of the cluster: all that is asked of 192.0.2.1:53 and [2001:db8::1]:53 is", "nobody helps with names of domain corp.example: all that is asked of 192.0.2.9:53 is"
+	all := map[string]bool{"": true, "corp.example": true, "none.example": true}
+	for what, c := range map[string]struct {
+		useless, silent map[netip.AddrPort]int
+		failing         map[string]bool
+		want            []string
+	}{
+		"all help":                    {nil, nil, all, nil},
+		"one does":                    {map[netip.AddrPort]int{one: 9}, nil, all, nil},
+		"one did of late":             {map[netip.AddrPort]int{one: 9, two: maxUseless - 1}, nil, all, nil},
+		"none does":                   {map[netip.AddrPort]int{one: maxUseless, two: maxUseless}, nil, all, []string{rest}},
+		"none does, of whom one says": {map[netip.AddrPort]int{one: maxUseless}, map[netip.AddrPort]int{two: maxSilent}, all, []string{rest}},
+		"pods get other answers":      {map[netip.AddrPort]int{one: 9, two: 9, stub: 9}, nil, map[string]bool{"corp.example": true}, []string{corp}},
+		"all are silent":              {nil, map[netip.AddrPort]int{one: 9, two: 9}, all, nil},
+	} {
+		if got := w.unhelped(c.useless, c.silent, c.failing); !slices.EqualFunc(got, c.want, strings.HasPrefix) {
+			t.Errorf("%s: %q, want %q", what, got, c.want)
+		}
 	}
 }
