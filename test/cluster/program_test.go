@@ -26,6 +26,7 @@ import (
 func runProgram(name string, args []string) bool {
 	programs := map[string]func([]string) error{"fetch": fetch, "echo": echo, "talk": talk, "serve": serve, "probe": probe, "runtime": runtime,
 		"collect": collect, "throw": throwWords, "wait": wait, "drizzle": drizzle, "catch": catch,
+		"claims":     claims,
 		"namesAsked": namesAsked, "resolve": resolve, "lookups": lookups, "letter": letter, "ask": askLetters}
 	f, ok := programs[name]
 	if !ok {
