@@ -175,12 +175,14 @@ func (w *claimWatch) taken(a netip.Addr, not ...string) (node string) {
 	})
 	w.c.Cleanup(func() {
 		nodes := w.of(a, "answers")
+		turns := slices.Compact(slices.Clone(nodes))
 		if i := slices.IndexFunc(nodes[answered:], func(n string) bool { return slices.Contains(not, n) }); i >= 0 {
-			w.c.Errorf("%s answers for %s, which another one has: %v", nodes[answered+i], a, slices.Compact(nodes))
+			w.c.Errorf("%s answers for %s, which another one has: %v", nodes[answered+i], a, turns)
 		}
 		for i := 2; i < len(nodes); i++ {
 			if nodes[i] == nodes[i-2] && nodes[i] != nodes[i-1] {
-				w.c.Errorf("two nodes answer for %s at a time: %v", a, slices.Compact(nodes))
+				w.c.Errorf("two nodes answer for %s at a time: %v", a, turns)
+				break
 			}
 		}
 	})

@@ -71,7 +71,7 @@ var build = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	programs = dir
-	c := exec.Command("go", "build", "-trimpath", "-o", dir, "github.com/weftnet/weft/cmd/weft-agent", "github.com/weftnet/weft/cmd/weft-cni")
+	c := exec.Command("go", "build", "-trimpath", "-o", dir, "github.com/weftnet/weft/cmd/weft-agent", "github.com/weftnet/weft/cmd/weft-controller", "github.com/weftnet/weft/cmd/weft-cni")
 	c.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := c.CombinedOutput(); err != nil {
 		return dir, fmt.Errorf("%s: %w: %s", c, err, out)

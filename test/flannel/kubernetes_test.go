@@ -123,9 +123,15 @@ func (k *kubernetesCluster) flanneldOnKubernetes(n *node) []string {
 func (k *kubernetesCluster) weftOnKubernetes(n *node) []string {
 	k.t.Helper()
 	o := k.node(n)
-	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
-		BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Node", APIVersion: "v1", Name: o.Name, UID: o.UID}}}
-	token, err := k.client.CoreV1().ServiceAccounts(systemNamespace).CreateToken(k.t.Context(), "weft-agent", request, metav1.CreateOptions{})
+	return k.rightsOf("weft-agent", n, &authenticationv1.BoundObjectReference{Kind: "Node", APIVersion: "v1", Name: o.Name, UID: o.UID})
+}
+
+// rightsOf are the flags that give a process on a machine the rights of a ServiceAccount of Weft's, with
+// a token that holds for as long as an object is there.
+func (k *kubernetesCluster) rightsOf(account string, n *node, of *authenticationv1.BoundObjectReference) []string {
+	k.t.Helper()
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{BoundObjectRef: of}}
+	token, err := k.client.CoreV1().ServiceAccounts(systemNamespace).CreateToken(k.t.Context(), account, request, metav1.CreateOptions{})
 	if err != nil {
 		k.t.Fatal(err)
 	}
@@ -133,7 +139,7 @@ func (k *kubernetesCluster) weftOnKubernetes(n *node) []string {
 	c.Clusters["k"] = &clientcmdapi.Cluster{Server: k.plane.Server(), CertificateAuthorityData: k.plane.PKI().CA()}
 	c.AuthInfos["k"] = &clientcmdapi.AuthInfo{Token: token.Status.Token}
 	c.Contexts["k"], c.CurrentContext = &clientcmdapi.Context{Cluster: "k", AuthInfo: "k"}, "k"
-	file := filepath.Join(n.dir, "kubeconfig")
+	file := filepath.Join(n.dir, account+".kubeconfig")
 	if err := clientcmd.WriteToFile(*c, file); err != nil {
 		k.t.Fatal(err)
 	}
