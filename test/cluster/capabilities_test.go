@@ -86,18 +86,19 @@ func TestCapabilities(t *testing.T) {
 			t.Errorf("%s asked %s, and the answer was %q; want it seen as %s", f.from, f.url, answer, f.seen)
 		}
 	}
-	// Processes of the node are seen as the gateway, and the pod itself too. One of a pod does
-	// not get to its node's loopback address by that way.
-	at18080 := []string{outside, "http://127.0.0.1:18080/"}
-	for _, url := range at18080 {
-		if answer := c.mustExec("node/node1", self, "fetch", url); !strings.HasPrefix(answer, "web 10.") {
-			t.Errorf("the node asked %s, and the answer was %q", url, answer)
+	// Processes of the node are seen under its address, or as the gateway where they ask at a
+	// loopback address, and the pod itself as that, too. One of a pod does not get to its node's
+	// loopback address by that way.
+	const loopback = "http://127.0.0.1:18080/"
+	for url, seen := range map[string]string{outside: "172.30.0.11:", loopback: "10."} {
+		if answer := c.mustExec("node/node1", self, "fetch", url); !strings.HasPrefix(answer, "web "+seen) {
+			t.Errorf("the node asked %s, and the answer was %q; want it seen as %s", url, answer, seen)
 		}
 	}
 	if answer, err := s.exec(self, "fetch", outside); err != nil || !strings.HasPrefix(answer, "web 10.") {
 		t.Errorf("the pod asked its node's port, and the answer was %q: %v", answer, err)
 	}
-	if answer, err := c.exec("pod/client", self, "fetch", at18080[1]); err == nil {
+	if answer, err := c.exec("pod/client", self, "fetch", loopback); err == nil {
 		t.Errorf("another pod asked its own loopback address, and the answer was %q", answer)
 	}
 	// What an agent that begins anew finds, it leaves as it is.
