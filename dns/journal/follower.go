@@ -46,6 +46,10 @@ type Follower struct {
 	namespaces map[string]struct{}
 	clients    map[netip.Addr]struct{}
 
+	// known is closed by know; see Known.
+	known chan struct{}
+	know  func()
+
 	mu    sync.Mutex
 	state State
 }
@@ -65,7 +69,8 @@ type State struct {
 // Follow returns a Follower of the file at path that calls apply for each batch, in order and
 // from the goroutine in which Run or Look is.
 func Follow(path string, apply func(Batch)) *Follower {
-	return &Follower{path: path, apply: apply, services: map[records.Key]struct{}{}, namespaces: map[string]struct{}{}, clients: map[netip.Addr]struct{}{}, state: State{Looking: true}}
+	known := make(chan struct{})
+	return &Follower{path: path, apply: apply, services: map[records.Key]struct{}{}, namespaces: map[string]struct{}{}, clients: map[netip.Addr]struct{}{}, known: known, know: sync.OnceFunc(func() { close(known) }), state: State{Looking: true}}
 }
 
 // State returns how it is doing. It may be called at any time.
@@ -74,6 +79,10 @@ func (f *Follower) State() State {
 	defer f.mu.Unlock()
 	return f.state
 }
+
+// Known returns a channel that is closed once a batch was read, and with it all that the file had
+// by then: what was added since the file was written whole is in batches of its own.
+func (f *Follower) Known() <-chan struct{} { return f.known }
 
 // Run reads until ctx ends, and returns why that did.
 func (f *Follower) Run(ctx context.Context) error {
@@ -101,7 +110,11 @@ func (f *Follower) Look() {
 	err := f.look()
 	f.mu.Lock()
 	f.state.Looking, f.state.Problem = false, err
+	read := !f.state.Read.IsZero()
 	f.mu.Unlock()
+	if read {
+		f.know()
+	}
 }
 
 func (f *Follower) look() error {

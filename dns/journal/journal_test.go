@@ -56,6 +56,45 @@ func (w world) apply(b Batch) {
 	}
 }
 
+// TestKnown has a follower know what there is only once it has read all of the file, and not after
+// the first of several batches, also where there is no file at first, and where it ends broken.
+func TestKnown(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "records")
+	known := func(f *Follower) bool {
+		select {
+		case <-f.Known():
+			return true
+		default:
+			return false
+		}
+	}
+	var f *Follower
+	batches := 0
+	f = Follow(path, func(Batch) {
+		if batches++; known(f) {
+			t.Errorf("all is known with batch %d", batches)
+		}
+	})
+	defer f.close()
+	if f.Look(); known(f) {
+		t.Error("all is known without a file")
+	}
+	j, err := Open(path)
+	must(t, err)
+	defer j.Close()
+	settings := &records.Settings{Domain: "cluster.local"}
+	must(t, j.Put(settings, nil, []*records.Service{service("web", 1)}, nil, nil))
+	must(t, j.Put(settings, nil, []*records.Service{service("db", 2)}, nil, nil))
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+	must(t, err)
+	defer file.Close()
+	_, err = file.WriteString("nonsense\n")
+	must(t, err)
+	if f.Look(); !known(f) || batches != 2 || f.State().Problem == nil {
+		t.Errorf("after %d batches all is known: %t, %v", batches, known(f), f.State().Problem)
+	}
+}
+
 // read returns what a file says to who sees it for the first time.
 func read(path string) (world, State) {
 	w := world{}

@@ -129,12 +129,7 @@ func Run(ctx context.Context, c Config) error {
 	s := &Server{c: c, log: c.Log, labels: withLabels(), outsiders: newShare(maxOutsideEach, maxOutside), connections: newShare(maxConnectionsEach, maxConnections),
 		queries: newFair[*packet](maxWaitingEach, maxWaiting), changed: make(chan struct{}, 1), told: make(chan struct{}, 1),
 		pairs: map[netip.AddrPort]*pair{}, notUsable: map[netip.AddrPort]error{}, open: map[*net.TCPConn]struct{}{}}
-	read := make(chan struct{})
-	once := sync.OnceFunc(func() { close(read) })
-	s.records = journal.Follow(c.Records, func(b journal.Batch) {
-		s.apply(b)
-		once()
-	})
+	s.records = journal.Follow(c.Records, s.apply)
 	o, err := newOutside(0)
 	if err != nil {
 		return err
@@ -164,7 +159,7 @@ func Run(ctx context.Context, c Config) error {
 	case <-ctx.Done():
 	case err := <-gone:
 		return err
-	case <-read:
+	case <-s.records.Known():
 	case <-missing(background, func() bool { return s.records.State().Looking }):
 		s.log.Warn("there are no records, and names of the cluster are not answered", "problem", s.records.State().Problem)
 	}
