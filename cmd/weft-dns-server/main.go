@@ -12,15 +12,20 @@ import (
 	"runtime"
 	"runtime/debug"
 	"syscall"
+	"time"
 
 	"github.com/weftnet/weft/dns/journal"
 	"github.com/weftnet/weft/dns/keeper"
 	"github.com/weftnet/weft/dns/server"
+	"github.com/weftnet/weft/internal/spare"
 )
 
 // maxThreads is how many threads answer at once, at most. Each costs memory on all nodes, and
 // four answer more than a node's pods ask.
 const maxThreads = 4
+
+// settled is how long after it has begun a process needs no more what it needed for that.
+const settled = 10 * time.Second
 
 func main() {
 	if os.Getenv("GOMAXPROCS") == "" && runtime.GOMAXPROCS(0) > maxThreads {
@@ -55,5 +60,6 @@ func run(c server.Config, file uint, args []string) (err error) {
 	if c.Keeper, err = keeper.Inherited(uintptr(file)); err != nil {
 		return err
 	}
+	spare.Keep(settled)
 	return server.Run(ctx, c)
 }
