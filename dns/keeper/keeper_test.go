@@ -164,25 +164,6 @@ func serve(args []string) {
 	}
 }
 
-// count says which server this is of those that have had a memory.
-func count(memory *os.File) string {
-	if memory == nil {
-		return "there is no memory"
-	}
-	number := make([]byte, 1)
-	if _, err := memory.ReadAt(number, 0); err != nil {
-		panic(err)
-	}
-	number[0]++
-	if _, err := memory.WriteAt(number, 0); err != nil {
-		panic(err)
-	}
-	if memory.Truncate(0) == nil {
-		panic("the memory has another size")
-	}
-	return fmt.Sprintf("server %d has the memory", number[0])
-}
-
 // run has a keeper run in this process until the test ends, or the returned function is called.
 func run(t *testing.T, o keeper.Options) (end func()) {
 	t.Helper()

@@ -1,6 +1,8 @@
 package keeper_test
 
 import (
+	"fmt"
+	"os"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -8,6 +10,25 @@ import (
 	"github.com/weftnet/weft/dns/keeper"
 	"github.com/weftnet/weft/dns/unanswered"
 )
+
+// count says which server this is of those that have had a memory.
+func count(memory *os.File) string {
+	if memory == nil {
+		return "there is no memory"
+	}
+	number := make([]byte, 1)
+	if _, err := memory.ReadAt(number, 0); err != nil {
+		panic(err)
+	}
+	number[0]++
+	if _, err := memory.WriteAt(number, 0); err != nil {
+		panic(err)
+	}
+	if memory.Truncate(0) == nil {
+		panic("the memory has another size")
+	}
+	return fmt.Sprintf("server %d has the memory", number[0])
+}
 
 // TestMemory kills servers: the next one has the memory of the one before. A keeper that takes over has
 // one of its own, as both servers are there for a while.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -104,17 +105,24 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// TestHungServer stops a server that others have not answered yet: the keeper kills it, and the next
-// one asks them again.
-func TestHungServer(t *testing.T) {
-	asked, hold := make(chan struct{}, 100), make(chan struct{})
-	up := upstream(t, func(w dns.ResponseWriter, q *dns.Msg) {
+// slowUpstream returns a server that says of slow.example, after it has said that it was asked, nothing
+// until hold is closed.
+func slowUpstream(t *testing.T) (at netip.AddrPort, asked <-chan struct{}, hold chan struct{}) {
+	was := make(chan struct{}, 100)
+	hold = make(chan struct{})
+	return upstream(t, func(w dns.ResponseWriter, q *dns.Msg) {
 		if strings.HasSuffix(q.Question[0].Name, "slow.example.") {
-			asked <- struct{}{}
+			was <- struct{}{}
 			<-hold
 		}
 		says(w, q, "@ 60 IN A 203.0.113.1")
-	})
+	}), was, hold
+}
+
+// TestHungServer stops a server that others have not answered yet: the keeper kills it, and the next
+// one asks them again.
+func TestHungServer(t *testing.T) {
+	up, asked, hold := slowUpstream(t)
 	n := on(t, settings(up), service("web", 1))
 	o := options(n.dir)
 	o.Patience = 30
@@ -218,14 +226,7 @@ func TestKillingQuery(t *testing.T) {
 // TestUpgrade has keepers with servers of their own take over, one from the other, while clients
 // ask inside and others wait for an answer from outside. None is lost.
 func TestUpgrade(t *testing.T) {
-	asked, hold := make(chan struct{}, 100), make(chan struct{})
-	up := upstream(t, func(w dns.ResponseWriter, q *dns.Msg) {
-		if strings.HasSuffix(q.Question[0].Name, "slow.example.") {
-			asked <- struct{}{}
-			<-hold
-		}
-		says(w, q, "@ 60 IN A 203.0.113.1")
-	})
+	up, asked, hold := slowUpstream(t)
 	n := on(t, settings(up), service("web", 1))
 	self, err := os.Executable()
 	n.must(err)

@@ -4,42 +4,25 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"github.com/weftnet/weft/datapath/linux/stamps"
 	"github.com/weftnet/weft/datapath/reconcile"
-	"github.com/weftnet/weft/internal/netns"
 	"github.com/weftnet/weft/internal/rtnetlink"
 )
 
-// inNamespace calls f with the kernel of a network namespace of its own, whose loopback interface is
-// up.
+// inNamespace is inNetNS where the loopback interface is up.
 func inNamespace(t *testing.T, f func(k *Kernel) error) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root, to make a network namespace")
-	}
-	err := netns.Thread(func() error {
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			return err
-		}
-		k, err := Open(stamps.Default, func(string, ...any) {})
-		if err != nil {
-			return err
-		}
-		defer k.Close()
+	t.Helper()
+	inNetNS(t, func(k *Kernel) error {
 		if err := k.LinkSetUp(linkAt(LoopbackLink)); err != nil {
 			return err
 		}
 		return f(k)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // manyRoutes are those to so many addresses, of one link.
