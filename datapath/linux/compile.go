@@ -114,6 +114,7 @@ func (c *compiler) routes() iter.Seq2[plan.RouteKey, plan.Route] {
 // compile asks for all that the plan needs.
 func (c *compiler) compile() error {
 	c.assignBases()
+	ends := map[string]bool{}
 	for _, pool := range c.plan.Local.Pools {
 		if !pool.Gateway.IsValid() {
 			continue
@@ -126,10 +127,14 @@ func (c *compiler) compile() error {
 		// each address of each.
 		if a := pool.TunnelAddress(); a.IsValid() && c.carries(pool.Tunnel, pool.Prefix) {
 			put(c, &c.want.Addresses, rtnl.AddressKey{Link: c.node.Tunnels[pool.Tunnel].Index, Prefix: interval.Single(a)}, struct{}{})
+			ends[pool.Tunnel] = ends[pool.Tunnel] || a.Is4()
 		}
 	}
-	_, ipv6 := rtnl.Routed(c.plan)
+	ipv4, ipv6 := rtnl.Routed(c.plan)
 	for _, t := range rtnl.Overlays(c.node.Stamps, c.plan) {
+		if d, ok := c.node.Tunnels[t.Name]; ok && ipv4 && t.Carries(netip.IPv4Unspecified()) && !ends[t.Name] {
+			put(c, &c.want.Addresses, rtnl.AddressKey{Link: d.Index, Prefix: rtnl.PlaceHolder}, struct{}{})
+		}
 		if d, ok := c.node.Tunnels[t.Name]; ok && ipv6 && t.Carries(netip.IPv6Unspecified()) && d.MTU < leastMTU6 {
 			c.problems = append(c.problems, fmt.Errorf("no IPv6 to other nodes: the MTU of %s is %d, and IPv6 needs %d; raise the MTU of the node's interface by %d",
 				t.Device, d.MTU, leastMTU6, leastMTU6-d.MTU))

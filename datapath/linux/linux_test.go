@@ -459,6 +459,29 @@ func TestRulesFollowRoutes(t *testing.T) {
 	}
 }
 
+// TestTunnelsOutlastPools checks that routes through a tunnel and their neighbours stay, and are there
+// all the time, while the node gives up the pool of which it had an address at the tunnel's end, as a
+// node does that other nodes' pods keep addresses of after it has changed its plug-in.
+func TestTunnelsOutlastPools(t *testing.T) {
+	b := newBench(t)
+	first := mustParse(t, tunnelPlan+"pool default 10.1.9.0/24 gateway 10.1.9.1\n")
+	then := mustParse(t, strings.Replace(first.String(), "pool default 10.1.1.0/24 gateway 10.1.1.1 tunnel vxlan\n", "", 1))
+	for _, p := range []*plan.Plan{first, then, first, then} {
+		b.mustApply(p)
+		b.nothingToRepair()
+		b.do(func() error {
+			found, err := netlink.RouteGet(netip.MustParseAddr("10.1.2.9").AsSlice())
+			if err == nil && !found[0].Gw.Equal(netip.MustParseAddr("10.1.2.0").AsSlice()) {
+				t.Errorf("the way to node2's pods is %v", found)
+			}
+			if err == nil && p == then && !found[0].Src.Equal(netip.MustParseAddr("10.1.9.1").AsSlice()) {
+				t.Errorf("what is sent to node2's pods comes from %s, and not from the gateway of the pool that is left", found[0].Src)
+			}
+			return err
+		})
+	}
+}
+
 // TestOneEndpointCostsItsOwn checks that an endpoint that comes or goes
 // touches nothing but what is its own.
 func TestOneEndpointCostsItsOwn(t *testing.T) {

@@ -353,6 +353,9 @@ func (k *Kernel) release(l netlink.Link) error {
 
 func (k *Kernel) addAddress(key AddressKey) error {
 	a := &netlink.Addr{IPNet: ipNet(key.Prefix)}
+	if key.Prefix == PlaceHolder {
+		a.Scope = unix.RT_SCOPE_HOST // so that nothing is sent from it
+	}
 	if key.Prefix.Addr().Is4() {
 		return ignore(k.AddrAdd(linkAt(key.Link), a), unix.EEXIST)
 	}

@@ -39,6 +39,12 @@ type AddressKey struct {
 	Prefix netip.Prefix
 }
 
+// PlaceHolder is the address of a tunnel's device on which the node has no other IPv4 address. With
+// a device's last IPv4 address the kernel takes all routes and neighbours on it, also those that
+// need no address. As it is one of the loopback device's (RFC 1122, section 3.2.1.3), the node
+// answers nobody at it who could not reach the node there before.
+var PlaceHolder = netip.MustParsePrefix("127.0.0.87/32")
+
 // NeighbourKey names a neighbour; its value is the MAC address.
 type NeighbourKey struct {
 	Link int
