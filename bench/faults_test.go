@@ -85,7 +85,7 @@ func TestReportOfFaults(t *testing.T) {
 		return faultRun{Fault: fault, By: by, Loaded: []*loaded{{Asked: map[way]int{opened: 100}, Failures: []failure{{Way: opened, Fate: broken}}}}}
 	}
 	got := render(results{Faults: []faultRun{run(faultAway, byNftables), run(faultAway, byWeft), run(faultRemoved, byNftables)}}, "")
-	for _, want := range []string{"# Services at scale, measured\n", "**Targets: 4 met, 0 met within noise, 2 missed.**",
+	for _, want := range []string{"# What breaks when something fails, measured\n", "[bench/faults-notes.md](../bench/faults-notes.md)", "[services-measured.md](services-measured.md)", "**Targets: 4 met, 0 met within noise, 2 missed.**",
 		"| the API server away: kube-proxy, nftables | 100 | 0 | 0 | 1 | 0 |  | 1 |  |  |",
 		"| the API server away: Weft | 100 | 0 | 0 | 1 | 0 |  | 1 | 0 | **missed** |"} {
 		if !strings.Contains(got, want) {

@@ -51,11 +51,12 @@ type settings struct {
 	attachRounds        int
 	ups                 []int
 	// services are the numbers of Services of which nodes are loaded, patience is how long that
-	// may take, and changes how often an endpoint comes or goes on each.
-	services  []int
-	patience  time.Duration
-	changes   int
-	kubeProxy bool
+	// may take, and changes how often an endpoint comes or goes on each, within changesWithin.
+	services      []int
+	patience      time.Duration
+	changes       int
+	changesWithin time.Duration
+	kubeProxy     bool
 	faultSettings
 	// nameServices are the numbers of Services of the clusters whose names are asked for.
 	nameServices []int
@@ -107,6 +108,7 @@ func parseSettings(args []string) (settings, error) {
 	f.StringVar(&services, "services", "1,1000,10000,30000", "how many Services nodes are loaded with, from few to `many`")
 	f.DurationVar(&s.patience, "patience", 15*time.Minute, "how long a node may take to be loaded with Services")
 	f.IntVar(&s.changes, "changes", 100, "how often an endpoint of a Service comes or goes")
+	f.DurationVar(&s.changesWithin, "changes-within", 2*time.Minute, "how long an endpoint of a Service comes and goes at most")
 	f.BoolVar(&s.kubeProxy, "kube-proxy", true, "measure Services of kube-proxy, too")
 	f.IntVar(&s.Connections, "connections", 1000, "how many connections a second are opened while something fails")
 	f.DurationVar(&s.Window, "window", 5*time.Second, "how long there is load before something fails, and after")
@@ -142,8 +144,8 @@ func parseSettings(args []string) (settings, error) {
 	if s.nameServices, err = numbersOf(nameServices, mostServices); err != nil {
 		return s, fmt.Errorf("-name-services %s: %w", nameServices, err)
 	}
-	if !slices.IsSorted(s.services) || s.patience <= 0 || s.changes < 0 {
-		return s, errors.New("-services goes from few to many, -patience must be longer than 0, and -changes 0 or more")
+	if !slices.IsSorted(s.services) || s.patience <= 0 || s.changes < 0 || s.changesWithin <= 0 {
+		return s, errors.New("-services goes from few to many, -patience and -changes-within must be longer than 0, and -changes 0 or more")
 	}
 	return s, nil
 }

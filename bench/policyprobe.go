@@ -225,9 +225,12 @@ func (p *probe) time(ctx context.Context, wanted bool, change func() error) (too
 	return max(0, at-changed), err
 }
 
-// await waits until all datagrams fare so.
+// errNeverCame says that what was waited for did not come in probeTimeout.
+var errNeverCame = errors.New("it did not come in time")
+
+// await waits until all datagrams fare so, which is errNeverCame where they do not.
 func (p *probe) await(ctx context.Context, wanted bool) (time.Duration, error) {
-	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, probeTimeout, errNeverCame)
 	defer cancel()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
@@ -240,11 +243,14 @@ func (p *probe) await(ctx context.Context, wanted bool) (time.Duration, error) {
 		}
 		select {
 		case <-ctx.Done():
+			if cause := context.Cause(ctx); cause != errNeverCame {
+				return 0, cause
+			}
 			verb := "are dropped"
 			if !wanted {
 				verb = "get through"
 			}
-			return 0, fmt.Errorf("datagrams to %s port %d still %s: %w", p.to, p.port, verb, ctx.Err())
+			return 0, fmt.Errorf("datagrams to %s port %d still %s after %v: %w", p.to, p.port, verb, probeTimeout, errNeverCame)
 		case <-tick.C:
 		}
 	}

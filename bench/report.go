@@ -37,18 +37,21 @@ type results struct {
 }
 
 // document returns the title of the report, the file of its notes, and how to have a quick look:
-// what says of policies alone, of Services, or of names, is a document of its own.
+// what says of policies alone, of Services, of what breaks, or of names, is a document of its own.
 func (r results) document() (title, notes, quick string) {
 	const more = " What else is measured is in [benchmarks.md](benchmarks.md)."
-	policies, services, names := r.Policy != nil || len(r.Tenants) > 0, r.Services != nil || len(r.Faults) > 0, r.Names != nil
+	policies, services, faults, names := r.Policy != nil || len(r.Tenants) > 0, r.Services != nil, len(r.Faults) > 0, r.Names != nil
 	switch {
 	case len(r.Traffic) > 0 || len(r.Attached) > 0 || r.Agent != nil || len(r.Ups) > 0 || len(r.Failovers) > 0:
-	case policies && !services && !names:
+	case policies && !services && !faults && !names:
 		return "Network policy at scale, measured", "policy-notes.md", "`go run ./bench -only policy -rounds 3` is the half of it." + more
-	case services && !policies && !names:
+	case services && !policies && !faults && !names:
 		return "Services at scale, measured", "services-notes.md",
-			"`go run ./bench -only services -services 1,1000 -rounds 3 -changes 20` is a quick look, with `-kube-proxy=false` of Weft alone;\n  `-only faults` is of what breaks." + more
-	case names && !policies && !services:
+			"`go run ./bench -only services -services 1,1000 -rounds 3 -changes 20` is a quick look, with `-kube-proxy=false` of Weft alone.\n  What breaks when something fails is in [faults-measured.md](faults-measured.md)." + more
+	case faults && !policies && !services && !names:
+		return "What breaks when something fails, measured", "faults-notes.md",
+			"`go run ./bench -only faults -kube-proxy=false` is a quick look, of Weft alone. What Services cost is in [services-measured.md](services-measured.md)." + more
+	case names && !policies && !services && !faults:
 		return "Names, measured", "names-notes.md", "`go run ./bench -only names -name-services 100 -rounds 3` is a quick look." + more
 	}
 	return "Benchmarks", "notes.md", "`go run ./bench -only traffic -rounds 3` is a quick look."

@@ -133,3 +133,15 @@ func TestReportOfServices(t *testing.T) {
 		}
 	}
 }
+
+// A change that packets never follow misses the target, however fast those before it were.
+func TestReportOfUnseenChange(t *testing.T) {
+	got := render(results{Services: &serviceResults{Variants: []serviceVariant{{}}, Loads: []serviceLoad{
+		{By: byWeft, Services: targetServices, Took: time.Second, Changes: []time.Duration{time.Millisecond}, Unseen: true},
+	}}}, "")
+	for _, want := range []string{"1, then one never seen", "≤ 50ms | **missed**"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q is missing:\n%s", want, got)
+		}
+	}
+}

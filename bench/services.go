@@ -41,8 +41,10 @@ type serviceLoad struct {
 	Loaded memory
 	Peak   uint64
 	// Changes are how long it took from an endpoint's coming or going until packets fared
-	// accordingly, in order.
+	// accordingly, in order. Unseen says that a change came after these of which packets never
+	// knew in the time that there was.
 	Changes []time.Duration
+	Unseen  bool
 }
 
 // serviceVariant is a way to the pods. Those without a Service have 0.
@@ -216,7 +218,7 @@ func (s settings) loadNode(ctx context.Context, reg registry.Registry, node *ser
 	if l.Spent, err = processTime(node.pid()); err != nil {
 		return l, err
 	}
-	if l.Changes, err = s.endpointChanges(ctx, reg, node); err != nil {
+	if l.Changes, l.Unseen, err = s.endpointChanges(ctx, reg, node); err != nil {
 		return l, err
 	}
 	select {
@@ -231,26 +233,32 @@ func (s settings) loadNode(ctx context.Context, reg registry.Registry, node *ser
 	return l, err
 }
 
-// endpointChanges lets the endpoint of the measured Service's UDP port come and go.
-func (s settings) endpointChanges(ctx context.Context, reg registry.Registry, node *serviceNode) (times []time.Duration, err error) {
+// endpointChanges lets the endpoint of the measured Service's UDP port come and go. It ends early
+// where that takes long, or where packets do not fare accordingly at all, which is unseen.
+func (s settings) endpointChanges(ctx context.Context, reg registry.Registry, node *serviceNode) (times []time.Duration, unseen bool, err error) {
 	p, err := newProbe(node.client.namespace(), node.behind[1].namespace(), "eth0", measuredIP, probePort)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	defer p.close()
 	p.arrives = node.addresses[1]
-	for i := range s.changes {
+	for i, end := 0, time.Now().Add(s.changesWithin); i < s.changes && time.Now().Before(end); i++ {
 		next := time.Now().Add(leastChange)
 		comes := i%2 == 0
 		took, err := p.time(ctx, comes, func() error { return node.change(ctx, reg, comes) })
+		if errors.Is(err, errNeverCame) {
+			say("services: change %d of an endpoint: %v", i+1, err)
+			unseen = true
+			break
+		}
 		if err != nil {
-			return nil, fmt.Errorf("change %d of an endpoint: %w", i+1, err)
+			return nil, false, fmt.Errorf("change %d of an endpoint: %w", i+1, err)
 		}
 		times = append(times, took)
 		time.Sleep(time.Until(next))
 	}
 	slices.Sort(times)
-	return times, nil
+	return times, unseen, nil
 }
 
 // point has the measured Service lead to a node's pods.
