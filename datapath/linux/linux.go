@@ -368,6 +368,12 @@ func (d *DataPlane) Repair(ctx context.Context) ([]string, error) {
 	defer d.state.Unlock()
 	err := d.in(func() error {
 		d.writes = nil
+		if d.compiler != nil {
+			// Before interfaces are read, which waits for whoever else has the kernel change
+			// some, as the end of a network namespace does for seconds where much ends. What keeps
+			// it from being done is told where all is read.
+			_ = d.refill()
+		}
 		if d.current != nil {
 			if same, err := d.look(); same && err == nil {
 				return d.report(d.current)
@@ -459,7 +465,7 @@ func (d *DataPlane) sync(p *plan.Plan) (trouble, err error) {
 	// What is told from here on is judged by what this writes.
 	d.follows, d.looks = d.watcher, 0
 	d.forwards, d.keepsHalfClosed, d.most = [2]bool{}, false, conntrack.MostTracked()
-	inv, err := d.kernel.List()
+	inv, err := listing(d.kernel)
 	if err != nil {
 		return nil, err
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/weftnet/weft/datapath"
 	"github.com/weftnet/weft/datapath/interval"
 	"github.com/weftnet/weft/datapath/linux/nft"
+	"github.com/weftnet/weft/datapath/linux/rtnl"
 	"github.com/weftnet/weft/datapath/linux/stamps"
 	"github.com/weftnet/weft/internal/netns"
 	"github.com/weftnet/weft/internal/sysctl"
@@ -398,6 +399,60 @@ func TestTampering(t *testing.T) {
 		lines, err := b.Repair(t.Context())
 		if err != nil || !strings.Contains(strings.Join(lines, "\n"), c.repair) {
 			t.Errorf("%s: the repair is %q, %v; expected %q among it", c.what, lines, err, c.repair)
+		}
+		b.nothingToRepair()
+	}
+}
+
+// TestRefilledBeforeInterfacesAreRead checks that the packet filter is as it should be again, where
+// somebody has flushed it, also while nobody learns what interfaces there are.
+func TestRefilledBeforeInterfacesAreRead(t *testing.T) {
+	b := newBench(t)
+	b.mustApply(mustParse(t, policedPlan+"service default 10.3.0.1 tcp 80\n"))
+	tables := func() (names []string) {
+		b.do(func() error {
+			c, err := nft.Open()
+			if err != nil {
+				return err
+			}
+			all, err := c.ListTablesOfFamily(nftables.TableFamilyINet)
+			for _, table := range all {
+				names = append(names, table.Name)
+			}
+			slices.Sort(names)
+			return err
+		})
+		return names
+	}
+	want := tables()
+	if len(want) != 3 {
+		t.Fatalf("there are the tables %s; expected three", want)
+	}
+	for i, gone := range [][]string{want, want, want[:1], want[1:2], want[2:]} {
+		b.do(func() error {
+			c, err := nft.Open()
+			if err != nil {
+				return err
+			}
+			for _, name := range gone {
+				c.DelTable(nft.InetTable(name))
+			}
+			return c.Flush()
+		})
+		was, busy := listing, errors.New("busy")
+		listing = func(*rtnl.Kernel) (*rtnl.Links, error) { return nil, busy }
+		lines, err := b.Repair(t.Context())
+		if listing = was; !errors.Is(err, busy) {
+			t.Errorf("repair without interfaces: %v", err)
+		}
+		if got := tables(); !slices.Equal(got, want) {
+			t.Errorf("%s were deleted, and there are %s; %q", gone, got, lines)
+		}
+		if i == 0 {
+			continue // and so a second time before all could be read
+		}
+		if _, err := b.Repair(t.Context()); err != nil {
+			t.Error(err)
 		}
 		b.nothingToRepair()
 	}

@@ -10,10 +10,13 @@ import (
 	"github.com/weftnet/weft/plan"
 )
 
+// listing lists the interfaces. Only tests set it.
+var listing = (*rtnl.Kernel).List
+
 // list returns what interfaces there are, and of which it is known that they cannot have
 // their names.
 func (d *DataPlane) list() (*rtnl.Links, error) {
-	inv, err := d.kernel.List()
+	inv, err := listing(d.kernel)
 	if err == nil {
 		inv.Misnamed = d.misnamed
 	}

@@ -96,21 +96,10 @@ func (d *DataPlane) write(delta rtnl.Delta, c *compiler, endpoints iter.Seq2[pla
 		// The interfaces that leave are gone or down.
 		d.forgetter.Lost(d.lost)
 		d.lost = nil
-		for again := filters; again; {
-			most := d.most
-			table, done, err := nft.Write(d.table, compileRuleset(d.stamps, c.plan, c.sourcesOf(), cmp.Or(most, usualConnections), d.policies.tags).Table)
-			d.table = table
-			for _, line := range done {
-				d.record("%s", line)
-			}
-			if err != nil {
+		if filters {
+			if err := d.filter(c); err != nil {
 				return err
 			}
-			// The first rule about connections may be what makes the kernel track any.
-			if most == 0 {
-				d.most = conntrack.MostTracked()
-			}
-			again = most != d.most
 		}
 		tunnels := d.openTunnels(c)
 		var all []netip.Addr
@@ -130,6 +119,57 @@ func (d *DataPlane) write(delta rtnl.Delta, c *compiler, endpoints iter.Seq2[pla
 	}, c.blame)
 	d.compiler = c
 	return errors.Join(errs...), err
+}
+
+// filter brings up to date the table that has neither policies nor Services.
+func (d *DataPlane) filter(c *compiler) error {
+	for again := true; again; {
+		most := d.most
+		table, done, err := nft.Write(d.table, compileRuleset(d.stamps, c.plan, c.sourcesOf(), cmp.Or(most, usualConnections), d.policies.tags).Table)
+		d.table = table
+		for _, line := range done {
+			d.record("%s", line)
+		}
+		if err != nil {
+			return err
+		}
+		// The first rule about connections may be what makes the kernel track any.
+		if most == 0 {
+			d.most = conntrack.MostTracked()
+		}
+		again = most != d.most
+	}
+	return nil
+}
+
+// refill writes the tables that were written last, if somebody has deleted one: without them
+// everything passes. It asks the kernel for nothing but these.
+func (d *DataPlane) refill() error {
+	var names []string
+	for name, there := range map[string]bool{d.stamps.Table: d.table.Exists(), d.stamps.PolicyTable: d.policies.present, d.stamps.ServiceTable: d.services.present} {
+		if there {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	missing, err := nft.Missing(names...)
+	if err != nil || len(missing) == 0 {
+		return err
+	}
+	c := d.compiler
+	if err := d.enforce(c.plan, func() ([][]string, error) {
+		return d.unheard(func() ([][]string, error) {
+			return d.policies.sync(c.plan, func(edits ...nft.Edit) ([][]string, error) { return d.services.sync(c.plan, c.sourcesOf(), edits...) })
+		})
+	}); err != nil || !slices.Contains(missing, d.stamps.Table) {
+		return err
+	}
+	if d.table, err = reading(d.stamps.Table); err != nil {
+		return err
+	}
+	return d.filter(c)
 }
 
 // guards reports whether the table checks the sources of what comes from an

@@ -176,6 +176,21 @@ func Read(name string) (Content, error) {
 	return c, nil
 }
 
+// Missing returns which of these tables are not there. It opens its socket as Read does.
+func Missing(names ...string) ([]string, error) {
+	conn, err := Open()
+	if err != nil {
+		return nil, err
+	}
+	tables, err := conn.ListTablesOfFamily(nftables.TableFamilyINet)
+	if err != nil {
+		return nil, fmt.Errorf("list nftables tables: %w", noTables(err))
+	}
+	return slices.DeleteFunc(names, func(name string) bool {
+		return slices.ContainsFunc(tables, func(t *nftables.Table) bool { return t.Name == name })
+	}), nil
+}
+
 // Write makes the table hold the ruleset, in one transaction with edits of other tables,
 // and returns what it changed. Where the structure is the same, only elements are touched.
 // Where the sets are, and what packets meet first, chains are written that differ: sets keep
