@@ -34,11 +34,12 @@ var (
 	constructor = regexp.MustCompile(`^New(Counter|Gauge|Histogram)(?:Vec|Func)?$`)
 )
 
-// registered are the metrics of all of Weft's programs, as the calls say that make them. Whatever has
-// the name of a metric, in a file that makes any, must be one of these.
-func registered(t *testing.T) map[string]kind {
+// registered are the metrics of all of Weft's programs, as the calls say that make them, and the labels
+// of those that have some. Whatever has the name of a metric, in a file that makes any, must be one of these.
+func registered(t *testing.T) (all map[string]kind, labels map[string][]string) {
 	t.Helper()
-	all, named := map[string]kind{}, map[string]string{}
+	all, labels = map[string]kind{}, map[string][]string{}
+	named := map[string]string{}
 	err := filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 			return err
@@ -70,6 +71,7 @@ func registered(t *testing.T) map[string]kind {
 					if all[s] = gauge; strings.HasSuffix(s, "_total") {
 						all[s] = counter
 					}
+					labels[s] = literals(call.Args[2])
 				}
 				made := constructor.FindStringSubmatch(f.Sel.Name)
 				options, ok := call.Args[0].(*ast.CompositeLit)
@@ -79,6 +81,9 @@ func registered(t *testing.T) map[string]kind {
 				for _, e := range options.Elts {
 					if pair, ok := e.(*ast.KeyValueExpr); ok && literal(pair.Value) != "" && pair.Key.(*ast.Ident).Name == "Name" {
 						all[literal(pair.Value)] = kind(made[1])
+						if len(call.Args) > 1 {
+							labels[literal(pair.Value)] = literals(call.Args[1])
+						}
 					}
 				}
 			}
@@ -94,7 +99,7 @@ func registered(t *testing.T) map[string]kind {
 			t.Errorf("%s names %s, and it is not seen which call makes it: teach registered", path, name)
 		}
 	}
-	return all
+	return all, labels
 }
 
 // literal is what a string in a program is; empty for all else.
@@ -104,6 +109,16 @@ func literal(n ast.Node) string {
 		return text
 	}
 	return ""
+}
+
+// literals are the strings of a list in a program; nil for all else.
+func literals(n ast.Node) (all []string) {
+	if list, ok := n.(*ast.CompositeLit); ok {
+		for _, e := range list.Elts {
+			all = append(all, literal(e))
+		}
+	}
+	return all
 }
 
 // dashboard is what is looked at of weft.json.
@@ -158,7 +173,8 @@ func read(t *testing.T) (d dashboard) {
 // Each metric is on the dashboard, and nothing else; a counter as a rate, and a histogram by its buckets
 // or its count, in the right unit.
 func TestMetrics(t *testing.T) {
-	all, shown := registered(t), map[string]bool{}
+	all, _ := registered(t)
+	shown := map[string]bool{}
 	for _, p := range read(t).Panels {
 		for _, target := range p.Targets {
 			found := metricName.FindAllStringIndex(target.Expr, -1)
@@ -227,7 +243,7 @@ func check(t *testing.T, all map[string]kind, p panel, expr, name, before string
 
 // What a controller registers is among what is read from the source.
 func TestControllerRegisters(t *testing.T) {
-	all := registered(t)
+	all, _ := registered(t)
 	w := httptest.NewRecorder()
 	controller.New(controller.Config{}).Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	seen := 0
