@@ -56,6 +56,23 @@ func TestValues(t *testing.T) {
 	})
 }
 
+// Helm deletes what a later release has no more, as it forgets values that are not given again. At
+// the address of this Service all pods ask for names.
+func TestTheServiceOfNamesStays(t *testing.T) {
+	rendered, err := render(t, "--set-json", `dns.clusterIPs=["10.96.0.10"]`)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, rendered)
+	}
+	all, err := parse([]byte(rendered))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const policy = "helm.sh/resource-policy"
+	if got := one[*corev1.Service](t, all, "kube-dns").Annotations[policy]; got != "keep" {
+		t.Errorf("annotation %s is %q: Helm takes the Service away by which pods ask for names", policy, got)
+	}
+}
+
 func nameOf(o object) string {
 	return o.GetObjectKind().GroupVersionKind().Kind + " " + o.GetName()
 }

@@ -181,7 +181,8 @@ func (c *Change) apiWithout(ctx context.Context) error {
 		return nil
 	}
 	return errors.New("nothing was changed: agents find the API server by the Service kubernetes, and where kube-proxy does not serve that, " +
-		"the agent of a node that starts anew never finds it: give its URL in the value kubernetes.api of the chart (helm upgrade), " +
+		"the agent of a node that starts anew never finds it: give its URL in the value kubernetes.api of the chart, beside all other values that were given " +
+		"(helm upgrade --reset-then-reuse-values --set kubernetes.api=URL), " +
 		"or --force where something else leads nodes to that Service's address")
 }
 
