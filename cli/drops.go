@@ -32,9 +32,12 @@ func newDrops(c *connection) *cobra.Command {
 		Long: `drops asks the agents which rules of policies denied how many packets, how many were
 dropped for other reasons and who sent them, and shows the last of these packets.
 Agents are asked one by one: those of a lab on their nodes, those of Kubernetes in
-their pods, for which one needs the right to create pods/exec there.
+their pods, for which one needs the right to create pods/exec there. On plain hosts nobody
+can be asked from here: weft-agent drops shows the same of each node.
 
-Counts are of all packets of an hour, also by policies that are gone since. Of the
+Counts are of all packets since the node's agent started, also by policies that are gone
+since, so that what is at the top may be old. An agent that was started anew has of before
+what the kernel still had, which forgets a count an hour after its last packet. Of the
 packets themselves, nodes tell some each second. The last 20 are shown, or as --tail and
 --since say; in JSON and YAML all are, where neither is given;
 those of discovery, which every pod sends that has IPv6, are shown with -f and in these.

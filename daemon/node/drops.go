@@ -20,7 +20,9 @@ func newDrops() *cobra.Command {
 		Use:   "drops",
 		Short: "Show which packets are dropped on this node",
 		Long: `drops asks the agent of this node which rules of policies denied how many packets,
-and shows the last of these: 20, or as --tail and --since say. It needs root.`,
+how many were dropped for other reasons and who sent them, and shows the last of these
+packets: 20, or as --tail and --since say. Counts are of all packets since the agent started,
+and, of before, what the kernel still had then. It needs root.`,
 		Example: "  weft-agent drops\n  weft-agent drops -f\n  weft-agent drops -o json",
 		Args:    cobra.NoArgs,
 	}
