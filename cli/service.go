@@ -28,7 +28,8 @@ one connection says weft why SRC svc/NAME.
 Agents are asked what came, one by one as by weft drops: how many connections each frontend and backend
 was given, and how many packets to frontends were refused and dropped. What comes again to one
 that had nothing for a day is counted anew. Of a node whose agent does not answer it is
-said that it is not counted.
+said that it is not counted. On plain hosts nobody can be asked from here: weft-agent service
+NAMESPACE/NAME shows what each node has counted.
 
 The exit code is 1 where something is wrong with the Service, or with a node that is to
 serve it.`,

@@ -58,7 +58,8 @@ network namespace, or from the node: for TCP it connects, and resets what is
 accepted at once; for UDP it sends an empty datagram, for ICMP an echo request. The
 agents of all nodes on the way tell what their kernels do with it, for as long as
 that takes, some seconds and a minute at most, and leave nothing behind. It takes
-the rights of weft drops.
+the rights of weft drops, and is for Kubernetes and labs: on plain hosts no agent can be
+asked from here.
 
 The exit code is 0 if the connection is allowed, 1 if it is denied, and 2 if
 that cannot be said; with --live, 0 if the packet came to whom it was sent, 1 if it
