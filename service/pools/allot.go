@@ -1,6 +1,7 @@
 package pools
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -34,9 +35,10 @@ type allotment struct {
 	// pools are in the order of their names, in says which has what.
 	pools []*pool
 	in    segments
-	// reserved are ranges, and own single addresses, that no Service gets.
-	reserved []reserved
-	own      map[netip.Addr]string
+	// reserved are ranges, and own single addresses, that no Service gets; edges are those that
+	// links have for themselves, of which a Service that has one keeps it.
+	reserved   []reserved
+	own, edges map[netip.Addr]string
 	// labels are those of Namespaces.
 	labels map[string]map[string]string
 	// may are the pools that Services of a class in a namespace may have addresses of.
@@ -65,7 +67,8 @@ func newAllotment(objects registry.Objects) *allotment {
 		return a
 	}
 	a.in, a.reserved = divide(a.pools), reservedRanges(objects)
-	a.own = ownReserved(objects, a.pools, a.in)
+	a.own = ownReserved(objects, a.in)
+	a.edges = edgesOf(a.pools, a.own)
 	for _, s := range a.in {
 		for _, p := range s.pools {
 			for _, other := range s.pools {
@@ -91,19 +94,26 @@ func newAllotment(objects registry.Objects) *allotment {
 		}
 	}
 	for address, why := range a.own {
-		pools := a.in.at(address)
-		if len(pools) != 1 || reservedAt(a.reserved, address) != "" {
-			continue
-		}
-		p := pools[0]
-		if p.total < api.MaxPoolTotal {
-			p.total--
-		}
-		if !slices.Contains(p.edges(), address) {
+		if p := a.loses(address); p != nil {
 			p.lost = append(p.lost, address.String()+" "+why)
 		}
 	}
+	for address := range a.edges {
+		a.loses(address)
+	}
 	return a
+}
+
+// loses counts that a single address is not given, and returns the pool that it counts for.
+func (a *allotment) loses(address netip.Addr) *pool {
+	pools := a.in.at(address)
+	if len(pools) != 1 || reservedAt(a.reserved, address) != "" {
+		return nil
+	}
+	if p := pools[0]; p.total < api.MaxPoolTotal {
+		p.total--
+	}
+	return pools[0]
 }
 
 // alone returns what of a range of a pool is in no other.
@@ -205,9 +215,7 @@ func (a *allotment) against(svc *corev1.Service, address netip.Addr) (of *pool, 
 	case !a.isFor(svc, p):
 		why = fmt.Sprintf("is in AddressPool %s, which is not for namespace %s", p.Name, svc.Namespace)
 	default:
-		if why = reservedAt(a.reserved, address); why == "" {
-			why = a.own[address]
-		}
+		why = cmp.Or(reservedAt(a.reserved, address), a.own[address], a.edges[address])
 	}
 	return p, why
 }
@@ -294,19 +302,23 @@ func (a *allotment) balance(svc *corev1.Service, mine []*api.AddressGrant, has [
 	var without []corev1.IPFamily // those of which it gets none, as there is none
 	mode := corev1.LoadBalancerIPModeVIP
 	for _, family := range families {
-		g, made := a.choose(svc, family, mine, has, asked, wrong, &said)
-		if g == nil {
-			if !made {
-				without = append(without, family)
-			}
+		is := a.choose(svc, family, mine, has, asked, wrong, &said)
+		switch {
+		case is.none:
+			without = append(without, family)
+			continue
+		case is.stays.IsValid():
+			ingress = append(ingress, entryOf(svc, is.stays))
+			continue
+		case is.grant == nil:
 			continue
 		}
-		address := g.Address()
+		address := is.grant.Address()
 		switch {
-		case made:
-			lacking = append(lacking, g)
+		case is.made:
+			lacking = append(lacking, is.grant)
 		case !slices.Contains(has, address):
-			begins = append(begins, g)
+			begins = append(begins, is.grant)
 		}
 		ingress = append(ingress, corev1.LoadBalancerIngress{IP: address.String(), IPMode: &mode})
 	}
@@ -319,10 +331,19 @@ func (a *allotment) balance(svc *corev1.Service, mine []*api.AddressGrant, has [
 	return given(svc, ingress, lacking, begins), said
 }
 
-// choose returns the grant of a family that a Service is to have; made says that there is none
-// yet. Where it is to have none, or none yet, made says so, and else no pool has addresses of the
-// family.
-func (a *allotment) choose(svc *corev1.Service, family corev1.IPFamily, mine []*api.AddressGrant, has []netip.Addr, asked map[corev1.IPFamily]netip.Addr, wrong string, said *statement) (g *api.AddressGrant, made bool) {
+// choice is what a Service is to have of a family. The zero choice is nothing, or nothing yet.
+type choice struct {
+	// grant is of the address that it is to have; made says that it is new.
+	grant *api.AddressGrant
+	made  bool
+	// stays is what its status has without a grant, and has still.
+	stays netip.Addr
+	// none says that no AddressPool that is for it has addresses of the family.
+	none bool
+}
+
+// choose returns what a Service is to have of a family.
+func (a *allotment) choose(svc *corev1.Service, family corev1.IPFamily, mine []*api.AddressGrant, has []netip.Addr, asked map[corev1.IPFamily]netip.Addr, wrong string, said *statement) choice {
 	// What it has in its status goes before what it was given and has not yet.
 	var held *api.AddressGrant
 	for _, g := range mine {
@@ -330,43 +351,54 @@ func (a *allotment) choose(svc *corev1.Service, family corev1.IPFamily, mine []*
 			held = g
 		}
 	}
+	var before netip.Addr // what it has of who served it before, if it holds nothing
+	if i := slices.IndexFunc(has, func(address netip.Addr) bool { return familyOf(address) == family }); i >= 0 && held == nil {
+		before = has[i]
+	}
 	one, asks := asked[family]
 	if i := slices.IndexFunc(mine, func(g *api.AddressGrant) bool { return g.Address() == one }); asks && i >= 0 {
 		held = mine[i]
-	} else if asks {
+	} else if asks && one != before {
 		p, why := a.against(svc, one)
 		if g := a.taken[one]; why == "" && g != nil {
 			why = "is Service " + g.Spec.Service().String() + "'s"
 		}
 		if why == "" {
-			return a.make(svc, p, one), true
+			return choice{grant: a.make(svc, p, one), made: true}
 		}
 		said.lack("%s, which it asks for, %s: ask for another", one, why)
-		if held == nil {
-			return nil, true
-		}
 	}
-	if held != nil {
+	switch {
+	case held != nil:
 		if _, why := a.against(svc, held.Address()); why != "" {
 			said.keep("it keeps %s, which %s", held.Address(), why)
 		}
-		return held, false
-	}
-	if wrong != "" {
-		return nil, true
-	}
-	for _, address := range has {
-		if familyOf(address) != family {
-			continue
-		}
-		// It has that of who served it before. One that it cannot have it loses first: while it
-		// has one, it has no use for another.
-		if p, why := a.against(svc, address); why == "" && a.taken[address] == nil {
-			return a.make(svc, p, address), true
-		}
-		return nil, true
+		return choice{grant: held}
+	case before.IsValid():
+		return a.adopt(svc, before, said)
+	case asks || wrong != "":
+		return choice{}
 	}
 	return a.free(svc, family, said)
+}
+
+// adopt decides about an address that a Service has in its status, and not the grant: that of who
+// served it before. It keeps the address, unless another Service has the grant. Then it loses it
+// first: while it has one, it has no use for another.
+func (a *allotment) adopt(svc *corev1.Service, address netip.Addr, said *statement) choice {
+	if a.taken[address] != nil {
+		return choice{}
+	}
+	p, why := a.against(svc, address)
+	switch why {
+	case "":
+	case a.edges[address]:
+		said.keep("it keeps %s, which %s", address, why)
+	default:
+		said.lack("%s, which another load balancer gave it, %s, and is not served: change that, or ask for another", address, why)
+		return choice{stays: address}
+	}
+	return choice{grant: a.make(svc, p, address), made: true}
 }
 
 // make returns a new grant.
@@ -377,13 +409,12 @@ func (a *allotment) make(svc *corev1.Service, p *pool, address netip.Addr) *api.
 	return g
 }
 
-// free takes the first free address of a family that there is for a Service. It says what
-// choose says.
-func (a *allotment) free(svc *corev1.Service, family corev1.IPFamily, said *statement) (g *api.AddressGrant, made bool) {
+// free takes the first free address of a family that there is for a Service.
+func (a *allotment) free(svc *corev1.Service, family corev1.IPFamily, said *statement) choice {
 	may := a.mayUse(svc)
 	if len(may) == 0 {
 		said.lack("no AddressPool that serves its class is for namespace %s", svc.Namespace)
-		return nil, true
+		return choice{}
 	}
 	var full, unasked []string
 	for _, p := range may {
@@ -393,7 +424,7 @@ func (a *allotment) free(svc *corev1.Service, family corev1.IPFamily, said *stat
 			unasked = append(unasked, p.Name)
 		default:
 			if address := p.next(family, a); address.IsValid() {
-				return a.make(svc, p, address), true
+				return choice{grant: a.make(svc, p, address), made: true}
 			}
 			full = append(full, p.Name)
 		}
@@ -404,9 +435,9 @@ func (a *allotment) free(svc *corev1.Service, family corev1.IPFamily, said *stat
 	case len(unasked) > 0:
 		said.lack("no %s address is given without being asked for: write one of %s %s into the annotation %s", family, plural(unasked), printable.Few(unasked, 0), api.AddressesAnnotation)
 	default:
-		return nil, false
+		return choice{none: true}
 	}
-	return nil, true
+	return choice{}
 }
 
 func plural(names []string) string {
@@ -429,11 +460,20 @@ func (p *pool) next(family corev1.IPFamily, a *allotment) netip.Addr {
 		}
 		address := r.First
 		r.First = address.Next()
-		if a.taken[address] == nil && a.own[address] == "" && !a.kept[address] {
+		if a.taken[address] == nil && a.own[address] == "" && a.edges[address] == "" && !a.kept[address] {
 			return address
 		}
 	}
 	return netip.Addr{}
+}
+
+// entryOf is what a Service's status says of an address that it has.
+func entryOf(svc *corev1.Service, address netip.Addr) corev1.LoadBalancerIngress {
+	all := svc.Status.LoadBalancer.Ingress
+	return all[slices.IndexFunc(all, func(i corev1.LoadBalancerIngress) bool {
+		has, err := netip.ParseAddr(i.IP)
+		return err == nil && has.Unmap() == address
+	})]
 }
 
 // given returns a Service with another status, nil where nothing is to be done.

@@ -3,10 +3,14 @@
 // carries it out.
 //
 // Each round does it anew, so that whoever stopped at any line is followed by one that goes on
-// from there. Two may run at once for a moment. What holds then: an address is in the status of
-// a Service only while that Service has its AddressGrant, of which there can be one, so that no
-// two Services ever have one address. The grant is made first, and the status written after
-// that; the status loses the address first, and the grant is taken away after that.
+// from there. Two may run at once for a moment. What holds then: an address that is given is in
+// the status of a Service only while that Service has its AddressGrant, of which there can be
+// one, so that no two Services are ever given one address. The grant is made first, and the status
+// written after that; the status loses the address first, and the grant is taken away after that.
+//
+// What another load balancer gave a Service is in its status without a grant. The Service gets
+// the grant. While it may not have that, the address stays in the status, and no node serves it.
+// The status loses it only where another Service has the grant.
 //
 // A grant is taken away as it was before the Service was read that has no use for it. Whether
 // it has is a function of that Service alone, uses. Who writes an address into a status makes

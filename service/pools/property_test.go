@@ -54,7 +54,7 @@ func somePool(t *rapid.T, name string) *api.AddressPool {
 
 // Whatever there is, and however old what a controller has seen of it is: whoever is given an
 // address has a use for it by what was read of him, which is what makes it safe to take grants
-// away; nobody gets what another has; and it all comes to an end, where addresses are of pools,
+// away; nobody gets what another has, or loses what nobody else was given; and it all comes to an end, where addresses are of pools,
 // of one Service each, and of those who may have them.
 func TestNoAddressIsTwoServices(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -102,6 +102,9 @@ func TestNoAddressIsTwoServices(t *testing.T) {
 							t.Fatalf("it is given %s, which it has no use for: %+v", one.Name, was)
 						}
 					}
+					if address, is := loses(was, g.service); is && grantOf(seen, address) == nil && !d.grants(address) {
+						t.Fatalf("it loses %s, of which nobody has the grant: %+v", address, was)
+					}
 				}
 				if err := carryOut(s.Registry(), d.calls()); err != nil {
 					t.Fatal(err)
@@ -117,6 +120,25 @@ func TestNoAddressIsTwoServices(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
+}
+
+// grants reports whether somebody is given an address in this round.
+func (d decision) grants(a netip.Addr) bool {
+	return slices.ContainsFunc(d.give, func(g giving) bool {
+		return slices.ContainsFunc(g.lacks, func(one *api.AddressGrant) bool { return one.Address() == a })
+	})
+}
+
+// loses returns an address that a Service loses, of a family that it is of, and gets no other for it.
+func loses(was, now *corev1.Service) (netip.Addr, bool) {
+	had, _ := inStatus(was)
+	has, _ := inStatus(now)
+	for _, a := range had {
+		if isBalanced(now) && slices.Contains(familiesOf(now), familyOf(a)) && !slices.ContainsFunc(has, func(b netip.Addr) bool { return familyOf(b) == familyOf(a) }) {
+			return a, true
+		}
+	}
+	return netip.Addr{}, false
 }
 
 // orderly says what is wrong with where it all ended.

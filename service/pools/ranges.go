@@ -191,8 +191,8 @@ func (p *pool) edges() (all []netip.Addr) {
 }
 
 // ownReserved returns single addresses of pools that Services are not to get, and why: those
-// of links themselves, of nodes, and of Services in the cluster.
-func ownReserved(objects registry.Objects, pools []*pool, in segments) map[netip.Addr]string {
+// of nodes, and of Services in the cluster.
+func ownReserved(objects registry.Objects, in segments) map[netip.Addr]string {
 	all := make(map[netip.Addr]string)
 	add := func(a netip.Addr, why string) {
 		if all[a] == "" && len(in.at(a)) > 0 {
@@ -219,9 +219,18 @@ func ownReserved(objects registry.Objects, pools []*pool, in segments) map[netip
 			}
 		}
 	}
+	return all
+}
+
+// edgesOf returns the addresses of pools that links have for themselves, and why no Service is
+// given them, but for those that nobody gets anyhow.
+func edgesOf(pools []*pool, own map[netip.Addr]string) map[netip.Addr]string {
+	all := make(map[netip.Addr]string)
 	for _, p := range pools {
 		for _, a := range p.edges() {
-			add(a, "is the first or the last of a prefix of AddressPool "+p.Name+", which a link has for itself (where it has not, write the prefix as a range)")
+			if own[a] == "" && all[a] == "" {
+				all[a] = "is the first or the last of a prefix of AddressPool " + p.Name + ", which a link has for itself (where it has not, write the prefix as a range)"
+			}
 		}
 	}
 	return all
