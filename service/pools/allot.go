@@ -45,8 +45,9 @@ type allotment struct {
 	may map[[2]string][]*pool
 	// taken are the grants that there are, or are made in this round.
 	taken map[netip.Addr]*api.AddressGrant
-	// kept are addresses that Services have in their status, whoever has the grants.
-	kept map[netip.Addr]bool
+	// kept are addresses that Services have in their status, whoever has the grants: each with the
+	// oldest Service that may have the grant of it and has it not yet, nil where none may.
+	kept map[netip.Addr]*corev1.Service
 	// held are those that Services use.
 	held map[holder][]*api.AddressGrant
 	// used is how many of these are of each pool.
@@ -54,7 +55,7 @@ type allotment struct {
 }
 
 func newAllotment(objects registry.Objects) *allotment {
-	a := &allotment{labels: make(map[string]map[string]string), may: make(map[[2]string][]*pool), taken: make(map[netip.Addr]*api.AddressGrant), kept: make(map[netip.Addr]bool),
+	a := &allotment{labels: make(map[string]map[string]string), may: make(map[[2]string][]*pool), taken: make(map[netip.Addr]*api.AddressGrant), kept: make(map[netip.Addr]*corev1.Service),
 		held: make(map[holder][]*api.AddressGrant), used: make(map[string]int64)}
 	for p := range registry.Each[*api.AddressPool](objects, api.AddressPoolKind) {
 		a.pools = append(a.pools, &pool{AddressPool: p, ranges: p.Ranges(), free: make(map[corev1.IPFamily][]api.AddressRange)})
@@ -142,15 +143,35 @@ func earlier(a, b netip.Addr) netip.Addr {
 	return a
 }
 
-// keep has what a Service has in its status given to nobody who does not ask for it. Of each
-// family that is one address: who may write a status is not to keep all of them.
+// keep has what a Service has in its status given to nobody who does not ask for it, and to nobody
+// else at all if the Service is to be given it. Of each family that is one address: who may write
+// a status is not to keep all of them. Older Services are kept theirs before younger ones.
 func (a *allotment) keep(svc *corev1.Service) {
 	has, _ := inStatus(svc)
 	for _, family := range []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol} {
-		if i := slices.IndexFunc(has, func(address netip.Addr) bool { return familyOf(address) == family }); i >= 0 {
-			a.kept[has[i]] = true
+		i := slices.IndexFunc(has, func(address netip.Addr) bool { return familyOf(address) == family && len(a.in.at(address)) > 0 })
+		if i >= 0 && a.kept[has[i]] == nil {
+			a.kept[has[i]] = nil
+			if a.adopts(svc, has[i]) {
+				a.kept[has[i]] = svc
+			}
 		}
 	}
+}
+
+// adopts reports whether a Service will be given an address that it has in its status, if it
+// gets no other that it asks for.
+func (a *allotment) adopts(svc *corev1.Service, address netip.Addr) bool {
+	family := familyOf(address)
+	if _, left := svc.Labels[service.ProxyName]; left || !isBalanced(svc) || svc.DeletionTimestamp != nil || !slices.Contains(familiesOf(svc), family) {
+		return false
+	}
+	holds := func(g *api.AddressGrant) bool { return familyOf(g.Address()) == family }
+	if a.taken[address] != nil || slices.ContainsFunc(a.held[holder{registry.KeyOf(svc), svc.UID}], holds) {
+		return false
+	}
+	_, why := a.against(svc, address)
+	return why == "" || why == a.edges[address]
 }
 
 // lostIn says what of a range is reserved.
@@ -360,10 +381,7 @@ func (a *allotment) choose(svc *corev1.Service, family corev1.IPFamily, mine []*
 		held = mine[i]
 	} else if asks && one != before {
 		p, why := a.against(svc, one)
-		if g := a.taken[one]; why == "" && g != nil {
-			why = "is Service " + g.Spec.Service().String() + "'s"
-		}
-		if why == "" {
+		if why = cmp.Or(why, a.others(svc, one)); why == "" {
 			return choice{grant: a.make(svc, p, one), made: true}
 		}
 		said.lack("%s, which it asks for, %s: ask for another", one, why)
@@ -399,6 +417,18 @@ func (a *allotment) adopt(svc *corev1.Service, address netip.Addr, said *stateme
 		return choice{stays: address}
 	}
 	return choice{grant: a.make(svc, p, address), made: true}
+}
+
+// others says, as against does, which other Service has the grant of an address, or will be given
+// it, as it has it in its status.
+func (a *allotment) others(svc *corev1.Service, address netip.Addr) string {
+	if g := a.taken[address]; g != nil {
+		return "is Service " + g.Spec.Service().String() + "'s"
+	}
+	if by := a.kept[address]; by != nil && by != svc {
+		return "is Service " + registry.KeyOf(by).String() + "'s"
+	}
+	return ""
 }
 
 // make returns a new grant.
@@ -460,7 +490,7 @@ func (p *pool) next(family corev1.IPFamily, a *allotment) netip.Addr {
 		}
 		address := r.First
 		r.First = address.Next()
-		if a.taken[address] == nil && a.own[address] == "" && a.edges[address] == "" && !a.kept[address] {
+		if _, kept := a.kept[address]; !kept && a.taken[address] == nil && a.own[address] == "" && a.edges[address] == "" {
 			return address
 		}
 	}
