@@ -257,7 +257,7 @@ func (a *allotment) retagged(g *api.AddressGrant) *api.AddressGrant {
 func (a *allotment) serve(svc *corev1.Service) (*giving, statement) {
 	of := holder{registry.KeyOf(svc), svc.UID}
 	mine := a.held[of]
-	has, others := inStatus(svc)
+	has, _ := inStatus(svc)
 	isMine := func(address netip.Addr) bool {
 		return slices.ContainsFunc(mine, func(g *api.AddressGrant) bool { return g.Address() == address })
 	}
@@ -275,17 +275,9 @@ func (a *allotment) serve(svc *corev1.Service) (*giving, statement) {
 	if len(mine) == 0 && !slices.ContainsFunc(a.pools, candidate) {
 		return nil, a.unserved(svc)
 	}
-	foreign := slices.IndexFunc(has, func(address netip.Addr) bool {
+	return a.balance(svc, mine, slices.DeleteFunc(has, func(address netip.Addr) bool {
 		return !isMine(address) && !slices.ContainsFunc(a.in.at(address), candidate)
-	})
-	if others || foreign >= 0 {
-		// Another load balancer serves it.
-		if !asksUs(svc) {
-			return nil, statement{}
-		}
-		return nil, lacks("its status.loadBalancer.ingress has what another load balancer gave it: have that one leave it, for instance by loadBalancerClass %s", api.LinkClass)
-	}
-	return a.balance(svc, mine, has)
+	}))
 }
 
 // unserved says of a Service that no pool serves why it gets nothing, if it asks AddressPools.
@@ -301,12 +293,22 @@ func (a *allotment) unserved(svc *corev1.Service) statement {
 	return lacks("no AddressPool serves Services of loadBalancerClass %s", class(svc))
 }
 
-// balance decides what a Service has that pools serve. mine are its grants, has is what is in
-// its status.
+// balance decides what a Service has that pools serve. mine are its grants, has is what its status
+// has of these, and of pools. What else that has is of another load balancer, and stays as it is.
+// While it is there the Service is given nothing new.
 func (a *allotment) balance(svc *corev1.Service, mine []*api.AddressGrant, has []netip.Addr) (*giving, statement) {
-	asked, wrong := askedOf(svc)
+	isOurs := func(i corev1.LoadBalancerIngress) bool {
+		address, is := addressOf(i)
+		return is && slices.Contains(has, address)
+	}
+	theirs := slices.DeleteFunc(slices.Clone(svc.Status.LoadBalancer.Ingress), isOurs)
+	wants, wrong := askedOf(svc)
+	asked, fixed := wants, wrong != ""
+	if len(theirs) > 0 {
+		asked, fixed = nil, true
+	}
 	var said statement
-	if wrong != "" {
+	if wrong != "" && (len(theirs) == 0 || asksUs(svc)) {
 		said.lack("%s", wrong)
 	}
 	families := familiesOf(svc)
@@ -321,9 +323,13 @@ func (a *allotment) balance(svc *corev1.Service, mine []*api.AddressGrant, has [
 	var ingress []corev1.LoadBalancerIngress
 	var lacking, begins []*api.AddressGrant
 	var without []corev1.IPFamily // those of which it gets none, as there is none
+	short := false                // says that it has not all that it asks for
 	mode := corev1.LoadBalancerIPModeVIP
 	for _, family := range families {
-		is := a.choose(svc, family, mine, has, asked, wrong, &said)
+		is := a.choose(svc, family, mine, has, asked, fixed, &said)
+		if one, asks := wants[family]; is.grant == nil || asks && is.grant.Address() != one {
+			short = short || asks || len(wants) == 0
+		}
 		switch {
 		case is.none:
 			without = append(without, family)
@@ -349,7 +355,34 @@ func (a *allotment) balance(svc *corev1.Service, mine []*api.AddressGrant, has [
 			said.lack("no AddressPool that is for it has %s addresses", family)
 		}
 	}
+	if len(theirs) > 0 {
+		ingress = beside(svc, ingress, isOurs)
+	}
+	if len(theirs) > 0 && short && asksUs(svc) {
+		var names []string
+		for _, i := range theirs {
+			names = append(names, printable.Line(printable.Brief(cmp.Or(i.IP, i.Hostname))))
+		}
+		said.lack("its status.loadBalancer.ingress has %s, which another load balancer gave it: have that one leave it, for instance by loadBalancerClass %s", printable.Few(names, 0), api.LinkClass)
+	}
 	return given(svc, ingress, lacking, begins), said
+}
+
+// beside returns what a Service's status is to have of which some is of another load balancer:
+// that stays in its place, as what is ours and there does.
+func beside(svc *corev1.Service, ours []corev1.LoadBalancerIngress, isOurs func(corev1.LoadBalancerIngress) bool) (all []corev1.LoadBalancerIngress) {
+	for _, i := range svc.Status.LoadBalancer.Ingress {
+		if !isOurs(i) {
+			all = append(all, i)
+			continue
+		}
+		address, _ := addressOf(i)
+		at := slices.IndexFunc(ours, func(o corev1.LoadBalancerIngress) bool { now, _ := addressOf(o); return now == address })
+		if at >= 0 {
+			all, ours = append(all, ours[at]), slices.Delete(ours, at, at+1)
+		}
+	}
+	return append(all, ours...)
 }
 
 // choice is what a Service is to have of a family. The zero choice is nothing, or nothing yet.
@@ -363,8 +396,9 @@ type choice struct {
 	none bool
 }
 
-// choose returns what a Service is to have of a family.
-func (a *allotment) choose(svc *corev1.Service, family corev1.IPFamily, mine []*api.AddressGrant, has []netip.Addr, asked map[corev1.IPFamily]netip.Addr, wrong string, said *statement) choice {
+// choose returns what a Service is to have of a family. fixed says that it is given none that it
+// does not ask for.
+func (a *allotment) choose(svc *corev1.Service, family corev1.IPFamily, mine []*api.AddressGrant, has []netip.Addr, asked map[corev1.IPFamily]netip.Addr, fixed bool, said *statement) choice {
 	// What it has in its status goes before what it was given and has not yet.
 	var held *api.AddressGrant
 	for _, g := range mine {
@@ -394,7 +428,7 @@ func (a *allotment) choose(svc *corev1.Service, family corev1.IPFamily, mine []*
 		return choice{grant: held}
 	case before.IsValid():
 		return a.adopt(svc, before, said)
-	case asks || wrong != "":
+	case asks || fixed:
 		return choice{}
 	}
 	return a.free(svc, family, said)
@@ -501,8 +535,8 @@ func (p *pool) next(family corev1.IPFamily, a *allotment) netip.Addr {
 func entryOf(svc *corev1.Service, address netip.Addr) corev1.LoadBalancerIngress {
 	all := svc.Status.LoadBalancer.Ingress
 	return all[slices.IndexFunc(all, func(i corev1.LoadBalancerIngress) bool {
-		has, err := netip.ParseAddr(i.IP)
-		return err == nil && has.Unmap() == address
+		has, is := addressOf(i)
+		return is && has == address
 	})]
 }
 

@@ -230,14 +230,20 @@ func isBalanced(svc *corev1.Service) bool {
 // something that is no address, and so is of another load balancer.
 func inStatus(svc *corev1.Service) (all []netip.Addr, others bool) {
 	for _, i := range svc.Status.LoadBalancer.Ingress {
-		a, err := netip.ParseAddr(i.IP)
-		if i.Hostname != "" || err != nil || a.Zone() != "" {
+		if a, is := addressOf(i); is {
+			all = append(all, a)
+		} else {
 			others = true
-			continue
 		}
-		all = append(all, a.Unmap())
 	}
 	return all, others
+}
+
+// addressOf returns the address of an entry of a status; is says whether it is one, and nothing
+// else.
+func addressOf(i corev1.LoadBalancerIngress) (address netip.Addr, is bool) {
+	a, err := netip.ParseAddr(i.IP)
+	return a.Unmap(), i.Hostname == "" && err == nil && a.Zone() == ""
 }
 
 // familyOf is the family of an address.

@@ -34,6 +34,12 @@ func someService(t *rapid.T, name string) *corev1.Service {
 	}
 	if rapid.IntRange(0, 3).Draw(t, "has a status") == 0 {
 		svc.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: some.Draw(t, "has")}}
+		switch rapid.IntRange(0, 3).Draw(t, "has more") {
+		case 0:
+			svc.Status.LoadBalancer.Ingress = append(svc.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{Hostname: "lb.example.com"})
+		case 1:
+			svc.Status.LoadBalancer.Ingress = append(svc.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: some.Draw(t, "has, too")})
+		}
 	}
 	return svc
 }
