@@ -290,7 +290,7 @@ func (c *candidates) virtual() {
 			c.problem(api.VirtualAddressKind, key, "spec.address: %q is no address at which others reach one machine: write one such as 192.0.2.7", v.Spec.Address)
 			continue
 		}
-		if whose := cmp.Or(before[a], taken(a), c.Inside(a)); whose != "" {
+		if whose := cmp.Or(before[a], taken[a], c.Inside(a)); whose != "" {
 			c.problem(api.VirtualAddressKind, key, "spec.address: %s is %s, and "+NobodyMay+": choose another", a, whose)
 			continue
 		}
@@ -309,9 +309,10 @@ func (c *candidates) virtual() {
 	}
 }
 
-// taken returns what says whose an address is by what the controller, administrators and nodes
-// write, "" for nobody's.
-func (c *candidates) taken() func(netip.Addr) string {
+// taken returns what says whose an address is by what the controller and nodes write, "" for
+// nobody's. One of an AddressPool is nobody's until a Service is given it: the controller gives
+// none that a VirtualAddress has.
+func (c *candidates) taken() map[netip.Addr]string {
 	whose := make(map[netip.Addr]string)
 	for g := range registry.Each[*api.AddressGrant](c.objects, api.AddressGrantKind) {
 		whose[g.Address()] = "granted to Service " + g.Spec.Service().String()
@@ -323,21 +324,7 @@ func (c *candidates) taken() func(netip.Addr) string {
 			whose[a] = "an address of Node " + n.Name
 		}
 	}
-	ranges := make(map[string][]api.AddressRange)
-	for p := range registry.Each[*api.AddressPool](c.objects, api.AddressPoolKind) {
-		ranges[p.Name] = p.Ranges()
-	}
-	return func(a netip.Addr) string {
-		if who := whose[a]; who != "" {
-			return who
-		}
-		for _, name := range slices.Sorted(maps.Keys(ranges)) {
-			if slices.ContainsFunc(ranges[name], func(r api.AddressRange) bool { return r.Contains(a) }) {
-				return "an address of AddressPool " + name
-			}
-		}
-		return ""
-	}
+	return whose
 }
 
 // said returns which Service says that it has an address. Anybody may who writes Services, so

@@ -28,7 +28,7 @@ type VirtualAddress struct {
 
 // VirtualAddressSpec is what users say of a VirtualAddress.
 type VirtualAddressSpec struct {
-	// Address is one that no node, pod, Service or AddressPool has.
+	// Address is one that no node, pod or Service has. No Service is given it of an AddressPool.
 	Address string `json:"address"`
 	// Nodes selects those that may have it. Empty means all.
 	Nodes *metav1.LabelSelector `json:"nodes,omitempty"`

@@ -41,7 +41,7 @@ import (
 )
 
 // Kinds are those that are read. All registries serve them.
-var Kinds = []*registry.Kind{api.ClusterConfigKind, api.ClusterNetwork, api.HostSubnet, api.Node, api.Namespace, api.Service, api.AddressPoolKind, api.AddressGrantKind}
+var Kinds = []*registry.Kind{api.ClusterConfigKind, api.ClusterNetwork, api.HostSubnet, api.Node, api.Namespace, api.Service, api.AddressPoolKind, api.AddressGrantKind, api.VirtualAddressKind}
 
 // Call is something to do with a registry. What somebody else did meanwhile is an error that
 // wraps registry.ErrConflict, ErrExists or ErrNotFound: then the next round decides anew.

@@ -191,7 +191,7 @@ func (p *pool) edges() (all []netip.Addr) {
 }
 
 // ownReserved returns single addresses of pools that Services are not to get, and why: those
-// of nodes, and of Services in the cluster.
+// of nodes, of Services in the cluster, and VirtualAddresses.
 func ownReserved(objects registry.Objects, in segments) map[netip.Addr]string {
 	all := make(map[netip.Addr]string)
 	add := func(a netip.Addr, why string) {
@@ -217,6 +217,12 @@ func ownReserved(objects registry.Objects, in segments) map[netip.Addr]string {
 			if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" {
 				add(a.Unmap(), fmt.Sprintf("is the clusterIP of Service %s", registry.KeyOf(svc)))
 			}
+		}
+	}
+	for v := range registry.Each[*api.VirtualAddress](objects, api.VirtualAddressKind) {
+		// One that a Service was given before no node has by the VirtualAddress.
+		if a := v.Address(); objects.Get(api.AddressGrantKind, registry.Key{Name: api.GrantName(a)}) == nil {
+			add(a, "is VirtualAddress "+v.Name+"'s")
 		}
 	}
 	return all
