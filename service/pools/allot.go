@@ -50,7 +50,7 @@ type allotment struct {
 	kept map[netip.Addr]*corev1.Service
 	// held are those that Services use.
 	held map[holder][]*api.AddressGrant
-	// used is how many of these are of each pool.
+	// used is how many addresses of each pool there are these of, but for those it has no more.
 	used map[string]int64
 }
 

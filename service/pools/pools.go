@@ -103,7 +103,9 @@ func decide(objects registry.Objects) (d decision) {
 			d.retag = append(d.retag, now)
 			g = now
 		}
-		a.used[g.Spec.Pool]++
+		if slices.ContainsFunc(a.in.at(g.Address()), func(p *pool) bool { return p.Name == g.Spec.Pool }) {
+			a.used[g.Spec.Pool]++
+		}
 	}
 	// Of several that ask for one address the oldest gets it.
 	slices.SortStableFunc(all, func(a, b *corev1.Service) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
