@@ -331,13 +331,11 @@ type portCheck struct {
 	failed  int
 }
 
-// How often a port is tried, for how long, and after how many failures it counts as silent; and
-// how many ports there may be: those beyond are not tried, and so silent.
+// How often a port is tried, for how long, and after how many failures it counts as silent.
 const (
 	checkEvery = time.Second
 	checkFor   = 500 * time.Millisecond
 	checkFails = 2
-	maxChecks  = 64
 )
 
 // set has the ports tried that VirtualAddresses name.
@@ -345,11 +343,7 @@ func (c *portChecks) set(objects registry.Objects) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	ports := make(map[uint16]*portCheck)
-	for v := range registry.Each[*api.VirtualAddress](objects, api.VirtualAddressKind) {
-		if v.Spec.Check == nil || len(ports) == maxChecks {
-			continue
-		}
-		port := uint16(v.Spec.Check.Port)
+	for port := range announce.Checks(objects) {
 		if ports[port] = c.ports[port]; ports[port] == nil {
 			ports[port] = &portCheck{}
 		}

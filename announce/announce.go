@@ -31,6 +31,9 @@ var Kinds = []*registry.Kind{api.AddressPoolKind, api.AddressGrantKind, api.Virt
 // MaxAddresses is how many addresses a node is a candidate for at most.
 const MaxAddresses = 4096
 
+// MaxChecks is how many ports nodes try at most for VirtualAddresses.
+const MaxChecks = 64
+
 // Grades of candidates. One that has to be replaced soon is better than none.
 const (
 	gradeReady uint8 = iota
@@ -61,7 +64,7 @@ type Self struct {
 	Has map[netip.Addr]string
 	// Inside says whose an address in the cluster is, by the plan in force, "" for nobody's.
 	Inside func(netip.Addr) string
-	// Answers reports whether a program on the node accepts connections at a port.
+	// Answers reports whether a program on the node accepts connections at a port, one of Checks.
 	Answers func(port uint16) bool
 }
 
@@ -272,17 +275,11 @@ func (c *candidates) endpoints(asked func(registry.Key) bool) map[end]uint8 {
 
 // virtual adds VirtualAddresses, the oldest first, so that who writes one later takes none away.
 func (c *candidates) virtual() {
-	var all []*api.VirtualAddress
-	for v := range registry.Each[*api.VirtualAddress](c.objects, api.VirtualAddressKind) {
-		all = append(all, v)
-	}
+	all := oldest(c.objects)
 	if len(all) == 0 {
 		return
 	}
-	slices.SortFunc(all, func(a, b *api.VirtualAddress) int {
-		return cmp.Or(a.CreationTimestamp.Time.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
-	})
-	taken, said := c.taken(), c.said()
+	taken, said, tried := c.taken(), c.said(), Checks(c.objects)
 	before := make(map[netip.Addr]string, len(all))
 	for _, v := range all {
 		key, a := registry.KeyOf(v), v.Address()
@@ -298,6 +295,10 @@ func (c *candidates) virtual() {
 		if who := said[a]; who != "" {
 			c.problem(api.VirtualAddressKind, key, "spec.address: %s says that it has %s, too, and may get what is meant for the node that has it: choose another", who, a)
 		}
+		if check := v.Spec.Check; check != nil && !tried[uint16(check.Port)] {
+			c.problem(api.VirtualAddressKind, key, "spec.check.port: %d is not tried, as older VirtualAddresses have %d others tried, and "+NobodyMay+": take one of these ports, or leave spec.check out", check.Port, MaxChecks)
+			continue
+		}
 		of := c.rate(v.MayHave)
 		if c.me == nil || !slices.ContainsFunc(of, func(r rated) bool { return r.name == c.Node }) {
 			continue
@@ -307,6 +308,29 @@ func (c *candidates) virtual() {
 		}
 		c.add(a, of, "", api.VirtualAddressKind, key)
 	}
+}
+
+// oldest returns VirtualAddresses, the oldest first.
+func oldest(objects registry.Objects) (all []*api.VirtualAddress) {
+	for v := range registry.Each[*api.VirtualAddress](objects, api.VirtualAddressKind) {
+		all = append(all, v)
+	}
+	slices.SortFunc(all, func(a, b *api.VirtualAddress) int {
+		return cmp.Or(a.CreationTimestamp.Time.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+	})
+	return all
+}
+
+// Checks returns the ports that nodes try for VirtualAddresses: those of the oldest, MaxChecks
+// at most.
+func Checks(objects registry.Objects) map[uint16]bool {
+	ports := make(map[uint16]bool)
+	for _, v := range oldest(objects) {
+		if v.Spec.Check != nil && len(ports) < MaxChecks {
+			ports[uint16(v.Spec.Check.Port)] = true
+		}
+	}
+	return ports
 }
 
 // taken returns what says whose an address is by what the controller and nodes write, "" for

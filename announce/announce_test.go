@@ -7,9 +7,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/tools/txtar"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weftnet/weft/announce"
 	"github.com/weftnet/weft/announce/election"
@@ -160,6 +162,34 @@ func TestManyServicesLeaveRoom(t *testing.T) {
 	}
 	if len(any) != tenants+2 {
 		t.Errorf("nobody answers for %d of %d addresses", tenants+2-len(any), tenants+2)
+	}
+}
+
+// TestManyChecks has VirtualAddresses name more ports than nodes try: those of the oldest are
+// tried, and of the others it is told.
+func TestManyChecks(t *testing.T) {
+	n := &corev1.Node{}
+	n.Name = "node1"
+	objects := map[*registry.Kind][]registry.Object{api.Node: {n}}
+	began := time.Date(2026, 1, 5, 10, 0, 0, 0, time.UTC)
+	virtual := func(i int, port int32) string {
+		v := &api.VirtualAddress{Spec: api.VirtualAddressSpec{Address: fmt.Sprintf("192.0.2.%d", i), Check: &api.AddressCheck{Port: port}}}
+		v.Name, v.CreationTimestamp = fmt.Sprint("v", 200-i), metav1.NewTime(began.Add(time.Duration(i)*time.Second))
+		objects[api.VirtualAddressKind] = append(objects[api.VirtualAddressKind], v)
+		return v.Name
+	}
+	for i := range announce.MaxChecks {
+		virtual(i+1, int32(i+1))
+	}
+	beyond := virtual(announce.MaxChecks+1, 1000)
+	virtual(announce.MaxChecks+2, 7) // which another has tried
+	found, problems := announce.Candidates(registry.NewSnapshot(objects), announce.Self{Node: "node1", Links: links,
+		Inside: func(netip.Addr) string { return "" }, Answers: func(uint16) bool { return true }})
+	if len(found) != announce.MaxChecks+1 {
+		t.Errorf("the node may answer for %d addresses", len(found))
+	}
+	if len(problems) != 1 || problems[0].Key.Name != beyond || !strings.Contains(problems[0].Message, "1000 is not tried") || !strings.Contains(problems[0].Message, announce.NobodyMay) {
+		t.Errorf("it says %v", problems)
 	}
 }
 
