@@ -71,8 +71,8 @@ type AddressPoolSpec struct {
 	// LoadBalancerClass is the spec.loadBalancerClass of the Services that the pool serves,
 	// beside those of LinkClass. Empty means those that have none.
 	LoadBalancerClass string `json:"loadBalancerClass,omitempty"`
-	// AutoAssign says whether Services get addresses that do not ask for a certain one.
-	// Default true.
+	// AutoAssign says whether Services get addresses that ask neither for a certain one nor for
+	// the pool by its name. Default true.
 	AutoAssign *bool `json:"autoAssign,omitempty"`
 }
 

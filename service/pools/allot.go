@@ -352,7 +352,11 @@ func (a *allotment) balance(svc *corev1.Service, mine []*api.AddressGrant, has [
 	for _, family := range without {
 		// Who only prefers to have both is content with one.
 		if p := svc.Spec.IPFamilyPolicy; len(ingress) == 0 || p == nil || *p != corev1.IPFamilyPolicyPreferDualStack {
-			said.lack("no AddressPool that is for it has %s addresses", family)
+			what := "no AddressPool that is for it has"
+			if name, _ := poolOf(svc); name != "" {
+				what = "AddressPool " + name + ", which it asks for, does not have"
+			}
+			said.lack("%s %s addresses", what, family)
 		}
 	}
 	if len(theirs) > 0 {
@@ -422,7 +426,11 @@ func (a *allotment) choose(svc *corev1.Service, family corev1.IPFamily, mine []*
 	}
 	switch {
 	case held != nil:
-		if _, why := a.against(svc, held.Address()); why != "" {
+		p, why := a.against(svc, held.Address())
+		if name, _ := poolOf(svc); why == "" && !asks && name != "" && name != p.Name {
+			why = "is in AddressPool " + p.Name + ", and not in " + name + ", which it asks for"
+		}
+		if why != "" {
 			said.keep("it keeps %s, which %s", held.Address(), why)
 		}
 		return choice{grant: held}
@@ -473,18 +481,28 @@ func (a *allotment) make(svc *corev1.Service, p *pool, address netip.Addr) *api.
 	return g
 }
 
-// free takes the first free address of a family that there is for a Service.
+// free takes the first free address of a family that there is for a Service, of the pool that it
+// asks for if it asks for one.
 func (a *allotment) free(svc *corev1.Service, family corev1.IPFamily, said *statement) choice {
 	may := a.mayUse(svc)
 	if len(may) == 0 {
 		said.lack("no AddressPool that serves its class is for namespace %s", svc.Namespace)
 		return choice{}
 	}
+	name, by := poolOf(svc)
+	if name != "" {
+		i := slices.IndexFunc(may, func(p *pool) bool { return p.Name == name })
+		if i < 0 {
+			said.lack("annotation %s: there is no AddressPool %s that serves its class and is for namespace %s: name another, or make it", by, name, svc.Namespace)
+			return choice{}
+		}
+		may = may[i : i+1]
+	}
 	var full, unasked []string
 	for _, p := range may {
 		switch {
 		case !slices.ContainsFunc(p.ranges, func(r api.AddressRange) bool { return familyOf(r.First) == family }):
-		case !p.Assigns():
+		case name == "" && !p.Assigns():
 			unasked = append(unasked, p.Name)
 		default:
 			if address := p.next(family, a); address.IsValid() {

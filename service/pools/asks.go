@@ -18,6 +18,21 @@ const maxAsked = 200
 // MetalLB, which users know.
 var asking = []string{api.AddressesAnnotation, "metallb.io/loadBalancerIPs", "metallb.universe.tf/loadBalancerIPs"}
 
+// naming are the annotations of MetalLB by which Services ask for a pool, without saying for which
+// of its addresses.
+var naming = []string{"metallb.io/address-pool", "metallb.universe.tf/address-pool"}
+
+// poolOf returns the name of the AddressPool that a Service asks for as it may be shown, and by
+// which annotation; both are empty where it asks for none.
+func poolOf(svc *corev1.Service) (name, annotation string) {
+	for _, annotation := range naming {
+		if name := svc.Annotations[annotation]; name != "" {
+			return printable.Line(printable.Brief(name)), annotation
+		}
+	}
+	return "", ""
+}
+
 // askedOf returns the addresses that a Service asks for, of each family one at most. problem
 // says what is wrong with that; then it asks for nothing.
 func askedOf(svc *corev1.Service) (asked map[corev1.IPFamily]netip.Addr, problem string) {

@@ -32,6 +32,9 @@ func someService(t *rapid.T, name string) *corev1.Service {
 	} else if asks != "" {
 		svc.Annotations = map[string]string{api.AddressesAnnotation: asks}
 	}
+	if pool := rapid.SampledFrom([]string{"", "", "a", "z"}).Draw(t, "asks for a pool"); pool != "" && svc.Annotations == nil {
+		svc.Annotations = map[string]string{naming[0]: pool}
+	}
 	if rapid.IntRange(0, 3).Draw(t, "has a status") == 0 {
 		svc.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: some.Draw(t, "has")}}
 		switch rapid.IntRange(0, 3).Draw(t, "has more") {
