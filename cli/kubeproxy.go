@@ -75,7 +75,7 @@ func (c *connection) kubeProxyChange(verb, short string, do func(*kubeproxy.Chan
 	cmd := &cobra.Command{Use: verb, Short: short, Args: noArgs}
 	c.AddFlags(cmd)
 	f := cmd.Flags()
-	daemonSet := f.String("daemonset", "kube-system/kube-proxy", "`NAMESPACE/NAME` of kube-proxy's DaemonSet")
+	daemonSet := f.String("daemonset", kubeproxy.DaemonSet.String(), "`NAMESPACE/NAME` of kube-proxy's DaemonSet")
 	dryRun := f.Bool("dry-run", false, "only say what would be done")
 	force := f.Bool("force", false, "also where agents may not find the API server without kube-proxy, or it runs in another way")
 	timeout := f.Duration("timeout", 5*time.Minute, "`TIME` to wait for the nodes")

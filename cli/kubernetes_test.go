@@ -87,8 +87,8 @@ func TestKubernetes(t *testing.T) {
 }
 
 // kubelets stands in for the nodes' kubelets until ctx ends: pods that are
-// deleted go, and those that clean nodes say that they are done, on node2 only
-// once there is a file.
+// deleted go, those of kube-proxy run, and those that clean nodes say that they are
+// done, on node2 only once there is a file.
 func kubelets(ctx context.Context, client kubernetes.Interface, mended string) {
 	for ctx.Err() == nil {
 		list, _ := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{}) // again when it fails
@@ -99,12 +99,15 @@ func kubelets(ctx context.Context, client kubernetes.Interface, mended string) {
 				pods.Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: &now})
 				continue
 			}
-			if p.Spec.NodeName == "" || p.Labels["app.kubernetes.io/component"] != "weft-uninstall" {
+			cleans := p.Labels["app.kubernetes.io/component"] == "weft-uninstall"
+			if p.Spec.NodeName == "" || !cleans && p.Labels["k8s-app"] != "kube-proxy" {
 				continue
 			}
-			status := corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{{Name: "done", Ready: true}},
-				Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
-			if _, err := os.Stat(mended); err != nil && p.Spec.NodeName == "node2" {
+			long := metav1.NewTime(time.Now().Add(-time.Hour))
+			status := corev1.PodStatus{Phase: corev1.PodRunning,
+				ContainerStatuses: []corev1.ContainerStatus{{Name: p.Spec.Containers[0].Name, Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: long}}}},
+				Conditions:        []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
+			if _, err := os.Stat(mended); err != nil && cleans && p.Spec.NodeName == "node2" {
 				status = corev1.PodStatus{Phase: corev1.PodPending, InitContainerStatuses: []corev1.ContainerStatus{{Name: "uninstall",
 					LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 2, Message: "a line\nerror: an agent runs on this node\n"}}}}}
 			}

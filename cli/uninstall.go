@@ -21,7 +21,8 @@ func newUninstall(c *connection) *cobra.Command {
 		Long: `uninstall ends Weft's agents and controllers, has every node take away what the
 agents left there, and deletes Weft's own objects. The pods of the cluster have no
 network afterwards until another one is installed, so it refuses while there are
-pods that have theirs from Weft, unless --force is given.
+pods that have theirs from Weft, unless --force is given. So it does where weft
+kube-proxy remove has ended kube-proxy, as nobody does Services then.
 
 What users asked for, the custom resources and their definitions, stays unless
 --purge is given. It may be run again: it goes on where it was.`,
@@ -33,7 +34,7 @@ What users asked for, the custom resources and their definitions, stays unless
 	c.AddFlags(cmd)
 	f := cmd.Flags()
 	yes := f.Bool("yes", false, "do it; without it, only say what would be done")
-	force := f.Bool("force", false, "also where pods have their network from Weft, which cuts them off")
+	force := f.Bool("force", false, "also where pods have their network from Weft, which cuts them off, or nobody else does Services")
 	purge := f.Bool("purge", false, "delete custom resources and their definitions as well")
 	timeout := f.Duration("timeout", 5*time.Minute, "`TIME` to wait for the nodes")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -52,7 +52,12 @@ const (
 	runAnnotation = "weft.network/run"
 	// weftConfig is the ConfigMap by which agents find the API server.
 	weftConfig = "weft"
+	// pageSize bounds how many objects come with one answer.
+	pageSize = 500
 )
+
+// DaemonSet is kube-proxy's where its cluster calls it as most do.
+var DaemonSet = registry.Key{Namespace: "kube-system", Name: "kube-proxy"}
 
 var configMaps = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 
@@ -85,6 +90,25 @@ func New(r registry.Registry, client dynamic.Interface, o Options) *Change {
 		o.Poll = time.Second
 	}
 	return &Change{Options: o, registry: r, client: client}
+}
+
+// Ended returns the DaemonSets that have no pods because a Remove has ended them, in all namespaces.
+func Ended(ctx context.Context, client dynamic.Interface) (all []registry.Key, err error) {
+	options := metav1.ListOptions{Limit: pageSize}
+	for {
+		list, err := client.Resource(everynode.DaemonSets).List(ctx, options)
+		if err != nil {
+			return nil, fmt.Errorf("list daemonsets, to see whether one is a kube-proxy that weft kube-proxy remove has ended: %w", err)
+		}
+		for _, d := range list.Items {
+			if is, _, _ := unstructured.NestedString(d.Object, "spec", "template", "spec", "nodeSelector", nowhere); is == removed {
+				all = append(all, registry.Key{Namespace: d.GetNamespace(), Name: d.GetName()})
+			}
+		}
+		if options.Continue = list.GetContinue(); options.Continue == "" {
+			return all, nil
+		}
+	}
 }
 
 // Remove has all nodes do Services by themselves, then ends kube-proxy, and has what it left on
@@ -188,11 +212,12 @@ func (c *Change) apiWithout(ctx context.Context) error {
 
 // serveBy has all nodes leave Services to somebody, and waits until they say so.
 func (c *Change) serveBy(ctx context.Context, who string) error {
-	o, err := c.registry.Get(ctx, api.ClusterConfigKind, registry.Key{Name: api.DefaultName})
-	if err != nil {
-		return fmt.Errorf("read the ClusterConfig: %w", err)
+	config, err := c.config(ctx)
+	if err != nil && (who != api.KubeProxy || !isGone(err)) {
+		return err
 	}
-	if config := o.(*api.ClusterConfig); api.Effective(config).Spec.ServiceProxy != who {
+	gone := err // what was read, where Weft was taken out with its objects
+	if gone == nil && api.Effective(config).Spec.ServiceProxy != who {
 		if c.DryRun {
 			c.say("would set spec.serviceProxy of the ClusterConfig to %s, and wait until all nodes say so", who)
 			return nil
@@ -204,13 +229,18 @@ func (c *Change) serveBy(ctx context.Context, who string) error {
 		c.say("spec.serviceProxy of the ClusterConfig is %s", who)
 	}
 	for {
-		waiting, err := c.others(ctx, who)
+		said, waiting, err := c.others(ctx, who)
 		switch {
 		case err != nil && ctx.Err() == nil:
 			return err
+		case err == nil && len(waiting) == 0 && said == 0 && who == api.KubeProxy:
+			c.say("no node has an agent of Weft, so that Services are done by kube-proxy alone")
+			return nil
 		case err == nil && len(waiting) == 0:
 			c.say("all nodes say that Services are done by %s", who)
 			return nil
+		case err == nil && gone != nil:
+			return fmt.Errorf("not all nodes say that Services are done by %s, and nothing can tell them to: %s: %w", who, strings.Join(waiting, "; "), gone)
 		case err == nil && c.DryRun:
 			return fmt.Errorf("not all nodes say that Services are done by %s: %s", who, strings.Join(waiting, "; "))
 		}
@@ -223,21 +253,36 @@ func (c *Change) serveBy(ctx context.Context, who string) error {
 	}
 }
 
-// others names the nodes of which nobody says that Services are done there by somebody: what a Node
-// says counts while its agent lives.
-func (c *Change) others(ctx context.Context, who string) (waiting []string, err error) {
+// config reads the ClusterConfig.
+func (c *Change) config(ctx context.Context) (*api.ClusterConfig, error) {
+	o, err := c.registry.Get(ctx, api.ClusterConfigKind, registry.Key{Name: api.DefaultName})
+	if err != nil {
+		return nil, fmt.Errorf("read the ClusterConfig: %w", err)
+	}
+	return o.(*api.ClusterConfig), nil
+}
+
+// isGone reports whether an error says that an object, or its kind, is not there.
+func isGone(err error) bool {
+	return errors.Is(err, registry.ErrNotFound) || errors.Is(err, registry.ErrNotInstalled)
+}
+
+// others names the nodes of which nobody says that Services are done there by somebody, and returns
+// how many say it: what a Node says counts while its agent lives.
+func (c *Change) others(ctx context.Context, who string) (saying int, waiting []string, err error) {
 	list, lost, err := c.nodes(ctx)
 	if err != nil {
-		return nil, err
+		return 0, nil, err
 	}
 	for _, n := range list {
 		said := n.Annotations[api.ServiceProxyAnnotation]
 		switch {
-		case lost[n.Name] && said == "" && c.Force:
-			// No agent has ever been there.
+		case lost[n.Name] && said == "" && (c.Force || who == api.KubeProxy):
+			// No agent has ever been there, or Weft was taken out: it does no Services there.
 		case lost[n.Name]:
 			waiting = append(waiting, n.Name+" has no agent that lives")
 		case said == who:
+			saying++
 		case said == "":
 			waiting = append(waiting, n.Name+" has said nothing of it yet")
 		default:
@@ -245,7 +290,7 @@ func (c *Change) others(ctx context.Context, who string) (waiting []string, err 
 		}
 	}
 	slices.Sort(waiting)
-	return waiting, nil
+	return saying, waiting, nil
 }
 
 // nodes returns the Nodes on which agents can run, and which of them have none that lives.

@@ -8,7 +8,81 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/registry"
+	"github.com/weftnet/weft/registry/memory"
 )
+
+// clusterOf is a registry with some objects, where the agents of some nodes live.
+func clusterOf(t *testing.T, agents []string, objects map[*registry.Kind][]registry.Object) registry.Registry {
+	t.Helper()
+	r := memory.New()
+	for k, all := range objects {
+		for _, o := range all {
+			if _, err := r.Create(t.Context(), k, o); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, name := range agents {
+		if _, err := r.Acquire(t.Context(), api.NodeLease(name), name, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return r
+}
+
+// node is one whose agent says who does Services there, where it has said anything.
+func node(name, by string) registry.Object {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if by != "" {
+		n.Annotations = map[string]string{api.ServiceProxyAnnotation: by}
+	}
+	return n
+}
+
+func config(by string) []registry.Object {
+	c := &api.ClusterConfig{ObjectMeta: metav1.ObjectMeta{Name: api.DefaultName}}
+	c.Spec.ServiceProxy = by
+	return []registry.Object{c}
+}
+
+// TestLeave leaves Services to kube-proxy where agents live, where they have died, and where Weft
+// was taken out, with its objects or without.
+func TestLeave(t *testing.T) {
+	for name, test := range map[string]struct {
+		config []registry.Object
+		nodes  []registry.Object
+		agents []string
+		said   string
+		err    string
+	}{
+		"agents say so":           {config(api.KubeProxy), []registry.Object{node("node1", "kube-proxy"), node("node2", "kube-proxy")}, []string{"node1", "node2"}, "all nodes say that Services are done by kube-proxy", ""},
+		"one never had an agent":  {config(api.KubeProxy), []registry.Object{node("node1", "kube-proxy"), node("node2", "")}, []string{"node1"}, "all nodes say that Services are done by kube-proxy", ""},
+		"an agent has died":       {config(api.KubeProxy), []registry.Object{node("node1", "kube-proxy"), node("node2", "weft")}, []string{"node1"}, "", "node2 has no agent that lives"},
+		"all agents have died":    {config(api.KubeProxy), []registry.Object{node("node1", "weft")}, nil, "", "node1 has no agent that lives"},
+		"Weft was taken out":      {config(api.KubeProxy), []registry.Object{node("node1", ""), node("node2", "")}, nil, "no node has an agent of Weft, so that Services are done by kube-proxy alone", ""},
+		"and with it its objects": {nil, []registry.Object{node("node1", "")}, nil, "no node has an agent of Weft, so that Services are done by kube-proxy alone", ""},
+		"nobody tells agents":     {nil, []registry.Object{node("node1", "weft")}, []string{"node1"}, "", `nothing can tell them to: node1 says "weft": read the ClusterConfig: `},
+	} {
+		var said []string
+		c := New(clusterOf(t, test.agents, map[*registry.Kind][]registry.Object{api.ClusterConfigKind: test.config, api.Node: test.nodes}), nil,
+			Options{DryRun: true, Progress: func(line string) { said = append(said, line) }})
+		err := c.serveBy(t.Context(), api.KubeProxy)
+		if got := strings.Join(said, "\n"); got != test.said {
+			t.Errorf("%s: it is said %q, want %q", name, got, test.said)
+		}
+		if (err == nil) != (test.err == "") || err != nil && !strings.Contains(err.Error(), test.err) {
+			t.Errorf("%s: it fails with %v, want %q", name, err, test.err)
+		}
+	}
+	// Nobody does Services where no agent is.
+	c := New(clusterOf(t, nil, map[*registry.Kind][]registry.Object{api.ClusterConfigKind: config(api.WeftProxy), api.Node: {node("node1", "")}}), nil, Options{DryRun: true})
+	if err := c.serveBy(t.Context(), api.WeftProxy); err == nil || !strings.Contains(err.Error(), "node1 has no agent that lives") {
+		t.Errorf("Services are left to Weft where it is not: %v", err)
+	}
+}
 
 // TestCleaner makes of kube-proxy's DaemonSet, as it is while it has no pods, the one that cleans
 // up: on the same nodes, with the same image and the same sight of the node.

@@ -24,13 +24,15 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/weftnet/weft/cli/everynode"
+	"github.com/weftnet/weft/cli/kubeproxy"
+	"github.com/weftnet/weft/registry"
 )
 
 // Options say what is taken out.
 type Options struct {
 	// Namespace is that of Weft's own objects.
 	Namespace string
-	// Force does it though pods have their network from Weft.
+	// Force does it though pods have their network from Weft, or nobody else does Services.
 	Force bool
 	// Purge deletes what users asked for as well: custom resources and their
 	// definitions.
@@ -91,12 +93,15 @@ const pageSize = 500
 
 // Preview tells what Run would do.
 func (r *Removal) Preview(ctx context.Context) error {
-	users, err := r.podsByNode(ctx)
+	has, err := r.users(ctx)
 	if err != nil {
 		return err
 	}
-	if len(users) > 0 {
-		r.progress("pods have their network from Weft, and --force would cut them off: %s", summary(users))
+	if len(has.pods) > 0 {
+		r.progress("pods have their network from Weft, and --force would cut them off: %s", summary(has.pods))
+	}
+	if len(has.ended) > 0 {
+		r.progress("%s", without(has.ended))
 	}
 	list, err := r.ownedObjects(ctx)
 	if err != nil {
@@ -116,12 +121,19 @@ func (r *Removal) Preview(ctx context.Context) error {
 
 // Run takes Weft out of the cluster, within the time of ctx.
 func (r *Removal) Run(ctx context.Context) error {
-	users, err := r.podsByNode(ctx)
+	has, err := r.users(ctx)
 	if err != nil {
 		return err
 	}
-	if len(users) > 0 && !r.Force {
-		return fmt.Errorf("nothing was changed: pods have their network from Weft: %s: end them (kubectl drain), or give --force to cut them off", summary(users))
+	var reasons []string
+	if len(has.pods) > 0 {
+		reasons = append(reasons, fmt.Sprintf("pods have their network from Weft: %s: end them (kubectl drain), or give --force to cut them off", summary(has.pods)))
+	}
+	if has.onNodes && len(has.ended) > 0 {
+		reasons = append(reasons, without(has.ended)+", or give --force")
+	}
+	if len(reasons) > 0 && !r.Force {
+		return fmt.Errorf("nothing was changed: %s", strings.Join(reasons, "; and "))
 	}
 	if err := r.cleanNodes(ctx); err != nil {
 		return err
@@ -142,26 +154,70 @@ func (r *Removal) Run(ctx context.Context) error {
 		return err
 	}
 	if r.Purge {
-		return r.purge(ctx)
+		if err := r.purge(ctx); err != nil {
+			return err
+		}
+	}
+	for _, d := range has.ended {
+		r.progress("nobody does Services now, as DaemonSet %s has no pods: run %s", d, restore(d))
 	}
 	return nil
 }
 
 func (r *Removal) progress(format string, args ...any) { r.Progress(fmt.Sprintf(format, args...)) }
 
-// podsByNode counts the pods of each node that have an interface of their own.
-func (r *Removal) podsByNode(ctx context.Context) (map[string]int, error) {
-	count := make(map[string]int)
+// users is what in the cluster cannot do without Weft.
+type users struct {
+	// onNodes says that Weft is on nodes still.
+	onNodes bool
+	// pods are, by node, how many pods have their network from it.
+	pods map[string]int
+	// ended are the DaemonSets of kube-proxy that have no pods because Weft does Services.
+	ended []registry.Key
+}
+
+// users returns what cannot do without Weft.
+func (r *Removal) users(ctx context.Context) (u users, err error) {
+	if u.ended, err = kubeproxy.Ended(ctx, r.client); err != nil {
+		return u, err
+	}
 	agents, err := r.get(ctx, everynode.DaemonSets, r.Namespace, agentName)
 	if err != nil {
-		return nil, err
+		return u, err
 	}
 	cleaners, err := r.get(ctx, everynode.DaemonSets, r.Namespace, cleanerName)
 	if err != nil || agents == nil && cleaners == nil {
-		// Without agents, they have their network from somebody else.
-		return nil, err
+		// Without agents, pods have their network from somebody else.
+		return u, err
 	}
-	err = r.each(ctx, pods, "", "", func(o *unstructured.Unstructured) error {
+	u.onNodes = true
+	u.pods, err = r.podsByNode(ctx)
+	return u, err
+}
+
+// without says that nobody does Services once Weft is gone, as kube-proxy has no pods.
+func without(ended []registry.Key) string {
+	var names, ways []string
+	for _, d := range ended {
+		names, ways = append(names, d.String()), append(ways, restore(d))
+	}
+	return fmt.Sprintf("weft kube-proxy remove has ended the pods of DaemonSet %s, so that without Weft nobody does Services, that of the API server among them: first run %s",
+		strings.Join(names, ", "), strings.Join(ways, " and "))
+}
+
+// restore is the command that gives a DaemonSet of kube-proxy its pods back.
+func restore(d registry.Key) string {
+	command := "weft kube-proxy restore"
+	if d != kubeproxy.DaemonSet {
+		command += " --daemonset " + d.String()
+	}
+	return command
+}
+
+// podsByNode counts the pods of each node that have an interface of their own.
+func (r *Removal) podsByNode(ctx context.Context) (map[string]int, error) {
+	count := make(map[string]int)
+	err := r.each(ctx, pods, "", "", func(o *unstructured.Unstructured) error {
 		var p corev1.Pod
 		if err := convert(o, &p); err != nil {
 			return err
