@@ -29,7 +29,9 @@ plan that is in force there.
 
 kube-proxy remove has all nodes do Services by themselves, ends kube-proxy, and has it
 clean up what it left on them. kube-proxy restore brings it back. Both can be done while
-connections go on, and be run again where they were stopped.`,
+connections go on, and be run again where they were stopped. With kube-proxy no node answers
+on the link for addresses of AddressPools, so restore refuses where Services have some,
+unless --force is given.`,
 		Example: `  weft kube-proxy
   weft kube-proxy remove --dry-run
   weft kube-proxy remove
@@ -77,7 +79,7 @@ func (c *connection) kubeProxyChange(verb, short string, do func(*kubeproxy.Chan
 	f := cmd.Flags()
 	daemonSet := f.String("daemonset", kubeproxy.DaemonSet.String(), "`NAMESPACE/NAME` of kube-proxy's DaemonSet")
 	dryRun := f.Bool("dry-run", false, "only say what would be done")
-	force := f.Bool("force", false, "also where agents may not find the API server without kube-proxy, or it runs in another way")
+	force := f.Bool("force", false, "also where agents may not find the API server without kube-proxy, it runs in another way, or nobody else answers for addresses of AddressPools")
 	timeout := f.Duration("timeout", 5*time.Minute, "`TIME` to wait for the nodes")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		namespace, name, ok := strings.Cut(*daemonSet, "/")

@@ -2,6 +2,7 @@ package explain
 
 import (
 	"fmt"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -187,10 +188,9 @@ func (c Cluster) unanswered(said answered) (all []api.Problem, count int) {
 	type group struct{ pool, why string }
 	groups := make(map[group][]string)
 	why := c.whyUnanswered()
-	for g := range registry.Each[*api.AddressGrant](c.Objects, api.AddressGrantKind) {
+	for g, svc := range OnLink(c.Objects) {
 		a := g.Address()
-		svc := registry.GetAs[*corev1.Service](c.Objects, api.Service, g.Spec.Service())
-		if !a.IsValid() || len(said.by[a]) > 0 || svc == nil || !g.IsOf(svc) || !hasBalanced(svc, a) {
+		if len(said.by[a]) > 0 {
 			continue
 		}
 		if text := why(g, svc); text != "" {
@@ -205,6 +205,24 @@ func (c Cluster) unanswered(said answered) (all []api.Problem, count int) {
 	}
 	slices.SortFunc(all, func(a, b api.Problem) int { return strings.Compare(a.String(), b.String()) })
 	return all, count
+}
+
+// OnLink yields the grants of addresses that nodes are to answer for on the link where they do
+// Services, each with the Service that has the address. Those of a pool that is no more are among
+// them.
+func OnLink(objects registry.Objects) iter.Seq2[*api.AddressGrant, *corev1.Service] {
+	return func(yield func(*api.AddressGrant, *corev1.Service) bool) {
+		for g := range registry.Each[*api.AddressGrant](objects, api.AddressGrantKind) {
+			svc := registry.GetAs[*corev1.Service](objects, api.Service, g.Spec.Service())
+			pool := registry.GetAs[*api.AddressPool](objects, api.AddressPoolKind, registry.Key{Name: g.Spec.Pool})
+			if svc == nil || !g.IsOf(svc) || !hasBalanced(svc, g.Address()) || pool != nil && !pool.OnLink() {
+				continue
+			}
+			if !yield(g, svc) {
+				return
+			}
+		}
+	}
 }
 
 // hasBalanced reports whether a Service says that a load balancer gave it an address.

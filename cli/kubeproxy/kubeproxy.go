@@ -35,6 +35,8 @@ import (
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/cli/everynode"
+	"github.com/weftnet/weft/explain"
+	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/registry"
 )
 
@@ -67,7 +69,8 @@ type Options struct {
 	Namespace string
 	// DaemonSet is kube-proxy's.
 	DaemonSet registry.Key
-	// Force does it though agents may not find the API server without kube-proxy.
+	// Force does it though agents may not find the API server without kube-proxy, or nobody answers
+	// on the link any more for addresses of Services.
 	Force bool
 	// DryRun does nothing, and says what would be done.
 	DryRun bool
@@ -159,6 +162,15 @@ func (c *Change) Restore(ctx context.Context) error {
 	if d == nil && !c.Force {
 		return fmt.Errorf("nothing was changed: there is no DaemonSet %s: give the name of kube-proxy's with --daemonset; where it runs in another way, start it on each node and give --force", c.DaemonSet)
 	}
+	switch cutOff, err := c.onLink(ctx); {
+	case err != nil:
+		return err
+	case len(cutOff) > 0 && !c.Force:
+		return fmt.Errorf("nothing was changed: nodes answer on the link for what they serve themselves alone, so that with kube-proxy nobody outside reaches %s: "+
+			"have something else lead there and set announce of the AddressPools to %s, or give --force", printable.Few(cutOff, 0), api.AnnounceNone)
+	case len(cutOff) > 0:
+		c.say("with kube-proxy no node answers on the link for %s", printable.Few(cutOff, 0))
+	}
 	if d != nil {
 		if err := c.deleteCleaner(ctx); err != nil {
 			return err
@@ -208,6 +220,37 @@ func (c *Change) apiWithout(ctx context.Context) error {
 		"the agent of a node that starts anew never finds it: give its URL in the value kubernetes.api of the chart, beside all other values that were given " +
 		"(helm upgrade --reset-then-reuse-values --set kubernetes.api=URL), " +
 		"or --force where something else leads nodes to that Service's address")
+}
+
+// onLink names the addresses of Services for which nodes answer on the link as long as they do
+// Services themselves.
+func (c *Change) onLink(ctx context.Context) (addresses []string, err error) {
+	config, err := c.config(ctx)
+	switch {
+	case isGone(err):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case api.Effective(config).Spec.ServiceProxy == api.KubeProxy:
+		return nil, nil // nobody does any more
+	}
+	list, lost, err := c.nodes(ctx)
+	if err != nil || !slices.ContainsFunc(list, func(n *corev1.Node) bool { return !lost[n.Name] }) {
+		return nil, err
+	}
+	objects := make(registry.Snapshot)
+	for _, k := range []*registry.Kind{api.Service, api.AddressPoolKind, api.AddressGrantKind} {
+		all, _, err := c.registry.List(ctx, k)
+		if err != nil && !isGone(err) {
+			return nil, fmt.Errorf("see for which addresses nodes answer on the link: %w", err)
+		}
+		objects[k] = all
+	}
+	for g, svc := range explain.OnLink(objects) {
+		addresses = append(addresses, fmt.Sprintf("%s of Service %s", g.Address(), registry.KeyOf(svc)))
+	}
+	slices.Sort(addresses)
+	return addresses, nil
 }
 
 // serveBy has all nodes leave Services to somebody, and waits until they say so.

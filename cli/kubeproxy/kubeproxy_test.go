@@ -8,6 +8,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/dynamic/fake"
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/registry"
@@ -119,5 +121,50 @@ func TestCleaner(t *testing.T) {
 	d.Spec.Template.Spec.Containers = d.Spec.Template.Spec.Containers[:1]
 	if _, err := cleanerOf(d, time.Now()); err == nil || !strings.Contains(err.Error(), "kube-proxy --cleanup on each node") || !strings.HasPrefix(err.Error(), "nothing was changed") {
 		t.Errorf("of a DaemonSet without kube-proxy it is said: %v", err)
+	}
+}
+
+// TestAddressesOnLink leaves Services to kube-proxy, which answers for no address on the link: where
+// nodes do and a Service has one, that is said, and nothing is done by mistake.
+func TestAddressesOnLink(t *testing.T) {
+	of := func(announce string) map[*registry.Kind][]registry.Object {
+		svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "u"}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, ClusterIP: "10.96.0.1",
+			Ports: []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP}}}}
+		svc.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}
+		pool := &api.AddressPool{ObjectMeta: metav1.ObjectMeta{Name: "public"}, Spec: api.AddressPoolSpec{Addresses: []string{"192.0.2.0/24"}, Announce: announce}}
+		grant := &api.AddressGrant{ObjectMeta: metav1.ObjectMeta{Name: "192.0.2.1"}, Spec: api.AddressGrantSpec{Namespace: "shop", Name: "web", UID: "u", Pool: "public"}}
+		return map[*registry.Kind][]registry.Object{api.Service: {svc}, api.AddressPoolKind: {pool}, api.AddressGrantKind: {grant}, api.Node: {node("node1", "weft")}}
+	}
+	scheme := runtime.NewScheme()
+	if err := appsv1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	const cutOff, would = "192.0.2.1 of Service shop/web", "would set spec.serviceProxy of the ClusterConfig to kube-proxy, and wait until all nodes say so"
+	for name, test := range map[string]struct {
+		objects map[*registry.Kind][]registry.Object
+		config  string
+		agents  []string
+		force   bool
+		said    string
+	}{
+		"nodes answer for it":         {of(""), api.WeftProxy, []string{"node1"}, false, ""},
+		"it is forced":                {of(""), api.WeftProxy, []string{"node1"}, true, "with kube-proxy no node answers on the link for " + cutOff + "\n" + would},
+		"others lead there":           {of(api.AnnounceNone), api.WeftProxy, []string{"node1"}, false, would},
+		"there is no agent":           {of(""), api.WeftProxy, nil, false, would},
+		"Services are left to it now": {of(""), api.KubeProxy, []string{"node1"}, false, ""},
+	} {
+		test.objects[api.ClusterConfigKind] = config(test.config)
+		d := &appsv1.DaemonSet{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSet"}, ObjectMeta: metav1.ObjectMeta{Namespace: DaemonSet.Namespace, Name: DaemonSet.Name}}
+		var said []string
+		c := New(clusterOf(t, test.agents, test.objects), fake.NewSimpleDynamicClient(scheme, d),
+			Options{DaemonSet: DaemonSet, DryRun: true, Force: test.force, Progress: func(line string) { said = append(said, line) }})
+		err := c.Restore(t.Context())
+		if got := strings.Join(said, "\n"); got != test.said {
+			t.Errorf("%s: it is said %q, want %q", name, got, test.said)
+		}
+		refused := err != nil && strings.HasPrefix(err.Error(), "nothing was changed") && strings.Contains(err.Error(), cutOff)
+		if want := name == "nodes answer for it"; refused != want {
+			t.Errorf("%s: it is refused: %t: %v", name, refused, err)
+		}
 	}
 }
