@@ -382,7 +382,9 @@ func (h *holders) inPools(ctx context.Context, snapshot registry.Snapshot) map[p
 	if err != nil {
 		return nil
 	}
-	kinds := slices.DeleteFunc(slices.Clone(plug.Kinds()), func(k *registry.Kind) bool { return ofPolicies(k) || slices.Contains(servicesKinds, k) })
+	kinds := slices.DeleteFunc(slices.Clone(plug.Kinds()), func(k *registry.Kind) bool {
+		return slices.Contains(policiesKinds, k) || slices.Contains(servicesKinds, k)
+	})
 	if readInto(ctx, h.reg, snapshot, kinds...) != nil {
 		return nil
 	}

@@ -506,7 +506,7 @@ func pluginName(objects registry.Objects) string { return usedPlugin(configOf(ob
 type waysAlone struct{ registry.Objects }
 
 func (o waysAlone) All(k *registry.Kind) iter.Seq[registry.Object] {
-	if ofPolicies(k) || slices.Contains(servicesKinds, k) {
+	if slices.Contains(policiesKinds, k) || slices.Contains(servicesKinds, k) {
 		return func(func(registry.Object) bool) {}
 	}
 	return o.Objects.All(k)
@@ -515,11 +515,5 @@ func (o waysAlone) All(k *registry.Kind) iter.Seq[registry.Object] {
 // servicesKinds are the kinds that say what is behind Services, and at which addresses.
 var servicesKinds = []*registry.Kind{api.Service, api.EndpointSlice, service.GrantKind, api.AddressPoolKind, api.AddressGrantKind}
 
-// ofPolicies reports whether objects of a kind say who may talk to whom.
-func ofPolicies(k *registry.Kind) bool {
-	switch k {
-	case api.NetworkPolicy, api.ClusterNetworkPolicy, api.TagKind, api.NodePodsKind, api.DomainNameKind:
-		return true
-	}
-	return false
-}
+// policiesKinds are the kinds that say who may talk to whom.
+var policiesKinds = []*registry.Kind{api.NetworkPolicy, api.ClusterNetworkPolicy, api.TagKind, api.NodePodsKind, api.DomainNameKind}

@@ -67,21 +67,17 @@ serve it.`,
 			return err
 		}
 		defer reg.Close()
-		cluster, err := readCluster(cmd.Context(), reg)
+		// Who may talk to whom changes nothing of where a Service is reached.
+		cluster, err := readCluster(cmd.Context(), reg, policiesKinds...)
 		if err == nil {
 			err = readInto(cmd.Context(), reg, cluster.Objects.(registry.Snapshot), api.Service, api.EndpointSlice, api.AddressPoolKind, api.AddressGrantKind)
 		}
 		if err != nil {
 			return err
 		}
-		serving, err := cluster.Serving(key)
+		serving, err := cluster.Serving(key, *node)
 		if err != nil {
 			return err
-		}
-		if *node != "" {
-			if err := serving.Only(*node); err != nil {
-				return err
-			}
 		}
 		if *count {
 			agents, err := c.agents(cmd.Context(), reg, *node)

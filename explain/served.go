@@ -16,18 +16,6 @@ type Uncounted struct {
 	Problem string `json:"problem"`
 }
 
-// Only leaves nothing but how one node serves.
-func (s *Serving) Only(node string) error {
-	for _, on := range s.On {
-		if slices.Contains(on.Nodes, node) {
-			on.Nodes = []string{node}
-			s.On = []ServingNodes{on}
-			return nil
-		}
-	}
-	return fmt.Errorf("no node %q serves it (see: weft status)", node)
-}
-
 // Count adds what a node has counted to what is told of the nodes that serve alike. What it does not
 // tell is not known, and said to be so.
 func (s *Serving) Count(node string, r counts.Report) {

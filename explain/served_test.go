@@ -18,7 +18,7 @@ import (
 func TestCounted(t *testing.T) {
 	golden.Archives(t, "testdata/counted/*.txtar", func(t *testing.T, story []txtar.File) []txtar.File {
 		cluster := read(t, story[0].Data)
-		serving, err := cluster.Serving(registry.Key{Namespace: "shop", Name: "web"})
+		serving, err := cluster.Serving(registry.Key{Namespace: "shop", Name: "web"}, "")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -84,15 +84,17 @@ type ServedBackend struct {
 	Given *uint64 `json:"given,omitempty"`
 }
 
-// Serving returns how nodes serve a Service, by their plans. It fails where there is no such
-// Service, or others serve it.
-func (c Cluster) Serving(key registry.Key) (Serving, error) {
+// Serving returns how nodes serve a Service, by their plans: all of them, or one alone where that is
+// named. It fails where there is no such Service, others serve it, or that node has no plan. Plans are
+// compiled of what concerns the Service, and one by one, so that a large cluster does not take long.
+func (c Cluster) Serving(key registry.Key, only string) (Serving, error) {
 	svc := registry.GetAs[*corev1.Service](c.Objects, api.Service, key)
 	if svc == nil {
 		_, err := c.service(key)
 		return Serving{}, err
 	}
 	s := Serving{Service: key.String()}
+	c.Objects = service.Concerning(c.Objects, key, Config(c.Objects, c.Plugin).Spec.DNS.ServiceKey())
 	p, err := c.planner()
 	if err != nil {
 		return s, err
@@ -117,7 +119,11 @@ func (c Cluster) Serving(key registry.Key) (Serving, error) {
 		}
 	}
 	c.announce(&s, svc)
+	owners := make(map[netip.Addr]string)
 	for node := range registry.Each[*corev1.Node](c.Objects, api.Node) {
+		if only != "" && node.Name != only {
+			continue
+		}
 		p.compile(node.Name)
 		// A node knows of more than objects tell, as of pods that have none.
 		for _, problem := range api.NodeProblems(node) {
@@ -142,7 +148,11 @@ func (c Cluster) Serving(key registry.Key) (Serving, error) {
 		for _, problem := range p.problems[node.Name] {
 			s.blame(svc, Told(node.Name, problem))
 		}
-		s.add(node.Name, c.servedBy(made, "Service "+key.String()))
+		s.add(node.Name, c.servedBy(made, "Service "+key.String(), owners))
+		delete(p.plans, node.Name)
+	}
+	if only != "" && len(s.On) == 0 {
+		return s, fmt.Errorf("no node %q serves it (see: weft status)", only)
 	}
 	return s, nil
 }
@@ -175,8 +185,9 @@ func (s *Serving) add(node string, as ServingNodes) {
 	s.On = append(s.On, as)
 }
 
-// servedBy returns what a plan has of an origin.
-func (c Cluster) servedBy(p *plan.Plan, origin string) (as ServingNodes) {
+// servedBy returns what a plan has of an origin. owners are those of backends' addresses that are
+// known, which many plans have alike.
+func (c Cluster) servedBy(p *plan.Plan, origin string, owners map[netip.Addr]string) (as ServingNodes) {
 	sets := make(map[string]bool)
 	// Where all of the node's own addresses of a family have a frontend, that is told once.
 	own, first := make(map[string]int), make(map[string]int)
@@ -227,10 +238,14 @@ func (c Cluster) servedBy(p *plan.Plan, origin string) (as ServingNodes) {
 	}) {
 		set := ServedSet{Name: name, Backends: []ServedBackend{}}
 		for k, b := range p.BackendsOf(plan.DefaultNetwork, name) {
-			one := ServedBackend{At: netip.AddrPortFrom(k.Address, k.Port), Node: b.Node, Weight: b.Weight}
-			if who := c.owner(k.Address); who.Name != k.Address.String() {
-				one.Who = who.Name
+			who, known := owners[k.Address]
+			if !known {
+				if who = c.owner(k.Address).Name; who == k.Address.String() {
+					who = ""
+				}
+				owners[k.Address] = who
 			}
+			one := ServedBackend{At: netip.AddrPortFrom(k.Address, k.Port), Who: who, Node: b.Node, Weight: b.Weight}
 			set.Backends = append(set.Backends, one)
 		}
 		as.Sets = append(as.Sets, set)

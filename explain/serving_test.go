@@ -12,11 +12,15 @@ import (
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/internal/golden"
+	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/plugin"
 	"github.com/weftnet/weft/plugin/plugins"
 	"github.com/weftnet/weft/registry"
+	"github.com/weftnet/weft/service"
 )
 
-// TestServing asks how the Services in each file are served: those that its parts are called by.
+// TestServing asks how the Services in each file are served: those that its parts are called by, on all
+// nodes, or on the one behind an @.
 func TestServing(t *testing.T) {
 	golden.Archives(t, "testdata/serving/*.txtar", func(t *testing.T, story []txtar.File) []txtar.File {
 		var cluster Cluster
@@ -25,14 +29,60 @@ func TestServing(t *testing.T) {
 				cluster = read(t, f.Data)
 				continue
 			}
-			namespace, name, _ := strings.Cut(f.Name, "/")
-			said, err := cluster.Serving(registry.Key{Namespace: namespace, Name: name})
+			of, only, _ := strings.Cut(f.Name, "@")
+			namespace, name, _ := strings.Cut(of, "/")
+			said, err := cluster.Serving(registry.Key{Namespace: namespace, Name: name}, only)
 			if story[i].Data = []byte("\n" + said.String()); err != nil {
 				story[i].Data = []byte("\nerror: " + err.Error() + "\n")
 			}
 		}
 		return story
 	})
+}
+
+// counting counts what is compiled.
+type counting struct {
+	nodes, services int
+}
+
+func (c *counting) Name() string { return "counting" }
+
+func (c *counting) Kinds() []*registry.Kind { return service.Kinds }
+
+func (c *counting) Compile(in plugin.Input) (*plan.Plan, []plugin.Problem) {
+	c.nodes++
+	for range in.Objects.All(api.Service) {
+		c.services++
+	}
+	return &plan.Plan{Local: plan.Local{Node: in.Node.Name, Addresses: in.Node.Addresses}}, nil
+}
+
+// TestServingOfMany asks how one of many Services is served on many nodes: of each node that is asked
+// about a plan is compiled of what concerns the Service.
+func TestServingOfMany(t *testing.T) {
+	config := &api.ClusterConfig{Spec: api.ClusterConfigSpec{Plugin: "counting"}}
+	config.Name = api.DefaultName
+	objects := map[*registry.Kind][]registry.Object{api.ClusterConfigKind: {config}}
+	const many = 100
+	for i := range many {
+		node := &corev1.Node{}
+		node.Name = fmt.Sprint("node", i)
+		node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("172.30.0.%d", i+1)}}
+		objects[api.Node] = append(objects[api.Node], node)
+		svc := &corev1.Service{}
+		svc.Namespace, svc.Name, svc.Spec.ClusterIP = fmt.Sprint("tenant", i), "web", fmt.Sprintf("10.96.0.%d", i+1)
+		objects[api.Service] = append(objects[api.Service], svc)
+	}
+	for only, nodes := range map[string]int{"": many, "node7": 1} {
+		c := &counting{}
+		cluster := Cluster{Objects: registry.NewSnapshot(objects), Plugin: func(string) (plugin.Plugin, error) { return c, nil }}
+		if _, err := cluster.Serving(registry.Key{Namespace: "tenant1", Name: "web"}, only); err != nil {
+			t.Error(err)
+		}
+		if c.nodes != nodes || c.services != nodes {
+			t.Errorf("of node %q, %d plans are compiled, of %d Services together", only, c.nodes, c.services)
+		}
+	}
 }
 
 // TestAnnounceProblems has several nodes answer for addresses, and none for some.
