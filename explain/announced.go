@@ -21,11 +21,16 @@ import (
 type Announced struct {
 	Address netip.Addr `json:"address"`
 	Nodes   []string   `json:"nodes"`
+	// Unnamed says that it may be a node that answers for more addresses than it names.
+	Unnamed bool `json:"unnamed,omitempty"`
 }
 
 // String writes it for people.
 func (a Announced) String() string {
-	if len(a.Nodes) == 0 {
+	switch {
+	case a.Unnamed:
+		return fmt.Sprintf("which node answers for %s on the link is not known: nodes answer for more addresses than they name", a.Address)
+	case len(a.Nodes) == 0:
 		return nobodyAnswers(a.Address.String())
 	}
 	return fmt.Sprintf("%s is answered for on the link by %s", a.Address, printable.Few(a.Nodes, 0))
@@ -102,7 +107,8 @@ func (c Cluster) answers() answered {
 
 // announceProblems returns what is wrong with who answers for addresses on the link: those for
 // which several nodes do, and those for which none does. There is a line for each VirtualAddress,
-// and for all addresses of an AddressPool that lack the same.
+// and for all addresses of an AddressPool that lack the same. Where nodes answer for more addresses than
+// they name, those are told that no node may answer for, and how many others at least nobody does.
 func (c Cluster) announceProblems() (all []api.Problem) {
 	said := c.answers()
 	of := make(map[netip.Addr]string)
@@ -119,8 +125,8 @@ func (c Cluster) announceProblems() (all []api.Problem) {
 				Message: nobodyAnswers(a.String()) + ": see whether a node is selected, has an interface next to it, and has a program that answers at the port of spec.check"})
 		}
 	}
-	some, n := c.unanswered(said)
-	open, count = append(open, some...), count+n
+	never, some, n := c.unanswered(said)
+	all, open, count = never, append(open, some...), count+n
 	switch {
 	case said.unnamed == 0:
 		all = append(all, open...)
@@ -148,7 +154,7 @@ func (said answered) several(of map[netip.Addr]string) (all []api.Problem) {
 			all = append(all, api.Problem{Name: "addresses", Message: fmt.Sprintf("%s are each answered for on the link by %s", printable.Few(words(addresses), 0), printable.Few(nodes, 0)) + untilHeard})
 			continue
 		}
-		p := api.Problem{Kind: api.AddressGrantKind.Kind, Name: api.GrantName(addresses[0]), Message: Announced{addresses[0], nodes}.several()}
+		p := api.Problem{Kind: api.AddressGrantKind.Kind, Name: api.GrantName(addresses[0]), Message: Announced{Address: addresses[0], Nodes: nodes}.several()}
 		if name := of[addresses[0]]; name != "" {
 			p.Kind, p.Name = api.VirtualAddressKind.Kind, name
 		}
@@ -183,9 +189,13 @@ func words[T fmt.Stringer](all []T) (texts []string) {
 }
 
 // unanswered returns for which of the addresses of Services no node says that it answers, a line
-// for all of an AddressPool for which that is for one reason; and how many they are.
-func (c Cluster) unanswered(said answered) (all []api.Problem, count int) {
-	type group struct{ pool, why string }
+// for all of an AddressPool for which that is for one reason: first those for which no node may, and
+// then others, of which it also returns how many they are.
+func (c Cluster) unanswered(said answered) (never, others []api.Problem, count int) {
+	type group struct {
+		pool, why string
+		noneMay   bool
+	}
 	groups := make(map[group][]string)
 	why := c.whyUnanswered()
 	for g, svc := range OnLink(c.Objects) {
@@ -193,18 +203,29 @@ func (c Cluster) unanswered(said answered) (all []api.Problem, count int) {
 		if len(said.by[a]) > 0 {
 			continue
 		}
-		if text := why(g, svc); text != "" {
-			at := group{g.Spec.Pool, text}
-			groups[at] = append(groups[at], fmt.Sprintf("%s of Service %s", a, g.Spec.Service()))
+		text, noneMay := why(g, svc)
+		if text == "" {
+			continue
+		}
+		at := group{g.Spec.Pool, text, noneMay}
+		groups[at] = append(groups[at], fmt.Sprintf("%s of Service %s", a, g.Spec.Service()))
+		if !noneMay {
 			count++
 		}
 	}
 	for at, addresses := range groups {
 		slices.Sort(addresses)
-		all = append(all, api.Problem{Kind: api.AddressPoolKind.Kind, Name: at.pool, Message: nobodyAnswers(printable.Few(addresses, 0)) + ": " + at.why})
+		p := api.Problem{Kind: api.AddressPoolKind.Kind, Name: at.pool, Message: nobodyAnswers(printable.Few(addresses, 0)) + ": " + at.why}
+		if at.noneMay {
+			never = append(never, p)
+		} else {
+			others = append(others, p)
+		}
 	}
-	slices.SortFunc(all, func(a, b api.Problem) int { return strings.Compare(a.String(), b.String()) })
-	return all, count
+	for _, list := range [][]api.Problem{never, others} {
+		slices.SortFunc(list, func(a, b api.Problem) int { return strings.Compare(a.String(), b.String()) })
+	}
+	return never, others, count
 }
 
 // OnLink yields the grants of addresses that nodes are to answer for on the link where they do
@@ -233,18 +254,18 @@ func hasBalanced(svc *corev1.Service, a netip.Addr) bool {
 	})
 }
 
-// whyUnanswered returns what says, of an address that a Service has and no node answers for, what
-// is to be looked at; "" where no node is to.
-func (c Cluster) whyUnanswered() func(*api.AddressGrant, *corev1.Service) string {
+// whyUnanswered returns what says, of an address that a Service has and no node says to answer for,
+// what is to be looked at, and whether no node may, whatever nodes say; "" where none is to.
+func (c Cluster) whyUnanswered() func(*api.AddressGrant, *corev1.Service) (why string, noneMay bool) {
 	left := Config(c.Objects, c.Plugin).Spec.ServiceProxy == api.KubeProxy
 	of := make(map[string]string) // by the name of the AddressPool
-	return func(g *api.AddressGrant, svc *corev1.Service) string {
+	return func(g *api.AddressGrant, svc *corev1.Service) (string, bool) {
 		pool := registry.GetAs[*api.AddressPool](c.Objects, api.AddressPoolKind, registry.Key{Name: g.Spec.Pool})
 		if pool != nil && !pool.OnLink() {
-			return ""
+			return "", false
 		}
 		if left {
-			return "Services are left to kube-proxy, and nodes answer for what they serve themselves alone: set spec.serviceProxy of the ClusterConfig to " + api.WeftProxy + ", or announce of the pool to " + api.AnnounceNone
+			return "Services are left to kube-proxy, and nodes answer for what they serve themselves alone: set spec.serviceProxy of the ClusterConfig to " + api.WeftProxy + ", or announce of the pool to " + api.AnnounceNone, true
 		}
 		why, known := of[g.Spec.Pool]
 		if !known {
@@ -253,11 +274,11 @@ func (c Cluster) whyUnanswered() func(*api.AddressGrant, *corev1.Service) string
 		}
 		switch {
 		case why != "":
-			return why
+			return why, true
 		case svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal:
-			return "with externalTrafficPolicy Local only a node does that has an endpoint which is ready: see whether one has that the pool selects, and an interface next to the address"
+			return "with externalTrafficPolicy Local only a node does that has an endpoint which is ready: see whether one has that the pool selects, and an interface next to the address", false
 		}
-		return "see whether a node that the pool selects serves it, and has an interface next to it"
+		return "see whether a node that the pool selects serves it, and has an interface next to it", false
 	}
 }
 
@@ -288,8 +309,8 @@ func (c Cluster) nobodyMay(pool *api.AddressPool) string {
 	return ""
 }
 
-// announce adds who answers for the Service's addresses that nodes announce, and which of those
-// nobody answers for, or several nodes do.
+// announce adds who answers for the Service's addresses that nodes announce, as far as that is known,
+// and which of those nobody answers for, or several nodes do.
 func (c Cluster) announce(s *Serving, svc *corev1.Service) {
 	why := c.whyUnanswered()
 	for _, i := range svc.Status.LoadBalancer.Ingress {
@@ -303,8 +324,14 @@ func (c Cluster) announce(s *Serving, svc *corev1.Service) {
 			if text := by.several(); text != "" {
 				s.Problems = append(s.Problems, text)
 			}
-		} else if g := registry.GetAs[*api.AddressGrant](c.Objects, api.AddressGrantKind, registry.Key{Name: api.GrantName(a)}); known && g != nil && g.IsOf(svc) {
-			if text := why(g, svc); text != "" {
+		} else if g := registry.GetAs[*api.AddressGrant](c.Objects, api.AddressGrantKind, registry.Key{Name: api.GrantName(a)}); g != nil && g.IsOf(svc) {
+			text, noneMay := why(g, svc)
+			switch {
+			case text == "":
+			case !known && !noneMay:
+				by.Unnamed = true
+				s.Announced = append(s.Announced, by)
+			default:
 				s.Announced = append(s.Announced, by)
 				s.Problems = append(s.Problems, c.saidOf(a)...)
 				s.Problems = append(s.Problems, fmt.Sprintf("%s, which is of AddressPool %s: %s", by, g.Spec.Pool, text))
