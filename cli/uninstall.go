@@ -28,6 +28,7 @@ What users asked for, the custom resources and their definitions, stays unless
 --purge is given. It may be run again: it goes on where it was.`,
 		Example: `  weft uninstall
   weft uninstall --yes
+  weft uninstall --purge
   weft uninstall --yes --force --purge`,
 		Args: noArgs,
 	}

@@ -116,7 +116,29 @@ func (r *Removal) Preview(ctx context.Context) error {
 	if len(list) == 0 {
 		r.progress("there are no objects of Weft in this cluster, namespace %s", r.Namespace)
 	}
-	return nil
+	if err := r.previewNodes(ctx); err != nil || !r.Purge {
+		return err
+	}
+	return r.previewPurge(ctx)
+}
+
+// previewNodes tells from how many Node objects Run would take what agents said there.
+func (r *Removal) previewNodes(ctx context.Context) error {
+	count := 0
+	err := r.each(ctx, nodes, "", "", func(o *unstructured.Unstructured) error {
+		var n corev1.Node
+		if err := convert(o, &n); err != nil {
+			return err
+		}
+		if metadata, status := nodePatches(&n); metadata != nil || status != nil {
+			count++
+		}
+		return nil
+	})
+	if count > 0 {
+		r.progress("would take Weft's annotations and conditions off %s", counted(count, "Node object"))
+	}
+	return err
 }
 
 // Run takes Weft out of the cluster, within the time of ctx.
@@ -265,16 +287,51 @@ func (r *Removal) ownedObjects(ctx context.Context) ([]object, error) {
 	return list, nil
 }
 
-// purge deletes the definitions of the custom resources that are Weft's, which
-// deletes the resources.
-func (r *Removal) purge(ctx context.Context) error {
+// definitions calls f with the definitions of the custom resources that are Weft's.
+func (r *Removal) definitions(ctx context.Context, f func(*unstructured.Unstructured) error) error {
 	return r.each(ctx, crds, "", "", func(o *unstructured.Unstructured) error {
 		categories, _, _ := unstructured.NestedStringSlice(o.Object, "spec", "names", "categories")
 		if !slices.Contains(categories, category) {
 			return nil
 		}
+		return f(o)
+	})
+}
+
+// purge deletes these definitions, which deletes the resources.
+func (r *Removal) purge(ctx context.Context) error {
+	return r.definitions(ctx, func(o *unstructured.Unstructured) error {
 		return r.delete(ctx, object{crds, "", o.GetName()})
 	})
+}
+
+// previewPurge tells what purge would delete, and how many objects go with each definition.
+func (r *Removal) previewPurge(ctx context.Context) error {
+	return r.definitions(ctx, func(o *unstructured.Unstructured) error {
+		resource := schema.GroupVersionResource{}
+		resource.Group, _, _ = unstructured.NestedString(o.Object, "spec", "group")
+		resource.Resource, _, _ = unstructured.NestedString(o.Object, "spec", "names", "plural")
+		versions, _, _ := unstructured.NestedSlice(o.Object, "spec", "versions")
+		for _, v := range versions {
+			if v, ok := v.(map[string]any); ok && v["served"] == true {
+				resource.Version, _ = v["name"].(string)
+			}
+		}
+		count := 0
+		if err := r.each(ctx, resource, "", "", func(*unstructured.Unstructured) error { count++; return nil }); err != nil {
+			return err
+		}
+		r.progress("would delete %s %s, and with it %s", crds.Resource, o.GetName(), counted(count, "object"))
+		return nil
+	})
+}
+
+// counted says how many there are of what one is called so.
+func counted(n int, one string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %ss", n, one)
 }
 
 func (r *Removal) delete(ctx context.Context, o object) error {
