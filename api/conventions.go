@@ -37,6 +37,13 @@ const LivingControllerPrefix = "controllers/"
 // lives, whether it leads or not.
 func LivingControllerLease(controller string) string { return LivingControllerPrefix + controller }
 
+// CanHaveAgent reports whether agents run on a node's system, which is Linux where the node does not
+// say otherwise. On others, as Windows, somebody else sees to the network.
+func CanHaveAgent(n *corev1.Node) bool {
+	system := n.Labels[corev1.LabelOSStable]
+	return system == "" || system == "linux"
+}
+
 // NodeLease is the name of the lease that a node's agent holds while it lives.
 func NodeLease(node string) string { return "node/" + node }
 

@@ -233,6 +233,9 @@ func nodeProblems(l *problemList, c explain.Cluster, compiled map[string][]plugi
 	for o := range c.Objects.All(api.Node) {
 		some = true
 		node, key := o.(*corev1.Node), registry.KeyOf(o)
+		if c.Agentless(node) {
+			continue
+		}
 		said := slices.DeleteFunc(saidOf(node), func(p api.Problem) bool { return lacksLost(ways, c.Lost, node, p) })
 		if c.Lost[node.Name] && len(said) == 1 && said[0].Message == api.NotReported {
 			l.add(said[0])

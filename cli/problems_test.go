@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -315,6 +316,36 @@ func TestOneDeadNode(t *testing.T) {
 		"node4: " + api.NotReported}
 	if !slices.Equal(got, want) {
 		t.Errorf("it is said\n%s\nand not\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// TestNoAgentCanRun has a node of another system, which lacks nothing: no agent can run there. One that
+// says nothing of its system is to have one.
+func TestNoAgentCanRun(t *testing.T) {
+	objects := make(registry.Snapshot)
+	for name, system := range map[string]string{"node1": "linux", "node2": "", "win1": "windows"} {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if system != "" {
+			node.Labels = map[string]string{corev1.LabelOSStable: system}
+		}
+		objects.Put(api.Node, node)
+	}
+	c := explain.Cluster{Objects: objects, Plugin: plugins.Get, Lost: map[string]bool{"node1": true, "node2": true, "win1": true}}
+	var l problemList
+	nodeProblems(&l, c, nil)
+	var got []string
+	for _, p := range l.list {
+		got = append(got, p.Name+": "+p.Message)
+	}
+	if want := []string{"node1: " + api.NotReported, "node2: " + api.NotReported}; !slices.Equal(got, want) {
+		t.Errorf("it is said %q and not %q", got, want)
+	}
+	agents := map[string]string{}
+	for _, n := range statusOf(c, map[string]string{}).Nodes {
+		agents[n.Name] = n.Agent
+	}
+	if want := map[string]string{"node1": "lost", "node2": "lost", "win1": "none"}; !maps.Equal(agents, want) {
+		t.Errorf("agents are %v and not %v", agents, want)
 	}
 }
 

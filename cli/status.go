@@ -51,7 +51,7 @@ type nodeStatusEntry struct {
 	Name      string   `json:"name"`
 	Addresses []string `json:"addresses"`
 	Subnets   []string `json:"subnets"`
-	// Agent is "running" or "lost".
+	// Agent is "running", "lost", or "none" where none can run.
 	Agent string `json:"agent"`
 	// DataPlane is the one that the node uses, empty where that is not known, and
 	// NextDataPlane the one that is to take over, empty where none is.
@@ -219,9 +219,12 @@ func statusOf(c explain.Cluster, held map[string]string) clusterStatus {
 	for o := range c.Objects.All(api.Node) {
 		node := o.(*corev1.Node)
 		entry := nodeStatusEntry{Name: node.Name, Addresses: internalIPs(node), Agent: "running", Pods: pods[node.Name]}
-		if c.Lost[node.Name] {
+		switch {
+		case c.Agentless(node):
+			entry.Agent = "none"
+		case c.Lost[node.Name]:
 			entry.Agent = "lost"
-		} else {
+		default:
 			ready, inSync := explain.Ready(node), explain.InSync(node)
 			entry.Ready, entry.InSync = &ready, &inSync
 		}

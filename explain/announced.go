@@ -285,12 +285,16 @@ func (c Cluster) whyUnanswered() func(*api.AddressGrant, *corev1.Service) (why s
 // nobodyMay says why no node may answer for addresses of a pool, which is nil where there is none
 // any more; "" where one may.
 func (c Cluster) nobodyMay(pool *api.AddressPool) string {
-	selected, allowed, living := 0, 0, 0
+	selected, able, allowed, living := 0, 0, 0, 0
 	for node := range registry.Each[*corev1.Node](c.Objects, api.Node) {
 		if pool != nil && !pool.MayAnnounce(node.Labels) {
 			continue
 		}
 		selected++
+		if c.Agentless(node) {
+			continue
+		}
+		able++
 		if !announce.MayAnnounce(node) {
 			continue
 		}
@@ -301,6 +305,8 @@ func (c Cluster) nobodyMay(pool *api.AddressPool) string {
 	switch {
 	case selected == 0:
 		return "spec.nodes selects no node: correct it"
+	case able == 0:
+		return "no agent can run on the nodes that may have them, as their label " + corev1.LabelOSStable + " says: have the pool select others"
 	case allowed == 0:
 		return fmt.Sprintf("each node that may have them has the label %s: take it off one, or have the pool select others", api.NotAnnouncingLabel)
 	case living == 0:

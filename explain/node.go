@@ -29,6 +29,12 @@ func Unknown(node *corev1.Node) bool {
 	return c != nil && c.Status == corev1.ConditionUnknown
 }
 
+// Agentless reports whether a node has no agent because none can run there, so that nothing is wrong
+// with that.
+func (c Cluster) Agentless(node *corev1.Node) bool {
+	return c.Lost[node.Name] && !api.CanHaveAgent(node)
+}
+
 // Reported reports whether an agent has said anything of a node.
 func Reported(node *corev1.Node) bool {
 	return condition(node, corev1.NodeNetworkUnavailable) != nil || condition(node, api.NodeInSync) != nil

@@ -121,7 +121,7 @@ func (c Cluster) Serving(key registry.Key, only string) (Serving, error) {
 	c.announce(&s, svc)
 	owners := make(map[netip.Addr]string)
 	for node := range registry.Each[*corev1.Node](c.Objects, api.Node) {
-		if only != "" && node.Name != only {
+		if only != "" && node.Name != only || c.Agentless(node) {
 			continue
 		}
 		p.compile(node.Name)

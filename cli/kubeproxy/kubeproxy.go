@@ -349,7 +349,7 @@ func (c *Change) nodes(ctx context.Context) (all []*corev1.Node, lost map[string
 	lost = make(map[string]bool)
 	for _, o := range list {
 		n := o.(*corev1.Node)
-		if system := n.Labels[corev1.LabelOSStable]; system != "" && system != "linux" {
+		if !api.CanHaveAgent(n) {
 			continue
 		}
 		all = append(all, n)
