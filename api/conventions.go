@@ -18,6 +18,11 @@ const (
 	// ServiceProxyAnnotation says, on a Node, who does Services there by the plan that the data
 	// plane did wholly last: WeftProxy, KubeProxy, or NoProxy where the data plane cannot.
 	ServiceProxyAnnotation = "weft.network/service-proxy"
+	// KubeProxyAnnotation says, on the ClusterConfig, that kube-proxy is to run nowhere, as weft
+	// kube-proxy remove has ended it: its value is KubeProxyRemoved then.
+	KubeProxyAnnotation = "weft.network/kube-proxy"
+	// KubeProxyRemoved is the value of that.
+	KubeProxyRemoved = "removed"
 	// NodeInSync is the condition by which an agent says whether its node does
 	// all that its plan says, and why not. Whether pods can be networked it
 	// says in Kubernetes' own NetworkUnavailable.

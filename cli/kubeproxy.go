@@ -25,7 +25,7 @@ func newKubeProxy(c *connection) *cobra.Command {
 		Use:   "kube-proxy",
 		Short: "Show who does Services on each node, and take kube-proxy away or bring it back",
 		Long: `kube-proxy says who does Services on each node, by what the nodes' agents say of the
-plan that is in force there.
+plan that is in force there, and on which nodes kube-proxy runs beside Weft.
 
 kube-proxy remove has all nodes do Services by themselves, ends kube-proxy, and has it
 clean up what it left on them. kube-proxy restore brings it back. Both can be done while
@@ -53,6 +53,10 @@ unless --force is given.`,
 		if err != nil {
 			return err
 		}
+		objects := registry.Snapshot{api.Node: list}
+		if err := readInto(cmd.Context(), reg, objects, api.ClusterConfigKind, api.Pod); err != nil {
+			return err
+		}
 		w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 3, ' ', 0)
 		fmt.Fprintln(w, "NODE\tSERVICES")
 		for _, o := range list {
@@ -60,17 +64,43 @@ unless --force is given.`,
 			said := n.Annotations[api.ServiceProxyAnnotation]
 			if _, lives := held[api.NodeLease(n.Name)]; said == "" {
 				said = "not known"
+				if !lives && !api.CanHaveAgent(n) {
+					said = "not done by Weft: no agent can run there"
+				}
 			} else if !lives {
 				said = "not known: its agent does not run, and said " + said
 			}
 			printable.Fprintf(w, "%s\t%s\n", n.Name, printable.Line(said))
 		}
-		return w.Flush()
+		if err := w.Flush(); err != nil {
+			return err
+		}
+		if on := kubeProxyBeside(objects); len(on) > 0 {
+			printable.Fprintf(cmd.OutOrStdout(), "\nkube-proxy runs on %s, and does Services beside Weft there, by no AddressGrants: weft kube-proxy remove ends it.\n", printable.Few(on, 0))
+		}
+		return nil
 	}
 	cmd.AddCommand(
 		c.kubeProxyChange("remove", "Have all nodes do Services by themselves, and take kube-proxy away", (*kubeproxy.Change).Remove),
 		c.kubeProxyChange("restore", "Bring kube-proxy back, and leave Services to it", (*kubeproxy.Change).Restore))
 	return cmd
+}
+
+// kubeProxyBeside returns the nodes on which kube-proxy runs though Weft does Services.
+func kubeProxyBeside(objects registry.Objects) []string {
+	if configOf(objects).Spec.ServiceProxy == api.KubeProxy {
+		return nil
+	}
+	return kubeproxy.On(objects)
+}
+
+// kubeProxyProblem says that kube-proxy runs again, which weft kube-proxy remove has ended.
+func kubeProxyProblem(l *problemList, objects registry.Objects) {
+	on := kubeProxyBeside(objects)
+	if len(on) > 0 && configOf(objects).Annotations[api.KubeProxyAnnotation] == api.KubeProxyRemoved {
+		l.about(nil, registry.Key{Name: "kube-proxy"}, fmt.Sprintf("it runs again on %s, though weft kube-proxy remove had ended it, and does Services beside Weft there, by no AddressGrants", printable.Few(on, 0)),
+			"run weft kube-proxy remove again, and have what brought it back leave it out, as kubeadm upgrade by --skip-phases=addon/kube-proxy")
+	}
 }
 
 func (c *connection) kubeProxyChange(verb, short string, do func(*kubeproxy.Change, context.Context) error) *cobra.Command {

@@ -135,6 +135,7 @@ func problemsOf(c explain.Cluster, held map[string]string) (map[string]*plan.Pla
 	}
 	nodeProblems(&l, c, compiled)
 	serviceProblems(&l, c)
+	kubeProxyProblem(&l, c.Objects)
 	for _, p := range c.AddressProblems() {
 		l.add(p)
 	}

@@ -349,6 +349,64 @@ func TestNoAgentCanRun(t *testing.T) {
 	}
 }
 
+// TestKubeProxyBeside has kube-proxy run on some nodes: where Weft does Services that is shown, and where
+// it was taken away before it is a problem.
+func TestKubeProxyBeside(t *testing.T) {
+	pod := func(namespace, name, app, owner string, change func(*corev1.Pod)) *corev1.Pod {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"k8s-app": app}},
+			Spec: corev1.PodSpec{NodeName: "on-" + name, HostNetwork: true}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}
+		if owner != "" {
+			p.OwnerReferences = []metav1.OwnerReference{{Kind: "DaemonSet", Name: owner, Controller: new(true)}}
+		}
+		change(p)
+		return p
+	}
+	as := func(*corev1.Pod) {}
+	pods := []*corev1.Pod{
+		pod("kube-system", "owned", "", "kube-proxy", as), pod("kube-system", "static", "kube-proxy", "", as),
+		pod("kube-system", "ends", "kube-proxy", "kube-proxy", func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.Now()) }),
+		pod("kube-system", "waits", "kube-proxy", "kube-proxy", func(p *corev1.Pod) { p.Status.Phase = corev1.PodPending }),
+		pod("kube-system", "pod", "kube-proxy", "", func(p *corev1.Pod) { p.Spec.HostNetwork = false }),
+		pod("kube-system", "cleans", "", "weft-kube-proxy-cleanup", as), pod("shop", "another", "kube-proxy", "kube-proxy", as),
+	}
+	for name, test := range map[string]struct {
+		by, mark string
+		pods     []*corev1.Pod
+		shown    []string
+		problem  string
+	}{
+		"beside Weft":      {api.WeftProxy, "", pods, []string{"on-owned", "on-static"}, ""},
+		"it was removed":   {api.WeftProxy, api.KubeProxyRemoved, pods, []string{"on-owned", "on-static"}, "kube-proxy: it runs again on on-owned, on-static, though weft kube-proxy remove had ended it"},
+		"it stays removed": {api.WeftProxy, api.KubeProxyRemoved, pods[2:], nil, ""},
+		"in Weft's place":  {api.KubeProxy, "", pods, nil, ""},
+	} {
+		config := &api.ClusterConfig{ObjectMeta: metav1.ObjectMeta{Name: api.DefaultName, Annotations: map[string]string{api.KubeProxyAnnotation: test.mark}}}
+		config.Spec.ServiceProxy = test.by
+		objects := make(registry.Snapshot)
+		objects.Put(api.ClusterConfigKind, config)
+		for _, p := range test.pods {
+			objects.Put(api.Pod, p)
+		}
+		s := statusOf(explain.Cluster{Objects: objects, Plugin: plugins.Get}, map[string]string{})
+		if !slices.Equal(s.KubeProxy, test.shown) {
+			t.Errorf("%s: it is shown on %q, want %q", name, s.KubeProxy, test.shown)
+		}
+		said := ""
+		for _, p := range s.Problems {
+			if p.Name == "kube-proxy" {
+				said = p.String()
+			}
+		}
+		if !strings.HasPrefix(said, test.problem) || (said == "") != (test.problem == "") {
+			t.Errorf("%s: it is said %q, want %q", name, said, test.problem)
+		}
+		var out strings.Builder
+		if err := s.print(&out); err != nil || strings.Contains(out.String(), "\nkube-proxy does Services, too, on on-owned, on-static (see: weft kube-proxy).\n") != (test.shown != nil) {
+			t.Errorf("%s: %v, status is\n%s", name, err, &out)
+		}
+	}
+}
+
 // TestManyDeadNodes has so many Nodes whose agents do not run that nobody names all of them:
 // that there is no way to those is said by none, the dead among them. Where one that lives is
 // among those that are not named, it is said.

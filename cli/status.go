@@ -31,6 +31,8 @@ type clusterStatus struct {
 	// Leader is the controller that leads; empty if none does.
 	Leader string            `json:"leader,omitempty"`
 	Nodes  []nodeStatusEntry `json:"nodes"`
+	// KubeProxy are the nodes on which kube-proxy does Services beside Weft.
+	KubeProxy []string `json:"kubeProxy,omitempty"`
 	// Problems are what is wrong, each once. It is not nil.
 	Problems []api.Problem `json:"problems"`
 }
@@ -204,7 +206,7 @@ func membersProblem(ctx context.Context, l *problemList, reg registry.Registry, 
 // statusOf says how a cluster is, where held are the leases that somebody holds.
 func statusOf(c explain.Cluster, held map[string]string) clusterStatus {
 	config := configOf(c.Objects)
-	s := clusterStatus{Plugin: usedPlugin(config), DataPlane: config.Spec.DataPlane, Leader: held[api.ControllerLease]}
+	s := clusterStatus{Plugin: usedPlugin(config), DataPlane: config.Spec.DataPlane, Leader: held[api.ControllerLease], KubeProxy: kubeProxyBeside(c.Objects)}
 	if change := pluginStatusOf(c.Objects, c.Lost); !change.Settled && change.Wanted != "" {
 		s.Change = &pluginChange{To: change.Wanted, Back: change.Back, Nodes: change.WantedNodes, State: change.State, Message: change.Message}
 	}
@@ -269,6 +271,9 @@ func (s clusterStatus) print(w io.Writer) error {
 		case n.DataPlane != "" && n.DataPlane != s.DataPlane:
 			printable.Fprintf(w, "Node %s is on data plane %s.\n", n.Name, n.DataPlane)
 		}
+	}
+	if len(s.KubeProxy) > 0 {
+		printable.Fprintf(w, "kube-proxy does Services, too, on %s (see: weft kube-proxy).\n", printable.Few(s.KubeProxy, 0))
 	}
 	fmt.Fprintln(w)
 	t := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)

@@ -46,8 +46,8 @@ const (
 	cleanerName = "weft-kube-proxy-cleanup"
 	// nowhere is a label that no node has: with it in its nodeSelector kube-proxy's DaemonSet has
 	// no pods, and all else that it says stays as it was.
-	nowhere = "weft.network/kube-proxy"
-	removed = "removed"
+	nowhere = api.KubeProxyAnnotation
+	removed = api.KubeProxyRemoved
 	// settling is how long kube-proxy must have run before Services are left to it.
 	settling = 10 * time.Second
 	// runAnnotation tells the pods of one run from those of another.
@@ -137,6 +137,9 @@ func (c *Change) Remove(ctx context.Context) error {
 		c.say("there is no DaemonSet %s: where kube-proxy runs in another way, end it on each node, and run kube-proxy --cleanup there", c.DaemonSet)
 		return nil
 	}
+	if err := c.mark(ctx, true); err != nil {
+		return err
+	}
 	if err := c.place(ctx, d, removed); err != nil || c.DryRun {
 		return err
 	}
@@ -170,6 +173,9 @@ func (c *Change) Restore(ctx context.Context) error {
 			"have something else lead there and set announce of the AddressPools to %s, or give --force", printable.Few(cutOff, 0), api.AnnounceNone)
 	case len(cutOff) > 0:
 		c.say("with kube-proxy no node answers on the link for %s", printable.Few(cutOff, 0))
+	}
+	if err := c.mark(ctx, false); err != nil {
+		return err
 	}
 	if d != nil {
 		if err := c.deleteCleaner(ctx); err != nil {
@@ -294,6 +300,40 @@ func (c *Change) serveBy(ctx context.Context, who string) error {
 		case <-time.After(c.Poll):
 		}
 	}
+}
+
+// mark has the ClusterConfig say whether kube-proxy is to run nowhere, so that it is seen where somebody
+// else brings it back.
+func (c *Change) mark(ctx context.Context, ended bool) error {
+	if c.DryRun {
+		return nil
+	}
+	_, err := registry.Modify(ctx, c.registry, api.ClusterConfigKind, registry.Key{Name: api.DefaultName}, func(config *api.ClusterConfig) error {
+		if ended {
+			metav1.SetMetaDataAnnotation(&config.ObjectMeta, api.KubeProxyAnnotation, api.KubeProxyRemoved)
+		} else {
+			delete(config.Annotations, api.KubeProxyAnnotation)
+		}
+		return nil
+	})
+	if err != nil && !isGone(err) {
+		return fmt.Errorf("say in the annotation %s of the ClusterConfig whether kube-proxy is to run: %w", api.KubeProxyAnnotation, err)
+	}
+	return nil
+}
+
+// On returns the nodes on which kube-proxy runs as a pod where most clusters have it: in its namespace,
+// as its DaemonSet has it or as a pod that the node's kubelet has by itself.
+func On(objects registry.Objects) (nodes []string) {
+	for p := range registry.Each[*corev1.Pod](objects, api.Pod) {
+		owner := metav1.GetControllerOf(p)
+		is := p.Labels["k8s-app"] == DaemonSet.Name || owner != nil && owner.Kind == "DaemonSet" && owner.Name == DaemonSet.Name
+		if is && p.Namespace == DaemonSet.Namespace && p.Spec.HostNetwork && p.Status.Phase == corev1.PodRunning && p.DeletionTimestamp == nil {
+			nodes = append(nodes, p.Spec.NodeName)
+		}
+	}
+	slices.Sort(nodes)
+	return slices.Compact(nodes)
 }
 
 // config reads the ClusterConfig.

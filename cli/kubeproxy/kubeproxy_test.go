@@ -168,3 +168,24 @@ func TestAddressesOnLink(t *testing.T) {
 		}
 	}
 }
+
+// TestMark has the ClusterConfig say that kube-proxy is to run nowhere, and no more once it is back,
+// also where Weft has no ClusterConfig any more.
+func TestMark(t *testing.T) {
+	r := clusterOf(t, nil, map[*registry.Kind][]registry.Object{api.ClusterConfigKind: config(api.WeftProxy)})
+	for _, ended := range []bool{true, true, false, false} {
+		if err := New(r, nil, Options{}).mark(t.Context(), ended); err != nil {
+			t.Fatal(err)
+		}
+		c, err := New(r, nil, Options{}).config(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if is := c.Annotations[api.KubeProxyAnnotation] == api.KubeProxyRemoved; is != ended || c.Spec.ServiceProxy != api.WeftProxy {
+			t.Errorf("it says %v, and kube-proxy is ended: %t", c.Annotations, ended)
+		}
+	}
+	if err := New(clusterOf(t, nil, nil), nil, Options{}).mark(t.Context(), false); err != nil {
+		t.Error(err)
+	}
+}
