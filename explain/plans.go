@@ -161,11 +161,11 @@ func (p *planner) compile(name string) {
 	if !ok {
 		return
 	}
-	addresses := api.NodeAddresses(node)
+	addresses, besides := ownAddresses(node)
 	if len(addresses) == 0 {
 		return
 	}
-	of := plugin.Node{Name: name, Addresses: addresses, Prefixes: onLink(node, addresses), Others: otherAddresses(node), Endpoints: p.endpoints()[name]}
+	of := plugin.Node{Name: name, Addresses: addresses, Prefixes: onLink(node, addresses), Others: append(otherAddresses(node), besides...), Endpoints: p.endpoints()[name]}
 	mix := p.mixOf(node)
 	compiled, problems := mix.Compile(plugin.Input{Config: p.config, Objects: p.cluster.Objects, Node: of})
 	compiled, more := plugin.PutPorts(compiled, of, plugin.KeptServers(mix, p.cluster.Objects))
@@ -282,7 +282,7 @@ func (w *Ways) Unknown(node *corev1.Node, under string) ([]string, error) {
 		return nil, err
 	}
 	if s.in.Node.Name != node.Name {
-		addresses := api.NodeAddresses(node)
+		addresses, _ := ownAddresses(node)
 		s.in = plugin.Input{Config: w.config, Objects: w.cluster.Objects, Node: plugin.Node{Name: node.Name, Addresses: addresses, Prefixes: onLink(node, addresses)}}
 		s.plans = s.parts(s.in)
 	}
@@ -380,6 +380,12 @@ func (p *planner) putOwn(node *corev1.Node) {
 	}
 	for _, a := range otherAddresses(node) {
 		put(a, api.OtherAddressesAnnotation+" of Node "+node.Name)
+	}
+	// The plug-ins know nothing of these, at which no Service has its ports; but they are the node.
+	_, besides := ownAddresses(node)
+	made.Local.Addresses = slices.Concat(made.Local.Addresses, besides)
+	for _, a := range besides {
+		put(a, "Node "+node.Name)
 	}
 	p.plans[node.Name] = &made
 }
@@ -561,6 +567,32 @@ func onLink(node *corev1.Node, addresses []netip.Addr) []netip.Prefix {
 		}
 	}
 	return prefixes
+}
+
+// ownAddresses returns a node's own addresses as its agent takes them, one of each family: the first
+// that its Node lists, which Kubernetes gives its agent. besides are others that it lists and the node
+// delivers to itself, as its agent says, or where no agent says anything of that.
+func ownAddresses(node *corev1.Node) (own, besides []netip.Addr) {
+	others := otherAddresses(node)
+	unsaid := len(others) == 0 && len(api.OnLink(node)) == 0
+	all := api.NodeAddresses(node)
+	own = firstOfEach(all)
+	for _, a := range all {
+		if !slices.Contains(own, a) && (unsaid || slices.Contains(others, a)) {
+			besides = append(besides, a)
+		}
+	}
+	return own, besides
+}
+
+// firstOfEach returns the first address of each family.
+func firstOfEach(all []netip.Addr) (first []netip.Addr) {
+	for _, a := range all {
+		if !slices.ContainsFunc(first, func(o netip.Addr) bool { return o.Is4() == a.Is4() }) {
+			first = append(first, a)
+		}
+	}
+	return first
 }
 
 // otherAddresses returns what a node's agent says that it delivers to itself

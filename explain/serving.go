@@ -191,6 +191,7 @@ func (c Cluster) servedBy(p *plan.Plan, origin string, owners map[netip.Addr]str
 	sets := make(map[string]bool)
 	// Where all of the node's own addresses of a family have a frontend, that is told once.
 	own, first := make(map[string]int), make(map[string]int)
+	addresses := firstOfEach(p.Local.Addresses)
 	for k, svc := range p.Services.All() {
 		if svc.Origin != origin {
 			continue
@@ -217,7 +218,7 @@ func (c Cluster) servedBy(p *plan.Plan, origin string, owners map[netip.Addr]str
 				f.Sources = append(f.Sources, source.Prefix.String())
 			}
 		}
-		if slices.Contains(p.Local.Addresses, k.Address) {
+		if slices.Contains(addresses, k.Address) {
 			alike := f
 			alike.Address = netip.Addr{}
 			text := fmt.Sprint(alike)
@@ -228,7 +229,7 @@ func (c Cluster) servedBy(p *plan.Plan, origin string, owners map[netip.Addr]str
 		as.Frontends = append(as.Frontends, f)
 		sets[svc.Set] = svc.Set != ""
 	}
-	as.Frontends = once(as.Frontends, p.Local.Addresses, own, first)
+	as.Frontends = once(as.Frontends, addresses, own, first)
 	for _, name := range slices.Sorted(func(yield func(string) bool) {
 		for name, is := range sets {
 			if is && !yield(name) {
