@@ -163,8 +163,9 @@ type Backend struct {
 	// Node is the node that the backend runs on, where known.
 	Node string
 	// Weight is how often it is chosen, beside the weights of the others, up to
-	// MaxWeight. One with 0 gets no connection any more, and keeps those that it has;
-	// when a backend leaves its sets, the connections to it end.
+	// MaxWeight. One with 0 gets no connection any more, and keeps those that it has.
+	// Connections of a frontend to it end when it has left the frontend's set, those of TCP and SCTP
+	// when it has left all sets of frontends that have the same origin.
 	Weight uint16
 	// Origin says where the entry comes from, as "EndpointSlice default/web-x7k2p".
 	Origin string

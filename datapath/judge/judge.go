@@ -24,7 +24,14 @@ type Jury struct {
 	// interfaces are those of the endpoints, where egress rules drop something.
 	interfaces map[plan.Address]string
 	belief     *Belief // nil before anybody had a tag
+	// sets are those that the frontends of an object name, perhaps several times, nil before
+	// anybody asked. backends are who is in these, of objects that somebody asked for.
+	sets     map[object][]string
+	backends map[object]map[netip.AddrPort]bool
 }
+
+// object is whose frontends of a network are, by the origin that they have.
+type object struct{ network, origin string }
 
 // Connection is what is judged.
 type Connection struct {
@@ -102,8 +109,11 @@ func (j *Jury) Forbids(c Connection) bool {
 		sends && !gets && !j.owns(destination) && j.drops(source, from, destination.IP)
 }
 
-// Unserved reports whether a connection's backend is none any more of the frontend that it was
-// begun with, or its client none of those whom that is for. Datagrams are ended also where another
+// Unserved reports whether a connection's backend is none any more of the Service that it was
+// begun with, or its client none of those whom the frontend is for. A frontend may come to name another
+// set of the same Service: of that, a stream goes on with a backend that is in any set of the Service, as it
+// ends by itself, and its backend is still there. Datagrams, which are sent without end, go to
+// the frontend's own set only. They are ended also where another
 // program gave them a backend that is none of the frontend's, as kube-proxy may have that is gone,
 // and where they go past a frontend that has come since and has backends: without an end they
 // would do so for as long as they are sent. Of a frontend that the node itself answers now, nothing
@@ -136,7 +146,32 @@ func (j *Jury) Unserved(c Connection) bool {
 		return false
 	}
 	_, is := j.plan.Backends.Get(plan.BackendKey{Network: c.Network, Set: s.Set, Address: c.Destination.Addr(), Port: c.Destination.Port()})
-	return !is
+	return !is && (c.Protocol == plan.UDP || s.Origin == "" || !j.behind(object{c.Network, s.Origin})[c.Destination])
+}
+
+// behind returns who is in any set that frontends of an object name.
+func (j *Jury) behind(of object) map[netip.AddrPort]bool {
+	if j.sets == nil {
+		j.sets, j.backends = make(map[object][]string), make(map[object]map[netip.AddrPort]bool)
+		for k, s := range j.plan.Services.All() {
+			if s.Set != "" {
+				by := object{k.Network, s.Origin}
+				j.sets[by] = append(j.sets[by], s.Set)
+			}
+		}
+	}
+	if all, known := j.backends[of]; known {
+		return all
+	}
+	all := make(map[netip.AddrPort]bool)
+	slices.Sort(j.sets[of])
+	for _, set := range slices.Compact(j.sets[of]) {
+		for k := range j.plan.BackendsOf(of.network, set) {
+			all[netip.AddrPortFrom(k.Address, k.Port)] = true
+		}
+	}
+	j.backends[of] = all
+	return all
 }
 
 // MayUnserve reports whether changes that lead from p to q may leave connections of which
@@ -150,6 +185,7 @@ func MayUnserve(p, q *plan.Plan, changes plan.Diff) bool {
 		case c.Old != nil && c.Old.Set != "" && (c.New == nil || c.New.Set != c.Old.Set),
 			c.New != nil && c.Old != nil && c.New.Sources != "" && c.New.Sources != c.Old.Sources,
 			c.New != nil && c.New.Set != "" && c.Key.Protocol == plan.UDP && (c.Old == nil || c.Old.Set != c.New.Set),
+			c.New != nil && c.Old != nil && c.New.Origin != c.Old.Origin,
 			c.New != nil && c.New.Here && (c.Old == nil || !c.Old.Here):
 			return true
 		}

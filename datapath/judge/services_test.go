@@ -4,6 +4,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -118,6 +119,10 @@ func TestUnserved(t *testing.T) {
 	others.Served = false
 	translated := others
 	translated.Protocol = plan.TCP
+	open := served
+	open.Protocol = plan.TCP
+	const moved = "node node1 addresses 172.30.0.2\nservice default 10.3.0.1 tcp 53 to new # Service a\nservice default 10.3.0.1 udp 53 to new # Service a\n" +
+		"service default 10.3.0.2 tcp 53 to old # Service b\nbackend default new 10.1.1.3:5353\nbackend default old 10.1.1.2:5353\n"
 	for _, c := range []struct {
 		what, plan string
 		connection Connection
@@ -145,6 +150,11 @@ func TestUnserved(t *testing.T) {
 		{"another program translated it, to who is one", front + "backend default dns 10.1.1.2:5353\n", others, false},
 		{"another program translated it, which does Services", "node node1 addresses 172.30.0.2 services-left\n", others, false},
 		{"another program translated it, where there is no frontend", "node node1 addresses 172.30.0.2\n", others, false},
+		{"its stream has a backend that only another Service has", moved, open, true},
+		{"its stream has one that the Service has behind another frontend", moved + "service default 10.3.0.9 tcp 53 to old # Service a\n", open, false},
+		{"it has that, and no frontend any more", strings.ReplaceAll(moved, "10.3.0.1 tcp", "10.3.0.8 tcp") + "service default 10.3.0.9 tcp 53 to old # Service a\n", open, true},
+		{"its datagrams have one that the Service has behind another frontend", moved + "service default 10.3.0.9 udp 53 to old # Service a\n", served, true},
+		{"nobody says whose the frontends are", strings.ReplaceAll(moved, " # Service a", "") + "service default 10.3.0.9 tcp 53 to old\n", open, true},
 		{"another program translated a stream", front + "backend default dns 10.1.1.3:5353\n", translated, false},
 	} {
 		p, err := plan.Parse(c.plan)
