@@ -125,7 +125,11 @@ func (w world) mustAllow(t *rapid.T, now *plan.Plan, grants bool, at plan.Local)
 		}
 		return alone[origin]
 	}
-	guarding := map[string]bool{}
+	type guarded struct {
+		origin string
+		family plan.Family
+	}
+	guarding := map[guarded]bool{} // of the other family all may come, and who could before still may
 	for k, s := range now.Services.All() {
 		due := of(s.Origin).Services
 		is, there := due.Get(k)
@@ -140,10 +144,11 @@ func (w world) mustAllow(t *rapid.T, now *plan.Plan, grants bool, at plan.Local)
 		if is.Sources != "" && s.Sources == "" {
 			t.Fatalf("%s is for all at %v, which it is not any more:\n%s", s.Origin, k, now)
 		}
-		guarding[s.Origin] = guarding[s.Origin] || is.Sources != ""
+		by := guarded{s.Origin, plan.FamilyOf(k.Address)}
+		guarding[by] = guarding[by] || is.Sources != ""
 	}
 	for k, s := range now.Sources.All() {
-		if _, there := of(s.Origin).Sources.Get(k); !there && guarding[s.Origin] {
+		if _, there := of(s.Origin).Sources.Get(k); !there && guarding[guarded{s.Origin, plan.FamilyOf(k.Prefix.Addr())}] {
 			t.Fatalf("%s is for %v, which may not come any more:\n%s", s.Origin, k, now)
 		}
 	}

@@ -234,10 +234,7 @@ func (c *Compiler) retire(s *service, room *int) {
 			c.contend(was, &compiled{claims: kept})
 			was.claims = kept
 		}
-		if s.guarded {
-			c.edits.sources = instead(c.edits.sources, was.sources, made.sources)
-			was.sources = keysOf(made.sources)
-		}
+		was.sources = c.admit(s, was.sources, made.sources)
 	}
 	may := make(map[netip.Addr]bool)
 	for _, b := range c.behind(s.key) {
@@ -265,6 +262,27 @@ func (c *Compiler) retire(s *service, room *int) {
 		kept = append(kept, k)
 	}
 	was.backends = kept
+}
+
+// admit puts those who may come to balanced addresses of a Service that has older claims in the place of
+// others, and returns who these are then. Of a family of which all may come it leaves those who could
+// before: an older claim lets in nobody else.
+func (c *Compiler) admit(s *service, before []plan.SourceKey, made []plan.Edit[plan.SourceKey, plan.Source]) (has []plan.SourceKey) {
+	var guarded []plan.SourceKey
+	for _, k := range before {
+		if s.guards(plan.FamilyOf(k.Prefix.Addr())) {
+			guarded = append(guarded, k)
+		} else {
+			has = append(has, k)
+		}
+	}
+	due := slices.DeleteFunc(made, func(e plan.Edit[plan.SourceKey, plan.Source]) bool {
+		return !s.guards(plan.FamilyOf(e.Key.Prefix.Addr()))
+	})
+	c.edits.sources = instead(c.edits.sources, guarded, due)
+	has = append(has, keysOf(due)...)
+	slices.SortFunc(has, plan.SourceKey.Compare)
+	return has
 }
 
 // keeps reports whether what is due to a Service is what an older claim of it says, or more: by the
