@@ -183,3 +183,21 @@ func TestMayUnserveByFamily(t *testing.T) {
 		t.Error("datagrams that go past a frontend go on when it gets its first backend of their family")
 	}
 }
+
+// Streams may lose their backend where another frontend comes to be another Service's.
+func TestMayUnserveByOrigin(t *testing.T) {
+	parse := func(whose string) *plan.Plan {
+		p, err := plan.Parse("node node1 addresses 172.30.0.2\nservice default 10.3.0.1 tcp 80 to new # Service a\nservice default 10.3.0.2 tcp 80 to old # Service " + whose +
+			"\nbackend default old 10.1.1.2:80\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	p, q := parse("a"), parse("b")
+	at := netip.MustParseAddrPort
+	c := Connection{Network: plan.DefaultNetwork, Protocol: plan.TCP, Source: at("172.30.0.2:4000"), Dialled: at("10.3.0.1:80"), Destination: at("10.1.1.2:80"), Served: true}
+	if NewJury(p, nil).Unserved(c) || !NewJury(q, nil).Unserved(c) || !MayUnserve(p, q, p.Diff(q)) {
+		t.Error("a stream goes on when the frontend that had its backend, too, comes to another Service")
+	}
+}
