@@ -62,18 +62,21 @@ func TestStepByStep(t *testing.T) {
 func TestLater(t *testing.T) {
 	met := map[string]int{}
 	rapid.Check(t, func(t *rapid.T) {
-		defer service.SetRooms(rapid.IntRange(0, 30).Draw(t, "room at once"), rapid.IntRange(4, 20).Draw(t, "room of a turn"))()
+		defer service.SetRooms(evenly(t, "room at once", 31), 4+evenly(t, "room of a turn", 17))()
 		if rapid.Bool().Draw(t, "little room") {
 			defer service.SetBudget(rapid.IntRange(1, 12).Draw(t, "frontends"), rapid.IntRange(1, 12).Draw(t, "backends"))()
 		}
 		w := world{api.Service: {}, api.EndpointSlice: {}, api.Node: {}, service.GrantKind: {}, api.AddressPoolKind: {}, api.AddressGrantKind: {}}
 		c := service.Compiler{Gradual: true, Grants: rapid.Bool().Draw(t, "grants")}
 		at := node
-		for range rapid.IntRange(1, 12).Draw(t, "steps") {
-			for range rapid.IntRange(0, 3).Draw(t, "changes") {
+		if rapid.Bool().Draw(t, "two are there already") {
+			w.people()
+		}
+		for range 1 + evenly(t, "steps", 12) {
+			for range evenly(t, "changes", 4) {
 				w.change(t)
 			}
-			if rapid.IntRange(0, 10).Draw(t, "node") == 0 {
+			if evenly(t, "node", 11) == 0 {
 				at.Addresses = node.Addresses[:rapid.IntRange(0, 2).Draw(t, "addresses")]
 			}
 			if waiting := c.Waiting(); len(waiting) > 0 && rapid.Bool().Draw(t, "a turn") {
@@ -167,6 +170,37 @@ func (w world) alone(grants bool, origin string, at plan.Local) *plan.Plan {
 	return planOf(at, c.Compile(one.snapshot(), at))
 }
 
+// people puts two Services into a world, with endpoints.
+func (w world) people() {
+	for i, name := range []string{"a", "b"} {
+		meta := metav1.ObjectMeta{Namespace: "default", Name: name, UID: uids[0]}
+		svc := &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, ClusterIP: fmt.Sprint("10.96.0.", i+1)}}
+		svc.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: fmt.Sprint("203.0.113.", i+1)}}
+		meta.Labels = map[string]string{discoveryv1.LabelServiceName: name}
+		slice := &discoveryv1.EndpointSlice{ObjectMeta: meta, AddressType: discoveryv1.AddressTypeIPv4}
+		for _, p := range []int32{80, 81} {
+			svc.Spec.Ports = append(svc.Spec.Ports, corev1.ServicePort{Name: fmt.Sprint("p", p), Port: p})
+			slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: new(fmt.Sprint("p", p)), Port: new(8000 + p)})
+		}
+		for i := range 4 {
+			slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprint("10.1.1.", i+2)}})
+		}
+		w.put(api.Service, svc)
+		w.put(api.EndpointSlice, slice)
+	}
+}
+
+// evenly draws a number from 0 up to, but without, n. rapid's own generators favour small ones.
+func evenly(t *rapid.T, label string, n int) (drawn int) {
+	for range 8 {
+		drawn *= 2
+		if rapid.Bool().Draw(t, label) {
+			drawn++
+		}
+	}
+	return drawn * n >> 8
+}
+
 // uids are those that a Service has, one after the other.
 var uids = []types.UID{"u", "v"}
 
@@ -179,7 +213,7 @@ func (w world) change(t *rapid.T) {
 	name := rapid.SampledFrom([]string{"a", "b", "c", "kubernetes"}).Draw(t, "name")
 	key := registry.Key{Namespace: "default", Name: name}
 	ips := []string{"10.96.0.1", "10.96.0.2", "fd96::1", "::ffff:10.96.0.1", "172.30.0.2", "fd01::2", "10.1.1.0", "10.1.1.1", "fd00:1::1"}
-	switch rapid.IntRange(0, 8).Draw(t, "what") {
+	switch evenly(t, "what", 12) {
 	case 0:
 		delete(w[api.Service], key)
 	case 1:
@@ -232,14 +266,22 @@ func (w world) change(t *rapid.T) {
 		}
 		g.Spec = api.AddressGrantSpec{Namespace: "default", Name: name, UID: rapid.SampledFrom(uids).Draw(t, "UID")}
 		w[api.AddressGrantKind][registry.KeyOf(g)] = g
-	case 7:
+	case 7, 8, 9, 10:
 		if is, there := w[api.Service][key]; there { // and else stays as it is
 			s := is.(*corev1.Service).DeepCopy()
 			s.Spec.LoadBalancerSourceRanges = ranges.Draw(t, "ranges")
+			for i, p := range s.Spec.Ports {
+				if otherwise := map[string]string{"p80": "p81", "p81": "p80"}; flip.Draw(t, "ports are called otherwise") {
+					s.Spec.Ports[i].Name = otherwise[p.Name]
+				}
+			}
+			if flip.Draw(t, "another policy") {
+				s.Spec.InternalTrafficPolicy = rapid.SampledFrom([]*corev1.ServiceInternalTrafficPolicy{nil, new(corev1.ServiceInternalTrafficPolicyLocal)}).Draw(t, "internal policy")
+			}
 			w[api.Service][key] = s
 		}
 	default:
-		s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: rapid.SampledFrom([]string{"", "a", "b", "kubernetes"}).Draw(t, "of")}},
+		s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: rapid.SampledFrom([]string{"a", "b", "", "kubernetes"}).Draw(t, "of")}},
 			AddressType: discoveryv1.AddressTypeIPv4}
 		for _, p := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"p80", "p81"}), 0, 2, rapid.ID).Draw(t, "ports") {
 			port, protocol := rapid.SampledFrom([]int32{8080, 8081, 80}).Draw(t, "port"), rapid.SampledFrom([]corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP}).Draw(t, "protocol")

@@ -236,32 +236,30 @@ func (c *Compiler) retire(s *service, room *int) {
 		}
 		was.sources = c.admit(s, was.sources, made.sources)
 	}
-	may := make(map[netip.Addr]bool)
-	for _, b := range c.behind(s.key) {
-		for _, m := range b.endpoints {
-			a := m.address
-			may[a] = may[a] || m.ready || m.serving && m.terminating
+	of := saidOf(c.behind(s.key))
+	was.backends = slices.DeleteFunc(slices.Clone(was.backends), func(k plan.BackendKey) bool {
+		is := olderOf(of, k)
+		if *room <= 0 {
+			return false
 		}
-	}
-	kept := make([]plan.BackendKey, 0, len(was.backends))
-	for _, k := range was.backends {
-		gets, there := may[k.Address]
-		switch {
-		case gets || *room <= 0:
-		case !there:
+		switch is {
+		case leaves:
 			c.edits.backends = append(c.edits.backends, plan.Edit[plan.BackendKey, plan.Backend]{Key: k, Gone: true})
 			*room--
-			continue
-		default:
-			if is, _ := c.tables.Backends.Get(k); is.Weight > 0 {
-				is.Weight = 0
-				c.edits.backends = append(c.edits.backends, plan.Edit[plan.BackendKey, plan.Backend]{Key: k, Value: is})
-				*room--
-			}
+		case drained:
+			c.drain(k, room)
 		}
-		kept = append(kept, k)
+		return is == leaves
+	})
+}
+
+// drain has a backend get no connections any more.
+func (c *Compiler) drain(k plan.BackendKey, room *int) {
+	if is, _ := c.tables.Backends.Get(k); is.Weight > 0 {
+		is.Weight = 0
+		c.edits.backends = append(c.edits.backends, plan.Edit[plan.BackendKey, plan.Backend]{Key: k, Value: is})
+		*room--
 	}
-	was.backends = kept
 }
 
 // admit puts those who may come to balanced addresses of a Service that has older claims in the place of
@@ -294,25 +292,46 @@ func (c *claim) keeps(older *claim) bool {
 }
 
 // within adds those edits that put backends in the place of others that there is room for, first those
-// that take some out, and returns which there are then, in order. whole says that
-// these are all.
-func (c *Compiler) within(before []plan.BackendKey, made []plan.Edit[plan.BackendKey, plan.Backend], room, removable *int) (has []plan.BackendKey, whole bool) {
-	removals := max(0, min(*removable, goneOf(before, made)))
-	*removable -= removals
+// that take some out, and has the claims that are to wait for the rest stay as they were. It reports whether
+// there is none.
+func (c *Compiler) within(before, now *compiled, behind []*slice, made []plan.Edit[plan.BackendKey, plan.Backend], room, removable *int) (whole bool) {
+	var held map[string]bool
+	var of map[netip.Addr]said
+	isGone := func(k plan.BackendKey) bool { return !held[k.Set] || olderOf(of, k) == leaves }
+	reserved := 0
+	if before.held {
+		reserved, _ = c.lacking(made, 0) // or those that come now and then would hold it for ever
+	}
+	take := func() (removals int) {
+		removals = max(0, min(*removable-reserved, goneOf(before.backends, made, isGone)))
+		*removable -= removals
+		return removals
+	}
+	removals := take()
+	if held, of = c.hold(before, now, behind, made, *room); len(held) > 0 {
+		*removable += removals
+		removals, now.held = take(), true // less of them go
+	}
 	others := max(0, *room)
-	has, whole = make([]plan.BackendKey, 0, len(made)), true
+	has, left := make([]plan.BackendKey, 0, len(made)), before.backends
+	whole = !now.held
 	remove := func(k plan.BackendKey) {
-		if removals == 0 {
-			has, whole = append(has, k), false
+		switch gone := isGone(k); {
+		case gone && removals > 0:
+			removals--
+			c.edits.backends = append(c.edits.backends, plan.Edit[plan.BackendKey, plan.Backend]{Key: k, Gone: true})
 			return
+		case !gone && olderOf(of, k) == drained && others > 0:
+			was := others
+			c.drain(k, &others)
+			*room -= was - others
 		}
-		removals--
-		c.edits.backends = append(c.edits.backends, plan.Edit[plan.BackendKey, plan.Backend]{Key: k, Gone: true})
+		has, whole = append(has, k), false
 	}
 	for _, e := range made {
-		for ; len(before) > 0 && before[0].Compare(e.Key) <= 0; before = before[1:] {
-			if before[0] != e.Key {
-				remove(before[0])
+		for ; len(left) > 0 && left[0].Compare(e.Key) <= 0; left = left[1:] {
+			if left[0] != e.Key {
+				remove(left[0])
 			}
 		}
 		is, there := c.tables.Backends.Get(e.Key)
@@ -329,19 +348,20 @@ func (c *Compiler) within(before []plan.BackendKey, made []plan.Edit[plan.Backen
 			has = append(has, e.Key)
 		}
 	}
-	for _, k := range before {
+	for _, k := range left {
 		remove(k)
 	}
-	return has, whole
+	now.backends = has
+	return whole
 }
 
-// goneOf is how many there were that are not made again.
-func goneOf(before []plan.BackendKey, made []plan.Edit[plan.BackendKey, plan.Backend]) (n int) {
+// goneOf is how many that are gone there were that are not made again.
+func goneOf(before []plan.BackendKey, made []plan.Edit[plan.BackendKey, plan.Backend], isGone func(plan.BackendKey) bool) (n int) {
 	for _, k := range before {
 		for len(made) > 0 && made[0].Key.Compare(k) < 0 {
 			made = made[1:]
 		}
-		if len(made) == 0 || made[0].Key != k {
+		if (len(made) == 0 || made[0].Key != k) && isGone(k) {
 			n++
 		}
 	}

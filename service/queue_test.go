@@ -2,6 +2,7 @@ package service_test
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -275,6 +276,42 @@ func TestTurns(t *testing.T) {
 			return out + "nothing is owed\n"
 		})
 	})
+}
+
+// A large Service of which a port is called otherwise has the backends that it had until all are loaded anew, though
+// one of them becomes another in each turn.
+func TestRenamedPortKeepsBackends(t *testing.T) {
+	p := newPaced(t)
+	const endpoints = 5000
+	p.put("shop", "web", 1, 1, endpoints)
+	p.step()
+	p.finish()
+	key := registry.Key{Namespace: "shop", Name: "web"}
+	svc, slice := p.world[api.Service][key].(*corev1.Service).DeepCopy(), p.world[api.EndpointSlice][key].(*discoveryv1.EndpointSlice)
+	svc.Spec.Ports[0].Name = "http"
+	p.world.put(api.Service, svc)
+	for turn := 0; turn == 0 || len(p.compiler.Waiting()) > 0; turn++ {
+		if turn > 20 {
+			t.Fatal("it does not end")
+		}
+		slice = slice.DeepCopy()
+		slice.Ports[0].Name = new("http")
+		slice.Endpoints[turn].Addresses = []string{fmt.Sprintf("10.3.0.%d", turn)}
+		p.world.put(api.EndpointSlice, slice)
+		if turn > 0 {
+			p.compiler.Advance("shop")
+		}
+		p.step()
+		_, s, ok := p.plan.Service(plan.DefaultNetwork, netip.MustParseAddr(svc.Spec.ClusterIP), plan.TCP, 80, plan.Inside)
+		has := 0
+		for range p.plan.BackendsOf(plan.DefaultNetwork, s.Set) {
+			has++
+		}
+		if !ok || has < endpoints-turn-1 {
+			t.Errorf("turn %d: it has %d backends in %s", turn, has, s.Set)
+		}
+	}
+	p.finish()
 }
 
 // Who comes and goes over and over, while another of the namespace waits, is waited for once.

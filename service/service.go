@@ -212,7 +212,8 @@ func (c *Compiler) behind(key registry.Key) []*slice {
 }
 
 // replace compiles a Service anew, or takes it out, as far as there is room, which it takes from what
-// there is: some for what comes, and some for backends that go, which may be the same. Where room is nil
+// there is: some for what comes, and some for backends that go, which may be the same. Frontends of which
+// the backends are not all there stay with those that they had; see moves.go. Where room is nil
 // all is done. It reports whether all is.
 func (c *Compiler) replace(key registry.Key, room, removals *int) (whole bool) {
 	before, now := c.compiled[key], &compiled{}
@@ -249,15 +250,20 @@ func (c *Compiler) replace(key registry.Key, room, removals *int) (whole bool) {
 			c.troubled[key] = true
 		}
 	}
-	c.contend(before, now)
-	c.edits.sources = instead(c.edits.sources, before.sources, made.sources)
-	now.sources = keysOf(made.sources)
-	if room == nil {
+	if whole = true; room == nil {
 		c.edits.backends = instead(c.edits.backends, before.backends, made.backends)
 		now.backends = keysOf(made.backends)
-		return true
+	} else {
+		whole = c.within(before, now, behind, made.backends, room, removals)
 	}
-	now.backends, whole = c.within(before.backends, made.backends, room, removals)
+	c.contend(before, now)
+	if now.held {
+		now.sources = c.admit(s, before.sources, made.sources)
+		before.claims, before.backends, before.sources = nil, nil, nil // claims keep the rest of it
+	} else {
+		c.edits.sources = instead(c.edits.sources, before.sources, made.sources)
+		now.sources = keysOf(made.sources)
+	}
 	if !found && !whole {
 		c.compiled[key] = now // it has some still
 	}
@@ -407,8 +413,10 @@ type compiled struct {
 	pooled standings
 	// served is what is behind each of the ports.
 	served []served
-	// claims are in the order of their keys, of each one.
+	// claims are in the order of their keys, of each one. held says that some are of what was compiled
+	// before, until there are all backends of the sets that others would name.
 	claims []*claim
+	held   bool
 	// backends and sources are what it has in these tables, in order.
 	backends []plan.BackendKey
 	sources  []plan.SourceKey

@@ -1,0 +1,117 @@
+package service
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/weftnet/weft/plan"
+)
+
+// A frontend may come to name another set: the port has another name, or another policy. Where backends
+// are loaded in turns, the frontend goes over when the other set is whole. Until then it has the set
+// that it had, or who connects would find few there, and connections would end whose backends
+// are not gone.
+
+// said is what the slices of a Service say of an address, one or another of them.
+type said struct {
+	// gets says that it gets new connections, if only where nobody else does.
+	gets bool
+}
+
+// saidOf returns what slices say of the addresses of all endpoints.
+func saidOf(behind []*slice) map[netip.Addr]said {
+	all := make(map[netip.Addr]said)
+	for _, b := range behind {
+		for _, m := range b.endpoints {
+			is := all[m.address]
+			is.gets = is.gets || m.ready || m.serving && m.terminating
+			all[m.address] = is
+		}
+	}
+	return all
+}
+
+// older is what becomes of a backend that a Service had, and that is not made anew, or not yet.
+type older int
+
+const (
+	leaves  older = iota
+	drained       // It gets no connections, and keeps those that it has.
+	stays
+)
+
+// olderOf returns what becomes of a backend by what slices say of its address.
+func olderOf(all map[netip.Addr]said, k plan.BackendKey) older {
+	switch is, there := all[k.Address]; {
+	case !there:
+		return leaves
+	case is.gets:
+		return stays
+	}
+	return drained
+}
+
+// sets returns the sets that the frontends of a claim name.
+func (c *claim) sets() (all []string) {
+	for _, s := range c.sides() {
+		if s.is.Set != "" {
+			all = append(all, s.is.Set)
+		}
+	}
+	return all
+}
+
+// lacking returns how many entries there are to load of what is made, and which sets would still lack some
+// with so much room.
+func (c *Compiler) lacking(made []plan.Edit[plan.BackendKey, plan.Backend], room int) (all int, sets map[string]bool) {
+	sets = make(map[string]bool)
+	for _, e := range made {
+		is, there := c.tables.Backends.Get(e.Key)
+		if there && is.Equal(e.Value) {
+			continue
+		}
+		if all++; all > room && !there {
+			sets[e.Key.Set] = true
+		}
+	}
+	return all, sets
+}
+
+// hold has those claims of a Service be as they were that would name a set for which there is not
+// room enough, and returns the sets that they name, and what slices say of addresses. It does so only
+// where these sets have somebody who gets connections, and where what a claim says is still due.
+func (c *Compiler) hold(before, now *compiled, behind []*slice, made []plan.Edit[plan.BackendKey, plan.Backend], room int) (held map[string]bool, of map[netip.Addr]said) {
+	if len(before.claims) == 0 {
+		return nil, nil
+	}
+	_, lacks := c.lacking(made, room)
+	if len(lacks) == 0 {
+		return nil, nil
+	}
+	of = saidOf(behind)
+	has := make(map[string]bool)
+	for _, k := range before.backends {
+		if olderOf(of, k) == stays {
+			has[k.Set] = true
+		}
+	}
+	held = make(map[string]bool)
+	left := before.claims
+	for i, is := range now.claims {
+		for len(left) > 0 && left[0].key.Compare(is.key) < 0 {
+			left = left[1:]
+		}
+		if len(left) == 0 || left[0].key != is.key || !is.keeps(left[0]) {
+			continue
+		}
+		was := left[0].sets()
+		moves := slices.ContainsFunc(is.sets(), func(set string) bool { return lacks[set] && !slices.Contains(was, set) })
+		if moves && slices.ContainsFunc(was, func(set string) bool { return has[set] }) {
+			now.claims[i] = left[0]
+			for _, set := range was {
+				held[set] = true
+			}
+		}
+	}
+	return held, of
+}
