@@ -19,15 +19,20 @@ type nodePort struct {
 // EndpointSlice that has some. What a node has given such an endpoint no node gives another one: it
 // is dropped, or leaves the cluster. nodes are the addresses of nodes, at which Services have ports.
 //
-// It costs in proportion to the number of endpoints and of addresses at which Services are reached.
+// It costs in proportion to the number of endpoints, of ports and of addresses at which Services are reached, and, where
+// endpoints are astray, to that of backends.
 func (c *Compiler) Astray(nodes map[netip.Addr]string) (all []Problem) {
 	reached := make(map[netip.Addr]bool, len(c.claims))
 	for key := range c.claims {
 		reached[key.Address] = true
 	}
 	ports := c.nodePorts()
+	var of *compiled // whose slices those are that come one after the other
+	var used map[*slice][]nodePort
 	for _, s := range c.slices.All() {
-		of := c.compiled[s.of]
+		if is := c.compiled[s.of]; is != of {
+			of, used = is, nil
+		}
 		if of == nil {
 			continue
 		}
@@ -39,22 +44,23 @@ func (c *Compiler) Astray(nodes map[netip.Addr]string) (all []Problem) {
 			if !reached[e.address] && !isNode {
 				continue
 			}
-			for _, p := range of.ports {
-				for _, number := range s.numbers(p.portName) {
-					whose := c.frontendOf(plan.ServiceKey{Network: plan.DefaultNetwork, Address: e.address, Protocol: p.protocol, Port: number.number})
-					if whose == "" && isNode {
-						whose = ports[nodePort{p.protocol, number.number}]
+			if used == nil {
+				used = of.used(c.behind(s.of))
+			}
+			for _, at := range used[s] {
+				whose := c.frontendOf(plan.ServiceKey{Network: plan.DefaultNetwork, Address: e.address, Protocol: at.protocol, Port: at.port})
+				if whose == "" && isNode {
+					whose = ports[at]
+				}
+				switch {
+				case whose == "":
+				case len(some) == printable.MaxNamed:
+					more++
+				default:
+					if first == "" {
+						first = whose
 					}
-					switch {
-					case whose == "":
-					case len(some) == printable.MaxNamed:
-						more++
-					default:
-						if first == "" {
-							first = whose
-						}
-						some = append(some, netip.AddrPortFrom(e.address, number.number).String())
-					}
+					some = append(some, netip.AddrPortFrom(e.address, at.port).String())
 				}
 			}
 		}
@@ -66,6 +72,22 @@ func (c *Compiler) Astray(nodes map[netip.Addr]string) (all []Problem) {
 			what, are = "endpoints ", " are where Services are reached, the first of them Service "+first
 		}
 		all = append(all, Problem{s.of, api.EndpointSlice, s.key, fmt.Sprintf("%s%s%s, which hands on nothing that comes by another Service: name what is behind it", what, printable.Few(some, more), are)})
+	}
+	return all
+}
+
+// used returns which ports of each slice a Service uses, in the order of its own: none where its backends are too
+// many, as then none gets anything.
+func (c *compiled) used(behind []*slice) map[*slice][]nodePort {
+	all := make(map[*slice][]nodePort)
+	if c.tooMany {
+		return all
+	}
+	found := endsOf(c.service, behind)
+	for _, p := range c.ports {
+		for _, of := range found[p.portName].at {
+			all[of.slice] = append(all[of.slice], nodePort{p.protocol, of.number})
+		}
 	}
 	return all
 }

@@ -58,3 +58,30 @@ func BenchmarkEndpoint(b *testing.B) {
 		c.Compile(objects, node)
 	}
 }
+
+// BenchmarkPortsAndSlices changes one of very many slices of a Service that has very many ports, none of which
+// the slices call so.
+func BenchmarkPortsAndSlices(b *testing.B) {
+	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}, Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.1"}}
+	for i := range service.MaxFrontends {
+		s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: fmt.Sprint("p", i), Port: int32(1 + i)})
+	}
+	sliceOf := func(i int, address string) *discoveryv1.EndpointSlice {
+		return &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: fmt.Sprint("web-", i), Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
+			AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: new("other"), Port: new(int32(80))}},
+			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{address}}}}
+	}
+	all := map[*registry.Kind][]registry.Object{api.Service: {s}}
+	for i := range 5000 {
+		all[api.EndpointSlice] = append(all[api.EndpointSlice], sliceOf(i, "10.1.1.2"))
+	}
+	objects := registry.NewSnapshot(all)
+	var c service.Compiler
+	c.Compile(objects, node)
+	one, other := sliceOf(7, "10.1.1.3"), sliceOf(7, "10.1.1.4")
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		objects.Put(api.EndpointSlice, []registry.Object{one, other}[i%2])
+		c.Compile(objects, node)
+	}
+}

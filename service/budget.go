@@ -38,18 +38,8 @@ func (s *service) sizeOf(behind []*slice) (n size) {
 	if n.frontends = at * len(s.ports); n.frontends > MaxFrontends {
 		return size{}
 	}
-	if n.backends = s.backendsOf(behind); n.backends > MaxBackends {
+	if n.backends = endsOf(s, behind).backends(s.ports); n.backends > MaxBackends {
 		n.backends = 0
-	}
-	return n
-}
-
-// backendsOf returns how many endpoints there are for all ports together.
-func (s *service) backendsOf(behind []*slice) (n int) {
-	for _, p := range s.ports {
-		for _, b := range behind {
-			n += len(b.numbers(p.portName)) * len(b.endpoints)
-		}
 	}
 	return n
 }

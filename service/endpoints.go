@@ -15,16 +15,70 @@ type endpoint struct {
 	origin string
 }
 
-// endpointsOf returns who is behind a port, by address, each once: where several slices
-// have one, it is the one on the node, or the one that can take more.
-func endpointsOf(p port, behind []*slice, node view) (all []endpoint) {
-	for _, s := range behind {
-		for _, of := range s.numbers(p.portName) {
-			all = slices.Grow(all, len(s.endpoints))
-			for i := range s.endpoints {
-				m := &s.endpoints[i]
-				all = append(all, endpoint{netip.AddrPortFrom(m.address, of.number), m, s.origin})
+// ends are what is behind the ports of a Service, by what the Service and its slices call them. There may be
+// very many ports and very many slices, so that no port looks through all slices.
+type ends map[portName]*end
+
+// end is what is behind a port.
+type end struct {
+	// named says that a slice calls a port so, and at are those slices of these that have endpoints.
+	named bool
+	at    []numbered
+	// backends is how many endpoints these have, of which several may be the same.
+	backends int
+}
+
+// numbered is a slice, and the number of a port at its endpoints.
+type numbered struct {
+	*slice
+	number uint16
+}
+
+func (e *end) put(b *slice, number uint16) {
+	e.named = true
+	if n := len(b.endpoints); n > 0 {
+		e.at = append(e.at, numbered{b, number})
+		e.backends += n
+	}
+}
+
+// endsOf returns what is behind all ports of a Service.
+func endsOf(s *service, behind []*slice) ends {
+	all := make(ends, len(s.ports))
+	for _, p := range s.ports {
+		if all[p.portName] == nil {
+			all[p.portName] = new(end)
+		}
+	}
+	for _, b := range behind {
+		for _, of := range b.ports {
+			if e := all[of.portName]; e != nil {
+				e.put(b, of.number)
 			}
+		}
+	}
+	return all
+}
+
+// backends returns how many endpoints there are for some ports together.
+func (e ends) backends(ports []port) (n int) {
+	for _, p := range ports {
+		n += e[p.portName].backends
+	}
+	return n
+}
+
+// endpoints returns who is behind a port, by address, each once: where several slices
+// have one, it is the one on the node, or the one that can take more.
+func (e *end) endpoints(node view) []endpoint {
+	if e == nil {
+		return nil
+	}
+	all := make([]endpoint, 0, e.backends)
+	for _, of := range e.at {
+		for i := range of.endpoints {
+			m := &of.endpoints[i]
+			all = append(all, endpoint{netip.AddrPortFrom(m.address, of.number), m, of.origin})
 		}
 	}
 	slices.SortStableFunc(all, func(a, b endpoint) int { return cmp.Or(a.at.Compare(b.at), -compareSaid(a, b, node.Node)) })

@@ -1,7 +1,6 @@
 package service
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -214,7 +213,6 @@ type slice struct {
 	// of is the Service that it belongs to.
 	of     registry.Key
 	origin string
-	// ports are in the order of their names.
 	ports     []slicePort
 	endpoints []member
 	problems  []string
@@ -224,20 +222,6 @@ type slice struct {
 type slicePort struct {
 	portName
 	number uint16
-}
-
-func (p portName) compare(o portName) int {
-	return cmp.Or(strings.Compare(p.name, o.name), cmp.Compare(p.protocol, o.protocol))
-}
-
-// numbers returns the ports of a name.
-func (s *slice) numbers(name portName) []slicePort {
-	first, _ := slices.BinarySearchFunc(s.ports, name, func(p slicePort, name portName) int { return p.compare(name) })
-	end := first
-	for end < len(s.ports) && s.ports[end].portName == name {
-		end++
-	}
-	return s.ports[first:end]
 }
 
 // member is an endpoint without a port.
@@ -275,7 +259,6 @@ func readSlice(o registry.Object, before *slice) *slice {
 		}
 		s.ports = append(s.ports, slicePort{called, uint16(*p.Port)})
 	}
-	slices.SortStableFunc(s.ports, func(a, b slicePort) int { return a.compare(b.portName) })
 	var refused []string
 	s.endpoints = make([]member, 0, len(es.Endpoints))
 	for _, e := range es.Endpoints {

@@ -360,9 +360,9 @@ const (
 )
 
 // limit leaves out what is more than one Service may make, and what is more than the Services of
-// its namespace may. Without endpoints it refuses connections, and without ports it has nothing
-// but its address.
-func (c *compiled) limit(behind []*slice, over excess, node view) {
+// its namespace may, and returns what is behind the ports that are left. Without endpoints it refuses
+// connections, and without ports it has nothing but its address.
+func (c *compiled) limit(behind []*slice, over excess, node view) ends {
 	at := len(c.clusterIPs) + len(c.balanced) + len(c.external)
 	if c.nodePorts {
 		at += len(node.Addresses)
@@ -370,20 +370,18 @@ func (c *compiled) limit(behind []*slice, over excess, node view) {
 	if n := at * len(c.ports); n > MaxFrontends {
 		c.ports = nil
 		c.problems = append(c.problems, fmt.Sprintf("its ports at all of its addresses are %d, more than %d, and none is served: make several Services of it, or give it fewer externalIPs", n, MaxFrontends))
-		return // before what is behind each of them is looked for
+		return nil // before what is behind each of them is looked for
 	}
 	if over.frontends {
 		c.ports = nil
 		c.problems = append(c.problems, fmt.Sprintf("its ports at all of its addresses and those of older Services are more than %d in namespace %s, and none of its is served: "+
 			"remove Services or externalIPs there, or put it into another namespace", budget.frontends, c.key.Namespace))
-		return
+		return nil
 	}
+	found := endsOf(c.service, behind)
+	some := slices.ContainsFunc(behind, func(s *slice) bool { return len(s.endpoints) > 0 })
 	for _, p := range c.ports {
-		endpoints, numbers := 0, 0
-		for _, s := range behind {
-			endpoints, numbers = endpoints+len(s.endpoints), numbers+len(s.numbers(p.portName))
-		}
-		if endpoints > 0 && numbers == 0 {
+		if some && !found[p.portName].named {
 			called := ""
 			if p.name != "" {
 				called = fmt.Sprintf(", called %q,", p.name)
@@ -392,23 +390,26 @@ func (c *compiled) limit(behind []*slice, over excess, node view) {
 				p.port, strings.ToUpper(p.protocol.String()), called))
 		}
 	}
-	switch backends := c.backendsOf(behind); {
+	switch backends := found.backends(c.ports); {
 	case backends > MaxBackends:
 		c.problems = append(c.problems, fmt.Sprintf("its endpoints are %d backends for all of its ports together, more than %d, and none gets connections: make several Services of it", backends, MaxBackends))
 	case over.backends:
 		c.problems = append(c.problems, fmt.Sprintf("its endpoints for all of its ports and those of older Services are more than %d in namespace %s, and none of its gets connections: "+
 			"remove Services or endpoints there, or put it into another namespace", budget.backends, c.key.Namespace))
 	default:
-		c.behind = behind
+		return found
 	}
+	c.tooMany = true
+	return nil
 }
 
 // compiled is what a Service makes.
 type compiled struct {
 	*service
-	// ports are those of the Service that are served, and behind the slices that count.
-	ports  []port
-	behind []*slice
+	// ports are those of the Service that are served. tooMany says that none of them has its backends, as these
+	// are more than may be.
+	ports   []port
+	tooMany bool
 	// pooled is what AddressPools and AddressGrants say of its addresses.
 	pooled standings
 	// served is what is behind each of the ports.
@@ -429,9 +430,9 @@ type compiled struct {
 func compile(s *service, behind []*slice, over excess, granted granted, pooled standings, node view, into *edits) *compiled {
 	c := &compiled{service: s, ports: s.ports, pooled: pooled, problems: slices.Clone(s.problems)}
 	c.refuseOthers()
-	c.limit(behind, over, node)
+	found := c.limit(behind, over, node)
 	for _, p := range c.ports {
-		c.port(p, endpointsOf(p, c.behind, node), granted, node, into)
+		c.port(p, found[p.portName].endpoints(node), granted, node, into)
 	}
 	for _, a := range s.clusterIPs {
 		if slices.Contains(c.pooled.taken, a) {
