@@ -72,6 +72,10 @@ func arrive(w *oracle.World, p oracle.Packet) (oracle.Packet, oracle.Answer) {
 		if own := slices.Concat(bare[next.Node].Local.Addresses, w.Gateways[next.Node]); !slices.Contains(own, p.Destination) || slices.Contains(own, p.Source) {
 			continue
 		}
+		// Nor does it take from a tunnel what comes from outside, and others' gateways are behind tunnels.
+		if p.Sender == oracle.Outsider && slices.Contains(w.Gateways[next.Node], p.Destination) {
+			continue
+		}
 		switch p.Sender {
 		case oracle.PodHere:
 			next.Sender = oracle.PodElsewhere
