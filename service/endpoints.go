@@ -21,7 +21,7 @@ type ends map[portName]*end
 
 // end is what is behind a port.
 type end struct {
-	// named says that a slice calls a port so, and at are those slices of these that have endpoints.
+	// named says that a slice has the port, and at are those slices of these that have endpoints.
 	named bool
 	at    []numbered
 	// backends is how many endpoints these have, of which several may be the same.
@@ -36,13 +36,19 @@ type numbered struct {
 
 func (e *end) put(b *slice, number uint16) {
 	e.named = true
-	if n := len(b.endpoints); n > 0 {
-		e.at = append(e.at, numbered{b, number})
+	is, last := numbered{b, number}, len(e.at)-1
+	if n := len(b.endpoints); n > 0 && (last < 0 || e.at[last] != is) {
+		e.at = append(e.at, is)
 		e.backends += n
 	}
 }
 
 // endsOf returns what is behind all ports of a Service.
+//
+// Kubernetes writes slices after the Service, and one after the other. So a slice that does not call a
+// port as the Service does by now has it all the same by the number that the Service says its pods
+// have, where it has that number by a name that no port of the Service has. Without that a Service of which a
+// port is called otherwise would lose its backends for a while.
 func endsOf(s *service, behind []*slice) ends {
 	all := make(ends, len(s.ports))
 	for _, p := range s.ports {
@@ -50,11 +56,45 @@ func endsOf(s *service, behind []*slice) ends {
 			all[p.portName] = new(end)
 		}
 	}
+	var targets map[target][]portName
+	left := MaxBackends // what is more has none
 	for _, b := range behind {
 		for _, of := range b.ports {
 			if e := all[of.portName]; e != nil {
 				e.put(b, of.number)
+				continue
 			}
+			if len(b.endpoints) == 0 || left < 0 {
+				continue
+			}
+			if targets == nil {
+				targets = s.targets()
+			}
+			for _, name := range targets[target{of.protocol, of.number}] {
+				if left--; left >= 0 && !b.calls(name) {
+					all[name].put(b, of.number)
+					left -= len(b.endpoints) - 1
+				}
+			}
+		}
+	}
+	return all
+}
+
+// target is a port of pods.
+type target struct {
+	protocol plan.Protocol
+	number   uint16
+}
+
+// targets returns which ports are to lead to a port of pods, by name.
+func (s *service) targets() map[target][]portName {
+	all, seen := make(map[target][]portName), make(map[port]bool)
+	for _, p := range s.ports {
+		if once := (port{portName: p.portName, target: p.target}); p.target != 0 && !seen[once] {
+			seen[once] = true
+			at := target{p.protocol, p.target}
+			all[at] = append(all[at], p.portName)
 		}
 	}
 	return all

@@ -10,6 +10,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"pgregory.net/rapid"
 
 	"github.com/weftnet/weft/api"
@@ -230,6 +231,12 @@ func (w world) change(t *rapid.T) {
 		for _, p := range rapid.SliceOfNDistinct(rapid.SampledFrom([]int32{80, 81}), 0, 2, rapid.ID).Draw(t, "ports") {
 			s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: fmt.Sprint("p", p), Port: p, NodePort: rapid.SampledFrom([]int32{0, 30080}).Draw(t, "node port"),
 				Protocol: rapid.SampledFrom([]corev1.Protocol{"", corev1.ProtocolUDP}).Draw(t, "protocol")})
+		}
+		if flip.Draw(t, "selects") {
+			s.Spec.Selector = map[string]string{"app": name}
+			for i := range s.Spec.Ports {
+				s.Spec.Ports[i].TargetPort = rapid.SampledFrom([]intstr.IntOrString{{}, intstr.FromInt32(8080), intstr.FromInt32(8081), intstr.FromString("http")}).Draw(t, "target")
+			}
 		}
 		if flip.Draw(t, "stays inside") {
 			s.Spec.InternalTrafficPolicy = &local

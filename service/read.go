@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -64,6 +65,9 @@ type port struct {
 	portName
 	port     uint16
 	nodePort uint16
+	// target is the number that it has at the pods that the Service selects, 0 where it selects none, or
+	// says a name.
+	target uint16
 }
 
 var protocols = map[corev1.Protocol]plan.Protocol{"": plan.TCP, corev1.ProtocolTCP: plan.TCP, corev1.ProtocolUDP: plan.UDP, corev1.ProtocolSCTP: plan.SCTP}
@@ -123,7 +127,11 @@ func (s *service) readPorts(svc *corev1.Service) {
 		case p.Port < 1 || p.Port > 65535 || p.NodePort < 0 || p.NodePort > 65535:
 			s.problem("spec.ports: port %d with nodePort %d: either must be between 1 and 65535", p.Port, p.NodePort)
 		default:
-			s.ports = append(s.ports, port{portName{p.Name, protocol}, uint16(p.Port), uint16(p.NodePort)})
+			one := port{portName: portName{p.Name, protocol}, port: uint16(p.Port), nodePort: uint16(p.NodePort)}
+			if target := cmp.Or(p.TargetPort.IntVal, p.Port); len(svc.Spec.Selector) > 0 && p.TargetPort.StrVal == "" && target > 0 && target <= 65535 {
+				one.target = uint16(target)
+			}
+			s.ports = append(s.ports, one)
 		}
 	}
 }
@@ -213,6 +221,7 @@ type slice struct {
 	// of is the Service that it belongs to.
 	of     registry.Key
 	origin string
+	// ports are in the order of their names.
 	ports     []slicePort
 	endpoints []member
 	problems  []string
@@ -222,6 +231,16 @@ type slice struct {
 type slicePort struct {
 	portName
 	number uint16
+}
+
+func (p portName) compare(o portName) int {
+	return cmp.Or(strings.Compare(p.name, o.name), cmp.Compare(p.protocol, o.protocol))
+}
+
+// calls reports whether a slice calls a port so.
+func (s *slice) calls(name portName) bool {
+	_, found := slices.BinarySearchFunc(s.ports, name, func(p slicePort, name portName) int { return p.compare(name) })
+	return found
 }
 
 // member is an endpoint without a port.
@@ -259,6 +278,7 @@ func readSlice(o registry.Object, before *slice) *slice {
 		}
 		s.ports = append(s.ports, slicePort{called, uint16(*p.Port)})
 	}
+	slices.SortStableFunc(s.ports, func(a, b slicePort) int { return a.compare(b.portName) })
 	var refused []string
 	s.endpoints = make([]member, 0, len(es.Endpoints))
 	for _, e := range es.Endpoints {

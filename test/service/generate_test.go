@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"pgregory.net/rapid"
 
 	"github.com/weftnet/weft/test/service/oracle"
@@ -136,6 +137,12 @@ func drawService(t *rapid.T, i int) *corev1.Service {
 		s.Labels = map[string]string{label: one(t, "value", []string{"", "x"})}
 	}
 	drawPorts(t, s)
+	if chance(t, "selector", 50) {
+		s.Spec.Selector = map[string]string{"app": s.Name}
+		for i := range s.Spec.Ports {
+			s.Spec.Ports[i].TargetPort = one(t, "targetPort", []intstr.IntOrString{{}, intstr.FromInt32(8080), intstr.FromInt32(5353), intstr.FromString("http")})
+		}
+	}
 	s.Spec.PublishNotReadyAddresses = chance(t, "publish", 10)
 	if s.Spec.Type == corev1.ServiceTypeExternalName {
 		s.Spec.ExternalName = "www.example.com"

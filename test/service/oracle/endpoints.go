@@ -89,7 +89,7 @@ func (w *World) entriesOf(c *claim, p Packet) (all []endpoint) {
 			continue
 		}
 		for _, port := range s.Ports {
-			if valueOr(port.Name, "") != c.port.Name || protocolOf(valueOr(port.Protocol, "")) != p.Protocol || valueOr(port.Port, 0) == 0 {
+			if protocolOf(valueOr(port.Protocol, "")) != p.Protocol || valueOr(port.Port, 0) == 0 || !isNamed(port, c.port) && !standsIn(port, s, c) {
 				continue
 			}
 			for _, e := range s.Endpoints {
@@ -104,6 +104,36 @@ func (w *World) entriesOf(c *claim, p Packet) (all []endpoint) {
 			first(a.ready, b.ready), first(a.ready || a.serving, b.ready || b.serving))
 	})
 	return slices.CompactFunc(all, func(a, b endpoint) bool { return a.at == b.at })
+}
+
+// isNamed reports whether a slice's port is a Service's by name: "This must match the 'name' field in the
+// corresponding ServicePort".
+func isNamed(port discoveryv1.EndpointPort, of corev1.ServicePort) bool {
+	return valueOr(port.Name, "") == of.Name && protocolOf(valueOr(port.Protocol, "")) == protocolOf(of.Protocol)
+}
+
+// standsIn reports whether a slice's port is a Service's by its number, as the slice was written for
+// another name: targetPort is the "Number or name of the port to access on the pods targeted by the
+// service", and "If this is not specified, the value of the 'port' field is used".
+func standsIn(port discoveryv1.EndpointPort, in *discoveryv1.EndpointSlice, c *claim) bool {
+	target := c.port.TargetPort.IntVal
+	if target == 0 {
+		target = c.port.Port
+	}
+	if len(c.service.Spec.Selector) == 0 || c.port.TargetPort.StrVal != "" || target != *port.Port {
+		return false
+	}
+	for _, own := range c.service.Spec.Ports {
+		if isNamed(port, own) {
+			return false
+		}
+	}
+	for _, other := range in.Ports {
+		if isNamed(other, c.port) && valueOr(other.Port, 0) != 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // first puts what is so in front of what is not.

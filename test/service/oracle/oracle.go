@@ -28,6 +28,8 @@
 //     else has it either, nobody but the node and its pods is answered.
 //   - Of an address at which a name server answers, and which the node has not, all else is
 //     dropped that is not for, or refused by, whose address it is.
+//   - A slice that does not call a port as the Service does, which selects pods, has it by the number of its
+//     targetPort, under a name that no port of the Service has: Kubernetes writes it anew soon.
 //   - Of entries of one endpoint that say different things of it, one on this node goes
 //     first, then one that has it ready, then one that has it serving, then the first
 //     slice by name.
