@@ -72,6 +72,35 @@ func TestLimits(t *testing.T) {
 	}
 }
 
+// Whether the ports of nodes are too many is the same on all nodes, and for who tells it and is none.
+func TestNodePortsAreCountedAlike(t *testing.T) {
+	at := netip.MustParseAddr
+	for _, c := range []struct {
+		clusterIPs []string
+		ports      int
+		served     bool
+	}{
+		{[]string{"10.96.0.1"}, 2400, true},
+		{[]string{"10.96.0.1"}, 2600, false},
+		{[]string{"10.96.0.1", "fd96::1"}, 1200, true},
+		{[]string{"10.96.0.1", "fd96::1"}, 1300, false},
+	} {
+		w := world{}
+		svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, ClusterIPs: c.clusterIPs}}
+		for i := range c.ports {
+			svc.Spec.Ports = append(svc.Spec.Ports, corev1.ServicePort{Name: fmt.Sprint("p", i), Port: int32(1000 + i), NodePort: int32(30000 + i)})
+		}
+		w.put(api.Service, svc)
+		for _, addresses := range [][]netip.Addr{nil, {at("172.30.0.2")}, {at("fd01::2")}, {at("172.30.0.2"), at("fd01::2")}} {
+			var compiler service.Compiler
+			tables := compiler.Compile(w.snapshot(), plan.Local{Node: "node1", Addresses: addresses})
+			if served := tables.Services.Len() > len(c.clusterIPs); served != c.served || len(compiler.Problems()) == 0 != c.served {
+				t.Errorf("%d ports at %v and of a node with %v: served is %t, and it is said %v", c.ports, c.clusterIPs, addresses, served, compiler.Problems())
+			}
+		}
+	}
+}
+
 // Services of a namespace that make more together than they may are said to, the younger ones, and
 // others are served as ever; what comes to fit again is served.
 func TestLimitsOfANamespace(t *testing.T) {

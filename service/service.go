@@ -349,7 +349,8 @@ func (c *Compiler) Problems() (all []Problem) {
 const (
 	// MaxBackends is how many backends it may have, which are its endpoints for each port.
 	MaxBackends = 20000
-	// MaxFrontends is at how many addresses and ports it may be reached on a node.
+	// MaxFrontends is at how many addresses and ports it may be reached on a node, where a port of nodes
+	// counts once for each family of the Service.
 	MaxFrontends = 5000
 	// MaxBackendsOfNamespace is how many backends the Services of a namespace may have together. That
 	// is room for 30,000 Services with two endpoints for one port, and for twenty with 5,000.
@@ -365,7 +366,15 @@ const (
 func (c *compiled) limit(behind []*slice, over excess, node view) ends {
 	at := len(c.clusterIPs) + len(c.balanced) + len(c.external)
 	if c.nodePorts {
-		at += len(node.Addresses)
+		// A node has one address of each family at most, and all find the same as who tells what is wrong, who
+		// has none, or those of many nodes.
+		own := 0
+		for _, a := range node.Addresses {
+			if slices.Contains(c.families, plan.FamilyOf(a)) {
+				own++
+			}
+		}
+		at += max(len(c.families), own)
 	}
 	if n := at * len(c.ports); n > MaxFrontends {
 		c.ports = nil
