@@ -14,8 +14,8 @@ import (
 
 // said is what the slices of a Service say of an address, one or another of them.
 type said struct {
-	// gets says that it gets new connections, if only where nobody else does.
-	gets bool
+	// gets says that it gets new connections, if only where nobody else does, and serves that it answers.
+	gets, serves bool
 }
 
 // saidOf returns what slices say of the addresses of all endpoints.
@@ -25,6 +25,7 @@ func saidOf(behind []*slice) map[netip.Addr]said {
 		for _, m := range b.endpoints {
 			is := all[m.address]
 			is.gets = is.gets || m.ready || m.serving && m.terminating
+			is.serves = is.serves || m.serving
 			all[m.address] = is
 		}
 	}
@@ -40,10 +41,29 @@ const (
 	stays
 )
 
-// olderOf returns what becomes of a backend by what slices say of its address.
-func olderOf(all map[netip.Addr]said, k plan.BackendKey) older {
-	switch is, there := all[k.Address]; {
-	case !there:
+// olders says what becomes of the backends of a Service.
+type olders struct {
+	all map[netip.Addr]said
+	// datagrams are the sets to which all frontends that name them are of UDP.
+	datagrams map[string]bool
+}
+
+// oldersOf returns what becomes of the backends that a Service had, by its slices.
+func (c *compiled) oldersOf(behind []*slice) olders {
+	o := olders{saidOf(behind), make(map[string]bool)}
+	for _, one := range c.claims {
+		for _, set := range one.sets() {
+			is, known := o.datagrams[set]
+			o.datagrams[set] = one.key.Protocol == plan.UDP && (is || !known)
+		}
+	}
+	return o
+}
+
+// of returns what becomes of a backend, as putBackends has it.
+func (o olders) of(k plan.BackendKey) older {
+	switch is, there := o.all[k.Address]; {
+	case !there, !is.gets && !is.serves && o.datagrams[k.Set]:
 		return leaves
 	case is.gets:
 		return stays
@@ -78,20 +98,20 @@ func (c *Compiler) lacking(made []plan.Edit[plan.BackendKey, plan.Backend], room
 }
 
 // hold has those claims of a Service be as they were that would name a set for which there is not
-// room enough, and returns the sets that they name, and what slices say of addresses. It does so only
+// room enough, and returns the sets that they name, and what becomes of backends. It does so only
 // where these sets have somebody who gets connections, and where what a claim says is still due.
-func (c *Compiler) hold(before, now *compiled, behind []*slice, made []plan.Edit[plan.BackendKey, plan.Backend], room int) (held map[string]bool, of map[netip.Addr]said) {
+func (c *Compiler) hold(before, now *compiled, behind []*slice, made []plan.Edit[plan.BackendKey, plan.Backend], room int) (held map[string]bool, o olders) {
 	if len(before.claims) == 0 {
-		return nil, nil
+		return nil, o
 	}
 	_, lacks := c.lacking(made, room)
 	if len(lacks) == 0 {
-		return nil, nil
+		return nil, o
 	}
-	of = saidOf(behind)
+	o = before.oldersOf(behind)
 	has := make(map[string]bool)
 	for _, k := range before.backends {
-		if olderOf(of, k) == stays {
+		if o.of(k) == stays {
 			has[k.Set] = true
 		}
 	}
@@ -113,5 +133,5 @@ func (c *Compiler) hold(before, now *compiled, behind []*slice, made []plan.Edit
 			}
 		}
 	}
-	return held, of
+	return held, o
 }

@@ -3,7 +3,6 @@ package service
 import (
 	"cmp"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -210,8 +209,8 @@ func (c *Compiler) costOf(s *service) int {
 
 // retire takes out what is gone of a Service that waits, and may not be served any more, and leaves
 // the rest as it was: frontends that it has no more, or not by the same right, and backends
-// that are no endpoints any more. Endpoints that are not ready any more get no connections. Who
-// may not come any more to a load balancer's address does not, either.
+// that are no endpoints any more. Endpoints that are not ready any more get no connections, and of UDP those
+// that do not serve go. Who may not come any more to a load balancer's address does not, either.
 func (c *Compiler) retire(s *service, room *int) {
 	was := c.compiled[s.key]
 	if was == nil {
@@ -236,9 +235,9 @@ func (c *Compiler) retire(s *service, room *int) {
 		}
 		was.sources = c.admit(s, was.sources, made.sources)
 	}
-	of := saidOf(c.behind(s.key))
+	o := was.oldersOf(c.behind(s.key))
 	was.backends = slices.DeleteFunc(slices.Clone(was.backends), func(k plan.BackendKey) bool {
-		is := olderOf(of, k)
+		is := o.of(k)
 		if *room <= 0 {
 			return false
 		}
@@ -296,8 +295,8 @@ func (c *claim) keeps(older *claim) bool {
 // there is none.
 func (c *Compiler) within(before, now *compiled, behind []*slice, made []plan.Edit[plan.BackendKey, plan.Backend], room, removable *int) (whole bool) {
 	var held map[string]bool
-	var of map[netip.Addr]said
-	isGone := func(k plan.BackendKey) bool { return !held[k.Set] || olderOf(of, k) == leaves }
+	var o olders
+	isGone := func(k plan.BackendKey) bool { return !held[k.Set] || o.of(k) == leaves }
 	reserved := 0
 	if before.held {
 		reserved, _ = c.lacking(made, 0) // or those that come now and then would hold it for ever
@@ -308,7 +307,7 @@ func (c *Compiler) within(before, now *compiled, behind []*slice, made []plan.Ed
 		return removals
 	}
 	removals := take()
-	if held, of = c.hold(before, now, behind, made, *room); len(held) > 0 {
+	if held, o = c.hold(before, now, behind, made, *room); len(held) > 0 {
 		*removable += removals
 		removals, now.held = take(), true // less of them go
 	}
@@ -321,7 +320,7 @@ func (c *Compiler) within(before, now *compiled, behind []*slice, made []plan.Ed
 			removals--
 			c.edits.backends = append(c.edits.backends, plan.Edit[plan.BackendKey, plan.Backend]{Key: k, Gone: true})
 			return
-		case !gone && olderOf(of, k) == drained && others > 0:
+		case !gone && o.of(k) == drained && others > 0:
 			was := others
 			c.drain(k, &others)
 			*room -= was - others
