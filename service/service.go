@@ -10,8 +10,8 @@
 //
 // Start reading at Compiler; read.go has what is read of a Service, endpoints.go who may be
 // chosen and at which addresses, claims.go who gets what several Services claim, budget.go
-// how much a namespace may make, queue.go what waits, and concern.go which others one Service has
-// to do with.
+// how much a namespace may make, queue.go what waits, moves.go which frontends wait for their
+// backends, and concern.go which others one Service has to do with.
 package service
 
 import (
