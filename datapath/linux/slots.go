@@ -14,7 +14,9 @@ import (
 // exactSlots is how many slots a set has at most that has as many as its weights add up
 // to, and exactBackends how many where all weights are the same, so that each backend has one.
 // More are a power of two, so that there are few numbers of slots to have chains for: then a
-// backend has its share, rounded up or down, of four slots a backend at least.
+// backend has its share, rounded up or down, of four slots a backend at least. A set of which backends
+// have gone keeps up to twice as many as it would be made with, so that one backend that comes and goes
+// does not change the number each time, and with it half of all slots.
 const (
 	exactSlots    = 32
 	exactBackends = 256
@@ -26,9 +28,10 @@ type weighted struct {
 	weight uint16
 }
 
-// slotCounts returns how many slots there are for backends of some weights, and how many
-// of them each has at least; what remains goes, one each, to those whose share is more.
-func slotCounts(backends []weighted) (all int, least []int, more []bool) {
+// slotCounts returns how many slots there are for backends of some weights, where there were some
+// before, and how many of them each has at least; what remains goes, one each, to those whose share
+// is more.
+func slotCounts(before int, backends []weighted) (all int, least []int, more []bool) {
 	divisor, total := 0, 0
 	for _, b := range backends {
 		divisor, total = divisorOf(divisor, int(b.weight)), total+int(b.weight)
@@ -37,8 +40,15 @@ func slotCounts(backends []weighted) (all int, least []int, more []bool) {
 		return 0, nil, nil
 	}
 	total /= divisor
-	if all = total; total > exactBackends || total > exactSlots && total != len(backends) {
-		all = 1 << bits.Len(uint(max(4*len(backends), 2*total)-1))
+	exact := total <= exactSlots || total <= exactBackends && total == len(backends)
+	power := 1 << bits.Len(uint(max(4*len(backends), 2*total)-1))
+	switch stays := before&(before-1) == 0 && before >= power && before <= 2*power; {
+	case stays && (!exact || before > exactBackends):
+		all = before
+	case exact:
+		all = total
+	default:
+		all = power
 	}
 	for _, b := range backends {
 		share := all * (int(b.weight) / divisor)
@@ -58,7 +68,7 @@ func divisorOf(a, b int) int {
 // assignSlots gives backends, of whom none is there twice, their slots. Who has a slot
 // keeps it where he may, so that a change of one backend changes few slots.
 func assignSlots(before []netip.AddrPort, backends []weighted) []netip.AddrPort {
-	all, least, more := slotCounts(backends)
+	all, least, more := slotCounts(len(before), backends)
 	slots := make([]netip.AddrPort, all)
 	lacks, rest := make(map[netip.AddrPort]int, len(backends)), all
 	mayHaveMore := make(map[netip.AddrPort]bool, len(backends))

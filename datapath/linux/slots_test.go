@@ -56,13 +56,13 @@ func TestSlots(t *testing.T) {
 }
 
 // TestOneBackendFewSlots has one backend of many come and go: about as many slots change
-// as it has.
+// as it has, also where a set with one less would be made with half as many.
 func TestOneBackendFewSlots(t *testing.T) {
 	var all []weighted
-	for i := range 100 {
-		all = append(all, weighted{netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, 1, byte(i)}), 80), 1})
+	for i := range 1025 {
+		all = append(all, weighted{netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 80), 1})
 	}
-	for _, n := range []int{3, 20, 100} {
+	for _, n := range []int{3, 20, 100, 257, 513, 1025} {
 		with, without := all[:n], append(append([]weighted{}, all[:n/2]...), all[n/2+1:n]...)
 		before := assignSlots(nil, with)
 		for _, now := range [][]weighted{without, with} {
@@ -77,6 +77,21 @@ func TestOneBackendFewSlots(t *testing.T) {
 				t.Errorf("of %d slots of %d backends %d change, more than %d", len(before), n, changed, most)
 			}
 			before = after
+		}
+	}
+}
+
+// A set that was large has no more slots than a small one for long.
+func TestSlotsOfWhoAreFewer(t *testing.T) {
+	var slots []netip.AddrPort
+	for _, c := range []struct{ backends, slots int }{{1025, 8192}, {1024, 8192}, {513, 8192}, {512, 2048}, {513, 4096}, {512, 4096}, {257, 4096},
+		{256, 256}, {257, 2048}, {256, 2048}, {129, 2048}, {128, 128}, {3, 3}} {
+		var backends []weighted
+		for i := range c.backends {
+			backends = append(backends, weighted{netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 80), 1})
+		}
+		if slots = assignSlots(slots, backends); len(slots) != c.slots {
+			t.Fatalf("%d backends have %d slots; expected %d", c.backends, len(slots), c.slots)
 		}
 	}
 }
