@@ -25,17 +25,18 @@ import (
 // dropped. Nothing depends on that a count could be written.
 //
 // A count ends with what it is of, so that nobody is told of another's that had the address
-// before, and by itself a day after what it last counted.
+// before, as endcounts.go says, and by itself a day after what it last counted.
 const (
 	countsPrefix = "counts" // outcome, address, protocol, port -> packets
 	takesPrefix  = "takes"  // set, backend -> connections
 
-	// mostCounts is how many elements each of these sets may have. It is more than there can be
-	// frontends and backends, and a bound only.
-	mostCounts = 1 << 20
 	// countsLast is for how long an element is kept that counts no more.
 	countsLast = 24 * time.Hour
 )
+
+// mostCounts is how many elements each of these sets may have. Where there are as many, what comes
+// is not counted, and nothing else is different. Only tests set it.
+var mostCounts uint32 = 1 << 20
 
 // outcome is what frontends count apart, and from which side the packets came.
 type outcome uint32
@@ -49,9 +50,6 @@ const (
 	outcomeOutside outcome = 1 << 8
 )
 
-// outcomes are all of one side.
-var outcomes = []outcome{outcomeGiven, outcomeRefused, outcomeSilenced, outcomeForOthers}
-
 // from is the outcome for packets from a side.
 func (o outcome) from(side plan.Scope) outcome {
 	if side == plan.Outside {
@@ -63,13 +61,36 @@ func (o outcome) from(side plan.Scope) outcome {
 // registerCount is where the key of a frontend's count begins, of seven words at most.
 const registerCount = unix.NFT_REG32_00
 
-// countSets adds the sets of counts of a family.
-func (r *ruleset) countSets(is4 bool) {
-	like := nft.Set{Concat: true, Timeout: true, Dynamic: true, Size: mostCounts, Lasts: countsLast}
-	like.Key = nftables.MustConcatSetType(nftables.TypeMark, nft.AddressType(is4), nftables.TypeInetProto, nftables.TypeInetService)
-	r.Set(countsPrefix+suffix(is4), like)
-	like.Key = nftables.MustConcatSetType(typeSet, nft.AddressType(is4), nftables.TypeInetService)
-	r.Set(takesPrefix+suffix(is4), like)
+// countSet is a set of counts.
+type countSet struct {
+	name string
+	is4  bool
+	// takes says that it is one of backends.
+	takes bool
+	// like is the set without elements.
+	like nft.Set
+}
+
+// setsOfCounts are all of them.
+func setsOfCounts() (all []countSet) {
+	for _, is4 := range interval.Families {
+		like := nft.Set{Concat: true, Timeout: true, Dynamic: true, Size: mostCounts, Lasts: countsLast}
+		like.Key = nftables.MustConcatSetType(nftables.TypeMark, nft.AddressType(is4), nftables.TypeInetProto, nftables.TypeInetService)
+		all = append(all, countSet{name: countsPrefix + suffix(is4), is4: is4, like: like})
+		like.Key = nftables.MustConcatSetType(typeSet, nft.AddressType(is4), nftables.TypeInetService)
+		all = append(all, countSet{name: takesPrefix + suffix(is4), is4: is4, takes: true, like: like})
+	}
+	return all
+}
+
+// read returns what there is of the set in a table, and how many packets each element has counted.
+// Where there are no Services it is nothing.
+func (s countSet) read(table string) (nft.Elements, map[nft.Element]uint64, error) {
+	all, packets, err := nft.ReadElements(s.like.In(table, s.name))
+	if errors.Is(err, unix.ENOENT) {
+		return nil, nil, nil
+	}
+	return all, packets, err
 }
 
 // countIn counts in an element of a set, and matches nothing where there is no room for it.
@@ -119,53 +140,6 @@ func countKey(o outcome, k plan.ServiceKey) string { return word(uint32(o)) + fr
 // takesKey is a backend's as an element.
 func takesKey(set string, at netip.AddrPort) string { return set + atKey(at) }
 
-// goneCounts are the elements of counts that end, by set.
-type goneCounts map[string][]nft.Element
-
-// frontend has the counts of a frontend end.
-func (g goneCounts) frontend(k plan.ServiceKey) {
-	set := countsPrefix + suffix(k.Address.Is4())
-	for _, side := range sidesOf(k) {
-		for _, o := range outcomes {
-			if k.Protocol != plan.AnyProtocol || o == outcomeRefused || o == outcomeSilenced {
-				g[set] = append(g[set], nft.Element{Key: countKey(o.from(side), k)})
-			}
-		}
-	}
-}
-
-// backend has that of a backend end.
-func (g goneCounts) backend(k plan.BackendKey) {
-	set := takesPrefix + suffix(k.Address.Is4())
-	g[set] = append(g[set], nft.Element{Key: takesKey(digestOfName(k.Set), netip.AddrPortFrom(k.Address, k.Port))})
-}
-
-func (g goneCounts) changes() map[string]nft.Change {
-	all := make(map[string]nft.Change, len(g))
-	for set, gone := range g {
-		all[set] = nft.Change{Gone: gone}
-	}
-	return all
-}
-
-// readCounts calls f for each element of the sets of counts that there are, with what it has counted.
-func readCounts(table string, f func(set string, is4 bool, e nft.Element, packets uint64)) error {
-	for _, is4 := range interval.Families {
-		for _, prefix := range []string{countsPrefix, takesPrefix} {
-			all, counts, err := nft.ReadElements(&nftables.Set{Table: nft.InetTable(table), Name: prefix + suffix(is4)})
-			if errors.Is(err, unix.ENOENT) {
-				continue // there are no Services
-			} else if err != nil {
-				return err
-			}
-			for e := range all {
-				f(prefix+suffix(is4), is4, e, counts[e])
-			}
-		}
-	}
-	return nil
-}
-
 // counted says what elements of counts are of.
 type counted struct {
 	p *plan.Plan
@@ -213,20 +187,14 @@ func (c counted) backend(is4 bool, key string) (k plan.BackendKey, ok bool) {
 	return k, ok
 }
 
-// forgetCounts has counts end of what a plan does not have, which went while nobody saw to it.
-func (s *services) forgetCounts(p *plan.Plan) ([]string, error) {
-	by, gone := countedBy(p), goneCounts{}
-	err := readCounts(s.stamps.ServiceTable, func(set string, is4 bool, e nft.Element, _ uint64) {
-		_, _, frontend := by.frontend(is4, e.Key)
-		_, backend := by.backend(is4, e.Key)
-		if !frontend && !backend {
-			gone[set] = append(gone[set], e)
-		}
-	})
-	if err != nil || len(gone) == 0 || s.empty == nil {
-		return nil, err
+// knows reports whether an element counts something of the plan.
+func (c counted) knows(set countSet, e nft.Element) (is bool) {
+	if set.takes {
+		_, is = c.backend(set.is4, e.Key)
+	} else {
+		_, _, is = c.frontend(set.is4, e.Key)
 	}
-	return nft.Apply(nft.Edit{Table: s.empty.Table, Changes: gone.changes()})
+	return is
 }
 
 // Counts returns what Services count; see datapath.ServiceCounter.
@@ -237,31 +205,29 @@ func (d *DataPlane) Counts() (datapath.ServiceCounts, error) {
 		return counts, nil
 	}
 	by := countedBy(p)
-	err := d.in(func() error {
-		return readCounts(d.stamps.ServiceTable, func(set string, is4 bool, e nft.Element, packets uint64) {
-			if set == takesPrefix+suffix(is4) {
-				if k, ok := by.backend(is4, e.Key); ok {
-					counts.Backends[k] += packets
-				}
-				return
+	err := d.counter.each(func(set countSet, e nft.Element, packets uint64) {
+		if set.takes {
+			if k, ok := by.backend(set.is4, e.Key); ok {
+				counts.Backends[k] += packets
 			}
-			k, o, ok := by.frontend(is4, e.Key)
-			if !ok {
-				return
-			}
-			f := counts.Frontends[k]
-			switch o {
-			case outcomeGiven:
-				f.Given += packets
-			case outcomeRefused:
-				f.Refused += packets
-			case outcomeSilenced:
-				f.Dropped += packets
-			case outcomeForOthers:
-				f.ForOthers += packets
-			}
-			counts.Frontends[k] = f
-		})
+			return
+		}
+		k, o, ok := by.frontend(set.is4, e.Key)
+		if !ok {
+			return
+		}
+		f := counts.Frontends[k]
+		switch o {
+		case outcomeGiven:
+			f.Given += packets
+		case outcomeRefused:
+			f.Refused += packets
+		case outcomeSilenced:
+			f.Dropped += packets
+		case outcomeForOthers:
+			f.ForOthers += packets
+		}
+		counts.Frontends[k] = f
 	})
 	return counts, err
 }

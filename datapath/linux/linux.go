@@ -39,7 +39,8 @@
 // and limits.go turn the rest into those of an nftables table, without touching
 // anything, and tags.go those by which tags travel; policy.go, policies.go and
 // believed.go do so for the table of policies, services.go, serving.go and slots.go for
-// that of Services, and here.go what the node itself answers of these.
+// that of Services, here.go what the node itself answers of these, and counts.go what they count,
+// which endcounts.go reads and ends.
 // Packages rtnl and nft read and write them; watch.go and news.go notice what others
 // do to them. Package survey says what of others' own is in the way. Start at
 // DataPlane.sync.
@@ -119,9 +120,11 @@ type DataPlane struct {
 	table    nft.Content
 	policies policies
 	services services
-	// policyTable is held by who writes it. The sweeper does beside Apply.
+	// policyTable is held by who writes it, or the Services'. The sweeper and the counter do beside
+	// Apply.
 	policyTable sync.Mutex
 	sweeper     *sweeper
+	counter     *counter
 	// passing says that what is applied is a plan to go through on the way to another, and
 	// owed that it may forbid connections, of which the other judges.
 	passing, owed bool
@@ -198,6 +201,7 @@ func open(c Config, in func(func() error) error) (*DataPlane, error) {
 		return nil, err
 	}
 	d.sweeper = startSweeper(in, d.log, d.stamps.PolicyTable, &d.policyTable, &d.enforced)
+	d.counter = startCounter(in, d.log, d.stamps.ServiceTable, &d.policyTable, &d.enforced)
 	d.forgetter = conntrack.StartForgetter(in, d.log)
 	return d, nil
 }
@@ -206,6 +210,7 @@ func open(c Config, in func(func() error) error) (*DataPlane, error) {
 // background. What it made in the kernel stays.
 func (d *DataPlane) Close() error {
 	d.sweeper.close()
+	d.counter.close()
 	d.forgetter.Close()
 	d.kernel.Close()
 	return nil

@@ -214,7 +214,9 @@ func serviceRules(stamps Stamps, p *plan.Plan) *ruleset {
 		r.Set(selvesPrefix+suffix(is4), nft.Set{Key: nftables.MustConcatSetType(nft.AddressType(is4), nft.AddressType(is4), nftables.TypeInetService), Concat: true})
 		r.Set(toPeersPrefix+suffix(is4), nft.Set{Key: nft.AddressType(is4), Interval: true})
 		r.Set(herePrefix+suffix(is4), nft.Set{Key: typeFrontend(is4), Concat: true})
-		r.countSets(is4)
+	}
+	for _, set := range setsOfCounts() {
+		r.Set(set.name, set.like)
 	}
 	for set, like := range setsOfShut() {
 		r.Set(set, like)

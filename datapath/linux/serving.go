@@ -66,6 +66,10 @@ type services struct {
 	// shutNow are the elements of what keeps out all else than what the node itself answers, by
 	// set. They are more than the plan has while what leads there goes; see here.go.
 	shutNow map[string]nft.Elements
+	// gone are counts that end once what was compiled is written, and strays says that there may
+	// be others of what is not in the plan.
+	gone   goneCounts
+	strays bool
 }
 
 // digestOfName is what the table calls a set, or those whom a frontend is for.
@@ -372,7 +376,7 @@ func setsOf(p *plan.Plan) map[setKey]bool {
 // compileServices returns all of the table for a plan; nothing where it has no frontend.
 // have is what the kernel holds of it, whose slots stay whose they are.
 func compileServices(stamps Stamps, p *plan.Plan, from *sources, have nft.Content) (services, *ruleset) {
-	s := services{stamps: stamps, sets: map[setKey]*served{}, alike: map[[2]used][]used{}}
+	s := services{stamps: stamps, sets: map[setKey]*served{}, alike: map[[2]used][]used{}, gone: goneCounts{}}
 	if p.Services.Len() == 0 {
 		return s, newRuleset(stamps, stamps.ServiceTable)
 	}
@@ -525,15 +529,14 @@ func (s *services) advance(p, q *plan.Plan, changes plan.Diff, from *sources) nf
 	for _, c := range changes.Backends {
 		touched[setKey{c.Key.Set, c.Key.Address.Is4()}] = true
 	}
-	gone := goneCounts{}
 	for _, c := range changes.Services {
 		if c.Old != nil && (c.New == nil || c.New.Origin != c.Old.Origin) {
-			gone.frontend(c.Key)
+			s.gone.frontend(c.Key)
 		}
 	}
 	for _, c := range changes.Backends {
 		if c.New == nil {
-			gone.backend(c.Key)
+			s.gone.backend(c.Key)
 		}
 	}
 	before := make(map[setKey]*served, len(touched))
@@ -584,7 +587,6 @@ func (s *services) advance(p, q *plan.Plan, changes plan.Diff, from *sources) nf
 		}
 	}
 	maps.Copy(done.Changes, edit.changes())
-	maps.Copy(done.Changes, gone.changes())
 	if s.from == from {
 		return done
 	}
@@ -617,15 +619,17 @@ func (s *services) sync(p *plan.Plan, from *sources, also ...nft.Edit) (done [][
 	if err != nil {
 		return nil, err
 	}
+	state.gone.add(s.gone)
+	state.strays = have.Exists()
 	*s = state
-	if !have.Exists() {
-		return done, nil
-	}
-	lines, err := s.forgetCounts(p)
-	if len(lines) > 0 {
-		done = append(done, lines)
-	}
-	return done, err
+	return done, nil
+}
+
+// ended returns which counts end with what is written now, each once.
+func (s *services) ended() (gone goneCounts, strays bool) {
+	gone, strays = s.gone, s.strays
+	s.gone, s.strays = goneCounts{}, false
+	return gone, strays
 }
 
 // concerns reports whether a change may have to do with the service table.

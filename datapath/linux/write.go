@@ -54,7 +54,10 @@ func (d *DataPlane) enforce(p *plan.Plan, write func() ([][]string, error)) erro
 	if err != nil {
 		return err
 	}
+	// Whoever reads counts by this plan is told of none of those that end with it.
+	d.counter.end(d.services.ended())
 	d.enforced.Store(p)
+	d.counter.settle()
 	return nil
 }
 

@@ -517,9 +517,6 @@ type Change struct {
 	Elements []reconcile.Change[Element, Value]
 	// Whole, if it is not nil, takes the place of all that there are.
 	Whole Elements
-	// Gone are elements of a set that rules add to. They are there no more, whether or not
-	// they were.
-	Gone []Element
 	// all are the elements of a set of intervals. To change it, it is filled anew, as
 	// the kernel judges overlaps one interval's end at a time.
 	all Elements
@@ -531,7 +528,7 @@ func (c Change) describe(name string) string {
 		return fmt.Sprintf("fill set %s anew: %d elements", name, len(c.Whole))
 	}
 	come, gone := c.list()
-	return fmt.Sprintf("change set %s: %d elements come, %d go", name, len(come), len(gone)+len(c.Gone))
+	return fmt.Sprintf("change set %s: %d elements come, %d go", name, len(come), len(gone))
 }
 
 // list returns the elements that come, and those that go. What gets another value does
@@ -554,16 +551,6 @@ func (c Change) write(conn *nftables.Conn, s *nftables.Set) error {
 		if anew != nil {
 			conn.FlushSet(s)
 			return AddElements(conn, s, anew, 0)
-		}
-	}
-	for chunk := range slices.Chunk(c.Gone, elementsPerMessage) {
-		// The kernel deletes nothing that is not there, so they are added first.
-		list := make([]nftables.SetElement, len(chunk))
-		for i, e := range chunk {
-			list[i] = e.with(Value{}, 0)
-		}
-		if err := errors.Join(conn.SetAddElements(s, list), conn.SetDeleteElements(s, list)); err != nil {
-			return err
 		}
 	}
 	come, gone := c.list()
