@@ -164,8 +164,8 @@ type Backend struct {
 	Node string
 	// Weight is how often it is chosen, beside the weights of the others, up to
 	// MaxWeight. One with 0 gets no connection any more, and keeps those that it has.
-	// Connections of a frontend to it end when it has left the frontend's set, those of TCP and SCTP
-	// when it has left all sets of frontends that have the same origin.
+	// Connections of a frontend to it end when it has left the frontend's set; those of TCP and SCTP
+	// once it has been out of all sets of frontends that have the same origin for some seconds.
 	Weight uint16
 	// Origin says where the entry comes from, as "EndpointSlice default/web-x7k2p".
 	Origin string

@@ -112,8 +112,8 @@ func serving(t *testing.T, more string, weights map[string]int) *plan.Plan {
 }
 
 // backends checks what becomes of connections when backends leave: those to one that is
-// drained go on, those to one that is gone end at once, also where it was the last, and
-// what is sent anew goes to another.
+// drained go on. From one that is gone datagrams go to another at once, and streams end a while later,
+// also where it was the last; where it is back by then they go on.
 func (s *suite) backends(t *testing.T) {
 	l := newTopology(t, s.make)
 	plans := map[string]*plan.Plan{"node1": serving(t, "", map[string]int{"one": 1})}
@@ -124,73 +124,108 @@ func (s *suite) backends(t *testing.T) {
 			l.listen(n.pods[pod].host, service{protocol, 8080})
 		}
 	}
-	fronts := []netip.AddrPort{netip.MustParseAddrPort("10.3.0.1:80"), netip.MustParseAddrPort("[fd00:3::1]:80")}
+	change := func(weights map[string]int) {
+		t.Helper()
+		plans["node1"] = serving(t, "", weights)
+		l.apply(n, plans["node1"])
+	}
+	type client struct {
+		name      string
+		from      *host
+		to        netip.AddrPort
+		stream    net.Conn
+		datagrams udpTalk
+	}
+	connect := func(c *client) net.Conn {
+		t.Helper()
+		stream, err := c.from.dial("tcp", netip.Addr{}, c.to, patience)
+		must(t, err)
+		t.Cleanup(func() { stream.Close() })
+		return stream
+	}
+	var clients []*client
 	for _, from := range []*host{n.pods["client"].host, n.host} {
-		for _, to := range fronts {
-			t.Run(from.name+" to "+to.String(), func(t *testing.T) {
-				change := func(weights map[string]int) {
-					t.Helper()
-					plans["node1"] = serving(t, "", weights)
-					l.apply(n, plans["node1"])
-				}
-				change(map[string]int{"one": 1})
-				stream, err := from.dial("tcp", netip.Addr{}, to, patience)
-				must(t, err)
-				defer stream.Close()
-				talk := l.talkTo(t, from, to)
-				at := func(what string) string {
-					t.Helper()
-					word, arrived := l.expect()
-					must(t, talk.again(word))
-					select {
-					case got := <-arrived:
-						return got.receiver
-					case <-time.After(patience):
-						t.Fatalf("%s: what is sent does not arrive", what)
-						return ""
-					}
-				}
-				goesOn := func(what string) {
-					t.Helper()
-					word, _ := l.expect()
-					if err := converse(stream, word); err != nil {
-						t.Errorf("%s: the connection does not go on: %v", what, err)
-					}
-					if got := at(what); got != "one" {
-						t.Errorf("%s: datagrams go to %s", what, got)
-					}
-				}
-				goesOn("at first")
-				change(map[string]int{"one": 1, "two": 1})
-				goesOn("another comes")
-				change(map[string]int{"one": 0, "two": 1})
-				goesOn("it is drained")
-				change(map[string]int{"two": 1})
-				must(t, stream.SetReadDeadline(time.Now().Add(patience)))
-				if _, err := stream.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNRESET) && !errors.Is(err, io.EOF) {
-					t.Errorf("its backend is gone, and who is connected gets: %v", err)
-				}
-				if got := at("its backend is gone"); got != "two" {
-					t.Errorf("its backend is gone, and datagrams go to %s", got)
-				}
-				last, err := from.dial("tcp", netip.Addr{}, to, patience)
-				must(t, err)
-				defer last.Close()
-				change(nil)
-				must(t, last.SetReadDeadline(time.Now().Add(patience)))
-				if _, err := last.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNRESET) {
-					t.Errorf("the last backend is gone, and who is connected gets: %v", err)
-				}
-				if _, err := from.dial("tcp", netip.Addr{}, to, patience); !errors.Is(err, unix.ECONNREFUSED) {
-					t.Errorf("nobody is there, and who connects gets: %v", err)
-				}
-				change(map[string]int{"one": 1})
-				if got := at("one is there again"); got != "one" {
-					t.Errorf("one is there again, and datagrams go to %s", got)
-				}
-			})
+		for _, to := range []netip.AddrPort{netip.MustParseAddrPort("10.3.0.1:80"), netip.MustParseAddrPort("[fd00:3::1]:80")} {
+			c := &client{name: from.name + " to " + to.String(), from: from, to: to, datagrams: l.talkTo(t, from, to)}
+			c.stream = connect(c)
+			clients = append(clients, c)
 		}
 	}
+	at := func(what string, c *client) string {
+		t.Helper()
+		word, arrived := l.expect()
+		must(t, c.datagrams.again(word))
+		select {
+		case got := <-arrived:
+			return got.receiver
+		case <-time.After(patience):
+			t.Fatalf("%s: what %s is sent does not arrive", what, c.name)
+			return ""
+		}
+	}
+	streamsGoOn := func(what string) {
+		t.Helper()
+		for _, c := range clients {
+			word, _ := l.expect()
+			if err := converse(c.stream, word); err != nil {
+				t.Errorf("%s: the connection of %s does not go on: %v", what, c.name, err)
+			}
+		}
+	}
+	allGoesOn := func(what string) {
+		t.Helper()
+		streamsGoOn(what)
+		for _, c := range clients {
+			if got := at(what, c); got != "one" {
+				t.Errorf("%s: datagrams of %s go to %s", what, c.name, got)
+			}
+		}
+	}
+	datagramsGoTo := func(what, pod string) {
+		t.Helper()
+		for _, c := range clients {
+			deadline := time.Now().Add(patience)
+			got := at(what, c)
+			for ; got != pod && time.Now().Before(deadline); time.Sleep(pause) {
+				got = at(what, c)
+			}
+			if got != pod {
+				t.Errorf("%s: datagrams of %s go to %s", what, c.name, got)
+			}
+		}
+	}
+	end := func(what string, stream net.Conn, with ...error) {
+		t.Helper()
+		must(t, stream.SetReadDeadline(time.Now().Add(2*patience)))
+		_, err := stream.Read(make([]byte, 1))
+		if !slices.ContainsFunc(with, func(e error) bool { return errors.Is(err, e) }) {
+			t.Errorf("%s: who is connected gets %v", what, err)
+		}
+	}
+	allGoesOn("at first")
+	change(map[string]int{"one": 1, "two": 1})
+	allGoesOn("another comes")
+	change(map[string]int{"one": 0, "two": 1})
+	allGoesOn("it is drained")
+	change(map[string]int{"two": 1})
+	datagramsGoTo("its backend is away", "two")
+	streamsGoOn("its backend is away for a moment")
+	change(map[string]int{"one": 1, "two": 1})
+	streamsGoOn("its backend is back")
+	change(map[string]int{"two": 1})
+	for _, c := range clients {
+		end(c.name+": its backend is gone", c.stream, unix.ECONNRESET, io.EOF)
+		c.stream = connect(c)
+	}
+	change(nil)
+	for _, c := range clients {
+		end(c.name+": the last backend is gone", c.stream, unix.ECONNRESET)
+		if _, err := c.from.dial("tcp", netip.Addr{}, c.to, patience); !errors.Is(err, unix.ECONNREFUSED) {
+			t.Errorf("%s: nobody is there, and who connects gets: %v", c.name, err)
+		}
+	}
+	change(map[string]int{"one": 1})
+	datagramsGoTo("one is there again", "one")
 }
 
 // affinity checks that a client has the same backend again, also behind a restart, and

@@ -123,11 +123,7 @@ func (j *Jury) Unserved(c Connection) bool {
 	if !c.Served && c.Protocol != plan.UDP {
 		return false
 	}
-	side := plan.Outside
-	if _, local := j.endpoints[c.source()]; local || j.owns(c.source()) || c.Source.Addr().IsLoopback() {
-		side = plan.Inside
-	}
-	_, s, ok := j.plan.Service(c.Network, c.Dialled.Addr(), c.Protocol, c.Dialled.Port(), side)
+	_, s, ok := j.plan.Service(c.Network, c.Dialled.Addr(), c.Protocol, c.Dialled.Port(), j.side(c))
 	if !ok && j.plan.Local.ServicesLeft {
 		return false // who does Services sees to it
 	}

@@ -58,6 +58,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -287,8 +288,12 @@ func (d *DataPlane) load(ctx context.Context, p *plan.Plan, changes plan.Diff) (
 	err = d.in(func() (err error) {
 		d.writes = nil
 		known := d.current != nil && !changes.Local && len(changes.Networks) == 0
-		if d.previous != nil {
-			d.lost = append(d.lost, lostBy(d.previous.Diff(p))...)
+		if now := time.Now(); d.previous != nil {
+			since := d.previous.Diff(p)
+			d.lost = append(d.lost, lostBy(since)...)
+			d.sweeper.left.note(since.Backends, now)
+		} else {
+			d.sweeper.left.begin(now)
 		}
 		d.current, d.previous = nil, p
 		if d.from != nil {

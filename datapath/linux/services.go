@@ -45,7 +45,7 @@ import (
 //
 // Who gets the node's address as source is decided with the backend, and kept in the
 // connection's label until the packet leaves. The label also says that the backend is a
-// Service's: when that leaves its set, the connection ends; see sweep.go.
+// Service's: when that leaves its set, the connection ends; see sweep.go and leaving.go.
 //
 // A transaction is one step for rules, but not for the lookups of a packet under way: one
 // that finds no backend although its frontend is there is dropped, and its sender

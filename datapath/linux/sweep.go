@@ -57,6 +57,10 @@ type sweeper struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
 	stopped chan struct{}
+	// left are the backends that left Services of late, and next is when a connection ends, unless its
+	// backend is back; 0 where none waits for that.
+	left departures
+	next time.Time
 	// serves says that there were Services, of which there may be connections.
 	serves bool
 	// resumed says that what an agent before this one ended is seen to.
@@ -92,9 +96,11 @@ func (s *sweeper) close() {
 func (s *sweeper) run() {
 	defer close(s.stopped)
 	var last time.Time
+	var due <-chan time.Time
 	for {
 		select {
 		case <-s.wake:
+		case <-due:
 		case <-s.ctx.Done():
 			return
 		}
@@ -104,10 +110,12 @@ func (s *sweeper) run() {
 			case <-s.ctx.Done():
 				return
 			}
-			last, wait = time.Now(), 0
+			last, wait, due = time.Now(), 0, nil
 			if err := s.in(func() error { return s.sweep(s.plan.Load()) }); err != nil {
 				s.log.Warn("connections that are denied may go on for now", "error", err)
 				wait = sweepRetry
+			} else if !s.next.IsZero() {
+				due = time.After(time.Until(s.next))
 			}
 		}
 	}
@@ -123,6 +131,9 @@ type condemned struct {
 
 // sweep ends the connections that a plan forbids, and those whose backend is none any more.
 func (s *sweeper) sweep(p *plan.Plan) error {
+	now := time.Now()
+	s.left.forget(now)
+	s.next = time.Time{}
 	if p == nil {
 		return nil
 	}
@@ -165,6 +176,14 @@ func (s *sweeper) sweep(p *plan.Plan) error {
 		denied := policed && j.Forbids(of)
 		if !denied && !j.Unserved(of) {
 			return
+		}
+		if !denied {
+			if ends := s.left.endsAt(j, of, now); ends.After(now) {
+				if s.next.IsZero() || ends.Before(s.next) {
+					s.next = ends
+				}
+				return
+			}
 		}
 		handle, err := conntrack.HandleOf(entry)
 		broken = errors.Join(broken, err)
