@@ -47,9 +47,11 @@ import (
 // connection's label until the packet leaves. The label also says that the backend is a
 // Service's: when that leaves its set, the connection ends; see sweep.go and leaving.go.
 //
-// A transaction is one step for rules, but not for the lookups of a packet under way: one
-// that finds no backend although its frontend is there is dropped, and its sender
-// repeats it.
+// A transaction is one step for rules, but not for the lookups of a packet under way. One
+// that finds no backend where it is to be translated, although its frontend is there, is dropped, and
+// its sender repeats it. Before, where it is asked whether there is a backend, it may be refused: where
+// its frontend has another set between the lookup of the set and that of the set's number of slots, and the set
+// before is gone. A client is told then, and has to connect once more.
 
 // The sets of the service table. Those of frontends are one for each side and family, the
 // rest for each family; see sideOf.
