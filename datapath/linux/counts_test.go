@@ -12,10 +12,12 @@ import (
 	"github.com/weftnet/weft/plan"
 )
 
-// apiFront is the frontend of api in servedEntries, webFront the first of web.
+// apiFront is the frontend of api in servedEntries, webFront the first of web, and restFront all that
+// another address has besides.
 var (
-	apiFront = plan.ServiceKey{Network: plan.DefaultNetwork, Address: netip.MustParseAddr("10.3.0.2"), Protocol: plan.TCP, Port: 443}
-	webFront = plan.ServiceKey{Network: plan.DefaultNetwork, Address: netip.MustParseAddr("10.3.0.1"), Protocol: plan.TCP, Port: 80}
+	apiFront  = plan.ServiceKey{Network: plan.DefaultNetwork, Address: netip.MustParseAddr("10.3.0.2"), Protocol: plan.TCP, Port: 443}
+	restFront = plan.ServiceKey{Network: plan.DefaultNetwork, Address: netip.MustParseAddr("10.3.0.3")}
+	webFront  = plan.ServiceKey{Network: plan.DefaultNetwork, Address: netip.MustParseAddr("10.3.0.1"), Protocol: plan.TCP, Port: 80}
 )
 
 // count has frontends count something, as a packet that is refused would.
@@ -87,12 +89,12 @@ func TestCountsEnd(t *testing.T) {
 	b.nothingToRepair()
 }
 
-// What goes while nobody sees to it has no counts once an agent has started.
+// What goes, or comes to be another's, while nobody sees to it has no counts once an agent has started.
 func TestCountsEndBehindRestarts(t *testing.T) {
 	b := newBench(t)
 	text := policedPlan + servedEntries
 	b.mustApply(mustParse(t, text))
-	b.count(apiFront, webFront)
+	b.count(apiFront, webFront, restFront)
 	restart := func(text string) {
 		t.Helper()
 		b.Close()
@@ -104,7 +106,17 @@ func TestCountsEndBehindRestarts(t *testing.T) {
 	}
 	restart(text)
 	b.told("nothing changed", apiFront, true)
-	restart(strings.Replace(text, "service default 10.3.0.2 tcp 443 to api sources api\n", "", 1))
+	text = strings.Replace(text, "service default 10.3.0.3 any", "service default 10.3.0.3 any # Service default/other", 1)
+	text = strings.Replace(text, "to api sources api", "to api sources api # Service default/other", 1)
+	restart(text)
+	for what, k := range map[string]plan.ServiceKey{"another has its address": apiFront, "another has all of its address": restFront} {
+		b.told(what, k, false)
+	}
+	b.counted("another has its address", 1)
+	b.count(apiFront)
+	restart(text)
+	b.told("it is still that one's", apiFront, true)
+	restart(strings.Replace(text, "service default 10.3.0.2 tcp 443 to api sources api # Service default/other\n", "", 1))
 	b.counted("one is gone", 1)
 	b.told("another is gone", webFront, true)
 }

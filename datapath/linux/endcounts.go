@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/weftnet/weft/datapath/interval"
 	"github.com/weftnet/weft/datapath/linux/nft"
 	"github.com/weftnet/weft/datapath/reconcile"
 	"github.com/weftnet/weft/internal/retry"
@@ -71,6 +72,23 @@ func (g goneCounts) frontend(k plan.ServiceKey) {
 // backend has that of a backend end.
 func (g goneCounts) backend(k plan.BackendKey) {
 	g.put(takesPrefix+suffix(k.Address.Is4()), takesKey(digestOfName(k.Set), netip.AddrPortFrom(k.Address, k.Port)))
+}
+
+// disowned has counts end where a table takes the place of what there is: those of frontends that are gone,
+// or are another's.
+func (g goneCounts) disowned(have nft.Content, want *nft.Table) {
+	for _, is4 := range interval.Families {
+		for _, side := range bothSides {
+			for prefix, port := range map[string]string{frontendsPrefix: "", restPrefix: blank + blank} {
+				set := sideOf(prefix, side, is4)
+				for e, v := range have.Elements[set] {
+					if ownerIn(v) != ownerIn(want.Sets[set].Elements[e]) {
+						g.put(countsPrefix+suffix(is4), word(uint32(outcome(0).from(side)))+e.Key+port)
+					}
+				}
+			}
+		}
+	}
 }
 
 // add has those end that others say, which must not change any more.

@@ -56,8 +56,8 @@ import (
 // The sets of the service table. Those of frontends are one for each side and family, the
 // rest for each family; see sideOf.
 const (
-	frontendsPrefix = "frontends" // address, protocol, port -> kind, set
-	restPrefix      = "rest"      // address -> kind of what is no other frontend's
+	frontendsPrefix = "frontends" // address, protocol, port -> whose it is, kind, set
+	restPrefix      = "rest"      // address -> whose it is, kind of what is no other frontend's
 	guardsPrefix    = "guards"    // address, protocol, port -> who may send there
 	drawsPrefix     = "draws"     // number of slots, duration -> chain
 	sizesPrefix     = "sizes"     // set -> number of slots
@@ -77,11 +77,12 @@ func sideOf(name string, side plan.Scope, is4 bool) string {
 }
 
 // Registers of 32 bits; policy.go says why keys are filled before maps give what is in them,
-// and why that begins with a word that is not used. An address of the client comes before
+// and why that begins with a word that is not used. No rule asks what is in it: of frontends it says
+// whose they are, for who reads the table. An address of the client comes before
 // the set's digest, and a backend behind it, so that either makes one key with it. What is
 // remembered of a client begins with the digest's last word for the same reason.
 const (
-	registerBlank    = unix.NFT_REG32_03 // what a map of frontends gives: a blank word, kind, digest
+	registerOwner    = unix.NFT_REG32_03 // what a map of frontends gives: whose it is, kind, digest
 	registerKind     = unix.NFT_REG32_04
 	registerSet      = unix.NFT_REG32_05 // four
 	registerSetEnd   = unix.NFT_REG32_08 // the last of them
@@ -303,7 +304,7 @@ func (r *ruleset) asks() {
 
 			c = r.Chain(rest)
 			kind := append(nft.AddressInto(is4, false, registerFrontend), blankKind()...)
-			kind = append(kind, &expr.Lookup{SourceRegister: registerFrontend, SetName: sideOf(restPrefix, side, is4), DestRegister: registerBlank, IsDestRegSet: true})
+			kind = append(kind, &expr.Lookup{SourceRegister: registerFrontend, SetName: sideOf(restPrefix, side, is4), DestRegister: registerOwner, IsDestRegSet: true})
 			c.Add("nobody is told", kind, nft.HasBits(registerKind, kindSilent),
 				r.counted(sideOf("rest-silenced", side, is4), countRest(outcomeSilenced, side, is4), r.drop(datapath.NoBackend)))
 			c.Add("a port that no service has", nft.AddressInto(is4, false, registerFrontend), nft.InSetOf(registerFrontend, sideOf(restPrefix, side, is4)),
@@ -418,7 +419,7 @@ func frontendInto(is4 bool, register uint32) []expr.Any {
 func theFrontend(side plan.Scope, is4 bool) []expr.Any {
 	all := append(blankKind(), blankSet()...)
 	all = append(all, frontendOf(is4)...)
-	return append(all, &expr.Lookup{SourceRegister: registerFrontend, SetName: sideOf(frontendsPrefix, side, is4), DestRegister: registerBlank, IsDestRegSet: true})
+	return append(all, &expr.Lookup{SourceRegister: registerFrontend, SetName: sideOf(frontendsPrefix, side, is4), DestRegister: registerOwner, IsDestRegSet: true})
 }
 
 // isForOthers matches packets to a frontend whose client is none of those whom it is for.

@@ -174,11 +174,11 @@ func frontendElements(k plan.ServiceKey, s plan.Service, put func(set string, e 
 	address := string(k.Address.AsSlice())
 	for _, side := range sidesOf(k) {
 		if k.Protocol == plan.AnyProtocol {
-			put(sideOf(restPrefix, side, is4), nft.Element{Key: address}, nft.Value{Data: blank + word(kindOf(s))})
+			put(sideOf(restPrefix, side, is4), nft.Element{Key: address}, nft.Value{Data: ownerOf(s) + word(kindOf(s))})
 			continue
 		}
 		key := nft.Element{Key: frontendKey(k)}
-		put(sideOf(frontendsPrefix, side, is4), key, nft.Value{Data: blank + word(kindOf(s)) + digestOfName(s.Set)})
+		put(sideOf(frontendsPrefix, side, is4), key, nft.Value{Data: ownerOf(s) + word(kindOf(s)) + digestOfName(s.Set)})
 		if s.Sources != "" {
 			put(sideOf(guardsPrefix, side, is4), key, nft.Value{Data: blank + digestOfName(s.Sources)})
 		}
@@ -187,6 +187,13 @@ func frontendElements(k plan.ServiceKey, s plan.Service, put func(set string, e 
 		hereElements(k, put)
 	}
 }
+
+// ownerOf is a word by which who reads the table tells whose frontend an element is, so that counts end
+// that are another's.
+func ownerOf(s plan.Service) string { return digestOfName(s.Origin)[:4] }
+
+// ownerIn is that of an element of frontends or of rest; empty where it says none.
+func ownerIn(v nft.Value) string { return v.Data[:min(len(v.Data), 4)] }
 
 // frontendKey is a frontend with a port as an element.
 func frontendKey(k plan.ServiceKey) string {
@@ -430,6 +437,7 @@ func compileServices(stamps Stamps, p *plan.Plan, from *sources, have nft.Conten
 		s.peers[i] = peersElements(from, is4)
 		maps.Copy(r.Sets[toPeersPrefix+suffix(is4)].Elements, s.peers[i])
 	}
+	s.gone.disowned(have, r.Table)
 	return s, r
 }
 
