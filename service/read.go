@@ -169,6 +169,22 @@ func (s *service) readBalanced(svc *corev1.Service) {
 // guards reports whether only some may come to balanced addresses of a family.
 func (s *service) guards(f plan.Family) bool { return s.guarded && !s.open[f] }
 
+// admitted returns whom a node lets in at balanced addresses, in order. A node that has such an address
+// itself, as some load balancers have nodes do, sends from there what it sends to it, so that is let in
+// where one of the node's own addresses is.
+func (s *service) admitted(own []netip.Addr) []netip.Prefix {
+	all := slices.Clone(s.ranges)
+	for _, a := range s.balanced {
+		if slices.ContainsFunc(own, func(o netip.Addr) bool {
+			return o.Is4() == a.Is4() && slices.ContainsFunc(s.ranges, func(p netip.Prefix) bool { return p.Contains(o) })
+		}) {
+			all = append(all, netip.PrefixFrom(a, a.BitLen()))
+		}
+	}
+	slices.SortFunc(all, netip.Prefix.Compare)
+	return slices.Compact(all)
+}
+
 // mappedBits are those in front of an IPv4 address in an IPv6 one that maps it (RFC 4291,
 // section 2.5.5.2).
 const mappedBits = 96

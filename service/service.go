@@ -459,7 +459,7 @@ func compile(s *service, behind []*slice, over excess, granted granted, pooled s
 	}
 	c.order()
 	slices.SortFunc(into.backends, func(a, b plan.Edit[plan.BackendKey, plan.Backend]) int { return a.Key.Compare(b.Key) })
-	for _, p := range s.ranges {
+	for _, p := range s.admitted(node.Addresses) {
 		into.sources = append(into.sources, plan.Edit[plan.SourceKey, plan.Source]{
 			Key: plan.SourceKey{Network: plan.DefaultNetwork, Name: s.name, Prefix: p}, Value: plan.Source{Origin: s.origin}})
 	}
