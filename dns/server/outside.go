@@ -263,11 +263,18 @@ type small struct {
 
 // WriteMsg implements dns.ResponseWriter.
 func (s small) WriteMsg(m *dns.Msg) error {
-	if m.Len() <= maxCached && !answer.Inconclusive(m) || s.past == nil {
+	if s.past == nil || m.Len() <= maxCached && keeps(m) {
 		return s.ResponseWriter.WriteMsg(m)
 	}
 	s.past.large.Store(m)
 	return nil
+}
+
+// keeps reports whether an answer of few bytes is one that the cache is to have. It would not keep
+// one that is truncated, nor a denial behind an alias; but where it has a stale answer to the same
+// question, it would take these for no answer, and give the stale one.
+func keeps(m *dns.Msg) bool {
+	return !m.Truncated && !answer.Inconclusive(m) && (m.Rcode != dns.RcodeNameError || len(m.Answer) == 0)
 }
 
 // ask asks others, on behalf of a client that asked by UDP or as a stream. It returns nil if nobody
@@ -280,8 +287,9 @@ func (o *outside) ask(ctx context.Context, q *dns.Msg, client netip.AddrPort, st
 	}
 	w := newRecorder(client, stream)
 	o.cache.ServeDNS(context.WithValue(ctx, asks{}, w), w, q)
-	if w.said == nil {
-		return w.large.Load()
+	// What others have just said goes before what the cache gives, as that may be stale.
+	if m := w.large.Load(); m != nil {
+		return m
 	}
 	return w.said
 }
