@@ -89,11 +89,12 @@ func (r *router) said() (helped, failing map[string]bool) {
 // newOutside returns one that asks nobody, until it is given ways.
 func newOutside(stale uint32) (*outside, error) {
 	// A name that is asked for three times in a minute is asked anew before its time is over.
-	// Where nobody answers, what is stale is given after a second, and for five more without
-	// another try; it is to be forgotten after five (RFC 8767, section 5).
+	// Where nobody answers, what is stale is given after a second, or at once while somebody else's
+	// question is under way; it is to be forgotten after five (RFC 8767, section 5). A try that
+	// failed keeps nobody from the next one, as it may have asked nobody: see remembered.
 	text := fmt.Sprintf("cache 3600 . {\nsuccess %d 3600\ndenial %d 1800\nprefetch 3 1m 10%%\nservfail 2s\n", cached, cached)
 	if stale > 0 {
-		text += fmt.Sprintf("serve_stale %ds verify 1s 5s 5s\n", stale)
+		text += fmt.Sprintf("serve_stale %ds verify 1s 5s 0s\n", stale)
 	}
 	o := &outside{router: &router{streams: newSlots(maxStreamsEach, maxStreams)}, stale: stale}
 	o.router.to.Store(&[]route{{domain: ".", answered: new(atomic.Int32)}})

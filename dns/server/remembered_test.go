@@ -1,6 +1,8 @@
 package server
 
 import (
+	"errors"
+	"fmt"
 	"net/netip"
 	"sync/atomic"
 	"testing"
@@ -8,38 +10,52 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/weftnet/weft/internal/await"
 )
 
-// TestTooMuchIsAsked has a client wait for as many answers as it may: it gets those that are
-// remembered all the same. That nobody was asked for the others is not remembered.
-func TestTooMuchIsAsked(t *testing.T) {
-	up := upstream(t, func(w dns.ResponseWriter, q *dns.Msg) { says(w, q, "@ 60 IN A 203.0.113.1") })
-	o, err := newOutside(0)
+// asking is a server without sockets, that asks an upstream, and gives what is stale for so many seconds.
+func asking(t testing.TB, up netip.AddrPort, stale uint32) *Server {
+	t.Helper()
+	o, err := newOutside(stale)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := o.use(&ways{rest: []netip.AddrPort{up}}); err != nil {
 		t.Fatal(err)
 	}
-	defer stop(*o.router.to.Load())
-	s := &Server{c: Config{Domain: "cluster.local"}, labels: withLabels(), outsiders: newShare(1, 1)}
+	t.Cleanup(func() { stop(*o.router.to.Load()) })
+	s := &Server{c: Config{Domain: "cluster.local"}, labels: withLabels(), outsiders: newShare(maxOutsideEach, maxOutside)}
 	s.outside.Store(o)
+	return s
+}
+
+// lookUp returns what the first pod is answered that asks a server for the address of a name.
+func (s *Server) lookUp(t testing.TB, name string) *dns.Msg {
+	t.Helper()
+	data, err := question(name, dns.TypeA).Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := new(dns.Msg)
+	p := &packet{data: data, from: netip.AddrPortFrom(pod(1), 1000), began: time.Now(), reply: func(data []byte) {
+		if err := r.Unpack(data); err != nil {
+			t.Error(err)
+		}
+	}}
+	s.handle(p, func(f func()) { f() })
+	return r
+}
+
+// TestTooMuchIsAsked has a client wait for as many answers as it may: it gets those that are
+// remembered all the same. That nobody was asked for the others is not remembered.
+func TestTooMuchIsAsked(t *testing.T) {
+	up := upstream(t, func(w dns.ResponseWriter, q *dns.Msg) { says(w, q, "@ 60 IN A 203.0.113.1") })
+	s := asking(t, up, 0)
+	s.outsiders = newShare(1, 1)
 	want := func(name, want string) {
 		t.Helper()
-		data, err := question(name, dns.TypeA).Pack()
-		if err != nil {
-			t.Fatal(err)
-		}
-		got := "nothing"
-		p := &packet{data: data, from: netip.AddrPortFrom(pod(1), 1000), began: time.Now(), reply: func(data []byte) {
-			r := new(dns.Msg)
-			if err := r.Unpack(data); err != nil {
-				t.Error(err)
-			}
-			got = words(r)
-		}}
-		s.handle(p, func(f func()) { f() })
-		if got != want {
+		if got := words(s.lookUp(t, name)); got != want {
 			t.Errorf("%s is answered %s, want %s", name, got, want)
 		}
 	}
@@ -49,6 +65,38 @@ func TestTooMuchIsAsked(t *testing.T) {
 	want("other.example", "SERVFAIL")
 	s.outsiders.give(pod(1))
 	want("other.example", "NOERROR 203.0.113.1")
+}
+
+// TestTooMuchIsAskedOfTheStale has a client get what is stale, as it may not ask more of others: that
+// keeps nobody else from what is so now.
+func TestTooMuchIsAskedOfTheStale(t *testing.T) {
+	t.Parallel()
+	var last atomic.Int32
+	last.Store(1)
+	up := upstream(t, func(w dns.ResponseWriter, q *dns.Msg) {
+		says(w, q, fmt.Sprintf("@ 5 IN A 203.0.113.%d", last.Load()))
+	})
+	s := asking(t, up, 3600)
+	s.outsiders = newShare(1, 1)
+	s.lookUp(t, "www.example")
+	last.Store(2)
+	s.outsiders.take(pod(1))
+	least := uint32(5)
+	await.NoError(t, long, "what is remembered is stale", func() error {
+		r := s.lookUp(t, "www.example")
+		if got := words(r); got != "NOERROR 203.0.113.1" {
+			t.Fatal(got)
+		}
+		if now := r.Answer[0].Header().Ttl; now <= least {
+			least = now
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	s.outsiders.give(pod(1))
+	if got := words(s.lookUp(t, "www.example")); got != "NOERROR 203.0.113.2" {
+		t.Errorf("after what was stale was given, others get %s", got)
+	}
 }
 
 // TestReadingTakesLong has many records be read for longer than missing ones are waited for.
