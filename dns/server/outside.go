@@ -91,8 +91,10 @@ func newOutside(stale uint32) (*outside, error) {
 	// A name that is asked for three times in a minute is asked anew before its time is over.
 	// Where nobody answers, what is stale is given after a second, or at once while somebody else's
 	// question is under way; it is to be forgotten after five (RFC 8767, section 5). A try that
-	// failed keeps nobody from the next one, as it may have asked nobody: see remembered.
-	text := fmt.Sprintf("cache 3600 . {\nsuccess %d 3600\ndenial %d 1800\nprefetch 3 1m 10%%\nservfail 2s\n", cached, cached)
+	// failed keeps nobody from the next one, as it may have asked nobody: see remembered. Nor is a
+	// failure kept: the cache would take it for an answer that is stale, an hour later. One question
+	// is under way once anyway: see once.
+	text := fmt.Sprintf("cache 3600 . {\nsuccess %d 3600\ndenial %d 1800\nprefetch 3 1m 10%%\nservfail 0s\n", cached, cached)
 	if stale > 0 {
 		text += fmt.Sprintf("serve_stale %ds verify 1s 5s 0s\n", stale)
 	}
@@ -184,8 +186,7 @@ var errRemembered = errors.New("too much is asked already")
 // ServeDNS implements plugin.Handler.
 func (r *router) ServeDNS(ctx context.Context, w dns.ResponseWriter, q *dns.Msg) (int, error) {
 	if ctx.Value(remembered{}) != nil {
-		// The cache would remember that a server fails.
-		return dns.RcodeRefused, errRemembered
+		return dns.RcodeServerFailure, errRemembered
 	}
 	name := strings.ToLower(q.Question[0].Name)
 	routes := *r.to.Load()
@@ -207,8 +208,7 @@ func (r *router) ServeDNS(ctx context.Context, w dns.ResponseWriter, q *dns.Msg)
 	}
 	if said.Truncated && past != nil && past.stream {
 		if said, err = r.fetch(ctx, routes[i].forward, q, past); err != nil {
-			// The cache would remember that a server fails, also for who has not had too much fetched.
-			return dns.RcodeRefused, err
+			return dns.RcodeServerFailure, err
 		}
 	}
 	return dns.RcodeSuccess, small{w, past}.WriteMsg(said)

@@ -60,3 +60,26 @@ func TestStaleIsOver(t *testing.T) {
 		})
 	}
 }
+
+// TestFailureIsOver has the upstream fail, and then answer: the next question gets that.
+func TestFailureIsOver(t *testing.T) {
+	for name, staleFor := range map[string]uint32{"stale": 3600, "never": 0} {
+		t.Run(name, func(t *testing.T) {
+			var works atomic.Bool
+			up := upstream(t, func(w dns.ResponseWriter, q *dns.Msg) {
+				if !works.Load() {
+					w.WriteMsg(new(dns.Msg).SetRcode(q, dns.RcodeServerFailure))
+					return
+				}
+				says(w, q, "@ 60 IN A 203.0.113.1")
+			})
+			s := asking(t, up, staleFor)
+			for _, want := range []string{"SERVFAIL", "NOERROR 203.0.113.1"} {
+				if got := words(s.lookUp(t, "www.example")); got != want {
+					t.Errorf("the answer is %s, and should be %s", got, want)
+				}
+				works.Store(true)
+			}
+		})
+	}
+}
