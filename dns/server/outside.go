@@ -25,6 +25,9 @@ import (
 const (
 	// cached is how many answers are remembered, and how many denials.
 	cached = 2048
+	// maxAnswer and maxDenial are for how many seconds at most, whatever others say. A name that was
+	// asked for before it was made is soon found, as with CoreDNS in the form in which clusters have it.
+	maxAnswer, maxDenial = 3600, 30
 	// maxCached is how large an answer is that is remembered, in bytes. So what is
 	// remembered takes little, whatever somebody has their own servers answer.
 	maxCached = 2048
@@ -94,7 +97,7 @@ func newOutside(stale uint32) (*outside, error) {
 	// failed keeps nobody from the next one, as it may have asked nobody: see remembered. Nor is a
 	// failure kept: the cache would take it for an answer that is stale, an hour later. One question
 	// is under way once anyway: see once.
-	text := fmt.Sprintf("cache 3600 . {\nsuccess %d 3600\ndenial %d 1800\nprefetch 3 1m 10%%\nservfail 0s\n", cached, cached)
+	text := fmt.Sprintf("cache %d . {\nsuccess %d %d\ndenial %d %d\nprefetch 3 1m 10%%\nservfail 0s\n", maxAnswer, cached, maxAnswer, cached, maxDenial)
 	if stale > 0 {
 		text += fmt.Sprintf("serve_stale %ds verify 1s 5s 0s\n", stale)
 	}

@@ -83,3 +83,24 @@ func TestFailureIsOver(t *testing.T) {
 		})
 	}
 }
+
+// TestHowLong has the upstream say that an answer, and a denial, hold for a day: they are kept for
+// less.
+func TestHowLong(t *testing.T) {
+	up := upstream(t, func(w dns.ResponseWriter, q *dns.Msg) {
+		if q.Question[0].Name == "www.example." {
+			says(w, q, "@ 86400 IN A 203.0.113.1")
+			return
+		}
+		r := new(dns.Msg).SetRcode(q, dns.RcodeNameError)
+		r.Ns = []dns.RR{&dns.SOA{Hdr: dns.RR_Header{Name: "example.", Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: 86400}, Ns: "ns.example.", Mbox: "root.example.", Minttl: 86400}}
+		w.WriteMsg(r)
+	})
+	s := asking(t, up, 0)
+	for name, most := range map[string]uint32{"www.example": maxAnswer, "none.example": maxDenial} {
+		r := s.lookUp(t, name)
+		if all := append(r.Answer, r.Ns...); len(all) != 1 || all[0].Header().Ttl != most {
+			t.Errorf("%s holds for more than %d seconds: %s", name, most, r)
+		}
+	}
+}
