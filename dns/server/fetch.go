@@ -25,6 +25,9 @@ const (
 // errWrong is that what was said is no answer to the question.
 var errWrong = errors.New("something else is answered than what was asked")
 
+// errRefused is that a server cannot or will not help, and another one is asked.
+var errRefused = errors.New("the answer is SERVFAIL or REFUSED")
+
 // fetch asks by TCP for what does not fit into a datagram. Only who asked by TCP itself gets that:
 // for others it would be cut again. It is done here and not by forward, so that a message is known
 // before it is unpacked: that is done to one at a time, as nobody knows before what it takes.
@@ -42,6 +45,9 @@ func (r *router) fetch(ctx context.Context, of *forward.Forward, q *dns.Msg, pas
 	servers := upFirst(of.List())
 	for i, s := range servers {
 		data, err := stream(ctx, s.Addr(), q, len(servers)-i)
+		if err == nil && i < len(servers)-1 && refuses(data) {
+			err = errRefused
+		}
 		if err != nil {
 			failed = err
 			continue
@@ -83,6 +89,12 @@ func stream(ctx context.Context, server string, q *dns.Msg, servers int) (data [
 		return nil, err
 	}
 	return conn.ReadMsgHeader(nil)
+}
+
+// refuses reports whether what is answered says that a server cannot or will not help.
+func refuses(data []byte) bool {
+	const rcode = 3 // the byte whose lower half it is (RFC 1035, section 4.1.1)
+	return len(data) > rcode && !helps(&dns.Msg{MsgHdr: dns.MsgHdr{Rcode: int(data[rcode] & 0xf)}})
 }
 
 // unpack reads what is answered to a question.

@@ -132,11 +132,13 @@ func (o *outside) use(w *ways) error {
 	add := func(domain string, servers []netip.AddrPort) error {
 		r := route{domain: dns.CanonicalName(domain), of: domain, answered: new(atomic.Int32)}
 		if len(servers) > 0 {
+			// Who says that it cannot or will not help is followed by the next one, as by nodes' own
+			// resolvers. Otherwise the first would be asked for all, for as long as it answers.
 			text := "forward ."
 			for _, s := range servers {
 				text += " " + s.String()
 			}
-			h, err := setUp("forward", text+" {\npolicy sequential\nmax_idle_conns 32\n}\n", nil)
+			h, err := setUp("forward", text+" {\npolicy sequential\nfailover SERVFAIL REFUSED\nmax_idle_conns 32\n}\n", nil)
 			if err != nil {
 				return err
 			}
