@@ -39,7 +39,11 @@ func (r *router) fetch(ctx context.Context, of *forward.Forward, q *dns.Msg, pas
 		return nil, err
 	}
 	defer leave()
-	q = q.Copy()
+	if edns := q.IsEdns0(); edns != nil && !edns.Do() {
+		q = plain(q) // it says how long a datagram may be, and not all know it
+	} else {
+		q = q.Copy()
+	}
 	q.Id = dns.Id()
 	failed := errNobody
 	servers := upFirst(of.List())

@@ -68,10 +68,20 @@ func (p *probes) loops(ctx context.Context, s server) (came, heard, helped bool)
 	return came, heard, helped
 }
 
-// answers reports whether a server answers a question, whatever it says, and whether that helps.
+// answers reports whether a server answers a question, whatever it says, and whether that helps. It is
+// asked as for clients: with EDNS0, as some say nothing to that, and where it does not know that, without.
 func answers(ctx context.Context, m *dns.Msg, s server) (heard, helped bool) {
 	ctx, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
-	said, _, err := (&dns.Client{Timeout: probeTime}).ExchangeContext(ctx, m, s.at.String())
+	m = m.Copy()
+	m.SetEdns0(payload, false)
+	ask := func(m *dns.Msg) (said *dns.Msg, err error) {
+		said, _, err = (&dns.Client{Timeout: probeTime}).ExchangeContext(ctx, m, s.at.String())
+		return said, err
+	}
+	said, err := ask(m)
+	if err == nil && misunderstood(m, said) {
+		said, err = ask(plain(m))
+	}
 	return err == nil, err == nil && helps(said)
 }

@@ -242,8 +242,17 @@ func same(q *dns.Msg) string {
 // errSilent is that nothing was said.
 var errSilent = errors.New("nothing is answered")
 
-// exchange asks others by UDP, and returns what they say.
+// exchange asks others by UDP, and returns what they say. Who does not know EDNS0 is asked without.
 func exchange(ctx context.Context, of *forward.Forward, q *dns.Msg, past *recorder) (*dns.Msg, error) {
+	said, err := forwarded(ctx, of, q, past)
+	if err != nil || !misunderstood(q, said) {
+		return said, err
+	}
+	return forwarded(ctx, of, plain(q), past)
+}
+
+// forwarded asks others by UDP once, and returns what they say.
+func forwarded(ctx context.Context, of *forward.Forward, q *dns.Msg, past *recorder) (*dns.Msg, error) {
 	var from netip.AddrPort
 	if past != nil {
 		from = past.from
@@ -256,6 +265,20 @@ func exchange(ctx context.Context, of *forward.Forward, q *dns.Msg, past *record
 		return nil, errSilent
 	}
 	return w.said, nil
+}
+
+// misunderstood reports whether what is said to a question may be said because of its EDNS0, which
+// the client did not bring: that tries without itself (RFC 6891, sections 6.2.2 and 7).
+func misunderstood(q, said *dns.Msg) bool {
+	edns := q.IsEdns0()
+	return edns != nil && !edns.Do() && (said.Rcode == dns.RcodeFormatError || said.Rcode == dns.RcodeNotImplemented)
+}
+
+// plain returns a question without its EDNS0.
+func plain(q *dns.Msg) *dns.Msg {
+	q = q.Copy()
+	q.Extra = slices.DeleteFunc(q.Extra, func(r dns.RR) bool { return r.Header().Rrtype == dns.TypeOPT })
+	return q
 }
 
 // asks is the key of a context's recorder.

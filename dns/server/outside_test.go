@@ -214,3 +214,46 @@ func TestUseless(t *testing.T) {
 	again("NOERROR 203.0.113.1")
 	n.state("it helps again", func(s keeper.State) bool { return s.Problem == "" })
 }
+
+// TestWithoutEDNS has an upstream that refuses queries with EDNS0, as it does not know that: names are
+// found all the same, also by TCP. One that says nothing to such queries is told of.
+func TestWithoutEDNS(t *testing.T) {
+	t.Parallel()
+	for _, rcode := range []int{dns.RcodeFormatError, dns.RcodeNotImplemented} {
+		t.Run(dns.RcodeToString[rcode], func(t *testing.T) {
+			t.Parallel()
+			up := upstream(t, func(w dns.ResponseWriter, q *dns.Msg) {
+				if q.IsEdns0() != nil {
+					w.WriteMsg(new(dns.Msg).SetRcode(q, rcode))
+					return
+				}
+				var all []string
+				for i := range 200 {
+					all = append(all, fmt.Sprintf("@ 60 IN A 198.51.100.%d", i))
+				}
+				if q.Question[0].Name == "www.example." {
+					all = all[1:2]
+				}
+				says(w, q, all...)
+			})
+			n := run(t, settings(up))
+			n.want("udp", question("www.example", dns.TypeA), "NOERROR 198.51.100.1")
+			if r, err := ask(n.at, "tcp", "", question("large.example", dns.TypeA), 2*outsideTime); err != nil || len(r.Answer) != 200 {
+				t.Errorf("what is large is %v, %v", r, err)
+			}
+			signed := question("www.example", dns.TypeA)
+			signed.SetEdns0(payload, true)
+			n.want("udp", signed, dns.RcodeToString[rcode])
+		})
+	}
+	t.Run("nothing", func(t *testing.T) {
+		t.Parallel()
+		up := upstream(t, func(w dns.ResponseWriter, q *dns.Msg) {
+			if q.IsEdns0() == nil {
+				says(w, q, "@ 60 IN A 203.0.113.1")
+			}
+		})
+		n := run(t, settings(up))
+		n.problem("nobody answers for names outside of the cluster")
+	})
+}
