@@ -6,10 +6,11 @@ import (
 )
 
 // fair is a queue that gives each client its turn, however much others have put into it. What
-// does not fit is dropped, and that is what the client put in that has the most there.
+// does not fit is dropped as it comes. While the queue is full that is what comes of clients that have
+// few waiting already, or more: who asks for both kinds of addresses at once has room.
 type fair[T any] struct {
 	// each is how many items of one client wait at most, and all how many of all; beyond that
-	// a client that has none waiting may have one, up to twice of all.
+	// a client that has few waiting may have one more, up to twice of all.
 	each, all int
 
 	mu      sync.Mutex
@@ -84,7 +85,7 @@ func (f *fair[T]) put(client netip.Addr, anyway bool, item func() T) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	l := f.clients[client]
-	full := f.waiting >= 2*f.all || l != nil && (l.waiting() >= f.each || f.waiting >= f.all)
+	full := f.waiting >= 2*f.all || l != nil && (l.waiting() >= f.each || f.waiting >= f.all && l.waiting() >= few)
 	switch {
 	case f.closed, full && !anyway:
 		return false

@@ -25,7 +25,7 @@ func TestFair(t *testing.T) {
 		for item := range rapid.IntRange(1, 200).Draw(t, "steps") {
 			if rapid.Bool().Draw(t, "push") {
 				c := rapid.IntRange(1, 6).Draw(t, "client")
-				room := len(waiting[c]) < each && total < all || len(waiting[c]) == 0 && total < 2*all
+				room := len(waiting[c]) < each && (total < all || len(waiting[c]) < few && total < 2*all)
 				if got := f.push(pod(c), c*1000+item); got != room {
 					t.Fatalf("room for client %d: %v, and it should be %v", c, got, room)
 				}
