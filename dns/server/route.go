@@ -89,21 +89,26 @@ func (s *Server) route(ctx context.Context, decided func()) {
 		}
 		candidates, _ := choose(set, s.c.Resolv, resolv.servers, own, nil)
 		busy, failed := s.busy.Swap(false), s.outside.Load().router.failed.Swap(false)
-		known := map[netip.AddrPort]bool{}
-		for _, c := range candidates.all() {
-			known[c.at] = true
-			every := probeFine
+		every := func(at netip.AddrPort) time.Duration {
 			switch {
-			case loops[c.at]:
-				every = probeLooping
+			case loops[at]:
+				return probeLooping
 			case busy:
-				every = probeBusy
-			case failed, silent[c.at] > 0, useless[c.at] > 0:
-				every = probeSilent
+				return probeBusy
+			case failed, silent[at] > 0, useless[at] > 0:
+				return probeSilent
 			}
-			if len(read) == 0 || under[c.at] || len(under) >= maxProbes || time.Since(probed[c.at]) < every {
-				continue
-			}
+			return probeFine
+		}
+		known := map[netip.AddrPort]bool{}
+		all := candidates.all()
+		for _, c := range all {
+			known[c.at] = true
+		}
+		if len(read) == 0 {
+			all = nil
+		}
+		for _, c := range due(all, under, probed, time.Now(), every) {
 			under[c.at], probed[c.at] = true, time.Now()
 			go func() {
 				came, heard, helped := s.probes.loops(ctx, c)
@@ -138,6 +143,19 @@ func (s *Server) route(ctx context.Context, decided func()) {
 			}
 		}
 	}
+}
+
+// due returns which servers are to be probed now: those whose last probe began so long ago as every
+// says, and of more than may be under way at once those of whom that is longest. So each has its turn,
+// however many are silent.
+func due(all []server, under map[netip.AddrPort]bool, probed map[netip.AddrPort]time.Time, now time.Time, every func(netip.AddrPort) time.Duration) (these []server) {
+	for _, s := range all {
+		if !under[s.at] && now.Sub(probed[s.at]) >= every(s.at) {
+			these = append(these, s)
+		}
+	}
+	slices.SortStableFunc(these, func(a, b server) int { return probed[a.at].Compare(probed[b.at]) })
+	return these[:min(len(these), max(0, maxProbes-len(under)))]
 }
 
 // search has the domains be known in which the node, and behind those of the cluster its pods,
