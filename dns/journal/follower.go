@@ -56,8 +56,9 @@ type Follower struct {
 
 // State is how a Follower is doing.
 type State struct {
-	// Read is when a batch was read last; zero if none was ever.
-	Read time.Time
+	// Read is when a batch was read last; zero if none was ever. Written is when the agent wrote the
+	// file last of which it was.
+	Read, Written time.Time
 	// Looking says that it reads the file, or has yet to begin.
 	Looking bool
 	// Problem is what keeps it from reading on; nil if nothing does.
@@ -259,9 +260,19 @@ func (f *Follower) deliver(b *Batch) {
 		f.clients[c.Address] = struct{}{}
 	}
 	f.apply(*b)
+	written := f.written()
 	f.mu.Lock()
-	f.state.Read, f.state.Services, f.state.Clients = time.Now(), len(f.services), len(f.clients)
+	f.state.Read, f.state.Written, f.state.Services, f.state.Clients = time.Now(), written, len(f.services), len(f.clients)
 	f.mu.Unlock()
+}
+
+// written returns when the file was written last.
+func (f *Follower) written() time.Time {
+	info, err := f.file.Stat()
+	if err != nil {
+		return time.Now() // it has just been read
+	}
+	return info.ModTime()
 }
 
 // listen says when something happens to the file, as far as the kernel tells.

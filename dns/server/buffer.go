@@ -39,10 +39,12 @@ func bufferOf(c *net.UDPConn) (b buffer, err error) {
 	return buffer{said[receiveSize], said[drops]}, nil
 }
 
-// buffers returns that of the smallest size, and how many queries all together had no room.
+// buffers returns that of the smallest size, and how many queries all together had no room since the
+// server began, or before at sockets that it was given then.
 func (s *Server) buffers() (smallest, dropped uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	dropped = s.unread
 	for _, p := range s.pairs {
 		b, err := bufferOf(p.udp)
 		if err != nil {
@@ -54,4 +56,11 @@ func (s *Server) buffers() (smallest, dropped uint64) {
 		dropped += uint64(b.dropped)
 	}
 	return smallest, dropped
+}
+
+// leave takes note of how many queries had no room at sockets that are read no more. mu is held.
+func (s *Server) leave(p *pair) {
+	if b, err := bufferOf(p.udp); err == nil {
+		s.unread += uint64(b.dropped)
+	}
 }

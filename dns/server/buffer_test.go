@@ -4,6 +4,8 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -11,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weftnet/weft/dns/journal"
+	"github.com/weftnet/weft/dns/unanswered"
 	"github.com/weftnet/weft/internal/await"
 )
 
@@ -26,7 +29,19 @@ func TestFullBuffer(t *testing.T) {
 		t.Fatal(err)
 	}
 	at := c.LocalAddr().(*net.UDPAddr).AddrPort()
-	s := &Server{pairs: map[netip.AddrPort]*pair{at: {udp: c}}, outsiders: newShare(1, 1), connections: newShare(1, 1), records: journal.Follow("none", nil)}
+	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, _, err := unanswered.Open(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := m.Reader(c, at, maxRead)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Server{pairs: map[netip.AddrPort]*pair{at: {at: at, udp: c, tcp: l, reader: r}}, outsiders: newShare(1, 1), connections: newShare(1, 1), records: journal.Follow("none", nil)}
 	registry := prometheus.NewRegistry()
 	if _, err := newMetrics(s, registry); err != nil {
 		t.Fatal(err)
@@ -65,7 +80,20 @@ func TestFullBuffer(t *testing.T) {
 		return nil
 	})
 	t.Logf("%d queries waited in %d bytes", read, 128<<10)
-	families, err := registry.Gather()
+	if told := metricsOf(t, registry); told["weft_dns_receive_buffer_bytes"] != 128<<10 || told["weft_dns_unread_total"] != float64(sent-read) {
+		t.Errorf("it is told of %v", told)
+	}
+	// A counter does not fall, also where the socket is closed.
+	s.close(at)
+	if told := metricsOf(t, registry); told["weft_dns_receive_buffer_bytes"] != 0 || told["weft_dns_unread_total"] != float64(sent-read) {
+		t.Errorf("once the socket is closed, it is told of %v", told)
+	}
+}
+
+// metricsOf returns what metrics without labels say.
+func metricsOf(t *testing.T, of prometheus.Gatherer) map[string]float64 {
+	t.Helper()
+	families, err := of.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +103,34 @@ func TestFullBuffer(t *testing.T) {
 			told[f.GetName()] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
 		}
 	}
-	if told["weft_dns_receive_buffer_bytes"] != 128<<10 || told["weft_dns_unread_total"] != float64(sent-read) {
-		t.Errorf("it is told of %v", told)
+	return told
+}
+
+// TestRecordsAge has records that the agent wrote an hour ago be read now: they are an hour old.
+func TestRecordsAge(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "records")
+	s := &Server{outsiders: newShare(1, 1), connections: newShare(1, 1), records: journal.Follow(path, func(journal.Batch) {})}
+	registry := prometheus.NewRegistry()
+	if _, err := newMetrics(s, registry); err != nil {
+		t.Fatal(err)
+	}
+	if age := metricsOf(t, registry)["weft_dns_records_age_seconds"]; age != -1 {
+		t.Errorf("records that are not there are %v seconds old", age)
+	}
+	j, err := journal.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.Close()
+	if err := j.Put(settings(), nil, nil, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	hour := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(path, hour, hour); err != nil {
+		t.Fatal(err)
+	}
+	s.records.Look()
+	if age := metricsOf(t, registry)["weft_dns_records_age_seconds"]; age < 3600 {
+		t.Errorf("records of an hour ago are %v seconds old", age)
 	}
 }

@@ -105,6 +105,8 @@ type Server struct {
 	mu    sync.Mutex
 	ready bool
 	pairs map[netip.AddrPort]*pair
+	// unread is how many queries had no room at sockets that are no more in pairs.
+	unread uint64
 	// left are queries that the server before has read and not answered, by where they came.
 	left map[netip.AddrPort][]unanswered.Left
 	// notUsable are sockets that could not be used, and ways what is wrong with servers to
@@ -302,6 +304,7 @@ func (s *Server) add(k keeper.Sockets) {
 		return
 	}
 	if old := s.pairs[k.At]; old != nil {
+		s.leave(old)
 		old.stop()
 		old.udp.Close()
 	}
@@ -315,6 +318,9 @@ func (s *Server) add(k keeper.Sockets) {
 func (s *Server) close(at netip.AddrPort) {
 	s.mu.Lock()
 	p := s.pairs[at]
+	if p != nil {
+		s.leave(p)
+	}
 	delete(s.pairs, at)
 	delete(s.notUsable, at)
 	s.mu.Unlock()
