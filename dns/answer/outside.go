@@ -1,7 +1,9 @@
 package answer
 
 import (
+	"math/rand/v2"
 	"slices"
+	"strings"
 
 	"github.com/miekg/dns"
 )
@@ -64,7 +66,9 @@ func (o *Outside) Take(said *dns.Msg) (reply *dns.Msg) {
 	// What leads there is ours, and signed by nobody. AD is for who knows it (RFC 6840, section 5.8).
 	wanted := a.query.AuthenticatedData || a.edns != nil && a.edns.Do()
 	r.Authoritative, r.AuthenticatedData = len(led) > 0, said.AuthenticatedData && wanted && len(led) == 0
-	r.Answer, r.Ns, r.Extra = append(led, copies(said.Answer)...), copies(said.Ns), copies(said.Extra)
+	all := copies(said.Answer)
+	mix(all)
+	r.Answer, r.Ns, r.Extra = append(led, all...), copies(said.Ns), copies(said.Extra)
 	return a.fit(r)
 }
 
@@ -92,4 +96,19 @@ func copies(of []dns.RR) (all []dns.RR) {
 		}
 	}
 	return all
+}
+
+// mix leaves the order of the addresses of each name to chance. What others said may be kept for long,
+// and clients that take the first address would all have the same one.
+func mix(all []dns.RR) {
+	for len(all) > 0 {
+		n, of := 1, all[0].Header()
+		for n < len(all) && all[n].Header().Rrtype == of.Rrtype && strings.EqualFold(all[n].Header().Name, of.Name) {
+			n++
+		}
+		if some := all[:n]; n > 1 && (of.Rrtype == dns.TypeA || of.Rrtype == dns.TypeAAAA) {
+			rand.Shuffle(n, func(i, j int) { some[i], some[j] = some[j], some[i] })
+		}
+		all = all[n:]
+	}
 }
