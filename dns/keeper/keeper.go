@@ -15,7 +15,8 @@
 // server of its own, and says so once that serves; until then both servers read the same
 // queues. The one before then ends its server, and stands by: if the other goes, it begins
 // again. So it does not matter which of the two is ended first, or which fails. Nor does it matter
-// which is found first: one that has no sockets, and finds another at its path, takes from that.
+// which is found first: one that has no sockets, and finds another at its path, takes from that; and
+// one that has them takes the path from another there that has none.
 //
 // The process is on every node for as long as the node lives. So it depends on the standard
 // library and golang.org/x/sys/unix alone.
@@ -70,6 +71,9 @@ const (
 	lastPause  = 2 * time.Second
 	// tryAgain is when what failed is tried again: to open sockets, and to take over.
 	tryAgain = 250 * time.Millisecond
+	// nextTime is how long a keeper at the path has to say which sockets it has. Meanwhile nothing else is
+	// done here, so that it is less than who asks this one waits for.
+	nextTime = time.Second
 	// absence is how long a server may be away and the node still count as served, as queries
 	// wait for so long.
 	absence = 2 * time.Second
@@ -169,7 +173,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 			f()
 		case <-ask.C:
 			k.question()
-			k.republish()
+			k.republish(ctx)
 		case <-try.C:
 		}
 		try.Reset(k.step(ctx))
@@ -271,7 +275,7 @@ func (k *Keeper) follow(ctx context.Context, c *net.UnixConn) {
 		for {
 			m, files, err := receive(c)
 			closeAll(files)
-			if !k.do(ctx, func() { k.heard(c, m, err) }) || err != nil {
+			if !k.do(ctx, func() { k.heard(ctx, c, m, err) }) || err != nil {
 				return
 			}
 		}
@@ -279,7 +283,7 @@ func (k *Keeper) follow(ctx context.Context, c *net.UnixConn) {
 }
 
 // heard is what another keeper said, or that it is gone.
-func (k *Keeper) heard(c *net.UnixConn, m message, err error) {
+func (k *Keeper) heard(ctx context.Context, c *net.UnixConn, m message, err error) {
 	switch {
 	case err != nil && c == k.before:
 		c.Close()
@@ -291,7 +295,7 @@ func (k *Keeper) heard(c *net.UnixConn, m message, err error) {
 			k.o.Log.Info("the keeper that took over is gone")
 			k.role = fresh
 		} else {
-			k.republish()
+			k.republish(ctx)
 		}
 	case m.Serving && c == k.after && k.role == owning:
 		k.o.Log.Info("handed over to the next keeper")
@@ -366,23 +370,38 @@ func (k *Keeper) published() bool {
 }
 
 // republish has the socket made anew where what is at the path is neither this keeper's own nor
-// that of another that lives. Where another is asked there, and this one has no sockets, as the
-// other has them, it begins anew: it takes them from there.
-func (k *Keeper) republish() {
+// that of another that lives. Where another is asked there, one of the two has the sockets alone: if
+// that is the other one, this one begins anew, and takes them from there. If it is this one, it takes
+// the path, so that the other one does the same. Two that begin at once come to that.
+func (k *Keeper) republish(ctx context.Context) {
 	if k.listener == nil || k.published() {
 		return
 	}
 	c, err := net.DialTimeout("unixpacket", k.o.Socket, askTime)
 	if err == nil {
 		c.Close()
-		if k.role != owning || k.after != nil || len(k.sockets) > 0 {
+		if k.role != owning || k.after != nil {
 			return
 		}
-		k.o.Log.Info("another keeper is asked in the place of this one, which takes over from it")
-		k.role = fresh
+		if len(k.sockets) == 0 {
+			k.o.Log.Info("another keeper is asked in the place of this one, which takes over from it")
+			k.role = fresh
+		} else if other, err := k.other(ctx); err != nil || len(other.Addresses) > 0 {
+			return
+		} else {
+			k.o.Log.Info("another keeper is asked in the place of this one, and has no sockets: this one is asked again")
+		}
 	}
 	k.listener.Close()
 	k.listener, k.at = nil, nil
+}
+
+// other asks the keeper that is at the path how it is.
+func (k *Keeper) other(ctx context.Context) (State, error) {
+	ctx, cancel := context.WithTimeout(ctx, nextTime)
+	defer cancel()
+	s, _, err := ask(ctx, k.o.Socket)
+	return s, err
 }
 
 // accept speaks with whoever asks.

@@ -719,45 +719,6 @@ func TestNextKnowsNothing(t *testing.T) {
 	})
 }
 
-// TestFoundLate has a keeper find another only when it has begun already, as where the socket of a
-// version before comes to its path: it takes over, and no question is lost.
-func TestFoundLate(t *testing.T) {
-	before, s := socket(t), socket(t)
-	first := begin(t, before, "first", "127.0.0.1")
-	at := serving(t, before, 1)[0]
-	o := options(s, "second", "127.0.0.1")
-	o.Port = at.Port()
-	run(t, o)
-	problem(t, s, "in use")
-	answers, again, end := clients(t, at, 4, 10*time.Second)
-	if err := errors.Join(os.Link(before, s+".link"), os.Rename(s+".link", s)); err != nil {
-		t.Fatal(err)
-	}
-	await.NoError(t, long, "the second takes over", func() error {
-		if name, _ := who(t, at); name != "second" {
-			return errors.New(name)
-		}
-		return nil
-	})
-	serving(t, s, 1)
-	alone(t, own(before, "first"), func(state keeper.State) bool {
-		return state.StandsBy && !state.Serving && !state.Idle && len(state.Addresses) == 0
-	})
-	first.Process.Kill()
-	first.Wait()
-	sofar := answers.Load()
-	await.NoError(t, long, "the second goes on", func() error {
-		if answers.Load() < sofar+100 {
-			return errors.New("few answers came")
-		}
-		return nil
-	})
-	end()
-	if again.Load() != 0 {
-		t.Errorf("%d questions were asked again", again.Load())
-	}
-}
-
 // TestAlive asks keepers of which one stands by, and one does nothing any more.
 func TestAlive(t *testing.T) {
 	s := socket(t)
