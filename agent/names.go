@@ -255,6 +255,13 @@ func (n *names) addresses() (all []netip.Addr) {
 	return all
 }
 
+// toldAt are the addresses at which the name server was told last to be.
+func (n *names) toldAt() []netip.Addr {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.at
+}
+
 // guarded are the addresses at which other machines are to be kept from the name server: those
 // at which it is to be, and those at which it may be still.
 func (n *names) guarded(s plugin.NameServer) []netip.Addr {
@@ -402,7 +409,7 @@ func askedNowhere(config *api.ClusterConfig, objects registry.Objects, more []ne
 // it answers there.
 // It returns what keeps names from being answered where the configuration says so.
 func (a *agent) putNames(p *plan.Plan, in plugin.Input) (*plan.Plan, []plugin.Problem) {
-	at, taken, problems := plugin.NameServerOf(in.Config, in.Objects, in.Node.Addresses).Free(p, in.Objects)
+	at, taken, problems := plugin.NameServerOf(in.Config, in.Objects, in.Node.Addresses).Free(p, in.Objects, a.names.toldAt())
 	a.names.read(in, p, taken)
 	serving := a.names.servingBeside(p, at)
 	asked := at

@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -28,10 +29,16 @@ func Inside(p *plan.Plan, a netip.Addr) string {
 }
 
 // Free returns s without those of More that are another's in the cluster, which are taken, and says
-// so: who answered there would cut off whoever has the address. p is the plan before PutNames.
-func (s NameServer) Free(p *plan.Plan, objects registry.Objects) (free NameServer, taken []netip.Addr, problems []Problem) {
+// so: who answered there would cut off whoever has the address. p is the plan before PutNames. Where
+// the node's name server is already, which has says, it stays though a Node says that it has the
+// address, and that is a problem, too: else each Node could end all others' name servers.
+func (s NameServer) Free(p *plan.Plan, objects registry.Objects, has []netip.Addr) (free NameServer, taken []netip.Addr, problems []Problem) {
 	free = s
 	free.More = nil
+	tell := func(a netip.Addr, whose, what string) {
+		problems = append(problems, Problem{Kind: api.ClusterConfigKind, Key: registry.Key{Name: api.DefaultName}, Message: fmt.Sprintf(
+			"spec.dns.addresses: %s is %s, and %s", a, whose, what)})
+	}
 	var of map[netip.Addr]string
 	for _, a := range s.More {
 		if slices.Contains(p.Local.Addresses, a) || slices.Contains(s.Service, a) {
@@ -45,16 +52,18 @@ func (s NameServer) Free(p *plan.Plan, objects registry.Objects) (free NameServe
 		// What no port of a Service is has an entry, too, where the address is that Service's alone.
 		if svc, is := p.Services.Get(plan.ServiceKey{Network: plan.DefaultNetwork, Address: a}); is && svc.Origin != s.Origin {
 			whose = "an address of " + svc.Origin
-		} else if whose == "" {
-			whose = of[a]
 		}
-		if whose == "" {
+		node := of[a]
+		switch {
+		case whose == "" && node == "":
 			free.More = append(free.More, a)
-			continue
+		case whose == "" && slices.Contains(has, a):
+			free.More = append(free.More, a)
+			tell(a, node, "the name server that is there already stays: see why that Node says so, or choose one that nobody else has, as 169.254.20.10")
+		default:
+			taken = append(taken, a)
+			tell(a, cmp.Or(whose, node), "no name server answers there: choose one that nobody else has, as 169.254.20.10")
 		}
-		taken = append(taken, a)
-		problems = append(problems, Problem{Kind: api.ClusterConfigKind, Key: registry.Key{Name: api.DefaultName}, Message: fmt.Sprintf(
-			"spec.dns.addresses: %s is %s, and no name server answers there: choose one that nobody else has, as 169.254.20.10", a, whose)})
 	}
 	return free, taken, problems
 }

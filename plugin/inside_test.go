@@ -34,8 +34,8 @@ func TestInside(t *testing.T) {
 	}
 }
 
-// TestFree: a name server answers at no address that is another's in the cluster, and it is told
-// whose it is.
+// TestFree: a name server begins to answer at no address that is another's in the cluster, and it is
+// told whose it is.
 func TestFree(t *testing.T) {
 	p, err := plan.Parse(`node node1 addresses 172.30.0.2 mtu 1450
 pool default 10.1.1.0/24 gateway 10.1.1.1
@@ -63,13 +63,24 @@ service default 198.51.100.7 udp 53 to shop/web # Service shop/web
 	} {
 		a := netip.MustParseAddr(address)
 		s := NameServer{Service: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, More: []netip.Addr{a}, Origin: "Service kube-system/kube-dns", MoreOrigin: "ClusterConfig default"}
-		free, taken, problems := s.Free(p, objects)
+		free, taken, problems := s.Free(p, objects, nil)
 		if got := slices.Contains(free.More, a); got != (whose == "") || slices.Contains(taken, a) == got || len(problems) != len(taken) || len(free.Service) != 1 {
 			t.Errorf("%s: free are %v, taken %v, and %v is told", address, free.More, taken, problems)
 		}
 		for _, one := range problems {
 			if !strings.Contains(one.Message, address+" is "+whose+", and no name server answers there") {
 				t.Errorf("%s: it is told %q", address, one.Message)
+			}
+		}
+		// No Node's word ends a name server that is there.
+		stays := whose == "" || strings.Contains(whose, "Node")
+		free, taken, problems = s.Free(p, objects, []netip.Addr{a})
+		if slices.Contains(free.More, a) != stays || slices.Contains(taken, a) == stays || len(problems) == 0 != (whose == "") {
+			t.Errorf("%s, where the name server is already: free are %v, taken %v, and %v is told", address, free.More, taken, problems)
+		}
+		for _, one := range problems {
+			if stays && !strings.Contains(one.Message, address+" is "+whose+", and the name server that is there already stays") {
+				t.Errorf("%s, where the name server is already: it is told %q", address, one.Message)
 			}
 		}
 	}
