@@ -38,6 +38,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/dns/compile"
 	"github.com/weftnet/weft/internal/retry"
 	"github.com/weftnet/weft/registry"
 	"github.com/weftnet/weft/service"
@@ -71,7 +72,7 @@ func Run(ctx context.Context, r registry.Registry, log *slog.Logger) error {
 	if serves {
 		read = slices.Clone(kinds)
 	}
-	for _, k := range slices.Concat(service.Kinds, pools.Kinds) {
+	for _, k := range slices.Concat(service.Kinds, pools.Kinds, compile.Kinds) {
 		if !slices.Contains(read, k) {
 			read = append(read, k)
 		}

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/dns/compile"
 	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/registry"
@@ -24,7 +25,8 @@ import (
 )
 
 // Served is the condition of a Service that says what of it, and of its EndpointSlices, nodes
-// cannot do as it is written. Where they do all it is not there.
+// cannot do as it is written, and what their name servers leave out of its names. Where they do all
+// it is not there.
 const Served = "weft.network/Served"
 
 // tellPause is the least time between two looks at what is wrong with Services.
@@ -35,6 +37,7 @@ const tellPause = time.Second
 type teller struct {
 	compiler service.Compiler
 	checker  service.Checker
+	names    compile.Compiler
 }
 
 // decide returns what is to be said of Services.
@@ -50,6 +53,15 @@ func (t *teller) decide(objects registry.Objects) (say []saying) {
 		for _, p := range slices.Concat(t.compiler.Problems(), t.compiler.Astray(addressesOfNodes(objects)), asked) {
 			wrong[p.Service] = append(wrong[p.Service], p.Message)
 		}
+	}
+	// Nodes answer for names also where another program serves Services.
+	if config.Spec.DNS.Server == api.NamesByNodes {
+		t.names.Compile(objects)
+		for _, p := range t.names.Problems() {
+			wrong[p.Service] = append(wrong[p.Service], p.Message)
+		}
+	} else {
+		t.names = compile.Compiler{}
 	}
 	for svc := range registry.Each[*corev1.Service](objects, api.Service) {
 		problem := inWords(wrong[registry.KeyOf(svc)])
