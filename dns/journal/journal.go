@@ -251,6 +251,8 @@ func (j *Journal) rewrite() error {
 	}
 	if err != nil {
 		f.Close()
+		// Where it did not fit, what is there of it would take the room of others'.
+		os.Remove(beside)
 		return err
 	}
 	j.file, j.info, j.sum, j.size = f, info, e.sum, e.size

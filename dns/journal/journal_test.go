@@ -382,6 +382,21 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
+// TestNothingIsLeft has a new file not come to its place: nothing is left of it.
+func TestNothingIsLeft(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "records")
+	must(t, os.MkdirAll(filepath.Join(path, "in the way"), 0o700))
+	j, err := Open(path)
+	must(t, err)
+	defer j.Close()
+	if err := j.Put(&records.Settings{Domain: "cluster.local"}, nil, []*records.Service{service("web", 1)}, nil, nil); err == nil {
+		t.Error("a file is written to where a directory is")
+	}
+	if all, err := os.ReadDir(filepath.Dir(path)); err != nil || len(all) != 1 {
+		t.Errorf("beside the directory there are %v, %v", all, err)
+	}
+}
+
 // TestBroken reads files that make no sense: what was read before holds, and who is told knows
 // why; a file that does make sense is read as soon as it is there.
 func TestBroken(t *testing.T) {
