@@ -382,6 +382,37 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
+// TestPortsAreShared reads a Service of many endpoints: those that follow each other and have the
+// same ports have them once.
+func TestPortsAreShared(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "records")
+	j, err := Open(path)
+	must(t, err)
+	defer j.Close()
+	s := service("web", 1)
+	for i := range 6 {
+		s.Endpoints = append(s.Endpoints, records.Endpoint{Address: netip.AddrFrom4([4]byte{10, 1, 0, byte(i)}),
+			Ports: []records.Port{{Name: "http", Protocol: records.TCP, Port: uint16(80 + i/3)}}})
+	}
+	must(t, j.Put(&records.Settings{Domain: "cluster.local"}, nil, []*records.Service{s}, nil, nil))
+	f := Follow(path, func(b Batch) {
+		got := b.Put[0]
+		if !got.Equal(s) {
+			t.Fatal(cmp.Diff(s, got))
+		}
+		for i, e := range got.Endpoints {
+			if first := got.Endpoints[i/3*3]; &e.Ports[0] != &first.Ports[0] {
+				t.Errorf("endpoint %d has ports of its own", i)
+			}
+		}
+	})
+	defer f.close()
+	f.Look()
+	if f.State().Read.IsZero() {
+		t.Error("nothing was read")
+	}
+}
+
 // TestNothingIsLeft has a new file not come to its place: nothing is left of it.
 func TestNothingIsLeft(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "records")

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"net/netip"
+	"slices"
 	"strconv"
 
 	"github.com/weftnet/weft/dns/records"
@@ -109,6 +110,7 @@ func (d *decoder) line(text []byte) (*Batch, error) {
 	case l.Settings != nil:
 		d.open.Settings = l.Settings
 	case l.Service != nil:
+		sharePorts(l.Service.Endpoints)
 		d.open.Put = append(d.open.Put, l.Service)
 	case l.Gone != nil:
 		d.open.Gone = append(d.open.Gone, *l.Gone)
@@ -126,4 +128,14 @@ func (d *decoder) line(text []byte) (*Batch, error) {
 		return &b, nil
 	}
 	return nil, nil
+}
+
+// sharePorts has endpoints that have the same ports as those before them have these in one memory, as
+// most of a Service do.
+func sharePorts(all []records.Endpoint) {
+	for i := 1; i < len(all); i++ {
+		if slices.Equal(all[i].Ports, all[i-1].Ports) {
+			all[i].Ports = all[i-1].Ports
+		}
+	}
 }
