@@ -12,6 +12,7 @@ package compile
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -75,18 +76,22 @@ type Compiler struct {
 	// something else is left out.
 	crowded  map[records.Key]int
 	troubled map[records.Key]bool
-	last     *Snapshot
+	// sizes are how many endpoints Services would have, and spaces what the namespaces have that have any.
+	sizes  map[records.Key]int
+	spaces map[string]space
+	last   *Snapshot
 }
 
 // Compile returns what follows from objects; the same Snapshot as before where nothing is
 // other.
 //
-// A Service is compiled anew where it or one of its slices changed since the last call, which
-// costs in proportion to its endpoints. Objects that did not change, where these are the same
-// pointers, cost no more than to find that.
+// A Service is compiled anew where it or one of its slices changed since the last call, or whether
+// its endpoints fit into its namespace, which costs in proportion to its endpoints. Objects that did
+// not change, where these are the same pointers, cost no more than to find that.
 func (c *Compiler) Compile(objects registry.Objects) *Snapshot {
 	if c.last == nil {
 		c.last, c.crowded, c.troubled = new(Snapshot), make(map[records.Key]int), make(map[records.Key]bool)
+		c.sizes, c.spaces = make(map[records.Key]int), make(map[string]space)
 	}
 	changed := make(map[records.Key]bool)
 	gone, came := c.services.Update(objects.All(api.Service), readService, compareServices)
@@ -105,6 +110,7 @@ func (c *Compiler) Compile(objects registry.Objects) *Snapshot {
 			now.Namespaces = append(now.Namespaces, *name)
 		}
 	}
+	c.account(changed)
 	replaced := make(map[records.Key]*records.Service)
 	for key := range changed {
 		before, compiled := find(c.last.Services, key), c.compile(key)
@@ -125,12 +131,10 @@ func (c *Compiler) Compile(objects registry.Objects) *Snapshot {
 func (c *Compiler) compile(key records.Key) *records.Service {
 	delete(c.crowded, key)
 	delete(c.troubled, key)
-	all := c.services.All()
-	i, found := slices.BinarySearchFunc(all, key, func(s *named, k records.Key) int { return s.Key.Compare(k) })
-	if !found {
+	n, behind := c.named(key), c.behind(key)
+	if n == nil {
 		return nil
 	}
-	n, behind := all[i], c.behind(key)
 	if len(n.problems) > 0 || slices.ContainsFunc(behind, func(s *slice) bool { return len(s.problems) > 0 }) {
 		c.troubled[key] = true
 	}
@@ -138,13 +142,22 @@ func (c *Compiler) compile(key records.Key) *records.Service {
 		return nil
 	}
 	s := n.Service
-	if s.External == "" {
+	if s.External == "" && !c.spaces[key.Namespace].over[key] {
 		var many int
 		if s.Endpoints, many = endpoints(behind); many > MaxEndpoints {
 			c.crowded[key] = many
 		}
 	}
 	return &s
+}
+
+// named returns what of a Service is compiled, nil where there is none.
+func (c *Compiler) named(key records.Key) *named {
+	all := c.services.All()
+	if i, found := slices.BinarySearchFunc(all, key, func(s *named, k records.Key) int { return s.Key.Compare(k) }); found {
+		return all[i]
+	}
+	return nil
 }
 
 // behind returns the slices of a Service, in the order of their names.
@@ -168,17 +181,25 @@ func (c *Compiler) Problems() (all []service.Problem) {
 	for k := range c.troubled {
 		about = append(about, k)
 	}
+	for _, of := range c.spaces {
+		about = slices.AppendSeq(about, maps.Keys(of.over))
+	}
 	slices.SortFunc(about, records.Key.Compare)
 	for _, k := range slices.Compact(about) {
-		key, services := registry.Key(k), c.services.All()
-		if i, found := slices.BinarySearchFunc(services, k, func(s *named, k records.Key) int { return s.Key.Compare(k) }); found {
-			for _, text := range services[i].problems {
-				all = append(all, service.Problem{Service: key, Kind: api.Service, Key: key, Message: text})
+		key := registry.Key(k)
+		tell := func(text string) {
+			all = append(all, service.Problem{Service: key, Kind: api.Service, Key: key, Message: text})
+		}
+		if n := c.named(k); n != nil {
+			for _, text := range n.problems {
+				tell(text)
 			}
 		}
 		if many := c.crowded[k]; many > 0 {
-			all = append(all, service.Problem{Service: key, Kind: api.Service, Key: key, Message: fmt.Sprintf(
-				"its endpoints for all of their ports together are %d, more than %d, and its names have those of its first EndpointSlices alone: make several Services of it", many, MaxEndpoints)})
+			tell(fmt.Sprintf("its endpoints for all of their ports together are %d, more than %d, and its names have those of its first EndpointSlices alone: make several Services of it", many, MaxEndpoints))
+		}
+		if c.spaces[k.Namespace].over[k] {
+			tell(fmt.Sprintf("the Services of namespace %s have more than %d endpoints together, each counted once for each of its ports, and this one's names have none, as older Services have them: delete Services there, or have it in another namespace", k.Namespace, budget))
 		}
 		for _, s := range c.behind(k) {
 			for _, text := range s.problems {
@@ -193,13 +214,7 @@ func (c *Compiler) Problems() (all []service.Problem) {
 // than may be those of the first slices. Where slices have ports for the same one it has all of
 // them.
 func endpoints(behind []*slice) (all []records.Endpoint, many int) {
-	fit := make([]*slice, 0, len(behind))
-	for _, s := range behind {
-		n := s.size()
-		if many += n; n > 0 && many <= MaxEndpoints {
-			fit = append(fit, s)
-		}
-	}
+	fit, many := fitting(behind)
 	// Most Services have one slice, and its endpoints are the Service's: they are kept once.
 	if len(fit) == 1 {
 		return fit[0].endpoints, many
@@ -209,6 +224,19 @@ func endpoints(behind []*slice) (all []records.Endpoint, many int) {
 	}
 	slices.SortStableFunc(all, compareEndpoints)
 	return slices.Clone(merge(all)), many
+}
+
+// fitting returns those of slices whose endpoints a Service has, and how many there are in all of
+// them for all ports.
+func fitting(behind []*slice) (fit []*slice, many int) {
+	fit = make([]*slice, 0, len(behind))
+	for _, s := range behind {
+		n := s.size()
+		if many += n; n > 0 && many <= MaxEndpoints {
+			fit = append(fit, s)
+		}
+	}
+	return fit, many
 }
 
 // merge makes one of each group of endpoints that are one, and next to each other.

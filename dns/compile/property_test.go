@@ -20,6 +20,7 @@ import (
 // later one.
 func TestStepByStep(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
+		defer compile.SetBudget(rapid.SampledFrom([]int{compile.MaxEndpointsOfNamespace, 3}).Draw(t, "budget"))()
 		w := world{api.Service: {}, api.EndpointSlice: {}, api.Namespace: {}}
 		var c compile.Compiler
 		var all []*compile.Snapshot
@@ -111,6 +112,7 @@ func (w world) change(t *rapid.T) {
 		w.put(api.Namespace, n)
 	case 3:
 		s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+		s.CreationTimestamp = metav1.Unix(rapid.Int64Range(1, 2).Draw(t, "created"), 0)
 		s.Spec.Type = rapid.SampledFrom([]corev1.ServiceType{corev1.ServiceTypeClusterIP, corev1.ServiceTypeExternalName}).Draw(t, "type")
 		s.Spec.ExternalName = rapid.SampledFrom([]string{"", "db.example.com", "192.0.2.1"}).Draw(t, "external name")
 		s.Spec.ClusterIPs = rapid.SliceOfN(rapid.SampledFrom([]string{"10.96.0.1", "10.96.0.2", "fd96::1", "127.0.0.1", "None", ""}), 0, 3).Draw(t, "cluster IPs")

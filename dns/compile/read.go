@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -18,6 +19,8 @@ import (
 // named is what of a Service is compiled, but for its endpoints.
 type named struct {
 	records.Service
+	// created is when it was made.
+	created time.Time
 	// exists says that it has a name.
 	exists   bool
 	problems []string
@@ -31,7 +34,7 @@ func readService(o registry.Object, before *named) *named {
 	if !isLabel(svc.Namespace) || !isLabel(svc.Name) {
 		return nil
 	}
-	n := &named{Service: records.Service{Key: records.Key{Namespace: svc.Namespace, Name: svc.Name}}}
+	n := &named{Service: records.Service{Key: records.Key{Namespace: svc.Namespace, Name: svc.Name}}, created: svc.CreationTimestamp.Time}
 	switch {
 	case svc.Spec.Type == corev1.ServiceTypeExternalName:
 		n.External, n.exists = nameOf(svc.Spec.ExternalName)
@@ -45,7 +48,7 @@ func readService(o registry.Object, before *named) *named {
 		n.ports(svc)
 		n.exists = len(n.Addresses) > 0 // else it has none yet
 	}
-	if before != nil && n.exists == before.exists && n.Service.Equal(&before.Service) && slices.Equal(n.problems, before.problems) {
+	if before != nil && n.exists == before.exists && n.created.Equal(before.created) && n.Service.Equal(&before.Service) && slices.Equal(n.problems, before.problems) {
 		return before
 	}
 	return n
