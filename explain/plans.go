@@ -170,7 +170,7 @@ func (p *planner) compile(name string) {
 	compiled, problems := mix.Compile(plugin.Input{Config: p.config, Objects: p.cluster.Objects, Node: of})
 	compiled, more := plugin.PutPorts(compiled, of, plugin.KeptServers(mix, p.cluster.Objects))
 	compiled = plugin.ChoiceOf("", p.config).Leave(compiled)
-	names, _, taken := plugin.NameServerOf(p.config, p.cluster.Objects, addresses).Free(compiled, p.cluster.Objects)
+	names, _, taken := plugin.NameServerOf(p.config, p.cluster.Objects, addresses).Free(compiled, p.cluster.Objects, api.NameServerAddresses(node))
 	compiled = plugin.PutNames(compiled, names.Within(api.NameServerAddresses(node)))
 	compiled = plugin.KeepOthersOut(compiled, names.More, names.MoreOrigin)
 	p.plans[name], p.problems[name] = compiled, slices.Concat(problems, more, taken)
