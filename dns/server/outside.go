@@ -16,6 +16,7 @@ import (
 	"github.com/coredns/coredns/plugin"
 	_ "github.com/coredns/coredns/plugin/cache" // which setUp finds by its name
 	"github.com/coredns/coredns/plugin/forward"
+	"github.com/coredns/coredns/plugin/metadata"
 	"github.com/miekg/dns"
 	"golang.org/x/sync/singleflight"
 
@@ -65,9 +66,32 @@ type route struct {
 	// domain is fully qualified, in lower case.
 	domain  string
 	forward *forward.Forward
-	// of is domain as ways have it, and answered what became of the queries.
+	// of is domain as ways have it, answered what became of the queries, and helpers who helped.
 	of       string
 	answered *atomic.Int32
+	helpers  *helpers
+}
+
+// helpers are servers that helped since that was looked at last.
+type helpers struct {
+	mu  sync.Mutex
+	all map[netip.AddrPort]bool
+}
+
+func (h *helpers) add(at netip.AddrPort) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.all == nil {
+		h.all = map[netip.AddrPort]bool{}
+	}
+	h.all[at] = true
+}
+
+func (h *helpers) take() (all map[netip.AddrPort]bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	all, h.all = h.all, nil
+	return all
 }
 
 // What became of the queries for a domain: none was answered, or none with something that helps, or
@@ -78,13 +102,13 @@ const (
 	answeredWell
 )
 
-// said returns for which domains somebody helped since that was looked at last, and for which there
-// were answers, and none that helps, since somebody helped last. They are called as in ways.
-func (r *router) said() (helped, failing map[string]bool) {
-	helped, failing = map[string]bool{}, map[string]bool{}
+// said returns who helped for which domains since that was looked at last, and for which there were
+// answers, and none that helps, since somebody helped last. Domains are called as in ways.
+func (r *router) said() (helped map[string]map[netip.AddrPort]bool, failing map[string]bool) {
+	helped, failing = map[string]map[netip.AddrPort]bool{}, map[string]bool{}
 	for _, to := range *r.to.Load() {
-		helped[to.of] = to.answered.CompareAndSwap(answeredWell, answeredNone)
-		failing[to.of] = to.answered.Load() == answeredBadly
+		to.answered.CompareAndSwap(answeredWell, answeredNone)
+		helped[to.of], failing[to.of] = to.helpers.take(), to.answered.Load() == answeredBadly
 	}
 	return helped, failing
 }
@@ -102,7 +126,7 @@ func newOutside(stale uint32) (*outside, error) {
 		text += fmt.Sprintf("serve_stale %ds verify 1s 5s 0s\n", stale)
 	}
 	o := &outside{router: &router{streams: newSlots(maxStreamsEach, maxStreams)}, stale: stale}
-	o.router.to.Store(&[]route{{domain: ".", answered: new(atomic.Int32)}})
+	o.router.to.Store(&[]route{{domain: ".", answered: new(atomic.Int32), helpers: new(helpers)}})
 	var err error
 	o.cache, err = setUp("cache", text+"}\n", o.router)
 	return o, err
@@ -130,7 +154,7 @@ func setUp(name, text string, next plugin.Handler) (plugin.Handler, error) {
 func (o *outside) use(w *ways) error {
 	var to []route
 	add := func(domain string, servers []netip.AddrPort) error {
-		r := route{domain: dns.CanonicalName(domain), of: domain, answered: new(atomic.Int32)}
+		r := route{domain: dns.CanonicalName(domain), of: domain, answered: new(atomic.Int32), helpers: new(helpers)}
 		if len(servers) > 0 {
 			// Who says that it cannot or will not help is followed by the next one, as by nodes' own
 			// resolvers. Otherwise the first would be asked for all, for as long as it answers.
@@ -200,13 +224,14 @@ func (r *router) ServeDNS(ctx context.Context, w dns.ResponseWriter, q *dns.Msg)
 		return dns.RcodeServerFailure, errNobody
 	}
 	past, _ := ctx.Value(asks{}).(*recorder)
-	said, err := r.once(ctx, routes[i].forward, q, past)
+	said, by, err := r.once(ctx, routes[i].forward, q, past)
 	if err != nil {
 		r.failed.Store(true)
 		return dns.RcodeServerFailure, err
 	}
 	if helps(said) {
 		routes[i].answered.Store(answeredWell)
+		routes[i].helpers.add(by)
 	} else {
 		routes[i].answered.CompareAndSwap(answeredNone, answeredBadly)
 		r.failed.Store(true)
@@ -224,12 +249,19 @@ func (r *router) ServeDNS(ctx context.Context, w dns.ResponseWriter, q *dns.Msg)
 // with a number and from a port of chance, would be a hundred times as likely to guess one of them,
 // and to answer in the server's place (RFC 5452, section 5). What is said is shared, so it must not
 // be changed.
-func (r *router) once(ctx context.Context, of *forward.Forward, q *dns.Msg, past *recorder) (*dns.Msg, error) {
-	said, err, _ := r.away.Do(same(q), func() (any, error) { return exchange(ctx, of, q, past) })
+func (r *router) once(ctx context.Context, of *forward.Forward, q *dns.Msg, past *recorder) (said *dns.Msg, by netip.AddrPort, err error) {
+	got, err, _ := r.away.Do(same(q), func() (any, error) { return exchange(ctx, of, q, past) })
 	if err != nil {
-		return nil, err
+		return nil, netip.AddrPort{}, err
 	}
-	return said.(*dns.Msg), nil
+	a := got.(answered)
+	return a.said, a.by, nil
+}
+
+// answered is what is said, and by which server.
+type answered struct {
+	said *dns.Msg
+	by   netip.AddrPort
 }
 
 // same returns what questions have in common that are the same to others. In all else that is sent, the
@@ -243,28 +275,33 @@ func same(q *dns.Msg) string {
 var errSilent = errors.New("nothing is answered")
 
 // exchange asks others by UDP, and returns what they say. Who does not know EDNS0 is asked without.
-func exchange(ctx context.Context, of *forward.Forward, q *dns.Msg, past *recorder) (*dns.Msg, error) {
-	said, err := forwarded(ctx, of, q, past)
-	if err != nil || !misunderstood(q, said) {
-		return said, err
+func exchange(ctx context.Context, of *forward.Forward, q *dns.Msg, past *recorder) (answered, error) {
+	a, err := forwarded(ctx, of, q, past)
+	if err != nil || !misunderstood(q, a.said) {
+		return a, err
 	}
 	return forwarded(ctx, of, plain(q), past)
 }
 
 // forwarded asks others by UDP once, and returns what they say.
-func forwarded(ctx context.Context, of *forward.Forward, q *dns.Msg, past *recorder) (*dns.Msg, error) {
+func forwarded(ctx context.Context, of *forward.Forward, q *dns.Msg, past *recorder) (a answered, err error) {
 	var from netip.AddrPort
 	if past != nil {
 		from = past.from
 	}
 	w := newRecorder(from, false)
+	ctx = metadata.ContextWithMetadata(ctx) // in which forward says whom it has asked last
 	if _, err := of.ServeDNS(ctx, w, q); err != nil {
-		return nil, err
+		return answered{}, err
 	}
 	if w.said == nil {
-		return nil, errSilent
+		return answered{}, errSilent
 	}
-	return w.said, nil
+	a.said = w.said
+	if asked := metadata.ValueFunc(ctx, "forward/upstream"); asked != nil {
+		a.by, _ = netip.ParseAddrPort(asked())
+	}
+	return a, nil
 }
 
 // misunderstood reports whether what is said to a question may be said because of its EDNS0, which

@@ -215,6 +215,35 @@ func TestUseless(t *testing.T) {
 	n.state("it helps again", func(s keeper.State) bool { return s.Problem == "" })
 }
 
+// TestFirstIsUseless has the first of two servers refuse whatever it is asked: it is told, though the
+// second one helps, and no more as soon as the first one does.
+func TestFirstIsUseless(t *testing.T) {
+	t.Parallel()
+	var works atomic.Bool
+	first := upstream(t, func(w dns.ResponseWriter, q *dns.Msg) {
+		if !works.Load() {
+			w.WriteMsg(new(dns.Msg).SetRcode(q, dns.RcodeRefused))
+			return
+		}
+		says(w, q, "@ 60 IN A 203.0.113.1")
+	})
+	second := upstream(t, func(w dns.ResponseWriter, q *dns.Msg) { says(w, q, "@ 60 IN A 203.0.113.2") })
+	n := run(t, settings(first, second))
+	count := 0
+	await.NoError(t, long, "it is told that it does not help", func() error {
+		count++
+		n.want("udp", question(fmt.Sprintf("www%d.example", count), dns.TypeA), "NOERROR 203.0.113.2")
+		s, err := keeper.Ask(t.Context(), filepath.Join(n.dir, "dns.sock"))
+		if err == nil && !strings.Contains(s.Problem, "others help with names outside of the cluster in the place of "+first.String()) {
+			err = fmt.Errorf("it is told %q", s.Problem)
+		}
+		return err
+	})
+	works.Store(true)
+	n.want("udp", question("last.example", dns.TypeA), "NOERROR 203.0.113.1")
+	n.state("it helps again", func(s keeper.State) bool { return s.Problem == "" })
+}
+
 // TestWithoutEDNS has an upstream that refuses queries with EDNS0, as it does not know that: names are
 // found all the same, also by TCP. One that says nothing to such queries is told of.
 func TestWithoutEDNS(t *testing.T) {

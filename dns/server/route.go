@@ -33,10 +33,12 @@ func (s *Server) route(ctx context.Context, decided func()) {
 		resolv resolvFile
 		// loops are servers that bring queries back; probed is when each was probed last, and
 		// under which are being probed. silent says to how many probes in a row one said nothing, and
-		// useless to how many something that does not help.
+		// useless to how many something that does not help. passed are those of which pods got no help
+		// since then, and by another server behind them they did.
 		loops    = map[netip.AddrPort]bool{}
 		silent   = map[netip.AddrPort]int{}
 		useless  = map[netip.AddrPort]int{}
+		passed   = map[netip.AddrPort]bool{}
 		probed   = map[netip.AddrPort]time.Time{}
 		under    = map[netip.AddrPort]bool{}
 		outcomes = make(chan outcome, maxProbes)
@@ -67,12 +69,18 @@ func (s *Server) route(ctx context.Context, decided func()) {
 		problems = append(problems, w.unheard(silent)...)
 		helped, failing := s.outside.Load().router.said()
 		w.each(func(domain string, servers []netip.AddrPort) {
-			for _, at := range servers {
-				if helped[domain] {
+			behind := false
+			for _, at := range slices.Backward(servers) {
+				if helped[domain][at] {
 					delete(useless, at)
+					behind = true
+				} else if behind && useless[at] > 0 {
+					passed[at] = true
 				}
 			}
 		})
+		maps.DeleteFunc(passed, func(at netip.AddrPort, _ bool) bool { return useless[at] == 0 })
+		problems = append(problems, w.passedOver(useless, silent, passed)...)
 		problems = append(problems, w.unhelped(useless, silent, failing)...)
 		s.mu.Lock()
 		if !slices.Equal(s.ways, problems) {

@@ -154,6 +154,24 @@ func (w *ways) unhelped(useless, silent map[netip.AddrPort]int, failing map[stri
 	return problems
 }
 
+// passedOver says for which names a server is asked first and others help in its place: probes, and
+// all that pods asked meanwhile, it cannot or will not answer.
+func (w *ways) passedOver(useless, silent map[netip.AddrPort]int, passed map[netip.AddrPort]bool) (problems []string) {
+	w.each(func(domain string, servers []netip.AddrPort) {
+		var these []netip.AddrPort
+		for _, at := range servers {
+			if passed[at] && useless[at] >= maxUseless && silent[at] < maxSilent {
+				these = append(these, at)
+			}
+		}
+		if len(these) == 0 || len(these) == len(servers) {
+			return
+		}
+		problems = append(problems, fmt.Sprintf("others help with names %s in the place of %s: all that is asked there is answered with SERVFAIL or REFUSED; see whether that is a name server for others' names which works and serves this node, or name it no more", namesOf(domain), and(these)))
+	})
+	return problems
+}
+
 // namesOf says which names are those of a domain, of "" those that no other is for.
 func namesOf(domain string) string {
 	if domain == "" {

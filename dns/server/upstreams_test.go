@@ -167,3 +167,31 @@ func TestUnhelped(t *testing.T) {
 		}
 	}
 }
+
+// TestPassedOver: that a server does not help is told where others do in its place.
+func TestPassedOver(t *testing.T) {
+	w := ways{rest: ports("192.0.2.1:53", "[2001:db8::1]:53"), stubs: []records.Stub{{Domain: "corp.example", Servers: ports("192.0.2.1:53")}}}
+	one, two := w.rest[0], w.rest[1]
+	const rest = "others help with names outside of the cluster in the place of 192.0.2.1:53: all that is asked there is"
+	for what, c := range map[string]struct {
+		useless, silent map[netip.AddrPort]int
+		passed          []netip.AddrPort
+		want            []string
+	}{
+		"all help":                 {nil, nil, nil, nil},
+		"one refuses probes alone": {map[netip.AddrPort]int{one: 9}, nil, nil, nil},
+		"it does not help pods":    {map[netip.AddrPort]int{one: maxUseless}, nil, []netip.AddrPort{one}, []string{rest}},
+		"it did not of late":       {map[netip.AddrPort]int{one: maxUseless - 1}, nil, []netip.AddrPort{one}, nil},
+		"it says nothing":          {map[netip.AddrPort]int{one: 9}, map[netip.AddrPort]int{one: maxSilent}, []netip.AddrPort{one}, nil},
+		"nobody helps":             {map[netip.AddrPort]int{one: 9, two: 9}, nil, []netip.AddrPort{one, two}, nil},
+		"another one refuses, too": {map[netip.AddrPort]int{one: 9, two: 9}, nil, []netip.AddrPort{one}, []string{rest}},
+	} {
+		passed := map[netip.AddrPort]bool{}
+		for _, at := range c.passed {
+			passed[at] = true
+		}
+		if got := w.passedOver(c.useless, c.silent, passed); !slices.EqualFunc(got, c.want, strings.HasPrefix) {
+			t.Errorf("%s: %q, want %q", what, got, c.want)
+		}
+	}
+}
