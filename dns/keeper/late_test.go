@@ -3,8 +3,10 @@ package keeper_test
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,29 +30,14 @@ func TestFoundLate(t *testing.T) {
 	if err := errors.Join(os.Link(before, s+".link"), os.Rename(s+".link", s)); err != nil {
 		t.Fatal(err)
 	}
-	await.NoError(t, long, "the second takes over", func() error {
-		if name, _ := who(t, at); name != "second" {
-			return errors.New(name)
-		}
-		return nil
-	})
+	answeredBy(t, at, "second")
 	serving(t, s, 1)
 	alone(t, own(before, "first"), func(state keeper.State) bool {
 		return state.StandsBy && !state.Serving && !state.Idle && len(state.Addresses) == 0
 	})
 	first.Process.Kill()
 	first.Wait()
-	sofar := answers.Load()
-	await.NoError(t, long, "the second goes on", func() error {
-		if answers.Load() < sofar+100 {
-			return errors.New("few answers came")
-		}
-		return nil
-	})
-	end()
-	if again.Load() != 0 {
-		t.Errorf("%d questions were asked again", again.Load())
-	}
+	goesOn(t, answers, again, end)
 }
 
 // TestBegunAtOnce has two keepers find no other when they begin. The first opens the sockets, and the
@@ -81,16 +68,28 @@ func TestBegunAtOnce(t *testing.T) {
 	if err := first.Process.Signal(unix.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	await.NoError(t, long, "the second takes over", func() error {
-		if name, _ := who(t, at); name != "second" {
-			return errors.New(name)
+	answeredBy(t, at, "second")
+	serving(t, s, 1)
+	alone(t, own(s, "first"), func(state keeper.State) bool { return state.StandsBy && len(state.Addresses) == 0 })
+	goesOn(t, answers, again, end)
+}
+
+// answeredBy waits until a keeper's server answers.
+func answeredBy(t *testing.T, at netip.AddrPort, name string) {
+	t.Helper()
+	await.NoError(t, long, name+" takes over", func() error {
+		if is, _ := who(t, at); is != name {
+			return errors.New(is)
 		}
 		return nil
 	})
-	serving(t, s, 1)
-	alone(t, own(s, "first"), func(state keeper.State) bool { return state.StandsBy && len(state.Addresses) == 0 })
+}
+
+// goesOn checks that clients get more answers, and had to ask nothing again until then. It ends them.
+func goesOn(t *testing.T, answers, again *atomic.Int64, end func()) {
+	t.Helper()
 	sofar := answers.Load()
-	await.NoError(t, long, "the second goes on", func() error {
+	await.NoError(t, long, "it goes on", func() error {
 		if answers.Load() < sofar+100 {
 			return errors.New("few answers came")
 		}
