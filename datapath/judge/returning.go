@@ -9,9 +9,10 @@ import (
 // MayReturn reports whether a connection of which Unserved is true lacks nothing but its backend, and
 // that may be one again in a moment: who writes EndpointSlices writes one after the other, and where he
 // packs endpoints anew, one is in none of them between two writes. Datagrams are none of these, as
-// nobody repeats them, nor what goes to an endpoint of the node that is gone.
+// nobody repeats them, nor what goes to an endpoint of the node that is gone, nor what nobody has answered
+// yet: there is nothing to lose of it, and who comes by its port again would be sent to the same backend.
 func (j *Jury) MayReturn(c Connection) bool {
-	if !c.Served || c.Protocol == plan.UDP {
+	if !c.Served || c.Unanswered || c.Protocol == plan.UDP {
 		return false
 	}
 	_, s, ok := j.plan.Service(c.Network, c.Dialled.Addr(), c.Protocol, c.Dialled.Port(), j.side(c))

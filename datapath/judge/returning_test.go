@@ -15,6 +15,8 @@ func TestMayReturn(t *testing.T) {
 	stream := Connection{Network: plan.DefaultNetwork, Protocol: plan.TCP, Source: at("172.30.0.2:4000"), Dialled: at("10.3.0.1:80"), Destination: at("10.1.2.2:8080"), Served: true}
 	datagrams := stream
 	datagrams.Protocol = plan.UDP
+	unanswered := stream
+	unanswered.Unanswered = true
 	others := stream
 	others.Served = false
 	here := stream
@@ -27,6 +29,7 @@ func TestMayReturn(t *testing.T) {
 		{"its backend is out", front, stream, true},
 		{"another is there", front + "backend default web 10.1.2.3:8080\n", stream, true},
 		{"it is one of datagrams", "service default 10.3.0.1 udp 80 to web\n", datagrams, false},
+		{"nobody has answered yet", front, unanswered, false},
 		{"another program translated it", front, others, false},
 		{"there is no frontend", "", stream, false},
 		{"the frontend has no set", "service default 10.3.0.1 tcp 80\n", stream, false},
