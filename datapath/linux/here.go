@@ -1,6 +1,7 @@
 package linux
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"iter"
@@ -47,9 +48,10 @@ import (
 // the kernel answers for all that it delivers. What he sends then is kept out.
 
 const (
-	herePrefix     = "here"      // address, protocol, port of those frontends
-	hereOpenPrefix = "here-open" // the same, of what is delivered at the addresses of
-	hereOnlyPrefix = "here-only" // which nothing else is
+	herePrefix     = "here"       // address, protocol, port of those frontends
+	herePortsSet   = "here-ports" // port, of all of them
+	hereOpenPrefix = "here-open"  // the same, of what is delivered at the addresses of
+	hereOnlyPrefix = "here-only"  // which nothing else is
 	hereChain      = "to-here"
 	askingSet      = "asking" // interface -> rate
 
@@ -80,8 +82,13 @@ func (r *ruleset) answersHere() {
 
 	r.Set(askingSet, nft.Set{Key: nftables.TypeIFName, Timeout: true, Dynamic: true})
 	c := hook("here-arriving", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, before)
+	// This is asked of every packet, of which most are sent to other ports, so that this comes first.
+	r.Set(herePortsSet, nft.Set{Key: nftables.TypeInetService})
+	c.Add("what others than endpoints send", nft.MetaNotEqual(expr.MetaKeyIIFGROUP, nft.HostEndian(r.stamps.Group)), nft.Decide(nft.Accept))
+	c.Add("to a port at which the node answers nothing", []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2}}, nft.NotInSetOf(1, herePortsSet), nft.Decide(nft.Accept))
 	for _, is4 := range interval.Families {
-		c.Add("what endpoints send", nft.IsFamily(is4), r.isFromEndpoint(), nft.Decide(nft.GoTo(hereChain+suffix(is4))))
+		c.Add("all else that endpoints send", nft.IsFamily(is4), nft.Decide(nft.GoTo(hereChain+suffix(is4))))
 	}
 	// A route is found before this, and an IPv6 socket that is connected keeps the one that it has
 	// found. A chain of this type has another one looked for where the packet's header changes.
@@ -141,6 +148,11 @@ func frontendFrom(is4 bool) []expr.Any {
 // what keeps all else out.
 func hereElements(k plan.ServiceKey, put putElement) {
 	put(herePrefix+suffix(k.Address.Is4()), nft.Element{Key: frontendKey(k)}, nft.Value{})
+}
+
+// herePort is a port at which the node itself answers something.
+func herePort(port uint16) (set string, e nft.Element, v nft.Value) {
+	return herePortsSet, nft.Element{Key: string(binary.BigEndian.AppendUint16(nil, port))}, nft.Value{}
 }
 
 // shutElements are what keeps out all else than such a frontend at its address: what is let

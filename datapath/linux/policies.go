@@ -200,6 +200,14 @@ func (e setEdits) of(set string) *reconcile.Edit[nft.Element, nft.Value] {
 func (e setEdits) remove(set string, k nft.Element, v nft.Value) { e.of(set).Remove(k, v) }
 func (e setEdits) add(set string, k nft.Element, v nft.Value)    { e.of(set).Add(k, v) }
 
+// put is add for what comes, and remove for what goes.
+func (e setEdits) put(comes bool) putElement {
+	if comes {
+		return e.add
+	}
+	return e.remove
+}
+
 // changes are those of each set.
 func (e setEdits) changes() map[string]nft.Change {
 	all := map[string]nft.Change{}

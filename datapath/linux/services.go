@@ -21,7 +21,7 @@ import (
 // there as long as there is a frontend.
 //
 // Whatever there is of Services is elements of maps, under rules that are the same for
-// one and for thirty thousand. What the first packet of a connection is asked:
+// one and for thirty thousand. The first packet of a connection is looked up in these:
 //
 //	address, protocol, port  -> kind, set      (frontends)
 //	set                      -> how many slots (sizes)
@@ -40,18 +40,18 @@ import (
 // has a slot keeps it; see assignSlots.
 //
 // The kernel translates addresses of a connection's first packet only, in chains that
-// cannot refuse one. So two chains before these ask whether there is a backend, and whether
-// the client is one of whom the frontend is for.
+// cannot refuse one. What these gave no backend two chains behind them ask why: whether there is none,
+// or the client is none of whom the frontend is for. So what has its backend is asked nothing more.
 //
 // Who gets the node's address as source is decided with the backend, and kept in the
 // connection's label until the packet leaves. The label also says that the backend is a
 // Service's: when that leaves its set, the connection ends; see sweep.go and leaving.go.
 //
 // A transaction is one step for rules, but not for the lookups of a packet under way. One
-// that finds no backend where it is to be translated, although its frontend is there, is dropped, and
-// its sender repeats it. Before, where it is asked whether there is a backend, it may be refused: where
-// its frontend has another set between the lookup of the set and that of the set's number of slots, and the set
-// before is gone. A client is told then, and has to connect once more.
+// that was given no backend, although its frontend has one, is dropped, and its sender repeats it. It may
+// be refused where its frontend has another set between the lookup of the set and that of the set's number
+// of slots, twice: when it is translated, and when it is asked why it was not. A client is told then, and has to
+// connect once more.
 
 // The sets of the service table. Those of frontends are one for each side and family, the
 // rest for each family; see sideOf.
@@ -59,7 +59,7 @@ const (
 	frontendsPrefix = "frontends" // address, protocol, port -> whose it is, kind, set
 	restPrefix      = "rest"      // address -> whose it is, kind of what is no other frontend's
 	guardsPrefix    = "guards"    // address, protocol, port -> who may send there
-	drawsPrefix     = "draws"     // number of slots, duration -> chain
+	drawsPrefix     = "draws"     // number of slots, what the kind says of it -> chain
 	sizesPrefix     = "sizes"     // set -> number of slots
 	slotsPrefix     = "slots"     // set, slot -> backend
 	servesPrefix    = "serves"    // set, backend, where clients are remembered
@@ -104,11 +104,14 @@ func words4(is4 bool) uint32 {
 }
 
 // The kind of a frontend: what becomes of packets without a backend, who is masqueraded,
-// and, from bit 8 on, for how many seconds clients are remembered.
+// whether it is for some clients alone, or for the node itself alone, and, from bit 8 on, for how many seconds
+// clients are remembered.
 const (
 	kindSilent = 1 << iota
 	kindMasqueradesEndpoints
 	kindMasqueradesStrangers
+	kindGuarded
+	kindLoopback
 	kindBits = 8
 	// maxRemembered is for how long clients are remembered at most.
 	maxRemembered = (1<<(32-kindBits) - 1) * time.Second
@@ -122,8 +125,6 @@ const (
 	servedBit      = 1
 	masqueradedBit = 2
 )
-
-var masqueradedLabel = append(make([]byte, 4*servedWord), masqueradedBit, 0, 0, 0)
 
 // servedIn reports whether a label says that a Service gave the connection its backend.
 func servedIn(label []byte) bool {
@@ -160,13 +161,11 @@ func typeBackend(is4 bool) nftables.SetDatatype {
 // together. Who comes when there are as many gets any backend. Only tests set it.
 var maxClients uint32 = 1 << 18
 
-// draw is what a chain draws a slot among, and for how long it remembers the client; 0
-// means not at all.
+// draw is what a chain draws a slot among.
 type draw struct {
-	side     plan.Scope
-	is4      bool
-	slots    uint32
-	remember time.Duration
+	usage
+	is4   bool
+	slots uint32
 }
 
 // usualSlots is up to how many slots there are chains always, for sets that do not remember clients.
@@ -177,7 +176,9 @@ func usualDraws() (all []draw) {
 	for _, is4 := range interval.Families {
 		for _, side := range bothSides {
 			for n := range uint32(usualSlots) {
-				all = append(all, draw{side: side, is4: is4, slots: n + 1})
+				for _, guarded := range []bool{false, true} {
+					all = append(all, draw{usage{side: side, guarded: guarded}, is4, n + 1})
+				}
 			}
 		}
 	}
@@ -190,12 +191,29 @@ func (d draw) name() string {
 	if d.remember > 0 {
 		n += fmt.Sprintf("-for-%d", d.remember/time.Second)
 	}
+	if d.guarded {
+		n += "-guarded"
+	}
 	return sideOf(n, d.side, d.is4)
 }
 
-// key says by what draws finds the chain.
-func (d draw) key() nft.Element {
-	return nft.Element{Key: string(binary.NativeEndian.AppendUint32(nft.HostEndian(d.slots), uint32(d.remember/time.Second)<<kindBits))}
+// asNodeName is the name of the chain that leads to it where the node's address is to become the source.
+func (d draw) asNodeName() string { return "as-node-" + d.name() }
+
+// drawnBy are the bits of a kind, with one of the two of masquerading, by which draws finds a chain. What
+// others than the node itself send is drawn by kindLoopback as well, for which there is none.
+const drawnBy = kindGuarded | ^uint32(1<<kindBits-1)
+
+// elements are by which draws finds the chains.
+func (d draw) elements(put putElement) {
+	kind := uint32(d.remember/time.Second) << kindBits
+	if d.guarded {
+		kind |= kindGuarded
+	}
+	for masquerades, chain := range map[uint32]string{0: d.name(), kindMasqueradesEndpoints: d.asNodeName(), kindMasqueradesStrangers: d.asNodeName()} {
+		key := binary.NativeEndian.AppendUint32(nft.HostEndian(d.slots), kind|masquerades)
+		put(sideOf(drawsPrefix, d.side, d.is4), nft.Element{Key: string(key)}, nft.Value{Verdict: nft.GoTo(chain)})
+	}
 }
 
 // serviceRules returns the table's rules, but for chains of draws, with its sets empty.
@@ -245,28 +263,22 @@ func (r *ruleset) sides(c *nft.Chain, endpoints, peers, strangers string) {
 	}
 }
 
-// notLoopback lets pass what others than the node itself send to its loopback addresses,
-// which the kernel drops.
-func notLoopback(c *nft.Chain) {
-	c.Add("to loopback addresses", nft.IsFamily(true), nft.Address(true, false), nft.IsLoopback4(), nft.Decide(nft.Accept))
-	c.Add("to the loopback address", nft.IsFamily(false), nft.Address(false, false), []expr.Any{
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: append(make([]byte, 15), 1)}}, nft.Decide(nft.Accept))
-}
-
-// asks adds what refuses connections: those to frontends without a backend, or that are
-// for others than their clients.
+// asks adds what refuses connections that were given no backend: those to frontends without one, or
+// that are for others than their clients.
 func (r *ruleset) asks() {
 	beginsNone := []expr.Any{
 		&expr.Ct{Key: expr.CtKeySTATE, Register: 1},
 		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: nft.HostEndian(expr.CtStateBitNEW), Xor: nft.HostEndian(0)},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: nft.HostEndian(0)},
 	}
-	before := *nftables.ChainPriorityNATDest - 10
+	behind := *nftables.ChainPriorityNATDest + 10
+	served := slices.Concat(isServed(servedBit), nft.Decide(nft.Accept))
 	ask := func(side plan.Scope) string { return "ask-" + string(side) }
 
 	c := r.Chain("asked")
-	c.Hook = &nft.Hook{Kind: nftables.ChainTypeFilter, Number: *nftables.ChainHookPrerouting, Priority: before}
+	c.Hook = &nft.Hook{Kind: nftables.ChainTypeFilter, Number: *nftables.ChainHookPrerouting, Priority: behind}
 	c.Add("replies, and what belongs to connections", nft.Established(), nft.Decide(nft.Accept))
+	c.Add("what has its backend", served)
 	for _, is4 := range interval.Families {
 		// Nobody translates it back: its receiver knows of no connection with the backend,
 		// and would reset the one that the backend knows.
@@ -277,12 +289,16 @@ func (r *ruleset) asks() {
 	}
 	c.Add("what begins no connection", beginsNone, nft.Decide(nft.Accept))
 	c.Add("what the node sends itself was asked before", nft.MetaEqual(expr.MetaKeyIIFNAME, []byte(nft.InterfaceKey("lo"))), nft.Decide(nft.Accept))
-	notLoopback(c)
+	// The kernel drops it.
+	c.Add("to loopback addresses", nft.IsFamily(true), nft.Address(true, false), nft.IsLoopback4(), nft.Decide(nft.Accept))
+	c.Add("to the loopback address", nft.IsFamily(false), nft.Address(false, false), []expr.Any{
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: append(make([]byte, 15), 1)}}, nft.Decide(nft.Accept))
 	r.sides(c, ask(plan.Inside), ask(plan.Outside), ask(plan.Outside))
 
 	c = r.Chain("node-asked")
-	c.Hook = &nft.Hook{Kind: nftables.ChainTypeFilter, Number: *nftables.ChainHookOutput, Priority: before}
+	c.Hook = &nft.Hook{Kind: nftables.ChainTypeFilter, Number: *nftables.ChainHookOutput, Priority: behind}
 	c.Add("what begins no connection", beginsNone, nft.Decide(nft.Accept))
+	c.Add("what has its backend", served)
 	for _, is4 := range interval.Families {
 		c.Add("the node itself", nft.IsFamily(is4), nft.Decide(nft.GoTo(sideOf("ask", plan.Inside, is4))))
 	}
@@ -297,7 +313,7 @@ func (r *ruleset) asks() {
 				return r.counted(sideOf(name, side, is4), countFrontend(o, side, is4), next)
 			}
 			c.Add("it is for others", isForOthers(side, is4), counted("for-others", outcomeForOthers, r.drop(datapath.NotForClient)))
-			c.Add("there is a backend", theFrontend(side, is4), nft.InSetOf(registerSet, sizesPrefix+suffix(is4)), nft.Decide(nft.Accept))
+			c.Add("there is a backend: it changes", theFrontend(side, is4), nft.InSetOf(registerSet, sizesPrefix+suffix(is4)), nft.Count(), nft.Decide(nft.Verdict{Kind: expr.VerdictDrop}))
 			c.Add("nobody is told", theFrontend(side, is4), nft.HasBits(registerKind, kindSilent), counted("silenced", outcomeSilenced, r.drop(datapath.NoBackend)))
 			c.Add("there is no backend", frontendOf(is4), nft.InSetOf(registerFrontend, frontends), counted("refused", outcomeRefused, nft.Decide(nft.GoTo("no-backend"))))
 			c.Add("too short to have a port", nft.Decide(nft.GoTo(rest)))
@@ -321,7 +337,6 @@ func (r *ruleset) asks() {
 func (r *ruleset) translates(p *plan.Plan) {
 	c := r.Chain("arriving")
 	c.Hook = &nft.Hook{Kind: nftables.ChainTypeNAT, Number: *nftables.ChainHookPrerouting, Priority: *nftables.ChainPriorityNATDest}
-	notLoopback(c)
 	r.sides(c, "endpoints", "peers", "strangers")
 	c = r.Chain("leaving")
 	c.Hook = &nft.Hook{Kind: nftables.ChainTypeNAT, Number: *nftables.ChainHookOutput, Priority: *nftables.ChainPriorityNATDest}
@@ -330,21 +345,32 @@ func (r *ruleset) translates(p *plan.Plan) {
 		for _, from := range []struct {
 			name string
 			side plan.Scope
-			bit  uint32
-		}{{"endpoints", plan.Inside, kindMasqueradesEndpoints}, {"peers", plan.Outside, kindMasqueradesEndpoints}, {"strangers", plan.Outside, kindMasqueradesStrangers}, {"node", plan.Inside, kindMasqueradesStrangers}} {
+			bits uint32
+		}{
+			{"endpoints", plan.Inside, kindMasqueradesEndpoints | kindLoopback},
+			{"peers", plan.Outside, kindMasqueradesEndpoints | kindLoopback},
+			{"strangers", plan.Outside, kindMasqueradesStrangers | kindLoopback},
+			{"node", plan.Inside, kindMasqueradesStrangers},
+		} {
 			c := r.Chain(from.name + suffix(is4))
-			c.Add("the node's address is to become the source", theFrontend(from.side, is4), nft.HasBits(registerKind, from.bit), setMasqueraded())
 			if from.name == "node" {
 				c.Add("what is not answered elsewhere is not to stay the source", theFrontend(from.side, is4), notReached(p, is4), setMasqueraded())
 			}
 			c.Add("the chain that draws a slot", theFrontend(from.side, is4), blankSize(), []expr.Any{
 				&expr.Lookup{SourceRegister: registerSet, SetName: sizesPrefix + suffix(is4), DestRegister: registerSize - 1, IsDestRegSet: true},
-				&expr.Bitwise{SourceRegister: registerKind, DestRegister: registerKind, Len: 4, Mask: nft.HostEndian(^uint32(1<<kindBits - 1)), Xor: nft.HostEndian(0)},
+				&expr.Bitwise{SourceRegister: registerKind, DestRegister: registerKind, Len: 4, Mask: nft.HostEndian(drawnBy | from.bits), Xor: nft.HostEndian(0)},
 				&expr.Lookup{SourceRegister: registerSize, SetName: sideOf(drawsPrefix, from.side, is4), DestRegister: unix.NFT_REG_VERDICT, IsDestRegSet: true},
 			})
-			c.Add("it changes", frontendOf(is4), nft.InSetOf(registerFrontend, sideOf(frontendsPrefix, from.side, is4)), nft.Count(), nft.Decide(nft.Verdict{Kind: expr.VerdictDrop}))
 		}
 	}
+}
+
+// asNodeChain returns what leads to the draw where the node's address is to become the source.
+func (d draw) asNodeChain() *nft.Chain {
+	c := &nft.Chain{}
+	c.Add("the node's address is to become the source", setMasqueraded())
+	c.Add("the chain that draws a slot", nft.Decide(nft.GoTo(d.name())))
+	return c
 }
 
 // chain returns that of a draw.
@@ -357,8 +383,9 @@ func (d draw) chain() *nft.Chain {
 		}
 		return append(setServed(), &expr.NAT{Type: expr.NATTypeDestNAT, Family: family, RegAddrMin: address, RegProtoMin: address + words4(d.is4)})
 	}
-	// A frontend may have come since its client was asked, and be for others.
-	c.Add("it is for others", isForOthers(d.side, d.is4), nft.Count(), nft.Decide(nft.Verdict{Kind: expr.VerdictDrop}))
+	if d.guarded {
+		c.Add("it is for others, as they will be told", isForOthers(d.side, d.is4), nft.Decide(nft.Accept))
+	}
 	client := nft.AddressInto(d.is4, true, registerClient(d.is4))
 	memory := func(operation uint32) []expr.Any {
 		return []expr.Any{&expr.Dynset{SrcRegKey: registerClient(d.is4), SrcRegData: registerChosen, SetName: clientsPrefix + suffix(d.is4),
@@ -466,13 +493,24 @@ func notReached(p *plan.Plan, is4 bool) []expr.Any {
 	return append(nft.Address(is4, true), &expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: p.Local.ReachedAt[i].AsSlice()})
 }
 
+// isServed matches what belongs to a connection in whose label one of the bits is set. It looks at one
+// word of the label, as one is what the kernel compares fastest.
+func isServed(bits uint8) []expr.Any {
+	const first = unix.NFT_REG32_00
+	return []expr.Any{
+		&expr.Ct{Key: expr.CtKeyLABELS, Register: first},
+		&expr.Bitwise{SourceRegister: first + servedWord, DestRegister: first + servedWord, Len: 4, Mask: []byte{bits, 0, 0, 0}, Xor: make([]byte, 4)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: first + servedWord, Data: make([]byte, 4)},
+	}
+}
+
 // setMasqueraded says, in the label of a connection that begins, that the node's address
 // becomes the source.
 func setMasqueraded() []expr.Any {
 	const first = unix.NFT_REG32_08
 	return []expr.Any{
 		&expr.Ct{Key: expr.CtKeyLABELS, Register: first},
-		&expr.Immediate{Register: first + servedWord, Data: masqueradedLabel[4*servedWord:]},
+		&expr.Immediate{Register: first + servedWord, Data: []byte{masqueradedBit, 0, 0, 0}},
 		&expr.Ct{Key: expr.CtKeyLABELS, Register: first, SourceRegister: true},
 	}
 }
@@ -493,15 +531,11 @@ func (r *ruleset) asNode(p *plan.Plan) {
 	c := r.Chain("masquerading")
 	c.Hook = &nft.Hook{Kind: nftables.ChainTypeNAT, Number: *nftables.ChainHookPostrouting, Priority: *nftables.ChainPriorityNATSource + 1}
 	for _, is4 := range interval.Families {
-		c.Add("as a frontend says", nft.IsFamily(is4), []expr.Any{&expr.Ct{Key: expr.CtKeyLABELS, Register: 1}}, nft.Masked(masqueradedLabel), nft.Decide(nft.GoTo("as-node"+suffix(is4))))
-	}
-	const translated = 1 << 5 // IPS_DST_NAT
-	for _, is4 := range interval.Families {
-		c.Add("who is his own backend", nft.IsFamily(is4), []expr.Any{
-			&expr.Ct{Key: expr.CtKeySTATUS, Register: 1},
-			&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: nft.HostEndian(translated), Xor: nft.HostEndian(0)},
-			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: nft.HostEndian(0)},
-		}, nft.AddressInto(is4, true, unix.NFT_REG32_00), nft.AddressInto(is4, false, unix.NFT_REG32_00+words4(is4)), nft.PortInto(unix.NFT_REG32_00+2*words4(is4)),
+		served := "masquerading" + suffix(is4)
+		c.Add("what a Service gave its backend", nft.IsFamily(is4), isServed(servedBit), nft.Decide(nft.GoTo(served)))
+		c := r.Chain(served)
+		c.Add("as a frontend says", isServed(masqueradedBit), nft.Decide(nft.GoTo("as-node"+suffix(is4))))
+		c.Add("who is his own backend", nft.AddressInto(is4, true, unix.NFT_REG32_00), nft.AddressInto(is4, false, unix.NFT_REG32_00+words4(is4)), nft.PortInto(unix.NFT_REG32_00+2*words4(is4)),
 			nft.InSetOf(unix.NFT_REG32_00, selvesPrefix+suffix(is4)),
 			nft.Decide(nft.GoTo("as-node"+suffix(is4))))
 	}

@@ -23,14 +23,22 @@ type setKey struct {
 	is4  bool
 }
 
-// usage is how frontends use a set: from a side, and remembering clients for some time.
+// usage is how frontends use a set: from a side, remembering clients for some time, where 0 means not at
+// all, and guarded, where they are for some clients alone.
 type usage struct {
 	side     plan.Scope
 	remember time.Duration
+	guarded  bool
 }
 
 func (u usage) compare(o usage) int {
-	return cmp.Or(strings.Compare(string(u.side), string(o.side)), cmp.Compare(u.remember, o.remember))
+	guarded := func(u usage) int {
+		if u.guarded {
+			return 1
+		}
+		return 0
+	}
+	return cmp.Or(strings.Compare(string(u.side), string(o.side)), cmp.Compare(u.remember, o.remember), cmp.Compare(guarded(u), guarded(o)))
 }
 
 // served is what the service table has of a set.
@@ -60,6 +68,8 @@ type services struct {
 	// draws are the chains that sets need and the usual ones, and selves all backends.
 	draws  reconcile.Ledger[draw, struct{}]
 	selves reconcile.Ledger[netip.AddrPort, struct{}]
+	// herePorts are those of what the node itself answers.
+	herePorts reconcile.Ledger[uint16, struct{}]
 	// peers are the addresses from where a route leads to a peer, by what was from.
 	peers [2]nft.Elements
 	from  *sources
@@ -113,7 +123,7 @@ func remembered(s plan.Service) time.Duration {
 }
 
 // kindOf is what a frontend's element says of it.
-func kindOf(s plan.Service) uint32 {
+func kindOf(k plan.ServiceKey, s plan.Service) uint32 {
 	kind := uint32(remembered(s)/time.Second) << kindBits
 	if s.Otherwise == plan.Silence || s.Here {
 		kind |= kindSilent
@@ -123,6 +133,12 @@ func kindOf(s plan.Service) uint32 {
 	}
 	if s.Masquerade&plan.FromStrangers != 0 {
 		kind |= kindMasqueradesStrangers
+	}
+	if s.Sources != "" {
+		kind |= kindGuarded
+	}
+	if k.Address.IsLoopback() {
+		kind |= kindLoopback
 	}
 	return kind
 }
@@ -174,11 +190,11 @@ func frontendElements(k plan.ServiceKey, s plan.Service, put func(set string, e 
 	address := string(k.Address.AsSlice())
 	for _, side := range sidesOf(k) {
 		if k.Protocol == plan.AnyProtocol {
-			put(sideOf(restPrefix, side, is4), nft.Element{Key: address}, nft.Value{Data: ownerOf(s) + word(kindOf(s))})
+			put(sideOf(restPrefix, side, is4), nft.Element{Key: address}, nft.Value{Data: ownerOf(s) + word(kindOf(k, s))})
 			continue
 		}
 		key := nft.Element{Key: frontendKey(k)}
-		put(sideOf(frontendsPrefix, side, is4), key, nft.Value{Data: ownerOf(s) + word(kindOf(s)) + digestOfName(s.Set)})
+		put(sideOf(frontendsPrefix, side, is4), key, nft.Value{Data: ownerOf(s) + word(kindOf(k, s)) + digestOfName(s.Set)})
 		if s.Sources != "" {
 			put(sideOf(guardsPrefix, side, is4), key, nft.Value{Data: blank + digestOfName(s.Sources)})
 		}
@@ -291,7 +307,7 @@ func (s *served) backends() map[netip.AddrPort]bool {
 func (s *served) draws(is4 bool) (all []draw) {
 	if len(s.slots) > 0 {
 		for _, u := range s.uses {
-			all = append(all, draw{u.side, is4, uint32(len(s.slots)), u.remember})
+			all = append(all, draw{u.usage, is4, uint32(len(s.slots))})
 		}
 	}
 	return all
@@ -313,7 +329,7 @@ func (s *services) use(k plan.ServiceKey, of plan.Service, by int) {
 	set := s.set(setKey{of.Set, k.Address.Is4()})
 	uses := slices.Clone(set.uses)
 	for _, side := range sidesOf(k) {
-		u := usage{side, remembered(of)}
+		u := usage{side, remembered(of), of.Sources != ""}
 		i, there := slices.BinarySearchFunc(uses, u, func(a used, b usage) int { return a.compare(b) })
 		if !there {
 			uses = slices.Insert(uses, i, used{usage: u})
@@ -362,11 +378,6 @@ func (s *services) ask(k setKey, before, now *served) {
 // compare orders draws.
 func (d draw) compare(o draw) int { return strings.Compare(d.name(), o.name()) }
 
-// element is how a map finds the chain of a draw.
-func (d draw) element() (set string, e nft.Element, v nft.Value) {
-	return sideOf(drawsPrefix, d.side, d.is4), d.key(), nft.Value{Verdict: nft.GoTo(d.name())}
-}
-
 func selfElement(at netip.AddrPort) (set string, e nft.Element, v nft.Value) {
 	return selvesPrefix + suffix(at.Addr().Is4()), nft.Element{Key: string(at.Addr().AsSlice()) + atKey(at)}, nft.Value{}
 }
@@ -398,6 +409,9 @@ func compileServices(stamps Stamps, p *plan.Plan, from *sources, have nft.Conten
 	for k, of := range p.Services.All() {
 		frontendElements(k, of, put)
 		s.use(k, of, 1)
+		if of.Here {
+			s.herePorts.Add(k.Port, struct{}{})
+		}
 	}
 	// What others have put there goes with the next letIn.
 	s.shutNow = shutBy(answeredBy(p))
@@ -424,14 +438,18 @@ func compileServices(stamps Stamps, p *plan.Plan, from *sources, have nft.Conten
 		s.draws.Add(d, struct{}{})
 	}
 	for d := range s.draws.Now {
-		r.Chains[d.name()] = d.chain()
-		put(d.element())
+		r.Chains[d.name()], r.Chains[d.asNodeName()] = d.chain(), d.asNodeChain()
+		d.elements(put)
 	}
 	for a := range s.selves.Now {
 		put(selfElement(a))
 	}
+	for port := range s.herePorts.Now {
+		put(herePort(port))
+	}
 	s.draws.Begin()
 	s.selves.Begin()
+	s.herePorts.Begin()
 	s.from = from
 	for i, is4 := range interval.Families {
 		s.peers[i] = peersElements(from, is4)
@@ -555,11 +573,17 @@ func (s *services) advance(p, q *plan.Plan, changes plan.Diff, from *sources) nf
 	for _, c := range changes.Services {
 		if c.Old != nil {
 			s.use(c.Key, *c.Old, -1)
+			if c.Old.Here {
+				s.herePorts.Remove(c.Key.Port, struct{}{})
+			}
 		}
 	}
 	for _, c := range changes.Services {
 		if c.New != nil {
 			s.use(c.Key, *c.New, 1)
+			if c.New.Here {
+				s.herePorts.Add(c.Key.Port, struct{}{})
+			}
 		}
 	}
 	for k, was := range before {
@@ -576,23 +600,20 @@ func (s *services) advance(p, q *plan.Plan, changes plan.Diff, from *sources) nf
 	r := &nft.Table{Name: s.empty.Name, Sets: s.empty.Sets, Chains: map[string]*nft.Chain{}}
 	done := nft.Edit{Table: r, Changes: map[string]nft.Change{}}
 	for _, c := range s.draws.Changes(draw.compare) {
-		set, e, v := c.Key.element()
+		d := c.Key
+		d.elements(edit.put(c.New != nil))
 		if c.New != nil {
-			edit.add(set, e, v)
-			r.Chains[c.Key.name()] = c.Key.chain()
-			done.Come = append(done.Come, c.Key.name())
+			r.Chains[d.name()], r.Chains[d.asNodeName()] = d.chain(), d.asNodeChain()
+			done.Come = append(done.Come, d.name(), d.asNodeName())
 		} else {
-			edit.remove(set, e, v)
-			done.Go = append(done.Go, c.Key.name())
+			done.Go = append(done.Go, d.asNodeName(), d.name())
 		}
 	}
 	for _, c := range s.selves.Changes(netip.AddrPort.Compare) {
-		set, e, v := selfElement(c.Key)
-		if c.New != nil {
-			edit.add(set, e, v)
-		} else {
-			edit.remove(set, e, v)
-		}
+		edit.put(c.New != nil)(selfElement(c.Key))
+	}
+	for _, c := range s.herePorts.Changes(cmp.Compare) {
+		edit.put(c.New != nil)(herePort(c.Key))
 	}
 	maps.Copy(done.Changes, edit.changes())
 	if s.from == from {

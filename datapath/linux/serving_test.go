@@ -54,7 +54,8 @@ func TestOneBackendCostsItsOwn(t *testing.T) {
 		{"a backend comes", "backend default api 10.1.2.2:6443", "backend default api 10.1.2.2:6443\nbackend default api 10.1.2.3:6443", []string{
 			"change set selves-4: 1 elements come, 0 go", "change set sizes-4: 1 elements come, 1 go", "change set slots-4: 1 elements come, 0 go"}},
 		{"one comes that has more slots", "backend default api 10.1.2.2:6443", "backend default api 10.1.2.2:6443\nbackend default api 10.1.2.3:6443 weight 4", []string{
-			"add chain one-of-5-inside-4", "add chain one-of-5-outside-4", "change set draws-inside-4: 1 elements come, 0 go", "change set draws-outside-4: 1 elements come, 0 go",
+			"add chain one-of-5-guarded-inside-4", "add chain as-node-one-of-5-guarded-inside-4", "add chain one-of-5-guarded-outside-4", "add chain as-node-one-of-5-guarded-outside-4",
+			"change set draws-inside-4: 3 elements come, 0 go", "change set draws-outside-4: 3 elements come, 0 go",
 			"change set selves-4: 1 elements come, 0 go", "change set sizes-4: 1 elements come, 1 go", "change set slots-4: 4 elements come, 0 go"}},
 		{"one is drained that had a slot", "web 10.1.2.4:8080 weight 0", "web 10.1.2.4:8080 weight 0 # again", nil},
 		{"a frontend comes", "service default 10.3.0.2 tcp", "service default 10.3.0.9 tcp 443 to api\nservice default 10.3.0.2 tcp",

@@ -362,13 +362,13 @@ func Transaction(table string, f func(*nftables.Conn) error) error {
 	return nil
 }
 
-// Edit is a change of elements of a table's sets, by the sets' names, and of chains that
-// elements alone lead to.
+// Edit is a change of elements of a table's sets, by the sets' names, and of chains to which
+// elements lead, or others of these chains.
 type Edit struct {
 	*Table
 	Changes map[string]Change
 	// Come are the names of the table's chains that are not there yet, and Go those of
-	// chains that are there no more.
+	// chains that are there no more. Who leads to another comes behind it, and goes before it.
 	Come, Go []string
 }
 
