@@ -24,6 +24,7 @@ func (s *suite) services(t *testing.T) {
 	}
 	t.Run("backends", s.backends)
 	t.Run("unfitting", s.unfitting)
+	t.Run("over", s.over)
 	t.Run("undisturbed", s.undisturbed)
 	t.Run("counts", s.counts)
 	s.clustersOf(t, rapid.Custom(func(t *rapid.T) map[string]*plan.Plan {
@@ -324,22 +325,76 @@ func (s *suite) unfitting(t *testing.T) {
 	}
 }
 
-// sentUntil returns the number of the byte that a TCP socket sends next.
-func sentUntil(t *testing.T, c net.Conn) uint32 {
+// sentUntil returns the number of the byte that a TCP socket sends next, and received that of the one that it
+// gets next.
+func sentUntil(t *testing.T, c net.Conn) uint32 { return nextOf(t, c, 2) } // TCP_SEND_QUEUE
+
+func received(t *testing.T, c net.Conn) uint32 { return nextOf(t, c, 1) } // TCP_RECV_QUEUE
+
+func nextOf(t *testing.T, c net.Conn, queue int) uint32 {
 	t.Helper()
-	const sendQueue = 2 // TCP_SEND_QUEUE
 	raw, err := c.(*net.TCPConn).SyscallConn()
 	must(t, err)
 	number := 0
 	must(t, raw.Control(func(fd uintptr) {
 		err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_REPAIR, 1)
-		err = errors.Join(err, unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_REPAIR_QUEUE, sendQueue))
+		err = errors.Join(err, unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_REPAIR_QUEUE, queue))
 		var failure error
 		number, failure = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_QUEUE_SEQ)
 		err = errors.Join(err, failure, unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_REPAIR, -1)) // off, without a window probe
 	}))
 	must(t, err)
 	return uint32(number)
+}
+
+// over checks that nobody is told of the end of a connection that is over when its backend leaves: by the same
+// address and port its client may have another by then, which would end.
+func (s *suite) over(t *testing.T) {
+	l := newTopology(t, s.make)
+	before := serving(t, "", map[string]int{"one": 1})
+	l.load(map[string]*plan.Plan{"node1": before})
+	n := l.nodes["node1"]
+	client, server := n.pods["client"], n.pods["one"]
+	l.listen(server.host, service{plan.TCP, 8080})
+	gateway := plan.MACOf(before.Local.Pools[0].Gateway)
+	type former struct{ client, dialled netip.AddrPort }
+	var formers []former
+	var streams []net.Conn
+	for i, to := range []netip.AddrPort{netip.MustParseAddrPort("10.3.0.1:80"), netip.MustParseAddrPort("[fd00:3::1]:80")} {
+		connect := func() (net.Conn, netip.AddrPort) {
+			t.Helper()
+			c, err := client.dial("tcp", netip.Addr{}, to, patience)
+			must(t, err)
+			t.Cleanup(func() { c.Close() })
+			return c, netip.MustParseAddrPort(c.LocalAddr().String())
+		}
+		stream, own := connect()
+		streams, formers = append(streams, stream), append(formers, former{own, to})
+		for range 3 {
+			c, own := connect()
+			reset := numbered(netip.AddrPortFrom(server.addresses[i], 8080), own, received(t, c), 0, 0x04, "")
+			must(t, server.inject("eth0", gateway, reset))
+			must(t, c.SetReadDeadline(time.Now().Add(patience)))
+			if _, err := c.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNRESET) {
+				t.Fatalf("a connection to %s is to be reset, and says %v", to, err)
+			}
+			formers = append(formers, former{own, to})
+		}
+	}
+	seen := l.tap(t, client.host, "eth0")
+	l.apply(n, serving(t, "", map[string]int{"two": 1}))
+	for _, stream := range streams {
+		must(t, stream.SetReadDeadline(time.Now().Add(2*patience)))
+		if _, err := stream.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNRESET) {
+			t.Errorf("the backend has left, and a stream from %s says %v", stream.LocalAddr(), err)
+		}
+	}
+	time.Sleep(100 * time.Millisecond) // all of them would be told at a time
+	for i, f := range formers {
+		if lives := i%4 == 0; seen.heard(f.dialled, f.client) != lives {
+			t.Errorf("who had a connection to %s from %s, which went on until its backend left: %t, was told of its end: %t", f.dialled, f.client, lives, !lives)
+		}
+	}
 }
 
 // undisturbed checks that no packet through a Service is lost while it comes to have more

@@ -68,7 +68,7 @@ func (b *tagBench) sendsAs(t *testing.T, seen *wiretap, name string, from *host,
 	}
 }
 
-// wiretap is what passes the link of a node.
+// wiretap is what passes an interface.
 type wiretap struct {
 	mu     sync.Mutex
 	frames [][]byte
@@ -77,9 +77,15 @@ type wiretap struct {
 // listenTo notes what a node sends and gets.
 func (l *topology) listenTo(t *testing.T, node string) *wiretap {
 	t.Helper()
+	return l.tap(t, l.out, node)
+}
+
+// tap notes what passes an interface of a host.
+func (l *topology) tap(t *testing.T, h *host, name string) *wiretap {
+	t.Helper()
 	w := &wiretap{}
-	must(t, l.out.Do(func() error {
-		link, err := netlink.LinkByName(node)
+	must(t, h.Do(func() error {
+		link, err := netlink.LinkByName(name)
 		if err != nil {
 			return err
 		}
@@ -139,6 +145,19 @@ func (w *wiretap) of(word string, port uint16) (vni uint32, ok bool) {
 		}
 	}
 	return 0, false
+}
+
+// heard reports whether a TCP segment from one address to another has passed.
+func (w *wiretap) heard(from, to netip.AddrPort) bool {
+	const ethernet = 14
+	header := numbered(from, to, 0, 0, 0, "")
+	ports := len(header) - 20
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.ContainsFunc(w.frames, func(f []byte) bool {
+		addresses := 2 * len(from.Addr().AsSlice())
+		return len(f) >= ethernet+ports+4 && f[ethernet]>>4 == header[0]>>4 && string(f[ethernet+ports-addresses:ethernet+ports+4]) == string(header[ports-addresses:ports+4])
+	})
 }
 
 // has reports whether a packet with a word has passed.

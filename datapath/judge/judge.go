@@ -51,6 +51,8 @@ type Connection struct {
 	Tagged bool
 	// Unanswered says that nothing came back yet: each packet is judged as the first.
 	Unanswered bool
+	// Over says that both sides have parted with it, and only late packets are waited for.
+	Over bool
 }
 
 // NewJury returns a jury for a plan, on a node that has those addresses beside

@@ -10,9 +10,10 @@ import (
 // that may be one again in a moment: who writes EndpointSlices writes one after the other, and where he
 // packs endpoints anew, one is in none of them between two writes. Datagrams are none of these, as
 // nobody repeats them, nor what goes to an endpoint of the node that is gone, nor what nobody has answered
-// yet: there is nothing to lose of it, and who comes by its port again would be sent to the same backend.
+// yet, nor what is over: there is nothing to lose of it, and who comes by its port again would be sent to the
+// same backend.
 func (j *Jury) MayReturn(c Connection) bool {
-	if !c.Served || c.Unanswered || c.Protocol == plan.UDP {
+	if !c.Served || c.Unanswered || c.Over || c.Protocol == plan.UDP {
 		return false
 	}
 	_, s, ok := j.plan.Service(c.Network, c.Dialled.Addr(), c.Protocol, c.Dialled.Port(), j.side(c))

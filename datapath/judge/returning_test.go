@@ -17,6 +17,8 @@ func TestMayReturn(t *testing.T) {
 	datagrams.Protocol = plan.UDP
 	unanswered := stream
 	unanswered.Unanswered = true
+	over := stream
+	over.Over = true
 	others := stream
 	others.Served = false
 	here := stream
@@ -30,6 +32,7 @@ func TestMayReturn(t *testing.T) {
 		{"another is there", front + "backend default web 10.1.2.3:8080\n", stream, true},
 		{"it is one of datagrams", "service default 10.3.0.1 udp 80 to web\n", datagrams, false},
 		{"nobody has answered yet", front, unanswered, false},
+		{"both sides have parted with it", front, over, false},
 		{"another program translated it", front, others, false},
 		{"there is no frontend", "", stream, false},
 		{"the frontend has no set", "service default 10.3.0.1 tcp 80\n", stream, false},

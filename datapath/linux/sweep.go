@@ -172,7 +172,7 @@ func (s *sweeper) sweep(p *plan.Plan) error {
 		delete(before, endedKey(c.Destination, c.Source, c.Protocol))
 		tag, tagged := tagIn(c.Label[:])
 		of := judge.Connection{Network: plan.DefaultNetwork, Protocol: c.Protocol, Source: c.Source, Destination: c.Destination, Dialled: c.Dialled,
-			Tag: tag, Tagged: tagged, Served: servedIn(c.Label[:]), Unanswered: c.Unanswered}
+			Tag: tag, Tagged: tagged, Served: servedIn(c.Label[:]), Unanswered: c.Unanswered, Over: c.Over}
 		denied := policed && j.Forbids(of)
 		if !denied && !j.Unserved(of) {
 			return
@@ -218,10 +218,15 @@ func (s *sweeper) sweep(p *plan.Plan) error {
 			if d.of.Source.Addr().Is4() != is4 || d.denied && unpoliced {
 				continue
 			}
-			if err := t.Remove(is4, d.handle); err != nil {
+			was, err := t.Remove(is4, d.handle)
+			if err != nil {
 				return fmt.Errorf("end a connection: %w", err)
 			}
-			ended.Leftovers = append(ended.Leftovers, d.leftover)
+			// Of what is over, or went by itself, a side may have begun another by now, with the same
+			// addresses and ports: to tell it would end that.
+			if was && !d.of.Over {
+				ended.Leftovers = append(ended.Leftovers, d.leftover)
+			}
 		}
 	}
 	if n := len(ended.Leftovers); n > 0 {

@@ -26,6 +26,7 @@ const (
 	ctaTupleOrig  = 1
 	ctaTupleReply = 2
 	ctaStatus     = 3
+	ctaProtoInfo  = 4
 	ctaID         = 12
 	ctaZone       = 18
 	ctaLabels     = 22
@@ -41,6 +42,15 @@ const (
 	ctaProtoNum     = 1
 	ctaProtoSrcPort = 2
 	ctaProtoDstPort = 3
+
+	ctaProtoInfoTCP = 1
+	ctaTCPState     = 1
+)
+
+// States of a TCP connection (linux/netfilter/nf_conntrack_tcp.h).
+const (
+	tcpTimeWait = 7
+	tcpClose    = 8
 )
 
 // seenReply is the bit of a connection's status that says that something came back
@@ -95,20 +105,20 @@ func (t *Tracker) List(f func(c Connection, entry []byte)) error {
 	return nil
 }
 
-// Remove deletes the connection that HandleOf told the handle of; one that has
-// ended is no error.
-func (t *Tracker) Remove(is4 bool, handle []byte) error {
+// Remove deletes the connection that HandleOf told the handle of, and reports whether it was
+// there still.
+func (t *Tracker) Remove(is4 bool, handle []byte) (was bool, err error) {
 	family := uint8(unix.AF_INET6)
 	if is4 {
 		family = unix.AF_INET
 	}
 	r := t.request(nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK, family)
 	r.AddRawData(handle)
-	_, err := r.Execute(unix.NETLINK_NETFILTER, 0)
+	_, err = r.Execute(unix.NETLINK_NETFILTER, 0)
 	if errors.Is(err, unix.ENOENT) {
-		return nil
+		return false, nil
 	}
-	return err
+	return err == nil, err
 }
 
 // HandleOf returns those of an entry's attributes by which the kernel finds it
@@ -132,7 +142,7 @@ func HandleOf(entry []byte) ([]byte, error) {
 func parseConnection(entry []byte) (Connection, error) {
 	var orig, reply tuple
 	var label [16]byte
-	answered := true // where nobody says
+	answered, over := true, false // where nobody says
 	for kind, v := range message.Attributes(entry) {
 		switch kind {
 		case ctaTupleOrig:
@@ -143,6 +153,8 @@ func parseConnection(entry []byte) (Connection, error) {
 			copy(label[:], v)
 		case ctaStatus:
 			answered = len(v) != 4 || message.BigEndian(v)&seenReply != 0
+		case ctaProtoInfo:
+			over = isOver(v)
 		}
 	}
 	if !orig.source.IsValid() || !reply.source.IsValid() {
@@ -152,8 +164,25 @@ func parseConnection(entry []byte) (Connection, error) {
 		Protocol: orig.protocol,
 		Source:   orig.at(orig.source, orig.sourcePort), Destination: orig.at(reply.source, reply.sourcePort),
 		Dialled: orig.at(orig.destination, orig.destinationPort), seen: orig.at(reply.destination, reply.destinationPort),
-		Label: label, Unanswered: !answered,
+		Label: label, Unanswered: !answered, Over: over,
 	}, nil
+}
+
+// isOver reports whether what an entry says of its protocol is that a TCP connection has ended: both sides
+// have said so and heard it, or one has reset it.
+func isOver(info []byte) bool {
+	for kind, v := range message.Attributes(info) {
+		if kind != ctaProtoInfoTCP {
+			continue
+		}
+		for kind, v := range message.Attributes(v) {
+			if kind == ctaTCPState {
+				s := message.Octet(v)
+				return s == tcpTimeWait || s == tcpClose
+			}
+		}
+	}
+	return false
 }
 
 // tuple is one direction of a connection.
@@ -202,8 +231,8 @@ type Connection struct {
 	Dialled, seen netip.AddrPort
 	// Label is what labels it; all is 0 where nothing does.
 	Label [16]byte
-	// Unanswered says that nothing came back yet.
-	Unanswered bool
+	// Unanswered says that nothing came back yet, and Over that both sides of a TCP connection have parted with it.
+	Unanswered, Over bool
 }
 
 // Leftover is what both sides have of the connection.

@@ -27,6 +27,12 @@ func TestParseConnection(t *testing.T) {
 			t.Errorf("with status %x it is unanswered is %t, %v", status, c.Unanswered, err)
 		}
 	}
+	for state, over := range map[string]bool{"\x01": false, "\x03": false, "\x06": false, "\x07": true, "\x08": true} {
+		info := "\x10\x00\x04\x80\x0c\x00\x01\x80\x05\x00\x01\x00" + state + "\x00\x00\x00"
+		if c, err := parseConnection([]byte(info + entry)); err != nil || c.Over != over {
+			t.Errorf("with TCP's state %x it is over is %t, %v", state, c.Over, err)
+		}
+	}
 	// The kernel finds it by its first direction and its number.
 	handle, err := HandleOf([]byte(entry))
 	if err != nil || !strings.HasPrefix(entry, string(handle[:52])) || !strings.HasSuffix(entry, string(handle[52:])) || len(handle) != 60 {

@@ -161,7 +161,7 @@ func Forget(of func(netip.Addr) bool) error {
 	}
 	for _, is4 := range interval.Families {
 		for _, h := range handles[is4] {
-			if err := t.Remove(is4, h); err != nil {
+			if _, err := t.Remove(is4, h); err != nil {
 				return fmt.Errorf("delete a tracked connection of an address that has lost its endpoint: %w", err)
 			}
 		}
