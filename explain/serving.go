@@ -238,7 +238,12 @@ func (c Cluster) servedBy(p *plan.Plan, origin string, owners map[netip.Addr]str
 		}
 	}) {
 		set := ServedSet{Name: name, Backends: []ServedBackend{}}
+		of, _, _ := strings.Cut(name, ":")
+		local := strings.HasSuffix(of, service.LocalSuffix)
 		for k, b := range p.BackendsOf(plan.DefaultNetwork, name) {
+			if local && b.Weight == 0 && b.Node != p.Local.Node {
+				continue // so are all of other nodes
+			}
 			who, known := owners[k.Address]
 			if !known {
 				if who = c.owner(k.Address).Name; who == k.Address.String() {

@@ -48,7 +48,7 @@ const theRest = -1
 
 // served is what is behind a port of a Service.
 type served struct {
-	// set is of all endpoints, localSet of those on the node, where these are asked for.
+	// set is of all endpoints, where a frontend names it, localSet of those on the node, where these are asked for.
 	set, localSet string
 	// otherwise is, by family, what becomes of packets where localSet has nobody.
 	otherwise [2]plan.Refusal

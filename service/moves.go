@@ -111,7 +111,7 @@ func (c *Compiler) hold(before, now *compiled, behind []*slice, made []plan.Edit
 	o = before.oldersOf(behind)
 	has := make(map[string]bool)
 	for _, k := range before.backends {
-		if o.of(k) == stays {
+		if is, _ := c.tables.Backends.Get(k); is.Weight > 0 && o.of(k) == stays {
 			has[k.Set] = true
 		}
 	}

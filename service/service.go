@@ -6,7 +6,9 @@
 // cluster's addresses, at ports of the node, and at addresses outside. Where the Service
 // says that only the node's own endpoints are to be used, that is a second set. All
 // endpoints that are still there are in the set; those that get no connections any more
-// have weight 0 and keep the ones that they have.
+// have weight 0 and keep the ones that they have. So where what is sent to the cluster's addresses
+// stays on the node, those of other nodes are in the second set, too, for streams that were there
+// before; and where no frontend names the first set, it is left out.
 //
 // Start reading at Compiler; read.go has what is read of a Service, endpoints.go who may be
 // chosen and at which addresses, claims.go who gets what several Services claim, budget.go
@@ -481,15 +483,20 @@ func (c *compiled) refuseRest(r rank, granted bool, field string, a netip.Addr, 
 
 // port adds what a port of the Service makes.
 func (c *compiled) port(p port, all []endpoint, granted granted, node view, into *edits) {
-	set := setName(c.name, p)
+	set, frontends := setName(c.name, p), c.frontends(p, granted, node)
 	everywhere := choose(all, node.hinted)
-	into.putBackends(set, p, all, everywhere)
+	if !c.internalLocal || slices.ContainsFunc(frontends, func(f frontend) bool { return f.rank != rankClusterIP }) {
+		into.putBackends(set, p, all, everywhere)
+	}
 	localSet, otherwise := "", [2]plan.Refusal{}
 	if c.internalLocal || c.externalLocal {
 		localSet = setName(LocalSet(c.key), p)
-		own := onNode(all, node.Node)
-		here := choose(own, every)
-		into.putBackends(localSet, p, own, here)
+		keep := onNode(all, node.Node)
+		here := choose(keep, every)
+		if c.internalLocal && p.protocol != plan.UDP {
+			keep = all // streams go on
+		}
+		into.putBackends(localSet, p, keep, here)
 		// Where nobody is here and somebody elsewhere, others may come to know of it.
 		for i, f := range bothFamilies {
 			if !anyOf(here, f) && anyOf(everywhere, f) {
@@ -498,14 +505,14 @@ func (c *compiled) port(p port, all []endpoint, granted granted, node view, into
 		}
 	}
 	c.served = append(c.served, served{set, localSet, otherwise})
-	for _, at := range c.frontends(p, granted, node) {
+	for _, at := range frontends {
 		key := plan.ServiceKey{Network: plan.DefaultNetwork, Address: at.address, Protocol: p.protocol, Port: at.port}
 		c.claims = append(c.claims, &claim{by: c, rank: at.rank, names: node.names.has(c.key, key), granted: at.granted, port: int32(len(c.served) - 1), key: key})
 	}
 }
 
-// LocalSet is what the sets of a Service's endpoints on the node itself are called, those of its
-// ports with : and the port's name behind it.
+// LocalSet is what the sets are called in which a Service's endpoints on the node itself get connections,
+// those of its ports with : and the port's name behind it.
 func LocalSet(k registry.Key) string { return k.String() + LocalSuffix }
 
 // LocalSuffix ends the names of such sets, but for the ports.

@@ -9,7 +9,8 @@
 // that pods have, and name servers of nodes.
 //
 // generate_test.go and granted_test.go make worlds and packets, compiled_test.go asks the
-// tables of a node, and cluster_test.go asks plan.Explain of a whole cluster. Of a
+// tables of a node, and cluster_test.go asks plan.Explain of a whole cluster. connections_test.go
+// asks which open connections go on when a Service changes. Of a
 // difference rapid shows the smallest world that it finds, and by which flags it comes
 // again; once understood, it is told in told_test.go.
 //
