@@ -14,8 +14,9 @@ import (
 
 // said is what the slices of a Service say of an address, one or another of them.
 type said struct {
-	// gets says that it gets new connections, if only where nobody else does, and serves that it answers.
-	gets, serves bool
+	// ready says that it gets new connections, last that it does where nobody is ready, as it serves while it
+	// ends, and serves that it answers.
+	ready, last, serves bool
 }
 
 // saidOf returns what slices say of the addresses of all endpoints.
@@ -24,7 +25,8 @@ func saidOf(behind []*slice) map[netip.Addr]said {
 	for _, b := range behind {
 		for _, m := range b.endpoints {
 			is := all[m.address]
-			is.gets = is.gets || m.ready || m.serving && m.terminating
+			is.ready = is.ready || m.ready
+			is.last = is.last || m.serving && m.terminating
 			is.serves = is.serves || m.serving
 			all[m.address] = is
 		}
@@ -46,26 +48,47 @@ type olders struct {
 	all map[netip.Addr]said
 	// datagrams are the sets to which all frontends that name them are of UDP.
 	datagrams map[string]bool
+	// ready are the sets that have somebody who is ready, and gets connections already.
+	ready map[setOf]bool
 }
 
-// oldersOf returns what becomes of the backends that a Service had, by its slices.
-func (c *compiled) oldersOf(behind []*slice) olders {
-	o := olders{saidOf(behind), make(map[string]bool)}
-	for _, one := range c.claims {
+// setOf is the part of a set that is of a family.
+type setOf struct {
+	family plan.Family
+	set    string
+}
+
+// oldersOf returns what becomes of the backends that a Service has, by its slices.
+func (c *Compiler) oldersOf(has *compiled, behind []*slice) olders {
+	o := olders{saidOf(behind), make(map[string]bool), make(map[setOf]bool)}
+	for _, one := range has.claims {
 		for _, set := range one.sets() {
 			is, known := o.datagrams[set]
 			o.datagrams[set] = one.key.Protocol == plan.UDP && (is || !known)
 		}
 	}
+	for _, k := range has.backends {
+		if of := (setOf{plan.FamilyOf(k.Address), k.Set}); o.all[k.Address].ready && !o.ready[of] {
+			o.ready[of] = c.getsNow(k)
+		}
+	}
 	return o
+}
+
+// getsNow reports whether a backend gets connections by the tables that there are.
+func (c *Compiler) getsNow(k plan.BackendKey) bool {
+	is, _ := c.tables.Backends.Get(k)
+	return is.Weight > 0
 }
 
 // of returns what becomes of a backend, as putBackends has it.
 func (o olders) of(k plan.BackendKey) older {
-	switch is, there := o.all[k.Address]; {
-	case !there, !is.gets && !is.serves && o.datagrams[k.Set]:
+	is, there := o.all[k.Address]
+	gets := is.ready || is.last && !o.ready[setOf{plan.FamilyOf(k.Address), k.Set}]
+	switch {
+	case !there, !gets && !is.serves && o.datagrams[k.Set]:
 		return leaves
-	case is.gets:
+	case gets:
 		return stays
 	}
 	return drained
@@ -108,10 +131,10 @@ func (c *Compiler) hold(before, now *compiled, behind []*slice, made []plan.Edit
 	if len(lacks) == 0 {
 		return nil, o
 	}
-	o = before.oldersOf(behind)
+	o = c.oldersOf(before, behind)
 	has := make(map[string]bool)
 	for _, k := range before.backends {
-		if is, _ := c.tables.Backends.Get(k); is.Weight > 0 && o.of(k) == stays {
+		if !has[k.Set] && o.of(k) == stays && c.getsNow(k) {
 			has[k.Set] = true
 		}
 	}

@@ -209,8 +209,8 @@ func (c *Compiler) costOf(s *service) int {
 
 // retire takes out what is gone of a Service that waits, and may not be served any more, and leaves
 // the rest as it was: frontends that it has no more, or not by the same right, and backends
-// that are no endpoints any more. Endpoints that are not ready any more get no connections, and of UDP those
-// that do not serve go. Who may not come any more to a load balancer's address does not, either.
+// that are no endpoints any more. Endpoints that are not ready any more get no connections, where they end and
+// still serve only if somebody else gets some who is ready; and of UDP those that do not serve go. Who may not come any more to a load balancer's address does not, either.
 func (c *Compiler) retire(s *service, room *int) {
 	was := c.compiled[s.key]
 	if was == nil {
@@ -235,7 +235,7 @@ func (c *Compiler) retire(s *service, room *int) {
 		}
 		was.sources = c.admit(s, was.sources, made.sources)
 	}
-	o := was.oldersOf(c.behind(s.key))
+	o := c.oldersOf(was, c.behind(s.key))
 	was.backends = slices.DeleteFunc(slices.Clone(was.backends), func(k plan.BackendKey) bool {
 		is := o.of(k)
 		if *room <= 0 {
