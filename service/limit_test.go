@@ -72,7 +72,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// Whether the ports of nodes are too many is the same on all nodes, and for who tells it and is none.
+// Whether the ports of nodes are too many is the same on all nodes, and for who tells it and is none, or
+// has the addresses of several.
 func TestNodePortsAreCountedAlike(t *testing.T) {
 	at := netip.MustParseAddr
 	for _, c := range []struct {
@@ -91,7 +92,7 @@ func TestNodePortsAreCountedAlike(t *testing.T) {
 			svc.Spec.Ports = append(svc.Spec.Ports, corev1.ServicePort{Name: fmt.Sprint("p", i), Port: int32(1000 + i), NodePort: int32(30000 + i)})
 		}
 		w.put(api.Service, svc)
-		for _, addresses := range [][]netip.Addr{nil, {at("172.30.0.2")}, {at("fd01::2")}, {at("172.30.0.2"), at("fd01::2")}} {
+		for _, addresses := range [][]netip.Addr{nil, {at("172.30.0.2")}, {at("fd01::2")}, {at("172.30.0.2"), at("fd01::2")}, {at("172.30.0.2"), at("172.30.0.3"), at("172.30.0.4")}} {
 			var compiler service.Compiler
 			tables := compiler.Compile(w.snapshot(), plan.Local{Node: "node1", Addresses: addresses})
 			if served := tables.Services.Len() > len(c.clusterIPs); served != c.served || len(compiler.Problems()) == 0 != c.served {

@@ -365,18 +365,12 @@ const (
 // limit leaves out what is more than one Service may make, and what is more than the Services of
 // its namespace may, and returns what is behind the ports that are left. Without endpoints it refuses
 // connections, and without ports it has nothing but its address.
-func (c *compiled) limit(behind []*slice, over excess, node view) ends {
+func (c *compiled) limit(behind []*slice, over excess) ends {
 	at := len(c.clusterIPs) + len(c.balanced) + len(c.external)
 	if c.nodePorts {
-		// A node has one address of each family at most, and all find the same as who tells what is wrong, who
-		// has none, or those of many nodes.
-		own := 0
-		for _, a := range node.Addresses {
-			if slices.Contains(c.families, plan.FamilyOf(a)) {
-				own++
-			}
-		}
-		at += max(len(c.families), own)
+		// A node has one address of each family at most. Who tells what is wrong has none, or those of several
+		// nodes, and finds the same.
+		at += len(c.families)
 	}
 	if n := at * len(c.ports); n > MaxFrontends {
 		c.ports = nil
@@ -441,7 +435,7 @@ type compiled struct {
 func compile(s *service, behind []*slice, over excess, granted granted, pooled standings, node view, into *edits) *compiled {
 	c := &compiled{service: s, ports: s.ports, pooled: pooled, problems: slices.Clone(s.problems)}
 	c.refuseOthers()
-	found := c.limit(behind, over, node)
+	found := c.limit(behind, over)
 	for _, p := range c.ports {
 		c.port(p, found[p.portName].endpoints(node), granted, node, into)
 	}

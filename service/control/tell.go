@@ -92,9 +92,13 @@ func inWords(problems []string) string {
 	return text
 }
 
+// maxClaimed is how many addresses of nodes are looked at. At each of them are all node ports, and one
+// Service may name the addresses of all nodes.
+const maxClaimed = 16
+
 // claimed returns the addresses of nodes that Services have, or are to have, as their own, and
-// the names of these: there node ports, and nodes themselves, may be in the way. All others
-// would cost what there are of nodes and of node ports. That a node has an address where
+// the names of these, the first maxClaimed of them: there node ports, and nodes themselves, may be in the way. All
+// others would cost what there are of nodes and of node ports. That a node has an address where
 // Services get theirs is not believed, as any Node could say so of others' Services. Of node ports
 // those may be in the way, too, that are the API server's on a node, where there is one.
 func claimed(objects registry.Objects, grants bool) (addresses []netip.Addr, whose map[netip.Addr]string) {
@@ -117,7 +121,7 @@ func claimed(objects registry.Objects, grants bool) (addresses []netip.Addr, who
 		}
 	}
 	add := func(a netip.Addr) {
-		if of[a] != "" && whose[a] == "" {
+		if of[a] != "" && whose[a] == "" && len(addresses) < maxClaimed {
 			addresses, whose[a] = append(addresses, a), "node "+of[a]
 		}
 	}

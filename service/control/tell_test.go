@@ -1,6 +1,7 @@
 package control
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -48,6 +49,44 @@ func TestTold(t *testing.T) {
 		}
 		return out
 	})
+}
+
+// One Service names the addresses of very many nodes. Few of these are looked at, and of another Service, which has
+// ports of nodes, nothing is told.
+func TestManyNodesAreNamed(t *testing.T) {
+	s := &explore.Store{Now: began}
+	var b strings.Builder
+	b.WriteString(`
+apiVersion: v1
+kind: Service
+metadata: {namespace: shop, name: web}
+spec: {type: NodePort, clusterIP: 10.96.0.1, clusterIPs: [10.96.0.1], ports: [`)
+	for i := range 100 {
+		fmt.Fprintf(&b, "{name: p%d, port: %d, nodePort: %d}, ", i, 1000+i, 30000+i)
+	}
+	b.WriteString(`]}
+---
+apiVersion: v1
+kind: Service
+metadata: {namespace: evil, name: all, creationTimestamp: "2026-01-01T10:00:00Z"}
+spec: {clusterIP: 10.96.0.2, clusterIPs: [10.96.0.2], ports: [{port: 30000}], externalIPs: [`)
+	const many = 200
+	address := func(i int) string { return fmt.Sprintf("172.30.1.%d", i+1) }
+	for i := range many {
+		b.WriteString(address(i) + ", ")
+	}
+	b.WriteString("]}\n")
+	for i := range many {
+		fmt.Fprintf(&b, "---\napiVersion: v1\nkind: Node\nmetadata: {name: node%d}\nstatus: {addresses: [{type: InternalIP, address: %s}]}\n", i, address(i))
+	}
+	apply(t, s, []byte(b.String()))
+	if addresses, whose := claimed(s.Snapshot(kinds...), false); len(addresses) != maxClaimed || len(whose) != maxClaimed {
+		t.Errorf("%d addresses of nodes are looked at, and %d have names", len(addresses), len(whose))
+	}
+	says := new(teller).decide(s.Snapshot(kinds...))
+	if len(says) != 1 || says[0].service.Name != "all" || !strings.Contains(says[0].problem, "172.30.1.1:30000/TCP is Service shop/web's") {
+		t.Errorf("it is said %v", says)
+	}
 }
 
 // What one Service has Grants of an older one cannot take, nor one that says of itself all
