@@ -164,6 +164,13 @@ func (s *service) readBalanced(svc *corev1.Service) {
 	}
 	slices.SortFunc(s.ranges, netip.Prefix.Compare)
 	s.ranges = slices.Compact(s.ranges)
+	for _, a := range s.balanced {
+		f := plan.FamilyOf(a)
+		if s.guards(f) && !slices.ContainsFunc(s.ranges, func(p netip.Prefix) bool { return plan.FamilyOf(p.Addr()) == f }) {
+			s.problem("spec.loadBalancerSourceRanges: no range is of the family of %s, so that nobody may come to that address: add ranges of that family, or %s for all",
+				a, netip.PrefixFrom(map[plan.Family]netip.Addr{plan.IPv4: netip.IPv4Unspecified(), plan.IPv6: netip.IPv6Unspecified()}[f], 0))
+		}
+	}
 }
 
 // guards reports whether only some may come to balanced addresses of a family.
