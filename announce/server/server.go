@@ -90,6 +90,10 @@ type elected struct {
 	strangers map[netip.Addr]wire.MAC
 	unable    map[netip.Addr]string
 	asked     bool
+	// namesake is who else was heard by this node's name, and namedAt when last. While named it is told of.
+	namesake wire.MAC
+	namedAt  time.Duration
+	named    bool
 }
 
 // peer is a node that was heard at a moment.
@@ -112,14 +116,19 @@ func (l *elected) peer(now time.Duration, mac wire.MAC, t election.Timing) (node
 	return p.node, is && now-p.at <= lately*t.Silence
 }
 
-// forget forgets the peers that were not heard of late, and what was found out about addresses
-// that are refused no more.
+// namesakeFor is for how long somebody is told of who was heard by this node's name. Meanwhile nobody else is,
+// however many say so.
+const namesakeFor = time.Minute
+
+// forget forgets the peers that were not heard of late, who was long ago by this node's name, and what was
+// found out about addresses that are refused no more.
 func (l *elected) forget(now time.Duration, t election.Timing) {
 	for mac := range l.peers {
 		if _, is := l.peer(now, mac, t); !is {
 			delete(l.peers, mac)
 		}
 	}
+	l.named = l.named && now-l.namedAt < namesakeFor
 	lost := func(a netip.Addr) bool { return !l.machine.Refuses(a) }
 	maps.DeleteFunc(l.strangers, func(a netip.Addr, _ wire.MAC) bool { return lost(a) })
 	maps.DeleteFunc(l.unable, func(a netip.Addr, _ string) bool { return lost(a) })
@@ -358,13 +367,29 @@ func (s *Server) hear(e heard) {
 		l.strangers[e.Conflict] = e.From
 		s.do(l, l.machine.Conflict(s.now, e.Conflict, peer))
 	case e.Heartbeat.Node == s.Node:
-		s.Log.Warn("another machine on the link answers for addresses under this node's name", "link", l.name, "at", e.From)
+		s.hearName(l, e.From)
 	case s.is.Peers[e.Heartbeat.Node]:
 		if len(l.peers) >= maxHeard*len(s.is.Peers) {
 			clear(l.peers)
 		}
 		l.peers[e.From] = peer{e.Heartbeat.Node, s.now}
 		s.do(l, l.machine.Hear(s.now, *e.Heartbeat))
+	}
+}
+
+// hearName takes note of a heartbeat with this node's own name. Where two interfaces of the node are on one link,
+// it hears itself: that is nobody else.
+func (s *Server) hearName(l *elected, from wire.MAC) {
+	for _, other := range s.links {
+		if other.state.MAC == from {
+			return
+		}
+	}
+	if !l.named {
+		l.named, l.namesake, s.dirty = true, from, true
+	}
+	if l.namesake == from {
+		l.namedAt = s.now
 	}
 }
 
@@ -513,6 +538,9 @@ func (s *Server) tell() {
 
 // trouble is what keeps the node from answering on a link as it should.
 func (s *Server) trouble(l *elected) (words []string) {
+	if l.named {
+		words = append(words, fmt.Sprintf("on the link of %s another machine, %s, says under this node's name what it answers for: give each node a name of its own", l.name, l.namesake))
+	}
 	var refused []string
 	unable := make(map[string][]string)
 	for _, a := range l.machine.Refused() {

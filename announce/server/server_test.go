@@ -95,25 +95,37 @@ func nodes(t *testing.T, count int) (bridge, client *node, all []*node) {
 	bridge.must("ip", "link", "set", "br0", "up")
 	for i := range count + 1 {
 		n := namespace(t, dir, fmt.Sprint("node", i+1))
-		ns, err := vnetns.GetFromPath(n.path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		err = netns.Do(bridge.path, func() error {
-			return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: fmt.Sprint("to", i+1)}, PeerName: "eth0", PeerNamespace: netlink.NsFd(ns)})
-		})
-		ns.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
-		bridge.must("ip", "link", "set", fmt.Sprint("to", i+1), "master", "br0", "up")
+		n.plug(bridge, "eth0", fmt.Sprint("to", i+1))
 		n.must("ip", "link", "set", "lo", "up")
-		n.must("ip", "link", "set", "eth0", "up")
 		n.must("ip", "address", "add", fmt.Sprintf("192.0.2.%d/24", i+1), "dev", "eth0")
 		n.must("ip", "address", "add", fmt.Sprintf("2001:db8::%d/64", i+1), "dev", "eth0", "nodad")
 		all = append(all, n)
 	}
 	return bridge, all[count], all[:count]
+}
+
+// plug has a node have an interface on the link. The link's end of it is called to.
+func (n *node) plug(bridge *node, name, to string) {
+	n.t.Helper()
+	ns, err := vnetns.GetFromPath(n.path)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer ns.Close()
+	err = netns.Do(bridge.path, func() error {
+		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: to}, PeerName: name, PeerNamespace: netlink.NsFd(ns)})
+	})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	bridge.must("ip", "link", "set", to, "master", "br0", "up")
+	n.must("ip", "link", "set", name, "up")
+}
+
+// mac is the Ethernet address of one of a node's interfaces.
+func (n *node) mac(name string) string {
+	_, after, _ := strings.Cut(n.must("ip", "link", "show", "dev", name), "link/ether ")
+	return strings.Fields(after)[0]
 }
 
 // start starts the node's server, for a standing.
@@ -368,8 +380,7 @@ func TestTheKernelOfANodeHasTheAddress(t *testing.T) {
 	owner(t, all, six)
 	n.refused = 5 * time.Second
 	n.start(standing(all, n, false, four))
-	_, after, _ := strings.Cut(other.must("ip", "link", "show", "dev", "eth0"), "link/ether ")
-	n.says("somebody else has 192.0.2.100 (" + other.name + ", " + strings.Fields(after)[0] + ")")
+	n.says("somebody else has 192.0.2.100 (" + other.name + ", " + other.mac("eth0") + ")")
 	if slices.Contains(n.Answered(), four) {
 		t.Error("it answers for what the other's kernel answers for")
 	}
@@ -491,27 +502,54 @@ func TestAnInterfaceThatComesAndGoes(t *testing.T) {
 		}
 		return nil
 	})
-	link.must("ip", "link", "add", "to1", "type", "veth", "peer", "name", "eth9")
-	link.must("ip", "link", "set", "to1", "master", "br0", "up")
-	ns, err := vnetns.GetFromPath(n.path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ns.Close()
-	err = netns.Do(link.path, func() error {
-		l, err := netlink.LinkByName("eth9")
-		if err != nil {
-			return err
-		}
-		return netlink.LinkSetNsFd(l, int(ns))
+	n.plug(link, "eth0", "to1")
+	n.must("ip", "address", "add", "192.0.2.1/24", "dev", "eth0")
+	client.isAnswered(four, owner(t, all, four))
+}
+
+// TestWhoHasANodesName has a node have two interfaces on one link, by which it hears itself, and then a machine
+// say something under its name. That one is told of, and not the node itself.
+func TestWhoHasANodesName(t *testing.T) {
+	bridge, client, all := nodes(t, 1)
+	n := all[0]
+	n.plug(bridge, "eth1", "to1b")
+	now := standing(all, n, false, four, six)
+	c := now.Candidates[six]
+	c.Link = "eth1"
+	now.Candidates[six] = c
+	var port *link.Port
+	err := netns.Do(client.path, func() (err error) {
+		port, err = link.Open("eth0", slog.New(slog.DiscardHandler))
+		return err
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.must("ip", "link", "set", "eth9", "name", "eth0")
-	n.must("ip", "link", "set", "eth0", "up")
-	n.must("ip", "address", "add", "192.0.2.1/24", "dev", "eth0")
-	client.isAnswered(four, owner(t, all, four))
+	t.Cleanup(port.Close)
+	n.start(now)
+	// What comes to the client by either interface comes to the other one, too.
+	heard, timeout := make(map[string]int), time.After(patience)
+	for heard[n.mac("eth0")] < 2 || heard[n.mac("eth1")] < 2 {
+		select {
+		case e := <-port.Events():
+			if e.Heartbeat != nil {
+				heard[e.From.String()]++
+			}
+		case <-timeout:
+			t.Fatalf("of the node these heartbeats are heard: %v", heard)
+		}
+	}
+	if err := port.Say(wire.Heartbeat{Node: n.name, Claims: []wire.Claim{{Address: four, State: wire.Owns}}}); err != nil {
+		t.Fatal(err)
+	}
+	n.says("another machine, " + client.mac("eth0") + ", says under this node's name")
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, name := range []string{"eth0", "eth1"} {
+		if strings.Contains(n.problem, n.mac(name)) {
+			t.Errorf("the node takes itself for another: %s", n.problem)
+		}
+	}
 }
 
 // TestWhatIsLeft has servers run and end: the kernel has what it had before.
