@@ -37,8 +37,9 @@ type Standing struct {
 // lookEvery is how often the interfaces are looked at.
 const lookEvery = time.Second
 
-// keepFor is for how long after its start a server has the node keep the VirtualAddresses that
-// it had before: until the node may own them again.
+// keepFor is for how long, from when a server is first told what the node is a candidate for, it has the node
+// keep the VirtualAddresses that it had before: until the node may own them again. No later than Timing.Hold
+// after the start others have them.
 const keepFor = 3 * time.Second
 
 // Server answers for a node's addresses. Its fields are set before Run.
@@ -66,9 +67,12 @@ type Server struct {
 	// kept are VirtualAddresses that the node had when the server started, and held those that
 	// it was given.
 	kept, held map[netip.Addr]bool
-	holdErr    error
-	heard      chan heard
-	said       string
+	// stood says that the server was told what the node is a candidate for, and stoodAt when first.
+	stood   bool
+	stoodAt time.Duration
+	holdErr error
+	heard   chan heard
+	said    string
 	// dirty says that the node owns something else than it did, or may.
 	dirty bool
 	// again says that what the node has is to be looked at, though it is to have nothing else.
@@ -196,7 +200,7 @@ func (s *Server) Run(ctx context.Context) error {
 	if s.kept, err = holder.Held(); err != nil {
 		return err
 	}
-	s.held = maps.Clone(s.kept)
+	s.held, s.stood = maps.Clone(s.kept), false
 	s.Problem(s.said) // and no more that it cannot run
 	defer s.end()
 	look := time.NewTicker(lookEvery)
@@ -210,6 +214,9 @@ func (s *Server) Run(ctx context.Context) error {
 			return nil
 		case <-s.kick:
 			s.tick()
+			if !s.stood {
+				s.stood, s.stoodAt = true, s.now
+			}
 			s.stand()
 			s.dirty = true
 		case e := <-s.heard:
@@ -473,6 +480,11 @@ func (s *Server) answer(l *elected) {
 	s.do(l, left)
 }
 
+// keeps reports whether the node keeps the VirtualAddresses that it had when the server started.
+func (s *Server) keeps() bool {
+	return s.now < s.Timing.Hold && !(s.stood && s.now >= s.stoodAt+keepFor)
+}
+
 // hold has the node have the VirtualAddresses that it owns. What it cannot have it leaves to
 // others.
 func (s *Server) hold() {
@@ -484,7 +496,7 @@ func (s *Server) hold() {
 			}
 		}
 	}
-	if s.now < keepFor {
+	if s.keeps() {
 		maps.Copy(wanted, s.kept)
 	}
 	if maps.Equal(wanted, s.held) && s.holdErr == nil && !s.again {
