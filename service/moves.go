@@ -132,6 +132,16 @@ func (c *Compiler) hold(before, now *compiled, behind []*slice, made []plan.Edit
 		return nil, o
 	}
 	o = c.oldersOf(before, behind)
+	// Those of the sets that stay that get no connections any more take some of the room, at most these.
+	drains := 0
+	for _, k := range before.backends {
+		if o.of(k) == drained && c.getsNow(k) {
+			drains++
+		}
+	}
+	if drains > 0 {
+		_, lacks = c.lacking(made, room-drains)
+	}
 	has := make(map[string]bool)
 	for _, k := range before.backends {
 		if !has[k.Set] && o.of(k) == stays && c.getsNow(k) {
