@@ -43,6 +43,22 @@ type teller struct {
 // decide returns what is to be said of Services.
 func (t *teller) decide(objects registry.Objects) (say []saying) {
 	wrong := make(map[registry.Key][]string)
+	// What is wrong with an endpoint is told once, though nodes can neither send to it nor give it a name.
+	told := make(map[[2]string]bool)
+	add := func(problems []service.Problem) {
+		for _, p := range problems {
+			text := p.Message
+			if p.Kind == api.EndpointSlice {
+				what, _, _ := strings.Cut(text, ", and ")
+				if told[[2]string{p.Key.String(), what}] {
+					continue
+				}
+				told[[2]string{p.Key.String(), what}] = true
+				text = fmt.Sprintf("EndpointSlice %s: %s", p.Key.Name, text)
+			}
+			wrong[p.Service] = append(wrong[p.Service], text)
+		}
+	}
 	config := api.Effective(objects.Get(api.ClusterConfigKind, registry.Key{Name: api.DefaultName}))
 	if config.Spec.ServiceProxy != api.KubeProxy {
 		local := plan.Local{Node: "a node"}
@@ -50,16 +66,12 @@ func (t *teller) decide(objects registry.Objects) (say []saying) {
 		t.compiler.Names = service.NameServersOf(config, local.Addresses)
 		t.compiler.Compile(objects, local)
 		_, asked := t.checker.Checks(objects, local.Node)
-		for _, p := range slices.Concat(t.compiler.Problems(), t.compiler.Astray(addressesOfNodes(objects)), asked) {
-			wrong[p.Service] = append(wrong[p.Service], p.Message)
-		}
+		add(slices.Concat(t.compiler.Problems(), t.compiler.Astray(addressesOfNodes(objects)), asked))
 	}
 	// Nodes answer for names also where another program serves Services.
 	if config.Spec.DNS.Server == api.NamesByNodes {
 		t.names.Compile(objects)
-		for _, p := range t.names.Problems() {
-			wrong[p.Service] = append(wrong[p.Service], p.Message)
-		}
+		add(t.names.Problems())
 	} else {
 		t.names = compile.Compiler{}
 	}
