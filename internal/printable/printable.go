@@ -77,7 +77,7 @@ func Brief(message string) string {
 	return message
 }
 
-// MaxNamed is how many names Few leaves of a list.
+// MaxNamed is how many names Few leaves of a list, and how many messages Sentence does.
 const MaxNamed = 3
 
 // Few returns the first of some names as they stand in a sentence, and how many
@@ -86,6 +86,15 @@ func Few(names []string, others int) string {
 	text := strings.Join(names[:min(len(names), MaxNamed)], ", ")
 	if others += max(len(names)-MaxNamed, 0); others > 0 {
 		text += fmt.Sprintf(" and %d more", others)
+	}
+	return text
+}
+
+// Sentence returns the first of some messages as one sentence, and how many others there are.
+func Sentence(messages []string) string {
+	text := strings.Join(messages[:min(len(messages), MaxNamed)], "; ")
+	if others := len(messages) - MaxNamed; others > 0 {
+		text += fmt.Sprintf("; and %d more", others)
 	}
 	return text
 }

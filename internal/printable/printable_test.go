@@ -46,6 +46,14 @@ func TestFew(t *testing.T) {
 	}
 }
 
+func TestSentence(t *testing.T) {
+	for want, messages := range map[string][]string{"": nil, "a": {"a"}, "a; b; c": {"a", "b", "c"}, "a; b; c; and 2 more": {"a", "b", "c", "d", "e"}} {
+		if got := Sentence(messages); got != want {
+			t.Errorf("of %q it says %q, not %q", messages, got, want)
+		}
+	}
+}
+
 type named string
 
 // The format's own tabs and newlines stay; those of values of any type do not.

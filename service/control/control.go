@@ -39,6 +39,7 @@ import (
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/dns/compile"
+	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/internal/retry"
 	"github.com/weftnet/weft/registry"
 	"github.com/weftnet/weft/service"
@@ -198,7 +199,7 @@ func decide(objects registry.Objects) (d decision) {
 				d.fill = append(d.fill, filling{filled, uses})
 			}
 		}
-		problem := inWords(problems)
+		problem := printable.Sentence(problems)
 		if said := meta.FindStatusCondition(svc.Status.Conditions, Granted); problem != "" && (said == nil || said.Message != problem) || problem == "" && said != nil {
 			d.say = append(d.say, saying{registry.KeyOf(svc), svc.UID, Granted, problem})
 		}

@@ -76,7 +76,7 @@ func (t *teller) decide(objects registry.Objects) (say []saying) {
 		t.names = compile.Compiler{}
 	}
 	for svc := range registry.Each[*corev1.Service](objects, api.Service) {
-		problem := inWords(wrong[registry.KeyOf(svc)])
+		problem := printable.Sentence(wrong[registry.KeyOf(svc)])
 		if said := meta.FindStatusCondition(svc.Status.Conditions, Served); problem != "" && (said == nil || said.Message != problem) || problem == "" && said != nil {
 			say = append(say, saying{registry.KeyOf(svc), svc.UID, Served, problem})
 		}
@@ -93,15 +93,6 @@ func addressesOfNodes(objects registry.Objects) map[netip.Addr]string {
 		}
 	}
 	return of
-}
-
-// inWords are problems as one sentence.
-func inWords(problems []string) string {
-	text := strings.Join(problems[:min(len(problems), printable.MaxNamed)], "; ")
-	if more := len(problems) - printable.MaxNamed; more > 0 {
-		text += fmt.Sprintf("; and %d more", more)
-	}
-	return text
 }
 
 // maxClaimed is how many addresses of nodes are looked at. At each of them are all node ports, and one

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -50,7 +49,7 @@ type allotment struct {
 	kept map[netip.Addr]*corev1.Service
 	// held are those that Services use.
 	held map[holder][]*api.AddressGrant
-	// used is how many addresses of each pool there are these of, but for those it has no more.
+	// used is, by pool, how many of the addresses that it has now are among these.
 	used map[string]int64
 }
 
@@ -572,13 +571,4 @@ func given(svc *corev1.Service, ingress []corev1.LoadBalancerIngress, lacks, beg
 	svc = svc.DeepCopy()
 	svc.Status.LoadBalancer.Ingress = ingress
 	return &giving{service: svc, lacks: lacks, begins: begins}
-}
-
-// sentence is what is said in several parts.
-func sentence(parts []string) string {
-	text := strings.Join(parts[:min(len(parts), printable.MaxNamed)], "; ")
-	if more := len(parts) - printable.MaxNamed; more > 0 {
-		text += fmt.Sprintf("; and %d more", more)
-	}
-	return text
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/registry"
 )
 
@@ -58,7 +59,7 @@ func (s *statement) keep(format string, args ...any) {
 
 func (s *statement) add(reason, format string, args ...any) {
 	s.parts = append(s.parts, fmt.Sprintf(format, args...))
-	s.reason, s.message = reason, sentence(s.parts)
+	s.reason, s.message = reason, printable.Sentence(s.parts)
 }
 
 // said is what was said of a Service before; nil where nothing was.
@@ -111,7 +112,7 @@ func (a *allotment) reports() (all []report) {
 			r.kind, wrong = api.StoredAddressPool, append([]string{err.Error()}, wrong...)
 		}
 		if len(wrong) > 0 {
-			r.condition.Status, r.condition.Reason, r.condition.Message = metav1.ConditionFalse, ReasonPart, sentence(wrong)
+			r.condition.Status, r.condition.Reason, r.condition.Message = metav1.ConditionFalse, ReasonPart, printable.Sentence(wrong)
 		}
 		was := meta.FindStatusCondition(p.Status.Conditions, api.PoolUsable)
 		if p.Status.Total != r.total || p.Status.Used != r.used || was == nil || was.Status != r.condition.Status || was.Reason != r.condition.Reason || was.Message != r.condition.Message {
