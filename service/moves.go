@@ -132,7 +132,8 @@ func (c *Compiler) hold(before, now *compiled, behind []*slice, made []plan.Edit
 		return nil, o
 	}
 	o = c.oldersOf(before, behind)
-	// Those of the sets that stay that get no connections any more take some of the room, at most these.
+	// A backend of a set that stays is loaded with weight 0 where it gets no connections any more. That takes room,
+	// for as many as these at most.
 	drains := 0
 	for _, k := range before.backends {
 		if o.of(k) == drained && c.getsNow(k) {
