@@ -21,6 +21,9 @@ func (a *answering) outside(name string) *Outside {
 	return &Outside{answering: a, names: []string{name}}
 }
 
+// Name is the name that others are to be asked for now, as in Question.
+func (o *Outside) Name() string { return o.names[0] }
+
 // Question is what others are to be asked now: one question, whose name is fully qualified and
 // as the asker wrote it. The message has no id. CD, AD and DO are as the asker has them; it
 // has EDNS0 where DO is set alone. RD is always set, whatever the asker has: what is said without

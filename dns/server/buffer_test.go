@@ -41,7 +41,8 @@ func TestFullBuffer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Server{pairs: map[netip.AddrPort]*pair{at: {at: at, udp: c, tcp: l, reader: r}}, outsiders: newShare(1, 1), connections: newShare(1, 1), records: journal.Follow("none", nil)}
+	s := &Server{pairs: map[netip.AddrPort]*pair{at: {at: at, udp: c, tcp: l, reader: r}}, connections: newShare(1, 1), records: journal.Follow("none", nil)}
+	s.asks(t, 0)
 	registry := prometheus.NewRegistry()
 	if _, err := newMetrics(s, registry); err != nil {
 		t.Fatal(err)
@@ -109,7 +110,8 @@ func metricsOf(t *testing.T, of prometheus.Gatherer) map[string]float64 {
 // TestRecordsAge has records that the agent wrote an hour ago be read now: they are an hour old.
 func TestRecordsAge(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "records")
-	s := &Server{outsiders: newShare(1, 1), connections: newShare(1, 1), records: journal.Follow(path, func(journal.Batch) {})}
+	s := &Server{connections: newShare(1, 1), records: journal.Follow(path, func(journal.Batch) {})}
+	s.asks(t, 0)
 	registry := prometheus.NewRegistry()
 	if _, err := newMetrics(s, registry); err != nil {
 		t.Fatal(err)

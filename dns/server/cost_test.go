@@ -26,7 +26,7 @@ func TestRememberedAnswerCosts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Server{c: Config{Domain: "cluster.local"}, labels: withLabels(), outsiders: newShare(maxOutsideEach, maxOutside)}
+	s := &Server{c: Config{Domain: "cluster.local"}, labels: withLabels()}
 	s.outside.Store(o)
 	set := settings()
 	s.settings.Store(set)

@@ -39,6 +39,9 @@ type line[T any] struct {
 
 func (l *line[T]) waiting() int { return len(l.items) - l.taken }
 
+// next returns the first item, of which there is one.
+func (l *line[T]) next() T { return l.items[l.taken] }
+
 // add puts an item behind the others. What was taken makes room before more is made.
 func (l *line[T]) add(item T) {
 	if len(l.items) == cap(l.items) && l.taken > 0 && l.taken >= l.waiting() {

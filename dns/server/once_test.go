@@ -42,7 +42,7 @@ func TestOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer stop(*o.router.to.Load())
-	s := &Server{c: Config{Domain: "cluster.local"}, labels: withLabels(), outsiders: newShare(maxOutsideEach, maxOutside)}
+	s := &Server{c: Config{Domain: "cluster.local"}, labels: withLabels()}
 	s.outside.Store(o)
 	var all sync.WaitGroup
 	var answered atomic.Int64

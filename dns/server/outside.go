@@ -61,6 +61,19 @@ type router struct {
 	failed atomic.Bool
 }
 
+// find returns who is asked for a name.
+func (r *router) find(name string) *route {
+	name = strings.ToLower(name)
+	routes := *r.to.Load()
+	i := slices.IndexFunc(routes, func(to route) bool {
+		return strings.HasSuffix(name, to.domain) && dns.IsSubDomain(to.domain, name)
+	})
+	if i < 0 {
+		i = len(routes) - 1 // which is for all names
+	}
+	return &routes[i]
+}
+
 // route is who is asked for names of a domain; nobody, where forward is nil.
 type route struct {
 	// domain is fully qualified, in lower case.
@@ -70,6 +83,16 @@ type route struct {
 	of       string
 	answered *atomic.Int32
 	helpers  *helpers
+	// waiting are the queries for the domain that wait for others. It stays while the ways to
+	// others change.
+	waiting *share
+	// failures are the questions that have just failed.
+	failures *failures
+}
+
+// newRoute returns a route to nobody, for a domain as ways have it.
+func newRoute(domain string, waiting *share) route {
+	return route{domain: dns.CanonicalName(domain), of: domain, answered: new(atomic.Int32), helpers: new(helpers), waiting: waiting, failures: newFailures()}
 }
 
 // helpers are servers that helped since that was looked at last.
@@ -119,14 +142,14 @@ func newOutside(stale uint32) (*outside, error) {
 	// Where nobody answers, what is stale is given after a second, or at once while somebody else's
 	// question is under way; it is to be forgotten after five (RFC 8767, section 5). A try that
 	// failed keeps nobody from the next one, as it may have asked nobody: see remembered. Nor is a
-	// failure kept: the cache would take it for an answer that is stale, an hour later. One question
-	// is under way once anyway: see once.
+	// failure kept: the cache would take it for an answer that is stale, an hour later. How often others
+	// are asked all the same has other bounds: see once.
 	text := fmt.Sprintf("cache %d . {\nsuccess %d %d\ndenial %d %d\nprefetch 3 1m 10%%\nservfail 0s\n", maxAnswer, cached, maxAnswer, cached, maxDenial)
 	if stale > 0 {
 		text += fmt.Sprintf("serve_stale %ds verify 1s 5s 0s\n", stale)
 	}
 	o := &outside{router: &router{streams: newSlots(maxStreamsEach, maxStreams)}, stale: stale}
-	o.router.to.Store(&[]route{{domain: ".", answered: new(atomic.Int32), helpers: new(helpers)}})
+	o.router.to.Store(&[]route{newRoute("", newShare(maxOutsideEach, maxOutside))})
 	var err error
 	o.cache, err = setUp("cache", text+"}\n", o.router)
 	return o, err
@@ -150,11 +173,29 @@ func setUp(name, text string, next plugin.Handler) (plugin.Handler, error) {
 	return plugins[0](next), nil
 }
 
+// waitingFor returns those who wait for others to say something of a name.
+func (o *outside) waitingFor(name string) *share { return o.router.find(name).waiting }
+
+// waiting returns how many queries wait for others.
+func (o *outside) waiting() (all int) {
+	for _, to := range *o.router.to.Load() {
+		all += to.waiting.count()
+	}
+	return all
+}
+
 // use has the queries from now on take other ways.
 func (o *outside) use(w *ways) error {
+	before := *o.router.to.Load()
+	waiting := func(domain string) *share {
+		if i := slices.IndexFunc(before, func(r route) bool { return r.of == domain }); i >= 0 {
+			return before[i].waiting
+		}
+		return newShare(maxOutsideEach, maxOutside)
+	}
 	var to []route
 	add := func(domain string, servers []netip.AddrPort) error {
-		r := route{domain: dns.CanonicalName(domain), of: domain, answered: new(atomic.Int32), helpers: new(helpers)}
+		r := newRoute(domain, waiting(domain))
 		if len(servers) > 0 {
 			// Who says that it cannot or will not help is followed by the next one, as by nodes' own
 			// resolvers. Otherwise the first would be asked for all, for as long as it answers.
@@ -217,27 +258,25 @@ func (r *router) ServeDNS(ctx context.Context, w dns.ResponseWriter, q *dns.Msg)
 	if ctx.Value(remembered{}) != nil {
 		return dns.RcodeServerFailure, errRemembered
 	}
-	name := strings.ToLower(q.Question[0].Name)
-	routes := *r.to.Load()
-	i := slices.IndexFunc(routes, func(r route) bool { return dns.IsSubDomain(r.domain, name) })
-	if i < 0 || routes[i].forward == nil {
+	to := r.find(q.Question[0].Name)
+	if to.forward == nil {
 		return dns.RcodeServerFailure, errNobody
 	}
 	past, _ := ctx.Value(asks{}).(*recorder)
-	said, by, err := r.once(ctx, routes[i].forward, q, past)
+	said, by, err := r.once(ctx, to, q, past)
 	if err != nil {
 		r.failed.Store(true)
 		return dns.RcodeServerFailure, err
 	}
 	if helps(said) {
-		routes[i].answered.Store(answeredWell)
-		routes[i].helpers.add(by)
+		to.answered.Store(answeredWell)
+		to.helpers.add(by)
 	} else {
-		routes[i].answered.CompareAndSwap(answeredNone, answeredBadly)
+		to.answered.CompareAndSwap(answeredNone, answeredBadly)
 		r.failed.Store(true)
 	}
 	if said.Truncated && past != nil && past.stream {
-		if said, err = r.fetch(ctx, routes[i].forward, q, past); err != nil {
+		if said, err = r.fetch(ctx, to.forward, q, past); err != nil {
 			return dns.RcodeServerFailure, err
 		}
 	}
@@ -247,10 +286,23 @@ func (r *router) ServeDNS(ctx context.Context, w dns.ResponseWriter, q *dns.Msg)
 // once asks by UDP, unless somebody asks the same already: then it waits for what that one is told,
 // which is asked for no longer than a few seconds. Who has one question sent a hundred times, each
 // with a number and from a port of chance, would be a hundred times as likely to guess one of them,
-// and to answer in the server's place (RFC 5452, section 5). What is said is shared, so it must not
-// be changed.
-func (r *router) once(ctx context.Context, of *forward.Forward, q *dns.Msg, past *recorder) (said *dns.Msg, by netip.AddrPort, err error) {
-	got, err, _ := r.away.Do(same(q), func() (any, error) { return exchange(ctx, of, q, past) })
+// and to answer in the server's place (RFC 5452, section 5). A question that has just failed fails
+// again. What is said is shared, so it must not be changed.
+func (r *router) once(ctx context.Context, to *route, q *dns.Msg, past *recorder) (said *dns.Msg, by netip.AddrPort, err error) {
+	question := same(q)
+	got, err, _ := r.away.Do(question, func() (any, error) {
+		if last, is := to.failures.find(question); is {
+			said, err := last.says(q)
+			return answered{said: said}, err
+		}
+		a, err := exchange(ctx, to.forward, q, past)
+		if err != nil {
+			to.failures.add(question, failure{err: err})
+		} else if !helps(a.said) {
+			to.failures.add(question, failure{rcode: a.said.Rcode})
+		}
+		return a, err
+	})
 	if err != nil {
 		return nil, netip.AddrPort{}, err
 	}

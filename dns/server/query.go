@@ -16,9 +16,10 @@ import (
 )
 
 const (
-	// maxOutside is how many queries wait for others to answer, and maxOutsideEach how many
-	// of one client, but for what share lets in beyond. All further ones get what is remembered,
-	// or SERVFAIL.
+	// maxOutside is how many queries for names of one domain wait for others to answer, and
+	// maxOutsideEach how many of these of one client, but for what share lets in beyond. All further ones
+	// get what is remembered, or SERVFAIL. Domains are those of Stubs, and all other names together are
+	// one more: where nobody answers for one, that takes no room from the others.
 	maxOutside, maxOutsideEach = 1024, 128
 	// outsideTime is how long others are asked for one query, at most; what has begun goes on for
 	// five seconds. Resolvers wait for five, most often.
@@ -89,18 +90,18 @@ func (s *Server) handle(p *packet, later func(func())) {
 	case outside == nil && reply != nil:
 		s.send(p, query, reply, "weft")
 	case outside == nil:
-	case !s.outsiders.take(p.client()):
-		// A server that brings queries back is a reason for so many.
-		s.busy.Store(true)
-		s.metrics.dropped("outside")
-		s.send(p, query, s.ask(context.WithValue(s.labels, remembered{}, true), query, outside, p), "")
 	default:
+		place := s.enter(outside, p)
+		if place == nil {
+			s.metrics.dropped("outside")
+			s.send(p, query, s.ask(query, outside, p, nil), "")
+			return
+		}
 		waits = true
 		later(func() {
 			defer p.finish()
-			defer s.outsiders.give(p.client())
 			defer s.survive(p, &query)
-			s.send(p, query, s.ask(s.labels, query, outside, p), "forward")
+			s.send(p, query, s.ask(query, outside, p, place), "forward")
 		})
 	}
 }
@@ -124,10 +125,37 @@ func (s *Server) answer(query *dns.Msg, p *packet) (*dns.Msg, *answer.Outside) {
 	return s.zone.Answer(query, answer.Asker{Address: p.client(), Stream: p.stream})
 }
 
-// ask has others answer.
-func (s *Server) ask(ctx context.Context, query *dns.Msg, o *answer.Outside, p *packet) *dns.Msg {
+// enter takes a place for a query among those that wait for others to say something of the name
+// that is to be asked for now, and returns among whom that is; nil if there is no place.
+func (s *Server) enter(o *answer.Outside, p *packet) *share {
+	waiting := s.outside.Load().waitingFor(o.Name())
+	if !waiting.take(p.client()) {
+		// A server that brings queries back is a reason for so many.
+		s.busy.Store(true)
+		return nil
+	}
+	return waiting
+}
+
+// ask has others answer. place is where the query has a place, which is given back; where that is nil,
+// what is remembered is all there is.
+func (s *Server) ask(query *dns.Msg, o *answer.Outside, p *packet, place *share) *dns.Msg {
+	defer func() {
+		if place != nil {
+			place.give(p.client())
+		}
+	}()
 	began := time.Now()
 	for range maxQuestions {
+		// Of the names that are searched one may be of another domain than the one before.
+		if place != nil && place != s.outside.Load().waitingFor(o.Name()) {
+			place.give(p.client())
+			place = s.enter(o, p)
+		}
+		ctx := s.labels
+		if place == nil {
+			ctx = context.WithValue(ctx, remembered{}, true)
+		}
 		var said *dns.Msg
 		if time.Since(began) < outsideTime {
 			said = s.outside.Load().ask(ctx, o.Question(), p.from, p.stream)

@@ -14,20 +14,33 @@ import (
 	"github.com/weftnet/weft/internal/await"
 )
 
-// asking is a server without sockets, that asks an upstream, and gives what is stale for so many seconds.
-func asking(t testing.TB, up netip.AddrPort, stale uint32) *Server {
+// asks has a server ask upstreams, and give what is stale for so many seconds.
+func (s *Server) asks(t testing.TB, stale uint32, up ...netip.AddrPort) {
 	t.Helper()
 	o, err := newOutside(stale)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := o.use(&ways{rest: []netip.AddrPort{up}}); err != nil {
+	if err := o.use(&ways{rest: up}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { stop(*o.router.to.Load()) })
-	s := &Server{c: Config{Domain: "cluster.local"}, labels: withLabels(), outsiders: newShare(maxOutsideEach, maxOutside)}
 	s.outside.Store(o)
+}
+
+// asking is a server without sockets, that asks an upstream, and gives what is stale for so many seconds.
+func asking(t testing.TB, up netip.AddrPort, stale uint32) *Server {
+	t.Helper()
+	s := &Server{c: Config{Domain: "cluster.local"}, labels: withLabels()}
+	s.asks(t, stale, up)
 	return s
+}
+
+// onePlace has one query wait for others to say something of a name, and of its domain, at most.
+func (s *Server) onePlace(name string) *share {
+	to := s.outside.Load().router.find(dns.Fqdn(name))
+	to.waiting = newShare(1, 1)
+	return to.waiting
 }
 
 // lookUp returns what the first pod is answered that asks a server for the address of a name.
@@ -52,7 +65,7 @@ func (s *Server) lookUp(t testing.TB, name string) *dns.Msg {
 func TestTooMuchIsAsked(t *testing.T) {
 	up := upstream(t, func(w dns.ResponseWriter, q *dns.Msg) { says(w, q, "@ 60 IN A 203.0.113.1") })
 	s := asking(t, up, 0)
-	s.outsiders = newShare(1, 1)
+	place := s.onePlace("example")
 	want := func(name, want string) {
 		t.Helper()
 		if got := words(s.lookUp(t, name)); got != want {
@@ -60,10 +73,10 @@ func TestTooMuchIsAsked(t *testing.T) {
 		}
 	}
 	want("www.example", "NOERROR 203.0.113.1")
-	s.outsiders.take(pod(1))
+	place.take(pod(1))
 	want("www.example", "NOERROR 203.0.113.1")
 	want("other.example", "SERVFAIL")
-	s.outsiders.give(pod(1))
+	place.give(pod(1))
 	want("other.example", "NOERROR 203.0.113.1")
 }
 
@@ -77,10 +90,10 @@ func TestTooMuchIsAskedOfTheStale(t *testing.T) {
 		says(w, q, fmt.Sprintf("@ 5 IN A 203.0.113.%d", last.Load()))
 	})
 	s := asking(t, up, 3600)
-	s.outsiders = newShare(1, 1)
+	place := s.onePlace("example")
 	s.lookUp(t, "www.example")
 	last.Store(2)
-	s.outsiders.take(pod(1))
+	place.take(pod(1))
 	least := uint32(5)
 	await.NoError(t, long, "what is remembered is stale", func() error {
 		r := s.lookUp(t, "www.example")
@@ -93,7 +106,7 @@ func TestTooMuchIsAskedOfTheStale(t *testing.T) {
 		}
 		return nil
 	})
-	s.outsiders.give(pod(1))
+	place.give(pod(1))
 	if got := words(s.lookUp(t, "www.example")); got != "NOERROR 203.0.113.2" {
 		t.Errorf("after what was stale was given, others get %s", got)
 	}

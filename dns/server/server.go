@@ -90,7 +90,6 @@ type Server struct {
 
 	outside     atomic.Pointer[outside]
 	probes      probes
-	outsiders   *share
 	connections *share
 	queries     *fair[*packet]
 	memory      *unanswered.Memory
@@ -128,7 +127,7 @@ func Run(ctx context.Context, c Config) error {
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
-	s := &Server{c: c, log: c.Log, labels: withLabels(), outsiders: newShare(maxOutsideEach, maxOutside), connections: newShare(maxConnectionsEach, maxConnections),
+	s := &Server{c: c, log: c.Log, labels: withLabels(), connections: newShare(maxConnectionsEach, maxConnections),
 		queries: newFair[*packet](maxWaitingEach, maxWaiting), changed: make(chan struct{}, 1), told: make(chan struct{}, 1),
 		pairs: map[netip.AddrPort]*pair{}, notUsable: map[netip.AddrPort]error{}, open: map[*net.TCPConn]struct{}{}}
 	s.records = journal.Follow(c.Records, s.apply)

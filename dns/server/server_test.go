@@ -480,7 +480,7 @@ func FuzzPacket(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	s := &Server{log: slog.New(slog.DiscardHandler), labels: withLabels(), outsiders: newShare(1, 1)}
+	s := &Server{log: slog.New(slog.DiscardHandler), labels: withLabels()}
 	s.outside.Store(o)
 	s.apply(journal.Batch{Settings: settings(), Put: []*records.Service{service("web", 1)}})
 	for _, name := range []string{"web.default.svc.cluster.local", "www.example"} {
@@ -506,7 +506,7 @@ func FuzzPacket(f *testing.F) {
 		if replies > 1 {
 			t.Errorf("there are %d replies", replies)
 		}
-		if s.outsiders.count() > 0 {
+		if o.waiting() > 0 {
 			t.Error("something is under way")
 		}
 	})
