@@ -44,7 +44,7 @@ func (o *Outside) Question() *dns.Msg {
 // nothing with it: packing a record writes into it, and what others said may be kept for more.
 func (o *Outside) Take(said *dns.Msg) (reply *dns.Msg) {
 	a := o.answering
-	if said == nil || refers(said) {
+	if said == nil || Refers(said) {
 		return a.refuse(dns.RcodeServerFailure)
 	}
 	if o.searched && said.Rcode == dns.RcodeNameError {
@@ -81,9 +81,9 @@ func Inconclusive(said *dns.Msg) bool {
 	return said.Rcode == dns.RcodeSuccess && len(said.Answer) == 0 && !has(said.Ns, dns.TypeSOA)
 }
 
-// refers reports whether others said only whom else to ask (RFC 2308, section 2.2). Who asks here
+// Refers reports whether others said only whom else to ask (RFC 2308, section 2.2). Who asks here
 // would take that for no data, so it is a failure of who was asked.
-func refers(said *dns.Msg) bool {
+func Refers(said *dns.Msg) bool {
 	return Inconclusive(said) && !said.Authoritative && has(said.Ns, dns.TypeNS)
 }
 

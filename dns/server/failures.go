@@ -62,6 +62,14 @@ func (f *failures) add(question string, one failure) {
 	f.all[question] = one
 }
 
+// failureOf returns what became of a question that was answered with nothing that helps.
+func failureOf(said *dns.Msg) failure {
+	if said.Rcode == dns.RcodeSuccess {
+		return failure{rcode: dns.RcodeServerFailure} // it says whom else to ask
+	}
+	return failure{rcode: said.Rcode}
+}
+
 // says returns what a question is answered that has just failed.
 func (f *failure) says(q *dns.Msg) (*dns.Msg, error) {
 	if f.err != nil {

@@ -1,37 +1,35 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
-	"github.com/coredns/coredns/plugin/forward"
-	"github.com/coredns/coredns/plugin/pkg/proxy"
 	"github.com/miekg/dns"
 )
 
-const (
-	// maxFetched is how large an answer is that is fetched by TCP, in bytes, when all of its names
-	// are written out. A message has 64 KiB at most, but in it two bytes can stand for a name of 255,
-	// again and again, so that it takes tens of MiB in memory.
-	maxFetched = 256 << 10
-	// maxFails is behind how many failed checks in a row forward counts a server for down.
-	maxFails = 2
-)
+// maxFetched is how large an answer is that is fetched by TCP, in bytes, when all of its names
+// are written out. A message has 64 KiB at most, but in it two bytes can stand for a name of 255,
+// again and again, so that it takes tens of MiB in memory.
+const maxFetched = 256 << 10
 
 // errWrong is that what was said is no answer to the question.
 var errWrong = errors.New("something else is answered than what was asked")
 
 // errRefused is that a server cannot or will not help, and another one is asked.
-var errRefused = errors.New("the answer is SERVFAIL or REFUSED")
+var errRefused = errors.New("the answer is no help")
 
 // fetch asks by TCP for what does not fit into a datagram. Only who asked by TCP itself gets that:
-// for others it would be cut again. It is done here and not by forward, so that a message is known
-// before it is unpacked: that is done to one at a time, as nobody knows before what it takes.
-func (r *router) fetch(ctx context.Context, of *forward.Forward, q *dns.Msg, past *recorder) (*dns.Msg, error) {
+// for others it would be cut again. Who said by UDP that there is more is asked first. It is done here
+// and not by forward, so that a message is known before it is unpacked: that is done to one at a time,
+// as nobody knows before what it takes.
+func (r *router) fetch(ctx context.Context, of *route, by netip.AddrPort, q *dns.Msg, past *recorder) (*dns.Msg, error) {
 	ctx, cancel := context.WithTimeout(ctx, outsideTime)
 	defer cancel()
 	leave, err := r.streams.enter(ctx, past.from.Addr().Unmap())
@@ -46,9 +44,9 @@ func (r *router) fetch(ctx context.Context, of *forward.Forward, q *dns.Msg, pas
 	}
 	q.Id = dns.Id()
 	failed := errNobody
-	servers := upFirst(of.List())
-	for i, s := range servers {
-		data, err := stream(ctx, s.Addr(), q, len(servers)-i)
+	servers := fetchOrder(of.targets, by)
+	for i, t := range servers {
+		data, err := stream(ctx, t.at.String(), q, len(servers)-i)
 		if err == nil && i < len(servers)-1 && refuses(data) {
 			err = errRefused
 		}
@@ -63,17 +61,19 @@ func (r *router) fetch(ctx context.Context, of *forward.Forward, q *dns.Msg, pas
 	return nil, failed
 }
 
-// upFirst returns servers in their order, those that are down behind the others.
-func upFirst(servers []*proxy.Proxy) (all []*proxy.Proxy) {
-	var down []*proxy.Proxy
-	for _, s := range servers {
-		if s.Down(maxFails) {
-			down = append(down, s)
-		} else {
-			all = append(all, s)
+// fetchOrder returns servers in their order, one of them before the others, and those that are down
+// behind.
+func fetchOrder(servers []target, first netip.AddrPort) (all []target) {
+	place := func(t target) int {
+		switch {
+		case t.at == first:
+			return 0
+		case !t.down():
+			return 1
 		}
+		return 2
 	}
-	return append(all, down...)
+	return slices.SortedStableFunc(slices.Values(servers), func(a, b target) int { return cmp.Compare(place(a), place(b)) })
 }
 
 // stream asks a server by TCP, for as long as is its share of what is left for that many servers.

@@ -99,34 +99,3 @@ func TestFetchFromAnother(t *testing.T) {
 		t.Errorf("the answer is %v, %v", r, err)
 	}
 }
-
-// TestNextServer has the first of two servers refuse whatever it is asked, or fail: the second one
-// is asked, by UDP and by TCP. Where both do the answer says so.
-func TestNextServer(t *testing.T) {
-	t.Parallel()
-	for _, rcode := range []int{dns.RcodeServerFailure, dns.RcodeRefused} {
-		t.Run(dns.RcodeToString[rcode], func(t *testing.T) {
-			refuse := func(w dns.ResponseWriter, q *dns.Msg) { w.WriteMsg(new(dns.Msg).SetRcode(q, rcode)) }
-			works := upstream(t, func(w dns.ResponseWriter, q *dns.Msg) {
-				switch q.Question[0].Name {
-				case "www.example.":
-					says(w, q, "@ 60 IN A 203.0.113.1")
-				case "large.example.":
-					var all []string
-					for i := range 200 {
-						all = append(all, fmt.Sprintf("@ 60 IN A 198.51.100.%d", i))
-					}
-					says(w, q, all...)
-				default:
-					refuse(w, q)
-				}
-			})
-			n := run(t, settings(upstream(t, refuse), works))
-			n.want("udp", question("www.example", dns.TypeA), "NOERROR 203.0.113.1")
-			if r, err := ask(n.at, "tcp", "", question("large.example", dns.TypeA), 2*outsideTime); err != nil || len(r.Answer) != 200 {
-				t.Errorf("what is large is %v, %v", r, err)
-			}
-			n.want("udp", question("other.example", dns.TypeA), dns.RcodeToString[rcode])
-		})
-	}
-}

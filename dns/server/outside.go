@@ -15,8 +15,6 @@ import (
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
 	_ "github.com/coredns/coredns/plugin/cache" // which setUp finds by its name
-	"github.com/coredns/coredns/plugin/forward"
-	"github.com/coredns/coredns/plugin/metadata"
 	"github.com/miekg/dns"
 	"golang.org/x/sync/singleflight"
 
@@ -41,7 +39,7 @@ const (
 	maxStreams, maxStreamsEach = 16, 2
 )
 
-// outside asks others: CoreDNS's plug-in cache, then router, then one of CoreDNS's forward.
+// outside asks others: CoreDNS's plug-in cache, then router, then CoreDNS's forward, one for each server.
 type outside struct {
 	cache  plugin.Handler
 	router *router
@@ -74,11 +72,11 @@ func (r *router) find(name string) *route {
 	return &routes[i]
 }
 
-// route is who is asked for names of a domain; nobody, where forward is nil.
+// route is who is asked for names of a domain.
 type route struct {
 	// domain is fully qualified, in lower case.
 	domain  string
-	forward *forward.Forward
+	targets []target
 	// of is domain as ways have it, answered what became of the queries, and helpers who helped.
 	of       string
 	answered *atomic.Int32
@@ -194,36 +192,23 @@ func (o *outside) use(w *ways) error {
 		return newShare(maxOutsideEach, maxOutside)
 	}
 	var to []route
-	add := func(domain string, servers []netip.AddrPort) error {
+	var failed error
+	add := func(domain string, servers []netip.AddrPort) {
 		r := newRoute(domain, waiting(domain))
-		if len(servers) > 0 {
-			// Who says that it cannot or will not help is followed by the next one, as by nodes' own
-			// resolvers. Otherwise the first would be asked for all, for as long as it answers.
-			text := "forward ."
-			for _, s := range servers {
-				text += " " + s.String()
-			}
-			h, err := setUp("forward", text+" {\npolicy sequential\nfailover SERVFAIL REFUSED\nmax_idle_conns 32\n}\n", nil)
+		for _, at := range servers {
+			t, err := newTarget(at)
 			if err != nil {
-				return err
+				failed = errors.Join(failed, err)
+				continue
 			}
-			f, ok := h.(*forward.Forward)
-			if !ok {
-				return fmt.Errorf("forward is a %T", h)
-			}
-			if err := f.OnStartup(); err != nil {
-				return err
-			}
-			r.forward = f
+			r.targets = append(r.targets, t)
 		}
 		to = append(to, r)
-		return nil
 	}
-	var failed error
 	for _, s := range w.stubs {
-		failed = errors.Join(failed, add(s.Domain, s.Servers))
+		add(s.Domain, s.Servers)
 	}
-	failed = errors.Join(failed, add("", w.rest))
+	add("", w.rest)
 	if failed != nil {
 		stop(to)
 		return failed
@@ -235,8 +220,8 @@ func (o *outside) use(w *ways) error {
 // stop ends the health checks of forwards. Queries that are under way go on.
 func stop(routes []route) {
 	for _, r := range routes {
-		if r.forward != nil {
-			r.forward.OnShutdown()
+		for _, t := range r.targets {
+			t.forward.OnShutdown()
 		}
 	}
 }
@@ -259,24 +244,17 @@ func (r *router) ServeDNS(ctx context.Context, w dns.ResponseWriter, q *dns.Msg)
 		return dns.RcodeServerFailure, errRemembered
 	}
 	to := r.find(q.Question[0].Name)
-	if to.forward == nil {
+	if len(to.targets) == 0 {
 		return dns.RcodeServerFailure, errNobody
 	}
 	past, _ := ctx.Value(asks{}).(*recorder)
-	said, by, err := r.once(ctx, to, q, past)
+	a, err := r.once(ctx, to, q, past)
 	if err != nil {
-		r.failed.Store(true)
 		return dns.RcodeServerFailure, err
 	}
-	if helps(said) {
-		to.answered.Store(answeredWell)
-		to.helpers.add(by)
-	} else {
-		to.answered.CompareAndSwap(answeredNone, answeredBadly)
-		r.failed.Store(true)
-	}
+	said := a.said
 	if said.Truncated && past != nil && past.stream {
-		if said, err = r.fetch(ctx, to.forward, q, past); err != nil {
+		if said, err = r.fetch(ctx, to, a.by, q, past); err != nil {
 			return dns.RcodeServerFailure, err
 		}
 	}
@@ -288,86 +266,32 @@ func (r *router) ServeDNS(ctx context.Context, w dns.ResponseWriter, q *dns.Msg)
 // with a number and from a port of chance, would be a hundred times as likely to guess one of them,
 // and to answer in the server's place (RFC 5452, section 5). A question that has just failed fails
 // again. What is said is shared, so it must not be changed.
-func (r *router) once(ctx context.Context, to *route, q *dns.Msg, past *recorder) (said *dns.Msg, by netip.AddrPort, err error) {
+func (r *router) once(ctx context.Context, to *route, q *dns.Msg, past *recorder) (answered, error) {
 	question := same(q)
 	got, err, _ := r.away.Do(question, func() (any, error) {
 		if last, is := to.failures.find(question); is {
 			said, err := last.says(q)
 			return answered{said: said}, err
 		}
-		a, err := exchange(ctx, to.forward, q, past)
-		if err != nil {
+		a, err := to.exchange(ctx, q, past)
+		switch {
+		case err != nil:
 			to.failures.add(question, failure{err: err})
-		} else if !helps(a.said) {
-			to.failures.add(question, failure{rcode: a.said.Rcode})
+			r.failed.Store(true)
+		case !helps(a.said):
+			to.failures.add(question, failureOf(a.said))
+			to.answered.CompareAndSwap(answeredNone, answeredBadly)
+			r.failed.Store(true)
+		default:
+			to.answered.Store(answeredWell)
+			to.helpers.add(a.by)
 		}
 		return a, err
 	})
 	if err != nil {
-		return nil, netip.AddrPort{}, err
-	}
-	a := got.(answered)
-	return a.said, a.by, nil
-}
-
-// answered is what is said, and by which server.
-type answered struct {
-	said *dns.Msg
-	by   netip.AddrPort
-}
-
-// same returns what questions have in common that are the same to others. In all else that is sent, the
-// case of a name aside, queries do not differ.
-func same(q *dns.Msg) string {
-	ask, edns := q.Question[0], q.IsEdns0()
-	return fmt.Sprintln(strings.ToLower(ask.Name), ask.Qtype, ask.Qclass, q.CheckingDisabled, edns != nil && edns.Do())
-}
-
-// errSilent is that nothing was said.
-var errSilent = errors.New("nothing is answered")
-
-// exchange asks others by UDP, and returns what they say. Who does not know EDNS0 is asked without.
-func exchange(ctx context.Context, of *forward.Forward, q *dns.Msg, past *recorder) (answered, error) {
-	a, err := forwarded(ctx, of, q, past)
-	if err != nil || !misunderstood(q, a.said) {
-		return a, err
-	}
-	return forwarded(ctx, of, plain(q), past)
-}
-
-// forwarded asks others by UDP once, and returns what they say.
-func forwarded(ctx context.Context, of *forward.Forward, q *dns.Msg, past *recorder) (a answered, err error) {
-	var from netip.AddrPort
-	if past != nil {
-		from = past.from
-	}
-	w := newRecorder(from, false)
-	ctx = metadata.ContextWithMetadata(ctx) // in which forward says whom it has asked last
-	if _, err := of.ServeDNS(ctx, w, q); err != nil {
 		return answered{}, err
 	}
-	if w.said == nil {
-		return answered{}, errSilent
-	}
-	a.said = w.said
-	if asked := metadata.ValueFunc(ctx, "forward/upstream"); asked != nil {
-		a.by, _ = netip.ParseAddrPort(asked())
-	}
-	return a, nil
-}
-
-// misunderstood reports whether what is said to a question may be said because of its EDNS0, which
-// the client did not bring: that tries without itself (RFC 6891, sections 6.2.2 and 7).
-func misunderstood(q, said *dns.Msg) bool {
-	edns := q.IsEdns0()
-	return edns != nil && !edns.Do() && (said.Rcode == dns.RcodeFormatError || said.Rcode == dns.RcodeNotImplemented)
-}
-
-// plain returns a question without its EDNS0.
-func plain(q *dns.Msg) *dns.Msg {
-	q = q.Copy()
-	q.Extra = slices.DeleteFunc(q.Extra, func(r dns.RR) bool { return r.Header().Rrtype == dns.TypeOPT })
-	return q
+	return got.(answered), nil
 }
 
 // asks is the key of a context's recorder.

@@ -19,13 +19,7 @@ func TestReferral(t *testing.T) {
 	up := upstream(t, func(w dns.ResponseWriter, q *dns.Msg) {
 		switch name := q.Question[0].Name; {
 		case !q.RecursionDesired, lame.Load():
-			r := new(dns.Msg).SetReply(q)
-			rr, err := dns.NewRR("example. 3600 IN NS ns.example.")
-			if err != nil {
-				panic(err)
-			}
-			r.Ns = []dns.RR{rr}
-			w.WriteMsg(r)
+			refers(w, q)
 		case silent.Load():
 			says(w, q) // neither an answer nor for how long there is none
 		default:
@@ -59,4 +53,11 @@ func TestReferral(t *testing.T) {
 	n.want("udp", question("empty.example", dns.TypeTXT), "NOERROR")
 	silent.Store(false)
 	n.want("udp", question("empty.example", dns.TypeTXT), `NOERROR "empty.example."`)
+}
+
+// refers answers a query with whom else to ask.
+func refers(w dns.ResponseWriter, q *dns.Msg) {
+	r := new(dns.Msg).SetReply(q)
+	r.Ns = []dns.RR{&dns.NS{Hdr: dns.RR_Header{Name: "example.", Rrtype: dns.TypeNS, Class: dns.ClassINET, Ttl: 3600}, Ns: "ns.example."}}
+	w.WriteMsg(r)
 }

@@ -149,7 +149,7 @@ func (w *ways) unhelped(useless, silent map[netip.AddrPort]int, failing map[stri
 		if !failing[domain] || !slices.ContainsFunc(servers, refuses) || slices.ContainsFunc(servers, may) {
 			return
 		}
-		problems = append(problems, fmt.Sprintf("nobody helps with names %s: all that is asked of %s is answered with SERVFAIL or REFUSED; see whether that is a name server for others' names which works and serves this node, or name others", namesOf(domain), and(servers)))
+		problems = append(problems, fmt.Sprintf("nobody helps with names %s: all that is asked of %s is answered with a failure, as SERVFAIL or REFUSED, or with whom else to ask; see whether that is a name server for others' names which works and serves this node, or name others", namesOf(domain), and(servers)))
 	})
 	return problems
 }
@@ -167,7 +167,7 @@ func (w *ways) passedOver(useless, silent map[netip.AddrPort]int, passed map[net
 		if len(these) == 0 || len(these) == len(servers) {
 			return
 		}
-		problems = append(problems, fmt.Sprintf("others help with names %s in the place of %s: all that is asked there is answered with SERVFAIL or REFUSED; see whether that is a name server for others' names which works and serves this node, or name it no more", namesOf(domain), and(these)))
+		problems = append(problems, fmt.Sprintf("others help with names %s in the place of %s: all that is asked there is answered with a failure, as SERVFAIL or REFUSED, or with whom else to ask; see whether that is a name server for others' names which works and serves this node, or name it no more", namesOf(domain), and(these)))
 	})
 	return problems
 }
@@ -186,11 +186,6 @@ func and(servers []netip.AddrPort) string {
 		names = append(names, at.String())
 	}
 	return strings.Join(names, " and ")
-}
-
-// helps reports whether an answer says something of the name, be it that there is none.
-func helps(said *dns.Msg) bool {
-	return said.Rcode != dns.RcodeServerFailure && said.Rcode != dns.RcodeRefused
 }
 
 // resolvFile is what a node's resolv.conf says, as it is written again and again.

@@ -1,0 +1,132 @@
+package server
+
+import (
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/miekg/dns"
+)
+
+// refusals are ways to say nothing of a name, and what a client is told where nobody says more.
+var refusals = map[string]struct {
+	say  func(w dns.ResponseWriter, q *dns.Msg)
+	told string
+}{
+	"SERVFAIL": {with(dns.RcodeServerFailure), "SERVFAIL"},
+	"REFUSED":  {with(dns.RcodeRefused), "REFUSED"},
+	"NOTIMP":   {with(dns.RcodeNotImplemented), "NOTIMP"},
+	"FORMERR":  {with(dns.RcodeFormatError), "FORMERR"},
+	"referral": {refers, "SERVFAIL"},
+}
+
+// with answers with a code.
+func with(rcode int) func(dns.ResponseWriter, *dns.Msg) {
+	return func(w dns.ResponseWriter, q *dns.Msg) { w.WriteMsg(new(dns.Msg).SetRcode(q, rcode)) }
+}
+
+// TestNextServer has the first of two servers say nothing of whatever it is asked: the second one is
+// asked, by UDP and by TCP. Where both do the answer says so, also to who asks again at once.
+func TestNextServer(t *testing.T) {
+	t.Parallel()
+	for name, refusal := range refusals {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			works := upstream(t, func(w dns.ResponseWriter, q *dns.Msg) {
+				switch q.Question[0].Name {
+				case "www.example.":
+					says(w, q, "@ 60 IN A 203.0.113.1")
+				case "large.example.":
+					var all []string
+					for i := range 200 {
+						all = append(all, fmt.Sprintf("@ 60 IN A 198.51.100.%d", i))
+					}
+					says(w, q, all...)
+				default:
+					refusal.say(w, q)
+				}
+			})
+			n := run(t, settings(upstream(t, refusal.say), works))
+			for _, do := range []bool{false, true} {
+				q := question("www.example", dns.TypeA)
+				if do {
+					q.SetEdns0(payload, true)
+				}
+				n.want("udp", q, "NOERROR 203.0.113.1")
+			}
+			if r, err := ask(n.at, "tcp", "", question("large.example", dns.TypeA), 2*outsideTime); err != nil || len(r.Answer) != 200 {
+				t.Errorf("what is large is %v, %v", r, err)
+			}
+			n.want("udp", question("other.example", dns.TypeA), refusal.told)
+			n.want("udp", question("other.example", dns.TypeA), refusal.told)
+		})
+	}
+}
+
+// TestOlderServer has the first of two servers not know EDNS0: it is asked without, before the second
+// one.
+func TestOlderServer(t *testing.T) {
+	first := upstream(t, func(w dns.ResponseWriter, q *dns.Msg) {
+		if q.IsEdns0() != nil {
+			with(dns.RcodeNotImplemented)(w, q)
+			return
+		}
+		says(w, q, "@ 60 IN A 203.0.113.1")
+	})
+	s := &Server{c: Config{Domain: "cluster.local"}, labels: withLabels()}
+	s.asks(t, 0, first, upstream(t, func(w dns.ResponseWriter, q *dns.Msg) { says(w, q, "@ 60 IN A 203.0.113.2") }))
+	if got := words(s.lookUp(t, "www.example")); got != "NOERROR 203.0.113.1" {
+		t.Errorf("the answer is %s", got)
+	}
+}
+
+// TestLost has the first datagram to the one server there is be lost, and that to the first of two.
+func TestLost(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int32
+	up := upstream(t, func(w dns.ResponseWriter, q *dns.Msg) {
+		if strings.HasPrefix(q.Question[0].Name, "www") && asked.Add(1) > 1 {
+			says(w, q, "@ 60 IN A 203.0.113.1")
+		}
+	})
+	s := asking(t, up, 0)
+	if got := words(s.lookUp(t, "www.example")); got != "NOERROR 203.0.113.1" {
+		t.Errorf("of one server the answer is %s", got)
+	}
+	asked.Store(0)
+	s = &Server{c: Config{Domain: "cluster.local"}, labels: withLabels()}
+	s.asks(t, 0, up, upstream(t, func(w dns.ResponseWriter, q *dns.Msg) { says(w, q, "@ 60 IN A 203.0.113.2") }))
+	if got := words(s.lookUp(t, "www.example")); got != "NOERROR 203.0.113.2" {
+		t.Errorf("of two servers the answer is %s", got)
+	}
+}
+
+// TestHelps: an answer helps that says something of the name; probes know these from others.
+func TestHelps(t *testing.T) {
+	denies := func(w dns.ResponseWriter, q *dns.Msg) {
+		r := new(dns.Msg).SetReply(q)
+		r.Ns = []dns.RR{&dns.SOA{Hdr: dns.RR_Header{Name: "example.", Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: 60}, Ns: "ns.example.", Mbox: "root.example."}}
+		w.WriteMsg(r)
+	}
+	for name, c := range map[string]struct {
+		say  func(w dns.ResponseWriter, q *dns.Msg)
+		want bool
+	}{
+		"NXDOMAIN":              {with(dns.RcodeNameError), true},
+		"YXDOMAIN":              {with(dns.RcodeYXDomain), true},
+		"no data":               {denies, true},
+		"nothing":               {func(w dns.ResponseWriter, q *dns.Msg) { says(w, q) }, true},
+		"an address":            {func(w dns.ResponseWriter, q *dns.Msg) { says(w, q, "@ 60 IN A 203.0.113.1") }, true},
+		"a refusal, SERVFAIL":   {refusals["SERVFAIL"].say, false},
+		"a refusal, REFUSED":    {refusals["REFUSED"].say, false},
+		"a refusal, NOTIMP":     {refusals["NOTIMP"].say, false},
+		"a refusal, FORMERR":    {refusals["FORMERR"].say, false},
+		"a refusal, a referral": {refusals["referral"].say, false},
+	} {
+		var p probes
+		if came, heard, helped := p.loops(t.Context(), server{at: upstream(t, c.say)}); came || !heard || helped != c.want {
+			t.Errorf("%s: it came back %v, was heard %v, and helped %v", name, came, heard, helped)
+		}
+	}
+}
