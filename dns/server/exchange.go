@@ -60,6 +60,7 @@ func (r *route) exchange(ctx context.Context, q *dns.Msg, past *recorder) (last 
 		turns = []target{r.targets[rand.IntN(len(r.targets))]}
 	}
 	err = errSilent
+	var passed []netip.AddrPort
 	for i, t := range turns {
 		if i == len(up) && last.said != nil || !time.Now().Before(until) {
 			break
@@ -70,8 +71,10 @@ func (r *route) exchange(ctx context.Context, q *dns.Msg, past *recorder) (last 
 			continue
 		}
 		if last = (answered{said, t.at}); helps(said) {
+			r.pods.helped(t.at, passed)
 			return last, nil
 		}
+		passed = append(passed, t.at)
 	}
 	if last.said != nil {
 		return last, nil

@@ -77,10 +77,10 @@ type route struct {
 	// domain is fully qualified, in lower case.
 	domain  string
 	targets []target
-	// of is domain as ways have it, answered what became of the queries, and helpers who helped.
+	// of is domain as ways have it, answered what became of the queries, and pods what these got.
 	of       string
 	answered *atomic.Int32
-	helpers  *helpers
+	pods     *pods
 	// waiting are the queries for the domain that wait for others. It stays while the ways to
 	// others change.
 	waiting *share
@@ -90,28 +90,35 @@ type route struct {
 
 // newRoute returns a route to nobody, for a domain as ways have it.
 func newRoute(domain string, waiting *share) route {
-	return route{domain: dns.CanonicalName(domain), of: domain, answered: new(atomic.Int32), helpers: new(helpers), waiting: waiting, failures: newFailures()}
+	return route{domain: dns.CanonicalName(domain), of: domain, answered: new(atomic.Int32), pods: new(pods), waiting: waiting, failures: newFailures()}
 }
 
-// helpers are servers that helped since that was looked at last.
-type helpers struct {
+// got is what pods got of a server: help with names, and none where a server behind it helped.
+type got struct{ helped, passed bool }
+
+// pods are what pods got of servers since that was looked at last.
+type pods struct {
 	mu  sync.Mutex
-	all map[netip.AddrPort]bool
+	all map[netip.AddrPort]got
 }
 
-func (h *helpers) add(at netip.AddrPort) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.all == nil {
-		h.all = map[netip.AddrPort]bool{}
+// helped takes note of who helped, and who before did not.
+func (p *pods) helped(at netip.AddrPort, passed []netip.AddrPort) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.all == nil {
+		p.all = map[netip.AddrPort]got{}
 	}
-	h.all[at] = true
+	p.all[at] = got{true, p.all[at].passed}
+	for _, a := range passed {
+		p.all[a] = got{p.all[a].helped, true}
+	}
 }
 
-func (h *helpers) take() (all map[netip.AddrPort]bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	all, h.all = h.all, nil
+func (p *pods) take() (all map[netip.AddrPort]got) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	all, p.all = p.all, nil
 	return all
 }
 
@@ -123,15 +130,18 @@ const (
 	answeredWell
 )
 
-// said returns who helped for which domains since that was looked at last, and for which there were
+// said returns what pods got of servers since that was looked at last, and for which domains there were
 // answers, and none that helps, since somebody helped last. Domains are called as in ways.
-func (r *router) said() (helped map[string]map[netip.AddrPort]bool, failing map[string]bool) {
-	helped, failing = map[string]map[netip.AddrPort]bool{}, map[string]bool{}
+func (r *router) said() (pods map[server]got, failing map[string]bool) {
+	pods, failing = map[server]got{}, map[string]bool{}
 	for _, to := range *r.to.Load() {
 		to.answered.CompareAndSwap(answeredWell, answeredNone)
-		helped[to.of], failing[to.of] = to.helpers.take(), to.answered.Load() == answeredBadly
+		failing[to.of] = to.answered.Load() == answeredBadly
+		for at, got := range to.pods.take() {
+			pods[server{at, to.of}] = got
+		}
 	}
-	return helped, failing
+	return pods, failing
 }
 
 // newOutside returns one that asks nobody, until it is given ways.
@@ -284,7 +294,6 @@ func (r *router) once(ctx context.Context, to *route, q *dns.Msg, past *recorder
 			r.failed.Store(true)
 		default:
 			to.answered.Store(answeredWell)
-			to.helpers.add(a.by)
 		}
 		return a, err
 	})

@@ -215,22 +215,34 @@ func TestUseless(t *testing.T) {
 	n.state("it helps again", func(s keeper.State) bool { return s.Problem == "" })
 }
 
-// TestFirstIsUseless has the first of two servers refuse whatever it is asked: it is told, though the
-// second one helps, and no more as soon as the first one does.
+// TestFirstIsUseless has the first of two servers help at first, and then refuse whatever it is asked: it
+// is told, though the second one helps, and no more as soon as the first one does.
 func TestFirstIsUseless(t *testing.T) {
 	t.Parallel()
 	var works atomic.Bool
+	works.Store(true)
+	var probed atomic.Int64
 	first := upstream(t, func(w dns.ResponseWriter, q *dns.Msg) {
 		if !works.Load() {
 			w.WriteMsg(new(dns.Msg).SetRcode(q, dns.RcodeRefused))
 			return
 		}
 		says(w, q, "@ 60 IN A 203.0.113.1")
+		if q.Question[0].Qtype == dns.TypeHINFO {
+			probed.Add(1)
+		}
 	})
 	second := upstream(t, func(w dns.ResponseWriter, q *dns.Msg) { says(w, q, "@ 60 IN A 203.0.113.2") })
 	n := run(t, settings(first, second))
 	count := 0
-	await.NoError(t, long, "it is told that it does not help", func() error {
+	await.NoError(t, long, "it has helped a probe", func() error {
+		if probed.Load() == 0 {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	works.Store(false)
+	await.NoError(t, 2*long, "it is told that it does not help", func() error {
 		count++
 		n.want("udp", question(fmt.Sprintf("www%d.example", count), dns.TypeA), "NOERROR 203.0.113.2")
 		s, err := keeper.Ask(t.Context(), filepath.Join(n.dir, "dns.sock"))

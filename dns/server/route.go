@@ -25,22 +25,9 @@ const (
 func (s *Server) route(ctx context.Context, decided func()) {
 	tick := time.NewTicker(lookAgain)
 	defer tick.Stop()
-	type outcome struct {
-		at                   netip.AddrPort
-		loops, heard, helped bool
-	}
 	var (
-		resolv resolvFile
-		// loops are servers that bring queries back; probed is when each was probed last, and
-		// under which are being probed. silent says to how many probes in a row one said nothing, and
-		// useless to how many something that does not help. passed are those of which pods got no help
-		// since then, and by another server behind them they did.
-		loops    = map[netip.AddrPort]bool{}
-		silent   = map[netip.AddrPort]int{}
-		useless  = map[netip.AddrPort]int{}
-		passed   = map[netip.AddrPort]bool{}
-		probed   = map[netip.AddrPort]time.Time{}
-		under    = map[netip.AddrPort]bool{}
+		resolv   resolvFile
+		all      = standings{}
 		outcomes = make(chan outcome, maxProbes)
 		now      *ways
 		read     []netip.AddrPort
@@ -51,7 +38,7 @@ func (s *Server) route(ctx context.Context, decided func()) {
 			s.search(resolv.searches)
 		}
 		set, own := s.settings.Load(), s.own()
-		w, problems := choose(set, s.c.Resolv, resolv.servers, own, loops)
+		w, problems := choose(set, s.c.Resolv, resolv.servers, own, func(s server) bool { return all.of(s).loops })
 		if err != nil && (set == nil || len(set.Upstreams) == 0) {
 			problems = append(problems, fmt.Sprintf("which servers the node asks is not known: %v", err))
 		}
@@ -66,22 +53,11 @@ func (s *Server) route(ctx context.Context, decided func()) {
 				now = &w
 			}
 		}
-		problems = append(problems, w.unheard(silent)...)
-		helped, failing := s.outside.Load().router.said()
-		w.each(func(domain string, servers []netip.AddrPort) {
-			behind := false
-			for _, at := range slices.Backward(servers) {
-				if helped[domain][at] {
-					delete(useless, at)
-					behind = true
-				} else if behind && useless[at] > 0 {
-					passed[at] = true
-				}
-			}
-		})
-		maps.DeleteFunc(passed, func(at netip.AddrPort, _ bool) bool { return useless[at] == 0 })
-		problems = append(problems, w.passedOver(useless, silent, passed)...)
-		problems = append(problems, w.unhelped(useless, silent, failing)...)
+		pods, failing := s.outside.Load().router.said()
+		all.hear(pods, time.Now())
+		problems = append(problems, w.unheard(all)...)
+		problems = append(problems, w.passedOver(all, time.Now())...)
+		problems = append(problems, w.unhelped(all, failing, time.Now())...)
 		s.mu.Lock()
 		if !slices.Equal(s.ways, problems) {
 			s.ways = problems
@@ -93,40 +69,35 @@ func (s *Server) route(ctx context.Context, decided func()) {
 		// A probe can come back to sockets that are there alone.
 		if reading := s.reading(); !slices.Equal(read, reading) {
 			read = reading
-			clear(probed)
-		}
-		candidates, _ := choose(set, s.c.Resolv, resolv.servers, own, nil)
-		busy, failed := s.busy.Swap(false), s.outside.Load().router.failed.Swap(false)
-		every := func(at netip.AddrPort) time.Duration {
-			switch {
-			case loops[at]:
-				return probeLooping
-			case busy:
-				return probeBusy
-			case failed, silent[at] > 0, useless[at] > 0:
-				return probeSilent
+			for _, one := range all {
+				one.probed = time.Time{}
 			}
-			return probeFine
 		}
-		known := map[netip.AddrPort]bool{}
-		all := candidates.all()
-		for _, c := range all {
-			known[c.at] = true
-		}
+		candidates, _ := choose(set, s.c.Resolv, resolv.servers, own, func(server) bool { return false })
+		servers := candidates.servers()
+		all.keep(servers)
 		if len(read) == 0 {
-			all = nil
+			servers = nil
 		}
-		for _, c := range due(all, under, probed, time.Now(), every) {
-			under[c.at], probed[c.at] = true, time.Now()
+		busy, failed := s.busy.Swap(false), s.outside.Load().router.failed.Swap(false)
+		every := func(one *standing) time.Duration {
+			switch every := one.every(); {
+			case busy:
+				return min(every, probeBusy)
+			case failed:
+				return min(every, probeSilent)
+			default:
+				return every
+			}
+		}
+		for _, of := range all.due(servers, time.Now(), every) {
+			one := all[of]
+			one.under, one.doubted, one.probed = true, false, time.Now()
 			go func() {
-				came, heard, helped := s.probes.loops(ctx, c)
-				outcomes <- outcome{c.at, came, heard, helped}
+				came, heard, helped := s.probes.loops(ctx, of)
+				outcomes <- outcome{of, came, heard, helped}
 			}()
 		}
-		maps.DeleteFunc(probed, func(at netip.AddrPort, _ time.Time) bool { return !known[at] })
-		maps.DeleteFunc(loops, func(at netip.AddrPort, _ bool) bool { return !known[at] })
-		maps.DeleteFunc(silent, func(at netip.AddrPort, _ int) bool { return !known[at] })
-		maps.DeleteFunc(useless, func(at netip.AddrPort, _ int) bool { return !known[at] })
 
 		select {
 		case <-ctx.Done():
@@ -134,36 +105,9 @@ func (s *Server) route(ctx context.Context, decided func()) {
 		case <-s.changed:
 		case <-tick.C:
 		case o := <-outcomes:
-			delete(under, o.at)
-			if o.loops {
-				loops[o.at] = true
-			} else {
-				delete(loops, o.at)
-			}
-			if silent[o.at]++; o.heard || o.loops || !known[o.at] {
-				delete(silent, o.at)
-			}
-			if o.heard {
-				useless[o.at]++
-			}
-			if o.helped || o.loops || !known[o.at] {
-				delete(useless, o.at)
-			}
+			all[o.of].take(o)
 		}
 	}
-}
-
-// due returns which servers are to be probed now: those whose last probe began so long ago as every
-// says, and of more than may be under way at once those of whom that is longest. So each has its turn,
-// however many are silent.
-func due(all []server, under map[netip.AddrPort]bool, probed map[netip.AddrPort]time.Time, now time.Time, every func(netip.AddrPort) time.Duration) (these []server) {
-	for _, s := range all {
-		if !under[s.at] && now.Sub(probed[s.at]) >= every(s.at) {
-			these = append(these, s)
-		}
-	}
-	slices.SortStableFunc(these, func(a, b server) int { return probed[a.at].Compare(probed[b.at]) })
-	return these[:min(len(these), max(0, maxProbes-len(under)))]
 }
 
 // search has the domains be known in which the node, and behind those of the cluster its pods,

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/miekg/dns"
 
@@ -33,35 +34,21 @@ func (w *ways) equal(o *ways) bool {
 		slices.EqualFunc(w.stubs, o.stubs, func(a, b records.Stub) bool { return a.Domain == b.Domain && slices.Equal(a.Servers, b.Servers) })
 }
 
-// all returns each server once, with a domain that it is asked for.
-func (w *ways) all() (servers []server) {
-	seen := map[netip.AddrPort]bool{}
-	add := func(domain string, at []netip.AddrPort) {
-		for _, a := range at {
-			if !seen[a] {
-				seen[a] = true
-				servers = append(servers, server{a, domain})
-			}
+// servers returns who is asked, each once for each domain.
+func (w *ways) servers() (all []server) {
+	w.each(func(domain string, servers []netip.AddrPort) {
+		for _, at := range servers {
+			all = append(all, server{at, domain})
 		}
-	}
-	add("", w.rest)
-	for _, s := range w.stubs {
-		add(s.Domain, s.Servers)
-	}
-	return servers
-}
-
-// server is one that is asked for names of a domain.
-type server struct {
-	at     netip.AddrPort
-	domain string
+	})
+	return all
 }
 
 // choose returns who is to be asked: the settings' servers, or else those that a file of the
 // node names, nil where it could not be read. Those are left out that are this server itself, and those that loops says bring
 // back to it what they are asked; problems say so.
-func choose(s *records.Settings, file string, node []netip.AddrPort, own []netip.AddrPort, loops map[netip.AddrPort]bool) (w ways, problems []string) {
-	usable := func(of string, all []netip.AddrPort) (usable []netip.AddrPort) {
+func choose(s *records.Settings, file string, node []netip.AddrPort, own []netip.AddrPort, loops func(server) bool) (w ways, problems []string) {
+	usable := func(domain, of string, all []netip.AddrPort) (usable []netip.AddrPort) {
 		for _, a := range all {
 			at := netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 			if at.Addr().IsUnspecified() {
@@ -77,7 +64,7 @@ func choose(s *records.Settings, file string, node []netip.AddrPort, own []netip
 				problems = append(problems, fmt.Sprintf("%s of %s is not asked: it is an address of one link alone", at, of))
 			case slices.Contains(own, at):
 				problems = append(problems, fmt.Sprintf("%s of %s is not asked: it is this name server itself", at, of))
-			case loops[at]:
+			case loops(server{at, domain}):
 				problems = append(problems, fmt.Sprintf("%s of %s is not asked: what it is asked comes back to this name server; let it ask another", at, of))
 			case len(usable) == maxServers:
 				problems = append(problems, fmt.Sprintf("%s of %s is not asked: %d are enough", at, of, maxServers))
@@ -92,16 +79,16 @@ func choose(s *records.Settings, file string, node []netip.AddrPort, own []netip
 	}
 	w.stale = s.StaleFor
 	if len(s.Upstreams) > 0 {
-		w.rest = usable("the upstreams", s.Upstreams)
+		w.rest = usable("", "the upstreams", s.Upstreams)
 	} else {
-		w.rest = usable(file, node)
+		w.rest = usable("", file, node)
 	}
 	// A node that names nobody has nobody ask outside, as one without a way out.
 	if len(w.rest) == 0 && (len(s.Upstreams) > 0 || node == nil || len(node) > 0) {
 		problems = append(problems, "nobody is there to be asked for names outside of the cluster")
 	}
 	for _, stub := range s.Stubs {
-		servers := usable("domain "+stub.Domain, stub.Servers)
+		servers := usable(stub.Domain, "domain "+stub.Domain, stub.Servers)
 		if len(servers) == 0 {
 			problems = append(problems, fmt.Sprintf("nobody is there to be asked for names of domain %s", stub.Domain))
 		}
@@ -112,9 +99,6 @@ func choose(s *records.Settings, file string, node []netip.AddrPort, own []netip
 	return w, problems
 }
 
-// maxSilent is how many probes in a row a server may leave without an answer until it is silent.
-const maxSilent = 2
-
 // each calls f with the domains that are asked for, "" for all other names, and who is asked.
 func (w *ways) each(f func(domain string, servers []netip.AddrPort)) {
 	f("", w.rest)
@@ -124,9 +108,9 @@ func (w *ways) each(f func(domain string, servers []netip.AddrPort)) {
 }
 
 // unheard says for which names nobody answers of those who are asked for them, as all are silent.
-func (w *ways) unheard(silent map[netip.AddrPort]int) (problems []string) {
+func (w *ways) unheard(all standings) (problems []string) {
 	w.each(func(domain string, servers []netip.AddrPort) {
-		answers := func(at netip.AddrPort) bool { return silent[at] < maxSilent }
+		answers := func(at netip.AddrPort) bool { return !all.of(server{at, domain}).isSilent() }
 		if len(servers) == 0 || slices.ContainsFunc(servers, answers) {
 			return
 		}
@@ -135,17 +119,13 @@ func (w *ways) unheard(silent map[netip.AddrPort]int) (problems []string) {
 	return problems
 }
 
-// maxUseless is how many probes in a row a server may answer with nothing that helps until all its
-// answers are taken for such, where those to pods are, too.
-const maxUseless = 3
-
 // unhelped says for which names nobody helps of those who are asked for them, though not all are silent:
 // probes, and all that pods asked meanwhile, they cannot or will not answer. One zone that is broken
 // somewhere is not enough, as probes are about others.
-func (w *ways) unhelped(useless, silent map[netip.AddrPort]int, failing map[string]bool) (problems []string) {
+func (w *ways) unhelped(all standings, failing map[string]bool, now time.Time) (problems []string) {
 	w.each(func(domain string, servers []netip.AddrPort) {
-		refuses := func(at netip.AddrPort) bool { return useless[at] >= maxUseless }
-		may := func(at netip.AddrPort) bool { return !refuses(at) && silent[at] < maxSilent }
+		refuses := func(at netip.AddrPort) bool { return all.of(server{at, domain}).refuses(now) }
+		may := func(at netip.AddrPort) bool { return !refuses(at) && !all.of(server{at, domain}).isSilent() }
 		if !failing[domain] || !slices.ContainsFunc(servers, refuses) || slices.ContainsFunc(servers, may) {
 			return
 		}
@@ -156,11 +136,11 @@ func (w *ways) unhelped(useless, silent map[netip.AddrPort]int, failing map[stri
 
 // passedOver says for which names a server is asked first and others help in its place: probes, and
 // all that pods asked meanwhile, it cannot or will not answer.
-func (w *ways) passedOver(useless, silent map[netip.AddrPort]int, passed map[netip.AddrPort]bool) (problems []string) {
+func (w *ways) passedOver(all standings, now time.Time) (problems []string) {
 	w.each(func(domain string, servers []netip.AddrPort) {
 		var these []netip.AddrPort
 		for _, at := range servers {
-			if passed[at] && useless[at] >= maxUseless && silent[at] < maxSilent {
+			if one := all.of(server{at, domain}); one.passed && one.refuses(now) && !one.isSilent() {
 				these = append(these, at)
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/weftnet/weft/dns/records"
 )
@@ -22,7 +23,7 @@ func TestChoose(t *testing.T) {
 	for name, c := range map[string]struct {
 		settings *records.Settings
 		node     []netip.AddrPort
-		loops    map[netip.AddrPort]bool
+		loops    map[server]bool
 		rest     []netip.AddrPort
 		stubs    string
 		problems []string
@@ -37,14 +38,17 @@ func TestChoose(t *testing.T) {
 		"this address at another port": {node: ports("10.96.0.10:54"), rest: ports("10.96.0.10:54")},
 		"no address means the node":    {node: ports("0.0.0.0:53", "[::]:53"), rest: ports("127.0.0.1:53", "[::1]:53")},
 		"an address of a link":         {node: ports("[fe80::1%eth0]:53"), problems: []string{"an address of one link alone", "nobody"}},
-		"one that brings queries back": {settings: &records.Settings{Upstreams: ports("127.0.0.53:53", "192.0.2.1:53")}, loops: map[netip.AddrPort]bool{ports("127.0.0.53:53")[0]: true},
+		"one that brings queries back": {settings: &records.Settings{Upstreams: ports("127.0.0.53:53", "192.0.2.1:53")}, loops: map[server]bool{{at: ports("127.0.0.53:53")[0]}: true},
 			rest: ports("192.0.2.1:53"), problems: []string{"127.0.0.53:53 of the upstreams is not asked: what it is asked comes back"}},
+		"one that brings back what it is asked for a domain": {settings: &records.Settings{Upstreams: ports("192.0.2.1:53"), Stubs: []records.Stub{{Domain: "example", Servers: ports("192.0.2.1:53", "192.0.2.2:53")}}},
+			loops: map[server]bool{{ports("192.0.2.1:53")[0], "example"}: true},
+			rest:  ports("192.0.2.1:53"), stubs: "example 192.0.2.2:53", problems: []string{"192.0.2.1:53 of domain example is not asked: what it is asked comes back"}},
 		"stubs": {settings: &records.Settings{Upstreams: ports("192.0.2.1:53"), Stubs: []records.Stub{
 			{Domain: "example", Servers: ports("192.0.2.2:53")}, {Domain: "corp.example", Servers: ports("192.0.2.3:53", "10.96.0.10:53")}, {Domain: "none", Servers: nil}}},
 			rest: ports("192.0.2.1:53"), stubs: "corp.example 192.0.2.3:53, example 192.0.2.2:53, none",
 			problems: []string{"10.96.0.10:53 of domain corp.example is not asked", "nobody is there to be asked for names of domain none"}},
 	} {
-		w, problems := choose(c.settings, "/etc/resolv.conf", c.node, own, c.loops)
+		w, problems := choose(c.settings, "/etc/resolv.conf", c.node, own, func(s server) bool { return c.loops[s] })
 		if !slices.Equal(w.rest, c.rest) {
 			t.Errorf("%s: %v are asked", name, w.rest)
 		}
@@ -67,7 +71,7 @@ func TestChoose(t *testing.T) {
 	for n := range 20 {
 		many = append(many, netip.AddrPortFrom(pod(n), 53))
 	}
-	if w, problems := choose(nil, "", many, nil, nil); len(w.rest) != maxServers || len(problems) != 5 {
+	if w, problems := choose(nil, "", many, nil, func(server) bool { return false }); len(w.rest) != maxServers || len(problems) != 5 {
 		t.Errorf("%d are asked, and problems are %q", len(w.rest), problems)
 	}
 }
@@ -115,29 +119,60 @@ func TestResolvFile(t *testing.T) {
 	}
 }
 
+// standingsOf returns standings of servers for names of domains. Words say which: "silent", "refuses" or "passed" of
+// "192.0.2.1:53" or of "192.0.2.9:53/corp.example".
+func standingsOf(words map[string]string) standings {
+	all := standings{}
+	for who, what := range words {
+		at, domain, _ := strings.Cut(who, "/")
+		s := &standing{}
+		for _, word := range strings.Fields(what) {
+			switch word {
+			case "silent":
+				s.silent = maxSilent
+			case "once-silent":
+				s.silent = maxSilent - 1
+			case "refuses":
+				s.useless = maxUseless
+			case "refused-of-late":
+				s.useless = maxUseless - 1
+			case "passed":
+				s.passed = true
+			default:
+				panic(word)
+			}
+		}
+		all[server{netip.MustParseAddrPort(at), domain}] = s
+	}
+	return all
+}
+
+// Servers as standingsOf calls them: two for names outside, and two for those of a domain, of which one is the first again.
+const firstOutside, secondOutside, ofCorp, firstOfCorp = "192.0.2.1:53", "[2001:db8::1]:53", "192.0.2.9:53/corp.example", "192.0.2.1:53/corp.example"
+
 // TestUnheard: that nobody answers is told of those names for which all servers are silent.
 func TestUnheard(t *testing.T) {
-	w := ways{rest: ports("192.0.2.1:53", "[2001:db8::1]:53"), stubs: []records.Stub{{Domain: "corp.example", Servers: ports("192.0.2.9:53")}, {Domain: "none.example"}}}
+	w := ways{rest: ports(firstOutside, secondOutside), stubs: []records.Stub{{Domain: "corp.example", Servers: ports("192.0.2.9:53")}, {Domain: "none.example"}}}
 	told := func(names, servers string) string {
 		return "nobody answers for names " + names + ": what is asked of " + servers + " stays without an answer; see whether the node has a way there, or name others"
 	}
-	rest, stub := told("outside of the cluster", "192.0.2.1:53 and [2001:db8::1]:53"), told("of domain corp.example", "192.0.2.9:53")
+	rest, corp := told("outside of the cluster", "192.0.2.1:53 and [2001:db8::1]:53"), told("of domain corp.example", "192.0.2.9:53")
 	for what, c := range map[string]struct {
-		silent map[netip.AddrPort]int
-		want   []string
+		is   map[string]string
+		want []string
 	}{
 		"all answer":           {nil, nil},
-		"one is silent":        {map[netip.AddrPort]int{w.rest[0]: 9}, nil},
-		"all of the rest are":  {map[netip.AddrPort]int{w.rest[0]: maxSilent, w.rest[1]: maxSilent}, []string{rest}},
-		"one was only once":    {map[netip.AddrPort]int{w.rest[0]: maxSilent, w.rest[1]: maxSilent - 1}, nil},
-		"that of a domain is":  {map[netip.AddrPort]int{w.stubs[0].Servers[0]: maxSilent}, []string{stub}},
-		"one that nobody asks": {map[netip.AddrPort]int{ports("192.0.2.77:53")[0]: maxSilent}, nil},
+		"one is silent":        {map[string]string{firstOutside: "silent"}, nil},
+		"all of the rest are":  {map[string]string{firstOutside: "silent", secondOutside: "silent"}, []string{rest}},
+		"one was only once":    {map[string]string{firstOutside: "silent", secondOutside: "once-silent"}, nil},
+		"that of a domain is":  {map[string]string{ofCorp: "silent"}, []string{corp}},
+		"one that nobody asks": {map[string]string{"192.0.2.77:53": "silent"}, nil},
 	} {
-		if got := w.unheard(c.silent); !slices.Equal(got, c.want) {
+		if got := w.unheard(standingsOf(c.is)); !slices.Equal(got, c.want) {
 			t.Errorf("%s: %q, want %q", what, got, c.want)
 		}
 	}
-	if got := append(new(ways).unheard(nil), new(ways).unhelped(nil, nil, map[string]bool{"": true})...); len(got) > 0 {
+	if got := append(new(ways).unheard(nil), new(ways).unhelped(nil, map[string]bool{"": true}, time.Now())...); len(got) > 0 {
 		t.Errorf("of nobody it is told: %q", got)
 	}
 }
@@ -145,52 +180,49 @@ func TestUnheard(t *testing.T) {
 // TestUnhelped: that nobody helps is told of those names for which all servers refuse probes, and
 // pods get nothing else.
 func TestUnhelped(t *testing.T) {
-	w := ways{rest: ports("192.0.2.1:53", "[2001:db8::1]:53"), stubs: []records.Stub{{Domain: "corp.example", Servers: ports("192.0.2.9:53")}, {Domain: "none.example"}}}
-	one, two, stub := w.rest[0], w.rest[1], w.stubs[0].Servers[0]
+	w := ways{rest: ports(firstOutside, secondOutside), stubs: []records.Stub{{Domain: "corp.example", Servers: ports("192.0.2.9:53")}, {Domain: "none.example"}}}
 	const rest, corp = "nobody helps with names outside of the cluster: all that is asked of 192.0.2.1:53 and [2001:db8::1]:53 is", "nobody helps with names of domain corp.example: all that is asked of 192.0.2.9:53 is"
 	all := map[string]bool{"": true, "corp.example": true, "none.example": true}
 	for what, c := range map[string]struct {
-		useless, silent map[netip.AddrPort]int
-		failing         map[string]bool
-		want            []string
+		is      map[string]string
+		failing map[string]bool
+		want    []string
 	}{
-		"all help":                    {nil, nil, all, nil},
-		"one does":                    {map[netip.AddrPort]int{one: 9}, nil, all, nil},
-		"one did of late":             {map[netip.AddrPort]int{one: 9, two: maxUseless - 1}, nil, all, nil},
-		"none does":                   {map[netip.AddrPort]int{one: maxUseless, two: maxUseless}, nil, all, []string{rest}},
-		"none does, of whom one says": {map[netip.AddrPort]int{one: maxUseless}, map[netip.AddrPort]int{two: maxSilent}, all, []string{rest}},
-		"pods get other answers":      {map[netip.AddrPort]int{one: 9, two: 9, stub: 9}, nil, map[string]bool{"corp.example": true}, []string{corp}},
-		"all are silent":              {nil, map[netip.AddrPort]int{one: 9, two: 9}, all, nil},
+		"all help":                    {nil, all, nil},
+		"one does":                    {map[string]string{firstOutside: "refuses"}, all, nil},
+		"one did of late":             {map[string]string{firstOutside: "refuses", secondOutside: "refused-of-late"}, all, nil},
+		"none does":                   {map[string]string{firstOutside: "refuses", secondOutside: "refuses"}, all, []string{rest}},
+		"none does, of whom one says": {map[string]string{firstOutside: "refuses", secondOutside: "silent"}, all, []string{rest}},
+		"pods get other answers":      {map[string]string{firstOutside: "refuses", secondOutside: "refuses", ofCorp: "refuses"}, map[string]bool{"corp.example": true}, []string{corp}},
+		"all are silent":              {map[string]string{firstOutside: "silent", secondOutside: "silent"}, all, nil},
 	} {
-		if got := w.unhelped(c.useless, c.silent, c.failing); !slices.EqualFunc(got, c.want, strings.HasPrefix) {
+		if got := w.unhelped(standingsOf(c.is), c.failing, time.Now()); !slices.EqualFunc(got, c.want, strings.HasPrefix) {
 			t.Errorf("%s: %q, want %q", what, got, c.want)
 		}
 	}
 }
 
-// TestPassedOver: that a server does not help is told where others do in its place.
+// TestPassedOver: that a server does not help is told where others do in its place, and for these names
+// alone.
 func TestPassedOver(t *testing.T) {
-	w := ways{rest: ports("192.0.2.1:53", "[2001:db8::1]:53"), stubs: []records.Stub{{Domain: "corp.example", Servers: ports("192.0.2.1:53")}}}
-	one, two := w.rest[0], w.rest[1]
+	w := ways{rest: ports(firstOutside, secondOutside), stubs: []records.Stub{{Domain: "corp.example", Servers: ports(firstOutside, "192.0.2.9:53")}}}
 	const rest = "others help with names outside of the cluster in the place of 192.0.2.1:53: all that is asked there is"
+	const corp = "others help with names of domain corp.example in the place of 192.0.2.1:53: all that is asked there is"
 	for what, c := range map[string]struct {
-		useless, silent map[netip.AddrPort]int
-		passed          []netip.AddrPort
-		want            []string
+		is   map[string]string
+		want []string
 	}{
-		"all help":                 {nil, nil, nil, nil},
-		"one refuses probes alone": {map[netip.AddrPort]int{one: 9}, nil, nil, nil},
-		"it does not help pods":    {map[netip.AddrPort]int{one: maxUseless}, nil, []netip.AddrPort{one}, []string{rest}},
-		"it did not of late":       {map[netip.AddrPort]int{one: maxUseless - 1}, nil, []netip.AddrPort{one}, nil},
-		"it says nothing":          {map[netip.AddrPort]int{one: 9}, map[netip.AddrPort]int{one: maxSilent}, []netip.AddrPort{one}, nil},
-		"nobody helps":             {map[netip.AddrPort]int{one: 9, two: 9}, nil, []netip.AddrPort{one, two}, nil},
-		"another one refuses, too": {map[netip.AddrPort]int{one: 9, two: 9}, nil, []netip.AddrPort{one}, []string{rest}},
+		"all help":                 {nil, nil},
+		"one refuses probes alone": {map[string]string{firstOutside: "refuses"}, nil},
+		"it does not help pods":    {map[string]string{firstOutside: "refuses passed"}, []string{rest}},
+		"nor with other names":     {map[string]string{firstOutside: "refuses passed", firstOfCorp: "refuses passed"}, []string{rest, corp}},
+		"with other names alone":   {map[string]string{firstOfCorp: "refuses passed"}, []string{corp}},
+		"it did not of late":       {map[string]string{firstOutside: "refused-of-late passed"}, nil},
+		"it says nothing":          {map[string]string{firstOutside: "refuses silent passed"}, nil},
+		"nobody helps":             {map[string]string{firstOutside: "refuses passed", secondOutside: "refuses passed"}, nil},
+		"another one refuses, too": {map[string]string{firstOutside: "refuses passed", secondOutside: "refuses"}, []string{rest}},
 	} {
-		passed := map[netip.AddrPort]bool{}
-		for _, at := range c.passed {
-			passed[at] = true
-		}
-		if got := w.passedOver(c.useless, c.silent, passed); !slices.EqualFunc(got, c.want, strings.HasPrefix) {
+		if got := w.passedOver(standingsOf(c.is), time.Now()); !slices.EqualFunc(got, c.want, strings.HasPrefix) {
 			t.Errorf("%s: %q, want %q", what, got, c.want)
 		}
 	}
