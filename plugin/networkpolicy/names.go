@@ -1,6 +1,7 @@
 package networkpolicy
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
@@ -70,20 +71,18 @@ func (s *nameServer) read(answers plugin.NameServer) {
 	s.group, s.node, s.allGroups, s.allNodes = group, node, nil, nil
 }
 
-// namedPorts are the names that pods of the Service call the ports of the name server, as
-// far as the Service says them: policies may name these, too.
+// namedPorts are the names that pods of the Service call the ports of the name server: policies may
+// name these, too. They are the Service's targetPorts; where these are numbers, its own ports' names,
+// which are those of the pods where kubeadm has made both.
 func namedPorts(svc *corev1.Service) (ports []policy.NamedPort) {
 	for _, p := range svc.Spec.Ports {
 		protocol, known := protocols[string(p.Protocol)]
-		if known && p.Port == api.DNSPort && p.TargetPort.StrVal != "" {
-			ports = append(ports, policy.NamedPort{Name: p.TargetPort.StrVal, Protocol: protocol, Port: api.DNSPort})
+		if name := cmp.Or(p.TargetPort.StrVal, p.Name); known && p.Port == api.DNSPort && name != "" {
+			ports = append(ports, policy.NamedPort{Name: name, Protocol: protocol, Port: api.DNSPort})
 		}
 	}
 	slices.SortFunc(ports, func(a, b policy.NamedPort) int {
-		if c := strings.Compare(a.Name, b.Name); c != 0 {
-			return c
-		}
-		return int(a.Protocol) - int(b.Protocol)
+		return cmp.Or(strings.Compare(a.Name, b.Name), cmp.Compare(a.Protocol, b.Protocol))
 	})
 	return slices.Compact(ports)
 }
