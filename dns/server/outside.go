@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"github.com/weftnet/weft/dns/answer"
+	"github.com/weftnet/weft/dns/records"
 )
 
 const (
@@ -44,10 +45,11 @@ type outside struct {
 	cache  plugin.Handler
 	router *router
 	stale  uint32
+	// named are the servers of settings by which the cache knows what it knows.
+	named []records.Stub
 }
 
-// router hands a query to who is asked for its domain. A change of them leaves what the cache
-// knows.
+// router hands a query to who is asked for its domain.
 type router struct {
 	to      atomic.Pointer[[]route]
 	streams *slots

@@ -11,6 +11,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/weftnet/weft/dns/records"
 	"github.com/weftnet/weft/internal/await"
 )
 
@@ -110,6 +111,49 @@ func TestTooMuchIsAskedOfTheStale(t *testing.T) {
 	if got := words(s.lookUp(t, "www.example")); got != "NOERROR 203.0.113.2" {
 		t.Errorf("after what was stale was given, others get %s", got)
 	}
+}
+
+// TestOthersAreNamed has settings name other servers: what those before have said is forgotten. It is not
+// where a server is not asked for a while, or where the node names others.
+func TestOthersAreNamed(t *testing.T) {
+	from := func(last int) netip.AddrPort {
+		return upstream(t, func(w dns.ResponseWriter, q *dns.Msg) {
+			says(w, q, fmt.Sprintf("@ 3600 IN A 203.0.113.%d", last))
+		})
+	}
+	first, second, third := from(1), from(2), from(3)
+	s := &Server{c: Config{Domain: "cluster.local"}, labels: withLabels()}
+	s.asks(t, 0)
+	t.Cleanup(func() { stop(*s.outside.Load().router.to.Load()) })
+	loops := map[netip.AddrPort]bool{}
+	var node []netip.AddrPort
+	want := func(what string, set *records.Settings, last int) {
+		t.Helper()
+		w, _ := choose(set, "", node, nil, func(s server) bool { return loops[s.at] })
+		if err := s.take(&w); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := words(s.lookUp(t, "www.corp.example")), fmt.Sprintf("NOERROR 203.0.113.%d", last); got != want {
+			t.Errorf("%s: the answer is %s, and should be %s", what, got, want)
+		}
+	}
+	set := settings(first, second)
+	want("at first", set, 1)
+	loops[first] = true
+	want("where the first is not asked for a while", set, 1)
+	clear(loops)
+	set = settings(first, second)
+	set.Stubs = []records.Stub{{Domain: "corp.example", Servers: []netip.AddrPort{third}}}
+	want("where the domain has servers of its own", set, 3)
+	set = settings(first, second)
+	set.Stubs = []records.Stub{{Domain: "corp.example", Servers: []netip.AddrPort{second}}}
+	want("where it has others", set, 2)
+	want("where it has none any more", settings(first, second), 1)
+	want("where others are asked for all names", settings(third), 3)
+	node = []netip.AddrPort{second}
+	want("where the node's servers are asked", settings(), 2)
+	node = []netip.AddrPort{first}
+	want("where the node has others", settings(), 2)
 }
 
 // TestReadingTakesLong has many records be read for longer than missing ones are waited for.

@@ -137,10 +137,11 @@ func (s *Server) own() (at []netip.AddrPort) {
 }
 
 // take has queries take other ways from now on. What was remembered stays, unless it is to be
-// remembered for another time.
+// remembered for another time, or settings name others by now: what these say may be something else.
+// A server of theirs that is not asked for a while, and other servers of the node, are no reason.
 func (s *Server) take(w *ways) error {
 	o := s.outside.Load()
-	if o.stale == w.stale {
+	if o.stale == w.stale && sameStubs(o.named, w.named) {
 		return o.use(w)
 	}
 	next, err := newOutside(w.stale)
@@ -150,6 +151,7 @@ func (s *Server) take(w *ways) error {
 	if err != nil {
 		return err
 	}
+	next.named = w.named
 	s.outside.Store(next)
 	stop(*o.router.to.Load())
 	return nil

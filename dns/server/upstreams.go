@@ -27,11 +27,17 @@ type ways struct {
 	stubs []records.Stub
 	// stale is for how many seconds answers may be given whose time is over.
 	stale uint32
+	// named are the servers that settings name, of domain "" for all other names, whether or not they
+	// are asked.
+	named []records.Stub
 }
 
 func (w *ways) equal(o *ways) bool {
-	return slices.Equal(w.rest, o.rest) && w.stale == o.stale &&
-		slices.EqualFunc(w.stubs, o.stubs, func(a, b records.Stub) bool { return a.Domain == b.Domain && slices.Equal(a.Servers, b.Servers) })
+	return slices.Equal(w.rest, o.rest) && w.stale == o.stale && sameStubs(w.stubs, o.stubs) && sameStubs(w.named, o.named)
+}
+
+func sameStubs(some, others []records.Stub) bool {
+	return slices.EqualFunc(some, others, func(a, b records.Stub) bool { return a.Domain == b.Domain && slices.Equal(a.Servers, b.Servers) })
 }
 
 // servers returns who is asked, each once for each domain.
@@ -78,6 +84,8 @@ func choose(s *records.Settings, file string, node []netip.AddrPort, own []netip
 		s = &records.Settings{}
 	}
 	w.stale = s.StaleFor
+	w.named = append(w.named, records.Stub{Servers: s.Upstreams})
+	w.named = append(w.named, s.Stubs...)
 	if len(s.Upstreams) > 0 {
 		w.rest = usable("", "the upstreams", s.Upstreams)
 	} else {
