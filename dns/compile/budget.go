@@ -74,7 +74,8 @@ func (c *Compiler) account(changed map[records.Key]bool) {
 }
 
 // exceeding returns which Services of a namespace have more endpoints than is left of the budget by
-// those before them, the older ones.
+// those before them. Those are headless ones first, as their names are nothing without endpoints, while
+// hardly anybody asks for the endpoints of others; of either the older ones.
 func (c *Compiler) exceeding(namespace string) map[records.Key]bool {
 	all := c.services.All()
 	first, _ := slices.BinarySearchFunc(all, records.Key{Namespace: namespace}, func(s *named, k records.Key) int { return s.Key.Compare(k) })
@@ -84,7 +85,7 @@ func (c *Compiler) exceeding(namespace string) map[records.Key]bool {
 	}
 	over, sum := make(map[records.Key]bool), 0
 	for _, n := range slices.SortedFunc(slices.Values(all[first:end]), func(a, b *named) int {
-		return cmp.Or(a.created.Compare(b.created), a.Key.Compare(b.Key))
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), a.created.Compare(b.created), a.Key.Compare(b.Key))
 	}) {
 		size := c.sizes[n.Key]
 		if sum+size > budget {
@@ -94,4 +95,12 @@ func (c *Compiler) exceeding(namespace string) map[records.Key]bool {
 		sum += size
 	}
 	return over
+}
+
+// rank is less for a Service that has its endpoints before others.
+func rank(n *named) int {
+	if n.Headless() {
+		return 0
+	}
+	return 1
 }

@@ -47,3 +47,25 @@ func TestNamespaceIsFull(t *testing.T) {
 	w.put(api.EndpointSlice, sliceOf("s1", 0, 3))
 	want("with less of s1", "s0:6 s1:3 s3:1")
 }
+
+// TestHeadlessHaveRoom has a namespace whose Services have more endpoints than they may: those that have
+// a name by their endpoints alone have them, also where others are older.
+func TestHeadlessHaveRoom(t *testing.T) {
+	defer compile.SetBudget(10)()
+	w := world{}
+	for i, address := range []string{"None", "10.96.0.1", "None"} {
+		name := fmt.Sprint("s", i)
+		s := serviceOf(name, address)
+		s.CreationTimestamp = metav1.Unix(int64(100-i), 0)
+		w.put(api.Service, s)
+		w.put(api.EndpointSlice, sliceOf(name, 0, 4))
+	}
+	var c compile.Compiler
+	var got []string
+	for _, s := range c.Compile(w.snapshot()).Services {
+		got = append(got, fmt.Sprintf("%s:%d", s.Name, len(s.Endpoints)))
+	}
+	if got := strings.Join(got, " "); got != "s0:4 s1:0 s2:4" {
+		t.Errorf("they are %s", got)
+	}
+}

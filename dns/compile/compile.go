@@ -199,7 +199,7 @@ func (c *Compiler) Problems() (all []service.Problem) {
 			tell(fmt.Sprintf("its endpoints for all of their ports together are %d, more than %d, and its names have those of its first EndpointSlices alone: make several Services of it", many, MaxEndpoints))
 		}
 		if c.spaces[k.Namespace].over[k] {
-			tell(fmt.Sprintf("the Services of namespace %s have more than %d endpoints together, each counted once for each of its ports, and this one's names have none, as older Services have them: delete Services there, or have it in another namespace", k.Namespace, budget))
+			tell(fmt.Sprintf("the Services of namespace %s have more than %d endpoints together, each counted once for each of its ports, and this one's names have none, as headless and older Services have them: delete Services there, or have it in another namespace", k.Namespace, budget))
 		}
 		for _, s := range c.behind(k) {
 			for _, text := range s.problems {
