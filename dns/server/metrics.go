@@ -22,7 +22,7 @@ type metrics struct{ drops, lefts *prometheus.CounterVec }
 func newMetrics(s *Server, to prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
 		drops: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "weft_dns_dropped_total",
-			Help: "Queries and connections that were one too many, by where: queue, outside or connection."}, []string{"at"}),
+			Help: "Queries and connections that were one too many, by where: queue, outside or connection. A query for outside that is answered with what is remembered is none."}, []string{"at"}),
 		lefts: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "weft_dns_left_total",
 			Help: "Queries that the server before had read and not answered when it was killed, by what became of them: taken-over; late, as nobody waits any more; or given-up, as servers ended again and again while they answered it."}, []string{"became"}),
 	}

@@ -93,7 +93,6 @@ func (s *Server) handle(p *packet, later func(func())) {
 	default:
 		place := s.enter(outside, p)
 		if place == nil {
-			s.metrics.dropped("outside")
 			s.send(p, query, s.ask(query, outside, p, nil), "")
 			return
 		}
@@ -159,6 +158,9 @@ func (s *Server) ask(query *dns.Msg, o *answer.Outside, p *packet, place *share)
 		var said *dns.Msg
 		if time.Since(began) < outsideTime {
 			said = s.outside.Load().ask(ctx, o.Question(), p.from, p.stream)
+		}
+		if said == nil && place == nil {
+			s.metrics.dropped("outside")
 		}
 		if reply := o.Take(said); reply != nil {
 			return reply

@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/weftnet/weft/dns/journal"
 	"github.com/weftnet/weft/dns/records"
 	"github.com/weftnet/weft/internal/await"
 )
@@ -62,10 +64,17 @@ func (s *Server) lookUp(t testing.TB, name string) *dns.Msg {
 }
 
 // TestTooMuchIsAsked has a client wait for as many answers as it may: it gets those that are
-// remembered all the same. That nobody was asked for the others is not remembered.
+// remembered all the same. That nobody was asked for the others is not remembered, and they alone are counted
+// as dropped.
 func TestTooMuchIsAsked(t *testing.T) {
 	up := upstream(t, func(w dns.ResponseWriter, q *dns.Msg) { says(w, q, "@ 60 IN A 203.0.113.1") })
 	s := asking(t, up, 0)
+	s.connections, s.records = newShare(1, 1), journal.Follow("none", nil)
+	registry := prometheus.NewRegistry()
+	var err error
+	if s.metrics, err = newMetrics(s, registry); err != nil {
+		t.Fatal(err)
+	}
 	place := s.onePlace("example")
 	want := func(name, want string) {
 		t.Helper()
@@ -76,7 +85,13 @@ func TestTooMuchIsAsked(t *testing.T) {
 	want("www.example", "NOERROR 203.0.113.1")
 	place.take(pod(1))
 	want("www.example", "NOERROR 203.0.113.1")
+	if n := metricsOf(t, registry)["weft_dns_dropped_total"]; n != 0 {
+		t.Errorf("%v queries are dropped, and all are answered", n)
+	}
 	want("other.example", "SERVFAIL")
+	if n := metricsOf(t, registry)["weft_dns_dropped_total"]; n != 1 {
+		t.Errorf("%v queries are dropped, and one was", n)
+	}
 	place.give(pod(1))
 	want("other.example", "NOERROR 203.0.113.1")
 }
