@@ -18,8 +18,8 @@ const (
 
 // failures are the questions for names of a domain that have just failed. Clients that ask again
 // and again would have others asked as often, all of a domain's servers each time, and would wait each
-// time where these are silent. The cache knows none of them: it would take a failure for an answer that is stale,
-// an hour later.
+// time where these are silent. The cache knows none of them: it would take a failure for an answer
+// that is stale, an hour later.
 type failures struct {
 	// lasts is failureTime. Only tests set it.
 	lasts time.Duration

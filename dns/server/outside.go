@@ -150,7 +150,7 @@ func (r *router) said() (pods map[server]got, failing map[string]bool) {
 func newOutside(stale uint32) (*outside, error) {
 	// A name that is asked for three times in a minute is asked anew before its time is over.
 	// Where nobody answers, what is stale is given after a second, or at once while somebody else's
-	// question is under way; it is to be forgotten after five (RFC 8767, section 5). A try that
+	// question is under way or has just failed; it is to be forgotten after five (RFC 8767, section 5). A try that
 	// failed keeps nobody from the next one, as it may have asked nobody: see remembered. Nor is a
 	// failure kept: the cache would take it for an answer that is stale, an hour later. How often others
 	// are asked all the same has other bounds: see once.

@@ -13,8 +13,9 @@
 // in its turn, what was read first first.
 //
 // A pod may ask as much as it likes: queries wait in a queue that gives each client its turn, and
-// how many of one client wait for others to answer, and how many connections it has, has a
-// bound, as all together has. Answers that are too large for a datagram are fetched a few at a
+// how many of one client wait for others to answer, of each domain that others are asked for, and how
+// many connections it has, has a bound, as all together has. A question that has just failed fails
+// at once for a second. Answers that are too large for a datagram are fetched a few at a
 // time, for who asks by TCP. What others answer is remembered, and where Settings say so, it is
 // given for a while after its time when nobody answers any more.
 //
