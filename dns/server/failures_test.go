@@ -121,7 +121,7 @@ func TestDomainsHaveRoom(t *testing.T) {
 	}
 	s := &Server{c: Config{Domain: "cluster.local"}, labels: withLabels()}
 	s.outside.Store(o)
-	var corp, rest *share
+	corp, rest := newShare(1, 1), newShare(1, 1)
 	// asked says for each question that others are asked how many wait for names of the domain, and
 	// how many for all others.
 	var mu sync.Mutex
@@ -147,7 +147,7 @@ func TestDomainsHaveRoom(t *testing.T) {
 	}
 	use()
 	t.Cleanup(func() { stop(*o.router.to.Load()) })
-	corp, rest = s.onePlace("corp.example"), s.onePlace("example")
+	o.router.find("corp.example.").waiting, o.router.find("example.").waiting = corp, rest
 	use() // which changes nothing of who waits
 	set := settings()
 	set.Searches = []string{"node.example"}
