@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
@@ -25,6 +26,7 @@ func (s *suite) services(t *testing.T) {
 	t.Run("backends", s.backends)
 	t.Run("unfitting", s.unfitting)
 	t.Run("over", s.over)
+	t.Run("early", s.early)
 	t.Run("undisturbed", s.undisturbed)
 	t.Run("counts", s.counts)
 	s.clustersOf(t, rapid.Custom(func(t *rapid.T) map[string]*plan.Plan {
@@ -321,6 +323,79 @@ func (s *suite) unfitting(t *testing.T) {
 			if err := converse(c, word); err != nil {
 				t.Fatalf("what fits no connection was sent from %s, and that to %s does not go on: %v", server.addresses[i], to, err)
 			}
+		}
+	}
+}
+
+// early checks that a connection which somebody began before its Service was there, and that nobody has answered, gets
+// a backend once there is one.
+func (s *suite) early(t *testing.T) {
+	l := newTopology(t, s.make)
+	before, err := plan.Parse(servicePlan)
+	must(t, err)
+	l.load(map[string]*plan.Plan{"node1": before})
+	n := l.nodes["node1"]
+	l.listen(n.pods["one"].host, service{plan.TCP, 8080})
+	fronts := []netip.AddrPort{netip.MustParseAddrPort("10.3.0.1:80"), netip.MustParseAddrPort("[fd00:3::1]:80")}
+	must(t, l.out.Do(func() error { // or it would answer
+		var errs []error
+		for _, to := range fronts {
+			errs = append(errs, netlink.RouteAdd(&netlink.Route{Dst: ipNet(netip.PrefixFrom(to.Addr(), to.Addr().BitLen())), Type: unix.RTN_BLACKHOLE, Table: outsideTable}))
+		}
+		return errors.Join(errs...)
+	}))
+	begun := map[string]int{}
+	for _, from := range []*host{n.pods["client"].host, n.host} {
+		for _, to := range fronts {
+			socket, err := from.begin(to)
+			must(t, err)
+			t.Cleanup(func() { unix.Close(socket) })
+			begun[from.name+" to "+to.String()] = socket
+		}
+	}
+	l.apply(n, serving(t, "", map[string]int{"one": 1}))
+	for what, socket := range begun {
+		if err := established(socket); err != nil {
+			t.Errorf("the connection of %s, begun before its Service was there: %v", what, err)
+		}
+	}
+}
+
+// begin has a host begin a TCP connection, and returns its socket once the first packet is sent.
+func (h *host) begin(to netip.AddrPort) (socket int, err error) {
+	err = h.Do(func() (err error) {
+		family, address := unix.AF_INET6, unix.Sockaddr(&unix.SockaddrInet6{Addr: to.Addr().As16(), Port: int(to.Port())})
+		if to.Addr().Is4() {
+			family, address = unix.AF_INET, &unix.SockaddrInet4{Addr: to.Addr().As4(), Port: int(to.Port())}
+		}
+		if socket, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0); err != nil {
+			return err
+		}
+		if err := unix.Connect(socket, address); !errors.Is(err, unix.EINPROGRESS) {
+			return errors.Join(fmt.Errorf("connect to %s: %w", to, err), unix.Close(socket))
+		}
+		return nil
+	})
+	return socket, err
+}
+
+// established waits until what a socket began is a connection.
+func established(socket int) error {
+	for deadline := time.Now().Add(patience); ; {
+		left := max(0, time.Until(deadline))
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(socket), Events: unix.POLLOUT}}, int(left.Milliseconds()))
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return err
+		case n > 0:
+			failed, err := unix.GetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_ERROR)
+			if err == nil && failed != 0 {
+				err = unix.Errno(failed)
+			}
+			return err
+		case left == 0:
+			return errors.New("nobody answers")
 		}
 	}
 }

@@ -118,11 +118,13 @@ func (j *Jury) Forbids(c Connection) bool {
 // the frontend's own set only. They are ended also where another
 // program gave them a backend that is none of the frontend's, as kube-proxy may have that is gone,
 // and where they go past a frontend that has come since and has backends: without an end they
-// would do so for as long as they are sent. Of a frontend that the node itself answers now, nothing
+// would do so for as long as they are sent. A stream that goes past one ends as long as nobody has answered:
+// its client repeats what began it, which is given a backend once the connection is forgotten, and not
+// before. Of a frontend that the node itself answers now, nothing
 // that is sent belongs to a connection; what had a backend ends at once all the same, or who has
 // the backend's address by then could go on sending under the frontend's.
 func (j *Jury) Unserved(c Connection) bool {
-	if !c.Served && c.Protocol != plan.UDP {
+	if !c.Served && c.Protocol != plan.UDP && !(c.Unanswered && c.Dialled == c.Destination) {
 		return false
 	}
 	_, s, ok := j.plan.Service(c.Network, c.Dialled.Addr(), c.Protocol, c.Dialled.Port(), j.side(c))
@@ -182,7 +184,7 @@ func MayUnserve(p, q *plan.Plan, changes plan.Diff) bool {
 		switch {
 		case c.Old != nil && c.Old.Set != "" && (c.New == nil || c.New.Set != c.Old.Set),
 			c.New != nil && c.Old != nil && c.New.Sources != "" && c.New.Sources != c.Old.Sources,
-			c.New != nil && c.New.Set != "" && c.Key.Protocol == plan.UDP && (c.Old == nil || c.Old.Set != c.New.Set),
+			c.New != nil && c.New.Set != "" && (c.Old == nil || c.Old.Set != c.New.Set),
 			c.New != nil && c.Old != nil && c.New.Origin != c.Old.Origin,
 			c.New != nil && c.New.Here && (c.Old == nil || !c.Old.Here):
 			return true

@@ -94,7 +94,9 @@ func servedConnections(plans ...*plan.Plan) (all []Connection) {
 			}
 			dialled := netip.AddrPortFrom(k.Address, k.Port)
 			c := Connection{Network: plan.DefaultNetwork, Protocol: k.Protocol, Source: netip.AddrPortFrom(a, uint16(40000+i)), Dialled: dialled, Destination: dialled}
-			all = append(all, c)
+			for _, c.Unanswered = range []bool{true, false} {
+				all = append(all, c)
+			}
 			for to := range backends {
 				if c.Served, c.Destination = true, to; to.Addr().Is4() == a.Is4() {
 					all = append(all, c)
@@ -109,16 +111,19 @@ func servedConnections(plans ...*plan.Plan) (all []Connection) {
 // it has. Datagrams that go past a frontend end once that has a backend.
 func TestUnserved(t *testing.T) {
 	const front = "node node1 addresses 172.30.0.2\nservice default 10.3.0.1 udp 53 to dns\n"
+	const streams = "node node1 addresses 172.30.0.2\nservice default 10.3.0.1 tcp 53 to dns\n"
 	at := netip.MustParseAddrPort
 	served := Connection{Network: plan.DefaultNetwork, Protocol: plan.UDP, Source: at("172.30.0.2:4000"), Dialled: at("10.3.0.1:53"), Destination: at("10.1.1.2:5353"), Served: true}
 	past := served
 	past.Served, past.Destination = false, past.Dialled
 	stream := past
 	stream.Protocol = plan.TCP
+	begun := stream
+	begun.Unanswered = true
 	others := served
 	others.Served = false
 	translated := others
-	translated.Protocol = plan.TCP
+	translated.Protocol, translated.Unanswered = plan.TCP, true
 	open := served
 	open.Protocol = plan.TCP
 	const moved = "node node1 addresses 172.30.0.2\nservice default 10.3.0.1 tcp 53 to new # Service a\nservice default 10.3.0.1 udp 53 to new # Service a\n" +
@@ -145,7 +150,11 @@ func TestUnserved(t *testing.T) {
 		{"the node itself answers now", "node node1 addresses 172.30.0.2\nservice default 10.3.0.1 udp 53 from inside here\n", served, true},
 		{"it does, and another program translated it", "node node1 addresses 172.30.0.2\nservice default 10.3.0.1 udp 53 from inside here\n", others, true},
 		{"it does, and nobody translated it", "node node1 addresses 172.30.0.2\nservice default 10.3.0.1 udp 53 from inside here\n", past, false},
-		{"a stream goes past it", front + "backend default dns 10.1.1.2:5353\n", stream, false},
+		{"a stream goes past it", streams + "backend default dns 10.1.1.2:5353\n", stream, false},
+		{"a stream goes past it that nobody has answered", streams + "backend default dns 10.1.1.2:5353\n", begun, true},
+		{"and it has no backend", streams + "backend default dns 10.1.1.2:5353 weight 0\n", begun, false},
+		{"and the node itself answers now", "node node1 addresses 172.30.0.2\nservice default 10.3.0.1 tcp 53 from inside here\n", begun, false},
+		{"and others do Services", "node node1 addresses 172.30.0.2 services-left\n", begun, false},
 		{"another program translated it, to who is none", front + "backend default dns 10.1.1.3:5353\n", others, true},
 		{"another program translated it, to who is one", front + "backend default dns 10.1.1.2:5353\n", others, false},
 		{"another program translated it, which does Services", "node node1 addresses 172.30.0.2 services-left\n", others, false},
@@ -155,7 +164,7 @@ func TestUnserved(t *testing.T) {
 		{"it has that, and no frontend any more", strings.ReplaceAll(moved, "10.3.0.1 tcp", "10.3.0.8 tcp") + "service default 10.3.0.9 tcp 53 to old # Service a\n", open, true},
 		{"its datagrams have one that the Service has behind another frontend", moved + "service default 10.3.0.9 udp 53 to old # Service a\n", served, true},
 		{"nobody says whose the frontends are", strings.ReplaceAll(moved, " # Service a", "") + "service default 10.3.0.9 tcp 53 to old\n", open, true},
-		{"another program translated a stream", front + "backend default dns 10.1.1.3:5353\n", translated, false},
+		{"another program translated a stream", streams + "backend default dns 10.1.1.3:5353\n", translated, false},
 	} {
 		p, err := plan.Parse(c.plan)
 		if err != nil {

@@ -48,7 +48,9 @@ import (
 // Service's: when that leaves its set, the connection ends; see sweep.go and leaving.go.
 //
 // A transaction is one step for rules, but not for the lookups of a packet under way. One
-// that was given no backend, although its frontend has one, is dropped, and its sender repeats it. It may
+// that was given no backend, although its frontend has one, is dropped, and its sender repeats it. So is what
+// a connection repeats that began before its frontend was there, until the sweep that follows has the kernel
+// forget that connection: what is repeated then is translated as a first packet is. A packet may
 // be refused where its frontend has another set between the lookup of the set and that of the set's number
 // of slots, twice: when it is translated, and when it is asked why it was not. A client is told then, and has to
 // connect once more.
