@@ -301,7 +301,7 @@ func (s *suite) crowd(t *testing.T) {
 }
 
 // unfitting checks that a connection to a Service goes on when its backend sends what fits
-// none, of which nobody knows that it is the Service's.
+// none, of which nobody knows that it is the Service's: also a backend that is drained.
 func (s *suite) unfitting(t *testing.T) {
 	l := newTopology(t, s.make)
 	plans := map[string]*plan.Plan{"node1": serving(t, "", map[string]int{"one": 1})}
@@ -310,21 +310,31 @@ func (s *suite) unfitting(t *testing.T) {
 	client, server := n.pods["client"], n.pods["one"]
 	l.listen(server.host, service{plan.TCP, 8080})
 	gateway := plan.MACOf(plans["node1"].Local.Pools[0].Gateway)
-	for i, to := range []netip.AddrPort{netip.MustParseAddrPort("10.3.0.1:80"), netip.MustParseAddrPort("[fd00:3::1]:80")} {
-		c, err := client.dial("tcp", netip.Addr{}, to, patience)
-		must(t, err)
-		defer c.Close()
-		for range 3 {
-			own := netip.MustParseAddrPort(c.LocalAddr().String())
-			// The server takes a reset that answers it, as what it acknowledges is right.
-			stray := numbered(netip.AddrPortFrom(server.addresses[i], 8080), own, 7, sentUntil(t, c), 0x10, "stray")
-			must(t, server.inject("eth0", gateway, stray))
-			word, _ := l.expect()
-			if err := converse(c, word); err != nil {
-				t.Fatalf("what fits no connection was sent from %s, and that to %s does not go on: %v", server.addresses[i], to, err)
+	var open []net.Conn
+	goOn := func(what string) {
+		t.Helper()
+		for i, c := range open {
+			for range 3 {
+				own := netip.MustParseAddrPort(c.LocalAddr().String())
+				// The server takes a reset that answers it, as what it acknowledges is right.
+				stray := numbered(netip.AddrPortFrom(server.addresses[i], 8080), own, 7, sentUntil(t, c), 0x10, "stray")
+				must(t, server.inject("eth0", gateway, stray))
+				word, _ := l.expect()
+				if err := converse(c, word); err != nil {
+					t.Fatalf("%s: what fits no connection was sent from %s, and that to %s does not go on: %v", what, server.addresses[i], c.RemoteAddr(), err)
+				}
 			}
 		}
 	}
+	for _, to := range []netip.AddrPort{netip.MustParseAddrPort("10.3.0.1:80"), netip.MustParseAddrPort("[fd00:3::1]:80")} {
+		c, err := client.dial("tcp", netip.Addr{}, to, patience)
+		must(t, err)
+		defer c.Close()
+		open = append(open, c)
+	}
+	goOn("at first")
+	l.apply(n, serving(t, "", map[string]int{"one": 0, "two": 1}))
+	goOn("it is drained")
 }
 
 // early checks that a connection which somebody began before its Service was there, and that nobody has answered, gets

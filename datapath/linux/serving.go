@@ -65,7 +65,8 @@ type services struct {
 	sets  map[setKey]*served
 	// alike are the uses of sets that one frontend uses in each of one or two ways, each once.
 	alike map[[2]used][]used
-	// draws are the chains that sets need and the usual ones, and selves all backends.
+	// draws are the chains that sets need and the usual ones, and selves all backends: those that are
+	// drained, too, as they keep the connections that they have.
 	draws  reconcile.Ledger[draw, struct{}]
 	selves reconcile.Ledger[netip.AddrPort, struct{}]
 	// herePorts are those of what the node itself answers.
@@ -354,7 +355,7 @@ func (s *services) shared(uses []used) []used {
 	return s.alike[key]
 }
 
-// ask has the ledgers hold what a set needs that becomes another, and no more what it needed.
+// ask has the ledger hold the chains that a set needs that becomes another, and no more those that it needed.
 func (s *services) ask(k setKey, before, now *served) {
 	for _, d := range before.draws(k.is4) {
 		s.draws.Remove(d, struct{}{})
@@ -362,21 +363,13 @@ func (s *services) ask(k setKey, before, now *served) {
 	for _, d := range now.draws(k.is4) {
 		s.draws.Add(d, struct{}{})
 	}
-	had, has := before.backends(), now.backends()
-	for at := range had {
-		if !has[at] {
-			s.selves.Remove(at, struct{}{})
-		}
-	}
-	for at := range has {
-		if !had[at] {
-			s.selves.Add(at, struct{}{})
-		}
-	}
 }
 
 // compare orders draws.
 func (d draw) compare(o draw) int { return strings.Compare(d.name(), o.name()) }
+
+// addressOf is where a backend is.
+func addressOf(k plan.BackendKey) netip.AddrPort { return netip.AddrPortFrom(k.Address, k.Port) }
 
 func selfElement(at netip.AddrPort) (set string, e nft.Element, v nft.Value) {
 	return selvesPrefix + suffix(at.Addr().Is4()), nft.Element{Key: string(at.Addr().AsSlice()) + atKey(at)}, nft.Value{}
@@ -440,6 +433,9 @@ func compileServices(stamps Stamps, p *plan.Plan, from *sources, have nft.Conten
 	for d := range s.draws.Now {
 		r.Chains[d.name()], r.Chains[d.asNodeName()] = d.chain(), d.asNodeChain()
 		d.elements(put)
+	}
+	for k := range p.Backends.All() {
+		s.selves.Add(addressOf(k), struct{}{})
 	}
 	for a := range s.selves.Now {
 		put(selfElement(a))
@@ -563,6 +559,10 @@ func (s *services) advance(p, q *plan.Plan, changes plan.Diff, from *sources) nf
 	for _, c := range changes.Backends {
 		if c.New == nil {
 			s.gone.backend(c.Key)
+			s.selves.Remove(addressOf(c.Key), struct{}{})
+		}
+		if c.Old == nil {
+			s.selves.Add(addressOf(c.Key), struct{}{})
 		}
 	}
 	before := make(map[setKey]*served, len(touched))

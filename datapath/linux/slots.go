@@ -105,7 +105,7 @@ func assignSlots(before []netip.AddrPort, backends []weighted) []netip.AddrPort 
 func backendsOf(p *plan.Plan, set setKey) (all []weighted) {
 	for k, b := range p.BackendsOf(plan.DefaultNetwork, set.name) {
 		if k.Address.Is4() == set.is4 && b.Weight > 0 {
-			all = append(all, weighted{netip.AddrPortFrom(k.Address, k.Port), b.Weight})
+			all = append(all, weighted{addressOf(k), b.Weight})
 		}
 	}
 	return all
