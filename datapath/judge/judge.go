@@ -23,7 +23,9 @@ type Jury struct {
 	own       map[plan.Address]bool
 	// interfaces are those of the endpoints, where egress rules drop something.
 	interfaces map[plan.Address]string
-	belief     *Belief // nil before anybody had a tag
+	// chosen says which sets, of those that somebody asked for, have somebody who gets connections.
+	chosen map[family]bool
+	belief *Belief // nil before anybody had a tag
 	// sets are those that the frontends of an object name, perhaps several times, nil before
 	// anybody asked. backends are who is in these, of objects that somebody asked for.
 	sets     map[object][]string
@@ -32,6 +34,22 @@ type Jury struct {
 
 // object is whose frontends of a network are, by the origin that they have.
 type object struct{ network, origin string }
+
+// family is what a set has of one family.
+type family struct {
+	network, set string
+	is4          bool
+}
+
+// hasChosen reports whether somebody of it gets connections. It looks at all of the set.
+func (f family) hasChosen(p *plan.Plan) bool {
+	for k, b := range p.BackendsOf(f.network, f.set) {
+		if b.Weight > 0 && k.Address.Is4() == f.is4 {
+			return true
+		}
+	}
+	return false
+}
 
 // Connection is what is judged.
 type Connection struct {
@@ -138,12 +156,7 @@ func (j *Jury) Unserved(c Connection) bool {
 		return c.Served
 	}
 	if !c.Served && c.Dialled == c.Destination {
-		for k, b := range j.plan.BackendsOf(c.Network, s.Set) {
-			if b.Weight > 0 && k.Address.Is4() == c.Dialled.Addr().Is4() {
-				return true
-			}
-		}
-		return false
+		return j.choosesIn(family{c.Network, s.Set, c.Dialled.Addr().Is4()})
 	}
 	_, is := j.plan.Backends.Get(plan.BackendKey{Network: c.Network, Set: s.Set, Address: c.Destination.Addr(), Port: c.Destination.Port()})
 	return !is && (c.Protocol == plan.UDP || s.Origin == "" || !j.behind(object{c.Network, s.Origin})[c.Destination])
@@ -190,10 +203,6 @@ func MayUnserve(p, q *plan.Plan, changes plan.Diff) bool {
 			return true
 		}
 	}
-	type family struct {
-		network, set string
-		is4          bool
-	}
 	first := map[family]bool{}
 	for _, c := range changes.Backends {
 		if c.New == nil {
@@ -204,15 +213,23 @@ func MayUnserve(p, q *plan.Plan, changes plan.Diff) bool {
 		}
 	}
 	for set := range first {
-		had := false
-		for k, b := range p.BackendsOf(set.network, set.set) {
-			had = had || b.Weight > 0 && k.Address.Is4() == set.is4
-		}
-		if !had {
+		if !set.hasChosen(p) {
 			return true
 		}
 	}
 	return false
+}
+
+// choosesIn is hasChosen of the plan, which looks once, as very many connections may ask.
+func (j *Jury) choosesIn(of family) bool {
+	is, known := j.chosen[of]
+	if !known {
+		if is = of.hasChosen(j.plan); j.chosen == nil {
+			j.chosen = make(map[family]bool)
+		}
+		j.chosen[of] = is
+	}
+	return is
 }
 
 // source is who began the connection.
