@@ -71,7 +71,7 @@ func Run(t *testing.T, name string, make func(node Namespace) (datapath.DataPlan
 		try  func(*testing.T)
 	}{
 		{"story", s.stories}, {"cluster", s.clusters}, {"network", s.networks}, {"length", s.lengths}, {"connection", s.connections},
-		{"policy", s.policies}, {"service", s.services}, {"affinity", s.affinity}, {"crowd", s.crowd}, {"answer", s.answers}, {"change", s.changes}, {"successor", s.successors}, {"stranger", s.strangers}, {"source", s.sources},
+		{"policy", s.policies}, {"service", s.services}, {"affinity", s.affinity}, {"crowd", s.crowd}, {"memory", s.memory}, {"answer", s.answers}, {"change", s.changes}, {"successor", s.successors}, {"stranger", s.strangers}, {"source", s.sources},
 		{"tag", s.tags}, {"bandwidth", s.bandwidth}, {"disturbance", s.disturbances}, {"refusal", s.refusals},
 	} {
 		if len(parts) == 0 || slices.Contains(parts, part.name) {

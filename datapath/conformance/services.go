@@ -300,6 +300,47 @@ func (s *suite) crowd(t *testing.T) {
 	}
 }
 
+// memory checks that a client that comes to a Service that remembers clients has the same backend when it comes again,
+// from its first connection on, whether or not there is room to count what it is given.
+func (s *suite) memory(t *testing.T) {
+	if !s.able.Services {
+		t.Skip("left out: the data plane has no services")
+	}
+	text := servicePlan
+	var fronts []netip.AddrPort
+	for port := range uint16(12) { // each time, one of two backends may be the same by chance
+		for _, front := range []string{"10.3.0.1", "fd00:3::1"} {
+			text += fmt.Sprintf("service default %s tcp %d to web-%d affinity 1h0m0s\n", front, 80+port, port)
+			fronts = append(fronts, netip.AddrPortFrom(netip.MustParseAddr(front), 80+port))
+		}
+		for _, a := range []string{"10.1.1.3", "10.1.1.4", "[fd00:1::3]", "[fd00:1::4]"} {
+			text += fmt.Sprintf("backend default web-%d %s:8080\n", port, a)
+		}
+	}
+	p, err := plan.Parse(text)
+	must(t, err)
+	l := newTopology(t, s.make)
+	l.load(map[string]*plan.Plan{"node1": p})
+	n := l.nodes["node1"]
+	for _, pod := range []string{"one", "two"} {
+		l.listen(n.pods[pod].host, service{plan.TCP, 8080})
+	}
+	for _, to := range fronts {
+		ask := func() string {
+			t.Helper()
+			c, err := n.pods["client"].dial("tcp", netip.Addr{}, to, patience)
+			must(t, err)
+			defer c.Close()
+			word, arrived := l.expect()
+			must(t, converse(c, word))
+			return (<-arrived).receiver
+		}
+		if first, second := ask(), ask(); first != second {
+			t.Errorf("the client of %s gets %s, and then %s", to, first, second)
+		}
+	}
+}
+
 // unfitting checks that a connection to a Service goes on when its backend sends what fits
 // none, of which nobody knows that it is the Service's: also a backend that is drained.
 func (s *suite) unfitting(t *testing.T) {

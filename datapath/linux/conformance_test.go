@@ -32,6 +32,12 @@ func TestConformanceOfManyClients(t *testing.T) {
 	conformance.Run(t, "linux", at, "crowd")
 }
 
+// TestConformanceOfManyCounts has Services be used more than can be counted.
+func TestConformanceOfManyCounts(t *testing.T) {
+	defer linux.SetMostCounts(1)()
+	conformance.Run(t, "linux", at, "memory")
+}
+
 // TestTakeOver has two data planes of this kind take over from one another.
 func TestTakeOver(t *testing.T) {
 	conformance.TakeOver(t, at, func(n conformance.Namespace) (datapath.DataPlane, error) {

@@ -67,8 +67,7 @@ func (b *bench) counted(what string, want int) {
 // Service have one of the addresses: nobody is told of its counts of before, though they are deleted
 // later.
 func TestCountsEnd(t *testing.T) {
-	defer func(n uint32) { mostCounts = n }(mostCounts)
-	mostCounts = 2
+	defer SetMostCounts(2)()
 	b := newBench(t)
 	text := policedPlan + servedEntries
 	b.mustApply(mustParse(t, text))

@@ -14,5 +14,12 @@ func SetMaxClients(n uint32) (back func()) {
 	return func() { maxClients = was }
 }
 
+// SetMostCounts sets how much Services count, until back is called.
+func SetMostCounts(n uint32) (back func()) {
+	was := mostCounts
+	mostCounts = n
+	return func() { mostCounts = was }
+}
+
 // WithoutLabels makes a data plane take the kernel for one that labels no connections.
 func WithoutLabels(d *DataPlane) { d.policies.tags = false }

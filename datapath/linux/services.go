@@ -393,13 +393,14 @@ func (d draw) chain() *nft.Chain {
 		return []expr.Any{&expr.Dynset{SrcRegKey: registerClient(d.is4), SrcRegData: registerChosen, SetName: clientsPrefix + suffix(d.is4),
 			Operation: operation, Timeout: d.remember}}
 	}
+	var had []expr.Any // matches who has a backend, which is behind the set then
 	if d.remember > 0 {
 		of := slices.Concat(theFrontend(d.side, d.is4), client)
 		// The kernel leaves alone what an element says that is there. It only must be given
 		// something.
 		anything := slices.Concat(blankChosen(d.is4)[:1], nft.AddressInto(d.is4, false, registerChosen+1), nft.PortInto(registerChosen+1+words4(d.is4)))
 		c.Add("a client that comes again", of, nft.InSetOf(registerClient(d.is4), clientsPrefix+suffix(d.is4)), anything, memory(unix.NFT_DYNSET_OP_UPDATE))
-		had := slices.Concat(of, blankBackend(d.is4), []expr.Any{
+		had = slices.Concat(of, blankBackend(d.is4), []expr.Any{
 			&expr.Lookup{SourceRegister: registerClient(d.is4), SetName: clientsPrefix + suffix(d.is4), DestRegister: registerSetEnd, IsDestRegSet: true},
 		}, nft.InSetOf(registerSet, servesPrefix+suffix(d.is4)))
 		c.Add("the backend that it had", had, countGiven(d.side, d.is4), translate(registerBehind))
@@ -427,6 +428,10 @@ func (d draw) chain() *nft.Chain {
 		// Where nobody more can be remembered, or nothing more counted, rules end before their last piece.
 		slot("the backend of a slot", does.remembers, does.counts, &expr.Numgen{Register: registerBehind, Modulus: d.slots, Type: unix.NFT_NG_RANDOM})
 		slot("there are fewer now", does.remembers, does.counts, &expr.Immediate{Register: registerBehind, Data: make([]byte, 4)})
+		if does.remembers {
+			// Or it would be given another than the one that is remembered for it.
+			c.Add("the backend that is remembered, and nothing more can be counted", had, translate(registerBehind))
+		}
 	}
 	c.Add("it changes", nft.Count(), nft.Decide(nft.Verdict{Kind: expr.VerdictDrop}))
 	return c
