@@ -25,13 +25,18 @@ import (
 //
 //	address, protocol, port  -> kind, set      (frontends)
 //	set                      -> how many slots (sizes)
+//	how many slots, kind     -> chain          (draws)
 //	set, slot                -> backend        (slots)
 //
-// Where it comes from says which of two maps of frontends it is looked up in, and the
-// number of slots which chain draws one, as the kernel draws numbers below a constant only.
-// There is a chain for each number that is in use, for each duration for which sets
-// remember clients, and always for a few small numbers: a chain that comes costs a look at all
-// that is in the maps that its rules ask. A map says which chain that is, so that no element of a large map
+// Where it comes from says which of two maps of frontends it is looked up in. The
+// number of slots says which chain draws one, as the kernel draws numbers below a constant only. The kind says
+// what that chain does besides: for how long it remembers the client, if at all, and whether it asks first who the
+// client is, as a frontend is guarded. Before it is another chain where the node's address is to become the
+// source, called "as-node-" and the name of the first. So there are two chains for each way in which sets are
+// used: of a number of slots, a duration, guarded or not, a side and a family. They are there for each way that is
+// in use, and always for a few small numbers without a duration: a chain that comes costs a look at all
+// that is in the maps that its rules ask. Three elements of draws lead to each two: one to the chain itself, and two to the
+// other, for either kind of client that may be masqueraded. No element of a large map
 // names a chain: the kernel would follow each whenever one is added.
 //
 // A set is called by a digest of its name. So nothing has to be remembered of what sets
