@@ -224,7 +224,7 @@ type ServiceCounts struct {
 
 // FrontendCount is what became of what was sent to a frontend.
 type FrontendCount struct {
-	// Given are new connections that were given a backend.
+	// Given are new connections that were given a backend, and, packet by packet, what was given one and then dropped.
 	Given uint64
 	// Refused are packets whose sender was told that there is no backend, and Dropped those
 	// that were dropped as there is none.

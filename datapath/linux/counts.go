@@ -20,8 +20,9 @@ import (
 // What frontends and backends count is elements of two sets, which come with the first
 // packet that they count. So who has many Services pays for those alone that are used, the
 // maps that packets are asked about stay as small as they are, and what changes in these leaves
-// the counts alone. A connection that is given a backend is counted as it is given it, once; what
-// is refused or dropped is counted packet by packet, on the way to where it is refused or
+// the counts alone. A connection that is given a backend is counted as it is given it, once. What a policy or a limit
+// drops behind that is no connection, and is given a backend and counted packet by packet. What
+// is refused or dropped as there is no backend is counted packet by packet, too, on the way to where it is refused or
 // dropped. Nothing depends on that a count could be written.
 //
 // A count ends with what it is of, so that nobody is told of another's that had the address

@@ -41,7 +41,7 @@ type Frontend struct {
 
 // Outcome is what became of what was sent.
 type Outcome struct {
-	// Given are new connections that were given a backend.
+	// Given are new connections that were given a backend, and, packet by packet, what was given one and then dropped.
 	Given uint64 `json:"given"`
 	// Refused are packets whose sender was told that there is no backend, and Dropped those
 	// that were dropped as there is none.
