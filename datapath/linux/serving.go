@@ -217,21 +217,63 @@ func frontendKey(k plan.ServiceKey) string {
 	return string(k.Address.AsSlice()) + string([]byte{byte(k.Protocol), 0, 0, 0}) + portWord(k.Port)
 }
 
-// sourceElements puts those who may send somewhere, whom a plan calls by a name. Of what
+// admitted are the ranges of addresses of those who may send somewhere, whom a plan calls by a name. Of what
 // overlaps the kernel takes but one.
-func sourceElements(p *plan.Plan, name string, put func(set string, e nft.Element, v nft.Value)) {
-	digest, prefixes := digestOfName(name), map[netip.Prefix]bool{}
+func admitted(p *plan.Plan, name string, is4 bool) []interval.Range[bool] {
+	prefixes := map[netip.Prefix]bool{}
 	for k := range p.Sources.From(plan.SourceKey{Network: plan.DefaultNetwork, Name: name}) {
 		if k.Network != plan.DefaultNetwork || k.Name != name {
 			break
 		}
 		prefixes[k.Prefix] = true
 	}
-	for _, is4 := range interval.Families {
-		for _, i := range interval.FlattenFamily(prefixes, is4) {
-			put(admittedPrefix+suffix(is4), nft.Element{Key: digest + string(i.First.AsSlice()), Last: digest + string(i.Last.AsSlice())}, nft.Value{})
+	return interval.FlattenFamily(prefixes, is4)
+}
+
+// admittedEnds are the elements of one of these ranges: its first key, and the one behind its last.
+func admittedEnds(name string, i interval.Range[bool]) [2]nft.Element {
+	digest := digestOfName(name)
+	behind := []byte(digest + string(i.Last.AsSlice()))
+	for at := len(behind) - 1; at >= 0; at-- {
+		if behind[at]++; behind[at] != 0 {
+			break
 		}
 	}
+	return [2]nft.Element{{Key: digest + string(i.First.AsSlice())}, {Key: string(behind), End: true}}
+}
+
+// admissions are what becomes of the elements of those who may send somewhere. A range goes and comes whole, also where one
+// of its ends stays: the kernel judges one end at a time, and takes none that comes between two that stay.
+type admissions map[nft.Element]reconcile.Change[nft.Element, nft.Value]
+
+// change has ranges go that are in before, and those come that are in now; what is in both stays.
+func (a admissions) change(name string, before, now []interval.Range[bool]) {
+	had, has := map[interval.Range[bool]]bool{}, map[interval.Range[bool]]bool{}
+	for _, i := range before {
+		had[i] = true
+	}
+	for _, i := range now {
+		has[i] = true
+	}
+	for _, i := range before {
+		if !has[i] {
+			for _, e := range admittedEnds(name, i) {
+				a[e] = reconcile.Change[nft.Element, nft.Value]{Key: e, Old: &nft.Value{}}
+			}
+		}
+	}
+	for _, i := range now {
+		if !had[i] {
+			for _, e := range admittedEnds(name, i) {
+				a[e] = reconcile.Change[nft.Element, nft.Value]{Key: e, Old: a[e].Old, New: &nft.Value{}}
+			}
+		}
+	}
+}
+
+// list returns them in order.
+func (a admissions) list() []reconcile.Change[nft.Element, nft.Value] {
+	return slices.SortedFunc(maps.Values(a), func(a, b reconcile.Change[nft.Element, nft.Value]) int { return a.Key.Compare(b.Key) })
 }
 
 // putElement is what to do with an element of a set.
@@ -417,7 +459,13 @@ func compileServices(stamps Stamps, p *plan.Plan, from *sources, have nft.Conten
 		names[k.Name] = true
 	}
 	for name := range names {
-		sourceElements(p, name, put)
+		for _, is4 := range interval.Families {
+			for _, i := range admitted(p, name, is4) {
+				for _, e := range admittedEnds(name, i) {
+					put(admittedPrefix+suffix(is4), e, nft.Value{})
+				}
+			}
+		}
 	}
 	before := slotsIn(have)
 	for k := range setsOf(p) {
@@ -544,9 +592,11 @@ func (s *services) advance(p, q *plan.Plan, changes plan.Diff, from *sources) nf
 	for _, c := range changes.Sources {
 		names[c.Key.Name] = true
 	}
+	let := map[bool]admissions{true: {}, false: {}}
 	for name := range names {
-		sourceElements(p, name, edit.remove)
-		sourceElements(q, name, edit.add)
+		for is4, a := range let {
+			a.change(name, admitted(p, name, is4), admitted(q, name, is4))
+		}
 	}
 	for _, c := range changes.Backends {
 		touched[setKey{c.Key.Set, c.Key.Address.Is4()}] = true
@@ -616,6 +666,11 @@ func (s *services) advance(p, q *plan.Plan, changes plan.Diff, from *sources) nf
 		edit.put(c.New != nil)(herePort(c.Key))
 	}
 	maps.Copy(done.Changes, edit.changes())
+	for is4, a := range let {
+		if len(a) > 0 {
+			done.Changes[admittedPrefix+suffix(is4)] = nft.Change{Elements: a.list()}
+		}
+	}
 	if s.from == from {
 		return done
 	}

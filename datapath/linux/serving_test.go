@@ -3,6 +3,7 @@ package linux
 import (
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
@@ -62,7 +63,7 @@ func TestOneBackendCostsItsOwn(t *testing.T) {
 		{"the only one is drained", "api 10.1.2.2:6443", "api 10.1.2.2:6443 weight 0", []string{"change set sizes-4: 0 elements come, 1 go", "change set slots-4: 0 elements come, 1 go"}},
 		{"a frontend comes", "service default 10.3.0.2 tcp", "service default 10.3.0.9 tcp 443 to api\nservice default 10.3.0.2 tcp",
 			[]string{"change set frontends-inside-4: 1 elements come, 0 go", "change set frontends-outside-4: 1 elements come, 0 go"}},
-		{"it is for others", "source default api 198.51.100.0/24", "source default api 203.0.113.0/24", []string{"change set admitted-4: 2 elements come, 1 go"}},
+		{"it is for others", "source default api 198.51.100.0/24", "source default api 203.0.113.0/24", []string{"change set admitted-4: 4 elements come, 2 go"}},
 		{"one within another goes", "source default api 198.51.100.128/25\n", "", nil},
 	} {
 		next := strings.Replace(text, c.replace, c.by, 1)
@@ -82,6 +83,39 @@ func TestOneBackendCostsItsOwn(t *testing.T) {
 		t.Errorf("when the services go, it takes %q", b.writes)
 	}
 	b.nothingToRepair()
+}
+
+// Ranges of those who may come to a frontend become others of all kinds: a kernel takes them, one change after the other, as it
+// does where they are written at once.
+func TestAdmittedRangesChange(t *testing.T) {
+	b := newBench(t)
+	text := policedPlan + servedEntries
+	b.mustApply(mustParse(t, text))
+	random := rand.New(rand.NewPCG(1, 2))
+	all := []string{"0.0.0.0/0", "255.255.255.255/32", "255.255.255.0/24", "0.0.0.0/8", "::/0", "ffff::/16", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff/128", "2001:db8::/32"}
+	for a := range 16 {
+		for _, bits := range []int{28, 30, 31, 32} {
+			p := netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(a)}), bits).Masked()
+			all = append(all, p.String(), netip.PrefixFrom(netip.AddrFrom16([16]byte{0x20, 1, 13, 0xb8, 15: byte(a)}), bits+96).Masked().String())
+		}
+	}
+	slices.Sort(all)
+	all = slices.Compact(all)
+	read := tablesRead(t)
+	for range 40 {
+		next := text
+		for _, who := range []string{"api", "others"} {
+			for _, i := range random.Perm(len(all))[:random.IntN(24)] {
+				next += "source default " + who + " " + all[i] + "\n"
+			}
+		}
+		*read = 0
+		b.mustApply(mustParse(t, next))
+		if *read > 0 {
+			t.Fatalf("what changes is not taken as it is, but where all is read:\n%s", next)
+		}
+		b.nothingToRepair()
+	}
 }
 
 // Clients are remembered for as long as is asked for at least, and for few different times,
