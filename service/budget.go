@@ -8,17 +8,26 @@ import (
 )
 
 // size is how much Services make, at most.
-type size struct{ frontends, backends int }
+type size struct{ frontends, backends, ranges int }
 
-func (s size) plus(o size) size { return size{s.frontends + o.frontends, s.backends + o.backends} }
+func (s size) plus(o size) size {
+	return size{s.frontends + o.frontends, s.backends + o.backends, s.ranges + o.ranges}
+}
 
-func (s size) minus(o size) size { return size{s.frontends - o.frontends, s.backends - o.backends} }
+func (s size) minus(o size) size {
+	return size{s.frontends - o.frontends, s.backends - o.backends, s.ranges - o.ranges}
+}
+
+// within reports whether it is no more than another.
+func (s size) within(o size) bool {
+	return s.frontends <= o.frontends && s.backends <= o.backends && s.ranges <= o.ranges
+}
 
 // budget is how much the Services of a namespace may make together. Only tests set it.
-var budget = size{MaxFrontendsOfNamespace, MaxBackendsOfNamespace}
+var budget = size{MaxFrontendsOfNamespace, MaxBackendsOfNamespace, MaxRangesOfNamespace}
 
 // excess says what of a Service is more than those of its namespace may make.
-type excess struct{ frontends, backends bool }
+type excess struct{ frontends, backends, ranges bool }
 
 // space is what the Services of a namespace make together.
 type space struct {
@@ -40,6 +49,9 @@ func (s *service) sizeOf(behind []*slice) (n size) {
 	}
 	if n.backends = endsOf(s, behind).backends(s.ports); n.backends > MaxBackends {
 		n.backends = 0
+	}
+	if n.ranges = s.mostAdmitted(); n.ranges > MaxRanges {
+		n.ranges = 0
 	}
 	return n
 }
@@ -70,7 +82,7 @@ func (c *Compiler) account(changed map[registry.Key]bool) {
 	}
 	for namespace := range touched {
 		of := c.spaces[namespace]
-		within := of.sum.frontends <= budget.frontends && of.sum.backends <= budget.backends
+		within := of.sum.within(budget)
 		if within && len(of.over) == 0 {
 			continue
 		}
@@ -106,6 +118,7 @@ func (c *Compiler) exceeding(namespace string) map[registry.Key]excess {
 		n := c.sizes[s.key]
 		is := excess{frontends: sum.frontends+n.frontends > budget.frontends}
 		is.backends = !is.frontends && sum.backends+n.backends > budget.backends
+		is.ranges = !is.frontends && sum.ranges+n.ranges > budget.ranges
 		if is != (excess{}) {
 			over[s.key] = is
 		}
@@ -114,6 +127,9 @@ func (c *Compiler) exceeding(namespace string) map[registry.Key]excess {
 		}
 		if sum.frontends += n.frontends; !is.backends {
 			sum.backends += n.backends
+		}
+		if !is.ranges {
+			sum.ranges += n.ranges
 		}
 	}
 	return over

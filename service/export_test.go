@@ -3,8 +3,15 @@ package service
 // SetBudget has the Services of a namespace make no more than so much, until what it returns is called.
 func SetBudget(frontends, backends int) (reset func()) {
 	was := budget
-	budget = size{frontends, backends}
+	budget.frontends, budget.backends = frontends, backends
 	return func() { budget = was }
+}
+
+// SetRanges has the Services of a namespace let in no more ranges of addresses than so many, until what it returns is called.
+func SetRanges(ranges int) (reset func()) {
+	was := budget.ranges
+	budget.ranges = ranges
+	return func() { budget.ranges = was }
 }
 
 // SetRooms has a call of Compile do no more of a namespace than so much, until what it returns is called.

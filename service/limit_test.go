@@ -174,3 +174,65 @@ func TestLimitsOfANamespace(t *testing.T) {
 	put("shop", "e", 5, 9, 0, 9)
 	expect("it needs less", "others/d shop/a shop/e", "others/d shop/a", "")
 }
+
+// Services that let in more ranges of addresses than one may, or those of its namespace, are said to, the younger ones, and let nobody
+// in at load balancers' addresses. Who has no address to which only some may come lets in as many as it likes, and none is in the tables.
+func TestRangesAreLimited(t *testing.T) {
+	defer service.SetRanges(10)()
+	w := world{}
+	put := func(name string, age, ranges int, balanced ...string) {
+		svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, CreationTimestamp: metav1.Unix(int64(1000-age), 0)}}
+		svc.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, ClusterIP: fmt.Sprintf("10.96.0.%d", age), Ports: []corev1.ServicePort{{Port: 80}}}
+		for i := range ranges {
+			svc.Spec.LoadBalancerSourceRanges = append(svc.Spec.LoadBalancerSourceRanges, fmt.Sprintf("198.%d.%d.0/24", i/250, i%250))
+		}
+		for _, a := range balanced {
+			svc.Status.LoadBalancer.Ingress = append(svc.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: a})
+		}
+		w.put(api.Service, svc)
+	}
+	var c service.Compiler
+	expect := func(what string, admitted map[string]int, said string) {
+		t.Helper()
+		tables := c.Compile(w.snapshot(), node)
+		has := map[string]int{}
+		for k := range tables.Sources.All() {
+			has[strings.TrimPrefix(k.Name, "shop/")]++
+		}
+		if !maps.Equal(has, admitted) {
+			t.Errorf("%s: so many ranges may come: %v; expected %v", what, has, admitted)
+		}
+		for k, s := range tables.Services.All() {
+			if guarded := k.Address.Is4() && k.Address.As4()[0] == 203; guarded != (s.Sources != "") {
+				t.Errorf("%s: at %v there is %v", what, k, s)
+			}
+		}
+		var all []string
+		for _, p := range c.Problems() {
+			all = append(all, p.Key.Name+": "+p.Message)
+		}
+		if got := strings.Join(all, "\n"); got != said {
+			t.Errorf("%s: it is said\n%s\nand not\n%s", what, got, said)
+		}
+	}
+	const tooMany = ": spec.loadBalancerSourceRanges: with those of older Services they are more than 10 in namespace shop, and nobody is let in at the addresses of its load balancers: " +
+		"name fewer and larger ranges there, or put it into another namespace"
+	put("a", 9, 5, "203.0.113.9")
+	put("b", 8, 3, "203.0.113.8")
+	put("c", 7, 3, "203.0.113.7")
+	put("d", 6, 2000)
+	put("e", 5, 2000, "2001:db8::5") // the Service is of IPv4
+	expect("at first", map[string]int{"a": 5, "b": 3}, "c"+tooMany)
+	put("a", 9, 1, "203.0.113.9")
+	expect("the oldest has fewer", map[string]int{"a": 1, "b": 3, "c": 3}, "")
+	put("b", 8, 9, "203.0.113.8")
+	expect("the next has more", map[string]int{"a": 1, "c": 3}, "b"+tooMany)
+	defer service.SetRanges(service.MaxRangesOfNamespace)()
+	put("b", 8, service.MaxRanges-1, "203.0.113.8")
+	expect("one has as many as it may", map[string]int{"a": 1, "b": service.MaxRanges - 1, "c": 3}, "")
+	put("b", 8, service.MaxRanges-1, "203.0.113.8", "203.0.113.18")
+	expect("it has one more address", map[string]int{"a": 1, "c": 3},
+		"b: spec.loadBalancerSourceRanges: with one for each address of its load balancers they are 5001, more than 5000, and nobody is let in at these addresses: name fewer and larger ranges")
+	put("b", 8, 1, "203.0.113.8")
+	expect("it has fewer", map[string]int{"a": 1, "b": 1, "c": 3}, "")
+}

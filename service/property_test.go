@@ -25,6 +25,7 @@ func TestStepByStep(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		if rapid.Bool().Draw(t, "little room") {
 			defer service.SetBudget(rapid.IntRange(1, 12).Draw(t, "frontends"), rapid.IntRange(1, 12).Draw(t, "backends"))()
+			defer service.SetRanges(rapid.IntRange(1, 5).Draw(t, "ranges"))()
 		}
 		w := world{api.Service: {}, api.EndpointSlice: {}, api.Node: {}, service.GrantKind: {}, api.AddressPoolKind: {}, api.AddressGrantKind: {}}
 		var c service.Compiler
@@ -66,6 +67,7 @@ func TestLater(t *testing.T) {
 		defer service.SetRooms(evenly(t, "room at once", 31), 4+evenly(t, "room of a turn", 17))()
 		if rapid.Bool().Draw(t, "little room") {
 			defer service.SetBudget(rapid.IntRange(1, 12).Draw(t, "frontends"), rapid.IntRange(1, 12).Draw(t, "backends"))()
+			defer service.SetRanges(rapid.IntRange(1, 5).Draw(t, "ranges"))()
 		}
 		w := world{api.Service: {}, api.EndpointSlice: {}, api.Node: {}, service.GrantKind: {}, api.AddressPoolKind: {}, api.AddressGrantKind: {}}
 		c := service.Compiler{Gradual: true, Grants: rapid.Bool().Draw(t, "grants")}

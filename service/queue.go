@@ -198,11 +198,11 @@ func (c *Compiler) costOf(s *service) int {
 	now, before := c.sizes[s.key], c.compiled[s.key]
 	cost := 1 + (now.frontends+now.backends)/perEntry
 	if before == nil {
-		return cost + now.frontends + len(s.ranges)
+		return cost + now.frontends + now.ranges
 	}
 	cost += (len(before.claims) + len(before.backends)) / perEntry
 	if before.service != s {
-		cost += max(len(before.claims), now.frontends) + len(s.ranges)
+		cost += max(len(before.claims), now.frontends) + now.ranges
 	}
 	return cost
 }

@@ -176,15 +176,38 @@ func (s *service) readBalanced(svc *corev1.Service) {
 // guards reports whether only some may come to balanced addresses of a family.
 func (s *service) guards(f plan.Family) bool { return s.guarded && !s.open[f] }
 
+// mostAdmitted returns how many those are at most whom any node lets in at balanced addresses: see admitted.
+func (s *service) mostAdmitted() (n int) {
+	if !s.guarded || len(s.ports) == 0 {
+		return 0
+	}
+	guarded := make(map[plan.Family]bool)
+	for _, a := range s.balanced {
+		if f := plan.FamilyOf(a); s.guards(f) {
+			guarded[f] = true
+			n++
+		}
+	}
+	for _, p := range s.ranges {
+		if guarded[plan.FamilyOf(p.Addr())] {
+			n++
+		}
+	}
+	return n
+}
+
 // admitted returns whom a node lets in at balanced addresses, in order. A node that has such an address
 // itself, as some load balancers have nodes do, sends from there what it sends to it, so that is let in
 // where one of the node's own addresses is.
 func (s *service) admitted(own []netip.Addr) []netip.Prefix {
-	all := slices.Clone(s.ranges)
+	all, mayCome := slices.Clone(s.ranges), make(map[plan.Family]bool)
+	for _, o := range own {
+		if f := plan.FamilyOf(o); !mayCome[f] {
+			mayCome[f] = slices.ContainsFunc(s.ranges, func(p netip.Prefix) bool { return p.Contains(o) })
+		}
+	}
 	for _, a := range s.balanced {
-		if slices.ContainsFunc(own, func(o netip.Addr) bool {
-			return o.Is4() == a.Is4() && slices.ContainsFunc(s.ranges, func(p netip.Prefix) bool { return p.Contains(o) })
-		}) {
+		if mayCome[plan.FamilyOf(a)] {
 			all = append(all, netip.PrefixFrom(a, a.BitLen()))
 		}
 	}

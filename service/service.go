@@ -360,6 +360,11 @@ const (
 	// MaxFrontendsOfNamespace is at how many addresses and ports they may be reached together, where
 	// the ports of nodes count as if a node had one address of each family.
 	MaxFrontendsOfNamespace = 200_000
+	// MaxRanges is from how many ranges of addresses clients may come to those of its load balancers. Each of
+	// these addresses counts as one, as a node that has it may send from there.
+	MaxRanges = 5000
+	// MaxRangesOfNamespace is from how many they may come to the Services of a namespace together.
+	MaxRangesOfNamespace = 50_000
 )
 
 // limit leaves out what is more than one Service may make, and what is more than the Services of
@@ -455,12 +460,40 @@ func compile(s *service, behind []*slice, over excess, granted granted, pooled s
 	}
 	c.order()
 	slices.SortFunc(into.backends, func(a, b plan.Edit[plan.BackendKey, plan.Backend]) int { return a.Key.Compare(b.Key) })
-	for _, p := range s.admitted(node.Addresses) {
-		into.sources = append(into.sources, plan.Edit[plan.SourceKey, plan.Source]{
-			Key: plan.SourceKey{Network: plan.DefaultNetwork, Name: s.name, Prefix: p}, Value: plan.Source{Origin: s.origin}})
+	if s.guarded {
+		c.letIn(over.ranges, node, into)
+	}
+	return c
+}
+
+// letIn puts those into edits who may come to guarded frontends of the Service, where it has any. Where they are
+// more than may be it is nobody: such a frontend lets in who is named alone.
+func (c *compiled) letIn(over bool, node view, into *edits) {
+	guarded := make(map[plan.Family]bool)
+	for _, one := range c.claims {
+		if f := plan.FamilyOf(one.key.Address); one.rank == rankBalanced && one.port != theRest && c.guards(f) {
+			guarded[f] = true
+		}
+	}
+	if len(guarded) == 0 {
+		return
+	}
+	if n := c.mostAdmitted(); n > MaxRanges {
+		c.problems = append(c.problems, fmt.Sprintf("spec.loadBalancerSourceRanges: with one for each address of its load balancers they are %d, more than %d, and nobody is let in at these addresses: name fewer and larger ranges", n, MaxRanges))
+		return
+	}
+	if over {
+		c.problems = append(c.problems, fmt.Sprintf("spec.loadBalancerSourceRanges: with those of older Services they are more than %d in namespace %s, and nobody is let in at the addresses of its load balancers: "+
+			"name fewer and larger ranges there, or put it into another namespace", budget.ranges, c.key.Namespace))
+		return
+	}
+	for _, p := range c.admitted(node.Addresses) {
+		if guarded[plan.FamilyOf(p.Addr())] {
+			into.sources = append(into.sources, plan.Edit[plan.SourceKey, plan.Source]{
+				Key: plan.SourceKey{Network: plan.DefaultNetwork, Name: c.name, Prefix: p}, Value: plan.Source{Origin: c.origin}})
+		}
 	}
 	slices.SortFunc(into.sources, func(a, b plan.Edit[plan.SourceKey, plan.Source]) int { return a.Key.Compare(b.Key) })
-	return c
 }
 
 // refuseRest refuses what is no port of the Service at an address that is its alone.
