@@ -25,7 +25,8 @@ func newKubeProxy(c *connection) *cobra.Command {
 		Use:   "kube-proxy",
 		Short: "Show who does Services on each node, and take kube-proxy away or bring it back",
 		Long: `kube-proxy says who does Services on each node, by what the nodes' agents say of the
-plan that is in force there, and on which nodes kube-proxy runs beside Weft.
+plan that is in force there, and on which nodes kube-proxy runs beside Weft. Where Services are
+left to kube-proxy, it says so if that has no pod.
 
 kube-proxy remove has all nodes do Services by themselves, ends kube-proxy, and has it
 clean up what it left on them. kube-proxy restore brings it back. Both can be done while
@@ -75,8 +76,8 @@ unless --force is given.`,
 		if err := w.Flush(); err != nil {
 			return err
 		}
-		if on := kubeProxyBeside(objects); len(on) > 0 {
-			printable.Fprintf(cmd.OutOrStdout(), "\nkube-proxy runs on %s, and does Services beside Weft there, by no AddressGrants: weft kube-proxy remove ends it.\n", printable.Few(on, 0))
+		if text := ofKubeProxy(objects); text != "" {
+			printable.Fprintf(cmd.OutOrStdout(), "\n%s\n", text)
 		}
 		return nil
 	}
@@ -94,8 +95,39 @@ func kubeProxyBeside(objects registry.Objects) []string {
 	return kubeproxy.On(objects)
 }
 
-// kubeProxyProblem says that kube-proxy runs again, which weft kube-proxy remove has ended.
+// kubeProxyMissing reports whether Services are left to kube-proxy, and it has no pod where most
+// clusters have it. ended says that weft kube-proxy remove has ended it: else it may run in another way.
+func kubeProxyMissing(objects registry.Objects) (missing, ended bool) {
+	config := configOf(objects)
+	missing = config.Spec.ServiceProxy == api.KubeProxy && len(kubeproxy.On(objects)) == 0
+	return missing, missing && config.Annotations[api.KubeProxyAnnotation] == api.KubeProxyRemoved
+}
+
+// ofKubeProxy says what weft kube-proxy tells beside what nodes say; "" where kube-proxy is where it
+// is to be.
+func ofKubeProxy(objects registry.Objects) string {
+	on := kubeProxyBeside(objects)
+	switch missing, ended := kubeProxyMissing(objects); {
+	case len(on) > 0:
+		return fmt.Sprintf("kube-proxy runs on %s, and does Services beside Weft there, by no AddressGrants: weft kube-proxy remove ends it.", printable.Few(on, 0))
+	case ended:
+		return "Services are left to kube-proxy, which weft kube-proxy remove has ended, so that nobody does them: weft kube-proxy restore brings it back."
+	case missing:
+		return noKubeProxy + "."
+	}
+	return ""
+}
+
+// noKubeProxy says that nobody may do Services.
+var noKubeProxy = "Services are left to kube-proxy, which has no pod in " + kubeproxy.DaemonSet.Namespace + ": unless it runs in another way, nobody does them"
+
+// kubeProxyProblem says that weft kube-proxy remove has ended kube-proxy, and that it runs again, or is
+// to do Services.
 func kubeProxyProblem(l *problemList, objects registry.Objects) {
+	if _, ended := kubeProxyMissing(objects); ended {
+		l.about(nil, registry.Key{Name: "kube-proxy"}, "spec.serviceProxy of the ClusterConfig leaves Services to it, and weft kube-proxy remove has ended it, so that nobody does them",
+			"run weft kube-proxy restore, or set spec.serviceProxy to "+api.WeftProxy)
+	}
 	on := kubeProxyBeside(objects)
 	if len(on) > 0 && configOf(objects).Annotations[api.KubeProxyAnnotation] == api.KubeProxyRemoved {
 		l.about(nil, registry.Key{Name: "kube-proxy"}, fmt.Sprintf("it runs again on %s, though weft kube-proxy remove had ended it, and does Services beside Weft there, by no AddressGrants", printable.Few(on, 0)),

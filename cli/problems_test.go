@@ -350,7 +350,7 @@ func TestNoAgentCanRun(t *testing.T) {
 }
 
 // TestKubeProxyBeside has kube-proxy run on some nodes: where Weft does Services that is shown, and where
-// it was taken away before it is a problem.
+// it was taken away before it is a problem. So it is where that is to do them and was taken away.
 func TestKubeProxyBeside(t *testing.T) {
 	pod := func(namespace, name, app, owner string, change func(*corev1.Pod)) *corev1.Pod {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"k8s-app": app}},
@@ -379,6 +379,9 @@ func TestKubeProxyBeside(t *testing.T) {
 		"it was removed":   {api.WeftProxy, api.KubeProxyRemoved, pods, []string{"on-owned", "on-static"}, "kube-proxy: it runs again on on-owned, on-static, though weft kube-proxy remove had ended it"},
 		"it stays removed": {api.WeftProxy, api.KubeProxyRemoved, pods[2:], nil, ""},
 		"in Weft's place":  {api.KubeProxy, "", pods, nil, ""},
+		"nobody does them": {api.KubeProxy, api.KubeProxyRemoved, pods[2:], nil, "kube-proxy: spec.serviceProxy of the ClusterConfig leaves Services to it, and weft kube-proxy remove has ended it, so that nobody does them; run weft kube-proxy restore"},
+		"it is no pod":     {api.KubeProxy, "", pods[2:], nil, ""},
+		"it is back":       {api.KubeProxy, api.KubeProxyRemoved, pods, nil, ""},
 	} {
 		config := &api.ClusterConfig{ObjectMeta: metav1.ObjectMeta{Name: api.DefaultName, Annotations: map[string]string{api.KubeProxyAnnotation: test.mark}}}
 		config.Spec.ServiceProxy = test.by
@@ -403,6 +406,13 @@ func TestKubeProxyBeside(t *testing.T) {
 		var out strings.Builder
 		if err := s.print(&out); err != nil || strings.Contains(out.String(), "\nkube-proxy does Services, too, on on-owned, on-static (see: weft kube-proxy).\n") != (test.shown != nil) {
 			t.Errorf("%s: %v, status is\n%s", name, err, &out)
+		}
+		if strings.Contains(out.String(), "\n"+noKubeProxy+" (see: weft kube-proxy).\n") != (name == "it is no pod") {
+			t.Errorf("%s: status is\n%s", name, &out)
+		}
+		// What is a problem, or is shown, weft kube-proxy says as well.
+		if text := ofKubeProxy(objects); (text != "") != (said != "" || test.shown != nil || name == "it is no pod") {
+			t.Errorf("%s: weft kube-proxy says %q", name, text)
 		}
 	}
 }

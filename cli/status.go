@@ -33,6 +33,9 @@ type clusterStatus struct {
 	Nodes  []nodeStatusEntry `json:"nodes"`
 	// KubeProxy are the nodes on which kube-proxy does Services beside Weft.
 	KubeProxy []string `json:"kubeProxy,omitempty"`
+	// NoKubeProxy says that Services are left to kube-proxy, of which no pod is known. It may run in
+	// another way.
+	NoKubeProxy bool `json:"noKubeProxy,omitempty"`
 	// Problems are what is wrong, each once. It is not nil.
 	Problems []api.Problem `json:"problems"`
 }
@@ -207,6 +210,8 @@ func membersProblem(ctx context.Context, l *problemList, reg registry.Registry, 
 func statusOf(c explain.Cluster, held map[string]string) clusterStatus {
 	config := configOf(c.Objects)
 	s := clusterStatus{Plugin: usedPlugin(config), DataPlane: config.Spec.DataPlane, Leader: held[api.ControllerLease], KubeProxy: kubeProxyBeside(c.Objects)}
+	missing, ended := kubeProxyMissing(c.Objects)
+	s.NoKubeProxy = missing && !ended // else it is a problem
 	if change := pluginStatusOf(c.Objects, c.Lost); !change.Settled && change.Wanted != "" {
 		s.Change = &pluginChange{To: change.Wanted, Back: change.Back, Nodes: change.WantedNodes, State: change.State, Message: change.Message}
 	}
@@ -274,6 +279,9 @@ func (s clusterStatus) print(w io.Writer) error {
 	}
 	if len(s.KubeProxy) > 0 {
 		printable.Fprintf(w, "kube-proxy does Services, too, on %s (see: weft kube-proxy).\n", printable.Few(s.KubeProxy, 0))
+	}
+	if s.NoKubeProxy {
+		printable.Fprintf(w, "%s (see: weft kube-proxy).\n", noKubeProxy)
 	}
 	fmt.Fprintln(w)
 	t := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
