@@ -146,6 +146,8 @@ func chooseServicePort(q Question, named string, svc *corev1.Service, a *Answer)
 	switch {
 	case len(found) == 0:
 		return fmt.Errorf("service %s/%s has no such port: %s", svc.Namespace, svc.Name, has)
+	case len(found) > 1 && (q.Port != 0 || named != ""):
+		return fmt.Errorf("service %s/%s has the ports %s: say which with --protocol", svc.Namespace, svc.Name, strings.Join(found, " and "))
 	case len(found) > 1:
 		first := strconv.Itoa(int(svc.Spec.Ports[0].Port))
 		if isHeadless(svc) {
