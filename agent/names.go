@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/dns/compile"
@@ -364,18 +365,36 @@ func podsAnswer(p *plan.Plan, s plugin.NameServer, a netip.Addr) (is, answers bo
 	return is, is && hasBackend(p, svc.Set)
 }
 
-// unanswered says that nobody answers pods' questions for names: neither the node itself, nor
-// a pod that the Service selects.
-func unanswered(p *plan.Plan, s plugin.NameServer, serving []netip.Addr, server string) string {
-	if p.Local.ServicesLeft {
-		return ""
+// hasEndpoint reports whether a Service has an endpoint that serves, of the family of an address.
+func hasEndpoint(objects registry.Objects, of registry.Key, address netip.Addr) bool {
+	family := discoveryv1.AddressTypeIPv6
+	if address.Is4() {
+		family = discoveryv1.AddressTypeIPv4
 	}
+	serves := func(e discoveryv1.Endpoint) bool {
+		ready, serving := e.Conditions.Ready, e.Conditions.Serving
+		return len(e.Addresses) > 0 && (ready == nil || *ready || serving != nil && *serving)
+	}
+	for es := range registry.Each[*discoveryv1.EndpointSlice](objects, api.EndpointSlice) {
+		if es.Namespace == of.Namespace && es.Labels[discoveryv1.LabelServiceName] == of.Name && es.AddressType == family && slices.ContainsFunc(es.Endpoints, serves) {
+			return true
+		}
+	}
+	return false
+}
+
+// unanswered says that nobody answers pods' questions for names: neither the node itself, nor
+// a pod that the Service selects. Where another program does Services, no plan has the Service's pods:
+// there it is told where the node itself is to answer, and behind says whether the Service has
+// an endpoint of an address's family.
+func unanswered(p *plan.Plan, s plugin.NameServer, serving []netip.Addr, server string, behind func(netip.Addr) bool) string {
 	var nobody []string
 	for _, a := range s.Service {
-		if slices.Contains(serving, a) {
-			continue
-		}
-		if is, answers := podsAnswer(p, s, a); is && !answers {
+		is, answers := podsAnswer(p, s, a)
+		switch {
+		case slices.Contains(serving, a), !p.Local.ServicesLeft && (!is || answers):
+		case p.Local.ServicesLeft && (server != api.NamesByNodes || behind(a)):
+		default:
 			nobody = append(nobody, a.String())
 		}
 	}
@@ -414,7 +433,9 @@ func (a *agent) putNames(p *plan.Plan, in plugin.Input) (*plan.Plan, []plugin.Pr
 	serving := a.names.servingBeside(p, at)
 	asked := at
 	asked.Service, _ = plugin.NameService(in.Config, in.Objects) // also where pods are to answer
-	text := unanswered(p, asked, serving, in.Config.Spec.DNS.Server)
+	text := unanswered(p, asked, serving, in.Config.Spec.DNS.Server, func(a netip.Addr) bool {
+		return hasEndpoint(in.Objects, in.Config.Spec.DNS.ServiceKey(), a)
+	})
 	a.mu.Lock()
 	changed := a.unanswered != text
 	a.unanswered = text

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weftnet/weft/api"
@@ -379,23 +380,27 @@ func TestSettingsOfNames(t *testing.T) {
 func TestNobodyAnswers(t *testing.T) {
 	const plain = "node node1 addresses 172.30.0.2 mtu 1450\n" +
 		"service default 10.96.0.10 udp 53 to kube-system/kube-dns:dns # Service kube-system/kube-dns\n"
+	const left = "node node1 addresses 172.30.0.2 mtu 1450 services-left\n"
+	const nobody = "nobody answers at 10.96.0.10, where pods ask for names: Service kube-system/kube-dns has no endpoints, and no name server runs on the node: start weft-dns there"
 	at := plugin.NameServer{Service: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Origin: "Service kube-system/kube-dns"}
+	none := func(netip.Addr) bool { return false }
 	for what, test := range map[string]struct {
 		plan    string
 		serving []netip.Addr
 		want    string
 	}{
-		"nobody":                   {plain, nil, "nobody answers at 10.96.0.10, where pods ask for names: Service kube-system/kube-dns has no endpoints, and no name server runs on the node: start weft-dns there"},
+		"nobody":                   {plain, nil, nobody},
 		"the node":                 {plain, at.Service, ""},
 		"a pod":                    {plain + "backend default kube-system/kube-dns:dns 10.1.1.2:53\n", nil, ""},
 		"there is no such Service": {"node node1 addresses 172.30.0.2 mtu 1450\n", nil, ""},
-		"kube-proxy does Services": {"node node1 addresses 172.30.0.2 mtu 1450 services-left\n" + plain[len("node node1 addresses 172.30.0.2 mtu 1450\n"):], nil, ""},
+		"kube-proxy does Services": {left, nil, nobody},
+		"beside it the node does":  {left, at.Service, ""},
 	} {
 		p, err := plan.Parse(test.plan)
 		if err != nil {
 			t.Fatal(what, err)
 		}
-		if got := unanswered(p, at, test.serving, api.NamesByNodes); got != test.want {
+		if got := unanswered(p, at, test.serving, api.NamesByNodes, none); got != test.want {
 			t.Errorf("%s: %q, want %q", what, got, test.want)
 		}
 	}
@@ -404,8 +409,45 @@ func TestNobodyAnswers(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := "nobody answers at 10.96.0.10, where pods ask for names: Service kube-system/kube-dns has no endpoints, and spec.dns.server of the ClusterConfig leaves names to these: see why none is ready, or set it to nodes"
-	if got := unanswered(p, at, nil, api.NamesByPods); got != want {
+	if got := unanswered(p, at, nil, api.NamesByPods, none); got != want {
 		t.Errorf("where pods are to answer: %q, want %q", got, want)
+	}
+	if p, err = plan.Parse(left); err != nil {
+		t.Fatal(err)
+	}
+	for server, behind := range map[string]bool{api.NamesByNodes: true, api.NamesByPods: false} {
+		if got := unanswered(p, at, nil, server, func(netip.Addr) bool { return behind }); got != "" {
+			t.Errorf("beside kube-proxy, where %s answer, and there are endpoints: %t: %q", server, behind, got)
+		}
+	}
+}
+
+// TestHasEndpoint: whether anybody is behind a Service say its EndpointSlices of the address's family.
+func TestHasEndpoint(t *testing.T) {
+	slice := func(name, of string, conditions discoveryv1.EndpointConditions) registry.Object {
+		es := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.1.1.2"}, Conditions: conditions}}}
+		es.Namespace, es.Name, es.Labels = "kube-system", name, map[string]string{discoveryv1.LabelServiceName: of}
+		return es
+	}
+	for what, test := range map[string]struct {
+		of         string
+		conditions discoveryv1.EndpointConditions
+		want       bool
+	}{
+		"nothing is said of it": {"kube-dns", discoveryv1.EndpointConditions{}, true},
+		"it is ready":           {"kube-dns", discoveryv1.EndpointConditions{Ready: new(true)}, true},
+		"it is not ready":       {"kube-dns", discoveryv1.EndpointConditions{Ready: new(false)}, false},
+		"it serves to its end":  {"kube-dns", discoveryv1.EndpointConditions{Ready: new(false), Serving: new(true), Terminating: new(true)}, true},
+		"it is another's":       {"other", discoveryv1.EndpointConditions{}, false},
+	} {
+		objects := registry.NewSnapshot(map[*registry.Kind][]registry.Object{api.EndpointSlice: {slice("a", test.of, test.conditions)}})
+		of := registry.Key{Namespace: "kube-system", Name: "kube-dns"}
+		if got := hasEndpoint(objects, of, netip.MustParseAddr("10.96.0.10")); got != test.want {
+			t.Errorf("%s: %t, want %t", what, got, test.want)
+		}
+		if hasEndpoint(objects, of, netip.MustParseAddr("fd00::10")) {
+			t.Errorf("%s: it is of another family, too", what)
+		}
 	}
 }
 
