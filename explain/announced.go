@@ -344,7 +344,7 @@ func (c Cluster) announce(s *Serving, svc *corev1.Service) {
 			}
 		}
 	}
-	if c.isPending(svc) {
-		s.Problems = append(s.Problems, "no load balancer has given it an address, and no AddressPool is for it: "+makePool)
+	if why := c.pending(svc); why != (lack{}) {
+		s.Problems = append(s.Problems, "no load balancer has given it an address, and "+why.of1+": "+why.remedy)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/registry"
+	"github.com/weftnet/weft/service"
 	"github.com/weftnet/weft/service/pools"
 )
 
@@ -17,38 +18,52 @@ import (
 // for one that nobody gives, and addresses for which no node answers, or several do. How many
 // lines they are does not go by how many Services there are.
 func (c Cluster) AddressProblems() (all []api.Problem) {
-	var waiting []string
+	waiting := make(map[lack][]string)
 	for svc := range registry.Each[*corev1.Service](c.Objects, api.Service) {
-		if c.isPending(svc) {
-			waiting = append(waiting, registry.KeyOf(svc).String())
+		if why := c.pending(svc); why != (lack{}) {
+			waiting[why] = append(waiting[why], registry.KeyOf(svc).String())
 		}
 	}
-	slices.Sort(waiting)
-	what := "1 of type LoadBalancer has no address (%s): no AddressPool is for it"
-	if n := len(waiting); n > 1 {
-		what = fmt.Sprint(n) + " of type LoadBalancer have no address (%s): no AddressPool is for them"
-	}
-	if len(waiting) > 0 {
-		all = append(all, api.Problem{Name: "services", Message: fmt.Sprintf(what, printable.Few(waiting, 0)), Remedy: makePool})
+	for _, why := range []lack{noPool, leftAlone} {
+		names := waiting[why]
+		slices.Sort(names)
+		switch n := len(names); n {
+		case 0:
+		case 1:
+			all = append(all, api.Problem{Name: "services", Message: fmt.Sprintf("1 of type LoadBalancer has no address (%s): %s", names[0], why.of1), Remedy: why.remedy})
+		default:
+			all = append(all, api.Problem{Name: "services", Message: fmt.Sprintf("%d of type LoadBalancer have no address (%s): %s", n, printable.Few(names, 0), why.ofMany), Remedy: why.remedy})
+		}
 	}
 	return append(all, c.announceProblems()...)
 }
 
-// makePool is what to do about Services of type LoadBalancer that get no address.
-const makePool = "make an AddressPool that serves this spec.loadBalancerClass, or, where another program gives such addresses, see what that says"
+// lack is why Services of type LoadBalancer get no address, and what to do about it.
+type lack struct{ of1, ofMany, remedy string }
 
-// isPending reports whether a Service is to get an address of a load balancer, has none, and there
-// is no AddressPool that would serve it. Of one that a pool would serve its condition says what is
-// wrong.
-func (c Cluster) isPending(svc *corev1.Service) bool {
+var (
+	noPool = lack{"no AddressPool is for it", "no AddressPool is for them",
+		"make an AddressPool that serves this spec.loadBalancerClass, or, where another program gives such addresses, see what that says"}
+	leftAlone = lack{"AddressPools leave it to the program that its label " + service.ProxyName + " names", "AddressPools leave them to the programs that their label " + service.ProxyName + " names",
+		"take the label off, or see what that program says"}
+)
+
+// pending says why a Service that is to get an address of a load balancer has none: no AddressPool
+// would serve it, or pools leave it to another program. It is the zero lack where that is not so. Of one that a pool
+// would serve its condition says what is wrong.
+func (c Cluster) pending(svc *corev1.Service) lack {
 	if svc.Spec.Type != corev1.ServiceTypeLoadBalancer || len(svc.Status.LoadBalancer.Ingress) > 0 || svc.DeletionTimestamp != nil ||
 		meta.IsStatusConditionFalse(svc.Status.Conditions, pools.Pooled) {
-		return false
+		return lack{}
 	}
 	for p := range registry.Each[*api.AddressPool](c.Objects, api.AddressPoolKind) {
-		if p.ServesClass(svc.Spec.LoadBalancerClass) {
-			return false
+		if !p.ServesClass(svc.Spec.LoadBalancerClass) {
+			continue
 		}
+		if service.LeftTo(svc) != "" {
+			return leftAlone
+		}
+		return lack{}
 	}
-	return true
+	return noPool
 }

@@ -12,6 +12,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/plan"
 	"github.com/weftnet/weft/registry"
 )
@@ -252,11 +253,14 @@ func (s *service) problem(format string, args ...any) {
 }
 
 // LeftTo returns who does a Service, as it says itself, where that is not who does all
-// others; else it is empty.
+// others; else it is empty. No value of the label names Weft.
 func LeftTo(svc *corev1.Service) string {
 	who, left := svc.Labels[ProxyName]
-	if left && who == "" {
+	switch {
+	case left && who == "":
 		return "nobody"
+	case who == api.WeftProxy:
+		return "another program that is called " + who
 	}
 	return who
 }
