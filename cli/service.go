@@ -23,7 +23,8 @@ func newService(c *connection) *cobra.Command {
 		Long: `service says where a Service is reached on each node, who may use it, and which of
 its endpoints get connections from where: by the nodes' plans, as they follow from
 the objects in the registry. Nodes that serve it alike are told together. What becomes of
-one connection says weft why SRC svc/NAME.
+one connection says weft why SRC svc/NAME. Of a Service that is left to another program, or that is
+headless or stands for a host name, it says so, and what is wrong with it.
 
 Agents are asked what came, one by one as by weft drops: how many connections each frontend and backend
 was given, and how many packets to frontends were refused and dropped. What comes again to one
@@ -79,7 +80,7 @@ serve it.`,
 		if err != nil {
 			return err
 		}
-		if *count {
+		if *count && serving.Unserved == "" {
 			agents, err := c.agents(cmd.Context(), reg, *node)
 			if err != nil {
 				serving.NotCounted(*node, err.Error())

@@ -23,6 +23,8 @@ import (
 type Serving struct {
 	// Service is "namespace/name".
 	Service string `json:"service"`
+	// Unserved says why no node is to serve it, as where it is left to another program; empty where nodes are.
+	Unserved string `json:"unserved,omitempty"`
 	// On are the nodes, those together that serve it alike.
 	On []ServingNodes `json:"on"`
 	// Announced is which node answers on the link for each of the addresses that nodes announce.
@@ -85,8 +87,9 @@ type ServedBackend struct {
 }
 
 // Serving returns how nodes serve a Service, by their plans: all of them, or one alone where that is
-// named. It fails where there is no such Service, others serve it, or that node has no plan. Plans are
-// compiled of what concerns the Service, and one by one, so that a large cluster does not take long.
+// named. It fails where there is no such Service, or that node has no plan. Plans are
+// compiled of what concerns the Service, and one by one, so that a large cluster does not take long. Of one that
+// no node is to serve it returns why, and all else that is known of it.
 func (c Cluster) Serving(key registry.Key, only string) (Serving, error) {
 	svc := registry.GetAs[*corev1.Service](c.Objects, api.Service, key)
 	if svc == nil {
@@ -99,26 +102,20 @@ func (c Cluster) Serving(key registry.Key, only string) (Serving, error) {
 	if err != nil {
 		return s, err
 	}
-	by := service.LeftTo(svc)
-	if by == "" && p.config.Spec.ServiceProxy == api.KubeProxy {
-		by = api.KubeProxy
-	}
-	switch {
-	case by != "" && by != api.WeftProxy:
-		return s, fmt.Errorf("service %s is left to %s: ask that", key, by)
-	case svc.Spec.Type == corev1.ServiceTypeExternalName && svc.Spec.ExternalName == "":
-		return s, fmt.Errorf("service %s is to stand for a host name, and has none: its spec.externalName is empty", key)
-	case svc.Spec.Type == corev1.ServiceTypeExternalName:
-		return s, fmt.Errorf("service %s stands for the host name %s, and no node serves it", key, printable.Line(svc.Spec.ExternalName))
-	case len(clusterIPs(svc)) == 0:
-		return s, fmt.Errorf("service %s has no address in the cluster: it is headless, or has got none yet", key)
-	}
+	s.Unserved = unservedBy(svc, p.config.Spec.ServiceProxy)
 	for _, condition := range svc.Status.Conditions {
 		if strings.HasPrefix(condition.Type, api.GroupVersion.Group+"/") && condition.Status == "False" {
 			s.Problems = append(s.Problems, fmt.Sprintf("%s: %s", condition.Type, condition.Message))
 		}
 	}
 	c.announce(&s, svc)
+	if s.Unserved != "" {
+		return s, nil
+	}
+	if len(clusterIPs(svc)) == 0 {
+		s.Problems = append(s.Problems, "it has got no address in the cluster yet, and no node serves it")
+		return s, nil
+	}
 	owners := make(map[netip.Addr]string)
 	for node := range registry.Each[*corev1.Node](c.Objects, api.Node) {
 		if only != "" && node.Name != only || c.Agentless(node) {
@@ -155,6 +152,26 @@ func (c Cluster) Serving(key registry.Key, only string) (Serving, error) {
 		return s, fmt.Errorf("no node %q serves it (see: weft status)", only)
 	}
 	return s, nil
+}
+
+// unservedBy says why no node is to serve a Service, where proxy does all that say nothing else; "" where
+// nodes are to.
+func unservedBy(svc *corev1.Service, proxy string) string {
+	by := service.LeftTo(svc)
+	_, labelled := svc.Labels[service.ProxyName]
+	switch {
+	case svc.Spec.Type == corev1.ServiceTypeExternalName && svc.Spec.ExternalName == "":
+		return "it is to stand for a host name, and has none: its spec.externalName is empty"
+	case svc.Spec.Type == corev1.ServiceTypeExternalName:
+		return "it stands for the host name " + printable.Line(svc.Spec.ExternalName) + ", and no node serves it"
+	case isHeadless(svc):
+		return "it is headless: its name stands for its endpoints, and no node serves it"
+	case labelled:
+		return fmt.Sprintf("its label %s leaves it to %s, and no node serves it: ask that", service.ProxyName, by)
+	case proxy == api.KubeProxy:
+		return "it is left to " + proxy + ", and no node serves it: ask that"
+	}
+	return ""
 }
 
 // blame adds a problem if it is the Service's or that of one of its addresses, and not said yet:
@@ -284,6 +301,9 @@ func once(all []ServedFrontend, addresses []netip.Addr, own, first map[string]in
 func (s Serving) String() string {
 	var b strings.Builder
 	printable.Fprintf(&b, "Service %s\n", s.Service)
+	if s.Unserved != "" {
+		printable.Fprintf(&b, "\n%s\n", s.Unserved)
+	}
 	for _, on := range s.On {
 		w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 		printable.Fprintf(w, "\non %s:\n", printable.Few(on.Nodes, 0))
