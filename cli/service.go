@@ -32,8 +32,8 @@ that had nothing for a day is counted anew. Of a node whose agent does not answe
 said that it is not counted. On plain hosts nobody can be asked from here: weft-agent service
 NAMESPACE/NAME shows what each node has counted.
 
-The exit code is 1 where something is wrong with the Service, or with a node that is to
-serve it.`,
+The exit code is 1 where something is wrong with the Service, as where no endpoint gets
+connections, or with a node that is to serve it.`,
 		Example: `  weft service web
   weft service shop/web
   weft service -n shop web -o yaml

@@ -2,6 +2,7 @@ package explain
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -31,8 +32,8 @@ type Serving struct {
 	Announced []Announced `json:"announced,omitempty"`
 	// Uncounted are the nodes whose counts are not among those told, and why.
 	Uncounted []Uncounted `json:"uncounted,omitempty"`
-	// Problems are what the Service's own conditions say, and of which nodes it is not known
-	// that they do as is said here.
+	// Problems are what the Service's own conditions say, which of its ports nobody is behind, and of
+	// which nodes it is not known that they do as is said here.
 	Problems []string `json:"problems,omitempty"`
 }
 
@@ -151,7 +152,39 @@ func (c Cluster) Serving(key registry.Key, only string) (Serving, error) {
 	if only != "" && len(s.On) == 0 {
 		return s, fmt.Errorf("no node %q serves it (see: weft status)", only)
 	}
+	s.findEmpty(key, only != "")
 	return s, nil
+}
+
+// findEmpty adds which ports have no endpoint that gets connections, of those that the nodes hand on to
+// endpoints. Where a node itself answers, nobody else need be there. one says that a node alone is told
+// of: then what is for endpoints of that node says nothing of others.
+func (s *Serving) findEmpty(key registry.Key, one bool) {
+	gets := make(map[string]bool) // by the name of the port
+	for _, on := range s.On {
+		if slices.ContainsFunc(on.Frontends, func(f ServedFrontend) bool { return f.Here }) {
+			return
+		}
+		for _, set := range on.Sets {
+			of, port, _ := strings.Cut(set.Name, ":")
+			if !one || of != service.LocalSet(key) {
+				gets[port] = gets[port] || slices.ContainsFunc(set.Backends, func(b ServedBackend) bool { return b.Weight > 0 })
+			}
+		}
+	}
+	var empty []string
+	for _, port := range slices.Sorted(maps.Keys(gets)) {
+		if !gets[port] {
+			empty = append(empty, port)
+		}
+	}
+	switch n := len(empty); {
+	case n == 0:
+	case n == len(gets):
+		s.Problems = append(s.Problems, "no endpoint of it gets connections")
+	default:
+		s.Problems = append(s.Problems, "no endpoint gets connections at its ports that are called "+printable.Few(empty, 0))
+	}
 }
 
 // unservedBy says why no node is to serve a Service, where proxy does all that say nothing else; "" where
