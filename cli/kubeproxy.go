@@ -109,7 +109,7 @@ func ofKubeProxy(objects registry.Objects) string {
 	on := kubeProxyBeside(objects)
 	switch missing, ended := kubeProxyMissing(objects); {
 	case len(on) > 0:
-		return fmt.Sprintf("kube-proxy runs on %s, and does Services beside Weft there, by no AddressGrants: weft kube-proxy remove ends it.", printable.Few(on, 0))
+		return fmt.Sprintf("kube-proxy runs on %s, and does Services beside Weft there, %s: weft kube-proxy remove ends it.", printable.Few(on, 0), unguarded)
 	case ended:
 		return "Services are left to kube-proxy, which weft kube-proxy remove has ended, so that nobody does them: weft kube-proxy restore brings it back."
 	case missing:
@@ -121,18 +121,38 @@ func ofKubeProxy(objects registry.Objects) string {
 // noKubeProxy says that nobody may do Services.
 var noKubeProxy = "Services are left to kube-proxy, which has no pod in " + kubeproxy.DaemonSet.Namespace + ": unless it runs in another way, nobody does them"
 
+// unguarded is how kube-proxy does Services.
+const unguarded = "also at addresses that Weft refuses them, as those of an AddressPool without an AddressGrant, or of name servers"
+
 // kubeProxyProblem says that weft kube-proxy remove has ended kube-proxy, and that it runs again, or is
-// to do Services.
+// to do Services; and that it runs where there are AddressPools, or nodes answer for names, as it keeps
+// no Service from these addresses.
 func kubeProxyProblem(l *problemList, objects registry.Objects) {
 	if _, ended := kubeProxyMissing(objects); ended {
 		l.about(nil, registry.Key{Name: "kube-proxy"}, "spec.serviceProxy of the ClusterConfig leaves Services to it, and weft kube-proxy remove has ended it, so that nobody does them",
 			"run weft kube-proxy restore, or set spec.serviceProxy to "+api.WeftProxy)
 	}
-	on := kubeProxyBeside(objects)
-	if len(on) > 0 && configOf(objects).Annotations[api.KubeProxyAnnotation] == api.KubeProxyRemoved {
-		l.about(nil, registry.Key{Name: "kube-proxy"}, fmt.Sprintf("it runs again on %s, though weft kube-proxy remove had ended it, and does Services beside Weft there, by no AddressGrants", printable.Few(on, 0)),
-			"run weft kube-proxy remove again, and have what brought it back leave it out, as kubeadm upgrade by --skip-phases=addon/kube-proxy")
+	on, config := kubeProxyBeside(objects), configOf(objects)
+	if len(on) == 0 {
+		return
 	}
+	where := printable.Few(on, 0)
+	switch {
+	case config.Annotations[api.KubeProxyAnnotation] == api.KubeProxyRemoved:
+		l.about(nil, registry.Key{Name: "kube-proxy"}, fmt.Sprintf("it runs again on %s, though weft kube-proxy remove had ended it, and does Services beside Weft there, %s", where, unguarded),
+			"run weft kube-proxy remove again, and have what brought it back leave it out, as kubeadm upgrade by --skip-phases=addon/kube-proxy")
+	case config.Spec.DNS.Server == api.NamesByNodes || hasAny(objects, api.AddressPoolKind):
+		l.about(nil, registry.Key{Name: "kube-proxy"}, fmt.Sprintf("it does Services beside Weft on %s, %s", where, unguarded),
+			"run weft kube-proxy remove, or leave Services to it: set spec.serviceProxy of the ClusterConfig to "+api.KubeProxy)
+	}
+}
+
+// hasAny reports whether there are objects of a kind.
+func hasAny(objects registry.Objects, k *registry.Kind) bool {
+	for range objects.All(k) {
+		return true
+	}
+	return false
 }
 
 func (c *connection) kubeProxyChange(verb, short string, do func(*kubeproxy.Change, context.Context) error) *cobra.Command {

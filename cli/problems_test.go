@@ -376,6 +376,8 @@ func TestKubeProxyBeside(t *testing.T) {
 		problem  string
 	}{
 		"beside Weft":      {api.WeftProxy, "", pods, []string{"on-owned", "on-static"}, ""},
+		"beside pools":     {api.WeftProxy, "", pods, []string{"on-owned", "on-static"}, "kube-proxy: it does Services beside Weft on on-owned, on-static, also at addresses that Weft refuses them"},
+		"beside names":     {api.WeftProxy, "", pods, []string{"on-owned", "on-static"}, "kube-proxy: it does Services beside Weft on on-owned, on-static, also at addresses that Weft refuses them"},
 		"it was removed":   {api.WeftProxy, api.KubeProxyRemoved, pods, []string{"on-owned", "on-static"}, "kube-proxy: it runs again on on-owned, on-static, though weft kube-proxy remove had ended it"},
 		"it stays removed": {api.WeftProxy, api.KubeProxyRemoved, pods[2:], nil, ""},
 		"in Weft's place":  {api.KubeProxy, "", pods, nil, ""},
@@ -387,6 +389,12 @@ func TestKubeProxyBeside(t *testing.T) {
 		config.Spec.ServiceProxy = test.by
 		objects := make(registry.Snapshot)
 		objects.Put(api.ClusterConfigKind, config)
+		switch name {
+		case "beside pools":
+			objects.Put(api.AddressPoolKind, &api.AddressPool{ObjectMeta: metav1.ObjectMeta{Name: "public"}})
+		case "beside names":
+			config.Spec.DNS.Server = api.NamesByNodes
+		}
 		for _, p := range test.pods {
 			objects.Put(api.Pod, p)
 		}
