@@ -23,7 +23,6 @@ import (
 	"github.com/weftnet/weft/registry"
 	"github.com/weftnet/weft/service"
 	"github.com/weftnet/weft/service/control"
-	"github.com/weftnet/weft/service/pools"
 )
 
 // What is wrong with a cluster is known to many: agents say it on their Nodes,
@@ -171,12 +170,11 @@ const maxOfNamespace = 10
 // serviceProblems adds what the controller says of Services and AddressPools, each an object that
 // a user wrote.
 func serviceProblems(l *problemList, c explain.Cluster) {
-	told := []string{control.Served, control.Granted, pools.Pooled}
 	wrong := make(map[string]int) // how many Services of each namespace
 	for svc := range registry.Each[*corev1.Service](c.Objects, api.Service) {
 		said := false
 		for _, condition := range svc.Status.Conditions {
-			if condition.Status != metav1.ConditionFalse || !slices.Contains(told, condition.Type) {
+			if !control.IsProblem(condition) {
 				continue
 			}
 			if !said {

@@ -196,7 +196,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		quarantined: prometheus.NewGauge(prometheus.GaugeOpts{Name: "weft_controller_subnets_quarantined",
 			Help: "Subnets that were taken back and are not yet given to other nodes."}),
 		problems: prometheus.NewGauge(prometheus.GaugeOpts{Name: "weft_controller_problems",
-			Help: "Objects that have a problem which the controller reports."}),
+			Help: "HostSubnets, Nodes and the ClusterNetwork of which the controller says that something is wrong."}),
 	}
 	if r != nil {
 		r.MustRegister(m.rounds, m.errors, m.subnets, m.quarantined, m.problems)

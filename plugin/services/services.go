@@ -86,7 +86,7 @@ func (p *withServices) RunNode(ctx context.Context, env plugin.NodeEnv) error {
 
 // RunCluster implements plugin.ClusterRunner.
 func (p *withServices) RunCluster(ctx context.Context, env plugin.ClusterEnv) error {
-	return control.Run(ctx, env.Registry, env.Log)
+	return control.Run(ctx, env.Registry, env.Log, env.Metrics)
 }
 
 // Compile implements plugin.Plugin.

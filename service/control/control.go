@@ -30,6 +30,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -66,8 +67,8 @@ var backoff = retry.Backoff{First: 100 * time.Millisecond, Last: 10 * time.Secon
 
 // Run works until ctx ends: it tells of each Service what nodes cannot do, gives Services
 // addresses of AddressPools, and where the registry has Grants, does for Services what else there
-// is to do.
-func Run(ctx context.Context, r registry.Registry, log *slog.Logger) error {
+// is to do. metrics, which may be nil, shows of how many objects it says that something is wrong.
+func Run(ctx context.Context, r registry.Registry, log *slog.Logger, metrics prometheus.Registerer) error {
 	read := []*registry.Kind{api.ClusterConfigKind, api.Service, api.EndpointSlice, api.Node}
 	serves := r.Serves(service.GrantKind)
 	if serves {
@@ -109,8 +110,9 @@ func Run(ctx context.Context, r registry.Registry, log *slog.Logger) error {
 		keep("addresses and endpoints", pause, func(objects registry.Objects) []call { return decide(objects).calls() })
 	}
 	keep("addresses of pools", pause, pools.Calls)
-	t := teller{compiler: service.Compiler{Grants: serves}, checker: service.Checker{Grants: serves}}
+	t, show := teller{compiler: service.Compiler{Grants: serves}, checker: service.Checker{Grants: serves}}, shows(metrics)
 	keep("what is wrong", tellPause, func(objects registry.Objects) (calls []call) {
+		show(objects)
 		for _, s := range t.decide(objects) {
 			calls = append(calls, s.write)
 		}

@@ -77,7 +77,7 @@ func TestRoundsThatGetNothingDoneAreEverRarer(t *testing.T) {
 			}
 		}
 		ended := make(chan error)
-		go func() { ended <- Run(ctx, r, slog.New(slog.DiscardHandler)) }()
+		go func() { ended <- Run(ctx, r, slog.New(slog.DiscardHandler), nil) }()
 		time.Sleep(10 * time.Minute)
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
@@ -207,7 +207,7 @@ func TestWhatBreaksALaterRuleSaysSo(t *testing.T) {
 		}
 		var log strings.Builder
 		ended := make(chan error)
-		go func() { ended <- Run(ctx, r, slog.New(slog.NewTextHandler(&log, nil))) }()
+		go func() { ended <- Run(ctx, r, slog.New(slog.NewTextHandler(&log, nil)), nil) }()
 		get := func(name string) (*corev1.Service, string) {
 			o, err := m.Get(ctx, api.Service, registry.Key{Namespace: "default", Name: name})
 			if err != nil {
