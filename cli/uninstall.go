@@ -22,7 +22,8 @@ func newUninstall(c *connection) *cobra.Command {
 agents left there, and deletes Weft's own objects. The pods of the cluster have no
 network afterwards until another one is installed, so it refuses while there are
 pods that have theirs from Weft, unless --force is given. So it does where weft
-kube-proxy remove has ended kube-proxy, as nobody does Services then.
+kube-proxy remove has ended kube-proxy, as nobody does Services then. Without --yes it says
+what else nobody does then, of Services, names and addresses on the link.
 
 What users asked for, the custom resources and their definitions, stays unless
 --purge is given. It may be run again: it goes on where it was.`,

@@ -116,15 +116,18 @@ func (r *Removal) Preview(ctx context.Context) error {
 	if len(list) == 0 {
 		r.progress("there are no objects of Weft in this cluster, namespace %s", r.Namespace)
 	}
-	if err := r.previewNodes(ctx); err != nil || !r.Purge {
+	if err := r.previewNodes(ctx, len(has.ended) > 0); err != nil || !r.Purge {
 		return err
 	}
 	return r.previewPurge(ctx)
 }
 
-// previewNodes tells from how many Node objects Run would take what agents said there.
-func (r *Removal) previewNodes(ctx context.Context) error {
+// previewNodes tells from how many Node objects Run would take what agents said there, and what of
+// what these say that nodes do nobody does then. ended says that weft kube-proxy remove has ended
+// kube-proxy.
+func (r *Removal) previewNodes(ctx context.Context, ended bool) error {
 	count := 0
+	var does doing
 	err := r.each(ctx, nodes, "", "", func(o *unstructured.Unstructured) error {
 		var n corev1.Node
 		if err := convert(o, &n); err != nil {
@@ -133,12 +136,16 @@ func (r *Removal) previewNodes(ctx context.Context) error {
 		if metadata, status := nodePatches(&n); metadata != nil || status != nil {
 			count++
 		}
+		does.add(&n)
 		return nil
 	})
+	if err != nil {
+		return err
+	}
 	if count > 0 {
 		r.progress("would take Weft's annotations and conditions off %s", counted(count, "Node object"))
 	}
-	return err
+	return r.previewWithout(ctx, does, ended)
 }
 
 // Run takes Weft out of the cluster, within the time of ctx.
@@ -330,6 +337,9 @@ func (r *Removal) previewPurge(ctx context.Context) error {
 func counted(n int, one string) string {
 	if n == 1 {
 		return "1 " + one
+	}
+	if strings.HasSuffix(one, "s") {
+		one += "e"
 	}
 	return fmt.Sprintf("%d %ss", n, one)
 }
