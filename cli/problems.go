@@ -110,7 +110,7 @@ const startAgent = "start the agent, or delete the Node if it will not come back
 func problemsOf(c explain.Cluster, held map[string]string) (map[string]*plan.Plan, problemList) {
 	var l problemList
 	if held[api.ControllerLease] == "" {
-		l.about(nil, registry.Key{Name: "controller"}, "none leads; new nodes get no subnet until one runs", "")
+		l.about(nil, registry.Key{Name: "controller"}, noLeader(c), "")
 	}
 	config := registry.Key{Name: api.DefaultName}
 	if o, ok := c.Objects.Get(api.ClusterConfigKind, config).(*api.ClusterConfig); ok {
@@ -161,6 +161,15 @@ func problemsOf(c explain.Cluster, held map[string]string) (map[string]*plan.Pla
 		policyProblems(&l, c, plug, beside...)
 	}
 	return plans, l
+}
+
+// noLeader says what stands still where no controller leads.
+func noLeader(c explain.Cluster) string {
+	const text = "none leads; until one runs new nodes get no subnet, and Services no "
+	if p, err := c.Plugin(pluginName(c.Objects)); err == nil && slices.Contains(p.Kinds(), service.GrantKind) {
+		return text + "addresses and no new endpoints"
+	}
+	return text + "addresses of AddressPools"
 }
 
 // maxOfNamespace is of how many Services of a namespace it is told what is wrong: its users write
