@@ -19,9 +19,10 @@ const (
 	// plane did wholly last: WeftProxy, KubeProxy, or NoProxy where the data plane cannot.
 	ServiceProxyAnnotation = "weft.network/service-proxy"
 	// KubeProxyAnnotation says, on the ClusterConfig, that kube-proxy is to run nowhere, as weft
-	// kube-proxy remove has ended it: its value is KubeProxyRemoved then.
+	// kube-proxy remove has ended it: its value begins with KubeProxyRemoved then, which the name of
+	// its DaemonSet follows where that is not the usual one.
 	KubeProxyAnnotation = "weft.network/kube-proxy"
-	// KubeProxyRemoved is the value of that.
+	// KubeProxyRemoved is also the value of a label that no node has.
 	KubeProxyRemoved = "removed"
 	// NodeInSync is the condition by which an agent says whether its node does
 	// all that its plan says, and why not. Whether pods can be networked it

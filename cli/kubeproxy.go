@@ -26,7 +26,7 @@ func newKubeProxy(c *connection) *cobra.Command {
 		Short: "Show who does Services on each node, and take kube-proxy away or bring it back",
 		Long: `kube-proxy says who does Services on each node, by what the nodes' agents say of the
 plan that is in force there, and on which nodes kube-proxy runs beside Weft. Where Services are
-left to kube-proxy, it says so if that has no pod.
+left to kube-proxy, and that has no pod, it says so.
 
 kube-proxy remove has all nodes do Services by themselves, ends kube-proxy, and has it
 clean up what it left on them. kube-proxy restore brings it back. Both can be done while
@@ -100,7 +100,8 @@ func kubeProxyBeside(objects registry.Objects) []string {
 func kubeProxyMissing(objects registry.Objects) (missing, ended bool) {
 	config := configOf(objects)
 	missing = config.Spec.ServiceProxy == api.KubeProxy && len(kubeproxy.On(objects)) == 0
-	return missing, missing && config.Annotations[api.KubeProxyAnnotation] == api.KubeProxyRemoved
+	_, removed := kubeproxy.Removed(config)
+	return missing, missing && removed
 }
 
 // ofKubeProxy says what weft kube-proxy tells beside what nodes say; "" where kube-proxy is where it
@@ -111,7 +112,8 @@ func ofKubeProxy(objects registry.Objects) string {
 	case len(on) > 0:
 		return fmt.Sprintf("kube-proxy runs on %s, and does Services beside Weft there, %s: weft kube-proxy remove ends it.", printable.Few(on, 0), unguarded)
 	case ended:
-		return "Services are left to kube-proxy, which weft kube-proxy remove has ended, so that nobody does them: weft kube-proxy restore brings it back."
+		of, _ := kubeproxy.Removed(configOf(objects))
+		return "Services are left to kube-proxy, which weft kube-proxy remove has ended, so that nobody does them: " + kubeproxy.Command("restore", of) + " brings it back."
 	case missing:
 		return noKubeProxy + "."
 	}
@@ -128,19 +130,21 @@ const unguarded = "also at addresses that Weft refuses them, as those of an Addr
 // to do Services; and that it runs where there are AddressPools, or nodes answer for names, as it keeps
 // no Service from these addresses.
 func kubeProxyProblem(l *problemList, objects registry.Objects) {
+	config := configOf(objects)
+	of, removed := kubeproxy.Removed(config)
 	if _, ended := kubeProxyMissing(objects); ended {
 		l.about(nil, registry.Key{Name: "kube-proxy"}, "spec.serviceProxy of the ClusterConfig leaves Services to it, and weft kube-proxy remove has ended it, so that nobody does them",
-			"run weft kube-proxy restore, or set spec.serviceProxy to "+api.WeftProxy)
+			"run "+kubeproxy.Command("restore", of)+", or set spec.serviceProxy to "+api.WeftProxy)
 	}
-	on, config := kubeProxyBeside(objects), configOf(objects)
+	on := kubeProxyBeside(objects)
 	if len(on) == 0 {
 		return
 	}
 	where := printable.Few(on, 0)
 	switch {
-	case config.Annotations[api.KubeProxyAnnotation] == api.KubeProxyRemoved:
+	case removed:
 		l.about(nil, registry.Key{Name: "kube-proxy"}, fmt.Sprintf("it runs again on %s, though weft kube-proxy remove had ended it, and does Services beside Weft there, %s", where, unguarded),
-			"run weft kube-proxy remove again, and have what brought it back leave it out, as kubeadm upgrade by --skip-phases=addon/kube-proxy")
+			"run "+kubeproxy.Command("remove", of)+" again, and have what brought it back leave it out, as kubeadm upgrade by --skip-phases=addon/kube-proxy")
 	case config.Spec.DNS.Server == api.NamesByNodes || hasAny(objects, api.AddressPoolKind):
 		l.about(nil, registry.Key{Name: "kube-proxy"}, fmt.Sprintf("it does Services beside Weft on %s, %s", where, unguarded),
 			"run weft kube-proxy remove, or leave Services to it: set spec.serviceProxy of the ClusterConfig to "+api.KubeProxy)

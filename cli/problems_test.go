@@ -369,6 +369,7 @@ func TestKubeProxyBeside(t *testing.T) {
 		pod("kube-system", "pod", "kube-proxy", "", func(p *corev1.Pod) { p.Spec.HostNetwork = false }),
 		pod("kube-system", "cleans", "", "weft-kube-proxy-cleanup", as), pod("shop", "another", "kube-proxy", "kube-proxy", as),
 	}
+	component := pod("kube-system", "component", "", "", func(p *corev1.Pod) { p.Labels["component"] = "kube-proxy" })
 	for name, test := range map[string]struct {
 		by, mark string
 		pods     []*corev1.Pod
@@ -379,6 +380,8 @@ func TestKubeProxyBeside(t *testing.T) {
 		"beside pools":     {api.WeftProxy, "", pods, []string{"on-owned", "on-static"}, "kube-proxy: it does Services beside Weft on on-owned, on-static, also at addresses that Weft refuses them"},
 		"beside names":     {api.WeftProxy, "", pods, []string{"on-owned", "on-static"}, "kube-proxy: it does Services beside Weft on on-owned, on-static, also at addresses that Weft refuses them"},
 		"it was removed":   {api.WeftProxy, api.KubeProxyRemoved, pods, []string{"on-owned", "on-static"}, "kube-proxy: it runs again on on-owned, on-static, though weft kube-proxy remove had ended it"},
+		"another was":      {api.WeftProxy, api.KubeProxyRemoved + " shop/kube-proxy", pods[6:], []string{"on-another"}, "kube-proxy: it runs again on on-another, though weft kube-proxy remove had ended it"},
+		"a kubelet has it": {api.WeftProxy, "", []*corev1.Pod{component}, []string{"on-component"}, ""},
 		"it stays removed": {api.WeftProxy, api.KubeProxyRemoved, pods[2:], nil, ""},
 		"in Weft's place":  {api.KubeProxy, "", pods, nil, ""},
 		"nobody does them": {api.KubeProxy, api.KubeProxyRemoved, pods[2:], nil, "kube-proxy: spec.serviceProxy of the ClusterConfig leaves Services to it, and weft kube-proxy remove has ended it, so that nobody does them; run weft kube-proxy restore"},
@@ -412,7 +415,7 @@ func TestKubeProxyBeside(t *testing.T) {
 			t.Errorf("%s: it is said %q, want %q", name, said, test.problem)
 		}
 		var out strings.Builder
-		if err := s.print(&out); err != nil || strings.Contains(out.String(), "\nkube-proxy does Services, too, on on-owned, on-static (see: weft kube-proxy).\n") != (test.shown != nil) {
+		if err := s.print(&out); err != nil || strings.Contains(out.String(), "\nkube-proxy does Services, too, on "+strings.Join(test.shown, ", ")+" (see: weft kube-proxy).\n") != (test.shown != nil) {
 			t.Errorf("%s: %v, status is\n%s", name, err, &out)
 		}
 		if strings.Contains(out.String(), "\n"+noKubeProxy+" (see: weft kube-proxy).\n") != (name == "it is no pod") {

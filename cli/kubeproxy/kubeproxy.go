@@ -137,10 +137,11 @@ func (c *Change) Remove(ctx context.Context) error {
 		c.say("there is no DaemonSet %s: where kube-proxy runs in another way, end it on each node, and run kube-proxy --cleanup there", c.DaemonSet)
 		return nil
 	}
-	if err := c.mark(ctx, true); err != nil {
+	if err := c.place(ctx, d, removed); err != nil || c.DryRun {
 		return err
 	}
-	if err := c.place(ctx, d, removed); err != nil || c.DryRun {
+	// One that was not ended is not to be called one that runs again.
+	if err := c.mark(ctx, true); err != nil {
 		return err
 	}
 	if err := c.awaitPods(ctx, d); err != nil {
@@ -302,15 +303,19 @@ func (c *Change) serveBy(ctx context.Context, who string) error {
 	}
 }
 
-// mark has the ClusterConfig say whether kube-proxy is to run nowhere, so that it is seen where somebody
-// else brings it back.
+// mark has the ClusterConfig say whether kube-proxy is to run nowhere, and which DaemonSet that is, so
+// that it is seen where somebody else brings it back.
 func (c *Change) mark(ctx context.Context, ended bool) error {
 	if c.DryRun {
 		return nil
 	}
 	_, err := registry.Modify(ctx, c.registry, api.ClusterConfigKind, registry.Key{Name: api.DefaultName}, func(config *api.ClusterConfig) error {
 		if ended {
-			metav1.SetMetaDataAnnotation(&config.ObjectMeta, api.KubeProxyAnnotation, api.KubeProxyRemoved)
+			value := removed
+			if c.DaemonSet != DaemonSet {
+				value += " " + c.DaemonSet.String()
+			}
+			metav1.SetMetaDataAnnotation(&config.ObjectMeta, api.KubeProxyAnnotation, value)
 		} else {
 			delete(config.Annotations, api.KubeProxyAnnotation)
 		}
@@ -322,13 +327,43 @@ func (c *Change) mark(ctx context.Context, ended bool) error {
 	return nil
 }
 
+// Removed returns the DaemonSet that a Remove has ended, as the ClusterConfig says, and whether it
+// says so.
+func Removed(config *api.ClusterConfig) (d registry.Key, is bool) {
+	said, of, _ := strings.Cut(config.Annotations[api.KubeProxyAnnotation], " ")
+	if namespace, name, ok := strings.Cut(of, "/"); ok {
+		return registry.Key{Namespace: namespace, Name: name}, said == removed
+	}
+	return DaemonSet, said == removed
+}
+
+// Command is the command that does to a DaemonSet what a verb says.
+func Command(verb string, d registry.Key) string {
+	command := "weft kube-proxy " + verb
+	if d != DaemonSet {
+		command += " --daemonset " + d.String()
+	}
+	return command
+}
+
 // On returns the nodes on which kube-proxy runs as a pod where most clusters have it: in its namespace,
-// as its DaemonSet has it or as a pod that the node's kubelet has by itself.
+// as its DaemonSet has it or as a pod that the node's kubelet has by itself. A DaemonSet that a Remove
+// has ended is one of kube-proxy's, whatever it is called.
 func On(objects registry.Objects) (nodes []string) {
+	var ended registry.Key
+	if config := registry.GetAs[*api.ClusterConfig](objects, api.ClusterConfigKind, registry.Key{Name: api.DefaultName}); config != nil {
+		if d, is := Removed(config); is {
+			ended = d
+		}
+	}
 	for p := range registry.Each[*corev1.Pod](objects, api.Pod) {
-		owner := metav1.GetControllerOf(p)
-		is := p.Labels["k8s-app"] == DaemonSet.Name || owner != nil && owner.Kind == "DaemonSet" && owner.Name == DaemonSet.Name
-		if is && p.Namespace == DaemonSet.Namespace && p.Spec.HostNetwork && p.Status.Phase == corev1.PodRunning && p.DeletionTimestamp == nil {
+		var by registry.Key
+		if owner := metav1.GetControllerOf(p); owner != nil && owner.Kind == "DaemonSet" {
+			by = registry.Key{Namespace: p.Namespace, Name: owner.Name}
+		}
+		labelled := p.Namespace == DaemonSet.Namespace && (p.Labels["k8s-app"] == DaemonSet.Name || p.Labels["component"] == DaemonSet.Name)
+		is := labelled || by == DaemonSet || by != (registry.Key{}) && by == ended
+		if is && p.Spec.HostNetwork && p.Status.Phase == corev1.PodRunning && p.DeletionTimestamp == nil {
 			nodes = append(nodes, p.Spec.NodeName)
 		}
 	}

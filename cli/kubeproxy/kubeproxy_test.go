@@ -1,6 +1,7 @@
 package kubeproxy
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/dynamic/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/registry"
@@ -173,19 +175,46 @@ func TestAddressesOnLink(t *testing.T) {
 // also where Weft has no ClusterConfig any more.
 func TestMark(t *testing.T) {
 	r := clusterOf(t, nil, map[*registry.Kind][]registry.Object{api.ClusterConfigKind: config(api.WeftProxy)})
-	for _, ended := range []bool{true, true, false, false} {
-		if err := New(r, nil, Options{}).mark(t.Context(), ended); err != nil {
+	other := registry.Key{Namespace: "infra", Name: "kube-proxy-x"}
+	for i, d := range []registry.Key{DaemonSet, DaemonSet, other, other} {
+		ended := i%2 == 0
+		if err := New(r, nil, Options{DaemonSet: d}).mark(t.Context(), ended); err != nil {
 			t.Fatal(err)
 		}
 		c, err := New(r, nil, Options{}).config(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if is := c.Annotations[api.KubeProxyAnnotation] == api.KubeProxyRemoved; is != ended || c.Spec.ServiceProxy != api.WeftProxy {
-			t.Errorf("it says %v, and kube-proxy is ended: %t", c.Annotations, ended)
+		if of, is := Removed(c); is != ended || is && of != d || c.Spec.ServiceProxy != api.WeftProxy {
+			t.Errorf("it says %v, and %s is ended: %t", c.Annotations, d, ended)
 		}
 	}
 	if err := New(clusterOf(t, nil, nil), nil, Options{}).mark(t.Context(), false); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestMarkBehind ends kube-proxy where nobody may change its DaemonSet: it runs on, and is not called
+// one that was ended.
+func TestMarkBehind(t *testing.T) {
+	scheme := runtime.NewScheme()
+	if err := appsv1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	d := &appsv1.DaemonSet{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSet"}, ObjectMeta: metav1.ObjectMeta{Namespace: DaemonSet.Namespace, Name: DaemonSet.Name}}
+	d.Spec.Template.Spec.Containers = []corev1.Container{{Name: "kube-proxy", Command: []string{"kube-proxy"}}}
+	client := fake.NewSimpleDynamicClient(scheme, d)
+	client.PrependReactor("patch", "daemonsets", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("forbidden") })
+	c := New(clusterOf(t, []string{"node1"}, map[*registry.Kind][]registry.Object{api.ClusterConfigKind: config(api.WeftProxy), api.Node: {node("node1", api.WeftProxy)}}), client,
+		Options{DaemonSet: DaemonSet, Force: true, Progress: func(string) {}})
+	if err := c.Remove(t.Context()); err == nil || !strings.Contains(err.Error(), "change the nodeSelector") {
+		t.Fatalf("it ends with %v", err)
+	}
+	said, err := c.config(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, is := Removed(said); is {
+		t.Errorf("it is said to have ended: %v", said.Annotations)
 	}
 }

@@ -188,7 +188,7 @@ func (r *Removal) Run(ctx context.Context) error {
 		}
 	}
 	for _, d := range has.ended {
-		r.progress("nobody does Services now, as DaemonSet %s has no pods: run %s", d, restore(d))
+		r.progress("nobody does Services now, as DaemonSet %s has no pods: run %s", d, kubeproxy.Command("restore", d))
 	}
 	return nil
 }
@@ -228,19 +228,10 @@ func (r *Removal) users(ctx context.Context) (u users, err error) {
 func without(ended []registry.Key) string {
 	var names, ways []string
 	for _, d := range ended {
-		names, ways = append(names, d.String()), append(ways, restore(d))
+		names, ways = append(names, d.String()), append(ways, kubeproxy.Command("restore", d))
 	}
 	return fmt.Sprintf("weft kube-proxy remove has ended the pods of DaemonSet %s, so that without Weft nobody does Services, that of the API server among them: first run %s",
 		strings.Join(names, ", "), strings.Join(ways, " and "))
-}
-
-// restore is the command that gives a DaemonSet of kube-proxy its pods back.
-func restore(d registry.Key) string {
-	command := "weft kube-proxy restore"
-	if d != kubeproxy.DaemonSet {
-		command += " --daemonset " + d.String()
-	}
-	return command
 }
 
 // podsByNode counts the pods of each node that have an interface of their own.
