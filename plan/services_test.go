@@ -15,8 +15,8 @@ import (
 // Whoever asks a Service gets what he would get from each of its backends, asked by its
 // own address; only the source is the node's where the Service says so.
 func TestServicesLeadToTheirBackends(t *testing.T) {
-	met := map[string]int{}
-	rapid.Check(t, func(t *rapid.T) {
+	met := []string{"no service", "refused", "answered", "the node itself", "masqueraded from inside", "the node under its own address", "masqueraded from outside", "met on its way", "direct from inside", "direct from outside"}
+	plantest.CheckMeeting(t, met, func(t *rapid.T, meets func(string)) {
 		plans := plantest.Cluster().Filter(func(p map[string]*plan.Plan) bool { return len(p) > 0 }).Draw(t, "cluster")
 		served := plantest.Served(plans).Draw(t, "services")
 		for _, p := range served {
@@ -32,15 +32,10 @@ func TestServicesLeadToTheirBackends(t *testing.T) {
 			}
 			served := asked{plans, served, f, plan.Explain(served, f)}
 			for _, what := range served.check(t) {
-				met[what]++
+				meets(what)
 			}
 		}
 	})
-	for _, what := range []string{"no service", "refused", "answered", "the node itself", "masqueraded from inside", "the node under its own address", "masqueraded from outside", "met on its way", "direct from inside", "direct from outside"} {
-		if met[what] == 0 {
-			t.Errorf("never met: %s, among %v", what, met)
-		}
-	}
 }
 
 // asked is a flow, and what becomes of it, in plans with Services; and these without.

@@ -10,14 +10,14 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/weftnet/weft/api"
+	"github.com/weftnet/weft/plan/plantest"
 	"github.com/weftnet/weft/registry"
 	"github.com/weftnet/weft/service"
 )
 
 // What is made of a Service, and said of it, does not depend on those that do not concern it.
 func TestConcerning(t *testing.T) {
-	met := map[string]int{}
-	rapid.Check(t, func(t *rapid.T) {
+	plantest.CheckMeeting(t, []string{"some are left out", "what it claims another has"}, func(t *rapid.T, meets func(string)) {
 		if rapid.Bool().Draw(t, "little room") {
 			defer service.SetBudget(rapid.IntRange(1, 12).Draw(t, "frontends"), rapid.IntRange(1, 12).Draw(t, "backends"))()
 		}
@@ -43,18 +43,13 @@ func TestConcerning(t *testing.T) {
 				left++
 			}
 			if left < len(objects[api.Service]) {
-				met["some are left out"]++
+				meets("some are left out")
 			}
 			if strings.Contains(all, " is Service ") && left < len(objects[api.Service]) {
-				met["what it claims another has"]++
+				meets("what it claims another has")
 			}
 		}
 	})
-	for _, what := range []string{"some are left out", "what it claims another has"} {
-		if !t.Failed() && met[what] == 0 {
-			t.Errorf("never met: %s, among %v", what, met)
-		}
-	}
 }
 
 // spread returns the world with Services, and what speaks of them, in other namespaces, by their names.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/plan"
+	"github.com/weftnet/weft/plan/plantest"
 	"github.com/weftnet/weft/registry"
 	"github.com/weftnet/weft/service"
 )
@@ -62,8 +63,7 @@ func TestStepByStep(t *testing.T) {
 // meanwhile. Until then the plan is valid, and no Service is served that is none any
 // more, nor at an address that it has no more, nor for whom it does not want any more.
 func TestLater(t *testing.T) {
-	met := map[string]int{}
-	rapid.Check(t, func(t *rapid.T) {
+	plantest.CheckMeeting(t, []string{"waiting", "done"}, func(t *rapid.T, meets func(string)) {
 		defer service.SetRooms(evenly(t, "room at once", 31), 4+evenly(t, "room of a turn", 17))()
 		if rapid.Bool().Draw(t, "little room") {
 			defer service.SetBudget(rapid.IntRange(1, 12).Draw(t, "frontends"), rapid.IntRange(1, 12).Draw(t, "backends"))()
@@ -89,7 +89,7 @@ func TestLater(t *testing.T) {
 			now := planOf(at, c.Compile(w.snapshot(), at))
 			w.mustAllow(t, now, c.Grants, at)
 			if len(c.Waiting()) > 0 {
-				met["waiting"]++
+				meets("waiting")
 			}
 			if rapid.Bool().Draw(t, "work it off") {
 				c.Rest(nil)
@@ -108,15 +108,10 @@ func TestLater(t *testing.T) {
 				if !now.Equal(anew) || fmt.Sprint(c.Problems()) != fmt.Sprint(other.Problems()) {
 					t.Fatalf("in turns it is\n%s%v\nand at once\n%s%v", now, c.Problems(), anew, other.Problems())
 				}
-				met["done"]++
+				meets("done")
 			}
 		}
 	})
-	for _, what := range []string{"waiting", "done"} {
-		if !t.Failed() && met[what] == 0 {
-			t.Errorf("never met: %s, among %v", what, met)
-		}
-	}
 }
 
 // mustAllow fails the test where a plan is invalid, or has a Service served where, or for whom, it is not any more.

@@ -272,7 +272,7 @@ func (n tally) check(t *testing.T) {
 	t.Helper()
 	t.Logf("seed %d: %v", *seed, map[string]int(n))
 	for _, kind := range kinds {
-		if !t.Failed() && n[kind] < n["all"]/80 {
+		if !t.Failed() && n[kind] < n["all"]/120 {
 			t.Errorf("of %d packets, only %d are %s: the worlds say little of such Services", n["all"], n[kind], kind)
 		}
 	}
