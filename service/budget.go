@@ -38,7 +38,7 @@ type space struct {
 }
 
 // sizeOf returns how much a Service makes, the same on all nodes: nothing where it is more than
-// one Service may make.
+// one Service may make. Endpoints on the node itself, which may be in two sets there, count once.
 func (s *service) sizeOf(behind []*slice) (n size) {
 	at := len(s.clusterIPs) + len(s.balanced) + len(s.external)
 	if s.nodePorts {

@@ -72,6 +72,47 @@ func TestLimits(t *testing.T) {
 	}
 }
 
+// A node loads an endpoint of another node once for each port, whatever policies the Service has and wherever it is
+// reached, so that it makes no more than is counted.
+func TestEndpointsAreLoadedOnce(t *testing.T) {
+	for i := range 1 << 5 {
+		is := func(bit int) bool { return i&(1<<bit) != 0 }
+		protocol := corev1.ProtocolTCP
+		svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}, Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.1", Ports: []corev1.ServicePort{{Port: 80}}}}
+		if is(0) {
+			protocol = corev1.ProtocolUDP
+			svc.Spec.Ports[0].Protocol = protocol
+		}
+		if is(1) {
+			svc.Spec.InternalTrafficPolicy = new(corev1.ServiceInternalTrafficPolicyLocal)
+		}
+		if is(2) {
+			svc.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+		}
+		if is(3) {
+			svc.Spec.ExternalIPs = []string{"192.0.2.1"}
+		}
+		if is(4) {
+			svc.Spec.Type, svc.Spec.Ports[0].NodePort = corev1.ServiceTypeNodePort, 30080
+		}
+		slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-1", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
+			AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Port: new(int32(8080)), Protocol: &protocol}},
+			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.1.1.2"}, NodeName: new("node1")}, {Addresses: []string{"10.1.2.2"}, NodeName: new("node2")}}}
+		w := world{}
+		w.put(api.Service, svc)
+		w.put(api.EndpointSlice, slice)
+		times := map[string]int{}
+		var c service.Compiler
+		for _, b := range c.Compile(w.snapshot(), node).Backends.All() {
+			times[b.Node]++
+		}
+		if times["node1"] == 0 || times["node2"] > 1 {
+			t.Errorf("%s, internally Local %t, externally Local %t, external address %t, node port %t: the endpoints of each node are loaded so many times: %v",
+				protocol, is(1), is(2), is(3), is(4), times)
+		}
+	}
+}
+
 // Whether the ports of nodes are too many is the same on all nodes, and for who tells it and is none, or
 // has the addresses of several.
 func TestNodePortsAreCountedAlike(t *testing.T) {

@@ -6,9 +6,10 @@
 // cluster's addresses, at ports of the node, and at addresses outside. Where the Service
 // says that only the node's own endpoints are to be used, that is a second set. All
 // endpoints that are still there are in the set; those that get no connections any more
-// have weight 0 and keep the ones that they have. So where what is sent to the cluster's addresses
-// stays on the node, those of other nodes are in the second set, too, for streams that were there
-// before; and where no frontend names the first set, it is left out.
+// have weight 0 and keep the ones that they have. Where what is sent to the cluster's addresses stays on
+// the node and no frontend names the first set, that is left out, and all endpoints are in the second
+// one, for streams that were there before. Else such a stream has its backend in the first set, so
+// that no endpoint of another node is in both.
 //
 // Start reading at Compiler; read.go has what is read of a Service, endpoints.go who may be
 // chosen and at which addresses, claims.go who gets what several Services claim, budget.go
@@ -512,7 +513,8 @@ func (c *compiled) refuseRest(r rank, granted bool, field string, a netip.Addr, 
 func (c *compiled) port(p port, all []endpoint, granted granted, node view, into *edits) {
 	set, frontends := setName(c.name, p), c.frontends(p, granted, node)
 	everywhere := choose(all, node.hinted)
-	if !c.internalLocal || slices.ContainsFunc(frontends, func(f frontend) bool { return f.rank != rankClusterIP }) {
+	named := !c.internalLocal || slices.ContainsFunc(frontends, func(f frontend) bool { return f.rank != rankClusterIP })
+	if named {
 		into.putBackends(set, p, all, everywhere)
 	}
 	localSet, otherwise := "", [2]plan.Refusal{}
@@ -520,7 +522,7 @@ func (c *compiled) port(p port, all []endpoint, granted granted, node view, into
 		localSet = setName(LocalSet(c.key), p)
 		keep := onNode(all, node.Node)
 		here := choose(keep, every)
-		if c.internalLocal && p.protocol != plan.UDP {
+		if !named && p.protocol != plan.UDP {
 			keep = all // streams go on
 		}
 		into.putBackends(localSet, p, keep, here)

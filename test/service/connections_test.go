@@ -59,3 +59,27 @@ func TestOpenConnections(t *testing.T) {
 		}
 	}
 }
+
+// TestOpenStreamsOutliveChanges has what is sent to the cluster's address stay on the node, and the Service get an address
+// outside and lose it, one after the other: a stream to another node goes on.
+func TestOpenStreamsOutliveChanges(t *testing.T) {
+	local := func(s *corev1.Service) { s.Spec.InternalTrafficPolicy = new(corev1.ServiceInternalTrafficPolicyLocal) }
+	outside := func(s *corev1.Service) { s.Spec.ExternalIPs = []string{"192.0.2.100"} }
+	both := func(s *corev1.Service) { local(s); outside(s) }
+	ports := func(s *corev1.Service) {
+		local(s)
+		s.Spec.Type, s.Spec.Ports[0].NodePort, s.Spec.ExternalTrafficPolicy = corev1.ServiceTypeNodePort, 30080, corev1.ServiceExternalTrafficPolicyLocal
+	}
+	is := &compiled{node: here}
+	for i, change := range []func(*corev1.Service){nil, local, both, local, ports, both, outside, both, nil, ports, local, nil} {
+		w := &oracle.World{Services: []*corev1.Service{serviceOf("web", 1, []string{"10.96.0.1"}, change)},
+			Slices: []*discoveryv1.EndpointSlice{sliceOf("web", "web-1", entry("10.1.1.3", here, nil), entry("10.1.2.2", "node2", nil))}}
+		if err := is.become(w); err != nil {
+			t.Fatal(err)
+		}
+		if judge.NewJury(is.plan, nil).Unserved(judge.Connection{Network: plan.DefaultNetwork, Protocol: plan.TCP, Served: true,
+			Source: netip.MustParseAddrPort("10.1.1.2:4000"), Dialled: netip.MustParseAddrPort("10.96.0.1:80"), Destination: netip.MustParseAddrPort("10.1.2.2:8080")}) {
+			t.Errorf("it ends with change %d, in\n%s", i, is.plan)
+		}
+	}
+}
