@@ -3,6 +3,7 @@ package service
 import (
 	"cmp"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -291,31 +292,43 @@ func (c *claim) keeps(older *claim) bool {
 }
 
 // within adds those edits that put backends in the place of others that there is room for, first those
-// that take some out, and has the claims that are to wait for the rest stay as they were. It reports whether
-// there is none.
+// that take some out, and has the claims that are to wait for the rest stay as they were. What only moves to
+// another set goes last: see moving. It reports whether all is done.
 func (c *Compiler) within(before, now *compiled, behind []*slice, made []plan.Edit[plan.BackendKey, plan.Backend], room, removable *int) (whole bool) {
 	var held map[string]bool
 	var o olders
 	isGone := func(k plan.BackendKey) bool { return !held[k.Set] || o.of(k) == leaves }
+	moves, crowded := c.moving(now, made), false
 	reserved := 0
 	if before.held {
 		reserved, _ = c.lacking(made, 0) // or those that come now and then would hold it for ever
 	}
 	take := func() (removals int) {
-		removals = max(0, min(*removable-reserved, goneOf(before.backends, made, isGone)))
+		gone, most := goneOf(before.backends, made, isGone), *removable
+		if crowded = gone > MaxBackends; !crowded { // or it would have more and more
+			gone = goneOf(before.backends, made, func(k plan.BackendKey) bool { return isGone(k) && !moves(k) })
+			most -= reserved
+		}
+		removals = max(0, min(most, gone))
 		*removable -= removals
 		return removals
 	}
 	removals := take()
 	if held, o = c.hold(before, now, behind, made, *room); len(held) > 0 {
 		*removable += removals
-		removals, now.held = take(), true // less of them go
+		moves = c.moving(now, made) // claims are others by now
+		removals, now.held = take(), true
 	}
 	others := max(0, *room)
 	has, left := make([]plan.BackendKey, 0, len(made)), before.backends
+	var last []plan.BackendKey
+	lacks := false
 	whole = !now.held
 	remove := func(k plan.BackendKey) {
 		switch gone := isGone(k); {
+		case gone && !crowded && moves(k):
+			last, has = append(last, k), append(has, k)
+			return
 		case gone && removals > 0:
 			removals--
 			c.edits.backends = append(c.edits.backends, plan.Edit[plan.BackendKey, plan.Backend]{Key: k, Gone: true})
@@ -341,7 +354,7 @@ func (c *Compiler) within(before, now *compiled, behind []*slice, made []plan.Ed
 			*room--
 			c.edits.backends, there = append(c.edits.backends, e), true
 		default:
-			whole = false
+			lacks = true
 		}
 		if there {
 			has = append(has, e.Key)
@@ -350,8 +363,51 @@ func (c *Compiler) within(before, now *compiled, behind []*slice, made []plan.Ed
 	for _, k := range left {
 		remove(k)
 	}
+	if goes := min(max(0, *removable), len(last)); !lacks && goes > 0 {
+		*removable -= goes
+		has = slices.DeleteFunc(has, func(k plan.BackendKey) bool {
+			if goes == 0 || k != last[0] {
+				return false
+			}
+			c.edits.backends = append(c.edits.backends, plan.Edit[plan.BackendKey, plan.Backend]{Key: k, Gone: true})
+			last, goes = last[1:], goes-1
+			return true
+		})
+	}
 	now.backends = has
-	return whole
+	return whole && !lacks && len(last) == 0
+}
+
+// moving returns what reports of a backend of a Service that is not made any more whether it moves to another set:
+// its endpoint is made there, and nobody is given it in this one, as it has weight 0, or as no frontend names
+// the set. Such a backend harms nobody, and it goes after those that come are loaded: they come sooner so, and
+// streams that it has find it until then, where a frontend names its set.
+func (c *Compiler) moving(now *compiled, made []plan.Edit[plan.BackendKey, plan.Backend]) func(plan.BackendKey) bool {
+	var endpoints map[netip.AddrPort]bool
+	var named map[string]bool
+	return func(k plan.BackendKey) bool {
+		if endpoints == nil {
+			endpoints = make(map[netip.AddrPort]bool, len(made))
+			for _, e := range made {
+				endpoints[netip.AddrPortFrom(e.Key.Address, e.Key.Port)] = true
+			}
+		}
+		if !endpoints[netip.AddrPortFrom(k.Address, k.Port)] {
+			return false
+		}
+		if !c.getsNow(k) {
+			return true
+		}
+		if named == nil {
+			named = make(map[string]bool)
+			for _, one := range now.claims {
+				for _, set := range one.sets() {
+					named[set] = true
+				}
+			}
+		}
+		return !named[k.Set]
+	}
 }
 
 // goneOf is how many that are gone there were that are not made again.

@@ -314,6 +314,39 @@ func TestRenamedPortKeepsBackends(t *testing.T) {
 	p.finish()
 }
 
+// A Service of which the port is called otherwise in each turn keeps no more of what it had by all these names than
+// one may have, whether its frontends wait for the backends or, as nobody is on the node, go over at once.
+func TestWhoseNameChangesFillsNothing(t *testing.T) {
+	const endpoints, turns = 2500, 18
+	for _, local := range []bool{false, true} {
+		p := newPaced(t)
+		p.put("evil", "a", 1, 1, endpoints)
+		key := registry.Key{Namespace: "evil", Name: "a"}
+		svc, slice := p.world[api.Service][key].(*corev1.Service), p.world[api.EndpointSlice][key].(*discoveryv1.EndpointSlice)
+		if local {
+			svc.Spec.InternalTrafficPolicy = new(corev1.ServiceInternalTrafficPolicyLocal)
+		}
+		p.step()
+		p.finish()
+		most := 0
+		for turn := range turns {
+			svc, slice = svc.DeepCopy(), slice.DeepCopy()
+			svc.Spec.Ports[0].Name, slice.Ports[0].Name = fmt.Sprint("q", turn), new(fmt.Sprint("q", turn))
+			p.world.put(api.Service, svc)
+			p.world.put(api.EndpointSlice, slice)
+			if turn > 0 {
+				p.compiler.Advance("evil")
+			}
+			p.step()
+			most = max(most, p.plan.Backends.Len())
+		}
+		if most > service.MaxBackends+2*endpoints+2*2048 {
+			t.Errorf("local is %t, and it has up to %d backends", local, most)
+		}
+		p.finish()
+	}
+}
+
 // Who comes and goes over and over, while another of the namespace waits, is waited for once.
 func TestWhoComesAndGoesFillsNothing(t *testing.T) {
 	p := newPaced(t)
