@@ -33,7 +33,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 
 	networkv1 "github.com/openshift/api/network/v1"
 	"golang.org/x/sync/errgroup"
@@ -201,9 +200,9 @@ func decide(objects registry.Objects) (d decision) {
 				d.fill = append(d.fill, filling{filled, uses})
 			}
 		}
-		problem := printable.Sentence(problems)
-		if said := meta.FindStatusCondition(svc.Status.Conditions, Granted); problem != "" && (said == nil || said.Message != problem) || problem == "" && said != nil {
-			d.say = append(d.say, saying{registry.KeyOf(svc), svc.UID, Granted, problem})
+		is := saying{service: registry.KeyOf(svc), uid: svc.UID, condition: Granted, problem: printable.Sentence(problems)}
+		if !is.isSaid(svc) {
+			d.say = append(d.say, is)
 		}
 	}
 	return d

@@ -51,8 +51,8 @@ func TestTold(t *testing.T) {
 	})
 }
 
-// One Service names the addresses of very many nodes. Few of these are looked at, and of another Service, which has
-// ports of nodes, nothing is told.
+// One Service names the addresses of very many nodes. Few of these are looked at, which it says, and of another
+// Service, which has ports of nodes, nothing is told.
 func TestManyNodesAreNamed(t *testing.T) {
 	s := &explore.Store{Now: began}
 	var b strings.Builder
@@ -80,12 +80,80 @@ spec: {clusterIP: 10.96.0.2, clusterIPs: [10.96.0.2], ports: [{port: 30000}], ex
 		fmt.Fprintf(&b, "---\napiVersion: v1\nkind: Node\nmetadata: {name: node%d}\nstatus: {addresses: [{type: InternalIP, address: %s}]}\n", i, address(i))
 	}
 	apply(t, s, []byte(b.String()))
-	if addresses, whose := claimed(s.Snapshot(kinds...), false); len(addresses) != maxClaimed || len(whose) != maxClaimed {
-		t.Errorf("%d addresses of nodes are looked at, and %d have names", len(addresses), len(whose))
+	if c := claimed(s.Snapshot(kinds...), false); len(c.addresses) != maxClaimed || len(c.whose) != maxClaimed {
+		t.Errorf("%d addresses of nodes are looked at, and %d have names", len(c.addresses), len(c.whose))
 	}
 	says := new(teller).decide(s.Snapshot(kinds...))
-	if len(says) != 1 || says[0].service.Name != "all" || !strings.Contains(says[0].problem, "172.30.1.1:30000/TCP is Service shop/web's") {
+	if len(says) != 1 || says[0].service.Name != "all" || says[0].unknown || !strings.Contains(says[0].problem, "172.30.1.1:30000/TCP is Service shop/web's") ||
+		!strings.Contains(says[0].problem, "in its way at 172.30.1.17, 172.30.1.18, 172.30.1.19 and 181 more is not known") {
 		t.Errorf("it is said %v", says)
+	}
+}
+
+// The Services of one namespace name more addresses of nodes than are looked at. What is wrong with those of other
+// namespaces is told all the same, and with a port of nodes that is the API server's on one. Of those that are left
+// out it is said that it is not known, which counts as no problem.
+func TestNamesOfNodesHideNothing(t *testing.T) {
+	s := &explore.Store{Now: began}
+	var b strings.Builder
+	b.WriteString(`
+apiVersion: v1
+kind: Service
+metadata: {namespace: shop, name: web}
+spec: {type: NodePort, clusterIP: 10.96.0.1, clusterIPs: [10.96.0.1], ports: [{port: 80, nodePort: 30000}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {namespace: default, name: kubernetes, labels: {kubernetes.io/service-name: kubernetes}}
+addressType: IPv4
+ports: [{port: 30000}]
+endpoints: [{addresses: [172.30.1.99]}]
+`)
+	names := func(namespace, name string, i, port int, addresses string) {
+		fmt.Fprintf(&b, "---\napiVersion: v1\nkind: Service\nmetadata: {namespace: %s, name: %s}\nspec: {clusterIP: 10.96.1.%d, clusterIPs: [10.96.1.%d], ports: [{port: %d}], externalIPs: [%s]}\n",
+			namespace, name, i, i, port, addresses)
+	}
+	const many = 30
+	for i := range many {
+		names("evil", fmt.Sprintf("s%02d", i), i+1, 30000, fmt.Sprintf("172.30.1.%d", i+1))
+	}
+	names("shop", "other", 100, 30000, "172.30.1.100")
+	names("shop", "apart", 101, 80, "172.30.1.98") // nobody is there
+	for _, i := range []int{98, 99, 100} {
+		fmt.Fprintf(&b, "---\napiVersion: v1\nkind: Node\nmetadata: {name: node%d}\nstatus: {addresses: [{type: InternalIP, address: 172.30.1.%d}]}\n", i, i)
+	}
+	for i := range many {
+		fmt.Fprintf(&b, "---\napiVersion: v1\nkind: Node\nmetadata: {name: node%d}\nstatus: {addresses: [{type: InternalIP, address: 172.30.1.%d}]}\n", i+1, i+1)
+	}
+	apply(t, s, []byte(b.String()))
+	var all teller
+	unknown := 0
+	for _, say := range all.decide(s.Snapshot(kinds...)) {
+		says := ""
+		switch {
+		case say.service.Namespace == "evil" && say.unknown:
+			says = "whether something is in its way at 172.30.1."
+			unknown++
+		case say.service.Namespace == "evil", say.service.Name == "other":
+			says = ":30000/TCP is Service shop/web's"
+		case say.service.Name == "web":
+			says = "172.30.1.99:30000/TCP is where the API server is"
+		}
+		if says == "" || !strings.Contains(say.problem, says) {
+			t.Errorf("of Service %s it is said: %s", say.service, say.problem)
+		}
+		if err := say.write(t.Context(), s.Registry()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if expected := many - (maxClaimed - 1); unknown != expected {
+		t.Errorf("of %d Services it is not known, and not of %d", unknown, expected)
+	}
+	if again := all.decide(s.Snapshot(kinds...)); len(again) > 0 {
+		t.Errorf("what was said is to be said again: %v", again)
+	}
+	if services, _ := problems(s.Snapshot(kinds...)); services != maxClaimed+1 {
+		t.Errorf("%d Services have a problem", services)
 	}
 }
 
