@@ -59,10 +59,12 @@ type Server struct {
 	state    []netip.Addr
 
 	// What follows is Run's own.
-	start  time.Time
-	now    time.Duration
-	is     Standing
-	links  map[string]*elected
+	start time.Time
+	now   time.Duration
+	is    Standing
+	links map[string]*elected
+	// sent says when the node itself said something last from an Ethernet address.
+	sent   map[wire.MAC]time.Duration
 	holder *hold.Holder
 	// kept are VirtualAddresses that the node had when the server started, and held those that
 	// it was given.
@@ -147,7 +149,7 @@ type heard struct {
 // New returns a server of a node.
 func New(node string, log *slog.Logger) *Server {
 	return &Server{Node: node, Timing: election.Default, Log: log, kick: make(chan struct{}, 1), links: make(map[string]*elected),
-		kept: make(map[netip.Addr]bool), held: make(map[netip.Addr]bool), heard: make(chan heard),
+		sent: make(map[wire.MAC]time.Duration), kept: make(map[netip.Addr]bool), held: make(map[netip.Addr]bool), heard: make(chan heard),
 		Problem: func(string) {}, Changed: func() {}, Took: func(int) {}}
 }
 
@@ -201,6 +203,7 @@ func (s *Server) Run(ctx context.Context) error {
 		return err
 	}
 	s.held, s.stood = maps.Clone(s.kept), false
+	clear(s.sent)
 	s.Problem(s.said) // and no more that it cannot run
 	defer s.end()
 	look := time.NewTicker(lookEvery)
@@ -331,6 +334,7 @@ func (s *Server) close(l *elected) {
 // address.
 func (s *Server) look() {
 	changed := false
+	maps.DeleteFunc(s.sent, func(_ wire.MAC, at time.Duration) bool { return s.now-at >= namesakeFor })
 	for _, l := range s.links {
 		l.forget(s.now, s.Timing)
 		if l.port == nil {
@@ -385,12 +389,11 @@ func (s *Server) hear(e heard) {
 }
 
 // hearName takes note of a heartbeat with this node's own name. Where two interfaces of the node are on one link,
-// it hears itself: that is nobody else.
+// it hears itself: that is nobody else, also where the one that said it is given up by then, or has another
+// Ethernet address.
 func (s *Server) hearName(l *elected, from wire.MAC) {
-	for _, other := range s.links {
-		if other.state.MAC == from {
-			return
-		}
+	if _, own := s.sent[from]; own {
+		return
 	}
 	if !l.named {
 		l.named, l.namesake, s.dirty = true, from, true
@@ -423,6 +426,9 @@ func (s *Server) do(l *elected, d election.Do) {
 		return
 	}
 	var errs []error
+	if len(d.Say)+len(d.Repeat) > 0 {
+		s.sent[l.state.MAC] = s.now
+	}
 	if len(d.Say) > 0 {
 		errs = append(errs, l.port.Say(wire.Heartbeat{Node: s.Node, Claims: d.Say}))
 	}

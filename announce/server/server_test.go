@@ -507,8 +507,8 @@ func TestAnInterfaceThatComesAndGoes(t *testing.T) {
 	client.isAnswered(four, owner(t, all, four))
 }
 
-// TestWhoHasANodesName has a node have two interfaces on one link, by which it hears itself, and then a machine
-// say something under its name. That one is told of, and not the node itself.
+// TestWhoHasANodesName has a node have two interfaces on one link, by which it hears itself, then leave one of them, and
+// then a machine say something under its name. That one is told of, and not the node itself.
 func TestWhoHasANodesName(t *testing.T) {
 	bridge, client, all := nodes(t, 1)
 	n := all[0]
@@ -529,15 +529,33 @@ func TestWhoHasANodesName(t *testing.T) {
 	n.start(now)
 	// What comes to the client by either interface comes to the other one, too.
 	heard, timeout := make(map[string]int), time.After(patience)
-	for heard[n.mac("eth0")] < 2 || heard[n.mac("eth1")] < 2 {
+	hear := func(mac string) (h *wire.Heartbeat) {
+		t.Helper()
 		select {
 		case e := <-port.Events():
 			if e.Heartbeat != nil {
 				heard[e.From.String()]++
+				if e.From.String() == mac {
+					h = e.Heartbeat
+				}
 			}
 		case <-timeout:
 			t.Fatalf("of the node these heartbeats are heard: %v", heard)
 		}
+		return h
+	}
+	for heard[n.mac("eth0")] < 2 || heard[n.mac("eth1")] < 2 {
+		hear("")
+	}
+	now = standing(all, n, false, four, six)
+	for a, c := range now.Candidates {
+		c.Link = "eth1"
+		now.Candidates[a] = c
+	}
+	n.Stand(now)
+	for left := false; !left; {
+		h := hear(n.mac("eth0"))
+		left = h != nil && slices.ContainsFunc(h.Claims, func(c wire.Claim) bool { return c.State == wire.Leaves })
 	}
 	if err := port.Say(wire.Heartbeat{Node: n.name, Claims: []wire.Claim{{Address: four, State: wire.Owns}}}); err != nil {
 		t.Fatal(err)
