@@ -559,6 +559,13 @@ func (m *Machine) Owned() (owned []netip.Addr) {
 	return owned
 }
 
+// IsElsewhere reports whether the last that was heard of an address for which the node is a candidate is that
+// another one owns it.
+func (m *Machine) IsElsewhere(a netip.Addr) bool {
+	s := m.seats[a]
+	return s != nil && s.owned
+}
+
 // Refused are the addresses that the node leaves alone as somebody else answers for them who
 // is no node, or as it cannot serve them, in order: also while it looks whether that is still so.
 func (m *Machine) Refused() (refused []netip.Addr) {

@@ -2,12 +2,17 @@ package server
 
 import (
 	"log/slog"
+	"net/netip"
 	"testing"
 	"time"
+
+	"github.com/weftnet/weft/announce/election"
+	"github.com/weftnet/weft/announce/link"
+	"github.com/weftnet/weft/announce/wire"
 )
 
 // What a node had it keeps until it may own it again, also where it takes long to find out what it is a candidate
-// for, but not for longer than others wait for it.
+// for, but not for longer than others wait for it at most.
 func TestKeeps(t *testing.T) {
 	for _, c := range []struct {
 		stood        bool
@@ -25,6 +30,27 @@ func TestKeeps(t *testing.T) {
 		s.stood, s.stoodAt, s.now = c.stood, time.Duration(c.stoodAt)*time.Second, time.Duration(c.now)*time.Second
 		if got := s.keeps(); got != c.want {
 			t.Errorf("%+v: it keeps what it had is %t", c, got)
+		}
+	}
+}
+
+// What another node says that it owns is kept no longer. What it only claims, or pauses with, is.
+func TestKeepsNothingOfOthers(t *testing.T) {
+	a := netip.MustParseAddr("192.0.2.100")
+	s := New("node1", slog.New(slog.DiscardHandler))
+	s.kept[a], s.is.Peers = true, map[string]bool{"node2": true}
+	l := &elected{name: "eth0", machine: election.New(0, "node1", s.Timing), peers: make(map[wire.MAC]peer)}
+	s.links[l.name] = l
+	l.machine.Stand(0, s.is.Peers, map[netip.Addr]election.Candidacy{a: {}})
+	for _, c := range []struct {
+		node  string
+		state wire.State
+		kept  bool
+	}{{"node2", wire.Claims, true}, {"node2", wire.Pauses, true}, {"node3", wire.Owns, true}, {"node2", wire.Owns, false}} {
+		s.dirty = false
+		s.hear(heard{l, link.Event{Heartbeat: &wire.Heartbeat{Node: c.node, Claims: []wire.Claim{{Address: a, State: c.state}}}}})
+		if s.kept[a] != c.kept || s.dirty == c.kept {
+			t.Errorf("%s says %v: it is kept is %t, and there is something to do is %t", c.node, c.state, s.kept[a], s.dirty)
 		}
 	}
 }

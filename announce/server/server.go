@@ -38,8 +38,9 @@ type Standing struct {
 const lookEvery = time.Second
 
 // keepFor is for how long, from when a server is first told what the node is a candidate for, it has the node
-// keep the VirtualAddresses that it had before: until the node may own them again. No later than Timing.Hold
-// after the start others have them.
+// keep the VirtualAddresses that it had before: until the node may own them again. It does so for Timing.Hold after
+// the start at most. Others have them by then, and sooner where the former server said some time ago that it
+// pauses, or nothing at all: one that another node is heard to have is kept no longer.
 const keepFor = 3 * time.Second
 
 // Server answers for a node's addresses. Its fields are set before Run.
@@ -385,6 +386,17 @@ func (s *Server) hear(e heard) {
 		}
 		l.peers[e.From] = peer{e.Heartbeat.Node, s.now}
 		s.do(l, l.machine.Hear(s.now, *e.Heartbeat))
+		s.yield(l, e.Heartbeat.Claims)
+	}
+}
+
+// yield has the node keep nothing any more of what it had when the server started that another node has by now.
+func (s *Server) yield(l *elected, claims []wire.Claim) {
+	for _, c := range claims {
+		if s.kept[c.Address] && l.machine.IsElsewhere(c.Address) {
+			delete(s.kept, c.Address)
+			s.dirty = true
+		}
 	}
 }
 
