@@ -165,11 +165,13 @@ func (s *service) readBalanced(svc *corev1.Service) {
 	}
 	slices.SortFunc(s.ranges, netip.Prefix.Compare)
 	s.ranges = slices.Compact(s.ranges)
+	all := map[plan.Family]netip.Addr{plan.IPv4: netip.IPv4Unspecified(), plan.IPv6: netip.IPv6Unspecified()}
+	nobody := map[plan.Family]netip.Addr{plan.IPv4: netip.AddrFrom4([4]byte{127, 0, 0, 1}), plan.IPv6: netip.IPv6Loopback()}
 	for _, a := range s.balanced {
 		f := plan.FamilyOf(a)
 		if s.guards(f) && !slices.ContainsFunc(s.ranges, func(p netip.Prefix) bool { return plan.FamilyOf(p.Addr()) == f }) {
-			s.problem("spec.loadBalancerSourceRanges: no range is of the family of %s, so that nobody may come to that address: add ranges of that family, or %s for all",
-				a, netip.PrefixFrom(map[plan.Family]netip.Addr{plan.IPv4: netip.IPv4Unspecified(), plan.IPv6: netip.IPv6Unspecified()}[f], 0))
+			s.problem("spec.loadBalancerSourceRanges: no range is of the family of %s, so that nobody may come to that address: add ranges of that family, %s for all, or %s if nobody is meant",
+				a, netip.PrefixFrom(all[f], 0), netip.PrefixFrom(nobody[f], a.BitLen()))
 		}
 	}
 }
