@@ -105,7 +105,7 @@ func (c Cluster) Serving(key registry.Key, only string) (Serving, error) {
 	}
 	s.Unserved = unservedBy(svc, p.config.Spec.ServiceProxy)
 	for _, condition := range svc.Status.Conditions {
-		if strings.HasPrefix(condition.Type, api.GroupVersion.Group+"/") && condition.Status == "False" {
+		if strings.HasPrefix(condition.Type, api.GroupVersion.Group+"/") && condition.Status != "True" {
 			s.Problems = append(s.Problems, fmt.Sprintf("%s: %s", condition.Type, condition.Message))
 		}
 	}

@@ -14,12 +14,12 @@ import (
 )
 
 // IsProblem reports whether a condition of a Service is one by which the controller says that
-// something is wrong with it.
+// something is wrong with it, or that it is not known whether something is.
 func IsProblem(c metav1.Condition) bool {
-	return c.Status == metav1.ConditionFalse && slices.Contains([]string{Served, Granted, pools.Pooled}, c.Type)
+	return c.Status != metav1.ConditionTrue && slices.Contains([]string{Served, Granted, pools.Pooled}, c.Type)
 }
 
-// problems counts, by kind, the objects of which conditions say that something is wrong.
+// problems counts, by kind, the objects of which conditions say that something is wrong, or may be.
 func problems(objects registry.Objects) (services, addressPools int) {
 	for svc := range registry.Each[*corev1.Service](objects, api.Service) {
 		if slices.ContainsFunc(svc.Status.Conditions, IsProblem) {
@@ -37,7 +37,7 @@ func problems(objects registry.Objects) (services, addressPools int) {
 // shows returns what has a registry of metrics, which may be nil, show these counts.
 func shows(metrics prometheus.Registerer) func(registry.Objects) {
 	gauge := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "weft_controller_service_problems",
-		Help: "Services and AddressPools of which conditions say that something is wrong, by kind."}, []string{"kind"})
+		Help: "Services and AddressPools of which conditions say that something is wrong, or may be, by kind."}, []string{"kind"})
 	if metrics != nil {
 		metrics.MustRegister(gauge)
 	}

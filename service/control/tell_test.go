@@ -92,7 +92,7 @@ spec: {clusterIP: 10.96.0.2, clusterIPs: [10.96.0.2], ports: [{port: 30000}], ex
 
 // The Services of one namespace name more addresses of nodes than are looked at. What is wrong with those of other
 // namespaces is told all the same, and with a port of nodes that is the API server's on one. Of those that are left
-// out it is said that it is not known, which counts as no problem.
+// out it is said that it is not known, which counts like a problem.
 func TestNamesOfNodesHideNothing(t *testing.T) {
 	s := &explore.Store{Now: began}
 	var b strings.Builder
@@ -152,7 +152,7 @@ endpoints: [{addresses: [172.30.1.99]}]
 	if again := all.decide(s.Snapshot(kinds...)); len(again) > 0 {
 		t.Errorf("what was said is to be said again: %v", again)
 	}
-	if services, _ := problems(s.Snapshot(kinds...)); services != maxClaimed+1 {
+	if services, _ := problems(s.Snapshot(kinds...)); services != many+2 {
 		t.Errorf("%d Services have a problem", services)
 	}
 }
