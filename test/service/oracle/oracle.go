@@ -11,8 +11,9 @@
 //     then the older goes first, then the first by namespace and name.
 //   - Where Service default/kubernetes has its endpoints, the API server is: no Service has
 //     such an address and port, and no other port of such an address is refused.
-//   - loadBalancerSourceRanges let in who is in one of them, and nobody else: those of
-//     one family let in nobody of the other, and what cannot be read lets in nobody.
+//   - loadBalancerSourceRanges let in who is in one of them, and nobody else but what has a load balancer's address
+//     of the Service, where the node itself is let in: those of one family let in nobody of the other, and what
+//     cannot be read lets in nobody.
 //   - Endpoints at unspecified, loopback, link-local and multicast addresses are as if
 //     they were not there.
 //   - Node ports are at all of the node's addresses of the Service's families, and not at
@@ -150,7 +151,7 @@ func (w *World) Evaluate(p Packet) Answer {
 		return Answer{Fate: Unserved}
 	}
 	a := Answer{Service: c.service.Namespace + "/" + c.service.Name}
-	if c.at == atLoadBalancer && !isAdmitted(c.service, p.Source) {
+	if c.at == atLoadBalancer && !w.isAdmitted(p.Node, c.service, p.Source) {
 		a.Fate = Dropped
 		return a
 	}
@@ -339,8 +340,17 @@ func (w *World) node(name string) *corev1.Node {
 
 // isAdmitted: "this will restrict traffic through the cloud-provider load-balancer … to
 // the specified client IPs". The API lets ranges have spaces around them, and reads them
-// as package net does.
-func isAdmitted(s *corev1.Service, a netip.Addr) bool {
+// as package net does. As with kube-proxy, nodes that may come by an address of their Node may also
+// by that of a load balancer, which some have, and send from: who has it is not looked at.
+func (w *World) isAdmitted(node string, s *corev1.Service, a netip.Addr) bool {
+	n := w.node(node)
+	return isInRange(s, a) || n != nil && isBalanced(s, a) && slices.ContainsFunc(n.Status.Addresses, func(own corev1.NodeAddress) bool {
+		o, err := netip.ParseAddr(own.Address)
+		return err == nil && o.Is4() == a.Is4() && isInRange(s, o)
+	})
+}
+
+func isInRange(s *corev1.Service, a netip.Addr) bool {
 	for _, text := range s.Spec.LoadBalancerSourceRanges {
 		if _, n, err := net.ParseCIDR(strings.TrimSpace(text)); err == nil && n.Contains(a.AsSlice()) {
 			return true
