@@ -49,25 +49,29 @@ type answered struct {
 }
 
 // exchange asks the servers of a domain by UDP, in their order and until one helps, as nodes' own
-// resolvers do. Where none helps it returns what was said last. Where nobody says anything they are asked
-// once more, as a datagram may have been lost. Who is down is left out, unless all are: then one of
-// them is asked, as checks may be what does not work.
+// resolvers do. Where none helps, those that said nothing are asked once more, as a datagram may have
+// been lost. Where that does not help either it returns what was said last. Who is down is left out,
+// unless all are: then one of them is asked, as checks may be what does not work.
 func (r *route) exchange(ctx context.Context, q *dns.Msg, past *recorder) (last answered, err error) {
 	until := time.Now().Add(outsideTime)
 	up := slices.DeleteFunc(slices.Clone(r.targets), target.down)
-	turns := slices.Concat(up, up)
+	turns := up
 	if len(up) == 0 {
 		turns = []target{r.targets[rand.IntN(len(r.targets))]}
 	}
 	err = errSilent
 	var passed []netip.AddrPort
-	for i, t := range turns {
-		if i == len(up) && last.said != nil || !time.Now().Before(until) {
-			break
+	for i := 0; i < len(turns) && time.Now().Before(until); i++ {
+		if i == len(up) {
+			passed = nil // they may be behind those that are asked once more
 		}
+		t := turns[i]
 		said, failed := t.ask(ctx, q, past)
 		if failed != nil {
 			err = failed
+			if i < len(up) {
+				turns = append(turns, t)
+			}
 			continue
 		}
 		if last = (answered{said, t.at}); helps(said) {

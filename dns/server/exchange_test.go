@@ -2,6 +2,7 @@ package server
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -81,24 +82,43 @@ func TestOlderServer(t *testing.T) {
 	}
 }
 
-// TestLost has the first datagram to the one server there is be lost, and that to the first of two.
+// TestLost has the first datagram to a server be lost: it is asked again where nobody else helps, whatever
+// others say.
 func TestLost(t *testing.T) {
 	t.Parallel()
-	var asked atomic.Int32
-	up := upstream(t, func(w dns.ResponseWriter, q *dns.Msg) {
-		if strings.HasPrefix(q.Question[0].Name, "www") && asked.Add(1) > 1 {
-			says(w, q, "@ 60 IN A 203.0.113.1")
-		}
-	})
-	s := asking(t, up, 0)
-	if got := words(s.lookUp(t, "www.example")); got != "NOERROR 203.0.113.1" {
-		t.Errorf("of one server the answer is %s", got)
+	type other struct {
+		say  func(w dns.ResponseWriter, q *dns.Msg)
+		want string
 	}
-	asked.Store(0)
-	s = &Server{c: Config{Domain: "cluster.local"}, labels: withLabels()}
-	s.asks(t, 0, up, upstream(t, func(w dns.ResponseWriter, q *dns.Msg) { says(w, q, "@ 60 IN A 203.0.113.2") }))
-	if got := words(s.lookUp(t, "www.example")); got != "NOERROR 203.0.113.2" {
-		t.Errorf("of two servers the answer is %s", got)
+	const first, second = "NOERROR 203.0.113.1", "NOERROR 203.0.113.2"
+	others := map[string]other{
+		"no other server":        {nil, first},
+		"another one that helps": {func(w dns.ResponseWriter, q *dns.Msg) { says(w, q, "@ 60 IN A 203.0.113.2") }, second},
+	}
+	for name, refusal := range refusals {
+		others["another one that says "+name] = other{refusal.say, first}
+	}
+	for name, other := range others {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var asked atomic.Int32
+			up := []netip.AddrPort{upstream(t, func(w dns.ResponseWriter, q *dns.Msg) {
+				if strings.HasPrefix(q.Question[0].Name, "www") && asked.Add(1) > 1 {
+					says(w, q, "@ 60 IN A 203.0.113.1")
+				}
+			})}
+			if other.say != nil {
+				up = append(up, upstream(t, other.say))
+			}
+			s := &Server{c: Config{Domain: "cluster.local"}, labels: withLabels()}
+			s.asks(t, 0, up...)
+			if got := words(s.lookUp(t, "www.example")); got != other.want {
+				t.Errorf("the answer is %s, and should be %s", got, other.want)
+			}
+			if pods, _ := s.outside.Load().router.said(); len(up) > 1 && pods[server{at: up[1]}].passed {
+				t.Error("the second server is told of as if the first one were behind it")
+			}
+		})
 	}
 }
 
