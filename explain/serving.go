@@ -146,7 +146,7 @@ func (c Cluster) Serving(key registry.Key, only string) (Serving, error) {
 		for _, problem := range p.problems[node.Name] {
 			s.blame(svc, Told(node.Name, problem))
 		}
-		s.add(node.Name, c.servedBy(made, "Service "+key.String(), owners))
+		s.add(node.Name, c.servedBy(made, key, owners))
 		delete(p.plans, node.Name)
 	}
 	if only != "" && len(s.On) == 0 {
@@ -235,9 +235,10 @@ func (s *Serving) add(node string, as ServingNodes) {
 	s.On = append(s.On, as)
 }
 
-// servedBy returns what a plan has of an origin. owners are those of backends' addresses that are
+// servedBy returns what a plan has of a Service. owners are those of backends' addresses that are
 // known, which many plans have alike.
-func (c Cluster) servedBy(p *plan.Plan, origin string, owners map[netip.Addr]string) (as ServingNodes) {
+func (c Cluster) servedBy(p *plan.Plan, key registry.Key, owners map[netip.Addr]string) (as ServingNodes) {
+	origin := "Service " + key.String()
 	sets := make(map[string]bool)
 	// Where all of the node's own addresses of a family have a frontend, that is told once.
 	own, first := make(map[string]int), make(map[string]int)
@@ -289,7 +290,7 @@ func (c Cluster) servedBy(p *plan.Plan, origin string, owners map[netip.Addr]str
 	}) {
 		set := ServedSet{Name: name, Backends: []ServedBackend{}}
 		of, _, _ := strings.Cut(name, ":")
-		local := strings.HasSuffix(of, service.LocalSuffix)
+		local := of == service.LocalSet(key)
 		for k, b := range p.BackendsOf(plan.DefaultNetwork, name) {
 			if local && b.Weight == 0 && b.Node != p.Local.Node {
 				continue // so are all of other nodes
