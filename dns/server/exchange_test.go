@@ -27,6 +27,16 @@ func with(rcode int) func(dns.ResponseWriter, *dns.Msg) {
 	return func(w dns.ResponseWriter, q *dns.Msg) { w.WriteMsg(new(dns.Msg).SetRcode(q, rcode)) }
 }
 
+// denies answers that there is no such name, and hasNone that it has nothing of what is asked, each for a minute.
+func denies(w dns.ResponseWriter, q *dns.Msg)  { none(w, q, dns.RcodeNameError) }
+func hasNone(w dns.ResponseWriter, q *dns.Msg) { none(w, q, dns.RcodeSuccess) }
+
+func none(w dns.ResponseWriter, q *dns.Msg, rcode int) {
+	r := new(dns.Msg).SetRcode(q, rcode)
+	r.Ns = []dns.RR{&dns.SOA{Hdr: dns.RR_Header{Name: "example.", Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: 60}, Ns: "ns.example.", Mbox: "root.example.", Minttl: 60}}
+	w.WriteMsg(r)
+}
+
 // TestNextServer has the first of two servers say nothing of whatever it is asked: the second one is
 // asked, by UDP and by TCP. Where both do the answer says so, also to who asks again at once.
 func TestNextServer(t *testing.T) {
@@ -124,18 +134,14 @@ func TestLost(t *testing.T) {
 
 // TestHelps: an answer helps that says something of the name; probes know these from others.
 func TestHelps(t *testing.T) {
-	denies := func(w dns.ResponseWriter, q *dns.Msg) {
-		r := new(dns.Msg).SetReply(q)
-		r.Ns = []dns.RR{&dns.SOA{Hdr: dns.RR_Header{Name: "example.", Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: 60}, Ns: "ns.example.", Mbox: "root.example."}}
-		w.WriteMsg(r)
-	}
 	for name, c := range map[string]struct {
 		say  func(w dns.ResponseWriter, q *dns.Msg)
 		want bool
 	}{
 		"NXDOMAIN":              {with(dns.RcodeNameError), true},
 		"YXDOMAIN":              {with(dns.RcodeYXDomain), true},
-		"no data":               {denies, true},
+		"no such name":          {denies, true},
+		"no data":               {hasNone, true},
 		"nothing":               {func(w dns.ResponseWriter, q *dns.Msg) { says(w, q) }, true},
 		"an address":            {func(w dns.ResponseWriter, q *dns.Msg) { says(w, q, "@ 60 IN A 203.0.113.1") }, true},
 		"a refusal, SERVFAIL":   {refusals["SERVFAIL"].say, false},

@@ -113,7 +113,8 @@ func TestTooMuchIsNoFailure(t *testing.T) {
 }
 
 // TestDomainsHaveRoom has all places of a domain be taken: that keeps nobody from names of others. A
-// search that comes to the domain waits there, and no more where it began.
+// search that comes to the domain waits there, and no more where it began; one that comes from there to another
+// domain waits there.
 func TestDomainsHaveRoom(t *testing.T) {
 	o, err := newOutside(0)
 	if err != nil {
@@ -137,6 +138,10 @@ func TestDomainsHaveRoom(t *testing.T) {
 	})
 	stub := upstream(t, func(w dns.ResponseWriter, q *dns.Msg) {
 		ask(q)
+		if q.Question[0].Name == "e.example.corp.example." {
+			denies(w, q)
+			return
+		}
 		says(w, q, "@ 60 IN A 203.0.113.1")
 	})
 	use := func() {
@@ -171,6 +176,13 @@ func TestDomainsHaveRoom(t *testing.T) {
 	corp.take(pod(1))
 	want("b.corp.example", "SERVFAIL")
 	want("c.corp.example.default.svc.cluster.local", "SERVFAIL", "c.corp.example.node.example. 1+1")
+	// It is remembered that there is no e.example.corp.example: a search goes on from there.
+	corp.give(pod(1))
+	want("e.example.corp.example", "NXDOMAIN", "e.example.corp.example. 1+0")
+	corp.take(pod(1))
+	set.Searches = []string{"corp.example"}
+	s.setZone(set)
+	want("e.example.default.svc.cluster.local", "NXDOMAIN", "e.example. 1+1")
 	want("www.example", "NXDOMAIN", "www.example. 1+1")
 	if o.waiting() != 1 || !s.busy.Load() {
 		t.Errorf("there wait %d, and that too much is asked is known: %v", o.waiting(), s.busy.Load())

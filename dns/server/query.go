@@ -91,16 +91,19 @@ func (s *Server) handle(p *packet, later func(func())) {
 		s.send(p, query, reply, "weft")
 	case outside == nil:
 	default:
-		place := s.enter(outside, p)
-		if place == nil {
-			s.send(p, query, s.ask(query, outside, p, nil), "")
-			return
+		at := s.enter(outside, p)
+		if !at.has {
+			// This waits for nobody, as a worker must not.
+			if reply = s.ask(query, outside, p, &at); reply != nil {
+				s.send(p, query, reply, "")
+				return
+			}
 		}
 		waits = true
 		later(func() {
 			defer p.finish()
 			defer s.survive(p, &query)
-			s.send(p, query, s.ask(query, outside, p, place), "forward")
+			s.send(p, query, s.ask(query, outside, p, &at), "forward")
 		})
 	}
 }
@@ -124,45 +127,62 @@ func (s *Server) answer(query *dns.Msg, p *packet) (*dns.Msg, *answer.Outside) {
 	return s.zone.Answer(query, answer.Asker{Address: p.client(), Stream: p.stream})
 }
 
-// enter takes a place for a query among those that wait for others to say something of the name
-// that is to be asked for now, and returns among whom that is; nil if there is no place.
-func (s *Server) enter(o *answer.Outside, p *packet) *share {
-	waiting := s.outside.Load().waitingFor(o.Name())
-	if !waiting.take(p.client()) {
-		// A server that brings queries back is a reason for so many.
-		s.busy.Store(true)
-		return nil
-	}
-	return waiting
+// place is among whom a query waits for others to say something, if it has a place there.
+type place struct {
+	among *share
+	has   bool
 }
 
-// ask has others answer. place is where the query has a place, which is given back; where that is nil,
-// what is remembered is all there is.
-func (s *Server) ask(query *dns.Msg, o *answer.Outside, p *packet, place *share) *dns.Msg {
+// leave gives back what the query of a client has.
+func (at *place) leave(client netip.Addr) {
+	if at.has {
+		at.among.give(client)
+		at.has = false
+	}
+}
+
+// enter takes a place for a query among those that wait for others to say something of the name
+// that is to be asked for now, if there is one.
+func (s *Server) enter(o *answer.Outside, p *packet) place {
+	waiting := s.outside.Load().waitingFor(o.Name())
+	has := waiting.take(p.client())
+	if !has {
+		// A server that brings queries back is a reason for so many.
+		s.busy.Store(true)
+	}
+	return place{waiting, has}
+}
+
+// ask has others answer. A query that has a place waits for them, and gives its place back. One that has none
+// waits for nobody, and gets what is remembered. Where it comes to a name of another domain, as in a
+// search, and finds a place there, ask returns nil: it goes on when it is called again, and waits then.
+func (s *Server) ask(query *dns.Msg, o *answer.Outside, p *packet, at *place) (reply *dns.Msg) {
+	waits := at.has
 	defer func() {
-		if place != nil {
-			place.give(p.client())
+		if reply != nil || waits {
+			at.leave(p.client())
 		}
 	}()
 	began := time.Now()
 	for range maxQuestions {
-		// Of the names that are searched one may be of another domain than the one before.
-		if place != nil && place != s.outside.Load().waitingFor(o.Name()) {
-			place.give(p.client())
-			place = s.enter(o, p)
+		if at.among != s.outside.Load().waitingFor(o.Name()) {
+			at.leave(p.client())
+			if *at = s.enter(o, p); at.has && !waits {
+				return nil
+			}
 		}
 		ctx := s.labels
-		if place == nil {
+		if !at.has {
 			ctx = context.WithValue(ctx, remembered{}, true)
 		}
 		var said *dns.Msg
 		if time.Since(began) < outsideTime {
 			said = s.outside.Load().ask(ctx, o.Question(), p.from, p.stream)
 		}
-		if said == nil && place == nil {
+		if said == nil && !at.has {
 			s.metrics.dropped("outside")
 		}
-		if reply := o.Take(said); reply != nil {
+		if reply = o.Take(said); reply != nil {
 			return reply
 		}
 	}
