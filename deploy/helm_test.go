@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
@@ -110,6 +112,16 @@ func differences(t *testing.T, rendered string, usual map[string]bool) string {
 	agent, _ := pods(t, all)
 	for _, port := range agent.template.Spec.Containers[0].Ports[1:] {
 		fmt.Fprintf(&out, "the agent's node has %s port %d\n", port.Protocol, port.HostPort)
+	}
+	args := func(all []object) []string {
+		return of[*appsv1.DaemonSet](all)["weft-dns"].Spec.Template.Spec.Containers[0].Args
+	}
+	if there["DaemonSet weft-dns"] {
+		for _, arg := range args(all) {
+			if !slices.Contains(args(manifest(t)), arg) {
+				fmt.Fprintf(&out, "name servers have %s\n", arg)
+			}
+		}
 	}
 	seed := one[*corev1.ConfigMap](t, all, "weft").Data["objects.yaml"]
 	objects, err := api.Decode([]byte(seed), api.Kinds)
