@@ -125,7 +125,7 @@ func TestLost(t *testing.T) {
 			if got := words(s.lookUp(t, "www.example")); got != other.want {
 				t.Errorf("the answer is %s, and should be %s", got, other.want)
 			}
-			if pods, _ := s.outside.Load().router.said(); len(up) > 1 && pods[server{at: up[1]}].passed {
+			if pods, _, _ := s.outside.Load().router.said(); len(up) > 1 && pods[server{at: up[1]}].passed {
 				t.Error("the second server is told of as if the first one were behind it")
 			}
 		})

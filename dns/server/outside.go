@@ -57,8 +57,6 @@ type router struct {
 	unpacking sync.Mutex
 	// away are the questions that servers are being asked by UDP.
 	away singleflight.Group
-	// failed says that nobody answered a query with something that helps, since that was looked at last.
-	failed atomic.Bool
 }
 
 // find returns who is asked for a name.
@@ -88,11 +86,15 @@ type route struct {
 	waiting *share
 	// failures are the questions that have just failed.
 	failures *failures
+	// troubled says that nobody answered a query with something that helps, or that a query was one too
+	// many, since that was looked at last.
+	troubled *atomic.Bool
 }
 
 // newRoute returns a route to nobody, for a domain as ways have it.
 func newRoute(domain string, waiting *share) route {
-	return route{domain: dns.CanonicalName(domain), of: domain, answered: new(atomic.Int32), pods: new(pods), waiting: waiting, failures: newFailures()}
+	return route{domain: dns.CanonicalName(domain), of: domain, answered: new(atomic.Int32), pods: new(pods), waiting: waiting,
+		failures: newFailures(), troubled: new(atomic.Bool)}
 }
 
 // got is what pods got of a server: help with names, and none where a server behind it helped.
@@ -132,18 +134,20 @@ const (
 	answeredWell
 )
 
-// said returns what pods got of servers since that was looked at last, and for which domains there were
-// answers, and none that helps, since somebody helped last. Domains are called as in ways.
-func (r *router) said() (pods map[server]got, failing map[string]bool) {
-	pods, failing = map[server]got{}, map[string]bool{}
+// said returns what pods got of servers since that was looked at last, for which domains there were
+// answers, and none that helps, since somebody helped last, and which are troubled. Domains are called as
+// in ways.
+func (r *router) said() (pods map[server]got, failing, troubled map[string]bool) {
+	pods, failing, troubled = map[server]got{}, map[string]bool{}, map[string]bool{}
 	for _, to := range *r.to.Load() {
 		to.answered.CompareAndSwap(answeredWell, answeredNone)
 		failing[to.of] = to.answered.Load() == answeredBadly
+		troubled[to.of] = to.troubled.Swap(false)
 		for at, got := range to.pods.take() {
 			pods[server{at, to.of}] = got
 		}
 	}
-	return pods, failing
+	return pods, failing, troubled
 }
 
 // newOutside returns one that asks nobody, until it is given ways.
@@ -289,11 +293,11 @@ func (r *router) once(ctx context.Context, to *route, q *dns.Msg, past *recorder
 		switch {
 		case err != nil:
 			to.failures.add(question, failure{err: err})
-			r.failed.Store(true)
+			to.troubled.Store(true)
 		case !helps(a.said):
 			to.failures.add(question, failureOf(a.said))
 			to.answered.CompareAndSwap(answeredNone, answeredBadly)
-			r.failed.Store(true)
+			to.troubled.Store(true)
 		default:
 			to.answered.Store(answeredWell)
 		}

@@ -144,13 +144,13 @@ func (at *place) leave(client netip.Addr) {
 // enter takes a place for a query among those that wait for others to say something of the name
 // that is to be asked for now, if there is one.
 func (s *Server) enter(o *answer.Outside, p *packet) place {
-	waiting := s.outside.Load().waitingFor(o.Name())
-	has := waiting.take(p.client())
+	to := s.outside.Load().router.find(o.Name())
+	has := to.waiting.take(p.client())
 	if !has {
 		// A server that brings queries back is a reason for so many.
-		s.busy.Store(true)
+		to.troubled.Store(true)
 	}
-	return place{waiting, has}
+	return place{to.waiting, has}
 }
 
 // ask has others answer. A query that has a place waits for them, and gives its place back. One that has none

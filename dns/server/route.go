@@ -13,10 +13,10 @@ import (
 const (
 	// lookAgain is how often the node's resolv.conf is read.
 	lookAgain = 5 * time.Second
-	// Between two probes of a server: one that brings queries back, one that did not, one
-	// that did not while more is asked than can be under way, and one that said nothing or nothing that
-	// helps, or that is asked for names for which nobody did.
-	probeLooping, probeFine, probeBusy, probeSilent = 10 * time.Second, 5 * time.Minute, 10 * time.Second, 10 * time.Second
+	// Between two probes of a server: one that brings queries back, one that did not, and one that said
+	// nothing or nothing that helps, or that is asked for names of a domain that is troubled. Others are not
+	// probed sooner for that: a pod can trouble a domain for as long as it likes.
+	probeLooping, probeFine, probeSilent = 10 * time.Second, 5 * time.Minute, 10 * time.Second
 	// maxProbes is how many are under way at once.
 	maxProbes = 8
 )
@@ -53,7 +53,7 @@ func (s *Server) route(ctx context.Context, decided func()) {
 				now = &w
 			}
 		}
-		pods, failing := s.outside.Load().router.said()
+		pods, failing, troubled := s.outside.Load().router.said()
 		all.hear(pods, time.Now())
 		problems = append(problems, w.unheard(all)...)
 		problems = append(problems, w.passedOver(all, time.Now())...)
@@ -79,18 +79,7 @@ func (s *Server) route(ctx context.Context, decided func()) {
 		if len(read) == 0 {
 			servers = nil
 		}
-		busy, failed := s.busy.Swap(false), s.outside.Load().router.failed.Swap(false)
-		every := func(one *standing) time.Duration {
-			switch every := one.every(); {
-			case busy:
-				return min(every, probeBusy)
-			case failed:
-				return min(every, probeSilent)
-			default:
-				return every
-			}
-		}
-		for _, of := range all.due(servers, time.Now(), every) {
+		for _, of := range all.due(servers, time.Now(), troubled) {
 			one := all[of]
 			one.under, one.doubted, one.probed = true, false, time.Now()
 			go func() {
@@ -105,7 +94,7 @@ func (s *Server) route(ctx context.Context, decided func()) {
 		case <-s.changed:
 		case <-tick.C:
 		case o := <-outcomes:
-			all[o.of].take(o)
+			all.take(o)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 )
@@ -15,10 +16,10 @@ func TestDue(t *testing.T) {
 	}
 	all, times := standings{}, map[server]int{}
 	all.keep(these)
-	every := func(*standing) time.Duration { return probeSilent }
+	troubled := map[string]bool{"": true}
 	now := time.Unix(1_000_000, 0)
 	for range 100 {
-		due := all.due(these, now, every)
+		due := all.due(these, now, troubled)
 		if len(due) != maxProbes {
 			t.Fatalf("%d are probed at once, and may be %d", len(due), maxProbes)
 		}
@@ -27,7 +28,7 @@ func TestDue(t *testing.T) {
 			all[s].probed = now
 			times[s]++
 		}
-		if more := all.due(these, now, every); len(more) != maxProbes-1 {
+		if more := all.due(these, now, troubled); len(more) != maxProbes-1 {
 			t.Fatalf("beside one that is probed %d others are, and may be %d", len(more), maxProbes-1)
 		}
 		all[due[0]].under = false
@@ -39,7 +40,27 @@ func TestDue(t *testing.T) {
 			t.Errorf("%s was probed %d times, and all together %d times on average", s.at, n, mean)
 		}
 	}
-	if due := all.due(these, now.Add(-time.Hour), every); len(due) > 0 {
+	if due := all.due(these, now.Add(-time.Hour), troubled); len(due) > 0 {
 		t.Errorf("%v are probed too soon", due)
+	}
+}
+
+// TestDueOfTroubled has one domain be troubled: servers are probed sooner that are asked for names of it, and
+// not for those of others, though they are the same.
+func TestDueOfTroubled(t *testing.T) {
+	at := netip.AddrPortFrom(pod(1), 53)
+	rest, corp, other := server{at: at}, server{at, "corp.example"}, server{at, "other.example"}
+	these := []server{rest, corp, other}
+	now := time.Unix(1_000_000, 0)
+	all := standings{}
+	all.keep(these)
+	for _, one := range all {
+		one.take(outcome{heard: true, helped: true})
+		one.probed = now
+	}
+	for after, want := range map[time.Duration][]server{0: nil, probeSilent: {corp}, probeFine: these} {
+		if got := all.due(these, now.Add(after), map[string]bool{"corp.example": true}); !slices.Equal(got, want) {
+			t.Errorf("%v after a probe of all these are probed: %v, and should be %v", after, got, want)
+		}
 	}
 }

@@ -95,8 +95,6 @@ type Server struct {
 	queries     *fair[*packet]
 	memory      *unanswered.Memory
 	metrics     *metrics
-	// busy says that somebody asked more of others than can be under way.
-	busy atomic.Bool
 
 	// changed says that ways to others may be other ones, and told that the keeper is to know
 	// something.

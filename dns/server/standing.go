@@ -106,6 +106,18 @@ func (all standings) of(s server) *standing {
 	return new(standing)
 }
 
+// take takes note of what became of a probe. Two in a row may be for names of two domains: so that a server
+// says nothing at all is soon known for all of its domains.
+func (all standings) take(o outcome) {
+	one := all[o.of]
+	one.take(o)
+	for s, other := range all {
+		if s.at == o.of.at && s != o.of && one.silent > 0 && other.silent > 0 {
+			one.silent, other.silent = maxSilent, maxSilent
+		}
+	}
+}
+
 // keep has standings of these servers alone, and of those that are being probed.
 func (all standings) keep(these []server) {
 	known := map[server]bool{}
@@ -127,10 +139,10 @@ func (all standings) hear(pods map[server]got, now time.Time) {
 	}
 }
 
-// due returns which of these servers are to be probed now: those whose last probe began so long ago as
-// every says, and of more than may be under way at once those of whom that is longest. So each has its
-// turn, however many are silent.
-func (all standings) due(these []server, now time.Time, every func(*standing) time.Duration) (due []server) {
+// due returns which of these servers are to be probed now: those whose last probe began long enough
+// ago, sooner where their domain is troubled, and of more than may be under way at once those of whom that is
+// longest. So each has its turn, however many are silent.
+func (all standings) due(these []server, now time.Time, troubled map[string]bool) (due []server) {
 	under := 0
 	for _, one := range all {
 		if one.under {
@@ -138,7 +150,12 @@ func (all standings) due(these []server, now time.Time, every func(*standing) ti
 		}
 	}
 	for _, s := range these {
-		if one := all.of(s); !one.under && now.Sub(one.probed) >= every(one) {
+		one := all.of(s)
+		every := one.every()
+		if troubled[s.domain] {
+			every = min(every, probeSilent)
+		}
+		if !one.under && now.Sub(one.probed) >= every {
 			due = append(due, s)
 		}
 	}

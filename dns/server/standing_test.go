@@ -1,6 +1,7 @@
 package server
 
 import (
+	"slices"
 	"testing"
 	"time"
 )
@@ -103,5 +104,36 @@ func TestStandings(t *testing.T) {
 	all.keep([]server{rest})
 	if len(all) != 1 || all[rest] == nil {
 		t.Errorf("known are %v", all)
+	}
+}
+
+// TestSilentForAll has a server say nothing to probes for names of three domains: that is known of a domain after
+// one probe, if one for another was left without an answer as well. Of what it has answered that says nothing.
+func TestSilentForAll(t *testing.T) {
+	at := ports("192.0.2.1:53", "192.0.2.2:53")
+	first, second, third, other := server{at[0], ""}, server{at[0], "corp.example"}, server{at[0], "net.example"}, server{at[1], ""}
+	all := standings{}
+	all.keep([]server{first, second, third, other})
+	for i, step := range []struct {
+		outcome
+		silent []server
+	}{
+		{outcome{of: first}, nil},
+		{outcome{of: other}, nil},
+		{outcome{of: second, heard: true}, nil},
+		{outcome{of: third}, []server{first, third}},
+		{outcome{of: second}, []server{first, second, third}},
+		{outcome{of: third, heard: true}, []server{first, second}},
+	} {
+		all.take(step.outcome)
+		var silent []server
+		for _, s := range []server{first, second, third, other} {
+			if all[s].isSilent() {
+				silent = append(silent, s)
+			}
+		}
+		if !slices.Equal(silent, step.silent) {
+			t.Errorf("after step %d these are silent: %v, and should be %v", i+1, silent, step.silent)
+		}
 	}
 }
