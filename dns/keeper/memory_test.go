@@ -27,6 +27,9 @@ func count(memory *os.File) string {
 	if memory.Truncate(0) == nil {
 		panic("the memory has another size")
 	}
+	if info, err := memory.Stat(); err != nil || info.Size() != unanswered.Size {
+		panic("the memory is not as large as it should be")
+	}
 	return fmt.Sprintf("server %d has the memory", number[0])
 }
 

@@ -123,6 +123,8 @@ func TestDomainsHaveRoom(t *testing.T) {
 	s := &Server{c: Config{Domain: "cluster.local"}, labels: withLabels()}
 	s.outside.Store(o)
 	corp, rest := newShare(1, 1), newShare(1, 1)
+	corp.in, rest.in = o.rooms.all, o.rooms.all
+	o.rooms.of["corp.example"], o.rooms.of[""] = corp, rest
 	// asked says for each question that others are asked how many wait for names of the domain, and
 	// how many for all others.
 	var mu sync.Mutex
@@ -152,7 +154,6 @@ func TestDomainsHaveRoom(t *testing.T) {
 	}
 	use()
 	t.Cleanup(func() { stop(*o.router.to.Load()) })
-	o.router.find("corp.example.").waiting, o.router.find("example.").waiting = corp, rest
 	use() // which changes nothing of who waits
 	set := settings()
 	set.Searches = []string{"node.example"}
@@ -184,15 +185,15 @@ func TestDomainsHaveRoom(t *testing.T) {
 	s.setZone(set)
 	want("e.example.default.svc.cluster.local", "NXDOMAIN", "e.example. 1+1")
 	want("www.example", "NXDOMAIN", "www.example. 1+1")
-	if o.waiting() != 1 {
-		t.Errorf("there wait %d", o.waiting())
+	if o.rooms.all.count() != 1 {
+		t.Errorf("there wait %d", o.rooms.all.count())
 	}
 	if _, _, troubled := o.router.said(); !troubled["corp.example"] || troubled[""] {
 		t.Errorf("troubled are %v", troubled)
 	}
 	corp.give(pod(1))
 	want("d.corp.example", "NOERROR 203.0.113.1", "d.corp.example. 1+0")
-	if o.waiting() != 0 {
-		t.Errorf("there wait %d, and nobody asks", o.waiting())
+	if o.rooms.all.count() != 0 {
+		t.Errorf("there wait %d, and nobody asks", o.rooms.all.count())
 	}
 }

@@ -146,6 +146,8 @@ type share struct {
 	// each is how many one client has at most, and all how many all have; beyond that a client
 	// that has few may have one more, up to twice of all.
 	each, all int
+	// in, if it is set, are those of this share and of others.
+	in *together
 
 	mu      sync.Mutex
 	clients map[netip.Addr]int
@@ -167,6 +169,9 @@ func (s *share) take(client netip.Addr) bool {
 	if has >= s.each || s.total >= s.all && has >= few || s.total >= 2*s.all {
 		return false
 	}
+	if s.in != nil && !s.in.take(s.total < s.in.few && has < few) {
+		return false
+	}
 	s.total++
 	s.clients[client]++
 	return true
@@ -177,6 +182,9 @@ func (s *share) give(client netip.Addr) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.total--
+	if s.in != nil {
+		s.in.give()
+	}
 	if s.clients[client]--; s.clients[client] == 0 {
 		delete(s.clients, client)
 	}
@@ -186,4 +194,38 @@ func (s *share) count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.total
+}
+
+// together counts what several shares have.
+type together struct {
+	// all is how many they have at most. Beyond that a share that has less than few may have one more, of a
+	// client that has few, as long as there are less than most.
+	all, few, most int
+
+	mu    sync.Mutex
+	total int
+}
+
+// take counts one more of a share, unless that is too many; little says that it has little.
+func (t *together) take(little bool) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.total >= t.all && !little || t.total >= t.most {
+		return false
+	}
+	t.total++
+	return true
+}
+
+// give says that one is over.
+func (t *together) give() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.total--
+}
+
+func (t *together) count() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.total
 }

@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func pod(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 1, 0, byte(n)}) }
+func pod(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 1, byte(n >> 8), byte(n)}) }
 
 // TestFair has clients put items in and takes some out, and holds the queue to what it is to do:
 // each client's items come in order, a client that has something waiting is passed over by no

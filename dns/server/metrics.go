@@ -38,7 +38,7 @@ func newMetrics(s *Server, to prometheus.Registerer) (*metrics, error) {
 			}
 			return -1
 		}),
-		gauge("weft_dns_outside_queries", "Queries that others are being asked for.", func() float64 { return float64(s.outside.Load().waiting()) }),
+		gauge("weft_dns_outside_queries", "Queries that others are being asked for.", func() float64 { return float64(s.outside.Load().rooms.all.count()) }),
 		gauge("weft_dns_connections", "Connections of clients.", func() float64 { return float64(s.connections.count()) }),
 		gauge("weft_dns_receive_buffer_bytes", "How much of the kernel's memory queries may take that wait to be read, at the address where that is least; 0 where there is none.",
 			func() float64 { size, _ := s.buffers(); return float64(size) }),

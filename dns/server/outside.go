@@ -45,6 +45,7 @@ type outside struct {
 	cache  plugin.Handler
 	router *router
 	stale  uint32
+	rooms  *rooms
 	// named are the servers of settings by which the cache knows what it knows.
 	named []records.Stub
 }
@@ -81,8 +82,7 @@ type route struct {
 	of       string
 	answered *atomic.Int32
 	pods     *pods
-	// waiting are the queries for the domain that wait for others. It stays while the ways to
-	// others change.
+	// waiting are the queries for the domain that wait for others.
 	waiting *share
 	// failures are the questions that have just failed.
 	failures *failures
@@ -162,8 +162,8 @@ func newOutside(stale uint32) (*outside, error) {
 	if stale > 0 {
 		text += fmt.Sprintf("serve_stale %ds verify 1s 5s 0s\n", stale)
 	}
-	o := &outside{router: &router{streams: newSlots(maxStreamsEach, maxStreams)}, stale: stale}
-	o.router.to.Store(&[]route{newRoute("", newShare(maxOutsideEach, maxOutside))})
+	o := &outside{router: &router{streams: newSlots(maxStreamsEach, maxStreams)}, stale: stale, rooms: newRooms()}
+	o.router.to.Store(&[]route{newRoute("", o.rooms.room(""))})
 	var err error
 	o.cache, err = setUp("cache", text+"}\n", o.router)
 	return o, err
@@ -190,27 +190,12 @@ func setUp(name, text string, next plugin.Handler) (plugin.Handler, error) {
 // waitingFor returns those who wait for others to say something of a name.
 func (o *outside) waitingFor(name string) *share { return o.router.find(name).waiting }
 
-// waiting returns how many queries wait for others.
-func (o *outside) waiting() (all int) {
-	for _, to := range *o.router.to.Load() {
-		all += to.waiting.count()
-	}
-	return all
-}
-
 // use has the queries from now on take other ways.
 func (o *outside) use(w *ways) error {
-	before := *o.router.to.Load()
-	waiting := func(domain string) *share {
-		if i := slices.IndexFunc(before, func(r route) bool { return r.of == domain }); i >= 0 {
-			return before[i].waiting
-		}
-		return newShare(maxOutsideEach, maxOutside)
-	}
 	var to []route
 	var failed error
 	add := func(domain string, servers []netip.AddrPort) {
-		r := newRoute(domain, waiting(domain))
+		r := newRoute(domain, o.rooms.room(domain))
 		for _, at := range servers {
 			t, err := newTarget(at)
 			if err != nil {

@@ -19,8 +19,14 @@ const (
 	// maxOutside is how many queries for names of one domain wait for others to answer, and
 	// maxOutsideEach how many of these of one client, but for what share lets in beyond. All further ones
 	// get what is remembered, or SERVFAIL. Domains are those of Stubs, and all other names together are
-	// one more: where nobody answers for one, that takes no room from the others.
+	// one more.
 	maxOutside, maxOutsideEach = 1024, 128
+	// maxOutsideTogether is how many queries wait for names of all domains together. Beyond that each
+	// domain may have fewOutside, of clients that have few there, as long as no more than mostOutside wait. So where
+	// nobody answers for some domains, the others have room, and however many there are, package unanswered
+	// has room for all that is read. Settings have 64 domains beside all other names.
+	maxOutsideTogether, fewOutside = 2048, 12
+	mostOutside                    = maxOutsideTogether + 65*fewOutside
 	// outsideTime is how long others are asked for one query, at most; what has begun goes on for
 	// five seconds. Resolvers wait for five, most often.
 	outsideTime = 5 * time.Second

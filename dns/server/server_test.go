@@ -506,7 +506,7 @@ func FuzzPacket(f *testing.F) {
 		if replies > 1 {
 			t.Errorf("there are %d replies", replies)
 		}
-		if o.waiting() > 0 {
+		if o.rooms.all.count() > 0 {
 			t.Error("something is under way")
 		}
 	})

@@ -28,9 +28,10 @@ import (
 )
 
 const (
-	// Size is how large a memory should be, in bytes: it has room for 7,160 queries. What was used
-	// once takes room alone, and what was used last is used next.
-	Size = 4 << 20
+	// Size is how large a memory should be, in bytes, and Queries for how many small queries it has room then.
+	// What was used once takes room alone, and what was used last is used next.
+	Size    = 4 << 20
+	Queries = (Size - (1+pages)*pageSize) / slotSize
 	// maxLarge is how many large queries are held, and maxLargeEach how many of one client. No
 	// resolver sends such.
 	maxLarge, maxLargeEach = 48, 8
