@@ -26,17 +26,37 @@ var errWrong = errors.New("something else is answered than what was asked")
 var errRefused = errors.New("the answer is no help")
 
 // fetch asks by TCP for what does not fit into a datagram. Only who asked by TCP itself gets that:
-// for others it would be cut again. Who said by UDP that there is more is asked first. It is done here
-// and not by forward, so that a message is known before it is unpacked: that is done to one at a time,
-// as nobody knows before what it takes.
+// for others it would be cut again. A question that has just failed so fails again, unless it had hardly any
+// time because it waited for others.
 func (r *router) fetch(ctx context.Context, of *route, by netip.AddrPort, q *dns.Msg, past *recorder) (*dns.Msg, error) {
+	question := same(q) + "by TCP"
+	if last, is := of.failures.find(question); is {
+		return last.says(q)
+	}
 	ctx, cancel := context.WithTimeout(ctx, outsideTime)
 	defer cancel()
-	leave, err := r.streams.enter(ctx, past.from.Addr().Unmap())
+	began := time.Now()
+	leave, err := r.streams.enter(ctx, past.from.Addr().Unmap(), of.streams)
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
+	waited := time.Since(began)
+	said, err := r.fetchNow(ctx, of, by, q)
+	switch {
+	case waited > outsideTime/2:
+	case err != nil:
+		of.failures.add(question, failure{err: err})
+	case !helps(said):
+		of.failures.add(question, failureOf(said))
+	}
+	return said, err
+}
+
+// fetchNow asks by TCP, who said by UDP that there is more first. It is done here
+// and not by forward, so that a message is known before it is unpacked: that is done to one at a time,
+// as nobody knows before what it takes.
+func (r *router) fetchNow(ctx context.Context, of *route, by netip.AddrPort, q *dns.Msg) (*dns.Msg, error) {
 	if edns := q.IsEdns0(); edns != nil && !edns.Do() {
 		q = plain(q) // it says how long a datagram may be, and not all know it
 	} else {

@@ -3,7 +3,9 @@ package server
 import (
 	"fmt"
 	"net"
+	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/miekg/dns"
@@ -97,5 +99,42 @@ func TestFetchFromAnother(t *testing.T) {
 	r, err := ask(n.at, "tcp", "", question("www.example", dns.TypeTXT), 2*outsideTime)
 	if err != nil || len(r.Answer) != 200 {
 		t.Errorf("the answer is %v, %v", r, err)
+	}
+}
+
+// TestFetchFailsAtOnce has servers say that there is more by TCP, and hang up there, or refuse: who asks again is
+// told so at once, and they are not asked. That keeps nobody from what a datagram holds.
+func TestFetchFailsAtOnce(t *testing.T) {
+	for name, say := range map[string]func(w dns.ResponseWriter, q *dns.Msg){
+		"nothing":  func(w dns.ResponseWriter, q *dns.Msg) { w.Close() },
+		"SERVFAIL": with(dns.RcodeServerFailure),
+	} {
+		t.Run(name, func(t *testing.T) {
+			var asked atomic.Int32
+			s := asking(t, upstream(t, func(w dns.ResponseWriter, q *dns.Msg) {
+				if w.RemoteAddr().Network() == "tcp" {
+					asked.Add(1)
+					say(w, q)
+					return
+				}
+				r := new(dns.Msg).SetReply(q)
+				r.Truncated = true
+				w.WriteMsg(r)
+			}), 0)
+			o := s.outside.Load()
+			o.router.find("example.").failures.lasts = long
+			from := netip.AddrPortFrom(pod(1), 1000)
+			for range 2 {
+				if r := o.ask(s.labels, question("www.example", dns.TypeTXT), from, true); r != nil && r.Rcode != dns.RcodeServerFailure {
+					t.Errorf("by TCP the answer is %s", words(r))
+				}
+			}
+			if n := asked.Load(); n != 1 {
+				t.Errorf("by TCP the server was asked %d times", n)
+			}
+			if r := o.ask(s.labels, question("www.example", dns.TypeTXT), from, false); r == nil || !r.Truncated {
+				t.Errorf("by UDP the answer is %v", r)
+			}
+		})
 	}
 }

@@ -36,8 +36,9 @@ const (
 	payload = 1232
 	// maxStreams is how many answers are fetched by TCP at once, and maxStreamsEach how many for
 	// one client. All others wait: each may have 64 KiB, and takes a thousand times the work of a
-	// name of the cluster. See fetch.go.
-	maxStreams, maxStreamsEach = 16, 2
+	// name of the cluster. Beyond that each domain may have fewStreams: one whose servers say nothing by TCP
+	// keeps nobody from another. See fetch.go.
+	maxStreams, maxStreamsEach, fewStreams = 16, 2, 2
 )
 
 // outside asks others: CoreDNS's plug-in cache, then router, then CoreDNS's forward, one for each server.
@@ -84,6 +85,8 @@ type route struct {
 	pods     *pods
 	// waiting are the queries for the domain that wait for others.
 	waiting *share
+	// streams are those of router.streams that this domain may have beyond the others.
+	streams chan struct{}
 	// failures are the questions that have just failed.
 	failures *failures
 	// troubled says that nobody answered a query with something that helps, or that a query was one too
@@ -94,7 +97,7 @@ type route struct {
 // newRoute returns a route to nobody, for a domain as ways have it.
 func newRoute(domain string, waiting *share) route {
 	return route{domain: dns.CanonicalName(domain), of: domain, answered: new(atomic.Int32), pods: new(pods), waiting: waiting,
-		failures: newFailures(), troubled: new(atomic.Bool)}
+		streams: make(chan struct{}, fewStreams), failures: newFailures(), troubled: new(atomic.Bool)}
 }
 
 // got is what pods got of a server: help with names, and none where a server behind it helped.

@@ -28,8 +28,9 @@ func newSlots(each, all int) *slots {
 	return &slots{each: each, all: make(chan struct{}, all), clients: map[netip.Addr]*slotsOf{}}
 }
 
-// enter waits for a slot, for as long as ctx lasts; leave gives it back.
-func (s *slots) enter(ctx context.Context, client netip.Addr) (leave func(), err error) {
+// enter waits for a slot, for as long as ctx lasts; leave gives it back. beside, if it is not nil, are slots
+// that not all may have: one of these will do.
+func (s *slots) enter(ctx context.Context, client netip.Addr, beside chan struct{}) (leave func(), err error) {
 	s.mu.Lock()
 	own := s.clients[client]
 	if own == nil {
@@ -51,15 +52,18 @@ func (s *slots) enter(ctx context.Context, client netip.Addr) (leave func(), err
 		forget()
 		return nil, ctx.Err()
 	}
+	of := s.all
 	select {
-	case s.all <- struct{}{}:
+	case of <- struct{}{}:
+	case beside <- struct{}{}:
+		of = beside
 	case <-ctx.Done():
 		<-own.taken
 		forget()
 		return nil, ctx.Err()
 	}
 	return func() {
-		<-s.all
+		<-of
 		<-own.taken
 		forget()
 	}, nil

@@ -24,7 +24,7 @@ func TestSlots(t *testing.T) {
 		want := func(client, n int) {
 			for range n {
 				all.Go(func() {
-					leave, err := s.enter(t.Context(), pod(client))
+					leave, err := s.enter(t.Context(), pod(client), nil)
 					if err != nil {
 						t.Error(err)
 						return
@@ -56,9 +56,15 @@ func TestSlots(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		for client := range 4 {
-			if _, err := s.enter(ctx, pod(client)); err == nil {
+			if _, err := s.enter(ctx, pod(client), nil); err == nil {
 				t.Errorf("client %d has one too many", client)
 			}
+		}
+		beside := make(chan struct{}, 1)
+		if leave, err := s.enter(t.Context(), pod(4), beside); err != nil || len(beside) != 1 {
+			t.Errorf("who may have one beside has %d, %v", len(beside), err)
+		} else if leave(); len(beside) != 0 {
+			t.Errorf("of these %d are not given back", len(beside))
 		}
 		over <- struct{}{}
 		synctest.Wait()
