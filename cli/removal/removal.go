@@ -61,6 +61,7 @@ func New(client dynamic.Interface, o Options) *Removal {
 var (
 	pods       = schema.GroupVersionResource{Version: "v1", Resource: "pods"}
 	nodes      = schema.GroupVersionResource{Version: "v1", Resource: "nodes"}
+	services   = schema.GroupVersionResource{Version: "v1", Resource: "services"}
 	namespaces = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
 	crds       = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 )
@@ -76,7 +77,7 @@ var owned = []struct {
 	{schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}, true},
 	{everynode.DaemonSets, true},
 	{schema.GroupVersionResource{Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"}, true},
-	{schema.GroupVersionResource{Version: "v1", Resource: "services"}, true},
+	{services, true},
 	{schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, true},
 	{schema.GroupVersionResource{Group: rbac, Version: "v1", Resource: "rolebindings"}, true},
 	{schema.GroupVersionResource{Group: rbac, Version: "v1", Resource: "roles"}, true},

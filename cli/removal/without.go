@@ -2,6 +2,8 @@ package removal
 
 import (
 	"context"
+	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -11,6 +13,7 @@ import (
 	"github.com/weftnet/weft/api"
 	"github.com/weftnet/weft/cli/everynode"
 	"github.com/weftnet/weft/cli/kubeproxy"
+	"github.com/weftnet/weft/internal/printable"
 	"github.com/weftnet/weft/registry"
 )
 
@@ -21,8 +24,10 @@ var (
 
 // doing is what nodes do for the cluster, as they say themselves.
 type doing struct {
-	// services and names say that some do Services, and answer for names.
-	services, names bool
+	// services says that some do Services.
+	services bool
+	// names are the addresses at which they answer for names.
+	names []netip.Addr
 	// addresses is for how many addresses they answer on the link.
 	addresses int
 }
@@ -30,7 +35,11 @@ type doing struct {
 // add adds what a node says that it does.
 func (d *doing) add(n *corev1.Node) {
 	d.services = d.services || n.Annotations[api.ServiceProxyAnnotation] == api.WeftProxy
-	d.names = d.names || n.Annotations[api.NameServerAnnotation] != ""
+	for _, a := range api.NameServerAddresses(n) {
+		if !slices.Contains(d.names, a) {
+			d.names = append(d.names, a)
+		}
+	}
 	d.addresses += api.AnnouncedCount(n)
 }
 
@@ -46,13 +55,22 @@ func (r *Removal) previewWithout(ctx context.Context, d doing, ended bool) error
 			r.progress("nodes do Services, and there is no DaemonSet %s: unless something else does them, without Weft nobody does, that of the API server among them", kubeproxy.DaemonSet)
 		}
 	}
-	if d.names {
-		of, answered, err := r.namesAnswered(ctx)
+	if len(d.names) > 0 {
+		of, at, answered, err := r.namesAnswered(ctx)
 		if err != nil {
 			return err
 		}
-		if !answered {
+		var beside []string
+		for _, a := range slices.SortedFunc(slices.Values(d.names), netip.Addr.Compare) {
+			if !slices.Contains(at, a) {
+				beside = append(beside, a.String())
+			}
+		}
+		switch {
+		case !answered:
 			r.progress("nodes answer for names, and Service %s has no endpoint that is ready: without Weft nobody answers pods", of)
+		case len(beside) > 0:
+			r.progress("nodes answer for names at %s, beside Service %s: without Weft nobody answers pods that ask there", printable.Few(beside, 0), of)
 		}
 	}
 	if d.addresses > 0 {
@@ -61,17 +79,26 @@ func (r *Removal) previewWithout(ctx context.Context, d doing, ended bool) error
 	return nil
 }
 
-// namesAnswered returns which Service pods ask for names, and whether it has an endpoint.
-func (r *Removal) namesAnswered(ctx context.Context) (of registry.Key, answered bool, err error) {
+// namesAnswered returns which Service pods ask for names, at which addresses, and whether it has an endpoint.
+func (r *Removal) namesAnswered(ctx context.Context) (of registry.Key, at []netip.Addr, answered bool, err error) {
 	var config api.ClusterConfig
 	o, err := r.get(ctx, clusterConfigs, "", api.DefaultName)
 	if err == nil && o != nil {
 		err = convert(o, &config)
 	}
 	if err != nil {
-		return of, false, err
+		return of, nil, false, err
 	}
 	of = config.Spec.DNS.ServiceKey()
+	var svc corev1.Service
+	o, err = r.get(ctx, services, of.Namespace, of.Name)
+	if err == nil && o != nil {
+		err = convert(o, &svc)
+	}
+	if err != nil {
+		return of, nil, false, err
+	}
+	at = api.ClusterAddresses(&svc)
 	err = r.each(ctx, endpointSlices, of.Namespace, discoveryv1.LabelServiceName+"="+of.Name, func(o *unstructured.Unstructured) error {
 		var es discoveryv1.EndpointSlice
 		if err := convert(o, &es); err != nil {
@@ -82,5 +109,5 @@ func (r *Removal) namesAnswered(ctx context.Context) (of registry.Key, answered 
 		}
 		return nil
 	})
-	return of, answered, err
+	return of, at, answered, err
 }

@@ -37,6 +37,9 @@ func TestPreviewWithout(t *testing.T) {
 		return &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "kube-dns-x", Labels: map[string]string{discoveryv1.LabelServiceName: "kube-dns"}},
 			AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.1.1.2"}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}}}
 	}
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "kube-dns"}, Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.10", ClusterIPs: []string{"10.96.0.10"}}}
+	more := node("node3", map[string]string{api.NameServerAnnotation: "10.96.0.10,169.254.20.10"})
+	const beside = "nodes answer for names at 169.254.20.10, beside Service kube-system/kube-dns: without Weft"
 	const services, names, addresses = "nodes do Services, and there is no DaemonSet kube-system/kube-proxy", "nodes answer for names, and Service kube-system/kube-dns has no endpoint", "nodes answer on the link for 3 addresses"
 	const off = "would take Weft's annotations and conditions off"
 	for name, test := range map[string]struct {
@@ -46,8 +49,9 @@ func TestPreviewWithout(t *testing.T) {
 	}{
 		"nobody else does":         {nodes, false, []string{off, services, names, addresses}},
 		"kube-proxy was ended":     {nodes, true, []string{off, names, addresses}},
-		"others do":                {append(slices.Clone(nodes), proxy, slice(true)), false, []string{off, addresses}},
-		"CoreDNS is not ready":     {append(slices.Clone(nodes), proxy, slice(false)), false, []string{off, names, addresses}},
+		"others do":                {append(slices.Clone(nodes), proxy, service, slice(true)), false, []string{off, addresses}},
+		"CoreDNS is not ready":     {append(slices.Clone(nodes), proxy, service, slice(false)), false, []string{off, names, addresses}},
+		"pods ask elsewhere, too":  {append(slices.Clone(nodes), more, proxy, service, slice(true)), false, []string{off, beside, addresses}},
 		"Weft does nothing of it":  {[]runtime.Object{node("node1", map[string]string{api.ServiceProxyAnnotation: api.KubeProxy})}, false, []string{off}},
 		"Weft was never on a node": {[]runtime.Object{node("node1", nil)}, false, nil},
 	} {
