@@ -146,15 +146,16 @@ func TestDomainsHaveRoom(t *testing.T) {
 		}
 		says(w, q, "@ 60 IN A 203.0.113.1")
 	})
-	use := func() {
-		t.Helper()
-		if err := o.use(&ways{rest: []netip.AddrPort{up}, stubs: []records.Stub{{Domain: "corp.example", Servers: []netip.AddrPort{stub}}}}); err != nil {
+	// However the ways change, who waits waits still.
+	for _, w := range []ways{{}, {stale: 60}, {named: []records.Stub{{Domain: "corp.example"}}}} {
+		w.rest = []netip.AddrPort{up}
+		w.stubs = []records.Stub{{Domain: "corp.example", Servers: []netip.AddrPort{stub}}}
+		if err := s.take(&w); err != nil {
 			t.Fatal(err)
 		}
 	}
-	use()
+	o = s.outside.Load()
 	t.Cleanup(func() { stop(*o.router.to.Load()) })
-	use() // which changes nothing of who waits
 	set := settings()
 	set.Searches = []string{"node.example"}
 	s.settings.Store(set)

@@ -197,7 +197,9 @@ func (o *outside) waitingFor(name string) *share { return o.router.find(name).wa
 func (o *outside) use(w *ways) error {
 	var to []route
 	var failed error
+	domains := map[string]bool{}
 	add := func(domain string, servers []netip.AddrPort) {
+		domains[domain] = true
 		r := newRoute(domain, o.rooms.room(domain))
 		for _, at := range servers {
 			t, err := newTarget(at)
@@ -218,6 +220,7 @@ func (o *outside) use(w *ways) error {
 		return failed
 	}
 	stop(*o.router.to.Swap(&to))
+	o.rooms.keep(domains)
 	return nil
 }
 

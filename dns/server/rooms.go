@@ -1,6 +1,9 @@
 package server
 
-// rooms are where the queries of each domain wait for others to say something.
+import "maps"
+
+// rooms are where the queries of each domain wait for others to say something. They stay while the ways
+// to others change.
 type rooms struct {
 	all *together
 	// of are those of domains, as ways have them.
@@ -19,4 +22,9 @@ func (r *rooms) room(domain string) *share {
 		r.of[domain] = one
 	}
 	return r.of[domain]
+}
+
+// keep has rooms of these domains, and of those for whose names somebody waits still.
+func (r *rooms) keep(domains map[string]bool) {
+	maps.DeleteFunc(r.of, func(domain string, one *share) bool { return !domains[domain] && one.count() == 0 })
 }

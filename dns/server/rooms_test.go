@@ -70,3 +70,19 @@ func TestMemoryHasRoom(t *testing.T) {
 		t.Errorf("%d queries wait, and it should be %d", all, 2*maxWaiting+mostOutside)
 	}
 }
+
+// TestRoomsStay: a room stays for as long as its domain has servers of its own, or somebody waits there.
+func TestRoomsStay(t *testing.T) {
+	r := newRooms()
+	waited, empty, kept := r.room("waited.example"), r.room("empty.example"), r.room("kept.example")
+	waited.take(pod(1))
+	r.keep(map[string]bool{"kept.example": true})
+	if r.room("waited.example") != waited || r.room("kept.example") != kept || r.room("empty.example") == empty {
+		t.Errorf("rooms are %v", r.of)
+	}
+	waited.give(pod(1))
+	r.keep(nil)
+	if len(r.of) != 0 {
+		t.Errorf("there are rooms still: %v", r.of)
+	}
+}

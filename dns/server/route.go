@@ -134,10 +134,11 @@ func (s *Server) take(w *ways) error {
 		return o.use(w)
 	}
 	next, err := newOutside(w.stale)
-	if err == nil {
-		err = next.use(w)
-	}
 	if err != nil {
+		return err
+	}
+	next.rooms = o.rooms // who waits there waits still
+	if err := next.use(w); err != nil {
 		return err
 	}
 	next.named = w.named
