@@ -82,9 +82,9 @@ func Inconclusive(said *dns.Msg) bool {
 }
 
 // Refers reports whether others said only whom else to ask (RFC 2308, section 2.2). Who asks here
-// would take that for no data, so it is a failure of who was asked.
+// would take that for no data, so it is a failure of who was asked. Of what is cut nobody knows what is missing.
 func Refers(said *dns.Msg) bool {
-	return Inconclusive(said) && !said.Authoritative && has(said.Ns, dns.TypeNS)
+	return Inconclusive(said) && !said.Truncated && !said.Authoritative && has(said.Ns, dns.TypeNS)
 }
 
 func has(section []dns.RR, rrtype uint16) bool {

@@ -132,23 +132,32 @@ func TestLost(t *testing.T) {
 	}
 }
 
+// cuts has answers say that more of them was cut off.
+type cuts struct{ dns.ResponseWriter }
+
+func (c cuts) WriteMsg(m *dns.Msg) error {
+	m.Truncated = true
+	return c.ResponseWriter.WriteMsg(m)
+}
+
 // TestHelps: an answer helps that says something of the name; probes know these from others.
 func TestHelps(t *testing.T) {
 	for name, c := range map[string]struct {
 		say  func(w dns.ResponseWriter, q *dns.Msg)
 		want bool
 	}{
-		"NXDOMAIN":              {with(dns.RcodeNameError), true},
-		"YXDOMAIN":              {with(dns.RcodeYXDomain), true},
-		"no such name":          {denies, true},
-		"no data":               {hasNone, true},
-		"nothing":               {func(w dns.ResponseWriter, q *dns.Msg) { says(w, q) }, true},
-		"an address":            {func(w dns.ResponseWriter, q *dns.Msg) { says(w, q, "@ 60 IN A 203.0.113.1") }, true},
-		"a refusal, SERVFAIL":   {refusals["SERVFAIL"].say, false},
-		"a refusal, REFUSED":    {refusals["REFUSED"].say, false},
-		"a refusal, NOTIMP":     {refusals["NOTIMP"].say, false},
-		"a refusal, FORMERR":    {refusals["FORMERR"].say, false},
-		"a refusal, a referral": {refusals["referral"].say, false},
+		"NXDOMAIN":               {with(dns.RcodeNameError), true},
+		"YXDOMAIN":               {with(dns.RcodeYXDomain), true},
+		"no such name":           {denies, true},
+		"no data":                {hasNone, true},
+		"nothing":                {func(w dns.ResponseWriter, q *dns.Msg) { says(w, q) }, true},
+		"an address":             {func(w dns.ResponseWriter, q *dns.Msg) { says(w, q, "@ 60 IN A 203.0.113.1") }, true},
+		"a referral that is cut": {func(w dns.ResponseWriter, q *dns.Msg) { refers(cuts{w}, q) }, true},
+		"a refusal, SERVFAIL":    {refusals["SERVFAIL"].say, false},
+		"a refusal, REFUSED":     {refusals["REFUSED"].say, false},
+		"a refusal, NOTIMP":      {refusals["NOTIMP"].say, false},
+		"a refusal, FORMERR":     {refusals["FORMERR"].say, false},
+		"a refusal, a referral":  {refusals["referral"].say, false},
 	} {
 		var p probes
 		if came, heard, helped := p.loops(t.Context(), server{at: upstream(t, c.say)}); came || !heard || helped != c.want {
