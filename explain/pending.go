@@ -44,8 +44,8 @@ type lack struct{ of1, ofMany, remedy string }
 var (
 	noPool = lack{"no AddressPool is for it", "no AddressPool is for them",
 		"make an AddressPool that serves this spec.loadBalancerClass, or, where another program gives such addresses, see what that says"}
-	leftAlone = lack{"AddressPools leave it to the program that its label " + service.ProxyName + " names", "AddressPools leave them to the programs that their label " + service.ProxyName + " names",
-		"take the label off, or see what that program says"}
+	leftAlone = lack{"its label " + service.ProxyName + " keeps AddressPools from it", "their label " + service.ProxyName + " keeps AddressPools from them",
+		"take the label off, or see what the program says that it names"}
 )
 
 // pending says why a Service that is to get an address of a load balancer has none: no AddressPool

@@ -97,7 +97,10 @@ func (c Cluster) Serving(key registry.Key, only string) (Serving, error) {
 		_, err := c.service(key)
 		return Serving{}, err
 	}
-	s := Serving{Service: key.String()}
+	s := Serving{Service: key.String(), On: []ServingNodes{}}
+	if only != "" && c.Objects.Get(api.Node, registry.Key{Name: only}) == nil {
+		return s, fmt.Errorf("there is no node %q (see: weft status)", only)
+	}
 	c.Objects = service.Concerning(c.Objects, key, Config(c.Objects, c.Plugin).Spec.DNS.ServiceKey())
 	p, err := c.planner()
 	if err != nil {
@@ -190,8 +193,7 @@ func (s *Serving) findEmpty(key registry.Key, one bool) {
 // unservedBy says why no node is to serve a Service, where proxy does all that say nothing else; "" where
 // nodes are to.
 func unservedBy(svc *corev1.Service, proxy string) string {
-	by := service.LeftTo(svc)
-	_, labelled := svc.Labels[service.ProxyName]
+	name, labelled := svc.Labels[service.ProxyName]
 	switch {
 	case svc.Spec.Type == corev1.ServiceTypeExternalName && svc.Spec.ExternalName == "":
 		return "it is to stand for a host name, and has none: its spec.externalName is empty"
@@ -199,8 +201,10 @@ func unservedBy(svc *corev1.Service, proxy string) string {
 		return "it stands for the host name " + printable.Line(svc.Spec.ExternalName) + ", and no node serves it"
 	case isHeadless(svc):
 		return "it is headless: its name stands for its endpoints, and no node serves it"
+	case labelled && name == "":
+		return fmt.Sprintf("its label %s names no program, and no node serves it: take the label off", service.ProxyName)
 	case labelled:
-		return fmt.Sprintf("its label %s leaves it to %s, and no node serves it: ask that", service.ProxyName, by)
+		return fmt.Sprintf("its label %s leaves it to %s, and no node serves it: ask that", service.ProxyName, service.LeftTo(svc))
 	case proxy == api.KubeProxy:
 		return "it is left to " + proxy + ", and no node serves it: ask that"
 	}

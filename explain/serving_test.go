@@ -35,6 +35,9 @@ func TestServing(t *testing.T) {
 			if story[i].Data = []byte("\n" + said.String()); err != nil {
 				story[i].Data = []byte("\nerror: " + err.Error() + "\n")
 			}
+			if err == nil && said.On == nil {
+				t.Errorf("of %s there is no list of nodes, not even an empty one", f.Name)
+			}
 		}
 		return story
 	})
