@@ -27,6 +27,7 @@ func (s *suite) services(t *testing.T) {
 	t.Run("unfitting", s.unfitting)
 	t.Run("over", s.over)
 	t.Run("early", s.early)
+	t.Run("unanswered", s.unanswered)
 	t.Run("undisturbed", s.undisturbed)
 	t.Run("counts", s.counts)
 	s.clustersOf(t, rapid.Custom(func(t *rapid.T) map[string]*plan.Plan {
@@ -408,6 +409,62 @@ func (s *suite) early(t *testing.T) {
 	for what, socket := range begun {
 		if err := established(socket); err != nil {
 			t.Errorf("the connection of %s, begun before its Service was there: %v", what, err)
+		}
+	}
+}
+
+// unanswered checks that nobody is told of the end of a connection that ends so that it can be begun again: a client
+// may have another by then, which would end.
+func (s *suite) unanswered(t *testing.T) {
+	l := newTopology(t, s.make)
+	with := func(more string) *plan.Plan {
+		t.Helper()
+		text := servicePlan + "source default nobody 198.51.100.0/24\nsource default nobody 2001:db8::/64\n" + more
+		for _, at := range []string{"10.1.1.3", "[fd00:1::3]"} {
+			text += "backend default web " + at + ":8080\n"
+		}
+		p, err := plan.Parse(text)
+		must(t, err)
+		return p
+	}
+	fronts := []string{"10.3.0.1", "fd00:3::1"}
+	open, closed := "", ""
+	for _, front := range fronts {
+		open += "service default " + front + " tcp 80 to web\n"
+		closed += "service default " + front + " tcp 80 to web sources nobody\nservice default " + front + " tcp 81 to web\n"
+	}
+	l.load(map[string]*plan.Plan{"node1": with(open)})
+	n := l.nodes["node1"]
+	client := n.pods["client"]
+	l.listen(n.pods["one"].host, service{plan.TCP, 8080})
+	type pair struct{ client, dialled netip.AddrPort }
+	var unanswered []pair
+	var streams []net.Conn
+	seen := l.tap(t, client.host, "eth0")
+	for i, front := range fronts {
+		to := netip.MustParseAddr(front)
+		must(t, l.out.Do(func() error { // or it would answer
+			return netlink.RouteAdd(&netlink.Route{Dst: ipNet(netip.PrefixFrom(to, to.BitLen())), Type: unix.RTN_BLACKHOLE, Table: outsideTable})
+		}))
+		stream, err := client.dial("tcp", netip.Addr{}, netip.AddrPortFrom(to, 80), patience)
+		must(t, err)
+		t.Cleanup(func() { stream.Close() })
+		streams = append(streams, stream)
+		begun := pair{netip.AddrPortFrom(client.addresses[i], 4000), netip.AddrPortFrom(to, 81)}
+		unanswered = append(unanswered, begun)
+		must(t, client.inject("eth0", plan.MACOf(n.plan.Local.Pools[0].Gateway), numbered(begun.client, begun.dialled, 1, 0, 0x02, "")))
+	}
+	l.apply(n, with(closed))
+	for _, stream := range streams {
+		must(t, stream.SetReadDeadline(time.Now().Add(2*patience)))
+		if _, err := stream.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNRESET) {
+			t.Errorf("its client may not connect to the Service any more, and a stream from %s says %v", stream.LocalAddr(), err)
+		}
+	}
+	time.Sleep(100 * time.Millisecond) // all of them would be told at a time
+	for _, of := range unanswered {
+		if seen.heard(of.dialled, of.client) {
+			t.Errorf("who began a connection to %s from %s, which nobody has answered, was told of its end", of.dialled, of.client)
 		}
 	}
 }

@@ -129,6 +129,14 @@ type condemned struct {
 	leftover conntrack.Leftover
 }
 
+// isTold reports whether its sides are told that a connection has ended. Of one that is over a side may have
+// begun another by now, with the same addresses and ports: to tell it would end that. So it would where nobody
+// has answered and the client may connect: it repeats what began the connection, and is given a backend. Who waits
+// for an answer to a datagram asks again the sooner for it.
+func (c condemned) isTold() bool {
+	return !c.of.Over && (c.denied || !c.of.Unanswered || c.of.Protocol == plan.UDP)
+}
+
 // sweep ends the connections that a plan forbids, and those whose backend is none any more.
 func (s *sweeper) sweep(p *plan.Plan) error {
 	now := time.Now()
@@ -222,9 +230,7 @@ func (s *sweeper) sweep(p *plan.Plan) error {
 			if err != nil {
 				return fmt.Errorf("end a connection: %w", err)
 			}
-			// Of what is over, or went by itself, a side may have begun another by now, with the same
-			// addresses and ports: to tell it would end that.
-			if was && !d.of.Over {
+			if was && d.isTold() {
 				ended.Leftovers = append(ended.Leftovers, d.leftover)
 			}
 		}
